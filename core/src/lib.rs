@@ -1,0 +1,2 @@
+//! tqkv-core.
+#![no_std]

@@ -1,0 +1,2 @@
+//! tqkv.
+fn main() {}
