@@ -1,2 +1,55 @@
-//! tqkv-core.
+//! The tqkv codec: compressed key/value vectors, from a microcontroller to a GPU.
+//!
+//! One head vector becomes one **block**:
+//!
+//! ```text
+//! x --signs, Hadamard--> y --boundaries * |x|--> codes --pack--> block: [f16 scale | codes]
+//! q --signs, Hadamard--> rotated query --levels[codes]--> score        (attention never decodes)
+//! ```
+//!
+//! The random rotation makes every coordinate follow one known law (TurboQuant, arXiv 2504.19874,
+//! Lemma 1), so the codebook is a compile-time constant and nothing is calibrated.
+//!
+//! | layer | file |
+//! | --- | --- |
+//! | shapes | [`head_dim`] |
+//! | machine vocabulary and its definition | [`lanes`], [`portable`] |
+//! | rotation | [`rotation`], [`paley`] |
+//! | levels and boundaries | [`codebook`] |
+//! | the codecs on registers | [`scalar`], [`int8`], [`ggml`] |
+//! | bytes | [`block_io`], [`view`], [`demote`] |
+//! | what a program calls | [`Codec`] (shape known to the compiler), [`AnyCodec`] (run time) |
+//!
+//! No allocation, no `unsafe`, no `std`. When not to use it: the cache itself, files and attention
+//! over pages are in the `tqkv` crate; faster instruction sets implement [`lanes`] elsewhere.
 #![no_std]
+#![forbid(unsafe_code)]
+#![allow(long_running_const_eval, reason = "the codebooks are solved at compile time, in seconds")]
+
+mod any;
+pub mod block_io;
+pub mod codebook;
+mod codec;
+mod codec_id;
+mod demote;
+mod error;
+pub mod ggml;
+pub mod head_dim;
+pub mod int8;
+pub mod lanes;
+pub mod paley;
+pub mod portable;
+pub mod rotation;
+pub mod scalar;
+mod scale;
+mod view;
+
+pub use any::{AnyCodec, Options};
+pub use codec::Codec;
+pub use codec_id::{CodecId, Family};
+pub use demote::demote;
+pub use error::{DecodeError, EncodeError, ShapeError};
+pub use head_dim::{HEAD_DIMS, MAX_HEAD_DIM, is_supported_head_dim};
+pub use portable::Portable;
+pub use scale::{Effort, ScaleMode};
+pub use view::{BlockError, BlockView};

@@ -1,0 +1,59 @@
+//! Demotion of nested codes: fewer bits for a token without the original vector.
+
+use crate::any::AnyCodec;
+use crate::block_io;
+use crate::codec_id::{CodecId, Family};
+use crate::error::ShapeError;
+use crate::scale::ScaleMode;
+use crate::view::{BlockError, BlockView};
+use half::f16;
+
+/// Rewrites a block of `from` (`n4`, `n3`, `n2`) as one of the narrower nested codec `to` by
+/// dropping the low bits of every code; returns nothing new about x. Cost: one pass over the codes.
+///
+/// The stored scale was chosen for the wider levels. Under `Unbiased` and `Preserving` it is
+/// multiplied by the ratio that the two codebooks' distortions give on average, (1 - D)/(1 - D')
+/// and its square root; `Raw` and `Mmse` scales stay.
+///
+/// # Errors
+/// `to` is not a nested codec of fewer bits and the same head dim and seed, or a length is wrong;
+/// `out` is untouched then.
+pub fn demote(from: &AnyCodec, block: &[u8], to: &AnyCodec, out: &mut [u8]) -> Result<(), BlockError> {
+    let nested = from.id().family() == Family::Nested && to.id().family() == Family::Nested;
+    let same = from.dim() == to.dim() && from.options().seed == to.options().seed;
+    if !nested || !same || to.id().bits() > from.id().bits() {
+        return Err(BlockError::Shape(ShapeError::UnsupportedCodec));
+    }
+    let view = BlockView::new(from.id(), from.dim(), block)?;
+    BlockView::new(to.id(), to.dim(), out)?;
+
+    let scale = f16::from_f32(view.scale() * ratio(from, to.id()));
+    if let Some((head, codes)) = out.split_first_chunk_mut::<{ block_io::SCALE_BYTES }>() {
+        *head = scale.to_le_bytes();
+        codes.fill(0);
+        let (bits, dropped) = (to.id().bits() as usize, from.id().bits() - to.id().bits());
+        for (i, code) in view.codes().enumerate() {
+            let shifted = u16::from(code >> dropped) << (bits * i % 8);
+            let [low, high] = shifted.to_le_bytes();
+            let at = bits * i / 8;
+            if let Some(byte) = codes.get_mut(at) {
+                *byte |= low;
+            }
+            if let Some(byte) = codes.get_mut(at + 1) {
+                *byte |= high;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the scale is multiplied by, from the expected energies of the two codebooks.
+fn ratio(from: &AnyCodec, to: CodecId) -> f32 {
+    let (Some(wide), Some(narrow)) = (from.codebook(), to.codebook(from.dim())) else { return 1.0 };
+    let ratio = ((1.0 - wide.relative_mse()) / (1.0 - narrow.relative_mse())) as f32;
+    match from.options().scale_mode {
+        ScaleMode::Unbiased => ratio,
+        ScaleMode::Preserving => libm::sqrtf(ratio),
+        ScaleMode::Raw | ScaleMode::Mmse => 1.0,
+    }
+}

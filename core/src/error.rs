@@ -1,0 +1,74 @@
+//! Errors: flat, `Copy`, without strings.
+
+use core::fmt;
+
+/// Why a codec cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ShapeError {
+    /// The head dim is not one of [`crate::HEAD_DIMS`].
+    UnsupportedHeadDim,
+    /// This codec needs another head dim (the ggml layouts need a multiple of 32).
+    UnsupportedCodec,
+}
+
+/// Why a vector was not encoded; nothing was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EncodeError {
+    /// The vector holds NaN or an infinity.
+    NonFinite,
+    /// The scale does not fit f16: the norm is above about 65504.
+    OutOfRange,
+    /// The vector's length is not the head dim, or the block's not the codec's block size.
+    WrongLength,
+}
+
+/// Why a block was not decoded; nothing was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The output's length is not the head dim, or the block's not the codec's block size.
+    WrongLength,
+    /// The stored scale is NaN or infinite: these bytes did not come from an encoder.
+    NonFiniteScale,
+}
+
+impl fmt::Display for ShapeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::UnsupportedHeadDim => {
+                "head dim not supported: accepted are multiples of 16 from 16 to 1024 of the form \
+                 n * 2^k with n = 1, 12, 20, 28 or 36"
+            }
+            Self::UnsupportedCodec => "codec not supported at this head dim: it needs a multiple of 32",
+        })
+    }
+}
+
+impl fmt::Display for EncodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NonFinite => "the vector holds NaN or an infinity; only finite values can be encoded",
+            Self::OutOfRange => "the vector is too large: its scale must fit f16, at most 65504",
+            Self::WrongLength => {
+                "wrong length: the vector must have head_dim values and the block the codec's bytes"
+            }
+        })
+    }
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::WrongLength => {
+                "wrong length: the output must have head_dim values and the block the codec's bytes"
+            }
+            Self::NonFiniteScale => "the block's scale is NaN or infinite; scales are finite f16",
+        })
+    }
+}
+
+impl core::error::Error for ShapeError {}
+impl core::error::Error for EncodeError {}
+impl core::error::Error for DecodeError {}

@@ -1,0 +1,111 @@
+//! Which head dims exist: the one place that knows.
+//!
+//! A head dim is `order * sylvester`, where `order` is 1 or the order of a Paley matrix (12, 20,
+//! 28, 36) and `sylvester` a power of two. Both factors are Hadamard matrices, so their Kronecker
+//! product is one, nothing is padded and every entry stays +-1. To add a family of head dims, add
+//! its order to [`ORDERS`] and its prime to [`crate::paley`]; everything below reads this file.
+
+/// Orders of the non-Sylvester factor, with 1 for the plain powers of two.
+pub const ORDERS: [usize; 5] = [1, 12, 20, 28, 36];
+
+/// Smallest and largest supported head dim.
+pub const MIN_HEAD_DIM: usize = 16;
+/// Largest supported head dim.
+pub const MAX_HEAD_DIM: usize = 1024;
+
+/// Coordinates in one group, the unit of all algorithms.
+pub const GROUP: usize = 32;
+/// Groups of the largest head dim.
+pub const MAX_GROUPS: usize = MAX_HEAD_DIM / GROUP;
+
+/// A head dim taken apart: `dim = order * sylvester`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadDim {
+    dim: u16,
+    order: u16,
+}
+
+impl HeadDim {
+    /// The parts of `dim`, or `None` where it is not supported.
+    ///
+    /// Supported are the multiples of 16 from 16 to 1024 of the form `n * 2^k` with `n` one of
+    /// [`ORDERS`]: 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256 and so on.
+    pub const fn new(dim: usize) -> Option<Self> {
+        if dim < MIN_HEAD_DIM || dim > MAX_HEAD_DIM || !dim.is_multiple_of(16) {
+            return None;
+        }
+        let mut i = 0;
+        while i < ORDERS.len() {
+            let order = ORDERS[i];
+            if dim.is_multiple_of(order) && (dim / order).is_power_of_two() {
+                return Some(Self { dim: dim as u16, order: order as u16 });
+            }
+            i += 1;
+        }
+        None
+    }
+
+    /// The head dim itself.
+    pub const fn dim(self) -> usize {
+        self.dim as usize
+    }
+
+    /// Order of the Paley factor, 1 for powers of two.
+    pub const fn order(self) -> usize {
+        self.order as usize
+    }
+
+    /// Order of the Sylvester factor, a power of two.
+    pub const fn sylvester(self) -> usize {
+        self.dim as usize / self.order as usize
+    }
+
+    /// Groups of 32 coordinates, the last one possibly half full.
+    pub const fn groups(self) -> usize {
+        (self.dim as usize).div_ceil(GROUP)
+    }
+
+    /// Whether the last group holds 16 coordinates and 16 zeros.
+    pub const fn is_ragged(self) -> bool {
+        !(self.dim as usize).is_multiple_of(GROUP)
+    }
+}
+
+/// Whether `dim` is supported; see [`HeadDim::new`].
+pub const fn is_supported_head_dim(dim: usize) -> bool {
+    HeadDim::new(dim).is_some()
+}
+
+const COUNT: usize = {
+    let (mut n, mut d) = (0, MIN_HEAD_DIM);
+    while d <= MAX_HEAD_DIM {
+        n += is_supported_head_dim(d) as usize;
+        d += 16;
+    }
+    n
+};
+
+/// All supported head dims, ascending.
+pub const HEAD_DIMS: [usize; COUNT] = {
+    let (mut all, mut n, mut d) = ([0; COUNT], 0, MIN_HEAD_DIM);
+    while d <= MAX_HEAD_DIM {
+        if is_supported_head_dim(d) {
+            all[n] = d;
+            n += 1;
+        }
+        d += 16;
+    }
+    all
+};
+
+/// Position of a supported head dim in [`HEAD_DIMS`].
+pub(crate) const fn index_of(dim: usize) -> usize {
+    let mut i = 0;
+    while i < COUNT {
+        if HEAD_DIMS[i] == dim {
+            return i;
+        }
+        i += 1;
+    }
+    panic!("unsupported head dim")
+}

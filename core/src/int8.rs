@@ -1,0 +1,38 @@
+//! The `i8` codec on registers: rotated coordinates as signed bytes under one absmax scale.
+//!
+//! Levels are code / 32, so that the scale is about the norm of the vector and stays inside f16
+//! wherever the scalar codes do. The codes are rounded with the *stored* (f16) scale, which makes
+//! its rounding free.
+
+use crate::lanes::{Isa, Lanes};
+
+/// Levels a unit of the code: level = code / 32.
+const STEPS: f32 = 32.0;
+
+/// The scale that maps the largest |y| to code 127, before rounding to f16.
+#[inline(always)]
+pub fn scale<I: Isa>(isa: I, y: &[I::V]) -> f32 {
+    let mut largest = isa.splat(0.0);
+    for &v in y {
+        largest = v.max_abs(largest);
+    }
+    largest.max() * (STEPS / 127.0)
+}
+
+/// Codes of `y` under the stored scale, which is positive.
+#[inline(always)]
+pub fn quantise<I: Isa>(isa: I, scale: f32, y: &[I::V], codes: &mut [I::C]) {
+    let inverse = isa.splat(STEPS / scale);
+    for (code, &v) in codes.iter_mut().zip(y) {
+        *code = isa.round_i8(v * inverse);
+    }
+}
+
+/// Levels of the codes.
+#[inline(always)]
+pub fn levels<I: Isa>(isa: I, codes: &[I::C], out: &mut [I::V]) {
+    let unit = isa.splat(1.0 / STEPS);
+    for (level, &code) in out.iter_mut().zip(codes) {
+        *level = isa.widen_i8(code) * unit;
+    }
+}

@@ -1,0 +1,81 @@
+//! The machine vocabulary: everything a float algorithm may ask of a processor.
+//!
+//! The unit is a **group** of 32 coordinates, on every machine: `[f32; 32]` here, two 512-bit
+//! registers with AVX-512, eight 128-bit ones with NEON, one `f32` for each thread of a GPU warp.
+//! Algorithms take and return registers; only [`Memory`], which processors with plain stores
+//! implement, writes to memory. That keeps this crate free of `unsafe` and lets a warp run the
+//! same code.
+//!
+//! Numerics: every operation is IEEE single precision, rounded to nearest, never fused and never
+//! reassociated, and [`Lanes::sum`] has one fixed order. So all implementations agree to the bit.
+//! An operation enters this file only when an algorithm needs it on every machine.
+
+use core::ops::{Add, Mul, Sub};
+
+/// 32 lanes of `f32`.
+pub trait Lanes: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> {
+    /// The Hadamard butterfly between lanes `i` and `i ^ H`: the lane without the bit gets the
+    /// sum, the lane with it the difference (low minus high). `H` is 1, 2, 4, 8 or 16.
+    #[must_use]
+    fn butterfly<const H: usize>(self) -> Self;
+
+    /// Negates the lanes whose bit is set in `mask`.
+    #[must_use]
+    fn flip(self, mask: u32) -> Self;
+
+    /// Lane-wise larger of the absolute values; no lane is NaN.
+    #[must_use]
+    fn max_abs(self, other: Self) -> Self;
+
+    /// Sum of all lanes in the canonical order: `v[i] + v[i + 16]`, then 8, 4, 2, 1.
+    fn sum(self) -> f32;
+
+    /// Largest lane; no lane is NaN.
+    fn max(self) -> f32;
+}
+
+/// A zero-size token: proof that an instruction set may be used, and the only source of lanes.
+pub trait Isa: Copy {
+    /// 32 lanes of `f32`.
+    type V: Lanes;
+    /// 32 codes of at most 8 bits each, in whatever form the machine likes.
+    type C: Copy;
+
+    /// All lanes `value`.
+    fn splat(self, value: f32) -> Self::V;
+
+    /// Lane i is `src[i]`.
+    fn load(self, src: &[f32; 32]) -> Self::V;
+
+    /// Square root, correctly rounded.
+    fn sqrt(self, value: f32) -> f32 {
+        libm::sqrtf(value)
+    }
+
+    /// Lane i is the number of `boundaries` that are <= lane i of `v`. `boundaries` holds
+    /// `2^BITS - 1` values in ascending order; `BITS` is at most 5.
+    fn quantise<const BITS: usize>(self, v: Self::V, boundaries: &[f32]) -> Self::C;
+
+    /// Lane i is `table[code i]`; codes are below `2^BITS`.
+    fn lookup<const BITS: usize>(self, table: &[f32; 32], codes: Self::C) -> Self::V;
+
+    /// Rounds every lane to the nearest integer, ties to even, clamps to [-127, 127], and keeps
+    /// its low 8 bits as the code.
+    fn round_i8(self, v: Self::V) -> Self::C;
+
+    /// Codes read as signed bytes, as `f32`.
+    fn widen_i8(self, codes: Self::C) -> Self::V;
+}
+
+/// What a processor with ordinary loads and stores adds.
+pub trait Memory: Isa {
+    /// Writes lane i to `dst[i]`.
+    fn store(self, v: Self::V, dst: &mut [f32; 32]);
+
+    /// Packs codes below `2^BITS` densely, least significant bit first: code `8 k + j` is at bit
+    /// `BITS * j` of word k.
+    fn pack<const BITS: usize>(self, codes: Self::C) -> [u64; 4];
+
+    /// The inverse of [`Memory::pack`]; bits above `8 * BITS` of a word are ignored.
+    fn unpack<const BITS: usize>(self, words: [u64; 4]) -> Self::C;
+}

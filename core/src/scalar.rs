@@ -1,0 +1,111 @@
+//! The scalar codes `s1`..`s5` and `n1`..`n4` on registers: the paper's Algorithm 1.
+//!
+//! Everything here is generic over the instruction set, and takes and returns registers. The
+//! shims that read and write blocks are in [`crate::block_io`].
+
+use crate::codebook::{Codebook, MAX_LEVELS};
+use crate::lanes::{Isa, Lanes};
+use crate::scale::{Effort, Moments, ScaleMode, canonical_sum};
+
+/// |x|^2 in the canonical order.
+#[inline(always)]
+pub fn norm_squared<I: Isa>(isa: I, x: &[I::V]) -> f32 {
+    canonical_sum(isa, x.iter().map(|&v| v * v))
+}
+
+/// A register whose lanes 0..16 are 1 and the others 0: masks the last group of a ragged dim.
+#[inline(always)]
+fn half_mask<I: Isa>(isa: I) -> I::V {
+    const HALF: [f32; 32] = {
+        let (mut lanes, mut i) = ([0.0; 32], 0);
+        while i < 16 {
+            lanes[i] = 1.0;
+            i += 1;
+        }
+        lanes
+    };
+    isa.load(&HALF)
+}
+
+/// Levels of the codes in sigma units; pad lanes of a ragged dim are 0.
+#[inline(always)]
+pub fn levels<I: Isa, const BITS: usize>(
+    isa: I,
+    book: &Codebook,
+    codes: &[I::C],
+    ragged: bool,
+    out: &mut [I::V],
+) {
+    let last = codes.len().wrapping_sub(1);
+    for (g, (level, &code)) in out.iter_mut().zip(codes).enumerate() {
+        *level = isa.lookup::<BITS>(book.level_table(), code);
+        if ragged && g == last {
+            *level = *level * half_mask(isa);
+        }
+    }
+}
+
+/// Codes of `y` for the assumed norm, and the moments that judge them.
+#[inline(always)]
+fn quantise_at<I: Isa, const BITS: usize>(
+    isa: I,
+    book: &Codebook,
+    norm_squared: f32,
+    assumed: f32,
+    y: &[I::V],
+    ragged: bool,
+    codes: &mut [I::C],
+) -> Moments {
+    let mut boundaries = [0.0; MAX_LEVELS];
+    for (scaled, &boundary) in boundaries.iter_mut().zip(book.boundaries()) {
+        *scaled = boundary * assumed;
+    }
+    let (mut cross, mut energy) = (isa.splat(0.0), isa.splat(0.0));
+    let last = y.len().wrapping_sub(1);
+    for (g, (code, &v)) in codes.iter_mut().zip(y).enumerate() {
+        *code = isa.quantise::<BITS>(v, &boundaries);
+        let mut level = isa.lookup::<BITS>(book.level_table(), *code);
+        if ragged && g == last {
+            level = level * half_mask(isa);
+        }
+        cross = cross + v * level;
+        energy = energy + level * level;
+    }
+    Moments { norm_squared, assumed, cross: cross.sum(), energy: energy.sum() }
+}
+
+/// Quantises the rotated vector `y` with |x|^2 = `norm_squared` > 0; returns the scale.
+///
+/// `ragged`: the last group holds 16 coordinates. Cost: one pass over `y` for each candidate
+/// scale of `effort`, and one more where the first is not the best.
+#[inline(always)]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "registers and their description; a struct would hide which are outputs"
+)]
+pub fn quantise<I: Isa, const BITS: usize>(
+    isa: I,
+    book: &Codebook,
+    mode: ScaleMode,
+    effort: Effort,
+    dim: usize,
+    norm_squared: f32,
+    y: &[I::V],
+    ragged: bool,
+    codes: &mut [I::C],
+) -> f32 {
+    let norm = isa.sqrt(norm_squared);
+    let candidates = effort.candidates(BITS);
+    let mut last = quantise_at::<I, BITS>(isa, book, norm_squared, norm, y, ragged, codes);
+    let mut best = last;
+    for &factor in candidates.iter().skip(1) {
+        last = quantise_at::<I, BITS>(isa, book, norm_squared, norm * factor, y, ragged, codes);
+        if last.quality() > best.quality() {
+            best = last;
+        }
+    }
+    if best.assumed != last.assumed {
+        quantise_at::<I, BITS>(isa, book, norm_squared, best.assumed, y, ragged, codes);
+    }
+    best.scale(isa, mode, dim)
+}

@@ -1,0 +1,159 @@
+//! The one scale of a block: how it is chosen, and how hard the encoder searches.
+//!
+//! Let y be the rotated vector (unnormalised, |y|^2 = dim |x|^2) and l its quantised levels in
+//! sigma units. Every mode is decoded alike, x^ = scale / dim * R^T l, so the mode is the
+//! encoder's business only.
+
+use crate::lanes::{Isa, Lanes};
+use half::f16;
+
+/// Which scale a block stores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ScaleMode {
+    /// |x|, as in the paper (Algorithm 1).
+    Raw,
+    /// |x| / |x^1| with x^1 the decode at scale 1: the decoded vector has the norm of x.
+    Preserving,
+    /// |x|^2 / <x, x^1>: <x, x^> = |x|^2, so dot products keep no shrinkage. The default.
+    #[default]
+    Unbiased,
+    /// <x, x^1> / |x^1|^2: least squared error, and the worst perplexity.
+    Mmse,
+}
+
+impl ScaleMode {
+    /// All modes, in the order of their codes.
+    pub const ALL: [Self; 4] = [Self::Raw, Self::Preserving, Self::Unbiased, Self::Mmse];
+
+    /// Name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Preserving => "preserving",
+            Self::Unbiased => "unbiased",
+            Self::Mmse => "mmse",
+        }
+    }
+
+    /// The mode of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.name() == name)
+    }
+
+    /// Stable number in files.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The mode of that number.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+}
+
+/// How hard the encoder looks for a good scale; format and decoder stay the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Effort {
+    /// One scale: the norm.
+    Fast,
+    /// A few scales where they pay (`s4`, `n4`).
+    #[default]
+    Default,
+    /// Many scales.
+    Best,
+}
+
+impl Effort {
+    /// All efforts, least first.
+    pub const ALL: [Self; 3] = [Self::Fast, Self::Default, Self::Best];
+
+    /// Name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fast => "fast",
+            Self::Default => "default",
+            Self::Best => "best",
+        }
+    }
+
+    /// The effort of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|effort| effort.name() == name)
+    }
+
+    /// Multiples of the norm that a scalar encoder of `bits` tries, best kept, first wins ties.
+    pub(crate) const fn candidates(self, bits: usize) -> &'static [f32] {
+        match self {
+            Self::Fast => &[1.0],
+            Self::Default if bits < 4 => &[1.0],
+            Self::Default => &[1.0, 0.93, 1.07],
+            Self::Best => &[1.0, 0.85, 0.88, 0.91, 0.94, 0.97, 1.03, 1.06, 1.09, 1.12, 1.15],
+        }
+    }
+}
+
+/// What an encoder knows of a vector and its codes.
+#[derive(Clone, Copy)]
+pub(crate) struct Moments {
+    /// |x|^2
+    pub(crate) norm_squared: f32,
+    /// The scale that the codes were chosen for: |x| times the candidate.
+    pub(crate) assumed: f32,
+    /// sum y l
+    pub(crate) cross: f32,
+    /// sum l^2
+    pub(crate) energy: f32,
+}
+
+impl Moments {
+    /// Squared cosine between y and l, up to a factor that the codes do not change.
+    #[inline(always)]
+    pub(crate) fn quality(&self) -> f32 {
+        self.cross * self.cross / self.energy
+    }
+
+    /// The scale to store.
+    #[inline(always)]
+    pub(crate) fn scale<I: Isa>(&self, isa: I, mode: ScaleMode, dim: usize) -> f32 {
+        let dim = dim as f32;
+        match mode {
+            ScaleMode::Raw => self.assumed,
+            ScaleMode::Preserving => isa.sqrt(self.norm_squared * dim / self.energy),
+            ScaleMode::Unbiased => self.norm_squared * dim / self.cross,
+            ScaleMode::Mmse => self.cross / self.energy,
+        }
+    }
+}
+
+/// Sum over groups in sequence, then over lanes in the canonical tree: the order of every sum.
+#[inline(always)]
+pub(crate) fn canonical_sum<I: Isa>(isa: I, terms: impl Iterator<Item = I::V>) -> f32 {
+    let mut acc = isa.splat(0.0);
+    for term in terms {
+        acc = acc + term;
+    }
+    acc.sum()
+}
+
+/// What to do with a scale once it is rounded to f16.
+pub(crate) enum Stored {
+    /// Store it.
+    Scale(f16),
+    /// It rounds to zero: store the zero block.
+    Zero,
+    /// It does not fit.
+    OutOfRange,
+}
+
+/// Rounds a non-negative scale to f16 (to nearest, ties to even).
+#[inline(always)]
+pub(crate) fn to_f16(scale: f32) -> Stored {
+    let rounded = f16::from_f32(scale);
+    if !rounded.is_finite() {
+        Stored::OutOfRange
+    } else if rounded == f16::ZERO {
+        Stored::Zero
+    } else {
+        Stored::Scale(rounded)
+    }
+}
