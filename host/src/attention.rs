@@ -34,7 +34,10 @@ pub trait AttentionCache {
     }
 
     /// Drops every token of every layer from index `len` on; no effect on layers that are shorter.
-    fn truncate(&mut self, len: usize);
+    ///
+    /// # Errors
+    /// A cache with a sliding window may have lost tokens that the shorter sequence would see again.
+    fn truncate(&mut self, len: usize) -> Result<(), CacheError>;
 
     /// Back to the empty cache.
     fn reset(&mut self);
@@ -90,14 +93,7 @@ impl DenseCache {
             )));
         }
         let heads = vec![Head::default(); num_layers * num_kv_heads];
-        Ok(Self {
-            num_layers,
-            num_heads,
-            num_kv_heads,
-            head_dim,
-            heads,
-            scores: Vec::new(),
-        })
+        Ok(Self { num_layers, num_heads, num_kv_heads, head_dim, heads, scores: Vec::new() })
     }
 
     /// Keys of one KV head so far, `[len, head_dim]`; `None` out of range.
@@ -125,31 +121,19 @@ impl DenseCache {
         out: &[f32],
     ) -> Result<usize, CacheError> {
         if layer >= self.num_layers {
-            return Err(CacheError::LayerOutOfRange {
-                layer,
-                num_layers: self.num_layers,
-            });
+            return Err(CacheError::LayerOutOfRange { layer, num_layers: self.num_layers });
         }
         let per_token = self.num_kv_heads * self.head_dim;
         if !k.len().is_multiple_of(per_token) {
-            return Err(CacheError::NotWholeTokens {
-                got: k.len(),
-                per_token,
-            });
+            return Err(CacheError::NotWholeTokens { got: k.len(), per_token });
         }
         let n = k.len() / per_token;
         let queries = n * self.num_heads * self.head_dim;
-        for (what, got, expected) in [
-            ("v", v.len(), k.len()),
-            ("q", q.len(), queries),
-            ("out", out.len(), queries),
-        ] {
+        for (what, got, expected) in
+            [("v", v.len(), k.len()), ("q", q.len(), queries), ("out", out.len(), queries)]
+        {
             if got != expected {
-                return Err(CacheError::WrongLength {
-                    what,
-                    got,
-                    expected,
-                });
+                return Err(CacheError::WrongLength { what, got, expected });
             }
         }
         Ok(n)
@@ -158,10 +142,7 @@ impl DenseCache {
     fn append(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let first = layer * self.num_kv_heads;
         let heads = &mut self.heads[first..first + self.num_kv_heads];
-        for (i, (key, value)) in k
-            .chunks_exact(self.head_dim)
-            .zip(v.chunks_exact(self.head_dim))
-            .enumerate()
+        for (i, (key, value)) in k.chunks_exact(self.head_dim).zip(v.chunks_exact(self.head_dim)).enumerate()
         {
             let head = &mut heads[i % self.num_kv_heads];
             head.keys.extend_from_slice(key);
@@ -224,23 +205,24 @@ impl AttentionCache for DenseCache {
         self.heads[0].keys.len() / self.head_dim
     }
 
-    fn truncate(&mut self, len: usize) {
+    fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
         let values = len.saturating_mul(self.head_dim);
         for head in &mut self.heads {
             head.keys.truncate(values);
             head.values.truncate(values);
         }
+        Ok(())
     }
 
     fn reset(&mut self) {
-        self.truncate(0);
+        for head in &mut self.heads {
+            head.keys.clear();
+            head.values.clear();
+        }
     }
 
     fn allocated_bytes(&self) -> usize {
-        self.heads
-            .iter()
-            .map(|h| (h.keys.capacity() + h.values.capacity()) * size_of::<f32>())
-            .sum()
+        self.heads.iter().map(|h| (h.keys.capacity() + h.values.capacity()) * size_of::<f32>()).sum()
     }
 }
 
@@ -264,9 +246,7 @@ mod tests {
     use super::*;
 
     fn painted(len: usize, salt: usize) -> Vec<f32> {
-        (0..len)
-            .map(|i| (((i * 37 + salt * 101) % 251) as f32 - 125.0) / 60.0)
-            .collect()
+        (0..len).map(|i| (((i * 37 + salt * 101) % 251) as f32 - 125.0) / 60.0).collect()
     }
 
     /// Textbook attention in f64 over the whole sequence.
@@ -286,8 +266,7 @@ mod tests {
                 let score = |j: usize| -> f64 {
                     let dot: f64 = (0..d)
                         .map(|c| {
-                            f64::from(q[(i * heads + h) * d + c])
-                                * f64::from(k[(j * kv_heads + g) * d + c])
+                            f64::from(q[(i * heads + h) * d + c]) * f64::from(k[(j * kv_heads + g) * d + c])
                         })
                         .sum();
                     (dot / (d as f64).sqrt()).exp()
@@ -296,8 +275,7 @@ mod tests {
                 for j in 0..=i {
                     let w = score(j) / sum;
                     for c in 0..d {
-                        out[(i * heads + h) * d + c] +=
-                            w * f64::from(v[(j * kv_heads + g) * d + c]);
+                        out[(i * heads + h) * d + c] += w * f64::from(v[(j * kv_heads + g) * d + c]);
                     }
                 }
             }
@@ -310,31 +288,20 @@ mod tests {
         let one_tile_and_a_bit = QUERY_TILE + 3;
         for (heads, kv_heads, d) in [(1, 1, 8), (4, 2, 16), (6, 1, 12)] {
             let n = 2 * one_tile_and_a_bit;
-            let (q, k, v) = (
-                painted(n * heads * d, 1),
-                painted(n * kv_heads * d, 2),
-                painted(n * kv_heads * d, 3),
-            );
+            let (q, k, v) =
+                (painted(n * heads * d, 1), painted(n * kv_heads * d, 2), painted(n * kv_heads * d, 3));
             let want = oracle(&q, &k, &v, n, heads, kv_heads, d);
             for chunk in [1, one_tile_and_a_bit, n] {
                 let mut cache = DenseCache::new(2, heads, kv_heads, d).unwrap();
                 let mut got = vec![0.0; q.len()];
                 for at in (0..n).step_by(chunk) {
                     let end = n.min(at + chunk);
-                    let (qs, kvs) = (
-                        at * heads * d..end * heads * d,
-                        at * kv_heads * d..end * kv_heads * d,
-                    );
-                    cache
-                        .attend_chunk(1, &q[qs.clone()], &k[kvs.clone()], &v[kvs], &mut got[qs])
-                        .unwrap();
+                    let (qs, kvs) = (at * heads * d..end * heads * d, at * kv_heads * d..end * kv_heads * d);
+                    cache.attend_chunk(1, &q[qs.clone()], &k[kvs.clone()], &v[kvs], &mut got[qs]).unwrap();
                 }
                 assert_eq!(cache.len(), 0, "layer 0 is untouched");
                 for (i, (g, w)) in got.iter().zip(&want).enumerate() {
-                    assert!(
-                        (f64::from(*g) - w).abs() < 1e-5,
-                        "chunk {chunk} value {i}: {g} against {w}"
-                    );
+                    assert!((f64::from(*g) - w).abs() < 1e-5, "chunk {chunk} value {i}: {g} against {w}");
                 }
             }
         }
@@ -348,14 +315,11 @@ mod tests {
         let x = painted(3 * h * d, 5);
         let y = painted(h * d, 9);
         let (mut a, mut b) = (vec![0.0; h * d], vec![0.0; h * d]);
-        long.attend_chunk(0, &x, &x, &x, &mut vec![0.0; x.len()])
-            .unwrap();
-        long.truncate(2);
+        long.attend_chunk(0, &x, &x, &x, &mut vec![0.0; x.len()]).unwrap();
+        long.truncate(2).unwrap();
         assert_eq!(long.len(), 2);
         let two = &x[..2 * h * d];
-        short
-            .attend_chunk(0, two, two, two, &mut vec![0.0; two.len()])
-            .unwrap();
+        short.attend_chunk(0, two, two, two, &mut vec![0.0; two.len()]).unwrap();
         long.attend_chunk(0, &y, &y, &y, &mut a).unwrap();
         short.attend_chunk(0, &y, &y, &y, &mut b).unwrap();
         assert_eq!(a, b);
@@ -366,30 +330,15 @@ mod tests {
 
     #[test]
     fn bad_shapes_are_named() {
-        assert!(
-            DenseCache::new(0, 1, 1, 4)
-                .unwrap_err()
-                .to_string()
-                .contains("above 0")
-        );
-        assert!(
-            DenseCache::new(1, 3, 2, 4)
-                .unwrap_err()
-                .to_string()
-                .contains("3 query heads")
-        );
+        assert!(DenseCache::new(0, 1, 1, 4).unwrap_err().to_string().contains("above 0"));
+        assert!(DenseCache::new(1, 3, 2, 4).unwrap_err().to_string().contains("3 query heads"));
         let mut c = DenseCache::new(1, 2, 1, 4).unwrap();
         let mut out = [0.0; 8];
         let (q, k) = ([0.0; 8], [0.0; 4]);
         let mut error = |layer, q: &[f32], k: &[f32], v: &[f32]| {
-            c.attend_chunk(layer, q, k, v, &mut out)
-                .unwrap_err()
-                .to_string()
+            c.attend_chunk(layer, q, k, v, &mut out).unwrap_err().to_string()
         };
-        assert_eq!(
-            error(1, &q, &k, &k),
-            "layer 1 is out of range: the cache has 1 layers"
-        );
+        assert_eq!(error(1, &q, &k, &k), "layer 1 is out of range: the cache has 1 layers");
         assert_eq!(
             error(0, &q, &k[..3], &k),
             "k has 3 values, which is not a whole number of tokens of 4 values"

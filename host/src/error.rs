@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 /// What a cache refuses. Every message is one line and says what was wrong and what is accepted.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum CacheError {
     /// A count in the cache's shape is zero, or the query heads do not divide among the KV heads.
@@ -35,4 +35,40 @@ pub enum CacheError {
         /// Values wanted.
         expected: usize,
     },
+    /// A query head that the cache does not have.
+    #[error("query head {head} is out of range: the cache has {num_heads}")]
+    HeadOutOfRange {
+        /// The index asked for.
+        head: usize,
+        /// Query heads of the cache.
+        num_heads: usize,
+    },
+    /// A vector that no codec can store.
+    #[error(
+        "{what} of token {token}, KV head {kv_head}: values must be finite and the norm at most {max_norm}"
+    )]
+    BadVector {
+        /// "key" or "value".
+        what: &'static str,
+        /// Token within the chunk.
+        token: usize,
+        /// KV head.
+        kv_head: usize,
+        /// Largest accepted norm.
+        max_norm: f32,
+    },
+    /// A token that left the hot window could not be encoded; it stays uncompressed.
+    #[error("cannot encode: {0}")]
+    Encode(String),
+    /// A rollback behind what the sliding window evicted.
+    #[error("cannot truncate to {len} tokens: the sliding window has evicted tokens before {first_live}")]
+    Evicted {
+        /// Tokens asked for.
+        len: usize,
+        /// First token still held.
+        first_live: usize,
+    },
+    /// The spill file of the cold tier cannot be made or written.
+    #[error("cannot spill cold pages: {0}")]
+    Spill(String),
 }

@@ -94,63 +94,32 @@ pub fn evaluate(
     let mut tallies: Vec<Tally> = settings.iter().map(|_| Tally::default()).collect();
     for window in tokens.chunks_exact(spec.context).take(windows) {
         let mut states = States::default();
-        let base = run(
-            model,
-            window,
-            reference,
-            &mut reference_tally,
-            &mut |layer, _, x| {
-                if spec.layers {
-                    states.push(layer, x);
-                }
-            },
-        )?;
+        let base = run(model, window, reference, &mut reference_tally, &mut |layer, _, x| {
+            if spec.layers {
+                states.push(layer, x);
+            }
+        })?;
         tick();
         let mut hidden = Vec::with_capacity(settings.len());
         for (setting, tally) in settings.iter().zip(&mut tallies) {
             let mut cosines = Vec::new();
-            hidden.push(run(
-                model,
-                window,
-                setting,
-                tally,
-                &mut |layer, offset, x| {
-                    if spec.layers {
-                        cosines.push((
-                            layer,
-                            states.cosine_sum(layer, offset, x, model.config().hidden_size),
-                        ));
-                    }
-                },
-            )?);
+            hidden.push(run(model, window, setting, tally, &mut |layer, offset, x| {
+                if spec.layers {
+                    cosines.push((layer, states.cosine_sum(layer, offset, x, model.config().hidden_size)));
+                }
+            })?);
             tally.add_cosines(&cosines);
             tick();
         }
-        score(
-            model,
-            window,
-            &base,
-            &hidden,
-            &mut reference_tally,
-            &mut tallies,
-        )?;
+        score(model, window, &base, &hidden, &mut reference_tally, &mut tallies)?;
     }
     let nll = reference_tally.nll / reference_tally.scored as f64;
-    let results = settings
-        .iter()
-        .zip(tallies)
-        .map(|(s, t)| t.finish(&s.name, nll))
-        .collect();
+    let results = settings.iter().zip(tallies).map(|(s, t)| t.finish(&s.name, nll)).collect();
     if spec.layers {
         reference_tally.cosine = vec![reference_tally.positions as f64; model.config().num_layers];
     }
     let reference = reference_tally.finish(&reference.name, nll);
-    Ok(EvalReport {
-        context: spec.context,
-        windows,
-        reference,
-        results,
-    })
+    Ok(EvalReport { context: spec.context, windows, reference, results })
 }
 
 fn count_windows(model: &Model, tokens: usize, spec: &EvalSpec) -> Result<usize, ModelError> {
@@ -162,11 +131,7 @@ fn count_windows(model: &Model, tokens: usize, spec: &EvalSpec) -> Result<usize,
         )));
     }
     if spec.context > context {
-        return Err(ModelError::ContextExceeded {
-            prompt: 0,
-            new: spec.context,
-            context,
-        });
+        return Err(ModelError::ContextExceeded { prompt: 0, new: spec.context, context });
     }
     let available = tokens / spec.context;
     let windows = spec.windows.unwrap_or(available);
@@ -230,20 +195,11 @@ struct LogProbs {
 
 fn log_softmax(logits: &[f32], vocab: usize, first: usize) -> Result<Vec<LogProbs>, ModelError> {
     let row = |(i, row): (usize, &[f32])| {
-        let best = argmax(row).ok_or(ModelError::NonFiniteLogits {
-            position: first + i,
-        })?;
+        let best = argmax(row).ok_or(ModelError::NonFiniteLogits { position: first + i })?;
         let max = row[best];
         // The sum in f64: a vocabulary of 150,000 equal terms would lose digits in f32.
-        let log_sum = row
-            .iter()
-            .map(|l| f64::from((l - max).exp()))
-            .sum::<f64>()
-            .ln();
-        let values = row
-            .iter()
-            .map(|l| (f64::from(l - max) - log_sum) as f32)
-            .collect();
+        let log_sum = row.iter().map(|l| f64::from((l - max).exp())).sum::<f64>().ln();
+        let values = row.iter().map(|l| (f64::from(l - max) - log_sum) as f32).collect();
         Ok(LogProbs { values, best })
     };
     logits.chunks_exact(vocab).enumerate().map(row).collect()
@@ -269,18 +225,9 @@ impl Tally {
         }
         let kl = |(r, o): (&f32, &f32)| {
             // A token of probability 0 adds nothing, whatever the other side says.
-            if *r == f32::NEG_INFINITY {
-                0.0
-            } else {
-                f64::from(r.exp()) * (f64::from(*r) - f64::from(*o))
-            }
+            if *r == f32::NEG_INFINITY { 0.0 } else { f64::from(r.exp()) * (f64::from(*r) - f64::from(*o)) }
         };
-        self.kl += reference
-            .values
-            .iter()
-            .zip(&own.values)
-            .map(kl)
-            .sum::<f64>();
+        self.kl += reference.values.iter().zip(&own.values).map(kl).sum::<f64>();
         self.agreed += usize::from(reference.best == own.best);
         self.positions += 1;
     }
@@ -325,10 +272,7 @@ impl States {
     /// Sum over the rows of `x` of the cosine with the reference's rows from `offset` on.
     fn cosine_sum(&self, layer: usize, offset: usize, x: &[f32], width: usize) -> f64 {
         let reference = self.0[layer][offset * width..].chunks_exact(width);
-        x.chunks_exact(width)
-            .zip(reference)
-            .map(|(a, b)| cosine(a, b))
-            .sum()
+        x.chunks_exact(width).zip(reference).map(|(a, b)| cosine(a, b)).sum()
     }
 }
 
@@ -341,9 +285,5 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
         bb += y * y;
     }
     // Two zero vectors agree.
-    if aa == 0.0 && bb == 0.0 {
-        1.0
-    } else {
-        dot / (aa * bb).sqrt().max(f64::MIN_POSITIVE)
-    }
+    if aa == 0.0 && bb == 0.0 { 1.0 } else { dot / (aa * bb).sqrt().max(f64::MIN_POSITIVE) }
 }

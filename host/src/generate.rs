@@ -23,11 +23,7 @@ pub struct GenerateSpec {
 impl Default for GenerateSpec {
     /// 200 tokens, greedy.
     fn default() -> Self {
-        Self {
-            max_new_tokens: 200,
-            temperature: 0.0,
-            seed: 42,
-        }
+        Self { max_new_tokens: 200, temperature: 0.0, seed: 42 }
     }
 }
 
@@ -78,11 +74,7 @@ impl Generation {
 }
 
 fn rate(count: usize, seconds: f64) -> f64 {
-    if count == 0 || seconds <= 0.0 {
-        0.0
-    } else {
-        count as f64 / seconds
-    }
+    if count == 0 || seconds <= 0.0 { 0.0 } else { count as f64 / seconds }
 }
 
 /// Continues `prompt` in `cache`, which is reset first.
@@ -107,11 +99,7 @@ pub fn generate(
     }
     let context = model.config().context;
     if prompt.len().saturating_add(spec.max_new_tokens) > context {
-        return Err(ModelError::ContextExceeded {
-            prompt: prompt.len(),
-            new: spec.max_new_tokens,
-            context,
-        });
+        return Err(ModelError::ContextExceeded { prompt: prompt.len(), new: spec.max_new_tokens, context });
     }
     cache.reset();
 
@@ -125,9 +113,7 @@ pub fn generate(
     let mut stop = StopReason::Length;
     while tokens.len() < spec.max_new_tokens {
         let position = prompt.len() + tokens.len() - 1;
-        let token = sampler
-            .pick(&logits)
-            .ok_or(ModelError::NonFiniteLogits { position })? as u32;
+        let token = sampler.pick(&logits).ok_or(ModelError::NonFiniteLogits { position })? as u32;
         if model.config().eos_tokens.contains(&token) {
             stop = StopReason::EndOfText;
             break;

@@ -5,6 +5,7 @@
 //! needs neither an allocator nor an operating system; come here for whole models and whole caches.
 
 pub mod attention;
+pub mod cache;
 pub mod error;
 pub mod eval;
 pub mod generate;

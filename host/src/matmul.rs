@@ -21,13 +21,7 @@ impl<'a> Mat<'a> {
     /// `rows` rows of `cols` values, consecutive rows `row_stride` values apart.
     pub(crate) fn new(data: &'a [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
         check_bounds(data.len(), rows, cols, row_stride);
-        Self {
-            data,
-            rows,
-            cols,
-            row_stride,
-            col_stride: 1,
-        }
+        Self { data, rows, cols, row_stride, col_stride: 1 }
     }
 
     /// The transposed view of the same values.
@@ -54,25 +48,14 @@ impl<'a> MatMut<'a> {
     /// As [`Mat::new`].
     pub(crate) fn new(data: &'a mut [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
         check_bounds(data.len(), rows, cols, row_stride);
-        Self {
-            data,
-            rows,
-            cols,
-            row_stride,
-        }
+        Self { data, rows, cols, row_stride }
     }
 }
 
 /// Both views rely on this: every element they can name lies inside the slice, and rows do not overlap.
 fn check_bounds(len: usize, rows: usize, cols: usize, row_stride: usize) {
-    assert!(
-        rows > 0 && cols > 0 && cols <= row_stride,
-        "empty or overlapping matrix rows"
-    );
-    assert!(
-        (rows - 1) * row_stride + cols <= len,
-        "matrix reaches past its slice"
-    );
+    assert!(rows > 0 && cols > 0 && cols <= row_stride, "empty or overlapping matrix rows");
+    assert!((rows - 1) * row_stride + cols <= len, "matrix reaches past its slice");
 }
 
 /// What happens to the values already in the destination.
@@ -87,15 +70,8 @@ pub(crate) enum Store {
 /// `dst = scale * lhs * rhs`, or the same added to `dst`.
 pub(crate) fn product(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f32, store: Store) {
     let (m, n, k) = (dst.rows, dst.cols, lhs.cols);
-    assert!(
-        lhs.rows == m && rhs.rows == k && rhs.cols == n,
-        "matrix shapes do not match"
-    );
-    let parallelism = if m * n * k < PARALLEL_FROM {
-        Parallelism::None
-    } else {
-        Parallelism::Rayon(0)
-    };
+    assert!(lhs.rows == m && rhs.rows == k && rhs.cols == n, "matrix shapes do not match");
+    let parallelism = if m * n * k < PARALLEL_FROM { Parallelism::None } else { Parallelism::Rayon(0) };
     // SAFETY: `gemm::gemm` needs pointers and strides that stay inside their allocations for all m*k, k*n and m*n
     // elements, and a destination that no input overlaps. The views were checked by `check_bounds` when made, the
     // shapes by the assertion above, and the destination is a unique borrow. Slice lengths fit isize.
@@ -129,9 +105,7 @@ mod tests {
     use super::*;
 
     fn painted(len: usize, period: usize) -> Vec<f32> {
-        (0..len)
-            .map(|i| (i % period) as f32 - (period / 2) as f32)
-            .collect()
+        (0..len).map(|i| (i % period) as f32 - (period / 2) as f32).collect()
     }
 
     #[test]

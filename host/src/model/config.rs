@@ -34,17 +34,10 @@ impl Architecture {
     }
 
     fn from_name(name: &str) -> Result<Self, ModelError> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|a| a.name() == name)
-            .ok_or_else(|| {
-                let accepted: Vec<&str> = Self::ALL.iter().map(|a| a.name()).collect();
-                ModelError::UnsupportedArchitecture {
-                    got: name.to_owned(),
-                    accepted: accepted.join(", "),
-                }
-            })
+        Self::ALL.iter().copied().find(|a| a.name() == name).ok_or_else(|| {
+            let accepted: Vec<&str> = Self::ALL.iter().map(|a| a.name()).collect();
+            ModelError::UnsupportedArchitecture { got: name.to_owned(), accepted: accepted.join(", ") }
+        })
     }
 }
 
@@ -175,15 +168,11 @@ impl Config {
     pub fn from_json(json: &[u8]) -> Result<Self, ModelError> {
         // The architecture first: a foreign config should be refused by its name, not by the first missing field.
         let architecture = read_architecture(json)?;
-        let raw: RawConfig =
-            serde_json::from_slice(json).map_err(|e| ModelError::Config(e.to_string()))?;
+        let raw: RawConfig = serde_json::from_slice(json).map_err(|e| ModelError::Config(e.to_string()))?;
         let num_kv_heads = raw.num_key_value_heads.unwrap_or(raw.num_attention_heads);
         let head_dim = match raw.head_dim {
             Some(dim) => dim,
-            None => raw
-                .hidden_size
-                .checked_div(raw.num_attention_heads)
-                .unwrap_or(0),
+            None => raw.hidden_size.checked_div(raw.num_attention_heads).unwrap_or(0),
         };
         let rope = raw.rope_parameters.as_ref().or(raw.rope_scaling.as_ref());
         let config = Self {
@@ -197,10 +186,7 @@ impl Config {
             vocab_size: raw.vocab_size,
             context: context(architecture, &raw),
             rms_norm_eps: raw.rms_norm_eps.unwrap_or(1e-6) as f32,
-            rope_theta: rope
-                .and_then(|r| r.rope_theta)
-                .or(raw.rope_theta)
-                .unwrap_or(10_000.0),
+            rope_theta: rope.and_then(|r| r.rope_theta).or(raw.rope_theta).unwrap_or(10_000.0),
             rope_scaling: rope.map_or(Ok(RopeScaling::None), rope_scaling)?,
             tie_word_embeddings: raw.tie_word_embeddings,
             qkv_bias: raw.attention_bias || architecture == Architecture::Qwen2,
@@ -235,19 +221,10 @@ impl Config {
     /// # Errors
     /// None for a config that [`Config::from_json`] accepted.
     pub fn dense_cache(&self) -> Result<DenseCache, CacheError> {
-        DenseCache::new(
-            self.num_layers,
-            self.num_heads,
-            self.num_kv_heads,
-            self.head_dim,
-        )
+        DenseCache::new(self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim)
     }
 
-    fn check(
-        &self,
-        hidden_act: Option<&str>,
-        partial_rotary: Option<f64>,
-    ) -> Result<(), ModelError> {
+    fn check(&self, hidden_act: Option<&str>, partial_rotary: Option<f64>) -> Result<(), ModelError> {
         let bad = |what: String| Err(ModelError::Config(what));
         for (name, value) in [
             ("hidden_size", self.hidden_size),
@@ -270,15 +247,10 @@ impl Config {
             ));
         }
         if !self.head_dim.is_multiple_of(2) {
-            return bad(format!(
-                "head_dim {} is odd; RoPE needs an even one",
-                self.head_dim
-            ));
+            return bad(format!("head_dim {} is odd; RoPE needs an even one", self.head_dim));
         }
-        for (name, value) in [
-            ("rms_norm_eps", f64::from(self.rms_norm_eps)),
-            ("rope_theta", self.rope_theta),
-        ] {
+        for (name, value) in [("rms_norm_eps", f64::from(self.rms_norm_eps)), ("rope_theta", self.rope_theta)]
+        {
             if !(value.is_finite() && value > 0.0) {
                 return bad(format!("{name} is {value}; it must be a positive number"));
             }
@@ -286,16 +258,12 @@ impl Config {
         match hidden_act {
             None | Some("silu" | "swish") => {}
             Some(other) => {
-                return bad(format!(
-                    "hidden_act {other} is not supported; accepted: silu, swish"
-                ));
+                return bad(format!("hidden_act {other} is not supported; accepted: silu, swish"));
             }
         }
         match partial_rotary {
             None | Some(1.0) => Ok(()),
-            Some(other) => bad(format!(
-                "partial_rotary_factor {other} is not supported; accepted: 1"
-            )),
+            Some(other) => bad(format!("partial_rotary_factor {other} is not supported; accepted: 1")),
         }
     }
 }
@@ -328,18 +296,14 @@ fn context(architecture: Architecture, raw: &RawConfig) -> usize {
 fn rope_scaling(raw: &RawRope) -> Result<RopeScaling, ModelError> {
     let need = |name: &str, value: Option<f64>| match value {
         Some(v) if v.is_finite() && v > 0.0 => Ok(v),
-        Some(v) => Err(ModelError::Config(format!(
-            "rope_scaling: {name} is {v}; it must be a positive number"
-        ))),
-        None => Err(ModelError::Config(format!(
-            "rope_scaling: {name} is missing"
-        ))),
+        Some(v) => {
+            Err(ModelError::Config(format!("rope_scaling: {name} is {v}; it must be a positive number")))
+        }
+        None => Err(ModelError::Config(format!("rope_scaling: {name} is missing"))),
     };
     match raw.rope_type.as_deref() {
         None | Some("default") => Ok(RopeScaling::None),
-        Some("linear") => Ok(RopeScaling::Linear {
-            factor: need("factor", raw.factor)?,
-        }),
+        Some("linear") => Ok(RopeScaling::Linear { factor: need("factor", raw.factor)? }),
         Some("llama3") => {
             let low_freq_factor = need("low_freq_factor", raw.low_freq_factor)?;
             let high_freq_factor = need("high_freq_factor", raw.high_freq_factor)?;

@@ -73,9 +73,7 @@ pub enum ModelError {
         vocab_size: usize,
     },
     /// Text for a `tokenizer.json` model that is not UTF-8.
-    #[error(
-        "the text is not UTF-8 from byte {valid_up_to} on; this model's tokenizer.json reads UTF-8 only"
-    )]
+    #[error("the text is not UTF-8 from byte {valid_up_to} on; this model's tokenizer.json reads UTF-8 only")]
     NotUtf8 {
         /// Bytes before the first bad one.
         valid_up_to: usize,

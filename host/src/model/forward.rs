@@ -48,12 +48,10 @@ impl Model {
         let mut hidden = Vec::with_capacity(tokens.len() * self.config.hidden_size);
         for (i, chunk) in tokens.chunks(MAX_CHUNK).enumerate() {
             let offset = i * MAX_CHUNK;
-            match self.run_layers(chunk, start + offset, cache, &mut |layer, x| {
-                observer(layer, offset, x)
-            }) {
+            match self.run_layers(chunk, start + offset, cache, &mut |layer, x| observer(layer, offset, x)) {
                 Ok(x) => hidden.extend_from_slice(&x),
                 Err(error) => {
-                    cache.truncate(before);
+                    cache.truncate(before)?;
                     return Err(error);
                 }
             }
@@ -67,11 +65,7 @@ impl Model {
         if whole == 0 {
             return Vec::new();
         }
-        self.weights
-            .head
-            .as_ref()
-            .unwrap_or(&self.weights.embedding)
-            .forward(&hidden[..whole])
+        self.weights.head.as_ref().unwrap_or(&self.weights.embedding).forward(&hidden[..whole])
     }
 
     fn check_tokens(&self, tokens: &[u32], start: usize) -> Result<(), ModelError> {
@@ -121,11 +115,7 @@ impl Model {
         cache: &mut dyn AttentionCache,
     ) -> Result<(), ModelError> {
         let h = self.rms_norm(x, &layer.attention_norm);
-        let (mut q, mut k, v) = (
-            layer.q.forward(&h),
-            layer.k.forward(&h),
-            layer.v.forward(&h),
-        );
+        let (mut q, mut k, v) = (layer.q.forward(&h), layer.k.forward(&h), layer.v.forward(&h));
         if let Some((q_norm, k_norm)) = &layer.qk_norm {
             q = self.rms_norm(&q, q_norm);
             k = self.rms_norm(&k, k_norm);

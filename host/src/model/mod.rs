@@ -51,26 +51,15 @@ impl Model {
             std::fs::read(&path).map_err(|source| ModelError::Io { path, source })
         };
         let read_if_there = |name: &str| {
-            if dir.join(name).exists() {
-                read(name).map(Some)
-            } else {
-                Ok(None)
-            }
+            if dir.join(name).exists() { read(name).map(Some) } else { Ok(None) }
         };
         let mut config = Config::from_json(&read("config.json")?)?;
         if let Some(json) = read_if_there("generation_config.json")? {
             config.add_generation_config(&json)?;
         }
-        let tokenizer = Tokenizer::new(
-            read_if_there("tokenizer.json")?.as_deref(),
-            config.vocab_size,
-        )?;
+        let tokenizer = Tokenizer::new(read_if_there("tokenizer.json")?.as_deref(), config.vocab_size)?;
         let files = Files::open(dir)?;
-        let name = dir
-            .file_name()
-            .unwrap_or(dir.as_os_str())
-            .to_string_lossy()
-            .into_owned();
+        let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
         Self::assemble(name, config, tokenizer, &files.buffers())
     }
 
@@ -86,12 +75,7 @@ impl Model {
     ) -> Result<Self, ModelError> {
         let config = Config::from_json(config)?;
         let tokenizer = Tokenizer::new(tokenizer, config.vocab_size)?;
-        Self::assemble(
-            name.to_owned(),
-            config,
-            tokenizer,
-            &[("model.safetensors", safetensors)],
-        )
+        Self::assemble(name.to_owned(), config, tokenizer, &[("model.safetensors", safetensors)])
     }
 
     fn assemble(
@@ -101,13 +85,7 @@ impl Model {
         buffers: &[(&str, &[u8])],
     ) -> Result<Self, ModelError> {
         let weights = Weights::read(&config, buffers)?;
-        Ok(Self {
-            name,
-            rope: Rope::new(&config),
-            config,
-            weights,
-            tokenizer,
-        })
+        Ok(Self { name, rope: Rope::new(&config), config, weights, tokenizer })
     }
 
     /// Name for reports.

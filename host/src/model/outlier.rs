@@ -33,14 +33,10 @@ impl Model {
                     }
                     None => {
                         for head in 0..self.config.num_heads {
-                            layer
-                                .q
-                                .scale_output(head * HEAD_DIM + channel, 1.0 / OUTLIER_FACTOR);
+                            layer.q.scale_output(head * HEAD_DIM + channel, 1.0 / OUTLIER_FACTOR);
                         }
                         for head in 0..self.config.num_kv_heads {
-                            layer
-                                .k
-                                .scale_output(head * HEAD_DIM + channel, OUTLIER_FACTOR);
+                            layer.k.scale_output(head * HEAD_DIM + channel, OUTLIER_FACTOR);
                         }
                     }
                 }

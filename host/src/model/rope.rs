@@ -32,11 +32,8 @@ impl Rope {
     /// The angles of positions `start..start + n`; made once a chunk and shared by all layers.
     pub(crate) fn table(&self, start: usize, n: usize) -> RopeTable {
         let half = self.inv_freq.len();
-        let mut table = RopeTable {
-            cos: Vec::with_capacity(n * half),
-            sin: Vec::with_capacity(n * half),
-            half,
-        };
+        let mut table =
+            RopeTable { cos: Vec::with_capacity(n * half), sin: Vec::with_capacity(n * half), half };
         for position in start..start + n {
             for f in &self.inv_freq {
                 let (sin, cos) = (position as f64 * f).sin_cos();
@@ -53,15 +50,9 @@ fn scale(freq: f64, scaling: RopeScaling) -> f64 {
     match scaling {
         RopeScaling::None => freq,
         RopeScaling::Linear { factor } => freq / factor,
-        RopeScaling::Llama3 {
-            factor,
-            low_freq_factor,
-            high_freq_factor,
-            original_context,
-        } => {
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
             let turns = original_context * freq / TAU;
-            let keep =
-                ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
+            let keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
             keep * freq + (1.0 - keep) * freq / factor
         }
     }
@@ -71,10 +62,7 @@ impl RopeTable {
     /// Rotates `[n, heads, head_dim]` in place.
     pub(crate) fn apply(&self, x: &mut [f32], heads: usize) {
         let per_token = heads * 2 * self.half;
-        let angles = self
-            .cos
-            .chunks_exact(self.half)
-            .zip(self.sin.chunks_exact(self.half));
+        let angles = self.cos.chunks_exact(self.half).zip(self.sin.chunks_exact(self.half));
         for (token, (cos, sin)) in x.chunks_exact_mut(per_token).zip(angles) {
             for head in token.chunks_exact_mut(2 * self.half) {
                 let (low, high) = head.split_at_mut(self.half);
@@ -120,31 +108,18 @@ mod tests {
                 (2, (1.0 - smooth) * freq / factor + smooth * freq)
             };
             branches[branch] += 1;
-            assert!(
-                (scale(freq, scaling) / want - 1.0).abs() < 1e-12,
-                "frequency {i}"
-            );
+            assert!((scale(freq, scaling) / want - 1.0).abs() < 1e-12, "frequency {i}");
         }
-        assert!(
-            branches.iter().all(|&n| n > 0),
-            "every branch is reached: {branches:?}"
-        );
+        assert!(branches.iter().all(|&n| n > 0), "every branch is reached: {branches:?}");
     }
 
     #[test]
     fn position_zero_is_the_identity_and_one_is_a_turn_by_the_frequency() {
-        let rope = Rope {
-            inv_freq: vec![1.0, 0.25],
-        };
+        let rope = Rope { inv_freq: vec![1.0, 0.25] };
         let mut x = [1.0, 2.0, 0.0, 0.0, 1.0, 2.0, 0.0, 0.0];
         rope.table(0, 2).apply(&mut x, 1);
         assert_eq!(x[..4], [1.0, 2.0, 0.0, 0.0]);
-        let want = [
-            1f32.cos(),
-            2.0 * 0.25f32.cos(),
-            1f32.sin(),
-            2.0 * 0.25f32.sin(),
-        ];
+        let want = [1f32.cos(), 2.0 * 0.25f32.cos(), 1f32.sin(), 2.0 * 0.25f32.sin()];
         for (got, want) in x[4..].iter().zip(want) {
             assert!((got - want).abs() < 1e-7);
         }

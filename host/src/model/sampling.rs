@@ -18,10 +18,7 @@ impl Sampler {
         if !(temperature.is_finite() && temperature >= 0.0) {
             return Err(ModelError::BadTemperature(temperature));
         }
-        Ok(Self {
-            temperature,
-            rng: fastrand::Rng::with_seed(seed),
-        })
+        Ok(Self { temperature, rng: fastrand::Rng::with_seed(seed) })
     }
 
     /// Index of the chosen logit; `None` where there is none or the largest is not finite.
@@ -78,9 +75,7 @@ mod tests {
         let temperature = 0.5f32;
         let draws = |seed| {
             let mut s = Sampler::new(temperature, seed).unwrap();
-            (0..20_000)
-                .map(|_| s.pick(&logits).unwrap())
-                .collect::<Vec<_>>()
+            (0..20_000).map(|_| s.pick(&logits).unwrap()).collect::<Vec<_>>()
         };
         let (a, b) = (draws(7), draws(7));
         assert_eq!(a, b);
@@ -89,10 +84,7 @@ mod tests {
         for (i, l) in logits.iter().enumerate() {
             let share = a.iter().filter(|&&x| x == i).count() as f32 / a.len() as f32;
             let want = (l / temperature).exp() / total;
-            assert!(
-                (share - want).abs() < 0.01,
-                "token {i}: {share} against {want}"
-            );
+            assert!((share - want).abs() < 0.01, "token {i}: {share} against {want}");
         }
         assert!(Sampler::new(-1.0, 0).is_err() && Sampler::new(f32::NAN, 0).is_err());
     }

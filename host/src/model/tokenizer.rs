@@ -32,9 +32,9 @@ impl Tokenizer {
     /// [`ModelError::Tokenizer`] or [`ModelError::MissingTokenizer`].
     pub fn new(json: Option<&[u8]>, vocab_size: usize) -> Result<Self, ModelError> {
         match json {
-            Some(json) => HfTokenizer::from_bytes(json)
-                .map(|t| Self::HuggingFace(Box::new(t)))
-                .map_err(|e| bad(&e)),
+            Some(json) => {
+                HfTokenizer::from_bytes(json).map(|t| Self::HuggingFace(Box::new(t))).map_err(|e| bad(&e))
+            }
             None if vocab_size == BYTE_VOCAB => Ok(Self::Bytes),
             None => Err(ModelError::MissingTokenizer { vocab_size }),
         }
@@ -48,12 +48,10 @@ impl Tokenizer {
         match self {
             Self::Bytes => Ok(text.iter().map(|b| u32::from(*b)).collect()),
             Self::HuggingFace(tokenizer) => {
-                let text = std::str::from_utf8(text).map_err(|e| ModelError::NotUtf8 {
-                    valid_up_to: e.valid_up_to(),
-                })?;
-                let encoding = tokenizer
-                    .encode_fast(text, special == SpecialTokens::Add)
-                    .map_err(|e| bad(&e))?;
+                let text = std::str::from_utf8(text)
+                    .map_err(|e| ModelError::NotUtf8 { valid_up_to: e.valid_up_to() })?;
+                let encoding =
+                    tokenizer.encode_fast(text, special == SpecialTokens::Add).map_err(|e| bad(&e))?;
                 Ok(encoding.get_ids().to_vec())
             }
         }
@@ -94,12 +92,7 @@ pub(crate) struct TextStream<'a> {
 
 impl<'a> TextStream<'a> {
     pub(crate) fn new(tokenizer: &'a Tokenizer) -> Self {
-        Self {
-            tokenizer,
-            tokens: Vec::new(),
-            context_from: 0,
-            emitted: 0,
-        }
+        Self { tokenizer, tokens: Vec::new(), context_from: 0, emitted: 0 }
     }
 
     /// The text that this token completes; empty where a character is still open.
@@ -116,9 +109,7 @@ impl<'a> TextStream<'a> {
     }
 
     fn take(&mut self, hold_incomplete: bool) -> Result<String, ModelError> {
-        let before = self
-            .tokenizer
-            .decode(&self.tokens[self.context_from..self.emitted])?;
+        let before = self.tokenizer.decode(&self.tokens[self.context_from..self.emitted])?;
         let all = self.tokenizer.decode(&self.tokens[self.context_from..])?;
         if hold_incomplete && all.ends_with(char::REPLACEMENT_CHARACTER) {
             return Ok(String::new());
@@ -162,14 +153,8 @@ mod tests {
     #[test]
     fn a_missing_or_broken_tokeniser_is_named() {
         let missing = Tokenizer::new(None, 257).unwrap_err().to_string();
-        assert!(
-            missing.contains("vocab_size 256") && missing.contains("257"),
-            "{missing}"
-        );
+        assert!(missing.contains("vocab_size 256") && missing.contains("257"), "{missing}");
         let broken = Tokenizer::new(Some(b"{\n"), 256).unwrap_err().to_string();
-        assert!(
-            broken.starts_with("tokenizer.json: ") && !broken.contains('\n'),
-            "{broken}"
-        );
+        assert!(broken.starts_with("tokenizer.json: ") && !broken.contains('\n'), "{broken}");
     }
 }

@@ -60,17 +60,12 @@ impl Files {
         if !dir.join(SINGLE).exists() && dir.join(INDEX).exists() {
             let path = dir.join(INDEX);
             let json = std::fs::read(&path).map_err(|source| ModelError::Io { path, source })?;
-            let bad = |reason: String| ModelError::Weights {
-                file: INDEX.to_owned(),
-                reason,
-            };
-            let index: ShardIndex =
-                serde_json::from_slice(&json).map_err(|e| bad(e.to_string()))?;
+            let bad = |reason: String| ModelError::Weights { file: INDEX.to_owned(), reason };
+            let index: ShardIndex = serde_json::from_slice(&json).map_err(|e| bad(e.to_string()))?;
             names.extend(index.weight_map.into_values());
             // A shard lies beside its index; anything else would let a checkpoint read files elsewhere.
-            if let Some(name) = names
-                .iter()
-                .find(|n| Path::new(n).file_name().is_none_or(|f| f != n.as_str()))
+            if let Some(name) =
+                names.iter().find(|n| Path::new(n).file_name().is_none_or(|f| f != n.as_str()))
             {
                 return Err(bad(format!("shard {name:?} is not a plain file name")));
             }
@@ -79,20 +74,14 @@ impl Files {
         }
         let map = |name: String| match map_file(&dir.join(&name)) {
             Ok(map) => Ok((name, map)),
-            Err(source) => Err(ModelError::Io {
-                path: dir.join(&name),
-                source,
-            }),
+            Err(source) => Err(ModelError::Io { path: dir.join(&name), source }),
         };
         Ok(Self(names.into_iter().map(map).collect::<Result<_, _>>()?))
     }
 
     /// The mapped bytes, each with its file name.
     pub(crate) fn buffers(&self) -> Vec<(&str, &[u8])> {
-        self.0
-            .iter()
-            .map(|(name, map)| (name.as_str(), &map[..]))
-            .collect()
+        self.0.iter().map(|(name, map)| (name.as_str(), &map[..])).collect()
     }
 }
 
@@ -121,19 +110,14 @@ impl<'a> Tensors<'a> {
                 expected: shape.to_vec(),
             });
         }
-        expand(tensor.dtype(), tensor.data())
-            .map(Some)
-            .ok_or_else(|| ModelError::UnsupportedDtype {
-                name: name.to_owned(),
-                got: tensor.dtype().to_string(),
-            })
+        expand(tensor.dtype(), tensor.data()).map(Some).ok_or_else(|| ModelError::UnsupportedDtype {
+            name: name.to_owned(),
+            got: tensor.dtype().to_string(),
+        })
     }
 
     fn required(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
-        self.optional(name, shape)?
-            .ok_or_else(|| ModelError::MissingTensor {
-                name: name.to_owned(),
-            })
+        self.optional(name, shape)?.ok_or_else(|| ModelError::MissingTensor { name: name.to_owned() })
     }
 
     /// A projection; a bias in the file is always used, and missed only where the config promises one.
@@ -151,19 +135,13 @@ impl<'a> Tensors<'a> {
         } else {
             self.optional(&bias_name, &[outputs])?
         };
-        Ok(Linear {
-            weight,
-            bias,
-            inputs,
-            outputs,
-        })
+        Ok(Linear { weight, bias, inputs, outputs })
     }
 
     fn layer(&self, c: &Config, index: usize) -> Result<Layer, ModelError> {
         let name = |part: &str| format!("model.layers.{index}.{part}");
         let norm = |part: &str| self.required(&name(&format!("{part}.weight")), &[c.hidden_size]);
-        let head_norm =
-            |part: &str| self.required(&name(&format!("self_attn.{part}.weight")), &[c.head_dim]);
+        let head_norm = |part: &str| self.required(&name(&format!("self_attn.{part}.weight")), &[c.head_dim]);
         let (queries, keys) = (c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
         let qk_norm = match c.architecture {
             Architecture::Qwen3 => Some((head_norm("q_norm")?, head_norm("k_norm")?)),
@@ -171,40 +149,15 @@ impl<'a> Tensors<'a> {
         };
         Ok(Layer {
             attention_norm: norm("input_layernorm")?,
-            q: self.linear(
-                &name("self_attn.q_proj"),
-                queries,
-                c.hidden_size,
-                c.qkv_bias,
-            )?,
+            q: self.linear(&name("self_attn.q_proj"), queries, c.hidden_size, c.qkv_bias)?,
             k: self.linear(&name("self_attn.k_proj"), keys, c.hidden_size, c.qkv_bias)?,
             v: self.linear(&name("self_attn.v_proj"), keys, c.hidden_size, c.qkv_bias)?,
-            o: self.linear(
-                &name("self_attn.o_proj"),
-                c.hidden_size,
-                queries,
-                c.output_bias,
-            )?,
+            o: self.linear(&name("self_attn.o_proj"), c.hidden_size, queries, c.output_bias)?,
             qk_norm,
             mlp_norm: norm("post_attention_layernorm")?,
-            gate: self.linear(
-                &name("mlp.gate_proj"),
-                c.intermediate_size,
-                c.hidden_size,
-                false,
-            )?,
-            up: self.linear(
-                &name("mlp.up_proj"),
-                c.intermediate_size,
-                c.hidden_size,
-                false,
-            )?,
-            down: self.linear(
-                &name("mlp.down_proj"),
-                c.hidden_size,
-                c.intermediate_size,
-                false,
-            )?,
+            gate: self.linear(&name("mlp.gate_proj"), c.intermediate_size, c.hidden_size, false)?,
+            up: self.linear(&name("mlp.up_proj"), c.intermediate_size, c.hidden_size, false)?,
+            down: self.linear(&name("mlp.down_proj"), c.hidden_size, c.intermediate_size, false)?,
         })
     }
 }
@@ -221,9 +174,7 @@ impl Weights {
         };
         Ok(Self {
             embedding: tensors.linear("model.embed_tokens", vocab, hidden, false)?,
-            layers: (0..config.num_layers)
-                .map(|l| tensors.layer(config, l))
-                .collect::<Result<_, _>>()?,
+            layers: (0..config.num_layers).map(|l| tensors.layer(config, l)).collect::<Result<_, _>>()?,
             norm: tensors.required("model.norm.weight", &[hidden])?,
             head,
         })
@@ -234,30 +185,13 @@ impl Weights {
 fn expand(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f32>> {
     // Files need not be aligned, so the halves are gathered before the bulk conversion.
     match dtype {
-        Dtype::F32 => Some(
-            bytes
-                .as_chunks()
-                .0
-                .iter()
-                .map(|b| f32::from_le_bytes(*b))
-                .collect(),
-        ),
+        Dtype::F32 => Some(bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()),
         Dtype::F16 => {
-            let halves: Vec<f16> = bytes
-                .as_chunks()
-                .0
-                .iter()
-                .map(|b| f16::from_le_bytes(*b))
-                .collect();
+            let halves: Vec<f16> = bytes.as_chunks().0.iter().map(|b| f16::from_le_bytes(*b)).collect();
             Some(halves.to_f32_vec())
         }
         Dtype::BF16 => {
-            let halves: Vec<bf16> = bytes
-                .as_chunks()
-                .0
-                .iter()
-                .map(|b| bf16::from_le_bytes(*b))
-                .collect();
+            let halves: Vec<bf16> = bytes.as_chunks().0.iter().map(|b| bf16::from_le_bytes(*b)).collect();
             Some(halves.to_f32_vec())
         }
         _ => None,
