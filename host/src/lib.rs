@@ -4,3 +4,6 @@ pub mod array;
 pub mod atomic;
 pub mod bytes;
 pub mod file;
+pub mod plan;
+pub mod preset;
+pub mod stats;
