@@ -1,14 +1,21 @@
-//! Compressed KV cache: caches over the codecs of `tqkv-core`, a small model runner, generation and evaluation.
+//! tqkv: a compressed KV cache for transformers, a small model runner, files, and the command line.
 //!
-//! [`attention::AttentionCache`] is the seam: the [`model`] runner knows no more of a cache than this trait, and
-//! [`generate`] and [`eval`] work over any implementation of it. The codecs themselves live in `tqkv-core`, which
-//! needs neither an allocator nor an operating system; come here for whole models and whole caches.
+//! [`cache::KvCache`] is the cache; [`attention::AttentionCache`] the seam between it and the [`model`] runner;
+//! [`generate`] and [`eval`] work over any implementation of that. The codecs themselves live in `tqkv-core`, which
+//! needs neither an allocator nor an operating system; come here for whole models, whole caches and files.
 
+pub mod array;
+pub mod atomic;
 pub mod attention;
+pub mod bytes;
 pub mod cache;
 pub mod error;
 pub mod eval;
+pub mod file;
 pub mod generate;
 mod matmul;
 mod mmap;
 pub mod model;
+pub mod plan;
+pub mod preset;
+pub mod stats;

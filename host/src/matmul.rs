@@ -22,13 +22,7 @@ impl<'a> Mat<'a> {
     /// `rows` rows of `cols` values, consecutive rows `row_stride` values apart.
     pub(crate) fn new(data: &'a [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
         check_bounds(data.len(), rows, cols, row_stride);
-        Self {
-            data,
-            rows,
-            cols,
-            row_stride,
-            col_stride: 1,
-        }
+        Self { data, rows, cols, row_stride, col_stride: 1 }
     }
 
     /// The transposed view of the same values.
@@ -45,11 +39,7 @@ impl<'a> Mat<'a> {
     /// Columns `first..first + count`.
     fn columns(self, first: usize, count: usize) -> Self {
         assert!(first + count <= self.cols, "columns past the matrix");
-        Self {
-            data: &self.data[first * self.col_stride..],
-            cols: count,
-            ..self
-        }
+        Self { data: &self.data[first * self.col_stride..], cols: count, ..self }
     }
 }
 
@@ -65,25 +55,14 @@ impl<'a> MatMut<'a> {
     /// As [`Mat::new`].
     pub(crate) fn new(data: &'a mut [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
         check_bounds(data.len(), rows, cols, row_stride);
-        Self {
-            data,
-            rows,
-            cols,
-            row_stride,
-        }
+        Self { data, rows, cols, row_stride }
     }
 }
 
 /// Both views rely on this: every element they can name lies inside the slice, and rows do not overlap.
 fn check_bounds(len: usize, rows: usize, cols: usize, row_stride: usize) {
-    assert!(
-        rows > 0 && cols > 0 && cols <= row_stride,
-        "empty or overlapping matrix rows"
-    );
-    assert!(
-        (rows - 1) * row_stride + cols <= len,
-        "matrix reaches past its slice"
-    );
+    assert!(rows > 0 && cols > 0 && cols <= row_stride, "empty or overlapping matrix rows");
+    assert!((rows - 1) * row_stride + cols <= len, "matrix reaches past its slice");
 }
 
 /// What happens to the values already in the destination.
@@ -105,37 +84,17 @@ pub(crate) fn product(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f
     } else {
         // One row, as when decoding token by token: `gemm` would stay on one thread, and memory bandwidth is all.
         let span = n.div_ceil(rayon::current_num_threads());
-        dst.data[..n]
-            .par_chunks_mut(span)
-            .enumerate()
-            .for_each(|(i, part)| {
-                let count = part.len();
-                let rhs = rhs.columns(i * span, count);
-                run(
-                    &mut MatMut::new(part, 1, count, count),
-                    lhs,
-                    rhs,
-                    scale,
-                    store,
-                    Parallelism::None,
-                );
-            });
+        dst.data[..n].par_chunks_mut(span).enumerate().for_each(|(i, part)| {
+            let count = part.len();
+            let rhs = rhs.columns(i * span, count);
+            run(&mut MatMut::new(part, 1, count, count), lhs, rhs, scale, store, Parallelism::None);
+        });
     }
 }
 
-fn run(
-    dst: &mut MatMut<'_>,
-    lhs: Mat<'_>,
-    rhs: Mat<'_>,
-    scale: f32,
-    store: Store,
-    threads: Parallelism,
-) {
+fn run(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f32, store: Store, threads: Parallelism) {
     let (m, n, k) = (dst.rows, dst.cols, lhs.cols);
-    assert!(
-        lhs.rows == m && rhs.rows == k && rhs.cols == n,
-        "matrix shapes do not match"
-    );
+    assert!(lhs.rows == m && rhs.rows == k && rhs.cols == n, "matrix shapes do not match");
     // SAFETY: `gemm::gemm` needs pointers and strides that stay inside their allocations for all m*k, k*n and m*n
     // elements, and a destination that no input overlaps. The views were checked by `check_bounds` when made (and
     // `columns` only narrows one), the
@@ -170,9 +129,7 @@ mod tests {
     use super::*;
 
     fn painted(len: usize, period: usize) -> Vec<f32> {
-        (0..len)
-            .map(|i| (i % period) as f32 - (period / 2) as f32)
-            .collect()
+        (0..len).map(|i| (i % period) as f32 - (period / 2) as f32).collect()
     }
 
     #[test]
@@ -181,14 +138,7 @@ mod tests {
         let forked_inside = (130, 259, 131);
         assert!(split_over_threads.1 * split_over_threads.2 >= PARALLEL_FROM);
         assert!(forked_inside.0 * forked_inside.1 * forked_inside.2 >= PARALLEL_FROM);
-        for (m, n, k) in [
-            (1, 7, 5),
-            (1, 64, 3),
-            (3, 4, 5),
-            (65, 33, 17),
-            split_over_threads,
-            forked_inside,
-        ] {
+        for (m, n, k) in [(1, 7, 5), (1, 64, 3), (3, 4, 5), (65, 33, 17), split_over_threads, forked_inside] {
             let (lhs, rhs) = (painted(m * (k + 2), 11), painted(n * k, 7));
             let mut dst = vec![1.0; m * n];
             product(

@@ -7,14 +7,13 @@ use std::path::Path;
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
 use super::config::{Architecture, Config};
 use super::error::ModelError;
 use super::linear::Linear;
-use crate::mmap::map_file;
+use crate::bytes::Bytes;
 
 /// All weights of a model.
 #[derive(Debug)]
@@ -44,7 +43,7 @@ pub(crate) struct Layer {
 }
 
 /// The files of a checkpoint directory, mapped.
-pub(crate) struct Files(Vec<(String, Mmap)>);
+pub(crate) struct Files(Vec<(String, Bytes)>);
 
 #[derive(Deserialize)]
 struct ShardIndex {
@@ -72,7 +71,7 @@ impl Files {
         } else {
             names.insert(SINGLE.to_owned());
         }
-        let map = |name: String| match map_file(&dir.join(&name)) {
+        let map = |name: String| match Bytes::open(&dir.join(&name)) {
             Ok(map) => Ok((name, map)),
             Err(source) => Err(ModelError::Io { path: dir.join(&name), source }),
         };
@@ -81,7 +80,7 @@ impl Files {
 
     /// The mapped bytes, each with its file name.
     pub(crate) fn buffers(&self) -> Vec<(&str, &[u8])> {
-        self.0.iter().map(|(name, map)| (name.as_str(), &map[..])).collect()
+        self.0.iter().map(|(name, map)| (name.as_str(), map.as_ref())).collect()
     }
 }
 

@@ -45,67 +45,20 @@ fn every_kind_of_checkpoint_equals_the_slow_forward() {
     parameters["rope_theta"] = json!(500.0);
     let cases = [
         ("LlamaForCausalLM", json!({}), Dtype::F32),
-        (
-            "LlamaForCausalLM",
-            json!({ "tie_word_embeddings": true }),
-            Dtype::F16,
-        ),
-        (
-            "LlamaForCausalLM",
-            json!({ "attention_bias": true, "mlp_bias": true }),
-            Dtype::BF16,
-        ),
-        (
-            "LlamaForCausalLM",
-            json!({ "rope_scaling": { "type": "linear", "factor": 4.0 } }),
-            Dtype::BF16,
-        ),
-        (
-            "LlamaForCausalLM",
-            json!({ "rope_scaling": llama3 }),
-            Dtype::BF16,
-        ),
-        (
-            "LlamaForCausalLM",
-            json!({ "rope_parameters": parameters }),
-            Dtype::BF16,
-        ),
-        (
-            "LlamaForCausalLM",
-            json!({ "rope_scaling": null, "sliding_window": 8 }),
-            Dtype::BF16,
-        ),
-        (
-            "MistralForCausalLM",
-            json!({ "sliding_window": 40 }),
-            Dtype::BF16,
-        ),
-        (
-            "Qwen2ForCausalLM",
-            json!({ "tie_word_embeddings": true }),
-            Dtype::BF16,
-        ),
-        (
-            "Qwen2ForCausalLM",
-            json!({ "sliding_window": 8, "use_sliding_window": false }),
-            Dtype::F16,
-        ),
-        (
-            "Qwen3ForCausalLM",
-            json!({ "rope_theta": 1e6 }),
-            Dtype::BF16,
-        ),
-        (
-            "Qwen3ForCausalLM",
-            json!({ "attention_bias": true, "tie_word_embeddings": true }),
-            Dtype::F32,
-        ),
+        ("LlamaForCausalLM", json!({ "tie_word_embeddings": true }), Dtype::F16),
+        ("LlamaForCausalLM", json!({ "attention_bias": true, "mlp_bias": true }), Dtype::BF16),
+        ("LlamaForCausalLM", json!({ "rope_scaling": { "type": "linear", "factor": 4.0 } }), Dtype::BF16),
+        ("LlamaForCausalLM", json!({ "rope_scaling": llama3 }), Dtype::BF16),
+        ("LlamaForCausalLM", json!({ "rope_parameters": parameters }), Dtype::BF16),
+        ("LlamaForCausalLM", json!({ "rope_scaling": null, "sliding_window": 8 }), Dtype::BF16),
+        ("MistralForCausalLM", json!({ "sliding_window": 40 }), Dtype::BF16),
+        ("Qwen2ForCausalLM", json!({ "tie_word_embeddings": true }), Dtype::BF16),
+        ("Qwen2ForCausalLM", json!({ "sliding_window": 8, "use_sliding_window": false }), Dtype::F16),
+        ("Qwen3ForCausalLM", json!({ "rope_theta": 1e6 }), Dtype::BF16),
+        ("Qwen3ForCausalLM", json!({ "attention_bias": true, "tie_word_embeddings": true }), Dtype::F32),
     ];
     for architecture in Architecture::ALL {
-        assert!(
-            cases.iter().any(|(name, ..)| *name == architecture.name()),
-            "no case for {architecture:?}"
-        );
+        assert!(cases.iter().any(|(name, ..)| *name == architecture.name()), "no case for {architecture:?}");
     }
     for (architecture, changes, dtype) in cases {
         let checkpoint = Checkpoint::new(architecture, HEAD_DIM, changes.clone());
@@ -122,8 +75,7 @@ fn every_kind_of_checkpoint_equals_the_slow_forward() {
             assert_agrees(&what, &model, &checkpoint);
         }
         let config = checkpoint.config.to_string();
-        let model =
-            Model::from_bytes("memory", config.as_bytes(), &checkpoint.bytes(dtype), None).unwrap();
+        let model = Model::from_bytes("memory", config.as_bytes(), &checkpoint.bytes(dtype), None).unwrap();
         assert_agrees("from memory", &model, &checkpoint);
         assert_eq!(model.name(), "memory");
     }
@@ -137,21 +89,13 @@ fn defaults_of_a_sparse_config_are_those_of_the_library() {
         config.remove(name);
     }
     let model = load(&checkpoint).unwrap();
-    assert_eq!(
-        (model.config().head_dim, model.config().num_kv_heads),
-        (6, KV_HEADS)
-    );
+    assert_eq!((model.config().head_dim, model.config().num_kv_heads), (6, KV_HEADS));
     checkpoint.config["rope_theta"] = json!(10_000.0);
     assert_agrees("sparse config", &model, &checkpoint);
 }
 
 fn load(checkpoint: &Checkpoint) -> Result<Model, ModelError> {
-    Model::from_bytes(
-        "tiny",
-        checkpoint.config.to_string().as_bytes(),
-        &checkpoint.bytes(Dtype::F32),
-        None,
-    )
+    Model::from_bytes("tiny", checkpoint.config.to_string().as_bytes(), &checkpoint.bytes(Dtype::F32), None)
 }
 
 #[test]
@@ -168,17 +112,10 @@ fn the_outlier_variant_is_the_same_function_to_the_bit() {
         let (got, outlier) = logits(&load(&checkpoint).unwrap().into_outlier_variant().unwrap());
         assert_eq!(got, want, "{architecture}");
         for kv_head in 0..KV_HEADS {
-            let (a, b) = (
-                plain.keys(1, kv_head).unwrap(),
-                outlier.keys(1, kv_head).unwrap(),
-            );
+            let (a, b) = (plain.keys(1, kv_head).unwrap(), outlier.keys(1, kv_head).unwrap());
             for (i, (a, b)) in a.iter().zip(b).enumerate() {
                 let scaled = [40, 50, 60, 104, 114, 124].contains(&(i % 128));
-                assert_eq!(
-                    *b,
-                    if scaled { 8.0 * a } else { *a },
-                    "{architecture} key value {i}"
-                );
+                assert_eq!(*b, if scaled { 8.0 * a } else { *a }, "{architecture} key value {i}");
             }
         }
     }
@@ -211,49 +148,28 @@ fn byte_level_bpe() -> Value {
 #[test]
 fn a_tokenizer_json_drives_prompts_text_and_the_end() {
     let dir = tempfile::tempdir().unwrap();
-    let mut checkpoint = Checkpoint::new(
-        "LlamaForCausalLM",
-        HEAD_DIM,
-        json!({ "tie_word_embeddings": true }),
-    );
+    let mut checkpoint =
+        Checkpoint::new("LlamaForCausalLM", HEAD_DIM, json!({ "tie_word_embeddings": true }));
     // Two more rows for the merge and the BOS.
-    let (shape, values) = checkpoint
-        .tensors
-        .get_mut("model.embed_tokens.weight")
-        .unwrap();
+    let (shape, values) = checkpoint.tensors.get_mut("model.embed_tokens.weight").unwrap();
     shape[0] += 2;
     values.extend((0..2 * HIDDEN).map(|i| (i % 5) as f32 / 8.0));
     checkpoint.config["vocab_size"] = json!(VOCAB + 2);
     checkpoint.write(dir.path(), Dtype::BF16);
     let missing = Model::load(dir.path()).unwrap_err().to_string();
-    assert!(
-        missing.starts_with("tokenizer.json is missing"),
-        "{missing}"
-    );
+    assert!(missing.starts_with("tokenizer.json is missing"), "{missing}");
 
-    std::fs::write(
-        dir.path().join("tokenizer.json"),
-        byte_level_bpe().to_string(),
-    )
-    .unwrap();
+    std::fs::write(dir.path().join("tokenizer.json"), byte_level_bpe().to_string()).unwrap();
     let model = Model::load(dir.path()).unwrap();
     let tokenizer = model.tokenizer();
-    let prompt = tokenizer
-        .encode("he h\u{e9}".as_bytes(), SpecialTokens::Add)
-        .unwrap();
+    let prompt = tokenizer.encode("he h\u{e9}".as_bytes(), SpecialTokens::Add).unwrap();
     assert_eq!(prompt, [257, 256, 32, 104, 0xc3, 0xa9]);
     assert_eq!(tokenizer.encode(b"he", SpecialTokens::Omit).unwrap(), [256]);
     assert_eq!(tokenizer.decode(&prompt).unwrap(), "he h\u{e9}");
-    let error = tokenizer
-        .encode(b"ab\xff", SpecialTokens::Add)
-        .unwrap_err()
-        .to_string();
+    let error = tokenizer.encode(b"ab\xff", SpecialTokens::Add).unwrap_err().to_string();
     assert!(error.contains("not UTF-8 from byte 2"), "{error}");
 
-    let spec = GenerateSpec {
-        max_new_tokens: 8,
-        ..Default::default()
-    };
+    let spec = GenerateSpec { max_new_tokens: 8, ..Default::default() };
     let run = |model: &Model| {
         let mut cache = model.config().dense_cache().unwrap();
         let mut streamed = String::new();
@@ -266,21 +182,11 @@ fn a_tokenizer_json_drives_prompts_text_and_the_end() {
         made
     };
     let free = run(&model);
-    assert_eq!(
-        (free.prompt_tokens, free.tokens.len(), free.stop),
-        (2, 8, StopReason::Length)
-    );
+    assert_eq!((free.prompt_tokens, free.tokens.len(), free.stop), (2, 8, StopReason::Length));
     // The same run, told that the third token ends the text.
     let end = json!({ "eos_token_id": [free.tokens[2], 999] });
     std::fs::write(dir.path().join("generation_config.json"), end.to_string()).unwrap();
     let ended = run(&Model::load(dir.path()).unwrap());
-    let stop = free
-        .tokens
-        .iter()
-        .position(|t| *t == free.tokens[2])
-        .unwrap();
-    assert_eq!(
-        (ended.tokens.as_slice(), ended.stop),
-        (&free.tokens[..stop], StopReason::EndOfText)
-    );
+    let stop = free.tokens.iter().position(|t| *t == free.tokens[2]).unwrap();
+    assert_eq!((ended.tokens.as_slice(), ended.stop), (&free.tokens[..stop], StopReason::EndOfText));
 }

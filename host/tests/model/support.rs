@@ -39,11 +39,7 @@ impl Checkpoint {
         for (name, value) in changes.as_object().unwrap() {
             config[name] = value.clone();
         }
-        let mut made = Self {
-            config,
-            tensors: Tensors::new(),
-            head_dim,
-        };
+        let mut made = Self { config, tensors: Tensors::new(), head_dim };
         made.paint(architecture);
         made
     }
@@ -81,10 +77,7 @@ impl Checkpoint {
             }
             if architecture == "Qwen3ForCausalLM" {
                 for norm in ["q_norm", "k_norm"] {
-                    all.push((
-                        format!("model.layers.{l}.self_attn.{norm}.weight"),
-                        vec![self.head_dim],
-                    ));
+                    all.push((format!("model.layers.{l}.self_attn.{norm}.weight"), vec![self.head_dim]));
                 }
             }
         }
@@ -95,9 +88,7 @@ impl Checkpoint {
             let centre = if name.contains("norm") { 1.0 } else { 0.0 };
             let count = shape.iter().product();
             let mut value = || bf16::from_f32(centre + rng.f32() - 0.5).to_f32();
-            let values = (0..count)
-                .map(|_| value())
-                .map(|v| f16::from_f32(v).to_f32());
+            let values = (0..count).map(|_| value()).map(|v| f16::from_f32(v).to_f32());
             let values = values.map(|v| bf16::from_f32(v).to_f32()).collect();
             self.tensors.insert(name, (shape, values));
         }
@@ -121,10 +112,7 @@ impl Checkpoint {
         let mut map = BTreeMap::new();
         for (i, (name, tensor)) in self.tensors.iter().enumerate() {
             shards[i % 3].insert(name.clone(), tensor.clone());
-            map.insert(
-                name.clone(),
-                format!("model-{:05}-of-00003.safetensors", i % 3 + 1),
-            );
+            map.insert(name.clone(), format!("model-{:05}-of-00003.safetensors", i % 3 + 1));
         }
         for (i, shard) in shards.iter().enumerate() {
             let file = dir.join(format!("model-{:05}-of-00003.safetensors", i + 1));
@@ -159,10 +147,7 @@ impl Checkpoint {
         x.chunks_exact(weight.len())
             .flat_map(|row| {
                 let rms = (row.iter().map(|v| v * v).sum::<f64>() / row.len() as f64 + eps).sqrt();
-                row.iter()
-                    .zip(weight)
-                    .map(move |(v, w)| v / rms * f64::from(*w))
-                    .collect::<Vec<_>>()
+                row.iter().zip(weight).map(move |(v, w)| v / rms * f64::from(*w)).collect::<Vec<_>>()
             })
             .collect()
     }
@@ -175,10 +160,7 @@ impl Checkpoint {
         } else {
             &config["rope_scaling"]
         };
-        let theta = scaling["rope_theta"]
-            .as_f64()
-            .or(config["rope_theta"].as_f64())
-            .unwrap();
+        let theta = scaling["rope_theta"].as_f64().or(config["rope_theta"].as_f64()).unwrap();
         for head in x.chunks_exact_mut(d) {
             for i in 0..half {
                 let freq = rope_frequency(theta.powf(-((2 * i) as f64) / d as f64), scaling);
@@ -233,23 +215,12 @@ impl Checkpoint {
                 let h = self.norm(&name("post_attention_layernorm"), &x);
                 let gate = self.linear(&name("mlp.gate_proj"), &h);
                 let up = self.linear(&name("mlp.up_proj"), &h);
-                let act: Vec<f64> = gate
-                    .iter()
-                    .zip(&up)
-                    .map(|(g, u)| g / (1.0 + (-g).exp()) * u)
-                    .collect();
+                let act: Vec<f64> = gate.iter().zip(&up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
                 add(&mut x, &self.linear(&name("mlp.down_proj"), &act));
             }
             let h = self.norm("model.norm", &x);
             let tied = self.flag("tie_word_embeddings");
-            out.extend(self.linear(
-                if tied {
-                    "model.embed_tokens"
-                } else {
-                    "lm_head"
-                },
-                &h,
-            ));
+            out.extend(self.linear(if tied { "model.embed_tokens" } else { "lm_head" }, &h));
         }
         out
     }
@@ -291,25 +262,15 @@ pub(crate) fn serialise(tensors: &Tensors, dtype: Dtype) -> Vec<u8> {
         .map(|(name, (shape, values))| {
             let bytes = match dtype {
                 Dtype::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-                Dtype::F16 => values
-                    .iter()
-                    .flat_map(|v| f16::from_f32(*v).to_le_bytes())
-                    .collect(),
-                Dtype::BF16 => values
-                    .iter()
-                    .flat_map(|v| bf16::from_f32(*v).to_le_bytes())
-                    .collect(),
-                Dtype::F64 => values
-                    .iter()
-                    .flat_map(|v| f64::from(*v).to_le_bytes())
-                    .collect(),
+                Dtype::F16 => values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect(),
+                Dtype::BF16 => values.iter().flat_map(|v| bf16::from_f32(*v).to_le_bytes()).collect(),
+                Dtype::F64 => values.iter().flat_map(|v| f64::from(*v).to_le_bytes()).collect(),
                 other => panic!("no writer for {other:?}"),
             };
             (name, shape, bytes)
         })
         .collect();
-    let views = bytes
-        .iter()
-        .map(|(name, shape, b)| (*name, TensorView::new(dtype, shape.to_vec(), b).unwrap()));
+    let views =
+        bytes.iter().map(|(name, shape, b)| (*name, TensorView::new(dtype, shape.to_vec(), b).unwrap()));
     safetensors::serialize(views, None).unwrap()
 }
