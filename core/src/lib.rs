@@ -51,5 +51,6 @@ pub use demote::demote;
 pub use error::{DecodeError, EncodeError, ShapeError};
 pub use head_dim::{HEAD_DIMS, MAX_HEAD_DIM, is_supported_head_dim};
 pub use portable::Portable;
-pub use scale::{Effort, ScaleMode};
+pub use half::f16;
+pub use scale::{Effort, ScaleMode, Stored, to_f16};
 pub use view::{BlockError, BlockView};

@@ -57,7 +57,8 @@ fn quantise_at<I: Isa, const BITS: usize>(
     codes: &mut [I::C],
 ) -> Moments {
     let mut boundaries = [0.0; MAX_LEVELS];
-    for (scaled, &boundary) in boundaries.iter_mut().zip(book.boundaries()) {
+    // The count is a constant of the type, so that a GPU keeps the boundaries in registers.
+    for (scaled, &boundary) in boundaries[..(1 << BITS) - 1].iter_mut().zip(book.boundaries()) {
         *scaled = boundary * assumed;
     }
     let (mut cross, mut energy) = (isa.splat(0.0), isa.splat(0.0));
