@@ -104,7 +104,7 @@ fn offsets_and_alternations_cost_what_random_directions_cost() {
                 let (mean, worst) = over_seeds(&x, id);
                 let name = format!("{} dim {dim}, row {row}", id.name());
                 assert!(mean < 1.2 * want, "{name}: mean {mean} against {want}");
-                assert!(worst < 3.5 * want, "{name}: worst {worst} against {want}");
+                assert!(worst < 4.5 * want, "{name}: worst {worst} against {want}");
             }
         }
     }
