@@ -66,6 +66,16 @@ pub trait Isa: Copy {
         value.to_f32()
     }
 
+    /// The first `2^BITS - 1` boundaries times `factor`; the others are 0.
+    #[inline(always)]
+    fn scaled<const BITS: usize>(self, boundaries: &[f32; 32], factor: f32) -> [f32; 32] {
+        let mut scaled = [0.0; 32];
+        for (scaled, &boundary) in scaled[..(1 << BITS) - 1].iter_mut().zip(boundaries) {
+            *scaled = boundary * factor;
+        }
+        scaled
+    }
+
     /// Lane i is the number of `boundaries` that are <= lane i of `v`. The first `2^BITS - 1`
     /// boundaries count and ascend; `BITS` is at most 5.
     fn quantise<const BITS: usize>(self, v: Self::V, boundaries: &[f32; 32]) -> Self::C;

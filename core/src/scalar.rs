@@ -3,7 +3,7 @@
 //! Everything here is generic over the instruction set, and takes and returns registers. The
 //! shims that read and write blocks are in [`crate::block_io`].
 
-use crate::codebook::{Codebook, MAX_LEVELS};
+use crate::codebook::Codebook;
 use crate::lanes::{Isa, Lanes};
 use crate::scale::{Effort, Moments, ScaleMode, canonical_sum};
 
@@ -56,11 +56,7 @@ fn quantise_at<I: Isa, const BITS: usize>(
     ragged: bool,
     codes: &mut [I::C],
 ) -> Moments {
-    let mut boundaries = [0.0; MAX_LEVELS];
-    // The count is a constant of the type, so that a GPU keeps the boundaries in registers.
-    for (scaled, &boundary) in boundaries[..(1 << BITS) - 1].iter_mut().zip(book.boundaries()) {
-        *scaled = boundary * assumed;
-    }
+    let boundaries = isa.scaled::<BITS>(book.boundary_table(), assumed);
     let (mut cross, mut energy) = (isa.splat(0.0), isa.splat(0.0));
     let last = y.len().wrapping_sub(1);
     for (g, (code, &v)) in codes.iter_mut().zip(y).enumerate() {

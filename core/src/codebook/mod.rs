@@ -50,6 +50,11 @@ impl Codebook {
         &self.boundaries[..(1 << self.bits) - 1]
     }
 
+    /// The boundaries padded to 32 entries; those past the width are 0.
+    pub(crate) const fn boundary_table(&self) -> &[f32; MAX_LEVELS] {
+        &self.boundaries
+    }
+
     /// The level table padded to 32 entries, for look-ups by any 5-bit value.
     pub(crate) const fn level_table(&self) -> &[f32; MAX_LEVELS] {
         &self.levels

@@ -142,16 +142,19 @@ impl<T: Threads> Isa for Warp<T> {
     }
 
     #[inline(always)]
+    fn scaled<const BITS: usize>(self, boundaries: &[f32; 32], factor: f32) -> [f32; 32] {
+        let mut scaled = [0.0; 32];
+        unroll32!(I => {
+            if I < (1 << BITS) - 1 {
+                scaled[I] = boundaries[I] * factor;
+            }
+        });
+        scaled
+    }
+
+    #[inline(always)]
     fn quantise<const BITS: usize>(self, v: Lane<T>, boundaries: &[f32; 32]) -> T::Of<u32> {
-        T::map(v.0, |lane| {
-            let mut count = 0;
-            unroll32!(I => {
-                if I < (1 << BITS) - 1 {
-                    count += u32::from(lane >= boundaries[I]);
-                }
-            });
-            count
-        })
+        T::map(v.0, |lane| search::<BITS>(lane, boundaries))
     }
 
     #[inline(always)]
@@ -168,6 +171,26 @@ impl<T: Threads> Isa for Warp<T> {
     fn widen_i8(self, codes: T::Of<u32>) -> Lane<T> {
         Lane(T::map(codes, |code| f32::from(code as u8 as i8)))
     }
+}
+
+/// The number of boundaries that are <= `v`, by halving: the middle one of those left decides
+/// which half stays, so that registers are selected and never indexed.
+#[inline(always)]
+fn search<const BITS: usize>(v: f32, boundaries: &[f32; 32]) -> u32 {
+    let (mut left, mut code) = (*boundaries, 0);
+    unroll32!(I => {
+        if I < BITS {
+            let half = 1 << (BITS - 1 - I);
+            let above = v >= left[half - 1];
+            code = 2 * code + u32::from(above);
+            unroll32!(J => {
+                if J + 1 < half {
+                    left[J] = if above { left[J + half] } else { left[J] };
+                }
+            });
+        }
+    });
+    code
 }
 
 /// Packs a group's codes densely: thread j < `BITS` holds the j-th 32-bit word.
