@@ -6,7 +6,7 @@
 //! worse than spending the bit on the codebook; it is here for those who need the estimator.
 
 use crate::encode::{element, load_row};
-use crate::threads::{Threads, divide, first, kv_head_of, load_f32, shuffle_f32};
+use crate::threads::{Threads, divide, first, kv_head_of, load_f32};
 use crate::warp::{Lane, Warp};
 use tqkv_core::lanes::{Isa, Lanes};
 use tqkv_core::scalar;
@@ -17,16 +17,14 @@ const SQRT_HALF_PI: f32 = 1.253_314_1;
 /// S r for one vector, row 32 k + i of S in thread i of value k; sums run over columns in order.
 /// `transposed`: S^T, [32 G columns, 32 G rows] in f32, so that reads are contiguous.
 #[inline(always)]
-fn project<T: Threads, const G: usize>(transposed: T::Memory, y: &[Lane<T>; G]) -> [Lane<T>; G] {
+fn project<T: Threads, const G: usize>(transposed: T::Memory, row: T::Memory) -> [Lane<T>; G] {
     let mut sums = [Lane(T::splat(0.0)); G];
-    for (g, &v) in y.iter().enumerate() {
-        for i in 0..32 {
-            let column = 32 * g as u32 + i;
-            let value = Lane(shuffle_f32::<T>(v.0, T::splat(i)));
-            for (k, sum) in sums.iter_mut().enumerate() {
-                let offset = T::map(T::lane(), |lane| 4 * (column * 32 * G as u32 + 32 * k as u32 + lane));
-                *sum = *sum + Lane(load_f32::<T>(transposed, offset)) * value;
-            }
+    for column in 0..32 * G as u32 {
+        let value = Lane(T::splat(f32::from_bits(T::read(row, 4 * column))));
+        let entries = T::at(transposed, u64::from(column) * u64::from(128 * G as u32));
+        for (k, sum) in sums.iter_mut().enumerate() {
+            let offset = T::map(T::lane(), |lane| 4 * (32 * k as u32 + lane));
+            *sum = *sum + Lane(load_f32::<T>(entries, offset)) * value;
         }
     }
     sums
@@ -49,7 +47,8 @@ pub fn qjl_sketch<T: Threads, const G: usize>(
     let y = load_row::<T, G>(residuals, warp, element::F32);
     let isa = Warp::<T>::new();
     let norm = isa.sqrt(scalar::norm_squared(isa, &y));
-    let sums = project(transposed, &y);
+    let row = T::at(residuals, u64::from(warp) * u64::from(128 * G as u32));
+    let sums = project::<T, G>(transposed, row);
     let signs = T::at(signs, u64::from(warp) * 4 * G as u64);
     for (k, sum) in sums.iter().enumerate() {
         let word = T::ballot(T::map(sum.0, |v| v >= 0.0));

@@ -5,9 +5,9 @@ use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_gpu_kernels::{decode, encode, page, score};
 
 /// The codecs that have kernels.
-pub const CODECS: [CodecId; 5] = [CodecId::S2, CodecId::S3, CodecId::S4, CodecId::N4, CodecId::I8];
+pub(crate) const CODECS: [CodecId; 5] = [CodecId::S2, CodecId::S3, CodecId::S4, CodecId::N4, CodecId::I8];
 /// The head dims that have kernels.
-pub const DIMS: [usize; 3] = [64, 128, 256];
+pub(crate) const DIMS: [usize; 3] = [64, 128, 256];
 
 /// Runs `$body` with the kernel types of a codec and head dim.
 macro_rules! with_format {
@@ -44,24 +44,24 @@ macro_rules! with_format {
 pub(crate) use with_format;
 
 /// Sequences of a layer in pages that are scattered over a pool.
-pub struct Scene {
+pub(crate) struct Scene {
     /// Tokens of each sequence.
-    pub lengths: Vec<u32>,
+    pub(crate) lengths: Vec<u32>,
     /// KV heads.
-    pub num_kv_heads: u32,
+    pub(crate) num_kv_heads: u32,
     /// Entries a sequence in the page table.
-    pub max_pages: u32,
+    pub(crate) max_pages: u32,
     /// [sequences, max_pages]
-    pub page_table: Vec<u32>,
+    pub(crate) page_table: Vec<u32>,
     /// [tokens] of all sequences together.
-    pub sequence_of: Vec<u32>,
+    pub(crate) sequence_of: Vec<u32>,
     /// [tokens]
-    pub position_of: Vec<u32>,
+    pub(crate) position_of: Vec<u32>,
 }
 
 impl Scene {
     /// Sequences of these lengths; pages are numbered backwards and interleaved.
-    pub fn new(lengths: &[u32], num_kv_heads: u32) -> Self {
+    pub(crate) fn new(lengths: &[u32], num_kv_heads: u32) -> Self {
         let max_pages = lengths.iter().max().map_or(0, |n| n.div_ceil(page::SLOTS)) + 1;
         let total = lengths.len() as u32 * max_pages;
         let page_table = (0..total).map(|i| (total - 1 - i) * 5 % total).collect::<Vec<_>>();
@@ -76,25 +76,25 @@ impl Scene {
     }
 
     /// Tokens of all sequences.
-    pub fn tokens(&self) -> u32 {
+    pub(crate) fn tokens(&self) -> u32 {
         self.sequence_of.len() as u32
     }
 
     /// A pool of garbage.
-    pub fn pool(&self, dim: usize, bits: u32) -> Buffer {
+    pub(crate) fn pool(&self, dim: usize, bits: u32) -> Buffer {
         let pages = self.page_table.len() * self.num_kv_heads as usize;
         Buffer::garbage(pages * page::head_bytes(dim as u32, bits) as usize)
     }
 
     /// Offset of the head of a token in the pool, and its slot.
-    pub fn home(&self, sequence: u32, position: u32, head: u32, dim: usize, bits: u32) -> (usize, u32) {
+    pub(crate) fn home(&self, sequence: u32, position: u32, head: u32, dim: usize, bits: u32) -> (usize, u32) {
         let id = self.page_table[(sequence * self.max_pages + position / page::SLOTS) as usize];
         let at = page::head_offset(id, head, self.num_kv_heads, dim as u32, bits);
         (at as usize, position % page::SLOTS)
     }
 
     /// The block at a slot, as SPEC.md has it.
-    pub fn block(&self, pool: &[u8], codec: &AnyCodec, sequence: u32, position: u32, head: u32) -> Vec<u8> {
+    pub(crate) fn block(&self, pool: &[u8], codec: &AnyCodec, sequence: u32, position: u32, head: u32) -> Vec<u8> {
         let (dim, bits) = (codec.dim(), codec.id().bits());
         let (home, slot) = self.home(sequence, position, head, dim, bits);
         let row = page::row_bytes(dim as u32, bits) as usize;
@@ -104,7 +104,7 @@ impl Scene {
     }
 
     /// Runs `encode_append` over all tokens; returns the outcomes.
-    pub fn encode(&self, codec: &AnyCodec, rows: &Buffer, kind: u32, pool: &Buffer) -> Vec<u32> {
+    pub(crate) fn encode(&self, codec: &AnyCodec, rows: &Buffer, kind: u32, pool: &Buffer) -> Vec<u32> {
         let (tokens, heads) = (self.tokens(), self.num_kv_heads);
         let signs = signs(codec);
         let sequence_of = Buffer::from_u32(&self.sequence_of);
@@ -135,7 +135,7 @@ impl Scene {
     }
 
     /// Runs `decode_pages` over one sequence; returns [tokens, num_kv_heads, dim] bytes.
-    pub fn decode(&self, codec: &AnyCodec, pool: &Buffer, sequence: u32, kind: u32) -> Buffer {
+    pub(crate) fn decode(&self, codec: &AnyCodec, pool: &Buffer, sequence: u32, kind: u32) -> Buffer {
         let tokens = self.lengths[sequence as usize];
         let size = if kind == encode::element::F32 { 4 } else { 2 };
         let out = Buffer::garbage((tokens * self.num_kv_heads) as usize * codec.dim() * size);
@@ -159,7 +159,7 @@ impl Scene {
     }
 
     /// Runs `scores` over one sequence; returns [tokens, num_heads].
-    pub fn scores(&self, codec: &AnyCodec, rotated: &Buffer, heads: u32, pool: &Buffer, sequence: u32) -> Vec<f32> {
+    pub(crate) fn scores(&self, codec: &AnyCodec, rotated: &Buffer, heads: u32, pool: &Buffer, sequence: u32) -> Vec<f32> {
         let tokens = self.lengths[sequence as usize];
         let (out, page_table) =
             (Buffer::garbage(4 * (tokens * heads) as usize), Buffer::from_u32(&self.page_table));
@@ -182,12 +182,12 @@ impl Scene {
 }
 
 /// The codec's signs as kernels take them.
-pub fn signs(codec: &AnyCodec) -> Buffer {
+pub(crate) fn signs(codec: &AnyCodec) -> Buffer {
     Buffer::from_u32(&(0..codec.dim() / 32).map(|g| codec.signs().group(g)).collect::<Vec<_>>())
 }
 
 /// Runs `rotate_queries`.
-pub fn rotate(dim: usize, signs: &Buffer, queries: &[f32], rotated: bool, factor: f32) -> Buffer {
+pub(crate) fn rotate(dim: usize, signs: &Buffer, queries: &[f32], rotated: bool, factor: f32) -> Buffer {
     let (input, out) = (Buffer::from_f32(queries), Buffer::garbage(4 * queries.len()));
     let count = (queries.len() / dim) as u32;
     for warp in 0..=count {

@@ -9,53 +9,53 @@ use tqkv_gpu_kernels::Threads;
 
 /// Device memory; bytes that no kernel wrote hold a pattern that is NaN as a float or a half.
 #[derive(Debug)]
-pub struct Buffer(Vec<Cell<u8>>);
+pub(crate) struct Buffer(Vec<Cell<u8>>);
 
 impl Buffer {
     /// `bytes` bytes of garbage.
-    pub fn garbage(bytes: usize) -> Self {
+    pub(crate) fn garbage(bytes: usize) -> Self {
         Self(vec![Cell::new(0xff); bytes])
     }
 
     /// A copy of `bytes`.
-    pub fn from_bytes(bytes: &[u8]) -> Self {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
         Self(bytes.iter().map(|&byte| Cell::new(byte)).collect())
     }
 
     /// A copy of words.
-    pub fn from_u32(words: &[u32]) -> Self {
+    pub(crate) fn from_u32(words: &[u32]) -> Self {
         Self::from_bytes(&words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>())
     }
 
     /// A copy of floats.
-    pub fn from_f32(values: &[f32]) -> Self {
+    pub(crate) fn from_f32(values: &[f32]) -> Self {
         Self::from_u32(&values.iter().map(|value| value.to_bits()).collect::<Vec<_>>())
     }
 
     /// The start, as kernels take it.
-    pub fn place(&self) -> Place<'_> {
+    pub(crate) fn place(&self) -> Place<'_> {
         Place { buffer: &self.0, at: 0 }
     }
 
     /// The contents.
-    pub fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         self.0.iter().map(Cell::get).collect()
     }
 
     /// The contents as words.
-    pub fn words(&self) -> Vec<u32> {
+    pub(crate) fn words(&self) -> Vec<u32> {
         self.bytes().as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect()
     }
 
     /// The contents as floats.
-    pub fn floats(&self) -> Vec<f32> {
+    pub(crate) fn floats(&self) -> Vec<f32> {
         self.words().into_iter().map(f32::from_bits).collect()
     }
 }
 
 /// A place in a [`Buffer`].
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub(crate) struct Place<'a> {
     buffer: &'a [Cell<u8>],
     at: u64,
 }
@@ -77,7 +77,7 @@ impl<'a> Place<'a> {
 
 /// 32 threads of the CPU.
 #[derive(Clone, Copy, Debug)]
-pub struct Emulated<'a>(PhantomData<&'a ()>);
+pub(crate) struct Emulated<'a>(PhantomData<&'a ()>);
 
 const fn alignment(words: usize) -> u64 {
     if words.is_multiple_of(4) {
@@ -107,12 +107,13 @@ impl<'a> Threads for Emulated<'a> {
         std::array::from_fn(|i| i as u32)
     }
 
-    #[inline(always)]
+    // Out of line: the bodies call these thousands of times, and compile times would explode.
+    #[inline(never)]
     fn map<A: Copy, B: Copy>(a: [A; 32], f: impl Fn(A) -> B) -> [B; 32] {
         a.map(f)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn zip<A: Copy, B: Copy, C: Copy>(a: [A; 32], b: [B; 32], f: impl Fn(A, B) -> C) -> [C; 32] {
         std::array::from_fn(|i| f(a[i], b[i]))
     }
