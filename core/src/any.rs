@@ -18,6 +18,7 @@ use crate::lanes::{Isa, Lanes, Memory};
 use crate::portable::Portable;
 use crate::rotation::{self, Signs};
 use crate::scale::{Effort, ScaleMode, Stored, to_f16};
+use crate::trellis::{self, Search, Trellis};
 use crate::{ggml, int8, scalar};
 use half::f16;
 
@@ -168,7 +169,16 @@ impl AnyCodec {
         matches!(self.id.family(), Family::Scalar | Family::Nested).then_some(self.book)
     }
 
+    /// The code of a trellis codec.
+    #[inline(always)]
+    pub const fn trellis(&self) -> Option<&'static Trellis<'static>> {
+        trellis::trellis(self.id)
+    }
+
     /// Encodes `x` (`dim` values) into `block` (`block_bytes` bytes).
+    ///
+    /// Trellis codecs take 8 KB of stack for the search up to head dim 128, 64 KB above; give
+    /// them your own memory with [`AnyCodec::encode_in`].
     ///
     /// # Errors
     /// NaN or infinity, a scale outside f16, or wrong lengths; `block` is untouched then.
@@ -176,6 +186,26 @@ impl AnyCodec {
     /// decodes to exact zeros.
     pub fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
         self.encode_with(Portable, x, block)
+    }
+
+    /// Bytes of workspace that [`AnyCodec::encode_in`] needs; 0 except for trellis codecs.
+    pub const fn workspace_bytes(&self) -> usize {
+        match self.trellis() {
+            Some(trellis) => trellis::workspace_bytes(&trellis.code, self.dim()),
+            None => 0,
+        }
+    }
+
+    /// [`AnyCodec::encode`] in the caller's memory: `workspace` holds
+    /// [`AnyCodec::workspace_bytes`] or more, with any contents.
+    ///
+    /// # Errors
+    /// As [`AnyCodec::encode`], and a short workspace.
+    pub fn encode_in(&self, workspace: &mut [u8], x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
+        if self.trellis().is_none() {
+            return self.encode(x, block);
+        }
+        self.encode_trellis_with(Portable, Portable, workspace, x, block)
     }
 
     /// Decodes `block` into `out` (`dim` values).
@@ -226,6 +256,7 @@ impl AnyCodec {
         match self.id.family() {
             Family::Half => encode_half(x, block),
             Family::Ggml => self.encode_ggml(isa, x, block),
+            Family::Trellis => self.encode_trellis_on_stack(x, block),
             Family::Int8 => with_groups!(self.shape, G => self.encode_int8::<I, G>(isa, x, block)),
             Family::Scalar | Family::Nested => with_bits!(self.id.bits(), B =>
                 with_groups!(self.shape, G => self.encode_scalar::<I, B, G>(isa, x, block))),
@@ -344,12 +375,21 @@ impl AnyCodec {
         }
     }
 
+    /// What the levels of a block are multiplied by: trellis levels are whole numbers.
+    #[inline(always)]
+    fn factor(&self, scale: f16) -> f32 {
+        match self.trellis() {
+            Some(trellis) => scale.to_f32() * trellis.code.unit(),
+            None => scale.to_f32(),
+        }
+    }
+
     fn has_finite_scales(&self, block: &[u8]) -> bool {
         let stride = match (self.id.family(), self.id.bits()) {
             (Family::Half, _) => 2,
             (Family::Ggml, 8) => ggml::Q8_0_BYTES,
             (Family::Ggml, _) => ggml::Q4_0_BYTES,
-            (Family::Int8 | Family::Scalar | Family::Nested, _) => self.block_bytes,
+            (Family::Int8 | Family::Scalar | Family::Nested | Family::Trellis, _) => self.block_bytes,
         };
         block.chunks(stride).all(|run| block_io::split(run).0.is_finite())
     }
@@ -411,6 +451,51 @@ impl AnyCodec {
         write_block::<I, 8>(isa, scale, codes, block)
     }
 
+    /// Encodes vectors of `dim` values back to back with the search of a machine; the same bytes
+    /// on all of them. `workspace` holds [`Search::PROBLEMS`] times
+    /// [`AnyCodec::workspace_bytes`]. With one candidate scale ([`Effort::Fast`]) a search that
+    /// solves several problems at once needs as many vectors to be busy.
+    ///
+    /// # Errors
+    /// As [`AnyCodec::encode`], a short workspace, or a codec without a trellis (`WrongLength`).
+    /// Up to four vectors are encoded together; where one fails, none of the four is written, nor
+    /// any after them.
+    #[inline(always)]
+    pub fn encode_trellis_with<I: Memory, S: Search>(
+        &self,
+        isa: I,
+        search: S,
+        workspace: &mut [u8],
+        xs: &[f32],
+        blocks: &mut [u8],
+    ) -> Result<(), EncodeError> {
+        let Some(trellis) = self.trellis() else { return Err(EncodeError::WrongLength) };
+        let vectors = xs.len() / self.dim();
+        if xs.len() != vectors * self.dim() || blocks.len() != vectors * self.block_bytes {
+            return Err(EncodeError::WrongLength);
+        }
+        if workspace.len() < S::PROBLEMS * self.workspace_bytes() {
+            return Err(EncodeError::WorkspaceTooSmall);
+        }
+        let Options { scale_mode, effort, .. } = self.options;
+        let job = trellis::Job { trellis, shape: self.shape, signs: &self.signs, scale_mode, effort };
+        with_groups!(self.shape, G => {
+            let job = trellis::Job { shape: self.shape::<G>(), ..job };
+            trellis::encode_all::<I, S, G>(&job, isa, search, workspace, xs, blocks)
+        })
+    }
+
+    /// Out of line and portable, so that only callers of a trellis codec pay for its stack.
+    #[inline(never)]
+    fn encode_trellis_on_stack(&self, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
+        const SMALL: usize = 128 * 64;
+        if self.workspace_bytes() <= SMALL {
+            self.encode_trellis_with(Portable, Portable, &mut [0; SMALL], x, block)
+        } else {
+            self.encode_trellis_with(Portable, Portable, &mut [0; MAX_HEAD_DIM * 64], x, block)
+        }
+    }
+
     fn encode_ggml<I: Memory>(&self, isa: I, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
         if !x.iter().all(|v| v.is_finite()) {
             return Err(EncodeError::NonFinite);
@@ -440,6 +525,14 @@ impl AnyCodec {
         if self.id.family() == Family::Int8 {
             block_io::read::<I, 8>(isa, codes, registers);
             int8::levels(isa, registers, out);
+        } else if let Some(trellis) = self.trellis() {
+            let mut bytes = [[0; GROUP]; G];
+            let bytes = &mut bytes.as_flattened_mut()[..shape.dim()];
+            trellis::levels(&trellis.code, codes, bytes);
+            block_io::read::<I, 8>(isa, bytes, registers);
+            for (level, &code) in out.iter_mut().zip(registers.iter()) {
+                *level = isa.widen_i8(code);
+            }
         } else {
             with_bits!(self.id.bits(), B => {
                 block_io::read::<I, B>(isa, codes, registers);
@@ -461,7 +554,7 @@ impl AnyCodec {
         let y = &mut registers[..shape.groups()];
         let (scale, codes) = block_io::split(block);
         self.levels::<I, G>(isa, codes, y);
-        let mut factor = scale.to_f32();
+        let mut factor = self.factor(scale);
         if unrotate {
             rotation::inverse(isa, shape, &self.signs, y);
             factor *= 1.0 / shape.dim() as f32;
@@ -515,7 +608,7 @@ impl AnyCodec {
             let (scale, codes) = block_io::split(block);
             self.levels::<I, G>(isa, codes, levels);
             let dot = crate::scale::canonical_sum(isa, q.iter().zip(levels.iter()).map(|(&a, &b)| a * b));
-            *score = dot * scale.to_f32();
+            *score = dot * self.factor(scale);
         }
     }
 
@@ -534,7 +627,7 @@ impl AnyCodec {
         for (&weight, block) in weights.iter().zip(blocks.chunks_exact(self.block_bytes)) {
             let (scale, codes) = block_io::split(block);
             self.levels::<I, G>(isa, codes, levels);
-            let weight = isa.splat(weight * scale.to_f32());
+            let weight = isa.splat(weight * self.factor(scale));
             for (sum, &level) in sums.iter_mut().zip(levels.iter()) {
                 *sum = *sum + level * weight;
             }
@@ -557,7 +650,7 @@ fn encode_half(x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
 
 /// `measure` is finite only where all of `x` is and nothing overflowed.
 #[inline(always)]
-fn check_finite(x: &[f32], measure: f32) -> Result<(), EncodeError> {
+pub(crate) fn check_finite(x: &[f32], measure: f32) -> Result<(), EncodeError> {
     if measure.is_finite() {
         Ok(())
     } else if x.iter().all(|v| v.is_finite()) {
