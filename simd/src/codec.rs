@@ -51,7 +51,12 @@ kernel!(Encode { codec: &'a AnyCodec, x: &'a [f32], blocks: &'a mut [u8] } -> Re
 /// # Errors
 /// The first vector that cannot be encoded ([`AnyCodec::encode`]); slices of different numbers of
 /// vectors and blocks are [`EncodeError::WrongLength`], and nothing is written then.
-pub fn encode(level: Level, codec: &AnyCodec, x: &[f32], blocks: &mut [u8]) -> Result<(), BatchError<EncodeError>> {
+pub fn encode(
+    level: Level,
+    codec: &AnyCodec,
+    x: &[f32],
+    blocks: &mut [u8],
+) -> Result<(), BatchError<EncodeError>> {
     if !fit(codec, x.len(), blocks.len()) {
         return Err(BatchError { index: 0, error: EncodeError::WrongLength });
     }
@@ -71,7 +76,12 @@ kernel!(Decode { codec: &'a AnyCodec, blocks: &'a [u8], out: &'a mut [f32] } -> 
 /// # Errors
 /// The first block that cannot be decoded ([`AnyCodec::decode`]); slices of different numbers of
 /// blocks and vectors are [`DecodeError::WrongLength`], and nothing is written then.
-pub fn decode(level: Level, codec: &AnyCodec, blocks: &[u8], out: &mut [f32]) -> Result<(), BatchError<DecodeError>> {
+pub fn decode(
+    level: Level,
+    codec: &AnyCodec,
+    blocks: &[u8],
+    out: &mut [f32],
+) -> Result<(), BatchError<DecodeError>> {
     if !fit(codec, out.len(), blocks.len()) {
         return Err(BatchError { index: 0, error: DecodeError::WrongLength });
     }

@@ -57,9 +57,7 @@ pub enum LevelError {
 impl fmt::Display for LevelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown => {
-                f.write_str("unknown level: accepted are portable, avx2, avx512, neon, neondot")
-            }
+            Self::Unknown => f.write_str("unknown level: accepted are portable, avx2, avx512, neon, neondot"),
             Self::Missing(name) => {
                 write!(f, "this machine cannot run level {}; it has", name.name())?;
                 for (i, level) in Level::available().enumerate() {
