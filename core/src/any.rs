@@ -494,9 +494,9 @@ impl AnyCodec {
     fn encode_trellis_on_stack(&self, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
         const SMALL: usize = 128 * 64;
         if self.workspace_bytes() <= SMALL {
-            self.encode_trellis_with(Portable, Portable, &mut [0; SMALL], x, block)
+            self.encode_in(&mut [0; SMALL], x, block)
         } else {
-            self.encode_trellis_with(Portable, Portable, &mut [0; MAX_HEAD_DIM * 64], x, block)
+            self.encode_in(&mut [0; MAX_HEAD_DIM * 64], x, block)
         }
     }
 
