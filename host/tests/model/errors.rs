@@ -245,8 +245,8 @@ impl AttentionCache for Failing {
     fn len(&self) -> usize {
         self.0.len()
     }
-    fn truncate(&mut self, len: usize) {
-        self.0.truncate(len);
+    fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
+        self.0.truncate(len)
     }
     fn reset(&mut self) {
         self.0.reset();

@@ -38,8 +38,8 @@ impl AttentionCache for Through {
     fn len(&self) -> usize {
         self.dense.len()
     }
-    fn truncate(&mut self, len: usize) {
-        self.dense.truncate(len);
+    fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
+        self.dense.truncate(len)
     }
     fn reset(&mut self) {
         self.dense.reset();
