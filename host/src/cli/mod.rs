@@ -2,6 +2,7 @@
 //! the library.
 
 mod args;
+mod bench;
 mod codebook;
 mod decode;
 mod encode;
@@ -38,6 +39,7 @@ enum Command {
     Stats(stats::Args),
     Codebook(codebook::Args),
     Plan(plan::Args),
+    Bench(bench::Args),
 }
 
 /// Runs the command that the process was started with.
@@ -69,6 +71,7 @@ impl Command {
             Self::Stats(args) => stats::run(args, out),
             Self::Codebook(args) => codebook::run(args, out),
             Self::Plan(args) => plan::run(args, out),
+            Self::Bench(args) => bench::run(args, out),
         }
     }
 }

@@ -232,7 +232,7 @@ fn wall_seconds(workloads: &mut [Workload], calls: usize) -> f64 {
 }
 
 /// Bytes of the pools that are meant to be in memory: beyond any last-level cache in use.
-const DRAM_POOL: usize = 768 << 20;
+const DRAM_POOL: usize = 512 << 20;
 /// Bytes of the pools that are meant to be in the second-level cache.
 const L2_POOL: usize = 256 << 10;
 /// What a baseline in memory must reach of the plain read bandwidth.
@@ -240,8 +240,8 @@ const LEAST_SHARE: f64 = 0.85;
 /// How far a median may be above its minimum.
 const WIDEST_SPREAD: f64 = 1.5;
 
-/// Measures `cases` in turns for about `budget`. Memory: about 0.8 GB for each case from memory,
-/// thread and baseline, less for narrow codes.
+/// Measures `cases` in turns for about `budget`. Memory: half a gigabyte for each f16 baseline from
+/// memory and thread, a third of that for other codecs.
 ///
 /// # Errors
 /// A case has no kernel or its numbers are out of range; nothing was measured then.

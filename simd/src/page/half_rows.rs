@@ -88,6 +88,9 @@ impl HalfPages {
             return;
         }
         let n = out.len() / heads;
+        if n == 0 {
+            return;
+        }
         let rows = &page[from * self.row_lines()..(from + n) * self.row_lines()];
         level.run(HalfScores { groups: self.row_lines(), rows, n, queries, next, out });
     }
@@ -111,6 +114,9 @@ impl HalfPages {
             return;
         }
         let n = weights.len() / heads;
+        if n == 0 {
+            return;
+        }
         let rows = &page[from * self.row_lines()..(from + n) * self.row_lines()];
         level.run(HalfAccumulate { groups: self.row_lines(), rows, n, weights, next, acc });
     }
