@@ -3,7 +3,8 @@
 //! Bits equal those of [`AnyCodec`]'s own methods, on every level. Cost per 128-vector is tens of
 //! nanoseconds, so a call should carry a page of vectors, not one.
 
-use crate::level::{Kernel, Level, Machine};
+use crate::level::{Kernel, Level};
+use crate::lines::Machine;
 use tqkv_core::{AnyCodec, DecodeError, EncodeError};
 
 /// Which vector of a batch failed, and how; those before it are done.

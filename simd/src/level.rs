@@ -4,9 +4,9 @@
 //! used, and safe code cannot make one up. Names exist on every machine ([`LevelName`]); asking
 //! for one that the machine lacks is an error, never a silent fallback.
 
+use crate::lines::Machine;
 use core::fmt;
 use tqkv_core::Portable;
-use tqkv_core::lanes::Memory;
 
 #[cfg(target_arch = "aarch64")]
 use crate::aarch64::neon::{Neon, NeonDot};
@@ -194,12 +194,8 @@ pub(crate) trait Kernel {
     fn run<I: Machine>(self, isa: I) -> Self::Output;
 }
 
-/// What an entry point may ask of a token.
-pub(crate) trait Machine: Memory {}
-impl<T: Memory> Machine for T {}
-
 /// A token that can enter code compiled for its instruction set.
-pub(crate) trait Run: sealed::Sealed + Memory {
+pub(crate) trait Run: sealed::Sealed + Machine {
     /// Runs `kernel` inside.
     fn run<K: Kernel>(self, kernel: K) -> K::Output;
 }

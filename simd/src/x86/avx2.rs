@@ -59,11 +59,23 @@ macro_rules! avx2 {
     };
 }
 
+pub(super) use avx2;
+
 /// 32 lanes of `f32`.
 #[derive(Clone, Copy, Debug)]
 pub struct V([__m256; 4]);
 
 impl V {
+    #[inline(always)]
+    pub(super) fn from_registers(registers: [__m256; 4]) -> Self {
+        Self(registers)
+    }
+
+    #[inline(always)]
+    pub(super) fn registers(self) -> [__m256; 4] {
+        self.0
+    }
+
     #[inline(always)]
     fn zip(self, other: Self, f: impl Fn(__m256, __m256) -> __m256) -> Self {
         let ([a, b, c, d], [w, x, y, z]) = (self.0, other.0);

@@ -63,11 +63,23 @@ macro_rules! avx512 {
     };
 }
 
+pub(super) use avx512;
+
 /// 32 lanes of `f32`.
 #[derive(Clone, Copy, Debug)]
 pub struct V([__m512; 2]);
 
 impl V {
+    #[inline(always)]
+    pub(super) fn from_registers(registers: [__m512; 2]) -> Self {
+        Self(registers)
+    }
+
+    #[inline(always)]
+    pub(super) fn registers(self) -> [__m512; 2] {
+        self.0
+    }
+
     #[inline(always)]
     fn zip(self, other: Self, f: impl Fn(__m512, __m512) -> __m512) -> Self {
         Self([f(self.0[0], other.0[0]), f(self.0[1], other.0[1])])
