@@ -5,3 +5,4 @@
 
 pub mod inputs;
 pub mod oracle;
+pub mod trellis_vectors;

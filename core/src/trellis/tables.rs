@@ -53,8 +53,7 @@ entry!(
         levels: levels(&[-104, -54, -28, -20, 20, 28, 54, 104]),
         per_sigma: 68.16201,
         divisor: 1024,
-        cap: 63,
-        predictor: Predictor { offset: 1.0, slope: 0.0 },
+            predictor: Predictor { offset: 1.0, slope: 0.0 },
     }
 );
 
@@ -67,8 +66,7 @@ entry!(
         levels: levels(&[-118, -78, -61, -46, -32, -27, -11, -7, 7, 11, 27, 32, 46, 61, 78, 118]),
         per_sigma: 54.58512,
         divisor: 256,
-        cap: 63,
-        predictor: Predictor { offset: 1.38, slope: 0.132 },
+            predictor: Predictor { offset: 1.38, slope: 0.132 },
     }
 );
 
@@ -84,8 +82,7 @@ entry!(
         ]),
         per_sigma: 41.96548,
         divisor: 64,
-        cap: 63,
-        predictor: Predictor { offset: 1.684, slope: 0.226 },
+            predictor: Predictor { offset: 1.684, slope: 0.226 },
     }
 );
 
@@ -102,8 +99,7 @@ entry!(
         ]),
         per_sigma: 38.09175,
         divisor: 16,
-        cap: 63,
-        predictor: Predictor { offset: 1.565, slope: 0.171 },
+            predictor: Predictor { offset: 1.565, slope: 0.171 },
     }
 );
 
@@ -116,8 +112,7 @@ entry!(
         levels: levels(&[-120, -104, -88, -72, -56, -40, -24, -8, 8, 24, 40, 56, 72, 88, 104, 120]),
         per_sigma: 50.0,
         divisor: 64,
-        cap: 100,
-        predictor: Predictor { offset: 1.0, slope: 0.0 },
+            predictor: Predictor { offset: 1.0, slope: 0.0 },
     }
 );
 
@@ -133,8 +128,7 @@ entry!(
         ]),
         per_sigma: 50.0,
         divisor: 64,
-        cap: 100,
-        predictor: Predictor { offset: 1.0, slope: 0.0 },
+            predictor: Predictor { offset: 1.0, slope: 0.0 },
     }
 );
 
@@ -147,8 +141,7 @@ entry!(
         levels: levels(&[-120, -86, -51, -17, 17, 51, 86, 120]),
         per_sigma: 50.0,
         divisor: 64,
-        cap: 63,
-        predictor: Predictor { offset: 1.0, slope: 0.0 },
+            predictor: Predictor { offset: 1.0, slope: 0.0 },
     }
 );
 
@@ -161,8 +154,7 @@ entry!(
         levels: levels(&[-120, -104, -88, -72, -56, -40, -24, -8, 8, 24, 40, 56, 72, 88, 104, 120]),
         per_sigma: 50.0,
         divisor: 64,
-        cap: 63,
-        predictor: Predictor { offset: 1.0, slope: 0.0 },
+            predictor: Predictor { offset: 1.0, slope: 0.0 },
     }
 );
 
@@ -178,8 +170,7 @@ entry!(
         ]),
         per_sigma: 50.0,
         divisor: 64,
-        cap: 63,
-        predictor: Predictor { offset: 1.0, slope: 0.0 },
+            predictor: Predictor { offset: 1.0, slope: 0.0 },
     }
 );
 
@@ -197,7 +188,6 @@ entry!(
         ]),
         per_sigma: 50.0,
         divisor: 64,
-        cap: 63,
-        predictor: Predictor { offset: 1.0, slope: 0.0 },
+            predictor: Predictor { offset: 1.0, slope: 0.0 },
     }
 );
