@@ -157,7 +157,7 @@ fn encode<I: Memory, S: Search, const G: usize, const N: usize>(
     let mut scales = [Stored::Zero; N];
     for (scale, best) in scales.iter_mut().zip(&best) {
         if best.moments.cross > 0.0 {
-            *scale = to_f16(best.moments.scale(isa, job.scale_mode, dim));
+            *scale = to_f16(isa, best.moments.scale(isa, job.scale_mode, dim));
         }
     }
     if scales.iter().any(|scale| matches!(scale, Stored::OutOfRange)) {

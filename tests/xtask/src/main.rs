@@ -1,18 +1,26 @@
 //! Task runner: `cargo xtask TASK`.
 
 mod trellis_search;
+mod vectors;
 
 use clap::Parser;
+use std::process::ExitCode;
 
 #[derive(Parser)]
-#[command(about)]
+#[command(about = "Tasks of the tqkv workspace")]
 enum Task {
     /// Find the generators and levels of the trellis codes from scratch and print their table
     TrellisSearch(trellis_search::Args),
+    /// Write the golden block file, or compare with it
+    Vectors(vectors::Args),
 }
 
-fn main() {
+fn main() -> ExitCode {
     match Task::parse() {
-        Task::TrellisSearch(args) => trellis_search::run(&args),
+        Task::TrellisSearch(args) => {
+            trellis_search::run(&args);
+            ExitCode::SUCCESS
+        }
+        Task::Vectors(args) => vectors::run(&args),
     }
 }
