@@ -66,7 +66,7 @@ macro_rules! search {
                 coded: &mut [u8],
                 workspace: &mut [u8],
             ) {
-                crate::trellis::search(self, trellis, dim, targets, coded, workspace);
+                crate::trellis::run(self, trellis, dim, targets, coded, workspace);
             }
 
             #[inline(always)]
@@ -90,7 +90,7 @@ pub(crate) const PROBLEMS: usize = SIDE_BY_SIDE;
 
 /// [`Search::search`].
 #[inline(always)]
-pub(crate) fn search<I: Bytes>(
+pub(crate) fn run<I: Bytes>(
     isa: I,
     trellis: &Trellis<'_>,
     dim: usize,
