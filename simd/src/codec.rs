@@ -3,7 +3,8 @@
 //! Bits equal those of [`AnyCodec`]'s own methods, on every level. Cost per 128-vector is tens of
 //! nanoseconds, so a call should carry a page of vectors, not one.
 
-use crate::level::{Kernel, Level, Machine};
+use crate::level::{Kernel, Level};
+use crate::lines::Machine;
 use tqkv_core::{AnyCodec, DecodeError, EncodeError};
 
 /// Which vector of a batch failed, and how; those before it are done.
@@ -51,7 +52,12 @@ kernel!(Encode { codec: &'a AnyCodec, x: &'a [f32], blocks: &'a mut [u8] } -> Re
 /// # Errors
 /// The first vector that cannot be encoded ([`AnyCodec::encode`]); slices of different numbers of
 /// vectors and blocks are [`EncodeError::WrongLength`], and nothing is written then.
-pub fn encode(level: Level, codec: &AnyCodec, x: &[f32], blocks: &mut [u8]) -> Result<(), BatchError<EncodeError>> {
+pub fn encode(
+    level: Level,
+    codec: &AnyCodec,
+    x: &[f32],
+    blocks: &mut [u8],
+) -> Result<(), BatchError<EncodeError>> {
     if !fit(codec, x.len(), blocks.len()) {
         return Err(BatchError { index: 0, error: EncodeError::WrongLength });
     }
@@ -71,7 +77,12 @@ kernel!(Decode { codec: &'a AnyCodec, blocks: &'a [u8], out: &'a mut [f32] } -> 
 /// # Errors
 /// The first block that cannot be decoded ([`AnyCodec::decode`]); slices of different numbers of
 /// blocks and vectors are [`DecodeError::WrongLength`], and nothing is written then.
-pub fn decode(level: Level, codec: &AnyCodec, blocks: &[u8], out: &mut [f32]) -> Result<(), BatchError<DecodeError>> {
+pub fn decode(
+    level: Level,
+    codec: &AnyCodec,
+    blocks: &[u8],
+    out: &mut [f32],
+) -> Result<(), BatchError<DecodeError>> {
     if !fit(codec, out.len(), blocks.len()) {
         return Err(BatchError { index: 0, error: DecodeError::WrongLength });
     }

@@ -95,7 +95,11 @@ impl Add for V {
     type Output = Self;
     #[inline(always)]
     fn add(self, other: Self) -> Self {
-        self.zip(other, #[inline(always)] |a, b| neon!(vaddq_f32(a, b)))
+        self.zip(
+            other,
+            #[inline(always)]
+            |a, b| neon!(vaddq_f32(a, b)),
+        )
     }
 }
 
@@ -103,7 +107,11 @@ impl Sub for V {
     type Output = Self;
     #[inline(always)]
     fn sub(self, other: Self) -> Self {
-        self.zip(other, #[inline(always)] |a, b| neon!(vsubq_f32(a, b)))
+        self.zip(
+            other,
+            #[inline(always)]
+            |a, b| neon!(vsubq_f32(a, b)),
+        )
     }
 }
 
@@ -111,7 +119,11 @@ impl Mul for V {
     type Output = Self;
     #[inline(always)]
     fn mul(self, other: Self) -> Self {
-        self.zip(other, #[inline(always)] |a, b| neon!(vmulq_f32(a, b)))
+        self.zip(
+            other,
+            #[inline(always)]
+            |a, b| neon!(vmulq_f32(a, b)),
+        )
     }
 }
 
@@ -128,13 +140,17 @@ impl Lanes for V {
         }
         // swapped + (+-v): negating is exact.
         let signs: [u32; 4] = if H == 2 { [0, 0, 1 << 31, 1 << 31] } else { [0, 1 << 31, 0, 1 << 31] };
-        Self(each(self.0, #[inline(always)] |v| {
-            neon!({
-                let swapped = if H == 2 { vextq_f32::<2>(v, v) } else { vrev64q_f32(v) };
-                let signed = veorq_u32(vreinterpretq_u32_f32(v), vld1q_u32(signs.as_ptr()));
-                vaddq_f32(swapped, vreinterpretq_f32_u32(signed))
-            })
-        }))
+        Self(each(
+            self.0,
+            #[inline(always)]
+            |v| {
+                neon!({
+                    let swapped = if H == 2 { vextq_f32::<2>(v, v) } else { vrev64q_f32(v) };
+                    let signed = veorq_u32(vreinterpretq_u32_f32(v), vld1q_u32(signs.as_ptr()));
+                    vaddq_f32(swapped, vreinterpretq_f32_u32(signed))
+                })
+            },
+        ))
     }
 
     #[inline(always)]
@@ -153,12 +169,19 @@ impl Lanes for V {
 
     #[inline(always)]
     fn max_abs(self, other: Self) -> Self {
-        self.zip(other, #[inline(always)] |a, b| neon!(vmaxq_f32(vabsq_f32(a), vabsq_f32(b))))
+        self.zip(
+            other,
+            #[inline(always)]
+            |a, b| neon!(vmaxq_f32(vabsq_f32(a), vabsq_f32(b))),
+        )
     }
 
     #[inline(always)]
     fn sum(self) -> f32 {
-        let four = self.fold(#[inline(always)] |a, b| neon!(vaddq_f32(a, b)));
+        let four = self.fold(
+            #[inline(always)]
+            |a, b| neon!(vaddq_f32(a, b)),
+        );
         neon!({
             let two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
             vget_lane_f32::<0>(two) + vget_lane_f32::<1>(two)
@@ -167,7 +190,10 @@ impl Lanes for V {
 
     #[inline(always)]
     fn max(self) -> f32 {
-        let four = self.fold(#[inline(always)] |a, b| neon!(vmaxq_f32(a, b)));
+        let four = self.fold(
+            #[inline(always)]
+            |a, b| neon!(vmaxq_f32(a, b)),
+        );
         neon!({
             let two = vmax_f32(vget_low_f32(four), vget_high_f32(four));
             f32::max(vget_lane_f32::<0>(two), vget_lane_f32::<1>(two))
@@ -210,38 +236,50 @@ fn byte_table(table: &[f32]) -> uint8x16x4_t {
 fn lookup<const BITS: usize>(table: &[f32; 32], codes: [uint32x4_t; 8]) -> V {
     let low = byte_table(&table[..16]);
     let high = byte_table(&table[16..]);
-    V(each(codes, #[inline(always)] |code| {
-        neon!({
-            // Byte k of lane i looks up byte 4 code + k.
-            let bytes = vmlaq_u32(vdupq_n_u32(0x0302_0100), code, vdupq_n_u32(0x0404_0404));
-            let bytes = vreinterpretq_u8_u32(bytes);
-            let mut out = vqtbl4q_u8(low, bytes);
-            if BITS > 4 {
-                out = vqtbx4q_u8(out, high, vsubq_u8(bytes, vdupq_n_u8(64)));
-            }
-            vreinterpretq_f32_u8(out)
-        })
-    }))
+    V(each(
+        codes,
+        #[inline(always)]
+        |code| {
+            neon!({
+                // Byte k of lane i looks up byte 4 code + k.
+                let bytes = vmlaq_u32(vdupq_n_u32(0x0302_0100), code, vdupq_n_u32(0x0404_0404));
+                let bytes = vreinterpretq_u8_u32(bytes);
+                let mut out = vqtbl4q_u8(low, bytes);
+                if BITS > 4 {
+                    out = vqtbx4q_u8(out, high, vsubq_u8(bytes, vdupq_n_u8(64)));
+                }
+                vreinterpretq_f32_u8(out)
+            })
+        },
+    ))
 }
 
 #[inline(always)]
 fn round_i8(v: V) -> [uint32x4_t; 8] {
-    each(v.0, #[inline(always)] |v| {
-        neon!({
-            let bounded = vminq_f32(vmaxq_f32(v, vdupq_n_f32(-127.0)), vdupq_n_f32(127.0));
-            vandq_u32(vreinterpretq_u32_s32(vcvtnq_s32_f32(bounded)), vdupq_n_u32(255))
-        })
-    })
+    each(
+        v.0,
+        #[inline(always)]
+        |v| {
+            neon!({
+                let bounded = vminq_f32(vmaxq_f32(v, vdupq_n_f32(-127.0)), vdupq_n_f32(127.0));
+                vandq_u32(vreinterpretq_u32_s32(vcvtnq_s32_f32(bounded)), vdupq_n_u32(255))
+            })
+        },
+    )
 }
 
 #[inline(always)]
 fn widen_i8(codes: [uint32x4_t; 8]) -> V {
-    V(each(codes, #[inline(always)] |code| {
-        neon!({
-            let signed = vshrq_n_s32::<24>(vshlq_n_s32::<24>(vreinterpretq_s32_u32(code)));
-            vcvtq_f32_s32(signed)
-        })
-    }))
+    V(each(
+        codes,
+        #[inline(always)]
+        |code| {
+            neon!({
+                let signed = vshrq_n_s32::<24>(vshlq_n_s32::<24>(vreinterpretq_s32_u32(code)));
+                vcvtq_f32_s32(signed)
+            })
+        },
+    ))
 }
 
 #[inline(always)]
