@@ -51,9 +51,10 @@ pub(crate) trait Bytes: Copy {
     fn byte_of(pair: usize) -> usize;
 }
 
-/// Adds [`Search`] to a token with [`Bytes`].
+/// Adds [`Search`] to a token with [`Bytes`]; the search is compiled once, not wherever an encoder
+/// is inlined.
 macro_rules! search {
-    ($token:ty) => {
+    ($token:ty, $features:literal) => {
         impl tqkv_core::trellis::Search for $token {
             const PROBLEMS: usize = crate::trellis::PROBLEMS;
 
@@ -66,7 +67,19 @@ macro_rules! search {
                 coded: &mut [u8],
                 workspace: &mut [u8],
             ) {
-                crate::trellis::run(self, trellis, dim, targets, coded, workspace);
+                #[target_feature(enable = $features)]
+                fn enter(
+                    isa: $token,
+                    trellis: &tqkv_core::trellis::Trellis<'_>,
+                    dim: usize,
+                    targets: &[i16],
+                    coded: &mut [u8],
+                    workspace: &mut [u8],
+                ) {
+                    crate::trellis::run(isa, trellis, dim, targets, coded, workspace);
+                }
+                // SAFETY: the token proves the features that `enter` is compiled with.
+                unsafe { enter(self, trellis, dim, targets, coded, workspace) }
             }
 
             #[inline(always)]
@@ -84,6 +97,30 @@ macro_rules! search {
     };
 }
 pub(crate) use search;
+
+/// Gives a token without byte lanes the portable search.
+#[cfg(target_arch = "aarch64")]
+macro_rules! portable_search {
+    ($token:ty) => {
+        impl tqkv_core::trellis::Search for $token {
+            const PROBLEMS: usize = 1;
+
+            #[inline(always)]
+            fn search(
+                self,
+                trellis: &tqkv_core::trellis::Trellis<'_>,
+                dim: usize,
+                targets: &[i16],
+                coded: &mut [u8],
+                workspace: &mut [u8],
+            ) {
+                tqkv_core::Portable.search(trellis, dim, targets, coded, workspace);
+            }
+        }
+    };
+}
+#[cfg(target_arch = "aarch64")]
+pub(crate) use portable_search;
 
 /// [`Search::PROBLEMS`] of these searches.
 pub(crate) const PROBLEMS: usize = SIDE_BY_SIDE;
@@ -327,8 +364,7 @@ fn trace_back<I: Bytes, const P: usize>(
     mut bit: impl FnMut(usize, u8),
 ) {
     for decisions in workspace.chunks_exact(P * DECISIONS).take(count).rev() {
-        for (p, (state, decisions)) in
-            states.iter_mut().zip(decisions.as_chunks::<DECISIONS>().0).enumerate()
+        for (p, (state, decisions)) in states.iter_mut().zip(decisions.as_chunks::<DECISIONS>().0).enumerate()
         {
             bit(p, *state as u8 & 1);
             *state = back::<I>(decisions, *state);

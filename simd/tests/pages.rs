@@ -42,7 +42,12 @@ fn blocks(codec: &AnyCodec, random: &mut Random) -> Vec<u8> {
 const GUARD: Line = Line([0xa5; 64]);
 
 /// The page that `write` makes of blocks, with a guard line behind it.
-fn page(lines: usize, codec: &AnyCodec, blocks: &[u8], write: impl Fn(&mut [Line], usize, &[u8])) -> Vec<Line> {
+fn page(
+    lines: usize,
+    codec: &AnyCodec,
+    blocks: &[u8],
+    write: impl Fn(&mut [Line], usize, &[u8]),
+) -> Vec<Line> {
     let mut page = vec![Line::ZERO; lines];
     page.push(GUARD);
     for (slot, block) in blocks.chunks_exact(codec.block_bytes()).enumerate() {
@@ -114,7 +119,9 @@ fn logits_are_the_portable_ones() {
             let run = |level: Level, from: usize, to: usize| {
                 let mut queries = Queries::EMPTY;
                 queries.set(level, &pages, &rotated);
-                guarded(heads * (to - from), 0.5, |out| pages.scores(level, &page, from, &queries, &page, out))
+                guarded(heads * (to - from), 0.5, |out| {
+                    pages.scores(level, &page, from, &queries, &page, out)
+                })
             };
             for (from, to) in RANGES {
                 let expected = run(Level::Portable, from, to);
@@ -136,9 +143,12 @@ fn weighted_sums_are_the_portable_ones() {
         let (pages, page) = values(&codec, &blocks(&codec, &mut random));
         for heads in [1, 3] {
             for (from, to) in RANGES {
-                let weights: Vec<f32> = random.normals(heads * (to - from)).iter().map(|x| (3.0 * x).exp()).collect();
+                let weights: Vec<f32> =
+                    random.normals(heads * (to - from)).iter().map(|x| (3.0 * x).exp()).collect();
                 let run = |level: Level| {
-                    guarded(heads * dim, 0.25, |acc| pages.accumulate(level, &page, from, &weights, &page, acc))
+                    guarded(heads * dim, 0.25, |acc| {
+                        pages.accumulate(level, &page, from, &weights, &page, acc)
+                    })
                 };
                 let expected = run(Level::Portable);
                 for &level in &levels {
@@ -341,11 +351,17 @@ fn half_rows_agree_with_plain_arithmetic() {
                         assert!((a - b).abs() < 1e-3 * (dim as f32).sqrt(), "{a} {b} dim {dim}");
                     }
                     let weights: Vec<f32> = (0..heads * n).map(|_| random.unit()).collect();
-                    let acc = guarded(heads * dim, 0.0, |acc| pages.accumulate(level, &page, from, &weights, &[], acc));
+                    let acc = guarded(heads * dim, 0.0, |acc| {
+                        pages.accumulate(level, &page, from, &weights, &[], acc)
+                    });
                     let mut want = vec![0.0; heads * dim];
                     for h in 0..heads {
                         let rows = &blocks[from * 2 * dim..to * 2 * dim];
-                        codec.accumulate(&weights[h * n..(h + 1) * n], rows, &mut want[h * dim..(h + 1) * dim]);
+                        codec.accumulate(
+                            &weights[h * n..(h + 1) * n],
+                            rows,
+                            &mut want[h * dim..(h + 1) * dim],
+                        );
                     }
                     for (a, b) in acc.iter().zip(&want) {
                         assert!((a - b).abs() < 1e-4, "{a} {b} dim {dim}");

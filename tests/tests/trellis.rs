@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use tqkv_core::trellis::{Code, MAX_LEVELS, Plain, Predictor, levels};
-use tqkv_core::{AnyCodec, CodecId, EncodeError, Effort, Family, HEAD_DIMS, Options, ScaleMode};
+use tqkv_core::{AnyCodec, CodecId, Effort, EncodeError, Family, HEAD_DIMS, Options, ScaleMode};
 use tqkv_tests::inputs::{Gaussian, edge_cases};
 
 fn trellis_ids() -> impl Iterator<Item = CodecId> {
@@ -36,7 +36,17 @@ fn reference_codes_decode_exactly() {
     let reference: Reference =
         serde_json::from_str(include_str!("../vectors/trellis_reference.json")).expect("valid JSON");
     assert_eq!(reference.families.len(), 7);
+    let held: Vec<_> = ["t1", "t2", "t3", "t4"]
+        .map(|name| {
+            codec(CodecId::from_name(name).expect("a codec"), 128, ScaleMode::Raw, Effort::Fast)
+                .trellis()
+                .expect("a trellis")
+                .code
+                .generators
+        })
+        .into();
     for family in reference.families {
+        assert!(held.contains(&family.generators), "{}: the codecs use these generators", family.name);
         let mut padded = [0; MAX_LEVELS];
         padded[..family.levels.len()].copy_from_slice(&family.levels);
         let code = Code {
@@ -103,9 +113,43 @@ const LIMITS: [(&str, f64); 10] = [
 fn distortion_is_within_the_limits() {
     for (name, limit) in LIMITS {
         let id = CodecId::from_name(name).expect("a codec");
-        for (dim, count, slack) in [(128, 1000, 1.005), (64, 1500, 1.045), (256, 400, 1.015), (80, 800, 1.04)] {
+        for (dim, count, slack) in [(128, 1000, 1.005), (64, 1500, 1.045), (256, 400, 1.015), (80, 800, 1.04)]
+        {
             let found = distortion(&codec(id, dim, ScaleMode::Mmse, Effort::Best), count);
             assert!(found <= limit * slack, "{name}, head dim {dim}: {found:.5} above {limit}");
+        }
+    }
+}
+
+/// One Lloyd iteration through the encoder leaves every level where it is, up to byte rounding and
+/// chance: the tables are what their search says they are.
+#[test]
+fn levels_are_the_centroids_of_their_cells() {
+    for id in [CodecId::T2S8, CodecId::T3] {
+        let codec = codec(id, 128, ScaleMode::Mmse, Effort::Best);
+        let code = codec.trellis().expect("a trellis codec").code;
+        let mut source = Gaussian::new(11);
+        let (mut block, mut y, mut codes) = (vec![0; codec.block_bytes()], [0.0; 128], [0; 128]);
+        let mut sums = [(0.0, 0.0); 128];
+        for _ in 0..800 {
+            let x = source.vector(128);
+            let norm = x.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>().sqrt();
+            codec.encode(&x, &mut block).expect("finite");
+            codec.rotate_query(&x, &mut y);
+            levels(&code, &block[2..], &mut codes);
+            let scale = f64::from(half::f16::from_le_bytes([block[0], block[1]]).to_f32());
+            let gain = scale * f64::from(code.unit()) / norm;
+            for (&y, &level) in y.iter().zip(&codes) {
+                let level = level as i8;
+                let sum = &mut sums[usize::from(level.unsigned_abs())];
+                sum.0 += gain * f64::from(y) * 128.0 / norm * f64::from(level.signum());
+                sum.1 += gain * gain;
+            }
+        }
+        for &level in code.levels[..code.level_count()].iter().filter(|&&level| level > 0) {
+            let (gy, gg) = sums[usize::from(level.unsigned_abs())];
+            let centroid = gy / gg;
+            assert!((centroid - f64::from(level)).abs() < 1.5, "{}: {level} {centroid:.2}", id.name());
         }
     }
 }
@@ -118,7 +162,10 @@ fn more_effort_is_less_error_and_half_rates_lie_between() {
         assert!(best < default && default < fast, "{}: {fast} {default} {best}", id.name());
     }
     let at = |name| {
-        distortion(&codec(CodecId::from_name(name).expect("a codec"), 128, ScaleMode::Mmse, Effort::Fast), 200)
+        distortion(
+            &codec(CodecId::from_name(name).expect("a codec"), 128, ScaleMode::Mmse, Effort::Fast),
+            200,
+        )
     };
     assert!(at("t1") > at("t1h") && at("t1h") > at("t2") && at("t2") > at("t2h") && at("t2h") > at("t3"));
 }

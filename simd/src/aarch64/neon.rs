@@ -392,6 +392,7 @@ macro_rules! token {
                 unpack::<BITS>(words)
             }
         }
+        crate::trellis::portable_search!($token);
     };
 }
 

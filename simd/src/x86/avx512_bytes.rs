@@ -70,7 +70,10 @@ impl Bytes for Avx512 {
     fn weave(self, even: __m512i, odd: __m512i) -> (__m512i, __m512i) {
         avx512!({
             let (low, high) = (_mm512_unpacklo_epi8(even, odd), _mm512_unpackhi_epi8(even, odd));
-            (_mm512_shuffle_i64x2::<0b10_00_10_00>(low, high), _mm512_shuffle_i64x2::<0b11_01_11_01>(low, high))
+            (
+                _mm512_shuffle_i64x2::<0b10_00_10_00>(low, high),
+                _mm512_shuffle_i64x2::<0b11_01_11_01>(low, high),
+            )
         })
     }
 
@@ -81,4 +84,4 @@ impl Bytes for Avx512 {
     }
 }
 
-search!(Avx512);
+search!(Avx512, "avx2,fma,f16c,bmi1,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni");
