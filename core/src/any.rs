@@ -85,8 +85,11 @@ macro_rules! with_bits {
     };
 }
 
+/// Groups that hold every head dim up to 256 that is no power of two.
+const SMALL_GROUPS: usize = 7;
+
 /// Runs `$body` with the constant `$groups` set to the exact number of groups of the common head
-/// dims, or to [`MAX_GROUPS`], which means that the shape is a run-time value.
+/// dims, or to [`SMALL_GROUPS`] or [`MAX_GROUPS`], which bound a shape that is a run-time value.
 macro_rules! with_groups {
     ($shape:expr, $groups:ident => $body:expr) => {
         match $shape.dim() {
@@ -100,6 +103,10 @@ macro_rules! with_groups {
             }
             256 => {
                 const $groups: usize = 8;
+                $body
+            }
+            dim if dim <= SMALL_GROUPS * GROUP => {
+                const $groups: usize = SMALL_GROUPS;
                 $body
             }
             _ => {
@@ -224,7 +231,7 @@ impl AnyCodec {
             return Err(EncodeError::WrongLength);
         }
         match self.id.family() {
-            Family::Half => encode_half(x, block),
+            Family::Half => encode_half(isa, x, block),
             Family::Ggml => self.encode_ggml(isa, x, block),
             Family::Int8 => with_groups!(self.shape, G => self.encode_int8::<I, G>(isa, x, block)),
             Family::Scalar | Family::Nested => with_bits!(self.id.bits(), B =>
@@ -324,7 +331,7 @@ impl AnyCodec {
     /// The shape, as a constant where `G` says what it is.
     #[inline(always)]
     fn shape<const G: usize>(&self) -> HeadDim {
-        match const { if G < MAX_GROUPS { HeadDim::new(G * GROUP) } else { None } } {
+        match const { if G.is_power_of_two() && G < MAX_GROUPS { HeadDim::new(G * GROUP) } else { None } } {
             Some(shape) => shape,
             None => self.shape,
         }
@@ -373,6 +380,7 @@ impl AnyCodec {
         }
         rotation::forward(isa, shape, &self.signs, y);
         let mut codes = [isa.round_i8(isa.splat(0.0)); G];
+        let mut spare = codes;
         let codes = &mut codes[..shape.groups()];
         let Options { scale_mode, effort, .. } = self.options;
         let scale = scalar::quantise::<I, BITS>(
@@ -385,6 +393,7 @@ impl AnyCodec {
             y,
             shape.is_ragged(),
             codes,
+            &mut spare[..shape.groups()],
         );
         write_block::<I, BITS>(isa, scale, codes, block)
     }
@@ -405,8 +414,8 @@ impl AnyCodec {
         let mut codes = [isa.round_i8(isa.splat(0.0)); G];
         let codes = &mut codes[..shape.groups()];
         let scale = int8::scale(isa, y);
-        if let Stored::Scale(stored) = to_f16(scale) {
-            int8::quantise(isa, stored.to_f32(), y, codes);
+        if let Stored::Scale(stored) = to_f16(isa, scale) {
+            int8::quantise(isa, isa.from_half(stored), y, codes);
         }
         write_block::<I, 8>(isa, scale, codes, block)
     }
@@ -461,7 +470,7 @@ impl AnyCodec {
         let y = &mut registers[..shape.groups()];
         let (scale, codes) = block_io::split(block);
         self.levels::<I, G>(isa, codes, y);
-        let mut factor = scale.to_f32();
+        let mut factor = isa.from_half(scale);
         if unrotate {
             rotation::inverse(isa, shape, &self.signs, y);
             factor *= 1.0 / shape.dim() as f32;
@@ -515,7 +524,7 @@ impl AnyCodec {
             let (scale, codes) = block_io::split(block);
             self.levels::<I, G>(isa, codes, levels);
             let dot = crate::scale::canonical_sum(isa, q.iter().zip(levels.iter()).map(|(&a, &b)| a * b));
-            *score = dot * scale.to_f32();
+            *score = dot * isa.from_half(scale);
         }
     }
 
@@ -534,7 +543,7 @@ impl AnyCodec {
         for (&weight, block) in weights.iter().zip(blocks.chunks_exact(self.block_bytes)) {
             let (scale, codes) = block_io::split(block);
             self.levels::<I, G>(isa, codes, levels);
-            let weight = isa.splat(weight * scale.to_f32());
+            let weight = isa.splat(weight * isa.from_half(scale));
             for (sum, &level) in sums.iter_mut().zip(levels.iter()) {
                 *sum = *sum + level * weight;
             }
@@ -543,14 +552,20 @@ impl AnyCodec {
     }
 }
 
-fn encode_half(x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
+#[inline(always)]
+fn encode_half<I: Memory>(isa: I, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
     let largest = x.iter().fold(0.0, |m: f32, v| if v.is_finite() { m.max(v.abs()) } else { f32::INFINITY });
     check_finite(x, largest)?;
     if !f16::from_f32(largest).is_finite() {
         return Err(EncodeError::OutOfRange);
     }
-    for (bytes, &v) in block.as_chunks_mut::<2>().0.iter_mut().zip(x) {
-        *bytes = f16::from_f32(v).to_le_bytes();
+    for (bytes, x) in block.chunks_mut(2 * GROUP).zip(x.chunks(GROUP)) {
+        let mut group = [isa.splat(0.0)];
+        rotation::load(isa, x, &mut group);
+        let [group] = group;
+        for (bytes, half) in bytes.as_chunks_mut::<2>().0.iter_mut().zip(isa.to_halves(group)) {
+            *bytes = half.to_le_bytes();
+        }
     }
     Ok(())
 }
@@ -575,7 +590,7 @@ fn write_block<I: Memory, const BITS: usize>(
     codes: &[I::C],
     block: &mut [u8],
 ) -> Result<(), EncodeError> {
-    match to_f16(scale) {
+    match to_f16(isa, scale) {
         Stored::Scale(stored) => block_io::write::<I, BITS>(isa, stored, codes, block),
         Stored::Zero => block.fill(0),
         Stored::OutOfRange => return Err(EncodeError::OutOfRange),

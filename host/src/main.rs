@@ -1,2 +1,7 @@
-//! tqkv.
-fn main() {}
+//! The `tqkv` command.
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

@@ -1,1 +1,8 @@
-//! Cross-crate tests.
+//! Shared by the cross-crate tests: inputs and exact oracles.
+//!
+//! Tests live in `tests/`, one file a subject. Golden files are in `vectors/`; `gen_vectors` writes
+//! them and a test compares.
+
+pub mod golden;
+pub mod inputs;
+pub mod oracle;

@@ -1,2 +1,23 @@
-//! Task runner.
-fn main() {}
+//! Task runner: `cargo xtask TASK`.
+
+mod firmware;
+mod vectors;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(about = "Tasks of the tqkv workspace")]
+enum Task {
+    /// Build the firmware images, run them in QEMU, and compare their costs with the budget
+    Firmware(firmware::Args),
+    /// Write the golden block file, or compare with it
+    Vectors(vectors::Args),
+}
+
+fn main() -> ExitCode {
+    match Task::parse() {
+        Task::Firmware(args) => firmware::run(&args),
+        Task::Vectors(args) => vectors::run(&args),
+    }
+}

@@ -1,0 +1,196 @@
+//! Arrays of vectors: reading `.npy` files and tensors of a `.safetensors` file, writing `.npy`.
+//!
+//! An input stays in its file (memory-mapped) and is converted to f32 row by row, so its size is not
+//! bounded by memory. Not for model weights, whose shapes are many: the model runner reads those itself.
+
+mod error;
+mod npy;
+mod tensor;
+
+use std::path::Path;
+
+pub use error::ArrayError;
+use half::{bf16, f16};
+pub use npy::NpyWriter;
+
+use crate::bytes::Bytes;
+
+/// Element types that can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dtype {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl Dtype {
+    fn size(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+}
+
+/// Where the elements of an array lie in a file: row-major, little-endian.
+#[derive(Clone, Debug, PartialEq)]
+struct Layout {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    offset: usize,
+    /// Bytes of elements that the file holds for this array.
+    len: usize,
+}
+
+/// `rows` vectors of `dim` coordinates.
+#[derive(Debug)]
+pub struct Vectors {
+    rows: usize,
+    dim: usize,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Memory(Vec<f32>),
+    File { bytes: Bytes, offset: usize, dtype: Dtype },
+}
+
+impl Vectors {
+    /// Opens `file.npy` or, given as `file.safetensors:name`, one tensor of a safetensors file.
+    ///
+    /// Leading dimensions are flattened: shape `[.., D]` gives rows of D coordinates. Values are not
+    /// read before [`Self::read_row`] asks for them.
+    ///
+    /// # Errors
+    /// Anything but f32 or f16 (in safetensors also bf16), C order, two or more dimensions, and as
+    /// many bytes as the shape says.
+    pub fn open(spec: &str) -> Result<Self, ArrayError> {
+        let marker = ".safetensors:";
+        let (path, name) = match spec.find(marker) {
+            Some(at) => {
+                let (path, name) = spec.split_at(at + marker.len() - 1);
+                (path, Some(&name[1..]))
+            }
+            None => (spec, None),
+        };
+        let bytes = Bytes::open(Path::new(path))?;
+        let layout = match name {
+            Some(name) => tensor::layout(bytes.as_ref(), name)?,
+            None if path.ends_with(".safetensors") => {
+                return Err(tensor::name_needed(bytes.as_ref())?);
+            }
+            None => npy::layout(bytes.as_ref())?,
+        };
+        Self::from_layout(bytes, layout)
+    }
+
+    /// Takes rows of `dim` coordinates from memory.
+    ///
+    /// # Errors
+    /// [`ArrayError::Length`] where `values` is no whole number of rows.
+    pub fn from_vec(values: Vec<f32>, dim: usize) -> Result<Self, ArrayError> {
+        let rows = values.len().checked_div(dim).unwrap_or(0);
+        if rows * dim != values.len() || dim == 0 {
+            return Err(ArrayError::Length {
+                shape: vec![rows, dim],
+                expected: rows as u128 * dim as u128 * 4,
+                found: 4 * values.len(),
+            });
+        }
+        Ok(Self { rows, dim, source: Source::Memory(values) })
+    }
+
+    fn from_layout(bytes: Bytes, layout: Layout) -> Result<Self, ArrayError> {
+        let [leading @ .., dim] = layout.shape.as_slice() else {
+            return Err(ArrayError::Shape(layout.shape));
+        };
+        if leading.is_empty() || *dim == 0 {
+            return Err(ArrayError::Shape(layout.shape));
+        }
+        let elements = layout.shape.iter().try_fold(1u128, |product, &n| product.checked_mul(n as u128));
+        let expected = elements.and_then(|n| n.checked_mul(layout.dtype.size() as u128));
+        let expected = expected.unwrap_or(u128::MAX);
+        if expected != layout.len as u128 {
+            return Err(ArrayError::Length { shape: layout.shape, expected, found: layout.len });
+        }
+        // The product fits the file, so it fits usize.
+        let rows = leading.iter().product();
+        Ok(Self {
+            rows,
+            dim: *dim,
+            source: Source::File { bytes, offset: layout.offset, dtype: layout.dtype },
+        })
+    }
+
+    /// Number of vectors.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Coordinates per vector.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// Converts row `row` into `out`, `[dim]`.
+    ///
+    /// # Errors
+    /// [`ArrayError::NonFinite`] with the row's number where it holds NaN or infinity.
+    ///
+    /// # Panics
+    /// If `row >= rows()` or `out.len() != dim()`.
+    pub fn read_row(&self, row: usize, out: &mut [f32]) -> Result<(), ArrayError> {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        assert_eq!(out.len(), self.dim, "length of the output row");
+        match &self.source {
+            Source::Memory(values) => out.copy_from_slice(&values[row * self.dim..][..self.dim]),
+            Source::File { bytes, offset, dtype } => {
+                let len = self.dim * dtype.size();
+                let raw = &bytes.as_ref()[offset + row * len..][..len];
+                convert(*dtype, raw, out);
+            }
+        }
+        if out.iter().all(|x| x.is_finite()) {
+            return Ok(());
+        }
+        Err(ArrayError::NonFinite { row })
+    }
+
+    /// Mean of all rows, `[dim]`, summed in f64 in the order of the rows; zeros where there are none.
+    ///
+    /// # Errors
+    /// As [`Self::read_row`].
+    pub fn mean(&self) -> Result<Vec<f32>, ArrayError> {
+        let mut sum = vec![0f64; self.dim];
+        let mut row = vec![0f32; self.dim];
+        for index in 0..self.rows {
+            self.read_row(index, &mut row)?;
+            for (sum, &x) in sum.iter_mut().zip(&row) {
+                *sum += f64::from(x);
+            }
+        }
+        let rows = self.rows.max(1) as f64;
+        Ok(sum.iter().map(|sum| (sum / rows) as f32).collect())
+    }
+}
+
+fn convert(dtype: Dtype, raw: &[u8], out: &mut [f32]) {
+    match dtype {
+        Dtype::F32 => {
+            for (x, b) in out.iter_mut().zip(raw.chunks_exact(4)) {
+                *x = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+            }
+        }
+        Dtype::F16 => {
+            for (x, b) in out.iter_mut().zip(raw.chunks_exact(2)) {
+                *x = f16::from_le_bytes([b[0], b[1]]).to_f32();
+            }
+        }
+        Dtype::Bf16 => {
+            for (x, b) in out.iter_mut().zip(raw.chunks_exact(2)) {
+                *x = bf16::from_le_bytes([b[0], b[1]]).to_f32();
+            }
+        }
+    }
+}

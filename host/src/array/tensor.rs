@@ -1,0 +1,90 @@
+//! One tensor of a `.safetensors` file.
+
+use safetensors::tensor::Metadata;
+use safetensors::{Dtype as StDtype, SafeTensors};
+
+use super::{ArrayError, Dtype, Layout};
+
+/// Names listed in an error; the rest is counted.
+const LISTED: usize = 12;
+
+/// Where tensor `name` lies in the file `bytes`.
+pub(super) fn layout(bytes: &[u8], name: &str) -> Result<Layout, ArrayError> {
+    let (header, metadata) = metadata(bytes)?;
+    let info = metadata.info(name).ok_or_else(|| no_tensor(name, &metadata))?;
+    let dtype = match info.dtype {
+        StDtype::F32 => Dtype::F32,
+        StDtype::F16 => Dtype::F16,
+        StDtype::BF16 => Dtype::Bf16,
+        ref other => {
+            return Err(ArrayError::Dtype { found: format!("{other:?}"), accepted: "F32, F16 and BF16" });
+        }
+    };
+    let (start, end) = info.data_offsets;
+    Ok(Layout { dtype, shape: info.shape.clone(), offset: header + start, len: end - start })
+}
+
+/// The error for a file given without a tensor's name, which lists the names.
+pub(super) fn name_needed(bytes: &[u8]) -> Result<ArrayError, ArrayError> {
+    let (_, metadata) = metadata(bytes)?;
+    Ok(no_tensor("", &metadata))
+}
+
+/// Length of everything before the elements, and the table of tensors, both checked against the bytes.
+fn metadata(bytes: &[u8]) -> Result<(usize, Metadata), ArrayError> {
+    let damaged = |e: safetensors::SafeTensorError| ArrayError::Safetensors(e.to_string());
+    // `deserialize` checks that the elements fill the file exactly, `read_metadata` alone need not.
+    SafeTensors::deserialize(bytes).map_err(damaged)?;
+    let (header, metadata) = SafeTensors::read_metadata(bytes).map_err(damaged)?;
+    Ok((header + 8, metadata))
+}
+
+fn no_tensor(name: &str, metadata: &Metadata) -> ArrayError {
+    let mut names: Vec<_> = metadata.tensors().into_keys().collect();
+    names.sort_unstable();
+    let more = names.len().saturating_sub(LISTED);
+    names.truncate(LISTED);
+    let mut available = names.join(", ");
+    if more > 0 {
+        available.push_str(&format!(" and {more} more"));
+    }
+    ArrayError::NoTensor { name: name.to_string(), available }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(shape: &[usize], dtype: StDtype, data: &[u8]) -> Vec<u8> {
+        let view = safetensors::tensor::TensorView::new(dtype, shape.to_vec(), data).unwrap();
+        safetensors::serialize([("k", view)], None).unwrap()
+    }
+
+    #[test]
+    fn the_layout_points_at_the_elements() {
+        let data: Vec<u8> = (0..32).collect();
+        let bytes = file(&[2, 2, 4], StDtype::BF16, &data);
+        let layout = layout(&bytes, "k").unwrap();
+        assert_eq!(layout.dtype, Dtype::Bf16);
+        assert_eq!(layout.shape, [2, 2, 4]);
+        assert_eq!(bytes[layout.offset..][..layout.len], data);
+    }
+
+    #[test]
+    fn unknown_names_and_types_say_what_is_accepted() {
+        let bytes = file(&[1, 4], StDtype::F32, &[0; 16]);
+        let error = layout(&bytes, "v").unwrap_err().to_string();
+        assert!(error.contains("'v'") && error.contains("accepted are k"), "{error}");
+        let bytes = file(&[1, 4], StDtype::I32, &[0; 16]);
+        let error = layout(&bytes, "k").unwrap_err().to_string();
+        assert!(error.contains("I32") && error.contains("BF16"), "{error}");
+    }
+
+    #[test]
+    fn every_truncation_is_an_error() {
+        let bytes = file(&[1, 4], StDtype::F32, &[0; 16]);
+        for len in 0..bytes.len() {
+            assert!(layout(&bytes[..len], "k").is_err(), "{len} bytes");
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The KV cache: what every token of a sequence costs, and attention over it.
+//!
+//! ```text
+//! append -> sinks   first tokens, f16 for ever
+//!        -> hot     newest tokens, f16
+//!             -> warm pages   encoded once, when a token leaves the hot window
+//!                  -> cold pages   narrower codes, or a mapped file
+//! attend <- scores on codes, online softmax, values summed in the rotated domain, rotated back once
+//! ```
+//!
+//! One cache holds one sequence. Keys and values have codecs of their own. Nothing is decompressed
+//! to attend, but for chunks of queries, where decoding each token once for all of them is cheaper.
+//!
+//! **Centring.** Softmax ignores a constant added to all logits, so keys may be stored as k - mu:
+//! the logit of an encoded key becomes `dot + <q, mu>`, exact beside uncompressed ones. mu is the
+//! mean of the first [`MEAN_TOKENS`] keys that leave the hot window (until then they wait,
+//! uncompressed), and is then frozen. It rescues models whose key bias dwarfs the signal.
+//!
+//! When not to use it: an engine with its own paged allocator wants the blocks of `tqkv-core`; a
+//! model runner should ask for no more than [`crate::attention::AttentionCache`].
+
+mod head;
+mod page;
+mod prefill;
+mod rows;
+mod softmax;
+mod spec;
+mod spill;
+mod stats;
+mod track;
+
+pub use spec::{AUTO_SHARE, CacheSpec, Centring, Cold, MEAN_TOKENS};
+pub use stats::CacheStats;
+
+use crate::attention::AttentionCache;
+use crate::error::CacheError;
+use head::Head;
+use page::ColdStore;
+use rayon::prelude::*;
+use spill::SpillFile;
+
+/// Largest |k| or |v| that may be appended: with it, every codec's scale fits f16.
+const MAX_NORM: f32 = 32_752.0;
+
+/// A compressed KV cache; see the module documentation.
+#[derive(Clone, Debug)]
+pub struct KvCache {
+    spec: CacheSpec,
+    /// `[num_layers, num_kv_heads]`
+    heads: Vec<Head>,
+}
+
+impl KvCache {
+    /// An empty cache.
+    ///
+    /// # Errors
+    /// A shape with zeros, query heads that do not divide among KV heads, a head dim that a codec
+    /// does not support, cold codecs that rotate where the warm ones do not, or a spill folder
+    /// that cannot be written.
+    pub fn new(spec: CacheSpec) -> Result<Self, CacheError> {
+        spec.check()?;
+        let codecs = spec.codecs_of(spec.key, spec.value)?;
+        let cold = match &spec.cold {
+            None => None,
+            Some((_, Cold::Demote { key, value })) => {
+                if key.is_rotated() != spec.key.is_rotated() || value.is_rotated() != spec.value.is_rotated()
+                {
+                    return Err(CacheError::BadShape(
+                        "cold and warm codecs must both be rotated or both be unrotated".into(),
+                    ));
+                }
+                let (key, value) = spec.codecs_of(*key, *value)?;
+                Some((ColdStore::Demote(Box::new(key)), ColdStore::Demote(Box::new(value))))
+            }
+            Some((_, Cold::Spill(folder))) => {
+                let file = SpillFile::create(folder)
+                    .map_err(|error| CacheError::Spill(format!("{}: {error}", folder.display())))?;
+                Some((ColdStore::Spill(file.clone()), ColdStore::Spill(file)))
+            }
+        };
+        let heads = vec![Head::new(&spec, codecs, cold); spec.num_layers * spec.num_kv_heads];
+        Ok(Self { spec, heads })
+    }
+
+    /// What the cache was built from.
+    pub fn spec(&self) -> &CacheSpec {
+        &self.spec
+    }
+
+    /// Tokens in layer 0.
+    pub fn len(&self) -> usize {
+        self.heads[0].len()
+    }
+
+    /// Whether no token is held.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends tokens to one layer: `k`, `v` are `[n, num_kv_heads, head_dim]`, keys after RoPE.
+    ///
+    /// # Errors
+    /// Wrong shapes, or a vector that is not finite or too large, named by token and KV head;
+    /// nothing is appended then.
+    pub fn append(&mut self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
+        self.check_chunk(layer, k, v)?;
+        let (kv_heads, dim) = (self.spec.num_kv_heads, self.spec.head_dim);
+        let tokens = k.chunks_exact(kv_heads * dim).zip(v.chunks_exact(kv_heads * dim));
+        for (keys, values) in tokens {
+            for ((head, key), value) in
+                self.layer_mut(layer).iter_mut().zip(keys.chunks_exact(dim)).zip(values.chunks_exact(dim))
+            {
+                head.push(key, value)?;
+            }
+        }
+        self.layer_mut(layer).iter_mut().try_for_each(Head::age)
+    }
+
+    /// Attends from the newest position: `q`, `out` are `[num_heads, head_dim]`, logits are scaled
+    /// by 1/sqrt(head_dim). An empty cache gives zeros.
+    ///
+    /// # Errors
+    /// Wrong shapes.
+    pub fn attend(&self, layer: usize, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
+        self.check_layer(layer)?;
+        check_len("q", q.len(), self.spec.num_heads * self.spec.head_dim)?;
+        check_len("out", out.len(), q.len())?;
+        let group = self.group_values();
+        self.layer(layer)
+            .par_iter()
+            .zip(q.par_chunks_exact(group))
+            .zip(out.par_chunks_exact_mut(group))
+            .for_each(|((head, q), out)| head.attend(q, out));
+        Ok(())
+    }
+
+    /// Appends a chunk and attends causally with each token's queries: `q`, `out` are
+    /// `[n, num_heads, head_dim]`. Equal to appending and attending token by token; long chunks
+    /// decode each token once.
+    ///
+    /// # Errors
+    /// As [`KvCache::append`] and [`KvCache::attend`].
+    pub fn attend_prefill(
+        &mut self,
+        layer: usize,
+        q: &[f32],
+        k: &[f32],
+        v: &[f32],
+        out: &mut [f32],
+    ) -> Result<(), CacheError> {
+        let n = self.check_chunk(layer, k, v)?;
+        check_len("q", q.len(), n * self.spec.num_heads * self.spec.head_dim)?;
+        check_len("out", out.len(), q.len())?;
+        let (kv_heads, dim, group) = (self.spec.num_kv_heads, self.spec.head_dim, self.group_values());
+        let results: Vec<Vec<f32>> = self
+            .layer_mut(layer)
+            .par_iter_mut()
+            .enumerate()
+            .map(|(i, head)| {
+                let q = gather(q, i, kv_heads, group);
+                let (k, v) = (gather(k, i, kv_heads, dim), gather(v, i, kv_heads, dim));
+                let mut out = vec![0.0; q.len()];
+                head.attend_chunk(group / dim, &q, &k, &v, &mut out).map(|()| out)
+            })
+            .collect::<Result<_, _>>()?;
+        for (i, result) in results.iter().enumerate() {
+            scatter(result, i, kv_heads, group, out);
+        }
+        Ok(())
+    }
+
+    /// Logits (scaled by 1/sqrt(head_dim)) of one query head over every token that the newest
+    /// position sees, oldest first.
+    ///
+    /// # Errors
+    /// Layer or head out of range, or a query of the wrong length.
+    pub fn scores(&self, layer: usize, head: usize, q: &[f32]) -> Result<Vec<f32>, CacheError> {
+        self.check_layer(layer)?;
+        check_len("q", q.len(), self.spec.head_dim)?;
+        if head >= self.spec.num_heads {
+            return Err(CacheError::HeadOutOfRange { head, num_heads: self.spec.num_heads });
+        }
+        let group = self.spec.num_heads / self.spec.num_kv_heads;
+        Ok(self.layer(layer)[head / group].scores(q))
+    }
+
+    /// Drops the tokens from index `len` on, in every layer: the rollback of speculative decoding.
+    /// Tokens that were encoded stay encoded. The mean of centred keys stays.
+    ///
+    /// # Errors
+    /// With a sliding window, tokens that the shorter sequence would see again may be gone; a
+    /// rollback by up to 128 tokens always works.
+    pub fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
+        self.heads.iter_mut().try_for_each(|head| head.truncate(len))
+    }
+
+    /// Back to the empty cache; key means are learnt anew.
+    pub fn reset(&mut self) {
+        self.heads.iter_mut().for_each(Head::reset);
+    }
+
+    /// What is where, and what it costs.
+    pub fn stats(&self) -> CacheStats {
+        CacheStats::of(&self.heads)
+    }
+
+    fn layer(&self, layer: usize) -> &[Head] {
+        let kv_heads = self.spec.num_kv_heads;
+        &self.heads[layer * kv_heads..(layer + 1) * kv_heads]
+    }
+
+    fn layer_mut(&mut self, layer: usize) -> &mut [Head] {
+        let kv_heads = self.spec.num_kv_heads;
+        &mut self.heads[layer * kv_heads..(layer + 1) * kv_heads]
+    }
+
+    /// Query values that share one KV head.
+    fn group_values(&self) -> usize {
+        self.spec.num_heads / self.spec.num_kv_heads * self.spec.head_dim
+    }
+
+    fn check_layer(&self, layer: usize) -> Result<(), CacheError> {
+        let num_layers = self.spec.num_layers;
+        if layer < num_layers { Ok(()) } else { Err(CacheError::LayerOutOfRange { layer, num_layers }) }
+    }
+
+    /// Checks shapes and values; returns the number of tokens.
+    fn check_chunk(&self, layer: usize, k: &[f32], v: &[f32]) -> Result<usize, CacheError> {
+        self.check_layer(layer)?;
+        let (kv_heads, dim) = (self.spec.num_kv_heads, self.spec.head_dim);
+        let per_token = kv_heads * dim;
+        if !k.len().is_multiple_of(per_token) {
+            return Err(CacheError::NotWholeTokens { got: k.len(), per_token });
+        }
+        check_len("v", v.len(), k.len())?;
+        for (what, vectors) in [("key", k), ("value", v)] {
+            for (i, vector) in vectors.chunks_exact(dim).enumerate() {
+                let norm = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
+                if norm.is_nan() || norm > MAX_NORM {
+                    let (token, kv_head) = (i / kv_heads, i % kv_heads);
+                    return Err(CacheError::BadVector { what, token, kv_head, max_norm: MAX_NORM });
+                }
+            }
+        }
+        Ok(k.len() / per_token)
+    }
+}
+
+impl AttentionCache for KvCache {
+    fn attend_chunk(
+        &mut self,
+        layer: usize,
+        q: &[f32],
+        k: &[f32],
+        v: &[f32],
+        out: &mut [f32],
+    ) -> Result<(), CacheError> {
+        self.attend_prefill(layer, q, k, v, out)
+    }
+
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
+        self.truncate(len)
+    }
+
+    fn reset(&mut self) {
+        self.reset();
+    }
+
+    fn allocated_bytes(&self) -> usize {
+        self.stats().allocated_bytes
+    }
+}
+
+fn check_len(what: &'static str, got: usize, expected: usize) -> Result<(), CacheError> {
+    if got == expected { Ok(()) } else { Err(CacheError::WrongLength { what, got, expected }) }
+}
+
+/// Rows of one head out of `[n, heads, width]`.
+fn gather(all: &[f32], head: usize, heads: usize, width: usize) -> Vec<f32> {
+    all.chunks_exact(heads * width)
+        .flat_map(|token| &token[head * width..(head + 1) * width])
+        .copied()
+        .collect()
+}
+
+/// The inverse of [`gather`].
+fn scatter(rows: &[f32], head: usize, heads: usize, width: usize, all: &mut [f32]) {
+    for (token, row) in all.chunks_exact_mut(heads * width).zip(rows.chunks_exact(width)) {
+        token[head * width..(head + 1) * width].copy_from_slice(row);
+    }
+}

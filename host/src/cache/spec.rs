@@ -1,0 +1,184 @@
+//! What a cache is built from: shapes, codecs and the life of a token.
+
+use crate::error::CacheError;
+use std::path::PathBuf;
+use tqkv_core::{AnyCodec, CodecId, Options};
+
+/// Whether keys are stored as k - mu; see the module documentation of [`crate::cache`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Centring {
+    /// Keys are stored as they are.
+    Off,
+    /// The mean of the first keys is subtracted.
+    On,
+    /// As `On` where the mean holds at least [`AUTO_SHARE`] of the keys' energy, else as `Off`;
+    /// decided for every layer and KV head.
+    #[default]
+    Auto,
+}
+
+/// Share of the energy in the mean from which [`Centring::Auto`] centres.
+///
+/// Subtracting a mean with a share s of the energy divides the squared error by 1 / (1 - s), so
+/// below a few percent the gain is smaller than the spread between rotation seeds.
+pub const AUTO_SHARE: f32 = 0.05;
+
+/// Keys whose mean becomes mu. They wait uncompressed until there are that many.
+pub const MEAN_TOKENS: usize = 64;
+
+/// Where tokens go when they have been warm for long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cold {
+    /// Into narrower codecs: nested codes drop their low bits (`n4` to `n2`), others are decoded
+    /// and encoded again.
+    Demote {
+        /// Codec of cold keys.
+        key: CodecId,
+        /// Codec of cold values.
+        value: CodecId,
+    },
+    /// Unchanged into a file in this folder that is mapped into memory. The file has no name and
+    /// vanishes with the cache.
+    Spill(PathBuf),
+}
+
+/// Shape and policy of a [`crate::cache::KvCache`].
+///
+/// ```
+/// use tqkv::cache::{CacheSpec, KvCache};
+/// use tqkv_core::CodecId;
+///
+/// let spec = CacheSpec::new(32, 32, 8, 128).codecs(CodecId::S4, CodecId::S3).hot(64);
+/// let cache = KvCache::new(spec)?;
+/// assert_eq!(cache.len(), 0);
+/// # Ok::<(), tqkv::error::CacheError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct CacheSpec {
+    /// Decoder layers.
+    pub num_layers: usize,
+    /// Query heads.
+    pub num_heads: usize,
+    /// KV heads; divides `num_heads`.
+    pub num_kv_heads: usize,
+    /// Coordinates of a head vector.
+    pub head_dim: usize,
+    /// Codec of warm keys. `F16` keeps everything uncompressed.
+    pub key: CodecId,
+    /// Codec of warm values.
+    pub value: CodecId,
+    /// Rotation seed, scale mode, effort.
+    pub options: Options,
+    /// First tokens of the sequence, kept f16 for ever.
+    pub sinks: usize,
+    /// Newest tokens, kept f16.
+    pub hot: usize,
+    /// Key centring.
+    pub centring: Centring,
+    /// Tokens that a query sees besides the sinks; older ones are evicted.
+    pub sliding_window: Option<usize>,
+    /// Tokens after which warm pages go cold, counted from the newest token, and how.
+    pub cold: Option<(usize, Cold)>,
+}
+
+impl CacheSpec {
+    /// 4-bit scalar codes, 4 sinks, a hot window of 64, automatic centring, no cold tier.
+    pub fn new(num_layers: usize, num_heads: usize, num_kv_heads: usize, head_dim: usize) -> Self {
+        Self {
+            num_layers,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            key: CodecId::S4,
+            value: CodecId::S4,
+            options: Options::DEFAULT,
+            sinks: 4,
+            hot: 64,
+            centring: Centring::Auto,
+            sliding_window: None,
+            cold: None,
+        }
+    }
+
+    /// Sets the codecs of keys and values.
+    #[must_use]
+    pub fn codecs(mut self, key: CodecId, value: CodecId) -> Self {
+        (self.key, self.value) = (key, value);
+        self
+    }
+
+    /// Sets seed, scale mode and effort.
+    #[must_use]
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Sets the number of first tokens that stay f16.
+    #[must_use]
+    pub fn sinks(mut self, tokens: usize) -> Self {
+        self.sinks = tokens;
+        self
+    }
+
+    /// Sets the number of newest tokens that stay f16; 0 encodes every token at once.
+    #[must_use]
+    pub fn hot(mut self, tokens: usize) -> Self {
+        self.hot = tokens;
+        self
+    }
+
+    /// Sets key centring.
+    #[must_use]
+    pub fn centring(mut self, centring: Centring) -> Self {
+        self.centring = centring;
+        self
+    }
+
+    /// Sets a sliding window.
+    #[must_use]
+    pub fn sliding_window(mut self, tokens: usize) -> Self {
+        self.sliding_window = Some(tokens);
+        self
+    }
+
+    /// Sets the cold tier.
+    #[must_use]
+    pub fn cold(mut self, after: usize, cold: Cold) -> Self {
+        self.cold = Some((after, cold));
+        self
+    }
+
+    /// Checks the shape and makes the codecs of keys and values.
+    pub(super) fn codecs_of(&self, key: CodecId, value: CodecId) -> Result<(AnyCodec, AnyCodec), CacheError> {
+        let make = |id: CodecId| {
+            AnyCodec::new(id, self.head_dim, self.options).map_err(|error| {
+                CacheError::BadShape(format!("codec {} at head_dim {}: {error}", id.name(), self.head_dim))
+            })
+        };
+        Ok((make(key)?, make(value)?))
+    }
+
+    /// Refuses shapes that no cache can have.
+    pub(super) fn check(&self) -> Result<(), CacheError> {
+        let Self { num_layers, num_heads, num_kv_heads, head_dim, .. } = *self;
+        if num_layers == 0 || num_heads == 0 || num_kv_heads == 0 || head_dim == 0 {
+            return Err(CacheError::BadShape(format!(
+                "{num_layers} layers, {num_heads} heads, {num_kv_heads} KV heads, head_dim {head_dim}: all must be above 0"
+            )));
+        }
+        if !num_heads.is_multiple_of(num_kv_heads) {
+            return Err(CacheError::BadShape(format!(
+                "{num_heads} query heads do not divide among {num_kv_heads} KV heads"
+            )));
+        }
+        match self.sliding_window {
+            Some(0) => Err(CacheError::BadShape("a sliding window of 0 tokens sees nothing".into())),
+            Some(window) if window < self.hot => Err(CacheError::BadShape(format!(
+                "the hot window of {} tokens is longer than the sliding window of {window}",
+                self.hot
+            ))),
+            _ => Ok(()),
+        }
+    }
+}

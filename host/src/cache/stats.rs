@@ -1,0 +1,59 @@
+//! What a cache holds, counted on the structures themselves.
+
+use super::head::Head;
+
+/// Tokens by tier and bytes as allocated. Token counts are of the first layer's first KV head;
+/// bytes are of the whole cache.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CacheStats {
+    /// Tokens appended and not truncated, evicted ones included.
+    pub tokens: usize,
+    /// First tokens, f16.
+    pub sinks: usize,
+    /// Values in the hot window, f16.
+    pub hot: usize,
+    /// Keys beyond the hot window that wait for the mean, f16.
+    pub waiting_keys: usize,
+    /// Values in warm pages.
+    pub warm: usize,
+    /// Values in cold pages.
+    pub cold: usize,
+    /// Values evicted behind the sliding window.
+    pub evicted: usize,
+    /// KV heads (over all layers) whose keys are centred.
+    pub centred_heads: usize,
+    /// Bytes of memory held for keys and values, spare capacity included.
+    pub allocated_bytes: usize,
+    /// Bytes in the spill file.
+    pub spilled_bytes: usize,
+}
+
+impl CacheStats {
+    pub(super) fn of(heads: &[Head]) -> Self {
+        let head = &heads[0];
+        let pages = head.values.pages();
+        let (cold, evicted) = (pages.cold_len(), pages.first());
+        let hot = head.values.recent().len();
+        Self {
+            tokens: head.len(),
+            sinks: head.values.sinks().len(),
+            hot,
+            waiting_keys: head.keys.recent().len().saturating_sub(hot),
+            warm: pages.len() - cold - evicted,
+            cold,
+            evicted,
+            centred_heads: heads.iter().filter(|head| head.centre().is_some()).count(),
+            allocated_bytes: heads.iter().map(Head::allocated_bytes).sum(),
+            spilled_bytes: heads
+                .iter()
+                .map(|h| h.keys.pages().spilled_bytes() + h.values.pages().spilled_bytes())
+                .sum(),
+        }
+    }
+
+    /// Allocated bytes per token held; 0 where there are none.
+    pub fn bytes_per_token(&self) -> f64 {
+        let held = self.tokens - self.evicted;
+        if held == 0 { 0.0 } else { self.allocated_bytes as f64 / held as f64 }
+    }
+}

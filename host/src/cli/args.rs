@@ -1,0 +1,83 @@
+//! Arguments that several commands share.
+
+use clap::Args;
+use tqkv::preset::{KvCodecs, UnknownCodec, parse_codec};
+use tqkv_core::{CodecId, Effort, Options, ScaleMode};
+
+/// How blocks are encoded.
+#[derive(Debug, Args)]
+pub(crate) struct EncodeArgs {
+    /// Seed of the rotation's random signs.
+    #[arg(long, value_name = "N", default_value_t = Options::default().seed)]
+    pub(crate) seed: u64,
+    /// How a block's scale is chosen: raw, preserving (the norm), unbiased (the dot products) or mmse
+    /// (least error).
+    #[arg(long, value_name = "MODE", value_parser = scale_mode, default_value = "unbiased")]
+    pub(crate) scale_mode: ScaleMode,
+    /// How far the encoder searches: fast, default or best; the format stays the same.
+    #[arg(long, value_name = "EFFORT", value_parser = effort, default_value = "default")]
+    pub(crate) effort: Effort,
+}
+
+impl EncodeArgs {
+    pub(crate) fn options(&self) -> Options {
+        Options { seed: self.seed, scale_mode: self.scale_mode, effort: self.effort }
+    }
+}
+
+pub(crate) fn codec(name: &str) -> Result<CodecId, UnknownCodec> {
+    parse_codec(name)
+}
+
+pub(crate) fn scale_mode(name: &str) -> Result<ScaleMode, String> {
+    ScaleMode::from_name(name).ok_or_else(|| accepted(ScaleMode::ALL.map(ScaleMode::name)))
+}
+
+fn effort(name: &str) -> Result<Effort, String> {
+    Effort::from_name(name).ok_or_else(|| accepted(Effort::ALL.map(Effort::name)))
+}
+
+fn accepted<const N: usize>(names: [&str; N]) -> String {
+    format!("accepted are {}", names.join(", "))
+}
+
+/// Which codecs keep K and V.
+#[derive(Debug, Args)]
+pub(crate) struct KvArgs {
+    /// A preset (safe-lowbit, balanced, ..), K,V codecs, or one codec for both; may be repeated.
+    #[arg(long = "kv", value_name = "PRESET|K,V")]
+    kv: Vec<KvCodecs>,
+    /// The codec of K (that of V is f16 unless given); the name that llama.cpp uses.
+    #[arg(long, value_name = "CODEC", value_parser = codec, conflicts_with = "kv")]
+    cache_type_k: Option<CodecId>,
+    /// The codec of V (that of K is f16 unless given).
+    #[arg(long, value_name = "CODEC", value_parser = codec, conflicts_with = "kv")]
+    cache_type_v: Option<CodecId>,
+}
+
+impl KvArgs {
+    /// The pairs asked for, in order; `default` where none was.
+    pub(crate) fn pairs(&self, default: &[KvCodecs]) -> Vec<KvCodecs> {
+        if self.cache_type_k.is_some() || self.cache_type_v.is_some() {
+            return vec![KvCodecs {
+                k: self.cache_type_k.unwrap_or(CodecId::F16),
+                v: self.cache_type_v.unwrap_or(CodecId::F16),
+            }];
+        }
+        if self.kv.is_empty() {
+            return default.to_vec();
+        }
+        self.kv.clone()
+    }
+}
+
+/// The tokens that stay uncompressed.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct WindowArgs {
+    /// Newest tokens kept as f16.
+    #[arg(long, value_name = "TOKENS", default_value_t = 128)]
+    pub(crate) hot: usize,
+    /// First tokens kept as f16.
+    #[arg(long, value_name = "TOKENS", default_value_t = 4)]
+    pub(crate) sinks: usize,
+}

@@ -1,0 +1,82 @@
+//! `tqkv decode`: a `.tqk` file to a `.npy` array.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use tqkv::array::{ArrayError, NpyWriter};
+use tqkv::file::{FileError, Reader};
+
+use super::error::CliError;
+use super::output::{Output, grouped};
+
+/// Decode a .tqk file into an f32 .npy array of shape [count, D].
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  tqkv decode keys.tqk keys.npy
+  python3 -c 'import numpy; print(numpy.load(\"keys.npy\").shape)'")]
+pub(crate) struct Args {
+    /// The file to read.
+    #[arg(value_name = "IN.tqk")]
+    input: PathBuf,
+    /// The array to write.
+    #[arg(value_name = "OUT.npy")]
+    output: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Decoded {
+    input: String,
+    output: String,
+    codec: &'static str,
+    dim: usize,
+    count: u64,
+}
+
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    let bad_file = |e: FileError| CliError::file(&args.input, &e);
+    let bad_array = |e: ArrayError| CliError::array(&args.output.display().to_string(), &e);
+    let file = File::open(&args.input).map_err(|e| CliError::io(&args.input, &e))?;
+    let mut reader = Reader::new(file).map_err(bad_file)?;
+    let header = reader.header().clone();
+    let block_bytes = reader.block_bytes();
+    let codec = header.codec().map_err(bad_file)?;
+    let mut npy = NpyWriter::create(&args.output, header.count, header.dim).map_err(bad_array)?;
+
+    let bar = out.progress(header.count, "decoding");
+    let mut x = vec![0f32; header.dim];
+    let mut index = 0u64;
+    while let Some(blocks) = reader.next_chunk().map_err(bad_file)? {
+        for block in blocks.chunks_exact(block_bytes) {
+            codec.decode(block, &mut x).map_err(|e| {
+                let path = args.input.display();
+                CliError::bad_input(format_args!("{path}: block {index} cannot be decoded: {e}"))
+            })?;
+            for (x, m) in x.iter_mut().zip(header.mean.iter().flatten()) {
+                *x += m;
+            }
+            npy.push(&x).map_err(bad_array)?;
+            index += 1;
+        }
+        bar.set_position(index);
+    }
+    bar.finish_and_clear();
+    npy.commit().map_err(bad_array)?;
+
+    let done = Decoded {
+        input: args.input.display().to_string(),
+        output: args.output.display().to_string(),
+        codec: header.codec.name(),
+        dim: header.dim,
+        count: header.count,
+    };
+    out.print(&done, |done| {
+        format!(
+            "{}: {} vectors of {} coordinates from {}",
+            done.output,
+            grouped(done.count),
+            done.dim,
+            done.codec,
+        )
+    })
+}

@@ -1,0 +1,135 @@
+//! `tqkv encode`: an array to a `.tqk` file.
+
+use std::path::PathBuf;
+
+use rayon::prelude::*;
+use serde::Serialize;
+use tqkv::array::Vectors;
+use tqkv::file::{FileError, Header, Writer};
+use tqkv_core::{AnyCodec, CodecId};
+
+use super::args::{self, EncodeArgs};
+use super::error::CliError;
+use super::output::{Output, grouped};
+
+/// Encode an array of vectors into a .tqk file.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: 300 keys of head dim 128 at 4 bits, 66 bytes each
+  tqkv encode --codec s4 keys.npy keys.tqk
+  tqkv encode --codec s3 --centre model.safetensors:layers.0.k keys.tqk")]
+pub(crate) struct Args {
+    /// Codec of the blocks.
+    #[arg(long, value_parser = args::codec)]
+    codec: CodecId,
+    #[command(flatten)]
+    encode: EncodeArgs,
+    /// Subtract the mean of all vectors first; the file keeps it and decoding adds it back.
+    #[arg(long)]
+    centre: bool,
+    /// Array of shape [.., D]: a .npy of f32 or f16, or file.safetensors:name (also bf16).
+    #[arg(value_name = "IN")]
+    input: String,
+    /// The file to write.
+    #[arg(value_name = "OUT.tqk")]
+    output: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Encoded<'a> {
+    input: &'a str,
+    output: String,
+    codec: &'static str,
+    scale_mode: &'static str,
+    seed: u64,
+    dim: usize,
+    count: u64,
+    centred: bool,
+    bytes_per_vector: usize,
+    file_bytes: u64,
+}
+
+/// Rows encoded between two writes.
+const BATCH: usize = 4096;
+
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    let bad_array = |e| CliError::array(&args.input, &e);
+    let vectors = Vectors::open(&args.input).map_err(bad_array)?;
+    let codec = AnyCodec::new(args.codec, vectors.dim(), args.encode.options())
+        .map_err(|e| CliError::shape(args.codec, vectors.dim(), e))?;
+    let mean = args.centre.then(|| vectors.mean()).transpose();
+    let mean = mean.map_err(bad_array)?;
+    let header = Header::new(&codec, mean);
+    let bad_file = |e: FileError| CliError::file(&args.output, &e);
+    let mut writer = Writer::create(&args.output, header.clone()).map_err(bad_file)?;
+
+    let bar = out.progress(vectors.rows() as u64, "encoding");
+    let mut blocks = vec![0; BATCH.min(vectors.rows()) * codec.block_bytes()];
+    for start in (0..vectors.rows()).step_by(BATCH) {
+        let rows = BATCH.min(vectors.rows() - start);
+        let blocks = &mut blocks[..rows * codec.block_bytes()];
+        encode_batch(args, &codec, &vectors, header.mean.as_deref(), start, blocks)?;
+        for block in blocks.chunks_exact(codec.block_bytes()) {
+            writer.push(block).map_err(bad_file)?;
+        }
+        bar.inc(rows as u64);
+    }
+    bar.finish_and_clear();
+    let count = writer.commit().map_err(bad_file)?;
+
+    let file_bytes = std::fs::metadata(&args.output).map_err(|e| CliError::io(&args.output, &e))?;
+    let done = Encoded {
+        input: &args.input,
+        output: args.output.display().to_string(),
+        codec: args.codec.name(),
+        scale_mode: args.encode.scale_mode.name(),
+        seed: args.encode.seed,
+        dim: codec.dim(),
+        count,
+        centred: args.centre,
+        bytes_per_vector: codec.block_bytes(),
+        file_bytes: file_bytes.len(),
+    };
+    out.print(&done, |done| {
+        format!(
+            "{}: {} vectors of {} coordinates as {}, {} bytes each, {} in all",
+            done.output,
+            grouped(done.count),
+            done.dim,
+            done.codec,
+            done.bytes_per_vector,
+            grouped(done.file_bytes),
+        )
+    })
+}
+
+/// Encodes rows `start..` into `blocks`, on all threads; of several bad rows the first is reported.
+fn encode_batch(
+    args: &Args,
+    codec: &AnyCodec,
+    vectors: &Vectors,
+    mean: Option<&[f32]>,
+    start: usize,
+    blocks: &mut [u8],
+) -> Result<(), CliError> {
+    let results: Vec<Result<(), CliError>> = blocks
+        .par_chunks_exact_mut(codec.block_bytes())
+        .enumerate()
+        .map_init(
+            || vec![0f32; codec.dim()],
+            |x, (i, block)| {
+                let row = start + i;
+                vectors.read_row(row, x).map_err(|e| CliError::array(&args.input, &e))?;
+                for (x, m) in x.iter_mut().zip(mean.unwrap_or_default()) {
+                    *x -= m;
+                }
+                codec.encode(x, block).map_err(|e| {
+                    CliError::bad_input(format_args!(
+                        "{}: row {row} (counted from 0) cannot be encoded: {e}",
+                        args.input
+                    ))
+                })
+            },
+        )
+        .collect();
+    results.into_iter().collect()
+}

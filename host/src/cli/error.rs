@@ -1,0 +1,116 @@
+//! Errors of the command line: one line on stderr, 2 for bad input, 1 for a failure.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+use tqkv::array::ArrayError;
+use tqkv::file::FileError;
+use tqkv::stats::StatsError;
+use tqkv_core::{CodecId, ShapeError};
+
+/// A message and the exit code that goes with it.
+#[derive(Debug)]
+pub(crate) struct CliError {
+    message: String,
+    code: u8,
+    broken_pipe: bool,
+}
+
+const BAD_INPUT: u8 = 2;
+const FAILURE: u8 = 1;
+
+impl CliError {
+    /// The caller gave something that cannot be used.
+    pub(crate) fn bad_input(message: impl fmt::Display) -> Self {
+        Self::new(message, BAD_INPUT)
+    }
+
+    fn new(message: impl fmt::Display, code: u8) -> Self {
+        // Some libraries' messages span lines.
+        let message = message.to_string();
+        let lines: Vec<_> = message.split_whitespace().collect();
+        Self { message: lines.join(" "), code, broken_pipe: false }
+    }
+
+    /// Something wrong with the file at `path`.
+    pub(crate) fn file(path: &Path, error: &FileError) -> Self {
+        match error {
+            FileError::Io(error) => Self::io(path, error),
+            error => Self::bad_input(format_args!("{}: {error}", path.display())),
+        }
+    }
+
+    /// Something wrong with the array that `spec` names.
+    pub(crate) fn array(spec: &str, error: &ArrayError) -> Self {
+        match error {
+            ArrayError::Io(error) => Self::io(Path::new(spec), error),
+            error => Self::bad_input(format_args!("{spec}: {error}")),
+        }
+    }
+
+    /// Something wrong while measuring the vectors named `spec` against the array `queries`.
+    pub(crate) fn stats(spec: &str, queries: Option<&str>, error: &StatsError) -> Self {
+        match (error, queries) {
+            (StatsError::Vectors(error), _) => Self::array(spec, error),
+            (StatsError::Queries(error), queries) => Self::array(queries.unwrap_or("random queries"), error),
+            (error, _) => Self::bad_input(format_args!("{spec}: {error}")),
+        }
+    }
+
+    /// A codec that has no blocks of the head dim.
+    pub(crate) fn shape(codec: CodecId, dim: usize, error: ShapeError) -> Self {
+        Self::bad_input(format_args!("codec {} at head dim {dim}: {error}", codec.name()))
+    }
+
+    /// The system failed on `path`: bad input where another path would do, a failure otherwise.
+    pub(crate) fn io(path: &Path, error: &io::Error) -> Self {
+        use io::ErrorKind as Kind;
+        let code = match error.kind() {
+            Kind::NotFound
+            | Kind::PermissionDenied
+            | Kind::IsADirectory
+            | Kind::NotADirectory
+            | Kind::InvalidInput
+            | Kind::InvalidData
+            | Kind::InvalidFilename
+            | Kind::ReadOnlyFilesystem => BAD_INPUT,
+            _ => FAILURE,
+        };
+        Self::new(format_args!("{}: {error}", path.display()), code)
+    }
+
+    /// A command line that clap refuses: its message without the usage text, on one line.
+    pub(crate) fn usage(error: &clap::Error) -> Self {
+        let text = error.to_string();
+        let text = text.strip_prefix("error: ").unwrap_or(&text);
+        let end = ["\nUsage:", "\nFor more information"].iter().filter_map(|marker| text.find(marker)).min();
+        let message = &text[..end.unwrap_or(text.len())];
+        Self::bad_input(format_args!("{message} (see --help)"))
+    }
+
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.code)
+    }
+
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        self.broken_pipe
+    }
+}
+
+impl fmt::Display for CliError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// Writing to stdout.
+impl From<io::Error> for CliError {
+    fn from(error: io::Error) -> Self {
+        Self {
+            broken_pipe: error.kind() == io::ErrorKind::BrokenPipe,
+            ..Self::new(format_args!("stdout: {error}"), FAILURE)
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! `tqkv inspect`: what a `.tqk` file says about itself, and whether its bytes are whole.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use tqkv::file::{FileError, TqkView, VERSION};
+
+use super::error::CliError;
+use super::output::{Output, grouped, table};
+
+/// Show the header of a .tqk file and check every CRC.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: exit code 0 says that every byte is as it was written
+  tqkv inspect keys.tqk
+  tqkv inspect --json keys.tqk")]
+pub(crate) struct Args {
+    /// The file to read.
+    #[arg(value_name = "IN.tqk")]
+    input: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Inspected {
+    file: String,
+    version: u16,
+    codec: &'static str,
+    codec_code: u8,
+    scale_mode: &'static str,
+    scale_mode_code: u8,
+    dim: usize,
+    count: u64,
+    seed: u64,
+    bytes_per_vector: usize,
+    blocks_per_chunk: u32,
+    header_bytes: usize,
+    chunks: u64,
+    mean: Option<Vec<f32>>,
+    /// `ok`, or `damaged`: the header is always whole here, a file whose header is not has no fields.
+    crc: &'static str,
+    damaged_chunks: Vec<u64>,
+}
+
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    let bad_file = |e: FileError| CliError::file(&args.input, &e);
+    let view = TqkView::open(&args.input).map_err(bad_file)?;
+    let header = view.header();
+    let chunks = header.num_chunks();
+    let bar = out.progress(chunks, "checking");
+    let damaged_chunks: Vec<_> =
+        (0..chunks).inspect(|_| bar.inc(1)).filter(|&chunk| view.chunk(chunk).is_err()).collect();
+    bar.finish_and_clear();
+    let damaged = damaged_chunks.first().copied();
+    let found = Inspected {
+        file: args.input.display().to_string(),
+        version: VERSION,
+        codec: header.codec.name(),
+        codec_code: header.codec.code(),
+        scale_mode: header.scale_mode.name(),
+        scale_mode_code: header.scale_mode.code(),
+        dim: header.dim,
+        count: header.count,
+        seed: header.seed,
+        bytes_per_vector: view.block_bytes(),
+        blocks_per_chunk: header.blocks_per_chunk,
+        header_bytes: header.byte_len(),
+        chunks,
+        mean: header.mean.clone(),
+        crc: if damaged.is_some() { "damaged" } else { "ok" },
+        damaged_chunks,
+    };
+    out.print(&found, human)?;
+    match damaged {
+        Some(chunk) => view.chunk(chunk).map(|_| ()).map_err(bad_file),
+        None => Ok(()),
+    }
+}
+
+fn human(found: &Inspected) -> String {
+    let mean = found.mean.as_ref().map_or("none".to_string(), |mean| {
+        let norm = mean.iter().map(|m| f64::from(*m).powi(2)).sum::<f64>().sqrt();
+        format!("present, norm {norm:.4}")
+    });
+    let rows = [
+        ("version", found.version.to_string()),
+        ("codec", format!("{} (code {})", found.codec, found.codec_code)),
+        ("scale mode", format!("{} (code {})", found.scale_mode, found.scale_mode_code)),
+        ("head dim", found.dim.to_string()),
+        ("vectors", grouped(found.count)),
+        ("rotation seed", found.seed.to_string()),
+        ("bytes per vector", found.bytes_per_vector.to_string()),
+        ("blocks per chunk", grouped(found.blocks_per_chunk.into())),
+        ("header bytes", grouped(found.header_bytes as u64)),
+        ("chunks", grouped(found.chunks)),
+        ("mean", mean),
+        (
+            "CRC",
+            match found.damaged_chunks.len() {
+                0 => "ok, header and every chunk".to_string(),
+                n => format!("damaged: {n} of {} chunks", found.chunks),
+            },
+        ),
+    ];
+    let rows = rows.map(|(name, value)| vec![name.to_string(), value]);
+    table(&["field", "value"], rows)
+}

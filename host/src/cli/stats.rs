@@ -1,0 +1,124 @@
+//! `tqkv stats`: what each codec does to vectors and their dot products.
+
+use serde::Serialize;
+use tqkv::array::{ArrayError, Vectors};
+use tqkv::stats::{self, CodecStats};
+use tqkv_core::{AnyCodec, CodecId, is_supported_head_dim};
+
+use super::args::{self, EncodeArgs};
+use super::error::CliError;
+use super::output::{Output, grouped, table};
+
+/// Measure the error of codecs on an array, or on random directions.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: the classic 1 to 4 bit figures, then a model's own keys and queries
+  tqkv stats --random 100000 --codec s1,s2,s3,s4 --scale-mode raw
+  tqkv stats --codec s4 --codec i8 keys.safetensors:layers.0.k --queries q.npy
+
+Columns: relative MSE is the mean of |x-x^|^2/|x|^2 as stored, cosine that between x and x^. Slope is
+the regression of <q,x^> on <q,x> (1 is unbiased) and dot error its root mean square error relative to
+<q,x>, over random unit queries unless --queries is given.")]
+pub(crate) struct Args {
+    /// Codecs to measure; may be repeated [default: all that have the head dim].
+    #[arg(long = "codec", value_name = "CODEC", value_parser = args::codec, value_delimiter = ',')]
+    codecs: Vec<CodecId>,
+    #[command(flatten)]
+    encode: EncodeArgs,
+    /// Array of shape [.., D]: a .npy of f32 or f16, or file.safetensors:name (also bf16).
+    #[arg(value_name = "IN")]
+    input: Option<String>,
+    /// Measure this many random directions instead of an array.
+    #[arg(long, value_name = "N", default_value_t = 20_000, conflicts_with = "input",
+        value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    random: u32,
+    /// Their head dim.
+    #[arg(long, value_name = "D", default_value_t = 128, conflicts_with = "input")]
+    dim: usize,
+    /// Seed of the random directions and queries (--seed is that of the rotation).
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    data_seed: u64,
+    /// Queries of shape [.., D] [default: 32 random unit vectors].
+    #[arg(long, value_name = "ARRAY")]
+    queries: Option<String>,
+}
+
+/// Random queries: every vector meets each, so 20,000 vectors give 640,000 dot products.
+const RANDOM_QUERIES: usize = 32;
+
+#[derive(Serialize)]
+struct Report {
+    dim: usize,
+    count: usize,
+    codecs: Vec<CodecStats>,
+}
+
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    let name = args.input.as_deref().unwrap_or("random directions");
+    let vectors = match &args.input {
+        Some(spec) => Vectors::open(spec),
+        None => random(args.random as usize, args.dim, args.data_seed),
+    };
+    let vectors = vectors.map_err(|e| CliError::array(name, &e))?;
+    if vectors.rows() == 0 {
+        return Err(CliError::bad_input(format_args!("{name}: there are no vectors in it")));
+    }
+    let codecs = codecs(args, vectors.dim())?;
+    let queries = match &args.queries {
+        Some(spec) => Vectors::open(spec).map_err(|e| CliError::array(spec, &e))?,
+        // Another seed than the data's, so that no query is one of the vectors.
+        None => {
+            random(RANDOM_QUERIES, vectors.dim(), !args.data_seed).map_err(|e| CliError::array(name, &e))?
+        }
+    };
+    let bar = out.progress((vectors.rows() * codecs.len()) as u64, "measuring");
+    let measured: Result<Vec<_>, _> =
+        codecs.iter().map(|codec| stats::measure(codec, &vectors, &queries, &|rows| bar.inc(rows))).collect();
+    bar.finish_and_clear();
+    let report = Report {
+        dim: vectors.dim(),
+        count: vectors.rows(),
+        codecs: measured.map_err(|e| CliError::stats(name, args.queries.as_deref(), &e))?,
+    };
+    out.print(&report, human)
+}
+
+/// The head dim is checked before a vector is drawn, as a hostile one would take all memory.
+fn random(rows: usize, dim: usize, seed: u64) -> Result<Vectors, ArrayError> {
+    if is_supported_head_dim(dim) {
+        return stats::random_directions(rows, dim, seed);
+    }
+    Err(ArrayError::Shape(vec![rows, dim]))
+}
+
+/// The codecs asked for at head dim `dim`; without any, all that have it.
+fn codecs(args: &Args, dim: usize) -> Result<Vec<AnyCodec>, CliError> {
+    let options = args.encode.options();
+    if args.codecs.is_empty() && is_supported_head_dim(dim) {
+        let all = CodecId::ALL.iter();
+        return Ok(all.filter_map(|&id| AnyCodec::new(id, dim, options).ok()).collect());
+    }
+    let asked = if args.codecs.is_empty() { &[CodecId::F16] } else { args.codecs.as_slice() };
+    asked.iter().map(|&id| AnyCodec::new(id, dim, options).map_err(|e| CliError::shape(id, dim, e))).collect()
+}
+
+fn human(report: &Report) -> String {
+    let rows = report.codecs.iter().map(|s| {
+        vec![
+            s.codec.to_string(),
+            s.scale_mode.to_string(),
+            s.bytes_per_vector.to_string(),
+            format!("{:.3}", s.bits_per_value),
+            significant(s.relative_mse),
+            format!("{:.6}", s.mean_cosine),
+            format!("{:.5}", s.dot_slope),
+            significant(s.dot_error),
+        ]
+    });
+    let head = ["codec", "scale", "bytes", "bits/value", "relative MSE", "cosine", "slope", "dot error"];
+    format!("{} vectors of {} coordinates\n{}", grouped(report.count as u64), report.dim, table(&head, rows))
+}
+
+/// Four significant digits, plain down to a thousandth.
+fn significant(x: f64) -> String {
+    if x.abs() >= 1e-3 { format!("{x:.5}") } else { format!("{x:.3e}") }
+}

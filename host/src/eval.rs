@@ -1,0 +1,289 @@
+//! Quality of a cache on text: perplexity, KL divergence and top-1 agreement against a reference cache.
+//!
+//! Convention: non-overlapping windows of T tokens without special tokens, each with an empty cache; tokens 1..T-1
+//! of a window are scored (the first is only input); perplexity is exp(mean negative log likelihood in nats per
+//! token); KL(reference || setting) and agreement are means over all T positions. The windows are the outer loop and
+//! the settings the inner one, so memory holds the states of one window only.
+
+use crate::attention::AttentionCache;
+use crate::error::CacheError;
+use crate::model::sampling::argmax;
+use crate::model::{Model, ModelError, SpecialTokens};
+
+/// Rows whose logits are held at once: bounds memory for vocabularies of 100,000 and more.
+const LOGIT_ROWS: usize = 128;
+
+/// A cache under test: a name and how to make an empty one.
+pub struct Setting<'a> {
+    /// Name for the report.
+    pub name: String,
+    /// Makes an empty cache of the model's shape; called once a window.
+    pub new_cache: Box<CacheFactory<'a>>,
+}
+
+/// Makes an empty cache.
+pub type CacheFactory<'a> = dyn Fn() -> Result<Box<dyn AttentionCache>, CacheError> + 'a;
+
+/// Which windows to evaluate, and what to compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EvalSpec {
+    /// Tokens per window, T.
+    pub context: usize,
+    /// Windows from the start of the text; `None` for all whole ones.
+    pub windows: Option<usize>,
+    /// Whether hidden states are compared layer by layer as well.
+    pub layers: bool,
+}
+
+/// Figures of one setting.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EvalResult {
+    /// Name of the setting.
+    pub name: String,
+    /// Mean negative log likelihood, nats per token.
+    pub nll: f64,
+    /// exp(nll).
+    pub perplexity: f64,
+    /// nll minus that of the reference.
+    pub nll_delta: f64,
+    /// Mean KL(reference || setting), nats per token.
+    pub kl: f64,
+    /// Share of positions where the likeliest token is the reference's.
+    pub top1_agreement: f64,
+    /// Bytes allocated by the cache at the end of a window, per token; mean over the windows.
+    pub cache_bytes_per_token: f64,
+    /// Mean cosine between the residual stream after each layer and the reference's; empty unless asked for.
+    pub layer_cosine: Vec<f64>,
+}
+
+/// A whole evaluation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EvalReport {
+    /// Tokens per window.
+    pub context: usize,
+    /// Windows evaluated.
+    pub windows: usize,
+    /// The reference, against itself.
+    pub reference: EvalResult,
+    /// The settings in the order given.
+    pub results: Vec<EvalResult>,
+}
+
+/// Evaluates `settings` against `reference` on `text`. `progress(done, total)` counts forward passes of a window.
+///
+/// # Errors
+/// [`ModelError::Evaluation`] where the windows do not fit the text, [`ModelError::ContextExceeded`] where they do
+/// not fit the model, [`ModelError::NonFiniteLogits`], and whatever tokeniser and caches refuse.
+pub fn evaluate(
+    model: &Model,
+    text: &[u8],
+    spec: &EvalSpec,
+    reference: &Setting<'_>,
+    settings: &[Setting<'_>],
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<EvalReport, ModelError> {
+    let tokens = model.tokenizer().encode(text, SpecialTokens::Omit)?;
+    let windows = count_windows(model, tokens.len(), spec)?;
+    let total = windows * (settings.len() + 1);
+    let mut done = 0;
+    let mut tick = || {
+        done += 1;
+        progress(done, total);
+    };
+    let mut reference_tally = Tally::default();
+    let mut tallies: Vec<Tally> = settings.iter().map(|_| Tally::default()).collect();
+    for window in tokens.chunks_exact(spec.context).take(windows) {
+        let mut states = States::default();
+        let base = run(model, window, reference, &mut reference_tally, &mut |layer, _, x| {
+            if spec.layers {
+                states.push(layer, x);
+            }
+        })?;
+        tick();
+        let mut hidden = Vec::with_capacity(settings.len());
+        for (setting, tally) in settings.iter().zip(&mut tallies) {
+            let mut cosines = Vec::new();
+            hidden.push(run(model, window, setting, tally, &mut |layer, offset, x| {
+                if spec.layers {
+                    cosines.push((layer, states.cosine_sum(layer, offset, x, model.config().hidden_size)));
+                }
+            })?);
+            tally.add_cosines(&cosines);
+            tick();
+        }
+        score(model, window, &base, &hidden, &mut reference_tally, &mut tallies)?;
+    }
+    let nll = reference_tally.nll / reference_tally.scored as f64;
+    let results = settings.iter().zip(tallies).map(|(s, t)| t.finish(&s.name, nll)).collect();
+    if spec.layers {
+        reference_tally.cosine = vec![reference_tally.positions as f64; model.config().num_layers];
+    }
+    let reference = reference_tally.finish(&reference.name, nll);
+    Ok(EvalReport { context: spec.context, windows, reference, results })
+}
+
+fn count_windows(model: &Model, tokens: usize, spec: &EvalSpec) -> Result<usize, ModelError> {
+    let context = model.config().context;
+    if spec.context < 2 {
+        return Err(ModelError::Evaluation(format!(
+            "a window of {} tokens scores nothing; accepted: 2 to {context}",
+            spec.context
+        )));
+    }
+    if spec.context > context {
+        return Err(ModelError::ContextExceeded { prompt: 0, new: spec.context, context });
+    }
+    let available = tokens / spec.context;
+    let windows = spec.windows.unwrap_or(available);
+    if windows == 0 || windows > available {
+        return Err(ModelError::Evaluation(format!(
+            "{windows} windows of {} tokens asked for; the text has {tokens} tokens, enough for {available}",
+            spec.context
+        )));
+    }
+    Ok(windows)
+}
+
+/// Runs one window through a fresh cache; the result is the last hidden states.
+fn run(
+    model: &Model,
+    window: &[u32],
+    setting: &Setting<'_>,
+    tally: &mut Tally,
+    observer: &mut dyn FnMut(usize, usize, &[f32]),
+) -> Result<Vec<f32>, ModelError> {
+    let mut cache = (setting.new_cache)()?;
+    let hidden = model.hidden(window, 0, cache.as_mut(), observer)?;
+    tally.cache_bytes += cache.allocated_bytes();
+    Ok(hidden)
+}
+
+/// Logits of the reference once, then of every setting, a few rows at a time.
+fn score(
+    model: &Model,
+    window: &[u32],
+    base: &[f32],
+    hidden: &[Vec<f32>],
+    base_tally: &mut Tally,
+    tallies: &mut [Tally],
+) -> Result<(), ModelError> {
+    let (width, vocab) = (model.config().hidden_size, model.config().vocab_size);
+    for first in (0..window.len()).step_by(LOGIT_ROWS) {
+        let rows = first..window.len().min(first + LOGIT_ROWS);
+        let span = rows.start * width..rows.end * width;
+        let base_rows = log_softmax(&model.logits(&base[span.clone()]), vocab, first)?;
+        let others = hidden
+            .iter()
+            .map(|h| log_softmax(&model.logits(&h[span.clone()]), vocab, first))
+            .collect::<Result<Vec<_>, _>>()?;
+        for (i, position) in rows.enumerate() {
+            let target = window.get(position + 1).map(|t| *t as usize);
+            base_tally.add(&base_rows[i], &base_rows[i], target);
+            for (tally, other) in tallies.iter_mut().zip(&others) {
+                tally.add(&base_rows[i], &other[i], target);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Log probabilities of one position.
+struct LogProbs {
+    values: Vec<f32>,
+    best: usize,
+}
+
+fn log_softmax(logits: &[f32], vocab: usize, first: usize) -> Result<Vec<LogProbs>, ModelError> {
+    let row = |(i, row): (usize, &[f32])| {
+        let best = argmax(row).ok_or(ModelError::NonFiniteLogits { position: first + i })?;
+        let max = row[best];
+        // The sum in f64: a vocabulary of 150,000 equal terms would lose digits in f32.
+        let log_sum = row.iter().map(|l| f64::from((l - max).exp())).sum::<f64>().ln();
+        let values = row.iter().map(|l| (f64::from(l - max) - log_sum) as f32).collect();
+        Ok(LogProbs { values, best })
+    };
+    logits.chunks_exact(vocab).enumerate().map(row).collect()
+}
+
+/// Running sums of one setting.
+#[derive(Default)]
+struct Tally {
+    nll: f64,
+    scored: usize,
+    kl: f64,
+    agreed: usize,
+    positions: usize,
+    cache_bytes: usize,
+    cosine: Vec<f64>,
+}
+
+impl Tally {
+    fn add(&mut self, reference: &LogProbs, own: &LogProbs, target: Option<usize>) {
+        if let Some(target) = target {
+            self.nll -= f64::from(own.values[target]);
+            self.scored += 1;
+        }
+        let kl = |(r, o): (&f32, &f32)| {
+            // A token of probability 0 adds nothing, whatever the other side says.
+            if *r == f32::NEG_INFINITY { 0.0 } else { f64::from(r.exp()) * (f64::from(*r) - f64::from(*o)) }
+        };
+        self.kl += reference.values.iter().zip(&own.values).map(kl).sum::<f64>();
+        self.agreed += usize::from(reference.best == own.best);
+        self.positions += 1;
+    }
+
+    fn add_cosines(&mut self, sums: &[(usize, f64)]) {
+        for &(layer, sum) in sums {
+            if self.cosine.len() <= layer {
+                self.cosine.resize(layer + 1, 0.0);
+            }
+            self.cosine[layer] += sum;
+        }
+    }
+
+    fn finish(self, name: &str, reference_nll: f64) -> EvalResult {
+        let positions = self.positions as f64;
+        let nll = self.nll / self.scored as f64;
+        EvalResult {
+            name: name.to_owned(),
+            nll,
+            perplexity: nll.exp(),
+            nll_delta: nll - reference_nll,
+            kl: self.kl / positions,
+            top1_agreement: self.agreed as f64 / positions,
+            cache_bytes_per_token: self.cache_bytes as f64 / positions,
+            layer_cosine: self.cosine.iter().map(|sum| sum / positions).collect(),
+        }
+    }
+}
+
+/// The reference's residual stream after every layer, `[T, hidden_size]` each.
+#[derive(Default)]
+struct States(Vec<Vec<f32>>);
+
+impl States {
+    fn push(&mut self, layer: usize, x: &[f32]) {
+        if self.0.len() <= layer {
+            self.0.resize(layer + 1, Vec::new());
+        }
+        self.0[layer].extend_from_slice(x);
+    }
+
+    /// Sum over the rows of `x` of the cosine with the reference's rows from `offset` on.
+    fn cosine_sum(&self, layer: usize, offset: usize, x: &[f32], width: usize) -> f64 {
+        let reference = self.0[layer][offset * width..].chunks_exact(width);
+        x.chunks_exact(width).zip(reference).map(|(a, b)| cosine(a, b)).sum()
+    }
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let (mut dot, mut aa, mut bb) = (0.0f64, 0.0f64, 0.0f64);
+    for (x, y) in a.iter().zip(b) {
+        let (x, y) = (f64::from(*x), f64::from(*y));
+        dot += x * y;
+        aa += x * x;
+        bb += y * y;
+    }
+    // Two zero vectors agree.
+    if aa == 0.0 && bb == 0.0 { 1.0 } else { dot / (aa * bb).sqrt().max(f64::MIN_POSITIVE) }
+}

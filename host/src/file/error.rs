@@ -1,0 +1,105 @@
+//! What can be wrong with a `.tqk` file.
+
+use std::io;
+
+use tqkv_core::{CodecId, ScaleMode, ShapeError};
+
+use super::{MAX_CHUNK_PAYLOAD, VERSION};
+
+/// Why a `.tqk` file cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// The system failed to read or write.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The first bytes are not the magic.
+    #[error("not a .tqk file (the first 8 bytes must be 89 54 51 4b 0d 0a 1a 0a)")]
+    BadMagic,
+    /// A version other than [`VERSION`].
+    #[error("version {0} of the .tqk format is unknown, accepted is {VERSION}")]
+    UnsupportedVersion(u16),
+    /// The header's CRC-32 does not fit its bytes.
+    #[error("damaged header (CRC-32 does not match)")]
+    HeaderCrc,
+    /// Two fields of the header contradict each other.
+    #[error("inconsistent header: {0}")]
+    InconsistentHeader(&'static str),
+    /// A codec code that no codec has.
+    #[error("unknown codec code {0}, accepted are {list}", list = codec_codes())]
+    UnknownCodec(u8),
+    /// A scale mode code that no mode has.
+    #[error("unknown scale mode code {0}, accepted are {list}", list = scale_mode_codes())]
+    UnknownScaleMode(u8),
+    /// A flag bit that version 1 does not define.
+    #[error("unknown flags {0:#06x}, accepted is bit 0 (mean present)")]
+    UnknownFlags(u16),
+    /// The codec has no blocks of this head dim.
+    #[error("codec {codec} at head dim {dim}: {source}", codec = .codec.name())]
+    UnsupportedHeadDim {
+        /// The codec.
+        codec: CodecId,
+        /// Coordinates per vector.
+        dim: usize,
+        /// Which head dims it has.
+        source: ShapeError,
+    },
+    /// More payload in a chunk than the format allows, or none.
+    #[error(
+        "{blocks} blocks of {block_bytes} bytes in a chunk, accepted are 1 block to {MAX_CHUNK_PAYLOAD} bytes"
+    )]
+    ChunkSize {
+        /// Blocks per chunk.
+        blocks: u32,
+        /// Bytes per block.
+        block_bytes: usize,
+    },
+    /// A mean that holds NaN or infinity.
+    #[error("the mean holds NaN or infinity")]
+    NonFiniteMean,
+    /// The bytes end too early.
+    #[error("truncated: {0} missing")]
+    Truncated(String),
+    /// Bytes after the last chunk.
+    #[error("bytes after the last of {0} blocks")]
+    TrailingBytes(u64),
+    /// A chunk that is not the one that belongs here.
+    #[error("chunk {0} is not the one that belongs at this place")]
+    ChunkOrder(u64),
+    /// A chunk whose CRC-32 does not fit its bytes.
+    #[error("damaged chunk {0} (CRC-32 does not match)")]
+    ChunkCrc(u64),
+    /// No such block.
+    #[error("block {index} asked for, the file has {count}")]
+    OutOfBounds {
+        /// The index asked for.
+        index: u64,
+        /// Blocks in the file.
+        count: u64,
+    },
+    /// A block handed to the writer, or a buffer to the reader, of the wrong length.
+    #[error("a block has {expected} bytes, {found} were given")]
+    BlockLength {
+        /// Bytes of one block of this file.
+        expected: usize,
+        /// Bytes given.
+        found: usize,
+    },
+}
+
+impl FileError {
+    /// True where the bytes are to blame, false where the system failed.
+    pub fn is_bad_input(&self) -> bool {
+        !matches!(self, Self::Io(_))
+    }
+}
+
+fn codec_codes() -> String {
+    let codes: Vec<_> =
+        CodecId::ALL.iter().map(|codec| format!("{} {}", codec.code(), codec.name())).collect();
+    codes.join(", ")
+}
+
+fn scale_mode_codes() -> String {
+    ScaleMode::ALL.map(|mode| format!("{} {}", mode.code(), mode.name())).join(", ")
+}

@@ -1,0 +1,103 @@
+//! Reading a `.tqk` file front to back.
+
+use std::io::Read;
+
+use super::{CHUNK_HEAD, CRC, FIXED_HEADER, FileError, Header, le};
+
+/// Reads chunk after chunk from any source; holds one chunk in memory.
+///
+/// A chunk is handed out only after its CRC-32 was checked. Memory grows with the bytes that really
+/// arrive, never with what a header claims.
+#[derive(Debug)]
+pub struct Reader<R: Read> {
+    input: R,
+    header: Header,
+    block_bytes: usize,
+    chunk: Vec<u8>,
+    next_chunk: u64,
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads and checks the header.
+    ///
+    /// # Errors
+    /// Anything that [`FileError`] says of a header.
+    pub fn new(mut input: R) -> Result<Self, FileError> {
+        let mut bytes = Vec::new();
+        read_exactly(&mut input, FIXED_HEADER, &mut bytes)?;
+        let mut fixed = [0; FIXED_HEADER];
+        // A short foreign file is foreign first and truncated second.
+        fixed[..bytes.len()].copy_from_slice(&bytes);
+        let rest = match Header::announced_len(&fixed) {
+            Err(FileError::BadMagic) => return Err(FileError::BadMagic),
+            _ if bytes.len() < FIXED_HEADER => {
+                return Err(FileError::Truncated("a part of the header is".into()));
+            }
+            len => len? - FIXED_HEADER,
+        };
+        if read_exactly(&mut input, rest, &mut bytes)? < rest {
+            return Err(FileError::Truncated("a part of the header is".into()));
+        }
+        let (header, block_bytes) = Header::from_bytes(&bytes)?;
+        Ok(Self { input, header, block_bytes, chunk: Vec::new(), next_chunk: 0 })
+    }
+
+    /// What the file says about its blocks.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Bytes of one block.
+    pub fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
+    /// The blocks of the next chunk, back to back; `None` after the last, once it is sure that
+    /// nothing follows it.
+    ///
+    /// # Errors
+    /// Truncated or damaged chunks, chunks out of order, bytes after the last, those of reading.
+    pub fn next_chunk(&mut self) -> Result<Option<&[u8]>, FileError> {
+        let index = self.next_chunk;
+        let blocks = self.header.blocks_in(index);
+        self.chunk.clear();
+        if blocks == 0 {
+            return match read_exactly(&mut self.input, 1, &mut self.chunk)? {
+                0 => Ok(None),
+                _ => Err(FileError::TrailingBytes(self.header.count)),
+            };
+        }
+        let payload_end = CHUNK_HEAD + blocks * self.block_bytes;
+        let expected = payload_end + CRC;
+        let found = read_exactly(&mut self.input, expected, &mut self.chunk)?;
+        if found < expected {
+            return Err(FileError::Truncated(format!(
+                "{} bytes of chunk {index} of {} are",
+                expected - found,
+                self.header.num_chunks()
+            )));
+        }
+        check_chunk(&self.header, &self.chunk, index)?;
+        self.next_chunk += 1;
+        Ok(Some(&self.chunk[CHUNK_HEAD..payload_end]))
+    }
+}
+
+/// Checks the CRC-32 and the head of chunk `index`, whose bytes `chunk` are of the right length.
+pub(super) fn check_chunk(header: &Header, chunk: &[u8], index: u64) -> Result<(), FileError> {
+    let body = chunk.len() - CRC;
+    if crc32fast::hash(&chunk[..body]) != le!(u32, chunk, body) {
+        return Err(FileError::ChunkCrc(index));
+    }
+    let first = index * u64::from(header.blocks_per_chunk);
+    let blocks = le!(u32, chunk, 8) as usize;
+    if le!(u64, chunk, 0) != first || blocks != header.blocks_in(index) {
+        return Err(FileError::ChunkOrder(index));
+    }
+    Ok(())
+}
+
+/// Appends up to `len` bytes to `into`; returns how many came before the end of the input.
+fn read_exactly(input: &mut impl Read, len: usize, into: &mut Vec<u8>) -> Result<usize, FileError> {
+    Ok(input.by_ref().take(len as u64).read_to_end(into)?)
+}

@@ -1,0 +1,113 @@
+//! Random access to the blocks of a `.tqk` file in memory.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::reader::check_chunk;
+use super::{CHUNK_HEAD, CRC, FileError, Header, Reader};
+use crate::bytes::Bytes;
+
+/// A `.tqk` file as a slice: any block by its index.
+///
+/// Opening checks the header and that the length is exactly what it implies, which reads no chunk.
+/// The CRC-32 of a chunk is checked when one of its blocks is first asked for, and remembered;
+/// [`Self::verify`] checks all that are left. Shared between threads freely.
+#[derive(Debug)]
+pub struct TqkView<B> {
+    bytes: B,
+    header: Header,
+    block_bytes: usize,
+    verified: Vec<AtomicBool>,
+}
+
+impl TqkView<Bytes> {
+    /// Maps the file at `path`; see [`Bytes::open`] for what must not happen to it meanwhile.
+    ///
+    /// # Errors
+    /// Those of opening, and as [`Self::new`].
+    pub fn open(path: &Path) -> Result<Self, FileError> {
+        Self::new(Bytes::open(path)?)
+    }
+}
+
+impl<B: AsRef<[u8]>> TqkView<B> {
+    /// Views a whole file; cost O(number of chunks).
+    ///
+    /// # Errors
+    /// Anything wrong with the header, truncation, trailing bytes.
+    pub fn new(bytes: B) -> Result<Self, FileError> {
+        let len = bytes.as_ref().len() as u128;
+        let reader = Reader::new(bytes.as_ref())?;
+        let (header, block_bytes) = (reader.header().clone(), reader.block_bytes());
+        let expected = header.file_len(block_bytes);
+        if len < expected {
+            return Err(FileError::Truncated(format!("{} of {expected} bytes are", expected - len)));
+        }
+        if len > expected {
+            return Err(FileError::TrailingBytes(header.count));
+        }
+        // The length fits, so the number of chunks is below the number of bytes in memory.
+        let verified = (0..header.num_chunks()).map(|_| AtomicBool::new(false)).collect();
+        Ok(Self { bytes, header, block_bytes, verified })
+    }
+
+    /// What the file says about its blocks.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Bytes of one block.
+    pub fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
+    /// Block `index`.
+    ///
+    /// # Errors
+    /// [`FileError::OutOfBounds`], or a damaged chunk on the first touch.
+    pub fn block(&self, index: u64) -> Result<&[u8], FileError> {
+        if index >= self.header.count {
+            return Err(FileError::OutOfBounds { index, count: self.header.count });
+        }
+        let per = u64::from(self.header.blocks_per_chunk);
+        let at = (index % per) as usize * self.block_bytes;
+        Ok(&self.chunk(index / per)?[at..at + self.block_bytes])
+    }
+
+    /// The blocks of chunk `chunk`, back to back.
+    ///
+    /// # Errors
+    /// [`FileError::OutOfBounds`], or a damaged chunk on the first touch.
+    pub fn chunk(&self, chunk: u64) -> Result<&[u8], FileError> {
+        let Some(verified) = usize::try_from(chunk).ok().and_then(|c| self.verified.get(c)) else {
+            return Err(FileError::OutOfBounds {
+                index: chunk.saturating_mul(u64::from(self.header.blocks_per_chunk)),
+                count: self.header.count,
+            });
+        };
+        let bytes = &self.bytes.as_ref()[self.range(chunk)];
+        // Relaxed: the flag guards no other write, and checking twice is harmless.
+        if !verified.load(Ordering::Relaxed) {
+            check_chunk(&self.header, bytes, chunk)?;
+            verified.store(true, Ordering::Relaxed);
+        }
+        Ok(&bytes[CHUNK_HEAD..bytes.len() - CRC])
+    }
+
+    /// Checks every chunk; cost O(bytes).
+    ///
+    /// # Errors
+    /// The first damaged chunk.
+    pub fn verify(&self) -> Result<(), FileError> {
+        (0..self.header.num_chunks()).try_for_each(|chunk| self.chunk(chunk).map(|_| ()))
+    }
+
+    /// Where an existing chunk lies; `new` checked the length, so nothing overflows.
+    fn range(&self, chunk: u64) -> Range<usize> {
+        let full = CHUNK_HEAD + self.header.blocks_per_chunk as usize * self.block_bytes + CRC;
+        let start = self.header.byte_len() + chunk as usize * full;
+        let blocks = self.header.blocks_in(chunk);
+        start..start + CHUNK_HEAD + blocks * self.block_bytes + CRC
+    }
+}

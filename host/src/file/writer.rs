@@ -1,0 +1,107 @@
+//! Writing a `.tqk` file as a stream of blocks.
+
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+
+use super::{CHUNK_HEAD, FileError, Header};
+use crate::atomic::AtomicFile;
+
+/// Writes blocks one by one; holds one chunk in memory.
+///
+/// The header is a run of zeros until [`Self::finish`] knows the count, so a file left by a crash is
+/// refused by its magic.
+#[derive(Debug)]
+pub struct Writer<W: Write + Seek> {
+    out: W,
+    header: Header,
+    block_bytes: usize,
+    /// The chunk being filled, its head included.
+    chunk: Vec<u8>,
+}
+
+impl Writer<AtomicFile> {
+    /// Starts a file that appears at `path` when [`Self::commit`] is called, and never in part.
+    ///
+    /// # Errors
+    /// As [`Self::new`], and those of [`AtomicFile::create`].
+    pub fn create(path: &Path, header: Header) -> Result<Self, FileError> {
+        header.check()?;
+        Self::new(AtomicFile::create(path)?, header)
+    }
+
+    /// Finishes the file and renames it into place; returns the number of blocks.
+    ///
+    /// # Errors
+    /// Those of writing, syncing and renaming; nothing stays then.
+    pub fn commit(self) -> Result<u64, FileError> {
+        let (file, count) = self.finish()?;
+        file.commit()?;
+        Ok(count)
+    }
+}
+
+impl<W: Write + Seek> Writer<W> {
+    /// Starts a file at the beginning of `out`; `header.count` is ignored and counted anew.
+    ///
+    /// # Errors
+    /// A header that the format cannot carry, or those of writing.
+    pub fn new(mut out: W, mut header: Header) -> Result<Self, FileError> {
+        header.count = 0;
+        let block_bytes = header.check()?;
+        out.write_all(&vec![0; header.byte_len()])?;
+        let chunk = Vec::with_capacity(CHUNK_HEAD + header.blocks_per_chunk as usize * block_bytes);
+        let mut writer = Self { out, header, block_bytes, chunk };
+        writer.begin_chunk();
+        Ok(writer)
+    }
+
+    /// Appends one block.
+    ///
+    /// # Errors
+    /// [`FileError::BlockLength`], or those of writing.
+    pub fn push(&mut self, block: &[u8]) -> Result<(), FileError> {
+        if block.len() != self.block_bytes {
+            return Err(FileError::BlockLength { expected: self.block_bytes, found: block.len() });
+        }
+        self.chunk.extend_from_slice(block);
+        self.header.count += 1;
+        if self.blocks_in_chunk() == self.header.blocks_per_chunk {
+            self.end_chunk()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the last chunk and the header; returns the sink and the number of blocks.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn finish(mut self) -> Result<(W, u64), FileError> {
+        if self.blocks_in_chunk() > 0 {
+            self.end_chunk()?;
+        }
+        self.out.seek(SeekFrom::Start(0))?;
+        self.out.write_all(&self.header.to_bytes()?)?;
+        self.out.flush()?;
+        Ok((self.out, self.header.count))
+    }
+
+    fn blocks_in_chunk(&self) -> u32 {
+        // At most `blocks_per_chunk`, a u32.
+        ((self.chunk.len() - CHUNK_HEAD) / self.block_bytes) as u32
+    }
+
+    fn begin_chunk(&mut self) {
+        self.chunk.clear();
+        self.chunk.extend(self.header.count.to_le_bytes());
+        self.chunk.extend([0; 4]);
+    }
+
+    fn end_chunk(&mut self) -> Result<(), FileError> {
+        let blocks = self.blocks_in_chunk();
+        self.chunk[8..CHUNK_HEAD].copy_from_slice(&blocks.to_le_bytes());
+        self.out.write_all(&self.chunk)?;
+        self.out.write_all(&crc32fast::hash(&self.chunk).to_le_bytes())?;
+        self.begin_chunk();
+        Ok(())
+    }
+}

@@ -1,0 +1,179 @@
+//! Matrix products: a bounds-checked face over the `gemm` crate.
+//!
+//! Only what the model runner and the dense cache need: f32, row-major with a row stride, either side transposed.
+
+use gemm::Parallelism;
+use rayon::prelude::*;
+
+/// Multiply-adds below which a product stays on the calling thread; a fork costs some 10 us.
+const PARALLEL_FROM: usize = 1 << 22;
+
+/// A read-only matrix view over a slice.
+#[derive(Clone, Copy)]
+pub(crate) struct Mat<'a> {
+    data: &'a [f32],
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+    col_stride: usize,
+}
+
+impl<'a> Mat<'a> {
+    /// `rows` rows of `cols` values, consecutive rows `row_stride` values apart.
+    pub(crate) fn new(data: &'a [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
+        check_bounds(data.len(), rows, cols, row_stride);
+        Self { data, rows, cols, row_stride, col_stride: 1 }
+    }
+
+    /// The transposed view of the same values.
+    pub(crate) fn transposed(self) -> Self {
+        Self {
+            data: self.data,
+            rows: self.cols,
+            cols: self.rows,
+            row_stride: self.col_stride,
+            col_stride: self.row_stride,
+        }
+    }
+
+    /// Columns `first..first + count`.
+    fn columns(self, first: usize, count: usize) -> Self {
+        assert!(first + count <= self.cols, "columns past the matrix");
+        Self { data: &self.data[first * self.col_stride..], cols: count, ..self }
+    }
+}
+
+/// A writable matrix view; rows are contiguous.
+pub(crate) struct MatMut<'a> {
+    data: &'a mut [f32],
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+}
+
+impl<'a> MatMut<'a> {
+    /// As [`Mat::new`].
+    pub(crate) fn new(data: &'a mut [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
+        check_bounds(data.len(), rows, cols, row_stride);
+        Self { data, rows, cols, row_stride }
+    }
+}
+
+/// Both views rely on this: every element they can name lies inside the slice, and rows do not overlap.
+fn check_bounds(len: usize, rows: usize, cols: usize, row_stride: usize) {
+    assert!(rows > 0 && cols > 0 && cols <= row_stride, "empty or overlapping matrix rows");
+    assert!((rows - 1) * row_stride + cols <= len, "matrix reaches past its slice");
+}
+
+/// What happens to the values already in the destination.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Store {
+    /// They are replaced.
+    Replace,
+    /// The product is added to them.
+    Add,
+}
+
+/// `dst = scale * lhs * rhs`, or the same added to `dst`.
+pub(crate) fn product(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f32, store: Store) {
+    let (m, n, k) = (dst.rows, dst.cols, lhs.cols);
+    if m * n * k < PARALLEL_FROM {
+        run(dst, lhs, rhs, scale, store, Parallelism::None);
+    } else if m > 1 {
+        run(dst, lhs, rhs, scale, store, Parallelism::Rayon(0));
+    } else {
+        // One row, as when decoding token by token: `gemm` would stay on one thread, and memory bandwidth is all.
+        let span = n.div_ceil(rayon::current_num_threads());
+        dst.data[..n].par_chunks_mut(span).enumerate().for_each(|(i, part)| {
+            let count = part.len();
+            let rhs = rhs.columns(i * span, count);
+            run(&mut MatMut::new(part, 1, count, count), lhs, rhs, scale, store, Parallelism::None);
+        });
+    }
+}
+
+fn run(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f32, store: Store, threads: Parallelism) {
+    let (m, n, k) = (dst.rows, dst.cols, lhs.cols);
+    assert!(lhs.rows == m && rhs.rows == k && rhs.cols == n, "matrix shapes do not match");
+    // SAFETY: `gemm::gemm` needs pointers and strides that stay inside their allocations for all m*k, k*n and m*n
+    // elements, and a destination that no input overlaps. The views were checked by `check_bounds` when made (and
+    // `columns` only narrows one), the
+    // shapes by the assertion above, and the destination is a unique borrow. Slice lengths fit isize.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            dst.data.as_mut_ptr(),
+            1,
+            dst.row_stride as isize,
+            store == Store::Add,
+            lhs.data.as_ptr(),
+            lhs.col_stride as isize,
+            lhs.row_stride as isize,
+            rhs.data.as_ptr(),
+            rhs.col_stride as isize,
+            rhs.row_stride as isize,
+            1.0f32,
+            scale,
+            false,
+            false,
+            false,
+            threads,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn painted(len: usize, period: usize) -> Vec<f32> {
+        (0..len).map(|i| (i % period) as f32 - (period / 2) as f32).collect()
+    }
+
+    #[test]
+    fn equals_the_triple_loop_for_one_row_and_many() {
+        let split_over_threads = (1, 4099, 1031);
+        let forked_inside = (130, 259, 131);
+        assert!(split_over_threads.1 * split_over_threads.2 >= PARALLEL_FROM);
+        assert!(forked_inside.0 * forked_inside.1 * forked_inside.2 >= PARALLEL_FROM);
+        for (m, n, k) in [(1, 7, 5), (1, 64, 3), (3, 4, 5), (65, 33, 17), split_over_threads, forked_inside] {
+            let (lhs, rhs) = (painted(m * (k + 2), 11), painted(n * k, 7));
+            let mut dst = vec![1.0; m * n];
+            product(
+                &mut MatMut::new(&mut dst, m, n, n),
+                Mat::new(&lhs, m, k, k + 2),
+                Mat::new(&rhs, n, k, k).transposed(),
+                0.5,
+                Store::Add,
+            );
+            for i in 0..m {
+                for j in 0..n {
+                    let want: f32 = (0..k).map(|p| lhs[i * (k + 2) + p] * rhs[j * k + p]).sum();
+                    assert_eq!(dst[i * n + j], 1.0 + 0.5 * want, "{m}x{n}x{k} at {i},{j}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn replaces_what_was_there() {
+        let mut dst = vec![f32::NAN; 2];
+        let (a, b) = ([2.0], [3.0, 4.0]);
+        product(
+            &mut MatMut::new(&mut dst, 1, 2, 2),
+            Mat::new(&a, 1, 1, 1),
+            Mat::new(&b, 1, 2, 2),
+            1.0,
+            Store::Replace,
+        );
+        assert_eq!(dst, [6.0, 8.0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "past its slice")]
+    fn a_view_past_its_slice_is_refused() {
+        let _ = Mat::new(&[0.0; 5], 2, 3, 3);
+    }
+}

@@ -1,0 +1,23 @@
+//! The one place that maps files into memory.
+
+use std::fs::File;
+use std::io;
+
+use memmap2::{Mmap, MmapOptions};
+
+/// Maps a whole file read-only.
+pub(crate) fn map_file(file: &File) -> io::Result<Mmap> {
+    // SAFETY: `Mmap::map` requires that nobody shortens or rewrites the file while it is mapped. This crate never
+    // does so to any file (outputs are written aside and renamed), and `Bytes::open` passes the same duty on to
+    // the caller's other programs. The map is read-only and read as plain bytes, every value of which is valid.
+    unsafe { Mmap::map(file) }
+}
+
+/// Maps `len` bytes of an unnamed file from `offset` on, for reading.
+///
+/// The caller only reads ranges that were written before and are never written again.
+pub(crate) fn map_segment(file: &File, offset: u64, len: usize) -> io::Result<Mmap> {
+    // SAFETY: the mapped file must not be shortened or rewritten under a reader. The file has no name, so no one
+    // else can open it; it only grows; and its owner writes each range once, before handing it out for reading.
+    unsafe { MmapOptions::new().offset(offset).len(len).map(file) }
+}

@@ -1,0 +1,123 @@
+//! Errors of the model runner, generation and evaluation.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::error::CacheError;
+
+/// Why a model could not be loaded or run. Every message is one line.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// A file could not be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// `config.json` is malformed, or describes something the runner does not compute.
+    #[error("config.json: {0}")]
+    Config(String),
+    /// The `architectures` entry is none of those accepted.
+    #[error("config.json: architecture {got} is not supported; accepted: {accepted}")]
+    UnsupportedArchitecture {
+        /// The name found.
+        got: String,
+        /// The accepted names, comma separated.
+        accepted: String,
+    },
+    /// A weights file is not a readable safetensors file, or the shard index is malformed.
+    #[error("{file}: {reason}")]
+    Weights {
+        /// File name.
+        file: String,
+        /// What was wrong.
+        reason: String,
+    },
+    /// A tensor the architecture needs is not in the checkpoint.
+    #[error("tensor {name} is missing from the checkpoint")]
+    MissingTensor {
+        /// Hugging Face tensor name.
+        name: String,
+    },
+    /// A tensor does not have the shape `config.json` implies.
+    #[error("tensor {name} has shape {got:?}, expected {expected:?} from config.json")]
+    WrongShape {
+        /// Hugging Face tensor name.
+        name: String,
+        /// Shape in the file.
+        got: Vec<usize>,
+        /// Shape wanted.
+        expected: Vec<usize>,
+    },
+    /// A tensor is stored in a number format that the runner does not read.
+    #[error("tensor {name} is stored as {got}; accepted: F32, F16, BF16")]
+    UnsupportedDtype {
+        /// Hugging Face tensor name.
+        name: String,
+        /// Format in the file.
+        got: String,
+    },
+    /// `tokenizer.json` could not be read or could not encode the text.
+    #[error("tokenizer.json: {0}")]
+    Tokenizer(String),
+    /// There is no `tokenizer.json` and the vocabulary is not the 256 byte values.
+    #[error(
+        "tokenizer.json is missing; only a model with vocab_size 256 can do without (raw bytes), this one has {vocab_size}"
+    )]
+    MissingTokenizer {
+        /// Vocabulary of the model.
+        vocab_size: usize,
+    },
+    /// Text for a `tokenizer.json` model that is not UTF-8.
+    #[error("the text is not UTF-8 from byte {valid_up_to} on; this model's tokenizer.json reads UTF-8 only")]
+    NotUtf8 {
+        /// Bytes before the first bad one.
+        valid_up_to: usize,
+    },
+    /// Nothing to run.
+    #[error("the prompt is empty; at least one token is needed")]
+    EmptyPrompt,
+    /// Prompt and new tokens together do not fit the context.
+    #[error("a prompt of {prompt} tokens plus {new} new ones is {} tokens; the model's context is {context}", prompt.saturating_add(*new))]
+    ContextExceeded {
+        /// Tokens of the prompt, or positions already used.
+        prompt: usize,
+        /// Tokens asked for after it.
+        new: usize,
+        /// `max_position_embeddings`, or the attention window where that is shorter.
+        context: usize,
+    },
+    /// A token id that the embedding table does not have.
+    #[error("token {token} is out of range: the vocabulary has {vocab_size} tokens")]
+    TokenOutOfRange {
+        /// The id.
+        token: u32,
+        /// Vocabulary of the model.
+        vocab_size: usize,
+    },
+    /// The model computed a NaN or an infinity.
+    #[error("the logits at position {position} are not finite")]
+    NonFiniteLogits {
+        /// Position of the token whose successor was to be chosen.
+        position: usize,
+    },
+    /// A sampling temperature that is negative or not a number.
+    #[error("temperature {0} is not accepted; it must be 0 (greedy) or a positive number")]
+    BadTemperature(f32),
+    /// The outlier variant is defined for one head dimension only.
+    #[error("the outlier variant is defined for head_dim 128 only; this model has {head_dim}")]
+    OutlierHeadDim {
+        /// head_dim of the model.
+        head_dim: usize,
+    },
+    /// The evaluation asked for does not fit the text or the model.
+    #[error("evaluation: {0}")]
+    Evaluation(String),
+    /// The cache refused.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}

@@ -1,0 +1,150 @@
+//! The forward pass, cut at the cache: everything but attention is computed here, attention by the cache.
+
+use super::Model;
+use super::error::ModelError;
+use super::rope::RopeTable;
+use super::weights::Layer;
+use crate::attention::AttentionCache;
+
+/// Tokens run through all layers at once: bounds the memory of activations (a few times this many rows of
+/// `intermediate_size`) without making the products small.
+const MAX_CHUNK: usize = 1024;
+
+/// Called after every layer with the layer, the first token of the rows within the call, and the residual stream
+/// `[rows, hidden_size]`.
+pub type LayerObserver<'a> = dyn FnMut(usize, usize, &[f32]) + 'a;
+
+impl Model {
+    /// Logits `[n, vocab_size]` of `tokens` at positions `start..start + n`, appended to the cache.
+    ///
+    /// `start` is normally the number of tokens already in the cache. Long inputs are appended in chunks of at most
+    /// 1024 tokens. Where only some logits are wanted, [`Model::hidden`] and [`Model::logits`] avoid the others.
+    ///
+    /// # Errors
+    /// As [`Model::hidden`].
+    pub fn forward(
+        &self,
+        tokens: &[u32],
+        start: usize,
+        cache: &mut dyn AttentionCache,
+    ) -> Result<Vec<f32>, ModelError> {
+        Ok(self.logits(&self.hidden(tokens, start, cache, &mut |_, _, _| {})?))
+    }
+
+    /// The normalised last hidden states `[n, hidden_size]`, from which [`Model::logits`] makes logits.
+    ///
+    /// # Errors
+    /// [`ModelError::EmptyPrompt`], [`ModelError::TokenOutOfRange`], [`ModelError::ContextExceeded`], or what the
+    /// cache refuses. The cache is then as long as it was before the call.
+    pub fn hidden(
+        &self,
+        tokens: &[u32],
+        start: usize,
+        cache: &mut dyn AttentionCache,
+        observer: &mut LayerObserver<'_>,
+    ) -> Result<Vec<f32>, ModelError> {
+        self.check_tokens(tokens, start)?;
+        let before = cache.len();
+        let mut hidden = Vec::with_capacity(tokens.len() * self.config.hidden_size);
+        for (i, chunk) in tokens.chunks(MAX_CHUNK).enumerate() {
+            let offset = i * MAX_CHUNK;
+            match self.run_layers(chunk, start + offset, cache, &mut |layer, x| observer(layer, offset, x)) {
+                Ok(x) => hidden.extend_from_slice(&x),
+                Err(error) => {
+                    cache.truncate(before)?;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(self.rms_norm(&hidden, &self.weights.norm))
+    }
+
+    /// Logits `[n, vocab_size]` of hidden states `[n, hidden_size]`; an incomplete last row is ignored.
+    pub fn logits(&self, hidden: &[f32]) -> Vec<f32> {
+        let whole = hidden.len() / self.config.hidden_size * self.config.hidden_size;
+        if whole == 0 {
+            return Vec::new();
+        }
+        self.weights.head.as_ref().unwrap_or(&self.weights.embedding).forward(&hidden[..whole])
+    }
+
+    fn check_tokens(&self, tokens: &[u32], start: usize) -> Result<(), ModelError> {
+        if tokens.is_empty() {
+            return Err(ModelError::EmptyPrompt);
+        }
+        if start.saturating_add(tokens.len()) > self.config.context {
+            return Err(ModelError::ContextExceeded {
+                prompt: start,
+                new: tokens.len(),
+                context: self.config.context,
+            });
+        }
+        let vocab_size = self.config.vocab_size;
+        match tokens.iter().find(|t| **t as usize >= vocab_size) {
+            Some(&token) => Err(ModelError::TokenOutOfRange { token, vocab_size }),
+            None => Ok(()),
+        }
+    }
+
+    fn run_layers(
+        &self,
+        tokens: &[u32],
+        start: usize,
+        cache: &mut dyn AttentionCache,
+        observer: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<Vec<f32>, ModelError> {
+        let table = self.rope.table(start, tokens.len());
+        let mut x: Vec<f32> = Vec::with_capacity(tokens.len() * self.config.hidden_size);
+        for &token in tokens {
+            x.extend_from_slice(self.weights.embedding.row(token as usize));
+        }
+        for (index, layer) in self.weights.layers.iter().enumerate() {
+            self.attention(index, layer, &table, &mut x, cache)?;
+            self.mlp(layer, &mut x);
+            observer(index, &x);
+        }
+        Ok(x)
+    }
+
+    fn attention(
+        &self,
+        index: usize,
+        layer: &Layer,
+        table: &RopeTable,
+        x: &mut [f32],
+        cache: &mut dyn AttentionCache,
+    ) -> Result<(), ModelError> {
+        let h = self.rms_norm(x, &layer.attention_norm);
+        let (mut q, mut k, v) = (layer.q.forward(&h), layer.k.forward(&h), layer.v.forward(&h));
+        if let Some((q_norm, k_norm)) = &layer.qk_norm {
+            q = self.rms_norm(&q, q_norm);
+            k = self.rms_norm(&k, k_norm);
+        }
+        table.apply(&mut q, self.config.num_heads);
+        table.apply(&mut k, self.config.num_kv_heads);
+        let mut attended = vec![0.0; q.len()];
+        cache.attend_chunk(index, &q, &k, &v, &mut attended)?;
+        layer.o.forward_add(&attended, x);
+        Ok(())
+    }
+
+    fn mlp(&self, layer: &Layer, x: &mut [f32]) {
+        let h = self.rms_norm(x, &layer.mlp_norm);
+        let (mut gate, up) = (layer.gate.forward(&h), layer.up.forward(&h));
+        for (g, u) in gate.iter_mut().zip(&up) {
+            *g = *g / (1.0 + (-*g).exp()) * u;
+        }
+        layer.down.forward_add(&gate, x);
+    }
+
+    /// RMSNorm of every run of `weight.len()` values: a token, or a head of one.
+    fn rms_norm(&self, x: &[f32], weight: &[f32]) -> Vec<f32> {
+        let mut out = Vec::with_capacity(x.len());
+        for row in x.chunks_exact(weight.len()) {
+            let mean_square = row.iter().map(|v| v * v).sum::<f32>() / row.len() as f32;
+            let scale = 1.0 / (mean_square + self.config.rms_norm_eps).sqrt();
+            out.extend(row.iter().zip(weight).map(|(v, w)| v * scale * w));
+        }
+        out
+    }
+}

@@ -1,0 +1,47 @@
+//! The function-preserving outlier variant: large key channels in a model that has none.
+//!
+//! Large models have a few key channels many times stronger than the rest, which block formats handle badly. Scaling
+//! some K channels by 8 and the same Q channels by 1/8 leaves every dot product, and so the f32 model, unchanged. The
+//! channels come in RoPE pairs (c, c + 64), so the scaling commutes with the rotation.
+
+use super::Model;
+use super::error::ModelError;
+
+/// Scaled channels: the pairs (40, 104), (50, 114), (60, 124) of a head of 128.
+pub const OUTLIER_CHANNELS: [usize; 6] = [40, 50, 60, 104, 114, 124];
+/// Factor on keys; queries get its inverse. A power of two, so no rounding changes.
+pub const OUTLIER_FACTOR: f32 = 8.0;
+const HEAD_DIM: usize = 128;
+
+impl Model {
+    /// This model with outlier key channels, the same function in exact arithmetic.
+    ///
+    /// # Errors
+    /// [`ModelError::OutlierHeadDim`] where head_dim is not 128.
+    pub fn into_outlier_variant(mut self) -> Result<Self, ModelError> {
+        let head_dim = self.config.head_dim;
+        if head_dim != HEAD_DIM {
+            return Err(ModelError::OutlierHeadDim { head_dim });
+        }
+        for layer in &mut self.weights.layers {
+            for channel in OUTLIER_CHANNELS {
+                match &mut layer.qk_norm {
+                    // A norm follows the projection and would undo it, so the norm's own weight is scaled.
+                    Some((q_norm, k_norm)) => {
+                        q_norm[channel] /= OUTLIER_FACTOR;
+                        k_norm[channel] *= OUTLIER_FACTOR;
+                    }
+                    None => {
+                        for head in 0..self.config.num_heads {
+                            layer.q.scale_output(head * HEAD_DIM + channel, 1.0 / OUTLIER_FACTOR);
+                        }
+                        for head in 0..self.config.num_kv_heads {
+                            layer.k.scale_output(head * HEAD_DIM + channel, OUTLIER_FACTOR);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(self)
+    }
+}

@@ -1,0 +1,24 @@
+//! The model that is compiled into the binary, so that it runs from anywhere with nothing to download.
+//!
+//! `host/model/README.md` says how it was made and what it measures.
+
+use super::{Model, ModelError};
+
+/// `config.json` of the shipped model.
+pub const CONFIG: &[u8] = include_bytes!("../../model/config.json");
+/// `model.safetensors` of the shipped model, 4 MB.
+pub const WEIGHTS: &[u8] = include_bytes!("../../model/model.safetensors");
+/// 200 KiB of ASCII text that the shipped model never saw in training.
+pub const HELDOUT_TEXT: &[u8] = include_bytes!("../../model/heldout.txt");
+/// Name of the shipped model in reports.
+pub const NAME: &str = "shipped";
+
+impl Model {
+    /// The shipped byte-level model: 2 M parameters, 4 layers, one KV head of 128, context 1024.
+    ///
+    /// # Errors
+    /// None, unless the files were changed before the build.
+    pub fn shipped() -> Result<Self, ModelError> {
+        Self::from_bytes(NAME, CONFIG, WEIGHTS, None)
+    }
+}

@@ -1,0 +1,160 @@
+//! Text to tokens and back: `tokenizer.json` through the `tokenizers` crate, or raw bytes.
+
+use tokenizers::Tokenizer as HfTokenizer;
+
+use super::error::ModelError;
+
+/// Vocabulary of a model that reads raw bytes.
+const BYTE_VOCAB: usize = 256;
+
+/// A model's tokeniser.
+#[derive(Debug)]
+pub enum Tokenizer {
+    /// Every byte is a token.
+    Bytes,
+    /// A Hugging Face `tokenizer.json`.
+    HuggingFace(Box<HfTokenizer>),
+}
+
+/// Whether the tokens a model wants around a prompt (such as BOS) are added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpecialTokens {
+    /// As `tokenizer.json` says: for prompts.
+    Add,
+    /// None: for windows cut from running text.
+    Omit,
+}
+
+impl Tokenizer {
+    /// From the bytes of `tokenizer.json`, or raw bytes where there is none and the vocabulary has 256 entries.
+    ///
+    /// # Errors
+    /// [`ModelError::Tokenizer`] or [`ModelError::MissingTokenizer`].
+    pub fn new(json: Option<&[u8]>, vocab_size: usize) -> Result<Self, ModelError> {
+        match json {
+            Some(json) => {
+                HfTokenizer::from_bytes(json).map(|t| Self::HuggingFace(Box::new(t))).map_err(|e| bad(&e))
+            }
+            None if vocab_size == BYTE_VOCAB => Ok(Self::Bytes),
+            None => Err(ModelError::MissingTokenizer { vocab_size }),
+        }
+    }
+
+    /// Tokens of a text. Raw-byte models take any bytes.
+    ///
+    /// # Errors
+    /// [`ModelError::NotUtf8`] or [`ModelError::Tokenizer`], both for `tokenizer.json` only.
+    pub fn encode(&self, text: &[u8], special: SpecialTokens) -> Result<Vec<u32>, ModelError> {
+        match self {
+            Self::Bytes => Ok(text.iter().map(|b| u32::from(*b)).collect()),
+            Self::HuggingFace(tokenizer) => {
+                let text = std::str::from_utf8(text)
+                    .map_err(|e| ModelError::NotUtf8 { valid_up_to: e.valid_up_to() })?;
+                let encoding =
+                    tokenizer.encode_fast(text, special == SpecialTokens::Add).map_err(|e| bad(&e))?;
+                Ok(encoding.get_ids().to_vec())
+            }
+        }
+    }
+
+    /// Text of tokens, special tokens left out; what is not UTF-8 shows as U+FFFD.
+    ///
+    /// # Errors
+    /// [`ModelError::Tokenizer`].
+    pub fn decode(&self, tokens: &[u32]) -> Result<String, ModelError> {
+        match self {
+            Self::Bytes => {
+                let bytes: Vec<u8> = tokens.iter().map(|t| *t as u8).collect();
+                Ok(String::from_utf8_lossy(&bytes).into_owned())
+            }
+            Self::HuggingFace(tokenizer) => tokenizer.decode(tokens, true).map_err(|e| bad(&e)),
+        }
+    }
+}
+
+fn bad(error: &dyn std::fmt::Display) -> ModelError {
+    ModelError::Tokenizer(error.to_string().replace('\n', " "))
+}
+
+/// Text as it grows, token by token.
+///
+/// A token may hold part of a character, and a decoder may place spaces by what came before; so a piece is the
+/// difference between the decoded text with and without the newest tokens, held back while it ends in an incomplete
+/// character.
+pub(crate) struct TextStream<'a> {
+    tokenizer: &'a Tokenizer,
+    tokens: Vec<u32>,
+    /// Tokens before this are context only.
+    context_from: usize,
+    /// Tokens before this have been emitted.
+    emitted: usize,
+}
+
+impl<'a> TextStream<'a> {
+    pub(crate) fn new(tokenizer: &'a Tokenizer) -> Self {
+        Self { tokenizer, tokens: Vec::new(), context_from: 0, emitted: 0 }
+    }
+
+    /// The text that this token completes; empty where a character is still open.
+    pub(crate) fn push(&mut self, token: u32) -> Result<String, ModelError> {
+        self.tokens.push(token);
+        // Four tokens always hold a whole UTF-8 character of a byte-level vocabulary; past that it is not UTF-8.
+        let open = self.tokens.len() - self.emitted < 4;
+        self.take(open)
+    }
+
+    /// Whatever is still held back.
+    pub(crate) fn finish(&mut self) -> Result<String, ModelError> {
+        self.take(false)
+    }
+
+    fn take(&mut self, hold_incomplete: bool) -> Result<String, ModelError> {
+        let before = self.tokenizer.decode(&self.tokens[self.context_from..self.emitted])?;
+        let all = self.tokenizer.decode(&self.tokens[self.context_from..])?;
+        if hold_incomplete && all.ends_with(char::REPLACEMENT_CHARACTER) {
+            return Ok(String::new());
+        }
+        self.context_from = self.emitted;
+        self.emitted = self.tokens.len();
+        Ok(all.strip_prefix(before.as_str()).unwrap_or(&all).to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_round_trip_and_characters_stream_whole() {
+        let t = Tokenizer::new(None, 256).unwrap();
+        let text = "h\u{e9}\u{1f980}!";
+        let tokens = t.encode(text.as_bytes(), SpecialTokens::Add).unwrap();
+        assert_eq!(tokens.len(), text.len());
+        assert_eq!(t.decode(&tokens).unwrap(), text);
+        let mut stream = TextStream::new(&t);
+        let mut pieces: Vec<String> = tokens.iter().map(|&i| stream.push(i).unwrap()).collect();
+        pieces.push(stream.finish().unwrap());
+        pieces.retain(|p| !p.is_empty());
+        assert_eq!(pieces, ["h", "\u{e9}", "\u{1f980}", "!"]);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_still_come_out() {
+        let t = Tokenizer::new(None, 256).unwrap();
+        let mut stream = TextStream::new(&t);
+        let mut text = String::new();
+        for token in [0x41, 0xff, 0xff, 0xff, 0xff, 0x42, 0xe2] {
+            text += &stream.push(token).unwrap();
+        }
+        text += &stream.finish().unwrap();
+        assert_eq!(text, "A\u{fffd}\u{fffd}\u{fffd}\u{fffd}B\u{fffd}");
+    }
+
+    #[test]
+    fn a_missing_or_broken_tokeniser_is_named() {
+        let missing = Tokenizer::new(None, 257).unwrap_err().to_string();
+        assert!(missing.contains("vocab_size 256") && missing.contains("257"), "{missing}");
+        let broken = Tokenizer::new(Some(b"{\n"), 256).unwrap_err().to_string();
+        assert!(broken.starts_with("tokenizer.json: ") && !broken.contains('\n'), "{broken}");
+    }
+}

@@ -1,0 +1,248 @@
+//! How well a codec keeps vectors and their dot products, over given or random data.
+//!
+//! Every figure is that of the stored bytes: encode, decode, compare. Work is divided into chunks of
+//! fixed size whose sums are added in order, so the figures do not depend on the number of threads.
+//! Not a measure of what a model loses: that is `tqkv eval`.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+use rand_distr::{Distribution, StandardNormal};
+use rayon::prelude::*;
+use serde::Serialize;
+use tqkv_core::{AnyCodec, DecodeError, EncodeError};
+
+use crate::array::{ArrayError, Vectors};
+
+/// Rows per unit of work, and per stream of random numbers.
+const CHUNK: usize = 256;
+
+/// What one codec does to one set of vectors.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CodecStats {
+    /// Name of the codec.
+    pub codec: &'static str,
+    /// Name of the scale mode asked for.
+    pub scale_mode: &'static str,
+    /// Bytes of one block.
+    pub bytes_per_vector: usize,
+    /// The same per coordinate, in bits.
+    pub bits_per_value: f64,
+    /// Mean of |x - x^|^2 / |x|^2 over the vectors that are not zero.
+    pub relative_mse: f64,
+    /// Mean cosine between x and x^, over the same vectors.
+    pub mean_cosine: f64,
+    /// Regression of <q, x^> on <q, x> through the origin: 1 is unbiased.
+    pub dot_slope: f64,
+    /// Root mean square of <q, x^> - <q, x>, divided by that of <q, x>.
+    pub dot_error: f64,
+}
+
+/// Why there are no figures.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StatsError {
+    /// A vector that cannot be read.
+    #[error(transparent)]
+    Vectors(ArrayError),
+    /// A query that cannot be read.
+    #[error("queries: {0}")]
+    Queries(ArrayError),
+    /// A row that the codec refuses.
+    #[error("row {row} (counted from 0) cannot be encoded: {source}")]
+    Encode {
+        /// Index of the row.
+        row: usize,
+        /// What the codec says.
+        source: EncodeError,
+    },
+    /// A block just written that the codec refuses.
+    #[error("row {row} (counted from 0) cannot be decoded: {source}")]
+    Decode {
+        /// Index of the row.
+        row: usize,
+        /// What the codec says.
+        source: DecodeError,
+    },
+    /// Vectors and queries, or vectors and codec, of different lengths.
+    #[error("{what} have {found} coordinates, the vectors have {expected}")]
+    Dim {
+        /// What does not fit.
+        what: &'static str,
+        /// Its coordinates.
+        found: usize,
+        /// Those of the vectors.
+        expected: usize,
+    },
+}
+
+/// Sums over some rows; all that the figures are made of.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    rows: f64,
+    relative: f64,
+    cosine: f64,
+    truth_squared: f64,
+    score_truth: f64,
+    error_squared: f64,
+}
+
+impl Sums {
+    fn add(mut self, other: Self) -> Self {
+        self.rows += other.rows;
+        self.relative += other.relative;
+        self.cosine += other.cosine;
+        self.truth_squared += other.truth_squared;
+        self.score_truth += other.score_truth;
+        self.error_squared += other.error_squared;
+        self
+    }
+
+    fn row(&mut self, x: &[f32], decoded: &[f32]) {
+        let (mut xx, mut xd, mut dd, mut ee) = (0f64, 0f64, 0f64, 0f64);
+        for (&x, &d) in x.iter().zip(decoded) {
+            let (x, d) = (f64::from(x), f64::from(d));
+            xx += x * x;
+            xd += x * d;
+            dd += d * d;
+            ee += (x - d) * (x - d);
+        }
+        if xx == 0.0 {
+            return;
+        }
+        self.rows += 1.0;
+        self.relative += ee / xx;
+        if dd > 0.0 {
+            self.cosine += xd / (xx * dd).sqrt();
+        }
+    }
+
+    fn query(&mut self, truth: f32, error: f32) {
+        let (truth, error) = (f64::from(truth), f64::from(error));
+        self.truth_squared += truth * truth;
+        self.score_truth += (truth + error) * truth;
+        self.error_squared += error * error;
+    }
+}
+
+/// Measures `codec` on `vectors` against `queries`, both [.., dim]; calls `progress` with the number
+/// of rows done since its last call, from any thread.
+///
+/// A figure without data (no rows, all of them zero, no queries) is NaN. Cost: rows * (encode +
+/// decode + queries * 2 dim) on all threads of the current rayon pool.
+///
+/// # Errors
+/// Rows that hold NaN or infinity, rows that the codec refuses, lengths that differ.
+pub fn measure(
+    codec: &AnyCodec,
+    vectors: &Vectors,
+    queries: &Vectors,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<CodecStats, StatsError> {
+    let dim = vectors.dim();
+    for (what, found) in [("the queries", queries.dim()), ("the codec's blocks", codec.dim())] {
+        if found != dim {
+            return Err(StatsError::Dim { what, found, expected: dim });
+        }
+    }
+    let mut flat = vec![0f32; queries.rows() * dim];
+    for (row, out) in flat.chunks_exact_mut(dim).enumerate() {
+        queries.read_row(row, out).map_err(StatsError::Queries)?;
+    }
+    let chunks = (0..vectors.rows().div_ceil(CHUNK)).into_par_iter();
+    let parts: Vec<Result<Sums, StatsError>> = chunks
+        .map(|chunk| {
+            let rows = chunk * CHUNK..((chunk + 1) * CHUNK).min(vectors.rows());
+            let done = rows.len() as u64;
+            let sums = measure_rows(codec, vectors, &flat, rows);
+            progress(done);
+            sums
+        })
+        .collect();
+    // In the order of the rows: the same sums, and the same first error, with any number of threads.
+    let mut sums = Sums::default();
+    for part in parts {
+        sums = sums.add(part?);
+    }
+    let bytes = codec.block_bytes();
+    Ok(CodecStats {
+        codec: codec.id().name(),
+        scale_mode: codec.options().scale_mode.name(),
+        bytes_per_vector: bytes,
+        bits_per_value: (8 * bytes) as f64 / dim as f64,
+        relative_mse: sums.relative / sums.rows,
+        mean_cosine: sums.cosine / sums.rows,
+        dot_slope: sums.score_truth / sums.truth_squared,
+        dot_error: (sums.error_squared / sums.truth_squared).sqrt(),
+    })
+}
+
+fn measure_rows(
+    codec: &AnyCodec,
+    vectors: &Vectors,
+    queries: &[f32],
+    rows: std::ops::Range<usize>,
+) -> Result<Sums, StatsError> {
+    let dim = vectors.dim();
+    let (mut x, mut decoded) = (vec![0f32; dim], vec![0f32; dim]);
+    let mut difference = vec![0f32; dim];
+    let mut block = vec![0u8; codec.block_bytes()];
+    let mut sums = Sums::default();
+    for row in rows {
+        vectors.read_row(row, &mut x).map_err(StatsError::Vectors)?;
+        codec.encode(&x, &mut block).map_err(|source| StatsError::Encode { row, source })?;
+        codec.decode(&block, &mut decoded).map_err(|source| StatsError::Decode { row, source })?;
+        sums.row(&x, &decoded);
+        for ((e, d), x) in difference.iter_mut().zip(&decoded).zip(&x) {
+            *e = d - x;
+        }
+        for query in queries.chunks_exact(dim) {
+            // The error's own dot: the difference of two nearly equal dots would drown in rounding.
+            sums.query(dot(query, &x), dot(query, &difference));
+        }
+    }
+    Ok(sums)
+}
+
+/// Dot product in f32 with eight partial sums, which the compiler keeps in vector registers.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let (a8, a1) = a.as_chunks::<8>();
+    let (b8, b1) = b.as_chunks::<8>();
+    let mut sums = [0f32; 8];
+    for (a, b) in a8.iter().zip(b8) {
+        for i in 0..8 {
+            sums[i] += a[i] * b[i];
+        }
+    }
+    let tail: f32 = a1.iter().zip(b1).map(|(a, b)| a * b).sum();
+    sums.iter().sum::<f32>() + tail
+}
+
+/// `rows` random directions: unit vectors of `dim` coordinates, uniform on the sphere, the same for
+/// the same seed with any number of threads.
+///
+/// # Errors
+/// [`ArrayError::Length`] where `dim` is 0.
+pub fn random_directions(rows: usize, dim: usize, seed: u64) -> Result<Vectors, ArrayError> {
+    let mut values = vec![0f32; rows * dim];
+    values.par_chunks_mut((CHUNK * dim).max(1)).enumerate().for_each(|(chunk, values)| {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_stream(chunk as u64);
+        for row in values.chunks_exact_mut(dim) {
+            direction(&mut rng, row);
+        }
+    });
+    Vectors::from_vec(values, dim)
+}
+
+fn direction(rng: &mut ChaCha8Rng, row: &mut [f32]) {
+    let mut norm = 0f64;
+    for x in row.iter_mut() {
+        let sample: f64 = StandardNormal.sample(rng);
+        *x = sample as f32;
+        norm += sample * sample;
+    }
+    let inverse = 1.0 / norm.sqrt();
+    for x in row {
+        *x = (f64::from(*x) * inverse) as f32;
+    }
+}

@@ -1,0 +1,354 @@
+//! The `tqkv` command: results, exit codes, one-line errors, and no file left behind.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const DIM: usize = 32;
+
+fn tqkv(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tqkv")).current_dir(folder).args(args).output().unwrap()
+}
+
+fn json(folder: &Path, args: &[&str]) -> Value {
+    let output = tqkv(folder, &[args, &["--json"]].concat());
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && stderr.is_empty(), "{args:?}: {stderr}");
+    serde_json::from_slice(&output.stdout).expect("one JSON object and nothing else")
+}
+
+/// Runs a command that must fail; returns its one line.
+fn error(folder: &Path, args: &[&str], code: i32) -> String {
+    let output = tqkv(folder, args);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+    assert!(output.stdout.is_empty(), "{args:?}: output beside an error");
+    assert_eq!(stderr.lines().count(), 1, "{args:?}: {stderr}");
+    stderr
+}
+
+/// A `.npy` file made by hand, as numpy writes it.
+fn npy(path: &Path, descr: &str, shape: &str, elements: &[u8]) {
+    let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+    while (10 + text.len() + 1) % 64 != 0 {
+        text.push(' ');
+    }
+    text.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((text.len() as u16).to_le_bytes());
+    bytes.extend(text.as_bytes());
+    bytes.extend(elements);
+    fs::write(path, bytes).unwrap();
+}
+
+fn values(rows: usize) -> Vec<f32> {
+    let mut state = 1u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        f32::from((state >> 16) as u16) / 32768.0 - 1.0
+    };
+    (0..rows * DIM).map(|_| next()).collect()
+}
+
+fn raw(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+/// A folder with `in.npy` of 50 rows.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    npy(&folder.path().join("in.npy"), "<f4", &format!("(50, {DIM})"), &raw(&values(50)));
+    folder
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+/// Elements of a `.npy` file that tqkv wrote.
+fn elements(path: &Path) -> Vec<f32> {
+    let bytes = fs::read(path).unwrap();
+    let start = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    bytes[start..].chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+fn relative_mse(x: &[f32], y: &[f32]) -> f64 {
+    assert_eq!(x.len(), y.len());
+    let square = |v: f32| f64::from(v) * f64::from(v);
+    let error: f64 = x.iter().zip(y).map(|(a, b)| square(a - b)).sum();
+    error / x.iter().map(|a| square(*a)).sum::<f64>()
+}
+
+#[test]
+fn encode_inspect_and_decode_agree() {
+    let folder = folder();
+    let at = folder.path();
+    for (extra, bound) in
+        [(&["--codec", "i8"][..], 1e-4), (&["--codec", "s4", "--centre", "--seed", "7"], 0.012)]
+    {
+        let encoded = json(at, &[&["encode"], extra, &["in.npy", "x.tqk"]].concat());
+        assert_eq!((&encoded["count"], &encoded["dim"]), (&50.into(), &DIM.into()));
+        assert_eq!(encoded["file_bytes"], fs::metadata(at.join("x.tqk")).unwrap().len());
+        let inspected = json(at, &["inspect", "x.tqk"]);
+        for field in ["codec", "scale_mode", "dim", "count", "seed", "bytes_per_vector"] {
+            assert_eq!(inspected[field], encoded[field], "{field}");
+        }
+        assert_eq!((&inspected["crc"], &inspected["chunks"]), (&"ok".into(), &1.into()));
+        assert_eq!(inspected["mean"].is_array(), extra.contains(&"--centre"));
+        json(at, &["decode", "x.tqk", "out.npy"]);
+        let mse = relative_mse(&values(50), &elements(&at.join("out.npy")));
+        assert!(mse > 0.0 && mse < bound, "{extra:?}: {mse}");
+    }
+    assert_eq!(files(at).len(), 3, "only the files named");
+}
+
+#[test]
+fn half_precision_and_safetensors_inputs_give_the_same_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    // Values that f16 and bf16 hold exactly.
+    let values: Vec<f32> = (0..6 * DIM).map(|i| (i % 61) as f32 - 30.0).collect();
+    let f16: Vec<u8> = values.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect();
+    let bf16: Vec<u8> = values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();
+    npy(&at.join("a.npy"), "<f4", &format!("(6, {DIM})"), &raw(&values));
+    npy(&at.join("b.npy"), "<f2", &format!("(2, 3, {DIM})"), &f16);
+    let tensor = |dtype, data| safetensors::tensor::TensorView::new(dtype, vec![3, 2, DIM], data).unwrap();
+    let tensors =
+        [("k", tensor(safetensors::Dtype::F16, &f16)), ("v", tensor(safetensors::Dtype::BF16, &bf16))];
+    fs::write(at.join("t.safetensors"), safetensors::serialize(tensors, None).unwrap()).unwrap();
+    let encode = |input: &str| {
+        json(at, &["encode", "--codec", "s3", input, "x.tqk"]);
+        fs::read(at.join("x.tqk")).unwrap()
+    };
+    let expected = encode("a.npy");
+    for input in ["b.npy", "t.safetensors:k", "t.safetensors:v"] {
+        assert_eq!(encode(input), expected, "{input}");
+    }
+    let message = error(at, &["encode", "--codec", "s3", "t.safetensors:q", "y.tqk"], 2);
+    assert!(message.contains("'q'") && message.contains("k, v"), "{message}");
+    let message = error(at, &["encode", "--codec", "s3", "t.safetensors", "y.tqk"], 2);
+    assert!(message.contains("k, v"), "{message}");
+}
+
+#[test]
+fn nan_is_reported_with_its_row_and_nothing_stays() {
+    let folder = folder();
+    let at = folder.path();
+    for bad in [f32::NAN, f32::INFINITY] {
+        let mut values = values(50);
+        values[17 * DIM + 5] = bad;
+        values[40 * DIM] = bad;
+        npy(&at.join("bad.npy"), "<f4", &format!("(50, {DIM})"), &raw(&values));
+        let before = files(at);
+        for args in [
+            &["encode", "--codec", "s4", "bad.npy", "x.tqk"][..],
+            &["encode", "--codec", "s4", "--centre", "bad.npy", "x.tqk"],
+            &["stats", "--codec", "s4", "bad.npy"],
+            &["stats", "--codec", "s4", "in.npy", "--queries", "bad.npy"],
+        ] {
+            let message = error(at, args, 2);
+            assert!(message.contains("row 17 ") && message.contains("bad.npy"), "{message}");
+            assert_eq!(files(at), before, "{args:?}");
+        }
+    }
+}
+
+#[test]
+fn a_vector_too_large_for_its_scale_names_its_row() {
+    let folder = folder();
+    let at = folder.path();
+    let mut values = values(50);
+    values[33 * DIM] = 1e30;
+    npy(&at.join("in.npy"), "<f4", &format!("(50, {DIM})"), &raw(&values));
+    for args in [&["encode", "--codec", "s4", "in.npy", "x.tqk"][..], &["stats", "--codec", "s4", "in.npy"]] {
+        let message = error(at, args, 2);
+        assert!(message.contains("row 33 ") && message.contains("65504"), "{message}");
+    }
+    assert_eq!(files(at).len(), 1);
+}
+
+#[test]
+fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
+    let folder = folder();
+    let at = folder.path();
+    json(at, &["encode", "--codec", "s4", "in.npy", "good.tqk"]);
+    let good = fs::read(at.join("good.tqk")).unwrap();
+    fs::write(at.join("short.tqk"), &good[..good.len() - 9]).unwrap();
+    fs::write(at.join("foreign.tqk"), b"not one of ours").unwrap();
+    npy(&at.join("f8.npy"), "<f8", "(2, 32)", &[0; 512]);
+    npy(&at.join("short.npy"), "<f4", "(2, 32)", &[0; 255]);
+    npy(&at.join("flat.npy"), "<f4", "(64,)", &[0; 256]);
+    npy(&at.join("d100.npy"), "<f4", "(2, 100)", &[0; 800]);
+    npy(&at.join("d16.npy"), "<f4", "(2, 16)", &[0; 128]);
+    npy(&at.join("none.npy"), "<f4", "(0, 32)", &[]);
+    fs::write(at.join("config.json"), "{}").unwrap();
+    let before = files(at);
+    let encode = |input, output| vec!["encode", "--codec", "s4", input, output];
+    for (args, expected) in [
+        (vec![], "subcommand"),
+        (vec!["enc0de"], "enc0de"),
+        (vec!["encode", "in.npy", "x.tqk"], "--codec"),
+        (vec!["encode", "--codec", "t9", "in.npy", "x.tqk"], "accepted are f16, i8"),
+        (vec!["encode", "--codec", "s4", "--scale-mode", "best", "in.npy", "x.tqk"], "raw, preserving"),
+        (vec!["encode", "--codec", "s4", "--effort", "raw", "in.npy", "x.tqk"], "fast, default, best"),
+        (encode("missing.npy", "x.tqk"), "missing.npy"),
+        (encode(".", "x.tqk"), ".: "),
+        (encode("good.tqk", "x.tqk"), "accepted are .npy"),
+        (encode("f8.npy", "x.tqk"), "<f8"),
+        (encode("short.npy", "x.tqk"), "needs 256 bytes of elements, found 255"),
+        (encode("flat.npy", "x.tqk"), "two or more dimensions"),
+        (encode("d100.npy", "x.tqk"), "head dim 100"),
+        (vec!["encode", "--codec", "q4_0", "d16.npy", "x.tqk"], "multiple of 32"),
+        (encode("in.npy", "no/such/x.tqk"), "not an existing folder"),
+        (encode("in.npy", "."), "not a regular file"),
+        (vec!["decode", "short.tqk", "x.npy"], "truncated"),
+        (vec!["decode", "foreign.tqk", "x.npy"], "not a .tqk file"),
+        (vec!["decode", "good.tqk", "no/such/x.npy"], "not an existing folder"),
+        (vec!["inspect", "short.tqk"], "truncated"),
+        (vec!["inspect", "missing.tqk"], "missing.tqk"),
+        (vec!["stats", "--dim", "100"], "100"),
+        (vec!["stats", "--dim", "16", "--codec", "q8_0"], "multiple of 32"),
+        (vec!["stats", "--random", "0"], "--random"),
+        (vec!["stats", "--random", "10", "in.npy"], "cannot be used"),
+        (vec!["stats", "none.npy"], "no vectors"),
+        (vec!["stats", "in.npy", "--queries", "d16.npy"], "16 coordinates"),
+        (vec!["codebook", "--dim", "128", "--bits", "6"], "1 to 5 bits"),
+        (vec!["codebook", "--dim", "128", "--bits", "5", "--nested"], "1 to 4 bits"),
+        (vec!["codebook", "--dim", "100", "--bits", "2"], "head dims 16, 32"),
+        (vec!["plan"], "--config"),
+        (vec!["plan", "--config", "config.json"], "config.json has no usable"),
+        (vec!["plan", "--config", "in.npy"], "in.npy"),
+        (vec!["plan", "--layers", "80"], "--kv-heads"),
+        (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--memory", "34XB"], "GiB"),
+        (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--kv", "s9"], "safe-lowbit"),
+        (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "100", "--kv", "s4"], "head dim 100"),
+    ] {
+        let message = error(at, &args, 2);
+        assert!(message.starts_with("tqkv: ") && message.contains(expected), "{args:?}: {message}");
+        assert_eq!(files(at), before, "{args:?}");
+    }
+}
+
+#[test]
+fn damage_is_shown_by_inspect_and_stops_decode() {
+    let folder = folder();
+    let at = folder.path();
+    json(at, &["encode", "--codec", "s4", "in.npy", "x.tqk"]);
+    let mut bytes = fs::read(at.join("x.tqk")).unwrap();
+    bytes[200] ^= 4;
+    fs::write(at.join("x.tqk"), bytes).unwrap();
+    let message = error(at, &["decode", "x.tqk", "out.npy"], 2);
+    assert!(message.contains("chunk 0"), "{message}");
+    assert!(!at.join("out.npy").exists());
+    let output = tqkv(at, &["inspect", "x.tqk", "--json"]);
+    assert_eq!(output.status.code(), Some(2));
+    let inspected: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(inspected["crc"], "damaged");
+    assert_eq!(inspected["damaged_chunks"], serde_json::json!([0]));
+}
+
+#[test]
+fn a_failed_run_keeps_the_output_that_was_there() {
+    let folder = folder();
+    let at = folder.path();
+    fs::write(at.join("x.tqk"), b"precious").unwrap();
+    let mut values = values(50);
+    values[49 * DIM] = f32::NAN;
+    npy(&at.join("in.npy"), "<f4", &format!("(50, {DIM})"), &raw(&values));
+    error(at, &["encode", "--codec", "s4", "in.npy", "x.tqk"], 2);
+    assert_eq!(fs::read(at.join("x.tqk")).unwrap(), b"precious");
+    assert_eq!(files(at).len(), 2);
+}
+
+#[test]
+fn stats_has_the_fields_and_the_known_distortion() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["stats", "--random", "4000", "--codec", "s1,s2,s3", "--codec", "s4", "--codec", "s5"];
+    let raw = json(folder.path(), &[&args[..], &["--scale-mode", "raw", "--effort", "fast"]].concat());
+    assert_eq!((&raw["dim"], &raw["count"]), (&128.into(), &4000.into()));
+    let codecs = raw["codecs"].as_array().unwrap();
+    let expected = [
+        ("s1", 18, 0.3609),
+        ("s2", 34, 0.1160),
+        ("s3", 50, 0.03397),
+        ("s4", 66, 0.009315),
+        ("s5", 82, 0.002451),
+    ];
+    for (found, (name, bytes, mse)) in codecs.iter().zip(expected) {
+        let field = |name: &str| found[name].as_f64().unwrap();
+        assert_eq!((&found["codec"], &found["scale_mode"]), (&name.into(), &"raw".into()));
+        assert_eq!(found["bytes_per_vector"], bytes);
+        assert!((field("bits_per_value") - f64::from(bytes) / 16.0).abs() < 1e-12);
+        assert!((field("relative_mse") / mse - 1.0).abs() < 0.01, "{name}: {}", field("relative_mse"));
+        assert!((field("mean_cosine") - (1.0 - mse).sqrt()).abs() < 0.002, "{name}");
+        assert!((field("dot_slope") - (1.0 - mse)).abs() < 0.005, "{name}: {}", field("dot_slope"));
+        assert!((field("dot_error") / mse.sqrt() - 1.0).abs() < 0.02, "{name}: {}", field("dot_error"));
+    }
+    assert_eq!(codecs.len(), 5);
+    let unbiased = json(folder.path(), &["stats", "--random", "4000", "--codec", "s2"]);
+    let slope = unbiased["codecs"][0]["dot_slope"].as_f64().unwrap();
+    assert!((slope - 1.0).abs() < 0.005, "{slope}");
+}
+
+#[test]
+fn plan_shows_the_figures_of_a_70b_class_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let config = r#"{"num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "hidden_size": 8192}"#;
+    fs::write(at.join("config.json"), config).unwrap();
+    let args = ["plan", "--config", "config.json", "--memory", "34GB", "--hot", "128", "--sinks", "4"];
+    let plan = json(at, &args);
+    let row = |codec: &str| {
+        let rows = plan["rows"].as_array().unwrap();
+        rows.iter().find(|row| row["codec_k"] == codec && row["codec_v"] == codec).unwrap().clone()
+    };
+    for (codec, bytes, tokens) in [
+        ("f16", 327_680u64, 103_759u64),
+        ("s4", 84_480, 402_082),
+        ("s3", 64_000, 530_706),
+        ("s2", 43_520, 780_388),
+    ] {
+        assert_eq!(row(codec)["bytes_per_token"], bytes, "{codec}");
+        assert_eq!(row(codec)["max_tokens"], tokens, "{codec}");
+        let f16_tokens = if codec == "f16" { tokens } else { 132 };
+        let used = |tokens: u64| f16_tokens * 327_680 + (tokens - f16_tokens) * bytes;
+        assert!(used(tokens) <= 34_000_000_000 && used(tokens + 1) > 34_000_000_000, "{codec}");
+    }
+    let shape = ["plan", "--layers", "80", "--kv-heads", "8", "--head-dim", "128"];
+    let pair = json(at, &[&shape[..], &["--cache-type-k", "i8", "--cache-type-v", "s4"]].concat());
+    let preset = json(at, &[&shape[..], &["--kv", "safe-lowbit"]].concat());
+    assert_eq!(pair["rows"], preset["rows"]);
+    assert_eq!(pair["rows"][0]["bytes_per_token"], 640 * (130 + 66));
+    assert_eq!(pair["rows"][0]["max_tokens"], Value::Null);
+}
+
+#[test]
+fn codebook_prints_coordinates_of_unit_vectors() {
+    let folder = tempfile::tempdir().unwrap();
+    let book = json(folder.path(), &["codebook", "--dim", "128", "--bits", "2"]);
+    let numbers = |field: &str| -> Vec<f64> {
+        book[field].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+    };
+    let centroids = [-0.13304152, -0.03999160, 0.03999160, 0.13304152];
+    assert!(numbers("centroids").iter().zip(centroids).all(|(a, b)| (a - b).abs() < 1e-8));
+    let boundaries = [-0.08651656, 0.0, 0.08651656];
+    assert!(numbers("boundaries").iter().zip(boundaries).all(|(a, b)| (a - b).abs() < 1e-8));
+    assert_eq!((numbers("centroids").len(), numbers("boundaries").len()), (4, 3));
+    assert!((book["relative_mse"].as_f64().unwrap() - 0.11600).abs() < 1e-5);
+}
+
+#[test]
+fn every_help_text_shows_an_example() {
+    let folder = tempfile::tempdir().unwrap();
+    for command in ["encode", "decode", "inspect", "stats", "codebook", "plan"] {
+        let output = tqkv(folder.path(), &[command, "--help"]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && text.contains(&format!("  tqkv {command} ")), "{command}: {text}");
+    }
+    assert!(tqkv(folder.path(), &["--version"]).status.success());
+}

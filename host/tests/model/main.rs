@@ -1,0 +1,6 @@
+//! The model runner: the shipped model against its figures, synthetic checkpoints against a slow reference, errors.
+
+mod checkpoints;
+mod errors;
+mod shipped;
+mod support;

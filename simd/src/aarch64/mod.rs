@@ -1,0 +1,3 @@
+//! AArch64.
+
+pub(crate) mod neon;

@@ -1,0 +1,397 @@
+//! The cache against a plain `Vec` of tokens and an f64 attention.
+//!
+//! The oracle knows the rules (which token is encoded when, and with which mean) and nothing of
+//! pages, rings or online softmax.
+#![allow(missing_docs, reason = "a test crate")]
+
+use proptest::prelude::*;
+use tqkv::cache::{CacheSpec, Centring, Cold, KvCache, MEAN_TOKENS};
+use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_tests::inputs::Gaussian;
+use tqkv_tests::oracle;
+
+const DIM: usize = 32;
+
+/// One KV head as the documentation describes it.
+struct Model {
+    spec: CacheSpec,
+    keys: Vec<Vec<f32>>,
+    values: Vec<Vec<f32>>,
+    /// Tokens that are encoded: (key, value), set when they leave the hot window.
+    coded_keys: Vec<Option<Vec<f32>>>,
+    coded_values: Vec<Option<Vec<f32>>>,
+    mean: Option<Vec<f32>>,
+    learning: bool,
+}
+
+fn round(x: &[f32]) -> Vec<f32> {
+    x.iter().map(|&v| half::f16::from_f32(v).to_f32()).collect()
+}
+
+impl Model {
+    fn new(spec: &CacheSpec) -> Self {
+        Self {
+            learning: spec.centring != Centring::Off && spec.key != CodecId::F16,
+            spec: spec.clone(),
+            keys: vec![],
+            values: vec![],
+            coded_keys: vec![],
+            coded_values: vec![],
+            mean: None,
+        }
+    }
+
+    fn through(&self, id: CodecId, x: &[f32]) -> Vec<f32> {
+        let codec = AnyCodec::new(id, DIM, self.spec.options).unwrap();
+        let (mut block, mut out) = (vec![0; codec.block_bytes()], vec![0.0; DIM]);
+        codec.encode(x, &mut block).unwrap();
+        codec.decode(&block, &mut out).unwrap();
+        out
+    }
+
+    fn push(&mut self, k: &[f32], v: &[f32]) {
+        self.keys.push(round(k));
+        self.values.push(round(v));
+        self.coded_keys.push(None);
+        self.coded_values.push(None);
+        let (sinks, len) = (self.spec.sinks, self.keys.len());
+        let leaving = sinks..len.saturating_sub(self.spec.hot).max(sinks);
+        for i in leaving.clone() {
+            if self.coded_values[i].is_none() {
+                self.coded_values[i] = Some(self.through(self.spec.value, &self.values[i]));
+            }
+        }
+        if self.learning && leaving.len() >= MEAN_TOKENS {
+            let mut mean = vec![0.0; DIM];
+            for key in &self.keys[sinks..sinks + MEAN_TOKENS] {
+                mean.iter_mut().zip(key).for_each(|(m, x)| *m += x / MEAN_TOKENS as f32);
+            }
+            self.mean = Some(mean);
+            self.learning = false;
+        }
+        if !self.learning {
+            let zero = vec![0.0; DIM];
+            let mean = self.mean.clone().unwrap_or(zero);
+            for i in leaving {
+                if self.coded_keys[i].is_none() {
+                    let centred: Vec<f32> = self.keys[i].iter().zip(&mean).map(|(x, m)| x - m).collect();
+                    let decoded = self.through(self.spec.key, &centred);
+                    self.coded_keys[i] = Some(decoded.iter().zip(&mean).map(|(x, m)| x + m).collect());
+                }
+            }
+        }
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.keys.truncate(len);
+        self.values.truncate(len);
+        self.coded_keys.truncate(len);
+        self.coded_values.truncate(len);
+    }
+
+    fn attend(&self, q: &[f32]) -> Vec<f64> {
+        let len = self.keys.len();
+        let first = self.spec.sliding_window.map_or(0, |w| len.saturating_sub(w));
+        let seen: Vec<usize> = (0..len).filter(|&i| i < self.spec.sinks || i >= first).collect();
+        let pick = |raw: &[Vec<f32>], coded: &[Option<Vec<f32>>]| -> Vec<Vec<f32>> {
+            seen.iter().map(|&i| coded[i].clone().unwrap_or_else(|| raw[i].clone())).collect()
+        };
+        oracle::attention(q, &pick(&self.keys, &self.coded_keys), &pick(&self.values, &self.coded_values))
+    }
+}
+
+/// A token with a common offset in the keys, so that centring has something to do.
+fn token(gaussian: &mut Gaussian) -> (Vec<f32>, Vec<f32>) {
+    let key = gaussian.vector(DIM).iter().enumerate().map(|(i, x)| x + (i % 3) as f32).collect();
+    (key, gaussian.vector(DIM))
+}
+
+fn assert_close(got: &[f32], want: &[f64], what: &str) {
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        assert!((f64::from(*g) - w).abs() < 1e-4, "{what}: value {i} is {g}, expected {w}");
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Append(usize),
+    Prefill(usize),
+    Truncate(usize),
+    Reset,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => (1..20usize).prop_map(Op::Append),
+        4 => (1..300usize).prop_map(Op::Prefill),
+        3 => (0..100usize).prop_map(Op::Truncate),
+        1 => Just(Op::Reset),
+    ]
+}
+
+fn spec() -> impl Strategy<Value = CacheSpec> {
+    let codec = || {
+        prop::sample::select(vec![
+            CodecId::S4,
+            CodecId::S2,
+            CodecId::I8,
+            CodecId::N3,
+            CodecId::F16,
+            CodecId::Q4_0,
+        ])
+    };
+    let centring = prop::sample::select(vec![Centring::Off, Centring::On]);
+    let window = prop::option::of(64..400usize);
+    (codec(), codec(), 0..6usize, 0..40usize, centring, window).prop_map(
+        |(key, value, sinks, hot, centring, window)| {
+            let spec =
+                CacheSpec::new(1, 2, 1, DIM).codecs(key, value).sinks(sinks).hot(hot).centring(centring);
+            if let Some(window) = window { spec.sliding_window(window) } else { spec }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_operations_equal_the_model(spec in spec(), ops in prop::collection::vec(op(), 1..8), seed in 0..1000u64) {
+        let mut gaussian = Gaussian::new(seed);
+        let mut cache = KvCache::new(spec.clone()).unwrap();
+        let mut model = Model::new(&spec);
+        let mut out = vec![0.0; 2 * DIM];
+        for op in &ops {
+            match *op {
+                Op::Append(n) => {
+                    for _ in 0..n {
+                        let (k, v) = token(&mut gaussian);
+                        cache.append(0, &k, &v).unwrap();
+                        model.push(&k, &v);
+                    }
+                }
+                Op::Prefill(n) => {
+                    let tokens: Vec<_> = (0..n).map(|_| token(&mut gaussian)).collect();
+                    let (k, v): (Vec<_>, Vec<_>) = tokens.iter().cloned().unzip();
+                    let q = gaussian.vector(n * 2 * DIM);
+                    let mut out = vec![0.0; q.len()];
+                    cache.attend_prefill(0, &q, &k.concat(), &v.concat(), &mut out).unwrap();
+                    for (i, (k, v)) in tokens.iter().enumerate() {
+                        model.push(k, v);
+                        for h in 0..2 {
+                            let at = (2 * i + h) * DIM..(2 * i + h + 1) * DIM;
+                            assert_close(&out[at.clone()], &model.attend(&q[at]), &format!("query {i} of {op:?}"));
+                        }
+                    }
+                }
+                Op::Truncate(back) => {
+                    let len = model.keys.len().saturating_sub(back);
+                    cache.truncate(len).unwrap();
+                    model.truncate(len);
+                }
+                Op::Reset => {
+                    cache.reset();
+                    model = Model::new(&spec);
+                }
+            }
+            prop_assert_eq!(cache.len(), model.keys.len());
+            let q = gaussian.vector(2 * DIM);
+            cache.attend(0, &q, &mut out).unwrap();
+            if !model.keys.is_empty() {
+                assert_close(&out[..DIM], &model.attend(&q[..DIM]), &format!("after {op:?}"));
+                assert_close(&out[DIM..], &model.attend(&q[DIM..]), &format!("after {op:?}"));
+            }
+        }
+    }
+}
+
+/// Every KV head and layer keeps to itself.
+#[test]
+fn heads_and_layers_are_apart() {
+    let spec =
+        CacheSpec::new(2, 6, 3, DIM).codecs(CodecId::S4, CodecId::S3).hot(3).sinks(1).centring(Centring::Off);
+    let mut cache = KvCache::new(spec.clone()).unwrap();
+    let mut models: Vec<Model> = (0..6).map(|_| Model::new(&spec)).collect();
+    let mut gaussian = Gaussian::new(5);
+    for layer in 0..2 {
+        for _ in 0..20 {
+            let tokens: Vec<_> = (0..3).map(|_| token(&mut gaussian)).collect();
+            let (k, v): (Vec<_>, Vec<_>) = tokens.iter().cloned().unzip();
+            cache.append(layer, &k.concat(), &v.concat()).unwrap();
+            for (h, (k, v)) in tokens.iter().enumerate() {
+                models[layer * 3 + h].push(k, v);
+            }
+        }
+        let q = gaussian.vector(6 * DIM);
+        let mut out = vec![0.0; q.len()];
+        cache.attend(layer, &q, &mut out).unwrap();
+        for h in 0..6 {
+            let at = h * DIM..(h + 1) * DIM;
+            assert_close(
+                &out[at.clone()],
+                &models[layer * 3 + h / 2].attend(&q[at]),
+                &format!("layer {layer} head {h}"),
+            );
+        }
+    }
+}
+
+#[test]
+fn scores_are_the_logits_of_the_newest_position() {
+    let spec =
+        CacheSpec::new(1, 1, 1, DIM).codecs(CodecId::S4, CodecId::S4).hot(8).sinks(2).centring(Centring::On);
+    let mut cache = KvCache::new(spec.clone()).unwrap();
+    let mut model = Model::new(&spec);
+    let mut gaussian = Gaussian::new(9);
+    for _ in 0..200 {
+        let (k, v) = token(&mut gaussian);
+        cache.append(0, &k, &v).unwrap();
+        model.push(&k, &v);
+    }
+    let q = gaussian.vector(DIM);
+    let scores = cache.scores(0, 0, &q).unwrap();
+    assert_eq!(scores.len(), 200);
+    for (i, score) in scores.iter().enumerate() {
+        let key = model.coded_keys[i].as_ref().unwrap_or(&model.keys[i]);
+        let want = oracle::dot(&q, key) / (DIM as f64).sqrt();
+        assert!((f64::from(*score) - want).abs() < 1e-4, "token {i}: {score} against {want}");
+    }
+}
+
+fn filled(spec: CacheSpec, tokens: usize, seed: u64) -> (KvCache, Vec<f32>, Vec<f32>) {
+    let mut cache = KvCache::new(spec).unwrap();
+    let mut gaussian = Gaussian::new(seed);
+    for _ in 0..tokens {
+        let (k, v) = token(&mut gaussian);
+        cache.append(0, &k, &v).unwrap();
+    }
+    let q = gaussian.vector(DIM);
+    let mut out = vec![0.0; DIM];
+    cache.attend(0, &q, &mut out).unwrap();
+    (cache, q, out)
+}
+
+fn base() -> CacheSpec {
+    CacheSpec::new(1, 1, 1, DIM).codecs(CodecId::N4, CodecId::N4).hot(16).sinks(4).centring(Centring::Off)
+}
+
+#[test]
+fn spilling_changes_no_bit_and_frees_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let (warm, _, want) = filled(base(), 1000, 1);
+    let (cold, _, got) = filled(base().cold(200, Cold::Spill(folder.path().into())), 1000, 1);
+    assert_eq!(got, want);
+    let (warm, cold) = (warm.stats(), cold.stats());
+    assert_eq!((warm.cold, cold.cold), (0, 768), "whole pages that are older than 200 tokens");
+    assert_eq!(cold.spilled_bytes, 2 * 768 * 18);
+    assert!(cold.allocated_bytes + cold.spilled_bytes <= warm.allocated_bytes + 1024);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the file has no name");
+}
+
+#[test]
+fn demotion_halves_old_pages_and_stays_near() {
+    let (warm, _, want) = filled(base(), 1000, 2);
+    let demote = Cold::Demote { key: CodecId::N2, value: CodecId::N2 };
+    let (cold, _, got) = filled(base().cold(200, demote.clone()), 1000, 2);
+    let (narrow, _, bad) = filled(base().codecs(CodecId::N2, CodecId::N2), 1000, 2);
+    assert!(narrow.stats().allocated_bytes < cold.stats().allocated_bytes);
+    assert!(cold.stats().allocated_bytes < warm.stats().allocated_bytes * 8 / 10);
+    let error = |out: &[f32]| oracle::relative_mse(&want, out);
+    assert!(error(&got) > 0.0 && error(&got) < 2.0 * error(&bad) + 1e-3, "{} {}", error(&got), error(&bad));
+}
+
+#[test]
+fn truncating_into_a_cold_page_keeps_what_is_left_usable() {
+    let demote = Cold::Demote { key: CodecId::S2, value: CodecId::S2 };
+    let spec = base().codecs(CodecId::S4, CodecId::S4).cold(0, demote);
+    let (mut cache, q, _) = filled(spec, 600, 3);
+    let mut before = cache.scores(0, 0, &q).unwrap();
+    cache.truncate(200).unwrap();
+    before.truncate(200);
+    let after = cache.scores(0, 0, &q).unwrap();
+    let drift = before.iter().zip(&after).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    // Encoding again at 4 bits moves a logit by 0.15 (rms) at these norms.
+    assert!(drift < 0.8, "largest change of a logit {drift}");
+    let mut gaussian = Gaussian::new(4);
+    for _ in 0..300 {
+        let (k, v) = token(&mut gaussian);
+        cache.append(0, &k, &v).unwrap();
+    }
+    assert_eq!(cache.scores(0, 0, &q).unwrap().len(), 500);
+}
+
+#[test]
+fn a_sliding_window_bounds_memory() {
+    let bytes = |tokens| filled(base().sliding_window(256), tokens, 5).0.stats().allocated_bytes;
+    assert!(bytes(4000) <= bytes(1000) + 4096, "{} against {}", bytes(4000), bytes(1000));
+    let (mut cache, _, _) = filled(base().sliding_window(256), 2000, 5);
+    assert!(cache.stats().evicted > 1000);
+    cache.truncate(2000 - 128).unwrap();
+    let error = cache.truncate(1000).unwrap_err().to_string();
+    assert!(error.contains("cannot truncate to 1000"), "{error}");
+}
+
+#[test]
+fn memory_figures_are_what_is_held() {
+    let (cache, _, _) = filled(base().hot(0).sinks(0), 1280, 6);
+    let stats = cache.stats();
+    let blocks = 1280 * 2 * (2 + DIM / 2);
+    assert!(stats.allocated_bytes >= blocks && stats.allocated_bytes < blocks + 2048, "{stats:?}");
+    assert_eq!((stats.warm, stats.hot, stats.sinks, stats.tokens), (1280, 0, 0, 1280));
+}
+
+#[test]
+fn automatic_centring_follows_the_keys() {
+    let mut gaussian = Gaussian::new(7);
+    let mut run = |offset: f32| {
+        let mut cache = KvCache::new(base().centring(Centring::Auto)).unwrap();
+        for _ in 0..200 {
+            let k: Vec<f32> = gaussian.vector(DIM).iter().map(|x| x + offset).collect();
+            cache.append(0, &k, &k).unwrap();
+        }
+        cache.stats().centred_heads
+    };
+    assert_eq!((run(0.0), run(1.0)), (0, 1));
+}
+
+#[test]
+fn bad_input_is_named_and_leaves_nothing_behind() {
+    let mut cache = KvCache::new(CacheSpec::new(1, 2, 2, DIM)).unwrap();
+    let good = vec![1.0; 3 * 2 * DIM];
+    let mut bad = good.clone();
+    bad[(2 * 2 + 1) * DIM + 7] = f32::NAN;
+    let error = cache.append(0, &bad, &good).unwrap_err().to_string();
+    assert!(error.starts_with("key of token 2, KV head 1"), "{error}");
+    bad[(2 * 2 + 1) * DIM + 7] = 1e15;
+    let error = cache.append(0, &good, &bad).unwrap_err().to_string();
+    assert!(error.starts_with("value of token 2, KV head 1") && error.contains("32752"), "{error}");
+    assert!(cache.append(0, &good[..5], &good).is_err());
+    assert!(cache.append(1, &good, &good).is_err());
+    assert!(cache.scores(0, 2, &good[..DIM]).is_err());
+    assert_eq!(cache.len(), 0);
+    let mut out = vec![1.0; 2 * DIM];
+    cache.attend(0, &good[..2 * DIM], &mut out).unwrap();
+    assert_eq!(out, vec![0.0; 2 * DIM], "attention over nothing is zero");
+
+    let refused = |spec: CacheSpec| KvCache::new(spec).unwrap_err().to_string();
+    assert!(refused(CacheSpec::new(1, 3, 2, DIM)).contains("3 query heads"));
+    assert!(refused(CacheSpec::new(1, 1, 1, 33)).contains("head_dim 33"));
+    assert!(refused(base().sliding_window(8)).contains("hot window of 16"));
+    assert!(
+        refused(base().cold(1, Cold::Demote { key: CodecId::F16, value: CodecId::N2 })).contains("rotated")
+    );
+    assert!(
+        refused(base().cold(1, Cold::Spill("/nonexistent/folder".into()))).contains("/nonexistent/folder")
+    );
+}
+
+/// Largest vectors along a row of the Hadamard matrix: the unbiased scale alone would leave f16.
+#[test]
+fn vectors_that_only_the_scale_correction_pushes_out_of_range_are_kept() {
+    let codec = AnyCodec::new(CodecId::S1, DIM, Options::DEFAULT).unwrap();
+    let mut row = vec![0.0; DIM];
+    row[0] = 30_000.0 * DIM as f32 / (DIM as f32).sqrt();
+    codec.unrotate(&mut row);
+    let mut cache = KvCache::new(base().codecs(CodecId::S1, CodecId::S1).hot(0).sinks(0)).unwrap();
+    cache.append(0, &row, &row).unwrap();
+    assert_eq!(cache.stats().warm, 1);
+}
