@@ -186,7 +186,8 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
         exponent: i32,
         block: &mut [u8],
     ) -> Result<(), EncodeError> {
-        let (mut y, exponent) = ([0; D], clamp_exponent(exponent));
+        let exponent = clamp_exponent(exponent);
+        let mut y = [0; D];
         let squared = self.rotate(x, &mut y);
         let Some((head, codes)) = block.split_first_chunk_mut::<SCALE_BYTES>() else { return Ok(()) };
         let stored = if squared == 0 {
@@ -239,27 +240,14 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
     #[inline(always)]
     pub(super) fn rotate<T: Sample>(&self, x: &[T; D], y: &mut [i32; D]) -> u64 {
         let mut squared = 0;
-        if Self::SHAPE.order() == 1 {
-            for i in 0..D / 4 {
-                let [a, b, c, d] = core::array::from_fn(|k| x[i + k * (D / 4)].widen());
-                // Two squares of at most 2^30 fit 32 bits.
-                squared += u64::from((a * a) as u32 + (b * b) as u32);
-                squared += u64::from((c * c) as u32 + (d * d) as u32);
-                let sign = |k: usize| i32::from(self.signs[i + k * (D / 4)]);
-                [y[i], y[i + D / 4], y[i + D / 2], y[i + D / 4 * 3]] =
-                    four([a * sign(0), b * sign(1), c * sign(2), d * sign(3)]);
-            }
-            stages(y, D / 4, Self::LAST);
-        } else {
-            for ((y, x), &sign) in y.iter_mut().zip(x).zip(&self.signs) {
-                let value = x.widen();
-                squared += u64::from((value * value) as u32);
-                *y = value * i32::from(sign);
-            }
-            paley(y, Self::SHAPE.order(), false);
-            stages(y, Self::SHAPE.sylvester(), Self::LAST);
+        for ((y, x), &sign) in y.iter_mut().zip(x).zip(&self.signs) {
+            let value = x.widen();
+            squared += i64::from(value) * i64::from(value);
+            *y = value * i32::from(sign);
         }
-        squared
+        paley(y, Self::SHAPE.order(), false);
+        stages(y, Self::SHAPE.sylvester(), Self::LAST);
+        squared as u64
     }
 
     /// Finishes the transform of eight neighbours.

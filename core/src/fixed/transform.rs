@@ -43,36 +43,21 @@ fn pass_two<const H: usize, const N: usize>(y: &mut [i32]) {
 }
 
 /// The stages with strides `order / 2` down to `rest`, powers of two.
+///
+/// Straight down the list, so that constants leave only the passes that run.
 #[inline(always)]
 pub(super) fn stages(y: &mut [i32], mut order: usize, rest: usize) {
-    while order >= 4 * rest {
-        match order {
-            4 => pass_four::<1, 4>(y),
-            8 => pass_four::<2, 8>(y),
-            16 => pass_four::<4, 16>(y),
-            32 => pass_four::<8, 32>(y),
-            64 => pass_four::<16, 64>(y),
-            128 => pass_four::<32, 128>(y),
-            256 => pass_four::<64, 256>(y),
-            512 => pass_four::<128, 512>(y),
-            _ => pass_four::<256, 1024>(y),
-        }
-        order /= 4;
+    macro_rules! passes {
+        ($pass:ident, $radix:literal: $($n:literal)*) => {
+            $(if order == $n && order >= $radix * rest {
+                $pass::<{ $n / $radix }, $n>(y);
+                order /= $radix;
+            })*
+        };
     }
-    if order >= 2 * rest {
-        match order {
-            2 => pass_two::<1, 2>(y),
-            4 => pass_two::<2, 4>(y),
-            8 => pass_two::<4, 8>(y),
-            16 => pass_two::<8, 16>(y),
-            32 => pass_two::<16, 32>(y),
-            64 => pass_two::<32, 64>(y),
-            128 => pass_two::<64, 128>(y),
-            256 => pass_two::<128, 256>(y),
-            512 => pass_two::<256, 512>(y),
-            _ => pass_two::<512, 1024>(y),
-        }
-    }
+    passes!(pass_four, 4: 1024 512 256 128 64 32 16 8 4);
+    passes!(pass_two, 2: 1024 512 256 128 64 32 16 8 4 2);
+    debug_assert!(order <= rest);
 }
 
 /// (Paley matrix of `order` or its transpose) Kronecker identity, in place; order 1 does nothing.
