@@ -1,5 +1,8 @@
 //! Task runner: `cargo xtask TASK`.
 
+mod firmware;
+mod ptx;
+mod trellis_search;
 mod vectors;
 
 use clap::Parser;
@@ -8,12 +11,24 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(about = "Tasks of the tqkv workspace")]
 enum Task {
+    /// Build the firmware images, run them in QEMU, and compare their costs with the budget
+    Firmware(firmware::Args),
+    /// Build the GPU kernels, or compare them with the committed PTX, and audit them
+    Ptx(ptx::Args),
+    /// Find the generators and levels of the trellis codes from scratch and print their table
+    TrellisSearch(trellis_search::Args),
     /// Write the golden block file, or compare with it
     Vectors(vectors::Args),
 }
 
 fn main() -> ExitCode {
     match Task::parse() {
+        Task::Firmware(args) => firmware::run(&args),
+        Task::Ptx(args) => ptx::run(&args),
+        Task::TrellisSearch(args) => {
+            trellis_search::run(&args);
+            ExitCode::SUCCESS
+        }
         Task::Vectors(args) => vectors::run(&args),
     }
 }
