@@ -289,9 +289,8 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(
     let mut running = Running::<T, R>::new();
     for page in begin..end {
         let id = T::read(page_table, 4 * (sequence * max_pages + page));
-        let home = |pool: &Pool<T>| {
-            T::at(pool.memory, page::head_offset(id, kv_head, num_kv_heads, dim, pool.bits))
-        };
+        let home =
+            |pool: &Pool<T>| T::at(pool.memory, page::head_offset(id, kv_head, num_kv_heads, dim, pool.bits));
         let (key_home, value_home) = (home(&keys), home(&values));
         let left = u32::min(length - page * page::SLOTS, page::SLOTS);
         let steps = left.div_ceil(32 / G as u32);

@@ -276,12 +276,7 @@ macro_rules! codec_entries {
         }
 
         #[unsafe(no_mangle)]
-        unsafe extern "ptx-kernel" fn $weight(
-            blocks: *mut u8,
-            count: u32,
-            signs: *mut u8,
-            out: *mut u8,
-        ) {
+        unsafe extern "ptx-kernel" fn $weight(blocks: *mut u8, count: u32, signs: *mut u8, out: *mut u8) {
             weight_decode::<Device, $format, $groups>(warp(), blocks, count, signs, out);
         }
     };

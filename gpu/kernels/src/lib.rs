@@ -63,17 +63,15 @@ macro_rules! unroll32 {
 
 /// Runs `$body` with the constant `$i` = 0 .. `$count`, which is 1 or 2.
 macro_rules! unroll2 {
-    ($count:expr, $i:ident => $body:block) => {
-        {
-            const $i: usize = 0;
-            $body
-        }
-        if $count > 1 {
-            // The remainder keeps the index in range where the body is not run.
-            const $i: usize = 1;
-            $body
-        }
-    };
+    ($count:expr, $i:ident => $body:block) => {{
+        const $i: usize = 0;
+        $body
+    }
+    if $count > 1 {
+        // The remainder keeps the index in range where the body is not run.
+        const $i: usize = 1;
+        $body
+    }};
 }
 
 pub mod attend;

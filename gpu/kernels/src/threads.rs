@@ -20,11 +20,7 @@ pub trait Threads: Copy {
     /// `f` in every thread.
     fn map<A: Copy, B: Copy>(a: Self::Of<A>, f: impl Fn(A) -> B) -> Self::Of<B>;
     /// `f` of two values in every thread.
-    fn zip<A: Copy, B: Copy, C: Copy>(
-        a: Self::Of<A>,
-        b: Self::Of<B>,
-        f: impl Fn(A, B) -> C,
-    ) -> Self::Of<C>;
+    fn zip<A: Copy, B: Copy, C: Copy>(a: Self::Of<A>, b: Self::Of<B>, f: impl Fn(A, B) -> C) -> Self::Of<C>;
     /// Thread i gets `table[i]`.
     fn gather(table: &[f32; 32]) -> Self::Of<f32>;
 
@@ -62,12 +58,7 @@ pub trait Threads: Copy {
         active: Self::Of<bool>,
     );
     /// Writes 16 bits at the offsets of the threads in `active`.
-    fn store_u16(
-        memory: Self::Memory,
-        offset: Self::Of<u32>,
-        value: Self::Of<u16>,
-        active: Self::Of<bool>,
-    );
+    fn store_u16(memory: Self::Memory, offset: Self::Of<u32>, value: Self::Of<u16>, active: Self::Of<bool>);
 }
 
 /// [`Threads::shuffle_xor`] of floats.

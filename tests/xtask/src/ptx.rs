@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// Architectures with a committed file.
-const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90"];
+const ARCHITECTURES: [&str; 1] = ["sm_90"];
 
 /// The assembler, from the Python package index.
 const PTXAS_PACKAGE: &str = "nvidia-cuda-nvcc==13.0.88";
@@ -163,7 +163,9 @@ fn audit_text(text: &str, root: &Path) -> Vec<String> {
         }
     }
     let paths = [root.display().to_string(), "/rustc/".to_owned(), "/home/".to_owned(), "/root/".to_owned()];
-    faults.extend(paths.iter().filter(|path| text.contains(*path)).map(|path| format!("the text names {path}")));
+    faults.extend(
+        paths.iter().filter(|path| text.contains(*path)).map(|path| format!("the text names {path}")),
+    );
     faults
 }
 
@@ -189,7 +191,8 @@ fn assemble(
         .args([&output, &input])
         .output()
         .map_err(|error| format!("{}: {error}", ptxas.display()))?;
-    let report = String::from_utf8_lossy(&result.stderr).into_owned() + &String::from_utf8_lossy(&result.stdout);
+    let report =
+        String::from_utf8_lossy(&result.stderr).into_owned() + &String::from_utf8_lossy(&result.stdout);
     if !result.status.success() {
         return Err(format!("ptxas refuses the {architecture} file:\n{report}"));
     }
@@ -225,10 +228,18 @@ fn audit_costs(costs: &BTreeMap<String, Cost>) -> Vec<String> {
         .iter()
         .filter(|(_, cost)| cost.stack + cost.spills > 0 || cost.registers == 0)
         .map(|(name, cost)| {
-            format!("{name}: {} bytes of stack, {} of spills, {} registers", cost.stack, cost.spills, cost.registers)
+            format!(
+                "{name}: {} bytes of stack, {} of spills, {} registers",
+                cost.stack, cost.spills, cost.registers
+            )
         })
         .collect();
-    faults.extend(kernels().into_iter().filter(|name| !costs.contains_key(name)).map(|name| format!("{name}: not assembled")));
+    faults.extend(
+        kernels()
+            .into_iter()
+            .filter(|name| !costs.contains_key(name))
+            .map(|name| format!("{name}: not assembled")),
+    );
     faults
 }
 
@@ -251,7 +262,11 @@ fn ptxas(root: &Path) -> Result<PathBuf, String> {
         .ok_or("pip downloaded no wheel")?;
     python(&folder, &["-m", "zipfile", "-e", &wheel.display().to_string(), "."])?;
     let status = Command::new("chmod").arg("+x").arg(&path).status();
-    if status.is_ok_and(|status| status.success()) { Ok(path) } else { Err("the wheel holds no ptxas".to_owned()) }
+    if status.is_ok_and(|status| status.success()) {
+        Ok(path)
+    } else {
+        Err("the wheel holds no ptxas".to_owned())
+    }
 }
 
 fn python(folder: &Path, args: &[&str]) -> Result<(), String> {

@@ -136,13 +136,21 @@ fn check<W: Rows>(scene: &Scene, dim: usize, group: u32, keys: &Side, values: &S
         let (sequence, head) = (i / heads as usize, i % heads as usize);
         let of_head = |side: &Side| -> Vec<Vec<f32>> {
             let kv_head = head / group as usize;
-            side.decoded[sequence].iter().skip(kv_head).step_by(scene.num_kv_heads as usize).cloned().collect()
+            side.decoded[sequence]
+                .iter()
+                .skip(kv_head)
+                .step_by(scene.num_kv_heads as usize)
+                .cloned()
+                .collect()
         };
         let want = tqkv_tests::oracle::attention(query, &of_head(keys), &of_head(values));
         let largest = want.iter().fold(0.0, |a: f64, b| a.max(b.abs())).max(1.0);
         for (got, want) in got.iter().zip(want) {
             let error = (f64::from(*got) - want).abs();
-            assert!(error <= 1e-5 * largest, "dim {dim}, group {group}, sequence {sequence}, {shape:?}: {error:e}");
+            assert!(
+                error <= 1e-5 * largest,
+                "dim {dim}, group {group}, sequence {sequence}, {shape:?}: {error:e}"
+            );
         }
     }
 }

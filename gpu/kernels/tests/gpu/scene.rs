@@ -87,14 +87,28 @@ impl Scene {
     }
 
     /// Offset of the head of a token in the pool, and its slot.
-    pub(crate) fn home(&self, sequence: u32, position: u32, head: u32, dim: usize, bits: u32) -> (usize, u32) {
+    pub(crate) fn home(
+        &self,
+        sequence: u32,
+        position: u32,
+        head: u32,
+        dim: usize,
+        bits: u32,
+    ) -> (usize, u32) {
         let id = self.page_table[(sequence * self.max_pages + position / page::SLOTS) as usize];
         let at = page::head_offset(id, head, self.num_kv_heads, dim as u32, bits);
         (at as usize, position % page::SLOTS)
     }
 
     /// The block at a slot, as SPEC.md has it.
-    pub(crate) fn block(&self, pool: &[u8], codec: &AnyCodec, sequence: u32, position: u32, head: u32) -> Vec<u8> {
+    pub(crate) fn block(
+        &self,
+        pool: &[u8],
+        codec: &AnyCodec,
+        sequence: u32,
+        position: u32,
+        head: u32,
+    ) -> Vec<u8> {
         let (dim, bits) = (codec.dim(), codec.id().bits());
         let (home, slot) = self.home(sequence, position, head, dim, bits);
         let row = page::row_bytes(dim as u32, bits) as usize;
@@ -159,7 +173,14 @@ impl Scene {
     }
 
     /// Runs `scores` over one sequence; returns [tokens, num_heads].
-    pub(crate) fn scores(&self, codec: &AnyCodec, rotated: &Buffer, heads: u32, pool: &Buffer, sequence: u32) -> Vec<f32> {
+    pub(crate) fn scores(
+        &self,
+        codec: &AnyCodec,
+        rotated: &Buffer,
+        heads: u32,
+        pool: &Buffer,
+        sequence: u32,
+    ) -> Vec<f32> {
         let tokens = self.lengths[sequence as usize];
         let (out, page_table) =
             (Buffer::garbage(4 * (tokens * heads) as usize), Buffer::from_u32(&self.page_table));

@@ -87,9 +87,7 @@ pub(crate) fn operation(opcode: &str) -> Option<(usize, Operation)> {
         "add.s32" | "add.u32" => (2, |a, c, _| u64::from((a as u32).wrapping_add(c as u32))),
         "sub.s32" => (2, |a, c, _| u64::from((a as u32).wrapping_sub(c as u32))),
         "mul.lo.s32" => (2, |a, c, _| u64::from((a as u32).wrapping_mul(c as u32))),
-        "mad.lo.s32" => (3, |a, c, d| {
-            u64::from((a as u32).wrapping_mul(c as u32).wrapping_add(d as u32))
-        }),
+        "mad.lo.s32" => (3, |a, c, d| u64::from((a as u32).wrapping_mul(c as u32).wrapping_add(d as u32))),
         "add.s64" | "add.u64" => (2, |a, c, _| a.wrapping_add(c)),
         "sub.s64" => (2, |a, c, _| a.wrapping_sub(c)),
         "mul.lo.s64" => (2, |a, c, _| a.wrapping_mul(c)),

@@ -23,7 +23,7 @@ enum Operand {
     Parameter(usize),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 enum Kind {
     Alu(Operation),
     Split(u32),
@@ -136,7 +136,9 @@ fn kind(opcode: &str) -> Option<Kind> {
         "ld.global.b16" | "ld.global.nc.b16" => Kind::Load(2),
         "ld.global.b8" | "ld.global.nc.b8" => Kind::Load(1),
         "ld.global.b32" | "ld.global.nc.b32" | "ld.b32" => Kind::Load(4),
-        "ld.global.v2.b32" | "ld.global.v4.b32" | "ld.global.nc.v2.b32" | "ld.global.nc.v4.b32" => Kind::Load(4),
+        "ld.global.v2.b32" | "ld.global.v4.b32" | "ld.global.nc.v2.b32" | "ld.global.nc.v4.b32" => {
+            Kind::Load(4)
+        }
         "ld.global.b64" | "ld.global.nc.b64" => Kind::Load(8),
         "st.global.b16" => Kind::Store(2),
         "st.global.b32" | "st.global.v2.b32" | "st.global.v4.b32" => Kind::Store(4),
@@ -203,7 +205,9 @@ impl Kernel {
             }
             let statement = statement.trim_end_matches(';');
             if let Some(list) = statement.strip_prefix(".branchtargets") {
-                let label = labels.iter().find(|(label, at)| label.starts_with("$L_brx") && **at == instructions.len());
+                let label = labels
+                    .iter()
+                    .find(|(label, at)| label.starts_with("$L_brx") && **at == instructions.len());
                 let label = *label.expect("a table has a label").0;
                 tables.insert(label, list.split(',').map(str::trim).collect::<Vec<_>>());
                 continue;
@@ -214,20 +218,23 @@ impl Kernel {
             let (guard, rest) = match statement.strip_prefix('@') {
                 None => (None, statement),
                 Some(guarded) => {
-                    let (guard, rest) = guarded.split_once(char::is_whitespace).expect("a guarded instruction");
+                    let (guard, rest) =
+                        guarded.split_once(char::is_whitespace).expect("a guarded instruction");
                     let (name, wanted) = guard.strip_prefix('!').map_or((guard, true), |name| (name, false));
                     let Operand::Register(index) = parser.operand(name) else { panic!("guard {guard}") };
                     (Some((index, wanted)), rest.trim())
                 }
             };
             let (opcode, rest) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+            let rest = rest.trim();
             let parts = split_operands(rest);
             let split = matches!(opcode, "mov.b32" | "mov.b64") && rest.starts_with('{');
             let kind = match kind(opcode) {
                 _ if split => Kind::Split(if opcode == "mov.b32" { 16 } else { 32 }),
                 Some(kind) => kind,
                 None => {
-                    let (count, operation) = operation(opcode).unwrap_or_else(|| panic!("unknown opcode {opcode}"));
+                    let (count, operation) =
+                        operation(opcode).unwrap_or_else(|| panic!("unknown opcode {opcode}"));
                     assert_eq!(parts.len(), count + 1, "{statement}");
                     Kind::Alu(operation)
                 }
@@ -241,7 +248,13 @@ impl Kernel {
                 }
                 _ => operands.extend(parts.into_iter().map(|part| parser.operand(part))),
             }
-            instructions.push(Instruction { guard, kind, operands, targets: Vec::new(), text: statement.to_owned() });
+            instructions.push(Instruction {
+                guard,
+                kind,
+                operands,
+                targets: Vec::new(),
+                text: statement.to_owned(),
+            });
         }
         for (at, names) in pending {
             instructions[at].targets = names.iter().map(|name| labels[name]).collect();
@@ -295,7 +308,9 @@ impl State<'_> {
                 "%ctaid.z" => self.block[2],
                 _ => panic!("unknown special register {name}"),
             }),
-            Operand::Vector(_) | Operand::Memory(..) | Operand::Parameter(_) => panic!("not a value: {operand:?}"),
+            Operand::Vector(_) | Operand::Memory(..) | Operand::Parameter(_) => {
+                panic!("not a value: {operand:?}")
+            }
         }
     }
 
@@ -373,20 +388,32 @@ impl State<'_> {
                 }
                 Kind::Load(bytes) => {
                     let address = self.address(&operands[1], lane);
-                    self.each_word(&operands[0], |state, i, word| {
-                        let value = state.load(address + u64::from(i * bytes), *bytes);
-                        state.set(word, lane, value);
-                    }, address, *bytes, text);
+                    self.each_word(
+                        &operands[0],
+                        |state, i, word| {
+                            let value = state.load(address + u64::from(i * bytes), *bytes);
+                            state.set(word, lane, value);
+                        },
+                        address,
+                        *bytes,
+                        text,
+                    );
                 }
                 Kind::Store(bytes) => {
                     let address = self.address(&operands[0], lane);
-                    self.each_word(&operands[1], |state, i, word| {
-                        let value = state.value(word, lane).to_le_bytes();
-                        let (buffer, offset) = state.locate(address + u64::from(i * bytes), *bytes, text);
-                        assert!(buffer < 1000, "{text}: writes a constant");
-                        state.buffers[buffer - 1][offset..offset + *bytes as usize]
-                            .copy_from_slice(&value[..*bytes as usize]);
-                    }, address, *bytes, text);
+                    self.each_word(
+                        &operands[1],
+                        |state, i, word| {
+                            let value = state.value(word, lane).to_le_bytes();
+                            let (buffer, offset) = state.locate(address + u64::from(i * bytes), *bytes, text);
+                            assert!(buffer < 1000, "{text}: writes a constant");
+                            state.buffers[buffer - 1][offset..offset + *bytes as usize]
+                                .copy_from_slice(&value[..*bytes as usize]);
+                        },
+                        address,
+                        *bytes,
+                        text,
+                    );
                 }
                 Kind::Branch => self.at[lane] = targets[0],
                 Kind::Table => self.at[lane] = targets[self.value(&operands[0], lane) as usize],
@@ -420,7 +447,7 @@ impl State<'_> {
         };
         let (values, members) = (column(self, 1), column(self, operands.len() - 1));
         assert!(members.iter().all(|&mask| mask as u32 == !0), "{text}: not for all threads");
-        if kind == Kind::Ballot {
+        if matches!(kind, Kind::Ballot) {
             let word = (0..32).fold(0, |word, lane| word | (values[lane] & 1) << lane);
             (0..32).for_each(|lane| self.set(&operands[0], lane, word));
             return;
@@ -428,7 +455,11 @@ impl State<'_> {
         let (from, clamp) = (column(self, 2), column(self, 3));
         for lane in 0..32 {
             assert_eq!(clamp[lane], 31, "{text}: a segmented shuffle");
-            let source = if kind == Kind::Butterfly { lane ^ from[lane] as usize } else { from[lane] as usize & 31 };
+            let source = if matches!(kind, Kind::Butterfly) {
+                lane ^ from[lane] as usize
+            } else {
+                from[lane] as usize & 31
+            };
             self.set(&operands[0], lane, values[source]);
         }
     }

@@ -101,17 +101,15 @@ fn mismatches(codec: &AnyCodec, rows: &[f32], encoded: &Encoded) -> usize {
 
 #[test]
 fn the_committed_ptx_encodes_and_decodes_as_the_portable_codec_does() {
-    for (architecture, vectors) in [("sm_90", VECTORS), ("sm_80", 64)] {
-        let text = text(architecture);
-        for id in CODECS {
-            for dim in DIMS {
-                let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
-                let rows = Gaussian::new(dim as u64).vector(vectors * dim);
-                let name = format!("{}_d{dim}", id.name());
-                let encoded = encode(&Kernel::new(&text, &format!("encode_append_{name}")), &codec, &rows);
-                assert_eq!(mismatches(&codec, &rows, &encoded), 0, "{architecture} {name}");
-                decode(&text, &codec, &encoded, &rows);
-            }
+    let text = text("sm_90");
+    for id in CODECS {
+        for dim in DIMS {
+            let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
+            let rows = Gaussian::new(dim as u64).vector(VECTORS * dim);
+            let name = format!("{}_d{dim}", id.name());
+            let encoded = encode(&Kernel::new(&text, &format!("encode_append_{name}")), &codec, &rows);
+            assert_eq!(mismatches(&codec, &rows, &encoded), 0, "{name}");
+            decode(&text, &codec, &encoded, &rows);
         }
     }
 }
@@ -200,8 +198,7 @@ fn attend(text: &str, dim: usize, key: CodecId, value: CodecId, group: u32) {
     ];
     use Argument::{Buffer, Word};
     let rotate = Kernel::new(text, &format!("rotate_queries_d{dim}"));
-    let arguments =
-        [Buffer(0), Word(0), Word(group), Buffer(1), Word(1), Word(factor.to_bits()), Buffer(2)];
+    let arguments = [Buffer(0), Word(0), Word(group), Buffer(1), Word(1), Word(factor.to_bits()), Buffer(2)];
     for warp in 0..group {
         rotate.run((warp, 0, 0), &arguments, &mut buffers);
     }
@@ -255,7 +252,7 @@ fn a_mutated_instruction_is_noticed() {
     let rows = Gaussian::new(1).vector(64 * 128);
     for (nth, from, to) in [
         (0, "add.rn.f32", "sub.rn.f32"),
-        (12, "add.rn.f32", "sub.rn.f32"),
+        (17, "add.rn.f32", "sub.rn.f32"),
         (3, "mul.rn.f32", "add.rn.f32"),
         (0, "xor.b32", "or.b32"),
         (0, "div.rn.f32", "mul.rn.f32"),
