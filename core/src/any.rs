@@ -18,6 +18,7 @@ use crate::lanes::{Isa, Lanes, Memory};
 use crate::portable::Portable;
 use crate::rotation::{self, Signs};
 use crate::scale::{Effort, ScaleMode, Stored, to_f16};
+use crate::trellis::{self, Search, Trellis};
 use crate::{ggml, int8, scalar};
 use half::f16;
 
@@ -85,21 +86,23 @@ macro_rules! with_bits {
     };
 }
 
-/// Runs `$body` with the constant `$groups` set to the exact number of groups of the common head
-/// dims, or to [`MAX_GROUPS`], which means that the shape is a run-time value.
+/// Groups of head dim 128, the one shape that is worth code of its own.
+const COMMON_GROUPS: usize = 4;
+/// Groups that hold every head dim up to 256.
+const SMALL_GROUPS: usize = 8;
+
+/// Runs `$body` with the constant `$groups` set to [`COMMON_GROUPS`], which says the shape, or to
+/// [`SMALL_GROUPS`] or [`MAX_GROUPS`], which bound a shape that is a run-time value. Each arm is a
+/// copy of the body, so there are few.
 macro_rules! with_groups {
     ($shape:expr, $groups:ident => $body:expr) => {
         match $shape.dim() {
-            64 => {
-                const $groups: usize = 2;
-                $body
-            }
             128 => {
-                const $groups: usize = 4;
+                const $groups: usize = COMMON_GROUPS;
                 $body
             }
-            256 => {
-                const $groups: usize = 8;
+            dim if dim <= SMALL_GROUPS * GROUP => {
+                const $groups: usize = SMALL_GROUPS;
                 $body
             }
             _ => {
@@ -168,7 +171,16 @@ impl AnyCodec {
         matches!(self.id.family(), Family::Scalar | Family::Nested).then_some(self.book)
     }
 
+    /// The code of a trellis codec.
+    #[inline(always)]
+    pub const fn trellis(&self) -> Option<&'static Trellis<'static>> {
+        trellis::trellis(self.id)
+    }
+
     /// Encodes `x` (`dim` values) into `block` (`block_bytes` bytes).
+    ///
+    /// Trellis codecs take 8 KB of stack for the search up to head dim 128, 64 KB above; give
+    /// them your own memory with [`AnyCodec::encode_in`].
     ///
     /// # Errors
     /// NaN or infinity, a scale outside f16, or wrong lengths; `block` is untouched then.
@@ -176,6 +188,26 @@ impl AnyCodec {
     /// decodes to exact zeros.
     pub fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
         self.encode_with(Portable, x, block)
+    }
+
+    /// Bytes of workspace that [`AnyCodec::encode_in`] needs; 0 except for trellis codecs.
+    pub const fn workspace_bytes(&self) -> usize {
+        match self.trellis() {
+            Some(trellis) => trellis::workspace_bytes(&trellis.code, self.dim()),
+            None => 0,
+        }
+    }
+
+    /// [`AnyCodec::encode`] in the caller's memory: `workspace` holds
+    /// [`AnyCodec::workspace_bytes`] or more, with any contents.
+    ///
+    /// # Errors
+    /// As [`AnyCodec::encode`], and a short workspace.
+    pub fn encode_in(&self, workspace: &mut [u8], x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
+        if self.trellis().is_none() {
+            return self.encode(x, block);
+        }
+        self.encode_trellis_with(Portable, Portable, workspace, x, block)
     }
 
     /// Decodes `block` into `out` (`dim` values).
@@ -224,8 +256,9 @@ impl AnyCodec {
             return Err(EncodeError::WrongLength);
         }
         match self.id.family() {
-            Family::Half => encode_half(x, block),
+            Family::Half => encode_half(isa, x, block),
             Family::Ggml => self.encode_ggml(isa, x, block),
+            Family::Trellis => self.encode_trellis_on_stack(x, block),
             Family::Int8 => with_groups!(self.shape, G => self.encode_int8::<I, G>(isa, x, block)),
             Family::Scalar | Family::Nested => with_bits!(self.id.bits(), B =>
                 with_groups!(self.shape, G => self.encode_scalar::<I, B, G>(isa, x, block))),
@@ -324,7 +357,7 @@ impl AnyCodec {
     /// The shape, as a constant where `G` says what it is.
     #[inline(always)]
     fn shape<const G: usize>(&self) -> HeadDim {
-        match const { if G < MAX_GROUPS { HeadDim::new(G * GROUP) } else { None } } {
+        match const { if G == COMMON_GROUPS { HeadDim::new(G * GROUP) } else { None } } {
             Some(shape) => shape,
             None => self.shape,
         }
@@ -344,12 +377,21 @@ impl AnyCodec {
         }
     }
 
+    /// What the levels of a block are multiplied by: trellis levels are whole numbers.
+    #[inline(always)]
+    fn factor<I: Isa>(&self, isa: I, scale: f16) -> f32 {
+        match self.trellis() {
+            Some(trellis) => isa.from_half(scale) * trellis.code.unit(),
+            None => isa.from_half(scale),
+        }
+    }
+
     fn has_finite_scales(&self, block: &[u8]) -> bool {
         let stride = match (self.id.family(), self.id.bits()) {
             (Family::Half, _) => 2,
             (Family::Ggml, 8) => ggml::Q8_0_BYTES,
             (Family::Ggml, _) => ggml::Q4_0_BYTES,
-            (Family::Int8 | Family::Scalar | Family::Nested, _) => self.block_bytes,
+            (Family::Int8 | Family::Scalar | Family::Nested | Family::Trellis, _) => self.block_bytes,
         };
         block.chunks(stride).all(|run| block_io::split(run).0.is_finite())
     }
@@ -373,6 +415,7 @@ impl AnyCodec {
         }
         rotation::forward(isa, shape, &self.signs, y);
         let mut codes = [isa.round_i8(isa.splat(0.0)); G];
+        let mut spare = codes;
         let codes = &mut codes[..shape.groups()];
         let Options { scale_mode, effort, .. } = self.options;
         let scale = scalar::quantise::<I, BITS>(
@@ -385,6 +428,7 @@ impl AnyCodec {
             y,
             shape.is_ragged(),
             codes,
+            &mut spare[..shape.groups()],
         );
         write_block::<I, BITS>(isa, scale, codes, block)
     }
@@ -405,10 +449,57 @@ impl AnyCodec {
         let mut codes = [isa.round_i8(isa.splat(0.0)); G];
         let codes = &mut codes[..shape.groups()];
         let scale = int8::scale(isa, y);
-        if let Stored::Scale(stored) = to_f16(scale) {
-            int8::quantise(isa, stored.to_f32(), y, codes);
+        if let Stored::Scale(stored) = to_f16(isa, scale) {
+            int8::quantise(isa, isa.from_half(stored), y, codes);
         }
         write_block::<I, 8>(isa, scale, codes, block)
+    }
+
+    /// Encodes vectors of `dim` values back to back with the search of a machine; the same bytes
+    /// on all of them. `workspace` holds [`Search::PROBLEMS`] times
+    /// [`AnyCodec::workspace_bytes`]. With one candidate scale ([`Effort::Fast`]) a search that
+    /// solves several problems at once needs as many vectors to be busy.
+    ///
+    /// # Errors
+    /// As [`AnyCodec::encode`], a short workspace, or a codec without a trellis (`WrongLength`).
+    /// Up to four vectors are encoded together; where one fails, none of the four is written, nor
+    /// any after them.
+    #[inline(always)]
+    pub fn encode_trellis_with<I: Memory, S: Search>(
+        &self,
+        isa: I,
+        search: S,
+        workspace: &mut [u8],
+        xs: &[f32],
+        blocks: &mut [u8],
+    ) -> Result<(), EncodeError> {
+        let Some(trellis) = self.trellis() else { return Err(EncodeError::WrongLength) };
+        let vectors = xs.len() / self.dim();
+        if xs.len() != vectors * self.dim() || blocks.len() != vectors * self.block_bytes {
+            return Err(EncodeError::WrongLength);
+        }
+        if workspace.len() < S::PROBLEMS * self.workspace_bytes() {
+            return Err(EncodeError::WorkspaceTooSmall);
+        }
+        let Options { scale_mode, effort, .. } = self.options;
+        let job = trellis::Job { trellis, shape: self.shape, signs: &self.signs, scale_mode, effort };
+        // The search takes most of the time: few shapes are worth code of their own.
+        match self.dim() {
+            128 => trellis::encode_all::<I, S, 4>(&job, isa, search, workspace, xs, blocks),
+            ..=256 => trellis::encode_all::<I, S, 8>(&job, isa, search, workspace, xs, blocks),
+            _ => trellis::encode_all::<I, S, MAX_GROUPS>(&job, isa, search, workspace, xs, blocks),
+        }
+    }
+
+    /// Out of line and portable, so that only callers of a trellis codec pay for its stack.
+    #[inline(never)]
+    fn encode_trellis_on_stack(&self, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
+        const SMALL: usize = 128 * 64;
+        if self.workspace_bytes() <= SMALL {
+            self.encode_in(&mut [0; SMALL], x, block)
+        } else {
+            self.encode_in(&mut [0; MAX_HEAD_DIM * 64], x, block)
+        }
     }
 
     fn encode_ggml<I: Memory>(&self, isa: I, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
@@ -440,6 +531,14 @@ impl AnyCodec {
         if self.id.family() == Family::Int8 {
             block_io::read::<I, 8>(isa, codes, registers);
             int8::levels(isa, registers, out);
+        } else if let Some(trellis) = self.trellis() {
+            let mut bytes = [[0; GROUP]; G];
+            let bytes = &mut bytes.as_flattened_mut()[..shape.dim()];
+            trellis::levels(&trellis.code, codes, bytes);
+            block_io::read::<I, 8>(isa, bytes, registers);
+            for (level, &code) in out.iter_mut().zip(registers.iter()) {
+                *level = isa.widen_i8(code);
+            }
         } else {
             with_bits!(self.id.bits(), B => {
                 block_io::read::<I, B>(isa, codes, registers);
@@ -461,7 +560,7 @@ impl AnyCodec {
         let y = &mut registers[..shape.groups()];
         let (scale, codes) = block_io::split(block);
         self.levels::<I, G>(isa, codes, y);
-        let mut factor = scale.to_f32();
+        let mut factor = self.factor(isa, scale);
         if unrotate {
             rotation::inverse(isa, shape, &self.signs, y);
             factor *= 1.0 / shape.dim() as f32;
@@ -515,7 +614,7 @@ impl AnyCodec {
             let (scale, codes) = block_io::split(block);
             self.levels::<I, G>(isa, codes, levels);
             let dot = crate::scale::canonical_sum(isa, q.iter().zip(levels.iter()).map(|(&a, &b)| a * b));
-            *score = dot * scale.to_f32();
+            *score = dot * self.factor(isa, scale);
         }
     }
 
@@ -534,7 +633,7 @@ impl AnyCodec {
         for (&weight, block) in weights.iter().zip(blocks.chunks_exact(self.block_bytes)) {
             let (scale, codes) = block_io::split(block);
             self.levels::<I, G>(isa, codes, levels);
-            let weight = isa.splat(weight * scale.to_f32());
+            let weight = isa.splat(weight * self.factor(isa, scale));
             for (sum, &level) in sums.iter_mut().zip(levels.iter()) {
                 *sum = *sum + level * weight;
             }
@@ -543,21 +642,27 @@ impl AnyCodec {
     }
 }
 
-fn encode_half(x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
+#[inline(always)]
+fn encode_half<I: Memory>(isa: I, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
     let largest = x.iter().fold(0.0, |m: f32, v| if v.is_finite() { m.max(v.abs()) } else { f32::INFINITY });
     check_finite(x, largest)?;
     if !f16::from_f32(largest).is_finite() {
         return Err(EncodeError::OutOfRange);
     }
-    for (bytes, &v) in block.as_chunks_mut::<2>().0.iter_mut().zip(x) {
-        *bytes = f16::from_f32(v).to_le_bytes();
+    for (bytes, x) in block.chunks_mut(2 * GROUP).zip(x.chunks(GROUP)) {
+        let mut group = [isa.splat(0.0)];
+        rotation::load(isa, x, &mut group);
+        let [group] = group;
+        for (bytes, half) in bytes.as_chunks_mut::<2>().0.iter_mut().zip(isa.to_halves(group)) {
+            *bytes = half.to_le_bytes();
+        }
     }
     Ok(())
 }
 
 /// `measure` is finite only where all of `x` is and nothing overflowed.
 #[inline(always)]
-fn check_finite(x: &[f32], measure: f32) -> Result<(), EncodeError> {
+pub(crate) fn check_finite(x: &[f32], measure: f32) -> Result<(), EncodeError> {
     if measure.is_finite() {
         Ok(())
     } else if x.iter().all(|v| v.is_finite()) {
@@ -575,7 +680,7 @@ fn write_block<I: Memory, const BITS: usize>(
     codes: &[I::C],
     block: &mut [u8],
 ) -> Result<(), EncodeError> {
-    match to_f16(scale) {
+    match to_f16(isa, scale) {
         Stored::Scale(stored) => block_io::write::<I, BITS>(isa, stored, codes, block),
         Stored::Zero => block.fill(0),
         Stored::OutOfRange => return Err(EncodeError::OutOfRange),

@@ -11,6 +11,7 @@
 //! An operation enters this file only when an algorithm needs it on every machine.
 
 use core::ops::{Add, Mul, Sub};
+use half::f16;
 
 /// 32 lanes of `f32`.
 pub trait Lanes: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> {
@@ -48,13 +49,27 @@ pub trait Isa: Copy {
     fn load(self, src: &[f32; 32]) -> Self::V;
 
     /// Square root, correctly rounded.
+    #[inline(always)]
     fn sqrt(self, value: f32) -> f32 {
         libm::sqrtf(value)
     }
 
-    /// Lane i is the number of `boundaries` that are <= lane i of `v`. `boundaries` holds
-    /// `2^BITS - 1` values in ascending order; `BITS` is at most 5.
-    fn quantise<const BITS: usize>(self, v: Self::V, boundaries: &[f32]) -> Self::C;
+    /// Rounds to half precision, to nearest, ties to even.
+    #[inline(always)]
+    fn to_half(self, value: f32) -> f16 {
+        f16::from_f32(value)
+    }
+
+    /// Widens a half, exactly.
+    #[inline(always)]
+    #[allow(clippy::wrong_self_convention, reason = "the token is no value to convert")]
+    fn from_half(self, value: f16) -> f32 {
+        value.to_f32()
+    }
+
+    /// Lane i is the number of `boundaries` that are <= lane i of `v`. The first `2^BITS - 1`
+    /// boundaries count and ascend; `BITS` is at most 5.
+    fn quantise<const BITS: usize>(self, v: Self::V, boundaries: &[f32; 32]) -> Self::C;
 
     /// Lane i is `table[code i]`; codes are below `2^BITS`.
     fn lookup<const BITS: usize>(self, table: &[f32; 32], codes: Self::C) -> Self::V;
@@ -71,6 +86,24 @@ pub trait Isa: Copy {
 pub trait Memory: Isa {
     /// Writes lane i to `dst[i]`.
     fn store(self, v: Self::V, dst: &mut [f32; 32]);
+
+    /// Bits of every lane rounded to half precision, as [`Isa::to_half`] does.
+    #[inline(always)]
+    fn to_halves(self, v: Self::V) -> [u16; 32] {
+        let mut lanes = [0.0; 32];
+        self.store(v, &mut lanes);
+        lanes.map(|lane| self.to_half(lane).to_bits())
+    }
+
+    /// Lane i is `src[i % M]`; `M` is 4, 8 or 16.
+    #[inline(always)]
+    fn repeat<const M: usize>(self, src: &[f32; M]) -> Self::V {
+        let mut lanes = [0.0; 32];
+        for part in lanes.chunks_exact_mut(M) {
+            part.copy_from_slice(src);
+        }
+        self.load(&lanes)
+    }
 
     /// Packs codes below `2^BITS` densely, least significant bit first: code `8 k + j` is at bit
     /// `BITS * j` of word k.

@@ -17,7 +17,9 @@
 //! | rotation | [`rotation`], [`paley`] |
 //! | levels and boundaries | [`codebook`] |
 //! | the codecs on registers | [`scalar`], [`int8`], [`ggml`] |
+//! | the trellis codecs, on bytes | [`trellis`] |
 //! | bytes | [`block_io`], [`view`], [`demote`] |
+//! | the same in integers, for microcontrollers | [`fixed`] |
 //! | what a program calls | [`Codec`] (shape known to the compiler), [`AnyCodec`] (run time) |
 //!
 //! No allocation, no `unsafe`, no `std`. When not to use it: the cache itself, files and attention
@@ -26,6 +28,9 @@
 #![forbid(unsafe_code)]
 #![allow(long_running_const_eval, reason = "the codebooks are solved at compile time, in seconds")]
 
+#[cfg(test)]
+extern crate std;
+
 mod any;
 pub mod block_io;
 pub mod codebook;
@@ -33,6 +38,7 @@ mod codec;
 mod codec_id;
 mod demote;
 mod error;
+pub mod fixed;
 pub mod ggml;
 pub mod head_dim;
 pub mod int8;
@@ -42,6 +48,7 @@ pub mod portable;
 pub mod rotation;
 pub mod scalar;
 mod scale;
+pub mod trellis;
 mod view;
 
 pub use any::{AnyCodec, Options};

@@ -61,6 +61,16 @@ impl Mul for F32x32 {
     }
 }
 
+/// Sign bits of four lanes, by four mask bits: a load instead of four variable shifts.
+const SIGNS: [[u32; 4]; 16] = {
+    let (mut signs, mut i) = ([[0; 4]; 16], 0);
+    while i < 64 {
+        signs[i / 4][i % 4] = ((((i / 4) >> (i % 4)) & 1) as u32) << 31;
+        i += 1;
+    }
+    signs
+};
+
 impl Lanes for F32x32 {
     #[inline(always)]
     fn butterfly<const H: usize>(self) -> Self {
@@ -77,8 +87,12 @@ impl Lanes for F32x32 {
     #[inline(always)]
     fn flip(self, mask: u32) -> Self {
         let mut out = self.0;
-        for (i, v) in out.iter_mut().enumerate() {
-            *v = f32::from_bits(v.to_bits() ^ ((mask >> i) << 31));
+        let (fours, mut mask) = (out.as_chunks_mut::<4>().0, mask);
+        for four in fours {
+            for (v, sign) in four.iter_mut().zip(SIGNS[(mask & 15) as usize]) {
+                *v = f32::from_bits(v.to_bits() ^ sign);
+            }
+            mask >>= 4;
         }
         Self(out)
     }
@@ -117,7 +131,7 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
-    fn quantise<const BITS: usize>(self, v: F32x32, boundaries: &[f32]) -> [u8; 32] {
+    fn quantise<const BITS: usize>(self, v: F32x32, boundaries: &[f32; 32]) -> [u8; 32] {
         let mut counts = [0i32; 32];
         for &boundary in &boundaries[..(1 << BITS) - 1] {
             for (count, lane) in counts.iter_mut().zip(v.0) {
@@ -155,10 +169,8 @@ impl Memory for Portable {
     #[inline(always)]
     fn pack<const BITS: usize>(self, codes: [u8; 32]) -> [u64; 4] {
         let mut words = [0; 4];
-        for (word, eight) in words.iter_mut().zip(codes.chunks_exact(8)) {
-            for (j, &code) in eight.iter().enumerate() {
-                *word |= u64::from(code) << (BITS * j);
-            }
+        for (word, eight) in words.iter_mut().zip(codes.as_chunks::<8>().0) {
+            *word = squeeze::<BITS>(u64::from_le_bytes(*eight));
         }
         words
     }
@@ -166,11 +178,53 @@ impl Memory for Portable {
     #[inline(always)]
     fn unpack<const BITS: usize>(self, words: [u64; 4]) -> [u8; 32] {
         let mut codes = [0; 32];
-        for (eight, word) in codes.chunks_exact_mut(8).zip(words) {
-            for (j, code) in eight.iter_mut().enumerate() {
-                *code = (word >> (BITS * j)) as u8 & ((1u16 << BITS) - 1) as u8;
-            }
+        for (eight, word) in codes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *eight = spread::<BITS>(word).to_le_bytes();
         }
         codes
     }
+}
+
+/// A word whose fields of `width` bits, one every `stride` bits, are all ones.
+#[inline(always)]
+const fn fields(width: usize, stride: usize) -> u64 {
+    let (mut word, mut at) = (0, 0);
+    while at < 64 {
+        word |= (u64::MAX >> (64 - width)) << at;
+        at += stride;
+    }
+    word
+}
+
+/// Closes the gap between fields 2i and 2i + 1 of `width` bits, one every `stride` bits.
+#[inline(always)]
+const fn join(x: u64, width: usize, stride: usize) -> u64 {
+    let low = fields(width, 2 * stride);
+    (x & low) | (x >> (stride - width) & (low << width))
+}
+
+/// The inverse of [`join`]; other bits are ignored.
+#[inline(always)]
+const fn part(x: u64, width: usize, stride: usize) -> u64 {
+    let low = fields(width, 2 * stride);
+    (x & low) | (x << (stride - width) & (low << stride))
+}
+
+/// Moves eight codes from the low bits of eight bytes to the low `8 * BITS` bits: neighbours join
+/// three times.
+#[inline(always)]
+pub const fn squeeze<const BITS: usize>(bytes: u64) -> u64 {
+    if BITS == 8 {
+        return bytes;
+    }
+    join(join(join(bytes, BITS, 8), 2 * BITS, 16), 4 * BITS, 32)
+}
+
+/// The inverse of [`squeeze`]; bits above `8 * BITS` are ignored.
+#[inline(always)]
+pub const fn spread<const BITS: usize>(dense: u64) -> u64 {
+    if BITS == 8 {
+        return dense;
+    }
+    part(part(part(dense, 4 * BITS, 32), 2 * BITS, 16), BITS, 8)
 }

@@ -88,30 +88,6 @@ pub fn sylvester<V: Lanes>(y: &mut [V], order: usize) {
     }
 }
 
-/// Multiplies by (Paley matrix of `order`) Kronecker (identity): out[r * m + j] = sum over c of
-/// +-x[c * m + j], with m = x.len() / order. `x` and `out` have the same length.
-#[inline(always)]
-fn paley_times(rows: &[u64], x: &[f32], out: &mut [f32]) {
-    let m = x.len() / rows.len().max(1);
-    if m == 0 {
-        return;
-    }
-    for (sum, &row) in out.chunks_exact_mut(m).zip(rows) {
-        sum.fill(0.0);
-        for (c, part) in x.chunks_exact(m).enumerate() {
-            if row >> c & 1 == 0 {
-                for (s, &v) in sum.iter_mut().zip(part) {
-                    *s += v;
-                }
-            } else {
-                for (s, &v) in sum.iter_mut().zip(part) {
-                    *s -= v;
-                }
-            }
-        }
-    }
-}
-
 /// Loads up to 32 coordinates a group; lanes past the end are 0.
 #[inline(always)]
 pub fn load<I: Isa>(isa: I, x: &[f32], y: &mut [I::V]) {
@@ -169,24 +145,72 @@ pub fn inverse<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y: &mut [I::V])
     flip(signs, y);
 }
 
-/// The Paley factor on registers, by way of memory: its rows do not fall on lane boundaries.
+/// Multiplies by (Paley matrix) Kronecker (identity of `m = dim / order`): out[r m + j] = sum over
+/// c, from the left, of +-x[c m + j].
+///
+/// Lane l of group g belongs to row r = (32 g + l) / m, so part c of x is repeated over the lanes
+/// and flipped by the entries (r, c), which are bits of one row of the transposed matrix.
 #[inline(always)]
 fn paley_registers<I: Memory>(isa: I, shape: HeadDim, transposed: bool, y: &mut [I::V]) {
-    if shape.order() > 1 {
-        let mut memory = [0.0; MAX_HEAD_DIM];
-        let x = &mut memory[..shape.dim().min(MAX_HEAD_DIM)];
-        store(isa, y, x);
-        paley_in_place(paley::rows(shape.order(), transposed), x);
-        load(isa, x, y);
+    if shape.order() == 1 {
+        return;
+    }
+    let mut memory = [0.0; MAX_HEAD_DIM];
+    let x = &mut memory[..shape.dim().min(MAX_HEAD_DIM)];
+    store(isa, y, x);
+    let columns = paley::rows(shape.order(), !transposed);
+    match shape.sylvester() {
+        4 => paley_short::<I, 4>(isa, columns, x, y),
+        8 => paley_short::<I, 8>(isa, columns, x, y),
+        16 => paley_short::<I, 16>(isa, columns, x, y),
+        m => paley_long(isa, columns, m / GROUP, x, y),
     }
 }
 
-/// Out of line, so that powers of two do not carry the buffer on their stack.
-#[inline(never)]
-fn paley_in_place(rows: &[u64], x: &mut [f32]) {
-    let mut copy = [0.0; MAX_HEAD_DIM];
-    if let Some(copy) = copy.get_mut(..x.len()) {
-        copy.copy_from_slice(x);
-        paley_times(rows, copy, x);
+/// [`paley_registers`] for parts of `M` < 32 coordinates, several rows a register.
+#[inline(always)]
+fn paley_short<I: Memory, const M: usize>(isa: I, columns: &[u64], x: &[f32], y: &mut [I::V]) {
+    let parts = x.as_chunks::<M>().0;
+    for (g, out) in y.iter_mut().enumerate() {
+        let mut sum = isa.splat(0.0);
+        for (part, &column) in parts.iter().zip(columns) {
+            let entries = column >> (GROUP / M * g);
+            sum = sum + isa.repeat(part).flip(widen_bits::<M>(entries));
+        }
+        *out = sum;
+    }
+}
+
+/// Bit l is bit l / M of `entries`.
+#[inline(always)]
+const fn widen_bits<const M: usize>(entries: u64) -> u32 {
+    let mut x = entries as u32;
+    if M == 16 {
+        x = (x & 1) | (x & 2) << 15;
+    } else if M == 8 {
+        x = (x & 3) | (x & 12) << 14;
+        x = (x | x << 7) & 0x0101_0101;
+    } else {
+        x = (x & 15) | (x & 240) << 12;
+        x = (x | x << 6) & 0x0303_0303;
+        x = (x | x << 3) & 0x1111_1111;
+    }
+    x * ((1 << M) - 1)
+}
+
+/// [`paley_registers`] for parts of `width` whole groups.
+#[inline(always)]
+fn paley_long<I: Memory>(isa: I, columns: &[u64], width: usize, x: &[f32], y: &mut [I::V]) {
+    let groups = x.as_chunks::<GROUP>().0;
+    for (r, out) in y.chunks_exact_mut(width.max(1)).enumerate() {
+        for (k, out) in out.iter_mut().enumerate() {
+            let mut sum = isa.splat(0.0);
+            for (part, &column) in groups.chunks_exact(width.max(1)).zip(columns) {
+                if let Some(part) = part.get(k) {
+                    sum = sum + isa.load(part).flip(0u32.wrapping_sub((column >> r & 1) as u32));
+                }
+            }
+            *out = sum;
+        }
     }
 }

@@ -76,8 +76,8 @@ fn quantise_at<I: Isa, const BITS: usize>(
 
 /// Quantises the rotated vector `y` with |x|^2 = `norm_squared` > 0; returns the scale.
 ///
-/// `ragged`: the last group holds 16 coordinates. Cost: one pass over `y` for each candidate
-/// scale of `effort`, and one more where the first is not the best.
+/// `ragged`: the last group holds 16 coordinates. `spare` is as long as `codes`. Cost: one pass over `y` for each candidate
+/// scale of `effort`.
 #[inline(always)]
 #[expect(
     clippy::too_many_arguments,
@@ -93,19 +93,17 @@ pub fn quantise<I: Isa, const BITS: usize>(
     y: &[I::V],
     ragged: bool,
     codes: &mut [I::C],
+    spare: &mut [I::C],
 ) -> f32 {
     let norm = isa.sqrt(norm_squared);
-    let candidates = effort.candidates(BITS);
-    let mut last = quantise_at::<I, BITS>(isa, book, norm_squared, norm, y, ragged, codes);
-    let mut best = last;
-    for &factor in candidates.iter().skip(1) {
-        last = quantise_at::<I, BITS>(isa, book, norm_squared, norm * factor, y, ragged, codes);
-        if last.quality() > best.quality() {
-            best = last;
+    let mut best = Moments { norm_squared, assumed: norm, cross: 0.0, energy: 1.0 };
+    // One call, as every copy of the body is a copy in each instruction set, width and shape.
+    for (i, &factor) in effort.candidates(BITS).iter().enumerate() {
+        let next = quantise_at::<I, BITS>(isa, book, norm_squared, norm * factor, y, ragged, spare);
+        if i == 0 || next.quality() > best.quality() {
+            best = next;
+            codes.copy_from_slice(spare);
         }
-    }
-    if best.assumed != last.assumed {
-        quantise_at::<I, BITS>(isa, book, norm_squared, best.assumed, y, ragged, codes);
     }
     best.scale(isa, mode, dim)
 }

@@ -3,5 +3,6 @@
 //! Tests live in `tests/`, one file a subject. Golden files are in `vectors/`; `gen_vectors` writes
 //! them and a test compares.
 
+pub mod golden;
 pub mod inputs;
 pub mod oracle;

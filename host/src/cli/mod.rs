@@ -2,6 +2,7 @@
 //! the library.
 
 mod args;
+mod bench;
 mod cache_args;
 mod codebook;
 mod decode;
@@ -47,6 +48,7 @@ enum Command {
     Stats(stats::Args),
     Codebook(codebook::Args),
     Plan(plan::Args),
+    Bench(bench::Args),
 }
 
 /// Runs the command that the process was started with.
@@ -82,6 +84,7 @@ impl Command {
             Self::Stats(args) => stats::run(args, out),
             Self::Codebook(args) => codebook::run(args, out),
             Self::Plan(args) => plan::run(args, out),
+            Self::Bench(args) => bench::run(args, out),
         }
     }
 }

@@ -1,2 +1,30 @@
-//! Task runner.
-fn main() {}
+//! Task runner: `cargo xtask TASK`.
+
+mod firmware;
+mod trellis_search;
+mod vectors;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(about = "Tasks of the tqkv workspace")]
+enum Task {
+    /// Build the firmware images, run them in QEMU, and compare their costs with the budget
+    Firmware(firmware::Args),
+    /// Find the generators and levels of the trellis codes from scratch and print their table
+    TrellisSearch(trellis_search::Args),
+    /// Write the golden block file, or compare with it
+    Vectors(vectors::Args),
+}
+
+fn main() -> ExitCode {
+    match Task::parse() {
+        Task::Firmware(args) => firmware::run(&args),
+        Task::TrellisSearch(args) => {
+            trellis_search::run(&args);
+            ExitCode::SUCCESS
+        }
+        Task::Vectors(args) => vectors::run(&args),
+    }
+}

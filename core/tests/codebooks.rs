@@ -1,0 +1,81 @@
+//! Codebooks against independently solved tables.
+#![allow(missing_docs, reason = "a test crate")]
+
+use serde_json::Value;
+use tqkv_core::HEAD_DIMS;
+use tqkv_core::codebook::{MAX_BITS, nested, scalar};
+
+/// The reference rows for Beta tables up to 5 bits: dim, bits, levels, boundaries, relative MSE.
+fn reference() -> Vec<(usize, usize, Vec<f64>, Vec<f64>, f64)> {
+    let text = include_str!("../../tests/vectors/lloyd_max.json");
+    let json: Value = serde_json::from_str(text).unwrap();
+    let floats = |v: &Value| v.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect::<Vec<_>>();
+    json["tables"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| {
+            let whole = |key: &str| t[key].as_u64().unwrap() as usize;
+            (
+                whole("d"),
+                whole("bits"),
+                floats(&t["centroids"]),
+                floats(&t["thresholds"]),
+                t["mse_times_d"].as_f64().unwrap(),
+            )
+        })
+        .filter(|(dim, bits, ..)| HEAD_DIMS.contains(dim) && *bits <= MAX_BITS)
+        .collect()
+}
+
+#[test]
+fn scalar_codebooks_equal_the_exact_solution() {
+    let rows = reference();
+    assert_eq!(rows.len() % MAX_BITS, 0);
+    assert!(rows.len() >= 7 * MAX_BITS, "the file covers seven head dims or more");
+    for (dim, bits, levels, boundaries, mse) in rows {
+        let book = scalar(dim, bits).unwrap();
+        let (sigma, half) = ((dim as f64).sqrt(), levels.len());
+        let check = |got: f32, want: f64, what: &str| {
+            let error = (f64::from(got) / sigma - want).abs();
+            assert!(error < 1e-7, "dim {dim}, {bits} bits: {what} {got} is off by {error:e}");
+        };
+        for (i, &level) in levels.iter().enumerate() {
+            check(book.levels()[half + i], level, "level");
+            check(book.levels()[half - 1 - i], -level, "level");
+        }
+        assert_eq!(book.boundaries()[half - 1], 0.0);
+        for (i, &boundary) in boundaries.iter().enumerate() {
+            check(book.boundaries()[half + i], boundary, "boundary");
+            check(book.boundaries()[half - 2 - i], -boundary, "boundary");
+        }
+        assert!(
+            (book.relative_mse() / mse - 1.0).abs() < 1e-9,
+            "dim {dim}, {bits} bits: {}",
+            book.relative_mse()
+        );
+    }
+}
+
+#[test]
+fn nested_codebooks_share_their_boundaries_and_lose_little() {
+    for dim in HEAD_DIMS {
+        for bits in 2..=4 {
+            let (wide, narrow) = (nested(dim, bits).unwrap(), nested(dim, bits - 1).unwrap());
+            let shared: Vec<f32> = wide.boundaries().iter().skip(1).step_by(2).copied().collect();
+            assert_eq!(shared, narrow.boundaries(), "dim {dim}, {bits} bits");
+            let loss = wide.relative_mse() / scalar(dim, bits).unwrap().relative_mse() - 1.0;
+            // The boundaries are optimal for Gaussian coordinates; small dims are less so.
+            let allowed = if dim >= 64 { 0.01 } else { 0.05 };
+            assert!((0.0..allowed).contains(&loss), "dim {dim}, {bits} bits: {loss}");
+        }
+    }
+}
+
+#[test]
+fn unsupported_shapes_have_no_codebook() {
+    for (dim, bits) in [(0, 4), (33, 4), (128, 0), (128, 6), (2048, 4), (usize::MAX, 1)] {
+        assert!(scalar(dim, bits).is_none(), "{dim} {bits}");
+    }
+    assert!(nested(128, 5).is_none());
+}

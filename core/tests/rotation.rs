@@ -1,0 +1,78 @@
+//! The rotation is orthogonal, signed, and the same for every head dim's description.
+#![allow(missing_docs, reason = "a test crate")]
+
+use tqkv_core::head_dim::HeadDim;
+use tqkv_core::rotation::{self, Signs};
+use tqkv_core::{HEAD_DIMS, Portable, is_supported_head_dim};
+use tqkv_tests::inputs::{Gaussian, one_hot};
+use tqkv_tests::oracle::{dot, energy};
+
+const SIGNS_SEED_42: &str = "\
+-++++-+-+-++---++++--+--++---------+++-+-++--+++--+++++----++--+\
++--+----+---+-+++-++-+-----++--+-+-+-+---++++-+-+-+++-+---++++++";
+
+fn forward(dim: usize, seed: u64, x: &[f32]) -> Vec<f32> {
+    let shape = HeadDim::new(dim).unwrap();
+    let mut y = vec![tqkv_core::portable::F32x32([0.0; 32]); shape.groups()];
+    rotation::load(Portable, x, &mut y);
+    rotation::forward(Portable, shape, &Signs::from_seed(seed, dim), &mut y);
+    let mut out = vec![0.0; dim];
+    rotation::store(Portable, &y, &mut out);
+    out
+}
+
+fn inverse(dim: usize, seed: u64, y: &[f32]) -> Vec<f32> {
+    let shape = HeadDim::new(dim).unwrap();
+    let mut registers = vec![tqkv_core::portable::F32x32([0.0; 32]); shape.groups()];
+    rotation::load(Portable, y, &mut registers);
+    rotation::inverse(Portable, shape, &Signs::from_seed(seed, dim), &mut registers);
+    let mut out = vec![0.0; dim];
+    rotation::store(Portable, &registers, &mut out);
+    out.iter().map(|v| v / dim as f32).collect()
+}
+
+#[test]
+fn the_designs_head_dims_are_there() {
+    for dim in [16, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512, 576, 1024] {
+        assert!(is_supported_head_dim(dim), "{dim}");
+    }
+    for dim in [0, 1, 8, 17, 40, 72, 100, 208, 1040, 2048] {
+        assert!(!is_supported_head_dim(dim), "{dim}");
+    }
+}
+
+#[test]
+fn signs_follow_splitmix64() {
+    let signs = Signs::from_seed(42, 128);
+    let text: String = (0..128).map(|i| if signs.is_negative(i) { '-' } else { '+' }).collect();
+    assert_eq!(text, SIGNS_SEED_42);
+}
+
+/// Columns of the transform are the images of the unit vectors: entries +-1, pairwise orthogonal.
+#[test]
+fn every_head_dim_has_an_orthogonal_rotation_of_ones() {
+    for dim in HEAD_DIMS {
+        let columns: Vec<Vec<f32>> = (0..dim).map(|i| forward(dim, 1, &one_hot(dim, i, 1.0))).collect();
+        for (i, column) in columns.iter().enumerate() {
+            assert!(column.iter().all(|v| v.abs() == 1.0), "dim {dim}, column {i}");
+            // All pairs for small dims, the neighbours for large ones.
+            let step = if dim <= 144 { 1 } else { dim / 7 };
+            for other in columns[i + 1..].iter().step_by(step) {
+                assert_eq!(dot(column, other), 0.0, "dim {dim}, column {i}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_inverse_undoes_and_lengths_are_kept() {
+    let mut gaussian = Gaussian::new(3);
+    for dim in HEAD_DIMS {
+        let x = gaussian.vector(dim);
+        let y = forward(dim, 9, &x);
+        assert!((energy(&y) / (dim as f64 * energy(&x)) - 1.0).abs() < 1e-5, "dim {dim}");
+        for (a, b) in x.iter().zip(inverse(dim, 9, &y)) {
+            assert!((a - b).abs() < 1e-5, "dim {dim}: {a} became {b}");
+        }
+    }
+}

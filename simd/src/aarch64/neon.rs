@@ -1,0 +1,421 @@
+//! NEON (every AArch64 processor), and NEON with the dot product: 32 lanes in eight registers.
+//!
+//! Equal to `Portable` to the bit: the same IEEE operations on the same operands, none fused.
+//! The two tokens share everything but the integer dot products of the page kernels.
+
+use crate::level::{Kernel, Run, sealed};
+use core::arch::aarch64::*;
+use core::ops::{Add, Mul, Sub};
+use tqkv_core::lanes::{Isa, Lanes, Memory};
+use tqkv_core::portable::{spread, squeeze};
+
+/// Proof that the processor has NEON.
+#[derive(Clone, Copy, Debug)]
+pub struct Neon(());
+
+/// Proof that the processor has NEON and the dot product instructions.
+#[derive(Clone, Copy, Debug)]
+pub struct NeonDot(());
+
+impl Neon {
+    /// The token, where the processor has NEON.
+    #[cfg(feature = "std")]
+    pub fn new() -> Option<Self> {
+        // SAFETY: NEON was just detected.
+        std::arch::is_aarch64_feature_detected!("neon").then(|| unsafe { Self::assume_supported() })
+    }
+
+    /// The token, on the caller's word.
+    ///
+    /// # Safety
+    /// The processor has NEON.
+    pub const unsafe fn assume_supported() -> Self {
+        Self(())
+    }
+}
+
+impl NeonDot {
+    /// The token, where the processor has NEON and the dot product.
+    #[cfg(feature = "std")]
+    pub fn new() -> Option<Self> {
+        let all = std::arch::is_aarch64_feature_detected!("neon")
+            && std::arch::is_aarch64_feature_detected!("dotprod");
+        // SAFETY: both features were just detected.
+        all.then(|| unsafe { Self::assume_supported() })
+    }
+
+    /// The token, on the caller's word.
+    ///
+    /// # Safety
+    /// The processor has NEON and the dot product instructions (FEAT_DotProd).
+    pub const unsafe fn assume_supported() -> Self {
+        Self(())
+    }
+}
+
+/// Calls intrinsics whose only contract is that the instruction set exists.
+macro_rules! neon {
+    ($e:expr) => {
+        // SAFETY: values of this file's types are only made through a `Neon` or `NeonDot` token,
+        // which proves NEON; loads and stores go through references to arrays of that size.
+        unsafe { $e }
+    };
+}
+
+pub(super) use neon;
+
+/// 32 lanes of `f32`.
+#[derive(Clone, Copy, Debug)]
+pub struct V([float32x4_t; 8]);
+
+impl V {
+    #[inline(always)]
+    pub(super) fn from_registers(registers: [float32x4_t; 8]) -> Self {
+        Self(registers)
+    }
+
+    #[inline(always)]
+    pub(super) fn registers(self) -> [float32x4_t; 8] {
+        self.0
+    }
+}
+
+/// `array.map`, surely inlined.
+#[inline(always)]
+fn each<T: Copy, U>(v: [T; 8], f: impl Fn(T) -> U) -> [U; 8] {
+    [f(v[0]), f(v[1]), f(v[2]), f(v[3]), f(v[4]), f(v[5]), f(v[6]), f(v[7])]
+}
+
+impl V {
+    #[inline(always)]
+    fn zip(self, other: Self, f: impl Fn(float32x4_t, float32x4_t) -> float32x4_t) -> Self {
+        let mut out = self;
+        for (a, b) in out.0.iter_mut().zip(other.0) {
+            *a = f(*a, b);
+        }
+        out
+    }
+
+    /// The canonical tree down to four lanes: 16, 8, 4.
+    #[inline(always)]
+    fn fold(self, f: impl Fn(float32x4_t, float32x4_t) -> float32x4_t) -> float32x4_t {
+        let v = self.0;
+        let eight = [f(v[0], v[4]), f(v[1], v[5]), f(v[2], v[6]), f(v[3], v[7])];
+        f(f(eight[0], eight[2]), f(eight[1], eight[3]))
+    }
+}
+
+impl Add for V {
+    type Output = Self;
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        self.zip(
+            other,
+            #[inline(always)]
+            |a, b| neon!(vaddq_f32(a, b)),
+        )
+    }
+}
+
+impl Sub for V {
+    type Output = Self;
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        self.zip(
+            other,
+            #[inline(always)]
+            |a, b| neon!(vsubq_f32(a, b)),
+        )
+    }
+}
+
+impl Mul for V {
+    type Output = Self;
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        self.zip(
+            other,
+            #[inline(always)]
+            |a, b| neon!(vmulq_f32(a, b)),
+        )
+    }
+}
+
+impl Lanes for V {
+    #[inline(always)]
+    fn butterfly<const H: usize>(self) -> Self {
+        let mut out = self;
+        if H >= 4 {
+            for i in 0..8 {
+                let (a, b) = (self.0[i & !(H / 4)], self.0[i | H / 4]);
+                out.0[i] = neon!(if i & (H / 4) == 0 { vaddq_f32(a, b) } else { vsubq_f32(a, b) });
+            }
+            return out;
+        }
+        // swapped + (+-v): negating is exact.
+        let signs: [u32; 4] = if H == 2 { [0, 0, 1 << 31, 1 << 31] } else { [0, 1 << 31, 0, 1 << 31] };
+        Self(each(
+            self.0,
+            #[inline(always)]
+            |v| {
+                neon!({
+                    let swapped = if H == 2 { vextq_f32::<2>(v, v) } else { vrev64q_f32(v) };
+                    let signed = veorq_u32(vreinterpretq_u32_f32(v), vld1q_u32(signs.as_ptr()));
+                    vaddq_f32(swapped, vreinterpretq_f32_u32(signed))
+                })
+            },
+        ))
+    }
+
+    #[inline(always)]
+    fn flip(self, mask: u32) -> Self {
+        let mut out = self;
+        let shifts = [31i32, 30, 29, 28];
+        for (k, v) in out.0.iter_mut().enumerate() {
+            neon!({
+                let bits = vshlq_u32(vdupq_n_u32(mask >> (4 * k)), vld1q_s32(shifts.as_ptr()));
+                let sign = vandq_u32(bits, vdupq_n_u32(1 << 31));
+                *v = vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(*v), sign));
+            });
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn max_abs(self, other: Self) -> Self {
+        self.zip(
+            other,
+            #[inline(always)]
+            |a, b| neon!(vmaxq_f32(vabsq_f32(a), vabsq_f32(b))),
+        )
+    }
+
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        let four = self.fold(
+            #[inline(always)]
+            |a, b| neon!(vaddq_f32(a, b)),
+        );
+        neon!({
+            let two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+            vget_lane_f32::<0>(two) + vget_lane_f32::<1>(two)
+        })
+    }
+
+    #[inline(always)]
+    fn max(self) -> f32 {
+        let four = self.fold(
+            #[inline(always)]
+            |a, b| neon!(vmaxq_f32(a, b)),
+        );
+        neon!({
+            let two = vmax_f32(vget_low_f32(four), vget_high_f32(four));
+            f32::max(vget_lane_f32::<0>(two), vget_lane_f32::<1>(two))
+        })
+    }
+}
+
+#[inline(always)]
+fn load(src: &[f32; 32]) -> V {
+    let mut out = [neon!(vdupq_n_f32(0.0)); 8];
+    for (to, four) in out.iter_mut().zip(src.as_chunks::<4>().0) {
+        *to = neon!(vld1q_f32(four.as_ptr()));
+    }
+    V(out)
+}
+
+#[inline(always)]
+fn quantise<const BITS: usize>(v: V, boundaries: &[f32; 32]) -> [uint32x4_t; 8] {
+    let mut counts = [neon!(vdupq_n_u32(0)); 8];
+    for &boundary in &boundaries[..(1 << BITS) - 1] {
+        let boundary = neon!(vdupq_n_f32(boundary));
+        for (count, &v) in counts.iter_mut().zip(&v.0) {
+            *count = neon!(vsubq_u32(*count, vcgeq_f32(v, boundary)));
+        }
+    }
+    counts
+}
+
+/// Sixteen f32 as the four registers of a byte table.
+#[inline(always)]
+fn byte_table(table: &[f32]) -> uint8x16x4_t {
+    let mut rows = [neon!(vdupq_n_u8(0)); 4];
+    for (row, four) in rows.iter_mut().zip(table.as_chunks::<4>().0) {
+        *row = neon!(vreinterpretq_u8_f32(vld1q_f32(four.as_ptr())));
+    }
+    uint8x16x4_t(rows[0], rows[1], rows[2], rows[3])
+}
+
+#[inline(always)]
+fn lookup<const BITS: usize>(table: &[f32; 32], codes: [uint32x4_t; 8]) -> V {
+    let low = byte_table(&table[..16]);
+    let high = byte_table(&table[16..]);
+    V(each(
+        codes,
+        #[inline(always)]
+        |code| {
+            neon!({
+                // Byte k of lane i looks up byte 4 code + k.
+                let bytes = vmlaq_u32(vdupq_n_u32(0x0302_0100), code, vdupq_n_u32(0x0404_0404));
+                let bytes = vreinterpretq_u8_u32(bytes);
+                let mut out = vqtbl4q_u8(low, bytes);
+                if BITS > 4 {
+                    out = vqtbx4q_u8(out, high, vsubq_u8(bytes, vdupq_n_u8(64)));
+                }
+                vreinterpretq_f32_u8(out)
+            })
+        },
+    ))
+}
+
+#[inline(always)]
+fn round_i8(v: V) -> [uint32x4_t; 8] {
+    each(
+        v.0,
+        #[inline(always)]
+        |v| {
+            neon!({
+                let bounded = vminq_f32(vmaxq_f32(v, vdupq_n_f32(-127.0)), vdupq_n_f32(127.0));
+                vandq_u32(vreinterpretq_u32_s32(vcvtnq_s32_f32(bounded)), vdupq_n_u32(255))
+            })
+        },
+    )
+}
+
+#[inline(always)]
+fn widen_i8(codes: [uint32x4_t; 8]) -> V {
+    V(each(
+        codes,
+        #[inline(always)]
+        |code| {
+            neon!({
+                let signed = vshrq_n_s32::<24>(vshlq_n_s32::<24>(vreinterpretq_s32_u32(code)));
+                vcvtq_f32_s32(signed)
+            })
+        },
+    ))
+}
+
+#[inline(always)]
+fn store(v: V, dst: &mut [f32; 32]) {
+    for (four, &v) in dst.as_chunks_mut::<4>().0.iter_mut().zip(&v.0) {
+        neon!(vst1q_f32(four.as_mut_ptr(), v));
+    }
+}
+
+#[inline(always)]
+fn repeat<const M: usize>(src: &[f32; M]) -> V {
+    let mut out = [neon!(vdupq_n_f32(0.0)); 8];
+    let parts = src.as_chunks::<4>().0;
+    for (i, to) in out.iter_mut().enumerate() {
+        *to = neon!(vld1q_f32(parts[i % (M / 4)].as_ptr()));
+    }
+    V(out)
+}
+
+#[inline(always)]
+fn pack<const BITS: usize>(codes: [uint32x4_t; 8]) -> [u64; 4] {
+    [
+        pack8::<BITS>(codes[0], codes[1]),
+        pack8::<BITS>(codes[2], codes[3]),
+        pack8::<BITS>(codes[4], codes[5]),
+        pack8::<BITS>(codes[6], codes[7]),
+    ]
+}
+
+/// Eight codes as one dense word.
+#[inline(always)]
+fn pack8<const BITS: usize>(a: uint32x4_t, b: uint32x4_t) -> u64 {
+    neon!({
+        let halves = vcombine_u16(vmovn_u32(a), vmovn_u32(b));
+        squeeze::<BITS>(vget_lane_u64::<0>(vreinterpret_u64_u8(vmovn_u16(halves))))
+    })
+}
+
+#[inline(always)]
+fn unpack<const BITS: usize>(words: [u64; 4]) -> [uint32x4_t; 8] {
+    let mut out = [neon!(vdupq_n_u32(0)); 8];
+    for (pair, word) in out.as_chunks_mut::<2>().0.iter_mut().zip(words) {
+        neon!({
+            let halves = vmovl_u8(vreinterpret_u8_u64(vcreate_u64(spread::<BITS>(word))));
+            *pair = [vmovl_u16(vget_low_u16(halves)), vmovl_high_u16(halves)];
+        });
+    }
+    out
+}
+
+/// Implements the vocabulary for a token; both share the functions above.
+macro_rules! token {
+    ($token:ty, $features:literal) => {
+        impl sealed::Sealed for $token {}
+
+        impl Run for $token {
+            #[inline(always)]
+            fn run<K: Kernel>(self, kernel: K) -> K::Output {
+                #[target_feature(enable = $features)]
+                fn enter<K: Kernel>(isa: $token, kernel: K) -> K::Output {
+                    kernel.run(isa)
+                }
+                // SAFETY: `self` proves the features that `enter` is compiled with.
+                unsafe { enter(self, kernel) }
+            }
+        }
+
+        impl Isa for $token {
+            type V = V;
+            type C = [uint32x4_t; 8];
+
+            #[inline(always)]
+            fn splat(self, value: f32) -> V {
+                V([neon!(vdupq_n_f32(value)); 8])
+            }
+            #[inline(always)]
+            fn load(self, src: &[f32; 32]) -> V {
+                load(src)
+            }
+            #[inline(always)]
+            fn sqrt(self, value: f32) -> f32 {
+                neon!(vgetq_lane_f32::<0>(vsqrtq_f32(vdupq_n_f32(value))))
+            }
+            #[inline(always)]
+            fn quantise<const BITS: usize>(self, v: V, boundaries: &[f32; 32]) -> Self::C {
+                quantise::<BITS>(v, boundaries)
+            }
+            #[inline(always)]
+            fn lookup<const BITS: usize>(self, table: &[f32; 32], codes: Self::C) -> V {
+                lookup::<BITS>(table, codes)
+            }
+            #[inline(always)]
+            fn round_i8(self, v: V) -> Self::C {
+                round_i8(v)
+            }
+            #[inline(always)]
+            fn widen_i8(self, codes: Self::C) -> V {
+                widen_i8(codes)
+            }
+        }
+
+        impl Memory for $token {
+            #[inline(always)]
+            fn store(self, v: V, dst: &mut [f32; 32]) {
+                store(v, dst);
+            }
+            #[inline(always)]
+            fn repeat<const M: usize>(self, src: &[f32; M]) -> V {
+                repeat(src)
+            }
+            #[inline(always)]
+            fn pack<const BITS: usize>(self, codes: Self::C) -> [u64; 4] {
+                pack::<BITS>(codes)
+            }
+            #[inline(always)]
+            fn unpack<const BITS: usize>(self, words: [u64; 4]) -> Self::C {
+                unpack::<BITS>(words)
+            }
+        }
+        crate::trellis::portable_search!($token);
+    };
+}
+
+token!(Neon, "neon");
+token!(NeonDot, "neon,dotprod");

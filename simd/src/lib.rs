@@ -1,0 +1,33 @@
+//! The tqkv codec and attention kernels on AVX2, AVX-512 and NEON.
+//!
+//! Two halves. [`codec`] runs the float algorithms of `tqkv-core` on wider registers: same source,
+//! same bits, entered once per batch of vectors. [`page`] holds what attends over a cache: int8 scores and sums
+//! over pages of codes, several times faster than reading f16.
+//!
+//! [`Level`] says which instruction set: detected once, passed to every call. This is the only
+//! CPU crate with `unsafe` code; every block of it relies on one contract, that a token proves its
+//! instruction set. When not to use it: single vectors and microcontrollers are served by
+//! `tqkv-core`, caches by `tqkv`.
+#![no_std]
+
+#[cfg(feature = "std")]
+extern crate std;
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+pub mod baseline;
+#[cfg(feature = "bench")]
+pub mod bench;
+pub mod codec;
+mod level;
+mod lines;
+pub mod page;
+mod trellis;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+#[cfg(target_arch = "aarch64")]
+pub use aarch64::neon::{Neon, NeonDot};
+pub use level::{Level, LevelError, LevelName};
+#[cfg(target_arch = "x86_64")]
+pub use x86::{avx2::Avx2, avx512::Avx512};

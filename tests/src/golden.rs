@@ -1,0 +1,55 @@
+//! The golden blocks: stored bytes for fixed inputs, one line each.
+
+use std::fmt::Write;
+use tqkv_core::{AnyCodec, CodecId, Effort, HEAD_DIMS, Options, ScaleMode};
+
+/// Head dims in the golden file: one for every kind of rotation and for the ragged last group.
+const DIMS: [usize; 7] = [16, 64, 80, 96, 112, 128, 576];
+
+/// A vector made of integers only, so that it is the same on every machine; bell-shaped, with one
+/// large coordinate.
+pub fn painted(dim: usize, salt: u64) -> Vec<f32> {
+    let mut random = fastrand::Rng::with_seed(salt);
+    let mut x: Vec<f32> =
+        (0..dim).map(|_| (0..4).map(|_| random.i32(-255..256)).sum::<i32>() as f32 / 64.0).collect();
+    x[dim / 3] *= 4.0;
+    x
+}
+
+fn line(out: &mut String, id: CodecId, dim: usize, options: Options) {
+    let Ok(codec) = AnyCodec::new(id, dim, options) else { return };
+    let mut block = vec![0; codec.block_bytes()];
+    let written = codec.encode(&painted(dim, dim as u64), &mut block).is_ok();
+    let Options { seed, scale_mode, effort } = options;
+    let hex: String = block.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = if written { hex } else { "refused".into() };
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "{} {dim} {seed} {} {} {hex}", id.name(), scale_mode.name(), effort.name());
+}
+
+/// The whole file.
+pub fn blocks() -> String {
+    let mut out =
+        String::from("# codec head_dim seed scale_mode effort block; input: painted(head_dim, head_dim)\n");
+    for dim in DIMS.into_iter().filter(|dim| HEAD_DIMS.contains(dim)) {
+        for &id in CodecId::ALL {
+            line(&mut out, id, dim, Options::DEFAULT);
+        }
+    }
+    for scale_mode in ScaleMode::ALL {
+        for effort in Effort::ALL {
+            for id in [
+                CodecId::S2,
+                CodecId::S4,
+                CodecId::N3,
+                CodecId::T1H,
+                CodecId::T2H,
+                CodecId::T3,
+                CodecId::T4S8,
+            ] {
+                line(&mut out, id, 128, Options { seed: 7, scale_mode, effort });
+            }
+        }
+    }
+    out
+}
