@@ -86,24 +86,19 @@ macro_rules! with_bits {
     };
 }
 
-/// Groups that hold every head dim up to 256 that is no power of two.
-const SMALL_GROUPS: usize = 7;
+/// Groups of head dim 128, the one shape that is worth code of its own.
+const COMMON_GROUPS: usize = 4;
+/// Groups that hold every head dim up to 256.
+const SMALL_GROUPS: usize = 8;
 
-/// Runs `$body` with the constant `$groups` set to the exact number of groups of the common head
-/// dims, or to [`SMALL_GROUPS`] or [`MAX_GROUPS`], which bound a shape that is a run-time value.
+/// Runs `$body` with the constant `$groups` set to [`COMMON_GROUPS`], which says the shape, or to
+/// [`SMALL_GROUPS`] or [`MAX_GROUPS`], which bound a shape that is a run-time value. Each arm is a
+/// copy of the body, so there are few.
 macro_rules! with_groups {
     ($shape:expr, $groups:ident => $body:expr) => {
         match $shape.dim() {
-            64 => {
-                const $groups: usize = 2;
-                $body
-            }
             128 => {
-                const $groups: usize = 4;
-                $body
-            }
-            256 => {
-                const $groups: usize = 8;
+                const $groups: usize = COMMON_GROUPS;
                 $body
             }
             dim if dim <= SMALL_GROUPS * GROUP => {
@@ -362,7 +357,7 @@ impl AnyCodec {
     /// The shape, as a constant where `G` says what it is.
     #[inline(always)]
     fn shape<const G: usize>(&self) -> HeadDim {
-        match const { if G.is_power_of_two() && G < MAX_GROUPS { HeadDim::new(G * GROUP) } else { None } } {
+        match const { if G == COMMON_GROUPS { HeadDim::new(G * GROUP) } else { None } } {
             Some(shape) => shape,
             None => self.shape,
         }
@@ -501,9 +496,9 @@ impl AnyCodec {
     fn encode_trellis_on_stack(&self, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
         const SMALL: usize = 128 * 64;
         if self.workspace_bytes() <= SMALL {
-            self.encode_trellis_with(Portable, Portable, &mut [0; SMALL], x, block)
+            self.encode_in(&mut [0; SMALL], x, block)
         } else {
-            self.encode_trellis_with(Portable, Portable, &mut [0; MAX_HEAD_DIM * 64], x, block)
+            self.encode_in(&mut [0; MAX_HEAD_DIM * 64], x, block)
         }
     }
 

@@ -16,6 +16,8 @@ extern crate std;
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 pub mod baseline;
+#[cfg(feature = "bench")]
+pub mod bench;
 pub mod codec;
 mod level;
 mod lines;

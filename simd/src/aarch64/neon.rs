@@ -62,9 +62,23 @@ macro_rules! neon {
     };
 }
 
+pub(super) use neon;
+
 /// 32 lanes of `f32`.
 #[derive(Clone, Copy, Debug)]
 pub struct V([float32x4_t; 8]);
+
+impl V {
+    #[inline(always)]
+    pub(super) fn from_registers(registers: [float32x4_t; 8]) -> Self {
+        Self(registers)
+    }
+
+    #[inline(always)]
+    pub(super) fn registers(self) -> [float32x4_t; 8] {
+        self.0
+    }
+}
 
 /// `array.map`, surely inlined.
 #[inline(always)]
@@ -301,14 +315,21 @@ fn repeat<const M: usize>(src: &[f32; M]) -> V {
 
 #[inline(always)]
 fn pack<const BITS: usize>(codes: [uint32x4_t; 8]) -> [u64; 4] {
-    let word = #[inline(always)]
-    |a, b| {
-        neon!({
-            let halves = vcombine_u16(vmovn_u32(a), vmovn_u32(b));
-            squeeze::<BITS>(vget_lane_u64::<0>(vreinterpret_u64_u8(vmovn_u16(halves))))
-        })
-    };
-    [word(codes[0], codes[1]), word(codes[2], codes[3]), word(codes[4], codes[5]), word(codes[6], codes[7])]
+    [
+        pack8::<BITS>(codes[0], codes[1]),
+        pack8::<BITS>(codes[2], codes[3]),
+        pack8::<BITS>(codes[4], codes[5]),
+        pack8::<BITS>(codes[6], codes[7]),
+    ]
+}
+
+/// Eight codes as one dense word.
+#[inline(always)]
+fn pack8<const BITS: usize>(a: uint32x4_t, b: uint32x4_t) -> u64 {
+    neon!({
+        let halves = vcombine_u16(vmovn_u32(a), vmovn_u32(b));
+        squeeze::<BITS>(vget_lane_u64::<0>(vreinterpret_u64_u8(vmovn_u16(halves))))
+    })
 }
 
 #[inline(always)]

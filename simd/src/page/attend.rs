@@ -130,7 +130,7 @@ const LANES: usize = 16;
 /// Turns logits into weights relative to the running maximum; returns what sums made so far must
 /// be multiplied by.
 #[inline(always)]
-fn soften(logits: &mut [f32], scale: f32, state: &mut Attention) -> f32 {
+pub(super) fn soften(logits: &mut [f32], scale: f32, state: &mut Attention) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let (wholes, rest) = logits.as_chunks_mut::<LANES>();
     for whole in wholes.iter_mut() {

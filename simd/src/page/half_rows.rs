@@ -4,7 +4,8 @@
 //! keys or heads in flight, prefetch a page ahead. Fused operations and free order of sums: no
 //! bits are promised here.
 
-use super::{Line, MAX_HEADS, bytes, bytes_mut};
+use super::attend::{Attention, soften};
+use super::{Line, MAX_HEADS, MAX_SLOTS, bytes, bytes_mut};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
 use tqkv_core::MAX_HEAD_DIM;
@@ -87,6 +88,9 @@ impl HalfPages {
             return;
         }
         let n = out.len() / heads;
+        if n == 0 {
+            return;
+        }
         let rows = &page[from * self.row_lines()..(from + n) * self.row_lines()];
         level.run(HalfScores { groups: self.row_lines(), rows, n, queries, next, out });
     }
@@ -110,8 +114,86 @@ impl HalfPages {
             return;
         }
         let n = weights.len() / heads;
+        if n == 0 {
+            return;
+        }
         let rows = &page[from * self.row_lines()..(from + n) * self.row_lines()];
         level.run(HalfAccumulate { groups: self.row_lines(), rows, n, weights, next, acc });
+    }
+}
+
+impl HalfPages {
+    /// Attention over the first `len` rows of a page of keys and one of values, as
+    /// [`super::attend`] does over codes.
+    ///
+    /// # Panics
+    /// A page is too short, `len` exceeds its slots or [`MAX_SLOTS`], or `state` and `acc` are not one
+    /// for each query.
+    #[expect(clippy::too_many_arguments, reason = "two pages, the queries, the state")]
+    pub fn attend(
+        &self,
+        level: Level,
+        (keys, values): (&[Line], &[Line]),
+        len: usize,
+        queries: &[f32],
+        scale: f32,
+        next: &[Line],
+        state: &mut [Attention],
+        acc: &mut [f32],
+    ) {
+        let heads = queries.len() / self.dim;
+        assert!(
+            heads <= MAX_HEADS && state.len() == heads && acc.len() == queries.len(),
+            "one state for each query"
+        );
+        assert!(len <= self.slots.min(MAX_SLOTS), "slots of this page");
+        if len > 0 && heads > 0 {
+            let lines = len * self.row_lines();
+            let (keys, values) = (&keys[..lines], &values[..lines]);
+            level.run(HalfAttend {
+                groups: self.row_lines(),
+                keys,
+                values,
+                len,
+                queries,
+                scale,
+                next,
+                state,
+                acc,
+            });
+        }
+    }
+}
+
+struct HalfAttend<'a> {
+    groups: usize,
+    keys: &'a [Line],
+    values: &'a [Line],
+    len: usize,
+    queries: &'a [f32],
+    scale: f32,
+    next: &'a [Line],
+    state: &'a mut [Attention],
+    acc: &'a mut [f32],
+}
+
+impl Kernel for HalfAttend<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Machine>(self, isa: I) {
+        let Self { groups, keys, values, len: n, queries, scale, next, state, acc } = self;
+        let mut logits = [0.0; MAX_HEADS * MAX_SLOTS];
+        let logits = &mut logits[..state.len() * n];
+        HalfScores { groups, rows: keys, n, queries, next: values, out: logits }.run(isa);
+        let heads = logits.chunks_exact_mut(n).zip(state).zip(acc.chunks_exact_mut(32 * groups));
+        for ((logits, state), acc) in heads {
+            let rescale = soften(logits, scale, state);
+            if rescale != 1.0 {
+                acc.iter_mut().for_each(|sum| *sum *= rescale);
+            }
+        }
+        HalfAccumulate { groups, rows: values, n, weights: logits, next, acc }.run(isa);
     }
 }
 

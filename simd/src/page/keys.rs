@@ -111,6 +111,9 @@ impl KeyPages {
         }
         let n = out.len() / queries.len();
         assert!(from + n <= self.slots, "slots of this page");
+        if n == 0 {
+            return;
+        }
         level.run(Scores { pages: self, page: &page[..self.lines()], from, n, queries, next, out });
     }
 }

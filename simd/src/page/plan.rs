@@ -179,7 +179,8 @@ fn round_levels(levels: &[f32]) -> ([i8; 16], f32) {
     }
     let unit = largest / best.1;
     let mut bytes = [0; 16];
-    for (byte, &level) in bytes.iter_mut().zip(levels) {
+    // Short tables repeat, so that a look-up may see junk above the code.
+    for (byte, &level) in bytes.iter_mut().zip(levels.iter().cycle()) {
         *byte = nearest(f64::from(level) / unit) as i8;
     }
     (bytes, unit as f32)

@@ -145,6 +145,9 @@ impl ValuePages {
         }
         let n = weights.len() / heads;
         assert!(from + n <= self.slots, "slots of this page");
+        if n == 0 {
+            return;
+        }
         level.run(Accumulate { pages: self, page: &page[..self.lines()], from, n, weights, next, acc });
     }
 }
