@@ -30,7 +30,7 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
     pub fn query<T: Sample>(&self, q: &[T; D], exponent: i32) -> FixedQuery<D> {
         let mut y = [0; D];
         self.rotate(q, &mut y);
-        let largest = Self::finish_all(&mut y);
+        let largest = Self::finish(&mut y);
         let mut words = Words([0; D]);
         if largest == 0 {
             return FixedQuery { words, factor: Real { mantissa: 0, exponent: 0 } };
