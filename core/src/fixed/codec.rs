@@ -79,6 +79,7 @@ mod sealed {
 /// FixedCodec::<128, 4>::DEFAULT.encode(&[0_i16; 128], -15, &mut [0; 64]);
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FixedCodec<const D: usize, const CODEC: usize> {
     /// 1 or -1.
     pub(super) signs: [i8; D],

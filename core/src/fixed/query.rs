@@ -15,6 +15,7 @@ const LIMIT: i64 = 1 << 30;
 
 /// A rotated query in signed bytes; from [`FixedCodec::query`].
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FixedQuery<const D: usize> {
     /// Reversed composites: the second coordinate of a pair in the low half.
     words: Words<D>,
