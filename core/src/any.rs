@@ -18,6 +18,7 @@ use crate::lanes::{Isa, Lanes, Memory};
 use crate::portable::Portable;
 use crate::rotation::{self, Signs};
 use crate::scale::{Effort, ScaleMode, Stored, to_f16};
+use crate::trellis::{self, Search, Trellis};
 use crate::{ggml, int8, scalar};
 use half::f16;
 
@@ -85,24 +86,19 @@ macro_rules! with_bits {
     };
 }
 
-/// Groups that hold every head dim up to 256 that is no power of two.
-const SMALL_GROUPS: usize = 7;
+/// Groups of head dim 128, the one shape that is worth code of its own.
+const COMMON_GROUPS: usize = 4;
+/// Groups that hold every head dim up to 256.
+const SMALL_GROUPS: usize = 8;
 
-/// Runs `$body` with the constant `$groups` set to the exact number of groups of the common head
-/// dims, or to [`SMALL_GROUPS`] or [`MAX_GROUPS`], which bound a shape that is a run-time value.
+/// Runs `$body` with the constant `$groups` set to [`COMMON_GROUPS`], which says the shape, or to
+/// [`SMALL_GROUPS`] or [`MAX_GROUPS`], which bound a shape that is a run-time value. Each arm is a
+/// copy of the body, so there are few.
 macro_rules! with_groups {
     ($shape:expr, $groups:ident => $body:expr) => {
         match $shape.dim() {
-            64 => {
-                const $groups: usize = 2;
-                $body
-            }
             128 => {
-                const $groups: usize = 4;
-                $body
-            }
-            256 => {
-                const $groups: usize = 8;
+                const $groups: usize = COMMON_GROUPS;
                 $body
             }
             dim if dim <= SMALL_GROUPS * GROUP => {
@@ -175,7 +171,16 @@ impl AnyCodec {
         matches!(self.id.family(), Family::Scalar | Family::Nested).then_some(self.book)
     }
 
+    /// The code of a trellis codec.
+    #[inline(always)]
+    pub const fn trellis(&self) -> Option<&'static Trellis<'static>> {
+        trellis::trellis(self.id)
+    }
+
     /// Encodes `x` (`dim` values) into `block` (`block_bytes` bytes).
+    ///
+    /// Trellis codecs take 8 KB of stack for the search up to head dim 128, 64 KB above; give
+    /// them your own memory with [`AnyCodec::encode_in`].
     ///
     /// # Errors
     /// NaN or infinity, a scale outside f16, or wrong lengths; `block` is untouched then.
@@ -183,6 +188,26 @@ impl AnyCodec {
     /// decodes to exact zeros.
     pub fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
         self.encode_with(Portable, x, block)
+    }
+
+    /// Bytes of workspace that [`AnyCodec::encode_in`] needs; 0 except for trellis codecs.
+    pub const fn workspace_bytes(&self) -> usize {
+        match self.trellis() {
+            Some(trellis) => trellis::workspace_bytes(&trellis.code, self.dim()),
+            None => 0,
+        }
+    }
+
+    /// [`AnyCodec::encode`] in the caller's memory: `workspace` holds
+    /// [`AnyCodec::workspace_bytes`] or more, with any contents.
+    ///
+    /// # Errors
+    /// As [`AnyCodec::encode`], and a short workspace.
+    pub fn encode_in(&self, workspace: &mut [u8], x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
+        if self.trellis().is_none() {
+            return self.encode(x, block);
+        }
+        self.encode_trellis_with(Portable, Portable, workspace, x, block)
     }
 
     /// Decodes `block` into `out` (`dim` values).
@@ -233,6 +258,7 @@ impl AnyCodec {
         match self.id.family() {
             Family::Half => encode_half(isa, x, block),
             Family::Ggml => self.encode_ggml(isa, x, block),
+            Family::Trellis => self.encode_trellis_on_stack(x, block),
             Family::Int8 => with_groups!(self.shape, G => self.encode_int8::<I, G>(isa, x, block)),
             Family::Scalar | Family::Nested => with_bits!(self.id.bits(), B =>
                 with_groups!(self.shape, G => self.encode_scalar::<I, B, G>(isa, x, block))),
@@ -331,7 +357,7 @@ impl AnyCodec {
     /// The shape, as a constant where `G` says what it is.
     #[inline(always)]
     fn shape<const G: usize>(&self) -> HeadDim {
-        match const { if G.is_power_of_two() && G < MAX_GROUPS { HeadDim::new(G * GROUP) } else { None } } {
+        match const { if G == COMMON_GROUPS { HeadDim::new(G * GROUP) } else { None } } {
             Some(shape) => shape,
             None => self.shape,
         }
@@ -351,12 +377,21 @@ impl AnyCodec {
         }
     }
 
+    /// What the levels of a block are multiplied by: trellis levels are whole numbers.
+    #[inline(always)]
+    fn factor<I: Isa>(&self, isa: I, scale: f16) -> f32 {
+        match self.trellis() {
+            Some(trellis) => isa.from_half(scale) * trellis.code.unit(),
+            None => isa.from_half(scale),
+        }
+    }
+
     fn has_finite_scales(&self, block: &[u8]) -> bool {
         let stride = match (self.id.family(), self.id.bits()) {
             (Family::Half, _) => 2,
             (Family::Ggml, 8) => ggml::Q8_0_BYTES,
             (Family::Ggml, _) => ggml::Q4_0_BYTES,
-            (Family::Int8 | Family::Scalar | Family::Nested, _) => self.block_bytes,
+            (Family::Int8 | Family::Scalar | Family::Nested | Family::Trellis, _) => self.block_bytes,
         };
         block.chunks(stride).all(|run| block_io::split(run).0.is_finite())
     }
@@ -420,6 +455,53 @@ impl AnyCodec {
         write_block::<I, 8>(isa, scale, codes, block)
     }
 
+    /// Encodes vectors of `dim` values back to back with the search of a machine; the same bytes
+    /// on all of them. `workspace` holds [`Search::PROBLEMS`] times
+    /// [`AnyCodec::workspace_bytes`]. With one candidate scale ([`Effort::Fast`]) a search that
+    /// solves several problems at once needs as many vectors to be busy.
+    ///
+    /// # Errors
+    /// As [`AnyCodec::encode`], a short workspace, or a codec without a trellis (`WrongLength`).
+    /// Up to four vectors are encoded together; where one fails, none of the four is written, nor
+    /// any after them.
+    #[inline(always)]
+    pub fn encode_trellis_with<I: Memory, S: Search>(
+        &self,
+        isa: I,
+        search: S,
+        workspace: &mut [u8],
+        xs: &[f32],
+        blocks: &mut [u8],
+    ) -> Result<(), EncodeError> {
+        let Some(trellis) = self.trellis() else { return Err(EncodeError::WrongLength) };
+        let vectors = xs.len() / self.dim();
+        if xs.len() != vectors * self.dim() || blocks.len() != vectors * self.block_bytes {
+            return Err(EncodeError::WrongLength);
+        }
+        if workspace.len() < S::PROBLEMS * self.workspace_bytes() {
+            return Err(EncodeError::WorkspaceTooSmall);
+        }
+        let Options { scale_mode, effort, .. } = self.options;
+        let job = trellis::Job { trellis, shape: self.shape, signs: &self.signs, scale_mode, effort };
+        // The search takes most of the time: few shapes are worth code of their own.
+        match self.dim() {
+            128 => trellis::encode_all::<I, S, 4>(&job, isa, search, workspace, xs, blocks),
+            ..=256 => trellis::encode_all::<I, S, 8>(&job, isa, search, workspace, xs, blocks),
+            _ => trellis::encode_all::<I, S, MAX_GROUPS>(&job, isa, search, workspace, xs, blocks),
+        }
+    }
+
+    /// Out of line and portable, so that only callers of a trellis codec pay for its stack.
+    #[inline(never)]
+    fn encode_trellis_on_stack(&self, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
+        const SMALL: usize = 128 * 64;
+        if self.workspace_bytes() <= SMALL {
+            self.encode_in(&mut [0; SMALL], x, block)
+        } else {
+            self.encode_in(&mut [0; MAX_HEAD_DIM * 64], x, block)
+        }
+    }
+
     fn encode_ggml<I: Memory>(&self, isa: I, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
         if !x.iter().all(|v| v.is_finite()) {
             return Err(EncodeError::NonFinite);
@@ -449,6 +531,14 @@ impl AnyCodec {
         if self.id.family() == Family::Int8 {
             block_io::read::<I, 8>(isa, codes, registers);
             int8::levels(isa, registers, out);
+        } else if let Some(trellis) = self.trellis() {
+            let mut bytes = [[0; GROUP]; G];
+            let bytes = &mut bytes.as_flattened_mut()[..shape.dim()];
+            trellis::levels(&trellis.code, codes, bytes);
+            block_io::read::<I, 8>(isa, bytes, registers);
+            for (level, &code) in out.iter_mut().zip(registers.iter()) {
+                *level = isa.widen_i8(code);
+            }
         } else {
             with_bits!(self.id.bits(), B => {
                 block_io::read::<I, B>(isa, codes, registers);
@@ -470,7 +560,7 @@ impl AnyCodec {
         let y = &mut registers[..shape.groups()];
         let (scale, codes) = block_io::split(block);
         self.levels::<I, G>(isa, codes, y);
-        let mut factor = isa.from_half(scale);
+        let mut factor = self.factor(isa, scale);
         if unrotate {
             rotation::inverse(isa, shape, &self.signs, y);
             factor *= 1.0 / shape.dim() as f32;
@@ -524,7 +614,7 @@ impl AnyCodec {
             let (scale, codes) = block_io::split(block);
             self.levels::<I, G>(isa, codes, levels);
             let dot = crate::scale::canonical_sum(isa, q.iter().zip(levels.iter()).map(|(&a, &b)| a * b));
-            *score = dot * isa.from_half(scale);
+            *score = dot * self.factor(isa, scale);
         }
     }
 
@@ -543,7 +633,7 @@ impl AnyCodec {
         for (&weight, block) in weights.iter().zip(blocks.chunks_exact(self.block_bytes)) {
             let (scale, codes) = block_io::split(block);
             self.levels::<I, G>(isa, codes, levels);
-            let weight = isa.splat(weight * isa.from_half(scale));
+            let weight = isa.splat(weight * self.factor(isa, scale));
             for (sum, &level) in sums.iter_mut().zip(levels.iter()) {
                 *sum = *sum + level * weight;
             }
@@ -572,7 +662,7 @@ fn encode_half<I: Memory>(isa: I, x: &[f32], block: &mut [u8]) -> Result<(), Enc
 
 /// `measure` is finite only where all of `x` is and nothing overflowed.
 #[inline(always)]
-fn check_finite(x: &[f32], measure: f32) -> Result<(), EncodeError> {
+pub(crate) fn check_finite(x: &[f32], measure: f32) -> Result<(), EncodeError> {
     if measure.is_finite() {
         Ok(())
     } else if x.iter().all(|v| v.is_finite()) {

@@ -4,6 +4,7 @@ use crate::block_io::SCALE_BYTES;
 use crate::codebook::{self, Codebook};
 use crate::ggml;
 use crate::head_dim::is_supported_head_dim;
+use crate::trellis;
 
 /// A codec; with a head dim it fixes the bytes of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,6 +25,16 @@ pub enum CodecId {
     Q4_0,
     Q8_0R,
     Q4_0R,
+    T1,
+    T1H,
+    T2,
+    T2H,
+    T3,
+    T4,
+    T1S8,
+    T2S8,
+    T3S8,
+    T4S8,
 }
 
 /// What a codec does, apart from its width.
@@ -39,6 +50,8 @@ pub enum Family {
     Nested,
     /// ggml runs of 32 with a scale each.
     Ggml,
+    /// Rotated, tail-biting trellis codes ([`crate::trellis`]).
+    Trellis,
 }
 
 struct Row {
@@ -55,7 +68,7 @@ const fn row(id: CodecId, name: &'static str, code: u8, family: Family, bits: u3
 }
 
 /// WARNING: names and codes are stored in files; rows may be added, never changed.
-const ROWS: [Row; 15] = [
+const ROWS: [Row; 25] = [
     row(CodecId::F16, "f16", 0, Family::Half, 16, false),
     row(CodecId::I8, "i8", 1, Family::Int8, 8, true),
     row(CodecId::S1, "s1", 17, Family::Scalar, 1, true),
@@ -71,6 +84,16 @@ const ROWS: [Row; 15] = [
     row(CodecId::Q4_0, "q4_0", 65, Family::Ggml, 4, false),
     row(CodecId::Q8_0R, "q8_0r", 66, Family::Ggml, 8, true),
     row(CodecId::Q4_0R, "q4_0r", 67, Family::Ggml, 4, true),
+    row(CodecId::T1, "t1", 128, Family::Trellis, 1, true),
+    row(CodecId::T1H, "t1h", 129, Family::Trellis, 1, true),
+    row(CodecId::T2, "t2", 130, Family::Trellis, 2, true),
+    row(CodecId::T2H, "t2h", 131, Family::Trellis, 2, true),
+    row(CodecId::T3, "t3", 132, Family::Trellis, 3, true),
+    row(CodecId::T4, "t4", 133, Family::Trellis, 4, true),
+    row(CodecId::T1S8, "t1s8", 144, Family::Trellis, 1, true),
+    row(CodecId::T2S8, "t2s8", 145, Family::Trellis, 2, true),
+    row(CodecId::T3S8, "t3s8", 146, Family::Trellis, 3, true),
+    row(CodecId::T4S8, "t4s8", 147, Family::Trellis, 4, true),
 ];
 
 impl CodecId {
@@ -114,7 +137,7 @@ impl CodecId {
         self.row().family
     }
 
-    /// Bits of one code (16 for `f16`), scales not counted.
+    /// Bits of one code (16 for `f16`), scales not counted; half rates (`t1h`, `t2h`) rounded down.
     pub const fn bits(self) -> u32 {
         self.row().bits
     }
@@ -135,6 +158,10 @@ impl CodecId {
                 Some(SCALE_BYTES + dim * self.bits() as usize / 8)
             }
             Family::Ggml if !dim.is_multiple_of(ggml::RUN) => None,
+            Family::Trellis => match trellis::trellis(self) {
+                Some(trellis) => Some(SCALE_BYTES + trellis.code.body_bytes(dim)),
+                None => None,
+            },
             Family::Ggml => Some(dim / ggml::RUN * (2 + ggml::RUN * self.bits() as usize / 8)),
         }
     }
@@ -144,7 +171,7 @@ impl CodecId {
         match self.family() {
             Family::Scalar => codebook::scalar(dim, self.bits() as usize),
             Family::Nested => codebook::nested(dim, self.bits() as usize),
-            Family::Half | Family::Int8 | Family::Ggml => None,
+            Family::Half | Family::Int8 | Family::Ggml | Family::Trellis => None,
         }
     }
 }

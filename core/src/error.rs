@@ -24,6 +24,8 @@ pub enum EncodeError {
     OutOfRange,
     /// The vector's length is not the head dim, or the block's not the codec's block size.
     WrongLength,
+    /// The workspace is shorter than [`crate::AnyCodec::workspace_bytes`].
+    WorkspaceTooSmall,
 }
 
 /// Why a block was not decoded; nothing was written.
@@ -57,6 +59,7 @@ impl fmt::Display for EncodeError {
             Self::WrongLength => {
                 "wrong length: the vector must have head_dim values and the block the codec's bytes"
             }
+            Self::WorkspaceTooSmall => "the workspace is too small: it must have workspace_bytes bytes",
         })
     }
 }

@@ -17,6 +17,7 @@
 //! | rotation | [`rotation`], [`paley`] |
 //! | levels and boundaries | [`codebook`] |
 //! | the codecs on registers | [`scalar`], [`int8`], [`ggml`] |
+//! | the trellis codecs, on bytes | [`trellis`] |
 //! | bytes | [`block_io`], [`view`], [`demote`] |
 //! | the same in integers, for microcontrollers | [`fixed`] |
 //! | what a program calls | [`Codec`] (shape known to the compiler), [`AnyCodec`] (run time) |
@@ -47,6 +48,7 @@ pub mod portable;
 pub mod rotation;
 pub mod scalar;
 mod scale;
+pub mod trellis;
 mod view;
 
 pub use any::{AnyCodec, Options};

@@ -65,7 +65,7 @@ impl Mul for F32x32 {
 const SIGNS: [[u32; 4]; 16] = {
     let (mut signs, mut i) = ([[0; 4]; 16], 0);
     while i < 64 {
-        signs[i / 4][i % 4] = ((i / 4 >> (i % 4) & 1) as u32) << 31;
+        signs[i / 4][i % 4] = ((((i / 4) >> (i % 4)) & 1) as u32) << 31;
         i += 1;
     }
     signs

@@ -138,6 +138,7 @@ pub(crate) fn canonical_sum<I: Isa>(isa: I, terms: impl Iterator<Item = I::V>) -
 }
 
 /// What to do with a scale once it is rounded to f16.
+#[derive(Clone, Copy)]
 pub(crate) enum Stored {
     /// Store it.
     Scale(f16),

@@ -4,9 +4,9 @@
 //! used, and safe code cannot make one up. Names exist on every machine ([`LevelName`]); asking
 //! for one that the machine lacks is an error, never a silent fallback.
 
+use crate::lines::Machine;
 use core::fmt;
 use tqkv_core::Portable;
-use tqkv_core::lanes::Memory;
 
 #[cfg(target_arch = "aarch64")]
 use crate::aarch64::neon::{Neon, NeonDot};
@@ -57,9 +57,7 @@ pub enum LevelError {
 impl fmt::Display for LevelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown => {
-                f.write_str("unknown level: accepted are portable, avx2, avx512, neon, neondot")
-            }
+            Self::Unknown => f.write_str("unknown level: accepted are portable, avx2, avx512, neon, neondot"),
             Self::Missing(name) => {
                 write!(f, "this machine cannot run level {}; it has", name.name())?;
                 for (i, level) in Level::available().enumerate() {
@@ -196,12 +194,8 @@ pub(crate) trait Kernel {
     fn run<I: Machine>(self, isa: I) -> Self::Output;
 }
 
-/// What an entry point may ask of a token.
-pub(crate) trait Machine: Memory {}
-impl<T: Memory> Machine for T {}
-
 /// A token that can enter code compiled for its instruction set.
-pub(crate) trait Run: sealed::Sealed + Memory {
+pub(crate) trait Run: sealed::Sealed + Machine {
     /// Runs `kernel` inside.
     fn run<K: Kernel>(self, kernel: K) -> K::Output;
 }

@@ -1,7 +1,8 @@
 //! The tqkv codec and attention kernels on AVX2, AVX-512 and NEON.
 //!
 //! Two halves. [`codec`] runs the float algorithms of `tqkv-core` on wider registers: same source,
-//! same bits, entered once per batch of vectors.
+//! same bits, entered once per batch of vectors. [`page`] holds what attends over a cache: int8 scores and sums
+//! over pages of codes, several times faster than reading f16.
 //!
 //! [`Level`] says which instruction set: detected once, passed to every call. This is the only
 //! CPU crate with `unsafe` code; every block of it relies on one contract, that a token proves its
@@ -14,8 +15,14 @@ extern crate std;
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
+pub mod baseline;
+#[cfg(feature = "bench")]
+pub mod bench;
 pub mod codec;
 mod level;
+mod lines;
+pub mod page;
+mod trellis;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

@@ -113,7 +113,7 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
         Family::Scalar => Codebook::solve_scalar(D, Self::BITS),
         Family::Nested => Codebook::solve_nested(D, Self::BITS),
         // Stands where there is no codebook; never read.
-        Family::Int8 | Family::Half | Family::Ggml => Codebook::solve_scalar(16, 1),
+        Family::Int8 | Family::Half | Family::Ggml | Family::Trellis => Codebook::solve_scalar(16, 1),
     };
     const BIN_SHIFT: u32 = 32 - tables::bin_bits(&Self::BOOK, D);
     const BINS: &'static [u32] = match tables::bin_bits(&Self::BOOK, D) {

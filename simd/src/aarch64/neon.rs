@@ -62,9 +62,23 @@ macro_rules! neon {
     };
 }
 
+pub(super) use neon;
+
 /// 32 lanes of `f32`.
 #[derive(Clone, Copy, Debug)]
 pub struct V([float32x4_t; 8]);
+
+impl V {
+    #[inline(always)]
+    pub(super) fn from_registers(registers: [float32x4_t; 8]) -> Self {
+        Self(registers)
+    }
+
+    #[inline(always)]
+    pub(super) fn registers(self) -> [float32x4_t; 8] {
+        self.0
+    }
+}
 
 /// `array.map`, surely inlined.
 #[inline(always)]
@@ -95,7 +109,11 @@ impl Add for V {
     type Output = Self;
     #[inline(always)]
     fn add(self, other: Self) -> Self {
-        self.zip(other, #[inline(always)] |a, b| neon!(vaddq_f32(a, b)))
+        self.zip(
+            other,
+            #[inline(always)]
+            |a, b| neon!(vaddq_f32(a, b)),
+        )
     }
 }
 
@@ -103,7 +121,11 @@ impl Sub for V {
     type Output = Self;
     #[inline(always)]
     fn sub(self, other: Self) -> Self {
-        self.zip(other, #[inline(always)] |a, b| neon!(vsubq_f32(a, b)))
+        self.zip(
+            other,
+            #[inline(always)]
+            |a, b| neon!(vsubq_f32(a, b)),
+        )
     }
 }
 
@@ -111,7 +133,11 @@ impl Mul for V {
     type Output = Self;
     #[inline(always)]
     fn mul(self, other: Self) -> Self {
-        self.zip(other, #[inline(always)] |a, b| neon!(vmulq_f32(a, b)))
+        self.zip(
+            other,
+            #[inline(always)]
+            |a, b| neon!(vmulq_f32(a, b)),
+        )
     }
 }
 
@@ -128,13 +154,17 @@ impl Lanes for V {
         }
         // swapped + (+-v): negating is exact.
         let signs: [u32; 4] = if H == 2 { [0, 0, 1 << 31, 1 << 31] } else { [0, 1 << 31, 0, 1 << 31] };
-        Self(each(self.0, #[inline(always)] |v| {
-            neon!({
-                let swapped = if H == 2 { vextq_f32::<2>(v, v) } else { vrev64q_f32(v) };
-                let signed = veorq_u32(vreinterpretq_u32_f32(v), vld1q_u32(signs.as_ptr()));
-                vaddq_f32(swapped, vreinterpretq_f32_u32(signed))
-            })
-        }))
+        Self(each(
+            self.0,
+            #[inline(always)]
+            |v| {
+                neon!({
+                    let swapped = if H == 2 { vextq_f32::<2>(v, v) } else { vrev64q_f32(v) };
+                    let signed = veorq_u32(vreinterpretq_u32_f32(v), vld1q_u32(signs.as_ptr()));
+                    vaddq_f32(swapped, vreinterpretq_f32_u32(signed))
+                })
+            },
+        ))
     }
 
     #[inline(always)]
@@ -153,12 +183,19 @@ impl Lanes for V {
 
     #[inline(always)]
     fn max_abs(self, other: Self) -> Self {
-        self.zip(other, #[inline(always)] |a, b| neon!(vmaxq_f32(vabsq_f32(a), vabsq_f32(b))))
+        self.zip(
+            other,
+            #[inline(always)]
+            |a, b| neon!(vmaxq_f32(vabsq_f32(a), vabsq_f32(b))),
+        )
     }
 
     #[inline(always)]
     fn sum(self) -> f32 {
-        let four = self.fold(#[inline(always)] |a, b| neon!(vaddq_f32(a, b)));
+        let four = self.fold(
+            #[inline(always)]
+            |a, b| neon!(vaddq_f32(a, b)),
+        );
         neon!({
             let two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
             vget_lane_f32::<0>(two) + vget_lane_f32::<1>(two)
@@ -167,7 +204,10 @@ impl Lanes for V {
 
     #[inline(always)]
     fn max(self) -> f32 {
-        let four = self.fold(#[inline(always)] |a, b| neon!(vmaxq_f32(a, b)));
+        let four = self.fold(
+            #[inline(always)]
+            |a, b| neon!(vmaxq_f32(a, b)),
+        );
         neon!({
             let two = vmax_f32(vget_low_f32(four), vget_high_f32(four));
             f32::max(vget_lane_f32::<0>(two), vget_lane_f32::<1>(two))
@@ -210,38 +250,50 @@ fn byte_table(table: &[f32]) -> uint8x16x4_t {
 fn lookup<const BITS: usize>(table: &[f32; 32], codes: [uint32x4_t; 8]) -> V {
     let low = byte_table(&table[..16]);
     let high = byte_table(&table[16..]);
-    V(each(codes, #[inline(always)] |code| {
-        neon!({
-            // Byte k of lane i looks up byte 4 code + k.
-            let bytes = vmlaq_u32(vdupq_n_u32(0x0302_0100), code, vdupq_n_u32(0x0404_0404));
-            let bytes = vreinterpretq_u8_u32(bytes);
-            let mut out = vqtbl4q_u8(low, bytes);
-            if BITS > 4 {
-                out = vqtbx4q_u8(out, high, vsubq_u8(bytes, vdupq_n_u8(64)));
-            }
-            vreinterpretq_f32_u8(out)
-        })
-    }))
+    V(each(
+        codes,
+        #[inline(always)]
+        |code| {
+            neon!({
+                // Byte k of lane i looks up byte 4 code + k.
+                let bytes = vmlaq_u32(vdupq_n_u32(0x0302_0100), code, vdupq_n_u32(0x0404_0404));
+                let bytes = vreinterpretq_u8_u32(bytes);
+                let mut out = vqtbl4q_u8(low, bytes);
+                if BITS > 4 {
+                    out = vqtbx4q_u8(out, high, vsubq_u8(bytes, vdupq_n_u8(64)));
+                }
+                vreinterpretq_f32_u8(out)
+            })
+        },
+    ))
 }
 
 #[inline(always)]
 fn round_i8(v: V) -> [uint32x4_t; 8] {
-    each(v.0, #[inline(always)] |v| {
-        neon!({
-            let bounded = vminq_f32(vmaxq_f32(v, vdupq_n_f32(-127.0)), vdupq_n_f32(127.0));
-            vandq_u32(vreinterpretq_u32_s32(vcvtnq_s32_f32(bounded)), vdupq_n_u32(255))
-        })
-    })
+    each(
+        v.0,
+        #[inline(always)]
+        |v| {
+            neon!({
+                let bounded = vminq_f32(vmaxq_f32(v, vdupq_n_f32(-127.0)), vdupq_n_f32(127.0));
+                vandq_u32(vreinterpretq_u32_s32(vcvtnq_s32_f32(bounded)), vdupq_n_u32(255))
+            })
+        },
+    )
 }
 
 #[inline(always)]
 fn widen_i8(codes: [uint32x4_t; 8]) -> V {
-    V(each(codes, #[inline(always)] |code| {
-        neon!({
-            let signed = vshrq_n_s32::<24>(vshlq_n_s32::<24>(vreinterpretq_s32_u32(code)));
-            vcvtq_f32_s32(signed)
-        })
-    }))
+    V(each(
+        codes,
+        #[inline(always)]
+        |code| {
+            neon!({
+                let signed = vshrq_n_s32::<24>(vshlq_n_s32::<24>(vreinterpretq_s32_u32(code)));
+                vcvtq_f32_s32(signed)
+            })
+        },
+    ))
 }
 
 #[inline(always)]
@@ -263,14 +315,21 @@ fn repeat<const M: usize>(src: &[f32; M]) -> V {
 
 #[inline(always)]
 fn pack<const BITS: usize>(codes: [uint32x4_t; 8]) -> [u64; 4] {
-    let word = #[inline(always)]
-    |a, b| {
-        neon!({
-            let halves = vcombine_u16(vmovn_u32(a), vmovn_u32(b));
-            squeeze::<BITS>(vget_lane_u64::<0>(vreinterpret_u64_u8(vmovn_u16(halves))))
-        })
-    };
-    [word(codes[0], codes[1]), word(codes[2], codes[3]), word(codes[4], codes[5]), word(codes[6], codes[7])]
+    [
+        pack8::<BITS>(codes[0], codes[1]),
+        pack8::<BITS>(codes[2], codes[3]),
+        pack8::<BITS>(codes[4], codes[5]),
+        pack8::<BITS>(codes[6], codes[7]),
+    ]
+}
+
+/// Eight codes as one dense word.
+#[inline(always)]
+fn pack8<const BITS: usize>(a: uint32x4_t, b: uint32x4_t) -> u64 {
+    neon!({
+        let halves = vcombine_u16(vmovn_u32(a), vmovn_u32(b));
+        squeeze::<BITS>(vget_lane_u64::<0>(vreinterpret_u64_u8(vmovn_u16(halves))))
+    })
 }
 
 #[inline(always)]
@@ -354,6 +413,7 @@ macro_rules! token {
                 unpack::<BITS>(words)
             }
         }
+        crate::trellis::portable_search!($token);
     };
 }
 

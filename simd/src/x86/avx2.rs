@@ -59,11 +59,23 @@ macro_rules! avx2 {
     };
 }
 
+pub(super) use avx2;
+
 /// 32 lanes of `f32`.
 #[derive(Clone, Copy, Debug)]
 pub struct V([__m256; 4]);
 
 impl V {
+    #[inline(always)]
+    pub(super) fn from_registers(registers: [__m256; 4]) -> Self {
+        Self(registers)
+    }
+
+    #[inline(always)]
+    pub(super) fn registers(self) -> [__m256; 4] {
+        self.0
+    }
+
     #[inline(always)]
     fn zip(self, other: Self, f: impl Fn(__m256, __m256) -> __m256) -> Self {
         let ([a, b, c, d], [w, x, y, z]) = (self.0, other.0);
@@ -78,11 +90,7 @@ impl V {
 
     /// The canonical tree: 16, 8, 4, 2, 1.
     #[inline(always)]
-    fn fold(
-        self,
-        f: impl Fn(__m256, __m256) -> __m256,
-        g: impl Fn(__m128, __m128) -> __m128,
-    ) -> f32 {
+    fn fold(self, f: impl Fn(__m256, __m256) -> __m256, g: impl Fn(__m128, __m128) -> __m128) -> f32 {
         let [a, b, c, d] = self.0;
         let eight = f(f(a, c), f(b, d));
         avx2!({
@@ -97,7 +105,11 @@ impl Add for V {
     type Output = Self;
     #[inline(always)]
     fn add(self, other: Self) -> Self {
-        self.zip(other, #[inline(always)] |a, b| avx2!(_mm256_add_ps(a, b)))
+        self.zip(
+            other,
+            #[inline(always)]
+            |a, b| avx2!(_mm256_add_ps(a, b)),
+        )
     }
 }
 
@@ -105,7 +117,11 @@ impl Sub for V {
     type Output = Self;
     #[inline(always)]
     fn sub(self, other: Self) -> Self {
-        self.zip(other, #[inline(always)] |a, b| avx2!(_mm256_sub_ps(a, b)))
+        self.zip(
+            other,
+            #[inline(always)]
+            |a, b| avx2!(_mm256_sub_ps(a, b)),
+        )
     }
 }
 
@@ -113,7 +129,11 @@ impl Mul for V {
     type Output = Self;
     #[inline(always)]
     fn mul(self, other: Self) -> Self {
-        self.zip(other, #[inline(always)] |a, b| avx2!(_mm256_mul_ps(a, b)))
+        self.zip(
+            other,
+            #[inline(always)]
+            |a, b| avx2!(_mm256_mul_ps(a, b)),
+        )
     }
 }
 
@@ -146,17 +166,20 @@ impl Lanes for V {
                 _mm256_add_ps(c, d),
                 _mm256_sub_ps(c, d)
             ])),
-            _ => self.map(#[inline(always)] |v| {
-                avx2!({
-                    let swapped = match H {
-                        4 => _mm256_permute2f128_ps::<1>(v, v),
-                        2 => _mm256_permute_ps::<0b01_00_11_10>(v),
-                        _ => _mm256_permute_ps::<0b10_11_00_01>(v),
-                    };
-                    let signs = const { butterfly_signs::<H>() };
-                    _mm256_fmadd_ps(v, _mm256_loadu_ps(signs.as_ptr()), swapped)
-                })
-            }),
+            _ => self.map(
+                #[inline(always)]
+                |v| {
+                    avx2!({
+                        let swapped = match H {
+                            4 => _mm256_permute2f128_ps::<1>(v, v),
+                            2 => _mm256_permute_ps::<0b01_00_11_10>(v),
+                            _ => _mm256_permute_ps::<0b10_11_00_01>(v),
+                        };
+                        let signs = const { butterfly_signs::<H>() };
+                        _mm256_fmadd_ps(v, _mm256_loadu_ps(signs.as_ptr()), swapped)
+                    })
+                },
+            ),
         }
     }
 
@@ -176,27 +199,35 @@ impl Lanes for V {
 
     #[inline(always)]
     fn max_abs(self, other: Self) -> Self {
-        self.zip(other, #[inline(always)] |a, b| {
-            avx2!({
-                let sign = _mm256_set1_ps(-0.0);
-                _mm256_max_ps(_mm256_andnot_ps(sign, a), _mm256_andnot_ps(sign, b))
-            })
-        })
+        self.zip(
+            other,
+            #[inline(always)]
+            |a, b| {
+                avx2!({
+                    let sign = _mm256_set1_ps(-0.0);
+                    _mm256_max_ps(_mm256_andnot_ps(sign, a), _mm256_andnot_ps(sign, b))
+                })
+            },
+        )
     }
 
     #[inline(always)]
     fn sum(self) -> f32 {
         self.fold(
-            #[inline(always)] |a, b| avx2!(_mm256_add_ps(a, b)),
-            #[inline(always)] |a, b| avx2!(_mm_add_ps(a, b)),
+            #[inline(always)]
+            |a, b| avx2!(_mm256_add_ps(a, b)),
+            #[inline(always)]
+            |a, b| avx2!(_mm_add_ps(a, b)),
         )
     }
 
     #[inline(always)]
     fn max(self) -> f32 {
         self.fold(
-            #[inline(always)] |a, b| avx2!(_mm256_max_ps(a, b)),
-            #[inline(always)] |a, b| avx2!(_mm_max_ps(a, b)),
+            #[inline(always)]
+            |a, b| avx2!(_mm256_max_ps(a, b)),
+            #[inline(always)]
+            |a, b| avx2!(_mm_max_ps(a, b)),
         )
     }
 }
@@ -222,16 +253,10 @@ fn gather(source: [__m256; 4], which: &[i32; 8]) -> __m256 {
         let index = _mm256_loadu_si256(which.as_ptr().cast());
         let second = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index));
         let upper = _mm256_castsi256_ps(_mm256_slli_epi32::<27>(index));
-        let low = _mm256_blendv_ps(
-            _mm256_permutevar8x32_ps(a, index),
-            _mm256_permutevar8x32_ps(b, index),
-            second,
-        );
-        let high = _mm256_blendv_ps(
-            _mm256_permutevar8x32_ps(c, index),
-            _mm256_permutevar8x32_ps(d, index),
-            second,
-        );
+        let low =
+            _mm256_blendv_ps(_mm256_permutevar8x32_ps(a, index), _mm256_permutevar8x32_ps(b, index), second);
+        let high =
+            _mm256_blendv_ps(_mm256_permutevar8x32_ps(c, index), _mm256_permutevar8x32_ps(d, index), second);
         _mm256_blendv_ps(low, high, upper)
     })
 }
@@ -239,11 +264,7 @@ fn gather(source: [__m256; 4], which: &[i32; 8]) -> __m256 {
 /// One level of the binary search for a code: `index` becomes
 /// `2 index + (v >= its boundary)`.
 #[inline(always)]
-fn search<const BITS: usize, const S: usize>(
-    v: __m256,
-    index: __m256i,
-    boundaries: [__m256; 4],
-) -> __m256i {
+fn search<const BITS: usize, const S: usize>(v: __m256, index: __m256i, boundaries: [__m256; 4]) -> __m256i {
     let which = const { level::<BITS, S>() };
     let [first, second] = *which.as_chunks::<8>().0 else { return index };
     avx2!({
@@ -334,41 +355,52 @@ impl Isa for Avx2 {
     #[inline(always)]
     fn lookup<const BITS: usize>(self, table: &[f32; 32], codes: [__m256i; 4]) -> V {
         let p = table.as_ptr();
-        V(each(codes, #[inline(always)] |code| {
-            avx2!({
-                let low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(p), code);
-                if BITS <= 3 {
-                    return low;
-                }
-                let fourth = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(code));
-                let high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(p.add(8)), code);
-                let low = _mm256_blendv_ps(low, high, fourth);
-                if BITS == 4 {
-                    return low;
-                }
-                let third = _mm256_permutevar8x32_ps(_mm256_loadu_ps(p.add(16)), code);
-                let last = _mm256_permutevar8x32_ps(_mm256_loadu_ps(p.add(24)), code);
-                let upper = _mm256_blendv_ps(third, last, fourth);
-                _mm256_blendv_ps(low, upper, _mm256_castsi256_ps(_mm256_slli_epi32::<27>(code)))
-            })
-        }))
+        V(each(
+            codes,
+            #[inline(always)]
+            |code| {
+                avx2!({
+                    let low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(p), code);
+                    if BITS <= 3 {
+                        return low;
+                    }
+                    let fourth = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(code));
+                    let high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(p.add(8)), code);
+                    let low = _mm256_blendv_ps(low, high, fourth);
+                    if BITS == 4 {
+                        return low;
+                    }
+                    let third = _mm256_permutevar8x32_ps(_mm256_loadu_ps(p.add(16)), code);
+                    let last = _mm256_permutevar8x32_ps(_mm256_loadu_ps(p.add(24)), code);
+                    let upper = _mm256_blendv_ps(third, last, fourth);
+                    _mm256_blendv_ps(low, upper, _mm256_castsi256_ps(_mm256_slli_epi32::<27>(code)))
+                })
+            },
+        ))
     }
 
     #[inline(always)]
     fn round_i8(self, v: V) -> [__m256i; 4] {
-        each(v.0, #[inline(always)] |v| {
-            avx2!({
-                let bounded = _mm256_min_ps(_mm256_max_ps(v, _mm256_set1_ps(-127.0)), _mm256_set1_ps(127.0));
-                _mm256_and_si256(_mm256_cvtps_epi32(bounded), _mm256_set1_epi32(255))
-            })
-        })
+        each(
+            v.0,
+            #[inline(always)]
+            |v| {
+                avx2!({
+                    let bounded =
+                        _mm256_min_ps(_mm256_max_ps(v, _mm256_set1_ps(-127.0)), _mm256_set1_ps(127.0));
+                    _mm256_and_si256(_mm256_cvtps_epi32(bounded), _mm256_set1_epi32(255))
+                })
+            },
+        )
     }
 
     #[inline(always)]
     fn widen_i8(self, codes: [__m256i; 4]) -> V {
-        V(each(codes, #[inline(always)] |code| {
-            avx2!(_mm256_cvtepi32_ps(_mm256_srai_epi32::<24>(_mm256_slli_epi32::<24>(code))))
-        }))
+        V(each(
+            codes,
+            #[inline(always)]
+            |code| avx2!(_mm256_cvtepi32_ps(_mm256_srai_epi32::<24>(_mm256_slli_epi32::<24>(code)))),
+        ))
     }
 }
 
@@ -388,10 +420,7 @@ impl Memory for Avx2 {
     fn to_halves(self, v: V) -> [u16; 32] {
         let mut out = [0; 32];
         for (to, &v) in out.as_chunks_mut::<8>().0.iter_mut().zip(&v.0) {
-            avx2!(_mm_storeu_si128(
-                to.as_mut_ptr().cast(),
-                _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)
-            ));
+            avx2!(_mm_storeu_si128(to.as_mut_ptr().cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)));
         }
         out
     }
@@ -419,20 +448,28 @@ impl Memory for Avx2 {
             let bytes = _mm256_permutevar8x32_epi32(words, order);
             let mut out = [0u64; 4];
             _mm256_storeu_si256(out.as_mut_ptr().cast(), bytes);
-            each(out, #[inline(always)] |word| {
-                if BITS == 8 { word } else { _pext_u64(word, const { code_mask::<BITS>() }) }
-            })
+            each(
+                out,
+                #[inline(always)]
+                |word| {
+                    if BITS == 8 { word } else { _pext_u64(word, const { code_mask::<BITS>() }) }
+                },
+            )
         })
     }
 
     #[inline(always)]
     fn unpack<const BITS: usize>(self, words: [u64; 4]) -> [__m256i; 4] {
-        each(words, #[inline(always)] |word| {
-            avx2!({
-                let bytes = if BITS == 8 { word } else { _pdep_u64(word, const { code_mask::<BITS>() }) };
-                _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes as i64))
-            })
-        })
+        each(
+            words,
+            #[inline(always)]
+            |word| {
+                avx2!({
+                    let bytes = if BITS == 8 { word } else { _pdep_u64(word, const { code_mask::<BITS>() }) };
+                    _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes as i64))
+                })
+            },
+        )
     }
 }
 

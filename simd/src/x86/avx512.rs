@@ -63,11 +63,23 @@ macro_rules! avx512 {
     };
 }
 
+pub(super) use avx512;
+
 /// 32 lanes of `f32`.
 #[derive(Clone, Copy, Debug)]
 pub struct V([__m512; 2]);
 
 impl V {
+    #[inline(always)]
+    pub(super) fn from_registers(registers: [__m512; 2]) -> Self {
+        Self(registers)
+    }
+
+    #[inline(always)]
+    pub(super) fn registers(self) -> [__m512; 2] {
+        self.0
+    }
+
     #[inline(always)]
     fn zip(self, other: Self, f: impl Fn(__m512, __m512) -> __m512) -> Self {
         Self([f(self.0[0], other.0[0]), f(self.0[1], other.0[1])])
@@ -75,18 +87,12 @@ impl V {
 
     /// The canonical tree: 16, 8, 4, 2, 1.
     #[inline(always)]
-    fn fold(
-        self,
-        f: impl Fn(__m512, __m512) -> __m512,
-        g: impl Fn(__m128, __m128) -> __m128,
-    ) -> f32 {
+    fn fold(self, f: impl Fn(__m512, __m512) -> __m512, g: impl Fn(__m128, __m128) -> __m128) -> f32 {
         avx512!({
             let sixteen = f(self.0[0], self.0[1]);
             let eight = f(sixteen, _mm512_shuffle_f32x4::<0b01_00_11_10>(sixteen, sixteen));
-            let four = g(
-                _mm512_castps512_ps128(eight),
-                _mm256_extractf128_ps::<1>(_mm512_castps512_ps256(eight)),
-            );
+            let four =
+                g(_mm512_castps512_ps128(eight), _mm256_extractf128_ps::<1>(_mm512_castps512_ps256(eight)));
             let two = g(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(g(two, _mm_shuffle_ps::<1>(two, two)))
         })
@@ -97,7 +103,11 @@ impl Add for V {
     type Output = Self;
     #[inline(always)]
     fn add(self, other: Self) -> Self {
-        self.zip(other, #[inline(always)] |a, b| avx512!(_mm512_add_ps(a, b)))
+        self.zip(
+            other,
+            #[inline(always)]
+            |a, b| avx512!(_mm512_add_ps(a, b)),
+        )
     }
 }
 
@@ -105,7 +115,11 @@ impl Sub for V {
     type Output = Self;
     #[inline(always)]
     fn sub(self, other: Self) -> Self {
-        self.zip(other, #[inline(always)] |a, b| avx512!(_mm512_sub_ps(a, b)))
+        self.zip(
+            other,
+            #[inline(always)]
+            |a, b| avx512!(_mm512_sub_ps(a, b)),
+        )
     }
 }
 
@@ -113,7 +127,11 @@ impl Mul for V {
     type Output = Self;
     #[inline(always)]
     fn mul(self, other: Self) -> Self {
-        self.zip(other, #[inline(always)] |a, b| avx512!(_mm512_mul_ps(a, b)))
+        self.zip(
+            other,
+            #[inline(always)]
+            |a, b| avx512!(_mm512_mul_ps(a, b)),
+        )
     }
 }
 
@@ -162,46 +180,52 @@ impl Lanes for V {
     #[inline(always)]
     fn flip(self, mask: u32) -> Self {
         let [a, b] = self.0;
-        Self(each([(a, mask as u16), (b, (mask >> 16) as u16)], #[inline(always)] |(v, mask)| {
-            avx512!({
-                let bits = _mm512_castps_si512(v);
-                let sign = _mm512_set1_epi32(i32::MIN);
-                _mm512_castsi512_ps(_mm512_mask_xor_epi32(bits, mask, bits, sign))
-            })
-        }))
+        Self(each(
+            [(a, mask as u16), (b, (mask >> 16) as u16)],
+            #[inline(always)]
+            |(v, mask)| {
+                avx512!({
+                    let bits = _mm512_castps_si512(v);
+                    let sign = _mm512_set1_epi32(i32::MIN);
+                    _mm512_castsi512_ps(_mm512_mask_xor_epi32(bits, mask, bits, sign))
+                })
+            },
+        ))
     }
 
     #[inline(always)]
     fn max_abs(self, other: Self) -> Self {
-        self.zip(other, #[inline(always)] |a, b| {
-            avx512!(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)))
-        })
+        self.zip(
+            other,
+            #[inline(always)]
+            |a, b| avx512!(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b))),
+        )
     }
 
     #[inline(always)]
     fn sum(self) -> f32 {
         self.fold(
-            #[inline(always)] |a, b| avx512!(_mm512_add_ps(a, b)),
-            #[inline(always)] |a, b| avx512!(_mm_add_ps(a, b)),
+            #[inline(always)]
+            |a, b| avx512!(_mm512_add_ps(a, b)),
+            #[inline(always)]
+            |a, b| avx512!(_mm_add_ps(a, b)),
         )
     }
 
     #[inline(always)]
     fn max(self) -> f32 {
         self.fold(
-            #[inline(always)] |a, b| avx512!(_mm512_max_ps(a, b)),
-            #[inline(always)] |a, b| avx512!(_mm_max_ps(a, b)),
+            #[inline(always)]
+            |a, b| avx512!(_mm512_max_ps(a, b)),
+            #[inline(always)]
+            |a, b| avx512!(_mm_max_ps(a, b)),
         )
     }
 }
 
 /// One level of the binary search for a code: `index` becomes `2 index + (v >= its boundary)`.
 #[inline(always)]
-fn search<const BITS: usize, const S: usize>(
-    v: __m512,
-    index: __m512i,
-    boundaries: [__m512; 2],
-) -> __m512i {
+fn search<const BITS: usize, const S: usize>(v: __m512, index: __m512i, boundaries: [__m512; 2]) -> __m512i {
     let which = const { level::<BITS, S>() };
     avx512!({
         let which = _mm512_loadu_si512(which.as_ptr().cast());
@@ -275,30 +299,41 @@ impl Isa for Avx512 {
     #[inline(always)]
     fn lookup<const BITS: usize>(self, table: &[f32; 32], codes: [__m512i; 2]) -> V {
         let [low, high] = self.load(table).0;
-        V(each(codes, #[inline(always)] |code| {
-            avx512!(if BITS > 4 {
-                _mm512_permutex2var_ps(low, code, high)
-            } else {
-                _mm512_permutexvar_ps(code, low)
-            })
-        }))
+        V(each(
+            codes,
+            #[inline(always)]
+            |code| {
+                avx512!(if BITS > 4 {
+                    _mm512_permutex2var_ps(low, code, high)
+                } else {
+                    _mm512_permutexvar_ps(code, low)
+                })
+            },
+        ))
     }
 
     #[inline(always)]
     fn round_i8(self, v: V) -> [__m512i; 2] {
-        each(v.0, #[inline(always)] |v| {
-            avx512!({
-                let bounded = _mm512_min_ps(_mm512_max_ps(v, _mm512_set1_ps(-127.0)), _mm512_set1_ps(127.0));
-                _mm512_cvtps_epi32(bounded)
-            })
-        })
+        each(
+            v.0,
+            #[inline(always)]
+            |v| {
+                avx512!({
+                    let bounded =
+                        _mm512_min_ps(_mm512_max_ps(v, _mm512_set1_ps(-127.0)), _mm512_set1_ps(127.0));
+                    _mm512_cvtps_epi32(bounded)
+                })
+            },
+        )
     }
 
     #[inline(always)]
     fn widen_i8(self, codes: [__m512i; 2]) -> V {
-        V(each(codes, #[inline(always)] |code| {
-            avx512!(_mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(_mm512_slli_epi32::<24>(code))))
-        }))
+        V(each(
+            codes,
+            #[inline(always)]
+            |code| avx512!(_mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(_mm512_slli_epi32::<24>(code)))),
+        ))
     }
 }
 
@@ -345,19 +380,29 @@ impl Memory for Avx512 {
             if BITS == 8 {
                 return out;
             }
-            [_pext_u64(out[0], mask), _pext_u64(out[1], mask), _pext_u64(out[2], mask), _pext_u64(out[3], mask)]
+            [
+                _pext_u64(out[0], mask),
+                _pext_u64(out[1], mask),
+                _pext_u64(out[2], mask),
+                _pext_u64(out[3], mask),
+            ]
         })
     }
 
     #[inline(always)]
     fn unpack<const BITS: usize>(self, words: [u64; 4]) -> [__m512i; 2] {
         let [a, b, c, d] = words;
-        each([(a, b), (c, d)], #[inline(always)] |(low, high)| {
-            avx512!({
-                let mask = const { code_mask::<BITS>() };
-                let (low, high) = if BITS == 8 { (low, high) } else { (_pdep_u64(low, mask), _pdep_u64(high, mask)) };
-                _mm512_cvtepu8_epi32(_mm_set_epi64x(high as i64, low as i64))
-            })
-        })
+        each(
+            [(a, b), (c, d)],
+            #[inline(always)]
+            |(low, high)| {
+                avx512!({
+                    let mask = const { code_mask::<BITS>() };
+                    let (low, high) =
+                        if BITS == 8 { (low, high) } else { (_pdep_u64(low, mask), _pdep_u64(high, mask)) };
+                    _mm512_cvtepu8_epi32(_mm_set_epi64x(high as i64, low as i64))
+                })
+            },
+        )
     }
 }

@@ -115,7 +115,8 @@ fn check(args: &Args) -> Result<()> {
     }
     if args.update_budget {
         let text = serde_json::to_string_pretty(&reports).map_err(|e| e.to_string())?;
-        std::fs::write(budget_path(), text + "\n").map_err(|e| format!("{}: {e}", budget_path().display()))?;
+        std::fs::write(budget_path(), text + "\n")
+            .map_err(|e| format!("{}: {e}", budget_path().display()))?;
         return Ok(());
     }
     compare(&reports)
@@ -134,7 +135,8 @@ fn one(machine: &Machine, say: &dyn Fn(&str)) -> Result<Report> {
         let value = log.get(key).ok_or(format!("{}: the image did not print {key}", machine.target))?;
         value.parse().map_err(|_| format!("{}: {key} is not a number: {value}", machine.target))
     };
-    let (size, empty) = (Image::build(machine, "size")?.sections()?, Image::build(machine, "empty")?.sections()?);
+    let (size, empty) =
+        (Image::build(machine, "size")?.sections()?, Image::build(machine, "empty")?.sections()?);
     proofs::no_floats(machine, say)?;
     let extra = ["encode_from_i8", "query", "stack_decode"]
         .map(|key| Ok::<_, String>(format!("{key} {}", number(key)?)));
@@ -163,7 +165,9 @@ fn print(reports: &Reports) {
         "{:<28} {:<10} {:>7} {:>7} {:>6} {:>9} {:>6} {:>6} {:>4}  crc",
         "target", "machine", "encode", "decode", "score", "attend_64", "stack", "flash", "ram"
     );
-    for Report { target, machine, crc, instructions: i, stack_bytes, flash_bytes, ram_bytes } in &reports.targets {
+    for Report { target, machine, crc, instructions: i, stack_bytes, flash_bytes, ram_bytes } in
+        &reports.targets
+    {
         println!(
             "{target:<28} {machine:<10} {:>7} {:>7} {:>6} {:>9} {stack_bytes:>6} {flash_bytes:>6} {ram_bytes:>4}  {crc}",
             i.encode, i.decode, i.score, i.attend_64

@@ -1,6 +1,7 @@
 //! Task runner: `cargo xtask TASK`.
 
 mod firmware;
+mod trellis_search;
 mod vectors;
 
 use clap::Parser;
@@ -11,6 +12,8 @@ use std::process::ExitCode;
 enum Task {
     /// Build the firmware images, run them in QEMU, and compare their costs with the budget
     Firmware(firmware::Args),
+    /// Find the generators and levels of the trellis codes from scratch and print their table
+    TrellisSearch(trellis_search::Args),
     /// Write the golden block file, or compare with it
     Vectors(vectors::Args),
 }
@@ -18,6 +21,10 @@ enum Task {
 fn main() -> ExitCode {
     match Task::parse() {
         Task::Firmware(args) => firmware::run(&args),
+        Task::TrellisSearch(args) => {
+            trellis_search::run(&args);
+            ExitCode::SUCCESS
+        }
         Task::Vectors(args) => vectors::run(&args),
     }
 }

@@ -7,7 +7,14 @@ use std::process::Command;
 /// Runs the on-target tests.
 pub(super) fn tests_pass(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
     let build = output(cargo().args([
-        "test", "--release", "--no-run", "--test", "golden", "--target", machine.target, "--message-format=json",
+        "test",
+        "--release",
+        "--no-run",
+        "--test",
+        "golden",
+        "--target",
+        machine.target,
+        "--message-format=json",
     ]))?;
     let path = String::from_utf8_lossy(&build.stdout)
         .lines()
@@ -27,12 +34,17 @@ pub(super) fn tests_pass(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
 /// Links the proof, and fails to link its two controls.
 pub(super) fn nothing_panics_or_allocates(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
     Image::build(machine, "proof").map_err(|e| format!("a panic or an allocation is reachable\n{e}"))?;
-    for (control, symbol) in [("control-panic", "the_codec_can_panic"), ("control-alloc", "the_codec_allocates")] {
-        let build = ["build", "--release", "--bin", "proof", "--target", machine.target, "--features", control];
+    for (control, symbol) in
+        [("control-panic", "the_codec_can_panic"), ("control-alloc", "the_codec_allocates")]
+    {
+        let build =
+            ["build", "--release", "--bin", "proof", "--target", machine.target, "--features", control];
         match output(cargo().args(build)) {
             Err(message) if message.contains(symbol) => {}
             Err(message) => return Err(format!("{control} failed for another reason\n{message}")),
-            Ok(_) => return Err(format!("{}: {control} linked, so the proof proves nothing", machine.target)),
+            Ok(_) => {
+                return Err(format!("{}: {control} linked, so the proof proves nothing", machine.target));
+            }
         }
     }
     say(&format!("{}: no panic, no allocation (both controls fail to link)", machine.what));
@@ -62,7 +74,8 @@ pub(super) fn no_floats(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
     if let Some(line) = found {
         return Err(format!("{}: a float instruction: {line}", machine.target));
     }
-    let build = ["build", "--release", "--bin", "size", "--target", machine.target, "--features", "control-float"];
+    let build =
+        ["build", "--release", "--bin", "size", "--target", machine.target, "--features", "control-float"];
     output(cargo().args(build))?;
     let control = folder().join("target").join(machine.target).join("release/size");
     if !Image::at(control).disassembly()?.lines().any(is_float) {
@@ -79,7 +92,15 @@ pub(super) fn c_example(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
     let elf = out.join("c_example");
     let mut gcc = Command::new("arm-none-eabi-gcc");
     gcc.current_dir(&folder);
-    gcc.args(["-mcpu=cortex-m4", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16", "-Os", "-Wall", "-Werror"]);
+    gcc.args([
+        "-mcpu=cortex-m4",
+        "-mthumb",
+        "-mfloat-abi=hard",
+        "-mfpu=fpv4-sp-d16",
+        "-Os",
+        "-Wall",
+        "-Werror",
+    ]);
     gcc.args(["-nostartfiles", "--specs=rdimon.specs", "-Icapi", "c/main.c", "c/startup.c"]);
     gcc.arg(out.join("libtqkv_fixed_c.a"));
     gcc.args(["-T", "c/link.ld", "-Wl,--gc-sections", "-Wl,--no-warn-rwx-segments", "-o"]).arg(&elf);

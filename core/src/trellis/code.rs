@@ -1,0 +1,204 @@
+//! The description of one trellis code, and the metric rows that its encoder reads.
+
+/// Largest number of levels.
+pub const MAX_LEVELS: usize = 64;
+/// Values of the three parity bits of a coordinate.
+pub const PARITIES: usize = 8;
+/// Largest memory of the shift register, hence the number of earlier bits a coordinate looks at.
+pub const MAX_MEMORY: usize = 8;
+
+/// How the bits that are not coded choose among the levels of one parity value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plain {
+    /// This many bits a coordinate, 0 to 3.
+    Bits(u8),
+    /// One bit for each pair of neighbours: both take the lower, or both the upper half.
+    PairBit,
+    /// Three bits for each pair of neighbours: a symbol `3 a + b` below 8, with a and b in 0..3
+    /// the part of the levels that the even and the odd coordinate take; (2, 2) does not occur.
+    PairOfThree,
+}
+
+/// One trellis code: everything that encoder and decoder must agree on, and the encoder's tuning.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Code {
+    /// Earlier coded bits that a coordinate depends on: 8 (256 states) or 3 (8 states).
+    pub memory: u8,
+    /// Taps of the parity bits, most significant parity first: bit a set means that the coded bit
+    /// a coordinates earlier enters.
+    pub generators: [u16; 3],
+    /// What the other bits do.
+    pub plain: Plain,
+    /// Levels; index = parity + 8 * plain symbol. Entries past [`Code::level_count`] are 0.
+    pub levels: [i8; MAX_LEVELS],
+    /// Units of the levels in one sigma of a rotated coordinate.
+    pub per_sigma: f32,
+    /// Encoder: squared errors are divided by this to become metrics.
+    pub divisor: u16,
+    /// Encoder: predicted scale is `offset - slope * (largest |y| in sigmas)`.
+    pub predictor: Predictor,
+}
+
+/// Guess of the best scale from the largest coordinate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Predictor {
+    /// Scale at largest coordinate 0.
+    pub offset: f32,
+    /// What one sigma takes off.
+    pub slope: f32,
+}
+
+impl Predictor {
+    /// The predicted scale for a largest coordinate of `peak` sigmas, kept between 0.5 and 1.5.
+    #[inline(always)]
+    pub fn scale(&self, peak: f32) -> f32 {
+        (self.offset - self.slope * peak).clamp(0.5, 1.5)
+    }
+}
+
+/// Largest branch metric.
+const CAP: i32 = 127;
+
+/// Encoder targets are in units of half a level step.
+pub const RESOLUTION: i32 = 2;
+
+impl Code {
+    /// Number of states of the encoder's search.
+    pub const fn states(&self) -> usize {
+        1 << self.memory
+    }
+
+    /// Sigmas in one level unit.
+    pub const fn unit(&self) -> f32 {
+        1.0 / self.per_sigma
+    }
+
+    /// Plain symbols that one coordinate can take.
+    pub const fn parts(&self) -> usize {
+        match self.plain {
+            Plain::Bits(bits) => 1 << bits,
+            Plain::PairBit => 2,
+            Plain::PairOfThree => 3,
+        }
+    }
+
+    /// Levels in use.
+    pub const fn level_count(&self) -> usize {
+        PARITIES * self.parts()
+    }
+
+    /// Bytes of codes for `dim` coordinates, the scale not counted.
+    pub const fn body_bytes(&self, dim: usize) -> usize {
+        dim / 8
+            + match self.plain {
+                Plain::Bits(bits) => dim / 8 * bits as usize,
+                Plain::PairBit => dim / 16,
+                Plain::PairOfThree => 3 * (dim / 16),
+            }
+    }
+
+    /// Parity value of a register holding the newest coded bit in bit 0 and older ones above.
+    pub const fn parity(&self, window: usize) -> usize {
+        let (mut z, mut i) = (0, 0);
+        while i < self.generators.len() {
+            z = z << 1 | (window & self.generators[i] as usize).count_ones() as usize & 1;
+            i += 1;
+        }
+        z
+    }
+
+    /// Largest target that has a metric row; targets are clamped to it.
+    pub const fn limit(&self) -> i32 {
+        let (mut largest, mut i) = (0, 0);
+        while i < MAX_LEVELS {
+            let level = (self.levels[i] as i32).abs();
+            if level > largest {
+                largest = level;
+            }
+            i += 1;
+        }
+        3 * largest
+    }
+
+    /// Metric rows that one target needs: one, or one for each half of the symbols (pair bit), or
+    /// that for even and for odd coordinates (pair of three).
+    pub const fn rows_per_target(&self) -> usize {
+        match self.plain {
+            Plain::Bits(_) => 1,
+            Plain::PairBit => 2,
+            Plain::PairOfThree => 4,
+        }
+    }
+
+    /// Number of metric rows.
+    pub const fn row_count(&self) -> usize {
+        (2 * self.limit() as usize + 1) * self.rows_per_target()
+    }
+
+    /// Squared distance of target `y` from the nearest level of parity `z` in parts `from..to`.
+    const fn distance(&self, y: i32, z: usize, from: usize, to: usize) -> i32 {
+        let (mut best, mut part) = (i32::MAX, from);
+        while part < to {
+            let difference = y - RESOLUTION * self.levels[z + PARITIES * part] as i32;
+            if difference * difference < best {
+                best = difference * difference;
+            }
+            part += 1;
+        }
+        best
+    }
+
+    /// The branch metric rows: row `(y + limit) * rows_per_target + r`, entry z, is the squared
+    /// distance of y from the levels of parity z, less the smallest of the rows that can be taken
+    /// instead, divided by `divisor` (rounded to nearest, halves up), at most 127.
+    ///
+    /// For pairs, rows 0 and 1 belong to the two classes of symbols between which the pair
+    /// decides (see [`Code::class_parts`]), for the even coordinate, and rows 2 and 3, where
+    /// they exist, for the odd one.
+    pub const fn fill_rows(&self, rows: &mut [[u8; PARITIES]]) {
+        let (limit, stride) = (self.limit(), self.rows_per_target());
+        let mut y = -limit;
+        while y <= limit {
+            let first = (y + limit) as usize * stride;
+            let mut group = 0;
+            while group < stride {
+                let members = if stride == 1 { 1 } else { 2 };
+                let mut distances = [0; 2 * PARITIES];
+                let (mut least, mut r) = (i32::MAX, 0);
+                while r < members * PARITIES {
+                    let (class, odd) = ((group + r / PARITIES) & 1, group >= 2);
+                    let (from, to) = self.class_parts(class, odd);
+                    distances[r] = self.distance(y, r % PARITIES, from, to);
+                    if distances[r] < least {
+                        least = distances[r];
+                    }
+                    r += 1;
+                }
+                r = 0;
+                while r < members * PARITIES {
+                    let divisor = self.divisor as i32;
+                    let excess = (distances[r] - least + divisor / 2) / divisor;
+                    rows[first + group + r / PARITIES][r % PARITIES] =
+                        if excess > CAP { CAP as u8 } else { excess as u8 };
+                    r += 1;
+                }
+                group += members;
+            }
+            y += 1;
+        }
+    }
+
+    /// Parts of the levels that class 0 or 1 of a pair may use, for its even or odd coordinate.
+    ///
+    /// A pair bit has one part a class. A pair of three splits by the even coordinate: in class 0
+    /// it takes part 0 or 1 and the odd one any; in class 1 it takes part 2 and the odd one 0 or 1.
+    pub const fn class_parts(&self, class: usize, odd: bool) -> (usize, usize) {
+        match (self.plain, class, odd) {
+            (Plain::Bits(_), _, _) => (0, self.parts()),
+            (Plain::PairBit, _, _) => (class, class + 1),
+            (Plain::PairOfThree, 0, false) | (Plain::PairOfThree, 1, true) => (0, 2),
+            (Plain::PairOfThree, 0, true) => (0, 3),
+            (Plain::PairOfThree, _, _) => (2, 3),
+        }
+    }
+}

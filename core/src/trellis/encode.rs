@@ -1,0 +1,303 @@
+//! From a vector to a trellis block: targets, candidate scales, plain symbols, the stored scale.
+
+use super::code::{Code, MAX_LEVELS, PARITIES, Plain, RESOLUTION};
+use super::{Trellis, planes};
+use crate::any::check_finite;
+use crate::block_io;
+use crate::error::EncodeError;
+use crate::head_dim::{GROUP, HeadDim, MAX_HEAD_DIM};
+use crate::lanes::{Lanes, Memory};
+use crate::rotation::{self, Signs};
+use crate::scalar;
+use crate::scale::{Effort, Moments, ScaleMode, Stored, canonical_sum, to_f16};
+
+/// A machine's way to run the search of `viterbi`; all ways give the same bits.
+pub trait Search: Copy {
+    /// How many problems it likes to solve side by side; the workspace is that many times
+    /// [`super::workspace_bytes`].
+    const PROBLEMS: usize;
+
+    /// Finds the coded bits of one or more problems: `targets` holds `dim` values each (at most
+    /// [`Code::limit`] in magnitude), `coded` `dim / 8` bytes each (a bit plane).
+    fn search(
+        self,
+        trellis: &Trellis<'_>,
+        dim: usize,
+        targets: &[i16],
+        coded: &mut [u8],
+        workspace: &mut [u8],
+    );
+
+    /// As [`choose_plain`].
+    #[inline(always)]
+    fn choose_plain(
+        self,
+        code: &Code,
+        targets: &[i16],
+        parity: &[u8],
+        symbols: &mut [u8],
+        levels: &mut [u8],
+    ) {
+        choose_plain(code, targets, parity, symbols, levels);
+    }
+}
+
+/// Most problems that one call of [`Search::search`] gets.
+const BATCH: usize = 4;
+
+/// What all vectors of a batch share.
+pub(crate) struct Job<'a> {
+    pub(crate) trellis: &'a Trellis<'a>,
+    pub(crate) shape: HeadDim,
+    pub(crate) signs: &'a Signs,
+    pub(crate) scale_mode: ScaleMode,
+    pub(crate) effort: Effort,
+}
+
+/// Scales that an encoder tries, relative to the predicted one.
+const fn offsets(effort: Effort) -> &'static [f32] {
+    match effort {
+        Effort::Fast => &[0.0],
+        Effort::Default => &[-0.04, 0.04],
+        Effort::Best => &[-0.09, -0.03, 0.03, 0.09],
+    }
+}
+
+/// What an encoder knows of one vector before the search.
+#[derive(Clone, Copy)]
+struct Vector {
+    norm_squared: f32,
+    norm: f32,
+    predicted: f32,
+}
+
+/// The best codes so far.
+#[derive(Clone, Copy)]
+struct Best<const G: usize> {
+    moments: Moments,
+    body: [[u8; GROUP / 2]; G],
+}
+
+/// Encodes any number of vectors, so many at a time that the search has enough problems.
+#[inline(always)]
+pub(crate) fn encode_all<I: Memory, S: Search, const G: usize>(
+    job: &Job<'_>,
+    isa: I,
+    search: S,
+    workspace: &mut [u8],
+    xs: &[f32],
+    blocks: &mut [u8],
+) -> Result<(), EncodeError> {
+    let (dim, bytes) =
+        (job.shape.dim(), block_io::SCALE_BYTES + job.trellis.code.body_bytes(job.shape.dim()));
+    let together = if S::PROBLEMS > 1 && offsets(job.effort).len() == 1 { BATCH } else { 1 };
+    for (xs, blocks) in xs.chunks(together * dim).zip(blocks.chunks_mut(together * bytes)) {
+        if xs.len() == BATCH * dim {
+            encode::<I, S, G, BATCH>(job, isa, search, workspace, xs, blocks)?;
+        } else {
+            for (x, block) in xs.chunks(dim).zip(blocks.chunks_mut(bytes)) {
+                encode::<I, S, G, 1>(job, isa, search, workspace, x, block)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Encodes `N` vectors (1, 2 or 4) of `dim` values, back to back, into as many blocks.
+#[inline(always)]
+fn encode<I: Memory, S: Search, const G: usize, const N: usize>(
+    job: &Job<'_>,
+    isa: I,
+    search: S,
+    workspace: &mut [u8],
+    xs: &[f32],
+    blocks: &mut [u8],
+) -> Result<(), EncodeError> {
+    let (dim, code) = (job.shape.dim(), &job.trellis.code);
+    let groups = job.shape.groups();
+    let mut registers = [[isa.splat(0.0); G]; N];
+    let mut vectors = [Vector { norm_squared: 0.0, norm: 0.0, predicted: 1.0 }; N];
+    for ((x, y), vector) in xs.chunks_exact(dim).zip(&mut registers).zip(&mut vectors) {
+        *vector = prepare(job, isa, x, &mut y[..groups])?;
+    }
+    let nothing = Moments { norm_squared: 0.0, assumed: 0.0, cross: 0.0, energy: 1.0 };
+    let mut best = [Best::<G> { moments: nothing, body: [[0; GROUP / 2]; G] }; N];
+    for offsets in offsets(job.effort).chunks(BATCH / N) {
+        let (mut targets, mut coded) = ([[[0; GROUP]; G]; BATCH], [[[0; GROUP / 8]; G]; BATCH]);
+        let targets = targets.as_flattened_mut().as_flattened_mut();
+        let coded = coded.as_flattened_mut().as_flattened_mut();
+        let problems = N * offsets.len();
+        let (targets, coded) = (&mut targets[..problems * dim], &mut coded[..problems * dim / 8]);
+        for (i, targets) in targets.chunks_exact_mut(dim).enumerate() {
+            let (v, offset) = (i / offsets.len(), offsets[i % offsets.len()]);
+            fill_targets(code, isa, &vectors[v], offset, &registers[v][..groups], targets);
+        }
+        search.search(job.trellis, dim, targets, coded, workspace);
+        for (i, (targets, coded)) in targets.chunks_exact(dim).zip(coded.chunks_exact(dim / 8)).enumerate() {
+            let v = i / offsets.len();
+            let mut body = [[0; GROUP / 2]; G];
+            let (cross, energy) = finish::<I, S, G>(
+                code,
+                isa,
+                search,
+                &registers[v][..groups],
+                targets,
+                coded,
+                body.as_flattened_mut(),
+            );
+            let Vector { norm_squared, norm, predicted } = vectors[v];
+            let assumed = norm / (predicted + offsets[i % offsets.len()]);
+            let moments = Moments { norm_squared, assumed, cross, energy };
+            if cross > 0.0 && moments.quality() > best[v].moments.quality() {
+                best[v] = Best { moments, body };
+            }
+        }
+    }
+    let bytes = block_io::SCALE_BYTES + code.body_bytes(dim);
+    let mut scales = [Stored::Zero; N];
+    for (scale, best) in scales.iter_mut().zip(&best) {
+        if best.moments.cross > 0.0 {
+            *scale = to_f16(isa, best.moments.scale(isa, job.scale_mode, dim));
+        }
+    }
+    if scales.iter().any(|scale| matches!(scale, Stored::OutOfRange)) {
+        return Err(EncodeError::OutOfRange);
+    }
+    for ((block, best), scale) in blocks.chunks_exact_mut(bytes).zip(&best).zip(scales) {
+        match (scale, block.split_first_chunk_mut()) {
+            (Stored::Scale(scale), Some((head, body))) => {
+                *head = scale.to_le_bytes();
+                body.copy_from_slice(&best.body.as_flattened()[..body.len()]);
+            }
+            _ => block.fill(0),
+        }
+    }
+    Ok(())
+}
+
+/// Rotates one vector and predicts its scale.
+#[inline(always)]
+fn prepare<I: Memory>(job: &Job<'_>, isa: I, x: &[f32], y: &mut [I::V]) -> Result<Vector, EncodeError> {
+    rotation::load(isa, x, y);
+    let norm_squared = scalar::norm_squared(isa, y);
+    check_finite(x, norm_squared)?;
+    rotation::forward(isa, job.shape, job.signs, y);
+    let mut largest = isa.splat(0.0);
+    for &v in y.iter() {
+        largest = v.max_abs(largest);
+    }
+    let norm = isa.sqrt(norm_squared);
+    let peak = if norm > 0.0 { largest.max() / norm } else { 0.0 };
+    Ok(Vector { norm_squared, norm, predicted: job.trellis.code.predictor.scale(peak) })
+}
+
+/// Adding and subtracting it rounds to an integer, ties to even.
+const ROUND: f32 = 12_582_912.0;
+
+/// Targets: the coordinates in half level units at a candidate scale, rounded and clamped.
+#[inline(always)]
+fn fill_targets<I: Memory>(
+    code: &Code,
+    isa: I,
+    vector: &Vector,
+    offset: f32,
+    y: &[I::V],
+    targets: &mut [i16],
+) {
+    let Vector { norm, predicted, .. } = *vector;
+    let factor =
+        if norm > 0.0 { (code.per_sigma * RESOLUTION as f32) * (predicted + offset) / norm } else { 0.0 };
+    let limit = code.limit() as f32;
+    for (run, &v) in targets.chunks_mut(GROUP).zip(y) {
+        let mut lanes = [0.0; GROUP];
+        isa.store(v * isa.splat(factor), &mut lanes);
+        for (target, lane) in run.iter_mut().zip(lanes) {
+            *target = ((lane.clamp(-limit, limit) + ROUND) - ROUND) as i16;
+        }
+    }
+}
+
+/// Completes the codes of one problem; returns the sums y l and l^2 with l in sigmas.
+#[inline(always)]
+fn finish<I: Memory, S: Search, const G: usize>(
+    code: &Code,
+    isa: I,
+    search: S,
+    y: &[I::V],
+    targets: &[i16],
+    coded: &[u8],
+    body: &mut [u8],
+) -> (f32, f32) {
+    let dim = targets.len();
+    let (mut parity, mut symbols, mut levels) = ([[0; GROUP]; G], [[0; GROUP]; G], [[0; GROUP]; G]);
+    let (parity, symbols) = (&mut parity.as_flattened_mut()[..dim], symbols.as_flattened_mut());
+    let levels = &mut levels.as_flattened_mut()[..dim];
+    planes::parities(code, coded, parity);
+    let symbols = match code.plain {
+        Plain::Bits(_) => &mut symbols[..dim],
+        Plain::PairBit | Plain::PairOfThree => &mut symbols[..dim / 2],
+    };
+    search.choose_plain(code, targets, parity, symbols, levels);
+    let (head, plain) = body.split_at_mut(coded.len());
+    head.copy_from_slice(coded);
+    planes::pack_plain(code, symbols, plain);
+
+    let mut energy = 0;
+    for &level in levels.iter() {
+        energy += i32::from(level as i8) * i32::from(level as i8);
+    }
+    let mut registers = [isa.round_i8(isa.splat(0.0)); G];
+    block_io::read::<I, 8>(isa, levels, &mut registers);
+    let cross = canonical_sum(isa, y.iter().zip(registers).map(|(&v, level)| v * isa.widen_i8(level)));
+    let unit = code.unit();
+    (cross * unit, energy as f32 * (unit * unit))
+}
+
+/// The plain symbols nearest to the targets, the lowest on ties, and the levels (bits of `i8`).
+///
+/// `symbols` holds one byte a coordinate, or one a pair.
+#[inline(always)]
+pub fn choose_plain(code: &Code, targets: &[i16], parity: &[u8], symbols: &mut [u8], levels: &mut [u8]) {
+    let level = |parity: u8, part: u8| {
+        i32::from(code.levels[(usize::from(parity) + PARITIES * usize::from(part)) % MAX_LEVELS])
+    };
+    let distance = |target: i16, level: i32| {
+        let difference = i32::from(target) - RESOLUTION * level;
+        difference * difference
+    };
+    match code.plain {
+        Plain::Bits(bits) => {
+            let coordinates = targets.iter().zip(parity).zip(symbols).zip(levels);
+            for (((&target, &z), symbol), best) in coordinates {
+                let mut least = i32::MAX;
+                for part in 0..1 << bits {
+                    let level = level(z, part);
+                    let d = distance(target, level);
+                    if d < least {
+                        (least, *symbol, *best) = (d, part, level as u8);
+                    }
+                }
+            }
+        }
+        Plain::PairBit | Plain::PairOfThree => {
+            let count = if code.plain == Plain::PairBit { 2 } else { 8 };
+            let pairs = targets.as_chunks::<2>().0.iter().zip(parity.as_chunks::<2>().0);
+            for ((([y0, y1], [z0, z1]), symbol), best) in
+                pairs.zip(symbols).zip(levels.as_chunks_mut::<2>().0)
+            {
+                let mut least = i32::MAX;
+                for candidate in 0..count {
+                    let (even, odd) = planes::pair_parts(code.plain, candidate);
+                    let (even, odd) = (level(*z0, even), level(*z1, odd));
+                    let d = distance(*y0, even) + distance(*y1, odd);
+                    if d < least {
+                        (least, *symbol, *best) = (d, candidate, [even as u8, odd as u8]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Energy of the levels stays exact in `f32`.
+const _: () = assert!(MAX_HEAD_DIM * 127 * 127 < 1 << 24);

@@ -1,0 +1,72 @@
+//! Tail-biting trellis codes: `t1 t1h t2 t2h t3 t4` (256 states) and `t1s8 .. t4s8` (8 states).
+//!
+//! Half the squared error of a scalar codebook in the same bytes, and decode is still one look-up
+//! a coordinate:
+//!
+//! ```text
+//! coded bits  u[t]  u[t-1] .. u[t-8]   (one ring of head_dim bits, no start state)
+//!               |      |         |
+//!               +--XOR of the tapped bits, three times--> parity z in 0..8
+//! plain bits  j[t] -------------------------------------> level[z + 8 j]
+//! ```
+//!
+//! The parities choose one of eight interleaved sub-codebooks, each with levels far apart, and
+//! they change with every coded bit, so a *path* of coded bits can follow the vector much more
+//! closely than independent codes of the same size. Finding the best path is the encoder's Viterbi
+//! search; decoding is XOR and a table.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `code` | the description of a code, its metric rows |
+//! | `tables` | the ten codes |
+//! | `planes` | bytes: bit planes to levels and back |
+//! | `viterbi` | the search, in bytes |
+//! | `encode` | scale candidates, choice of plain symbols, the block |
+//!
+//! When not to use it: where encoding must cost nanoseconds (use the scalar codes), or where a
+//! cache demotes in place (nested codes; a trellis does not nest). The format is in SPEC.md.
+
+mod code;
+mod encode;
+mod planes;
+mod tables;
+mod viterbi;
+
+pub use code::{Code, MAX_LEVELS, MAX_MEMORY, PARITIES, Plain, Predictor, RESOLUTION};
+pub(crate) use encode::{Job, encode_all};
+pub use encode::{Search, choose_plain};
+pub use planes::{levels, parities};
+pub use tables::trellis;
+pub use viterbi::{WARM_UP, workspace_bytes};
+
+/// A code and its metric rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Trellis<'a> {
+    /// The code.
+    pub code: Code,
+    rows: &'a [[u8; PARITIES]],
+}
+
+impl<'a> Trellis<'a> {
+    /// Takes rows that [`Code::fill_rows`] filled.
+    ///
+    /// # Panics
+    /// `rows` does not hold [`Code::row_count`] rows.
+    pub const fn new(code: Code, rows: &'a [[u8; PARITIES]]) -> Self {
+        assert!(rows.len() == code.row_count(), "row_count rows, filled by fill_rows");
+        Self { code, rows }
+    }
+
+    /// All metric rows.
+    pub const fn rows(&self) -> &'a [[u8; PARITIES]] {
+        self.rows
+    }
+
+    /// The rows of one target.
+    #[inline(always)]
+    pub fn rows_of(&self, target: i16) -> &'a [[u8; PARITIES]] {
+        let stride = self.code.rows_per_target();
+        let first = (i32::from(target) + self.code.limit()).max(0) as usize * stride;
+        self.rows.get(first..first + stride).unwrap_or(&[])
+    }
+}

@@ -1,0 +1,108 @@
+//! Bytes of a trellis block: bit planes, parities, levels.
+//!
+//! A plane of n = dim / 8 bytes holds one bit a coordinate: coordinate t is bit t / n of byte
+//! t mod n. Going back one coordinate is then going back one byte, and past the first byte it is a
+//! rotation of the last one by a bit: a parity plane is an XOR of shifted copies of the coded
+//! plane, in whole bytes, on any machine.
+//! Planes of pairs have n / 2 bytes: the pair (2 i, 2 i + 1) lies in byte (2 i mod n) / 2.
+
+use super::code::{Code, MAX_LEVELS, MAX_MEMORY, Plain};
+use crate::head_dim::MAX_HEAD_DIM;
+
+/// Bytes of the largest plane.
+const MAX_PLANE: usize = MAX_HEAD_DIM / 8;
+
+/// Writes the parity (0 to 7) of every coordinate of the ring `coded` to `parity`, natural order.
+#[inline(always)]
+pub fn parities(code: &Code, coded: &[u8], parity: &mut [u8]) {
+    let n = coded.len();
+    let mut ring = [0; MAX_PLANE + MAX_MEMORY];
+    let Some(now) = ring.get_mut(MAX_MEMORY..MAX_MEMORY + n) else { return };
+    now.copy_from_slice(coded);
+    for back in 1..=MAX_MEMORY {
+        ring[MAX_MEMORY - back] = ring[MAX_MEMORY - back + n].rotate_left(1);
+    }
+    let mut planes = [[0; MAX_PLANE]; 3];
+    for (plane, &taps) in planes.iter_mut().zip(&code.generators) {
+        for back in (0..=MAX_MEMORY).filter(|&a| taps >> a & 1 != 0) {
+            for (byte, &earlier) in plane[..n].iter_mut().zip(&ring[MAX_MEMORY - back..]) {
+                *byte ^= earlier;
+            }
+        }
+    }
+    let [high, middle, low] = &planes;
+    for (bit, run) in parity.chunks_exact_mut(n).enumerate() {
+        for (((z, &a), &b), &c) in run.iter_mut().zip(high).zip(middle).zip(low) {
+            *z = (a >> bit & 1) << 2 | (b >> bit & 1) << 1 | c >> bit & 1;
+        }
+    }
+}
+
+/// Adds 8 * plain symbol to the parity in `index`.
+#[inline(always)]
+fn add_plain(code: &Code, plain: &[u8], index: &mut [u8]) {
+    let n = index.len() / 8;
+    match code.plain {
+        Plain::Bits(_) => {
+            for (p, plane) in plain.chunks_exact(n).enumerate() {
+                for (bit, run) in index.chunks_exact_mut(n).enumerate() {
+                    for (i, &byte) in run.iter_mut().zip(plane) {
+                        *i |= (byte >> bit & 1) << (3 + p);
+                    }
+                }
+            }
+        }
+        Plain::PairBit | Plain::PairOfThree => {
+            for (bit, run) in index.chunks_exact_mut(n).enumerate() {
+                for (i, pair) in run.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                    let mut symbol = 0;
+                    for (p, plane) in plain.chunks_exact(n / 2).enumerate() {
+                        symbol |= (plane.get(i).map_or(0, |byte| byte >> bit) & 1) << p;
+                    }
+                    let (even, odd) = pair_parts(code.plain, symbol);
+                    pair[0] |= even << 3;
+                    pair[1] |= odd << 3;
+                }
+            }
+        }
+    }
+}
+
+/// The parts that the even and the odd coordinate of a pair take.
+#[inline(always)]
+pub(super) const fn pair_parts(plain: Plain, symbol: u8) -> (u8, u8) {
+    match plain {
+        Plain::PairOfThree => (symbol / 3, symbol % 3),
+        _ => (symbol, symbol),
+    }
+}
+
+/// Levels (as the bits of an `i8`) of the codes `body`; `levels` holds head_dim bytes.
+#[inline(always)]
+pub fn levels(code: &Code, body: &[u8], levels: &mut [u8]) {
+    let Some((coded, plain)) = body.split_at_checked(levels.len() / 8) else { return };
+    parities(code, coded, levels);
+    add_plain(code, plain, levels);
+    for level in levels {
+        *level = code.levels[usize::from(*level) % MAX_LEVELS] as u8;
+    }
+}
+
+/// Writes the plain planes of `symbols`: one byte a coordinate, or one a pair (in order).
+#[inline(always)]
+pub(super) fn pack_plain(code: &Code, symbols: &[u8], plain: &mut [u8]) {
+    let planes = match code.plain {
+        Plain::Bits(bits) => usize::from(bits),
+        Plain::PairBit => 1,
+        Plain::PairOfThree => 3,
+    };
+    let n = symbols.len() / 8;
+    for (p, plane) in plain.chunks_exact_mut(n.max(1)).take(planes).enumerate() {
+        plane.fill(0);
+        for (bit, run) in symbols.chunks_exact(n).enumerate() {
+            for (byte, &symbol) in plane.iter_mut().zip(run) {
+                *byte |= (symbol >> p & 1) << bit;
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The ten codes, as `cargo xtask trellis-search` finds them.
+
+use super::Trellis;
+use super::code::{Code, MAX_LEVELS, PARITIES, Plain, Predictor};
+use crate::codec_id::CodecId;
+
+/// The trellis of a codec of [`crate::Family::Trellis`].
+pub const fn trellis(id: CodecId) -> Option<&'static Trellis<'static>> {
+    match id {
+        CodecId::T1 => Some(&T1),
+        CodecId::T2 => Some(&T2),
+        CodecId::T3 => Some(&T3),
+        CodecId::T4 => Some(&T4),
+        CodecId::T1H => Some(&T1H),
+        CodecId::T2H => Some(&T2H),
+        CodecId::T1S8 => Some(&T1S8),
+        CodecId::T2S8 => Some(&T2S8),
+        CodecId::T3S8 => Some(&T3S8),
+        CodecId::T4S8 => Some(&T4S8),
+        _ => None,
+    }
+}
+
+const fn levels(used: &[i8]) -> [i8; MAX_LEVELS] {
+    let (mut all, mut i) = ([0; MAX_LEVELS], 0);
+    while i < used.len() {
+        all[i] = used[i];
+        i += 1;
+    }
+    all
+}
+
+macro_rules! entry {
+    ($name:ident, $code:expr) => {
+        static $name: Trellis<'static> = {
+            const CODE: Code = $code;
+            static ROWS: [[u8; PARITIES]; CODE.row_count()] = {
+                let mut rows = [[0; PARITIES]; CODE.row_count()];
+                CODE.fill_rows(&mut rows);
+                rows
+            };
+            Trellis::new(CODE, &ROWS)
+        };
+    };
+}
+
+entry!(
+    T1,
+    Code {
+        memory: 8,
+        generators: [301, 126, 241],
+        plain: Plain::Bits(0),
+        levels: levels(&[-102, -50, -23, -25, 25, 23, 50, 102]),
+        per_sigma: 66.08218,
+        divisor: 873,
+        predictor: Predictor { offset: 1.016, slope: 0.014 },
+    }
+);
+
+entry!(
+    T2,
+    Code {
+        memory: 8,
+        generators: [499, 244, 93],
+        plain: Plain::Bits(1),
+        levels: levels(&[-127, -84, -65, -50, -34, -29, -11, -8, 8, 11, 29, 34, 50, 65, 84, 127]),
+        per_sigma: 58.556084,
+        divisor: 171,
+        predictor: Predictor { offset: 1.417, slope: 0.145 },
+    }
+);
+
+entry!(
+    T3,
+    Code {
+        memory: 8,
+        generators: [437, 162, 353],
+        plain: Plain::Bits(2),
+        levels: levels(&[
+            -116, -88, -71, -63, -50, -51, -38, -39, -28, -29, -20, -20, -12, -11, -4, -4, 4, 4, 11, 12, 20,
+            20, 29, 28, 39, 38, 51, 50, 63, 71, 88, 116
+        ]),
+        per_sigma: 42.100468,
+        divisor: 33,
+        predictor: Predictor { offset: 1.722, slope: 0.236 },
+    }
+);
+
+entry!(
+    T4,
+    Code {
+        memory: 8,
+        generators: [425, 134, 56],
+        plain: Plain::Bits(3),
+        levels: levels(&[
+            -118, -100, -87, -78, -71, -65, -60, -56, -52, -48, -46, -42, -40, -37, -35, -32, -30, -27, -26,
+            -23, -21, -20, -18, -15, -14, -12, -10, -8, -7, -4, -3, 0, 0, 3, 4, 7, 8, 10, 12, 14, 15, 18, 20,
+            21, 23, 26, 27, 30, 32, 35, 37, 40, 42, 46, 48, 52, 56, 60, 65, 71, 78, 87, 100, 118
+        ]),
+        per_sigma: 37.66938,
+        divisor: 8,
+        predictor: Predictor { offset: 1.724, slope: 0.22 },
+    }
+);
+
+entry!(
+    T1H,
+    Code {
+        memory: 8,
+        generators: [377, 90, 131],
+        plain: Plain::PairBit,
+        levels: levels(&[-109, -72, -52, -39, -14, 0, 15, 50, -50, -15, 0, 14, 39, 52, 72, 109]),
+        per_sigma: 41.58496,
+        divisor: 415,
+        predictor: Predictor { offset: 1.253, slope: 0.025 },
+    }
+);
+
+entry!(
+    T2H,
+    Code {
+        memory: 8,
+        generators: [231, 470, 50],
+        plain: Plain::PairOfThree,
+        levels: levels(&[
+            -118, -84, -65, -55, -42, -37, -27, -17, -18, -9, 0, 7, 9, 20, 33, 66, 23, 34, 47, 44, 56, 77,
+            93, 124
+        ]),
+        per_sigma: 45.65806,
+        divisor: 125,
+        predictor: Predictor { offset: 1.618, slope: 0.194 },
+    }
+);
+
+entry!(
+    T1S8,
+    Code {
+        memory: 3,
+        generators: [11, 4, 11],
+        plain: Plain::Bits(0),
+        levels: levels(&[-117, -123, -34, -35, 35, 34, 123, 117]),
+        per_sigma: 77.891975,
+        divisor: 1456,
+        predictor: Predictor { offset: 1.131, slope: -0.005 },
+    }
+);
+
+entry!(
+    T2S8,
+    Code {
+        memory: 3,
+        generators: [13, 4, 2],
+        plain: Plain::Bits(1),
+        levels: levels(&[-122, -78, -72, -48, -41, -23, -19, -3, 3, 19, 23, 41, 48, 72, 78, 122]),
+        per_sigma: 50.72264,
+        divisor: 221,
+        predictor: Predictor { offset: 1.381, slope: 0.101 },
+    }
+);
+
+entry!(
+    T3S8,
+    Code {
+        memory: 3,
+        generators: [9, 2, 4],
+        plain: Plain::Bits(2),
+        levels: levels(&[
+            -117, -90, -78, -64, -60, -50, -46, -37, -36, -28, -24, -17, -17, -11, -6, 0, 0, 6, 11, 17, 17,
+            24, 28, 36, 37, 46, 50, 60, 64, 78, 90, 117
+        ]),
+        per_sigma: 41.92034,
+        divisor: 44,
+        predictor: Predictor { offset: 1.617, slope: 0.195 },
+    }
+);
+
+entry!(
+    T4S8,
+    Code {
+        memory: 3,
+        generators: [11, 4, 2],
+        plain: Plain::Bits(3),
+        levels: levels(&[
+            -125, -107, -94, -85, -78, -73, -66, -65, -58, -57, -51, -50, -45, -44, -39, -38, -34, -32, -29,
+            -28, -24, -23, -20, -18, -15, -14, -11, -10, -6, -6, -3, -2, 2, 3, 6, 6, 10, 11, 14, 15, 18, 20,
+            23, 24, 28, 29, 32, 34, 38, 39, 44, 45, 50, 51, 57, 58, 65, 66, 73, 78, 85, 94, 107, 125
+        ]),
+        per_sigma: 41.15856,
+        divisor: 16,
+        predictor: Predictor { offset: 1.608, slope: 0.189 },
+    }
+);

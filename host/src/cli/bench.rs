@@ -1,0 +1,201 @@
+//! `tqkv bench`: the kernels of this machine against the f16 and `q4_0` kernels of the same run.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tqkv_core::CodecId;
+use tqkv_simd::Level;
+use tqkv_simd::bench::{self, Case, Data, Op, Outcome};
+
+use super::args;
+use super::error::CliError;
+use super::output::{Output, table};
+
+/// Measure the kernels: time per token, and ratios to f16 and q4_0 measured in the same run.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: scores from memory on one thread, at the machine's level and with AVX2 only
+  tqkv bench --op scores --codec s4,s3,s2 --data dram
+  tqkv bench --op scores --level avx2 --json
+
+Samples of all cases alternate; the time is the least, in thread CPU time for one thread. Ratios are of
+least times of this run: never compare times of two runs. Options may be repeated, every combination is
+measured. TQKV_LEVEL sets the default level.")]
+pub(crate) struct Args {
+    /// scores, accumulate, attend, encode, decode.
+    #[arg(long = "op", value_name = "OP", value_parser = op, value_delimiter = ',',
+        default_value = "scores,accumulate,attend")]
+    ops: Vec<Op>,
+    /// Codecs to measure.
+    #[arg(long = "codec", value_name = "CODEC", value_parser = args::codec, value_delimiter = ',',
+        default_value = "s4,s3,s2")]
+    codecs: Vec<CodecId>,
+    /// Head dims.
+    #[arg(long = "dim", value_name = "D", value_delimiter = ',', default_value = "128")]
+    dims: Vec<usize>,
+    /// portable, avx2, avx512, neon, neondot [default: the fastest of this machine].
+    #[arg(long = "level", value_name = "LEVEL", value_parser = level, value_delimiter = ',')]
+    levels: Vec<Level>,
+    /// l2 (in the cache) or dram (beyond all caches).
+    #[arg(long = "data", value_name = "WHERE", value_parser = data, value_delimiter = ',', default_value = "dram")]
+    data: Vec<Data>,
+    /// Threads, each with its own data; more than one is timed by the clock on the wall.
+    #[arg(long = "threads", value_name = "N", value_delimiter = ',', default_value = "1",
+        value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Vec<u16>,
+    /// Query heads that share a key (1 to 8).
+    #[arg(long = "query-heads", value_name = "N", value_delimiter = ',', default_value = "1",
+        value_parser = clap::value_parser!(u8).range(1..=8))]
+    query_heads: Vec<u8>,
+    /// How long to measure in all.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+}
+
+fn op(name: &str) -> Result<Op, String> {
+    let accepted = Op::ALL.map(Op::name).join(", ");
+    Op::ALL.into_iter().find(|op| op.name() == name).ok_or_else(|| format!("accepted are {accepted}"))
+}
+
+fn data(name: &str) -> Result<Data, String> {
+    Data::ALL.into_iter().find(|data| data.name() == name).ok_or_else(|| "accepted are l2, dram".to_string())
+}
+
+fn level(name: &str) -> Result<Level, tqkv_simd::LevelError> {
+    Level::from_name(name)
+}
+
+#[derive(Serialize)]
+struct Report {
+    cpu: String,
+    level: &'static str,
+    read_gb_per_s: f64,
+    results: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    op: &'static str,
+    codec: &'static str,
+    dim: usize,
+    level: &'static str,
+    data: &'static str,
+    threads: usize,
+    query_heads: usize,
+    ns_min: f64,
+    ns_median: f64,
+    gb_per_s: f64,
+    ratio_to_f16: f64,
+    ratio_to_q4_0: Option<f64>,
+}
+
+impl From<&Outcome> for Row {
+    fn from(outcome: &Outcome) -> Self {
+        let case = &outcome.case;
+        Self {
+            op: case.op.name(),
+            codec: case.codec.name(),
+            dim: case.dim,
+            level: case.level.name().name(),
+            data: case.data.name(),
+            threads: case.threads,
+            query_heads: case.query_heads,
+            ns_min: outcome.ns_min,
+            ns_median: outcome.ns_median,
+            gb_per_s: outcome.gb_per_s,
+            ratio_to_f16: outcome.ratio_to_f16,
+            ratio_to_q4_0: outcome.ratio_to_q4_0,
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    let detected =
+        Level::detect().map_err(|error| CliError::bad_input(format_args!("TQKV_LEVEL: {error}")))?;
+    let levels = if args.levels.is_empty() { vec![detected] } else { args.levels.clone() };
+    let bar = out.progress(1000, "measuring");
+    let measured = bench::run(&cases(args, &levels), Duration::from_secs(args.seconds), |share| {
+        bar.set_position((share * 1e3) as u64)
+    });
+    bar.finish_and_clear();
+    let measured = measured.map_err(CliError::bad_input)?;
+    for doubt in &measured.doubts {
+        eprintln!("tqkv: too noisy to count: {doubt}");
+    }
+    let report = Report {
+        cpu: bench::cpu_name(),
+        level: detected.name().name(),
+        read_gb_per_s: measured.read_gb_per_s,
+        results: measured.results.iter().map(Row::from).collect(),
+    };
+    out.print(&report, human)
+}
+
+/// Every combination of the options.
+fn cases(args: &Args, levels: &[Level]) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for &op in &args.ops {
+        for &data in &args.data {
+            for &dim in &args.dims {
+                for &level in levels {
+                    for (&threads, &query_heads) in args
+                        .threads
+                        .iter()
+                        .flat_map(|threads| args.query_heads.iter().map(move |heads| (threads, heads)))
+                    {
+                        let (threads, query_heads) = (usize::from(threads), usize::from(query_heads));
+                        cases.extend(args.codecs.iter().map(|&codec| Case {
+                            op,
+                            codec,
+                            dim,
+                            level,
+                            data,
+                            threads,
+                            query_heads,
+                        }));
+                    }
+                }
+            }
+        }
+    }
+    cases
+}
+
+fn human(report: &Report) -> String {
+    let rows = report.results.iter().map(|row| {
+        vec![
+            row.op.to_string(),
+            row.codec.to_string(),
+            row.dim.to_string(),
+            row.level.to_string(),
+            row.data.to_string(),
+            row.threads.to_string(),
+            row.query_heads.to_string(),
+            format!("{:.2}", row.ns_min),
+            format!("{:.2}", row.ns_median),
+            format!("{:.1}", row.gb_per_s),
+            format!("{:.2}", row.ratio_to_f16),
+            row.ratio_to_q4_0.map_or_else(|| "-".to_string(), |ratio| format!("{ratio:.2}")),
+        ]
+    });
+    let head = [
+        "op",
+        "codec",
+        "dim",
+        "level",
+        "data",
+        "threads",
+        "heads",
+        "ns min",
+        "ns median",
+        "GB/s",
+        "x f16",
+        "x q4_0",
+    ];
+    format!(
+        "{}, level {}, plain read {:.1} GB/s; ns per token\n{}",
+        report.cpu,
+        report.level,
+        report.read_gb_per_s,
+        table(&head, rows)
+    )
+}

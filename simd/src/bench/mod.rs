@@ -1,0 +1,327 @@
+//! Paired measurements: every case against the f16 and `q4_0` kernels of the same level, in turns.
+//!
+//! One thread is timed in thread CPU time, several in wall time. Samples of all cases alternate,
+//! so that a change of clock or load meets all of them; the minimum is the figure and the median
+//! says how far to trust it. Ratios are of minima of the same run, never across runs.
+
+mod workload;
+
+use crate::Level;
+use std::string::{String, ToString};
+use std::time::{Duration, Instant};
+use std::vec::Vec;
+use tqkv_core::{AnyCodec, CodecId, Options, ShapeError};
+use workload::Workload;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Logits of a query against keys.
+    Scores,
+    /// Weighted sum of values.
+    Accumulate,
+    /// Scores, softmax and sum.
+    Attend,
+    /// Vectors to blocks.
+    Encode,
+    /// Blocks to vectors.
+    Decode,
+}
+
+impl Op {
+    /// All operations.
+    pub const ALL: [Self; 5] = [Self::Scores, Self::Accumulate, Self::Attend, Self::Encode, Self::Decode];
+
+    /// Name on the command line and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Scores => "scores",
+            Self::Accumulate => "accumulate",
+            Self::Attend => "attend",
+            Self::Encode => "encode",
+            Self::Decode => "decode",
+        }
+    }
+}
+
+/// Where the data is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// In the second-level cache: 256 KiB of compressed data or less.
+    L2,
+    /// In memory: pools that no cache holds.
+    Dram,
+}
+
+impl Data {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::L2, Self::Dram];
+
+    /// Name on the command line and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::L2 => "l2",
+            Self::Dram => "dram",
+        }
+    }
+}
+
+/// One thing to measure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Case {
+    /// Operation.
+    pub op: Op,
+    /// Codec; for [`Op::Attend`] of keys and values.
+    pub codec: CodecId,
+    /// Head dim.
+    pub dim: usize,
+    /// Instruction set.
+    pub level: Level,
+    /// Where the data is.
+    pub data: Data,
+    /// Threads, each with its own data.
+    pub threads: usize,
+    /// Query heads of one KV head (1 to 8).
+    pub query_heads: usize,
+}
+
+/// What a case came to. Times are per token (one vector; for `attend` one key and one value) and
+/// all query heads, divided by the number of threads.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// The case.
+    pub case: Case,
+    /// Least time, nanoseconds.
+    pub ns_min: f64,
+    /// Median time, nanoseconds.
+    pub ns_median: f64,
+    /// Bytes of compressed data read (encode: written) for each nanosecond of `ns_min`.
+    pub gb_per_s: f64,
+    /// Least time of the f16 kernel of the same level over `ns_min`.
+    pub ratio_to_f16: f64,
+    /// The same for ggml's `q4_0`, where it has the operation (`scores`, `encode`, `decode`).
+    pub ratio_to_q4_0: Option<f64>,
+    /// GB/s of the f16 kernel.
+    pub f16_gb_per_s: f64,
+}
+
+/// The outcomes of one run.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Streaming read of one thread from memory, GB/s.
+    pub read_gb_per_s: f64,
+    /// One for each case, in order.
+    pub results: Vec<Outcome>,
+    /// Why the run should not be believed, one line each; empty where it can be.
+    pub doubts: Vec<String>,
+}
+
+/// Why a case cannot be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// The codec does not go with the head dim.
+    Shape(ShapeError),
+    /// No page kernels for this codec or head dim.
+    NoKernel(CodecId),
+    /// Query heads not 1 to 8, or threads not 1 to 256.
+    Count,
+}
+
+impl core::fmt::Display for BenchError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Shape(error) => error.fmt(f),
+            Self::NoKernel(id) => write!(
+                f,
+                "no page kernel for codec {} at this head dim: use encode or decode, or a multiple of 32 and another codec",
+                id.name()
+            ),
+            Self::Count => f.write_str("query heads must be 1 to 8 and threads 1 to 256"),
+        }
+    }
+}
+
+impl core::error::Error for BenchError {}
+
+/// A case with its samples.
+struct Lane {
+    case: Case,
+    workloads: Vec<Workload>,
+    /// Calls of a sample.
+    calls: usize,
+    samples: Vec<f64>,
+}
+
+impl Lane {
+    fn new(case: Case, pool_bytes: usize) -> Result<Self, BenchError> {
+        if !(1..=8).contains(&case.query_heads) || !(1..=256).contains(&case.threads) {
+            return Err(BenchError::Count);
+        }
+        let codec = AnyCodec::new(case.codec, case.dim, Options::DEFAULT).map_err(BenchError::Shape)?;
+        let workload = || Workload::new(&case, &codec, pool_bytes).ok_or(BenchError::NoKernel(case.codec));
+        let mut workloads = (0..case.threads).map(|_| workload()).collect::<Result<Vec<_>, _>>()?;
+        // A sample long enough for the clock: about half a millisecond.
+        let mut calls = 1;
+        while calls < 1 << 20 && cpu_seconds(|| repeat(&mut workloads[0], calls)) < 5e-4 {
+            calls *= 2;
+        }
+        Ok(Self { case, workloads, calls, samples: Vec::new() })
+    }
+
+    fn sample(&mut self) {
+        let tokens = (self.calls * self.workloads[0].tokens * self.workloads.len()) as f64;
+        let calls = self.calls;
+        let seconds = if let [workload] = &mut self.workloads[..] {
+            cpu_seconds(|| repeat(workload, calls))
+        } else {
+            wall_seconds(&mut self.workloads, calls)
+        };
+        self.samples.push(seconds * 1e9 / tokens);
+    }
+
+    fn min(&self) -> f64 {
+        self.samples.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    fn median(&self) -> f64 {
+        let mut sorted = self.samples.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+
+    fn gb_per_s(&self) -> f64 {
+        self.workloads[0].bytes_per_token / self.min()
+    }
+}
+
+fn repeat(workload: &mut Workload, calls: usize) {
+    for _ in 0..calls {
+        workload.call();
+    }
+}
+
+/// CPU time of this thread while `f` runs.
+fn cpu_seconds(f: impl FnOnce()) -> f64 {
+    let start = cpu_time::ThreadTime::now();
+    f();
+    start.elapsed().as_secs_f64()
+}
+
+/// Wall time of all workloads at once, one thread each; starting the threads is not counted.
+fn wall_seconds(workloads: &mut [Workload], calls: usize) -> f64 {
+    let barrier = std::sync::Barrier::new(workloads.len());
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = workloads
+            .iter_mut()
+            .map(|workload| {
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    barrier.wait();
+                    let start = Instant::now();
+                    repeat(workload, calls);
+                    (start, Instant::now())
+                })
+            })
+            .collect();
+        let spans: Vec<_> = threads.into_iter().filter_map(|thread| thread.join().ok()).collect();
+        let first = spans.iter().map(|span| span.0).min();
+        let last = spans.iter().map(|span| span.1).max();
+        first.zip(last).map_or(f64::NAN, |(first, last)| (last - first).as_secs_f64())
+    })
+}
+
+/// Bytes of the pools that are meant to be in memory: beyond any last-level cache in use.
+const DRAM_POOL: usize = 512 << 20;
+/// Bytes of the pools that are meant to be in the second-level cache.
+const L2_POOL: usize = 256 << 10;
+/// What a baseline in memory must reach of the plain read bandwidth.
+const LEAST_SHARE: f64 = 0.85;
+/// How far a median may be above its minimum.
+const WIDEST_SPREAD: f64 = 1.5;
+
+/// Measures `cases` in turns for about `budget`. Memory: half a gigabyte for each f16 baseline from
+/// memory and thread, a third of that for other codecs.
+///
+/// # Errors
+/// A case has no kernel or its numbers are out of range; nothing was measured then.
+pub fn run(cases: &[Case], budget: Duration, mut progress: impl FnMut(f64)) -> Result<Report, BenchError> {
+    let mut lanes: Vec<Lane> = Vec::new();
+    // The lane of a case, made once: cases share their baselines.
+    let mut lane = |case: Case| -> Result<usize, BenchError> {
+        if let Some(at) = lanes.iter().position(|lane| lane.case == case) {
+            return Ok(at);
+        }
+        let pool = match case.data {
+            Data::L2 => L2_POOL,
+            Data::Dram => DRAM_POOL / if case.codec == CodecId::F16 { 1 } else { 3 },
+        };
+        lanes.push(Lane::new(case, pool)?);
+        Ok(lanes.len() - 1)
+    };
+    let mut plan = Vec::new();
+    for &case in cases {
+        let f16 = lane(Case { codec: CodecId::F16, ..case })?;
+        let has_q4_0 = matches!(case.op, Op::Scores | Op::Encode | Op::Decode);
+        let q4_0 = if has_q4_0 { lane(Case { codec: CodecId::Q4_0, ..case }).ok() } else { None };
+        plan.push((lane(case)?, f16, q4_0));
+    }
+    let mut read = workload::Read::new(DRAM_POOL);
+    let mut read_best = 0.0;
+    let start = Instant::now();
+    let mut rounds = 0;
+    while rounds < 5 || start.elapsed() < budget {
+        read_best = f64::max(read_best, read.gb_per_s(|work| cpu_seconds(work)));
+        lanes.iter_mut().for_each(Lane::sample);
+        rounds += 1;
+        progress((start.elapsed().as_secs_f64() / budget.as_secs_f64()).min(1.0));
+    }
+    let results: Vec<Outcome> = plan
+        .iter()
+        .map(|&(own, f16, q4_0)| Outcome {
+            case: lanes[own].case,
+            ns_min: lanes[own].min(),
+            ns_median: lanes[own].median(),
+            gb_per_s: lanes[own].gb_per_s(),
+            ratio_to_f16: lanes[f16].min() / lanes[own].min(),
+            ratio_to_q4_0: q4_0.map(|q4_0| lanes[q4_0].min() / lanes[own].min()),
+            f16_gb_per_s: lanes[f16].gb_per_s(),
+        })
+        .collect();
+    let doubts = doubts(&lanes, read_best);
+    Ok(Report { read_gb_per_s: read_best, results, doubts })
+}
+
+/// What speaks against the run.
+fn doubts(lanes: &[Lane], read: f64) -> Vec<String> {
+    let mut doubts = Vec::new();
+    for lane in lanes {
+        let Case { op, codec, level, data, threads, .. } = lane.case;
+        let what = [op.name(), codec.name(), level.name().name(), data.name()].join(" ");
+        let streams = matches!(op, Op::Scores | Op::Attend) && data == Data::Dram && threads == 1;
+        if streams
+            && lane.case.query_heads == 1
+            && codec == CodecId::F16
+            && lane.gb_per_s() < LEAST_SHARE * read
+        {
+            doubts.push(std::format!(
+                "{what}: the baseline reads {:.1} GB/s, below 85 % of the {read:.1} GB/s that plain reading reaches",
+                lane.gb_per_s()
+            ));
+        }
+        if lane.median() > WIDEST_SPREAD * lane.min() {
+            doubts.push(std::format!(
+                "{what}: the median is {:.2} times the minimum",
+                lane.median() / lane.min()
+            ));
+        }
+    }
+    doubts
+}
+
+/// The processor's name, where the system says it.
+pub fn cpu_name() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    name.map_or_else(|| std::env::consts::ARCH.to_string(), |(_, name)| name.to_string())
+}

@@ -1,0 +1,210 @@
+//! The machine vocabulary of the page kernels: 64-byte lines of codes, exact integer sums.
+//!
+//! A line is 16 dwords of 4 bytes, a sum 16 lanes of `i32`: the dot products of the four bytes of
+//! every dword with four query bytes (keys) or four weights (values). All integer operations are
+//! exact within the bounds that [`crate::page`] keeps, so every instruction set gives the same
+//! sums. The implementation for `Portable` is the definition.
+
+use crate::page::Line;
+use tqkv_core::Portable;
+use tqkv_core::lanes::Memory;
+use tqkv_core::portable::F32x32;
+use tqkv_core::trellis::Search;
+
+/// What the page kernels may ask of a token.
+pub(crate) trait Machine: Memory + Search {
+    /// 64 bytes.
+    type Line: Copy;
+    /// 16 lanes of `i32`.
+    type Sum: Copy;
+    /// 16 signed bytes, made ready for look-ups.
+    type Table: Copy;
+
+    /// Query heads for which sums of one tile fit the registers.
+    const HEADS: usize;
+    /// Sums of values that fit the registers, beside the high and low part of each.
+    const FIELDS: usize;
+    /// What is added to every level of [`Machine::key_level`].
+    const KEY_BIAS: i32;
+
+    /// Reads a line.
+    fn line(self, line: &Line) -> Self::Line;
+    /// Asks for a line to be brought to the first-level cache.
+    fn prefetch(self, line: &Line);
+    /// Level tables, for [`Machine::level`] on values and on keys (there with the bias).
+    fn value_table(self, levels: &[i8; 16]) -> Self::Table;
+    /// See [`Machine::value_table`].
+    fn key_table(self, levels: &[i8; 16]) -> Self::Table;
+    /// Levels of field `FIELD` of `BITS` (1, 2 or 4) bits of every byte.
+    fn level<const BITS: usize, const FIELD: usize>(self, line: Self::Line, table: Self::Table)
+    -> Self::Line;
+    /// Levels of code `FIELD` of the eight 3-bit codes in a byte column of three lines.
+    fn level3<const FIELD: usize>(self, lines: [Self::Line; 3], table: Self::Table) -> Self::Line;
+    /// 8-bit codes are their own levels; adds the bias.
+    fn key_bytes(self, line: Self::Line) -> Self::Line;
+
+    /// Sums of 0.
+    fn zero(self) -> Self::Sum;
+    /// Lane-wise sum.
+    fn add(self, a: Self::Sum, b: Self::Sum) -> Self::Sum;
+    /// Adds the dot product of each dword's four levels (from a key table) and `query`, four
+    /// signed bytes above -128.
+    fn key_dot(self, sum: Self::Sum, levels: Self::Line, query: u32) -> Self::Sum;
+    /// Sixteen dwords of four weights.
+    fn weights(self, weights: &[u32; 16]) -> Self::Line;
+    /// The same four weights in every dword.
+    fn splat_weights(self, weights: u32) -> Self::Line;
+    /// Adds the dot product of each dword's four levels and four weights below 128.
+    fn value_dot(self, sum: Self::Sum, levels: Self::Line, weights: Self::Line) -> Self::Sum;
+    /// The lanes.
+    fn lanes(self, sum: Self::Sum) -> [i32; 16];
+
+    /// Halves to f32, exactly.
+    fn widen16(self, halves: &[u16; 16]) -> [f32; 16];
+    /// 32 halves to f32, exactly.
+    fn load_halves(self, halves: &[u16; 32]) -> Self::V;
+    /// `acc + a * b`, fused where the machine can: only for f16 rows, which promise no bits.
+    fn fma(self, acc: Self::V, a: Self::V, b: Self::V) -> Self::V;
+    /// The sums of four registers, in any order.
+    fn sum4(self, v: [Self::V; 4]) -> [f32; 4];
+
+    /// The ggml dot product of runs of `q4_0` and of `q8_0`, one run after the other.
+    #[inline(always)]
+    fn q4_0_dot(self, row: &[[u8; 18]], query: &[[u8; 34]]) -> f32 {
+        let mut sum = 0.0;
+        for (a, b) in row.iter().zip(query) {
+            let mut dot = 0;
+            for j in 0..16 {
+                dot += (i32::from(a[2 + j] & 15) - 8) * i32::from(b[2 + j] as i8);
+                dot += (i32::from(a[2 + j] >> 4) - 8) * i32::from(b[18 + j] as i8);
+            }
+            let scale = |bytes: [u8; 2]| self.from_half(half::f16::from_le_bytes(bytes));
+            sum += dot as f32 * (scale([a[0], a[1]]) * scale([b[0], b[1]]));
+        }
+        sum
+    }
+}
+
+/// Bytes of a line in which field `FIELD` of `BITS` bits is the code.
+const fn field(byte: u8, bits: usize, field: usize) -> usize {
+    (byte >> (bits * field)) as usize & ((1 << bits) - 1)
+}
+
+/// Code `FIELD` of the eight in bytes a, b, c: see `page::plan`.
+const fn field3(a: u8, b: u8, c: u8, field: usize) -> usize {
+    let code = match field {
+        0 => a,
+        1 => a >> 3,
+        2 => b,
+        3 => b >> 3,
+        4 => c,
+        5 => c >> 3,
+        6 => (a >> 6) | (c >> 4 & 4),
+        _ => (b >> 6) | (c >> 5 & 4),
+    };
+    code as usize & 7
+}
+
+impl Machine for Portable {
+    type Line = [u8; 64];
+    type Sum = [i32; 16];
+    type Table = [i8; 16];
+
+    const HEADS: usize = 1;
+    const FIELDS: usize = 8;
+    const KEY_BIAS: i32 = 0;
+
+    #[inline(always)]
+    fn line(self, line: &Line) -> [u8; 64] {
+        line.0
+    }
+
+    #[inline(always)]
+    fn prefetch(self, _: &Line) {}
+
+    #[inline(always)]
+    fn value_table(self, levels: &[i8; 16]) -> [i8; 16] {
+        *levels
+    }
+
+    #[inline(always)]
+    fn key_table(self, levels: &[i8; 16]) -> [i8; 16] {
+        *levels
+    }
+
+    #[inline(always)]
+    fn level<const BITS: usize, const FIELD: usize>(self, line: [u8; 64], table: [i8; 16]) -> [u8; 64] {
+        line.map(|byte| table[field(byte, BITS, FIELD)] as u8)
+    }
+
+    #[inline(always)]
+    fn level3<const FIELD: usize>(self, lines: [[u8; 64]; 3], table: [i8; 16]) -> [u8; 64] {
+        core::array::from_fn(|i| table[field3(lines[0][i], lines[1][i], lines[2][i], FIELD)] as u8)
+    }
+
+    #[inline(always)]
+    fn key_bytes(self, line: [u8; 64]) -> [u8; 64] {
+        line
+    }
+
+    #[inline(always)]
+    fn zero(self) -> [i32; 16] {
+        [0; 16]
+    }
+
+    #[inline(always)]
+    fn add(self, a: [i32; 16], b: [i32; 16]) -> [i32; 16] {
+        core::array::from_fn(|i| a[i] + b[i])
+    }
+
+    #[inline(always)]
+    fn key_dot(self, sum: [i32; 16], levels: [u8; 64], query: u32) -> [i32; 16] {
+        self.value_dot(sum, levels, self.splat_weights(query))
+    }
+
+    #[inline(always)]
+    fn weights(self, weights: &[u32; 16]) -> [u8; 64] {
+        core::array::from_fn(|i| weights[i / 4].to_le_bytes()[i % 4])
+    }
+
+    #[inline(always)]
+    fn splat_weights(self, weights: u32) -> [u8; 64] {
+        self.weights(&[weights; 16])
+    }
+
+    #[inline(always)]
+    fn value_dot(self, mut sum: [i32; 16], levels: [u8; 64], weights: [u8; 64]) -> [i32; 16] {
+        let products = levels.as_chunks::<4>().0.iter().zip(weights.as_chunks::<4>().0);
+        for (lane, (levels, weights)) in sum.iter_mut().zip(products) {
+            for (&level, &weight) in levels.iter().zip(weights) {
+                *lane += i32::from(level as i8) * i32::from(weight as i8);
+            }
+        }
+        sum
+    }
+
+    #[inline(always)]
+    fn lanes(self, sum: [i32; 16]) -> [i32; 16] {
+        sum
+    }
+
+    #[inline(always)]
+    fn widen16(self, halves: &[u16; 16]) -> [f32; 16] {
+        halves.map(|half| half::f16::from_bits(half).to_f32())
+    }
+
+    #[inline(always)]
+    fn load_halves(self, halves: &[u16; 32]) -> F32x32 {
+        F32x32(halves.map(|half| half::f16::from_bits(half).to_f32()))
+    }
+
+    #[inline(always)]
+    fn fma(self, acc: F32x32, a: F32x32, b: F32x32) -> F32x32 {
+        acc + a * b
+    }
+
+    #[inline(always)]
+    fn sum4(self, v: [F32x32; 4]) -> [f32; 4] {
+        v.map(tqkv_core::lanes::Lanes::sum)
+    }
+}

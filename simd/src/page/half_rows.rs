@@ -1,0 +1,359 @@
+//! Keys or values as f16 rows: the uncompressed tier, and the baseline of every speed-up.
+//!
+//! As well tuned as the coded kernels: conversion in the load, fused multiply-add, sums of several
+//! keys or heads in flight, prefetch a page ahead. Fused operations and free order of sums: no
+//! bits are promised here.
+
+use super::attend::{Attention, soften};
+use super::{Line, MAX_HEADS, MAX_SLOTS, bytes, bytes_mut};
+use crate::level::{Kernel, Level};
+use crate::lines::Machine;
+use tqkv_core::MAX_HEAD_DIM;
+use tqkv_core::rotation;
+
+/// Groups of 32 coordinates of the largest head dim.
+const MAX_GROUPS: usize = MAX_HEAD_DIM / 32;
+
+/// How pages of f16 rows are arranged: row after row.
+#[derive(Clone, Copy, Debug)]
+pub struct HalfPages {
+    dim: usize,
+    slots: usize,
+}
+
+impl HalfPages {
+    /// Pages of `slots` rows of `dim` values (both multiples of 32), or `None`.
+    pub fn new(dim: usize, slots: usize) -> Option<Self> {
+        let fits = dim.is_multiple_of(32) && (32..=MAX_HEAD_DIM).contains(&dim) && slots.is_multiple_of(32);
+        fits.then_some(Self { dim, slots })
+    }
+
+    /// Rows of a page.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Lines of a page.
+    pub fn lines(&self) -> usize {
+        self.slots * self.row_lines()
+    }
+
+    fn row_lines(&self) -> usize {
+        self.dim / 32
+    }
+
+    /// Writes an `f16` block to a slot.
+    ///
+    /// # Panics
+    /// The memory is too short, the slot not in the page, or the block of another length.
+    pub fn write(&self, page: &mut [Line], slot: usize, block: &[u8]) {
+        let row = &mut page[slot * self.row_lines()..(slot + 1) * self.row_lines()];
+        assert_eq!(block.len(), 2 * self.dim, "an f16 block of this head dim");
+        let halves = bytes_mut(row).as_flattened_mut().as_chunks_mut::<2>().0;
+        for (to, &from) in halves.iter_mut().zip(block.as_chunks::<2>().0) {
+            *to = u16::from_le_bytes(from).to_ne_bytes();
+        }
+    }
+
+    /// Reads a block back.
+    ///
+    /// # Panics
+    /// As [`HalfPages::write`].
+    pub fn read(&self, page: &[Line], slot: usize, block: &mut [u8]) {
+        let row = &page[slot * self.row_lines()..(slot + 1) * self.row_lines()];
+        assert_eq!(block.len(), 2 * self.dim, "an f16 block of this head dim");
+        for (to, &from) in
+            block.as_chunks_mut::<2>().0.iter_mut().zip(bytes(row).as_flattened().as_chunks::<2>().0)
+        {
+            *to = u16::from_ne_bytes(from).to_le_bytes();
+        }
+    }
+
+    /// Logits of slots `from..from + n` for up to [`MAX_HEADS`] queries (`[heads, dim]`): `out` is
+    /// `[heads, n]`. `next` as in [`super::KeyPages::scores`].
+    ///
+    /// # Panics
+    /// The slots are not all in the page.
+    pub fn scores(
+        &self,
+        level: Level,
+        page: &[Line],
+        from: usize,
+        queries: &[f32],
+        next: &[Line],
+        out: &mut [f32],
+    ) {
+        let heads = (queries.len() / self.dim).min(MAX_HEADS);
+        if heads == 0 {
+            return;
+        }
+        let n = out.len() / heads;
+        if n == 0 {
+            return;
+        }
+        let rows = &page[from * self.row_lines()..(from + n) * self.row_lines()];
+        level.run(HalfScores { groups: self.row_lines(), rows, n, queries, next, out });
+    }
+
+    /// `acc[h] += sum of weights[h][i] * row from + i`; `weights` is `[heads, n]`, `acc`
+    /// `[heads, dim]`.
+    ///
+    /// # Panics
+    /// The slots are not all in the page.
+    pub fn accumulate(
+        &self,
+        level: Level,
+        page: &[Line],
+        from: usize,
+        weights: &[f32],
+        next: &[Line],
+        acc: &mut [f32],
+    ) {
+        let heads = acc.len() / self.dim;
+        if heads == 0 {
+            return;
+        }
+        let n = weights.len() / heads;
+        if n == 0 {
+            return;
+        }
+        let rows = &page[from * self.row_lines()..(from + n) * self.row_lines()];
+        level.run(HalfAccumulate { groups: self.row_lines(), rows, n, weights, next, acc });
+    }
+}
+
+impl HalfPages {
+    /// Attention over the first `len` rows of a page of keys and one of values, as
+    /// [`super::attend`] does over codes.
+    ///
+    /// # Panics
+    /// A page is too short, `len` exceeds its slots or [`MAX_SLOTS`], or `state` and `acc` are not one
+    /// for each query.
+    #[expect(clippy::too_many_arguments, reason = "two pages, the queries, the state")]
+    pub fn attend(
+        &self,
+        level: Level,
+        (keys, values): (&[Line], &[Line]),
+        len: usize,
+        queries: &[f32],
+        scale: f32,
+        next: &[Line],
+        state: &mut [Attention],
+        acc: &mut [f32],
+    ) {
+        let heads = queries.len() / self.dim;
+        assert!(
+            heads <= MAX_HEADS && state.len() == heads && acc.len() == queries.len(),
+            "one state for each query"
+        );
+        assert!(len <= self.slots.min(MAX_SLOTS), "slots of this page");
+        if len > 0 && heads > 0 {
+            let lines = len * self.row_lines();
+            let (keys, values) = (&keys[..lines], &values[..lines]);
+            level.run(HalfAttend {
+                groups: self.row_lines(),
+                keys,
+                values,
+                len,
+                queries,
+                scale,
+                next,
+                state,
+                acc,
+            });
+        }
+    }
+}
+
+struct HalfAttend<'a> {
+    groups: usize,
+    keys: &'a [Line],
+    values: &'a [Line],
+    len: usize,
+    queries: &'a [f32],
+    scale: f32,
+    next: &'a [Line],
+    state: &'a mut [Attention],
+    acc: &'a mut [f32],
+}
+
+impl Kernel for HalfAttend<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Machine>(self, isa: I) {
+        let Self { groups, keys, values, len: n, queries, scale, next, state, acc } = self;
+        let mut logits = [0.0; MAX_HEADS * MAX_SLOTS];
+        let logits = &mut logits[..state.len() * n];
+        HalfScores { groups, rows: keys, n, queries, next: values, out: logits }.run(isa);
+        let heads = logits.chunks_exact_mut(n).zip(state).zip(acc.chunks_exact_mut(32 * groups));
+        for ((logits, state), acc) in heads {
+            let rescale = soften(logits, scale, state);
+            if rescale != 1.0 {
+                acc.iter_mut().for_each(|sum| *sum *= rescale);
+            }
+        }
+        HalfAccumulate { groups, rows: values, n, weights: logits, next, acc }.run(isa);
+    }
+}
+
+/// Runs `$body` with `$g` set to the number of groups where it is a common one, else to the bound.
+macro_rules! with_groups {
+    ($groups:expr, $g:ident => $body:expr) => {
+        match $groups {
+            2 => {
+                const $g: usize = 2;
+                $body
+            }
+            4 => {
+                const $g: usize = 4;
+                $body
+            }
+            8 => {
+                const $g: usize = 8;
+                $body
+            }
+            _ => {
+                const $g: usize = MAX_GROUPS;
+                $body
+            }
+        }
+    };
+}
+
+struct HalfScores<'a> {
+    groups: usize,
+    rows: &'a [Line],
+    n: usize,
+    queries: &'a [f32],
+    next: &'a [Line],
+    out: &'a mut [f32],
+}
+
+impl Kernel for HalfScores<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Machine>(mut self, isa: I) {
+        with_groups!(self.groups, G => {
+            let dim = self.groups * 32;
+            let heads = (self.queries.len() / dim).min(MAX_HEADS);
+            let mut head = 0;
+            while head < heads {
+                let take = match (heads - head).min(I::HEADS) {
+                    8 => self.many::<I, G, 8>(isa, head),
+                    4.. => self.many::<I, G, 4>(isa, head),
+                    2.. => self.many::<I, G, 2>(isa, head),
+                    _ => self.one::<I, G>(isa, head),
+                };
+                head += take;
+                self.next = &[];
+            }
+        });
+    }
+}
+
+impl HalfScores<'_> {
+    /// One query, four keys at a time.
+    #[inline(always)]
+    fn one<I: Machine, const G: usize>(&mut self, isa: I, head: usize) -> usize {
+        let groups = if G < MAX_GROUPS { G } else { self.groups };
+        let mut q = [isa.splat(0.0); G];
+        rotation::load(isa, &self.queries[head * groups * 32..(head + 1) * groups * 32], &mut q[..groups]);
+        let halves = super::halves(self.rows).as_chunks::<32>().0;
+        let Some(out) = self.out.chunks_exact_mut(self.n).nth(head) else { return 1 };
+        let mut next = self.next.iter();
+        for (rows, out) in halves.chunks(4 * groups).zip(out.chunks_mut(4)) {
+            let mut sums = [isa.splat(0.0); 4];
+            for (sum, row) in sums.iter_mut().zip(rows.chunks_exact(groups)) {
+                for (half, &q) in row.iter().zip(&q[..groups]) {
+                    if let Some(line) = next.next() {
+                        isa.prefetch(line);
+                    }
+                    *sum = isa.fma(*sum, isa.load_halves(half), q);
+                }
+            }
+            let four = isa.sum4(sums);
+            out.copy_from_slice(&four[..out.len()]);
+        }
+        1
+    }
+
+    /// `H` queries, one key at a time.
+    #[inline(always)]
+    fn many<I: Machine, const G: usize, const H: usize>(&mut self, isa: I, head: usize) -> usize {
+        let groups = if G < MAX_GROUPS { G } else { self.groups };
+        let queries = &self.queries[head * groups * 32..(head + H) * groups * 32];
+        let queries = queries.as_chunks::<32>().0;
+        let halves = super::halves(self.rows).as_chunks::<32>().0;
+        let mut next = self.next.iter();
+        for (i, row) in halves.chunks_exact(groups).enumerate() {
+            let mut sums = [isa.splat(0.0); H];
+            for (g, half) in row.iter().enumerate() {
+                if let Some(line) = next.next() {
+                    isa.prefetch(line);
+                }
+                let x = isa.load_halves(half);
+                for (h, sum) in sums.iter_mut().enumerate() {
+                    if let Some(q) = queries.get(h * groups + g) {
+                        *sum = isa.fma(*sum, x, isa.load(q));
+                    }
+                }
+            }
+            for (part, sums) in sums.chunks(4).enumerate() {
+                let four = [sums[0], sums[1 % sums.len()], sums[2 % sums.len()], sums[3 % sums.len()]];
+                let four = isa.sum4(four);
+                for (k, &sum) in four[..sums.len()].iter().enumerate() {
+                    if let Some(out) = self.out.get_mut((head + 4 * part + k) * self.n + i) {
+                        *out = sum;
+                    }
+                }
+            }
+        }
+        H
+    }
+}
+
+struct HalfAccumulate<'a> {
+    groups: usize,
+    rows: &'a [Line],
+    n: usize,
+    weights: &'a [f32],
+    next: &'a [Line],
+    acc: &'a mut [f32],
+}
+
+impl Kernel for HalfAccumulate<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Machine>(self, isa: I) {
+        with_groups!(self.groups, G => self.heads::<I, G>(isa));
+    }
+}
+
+impl HalfAccumulate<'_> {
+    #[inline(always)]
+    fn heads<I: Machine, const G: usize>(self, isa: I) {
+        let groups = if G < MAX_GROUPS { G } else { self.groups };
+        let halves = super::halves(self.rows).as_chunks::<32>().0;
+        let mut next = self.next.iter();
+        for (weights, acc) in
+            self.weights.chunks_exact(self.n.max(1)).zip(self.acc.chunks_exact_mut(32 * groups))
+        {
+            let mut sums = [isa.splat(0.0); G];
+            let sums = &mut sums[..groups];
+            rotation::load(isa, acc, sums);
+            for (row, &weight) in halves.chunks_exact(groups).zip(weights) {
+                let weight = isa.splat(weight);
+                for (sum, half) in sums.iter_mut().zip(row) {
+                    if let Some(line) = next.next() {
+                        isa.prefetch(line);
+                    }
+                    *sum = isa.fma(*sum, isa.load_halves(half), weight);
+                }
+            }
+            rotation::store(isa, sums, acc);
+        }
+    }
+}

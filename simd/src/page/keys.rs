@@ -1,0 +1,329 @@
+//! Keys: tiles of 16 tokens, one dword lane for each.
+//!
+//! A line holds 4 code bytes of 16 tokens. One load, a shift and a table look-up give 64 levels; a
+//! dot product with 4 query bytes, the same for all lanes, adds to 16 scores at once: no horizontal
+//! sums. Appending writes single dwords; that needs no tail of rows and no closing of tiles.
+
+use super::plan::{MAX_WORDS, Plan};
+use super::query::{Head, Queries};
+use super::{Line, MAX_HEADS, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut};
+use crate::level::{Kernel, Level};
+use crate::lines::Machine;
+use tqkv_core::AnyCodec;
+
+/// Tokens of a tile.
+pub(super) const TILE: usize = 16;
+
+/// How pages of keys of one codec are arranged.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyPages {
+    pub(super) plan: Plan,
+    slots: usize,
+}
+
+impl KeyPages {
+    /// Pages of `slots` tokens (a multiple of [`SLOT_STEP`], at most [`MAX_SLOTS`]) of `codec`, or
+    /// `None` where the number is not that or the codec has no page kernels (`f16`, `s5`).
+    pub fn new(codec: &AnyCodec, slots: usize) -> Option<Self> {
+        let fits = slots.is_multiple_of(SLOT_STEP) && (1..=MAX_SLOTS).contains(&slots);
+        Plan::new(codec).filter(|_| fits).map(|plan| Self { plan, slots })
+    }
+
+    /// Tokens of a page.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Lines of a page.
+    pub fn lines(&self) -> usize {
+        self.scale_lines() + self.slots / TILE * self.tile_lines()
+    }
+
+    /// Lines of scales: for each tile and run 16 halves.
+    fn scale_lines(&self) -> usize {
+        self.slots * self.plan.runs() / 32
+    }
+
+    fn tile_lines(&self) -> usize {
+        self.plan.word_count()
+    }
+
+    /// Writes a block (as stored) to a slot.
+    ///
+    /// # Panics
+    /// The memory is shorter than [`KeyPages::lines`], the slot not below [`KeyPages::slots`], or
+    /// the block of another length.
+    pub fn write(&self, page: &mut [Line], slot: usize, block: &[u8]) {
+        assert!(slot < self.slots && block.len() == self.plan.block_bytes, "slot and block of this page");
+        let (mut scales, mut words) = ([0; 32], [[0; 4]; MAX_WORDS]);
+        self.plan.words(block, &mut scales, &mut words);
+        let (tile, lane) = (slot / TILE, slot % TILE);
+        let (head, body) = page[..self.lines()].split_at_mut(self.scale_lines());
+        let head = bytes_mut(head).as_flattened_mut().as_chunks_mut::<2>().0;
+        for (r, scale) in scales[..self.plan.runs()].iter().enumerate() {
+            head[(tile * self.plan.runs() + r) * TILE + lane] = scale.to_ne_bytes();
+        }
+        let body = &mut body[tile * self.tile_lines()..][..self.tile_lines()];
+        for (line, word) in bytes_mut(body).iter_mut().zip(words) {
+            line.as_chunks_mut::<4>().0[lane] = word;
+        }
+    }
+
+    /// Reads a block back, as it was written.
+    ///
+    /// # Panics
+    /// As [`KeyPages::write`].
+    pub fn read(&self, page: &[Line], slot: usize, block: &mut [u8]) {
+        assert!(slot < self.slots && block.len() == self.plan.block_bytes, "slot and block of this page");
+        let (mut scales, mut words) = ([0; 32], [[0; 4]; MAX_WORDS]);
+        let (tile, lane) = (slot / TILE, slot % TILE);
+        let (head, body) = page[..self.lines()].split_at(self.scale_lines());
+        let head = bytes(head).as_flattened().as_chunks::<2>().0;
+        for (r, scale) in scales[..self.plan.runs()].iter_mut().enumerate() {
+            *scale = u16::from_ne_bytes(head[(tile * self.plan.runs() + r) * TILE + lane]);
+        }
+        let body = &body[tile * self.tile_lines()..][..self.tile_lines()];
+        for (line, word) in bytes(body).iter().zip(&mut words) {
+            *word = line.as_chunks::<4>().0[lane];
+        }
+        self.plan.block(&scales, &words, block);
+    }
+
+    /// Logits of slots `from..from + n` for every query: `out` is `[queries.len(), n]`, without
+    /// the factor 1/sqrt(dim). Equal to the bit on every level.
+    ///
+    /// `next` is memory that will be read soon, usually the same tokens' values or the next page:
+    /// it is fetched to the cache meanwhile. Empty where there is none.
+    ///
+    /// # Panics
+    /// The memory is shorter than [`KeyPages::lines`], or the slots are not all in the page.
+    pub fn scores(
+        &self,
+        level: Level,
+        page: &[Line],
+        from: usize,
+        queries: &Queries,
+        next: &[Line],
+        out: &mut [f32],
+    ) {
+        if queries.is_empty() {
+            return;
+        }
+        let n = out.len() / queries.len();
+        assert!(from + n <= self.slots, "slots of this page");
+        if n == 0 {
+            return;
+        }
+        level.run(Scores { pages: self, page: &page[..self.lines()], from, n, queries, next, out });
+    }
+}
+
+/// [`KeyPages::scores`] inside an instruction set.
+pub(super) struct Scores<'a> {
+    pub(super) pages: &'a KeyPages,
+    pub(super) page: &'a [Line],
+    pub(super) from: usize,
+    pub(super) n: usize,
+    pub(super) queries: &'a Queries,
+    pub(super) next: &'a [Line],
+    pub(super) out: &'a mut [f32],
+}
+
+impl Kernel for Scores<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Machine>(self, isa: I) {
+        match self.pages.plan.bits {
+            1 => self.all::<I, 1>(isa),
+            2 => self.all::<I, 2>(isa),
+            3 => self.all::<I, 3>(isa),
+            4 => self.all::<I, 4>(isa),
+            _ => self.all::<I, 8>(isa),
+        }
+    }
+}
+
+impl Scores<'_> {
+    #[inline(always)]
+    fn all<I: Machine, const BITS: usize>(mut self, isa: I) {
+        // The common shape is worth a copy of the loop with every bound known.
+        if self.pages.plan.runs() == 1 {
+            self.tiles::<I, BITS>(isa, 1);
+        } else {
+            let runs = self.pages.plan.runs();
+            self.tiles::<I, BITS>(isa, runs);
+        }
+    }
+
+    #[inline(always)]
+    fn tiles<I: Machine, const BITS: usize>(&mut self, isa: I, runs: usize) {
+        let (head, body) = self.page.split_at(self.pages.scale_lines());
+        let scales = super::halves(head).as_chunks::<TILE>().0;
+        let table = isa.key_table(&self.pages.plan.levels);
+        let (first, last) = (self.from / TILE, (self.from + self.n).div_ceil(TILE));
+        let tile_lines = self.pages.tile_lines();
+        let mut prefetch = self.next.chunks(tile_lines);
+        for tile in first..last {
+            let (Some(lines), Some(scales)) = (
+                body.get(tile * tile_lines..(tile + 1) * tile_lines),
+                scales.get(tile * runs..(tile + 1) * runs),
+            ) else {
+                return;
+            };
+            let mut next = prefetch.next().unwrap_or_default();
+            let mut results = [[0.0; TILE]; MAX_HEADS];
+            let mut heads = &self.queries.heads[..self.queries.count];
+            let mut done = results.as_mut_slice();
+            while !heads.is_empty() {
+                let take = match heads.len().min(I::HEADS) {
+                    8 => score_tile::<I, BITS, 8>(isa, lines, scales, table, heads, next, done),
+                    4.. => score_tile::<I, BITS, 4>(isa, lines, scales, table, heads, next, done),
+                    2.. => score_tile::<I, BITS, 2>(isa, lines, scales, table, heads, next, done),
+                    _ => score_tile::<I, BITS, 1>(isa, lines, scales, table, heads, next, done),
+                };
+                heads = &heads[take..];
+                done = &mut done[take..];
+                next = &[];
+            }
+            self.store(tile, &results);
+        }
+    }
+
+    /// Copies a tile's logits out, dropping lanes outside of the range.
+    #[inline(always)]
+    fn store(&mut self, tile: usize, results: &[[f32; TILE]; MAX_HEADS]) {
+        let start = tile * TILE;
+        for (out, result) in self.out.chunks_exact_mut(self.n).zip(results) {
+            if start >= self.from
+                && let Some(whole) = out.get_mut(start - self.from..start - self.from + TILE)
+            {
+                whole.copy_from_slice(result);
+                continue;
+            }
+            for (lane, &logit) in result.iter().enumerate() {
+                let at = (start + lane).wrapping_sub(self.from);
+                if let Some(out) = out.get_mut(at) {
+                    *out = logit;
+                }
+            }
+        }
+    }
+}
+
+/// One tile against `H` query heads; returns `H`. Sums are split over `4 / H` registers, so that
+/// single heads do not wait for one sum after the other.
+#[inline(always)]
+fn score_tile<I: Machine, const BITS: usize, const H: usize>(
+    isa: I,
+    lines: &[Line],
+    scales: &[[u16; TILE]],
+    table: I::Table,
+    heads: &[Head],
+    next: &[Line],
+    results: &mut [[f32; TILE]],
+) -> usize {
+    let Some((heads, _)) = heads.split_first_chunk::<H>() else { return H };
+    let Some((results, _)) = results.split_first_chunk_mut::<H>() else { return H };
+    let fields = if BITS == 3 { 8 } else { 8 / BITS };
+    let depth = if BITS == 3 { 3 } else { 1 };
+    let units = lines.len() / depth / scales.len().max(1);
+    let mut next = next.iter();
+    for (r, (scales, lines)) in scales.iter().zip(lines.chunks_exact(units * depth)).enumerate() {
+        let words: [&[u32]; H] =
+            core::array::from_fn(|h| heads[h].words.get(r * units * fields..).unwrap_or_default());
+        let sums = dot_run::<I, BITS, H>(isa, lines, table, words, &mut next);
+        let scales = isa.widen16(scales);
+        for h in 0..H {
+            let (factor, bias) = (heads[h].factors[r % heads[h].factors.len()], heads[h].biases[r % 32]);
+            let dots = isa.lanes(sums[h]);
+            for ((result, dot), scale) in results[h].iter_mut().zip(dots).zip(scales) {
+                *result += (dot - bias) as f32 * factor * scale;
+            }
+        }
+    }
+    H
+}
+
+/// Integer dot products of the lines of one run with `H` queries.
+#[inline(always)]
+fn dot_run<'a, I: Machine, const BITS: usize, const H: usize>(
+    isa: I,
+    lines: &[Line],
+    table: I::Table,
+    words: [&[u32]; H],
+    next: &mut impl Iterator<Item = &'a Line>,
+) -> [I::Sum; H] {
+    let mut sums = [[isa.zero(); 4]; H];
+    // One step: so many lines, and so many query words that they take.
+    macro_rules! steps {
+        ($lines:literal, $words:literal, |$line:ident| [$($levels:expr),*]) => {
+            for (i, $line) in lines.as_chunks::<$lines>().0.iter().enumerate() {
+                let now: [&[u32; $words]; H] = core::array::from_fn(|h| {
+                    words[h].get($words * i..).and_then(|words| words.first_chunk()).unwrap_or(&[0; $words])
+                });
+                for _ in 0..$lines {
+                    if let Some(line) = next.next() {
+                        isa.prefetch(line);
+                    }
+                }
+                let $line: [I::Line; $lines] = core::array::from_fn(|k| isa.line(&$line[k]));
+                let mut field = 0;
+                $(
+                    let levels = $levels;
+                    for h in 0..H {
+                        // Few heads split their sum, so that additions need not wait.
+                        let part = field % const { if H < 4 { 4 / H } else { 1 } };
+                        sums[h][part] = isa.key_dot(sums[h][part], levels, now[h][field]);
+                    }
+                    field += 1;
+                )*
+                debug_assert_eq!(field, $words);
+            }
+        };
+    }
+    match BITS {
+        1 => steps!(1, 8, |line| [
+            isa.level::<1, 0>(line[0], table),
+            isa.level::<1, 1>(line[0], table),
+            isa.level::<1, 2>(line[0], table),
+            isa.level::<1, 3>(line[0], table),
+            isa.level::<1, 4>(line[0], table),
+            isa.level::<1, 5>(line[0], table),
+            isa.level::<1, 6>(line[0], table),
+            isa.level::<1, 7>(line[0], table)
+        ]),
+        2 => steps!(1, 4, |line| [
+            isa.level::<2, 0>(line[0], table),
+            isa.level::<2, 1>(line[0], table),
+            isa.level::<2, 2>(line[0], table),
+            isa.level::<2, 3>(line[0], table)
+        ]),
+        3 => steps!(3, 8, |line| [
+            isa.level3::<0>(line, table),
+            isa.level3::<1>(line, table),
+            isa.level3::<2>(line, table),
+            isa.level3::<3>(line, table),
+            isa.level3::<4>(line, table),
+            isa.level3::<5>(line, table),
+            isa.level3::<6>(line, table),
+            isa.level3::<7>(line, table)
+        ]),
+        4 => steps!(2, 4, |line| [
+            isa.level::<4, 0>(line[0], table),
+            isa.level::<4, 1>(line[0], table),
+            isa.level::<4, 0>(line[1], table),
+            isa.level::<4, 1>(line[1], table)
+        ]),
+        _ => steps!(4, 4, |line| [
+            isa.key_bytes(line[0]),
+            isa.key_bytes(line[1]),
+            isa.key_bytes(line[2]),
+            isa.key_bytes(line[3])
+        ]),
+    }
+    core::array::from_fn(|h| {
+        let [a, b, c, d] = sums[h];
+        if H >= 4 { a } else { isa.add(isa.add(a, b), isa.add(c, d)) }
+    })
+}

@@ -1,0 +1,98 @@
+//! Pages: codes of a run of tokens, arranged in memory for the kernels that attend over them.
+//!
+//! The caller owns the memory, a slice of [`Line`]s; [`KeyPages`] and [`ValuePages`] say how many
+//! a page takes and put blocks in and take them out unchanged, in any order: appending is
+//! writing the next slot, truncating is forgetting the last ones. The arrangement is private and
+//! never stored; files hold blocks.
+//!
+//! ```text
+//! keys    tile of 16 tokens: line = 4 code bytes of each, so 16 dot products fill 16 lanes
+//! values  lines of 4 tokens: line = one code byte of each for 16 positions
+//! scales  f16, at the head of the page, so that both are streams of whole lines
+//! ```
+//!
+//! Scores multiply an int8 query with int8 levels in exact integer arithmetic: the logits are
+//! equal to the bit on every level of the machine. Sums of values do the same with 14-bit weights.
+//! What that costs in accuracy is under 1 % of a logit's spread; the exact levels in `f32`, on
+//! stored blocks, are in [`crate::codec`].
+
+mod attend;
+mod exp;
+mod half_rows;
+mod keys;
+mod plan;
+mod query;
+mod values;
+
+pub use attend::{Attention, attend, merge};
+pub use exp::{EXP_ERROR, exp};
+pub use half_rows::HalfPages;
+pub use keys::KeyPages;
+pub use query::Queries;
+pub use values::ValuePages;
+
+/// 64 bytes on a cache line of their own: the unit of page memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub struct Line(pub [u8; 64]);
+
+impl Line {
+    /// All bytes 0.
+    pub const ZERO: Self = Self([0; 64]);
+}
+
+/// Most query heads of a call: a larger GQA group takes several.
+pub const MAX_HEADS: usize = 8;
+
+/// Most tokens of a page: what keeps sums of values inside `i32`.
+pub const MAX_SLOTS: usize = 512;
+
+/// Tokens of a page are a multiple of this.
+pub const SLOT_STEP: usize = 32;
+
+/// The bytes of lines.
+#[inline(always)]
+pub(crate) fn bytes(lines: &[Line]) -> &[[u8; 64]] {
+    // SAFETY: `Line` is a `repr(C)` struct of one `[u8; 64]` with no padding; alignment drops.
+    unsafe { core::slice::from_raw_parts(lines.as_ptr().cast(), lines.len()) }
+}
+
+/// The bytes of lines, to write.
+#[inline(always)]
+pub(crate) fn bytes_mut(lines: &mut [Line]) -> &mut [[u8; 64]] {
+    // SAFETY: as in `bytes`; every bit pattern is a valid `Line`.
+    unsafe { core::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len()) }
+}
+
+/// Lines as f16 bit patterns.
+#[inline(always)]
+pub(crate) fn halves(lines: &[Line]) -> &[u16] {
+    // SAFETY: 64 bytes without padding are 32 `u16`, the alignment of a line is larger, and every
+    // bit pattern is valid.
+    unsafe { core::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * 32) }
+}
+
+/// Sum of all dwords: a plain streaming read, for the measurement of bandwidth.
+#[cfg(feature = "bench")]
+pub(crate) fn checksum(level: crate::Level, lines: &[Line]) -> u32 {
+    struct Checksum<'a>(&'a [Line]);
+
+    impl crate::level::Kernel for Checksum<'_> {
+        type Output = u32;
+
+        #[inline(always)]
+        fn run<I: crate::lines::Machine>(self, _: I) -> u32 {
+            let mut sums = [[0u32; 16]; 8];
+            for lines in bytes(self.0).as_chunks::<8>().0 {
+                for (sum, line) in sums.iter_mut().zip(lines) {
+                    for (lane, dword) in sum.iter_mut().zip(line.as_chunks::<4>().0) {
+                        *lane = lane.wrapping_add(u32::from_ne_bytes(*dword));
+                    }
+                }
+            }
+            sums.as_flattened().iter().fold(0, |a, &b| a.wrapping_add(b))
+        }
+    }
+
+    level.run(Checksum(lines))
+}

@@ -1,0 +1,193 @@
+//! How the codes of a codec lie in a block and what they mean as signed bytes: the seam between
+//! codecs and page kernels.
+//!
+//! To give another codec page kernels, describe it here (if its codes are look-ups of at most 16
+//! levels) or turn its block into such codes in [`Plan::words`] and back in [`Plan::block`].
+//! Codecs without a plan (`s5`, `f16`) are served elsewhere.
+
+use tqkv_core::{AnyCodec, CodecId, Family};
+
+/// Widest row: 1024 bytes of codes, as dwords.
+pub(super) const MAX_WORDS: usize = 256;
+
+/// A codec, as the kernels see it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    pub(super) dim: usize,
+    /// Bits of a code: 1, 2, 3, 4 or 8.
+    pub(super) bits: usize,
+    /// Coordinates under one scale.
+    pub(super) run: usize,
+    /// Value of a code: `levels[code] * unit`; unused at 8 bits, where codes are the levels.
+    pub(super) levels: [i8; 16],
+    pub(super) unit: f32,
+    /// Both nibbles of a byte are 16 coordinates apart (`q4_0`), not neighbours.
+    pub(super) split_nibbles: bool,
+    pub(super) block_bytes: usize,
+}
+
+impl Plan {
+    /// The plan of a codec, where there is one.
+    pub(super) fn new(codec: &AnyCodec) -> Option<Self> {
+        let (id, dim) = (codec.id(), codec.dim());
+        let bits = id.bits() as usize;
+        let mut plan = Self {
+            dim,
+            bits,
+            run: dim,
+            levels: [0; 16],
+            unit: 1.0,
+            split_nibbles: false,
+            block_bytes: codec.block_bytes(),
+        };
+        match id.family() {
+            Family::Half => return None,
+            Family::Int8 => plan.unit = 1.0 / 32.0,
+            Family::Scalar | Family::Nested => {
+                let book = codec.codebook().filter(|_| id != CodecId::S5)?;
+                (plan.levels, plan.unit) = round_levels(book.levels());
+            }
+            Family::Ggml => {
+                plan.run = 32;
+                if bits == 4 {
+                    plan.split_nibbles = true;
+                    plan.levels = core::array::from_fn(|code| code as i8 - 8);
+                }
+            }
+            #[allow(unreachable_patterns, reason = "families without byte levels have no plan")]
+            _ => return None,
+        }
+        Some(plan)
+    }
+
+    /// Codes in one byte (or, at 3 bits, in a byte column of three lines).
+    pub(super) const fn fields(&self) -> usize {
+        if self.bits == 3 { 8 } else { 8 / self.bits }
+    }
+
+    /// Dwords (or columns of three dwords) that a tile's lines step through: 4 bytes of codes.
+    pub(super) const fn units(&self) -> usize {
+        self.dim.div_ceil(4 * self.fields())
+    }
+
+    /// Lines of one unit.
+    pub(super) const fn depth(&self) -> usize {
+        if self.bits == 3 { 3 } else { 1 }
+    }
+
+    /// Dwords of codes of one vector.
+    pub(super) const fn word_count(&self) -> usize {
+        self.units() * self.depth()
+    }
+
+    /// Runs of coordinates with a scale of their own.
+    pub(super) const fn runs(&self) -> usize {
+        self.dim / self.run
+    }
+
+    /// Coordinate of field `field` of byte `byte` of the codes.
+    pub(super) const fn coordinate(&self, byte: usize, field: usize) -> usize {
+        if self.split_nibbles {
+            byte / 16 * 32 + byte % 16 + 16 * field
+        } else {
+            byte * self.fields() + field
+        }
+    }
+
+    /// Takes a block apart: scale of each run (f16 bits), and code bytes in dwords.
+    pub(super) fn words(&self, block: &[u8], scales: &mut [u16; 32], words: &mut [[u8; 4]; MAX_WORDS]) {
+        let run_bytes = self.block_bytes / self.runs();
+        let code_bytes = run_bytes - 2;
+        let flat = words.as_flattened_mut();
+        for (r, run) in block.chunks_exact(run_bytes).enumerate() {
+            let Some((scale, codes)) = run.split_first_chunk::<2>() else { return };
+            scales[r] = u16::from_le_bytes(*scale);
+            if self.bits == 3 {
+                for (i, eight) in codes.as_chunks::<3>().0.iter().enumerate() {
+                    let column = to_column(*eight);
+                    for (k, byte) in column.into_iter().enumerate() {
+                        flat[(i / 4 * 3 + k) * 4 + i % 4] = byte;
+                    }
+                }
+            } else {
+                flat[r * code_bytes..][..code_bytes].copy_from_slice(codes);
+            }
+        }
+    }
+
+    /// The inverse of [`Plan::words`].
+    pub(super) fn block(&self, scales: &[u16; 32], words: &[[u8; 4]; MAX_WORDS], block: &mut [u8]) {
+        let run_bytes = self.block_bytes / self.runs();
+        let code_bytes = run_bytes - 2;
+        let flat = words.as_flattened();
+        for (r, run) in block.chunks_exact_mut(run_bytes).enumerate() {
+            let Some((scale, codes)) = run.split_first_chunk_mut::<2>() else { return };
+            *scale = scales[r].to_le_bytes();
+            if self.bits == 3 {
+                for (i, eight) in codes.as_chunks_mut::<3>().0.iter_mut().enumerate() {
+                    *eight = from_column(core::array::from_fn(|k| flat[(i / 4 * 3 + k) * 4 + i % 4]));
+                }
+            } else {
+                codes.copy_from_slice(&flat[r * code_bytes..][..code_bytes]);
+            }
+        }
+    }
+}
+
+/// Eight dense 3-bit codes as a column of three bytes: codes 0, 1 and the low bits of 6; codes 2,
+/// 3 and the low bits of 7; codes 4, 5 and the high bits of 6 and 7. Two codes a byte are then a
+/// shift away, and the split ones a shift and a select.
+fn to_column([a, b, c]: [u8; 3]) -> [u8; 3] {
+    let x = u32::from_le_bytes([a, b, c, 0]);
+    let column = [
+        (x & 0x3f) | (x >> 18 & 3) << 6,
+        (x >> 6 & 0x3f) | (x >> 21 & 3) << 6,
+        (x >> 12 & 0x3f) | (x >> 20 & 1) << 6 | (x >> 23 & 1) << 7,
+    ];
+    column.map(|byte| byte as u8)
+}
+
+/// The inverse of [`to_column`].
+fn from_column(column: [u8; 3]) -> [u8; 3] {
+    let [a, b, c] = column.map(u32::from);
+    let x = (a & 0x3f)
+        | (b & 0x3f) << 6
+        | (c & 0x3f) << 12
+        | (a >> 6) << 18
+        | (c >> 6 & 1) << 20
+        | (b >> 6) << 21
+        | (c >> 7) << 23;
+    let [a, b, c, _] = x.to_le_bytes();
+    [a, b, c]
+}
+
+/// Levels as signed bytes times a unit, with the largest byte between 64 and 127 chosen for the
+/// least sum of squared rounding errors. Only IEEE double operations in a fixed order, so every
+/// machine finds the same bytes.
+fn round_levels(levels: &[f32]) -> ([i8; 16], f32) {
+    let largest = levels.iter().fold(0.0, |m, &level| f64::max(m, f64::from(level)));
+    let mut best = (f64::INFINITY, 127.0);
+    for steps in 64..=127 {
+        let unit = largest / f64::from(steps);
+        let error = levels.iter().fold(0.0, |sum, &level| {
+            let error = f64::from(level) - nearest(f64::from(level) / unit) * unit;
+            sum + error * error
+        });
+        if error < best.0 {
+            best = (error, f64::from(steps));
+        }
+    }
+    let unit = largest / best.1;
+    let mut bytes = [0; 16];
+    // Short tables repeat, so that a look-up may see junk above the code.
+    for (byte, &level) in bytes.iter_mut().zip(levels.iter().cycle()) {
+        *byte = nearest(f64::from(level) / unit) as i8;
+    }
+    (bytes, unit as f32)
+}
+
+/// Rounds a small number to the nearest integer, halves away from zero.
+fn nearest(x: f64) -> f64 {
+    let magnitude = (x.abs() + 0.5) as i64 as f64;
+    if x < 0.0 { -magnitude } else { magnitude }
+}

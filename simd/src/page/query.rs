@@ -1,0 +1,105 @@
+//! Queries as signed bytes in the order of a page's lines.
+
+use super::MAX_HEADS;
+use super::keys::KeyPages;
+use crate::level::{Kernel, Level};
+use crate::lines::Machine;
+use tqkv_core::MAX_HEAD_DIM;
+
+/// Most runs of 32 coordinates with a scale of their own.
+const MAX_RUNS: usize = MAX_HEAD_DIM / 32;
+
+/// One query head.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head {
+    /// Four bytes for each unit and field, units first.
+    pub(super) words: [u32; MAX_HEAD_DIM / 4 + 8],
+    /// For each run: what an integer dot product is worth, and what a biased one has too much.
+    pub(super) factors: [f32; MAX_RUNS],
+    pub(super) biases: [i32; MAX_RUNS],
+}
+
+impl Head {
+    const ZERO: Self =
+        Self { words: [0; MAX_HEAD_DIM / 4 + 8], factors: [0.0; MAX_RUNS], biases: [0; MAX_RUNS] };
+}
+
+/// Up to [`MAX_HEADS`] query heads of one GQA group, ready for [`KeyPages::scores`]: about 9 KiB,
+/// made once for each token and layer and used for every page.
+#[derive(Clone, Debug)]
+pub struct Queries {
+    pub(super) heads: [Head; MAX_HEADS],
+    pub(super) count: usize,
+}
+
+impl Default for Queries {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
+impl Queries {
+    /// No query.
+    pub const EMPTY: Self = Self { heads: [Head::ZERO; MAX_HEADS], count: 0 };
+
+    /// Query heads held.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether no query is held.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Takes rotated queries back to back ([`tqkv_core::AnyCodec::rotate_query`]), at most
+    /// [`MAX_HEADS`]; more are left out. Each run of coordinates that has a scale of its own in the
+    /// blocks has one in the query: largest |q| / 127, rounded to nearest.
+    pub fn set(&mut self, level: Level, pages: &KeyPages, rotated: &[f32]) {
+        self.count = (rotated.len() / pages.plan.dim).min(MAX_HEADS);
+        level.run(Quantise { pages, rotated, heads: &mut self.heads });
+    }
+}
+
+struct Quantise<'a> {
+    pages: &'a KeyPages,
+    rotated: &'a [f32],
+    heads: &'a mut [Head; MAX_HEADS],
+}
+
+/// 1.5 * 2^23: adding it rounds to an integer, ties to even.
+const ROUND: f32 = 12_582_912.0;
+
+impl Kernel for Quantise<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Machine>(self, _: I) {
+        let plan = &self.pages.plan;
+        for (head, query) in self.heads.iter_mut().zip(self.rotated.chunks_exact(plan.dim)) {
+            let mut codes = [0i8; MAX_HEAD_DIM];
+            for (r, run) in query.chunks_exact(plan.run).enumerate() {
+                let largest = run.iter().fold(0.0f32, |m, v| f32::max(m, v.abs()));
+                // A largest value below this has no reciprocal; such a query scores 0.
+                let inverse = if largest > 1e-30 { 127.0 / largest } else { 0.0 };
+                let mut sum = 0;
+                for (code, &v) in codes[r * plan.run..].iter_mut().zip(run) {
+                    let rounded = (v * inverse + ROUND) - ROUND;
+                    *code = rounded as i32 as i8;
+                    sum += i32::from(*code);
+                }
+                head.factors[r] = largest * (1.0 / 127.0) * plan.unit;
+                head.biases[r] = I::KEY_BIAS * sum;
+            }
+            let fields = plan.fields();
+            for (w, word) in head.words[..plan.units() * fields].iter_mut().enumerate() {
+                let (unit, field) = (w / fields, w % fields);
+                let byte = |i| {
+                    let at = plan.coordinate(4 * unit + i, field);
+                    if at < plan.dim { codes[at] as u8 } else { 0 }
+                };
+                *word = u32::from_le_bytes([byte(0), byte(1), byte(2), byte(3)]);
+            }
+        }
+    }
+}

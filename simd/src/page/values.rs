@@ -1,0 +1,410 @@
+//! Values: lines of one code byte of several tokens, so that one dot product sums over tokens.
+//!
+//! A line is 16 dwords. A dword holds one code byte (at 3 bits one byte column of three lines) of
+//! four tokens; `positions` dwords, as many as divide the row (2 to 16), follow each other, and
+//! where that is less than 16 the line goes on with the next four tokens. Nothing is padded.
+//!
+//! Weights times scales are rounded to 14 bits against the largest of the page, taken apart into
+//! two 7-bit halves that fit every machine's byte products, and summed exactly: at most 512 tokens
+//! times 16383 times 127 is below 2^30.
+
+use super::plan::{MAX_WORDS, Plan};
+use super::{Line, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut};
+use crate::level::{Kernel, Level};
+use crate::lines::Machine;
+use tqkv_core::AnyCodec;
+
+/// Largest weight: 14 bits.
+const STEPS: f32 = 16383.0;
+
+/// How pages of values of one codec are arranged.
+#[derive(Clone, Copy, Debug)]
+pub struct ValuePages {
+    plan: Plan,
+    slots: usize,
+    /// Dwords of a line that belong to the same four tokens: 2, 4, 8 or 16.
+    positions: usize,
+}
+
+impl ValuePages {
+    /// Pages of `slots` tokens (a multiple of [`SLOT_STEP`], at most [`MAX_SLOTS`]) of `codec`, or
+    /// `None` where the number is not that or the codec has no page kernels (`f16`, `s5`).
+    pub fn new(codec: &AnyCodec, slots: usize) -> Option<Self> {
+        let fits = slots.is_multiple_of(SLOT_STEP) && (1..=MAX_SLOTS).contains(&slots);
+        let plan = Plan::new(codec).filter(|_| fits)?;
+        let row = plan.dim / plan.fields();
+        Some(Self { plan, slots, positions: 1 << row.trailing_zeros().min(4) })
+    }
+
+    /// Tokens of a page.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Lines of a page.
+    pub fn lines(&self) -> usize {
+        self.scale_lines() + self.columns() * self.groups() * self.plan.depth()
+    }
+
+    /// Lines of scales: for each run all tokens.
+    fn scale_lines(&self) -> usize {
+        self.slots * self.plan.runs() / 32
+    }
+
+    /// Runs of `positions` code bytes in a row.
+    fn columns(&self) -> usize {
+        self.plan.dim / self.plan.fields() / self.positions
+    }
+
+    /// Tokens of a line.
+    fn line_tokens(&self) -> usize {
+        64 / self.positions
+    }
+
+    /// Lines (or line triples) of a column.
+    fn groups(&self) -> usize {
+        self.slots / self.line_tokens()
+    }
+
+    /// Where byte 0 of column 0 of a slot is in its line.
+    fn lane(&self, slot: usize) -> usize {
+        let token = slot % self.line_tokens();
+        token / 4 * self.positions * 4 + token % 4
+    }
+
+    /// Index of code byte `i` of a slot (plane `k` at 3 bits) in the bytes of the page's body.
+    fn byte_at(&self, slot: usize, i: usize, k: usize) -> usize {
+        let line = (i / self.positions * self.groups() + slot / self.line_tokens()) * self.plan.depth() + k;
+        line * 64 + self.lane(slot) + i % self.positions * 4
+    }
+
+    /// Writes a block (as stored) to a slot.
+    ///
+    /// # Panics
+    /// The memory is shorter than [`ValuePages::lines`], the slot not below
+    /// [`ValuePages::slots`], or the block of another length.
+    pub fn write(&self, page: &mut [Line], slot: usize, block: &[u8]) {
+        assert!(slot < self.slots && block.len() == self.plan.block_bytes, "slot and block of this page");
+        let (mut scales, mut words) = ([0; 32], [[0; 4]; MAX_WORDS]);
+        self.plan.words(block, &mut scales, &mut words);
+        let (head, body) = page[..self.lines()].split_at_mut(self.scale_lines());
+        let head = bytes_mut(head).as_flattened_mut().as_chunks_mut::<2>().0;
+        for (r, scale) in scales[..self.plan.runs()].iter().enumerate() {
+            head[r * self.slots + slot] = scale.to_ne_bytes();
+        }
+        let (body, codes, depth) =
+            (bytes_mut(body).as_flattened_mut(), words.as_flattened(), self.plan.depth());
+        for i in 0..self.plan.dim / self.plan.fields() {
+            for k in 0..depth {
+                body[self.byte_at(slot, i, k)] = codes[(i / 4 * depth + k) * 4 + i % 4];
+            }
+        }
+    }
+
+    /// Reads a block back, as it was written.
+    ///
+    /// # Panics
+    /// As [`ValuePages::write`].
+    pub fn read(&self, page: &[Line], slot: usize, block: &mut [u8]) {
+        assert!(slot < self.slots && block.len() == self.plan.block_bytes, "slot and block of this page");
+        let (mut scales, mut words) = ([0; 32], [[0; 4]; MAX_WORDS]);
+        let (head, body) = page[..self.lines()].split_at(self.scale_lines());
+        let head = bytes(head).as_flattened().as_chunks::<2>().0;
+        for (r, scale) in scales[..self.plan.runs()].iter_mut().enumerate() {
+            *scale = u16::from_ne_bytes(head[r * self.slots + slot]);
+        }
+        let (body, depth) = (bytes(body).as_flattened(), self.plan.depth());
+        let codes = words.as_flattened_mut();
+        for i in 0..self.plan.dim / self.plan.fields() {
+            for k in 0..depth {
+                codes[(i / 4 * depth + k) * 4 + i % 4] = body[self.byte_at(slot, i, k)];
+            }
+        }
+        self.plan.block(&scales, &words, block);
+    }
+
+    /// `acc[h] += sum of weights[h][i] * value of slot from + i`, in the rotated domain: `weights`
+    /// is `[heads, n]`, not negative, `acc` `[heads, dim]`. Equal to the bit on every level.
+    ///
+    /// `next` is memory that will be read soon; empty where there is none.
+    ///
+    /// # Panics
+    /// The memory is shorter than [`ValuePages::lines`], or the slots are not all in the page.
+    pub fn accumulate(
+        &self,
+        level: Level,
+        page: &[Line],
+        from: usize,
+        weights: &[f32],
+        next: &[Line],
+        acc: &mut [f32],
+    ) {
+        let heads = acc.len() / self.plan.dim;
+        if heads == 0 {
+            return;
+        }
+        let n = weights.len() / heads;
+        assert!(from + n <= self.slots, "slots of this page");
+        if n == 0 {
+            return;
+        }
+        level.run(Accumulate { pages: self, page: &page[..self.lines()], from, n, weights, next, acc });
+    }
+}
+
+/// [`ValuePages::accumulate`] inside an instruction set.
+pub(super) struct Accumulate<'a> {
+    pub(super) pages: &'a ValuePages,
+    pub(super) page: &'a [Line],
+    pub(super) from: usize,
+    pub(super) n: usize,
+    pub(super) weights: &'a [f32],
+    pub(super) next: &'a [Line],
+    pub(super) acc: &'a mut [f32],
+}
+
+/// Weights of the tokens of a page as bytes, four tokens a dword.
+struct Weights {
+    high: [u32; MAX_SLOTS / 4],
+    low: [u32; MAX_SLOTS / 4],
+}
+
+impl Kernel for Accumulate<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Machine>(self, isa: I) {
+        match self.pages.plan.bits {
+            1 => self.heads::<I, 1>(isa),
+            2 => self.heads::<I, 2>(isa),
+            3 => self.heads::<I, 3>(isa),
+            4 => self.heads::<I, 4>(isa),
+            _ => self.heads::<I, 8>(isa),
+        }
+    }
+}
+
+/// 2^23: adding it rounds a positive number to an integer in the low bits, ties to even.
+const ROUND: f32 = 8_388_608.0;
+
+impl Accumulate<'_> {
+    #[inline(always)]
+    fn heads<I: Machine, const BITS: usize>(self, isa: I) {
+        let (pages, plan) = (self.pages, &self.pages.plan);
+        let (head, body) = self.page.split_at(pages.scale_lines());
+        let scales = super::halves(head);
+        let table = isa.value_table(&plan.levels);
+        let mut next = self.next.iter();
+        let mut weights = Weights { high: [0; MAX_SLOTS / 4], low: [0; MAX_SLOTS / 4] };
+        let run_columns = pages.columns() / plan.runs();
+        let column_lines = pages.groups() * plan.depth();
+        // Only lines that hold a token of the range are read.
+        let tokens = pages.line_tokens();
+        let lines = self.from / tokens * plan.depth()..(self.from + self.n).div_ceil(tokens) * plan.depth();
+        for (given, acc) in self.weights.chunks_exact(self.n.max(1)).zip(self.acc.chunks_exact_mut(plan.dim))
+        {
+            for r in 0..plan.runs() {
+                let Some(scales) = scales.get(r * pages.slots..(r + 1) * pages.slots) else { return };
+                let factor = quantise(isa, given, self.from, scales, &mut weights) * plan.unit;
+                if factor == 0.0 {
+                    continue;
+                }
+                for column in r * run_columns..(r + 1) * run_columns {
+                    let Some(column_body) = body.get(column * column_lines..(column + 1) * column_lines)
+                    else {
+                        return;
+                    };
+                    let mut out = Out { plan, column: column * pages.positions, acc, factor };
+                    let first = lines.start / plan.depth();
+                    let Some(column_body) = column_body.get(lines.clone()) else { return };
+                    macro_rules! column {
+                        ($positions:literal) => {
+                            sum_column::<I, BITS, $positions>(
+                                isa,
+                                column_body,
+                                table,
+                                &weights,
+                                first,
+                                &mut next,
+                                &mut out,
+                            )
+                        };
+                    }
+                    match pages.positions {
+                        16 => column!(16),
+                        8 => column!(8),
+                        4 => column!(4),
+                        _ => column!(2),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Rounds weights times scales to 14 bits; returns what one step is worth, 0 where all are 0.
+/// Slots outside of the range get the weight 0.
+#[inline(always)]
+fn quantise<I: Machine>(isa: I, given: &[f32], from: usize, scales: &[u16], weights: &mut Weights) -> f32 {
+    let mut products = [0.0; MAX_SLOTS];
+    let products = &mut products[..scales.len().min(MAX_SLOTS)];
+    if let Some(range) = products.get_mut(from..from + given.len()) {
+        range.copy_from_slice(given);
+    }
+    let mut largest = [0.0f32; 16];
+    for (products, scales) in products.as_chunks_mut::<16>().0.iter_mut().zip(scales.as_chunks::<16>().0) {
+        let scales = isa.widen16(scales);
+        for i in 0..16 {
+            products[i] *= scales[i];
+            largest[i] = if products[i] > largest[i] { products[i] } else { largest[i] };
+        }
+    }
+    let largest = largest.iter().fold(0.0, |m, &v| if v > m { v } else { m });
+    // Below this there is no reciprocal; such values are lost in any sum.
+    if largest < 1e-30 {
+        return 0.0;
+    }
+    let inverse = STEPS / largest;
+    for (i, four) in products.as_chunks::<4>().0.iter().enumerate() {
+        let (mut high, mut low) = (0, 0);
+        for (k, &product) in four.iter().enumerate() {
+            // A negative weight, which the caller does not give, counts as 0.
+            let positive = if product > 0.0 { product * inverse } else { 0.0 };
+            let code = (positive + ROUND).to_bits();
+            high |= (code >> 7 & 127) << (8 * k);
+            low |= (code & 127) << (8 * k);
+        }
+        weights.high[i] = high;
+        weights.low[i] = low;
+    }
+    largest * (1.0 / STEPS)
+}
+
+/// Where the sums of a column go.
+struct Out<'a> {
+    plan: &'a Plan,
+    /// First code byte of the column.
+    column: usize,
+    acc: &'a mut [f32],
+    factor: f32,
+}
+
+impl Out<'_> {
+    /// Adds the sums of one field; lanes beyond `POSITIONS` are further tokens.
+    #[inline(always)]
+    fn add<const POSITIONS: usize>(&mut self, field: usize, high: [i32; 16], low: [i32; 16]) {
+        let mut sums = [0.0; POSITIONS];
+        for (p, sum) in sums.iter_mut().enumerate() {
+            let mut total = 0;
+            for lane in (p..16).step_by(POSITIONS) {
+                total += high[lane] * 128 + low[lane];
+            }
+            *sum = total as f32 * self.factor;
+        }
+        let first = self.plan.coordinate(self.column, field);
+        let stride = if self.plan.split_nibbles { 1 } else { self.plan.fields() };
+        let Some(acc) = self.acc.get_mut(first..) else { return };
+        for (acc, sum) in acc.iter_mut().step_by(stride).zip(sums) {
+            *acc += sum;
+        }
+    }
+}
+
+/// Weights of a line's tokens, each repeated over its positions.
+#[inline(always)]
+fn load_weights<I: Machine, const POSITIONS: usize>(isa: I, dwords: &[u32]) -> I::Line {
+    if POSITIONS == 16 {
+        isa.splat_weights(dwords[0])
+    } else {
+        isa.weights(&core::array::from_fn(|i| dwords[i / POSITIONS]))
+    }
+}
+
+/// Sums one column over the tokens of its lines.
+#[inline(always)]
+fn sum_column<'a, I: Machine, const BITS: usize, const POSITIONS: usize>(
+    isa: I,
+    lines: &[Line],
+    table: I::Table,
+    weights: &Weights,
+    first: usize,
+    next: &mut impl Iterator<Item = &'a Line>,
+    out: &mut Out<'_>,
+) {
+    let dwords = const { 16 / POSITIONS };
+    let (high, low) = (&weights.high[first * dwords..], &weights.low[first * dwords..]);
+    // Sums the given fields over all lines; `$lines` lines a step.
+    macro_rules! fields {
+        ($depth:literal, |$line:ident| [$($field:literal: $levels:expr),*]) => {{
+            const COUNT: usize = [$($field),*].len();
+            let mut sums = [[isa.zero(); 2]; COUNT];
+            let groups = lines.as_chunks::<$depth>().0.iter();
+            for (($line, high), low) in groups.zip(high.chunks_exact(dwords)).zip(low.chunks_exact(dwords)) {
+                for _ in 0..$depth {
+                    if let Some(line) = next.next() {
+                        isa.prefetch(line);
+                    }
+                }
+                let $line: [I::Line; $depth] = core::array::from_fn(|k| isa.line(&$line[k]));
+                let (high, low) = (load_weights::<I, POSITIONS>(isa, high), load_weights::<I, POSITIONS>(isa, low));
+                let mut at = 0;
+                $(
+                    let levels = $levels;
+                    sums[at][0] = isa.value_dot(sums[at][0], levels, high);
+                    sums[at][1] = isa.value_dot(sums[at][1], levels, low);
+                    at += 1;
+                )*
+                debug_assert_eq!(at, COUNT);
+            }
+            for (field, [high, low]) in [$($field),*].into_iter().zip(sums) {
+                out.add::<POSITIONS>(field, isa.lanes(high), isa.lanes(low));
+            }
+        }};
+    }
+    match BITS {
+        8 => fields!(1, |line| [0: line[0]]),
+        4 => fields!(1, |line| [0: isa.level::<4, 0>(line[0], table), 1: isa.level::<4, 1>(line[0], table)]),
+        2 if I::FIELDS >= 4 => fields!(1, |line| [
+            0: isa.level::<2, 0>(line[0], table),
+            1: isa.level::<2, 1>(line[0], table),
+            2: isa.level::<2, 2>(line[0], table),
+            3: isa.level::<2, 3>(line[0], table)
+        ]),
+        2 => {
+            fields!(1, |line| [0: isa.level::<2, 0>(line[0], table), 1: isa.level::<2, 1>(line[0], table)]);
+            fields!(1, |line| [2: isa.level::<2, 2>(line[0], table), 3: isa.level::<2, 3>(line[0], table)]);
+        }
+        1 if I::FIELDS >= 8 => fields!(1, |line| [
+            0: isa.level::<1, 0>(line[0], table),
+            1: isa.level::<1, 1>(line[0], table),
+            2: isa.level::<1, 2>(line[0], table),
+            3: isa.level::<1, 3>(line[0], table),
+            4: isa.level::<1, 4>(line[0], table),
+            5: isa.level::<1, 5>(line[0], table),
+            6: isa.level::<1, 6>(line[0], table),
+            7: isa.level::<1, 7>(line[0], table)
+        ]),
+        1 => {
+            fields!(1, |line| [0: isa.level::<1, 0>(line[0], table), 1: isa.level::<1, 1>(line[0], table)]);
+            fields!(1, |line| [2: isa.level::<1, 2>(line[0], table), 3: isa.level::<1, 3>(line[0], table)]);
+            fields!(1, |line| [4: isa.level::<1, 4>(line[0], table), 5: isa.level::<1, 5>(line[0], table)]);
+            fields!(1, |line| [6: isa.level::<1, 6>(line[0], table), 7: isa.level::<1, 7>(line[0], table)]);
+        }
+        _ if I::FIELDS >= 8 => fields!(3, |line| [
+            0: isa.level3::<0>(line, table),
+            1: isa.level3::<1>(line, table),
+            2: isa.level3::<2>(line, table),
+            3: isa.level3::<3>(line, table),
+            4: isa.level3::<4>(line, table),
+            5: isa.level3::<5>(line, table),
+            6: isa.level3::<6>(line, table),
+            7: isa.level3::<7>(line, table)
+        ]),
+        _ => {
+            fields!(3, |line| [0: isa.level3::<0>(line, table), 1: isa.level3::<1>(line, table)]);
+            fields!(3, |line| [2: isa.level3::<2>(line, table), 3: isa.level3::<3>(line, table)]);
+            fields!(3, |line| [4: isa.level3::<4>(line, table), 5: isa.level3::<5>(line, table)]);
+            fields!(3, |line| [6: isa.level3::<6>(line, table), 7: isa.level3::<7>(line, table)]);
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! AVX2: a line is two registers, four products of bytes three instructions.
+//!
+//! `vpmaddubsw` adds two products of an unsigned and a signed byte with saturation, so the operands
+//! must be bounded. Keys: |q| <= 127 times a level whose sign is adjusted by `vpsignb`, at most
+//! 127, so a pair is at most 2 * 127 * 127 < 2^15. Values: weights below 128, the same bound.
+
+use super::avx2::{Avx2, V, avx2};
+use crate::lines::Machine;
+use crate::page::Line;
+use core::arch::x86_64::*;
+use half::f16;
+use tqkv_core::lanes::Isa;
+
+/// Adds products of unsigned and signed bytes four at a time; bounds as above.
+#[inline(always)]
+fn dot(sum: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i {
+    avx2!({
+        let pairs = _mm256_maddubs_epi16(unsigned, signed);
+        _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+    })
+}
+
+#[inline(always)]
+fn look_up(code: __m256i, mask: i8, table: __m256i) -> __m256i {
+    avx2!(_mm256_shuffle_epi8(table, _mm256_and_si256(code, _mm256_set1_epi8(mask))))
+}
+
+#[inline(always)]
+fn shift<const BITS: usize, const FIELD: usize>(v: __m256i) -> __m256i {
+    avx2!(_mm256_srl_epi16(v, _mm_cvtsi32_si128((BITS * FIELD) as i32)))
+}
+
+/// Levels of 3-bit code `FIELD`; codes 6 and 7 have two bits in one register, the third in another.
+#[inline(always)]
+fn look_up3<const FIELD: usize>([a, b, c]: [__m256i; 3], table: __m256i) -> __m256i {
+    avx2!({
+        let code = match FIELD {
+            0 => a,
+            1 => _mm256_srli_epi16::<3>(a),
+            2 => b,
+            3 => _mm256_srli_epi16::<3>(b),
+            4 => c,
+            5 => _mm256_srli_epi16::<3>(c),
+            _ => {
+                let (low, high) =
+                    if FIELD == 6 { (a, _mm256_srli_epi16::<4>(c)) } else { (b, _mm256_srli_epi16::<5>(c)) };
+                let low = _mm256_and_si256(_mm256_srli_epi16::<6>(low), _mm256_set1_epi8(3));
+                let high = _mm256_and_si256(high, _mm256_set1_epi8(4));
+                return _mm256_shuffle_epi8(table, _mm256_or_si256(low, high));
+            }
+        };
+        look_up(code, 7, table)
+    })
+}
+
+impl Machine for Avx2 {
+    type Line = [__m256i; 2];
+    type Sum = [__m256i; 2];
+    type Table = __m256i;
+
+    const HEADS: usize = 2;
+    const FIELDS: usize = 2;
+    const KEY_BIAS: i32 = 0;
+
+    #[inline(always)]
+    fn line(self, line: &Line) -> [__m256i; 2] {
+        let p: *const __m256i = line.0.as_ptr().cast();
+        avx2!([_mm256_load_si256(p), _mm256_load_si256(p.add(1))])
+    }
+
+    #[inline(always)]
+    fn prefetch(self, line: &Line) {
+        avx2!(_mm_prefetch::<_MM_HINT_T0>(line.0.as_ptr().cast()));
+    }
+
+    #[inline(always)]
+    fn value_table(self, levels: &[i8; 16]) -> __m256i {
+        avx2!(_mm256_broadcastsi128_si256(_mm_loadu_si128(levels.as_ptr().cast())))
+    }
+
+    #[inline(always)]
+    fn key_table(self, levels: &[i8; 16]) -> __m256i {
+        self.value_table(levels)
+    }
+
+    #[inline(always)]
+    fn level<const BITS: usize, const FIELD: usize>(
+        self,
+        line: [__m256i; 2],
+        table: __m256i,
+    ) -> [__m256i; 2] {
+        let [a, b] = line;
+        let [a, b] = if FIELD == 0 { line } else { [shift::<BITS, FIELD>(a), shift::<BITS, FIELD>(b)] };
+        let mask = (1 << BITS) - 1;
+        [look_up(a, mask, table), look_up(b, mask, table)]
+    }
+
+    #[inline(always)]
+    fn level3<const FIELD: usize>(self, lines: [[__m256i; 2]; 3], table: __m256i) -> [__m256i; 2] {
+        let [[a, d], [b, e], [c, f]] = lines;
+        [look_up3::<FIELD>([a, b, c], table), look_up3::<FIELD>([d, e, f], table)]
+    }
+
+    #[inline(always)]
+    fn key_bytes(self, line: [__m256i; 2]) -> [__m256i; 2] {
+        line
+    }
+
+    #[inline(always)]
+    fn zero(self) -> [__m256i; 2] {
+        [avx2!(_mm256_setzero_si256()); 2]
+    }
+
+    #[inline(always)]
+    fn add(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        avx2!([_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])])
+    }
+
+    #[inline(always)]
+    fn key_dot(self, sum: [__m256i; 2], levels: [__m256i; 2], query: u32) -> [__m256i; 2] {
+        avx2!({
+            let query = _mm256_set1_epi32(query as i32);
+            let size = _mm256_abs_epi8(query);
+            [
+                dot(sum[0], size, _mm256_sign_epi8(levels[0], query)),
+                dot(sum[1], size, _mm256_sign_epi8(levels[1], query)),
+            ]
+        })
+    }
+
+    #[inline(always)]
+    fn weights(self, weights: &[u32; 16]) -> [__m256i; 2] {
+        let p: *const __m256i = weights.as_ptr().cast();
+        avx2!([_mm256_loadu_si256(p), _mm256_loadu_si256(p.add(1))])
+    }
+
+    #[inline(always)]
+    fn splat_weights(self, weights: u32) -> [__m256i; 2] {
+        [avx2!(_mm256_set1_epi32(weights as i32)); 2]
+    }
+
+    #[inline(always)]
+    fn value_dot(self, sum: [__m256i; 2], levels: [__m256i; 2], weights: [__m256i; 2]) -> [__m256i; 2] {
+        [dot(sum[0], weights[0], levels[0]), dot(sum[1], weights[1], levels[1])]
+    }
+
+    #[inline(always)]
+    fn lanes(self, sum: [__m256i; 2]) -> [i32; 16] {
+        let mut out = [0; 16];
+        let p: *mut __m256i = out.as_mut_ptr().cast();
+        avx2!({
+            _mm256_storeu_si256(p, sum[0]);
+            _mm256_storeu_si256(p.add(1), sum[1]);
+        });
+        out
+    }
+
+    #[inline(always)]
+    fn widen16(self, halves: &[u16; 16]) -> [f32; 16] {
+        let mut out = [0.0; 16];
+        let p: *const __m128i = halves.as_ptr().cast();
+        avx2!({
+            _mm256_storeu_ps(out.as_mut_ptr(), _mm256_cvtph_ps(_mm_loadu_si128(p)));
+            _mm256_storeu_ps(out.as_mut_ptr().add(8), _mm256_cvtph_ps(_mm_loadu_si128(p.add(1))));
+        });
+        out
+    }
+
+    #[inline(always)]
+    fn load_halves(self, halves: &[u16; 32]) -> V {
+        let p: *const __m128i = halves.as_ptr().cast();
+        avx2!(V::from_registers([
+            _mm256_cvtph_ps(_mm_loadu_si128(p)),
+            _mm256_cvtph_ps(_mm_loadu_si128(p.add(1))),
+            _mm256_cvtph_ps(_mm_loadu_si128(p.add(2))),
+            _mm256_cvtph_ps(_mm_loadu_si128(p.add(3)))
+        ]))
+    }
+
+    #[inline(always)]
+    fn fma(self, acc: V, a: V, b: V) -> V {
+        let (s, a, b) = (acc.registers(), a.registers(), b.registers());
+        avx2!(V::from_registers([
+            _mm256_fmadd_ps(a[0], b[0], s[0]),
+            _mm256_fmadd_ps(a[1], b[1], s[1]),
+            _mm256_fmadd_ps(a[2], b[2], s[2]),
+            _mm256_fmadd_ps(a[3], b[3], s[3])
+        ]))
+    }
+
+    #[inline(always)]
+    fn sum4(self, v: [V; 4]) -> [f32; 4] {
+        avx2!({
+            let join = |v: V| {
+                let [a, b, c, d] = v.registers();
+                _mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d))
+            };
+            let ab = _mm256_hadd_ps(join(v[0]), join(v[1]));
+            let cd = _mm256_hadd_ps(join(v[2]), join(v[3]));
+            let all = _mm256_hadd_ps(ab, cd);
+            let mut out = [0.0; 4];
+            let four = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps::<1>(all));
+            _mm_storeu_ps(out.as_mut_ptr(), four);
+            out
+        })
+    }
+
+    #[inline(always)]
+    fn q4_0_dot(self, row: &[[u8; 18]], query: &[[u8; 34]]) -> f32 {
+        q4_0_dot(
+            row,
+            query,
+            #[inline(always)]
+            |codes, query| {
+                avx2!({
+                    let signed = _mm256_sub_epi8(codes, _mm256_set1_epi8(8));
+                    let size = _mm256_abs_epi8(signed);
+                    dot(_mm256_setzero_si256(), size, _mm256_sign_epi8(query, signed))
+                })
+            },
+        )
+    }
+}
+
+/// ggml's dot product of `q4_0` and `q8_0` runs; `multiply` takes 32 codes (0 to 15) and 32
+/// signed query bytes to eight partial dot products of code - 8.
+#[inline(always)]
+pub(super) fn q4_0_dot(
+    row: &[[u8; 18]],
+    query: &[[u8; 34]],
+    multiply: impl Fn(__m256i, __m256i) -> __m256i,
+) -> f32 {
+    avx2!({
+        // Only called inside functions that have at least AVX2.
+        let isa = Avx2::assume_supported();
+        let mut sum = _mm256_setzero_ps();
+        for (a, b) in row.iter().zip(query) {
+            let nibbles = _mm_loadu_si128(a.as_ptr().add(2).cast());
+            let both = _mm256_set_m128i(_mm_srli_epi16::<4>(nibbles), nibbles);
+            let codes = _mm256_and_si256(both, _mm256_set1_epi8(15));
+            let query = _mm256_loadu_si256(b.as_ptr().add(2).cast());
+            let scale = isa.from_half(f16::from_le_bytes([a[0], a[1]]))
+                * isa.from_half(f16::from_le_bytes([b[0], b[1]]));
+            let dots = _mm256_cvtepi32_ps(multiply(codes, query));
+            sum = _mm256_fmadd_ps(dots, _mm256_set1_ps(scale), sum);
+        }
+        let four = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+    })
+}

@@ -1,0 +1,196 @@
+//! AVX-512: a line is one register, four products of bytes one `vpdpbusd`.
+//!
+//! `vpermb` reads six bits of an index, so the level table is repeated to 64 entries and codes are
+//! shifted into place without masking: the bits above a code choose between equal entries.
+//! `vpdpbusd` wants one unsigned operand: keys' levels carry a bias of 128, which is taken off
+//! once for each query; weights of values are unsigned anyway.
+
+use super::avx512::{Avx512, V, avx512};
+use crate::lines::Machine;
+use crate::page::Line;
+use core::arch::x86_64::*;
+
+#[inline(always)]
+fn repeated(levels: &[i8; 16], flip: u8) -> __m512i {
+    let mut table = [0u8; 64];
+    for (i, entry) in table.iter_mut().enumerate() {
+        *entry = levels[i % 16] as u8 ^ flip;
+    }
+    avx512!(_mm512_loadu_si512(table.as_ptr().cast()))
+}
+
+impl Machine for Avx512 {
+    type Line = __m512i;
+    type Sum = __m512i;
+    type Table = __m512i;
+
+    const HEADS: usize = 8;
+    const FIELDS: usize = 8;
+    const KEY_BIAS: i32 = 128;
+
+    #[inline(always)]
+    fn line(self, line: &Line) -> __m512i {
+        avx512!(_mm512_load_si512(line.0.as_ptr().cast()))
+    }
+
+    #[inline(always)]
+    fn prefetch(self, line: &Line) {
+        avx512!(_mm_prefetch::<_MM_HINT_T0>(line.0.as_ptr().cast()));
+    }
+
+    #[inline(always)]
+    fn value_table(self, levels: &[i8; 16]) -> __m512i {
+        repeated(levels, 0)
+    }
+
+    #[inline(always)]
+    fn key_table(self, levels: &[i8; 16]) -> __m512i {
+        repeated(levels, 0x80)
+    }
+
+    #[inline(always)]
+    fn level<const BITS: usize, const FIELD: usize>(self, line: __m512i, table: __m512i) -> __m512i {
+        avx512!({
+            let code = if FIELD == 0 {
+                line
+            } else {
+                _mm512_srl_epi16(line, _mm_cvtsi32_si128((BITS * FIELD) as i32))
+            };
+            _mm512_permutexvar_epi8(code, table)
+        })
+    }
+
+    #[inline(always)]
+    fn level3<const FIELD: usize>(self, lines: [__m512i; 3], table: __m512i) -> __m512i {
+        let [a, b, c] = lines;
+        avx512!({
+            // Bits 0 and 1 from the first operand, the others from the second.
+            let low = _mm512_set1_epi8(3);
+            let code = match FIELD {
+                0 => a,
+                1 => _mm512_srli_epi16::<3>(a),
+                2 => b,
+                3 => _mm512_srli_epi16::<3>(b),
+                4 => c,
+                5 => _mm512_srli_epi16::<3>(c),
+                6 => _mm512_ternarylogic_epi32::<0xca>(
+                    low,
+                    _mm512_srli_epi16::<6>(a),
+                    _mm512_srli_epi16::<4>(c),
+                ),
+                _ => _mm512_ternarylogic_epi32::<0xca>(
+                    low,
+                    _mm512_srli_epi16::<6>(b),
+                    _mm512_srli_epi16::<5>(c),
+                ),
+            };
+            _mm512_permutexvar_epi8(code, table)
+        })
+    }
+
+    #[inline(always)]
+    fn key_bytes(self, line: __m512i) -> __m512i {
+        avx512!(_mm512_xor_si512(line, _mm512_set1_epi8(-128)))
+    }
+
+    #[inline(always)]
+    fn zero(self) -> __m512i {
+        avx512!(_mm512_setzero_si512())
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m512i, b: __m512i) -> __m512i {
+        avx512!(_mm512_add_epi32(a, b))
+    }
+
+    #[inline(always)]
+    fn key_dot(self, sum: __m512i, levels: __m512i, query: u32) -> __m512i {
+        avx512!(_mm512_dpbusd_epi32(sum, levels, _mm512_set1_epi32(query as i32)))
+    }
+
+    #[inline(always)]
+    fn weights(self, weights: &[u32; 16]) -> __m512i {
+        avx512!(_mm512_loadu_si512(weights.as_ptr().cast()))
+    }
+
+    #[inline(always)]
+    fn splat_weights(self, weights: u32) -> __m512i {
+        avx512!(_mm512_set1_epi32(weights as i32))
+    }
+
+    #[inline(always)]
+    fn value_dot(self, sum: __m512i, levels: __m512i, weights: __m512i) -> __m512i {
+        avx512!(_mm512_dpbusd_epi32(sum, weights, levels))
+    }
+
+    #[inline(always)]
+    fn lanes(self, sum: __m512i) -> [i32; 16] {
+        let mut out = [0; 16];
+        avx512!(_mm512_storeu_si512(out.as_mut_ptr().cast(), sum));
+        out
+    }
+
+    #[inline(always)]
+    fn widen16(self, halves: &[u16; 16]) -> [f32; 16] {
+        let mut out = [0.0; 16];
+        avx512!({
+            let halves = _mm256_loadu_si256(halves.as_ptr().cast());
+            _mm512_storeu_ps(out.as_mut_ptr(), _mm512_cvtph_ps(halves));
+        });
+        out
+    }
+
+    #[inline(always)]
+    fn load_halves(self, halves: &[u16; 32]) -> V {
+        let p: *const __m256i = halves.as_ptr().cast();
+        avx512!(V::from_registers([
+            _mm512_cvtph_ps(_mm256_loadu_si256(p)),
+            _mm512_cvtph_ps(_mm256_loadu_si256(p.add(1)))
+        ]))
+    }
+
+    #[inline(always)]
+    fn fma(self, acc: V, a: V, b: V) -> V {
+        let ([s, t], [a, c], [b, d]) = (acc.registers(), a.registers(), b.registers());
+        avx512!(V::from_registers([_mm512_fmadd_ps(a, b, s), _mm512_fmadd_ps(c, d, t)]))
+    }
+
+    #[inline(always)]
+    fn sum4(self, v: [V; 4]) -> [f32; 4] {
+        avx512!({
+            let join = |v: V| _mm512_add_ps(v.registers()[0], v.registers()[1]);
+            let (a, b, c, d) = (join(v[0]), join(v[1]), join(v[2]), join(v[3]));
+            let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+            let cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+            let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+            let all = _mm512_add_ps(
+                _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)),
+                _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)),
+            );
+            let eight = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps::<1>(all));
+            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let mut out = [0.0; 4];
+            _mm_storeu_ps(out.as_mut_ptr(), four);
+            out
+        })
+    }
+
+    #[inline(always)]
+    fn q4_0_dot(self, row: &[[u8; 18]], query: &[[u8; 34]]) -> f32 {
+        super::avx2_lines::q4_0_dot(
+            row,
+            query,
+            #[inline(always)]
+            |codes, query| {
+                // Biased codes are unsigned; 8 times the query's sum comes off by a second product.
+                avx512!({
+                    let dot = _mm256_dpbusd_epi32(_mm256_setzero_si256(), codes, query);
+                    _mm256_sub_epi32(
+                        dot,
+                        _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(8), query),
+                    )
+                })
+            },
+        )
+    }
+}

@@ -1,0 +1,396 @@
+//! Page kernels: blocks come back as written, logits and sums are the portable ones to the bit,
+//! and close to the exact ones in f32. One body over levels, codecs, head dims, fills, heads.
+
+mod common;
+
+use common::{Random, assert_bits, levels};
+use tqkv_core::{AnyCodec, CodecId, Family, HEAD_DIMS, Options};
+use tqkv_simd::page::{
+    Attention, EXP_ERROR, HalfPages, KeyPages, Line, MAX_HEADS, Queries, ValuePages, attend, exp, merge,
+};
+use tqkv_simd::{Level, codec};
+
+const SLOTS: usize = 64;
+const TILE: usize = 16;
+
+/// Ranges of slots: empty, one, around a tile, starting inside one, whole page.
+const RANGES: [(usize, usize); 9] =
+    [(0, 0), (0, 1), (0, TILE - 1), (0, TILE), (0, TILE + 1), (5, 6), (TILE - 1, 33), (17, 31), (0, SLOTS)];
+
+/// Every codec with page kernels, at every head dim.
+fn codecs() -> Vec<AnyCodec> {
+    let mut all = Vec::new();
+    for dim in HEAD_DIMS {
+        for &id in CodecId::ALL {
+            if let Ok(codec) = AnyCodec::new(id, dim, Options::DEFAULT)
+                && KeyPages::new(&codec, SLOTS).is_some()
+            {
+                all.push(codec);
+            }
+        }
+    }
+    all
+}
+
+/// A full page of blocks.
+fn blocks(codec: &AnyCodec, random: &mut Random) -> Vec<u8> {
+    let mut blocks = vec![0; SLOTS * codec.block_bytes()];
+    codec::encode(Level::fastest(), codec, &random.normals(SLOTS * codec.dim()), &mut blocks).unwrap();
+    blocks
+}
+
+const GUARD: Line = Line([0xa5; 64]);
+
+/// The page that `write` makes of blocks, with a guard line behind it.
+fn page(
+    lines: usize,
+    codec: &AnyCodec,
+    blocks: &[u8],
+    write: impl Fn(&mut [Line], usize, &[u8]),
+) -> Vec<Line> {
+    let mut page = vec![Line::ZERO; lines];
+    page.push(GUARD);
+    for (slot, block) in blocks.chunks_exact(codec.block_bytes()).enumerate() {
+        write(&mut page, slot, block);
+    }
+    assert_eq!(page[lines], GUARD, "writing stays inside of the page");
+    page
+}
+
+fn keys(codec: &AnyCodec, blocks: &[u8]) -> (KeyPages, Vec<Line>) {
+    let pages = KeyPages::new(codec, SLOTS).unwrap();
+    (pages, page(pages.lines(), codec, blocks, |page, slot, block| pages.write(page, slot, block)))
+}
+
+fn values(codec: &AnyCodec, blocks: &[u8]) -> (ValuePages, Vec<Line>) {
+    let pages = ValuePages::new(codec, SLOTS).unwrap();
+    (pages, page(pages.lines(), codec, blocks, |page, slot, block| pages.write(page, slot, block)))
+}
+
+/// Runs `f` on the middle of a buffer and sees to it that the ends stay.
+fn guarded(len: usize, fill: f32, f: impl FnOnce(&mut [f32])) -> Vec<f32> {
+    let mut buffer = vec![f32::MAX; len + 32];
+    buffer[16..16 + len].fill(fill);
+    f(&mut buffer[16..16 + len]);
+    assert!(buffer[..16].iter().chain(&buffer[16 + len..]).all(|&v| v == f32::MAX), "guards are untouched");
+    buffer[16..16 + len].to_vec()
+}
+
+#[test]
+fn blocks_come_back_as_written_in_any_order() {
+    for codec in codecs() {
+        let blocks = blocks(&codec, &mut Random(1));
+        let (keys, mut key_page) = keys(&codec, &blocks);
+        let (values, mut value_page) = values(&codec, &blocks);
+        let what = format!("{} dim {}", codec.id().name(), codec.dim());
+        let mut block = vec![0; codec.block_bytes()];
+        let all: Vec<&[u8]> = blocks.chunks_exact(codec.block_bytes()).collect();
+        for (slot, want) in all.iter().enumerate() {
+            keys.read(&key_page, slot, &mut block);
+            assert_eq!(&block, want, "key {slot}, {what}");
+            values.read(&value_page, slot, &mut block);
+            assert_eq!(&block, want, "value {slot}, {what}");
+        }
+        // Writing over one slot, as after a truncation, leaves the others.
+        let junk: Vec<u8> = (0..codec.block_bytes()).map(|i| (i * 37 + 11) as u8).collect();
+        keys.write(&mut key_page, 18, &junk);
+        values.write(&mut value_page, 18, &junk);
+        for (slot, want) in [(17, all[17]), (18, &junk[..]), (19, all[19])] {
+            keys.read(&key_page, slot, &mut block);
+            assert_eq!(&block, want, "key {slot}, {what}");
+            values.read(&value_page, slot, &mut block);
+            assert_eq!(&block, want, "value {slot}, {what}");
+        }
+    }
+}
+
+#[test]
+fn logits_are_the_portable_ones() {
+    let levels = levels();
+    for codec in codecs() {
+        let (dim, mut random) = (codec.dim(), Random(2));
+        let (pages, page) = keys(&codec, &blocks(&codec, &mut random));
+        for heads in [1, 2, 3, 5, MAX_HEADS] {
+            if heads > 1 && dim > 256 {
+                continue;
+            }
+            let mut rotated = vec![0.0; heads * dim];
+            codec::rotate_queries(Level::Portable, &codec, &random.normals(heads * dim), &mut rotated);
+            let run = |level: Level, from: usize, to: usize| {
+                let mut queries = Queries::EMPTY;
+                queries.set(level, &pages, &rotated);
+                guarded(heads * (to - from), 0.5, |out| {
+                    pages.scores(level, &page, from, &queries, &page, out)
+                })
+            };
+            for (from, to) in RANGES {
+                let expected = run(Level::Portable, from, to);
+                for &level in &levels {
+                    let name = level.name().name();
+                    let what = format!("{name} {} dim {dim}, {heads} heads, {from}..{to}", codec.id().name());
+                    assert_bits(&run(level, from, to), &expected, &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn weighted_sums_are_the_portable_ones() {
+    let levels = levels();
+    for codec in codecs() {
+        let (dim, mut random) = (codec.dim(), Random(3));
+        let (pages, page) = values(&codec, &blocks(&codec, &mut random));
+        for heads in [1, 3] {
+            for (from, to) in RANGES {
+                let weights: Vec<f32> =
+                    random.normals(heads * (to - from)).iter().map(|x| (3.0 * x).exp()).collect();
+                let run = |level: Level| {
+                    guarded(heads * dim, 0.25, |acc| {
+                        pages.accumulate(level, &page, from, &weights, &page, acc)
+                    })
+                };
+                let expected = run(Level::Portable);
+                for &level in &levels {
+                    let name = level.name().name();
+                    let what = format!("{name} {} dim {dim}, {heads} heads, {from}..{to}", codec.id().name());
+                    assert_bits(&run(level), &expected, &what);
+                }
+            }
+        }
+    }
+}
+
+/// Root mean square of the differences over that of `b`.
+fn relative_rms(a: &[f32], b: &[f32]) -> f64 {
+    let square = |v: f32| f64::from(v) * f64::from(v);
+    let error: f64 = a.iter().zip(b).map(|(x, y)| square(x - y)).sum();
+    (error / b.iter().map(|&y| square(y)).sum::<f64>()).sqrt()
+}
+
+/// The int8 query and levels cost at most 1 % of the logits' spread, the 14-bit weights and int8
+/// levels of values at most 1 % of the output: against the exact levels in f32.
+#[test]
+fn integer_arithmetic_costs_at_most_one_percent() {
+    let level = Level::fastest();
+    for codec in codecs() {
+        let (dim, mut random) = (codec.dim(), Random(4));
+        if dim < 64 {
+            continue;
+        }
+        let blocks = blocks(&codec, &mut random);
+        let (keys, key_page) = keys(&codec, &blocks);
+        let (values, value_page) = values(&codec, &blocks);
+        let (mut fast, mut exact) = (Vec::new(), Vec::new());
+        let (mut sums, mut exact_sums) = (Vec::new(), Vec::new());
+        for _ in 0..16 {
+            let mut rotated = vec![0.0; dim];
+            codec::rotate_queries(level, &codec, &random.normals(dim), &mut rotated);
+            let mut queries = Queries::EMPTY;
+            queries.set(level, &keys, &rotated);
+            let (mut a, mut b) = (vec![0.0; SLOTS], vec![0.0; SLOTS]);
+            keys.scores(level, &key_page, 0, &queries, &[], &mut a);
+            codec.scores(&rotated, &blocks, &mut b);
+            fast.extend(a);
+            exact.extend(b);
+            let weights: Vec<f32> = random.normals(SLOTS).iter().map(|x| x.exp()).collect();
+            let (mut a, mut b) = (vec![0.0; dim], vec![0.0; dim]);
+            values.accumulate(level, &value_page, 0, &weights, &[], &mut a);
+            codec.accumulate(&weights, &blocks, &mut b);
+            sums.extend(a);
+            exact_sums.extend(b);
+        }
+        let what = format!("{} dim {dim}", codec.id().name());
+        let (logits, sums) = (relative_rms(&fast, &exact), relative_rms(&sums, &exact_sums));
+        if dim == 128 {
+            println!("{what}: logits {logits:.2e}, sums {sums:.2e}");
+        }
+        assert!(logits <= 0.01, "{what}: logits {logits}");
+        assert!(sums <= 0.01, "{what}: sums {sums}");
+    }
+}
+
+#[test]
+fn degenerate_queries_weights_and_blocks_do_no_harm() {
+    let codec = AnyCodec::new(CodecId::S3, 80, Options::DEFAULT).unwrap();
+    let zeros = vec![0; SLOTS * codec.block_bytes()];
+    let junk: Vec<u8> = (0..zeros.len()).map(|i| (i * 7919) as u8).collect();
+    for level in Level::available() {
+        for blocks in [&zeros, &junk] {
+            let (keys, key_page) = keys(&codec, blocks);
+            let (values, value_page) = values(&codec, blocks);
+            for q in [0.0, -0.0, 1e-40, f32::MIN_POSITIVE, 1e38, f32::INFINITY, f32::NAN] {
+                let mut queries = Queries::EMPTY;
+                queries.set(level, &keys, &[q; 80]);
+                let mut out = [0.0; SLOTS];
+                keys.scores(level, &key_page, 0, &queries, &[], &mut out);
+                let mut acc = [0.0; 80];
+                values.accumulate(level, &value_page, 0, &[q; SLOTS], &[], &mut acc);
+                if q == 0.0 {
+                    assert_eq!((out, acc), ([0.0; SLOTS], [0.0; 80]));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_exponential_is_as_close_as_it_says() {
+    let mut worst = 0.0f64;
+    for i in 0..2_000_000 {
+        let x = -87.0 + i as f32 * (175.0 / 2_000_000.0);
+        let exact = f64::from(x).exp();
+        worst = worst.max((f64::from(exp(x)) / exact - 1.0).abs());
+    }
+    println!("largest relative error {worst:.3e}");
+    assert!(worst < f64::from(EXP_ERROR), "{worst}");
+    assert_eq!((exp(0.0), exp(-0.0), exp(-88.0), exp(f32::NEG_INFINITY)), (1.0, 1.0, 0.0, 0.0));
+}
+
+/// Attention in f64 over decoded vectors.
+fn exact_attention(codec: &AnyCodec, q: &[f32], k: &[u8], v: &[u8], len: usize, scale: f32) -> Vec<f32> {
+    let dim = codec.dim();
+    let row = |blocks: &[u8], i: usize| {
+        let mut x = vec![0.0; dim];
+        codec.decode(&blocks[i * codec.block_bytes()..][..codec.block_bytes()], &mut x).unwrap();
+        x
+    };
+    let logits: Vec<f64> = (0..len)
+        .map(|i| row(k, i).iter().zip(q).map(|(a, b)| f64::from(a * b)).sum::<f64>() * f64::from(scale))
+        .collect();
+    let max = logits.iter().copied().fold(f64::MIN, f64::max);
+    let total: f64 = logits.iter().map(|l| (l - max).exp()).sum();
+    let mut out = vec![0.0f64; dim];
+    for (i, logit) in logits.iter().enumerate() {
+        for (sum, x) in out.iter_mut().zip(row(v, i)) {
+            *sum += (logit - max).exp() / total * f64::from(x);
+        }
+    }
+    out.iter().map(|&x| x as f32).collect()
+}
+
+#[test]
+fn attention_over_pages_is_the_softmax_and_splits_anywhere() {
+    let levels = levels();
+    for id in [CodecId::S4, CodecId::S3, CodecId::S2, CodecId::I8, CodecId::Q8_0R, CodecId::N4] {
+        for dim in [64, 80, 128, 256] {
+            let Ok(codec) = AnyCodec::new(id, dim, Options::DEFAULT) else { continue };
+            let mut random = Random(5);
+            let (k, v) = (blocks(&codec, &mut random), blocks(&codec, &mut random));
+            let ((keys, key_page), (values, value_page)) = (keys(&codec, &k), values(&codec, &v));
+            let (heads, scale) = (3, 1.0 / (dim as f32).sqrt());
+            let q: Vec<f32> = random.normals(heads * dim).iter().map(|x| 2.0 * x).collect();
+            let run = |level: Level, len: usize, split: bool| {
+                let mut rotated = vec![0.0; heads * dim];
+                codec::rotate_queries(level, &codec, &q, &mut rotated);
+                let mut queries = Queries::EMPTY;
+                queries.set(level, &keys, &rotated);
+                let once = |state: &mut [Attention], acc: &mut [f32], len| {
+                    let (k, v) = ((&keys, &key_page[..]), (&values, &value_page[..]));
+                    attend(level, k, v, len, &queries, scale, &[], state, acc);
+                };
+                let (mut state, mut acc) = (vec![Attention::EMPTY; heads], vec![0.0; heads * dim]);
+                once(&mut state, &mut acc, len);
+                if split {
+                    // The same page seen again counts twice: the average stays.
+                    let (mut other, mut other_acc) = (vec![Attention::EMPTY; heads], vec![0.0; heads * dim]);
+                    once(&mut other, &mut other_acc, len);
+                    for h in 0..heads {
+                        let at = h * dim..(h + 1) * dim;
+                        merge(&mut state[h], &mut acc[at.clone()], &other[h], &other_acc[at]);
+                    }
+                }
+                for (state, acc) in state.iter().zip(acc.chunks_exact_mut(dim)) {
+                    acc.iter_mut().for_each(|x| *x /= state.sum);
+                }
+                codec::unrotate(level, &codec, &mut acc);
+                acc
+            };
+            for len in [1, TILE + 1, SLOTS] {
+                let what = format!("{} dim {dim}, {len} tokens", id.name());
+                let portable = run(Level::Portable, len, false);
+                for &level in &levels {
+                    assert_bits(&run(level, len, false), &portable, &what);
+                }
+                let exact: Vec<f32> = q
+                    .chunks_exact(dim)
+                    .flat_map(|q| exact_attention(&codec, q, &k, &v, len, scale))
+                    .collect();
+                let error = relative_rms(&portable, &exact);
+                assert!(error < 0.03, "{what}: {error}");
+                let error = relative_rms(&run(Level::Portable, len, true), &portable);
+                assert!(error < 1e-6, "{what}: merged {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn half_rows_agree_with_plain_arithmetic() {
+    for dim in [32, 64, 96, 128, 256, 576, 1024] {
+        let codec = AnyCodec::new(CodecId::F16, dim, Options::DEFAULT).unwrap();
+        assert_eq!(codec.id().family(), Family::Half);
+        let mut random = Random(6);
+        let blocks = blocks(&codec, &mut random);
+        let pages = HalfPages::new(dim, SLOTS).unwrap();
+        let page = page(pages.lines(), &codec, &blocks, |page, slot, block| pages.write(page, slot, block));
+        let mut block = vec![0; 2 * dim];
+        pages.read(&page, 7, &mut block);
+        assert_eq!(block, blocks[7 * 2 * dim..8 * 2 * dim]);
+        for level in Level::available() {
+            for heads in [1, 2, 3, MAX_HEADS] {
+                for (from, to) in RANGES {
+                    let (n, q) = (to - from, random.normals(heads * dim));
+                    let out = guarded(heads * n, 0.0, |out| pages.scores(level, &page, from, &q, &page, out));
+                    let mut want = vec![0.0; heads * n];
+                    for h in 0..heads {
+                        let rows = &blocks[from * 2 * dim..to * 2 * dim];
+                        codec.scores(&q[h * dim..(h + 1) * dim], rows, &mut want[h * n..(h + 1) * n]);
+                    }
+                    for (a, b) in out.iter().zip(&want) {
+                        assert!((a - b).abs() < 1e-3 * (dim as f32).sqrt(), "{a} {b} dim {dim}");
+                    }
+                    let weights: Vec<f32> = (0..heads * n).map(|_| random.unit()).collect();
+                    let acc = guarded(heads * dim, 0.0, |acc| {
+                        pages.accumulate(level, &page, from, &weights, &[], acc)
+                    });
+                    let mut want = vec![0.0; heads * dim];
+                    for h in 0..heads {
+                        let rows = &blocks[from * 2 * dim..to * 2 * dim];
+                        codec.accumulate(
+                            &weights[h * n..(h + 1) * n],
+                            rows,
+                            &mut want[h * dim..(h + 1) * dim],
+                        );
+                    }
+                    for (a, b) in acc.iter().zip(&want) {
+                        assert!((a - b).abs() < 1e-4, "{a} {b} dim {dim}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_ggml_baseline_is_its_definition() {
+    for dim in [64, 128, 256] {
+        let rows_codec = AnyCodec::new(CodecId::Q4_0, dim, Options::DEFAULT).unwrap();
+        let query_codec = AnyCodec::new(CodecId::Q8_0, dim, Options::DEFAULT).unwrap();
+        let mut random = Random(8);
+        let rows = blocks(&rows_codec, &mut random);
+        let mut query = vec![0; query_codec.block_bytes()];
+        query_codec.encode(&random.normals(dim), &mut query).unwrap();
+        let mut plain = vec![0.0; dim];
+        query_codec.decode(&query, &mut plain).unwrap();
+        let mut want = vec![0.0; SLOTS];
+        rows_codec.scores(&plain, &rows, &mut want);
+        for level in Level::available() {
+            let mut out = vec![0.0; SLOTS];
+            tqkv_simd::baseline::q4_0_scores(level, &query, &rows, &mut out);
+            for (a, b) in out.iter().zip(&want) {
+                assert!((a - b).abs() < 1e-3, "{a} {b}");
+            }
+        }
+    }
+}

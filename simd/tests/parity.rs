@@ -1,0 +1,113 @@
+//! The codec gives the same bytes and bits on every level: one body over levels, codecs, head
+//! dims, scale modes and efforts.
+
+mod common;
+
+use common::{Random, assert_bits, levels, vectors};
+use tqkv_core::{AnyCodec, CodecId, Effort, HEAD_DIMS, Options, ScaleMode};
+use tqkv_simd::{Level, codec};
+
+/// Every combination for small dims; large ones take the default mode and effort only.
+fn options(dim: usize) -> Vec<Options> {
+    if dim > 256 {
+        return vec![Options::DEFAULT];
+    }
+    let mut all = Vec::new();
+    for scale_mode in ScaleMode::ALL {
+        for effort in Effort::ALL {
+            all.push(Options { seed: 42 + dim as u64, scale_mode, effort });
+        }
+    }
+    all
+}
+
+fn codecs() -> impl Iterator<Item = AnyCodec> {
+    HEAD_DIMS.into_iter().flat_map(|dim| {
+        let of = move |&id: &CodecId| {
+            options(dim).into_iter().filter_map(move |options| AnyCodec::new(id, dim, options).ok())
+        };
+        CodecId::ALL.iter().flat_map(of)
+    })
+}
+
+fn what(level: Level, codec: &AnyCodec) -> String {
+    format!("{} {} dim {} {:?}", level.name().name(), codec.id().name(), codec.dim(), codec.options())
+}
+
+#[test]
+fn blocks_and_decoded_values_are_the_portable_ones() {
+    let levels = levels();
+    for codec in codecs() {
+        let inputs = vectors(codec.dim());
+        for &level in &levels {
+            let what = what(level, &codec);
+            for (n, x) in inputs.iter().enumerate() {
+                let mut expected = vec![0xa5; codec.block_bytes()];
+                let mut block = expected.clone();
+                let result = codec.encode(x, &mut expected);
+                let got = codec::encode(level, &codec, x, &mut block);
+                assert_eq!(got.map_err(|e| e.error), result, "{what}, input {n}");
+                assert_eq!(block, expected, "{what}, input {n}");
+                if result.is_err() {
+                    continue;
+                }
+                let (mut y, mut z) = (vec![0.0; codec.dim()], vec![0.0; codec.dim()]);
+                codec.decode(&expected, &mut y).unwrap();
+                codec::decode(level, &codec, &block, &mut z).unwrap();
+                assert_bits(&z, &y, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn queries_scores_and_sums_are_the_portable_ones() {
+    const TOKENS: usize = 5;
+    let levels = levels();
+    for codec in codecs().filter(|codec| codec.options().scale_mode == ScaleMode::Unbiased) {
+        let dim = codec.dim();
+        let mut random = Random(dim as u64);
+        let mut blocks = vec![0; TOKENS * codec.block_bytes()];
+        codec::encode(Level::Portable, &codec, &random.normals(TOKENS * dim), &mut blocks).unwrap();
+        let (query, weights) = (random.normals(dim), random.normals(TOKENS));
+        let run = |level: Level| {
+            let (mut rotated, mut scores) = (vec![0.0; dim], vec![0.0; TOKENS]);
+            let mut sums = random_sums(dim);
+            codec::rotate_queries(level, &codec, &query, &mut rotated);
+            codec::scores(level, &codec, &rotated, &blocks, &mut scores);
+            codec::accumulate(level, &codec, &weights, &blocks, &mut sums);
+            let mut back = sums.clone();
+            codec::unrotate(level, &codec, &mut back);
+            [rotated, scores, sums, back].concat()
+        };
+        let expected = run(Level::Portable);
+        for &level in &levels {
+            assert_bits(&run(level), &expected, &what(level, &codec));
+        }
+    }
+}
+
+fn random_sums(dim: usize) -> Vec<f32> {
+    Random(7).normals(dim)
+}
+
+#[test]
+fn a_batch_says_which_vector_failed() {
+    let codec = AnyCodec::new(CodecId::S4, 64, Options::DEFAULT).unwrap();
+    let mut x = vec![1.0; 3 * 64];
+    x[64 + 5] = f32::INFINITY;
+    let mut blocks = vec![0; 3 * codec.block_bytes()];
+    for level in Level::available() {
+        let error = codec::encode(level, &codec, &x, &mut blocks).unwrap_err();
+        assert_eq!(error.index, 1);
+        assert!(codec::encode(level, &codec, &x[1..], &mut blocks).is_err());
+        assert!(codec::decode(level, &codec, &blocks[1..], &mut x).is_err());
+    }
+}
+
+#[test]
+fn a_missing_or_unknown_level_is_an_error() {
+    assert!(Level::from_name("avx3").unwrap_err().to_string().contains("accepted"));
+    let foreign = if cfg!(target_arch = "x86_64") { "neon" } else { "avx512" };
+    assert!(Level::from_name(foreign).unwrap_err().to_string().contains("cannot run"));
+}
