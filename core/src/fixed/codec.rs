@@ -2,7 +2,7 @@
 
 use super::math::{Multiplier, Norm, Real, from_f16, reciprocal_root, saturate, to_f16};
 use super::tables::{self, INT8_UNIT, LARGEST};
-use super::transform::{four, paley, stages};
+use super::transform::{four, paley, stages, stay_rolled};
 use super::unrotate;
 use super::words::Words;
 use crate::block_io::SCALE_BYTES;
@@ -23,6 +23,9 @@ pub const N2: usize = 12;
 pub const N3: usize = 13;
 /// `CODEC` of `n4`.
 pub const N4: usize = 14;
+
+/// Whether a 64-bit product is cheap: everywhere but on ARMv6-M, the target without compare-and-swap.
+const LONG_PRODUCTS: bool = cfg!(target_has_atomic = "ptr");
 
 /// What a vector may be made of: `i16` or `i8`, any value of either.
 pub trait Sample: Copy + sealed::Sealed {
@@ -229,9 +232,14 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
         let mut squared = 0;
         let pairs = x.as_chunks::<2>().0.iter().zip(self.signs.as_chunks::<2>().0);
         for (y, (x, signs)) in y.as_chunks_mut::<2>().0.iter_mut().zip(pairs) {
-            let [a, b] = x.map(Sample::widen);
-            // Two squares of at most 2^30 fit 32 bits.
-            squared += u64::from((a * a) as u32 + (b * b) as u32);
+            let (a, b) = (x[0].widen(), x[1].widen());
+            if LONG_PRODUCTS {
+                squared += (i64::from(a) * i64::from(a)) as u64;
+                squared += (i64::from(b) * i64::from(b)) as u64;
+            } else {
+                // Two squares of at most 2^30 fit 32 bits.
+                squared += u64::from((a * a) as u32 + (b * b) as u32);
+            }
             *y = [a * i32::from(signs[0]), b * i32::from(signs[1])];
         }
         paley(y, Self::SHAPE.order(), false);
@@ -283,6 +291,7 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
             for (to, from) in bytes.iter_mut().zip(word.to_le_bytes()) {
                 *to = from;
             }
+            stay_rolled();
         }
         cross
     }
@@ -410,6 +419,7 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
                     out[at] = scaled(low + high, self.signs[at]);
                     out[at + 1] = scaled(low - high, self.signs[at + 1]);
                 }
+                stay_rolled();
             }
         } else {
             stages(words, Self::SHAPE.sylvester() / 2, if Self::SHAPE.sylvester() >= 8 { 4 } else { 2 });

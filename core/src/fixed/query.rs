@@ -3,6 +3,7 @@
 use super::codec::{ByteScale, FixedCodec, Sample, clamp_exponent};
 use super::math::{Real, from_f16};
 use super::tables::{self, LARGEST};
+use super::transform::stay_rolled;
 use super::words::Words;
 use crate::block_io::SCALE_BYTES;
 use crate::error::DecodeError;
@@ -74,6 +75,7 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
                 // sum of two products in the upper half, and |q1 l0| < 2^15 in the lower.
                 dot += q.wrapping_mul(level).wrapping_add(1 << 15) >> 16;
             }
+            stay_rolled();
         }
         // dot < 2^24, factor <= 2^16, significand < 2^11.
         let product = i64::from(dot) * i64::from(query.factor.mantissa as i32 * significand);

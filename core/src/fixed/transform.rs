@@ -6,6 +6,13 @@
 
 use crate::paley::{self, MAX_ORDER};
 
+/// Costs no instruction, but keeps the compiler from unrolling the loop it stands in: four
+/// iterations at once need more registers than Cortex-M has, and spilling costs half as much again.
+#[inline(always)]
+pub(super) fn stay_rolled() {
+    core::hint::black_box(());
+}
+
 /// Strides 2 and 1 on four values.
 #[inline(always)]
 pub(super) const fn four([a, b, c, d]: [i32; 4]) -> [i32; 4] {
