@@ -109,11 +109,13 @@ impl From<&Outcome> for Row {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
-    let detected = Level::detect().map_err(|error| CliError::bad_input(format_args!("TQKV_LEVEL: {error}")))?;
+    let detected =
+        Level::detect().map_err(|error| CliError::bad_input(format_args!("TQKV_LEVEL: {error}")))?;
     let levels = if args.levels.is_empty() { vec![detected] } else { args.levels.clone() };
     let bar = out.progress(1000, "measuring");
-    let measured =
-        bench::run(&cases(args, &levels), Duration::from_secs(args.seconds), |share| bar.set_position((share * 1e3) as u64));
+    let measured = bench::run(&cases(args, &levels), Duration::from_secs(args.seconds), |share| {
+        bar.set_position((share * 1e3) as u64)
+    });
     bar.finish_and_clear();
     let measured = measured.map_err(CliError::bad_input)?;
     for doubt in &measured.doubts {
@@ -135,8 +137,10 @@ fn cases(args: &Args, levels: &[Level]) -> Vec<Case> {
         for &data in &args.data {
             for &dim in &args.dims {
                 for &level in levels {
-                    for (&threads, &query_heads) in
-                        args.threads.iter().flat_map(|threads| args.query_heads.iter().map(move |heads| (threads, heads)))
+                    for (&threads, &query_heads) in args
+                        .threads
+                        .iter()
+                        .flat_map(|threads| args.query_heads.iter().map(move |heads| (threads, heads)))
                     {
                         let (threads, query_heads) = (usize::from(threads), usize::from(query_heads));
                         cases.extend(args.codecs.iter().map(|&codec| Case {
@@ -173,8 +177,20 @@ fn human(report: &Report) -> String {
             row.ratio_to_q4_0.map_or_else(|| "-".to_string(), |ratio| format!("{ratio:.2}")),
         ]
     });
-    let head =
-        ["op", "codec", "dim", "level", "data", "threads", "heads", "ns min", "ns median", "GB/s", "x f16", "x q4_0"];
+    let head = [
+        "op",
+        "codec",
+        "dim",
+        "level",
+        "data",
+        "threads",
+        "heads",
+        "ns min",
+        "ns median",
+        "GB/s",
+        "x f16",
+        "x q4_0",
+    ];
     format!(
         "{}, level {}, plain read {:.1} GB/s; ns per token\n{}",
         report.cpu,

@@ -153,14 +153,14 @@ impl ValuePages {
 }
 
 /// [`ValuePages::accumulate`] inside an instruction set.
-pub(super) struct Accumulate<'a> {
-    pub(super) pages: &'a ValuePages,
-    pub(super) page: &'a [Line],
-    pub(super) from: usize,
-    pub(super) n: usize,
-    pub(super) weights: &'a [f32],
-    pub(super) next: &'a [Line],
-    pub(super) acc: &'a mut [f32],
+struct Accumulate<'a> {
+    pages: &'a ValuePages,
+    page: &'a [Line],
+    from: usize,
+    n: usize,
+    weights: &'a [f32],
+    next: &'a [Line],
+    acc: &'a mut [f32],
 }
 
 /// Weights of the tokens of a page as bytes, four tokens a dword.
