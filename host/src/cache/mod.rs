@@ -38,7 +38,9 @@ use head::Head;
 use page::ColdStore;
 use rayon::prelude::*;
 use spill::SpillFile;
+use std::sync::OnceLock;
 use tqkv_core::{CodecId, Family};
+use tqkv_simd::Level;
 
 /// Largest |k| or |v| that may be appended: with it, every codec's scale fits f16.
 const MAX_NORM: f32 = 32_752.0;
@@ -51,6 +53,12 @@ pub struct KvCache {
     heads: Vec<Head>,
 }
 
+/// The instruction set of all caches, found once; [`KvCache::new`] refuses a bad `TQKV_LEVEL`.
+fn level() -> Level {
+    static LEVEL: OnceLock<Level> = OnceLock::new();
+    *LEVEL.get_or_init(|| Level::detect().unwrap_or(Level::Portable))
+}
+
 impl KvCache {
     /// An empty cache.
     ///
@@ -60,6 +68,7 @@ impl KvCache {
     /// that cannot be written.
     pub fn new(spec: CacheSpec) -> Result<Self, CacheError> {
         spec.check()?;
+        Level::detect().map_err(CacheError::Level)?;
         let codecs = spec.codecs_of(spec.key, spec.value)?;
         let cold = match &spec.cold {
             None => None,

@@ -1,5 +1,6 @@
 //! Pages: runs of encoded tokens of one KV head, and the store that holds them in order.
 
+use super::level;
 use super::spill::{SpillFile, Spilled};
 use crate::error::CacheError;
 use std::collections::VecDeque;
@@ -196,15 +197,20 @@ impl Pages {
 
 /// Encodes, and where only the scale's correction pushes it out of f16, keeps the plain norm.
 fn encode(codec: &AnyCodec, x: &[f32], block: &mut [u8]) -> Result<(), CacheError> {
-    match codec.encode(x, block) {
+    match encode_at(codec, x, block) {
         Err(EncodeError::OutOfRange) => {
             let options = Options { scale_mode: ScaleMode::Raw, ..codec.options() };
             let raw = AnyCodec::new(codec.id(), codec.dim(), options).map_err(|_| EncodeError::OutOfRange);
-            raw.and_then(|raw| raw.encode(x, block))
+            raw.and_then(|raw| encode_at(&raw, x, block))
         }
         result => result,
     }
     .map_err(|error| CacheError::Encode(error.to_string()))
+}
+
+/// Encodes one vector at the machine's level.
+fn encode_at(codec: &AnyCodec, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
+    tqkv_simd::codec::encode(level(), codec, x, block).map_err(|failed| failed.error)
 }
 
 /// Blocks of one codec as blocks of another: by dropping bits where both are nested and the target
