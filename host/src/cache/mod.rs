@@ -64,8 +64,8 @@ impl KvCache {
     ///
     /// # Errors
     /// A shape with zeros, query heads that do not divide among KV heads, a head dim that a codec
-    /// does not support, cold codecs that rotate where the warm ones do not, or a spill folder
-    /// that cannot be written.
+    /// does not support, cold codecs that the warm ones cannot become, a spill folder that cannot
+    /// be written, or a `TQKV_LEVEL` that the machine lacks.
     pub fn new(spec: CacheSpec) -> Result<Self, CacheError> {
         spec.check()?;
         Level::detect().map_err(CacheError::Level)?;
@@ -73,12 +73,6 @@ impl KvCache {
         let cold = match &spec.cold {
             None => None,
             Some((_, Cold::Demote { key, value })) => {
-                if key.is_rotated() != spec.key.is_rotated() || value.is_rotated() != spec.value.is_rotated()
-                {
-                    return Err(CacheError::BadShape(
-                        "cold and warm codecs must both be rotated or both be unrotated".into(),
-                    ));
-                }
                 for (warm, cold) in [(spec.key, *key), (spec.value, *value)] {
                     check_demotion(warm, cold)?;
                 }
