@@ -483,10 +483,12 @@ impl AnyCodec {
         }
         let Options { scale_mode, effort, .. } = self.options;
         let job = trellis::Job { trellis, shape: self.shape, signs: &self.signs, scale_mode, effort };
-        with_groups!(self.shape, G => {
-            let job = trellis::Job { shape: self.shape::<G>(), ..job };
-            trellis::encode_all::<I, S, G>(&job, isa, search, workspace, xs, blocks)
-        })
+        // The search takes most of the time: few shapes are worth code of their own.
+        match self.dim() {
+            128 => trellis::encode_all::<I, S, 4>(&job, isa, search, workspace, xs, blocks),
+            ..=256 => trellis::encode_all::<I, S, 8>(&job, isa, search, workspace, xs, blocks),
+            _ => trellis::encode_all::<I, S, MAX_GROUPS>(&job, isa, search, workspace, xs, blocks),
+        }
     }
 
     /// Out of line and portable, so that only callers of a trellis codec pay for its stack.
@@ -494,9 +496,9 @@ impl AnyCodec {
     fn encode_trellis_on_stack(&self, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
         const SMALL: usize = 128 * 64;
         if self.workspace_bytes() <= SMALL {
-            self.encode_trellis_with(Portable, Portable, &mut [0; SMALL], x, block)
+            self.encode_in(&mut [0; SMALL], x, block)
         } else {
-            self.encode_trellis_with(Portable, Portable, &mut [0; MAX_HEAD_DIM * 64], x, block)
+            self.encode_in(&mut [0; MAX_HEAD_DIM * 64], x, block)
         }
     }
 

@@ -19,6 +19,7 @@
 //! | the codecs on registers | [`scalar`], [`int8`], [`ggml`] |
 //! | the trellis codecs, on bytes | [`trellis`] |
 //! | bytes | [`block_io`], [`view`], [`demote`] |
+//! | the same in integers, for microcontrollers | [`fixed`] |
 //! | what a program calls | [`Codec`] (shape known to the compiler), [`AnyCodec`] (run time) |
 //!
 //! No allocation, no `unsafe`, no `std`. When not to use it: the cache itself, files and attention
@@ -27,6 +28,9 @@
 #![forbid(unsafe_code)]
 #![allow(long_running_const_eval, reason = "the codebooks are solved at compile time, in seconds")]
 
+#[cfg(test)]
+extern crate std;
+
 mod any;
 pub mod block_io;
 pub mod codebook;
@@ -34,6 +38,7 @@ mod codec;
 mod codec_id;
 mod demote;
 mod error;
+pub mod fixed;
 pub mod ggml;
 pub mod head_dim;
 pub mod int8;

@@ -96,10 +96,11 @@ pub fn quantise<I: Isa, const BITS: usize>(
     spare: &mut [I::C],
 ) -> f32 {
     let norm = isa.sqrt(norm_squared);
-    let mut best = quantise_at::<I, BITS>(isa, book, norm_squared, norm, y, ragged, codes);
-    for &factor in effort.candidates(BITS).iter().skip(1) {
+    let mut best = Moments { norm_squared, assumed: norm, cross: 0.0, energy: 1.0 };
+    // One call, as every copy of the body is a copy in each instruction set, width and shape.
+    for (i, &factor) in effort.candidates(BITS).iter().enumerate() {
         let next = quantise_at::<I, BITS>(isa, book, norm_squared, norm * factor, y, ragged, spare);
-        if next.quality() > best.quality() {
+        if i == 0 || next.quality() > best.quality() {
             best = next;
             codes.copy_from_slice(spare);
         }

@@ -72,8 +72,8 @@ pub struct EvalReport {
 /// Evaluates `settings` against `reference` on `text`. `progress(done, total)` counts forward passes of a window.
 ///
 /// # Errors
-/// [`ModelError::Evaluation`] where the windows do not fit the text, [`ModelError::ContextExceeded`] where they do
-/// not fit the model, [`ModelError::NonFiniteLogits`], and whatever tokeniser and caches refuse.
+/// [`ModelError::Evaluation`] where the windows do not fit the text or the model, [`ModelError::NonFiniteLogits`],
+/// and whatever tokeniser and caches refuse.
 pub fn evaluate(
     model: &Model,
     text: &[u8],
@@ -131,7 +131,10 @@ fn count_windows(model: &Model, tokens: usize, spec: &EvalSpec) -> Result<usize,
         )));
     }
     if spec.context > context {
-        return Err(ModelError::ContextExceeded { prompt: 0, new: spec.context, context });
+        return Err(ModelError::Evaluation(format!(
+            "windows of {} tokens do not fit: the model's context is {context}",
+            spec.context
+        )));
     }
     let available = tokens / spec.context;
     let windows = spec.windows.unwrap_or(available);

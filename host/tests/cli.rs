@@ -2,33 +2,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
+mod support;
+
+use support::{error, json, tqkv};
+
 const DIM: usize = 32;
-
-fn tqkv(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tqkv")).current_dir(folder).args(args).output().unwrap()
-}
-
-fn json(folder: &Path, args: &[&str]) -> Value {
-    let output = tqkv(folder, &[args, &["--json"]].concat());
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success() && stderr.is_empty(), "{args:?}: {stderr}");
-    serde_json::from_slice(&output.stdout).expect("one JSON object and nothing else")
-}
-
-/// Runs a command that must fail; returns its one line.
-fn error(folder: &Path, args: &[&str], code: i32) -> String {
-    let output = tqkv(folder, args);
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
-    assert!(output.stdout.is_empty(), "{args:?}: output beside an error");
-    assert_eq!(stderr.lines().count(), 1, "{args:?}: {stderr}");
-    stderr
-}
 
 /// A `.npy` file made by hand, as numpy writes it.
 fn npy(path: &Path, descr: &str, shape: &str, elements: &[u8]) {
@@ -190,7 +172,6 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
     let before = files(at);
     let encode = |input, output| vec!["encode", "--codec", "s4", input, output];
     for (args, expected) in [
-        (vec![], "subcommand"),
         (vec!["enc0de"], "enc0de"),
         (vec!["encode", "in.npy", "x.tqk"], "--codec"),
         (vec!["encode", "--codec", "t9", "in.npy", "x.tqk"], "accepted are f16, i8"),
@@ -345,10 +326,13 @@ fn codebook_prints_coordinates_of_unit_vectors() {
 #[test]
 fn every_help_text_shows_an_example() {
     let folder = tempfile::tempdir().unwrap();
-    for command in ["encode", "decode", "inspect", "stats", "codebook", "plan"] {
+    for command in ["demo", "generate", "eval", "encode", "decode", "inspect", "stats", "codebook", "plan"] {
         let output = tqkv(folder.path(), &[command, "--help"]);
         let text = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success() && text.contains(&format!("  tqkv {command} ")), "{command}: {text}");
+        assert!(
+            output.status.success() && text.contains(&format!("\n  tqkv {command}")),
+            "{command}: {text}"
+        );
     }
     assert!(tqkv(folder.path(), &["--version"]).status.success());
 }

@@ -22,6 +22,7 @@ pub mod codec;
 mod level;
 mod lines;
 pub mod page;
+mod trellis;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

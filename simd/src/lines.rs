@@ -9,9 +9,10 @@ use crate::page::Line;
 use tqkv_core::Portable;
 use tqkv_core::lanes::Memory;
 use tqkv_core::portable::F32x32;
+use tqkv_core::trellis::Search;
 
 /// What the page kernels may ask of a token.
-pub(crate) trait Machine: Memory {
+pub(crate) trait Machine: Memory + Search {
     /// 64 bytes.
     type Line: Copy;
     /// 16 lanes of `i32`.

@@ -38,7 +38,15 @@ pub fn blocks() -> String {
     }
     for scale_mode in ScaleMode::ALL {
         for effort in Effort::ALL {
-            for id in [CodecId::S2, CodecId::S4, CodecId::N3] {
+            for id in [
+                CodecId::S2,
+                CodecId::S4,
+                CodecId::N3,
+                CodecId::T1H,
+                CodecId::T2H,
+                CodecId::T3,
+                CodecId::T4S8,
+            ] {
                 line(&mut out, id, 128, Options { seed: 7, scale_mode, effort });
             }
         }

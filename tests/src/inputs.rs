@@ -67,5 +67,5 @@ pub fn one_hot(dim: usize, i: usize, value: f32) -> Vec<f32> {
 
 /// Walsh function `row` in `dim` coordinates: a row of the plain Sylvester matrix.
 pub fn walsh(dim: usize, row: usize) -> Vec<f32> {
-    (0..dim).map(|i| if (i & row).count_ones() % 2 == 0 { 1.0 } else { -1.0 }).collect()
+    (0..dim).map(|i| if (i & row).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 }).collect()
 }

@@ -12,7 +12,7 @@ const WEIGHTS: [f64; 4] =
     [0.362_683_783_378_362, 0.313_706_645_877_887_3, 0.222_381_034_453_374_47, 0.101_228_536_290_376_26];
 
 /// Square root by Newton's iteration from above; `x` is 0 or not small.
-pub(super) const fn sqrt(x: f64) -> f64 {
+pub(crate) const fn sqrt(x: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
     }

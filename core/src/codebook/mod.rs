@@ -15,7 +15,7 @@ mod beta;
 mod solve;
 
 use crate::head_dim::{HEAD_DIMS, index_of};
-use beta::sqrt;
+pub(crate) use beta::sqrt;
 use solve::{HALF, HalfCodebook, from_boundaries, lloyd_max};
 
 /// Widest scalar code.
@@ -53,6 +53,11 @@ impl Codebook {
     /// The level table padded to 32 entries, for look-ups by any 5-bit value.
     pub(crate) const fn level_table(&self) -> &[f32; MAX_LEVELS] {
         &self.levels
+    }
+
+    /// The boundary table; the first `2^bits - 1` entries are used.
+    pub(crate) const fn boundary_table(&self) -> &[f32; MAX_LEVELS] {
+        &self.boundaries
     }
 
     /// E|x - x^|^2 / |x|^2 on random directions with the plain norm as scale: the distortion of

@@ -35,8 +35,6 @@ pub struct Code {
     pub per_sigma: f32,
     /// Encoder: squared errors are divided by this to become metrics.
     pub divisor: u16,
-    /// Encoder: largest branch metric.
-    pub cap: u8,
     /// Encoder: predicted scale is `offset - slope * (largest |y| in sigmas)`.
     pub predictor: Predictor,
 }
@@ -57,6 +55,9 @@ impl Predictor {
         (self.offset - self.slope * peak).clamp(0.5, 1.5)
     }
 }
+
+/// Largest branch metric.
+const CAP: i32 = 127;
 
 /// Encoder targets are in units of half a level step.
 pub const RESOLUTION: i32 = 2;
@@ -149,7 +150,7 @@ impl Code {
 
     /// The branch metric rows: row `(y + limit) * rows_per_target + r`, entry z, is the squared
     /// distance of y from the levels of parity z, less the smallest of the rows that can be taken
-    /// instead, divided by `divisor` (rounded to nearest, halves up), at most `cap`.
+    /// instead, divided by `divisor` (rounded to nearest, halves up), at most 127.
     ///
     /// For pairs, rows 0 and 1 belong to the two classes of symbols between which the pair
     /// decides (see [`Code::class_parts`]), for the even coordinate, and rows 2 and 3, where
@@ -178,7 +179,7 @@ impl Code {
                     let divisor = self.divisor as i32;
                     let excess = (distances[r] - least + divisor / 2) / divisor;
                     rows[first + group + r / PARITIES][r % PARITIES] =
-                        if excess > self.cap as i32 { self.cap } else { excess as u8 };
+                        if excess > CAP { CAP as u8 } else { excess as u8 };
                     r += 1;
                 }
                 group += members;

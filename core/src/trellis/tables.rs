@@ -50,11 +50,10 @@ entry!(
         memory: 8,
         generators: [301, 126, 241],
         plain: Plain::Bits(0),
-        levels: levels(&[-104, -54, -28, -20, 20, 28, 54, 104]),
-        per_sigma: 68.16201,
-        divisor: 1024,
-        cap: 63,
-        predictor: Predictor { offset: 1.0, slope: 0.0 },
+        levels: levels(&[-102, -50, -23, -25, 25, 23, 50, 102]),
+        per_sigma: 66.08218,
+        divisor: 873,
+        predictor: Predictor { offset: 1.016, slope: 0.014 },
     }
 );
 
@@ -64,11 +63,10 @@ entry!(
         memory: 8,
         generators: [499, 244, 93],
         plain: Plain::Bits(1),
-        levels: levels(&[-118, -78, -61, -46, -32, -27, -11, -7, 7, 11, 27, 32, 46, 61, 78, 118]),
-        per_sigma: 54.58512,
-        divisor: 256,
-        cap: 63,
-        predictor: Predictor { offset: 1.38, slope: 0.132 },
+        levels: levels(&[-127, -84, -65, -50, -34, -29, -11, -8, 8, 11, 29, 34, 50, 65, 84, 127]),
+        per_sigma: 58.556084,
+        divisor: 171,
+        predictor: Predictor { offset: 1.417, slope: 0.145 },
     }
 );
 
@@ -79,13 +77,12 @@ entry!(
         generators: [437, 162, 353],
         plain: Plain::Bits(2),
         levels: levels(&[
-            -115, -88, -71, -62, -52, -49, -39, -38, -28, -29, -20, -20, -12, -11, -4, -4, 4, 4, 11, 12, 20,
-            20, 29, 28, 38, 39, 49, 52, 62, 71, 88, 115
+            -116, -88, -71, -63, -50, -51, -38, -39, -28, -29, -20, -20, -12, -11, -4, -4, 4, 4, 11, 12, 20,
+            20, 29, 28, 39, 38, 51, 50, 63, 71, 88, 116
         ]),
-        per_sigma: 41.96548,
-        divisor: 64,
-        cap: 63,
-        predictor: Predictor { offset: 1.684, slope: 0.226 },
+        per_sigma: 42.100468,
+        divisor: 33,
+        predictor: Predictor { offset: 1.722, slope: 0.236 },
     }
 );
 
@@ -96,14 +93,13 @@ entry!(
         generators: [425, 134, 56],
         plain: Plain::Bits(3),
         levels: levels(&[
-            -120, -101, -88, -78, -71, -65, -60, -56, -52, -49, -46, -43, -40, -38, -35, -33, -30, -28, -26,
-            -24, -22, -20, -18, -16, -14, -12, -10, -8, -6, -5, -3, -1, 1, 3, 5, 6, 8, 10, 12, 14, 16, 18,
-            20, 22, 24, 26, 28, 30, 33, 35, 38, 40, 43, 46, 49, 52, 56, 60, 65, 71, 78, 88, 101, 120
+            -118, -100, -87, -78, -71, -65, -60, -56, -52, -48, -46, -42, -40, -37, -35, -32, -30, -27, -26,
+            -23, -21, -20, -18, -15, -14, -12, -10, -8, -7, -4, -3, 0, 0, 3, 4, 7, 8, 10, 12, 14, 15, 18, 20,
+            21, 23, 26, 27, 30, 32, 35, 37, 40, 42, 46, 48, 52, 56, 60, 65, 71, 78, 87, 100, 118
         ]),
-        per_sigma: 38.09175,
-        divisor: 16,
-        cap: 63,
-        predictor: Predictor { offset: 1.565, slope: 0.171 },
+        per_sigma: 37.66938,
+        divisor: 8,
+        predictor: Predictor { offset: 1.724, slope: 0.22 },
     }
 );
 
@@ -111,13 +107,12 @@ entry!(
     T1H,
     Code {
         memory: 8,
-        generators: [499, 244, 93],
+        generators: [377, 90, 131],
         plain: Plain::PairBit,
-        levels: levels(&[-120, -104, -88, -72, -56, -40, -24, -8, 8, 24, 40, 56, 72, 88, 104, 120]),
-        per_sigma: 50.0,
-        divisor: 64,
-        cap: 100,
-        predictor: Predictor { offset: 1.0, slope: 0.0 },
+        levels: levels(&[-109, -72, -52, -39, -14, 0, 15, 50, -50, -15, 0, 14, 39, 52, 72, 109]),
+        per_sigma: 41.58496,
+        divisor: 415,
+        predictor: Predictor { offset: 1.253, slope: 0.025 },
     }
 );
 
@@ -125,16 +120,15 @@ entry!(
     T2H,
     Code {
         memory: 8,
-        generators: [437, 162, 353],
+        generators: [231, 470, 50],
         plain: Plain::PairOfThree,
         levels: levels(&[
-            -120, -110, -99, -89, -78, -68, -57, -47, -37, -26, -16, -5, 5, 16, 26, 37, 47, 57, 68, 78, 89,
-            99, 110, 120
+            -118, -84, -65, -55, -42, -37, -27, -17, -18, -9, 0, 7, 9, 20, 33, 66, 23, 34, 47, 44, 56, 77,
+            93, 124
         ]),
-        per_sigma: 50.0,
-        divisor: 64,
-        cap: 100,
-        predictor: Predictor { offset: 1.0, slope: 0.0 },
+        per_sigma: 45.65806,
+        divisor: 125,
+        predictor: Predictor { offset: 1.618, slope: 0.194 },
     }
 );
 
@@ -142,13 +136,12 @@ entry!(
     T1S8,
     Code {
         memory: 3,
-        generators: [11, 6, 4],
+        generators: [11, 4, 11],
         plain: Plain::Bits(0),
-        levels: levels(&[-120, -86, -51, -17, 17, 51, 86, 120]),
-        per_sigma: 50.0,
-        divisor: 64,
-        cap: 63,
-        predictor: Predictor { offset: 1.0, slope: 0.0 },
+        levels: levels(&[-117, -123, -34, -35, 35, 34, 123, 117]),
+        per_sigma: 77.891975,
+        divisor: 1456,
+        predictor: Predictor { offset: 1.131, slope: -0.005 },
     }
 );
 
@@ -156,13 +149,12 @@ entry!(
     T2S8,
     Code {
         memory: 3,
-        generators: [11, 6, 4],
+        generators: [13, 4, 2],
         plain: Plain::Bits(1),
-        levels: levels(&[-120, -104, -88, -72, -56, -40, -24, -8, 8, 24, 40, 56, 72, 88, 104, 120]),
-        per_sigma: 50.0,
-        divisor: 64,
-        cap: 63,
-        predictor: Predictor { offset: 1.0, slope: 0.0 },
+        levels: levels(&[-122, -78, -72, -48, -41, -23, -19, -3, 3, 19, 23, 41, 48, 72, 78, 122]),
+        per_sigma: 50.72264,
+        divisor: 221,
+        predictor: Predictor { offset: 1.381, slope: 0.101 },
     }
 );
 
@@ -170,16 +162,15 @@ entry!(
     T3S8,
     Code {
         memory: 3,
-        generators: [11, 4, 2],
+        generators: [9, 2, 4],
         plain: Plain::Bits(2),
         levels: levels(&[
-            -120, -112, -105, -97, -89, -81, -74, -66, -58, -50, -43, -35, -27, -19, -12, -4, 4, 12, 19, 27,
-            35, 43, 50, 58, 66, 74, 81, 89, 97, 105, 112, 120
+            -117, -90, -78, -64, -60, -50, -46, -37, -36, -28, -24, -17, -17, -11, -6, 0, 0, 6, 11, 17, 17,
+            24, 28, 36, 37, 46, 50, 60, 64, 78, 90, 117
         ]),
-        per_sigma: 50.0,
-        divisor: 64,
-        cap: 63,
-        predictor: Predictor { offset: 1.0, slope: 0.0 },
+        per_sigma: 41.92034,
+        divisor: 44,
+        predictor: Predictor { offset: 1.617, slope: 0.195 },
     }
 );
 
@@ -187,17 +178,15 @@ entry!(
     T4S8,
     Code {
         memory: 3,
-        generators: [15, 4, 2],
+        generators: [11, 4, 2],
         plain: Plain::Bits(3),
         levels: levels(&[
-            -120, -116, -112, -109, -105, -101, -97, -93, -90, -86, -82, -78, -74, -70, -67, -63, -59, -55,
-            -51, -48, -44, -40, -36, -32, -29, -25, -21, -17, -13, -10, -6, -2, 2, 6, 10, 13, 17, 21, 25, 29,
-            32, 36, 40, 44, 48, 51, 55, 59, 63, 67, 70, 74, 78, 82, 86, 90, 93, 97, 101, 105, 109, 112, 116,
-            120
+            -125, -107, -94, -85, -78, -73, -66, -65, -58, -57, -51, -50, -45, -44, -39, -38, -34, -32, -29,
+            -28, -24, -23, -20, -18, -15, -14, -11, -10, -6, -6, -3, -2, 2, 3, 6, 6, 10, 11, 14, 15, 18, 20,
+            23, 24, 28, 29, 32, 34, 38, 39, 44, 45, 50, 51, 57, 58, 65, 66, 73, 78, 85, 94, 107, 125
         ]),
-        per_sigma: 50.0,
-        divisor: 64,
-        cap: 63,
-        predictor: Predictor { offset: 1.0, slope: 0.0 },
+        per_sigma: 41.15856,
+        divisor: 16,
+        predictor: Predictor { offset: 1.608, slope: 0.189 },
     }
 );

@@ -161,12 +161,14 @@ impl Pages {
         }
     }
 
-    /// The runs of blocks that hold tokens `from..to` (which are all there), page by page: index of
-    /// the run's first token, its codec, its bytes.
+    /// The runs of blocks that hold tokens `from..to` (not evicted ones), page by page: index of the
+    /// run's first token, its codec, its bytes.
     pub(super) fn runs(&self, from: usize, to: usize) -> impl Iterator<Item = (usize, AnyCodec, &[u8])> {
         let to = to.min(self.len);
         let first_page = from / PAGE_TOKENS;
-        (first_page..to.div_ceil(PAGE_TOKENS).max(first_page)).map(move |index| {
+        // `from` may lie past the last token, in the middle of its page.
+        let end_page = if from < to { to.div_ceil(PAGE_TOKENS) } else { first_page };
+        (first_page..end_page).map(move |index| {
             let page = &self.pages[index - self.evicted];
             let codec = if page.cold { self.cold_codec() } else { self.codec };
             let start = from.max(index * PAGE_TOKENS);

@@ -12,10 +12,11 @@ use super::track::Track;
 use crate::error::CacheError;
 use crate::matmul::{Mat, MatMut, Store, product};
 use half::f16;
+use rayon::prelude::*;
 
 /// Tokens decoded at once.
 const TILE: usize = 256;
-/// Queries (tokens) processed at once; bounds the tile of logits.
+/// Queries (tokens) processed at once, by one thread; bounds the tile of logits.
 const QUERY_TILE: usize = 256;
 
 /// Uncompressed tokens of a track from position `first` on, f16-rounded as the track keeps them.
@@ -152,11 +153,12 @@ pub(super) fn attend(
     }
     let keys = Side { track: &head.keys, plain: plain.0, boundary: boundaries.0 };
     let values = Side { track: &head.values, plain: plain.1, boundary: boundaries.1 };
-    for start in (0..n).step_by(QUERY_TILE) {
-        let tile = (start, (start + QUERY_TILE).min(n));
-        let range = start * group * dim..tile.1 * group * dim;
-        attend_tile(head, &keys, &values, group, first, tile, &q[range.clone()], &mut out[range]);
-    }
+    let (head, values_per_tile) = (&*head, QUERY_TILE * group * dim);
+    let tiles = q.par_chunks(values_per_tile).zip(out.par_chunks_mut(values_per_tile));
+    tiles.enumerate().for_each(|(i, (q, out))| {
+        let tile = (i * QUERY_TILE, ((i + 1) * QUERY_TILE).min(n));
+        attend_tile(head, &keys, &values, group, first, tile, q, out);
+    });
     Ok(())
 }
 

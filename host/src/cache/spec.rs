@@ -82,7 +82,12 @@ pub struct CacheSpec {
 }
 
 impl CacheSpec {
-    /// 4-bit scalar codes, 4 sinks, a hot window of 64, automatic centring, no cold tier.
+    /// First tokens kept f16 unless asked otherwise: attention gathers on them, whatever they say.
+    pub const DEFAULT_SINKS: usize = 4;
+    /// Newest tokens kept f16 unless asked otherwise.
+    pub const DEFAULT_HOT: usize = 64;
+
+    /// 4-bit scalar codes, the default sinks and hot window, automatic centring, no cold tier.
     pub fn new(num_layers: usize, num_heads: usize, num_kv_heads: usize, head_dim: usize) -> Self {
         Self {
             num_layers,
@@ -92,8 +97,8 @@ impl CacheSpec {
             key: CodecId::S4,
             value: CodecId::S4,
             options: Options::DEFAULT,
-            sinks: 4,
-            hot: 64,
+            sinks: Self::DEFAULT_SINKS,
+            hot: Self::DEFAULT_HOT,
             centring: Centring::Auto,
             sliding_window: None,
             cold: None,

@@ -93,6 +93,7 @@ impl Track {
             self.pages.push(&row)?;
             self.recent.pop_front();
         }
+        self.recent.release();
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Arguments that several commands share.
 
 use clap::Args;
+use tqkv::cache::CacheSpec;
 use tqkv::preset::{KvCodecs, UnknownCodec, parse_codec};
 use tqkv_core::{CodecId, Effort, Options, ScaleMode};
 
@@ -75,9 +76,9 @@ impl KvArgs {
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct WindowArgs {
     /// Newest tokens kept as f16.
-    #[arg(long, value_name = "TOKENS", default_value_t = 128)]
+    #[arg(long, value_name = "TOKENS", default_value_t = CacheSpec::DEFAULT_HOT)]
     pub(crate) hot: usize,
     /// First tokens kept as f16.
-    #[arg(long, value_name = "TOKENS", default_value_t = 4)]
+    #[arg(long, value_name = "TOKENS", default_value_t = CacheSpec::DEFAULT_SINKS)]
     pub(crate) sinks: usize,
 }

@@ -1,11 +1,17 @@
-//! Arguments of the commands that run a model over a compressed cache.
+//! Arguments of the commands that run a model over a compressed cache, and what they make: a model,
+//! and caches for it.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use tqkv_core::ScaleMode;
+use tqkv::cache::{CacheSpec, Centring, KvCache};
+use tqkv::error::CacheError;
+use tqkv::model::{Config, Model};
+use tqkv::preset::{KvCodecs, PRESETS};
+use tqkv_core::CodecId;
 
-use super::args::{KvArgs, WindowArgs, scale_mode};
+use super::args::{EncodeArgs, KvArgs, WindowArgs};
+use super::error::CliError;
 
 /// Whether keys are stored less their mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -22,19 +28,52 @@ pub(crate) enum CentreArg {
 #[derive(Debug, Args)]
 pub(crate) struct CacheArgs {
     #[command(flatten)]
-    pub(crate) kv: KvArgs,
+    kv: KvArgs,
     #[command(flatten)]
-    pub(crate) window: WindowArgs,
-    /// How a block's scale is chosen: raw, preserving (the norm), unbiased (the dot products) or mmse
-    /// (least error).
-    #[arg(long, value_name = "MODE", value_parser = scale_mode, default_value = "unbiased")]
-    pub(crate) scale_mode: ScaleMode,
+    window: WindowArgs,
+    #[command(flatten)]
+    encode: EncodeArgs,
     /// Subtract the keys' mean before encoding; attention adds its dot back.
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = CentreArg::Auto)]
-    pub(crate) centre: CentreArg,
-    /// Seed of the rotation's random signs.
-    #[arg(long, value_name = "N", default_value_t = tqkv_core::Options::DEFAULT.seed)]
-    pub(crate) seed: u64,
+    centre: CentreArg,
+}
+
+/// The uncompressed cache that others are compared with.
+pub(crate) const F16: KvCodecs = KvCodecs { k: CodecId::F16, v: CodecId::F16 };
+
+impl CacheArgs {
+    /// The pairs asked for, in order; `default` where none was.
+    pub(crate) fn pairs(&self, default: &[KvCodecs]) -> Vec<KvCodecs> {
+        self.kv.pairs(default)
+    }
+
+    /// f16, then the pairs asked for, by default every preset.
+    pub(crate) fn pairs_beside_f16(&self) -> Vec<KvCodecs> {
+        let presets: Vec<_> = PRESETS.iter().map(|preset| preset.codecs).collect();
+        let mut pairs = vec![F16];
+        for pair in self.kv.pairs(&presets) {
+            if !pairs.contains(&pair) {
+                pairs.push(pair);
+            }
+        }
+        pairs
+    }
+
+    /// An empty cache for a model of this shape.
+    pub(crate) fn cache(&self, config: &Config, codecs: KvCodecs) -> Result<KvCache, CacheError> {
+        let centring = match self.centre {
+            CentreArg::On => Centring::On,
+            CentreArg::Off => Centring::Off,
+            CentreArg::Auto => Centring::Auto,
+        };
+        let spec = CacheSpec::new(config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim)
+            .codecs(codecs.k, codecs.v)
+            .options(self.encode.options())
+            .sinks(self.window.sinks)
+            .hot(self.window.hot)
+            .centring(centring);
+        KvCache::new(spec)
+    }
 }
 
 /// Which model.
@@ -42,9 +81,35 @@ pub(crate) struct CacheArgs {
 pub(crate) struct ModelArgs {
     /// Folder with config.json, .safetensors and tokenizer.json [default: the shipped model].
     #[arg(long, value_name = "DIR")]
-    pub(crate) model: Option<PathBuf>,
+    model: Option<PathBuf>,
     /// Scale some key channels up and the same query channels down, which leaves the model's function
     /// as it is and its keys with outliers.
     #[arg(long)]
-    pub(crate) outlier_variant: bool,
+    outlier_variant: bool,
+}
+
+impl ModelArgs {
+    /// Loads the model; an error names the folder and what it lacks.
+    pub(crate) fn load(&self) -> Result<Model, CliError> {
+        let loaded = match &self.model {
+            None => Model::shipped(),
+            Some(folder) if !folder.is_dir() => {
+                return Err(CliError::bad_input(format_args!(
+                    "{}: no such folder; accepted is one with config.json, .safetensors and tokenizer.json",
+                    folder.display()
+                )));
+            }
+            Some(folder) => Model::load(folder),
+        };
+        let model = if self.outlier_variant { loaded.and_then(Model::into_outlier_variant) } else { loaded };
+        model.map_err(|e| CliError::model(self.model.as_deref(), &e))
+    }
+}
+
+/// What a setting is called in a table: the pair, and the preset's name where it is one.
+pub(crate) fn label(pair: KvCodecs) -> String {
+    match PRESETS.iter().find(|preset| preset.codecs == pair) {
+        Some(preset) => format!("{pair} {}", preset.name),
+        None => pair.to_string(),
+    }
 }

@@ -1,27 +1,134 @@
 //! `tqkv demo`: the shipped model on real text, under f16 and every preset, in one table.
 
-use super::cache_args::{CacheArgs, ModelArgs};
+use std::ops::ControlFlow;
+
+use clap::{Args as _, FromArgMatches};
+use serde::Serialize;
+use tqkv::eval::EvalSpec;
+use tqkv::model::{Model, shipped};
+
+use super::cache_args::{CacheArgs, ModelArgs, label};
+use super::error::CliError;
+use super::eval;
+use super::generate::{Made, SamplingArgs, continue_prompt, titled};
+use super::output::{Output, table};
 
 /// Show what a compressed cache costs and saves, on a real model, in under a minute.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   tqkv demo
-  tqkv demo --prompt \"A trait object\" --tokens 64 --kv s3 --kv s2")]
+  tqkv demo --prompt \"A trait object\" --tokens 64 --kv s3 --kv s2
+
+Perplexity is exp of the mean surprise at the text's next token (less is better), KL to f16 how far the
+predictions are from those with an f16 cache (0 is equal), top-1 how often the likeliest token is the
+same; ratio is f16's bytes per token over the setting's. `tqkv eval --help` says more.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    pub(crate) model: ModelArgs,
-    /// Text to go on from [default: a sentence of the held-out text].
+    model: ModelArgs,
+    /// Text to go on from [default: the first paragraph of the held-out text].
     #[arg(long, value_name = "TEXT")]
-    pub(crate) prompt: Option<String>,
+    prompt: Option<String>,
     /// Tokens to generate per setting.
-    #[arg(long, value_name = "N", default_value_t = 96)]
-    pub(crate) tokens: usize,
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    tokens: usize,
+    #[command(flatten)]
+    sampling: SamplingArgs,
     /// Tokens per window of the perplexity.
     #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
-    pub(crate) context: usize,
+    context: usize,
     /// Windows of the perplexity.
     #[arg(long, value_name = "N", default_value_t = 4)]
-    pub(crate) windows: usize,
+    windows: usize,
     #[command(flatten)]
-    pub(crate) cache: CacheArgs,
+    cache: CacheArgs,
+}
+
+impl Args {
+    /// What `tqkv demo` runs without an option.
+    pub(crate) fn defaults() -> Result<Self, CliError> {
+        let command = Self::augment_args(clap::Command::new("demo"));
+        let matches = command.try_get_matches_from(["demo"]);
+        matches.and_then(|matches| Self::from_arg_matches(&matches)).map_err(|e| CliError::usage(&e))
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    model: String,
+    context: usize,
+    windows: usize,
+    prompt: String,
+    results: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    #[serde(flatten)]
+    quality: eval::Row,
+    /// Bytes per token of f16 over those of the setting.
+    ratio: f64,
+    #[serde(flatten)]
+    made: Made,
+}
+
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    let model = args.model.load()?;
+    let prompt = args.prompt.clone().unwrap_or_else(first_paragraph);
+    let made = generate_all(args, &model, &prompt, out)?;
+    let spec = EvalSpec { context: args.context, windows: Some(args.windows), layers: false };
+    let measured = eval::measure(&model, shipped::HELDOUT_TEXT, &spec, &args.cache, out)?;
+    let f16 = measured.first().map_or(0.0, |row| row.cache_bytes_per_token);
+    let rows = measured.into_iter().zip(made);
+    let results = rows
+        .map(|(quality, made)| Row { ratio: f16 / quality.cache_bytes_per_token, quality, made })
+        .collect();
+    let (context, windows) = (args.context, args.windows);
+    out.print(&Report { model: model.name().to_owned(), context, windows, prompt, results }, human)
+}
+
+fn first_paragraph() -> String {
+    let text = String::from_utf8_lossy(shipped::HELDOUT_TEXT);
+    let end = text.find("\n\n").map_or(text.len(), |at| at + 2);
+    text[..end].to_owned()
+}
+
+/// The continuation of the prompt under each setting.
+fn generate_all(args: &Args, model: &Model, prompt: &str, out: &mut Output) -> Result<Vec<Made>, CliError> {
+    let pairs = args.cache.pairs_beside_f16();
+    let spec = args.sampling.spec(args.tokens);
+    let bar = out.progress((pairs.len() * args.tokens) as u64, "generating");
+    let made = pairs.into_iter().map(|kv| {
+        continue_prompt(model, prompt, &spec, &args.cache, kv, &mut |_| {
+            bar.inc(1);
+            ControlFlow::Continue(())
+        })
+    });
+    let made = made.collect();
+    bar.finish_and_clear();
+    made
+}
+
+fn human(report: &Report) -> String {
+    let rows = report.results.iter().map(|row| {
+        vec![
+            label(row.quality.kv),
+            format!("{:.4}", row.quality.perplexity),
+            format!("{:.6}", row.quality.kl_to_f16),
+            format!("{:.2} %", 100.0 * row.quality.top1_agreement),
+            format!("{:.0}", row.quality.cache_bytes_per_token),
+            format!("{:.2}", row.ratio),
+            format!("{:.0}", row.made.tokens_per_second),
+        ]
+    });
+    let head = ["K,V", "perplexity", "KL to f16", "top-1", "bytes/token", "ratio", "tokens/s"];
+    let texts = report.results.iter().map(|row| titled(row.quality.kv, &row.made.text));
+    format!(
+        "model {}: predictions over {} windows of {} tokens, then what each cache writes\n\n{}\n\n[prompt]\n{}{}",
+        report.model,
+        report.windows,
+        report.context,
+        table(&head, rows),
+        report.prompt.trim_end(),
+        texts.collect::<String>()
+    )
 }

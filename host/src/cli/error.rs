@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use tqkv::array::ArrayError;
 use tqkv::file::FileError;
+use tqkv::model::ModelError;
 use tqkv::stats::StatsError;
 use tqkv_core::{CodecId, ShapeError};
 
@@ -56,6 +57,15 @@ impl CliError {
             (StatsError::Vectors(error), _) => Self::array(spec, error),
             (StatsError::Queries(error), queries) => Self::array(queries.unwrap_or("random queries"), error),
             (error, _) => Self::bad_input(format_args!("{spec}: {error}")),
+        }
+    }
+
+    /// Something wrong with the model in `folder` (`None`: in no one folder), or with what it was to do.
+    pub(crate) fn model(folder: Option<&Path>, error: &ModelError) -> Self {
+        match (error, folder) {
+            (ModelError::Io { path, source }, _) => Self::io(path, source),
+            (error, Some(folder)) => Self::bad_input(format_args!("{}: {error}", folder.display())),
+            (error, None) => Self::bad_input(error),
         }
     }
 

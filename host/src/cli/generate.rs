@@ -1,21 +1,167 @@
 //! `tqkv generate`: text from a model under compressed caches.
 
-use super::cache_args::{CacheArgs, ModelArgs};
+use std::io;
+use std::ops::ControlFlow;
+
+use serde::Serialize;
+use tqkv::generate::{GenerateSpec, Generation, generate};
+use tqkv::model::{Model, ModelError};
+use tqkv::preset::{KvCodecs, PRESETS};
+
+use super::cache_args::{CacheArgs, F16, ModelArgs, label};
+use super::error::CliError;
+use super::output::{Output, grouped, table};
 
 /// Generate text with a compressed cache, and say how fast and how large it was.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: the shipped model, then another under two settings
-  tqkv generate --prompt \"The borrow checker\" --kv balanced
-  tqkv generate --model DIR --prompt \"Once upon a time\" --tokens 200 --kv f16 --kv i8,s4")]
+#[command(after_help = "Example: the shipped model, then three caches beside each other, then another model
+  tqkv generate --prompt \"The borrow checker\"
+  tqkv generate --prompt \"The borrow checker\" --kv f16 --kv balanced --kv tiny
+  tqkv generate --model DIR --prompt \"Once upon a time\" --tokens 200 --temperature 0.8 --kv i8,s4
+
+Without --kv the preset balanced is used. With one setting the text appears as it is made. Until a
+prompt and its continuation outgrow --hot and --sinks, nothing in the cache is compressed.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    pub(crate) model: ModelArgs,
+    model: ModelArgs,
     /// Text to go on from.
     #[arg(long, value_name = "TEXT")]
-    pub(crate) prompt: String,
+    prompt: String,
     /// Tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 128)]
-    pub(crate) tokens: usize,
+    tokens: usize,
     #[command(flatten)]
-    pub(crate) cache: CacheArgs,
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
+}
+
+/// How the next token is chosen.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SamplingArgs {
+    /// 0 always takes the likeliest token; above, tokens are drawn from the softmax at this temperature.
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    temperature: f32,
+    /// Seed of the draws (--seed is that of the rotation).
+    #[arg(long, value_name = "N", default_value_t = GenerateSpec::default().seed)]
+    sample_seed: u64,
+}
+
+impl SamplingArgs {
+    pub(crate) fn spec(&self, tokens: usize) -> GenerateSpec {
+        GenerateSpec { max_new_tokens: tokens, temperature: self.temperature, seed: self.sample_seed }
+    }
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    model: &'a str,
+    prompt: &'a str,
+    results: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    kv: KvCodecs,
+    #[serde(flatten)]
+    made: Made,
+}
+
+/// What one setting wrote, and its cost.
+#[derive(Serialize)]
+pub(crate) struct Made {
+    pub(crate) text: String,
+    /// Tokens generated.
+    tokens: usize,
+    /// Generated tokens a second, the prompt's time apart.
+    pub(crate) tokens_per_second: f64,
+    /// Bytes of the cache at the end, and what f16 takes for the same tokens.
+    cache_bytes: usize,
+    #[serde(skip)]
+    f16_bytes: usize,
+}
+
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    let model = args.model.load()?;
+    let balanced: Vec<_> = PRESETS.iter().filter(|p| p.name == "balanced").map(|p| p.codecs).collect();
+    let pairs = args.cache.pairs(&balanced);
+    let spec = args.sampling.spec(args.tokens);
+    if let (&[pair], false) = (pairs.as_slice(), out.is_json()) {
+        return stream(&model, args, &spec, pair, out);
+    }
+    let bar = out.progress((pairs.len() * args.tokens) as u64, "generating");
+    let results: Result<Vec<_>, CliError> = pairs
+        .iter()
+        .map(|&kv| {
+            let mut on_text = |_: &str| {
+                bar.inc(1);
+                ControlFlow::Continue(())
+            };
+            let made = continue_prompt(&model, &args.prompt, &spec, &args.cache, kv, &mut on_text)?;
+            Ok(Row { kv, made })
+        })
+        .collect();
+    bar.finish_and_clear();
+    out.print(&Report { model: model.name(), prompt: &args.prompt, results: results? }, |report| {
+        let texts = report.results.iter().map(|row| titled(row.kv, &row.made.text));
+        format!("{}{}", summary(&report.results), texts.collect::<String>())
+    })
+}
+
+/// One setting, its text printed as it is made.
+fn stream(
+    model: &Model,
+    args: &Args,
+    spec: &GenerateSpec,
+    kv: KvCodecs,
+    out: &mut Output,
+) -> Result<(), CliError> {
+    let mut written: io::Result<()> = Ok(());
+    let made = continue_prompt(model, &args.prompt, spec, &args.cache, kv, &mut |piece| {
+        written = out.write_text(piece);
+        if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    written?;
+    Ok(out.write_text(&format!("\n\n{}\n", summary(&[Row { kv, made }])))?)
+}
+
+/// Continues `prompt` with a cache of `pair`.
+pub(crate) fn continue_prompt(
+    model: &Model,
+    prompt: &str,
+    spec: &GenerateSpec,
+    cache: &CacheArgs,
+    kv: KvCodecs,
+    on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+) -> Result<Made, CliError> {
+    let config = model.config();
+    let made = cache.cache(config, kv).map_err(ModelError::from);
+    let made = made.and_then(|mut cache| generate(model, prompt.as_bytes(), spec, &mut cache, on_text));
+    let made: Generation = made.map_err(|e| CliError::model(None, &e))?;
+    let f16_token = config.num_layers * config.num_kv_heads * F16.slot_bytes(config.head_dim).unwrap_or(0);
+    Ok(Made {
+        tokens_per_second: made.decode_tokens_per_second(),
+        tokens: made.tokens.len(),
+        cache_bytes: made.cache_bytes,
+        f16_bytes: made.cache_tokens * f16_token,
+        text: made.text,
+    })
+}
+
+fn summary(rows: &[Row]) -> String {
+    let cells = rows.iter().map(|row| {
+        vec![
+            label(row.kv),
+            row.made.tokens.to_string(),
+            format!("{:.0}", row.made.tokens_per_second),
+            grouped(row.made.cache_bytes as u64),
+            format!("{:.2}", row.made.f16_bytes as f64 / row.made.cache_bytes as f64),
+        ]
+    });
+    table(&["K,V", "tokens", "tokens/s", "cache bytes", "f16 ratio"], cells)
+}
+
+/// A setting's text under its name.
+pub(crate) fn titled(kv: KvCodecs, text: &str) -> String {
+    format!("\n\n[{kv}]\n{}", text.trim_end())
 }

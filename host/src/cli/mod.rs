@@ -3,10 +3,14 @@
 
 mod args;
 mod bench;
+mod cache_args;
 mod codebook;
 mod decode;
+mod demo;
 mod encode;
 mod error;
+mod eval;
+mod generate;
 mod inspect;
 mod output;
 mod plan;
@@ -20,19 +24,24 @@ use clap::{Parser, Subcommand};
 use error::CliError;
 use output::Output;
 
-/// Compress the key/value cache of a transformer, and measure what that costs and saves.
+/// Compress the key/value cache of a transformer, and measure what that costs and saves. Without a command,
+/// demo runs.
 #[derive(Debug, Parser)]
 #[command(name = "tqkv", version, max_term_width = 100, arg_required_else_help = false)]
 struct Cli {
     /// Print one JSON object on stdout and nothing else.
     #[arg(long, global = true)]
     json: bool,
+    /// What to do; without one, demo.
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(demo::Args),
+    Generate(generate::Args),
+    Eval(eval::Args),
     Encode(encode::Args),
     Decode(decode::Args),
     Inspect(inspect::Args),
@@ -56,7 +65,8 @@ pub(crate) fn main() -> ExitCode {
         }
     };
     let mut out = Output::new(cli.json);
-    match cli.command.run(&mut out) {
+    let command = cli.command.map_or_else(|| demo::Args::defaults().map(Command::Demo), Ok);
+    match command.and_then(|command| command.run(&mut out)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => report(&error),
     }
@@ -65,6 +75,9 @@ pub(crate) fn main() -> ExitCode {
 impl Command {
     fn run(&self, out: &mut Output) -> Result<(), CliError> {
         match self {
+            Self::Demo(args) => demo::run(args, out),
+            Self::Generate(args) => generate::run(args, out),
+            Self::Eval(args) => eval::run(args, out),
             Self::Encode(args) => encode::run(args, out),
             Self::Decode(args) => decode::run(args, out),
             Self::Inspect(args) => inspect::run(args, out),

@@ -19,6 +19,18 @@ impl Output {
         Self { json }
     }
 
+    /// Whether stdout is to hold one JSON object.
+    pub(crate) fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Writes a piece of text at once.
+    pub(crate) fn write_text(&mut self, text: &str) -> io::Result<()> {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(text.as_bytes())?;
+        stdout.flush()
+    }
+
     /// Prints `value` as the one JSON object, or else the text that `human` makes of it.
     pub(crate) fn print<T: Serialize>(
         &mut self,
@@ -28,9 +40,7 @@ impl Output {
         let mut text =
             if self.json { serde_json::to_string(value).map_err(io::Error::from)? } else { human(value) };
         text.push('\n');
-        let mut stdout = io::stdout().lock();
-        stdout.write_all(text.as_bytes())?;
-        Ok(stdout.flush()?)
+        Ok(self.write_text(&text)?)
     }
 
     /// A progress bar over `len` steps; invisible unless stderr is a terminal.

@@ -413,6 +413,7 @@ macro_rules! token {
                 unpack::<BITS>(words)
             }
         }
+        crate::trellis::portable_search!($token);
     };
 }
 

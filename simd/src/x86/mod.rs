@@ -1,6 +1,8 @@
 //! x86-64: one file for each instruction set.
 
 pub(crate) mod avx2;
+mod avx2_bytes;
 mod avx2_lines;
 pub(crate) mod avx512;
+mod avx512_bytes;
 mod avx512_lines;

@@ -1,5 +1,6 @@
 //! Task runner: `cargo xtask TASK`.
 
+mod firmware;
 mod trellis_search;
 mod vectors;
 
@@ -9,6 +10,8 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(about = "Tasks of the tqkv workspace")]
 enum Task {
+    /// Build the firmware images, run them in QEMU, and compare their costs with the budget
+    Firmware(firmware::Args),
     /// Find the generators and levels of the trellis codes from scratch and print their table
     TrellisSearch(trellis_search::Args),
     /// Write the golden block file, or compare with it
@@ -17,6 +20,7 @@ enum Task {
 
 fn main() -> ExitCode {
     match Task::parse() {
+        Task::Firmware(args) => firmware::run(&args),
         Task::TrellisSearch(args) => {
             trellis_search::run(&args);
             ExitCode::SUCCESS

@@ -31,9 +31,9 @@ pub(crate) struct Args {
     /// Vectors in each comparison of generators; the last training takes sixteen times as many
     #[arg(long, default_value_t = 192)]
     vectors: usize,
-    /// Start from the generators that the crate holds instead of random ones
+    /// Refine the codes that the crate holds: keep their generators, start from their levels
     #[arg(long)]
-    keep_generators: bool,
+    refine: bool,
     /// Head dim
     #[arg(long, default_value_t = 128)]
     dim: usize,
@@ -250,9 +250,6 @@ fn train(code: &mut Code, vectors: &[f32], dim: usize, offsets: &[f32], iteratio
     let mut sigmas: Vec<f64> = sigmas.collect();
     for _ in 0..=iterations {
         let outcome = measure(code, vectors, dim, offsets);
-        if std::env::var("TRACE").is_ok() {
-            eprintln!("{:.5} {:?}", outcome.distortion, &code.levels[..code.level_count()]);
-        }
         if outcome.distortion < best.0 {
             best = (outcome.distortion, *code);
         }
@@ -289,9 +286,7 @@ fn find(args: &Args, name: &str, held: Code) -> Code {
     let few = sphere(args.seed ^ 0x5eed, args.vectors, dim);
     let mut best = held;
     best.predictor = Predictor { offset: 1.0, slope: 0.0 };
-    best.cap = 127;
-    first_levels(&mut best);
-    if args.keep_generators {
+    if args.refine {
         train(&mut best, &few, dim, &[0.0], 60);
     } else {
         let mut least = f64::MAX;
@@ -304,7 +299,10 @@ fn find(args: &Args, name: &str, held: Code) -> Code {
                 let flip = random.next();
                 tried.generators[flip as usize % 3] ^= 1 << ((flip >> 8) % (u64::from(held.memory) + 1));
             }
-            let d = train(&mut tried, &few, dim, &[0.0], if draw < args.draws { 4 } else { 2 });
+            let mut d = train(&mut tried, &few, dim, &[0.0], if draw < args.draws { 4 } else { 2 });
+            if d < 1.02 * least {
+                d = train(&mut tried, &few, dim, &[0.0], 12);
+            }
             if d < least {
                 (least, best) = (d, tried);
                 eprintln!("{name} {draw}: {least:.5} {:?}", best.generators);
@@ -326,15 +324,10 @@ fn choose_divisor(code: &mut Code, vectors: &[f32], dim: usize) {
     let base = *code;
     let mut least = f64::MAX;
     for units in [1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0] {
-        for cap in [95, 127] {
-            let tried = Code { divisor: divisor(&base, units), cap, ..base };
-            let d = measure(&tried, vectors, dim, &[0.0]).distortion;
-            if std::env::var("TRACE").is_ok() {
-                eprintln!("units {units} cap {cap}: {d:.6}");
-            }
-            if d < least {
-                (least, *code) = (d, tried);
-            }
+        let tried = Code { divisor: divisor(&base, units), ..base };
+        let d = measure(&tried, vectors, dim, &[0.0]).distortion;
+        if d < least {
+            (least, *code) = (d, tried);
         }
     }
 }
@@ -347,7 +340,6 @@ fn print_entry(name: &str, code: &Code) {
     println!("    levels: levels(&{:?}),", &code.levels[..code.level_count()]);
     println!("    per_sigma: {:?},", code.per_sigma);
     println!("    divisor: {},", code.divisor);
-    println!("    cap: {},", code.cap);
     println!(
         "    predictor: Predictor {{ offset: {:?}, slope: {:?} }},",
         code.predictor.offset, code.predictor.slope

@@ -1,0 +1,170 @@
+//! Softmax attention in integers, one token after the other.
+//!
+//! out = sum of 2^(s log2 e) v / sum of 2^(s log2 e). The fraction of the exponent goes through a
+//! cubic, its whole part is a shift, so that a new maximum only moves two running references
+//! and shifts the sums: no table, no second pass, no buffer of scores.
+
+use super::codec::{FixedCodec, clamp_exponent, halves};
+use super::math::{Multiplier, Real, exp2_fraction, from_f16};
+use super::tables;
+use super::unrotate;
+use crate::block_io::SCALE_BYTES;
+use crate::error::DecodeError;
+
+/// log2(e) in Q16.
+const LOG2_E: i64 = 94_548;
+
+/// Weights are summed to this at most, so that sums of weight * level stay below 2^31.
+const MAX_TOTAL: u32 = 1 << 24;
+
+/// A softmax-weighted sum of values in progress.
+///
+/// The weight of each token has a relative error below 3e-4, or 2^-15 of the largest weight where that is
+/// more. `D` words of sums and five more.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Attention<const D: usize> {
+    /// Sum of weight * integer level, times 2^-reference.
+    sums: [i32; D],
+    reference: i32,
+    /// Sum of the weights in `sums`.
+    total: u32,
+    /// Sum of 2^exponent in Q15, times 2^-`denominator_reference`.
+    denominator: u32,
+    denominator_reference: i32,
+}
+
+impl<const D: usize> Default for Attention<D> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const D: usize> Attention<D> {
+    /// Nothing summed yet.
+    pub const fn new() -> Self {
+        Self {
+            sums: [0; D],
+            reference: i32::MIN / 2,
+            total: 0,
+            denominator: 0,
+            denominator_reference: i32::MIN / 2,
+        }
+    }
+
+    /// Adds a token: its score (from [`FixedCodec::score`]) and its value block; all values of
+    /// one sum come from the same `codec`.
+    ///
+    /// # Errors
+    /// The stored scale is NaN or infinite; nothing is added then.
+    #[inline(never)]
+    pub fn add<const CODEC: usize, const N: usize>(
+        &mut self,
+        codec: &FixedCodec<D, CODEC>,
+        score: i32,
+        value: &[u8; N],
+    ) -> Result<(), DecodeError> {
+        const { assert!(N == FixedCodec::<D, CODEC>::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
+        self.add_slice(codec, score, value)
+    }
+
+    #[inline(always)]
+    pub(super) fn add_slice<const CODEC: usize>(
+        &mut self,
+        _codec: &FixedCodec<D, CODEC>,
+        score: i32,
+        value: &[u8],
+    ) -> Result<(), DecodeError> {
+        let Some((head, codes)) = value.split_first_chunk::<SCALE_BYTES>() else { return Ok(()) };
+        let (significand, octave) = from_f16(u16::from_le_bytes(*head)).ok_or(DecodeError::NonFiniteScale)?;
+        let exponent = ((i64::from(score) * LOG2_E) >> 16) as i32;
+        let (whole, power) = (exponent >> 16, exp2_fraction(exponent as u32 & 0xffff));
+        self.add_to_denominator(whole, power);
+        // At most 2^16 * 2^11 >> 12 = 2^15.
+        let weight = (power as i32 * significand) >> 12;
+        let weight = self.aligned(whole + octave, weight);
+        if weight != 0 {
+            for (sums, bytes) in self
+                .sums
+                .as_chunks_mut::<8>()
+                .0
+                .iter_mut()
+                .zip(codes.chunks_exact(FixedCodec::<D, CODEC>::BITS))
+            {
+                for (two, pair) in
+                    sums.as_chunks_mut::<2>().0.iter_mut().zip(FixedCodec::<D, CODEC>::composites(bytes))
+                {
+                    let (low, high) = halves(pair);
+                    two[0] += weight * low;
+                    two[1] += weight * high;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add_to_denominator(&mut self, whole: i32, power: u32) {
+        let rise = whole - self.denominator_reference;
+        if rise > 0 {
+            self.denominator = self.denominator.checked_shr(rise as u32).unwrap_or(0);
+            self.denominator_reference = whole;
+        }
+        let shift = (self.denominator_reference - whole) as u32;
+        self.denominator = self.denominator.saturating_add(power.checked_shr(shift).unwrap_or(0));
+    }
+
+    /// The weight at the reference of the sums, which move where it is too small.
+    fn aligned(&mut self, exponent: i32, weight: i32) -> i32 {
+        if weight == 0 {
+            return 0;
+        }
+        let mut rise = (exponent - self.reference).max(0);
+        let down = |rise: i32, reference: i32| (reference + rise - exponent) as u32;
+        let magnitude = |shift: u32| weight.unsigned_abs().checked_shr(shift).unwrap_or(0);
+        if (self.total.checked_shr(rise as u32).unwrap_or(0)) + magnitude(down(rise, self.reference))
+            > MAX_TOTAL
+        {
+            rise += 1;
+        }
+        if rise > 0 {
+            for sum in &mut self.sums {
+                *sum >>= rise.min(31);
+            }
+            self.total = self.total.checked_shr(rise as u32).unwrap_or(0);
+            self.reference += rise;
+        }
+        let magnitude = magnitude(down(0, self.reference)) as i32;
+        self.total += magnitude as u32;
+        if weight < 0 { -magnitude } else { magnitude }
+    }
+
+    /// The weighted mean of the values in multiples of 2^exponent, rounded and saturated; zeros where
+    /// nothing was added. `codec` is the one of [`Attention::add`].
+    #[inline(never)]
+    pub fn finish<const CODEC: usize>(
+        mut self,
+        codec: &FixedCodec<D, CODEC>,
+        exponent: i32,
+        out: &mut [i16; D],
+    ) {
+        let largest = self.sums.iter().fold(0, |m: u32, v| m.max(v.unsigned_abs()));
+        if largest == 0 || self.denominator == 0 {
+            out.fill(0);
+            return;
+        }
+        // The transform adds up to D of them.
+        let growth = D.next_power_of_two().trailing_zeros();
+        let down = (growth + 1).saturating_sub(largest.leading_zeros());
+        for sum in &mut self.sums {
+            *sum >>= down;
+        }
+        let unit = const { tables::inverse_unit(FixedCodec::<D, CODEC>::UNIT, D) };
+        let one = Real { mantissa: 1 << 31, exponent: -31 };
+        let denominator = Real { mantissa: self.denominator, exponent: self.denominator_reference };
+        // Weights are in units of 2^12 (and the Q15 of both cancels).
+        let factor =
+            one.over(denominator).normalised().times(unit).shifted(self.reference + 12 + down as i32);
+        let multiplier = Multiplier::new::<62>(factor.shifted(-clamp_exponent(exponent)), false);
+        unrotate::wide(FixedCodec::<D, CODEC>::SHAPE, &codec.signs, &mut self.sums, multiplier, out);
+    }
+}

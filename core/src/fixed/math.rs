@@ -1,0 +1,211 @@
+//! Scalar arithmetic without floats: roots, ratios, f16 and powers of two.
+//!
+//! Numbers that span many octaves are [`Real`]: a mantissa and a power of two. All of this runs
+//! once a vector (or once a token), so it is written to be small; the loops over coordinates are
+//! elsewhere.
+
+use crate::error::EncodeError;
+
+/// `mantissa * 2^exponent`, not normalised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub(super) struct Real {
+    pub(super) mantissa: u32,
+    pub(super) exponent: i32,
+}
+
+impl Real {
+    /// A positive constant to 32 bits. `const` evaluation only.
+    pub(super) const fn from_f64(mut value: f64) -> Self {
+        let mut exponent = 0;
+        while value < 2_147_483_648.0 {
+            value *= 2.0;
+            exponent -= 1;
+        }
+        while value >= 4_294_967_295.0 {
+            value /= 2.0;
+            exponent += 1;
+        }
+        Self { mantissa: value as u32, exponent }
+    }
+
+    /// The product; keeps the upper 32 bits, so normalise first where they matter.
+    #[inline]
+    pub(super) const fn times(self, other: Self) -> Self {
+        Self { mantissa: high(self.mantissa, other.mantissa), exponent: self.exponent + other.exponent + 32 }
+    }
+
+    /// Times `2^exponent`.
+    #[inline]
+    pub(super) const fn shifted(self, exponent: i32) -> Self {
+        Self { mantissa: self.mantissa, exponent: self.exponent + exponent }
+    }
+
+    /// The same value with the top bit of the mantissa set, unless it is zero.
+    #[inline]
+    pub(super) const fn normalised(self) -> Self {
+        let shift = self.mantissa.leading_zeros() & 31;
+        Self { mantissa: self.mantissa << shift, exponent: self.exponent - shift as i32 }
+    }
+
+    /// `self / other` to 15 bits or better, by one 32-bit division; `other` is not zero.
+    #[inline]
+    pub(super) const fn over(self, other: Self) -> Self {
+        let (n, d) = (self.normalised(), other.normalised());
+        // The divisor keeps 16 bits, rounded; 0 cannot be, `max` only tells the compiler.
+        let rounded = (d.mantissa >> 16) + (d.mantissa >> 15 & 1);
+        let divisor = if rounded == 0 { 1 } else { rounded };
+        Self { mantissa: n.mantissa / divisor, exponent: n.exponent - d.exponent - 16 }
+    }
+
+    /// Rounds to `BITS` bits; returns mantissa and exponent. The mantissa may be `2^BITS`.
+    #[inline]
+    pub(super) const fn rounded<const BITS: u32>(self) -> Self {
+        let full = self.normalised();
+        let mantissa = (full.mantissa >> (32 - BITS)) + (full.mantissa >> (31 - BITS) & 1);
+        Self { mantissa, exponent: full.exponent + (32 - BITS) as i32 }
+    }
+}
+
+/// Upper half of the 64-bit product.
+#[inline]
+pub(super) const fn high(a: u32, b: u32) -> u32 {
+    ((a as u64 * b as u64) >> 32) as u32
+}
+
+/// 2^30 / sqrt(m / 2^32) for m in [2^30, 2^32), relative error below 2^-26.
+///
+/// Newton's iteration r' = r (3 - m r^2) / 2: three rounds in 16 bits, one in 32.
+pub(super) const fn reciprocal_root(m: u32) -> u32 {
+    let top = m >> 16;
+    // Q15, within 10 % on the whole range.
+    let mut r = 70_779 - ((top * 5) >> 3);
+    let mut round = 0;
+    while round < 3 {
+        let product = ((r * r) >> 16) * top; // Q30, near 1
+        r = (r * (((3 << 30) - product) >> 16)) >> 15;
+        round += 1;
+    }
+    let r = r << 15; // Q30
+    let product = high(high(r, r), m); // Q28, near 1
+    ((r as u64 * ((3 << 28) - product) as u64) >> 29) as u32
+}
+
+/// |x| of a vector and what follows from it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Norm {
+    /// |x| in units of the input.
+    pub(super) value: Real,
+    /// `y >> shift` has a root mean square in [2^12, 2^13), or less where y has no more bits.
+    pub(super) shift: u32,
+    /// Brings `y >> shift` to the unit of the quantiser: see [`super::tables`].
+    pub(super) reciprocal: i32,
+}
+
+impl Norm {
+    /// From |x|^2 > 0; `sigma` is the quantiser's unit, below 2^30.
+    #[inline]
+    pub(super) const fn new(squared: u64, sigma: u32) -> Self {
+        let zeros = squared.leading_zeros() & !1 & 63;
+        let m = ((squared << zeros) >> 32) as u32;
+        let (r, half) = (reciprocal_root(m), zeros >> 1);
+        let value = Real { mantissa: high(m, r), exponent: 2 - half as i32 };
+        let shift = 19_u32.saturating_sub(half);
+        let down = 62 - half - shift;
+        let scaled = sigma as u64 * r as u64;
+        // `down` is in 31..=43.
+        let reciprocal = ((scaled >> (down - 1)) as u32 + 1) >> 1;
+        Self { value, shift, reciprocal: reciprocal as i32 }
+    }
+}
+
+/// A positive number as f16 bits, rounded to nearest, ties to even; 0 where it is too small.
+#[inline]
+pub(super) const fn to_f16(value: Real) -> Result<u16, EncodeError> {
+    if value.mantissa == 0 {
+        return Ok(0);
+    }
+    let Real { mantissa, exponent } = value.normalised();
+    let octave = exponent + 31;
+    if octave > 15 {
+        return Err(EncodeError::OutOfRange);
+    }
+    // Bits below the significand: 21, more where f16 is subnormal.
+    let (drop, base) =
+        if octave >= -14 { (21, ((octave + 14) as u32) << 10) } else { ((7 - octave) as u32, 0) };
+    if drop > 32 {
+        return Ok(0);
+    }
+    let (kept, half) = ((mantissa as u64 >> drop) as u32, (mantissa as u64 >> (drop - 1)) as u32 & 1);
+    let sticky = mantissa & (((1_u64 << (drop - 1)) - 1) as u32) != 0;
+    let up = half & (sticky as u32 | kept & 1);
+    let bits = base + kept + up;
+    if bits >= 0x7c00 { Err(EncodeError::OutOfRange) } else { Ok(bits as u16) }
+}
+
+/// Significand (below 2048, signed) and exponent of f16 bits, or `None` for NaN and infinities.
+#[inline]
+pub(super) const fn from_f16(bits: u16) -> Option<(i32, i32)> {
+    let (field, fraction) = (bits >> 10 & 31, (bits & 1023) as i32);
+    let (significand, exponent) = match field {
+        31 => return None,
+        0 => (fraction, -24),
+        _ => (fraction + 1024, field as i32 - 25),
+    };
+    Some((if bits >> 15 == 0 { significand } else { -significand }, exponent))
+}
+
+/// A multiplier for many numbers of at most 16 bits: `value * m.factor`, rounded, shifted down.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Multiplier {
+    /// At most 2^15 in magnitude.
+    pub(super) factor: i32,
+    /// At most the `LIMIT` of [`Multiplier::new`].
+    pub(super) shift: u32,
+}
+
+impl Multiplier {
+    /// `value` with a sign. For products in i32 the `LIMIT` is 30, in i64 62. A value too large for any result but zero and saturation becomes 2^15,
+    /// one too small for any result but zero becomes 0.
+    #[inline]
+    pub(super) const fn new<const LIMIT: i32>(value: Real, negative: bool) -> Self {
+        let Real { mantissa, exponent } = value.rounded::<15>();
+        let (factor, shift) = if mantissa == 0 || exponent < -LIMIT {
+            (0, 0)
+        } else if exponent > 0 {
+            (1 << 15, 0)
+        } else {
+            (mantissa as i32, -exponent as u32)
+        };
+        Self { factor: if negative { -factor } else { factor }, shift }
+    }
+
+    /// Half a unit of the result.
+    #[inline(always)]
+    pub(super) const fn half(self) -> i32 {
+        (1 << self.shift) >> 1
+    }
+}
+
+/// Clamps to i16.
+#[inline(always)]
+pub(super) const fn saturate(value: i32) -> i16 {
+    if value > i16::MAX as i32 {
+        i16::MAX
+    } else if value < i16::MIN as i32 {
+        i16::MIN
+    } else {
+        value as i16
+    }
+}
+
+/// 2^(fraction / 2^16) in Q15, for a fraction below 2^16: 2^15 to 2^16. Relative error below
+/// 3e-4 (a test sweeps all inputs).
+#[inline]
+pub(super) const fn exp2_fraction(fraction: u32) -> u32 {
+    // Cubic through both ends: 2^f = 1 + f (a + f (b + f c)), in Q15.
+    let f = fraction >> 1;
+    let inner = 7_239 + ((2_693 * f) >> 15);
+    let middle = 22_836 + ((inner * f) >> 15);
+    32_768 + ((middle * f) >> 15)
+}

@@ -1,0 +1,62 @@
+//! The codec in integers: for microcontrollers without a floating-point unit, a heap or an
+//! operating system.
+//!
+//! ```text
+//! x (i16 or i8) --signs, exact i32 Hadamard--> y --bins--> codes --> block: [f16 scale | codes]
+//! ```
+//!
+//! Blocks are the bytes of the float path: what a microcontroller encodes, [`crate::AnyCodec`]
+//! decodes, and the other way round. Every result is defined by integers alone and is the same on
+//! every machine; codes equal those of the float path (at [`crate::Effort::Fast`]) on more than
+//! 99.9 % of coordinates.
+//!
+//! **Units.** A vector is integers times 2^exponent; the caller gives the exponent (Q15: -15; an
+//! int8 tensor with scale 2^-6: -6). It only enters the stored scale, so a wrong one gives wrong
+//! magnitudes, not wrong codes. Full use of 16 bits is best, but no normalisation is needed: the
+//! transform is exact for any input and nothing overflows (bounds in [`FixedCodec::encode`]).
+//!
+//! | operation | how |
+//! | --- | --- |
+//! | encode | [`FixedCodec::encode`]: i32 transform, Newton root, bin table, f16 packed in integers |
+//! | decode | [`FixedCodec::decode`]: int8 levels, two to a word through the transform |
+//! | attention | [`FixedCodec::query`], [`FixedCodec::score`], [`Attention`] |
+//! | a whole cache | [`RingCache`] |
+//!
+//! When not to use it: with a floating-point unit and f32 data, [`crate::Codec`] and
+//! [`crate::AnyCodec`] search for better scales and know all codecs.
+//!
+//! **Sizing.** A token costs one K and one V block for each KV head:
+#![doc = "see [`tokens_per_kib`]."]
+
+//! **Sizing.** A token costs one key and one value block for each KV head ([`token_bytes`],
+//! [`tokens_in`]). Bytes of a token, and tokens in a KiB, with the same codec for both:
+//!
+//! | head dim | 2 bits | 3 bits | 4 bits | `i8` | f16, not compressed |
+//! | --- | --- | --- | --- | --- | --- |
+//! | 64 | 36 B, 28.4 | 52 B, 19.7 | 68 B, 15.1 | 132 B, 7.8 | 256 B, 4.0 |
+//! | 80 | 44 B, 23.3 | 64 B, 16.0 | 84 B, 12.2 | 164 B, 6.2 | 320 B, 3.2 |
+//! | 96 | 52 B, 19.7 | 76 B, 13.5 | 100 B, 10.2 | 196 B, 5.2 | 384 B, 2.7 |
+//! | 128 | 68 B, 15.1 | 100 B, 10.2 | 132 B, 7.8 | 260 B, 3.9 | 512 B, 2.0 |
+//! | 256 | 132 B, 7.8 | 196 B, 5.2 | 260 B, 3.9 | 516 B, 2.0 | 1024 B, 1.0 |
+//!
+//! A [`RingCache`] adds its signs (one byte a coordinate for each codec) and six words; `attend`
+//! takes about 9 bytes of stack a coordinate.
+
+mod attend;
+mod codec;
+mod math;
+mod query;
+mod ring;
+mod sizing;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod transform;
+mod unrotate;
+mod words;
+
+pub use attend::Attention;
+pub use codec::{FixedCodec, I8, N1, N2, N3, N4, Sample};
+pub use query::{FixedQuery, SCORE_BITS};
+pub use ring::{BlockCodec, RingCache};
+pub use sizing::{token_bytes, tokens_in};

@@ -1,0 +1,93 @@
+//! A query ready to be scored against blocks, and the score.
+
+use super::codec::{ByteScale, FixedCodec, Sample, clamp_exponent};
+use super::math::{Real, from_f16};
+use super::tables::{self, LARGEST};
+use super::transform::stay_rolled;
+use super::words::Words;
+use crate::block_io::SCALE_BYTES;
+use crate::error::DecodeError;
+
+/// Fraction bits of a score.
+pub const SCORE_BITS: u32 = 16;
+
+/// Scores saturate here, so that a multiple by log2(e) still fits.
+const LIMIT: i64 = 1 << 30;
+
+/// A rotated query in signed bytes; from [`FixedCodec::query`].
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct FixedQuery<const D: usize> {
+    /// Reversed composites: the second coordinate of a pair in the low half.
+    words: Words<D>,
+    /// The score is dot * factor * scale of the block.
+    factor: Real,
+}
+
+impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
+    /// Prepares the query `q * 2^exponent`: rotates it and rounds it to signed bytes under one
+    /// absmax scale (which moves a score by about 0.7 % of |q| |k| / dim). One query serves all keys
+    /// of codecs with the same codebook, head dim and seed.
+    #[inline(never)]
+    pub fn query<T: Sample>(&self, q: &[T; D], exponent: i32) -> FixedQuery<D> {
+        let mut y = [0; D];
+        self.rotate(q, &mut y);
+        let largest = Self::finish(&mut y);
+        let mut words = Words([0; D]);
+        if largest == 0 {
+            return FixedQuery { words, factor: Real { mantissa: 0, exponent: 0 } };
+        }
+        let unit = const { Real::from_f64(LARGEST as f64) };
+        let bytes = ByteScale::new(largest, unit.over(Real { mantissa: largest, exponent: 0 }));
+        for (word, two) in words.as_mut_slice().iter_mut().zip(y.as_chunks::<2>().0) {
+            let [first, second] = two.map(|y| i32::from(bytes.round(y)));
+            *word = second + (first << 16);
+        }
+        let unit = const { tables::score_unit(Self::UNIT, D) };
+        let factor = Real { mantissa: largest, exponent: clamp_exponent(exponent) }
+            .normalised()
+            .times(unit)
+            .rounded::<16>();
+        FixedQuery { words, factor }
+    }
+
+    /// <query, decode(block)> / sqrt(D) in units of 2^-16, saturated to +-2^14: what a softmax
+    /// takes. The dot of signed bytes is exact.
+    ///
+    /// # Errors
+    /// The stored scale is NaN or infinite.
+    #[inline(never)]
+    pub fn score<const N: usize>(&self, query: &FixedQuery<D>, block: &[u8; N]) -> Result<i32, DecodeError> {
+        const { assert!(N == Self::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
+        Self::score_slice(query, block)
+    }
+
+    #[inline(always)]
+    pub(super) fn score_slice(query: &FixedQuery<D>, block: &[u8]) -> Result<i32, DecodeError> {
+        let Some((head, codes)) = block.split_first_chunk::<SCALE_BYTES>() else { return Ok(0) };
+        let (significand, octave) = from_f16(u16::from_le_bytes(*head)).ok_or(DecodeError::NonFiniteScale)?;
+        let mut dot = 0;
+        for (four, bytes) in
+            query.words.as_slice().as_chunks::<4>().0.iter().zip(codes.chunks_exact(Self::BITS))
+        {
+            for (&q, level) in four.iter().zip(Self::composites(bytes)) {
+                // (q1 + q0 X)(l0 + l1 X) = q1 l0 + (q0 l0 + q1 l1) X + .. X^2, with X = 2^16: the
+                // sum of two products in the upper half, and |q1 l0| < 2^15 in the lower.
+                dot += q.wrapping_mul(level).wrapping_add(1 << 15) >> 16;
+            }
+            stay_rolled();
+        }
+        // dot < 2^24, factor <= 2^16, significand < 2^11.
+        let product = i64::from(dot) * i64::from(query.factor.mantissa as i32 * significand);
+        let up = query.factor.exponent + octave + SCORE_BITS as i32;
+        let score = if up <= 0 {
+            product >> up.unsigned_abs().min(63)
+        } else if product == 0 {
+            0
+        } else {
+            // A bit of `product` above 2^30 is as good as any.
+            product.clamp(-LIMIT, LIMIT) << up.min(31)
+        };
+        Ok(score.clamp(-LIMIT, LIMIT) as i32)
+    }
+}

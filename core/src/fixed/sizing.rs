@@ -1,0 +1,26 @@
+//! What a token costs, for the author of a firmware.
+
+use crate::codec_id::CodecId;
+
+/// Bytes of one token of one KV head: a block of each codec, or `None` where one does not support
+/// the head dim.
+pub const fn token_bytes(keys: CodecId, values: CodecId, head_dim: usize) -> Option<usize> {
+    match (keys.block_bytes(head_dim), values.block_bytes(head_dim)) {
+        (Some(key), Some(value)) => Some(key + value),
+        _ => None,
+    }
+}
+
+/// Tokens of one KV head that fit in `bytes`.
+///
+/// ```
+/// use tqkv_core::{CodecId, fixed::tokens_in};
+/// assert_eq!(tokens_in(CodecId::S4, CodecId::S4, 128, 1024), Some(7));
+/// assert_eq!(tokens_in(CodecId::S3, CodecId::S2, 64, 16 * 1024), Some(372));
+/// ```
+pub const fn tokens_in(keys: CodecId, values: CodecId, head_dim: usize, bytes: usize) -> Option<usize> {
+    match token_bytes(keys, values, head_dim) {
+        Some(token) => Some(bytes / token),
+        None => None,
+    }
+}

@@ -1,0 +1,140 @@
+//! Integer tables, derived from the one [`Codebook`] at compile time.
+//!
+//! **Bins.** The quantiser sees v = 2^31 + sigma * y / |x| in 32 bits, where `sigma` is chosen so
+//! that |y| <= sqrt(dim) |x| can never overflow. The upper bits of v pick a bin no wider than the
+//! gap between two boundaries, so at most one boundary lies inside, and one table entry settles
+//! it: `(v + entry) >> (32 - bits)` is the code. No search, no branch, no clamp, whatever the
+//! codebook.
+//!
+//! **Levels.** `round(level * unit)` in signed bytes, the largest being 127, and pairs of them in
+//! one word as `low + 65536 * high`: a *composite*. Sums, differences and products by a number of
+//! composites act on both halves at once for as long as the low half stays inside 16 bits, so the
+//! transform of a block costs half (its sums stay below 127 * 256).
+
+use super::math::Real;
+use crate::codebook::{Codebook, MAX_LEVELS, sqrt};
+
+/// Largest integer level.
+pub(super) const LARGEST: i32 = 127;
+
+/// Levels of the `i8` codec are code / 32.
+pub(super) const INT8_UNIT: f64 = 32.0;
+
+/// sigma in units of v: sqrt(dim) * sigma stays below 2^31 by more than all roundings.
+pub(super) const fn sigma(dim: usize) -> u32 {
+    (2_143_289_344.0 / sqrt(dim as f64)) as u32
+}
+
+const fn ceil(value: f64) -> i64 {
+    let whole = value as i64;
+    if (whole as f64) < value { whole + 1 } else { whole }
+}
+
+/// Boundaries in units of v.
+const fn boundaries(book: &Codebook, dim: usize) -> [i64; MAX_LEVELS] {
+    let (sigma, mut out, mut i) = (sigma(dim) as f64, [0; MAX_LEVELS], 0);
+    while i + 1 < 1 << book.bits() {
+        out[i] = (1 << 31) + ceil(book.boundary_table()[i] as f64 * sigma);
+        i += 1;
+    }
+    out
+}
+
+/// Upper bits of v that pick a bin.
+pub(super) const fn bin_bits(book: &Codebook, dim: usize) -> u32 {
+    let (boundaries, mut bits, mut i) = (boundaries(book, dim), book.bits() as u32 + 1, 0);
+    while i + 2 < 1 << book.bits() {
+        let gap = boundaries[i + 1] - boundaries[i];
+        while 1 << (32 - bits) > gap {
+            bits += 1;
+        }
+        i += 1;
+    }
+    bits
+}
+
+/// The bins; `N` is `2^bin_bits`, any other gives zeros that no one links.
+pub(super) const fn bins<const N: usize>(book: &Codebook, dim: usize) -> [u32; N] {
+    let (mut table, mut bin) = ([0; N], 0);
+    if N != 1 << bin_bits(book, dim) {
+        return table;
+    }
+    let boundaries = boundaries(book, dim);
+    let (width, code_unit) = ((1_i64 << 32) / N as i64, 1_i64 << (32 - book.bits()));
+    let (mut code, count) = (0, (1 << book.bits()) - 1);
+    while bin < N {
+        let start = bin as i64 * width;
+        // Boundaries at or below the start, and the one inside, if any.
+        while code < count && boundaries[code] <= start {
+            code += 1;
+        }
+        let inside = code < count && boundaries[code] < start + width;
+        let entry = if inside {
+            (code as i64 + 1) * code_unit - boundaries[code]
+        } else {
+            code as i64 * code_unit - start
+        };
+        table[bin] = entry as u32;
+        bin += 1;
+    }
+    table
+}
+
+/// Integer levels a unit of level.
+pub(super) const fn unit(book: &Codebook) -> f64 {
+    LARGEST as f64 / book.level_table()[(1 << book.bits()) - 1] as f64
+}
+
+/// Levels times `unit`, rounded.
+const fn rounded(book: &Codebook, unit: f64) -> [i16; MAX_LEVELS] {
+    let (mut out, mut i) = ([0; MAX_LEVELS], 0);
+    while i < 1 << book.bits() {
+        let value = book.level_table()[i] as f64 * unit;
+        out[i] = if value < 0.0 { -((0.5 - value) as i16) } else { (value + 0.5) as i16 };
+        i += 1;
+    }
+    out
+}
+
+/// Integer levels, at most 127.
+pub(super) const fn levels(book: &Codebook) -> [i16; MAX_LEVELS] {
+    rounded(book, unit(book))
+}
+
+/// How many times finer the encoder's levels are: as fine as its sum of y * level allows, which
+/// is at most dim * 2^13 * (largest level) by Cauchy and Schwarz, and must stay below 2^31.
+pub(super) const fn fineness(dim: usize) -> f64 {
+    2_048.0 / dim as f64
+}
+
+/// Integer levels of the encoder's moments: [`fineness`] times the others, before rounding.
+pub(super) const fn fine_levels(book: &Codebook, dim: usize) -> [i16; MAX_LEVELS] {
+    rounded(book, unit(book) * fineness(dim))
+}
+
+/// Composites of two codes; `N` is `4^bits`, the low code is the low half. Any other gives zeros.
+pub(super) const fn pairs<const N: usize>(book: &Codebook) -> [i32; N] {
+    let (mut table, mut i) = ([0; N], 0);
+    let levels = levels(book);
+    while i < N && N == 1 << (2 * book.bits()) {
+        let (low, high) = (levels[i % (1 << book.bits())], levels[i >> book.bits()]);
+        table[i] = low as i32 + high as i32 * 65_536;
+        i += 1;
+    }
+    table
+}
+
+/// 1 / (unit * dim): from transformed integer levels to multiples of the scale.
+pub(super) const fn inverse_unit(unit: f64, dim: usize) -> Real {
+    Real::from_f64(1.0 / (unit * dim as f64))
+}
+
+/// unit * dim: the numerator of the unbiased scale.
+pub(super) const fn forward_unit(unit: f64, dim: usize) -> Real {
+    Real::from_f64(unit * dim as f64)
+}
+
+/// 1 / (127 * unit * dim^1.5): from the dot of an int8 query to the score.
+pub(super) const fn score_unit(unit: f64, dim: usize) -> Real {
+    Real::from_f64(1.0 / (LARGEST as f64 * unit * dim as f64 * sqrt(dim as f64)))
+}

@@ -1,0 +1,21 @@
+//! D halves as D / 2 words: an array of `D / 2` words cannot be named in Rust yet.
+
+/// `D` 16-bit halves, read as 32-bit words.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[repr(C, align(4))]
+pub(super) struct Words<const D: usize>(pub(super) [i16; D]);
+
+impl<const D: usize> Words<D> {
+    /// The words; alignment and length fit by construction.
+    #[inline(always)]
+    pub(super) fn as_slice(&self) -> &[i32] {
+        bytemuck::try_cast_slice(&self.0).unwrap_or_default()
+    }
+
+    /// The words; alignment and length fit by construction.
+    #[inline(always)]
+    pub(super) fn as_mut_slice(&mut self) -> &mut [i32] {
+        bytemuck::try_cast_slice_mut(&mut self.0).unwrap_or_default()
+    }
+}

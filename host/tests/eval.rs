@@ -1,0 +1,83 @@
+//! Evaluation through the compressed cache against the figures of the program that made the shipped
+//! model (`host/model/figures.json`), which quantises by means of its own.
+
+use serde_json::Value;
+use tqkv::attention::AttentionCache;
+use tqkv::cache::{CacheSpec, Centring, KvCache};
+use tqkv::error::CacheError;
+use tqkv::eval::{EvalReport, EvalSpec, Setting, evaluate};
+use tqkv::model::{Model, shipped};
+use tqkv_core::{CodecId, Options, ScaleMode};
+
+fn figures() -> Value {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/model/figures.json");
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// A cache that quantises every token: no sinks, no hot window, no centring, the norm kept.
+fn setting(model: &Model, codec: CodecId) -> Setting<'_> {
+    let config = model.config();
+    let new_cache = move || -> Result<Box<dyn AttentionCache>, CacheError> {
+        let options = Options { seed: 42, scale_mode: ScaleMode::Preserving, ..Options::DEFAULT };
+        let spec = CacheSpec::new(config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim)
+            .codecs(codec, codec)
+            .options(options)
+            .sinks(0)
+            .hot(0)
+            .centring(Centring::Off);
+        Ok(Box::new(KvCache::new(spec)?))
+    };
+    Setting { name: codec.name().to_owned(), new_cache: Box::new(new_cache) }
+}
+
+fn run(model: &Model, windows: usize, codecs: &[CodecId]) -> EvalReport {
+    let spec = EvalSpec { context: 1024, windows: Some(windows), layers: false };
+    let settings: Vec<_> = codecs.iter().map(|&codec| setting(model, codec)).collect();
+    let reference = setting(model, CodecId::F16);
+    let report = evaluate(model, shipped::HELDOUT_TEXT, &spec, &reference, &settings, &mut |_, _| {});
+    let report = report.unwrap();
+    println!("{report:#?}");
+    report
+}
+
+fn relative(got: f64, want: f64) -> f64 {
+    (got / want - 1.0).abs()
+}
+
+#[test]
+fn the_codecs_have_the_figures_perplexity() {
+    let figures = figures();
+    let rows = &figures["quantized"]["rows"];
+    let number = |row: &str, field: &str| rows[row][field].as_f64().unwrap();
+    let model = Model::shipped().unwrap();
+    let cases = [
+        (CodecId::S4, "K4V4", 0.005),
+        (CodecId::S3, "K3V3", 0.005),
+        (CodecId::S2, "K2V2", 0.005),
+        (CodecId::Q8_0, "q8_0", 0.0005),
+        (CodecId::Q4_0, "q4_0", 0.001),
+    ];
+    let report = run(&model, 48, &cases.map(|(codec, ..)| codec));
+    assert!(relative(report.reference.perplexity, number("f16", "ppl")) < 0.001);
+    for (result, (codec, row, tolerance)) in report.results.iter().zip(cases) {
+        let want = number(row, "ppl");
+        assert!(relative(result.perplexity, want) < tolerance, "{codec:?}: {} {want}", result.perplexity);
+        let agreement = number(row, "top1_agree");
+        assert!((result.top1_agreement - agreement).abs() < 0.01, "{codec:?}: {}", result.top1_agreement);
+        assert!(relative(result.kl, number(row, "kl_nats")) < 0.15, "{codec:?}: {}", result.kl);
+    }
+}
+
+#[test]
+fn the_outlier_variant_spares_rotated_codes() {
+    let figures = figures();
+    let rows = &figures["outlier_variant"]["rows"];
+    let model = Model::shipped().unwrap().into_outlier_variant().unwrap();
+    let cases = [(CodecId::S4, "K4V4", 0.01), (CodecId::Q4_0, "q4_0", 0.002)];
+    let report = run(&model, 16, &cases.map(|(codec, ..)| codec));
+    for (result, (codec, row, tolerance)) in report.results.iter().zip(cases) {
+        let want = rows[row]["outlier"]["ppl"].as_f64().unwrap();
+        assert!(relative(result.perplexity, want) < tolerance, "{codec:?}: {} {want}", result.perplexity);
+    }
+    assert!(report.results[0].kl < 0.5 * report.results[1].kl, "rotation spreads outlier channels");
+}

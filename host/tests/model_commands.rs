@@ -1,0 +1,203 @@
+//! `tqkv demo`, `generate` and `eval`: field names, agreement of the outputs with each other, errors.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use tqkv::model::shipped;
+
+mod support;
+
+use support::{error, json, tqkv};
+
+fn names(value: &Value) -> Vec<&str> {
+    let mut names: Vec<_> = value.as_object().unwrap().keys().map(String::as_str).collect();
+    names.sort_unstable();
+    names
+}
+
+fn rows(value: &Value) -> &Vec<Value> {
+    value["results"].as_array().unwrap()
+}
+
+fn number(value: &Value, name: &str) -> f64 {
+    value[name].as_f64().unwrap_or_else(|| panic!("{name} in {value}"))
+}
+
+const EVAL_FIELDS: [&str; 6] =
+    ["cache_bytes_per_token", "kl_to_f16", "kv", "nll_delta", "perplexity", "top1_agreement"];
+
+#[test]
+fn eval_prints_f16_first_and_narrower_caches_predict_worse() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let args = ["eval", "--context", "256", "--windows", "2", "--hot", "0", "--sinks", "0"];
+    let report = json(at, &[&args[..], &["--kv", "i8", "--kv", "s4", "--kv", "s2", "--kv", "f16"]].concat());
+    assert_eq!(names(&report), ["context", "model", "results", "windows"]);
+    assert_eq!((&report["model"], &report["context"]), (&shipped::NAME.into(), &256.into()));
+    let results = rows(&report);
+    let kv: Vec<_> = results.iter().map(|row| row["kv"].as_str().unwrap()).collect();
+    assert_eq!(kv, ["f16,f16", "i8,i8", "s4,s4", "s2,s2"], "f16 first and once");
+    assert!(results.iter().all(|row| names(row) == EVAL_FIELDS), "{report}");
+    assert_eq!((number(&results[0], "kl_to_f16"), number(&results[0], "top1_agreement")), (0.0, 1.0));
+    for pair in results.windows(2) {
+        assert!(number(&pair[1], "kl_to_f16") > number(&pair[0], "kl_to_f16"), "{report}");
+        assert!(number(&pair[1], "top1_agreement") <= number(&pair[0], "top1_agreement"), "{report}");
+        let bytes = |row| number(row, "cache_bytes_per_token");
+        assert!(bytes(&pair[1]) < bytes(&pair[0]), "{report}");
+    }
+    let delta = (number(&results[3], "perplexity") / number(&results[0], "perplexity")).ln();
+    assert!((number(&results[3], "nll_delta") - delta).abs() < 1e-12);
+}
+
+#[test]
+fn eval_options_reach_the_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    fs::write(at.join("text.txt"), &shipped::HELDOUT_TEXT[4096..4096 + 600]).unwrap();
+    let base = ["eval", "--text", "text.txt", "--context", "256", "--windows", "2", "--kv", "s2"];
+    let kl = |extra: &[&str]| {
+        let report = json(at, &[&base[..], &["--hot", "0", "--sinks", "0"], extra].concat());
+        number(&rows(&report)[1], "kl_to_f16")
+    };
+    let plain = kl(&["--centre", "off", "--scale-mode", "preserving"]);
+    for extra in [
+        &["--centre", "on", "--scale-mode", "preserving"][..],
+        &["--centre", "off", "--scale-mode", "raw"],
+        &["--centre", "off", "--scale-mode", "preserving", "--seed", "7"],
+        &["--centre", "off", "--scale-mode", "preserving", "--outlier-variant"],
+    ] {
+        assert_ne!(kl(extra), plain, "{extra:?}");
+    }
+    // A hot window as long as the context leaves nothing to compress.
+    let report = json(at, &[&base[..], &["--hot", "256"]].concat());
+    assert_eq!(number(&rows(&report)[1], "top1_agreement"), 1.0);
+    let report = json(at, &[&base[..], &["--layers"]].concat());
+    let cosines: Vec<f64> =
+        rows(&report)[1]["layer_cosine"].as_array().unwrap().iter().map(|c| c.as_f64().unwrap()).collect();
+    assert!(cosines.len() == 4 && cosines.iter().all(|c| (0.8..1.0).contains(c)), "{cosines:?}");
+}
+
+const GENERATE_FIELDS: [&str; 5] = ["cache_bytes", "kv", "text", "tokens", "tokens_per_second"];
+
+#[test]
+fn generate_streams_what_its_json_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let prompt = std::str::from_utf8(&shipped::HELDOUT_TEXT[..300]).unwrap();
+    let args = ["generate", "--prompt", prompt, "--tokens", "40"];
+    let report = json(at, &args);
+    assert_eq!(names(&report), ["model", "prompt", "results"]);
+    let row = &rows(&report)[0];
+    assert_eq!(names(row), GENERATE_FIELDS);
+    assert_eq!((&row["kv"], &row["tokens"]), (&"s4,s4".into(), &40.into()));
+    assert!(number(row, "tokens_per_second") > 0.0);
+    let streamed = tqkv(at, &args);
+    let streamed = String::from_utf8(streamed.stdout).unwrap();
+    assert!(streamed.starts_with(row["text"].as_str().unwrap()), "{streamed}");
+    assert!(streamed.contains("cache bytes") && streamed.contains("s4,s4 balanced"), "{streamed}");
+}
+
+#[test]
+fn generate_shows_several_settings_beside_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let prompt = std::str::from_utf8(&shipped::HELDOUT_TEXT[..300]).unwrap();
+    let args = ["generate", "--prompt", prompt, "--tokens", "16", "--kv", "f16", "--kv", "s2,s3"];
+    let report = json(at, &args);
+    let bytes: Vec<_> = rows(&report).iter().map(|row| number(row, "cache_bytes")).collect();
+    assert!(bytes.len() == 2 && bytes[1] < 0.8 * bytes[0], "{bytes:?}");
+    let text = String::from_utf8(tqkv(at, &args).stdout).unwrap();
+    assert!(text.contains("[f16,f16]\n") && text.contains("[s2,s3]\n"), "{text}");
+    let types = [&args[..5], &["--cache-type-k", "s2", "--cache-type-v", "s3"]].concat();
+    let alias = json(at, &types);
+    assert_eq!(rows(&alias)[0]["text"], rows(&report)[1]["text"]);
+    let drawn = |seed: &str| {
+        let sampling = ["--temperature", "1.5", "--sample-seed", seed];
+        rows(&json(at, &[&args[..5], &sampling].concat()))[0]["text"].clone()
+    };
+    assert_eq!(drawn("1"), drawn("1"));
+    assert_ne!(drawn("1"), drawn("2"));
+}
+
+#[test]
+fn demo_measures_and_generates() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let args = ["demo", "--context", "128", "--windows", "1", "--tokens", "8", "--kv", "s3", "--hot", "16"];
+    let report = json(at, &args);
+    assert_eq!(names(&report), ["context", "model", "prompt", "results", "windows"]);
+    let mut fields = [&EVAL_FIELDS[..], &GENERATE_FIELDS[..], &["ratio"]].concat();
+    fields.sort_unstable();
+    fields.dedup();
+    assert_eq!(rows(&report).len(), 2);
+    for row in rows(&report) {
+        assert_eq!(names(row), fields);
+    }
+    let (f16, s3) = (&rows(&report)[0], &rows(&report)[1]);
+    let ratio = number(f16, "cache_bytes_per_token") / number(s3, "cache_bytes_per_token");
+    assert!((number(s3, "ratio") - ratio).abs() < 1e-12 && ratio > 1.0);
+    let text = String::from_utf8(tqkv(at, &args).stdout).unwrap();
+    for part in ["perplexity", "KL to f16", "top-1", "ratio", "tokens/s", "s3,s3 compact", "[prompt]"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+/// A copy of the shipped model with one change to its config.json.
+fn model_folder(at: &Path, name: &str, from: &str, to: &str) {
+    let folder = at.join(name);
+    fs::create_dir(&folder).unwrap();
+    let config = String::from_utf8(shipped::CONFIG.to_vec()).unwrap();
+    assert!(config.contains(from), "{config}");
+    fs::write(folder.join("config.json"), config.replacen(from, to, 1)).unwrap();
+    fs::write(folder.join("model.safetensors"), shipped::WEIGHTS).unwrap();
+}
+
+#[test]
+fn a_model_folder_runs_as_the_shipped_model_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    model_folder(at, "copy", "LlamaForCausalLM", "LlamaForCausalLM");
+    let args = ["eval", "--context", "64", "--windows", "1", "--kv", "s4", "--hot", "0"];
+    let copy = json(at, &[&args[..], &["--model", "copy"]].concat());
+    assert_eq!(copy["model"], "copy");
+    assert_eq!(copy["results"], json(at, &args)["results"]);
+}
+
+#[test]
+fn bad_input_is_one_line_with_code_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    model_folder(at, "deeper", "\"num_hidden_layers\": 4", "\"num_hidden_layers\": 5");
+    model_folder(at, "foreign", "LlamaForCausalLM", "MambaForCausalLM");
+    fs::create_dir(at.join("empty")).unwrap();
+    fs::write(at.join("short.txt"), "too short").unwrap();
+    let long = "x".repeat(1000);
+    let generate = |extra: &[&'static str]| [&["generate", "--prompt", "A trait"], extra].concat();
+    for (args, expected) in [
+        (vec!["generate"], "--prompt"),
+        (vec!["generate", "--prompt", ""], "at least one token"),
+        (vec!["generate", "--prompt", &long], "context is 1024"),
+        (generate(&["--tokens", "2000"]), "context is 1024"),
+        (generate(&["--temperature=-1"]), "0 (greedy) or a positive number"),
+        (generate(&["--kv", "turbo9"]), "safe-lowbit"),
+        (generate(&["--cache-type-k", "q5_1"]), "accepted are f16"),
+        (generate(&["--cache-type-k", "s4", "--kv", "s4"]), "cannot be used with"),
+        (generate(&["--model", "missing"]), "missing: no such folder; accepted is one with config.json"),
+        (generate(&["--model", "empty"]), "config.json"),
+        (generate(&["--model", "deeper"]), "deeper: tensor model.layers.4."),
+        (generate(&["--model", "foreign"]), "accepted: LlamaForCausalLM"),
+        (vec!["eval", "--text", "missing.txt"], "missing.txt"),
+        (vec!["eval", "--text", "short.txt"], "enough for 0"),
+        (vec!["eval", "--windows", "0"], "0 windows"),
+        (vec!["eval", "--windows", "201"], "enough for 200"),
+        (vec!["eval", "--context", "2048"], "context is 1024"),
+        (vec!["eval", "--context", "1"], "accepted: 2 to 1024"),
+        (vec!["eval", "--centre", "maybe"], "on, off, auto"),
+        (vec!["eval", "--scale-mode", "best"], "raw, preserving"),
+        (vec!["demo", "--tokens", "1000"], "context is 1024"),
+    ] {
+        let message = error(at, &args, 2);
+        assert!(message.starts_with("tqkv: ") && message.contains(expected), "{args:?}: {message}");
+    }
+}

@@ -1,0 +1,29 @@
+//! Running the `tqkv` command.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Runs the command in `folder`.
+pub(crate) fn tqkv(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tqkv")).current_dir(folder).args(args).output().unwrap()
+}
+
+/// Runs a command that must succeed in silence; returns its JSON.
+pub(crate) fn json(folder: &Path, args: &[&str]) -> Value {
+    let output = tqkv(folder, &[args, &["--json"]].concat());
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && stderr.is_empty(), "{args:?}: {stderr}");
+    serde_json::from_slice(&output.stdout).expect("one JSON object and nothing else")
+}
+
+/// Runs a command that must fail; returns its one line.
+pub(crate) fn error(folder: &Path, args: &[&str], code: i32) -> String {
+    let output = tqkv(folder, args);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+    assert!(output.stdout.is_empty(), "{args:?}: output beside an error");
+    assert_eq!(stderr.lines().count(), 1, "{args:?}: {stderr}");
+    stderr
+}

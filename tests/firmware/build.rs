@@ -1,0 +1,24 @@
+//! Memory map and linker scripts of the machine that QEMU emulates for each target.
+
+use std::path::PathBuf;
+use std::{env, fs};
+
+fn main() {
+    let target = env::var("TARGET").unwrap();
+    let out = PathBuf::from(env::var("OUT_DIR").unwrap());
+    let map = format!("memory/{target}.x");
+    println!("cargo:rerun-if-changed={map}");
+    println!("cargo:rustc-link-search={}", out.display());
+    if fs::copy(&map, out.join("memory.x")).is_err() {
+        // The library alone is also built for the host.
+        return;
+    }
+    let scripts: &[&str] = if target.starts_with("riscv") {
+        &["-Tmemory.x", "-Tlink.x", "-Tdefmt.x"]
+    } else {
+        &["--nmagic", "-Tlink.x", "-Tdefmt.x"]
+    };
+    for script in scripts {
+        println!("cargo:rustc-link-arg={script}");
+    }
+}

@@ -1,0 +1,70 @@
+//! Measures the codec on this machine and prints a table through defmt.
+#![no_std]
+#![no_main]
+
+use core::hint::black_box;
+#[cfg(target_arch = "arm")]
+use cortex_m as _;
+use defmt_semihosting as _;
+use firmware::count::Counter;
+use firmware::stack::peak;
+use workload::{BLOCK, CODEC, EXPONENT, TOKENS, vector};
+use tqkv_core::fixed::Attention;
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    defmt::error!("panic");
+    firmware::exit(101)
+}
+
+#[firmware::entry]
+fn main() -> ! {
+    let Some(counter) = Counter::new() else { firmware::exit(1) };
+    defmt::info!("crc {=u32:08x}", workload::crc());
+
+    let x = black_box(vector::<128>(1));
+    let mut block = [0; BLOCK];
+    let mut back = [0; 128];
+    let encode = counter.instructions(|| {
+        black_box(CODEC.encode(&x, EXPONENT, &mut block)).ok();
+    });
+    let narrow: [i8; 128] = core::array::from_fn(|i| (x[i] >> 8) as i8);
+    let mut other = [0; BLOCK];
+    let encode_i8 = counter.instructions(|| {
+        black_box(CODEC.encode(&narrow, -7, &mut other)).ok();
+    });
+    let decode = counter.instructions(|| {
+        black_box(CODEC.decode(black_box(&block), EXPONENT, &mut back)).ok();
+    });
+    let mut query = None;
+    let prepare = counter.instructions(|| query = Some(CODEC.query(&x, EXPONENT)));
+    let Some(query) = query else { firmware::exit(1) };
+    let score = counter.instructions(|| {
+        black_box(CODEC.score(&query, black_box(&block))).ok();
+    });
+    let mut out = [0; 128];
+    let attend = counter.instructions(|| {
+        let mut sum = Attention::<128>::new();
+        for _ in 0..TOKENS {
+            let score = CODEC.score(&query, black_box(&block)).unwrap_or(0);
+            black_box(sum.add(&CODEC, score, &block)).ok();
+        }
+        sum.finish(&CODEC, EXPONENT, &mut out);
+    });
+    black_box((out, back, other));
+    defmt::info!("encode {=u32}", encode);
+    defmt::info!("encode_from_i8 {=u32}", encode_i8);
+    defmt::info!("decode {=u32}", decode);
+    defmt::info!("query {=u32}", prepare);
+    defmt::info!("score {=u32}", score);
+    defmt::info!("attend_64 {=u32}", attend);
+    let stack = peak(|| {
+        black_box(CODEC.encode(&x, EXPONENT, &mut block)).ok();
+    });
+    defmt::info!("stack_encode {=usize}", stack);
+    let stack = peak(|| {
+        black_box(CODEC.decode(&block, EXPONENT, &mut back)).ok();
+    });
+    defmt::info!("stack_decode {=usize}", stack);
+    firmware::exit(0)
+}

@@ -1,0 +1,103 @@
+//! Links only where nothing of the codec can panic or allocate.
+//!
+//! The panic handler and the allocator call functions that do not exist. The optimiser removes
+//! them when no panic and no allocation is reachable; otherwise the linker reports an undefined
+//! symbol. The features `control-panic` and `control-alloc` add one of each, to show that the
+//! proof can fail.
+#![no_std]
+#![no_main]
+
+use core::hint::black_box;
+#[cfg(target_arch = "arm")]
+use cortex_m as _;
+use tqkv_core::fixed::{Attention, FixedCodec, I8, N4, RingCache};
+use workload::{EXPONENT, vector};
+
+unsafe extern "C" {
+    safe fn the_codec_can_panic() -> !;
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    the_codec_can_panic()
+}
+
+mod heap {
+    use core::alloc::{GlobalAlloc, Layout};
+
+    unsafe extern "C" {
+        safe fn the_codec_allocates() -> !;
+    }
+
+    struct Heap;
+
+    // SAFETY: never returns.
+    unsafe impl GlobalAlloc for Heap {
+        unsafe fn alloc(&self, _: Layout) -> *mut u8 {
+            the_codec_allocates()
+        }
+
+        unsafe fn dealloc(&self, _: *mut u8, _: Layout) {}
+    }
+
+    #[global_allocator]
+    static HEAP: Heap = Heap;
+}
+
+/// Everything of one codec.
+#[inline(never)]
+fn all<const D: usize, const CODEC: usize, const N: usize>() {
+    let codec = FixedCodec::<D, CODEC>::DEFAULT;
+    let x: [i16; D] = black_box(vector(black_box(1)));
+    let (mut block, mut out) = (black_box([0; N]), [0; D]);
+    black_box(codec.encode(&x, black_box(EXPONENT), &mut block)).ok();
+    black_box(codec.encode(&x.map(|v| v as i8), black_box(EXPONENT), &mut block)).ok();
+    let block = black_box(block);
+    black_box(codec.decode(&block, black_box(EXPONENT), &mut out)).ok();
+    let query = codec.query(&x, black_box(EXPONENT));
+    let mut sum = Attention::<D>::new();
+    for _ in 0..black_box(4) {
+        let score = codec.score(&query, &block).unwrap_or(0);
+        black_box(sum.add(&codec, black_box(score), &block)).ok();
+    }
+    sum.finish(&codec, black_box(EXPONENT), &mut out);
+    black_box(out);
+}
+
+#[inline(never)]
+fn ring() {
+    type Keys = FixedCodec<64, 4>;
+    type Values = FixedCodec<64, 3>;
+    const BYTES: usize = RingCache::<Keys, Values, 0>::bytes_for(8);
+    let mut ring = RingCache::<Keys, Values, BYTES>::new(Keys::DEFAULT, Values::DEFAULT, 2);
+    let (x, mut out) = (black_box(vector(3)), [0; 64]);
+    for _ in 0..black_box(20) {
+        black_box(ring.push(&x, &x, black_box(EXPONENT))).ok();
+        black_box(ring.attend(&x, black_box(EXPONENT), EXPONENT, &mut out)).ok();
+    }
+    ring.clear();
+    black_box((out, ring.len()));
+}
+
+#[firmware::entry]
+fn main() -> ! {
+    all::<128, 4, 66>();
+    all::<128, 5, 82>();
+    all::<64, 3, 26>();
+    all::<80, N4, 42>();
+    all::<128, I8, 130>();
+    ring();
+    #[cfg(feature = "control-panic")]
+    {
+        let table = [1, 2, 3];
+        black_box(table[black_box(1_usize)]);
+    }
+    #[cfg(feature = "control-alloc")]
+    {
+        extern crate alloc;
+        black_box(alloc::boxed::Box::new(black_box(1_u32)));
+    }
+    loop {
+        core::hint::spin_loop();
+    }
+}

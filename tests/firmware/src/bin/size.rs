@@ -1,0 +1,33 @@
+//! Encode, decode and score at D = 128, 4 bits, and nothing else: minus `empty`, their size.
+#![no_std]
+#![no_main]
+
+use core::hint::black_box;
+#[cfg(target_arch = "arm")]
+use cortex_m as _;
+use tqkv_core::fixed::FixedQuery;
+use workload::{BLOCK, CODEC, EXPONENT};
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    loop {}
+}
+
+#[firmware::entry]
+fn main() -> ! {
+    let mut block = [0; BLOCK];
+    let mut samples = [0_i16; 128];
+    let query: Option<FixedQuery<128>> = None;
+    black_box(&mut samples);
+    black_box(CODEC.encode(&samples, EXPONENT, &mut block)).ok();
+    black_box(&mut block);
+    black_box(CODEC.decode(&block, EXPONENT, &mut samples)).ok();
+    if let Some(query) = black_box(query) {
+        black_box(CODEC.score(&query, &block)).ok();
+    }
+    #[cfg(feature = "control-float")]
+    black_box(black_box(1.0_f32) * black_box(2.0_f32));
+    loop {
+        core::hint::spin_loop();
+    }
+}

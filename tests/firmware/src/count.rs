@@ -1,0 +1,79 @@
+//! Instructions executed by a closure. Under `-icount` QEMU's time is the instruction count; the
+//! loop of known length that [`Counter::new`] runs gives the unit. These are no cycles.
+
+use core::arch::asm;
+
+/// A calibrated counter.
+pub struct Counter {
+    #[cfg(target_arch = "arm")]
+    systick: cortex_m::peripheral::SYST,
+    /// Ticks of a loop of [`LOOP`] instructions.
+    unit: u32,
+    /// Ticks of counting nothing.
+    empty: u32,
+}
+
+const LOOP: u32 = 20_000;
+
+/// Executes [`LOOP`] instructions.
+#[inline(always)]
+fn known() {
+    // SAFETY: only touches the register it declares.
+    unsafe {
+        #[cfg(target_arch = "arm")]
+        asm!("2: subs {n}, #1", "bne 2b", n = inout(reg) LOOP / 2 => _, options(nomem, nostack));
+        #[cfg(target_arch = "riscv32")]
+        asm!("2: addi {n}, {n}, -1", "bnez {n}, 2b", n = inout(reg) LOOP / 2 => _, options(nomem, nostack));
+    }
+}
+
+impl Counter {
+    /// Starts and calibrates.
+    #[cfg(target_arch = "arm")]
+    pub fn new() -> Option<Self> {
+        let mut systick = cortex_m::Peripherals::take()?.SYST;
+        systick.set_clock_source(cortex_m::peripheral::syst::SystClkSource::Core);
+        systick.set_reload(0xff_ffff);
+        systick.clear_current();
+        systick.enable_counter();
+        Some(Self { systick, unit: 0, empty: 0 }.calibrated())
+    }
+
+    /// Starts and calibrates.
+    #[cfg(target_arch = "riscv32")]
+    pub fn new() -> Option<Self> {
+        Some(Self { unit: 0, empty: 0 }.calibrated())
+    }
+
+    fn calibrated(mut self) -> Self {
+        self.empty = self.ticks(|| {});
+        self.unit = self.ticks(known) - self.empty;
+        self
+    }
+
+    #[cfg(target_arch = "arm")]
+    fn now(&self) -> u32 {
+        let _ = &self.systick;
+        cortex_m::peripheral::SYST::get_current()
+    }
+
+    #[cfg(target_arch = "riscv32")]
+    fn now(&self) -> u32 {
+        0_u32.wrapping_sub(riscv::register::minstret::read() as u32)
+    }
+
+    #[inline(never)]
+    fn ticks(&self, f: impl FnOnce()) -> u32 {
+        let start = self.now();
+        f();
+        let end = self.now();
+        let mask = if cfg!(target_arch = "arm") { 0xff_ffff } else { u32::MAX };
+        start.wrapping_sub(end) & mask
+    }
+
+    /// Instructions of `f`, call and return included, rounded.
+    pub fn instructions(&self, f: impl FnOnce()) -> u32 {
+        let ticks = self.ticks(f) - self.empty;
+        ((u64::from(ticks) * u64::from(LOOP) + u64::from(self.unit / 2)) / u64::from(self.unit)) as u32
+    }
+}

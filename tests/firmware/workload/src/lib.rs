@@ -1,0 +1,139 @@
+//! What every target computes: fixed inputs, and one CRC over all that comes out of them.
+#![no_std]
+
+use tqkv_core::fixed::{Attention, FixedCodec, FixedQuery, I8, N4, RingCache};
+
+/// The codec that is measured.
+pub type Codec = FixedCodec<128, 4>;
+/// It, in flash.
+pub static CODEC: Codec = Codec::DEFAULT;
+/// Bytes of one of its blocks.
+pub const BLOCK: usize = Codec::BLOCK_BYTES;
+/// Q15 samples.
+pub const EXPONENT: i32 = -15;
+/// The block of `vector(1)`: every target must produce these bytes.
+pub const GOLDEN: [u8; BLOCK] = [
+    33, 63, 183, 92, 212, 119, 167, 105, 203, 39, 109, 60, 164, 149, 74, 203, 136, 148, 183, 110, 109, 157,
+    147, 141, 86, 236, 220, 85, 90, 107, 139, 120, 97, 205, 134, 188, 83, 120, 71, 148, 146, 60, 69, 123, 69,
+    150, 47, 54, 121, 149, 150, 215, 152, 110, 89, 134, 149, 147, 184, 161, 184, 40, 199, 156, 8, 161,
+];
+/// Tokens attended over.
+pub const TOKENS: usize = 64;
+
+/// About normal samples, the same on every machine.
+pub fn vector<const D: usize>(seed: u32) -> [i16; D] {
+    let mut state = seed.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 19) as i16 - 4096
+    };
+    core::array::from_fn(|_| next() + next() + next() + next())
+}
+
+/// CRC-32 (IEEE), bit by bit.
+#[derive(Clone, Copy)]
+pub struct Crc(u32);
+
+impl Default for Crc {
+    fn default() -> Self {
+        Self(!0)
+    }
+}
+
+impl Crc {
+    /// Takes bytes in.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 ^= u32::from(byte);
+            for _ in 0..8 {
+                self.0 = (self.0 >> 1) ^ if self.0 & 1 != 0 { 0xedb8_8320 } else { 0 };
+            }
+        }
+    }
+
+    /// Takes samples in, little-endian.
+    pub fn samples(&mut self, samples: &[i16]) {
+        for sample in samples {
+            self.bytes(&sample.to_le_bytes());
+        }
+    }
+
+    /// The sum.
+    pub fn value(self) -> u32 {
+        !self.0
+    }
+}
+
+/// Blocks, decoded samples and scores of one codec.
+fn codec<const D: usize, const CODEC: usize, const N: usize>(crc: &mut Crc) {
+    let codec = FixedCodec::<D, CODEC>::DEFAULT;
+    let query: FixedQuery<D> = codec.query(&vector(1000), -12);
+    let mut sum = Attention::<D>::new();
+    for seed in 0..8 {
+        let mut x: [i16; D] = vector(seed);
+        match seed {
+            5 => x = [i16::MIN; D],
+            6 => x = [0; D],
+            7 => x = x.map(|v| v >> 10),
+            _ => {}
+        }
+        let (mut block, mut back) = ([0; N], [0; D]);
+        crc.bytes(&[codec.encode(&x, EXPONENT, &mut block).is_ok() as u8]);
+        crc.bytes(&block);
+        crc.bytes(&[codec.decode(&block, EXPONENT, &mut back).is_ok() as u8]);
+        crc.samples(&back);
+        let score = codec.score(&query, &block).unwrap_or(i32::MIN);
+        crc.bytes(&score.to_le_bytes());
+        crc.bytes(&[sum.add(&codec, score, &block).is_ok() as u8]);
+        let narrow: [i8; D] = core::array::from_fn(|i| (x[i] >> 8) as i8);
+        crc.bytes(&[codec.encode(&narrow, -7, &mut block).is_ok() as u8]);
+        crc.bytes(&block);
+    }
+    let mut out = [0; D];
+    sum.finish(&codec, EXPONENT, &mut out);
+    crc.samples(&out);
+}
+
+/// A ring that overflows twice, attended after every push.
+fn ring(crc: &mut Crc) {
+    type Keys = FixedCodec<64, 4>;
+    type Values = FixedCodec<64, 3>;
+    const BYTES: usize = RingCache::<Keys, Values, 0>::bytes_for(12);
+    let mut ring = RingCache::<Keys, Values, BYTES>::new(Keys::DEFAULT, Values::DEFAULT, 2);
+    for token in 0..30 {
+        let pushed = ring.push(&vector(token), &vector(token + 50), EXPONENT);
+        let mut out = [0; 64];
+        let attended = ring.attend(&vector(token + 100), -13, EXPONENT, &mut out);
+        crc.bytes(&[pushed.is_ok() as u8, attended.is_ok() as u8, ring.len() as u8]);
+        crc.samples(&out);
+    }
+}
+
+/// The CRC over codes, decoded samples, scores and attention of several codecs and head dims.
+pub fn crc() -> u32 {
+    let mut crc = Crc::default();
+    codec::<128, 4, 66>(&mut crc);
+    codec::<128, 2, 34>(&mut crc);
+    codec::<64, 3, 26>(&mut crc);
+    codec::<80, N4, 42>(&mut crc);
+    codec::<128, I8, 130>(&mut crc);
+    ring(&mut crc);
+    crc.value()
+}
+
+/// What `c/main.c` computes through the C interface.
+pub fn c_example_crc() -> u32 {
+    let mut crc = Crc::default();
+    let query = CODEC.query(&vector(9), -12);
+    for seed in 0..4 {
+        let (mut block, mut back) = ([0; BLOCK], [0; 128]);
+        let encoded = CODEC.encode(&vector(seed), EXPONENT, &mut block).is_ok();
+        let decoded = CODEC.decode(&block, EXPONENT, &mut back).is_ok();
+        let score = CODEC.score(&query, &block).unwrap_or(i32::MIN);
+        crc.bytes(&[encoded as u8, decoded as u8]);
+        crc.bytes(&block);
+        crc.samples(&back);
+        crc.bytes(&score.to_le_bytes());
+    }
+    crc.value()
+}

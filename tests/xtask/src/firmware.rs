@@ -1,0 +1,233 @@
+//! `cargo xtask firmware`: builds the images, runs them in QEMU, and reports what they cost.
+//!
+//! Needs qemu-system-arm, qemu-system-riscv32, `timeout`, arm-none-eabi-gcc, and the Rust targets
+//! and llvm-tools of the pinned toolchain.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Output};
+
+mod image;
+mod proofs;
+
+use image::Image;
+
+/// A target and the machine that QEMU emulates for it.
+struct Machine {
+    target: &'static str,
+    name: &'static str,
+    what: &'static str,
+    qemu: &'static str,
+    icount: &'static str,
+}
+
+const MACHINES: [Machine; 4] = [
+    machine("thumbv7em-none-eabihf", "mps2-an386", "Cortex-M4F", "qemu-system-arm", "shift=6"),
+    machine("thumbv6m-none-eabi", "microbit", "Cortex-M0", "qemu-system-arm", "shift=6"),
+    machine("thumbv8m.main-none-eabihf", "mps2-an505", "Cortex-M33", "qemu-system-arm", "shift=6"),
+    machine("riscv32imac-unknown-none-elf", "virt", "RV32IMAC", "qemu-system-riscv32", "shift=0"),
+];
+
+const fn machine(
+    target: &'static str,
+    name: &'static str,
+    what: &'static str,
+    qemu: &'static str,
+    icount: &'static str,
+) -> Machine {
+    Machine { target, name, what, qemu, icount }
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Print one JSON object on stdout and nothing else
+    #[arg(long)]
+    json: bool,
+    /// Write the measured figures as the new budget
+    #[arg(long)]
+    update_budget: bool,
+}
+
+/// Instructions, with the names of the images' log lines.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Instructions {
+    encode: u64,
+    decode: u64,
+    score: u64,
+    attend_64: u64,
+}
+
+/// What is known of one target.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Report {
+    target: String,
+    machine: String,
+    crc: String,
+    instructions: Instructions,
+    /// Peak of `encode`.
+    stack_bytes: u64,
+    /// Encode, decode and score.
+    flash_bytes: u64,
+    /// Static data of the codec.
+    ram_bytes: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Reports {
+    targets: Vec<Report>,
+}
+
+type Result<T> = std::result::Result<T, String>;
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match check(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask firmware: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn check(args: &Args) -> Result<()> {
+    let expected = format!("{:08x}", workload::crc());
+    let say = |text: &str| {
+        if !args.json {
+            println!("{text}");
+        }
+    };
+    say(&format!("host: crc {expected}"));
+    let mut targets = Vec::new();
+    for machine in &MACHINES {
+        let report = one(machine, &say)?;
+        if report.crc != expected {
+            return Err(format!("{}: crc {}, but {expected} on the host", machine.target, report.crc));
+        }
+        targets.push(report);
+    }
+    proofs::c_example(&MACHINES[0], &say)?;
+    let reports = Reports { targets };
+    if args.json {
+        println!("{}", serde_json::to_string(&reports).map_err(|e| e.to_string())?);
+    } else {
+        print(&reports);
+    }
+    if args.update_budget {
+        let text = serde_json::to_string_pretty(&reports).map_err(|e| e.to_string())?;
+        std::fs::write(budget_path(), text + "\n")
+            .map_err(|e| format!("{}: {e}", budget_path().display()))?;
+        return Ok(());
+    }
+    compare(&reports)
+}
+
+fn one(machine: &Machine, say: &dyn Fn(&str)) -> Result<Report> {
+    proofs::tests_pass(machine, say)?;
+    proofs::nothing_panics_or_allocates(machine, say)?;
+    let image = Image::build(machine, "measure")?;
+    let log: BTreeMap<String, String> = image
+        .run(machine)?
+        .into_iter()
+        .filter_map(|line| line.split_once(' ').map(|(key, value)| (key.to_owned(), value.to_owned())))
+        .collect();
+    let number = |key: &str| -> Result<u64> {
+        let value = log.get(key).ok_or(format!("{}: the image did not print {key}", machine.target))?;
+        value.parse().map_err(|_| format!("{}: {key} is not a number: {value}", machine.target))
+    };
+    let (size, empty) =
+        (Image::build(machine, "size")?.sections()?, Image::build(machine, "empty")?.sections()?);
+    proofs::no_floats(machine, say)?;
+    let extra = ["encode_from_i8", "query", "stack_decode"]
+        .map(|key| Ok::<_, String>(format!("{key} {}", number(key)?)));
+    for line in extra {
+        say(&format!("{}: {}", machine.what, line?));
+    }
+    Ok(Report {
+        target: machine.target.to_owned(),
+        machine: machine.name.to_owned(),
+        crc: log.get("crc").cloned().unwrap_or_default(),
+        instructions: Instructions {
+            encode: number("encode")?,
+            decode: number("decode")?,
+            score: number("score")?,
+            attend_64: number("attend_64")?,
+        },
+        stack_bytes: number("stack_encode")?,
+        flash_bytes: size.flash.saturating_sub(empty.flash),
+        ram_bytes: size.ram.saturating_sub(empty.ram),
+    })
+}
+
+fn print(reports: &Reports) {
+    println!("\nD = 128, 4 bits; instructions (not cycles), bytes");
+    println!(
+        "{:<28} {:<10} {:>7} {:>7} {:>6} {:>9} {:>6} {:>6} {:>4}  crc",
+        "target", "machine", "encode", "decode", "score", "attend_64", "stack", "flash", "ram"
+    );
+    for Report { target, machine, crc, instructions: i, stack_bytes, flash_bytes, ram_bytes } in
+        &reports.targets
+    {
+        println!(
+            "{target:<28} {machine:<10} {:>7} {:>7} {:>6} {:>9} {stack_bytes:>6} {flash_bytes:>6} {ram_bytes:>4}  {crc}",
+            i.encode, i.decode, i.score, i.attend_64
+        );
+    }
+}
+
+/// More than the budget by 3 %, and by more than a few units, is an error; the compiler is
+/// pinned, so nothing else moves the figures.
+fn compare(reports: &Reports) -> Result<()> {
+    let path = budget_path();
+    let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let budget: Reports = serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+    for report in &reports.targets {
+        let Some(limit) = budget.targets.iter().find(|b| b.target == report.target) else {
+            return Err(format!("{}: no budget for {}", path.display(), report.target));
+        };
+        let (i, l) = (&report.instructions, &limit.instructions);
+        let pairs = [
+            ("encode", i.encode, l.encode),
+            ("decode", i.decode, l.decode),
+            ("score", i.score, l.score),
+            ("attend_64", i.attend_64, l.attend_64),
+            ("stack_bytes", report.stack_bytes, limit.stack_bytes),
+            ("flash_bytes", report.flash_bytes, limit.flash_bytes),
+            ("ram_bytes", report.ram_bytes, limit.ram_bytes),
+        ];
+        for (what, measured, allowed) in pairs {
+            if measured > allowed + allowed * 3 / 100 + 8 {
+                return Err(format!("{}: {what} is {measured}, budget {allowed}", report.target));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The folder of the firmware workspace.
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../firmware")
+}
+
+fn budget_path() -> PathBuf {
+    folder().join("budget.json")
+}
+
+/// Runs a command and returns its output, or its errors where it failed.
+fn output(command: &mut Command) -> Result<Output> {
+    let output = command.output().map_err(|e| format!("{}: {e}", command.get_program().to_string_lossy()))?;
+    if output.status.success() {
+        Ok(output)
+    } else {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        Err(format!("{command:?}: {}\n{errors}", output.status))
+    }
+}
+
+/// `cargo` in the firmware workspace, without the environment of this run of cargo.
+fn cargo() -> Command {
+    let mut command = Command::new("cargo");
+    command.current_dir(folder()).env_remove("RUSTFLAGS").env_remove("CARGO_TARGET_DIR");
+    command.env("CARGO_TARGET_DIR", folder().join("target"));
+    command
+}

@@ -1,0 +1,105 @@
+//! One image: built, run, looked into.
+
+use super::{Machine, Result, cargo, folder, output};
+use defmt_decoder::{DecodeError, Table};
+use object::{Object, ObjectSection, SectionKind};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// An ELF file.
+pub(super) struct Image {
+    path: PathBuf,
+}
+
+/// Bytes of the sections that end up in each memory.
+pub(super) struct Sections {
+    pub(super) flash: u64,
+    pub(super) ram: u64,
+}
+
+impl Image {
+    pub(super) fn at(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Builds a binary of the firmware workspace.
+    pub(super) fn build(machine: &Machine, bin: &str) -> Result<Self> {
+        output(cargo().args(["build", "--release", "--bin", bin, "--target", machine.target]))?;
+        Ok(Self::at(folder().join("target").join(machine.target).join("release").join(bin)))
+    }
+
+    /// Emulates the image for at most 60 seconds, with instructions as the clock.
+    pub(super) fn emulate(&self, machine: &Machine) -> Result<Vec<u8>> {
+        let mut command = Command::new("timeout");
+        command.args(["60", machine.qemu, "-M", machine.name, "-display", "none", "-monitor", "none"]);
+        command.args(["-serial", "none", "-semihosting-config", "enable=on,target=native"]);
+        command.args(["-icount", &format!("{},align=off,sleep=off", machine.icount)]);
+        if machine.qemu.ends_with("riscv32") {
+            command.args(["-bios", "none"]);
+        }
+        command.arg("-kernel").arg(&self.path);
+        match output(&mut command) {
+            Ok(output) => Ok(output.stdout),
+            Err(message) => {
+                // The log says why: a failed assertion prints through defmt.
+                let raw = command.output().map(|o| o.stdout).unwrap_or_default();
+                let log = self.decode(&raw).unwrap_or_default().join("\n");
+                Err(format!("{message}\n{log}"))
+            }
+        }
+    }
+
+    /// Emulates the image; returns the lines that it logged.
+    pub(super) fn run(&self, machine: &Machine) -> Result<Vec<String>> {
+        self.decode(&self.emulate(machine)?)
+    }
+
+    fn bytes(&self) -> Result<Vec<u8>> {
+        fs::read(&self.path).map_err(|e| format!("{}: {e}", self.path.display()))
+    }
+
+    fn decode(&self, log: &[u8]) -> Result<Vec<String>> {
+        let table = Table::parse(&self.bytes()?).map_err(|e| e.to_string())?;
+        let table = table.ok_or(format!("{}: no .defmt section", self.path.display()))?;
+        let mut decoder = table.new_stream_decoder();
+        decoder.received(log);
+        let mut lines = Vec::new();
+        loop {
+            match decoder.decode() {
+                Ok(frame) => lines.push(frame.display_message().to_string()),
+                Err(DecodeError::UnexpectedEof) => return Ok(lines),
+                Err(DecodeError::Malformed) => return Err(format!("{}: malformed log", self.path.display())),
+            }
+        }
+    }
+
+    pub(super) fn sections(&self) -> Result<Sections> {
+        let bytes = self.bytes()?;
+        let file = object::File::parse(&*bytes).map_err(|e| e.to_string())?;
+        let (mut flash, mut ram) = (0, 0);
+        for section in file.sections() {
+            match section.kind() {
+                SectionKind::Text | SectionKind::ReadOnlyData => flash += section.size(),
+                SectionKind::Data => (flash, ram) = (flash + section.size(), ram + section.size()),
+                SectionKind::UninitializedData if section.name().is_ok_and(|n| n.starts_with(".bss")) => {
+                    ram += section.size();
+                }
+                _ => {}
+            }
+        }
+        Ok(Sections { flash, ram })
+    }
+
+    /// The disassembly by the toolchain's own llvm-objdump.
+    pub(super) fn disassembly(&self) -> Result<String> {
+        let sysroot = output(Command::new("rustc").args(["--print", "sysroot"]).current_dir(folder()))?;
+        let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+        let tool = PathBuf::from(String::from_utf8_lossy(&sysroot.stdout).trim())
+            .join("lib/rustlib")
+            .join(host)
+            .join("bin/llvm-objdump");
+        let text = output(Command::new(tool).args(["-d", "--no-show-raw-insn"]).arg(&self.path))?;
+        Ok(String::from_utf8_lossy(&text.stdout).into_owned())
+    }
+}

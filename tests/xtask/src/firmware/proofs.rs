@@ -1,0 +1,116 @@
+//! What an image must not do, each with a control that shows that the check can fail.
+
+use super::image::Image;
+use super::{Machine, Result, cargo, folder, output};
+use std::process::Command;
+
+/// Runs the on-target tests.
+pub(super) fn tests_pass(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
+    let build = output(cargo().args([
+        "test",
+        "--release",
+        "--no-run",
+        "--test",
+        "golden",
+        "--target",
+        machine.target,
+        "--message-format=json",
+    ]))?;
+    let path = String::from_utf8_lossy(&build.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|message| message["target"]["name"] == "golden")
+        .find_map(|message| message["executable"].as_str().map(str::to_owned))
+        .ok_or("cargo named no test image")?;
+    let log = Image::at(path.into()).run(machine)?;
+    let passed = log.iter().filter(|line| line.contains("running `")).count();
+    if passed == 0 {
+        return Err(format!("{}: the test image ran no test\n{}", machine.target, log.join("\n")));
+    }
+    say(&format!("{}: {passed} on-target tests passed", machine.what));
+    Ok(())
+}
+
+/// Links the proof, and fails to link its two controls.
+pub(super) fn nothing_panics_or_allocates(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
+    Image::build(machine, "proof").map_err(|e| format!("a panic or an allocation is reachable\n{e}"))?;
+    for (control, symbol) in
+        [("control-panic", "the_codec_can_panic"), ("control-alloc", "the_codec_allocates")]
+    {
+        let build =
+            ["build", "--release", "--bin", "proof", "--target", machine.target, "--features", control];
+        match output(cargo().args(build)) {
+            Err(message) if message.contains(symbol) => {}
+            Err(message) => return Err(format!("{control} failed for another reason\n{message}")),
+            Ok(_) => {
+                return Err(format!("{}: {control} linked, so the proof proves nothing", machine.target));
+            }
+        }
+    }
+    say(&format!("{}: no panic, no allocation (both controls fail to link)", machine.what));
+    Ok(())
+}
+
+/// Whether a disassembled line is a floating-point instruction or a call of the soft-float library.
+fn is_float(line: &str) -> bool {
+    const CALLS: [&str; 6] = ["__aeabi_f", "__aeabi_d", "sf3", "df3", "sfsi", "dfsi"];
+    let mut words = line.split_whitespace().skip(1);
+    let mnemonic = words.next().unwrap_or_default();
+    let rest = line.split_once('<').map_or("", |(_, name)| name);
+    let vector = mnemonic.starts_with('v') && mnemonic.len() > 1;
+    vector || CALLS.iter().any(|call| rest.contains(call))
+}
+
+/// Looks for floating-point instructions in the image of the codec alone. Control: the image that
+/// calls one.
+pub(super) fn no_floats(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
+    if machine.target.starts_with("riscv") {
+        // RV32IMAC has none to begin with.
+        return Ok(());
+    }
+    let text = Image::build(machine, "size")?.disassembly()?;
+    // The start-up code of a core with a floating-point unit switches it on, without using it.
+    let found = text.lines().find(|line| is_float(line));
+    if let Some(line) = found {
+        return Err(format!("{}: a float instruction: {line}", machine.target));
+    }
+    let build =
+        ["build", "--release", "--bin", "size", "--target", machine.target, "--features", "control-float"];
+    output(cargo().args(build))?;
+    let control = folder().join("target").join(machine.target).join("release/size");
+    if !Image::at(control).disassembly()?.lines().any(is_float) {
+        return Err(format!("{}: the float of the control was not seen", machine.target));
+    }
+    say(&format!("{}: no float instruction (the control has one)", machine.what));
+    Ok(())
+}
+
+/// Builds the C example against the static library and compares its output with the host's.
+pub(super) fn c_example(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
+    output(cargo().args(["build", "--release", "-p", "tqkv-fixed-c", "--target", machine.target]))?;
+    let (folder, out) = (folder(), folder().join("target").join(machine.target).join("release"));
+    let elf = out.join("c_example");
+    let mut gcc = Command::new("arm-none-eabi-gcc");
+    gcc.current_dir(&folder);
+    gcc.args([
+        "-mcpu=cortex-m4",
+        "-mthumb",
+        "-mfloat-abi=hard",
+        "-mfpu=fpv4-sp-d16",
+        "-Os",
+        "-Wall",
+        "-Werror",
+    ]);
+    gcc.args(["-nostartfiles", "--specs=rdimon.specs", "-Icapi", "c/main.c", "c/startup.c"]);
+    gcc.arg(out.join("libtqkv_fixed_c.a"));
+    gcc.args(["-T", "c/link.ld", "-Wl,--gc-sections", "-Wl,--no-warn-rwx-segments", "-o"]).arg(&elf);
+    output(&mut gcc)?;
+    let printed = Image::at(elf).emulate(machine)?;
+    let printed = String::from_utf8_lossy(&printed).trim().to_owned();
+    let expected = format!("{:08x}", workload::c_example_crc());
+    if printed != format!("crc {expected}") {
+        return Err(format!("the C example printed {printed:?}, expected crc {expected}"));
+    }
+    say(&format!("C example: linked by arm-none-eabi-gcc, crc {expected} as on the host"));
+    Ok(())
+}
