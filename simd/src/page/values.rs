@@ -165,8 +165,8 @@ struct Accumulate<'a> {
 
 /// Weights of the tokens of a page as bytes, four tokens a dword.
 struct Weights {
-    high: [u32; MAX_SLOTS / 4],
-    low: [u32; MAX_SLOTS / 4],
+    high: [[u8; 4]; MAX_SLOTS / 4],
+    low: [[u8; 4]; MAX_SLOTS / 4],
 }
 
 impl Kernel for Accumulate<'_> {
@@ -195,7 +195,7 @@ impl Accumulate<'_> {
         let scales = super::halves(head);
         let table = isa.value_table(&plan.levels);
         let mut next = self.next.iter();
-        let mut weights = Weights { high: [0; MAX_SLOTS / 4], low: [0; MAX_SLOTS / 4] };
+        let mut weights = Weights { high: [[0; 4]; MAX_SLOTS / 4], low: [[0; 4]; MAX_SLOTS / 4] };
         let run_columns = pages.columns() / plan.runs();
         let column_lines = pages.groups() * plan.depth();
         // Only lines that hold a token of the range are read.
@@ -274,16 +274,12 @@ fn quantise<I: Machine>(
         return 0.0;
     }
     let inverse = STEPS / largest;
-    for (i, four) in products.as_chunks::<4>().0.iter().enumerate() {
-        let (mut high, mut low) = (0, 0);
-        for (k, &product) in four.iter().enumerate() {
-            let positive = if product > 0.0 { product * inverse } else { 0.0 };
-            let code = (positive + ROUND).to_bits();
-            high |= (code >> 7 & 127) << (8 * k);
-            low |= (code & 127) << (8 * k);
-        }
-        weights.high[i] = high;
-        weights.low[i] = low;
+    let high = weights.high.as_flattened_mut().iter_mut();
+    for ((&product, high), low) in products.iter().zip(high).zip(weights.low.as_flattened_mut()) {
+        let positive = if product > 0.0 { product * inverse } else { 0.0 };
+        let code = (positive + ROUND).to_bits();
+        *high = (code >> 7 & 127) as u8;
+        *low = (code & 127) as u8;
     }
     largest * (1.0 / STEPS)
 }
@@ -320,11 +316,11 @@ impl Out<'_> {
 
 /// Weights of a line's tokens, each repeated over its positions.
 #[inline(always)]
-fn load_weights<I: Machine, const POSITIONS: usize>(isa: I, dwords: &[u32]) -> I::Line {
+fn load_weights<I: Machine, const POSITIONS: usize>(isa: I, dwords: &[[u8; 4]]) -> I::Line {
     if POSITIONS == 16 {
-        isa.splat_weights(dwords[0])
+        isa.splat_weights(u32::from_le_bytes(dwords[0]))
     } else {
-        isa.weights(&core::array::from_fn(|i| dwords[i / POSITIONS]))
+        isa.weights(&core::array::from_fn(|i| u32::from_le_bytes(dwords[i / POSITIONS])))
     }
 }
 
