@@ -3,7 +3,6 @@
 use super::codec::{ByteScale, FixedCodec, Sample, clamp_exponent};
 use super::math::{Real, from_f16};
 use super::tables::{self, LARGEST};
-use super::transform::stay_rolled;
 use super::words::Words;
 use crate::block_io::SCALE_BYTES;
 use crate::error::DecodeError;
@@ -66,16 +65,16 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
     pub(super) fn score_slice(query: &FixedQuery<D>, block: &[u8]) -> Result<i32, DecodeError> {
         let Some((head, codes)) = block.split_first_chunk::<SCALE_BYTES>() else { return Ok(0) };
         let (significand, octave) = from_f16(u16::from_le_bytes(*head)).ok_or(DecodeError::NonFiniteScale)?;
-        let mut dot = 0;
+        // Opaque, so that it is added by the multiplication.
+        let (mut dot, half) = (0, core::hint::black_box(1 << 15));
         for (four, bytes) in
             query.words.as_slice().as_chunks::<4>().0.iter().zip(codes.chunks_exact(Self::BITS))
         {
             for (&q, level) in four.iter().zip(Self::composites(bytes)) {
                 // (q1 + q0 X)(l0 + l1 X) = q1 l0 + (q0 l0 + q1 l1) X + .. X^2, with X = 2^16: the
                 // sum of two products in the upper half, and |q1 l0| < 2^15 in the lower.
-                dot += q.wrapping_mul(level).wrapping_add(1 << 15) >> 16;
+                dot += q.wrapping_mul(level).wrapping_add(half) >> 16;
             }
-            stay_rolled();
         }
         // dot < 2^24, factor <= 2^16, significand < 2^11.
         let product = i64::from(dot) * i64::from(query.factor.mantissa as i32 * significand);
