@@ -3,6 +3,7 @@
 use super::codec::{ByteScale, FixedCodec, Sample, clamp_exponent};
 use super::math::{Real, from_f16};
 use super::tables::{self, LARGEST};
+use super::transform::stay_rolled;
 use super::words::Words;
 use crate::block_io::SCALE_BYTES;
 use crate::error::DecodeError;
@@ -15,6 +16,7 @@ const LIMIT: i64 = 1 << 30;
 
 /// A rotated query in signed bytes; from [`FixedCodec::query`].
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FixedQuery<const D: usize> {
     /// Reversed composites: the second coordinate of a pair in the low half.
     words: Words<D>,
@@ -30,7 +32,7 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
     pub fn query<T: Sample>(&self, q: &[T; D], exponent: i32) -> FixedQuery<D> {
         let mut y = [0; D];
         self.rotate(q, &mut y);
-        let largest = Self::finish_all(&mut y);
+        let largest = Self::finish(&mut y);
         let mut words = Words([0; D]);
         if largest == 0 {
             return FixedQuery { words, factor: Real { mantissa: 0, exponent: 0 } };
@@ -73,6 +75,7 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
                 // sum of two products in the upper half, and |q1 l0| < 2^15 in the lower.
                 dot += q.wrapping_mul(level).wrapping_add(1 << 15) >> 16;
             }
+            stay_rolled();
         }
         // dot < 2^24, factor <= 2^16, significand < 2^11.
         let product = i64::from(dot) * i64::from(query.factor.mantissa as i32 * significand);

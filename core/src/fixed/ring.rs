@@ -104,6 +104,7 @@ impl<const D: usize, const CODEC: usize> BlockCodec for FixedCodec<D, CODEC> {
 /// # Ok::<(), tqkv_core::EncodeError>(())
 /// ```
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct RingCache<K, V, const BYTES: usize> {
     keys: K,
     values: V,

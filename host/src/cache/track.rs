@@ -3,6 +3,7 @@
 //! Positions count from the start of the sequence. Those below the number of sinks are sinks;
 //! then come the pages; what is newer is uncompressed.
 
+use super::level;
 use super::page::{ColdStore, Pages};
 use super::rows::Rows;
 use crate::error::CacheError;
@@ -169,7 +170,7 @@ impl Track {
         {
             let at = token + first_block - from;
             let scores = &mut out[at..at + bytes.len() / codec.block_bytes()];
-            codec.scores(query.rotated, bytes, scores);
+            tqkv_simd::codec::scores(level(), &codec, query.rotated, bytes, scores);
             scores.iter_mut().for_each(|score| *score += query.offset);
         }
         for position in recent.0..recent.1 {
@@ -191,7 +192,8 @@ impl Track {
             self.pages.runs(coded.0 - first_block.min(coded.0), coded.1 - first_block.min(coded.1))
         {
             let at = token + first_block - from;
-            codec.accumulate(&weights[at..at + bytes.len() / codec.block_bytes()], bytes, sum.rotated);
+            let weights = &weights[at..at + bytes.len() / codec.block_bytes()];
+            tqkv_simd::codec::accumulate(level(), &codec, weights, bytes, sum.rotated);
         }
         for position in recent.0..recent.1 {
             self.recent.read(position - first_block - self.pages.len(), &mut row);
@@ -203,10 +205,8 @@ impl Track {
     pub(super) fn decode_rotated(&self, from: usize, to: usize, out: &mut [f32]) {
         let start = from - self.sink_capacity;
         for (token, codec, bytes) in self.pages.runs(start, to - self.sink_capacity) {
-            let rows = out[(token - start) * self.dim..].chunks_exact_mut(self.dim);
-            for (block, row) in bytes.chunks_exact(codec.block_bytes()).zip(rows) {
-                codec.decode_rotated(block, row);
-            }
+            let rows = &mut out[(token - start) * self.dim..];
+            tqkv_simd::codec::decode_rotated(level(), &codec, bytes, rows);
         }
     }
 }

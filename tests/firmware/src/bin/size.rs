@@ -25,6 +25,8 @@ fn main() -> ! {
     if let Some(query) = black_box(query) {
         black_box(CODEC.score(&query, &block)).ok();
     }
+    #[cfg(feature = "control-float")]
+    black_box(black_box(1.0_f32) * black_box(2.0_f32));
     loop {
         core::hint::spin_loop();
     }
