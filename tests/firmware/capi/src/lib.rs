@@ -50,9 +50,8 @@ pub struct TqkvQuery {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_encode(x: *const i16, exponent: i32, block: *mut u8) -> TqkvStatus {
     // SAFETY: the caller promises that pointers that are not null are good for these lengths.
-    let (x, block) = unsafe {
-        (x.cast::<[i16; TQKV_DIM]>().as_ref(), block.cast::<[u8; TQKV_BLOCK_BYTES]>().as_mut())
-    };
+    let (x, block) =
+        unsafe { (x.cast::<[i16; TQKV_DIM]>().as_ref(), block.cast::<[u8; TQKV_BLOCK_BYTES]>().as_mut()) };
     let (Some(x), Some(block)) = (x, block) else { return TqkvStatus::TqkvNull };
     match CODEC.encode(x, exponent, block) {
         Ok(()) => TqkvStatus::TqkvOk,
@@ -68,9 +67,8 @@ pub unsafe extern "C" fn tqkv_encode(x: *const i16, exponent: i32, block: *mut u
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_decode(block: *const u8, exponent: i32, out: *mut i16) -> TqkvStatus {
     // SAFETY: the caller promises that pointers that are not null are good for these lengths.
-    let (block, out) = unsafe {
-        (block.cast::<[u8; TQKV_BLOCK_BYTES]>().as_ref(), out.cast::<[i16; TQKV_DIM]>().as_mut())
-    };
+    let (block, out) =
+        unsafe { (block.cast::<[u8; TQKV_BLOCK_BYTES]>().as_ref(), out.cast::<[i16; TQKV_DIM]>().as_mut()) };
     let (Some(block), Some(out)) = (block, out) else { return TqkvStatus::TqkvNull };
     match CODEC.decode(block, exponent, out) {
         Ok(()) => TqkvStatus::TqkvOk,
@@ -101,7 +99,11 @@ pub unsafe extern "C" fn tqkv_query(q: *const i16, exponent: i32, query: *mut Tq
 /// `query` was filled by `tqkv_query`, `block` points to TQKV_BLOCK_BYTES readable bytes, and
 /// `score` to a writable word, or one is null.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tqkv_score(query: *const TqkvQuery, block: *const u8, score: *mut i32) -> TqkvStatus {
+pub unsafe extern "C" fn tqkv_score(
+    query: *const TqkvQuery,
+    block: *const u8,
+    score: *mut i32,
+) -> TqkvStatus {
     // SAFETY: the caller promises that pointers that are not null are good for these lengths, and
     // that the query was written by `tqkv_query`.
     let (query, block, score) = unsafe {
