@@ -138,7 +138,7 @@ fn demo_measures_and_generates() {
     let ratio = number(f16, "cache_bytes_per_token") / number(s3, "cache_bytes_per_token");
     assert!((number(s3, "ratio") - ratio).abs() < 1e-12 && ratio > 1.0);
     let text = String::from_utf8(tqkv(at, &args).stdout).unwrap();
-    for part in ["perplexity", "KL to f16", "top-1", "ratio", "tokens/s", "s3,s3 compact", "[prompt]"] {
+    for part in ["perplexity", "KL to f16", "top-1", "ratio", "tokens/s", "s3,s3", "[prompt]"] {
         assert!(text.contains(part), "{part}: {text}");
     }
 }

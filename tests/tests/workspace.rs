@@ -12,7 +12,8 @@ fn root() -> PathBuf {
 /// Names of the workspace crates that `package` depends on, tests and build scripts aside.
 fn arrows(metadata: &Value, package: &str) -> Vec<String> {
     let packages = metadata["packages"].as_array().unwrap();
-    let found = packages.iter().find(|p| p["name"] == package).unwrap_or_else(|| panic!("no crate {package}"));
+    let found =
+        packages.iter().find(|p| p["name"] == package).unwrap_or_else(|| panic!("no crate {package}"));
     let normal = found["dependencies"].as_array().unwrap().iter().filter(|d| d["kind"].is_null());
     let mut names: Vec<String> = normal
         .filter(|d| packages.iter().any(|p| p["name"] == d["name"]))

@@ -64,7 +64,7 @@ mod sealed {
 ///
 /// static KEYS: FixedCodec<128, 4> = FixedCodec::DEFAULT;
 ///
-/// let x: [i16; 128] = core::array::from_fn(|i| (i as i16 * 4001) >> 2);
+/// let x: [i16; 128] = core::array::from_fn(|i| (i as i16).wrapping_mul(4001) >> 2);
 /// let mut block = [0; FixedCodec::<128, 4>::BLOCK_BYTES];
 /// KEYS.encode(&x, -15, &mut block)?;
 ///

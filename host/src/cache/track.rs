@@ -7,7 +7,9 @@ use super::level;
 use super::page::{ColdStore, Pages};
 use super::rows::Rows;
 use crate::error::CacheError;
-use tqkv_core::AnyCodec;
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use tqkv_core::{AnyCodec, CodecId};
 
 /// A query in the forms that the parts of a track need.
 pub(super) struct Query<'a> {
@@ -170,7 +172,14 @@ impl Track {
         {
             let at = token + first_block - from;
             let scores = &mut out[at..at + bytes.len() / codec.block_bytes()];
-            tqkv_simd::codec::scores(level(), &codec, query.rotated, bytes, scores);
+            if codec.id() == CodecId::F16 {
+                for (score, block) in scores.iter_mut().zip(bytes.chunks_exact(codec.block_bytes())) {
+                    read_halves(block, &mut row);
+                    *score = dot(query.rotated, &row);
+                }
+            } else {
+                tqkv_simd::codec::scores(level(), &codec, query.rotated, bytes, scores);
+            }
             scores.iter_mut().for_each(|score| *score += query.offset);
         }
         for position in recent.0..recent.1 {
@@ -193,7 +202,14 @@ impl Track {
         {
             let at = token + first_block - from;
             let weights = &weights[at..at + bytes.len() / codec.block_bytes()];
-            tqkv_simd::codec::accumulate(level(), &codec, weights, bytes, sum.rotated);
+            if codec.id() == CodecId::F16 {
+                for (&weight, block) in weights.iter().zip(bytes.chunks_exact(codec.block_bytes())) {
+                    read_halves(block, &mut row);
+                    add_scaled(sum.rotated, weight, &row);
+                }
+            } else {
+                tqkv_simd::codec::accumulate(level(), &codec, weights, bytes, sum.rotated);
+            }
         }
         for position in recent.0..recent.1 {
             self.recent.read(position - first_block - self.pages.len(), &mut row);
@@ -208,6 +224,17 @@ impl Track {
             let rows = &mut out[(token - start) * self.dim..];
             tqkv_simd::codec::decode_rotated(level(), &codec, bytes, rows);
         }
+    }
+}
+
+/// A block of `f16` as f32, many values an instruction; the codec's own loop takes one at a time.
+fn read_halves(block: &[u8], row: &mut [f32]) {
+    let mut halves = [f16::ZERO; 64];
+    for (bytes, out) in block.chunks(2 * halves.len()).zip(row.chunks_mut(64)) {
+        for (half, bytes) in halves.iter_mut().zip(bytes.as_chunks::<2>().0) {
+            *half = f16::from_le_bytes(*bytes);
+        }
+        halves[..out.len()].convert_to_f32_slice(out);
     }
 }
 
