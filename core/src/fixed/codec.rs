@@ -360,8 +360,8 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
 
     /// Decodes a block to multiples of 2^exponent, rounded and saturated to i16.
     ///
-    /// The levels are rounded to signed bytes, which adds less than 0.6 % to the squared error of
-    /// a 4-bit codec and nothing to that of `i8`; a float decoder of the same block has no such loss.
+    /// The levels are rounded to signed bytes: at 4 bits the squared error was 0.4 % larger at head dim
+    /// 128 and 2 % at 16, at 5 bits 3 %. A float decoder of the same block has no such loss.
     ///
     /// # Errors
     /// The stored scale is NaN or infinite; `out` is untouched then.

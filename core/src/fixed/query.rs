@@ -25,7 +25,7 @@ pub struct FixedQuery<const D: usize> {
 
 impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
     /// Prepares the query `q * 2^exponent`: rotates it and rounds it to signed bytes under one
-    /// absmax scale (which moves a score by about 0.7 % of |q| |k| / dim). One query serves all keys
+    /// absmax scale. One query serves all keys
     /// of codecs with the same codebook, head dim and seed.
     #[inline(never)]
     pub fn query<T: Sample>(&self, q: &[T; D], exponent: i32) -> FixedQuery<D> {
