@@ -381,8 +381,8 @@ impl AnyCodec {
     #[inline(always)]
     fn factor<I: Isa>(&self, isa: I, scale: f16) -> f32 {
         match self.trellis() {
-            Some(trellis) => isa.from_half(scale) * trellis.code.unit(),
-            None => isa.from_half(scale),
+            Some(trellis) => isa.widen_half(scale) * trellis.code.unit(),
+            None => isa.widen_half(scale),
         }
     }
 
@@ -450,7 +450,7 @@ impl AnyCodec {
         let codes = &mut codes[..shape.groups()];
         let scale = int8::scale(isa, y);
         if let Stored::Scale(stored) = to_f16(isa, scale) {
-            int8::quantise(isa, isa.from_half(stored), y, codes);
+            int8::quantise(isa, isa.widen_half(stored), y, codes);
         }
         write_block::<I, 8>(isa, scale, codes, block)
     }

@@ -4,6 +4,7 @@ use core::fmt;
 
 /// Why a codec cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ShapeError {
     /// The head dim is not one of [`crate::HEAD_DIMS`].
@@ -14,6 +15,7 @@ pub enum ShapeError {
 
 /// Why a vector was not encoded; nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum EncodeError {
     /// The vector holds NaN or an infinity.
@@ -28,6 +30,7 @@ pub enum EncodeError {
 
 /// Why a block was not decoded; nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum DecodeError {
     /// The output's length is not the head dim, or the block's not the codec's block size.

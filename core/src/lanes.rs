@@ -63,7 +63,7 @@ pub trait Isa: Copy {
     /// Widens a half, exactly.
     #[inline(always)]
     #[allow(clippy::wrong_self_convention, reason = "the token is no value to convert")]
-    fn from_half(self, value: f16) -> f32 {
+    fn widen_half(self, value: f16) -> f32 {
         value.to_f32()
     }
 

@@ -9,6 +9,7 @@ use half::f16;
 
 /// Which scale a block stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum ScaleMode {
     /// |x|, as in the paper (Algorithm 1).
     Raw,
@@ -53,6 +54,7 @@ impl ScaleMode {
 
 /// How hard the encoder looks for a good scale; format and decoder stay the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Effort {
     /// One scale: the norm.
     Fast,

@@ -5,8 +5,10 @@ use serde_json::Value;
 use tqkv_core::HEAD_DIMS;
 use tqkv_core::codebook::{MAX_BITS, nested, scalar};
 
+type Row = (usize, usize, Vec<f64>, Vec<f64>, f64);
+
 /// The reference rows for Beta tables up to 5 bits: dim, bits, levels, boundaries, relative MSE.
-fn reference() -> Vec<(usize, usize, Vec<f64>, Vec<f64>, f64)> {
+fn reference() -> Vec<Row> {
     let text = include_str!("../../tests/vectors/lloyd_max.json");
     let json: Value = serde_json::from_str(text).unwrap();
     let floats = |v: &Value| v.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect::<Vec<_>>();

@@ -265,7 +265,7 @@ proptest! {
         dim in prop::sample::select(&HEAD_DIMS[..12]),
         id in prop::sample::select(CodecId::ALL),
         seed in any::<u64>(),
-        exponent in -6..3i32,
+        exponent in -6..2i32,
         spikes in 0..6usize,
     ) {
         let Ok(codec) = AnyCodec::new(id, dim, Options { seed, scale_mode: ScaleMode::Mmse, ..Options::DEFAULT }) else { return Ok(()) };

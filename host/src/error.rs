@@ -6,6 +6,9 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum CacheError {
+    /// `TQKV_LEVEL` names an instruction set that is unknown or that this machine lacks.
+    #[error("TQKV_LEVEL: {0}")]
+    Level(tqkv_simd::LevelError),
     /// A count in the cache's shape is zero, or the query heads do not divide among the KV heads.
     #[error("cache shape: {0}")]
     BadShape(String),

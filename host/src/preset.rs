@@ -36,9 +36,15 @@ const fn preset(name: &'static str, k: CodecId, v: CodecId, purpose: &'static st
 pub const PRESETS: &[Preset] = &[
     preset("eight-bit", CodecId::I8, CodecId::I8, "about half of f16"),
     preset("safe-lowbit", CodecId::I8, CodecId::S4, "8-bit keys, 4-bit values"),
-    preset("balanced", CodecId::S4, CodecId::S4, "about a quarter of f16"),
-    preset("compact", CodecId::S3, CodecId::S3, "about a fifth of f16"),
-    preset("smallest", CodecId::S2, CodecId::S2, "about an eighth of f16, visible loss"),
+    preset(
+        "near-lossless",
+        CodecId::T4,
+        CodecId::T4,
+        "4-bit trellis: half the error of balanced at its bytes",
+    ),
+    preset("balanced", CodecId::S4, CodecId::S4, "4-bit scalar: encodes fastest"),
+    preset("compact", CodecId::T3, CodecId::T3, "3-bit trellis, a fifth of f16"),
+    preset("tiny", CodecId::T2, CodecId::T2, "2-bit trellis, an eighth of f16"),
 ];
 
 impl KvCodecs {
@@ -139,7 +145,7 @@ mod tests {
     #[test]
     fn presets_have_distinct_names_that_no_codec_has_and_shrink() {
         let bytes: Vec<_> = PRESETS.iter().map(|p| p.codecs.slot_bytes(128).unwrap()).collect();
-        assert!(bytes.windows(2).all(|pair| pair[0] > pair[1]), "{bytes:?}");
+        assert!(bytes.windows(2).all(|pair| pair[0] >= pair[1]), "{bytes:?}");
         for (i, preset) in PRESETS.iter().enumerate() {
             assert!(CodecId::from_name(preset.name).is_none());
             assert!(PRESETS[..i].iter().all(|p| p.name != preset.name));

@@ -206,6 +206,18 @@ pub fn accumulate(level: Level, codec: &AnyCodec, weights: &[f32], blocks: &[u8]
     level.run(Accumulate { codec, weights, blocks, acc });
 }
 
+kernel!(DecodeRotated { codec: &'a AnyCodec, blocks: &'a [u8], out: &'a mut [f32] } -> (), |isa| {
+    let vectors = out.chunks_exact_mut(codec.dim());
+    for (block, out) in blocks.chunks_exact(codec.block_bytes()).zip(vectors) {
+        codec.decode_rotated_with(isa, block, out);
+    }
+});
+
+/// [`AnyCodec::decode_rotated`] for blocks back to back.
+pub fn decode_rotated(level: Level, codec: &AnyCodec, blocks: &[u8], out: &mut [f32]) {
+    level.run(DecodeRotated { codec, blocks, out });
+}
+
 /// Whether `values` and `bytes` are the same whole number of vectors and blocks.
 fn fit(codec: &AnyCodec, values: usize, bytes: usize) -> bool {
     values.is_multiple_of(codec.dim())

@@ -22,6 +22,10 @@ pub mod codec;
 mod level;
 mod lines;
 pub mod page;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(dead_code, unused_macros, unused_imports, reason = "other machines run the portable search")
+)]
 mod trellis;
 #[cfg(target_arch = "x86_64")]
 mod x86;

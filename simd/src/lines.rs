@@ -78,7 +78,7 @@ pub(crate) trait Machine: Memory + Search {
                 dot += (i32::from(a[2 + j] & 15) - 8) * i32::from(b[2 + j] as i8);
                 dot += (i32::from(a[2 + j] >> 4) - 8) * i32::from(b[18 + j] as i8);
             }
-            let scale = |bytes: [u8; 2]| self.from_half(half::f16::from_le_bytes(bytes));
+            let scale = |bytes: [u8; 2]| self.widen_half(half::f16::from_le_bytes(bytes));
             sum += dot as f32 * (scale([a[0], a[1]]) * scale([b[0], b[1]]));
         }
         sum

@@ -204,6 +204,24 @@ proptest! {
     }
 }
 
+/// Attention reads tokens in tiles from the window's start on; here the last tile begins behind the
+/// encoded tokens, in the middle of a page.
+#[test]
+fn a_tile_may_begin_behind_the_encoded_tokens() {
+    let spec = CacheSpec::new(1, 2, 1, DIM).sinks(0).hot(14).centring(Centring::Off).sliding_window(257);
+    let mut gaussian = Gaussian::new(8);
+    let (mut cache, mut model) = (KvCache::new(spec.clone()).unwrap(), Model::new(&spec));
+    for _ in 0..271 {
+        let (k, v) = token(&mut gaussian);
+        cache.append(0, &k, &v).unwrap();
+        model.push(&k, &v);
+    }
+    let (q, mut out) = (gaussian.vector(2 * DIM), vec![0.0; 2 * DIM]);
+    cache.attend(0, &q, &mut out).unwrap();
+    assert_close(&out[..DIM], &model.attend(&q[..DIM]), "first head");
+    assert_close(&out[DIM..], &model.attend(&q[DIM..]), "second head");
+}
+
 /// Every KV head and layer keeps to itself.
 #[test]
 fn heads_and_layers_are_apart() {

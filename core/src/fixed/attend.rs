@@ -22,6 +22,7 @@ const MAX_TOTAL: u32 = 1 << 24;
 /// The weight of each token has a relative error below 3e-4, or 2^-15 of the largest weight where that is
 /// more. `D` words of sums and five more.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Attention<const D: usize> {
     /// Sum of weight * integer level, times 2^-reference.
     sums: [i32; D],

@@ -8,6 +8,7 @@ use crate::error::EncodeError;
 
 /// `mantissa * 2^exponent`, not normalised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub(super) struct Real {
     pub(super) mantissa: u32,
     pub(super) exponent: i32,

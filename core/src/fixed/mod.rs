@@ -39,8 +39,7 @@
 //! | 128 | 68 B, 15.1 | 100 B, 10.2 | 132 B, 7.8 | 260 B, 3.9 | 512 B, 2.0 |
 //! | 256 | 132 B, 7.8 | 196 B, 5.2 | 260 B, 3.9 | 516 B, 2.0 | 1024 B, 1.0 |
 //!
-//! A [`RingCache`] adds its signs (one byte a coordinate for each codec) and six words; `attend`
-//! takes about 9 bytes of stack a coordinate.
+//! A [`RingCache`] adds its signs (one byte a coordinate for each codec) and six words.
 
 mod attend;
 mod codec;

@@ -15,6 +15,7 @@ const LIMIT: i64 = 1 << 30;
 
 /// A rotated query in signed bytes; from [`FixedCodec::query`].
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FixedQuery<const D: usize> {
     /// Reversed composites: the second coordinate of a pair in the low half.
     words: Words<D>,
@@ -24,13 +25,13 @@ pub struct FixedQuery<const D: usize> {
 
 impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
     /// Prepares the query `q * 2^exponent`: rotates it and rounds it to signed bytes under one
-    /// absmax scale (which moves a score by about 0.7 % of |q| |k| / dim). One query serves all keys
+    /// absmax scale. One query serves all keys
     /// of codecs with the same codebook, head dim and seed.
     #[inline(never)]
     pub fn query<T: Sample>(&self, q: &[T; D], exponent: i32) -> FixedQuery<D> {
         let mut y = [0; D];
         self.rotate(q, &mut y);
-        let largest = Self::finish_all(&mut y);
+        let largest = Self::finish(&mut y);
         let mut words = Words([0; D]);
         if largest == 0 {
             return FixedQuery { words, factor: Real { mantissa: 0, exponent: 0 } };
@@ -64,14 +65,15 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
     pub(super) fn score_slice(query: &FixedQuery<D>, block: &[u8]) -> Result<i32, DecodeError> {
         let Some((head, codes)) = block.split_first_chunk::<SCALE_BYTES>() else { return Ok(0) };
         let (significand, octave) = from_f16(u16::from_le_bytes(*head)).ok_or(DecodeError::NonFiniteScale)?;
-        let mut dot = 0;
+        // Opaque, so that it is added by the multiplication.
+        let (mut dot, half) = (0, core::hint::black_box(1 << 15));
         for (four, bytes) in
             query.words.as_slice().as_chunks::<4>().0.iter().zip(codes.chunks_exact(Self::BITS))
         {
             for (&q, level) in four.iter().zip(Self::composites(bytes)) {
                 // (q1 + q0 X)(l0 + l1 X) = q1 l0 + (q0 l0 + q1 l1) X + .. X^2, with X = 2^16: the
                 // sum of two products in the upper half, and |q1 l0| < 2^15 in the lower.
-                dot += q.wrapping_mul(level).wrapping_add(1 << 15) >> 16;
+                dot += q.wrapping_mul(level).wrapping_add(half) >> 16;
             }
         }
         // dot < 2^24, factor <= 2^16, significand < 2^11.

@@ -95,7 +95,7 @@ impl<const D: usize, const CODEC: usize> BlockCodec for FixedCodec<D, CODEC> {
 ///
 /// let mut cache = RingCache::<Keys, Values, BYTES>::new(Keys::DEFAULT, Values::DEFAULT, 4);
 /// for token in 0..100_i16 {
-///     let vector = core::array::from_fn(|i| token.wrapping_mul(1237 * i as i16 + 411));
+///     let vector = core::array::from_fn(|i| token.wrapping_mul((i as i16).wrapping_mul(1237) ^ 411));
 ///     cache.push(&vector, &vector, -15)?;
 /// }
 /// assert_eq!((cache.len(), cache.capacity()), (32, 32));
@@ -104,6 +104,7 @@ impl<const D: usize, const CODEC: usize> BlockCodec for FixedCodec<D, CODEC> {
 /// # Ok::<(), tqkv_core::EncodeError>(())
 /// ```
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct RingCache<K, V, const BYTES: usize> {
     keys: K,
     values: V,

@@ -153,7 +153,7 @@ fn hard<const D: usize>() -> impl Iterator<Item = [i16; D]> {
     let signs = FixedCodec::<D, 4>::DEFAULT.signs;
     let walsh = move |row: usize, scale: i32| -> [i16; D] {
         core::array::from_fn(|i| {
-            let sign = if (row & i).count_ones() % 2 == 0 { 1 } else { -1 };
+            let sign = if (row & i).count_ones().is_multiple_of(2) { 1 } else { -1 };
             (scale * sign * i32::from(signs[i])).clamp(-32_768, 32_767) as i16
         })
     };

@@ -1,4 +1,4 @@
-//! The exact integer Hadamard transform, in registers of four or eight at a time.
+//! The exact integer Hadamard transform, four values at a time.
 //!
 //! Stages of a Hadamard transform commute in exact arithmetic, so each caller fuses the stages
 //! that suit it into its own loads and stores, and this file does the ones between. Orders and
@@ -6,19 +6,18 @@
 
 use crate::paley::{self, MAX_ORDER};
 
+/// Costs no instruction, but keeps the compiler from unrolling the loop it stands in: four
+/// iterations at once need more registers than Cortex-M has, and spilling costs half as much again.
+#[inline(always)]
+pub(super) fn stay_rolled() {
+    core::hint::black_box(());
+}
+
 /// Strides 2 and 1 on four values.
 #[inline(always)]
 pub(super) const fn four([a, b, c, d]: [i32; 4]) -> [i32; 4] {
     let (e, f, g, h) = (a + c, b + d, a - c, b - d);
     [e + f, e - f, g + h, g - h]
-}
-
-/// Strides 4, 2 and 1 on eight values.
-#[inline(always)]
-pub(super) const fn eight([a, b, c, d, e, f, g, h]: [i32; 8]) -> [i32; 8] {
-    let [a0, b0, c0, d0] = four([a + e, b + f, c + g, d + h]);
-    let [a1, b1, c1, d1] = four([a - e, b - f, c - g, d - h]);
-    [a0, b0, c0, d0, a1, b1, c1, d1]
 }
 
 /// Strides 2 `H` and `H`; `N` is 4 `H`.

@@ -2,6 +2,7 @@
 
 /// `D` 16-bit halves, read as 32-bit words.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[repr(C, align(4))]
 pub(super) struct Words<const D: usize>(pub(super) [i16; D]);
 

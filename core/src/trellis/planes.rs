@@ -12,10 +12,14 @@ use crate::head_dim::MAX_HEAD_DIM;
 /// Bytes of the largest plane.
 const MAX_PLANE: usize = MAX_HEAD_DIM / 8;
 
-/// Writes the parity (0 to 7) of every coordinate of the ring `coded` to `parity`, natural order.
+/// Writes the parity (0 to 7) of every coordinate of the ring `coded` (head_dim / 8 bytes) to
+/// `parity` (head_dim bytes), natural order.
 #[inline(always)]
 pub fn parities(code: &Code, coded: &[u8], parity: &mut [u8]) {
     let n = coded.len();
+    if n == 0 {
+        return;
+    }
     let mut ring = [0; MAX_PLANE + MAX_MEMORY];
     let Some(now) = ring.get_mut(MAX_MEMORY..MAX_MEMORY + n) else { return };
     now.copy_from_slice(coded);
@@ -42,6 +46,9 @@ pub fn parities(code: &Code, coded: &[u8], parity: &mut [u8]) {
 #[inline(always)]
 fn add_plain(code: &Code, plain: &[u8], index: &mut [u8]) {
     let n = index.len() / 8;
+    if n < 2 {
+        return;
+    }
     match code.plain {
         Plain::Bits(_) => {
             for (p, plane) in plain.chunks_exact(n).enumerate() {

@@ -1,5 +1,6 @@
 //! One KV head: where its tokens live, and attention of its query heads over them.
 
+use super::level;
 use super::page::{ColdStore, PAGE_TOKENS};
 use super::prefill;
 use super::softmax::OnlineSoftmax;
@@ -190,7 +191,7 @@ impl Head {
         let scale = 1.0 / (q.len() as f32).sqrt();
         let plain: Vec<f32> = q.iter().map(|x| x * scale).collect();
         let mut rotated = vec![0.0; q.len()];
-        self.keys.codec().rotate_query(&plain, &mut rotated);
+        tqkv_simd::codec::rotate_queries(level(), self.keys.codec(), &plain, &mut rotated);
         let offset = self.centre().map_or(0.0, |mean| dot(&plain, mean));
         (plain, rotated, offset)
     }
@@ -203,7 +204,7 @@ impl Head {
         rotated: &mut [f32],
         out: &mut [f32],
     ) {
-        self.values.codec().unrotate(rotated);
+        tqkv_simd::codec::unrotate(level(), self.values.codec(), rotated);
         let normaliser = softmax.normaliser();
         for ((o, p), r) in out.iter_mut().zip(plain).zip(rotated.iter()) {
             *o = (p + r) * normaliser;

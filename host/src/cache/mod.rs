@@ -38,6 +38,9 @@ use head::Head;
 use page::ColdStore;
 use rayon::prelude::*;
 use spill::SpillFile;
+use std::sync::OnceLock;
+use tqkv_core::{CodecId, Family};
+use tqkv_simd::Level;
 
 /// Largest |k| or |v| that may be appended: with it, every codec's scale fits f16.
 const MAX_NORM: f32 = 32_752.0;
@@ -50,24 +53,28 @@ pub struct KvCache {
     heads: Vec<Head>,
 }
 
+/// The instruction set of all caches, found once; [`KvCache::new`] refuses a bad `TQKV_LEVEL`.
+fn level() -> Level {
+    static LEVEL: OnceLock<Level> = OnceLock::new();
+    *LEVEL.get_or_init(|| Level::detect().unwrap_or(Level::Portable))
+}
+
 impl KvCache {
     /// An empty cache.
     ///
     /// # Errors
     /// A shape with zeros, query heads that do not divide among KV heads, a head dim that a codec
-    /// does not support, cold codecs that rotate where the warm ones do not, or a spill folder
-    /// that cannot be written.
+    /// does not support, cold codecs that the warm ones cannot become, a spill folder that cannot
+    /// be written, or a `TQKV_LEVEL` that the machine lacks.
     pub fn new(spec: CacheSpec) -> Result<Self, CacheError> {
         spec.check()?;
+        Level::detect().map_err(CacheError::Level)?;
         let codecs = spec.codecs_of(spec.key, spec.value)?;
         let cold = match &spec.cold {
             None => None,
             Some((_, Cold::Demote { key, value })) => {
-                if key.is_rotated() != spec.key.is_rotated() || value.is_rotated() != spec.value.is_rotated()
-                {
-                    return Err(CacheError::BadShape(
-                        "cold and warm codecs must both be rotated or both be unrotated".into(),
-                    ));
+                for (warm, cold) in [(spec.key, *key), (spec.value, *value)] {
+                    check_demotion(warm, cold)?;
                 }
                 let (key, value) = spec.codecs_of(*key, *value)?;
                 Some((ColdStore::Demote(Box::new(key)), ColdStore::Demote(Box::new(value))))
@@ -273,6 +280,22 @@ impl AttentionCache for KvCache {
     fn allocated_bytes(&self) -> usize {
         self.stats().allocated_bytes
     }
+}
+
+/// Which codecs a page may be encoded again in.
+///
+/// Encoding again adds the errors of both codecs. From one trellis to the next narrower one that ratio is so bad (a
+/// quarter of the error is there already) that the result is a fifth worse than the narrow codec alone.
+fn check_demotion(warm: CodecId, cold: CodecId) -> Result<(), CacheError> {
+    let trellis = |id: CodecId| id.family() == Family::Trellis;
+    let refused = if cold.is_rotated() != warm.is_rotated() {
+        "both must be rotated or both unrotated"
+    } else if trellis(warm) && trellis(cold) && cold.bits() + 1 == warm.bits() {
+        "trellis codes lose a fifth when one bit is dropped; drop two, or stay"
+    } else {
+        return Ok(());
+    };
+    Err(CacheError::BadShape(format!("{} pages cannot go cold as {}: {refused}", warm.name(), cold.name())))
 }
 
 fn check_len(what: &'static str, got: usize, expected: usize) -> Result<(), CacheError> {

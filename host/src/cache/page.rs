@@ -1,5 +1,6 @@
 //! Pages: runs of encoded tokens of one KV head, and the store that holds them in order.
 
+use super::level;
 use super::spill::{SpillFile, Spilled};
 use crate::error::CacheError;
 use std::collections::VecDeque;
@@ -160,12 +161,14 @@ impl Pages {
         }
     }
 
-    /// The runs of blocks that hold tokens `from..to` (which are all there), page by page: index of
-    /// the run's first token, its codec, its bytes.
+    /// The runs of blocks that hold tokens `from..to` (not evicted ones), page by page: index of the
+    /// run's first token, its codec, its bytes.
     pub(super) fn runs(&self, from: usize, to: usize) -> impl Iterator<Item = (usize, AnyCodec, &[u8])> {
         let to = to.min(self.len);
         let first_page = from / PAGE_TOKENS;
-        (first_page..to.div_ceil(PAGE_TOKENS).max(first_page)).map(move |index| {
+        // `from` may lie past the last token, in the middle of its page.
+        let end_page = if from < to { to.div_ceil(PAGE_TOKENS) } else { first_page };
+        (first_page..end_page).map(move |index| {
             let page = &self.pages[index - self.evicted];
             let codec = if page.cold { self.cold_codec() } else { self.codec };
             let start = from.max(index * PAGE_TOKENS);
@@ -194,15 +197,20 @@ impl Pages {
 
 /// Encodes, and where only the scale's correction pushes it out of f16, keeps the plain norm.
 fn encode(codec: &AnyCodec, x: &[f32], block: &mut [u8]) -> Result<(), CacheError> {
-    match codec.encode(x, block) {
+    match encode_at(codec, x, block) {
         Err(EncodeError::OutOfRange) => {
             let options = Options { scale_mode: ScaleMode::Raw, ..codec.options() };
             let raw = AnyCodec::new(codec.id(), codec.dim(), options).map_err(|_| EncodeError::OutOfRange);
-            raw.and_then(|raw| raw.encode(x, block))
+            raw.and_then(|raw| encode_at(&raw, x, block))
         }
         result => result,
     }
     .map_err(|error| CacheError::Encode(error.to_string()))
+}
+
+/// Encodes one vector at the machine's level.
+fn encode_at(codec: &AnyCodec, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
+    tqkv_simd::codec::encode(level(), codec, x, block).map_err(|failed| failed.error)
 }
 
 /// Blocks of one codec as blocks of another: by dropping bits where both are nested and the target

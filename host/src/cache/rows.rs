@@ -33,9 +33,7 @@ impl Rows {
 
     /// Row `i` as f32.
     pub(super) fn read(&self, i: usize, out: &mut [f32]) {
-        for (to, from) in out.iter_mut().zip(self.values.range(i * self.dim..(i + 1) * self.dim)) {
-            *to = from.to_f32();
-        }
+        self.read_many(i, out);
     }
 
     /// Drops the oldest row.

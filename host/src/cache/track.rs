@@ -3,10 +3,13 @@
 //! Positions count from the start of the sequence. Those below the number of sinks are sinks;
 //! then come the pages; what is newer is uncompressed.
 
+use super::level;
 use super::page::{ColdStore, Pages};
 use super::rows::Rows;
 use crate::error::CacheError;
-use tqkv_core::AnyCodec;
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use tqkv_core::{AnyCodec, CodecId};
 
 /// A query in the forms that the parts of a track need.
 pub(super) struct Query<'a> {
@@ -169,7 +172,14 @@ impl Track {
         {
             let at = token + first_block - from;
             let scores = &mut out[at..at + bytes.len() / codec.block_bytes()];
-            codec.scores(query.rotated, bytes, scores);
+            if codec.id() == CodecId::F16 {
+                for (score, block) in scores.iter_mut().zip(bytes.chunks_exact(codec.block_bytes())) {
+                    read_halves(block, &mut row);
+                    *score = dot(query.rotated, &row);
+                }
+            } else {
+                tqkv_simd::codec::scores(level(), &codec, query.rotated, bytes, scores);
+            }
             scores.iter_mut().for_each(|score| *score += query.offset);
         }
         for position in recent.0..recent.1 {
@@ -191,7 +201,15 @@ impl Track {
             self.pages.runs(coded.0 - first_block.min(coded.0), coded.1 - first_block.min(coded.1))
         {
             let at = token + first_block - from;
-            codec.accumulate(&weights[at..at + bytes.len() / codec.block_bytes()], bytes, sum.rotated);
+            let weights = &weights[at..at + bytes.len() / codec.block_bytes()];
+            if codec.id() == CodecId::F16 {
+                for (&weight, block) in weights.iter().zip(bytes.chunks_exact(codec.block_bytes())) {
+                    read_halves(block, &mut row);
+                    add_scaled(sum.rotated, weight, &row);
+                }
+            } else {
+                tqkv_simd::codec::accumulate(level(), &codec, weights, bytes, sum.rotated);
+            }
         }
         for position in recent.0..recent.1 {
             self.recent.read(position - first_block - self.pages.len(), &mut row);
@@ -203,11 +221,20 @@ impl Track {
     pub(super) fn decode_rotated(&self, from: usize, to: usize, out: &mut [f32]) {
         let start = from - self.sink_capacity;
         for (token, codec, bytes) in self.pages.runs(start, to - self.sink_capacity) {
-            let rows = out[(token - start) * self.dim..].chunks_exact_mut(self.dim);
-            for (block, row) in bytes.chunks_exact(codec.block_bytes()).zip(rows) {
-                codec.decode_rotated(block, row);
-            }
+            let rows = &mut out[(token - start) * self.dim..];
+            tqkv_simd::codec::decode_rotated(level(), &codec, bytes, rows);
         }
+    }
+}
+
+/// A block of `f16` as f32, many values an instruction; the codec's own loop takes one at a time.
+fn read_halves(block: &[u8], row: &mut [f32]) {
+    let mut halves = [f16::ZERO; 64];
+    for (bytes, out) in block.chunks(2 * halves.len()).zip(row.chunks_mut(64)) {
+        for (half, bytes) in halves.iter_mut().zip(bytes.as_chunks::<2>().0) {
+            *half = f16::from_le_bytes(*bytes);
+        }
+        halves[..out.len()].convert_to_f32_slice(out);
     }
 }
 

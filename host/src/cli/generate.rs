@@ -16,7 +16,7 @@ use super::output::{Output, grouped, table};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: the shipped model, then three caches beside each other, then another model
   tqkv generate --prompt \"The borrow checker\"
-  tqkv generate --prompt \"The borrow checker\" --kv f16 --kv balanced --kv smallest
+  tqkv generate --prompt \"The borrow checker\" --kv f16 --kv balanced --kv tiny
   tqkv generate --model DIR --prompt \"Once upon a time\" --tokens 200 --temperature 0.8 --kv i8,s4
 
 Without --kv the preset balanced is used. With one setting the text appears as it is made. Until a

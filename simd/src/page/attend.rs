@@ -4,9 +4,9 @@
 //! over different pages can be [`merge`]d. Who splits a sequence into spans at fixed places and
 //! merges them in order gets the same bits from any number of threads.
 
-use super::keys::{KeyPages, Scores};
+use super::keys::KeyPages;
 use super::query::Queries;
-use super::values::{Accumulate, ValuePages};
+use super::values::ValuePages;
 use super::{Line, MAX_HEADS, MAX_SLOTS, exp};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
@@ -59,68 +59,35 @@ pub fn attend(
     if len == 0 || queries.is_empty() {
         return;
     }
-    level.run(Attend {
-        keys,
-        key_page: &key_page[..keys.lines()],
-        values,
-        value_page: &value_page[..values.lines()],
-        len,
-        queries,
-        scale,
-        next,
-        state,
-        acc,
-    });
+    let mut logits = [0.0; MAX_HEADS * MAX_SLOTS];
+    let logits = &mut logits[..queries.len() * len];
+    keys.scores(level, key_page, 0, queries, value_page, logits);
+    level.run(Soften { len, scale, logits, state, acc });
+    values.accumulate(level, value_page, 0, logits, next, acc);
 }
 
-struct Attend<'a> {
-    keys: &'a KeyPages,
-    key_page: &'a [Line],
-    values: &'a ValuePages,
-    value_page: &'a [Line],
-    len: usize,
-    queries: &'a Queries,
-    scale: f32,
-    next: &'a [Line],
-    state: &'a mut [Attention],
-    acc: &'a mut [f32],
+/// Logits of all heads to weights, and what was summed so far to the new maxima.
+pub(super) struct Soften<'a> {
+    pub(super) len: usize,
+    pub(super) scale: f32,
+    pub(super) logits: &'a mut [f32],
+    pub(super) state: &'a mut [Attention],
+    pub(super) acc: &'a mut [f32],
 }
 
-impl Kernel for Attend<'_> {
+impl Kernel for Soften<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<I: Machine>(self, isa: I) {
-        let mut logits = [0.0; MAX_HEADS * MAX_SLOTS];
-        let logits = &mut logits[..self.queries.len() * self.len];
-        Scores {
-            pages: self.keys,
-            page: self.key_page,
-            from: 0,
-            n: self.len,
-            queries: self.queries,
-            next: self.value_page,
-            out: logits,
-        }
-        .run(isa);
-        let dim = self.keys.plan.dim;
-        let heads = logits.chunks_exact_mut(self.len).zip(self.state.iter_mut());
-        for ((logits, state), acc) in heads.zip(self.acc.chunks_exact_mut(dim)) {
+    fn run<I: Machine>(self, _: I) {
+        let dim = self.acc.len() / self.state.len().max(1);
+        let heads = self.logits.chunks_exact_mut(self.len.max(1)).zip(self.state);
+        for ((logits, state), acc) in heads.zip(self.acc.chunks_exact_mut(dim.max(1))) {
             let rescale = soften(logits, self.scale, state);
             if rescale != 1.0 {
                 acc.iter_mut().for_each(|sum| *sum *= rescale);
             }
         }
-        Accumulate {
-            pages: self.values,
-            page: self.value_page,
-            from: 0,
-            n: self.len,
-            weights: logits,
-            next: self.next,
-            acc: self.acc,
-        }
-        .run(isa);
     }
 }
 
@@ -130,7 +97,7 @@ const LANES: usize = 16;
 /// Turns logits into weights relative to the running maximum; returns what sums made so far must
 /// be multiplied by.
 #[inline(always)]
-pub(super) fn soften(logits: &mut [f32], scale: f32, state: &mut Attention) -> f32 {
+fn soften(logits: &mut [f32], scale: f32, state: &mut Attention) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let (wholes, rest) = logits.as_chunks_mut::<LANES>();
     for whole in wholes.iter_mut() {

@@ -4,7 +4,7 @@
 //! keys or heads in flight, prefetch a page ahead. Fused operations and free order of sums: no
 //! bits are promised here.
 
-use super::attend::{Attention, soften};
+use super::attend::{Attention, Soften};
 use super::{Line, MAX_HEADS, MAX_SLOTS, bytes, bytes_mut};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
@@ -148,52 +148,12 @@ impl HalfPages {
         );
         assert!(len <= self.slots.min(MAX_SLOTS), "slots of this page");
         if len > 0 && heads > 0 {
-            let lines = len * self.row_lines();
-            let (keys, values) = (&keys[..lines], &values[..lines]);
-            level.run(HalfAttend {
-                groups: self.row_lines(),
-                keys,
-                values,
-                len,
-                queries,
-                scale,
-                next,
-                state,
-                acc,
-            });
+            let mut logits = [0.0; MAX_HEADS * MAX_SLOTS];
+            let logits = &mut logits[..heads * len];
+            self.scores(level, keys, 0, queries, values, logits);
+            level.run(Soften { len, scale, logits, state, acc });
+            self.accumulate(level, values, 0, logits, next, acc);
         }
-    }
-}
-
-struct HalfAttend<'a> {
-    groups: usize,
-    keys: &'a [Line],
-    values: &'a [Line],
-    len: usize,
-    queries: &'a [f32],
-    scale: f32,
-    next: &'a [Line],
-    state: &'a mut [Attention],
-    acc: &'a mut [f32],
-}
-
-impl Kernel for HalfAttend<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<I: Machine>(self, isa: I) {
-        let Self { groups, keys, values, len: n, queries, scale, next, state, acc } = self;
-        let mut logits = [0.0; MAX_HEADS * MAX_SLOTS];
-        let logits = &mut logits[..state.len() * n];
-        HalfScores { groups, rows: keys, n, queries, next: values, out: logits }.run(isa);
-        let heads = logits.chunks_exact_mut(n).zip(state).zip(acc.chunks_exact_mut(32 * groups));
-        for ((logits, state), acc) in heads {
-            let rescale = soften(logits, scale, state);
-            if rescale != 1.0 {
-                acc.iter_mut().for_each(|sum| *sum *= rescale);
-            }
-        }
-        HalfAccumulate { groups, rows: values, n, weights: logits, next, acc }.run(isa);
     }
 }
 

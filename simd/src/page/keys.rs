@@ -119,45 +119,35 @@ impl KeyPages {
 }
 
 /// [`KeyPages::scores`] inside an instruction set.
-pub(super) struct Scores<'a> {
-    pub(super) pages: &'a KeyPages,
-    pub(super) page: &'a [Line],
-    pub(super) from: usize,
-    pub(super) n: usize,
-    pub(super) queries: &'a Queries,
-    pub(super) next: &'a [Line],
-    pub(super) out: &'a mut [f32],
+struct Scores<'a> {
+    pages: &'a KeyPages,
+    page: &'a [Line],
+    from: usize,
+    n: usize,
+    queries: &'a Queries,
+    next: &'a [Line],
+    out: &'a mut [f32],
 }
 
 impl Kernel for Scores<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<I: Machine>(self, isa: I) {
+    fn run<I: Machine>(mut self, isa: I) {
         match self.pages.plan.bits {
-            1 => self.all::<I, 1>(isa),
-            2 => self.all::<I, 2>(isa),
-            3 => self.all::<I, 3>(isa),
-            4 => self.all::<I, 4>(isa),
-            _ => self.all::<I, 8>(isa),
+            1 => self.tiles::<I, 1>(isa),
+            2 => self.tiles::<I, 2>(isa),
+            3 => self.tiles::<I, 3>(isa),
+            4 => self.tiles::<I, 4>(isa),
+            _ => self.tiles::<I, 8>(isa),
         }
     }
 }
 
 impl Scores<'_> {
     #[inline(always)]
-    fn all<I: Machine, const BITS: usize>(mut self, isa: I) {
-        // The common shape is worth a copy of the loop with every bound known.
-        if self.pages.plan.runs() == 1 {
-            self.tiles::<I, BITS>(isa, 1);
-        } else {
-            let runs = self.pages.plan.runs();
-            self.tiles::<I, BITS>(isa, runs);
-        }
-    }
-
-    #[inline(always)]
-    fn tiles<I: Machine, const BITS: usize>(&mut self, isa: I, runs: usize) {
+    fn tiles<I: Machine, const BITS: usize>(&mut self, isa: I) {
+        let runs = self.pages.plan.runs();
         let (head, body) = self.page.split_at(self.pages.scale_lines());
         let scales = super::halves(head).as_chunks::<TILE>().0;
         let table = isa.key_table(&self.pages.plan.levels);

@@ -81,9 +81,13 @@ pub(crate) fn checksum(level: crate::Level, lines: &[Line]) -> u32 {
         type Output = u32;
 
         #[inline(always)]
-        fn run<I: crate::lines::Machine>(self, _: I) -> u32 {
+        fn run<I: crate::lines::Machine>(self, isa: I) -> u32 {
+            /// Lines that are asked for ahead: 8 KiB, as far as the kernels look.
+            const AHEAD: usize = 128;
             let mut sums = [[0u32; 16]; 8];
-            for lines in bytes(self.0).as_chunks::<8>().0 {
+            for (i, lines) in bytes(self.0).as_chunks::<8>().0.iter().enumerate() {
+                let ahead = self.0.get(8 * i + AHEAD..8 * i + AHEAD + 8).unwrap_or_default();
+                ahead.iter().for_each(|line| isa.prefetch(line));
                 for (sum, line) in sums.iter_mut().zip(lines) {
                     for (lane, dword) in sum.iter_mut().zip(line.as_chunks::<4>().0) {
                         *lane = lane.wrapping_add(u32::from_ne_bytes(*dword));

@@ -124,7 +124,7 @@ impl ValuePages {
     }
 
     /// `acc[h] += sum of weights[h][i] * value of slot from + i`, in the rotated domain: `weights`
-    /// is `[heads, n]`, not negative, `acc` `[heads, dim]`. Equal to the bit on every level.
+    /// is `[heads, n]`, `acc` `[heads, dim]`. Equal to the bit on every level.
     ///
     /// `next` is memory that will be read soon; empty where there is none.
     ///
@@ -153,20 +153,20 @@ impl ValuePages {
 }
 
 /// [`ValuePages::accumulate`] inside an instruction set.
-pub(super) struct Accumulate<'a> {
-    pub(super) pages: &'a ValuePages,
-    pub(super) page: &'a [Line],
-    pub(super) from: usize,
-    pub(super) n: usize,
-    pub(super) weights: &'a [f32],
-    pub(super) next: &'a [Line],
-    pub(super) acc: &'a mut [f32],
+struct Accumulate<'a> {
+    pages: &'a ValuePages,
+    page: &'a [Line],
+    from: usize,
+    n: usize,
+    weights: &'a [f32],
+    next: &'a [Line],
+    acc: &'a mut [f32],
 }
 
 /// Weights of the tokens of a page as bytes, four tokens a dword.
 struct Weights {
-    high: [u32; MAX_SLOTS / 4],
-    low: [u32; MAX_SLOTS / 4],
+    high: [[u8; 4]; MAX_SLOTS / 4],
+    low: [[u8; 4]; MAX_SLOTS / 4],
 }
 
 impl Kernel for Accumulate<'_> {
@@ -195,7 +195,7 @@ impl Accumulate<'_> {
         let scales = super::halves(head);
         let table = isa.value_table(&plan.levels);
         let mut next = self.next.iter();
-        let mut weights = Weights { high: [0; MAX_SLOTS / 4], low: [0; MAX_SLOTS / 4] };
+        let mut weights = Weights { high: [[0; 4]; MAX_SLOTS / 4], low: [[0; 4]; MAX_SLOTS / 4] };
         let run_columns = pages.columns() / plan.runs();
         let column_lines = pages.groups() * plan.depth();
         // Only lines that hold a token of the range are read.
@@ -203,9 +203,11 @@ impl Accumulate<'_> {
         let lines = self.from / tokens * plan.depth()..(self.from + self.n).div_ceil(tokens) * plan.depth();
         for (given, acc) in self.weights.chunks_exact(self.n.max(1)).zip(self.acc.chunks_exact_mut(plan.dim))
         {
-            for r in 0..plan.runs() {
+            // Weights are unsigned on the machine: what is negative (weights that the caller made so,
+            // scales of `q4_0`) makes a second pass, which costs nothing where there is none.
+            for (sign, r) in (0..plan.runs()).flat_map(|r| [(1.0, r), (-1.0, r)]) {
                 let Some(scales) = scales.get(r * pages.slots..(r + 1) * pages.slots) else { return };
-                let factor = quantise(isa, given, self.from, scales, &mut weights) * plan.unit;
+                let factor = quantise(isa, sign, given, self.from, scales, &mut weights) * plan.unit * sign;
                 if factor == 0.0 {
                     continue;
                 }
@@ -242,10 +244,17 @@ impl Accumulate<'_> {
     }
 }
 
-/// Rounds weights times scales to 14 bits; returns what one step is worth, 0 where all are 0.
-/// Slots outside of the range get the weight 0.
+/// Rounds weights times scales times `sign`, where that is positive, to 14 bits; returns what one
+/// step is worth, 0 where nothing is positive. Slots outside of the range get the weight 0.
 #[inline(always)]
-fn quantise<I: Machine>(isa: I, given: &[f32], from: usize, scales: &[u16], weights: &mut Weights) -> f32 {
+fn quantise<I: Machine>(
+    isa: I,
+    sign: f32,
+    given: &[f32],
+    from: usize,
+    scales: &[u16],
+    weights: &mut Weights,
+) -> f32 {
     let mut products = [0.0; MAX_SLOTS];
     let products = &mut products[..scales.len().min(MAX_SLOTS)];
     if let Some(range) = products.get_mut(from..from + given.len()) {
@@ -255,7 +264,7 @@ fn quantise<I: Machine>(isa: I, given: &[f32], from: usize, scales: &[u16], weig
     for (products, scales) in products.as_chunks_mut::<16>().0.iter_mut().zip(scales.as_chunks::<16>().0) {
         let scales = isa.widen16(scales);
         for i in 0..16 {
-            products[i] *= scales[i];
+            products[i] *= scales[i] * sign;
             largest[i] = if products[i] > largest[i] { products[i] } else { largest[i] };
         }
     }
@@ -265,17 +274,12 @@ fn quantise<I: Machine>(isa: I, given: &[f32], from: usize, scales: &[u16], weig
         return 0.0;
     }
     let inverse = STEPS / largest;
-    for (i, four) in products.as_chunks::<4>().0.iter().enumerate() {
-        let (mut high, mut low) = (0, 0);
-        for (k, &product) in four.iter().enumerate() {
-            // A negative weight, which the caller does not give, counts as 0.
-            let positive = if product > 0.0 { product * inverse } else { 0.0 };
-            let code = (positive + ROUND).to_bits();
-            high |= (code >> 7 & 127) << (8 * k);
-            low |= (code & 127) << (8 * k);
-        }
-        weights.high[i] = high;
-        weights.low[i] = low;
+    let high = weights.high.as_flattened_mut().iter_mut();
+    for ((&product, high), low) in products.iter().zip(high).zip(weights.low.as_flattened_mut()) {
+        let positive = if product > 0.0 { product * inverse } else { 0.0 };
+        let code = (positive + ROUND).to_bits();
+        *high = (code >> 7 & 127) as u8;
+        *low = (code & 127) as u8;
     }
     largest * (1.0 / STEPS)
 }
@@ -312,11 +316,11 @@ impl Out<'_> {
 
 /// Weights of a line's tokens, each repeated over its positions.
 #[inline(always)]
-fn load_weights<I: Machine, const POSITIONS: usize>(isa: I, dwords: &[u32]) -> I::Line {
+fn load_weights<I: Machine, const POSITIONS: usize>(isa: I, dwords: &[[u8; 4]]) -> I::Line {
     if POSITIONS == 16 {
-        isa.splat_weights(dwords[0])
+        isa.splat_weights(u32::from_le_bytes(dwords[0]))
     } else {
-        isa.weights(&core::array::from_fn(|i| dwords[i / POSITIONS]))
+        isa.weights(&core::array::from_fn(|i| u32::from_le_bytes(dwords[i / POSITIONS])))
     }
 }
 

@@ -239,8 +239,8 @@ pub(super) fn q4_0_dot(
             let both = _mm256_set_m128i(_mm_srli_epi16::<4>(nibbles), nibbles);
             let codes = _mm256_and_si256(both, _mm256_set1_epi8(15));
             let query = _mm256_loadu_si256(b.as_ptr().add(2).cast());
-            let scale = isa.from_half(f16::from_le_bytes([a[0], a[1]]))
-                * isa.from_half(f16::from_le_bytes([b[0], b[1]]));
+            let scale = isa.widen_half(f16::from_le_bytes([a[0], a[1]]))
+                * isa.widen_half(f16::from_le_bytes([b[0], b[1]]));
             let dots = _mm256_cvtepi32_ps(multiply(codes, query));
             sum = _mm256_fmadd_ps(dots, _mm256_set1_ps(scale), sum);
         }

@@ -269,7 +269,7 @@ impl Isa for Avx512 {
     }
 
     #[inline(always)]
-    fn from_half(self, value: f16) -> f32 {
+    fn widen_half(self, value: f16) -> f32 {
         avx512!(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(value.to_bits())))))
     }
 

@@ -8,8 +8,8 @@ use cortex_m as _;
 use defmt_semihosting as _;
 use firmware::count::Counter;
 use firmware::stack::peak;
-use workload::{BLOCK, CODEC, EXPONENT, TOKENS, vector};
 use tqkv_core::fixed::Attention;
+use workload::{BLOCK, CODEC, EXPONENT, TOKENS, vector};
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {

@@ -11,6 +11,12 @@ pub static CODEC: Codec = Codec::DEFAULT;
 pub const BLOCK: usize = Codec::BLOCK_BYTES;
 /// Q15 samples.
 pub const EXPONENT: i32 = -15;
+/// The block of `vector(1)`: every target must produce these bytes.
+pub const GOLDEN: [u8; BLOCK] = [
+    33, 63, 183, 92, 212, 119, 167, 105, 203, 39, 109, 60, 164, 149, 74, 203, 136, 148, 183, 110, 109, 157,
+    147, 141, 86, 236, 220, 85, 90, 107, 139, 120, 97, 205, 134, 188, 83, 120, 71, 148, 146, 60, 69, 123, 69,
+    150, 47, 54, 121, 149, 150, 215, 152, 110, 89, 134, 149, 147, 184, 161, 184, 40, 199, 156, 8, 161,
+];
 /// Tokens attended over.
 pub const TOKENS: usize = 64;
 
@@ -112,5 +118,22 @@ pub fn crc() -> u32 {
     codec::<80, N4, 42>(&mut crc);
     codec::<128, I8, 130>(&mut crc);
     ring(&mut crc);
+    crc.value()
+}
+
+/// What `c/main.c` computes through the C interface.
+pub fn c_example_crc() -> u32 {
+    let mut crc = Crc::default();
+    let query = CODEC.query(&vector(9), -12);
+    for seed in 0..4 {
+        let (mut block, mut back) = ([0; BLOCK], [0; 128]);
+        let encoded = CODEC.encode(&vector(seed), EXPONENT, &mut block).is_ok();
+        let decoded = CODEC.decode(&block, EXPONENT, &mut back).is_ok();
+        let score = CODEC.score(&query, &block).unwrap_or(i32::MIN);
+        crc.bytes(&[encoded as u8, decoded as u8]);
+        crc.bytes(&block);
+        crc.samples(&back);
+        crc.bytes(&score.to_le_bytes());
+    }
     crc.value()
 }
