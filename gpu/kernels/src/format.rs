@@ -115,7 +115,7 @@ impl<const G: usize> Format<G> for Int8 {
         let isa = Warp::<T>::new();
         let stored = to_f16(isa, int8::scale(isa, y));
         if let Stored::Scale(scale) = stored {
-            int8::quantise(isa, isa.from_half(scale), y, codes);
+            int8::quantise(isa, isa.widen_half(scale), y, codes);
         }
         stored
     }

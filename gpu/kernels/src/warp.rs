@@ -137,7 +137,7 @@ impl<T: Threads> Isa for Warp<T> {
     }
 
     #[inline(always)]
-    fn from_half(self, value: tqkv_core::f16) -> f32 {
+    fn widen_half(self, value: tqkv_core::f16) -> f32 {
         T::from_half(value.to_bits())
     }
 
