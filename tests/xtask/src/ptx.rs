@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// Architectures with a committed file.
-const ARCHITECTURES: [&str; 1] = ["sm_90"];
+const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90"];
 
 /// The assembler, from the Python package index.
 const PTXAS_PACKAGE: &str = "nvidia-cuda-nvcc==13.0.88";

@@ -71,8 +71,12 @@ impl<'a> Place<'a> {
 
     fn word(self, offset: u32) -> u32 {
         let cells = self.cells(offset, 4, 4);
-        u32::from_le_bytes(std::array::from_fn(|i| cells[i].get()))
+        word(cells, 0)
     }
+}
+
+fn word(cells: &[Cell<u8>], at: usize) -> u32 {
+    u32::from_le_bytes([cells[at].get(), cells[at + 1].get(), cells[at + 2].get(), cells[at + 3].get()])
 }
 
 /// 32 threads of the CPU.
@@ -89,6 +93,16 @@ const fn alignment(words: usize) -> u64 {
     }
 }
 
+/// The numbers of the threads.
+const LANES: [u32; 32] = {
+    let (mut lanes, mut i) = ([0; 32], 0);
+    while i < 32 {
+        lanes[i] = i as u32;
+        i += 1;
+    }
+    lanes
+};
+
 impl<'a> Threads for Emulated<'a> {
     type Of<T: Copy> = [T; 32];
     type Memory = Place<'a>;
@@ -104,18 +118,31 @@ impl<'a> Threads for Emulated<'a> {
     }
 
     fn lane() -> [u32; 32] {
-        std::array::from_fn(|i| i as u32)
+        LANES
     }
 
-    // Out of line: the bodies call these thousands of times, and compile times would explode.
+    // Out of line, because the bodies call these thousands of times, and as plain loops, because
+    // the test is compiled without optimisation.
     #[inline(never)]
     fn map<A: Copy, B: Copy>(a: [A; 32], f: impl Fn(A) -> B) -> [B; 32] {
-        a.map(f)
+        let mut out = [f(a[0]); 32];
+        let mut i = 1;
+        while i < 32 {
+            out[i] = f(a[i]);
+            i += 1;
+        }
+        out
     }
 
     #[inline(never)]
     fn zip<A: Copy, B: Copy, C: Copy>(a: [A; 32], b: [B; 32], f: impl Fn(A, B) -> C) -> [C; 32] {
-        std::array::from_fn(|i| f(a[i], b[i]))
+        let mut out = [f(a[0], b[0]); 32];
+        let mut i = 1;
+        while i < 32 {
+            out[i] = f(a[i], b[i]);
+            i += 1;
+        }
+        out
     }
 
     fn gather(table: &[f32; 32]) -> [f32; 32] {
@@ -123,11 +150,11 @@ impl<'a> Threads for Emulated<'a> {
     }
 
     fn shuffle_xor(value: [u32; 32], mask: u32) -> [u32; 32] {
-        std::array::from_fn(|i| value[i ^ mask as usize])
+        Self::map(Self::lane(), |lane| value[(lane ^ mask) as usize])
     }
 
     fn shuffle(value: [u32; 32], from: [u32; 32]) -> [u32; 32] {
-        from.map(|from| value[from as usize])
+        Self::map(from, |from| value[from as usize])
     }
 
     fn ballot(value: [bool; 32]) -> u32 {
@@ -163,14 +190,19 @@ impl<'a> Threads for Emulated<'a> {
     }
 
     fn load<const N: usize>(memory: Place<'a>, offset: [u32; 32]) -> [[u32; N]; 32] {
-        offset.map(|offset| {
-            memory.cells(offset, 4 * N as u64, alignment(N));
-            std::array::from_fn(|i| memory.word(offset + 4 * i as u32))
+        Self::map(offset, |offset| {
+            let cells = memory.cells(offset, 4 * N as u64, alignment(N));
+            let (mut words, mut i) = ([0; N], 0);
+            while i < N {
+                words[i] = word(cells, 4 * i);
+                i += 1;
+            }
+            words
         })
     }
 
     fn load_u16(memory: Place<'a>, offset: [u32; 32]) -> [u16; 32] {
-        offset.map(|offset| {
+        Self::map(offset, |offset| {
             let cells = memory.cells(offset, 2, 2);
             u16::from_le_bytes([cells[0].get(), cells[1].get()])
         })
