@@ -181,13 +181,21 @@ fn constants(text: &str) -> (HashMap<String, u64>, Vec<Vec<u8>>) {
     (symbols, all)
 }
 
+/// Writes `{ .reg .b32 tmp; mov.b64 {tmp, %r1}, %rd1; }`, which older PTX has, as `mov.b64 {_, %r1}, %rd1;`.
+fn upper_halves(body: &str) -> String {
+    body.replace("{ .reg .b16 tmp; ", "")
+        .replace("{ .reg .b32 tmp; ", "")
+        .replace("{tmp, ", "{_, ")
+        .replace("; }", ";")
+}
+
 impl Kernel {
     /// Reads kernel `name` of a PTX text.
     pub(crate) fn new(text: &str, name: &str) -> Self {
         let (symbols, constants) = constants(text);
         let start = text.find(&format!(".entry {name}(")).unwrap_or_else(|| panic!("no kernel {name}"));
         let (head, body) = text[start..].split_once("\n{\n").expect("a body");
-        let body = body.split("\n}").next().expect("an end");
+        let body = upper_halves(body.split("\n}").next().expect("an end"));
         let parameters = head
             .lines()
             .skip(1)

@@ -12,8 +12,8 @@ use tqkv_tests::oracle;
 
 const CODECS: [CodecId; 5] = [CodecId::S2, CodecId::S3, CodecId::S4, CodecId::N4, CodecId::I8];
 const DIMS: [usize; 3] = [64, 128, 256];
-/// Vectors for each codec and head dim.
-const VECTORS: usize = 512;
+/// The committed files, and vectors for each codec and head dim.
+const FILES: [(&str, usize); 2] = [("sm_80", 500), ("sm_90", 1000)];
 
 fn text(architecture: &str) -> String {
     let path = format!("{}/../ptx/{architecture}.ptx", env!("CARGO_MANIFEST_DIR"));
@@ -101,15 +101,17 @@ fn mismatches(codec: &AnyCodec, rows: &[f32], encoded: &Encoded) -> usize {
 
 #[test]
 fn the_committed_ptx_encodes_and_decodes_as_the_portable_codec_does() {
-    let text = text("sm_90");
-    for id in CODECS {
-        for dim in DIMS {
-            let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
-            let rows = Gaussian::new(dim as u64).vector(VECTORS * dim);
-            let name = format!("{}_d{dim}", id.name());
-            let encoded = encode(&Kernel::new(&text, &format!("encode_append_{name}")), &codec, &rows);
-            assert_eq!(mismatches(&codec, &rows, &encoded), 0, "{name}");
-            decode(&text, &codec, &encoded, &rows);
+    for (architecture, vectors) in FILES {
+        let text = text(architecture);
+        for id in CODECS {
+            for dim in DIMS {
+                let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
+                let rows = Gaussian::new(dim as u64).vector(vectors * dim);
+                let name = format!("{}_d{dim}", id.name());
+                let encoded = encode(&Kernel::new(&text, &format!("encode_append_{name}")), &codec, &rows);
+                assert_eq!(mismatches(&codec, &rows, &encoded), 0, "{architecture} {name}");
+                decode(&text, &codec, &encoded, &rows);
+            }
         }
     }
 }
@@ -146,7 +148,13 @@ fn decode(text: &str, codec: &AnyCodec, encoded: &Encoded, rows: &[f32]) {
 
 #[test]
 fn the_committed_ptx_attends_as_f64_does() {
-    let text = text("sm_90");
+    for (architecture, _) in FILES {
+        let text = text(architecture);
+        attend_all(&text);
+    }
+}
+
+fn attend_all(text: &str) {
     for dim in DIMS {
         for (key, value, group) in [
             (CodecId::S4, CodecId::S2, 1),
@@ -154,7 +162,7 @@ fn the_committed_ptx_attends_as_f64_does() {
             (CodecId::N4, CodecId::S4, 3),
             (CodecId::S2, CodecId::I8, 4),
         ] {
-            attend(&text, dim, key, value, group);
+            attend(text, dim, key, value, group);
         }
     }
 }
