@@ -300,7 +300,7 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(
             let ahead = u32::min(step + 1, steps_a_page - 1);
             let next_key = fetch::<T, W, G>(&keys, key_home, ahead);
             let next_value = fetch::<T, W, G>(&values, value_home, ahead);
-            let valid = T::map(T::lane(), |lane| step * (32 / G as u32) + lane / G as u32 <= left - 1);
+            let valid = T::map(T::lane(), |lane| step * (32 / G as u32) + lane / (G as u32) < left);
             let mut dots = [zero; R];
             W::each::<T>(keys.bits, key.words, key_table, |i, level| {
                 unroll2!(R, H => {
@@ -379,7 +379,7 @@ fn write_partial<T: Threads, const G: usize, const R: usize>(
     T::store::<4>(place, T::splat(0), header, T::map(T::lane(), |lane| lane == 0));
     let active = T::map(T::lane(), |lane| lane < G as u32);
     unroll32!(I => {
-        if I % 4 == 0 {
+        if I.is_multiple_of(4) {
             let low = T::zip(running.acc[r][I], running.acc[r][(I + 1) % 32], |a, b| (a, b));
             let high = T::zip(running.acc[r][(I + 2) % 32], running.acc[r][(I + 3) % 32], |a, b| (a, b));
             let four = T::zip(low, high, |(a, b), (c, d)| [a.to_bits(), b.to_bits(), c.to_bits(), d.to_bits()]);

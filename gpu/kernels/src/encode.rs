@@ -53,10 +53,11 @@ pub(crate) fn rotate<T: Threads, const G: usize>(signs: T::Memory, y: &mut [Lane
     rotation::sylvester(y, 32 * G);
 }
 
-/// Whether every lane is finite: v - v is 0 for finite values and NaN for the others.
+/// Whether every lane is finite: 0 v is 0 for finite values and NaN for the others.
 #[inline(always)]
 fn all_finite<T: Threads, const G: usize>(y: &[Lane<T>; G]) -> bool {
-    y.iter().fold(Lane(T::splat(0.0)), |sum, &v| sum + (v - v)).sum() == 0.0
+    let zero = Lane(T::splat(0.0));
+    y.iter().fold(zero, |sum, &v| sum + zero * v).sum() == 0.0
 }
 
 /// Encodes vector `warp` of `tokens * num_kv_heads` and writes it to its slot.

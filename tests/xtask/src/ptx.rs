@@ -136,10 +136,7 @@ fn normalise(text: &str) -> String {
 
 /// The kernels of a PTX text: name and body.
 fn bodies(text: &str) -> BTreeMap<&str, &str> {
-    text.split(".visible .entry ")
-        .skip(1)
-        .filter_map(|kernel| kernel.split_once('(').map(|(name, body)| (name, body)))
-        .collect()
+    text.split(".visible .entry ").skip(1).filter_map(|kernel| kernel.split_once('(')).collect()
 }
 
 /// What the text must not hold.

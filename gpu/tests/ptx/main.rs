@@ -13,10 +13,10 @@ use tqkv_tests::oracle;
 const CODECS: [CodecId; 5] = [CodecId::S2, CodecId::S3, CodecId::S4, CodecId::N4, CodecId::I8];
 const DIMS: [usize; 3] = [64, 128, 256];
 /// The committed files, and vectors for each codec and head dim.
-const FILES: [(&str, usize); 2] = [("sm_80", 500), ("sm_90", 1000)];
+const FILES: [(&str, usize); 2] = [("sm_80", 1000), ("sm_90", 4000)];
 
 fn text(architecture: &str) -> String {
-    let path = format!("{}/../ptx/{architecture}.ptx", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/ptx/{architecture}.ptx", env!("CARGO_MANIFEST_DIR"));
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 

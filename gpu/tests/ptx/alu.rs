@@ -1,6 +1,7 @@
 //! What the arithmetic opcodes of the committed PTX compute, and no others.
 
 use half::f16;
+use std::cmp::Ordering;
 
 /// An operation on up to three operands, in registers of 64 bits.
 pub(crate) type Operation = fn(u64, u64, u64) -> u64;
@@ -107,10 +108,10 @@ pub(crate) fn operation(opcode: &str) -> Option<(usize, Operation)> {
         "setp.gt.f32" => (2, |a, c, _| u64::from(f(a) > f(c))),
         "setp.le.f32" => (2, |a, c, _| u64::from(f(a) <= f(c))),
         "setp.lt.f32" => (2, |a, c, _| u64::from(f(a) < f(c))),
-        "setp.ltu.f32" => (2, |a, c, _| u64::from(!(f(a) >= f(c)))),
-        "setp.leu.f32" => (2, |a, c, _| u64::from(!(f(a) > f(c)))),
-        "setp.geu.f32" => (2, |a, c, _| u64::from(!(f(a) < f(c)))),
-        "setp.gtu.f32" => (2, |a, c, _| u64::from(!(f(a) <= f(c)))),
+        "setp.ltu.f32" => (2, |a, c, _| u64::from(f(a).partial_cmp(&f(c)).is_none_or(Ordering::is_lt))),
+        "setp.leu.f32" => (2, |a, c, _| u64::from(f(a).partial_cmp(&f(c)).is_none_or(Ordering::is_le))),
+        "setp.geu.f32" => (2, |a, c, _| u64::from(f(a).partial_cmp(&f(c)).is_none_or(Ordering::is_ge))),
+        "setp.gtu.f32" => (2, |a, c, _| u64::from(f(a).partial_cmp(&f(c)).is_none_or(Ordering::is_gt))),
         "setp.eq.f16" => (2, |a, c, _| u64::from(h(a) == h(c))),
         "setp.eq.b16" => (2, |a, c, _| u64::from(a as u16 == c as u16)),
         "setp.ne.b16" => (2, |a, c, _| u64::from(a as u16 != c as u16)),
