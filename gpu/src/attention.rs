@@ -97,6 +97,52 @@ impl Attention {
         Ok(Self { rotate, attend: [one, two], merge, num_kv_heads, group, head_dim, rotated, partials })
     }
 
+    /// Rotates `count` queries and multiplies them by `factor`; valid until the next call.
+    ///
+    /// # Safety
+    /// `queries` holds `count` vectors, `signs` their head dim's words.
+    pub(crate) unsafe fn rotate(
+        &mut self,
+        device: &Device,
+        queries: &CudaSlice<f32>,
+        signs: &CudaSlice<u32>,
+        count: usize,
+        factor: f32,
+    ) -> Result<&CudaSlice<f32>, GpuError> {
+        let queries = Queries::Floats(queries);
+        // SAFETY: the caller's.
+        unsafe { self.launch_rotation(device, queries, signs, 1, count, factor) }?;
+        Ok(&self.rotated)
+    }
+
+    /// # Safety
+    /// As for [`Attention::rotate`].
+    unsafe fn launch_rotation(
+        &mut self,
+        device: &Device,
+        queries: Queries<'_>,
+        signs: &CudaSlice<u32>,
+        is_rotated: u32,
+        count: usize,
+        factor: f32,
+    ) -> Result<(), GpuError> {
+        device.grow(&mut self.rotated, count * self.head_dim)?;
+        let mut launch = device.stream().launch_builder(&self.rotate);
+        let kind = match queries {
+            Queries::Floats(_) => element::F32,
+            Queries::Halves(_, kind) => kind,
+        };
+        match queries {
+            Queries::Floats(rows) => launch.arg(rows),
+            Queries::Halves(rows, _) => launch.arg(rows),
+        };
+        let count_word = count as u32;
+        launch.arg(&kind).arg(&count_word).arg(signs).arg(&is_rotated).arg(&factor).arg(&mut self.rotated);
+        // SAFETY: the caller's, and `rotated` was made large enough above.
+        unsafe { launch.launch(warps(count)) }?;
+        Ok(())
+    }
+
     /// Attends with one query token a sequence: `queries`, `out` are [sequences, num_heads,
     /// head_dim]; `out` is f32. Sequences without tokens get zeros.
     ///
@@ -116,26 +162,14 @@ impl Attention {
         let chunks = self.group.div_ceil(heads_a_warp);
         let warps_a_part = batch.sequences * self.num_kv_heads * chunks;
         let parts = split(device.multiprocessors(), warps_a_part, batch.longest);
-        device.grow(&mut self.rotated, count * dim)?;
         device.grow(&mut self.partials, count * parts * (PARTIAL_HEADER as usize + dim))?;
 
         let is_rotated = u32::from(keys.bits != page::HALF_BITS);
         let scale = if is_rotated == 0 { 1.0 } else { 1.0 / dim as f32 };
         let factor = scale / (dim as f32).sqrt() * std::f32::consts::LOG2_E;
         let (count_word, parts_word) = (count as u32, parts as u32);
-        let mut launch = device.stream().launch_builder(&self.rotate);
-        let kind = match queries {
-            Queries::Floats(_) => element::F32,
-            Queries::Halves(_, kind) => kind,
-        };
-        match queries {
-            Queries::Floats(rows) => launch.arg(rows),
-            Queries::Halves(rows, _) => launch.arg(rows),
-        };
-        launch.arg(&kind).arg(&count_word).arg(keys.signs).arg(&is_rotated).arg(&factor);
-        launch.arg(&mut self.rotated);
-        // SAFETY: the caller's, and `rotated` was made large enough above. So for the launches below.
-        unsafe { launch.launch(warps(count)) }?;
+        // SAFETY: the caller's.
+        unsafe { self.launch_rotation(device, queries, keys.signs, is_rotated, count, factor) }?;
 
         let (kv_heads, group) = (self.num_kv_heads as u32, self.group as u32);
         let max_pages = batch.max_pages as u32;
@@ -146,7 +180,7 @@ impl Attention {
         launch.arg(batch.table).arg(&max_pages).arg(batch.lengths).arg(&mut self.partials);
         let blocks = parts_word.div_ceil(WARPS);
         let grid_dim = (blocks, (self.num_kv_heads * chunks) as u32, batch.sequences as u32);
-        // SAFETY: as above.
+        // SAFETY: the caller's, and the partial results were made large enough above.
         unsafe { launch.launch(LaunchConfig { grid_dim, block_dim: (32, WARPS, 1), shared_mem_bytes: 0 }) }?;
 
         let mut launch = device.stream().launch_builder(&self.merge);

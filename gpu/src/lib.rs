@@ -5,6 +5,7 @@
 //! | [`Device`]: a GPU and its stream | `device` |
 //! | [`GpuCache`]: paged keys and values of many sequences | `cache` |
 //! | [`GpuSpec`]: its shape | `spec` |
+//! | [`WeightDecoder`], [`Qjl`]: encoded weights; 1-bit residuals | `weights`, `qjl` |
 //! | decode attention in three launches | `attention` |
 //! | [`bench`]: timed launches | `bench` |
 //!
@@ -21,10 +22,14 @@ mod cache;
 mod device;
 mod error;
 mod pages;
+mod qjl;
 mod spec;
+mod weights;
 
 pub use cache::{GpuCache, GpuStats, Rows, Side};
 pub use cudarc;
 pub use device::Device;
 pub use error::GpuError;
+pub use qjl::Qjl;
 pub use spec::{CODECS, GpuSpec, HEAD_DIMS};
+pub use weights::WeightDecoder;

@@ -1,7 +1,7 @@
 //! What the crate does on this machine: with a GPU, codes, attention and every verb; without one, a clear error.
 
 use tqkv_core::{CodecId, Options};
-use tqkv_gpu::{Device, GpuCache, GpuError, GpuSpec, Rows, Side};
+use tqkv_gpu::{Device, GpuCache, GpuError, GpuSpec, Qjl, Rows, Side, WeightDecoder};
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
 
@@ -180,4 +180,75 @@ fn refused_calls_leave_the_cache_as_it_was() {
     assert_eq!(append(&[1], &row).0.unwrap_err(), "all 2 pages are taken");
     let huge = GpuSpec::new(1, 8, 8, 256).sequences(1 << 12, 1 << 16);
     assert!(matches!(GpuCache::new(&device, huge), Err(GpuError::OutOfMemory { .. })));
+}
+
+#[test]
+fn decoded_vectors_logits_and_weights_are_the_portable_codecs() {
+    let Some(device) = device() else { return };
+    for id in tqkv_gpu::CODECS {
+        let (dim, tokens, heads) = (128, 200, 6);
+        let spec = GpuSpec::new(1, heads, 2, dim).codecs(id, id).sequences(2, 256);
+        let mut cache = GpuCache::new(&device, spec).unwrap();
+        let rows = Gaussian::new(3).vector(tokens * 2 * dim);
+        cache.append(0, &vec![1; tokens], Rows::Host(&rows), Rows::Host(&rows)).unwrap();
+        let all: Vec<Vec<f32>> = (0..2).flat_map(|head| decoded(&cache, 1, Side::Keys, head, 2)).collect();
+
+        let stream = device.stream().clone();
+        let mut out = stream.alloc_zeros::<f32>(rows.len()).unwrap();
+        cache.decode(0, 1, Side::Keys, &mut out).unwrap();
+        let got = stream.clone_dtoh(&out).unwrap();
+        stream.synchronize().unwrap();
+        for (i, got) in got.chunks_exact(dim).enumerate() {
+            assert_eq!(got, all[i % 2 * tokens + i / 2], "{}", id.name());
+        }
+
+        let queries = Gaussian::new(4).vector(heads * dim);
+        let scores = cache.scores(0, 1, &queries).unwrap();
+        for (i, score) in scores.iter().enumerate() {
+            let (token, head) = (i / heads, i % heads);
+            let key = &all[head / 3 * tokens + token];
+            let want = oracle::dot(&queries[head * dim..(head + 1) * dim], key) / (dim as f64).sqrt();
+            assert!((f64::from(*score) - want).abs() < 1e-4 * want.abs().max(1.0), "{score} {want}");
+        }
+
+        let blocks = cache.blocks(0, 1, Side::Keys).unwrap();
+        let blocks = stream.clone_htod(&blocks).unwrap();
+        let decoder = WeightDecoder::new(&device, id, dim, Options::DEFAULT).unwrap();
+        let mut halves = stream.alloc_zeros::<u16>(rows.len()).unwrap();
+        decoder.decode(&blocks, &mut halves).unwrap();
+        let halves = stream.clone_dtoh(&halves).unwrap();
+        stream.synchronize().unwrap();
+        assert!(halves.iter().zip(&got).all(|(h, &f)| *h == half::f16::from_f32(f).to_bits()));
+        assert!(
+            decoder.decode(&stream.alloc_zeros(7).unwrap(), &mut stream.alloc_zeros(1).unwrap()).is_err()
+        );
+    }
+}
+
+#[test]
+fn the_residual_correction_is_the_papers_estimate() {
+    let Some(device) = device() else { return };
+    let (dim, count, heads) = (64, 50, 2);
+    let matrix = Gaussian::new(1).vector(dim * dim);
+    let (residuals, queries) = (Gaussian::new(2).vector(count * dim), Gaussian::new(3).vector(heads * dim));
+    let qjl = Qjl::new(&device, dim, matrix.clone()).unwrap();
+    let stream = device.stream().clone();
+    let on_device = stream.clone_htod(&residuals).unwrap();
+    let (mut signs, mut norms) =
+        (stream.alloc_zeros(count * dim / 32).unwrap(), stream.alloc_zeros(count).unwrap());
+    qjl.sketch(&on_device, &mut signs, &mut norms).unwrap();
+    let projected = stream.clone_htod(&qjl.project(&queries)).unwrap();
+    let mut scores = stream.alloc_zeros(count * heads).unwrap();
+    qjl.correct(&projected, &signs, &norms, 1, &mut scores).unwrap();
+    let scores = stream.clone_dtoh(&scores).unwrap();
+    stream.synchronize().unwrap();
+    for (i, score) in scores.iter().enumerate() {
+        let residual = &residuals[i / heads * dim..][..dim];
+        let query = &queries[i % heads * dim..][..dim];
+        let rows = matrix.chunks_exact(dim);
+        let sum: f64 = rows.map(|row| oracle::dot(row, query) * oracle::dot(row, residual).signum()).sum();
+        let factor = (std::f64::consts::PI / 2.0).sqrt() / dim as f64;
+        let want = oracle::energy(residual).sqrt() * factor * sum;
+        assert!((f64::from(*score) - want).abs() < 1e-4 * want.abs().max(1.0), "{score} {want}");
+    }
 }

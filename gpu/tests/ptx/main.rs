@@ -3,6 +3,7 @@
 
 mod alu;
 mod machine;
+mod reads;
 
 use machine::{Argument, Kernel};
 use tqkv_core::{AnyCodec, CodecId, Options};

@@ -1,14 +1,15 @@
 //! [`GpuCache`]: paged keys and values of many sequences in device memory.
 
+mod read;
+
 use crate::GpuError;
 use crate::attention::{Attention, Batch, Pool, Queries, warps};
 use crate::device::{Device, Staging};
-use crate::pages::{PageTable, SLOTS};
+use crate::pages::PageTable;
 use crate::spec::{GpuSpec, MAX_CHUNK};
 use cudarc::driver::{CudaFunction, CudaSlice, PushKernelArg};
 use tqkv_core::{AnyCodec, CodecId, Effort};
 use tqkv_gpu_kernels::encode::{element, status};
-use tqkv_gpu_kernels::page;
 
 /// Query tokens of one sequence that are attended in one launch.
 const QUERY_TILE: usize = 256;
@@ -79,6 +80,8 @@ struct Coder {
     signs: CudaSlice<u32>,
     levels: CudaSlice<f32>,
     encode: CudaFunction,
+    decode: CudaFunction,
+    scores: CudaFunction,
     outcomes: CudaSlice<u32>,
 }
 
@@ -88,9 +91,11 @@ impl Coder {
         let signs: Vec<u32> = (0..spec.head_dim / 32).map(|group| codec.signs().group(group)).collect();
         let mut levels = codec.codebook().map_or_else(Vec::new, |book| book.levels().to_vec());
         levels.resize(32, 0.0);
-        let [encode] = device.kernels([&format!("encode_append_{}_d{}", id.name(), spec.head_dim)])?;
+        let name = |kernel: &str| format!("{kernel}_{}_d{}", id.name(), spec.head_dim);
+        let names = [name("encode_append"), name("decode_pages"), name("scores")];
+        let [encode, decode, scores] = device.kernels(names.each_ref().map(String::as_str))?;
         let (signs, levels) = (device.upload(&signs)?, device.upload(&levels)?);
-        Ok(Self { codec, signs, levels, encode, outcomes: device.zeros(1)? })
+        Ok(Self { codec, signs, levels, encode, decode, scores, outcomes: device.zeros(1)? })
     }
 
     fn bits(&self) -> u32 {
@@ -388,41 +393,6 @@ impl GpuCache {
             pool_bytes: self.layers.iter().flat_map(|layer| &layer.pools).map(CudaSlice::num_bytes).sum(),
             token_bytes: self.spec.num_layers * self.spec.num_kv_heads * block_bytes,
         }
-    }
-
-    /// The blocks of a sequence in host memory, `[len, num_kv_heads, block_bytes]`, each as SPEC.md has it.
-    ///
-    /// # Errors
-    /// Layer or sequence out of range, or what the driver reports.
-    pub fn blocks(&self, layer: usize, sequence: usize, side: Side) -> Result<Vec<u8>, GpuError> {
-        self.check_layer(layer)?;
-        self.check_sequence(sequence)?;
-        let (coder, layer) = (&self.coders[side as usize], &self.layers[layer]);
-        let (dim, bits, heads) = (self.spec.head_dim as u32, coder.bits(), self.spec.num_kv_heads);
-        let head_bytes = page::head_bytes(dim, bits) as usize;
-        let row = page::row_bytes(dim, bits) as usize;
-        let mut blocks = Vec::with_capacity(layer.lengths[sequence] * heads * coder.codec.block_bytes());
-        let (mut left, stream) = (layer.lengths[sequence], self.device.stream());
-        for &number in self.pages.of(sequence) {
-            let start = number as usize * heads * head_bytes;
-            let bytes =
-                stream.clone_dtoh(&layer.pools[side as usize].slice(start..start + heads * head_bytes))?;
-            self.device.finish()?;
-            for slot in 0..left.min(SLOTS) {
-                for head in bytes.chunks_exact(head_bytes) {
-                    let scale = page::scale_offset(dim, bits, slot as u32) as usize;
-                    blocks.extend_from_slice(&head[scale..scale + 2]);
-                    blocks.extend_from_slice(&head[slot * row..(slot + 1) * row]);
-                }
-            }
-            left = left.saturating_sub(SLOTS);
-        }
-        Ok(blocks)
-    }
-
-    /// The codec of a side, which decodes [`GpuCache::blocks`].
-    pub fn codec(&self, side: Side) -> &AnyCodec {
-        &self.coders[side as usize].codec
     }
 
     /// Checks an append; returns the position of each token.
