@@ -66,8 +66,10 @@ fn build_all(args: &Args) -> Result<(), String> {
 fn kernels() -> Vec<String> {
     let mut names = Vec::new();
     for dim in [64, 128, 256] {
-        for kernel in ["encode_append", "decode_pages", "scores", "weight_decode"] {
-            names.extend(["s2", "s3", "s4", "n4", "i8"].map(|codec| format!("{kernel}_{codec}_d{dim}")));
+        names.extend(["s2", "s3", "s4", "n4", "i8"].map(|codec| format!("encode_append_{codec}_d{dim}")));
+        for kernel in ["decode_pages", "scores", "weight_decode"] {
+            let codecs = ["s2", "s3", "s4", "n4", "i8", "t2", "t3", "t4"];
+            names.extend(codecs.map(|codec| format!("{kernel}_{codec}_d{dim}")));
         }
         for kernel in ["rotate_queries", "attend_merge", "qjl_sketch", "qjl_correct"] {
             names.push(format!("{kernel}_d{dim}"));
