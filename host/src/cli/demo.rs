@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let model = args.model.load()?;
     let prompt = args.prompt.clone().unwrap_or_else(first_paragraph);
     let made = generate_all(args, &model, &prompt, out)?;
-    let spec = EvalSpec { context: args.context, windows: Some(args.windows), layers: false };
+    let spec = EvalSpec { context: args.context, windows: Some(args.windows), step: None, layers: false };
     let measured = eval::measure(&model, shipped::HELDOUT_TEXT, &spec, &args.cache, out)?;
     let f16 = measured.first().map_or(0.0, |row| row.cache_bytes_per_token);
     let rows = measured.into_iter().zip(made);
