@@ -211,6 +211,7 @@ proptest! {
 fn a_tile_may_begin_behind_the_encoded_tokens() {
     let spec = CacheSpec::new(1, 2, 1, DIM).sinks(0).hot(14).centring(Centring::Off).sliding_window(257);
     let mut gaussian = Gaussian::new(8);
+    let spec = spec.arithmetic(Arithmetic::F32);
     let (mut cache, mut model) = (KvCache::new(spec.clone()).unwrap(), Model::new(&spec));
     for _ in 0..271 {
         let (k, v) = token(&mut gaussian);
@@ -228,6 +229,7 @@ fn a_tile_may_begin_behind_the_encoded_tokens() {
 fn heads_and_layers_are_apart() {
     let spec =
         CacheSpec::new(2, 6, 3, DIM).codecs(CodecId::S4, CodecId::S3).hot(3).sinks(1).centring(Centring::Off);
+    let spec = spec.arithmetic(Arithmetic::F32);
     let mut cache = KvCache::new(spec.clone()).unwrap();
     let mut models: Vec<Model> = (0..6).map(|_| Model::new(&spec)).collect();
     let mut gaussian = Gaussian::new(5);
@@ -258,6 +260,7 @@ fn heads_and_layers_are_apart() {
 fn scores_are_the_logits_of_the_newest_position() {
     let spec =
         CacheSpec::new(1, 1, 1, DIM).codecs(CodecId::S4, CodecId::S4).hot(8).sinks(2).centring(Centring::On);
+    let spec = spec.arithmetic(Arithmetic::F32);
     let mut cache = KvCache::new(spec.clone()).unwrap();
     let mut model = Model::new(&spec);
     let mut gaussian = Gaussian::new(9);

@@ -151,7 +151,17 @@ fn human(report: &Report) -> String {
             format!("{:.2}", row.long_speedup),
         ]
     });
-    let head = ["K,V", "perplexity", "KL to f16", "top-1", "bytes/token", "ratio", "tokens/s", "ms at 32k", "speed-up"];
+    let head = [
+        "K,V",
+        "perplexity",
+        "KL to f16",
+        "top-1",
+        "bytes/token",
+        "ratio",
+        "tokens/s",
+        "ms at 32k",
+        "speed-up",
+    ];
     let texts = report.results.iter().map(|row| titled(row.quality.kv, &row.made.text));
     format!(
         "model {}: predictions over {} windows of {} tokens, then what each cache writes\n\n{}\n\n[prompt]\n{}{}",

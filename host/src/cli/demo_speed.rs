@@ -27,7 +27,8 @@ const STEPS: usize = 9;
 pub(crate) fn step_milliseconds(codecs: KvCodecs) -> Result<f64, CacheError> {
     // How well the codes were searched for does not change how fast they are read.
     let options = Options { effort: Effort::Fast, ..Options::DEFAULT };
-    let spec = CacheSpec::new(1, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM).codecs(codecs.k, codecs.v).options(options);
+    let spec =
+        CacheSpec::new(1, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM).codecs(codecs.k, codecs.v).options(options);
     let mut cache = KvCache::new(spec)?;
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let mut normals = |n: usize| -> Vec<f32> { (0..n).map(|_| StandardNormal.sample(&mut random)).collect() };
