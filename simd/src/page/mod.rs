@@ -23,6 +23,7 @@ mod keys;
 mod plan;
 mod query;
 mod rows;
+mod trellis;
 mod values;
 
 pub use attend::{Attention, attend, merge, rescale, soften};

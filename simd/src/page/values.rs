@@ -9,6 +9,7 @@
 //! times 16383 times 127 is below 2^30.
 
 use super::plan::{MAX_WORDS, Plan};
+use super::trellis::{self, Code, InQuads, with_code};
 use super::{Line, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
@@ -33,7 +34,9 @@ impl ValuePages {
         let fits = slots.is_multiple_of(SLOT_STEP) && (1..=MAX_SLOTS).contains(&slots);
         let plan = Plan::new(codec).filter(|_| fits)?;
         let row = plan.dim / plan.fields();
-        Some(Self { plan, slots, positions: 1 << row.trailing_zeros().min(4) })
+        let positions =
+            if plan.trellis.is_some() { WOVEN_POSITIONS } else { 1 << row.trailing_zeros().min(4) };
+        Some(Self { plan, slots, positions })
     }
 
     /// Tokens of a page.
@@ -174,12 +177,16 @@ impl Kernel for Accumulate<'_> {
 
     #[inline(always)]
     fn run<I: Machine>(self, isa: I) {
-        match self.pages.plan.bits {
-            1 => self.heads::<I, 1>(isa),
-            2 => self.heads::<I, 2>(isa),
-            3 => self.heads::<I, 3>(isa),
-            4 => self.heads::<I, 4>(isa),
-            _ => self.heads::<I, 8>(isa),
+        let plan = &self.pages.plan;
+        if let Some(codec) = plan.trellis {
+            return with_code!(codec, C => self.heads::<I, Woven<C>>(isa), _ => ());
+        }
+        match plan.bits {
+            1 => self.heads::<I, Packed<1>>(isa),
+            2 => self.heads::<I, Packed<2>>(isa),
+            3 => self.heads::<I, Packed<3>>(isa),
+            4 => self.heads::<I, Packed<4>>(isa),
+            _ => self.heads::<I, Packed<8>>(isa),
         }
     }
 }
@@ -189,11 +196,11 @@ const ROUND: f32 = 8_388_608.0;
 
 impl Accumulate<'_> {
     #[inline(always)]
-    fn heads<I: Machine, const BITS: usize>(self, isa: I) {
+    fn heads<I: Machine, C: ValueCodes>(self, isa: I) {
         let (pages, plan) = (self.pages, &self.pages.plan);
         let (head, body) = self.page.split_at(pages.scale_lines());
         let scales = super::halves(head);
-        let table = isa.value_table(&plan.levels);
+        let table = C::table(isa, &plan.levels);
         let mut next = self.next.iter();
         let mut weights = Weights { high: [[0; 4]; MAX_SLOTS / 4], low: [[0; 4]; MAX_SLOTS / 4] };
         let run_columns = pages.columns() / plan.runs();
@@ -212,34 +219,42 @@ impl Accumulate<'_> {
                     continue;
                 }
                 for column in r * run_columns..(r + 1) * run_columns {
-                    let Some(column_body) = body.get(column * column_lines..(column + 1) * column_lines)
-                    else {
-                        return;
-                    };
+                    let columns = Columns { body, lines: column_lines, range: lines.clone(), at: column };
                     let mut out = Out { plan, column: column * pages.positions, acc, factor };
-                    let first = lines.start / plan.depth();
-                    let Some(column_body) = column_body.get(lines.clone()) else { return };
-                    macro_rules! column {
-                        ($positions:literal) => {
-                            sum_column::<I, BITS, $positions>(
-                                isa,
-                                column_body,
-                                table,
-                                &weights,
-                                first,
-                                &mut next,
-                                &mut out,
-                            )
-                        };
-                    }
-                    match pages.positions {
-                        16 => column!(16),
-                        8 => column!(8),
-                        4 => column!(4),
-                        _ => column!(2),
-                    }
+                    C::sum(isa, &columns, pages.positions, table, &weights, &mut next, &mut out);
                 }
             }
+        }
+    }
+}
+
+/// One column of a page: the same few code bytes of all tokens.
+struct Columns<'a> {
+    /// Lines of all columns, one after the other.
+    body: &'a [Line],
+    /// Lines of a column.
+    lines: usize,
+    /// Those that hold a token of the range.
+    range: core::ops::Range<usize>,
+    /// The column.
+    at: usize,
+}
+
+impl<'a> Columns<'a> {
+    /// The lines of the range of a column.
+    #[inline(always)]
+    fn column(&self, column: usize) -> &'a [Line] {
+        let column = self.body.get(column * self.lines..(column + 1) * self.lines);
+        column.and_then(|lines| lines.get(self.range.clone())).unwrap_or_default()
+    }
+
+    /// The lines of the range of the column `back` before this, and whether the ring closed between.
+    #[inline(always)]
+    fn before(&self, back: usize) -> (&'a [Line], bool) {
+        let count = self.body.len() / self.lines.max(1);
+        match self.at.checked_sub(back) {
+            Some(column) => (self.column(column), false),
+            None => (self.column((self.at + count).saturating_sub(back)), true),
         }
     }
 }
@@ -306,9 +321,8 @@ impl Out<'_> {
             *sum = total as f32 * self.factor;
         }
         let first = self.plan.coordinate(self.column, field);
-        let stride = if self.plan.split_nibbles { 1 } else { self.plan.fields() };
         let Some(acc) = self.acc.get_mut(first..) else { return };
-        for (acc, sum) in acc.iter_mut().step_by(stride).zip(sums) {
+        for (acc, sum) in acc.iter_mut().step_by(self.plan.stride()).zip(sums) {
             *acc += sum;
         }
     }
@@ -324,7 +338,117 @@ fn load_weights<I: Machine, const POSITIONS: usize>(isa: I, dwords: &[[u8; 4]]) 
     }
 }
 
-/// Sums one column over the tokens of its lines.
+/// How lines of codes are summed over tokens.
+trait ValueCodes {
+    /// Levels, ready for look-ups.
+    type Table<I: Machine>: Copy;
+
+    /// Makes levels ready.
+    fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> Self::Table<I>;
+
+    /// Sums one column over the tokens of its lines; `next` is prefetched.
+    fn sum<'a, I: Machine>(
+        isa: I,
+        columns: &Columns<'_>,
+        positions: usize,
+        table: Self::Table<I>,
+        weights: &Weights,
+        next: &mut impl Iterator<Item = &'a Line>,
+        out: &mut Out<'_>,
+    );
+}
+
+/// Codes of `BITS` bits side by side.
+struct Packed<const BITS: usize>;
+/// Bit planes of a trellis code.
+struct Woven<C>(core::marker::PhantomData<C>);
+
+/// Positions of a line of a trellis code: dwords of 128 bits.
+const WOVEN_POSITIONS: usize = 4;
+
+impl<C: Code> ValueCodes for Woven<C> {
+    type Table<I: Machine> = I::Levels;
+
+    #[inline(always)]
+    fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> I::Levels {
+        isa.value_levels(levels)
+    }
+
+    #[inline(always)]
+    fn sum<'a, I: Machine>(
+        isa: I,
+        columns: &Columns<'_>,
+        _: usize,
+        table: I::Levels,
+        weights: &Weights,
+        next: &mut impl Iterator<Item = &'a Line>,
+        out: &mut Out<'_>,
+    ) {
+        const DWORDS: usize = 16 / WOVEN_POSITIONS;
+        let depth = 1 + C::PLAIN;
+        let first = columns.range.start / depth;
+        let (high, low) = (&weights.high[first * DWORDS..], &weights.low[first * DWORDS..]);
+        let ((near, near_closed), (far, far_closed)) = (columns.before(1), columns.before(2));
+        let earlier = |line: &Line, closed: bool| {
+            let line = isa.line(line);
+            if closed { isa.rotate(line) } else { line }
+        };
+        let mut sums = [[isa.zero(); 2]; 8];
+        let units = columns.column(columns.at).chunks_exact(depth);
+        let before = near.chunks_exact(depth).zip(far.chunks_exact(depth));
+        let weights = high.as_chunks::<DWORDS>().0.iter().zip(low.as_chunks::<DWORDS>().0);
+        for ((unit, (near, far)), (high, low)) in units.zip(before).zip(weights) {
+            for _ in 0..depth {
+                if let Some(line) = next.next() {
+                    isa.prefetch(line);
+                }
+            }
+            let Some((coded, plain)) = unit.split_first() else { break };
+            let before = [earlier(&near[0], near_closed), earlier(&far[0], far_closed)];
+            let levels = trellis::levels::<I, C, InQuads>(isa, isa.line(coded), before, plain, table);
+            let high = load_weights::<I, WOVEN_POSITIONS>(isa, high);
+            let low = load_weights::<I, WOVEN_POSITIONS>(isa, low);
+            for (sums, levels) in sums.iter_mut().zip(levels) {
+                sums[0] = isa.value_dot(sums[0], levels, high);
+                sums[1] = isa.value_dot(sums[1], levels, low);
+            }
+        }
+        for (field, [high, low]) in sums.into_iter().enumerate() {
+            out.add::<WOVEN_POSITIONS>(field, isa.lanes(high), isa.lanes(low));
+        }
+    }
+}
+
+impl<const BITS: usize> ValueCodes for Packed<BITS> {
+    type Table<I: Machine> = I::Table;
+
+    #[inline(always)]
+    fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> I::Table {
+        isa.value_table(levels.first_chunk().unwrap_or(&[0; 16]))
+    }
+
+    #[inline(always)]
+    fn sum<'a, I: Machine>(
+        isa: I,
+        columns: &Columns<'_>,
+        positions: usize,
+        table: I::Table,
+        weights: &Weights,
+        next: &mut impl Iterator<Item = &'a Line>,
+        out: &mut Out<'_>,
+    ) {
+        let lines = columns.column(columns.at);
+        let first = columns.range.start / if BITS == 3 { 3 } else { 1 };
+        match positions {
+            16 => sum_column::<I, BITS, 16>(isa, lines, table, weights, first, next, out),
+            8 => sum_column::<I, BITS, 8>(isa, lines, table, weights, first, next, out),
+            4 => sum_column::<I, BITS, 4>(isa, lines, table, weights, first, next, out),
+            _ => sum_column::<I, BITS, 2>(isa, lines, table, weights, first, next, out),
+        }
+    }
+}
+
+/// Sums one column of packed codes over the tokens of its lines.
 #[inline(always)]
 fn sum_column<'a, I: Machine, const BITS: usize, const POSITIONS: usize>(
     isa: I,

@@ -53,10 +53,35 @@ fn look_up3<const FIELD: usize>([a, b, c]: [__m256i; 3], table: __m256i) -> __m2
     })
 }
 
+#[inline(always)]
+fn splat(byte: u8) -> __m256i {
+    avx2!(_mm256_set1_epi8(byte as i8))
+}
+
+/// Levels of the low `BITS` bits: 16 entries a look-up, joined by the bits above the fourth.
+#[inline(always)]
+fn look_up_wide<const BITS: usize>(index: __m256i, levels: [__m256i; 4]) -> __m256i {
+    avx2!({
+        let nibble = _mm256_and_si256(index, splat(0x0f));
+        let sixteen = |k: usize| _mm256_shuffle_epi8(levels[k], nibble);
+        if BITS == 4 {
+            return sixteen(0);
+        }
+        let fifth = _mm256_slli_epi16::<3>(index);
+        let low = _mm256_blendv_epi8(sixteen(0), sixteen(1), fifth);
+        if BITS == 5 {
+            return low;
+        }
+        let high = _mm256_blendv_epi8(sixteen(2), sixteen(3), fifth);
+        _mm256_blendv_epi8(low, high, _mm256_slli_epi16::<2>(index))
+    })
+}
+
 impl Machine for Avx2 {
     type Line = [__m256i; 2];
     type Sum = [__m256i; 2];
     type Table = __m256i;
+    type Levels = [__m256i; 4];
 
     const HEADS: usize = 2;
     const FIELDS: usize = 2;
@@ -104,6 +129,78 @@ impl Machine for Avx2 {
     #[inline(always)]
     fn key_bytes(self, line: [__m256i; 2]) -> [__m256i; 2] {
         line
+    }
+
+    #[inline(always)]
+    fn value_levels(self, levels: &[i8; 64]) -> [__m256i; 4] {
+        let [a, b, c, d] = levels.as_chunks::<16>().0 else { return [splat(0); 4] };
+        [self.value_table(a), self.value_table(b), self.value_table(c), self.value_table(d)]
+    }
+
+    #[inline(always)]
+    fn key_levels(self, levels: &[i8; 64]) -> [__m256i; 4] {
+        self.value_levels(levels)
+    }
+
+    #[inline(always)]
+    fn look_up<const BITS: usize>(self, index: [__m256i; 2], levels: [__m256i; 4]) -> [__m256i; 2] {
+        index.map(|index| look_up_wide::<BITS>(index, levels))
+    }
+
+    #[inline(always)]
+    fn xor(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        avx2!([_mm256_xor_si256(a[0], b[0]), _mm256_xor_si256(a[1], b[1])])
+    }
+
+    #[inline(always)]
+    fn merge<const MASK: u8>(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        let (mask, rest) = (splat(MASK), splat(!MASK));
+        let merge = |a, b| avx2!(_mm256_or_si256(_mm256_and_si256(a, mask), _mm256_and_si256(b, rest)));
+        [merge(a[0], b[0]), merge(a[1], b[1])]
+    }
+
+    #[inline(always)]
+    fn up<const N: u32>(self, v: [__m256i; 2]) -> [__m256i; 2] {
+        v.map(|v| avx2!(_mm256_sll_epi16(v, _mm_cvtsi32_si128(N as i32))))
+    }
+
+    #[inline(always)]
+    fn down<const N: u32>(self, v: [__m256i; 2]) -> [__m256i; 2] {
+        v.map(|v| avx2!(_mm256_srl_epi16(v, _mm_cvtsi32_si128(N as i32))))
+    }
+
+    #[inline(always)]
+    fn rotate(self, v: [__m256i; 2]) -> [__m256i; 2] {
+        v.map(|v| {
+            avx2!({
+                let low = _mm256_and_si256(_mm256_srli_epi16::<7>(v), splat(1));
+                _mm256_or_si256(low, _mm256_add_epi8(v, v))
+            })
+        })
+    }
+
+    #[inline(always)]
+    fn follow_bytes<const N: usize>(self, now: [__m256i; 2], before: [__m256i; 2]) -> [__m256i; 2] {
+        let follow = |now, before| {
+            avx2!(match N {
+                1 => _mm256_or_si256(_mm256_slli_epi32::<8>(now), _mm256_srli_epi32::<24>(before)),
+                2 => _mm256_or_si256(_mm256_slli_epi32::<16>(now), _mm256_srli_epi32::<16>(before)),
+                _ => _mm256_or_si256(_mm256_slli_epi32::<24>(now), _mm256_srli_epi32::<8>(before)),
+            })
+        };
+        [follow(now[0], before[0]), follow(now[1], before[1])]
+    }
+
+    #[inline(always)]
+    fn follow_dwords<const N: usize>(self, now: [__m256i; 2], before: [__m256i; 2]) -> [__m256i; 2] {
+        let follow = |now, before| {
+            avx2!(match N {
+                1 => _mm256_alignr_epi8::<12>(now, before),
+                2 => _mm256_alignr_epi8::<8>(now, before),
+                _ => _mm256_alignr_epi8::<4>(now, before),
+            })
+        };
+        [follow(now[0], before[0]), follow(now[1], before[1])]
     }
 
     #[inline(always)]
