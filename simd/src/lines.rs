@@ -24,8 +24,10 @@ pub(crate) trait Machine: Memory + Search {
 
     /// Query heads for which sums of one tile fit the registers.
     const HEADS: usize;
-    /// Sums of values that fit the registers, beside the high and low part of each.
+    /// Sums of values that fit the registers, beside the high and low part of each: fields of one head.
     const FIELDS: usize;
+    /// The same over fields and heads.
+    const SUMS: usize;
     /// What is added to every level of [`Machine::key_level`].
     const KEY_BIAS: i32;
 
@@ -137,6 +139,7 @@ impl Machine for Portable {
 
     const HEADS: usize = 1;
     const FIELDS: usize = 8;
+    const SUMS: usize = 8;
     const KEY_BIAS: i32 = 0;
 
     #[inline(always)]

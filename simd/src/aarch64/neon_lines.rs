@@ -120,6 +120,7 @@ macro_rules! lines {
 
             const HEADS: usize = 4;
             const FIELDS: usize = 2;
+            const SUMS: usize = 2;
             const KEY_BIAS: i32 = 0;
 
             #[inline(always)]

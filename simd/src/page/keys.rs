@@ -6,7 +6,7 @@
 
 use super::plan::{MAX_WORDS, Plan};
 use super::query::{Head, Queries};
-use super::trellis::{self, Code, InDwords, with_code};
+use super::trellis::{self, Code, InDwords, eight, with_code};
 use super::{Line, MAX_HEADS, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
@@ -307,12 +307,12 @@ impl<C: Code> KeyCodes for Woven<C> {
             let levels = trellis::levels::<I, C, InDwords>(isa, coded, before, plain, table);
             before = [coded, before[0]];
             let now = words_at::<8, H>(words, 8 * i);
-            for (field, levels) in levels.into_iter().enumerate() {
+            eight!(|FIELD| {
                 for h in 0..H {
-                    let part = if H < 4 { field % 2 } else { 0 };
-                    sums[h][part] = isa.key_dot(sums[h][part], levels, now[h][field]);
+                    let part = if H < 4 { FIELD % 2 } else { 0 };
+                    sums[h][part] = isa.key_dot(sums[h][part], levels[FIELD], now[h][FIELD]);
                 }
-            }
+            });
         }
         sums.map(|[a, b]| if H < 4 { isa.add(a, b) } else { a })
     }

@@ -122,18 +122,38 @@ fn parities<I: Machine, C: Code, O: Order>(isa: I, now: I::Line, before: [I::Lin
         O::follow::<I, 3>(isa, near, far),
         far,
     ];
-    core::array::from_fn(|z| {
-        let taps = C::GENERATORS[2 - z];
-        // Every parity looks at some bit; the first tap needs no sum.
-        let mut sum = None;
-        for (a, &line) in earlier.iter().enumerate() {
-            if taps >> a & 1 != 0 {
-                sum = Some(sum.map_or(line, |sum| isa.xor(sum, line)));
-            }
-        }
-        sum.unwrap_or(now)
-    })
+    let [high, middle, low] = C::GENERATORS;
+    [parity(isa, low, &earlier), parity(isa, middle, &earlier), parity(isa, high, &earlier)]
 }
+
+/// XOR of the tapped lines; `taps` is a constant where this is inlined.
+#[inline(always)]
+fn parity<I: Machine>(isa: I, taps: u16, earlier: &[I::Line; 9]) -> I::Line {
+    let mut sum = isa.xor(earlier[0], earlier[0]);
+    macro_rules! taps {
+        ($($a:literal)*) => {
+            $(if taps >> $a & 1 != 0 {
+                sum = isa.xor(sum, earlier[$a]);
+            })*
+        };
+    }
+    taps!(0 1 2 3 4 5 6 7 8);
+    sum
+}
+
+/// An array of eight, written out: arrays of registers must not be looped over.
+macro_rules! eight {
+    (|$b:ident| $value:expr) => {
+        crate::page::trellis::eight!(@ $b $value, 0 1 2 3 4 5 6 7)
+    };
+    (@ $b:ident $value:expr, $($i:literal)*) => {
+        [$({
+            const $b: usize = $i;
+            $value
+        }),*]
+    };
+}
+pub(super) use eight;
 
 /// Groups of `N` bits: those of even groups of `a` and `b`, then those of odd ones, `a` below `b`.
 #[inline(always)]
@@ -172,7 +192,7 @@ pub(super) fn levels<I: Machine, C: Code, O: Order>(
                 isa.down::<2>(j),
                 isa.down::<3>(j),
             ];
-            core::array::from_fn(|b| isa.look_up::<5>(isa.merge::<0x0f>(nibbles[b], fifth[b]), table))
+            eight!(|B| isa.look_up::<5>(isa.merge::<0x0f>(nibbles[B], fifth[B]), table))
         }
         [_, one, two] if C::PLAIN == 3 => {
             let [even, odd] = swap::<I, 1, 0x55>(isa, isa.line(one), isa.line(two));
@@ -186,8 +206,8 @@ pub(super) fn levels<I: Machine, C: Code, O: Order>(
                 isa.down::<2>(even),
                 isa.down::<2>(odd),
             ];
-            core::array::from_fn(|b| isa.look_up::<6>(isa.merge::<0x0f>(nibbles[b], upper[b]), table))
+            eight!(|B| isa.look_up::<6>(isa.merge::<0x0f>(nibbles[B], upper[B]), table))
         }
-        _ => core::array::from_fn(|b| isa.look_up::<4>(nibbles[b], table)),
+        _ => eight!(|B| isa.look_up::<4>(nibbles[B], table)),
     }
 }

@@ -9,7 +9,7 @@
 //! times 16383 times 127 is below 2^30.
 
 use super::plan::{MAX_WORDS, Plan};
-use super::trellis::{self, Code, InQuads, with_code};
+use super::trellis::{self, Code, InQuads, eight, with_code};
 use super::{Line, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
@@ -172,6 +172,10 @@ struct Weights {
     low: [[u8; 4]; MAX_SLOTS / 4],
 }
 
+impl Weights {
+    const ZERO: Self = Self { high: [[0; 4]; MAX_SLOTS / 4], low: [[0; 4]; MAX_SLOTS / 4] };
+}
+
 impl Kernel for Accumulate<'_> {
     type Output = ();
 
@@ -194,6 +198,9 @@ impl Kernel for Accumulate<'_> {
 /// 2^23: adding it rounds a positive number to an integer in the low bits, ties to even.
 const ROUND: f32 = 8_388_608.0;
 
+/// Heads that share the look-ups of a column.
+const TOGETHER: usize = 4;
+
 impl Accumulate<'_> {
     #[inline(always)]
     fn heads<I: Machine, C: ValueCodes>(self, isa: I) {
@@ -202,26 +209,33 @@ impl Accumulate<'_> {
         let scales = super::halves(head);
         let table = C::table(isa, &plan.levels);
         let mut next = self.next.iter();
-        let mut weights = Weights { high: [[0; 4]; MAX_SLOTS / 4], low: [[0; 4]; MAX_SLOTS / 4] };
+        let mut weights = [const { Weights::ZERO }; TOGETHER];
         let run_columns = pages.columns() / plan.runs();
         let column_lines = pages.groups() * plan.depth();
         // Only lines that hold a token of the range are read.
         let tokens = pages.line_tokens();
         let lines = self.from / tokens * plan.depth()..(self.from + self.n).div_ceil(tokens) * plan.depth();
-        for (given, acc) in self.weights.chunks_exact(self.n.max(1)).zip(self.acc.chunks_exact_mut(plan.dim))
-        {
+        let given = self.weights.chunks(TOGETHER * self.n.max(1));
+        for (given, accs) in given.zip(self.acc.chunks_mut(TOGETHER * plan.dim)) {
+            let heads = accs.len() / plan.dim;
             // Weights are unsigned on the machine: what is negative (weights that the caller made so,
             // scales of `q4_0`) makes a second pass, which costs nothing where there is none.
             for (sign, r) in (0..plan.runs()).flat_map(|r| [(1.0, r), (-1.0, r)]) {
                 let Some(scales) = scales.get(r * pages.slots..(r + 1) * pages.slots) else { return };
-                let factor = quantise(isa, sign, given, self.from, scales, &mut weights) * plan.unit * sign;
-                if factor == 0.0 {
+                let mut factors = [0.0; TOGETHER];
+                for ((factor, given), weights) in
+                    factors.iter_mut().zip(given.chunks_exact(self.n.max(1))).zip(&mut weights)
+                {
+                    *factor = quantise(isa, sign, given, self.from, scales, weights) * plan.unit * sign;
+                }
+                if factors == [0.0; TOGETHER] {
                     continue;
                 }
                 for column in r * run_columns..(r + 1) * run_columns {
                     let columns = Columns { body, lines: column_lines, range: lines.clone(), at: column };
-                    let mut out = Out { plan, column: column * pages.positions, acc, factor };
-                    C::sum(isa, &columns, pages.positions, table, &weights, &mut next, &mut out);
+                    let mut out = Out { plan, column: column * pages.positions, accs, factors };
+                    let weights = &weights[..heads.min(TOGETHER)];
+                    C::sum(isa, &columns, pages.positions, table, weights, &mut next, &mut out);
                 }
             }
         }
@@ -304,24 +318,30 @@ struct Out<'a> {
     plan: &'a Plan,
     /// First code byte of the column.
     column: usize,
-    acc: &'a mut [f32],
-    factor: f32,
+    /// `[heads, dim]`
+    accs: &'a mut [f32],
+    /// What a step of each head's weights is worth; 0 where the head has none.
+    factors: [f32; TOGETHER],
 }
 
 impl Out<'_> {
-    /// Adds the sums of one field; lanes beyond `POSITIONS` are further tokens.
+    /// Adds a head's sums of one field; lanes beyond `POSITIONS` are further tokens.
     #[inline(always)]
-    fn add<const POSITIONS: usize>(&mut self, field: usize, high: [i32; 16], low: [i32; 16]) {
+    fn add<const POSITIONS: usize>(&mut self, head: usize, field: usize, high: [i32; 16], low: [i32; 16]) {
+        let factor = self.factors[head];
+        if factor == 0.0 {
+            return;
+        }
         let mut sums = [0.0; POSITIONS];
         for (p, sum) in sums.iter_mut().enumerate() {
             let mut total = 0;
             for lane in (p..16).step_by(POSITIONS) {
                 total += high[lane] * 128 + low[lane];
             }
-            *sum = total as f32 * self.factor;
+            *sum = total as f32 * factor;
         }
-        let first = self.plan.coordinate(self.column, field);
-        let Some(acc) = self.acc.get_mut(first..) else { return };
+        let first = head * self.plan.dim + self.plan.coordinate(self.column, field);
+        let Some(acc) = self.accs.get_mut(first..) else { return };
         for (acc, sum) in acc.iter_mut().step_by(self.plan.stride()).zip(sums) {
             *acc += sum;
         }
@@ -346,13 +366,13 @@ trait ValueCodes {
     /// Makes levels ready.
     fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> Self::Table<I>;
 
-    /// Sums one column over the tokens of its lines; `next` is prefetched.
+    /// Sums one column over the tokens of its lines, for up to [`TOGETHER`] heads; `next` is prefetched.
     fn sum<'a, I: Machine>(
         isa: I,
         columns: &Columns<'_>,
         positions: usize,
         table: Self::Table<I>,
-        weights: &Weights,
+        weights: &[Weights],
         next: &mut impl Iterator<Item = &'a Line>,
         out: &mut Out<'_>,
     );
@@ -366,6 +386,9 @@ struct Woven<C>(core::marker::PhantomData<C>);
 /// Positions of a line of a trellis code: dwords of 128 bits.
 const WOVEN_POSITIONS: usize = 4;
 
+/// Groups of tokens whose levels are kept for all heads.
+const KEPT: usize = 8;
+
 impl<C: Code> ValueCodes for Woven<C> {
     type Table<I: Machine> = I::Levels;
 
@@ -374,49 +397,79 @@ impl<C: Code> ValueCodes for Woven<C> {
         isa.value_levels(levels)
     }
 
+    /// Levels cost several times what their products do, so each line's are made once and kept.
     #[inline(always)]
     fn sum<'a, I: Machine>(
         isa: I,
         columns: &Columns<'_>,
         _: usize,
         table: I::Levels,
-        weights: &Weights,
+        weights: &[Weights],
         next: &mut impl Iterator<Item = &'a Line>,
         out: &mut Out<'_>,
     ) {
-        const DWORDS: usize = 16 / WOVEN_POSITIONS;
         let depth = 1 + C::PLAIN;
-        let first = columns.range.start / depth;
-        let (high, low) = (&weights.high[first * DWORDS..], &weights.low[first * DWORDS..]);
         let ((near, near_closed), (far, far_closed)) = (columns.before(1), columns.before(2));
-        let earlier = |line: &Line, closed: bool| {
-            let line = isa.line(line);
-            if closed { isa.rotate(line) } else { line }
-        };
-        let mut sums = [[isa.zero(); 2]; 8];
-        let units = columns.column(columns.at).chunks_exact(depth);
-        let before = near.chunks_exact(depth).zip(far.chunks_exact(depth));
-        let weights = high.as_chunks::<DWORDS>().0.iter().zip(low.as_chunks::<DWORDS>().0);
-        for ((unit, (near, far)), (high, low)) in units.zip(before).zip(weights) {
-            for _ in 0..depth {
-                if let Some(line) = next.next() {
-                    isa.prefetch(line);
+        let mut sums = [[[isa.zero(); 2]; 8]; TOGETHER];
+        let mut kept = [[isa.line(&Line::ZERO); 8]; KEPT];
+        let chunks = columns.column(columns.at).chunks(KEPT * depth);
+        let before = near.chunks(KEPT * depth).zip(far.chunks(KEPT * depth));
+        for (chunk, (units, (near, far))) in chunks.zip(before).enumerate() {
+            let before = near.chunks_exact(depth).zip(far.chunks_exact(depth));
+            let units = units.chunks_exact(depth);
+            let count = units.len();
+            for ((unit, (near, far)), levels) in units.zip(before).zip(&mut kept) {
+                for _ in 0..depth {
+                    if let Some(line) = next.next() {
+                        isa.prefetch(line);
+                    }
                 }
+                let Some((coded, plain)) = unit.split_first() else { break };
+                let before = [earlier(isa, near, near_closed), earlier(isa, far, far_closed)];
+                *levels = trellis::levels::<I, C, InQuads>(isa, isa.line(coded), before, plain, table);
             }
-            let Some((coded, plain)) = unit.split_first() else { break };
-            let before = [earlier(&near[0], near_closed), earlier(&far[0], far_closed)];
-            let levels = trellis::levels::<I, C, InQuads>(isa, isa.line(coded), before, plain, table);
-            let high = load_weights::<I, WOVEN_POSITIONS>(isa, high);
-            let low = load_weights::<I, WOVEN_POSITIONS>(isa, low);
-            for (sums, levels) in sums.iter_mut().zip(levels) {
-                sums[0] = isa.value_dot(sums[0], levels, high);
-                sums[1] = isa.value_dot(sums[1], levels, low);
+            let first = columns.range.start / depth + chunk * KEPT;
+            for (sums, weights) in sums.iter_mut().zip(weights) {
+                *sums = add_kept(isa, *sums, &kept[..count], weights, first);
             }
         }
-        for (field, [high, low]) in sums.into_iter().enumerate() {
-            out.add::<WOVEN_POSITIONS>(field, isa.lanes(high), isa.lanes(low));
+        for (head, sums) in sums.iter().enumerate().take(weights.len()) {
+            eight!(|FIELD| {
+                let [high, low] = sums[FIELD];
+                out.add::<WOVEN_POSITIONS>(head, FIELD, isa.lanes(high), isa.lanes(low));
+            });
         }
     }
+}
+
+/// The coded line of an earlier unit; a bit further where the ring closed between.
+#[inline(always)]
+fn earlier<I: Machine>(isa: I, unit: &[Line], closed: bool) -> I::Line {
+    let line = isa.line(unit.first().unwrap_or(&Line::ZERO));
+    if closed { isa.rotate(line) } else { line }
+}
+
+/// Adds the products of kept levels, from group `first` on, with one head's weights.
+#[inline(always)]
+fn add_kept<I: Machine>(
+    isa: I,
+    mut sums: [[I::Sum; 2]; 8],
+    kept: &[[I::Line; 8]],
+    weights: &Weights,
+    first: usize,
+) -> [[I::Sum; 2]; 8] {
+    const DWORDS: usize = 16 / WOVEN_POSITIONS;
+    let (high, low) = (&weights.high[first * DWORDS..], &weights.low[first * DWORDS..]);
+    let weights = high.as_chunks::<DWORDS>().0.iter().zip(low.as_chunks::<DWORDS>().0);
+    for (levels, (high, low)) in kept.iter().zip(weights) {
+        let high = load_weights::<I, WOVEN_POSITIONS>(isa, high);
+        let low = load_weights::<I, WOVEN_POSITIONS>(isa, low);
+        eight!(|FIELD| {
+            sums[FIELD][0] = isa.value_dot(sums[FIELD][0], levels[FIELD], high);
+            sums[FIELD][1] = isa.value_dot(sums[FIELD][1], levels[FIELD], low);
+        });
+    }
+    sums
 }
 
 impl<const BITS: usize> ValueCodes for Packed<BITS> {
@@ -433,59 +486,87 @@ impl<const BITS: usize> ValueCodes for Packed<BITS> {
         columns: &Columns<'_>,
         positions: usize,
         table: I::Table,
-        weights: &Weights,
+        weights: &[Weights],
         next: &mut impl Iterator<Item = &'a Line>,
         out: &mut Out<'_>,
     ) {
         let lines = columns.column(columns.at);
         let first = columns.range.start / if BITS == 3 { 3 } else { 1 };
-        match positions {
-            16 => sum_column::<I, BITS, 16>(isa, lines, table, weights, first, next, out),
-            8 => sum_column::<I, BITS, 8>(isa, lines, table, weights, first, next, out),
-            4 => sum_column::<I, BITS, 4>(isa, lines, table, weights, first, next, out),
-            _ => sum_column::<I, BITS, 2>(isa, lines, table, weights, first, next, out),
+        // Heads for which the sums of all fields fit the registers.
+        let together = const { I::SUMS / if BITS == 3 { 8 } else { 8 / BITS } };
+        let mut head = 0;
+        while head < weights.len() {
+            let rest = &weights[head..];
+            macro_rules! column {
+                ($heads:literal) => {{
+                    let Some(weights) = rest.first_chunk::<$heads>() else { return };
+                    match positions {
+                        16 => sum_column::<I, BITS, 16, $heads>(
+                            isa, lines, table, weights, first, head, next, out,
+                        ),
+                        8 => sum_column::<I, BITS, 8, $heads>(
+                            isa, lines, table, weights, first, head, next, out,
+                        ),
+                        4 => sum_column::<I, BITS, 4, $heads>(
+                            isa, lines, table, weights, first, head, next, out,
+                        ),
+                        _ => sum_column::<I, BITS, 2, $heads>(
+                            isa, lines, table, weights, first, head, next, out,
+                        ),
+                    }
+                    head += $heads;
+                }};
+            }
+            match rest.len().min(together) {
+                4.. => column!(4),
+                2.. => column!(2),
+                _ => column!(1),
+            }
         }
     }
 }
 
 /// Sums one column of packed codes over the tokens of its lines.
 #[inline(always)]
-fn sum_column<'a, I: Machine, const BITS: usize, const POSITIONS: usize>(
+#[expect(clippy::too_many_arguments, reason = "the lines, the weights, where both begin, where sums go")]
+fn sum_column<'a, I: Machine, const BITS: usize, const POSITIONS: usize, const H: usize>(
     isa: I,
     lines: &[Line],
     table: I::Table,
-    weights: &Weights,
+    weights: &[Weights; H],
     first: usize,
+    head: usize,
     next: &mut impl Iterator<Item = &'a Line>,
     out: &mut Out<'_>,
 ) {
     let dwords = const { 16 / POSITIONS };
-    let (high, low) = (&weights.high[first * dwords..], &weights.low[first * dwords..]);
     // Sums the given fields over all lines; `$lines` lines a step.
     macro_rules! fields {
         ($depth:literal, |$line:ident| [$($field:literal: $levels:expr),*]) => {{
             const COUNT: usize = [$($field),*].len();
-            let mut sums = [[isa.zero(); 2]; COUNT];
-            let groups = lines.as_chunks::<$depth>().0.iter();
-            for (($line, high), low) in groups.zip(high.chunks_exact(dwords)).zip(low.chunks_exact(dwords)) {
+            let mut sums = [[[isa.zero(); 2]; COUNT]; H];
+            for (group, $line) in lines.as_chunks::<$depth>().0.iter().enumerate() {
+                let at = (first + group) * dwords;
                 for _ in 0..$depth {
                     if let Some(line) = next.next() {
                         isa.prefetch(line);
                     }
                 }
                 let $line: [I::Line; $depth] = core::array::from_fn(|k| isa.line(&$line[k]));
-                let (high, low) = (load_weights::<I, POSITIONS>(isa, high), load_weights::<I, POSITIONS>(isa, low));
-                let mut at = 0;
-                $(
-                    let levels = $levels;
-                    sums[at][0] = isa.value_dot(sums[at][0], levels, high);
-                    sums[at][1] = isa.value_dot(sums[at][1], levels, low);
-                    at += 1;
-                )*
-                debug_assert_eq!(at, COUNT);
+                let levels = [$($levels),*];
+                for h in 0..H {
+                    let high = load_weights::<I, POSITIONS>(isa, &weights[h].high[at..at + dwords]);
+                    let low = load_weights::<I, POSITIONS>(isa, &weights[h].low[at..at + dwords]);
+                    for field in 0..COUNT {
+                        sums[h][field][0] = isa.value_dot(sums[h][field][0], levels[field], high);
+                        sums[h][field][1] = isa.value_dot(sums[h][field][1], levels[field], low);
+                    }
+                }
             }
-            for (field, [high, low]) in [$($field),*].into_iter().zip(sums) {
-                out.add::<POSITIONS>(field, isa.lanes(high), isa.lanes(low));
+            for (h, sums) in sums.into_iter().enumerate() {
+                for (field, [high, low]) in [$($field),*].into_iter().zip(sums) {
+                    out.add::<POSITIONS>(head + h, field, isa.lanes(high), isa.lanes(low));
+                }
             }
         }};
     }

@@ -32,6 +32,7 @@ impl Machine for Avx512 {
 
     const HEADS: usize = 8;
     const FIELDS: usize = 8;
+    const SUMS: usize = 8;
     const KEY_BIAS: i32 = 128;
 
     #[inline(always)]
