@@ -79,7 +79,7 @@ pub trait Isa: Copy {
     }
 
     /// Lane i is the number of `boundaries` that are <= lane i of `v`. The first `2^BITS - 1`
-    /// boundaries count and ascend; `BITS` is at most 5.
+    /// boundaries count and ascend, and the middle one is 0; `BITS` is at most 5.
     fn quantise<const BITS: usize>(self, v: Self::V, boundaries: &[f32; 32]) -> Self::C;
 
     /// Lane i is `table[code i]`; codes are below `2^BITS`.

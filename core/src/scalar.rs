@@ -5,7 +5,7 @@
 
 use crate::codebook::Codebook;
 use crate::lanes::{Isa, Lanes};
-use crate::scale::{Effort, Moments, ScaleMode, canonical_sum};
+use crate::scale::{Effort, MAX_CANDIDATES, Moments, ScaleMode, canonical_sum};
 
 /// |x|^2 in the canonical order.
 #[inline(always)]
@@ -87,16 +87,23 @@ pub(crate) fn quantise_in_place<I: Isa, const BITS: usize>(
     codes: &mut [&mut [I::C]; 2],
 ) -> (f32, usize) {
     let norm = isa.sqrt(norm_squared);
-    let mut best = Moments { norm_squared, assumed: norm, cross: 0.0, energy: 1.0 };
-    let mut which = 1;
-    for (i, &factor) in effort.candidates(BITS).iter().enumerate() {
-        let spare = &mut *codes[1 - which];
-        let next = quantise_at::<I, BITS>(isa, book, norm_squared, norm * factor, y, ragged, spare);
-        let better = i == 0 || next.quality() > best.quality();
-        best = if better { next } else { best };
-        which = if better { 1 - which } else { which };
+    let candidates = effort.candidates(BITS);
+    let mut sums = [[0.0; 2]; MAX_CANDIDATES];
+    // Quality (never negative, so its bits are in its order), then earliness, then whose codes.
+    let mut best = 1;
+    for (i, (sums, &factor)) in sums.iter_mut().zip(candidates).enumerate() {
+        let spare = 1 - (best & 1) as usize;
+        let codes = &mut *codes[spare];
+        let moments = quantise_at::<I, BITS>(isa, book, norm_squared, norm * factor, y, ragged, codes);
+        *sums = [moments.cross, moments.energy];
+        let quality = u64::from(moments.quality().to_bits());
+        best = u64::max(best, quality << 8 | ((MAX_CANDIDATES - i) << 1 | spare) as u64);
     }
-    (best.scale(isa, mode, dim), which)
+    let i = MAX_CANDIDATES - (best as usize >> 1 & 15);
+    let [cross, energy] = sums.get(i).copied().unwrap_or_default();
+    let assumed = norm * candidates.get(i).copied().unwrap_or_default();
+    let moments = Moments { norm_squared, assumed, cross, energy };
+    (moments.scale(isa, mode, dim), (best & 1) as usize)
 }
 
 /// Quantises the rotated vector `y` with |x|^2 = `norm_squared` > 0; returns the scale. This form

@@ -226,10 +226,14 @@ fn search<const BITS: usize, const S: usize>(v: __m512, index: __m512i, below: [
     let which = const { level::<BITS, S>() };
     avx512!({
         let which = _mm512_loadu_si512(which.as_ptr().cast());
+        if S == 0 {
+            // The middle boundary is 0.
+            let boundary = _mm512_castsi512_ps(_mm512_set1_epi32(i32::MIN + 1));
+            return _mm512_srli_epi32::<31>(_mm512_castps_si512(_mm512_sub_ps(boundary, v)));
+        }
         let table = _mm512_permutex2var_ps(below[0], which, below[1]);
-        let boundary = if S == 0 { table } else { _mm512_permutexvar_ps(index, table) };
-        let sign = _mm512_castps_si512(_mm512_sub_ps(boundary, v));
-        if S == 0 { _mm512_srli_epi32::<31>(sign) } else { _mm512_shldi_epi32::<1>(index, sign) }
+        let boundary = _mm512_permutexvar_ps(index, table);
+        _mm512_shldi_epi32::<1>(index, _mm512_castps_si512(_mm512_sub_ps(boundary, v)))
     })
 }
 
