@@ -401,6 +401,8 @@ impl AnyCodec {
         blocks: &mut [u8],
     ) -> Result<(), (usize, EncodeError)> {
         let shape = self.shape::<G>();
+        // A copy that nothing else can write to, so that masks are made before the loop.
+        let signs = *self.signs();
         let mut registers = [isa.splat(0.0); G];
         let y = &mut registers[..shape.groups()];
         let mut codes = [isa.round_i8(isa.splat(0.0)); G];
@@ -417,7 +419,7 @@ impl AnyCodec {
                 block.fill(0);
                 continue;
             }
-            forward::<I, G>(isa, shape, self.signs(), y);
+            forward::<I, G>(isa, shape, &signs, y);
             if let Err(error) = F::quantise(self, isa, shape, norm_squared, y, [codes, spare], block) {
                 return Err((index, error));
             }
@@ -434,6 +436,8 @@ impl AnyCodec {
         unrotate: bool,
     ) {
         let shape = self.shape::<G>();
+        // A copy that nothing else can write to, so that masks are made before the loop.
+        let signs = *self.signs();
         let mut registers = [isa.splat(0.0); G];
         let y = &mut registers[..shape.groups()];
         let vectors = out.chunks_exact_mut(shape.dim());
@@ -442,7 +446,7 @@ impl AnyCodec {
             F::levels(self, isa, shape, codes, y);
             let mut factor = self.factor(isa, scale);
             if unrotate {
-                inverse::<I, G>(isa, shape, self.signs(), y);
+                inverse::<I, G>(isa, shape, &signs, y);
                 factor *= 1.0 / shape.dim() as f32;
             }
             for v in y.iter_mut() {

@@ -98,7 +98,7 @@ impl<const BITS: usize> Form for Scalar<BITS> {
     fn levels<I: Memory>(codec: &AnyCodec, isa: I, shape: HeadDim, codes: &[u8], out: &mut [I::V]) {
         let last = shape.groups().wrapping_sub(1);
         for (g, (bytes, level)) in codes.chunks(4 * BITS).zip(out).enumerate() {
-            let code = [isa.unpack::<BITS>(block_io::words::<BITS>(bytes))];
+            let code = [isa.read_codes::<BITS>(bytes)];
             let ragged = shape.is_ragged() && g == last;
             scalar::levels::<I, BITS>(isa, codec.book, &code, ragged, core::slice::from_mut(level));
         }
@@ -113,11 +113,11 @@ impl<const BITS: usize> Quantised for Scalar<BITS> {
         shape: HeadDim,
         norm_squared: f32,
         y: &[I::V],
-        [codes, spare]: [&mut [I::C]; 2],
+        mut codes: [&mut [I::C]; 2],
         block: &mut [u8],
     ) -> Result<(), EncodeError> {
         let Options { scale_mode, effort, .. } = codec.options();
-        let scale = scalar::quantise::<I, BITS>(
+        let (scale, which) = scalar::quantise_in_place::<I, BITS>(
             isa,
             codec.book,
             scale_mode,
@@ -126,10 +126,9 @@ impl<const BITS: usize> Quantised for Scalar<BITS> {
             norm_squared,
             y,
             shape.is_ragged(),
-            codes,
-            spare,
+            &mut codes,
         );
-        write_block::<I, BITS>(isa, scale, codes, block)
+        write_block::<I, BITS>(isa, scale, codes[which], block)
     }
 }
 
@@ -139,7 +138,7 @@ impl Form for Int8 {
     #[inline(always)]
     fn levels<I: Memory>(_: &AnyCodec, isa: I, _: HeadDim, codes: &[u8], out: &mut [I::V]) {
         for (bytes, level) in codes.chunks(GROUP).zip(out) {
-            let code = [isa.unpack::<8>(block_io::words::<8>(bytes))];
+            let code = [isa.read_codes::<8>(bytes)];
             int8::levels(isa, &code, core::slice::from_mut(level));
         }
     }
@@ -174,7 +173,7 @@ impl Form for Tailbiting {
         let bytes = &mut bytes.as_flattened_mut()[..shape.dim()];
         trellis::levels(&trellis.code, codes, bytes);
         for (bytes, level) in bytes.chunks(GROUP).zip(out) {
-            *level = isa.widen_i8(isa.unpack::<8>(block_io::words::<8>(bytes)));
+            *level = isa.widen_i8(isa.read_codes::<8>(bytes));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The work of one case on one thread: a pool of pages, and a call that takes the next ones.
 
-use super::{Case, Op};
+use super::{Case, Op, read};
 use crate::page::{Attention, HalfPages, KeyPages, Line, Queries, ValuePages, attend};
 use crate::{Level, baseline, codec};
 use std::boxed::Box;
@@ -69,6 +69,13 @@ impl Workload {
             tokens: SLOTS,
             bytes_per_token: (vectors * codec.block_bytes()) as f64,
         })
+    }
+
+    /// Plain streaming read; a line counts as a token.
+    pub(super) fn read(level: Level, pool_bytes: usize) -> Self {
+        let pages = (pool_bytes / read::CALL_BYTES).max(1);
+        let call = read::reader(level, pages);
+        Self { call, pages, at: 0, tokens: read::CALL_BYTES / 64, bytes_per_token: 64.0 }
     }
 
     pub(super) fn call(&mut self) {
@@ -222,28 +229,4 @@ fn decode(case: &Case, codec: AnyCodec, blocks: &[u8], pages: usize) -> Call {
         let done = codec::decode(level, &codec, &pool[at * bytes..(at + 1) * bytes], &mut out);
         std::hint::black_box((done.is_ok(), &out));
     })
-}
-
-/// Plain streaming read.
-pub(super) struct Read {
-    pool: Vec<Line>,
-    at: usize,
-}
-
-/// Lines of one sample: 16 MiB.
-const READ_LINES: usize = 1 << 18;
-
-impl Read {
-    pub(super) fn new(bytes: usize) -> Self {
-        Self { pool: pool(&[Line([1; 64]); 64], bytes / 4096), at: 0 }
-    }
-
-    pub(super) fn gb_per_s(&mut self, seconds: impl FnOnce(&mut dyn FnMut()) -> f64) -> f64 {
-        let lines = &self.pool[self.at..self.at + READ_LINES];
-        self.at = (self.at + READ_LINES) % (self.pool.len() - READ_LINES + 1) / READ_LINES * READ_LINES;
-        let taken = seconds(&mut || {
-            std::hint::black_box(crate::page::checksum(Level::fastest(), lines));
-        });
-        (READ_LINES * 64) as f64 / taken / 1e9
-    }
 }

@@ -76,32 +76,3 @@ pub(crate) fn bytes_mut(lines: &mut [Line]) -> &mut [[u8; 64]] {
 pub(crate) fn halves(lines: &[Line]) -> &[u16] {
     bytemuck::cast_slice(lines)
 }
-
-/// Sum of all dwords: a plain streaming read, for the measurement of bandwidth.
-#[cfg(feature = "bench")]
-pub(crate) fn checksum(level: crate::Level, lines: &[Line]) -> u32 {
-    struct Checksum<'a>(&'a [Line]);
-
-    impl crate::level::Kernel for Checksum<'_> {
-        type Output = u32;
-
-        #[inline(always)]
-        fn run<I: crate::lines::Machine>(self, isa: I) -> u32 {
-            /// Lines that are asked for ahead: 8 KiB, as far as the kernels look.
-            const AHEAD: usize = 128;
-            let mut sums = [[0u32; 16]; 8];
-            for (i, lines) in bytes(self.0).as_chunks::<8>().0.iter().enumerate() {
-                let ahead = self.0.get(8 * i + AHEAD..8 * i + AHEAD + 8).unwrap_or_default();
-                ahead.iter().for_each(|line| isa.prefetch(line));
-                for (sum, line) in sums.iter_mut().zip(lines) {
-                    for (lane, dword) in sum.iter_mut().zip(line.as_chunks::<4>().0) {
-                        *lane = lane.wrapping_add(u32::from_ne_bytes(*dword));
-                    }
-                }
-            }
-            sums.as_flattened().iter().fold(0, |a, &b| a.wrapping_add(b))
-        }
-    }
-
-    level.run(Checksum(lines))
-}
