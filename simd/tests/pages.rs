@@ -277,6 +277,9 @@ fn attention_over_pages_is_the_softmax_and_splits_anywhere() {
         let id = CodecId::from_name(id).unwrap();
         for dim in [64, 80, 128, 256] {
             let Ok(codec) = AnyCodec::new(id, dim, Options::DEFAULT) else { continue };
+            if KeyPages::new(&codec, SLOTS).is_none() {
+                continue;
+            }
             let mut random = Random(5);
             let (k, v) = (blocks(&codec, &mut random), blocks(&codec, &mut random));
             let ((keys, key_page), (values, value_page)) = (keys(&codec, &k), values(&codec, &v));

@@ -409,28 +409,33 @@ impl<C: Code> ValueCodes for Woven<C> {
         out: &mut Out<'_>,
     ) {
         let depth = 1 + C::PLAIN;
-        let ((near, near_closed), (far, far_closed)) = (columns.before(1), columns.before(2));
+        let units = Units::<C>::new(columns);
+        let first = columns.range.start / depth;
         let mut sums = [[[isa.zero(); 2]; 8]; TOGETHER];
-        let mut kept = [[isa.line(&Line::ZERO); 8]; KEPT];
-        let chunks = columns.column(columns.at).chunks(KEPT * depth);
-        let before = near.chunks(KEPT * depth).zip(far.chunks(KEPT * depth));
-        for (chunk, (units, (near, far))) in chunks.zip(before).enumerate() {
-            let before = near.chunks_exact(depth).zip(far.chunks_exact(depth));
-            let units = units.chunks_exact(depth);
-            let count = units.len();
-            for ((unit, (near, far)), levels) in units.zip(before).zip(&mut kept) {
-                for _ in 0..depth {
-                    if let Some(line) = next.next() {
-                        isa.prefetch(line);
-                    }
-                }
-                let Some((coded, plain)) = unit.split_first() else { break };
-                let before = [earlier(isa, near, near_closed), earlier(isa, far, far_closed)];
-                *levels = trellis::levels::<I, C, InQuads>(isa, isa.line(coded), before, plain, table);
+        if let ([one], true) = (weights, I::SUMS >= 8) {
+            // The sums of one head stay in the registers.
+            let mut single = sums[0];
+            for group in 0..units.count {
+                prefetch(isa, next, depth);
+                let levels = units.levels(isa, group, table);
+                single = add_levels(isa, single, &levels, one, first + group);
             }
-            let first = columns.range.start / depth + chunk * KEPT;
-            for (sums, weights) in sums.iter_mut().zip(weights) {
-                *sums = add_kept(isa, *sums, &kept[..count], weights, first);
+            sums[0] = single;
+        } else {
+            let mut kept = [[isa.line(&Line::ZERO); 8]; KEPT];
+            for start in (0..units.count).step_by(KEPT) {
+                let end = units.count.min(start + KEPT);
+                for (group, levels) in (start..end).zip(&mut kept) {
+                    prefetch(isa, next, depth);
+                    *levels = units.levels(isa, group, table);
+                }
+                for (sums, weights) in sums.iter_mut().zip(weights) {
+                    let mut single = *sums;
+                    for (group, levels) in (start..end).zip(&kept) {
+                        single = add_levels(isa, single, levels, weights, first + group);
+                    }
+                    *sums = single;
+                }
             }
         }
         for (head, sums) in sums.iter().enumerate().take(weights.len()) {
@@ -442,33 +447,70 @@ impl<C: Code> ValueCodes for Woven<C> {
     }
 }
 
-/// The coded line of an earlier unit; a bit further where the ring closed between.
+/// The units of one column: its lines, and those of the two columns before it.
+struct Units<'a, C> {
+    now: &'a [Line],
+    /// With whether the ring closed between.
+    before: [(&'a [Line], bool); 2],
+    count: usize,
+    code: core::marker::PhantomData<C>,
+}
+
+impl<'a, C: Code> Units<'a, C> {
+    const DEPTH: usize = 1 + C::PLAIN;
+
+    #[inline(always)]
+    fn new(columns: &Columns<'a>) -> Self {
+        let now = columns.column(columns.at);
+        let before = [columns.before(1), columns.before(2)];
+        Self { now, before, count: now.len() / Self::DEPTH, code: core::marker::PhantomData }
+    }
+
+    /// Levels of a group of tokens.
+    #[inline(always)]
+    fn levels<I: Machine>(&self, isa: I, group: usize, table: I::Levels) -> [I::Line; 8] {
+        let at = group * Self::DEPTH;
+        let unit = self.now.get(at..at + Self::DEPTH).unwrap_or_default();
+        let (coded, plain) = unit.split_first().unwrap_or((&Line::ZERO, &[]));
+        let [(near, near_closed), (far, far_closed)] = self.before;
+        let before = [earlier(isa, near.get(at), near_closed), earlier(isa, far.get(at), far_closed)];
+        trellis::levels::<I, C, InQuads>(isa, isa.line(coded), before, plain, table)
+    }
+}
+
+/// A coded line of an earlier column; a bit further where the ring closed between.
 #[inline(always)]
-fn earlier<I: Machine>(isa: I, unit: &[Line], closed: bool) -> I::Line {
-    let line = isa.line(unit.first().unwrap_or(&Line::ZERO));
+fn earlier<I: Machine>(isa: I, line: Option<&Line>, closed: bool) -> I::Line {
+    let line = isa.line(line.unwrap_or(&Line::ZERO));
     if closed { isa.rotate(line) } else { line }
 }
 
-/// Adds the products of kept levels, from group `first` on, with one head's weights.
 #[inline(always)]
-fn add_kept<I: Machine>(
+fn prefetch<'a, I: Machine>(isa: I, next: &mut impl Iterator<Item = &'a Line>, lines: usize) {
+    for _ in 0..lines {
+        if let Some(line) = next.next() {
+            isa.prefetch(line);
+        }
+    }
+}
+
+/// Adds the products of the levels of a group of tokens with one head's weights.
+#[inline(always)]
+fn add_levels<I: Machine>(
     isa: I,
     mut sums: [[I::Sum; 2]; 8],
-    kept: &[[I::Line; 8]],
+    levels: &[I::Line; 8],
     weights: &Weights,
-    first: usize,
+    group: usize,
 ) -> [[I::Sum; 2]; 8] {
     const DWORDS: usize = 16 / WOVEN_POSITIONS;
-    let (high, low) = (&weights.high[first * DWORDS..], &weights.low[first * DWORDS..]);
-    let weights = high.as_chunks::<DWORDS>().0.iter().zip(low.as_chunks::<DWORDS>().0);
-    for (levels, (high, low)) in kept.iter().zip(weights) {
-        let high = load_weights::<I, WOVEN_POSITIONS>(isa, high);
-        let low = load_weights::<I, WOVEN_POSITIONS>(isa, low);
-        eight!(|FIELD| {
-            sums[FIELD][0] = isa.value_dot(sums[FIELD][0], levels[FIELD], high);
-            sums[FIELD][1] = isa.value_dot(sums[FIELD][1], levels[FIELD], low);
-        });
-    }
+    let at = group * DWORDS..(group + 1) * DWORDS;
+    let high = load_weights::<I, WOVEN_POSITIONS>(isa, &weights.high[at.clone()]);
+    let low = load_weights::<I, WOVEN_POSITIONS>(isa, &weights.low[at]);
+    eight!(|FIELD| {
+        sums[FIELD][0] = isa.value_dot(sums[FIELD][0], levels[FIELD], high);
+        sums[FIELD][1] = isa.value_dot(sums[FIELD][1], levels[FIELD], low);
+    });
     sums
 }
 
@@ -547,11 +589,7 @@ fn sum_column<'a, I: Machine, const BITS: usize, const POSITIONS: usize, const H
             let mut sums = [[[isa.zero(); 2]; COUNT]; H];
             for (group, $line) in lines.as_chunks::<$depth>().0.iter().enumerate() {
                 let at = (first + group) * dwords;
-                for _ in 0..$depth {
-                    if let Some(line) = next.next() {
-                        isa.prefetch(line);
-                    }
-                }
+                prefetch(isa, next, $depth);
                 let $line: [I::Line; $depth] = core::array::from_fn(|k| isa.line(&$line[k]));
                 let levels = [$($levels),*];
                 for h in 0..H {
