@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// portable, avx2, avx512, neon, neondot [default: the fastest of this machine].
     #[arg(long = "level", value_name = "LEVEL", value_parser = level, value_delimiter = ',')]
     levels: Vec<Level>,
-    /// l2 (in the cache) or dram (beyond all caches).
+    /// l1 or l2 (in that cache) or dram (beyond all caches).
     #[arg(long = "data", value_name = "WHERE", value_parser = data, value_delimiter = ',', default_value = "dram")]
     data: Vec<Data>,
     /// Threads, each with its own data; more than one is timed by the clock on the wall.
@@ -61,7 +61,10 @@ fn op(name: &str) -> Result<Op, String> {
 }
 
 fn data(name: &str) -> Result<Data, String> {
-    Data::ALL.into_iter().find(|data| data.name() == name).ok_or_else(|| "accepted are l2, dram".to_string())
+    Data::ALL
+        .into_iter()
+        .find(|data| data.name() == name)
+        .ok_or_else(|| "accepted are l1, l2, dram".to_string())
 }
 
 fn level(name: &str) -> Result<Level, tqkv_simd::LevelError> {

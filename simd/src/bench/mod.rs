@@ -11,8 +11,9 @@ use crate::Level;
 use std::string::{String, ToString};
 use std::time::{Duration, Instant};
 use std::vec::Vec;
-use tqkv_core::{AnyCodec, CodecId, Effort, Options, ShapeError};
-use workload::Workload;
+use tqkv_core::{CodecId, Effort, ShapeError};
+
+pub use workload::Workload;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,8 @@ impl Op {
 /// Where the data is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
+    /// In the first-level cache: one page.
+    L1,
     /// In the second-level cache: 256 KiB of compressed data or less.
     L2,
     /// In memory: pools that no cache holds.
@@ -55,12 +58,13 @@ pub enum Data {
 }
 
 impl Data {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::L2, Self::Dram];
+    /// All places, nearest first.
+    pub const ALL: [Self; 3] = [Self::L1, Self::L2, Self::Dram];
 
     /// Name on the command line and in reports.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::L1 => "l1",
             Self::L2 => "l2",
             Self::Dram => "dram",
         }
@@ -161,17 +165,10 @@ struct Lane {
 
 impl Lane {
     fn new(case: Case) -> Result<Self, BenchError> {
-        if !(1..=8).contains(&case.query_heads) || !(1..=256).contains(&case.threads) {
+        if !(1..=256).contains(&case.threads) {
             return Err(BenchError::Count);
         }
-        let options = Options { effort: case.effort, ..Options::DEFAULT };
-        let codec = AnyCodec::new(case.codec, case.dim, options).map_err(BenchError::Shape)?;
-        let pool_bytes = match case.data {
-            Data::L2 => L2_POOL,
-            Data::Dram => DRAM_POOL / if case.codec == CodecId::F16 { 1 } else { 3 },
-        };
-        let workload = || Workload::new(&case, &codec, pool_bytes).ok_or(BenchError::NoKernel(case.codec));
-        let workloads = (0..case.threads).map(|_| workload()).collect::<Result<Vec<_>, _>>()?;
+        let workloads = (0..case.threads).map(|_| Workload::new(&case)).collect::<Result<Vec<_>, _>>()?;
         Ok(Self::of(Some(case), workloads))
     }
 

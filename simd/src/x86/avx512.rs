@@ -282,11 +282,7 @@ impl Isa for Avx512 {
 
     #[inline(always)]
     fn quantise<const BITS: usize>(self, v: V, boundaries: &[f32; 32]) -> [__m512i; 2] {
-        let boundaries = each(
-            self.load(boundaries).0,
-            #[inline(always)]
-            |t| below(t),
-        );
+        let boundaries = each(self.load(boundaries).0, below);
         let zero = avx512!(_mm512_setzero_si512());
         let mut out = [zero; 2];
         for (index, &v) in out.iter_mut().zip(&v.0) {
