@@ -43,6 +43,7 @@
 
 mod attend;
 mod codec;
+mod kernels;
 mod math;
 mod query;
 mod ring;
@@ -56,6 +57,7 @@ mod words;
 
 pub use attend::Attention;
 pub use codec::{FixedCodec, I8, N1, N2, N3, N4, Sample};
+pub use kernels::{Kernels, Quantise};
 pub use query::{FixedQuery, SCORE_BITS};
-pub use ring::{BlockCodec, RingCache};
+pub use ring::{BlockCodec, RingCache, WithKernels};
 pub use sizing::{token_bytes, tokens_in};

@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn check(args: &Args) -> Result<()> {
-    let expected = format!("{:08x}", workload::crc());
+    let expected = format!("{:08x}", workload::crc(tqkv_core::Portable));
     let say = |text: &str| {
         if !args.json {
             println!("{text}");

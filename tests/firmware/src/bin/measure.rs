@@ -9,7 +9,7 @@ use defmt_semihosting as _;
 use firmware::count::Counter;
 use firmware::stack::peak;
 use tqkv_core::fixed::Attention;
-use workload::{BLOCK, CODEC, EXPONENT, TOKENS, vector};
+use workload::{BLOCK, CODEC, EXPONENT, FASTEST, TOKENS, vector};
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
@@ -20,24 +20,25 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
 #[firmware::entry]
 fn main() -> ! {
     let Some(counter) = Counter::new() else { firmware::exit(1) };
-    defmt::info!("crc {=u32:08x}", workload::crc());
+    defmt::info!("crc {=u32:08x}", workload::crc(FASTEST));
+    defmt::info!("crc_portable {=u32:08x}", workload::crc(tqkv_core::Portable));
 
     let x = black_box(vector::<128>(1));
     let mut block = [0; BLOCK];
     let mut back = [0; 128];
     let encode = counter.instructions(|| {
-        black_box(CODEC.encode(&x, EXPONENT, &mut block)).ok();
+        black_box(CODEC.encode_with(FASTEST, &x, EXPONENT, &mut block)).ok();
     });
     let narrow: [i8; 128] = core::array::from_fn(|i| (x[i] >> 8) as i8);
     let mut other = [0; BLOCK];
     let encode_i8 = counter.instructions(|| {
-        black_box(CODEC.encode(&narrow, -7, &mut other)).ok();
+        black_box(CODEC.encode_with(FASTEST, &narrow, -7, &mut other)).ok();
     });
     let decode = counter.instructions(|| {
         black_box(CODEC.decode(black_box(&block), EXPONENT, &mut back)).ok();
     });
     let mut query = None;
-    let prepare = counter.instructions(|| query = Some(CODEC.query(&x, EXPONENT)));
+    let prepare = counter.instructions(|| query = Some(CODEC.query_with(FASTEST, &x, EXPONENT)));
     let Some(query) = query else { firmware::exit(1) };
     let score = counter.instructions(|| {
         black_box(CODEC.score(&query, black_box(&block))).ok();
@@ -59,7 +60,7 @@ fn main() -> ! {
     defmt::info!("score {=u32}", score);
     defmt::info!("attend_64 {=u32}", attend);
     let stack = peak(|| {
-        black_box(CODEC.encode(&x, EXPONENT, &mut block)).ok();
+        black_box(CODEC.encode_with(FASTEST, &x, EXPONENT, &mut block)).ok();
     });
     defmt::info!("stack_encode {=usize}", stack);
     let stack = peak(|| {

@@ -1,12 +1,21 @@
 //! What every target computes: fixed inputs, and one CRC over all that comes out of them.
 #![no_std]
 
-use tqkv_core::fixed::{Attention, FixedCodec, FixedQuery, I8, N4, RingCache};
+use tqkv_core::fixed::{Attention, FixedCodec, FixedQuery, I8, Kernels, N1, N2, N4, RingCache, WithKernels};
 
 /// The codec that is measured.
 pub type Codec = FixedCodec<128, 4>;
 /// It, in flash.
 pub static CODEC: Codec = Codec::DEFAULT;
+/// The fastest kernels of the machine.
+#[cfg(dsp)]
+pub const FASTEST: tqkv_simd::Dsp = {
+    // SAFETY: Cortex-M4, and the emulated M33, have the extension; unaligned words are allowed after a reset.
+    unsafe { tqkv_simd::Dsp::assume_supported() }
+};
+/// The fastest kernels of the machine.
+#[cfg(not(dsp))]
+pub const FASTEST: tqkv_core::Portable = tqkv_core::Portable;
 /// Bytes of one of its blocks.
 pub const BLOCK: usize = Codec::BLOCK_BYTES;
 /// Q15 samples.
@@ -65,9 +74,9 @@ impl Crc {
 }
 
 /// Blocks, decoded samples and scores of one codec.
-fn codec<const D: usize, const CODEC: usize, const N: usize>(crc: &mut Crc) {
+fn codec<const D: usize, const CODEC: usize, const N: usize>(kernels: impl Kernels, crc: &mut Crc) {
     let codec = FixedCodec::<D, CODEC>::DEFAULT;
-    let query: FixedQuery<D> = codec.query(&vector(1000), -12);
+    let query: FixedQuery<D> = codec.query_with(kernels, &vector(1000), -12);
     let mut sum = Attention::<D>::new();
     for seed in 0..8 {
         let mut x: [i16; D] = vector(seed);
@@ -78,7 +87,7 @@ fn codec<const D: usize, const CODEC: usize, const N: usize>(crc: &mut Crc) {
             _ => {}
         }
         let (mut block, mut back) = ([0; N], [0; D]);
-        crc.bytes(&[codec.encode(&x, EXPONENT, &mut block).is_ok() as u8]);
+        crc.bytes(&[codec.encode_with(kernels, &x, EXPONENT, &mut block).is_ok() as u8]);
         crc.bytes(&block);
         crc.bytes(&[codec.decode(&block, EXPONENT, &mut back).is_ok() as u8]);
         crc.samples(&back);
@@ -86,7 +95,7 @@ fn codec<const D: usize, const CODEC: usize, const N: usize>(crc: &mut Crc) {
         crc.bytes(&score.to_le_bytes());
         crc.bytes(&[sum.add(&codec, score, &block).is_ok() as u8]);
         let narrow: [i8; D] = core::array::from_fn(|i| (x[i] >> 8) as i8);
-        crc.bytes(&[codec.encode(&narrow, -7, &mut block).is_ok() as u8]);
+        crc.bytes(&[codec.encode_with(kernels, &narrow, -7, &mut block).is_ok() as u8]);
         crc.bytes(&block);
     }
     let mut out = [0; D];
@@ -95,11 +104,12 @@ fn codec<const D: usize, const CODEC: usize, const N: usize>(crc: &mut Crc) {
 }
 
 /// A ring that overflows twice, attended after every push.
-fn ring(crc: &mut Crc) {
-    type Keys = FixedCodec<64, 4>;
+fn ring<K: Kernels>(kernels: K, crc: &mut Crc) {
+    type Keys<K> = WithKernels<FixedCodec<64, 4>, K>;
     type Values = FixedCodec<64, 3>;
-    const BYTES: usize = RingCache::<Keys, Values, 0>::bytes_for(12);
-    let mut ring = RingCache::<Keys, Values, BYTES>::new(Keys::DEFAULT, Values::DEFAULT, 2);
+    const BYTES: usize = RingCache::<FixedCodec<64, 4>, Values, 0>::bytes_for(12);
+    let keys = Keys { codec: FixedCodec::DEFAULT, kernels };
+    let mut ring = RingCache::<Keys<K>, Values, BYTES>::new(keys, Values::DEFAULT, 2);
     for token in 0..30 {
         let pushed = ring.push(&vector(token), &vector(token + 50), EXPONENT);
         let mut out = [0; 64];
@@ -110,14 +120,19 @@ fn ring(crc: &mut Crc) {
 }
 
 /// The CRC over codes, decoded samples, scores and attention of several codecs and head dims.
-pub fn crc() -> u32 {
+pub fn crc(kernels: impl Kernels) -> u32 {
     let mut crc = Crc::default();
-    codec::<128, 4, 66>(&mut crc);
-    codec::<128, 2, 34>(&mut crc);
-    codec::<64, 3, 26>(&mut crc);
-    codec::<80, N4, 42>(&mut crc);
-    codec::<128, I8, 130>(&mut crc);
-    ring(&mut crc);
+    codec::<128, 4, 66>(kernels, &mut crc);
+    codec::<128, 2, 34>(kernels, &mut crc);
+    codec::<64, 3, 26>(kernels, &mut crc);
+    codec::<80, N4, 42>(kernels, &mut crc);
+    codec::<128, I8, 130>(kernels, &mut crc);
+    codec::<16, N2, 6>(kernels, &mut crc);
+    codec::<32, N1, 6>(kernels, &mut crc);
+    codec::<64, 4, 34>(kernels, &mut crc);
+    codec::<256, 2, 66>(kernels, &mut crc);
+    codec::<512, N4, 258>(kernels, &mut crc);
+    ring(kernels, &mut crc);
     crc.value()
 }
 
