@@ -84,6 +84,14 @@ pub trait Isa: Copy {
 
 /// What a processor with ordinary loads and stores adds.
 pub trait Memory: Isa {
+    /// Runs `work`, compiled as a function of its own for this instruction set: never inlined, so
+    /// that code which many callers need exists once. `work` is an `#[inline(always)]` closure and
+    /// neither takes nor gives registers by value.
+    #[inline(never)]
+    fn apart<R>(self, work: impl FnOnce(Self) -> R) -> R {
+        work(self)
+    }
+
     /// Writes lane i to `dst[i]`.
     fn store(self, v: Self::V, dst: &mut [f32; 32]);
 

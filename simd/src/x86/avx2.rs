@@ -4,7 +4,6 @@
 //! operations on the same operands. The one fused operation, in the butterfly, multiplies by +-1,
 //! which is exact, so it rounds once as the plain addition does.
 
-use crate::level::{Run, sealed};
 use core::arch::x86_64::*;
 use core::ops::{Add, Mul, Sub};
 use half::f16;
@@ -33,20 +32,6 @@ impl Avx2 {
     /// The processor has AVX2, FMA, F16C, BMI1 and BMI2.
     pub const unsafe fn assume_supported() -> Self {
         Self(())
-    }
-}
-
-impl sealed::Sealed for Avx2 {}
-
-impl Run for Avx2 {
-    #[inline(always)]
-    fn run<K: crate::level::Kernel>(self, kernel: K) -> K::Output {
-        #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2")]
-        fn enter<K: crate::level::Kernel>(isa: Avx2, kernel: K) -> K::Output {
-            kernel.run(isa)
-        }
-        // SAFETY: `self` proves the features that `enter` is compiled with.
-        unsafe { enter(self, kernel) }
     }
 }
 
@@ -405,6 +390,17 @@ impl Isa for Avx2 {
 }
 
 impl Memory for Avx2 {
+    #[inline(always)]
+    fn apart<R>(self, work: impl FnOnce(Self) -> R) -> R {
+        #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2")]
+        #[inline(never)]
+        fn enter<R>(isa: Avx2, work: impl FnOnce(Avx2) -> R) -> R {
+            work(isa)
+        }
+        // SAFETY: `self` proves the features that `enter` is compiled with.
+        unsafe { enter(self, work) }
+    }
+
     #[inline(always)]
     fn store(self, v: V, dst: &mut [f32; 32]) {
         let p = dst.as_mut_ptr();

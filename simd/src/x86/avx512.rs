@@ -3,7 +3,6 @@
 //! Equal to `Portable` to the bit, for the reasons given in the AVX2 file.
 
 use super::avx2::{code_mask, level};
-use crate::level::{Kernel, Run, sealed};
 use core::arch::x86_64::*;
 use core::ops::{Add, Mul, Sub};
 use half::f16;
@@ -35,22 +34,6 @@ impl Avx512 {
     /// The processor has AVX-512 F, BW, DQ, VL, VBMI and VNNI, and AVX2, FMA, F16C, BMI1, BMI2.
     pub const unsafe fn assume_supported() -> Self {
         Self(())
-    }
-}
-
-impl sealed::Sealed for Avx512 {}
-
-impl Run for Avx512 {
-    #[inline(always)]
-    fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        #[target_feature(
-            enable = "avx2,fma,f16c,bmi1,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni"
-        )]
-        fn enter<K: Kernel>(isa: Avx512, kernel: K) -> K::Output {
-            kernel.run(isa)
-        }
-        // SAFETY: `self` proves the features that `enter` is compiled with.
-        unsafe { enter(self, kernel) }
     }
 }
 
@@ -338,6 +321,19 @@ impl Isa for Avx512 {
 }
 
 impl Memory for Avx512 {
+    #[inline(always)]
+    fn apart<R>(self, work: impl FnOnce(Self) -> R) -> R {
+        #[target_feature(
+            enable = "avx2,fma,f16c,bmi1,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni"
+        )]
+        #[inline(never)]
+        fn enter<R>(isa: Avx512, work: impl FnOnce(Avx512) -> R) -> R {
+            work(isa)
+        }
+        // SAFETY: `self` proves the features that `enter` is compiled with.
+        unsafe { enter(self, work) }
+    }
+
     #[inline(always)]
     fn store(self, v: V, dst: &mut [f32; 32]) {
         let p = dst.as_mut_ptr();
