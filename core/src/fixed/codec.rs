@@ -1,7 +1,8 @@
 //! `FixedCodec`: encode and decode with everything but the signs known at compile time.
 
 use super::kernels::{Kernels, Quantise};
-use super::math::{Multiplier, Norm, Real, from_f16, reciprocal_root, saturate, to_f16};
+use super::math::{Multiplier, Norm, Real, from_f16, saturate, to_f16};
+use super::scale::inverse_root;
 use super::tables::{self, INT8_UNIT, LARGEST};
 use super::transform::{four, paley, stages, stay_rolled};
 use super::unrotate;
@@ -101,7 +102,7 @@ mod sealed {
 pub struct FixedCodec<const D: usize, const CODEC: usize> {
     /// 1 or -1.
     pub(super) signs: [i8; D],
-    mode: ScaleMode,
+    pub(super) mode: ScaleMode,
 }
 
 impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
@@ -368,13 +369,7 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
             ScaleMode::Preserving => {
                 let energy = Real { mantissa: Self::energy(codes), exponent: 0 };
                 let unit = const { Real::from_f64(Self::FINE_UNIT * crate::codebook::sqrt(D as f64)) };
-                let zeros = energy.mantissa.leading_zeros() & !1 & 31;
-                // 1 / sqrt(energy): the root is of a fraction of 2^32.
-                let root = Real {
-                    mantissa: reciprocal_root(energy.mantissa << zeros),
-                    exponent: (zeros / 2) as i32 - 46,
-                };
-                norm.value.normalised().times(root.normalised().times(unit))
+                norm.value.normalised().times(inverse_root(energy).times(unit))
             }
             ScaleMode::Mmse => {
                 let energy = Real { mantissa: Self::energy(codes), exponent: 0 };
