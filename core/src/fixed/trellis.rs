@@ -122,6 +122,9 @@ impl<const D: usize, const CODEC: usize> FixedTrellis<D, CODEC> {
         Plain::Bits(bits) => bits as usize,
         Plain::PairBit | Plain::PairOfThree => 0,
     };
+    /// Parity of each content of the register, newest bit lowest.
+    const PARITIES_OF: &'static [u8; WINDOWS] = &parities(&Self::CODE);
+    const LEVELS: &'static [i8; MAX_LEVELS] = &Self::CODE.levels;
     const UNIT: f64 = Self::CODE.per_sigma as f64;
     /// Bytes of one block: the scale, a plane of coded bits, and the plain ones.
     pub const BLOCK_BYTES: usize = SCALE_BYTES + Self::CODE.body_bytes(D);
@@ -148,15 +151,48 @@ impl<const D: usize, const CODEC: usize> FixedTrellis<D, CODEC> {
         const { assert!(N == Self::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
         let Some((head, body)) = block.split_first_chunk::<SCALE_BYTES>() else { return Ok(()) };
         let (significand, octave) = from_f16(u16::from_le_bytes(*head)).ok_or(DecodeError::NonFiniteScale)?;
-        let mut levels = [0; D];
-        trellis::levels(&const { Self::CODE }, body, &mut levels);
-        let mut sums = levels.map(|level| i32::from(level as i8));
+        let mut sums = [0; D];
+        Self::levels(body, &mut sums);
         let unit = const { tables::inverse_unit(Self::UNIT, D) };
         let scale =
             Real { mantissa: significand.unsigned_abs(), exponent: octave - clamp_exponent(exponent) };
         let multiplier = Multiplier::new::<62>(scale.normalised().times(unit), significand < 0);
         unrotate::wide(FixedCodec::<D, I8>::SHAPE, &self.base.signs, &mut sums, multiplier, out);
         Ok(())
+    }
+
+    /// Levels of a body: the coded bits run through a register, once around, and plain bits come from beside them.
+    ///
+    /// [`trellis::levels`] does whole bytes at once, in twenty times the code.
+    #[inline(never)]
+    fn levels(body: &[u8], levels: &mut [i32; D]) {
+        let n = D / 8;
+        let (coded, plain) = body.split_at_checked(n).unwrap_or_default();
+        let bit_of =
+            |plane: &[u8], i: usize, bit: usize| usize::from(plane.get(i).map_or(0, |b| b >> bit & 1));
+        // The ring before coordinate 0.
+        let mut window = 0;
+        for t in D - 8..D {
+            window = window << 1 | bit_of(coded, t % n, t / n);
+        }
+        for (bit, run) in levels.chunks_exact_mut(n).enumerate() {
+            for (i, level) in run.iter_mut().enumerate() {
+                window = (window << 1 | bit_of(coded, i, bit)) % WINDOWS;
+                let part = match Self::CODE.plain {
+                    Plain::Bits(_) => {
+                        (0..Self::PLAIN_BITS).fold(0, |part, p| part | bit_of(plain, p * n + i, bit) << p)
+                    }
+                    Plain::PairBit => bit_of(plain, i / 2, bit),
+                    Plain::PairOfThree => {
+                        let symbol = (0..3).fold(0, |s, p| s | bit_of(plain, (p * n + i) / 2, bit) << p);
+                        if i % 2 == 0 { symbol / 3 } else { symbol % 3 }
+                    }
+                };
+                let parity = usize::from(Self::PARITIES_OF[window]);
+                *level = i32::from(Self::LEVELS[(parity + PARITIES * part) % MAX_LEVELS]);
+                stay_rolled();
+            }
+        }
     }
 
     /// Encodes `x * 2^exponent` into a block of `N` = [`Self::BLOCK_BYTES`] bytes.
@@ -337,11 +373,10 @@ impl<const D: usize, const CODEC: usize> FixedTrellis<D, CODEC> {
         for t in (0..D).rev() {
             let (target, y) = (i32::from(targets[t]), y[t] >> shift);
             let from = Self::before(state, decisions[t]);
-            let parity = const { parities(&Self::CODE) }[(from << 1 | state & 1) % 16];
+            let parity = Self::PARITIES_OF[(from << 1 | state & 1) % 16];
             let (mut best, mut symbol, mut least) = (0, 0, i32::MAX);
             for part in 0..1 << Self::PLAIN_BITS {
-                let level =
-                    i32::from(Self::CODE.levels[(usize::from(parity) + PARITIES * part) % MAX_LEVELS]);
+                let level = i32::from(Self::LEVELS[(usize::from(parity) + PARITIES * part) % MAX_LEVELS]);
                 let difference = target - RESOLUTION * level;
                 if difference * difference < least {
                     (best, symbol, least) = (level, part, difference * difference);
@@ -363,10 +398,13 @@ impl<const D: usize, const CODEC: usize> FixedTrellis<D, CODEC> {
     }
 }
 
-/// Parities of a register of four bits, newest lowest.
-const fn parities(code: &Code) -> [u8; 16] {
-    let (mut out, mut window) = ([0; 16], 0);
-    while window < 16 {
+/// Contents of a register of nine bits.
+const WINDOWS: usize = 512;
+
+/// Parity of each content.
+const fn parities(code: &Code) -> [u8; WINDOWS] {
+    let (mut out, mut window) = ([0; WINDOWS], 0);
+    while window < WINDOWS {
         out[window] = code.parity(window) as u8;
         window += 1;
     }

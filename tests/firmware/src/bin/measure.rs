@@ -8,8 +8,8 @@ use cortex_m as _;
 use defmt_semihosting as _;
 use firmware::count::Counter;
 use firmware::stack::peak;
-use tqkv_core::fixed::Attention;
-use workload::{BLOCK, CODEC, EXPONENT, FASTEST, TOKENS, vector};
+use tqkv_core::fixed::{Attention, TrellisWorkspace};
+use workload::{BLOCK, CODEC, DECODER, EXPONENT, FASTEST, TOKENS, TRELLIS, Trellis, vector};
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
@@ -52,6 +52,16 @@ fn main() -> ! {
         }
         sum.finish(&CODEC, EXPONENT, &mut out);
     });
+    let (mut workspace, mut small) = (TrellisWorkspace::new(), [0; Trellis::BLOCK_BYTES]);
+    let trellis_encode = counter.instructions(|| {
+        black_box(TRELLIS.encode_with(FASTEST, &x, EXPONENT, &mut workspace, &mut small)).ok();
+    });
+    let trellis_decode = counter.instructions(|| {
+        black_box(TRELLIS.decode(black_box(&small), EXPONENT, &mut back)).ok();
+    });
+    let trellis_decode_256 = counter.instructions(|| {
+        black_box(DECODER.decode(black_box(&small), EXPONENT, &mut back)).ok();
+    });
     black_box((out, back, other));
     defmt::info!("encode {=u32}", encode);
     defmt::info!("encode_from_i8 {=u32}", encode_i8);
@@ -59,6 +69,9 @@ fn main() -> ! {
     defmt::info!("query {=u32}", prepare);
     defmt::info!("score {=u32}", score);
     defmt::info!("attend_64 {=u32}", attend);
+    defmt::info!("t2s8_encode {=u32}", trellis_encode);
+    defmt::info!("t2s8_decode {=u32}", trellis_decode);
+    defmt::info!("t2_decode {=u32}", trellis_decode_256);
     let stack = peak(|| {
         black_box(CODEC.encode_with(FASTEST, &x, EXPONENT, &mut block)).ok();
     });
@@ -67,5 +80,13 @@ fn main() -> ! {
         black_box(CODEC.decode(&block, EXPONENT, &mut back)).ok();
     });
     defmt::info!("stack_decode {=usize}", stack);
+    let stack = peak(|| {
+        black_box(TRELLIS.encode_with(FASTEST, &x, EXPONENT, &mut workspace, &mut small)).ok();
+    });
+    defmt::info!("stack_t2s8_encode {=usize}", stack);
+    let stack = peak(|| {
+        black_box(TRELLIS.decode(&small, EXPONENT, &mut back)).ok();
+    });
+    defmt::info!("stack_t2s8_decode {=usize}", stack);
     firmware::exit(0)
 }

@@ -1,7 +1,10 @@
 //! What every target computes: fixed inputs, and one CRC over all that comes out of them.
 #![no_std]
 
-use tqkv_core::fixed::{Attention, FixedCodec, FixedQuery, I8, Kernels, N1, N2, N4, RingCache, WithKernels};
+use tqkv_core::fixed::{
+    Attention, FixedCodec, FixedQuery, FixedTrellis, I8, Kernels, N1, N2, N4, RingCache, T1, T1H, T1S8, T2,
+    T2H, T2S8, T3, T3S8, T4, T4S8, TrellisWorkspace, WithKernels,
+};
 
 /// The codec that is measured.
 pub type Codec = FixedCodec<128, 4>;
@@ -16,6 +19,12 @@ pub const FASTEST: tqkv_simd::Dsp = {
 /// The fastest kernels of the machine.
 #[cfg(not(dsp))]
 pub const FASTEST: tqkv_core::Portable = tqkv_core::Portable;
+/// The trellis codec that is measured.
+pub type Trellis = FixedTrellis<128, T2S8>;
+/// It, in flash.
+pub static TRELLIS: Trellis = Trellis::DEFAULT;
+/// A trellis codec that only decodes.
+pub static DECODER: FixedTrellis<128, T2> = FixedTrellis::DEFAULT;
 /// Bytes of one of its blocks.
 pub const BLOCK: usize = Codec::BLOCK_BYTES;
 /// Q15 samples.
@@ -119,6 +128,36 @@ fn ring<K: Kernels>(kernels: K, crc: &mut Crc) {
     }
 }
 
+/// Blocks of a trellis codec, and what they decode to.
+fn trellis<const D: usize, const CODEC: usize, const N: usize>(kernels: impl Kernels, crc: &mut Crc) {
+    let (codec, mut workspace) = (FixedTrellis::<D, CODEC>::DEFAULT, TrellisWorkspace::new());
+    for seed in 0..4 {
+        let mut x: [i16; D] = vector(seed);
+        if seed == 3 {
+            x = [i16::MIN; D];
+        }
+        let mut block = [0; N];
+        crc.bytes(&[codec.encode_with(kernels, &x, EXPONENT, &mut workspace, &mut block).is_ok() as u8]);
+        crc.bytes(&block);
+        decoded::<D, CODEC, N>(&block, crc);
+    }
+}
+
+fn decoded<const D: usize, const CODEC: usize, const N: usize>(block: &[u8; N], crc: &mut Crc) {
+    let mut back = [0; D];
+    crc.bytes(&[FixedTrellis::<D, CODEC>::DEFAULT.decode(block, EXPONENT, &mut back).is_ok() as u8]);
+    crc.samples(&back);
+}
+
+/// What any body of a trellis codec decodes to, at a scale of one.
+fn any_body<const D: usize, const CODEC: usize, const N: usize>(crc: &mut Crc) {
+    let mut block: [u8; N] = vector(5).map(|v| (v >> 3) as u8);
+    if let Some(head) = block.first_chunk_mut() {
+        *head = [0x00, 0x30];
+    }
+    decoded::<D, CODEC, N>(&block, crc);
+}
+
 /// The CRC over codes, decoded samples, scores and attention of several codecs and head dims.
 pub fn crc(kernels: impl Kernels) -> u32 {
     let mut crc = Crc::default();
@@ -132,6 +171,16 @@ pub fn crc(kernels: impl Kernels) -> u32 {
     codec::<64, 4, 34>(kernels, &mut crc);
     codec::<256, 2, 66>(kernels, &mut crc);
     codec::<512, N4, 258>(kernels, &mut crc);
+    trellis::<128, T1S8, 18>(kernels, &mut crc);
+    trellis::<128, T2S8, 34>(kernels, &mut crc);
+    trellis::<80, T3S8, 32>(kernels, &mut crc);
+    trellis::<64, T4S8, 34>(kernels, &mut crc);
+    any_body::<128, T1, 18>(&mut crc);
+    any_body::<128, T1H, 26>(&mut crc);
+    any_body::<128, T2, 34>(&mut crc);
+    any_body::<128, T2H, 42>(&mut crc);
+    any_body::<128, T3, 50>(&mut crc);
+    any_body::<128, T4, 66>(&mut crc);
     ring(kernels, &mut crc);
     crc.value()
 }
