@@ -36,6 +36,7 @@ pub trait Kernels: Copy {
 /// For each y: with s = y >> shift and v = s * reciprocal + 2^31 in 32 bits, the code is the
 /// upper `bits` bits of v + bins[upper log2(bins.len()) bits of v].
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Quantise<'a> {
     /// A rotated vector, its length a multiple of 8.
     pub y: &'a [i32],

@@ -303,7 +303,7 @@ impl<const D: usize, const CODEC: usize> FixedTrellis<D, CODEC> {
         let before = const { (D - WARM_UP % D) % D };
         Self::pass(targets, before, &mut metrics, decisions);
         Self::pass(targets, 0, &mut metrics, decisions);
-        let (mut state, mut least) = (0, u32::MAX);
+        let (mut state, mut least) = (0, i32::MAX);
         for (i, &metric) in metrics.iter().enumerate() {
             if metric < least {
                 (state, least) = (i, metric);
@@ -323,7 +323,7 @@ impl<const D: usize, const CODEC: usize> FixedTrellis<D, CODEC> {
 
     /// Add, compare and select over as many coordinates as there are decisions, from `first` on.
     #[inline(never)]
-    fn pass(targets: &[i16; D], first: usize, metrics: &mut [u32; 8], decisions: &mut [u8]) {
+    fn pass(targets: &[i16; D], first: usize, metrics: &mut [i32; 8], decisions: &mut [u8]) {
         let parities = const {
             let code = Self::CODE;
             [code.parity(0), code.parity(2), code.parity(4), code.parity(6)]
@@ -338,17 +338,20 @@ impl<const D: usize, const CODEC: usize> FixedTrellis<D, CODEC> {
             for i in 0..4 {
                 for bit in 0..2 {
                     let parity = parities[i] ^ (newest * bit);
-                    let zero = (m[i] + u32::from(row[parity % PARITIES])).min(255);
-                    let one = (m[i + 4] + u32::from(row[(parity ^ oldest) % PARITIES])).min(255);
-                    next[2 * i + bit] = zero.min(one);
-                    bits |= u32::from(one < zero) << (2 * i + bit);
+                    // Sums saturate at 255; where one of two is above that, this is the same as saturating both.
+                    let zero = (m[i] + i32::from(row[parity % PARITIES])).min(255);
+                    let one = m[i + 4] + i32::from(row[(parity ^ oldest) % PARITIES]);
+                    // Negative where the upper one wins; no branch.
+                    let difference = one - zero;
+                    next[2 * i + bit] = zero + (difference & difference >> 31);
+                    bits = bits >> 1 | (difference as u32 >> 31) << 7;
                 }
             }
             *decision = bits as u8;
             m = next;
             match n % 4 {
                 1 => least = m.iter().fold(255, |least, &v| least.min(v)),
-                3 => m = m.map(|v| v.saturating_sub(least)),
+                3 => m = m.map(|v| (v - least).max(0)),
                 _ => {}
             }
         }
