@@ -43,19 +43,24 @@
 
 mod attend;
 mod codec;
+mod kernels;
 mod math;
 mod query;
 mod ring;
+mod scale;
 mod sizing;
 mod tables;
 #[cfg(test)]
 mod tests;
 mod transform;
+mod trellis;
 mod unrotate;
 mod words;
 
 pub use attend::Attention;
 pub use codec::{FixedCodec, I8, N1, N2, N3, N4, Sample};
+pub use kernels::{Kernels, Quantise};
 pub use query::{FixedQuery, SCORE_BITS};
-pub use ring::{BlockCodec, RingCache};
-pub use sizing::{token_bytes, tokens_in};
+pub use ring::{BlockCodec, RingCache, WithKernels};
+pub use sizing::{INTEGER_CODECS, token_bytes, tokens_in};
+pub use trellis::{FixedTrellis, T1, T1H, T1S8, T2, T2H, T2S8, T3, T3S8, T4, T4S8, TrellisWorkspace};
