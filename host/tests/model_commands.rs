@@ -201,3 +201,27 @@ fn bad_input_is_one_line_with_code_2() {
         assert!(message.starts_with("tqkv: ") && message.contains(expected), "{args:?}: {message}");
     }
 }
+
+#[test]
+fn a_gpu_that_is_not_there_is_one_line_and_auto_goes_on_without() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let base = ["generate", "--prompt", "The", "--tokens", "4", "--kv", "s4"];
+    let auto = tqkv(at, &[&base[..], &["--device", "auto"]].concat());
+    let note = String::from_utf8(auto.stderr).unwrap();
+    assert!(auto.status.success(), "{note}");
+    if note.is_empty() {
+        // This machine has a GPU: it must take the cache as well when told to.
+        let cuda = tqkv(at, &[&base[..], &["--device", "cuda"]].concat());
+        assert!(cuda.status.success() && cuda.stderr.is_empty());
+        return;
+    }
+    let why = if cfg!(feature = "cuda") { "CUDA" } else { "built without the feature cuda" };
+    assert!(note.starts_with("tqkv: --device auto: ") && note.contains(why), "{note}");
+    assert!(note.ends_with("; running on the CPU\n") && note.lines().count() == 1, "{note}");
+    let line = error(at, &[&base[..], &["--device", "cuda"]].concat(), 2);
+    assert!(line.starts_with("tqkv: --device cuda: ") && line.contains(why), "{line}");
+    for command in [&base[..], &["eval", "--windows", "1"]] {
+        assert!(error(at, &[command, &["--device", "tpu"]].concat(), 2).contains("cpu, cuda, auto"));
+    }
+}

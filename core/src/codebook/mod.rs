@@ -88,12 +88,12 @@ impl Codebook {
 
     /// The Lloyd-Max codebook, solved afresh. `const` evaluation only: run-time users take
     /// [`scalar`].
-    pub(crate) const fn solve_scalar(dim: usize, bits: usize) -> Self {
+    pub const fn solve_scalar(dim: usize, bits: usize) -> Self {
         Self::from_half(&lloyd_max(dim, bits), dim)
     }
 
     /// The nested codebook at `bits` <= 4, solved afresh; run-time users take [`nested`].
-    pub(crate) const fn solve_nested(dim: usize, bits: usize) -> Self {
+    pub const fn solve_nested(dim: usize, bits: usize) -> Self {
         let count = 1 << (bits - 1);
         let stride = 1 << (MAX_NESTED_BITS - bits);
         let (mut boundaries, mut i) = ([0.0; HALF], 0);

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use tqkv::attention::AttentionCache;
 use tqkv::cache::{Arithmetic, CacheSpec, Centring, KvCache};
 use tqkv::error::CacheError;
 use tqkv::model::{Config, Model};
@@ -11,6 +12,7 @@ use tqkv::preset::{KvCodecs, PRESETS};
 use tqkv_core::CodecId;
 
 use super::args::{EncodeArgs, KvArgs, WindowArgs};
+use super::device::Place;
 use super::error::CliError;
 
 /// Whether keys are stored less their mean.
@@ -71,8 +73,39 @@ impl CacheArgs {
         pairs
     }
 
-    /// An empty cache for a model of this shape.
-    pub(crate) fn cache(&self, config: &Config, codecs: KvCodecs) -> Result<KvCache, CacheError> {
+    /// An empty cache in `place` for a model of this shape.
+    pub(crate) fn cache(
+        &self,
+        place: &Place,
+        config: &Config,
+        codecs: KvCodecs,
+    ) -> Result<Box<dyn AttentionCache>, CacheError> {
+        match place {
+            Place::Cpu => Ok(Box::new(self.cpu_cache(config, codecs)?)),
+            #[cfg(feature = "cuda")]
+            Place::Cuda { device, or_cpu } => {
+                let spec = self.gpu_spec(config, codecs);
+                match spec.check() {
+                    Err(why) if *or_cpu => {
+                        eprintln!("tqkv: --device auto: {why}; running on the CPU");
+                        Ok(Box::new(self.cpu_cache(config, codecs)?))
+                    }
+                    _ => Ok(Box::new(tqkv::cuda::CudaCache::new(device, spec)?)),
+                }
+            }
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn gpu_spec(&self, config: &Config, codecs: KvCodecs) -> tqkv_gpu::GpuSpec {
+        let Config { num_layers, num_heads, num_kv_heads, head_dim, context, .. } = *config;
+        tqkv_gpu::GpuSpec::new(num_layers, num_heads, num_kv_heads, head_dim)
+            .codecs(codecs.k, codecs.v)
+            .options(self.encode.options())
+            .sequences(1, context)
+    }
+
+    fn cpu_cache(&self, config: &Config, codecs: KvCodecs) -> Result<KvCache, CacheError> {
         let centring = match self.centre {
             CentreArg::On => Centring::On,
             CentreArg::Off => Centring::Off,

@@ -9,6 +9,7 @@ use tqkv::model::{Model, shipped};
 
 use super::cache_args::{CacheArgs, ModelArgs, label};
 use super::demo_speed;
+use super::device::Place;
 use super::error::CliError;
 use super::eval;
 use super::generate::{Made, SamplingArgs, continue_prompt, titled};
@@ -83,7 +84,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let prompt = args.prompt.clone().unwrap_or_else(first_paragraph);
     let made = generate_all(args, &model, &prompt, out)?;
     let spec = EvalSpec { context: args.context, windows: Some(args.windows), step: None, layers: false };
-    let measured = eval::measure(&model, shipped::HELDOUT_TEXT, &spec, &args.cache, out)?;
+    let measured = eval::measure(&model, &Place::Cpu, shipped::HELDOUT_TEXT, &spec, &args.cache, out)?;
     let f16 = measured.first().map_or(0.0, |row| row.cache_bytes_per_token);
     let steps = time_long_steps(args, out)?;
     let fastest_f16 = steps.first().copied().unwrap_or_default();
@@ -113,7 +114,7 @@ fn generate_all(args: &Args, model: &Model, prompt: &str, out: &mut Output) -> R
     let spec = args.sampling.spec(args.tokens);
     let bar = out.progress((pairs.len() * args.tokens) as u64, "generating");
     let made = pairs.into_iter().map(|kv| {
-        continue_prompt(model, prompt, &spec, &args.cache, kv, &mut |_| {
+        continue_prompt(model, &Place::Cpu, prompt, &spec, &args.cache, kv, &mut |_| {
             bar.inc(1);
             ControlFlow::Continue(())
         })

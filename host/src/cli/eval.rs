@@ -11,6 +11,7 @@ use tqkv::model::{Model, shipped};
 use tqkv::preset::KvCodecs;
 
 use super::cache_args::{CacheArgs, F16, ModelArgs, label};
+use super::device::{DeviceArgs, Place};
 use super::error::CliError;
 use super::output::{Output, table};
 
@@ -48,6 +49,8 @@ pub(crate) struct Args {
     layers: bool,
     #[command(flatten)]
     cache: CacheArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 #[derive(Serialize)]
@@ -77,10 +80,11 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         Some(path) => std::fs::read(path).map_err(|e| CliError::io(path, &e))?,
         None => shipped::HELDOUT_TEXT.to_vec(),
     };
+    let place = args.device.open()?;
     let model = args.model.load()?;
     let spec =
         EvalSpec { context: args.context, windows: Some(args.windows), step: args.step, layers: args.layers };
-    let results = measure(&model, &text, &spec, &args.cache, out)?;
+    let results = measure(&model, &place, &text, &spec, &args.cache, out)?;
     let (context, windows) = (args.context, args.windows);
     out.print(&Report { model: model.name().to_owned(), context, windows, results }, human)
 }
@@ -88,6 +92,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
 /// Evaluates f16 and the settings asked for, f16 first.
 pub(crate) fn measure(
     model: &Model,
+    place: &Place,
     text: &[u8],
     spec: &EvalSpec,
     cache: &CacheArgs,
@@ -95,8 +100,10 @@ pub(crate) fn measure(
 ) -> Result<Vec<Row>, CliError> {
     let pairs = cache.pairs_beside_f16();
     let setting = |pair: KvCodecs| {
+        // The reference is the CPU's on every device.
+        let place = if pair == F16 { &Place::Cpu } else { place };
         let new_cache = move || -> Result<Box<dyn AttentionCache>, CacheError> {
-            Ok(Box::new(cache.cache(model.config(), pair)?))
+            cache.cache(place, model.config(), pair)
         };
         Setting { name: pair.to_string(), new_cache: Box::new(new_cache) }
     };

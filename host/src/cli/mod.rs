@@ -8,6 +8,7 @@ mod codebook;
 mod decode;
 mod demo;
 mod demo_speed;
+mod device;
 mod encode;
 mod error;
 mod eval;

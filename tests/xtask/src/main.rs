@@ -1,6 +1,8 @@
 //! Task runner: `cargo xtask TASK`.
 
 mod firmware;
+mod gpu_check;
+mod ptx;
 mod trellis_search;
 mod vectors;
 
@@ -12,6 +14,10 @@ use std::process::ExitCode;
 enum Task {
     /// Build the firmware images, run them in QEMU, and compare their costs with the budget
     Firmware(firmware::Args),
+    /// Check the GPU kernels on this machine's GPU, and measure them; exits 3 without one
+    GpuCheck(gpu_check::Args),
+    /// Build the GPU kernels, or compare them with the committed PTX, and audit them
+    Ptx(ptx::Args),
     /// Find the generators and levels of the trellis codes from scratch and print their table
     TrellisSearch(trellis_search::Args),
     /// Write the golden block file, or compare with it
@@ -21,6 +27,8 @@ enum Task {
 fn main() -> ExitCode {
     match Task::parse() {
         Task::Firmware(args) => firmware::run(&args),
+        Task::GpuCheck(args) => gpu_check::run(&args),
+        Task::Ptx(args) => ptx::run(&args),
         Task::TrellisSearch(args) => {
             trellis_search::run(&args);
             ExitCode::SUCCESS

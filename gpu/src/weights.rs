@@ -1,0 +1,55 @@
+//! [`WeightDecoder`]: groups of encoded weights to f16.
+
+use crate::attention::warps;
+use crate::{Device, GpuError, GpuSpec};
+use cudarc::driver::{CudaFunction, CudaSlice, PushKernelArg};
+use tqkv_core::{AnyCodec, CodecId, Options};
+
+/// Decodes blocks of SPEC.md that lie back to back on the device, one a group of weights.
+///
+/// Cost: one warp a group, bound by the 2 bytes a weight that it writes.
+#[derive(Debug)]
+pub struct WeightDecoder {
+    device: Device,
+    codec: AnyCodec,
+    kernel: CudaFunction,
+    signs: CudaSlice<u32>,
+}
+
+impl WeightDecoder {
+    /// For groups of `group` weights, one of [`crate::HEAD_DIMS`], in one of [`crate::CODECS`].
+    ///
+    /// # Errors
+    /// [`GpuError::BadSpec`], or what the driver reports.
+    pub fn new(device: &Device, id: CodecId, group: usize, options: Options) -> Result<Self, GpuError> {
+        let spec = GpuSpec::new(1, 1, 1, group).codecs(id, id).options(options);
+        spec.check()?;
+        let codec = spec.codec(id)?;
+        let [kernel] = device.kernels([&format!("weight_decode_{}_d{group}", id.name())])?;
+        let signs: Vec<u32> = (0..group / 32).map(|word| codec.signs().group(word)).collect();
+        Ok(Self { signs: device.upload(&signs)?, device: device.clone(), codec, kernel })
+    }
+
+    /// Decodes all of `blocks` into the bits of f16 values. Does not wait.
+    ///
+    /// # Errors
+    /// [`GpuError::WrongLength`] where `blocks` are not whole blocks or `out` has not room for all.
+    pub fn decode(&self, blocks: &CudaSlice<u8>, out: &mut CudaSlice<u16>) -> Result<(), GpuError> {
+        let block_bytes = self.codec.block_bytes();
+        let count = blocks.len() / block_bytes;
+        if blocks.len() != count * block_bytes || u32::try_from(count).is_err() {
+            let expected = count * block_bytes;
+            return Err(GpuError::WrongLength { what: "blocks", got: blocks.len(), expected });
+        }
+        if out.len() < count * self.codec.dim() {
+            let expected = count * self.codec.dim();
+            return Err(GpuError::WrongLength { what: "out", got: out.len(), expected });
+        }
+        let words = count as u32;
+        let mut launch = self.device.stream().launch_builder(&self.kernel);
+        launch.arg(blocks).arg(&words).arg(&self.signs).arg(out);
+        // SAFETY: lengths were checked above.
+        unsafe { launch.launch(warps(count)) }?;
+        Ok(())
+    }
+}
