@@ -21,7 +21,7 @@
 //! | decode | [`FixedCodec::decode`]: int8 levels, two to a word through the transform |
 //! | attention | [`FixedCodec::query`], [`FixedCodec::score`], [`Attention`] |
 //! | a whole cache | [`RingCache`] |
-//! | trellis codes | [`FixedTrellis`]: less error in the same bytes, for a search that takes some twenty times as long |
+//! | trellis codes | [`FixedTrellis`]: less error in the same bytes, for a search that takes 7 to 16 times as long |
 //!
 //! On Cortex-M4, M7 and M33 the `Dsp` kernels of `tqkv-simd` do the loops of encoding, to the same bits, in two
 //! thirds of the instructions: [`FixedCodec::encode_with`], [`WithKernels`].

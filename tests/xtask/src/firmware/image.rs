@@ -100,7 +100,9 @@ impl Image {
             .join(host)
             .join("bin/llvm-objdump");
         let text = output(
-            Command::new(tool).args(["-d", "--no-show-raw-insn", "--mcpu", machine.cpu]).arg(&self.path),
+            Command::new(tool)
+                .args(["-d", "--no-show-raw-insn", &format!("--mcpu={}", machine.cpu)])
+                .arg(&self.path),
         )?;
         Ok(String::from_utf8_lossy(&text.stdout).into_owned())
     }
