@@ -1,7 +1,7 @@
 //! `FixedTrellis`: trellis codes in integers. All of them decode; those with eight states, `t1s8` to `t4s8`, encode too.
 //!
-//! Blocks have about two thirds of the squared error of the scalar codes of the same size. The price is the search: some
-//! twenty times the instructions of [`super::FixedCodec::encode`], and 6 KiB of metric rows. It is the search of
+//! Blocks have about two thirds of the squared error of the scalar codes of the same size. The price is the search: 7 to
+//! 16 times the instructions of [`super::FixedCodec::encode`], and 6 KiB of metric rows. It is the search of
 //! [`crate::trellis`] at [`crate::Effort::Fast`], coordinate by coordinate, over eight states that stay in registers.
 
 use super::codec::{FixedCodec, I8, Sample, clamp_exponent};

@@ -177,9 +177,9 @@ fn human_ram(report: &RamReport) -> String {
     )
 }
 
-/// Signs and scale mode of two codecs, four words and the padding between them.
+/// Signs and scale mode of two codecs, and three words, on a 32-bit processor.
 fn ring_overhead(head_dim: usize) -> u64 {
-    2 * (head_dim as u64 + 1) + 4 * 4
+    (2 * (head_dim as u64 + 1)).next_multiple_of(4) + 3 * 4
 }
 
 fn human(report: &Report) -> String {

@@ -18,25 +18,42 @@ struct Machine {
     target: &'static str,
     name: &'static str,
     what: &'static str,
+    /// As LLVM names it.
+    cpu: &'static str,
     qemu: &'static str,
     icount: &'static str,
 }
 
 const MACHINES: [Machine; 4] = [
-    machine("thumbv7em-none-eabihf", "mps2-an386", "Cortex-M4F", "qemu-system-arm", "shift=6"),
-    machine("thumbv6m-none-eabi", "microbit", "Cortex-M0", "qemu-system-arm", "shift=6"),
-    machine("thumbv8m.main-none-eabihf", "mps2-an505", "Cortex-M33", "qemu-system-arm", "shift=6"),
-    machine("riscv32imac-unknown-none-elf", "virt", "RV32IMAC", "qemu-system-riscv32", "shift=0"),
+    machine("thumbv7em-none-eabihf", "mps2-an386", "Cortex-M4F", "cortex-m4", "qemu-system-arm", "shift=6"),
+    machine("thumbv6m-none-eabi", "microbit", "Cortex-M0", "cortex-m0", "qemu-system-arm", "shift=6"),
+    machine(
+        "thumbv8m.main-none-eabihf",
+        "mps2-an505",
+        "Cortex-M33",
+        "cortex-m33",
+        "qemu-system-arm",
+        "shift=6",
+    ),
+    machine(
+        "riscv32imac-unknown-none-elf",
+        "virt",
+        "RV32IMAC",
+        "generic-rv32",
+        "qemu-system-riscv32",
+        "shift=0",
+    ),
 ];
 
 const fn machine(
     target: &'static str,
     name: &'static str,
     what: &'static str,
+    cpu: &'static str,
     qemu: &'static str,
     icount: &'static str,
 ) -> Machine {
-    Machine { target, name, what, qemu, icount }
+    Machine { target, name, what, cpu, qemu, icount }
 }
 
 #[derive(clap::Args)]
