@@ -8,6 +8,10 @@ use tqkv_gpu_kernels::page;
 /// Codecs that have kernels.
 pub const CODECS: [CodecId; 5] = [CodecId::S2, CodecId::S3, CodecId::S4, CodecId::N4, CodecId::I8];
 
+/// Codecs whose blocks [`crate::WeightDecoder`] reads: [`CODECS`] and the trellis codes, which the CPU writes.
+pub const READABLE: [CodecId; 8] =
+    [CodecId::S2, CodecId::S3, CodecId::S4, CodecId::N4, CodecId::I8, CodecId::T2, CodecId::T3, CodecId::T4];
+
 /// Head dims that have kernels.
 pub const HEAD_DIMS: [usize; 3] = [64, 128, 256];
 
@@ -213,6 +217,7 @@ mod tests {
         assert_eq!((spec.pages(), spec.max_pages()), (3, 2));
         assert_eq!(spec.pool_bytes().unwrap(), 3 * 3 * 64 * 2 * (18 + 66));
         for id in CODECS {
+            assert!(READABLE.contains(&id));
             for dim in HEAD_DIMS {
                 GpuSpec { head_dim: dim, ..spec.clone() }.codecs(id, id).codec(id).unwrap();
             }

@@ -1,6 +1,6 @@
 //! What the crate does on this machine: with a GPU, codes, attention and every verb; without one, a clear error.
 
-use tqkv_core::{CodecId, Options};
+use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_gpu::{Device, GpuCache, GpuError, GpuSpec, Qjl, Rows, Side, WeightDecoder};
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
@@ -222,6 +222,32 @@ fn decoded_vectors_logits_and_weights_are_the_portable_codecs() {
         assert!(
             decoder.decode(&stream.alloc_zeros(7).unwrap(), &mut stream.alloc_zeros(1).unwrap()).is_err()
         );
+    }
+}
+
+#[test]
+fn trellis_weights_are_the_portable_codecs() {
+    let Some(device) = device() else { return };
+    let stream = device.stream().clone();
+    for id in [CodecId::T2, CodecId::T3, CodecId::T4] {
+        for group in tqkv_gpu::HEAD_DIMS {
+            let decoder = WeightDecoder::new(&device, id, group, Options::DEFAULT).unwrap();
+            let codec = AnyCodec::new(id, group, Options::DEFAULT).unwrap();
+            let (mut block, mut want) = (vec![0; codec.block_bytes()], vec![0.0; group]);
+            let (mut blocks, mut halves) = (Vec::new(), Vec::new());
+            for x in Gaussian::new(1).vector(40 * group).chunks_exact(group) {
+                codec.encode(x, &mut block).unwrap();
+                codec.decode(&block, &mut want).unwrap();
+                blocks.extend_from_slice(&block);
+                halves.extend(want.iter().map(|&v| half::f16::from_f32(v).to_bits()));
+            }
+            let blocks = stream.clone_htod(&blocks).unwrap();
+            let mut out = stream.alloc_zeros::<u16>(halves.len()).unwrap();
+            decoder.decode(&blocks, &mut out).unwrap();
+            let got = stream.clone_dtoh(&out).unwrap();
+            stream.synchronize().unwrap();
+            assert!(got == halves, "{} {group}", id.name());
+        }
     }
 }
 

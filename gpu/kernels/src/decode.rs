@@ -1,7 +1,7 @@
 //! `decode_pages` and `weight_decode`: codes to vectors, one warp a vector.
 
 use crate::encode::element;
-use crate::format::Format;
+use crate::format::Blocks;
 use crate::page;
 use crate::threads::{Threads, divide, store_f32};
 use crate::warp::{Lane, Warp};
@@ -17,25 +17,15 @@ pub(crate) fn unrotate<T: Threads, const G: usize>(signs: T::Memory, y: &mut [La
     }
 }
 
-/// Levels of the codes that start at `offset`, in the rotated domain.
+/// What the levels of the block with the scale at `offset` are multiplied by.
 #[inline(always)]
-pub(crate) fn levels<T: Threads, F: Format<G>, const G: usize>(home: T::Memory, offset: u32) -> [Lane<T>; G] {
-    let mut codes = [T::splat(0); G];
-    for (g, codes) in codes.iter_mut().enumerate() {
-        *codes = F::load::<T>(home, offset + 4 * F::BITS * g as u32);
-    }
-    F::levels::<T>(codes)
-}
-
-/// The scale at `offset`, as a float.
-#[inline(always)]
-pub(crate) fn scale<T: Threads>(home: T::Memory, offset: u32) -> f32 {
-    T::uniform(T::map(T::load_u16(home, T::splat(offset)), T::from_half))
+pub(crate) fn scale<T: Threads, F: Blocks<G>, const G: usize>(home: T::Memory, offset: u32) -> f32 {
+    T::uniform(T::map(T::load_u16(home, T::splat(offset)), T::from_half)) * F::UNIT
 }
 
 /// Decodes a block and writes row `row` of `out`, in the order of operations of the CPU.
 #[inline(always)]
-fn decode_row<T: Threads, F: Format<G>, const G: usize>(
+fn decode_row<T: Threads, F: Blocks<G>, const G: usize>(
     home: T::Memory,
     codes: u32,
     scale: f32,
@@ -44,7 +34,7 @@ fn decode_row<T: Threads, F: Format<G>, const G: usize>(
     row: u32,
     kind: u32,
 ) {
-    let mut y = levels::<T, F, G>(home, codes);
+    let mut y = F::read::<T>(home, codes);
     unrotate(signs, &mut y);
     let factor = Warp::<T>::new().splat(scale * (1.0 / (32 * G) as f32));
     let size = if kind == element::F32 { 4 } else { 2 };
@@ -63,7 +53,7 @@ fn decode_row<T: Threads, F: Format<G>, const G: usize>(
 /// Decodes vector `warp` of `sequence`: `out` is [tokens, num_kv_heads, 32 G] of `kind` (f32 or
 /// f16), for the `tokens` positions from `start` on. The rest as for `encode_append`.
 #[inline(always)]
-pub fn decode_pages<T: Threads, F: Format<G>, const G: usize>(
+pub fn decode_pages<T: Threads, F: Blocks<G>, const G: usize>(
     warp: u32,
     pool: T::Memory,
     page_table: T::Memory,
@@ -85,14 +75,14 @@ pub fn decode_pages<T: Threads, F: Format<G>, const G: usize>(
     let dim = 32 * G as u32;
     let home = T::at(pool, page::head_offset(page, head, num_kv_heads, dim, F::BITS));
     let slot = position % page::SLOTS;
-    let scale = scale::<T>(home, page::scale_offset(dim, F::BITS, slot));
+    let scale = scale::<T, F, G>(home, page::scale_offset(dim, F::BITS, slot));
     decode_row::<T, F, G>(home, slot * page::row_bytes(dim, F::BITS), scale, signs, out, warp, kind);
 }
 
 /// Decodes weight group `warp` of `count`: `blocks` are the blocks of SPEC.md back to back, scale
 /// first, `out` is [count, 32 G] in f16.
 #[inline(always)]
-pub fn weight_decode<T: Threads, F: Format<G>, const G: usize>(
+pub fn weight_decode<T: Threads, F: Blocks<G>, const G: usize>(
     warp: u32,
     blocks: T::Memory,
     count: u32,
@@ -104,5 +94,5 @@ pub fn weight_decode<T: Threads, F: Format<G>, const G: usize>(
     }
     let block = 2 + page::row_bytes(32 * G as u32, F::BITS);
     let home = T::at(blocks, u64::from(warp) * u64::from(block));
-    decode_row::<T, F, G>(home, 2, scale::<T>(home, 0), signs, out, warp, element::F16);
+    decode_row::<T, F, G>(home, 2, scale::<T, F, G>(home, 0), signs, out, warp, element::F16);
 }

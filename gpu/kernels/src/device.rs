@@ -11,6 +11,7 @@ use crate::format::{Int8, Nested, Scalar};
 use crate::qjl::{qjl_correct, qjl_sketch};
 use crate::score::{rotate_queries, scores};
 use crate::threads::{Threads, divide};
+use crate::trellis::Trellis;
 use core::arch::{asm, nvptx};
 use core::simd::{u32x2, u32x4};
 
@@ -184,9 +185,9 @@ impl Threads for Device {
     }
 }
 
-/// Entry points of one codec and head dim.
-macro_rules! codec_entries {
-    ($format:ty, $groups:literal: $encode:ident $decode:ident $scores:ident $weight:ident) => {
+/// The encoder of one codec and head dim.
+macro_rules! encode_entry {
+    ($format:ty, $groups:literal: $encode:ident) => {
         #[unsafe(no_mangle)]
         unsafe extern "ptx-kernel" fn $encode(
             rows: *mut u8,
@@ -220,7 +221,12 @@ macro_rules! codec_entries {
                 outcome,
             );
         }
+    };
+}
 
+/// The readers of one codec and head dim.
+macro_rules! read_entries {
+    ($format:ty, $groups:literal: $decode:ident $scores:ident $weight:ident) => {
         #[unsafe(no_mangle)]
         unsafe extern "ptx-kernel" fn $decode(
             pool: *mut u8,

@@ -6,11 +6,19 @@ use tqkv_core::codebook::Codebook;
 use tqkv_core::lanes::Isa;
 use tqkv_core::{Effort, ScaleMode, Stored, int8, scalar, to_f16};
 
-/// A codec for vectors of `32 * G` values.
-pub trait Format<const G: usize> {
-    /// Code width.
+/// A codec whose blocks of `32 * G` values can be read.
+pub trait Blocks<const G: usize> {
+    /// Code bits a coordinate.
     const BITS: u32;
+    /// What a stored scale is multiplied by.
+    const UNIT: f32 = 1.0;
 
+    /// Levels of the codes that start at `offset`, which is even.
+    fn read<T: Threads>(memory: T::Memory, offset: u32) -> [Lane<T>; G];
+}
+
+/// A codec that a warp can encode.
+pub trait Format<const G: usize>: Blocks<G> {
     /// Codes and scale of the rotated vector `y` with |x|^2 = `norm_squared`.
     fn quantise<T: Threads>(
         norm_squared: f32,
@@ -20,14 +28,21 @@ pub trait Format<const G: usize> {
         codes: &mut [T::Of<u32>; G],
     ) -> Stored;
 
-    /// Levels of the codes in sigma units.
-    fn levels<T: Threads>(codes: [T::Of<u32>; G]) -> [Lane<T>; G];
-
     /// The words of one group's codes; see [`pack`].
     fn pack<T: Threads>(codes: T::Of<u32>) -> T::Of<u32>;
+}
 
-    /// Reads the codes of one group; see [`load_codes`].
-    fn load<T: Threads>(memory: T::Memory, offset: u32) -> T::Of<u32>;
+/// The codes of all groups, which lie one after the other.
+#[inline(always)]
+fn load_all<T: Threads, const BITS: usize, const G: usize>(
+    memory: T::Memory,
+    offset: u32,
+) -> [T::Of<u32>; G] {
+    let mut codes = [T::splat(0); G];
+    for (g, codes) in codes.iter_mut().enumerate() {
+        *codes = load_codes::<T, BITS>(memory, offset + (4 * BITS * g) as u32);
+    }
+    codes
 }
 
 /// `s2`, `s3`, `s4`.
@@ -44,9 +59,20 @@ pub struct Int8;
 
 macro_rules! codebook_format {
     ($name:ident, $solve:ident) => {
-        impl<const G: usize, const BITS: usize> Format<G> for $name<BITS> {
+        impl<const G: usize, const BITS: usize> Blocks<G> for $name<BITS> {
             const BITS: u32 = BITS as u32;
 
+            #[inline(always)]
+            fn read<T: Threads>(memory: T::Memory, offset: u32) -> [Lane<T>; G] {
+                let book = const { &Codebook::$solve(32 * G, BITS) };
+                let (isa, codes) = (Warp::<T>::new(), load_all::<T, BITS, G>(memory, offset));
+                let mut levels = [isa.splat(0.0); G];
+                scalar::levels::<_, BITS>(isa, book, &codes, false, &mut levels);
+                levels
+            }
+        }
+
+        impl<const G: usize, const BITS: usize> Format<G> for $name<BITS> {
             #[inline(always)]
             fn quantise<T: Threads>(
                 norm_squared: f32,
@@ -77,22 +103,8 @@ macro_rules! codebook_format {
             }
 
             #[inline(always)]
-            fn levels<T: Threads>(codes: [T::Of<u32>; G]) -> [Lane<T>; G] {
-                let book = const { &Codebook::$solve(32 * G, BITS) };
-                let isa = Warp::<T>::new();
-                let mut levels = [isa.splat(0.0); G];
-                scalar::levels::<_, BITS>(isa, book, &codes, false, &mut levels);
-                levels
-            }
-
-            #[inline(always)]
             fn pack<T: Threads>(codes: T::Of<u32>) -> T::Of<u32> {
                 pack::<T, BITS>(codes)
-            }
-
-            #[inline(always)]
-            fn load<T: Threads>(memory: T::Memory, offset: u32) -> T::Of<u32> {
-                load_codes::<T, BITS>(memory, offset)
             }
         }
     };
@@ -101,9 +113,19 @@ macro_rules! codebook_format {
 codebook_format!(Scalar, solve_scalar);
 codebook_format!(Nested, solve_nested);
 
-impl<const G: usize> Format<G> for Int8 {
+impl<const G: usize> Blocks<G> for Int8 {
     const BITS: u32 = 8;
 
+    #[inline(always)]
+    fn read<T: Threads>(memory: T::Memory, offset: u32) -> [Lane<T>; G] {
+        let isa = Warp::<T>::new();
+        let mut levels = [isa.splat(0.0); G];
+        int8::levels(isa, &load_all::<T, 8, G>(memory, offset), &mut levels);
+        levels
+    }
+}
+
+impl<const G: usize> Format<G> for Int8 {
     #[inline(always)]
     fn quantise<T: Threads>(
         _norm_squared: f32,
@@ -121,20 +143,7 @@ impl<const G: usize> Format<G> for Int8 {
     }
 
     #[inline(always)]
-    fn levels<T: Threads>(codes: [T::Of<u32>; G]) -> [Lane<T>; G] {
-        let isa = Warp::<T>::new();
-        let mut levels = [isa.splat(0.0); G];
-        int8::levels(isa, &codes, &mut levels);
-        levels
-    }
-
-    #[inline(always)]
     fn pack<T: Threads>(codes: T::Of<u32>) -> T::Of<u32> {
         pack::<T, 8>(codes)
-    }
-
-    #[inline(always)]
-    fn load<T: Threads>(memory: T::Memory, offset: u32) -> T::Of<u32> {
-        load_codes::<T, 8>(memory, offset)
     }
 }

@@ -11,7 +11,7 @@
 //! | what a warp can do | [`threads`] |
 //! | the core's instruction set on it | [`warp`] |
 //! | where pages keep rows and scales | [`page`] |
-//! | codecs known to the compiler | [`format`] |
+//! | codecs known to the compiler | [`format`], [`trellis`] |
 //! | `encode_append` | [`encode`] |
 //! | `decode_pages`, `weight_decode` | [`decode`] |
 //! | `rotate_queries`, `scores` | [`score`] |
@@ -89,6 +89,7 @@ pub mod page;
 pub mod qjl;
 pub mod score;
 pub mod threads;
+pub mod trellis;
 pub mod warp;
 
 pub use threads::Threads;

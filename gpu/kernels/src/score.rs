@@ -4,7 +4,7 @@
 
 use crate::decode;
 use crate::encode::{load_row, rotate};
-use crate::format::Format;
+use crate::format::Blocks;
 use crate::page;
 use crate::threads::{Threads, divide, first, kv_head_of, load_f32, store_f32};
 use crate::warp::Lane;
@@ -41,7 +41,7 @@ pub fn rotate_queries<T: Threads, const G: usize>(
 /// One score: query head `warp % num_heads` against the key at position `warp / num_heads` of
 /// `sequence`. `rotated`: [num_heads, 32 G]; `out`: [tokens, num_heads]. No 1/sqrt(dim).
 #[inline(always)]
-pub fn scores<T: Threads, F: Format<G>, const G: usize>(
+pub fn scores<T: Threads, F: Blocks<G>, const G: usize>(
     warp: u32,
     rotated: T::Memory,
     num_heads: u32,
@@ -61,13 +61,13 @@ pub fn scores<T: Threads, F: Format<G>, const G: usize>(
     let (dim, kv_head) = (32 * G as u32, kv_head_of(head, num_heads, num_kv_heads));
     let home = T::at(pool, page::head_offset(page, kv_head, num_kv_heads, dim, F::BITS));
     let slot = position % page::SLOTS;
-    let levels = decode::levels::<T, F, G>(home, slot * page::row_bytes(dim, F::BITS));
+    let levels = F::read::<T>(home, slot * page::row_bytes(dim, F::BITS));
     let mut sum = Lane::<T>(T::splat(0.0));
     for (g, &level) in levels.iter().enumerate() {
         let offset = T::map(T::lane(), |lane| 4 * (head * dim + 32 * g as u32 + lane));
         sum = sum + Lane(load_f32::<T>(rotated, offset)) * level;
     }
-    let score = sum.sum() * decode::scale::<T>(home, page::scale_offset(dim, F::BITS, slot));
+    let score = sum.sum() * decode::scale::<T, F, G>(home, page::scale_offset(dim, F::BITS, slot));
     let word = T::splat([score.to_bits()]);
     T::store::<1>(T::at(out, 4 * u64::from(warp)), T::splat(0), word, first::<T>());
 }

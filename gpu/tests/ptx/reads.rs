@@ -2,9 +2,9 @@
 
 use crate::machine::Argument::{Buffer, Word};
 use crate::machine::Kernel;
-use crate::{CODECS, DIMS, FILES, encode, floats, read_floats, signs, text, words};
+use crate::{CODECS, DIMS, FILES, floats, read_floats, signs, text, words};
 use half::f16;
-use tqkv_core::{AnyCodec, Options};
+use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_gpu_kernels::page;
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
@@ -21,34 +21,32 @@ fn each_file(test: impl Fn(&str)) {
 #[test]
 fn scores_and_weights_are_the_portable_codecs() {
     each_file(|text| {
-        for id in CODECS {
+        for id in CODECS.into_iter().chain([CodecId::T2, CodecId::T3, CodecId::T4]) {
             for dim in DIMS {
                 let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
                 let rows = Gaussian::new(2).vector(TOKENS * dim);
                 let name = format!("{}_d{dim}", id.name());
-                let encoded = encode(&Kernel::new(text, &format!("encode_append_{name}")), &codec, &rows);
                 let mut block = vec![0; codec.block_bytes()];
                 let mut blocks = Vec::new();
                 for x in rows.chunks_exact(dim) {
                     codec.encode(x, &mut block).unwrap();
                     blocks.extend_from_slice(&block);
                 }
+                let pool = pool(&codec, &blocks);
 
                 let queries = Gaussian::new(3).vector(2 * dim);
                 let mut rotated = vec![0.0; 2 * dim];
                 for (query, rotated) in queries.chunks_exact(dim).zip(rotated.chunks_exact_mut(dim)) {
                     codec.rotate_query(query, rotated);
                 }
-                let mut buffers =
-                    [floats(&rotated), encoded.pool, encoded.page_table, vec![0xff; 4 * TOKENS * 2]];
-                let pages = TOKENS.div_ceil(page::SLOTS as usize) as u32;
+                let mut buffers = [floats(&rotated), pool, words([0, 1]), vec![0xff; 4 * TOKENS * 2]];
                 let kernel = Kernel::new(text, &format!("scores_{name}"));
                 let arguments = [
                     Buffer(0),
                     Word(2),
                     Buffer(1),
                     Buffer(2),
-                    Word(pages),
+                    Word(2),
                     Word(0),
                     Word(TOKENS as u32),
                     Word(1),
@@ -71,6 +69,7 @@ fn scores_and_weights_are_the_portable_codecs() {
                     kernel.run((warp, 0, 0), &arguments, &mut buffers);
                 }
                 let mut decoded = vec![0.0; dim];
+                decode(text, &codec, &blocks);
                 let halves = buffers[2].chunks_exact(2 * dim);
                 for (block, got) in blocks.chunks_exact(codec.block_bytes()).zip(halves) {
                     codec.decode(block, &mut decoded).unwrap();
@@ -81,6 +80,40 @@ fn scores_and_weights_are_the_portable_codecs() {
             }
         }
     });
+}
+
+/// Blocks in pages 0, 1, .. of one head.
+fn pool(codec: &AnyCodec, blocks: &[u8]) -> Vec<u8> {
+    let (dim, bits) = (codec.dim() as u32, codec.id().bits());
+    let mut pool = vec![0xff; 2 * page::head_bytes(dim, bits) as usize];
+    for (i, block) in blocks.chunks_exact(codec.block_bytes()).enumerate() {
+        let (number, slot) = (i as u32 / page::SLOTS, i as u32 % page::SLOTS);
+        let home = (number * page::head_bytes(dim, bits)) as usize;
+        let scale = home + page::scale_offset(dim, bits, slot) as usize;
+        let codes = home + (slot * page::row_bytes(dim, bits)) as usize;
+        pool[scale..scale + 2].copy_from_slice(&block[..2]);
+        pool[codes..codes + block.len() - 2].copy_from_slice(&block[2..]);
+    }
+    pool
+}
+
+/// `decode_pages` of the blocks.
+fn decode(text: &str, codec: &AnyCodec, blocks: &[u8]) {
+    let dim = codec.dim();
+    let kernel = Kernel::new(text, &format!("decode_pages_{}_d{dim}", codec.id().name()));
+    let mut buffers = [pool(codec, blocks), words([0, 1]), signs(codec), vec![0xff; 4 * TOKENS * dim]];
+    let tokens = Word(TOKENS as u32);
+    let arguments =
+        [Buffer(0), Buffer(1), Word(2), Word(0), Word(0), tokens, Word(1), Buffer(2), Buffer(3), Word(0)];
+    for warp in 0..TOKENS as u32 {
+        kernel.run((warp, 0, 0), &arguments, &mut buffers);
+    }
+    let mut want = vec![0.0; dim];
+    let rows = read_floats(&buffers[3]);
+    for (block, got) in blocks.chunks_exact(codec.block_bytes()).zip(rows.chunks_exact(dim)) {
+        codec.decode(block, &mut want).unwrap();
+        assert_eq!(got, want, "{}_d{dim}", codec.id().name());
+    }
 }
 
 #[test]

@@ -66,8 +66,10 @@ fn build_all(args: &Args) -> Result<(), String> {
 fn kernels() -> Vec<String> {
     let mut names = Vec::new();
     for dim in [64, 128, 256] {
-        for kernel in ["encode_append", "decode_pages", "scores", "weight_decode"] {
-            names.extend(["s2", "s3", "s4", "n4", "i8"].map(|codec| format!("{kernel}_{codec}_d{dim}")));
+        names.extend(["s2", "s3", "s4", "n4", "i8"].map(|codec| format!("encode_append_{codec}_d{dim}")));
+        for kernel in ["decode_pages", "scores", "weight_decode"] {
+            let codecs = ["s2", "s3", "s4", "n4", "i8", "t2", "t3", "t4"];
+            names.extend(codecs.map(|codec| format!("{kernel}_{codec}_d{dim}")));
         }
         for kernel in ["rotate_queries", "attend_merge", "qjl_sketch", "qjl_correct"] {
             names.push(format!("{kernel}_d{dim}"));
@@ -272,5 +274,56 @@ fn python(folder: &Path, args: &[&str]) -> Result<(), String> {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => Err(format!("python3 {} failed", args.join(" "))),
         Err(error) => Err(format!("python3: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ptxas_reports_is_read() {
+        let costs = read_report(
+            "ptxas info    : Compiling entry function 'a' for 'sm_90'\n\
+             ptxas info    : Function properties for a\n\
+             \x20   0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n\
+             ptxas info    : Used 43 registers, 428 bytes cmem[0]\n\
+             ptxas info    : Compiling entry function 'b' for 'sm_90'\n\
+             \x20   32 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads\n\
+             ptxas info    : Used 255 registers",
+        );
+        assert_eq!((costs["a"].registers, costs["a"].stack, costs["a"].spills), (43, 0, 0));
+        assert_eq!((costs["b"].registers, costs["b"].stack, costs["b"].spills), (255, 32, 12));
+        let faults = audit_costs(&costs);
+        assert!(faults.contains(&"b: 32 bytes of stack, 12 of spills, 255 registers".to_owned()));
+        assert_eq!(faults.len(), 1 + kernels().len(), "every missing kernel is named");
+    }
+
+    #[test]
+    fn the_audit_names_what_a_kernel_must_not_do() {
+        let entry = |name: &str, body: &str| format!(".visible .entry {name}(\n)\n{{\n\t{body}\n}}\n");
+        let good: String = kernels().iter().map(|name| entry(name, "ret;")).collect();
+        let root = Path::new("/a/folder");
+        assert!(audit_text(&good, root).is_empty());
+        let with = |name: &str, body: &str| good.replace(&entry(name, "ret;"), &entry(name, body));
+        let encode = "encode_append_s4_d128";
+        for (name, body, fault) in [
+            (encode, "fma.rn.f32 %f1, %f2, %f3, %f4;", "fma."),
+            (encode, "sqrt.approx.f32 %f1, %f2;", ".approx"),
+            (encode, ".local .align 4 .b8 depot[32];", ".local"),
+            ("attend_d64_r1", "call.uni print;", "call"),
+            ("attend_d64_r1", "mul.ftz.f32 %f1, %f2, %f3;", ".ftz"),
+        ] {
+            assert_eq!(audit_text(&with(name, body), root), [format!("{name}: {fault} is not allowed here")]);
+        }
+        assert!(audit_text(&with("attend_d64_r1", "fma.rn.f32 %f1, %f2, %f3, %f4;"), root).is_empty());
+        assert_eq!(audit_text(&good.replace("scores_s2_d64(", "x("), root), ["scores_s2_d64: missing"]);
+        assert_eq!(audit_text(&(good + "\"/a/folder/x.rs\""), root), ["the text names /a/folder"]);
+    }
+
+    #[test]
+    fn comments_and_hashes_are_not_compared() {
+        let text = "// hash 1\n.global .b8 anon_$_0f3a_$_7[4];\n\tld %r1, anon_$_0f3a_$_7; // x\n";
+        assert_eq!(normalise(text), ".global .b8 constant_7[4];\n\tld %r1, constant_7;\n");
     }
 }

@@ -1,6 +1,6 @@
 //! Encoding, decoding and scores on a warp equal the portable codec to the bit.
 
-use crate::scene::{CODECS, DIMS, Scene, rotate, signs, with_format};
+use crate::scene::{CODECS, DIMS, Scene, TRELLIS, rotate, signs, with_blocks, with_dim, with_format};
 use crate::warp::{Buffer, Emulated};
 use half::{bf16, f16};
 use tqkv_core::{AnyCodec, CodecId, Effort, EncodeError, Options, ScaleMode};
@@ -86,49 +86,53 @@ fn half_and_bfloat_rows_encode_as_the_floats_that_they_are() {
 
 #[test]
 fn pages_weights_and_scores_equal_the_portable_codec() {
-    each_shape(|id, dim| {
-        let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
-        let (heads, kv_heads) = (6, 2);
-        let scene = Scene::new(&[3, 130], kv_heads);
-        let mut gaussian = Gaussian::new(9);
-        let rows = Buffer::from_f32(&gaussian.vector(133 * 2 * dim));
-        let pool = scene.pool(dim, id.bits());
-        scene.encode(&codec, &rows, encode::element::F32, &pool);
-
-        let blocks: Vec<u8> = (0..130 * kv_heads)
-            .flat_map(|i| scene.block(&pool.bytes(), &codec, 1, i / kv_heads, i % kv_heads))
-            .collect();
-        let mut expected = vec![0.0; 130 * 2 * dim];
-        for (block, out) in blocks.chunks_exact(codec.block_bytes()).zip(expected.chunks_exact_mut(dim)) {
-            codec.decode(block, out).unwrap();
+    for id in TRELLIS {
+        for dim in DIMS {
+            reads(id, dim);
         }
-        assert_eq!(scene.decode(&codec, &pool, 1, encode::element::F32).floats(), expected);
-        let halves: Vec<u8> = expected.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect();
-        assert_eq!(scene.decode(&codec, &pool, 1, encode::element::F16).bytes(), halves);
+    }
+    each_shape(reads);
+}
 
-        let (stored, out, signs) =
-            (Buffer::from_bytes(&blocks), Buffer::garbage(halves.len()), signs(&codec));
-        for warp in 0..130 * kv_heads + 1 {
-            with_format!(id, dim, F, G => decode::weight_decode::<Emulated<'_>, F, G>(
+fn reads(id: CodecId, dim: usize) {
+    let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
+    let (heads, kv_heads) = (6, 2);
+    let scene = Scene::new(&[3, 130], kv_heads);
+    let mut gaussian = Gaussian::new(9);
+    let pool = scene.fill(&codec, &gaussian.vector(133 * 2 * dim));
+
+    let blocks: Vec<u8> = (0..130 * kv_heads)
+        .flat_map(|i| scene.block(&pool.bytes(), &codec, 1, i / kv_heads, i % kv_heads))
+        .collect();
+    let mut expected = vec![0.0; 130 * 2 * dim];
+    for (block, out) in blocks.chunks_exact(codec.block_bytes()).zip(expected.chunks_exact_mut(dim)) {
+        codec.decode(block, out).unwrap();
+    }
+    assert_eq!(scene.decode(&codec, &pool, 1, encode::element::F32).floats(), expected);
+    let halves: Vec<u8> = expected.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect();
+    assert_eq!(scene.decode(&codec, &pool, 1, encode::element::F16).bytes(), halves);
+
+    let (stored, out, signs) = (Buffer::from_bytes(&blocks), Buffer::garbage(halves.len()), signs(&codec));
+    for warp in 0..130 * kv_heads + 1 {
+        with_blocks!(id, dim, F, G => decode::weight_decode::<Emulated<'_>, F, G>(
                 warp, stored.place(), 130 * kv_heads, signs.place(), out.place()));
-        }
-        assert_eq!(out.bytes(), halves);
+    }
+    assert_eq!(out.bytes(), halves);
 
-        let queries = gaussian.vector(heads * dim);
-        let rotated = rotate(dim, &signs, &queries, true, 1.0 / dim as f32);
-        let mut want = vec![0.0; dim];
-        for (query, got) in queries.chunks_exact(dim).zip(rotated.floats().chunks_exact(dim)) {
-            codec.rotate_query(query, &mut want);
-            assert_eq!(got, want);
-        }
-        let scores = scene.scores(&codec, &rotated, heads as u32, &pool, 1);
-        for (i, &score) in scores.iter().enumerate() {
-            let (position, head) = (i / heads, i % heads);
-            let at = (position * 2 + head / 3) * codec.block_bytes();
-            let mut want = [0.0];
-            let query = &rotated.floats()[head * dim..][..dim];
-            codec.scores(query, &blocks[at..at + codec.block_bytes()], &mut want);
-            assert_eq!(score.to_bits(), want[0].to_bits(), "{} at {dim}, score {i}", id.name());
-        }
-    });
+    let queries = gaussian.vector(heads * dim);
+    let rotated = rotate(dim, &signs, &queries, true, 1.0 / dim as f32);
+    let mut want = vec![0.0; dim];
+    for (query, got) in queries.chunks_exact(dim).zip(rotated.floats().chunks_exact(dim)) {
+        codec.rotate_query(query, &mut want);
+        assert_eq!(got, want);
+    }
+    let scores = scene.scores(&codec, &rotated, heads as u32, &pool, 1);
+    for (i, &score) in scores.iter().enumerate() {
+        let (position, head) = (i / heads, i % heads);
+        let at = (position * 2 + head / 3) * codec.block_bytes();
+        let mut want = [0.0];
+        let query = &rotated.floats()[head * dim..][..dim];
+        codec.scores(query, &blocks[at..at + codec.block_bytes()], &mut want);
+        assert_eq!(score.to_bits(), want[0].to_bits(), "{} at {dim}, score {i}", id.name());
+    }
 }

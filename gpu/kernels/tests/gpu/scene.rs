@@ -9,39 +9,59 @@ pub(crate) const CODECS: [CodecId; 5] = [CodecId::S2, CodecId::S3, CodecId::S4, 
 /// The head dims that have kernels.
 pub(crate) const DIMS: [usize; 3] = [64, 128, 256];
 
-/// Runs `$body` with the kernel types of a codec and head dim.
+/// Those that have readers only.
+pub(crate) const TRELLIS: [CodecId; 3] = [CodecId::T2, CodecId::T3, CodecId::T4];
+
+/// Runs `$body` with a format as `$format` and the groups of a head dim as `$groups`.
+macro_rules! with_dim {
+    ($type:ty, $dim:expr, $format:ident, $groups:ident => $body:expr) => {{
+        type $format = $type;
+        match $dim {
+            64 => {
+                const $groups: usize = 2;
+                $body
+            }
+            128 => {
+                const $groups: usize = 4;
+                $body
+            }
+            _ => {
+                const $groups: usize = 8;
+                $body
+            }
+        }
+    }};
+}
+pub(crate) use with_dim;
+
+/// Runs `$body` with the kernel types of a codec that can be encoded.
 macro_rules! with_format {
     ($id:expr, $dim:expr, $format:ident, $groups:ident => $body:expr) => {{
         use tqkv_gpu_kernels::format::{Int8, Nested, Scalar};
-        macro_rules! dims {
-            ($f:ty) => {{
-                type $format = $f;
-                match $dim {
-                    64 => {
-                        const $groups: usize = 2;
-                        $body
-                    }
-                    128 => {
-                        const $groups: usize = 4;
-                        $body
-                    }
-                    _ => {
-                        const $groups: usize = 8;
-                        $body
-                    }
-                }
-            }};
-        }
         match $id {
-            tqkv_core::CodecId::S2 => dims!(Scalar<2>),
-            tqkv_core::CodecId::S3 => dims!(Scalar<3>),
-            tqkv_core::CodecId::S4 => dims!(Scalar<4>),
-            tqkv_core::CodecId::N4 => dims!(Nested<4>),
-            _ => dims!(Int8),
+            tqkv_core::CodecId::S2 => with_dim!(Scalar<2>, $dim, $format, $groups => $body),
+            tqkv_core::CodecId::S3 => with_dim!(Scalar<3>, $dim, $format, $groups => $body),
+            tqkv_core::CodecId::S4 => with_dim!(Scalar<4>, $dim, $format, $groups => $body),
+            tqkv_core::CodecId::N4 => with_dim!(Nested<4>, $dim, $format, $groups => $body),
+            _ => with_dim!(Int8, $dim, $format, $groups => $body),
         }
     }};
 }
 pub(crate) use with_format;
+
+/// Runs `$body` with the kernel types of a codec that can be read.
+macro_rules! with_blocks {
+    ($id:expr, $dim:expr, $format:ident, $groups:ident => $body:expr) => {{
+        use tqkv_gpu_kernels::trellis::Trellis;
+        match $id {
+            tqkv_core::CodecId::T2 => with_dim!(Trellis<2>, $dim, $format, $groups => $body),
+            tqkv_core::CodecId::T3 => with_dim!(Trellis<3>, $dim, $format, $groups => $body),
+            tqkv_core::CodecId::T4 => with_dim!(Trellis<4>, $dim, $format, $groups => $body),
+            id => with_format!(id, $dim, $format, $groups => $body),
+        }
+    }};
+}
+pub(crate) use with_blocks;
 
 /// Sequences of a layer in pages that are scattered over a pool.
 pub(crate) struct Scene {
@@ -117,6 +137,23 @@ impl Scene {
         [&pool[scale..scale + 2], &pool[codes..codes + row]].concat()
     }
 
+    /// Puts the portable codec's blocks of all tokens into a pool.
+    pub(crate) fn fill(&self, codec: &AnyCodec, rows: &[f32]) -> Buffer {
+        let (dim, bits) = (codec.dim(), codec.id().bits());
+        let mut pool = self.pool(dim, bits).bytes();
+        let mut block = vec![0; codec.block_bytes()];
+        for (i, x) in rows.chunks_exact(dim).enumerate() {
+            let (token, head) = (i / self.num_kv_heads as usize, i as u32 % self.num_kv_heads);
+            let (home, slot) = self.home(self.sequence_of[token], self.position_of[token], head, dim, bits);
+            codec.encode(x, &mut block).unwrap();
+            let scale = home + page::scale_offset(dim as u32, bits, slot) as usize;
+            let codes = home + slot as usize * (block.len() - 2);
+            pool[scale..scale + 2].copy_from_slice(&block[..2]);
+            pool[codes..codes + block.len() - 2].copy_from_slice(&block[2..]);
+        }
+        Buffer::from_bytes(&pool)
+    }
+
     /// Runs `encode_append` over all tokens; returns the outcomes.
     pub(crate) fn encode(&self, codec: &AnyCodec, rows: &Buffer, kind: u32, pool: &Buffer) -> Vec<u32> {
         let (tokens, heads) = (self.tokens(), self.num_kv_heads);
@@ -155,7 +192,7 @@ impl Scene {
         let out = Buffer::garbage((tokens * self.num_kv_heads) as usize * codec.dim() * size);
         let (signs, page_table) = (signs(codec), Buffer::from_u32(&self.page_table));
         for warp in 0..tokens * self.num_kv_heads + 1 {
-            with_format!(codec.id(), codec.dim(), F, G => decode::decode_pages::<Emulated<'_>, F, G>(
+            with_blocks!(codec.id(), codec.dim(), F, G => decode::decode_pages::<Emulated<'_>, F, G>(
                 warp,
                 pool.place(),
                 page_table.place(),
@@ -185,7 +222,7 @@ impl Scene {
         let (out, page_table) =
             (Buffer::garbage(4 * (tokens * heads) as usize), Buffer::from_u32(&self.page_table));
         for warp in 0..tokens * heads + 1 {
-            with_format!(codec.id(), codec.dim(), F, G => score::scores::<Emulated<'_>, F, G>(
+            with_blocks!(codec.id(), codec.dim(), F, G => score::scores::<Emulated<'_>, F, G>(
                 warp,
                 rotated.place(),
                 heads,
