@@ -1,5 +1,6 @@
 //! Task runner: `cargo xtask TASK`.
 
+mod asm;
 mod firmware;
 mod trellis_search;
 mod vectors;
@@ -10,6 +11,8 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(about = "Tasks of the tqkv workspace")]
 enum Task {
+    /// Check that the hot loops of the release assembly hold no calls and no bounds checks
+    Asm(asm::Args),
     /// Build the firmware images, run them in QEMU, and compare their costs with the budget
     Firmware(firmware::Args),
     /// Find the generators and levels of the trellis codes from scratch and print their table
@@ -20,6 +23,7 @@ enum Task {
 
 fn main() -> ExitCode {
     match Task::parse() {
+        Task::Asm(args) => asm::run(&args),
         Task::Firmware(args) => firmware::run(&args),
         Task::TrellisSearch(args) => {
             trellis_search::run(&args);
