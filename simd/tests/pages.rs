@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{Random, assert_bits, levels};
-use tqkv_core::{AnyCodec, CodecId, Family, HEAD_DIMS, Options};
+use common::{Random, assert_bits, dims, levels};
+use tqkv_core::{AnyCodec, CodecId, Family, Options};
 use tqkv_simd::page::{
     Attention, EXP_ERROR, HalfPages, KeyPages, Line, MAX_HEADS, Queries, ValuePages, attend, exp, merge,
     row_scores, row_sums,
@@ -21,7 +21,7 @@ const RANGES: [(usize, usize); 9] =
 /// Every codec with page kernels, at every head dim.
 fn codecs() -> Vec<AnyCodec> {
     let mut all = Vec::new();
-    for dim in HEAD_DIMS {
+    for dim in dims() {
         for &id in CodecId::ALL {
             if let Ok(codec) = AnyCodec::new(id, dim, Options::DEFAULT)
                 && KeyPages::new(&codec, SLOTS).is_some()
