@@ -24,12 +24,7 @@ pub fn write<I: Memory, const BITS: usize>(isa: I, scale: f16, codes: &[I::C], b
     let Some((head, body)) = block.split_first_chunk_mut::<SCALE_BYTES>() else { return };
     *head = scale.to_le_bytes();
     for (bytes, &code) in body.chunks_mut(4 * BITS).zip(codes) {
-        let words = isa.pack::<BITS>(code);
-        for (eight, word) in bytes.chunks_exact_mut(BITS).zip(words) {
-            for (byte, value) in eight.iter_mut().zip(word.to_le_bytes()) {
-                *byte = value;
-            }
-        }
+        isa.write_codes::<BITS>(code, bytes);
     }
 }
 
@@ -37,7 +32,7 @@ pub fn write<I: Memory, const BITS: usize>(isa: I, scale: f16, codes: &[I::C], b
 #[inline(always)]
 pub fn read<I: Memory, const BITS: usize>(isa: I, bytes: &[u8], codes: &mut [I::C]) {
     for (code, bytes) in codes.iter_mut().zip(bytes.chunks(4 * BITS)) {
-        *code = isa.unpack::<BITS>(words::<BITS>(bytes));
+        *code = isa.read_codes::<BITS>(bytes);
     }
 }
 

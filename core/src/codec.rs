@@ -9,6 +9,9 @@ use crate::any::{AnyCodec, Options};
 use crate::codebook::Codebook;
 use crate::codec_id::CodecId;
 use crate::error::{DecodeError, EncodeError};
+use crate::forms::Scalar;
+use crate::head_dim::MAX_GROUPS;
+use crate::portable::Portable;
 
 /// The `s` codec of `BITS` bits (1 to 5) for vectors of `D` values.
 ///
@@ -32,6 +35,7 @@ use crate::error::{DecodeError, EncodeError};
 /// tqkv_core::Codec::<128, 4>::encode(&[0.0; 128], &mut [0; 64]);
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Codec<const D: usize, const BITS: usize>;
 
 impl<const D: usize, const BITS: usize> Codec<D, BITS> {
@@ -61,12 +65,13 @@ impl<const D: usize, const BITS: usize> Codec<D, BITS> {
     pub fn encode<const N: usize>(x: &[f32; D], block: &mut [u8; N]) -> Result<(), EncodeError> {
         const { assert!(N == Self::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
         let inner = const { &Self::INNER };
-        match D {
-            64 => inner.encode_scalar::<_, BITS, 2>(crate::Portable, x, block),
-            128 => inner.encode_scalar::<_, BITS, 4>(crate::Portable, x, block),
-            256 => inner.encode_scalar::<_, BITS, 8>(crate::Portable, x, block),
-            _ => inner.encode_scalar::<_, BITS, { crate::head_dim::MAX_GROUPS }>(crate::Portable, x, block),
-        }
+        let encoded = match D {
+            64 => inner.encode_rotated::<_, Scalar<BITS>, 2>(Portable, x, block),
+            128 => inner.encode_rotated::<_, Scalar<BITS>, 4>(Portable, x, block),
+            256 => inner.encode_rotated::<_, Scalar<BITS>, 8>(Portable, x, block),
+            _ => inner.encode_rotated::<_, Scalar<BITS>, MAX_GROUPS>(Portable, x, block),
+        };
+        encoded.map_err(|(_, error)| error)
     }
 
     /// Decodes a block.

@@ -10,6 +10,7 @@
 //! reassociated, and [`Lanes::sum`] has one fixed order. So all implementations agree to the bit.
 //! An operation enters this file only when an algorithm needs it on every machine.
 
+use crate::block_io;
 use core::ops::{Add, Mul, Sub};
 use half::f16;
 
@@ -78,11 +79,23 @@ pub trait Isa: Copy {
     }
 
     /// Lane i is the number of `boundaries` that are <= lane i of `v`. The first `2^BITS - 1`
-    /// boundaries count and ascend; `BITS` is at most 5.
+    /// boundaries count and ascend, and the middle one is 0; `BITS` is at most 5.
     fn quantise<const BITS: usize>(self, v: Self::V, boundaries: &[f32; 32]) -> Self::C;
 
     /// Lane i is `table[code i]`; codes are below `2^BITS`.
     fn lookup<const BITS: usize>(self, table: &[f32; 32], codes: Self::C) -> Self::V;
+
+    /// [`Isa::quantise`] and [`Isa::lookup`] in one: the codes and their levels.
+    #[inline(always)]
+    fn nearest<const BITS: usize>(
+        self,
+        v: Self::V,
+        boundaries: &[f32; 32],
+        levels: &[f32; 32],
+    ) -> (Self::C, Self::V) {
+        let codes = self.quantise::<BITS>(v, boundaries);
+        (codes, self.lookup::<BITS>(levels, codes))
+    }
 
     /// Rounds every lane to the nearest integer, ties to even, clamps to [-127, 127], and keeps
     /// its low 8 bits as the code.
@@ -94,6 +107,14 @@ pub trait Isa: Copy {
 
 /// What a processor with ordinary loads and stores adds.
 pub trait Memory: Isa {
+    /// Runs `work`, compiled as a function of its own for this instruction set: never inlined, so
+    /// that code which many callers need exists once. `work` is an `#[inline(always)]` closure and
+    /// neither takes nor gives registers by value.
+    #[inline(never)]
+    fn apart<R>(self, work: impl FnOnce(Self) -> R) -> R {
+        work(self)
+    }
+
     /// Writes lane i to `dst[i]`.
     fn store(self, v: Self::V, dst: &mut [f32; 32]);
 
@@ -121,4 +142,21 @@ pub trait Memory: Isa {
 
     /// The inverse of [`Memory::pack`]; bits above `8 * BITS` of a word are ignored.
     fn unpack<const BITS: usize>(self, words: [u64; 4]) -> Self::C;
+
+    /// [`Memory::pack`] to memory: the first 32 codes, or as many as `bytes` holds.
+    #[inline(always)]
+    fn write_codes<const BITS: usize>(self, codes: Self::C, bytes: &mut [u8]) {
+        let words = self.pack::<BITS>(codes);
+        for (eight, word) in bytes.chunks_exact_mut(BITS).zip(words) {
+            for (byte, value) in eight.iter_mut().zip(word.to_le_bytes()) {
+                *byte = value;
+            }
+        }
+    }
+
+    /// The inverse of [`Memory::write_codes`]; codes past the end of `bytes` are 0.
+    #[inline(always)]
+    fn read_codes<const BITS: usize>(self, bytes: &[u8]) -> Self::C {
+        self.unpack::<BITS>(block_io::words::<BITS>(bytes))
+    }
 }

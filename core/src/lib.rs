@@ -32,6 +32,7 @@
 extern crate std;
 
 mod any;
+mod batch;
 pub mod block_io;
 pub mod codebook;
 mod codec;
@@ -39,6 +40,7 @@ mod codec_id;
 mod demote;
 mod error;
 pub mod fixed;
+mod forms;
 pub mod ggml;
 pub mod head_dim;
 pub mod int8;

@@ -13,6 +13,7 @@ use crate::paley;
 
 /// Random signs, one bit a coordinate: bit set means -1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Signs {
     words: [u32; MAX_GROUPS],
 }
@@ -133,16 +134,44 @@ pub fn forward_registers<V: Lanes>(signs: &Signs, y: &mut [V], dim: usize) {
 #[inline(always)]
 pub fn forward<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y: &mut [I::V]) {
     flip(signs, y);
-    paley_registers(isa, shape, false, y);
+    if shape.order() != 1 {
+        paley_apart(isa, shape, false, y);
+    }
     sylvester(y, shape.sylvester());
+}
+
+/// [`forward`] as a function of its own, for shapes that are not known to the compiler.
+pub(crate) fn forward_apart<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y: &mut [I::V]) {
+    isa.apart(
+        #[inline(always)]
+        |isa| forward(isa, shape, signs, y),
+    );
+}
+
+/// [`inverse`] as a function of its own.
+pub(crate) fn inverse_apart<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y: &mut [I::V]) {
+    isa.apart(
+        #[inline(always)]
+        |isa| inverse(isa, shape, signs, y),
+    );
 }
 
 /// x = diag(signs) H^T y in place: the inverse of [`forward`] but for the factor 1/dim.
 #[inline(always)]
 pub fn inverse<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y: &mut [I::V]) {
     sylvester(y, shape.sylvester());
-    paley_registers(isa, shape, true, y);
+    if shape.order() != 1 {
+        paley_apart(isa, shape, true, y);
+    }
     flip(signs, y);
+}
+
+/// [`paley_registers`] as a function of its own.
+fn paley_apart<I: Memory>(isa: I, shape: HeadDim, transposed: bool, y: &mut [I::V]) {
+    isa.apart(
+        #[inline(always)]
+        |isa| paley_registers(isa, shape, transposed, y),
+    );
 }
 
 /// Multiplies by (Paley matrix) Kronecker (identity of `m = dim / order`): out[r m + j] = sum over
@@ -152,9 +181,6 @@ pub fn inverse<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y: &mut [I::V])
 /// and flipped by the entries (r, c), which are bits of one row of the transposed matrix.
 #[inline(always)]
 fn paley_registers<I: Memory>(isa: I, shape: HeadDim, transposed: bool, y: &mut [I::V]) {
-    if shape.order() == 1 {
-        return;
-    }
     let mut memory = [0.0; MAX_HEAD_DIM];
     let x = &mut memory[..shape.dim().min(MAX_HEAD_DIM)];
     store(isa, y, x);

@@ -5,7 +5,7 @@
 
 use crate::codebook::Codebook;
 use crate::lanes::{Isa, Lanes};
-use crate::scale::{Effort, Moments, ScaleMode, canonical_sum};
+use crate::scale::{Effort, MAX_CANDIDATES, Moments, ScaleMode, canonical_sum};
 
 /// |x|^2 in the canonical order.
 #[inline(always)]
@@ -60,8 +60,8 @@ fn quantise_at<I: Isa, const BITS: usize>(
     let (mut cross, mut energy) = (isa.splat(0.0), isa.splat(0.0));
     let last = y.len().wrapping_sub(1);
     for (g, (code, &v)) in codes.iter_mut().zip(y).enumerate() {
-        *code = isa.quantise::<BITS>(v, &boundaries);
-        let mut level = isa.lookup::<BITS>(book.level_table(), *code);
+        let (nearest, mut level) = isa.nearest::<BITS>(v, &boundaries, book.level_table());
+        *code = nearest;
         if ragged && g == last {
             level = level * half_mask(isa);
         }
@@ -71,7 +71,43 @@ fn quantise_at<I: Isa, const BITS: usize>(
     Moments { norm_squared, assumed, cross: cross.sum(), energy: energy.sum() }
 }
 
-/// Quantises the rotated vector `y` with |x|^2 = `norm_squared` > 0; returns the scale.
+/// [`quantise`] for machines that index memory: the codes stay where their pass wrote them, so
+/// that choosing one is neither a copy nor a branch. Also returns which of `codes` holds them.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "as for `quantise`")]
+pub(crate) fn quantise_in_place<I: Isa, const BITS: usize>(
+    isa: I,
+    book: &Codebook,
+    mode: ScaleMode,
+    effort: Effort,
+    dim: usize,
+    norm_squared: f32,
+    y: &[I::V],
+    ragged: bool,
+    codes: &mut [&mut [I::C]; 2],
+) -> (f32, usize) {
+    let norm = isa.sqrt(norm_squared);
+    let candidates = effort.candidates(BITS);
+    let mut sums = [[0.0; 2]; MAX_CANDIDATES];
+    // Quality (never negative, so its bits are in its order), then earliness, then whose codes.
+    let mut best = 1;
+    for (i, (sums, &factor)) in sums.iter_mut().zip(candidates).enumerate() {
+        let spare = 1 - (best & 1) as usize;
+        let codes = &mut *codes[spare];
+        let moments = quantise_at::<I, BITS>(isa, book, norm_squared, norm * factor, y, ragged, codes);
+        *sums = [moments.cross, moments.energy];
+        let quality = u64::from(moments.quality().to_bits());
+        best = u64::max(best, quality << 8 | ((MAX_CANDIDATES - i) << 1 | spare) as u64);
+    }
+    let i = MAX_CANDIDATES - (best as usize >> 1 & 15);
+    let [cross, energy] = sums.get(i).copied().unwrap_or_default();
+    let assumed = norm * candidates.get(i).copied().unwrap_or_default();
+    let moments = Moments { norm_squared, assumed, cross, energy };
+    (moments.scale(isa, mode, dim), (best & 1) as usize)
+}
+
+/// Quantises the rotated vector `y` with |x|^2 = `norm_squared` > 0; returns the scale. This form
+/// keeps everything in registers, for GPU warps.
 ///
 /// `ragged`: the last group holds 16 coordinates. `spare` is as long as `codes`. Cost: one pass over `y` for each candidate
 /// scale of `effort`.

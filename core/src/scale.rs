@@ -65,6 +65,9 @@ pub enum Effort {
     Best,
 }
 
+/// Most candidates of an effort.
+pub(crate) const MAX_CANDIDATES: usize = 11;
+
 impl Effort {
     /// All efforts, least first.
     pub const ALL: [Self; 3] = [Self::Fast, Self::Default, Self::Best];

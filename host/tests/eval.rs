@@ -31,7 +31,7 @@ fn setting(model: &Model, codec: CodecId) -> Setting<'_> {
 }
 
 fn run(model: &Model, windows: usize, codecs: &[CodecId]) -> EvalReport {
-    let spec = EvalSpec { context: 1024, windows: Some(windows), layers: false };
+    let spec = EvalSpec { context: 1024, windows: Some(windows), step: None, layers: false };
     let settings: Vec<_> = codecs.iter().map(|&codec| setting(model, codec)).collect();
     let reference = setting(model, CodecId::F16);
     let report = evaluate(model, shipped::HELDOUT_TEXT, &spec, &reference, &settings, &mut |_, _| {});

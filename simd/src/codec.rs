@@ -3,8 +3,9 @@
 //! Bits equal those of [`AnyCodec`]'s own methods, on every level. Cost per 128-vector is tens of
 //! nanoseconds, so a call should carry a page of vectors, not one.
 
-use crate::level::{Kernel, Level};
-use crate::lines::Machine;
+use crate::Level;
+use tqkv_core::lanes::Memory;
+use tqkv_core::trellis::Search;
 use tqkv_core::{AnyCodec, DecodeError, EncodeError};
 
 /// Which vector of a batch failed, and how; those before it are done.
@@ -24,62 +25,43 @@ impl<E: core::fmt::Display> core::fmt::Display for BatchError<E> {
 
 impl<E: core::error::Error> core::error::Error for BatchError<E> {}
 
-/// Declares a kernel: a struct of arguments and its body.
-macro_rules! kernel {
-    ($name:ident { $($field:ident: $type:ty),* } -> $output:ty, |$isa:ident| $body:expr) => {
-        struct $name<'a> { $($field: $type),* }
-        impl Kernel for $name<'_> {
-            type Output = $output;
-            #[inline(always)]
-            fn run<I: Machine>(self, $isa: I) -> $output {
-                let Self { $($field),* } = self;
-                $body
-            }
+/// Runs `$fast` with `$isa` set to the token of a level, or `$portable`: core has that compiled.
+macro_rules! at_level {
+    ($level:expr, $isa:ident => $fast:expr, $portable:expr) => {
+        match $level {
+            Level::Portable => $portable,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2($isa) => $fast,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512($isa) => $fast,
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon($isa) => $fast,
+            #[cfg(target_arch = "aarch64")]
+            Level::NeonDot($isa) => $fast,
         }
     };
 }
 
-kernel!(Encode { codec: &'a AnyCodec, workspace: &'a mut [u8], x: &'a [f32], blocks: &'a mut [u8] } -> Result<(), BatchError<EncodeError>>, |isa| {
-    if codec.trellis().is_some() {
-        return encode_trellis(isa, codec, workspace, x, blocks);
-    }
-    let vectors = x.chunks(codec.dim());
-    for (index, (x, block)) in vectors.zip(blocks.chunks_mut(codec.block_bytes())).enumerate() {
-        codec.encode_with(isa, x, block).map_err(|error| BatchError { index, error })?;
-    }
-    Ok(())
-});
-
 /// Four vectors at a time, so that their searches run side by side.
-#[inline(always)]
-fn encode_trellis<I: Machine>(
+fn encode_trellis<I: Memory + Search>(
     isa: I,
     codec: &AnyCodec,
     workspace: &mut [u8],
     x: &[f32],
     blocks: &mut [u8],
-) -> Result<(), BatchError<EncodeError>> {
+) -> Result<(), (usize, EncodeError)> {
     const TOGETHER: usize = 4;
     let (dim, bytes) = (codec.dim(), codec.block_bytes());
-    // The second round, one at a time, is for the batch that holds a bad vector.
-    for (i, (x, blocks)) in x.chunks(TOGETHER * dim).zip(blocks.chunks_mut(TOGETHER * bytes)).enumerate() {
-        let mut together = TOGETHER;
-        while together > 0 {
-            let mut result = Ok(());
-            for (k, (x, blocks)) in
-                x.chunks(together * dim).zip(blocks.chunks_mut(together * bytes)).enumerate()
-            {
-                if result.is_ok() {
-                    let index = TOGETHER * i + k;
-                    let encoded = codec.encode_trellis_with(isa, isa, workspace, x, blocks);
-                    result = encoded.map_err(|error| BatchError { index, error });
-                }
-            }
-            match result {
-                Ok(()) => break,
-                Err(error) if together == 1 => return Err(error),
-                Err(_) => together = 1,
-            }
+    let batches = x.chunks(TOGETHER * dim).zip(blocks.chunks_mut(TOGETHER * bytes));
+    for (i, (x, blocks)) in batches.enumerate() {
+        if codec.encode_trellis_with(isa, isa, workspace, x, blocks).is_ok() {
+            continue;
+        }
+        // The batch holds a bad vector: one at a time says which.
+        for (k, (x, block)) in x.chunks(dim).zip(blocks.chunks_mut(bytes)).enumerate() {
+            codec
+                .encode_trellis_with(isa, isa, workspace, x, block)
+                .map_err(|error| (TOGETHER * i + k, error))?;
         }
     }
     Ok(())
@@ -134,19 +116,21 @@ pub fn encode_in(
     x: &[f32],
     blocks: &mut [u8],
 ) -> Result<(), BatchError<EncodeError>> {
-    if !fit(codec, x.len(), blocks.len()) {
+    let (dim, bytes) = (codec.dim(), codec.block_bytes());
+    if !codec.fit(x.len(), blocks.len()) {
         return Err(BatchError { index: 0, error: EncodeError::WrongLength });
     }
-    level.run(Encode { codec, workspace, x, blocks })
+    let trellis = codec.trellis().is_some();
+    let done = at_level!(level, isa => if trellis {
+        encode_trellis(isa, codec, workspace, x, blocks)
+    } else {
+        codec.encode_with(isa, x, blocks)
+    }, {
+        let mut vectors = x.chunks(dim).zip(blocks.chunks_mut(bytes)).enumerate();
+        vectors.try_for_each(|(i, (x, block))| codec.encode_in(workspace, x, block).map_err(|error| (i, error)))
+    });
+    done.map_err(|(index, error)| BatchError { index, error })
 }
-
-kernel!(Decode { codec: &'a AnyCodec, blocks: &'a [u8], out: &'a mut [f32] } -> Result<(), BatchError<DecodeError>>, |isa| {
-    let vectors = out.chunks_mut(codec.dim());
-    for (index, (out, block)) in vectors.zip(blocks.chunks(codec.block_bytes())).enumerate() {
-        codec.decode_with(isa, block, out).map_err(|error| BatchError { index, error })?;
-    }
-    Ok(())
-});
 
 /// Decodes blocks back to back into vectors of `dim` values back to back.
 ///
@@ -159,68 +143,52 @@ pub fn decode(
     blocks: &[u8],
     out: &mut [f32],
 ) -> Result<(), BatchError<DecodeError>> {
-    if !fit(codec, out.len(), blocks.len()) {
+    if !codec.fit(out.len(), blocks.len()) {
         return Err(BatchError { index: 0, error: DecodeError::WrongLength });
     }
-    level.run(Decode { codec, blocks, out })
+    let done = at_level!(level, isa => codec.decode_with(isa, blocks, out), {
+        let mut vectors = out.chunks_mut(codec.dim()).zip(blocks.chunks(codec.block_bytes())).enumerate();
+        vectors.try_for_each(|(i, (out, block))| codec.decode(block, out).map_err(|error| (i, error)))
+    });
+    done.map_err(|(index, error)| BatchError { index, error })
 }
-
-kernel!(RotateQueries { codec: &'a AnyCodec, queries: &'a [f32], out: &'a mut [f32] } -> (), |isa| {
-    for (query, out) in queries.chunks_exact(codec.dim()).zip(out.chunks_exact_mut(codec.dim())) {
-        codec.rotate_query_with(isa, query, out);
-    }
-});
 
 /// [`AnyCodec::rotate_query`] for queries back to back.
 pub fn rotate_queries(level: Level, codec: &AnyCodec, queries: &[f32], out: &mut [f32]) {
-    level.run(RotateQueries { codec, queries, out });
+    at_level!(level, isa => codec.rotate_query_with(isa, queries, out), {
+        let dim = codec.dim();
+        for (query, out) in queries.chunks_exact(dim).zip(out.chunks_exact_mut(dim)) {
+            codec.rotate_query(query, out);
+        }
+    });
 }
-
-kernel!(Unrotate { codec: &'a AnyCodec, accs: &'a mut [f32] } -> (), |isa| {
-    for acc in accs.chunks_exact_mut(codec.dim()) {
-        codec.unrotate_with(isa, acc);
-    }
-});
 
 /// [`AnyCodec::unrotate`] for accumulators back to back, in place.
 pub fn unrotate(level: Level, codec: &AnyCodec, accs: &mut [f32]) {
-    level.run(Unrotate { codec, accs });
+    at_level!(level, isa => codec.unrotate_with(isa, accs), {
+        accs.chunks_exact_mut(codec.dim()).for_each(|acc| codec.unrotate(acc));
+    });
 }
-
-kernel!(Scores { codec: &'a AnyCodec, query: &'a [f32], blocks: &'a [u8], out: &'a mut [f32] } -> (), |isa| {
-    codec.scores_with(isa, query, blocks, out);
-});
 
 /// [`AnyCodec::scores`]: exact levels in `f32`, canonical sums, blocks as stored. The page kernels
 /// are several times faster, on an int8 query.
 pub fn scores(level: Level, codec: &AnyCodec, rotated_query: &[f32], blocks: &[u8], out: &mut [f32]) {
-    level.run(Scores { codec, query: rotated_query, blocks, out });
+    at_level!(level, isa => codec.scores_with(isa, rotated_query, blocks, out),
+        codec.scores(rotated_query, blocks, out));
 }
-
-kernel!(Accumulate { codec: &'a AnyCodec, weights: &'a [f32], blocks: &'a [u8], acc: &'a mut [f32] } -> (), |isa| {
-    codec.accumulate_with(isa, weights, blocks, acc);
-});
 
 /// [`AnyCodec::accumulate`]: exact levels in `f32`, blocks as stored.
 pub fn accumulate(level: Level, codec: &AnyCodec, weights: &[f32], blocks: &[u8], acc: &mut [f32]) {
-    level.run(Accumulate { codec, weights, blocks, acc });
+    at_level!(level, isa => codec.accumulate_with(isa, weights, blocks, acc),
+        codec.accumulate(weights, blocks, acc));
 }
-
-kernel!(DecodeRotated { codec: &'a AnyCodec, blocks: &'a [u8], out: &'a mut [f32] } -> (), |isa| {
-    let vectors = out.chunks_exact_mut(codec.dim());
-    for (block, out) in blocks.chunks_exact(codec.block_bytes()).zip(vectors) {
-        codec.decode_rotated_with(isa, block, out);
-    }
-});
 
 /// [`AnyCodec::decode_rotated`] for blocks back to back.
 pub fn decode_rotated(level: Level, codec: &AnyCodec, blocks: &[u8], out: &mut [f32]) {
-    level.run(DecodeRotated { codec, blocks, out });
-}
-
-/// Whether `values` and `bytes` are the same whole number of vectors and blocks.
-fn fit(codec: &AnyCodec, values: usize, bytes: usize) -> bool {
-    values.is_multiple_of(codec.dim())
-        && bytes.is_multiple_of(codec.block_bytes())
-        && values / codec.dim() == bytes / codec.block_bytes()
+    at_level!(level, isa => codec.decode_rotated_with(isa, blocks, out), {
+        let vectors = out.chunks_exact_mut(codec.dim());
+        for (block, out) in blocks.chunks_exact(codec.block_bytes()).zip(vectors) {
+            codec.decode_rotated(block, out);
+        }
+    });
 }

@@ -171,17 +171,24 @@ impl Level {
     #[inline]
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
-            Self::Portable => kernel.run(Portable),
+            Self::Portable => run(Portable, kernel),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2(isa) => isa.run(kernel),
+            Self::Avx2(isa) => run(isa, kernel),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512(isa) => isa.run(kernel),
+            Self::Avx512(isa) => run(isa, kernel),
             #[cfg(target_arch = "aarch64")]
-            Self::Neon(isa) => isa.run(kernel),
+            Self::Neon(isa) => run(isa, kernel),
             #[cfg(target_arch = "aarch64")]
-            Self::NeonDot(isa) => isa.run(kernel),
+            Self::NeonDot(isa) => run(isa, kernel),
         }
     }
+}
+
+fn run<I: Machine, K: Kernel>(isa: I, kernel: K) -> K::Output {
+    isa.apart(
+        #[inline(always)]
+        |isa| kernel.run(isa),
+    )
 }
 
 /// A page-sized piece of work, generic over the instruction set. `run` and everything in it that
@@ -192,15 +199,4 @@ pub(crate) trait Kernel {
     type Output;
     /// Does the work.
     fn run<I: Machine>(self, isa: I) -> Self::Output;
-}
-
-/// A token that can enter code compiled for its instruction set.
-pub(crate) trait Run: sealed::Sealed + Machine {
-    /// Runs `kernel` inside.
-    fn run<K: Kernel>(self, kernel: K) -> K::Output;
-}
-
-pub(crate) mod sealed {
-    /// Keeps foreign types out of this crate's traits.
-    pub(crate) trait Sealed {}
 }

@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{Random, assert_bits, levels, vectors};
-use tqkv_core::{AnyCodec, CodecId, Effort, HEAD_DIMS, Options, ScaleMode};
+use common::{Random, assert_bits, dims, levels, vectors};
+use tqkv_core::{AnyCodec, CodecId, Effort, Options, ScaleMode};
 use tqkv_simd::{Level, codec};
 
 /// Every combination for small dims; large ones take the default mode and effort only.
@@ -22,7 +22,7 @@ fn options(dim: usize) -> Vec<Options> {
 }
 
 fn codecs() -> impl Iterator<Item = AnyCodec> {
-    HEAD_DIMS.into_iter().flat_map(|dim| {
+    dims().into_iter().flat_map(|dim| {
         let of = move |&id: &CodecId| {
             options(dim).into_iter().filter_map(move |options| AnyCodec::new(id, dim, options).ok())
         };

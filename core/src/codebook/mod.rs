@@ -27,6 +27,7 @@ pub const MAX_LEVELS: usize = 1 << MAX_BITS;
 
 /// Levels and boundaries of one scalar quantiser, in sigma units.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Codebook {
     levels: [f32; MAX_LEVELS],
     boundaries: [f32; MAX_LEVELS],

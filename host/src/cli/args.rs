@@ -34,7 +34,7 @@ pub(crate) fn scale_mode(name: &str) -> Result<ScaleMode, String> {
     ScaleMode::from_name(name).ok_or_else(|| accepted(ScaleMode::ALL.map(ScaleMode::name)))
 }
 
-fn effort(name: &str) -> Result<Effort, String> {
+pub(crate) fn effort(name: &str) -> Result<Effort, String> {
     Effort::from_name(name).ok_or_else(|| accepted(Effort::ALL.map(Effort::name)))
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tqkv_core::CodecId;
+use tqkv_core::{CodecId, Effort};
 use tqkv_simd::Level;
 use tqkv_simd::bench::{self, Case, Data, Op, Outcome};
 
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// portable, avx2, avx512, neon, neondot [default: the fastest of this machine].
     #[arg(long = "level", value_name = "LEVEL", value_parser = level, value_delimiter = ',')]
     levels: Vec<Level>,
-    /// l2 (in the cache) or dram (beyond all caches).
+    /// l1 or l2 (in that cache) or dram (beyond all caches).
     #[arg(long = "data", value_name = "WHERE", value_parser = data, value_delimiter = ',', default_value = "dram")]
     data: Vec<Data>,
     /// Threads, each with its own data; more than one is timed by the clock on the wall.
@@ -46,6 +46,10 @@ pub(crate) struct Args {
     #[arg(long = "query-heads", value_name = "N", value_delimiter = ',', default_value = "1",
         value_parser = clap::value_parser!(u8).range(1..=8))]
     query_heads: Vec<u8>,
+    /// How hard encode searches for a scale: fast, default or best.
+    #[arg(long = "effort", value_name = "EFFORT", value_delimiter = ',', default_value = "default",
+        value_parser = args::effort)]
+    efforts: Vec<Effort>,
     /// How long to measure in all.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
@@ -57,7 +61,10 @@ fn op(name: &str) -> Result<Op, String> {
 }
 
 fn data(name: &str) -> Result<Data, String> {
-    Data::ALL.into_iter().find(|data| data.name() == name).ok_or_else(|| "accepted are l2, dram".to_string())
+    Data::ALL
+        .into_iter()
+        .find(|data| data.name() == name)
+        .ok_or_else(|| "accepted are l1, l2, dram".to_string())
 }
 
 fn level(name: &str) -> Result<Level, tqkv_simd::LevelError> {
@@ -81,6 +88,9 @@ struct Row {
     data: &'static str,
     threads: usize,
     query_heads: usize,
+    /// Of encode only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    effort: Option<&'static str>,
     ns_min: f64,
     ns_median: f64,
     gb_per_s: f64,
@@ -99,6 +109,7 @@ impl From<&Outcome> for Row {
             data: case.data.name(),
             threads: case.threads,
             query_heads: case.query_heads,
+            effort: (case.op == Op::Encode).then_some(case.effort.name()),
             ns_min: outcome.ns_min,
             ns_median: outcome.ns_median,
             gb_per_s: outcome.gb_per_s,
@@ -143,15 +154,19 @@ fn cases(args: &Args, levels: &[Level]) -> Vec<Case> {
                         .flat_map(|threads| args.query_heads.iter().map(move |heads| (threads, heads)))
                     {
                         let (threads, query_heads) = (usize::from(threads), usize::from(query_heads));
-                        cases.extend(args.codecs.iter().map(|&codec| Case {
-                            op,
-                            codec,
-                            dim,
-                            level,
-                            data,
-                            threads,
-                            query_heads,
-                        }));
+                        let efforts = if op == Op::Encode { &args.efforts[..] } else { &[Effort::Default] };
+                        for &effort in efforts {
+                            cases.extend(args.codecs.iter().map(|&codec| Case {
+                                op,
+                                codec,
+                                dim,
+                                level,
+                                data,
+                                threads,
+                                query_heads,
+                                effort,
+                            }));
+                        }
                     }
                 }
             }
@@ -163,7 +178,7 @@ fn cases(args: &Args, levels: &[Level]) -> Vec<Case> {
 fn human(report: &Report) -> String {
     let rows = report.results.iter().map(|row| {
         vec![
-            row.op.to_string(),
+            row.effort.map_or_else(|| row.op.to_string(), |effort| format!("{} {effort}", row.op)),
             row.codec.to_string(),
             row.dim.to_string(),
             row.level.to_string(),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use tqkv::attention::AttentionCache;
-use tqkv::cache::{CacheSpec, Centring, KvCache};
+use tqkv::cache::{Arithmetic, CacheSpec, Centring, KvCache};
 use tqkv::error::CacheError;
 use tqkv::model::{Config, Model};
 use tqkv::preset::{KvCodecs, PRESETS};
@@ -26,6 +26,15 @@ pub(crate) enum CentreArg {
     Auto,
 }
 
+/// Numbers in which single queries meet encoded tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ArithmeticArg {
+    /// Signed bytes, exact integer sums: fast, the same on every machine.
+    Int8,
+    /// Exact levels, f32 sums.
+    F32,
+}
+
 /// How the cache compresses.
 #[derive(Debug, Args)]
 pub(crate) struct CacheArgs {
@@ -38,6 +47,9 @@ pub(crate) struct CacheArgs {
     /// Subtract the keys' mean before encoding; attention adds its dot back.
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = CentreArg::Auto)]
     centre: CentreArg,
+    /// Numbers in which single queries meet encoded tokens; chunks of eight and more are decoded.
+    #[arg(long, value_name = "NUMBERS", value_enum, default_value_t = ArithmeticArg::Int8)]
+    arithmetic: ArithmeticArg,
 }
 
 /// The uncompressed cache that others are compared with.
@@ -99,12 +111,17 @@ impl CacheArgs {
             CentreArg::Off => Centring::Off,
             CentreArg::Auto => Centring::Auto,
         };
+        let arithmetic = match self.arithmetic {
+            ArithmeticArg::Int8 => Arithmetic::Int8,
+            ArithmeticArg::F32 => Arithmetic::F32,
+        };
         let spec = CacheSpec::new(config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim)
             .codecs(codecs.k, codecs.v)
             .options(self.encode.options())
             .sinks(self.window.sinks)
             .hot(self.window.hot)
-            .centring(centring);
+            .centring(centring)
+            .arithmetic(arithmetic);
         KvCache::new(spec)
     }
 }

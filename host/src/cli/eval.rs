@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use tqkv::attention::AttentionCache;
 use tqkv::error::CacheError;
@@ -19,6 +20,7 @@ use super::output::{Output, table};
 #[command(after_help = "Example: the presets, then every token quantised, then another model and text
   tqkv eval
   tqkv eval --windows 48 --kv s4 --kv s3 --kv s2 --hot 0 --sinks 0
+  tqkv eval --step 1 --arithmetic f32 --kv balanced
   tqkv eval --model DIR --text book.txt --context 4096 --windows 8 --kv balanced --kv i8,s3
 
 Columns:
@@ -39,6 +41,9 @@ pub(crate) struct Args {
     /// Windows to score, from the start of the text.
     #[arg(long, value_name = "N", default_value_t = 12)]
     windows: usize,
+    /// Tokens fed at once [default: the whole window]; 1 attends as generation does, on codes.
+    #[arg(long, value_name = "TOKENS", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    step: Option<usize>,
     /// Compare the hidden states after every layer with those under f16 as well, by their cosine.
     #[arg(long)]
     layers: bool,
@@ -77,7 +82,8 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     };
     let place = args.device.open()?;
     let model = args.model.load()?;
-    let spec = EvalSpec { context: args.context, windows: Some(args.windows), layers: args.layers };
+    let spec =
+        EvalSpec { context: args.context, windows: Some(args.windows), step: args.step, layers: args.layers };
     let results = measure(&model, &place, &text, &spec, &args.cache, out)?;
     let (context, windows) = (args.context, args.windows);
     out.print(&Report { model: model.name().to_owned(), context, windows, results }, human)

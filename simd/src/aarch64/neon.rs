@@ -3,7 +3,6 @@
 //! Equal to `Portable` to the bit: the same IEEE operations on the same operands, none fused.
 //! The two tokens share everything but the integer dot products of the page kernels.
 
-use crate::level::{Kernel, Run, sealed};
 use core::arch::aarch64::*;
 use core::ops::{Add, Mul, Sub};
 use tqkv_core::lanes::{Isa, Lanes, Memory};
@@ -347,20 +346,6 @@ fn unpack<const BITS: usize>(words: [u64; 4]) -> [uint32x4_t; 8] {
 /// Implements the vocabulary for a token; both share the functions above.
 macro_rules! token {
     ($token:ty, $features:literal) => {
-        impl sealed::Sealed for $token {}
-
-        impl Run for $token {
-            #[inline(always)]
-            fn run<K: Kernel>(self, kernel: K) -> K::Output {
-                #[target_feature(enable = $features)]
-                fn enter<K: Kernel>(isa: $token, kernel: K) -> K::Output {
-                    kernel.run(isa)
-                }
-                // SAFETY: `self` proves the features that `enter` is compiled with.
-                unsafe { enter(self, kernel) }
-            }
-        }
-
         impl Isa for $token {
             type V = V;
             type C = [uint32x4_t; 8];
@@ -396,6 +381,16 @@ macro_rules! token {
         }
 
         impl Memory for $token {
+            #[inline(always)]
+            fn apart<R>(self, work: impl FnOnce(Self) -> R) -> R {
+                #[target_feature(enable = $features)]
+                #[inline(never)]
+                fn enter<R>(isa: $token, work: impl FnOnce($token) -> R) -> R {
+                    work(isa)
+                }
+                // SAFETY: `self` proves the features that `enter` is compiled with.
+                unsafe { enter(self, work) }
+            }
             #[inline(always)]
             fn store(self, v: V, dst: &mut [f32; 32]) {
                 store(v, dst);

@@ -4,14 +4,16 @@
 //! so that a change of clock or load meets all of them; the minimum is the figure and the median
 //! says how far to trust it. Ratios are of minima of the same run, never across runs.
 
+mod read;
 mod workload;
 
 use crate::Level;
 use std::string::{String, ToString};
 use std::time::{Duration, Instant};
 use std::vec::Vec;
-use tqkv_core::{AnyCodec, CodecId, Options, ShapeError};
-use workload::Workload;
+use tqkv_core::{CodecId, Effort, ShapeError};
+
+pub use workload::Workload;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +49,8 @@ impl Op {
 /// Where the data is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
+    /// In the first-level cache: one page.
+    L1,
     /// In the second-level cache: 256 KiB of compressed data or less.
     L2,
     /// In memory: pools that no cache holds.
@@ -54,12 +58,13 @@ pub enum Data {
 }
 
 impl Data {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::L2, Self::Dram];
+    /// All places, nearest first.
+    pub const ALL: [Self; 3] = [Self::L1, Self::L2, Self::Dram];
 
     /// Name on the command line and in reports.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::L1 => "l1",
             Self::L2 => "l2",
             Self::Dram => "dram",
         }
@@ -83,6 +88,8 @@ pub struct Case {
     pub threads: usize,
     /// Query heads of one KV head (1 to 8).
     pub query_heads: usize,
+    /// How hard [`Op::Encode`] searches.
+    pub effort: Effort,
 }
 
 /// What a case came to. Times are per token (one vector; for `attend` one key and one value) and
@@ -110,6 +117,8 @@ pub struct Outcome {
 pub struct Report {
     /// Streaming read of one thread from memory, GB/s.
     pub read_gb_per_s: f64,
+    /// The same for every number of threads in the cases: (threads, GB/s of all of them).
+    pub reads: Vec<(usize, f64)>,
     /// One for each case, in order.
     pub results: Vec<Outcome>,
     /// Why the run should not be believed, one line each; empty where it can be.
@@ -144,9 +153,10 @@ impl core::fmt::Display for BenchError {
 
 impl core::error::Error for BenchError {}
 
-/// A case with its samples.
+/// What is sampled: a case, or the plain read.
 struct Lane {
-    case: Case,
+    /// `None` for the plain read.
+    case: Option<Case>,
     workloads: Vec<Workload>,
     /// Calls of a sample.
     calls: usize,
@@ -154,19 +164,29 @@ struct Lane {
 }
 
 impl Lane {
-    fn new(case: Case, pool_bytes: usize) -> Result<Self, BenchError> {
-        if !(1..=8).contains(&case.query_heads) || !(1..=256).contains(&case.threads) {
+    fn new(case: Case) -> Result<Self, BenchError> {
+        if !(1..=256).contains(&case.threads) {
             return Err(BenchError::Count);
         }
-        let codec = AnyCodec::new(case.codec, case.dim, Options::DEFAULT).map_err(BenchError::Shape)?;
-        let workload = || Workload::new(&case, &codec, pool_bytes).ok_or(BenchError::NoKernel(case.codec));
-        let mut workloads = (0..case.threads).map(|_| workload()).collect::<Result<Vec<_>, _>>()?;
+        let workloads = (0..case.threads).map(|_| Workload::new(&case)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self::of(Some(case), workloads))
+    }
+
+    fn read(threads: usize) -> Self {
+        Self::of(None, (0..threads).map(|_| Workload::read(Level::fastest(), DRAM_POOL)).collect())
+    }
+
+    fn of(case: Option<Case>, mut workloads: Vec<Workload>) -> Self {
         // A sample long enough for the clock: about half a millisecond.
         let mut calls = 1;
         while calls < 1 << 20 && cpu_seconds(|| repeat(&mut workloads[0], calls)) < 5e-4 {
             calls *= 2;
         }
-        Ok(Self { case, workloads, calls, samples: Vec::new() })
+        Self { case, workloads, calls, samples: Vec::new() }
+    }
+
+    fn threads(&self) -> usize {
+        self.workloads.len()
     }
 
     fn sample(&mut self) {
@@ -240,8 +260,8 @@ const LEAST_SHARE: f64 = 0.85;
 /// How far a median may be above its minimum.
 const WIDEST_SPREAD: f64 = 1.5;
 
-/// Measures `cases` in turns for about `budget`. Memory: half a gigabyte for each f16 baseline from
-/// memory and thread, a third of that for other codecs.
+/// Measures `cases` in turns for about `budget`. Memory: half a gigabyte a thread for
+/// the plain read and for each f16 baseline from memory, a third of that for other codecs.
 ///
 /// # Errors
 /// A case has no kernel or its numbers are out of range; nothing was measured then.
@@ -249,14 +269,10 @@ pub fn run(cases: &[Case], budget: Duration, mut progress: impl FnMut(f64)) -> R
     let mut lanes: Vec<Lane> = Vec::new();
     // The lane of a case, made once: cases share their baselines.
     let mut lane = |case: Case| -> Result<usize, BenchError> {
-        if let Some(at) = lanes.iter().position(|lane| lane.case == case) {
+        if let Some(at) = lanes.iter().position(|lane| lane.case == Some(case)) {
             return Ok(at);
         }
-        let pool = match case.data {
-            Data::L2 => L2_POOL,
-            Data::Dram => DRAM_POOL / if case.codec == CodecId::F16 { 1 } else { 3 },
-        };
-        lanes.push(Lane::new(case, pool)?);
+        lanes.push(Lane::new(case)?);
         Ok(lanes.len() - 1)
     };
     let mut plan = Vec::new();
@@ -266,20 +282,22 @@ pub fn run(cases: &[Case], budget: Duration, mut progress: impl FnMut(f64)) -> R
         let q4_0 = if has_q4_0 { lane(Case { codec: CodecId::Q4_0, ..case }).ok() } else { None };
         plan.push((lane(case)?, f16, q4_0));
     }
-    let mut read = workload::Read::new(DRAM_POOL);
-    let mut read_best = 0.0;
+    let mut threads: Vec<usize> = cases.iter().map(|case| case.threads).chain([1]).collect();
+    threads.sort_unstable();
+    threads.dedup();
+    lanes.extend(threads.into_iter().map(Lane::read));
     let start = Instant::now();
     let mut rounds = 0;
     while rounds < 5 || start.elapsed() < budget {
-        read_best = f64::max(read_best, read.gb_per_s(|work| cpu_seconds(work)));
         lanes.iter_mut().for_each(Lane::sample);
         rounds += 1;
         progress((start.elapsed().as_secs_f64() / budget.as_secs_f64()).min(1.0));
     }
     let results: Vec<Outcome> = plan
         .iter()
-        .map(|&(own, f16, q4_0)| Outcome {
-            case: lanes[own].case,
+        .zip(cases)
+        .map(|(&(own, f16, q4_0), &case)| Outcome {
+            case,
             ns_min: lanes[own].min(),
             ns_median: lanes[own].median(),
             gb_per_s: lanes[own].gb_per_s(),
@@ -288,30 +306,40 @@ pub fn run(cases: &[Case], budget: Duration, mut progress: impl FnMut(f64)) -> R
             f16_gb_per_s: lanes[f16].gb_per_s(),
         })
         .collect();
-    let doubts = doubts(&lanes, read_best);
-    Ok(Report { read_gb_per_s: read_best, results, doubts })
+    let reads: Vec<(usize, f64)> = lanes
+        .iter()
+        .filter(|lane| lane.case.is_none())
+        .map(|lane| (lane.threads(), lane.gb_per_s()))
+        .collect();
+    let read_gb_per_s = read_of(&reads, 1);
+    Ok(Report { read_gb_per_s, doubts: doubts(&lanes, &reads), reads, results })
+}
+
+/// Plain read of so many threads.
+fn read_of(reads: &[(usize, f64)], threads: usize) -> f64 {
+    reads.iter().find(|read| read.0 == threads).map_or(f64::NAN, |read| read.1)
 }
 
 /// What speaks against the run.
-fn doubts(lanes: &[Lane], read: f64) -> Vec<String> {
+fn doubts(lanes: &[Lane], reads: &[(usize, f64)]) -> Vec<String> {
     let mut doubts = Vec::new();
     for lane in lanes {
-        let Case { op, codec, level, data, threads, .. } = lane.case;
-        let what = [op.name(), codec.name(), level.name().name(), data.name()].join(" ");
-        let streams = matches!(op, Op::Scores | Op::Attend) && data == Data::Dram && threads == 1;
-        if streams
-            && lane.case.query_heads == 1
-            && codec == CodecId::F16
-            && lane.gb_per_s() < LEAST_SHARE * read
-        {
-            doubts.push(std::format!(
-                "{what}: the baseline reads {:.1} GB/s, below 85 % of the {read:.1} GB/s that plain reading reaches",
-                lane.gb_per_s()
-            ));
+        let mut what = String::from("plain read");
+        if let Some(Case { op, codec, level, data, query_heads, .. }) = lane.case {
+            what = [op.name(), codec.name(), level.name().name(), data.name()].join(" ");
+            let reads_all = matches!(op, Op::Scores | Op::Attend) && data == Data::Dram && query_heads == 1;
+            let (own, read) = (lane.gb_per_s(), read_of(reads, lane.threads()));
+            if reads_all && codec == CodecId::F16 && own < LEAST_SHARE * read {
+                doubts.push(std::format!(
+                    "{what}, {} threads: the baseline reads {own:.1} GB/s, below 85 % of the {read:.1} GB/s that plain reading reaches",
+                    lane.threads()
+                ));
+            }
         }
         if lane.median() > WIDEST_SPREAD * lane.min() {
             doubts.push(std::format!(
-                "{what}: the median is {:.2} times the minimum",
+                "{what}, {} threads: the median is {:.2} times the minimum",
+                lane.threads(),
                 lane.median() / lane.min()
             ));
         }

@@ -1,6 +1,6 @@
 //! The work of one case on one thread: a pool of pages, and a call that takes the next ones.
 
-use super::{Case, Op};
+use super::{BenchError, Case, DRAM_POOL, Data, L2_POOL, Op, read};
 use crate::page::{Attention, HalfPages, KeyPages, Line, Queries, ValuePages, attend};
 use crate::{Level, baseline, codec};
 use std::boxed::Box;
@@ -14,7 +14,8 @@ const SLOTS: usize = 128;
 /// What a call does; pages are numbered from 0 and wrap.
 type Call = Box<dyn FnMut(usize) + Send>;
 
-pub(super) struct Workload {
+/// The work of one case on one thread.
+pub struct Workload {
     call: Call,
     pages: usize,
     at: usize,
@@ -47,7 +48,25 @@ fn two(pool: &[Line], lines: usize, at: usize) -> (&[Line], &[Line]) {
 }
 
 impl Workload {
-    pub(super) fn new(case: &Case, codec: &AnyCodec, pool_bytes: usize) -> Option<Self> {
+    /// Makes the data: up to half a gigabyte from memory.
+    ///
+    /// # Errors
+    /// There is no kernel for the case.
+    pub fn new(case: &Case) -> Result<Self, BenchError> {
+        if !(1..=8).contains(&case.query_heads) {
+            return Err(BenchError::Count);
+        }
+        let options = Options { effort: case.effort, ..Options::DEFAULT };
+        let codec = AnyCodec::new(case.codec, case.dim, options).map_err(BenchError::Shape)?;
+        let pool_bytes = match case.data {
+            Data::L1 => 0,
+            Data::L2 => L2_POOL,
+            Data::Dram => DRAM_POOL / if case.codec == CodecId::F16 { 1 } else { 3 },
+        };
+        Self::of(case, &codec, pool_bytes).ok_or(BenchError::NoKernel(case.codec))
+    }
+
+    fn of(case: &Case, codec: &AnyCodec, pool_bytes: usize) -> Option<Self> {
         let pages = (pool_bytes / (SLOTS * codec.block_bytes())).max(1);
         let mut blocks = vec![0; SLOTS * codec.block_bytes()];
         codec::encode(case.level, codec, &values(SLOTS * case.dim, 3), &mut blocks).ok()?;
@@ -71,7 +90,20 @@ impl Workload {
         })
     }
 
-    pub(super) fn call(&mut self) {
+    /// Plain streaming read; a line counts as a token.
+    pub(super) fn read(level: Level, pool_bytes: usize) -> Self {
+        let pages = (pool_bytes / read::CALL_BYTES).max(1);
+        let call = read::reader(level, pages);
+        Self { call, pages, at: 0, tokens: read::CALL_BYTES / 64, bytes_per_token: 64.0 }
+    }
+
+    /// Tokens of a call: vectors, or for `attend` pairs of key and value.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Does the next page.
+    pub fn call(&mut self) {
         (self.call)(self.at);
         self.at = (self.at + 1) % self.pages;
     }
@@ -222,28 +254,4 @@ fn decode(case: &Case, codec: AnyCodec, blocks: &[u8], pages: usize) -> Call {
         let done = codec::decode(level, &codec, &pool[at * bytes..(at + 1) * bytes], &mut out);
         std::hint::black_box((done.is_ok(), &out));
     })
-}
-
-/// Plain streaming read.
-pub(super) struct Read {
-    pool: Vec<Line>,
-    at: usize,
-}
-
-/// Lines of one sample: 16 MiB.
-const READ_LINES: usize = 1 << 18;
-
-impl Read {
-    pub(super) fn new(bytes: usize) -> Self {
-        Self { pool: pool(&[Line([1; 64]); 64], bytes / 4096), at: 0 }
-    }
-
-    pub(super) fn gb_per_s(&mut self, seconds: impl FnOnce(&mut dyn FnMut()) -> f64) -> f64 {
-        let lines = &self.pool[self.at..self.at + READ_LINES];
-        self.at = (self.at + READ_LINES) % (self.pool.len() - READ_LINES + 1) / READ_LINES * READ_LINES;
-        let taken = seconds(&mut || {
-            std::hint::black_box(crate::page::checksum(Level::fastest(), lines));
-        });
-        (READ_LINES * 64) as f64 / taken / 1e9
-    }
 }

@@ -4,7 +4,6 @@
 //! operations on the same operands. The one fused operation, in the butterfly, multiplies by +-1,
 //! which is exact, so it rounds once as the plain addition does.
 
-use crate::level::{Run, sealed};
 use core::arch::x86_64::*;
 use core::ops::{Add, Mul, Sub};
 use half::f16;
@@ -33,20 +32,6 @@ impl Avx2 {
     /// The processor has AVX2, FMA, F16C, BMI1 and BMI2.
     pub const unsafe fn assume_supported() -> Self {
         Self(())
-    }
-}
-
-impl sealed::Sealed for Avx2 {}
-
-impl Run for Avx2 {
-    #[inline(always)]
-    fn run<K: crate::level::Kernel>(self, kernel: K) -> K::Output {
-        #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2")]
-        fn enter<K: crate::level::Kernel>(isa: Avx2, kernel: K) -> K::Output {
-            kernel.run(isa)
-        }
-        // SAFETY: `self` proves the features that `enter` is compiled with.
-        unsafe { enter(self, kernel) }
     }
 }
 
@@ -149,6 +134,16 @@ const fn butterfly_signs<const H: usize>() -> [f32; 8] {
     signs
 }
 
+/// How far bit i of a mask is from the top.
+const fn sign_shifts() -> [[i32; 8]; 4] {
+    let (mut shifts, mut i) = ([[0; 8]; 4], 0);
+    while i < 32 {
+        shifts[i / 8][i % 8] = 31 - i as i32;
+        i += 1;
+    }
+    shifts
+}
+
 impl Lanes for V {
     #[inline(always)]
     fn butterfly<const H: usize>(self) -> Self {
@@ -186,11 +181,12 @@ impl Lanes for V {
     #[inline(always)]
     fn flip(self, mask: u32) -> Self {
         let mut out = self;
-        for (k, v) in out.0.iter_mut().enumerate() {
+        let shifts = const { sign_shifts() };
+        for (v, shifts) in out.0.iter_mut().zip(shifts) {
             avx2!({
-                let bits = _mm256_set1_epi32((mask >> (8 * k)) as i32);
-                let shifts = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
-                let signs = _mm256_and_si256(_mm256_sllv_epi32(bits, shifts), _mm256_set1_epi32(i32::MIN));
+                let shifts = _mm256_loadu_si256(shifts.as_ptr().cast());
+                let bits = _mm256_sllv_epi32(_mm256_set1_epi32(mask as i32), shifts);
+                let signs = _mm256_and_si256(bits, _mm256_set1_epi32(i32::MIN));
                 *v = _mm256_xor_ps(*v, _mm256_castsi256_ps(signs));
             });
         }
@@ -330,6 +326,13 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
+    fn scaled<const BITS: usize>(self, boundaries: &[f32; 32], factor: f32) -> [f32; 32] {
+        let mut scaled = [0.0; 32];
+        self.store(self.load(boundaries) * self.splat(factor), &mut scaled);
+        scaled
+    }
+
+    #[inline(always)]
     fn quantise<const BITS: usize>(self, v: V, boundaries: &[f32; 32]) -> [__m256i; 4] {
         let [a, b, c, d] = self.load(boundaries).0;
         let zero = avx2!(_mm256_setzero_si256());
@@ -406,6 +409,17 @@ impl Isa for Avx2 {
 
 impl Memory for Avx2 {
     #[inline(always)]
+    fn apart<R>(self, work: impl FnOnce(Self) -> R) -> R {
+        #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2")]
+        #[inline(never)]
+        fn enter<R>(isa: Avx2, work: impl FnOnce(Avx2) -> R) -> R {
+            work(isa)
+        }
+        // SAFETY: `self` proves the features that `enter` is compiled with.
+        unsafe { enter(self, work) }
+    }
+
+    #[inline(always)]
     fn store(self, v: V, dst: &mut [f32; 32]) {
         let p = dst.as_mut_ptr();
         avx2!({
@@ -471,6 +485,38 @@ impl Memory for Avx2 {
             },
         )
     }
+
+    #[inline(always)]
+    fn read_codes<const BITS: usize>(self, bytes: &[u8]) -> [__m256i; 4] {
+        if BITS > 4 || bytes.len() != 4 * BITS {
+            return self.unpack::<BITS>(tqkv_core::block_io::words::<BITS>(bytes));
+        }
+        each(
+            const { [spread::<BITS>(0), spread::<BITS>(1), spread::<BITS>(2), spread::<BITS>(3)] },
+            #[inline(always)]
+            |(at, shifts)| {
+                let mut dword = [0; 4];
+                dword.copy_from_slice(&bytes[at..at + 4]);
+                avx2!({
+                    let dwords = _mm256_set1_epi32(i32::from_le_bytes(dword));
+                    let codes = _mm256_srlv_epi32(dwords, _mm256_loadu_si256(shifts.as_ptr().cast()));
+                    _mm256_and_si256(codes, _mm256_set1_epi32((1 << BITS) - 1))
+                })
+            },
+        )
+    }
+}
+
+/// Where the dword is that holds codes `8 part` to `8 part + 7`, and how far to shift each.
+const fn spread<const BITS: usize>(part: usize) -> (usize, [i32; 8]) {
+    let last = 4 * BITS - 4;
+    let at = if BITS * part < last { BITS * part } else { last };
+    let (mut shifts, mut i) = ([0; 8], 0);
+    while i < 8 {
+        shifts[i] = (BITS * (8 * part + i)) as i32 - 8 * at as i32;
+        i += 1;
+    }
+    (at, shifts)
 }
 
 /// The low `BITS` bits of every byte.

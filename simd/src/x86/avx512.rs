@@ -1,15 +1,14 @@
-//! AVX-512 (F, BW, DQ, VL, VBMI, VNNI: Ice Lake, Zen 4 and later): 32 lanes in two registers.
+//! AVX-512 (F, BW, DQ, VL, VBMI, VBMI2, VNNI: Ice Lake, Zen 4 and later): 32 lanes in two registers.
 //!
 //! Equal to `Portable` to the bit, for the reasons given in the AVX2 file.
 
 use super::avx2::{code_mask, level};
-use crate::level::{Kernel, Run, sealed};
 use core::arch::x86_64::*;
 use core::ops::{Add, Mul, Sub};
 use half::f16;
 use tqkv_core::lanes::{Isa, Lanes, Memory};
 
-/// Proof that the processor has the AVX-512 subsets of Ice Lake (F, BW, DQ, VL, VBMI, VNNI) and
+/// Proof that the processor has the AVX-512 subsets of Ice Lake (F, BW, DQ, VL, VBMI, VBMI2, VNNI) and
 /// everything that [`crate::Avx2`] stands for.
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512(());
@@ -24,6 +23,7 @@ impl Avx512 {
             && std::is_x86_feature_detected!("avx512dq")
             && std::is_x86_feature_detected!("avx512vl")
             && std::is_x86_feature_detected!("avx512vbmi")
+            && std::is_x86_feature_detected!("avx512vbmi2")
             && std::is_x86_feature_detected!("avx512vnni");
         // SAFETY: all features that the token stands for were just detected.
         all.then(|| unsafe { Self::assume_supported() })
@@ -32,25 +32,9 @@ impl Avx512 {
     /// The token, on the caller's word.
     ///
     /// # Safety
-    /// The processor has AVX-512 F, BW, DQ, VL, VBMI and VNNI, and AVX2, FMA, F16C, BMI1, BMI2.
+    /// The processor has AVX-512 F, BW, DQ, VL, VBMI, VBMI2 and VNNI, and AVX2, FMA, F16C, BMI1, BMI2.
     pub const unsafe fn assume_supported() -> Self {
         Self(())
-    }
-}
-
-impl sealed::Sealed for Avx512 {}
-
-impl Run for Avx512 {
-    #[inline(always)]
-    fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        #[target_feature(
-            enable = "avx2,fma,f16c,bmi1,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni"
-        )]
-        fn enter<K: Kernel>(isa: Avx512, kernel: K) -> K::Output {
-            kernel.run(isa)
-        }
-        // SAFETY: `self` proves the features that `enter` is compiled with.
-        unsafe { enter(self, kernel) }
     }
 }
 
@@ -223,17 +207,33 @@ impl Lanes for V {
     }
 }
 
+/// The largest float below: `v >= t` is `v > below(t)`, so the sign of `below(t) - v` tells, for
+/// -0 as for 0.
+#[inline(always)]
+fn below(t: __m512) -> __m512 {
+    avx512!({
+        let bits = _mm512_castps_si512(t);
+        let away = _mm512_or_si512(_mm512_srai_epi32::<31>(bits), _mm512_set1_epi32(1));
+        let zero = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(t, _mm512_setzero_ps());
+        let next = _mm512_sub_epi32(bits, away);
+        _mm512_castsi512_ps(_mm512_mask_mov_epi32(next, zero, _mm512_set1_epi32(i32::MIN + 1)))
+    })
+}
+
 /// One level of the binary search for a code: `index` becomes `2 index + (v >= its boundary)`.
 #[inline(always)]
-fn search<const BITS: usize, const S: usize>(v: __m512, index: __m512i, boundaries: [__m512; 2]) -> __m512i {
+fn search<const BITS: usize, const S: usize>(v: __m512, index: __m512i, below: [__m512; 2]) -> __m512i {
     let which = const { level::<BITS, S>() };
     avx512!({
         let which = _mm512_loadu_si512(which.as_ptr().cast());
-        let table = _mm512_permutex2var_ps(boundaries[0], which, boundaries[1]);
-        let boundary = if S == 0 { table } else { _mm512_permutexvar_ps(index, table) };
-        let above = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(v, boundary);
-        let twice = _mm512_add_epi32(index, index);
-        _mm512_mask_or_epi32(twice, above, twice, _mm512_set1_epi32(1))
+        if S == 0 {
+            // The middle boundary is 0.
+            let boundary = _mm512_castsi512_ps(_mm512_set1_epi32(i32::MIN + 1));
+            return _mm512_srli_epi32::<31>(_mm512_castps_si512(_mm512_sub_ps(boundary, v)));
+        }
+        let table = _mm512_permutex2var_ps(below[0], which, below[1]);
+        let boundary = _mm512_permutexvar_ps(index, table);
+        _mm512_shldi_epi32::<1>(index, _mm512_castps_si512(_mm512_sub_ps(boundary, v)))
     })
 }
 
@@ -274,8 +274,15 @@ impl Isa for Avx512 {
     }
 
     #[inline(always)]
+    fn scaled<const BITS: usize>(self, boundaries: &[f32; 32], factor: f32) -> [f32; 32] {
+        let mut scaled = [0.0; 32];
+        self.store(self.load(boundaries) * self.splat(factor), &mut scaled);
+        scaled
+    }
+
+    #[inline(always)]
     fn quantise<const BITS: usize>(self, v: V, boundaries: &[f32; 32]) -> [__m512i; 2] {
-        let boundaries = self.load(boundaries).0;
+        let boundaries = each(self.load(boundaries).0, below);
         let zero = avx512!(_mm512_setzero_si512());
         let mut out = [zero; 2];
         for (index, &v) in out.iter_mut().zip(&v.0) {
@@ -338,6 +345,19 @@ impl Isa for Avx512 {
 }
 
 impl Memory for Avx512 {
+    #[inline(always)]
+    fn apart<R>(self, work: impl FnOnce(Self) -> R) -> R {
+        #[target_feature(
+            enable = "avx2,fma,f16c,bmi1,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512vnni"
+        )]
+        #[inline(never)]
+        fn enter<R>(isa: Avx512, work: impl FnOnce(Avx512) -> R) -> R {
+            work(isa)
+        }
+        // SAFETY: `self` proves the features that `enter` is compiled with.
+        unsafe { enter(self, work) }
+    }
+
     #[inline(always)]
     fn store(self, v: V, dst: &mut [f32; 32]) {
         let p = dst.as_mut_ptr();
@@ -405,4 +425,75 @@ impl Memory for Avx512 {
             },
         )
     }
+
+    #[inline(always)]
+    fn write_codes<const BITS: usize>(self, codes: [__m512i; 2], bytes: &mut [u8]) {
+        if BITS == 4
+            && let Ok(bytes) = <&mut [u8; 16]>::try_from(&mut *bytes)
+        {
+            let order = const { pairs() };
+            avx512!({
+                // Byte 0 of dword i is code i, byte 1 code i + 16; the odd dword's go beside.
+                let both = _mm512_or_si512(codes[0], _mm512_slli_epi32::<8>(codes[1]));
+                let nibbles = _mm512_or_si512(both, _mm512_srli_epi64::<28>(both));
+                let order = _mm512_loadu_si512(order.as_ptr().cast());
+                let packed = _mm512_castsi512_si128(_mm512_permutexvar_epi8(order, nibbles));
+                _mm_storeu_si128(bytes.as_mut_ptr().cast(), packed);
+            });
+            return;
+        }
+        let words = self.pack::<BITS>(codes);
+        for (eight, word) in bytes.chunks_exact_mut(BITS).zip(words) {
+            eight.copy_from_slice(&word.to_le_bytes()[..BITS]);
+        }
+    }
+
+    #[inline(always)]
+    fn read_codes<const BITS: usize>(self, bytes: &[u8]) -> [__m512i; 2] {
+        if BITS > 5 || bytes.len() != 4 * BITS {
+            return self.unpack::<BITS>(tqkv_core::block_io::words::<BITS>(bytes));
+        }
+        avx512!({
+            // In bounds: the mask takes `bytes.len()` bytes.
+            let mask = (1u32 << (4 * BITS)) - 1;
+            let bytes = _mm512_castsi256_si512(_mm256_maskz_loadu_epi8(mask, bytes.as_ptr().cast()));
+            each(
+                [const { spread::<BITS>(0) }, const { spread::<BITS>(16) }],
+                #[inline(always)]
+                |(order, shifts)| {
+                    let order = _mm512_loadu_si512(order.as_ptr().cast());
+                    let dwords = _mm512_permutexvar_epi8(order, bytes);
+                    let codes = _mm512_srlv_epi32(dwords, _mm512_loadu_si512(shifts.as_ptr().cast()));
+                    _mm512_and_si512(codes, _mm512_set1_epi32((1 << BITS) - 1))
+                },
+            )
+        })
+    }
+}
+
+/// Bytes of 32 nibbles: byte 0 of every qword, then byte 1.
+const fn pairs() -> [u8; 64] {
+    let (mut order, mut i) = ([0; 64], 0);
+    while i < 16 {
+        order[i] = (i % 8 * 8 + i / 8) as u8;
+        i += 1;
+    }
+    order
+}
+
+/// Which bytes hold code `first + i` for dword i, and how far to shift them.
+const fn spread<const BITS: usize>(first: usize) -> ([u8; 64], [i32; 16]) {
+    let (mut order, mut shifts, mut i) = ([0; 64], [0; 16], 0);
+    while i < 16 {
+        let bit = BITS * (first + i);
+        shifts[i] = (bit % 8) as i32;
+        let mut k = 0;
+        while k < 2 {
+            // A code ends in the next byte at most; the last code's next byte is never needed.
+            order[4 * i + k] = (bit / 8 + k) as u8;
+            k += 1;
+        }
+        i += 1;
+    }
+    (order, shifts)
 }

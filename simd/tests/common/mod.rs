@@ -1,6 +1,7 @@
 //! What the test bodies share: the levels to run on, and inputs that reach the edges.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+use tqkv_core::HEAD_DIMS;
 use tqkv_simd::{Level, LevelName};
 
 /// The levels of this machine beside portable. Levels that it lacks are reported as skipped;
@@ -15,6 +16,16 @@ pub(crate) fn levels() -> Vec<Level> {
         }
     }
     Level::available().filter(|level| level.name() != LevelName::Portable).collect()
+}
+
+/// Head dims under test: all, or those in `TQKV_TEST_DIMS` (with commas between), for emulators.
+pub(crate) fn dims() -> Vec<usize> {
+    let wanted = std::env::var("TQKV_TEST_DIMS").unwrap_or_default();
+    let wanted: Vec<usize> = wanted.split(',').filter_map(|dim| dim.trim().parse().ok()).collect();
+    let tested = |dim: &usize| wanted.is_empty() || wanted.contains(dim);
+    let dims: Vec<usize> = HEAD_DIMS.into_iter().filter(tested).collect();
+    assert!(!dims.is_empty(), "TQKV_TEST_DIMS names no supported head dim");
+    dims
 }
 
 /// SplitMix64.

@@ -1,5 +1,6 @@
 //! Task runner: `cargo xtask TASK`.
 
+mod asm;
 mod firmware;
 mod gpu_check;
 mod ptx;
@@ -12,6 +13,8 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(about = "Tasks of the tqkv workspace")]
 enum Task {
+    /// Check that the hot loops of the release assembly hold no calls and no bounds checks
+    Asm(asm::Args),
     /// Build the firmware images, run them in QEMU, and compare their costs with the budget
     Firmware(firmware::Args),
     /// Check the GPU kernels on this machine's GPU, and measure them; exits 3 without one
@@ -26,6 +29,7 @@ enum Task {
 
 fn main() -> ExitCode {
     match Task::parse() {
+        Task::Asm(args) => asm::run(&args),
         Task::Firmware(args) => firmware::run(&args),
         Task::GpuCheck(args) => gpu_check::run(&args),
         Task::Ptx(args) => ptx::run(&args),
