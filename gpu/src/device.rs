@@ -75,11 +75,13 @@ impl Device {
         Ok(self.context.name()?)
     }
 
-    /// Free and total bytes of device memory.
+    /// Free and total bytes of device memory, once the stream is done.
     ///
     /// # Errors
     /// What the driver reports.
     pub fn memory(&self) -> Result<(usize, usize), GpuError> {
+        // What was freed comes back in the order of the stream.
+        self.finish()?;
         Ok(self.context.mem_get_info()?)
     }
 

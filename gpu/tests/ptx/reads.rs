@@ -160,8 +160,10 @@ fn the_residual_sketch_follows_algorithm_2() {
 #[test]
 fn the_f16_baseline_attends_as_f64_does() {
     each_file(|text| {
-        for (dim, heads) in [(64, 1), (128, 2), (256, 3)] {
-            f16_attention(text, dim, heads);
+        for dim in DIMS {
+            for heads in 1..=3 {
+                f16_attention(text, dim, heads);
+            }
         }
     });
 }
