@@ -147,8 +147,9 @@ fn inner_loops(lines: &[&str]) -> Vec<(usize, usize)> {
         .filter_map(|(end, line)| Some((*labels.get(jump(line)?)?, end)))
         .filter(|(start, end)| start < end)
         .collect();
-    loops.sort_unstable();
-    loops.dedup();
+    // Several jumps to one label are one loop, up to the last of them.
+    loops.sort_unstable_by_key(|&(start, end)| (start, std::cmp::Reverse(end)));
+    loops.dedup_by_key(|&mut (start, _)| start);
     let contains = |outer: (usize, usize), inner: (usize, usize)| {
         outer != inner && outer.0 <= inner.0 && inner.1 <= outer.1
     };
