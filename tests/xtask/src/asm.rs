@@ -129,7 +129,7 @@ fn labels<'a>(lines: &[&'a str]) -> HashMap<&'a str, usize> {
 }
 
 /// Where a line jumps to, if it is a jump to a label.
-fn jump<'a>(line: &'a str) -> Option<&'a str> {
+fn jump(line: &str) -> Option<&str> {
     let (operation, label) = line.split_once(char::is_whitespace)?;
     (operation.starts_with('j') && label.starts_with(".L")).then_some(label.trim())
 }
