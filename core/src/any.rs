@@ -20,6 +20,7 @@ use crate::trellis::{self, Trellis};
 
 /// How an encoder works, beside the codec and the head dim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Options {
     /// Seed of the rotation's signs; encoder, decoder and query must agree. Default 42.
     pub seed: u64,
@@ -42,6 +43,7 @@ impl Default for Options {
 
 /// A codec for one head dim; see the module documentation.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct AnyCodec {
     id: CodecId,
     pub(crate) shape: HeadDim,

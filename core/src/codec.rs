@@ -35,6 +35,7 @@ use crate::portable::Portable;
 /// tqkv_core::Codec::<128, 4>::encode(&[0.0; 128], &mut [0; 64]);
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Codec<const D: usize, const BITS: usize>;
 
 impl<const D: usize, const BITS: usize> Codec<D, BITS> {

@@ -8,6 +8,7 @@ use crate::trellis;
 
 /// A codec; with a head dim it fixes the bytes of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[expect(missing_docs, reason = "the names are documented by `Family` and the table below")]
 pub enum CodecId {
     F16,
@@ -39,6 +40,7 @@ pub enum CodecId {
 
 /// What a codec does, apart from its width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Family {
     /// f16 values, no rotation, no scale.
     Half,

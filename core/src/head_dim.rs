@@ -20,6 +20,7 @@ pub const MAX_GROUPS: usize = MAX_HEAD_DIM / GROUP;
 
 /// A head dim taken apart: `dim = order * sylvester`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct HeadDim {
     dim: u16,
     order: u16,

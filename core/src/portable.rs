@@ -5,10 +5,12 @@ use core::ops::{Add, Mul, Sub};
 
 /// Token of the portable instruction set; always usable.
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Portable;
 
 /// 32 lanes in an array.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[repr(align(64))]
 pub struct F32x32(pub [f32; 32]);
 

@@ -13,6 +13,7 @@ use crate::paley;
 
 /// Random signs, one bit a coordinate: bit set means -1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Signs {
     words: [u32; MAX_GROUPS],
 }

@@ -141,8 +141,8 @@ pub(crate) fn canonical_sum<I: Isa>(isa: I, terms: impl Iterator<Item = I::V>) -
 }
 
 /// What to do with a scale once it is rounded to f16.
-#[derive(Clone, Copy)]
-pub(crate) enum Stored {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Stored {
     /// Store it.
     Scale(f16),
     /// It rounds to zero: store the zero block.
@@ -153,7 +153,7 @@ pub(crate) enum Stored {
 
 /// Rounds a non-negative scale to f16 (to nearest, ties to even).
 #[inline(always)]
-pub(crate) fn to_f16<I: Isa>(isa: I, scale: f32) -> Stored {
+pub fn to_f16<I: Isa>(isa: I, scale: f32) -> Stored {
     let rounded = isa.to_half(scale);
     if !rounded.is_finite() {
         Stored::OutOfRange

@@ -6,6 +6,7 @@ use crate::error::{DecodeError, ShapeError};
 
 /// A block of a rotated codec (`i8`, `s*`, `n*`) read in place.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct BlockView<'a> {
     id: CodecId,
     dim: usize,
@@ -56,6 +57,7 @@ impl<'a> BlockView<'a> {
 
 /// Why bytes cannot be viewed as a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum BlockError {
     /// Codec and head dim do not go together, or the codec has no single scale.

@@ -71,6 +71,10 @@ pub enum CacheError {
         /// First token still held.
         first_live: usize,
     },
+    /// What the GPU or its driver refuses.
+    #[cfg(feature = "cuda")]
+    #[error("GPU: {0}")]
+    Gpu(#[from] tqkv_gpu::GpuError),
     /// The spill file of the cold tier cannot be made or written.
     #[error("cannot spill cold pages: {0}")]
     Spill(String),

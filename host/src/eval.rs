@@ -31,6 +31,8 @@ pub struct EvalSpec {
     pub context: usize,
     /// Windows from the start of the text; `None` for all whole ones.
     pub windows: Option<usize>,
+    /// Tokens fed at once; `None` for a whole window. 1 attends as generation does, one query at a time.
+    pub step: Option<usize>,
     /// Whether hidden states are compared layer by layer as well.
     pub layers: bool,
 }
@@ -94,7 +96,7 @@ pub fn evaluate(
     let mut tallies: Vec<Tally> = settings.iter().map(|_| Tally::default()).collect();
     for window in tokens.chunks_exact(spec.context).take(windows) {
         let mut states = States::default();
-        let base = run(model, window, reference, &mut reference_tally, &mut |layer, _, x| {
+        let base = run(model, window, spec, reference, &mut reference_tally, &mut |layer, _, x| {
             if spec.layers {
                 states.push(layer, x);
             }
@@ -103,7 +105,7 @@ pub fn evaluate(
         let mut hidden = Vec::with_capacity(settings.len());
         for (setting, tally) in settings.iter().zip(&mut tallies) {
             let mut cosines = Vec::new();
-            hidden.push(run(model, window, setting, tally, &mut |layer, offset, x| {
+            hidden.push(run(model, window, spec, setting, tally, &mut |layer, offset, x| {
                 if spec.layers {
                     cosines.push((layer, states.cosine_sum(layer, offset, x, model.config().hidden_size)));
                 }
@@ -151,12 +153,21 @@ fn count_windows(model: &Model, tokens: usize, spec: &EvalSpec) -> Result<usize,
 fn run(
     model: &Model,
     window: &[u32],
+    spec: &EvalSpec,
     setting: &Setting<'_>,
     tally: &mut Tally,
     observer: &mut dyn FnMut(usize, usize, &[f32]),
 ) -> Result<Vec<f32>, ModelError> {
     let mut cache = (setting.new_cache)()?;
-    let hidden = model.hidden(window, 0, cache.as_mut(), observer)?;
+    let mut hidden = Vec::with_capacity(window.len() * model.config().hidden_size);
+    let mut start = 0;
+    for tokens in window.chunks(spec.step.unwrap_or(window.len()).max(1)) {
+        let states = model.hidden(tokens, start, cache.as_mut(), &mut |layer, offset, x| {
+            observer(layer, start + offset, x);
+        })?;
+        hidden.extend_from_slice(&states);
+        start += tokens.len();
+    }
     tally.cache_bytes += cache.allocated_bytes();
     Ok(hidden)
 }

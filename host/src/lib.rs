@@ -9,6 +9,8 @@ pub mod atomic;
 pub mod attention;
 pub mod bytes;
 pub mod cache;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod error;
 pub mod eval;
 pub mod file;

@@ -6,6 +6,7 @@
 
 use serde::Deserialize;
 use tqkv_core::CodecId;
+use tqkv_core::fixed::INTEGER_CODECS;
 
 use crate::preset::KvCodecs;
 
@@ -49,6 +50,13 @@ pub enum PlanError {
         /// The pair asked for.
         codecs: KvCodecs,
     },
+    /// A codec that [`tqkv_core::fixed`] does not have.
+    #[error(
+        "codec {} has no integer form, accepted are {}",
+        .0.name(),
+        INTEGER_CODECS.map(CodecId::name).join(", ")
+    )]
+    NotInteger(CodecId),
     /// More bytes than 64 bits count.
     #[error("the cache of this shape is beyond 2^64 bytes")]
     TooLarge,
@@ -135,6 +143,22 @@ impl CacheShape {
             return Ok(raw_fit);
         }
         Ok(kept + (memory - kept * raw) / coded)
+    }
+}
+
+impl CacheShape {
+    /// Tokens that ring caches in `ram` bytes hold, one [`tqkv_core::fixed::RingCache`] a layer and KV
+    /// head; their codecs and indices are not counted. No token is f16 there.
+    ///
+    /// # Errors
+    /// [`PlanError::NotInteger`], and as [`Self::bytes_per_token`].
+    pub fn ring_tokens(&self, codecs: KvCodecs, ram: u64) -> Result<u64, PlanError> {
+        for codec in [codecs.k, codecs.v] {
+            if !INTEGER_CODECS.contains(&codec) {
+                return Err(PlanError::NotInteger(codec));
+            }
+        }
+        Ok(ram.checked_div(self.bytes_per_token(codecs)?).unwrap_or(u64::MAX))
     }
 }
 
@@ -233,6 +257,18 @@ mod tests {
             let error = shape(json).unwrap_err().to_string();
             assert!(error.contains(word), "{json}: {error}");
         }
+    }
+
+    #[test]
+    fn rings_hold_what_the_firmware_arithmetic_says() {
+        let shape = CacheShape { num_layers: 2, num_kv_heads: 3, head_dim: 64 };
+        for codec in INTEGER_CODECS {
+            let tokens = shape.ring_tokens(KvCodecs { k: codec, v: codec }, 6 * 4096).unwrap();
+            let each = tqkv_core::fixed::tokens_in(codec, codec, 64, 4096).unwrap();
+            assert_eq!(tokens, each as u64, "{codec:?}");
+        }
+        let error = shape.ring_tokens(codecs("s4,q8_0"), 4096).unwrap_err().to_string();
+        assert!(error.contains("q8_0") && error.contains("i8, s5, s4"), "{error}");
     }
 
     #[test]

@@ -205,6 +205,12 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
         (vec!["plan", "--config", "config.json"], "config.json has no usable"),
         (vec!["plan", "--config", "in.npy"], "in.npy"),
         (vec!["plan", "--layers", "80"], "--kv-heads"),
+        (vec!["plan", "--ram", "64KiB"], "--head-dim"),
+        (vec!["plan", "--head-dim", "64"], "--layers"),
+        (vec!["plan", "--kv-heads", "2", "--head-dim", "64"], "--layers"),
+        (vec!["plan", "--ram", "64KiB", "--head-dim", "60"], "head dim 60"),
+        (vec!["plan", "--ram", "64KiB", "--head-dim", "64", "--kv", "f16"], "codec f16 has no integer form"),
+        (vec!["plan", "--ram", "64KiB", "--head-dim", "64", "--memory", "1GiB"], "--memory"),
         (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--memory", "34XB"], "GiB"),
         (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--kv", "s9"], "safe-lowbit"),
         (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "100", "--kv", "s4"], "head dim 100"),
@@ -306,6 +312,30 @@ fn plan_shows_the_figures_of_a_70b_class_model() {
     assert_eq!(pair["rows"], preset["rows"]);
     assert_eq!(pair["rows"][0]["bytes_per_token"], 640 * (130 + 66));
     assert_eq!(pair["rows"][0]["max_tokens"], Value::Null);
+}
+
+#[test]
+fn plan_knows_microcontrollers() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let plan = json(at, &["plan", "--ram", "64KiB", "--head-dim", "64"]);
+    assert_eq!((&plan["ram"], &plan["kv_heads"], &plan["layers"]), (&65_536.into(), &1.into(), &1.into()));
+    let rows = plan["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 10);
+    for (codec, bytes, tokens) in
+        [("i8", 132u64, 496u64), ("s4", 68, 963), ("n3", 52, 1260), ("s2", 36, 1820)]
+    {
+        let row = rows.iter().find(|row| row["codec_k"] == codec && row["codec_v"] == codec).unwrap();
+        assert_eq!((&row["bytes_per_token"], &row["tokens"]), (&bytes.into(), &tokens.into()), "{codec}");
+        let per_kib = row["tokens_per_kib"].as_f64().unwrap();
+        assert!((per_kib - 1024.0 / bytes as f64).abs() < 1e-9, "{codec}");
+    }
+    let shape = ["plan", "--ram", "64KiB", "--head-dim", "64", "--kv-heads", "2", "--kv", "s4,s2"];
+    let mixed = json(at, &shape);
+    assert_eq!(mixed["rows"][0]["bytes_per_token"], 2 * (34 + 18));
+    assert_eq!(mixed["rows"][0]["tokens"], 65_536 / 104);
+    let text = tqkv(at, &shape);
+    assert!(String::from_utf8_lossy(&text.stdout).contains("tokens/KiB"));
 }
 
 #[test]

@@ -31,7 +31,11 @@ fn setting(model: &Model, codec: CodecId) -> Setting<'_> {
 }
 
 fn run(model: &Model, windows: usize, codecs: &[CodecId]) -> EvalReport {
-    let spec = EvalSpec { context: 1024, windows: Some(windows), layers: false };
+    run_in_steps(model, windows, None, codecs)
+}
+
+fn run_in_steps(model: &Model, windows: usize, step: Option<usize>, codecs: &[CodecId]) -> EvalReport {
+    let spec = EvalSpec { context: 1024, windows: Some(windows), step, layers: false };
     let settings: Vec<_> = codecs.iter().map(|&codec| setting(model, codec)).collect();
     let reference = setting(model, CodecId::F16);
     let report = evaluate(model, shipped::HELDOUT_TEXT, &spec, &reference, &settings, &mut |_, _| {});
@@ -80,4 +84,17 @@ fn the_outlier_variant_spares_rotated_codes() {
         assert!(relative(result.perplexity, want) < tolerance, "{codec:?}: {} {want}", result.perplexity);
     }
     assert!(report.results[0].kl < 0.5 * report.results[1].kl, "rotation spreads outlier channels");
+}
+
+/// Whole windows decode tokens to f32; token by token, queries meet codes in int8.
+#[test]
+fn integer_scores_keep_the_perplexity() {
+    let model = Model::shipped().unwrap();
+    let codecs = [CodecId::S4];
+    let (float, integer) = (run(&model, 12, &codecs), run_in_steps(&model, 12, Some(1), &codecs));
+    for (float, integer) in float.results.iter().zip(&integer.results) {
+        let change = relative(integer.perplexity, float.perplexity);
+        println!("{}: {} against {}, {change:.6}", float.name, integer.perplexity, float.perplexity);
+        assert!(change < 0.001, "{}: {change}", float.name);
+    }
 }

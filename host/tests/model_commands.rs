@@ -8,7 +8,7 @@ use tqkv::model::shipped;
 
 mod support;
 
-use support::{error, json, tqkv};
+use support::{error, json, tqkv, tqkv_with};
 
 fn names(value: &Value) -> Vec<&str> {
     let mut names: Vec<_> = value.as_object().unwrap().keys().map(String::as_str).collect();
@@ -48,6 +48,28 @@ fn eval_prints_f16_first_and_narrower_caches_predict_worse() {
     }
     let delta = (number(&results[3], "perplexity") / number(&results[0], "perplexity")).ln();
     assert!((number(&results[3], "nll_delta") - delta).abs() < 1e-12);
+}
+
+/// Token by token, as in generation: codes, scales, integer logits and sums are equal on every level, so
+/// whole predictions are.
+#[test]
+fn generation_predicts_alike_on_every_level() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["eval", "--context", "160", "--windows", "1", "--step", "1", "--hot", "8", "--json"];
+    let kv = ["--kv", "s4", "--kv", "s2", "--kv", "i8", "--kv", "t4", "--kv", "t2", "--kv", "q4_0"];
+    let predictions = |level: &str| {
+        let output = tqkv_with(folder.path(), &[&args[..], &kv[..]].concat(), ("TQKV_LEVEL", level));
+        assert!(output.status.success(), "{level}: {output:?}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        // The first row is f16, whose pages promise no bits.
+        let rows = rows(&report)[1..].iter();
+        rows.map(|row| (number(row, "perplexity"), number(row, "cache_bytes_per_token"))).collect::<Vec<_>>()
+    };
+    let portable = predictions("portable");
+    for level in tqkv_simd::Level::available() {
+        let name = level.name().name();
+        assert_eq!(predictions(name), portable, "{name}");
+    }
 }
 
 #[test]
@@ -199,5 +221,29 @@ fn bad_input_is_one_line_with_code_2() {
     ] {
         let message = error(at, &args, 2);
         assert!(message.starts_with("tqkv: ") && message.contains(expected), "{args:?}: {message}");
+    }
+}
+
+#[test]
+fn a_gpu_that_is_not_there_is_one_line_and_auto_goes_on_without() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let base = ["generate", "--prompt", "The", "--tokens", "4", "--kv", "s4"];
+    let auto = tqkv(at, &[&base[..], &["--device", "auto"]].concat());
+    let note = String::from_utf8(auto.stderr).unwrap();
+    assert!(auto.status.success(), "{note}");
+    if note.is_empty() {
+        // This machine has a GPU: it must take the cache as well when told to.
+        let cuda = tqkv(at, &[&base[..], &["--device", "cuda"]].concat());
+        assert!(cuda.status.success() && cuda.stderr.is_empty());
+        return;
+    }
+    let why = if cfg!(feature = "cuda") { "CUDA" } else { "built without the feature cuda" };
+    assert!(note.starts_with("tqkv: --device auto: ") && note.contains(why), "{note}");
+    assert!(note.ends_with("; running on the CPU\n") && note.lines().count() == 1, "{note}");
+    let line = error(at, &[&base[..], &["--device", "cuda"]].concat(), 2);
+    assert!(line.starts_with("tqkv: --device cuda: ") && line.contains(why), "{line}");
+    for command in [&base[..], &["eval", "--windows", "1"]] {
+        assert!(error(at, &[command, &["--device", "tpu"]].concat(), 2).contains("cpu, cuda, auto"));
     }
 }

@@ -15,13 +15,21 @@ extern crate std;
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
+#[cfg(all(target_arch = "arm", target_os = "none", target_has_atomic = "ptr"))]
+mod arm;
+#[cfg(not(all(target_arch = "arm", target_os = "none")))]
 pub mod baseline;
 #[cfg(feature = "bench")]
 pub mod bench;
+#[cfg(not(all(target_arch = "arm", target_os = "none")))]
 pub mod codec;
+#[cfg(not(all(target_arch = "arm", target_os = "none")))]
 mod level;
+#[cfg(not(all(target_arch = "arm", target_os = "none")))]
 mod lines;
+#[cfg(not(all(target_arch = "arm", target_os = "none")))]
 pub mod page;
+#[cfg(not(all(target_arch = "arm", target_os = "none")))]
 #[cfg_attr(
     not(target_arch = "x86_64"),
     expect(dead_code, unused_macros, unused_imports, reason = "other machines run the portable search")
@@ -32,6 +40,9 @@ mod x86;
 
 #[cfg(target_arch = "aarch64")]
 pub use aarch64::neon::{Neon, NeonDot};
+#[cfg(all(target_arch = "arm", target_os = "none", target_has_atomic = "ptr"))]
+pub use arm::Dsp;
+#[cfg(not(all(target_arch = "arm", target_os = "none")))]
 pub use level::{Level, LevelError, LevelName};
 #[cfg(target_arch = "x86_64")]
 pub use x86::{avx2::Avx2, avx512::Avx512};

@@ -19,11 +19,15 @@ pub(crate) trait Machine: Memory + Search {
     type Sum: Copy;
     /// 16 signed bytes, made ready for look-ups.
     type Table: Copy;
+    /// 64 signed bytes, made ready for look-ups.
+    type Levels: Copy;
 
     /// Query heads for which sums of one tile fit the registers.
     const HEADS: usize;
-    /// Sums of values that fit the registers, beside the high and low part of each.
+    /// Sums of values that fit the registers, beside the high and low part of each: fields of one head.
     const FIELDS: usize;
+    /// The same over fields and heads.
+    const SUMS: usize;
     /// What is added to every level of [`Machine::key_level`].
     const KEY_BIAS: i32;
 
@@ -42,6 +46,28 @@ pub(crate) trait Machine: Memory + Search {
     fn level3<const FIELD: usize>(self, lines: [Self::Line; 3], table: Self::Table) -> Self::Line;
     /// 8-bit codes are their own levels; adds the bias.
     fn key_bytes(self, line: Self::Line) -> Self::Line;
+
+    /// Level tables, for [`Machine::look_up`] on values and on keys (there with the bias). Tables of fewer
+    /// than 64 levels are repeated.
+    fn value_levels(self, levels: &[i8; 64]) -> Self::Levels;
+    /// See [`Machine::value_levels`].
+    fn key_levels(self, levels: &[i8; 64]) -> Self::Levels;
+    /// Levels of the low `BITS` (4, 5 or 6) bits of every byte.
+    fn look_up<const BITS: usize>(self, index: Self::Line, levels: Self::Levels) -> Self::Line;
+    /// Bitwise difference.
+    fn xor(self, a: Self::Line, b: Self::Line) -> Self::Line;
+    /// In every byte, the bits of `MASK` from `a`, the others from `b`.
+    fn merge<const MASK: u8>(self, a: Self::Line, b: Self::Line) -> Self::Line;
+    /// Every byte moved up by `N` bits; what comes in below is anything.
+    fn up<const N: u32>(self, v: Self::Line) -> Self::Line;
+    /// Every byte moved down by `N` bits; what comes in above is anything.
+    fn down<const N: u32>(self, v: Self::Line) -> Self::Line;
+    /// Every byte rotated up by a bit.
+    fn rotate(self, v: Self::Line) -> Self::Line;
+    /// In every dword, the last `N` bytes of `before`, then the first of `now`.
+    fn follow_bytes<const N: usize>(self, now: Self::Line, before: Self::Line) -> Self::Line;
+    /// In every 128 bits, the last `N` dwords of `before`, then the first of `now`.
+    fn follow_dwords<const N: usize>(self, now: Self::Line, before: Self::Line) -> Self::Line;
 
     /// Sums of 0.
     fn zero(self) -> Self::Sum;
@@ -109,9 +135,11 @@ impl Machine for Portable {
     type Line = [u8; 64];
     type Sum = [i32; 16];
     type Table = [i8; 16];
+    type Levels = [i8; 64];
 
     const HEADS: usize = 1;
     const FIELDS: usize = 8;
+    const SUMS: usize = 8;
     const KEY_BIAS: i32 = 0;
 
     #[inline(always)]
@@ -145,6 +173,56 @@ impl Machine for Portable {
     #[inline(always)]
     fn key_bytes(self, line: [u8; 64]) -> [u8; 64] {
         line
+    }
+
+    #[inline(always)]
+    fn value_levels(self, levels: &[i8; 64]) -> [i8; 64] {
+        *levels
+    }
+
+    #[inline(always)]
+    fn key_levels(self, levels: &[i8; 64]) -> [i8; 64] {
+        *levels
+    }
+
+    #[inline(always)]
+    fn look_up<const BITS: usize>(self, index: [u8; 64], levels: [i8; 64]) -> [u8; 64] {
+        index.map(|byte| levels[usize::from(byte) & ((1 << BITS) - 1)] as u8)
+    }
+
+    #[inline(always)]
+    fn xor(self, a: [u8; 64], b: [u8; 64]) -> [u8; 64] {
+        core::array::from_fn(|i| a[i] ^ b[i])
+    }
+
+    #[inline(always)]
+    fn merge<const MASK: u8>(self, a: [u8; 64], b: [u8; 64]) -> [u8; 64] {
+        core::array::from_fn(|i| a[i] & MASK | b[i] & !MASK)
+    }
+
+    #[inline(always)]
+    fn up<const N: u32>(self, v: [u8; 64]) -> [u8; 64] {
+        v.map(|byte| byte << N)
+    }
+
+    #[inline(always)]
+    fn down<const N: u32>(self, v: [u8; 64]) -> [u8; 64] {
+        v.map(|byte| byte >> N)
+    }
+
+    #[inline(always)]
+    fn rotate(self, v: [u8; 64]) -> [u8; 64] {
+        v.map(|byte| byte.rotate_left(1))
+    }
+
+    #[inline(always)]
+    fn follow_bytes<const N: usize>(self, now: [u8; 64], before: [u8; 64]) -> [u8; 64] {
+        core::array::from_fn(|i| if i % 4 < N { before[i + 4 - N] } else { now[i - N] })
+    }
+
+    #[inline(always)]
+    fn follow_dwords<const N: usize>(self, now: [u8; 64], before: [u8; 64]) -> [u8; 64] {
+        core::array::from_fn(|i| if i % 16 < 4 * N { before[i + 16 - 4 * N] } else { now[i - 4 * N] })
     }
 
     #[inline(always)]

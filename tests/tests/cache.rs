@@ -5,7 +5,7 @@
 #![allow(missing_docs, reason = "a test crate")]
 
 use proptest::prelude::*;
-use tqkv::cache::{CacheSpec, Centring, Cold, KvCache, MEAN_TOKENS};
+use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, KvCache, MEAN_TOKENS};
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
@@ -55,12 +55,16 @@ impl Model {
         self.coded_keys.push(None);
         self.coded_values.push(None);
         let (sinks, len) = (self.spec.sinks, self.keys.len());
-        let leaving = sinks..len.saturating_sub(self.spec.hot).max(sinks);
-        for i in leaving.clone() {
-            if self.coded_values[i].is_none() {
-                self.coded_values[i] = Some(self.through(self.spec.value, &self.values[i]));
-            }
+        // Tokens leave the hot window in fours, counted from the first that is not encoded.
+        let leaving = |coded: &[Option<Vec<f32>>]| {
+            let first = (sinks..len).find(|&i| coded[i].is_none()).unwrap_or(len);
+            let extra = len.saturating_sub(first + self.spec.hot);
+            first..first + if self.spec.hot < 4 { extra } else { extra / 4 * 4 }
+        };
+        for i in leaving(&self.coded_values) {
+            self.coded_values[i] = Some(self.through(self.spec.value, &self.values[i]));
         }
+        let leaving = leaving(&self.coded_keys);
         if self.learning && leaving.len() >= MEAN_TOKENS {
             let mut mean = vec![0.0; DIM];
             for key in &self.keys[sinks..sinks + MEAN_TOKENS] {
@@ -70,14 +74,11 @@ impl Model {
             self.learning = false;
         }
         if !self.learning {
-            let zero = vec![0.0; DIM];
-            let mean = self.mean.clone().unwrap_or(zero);
+            let mean = self.mean.clone().unwrap_or(vec![0.0; DIM]);
             for i in leaving {
-                if self.coded_keys[i].is_none() {
-                    let centred: Vec<f32> = self.keys[i].iter().zip(&mean).map(|(x, m)| x - m).collect();
-                    let decoded = self.through(self.spec.key, &centred);
-                    self.coded_keys[i] = Some(decoded.iter().zip(&mean).map(|(x, m)| x + m).collect());
-                }
+                let centred: Vec<f32> = self.keys[i].iter().zip(&mean).map(|(x, m)| x - m).collect();
+                let decoded = self.through(self.spec.key, &centred);
+                self.coded_keys[i] = Some(decoded.iter().zip(&mean).map(|(x, m)| x + m).collect());
             }
         }
     }
@@ -144,8 +145,8 @@ fn spec() -> impl Strategy<Value = CacheSpec> {
     let window = prop::option::of(64..400usize);
     (codec(), codec(), 0..6usize, 0..40usize, centring, window).prop_map(
         |(key, value, sinks, hot, centring, window)| {
-            let spec =
-                CacheSpec::new(1, 2, 1, DIM).codecs(key, value).sinks(sinks).hot(hot).centring(centring);
+            let spec = CacheSpec::new(1, 2, 1, DIM).codecs(key, value).sinks(sinks).hot(hot);
+            let spec = spec.centring(centring).arithmetic(Arithmetic::F32);
             if let Some(window) = window { spec.sliding_window(window) } else { spec }
         },
     )
@@ -210,6 +211,7 @@ proptest! {
 fn a_tile_may_begin_behind_the_encoded_tokens() {
     let spec = CacheSpec::new(1, 2, 1, DIM).sinks(0).hot(14).centring(Centring::Off).sliding_window(257);
     let mut gaussian = Gaussian::new(8);
+    let spec = spec.arithmetic(Arithmetic::F32);
     let (mut cache, mut model) = (KvCache::new(spec.clone()).unwrap(), Model::new(&spec));
     for _ in 0..271 {
         let (k, v) = token(&mut gaussian);
@@ -227,6 +229,7 @@ fn a_tile_may_begin_behind_the_encoded_tokens() {
 fn heads_and_layers_are_apart() {
     let spec =
         CacheSpec::new(2, 6, 3, DIM).codecs(CodecId::S4, CodecId::S3).hot(3).sinks(1).centring(Centring::Off);
+    let spec = spec.arithmetic(Arithmetic::F32);
     let mut cache = KvCache::new(spec.clone()).unwrap();
     let mut models: Vec<Model> = (0..6).map(|_| Model::new(&spec)).collect();
     let mut gaussian = Gaussian::new(5);
@@ -257,6 +260,7 @@ fn heads_and_layers_are_apart() {
 fn scores_are_the_logits_of_the_newest_position() {
     let spec =
         CacheSpec::new(1, 1, 1, DIM).codecs(CodecId::S4, CodecId::S4).hot(8).sinks(2).centring(Centring::On);
+    let spec = spec.arithmetic(Arithmetic::F32);
     let mut cache = KvCache::new(spec.clone()).unwrap();
     let mut model = Model::new(&spec);
     let mut gaussian = Gaussian::new(9);
@@ -412,4 +416,60 @@ fn vectors_that_only_the_scale_correction_pushes_out_of_range_are_kept() {
     let mut cache = KvCache::new(base().codecs(CodecId::S1, CodecId::S1).hot(0).sinks(0)).unwrap();
     cache.append(0, &row, &row).unwrap();
     assert_eq!(cache.stats().warm, 1);
+}
+
+/// Two KV heads of three query heads each, of a head dim that fills whole lines.
+fn long(arithmetic: Arithmetic, key: CodecId, value: CodecId, tokens: usize) -> (Vec<f32>, Vec<f32>) {
+    const DIM: usize = 64;
+    let spec = CacheSpec::new(1, 6, 2, DIM).codecs(key, value).hot(16).arithmetic(arithmetic);
+    let (mut cache, mut gaussian) = (KvCache::new(spec).unwrap(), Gaussian::new(9));
+    cache.append(0, &gaussian.vector(tokens * 2 * DIM), &gaussian.vector(tokens * 2 * DIM)).unwrap();
+    let q: Vec<f32> = gaussian.vector(6 * DIM).iter().map(|x| 1.5 * x).collect();
+    let mut out = vec![0.0; 6 * DIM];
+    cache.attend(0, &q, &mut out).unwrap();
+    (cache.scores(0, 5, &q[5 * DIM..]).unwrap(), out)
+}
+
+#[test]
+fn integer_attention_is_within_a_percent_of_exact_levels() {
+    for id in ["i8", "s4", "s3", "s2", "s1", "n4", "n3", "n2", "q8_0", "q4_0", "q4_0r", "t4", "t3", "t2"] {
+        let id = CodecId::from_name(id).unwrap();
+        let ((logits, out), (exact_logits, exact_out)) =
+            (long(Arithmetic::Int8, id, id, 1500), long(Arithmetic::F32, id, id, 1500));
+        let error = oracle::relative_mse(&exact_logits, &logits).sqrt();
+        assert!(error < 0.01, "{}: logits are {error} off", id.name());
+        let error = oracle::relative_mse(&exact_out, &out).sqrt();
+        assert!(error < 0.03, "{}: outputs are {error} off", id.name());
+    }
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit() {
+    let run = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| long(Arithmetic::Int8, CodecId::S4, CodecId::S3, 7000))
+    };
+    let bits =
+        |(a, b): (Vec<f32>, Vec<f32>)| -> Vec<u32> { a.iter().chain(&b).map(|x| x.to_bits()).collect() };
+    let one = bits(run(1));
+    assert_eq!(bits(run(2)), one);
+    assert_eq!(bits(run(5)), one);
+}
+
+#[test]
+fn groups_larger_than_the_kernels_take_are_split() {
+    let spec = |heads| CacheSpec::new(1, heads, 1, DIM).codecs(CodecId::S4, CodecId::S4).hot(0);
+    let mut gaussian = Gaussian::new(12);
+    let (k, v, q) = (gaussian.vector(300 * DIM), gaussian.vector(300 * DIM), gaussian.vector(11 * DIM));
+    let run = |heads: usize, q: &[f32]| {
+        let mut cache = KvCache::new(spec(heads)).unwrap();
+        cache.append(0, &k, &v).unwrap();
+        let mut out = vec![0.0; q.len()];
+        cache.attend(0, q, &mut out).unwrap();
+        out
+    };
+    let all = run(11, &q);
+    for (head, q) in q.chunks_exact(DIM).enumerate() {
+        assert_eq!(run(1, q), all[head * DIM..(head + 1) * DIM], "head {head}");
+    }
 }

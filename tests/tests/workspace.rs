@@ -33,9 +33,13 @@ fn dependency_arrows_point_one_way() {
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
-    for (package, allowed) in
-        [("tqkv-core", vec![]), ("tqkv-simd", vec!["tqkv-core"]), ("tqkv", vec!["tqkv-core", "tqkv-simd"])]
-    {
+    for (package, allowed) in [
+        ("tqkv-core", vec![]),
+        ("tqkv-simd", vec!["tqkv-core"]),
+        ("tqkv-gpu-kernels", vec!["tqkv-core"]),
+        ("tqkv-gpu", vec!["tqkv-core", "tqkv-gpu-kernels"]),
+        ("tqkv", vec!["tqkv-core", "tqkv-gpu", "tqkv-simd"]),
+    ] {
         assert_eq!(arrows(&metadata, package), allowed, "{package}");
     }
 }

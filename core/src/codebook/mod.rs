@@ -27,6 +27,7 @@ pub const MAX_LEVELS: usize = 1 << MAX_BITS;
 
 /// Levels and boundaries of one scalar quantiser, in sigma units.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Codebook {
     levels: [f32; MAX_LEVELS],
     boundaries: [f32; MAX_LEVELS],
@@ -87,12 +88,12 @@ impl Codebook {
 
     /// The Lloyd-Max codebook, solved afresh. `const` evaluation only: run-time users take
     /// [`scalar`].
-    pub(crate) const fn solve_scalar(dim: usize, bits: usize) -> Self {
+    pub const fn solve_scalar(dim: usize, bits: usize) -> Self {
         Self::from_half(&lloyd_max(dim, bits), dim)
     }
 
     /// The nested codebook at `bits` <= 4, solved afresh; run-time users take [`nested`].
-    pub(crate) const fn solve_nested(dim: usize, bits: usize) -> Self {
+    pub const fn solve_nested(dim: usize, bits: usize) -> Self {
         let count = 1 << (bits - 1);
         let stride = 1 << (MAX_NESTED_BITS - bits);
         let (mut boundaries, mut i) = ([0.0; HALF], 0);

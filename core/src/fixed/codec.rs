@@ -1,10 +1,13 @@
 //! `FixedCodec`: encode and decode with everything but the signs known at compile time.
 
-use super::math::{Multiplier, Norm, Real, from_f16, reciprocal_root, saturate, to_f16};
+use super::kernels::{Kernels, Quantise};
+use super::math::{Multiplier, Norm, Real, from_f16, saturate, to_f16};
+use super::scale::inverse_root;
 use super::tables::{self, INT8_UNIT, LARGEST};
 use super::transform::{four, paley, stages, stay_rolled};
 use super::unrotate;
 use super::words::Words;
+use crate::Portable;
 use crate::block_io::SCALE_BYTES;
 use crate::codebook::{Codebook, MAX_LEVELS};
 use crate::codec_id::{CodecId, Family};
@@ -31,6 +34,9 @@ const LONG_PRODUCTS: bool = cfg!(target_has_atomic = "ptr");
 pub trait Sample: Copy + sealed::Sealed {
     /// The value.
     fn widen(self) -> i32;
+
+    /// The same vector, where it is made of `i16`.
+    fn wide(x: &[Self]) -> Option<&[i16]>;
 }
 
 impl Sample for i16 {
@@ -38,12 +44,22 @@ impl Sample for i16 {
     fn widen(self) -> i32 {
         i32::from(self)
     }
+
+    #[inline(always)]
+    fn wide(x: &[Self]) -> Option<&[i16]> {
+        Some(x)
+    }
 }
 
 impl Sample for i8 {
     #[inline(always)]
     fn widen(self) -> i32 {
         i32::from(self)
+    }
+
+    #[inline(always)]
+    fn wide(_: &[Self]) -> Option<&[i16]> {
+        None
     }
 }
 
@@ -86,7 +102,7 @@ mod sealed {
 pub struct FixedCodec<const D: usize, const CODEC: usize> {
     /// 1 or -1.
     pub(super) signs: [i8; D],
-    mode: ScaleMode,
+    pub(super) mode: ScaleMode,
 }
 
 impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
@@ -169,35 +185,60 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
     /// # Errors
     /// The scale is above the largest f16, 65504; the block holds zeros then. So it does for zero
     /// vectors and for scales below 2^-25, which are no error.
-    #[inline(never)]
+    #[inline]
     pub fn encode<T: Sample, const N: usize>(
         &self,
         x: &[T; D],
         exponent: i32,
         block: &mut [u8; N],
     ) -> Result<(), EncodeError> {
+        self.encode_with(Portable, x, exponent, block)
+    }
+
+    /// [`Self::encode`] by other kernels: the same block.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(never)]
+    pub fn encode_with<K: Kernels, T: Sample, const N: usize>(
+        &self,
+        kernels: K,
+        x: &[T; D],
+        exponent: i32,
+        block: &mut [u8; N],
+    ) -> Result<(), EncodeError> {
         const { assert!(N == Self::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
-        self.encode_slice(x, exponent, block)
+        self.encode_slice(kernels, x, exponent, block)
     }
 
     #[inline(always)]
-    pub(super) fn encode_slice<T: Sample>(
+    pub(super) fn encode_slice<K: Kernels, T: Sample>(
         &self,
+        kernels: K,
         x: &[T; D],
         exponent: i32,
         block: &mut [u8],
     ) -> Result<(), EncodeError> {
         let exponent = clamp_exponent(exponent);
-        let mut y = [0; D];
-        let squared = self.rotate(x, &mut y);
+        let mut y = [kernels.blank(); D];
+        let (squared, finished) = self.rotate_with(kernels, x, &mut y);
         let Some((head, codes)) = block.split_first_chunk_mut::<SCALE_BYTES>() else { return Ok(()) };
         let stored = if squared == 0 {
             Ok(0)
         } else if Self::IS_INT8 {
-            Self::bytes(&mut y, exponent, codes)
+            Self::bytes(&mut y, finished, exponent, codes)
         } else {
             let norm = Norm::new(squared, Self::SIGMA);
-            let cross = Self::quantise(&y, norm, codes);
+            let task = Quantise {
+                y: &y,
+                shift: norm.shift,
+                reciprocal: norm.reciprocal,
+                bits: Self::BITS,
+                bins: Self::BINS,
+                levels: Self::FINE_LEVELS,
+            };
+            let cross = if finished { kernels.quantise(task, codes) } else { None };
+            let cross = cross.unwrap_or_else(|| Self::quantise(&y, finished, norm, codes));
             to_f16(self.scale(norm, cross, codes).shifted(exponent))
         };
         let bits = stored.unwrap_or(0);
@@ -211,8 +252,8 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
     /// The `i8` codec: codes under one absmax scale, rounded with the scale that is stored.
     /// Returns that scale.
     #[inline(always)]
-    fn bytes(y: &mut [i32; D], exponent: i32, codes: &mut [u8]) -> Result<u16, EncodeError> {
-        let largest = Self::finish(y);
+    fn bytes(y: &mut [i32; D], finished: bool, exponent: i32, codes: &mut [u8]) -> Result<u16, EncodeError> {
+        let largest = Self::finish(y, finished);
         let unit = const { Real::from_f64(INT8_UNIT / LARGEST as f64) };
         let stored = to_f16(Real { mantissa: largest, exponent }.normalised().times(unit))?;
         if let Some((significand @ 1.., octave)) = from_f16(stored) {
@@ -226,9 +267,24 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
         Ok(stored)
     }
 
+    /// y = H diag(signs) x, and whether that is all of it: stride 1 may be left to the caller. Returns |x|^2.
+    #[inline(always)]
+    pub(super) fn rotate_with<K: Kernels, T: Sample>(
+        &self,
+        kernels: K,
+        x: &[T; D],
+        y: &mut [i32; D],
+    ) -> (u64, bool) {
+        let input = if Self::SHAPE.order() == 1 { T::wide(x) } else { None };
+        match input.and_then(|x| kernels.rotate(x, &self.signs, y)) {
+            Some(squared) => (squared, true),
+            None => (self.rotate(x, y), false),
+        }
+    }
+
     /// y = H diag(signs) x but for stride 1; returns |x|^2.
     #[inline(always)]
-    pub(super) fn rotate<T: Sample>(&self, x: &[T; D], y: &mut [i32; D]) -> u64 {
+    fn rotate<T: Sample>(&self, x: &[T; D], y: &mut [i32; D]) -> u64 {
         let mut squared = 0;
         let pairs = x.as_chunks::<2>().0.iter().zip(self.signs.as_chunks::<2>().0);
         for (y, (x, signs)) in y.as_chunks_mut::<2>().0.iter_mut().zip(pairs) {
@@ -247,22 +303,24 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
         squared
     }
 
-    /// Finishes the transform in place; returns the largest magnitude.
+    /// Finishes the transform in place unless it is; returns the largest magnitude.
     #[inline(always)]
-    pub(super) fn finish(y: &mut [i32; D]) -> u32 {
+    pub(super) fn finish(y: &mut [i32; D], finished: bool) -> u32 {
         let mut largest = 0;
         for two in y.as_chunks_mut::<2>().0 {
-            *two = [two[0] + two[1], two[0] - two[1]];
+            if !finished {
+                *two = [two[0] + two[1], two[0] - two[1]];
+            }
             largest = largest.max(two[0].unsigned_abs()).max(two[1].unsigned_abs());
         }
         largest
     }
 
-    /// Finishes the transform of `y` and writes its codes; returns the sum of shifted y times fine level.
+    /// Finishes the transform of `y` unless it is, and writes its codes; returns the sum of shifted y times fine level.
     ///
     /// Two coordinates at a time, which is what the registers of the smallest cores hold.
     #[inline(always)]
-    fn quantise(y: &[i32; D], norm: Norm, codes: &mut [u8]) -> i32 {
+    fn quantise(y: &[i32; D], finished: bool, norm: Norm, codes: &mut [u8]) -> i32 {
         let (mut cross, bits) = (0, Self::BITS);
         let mut code = |y: i32| {
             let shifted = y >> norm.shift;
@@ -281,7 +339,8 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
         for (y, bytes) in y.chunks_exact(2 * pairs).zip(codes.chunks_exact_mut(pairs * bits / 4)) {
             let mut word = 0;
             for (i, &[a, b]) in y.as_chunks::<2>().0.iter().enumerate() {
-                let pair = code(a + b) | code(a - b) << bits;
+                let [a, b] = if finished { [a, b] } else { [a + b, a - b] };
+                let pair = code(a) | code(b) << bits;
                 if bits * pairs <= 16 {
                     word |= u64::from(pair << (2 * bits * i));
                 } else {
@@ -310,13 +369,7 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
             ScaleMode::Preserving => {
                 let energy = Real { mantissa: Self::energy(codes), exponent: 0 };
                 let unit = const { Real::from_f64(Self::FINE_UNIT * crate::codebook::sqrt(D as f64)) };
-                let zeros = energy.mantissa.leading_zeros() & !1 & 31;
-                // 1 / sqrt(energy): the root is of a fraction of 2^32.
-                let root = Real {
-                    mantissa: reciprocal_root(energy.mantissa << zeros),
-                    exponent: (zeros / 2) as i32 - 46,
-                };
-                norm.value.normalised().times(root.normalised().times(unit))
+                norm.value.normalised().times(inverse_root(energy).times(unit))
             }
             ScaleMode::Mmse => {
                 let energy = Real { mantissa: Self::energy(codes), exponent: 0 };

@@ -1,9 +1,11 @@
 //! A query ready to be scored against blocks, and the score.
 
 use super::codec::{ByteScale, FixedCodec, Sample, clamp_exponent};
+use super::kernels::Kernels;
 use super::math::{Real, from_f16};
 use super::tables::{self, LARGEST};
 use super::words::Words;
+use crate::Portable;
 use crate::block_io::SCALE_BYTES;
 use crate::error::DecodeError;
 
@@ -11,7 +13,7 @@ use crate::error::DecodeError;
 pub const SCORE_BITS: u32 = 16;
 
 /// Scores saturate here, so that a multiple by log2(e) still fits.
-const LIMIT: i64 = 1 << 30;
+const LIMIT: i32 = 1 << 30;
 
 /// A rotated query in signed bytes; from [`FixedCodec::query`].
 #[derive(Clone, Copy, Debug)]
@@ -27,11 +29,17 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
     /// Prepares the query `q * 2^exponent`: rotates it and rounds it to signed bytes under one
     /// absmax scale. One query serves all keys
     /// of codecs with the same codebook, head dim and seed.
-    #[inline(never)]
+    #[inline]
     pub fn query<T: Sample>(&self, q: &[T; D], exponent: i32) -> FixedQuery<D> {
-        let mut y = [0; D];
-        self.rotate(q, &mut y);
-        let largest = Self::finish(&mut y);
+        self.query_with(Portable, q, exponent)
+    }
+
+    /// [`Self::query`] by other kernels: the same query.
+    #[inline(never)]
+    pub fn query_with<K: Kernels, T: Sample>(&self, kernels: K, q: &[T; D], exponent: i32) -> FixedQuery<D> {
+        let mut y = [kernels.blank(); D];
+        let (_, finished) = self.rotate_with(kernels, q, &mut y);
+        let largest = Self::finish(&mut y, finished);
         let mut words = Words([0; D]);
         if largest == 0 {
             return FixedQuery { words, factor: Real { mantissa: 0, exponent: 0 } };
@@ -76,17 +84,16 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
                 dot += q.wrapping_mul(level).wrapping_add(half) >> 16;
             }
         }
-        // dot < 2^24, factor <= 2^16, significand < 2^11.
-        let product = i64::from(dot) * i64::from(query.factor.mantissa as i32 * significand);
-        let up = query.factor.exponent + octave + SCORE_BITS as i32;
-        let score = if up <= 0 {
-            product >> up.unsigned_abs().min(63)
-        } else if product == 0 {
-            0
+        // dot * 2^7 < 2^31: 127 * 128 * 1024 * 2^7; factor <= 2^16 and significand < 2^11.
+        let product = i64::from(dot << 7) * i64::from((query.factor.mantissa as i32 * significand) << 4);
+        // Below 2^31, with 2^21 of the dot times factor dropped: 2^-27 of the largest dot.
+        let product = (product >> 32) as i32;
+        let up = query.factor.exponent + octave + SCORE_BITS as i32 + 21;
+        Ok(if up <= 0 {
+            (product >> up.unsigned_abs().min(31)).clamp(-LIMIT, LIMIT)
         } else {
-            // A bit of `product` above 2^30 is as good as any.
-            product.clamp(-LIMIT, LIMIT) << up.min(31)
-        };
-        Ok(score.clamp(-LIMIT, LIMIT) as i32)
+            let up = up.min(31);
+            product.clamp(-(LIMIT >> up), LIMIT >> up) << up
+        })
     }
 }

@@ -2,11 +2,13 @@
 
 use super::attend::Attention;
 use super::codec::FixedCodec;
+use super::kernels::Kernels;
 use super::query::FixedQuery;
+use crate::Portable;
 use crate::error::{DecodeError, EncodeError};
 use heapless::Vec;
 
-/// What a ring needs of a codec; [`FixedCodec`] is the only one.
+/// What a ring needs of a codec: [`FixedCodec`], alone or in [`WithKernels`].
 pub trait BlockCodec: sealed::Sealed {
     /// `[i16; D]`.
     type Vector;
@@ -43,6 +45,7 @@ pub trait BlockCodec: sealed::Sealed {
 mod sealed {
     pub trait Sealed {}
     impl<const D: usize, const CODEC: usize> Sealed for super::FixedCodec<D, CODEC> {}
+    impl<C: Sealed, K> Sealed for super::WithKernels<C, K> {}
 }
 
 impl<const D: usize, const CODEC: usize> BlockCodec for FixedCodec<D, CODEC> {
@@ -53,7 +56,7 @@ impl<const D: usize, const CODEC: usize> BlockCodec for FixedCodec<D, CODEC> {
 
     #[inline(never)]
     fn encode_block(&self, x: &[i16; D], exponent: i32, block: &mut [u8]) -> Result<(), EncodeError> {
-        self.encode_slice(x, exponent, block)
+        self.encode_slice(Portable, x, exponent, block)
     }
 
     fn prepare(&self, q: &[i16; D], exponent: i32) -> FixedQuery<D> {
@@ -76,6 +79,48 @@ impl<const D: usize, const CODEC: usize> BlockCodec for FixedCodec<D, CODEC> {
 
     fn finish(&self, sum: Attention<D>, exponent: i32, out: &mut [i16; D]) {
         sum.finish(self, exponent, out);
+    }
+}
+
+/// A codec whose vectors and queries go through other [`Kernels`], for a [`RingCache`]. The same blocks, the same results.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct WithKernels<C, K> {
+    /// The codec.
+    pub codec: C,
+    /// The kernels.
+    pub kernels: K,
+}
+
+impl<const D: usize, const CODEC: usize, K: Kernels> BlockCodec for WithKernels<FixedCodec<D, CODEC>, K> {
+    type Vector = [i16; D];
+    type Query = FixedQuery<D>;
+    type Attention = Attention<D>;
+    const BLOCK_BYTES: usize = FixedCodec::<D, CODEC>::BLOCK_BYTES;
+
+    #[inline(never)]
+    fn encode_block(&self, x: &[i16; D], exponent: i32, block: &mut [u8]) -> Result<(), EncodeError> {
+        self.codec.encode_slice(self.kernels, x, exponent, block)
+    }
+
+    fn prepare(&self, q: &[i16; D], exponent: i32) -> FixedQuery<D> {
+        self.codec.query_with(self.kernels, q, exponent)
+    }
+
+    fn score_block(&self, query: &FixedQuery<D>, block: &[u8]) -> Result<i32, DecodeError> {
+        self.codec.score_block(query, block)
+    }
+
+    fn start(&self) -> Attention<D> {
+        Attention::new()
+    }
+
+    fn add_block(&self, sum: &mut Attention<D>, score: i32, block: &[u8]) -> Result<(), DecodeError> {
+        self.codec.add_block(sum, score, block)
+    }
+
+    fn finish(&self, sum: Attention<D>, exponent: i32, out: &mut [i16; D]) {
+        sum.finish(&self.codec, exponent, out);
     }
 }
 

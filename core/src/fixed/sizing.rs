@@ -2,6 +2,20 @@
 
 use crate::codec_id::CodecId;
 
+/// The codecs of [`super::FixedCodec`], and so of keys and values of a [`super::RingCache`].
+pub const INTEGER_CODECS: [CodecId; 10] = [
+    CodecId::I8,
+    CodecId::S5,
+    CodecId::S4,
+    CodecId::S3,
+    CodecId::S2,
+    CodecId::S1,
+    CodecId::N4,
+    CodecId::N3,
+    CodecId::N2,
+    CodecId::N1,
+];
+
 /// Bytes of one token of one KV head: a block of each codec, or `None` where one does not support
 /// the head dim.
 pub const fn token_bytes(keys: CodecId, values: CodecId, head_dim: usize) -> Option<usize> {

@@ -6,6 +6,8 @@ use super::*;
 use crate::{AnyCodec, BlockView, CodecId, Effort, EncodeError, Options, ScaleMode};
 use half::f16;
 
+mod trellis;
+
 struct Random(u64);
 
 impl Random {

@@ -9,6 +9,7 @@ pub const MAX_MEMORY: usize = 8;
 
 /// How the bits that are not coded choose among the levels of one parity value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Plain {
     /// This many bits a coordinate, 0 to 3.
     Bits(u8),
@@ -21,6 +22,7 @@ pub enum Plain {
 
 /// One trellis code: everything that encoder and decoder must agree on, and the encoder's tuning.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Code {
     /// Earlier coded bits that a coordinate depends on: 8 (256 states) or 3 (8 states).
     pub memory: u8,
@@ -41,6 +43,7 @@ pub struct Code {
 
 /// Guess of the best scale from the largest coordinate.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Predictor {
     /// Scale at largest coordinate 0.
     pub offset: f32,

@@ -41,6 +41,7 @@ pub use viterbi::{WARM_UP, workspace_bytes};
 
 /// A code and its metric rows.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Trellis<'a> {
     /// The code.
     pub code: Code,

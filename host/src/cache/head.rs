@@ -1,13 +1,15 @@
 //! One KV head: where its tokens live, and attention of its query heads over them.
 
+use super::format::{PAGE_TOKENS, Side};
 use super::level;
-use super::page::{ColdStore, PAGE_TOKENS};
+use super::page::ColdStore;
 use super::prefill;
-use super::softmax::OnlineSoftmax;
 use super::spec::{AUTO_SHARE, CacheSpec, Centring, MEAN_TOKENS};
-use super::track::{Accumulator, Query, Track, dot};
+use super::track::{Queries, Sums, TILE, Track, dot};
 use crate::error::CacheError;
+use rayon::prelude::*;
 use tqkv_core::AnyCodec;
+use tqkv_simd::page::{Attention, MAX_HEADS, merge, rescale, soften};
 
 /// The mean that is taken off the keys before they are encoded.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,8 +25,18 @@ pub(super) enum Mean {
 /// Chunks of at least this many queries are worth decoding keys and values once for all.
 const PREFILL_FROM: usize = 8;
 
-/// Tokens scored between two updates of the softmax.
-const TILE: usize = 128;
+/// Tokens of a span, which one thread attends to. Spans begin at the same positions whatever the number
+/// of threads, and are merged in order, so the result does not depend on it.
+const SPAN: usize = 16 * PAGE_TOKENS;
+
+/// A run of positions.
+type Range = (usize, usize);
+
+/// What the query heads of a group have seen of a span.
+struct Seen {
+    state: [Attention; MAX_HEADS],
+    sums: Sums,
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct Head {
@@ -45,8 +57,8 @@ impl Head {
     ) -> Self {
         let (cold_keys, cold_values) = cold.unzip();
         let mut head = Self {
-            keys: Track::new(codecs.0, cold_keys, spec.sinks),
-            values: Track::new(codecs.1, cold_values, spec.sinks),
+            keys: Track::new(spec, Side::Keys, codecs.0, cold_keys),
+            values: Track::new(spec, Side::Values, codecs.1, cold_values),
             mean: Mean::Off,
             hot: spec.hot,
             window: spec.sliding_window,
@@ -83,10 +95,10 @@ impl Head {
         self.values.truncate(len)
     }
 
-    /// Appends one token.
-    pub(super) fn push(&mut self, key: &[f32], value: &[f32]) -> Result<(), CacheError> {
-        self.keys.push(key);
-        self.values.push(value);
+    /// Appends tokens, `[n, dim]` each, and encodes what leaves the hot window.
+    pub(super) fn push(&mut self, keys: &[f32], values: &[f32]) -> Result<(), CacheError> {
+        self.keys.push(keys);
+        self.values.push(values);
         self.values.encode_all_but(self.hot, None)?;
         if self.mean == Mean::Learning && self.keys.recent().len() >= self.hot + MEAN_TOKENS {
             let (mean, share) = self.keys.mean_of_oldest(MEAN_TOKENS);
@@ -159,68 +171,118 @@ impl Head {
 
     /// Attends with queries (`[group, dim]`) at the newest position.
     pub(super) fn attend(&self, q: &[f32], out: &mut [f32]) {
-        let dim = self.keys.codec().dim();
-        for (q, out) in q.chunks_exact(dim).zip(out.chunks_exact_mut(dim)) {
-            self.attend_one(q, out);
+        let at_once = MAX_HEADS * self.keys.codec().dim();
+        for (q, out) in q.chunks(at_once).zip(out.chunks_mut(at_once)) {
+            self.attend_group(q, out);
         }
     }
 
-    fn attend_one(&self, q: &[f32], out: &mut [f32]) {
-        let dim = q.len();
-        let (plain, rotated, offset) = self.prepare(q);
-        let query = Query { plain: &plain, rotated: &rotated, offset };
-        let (mut plain_sum, mut rotated_sum) = (vec![0.0; dim], vec![0.0; dim]);
-        let (mut softmax, mut logits) = (OnlineSoftmax::EMPTY, [0.0; TILE]);
-        for (start, end) in self.seen(self.len().saturating_sub(1)) {
-            for from in (start..end.min(self.len())).step_by(TILE) {
-                let tile = &mut logits[..TILE.min(end - from)];
-                self.keys.scores(&query, from, tile);
-                let rescale = softmax.tile(tile);
-                for sum in plain_sum.iter_mut().chain(&mut rotated_sum) {
-                    *sum *= rescale;
-                }
-                let mut sums = Accumulator { plain: &mut plain_sum, rotated: &mut rotated_sum };
-                self.values.accumulate(tile, from, &mut sums);
+    /// [`Head::attend`] with at most [`MAX_HEADS`] queries.
+    fn attend_group(&self, q: &[f32], out: &mut [f32]) {
+        let (plain, offsets) = self.scaled(q);
+        let (queries, spans) = (self.keys.queries(plain, offsets), self.spans());
+        let attended: Vec<Seen> = match &spans[..] {
+            [one] => vec![self.attend_span(&queries, one)],
+            many => many.par_iter().map(|span| self.attend_span(&queries, span)).collect(),
+        };
+        let heads = queries.offsets.len();
+        let joined = attended.into_iter().reduce(|mut all, span| {
+            all.join(&span, heads);
+            all
+        });
+        if let Some(mut seen) = joined {
+            self.finish(&seen.state[..heads], &seen.sums.plain, &mut seen.sums.rotated, out);
+        }
+    }
+
+    /// What the newest position sees, in spans: a few sinks with the first, then at fixed positions.
+    fn spans(&self) -> Vec<[Range; 2]> {
+        let [sinks, (start, end)] = self.seen(self.len().saturating_sub(1));
+        let end = end.min(self.len());
+        let origin = self.values.sink_capacity();
+        let mut spans = vec![[(sinks.0, sinks.1.min(self.len())), (start, start)]];
+        let mut from = start;
+        while from < end {
+            let to = end.min(origin + ((from - origin) / SPAN + 1) * SPAN);
+            match &mut spans[..] {
+                [[_, first]] if first.0 == first.1 => *first = (from, to),
+                _ => spans.push([(0, 0), (from, to)]),
+            }
+            from = to;
+        }
+        spans
+    }
+
+    fn attend_span(&self, queries: &Queries, span: &[Range; 2]) -> Seen {
+        let heads = queries.offsets.len();
+        let zeros = vec![0.0; queries.plain.len()];
+        let mut seen = Seen {
+            state: [Attention::EMPTY; MAX_HEADS],
+            sums: Sums { plain: zeros.clone(), rotated: zeros },
+        };
+        let mut logits = [0.0; MAX_HEADS * TILE];
+        for &(start, end) in span {
+            let mut from = start;
+            while from < end {
+                let to = end.min(self.keys.part_end(from)).min(self.values.part_end(from));
+                let logits = &mut logits[..heads * (to - from)];
+                self.keys.scores(queries, from, self.values.lines(from), logits);
+                let factors = soften(level(), 1.0, logits, &mut seen.state[..heads]);
+                seen.sums.rescale(&factors, heads);
+                self.values.accumulate(logits, from, self.keys.lines(to), &mut seen.sums);
+                from = to;
             }
         }
-        self.finish(&softmax, &plain_sum, &mut rotated_sum, out);
+        seen
     }
 
-    /// The query times 1/sqrt(dim), the same in the domain of the key blocks, and <query, mu>.
-    pub(super) fn prepare(&self, q: &[f32]) -> (Vec<f32>, Vec<f32>, f32) {
-        let scale = 1.0 / (q.len() as f32).sqrt();
+    /// Queries (`[n, dim]`) times 1/sqrt(dim), and <q, mu> of each.
+    fn scaled(&self, q: &[f32]) -> (Vec<f32>, Vec<f32>) {
+        let dim = self.keys.codec().dim();
+        let scale = 1.0 / (dim as f32).sqrt();
         let plain: Vec<f32> = q.iter().map(|x| x * scale).collect();
+        let offset = |q: &[f32]| self.centre().map_or(0.0, |mean| dot(q, mean));
+        let offsets = plain.chunks_exact(dim).map(offset).collect();
+        (plain, offsets)
+    }
+
+    /// Any number of queries: scaled, in the domain of the warm key blocks, and <q, mu>.
+    pub(super) fn prepare(&self, q: &[f32]) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
+        let (plain, offsets) = self.scaled(q);
         let mut rotated = vec![0.0; q.len()];
         tqkv_simd::codec::rotate_queries(level(), self.keys.codec(), &plain, &mut rotated);
-        let offset = self.centre().map_or(0.0, |mean| dot(&plain, mean));
-        (plain, rotated, offset)
+        (plain, rotated, offsets)
     }
 
-    /// Joins the two domains and normalises.
-    pub(super) fn finish(
-        &self,
-        softmax: &OnlineSoftmax,
-        plain: &[f32],
-        rotated: &mut [f32],
-        out: &mut [f32],
-    ) {
+    /// Joins the two domains and normalises, for any number of heads.
+    pub(super) fn finish(&self, state: &[Attention], plain: &[f32], rotated: &mut [f32], out: &mut [f32]) {
         tqkv_simd::codec::unrotate(level(), self.values.codec(), rotated);
-        let normaliser = softmax.normaliser();
-        for ((o, p), r) in out.iter_mut().zip(plain).zip(rotated.iter()) {
-            *o = (p + r) * normaliser;
+        let dim = self.values.codec().dim();
+        let sums = plain.chunks_exact(dim).zip(rotated.chunks_exact(dim));
+        for ((state, out), (plain, rotated)) in state.iter().zip(out.chunks_exact_mut(dim)).zip(sums) {
+            // Nothing seen gives zeros.
+            let normaliser = if state.sum > 0.0 { 1.0 / state.sum } else { 0.0 };
+            for ((o, p), r) in out.iter_mut().zip(plain).zip(rotated) {
+                *o = (p + r) * normaliser;
+            }
         }
     }
 
     /// Logits of all held positions for one query, oldest first.
     pub(super) fn scores(&self, q: &[f32]) -> Vec<f32> {
-        let (plain, rotated, offset) = self.prepare(q);
-        let query = Query { plain: &plain, rotated: &rotated, offset };
+        let (plain, offsets) = self.scaled(q);
+        let queries = self.keys.queries(plain, offsets);
         let mut logits = Vec::new();
         for (start, end) in self.seen(self.len().saturating_sub(1)) {
             let end = end.min(self.len());
-            let at = logits.len();
-            logits.resize(at + end.saturating_sub(start), 0.0);
-            self.keys.scores(&query, start, &mut logits[at..]);
+            let mut from = start;
+            while from < end {
+                let to = end.min(self.keys.part_end(from));
+                let at = logits.len();
+                logits.resize(at + to - from, 0.0);
+                self.keys.scores(&queries, from, self.keys.lines(to), &mut logits[at..]);
+                from = to;
+            }
         }
         logits
     }
@@ -228,5 +290,32 @@ impl Head {
     pub(super) fn allocated_bytes(&self) -> usize {
         let mean = self.centre().map_or(0, size_of_val);
         self.keys.allocated_bytes() + self.values.allocated_bytes() + mean
+    }
+}
+
+impl Seen {
+    /// Takes up what a later span has seen.
+    fn join(&mut self, later: &Self, heads: usize) {
+        let dim = self.sums.plain.len() / heads;
+        let states = self.state.iter_mut().zip(&later.state);
+        for (head, (state, other)) in states.take(heads).enumerate() {
+            let [keep, add] = merge(state, other);
+            let at = head * dim..(head + 1) * dim;
+            for (sums, others) in
+                [(&mut self.sums.plain, &later.sums.plain), (&mut self.sums.rotated, &later.sums.rotated)]
+            {
+                for (sum, other) in sums[at.clone()].iter_mut().zip(&others[at.clone()]) {
+                    *sum = *sum * keep + other * add;
+                }
+            }
+        }
+    }
+}
+
+impl Sums {
+    fn rescale(&mut self, factors: &[f32], heads: usize) {
+        let dim = self.plain.len() / heads;
+        rescale(&factors[..heads], dim, &mut self.plain);
+        rescale(&factors[..heads], dim, &mut self.rotated);
     }
 }

@@ -19,17 +19,17 @@
 //! When not to use it: an engine with its own paged allocator wants the blocks of `tqkv-core`; a
 //! model runner should ask for no more than [`crate::attention::AttentionCache`].
 
+mod format;
 mod head;
 mod page;
 mod prefill;
 mod rows;
-mod softmax;
 mod spec;
 mod spill;
 mod stats;
 mod track;
 
-pub use spec::{AUTO_SHARE, CacheSpec, Centring, Cold, MEAN_TOKENS};
+pub use spec::{AUTO_SHARE, Arithmetic, CacheSpec, Centring, Cold, MEAN_TOKENS};
 pub use stats::CacheStats;
 
 use crate::attention::AttentionCache;
@@ -112,15 +112,10 @@ impl KvCache {
     pub fn append(&mut self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
         self.check_chunk(layer, k, v)?;
         let (kv_heads, dim) = (self.spec.num_kv_heads, self.spec.head_dim);
-        let tokens = k.chunks_exact(kv_heads * dim).zip(v.chunks_exact(kv_heads * dim));
-        for (keys, values) in tokens {
-            for ((head, key), value) in
-                self.layer_mut(layer).iter_mut().zip(keys.chunks_exact(dim)).zip(values.chunks_exact(dim))
-            {
-                head.push(key, value)?;
-            }
-        }
-        self.layer_mut(layer).iter_mut().try_for_each(Head::age)
+        self.layer_mut(layer).par_iter_mut().enumerate().try_for_each(|(i, head)| {
+            head.push(&gather(k, i, kv_heads, dim), &gather(v, i, kv_heads, dim))?;
+            head.age()
+        })
     }
 
     /// Attends from the newest position: `q`, `out` are `[num_heads, head_dim]`, logits are scaled

@@ -1,40 +1,40 @@
 //! Pages: runs of encoded tokens of one KV head, and the store that holds them in order.
 
+use super::format::{PAGE_TOKENS, PageFormat, Side};
 use super::level;
+use super::spec::Arithmetic;
 use super::spill::{SpillFile, Spilled};
 use crate::error::CacheError;
 use std::collections::VecDeque;
 use tqkv_core::{AnyCodec, EncodeError, Family, Options, ScaleMode, demote};
+use tqkv_simd::page::Line;
 
-/// Tokens a full page holds.
-pub(super) const PAGE_TOKENS: usize = 128;
-
-/// Where the blocks of a page are.
+/// Where the lines of a page are.
 #[derive(Clone, Debug)]
-enum Bytes {
-    Memory(Vec<u8>),
+enum Memory {
+    Held(Vec<Line>),
     Spilled(Spilled),
 }
 
-/// Up to [`PAGE_TOKENS`] blocks of one codec, back to back.
+/// Up to [`PAGE_TOKENS`] blocks of one codec.
 #[derive(Clone, Debug)]
-pub(super) struct Page {
-    bytes: Bytes,
+struct Page {
+    memory: Memory,
     cold: bool,
 }
 
 impl Page {
-    fn bytes(&self) -> &[u8] {
-        match &self.bytes {
-            Bytes::Memory(bytes) => bytes,
-            Bytes::Spilled(spilled) => spilled.bytes(),
+    fn lines(&self) -> &[Line] {
+        match &self.memory {
+            Memory::Held(lines) => lines,
+            Memory::Spilled(spilled) => spilled.lines(),
         }
     }
 
     fn allocated_bytes(&self) -> usize {
-        match &self.bytes {
-            Bytes::Memory(bytes) => bytes.capacity(),
-            Bytes::Spilled(_) => 0,
+        match &self.memory {
+            Memory::Held(lines) => lines.capacity() * size_of::<Line>(),
+            Memory::Spilled(_) => 0,
         }
     }
 }
@@ -48,12 +48,14 @@ pub(super) enum ColdStore {
 
 /// All encoded tokens of one head's keys (or values), oldest first.
 ///
-/// Every page but the last is full, so token `i` is block `i % PAGE_TOKENS` of page
+/// Every page but the last is full, so token `i` is slot `i % PAGE_TOKENS` of page
 /// `i / PAGE_TOKENS`. Pages that were evicted leave a hole at the front.
 #[derive(Clone, Debug)]
 pub(super) struct Pages {
-    codec: AnyCodec,
-    cold: Option<ColdStore>,
+    warm: PageFormat,
+    /// Differs from `warm` only where pages are demoted.
+    cold: PageFormat,
+    store: Option<ColdStore>,
     pages: VecDeque<Page>,
     /// Pages evicted from the front.
     evicted: usize,
@@ -61,13 +63,31 @@ pub(super) struct Pages {
     len: usize,
 }
 
+/// Slots of one page.
+pub(super) struct Run<'a> {
+    pub(super) format: &'a PageFormat,
+    pub(super) lines: &'a [Line],
+    /// First slot.
+    pub(super) slot: usize,
+    pub(super) is_cold: bool,
+}
+
 impl Pages {
-    pub(super) fn new(codec: AnyCodec, cold: Option<ColdStore>) -> Self {
-        Self { codec, cold, pages: VecDeque::new(), evicted: 0, len: 0 }
+    pub(super) fn new(codec: AnyCodec, store: Option<ColdStore>, side: Side, arithmetic: Arithmetic) -> Self {
+        let warm = PageFormat::new(codec, side, arithmetic);
+        let cold = match &store {
+            Some(ColdStore::Demote(codec)) => PageFormat::new(**codec, side, arithmetic),
+            Some(ColdStore::Spill(_)) | None => warm,
+        };
+        Self { warm, cold, store, pages: VecDeque::new(), evicted: 0, len: 0 }
     }
 
-    pub(super) fn codec(&self) -> &AnyCodec {
-        &self.codec
+    pub(super) fn warm(&self) -> &PageFormat {
+        &self.warm
+    }
+
+    pub(super) fn cold(&self) -> &PageFormat {
+        &self.cold
     }
 
     /// Tokens, evicted ones included.
@@ -80,19 +100,22 @@ impl Pages {
         (self.evicted * PAGE_TOKENS).min(self.len)
     }
 
-    /// Encodes one vector at the end.
+    /// Encodes vectors (`[n, dim]`) at the end.
     pub(super) fn push(&mut self, x: &[f32]) -> Result<(), CacheError> {
-        let block_bytes = self.codec.block_bytes();
-        let mut block = vec![0; block_bytes];
-        encode(&self.codec, x, &mut block)?;
-        if self.len.is_multiple_of(PAGE_TOKENS) {
-            let bytes = Bytes::Memory(Vec::with_capacity(PAGE_TOKENS * block_bytes));
-            self.pages.push_back(Page { bytes, cold: false });
+        let codec = self.warm.codec();
+        let mut blocks = vec![0; x.len() / codec.dim() * codec.block_bytes()];
+        encode(codec, x, &mut blocks)?;
+        for block in blocks.chunks_exact(codec.block_bytes()) {
+            let slot = self.len % PAGE_TOKENS;
+            if slot == 0 {
+                let memory = Memory::Held(vec![Line::ZERO; self.warm.lines()]);
+                self.pages.push_back(Page { memory, cold: false });
+            }
+            if let Some(Page { memory: Memory::Held(lines), .. }) = self.pages.back_mut() {
+                self.warm.write(lines, slot, block);
+            }
+            self.len += 1;
         }
-        if let Some(Page { bytes: Bytes::Memory(bytes), .. }) = self.pages.back_mut() {
-            bytes.extend_from_slice(&block);
-        }
-        self.len += 1;
         Ok(())
     }
 
@@ -104,17 +127,12 @@ impl Pages {
         }
         self.pages.truncate((len.div_ceil(PAGE_TOKENS)).saturating_sub(self.evicted));
         let kept = len % PAGE_TOKENS;
-        let cold_codec = self.cold_codec();
         if kept > 0
             && let Some(page) = self.pages.back_mut()
+            && page.cold
         {
-            let codec = if page.cold { cold_codec } else { self.codec };
-            let mut bytes = page.bytes()[..kept * codec.block_bytes()].to_vec();
-            if codec.id() != self.codec.id() {
-                bytes = transcode(&codec, &bytes, &self.codec)?;
-            }
-            bytes.reserve_exact(PAGE_TOKENS * self.codec.block_bytes() - bytes.len());
-            *page = Page { bytes: Bytes::Memory(bytes), cold: false };
+            let memory = Memory::Held(transcode(&self.cold, page.lines(), kept, &self.warm)?);
+            *page = Page { memory, cold: false };
         }
         self.len = len;
         Ok(())
@@ -134,7 +152,7 @@ impl Pages {
 
     /// Sends the full pages that end at or before token `before` to the cold tier.
     pub(super) fn cool_before(&mut self, before: usize) -> Result<(), CacheError> {
-        let Some(cold) = &self.cold else { return Ok(()) };
+        let Some(store) = &self.store else { return Ok(()) };
         for (i, page) in self.pages.iter_mut().enumerate() {
             if (self.evicted + i + 1) * PAGE_TOKENS > before.min(self.len) {
                 break;
@@ -142,40 +160,40 @@ impl Pages {
             if page.cold {
                 continue;
             }
-            let bytes = match cold {
-                ColdStore::Demote(to) => Bytes::Memory(transcode(&self.codec, page.bytes(), to)?),
-                ColdStore::Spill(file) => Bytes::Spilled(
-                    file.append(page.bytes()).map_err(|error| CacheError::Spill(error.to_string()))?,
+            let memory = match store {
+                ColdStore::Demote(_) => {
+                    Memory::Held(transcode(&self.warm, page.lines(), PAGE_TOKENS, &self.cold)?)
+                }
+                ColdStore::Spill(file) => Memory::Spilled(
+                    file.append(page.lines()).map_err(|error| CacheError::Spill(error.to_string()))?,
                 ),
             };
-            *page = Page { bytes, cold: true };
+            *page = Page { memory, cold: true };
         }
         Ok(())
     }
 
-    /// Codec of cold pages; differs from the warm one only where pages are demoted.
-    fn cold_codec(&self) -> AnyCodec {
-        match &self.cold {
-            Some(ColdStore::Demote(codec)) => **codec,
-            _ => self.codec,
-        }
+    /// The page that holds token `index` (not evicted), from that token on.
+    pub(super) fn run(&self, index: usize) -> Run<'_> {
+        let page = &self.pages[index / PAGE_TOKENS - self.evicted];
+        let format = if page.cold { &self.cold } else { &self.warm };
+        Run { format, lines: page.lines(), slot: index % PAGE_TOKENS, is_cold: page.cold }
     }
 
-    /// The runs of blocks that hold tokens `from..to` (not evicted ones), page by page: index of the
-    /// run's first token, its codec, its bytes.
-    pub(super) fn runs(&self, from: usize, to: usize) -> impl Iterator<Item = (usize, AnyCodec, &[u8])> {
-        let to = to.min(self.len);
-        let first_page = from / PAGE_TOKENS;
-        // `from` may lie past the last token, in the middle of its page.
-        let end_page = if from < to { to.div_ceil(PAGE_TOKENS) } else { first_page };
-        (first_page..end_page).map(move |index| {
-            let page = &self.pages[index - self.evicted];
-            let codec = if page.cold { self.cold_codec() } else { self.codec };
-            let start = from.max(index * PAGE_TOKENS);
-            let end = to.min((index + 1) * PAGE_TOKENS);
-            let at = |token: usize| (token - index * PAGE_TOKENS) * codec.block_bytes();
-            (start, codec, &page.bytes()[at(start)..at(end)])
-        })
+    /// One past the last token that a page with token `index` holds.
+    pub(super) fn page_end(&self, index: usize) -> usize {
+        ((index / PAGE_TOKENS + 1) * PAGE_TOKENS).min(self.len)
+    }
+
+    /// Lines of the page that holds token `index`; empty where there is none.
+    pub(super) fn lines(&self, index: usize) -> &[Line] {
+        let page = (index / PAGE_TOKENS).checked_sub(self.evicted).and_then(|page| self.pages.get(page));
+        page.map_or(&[], Page::lines)
+    }
+
+    /// Whether some page is cold.
+    pub(super) fn any_cold(&self) -> bool {
+        self.pages.front().is_some_and(|page| page.cold)
     }
 
     /// Tokens in cold pages.
@@ -190,44 +208,62 @@ impl Pages {
 
     /// Bytes of pages in the spill file.
     pub(super) fn spilled_bytes(&self) -> usize {
-        let spilled = |page: &Page| matches!(page.bytes, Bytes::Spilled(_)).then(|| page.bytes().len());
+        let spilled =
+            |page: &Page| matches!(page.memory, Memory::Spilled(_)).then(|| size_of_val(page.lines()));
         self.pages.iter().filter_map(spilled).sum()
     }
 }
 
-/// Encodes, and where only the scale's correction pushes it out of f16, keeps the plain norm.
-fn encode(codec: &AnyCodec, x: &[f32], block: &mut [u8]) -> Result<(), CacheError> {
-    match encode_at(codec, x, block) {
+/// Encodes vectors at the machine's level, and where only a scale's correction pushes one out of f16,
+/// keeps its plain norm.
+fn encode(codec: &AnyCodec, x: &[f32], blocks: &mut [u8]) -> Result<(), CacheError> {
+    let at_once = tqkv_simd::codec::encode(level(), codec, x, blocks);
+    match at_once.map_err(|failed| failed.error) {
         Err(EncodeError::OutOfRange) => {
             let options = Options { scale_mode: ScaleMode::Raw, ..codec.options() };
             let raw = AnyCodec::new(codec.id(), codec.dim(), options).map_err(|_| EncodeError::OutOfRange);
-            raw.and_then(|raw| encode_at(&raw, x, block))
+            let vectors = x.chunks_exact(codec.dim()).zip(blocks.chunks_exact_mut(codec.block_bytes()));
+            raw.and_then(|raw| {
+                vectors.into_iter().try_for_each(|(x, block)| {
+                    encode_one(codec, x, block).or_else(|_| encode_one(&raw, x, block))
+                })
+            })
         }
         result => result,
     }
     .map_err(|error| CacheError::Encode(error.to_string()))
 }
 
-/// Encodes one vector at the machine's level.
-fn encode_at(codec: &AnyCodec, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
+fn encode_one(codec: &AnyCodec, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
     tqkv_simd::codec::encode(level(), codec, x, block).map_err(|failed| failed.error)
 }
 
-/// Blocks of one codec as blocks of another: by dropping bits where both are nested and the target
-/// is narrower, else by way of the decoded vectors.
-fn transcode(from: &AnyCodec, blocks: &[u8], to: &AnyCodec) -> Result<Vec<u8>, CacheError> {
+/// The first `count` tokens of a page of one format as a page of another: by dropping bits where both
+/// are nested and the target is narrower, unchanged where the codec is the same, else by way of the
+/// decoded vectors.
+fn transcode(
+    from: &PageFormat,
+    page: &[Line],
+    count: usize,
+    to: &PageFormat,
+) -> Result<Vec<Line>, CacheError> {
+    let (codec, target) = (from.codec(), to.codec());
+    let blocks = from.read_blocks(page, 0, count);
+    let mut lines = vec![Line::ZERO; to.lines()];
     let nested = |codec: &AnyCodec| codec.id().family() == Family::Nested;
-    let drops = nested(from) && nested(to) && to.id().bits() <= from.id().bits();
-    let mut out = vec![0; blocks.len() / from.block_bytes() * to.block_bytes()];
-    let mut x = vec![0.0; from.dim()];
-    for (block, result) in blocks.chunks_exact(from.block_bytes()).zip(out.chunks_exact_mut(to.block_bytes()))
-    {
-        if drops {
-            demote(from, block, to, result).map_err(|error| CacheError::Encode(error.to_string()))?;
+    let drops = nested(codec) && nested(target) && target.id().bits() <= codec.id().bits();
+    let (mut result, mut x) = (vec![0; target.block_bytes()], vec![0.0; codec.dim()]);
+    for (slot, block) in blocks.chunks_exact(codec.block_bytes()).enumerate() {
+        if codec.id() == target.id() {
+            result.copy_from_slice(block);
+        } else if drops {
+            demote(codec, block, target, &mut result)
+                .map_err(|error| CacheError::Encode(error.to_string()))?;
         } else {
-            from.decode(block, &mut x).map_err(|error| CacheError::Encode(error.to_string()))?;
-            encode(to, &x, result)?;
+            codec.decode(block, &mut x).map_err(|error| CacheError::Encode(error.to_string()))?;
+            encode(target, &x, &mut result)?;
         }
+        to.write(&mut lines, slot, &result);
     }
-    Ok(out)
+    Ok(lines)
 }

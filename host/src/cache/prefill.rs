@@ -6,13 +6,14 @@
 //! softmax joins the tiles.
 
 use super::head::{Head, Mean};
-use super::softmax::OnlineSoftmax;
+use super::level;
 use super::spec::MEAN_TOKENS;
-use super::track::Track;
+use super::track::{Track, leaving};
 use crate::error::CacheError;
 use crate::matmul::{Mat, MatMut, Store, product};
 use half::f16;
 use rayon::prelude::*;
+use tqkv_simd::page::{Attention, soften};
 
 /// Tokens decoded at once.
 const TILE: usize = 256;
@@ -29,7 +30,7 @@ impl Plain {
     /// The track's uncompressed tail followed by the chunk.
     fn new(track: &Track, chunk: &[f32], dim: usize) -> Self {
         let mut rows = vec![0.0; track.recent().len() * dim];
-        track.recent().read_many(0, &mut rows);
+        track.recent().read(0, &mut rows);
         rows.extend(chunk.iter().map(|&x| f16::from_f32(x).to_f32()));
         Self { first: track.len() - track.recent().len(), rows }
     }
@@ -54,11 +55,13 @@ struct Boundary {
 }
 
 impl Boundary {
-    fn new(before: usize, first: usize, n: usize, sinks: usize, hot: usize, learning: bool) -> Self {
+    /// For queries at positions `first..first + n` of a track that has encoded what lies before `coded`.
+    fn new(coded: usize, first: usize, n: usize, sinks: usize, hot: usize, learning: bool) -> Self {
+        let coded = coded.max(sinks);
         let wait = if learning { MEAN_TOKENS } else { 0 };
         let end = |position: usize| {
-            let left = (position + 1).saturating_sub(sinks + hot);
-            if left >= wait && left > 0 { (sinks + left).max(before) } else { before }
+            let extra = (position + 1).saturating_sub(coded + hot);
+            if extra >= wait { coded + leaving(hot, extra) } else { coded }
         };
         Self { ends: (first..first + n).map(end).collect(), sinks }
     }
@@ -126,7 +129,7 @@ struct Queries {
     plain: Vec<f32>,
     rotated: Vec<f32>,
     offsets: Vec<f32>,
-    softmax: Vec<OnlineSoftmax>,
+    softmax: Vec<Attention>,
     plain_sum: Vec<f32>,
     rotated_sum: Vec<f32>,
 }
@@ -148,9 +151,7 @@ pub(super) fn attend(
         Boundary::new(head.keys.coded_end(), first, n, sinks, head.hot, head.mean == Mean::Learning),
         Boundary::new(head.values.coded_end(), first, n, sinks, head.hot, false),
     );
-    for (key, value) in k.chunks_exact(dim).zip(v.chunks_exact(dim)) {
-        head.push(key, value)?;
-    }
+    head.push(k, v)?;
     let keys = Side { track: &head.keys, plain: plain.0, boundary: boundaries.0 };
     let values = Side { track: &head.values, plain: plain.1, boundary: boundaries.1 };
     let (head, values_per_tile) = (&*head, QUERY_TILE * group * dim);
@@ -210,8 +211,9 @@ fn attend_tile(
                         *plain
                     };
                 }
-                let rescale = queries.softmax[row].tile(logits);
-                queries.rescale(row, rescale, dim);
+                let [factor, ..] =
+                    soften(level(), 1.0, logits, std::slice::from_mut(&mut queries.softmax[row]));
+                queries.rescale(row, factor, dim);
             }
             let (coded, plain) = value_tile.fill(values, tile, from, to, dim);
             let weights = logits;
@@ -232,30 +234,21 @@ fn attend_tile(
             }
         }
     }
-    for (row, out) in out.chunks_exact_mut(dim).enumerate() {
-        let at = row * dim..(row + 1) * dim;
-        head.finish(&queries.softmax[row], &queries.plain_sum[at.clone()], &mut queries.rotated_sum[at], out);
-    }
+    head.finish(&queries.softmax, &queries.plain_sum, &mut queries.rotated_sum, out);
 }
 
 impl Queries {
     fn new(head: &Head, q: &[f32], dim: usize) -> Self {
         let rows = q.len() / dim;
-        let mut queries = Self {
-            plain: Vec::with_capacity(q.len()),
-            rotated: Vec::with_capacity(q.len()),
-            offsets: Vec::with_capacity(rows),
-            softmax: vec![OnlineSoftmax::EMPTY; rows],
+        let (plain, rotated, offsets) = head.prepare(q);
+        Self {
+            plain,
+            rotated,
+            offsets,
+            softmax: vec![Attention::EMPTY; rows],
             plain_sum: vec![0.0; q.len()],
             rotated_sum: vec![0.0; q.len()],
-        };
-        for q in q.chunks_exact(dim) {
-            let (plain, rotated, offset) = head.prepare(q);
-            queries.plain.extend(plain);
-            queries.rotated.extend(rotated);
-            queries.offsets.push(offset);
         }
-        queries
     }
 
     /// `out[row, i]` = <query row, token i>; untouched where there are no tokens.

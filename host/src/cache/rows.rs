@@ -1,76 +1,91 @@
-//! Uncompressed tokens: a queue of f16 rows, oldest first.
+//! Uncompressed tokens: a queue of f16 rows, oldest first, back to back in memory.
 
+use super::level;
 use half::f16;
-use half::slice::HalfFloatSliceExt;
-use std::collections::VecDeque;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use tqkv_simd::page::{row_scores, row_sums};
 
-/// Rows for which memory is taken at once.
+/// Rows for which memory is taken at once, and that may wait at the front for being dropped.
 const SPARE_ROWS: usize = 4;
 
 /// A queue of vectors of `dim` values kept as f16.
 #[derive(Clone, Debug)]
 pub(super) struct Rows {
     dim: usize,
-    values: VecDeque<f16>,
+    /// Bit patterns; rows before `start` are dropped.
+    values: Vec<u16>,
+    start: usize,
 }
 
 impl Rows {
     pub(super) fn new(dim: usize) -> Self {
-        Self { dim, values: VecDeque::new() }
+        Self { dim, values: Vec::new(), start: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.values.len() / self.dim
+        self.values.len() / self.dim - self.start
     }
 
-    pub(super) fn push(&mut self, row: &[f32]) {
+    /// Appends rows (`[n, dim]`).
+    pub(super) fn push(&mut self, rows: &[f32]) {
         // By an eighth, as these rows are the dearest of the cache and doubling would waste half of them.
-        if self.values.capacity() - self.values.len() < self.dim {
-            self.values.reserve_exact((self.len() / 8).max(SPARE_ROWS) * self.dim);
+        if self.values.capacity() - self.values.len() < rows.len() {
+            self.values.reserve_exact(rows.len() + self.spare() * self.dim);
         }
-        self.values.extend(row.iter().map(|&v| f16::from_f32(v)));
+        self.values.extend(rows.iter().map(|&v| f16::from_f32(v).to_bits()));
     }
 
-    /// Row `i` as f32.
-    pub(super) fn read(&self, i: usize, out: &mut [f32]) {
-        self.read_many(i, out);
+    /// Rows of memory that may be unused.
+    fn spare(&self) -> usize {
+        (self.len() / 8).max(SPARE_ROWS)
     }
 
-    /// Drops the oldest row.
-    pub(super) fn pop_front(&mut self) {
-        self.values.drain(..self.dim);
-    }
-
-    /// Gives spare memory back where there is much of it: after keys have waited for their mean.
-    pub(super) fn release(&mut self) {
-        let spare = (self.len() / 8).max(SPARE_ROWS);
-        if self.values.capacity() > (self.len() + 2 * spare) * self.dim {
-            self.values.shrink_to((self.len() + spare) * self.dim);
+    /// Drops the oldest rows, and gives memory back where much of it is unused.
+    pub(super) fn drop_front(&mut self, rows: usize) {
+        self.start += rows;
+        if self.start >= self.spare() {
+            self.values.drain(..self.start * self.dim);
+            self.start = 0;
+        }
+        if self.values.capacity() > (self.len() + 4 * self.spare()) * self.dim {
+            self.values.shrink_to((self.len() + self.spare()) * self.dim);
         }
     }
 
     pub(super) fn truncate(&mut self, rows: usize) {
-        self.values.truncate(rows * self.dim);
+        self.values.truncate((self.start + rows) * self.dim);
     }
 
     pub(super) fn clear(&mut self) {
         self.values.clear();
+        self.start = 0;
     }
 
     pub(super) fn allocated_bytes(&self) -> usize {
-        self.values.capacity() * size_of::<f16>()
+        self.values.capacity() * size_of::<u16>()
+    }
+
+    /// Rows `first..first + n` as bit patterns.
+    fn bits(&self, first: usize, n: usize) -> &[u16] {
+        let at = (self.start + first) * self.dim;
+        &self.values[at..at + n * self.dim]
     }
 
     /// Rows `first..first + out.len() / dim`, decoded into `out`.
-    pub(super) fn read_many(&self, first: usize, out: &mut [f32]) {
-        let (front, back) = self.values.as_slices();
-        let start = first * self.dim;
-        let split = front.len().saturating_sub(start).min(out.len());
-        let (head, tail) = out.split_at_mut(split);
-        if !head.is_empty() {
-            front[start..start + split].convert_to_f32_slice(head);
-        }
-        let start = start.saturating_sub(front.len());
-        back[start..start + tail.len()].convert_to_f32_slice(tail);
+    pub(super) fn read(&self, first: usize, out: &mut [f32]) {
+        let halves: &[f16] = self.bits(first, out.len() / self.dim).reinterpret_cast();
+        halves.convert_to_f32_slice(out);
+    }
+
+    /// Logits of the rows from `first` on for queries `[heads, dim]`: `out` is `[heads, n]`.
+    pub(super) fn scores(&self, first: usize, queries: &[f32], out: &mut [f32]) {
+        let n = out.len() / (queries.len() / self.dim);
+        row_scores(level(), self.bits(first, n), self.dim, queries, out);
+    }
+
+    /// Adds the weighted rows from `first` on: `weights` is `[heads, n]`, `acc` `[heads, dim]`.
+    pub(super) fn accumulate(&self, first: usize, weights: &[f32], acc: &mut [f32]) {
+        let n = weights.len() / (acc.len() / self.dim);
+        row_sums(level(), self.bits(first, n), self.dim, weights, acc);
     }
 }

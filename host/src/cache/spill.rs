@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use tqkv_simd::page::Line;
 
 /// Bytes mapped at once. The kernel bounds the number of mappings of a process, so pages share.
 const SEGMENT: u64 = 64 << 20;
@@ -25,7 +26,7 @@ struct Inner {
     current: Option<Arc<Mmap>>,
 }
 
-/// Bytes in the file, readable for as long as this lives.
+/// Lines in the file, readable for as long as this lives.
 #[derive(Clone, Debug)]
 pub(super) struct Spilled {
     segment: Arc<Mmap>,
@@ -34,8 +35,9 @@ pub(super) struct Spilled {
 }
 
 impl Spilled {
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.segment[self.start..self.start + self.len]
+    /// The lines: mappings begin on memory pages and hold whole lines, so they are aligned.
+    pub(super) fn lines(&self) -> &[Line] {
+        bytemuck::cast_slice(&self.segment[self.start..self.start + self.len])
     }
 }
 
@@ -47,8 +49,9 @@ impl SpillFile {
         Ok(Self { inner: Arc::new(Mutex::new(inner)) })
     }
 
-    /// Appends `bytes` (at most one segment).
-    pub(super) fn append(&self, bytes: &[u8]) -> io::Result<Spilled> {
+    /// Appends lines (at most one segment).
+    pub(super) fn append(&self, lines: &[Line]) -> io::Result<Spilled> {
+        let bytes: &[u8] = bytemuck::cast_slice(lines);
         let mut inner = self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let len = bytes.len() as u64;
         if len > SEGMENT {

@@ -3,30 +3,44 @@
 //! Positions count from the start of the sequence. Those below the number of sinks are sinks;
 //! then come the pages; what is newer is uncompressed.
 
-use super::level;
+use super::format::{CodedQueries, Side};
 use super::page::{ColdStore, Pages};
 use super::rows::Rows;
+use super::spec::CacheSpec;
 use crate::error::CacheError;
-use half::f16;
-use half::slice::HalfFloatSliceExt;
-use tqkv_core::{AnyCodec, CodecId};
+use tqkv_core::AnyCodec;
+use tqkv_simd::page::Line;
 
-/// A query in the forms that the parts of a track need.
-pub(super) struct Query<'a> {
-    /// As the model made it, times 1/sqrt(head_dim).
-    pub(super) plain: &'a [f32],
-    /// In the domain of the track's blocks.
-    pub(super) rotated: &'a [f32],
-    /// Added to the score of every block: <plain, mu>.
-    pub(super) offset: f32,
+/// Most positions of a range that is attended to at once.
+pub(super) const TILE: usize = 128;
+
+/// Tokens that leave the hot window together: encoders are faster with several vectors.
+const BATCH: usize = 4;
+
+/// Of `extra` tokens beyond a hot window of `hot`, how many are encoded.
+pub(super) fn leaving(hot: usize, extra: usize) -> usize {
+    // A window shorter than a batch means every token at once.
+    if hot < BATCH { extra } else { extra / BATCH * BATCH }
 }
 
-/// Attention output under construction, in both domains.
-pub(super) struct Accumulator<'a> {
-    /// Sum of weighted uncompressed values.
-    pub(super) plain: &'a mut [f32],
-    /// Sum of weighted blocks, in their domain.
-    pub(super) rotated: &'a mut [f32],
+/// Query heads that share a track, in the forms that its parts need.
+pub(super) struct Queries {
+    /// As the model made them, times 1/sqrt(head_dim): `[heads, dim]`.
+    pub(super) plain: Vec<f32>,
+    /// Added to the scores of encoded tokens: <plain, mu> for each head.
+    pub(super) offsets: Vec<f32>,
+    warm: CodedQueries,
+    /// For cold pages of another codec.
+    cold: Option<CodedQueries>,
+}
+
+/// Weighted values of some heads under construction, `[heads, dim]` in both domains.
+#[derive(Clone, Debug)]
+pub(super) struct Sums {
+    /// Uncompressed values.
+    pub(super) plain: Vec<f32>,
+    /// Blocks, in their domain.
+    pub(super) rotated: Vec<f32>,
 }
 
 #[derive(Clone, Debug)]
@@ -39,13 +53,13 @@ pub(super) struct Track {
 }
 
 impl Track {
-    pub(super) fn new(codec: AnyCodec, cold: Option<ColdStore>, sink_capacity: usize) -> Self {
+    pub(super) fn new(spec: &CacheSpec, side: Side, codec: AnyCodec, cold: Option<ColdStore>) -> Self {
         let dim = codec.dim();
         Self {
             dim,
-            sink_capacity,
+            sink_capacity: spec.sinks,
             sinks: Rows::new(dim),
-            pages: Pages::new(codec, cold),
+            pages: Pages::new(codec, cold, side, spec.arithmetic),
             recent: Rows::new(dim),
         }
     }
@@ -67,35 +81,43 @@ impl Track {
     }
 
     pub(super) fn codec(&self) -> &AnyCodec {
-        self.pages.codec()
+        self.pages.warm().codec()
     }
 
-    /// Position one past the last encoded token.
+    /// Position of the oldest recent row.
     pub(super) fn coded_end(&self) -> usize {
-        if self.pages.len() == 0 { self.sinks.len() } else { self.sink_capacity + self.pages.len() }
+        self.sinks.len() + self.pages.len()
     }
 
     pub(super) fn sink_capacity(&self) -> usize {
         self.sink_capacity
     }
 
-    /// Appends an uncompressed token.
-    pub(super) fn push(&mut self, row: &[f32]) {
-        if self.sinks.len() < self.sink_capacity { self.sinks.push(row) } else { self.recent.push(row) }
+    /// Appends uncompressed tokens, `[n, dim]`.
+    pub(super) fn push(&mut self, rows: &[f32]) {
+        let room = (self.sink_capacity - self.sinks.len()) * self.dim;
+        let (sinks, recent) = rows.split_at(room.min(rows.len()));
+        if !sinks.is_empty() {
+            self.sinks.push(sinks);
+        }
+        self.recent.push(recent);
     }
 
-    /// Encodes the oldest recent tokens until `keep` are left, each less `mean` where given.
-    pub(super) fn encode_all_but(&mut self, keep: usize, mean: Option<&[f32]>) -> Result<(), CacheError> {
-        let mut row = vec![0.0; self.dim];
-        while self.recent.len() > keep {
-            self.recent.read(0, &mut row);
-            for (x, m) in row.iter_mut().zip(mean.unwrap_or_default()) {
-                *x -= m;
-            }
-            self.pages.push(&row)?;
-            self.recent.pop_front();
+    /// Encodes the oldest recent tokens that leave a hot window of `hot`, each less `mean` where given.
+    pub(super) fn encode_all_but(&mut self, hot: usize, mean: Option<&[f32]>) -> Result<(), CacheError> {
+        let count = leaving(hot, self.recent.len().saturating_sub(hot));
+        if count == 0 {
+            return Ok(());
         }
-        self.recent.release();
+        let mut rows = vec![0.0; count * self.dim];
+        self.recent.read(0, &mut rows);
+        if let Some(mean) = mean {
+            for row in rows.chunks_exact_mut(self.dim) {
+                row.iter_mut().zip(mean).for_each(|(x, m)| *x -= m);
+            }
+        }
+        self.pages.push(&rows)?;
+        self.recent.drop_front(count);
         Ok(())
     }
 
@@ -131,8 +153,7 @@ impl Track {
     }
 
     pub(super) fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
-        let coded_end = self.sinks.len() + self.pages.len();
-        self.recent.truncate(len.saturating_sub(coded_end));
+        self.recent.truncate(len.saturating_sub(self.coded_end()).min(self.recent.len()));
         self.pages.truncate(len.saturating_sub(self.sinks.len()))?;
         self.sinks.truncate(len.min(self.sinks.len()));
         Ok(())
@@ -148,93 +169,80 @@ impl Track {
         self.sinks.allocated_bytes() + self.pages.allocated_bytes() + self.recent.allocated_bytes()
     }
 
-    /// The parts of `from..to` (positions that are held): sinks, blocks, recent.
-    fn split(&self, from: usize, to: usize) -> [(usize, usize); 3] {
-        let (sinks, coded) = (self.sinks.len(), self.sinks.len() + self.pages.len());
-        let part = |low: usize, high: usize| {
-            let (start, end) = (from.max(low), to.min(high));
-            (start, end.max(start))
+    /// Makes queries (`[heads, dim]`, times 1/sqrt(head_dim)) ready for [`Track::scores`].
+    pub(super) fn queries(&self, plain: Vec<f32>, offsets: Vec<f32>) -> Queries {
+        let demoted = self.pages.any_cold() && self.pages.cold().codec().id() != self.codec().id();
+        Queries {
+            warm: self.pages.warm().queries(&plain),
+            cold: demoted.then(|| self.pages.cold().queries(&plain)),
+            plain,
+            offsets,
+        }
+    }
+
+    /// End of the range from position `from` on that lies in one part: sinks, a page, recent rows.
+    pub(super) fn part_end(&self, from: usize) -> usize {
+        let (sinks, coded) = (self.sinks.len(), self.coded_end());
+        let end = if from < sinks {
+            sinks
+        } else if from < coded {
+            sinks + self.pages.page_end(from - sinks)
+        } else {
+            self.len()
         };
-        [part(0, sinks), part(sinks, coded), part(coded, usize::MAX)]
+        end.min(from + TILE)
     }
 
-    /// Logits of positions `from..from + out.len()`.
-    pub(super) fn scores(&self, query: &Query<'_>, from: usize, out: &mut [f32]) {
-        let [sinks, coded, recent] = self.split(from, from + out.len());
-        let mut row = vec![0.0; self.dim];
-        for position in sinks.0..sinks.1 {
-            self.sinks.read(position, &mut row);
-            out[position - from] = dot(query.plain, &row);
-        }
-        let first_block = self.sinks.len();
-        for (token, codec, bytes) in
-            self.pages.runs(coded.0 - first_block.min(coded.0), coded.1 - first_block.min(coded.1))
-        {
-            let at = token + first_block - from;
-            let scores = &mut out[at..at + bytes.len() / codec.block_bytes()];
-            if codec.id() == CodecId::F16 {
-                for (score, block) in scores.iter_mut().zip(bytes.chunks_exact(codec.block_bytes())) {
-                    read_halves(block, &mut row);
-                    *score = dot(query.rotated, &row);
-                }
-            } else {
-                tqkv_simd::codec::scores(level(), &codec, query.rotated, bytes, scores);
+    /// Lines of the page that holds a position; empty where it is not encoded.
+    pub(super) fn lines(&self, position: usize) -> &[Line] {
+        position.checked_sub(self.sinks.len()).map_or(&[], |index| self.pages.lines(index))
+    }
+
+    /// Logits of the positions from `from` on, all in one part: `out` is `[heads, n]`. `next` is memory that
+    /// is read soon.
+    pub(super) fn scores(&self, queries: &Queries, from: usize, next: &[Line], out: &mut [f32]) {
+        let (sinks, coded) = (self.sinks.len(), self.coded_end());
+        if from < sinks {
+            self.sinks.scores(from, &queries.plain, out);
+        } else if from >= coded {
+            self.recent.scores(from - coded, &queries.plain, out);
+        } else {
+            let run = self.pages.run(from - sinks);
+            let coded = queries.cold.as_ref().filter(|_| run.is_cold).unwrap_or(&queries.warm);
+            run.format.scores(run.lines, run.slot, coded, next, out);
+            let n = out.len() / queries.offsets.len();
+            for (out, offset) in out.chunks_exact_mut(n).zip(&queries.offsets) {
+                out.iter_mut().for_each(|logit| *logit += offset);
             }
-            scores.iter_mut().for_each(|score| *score += query.offset);
-        }
-        for position in recent.0..recent.1 {
-            self.recent.read(position - first_block - self.pages.len(), &mut row);
-            out[position - from] = dot(query.plain, &row);
         }
     }
 
-    /// Adds the values of positions `from..from + weights.len()`, weighted.
-    pub(super) fn accumulate(&self, weights: &[f32], from: usize, sum: &mut Accumulator<'_>) {
-        let [sinks, coded, recent] = self.split(from, from + weights.len());
-        let mut row = vec![0.0; self.dim];
-        for position in sinks.0..sinks.1 {
-            self.sinks.read(position, &mut row);
-            add_scaled(sum.plain, weights[position - from], &row);
-        }
-        let first_block = self.sinks.len();
-        for (token, codec, bytes) in
-            self.pages.runs(coded.0 - first_block.min(coded.0), coded.1 - first_block.min(coded.1))
-        {
-            let at = token + first_block - from;
-            let weights = &weights[at..at + bytes.len() / codec.block_bytes()];
-            if codec.id() == CodecId::F16 {
-                for (&weight, block) in weights.iter().zip(bytes.chunks_exact(codec.block_bytes())) {
-                    read_halves(block, &mut row);
-                    add_scaled(sum.rotated, weight, &row);
-                }
-            } else {
-                tqkv_simd::codec::accumulate(level(), &codec, weights, bytes, sum.rotated);
-            }
-        }
-        for position in recent.0..recent.1 {
-            self.recent.read(position - first_block - self.pages.len(), &mut row);
-            add_scaled(sum.plain, weights[position - from], &row);
+    /// Adds the weighted values of the positions from `from` on, all in one part: `weights` is `[heads, n]`.
+    pub(super) fn accumulate(&self, weights: &[f32], from: usize, next: &[Line], sums: &mut Sums) {
+        let (sinks, coded) = (self.sinks.len(), self.coded_end());
+        if from < sinks {
+            self.sinks.accumulate(from, weights, &mut sums.plain);
+        } else if from >= coded {
+            self.recent.accumulate(from - coded, weights, &mut sums.plain);
+        } else {
+            let run = self.pages.run(from - sinks);
+            run.format.accumulate(run.lines, run.slot, weights, next, &mut sums.rotated);
         }
     }
 
     /// Encoded tokens of positions `from..to`, decoded in the domain of the blocks into `out`.
     pub(super) fn decode_rotated(&self, from: usize, to: usize, out: &mut [f32]) {
-        let start = from - self.sink_capacity;
-        for (token, codec, bytes) in self.pages.runs(start, to - self.sink_capacity) {
-            let rows = &mut out[(token - start) * self.dim..];
-            tqkv_simd::codec::decode_rotated(level(), &codec, bytes, rows);
+        let mut at = from;
+        while at < to {
+            let end = to.min(self.part_end(at));
+            let run = self.pages.run(at - self.sinks.len());
+            run.format.decode_rotated(
+                run.lines,
+                run.slot,
+                &mut out[(at - from) * self.dim..(end - from) * self.dim],
+            );
+            at = end;
         }
-    }
-}
-
-/// A block of `f16` as f32, many values an instruction; the codec's own loop takes one at a time.
-fn read_halves(block: &[u8], row: &mut [f32]) {
-    let mut halves = [f16::ZERO; 64];
-    for (bytes, out) in block.chunks(2 * halves.len()).zip(row.chunks_mut(64)) {
-        for (half, bytes) in halves.iter_mut().zip(bytes.as_chunks::<2>().0) {
-            *half = f16::from_le_bytes(*bytes);
-        }
-        halves[..out.len()].convert_to_f32_slice(out);
     }
 }
 
@@ -248,10 +256,4 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
         }
     }
     lanes.iter().sum::<f32>() + left.1.iter().zip(right.1).map(|(p, q)| p * q).sum::<f32>()
-}
-
-fn add_scaled(sum: &mut [f32], weight: f32, row: &[f32]) {
-    for (s, x) in sum.iter_mut().zip(row) {
-        *s += weight * x;
-    }
 }

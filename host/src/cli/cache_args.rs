@@ -4,13 +4,15 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use tqkv::cache::{CacheSpec, Centring, KvCache};
+use tqkv::attention::AttentionCache;
+use tqkv::cache::{Arithmetic, CacheSpec, Centring, KvCache};
 use tqkv::error::CacheError;
 use tqkv::model::{Config, Model};
 use tqkv::preset::{KvCodecs, PRESETS};
 use tqkv_core::CodecId;
 
 use super::args::{EncodeArgs, KvArgs, WindowArgs};
+use super::device::Place;
 use super::error::CliError;
 
 /// Whether keys are stored less their mean.
@@ -22,6 +24,15 @@ pub(crate) enum CentreArg {
     Off,
     /// Where the mean holds a stated share of the energy.
     Auto,
+}
+
+/// Numbers in which single queries meet encoded tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ArithmeticArg {
+    /// Signed bytes, exact integer sums: fast, the same on every machine.
+    Int8,
+    /// Exact levels, f32 sums.
+    F32,
 }
 
 /// How the cache compresses.
@@ -36,6 +47,9 @@ pub(crate) struct CacheArgs {
     /// Subtract the keys' mean before encoding; attention adds its dot back.
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = CentreArg::Auto)]
     centre: CentreArg,
+    /// Numbers in which single queries meet encoded tokens; chunks of eight and more are decoded.
+    #[arg(long, value_name = "NUMBERS", value_enum, default_value_t = ArithmeticArg::Int8)]
+    arithmetic: ArithmeticArg,
 }
 
 /// The uncompressed cache that others are compared with.
@@ -59,19 +73,55 @@ impl CacheArgs {
         pairs
     }
 
-    /// An empty cache for a model of this shape.
-    pub(crate) fn cache(&self, config: &Config, codecs: KvCodecs) -> Result<KvCache, CacheError> {
+    /// An empty cache in `place` for a model of this shape.
+    pub(crate) fn cache(
+        &self,
+        place: &Place,
+        config: &Config,
+        codecs: KvCodecs,
+    ) -> Result<Box<dyn AttentionCache>, CacheError> {
+        match place {
+            Place::Cpu => Ok(Box::new(self.cpu_cache(config, codecs)?)),
+            #[cfg(feature = "cuda")]
+            Place::Cuda { device, or_cpu } => {
+                let spec = self.gpu_spec(config, codecs);
+                match spec.check() {
+                    Err(why) if *or_cpu => {
+                        eprintln!("tqkv: --device auto: {why}; running on the CPU");
+                        Ok(Box::new(self.cpu_cache(config, codecs)?))
+                    }
+                    _ => Ok(Box::new(tqkv::cuda::CudaCache::new(device, spec)?)),
+                }
+            }
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn gpu_spec(&self, config: &Config, codecs: KvCodecs) -> tqkv_gpu::GpuSpec {
+        let Config { num_layers, num_heads, num_kv_heads, head_dim, context, .. } = *config;
+        tqkv_gpu::GpuSpec::new(num_layers, num_heads, num_kv_heads, head_dim)
+            .codecs(codecs.k, codecs.v)
+            .options(self.encode.options())
+            .sequences(1, context)
+    }
+
+    fn cpu_cache(&self, config: &Config, codecs: KvCodecs) -> Result<KvCache, CacheError> {
         let centring = match self.centre {
             CentreArg::On => Centring::On,
             CentreArg::Off => Centring::Off,
             CentreArg::Auto => Centring::Auto,
+        };
+        let arithmetic = match self.arithmetic {
+            ArithmeticArg::Int8 => Arithmetic::Int8,
+            ArithmeticArg::F32 => Arithmetic::F32,
         };
         let spec = CacheSpec::new(config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim)
             .codecs(codecs.k, codecs.v)
             .options(self.encode.options())
             .sinks(self.window.sinks)
             .hot(self.window.hot)
-            .centring(centring);
+            .centring(centring)
+            .arithmetic(arithmetic);
         KvCache::new(spec)
     }
 }

@@ -8,6 +8,8 @@ use tqkv::eval::EvalSpec;
 use tqkv::model::{Model, shipped};
 
 use super::cache_args::{CacheArgs, ModelArgs, label};
+use super::demo_speed;
+use super::device::Place;
 use super::error::CliError;
 use super::eval;
 use super::generate::{Made, SamplingArgs, continue_prompt, titled};
@@ -21,7 +23,9 @@ use super::output::{Output, table};
 
 Perplexity is exp of the mean surprise at the text's next token (less is better), KL to f16 how far the
 predictions are from those with an f16 cache (0 is equal), top-1 how often the likeliest token is the
-same; ratio is f16's bytes per token over the setting's. `tqkv eval --help` says more.")]
+same; ratio is f16's bytes per token over the setting's. `tqkv eval --help` says more. `ms at 32k` is the
+attention of one token over one layer (32 heads, 8 KV heads, head dim 128) of 32,768 random tokens, and
+the speed-up f16's time for that over the setting's.")]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -67,6 +71,10 @@ struct Row {
     quality: eval::Row,
     /// Bytes per token of f16 over those of the setting.
     ratio: f64,
+    /// Attention of one token over one layer of 32,768 random ones.
+    long_step_ms: f64,
+    /// f16's time for that over the setting's.
+    long_speedup: f64,
     #[serde(flatten)]
     made: Made,
 }
@@ -75,12 +83,20 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let model = args.model.load()?;
     let prompt = args.prompt.clone().unwrap_or_else(first_paragraph);
     let made = generate_all(args, &model, &prompt, out)?;
-    let spec = EvalSpec { context: args.context, windows: Some(args.windows), layers: false };
-    let measured = eval::measure(&model, shipped::HELDOUT_TEXT, &spec, &args.cache, out)?;
+    let spec = EvalSpec { context: args.context, windows: Some(args.windows), step: None, layers: false };
+    let measured = eval::measure(&model, &Place::Cpu, shipped::HELDOUT_TEXT, &spec, &args.cache, out)?;
     let f16 = measured.first().map_or(0.0, |row| row.cache_bytes_per_token);
-    let rows = measured.into_iter().zip(made);
+    let steps = time_long_steps(args, out)?;
+    let fastest_f16 = steps.first().copied().unwrap_or_default();
+    let rows = measured.into_iter().zip(made).zip(steps);
     let results = rows
-        .map(|(quality, made)| Row { ratio: f16 / quality.cache_bytes_per_token, quality, made })
+        .map(|((quality, made), long_step_ms)| Row {
+            ratio: f16 / quality.cache_bytes_per_token,
+            long_step_ms,
+            long_speedup: fastest_f16 / long_step_ms,
+            quality,
+            made,
+        })
         .collect();
     let (context, windows) = (args.context, args.windows);
     out.print(&Report { model: model.name().to_owned(), context, windows, prompt, results }, human)
@@ -98,7 +114,7 @@ fn generate_all(args: &Args, model: &Model, prompt: &str, out: &mut Output) -> R
     let spec = args.sampling.spec(args.tokens);
     let bar = out.progress((pairs.len() * args.tokens) as u64, "generating");
     let made = pairs.into_iter().map(|kv| {
-        continue_prompt(model, prompt, &spec, &args.cache, kv, &mut |_| {
+        continue_prompt(model, &Place::Cpu, prompt, &spec, &args.cache, kv, &mut |_| {
             bar.inc(1);
             ControlFlow::Continue(())
         })
@@ -106,6 +122,20 @@ fn generate_all(args: &Args, model: &Model, prompt: &str, out: &mut Output) -> R
     let made = made.collect();
     bar.finish_and_clear();
     made
+}
+
+/// The time of a step over a long cache under each setting.
+fn time_long_steps(args: &Args, out: &mut Output) -> Result<Vec<f64>, CliError> {
+    let pairs = args.cache.pairs_beside_f16();
+    let bar = out.progress(pairs.len() as u64, "timing attention over 32k tokens");
+    let steps = pairs.into_iter().map(|kv| {
+        let step = demo_speed::step_milliseconds(kv);
+        bar.inc(1);
+        step.map_err(CliError::bad_input)
+    });
+    let steps = steps.collect();
+    bar.finish_and_clear();
+    steps
 }
 
 fn human(report: &Report) -> String {
@@ -118,9 +148,21 @@ fn human(report: &Report) -> String {
             format!("{:.0}", row.quality.cache_bytes_per_token),
             format!("{:.2}", row.ratio),
             format!("{:.0}", row.made.tokens_per_second),
+            format!("{:.2}", row.long_step_ms),
+            format!("{:.2}", row.long_speedup),
         ]
     });
-    let head = ["K,V", "perplexity", "KL to f16", "top-1", "bytes/token", "ratio", "tokens/s"];
+    let head = [
+        "K,V",
+        "perplexity",
+        "KL to f16",
+        "top-1",
+        "bytes/token",
+        "ratio",
+        "tokens/s",
+        "ms at 32k",
+        "speed-up",
+    ];
     let texts = report.results.iter().map(|row| titled(row.quality.kv, &row.made.text));
     format!(
         "model {}: predictions over {} windows of {} tokens, then what each cache writes\n\n{}\n\n[prompt]\n{}{}",

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use tqkv::attention::AttentionCache;
 use tqkv::error::CacheError;
@@ -10,6 +11,7 @@ use tqkv::model::{Model, shipped};
 use tqkv::preset::KvCodecs;
 
 use super::cache_args::{CacheArgs, F16, ModelArgs, label};
+use super::device::{DeviceArgs, Place};
 use super::error::CliError;
 use super::output::{Output, table};
 
@@ -18,6 +20,7 @@ use super::output::{Output, table};
 #[command(after_help = "Example: the presets, then every token quantised, then another model and text
   tqkv eval
   tqkv eval --windows 48 --kv s4 --kv s3 --kv s2 --hot 0 --sinks 0
+  tqkv eval --step 1 --arithmetic f32 --kv balanced
   tqkv eval --model DIR --text book.txt --context 4096 --windows 8 --kv balanced --kv i8,s3
 
 Columns:
@@ -38,11 +41,16 @@ pub(crate) struct Args {
     /// Windows to score, from the start of the text.
     #[arg(long, value_name = "N", default_value_t = 12)]
     windows: usize,
+    /// Tokens fed at once [default: the whole window]; 1 attends as generation does, on codes.
+    #[arg(long, value_name = "TOKENS", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    step: Option<usize>,
     /// Compare the hidden states after every layer with those under f16 as well, by their cosine.
     #[arg(long)]
     layers: bool,
     #[command(flatten)]
     cache: CacheArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 #[derive(Serialize)]
@@ -72,9 +80,11 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         Some(path) => std::fs::read(path).map_err(|e| CliError::io(path, &e))?,
         None => shipped::HELDOUT_TEXT.to_vec(),
     };
+    let place = args.device.open()?;
     let model = args.model.load()?;
-    let spec = EvalSpec { context: args.context, windows: Some(args.windows), layers: args.layers };
-    let results = measure(&model, &text, &spec, &args.cache, out)?;
+    let spec =
+        EvalSpec { context: args.context, windows: Some(args.windows), step: args.step, layers: args.layers };
+    let results = measure(&model, &place, &text, &spec, &args.cache, out)?;
     let (context, windows) = (args.context, args.windows);
     out.print(&Report { model: model.name().to_owned(), context, windows, results }, human)
 }
@@ -82,6 +92,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
 /// Evaluates f16 and the settings asked for, f16 first.
 pub(crate) fn measure(
     model: &Model,
+    place: &Place,
     text: &[u8],
     spec: &EvalSpec,
     cache: &CacheArgs,
@@ -89,8 +100,10 @@ pub(crate) fn measure(
 ) -> Result<Vec<Row>, CliError> {
     let pairs = cache.pairs_beside_f16();
     let setting = |pair: KvCodecs| {
+        // The reference is the CPU's on every device.
+        let place = if pair == F16 { &Place::Cpu } else { place };
         let new_cache = move || -> Result<Box<dyn AttentionCache>, CacheError> {
-            Ok(Box::new(cache.cache(model.config(), pair)?))
+            cache.cache(place, model.config(), pair)
         };
         Setting { name: pair.to_string(), new_cache: Box::new(new_cache) }
     };

@@ -9,6 +9,7 @@ use tqkv::model::{Model, ModelError};
 use tqkv::preset::{KvCodecs, PRESETS};
 
 use super::cache_args::{CacheArgs, F16, ModelArgs, label};
+use super::device::{DeviceArgs, Place};
 use super::error::CliError;
 use super::output::{Output, grouped, table};
 
@@ -34,6 +35,8 @@ pub(crate) struct Args {
     sampling: SamplingArgs,
     #[command(flatten)]
     cache: CacheArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 /// How the next token is chosen.
@@ -82,12 +85,13 @@ pub(crate) struct Made {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    let place = args.device.open()?;
     let model = args.model.load()?;
     let balanced: Vec<_> = PRESETS.iter().filter(|p| p.name == "balanced").map(|p| p.codecs).collect();
     let pairs = args.cache.pairs(&balanced);
     let spec = args.sampling.spec(args.tokens);
     if let (&[pair], false) = (pairs.as_slice(), out.is_json()) {
-        return stream(&model, args, &spec, pair, out);
+        return stream(&model, &place, args, &spec, pair, out);
     }
     let bar = out.progress((pairs.len() * args.tokens) as u64, "generating");
     let results: Result<Vec<_>, CliError> = pairs
@@ -97,7 +101,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
                 bar.inc(1);
                 ControlFlow::Continue(())
             };
-            let made = continue_prompt(&model, &args.prompt, &spec, &args.cache, kv, &mut on_text)?;
+            let made = continue_prompt(&model, &place, &args.prompt, &spec, &args.cache, kv, &mut on_text)?;
             Ok(Row { kv, made })
         })
         .collect();
@@ -111,13 +115,14 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
 /// One setting, its text printed as it is made.
 fn stream(
     model: &Model,
+    place: &Place,
     args: &Args,
     spec: &GenerateSpec,
     kv: KvCodecs,
     out: &mut Output,
 ) -> Result<(), CliError> {
     let mut written: io::Result<()> = Ok(());
-    let made = continue_prompt(model, &args.prompt, spec, &args.cache, kv, &mut |piece| {
+    let made = continue_prompt(model, place, &args.prompt, spec, &args.cache, kv, &mut |piece| {
         written = out.write_text(piece);
         if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
@@ -125,9 +130,10 @@ fn stream(
     Ok(out.write_text(&format!("\n\n{}\n", summary(&[Row { kv, made }])))?)
 }
 
-/// Continues `prompt` with a cache of `pair`.
+/// Continues `prompt` with a cache of `kv` in `place`.
 pub(crate) fn continue_prompt(
     model: &Model,
+    place: &Place,
     prompt: &str,
     spec: &GenerateSpec,
     cache: &CacheArgs,
@@ -135,8 +141,8 @@ pub(crate) fn continue_prompt(
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Made, CliError> {
     let config = model.config();
-    let made = cache.cache(config, kv).map_err(ModelError::from);
-    let made = made.and_then(|mut cache| generate(model, prompt.as_bytes(), spec, &mut cache, on_text));
+    let made = cache.cache(place, config, kv).map_err(ModelError::from);
+    let made = made.and_then(|mut cache| generate(model, prompt.as_bytes(), spec, &mut *cache, on_text));
     let made: Generation = made.map_err(|e| CliError::model(None, &e))?;
     let f16_token = config.num_layers * config.num_kv_heads * F16.slot_bytes(config.head_dim).unwrap_or(0);
     Ok(Made {

@@ -7,6 +7,8 @@ mod cache_args;
 mod codebook;
 mod decode;
 mod demo;
+mod demo_speed;
+mod device;
 mod encode;
 mod error;
 mod eval;

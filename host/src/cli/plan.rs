@@ -1,4 +1,5 @@
-//! `tqkv plan`: bytes per token and longest context of a model, per pair of codecs.
+//! `tqkv plan`: bytes per token and longest context of a model, per pair of codecs; tokens per KiB of a
+//! microcontroller.
 
 use std::path::PathBuf;
 
@@ -6,6 +7,7 @@ use serde::Serialize;
 use tqkv::plan::{CacheShape, PlanError, Uncompressed, parse_size};
 use tqkv::preset::KvCodecs;
 use tqkv_core::CodecId;
+use tqkv_core::fixed::INTEGER_CODECS;
 
 use super::args::{KvArgs, WindowArgs};
 use super::error::CliError;
@@ -13,22 +15,29 @@ use super::output::{Output, grouped, table};
 
 /// Compute the bytes per token of a model's cache, and the longest context for a memory budget.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("whose").args(["layers", "ram"]).multiple(true))]
 #[command(after_help = "Example: a 70B-class model, from its config.json and from its shape
   tqkv plan --config Llama-3.3-70B/config.json --memory 34GB --kv balanced --kv i8,s3
-  tqkv plan --layers 80 --kv-heads 8 --head-dim 128 --memory 34GiB")]
+  tqkv plan --layers 80 --kv-heads 8 --head-dim 128 --memory 34GiB
+Example: a microcontroller, one KV head of 64 coordinates
+  tqkv plan --ram 64KiB --head-dim 64")]
 pub(crate) struct Args {
     /// A model's Hugging Face config.json, or the folder that holds it.
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["layers", "kv_heads", "head_dim"])]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["layers", "kv_heads", "head_dim", "ram"])]
     config: Option<PathBuf>,
     /// Decoder layers, in place of a config.json.
     #[arg(long, value_name = "N", requires_all = ["kv_heads", "head_dim"], conflicts_with = "config")]
     layers: Option<u32>,
     /// KV heads per layer.
-    #[arg(long, value_name = "N", requires = "layers")]
+    #[arg(long, value_name = "N", requires_all = ["whose", "head_dim"])]
     kv_heads: Option<u32>,
     /// Coordinates per head vector.
-    #[arg(long, value_name = "D", requires = "layers")]
+    #[arg(long, value_name = "D", requires = "whose")]
     head_dim: Option<u32>,
+    /// Memory of a microcontroller for the cache: tokens per KiB of the integer codecs. One layer and one KV
+    /// head unless told otherwise.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with_all = ["memory", "hot", "sinks"])]
+    ram: Option<u64>,
     /// Memory for the cache: 34GB is 34*10^9 bytes, 34GiB is 34*2^30.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
@@ -61,8 +70,29 @@ struct Row {
     max_tokens: Option<u64>,
 }
 
+#[derive(Serialize)]
+struct RamReport {
+    layers: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    ram: u64,
+    rows: Vec<RamRow>,
+}
+
+#[derive(Serialize)]
+struct RamRow {
+    codec_k: &'static str,
+    codec_v: &'static str,
+    bytes_per_token: u64,
+    tokens_per_kib: f64,
+    tokens: u64,
+}
+
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let shape = shape(args)?;
+    if let Some(ram) = args.ram {
+        return out.print(&microcontroller(args, shape, ram).map_err(CliError::bad_input)?, human_ram);
+    }
     let kept = Uncompressed { sinks: args.window.sinks as u64, hot: args.window.hot as u64 };
     let rows = args.kv.pairs(&DEFAULT.map(|codec| KvCodecs { k: codec, v: codec })).into_iter();
     let rows: Result<Vec<_>, PlanError> = rows
@@ -88,11 +118,34 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     out.print(&report, human)
 }
 
+fn microcontroller(args: &Args, shape: CacheShape, ram: u64) -> Result<RamReport, PlanError> {
+    let rows = args.kv.pairs(&INTEGER_CODECS.map(|codec| KvCodecs { k: codec, v: codec })).into_iter();
+    let rows = rows.map(|codecs| {
+        let tokens = shape.ring_tokens(codecs, ram)?;
+        let bytes_per_token = shape.bytes_per_token(codecs)?;
+        Ok(RamRow {
+            codec_k: codecs.k.name(),
+            codec_v: codecs.v.name(),
+            bytes_per_token,
+            tokens_per_kib: 1024.0 / bytes_per_token as f64,
+            tokens,
+        })
+    });
+    Ok(RamReport {
+        layers: shape.num_layers,
+        kv_heads: shape.num_kv_heads,
+        head_dim: shape.head_dim,
+        ram,
+        rows: rows.collect::<Result<_, PlanError>>()?,
+    })
+}
+
 fn shape(args: &Args) -> Result<CacheShape, CliError> {
-    if let (Some(layers), Some(kv_heads), Some(head_dim)) = (args.layers, args.kv_heads, args.head_dim) {
+    // The command line lets neither layers nor KV heads be absent without `--ram`.
+    if let Some(head_dim) = args.head_dim {
         return Ok(CacheShape {
-            num_layers: layers as usize,
-            num_kv_heads: kv_heads as usize,
+            num_layers: args.layers.unwrap_or(1) as usize,
+            num_kv_heads: args.kv_heads.unwrap_or(1) as usize,
             head_dim: head_dim as usize,
         });
     }
@@ -102,6 +155,31 @@ fn shape(args: &Args) -> Result<CacheShape, CliError> {
     }
     let json = std::fs::read_to_string(&path).map_err(|e| CliError::io(&path, &e))?;
     CacheShape::from_config(&json).map_err(|e| CliError::bad_input(format_args!("{}: {e}", path.display())))
+}
+
+fn human_ram(report: &RamReport) -> String {
+    let rows = report.rows.iter().map(|row| {
+        vec![
+            format!("{},{}", row.codec_k, row.codec_v),
+            grouped(row.bytes_per_token),
+            format!("{:.2}", row.tokens_per_kib),
+            grouped(row.tokens),
+        ]
+    });
+    format!(
+        "{} layers, {} KV heads, head dim {}, {} bytes for slots; {} bytes more a ring for signs and indices\n{}",
+        report.layers,
+        report.kv_heads,
+        report.head_dim,
+        grouped(report.ram),
+        grouped(ring_overhead(report.head_dim)),
+        table(&["K,V", "bytes/token", "tokens/KiB", "tokens"], rows)
+    )
+}
+
+/// Signs and scale mode of two codecs, and three words, on a 32-bit processor.
+fn ring_overhead(head_dim: usize) -> u64 {
+    (2 * (head_dim as u64 + 1)).next_multiple_of(4) + 3 * 4
 }
 
 fn human(report: &Report) -> String {

@@ -10,6 +10,12 @@ pub(crate) fn tqkv(folder: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tqkv")).current_dir(folder).args(args).output().unwrap()
 }
 
+/// Runs the command in `folder` with an environment variable.
+#[allow(dead_code, reason = "not every test crate needs it")]
+pub(crate) fn tqkv_with(folder: &Path, args: &[&str], (name, value): (&str, &str)) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tqkv")).current_dir(folder).args(args).env(name, value).output().unwrap()
+}
+
 /// Runs a command that must succeed in silence; returns its JSON.
 pub(crate) fn json(folder: &Path, args: &[&str]) -> Value {
     let output = tqkv(folder, &[args, &["--json"]].concat());

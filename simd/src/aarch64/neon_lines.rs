@@ -91,15 +91,36 @@ fn widen4(halves: &[u16; 4]) -> float32x4_t {
     neon!(vld1q_f32(wide.as_ptr()))
 }
 
+/// Levels of the low `BITS` bits.
+#[inline(always)]
+fn look_up_wide<const BITS: usize>(index: uint8x16_t, levels: uint8x16x4_t) -> uint8x16_t {
+    neon!({
+        let index = vandq_u8(index, vdupq_n_u8((1 << BITS) - 1));
+        match BITS {
+            4 => vqtbl1q_u8(levels.0, index),
+            5 => vqtbl2q_u8(uint8x16x2_t(levels.0, levels.1), index),
+            _ => vqtbl4q_u8(levels, index),
+        }
+    })
+}
+
+/// `f` on the registers of two lines.
+#[inline(always)]
+fn both(a: Quad, b: Quad, f: impl Fn(uint8x16_t, uint8x16_t) -> uint8x16_t) -> Quad {
+    [f(a[0], b[0]), f(a[1], b[1]), f(a[2], b[2]), f(a[3], b[3])]
+}
+
 macro_rules! lines {
     ($token:ty, $multiply:expr) => {
         impl Machine for $token {
             type Line = Quad;
             type Sum = Sum;
             type Table = uint8x16_t;
+            type Levels = uint8x16x4_t;
 
             const HEADS: usize = 4;
             const FIELDS: usize = 2;
+            const SUMS: usize = 2;
             const KEY_BIAS: i32 = 0;
 
             #[inline(always)]
@@ -156,6 +177,77 @@ macro_rules! lines {
             #[inline(always)]
             fn key_bytes(self, line: Quad) -> Quad {
                 line
+            }
+
+            #[inline(always)]
+            fn value_levels(self, levels: &[i8; 64]) -> uint8x16x4_t {
+                let p = levels.as_ptr().cast::<u8>();
+                neon!(uint8x16x4_t(
+                    vld1q_u8(p),
+                    vld1q_u8(p.add(16)),
+                    vld1q_u8(p.add(32)),
+                    vld1q_u8(p.add(48))
+                ))
+            }
+
+            #[inline(always)]
+            fn key_levels(self, levels: &[i8; 64]) -> uint8x16x4_t {
+                self.value_levels(levels)
+            }
+
+            #[inline(always)]
+            fn look_up<const BITS: usize>(self, index: Quad, levels: uint8x16x4_t) -> Quad {
+                index.map(|index| look_up_wide::<BITS>(index, levels))
+            }
+
+            #[inline(always)]
+            fn xor(self, a: Quad, b: Quad) -> Quad {
+                both(a, b, |a, b| neon!(veorq_u8(a, b)))
+            }
+
+            #[inline(always)]
+            fn merge<const MASK: u8>(self, a: Quad, b: Quad) -> Quad {
+                both(a, b, |a, b| neon!(vbslq_u8(vdupq_n_u8(MASK), a, b)))
+            }
+
+            #[inline(always)]
+            fn up<const N: u32>(self, v: Quad) -> Quad {
+                v.map(|v| neon!(vshlq_u8(v, vdupq_n_s8(N as i8))))
+            }
+
+            #[inline(always)]
+            fn down<const N: u32>(self, v: Quad) -> Quad {
+                v.map(|v| neon!(vshlq_u8(v, vdupq_n_s8(-(N as i8)))))
+            }
+
+            #[inline(always)]
+            fn rotate(self, v: Quad) -> Quad {
+                v.map(|v| neon!(vsliq_n_u8::<1>(vshrq_n_u8::<7>(v), v)))
+            }
+
+            #[inline(always)]
+            fn follow_bytes<const N: usize>(self, now: Quad, before: Quad) -> Quad {
+                both(now, before, |now, before| {
+                    neon!({
+                        let (now, before) = (vreinterpretq_u32_u8(now), vreinterpretq_u32_u8(before));
+                        vreinterpretq_u8_u32(match N {
+                            1 => vsliq_n_u32::<8>(vshrq_n_u32::<24>(before), now),
+                            2 => vsliq_n_u32::<16>(vshrq_n_u32::<16>(before), now),
+                            _ => vsliq_n_u32::<24>(vshrq_n_u32::<8>(before), now),
+                        })
+                    })
+                })
+            }
+
+            #[inline(always)]
+            fn follow_dwords<const N: usize>(self, now: Quad, before: Quad) -> Quad {
+                both(now, before, |now, before| {
+                    neon!(match N {
+                        1 => vextq_u8::<12>(before, now),
+                        2 => vextq_u8::<8>(before, now),
+                        _ => vextq_u8::<4>(before, now),
+                    })
+                })
             }
 
             #[inline(always)]

@@ -62,32 +62,48 @@ pub fn attend(
     let mut logits = [0.0; MAX_HEADS * MAX_SLOTS];
     let logits = &mut logits[..queries.len() * len];
     keys.scores(level, key_page, 0, queries, value_page, logits);
-    level.run(Soften { len, scale, logits, state, acc });
+    rescale(&soften(level, scale, logits, state), keys.plan.dim, acc);
     values.accumulate(level, value_page, 0, logits, next, acc);
 }
 
-/// Logits of all heads to weights, and what was summed so far to the new maxima.
-pub(super) struct Soften<'a> {
-    pub(super) len: usize,
-    pub(super) scale: f32,
-    pub(super) logits: &'a mut [f32],
-    pub(super) state: &'a mut [Attention],
-    pub(super) acc: &'a mut [f32],
+/// Turns logits (`[heads, n]`, times `scale`) into weights relative to each head's running maximum, and
+/// takes them up in `state`. Returns by what the sums that each head made so far must be multiplied
+/// ([`rescale`]). Logits of -inf weigh nothing. Equal to the bit on every level.
+///
+/// # Panics
+/// More heads than [`MAX_HEADS`].
+pub fn soften(level: Level, scale: f32, logits: &mut [f32], state: &mut [Attention]) -> [f32; MAX_HEADS] {
+    assert!(state.len() <= MAX_HEADS, "at most MAX_HEADS heads");
+    level.run(Soften { scale, logits, state })
+}
+
+/// Multiplies the sums of each head (`[heads, dim]`) by its factor.
+pub fn rescale(factors: &[f32], dim: usize, sums: &mut [f32]) {
+    for (factor, sums) in factors.iter().zip(sums.chunks_exact_mut(dim)) {
+        if *factor != 1.0 {
+            sums.iter_mut().for_each(|sum| *sum *= factor);
+        }
+    }
+}
+
+struct Soften<'a> {
+    scale: f32,
+    logits: &'a mut [f32],
+    state: &'a mut [Attention],
 }
 
 impl Kernel for Soften<'_> {
-    type Output = ();
+    type Output = [f32; MAX_HEADS];
 
     #[inline(always)]
-    fn run<I: Machine>(self, _: I) {
-        let dim = self.acc.len() / self.state.len().max(1);
-        let heads = self.logits.chunks_exact_mut(self.len.max(1)).zip(self.state);
-        for ((logits, state), acc) in heads.zip(self.acc.chunks_exact_mut(dim.max(1))) {
-            let rescale = soften(logits, self.scale, state);
-            if rescale != 1.0 {
-                acc.iter_mut().for_each(|sum| *sum *= rescale);
-            }
+    fn run<I: Machine>(self, _: I) -> [f32; MAX_HEADS] {
+        let mut factors = [1.0; MAX_HEADS];
+        let len = self.logits.len() / self.state.len().max(1);
+        let heads = self.logits.chunks_exact_mut(len.max(1)).zip(self.state);
+        for ((logits, state), factor) in heads.zip(&mut factors) {
+            *factor = soften_head(logits, self.scale, state);
         }
+        factors
     }
 }
 
@@ -97,7 +113,7 @@ const LANES: usize = 16;
 /// Turns logits into weights relative to the running maximum; returns what sums made so far must
 /// be multiplied by.
 #[inline(always)]
-fn soften(logits: &mut [f32], scale: f32, state: &mut Attention) -> f32 {
+fn soften_head(logits: &mut [f32], scale: f32, state: &mut Attention) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let (wholes, rest) = logits.as_chunks_mut::<LANES>();
     for whole in wholes.iter_mut() {
@@ -132,16 +148,15 @@ fn soften(logits: &mut [f32], scale: f32, state: &mut Attention) -> f32 {
     rescale
 }
 
-/// Joins what `from` has seen to what `into` has seen: one head each, with accumulators.
-pub fn merge(into: &mut Attention, acc: &mut [f32], from: &Attention, from_acc: &[f32]) {
+/// Joins what `from` has seen to what `into` has seen, one head each. Returns the factors for what
+/// `into` and `from` have summed: their sum is then that of both.
+pub fn merge(into: &mut Attention, from: &Attention) -> [f32; 2] {
     if from.max == f32::NEG_INFINITY {
-        return;
+        return [1.0, 0.0];
     }
     let max = if from.max > into.max { from.max } else { into.max };
-    let (keep, add) = (exp(into.max - max), exp(from.max - max));
-    for (sum, &other) in acc.iter_mut().zip(from_acc) {
-        *sum = *sum * keep + other * add;
-    }
-    into.sum = into.sum * keep + from.sum * add;
+    let factors = [exp(into.max - max), exp(from.max - max)];
+    into.sum = into.sum * factors[0] + from.sum * factors[1];
     into.max = max;
+    factors
 }

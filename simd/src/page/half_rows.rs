@@ -4,7 +4,7 @@
 //! keys or heads in flight, prefetch 8 KiB ahead. Fused operations and free order of sums: no
 //! bits are promised here.
 
-use super::attend::{Attention, Soften};
+use super::attend::{Attention, rescale, soften};
 use super::{Line, MAX_HEADS, MAX_SLOTS, bytes, bytes_mut};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
@@ -151,7 +151,7 @@ impl HalfPages {
             let mut logits = [0.0; MAX_HEADS * MAX_SLOTS];
             let logits = &mut logits[..heads * len];
             self.scores(level, keys, 0, queries, values, logits);
-            level.run(Soften { len, scale, logits, state, acc });
+            rescale(&soften(level, scale, logits, state), self.dim, acc);
             self.accumulate(level, values, 0, logits, next, acc);
         }
     }

@@ -6,6 +6,7 @@
 
 use super::plan::{MAX_WORDS, Plan};
 use super::query::{Head, Queries};
+use super::trellis::{self, Code, InDwords, eight, with_code};
 use super::{Line, MAX_HEADS, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
@@ -134,23 +135,27 @@ impl Kernel for Scores<'_> {
 
     #[inline(always)]
     fn run<I: Machine>(mut self, isa: I) {
-        match self.pages.plan.bits {
-            1 => self.tiles::<I, 1>(isa),
-            2 => self.tiles::<I, 2>(isa),
-            3 => self.tiles::<I, 3>(isa),
-            4 => self.tiles::<I, 4>(isa),
-            _ => self.tiles::<I, 8>(isa),
+        let plan = &self.pages.plan;
+        if let Some(codec) = plan.trellis {
+            return with_code!(codec, C => self.tiles::<I, Woven<C>>(isa), _ => ());
+        }
+        match plan.bits {
+            1 => self.tiles::<I, Packed<1>>(isa),
+            2 => self.tiles::<I, Packed<2>>(isa),
+            3 => self.tiles::<I, Packed<3>>(isa),
+            4 => self.tiles::<I, Packed<4>>(isa),
+            _ => self.tiles::<I, Packed<8>>(isa),
         }
     }
 }
 
 impl Scores<'_> {
     #[inline(always)]
-    fn tiles<I: Machine, const BITS: usize>(&mut self, isa: I) {
+    fn tiles<I: Machine, C: KeyCodes>(&mut self, isa: I) {
         let runs = self.pages.plan.runs();
         let (head, body) = self.page.split_at(self.pages.scale_lines());
         let scales = super::halves(head).as_chunks::<TILE>().0;
-        let table = isa.key_table(&self.pages.plan.levels);
+        let table = C::table(isa, &self.pages.plan.levels);
         let (first, last) = (self.from / TILE, (self.from + self.n).div_ceil(TILE));
         let tile_lines = self.pages.tile_lines();
         let mut prefetch = self.next.chunks(tile_lines);
@@ -167,10 +172,10 @@ impl Scores<'_> {
             let mut done = results.as_mut_slice();
             while !heads.is_empty() {
                 let take = match heads.len().min(I::HEADS) {
-                    8 => score_tile::<I, BITS, 8>(isa, lines, scales, table, heads, next, done),
-                    4.. => score_tile::<I, BITS, 4>(isa, lines, scales, table, heads, next, done),
-                    2.. => score_tile::<I, BITS, 2>(isa, lines, scales, table, heads, next, done),
-                    _ => score_tile::<I, BITS, 1>(isa, lines, scales, table, heads, next, done),
+                    8 => score_tile::<I, C, 8>(isa, lines, scales, table, heads, next, done),
+                    4.. => score_tile::<I, C, 4>(isa, lines, scales, table, heads, next, done),
+                    2.. => score_tile::<I, C, 2>(isa, lines, scales, table, heads, next, done),
+                    _ => score_tile::<I, C, 1>(isa, lines, scales, table, heads, next, done),
                 };
                 heads = &heads[take..];
                 done = &mut done[take..];
@@ -204,25 +209,23 @@ impl Scores<'_> {
 /// One tile against `H` query heads; returns `H`. Sums are split over `4 / H` registers, so that
 /// single heads do not wait for one sum after the other.
 #[inline(always)]
-fn score_tile<I: Machine, const BITS: usize, const H: usize>(
+fn score_tile<I: Machine, C: KeyCodes, const H: usize>(
     isa: I,
     lines: &[Line],
     scales: &[[u16; TILE]],
-    table: I::Table,
+    table: C::Table<I>,
     heads: &[Head],
     next: &[Line],
     results: &mut [[f32; TILE]],
 ) -> usize {
     let Some((heads, _)) = heads.split_first_chunk::<H>() else { return H };
     let Some((results, _)) = results.split_first_chunk_mut::<H>() else { return H };
-    let fields = if BITS == 3 { 8 } else { 8 / BITS };
-    let depth = if BITS == 3 { 3 } else { 1 };
-    let units = lines.len() / depth / scales.len().max(1);
+    let units = lines.len() / C::DEPTH / scales.len().max(1);
     let mut next = next.iter();
-    for (r, (scales, lines)) in scales.iter().zip(lines.chunks_exact(units * depth)).enumerate() {
+    for (r, (scales, lines)) in scales.iter().zip(lines.chunks_exact(units * C::DEPTH)).enumerate() {
         let words: [&[u32]; H] =
-            core::array::from_fn(|h| heads[h].words.get(r * units * fields..).unwrap_or_default());
-        let sums = dot_run::<I, BITS, H>(isa, lines, table, words, &mut next);
+            core::array::from_fn(|h| heads[h].words.get(r * units * C::FIELDS..).unwrap_or_default());
+        let sums = C::dot(isa, lines, table, words, &mut next);
         let scales = isa.widen16(scales);
         for h in 0..H {
             let (factor, bias) = (heads[h].factors[r % heads[h].factors.len()], heads[h].biases[r % 32]);
@@ -235,23 +238,110 @@ fn score_tile<I: Machine, const BITS: usize, const H: usize>(
     H
 }
 
-/// Integer dot products of the lines of one run with `H` queries.
+/// How lines of codes meet queries.
+trait KeyCodes {
+    /// Codes of one byte or byte column.
+    const FIELDS: usize;
+    /// Lines of a byte column.
+    const DEPTH: usize;
+    /// Levels, ready for look-ups.
+    type Table<I: Machine>: Copy;
+
+    /// Makes levels ready.
+    fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> Self::Table<I>;
+
+    /// Integer dot products of the lines of one run with `H` queries; `next` is prefetched.
+    fn dot<'a, I: Machine, const H: usize>(
+        isa: I,
+        lines: &[Line],
+        table: Self::Table<I>,
+        words: [&[u32]; H],
+        next: &mut impl Iterator<Item = &'a Line>,
+    ) -> [I::Sum; H];
+}
+
+/// Codes of `BITS` bits side by side.
+struct Packed<const BITS: usize>;
+/// Bit planes of a trellis code.
+struct Woven<C>(core::marker::PhantomData<C>);
+
+/// The next words of every query.
 #[inline(always)]
-fn dot_run<'a, I: Machine, const BITS: usize, const H: usize>(
-    isa: I,
-    lines: &[Line],
-    table: I::Table,
-    words: [&[u32]; H],
-    next: &mut impl Iterator<Item = &'a Line>,
-) -> [I::Sum; H] {
-    let mut sums = [[isa.zero(); 4]; H];
-    // One step: so many lines, and so many query words that they take.
-    macro_rules! steps {
+fn words_at<const N: usize, const H: usize>(words: [&[u32]; H], at: usize) -> [&[u32; N]; H] {
+    core::array::from_fn(|h| words[h].get(at..).and_then(|words| words.first_chunk()).unwrap_or(&[0; N]))
+}
+
+impl<C: Code> KeyCodes for Woven<C> {
+    const FIELDS: usize = 8;
+    const DEPTH: usize = 1 + C::PLAIN;
+    type Table<I: Machine> = I::Levels;
+
+    #[inline(always)]
+    fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> I::Levels {
+        isa.key_levels(levels)
+    }
+
+    #[inline(always)]
+    fn dot<'a, I: Machine, const H: usize>(
+        isa: I,
+        lines: &[Line],
+        table: I::Levels,
+        words: [&[u32]; H],
+        next: &mut impl Iterator<Item = &'a Line>,
+    ) -> [I::Sum; H] {
+        let mut sums = [[isa.zero(); 2]; H];
+        // The ring closes: before the first line come the last two, a bit further.
+        let last = |back: usize| {
+            let line = lines.len().checked_sub(back * Self::DEPTH).and_then(|at| lines.get(at));
+            isa.rotate(isa.line(line.unwrap_or(&Line::ZERO)))
+        };
+        let mut before = [last(1), last(2)];
+        for (i, unit) in lines.chunks_exact(Self::DEPTH).enumerate() {
+            for _ in 0..Self::DEPTH {
+                if let Some(line) = next.next() {
+                    isa.prefetch(line);
+                }
+            }
+            let Some((coded, plain)) = unit.split_first() else { break };
+            let coded = isa.line(coded);
+            let levels = trellis::levels::<I, C, InDwords>(isa, coded, before, plain, table);
+            before = [coded, before[0]];
+            let now = words_at::<8, H>(words, 8 * i);
+            eight!(|FIELD| {
+                for h in 0..H {
+                    let part = if H < 4 { FIELD % 2 } else { 0 };
+                    sums[h][part] = isa.key_dot(sums[h][part], levels[FIELD], now[h][FIELD]);
+                }
+            });
+        }
+        sums.map(|[a, b]| if H < 4 { isa.add(a, b) } else { a })
+    }
+}
+
+impl<const BITS: usize> KeyCodes for Packed<BITS> {
+    const FIELDS: usize = if BITS == 3 { 8 } else { 8 / BITS };
+    const DEPTH: usize = if BITS == 3 { 3 } else { 1 };
+    type Table<I: Machine> = I::Table;
+
+    #[inline(always)]
+    fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> I::Table {
+        isa.key_table(levels.first_chunk().unwrap_or(&[0; 16]))
+    }
+
+    #[inline(always)]
+    fn dot<'a, I: Machine, const H: usize>(
+        isa: I,
+        lines: &[Line],
+        table: I::Table,
+        words: [&[u32]; H],
+        next: &mut impl Iterator<Item = &'a Line>,
+    ) -> [I::Sum; H] {
+        let mut sums = [[isa.zero(); 4]; H];
+        // One step: so many lines, and so many query words that they take.
+        macro_rules! steps {
         ($lines:literal, $words:literal, |$line:ident| [$($levels:expr),*]) => {
             for (i, $line) in lines.as_chunks::<$lines>().0.iter().enumerate() {
-                let now: [&[u32; $words]; H] = core::array::from_fn(|h| {
-                    words[h].get($words * i..).and_then(|words| words.first_chunk()).unwrap_or(&[0; $words])
-                });
+                let now = words_at::<$words, H>(words, $words * i);
                 for _ in 0..$lines {
                     if let Some(line) = next.next() {
                         isa.prefetch(line);
@@ -272,48 +362,49 @@ fn dot_run<'a, I: Machine, const BITS: usize, const H: usize>(
             }
         };
     }
-    match BITS {
-        1 => steps!(1, 8, |line| [
-            isa.level::<1, 0>(line[0], table),
-            isa.level::<1, 1>(line[0], table),
-            isa.level::<1, 2>(line[0], table),
-            isa.level::<1, 3>(line[0], table),
-            isa.level::<1, 4>(line[0], table),
-            isa.level::<1, 5>(line[0], table),
-            isa.level::<1, 6>(line[0], table),
-            isa.level::<1, 7>(line[0], table)
-        ]),
-        2 => steps!(1, 4, |line| [
-            isa.level::<2, 0>(line[0], table),
-            isa.level::<2, 1>(line[0], table),
-            isa.level::<2, 2>(line[0], table),
-            isa.level::<2, 3>(line[0], table)
-        ]),
-        3 => steps!(3, 8, |line| [
-            isa.level3::<0>(line, table),
-            isa.level3::<1>(line, table),
-            isa.level3::<2>(line, table),
-            isa.level3::<3>(line, table),
-            isa.level3::<4>(line, table),
-            isa.level3::<5>(line, table),
-            isa.level3::<6>(line, table),
-            isa.level3::<7>(line, table)
-        ]),
-        4 => steps!(2, 4, |line| [
-            isa.level::<4, 0>(line[0], table),
-            isa.level::<4, 1>(line[0], table),
-            isa.level::<4, 0>(line[1], table),
-            isa.level::<4, 1>(line[1], table)
-        ]),
-        _ => steps!(4, 4, |line| [
-            isa.key_bytes(line[0]),
-            isa.key_bytes(line[1]),
-            isa.key_bytes(line[2]),
-            isa.key_bytes(line[3])
-        ]),
+        match BITS {
+            1 => steps!(1, 8, |line| [
+                isa.level::<1, 0>(line[0], table),
+                isa.level::<1, 1>(line[0], table),
+                isa.level::<1, 2>(line[0], table),
+                isa.level::<1, 3>(line[0], table),
+                isa.level::<1, 4>(line[0], table),
+                isa.level::<1, 5>(line[0], table),
+                isa.level::<1, 6>(line[0], table),
+                isa.level::<1, 7>(line[0], table)
+            ]),
+            2 => steps!(1, 4, |line| [
+                isa.level::<2, 0>(line[0], table),
+                isa.level::<2, 1>(line[0], table),
+                isa.level::<2, 2>(line[0], table),
+                isa.level::<2, 3>(line[0], table)
+            ]),
+            3 => steps!(3, 8, |line| [
+                isa.level3::<0>(line, table),
+                isa.level3::<1>(line, table),
+                isa.level3::<2>(line, table),
+                isa.level3::<3>(line, table),
+                isa.level3::<4>(line, table),
+                isa.level3::<5>(line, table),
+                isa.level3::<6>(line, table),
+                isa.level3::<7>(line, table)
+            ]),
+            4 => steps!(2, 4, |line| [
+                isa.level::<4, 0>(line[0], table),
+                isa.level::<4, 1>(line[0], table),
+                isa.level::<4, 0>(line[1], table),
+                isa.level::<4, 1>(line[1], table)
+            ]),
+            _ => steps!(4, 4, |line| [
+                isa.key_bytes(line[0]),
+                isa.key_bytes(line[1]),
+                isa.key_bytes(line[2]),
+                isa.key_bytes(line[3])
+            ]),
+        }
+        core::array::from_fn(|h| {
+            let [a, b, c, d] = sums[h];
+            if H >= 4 { a } else { isa.add(isa.add(a, b), isa.add(c, d)) }
+        })
     }
-    core::array::from_fn(|h| {
-        let [a, b, c, d] = sums[h];
-        if H >= 4 { a } else { isa.add(isa.add(a, b), isa.add(c, d)) }
-    })
 }

@@ -22,13 +22,16 @@ mod half_rows;
 mod keys;
 mod plan;
 mod query;
+mod rows;
+mod trellis;
 mod values;
 
-pub use attend::{Attention, attend, merge};
+pub use attend::{Attention, attend, merge, rescale, soften};
 pub use exp::{EXP_ERROR, exp};
 pub use half_rows::HalfPages;
 pub use keys::KeyPages;
 pub use query::Queries;
+pub use rows::{row_scores, row_sums};
 pub use values::ValuePages;
 
 /// 64 bytes on a cache line of their own: the unit of page memory.
@@ -40,6 +43,12 @@ impl Line {
     /// All bytes 0.
     pub const ZERO: Self = Self([0; 64]);
 }
+
+// SAFETY: `Line` is a `repr(C)` struct of one `[u8; 64]` with no padding, for which all bit patterns are
+// valid, zeros included; it is `Copy` and holds no reference.
+unsafe impl bytemuck::Zeroable for Line {}
+// SAFETY: as above.
+unsafe impl bytemuck::Pod for Line {}
 
 /// Most query heads of a call: a larger GQA group takes several.
 pub const MAX_HEADS: usize = 8;
@@ -53,21 +62,17 @@ pub const SLOT_STEP: usize = 32;
 /// The bytes of lines.
 #[inline(always)]
 pub(crate) fn bytes(lines: &[Line]) -> &[[u8; 64]] {
-    // SAFETY: `Line` is a `repr(C)` struct of one `[u8; 64]` with no padding; alignment drops.
-    unsafe { core::slice::from_raw_parts(lines.as_ptr().cast(), lines.len()) }
+    bytemuck::cast_slice(lines)
 }
 
 /// The bytes of lines, to write.
 #[inline(always)]
 pub(crate) fn bytes_mut(lines: &mut [Line]) -> &mut [[u8; 64]] {
-    // SAFETY: as in `bytes`; every bit pattern is a valid `Line`.
-    unsafe { core::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len()) }
+    bytemuck::cast_slice_mut(lines)
 }
 
 /// Lines as f16 bit patterns.
 #[inline(always)]
 pub(crate) fn halves(lines: &[Line]) -> &[u16] {
-    // SAFETY: 64 bytes without padding are 32 `u16`, the alignment of a line is larger, and every
-    // bit pattern is valid.
-    unsafe { core::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * 32) }
+    bytemuck::cast_slice(lines)
 }

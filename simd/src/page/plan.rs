@@ -3,8 +3,9 @@
 //!
 //! To give another codec page kernels, describe it here (if its codes are look-ups of at most 16
 //! levels) or turn its block into such codes in [`Plan::words`] and back in [`Plan::block`].
-//! Codecs without a plan (`s5`, `f16`) are served elsewhere.
+//! Codecs without a plan (`s5`, `f16`, `t1h`, `t2h`) are served elsewhere.
 
+use super::trellis;
 use tqkv_core::{AnyCodec, CodecId, Family};
 
 /// Widest row: 1024 bytes of codes, as dwords.
@@ -14,12 +15,15 @@ pub(super) const MAX_WORDS: usize = 256;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) dim: usize,
-    /// Bits of a code: 1, 2, 3, 4 or 8.
+    /// Bits of a code: 1, 2, 3, 4 or 8; of a trellis code all bits of a coordinate.
     pub(super) bits: usize,
+    /// The trellis, where codes are bit planes.
+    pub(super) trellis: Option<CodecId>,
     /// Coordinates under one scale.
     pub(super) run: usize,
-    /// Value of a code: `levels[code] * unit`; unused at 8 bits, where codes are the levels.
-    pub(super) levels: [i8; 16],
+    /// Value of a code: `levels[code] * unit`; unused at 8 bits, where codes are the levels. Shorter
+    /// tables repeat, so that a look-up may see junk above the code.
+    pub(super) levels: [i8; 64],
     pub(super) unit: f32,
     /// Both nibbles of a byte are 16 coordinates apart (`q4_0`), not neighbours.
     pub(super) split_nibbles: bool,
@@ -34,8 +38,9 @@ impl Plan {
         let mut plan = Self {
             dim,
             bits,
+            trellis: None,
             run: dim,
-            levels: [0; 16],
+            levels: [0; 64],
             unit: 1.0,
             split_nibbles: false,
             block_bytes: codec.block_bytes(),
@@ -51,18 +56,24 @@ impl Plan {
                 plan.run = 32;
                 if bits == 4 {
                     plan.split_nibbles = true;
-                    plan.levels = core::array::from_fn(|code| code as i8 - 8);
+                    plan.levels = core::array::from_fn(|code| (code % 16) as i8 - 8);
                 }
             }
-            #[allow(unreachable_patterns, reason = "families without byte levels have no plan")]
-            _ => return None,
+            Family::Trellis => {
+                // Lines hold whole dwords of every plane, and a ring of two at least.
+                let fits = dim.is_multiple_of(32) && dim >= 64 && trellis::is_woven(id);
+                let code = codec.trellis().filter(|_| fits)?.code;
+                plan.trellis = Some(id);
+                plan.levels = core::array::from_fn(|i| code.levels[i % code.level_count()]);
+                plan.unit = code.unit();
+            }
         }
         Some(plan)
     }
 
-    /// Codes in one byte (or, at 3 bits, in a byte column of three lines).
+    /// Codes in one byte (or, at 3 bits and in trellis codes, in a byte column of several lines).
     pub(super) const fn fields(&self) -> usize {
-        if self.bits == 3 { 8 } else { 8 / self.bits }
+        if self.depth() > 1 || self.trellis.is_some() { 8 } else { 8 / self.bits }
     }
 
     /// Dwords (or columns of three dwords) that a tile's lines step through: 4 bytes of codes.
@@ -72,7 +83,7 @@ impl Plan {
 
     /// Lines of one unit.
     pub(super) const fn depth(&self) -> usize {
-        if self.bits == 3 { 3 } else { 1 }
+        if self.bits == 3 || self.trellis.is_some() { self.bits } else { 1 }
     }
 
     /// Dwords of codes of one vector.
@@ -87,11 +98,23 @@ impl Plan {
 
     /// Coordinate of field `field` of byte `byte` of the codes.
     pub(super) const fn coordinate(&self, byte: usize, field: usize) -> usize {
-        if self.split_nibbles {
+        if self.trellis.is_some() {
+            byte + self.dim / 8 * field
+        } else if self.split_nibbles {
             byte / 16 * 32 + byte % 16 + 16 * field
         } else {
             byte * self.fields() + field
         }
+    }
+
+    /// Coordinates from one byte of a row to the next.
+    pub(super) const fn stride(&self) -> usize {
+        if self.split_nibbles || self.trellis.is_some() { 1 } else { self.fields() }
+    }
+
+    /// Where byte `i` of line `k` of a unit's depth is in the bytes of the words.
+    const fn word_byte(&self, i: usize, k: usize) -> usize {
+        (i / 4 * self.depth() + k) * 4 + i % 4
     }
 
     /// Takes a block apart: scale of each run (f16 bits), and code bytes in dwords.
@@ -102,11 +125,17 @@ impl Plan {
         for (r, run) in block.chunks_exact(run_bytes).enumerate() {
             let Some((scale, codes)) = run.split_first_chunk::<2>() else { return };
             scales[r] = u16::from_le_bytes(*scale);
-            if self.bits == 3 {
+            if self.trellis.is_some() {
+                for (k, plane) in codes.chunks_exact(self.dim / 8).enumerate() {
+                    for (i, &byte) in plane.iter().enumerate() {
+                        flat[self.word_byte(i, k)] = byte;
+                    }
+                }
+            } else if self.bits == 3 {
                 for (i, eight) in codes.as_chunks::<3>().0.iter().enumerate() {
                     let column = to_column(*eight);
                     for (k, byte) in column.into_iter().enumerate() {
-                        flat[(i / 4 * 3 + k) * 4 + i % 4] = byte;
+                        flat[self.word_byte(i, k)] = byte;
                     }
                 }
             } else {
@@ -123,9 +152,15 @@ impl Plan {
         for (r, run) in block.chunks_exact_mut(run_bytes).enumerate() {
             let Some((scale, codes)) = run.split_first_chunk_mut::<2>() else { return };
             *scale = scales[r].to_le_bytes();
-            if self.bits == 3 {
+            if self.trellis.is_some() {
+                for (k, plane) in codes.chunks_exact_mut(self.dim / 8).enumerate() {
+                    for (i, byte) in plane.iter_mut().enumerate() {
+                        *byte = flat[self.word_byte(i, k)];
+                    }
+                }
+            } else if self.bits == 3 {
                 for (i, eight) in codes.as_chunks_mut::<3>().0.iter_mut().enumerate() {
-                    *eight = from_column(core::array::from_fn(|k| flat[(i / 4 * 3 + k) * 4 + i % 4]));
+                    *eight = from_column(core::array::from_fn(|k| flat[self.word_byte(i, k)]));
                 }
             } else {
                 codes.copy_from_slice(&flat[r * code_bytes..][..code_bytes]);
@@ -164,7 +199,7 @@ fn from_column(column: [u8; 3]) -> [u8; 3] {
 /// Levels as signed bytes times a unit, with the largest byte between 64 and 127 chosen for the
 /// least sum of squared rounding errors. Only IEEE double operations in a fixed order, so every
 /// machine finds the same bytes.
-fn round_levels(levels: &[f32]) -> ([i8; 16], f32) {
+fn round_levels(levels: &[f32]) -> ([i8; 64], f32) {
     let largest = levels.iter().fold(0.0, |m, &level| f64::max(m, f64::from(level)));
     let mut best = (f64::INFINITY, 127.0);
     for steps in 64..=127 {
@@ -178,8 +213,7 @@ fn round_levels(levels: &[f32]) -> ([i8; 16], f32) {
         }
     }
     let unit = largest / best.1;
-    let mut bytes = [0; 16];
-    // Short tables repeat, so that a look-up may see junk above the code.
+    let mut bytes = [0; 64];
     for (byte, &level) in bytes.iter_mut().zip(levels.iter().cycle()) {
         *byte = nearest(f64::from(level) / unit) as i8;
     }

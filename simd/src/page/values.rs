@@ -9,6 +9,7 @@
 //! times 16383 times 127 is below 2^30.
 
 use super::plan::{MAX_WORDS, Plan};
+use super::trellis::{self, Code, InQuads, eight, with_code};
 use super::{Line, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
@@ -33,7 +34,9 @@ impl ValuePages {
         let fits = slots.is_multiple_of(SLOT_STEP) && (1..=MAX_SLOTS).contains(&slots);
         let plan = Plan::new(codec).filter(|_| fits)?;
         let row = plan.dim / plan.fields();
-        Some(Self { plan, slots, positions: 1 << row.trailing_zeros().min(4) })
+        let positions =
+            if plan.trellis.is_some() { WOVEN_POSITIONS } else { 1 << row.trailing_zeros().min(4) };
+        Some(Self { plan, slots, positions })
     }
 
     /// Tokens of a page.
@@ -169,17 +172,25 @@ struct Weights {
     low: [[u8; 4]; MAX_SLOTS / 4],
 }
 
+impl Weights {
+    const ZERO: Self = Self { high: [[0; 4]; MAX_SLOTS / 4], low: [[0; 4]; MAX_SLOTS / 4] };
+}
+
 impl Kernel for Accumulate<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<I: Machine>(self, isa: I) {
-        match self.pages.plan.bits {
-            1 => self.heads::<I, 1>(isa),
-            2 => self.heads::<I, 2>(isa),
-            3 => self.heads::<I, 3>(isa),
-            4 => self.heads::<I, 4>(isa),
-            _ => self.heads::<I, 8>(isa),
+        let plan = &self.pages.plan;
+        if let Some(codec) = plan.trellis {
+            return with_code!(codec, C => self.heads::<I, Woven<C>>(isa), _ => ());
+        }
+        match plan.bits {
+            1 => self.heads::<I, Packed<1>>(isa),
+            2 => self.heads::<I, Packed<2>>(isa),
+            3 => self.heads::<I, Packed<3>>(isa),
+            4 => self.heads::<I, Packed<4>>(isa),
+            _ => self.heads::<I, Packed<8>>(isa),
         }
     }
 }
@@ -187,59 +198,77 @@ impl Kernel for Accumulate<'_> {
 /// 2^23: adding it rounds a positive number to an integer in the low bits, ties to even.
 const ROUND: f32 = 8_388_608.0;
 
+/// Heads that share the look-ups of a column.
+const TOGETHER: usize = 4;
+
 impl Accumulate<'_> {
     #[inline(always)]
-    fn heads<I: Machine, const BITS: usize>(self, isa: I) {
+    fn heads<I: Machine, C: ValueCodes>(self, isa: I) {
         let (pages, plan) = (self.pages, &self.pages.plan);
         let (head, body) = self.page.split_at(pages.scale_lines());
         let scales = super::halves(head);
-        let table = isa.value_table(&plan.levels);
+        let table = C::table(isa, &plan.levels);
         let mut next = self.next.iter();
-        let mut weights = Weights { high: [[0; 4]; MAX_SLOTS / 4], low: [[0; 4]; MAX_SLOTS / 4] };
+        let mut weights = [const { Weights::ZERO }; TOGETHER];
         let run_columns = pages.columns() / plan.runs();
         let column_lines = pages.groups() * plan.depth();
         // Only lines that hold a token of the range are read.
         let tokens = pages.line_tokens();
         let lines = self.from / tokens * plan.depth()..(self.from + self.n).div_ceil(tokens) * plan.depth();
-        for (given, acc) in self.weights.chunks_exact(self.n.max(1)).zip(self.acc.chunks_exact_mut(plan.dim))
-        {
+        let given = self.weights.chunks(TOGETHER * self.n.max(1));
+        for (given, accs) in given.zip(self.acc.chunks_mut(TOGETHER * plan.dim)) {
+            let heads = accs.len() / plan.dim;
             // Weights are unsigned on the machine: what is negative (weights that the caller made so,
             // scales of `q4_0`) makes a second pass, which costs nothing where there is none.
             for (sign, r) in (0..plan.runs()).flat_map(|r| [(1.0, r), (-1.0, r)]) {
                 let Some(scales) = scales.get(r * pages.slots..(r + 1) * pages.slots) else { return };
-                let factor = quantise(isa, sign, given, self.from, scales, &mut weights) * plan.unit * sign;
-                if factor == 0.0 {
+                let mut factors = [0.0; TOGETHER];
+                for ((factor, given), weights) in
+                    factors.iter_mut().zip(given.chunks_exact(self.n.max(1))).zip(&mut weights)
+                {
+                    *factor = quantise(isa, sign, given, self.from, scales, weights) * plan.unit * sign;
+                }
+                if factors == [0.0; TOGETHER] {
                     continue;
                 }
                 for column in r * run_columns..(r + 1) * run_columns {
-                    let Some(column_body) = body.get(column * column_lines..(column + 1) * column_lines)
-                    else {
-                        return;
-                    };
-                    let mut out = Out { plan, column: column * pages.positions, acc, factor };
-                    let first = lines.start / plan.depth();
-                    let Some(column_body) = column_body.get(lines.clone()) else { return };
-                    macro_rules! column {
-                        ($positions:literal) => {
-                            sum_column::<I, BITS, $positions>(
-                                isa,
-                                column_body,
-                                table,
-                                &weights,
-                                first,
-                                &mut next,
-                                &mut out,
-                            )
-                        };
-                    }
-                    match pages.positions {
-                        16 => column!(16),
-                        8 => column!(8),
-                        4 => column!(4),
-                        _ => column!(2),
-                    }
+                    let columns = Columns { body, lines: column_lines, range: lines.clone(), at: column };
+                    let mut out = Out { plan, column: column * pages.positions, accs, factors };
+                    let weights = &weights[..heads.min(TOGETHER)];
+                    C::sum(isa, &columns, pages.positions, table, weights, &mut next, &mut out);
                 }
             }
+        }
+    }
+}
+
+/// One column of a page: the same few code bytes of all tokens.
+struct Columns<'a> {
+    /// Lines of all columns, one after the other.
+    body: &'a [Line],
+    /// Lines of a column.
+    lines: usize,
+    /// Those that hold a token of the range.
+    range: core::ops::Range<usize>,
+    /// The column.
+    at: usize,
+}
+
+impl<'a> Columns<'a> {
+    /// The lines of the range of a column.
+    #[inline(always)]
+    fn column(&self, column: usize) -> &'a [Line] {
+        let column = self.body.get(column * self.lines..(column + 1) * self.lines);
+        column.and_then(|lines| lines.get(self.range.clone())).unwrap_or_default()
+    }
+
+    /// The lines of the range of the column `back` before this, and whether the ring closed between.
+    #[inline(always)]
+    fn before(&self, back: usize) -> (&'a [Line], bool) {
+        let count = self.body.len() / self.lines.max(1);
+        match self.at.checked_sub(back) {
+            Some(column) => (self.column(column), false),
+            None => (self.column((self.at + count).saturating_sub(back)), true),
         }
     }
 }
@@ -289,26 +318,31 @@ struct Out<'a> {
     plan: &'a Plan,
     /// First code byte of the column.
     column: usize,
-    acc: &'a mut [f32],
-    factor: f32,
+    /// `[heads, dim]`
+    accs: &'a mut [f32],
+    /// What a step of each head's weights is worth; 0 where the head has none.
+    factors: [f32; TOGETHER],
 }
 
 impl Out<'_> {
-    /// Adds the sums of one field; lanes beyond `POSITIONS` are further tokens.
+    /// Adds a head's sums of one field; lanes beyond `POSITIONS` are further tokens.
     #[inline(always)]
-    fn add<const POSITIONS: usize>(&mut self, field: usize, high: [i32; 16], low: [i32; 16]) {
+    fn add<const POSITIONS: usize>(&mut self, head: usize, field: usize, high: [i32; 16], low: [i32; 16]) {
+        let factor = self.factors[head];
+        if factor == 0.0 {
+            return;
+        }
         let mut sums = [0.0; POSITIONS];
         for (p, sum) in sums.iter_mut().enumerate() {
             let mut total = 0;
             for lane in (p..16).step_by(POSITIONS) {
                 total += high[lane] * 128 + low[lane];
             }
-            *sum = total as f32 * self.factor;
+            *sum = total as f32 * factor;
         }
-        let first = self.plan.coordinate(self.column, field);
-        let stride = if self.plan.split_nibbles { 1 } else { self.plan.fields() };
-        let Some(acc) = self.acc.get_mut(first..) else { return };
-        for (acc, sum) in acc.iter_mut().step_by(stride).zip(sums) {
+        let first = head * self.plan.dim + self.plan.coordinate(self.column, field);
+        let Some(acc) = self.accs.get_mut(first..) else { return };
+        for (acc, sum) in acc.iter_mut().step_by(self.plan.stride()).zip(sums) {
             *acc += sum;
         }
     }
@@ -324,44 +358,253 @@ fn load_weights<I: Machine, const POSITIONS: usize>(isa: I, dwords: &[[u8; 4]]) 
     }
 }
 
-/// Sums one column over the tokens of its lines.
+/// How lines of codes are summed over tokens.
+trait ValueCodes {
+    /// Levels, ready for look-ups.
+    type Table<I: Machine>: Copy;
+
+    /// Makes levels ready.
+    fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> Self::Table<I>;
+
+    /// Sums one column over the tokens of its lines, for up to [`TOGETHER`] heads; `next` is prefetched.
+    fn sum<'a, I: Machine>(
+        isa: I,
+        columns: &Columns<'_>,
+        positions: usize,
+        table: Self::Table<I>,
+        weights: &[Weights],
+        next: &mut impl Iterator<Item = &'a Line>,
+        out: &mut Out<'_>,
+    );
+}
+
+/// Codes of `BITS` bits side by side.
+struct Packed<const BITS: usize>;
+/// Bit planes of a trellis code.
+struct Woven<C>(core::marker::PhantomData<C>);
+
+/// Positions of a line of a trellis code: dwords of 128 bits.
+const WOVEN_POSITIONS: usize = 4;
+
+/// Groups of tokens whose levels are kept for all heads.
+const KEPT: usize = 8;
+
+impl<C: Code> ValueCodes for Woven<C> {
+    type Table<I: Machine> = I::Levels;
+
+    #[inline(always)]
+    fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> I::Levels {
+        isa.value_levels(levels)
+    }
+
+    /// Levels cost several times what their products do, so each line's are made once and kept.
+    #[inline(always)]
+    fn sum<'a, I: Machine>(
+        isa: I,
+        columns: &Columns<'_>,
+        _: usize,
+        table: I::Levels,
+        weights: &[Weights],
+        next: &mut impl Iterator<Item = &'a Line>,
+        out: &mut Out<'_>,
+    ) {
+        let depth = 1 + C::PLAIN;
+        let units = Units::<C>::new(columns);
+        let first = columns.range.start / depth;
+        let mut sums = [[[isa.zero(); 2]; 8]; TOGETHER];
+        if let ([one], true) = (weights, I::SUMS >= 8) {
+            // The sums of one head stay in the registers.
+            let mut single = sums[0];
+            for group in 0..units.count {
+                prefetch(isa, next, depth);
+                let levels = units.levels(isa, group, table);
+                single = add_levels(isa, single, &levels, one, first + group);
+            }
+            sums[0] = single;
+        } else {
+            let mut kept = [[isa.line(&Line::ZERO); 8]; KEPT];
+            for start in (0..units.count).step_by(KEPT) {
+                let end = units.count.min(start + KEPT);
+                for (group, levels) in (start..end).zip(&mut kept) {
+                    prefetch(isa, next, depth);
+                    *levels = units.levels(isa, group, table);
+                }
+                for (sums, weights) in sums.iter_mut().zip(weights) {
+                    let mut single = *sums;
+                    for (group, levels) in (start..end).zip(&kept) {
+                        single = add_levels(isa, single, levels, weights, first + group);
+                    }
+                    *sums = single;
+                }
+            }
+        }
+        for (head, sums) in sums.iter().enumerate().take(weights.len()) {
+            eight!(|FIELD| {
+                let [high, low] = sums[FIELD];
+                out.add::<WOVEN_POSITIONS>(head, FIELD, isa.lanes(high), isa.lanes(low));
+            });
+        }
+    }
+}
+
+/// The units of one column: its lines, and those of the two columns before it.
+struct Units<'a, C> {
+    now: &'a [Line],
+    /// With whether the ring closed between.
+    before: [(&'a [Line], bool); 2],
+    count: usize,
+    code: core::marker::PhantomData<C>,
+}
+
+impl<'a, C: Code> Units<'a, C> {
+    const DEPTH: usize = 1 + C::PLAIN;
+
+    #[inline(always)]
+    fn new(columns: &Columns<'a>) -> Self {
+        let now = columns.column(columns.at);
+        let before = [columns.before(1), columns.before(2)];
+        Self { now, before, count: now.len() / Self::DEPTH, code: core::marker::PhantomData }
+    }
+
+    /// Levels of a group of tokens.
+    #[inline(always)]
+    fn levels<I: Machine>(&self, isa: I, group: usize, table: I::Levels) -> [I::Line; 8] {
+        let at = group * Self::DEPTH;
+        let unit = self.now.get(at..at + Self::DEPTH).unwrap_or_default();
+        let (coded, plain) = unit.split_first().unwrap_or((&Line::ZERO, &[]));
+        let [(near, near_closed), (far, far_closed)] = self.before;
+        let before = [earlier(isa, near.get(at), near_closed), earlier(isa, far.get(at), far_closed)];
+        trellis::levels::<I, C, InQuads>(isa, isa.line(coded), before, plain, table)
+    }
+}
+
+/// A coded line of an earlier column; a bit further where the ring closed between.
 #[inline(always)]
-fn sum_column<'a, I: Machine, const BITS: usize, const POSITIONS: usize>(
+fn earlier<I: Machine>(isa: I, line: Option<&Line>, closed: bool) -> I::Line {
+    let line = isa.line(line.unwrap_or(&Line::ZERO));
+    if closed { isa.rotate(line) } else { line }
+}
+
+#[inline(always)]
+fn prefetch<'a, I: Machine>(isa: I, next: &mut impl Iterator<Item = &'a Line>, lines: usize) {
+    for _ in 0..lines {
+        if let Some(line) = next.next() {
+            isa.prefetch(line);
+        }
+    }
+}
+
+/// Adds the products of the levels of a group of tokens with one head's weights.
+#[inline(always)]
+fn add_levels<I: Machine>(
+    isa: I,
+    mut sums: [[I::Sum; 2]; 8],
+    levels: &[I::Line; 8],
+    weights: &Weights,
+    group: usize,
+) -> [[I::Sum; 2]; 8] {
+    const DWORDS: usize = 16 / WOVEN_POSITIONS;
+    let at = group * DWORDS..(group + 1) * DWORDS;
+    let high = load_weights::<I, WOVEN_POSITIONS>(isa, &weights.high[at.clone()]);
+    let low = load_weights::<I, WOVEN_POSITIONS>(isa, &weights.low[at]);
+    eight!(|FIELD| {
+        sums[FIELD][0] = isa.value_dot(sums[FIELD][0], levels[FIELD], high);
+        sums[FIELD][1] = isa.value_dot(sums[FIELD][1], levels[FIELD], low);
+    });
+    sums
+}
+
+impl<const BITS: usize> ValueCodes for Packed<BITS> {
+    type Table<I: Machine> = I::Table;
+
+    #[inline(always)]
+    fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> I::Table {
+        isa.value_table(levels.first_chunk().unwrap_or(&[0; 16]))
+    }
+
+    #[inline(always)]
+    fn sum<'a, I: Machine>(
+        isa: I,
+        columns: &Columns<'_>,
+        positions: usize,
+        table: I::Table,
+        weights: &[Weights],
+        next: &mut impl Iterator<Item = &'a Line>,
+        out: &mut Out<'_>,
+    ) {
+        let lines = columns.column(columns.at);
+        let first = columns.range.start / if BITS == 3 { 3 } else { 1 };
+        // Heads for which the sums of all fields fit the registers.
+        let together = const { I::SUMS / if BITS == 3 { 8 } else { 8 / BITS } };
+        let mut head = 0;
+        while head < weights.len() {
+            let rest = &weights[head..];
+            macro_rules! column {
+                ($heads:literal) => {{
+                    let Some(weights) = rest.first_chunk::<$heads>() else { return };
+                    match positions {
+                        16 => sum_column::<I, BITS, 16, $heads>(
+                            isa, lines, table, weights, first, head, next, out,
+                        ),
+                        8 => sum_column::<I, BITS, 8, $heads>(
+                            isa, lines, table, weights, first, head, next, out,
+                        ),
+                        4 => sum_column::<I, BITS, 4, $heads>(
+                            isa, lines, table, weights, first, head, next, out,
+                        ),
+                        _ => sum_column::<I, BITS, 2, $heads>(
+                            isa, lines, table, weights, first, head, next, out,
+                        ),
+                    }
+                    head += $heads;
+                }};
+            }
+            match rest.len().min(together) {
+                4.. => column!(4),
+                2.. => column!(2),
+                _ => column!(1),
+            }
+        }
+    }
+}
+
+/// Sums one column of packed codes over the tokens of its lines.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "the lines, the weights, where both begin, where sums go")]
+fn sum_column<'a, I: Machine, const BITS: usize, const POSITIONS: usize, const H: usize>(
     isa: I,
     lines: &[Line],
     table: I::Table,
-    weights: &Weights,
+    weights: &[Weights; H],
     first: usize,
+    head: usize,
     next: &mut impl Iterator<Item = &'a Line>,
     out: &mut Out<'_>,
 ) {
     let dwords = const { 16 / POSITIONS };
-    let (high, low) = (&weights.high[first * dwords..], &weights.low[first * dwords..]);
     // Sums the given fields over all lines; `$lines` lines a step.
     macro_rules! fields {
         ($depth:literal, |$line:ident| [$($field:literal: $levels:expr),*]) => {{
             const COUNT: usize = [$($field),*].len();
-            let mut sums = [[isa.zero(); 2]; COUNT];
-            let groups = lines.as_chunks::<$depth>().0.iter();
-            for (($line, high), low) in groups.zip(high.chunks_exact(dwords)).zip(low.chunks_exact(dwords)) {
-                for _ in 0..$depth {
-                    if let Some(line) = next.next() {
-                        isa.prefetch(line);
+            let mut sums = [[[isa.zero(); 2]; COUNT]; H];
+            for (group, $line) in lines.as_chunks::<$depth>().0.iter().enumerate() {
+                let at = (first + group) * dwords;
+                prefetch(isa, next, $depth);
+                let $line: [I::Line; $depth] = core::array::from_fn(|k| isa.line(&$line[k]));
+                let levels = [$($levels),*];
+                for h in 0..H {
+                    let high = load_weights::<I, POSITIONS>(isa, &weights[h].high[at..at + dwords]);
+                    let low = load_weights::<I, POSITIONS>(isa, &weights[h].low[at..at + dwords]);
+                    for field in 0..COUNT {
+                        sums[h][field][0] = isa.value_dot(sums[h][field][0], levels[field], high);
+                        sums[h][field][1] = isa.value_dot(sums[h][field][1], levels[field], low);
                     }
                 }
-                let $line: [I::Line; $depth] = core::array::from_fn(|k| isa.line(&$line[k]));
-                let (high, low) = (load_weights::<I, POSITIONS>(isa, high), load_weights::<I, POSITIONS>(isa, low));
-                let mut at = 0;
-                $(
-                    let levels = $levels;
-                    sums[at][0] = isa.value_dot(sums[at][0], levels, high);
-                    sums[at][1] = isa.value_dot(sums[at][1], levels, low);
-                    at += 1;
-                )*
-                debug_assert_eq!(at, COUNT);
             }
-            for (field, [high, low]) in [$($field),*].into_iter().zip(sums) {
-                out.add::<POSITIONS>(field, isa.lanes(high), isa.lanes(low));
+            for (h, sums) in sums.into_iter().enumerate() {
+                for (field, [high, low]) in [$($field),*].into_iter().zip(sums) {
+                    out.add::<POSITIONS>(head + h, field, isa.lanes(high), isa.lanes(low));
+                }
             }
         }};
     }

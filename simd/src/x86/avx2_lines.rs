@@ -53,13 +53,76 @@ fn look_up3<const FIELD: usize>([a, b, c]: [__m256i; 3], table: __m256i) -> __m2
     })
 }
 
+#[inline(always)]
+fn splat(byte: u8) -> __m256i {
+    avx2!(_mm256_set1_epi8(byte as i8))
+}
+
+// Helpers are functions, not closures: a closure does not carry the instruction set, and what is not
+// inlined for its size passes registers through memory.
+
+/// Levels of the low `BITS` bits: 16 entries a look-up, joined by the bits above the fourth.
+#[inline(always)]
+fn look_up_wide<const BITS: usize>(index: __m256i, levels: [__m256i; 4]) -> __m256i {
+    let nibble = avx2!(_mm256_and_si256(index, splat(0x0f)));
+    let fifth = avx2!(_mm256_slli_epi16::<3>(index));
+    match BITS {
+        4 => avx2!(_mm256_shuffle_epi8(levels[0], nibble)),
+        5 => look_up32(nibble, fifth, levels[0], levels[1]),
+        _ => {
+            let low = look_up32(nibble, fifth, levels[0], levels[1]);
+            let high = look_up32(nibble, fifth, levels[2], levels[3]);
+            avx2!(_mm256_blendv_epi8(low, high, _mm256_slli_epi16::<2>(index)))
+        }
+    }
+}
+
+/// Levels of a nibble and a fifth bit, which is the top bit of every byte of `fifth`.
+#[inline(always)]
+fn look_up32(nibble: __m256i, fifth: __m256i, low: __m256i, high: __m256i) -> __m256i {
+    avx2!(_mm256_blendv_epi8(_mm256_shuffle_epi8(low, nibble), _mm256_shuffle_epi8(high, nibble), fifth))
+}
+
+#[inline(always)]
+fn merge(mask: u8, a: __m256i, b: __m256i) -> __m256i {
+    avx2!(_mm256_or_si256(_mm256_and_si256(a, splat(mask)), _mm256_and_si256(b, splat(!mask))))
+}
+
+#[inline(always)]
+fn rotate(v: __m256i) -> __m256i {
+    avx2!({
+        let low = _mm256_and_si256(_mm256_srli_epi16::<7>(v), splat(1));
+        _mm256_or_si256(low, _mm256_add_epi8(v, v))
+    })
+}
+
+#[inline(always)]
+fn follow_bytes<const N: usize>(now: __m256i, before: __m256i) -> __m256i {
+    avx2!(match N {
+        1 => _mm256_or_si256(_mm256_slli_epi32::<8>(now), _mm256_srli_epi32::<24>(before)),
+        2 => _mm256_or_si256(_mm256_slli_epi32::<16>(now), _mm256_srli_epi32::<16>(before)),
+        _ => _mm256_or_si256(_mm256_slli_epi32::<24>(now), _mm256_srli_epi32::<8>(before)),
+    })
+}
+
+#[inline(always)]
+fn follow_dwords<const N: usize>(now: __m256i, before: __m256i) -> __m256i {
+    avx2!(match N {
+        1 => _mm256_alignr_epi8::<12>(now, before),
+        2 => _mm256_alignr_epi8::<8>(now, before),
+        _ => _mm256_alignr_epi8::<4>(now, before),
+    })
+}
+
 impl Machine for Avx2 {
     type Line = [__m256i; 2];
     type Sum = [__m256i; 2];
     type Table = __m256i;
+    type Levels = [__m256i; 4];
 
     const HEADS: usize = 2;
     const FIELDS: usize = 2;
+    const SUMS: usize = 2;
     const KEY_BIAS: i32 = 0;
 
     #[inline(always)]
@@ -104,6 +167,63 @@ impl Machine for Avx2 {
     #[inline(always)]
     fn key_bytes(self, line: [__m256i; 2]) -> [__m256i; 2] {
         line
+    }
+
+    #[inline(always)]
+    fn value_levels(self, levels: &[i8; 64]) -> [__m256i; 4] {
+        let [a, b, c, d] = levels.as_chunks::<16>().0 else { return [splat(0); 4] };
+        [self.value_table(a), self.value_table(b), self.value_table(c), self.value_table(d)]
+    }
+
+    #[inline(always)]
+    fn key_levels(self, levels: &[i8; 64]) -> [__m256i; 4] {
+        self.value_levels(levels)
+    }
+
+    #[inline(always)]
+    fn look_up<const BITS: usize>(self, index: [__m256i; 2], levels: [__m256i; 4]) -> [__m256i; 2] {
+        [look_up_wide::<BITS>(index[0], levels), look_up_wide::<BITS>(index[1], levels)]
+    }
+
+    #[inline(always)]
+    fn xor(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        avx2!([_mm256_xor_si256(a[0], b[0]), _mm256_xor_si256(a[1], b[1])])
+    }
+
+    #[inline(always)]
+    fn merge<const MASK: u8>(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        [merge(MASK, a[0], b[0]), merge(MASK, a[1], b[1])]
+    }
+
+    #[inline(always)]
+    fn up<const N: u32>(self, v: [__m256i; 2]) -> [__m256i; 2] {
+        avx2!({
+            let count = _mm_cvtsi32_si128(N as i32);
+            [_mm256_sll_epi16(v[0], count), _mm256_sll_epi16(v[1], count)]
+        })
+    }
+
+    #[inline(always)]
+    fn down<const N: u32>(self, v: [__m256i; 2]) -> [__m256i; 2] {
+        avx2!({
+            let count = _mm_cvtsi32_si128(N as i32);
+            [_mm256_srl_epi16(v[0], count), _mm256_srl_epi16(v[1], count)]
+        })
+    }
+
+    #[inline(always)]
+    fn rotate(self, v: [__m256i; 2]) -> [__m256i; 2] {
+        [rotate(v[0]), rotate(v[1])]
+    }
+
+    #[inline(always)]
+    fn follow_bytes<const N: usize>(self, now: [__m256i; 2], before: [__m256i; 2]) -> [__m256i; 2] {
+        [follow_bytes::<N>(now[0], before[0]), follow_bytes::<N>(now[1], before[1])]
+    }
+
+    #[inline(always)]
+    fn follow_dwords<const N: usize>(self, now: [__m256i; 2], before: [__m256i; 2]) -> [__m256i; 2] {
+        [follow_dwords::<N>(now[0], before[0]), follow_dwords::<N>(now[1], before[1])]
     }
 
     #[inline(always)]

@@ -19,13 +19,20 @@ fn repeated(levels: &[i8; 16], flip: u8) -> __m512i {
     avx512!(_mm512_loadu_si512(table.as_ptr().cast()))
 }
 
+#[inline(always)]
+fn splat(byte: u8) -> __m512i {
+    avx512!(_mm512_set1_epi8(byte as i8))
+}
+
 impl Machine for Avx512 {
     type Line = __m512i;
     type Sum = __m512i;
     type Table = __m512i;
+    type Levels = __m512i;
 
     const HEADS: usize = 8;
     const FIELDS: usize = 8;
+    const SUMS: usize = 8;
     const KEY_BIAS: i32 = 128;
 
     #[inline(always)]
@@ -91,6 +98,68 @@ impl Machine for Avx512 {
     #[inline(always)]
     fn key_bytes(self, line: __m512i) -> __m512i {
         avx512!(_mm512_xor_si512(line, _mm512_set1_epi8(-128)))
+    }
+
+    #[inline(always)]
+    fn value_levels(self, levels: &[i8; 64]) -> __m512i {
+        avx512!(_mm512_loadu_si512(levels.as_ptr().cast()))
+    }
+
+    #[inline(always)]
+    fn key_levels(self, levels: &[i8; 64]) -> __m512i {
+        self.key_bytes(self.value_levels(levels))
+    }
+
+    #[inline(always)]
+    fn look_up<const BITS: usize>(self, index: __m512i, levels: __m512i) -> __m512i {
+        // Six bits of the index count, whatever it holds above `BITS`: the table repeats.
+        avx512!(_mm512_permutexvar_epi8(index, levels))
+    }
+
+    #[inline(always)]
+    fn xor(self, a: __m512i, b: __m512i) -> __m512i {
+        avx512!(_mm512_xor_si512(a, b))
+    }
+
+    #[inline(always)]
+    fn merge<const MASK: u8>(self, a: __m512i, b: __m512i) -> __m512i {
+        avx512!(_mm512_ternarylogic_epi32::<0xca>(splat(MASK), a, b))
+    }
+
+    #[inline(always)]
+    fn up<const N: u32>(self, v: __m512i) -> __m512i {
+        avx512!(_mm512_slli_epi16::<N>(v))
+    }
+
+    #[inline(always)]
+    fn down<const N: u32>(self, v: __m512i) -> __m512i {
+        avx512!(_mm512_srli_epi16::<N>(v))
+    }
+
+    #[inline(always)]
+    fn rotate(self, v: __m512i) -> __m512i {
+        avx512!({
+            let low = _mm512_srli_epi16::<7>(v);
+            _mm512_ternarylogic_epi32::<0xca>(splat(1), low, _mm512_add_epi8(v, v))
+        })
+    }
+
+    #[inline(always)]
+    fn follow_bytes<const N: usize>(self, now: __m512i, before: __m512i) -> __m512i {
+        avx512!(match N {
+            1 => _mm512_or_si512(_mm512_slli_epi32::<8>(now), _mm512_srli_epi32::<24>(before)),
+            2 => _mm512_or_si512(_mm512_slli_epi32::<16>(now), _mm512_srli_epi32::<16>(before)),
+            _ => _mm512_or_si512(_mm512_slli_epi32::<24>(now), _mm512_srli_epi32::<8>(before)),
+        })
+    }
+
+    #[inline(always)]
+    fn follow_dwords<const N: usize>(self, now: __m512i, before: __m512i) -> __m512i {
+        avx512!(match N {
+            1 => _mm512_alignr_epi8::<12>(now, before),
+            2 => _mm512_alignr_epi8::<8>(now, before),
+            _ => _mm512_alignr_epi8::<4>(now, before),
+        })
     }
 
     #[inline(always)]

@@ -16,9 +16,9 @@ fn panic(info: &core::panic::PanicInfo) -> ! {
 #[defmt_test::tests]
 mod tests {
     use defmt::{assert, assert_eq};
-    use tqkv_core::fixed::{FixedCodec, RingCache};
+    use tqkv_core::fixed::{FixedCodec, RingCache, TrellisWorkspace};
     use tqkv_core::{DecodeError, EncodeError};
-    use workload::{BLOCK, CODEC, EXPONENT, vector};
+    use workload::{BLOCK, CODEC, EXPONENT, TRELLIS, Trellis, vector};
 
     /// The block of `workload::vector(1)`, as the host encodes it.
     const GOLDEN: [u8; BLOCK] = workload::GOLDEN;
@@ -61,6 +61,49 @@ mod tests {
         assert_eq!(CODEC.decode(&block, EXPONENT, &mut back), Err(DecodeError::NonFiniteScale));
         assert_eq!(CODEC.score(&query, &block), Err(DecodeError::NonFiniteScale));
         assert!(back == [7; 128]);
+    }
+
+    #[test]
+    fn damaged_trellis_block() {
+        let mut back = [7; 128];
+        let mut block = [0x5a; Trellis::BLOCK_BYTES];
+        assert_eq!(TRELLIS.decode(&block, EXPONENT, &mut back), Ok(()));
+        block[..2].copy_from_slice(&[0x01, 0xfc]);
+        back = [7; 128];
+        assert_eq!(TRELLIS.decode(&block, EXPONENT, &mut back), Err(DecodeError::NonFiniteScale));
+        assert!(back == [7; 128]);
+    }
+
+    #[test]
+    fn hard_vectors_of_a_trellis_codec() {
+        let (mut workspace, mut block, mut back) =
+            (TrellisWorkspace::new(), [1; Trellis::BLOCK_BYTES], [1; 128]);
+        assert_eq!(TRELLIS.encode(&[0_i16; 128], EXPONENT, &mut workspace, &mut block), Ok(()));
+        assert!(block == [0; Trellis::BLOCK_BYTES]);
+        let result = TRELLIS.encode(&[i16::MAX; 128], 10, &mut workspace, &mut block);
+        assert_eq!(result, Err(EncodeError::OutOfRange));
+        assert!(block == [0; Trellis::BLOCK_BYTES]);
+        assert_eq!(TRELLIS.encode(&[i16::MIN; 128], EXPONENT, &mut workspace, &mut block), Ok(()));
+        assert_eq!(TRELLIS.decode(&block, EXPONENT, &mut back), Ok(()));
+        assert!(back.iter().all(|&v| v < -10_000));
+    }
+
+    #[test]
+    fn saturated_vectors_and_samples() {
+        let (mut block, mut back) = ([0; BLOCK], [0; 128]);
+        assert_eq!(CODEC.encode(&[i16::MAX; 128], EXPONENT, &mut block), Ok(()));
+        // A finer unit than the vector's: every sample is out of range.
+        assert_eq!(CODEC.decode(&block, EXPONENT - 4, &mut back), Ok(()));
+        assert!(back == [i16::MAX; 128]);
+        let (narrow, mut other) = ([i8::MIN; 128], [0; BLOCK]);
+        assert_eq!(CODEC.encode(&narrow, -7, &mut other), Ok(()));
+        assert_eq!(CODEC.decode(&other, EXPONENT, &mut back), Ok(()));
+        assert!(back.iter().all(|&v| v < -16_384));
+    }
+
+    #[test]
+    fn kernels_agree_with_the_portable_code() {
+        assert!(workload::kernels_agree());
     }
 
     #[test]

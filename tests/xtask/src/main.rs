@@ -2,6 +2,8 @@
 
 mod asm;
 mod firmware;
+mod gpu_check;
+mod ptx;
 mod trellis_search;
 mod vectors;
 
@@ -15,6 +17,10 @@ enum Task {
     Asm(asm::Args),
     /// Build the firmware images, run them in QEMU, and compare their costs with the budget
     Firmware(firmware::Args),
+    /// Check the GPU kernels on this machine's GPU, and measure them; exits 3 without one
+    GpuCheck(gpu_check::Args),
+    /// Build the GPU kernels, or compare them with the committed PTX, and audit them
+    Ptx(ptx::Args),
     /// Find the generators and levels of the trellis codes from scratch and print their table
     TrellisSearch(trellis_search::Args),
     /// Write the golden block file, or compare with it
@@ -25,6 +31,8 @@ fn main() -> ExitCode {
     match Task::parse() {
         Task::Asm(args) => asm::run(&args),
         Task::Firmware(args) => firmware::run(&args),
+        Task::GpuCheck(args) => gpu_check::run(&args),
+        Task::Ptx(args) => ptx::run(&args),
         Task::TrellisSearch(args) => {
             trellis_search::run(&args);
             ExitCode::SUCCESS

@@ -8,8 +8,8 @@ use cortex_m as _;
 use defmt_semihosting as _;
 use firmware::count::Counter;
 use firmware::stack::peak;
-use tqkv_core::fixed::Attention;
-use workload::{BLOCK, CODEC, EXPONENT, TOKENS, vector};
+use tqkv_core::fixed::{Attention, TrellisWorkspace};
+use workload::{BLOCK, CODEC, DECODER, EXPONENT, FASTEST, TOKENS, TRELLIS, Trellis, vector};
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
@@ -20,24 +20,25 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
 #[firmware::entry]
 fn main() -> ! {
     let Some(counter) = Counter::new() else { firmware::exit(1) };
-    defmt::info!("crc {=u32:08x}", workload::crc());
+    defmt::info!("crc {=u32:08x}", workload::crc(FASTEST));
+    defmt::info!("crc_portable {=u32:08x}", workload::crc(tqkv_core::Portable));
 
     let x = black_box(vector::<128>(1));
     let mut block = [0; BLOCK];
     let mut back = [0; 128];
     let encode = counter.instructions(|| {
-        black_box(CODEC.encode(&x, EXPONENT, &mut block)).ok();
+        black_box(CODEC.encode_with(FASTEST, &x, EXPONENT, &mut block)).ok();
     });
     let narrow: [i8; 128] = core::array::from_fn(|i| (x[i] >> 8) as i8);
     let mut other = [0; BLOCK];
     let encode_i8 = counter.instructions(|| {
-        black_box(CODEC.encode(&narrow, -7, &mut other)).ok();
+        black_box(CODEC.encode_with(FASTEST, &narrow, -7, &mut other)).ok();
     });
     let decode = counter.instructions(|| {
         black_box(CODEC.decode(black_box(&block), EXPONENT, &mut back)).ok();
     });
     let mut query = None;
-    let prepare = counter.instructions(|| query = Some(CODEC.query(&x, EXPONENT)));
+    let prepare = counter.instructions(|| query = Some(CODEC.query_with(FASTEST, &x, EXPONENT)));
     let Some(query) = query else { firmware::exit(1) };
     let score = counter.instructions(|| {
         black_box(CODEC.score(&query, black_box(&block))).ok();
@@ -51,6 +52,16 @@ fn main() -> ! {
         }
         sum.finish(&CODEC, EXPONENT, &mut out);
     });
+    let (mut workspace, mut small) = (TrellisWorkspace::new(), [0; Trellis::BLOCK_BYTES]);
+    let trellis_encode = counter.instructions(|| {
+        black_box(TRELLIS.encode_with(FASTEST, &x, EXPONENT, &mut workspace, &mut small)).ok();
+    });
+    let trellis_decode = counter.instructions(|| {
+        black_box(TRELLIS.decode(black_box(&small), EXPONENT, &mut back)).ok();
+    });
+    let trellis_decode_256 = counter.instructions(|| {
+        black_box(DECODER.decode(black_box(&small), EXPONENT, &mut back)).ok();
+    });
     black_box((out, back, other));
     defmt::info!("encode {=u32}", encode);
     defmt::info!("encode_from_i8 {=u32}", encode_i8);
@@ -58,13 +69,24 @@ fn main() -> ! {
     defmt::info!("query {=u32}", prepare);
     defmt::info!("score {=u32}", score);
     defmt::info!("attend_64 {=u32}", attend);
+    defmt::info!("t2s8_encode {=u32}", trellis_encode);
+    defmt::info!("t2s8_decode {=u32}", trellis_decode);
+    defmt::info!("t2_decode {=u32}", trellis_decode_256);
     let stack = peak(|| {
-        black_box(CODEC.encode(&x, EXPONENT, &mut block)).ok();
+        black_box(CODEC.encode_with(FASTEST, &x, EXPONENT, &mut block)).ok();
     });
     defmt::info!("stack_encode {=usize}", stack);
     let stack = peak(|| {
         black_box(CODEC.decode(&block, EXPONENT, &mut back)).ok();
     });
     defmt::info!("stack_decode {=usize}", stack);
+    let stack = peak(|| {
+        black_box(TRELLIS.encode_with(FASTEST, &x, EXPONENT, &mut workspace, &mut small)).ok();
+    });
+    defmt::info!("stack_t2s8_encode {=usize}", stack);
+    let stack = peak(|| {
+        black_box(TRELLIS.decode(&small, EXPONENT, &mut back)).ok();
+    });
+    defmt::info!("stack_t2s8_decode {=usize}", stack);
     firmware::exit(0)
 }

@@ -10,8 +10,11 @@
 use core::hint::black_box;
 #[cfg(target_arch = "arm")]
 use cortex_m as _;
-use tqkv_core::fixed::{Attention, FixedCodec, I8, N4, RingCache};
-use workload::{EXPONENT, vector};
+use tqkv_core::fixed::{
+    Attention, FixedCodec, FixedTrellis, I8, N4, RingCache, T1, T1H, T2, T2H, T2S8, T3, T4, T4S8,
+    TrellisWorkspace,
+};
+use workload::{EXPONENT, FASTEST, vector};
 
 unsafe extern "C" {
     safe fn the_codec_can_panic() -> !;
@@ -50,6 +53,7 @@ fn all<const D: usize, const CODEC: usize, const N: usize>() {
     let codec = FixedCodec::<D, CODEC>::DEFAULT;
     let x: [i16; D] = black_box(vector(black_box(1)));
     let (mut block, mut out) = (black_box([0; N]), [0; D]);
+    black_box(codec.encode_with(FASTEST, &x, black_box(EXPONENT), &mut block)).ok();
     black_box(codec.encode(&x, black_box(EXPONENT), &mut block)).ok();
     black_box(codec.encode(&x.map(|v| v as i8), black_box(EXPONENT), &mut block)).ok();
     let block = black_box(block);
@@ -61,6 +65,26 @@ fn all<const D: usize, const CODEC: usize, const N: usize>() {
         black_box(sum.add(&codec, black_box(score), &block)).ok();
     }
     sum.finish(&codec, black_box(EXPONENT), &mut out);
+    black_box(out);
+}
+
+/// Everything of one trellis codec.
+#[inline(never)]
+fn trellis<const CODEC: usize, const N: usize>() {
+    let codec = FixedTrellis::<128, CODEC>::DEFAULT;
+    let (x, mut workspace): ([i16; 128], _) = (black_box(vector(black_box(1))), TrellisWorkspace::new());
+    let (mut block, mut out) = ([0; N], [0; 128]);
+    black_box(codec.encode_with(FASTEST, &x, black_box(EXPONENT), &mut workspace, &mut block)).ok();
+    black_box(codec.decode(&black_box(block), black_box(EXPONENT), &mut out)).ok();
+    black_box(out);
+}
+
+/// A trellis codec that only decodes.
+#[inline(never)]
+fn decoder<const CODEC: usize, const N: usize>() {
+    let mut out = [0; 128];
+    let codec = FixedTrellis::<128, CODEC>::DEFAULT;
+    black_box(codec.decode(&black_box([0; N]), black_box(EXPONENT), &mut out)).ok();
     black_box(out);
 }
 
@@ -86,6 +110,14 @@ fn main() -> ! {
     all::<64, 3, 26>();
     all::<80, N4, 42>();
     all::<128, I8, 130>();
+    trellis::<T2S8, 34>();
+    trellis::<T4S8, 66>();
+    decoder::<T1, 18>();
+    decoder::<T1H, 26>();
+    decoder::<T2, 34>();
+    decoder::<T2H, 42>();
+    decoder::<T3, 50>();
+    decoder::<T4, 66>();
     ring();
     #[cfg(feature = "control-panic")]
     {

@@ -1,12 +1,30 @@
 //! What every target computes: fixed inputs, and one CRC over all that comes out of them.
 #![no_std]
 
-use tqkv_core::fixed::{Attention, FixedCodec, FixedQuery, I8, N4, RingCache};
+use tqkv_core::fixed::{
+    Attention, FixedCodec, FixedQuery, FixedTrellis, I8, Kernels, N2, N4, RingCache, T1, T1H, T2, T2H, T2S8,
+    T3, T4, T4S8, TrellisWorkspace, WithKernels,
+};
 
 /// The codec that is measured.
 pub type Codec = FixedCodec<128, 4>;
 /// It, in flash.
 pub static CODEC: Codec = Codec::DEFAULT;
+/// The fastest kernels of the machine.
+#[cfg(dsp)]
+pub const FASTEST: tqkv_simd::Dsp = {
+    // SAFETY: Cortex-M4, and the emulated M33, have the extension; unaligned words are allowed after a reset.
+    unsafe { tqkv_simd::Dsp::assume_supported() }
+};
+/// The fastest kernels of the machine.
+#[cfg(not(dsp))]
+pub const FASTEST: tqkv_core::Portable = tqkv_core::Portable;
+/// The trellis codec that is measured.
+pub type Trellis = FixedTrellis<128, T2S8>;
+/// It, in flash.
+pub static TRELLIS: Trellis = Trellis::DEFAULT;
+/// A trellis codec that only decodes.
+pub static DECODER: FixedTrellis<128, T2> = FixedTrellis::DEFAULT;
 /// Bytes of one of its blocks.
 pub const BLOCK: usize = Codec::BLOCK_BYTES;
 /// Q15 samples.
@@ -65,9 +83,9 @@ impl Crc {
 }
 
 /// Blocks, decoded samples and scores of one codec.
-fn codec<const D: usize, const CODEC: usize, const N: usize>(crc: &mut Crc) {
+fn codec<const D: usize, const CODEC: usize, const N: usize>(kernels: impl Kernels, crc: &mut Crc) {
     let codec = FixedCodec::<D, CODEC>::DEFAULT;
-    let query: FixedQuery<D> = codec.query(&vector(1000), -12);
+    let query: FixedQuery<D> = codec.query_with(kernels, &vector(1000), -12);
     let mut sum = Attention::<D>::new();
     for seed in 0..8 {
         let mut x: [i16; D] = vector(seed);
@@ -78,7 +96,7 @@ fn codec<const D: usize, const CODEC: usize, const N: usize>(crc: &mut Crc) {
             _ => {}
         }
         let (mut block, mut back) = ([0; N], [0; D]);
-        crc.bytes(&[codec.encode(&x, EXPONENT, &mut block).is_ok() as u8]);
+        crc.bytes(&[codec.encode_with(kernels, &x, EXPONENT, &mut block).is_ok() as u8]);
         crc.bytes(&block);
         crc.bytes(&[codec.decode(&block, EXPONENT, &mut back).is_ok() as u8]);
         crc.samples(&back);
@@ -86,7 +104,7 @@ fn codec<const D: usize, const CODEC: usize, const N: usize>(crc: &mut Crc) {
         crc.bytes(&score.to_le_bytes());
         crc.bytes(&[sum.add(&codec, score, &block).is_ok() as u8]);
         let narrow: [i8; D] = core::array::from_fn(|i| (x[i] >> 8) as i8);
-        crc.bytes(&[codec.encode(&narrow, -7, &mut block).is_ok() as u8]);
+        crc.bytes(&[codec.encode_with(kernels, &narrow, -7, &mut block).is_ok() as u8]);
         crc.bytes(&block);
     }
     let mut out = [0; D];
@@ -95,11 +113,12 @@ fn codec<const D: usize, const CODEC: usize, const N: usize>(crc: &mut Crc) {
 }
 
 /// A ring that overflows twice, attended after every push.
-fn ring(crc: &mut Crc) {
-    type Keys = FixedCodec<64, 4>;
+fn ring<K: Kernels>(kernels: K, crc: &mut Crc) {
+    type Keys<K> = WithKernels<FixedCodec<64, 4>, K>;
     type Values = FixedCodec<64, 3>;
-    const BYTES: usize = RingCache::<Keys, Values, 0>::bytes_for(12);
-    let mut ring = RingCache::<Keys, Values, BYTES>::new(Keys::DEFAULT, Values::DEFAULT, 2);
+    const BYTES: usize = RingCache::<FixedCodec<64, 4>, Values, 0>::bytes_for(12);
+    let keys = Keys { codec: FixedCodec::DEFAULT, kernels };
+    let mut ring = RingCache::<Keys<K>, Values, BYTES>::new(keys, Values::DEFAULT, 2);
     for token in 0..30 {
         let pushed = ring.push(&vector(token), &vector(token + 50), EXPONENT);
         let mut out = [0; 64];
@@ -109,15 +128,106 @@ fn ring(crc: &mut Crc) {
     }
 }
 
+/// Blocks of a trellis codec, and what they decode to.
+fn trellis<const D: usize, const CODEC: usize, const N: usize>(kernels: impl Kernels, crc: &mut Crc) {
+    let (codec, mut workspace) = (FixedTrellis::<D, CODEC>::DEFAULT, TrellisWorkspace::new());
+    for seed in 0..4 {
+        let mut x: [i16; D] = vector(seed);
+        if seed == 3 {
+            x = [i16::MIN; D];
+        }
+        let mut block = [0; N];
+        crc.bytes(&[codec.encode_with(kernels, &x, EXPONENT, &mut workspace, &mut block).is_ok() as u8]);
+        crc.bytes(&block);
+        decoded::<D, CODEC, N>(&block, crc);
+    }
+}
+
+fn decoded<const D: usize, const CODEC: usize, const N: usize>(block: &[u8; N], crc: &mut Crc) {
+    let mut back = [0; D];
+    crc.bytes(&[FixedTrellis::<D, CODEC>::DEFAULT.decode(block, EXPONENT, &mut back).is_ok() as u8]);
+    crc.samples(&back);
+}
+
+/// What any body of a trellis codec decodes to, at a scale of one.
+fn any_body<const D: usize, const CODEC: usize, const N: usize>(crc: &mut Crc) {
+    let mut block: [u8; N] = vector(5).map(|v| (v >> 3) as u8);
+    if let Some(head) = block.first_chunk_mut() {
+        *head = [0x00, 0x30];
+    }
+    decoded::<D, CODEC, N>(&block, crc);
+}
+
+/// Whether the fastest kernels give the blocks and queries of the portable code, at one head dim and codec.
+#[cfg(dsp)]
+fn agree<const D: usize, const CODEC: usize, const N: usize>() -> bool {
+    use tqkv_core::Portable;
+    let codec = FixedCodec::<D, CODEC>::DEFAULT;
+    (0..12).all(|seed| {
+        let mut x: [i16; D] = vector(seed);
+        match seed {
+            9 => x = [i16::MIN; D],
+            10 => x = [0; D],
+            11 => x = x.map(|v| v >> 11),
+            _ => {}
+        }
+        let mut blocks = [[1; N], [2; N]];
+        let [ours, portable] = &mut blocks;
+        let results = [
+            codec.encode_with(FASTEST, &x, EXPONENT, ours),
+            codec.encode_with(Portable, &x, EXPONENT, portable),
+        ];
+        let scores = [codec.query_with(FASTEST, &x, EXPONENT), codec.query_with(Portable, &x, EXPONENT)]
+            .map(|query| codec.score(&query, &blocks[1]));
+        results[0] == results[1] && blocks[0] == blocks[1] && scores[0] == scores[1]
+    })
+}
+
+/// Whether they agree wherever they differ from the portable code: transforms of every length, widths of 4 and 2
+/// bits with every number of bins.
+#[cfg(dsp)]
+pub fn kernels_agree() -> bool {
+    [
+        agree::<16, 4, 10>(),
+        agree::<32, 2, 10>(),
+        agree::<64, 4, 34>(),
+        agree::<64, { tqkv_core::fixed::N1 }, 10>(),
+        agree::<128, 2, 34>(),
+        agree::<128, N4, 66>(),
+        agree::<256, I8, 258>(),
+        agree::<512, 4, 258>(),
+        agree::<512, N2, 130>(),
+        agree::<1024, N4, 514>(),
+        agree::<1024, 3, 386>(),
+    ]
+    .iter()
+    .all(|&agree| agree)
+}
+
+/// There are no others here.
+#[cfg(not(dsp))]
+pub fn kernels_agree() -> bool {
+    true
+}
+
 /// The CRC over codes, decoded samples, scores and attention of several codecs and head dims.
-pub fn crc() -> u32 {
+pub fn crc(kernels: impl Kernels) -> u32 {
     let mut crc = Crc::default();
-    codec::<128, 4, 66>(&mut crc);
-    codec::<128, 2, 34>(&mut crc);
-    codec::<64, 3, 26>(&mut crc);
-    codec::<80, N4, 42>(&mut crc);
-    codec::<128, I8, 130>(&mut crc);
-    ring(&mut crc);
+    codec::<128, 4, 66>(kernels, &mut crc);
+    codec::<128, 2, 34>(kernels, &mut crc);
+    codec::<64, 3, 26>(kernels, &mut crc);
+    codec::<80, N4, 42>(kernels, &mut crc);
+    codec::<128, I8, 130>(kernels, &mut crc);
+    codec::<16, N2, 6>(kernels, &mut crc);
+    trellis::<128, T2S8, 34>(kernels, &mut crc);
+    trellis::<64, T4S8, 34>(kernels, &mut crc);
+    any_body::<128, T1, 18>(&mut crc);
+    any_body::<128, T1H, 26>(&mut crc);
+    any_body::<128, T2, 34>(&mut crc);
+    any_body::<128, T2H, 42>(&mut crc);
+    any_body::<128, T3, 50>(&mut crc);
+    any_body::<128, T4, 66>(&mut crc);
+    ring(kernels, &mut crc);
     crc.value()
 }
 

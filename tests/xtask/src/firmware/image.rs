@@ -91,15 +91,19 @@ impl Image {
         Ok(Sections { flash, ram })
     }
 
-    /// The disassembly by the toolchain's own llvm-objdump.
-    pub(super) fn disassembly(&self) -> Result<String> {
+    /// The disassembly by the toolchain's own llvm-objdump, which must know the processor's extensions.
+    pub(super) fn disassembly(&self, machine: &Machine) -> Result<String> {
         let sysroot = output(Command::new("rustc").args(["--print", "sysroot"]).current_dir(folder()))?;
         let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
         let tool = PathBuf::from(String::from_utf8_lossy(&sysroot.stdout).trim())
             .join("lib/rustlib")
             .join(host)
             .join("bin/llvm-objdump");
-        let text = output(Command::new(tool).args(["-d", "--no-show-raw-insn"]).arg(&self.path))?;
+        let text = output(
+            Command::new(tool)
+                .args(["-d", "--no-show-raw-insn", &format!("--mcpu={}", machine.cpu)])
+                .arg(&self.path),
+        )?;
         Ok(String::from_utf8_lossy(&text.stdout).into_owned())
     }
 }

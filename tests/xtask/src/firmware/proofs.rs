@@ -70,7 +70,7 @@ pub(super) fn no_floats(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
         // RV32IMAC has none to begin with.
         return Ok(());
     }
-    let text = Image::build(machine, "size")?.disassembly()?;
+    let text = Image::build(machine, "size")?.disassembly(machine)?;
     // The start-up code of a core with a floating-point unit switches it on, without using it.
     let found = text.lines().find(|line| is_float(line));
     if let Some(line) = found {
@@ -80,7 +80,7 @@ pub(super) fn no_floats(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
         ["build", "--release", "--bin", "size", "--target", machine.target, "--features", "control-float"];
     output(cargo().args(build))?;
     let control = folder().join("target").join(machine.target).join("release/size");
-    if !Image::at(control).disassembly()?.lines().any(is_float) {
+    if !Image::at(control).disassembly(machine)?.lines().any(is_float) {
         return Err(format!("{}: the float of the control was not seen", machine.target));
     }
     say(&format!("{}: no float instruction (the control has one)", machine.what));

@@ -1,0 +1,435 @@
+//! `attend` and `attend_merge`: paged decode attention on codes.
+//!
+//! A thread owns 32 coordinates of one key, so `G` threads share a key and a warp takes `32 / G`
+//! keys a step: each reads its 32 codes with one or two wide loads (the warp reads one contiguous
+//! run), and query and accumulator stay in registers. Every key slot of the warp keeps an online
+//! softmax of its own; slots are merged once at the end of the warp's part, parts by a second
+//! kernel, which also rotates back. Values are accumulated in the rotated domain.
+//!
+//! ```text
+//! for each step of the part: load codes of the next step (keys and values, in flight meanwhile)
+//!     s = sum over the G threads of q * level, times the key's scale     (log2 units)
+//!     if any s > m: rescale l and acc by 2^(m - s)
+//!     p = 2^(s - m);  l += p;  acc += p * scale_v * level_v
+//! ```
+//!
+//! One warp serves `R` query heads of one KV head. Logits arrive in log2 units because
+//! `rotate_queries` multiplied the query by log2(e) / (dim sqrt(dim)).
+
+use crate::decode::unrotate;
+use crate::page;
+use crate::threads::{Threads, divide, load_f32, load_half, shuffle_f32, shuffle_xor_f32, store_f32};
+use crate::warp::Lane;
+
+/// Below every logit; finite, so that differences are not NaN.
+const LOWEST: f32 = -1e30;
+
+/// Floats before the accumulator in a partial result: maximum, sum, two unused.
+pub const PARTIAL_HEADER: u32 = 4;
+
+/// How the rows of a pool are stored.
+pub trait Rows {
+    /// The codes of 32 coordinates.
+    type Words: Copy;
+    /// Whether any bytes decode to finite values; where not, rows past the end are masked.
+    const FINITE: bool;
+
+    /// Reads a thread's 32 coordinates.
+    fn fetch<T: Threads>(bits: u32, memory: T::Memory, offset: T::Of<u32>) -> T::Of<Self::Words>;
+
+    /// Reads a thread's scale, in units of the values that [`Rows::each`] gives.
+    fn scale<T: Threads>(dim: u32, bits: u32, memory: T::Memory, slot: T::Of<u32>) -> T::Of<f32>;
+
+    /// Calls `f(i, level i)` for the 32 coordinates. `table`: one level in each thread.
+    fn each<T: Threads>(
+        bits: u32,
+        words: T::Of<Self::Words>,
+        table: T::Of<f32>,
+        f: impl FnMut(usize, T::Of<f32>),
+    );
+}
+
+/// Codes of 2, 3, 4 or 8 bits; the width is the same for all threads.
+#[derive(Debug)]
+pub struct Codes;
+
+/// Plain f16 rows: the baseline.
+#[derive(Debug)]
+pub struct Halves;
+
+impl Codes {
+    #[inline(always)]
+    fn pad<T: Threads, const N: usize>(memory: T::Memory, offset: T::Of<u32>) -> T::Of<[u32; 8]> {
+        T::map(T::load::<N>(memory, offset), |words| {
+            let mut padded = [0; 8];
+            padded[..N].copy_from_slice(&words);
+            padded
+        })
+    }
+
+    #[inline(always)]
+    fn each_code<T: Threads, const BITS: usize>(
+        words: T::Of<[u32; 8]>,
+        table: T::Of<f32>,
+        mut f: impl FnMut(usize, T::Of<f32>),
+    ) {
+        unroll32!(I => {
+            let code = T::map(words, |words| {
+                let (word, shift) = (BITS * I / 32, BITS * I % 32);
+                let mut code = words[word] >> shift;
+                if shift + BITS > 32 {
+                    code |= words[(word + 1) % 8] << ((32 - shift) % 32);
+                }
+                code
+            });
+            f(I, if BITS == 8 {
+                T::map(code, |code| f32::from(code as u8 as i8))
+            } else {
+                shuffle_f32::<T>(table, T::map(code, |code| code & ((1 << BITS) - 1)))
+            });
+        });
+    }
+}
+
+impl Rows for Codes {
+    type Words = [u32; 8];
+    const FINITE: bool = true;
+
+    #[inline(always)]
+    fn fetch<T: Threads>(bits: u32, memory: T::Memory, offset: T::Of<u32>) -> T::Of<[u32; 8]> {
+        match bits {
+            2 => Self::pad::<T, 2>(memory, offset),
+            3 => Self::pad::<T, 3>(memory, offset),
+            4 => Self::pad::<T, 4>(memory, offset),
+            _ => T::load::<8>(memory, offset),
+        }
+    }
+
+    #[inline(always)]
+    fn scale<T: Threads>(dim: u32, bits: u32, memory: T::Memory, slot: T::Of<u32>) -> T::Of<f32> {
+        // An i8 level is code / 32.
+        let unit = if bits == 8 { 1.0 / 32.0 } else { 1.0 };
+        let scale = load_half::<T>(memory, T::map(slot, |slot| page::scale_offset(dim, bits, slot)));
+        T::map(scale, |scale| scale * unit)
+    }
+
+    #[inline(always)]
+    fn each<T: Threads>(
+        bits: u32,
+        words: T::Of<[u32; 8]>,
+        table: T::Of<f32>,
+        f: impl FnMut(usize, T::Of<f32>),
+    ) {
+        match bits {
+            2 => Self::each_code::<T, 2>(words, table, f),
+            3 => Self::each_code::<T, 3>(words, table, f),
+            4 => Self::each_code::<T, 4>(words, table, f),
+            _ => Self::each_code::<T, 8>(words, table, f),
+        }
+    }
+}
+
+impl Rows for Halves {
+    type Words = [u32; 16];
+    const FINITE: bool = false;
+
+    #[inline(always)]
+    fn fetch<T: Threads>(_bits: u32, memory: T::Memory, offset: T::Of<u32>) -> T::Of<[u32; 16]> {
+        T::load::<16>(memory, offset)
+    }
+
+    #[inline(always)]
+    fn scale<T: Threads>(_dim: u32, _bits: u32, _memory: T::Memory, _slot: T::Of<u32>) -> T::Of<f32> {
+        T::splat(1.0)
+    }
+
+    #[inline(always)]
+    fn each<T: Threads>(
+        _bits: u32,
+        words: T::Of<[u32; 16]>,
+        _table: T::Of<f32>,
+        mut f: impl FnMut(usize, T::Of<f32>),
+    ) {
+        unroll32!(I => {
+            f(I, T::map(words, |words| T::from_half((words[I / 2] >> (16 * (I % 2))) as u16)));
+        });
+    }
+}
+
+/// Keys or values of a layer: where they are and how to read them.
+#[derive(Clone, Copy)]
+pub struct Pool<T: Threads> {
+    /// The pages.
+    pub memory: T::Memory,
+    /// Code width, 2, 3, 4 or 8 ([`page::HALF_BITS`] for [`Halves`]).
+    pub bits: u32,
+    /// 32 levels; not read for 8 and 16 bits.
+    pub levels: T::Memory,
+}
+
+impl<T: Threads> Pool<T> {
+    #[inline(always)]
+    fn table(&self) -> T::Of<f32> {
+        load_f32::<T>(self.levels, T::map(T::lane(), |lane| 4 * lane))
+    }
+}
+
+/// A thread's part of one key or value.
+#[derive(Clone, Copy)]
+struct Fetched<T: Threads, W: Copy> {
+    words: T::Of<W>,
+    scale: T::Of<f32>,
+}
+
+/// The running softmax of `R` heads in a thread's key slot.
+struct Running<T: Threads, const R: usize> {
+    max: [T::Of<f32>; R],
+    sum: [T::Of<f32>; R],
+    acc: [[T::Of<f32>; 32]; R],
+}
+
+impl<T: Threads, const R: usize> Running<T, R> {
+    #[inline(always)]
+    fn new() -> Self {
+        let zero = T::splat(0.0);
+        Self { max: [T::splat(LOWEST); R], sum: [zero; R], acc: [[zero; 32]; R] }
+    }
+
+    /// Takes head `r` to a new maximum.
+    #[inline(always)]
+    fn rescale(&mut self, r: usize, max: T::Of<f32>) {
+        let factor = T::zip(self.max[r], max, |old, new| T::exp2(old - new));
+        self.max[r] = max;
+        self.sum[r] = T::zip(self.sum[r], factor, |v, f| v * f);
+        unroll32!(I => { self.acc[r][I] = T::zip(self.acc[r][I], factor, |v, f| v * f); });
+    }
+
+    /// Merges the key slots that differ in the bits of `mask` of the thread number.
+    #[inline(always)]
+    fn merge(&mut self, mask: u32) {
+        unroll2!(R, H => {
+            let r = H % R;
+            let max = T::zip(self.max[r], shuffle_xor_f32::<T>(self.max[r], mask), f32::max);
+            self.rescale(r, max);
+            self.sum[r] = T::zip(self.sum[r], shuffle_xor_f32::<T>(self.sum[r], mask), |a, b| a + b);
+            unroll32!(I => {
+                let other = shuffle_xor_f32::<T>(self.acc[r][I], mask);
+                self.acc[r][I] = T::zip(self.acc[r][I], other, |a, b| a + b);
+            });
+        });
+    }
+}
+
+/// Reads this thread's coordinates of slot `step * 32 / G + lane / G` of a page.
+#[inline(always)]
+fn fetch<T: Threads, W: Rows, const G: usize>(
+    pool: &Pool<T>,
+    home: T::Memory,
+    step: u32,
+) -> Fetched<T, W::Words> {
+    let dim = 32 * G as u32;
+    let slot = T::map(T::lane(), |lane| step * (32 / G as u32) + lane / G as u32);
+    let offset = T::zip(slot, T::lane(), |slot, lane| {
+        slot * page::row_bytes(dim, pool.bits) + lane % G as u32 * 4 * pool.bits
+    });
+    Fetched {
+        words: W::fetch::<T>(pool.bits, home, offset),
+        scale: W::scale::<T>(dim, pool.bits, home, slot),
+    }
+}
+
+/// Attends over part `part` of `parts` of a sequence with query heads `R * chunk ..` of a KV head.
+///
+/// `queries`: [sequences, num_kv_heads * group, 32 G] from `rotate_queries`; `group` is the number
+/// of query heads a KV head, `chunk` below `ceil(group / R)`. `page_table`: [sequences, max_pages];
+/// `lengths`: [sequences]. `partials`: [sequences, num_kv_heads * group, parts, 4 + 32 G]: maximum,
+/// sum, two unused, accumulator. A part without tokens writes a sum of 0.
+#[inline(always)]
+pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(
+    part: u32,
+    parts: u32,
+    chunk: u32,
+    kv_head: u32,
+    sequence: u32,
+    queries: T::Memory,
+    num_kv_heads: u32,
+    group: u32,
+    keys: Pool<T>,
+    values: Pool<T>,
+    page_table: T::Memory,
+    max_pages: u32,
+    lengths: T::Memory,
+    partials: T::Memory,
+) {
+    let dim = 32 * G as u32;
+    let heads = num_kv_heads * group;
+    let head = |r: usize| {
+        // A chunk past the end of the group repeats its last head and does not write it.
+        sequence * heads + kv_head * group + u32::min(chunk * R as u32 + r as u32, group - 1)
+    };
+    let first = T::map(T::lane(), |lane| lane % G as u32 * 128);
+    let zero = T::splat(0.0);
+    let mut q = [[zero; 32]; R];
+    unroll2!(R, H => {
+        let row = T::at(queries, u64::from(head(H)) * u64::from(4 * dim));
+        let low = T::load::<16>(row, first);
+        let high = T::load::<16>(row, T::map(first, |at| at + 64));
+        unroll32!(I => {
+            let words = if I < 16 { low } else { high };
+            q[H % R][I] = T::map(words, |words| f32::from_bits(words[I % 16]));
+        });
+    });
+    let (key_table, value_table) = (keys.table(), values.table());
+    let length = T::read(lengths, 4 * sequence);
+    let steps_a_page = page::SLOTS * G as u32 / 32;
+    let pages = length.div_ceil(page::SLOTS);
+    let pages_a_part = divide(pages + parts - 1, parts).0;
+    let begin = u32::min(part * pages_a_part, pages);
+    let end = u32::min(begin + pages_a_part, pages);
+    let mut running = Running::<T, R>::new();
+    for page in begin..end {
+        let id = T::read(page_table, 4 * (sequence * max_pages + page));
+        let home =
+            |pool: &Pool<T>| T::at(pool.memory, page::head_offset(id, kv_head, num_kv_heads, dim, pool.bits));
+        let (key_home, value_home) = (home(&keys), home(&values));
+        let left = u32::min(length - page * page::SLOTS, page::SLOTS);
+        let steps = left.div_ceil(32 / G as u32);
+        let mut key = fetch::<T, W, G>(&keys, key_home, 0);
+        let mut value = fetch::<T, W, G>(&values, value_home, 0);
+        for step in 0..steps {
+            let ahead = u32::min(step + 1, steps_a_page - 1);
+            let next_key = fetch::<T, W, G>(&keys, key_home, ahead);
+            let next_value = fetch::<T, W, G>(&values, value_home, ahead);
+            let valid = T::map(T::lane(), |lane| step * (32 / G as u32) + lane / (G as u32) < left);
+            let mut dots = [zero; R];
+            W::each::<T>(keys.bits, key.words, key_table, |i, level| {
+                unroll2!(R, H => {
+                    let pair = T::zip(q[H % R][i], level, |q, l| (q, l));
+                    dots[H % R] = T::zip(pair, dots[H % R], |(q, l), sum| T::mul_add(q, l, sum));
+                });
+            });
+            let mut weights = [zero; R];
+            unroll2!(R, H => {
+                let r = H % R;
+                weights[r] = softmax_step::<T, G, R>(&mut running, r, dots[r], key.scale, valid);
+                let weighted = T::zip(weights[r], value.scale, |p, scale| p * scale);
+                weights[r] = T::zip(weighted, valid, |w, valid| if valid { w } else { 0.0 });
+            });
+            W::each::<T>(values.bits, value.words, value_table, |i, level| {
+                let level = T::zip(level, valid, |level, valid| if W::FINITE || valid { level } else { 0.0 });
+                unroll2!(R, H => {
+                    let pair = T::zip(weights[H % R], level, |w, l| (w, l));
+                    let acc = &mut running.acc[H % R][i];
+                    *acc = T::zip(pair, *acc, |(w, l), sum| T::mul_add(w, l, sum));
+                });
+            });
+            (key, value) = (next_key, next_value);
+        }
+    }
+    let mut mask = G as u32;
+    while mask < 32 {
+        running.merge(mask);
+        mask *= 2;
+    }
+    unroll2!(R, H => {
+        if chunk * R as u32 + (H as u32) < group {
+            write_partial::<T, G, R>(&running, H % R, head(H) * parts + part, partials);
+        }
+    });
+}
+
+/// Finishes the dot products of head `r`, updates its softmax and returns the weight of each key.
+#[inline(always)]
+fn softmax_step<T: Threads, const G: usize, const R: usize>(
+    running: &mut Running<T, R>,
+    r: usize,
+    dot: T::Of<f32>,
+    scale: T::Of<f32>,
+    valid: T::Of<bool>,
+) -> T::Of<f32> {
+    let mut dot = dot;
+    unroll32!(I => {
+        let mask = I as u32;
+        if mask.is_power_of_two() && mask < G as u32 {
+            dot = T::zip(dot, shuffle_xor_f32::<T>(dot, mask), |a, b| a + b);
+        }
+    });
+    let logit = T::zip(dot, scale, |dot, scale| dot * scale);
+    let logit = T::zip(logit, valid, |logit, valid| if valid { logit } else { LOWEST });
+    // The maximum settles after a few keys, so this is rare.
+    if T::ballot(T::zip(logit, running.max[r], |logit, max| logit > max)) != 0 {
+        running.rescale(r, T::zip(logit, running.max[r], f32::max));
+    }
+    let weight = T::zip(logit, running.max[r], |logit, max| T::exp2(logit - max));
+    let weight = T::zip(weight, valid, |weight, valid| if valid { weight } else { 0.0 });
+    running.sum[r] = T::zip(running.sum[r], weight, |a, b| a + b);
+    weight
+}
+
+/// Writes partial result `index`; threads below G hold its coordinates.
+#[inline(always)]
+fn write_partial<T: Threads, const G: usize, const R: usize>(
+    running: &Running<T, R>,
+    r: usize,
+    index: u32,
+    partials: T::Memory,
+) {
+    let place = T::at(partials, u64::from(index) * u64::from(4 * (PARTIAL_HEADER + 32 * G as u32)));
+    let header = T::zip(running.max[r], running.sum[r], |max, sum| [max.to_bits(), sum.to_bits(), 0, 0]);
+    T::store::<4>(place, T::splat(0), header, T::map(T::lane(), |lane| lane == 0));
+    let active = T::map(T::lane(), |lane| lane < G as u32);
+    unroll32!(I => {
+        if I.is_multiple_of(4) {
+            let low = T::zip(running.acc[r][I], running.acc[r][(I + 1) % 32], |a, b| (a, b));
+            let high = T::zip(running.acc[r][(I + 2) % 32], running.acc[r][(I + 3) % 32], |a, b| (a, b));
+            let four = T::zip(low, high, |(a, b), (c, d)| [a.to_bits(), b.to_bits(), c.to_bits(), d.to_bits()]);
+            let offset = T::map(T::lane(), |lane| 4 * PARTIAL_HEADER + lane % G as u32 * 128 + 4 * I as u32);
+            T::store::<4>(place, offset, four, active);
+        }
+    });
+}
+
+/// Merges the parts of query head `warp` of `count` and rotates the result back.
+///
+/// `partials` from [`attend`]; `rotated` 0 for f16 rows; `out`: [count, 32 G] in f32, zeros where
+/// there was no token.
+#[inline(always)]
+pub fn attend_merge<T: Threads, const G: usize>(
+    warp: u32,
+    count: u32,
+    partials: T::Memory,
+    parts: u32,
+    signs: T::Memory,
+    rotated: u32,
+    out: T::Memory,
+) {
+    if warp >= count {
+        return;
+    }
+    let stride = 4 * (PARTIAL_HEADER + 32 * G as u32);
+    let place = |part: u32| T::at(partials, u64::from(warp * parts + part) * u64::from(stride));
+    let mut max = LOWEST;
+    for part in 0..parts {
+        max = f32::max(max, f32::from_bits(T::read(place(part), 0)));
+    }
+    let (mut sum, mut acc) = (0.0, [Lane::<T>(T::splat(0.0)); G]);
+    for part in 0..parts {
+        let place = place(part);
+        let factor = T::exp2(f32::from_bits(T::read(place, 0)) - max);
+        sum += f32::from_bits(T::read(place, 4)) * factor;
+        for (g, acc) in acc.iter_mut().enumerate() {
+            let offset = T::map(T::lane(), |lane| 4 * (PARTIAL_HEADER + 32 * g as u32 + lane));
+            *acc = *acc + Lane(load_f32::<T>(place, offset)) * Lane(T::splat(factor));
+        }
+    }
+    let mut factor = if sum > 0.0 { 1.0 / sum } else { 0.0 };
+    if rotated != 0 {
+        unrotate(signs, &mut acc);
+        factor *= 1.0 / (32 * G) as f32;
+    }
+    let out = T::at(out, u64::from(warp) * u64::from(128 * G as u32));
+    for (g, &v) in acc.iter().enumerate() {
+        let offset = T::map(T::lane(), |lane| 4 * (32 * g as u32 + lane));
+        store_f32::<T>(out, offset, (v * Lane(T::splat(factor))).0);
+    }
+}

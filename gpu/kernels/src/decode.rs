@@ -1,0 +1,98 @@
+//! `decode_pages` and `weight_decode`: codes to vectors, one warp a vector.
+
+use crate::encode::element;
+use crate::format::Blocks;
+use crate::page;
+use crate::threads::{Threads, divide, store_f32};
+use crate::warp::{Lane, Warp};
+use tqkv_core::lanes::{Isa, Lanes};
+use tqkv_core::rotation;
+
+/// x = diag(signs) H y, without the factor 1/dim; `signs` as for [`crate::encode::rotate`].
+#[inline(always)]
+pub(crate) fn unrotate<T: Threads, const G: usize>(signs: T::Memory, y: &mut [Lane<T>; G]) {
+    rotation::sylvester(y, 32 * G);
+    for (g, v) in y.iter_mut().enumerate() {
+        *v = v.flip(T::read(signs, 4 * g as u32));
+    }
+}
+
+/// What the levels of the block with the scale at `offset` are multiplied by.
+#[inline(always)]
+pub(crate) fn scale<T: Threads, F: Blocks<G>, const G: usize>(home: T::Memory, offset: u32) -> f32 {
+    T::uniform(T::map(T::load_u16(home, T::splat(offset)), T::from_half)) * F::UNIT
+}
+
+/// Decodes a block and writes row `row` of `out`, in the order of operations of the CPU.
+#[inline(always)]
+fn decode_row<T: Threads, F: Blocks<G>, const G: usize>(
+    home: T::Memory,
+    codes: u32,
+    scale: f32,
+    signs: T::Memory,
+    out: T::Memory,
+    row: u32,
+    kind: u32,
+) {
+    let mut y = F::read::<T>(home, codes);
+    unrotate(signs, &mut y);
+    let factor = Warp::<T>::new().splat(scale * (1.0 / (32 * G) as f32));
+    let size = if kind == element::F32 { 4 } else { 2 };
+    let out = T::at(out, u64::from(row) * u64::from(32 * G as u32 * size));
+    for (g, &v) in y.iter().enumerate() {
+        let value = (v * factor).0;
+        let at = |size: u32| T::map(T::lane(), |lane| (32 * g as u32 + lane) * size);
+        if kind == element::F32 {
+            store_f32::<T>(out, at(4), value);
+        } else {
+            T::store_u16(out, at(2), T::map(value, T::to_half), T::splat(true));
+        }
+    }
+}
+
+/// Decodes vector `warp` of `sequence`: `out` is [tokens, num_kv_heads, 32 G] of `kind` (f32 or
+/// f16), for the `tokens` positions from `start` on. The rest as for `encode_append`.
+#[inline(always)]
+pub fn decode_pages<T: Threads, F: Blocks<G>, const G: usize>(
+    warp: u32,
+    pool: T::Memory,
+    page_table: T::Memory,
+    max_pages: u32,
+    sequence: u32,
+    start: u32,
+    tokens: u32,
+    num_kv_heads: u32,
+    signs: T::Memory,
+    out: T::Memory,
+    kind: u32,
+) {
+    if warp >= tokens * num_kv_heads {
+        return;
+    }
+    let (token, head) = divide(warp, num_kv_heads);
+    let position = start + token;
+    let page = T::read(page_table, 4 * (sequence * max_pages + position / page::SLOTS));
+    let dim = 32 * G as u32;
+    let home = T::at(pool, page::head_offset(page, head, num_kv_heads, dim, F::BITS));
+    let slot = position % page::SLOTS;
+    let scale = scale::<T, F, G>(home, page::scale_offset(dim, F::BITS, slot));
+    decode_row::<T, F, G>(home, slot * page::row_bytes(dim, F::BITS), scale, signs, out, warp, kind);
+}
+
+/// Decodes weight group `warp` of `count`: `blocks` are the blocks of SPEC.md back to back, scale
+/// first, `out` is [count, 32 G] in f16.
+#[inline(always)]
+pub fn weight_decode<T: Threads, F: Blocks<G>, const G: usize>(
+    warp: u32,
+    blocks: T::Memory,
+    count: u32,
+    signs: T::Memory,
+    out: T::Memory,
+) {
+    if warp >= count {
+        return;
+    }
+    let block = 2 + page::row_bytes(32 * G as u32, F::BITS);
+    let home = T::at(blocks, u64::from(warp) * u64::from(block));
+    decode_row::<T, F, G>(home, 2, scale::<T, F, G>(home, 0), signs, out, warp, element::F16);
+}

@@ -1,0 +1,414 @@
+//! The device: one thread is one thread, and the entry points of the PTX.
+//!
+//! A warp is the 32 threads that share `threadIdx.y`; blocks are 32 x n threads, and n is the
+//! launch's choice because warps work alone. Trap for editors: on this compiler only LLVM's own
+//! shuffle and vote intrinsics are known to be convergent; inline assembly is not.
+
+use crate::attend::{Codes, Halves, Pool, attend, attend_merge};
+use crate::decode::{decode_pages, weight_decode};
+use crate::encode::encode_append;
+use crate::format::{Int8, Nested, Scalar};
+use crate::qjl::{qjl_correct, qjl_sketch};
+use crate::score::{rotate_queries, scores};
+use crate::threads::{Threads, divide};
+use crate::trellis::Trellis;
+use core::arch::{asm, nvptx};
+use core::simd::{u32x2, u32x4};
+
+unsafe extern "C" {
+    #[link_name = "llvm.nvvm.shfl.sync.bfly.i32"]
+    fn shuffle_butterfly(members: u32, value: u32, mask: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.idx.i32"]
+    fn shuffle_index(members: u32, value: u32, from: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.vote.ballot.sync"]
+    fn vote_ballot(members: u32, value: bool) -> u32;
+}
+
+/// A thread of the device.
+#[derive(Clone, Copy, Debug)]
+struct Device;
+
+/// The warp among all warps of the launch's x axis.
+#[inline(always)]
+fn warp() -> u32 {
+    // SAFETY: special registers can be read anywhere.
+    unsafe { (nvptx::_block_idx_x() as u32) * (nvptx::_block_dim_y() as u32) + nvptx::_thread_idx_y() as u32 }
+}
+
+impl Threads for Device {
+    type Of<T: Copy> = T;
+    type Memory = *mut u8;
+
+    #[inline(always)]
+    fn splat<T: Copy>(value: T) -> T {
+        value
+    }
+
+    #[inline(always)]
+    fn uniform(value: f32) -> f32 {
+        value
+    }
+
+    #[inline(always)]
+    fn lane() -> u32 {
+        // SAFETY: a special register can be read anywhere.
+        unsafe { nvptx::_thread_idx_x() as u32 & 31 }
+    }
+
+    #[inline(always)]
+    fn map<A: Copy, B: Copy>(a: A, f: impl Fn(A) -> B) -> B {
+        f(a)
+    }
+
+    #[inline(always)]
+    fn zip<A: Copy, B: Copy, C: Copy>(a: A, b: B, f: impl Fn(A, B) -> C) -> C {
+        f(a, b)
+    }
+
+    #[inline(always)]
+    fn gather(table: &[f32; 32]) -> f32 {
+        table[Self::lane() as usize]
+    }
+
+    #[inline(always)]
+    fn shuffle_xor(value: u32, mask: u32) -> u32 {
+        // SAFETY: bodies are converged at every exchange (module `threads`).
+        unsafe { shuffle_butterfly(!0, value, mask, 31) }
+    }
+
+    #[inline(always)]
+    fn shuffle(value: u32, from: u32) -> u32 {
+        // SAFETY: as for `shuffle_xor`.
+        unsafe { shuffle_index(!0, value, from, 31) }
+    }
+
+    #[inline(always)]
+    fn ballot(value: bool) -> u32 {
+        // SAFETY: as for `shuffle_xor`.
+        unsafe { vote_ballot(!0, value) }
+    }
+
+    #[inline(always)]
+    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+        core::intrinsics::fmaf32(a, b, c)
+    }
+
+    #[inline(always)]
+    fn exp2(x: f32) -> f32 {
+        let y: f32;
+        // SAFETY: arithmetic on registers.
+        unsafe {
+            asm!("ex2.approx.f32 {y}, {x};", y = out(reg32) y, x = in(reg32) x, options(pure, nomem, nostack));
+        }
+        y
+    }
+
+    #[inline(always)]
+    fn sqrt(x: f32) -> f32 {
+        core::intrinsics::sqrtf32(x)
+    }
+
+    #[inline(always)]
+    fn from_half(bits: u16) -> f32 {
+        f16::from_bits(bits) as f32
+    }
+
+    #[inline(always)]
+    fn to_half(x: f32) -> u16 {
+        (x as f16).to_bits()
+    }
+
+    #[inline(always)]
+    fn at(memory: *mut u8, bytes: u64) -> *mut u8 {
+        memory.wrapping_add(bytes as usize)
+    }
+
+    #[inline(always)]
+    fn read(memory: *mut u8, offset: u32) -> u32 {
+        // SAFETY: the launch passes buffers as large as the kernel's documentation says; the
+        // emulator checks every access of the same bodies. So for all accesses below.
+        unsafe { memory.add(offset as usize).cast::<u32>().read() }
+    }
+
+    #[inline(always)]
+    fn load<const N: usize>(memory: *mut u8, offset: u32) -> [u32; N] {
+        let mut words = [0; N];
+        // SAFETY: as for `read`; offsets are aligned as `Threads::load` says.
+        unsafe {
+            let place = memory.add(offset as usize);
+            if N.is_multiple_of(4) {
+                for (i, four) in words.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                    *four = place.cast::<u32x4>().add(i).read().to_array();
+                }
+            } else if N == 2 {
+                words.copy_from_slice(&place.cast::<u32x2>().read().to_array());
+            } else {
+                for (i, word) in words.iter_mut().enumerate() {
+                    *word = place.cast::<u32>().add(i).read();
+                }
+            }
+        }
+        words
+    }
+
+    #[inline(always)]
+    fn load_u16(memory: *mut u8, offset: u32) -> u16 {
+        // SAFETY: as for `read`.
+        unsafe { memory.add(offset as usize).cast::<u16>().read() }
+    }
+
+    #[inline(always)]
+    fn store<const N: usize>(memory: *mut u8, offset: u32, value: [u32; N], active: bool) {
+        if active {
+            // SAFETY: as for `load`.
+            unsafe {
+                let place = memory.add(offset as usize);
+                if N.is_multiple_of(4) {
+                    for (i, &four) in value.as_chunks::<4>().0.iter().enumerate() {
+                        place.cast::<u32x4>().add(i).write(u32x4::from_array(four));
+                    }
+                } else {
+                    for (i, &word) in value.iter().enumerate() {
+                        place.cast::<u32>().add(i).write(word);
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn store_u16(memory: *mut u8, offset: u32, value: u16, active: bool) {
+        if active {
+            // SAFETY: as for `read`.
+            unsafe { memory.add(offset as usize).cast::<u16>().write(value) }
+        }
+    }
+}
+
+/// The encoder of one codec and head dim.
+macro_rules! encode_entry {
+    ($format:ty, $groups:literal: $encode:ident) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "ptx-kernel" fn $encode(
+            rows: *mut u8,
+            kind: u32,
+            tokens: u32,
+            num_kv_heads: u32,
+            signs: *mut u8,
+            mode: u32,
+            effort: u32,
+            sequence_of: *mut u8,
+            position_of: *mut u8,
+            page_table: *mut u8,
+            max_pages: u32,
+            pool: *mut u8,
+            outcome: *mut u8,
+        ) {
+            encode_append::<Device, $format, $groups>(
+                warp(),
+                rows,
+                kind,
+                tokens,
+                num_kv_heads,
+                signs,
+                mode,
+                effort,
+                sequence_of,
+                position_of,
+                page_table,
+                max_pages,
+                pool,
+                outcome,
+            );
+        }
+    };
+}
+
+/// The readers of one codec and head dim.
+macro_rules! read_entries {
+    ($format:ty, $groups:literal: $decode:ident $scores:ident $weight:ident) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "ptx-kernel" fn $decode(
+            pool: *mut u8,
+            page_table: *mut u8,
+            max_pages: u32,
+            sequence: u32,
+            start: u32,
+            tokens: u32,
+            num_kv_heads: u32,
+            signs: *mut u8,
+            out: *mut u8,
+            kind: u32,
+        ) {
+            decode_pages::<Device, $format, $groups>(
+                warp(),
+                pool,
+                page_table,
+                max_pages,
+                sequence,
+                start,
+                tokens,
+                num_kv_heads,
+                signs,
+                out,
+                kind,
+            );
+        }
+
+        #[unsafe(no_mangle)]
+        unsafe extern "ptx-kernel" fn $scores(
+            rotated: *mut u8,
+            num_heads: u32,
+            pool: *mut u8,
+            page_table: *mut u8,
+            max_pages: u32,
+            sequence: u32,
+            tokens: u32,
+            num_kv_heads: u32,
+            out: *mut u8,
+        ) {
+            scores::<Device, $format, $groups>(
+                warp(),
+                rotated,
+                num_heads,
+                pool,
+                page_table,
+                max_pages,
+                sequence,
+                tokens,
+                num_kv_heads,
+                out,
+            );
+        }
+
+        #[unsafe(no_mangle)]
+        unsafe extern "ptx-kernel" fn $weight(blocks: *mut u8, count: u32, signs: *mut u8, out: *mut u8) {
+            weight_decode::<Device, $format, $groups>(warp(), blocks, count, signs, out);
+        }
+    };
+}
+
+/// An attention kernel for `R` heads a warp over rows of one kind.
+macro_rules! attend_entry {
+    ($name:ident, $rows:ty, $groups:literal, $heads:literal) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "ptx-kernel" fn $name(
+            parts: u32,
+            queries: *mut u8,
+            num_kv_heads: u32,
+            group: u32,
+            keys: *mut u8,
+            key_bits: u32,
+            key_levels: *mut u8,
+            values: *mut u8,
+            value_bits: u32,
+            value_levels: *mut u8,
+            page_table: *mut u8,
+            max_pages: u32,
+            lengths: *mut u8,
+            partials: *mut u8,
+        ) {
+            // SAFETY: special registers can be read anywhere.
+            let (y, sequence) = unsafe { (nvptx::_block_idx_y() as u32, nvptx::_block_idx_z() as u32) };
+            let part = warp();
+            if part >= parts {
+                return;
+            }
+            let chunks = group.div_ceil($heads);
+            let (kv_head, chunk) = divide(y, chunks);
+            attend::<Device, $rows, $groups, $heads>(
+                part,
+                parts,
+                chunk,
+                kv_head,
+                sequence,
+                queries,
+                num_kv_heads,
+                group,
+                Pool { memory: keys, bits: key_bits, levels: key_levels },
+                Pool { memory: values, bits: value_bits, levels: value_levels },
+                page_table,
+                max_pages,
+                lengths,
+                partials,
+            );
+        }
+    };
+}
+
+/// Entry points of one head dim.
+macro_rules! dim_entries {
+    ($groups:literal: $rotate:ident $merge:ident $sketch:ident $correct:ident
+     $attend1:ident $attend2:ident $half1:ident $half2:ident) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "ptx-kernel" fn $rotate(
+            queries: *mut u8,
+            kind: u32,
+            count: u32,
+            signs: *mut u8,
+            rotated: u32,
+            factor: f32,
+            out: *mut u8,
+        ) {
+            rotate_queries::<Device, $groups>(warp(), queries, kind, count, signs, rotated, factor, out);
+        }
+
+        #[unsafe(no_mangle)]
+        unsafe extern "ptx-kernel" fn $merge(
+            count: u32,
+            partials: *mut u8,
+            parts: u32,
+            signs: *mut u8,
+            rotated: u32,
+            out: *mut u8,
+        ) {
+            attend_merge::<Device, $groups>(warp(), count, partials, parts, signs, rotated, out);
+        }
+
+        #[unsafe(no_mangle)]
+        unsafe extern "ptx-kernel" fn $sketch(
+            residuals: *mut u8,
+            count: u32,
+            transposed: *mut u8,
+            signs: *mut u8,
+            norms: *mut u8,
+        ) {
+            qjl_sketch::<Device, $groups>(warp(), residuals, count, transposed, signs, norms);
+        }
+
+        #[unsafe(no_mangle)]
+        unsafe extern "ptx-kernel" fn $correct(
+            sketched: *mut u8,
+            num_heads: u32,
+            signs: *mut u8,
+            norms: *mut u8,
+            tokens: u32,
+            num_kv_heads: u32,
+            scores: *mut u8,
+        ) {
+            qjl_correct::<Device, $groups>(
+                warp(),
+                sketched,
+                num_heads,
+                signs,
+                norms,
+                tokens,
+                num_kv_heads,
+                scores,
+            );
+        }
+
+        attend_entry!($attend1, Codes, $groups, 1);
+        attend_entry!($attend2, Codes, $groups, 2);
+        attend_entry!($half1, Halves, $groups, 1);
+        attend_entry!($half2, Halves, $groups, 2);
+    };
+}
+
+include!("entries.rs");
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    // SAFETY: ends the kernel.
+    unsafe { nvptx::trap() }
+}

@@ -1,0 +1,144 @@
+//! `encode_append`: head vectors in, codes scattered to pages; one warp a vector.
+
+use crate::format::Format;
+use crate::page;
+use crate::threads::{Threads, divide, first, load_f32, load_half};
+use crate::warp::{Lane, Warp};
+use tqkv_core::lanes::Lanes;
+use tqkv_core::{Effort, ScaleMode, Stored, rotation, scalar};
+
+/// Element type of input and output rows.
+pub mod element {
+    /// 32-bit floats.
+    pub const F32: u32 = 0;
+    /// Half precision.
+    pub const F16: u32 = 1;
+    /// bfloat16; input only.
+    pub const BF16: u32 = 2;
+}
+
+/// What became of a vector.
+pub mod status {
+    /// Encoded.
+    pub const DONE: u32 = 0;
+    /// It holds NaN or infinity; nothing was written.
+    pub const NON_FINITE: u32 = 1;
+    /// Its scale does not fit f16; nothing was written.
+    pub const OUT_OF_RANGE: u32 = 2;
+}
+
+/// Loads row `row` of `32 * G` elements.
+#[inline(always)]
+pub(crate) fn load_row<T: Threads, const G: usize>(rows: T::Memory, row: u32, kind: u32) -> [Lane<T>; G] {
+    let size = if kind == element::F32 { 4 } else { 2 };
+    let row = T::at(rows, u64::from(row) * u64::from(32 * G as u32 * size));
+    let mut y = [Lane(T::splat(0.0)); G];
+    for (g, v) in y.iter_mut().enumerate() {
+        let at = |size: u32| T::map(T::lane(), |lane| (32 * g as u32 + lane) * size);
+        v.0 = match kind {
+            element::F32 => load_f32::<T>(row, at(4)),
+            element::F16 => load_half::<T>(row, at(2)),
+            _ => T::map(T::load_u16(row, at(2)), |bits| f32::from_bits(u32::from(bits) << 16)),
+        };
+    }
+    y
+}
+
+/// y = H diag(signs) x; `signs` holds a word of sign bits for each group.
+#[inline(always)]
+pub(crate) fn rotate<T: Threads, const G: usize>(signs: T::Memory, y: &mut [Lane<T>; G]) {
+    for (g, v) in y.iter_mut().enumerate() {
+        *v = v.flip(T::read(signs, 4 * g as u32));
+    }
+    rotation::sylvester(y, 32 * G);
+}
+
+/// Whether every lane is finite: 0 v is 0 for finite values and NaN for the others.
+#[inline(always)]
+fn all_finite<T: Threads, const G: usize>(y: &[Lane<T>; G]) -> bool {
+    let zero = Lane(T::splat(0.0));
+    y.iter().fold(zero, |sum, &v| sum + zero * v).sum() == 0.0
+}
+
+/// Encodes vector `warp` of `tokens * num_kv_heads` and writes it to its slot.
+///
+/// `rows`: [tokens, num_kv_heads, 32 G] of element type `kind`. `sequence_of`, `position_of`:
+/// [tokens], where each token goes. `page_table`: [sequences, max_pages] of page numbers in `pool`.
+/// `outcome`: [tokens, num_kv_heads], written with a [`status`]. `signs`: [G] words.
+/// `mode`, `effort`: codes of `ScaleMode` and positions in `Effort::ALL`.
+#[inline(always)]
+pub fn encode_append<T: Threads, F: Format<G>, const G: usize>(
+    warp: u32,
+    rows: T::Memory,
+    kind: u32,
+    tokens: u32,
+    num_kv_heads: u32,
+    signs: T::Memory,
+    mode: u32,
+    effort: u32,
+    sequence_of: T::Memory,
+    position_of: T::Memory,
+    page_table: T::Memory,
+    max_pages: u32,
+    pool: T::Memory,
+    outcome: T::Memory,
+) {
+    if warp >= tokens * num_kv_heads {
+        return;
+    }
+    let (token, head) = divide(warp, num_kv_heads);
+    let mut y = load_row::<T, G>(rows, warp, kind);
+    let norm_squared = scalar::norm_squared(Warp::<T>::new(), &y);
+    let report = |value: u32| {
+        T::store::<1>(T::at(outcome, 4 * u64::from(warp)), T::splat(0), T::splat([value]), first::<T>());
+    };
+    if !norm_squared.is_finite() {
+        report(if all_finite(&y) { status::OUT_OF_RANGE } else { status::NON_FINITE });
+        return;
+    }
+    rotate(signs, &mut y);
+    let mut codes = [T::splat(0); G];
+    let mode = match mode {
+        0 => ScaleMode::Raw,
+        1 => ScaleMode::Preserving,
+        2 => ScaleMode::Unbiased,
+        _ => ScaleMode::Mmse,
+    };
+    let effort = match effort {
+        0 => Effort::Fast,
+        1 => Effort::Default,
+        _ => Effort::Best,
+    };
+    let scale = match F::quantise(norm_squared, mode, effort, &y, &mut codes) {
+        Stored::OutOfRange => {
+            report(status::OUT_OF_RANGE);
+            return;
+        }
+        Stored::Scale(scale) => scale.to_bits(),
+        Stored::Zero => {
+            codes = [T::splat(0); G];
+            0
+        }
+    };
+    let position = T::read(position_of, 4 * token);
+    let sequence = T::read(sequence_of, 4 * token);
+    let page = T::read(page_table, 4 * (sequence * max_pages + position / page::SLOTS));
+    let dim = 32 * G as u32;
+    let home = T::at(pool, page::head_offset(page, head, num_kv_heads, dim, F::BITS));
+    let slot = position % page::SLOTS;
+    write_codes::<T, F, G>(home, slot * page::row_bytes(dim, F::BITS), &codes);
+    let at = page::scale_offset(dim, F::BITS, slot);
+    T::store_u16(home, T::splat(at), T::splat(scale), first::<T>());
+    report(status::DONE);
+}
+
+/// Writes the rows of all groups: thread j < BITS writes word j of a group.
+#[inline(always)]
+fn write_codes<T: Threads, F: Format<G>, const G: usize>(home: T::Memory, row: u32, codes: &[T::Of<u32>; G]) {
+    let active = T::map(T::lane(), |lane| lane < F::BITS);
+    for (g, &codes) in codes.iter().enumerate() {
+        let words = T::map(F::pack::<T>(codes), |word| [word]);
+        let offset = T::map(T::lane(), |lane| row + 4 * (g as u32 * F::BITS + lane));
+        T::store::<1>(home, offset, words, active);
+    }
+}

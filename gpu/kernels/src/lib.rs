@@ -1,0 +1,96 @@
+//! The GPU kernels: the codec of `tqkv-core` on warps of 32 threads.
+//!
+//! A kernel body is an ordinary generic function over [`Threads`], what 32 threads in lock step
+//! can do. On the device a value of a thread is a value, and 32 threads run the body at once; on
+//! the host the same body runs over arrays of 32 in tests, with every access checked. Encoding,
+//! decoding and the plain dot product are the core's own functions over the token [`Warp`], so
+//! their results are the CPU's to the bit.
+//!
+//! | operation | file |
+//! | --- | --- |
+//! | what a warp can do | [`threads`] |
+//! | the core's instruction set on it | [`warp`] |
+//! | where pages keep rows and scales | [`page`] |
+//! | codecs known to the compiler | [`format`], [`trellis`] |
+//! | `encode_append` | [`encode`] |
+//! | `decode_pages`, `weight_decode` | [`decode`] |
+//! | `rotate_queries`, `scores` | [`score`] |
+//! | `attend`, `attend_merge` | [`attend`] |
+//! | `qjl_sketch`, `qjl_correct` | [`qjl`] |
+//!
+//! Every warp works alone: no kernel uses shared memory, a barrier or an atomic, so there is no
+//! race to find. When not to use it: this crate computes nothing on its own; `tqkv-gpu` loads and
+//! launches the PTX that it is built to.
+#![no_std]
+#![cfg_attr(target_arch = "nvptx64", allow(internal_features, reason = "the target's own intrinsics"))]
+#![cfg_attr(
+    target_arch = "nvptx64",
+    feature(
+        abi_ptx,
+        asm_experimental_arch,
+        core_intrinsics,
+        f16,
+        link_llvm_intrinsics,
+        portable_simd,
+        stdarch_nvptx
+    )
+)]
+#![allow(long_running_const_eval, reason = "the codebooks are solved at compile time")]
+#![allow(
+    clippy::too_many_arguments,
+    reason = "a kernel's arguments are what the launch passes; a struct would only rename them"
+)]
+
+/// Runs `$body` for `$i` = 0 to 31, written out: on the device registers must not be indexed at
+/// run time.
+#[cfg(target_arch = "nvptx64")]
+macro_rules! unroll32 {
+    ($i:ident => $body:block) => {
+        unroll32!(@ $i $body 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31)
+    };
+    (@ $i:ident $body:block $($n:literal)*) => { $({ const $i: usize = $n; $body })* };
+}
+
+/// Runs `$body` for `$i` = 0 to 31: the emulator has no registers, and compiles the loop in a
+/// thirtieth of the time. Not a range, which costs most of the run without optimisation.
+#[cfg(not(target_arch = "nvptx64"))]
+macro_rules! unroll32 {
+    ($i:ident => $body:block) => {
+        let mut next = 0_usize;
+        while next < 32 {
+            #[allow(non_snake_case, reason = "a constant on the device")]
+            let $i = next;
+            next += 1;
+            $body
+        }
+    };
+}
+
+/// Runs `$body` with the constant `$i` = 0 .. `$count`, which is 1 or 2.
+macro_rules! unroll2 {
+    ($count:expr, $i:ident => $body:block) => {{
+        const $i: usize = 0;
+        $body
+    }
+    if $count > 1 {
+        // The remainder keeps the index in range where the body is not run.
+        const $i: usize = 1;
+        $body
+    }};
+}
+
+pub mod attend;
+pub mod decode;
+#[cfg(target_arch = "nvptx64")]
+mod device;
+pub mod encode;
+pub mod format;
+pub mod page;
+pub mod qjl;
+pub mod score;
+pub mod threads;
+pub mod trellis;
+pub mod warp;
+
+pub use threads::Threads;
+pub use warp::{Lane, Warp};

@@ -1,0 +1,42 @@
+//! Where a page keeps its rows: shared by the kernels and the host that allocates pages.
+//!
+//! A page holds [`SLOTS`] consecutive tokens of one sequence for every KV head, keys and values in
+//! pools of their own. For one head it is the code bytes of all slots, then their scales: the
+//! codes of a block are those of SPEC.md, only the f16 scale is kept apart, so that rows start at
+//! multiples of 8 bytes and are read with wide loads.
+//!
+//! ```text
+//! pool:  page 0: [head 0][head 1]..  page 1: [head 0]..
+//! head:  [codes of slot 0][codes of slot 1]..[codes of slot 63][scale 0]..[scale 63]
+//! ```
+
+/// Tokens a page.
+pub const SLOTS: u32 = 64;
+
+/// Code width that stands for plain f16 rows without scales.
+pub const HALF_BITS: u32 = 16;
+
+/// Bytes of the codes of one vector.
+#[inline(always)]
+pub const fn row_bytes(dim: u32, bits: u32) -> u32 {
+    dim * bits / 8
+}
+
+/// Bytes of one head in a page, a multiple of 16.
+#[inline(always)]
+pub const fn head_bytes(dim: u32, bits: u32) -> u32 {
+    let scale = if bits == HALF_BITS { 0 } else { 2 };
+    SLOTS * (row_bytes(dim, bits) + scale)
+}
+
+/// Offset of a slot's scale from the start of its head.
+#[inline(always)]
+pub const fn scale_offset(dim: u32, bits: u32, slot: u32) -> u32 {
+    SLOTS * row_bytes(dim, bits) + 2 * slot
+}
+
+/// Offset of a head in the pool.
+#[inline(always)]
+pub const fn head_offset(page: u32, head: u32, num_kv_heads: u32, dim: u32, bits: u32) -> u64 {
+    (page as u64 * num_kv_heads as u64 + head as u64) * head_bytes(dim, bits) as u64
+}

@@ -1,0 +1,90 @@
+//! `qjl_sketch` and `qjl_correct`: the 1-bit residual of TurboQuant's Algorithm 2 (arXiv
+//! 2504.19874, section 3.2).
+//!
+//! With S a matrix of N(0, 1) entries, a residual r is kept as sign(S r) and |r|, and <q, r> is
+//! estimated by |r| sqrt(pi/2) / m * sum of sign_j (S q)_j over m rows. Unbiased, and at equal bits
+//! worse than spending the bit on the codebook; it is here for those who need the estimator.
+
+use crate::encode::{element, load_row};
+use crate::threads::{Threads, divide, first, kv_head_of, load_f32};
+use crate::warp::{Lane, Warp};
+use tqkv_core::lanes::{Isa, Lanes};
+use tqkv_core::scalar;
+
+/// sqrt(pi / 2)
+const SQRT_HALF_PI: f32 = 1.253_314_1;
+
+/// S r for one vector, row 32 k + i of S in thread i of value k; sums run over columns in order.
+/// `transposed`: S^T, [32 G columns, 32 G rows] in f32, so that reads are contiguous.
+#[inline(always)]
+fn project<T: Threads, const G: usize>(transposed: T::Memory, row: T::Memory) -> [Lane<T>; G] {
+    let mut sums = [Lane(T::splat(0.0)); G];
+    for column in 0..32 * G as u32 {
+        let value = Lane(T::splat(f32::from_bits(T::read(row, 4 * column))));
+        let entries = T::at(transposed, u64::from(column) * u64::from(128 * G as u32));
+        for (k, sum) in sums.iter_mut().enumerate() {
+            let offset = T::map(T::lane(), |lane| 4 * (32 * k as u32 + lane));
+            *sum = *sum + Lane(load_f32::<T>(entries, offset)) * value;
+        }
+    }
+    sums
+}
+
+/// Sketches residual `warp` of `count`. `residuals`: [count, 32 G] f32; `signs`: [count, G] words,
+/// bit set where (S r)_j >= 0; `norms`: [count] f32, |r|.
+#[inline(always)]
+pub fn qjl_sketch<T: Threads, const G: usize>(
+    warp: u32,
+    residuals: T::Memory,
+    count: u32,
+    transposed: T::Memory,
+    signs: T::Memory,
+    norms: T::Memory,
+) {
+    if warp >= count {
+        return;
+    }
+    let y = load_row::<T, G>(residuals, warp, element::F32);
+    let isa = Warp::<T>::new();
+    let norm = isa.sqrt(scalar::norm_squared(isa, &y));
+    let row = T::at(residuals, u64::from(warp) * u64::from(128 * G as u32));
+    let sums = project::<T, G>(transposed, row);
+    let signs = T::at(signs, u64::from(warp) * 4 * G as u64);
+    for (k, sum) in sums.iter().enumerate() {
+        let word = T::ballot(T::map(sum.0, |v| v >= 0.0));
+        T::store::<1>(signs, T::splat(4 * k as u32), T::splat([word]), first::<T>());
+    }
+    let at = T::at(norms, 4 * u64::from(warp));
+    T::store::<1>(at, T::splat(0), T::splat([norm.to_bits()]), first::<T>());
+}
+
+/// Adds the estimate of <q, r> to score `warp` of `tokens * num_heads`. `sketched`: [num_heads,
+/// 32 G], S q; `signs`, `norms`: [tokens, num_kv_heads, ..] from [`qjl_sketch`]; `scores`:
+/// [tokens, num_heads].
+#[inline(always)]
+pub fn qjl_correct<T: Threads, const G: usize>(
+    warp: u32,
+    sketched: T::Memory,
+    num_heads: u32,
+    signs: T::Memory,
+    norms: T::Memory,
+    tokens: u32,
+    num_kv_heads: u32,
+    scores: T::Memory,
+) {
+    if warp >= tokens * num_heads {
+        return;
+    }
+    let (token, head) = divide(warp, num_heads);
+    let row = token * num_kv_heads + kv_head_of(head, num_heads, num_kv_heads);
+    let signs = T::at(signs, u64::from(row) * 4 * G as u64);
+    let mut sum = Lane::<T>(T::splat(0.0));
+    for (g, query) in load_row::<T, G>(sketched, head, element::F32).into_iter().enumerate() {
+        sum = sum + query.flip(!T::read(signs, 4 * g as u32));
+    }
+    let norm = f32::from_bits(T::read(T::at(norms, 4 * u64::from(row)), 0));
+    let place = T::at(scores, 4 * u64::from(warp));
+    let estimate = sum.sum() * (norm * (SQRT_HALF_PI / (32 * G) as f32));
+    let total = f32::from_bits(T::read(place, 0)) + estimate;
+    T::store::<1>(place, T::splat(0), T::splat([total.to_bits()]), first::<T>());
+}

@@ -1,0 +1,207 @@
+//! Attention on a warp against attention in f64 over the decoded cache.
+
+use crate::scene::{CODECS, DIMS, Scene, rotate, signs};
+use crate::warp::{Buffer, Emulated};
+use half::f16;
+use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_gpu_kernels::attend::{Codes, Halves, PARTIAL_HEADER, Pool, Rows, attend, attend_merge};
+use tqkv_gpu_kernels::{encode, page};
+use tqkv_tests::inputs::Gaussian;
+
+/// Keys or values: their pool, their codec (none: f16), and what the pool decodes to,
+/// [sequence][position][head][dim].
+struct Side {
+    pool: Buffer,
+    bits: u32,
+    levels: Buffer,
+    decoded: Vec<Vec<Vec<f32>>>,
+}
+
+impl Side {
+    fn encoded(scene: &Scene, codec: &AnyCodec, rows: &[f32]) -> Self {
+        let pool = scene.pool(codec.dim(), codec.id().bits());
+        scene.encode(codec, &Buffer::from_f32(rows), encode::element::F32, &pool);
+        let mut levels = codec.codebook().map_or(Vec::new(), |book| book.levels().to_vec());
+        levels.resize(32, 0.0);
+        let decoded = (0..scene.lengths.len() as u32)
+            .map(|sequence| {
+                let all = scene.decode(codec, &pool, sequence, encode::element::F32).floats();
+                all.chunks_exact(codec.dim()).map(<[f32]>::to_vec).collect()
+            })
+            .collect();
+        Self { pool, bits: codec.id().bits(), levels: Buffer::from_f32(&levels), decoded }
+    }
+
+    fn half(scene: &Scene, dim: usize, rows: &[f32]) -> Self {
+        let mut pool = scene.pool(dim, page::HALF_BITS).bytes();
+        let mut decoded = vec![Vec::new(); scene.lengths.len()];
+        for (i, row) in rows.chunks_exact(dim).enumerate() {
+            let (token, head) = (i / scene.num_kv_heads as usize, i as u32 % scene.num_kv_heads);
+            let (sequence, position) = (scene.sequence_of[token], scene.position_of[token]);
+            let (home, slot) = scene.home(sequence, position, head, dim, page::HALF_BITS);
+            let halves: Vec<f16> = row.iter().map(|&v| f16::from_f32(v)).collect();
+            let at = home + slot as usize * 2 * dim;
+            for (byte, value) in
+                pool[at..at + 2 * dim].iter_mut().zip(halves.iter().flat_map(|v| v.to_le_bytes()))
+            {
+                *byte = value;
+            }
+            decoded[sequence as usize].push(halves.iter().map(|v| v.to_f32()).collect());
+        }
+        let levels = Buffer::from_f32(&[f32::NAN; 32]);
+        Self { pool: Buffer::from_bytes(&pool), bits: page::HALF_BITS, levels, decoded }
+    }
+
+    fn pool(&self) -> Pool<Emulated<'_>> {
+        Pool { memory: self.pool.place(), bits: self.bits, levels: self.levels.place() }
+    }
+}
+
+/// Runs rotation, `attend` in `parts` parts with `heads_a_warp` heads a warp, and the merge.
+fn kernel<W: Rows>(
+    scene: &Scene,
+    dim: usize,
+    group: u32,
+    queries: &[f32],
+    keys: &Side,
+    values: &Side,
+    (heads_a_warp, parts): (u32, u32),
+) -> Vec<f32> {
+    let rotated = keys.bits != page::HALF_BITS;
+    let codec = AnyCodec::new(CodecId::S4, dim, Options::DEFAULT).unwrap();
+    let signs = signs(&codec);
+    let scale = if rotated { 1.0 / dim as f32 } else { 1.0 };
+    let factor = scale / (dim as f32).sqrt() * std::f32::consts::LOG2_E;
+    let queries = rotate(dim, &signs, queries, rotated, factor);
+    let count = scene.lengths.len() as u32 * scene.num_kv_heads * group;
+    let partials = Buffer::garbage((count * parts * (PARTIAL_HEADER + dim as u32) * 4) as usize);
+    let (page_table, lengths) = (Buffer::from_u32(&scene.page_table), Buffer::from_u32(&scene.lengths));
+    let out = Buffer::garbage(4 * count as usize * dim);
+    macro_rules! run {
+        ($groups:literal, $heads:literal) => {{
+            for sequence in 0..scene.lengths.len() as u32 {
+                for kv_head in 0..scene.num_kv_heads {
+                    for chunk in 0..group.div_ceil($heads) {
+                        for part in 0..parts {
+                            attend::<Emulated<'_>, W, $groups, $heads>(
+                                part,
+                                parts,
+                                chunk,
+                                kv_head,
+                                sequence,
+                                queries.place(),
+                                scene.num_kv_heads,
+                                group,
+                                keys.pool(),
+                                values.pool(),
+                                page_table.place(),
+                                scene.max_pages,
+                                lengths.place(),
+                                partials.place(),
+                            );
+                        }
+                    }
+                }
+            }
+            for warp in 0..=count {
+                attend_merge::<Emulated<'_>, $groups>(
+                    warp,
+                    count,
+                    partials.place(),
+                    parts,
+                    signs.place(),
+                    u32::from(rotated),
+                    out.place(),
+                );
+            }
+        }};
+    }
+    match (dim, heads_a_warp) {
+        (64, 1) => run!(2, 1),
+        (64, _) => run!(2, 2),
+        (128, 1) => run!(4, 1),
+        (128, _) => run!(4, 2),
+        (_, 1) => run!(8, 1),
+        (..) => run!(8, 2),
+    }
+    out.floats()
+}
+
+/// Compares every head of every sequence with softmax attention in f64.
+fn check<W: Rows>(scene: &Scene, dim: usize, group: u32, keys: &Side, values: &Side, shape: (u32, u32)) {
+    let heads = scene.num_kv_heads * group;
+    let queries = Gaussian::new(u64::from(group)).vector(scene.lengths.len() * heads as usize * dim);
+    let out = kernel::<W>(scene, dim, group, &queries, keys, values, shape);
+    for (i, (query, got)) in queries.chunks_exact(dim).zip(out.chunks_exact(dim)).enumerate() {
+        let (sequence, head) = (i / heads as usize, i % heads as usize);
+        let of_head = |side: &Side| -> Vec<Vec<f32>> {
+            let kv_head = head / group as usize;
+            side.decoded[sequence]
+                .iter()
+                .skip(kv_head)
+                .step_by(scene.num_kv_heads as usize)
+                .cloned()
+                .collect()
+        };
+        let want = tqkv_tests::oracle::attention(query, &of_head(keys), &of_head(values));
+        let largest = want.iter().fold(0.0, |a: f64, b| a.max(b.abs())).max(1.0);
+        for (got, want) in got.iter().zip(want) {
+            let error = (f64::from(*got) - want).abs();
+            assert!(
+                error <= 1e-5 * largest,
+                "dim {dim}, group {group}, sequence {sequence}, {shape:?}: {error:e}"
+            );
+        }
+    }
+}
+
+/// Lengths around every boundary: none, one, a step, a page, many pages.
+const LENGTHS: [u32; 8] = [0, 1, 7, 16, 63, 64, 65, 330];
+
+/// The rows of `seed`, stored as `id` has it.
+fn side(scene: &Scene, dim: usize, id: CodecId, seed: u64) -> Side {
+    let rows = Gaussian::new(seed).vector((scene.tokens() * scene.num_kv_heads) as usize * dim);
+    match id {
+        CodecId::F16 => Side::half(scene, dim, &rows),
+        id => Side::encoded(scene, &AnyCodec::new(id, dim, Options::DEFAULT).unwrap(), &rows),
+    }
+}
+
+#[test]
+fn every_pair_of_codecs_attends_as_f64_does() {
+    for dim in DIMS {
+        let scene = Scene::new(&LENGTHS, 2);
+        let [keys, values] = [1, 2].map(|seed| CODECS.map(|id| side(&scene, dim, id, seed)));
+        for key in &keys {
+            for value in &values {
+                check::<Codes>(&scene, dim, 2, key, value, (2, 3));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_group_size_and_split_attends_as_f64_does() {
+    const PARTS: [u32; 4] = [1, 2, 4, 9];
+    for dim in DIMS {
+        let scene = Scene::new(&LENGTHS, 2);
+        let (keys, values) = (side(&scene, dim, CodecId::I8, 1), side(&scene, dim, CodecId::S3, 2));
+        for group in 1..=8 {
+            for heads_a_warp in [1, 2] {
+                let parts = PARTS[(group + heads_a_warp) as usize % 4];
+                check::<Codes>(&scene, dim, group, &keys, &values, (heads_a_warp, parts));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_f16_baseline_attends_as_f64_does() {
+    for dim in DIMS {
+        let scene = Scene::new(&LENGTHS, 2);
+        let (keys, values) = (side(&scene, dim, CodecId::F16, 1), side(&scene, dim, CodecId::F16, 2));
+        for (group, shape) in [(1, (1, 2)), (3, (2, 3)), (4, (2, 2)), (4, (1, 3))] {
+            check::<Halves>(&scene, dim, group, &keys, &values, shape);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Encoding, decoding and scores on a warp equal the portable codec to the bit.
+
+use crate::scene::{CODECS, DIMS, Scene, TRELLIS, rotate, signs, with_blocks, with_dim, with_format};
+use crate::warp::{Buffer, Emulated};
+use half::{bf16, f16};
+use tqkv_core::{AnyCodec, CodecId, Effort, EncodeError, Options, ScaleMode};
+use tqkv_gpu_kernels::{decode, encode};
+use tqkv_tests::inputs::{Gaussian, edge_cases, one_hot};
+
+/// Encodes rows with the kernel and with the portable codec and compares every block; a vector
+/// that the codec refuses must be refused alike and leave its slot alone.
+fn compare(codec: &AnyCodec, scene: &Scene, rows: &[f32], input: &Buffer, kind: u32) {
+    let (dim, heads) = (codec.dim(), scene.num_kv_heads);
+    let pool = scene.pool(dim, codec.id().bits());
+    let outcomes = scene.encode(codec, input, kind, &pool);
+    let pool = pool.bytes();
+    for (i, x) in rows.chunks_exact(dim).enumerate() {
+        let (token, head) = (i / heads as usize, i as u32 % heads);
+        let mut expected = vec![0xff; codec.block_bytes()];
+        let outcome = match codec.encode(x, &mut expected) {
+            Ok(()) => encode::status::DONE,
+            Err(EncodeError::NonFinite) => encode::status::NON_FINITE,
+            Err(_) => encode::status::OUT_OF_RANGE,
+        };
+        let name = format!("{} at {dim}, vector {i}", codec.id().name());
+        assert_eq!(outcomes[i], outcome, "{name}");
+        let (sequence, position) = (scene.sequence_of[token], scene.position_of[token]);
+        assert_eq!(scene.block(&pool, codec, sequence, position, head), expected, "{name}");
+    }
+}
+
+fn each_shape(test: impl Fn(CodecId, usize)) {
+    for id in CODECS {
+        for dim in DIMS {
+            test(id, dim);
+        }
+    }
+}
+
+#[test]
+fn ten_thousand_vectors_encode_to_the_portable_codes() {
+    each_shape(|id, dim| {
+        let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
+        let scene = Scene::new(&[1, 2_000, 0, 64, 65, 2_870], 2);
+        let mut gaussian = Gaussian::new(dim as u64 + u64::from(id.code()));
+        let rows: Vec<f32> = (0..10_000).flat_map(|_| gaussian.vector(dim)).collect();
+        compare(&codec, &scene, &rows, &Buffer::from_f32(&rows), encode::element::F32);
+    });
+}
+
+#[test]
+fn every_mode_effort_and_edge_case_encodes_to_the_portable_codes() {
+    each_shape(|id, dim| {
+        let mut rows: Vec<Vec<f32>> = edge_cases(dim).into_iter().map(|(_, x)| x).collect();
+        rows.push(one_hot(dim, 1, f32::NAN));
+        rows.push(one_hot(dim, dim - 1, f32::NEG_INFINITY));
+        rows.push(vec![1e30; dim]);
+        rows.push(vec![60_000.0; dim]);
+        let scene = Scene::new(&[rows.len() as u32], 1);
+        for scale_mode in ScaleMode::ALL {
+            for effort in Effort::ALL {
+                let codec = AnyCodec::new(id, dim, Options { seed: 7, scale_mode, effort }).unwrap();
+                let rows = rows.concat();
+                compare(&codec, &scene, &rows, &Buffer::from_f32(&rows), encode::element::F32);
+            }
+        }
+    });
+}
+
+#[test]
+fn half_and_bfloat_rows_encode_as_the_floats_that_they_are() {
+    each_shape(|id, dim| {
+        let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
+        let scene = Scene::new(&[67], 3);
+        let values = Gaussian::new(5).vector(67 * 3 * dim);
+        let halves: Vec<f16> = values.iter().map(|&v| f16::from_f32(v)).collect();
+        let input = Buffer::from_bytes(&halves.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>());
+        let rows: Vec<f32> = halves.iter().map(|v| v.to_f32()).collect();
+        compare(&codec, &scene, &rows, &input, encode::element::F16);
+        let bfloats: Vec<bf16> = values.iter().map(|&v| bf16::from_f32(v)).collect();
+        let input = Buffer::from_bytes(&bfloats.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>());
+        let rows: Vec<f32> = bfloats.iter().map(|v| v.to_f32()).collect();
+        compare(&codec, &scene, &rows, &input, encode::element::BF16);
+    });
+}
+
+#[test]
+fn pages_weights_and_scores_equal_the_portable_codec() {
+    for id in TRELLIS {
+        for dim in DIMS {
+            reads(id, dim);
+        }
+    }
+    each_shape(reads);
+}
+
+fn reads(id: CodecId, dim: usize) {
+    let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
+    let (heads, kv_heads) = (6, 2);
+    let scene = Scene::new(&[3, 130], kv_heads);
+    let mut gaussian = Gaussian::new(9);
+    let pool = scene.fill(&codec, &gaussian.vector(133 * 2 * dim));
+
+    let blocks: Vec<u8> = (0..130 * kv_heads)
+        .flat_map(|i| scene.block(&pool.bytes(), &codec, 1, i / kv_heads, i % kv_heads))
+        .collect();
+    let mut expected = vec![0.0; 130 * 2 * dim];
+    for (block, out) in blocks.chunks_exact(codec.block_bytes()).zip(expected.chunks_exact_mut(dim)) {
+        codec.decode(block, out).unwrap();
+    }
+    assert_eq!(scene.decode(&codec, &pool, 1, encode::element::F32).floats(), expected);
+    let halves: Vec<u8> = expected.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect();
+    assert_eq!(scene.decode(&codec, &pool, 1, encode::element::F16).bytes(), halves);
+
+    let (stored, out, signs) = (Buffer::from_bytes(&blocks), Buffer::garbage(halves.len()), signs(&codec));
+    for warp in 0..130 * kv_heads + 1 {
+        with_blocks!(id, dim, F, G => decode::weight_decode::<Emulated<'_>, F, G>(
+                warp, stored.place(), 130 * kv_heads, signs.place(), out.place()));
+    }
+    assert_eq!(out.bytes(), halves);
+
+    let queries = gaussian.vector(heads * dim);
+    let rotated = rotate(dim, &signs, &queries, true, 1.0 / dim as f32);
+    let mut want = vec![0.0; dim];
+    for (query, got) in queries.chunks_exact(dim).zip(rotated.floats().chunks_exact(dim)) {
+        codec.rotate_query(query, &mut want);
+        assert_eq!(got, want);
+    }
+    let scores = scene.scores(&codec, &rotated, heads as u32, &pool, 1);
+    for (i, &score) in scores.iter().enumerate() {
+        let (position, head) = (i / heads, i % heads);
+        let at = (position * 2 + head / 3) * codec.block_bytes();
+        let mut want = [0.0];
+        let query = &rotated.floats()[head * dim..][..dim];
+        codec.scores(query, &blocks[at..at + codec.block_bytes()], &mut want);
+        assert_eq!(score.to_bits(), want[0].to_bits(), "{} at {dim}, score {i}", id.name());
+    }
+}

@@ -1,0 +1,273 @@
+//! What the tests of the kernels share: paged caches and kernels chosen by codec and head dim.
+
+use crate::warp::{Buffer, Emulated};
+use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_gpu_kernels::{decode, encode, page, score};
+
+/// The codecs that have kernels.
+pub(crate) const CODECS: [CodecId; 5] = [CodecId::S2, CodecId::S3, CodecId::S4, CodecId::N4, CodecId::I8];
+/// The head dims that have kernels.
+pub(crate) const DIMS: [usize; 3] = [64, 128, 256];
+
+/// Those that have readers only.
+pub(crate) const TRELLIS: [CodecId; 3] = [CodecId::T2, CodecId::T3, CodecId::T4];
+
+/// Runs `$body` with a format as `$format` and the groups of a head dim as `$groups`.
+macro_rules! with_dim {
+    ($type:ty, $dim:expr, $format:ident, $groups:ident => $body:expr) => {{
+        type $format = $type;
+        match $dim {
+            64 => {
+                const $groups: usize = 2;
+                $body
+            }
+            128 => {
+                const $groups: usize = 4;
+                $body
+            }
+            _ => {
+                const $groups: usize = 8;
+                $body
+            }
+        }
+    }};
+}
+pub(crate) use with_dim;
+
+/// Runs `$body` with the kernel types of a codec that can be encoded.
+macro_rules! with_format {
+    ($id:expr, $dim:expr, $format:ident, $groups:ident => $body:expr) => {{
+        use tqkv_gpu_kernels::format::{Int8, Nested, Scalar};
+        match $id {
+            tqkv_core::CodecId::S2 => with_dim!(Scalar<2>, $dim, $format, $groups => $body),
+            tqkv_core::CodecId::S3 => with_dim!(Scalar<3>, $dim, $format, $groups => $body),
+            tqkv_core::CodecId::S4 => with_dim!(Scalar<4>, $dim, $format, $groups => $body),
+            tqkv_core::CodecId::N4 => with_dim!(Nested<4>, $dim, $format, $groups => $body),
+            _ => with_dim!(Int8, $dim, $format, $groups => $body),
+        }
+    }};
+}
+pub(crate) use with_format;
+
+/// Runs `$body` with the kernel types of a codec that can be read.
+macro_rules! with_blocks {
+    ($id:expr, $dim:expr, $format:ident, $groups:ident => $body:expr) => {{
+        use tqkv_gpu_kernels::trellis::Trellis;
+        match $id {
+            tqkv_core::CodecId::T2 => with_dim!(Trellis<2>, $dim, $format, $groups => $body),
+            tqkv_core::CodecId::T3 => with_dim!(Trellis<3>, $dim, $format, $groups => $body),
+            tqkv_core::CodecId::T4 => with_dim!(Trellis<4>, $dim, $format, $groups => $body),
+            id => with_format!(id, $dim, $format, $groups => $body),
+        }
+    }};
+}
+pub(crate) use with_blocks;
+
+/// Sequences of a layer in pages that are scattered over a pool.
+pub(crate) struct Scene {
+    /// Tokens of each sequence.
+    pub(crate) lengths: Vec<u32>,
+    /// KV heads.
+    pub(crate) num_kv_heads: u32,
+    /// Entries a sequence in the page table.
+    pub(crate) max_pages: u32,
+    /// [sequences, max_pages]
+    pub(crate) page_table: Vec<u32>,
+    /// [tokens] of all sequences together.
+    pub(crate) sequence_of: Vec<u32>,
+    /// [tokens]
+    pub(crate) position_of: Vec<u32>,
+}
+
+impl Scene {
+    /// Sequences of these lengths; pages are numbered backwards and interleaved.
+    pub(crate) fn new(lengths: &[u32], num_kv_heads: u32) -> Self {
+        let max_pages = lengths.iter().max().map_or(0, |n| n.div_ceil(page::SLOTS)) + 1;
+        let total = lengths.len() as u32 * max_pages;
+        let page_table = (0..total).map(|i| (total - 1 - i) * 5 % total).collect::<Vec<_>>();
+        let (mut sequence_of, mut position_of) = (Vec::new(), Vec::new());
+        for (sequence, &length) in lengths.iter().enumerate() {
+            sequence_of.extend((0..length).map(|_| sequence as u32));
+            position_of.extend(0..length);
+        }
+        // A pool may share no page: 5 and the number of pages have no common factor.
+        assert!(!total.is_multiple_of(5), "the page order needs a number of pages without the factor 5");
+        Self { lengths: lengths.to_vec(), num_kv_heads, max_pages, page_table, sequence_of, position_of }
+    }
+
+    /// Tokens of all sequences.
+    pub(crate) fn tokens(&self) -> u32 {
+        self.sequence_of.len() as u32
+    }
+
+    /// A pool of garbage.
+    pub(crate) fn pool(&self, dim: usize, bits: u32) -> Buffer {
+        let pages = self.page_table.len() * self.num_kv_heads as usize;
+        Buffer::garbage(pages * page::head_bytes(dim as u32, bits) as usize)
+    }
+
+    /// Offset of the head of a token in the pool, and its slot.
+    pub(crate) fn home(
+        &self,
+        sequence: u32,
+        position: u32,
+        head: u32,
+        dim: usize,
+        bits: u32,
+    ) -> (usize, u32) {
+        let id = self.page_table[(sequence * self.max_pages + position / page::SLOTS) as usize];
+        let at = page::head_offset(id, head, self.num_kv_heads, dim as u32, bits);
+        (at as usize, position % page::SLOTS)
+    }
+
+    /// The block at a slot, as SPEC.md has it.
+    pub(crate) fn block(
+        &self,
+        pool: &[u8],
+        codec: &AnyCodec,
+        sequence: u32,
+        position: u32,
+        head: u32,
+    ) -> Vec<u8> {
+        let (dim, bits) = (codec.dim(), codec.id().bits());
+        let (home, slot) = self.home(sequence, position, head, dim, bits);
+        let row = page::row_bytes(dim as u32, bits) as usize;
+        let scale = home + page::scale_offset(dim as u32, bits, slot) as usize;
+        let codes = home + slot as usize * row;
+        [&pool[scale..scale + 2], &pool[codes..codes + row]].concat()
+    }
+
+    /// Puts the portable codec's blocks of all tokens into a pool.
+    pub(crate) fn fill(&self, codec: &AnyCodec, rows: &[f32]) -> Buffer {
+        let (dim, bits) = (codec.dim(), codec.id().bits());
+        let mut pool = self.pool(dim, bits).bytes();
+        let mut block = vec![0; codec.block_bytes()];
+        for (i, x) in rows.chunks_exact(dim).enumerate() {
+            let (token, head) = (i / self.num_kv_heads as usize, i as u32 % self.num_kv_heads);
+            let (home, slot) = self.home(self.sequence_of[token], self.position_of[token], head, dim, bits);
+            codec.encode(x, &mut block).unwrap();
+            let scale = home + page::scale_offset(dim as u32, bits, slot) as usize;
+            let codes = home + slot as usize * (block.len() - 2);
+            pool[scale..scale + 2].copy_from_slice(&block[..2]);
+            pool[codes..codes + block.len() - 2].copy_from_slice(&block[2..]);
+        }
+        Buffer::from_bytes(&pool)
+    }
+
+    /// Runs `encode_append` over all tokens; returns the outcomes.
+    pub(crate) fn encode(&self, codec: &AnyCodec, rows: &Buffer, kind: u32, pool: &Buffer) -> Vec<u32> {
+        let (tokens, heads) = (self.tokens(), self.num_kv_heads);
+        let signs = signs(codec);
+        let sequence_of = Buffer::from_u32(&self.sequence_of);
+        let position_of = Buffer::from_u32(&self.position_of);
+        let page_table = Buffer::from_u32(&self.page_table);
+        let outcome = Buffer::garbage(4 * (tokens * heads) as usize);
+        let Options { scale_mode, effort, .. } = codec.options();
+        // Launches are rounded up to whole blocks, so some warps have nothing to do.
+        for warp in 0..tokens * heads + 3 {
+            with_format!(codec.id(), codec.dim(), F, G => encode::encode_append::<Emulated<'_>, F, G>(
+                warp,
+                rows.place(),
+                kind,
+                tokens,
+                heads,
+                signs.place(),
+                u32::from(scale_mode.code()),
+                effort as u32,
+                sequence_of.place(),
+                position_of.place(),
+                page_table.place(),
+                self.max_pages,
+                pool.place(),
+                outcome.place(),
+            ));
+        }
+        outcome.words()
+    }
+
+    /// Runs `decode_pages` over one sequence; returns [tokens, num_kv_heads, dim] bytes.
+    pub(crate) fn decode(&self, codec: &AnyCodec, pool: &Buffer, sequence: u32, kind: u32) -> Buffer {
+        let tokens = self.lengths[sequence as usize];
+        let size = if kind == encode::element::F32 { 4 } else { 2 };
+        let out = Buffer::garbage((tokens * self.num_kv_heads) as usize * codec.dim() * size);
+        let (signs, page_table) = (signs(codec), Buffer::from_u32(&self.page_table));
+        for warp in 0..tokens * self.num_kv_heads + 1 {
+            with_blocks!(codec.id(), codec.dim(), F, G => decode::decode_pages::<Emulated<'_>, F, G>(
+                warp,
+                pool.place(),
+                page_table.place(),
+                self.max_pages,
+                sequence,
+                0,
+                tokens,
+                self.num_kv_heads,
+                signs.place(),
+                out.place(),
+                kind,
+            ));
+        }
+        out
+    }
+
+    /// Runs `scores` over one sequence; returns [tokens, num_heads].
+    pub(crate) fn scores(
+        &self,
+        codec: &AnyCodec,
+        rotated: &Buffer,
+        heads: u32,
+        pool: &Buffer,
+        sequence: u32,
+    ) -> Vec<f32> {
+        let tokens = self.lengths[sequence as usize];
+        let (out, page_table) =
+            (Buffer::garbage(4 * (tokens * heads) as usize), Buffer::from_u32(&self.page_table));
+        for warp in 0..tokens * heads + 1 {
+            with_blocks!(codec.id(), codec.dim(), F, G => score::scores::<Emulated<'_>, F, G>(
+                warp,
+                rotated.place(),
+                heads,
+                pool.place(),
+                page_table.place(),
+                self.max_pages,
+                sequence,
+                tokens,
+                self.num_kv_heads,
+                out.place(),
+            ));
+        }
+        out.floats()
+    }
+}
+
+/// The codec's signs as kernels take them.
+pub(crate) fn signs(codec: &AnyCodec) -> Buffer {
+    Buffer::from_u32(&(0..codec.dim() / 32).map(|g| codec.signs().group(g)).collect::<Vec<_>>())
+}
+
+/// Runs `rotate_queries`.
+pub(crate) fn rotate(dim: usize, signs: &Buffer, queries: &[f32], rotated: bool, factor: f32) -> Buffer {
+    let (input, out) = (Buffer::from_f32(queries), Buffer::garbage(4 * queries.len()));
+    let count = (queries.len() / dim) as u32;
+    for warp in 0..=count {
+        macro_rules! run {
+            ($groups:literal) => {
+                score::rotate_queries::<Emulated<'_>, $groups>(
+                    warp,
+                    input.place(),
+                    encode::element::F32,
+                    count,
+                    signs.place(),
+                    u32::from(rotated),
+                    factor,
+                    out.place(),
+                )
+            };
+        }
+        match dim {
+            64 => run!(2),
+            128 => run!(4),
+            _ => run!(8),
+        }
+    }
+    out
+}

@@ -1,0 +1,109 @@
+//! What a cache gives back besides attention: blocks, vectors and logits.
+
+use super::{GpuCache, Side, check_len, check_room};
+use crate::GpuError;
+use crate::attention::warps;
+use crate::pages::SLOTS;
+use cudarc::driver::{CudaSlice, PushKernelArg};
+use tqkv_core::AnyCodec;
+use tqkv_gpu_kernels::encode::element;
+use tqkv_gpu_kernels::page;
+
+impl GpuCache {
+    /// The blocks of a sequence in host memory, `[len, num_kv_heads, block_bytes]`, each as SPEC.md has it.
+    ///
+    /// # Errors
+    /// Layer or sequence out of range, or what the driver reports.
+    pub fn blocks(&self, layer: usize, sequence: usize, side: Side) -> Result<Vec<u8>, GpuError> {
+        self.check_layer(layer)?;
+        self.check_sequence(sequence)?;
+        let (coder, layer) = (&self.coders[side as usize], &self.layers[layer]);
+        let (dim, bits, heads) = (self.spec.head_dim as u32, coder.bits(), self.spec.num_kv_heads);
+        let head_bytes = page::head_bytes(dim, bits) as usize;
+        let row = page::row_bytes(dim, bits) as usize;
+        let mut blocks = Vec::with_capacity(layer.lengths[sequence] * heads * coder.codec.block_bytes());
+        let (mut left, stream) = (layer.lengths[sequence], self.device.stream());
+        for &number in self.pages.of(sequence) {
+            let start = number as usize * heads * head_bytes;
+            let bytes =
+                stream.clone_dtoh(&layer.pools[side as usize].slice(start..start + heads * head_bytes))?;
+            self.device.finish()?;
+            for slot in 0..left.min(SLOTS) {
+                for head in bytes.chunks_exact(head_bytes) {
+                    let scale = page::scale_offset(dim, bits, slot as u32) as usize;
+                    blocks.extend_from_slice(&head[scale..scale + 2]);
+                    blocks.extend_from_slice(&head[slot * row..(slot + 1) * row]);
+                }
+            }
+            left = left.saturating_sub(SLOTS);
+        }
+        Ok(blocks)
+    }
+
+    /// The codec of a side, which decodes [`GpuCache::blocks`].
+    pub fn codec(&self, side: Side) -> &AnyCodec {
+        &self.coders[side as usize].codec
+    }
+
+    /// Decodes a sequence into `out`, `[len, num_kv_heads, head_dim]` in f32 on the device, to the bit
+    /// as the CPU does. Does not wait.
+    ///
+    /// # Errors
+    /// Layer or sequence out of range, `out` too small, or what the driver reports.
+    pub fn decode(
+        &mut self,
+        layer: usize,
+        sequence: usize,
+        side: Side,
+        out: &mut CudaSlice<f32>,
+    ) -> Result<(), GpuError> {
+        self.check_layer(layer)?;
+        self.check_sequence(sequence)?;
+        let tokens = self.layers[layer].lengths[sequence];
+        let vectors = tokens * self.spec.num_kv_heads;
+        check_room(out, vectors * self.spec.head_dim)?;
+        self.update_table()?;
+        let coder = &self.coders[side as usize];
+        let (max_pages, sequence, start) = (self.pages.max_pages() as u32, sequence as u32, 0_u32);
+        let (tokens, heads, kind) = (tokens as u32, self.spec.num_kv_heads as u32, element::F32);
+        let mut launch = self.device.stream().launch_builder(&coder.decode);
+        launch.arg(&self.layers[layer].pools[side as usize]).arg(&self.table).arg(&max_pages);
+        launch.arg(&sequence).arg(&start).arg(&tokens).arg(&heads).arg(&coder.signs).arg(out).arg(&kind);
+        // SAFETY: the sequence's pages are in the table and inside the pool; `out` was checked above.
+        unsafe { launch.launch(warps(vectors)) }?;
+        Ok(())
+    }
+
+    /// Logits (scaled by 1/sqrt(head_dim)) of one query token over every key of a sequence: `queries` is
+    /// `[num_heads, head_dim]`, the result `[len, num_heads]`.
+    ///
+    /// # Errors
+    /// Layer or sequence out of range, wrong shapes, or what the driver reports.
+    pub fn scores(&mut self, layer: usize, sequence: usize, queries: &[f32]) -> Result<Vec<f32>, GpuError> {
+        self.check_layer(layer)?;
+        self.check_sequence(sequence)?;
+        let (heads, dim) = (self.spec.num_heads, self.spec.head_dim);
+        check_len("queries", queries.len(), heads * dim)?;
+        let tokens = self.layers[layer].lengths[sequence];
+        let mut out = self.take_out(tokens * heads)?;
+        self.update_table()?;
+        self.device.finish()?;
+        let (device, scratch, coder) = (&self.device, &mut self.scratch, &self.coders[0]);
+        scratch.staging.send(device, queries, &mut scratch.rows)?;
+        let factor = 1.0 / (dim as f32 * (dim as f32).sqrt());
+        // SAFETY: `rows` holds `heads` vectors, as sent above.
+        let rotated = unsafe { self.attention.rotate(device, &scratch.rows, &coder.signs, heads, factor) }?;
+        let (num_heads, kv_heads) = (heads as u32, self.spec.num_kv_heads as u32);
+        let (max_pages, sequence, count) = (self.pages.max_pages() as u32, sequence as u32, tokens as u32);
+        let mut launch = device.stream().launch_builder(&coder.scores);
+        launch.arg(rotated).arg(&num_heads).arg(&self.layers[layer].pools[0]).arg(&self.table);
+        launch.arg(&max_pages).arg(&sequence).arg(&count).arg(&kv_heads).arg(&mut out);
+        // SAFETY: the sequence's pages are in the table and inside the pool; `out` holds `tokens * heads`.
+        unsafe { launch.launch(warps(tokens * heads)) }?;
+        device.finish()?;
+        let mut scores = vec![0.0; tokens * heads];
+        scratch.staging.receive(device, &out, &mut scores)?;
+        scratch.out = Some(out);
+        Ok(scores)
+    }
+}

@@ -1,0 +1,110 @@
+//! What can go wrong, each with what is accepted.
+
+use cudarc::driver::DriverError;
+use cudarc::driver::sys::CUresult;
+
+/// Why a device or a cache on it cannot do what was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GpuError {
+    /// The machine has no CUDA driver.
+    #[error("no CUDA driver is installed (libcuda was not found)")]
+    NoDriver,
+    /// The driver knows no device of that number.
+    #[error("there is no CUDA device {ordinal}: the driver reports {found}")]
+    NoDevice {
+        /// The device asked for, from 0.
+        ordinal: usize,
+        /// Devices that there are.
+        found: usize,
+    },
+    /// The device is older than the kernels.
+    #[error("{name} has compute capability {major}.{minor}; the kernels need 8.0 or newer")]
+    UnsupportedArchitecture {
+        /// The device.
+        name: String,
+        /// Compute capability before the point.
+        major: i32,
+        /// Compute capability behind the point.
+        minor: i32,
+    },
+    /// The device's memory does not suffice.
+    #[error("the device has no room for {bytes} more bytes")]
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: usize,
+    },
+    /// A shape or codec that the kernels do not have.
+    #[error("{0}")]
+    BadSpec(String),
+    /// No such layer.
+    #[error("layer {layer} is out of range: the cache has {num_layers} layers")]
+    LayerOutOfRange {
+        /// The layer asked for.
+        layer: usize,
+        /// Layers that there are.
+        num_layers: usize,
+    },
+    /// No such sequence.
+    #[error("sequence {sequence} is out of range: the cache has {num_sequences} sequences")]
+    SequenceOutOfRange {
+        /// The sequence asked for.
+        sequence: usize,
+        /// Sequences that there are.
+        num_sequences: usize,
+    },
+    /// A slice of the wrong length.
+    #[error("{what} has {got} values, expected {expected}")]
+    WrongLength {
+        /// Which argument.
+        what: &'static str,
+        /// Values given.
+        got: usize,
+        /// Values expected.
+        expected: usize,
+    },
+    /// A sequence would grow past its limit.
+    #[error("sequence {sequence} is full: it holds at most {max_tokens} tokens")]
+    SequenceFull {
+        /// The sequence.
+        sequence: usize,
+        /// Its limit.
+        max_tokens: usize,
+    },
+    /// All pages are taken.
+    #[error("all {pages} pages are taken")]
+    PoolFull {
+        /// Pages of the pool.
+        pages: usize,
+    },
+    /// A vector that cannot be encoded.
+    #[error("{what} of token {token}, KV head {kv_head} {reason}")]
+    BadVector {
+        /// "key" or "value".
+        what: &'static str,
+        /// Position in the call.
+        token: usize,
+        /// KV head.
+        kv_head: usize,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// Anything else that the driver reports, by its name for it.
+    #[error("the CUDA driver reports {0}")]
+    Driver(String),
+}
+
+impl GpuError {
+    /// A driver's error from an allocation of `bytes` bytes.
+    pub(crate) fn from_allocation(error: DriverError, bytes: usize) -> Self {
+        match error.0 {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Self::OutOfMemory { bytes },
+            _ => error.into(),
+        }
+    }
+}
+
+impl From<DriverError> for GpuError {
+    fn from(error: DriverError) -> Self {
+        Self::Driver(format!("{:?}", error.0))
+    }
+}

@@ -1,0 +1,35 @@
+//! The compressed KV cache on NVIDIA GPUs.
+//!
+//! | what | file |
+//! | --- | --- |
+//! | [`Device`]: a GPU and its stream | `device` |
+//! | [`GpuCache`]: paged keys and values of many sequences | `cache` |
+//! | [`GpuSpec`]: its shape | `spec` |
+//! | [`WeightDecoder`], [`Qjl`]: encoded weights; 1-bit residuals | `weights`, `qjl` |
+//! | decode attention in three launches | `attention` |
+//! | [`bench`]: timed launches | `bench` |
+//!
+//! The kernels are the Rust functions of `tqkv-gpu-kernels`, embedded as PTX, which the driver
+//! compiles. The driver is opened at run time: on a machine without one this crate builds and loads, and
+//! [`Device::new`] says [`GpuError::NoDriver`].
+//!
+//! When not to use it: without a GPU (`tqkv::cache::KvCache` has more tiers and runs anywhere), or where
+//! the engine owns pages and streams; it can launch the PTX of `gpu/ptx` itself.
+
+mod attention;
+pub mod bench;
+mod cache;
+mod device;
+mod error;
+mod pages;
+mod qjl;
+mod spec;
+mod weights;
+
+pub use cache::{GpuCache, GpuStats, Rows, Side};
+pub use cudarc;
+pub use device::Device;
+pub use error::GpuError;
+pub use qjl::Qjl;
+pub use spec::{CODECS, GpuSpec, HEAD_DIMS, READABLE};
+pub use weights::WeightDecoder;

@@ -1,0 +1,106 @@
+//! [`Qjl`]: the 1-bit residual of TurboQuant's Algorithm 2 (arXiv 2504.19874, section 3.2) on the device.
+//!
+//! Unbiased, and at equal bits worse than a wider codebook; it is here for those who need the estimator.
+
+use crate::attention::warps;
+use crate::{Device, GpuError, HEAD_DIMS};
+use cudarc::driver::{CudaFunction, CudaSlice, PushKernelArg};
+
+/// A projection S and its kernels.
+#[derive(Debug)]
+pub struct Qjl {
+    device: Device,
+    dim: usize,
+    sketch: CudaFunction,
+    correct: CudaFunction,
+    /// [dim, dim], row-major.
+    matrix: Vec<f32>,
+    transposed: CudaSlice<f32>,
+}
+
+impl Qjl {
+    /// `matrix`: S, `[dim, dim]` of N(0, 1) entries, row-major; `dim` is one of [`HEAD_DIMS`].
+    ///
+    /// # Errors
+    /// [`GpuError::BadSpec`], [`GpuError::WrongLength`], or what the driver reports.
+    pub fn new(device: &Device, dim: usize, matrix: Vec<f32>) -> Result<Self, GpuError> {
+        if !HEAD_DIMS.contains(&dim) {
+            let message = format!("head dim {dim} has no kernels; accepted are 64, 128 and 256");
+            return Err(GpuError::BadSpec(message));
+        }
+        check("matrix", matrix.len(), dim * dim)?;
+        let transposed: Vec<f32> = (0..dim * dim).map(|i| matrix[i % dim * dim + i / dim]).collect();
+        let names = [format!("qjl_sketch_d{dim}"), format!("qjl_correct_d{dim}")];
+        let [sketch, correct] = device.kernels(names.each_ref().map(String::as_str))?;
+        let transposed = device.upload(&transposed)?;
+        Ok(Self { device: device.clone(), dim, sketch, correct, matrix, transposed })
+    }
+
+    /// Signs of S r, `[n, dim / 32]` words, and |r| for n residuals `[n, dim]`. Does not wait.
+    ///
+    /// # Errors
+    /// [`GpuError::WrongLength`], or what the driver reports.
+    pub fn sketch(
+        &self,
+        residuals: &CudaSlice<f32>,
+        signs: &mut CudaSlice<u32>,
+        norms: &mut CudaSlice<f32>,
+    ) -> Result<(), GpuError> {
+        let count = residuals.len() / self.dim;
+        check("residuals", residuals.len(), count * self.dim)?;
+        check("signs", signs.len(), count * self.dim / 32)?;
+        check("norms", norms.len(), count)?;
+        let word = count as u32;
+        let mut launch = self.device.stream().launch_builder(&self.sketch);
+        launch.arg(residuals).arg(&word).arg(&self.transposed).arg(signs).arg(norms);
+        // SAFETY: lengths were checked above, and `transposed` is [dim, dim].
+        unsafe { launch.launch(warps(count)) }?;
+        Ok(())
+    }
+
+    /// S q for queries `[n, dim]`, on the host: what [`Qjl::correct`] takes. dim^2 products a query.
+    pub fn project(&self, queries: &[f32]) -> Vec<f32> {
+        let rows = |query| self.matrix.chunks_exact(self.dim).map(move |row| dot(row, query));
+        queries.chunks_exact(self.dim).flat_map(rows).collect()
+    }
+
+    /// Adds the estimates of <q, r> to `scores`, `[tokens, num_heads]`. `projected`: `[num_heads, dim]`;
+    /// `signs`, `norms`: of `tokens * num_kv_heads` residuals. Does not wait.
+    ///
+    /// # Errors
+    /// [`GpuError::WrongLength`], or what the driver reports.
+    pub fn correct(
+        &self,
+        projected: &CudaSlice<f32>,
+        signs: &CudaSlice<u32>,
+        norms: &CudaSlice<f32>,
+        num_kv_heads: usize,
+        scores: &mut CudaSlice<f32>,
+    ) -> Result<(), GpuError> {
+        let heads = projected.len() / self.dim;
+        check("projected", projected.len(), heads * self.dim)?;
+        if num_kv_heads == 0 || heads == 0 || !heads.is_multiple_of(num_kv_heads) {
+            let message = format!("{heads} query heads do not divide among {num_kv_heads} KV heads");
+            return Err(GpuError::BadSpec(message));
+        }
+        let tokens = norms.len() / num_kv_heads;
+        check("norms", norms.len(), tokens * num_kv_heads)?;
+        check("signs", signs.len(), norms.len() * self.dim / 32)?;
+        check("scores", scores.len(), tokens * heads)?;
+        let (heads_word, tokens_word, kv_heads) = (heads as u32, tokens as u32, num_kv_heads as u32);
+        let mut launch = self.device.stream().launch_builder(&self.correct);
+        launch.arg(projected).arg(&heads_word).arg(signs).arg(norms);
+        launch.arg(&tokens_word).arg(&kv_heads).arg(scores);
+        // SAFETY: lengths were checked above.
+        unsafe { launch.launch(warps(tokens * heads)) }?;
+        Ok(())
+    }
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn check(what: &'static str, got: usize, expected: usize) -> Result<(), GpuError> {
+    if got == expected { Ok(()) } else { Err(GpuError::WrongLength { what, got, expected }) }
+}

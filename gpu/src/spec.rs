@@ -1,0 +1,226 @@
+//! What a cache is built from, and what the kernels can do.
+
+use crate::GpuError;
+use crate::pages::SLOTS;
+use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_gpu_kernels::page;
+
+/// Codecs that have kernels.
+pub const CODECS: [CodecId; 5] = [CodecId::S2, CodecId::S3, CodecId::S4, CodecId::N4, CodecId::I8];
+
+/// Codecs whose blocks [`crate::WeightDecoder`] reads: [`CODECS`] and the trellis codes, which the CPU writes.
+pub const READABLE: [CodecId; 8] =
+    [CodecId::S2, CodecId::S3, CodecId::S4, CodecId::N4, CodecId::I8, CodecId::T2, CodecId::T3, CodecId::T4];
+
+/// Head dims that have kernels.
+pub const HEAD_DIMS: [usize; 3] = [64, 128, 256];
+
+/// Tokens of one call of `append` at most; the launch counts vectors in 32 bits.
+pub(crate) const MAX_CHUNK: usize = 1 << 16;
+
+/// Shape and codecs of a [`crate::GpuCache`].
+///
+/// ```
+/// use tqkv_core::CodecId;
+/// use tqkv_gpu::GpuSpec;
+///
+/// let spec = GpuSpec::new(32, 32, 8, 128).codecs(CodecId::S4, CodecId::S3).sequences(64, 32_768);
+/// assert_eq!(spec.pool_bytes()?, 32 * 64 * 32_768 * 8 * (66 + 50));
+/// # Ok::<(), tqkv_gpu::GpuError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct GpuSpec {
+    /// Decoder layers.
+    pub num_layers: usize,
+    /// Query heads.
+    pub num_heads: usize,
+    /// KV heads; divides `num_heads`.
+    pub num_kv_heads: usize,
+    /// Coordinates of a head vector: one of [`HEAD_DIMS`].
+    pub head_dim: usize,
+    /// Codec of keys: one of [`CODECS`].
+    pub key: CodecId,
+    /// Codec of values: one of [`CODECS`].
+    pub value: CodecId,
+    /// Rotation seed, scale mode, effort.
+    pub options: Options,
+    /// Sequences side by side.
+    pub num_sequences: usize,
+    /// Tokens of one sequence at most.
+    pub max_tokens: usize,
+    /// Tokens of all sequences together that the pool has pages for.
+    pub pool_tokens: usize,
+}
+
+impl GpuSpec {
+    /// 4-bit scalar codes, one sequence of up to 4096 tokens.
+    pub fn new(num_layers: usize, num_heads: usize, num_kv_heads: usize, head_dim: usize) -> Self {
+        Self {
+            num_layers,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            key: CodecId::S4,
+            value: CodecId::S4,
+            options: Options::DEFAULT,
+            num_sequences: 1,
+            max_tokens: 4096,
+            pool_tokens: 4096,
+        }
+    }
+
+    /// Sets the codecs of keys and values.
+    #[must_use]
+    pub fn codecs(mut self, key: CodecId, value: CodecId) -> Self {
+        (self.key, self.value) = (key, value);
+        self
+    }
+
+    /// Sets seed, scale mode and effort.
+    #[must_use]
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Sets the number of sequences and the tokens of each; the pool holds all of them full.
+    #[must_use]
+    pub fn sequences(mut self, num_sequences: usize, max_tokens: usize) -> Self {
+        (self.num_sequences, self.max_tokens) = (num_sequences, max_tokens);
+        self.pool_tokens = num_sequences.saturating_mul(max_tokens);
+        self
+    }
+
+    /// Sets how many tokens the pool holds, where not every sequence will be full.
+    #[must_use]
+    pub fn pool_tokens(mut self, tokens: usize) -> Self {
+        self.pool_tokens = tokens;
+        self
+    }
+
+    /// Query heads a KV head.
+    pub(crate) fn group(&self) -> usize {
+        self.num_heads / self.num_kv_heads
+    }
+
+    /// Pages of the pool.
+    pub(crate) fn pages(&self) -> usize {
+        self.pool_tokens.div_ceil(SLOTS)
+    }
+
+    /// Pages of one sequence at most.
+    pub(crate) fn max_pages(&self) -> usize {
+        self.max_tokens.div_ceil(SLOTS)
+    }
+
+    /// Bytes of one layer's keys or values.
+    pub(crate) fn side_bytes(&self, codec: CodecId) -> usize {
+        self.pages() * self.num_kv_heads * page::head_bytes(self.head_dim as u32, codec.bits()) as usize
+    }
+
+    /// Bytes of device memory for keys and values of all layers.
+    ///
+    /// # Errors
+    /// As [`GpuSpec::check`].
+    pub fn pool_bytes(&self) -> Result<usize, GpuError> {
+        self.check()?;
+        Ok(self.num_layers * (self.side_bytes(self.key) + self.side_bytes(self.value)))
+    }
+
+    /// Whether a cache can be built; needs no device.
+    ///
+    /// # Errors
+    /// [`GpuError::BadSpec`] names what is wrong and what is accepted.
+    pub fn check(&self) -> Result<(), GpuError> {
+        let refuse = |message: String| Err(GpuError::BadSpec(message));
+        let counts = [
+            ("num_layers", self.num_layers),
+            ("num_heads", self.num_heads),
+            ("num_kv_heads", self.num_kv_heads),
+            ("num_sequences", self.num_sequences),
+            ("max_tokens", self.max_tokens),
+            ("pool_tokens", self.pool_tokens),
+        ];
+        if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
+            return refuse(format!("{name} is 0; it must be at least 1"));
+        }
+        if !self.num_heads.is_multiple_of(self.num_kv_heads) {
+            return refuse(format!(
+                "{} query heads do not divide among {} KV heads",
+                self.num_heads, self.num_kv_heads
+            ));
+        }
+        if !HEAD_DIMS.contains(&self.head_dim) {
+            return refuse(format!(
+                "head dim {} has no kernels; accepted are 64, 128 and 256",
+                self.head_dim
+            ));
+        }
+        for (side, id) in [("keys", self.key), ("values", self.value)] {
+            if !CODECS.contains(&id) {
+                let name = id.name();
+                return refuse(format!(
+                    "{side}: codec {name} has no kernels; accepted are s2, s3, s4, n4 and i8"
+                ));
+            }
+        }
+        // Launch grids and 32-bit indices bound the counts; all are far above what memory holds.
+        let limits = [
+            ("num_sequences", self.num_sequences, 65_535),
+            ("num_heads", self.num_heads, 65_535),
+            ("max_tokens", self.max_tokens, 1 << 30),
+            ("pages of the pool", self.pages(), 1 << 26),
+            ("page table entries", self.num_sequences.saturating_mul(self.max_pages()), 1 << 29),
+        ];
+        if let Some((name, count, limit)) = limits.iter().find(|(_, count, limit)| count > limit) {
+            return refuse(format!("{name}: {count} is too many; at most {limit}"));
+        }
+        Ok(())
+    }
+
+    /// The codec of a side.
+    pub(crate) fn codec(&self, id: CodecId) -> Result<AnyCodec, GpuError> {
+        AnyCodec::new(id, self.head_dim, self.options).map_err(|error| GpuError::BadSpec(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_kernel_is_named_with_what_has() {
+        let good = GpuSpec::new(2, 8, 2, 128);
+        good.check().unwrap();
+        let message = |spec: GpuSpec| spec.check().unwrap_err().to_string();
+        assert_eq!(
+            message(GpuSpec { head_dim: 96, ..good.clone() }),
+            "head dim 96 has no kernels; accepted are 64, 128 and 256"
+        );
+        assert_eq!(
+            message(good.clone().codecs(CodecId::S4, CodecId::F16)),
+            "values: codec f16 has no kernels; accepted are s2, s3, s4, n4 and i8"
+        );
+        assert_eq!(
+            message(GpuSpec { num_kv_heads: 3, ..good.clone() }),
+            "8 query heads do not divide among 3 KV heads"
+        );
+        assert_eq!(message(good.clone().sequences(0, 10)), "num_sequences is 0; it must be at least 1");
+        assert!(message(good.clone().sequences(70_000, 10)).contains("at most 65535"));
+        assert!(message(good.sequences(1, usize::MAX)).contains("too many"));
+    }
+
+    #[test]
+    fn the_pool_is_as_large_as_its_pages() {
+        let spec = GpuSpec::new(3, 4, 2, 64).codecs(CodecId::S2, CodecId::I8).sequences(2, 65);
+        // 130 tokens need 3 pages of 64; a sequence has up to 2.
+        assert_eq!((spec.pages(), spec.max_pages()), (3, 2));
+        assert_eq!(spec.pool_bytes().unwrap(), 3 * 3 * 64 * 2 * (18 + 66));
+        for id in CODECS {
+            assert!(READABLE.contains(&id));
+            for dim in HEAD_DIMS {
+                GpuSpec { head_dim: dim, ..spec.clone() }.codecs(id, id).codec(id).unwrap();
+            }
+        }
+    }
+}

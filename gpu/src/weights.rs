@@ -1,0 +1,87 @@
+//! [`WeightDecoder`]: groups of encoded weights to f16.
+
+use crate::attention::warps;
+use crate::{Device, GpuError, HEAD_DIMS, READABLE};
+use cudarc::driver::{CudaFunction, CudaSlice, PushKernelArg};
+use tqkv_core::{AnyCodec, CodecId, Options};
+
+/// Decodes blocks of SPEC.md that lie back to back on the device, one a group of weights.
+///
+/// Cost: one warp a group, bound by the 2 bytes a weight that it writes.
+#[derive(Debug)]
+pub struct WeightDecoder {
+    device: Device,
+    codec: AnyCodec,
+    kernel: CudaFunction,
+    signs: CudaSlice<u32>,
+}
+
+/// The codec, if it has a kernel.
+fn codec(id: CodecId, group: usize, options: Options) -> Result<AnyCodec, GpuError> {
+    let name = id.name();
+    if !READABLE.contains(&id) {
+        let accepted = READABLE.map(CodecId::name).join(", ");
+        return Err(GpuError::BadSpec(format!("codec {name} has no kernels; accepted are {accepted}")));
+    }
+    if !HEAD_DIMS.contains(&group) {
+        let message = format!("groups of {group} weights have no kernels; accepted are 64, 128 and 256");
+        return Err(GpuError::BadSpec(message));
+    }
+    AnyCodec::new(id, group, options).map_err(|error| GpuError::BadSpec(error.to_string()))
+}
+
+impl WeightDecoder {
+    /// For groups of `group` weights, one of [`crate::HEAD_DIMS`], in one of [`READABLE`].
+    ///
+    /// # Errors
+    /// [`GpuError::BadSpec`], or what the driver reports.
+    pub fn new(device: &Device, id: CodecId, group: usize, options: Options) -> Result<Self, GpuError> {
+        let codec = codec(id, group, options)?;
+        let [kernel] = device.kernels([&format!("weight_decode_{}_d{group}", id.name())])?;
+        let signs: Vec<u32> = (0..group / 32).map(|word| codec.signs().group(word)).collect();
+        Ok(Self { signs: device.upload(&signs)?, device: device.clone(), codec, kernel })
+    }
+
+    /// Decodes all of `blocks` into the bits of f16 values. Does not wait.
+    ///
+    /// # Errors
+    /// [`GpuError::WrongLength`] where `blocks` are not whole blocks or `out` has not room for all.
+    pub fn decode(&self, blocks: &CudaSlice<u8>, out: &mut CudaSlice<u16>) -> Result<(), GpuError> {
+        let block_bytes = self.codec.block_bytes();
+        let count = blocks.len() / block_bytes;
+        if blocks.len() != count * block_bytes || u32::try_from(count).is_err() {
+            let expected = count * block_bytes;
+            return Err(GpuError::WrongLength { what: "blocks", got: blocks.len(), expected });
+        }
+        if out.len() < count * self.codec.dim() {
+            let expected = count * self.codec.dim();
+            return Err(GpuError::WrongLength { what: "out", got: out.len(), expected });
+        }
+        let words = count as u32;
+        let mut launch = self.device.stream().launch_builder(&self.kernel);
+        launch.arg(blocks).arg(&words).arg(&self.signs).arg(out);
+        // SAFETY: lengths were checked above.
+        unsafe { launch.launch(warps(count)) }?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_kernel_is_named_with_what_has() {
+        for id in READABLE {
+            for group in HEAD_DIMS {
+                assert_eq!(codec(id, group, Options::DEFAULT).unwrap().dim(), group);
+            }
+        }
+        let message = |id, group| codec(id, group, Options::DEFAULT).unwrap_err().to_string();
+        assert_eq!(
+            message(CodecId::F16, 128),
+            "codec f16 has no kernels; accepted are s2, s3, s4, n4, i8, t2, t3, t4"
+        );
+        assert!(message(CodecId::T2, 32).starts_with("groups of 32 weights have no kernels"));
+    }
+}

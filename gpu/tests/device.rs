@@ -1,0 +1,280 @@
+//! What the crate does on this machine: with a GPU, codes, attention and every verb; without one, a clear error.
+
+use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_gpu::{Device, GpuCache, GpuError, GpuSpec, Qjl, Rows, Side, WeightDecoder};
+use tqkv_tests::inputs::Gaussian;
+use tqkv_tests::oracle;
+
+/// The device, or nothing where this machine has none; every other failure stops the test.
+fn device() -> Option<Device> {
+    match Device::new(0) {
+        Ok(device) => Some(device),
+        Err(error @ (GpuError::NoDriver | GpuError::NoDevice { .. })) => {
+            eprintln!("not run on a GPU: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Whether the driver's library can be found, asked without this crate.
+fn has_driver() -> bool {
+    // The dynamic loader searches these; `Device::new` asks it.
+    let paths = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
+    let known = [
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib64",
+        "/usr/lib",
+        "/usr/local/nvidia/lib64",
+        "/usr/lib/aarch64-linux-gnu",
+    ];
+    paths.split(':').chain(known).any(|folder| {
+        ["libcuda.so", "libcuda.so.1"].iter().any(|name| std::path::Path::new(folder).join(name).exists())
+    })
+}
+
+#[test]
+fn a_machine_without_a_driver_says_so() {
+    if has_driver() {
+        assert_ne!(Device::new(0).err(), Some(GpuError::NoDriver));
+    } else {
+        let error = Device::new(0).unwrap_err();
+        assert_eq!(error, GpuError::NoDriver);
+        assert_eq!(error.to_string(), "no CUDA driver is installed (libcuda was not found)");
+    }
+}
+
+#[test]
+fn a_device_that_is_not_there_is_an_error() {
+    assert!(matches!(Device::new(4096), Err(GpuError::NoDriver | GpuError::NoDevice { ordinal: 4096, .. })));
+}
+
+#[test]
+fn codes_are_the_portable_codecs() {
+    let Some(device) = device() else { return };
+    for id in tqkv_gpu::CODECS {
+        for dim in tqkv_gpu::HEAD_DIMS {
+            let spec = GpuSpec::new(1, 2, 2, dim).codecs(id, id).sequences(3, 400);
+            let mut cache = GpuCache::new(&device, spec).unwrap();
+            let sequences: Vec<usize> = (0..700).map(|i| [0, 2, 2, 1, 0, 2, 0][i % 7]).collect();
+            let (keys, values) =
+                (Gaussian::new(1).vector(700 * 2 * dim), Gaussian::new(2).vector(700 * 2 * dim));
+            for (chunk, at) in sequences.chunks(300).zip((0..).step_by(300)) {
+                let part = at * 2 * dim..(at + chunk.len()) * 2 * dim;
+                cache.append(0, chunk, Rows::Host(&keys[part.clone()]), Rows::Host(&values[part])).unwrap();
+            }
+            for sequence in 0..3 {
+                for (side, rows) in [(Side::Keys, &keys), (Side::Values, &values)] {
+                    let codec = cache.codec(side);
+                    let mut block = vec![0; codec.block_bytes()];
+                    let mine = |token: &&(usize, &[f32])| sequences[token.0] == sequence;
+                    let want: Vec<u8> = rows
+                        .chunks_exact(2 * dim)
+                        .enumerate()
+                        .filter(|token| mine(&token))
+                        .flat_map(|(_, heads)| heads.chunks_exact(dim))
+                        .flat_map(|x| {
+                            codec.encode(x, &mut block).unwrap();
+                            block.clone()
+                        })
+                        .collect();
+                    assert!(cache.blocks(0, sequence, side).unwrap() == want, "{} {dim} {side:?}", id.name());
+                }
+            }
+        }
+    }
+}
+
+/// Decoded rows of one head.
+fn decoded(cache: &GpuCache, sequence: usize, side: Side, head: usize, heads: usize) -> Vec<Vec<f32>> {
+    let codec = cache.codec(side);
+    let blocks = cache.blocks(0, sequence, side).unwrap();
+    let blocks = blocks.chunks_exact(codec.block_bytes()).skip(head).step_by(heads);
+    blocks
+        .map(|block| {
+            let mut row = vec![0.0; codec.dim()];
+            codec.decode(block, &mut row).unwrap();
+            row
+        })
+        .collect()
+}
+
+fn check_attention(cache: &mut GpuCache, seed: u64) {
+    let GpuSpec { num_heads, num_kv_heads, head_dim, num_sequences, .. } = *cache.spec();
+    let queries = Gaussian::new(seed).vector(num_sequences * num_heads * head_dim);
+    let mut out = vec![f32::NAN; queries.len()];
+    cache.attend(0, &queries, &mut out).unwrap();
+    let rows = queries.chunks_exact(head_dim).zip(out.chunks_exact(head_dim));
+    for (i, (query, got)) in rows.enumerate() {
+        let (sequence, head) = (i / num_heads, i % num_heads * num_kv_heads / num_heads);
+        let side = |side| decoded(cache, sequence, side, head, num_kv_heads);
+        for (got, want) in got.iter().zip(oracle::attention(query, &side(Side::Keys), &side(Side::Values))) {
+            assert!((f64::from(*got) - want).abs() < 1e-5, "sequence {sequence} head {head}: {got} {want}");
+        }
+    }
+}
+
+#[test]
+fn attention_and_the_verbs_agree_with_f64() {
+    let Some(device) = device() else { return };
+    for (dim, group) in [(64, 1), (128, 2), (256, 3), (128, 8)] {
+        let spec = GpuSpec::new(2, 2 * group, 2, dim)
+            .codecs(CodecId::S4, CodecId::I8)
+            .options(Options { seed: 5, ..Options::DEFAULT })
+            .sequences(4, 600);
+        let mut cache = GpuCache::new(&device, spec).unwrap();
+        check_attention(&mut cache, 1);
+        for (sequence, tokens) in [(0, 1), (1, 64), (3, 333)] {
+            let rows = Gaussian::new(tokens as u64).vector(tokens * 2 * dim);
+            cache.append(0, &vec![sequence; tokens], Rows::Host(&rows), Rows::Host(&rows)).unwrap();
+        }
+        check_attention(&mut cache, 2);
+        cache.truncate(3, 100).unwrap();
+        assert_eq!((cache.len(3), cache.len(1)), (100, 64));
+        check_attention(&mut cache, 3);
+        assert_eq!(cache.stats().pages_used, 1 + 1 + 2);
+        cache.reset();
+        assert!(cache.is_empty());
+        assert_eq!(cache.stats().pages_used, 0);
+    }
+}
+
+#[test]
+fn a_chunk_sees_what_each_of_its_tokens_sees() {
+    let Some(device) = device() else { return };
+    let spec = GpuSpec::new(1, 4, 2, 128).sequences(1, 600);
+    let (mut whole, mut single) =
+        (GpuCache::new(&device, spec.clone()).unwrap(), GpuCache::new(&device, spec).unwrap());
+    let tokens = 300;
+    let (queries, rows) =
+        (Gaussian::new(1).vector(tokens * 4 * 128), Gaussian::new(2).vector(tokens * 2 * 128));
+    let (mut out, mut step) = (vec![0.0; queries.len()], vec![0.0; 4 * 128]);
+    whole.attend_chunk(0, 0, &queries, &rows, &rows, &mut out).unwrap();
+    for (i, want) in out.chunks_exact(4 * 128).enumerate() {
+        let row = &rows[i * 256..(i + 1) * 256];
+        single.append(0, &[0], Rows::Host(row), Rows::Host(row)).unwrap();
+        single.attend(0, &queries[i * 512..(i + 1) * 512], &mut step).unwrap();
+        assert!(step.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-5), "token {i}");
+    }
+}
+
+#[test]
+fn refused_calls_leave_the_cache_as_it_was() {
+    let Some(device) = device() else { return };
+    let spec = GpuSpec::new(1, 2, 1, 64).sequences(2, 100).pool_tokens(128);
+    let mut cache = GpuCache::new(&device, spec).unwrap();
+    let row = vec![1.0; 64];
+    let mut bad = row.clone();
+    bad[3] = f32::NAN;
+    let mut append = |sequences: &[usize], rows: &[f32]| {
+        let result = cache.append(0, sequences, Rows::Host(rows), Rows::Host(rows));
+        (result.map_err(|error| error.to_string()), cache.stats().tokens)
+    };
+    assert_eq!(append(&[2], &row).0.unwrap_err(), "sequence 2 is out of range: the cache has 2 sequences");
+    assert_eq!(append(&[0], &row[1..]).0.unwrap_err(), "keys has 63 values, expected 64");
+    let (error, tokens) = append(&[0, 1], &[row.clone(), bad].concat());
+    assert_eq!((error.unwrap_err().as_str(), tokens), ("key of token 1, KV head 0 is not finite", 0));
+    let many = row.repeat(101);
+    assert_eq!(append(&[0; 101], &many).0.unwrap_err(), "sequence 0 is full: it holds at most 100 tokens");
+    assert_eq!(append(&[0; 100], &many[..6400]).1, 100);
+    assert_eq!(append(&[1], &row).0.unwrap_err(), "all 2 pages are taken");
+    let huge = GpuSpec::new(1, 8, 8, 256).sequences(1 << 12, 1 << 16);
+    assert!(matches!(GpuCache::new(&device, huge), Err(GpuError::OutOfMemory { .. })));
+}
+
+#[test]
+fn decoded_vectors_logits_and_weights_are_the_portable_codecs() {
+    let Some(device) = device() else { return };
+    for id in tqkv_gpu::CODECS {
+        let (dim, tokens, heads) = (128, 200, 6);
+        let spec = GpuSpec::new(1, heads, 2, dim).codecs(id, id).sequences(2, 256);
+        let mut cache = GpuCache::new(&device, spec).unwrap();
+        let rows = Gaussian::new(3).vector(tokens * 2 * dim);
+        cache.append(0, &vec![1; tokens], Rows::Host(&rows), Rows::Host(&rows)).unwrap();
+        let all: Vec<Vec<f32>> = (0..2).flat_map(|head| decoded(&cache, 1, Side::Keys, head, 2)).collect();
+
+        let stream = device.stream().clone();
+        let mut out = stream.alloc_zeros::<f32>(rows.len()).unwrap();
+        cache.decode(0, 1, Side::Keys, &mut out).unwrap();
+        let got = stream.clone_dtoh(&out).unwrap();
+        stream.synchronize().unwrap();
+        for (i, got) in got.chunks_exact(dim).enumerate() {
+            assert_eq!(got, all[i % 2 * tokens + i / 2], "{}", id.name());
+        }
+
+        let queries = Gaussian::new(4).vector(heads * dim);
+        let scores = cache.scores(0, 1, &queries).unwrap();
+        for (i, score) in scores.iter().enumerate() {
+            let (token, head) = (i / heads, i % heads);
+            let key = &all[head / 3 * tokens + token];
+            let want = oracle::dot(&queries[head * dim..(head + 1) * dim], key) / (dim as f64).sqrt();
+            assert!((f64::from(*score) - want).abs() < 1e-4 * want.abs().max(1.0), "{score} {want}");
+        }
+
+        let blocks = cache.blocks(0, 1, Side::Keys).unwrap();
+        let blocks = stream.clone_htod(&blocks).unwrap();
+        let decoder = WeightDecoder::new(&device, id, dim, Options::DEFAULT).unwrap();
+        let mut halves = stream.alloc_zeros::<u16>(rows.len()).unwrap();
+        decoder.decode(&blocks, &mut halves).unwrap();
+        let halves = stream.clone_dtoh(&halves).unwrap();
+        stream.synchronize().unwrap();
+        assert!(halves.iter().zip(&got).all(|(h, &f)| *h == half::f16::from_f32(f).to_bits()));
+        assert!(
+            decoder.decode(&stream.alloc_zeros(7).unwrap(), &mut stream.alloc_zeros(1).unwrap()).is_err()
+        );
+    }
+}
+
+#[test]
+fn trellis_weights_are_the_portable_codecs() {
+    let Some(device) = device() else { return };
+    let stream = device.stream().clone();
+    for id in [CodecId::T2, CodecId::T3, CodecId::T4] {
+        for group in tqkv_gpu::HEAD_DIMS {
+            let decoder = WeightDecoder::new(&device, id, group, Options::DEFAULT).unwrap();
+            let codec = AnyCodec::new(id, group, Options::DEFAULT).unwrap();
+            let (mut block, mut want) = (vec![0; codec.block_bytes()], vec![0.0; group]);
+            let (mut blocks, mut halves) = (Vec::new(), Vec::new());
+            for x in Gaussian::new(1).vector(40 * group).chunks_exact(group) {
+                codec.encode(x, &mut block).unwrap();
+                codec.decode(&block, &mut want).unwrap();
+                blocks.extend_from_slice(&block);
+                halves.extend(want.iter().map(|&v| half::f16::from_f32(v).to_bits()));
+            }
+            let blocks = stream.clone_htod(&blocks).unwrap();
+            let mut out = stream.alloc_zeros::<u16>(halves.len()).unwrap();
+            decoder.decode(&blocks, &mut out).unwrap();
+            let got = stream.clone_dtoh(&out).unwrap();
+            stream.synchronize().unwrap();
+            assert!(got == halves, "{} {group}", id.name());
+        }
+    }
+}
+
+#[test]
+fn the_residual_correction_is_the_papers_estimate() {
+    let Some(device) = device() else { return };
+    let (dim, count, heads) = (64, 50, 2);
+    let matrix = Gaussian::new(1).vector(dim * dim);
+    let (residuals, queries) = (Gaussian::new(2).vector(count * dim), Gaussian::new(3).vector(heads * dim));
+    let qjl = Qjl::new(&device, dim, matrix.clone()).unwrap();
+    let stream = device.stream().clone();
+    let on_device = stream.clone_htod(&residuals).unwrap();
+    let (mut signs, mut norms) =
+        (stream.alloc_zeros(count * dim / 32).unwrap(), stream.alloc_zeros(count).unwrap());
+    qjl.sketch(&on_device, &mut signs, &mut norms).unwrap();
+    let projected = stream.clone_htod(&qjl.project(&queries)).unwrap();
+    let mut scores = stream.alloc_zeros(count * heads).unwrap();
+    qjl.correct(&projected, &signs, &norms, 1, &mut scores).unwrap();
+    let scores = stream.clone_dtoh(&scores).unwrap();
+    stream.synchronize().unwrap();
+    for (i, score) in scores.iter().enumerate() {
+        let residual = &residuals[i / heads * dim..][..dim];
+        let query = &queries[i % heads * dim..][..dim];
+        let rows = matrix.chunks_exact(dim);
+        let sum: f64 = rows.map(|row| oracle::dot(row, query) * oracle::dot(row, residual).signum()).sum();
+        let factor = (std::f64::consts::PI / 2.0).sqrt() / dim as f64;
+        let want = oracle::energy(residual).sqrt() * factor * sum;
+        assert!((f64::from(*score) - want).abs() < 1e-4 * want.abs().max(1.0), "{score} {want}");
+    }
+}

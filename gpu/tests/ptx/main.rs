@@ -1,0 +1,300 @@
+//! The committed PTX, run instruction by instruction on the CPU, against the portable codec and
+//! against attention in f64.
+
+mod alu;
+mod machine;
+mod reads;
+
+use machine::{Argument, Kernel};
+use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_gpu_kernels::page;
+use tqkv_tests::inputs::Gaussian;
+use tqkv_tests::oracle;
+
+const CODECS: [CodecId; 5] = [CodecId::S2, CodecId::S3, CodecId::S4, CodecId::N4, CodecId::I8];
+const DIMS: [usize; 3] = [64, 128, 256];
+/// The committed files, and vectors for each codec and head dim.
+const FILES: [(&str, usize); 2] = [("sm_80", 1000), ("sm_90", 4000)];
+
+fn text(architecture: &str) -> String {
+    let path = format!("{}/ptx/{architecture}.ptx", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn words(values: impl IntoIterator<Item = u32>) -> Vec<u8> {
+    values.into_iter().flat_map(u32::to_le_bytes).collect()
+}
+
+fn floats(values: &[f32]) -> Vec<u8> {
+    words(values.iter().map(|value| value.to_bits()))
+}
+
+fn read_floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|&word| f32::from_le_bytes(word)).collect()
+}
+
+fn signs(codec: &AnyCodec) -> Vec<u8> {
+    words((0..codec.dim() / 32).map(|g| codec.signs().group(g)))
+}
+
+/// One sequence with one KV head in pages numbered backwards.
+struct Encoded {
+    pool: Vec<u8>,
+    page_table: Vec<u8>,
+    outcomes: Vec<u8>,
+}
+
+fn encode(kernel: &Kernel, codec: &AnyCodec, rows: &[f32]) -> Encoded {
+    let tokens = (rows.len() / codec.dim()) as u32;
+    let pages = tokens.div_ceil(page::SLOTS);
+    let table = words((0..pages).rev());
+    let bytes = pages * page::head_bytes(codec.dim() as u32, codec.id().bits());
+    let mut buffers = [
+        floats(rows),
+        signs(codec),
+        words((0..tokens).map(|_| 0)),
+        words(0..tokens),
+        table.clone(),
+        vec![0xff; bytes as usize],
+        vec![0xff; 4 * tokens as usize],
+    ];
+    use Argument::{Buffer, Word};
+    let options = codec.options();
+    let arguments = [
+        Buffer(0),
+        Word(0),
+        Word(tokens),
+        Word(1),
+        Buffer(1),
+        Word(u32::from(options.scale_mode.code())),
+        Word(options.effort as u32),
+        Buffer(2),
+        Buffer(3),
+        Buffer(4),
+        Word(pages),
+        Buffer(5),
+        Buffer(6),
+    ];
+    for warp in 0..=tokens {
+        kernel.run((warp, 0, 0), &arguments, &mut buffers);
+    }
+    let [.., pool, outcomes] = buffers;
+    Encoded { pool, page_table: table, outcomes }
+}
+
+/// Vectors whose block is not the portable codec's.
+fn mismatches(codec: &AnyCodec, rows: &[f32], encoded: &Encoded) -> usize {
+    let (dim, bits) = (codec.dim() as u32, codec.id().bits());
+    let pages = (rows.len() / codec.dim()).div_ceil(page::SLOTS as usize) as u32;
+    let row = page::row_bytes(dim, bits) as usize;
+    let wrong = |(i, x): (usize, &[f32])| {
+        let (number, slot) = (i as u32 / page::SLOTS, i as u32 % page::SLOTS);
+        let home = ((pages - 1 - number) * page::head_bytes(dim, bits)) as usize;
+        let scale = home + page::scale_offset(dim, bits, slot) as usize;
+        let codes = home + slot as usize * row;
+        let got = [&encoded.pool[scale..scale + 2], &encoded.pool[codes..codes + row]].concat();
+        let mut want = vec![0; codec.block_bytes()];
+        codec.encode(x, &mut want).expect("finite vectors encode");
+        got != want || encoded.outcomes[4 * i] != 0
+    };
+    rows.chunks_exact(codec.dim()).enumerate().filter(|&vector| wrong(vector)).count()
+}
+
+#[test]
+fn the_committed_ptx_encodes_and_decodes_as_the_portable_codec_does() {
+    for (architecture, vectors) in FILES {
+        let text = text(architecture);
+        for id in CODECS {
+            for dim in DIMS {
+                let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
+                let rows = Gaussian::new(dim as u64).vector(vectors * dim);
+                let name = format!("{}_d{dim}", id.name());
+                let encoded = encode(&Kernel::new(&text, &format!("encode_append_{name}")), &codec, &rows);
+                assert_eq!(mismatches(&codec, &rows, &encoded), 0, "{architecture} {name}");
+                decode(&text, &codec, &encoded, &rows);
+            }
+        }
+    }
+}
+
+fn decode(text: &str, codec: &AnyCodec, encoded: &Encoded, rows: &[f32]) {
+    let (dim, tokens) = (codec.dim(), 64);
+    let pages = encoded.page_table.len() as u32 / 4;
+    let kernel = Kernel::new(text, &format!("decode_pages_{}_d{dim}", codec.id().name()));
+    let mut buffers =
+        [encoded.pool.clone(), encoded.page_table.clone(), signs(codec), vec![0xff; 4 * tokens * dim]];
+    use Argument::{Buffer, Word};
+    let arguments = [
+        Buffer(0),
+        Buffer(1),
+        Word(pages),
+        Word(0),
+        Word(0),
+        Word(tokens as u32),
+        Word(1),
+        Buffer(2),
+        Buffer(3),
+        Word(0),
+    ];
+    for warp in 0..tokens as u32 {
+        kernel.run((warp, 0, 0), &arguments, &mut buffers);
+    }
+    let (mut block, mut want) = (vec![0; codec.block_bytes()], vec![0.0; dim]);
+    for (x, got) in rows.chunks_exact(dim).zip(read_floats(&buffers[3]).chunks_exact(dim)) {
+        codec.encode(x, &mut block).unwrap();
+        codec.decode(&block, &mut want).unwrap();
+        assert_eq!(got, want, "{}", codec.id().name());
+    }
+}
+
+#[test]
+fn the_committed_ptx_attends_as_f64_does() {
+    for (architecture, _) in FILES {
+        let text = text(architecture);
+        attend_all(&text);
+    }
+}
+
+fn attend_all(text: &str) {
+    for dim in DIMS {
+        for (key, value, group) in [
+            (CodecId::S4, CodecId::S2, 1),
+            (CodecId::I8, CodecId::S3, 2),
+            (CodecId::N4, CodecId::S4, 3),
+            (CodecId::S2, CodecId::I8, 4),
+        ] {
+            attend(text, dim, key, value, group);
+        }
+    }
+}
+
+fn attend(text: &str, dim: usize, key: CodecId, value: CodecId, group: u32) {
+    let (tokens, parts, pages) = (150u32, 2u32, 3);
+    let mut gaussian = Gaussian::new(3);
+    let mut side = |id: CodecId| {
+        let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
+        let rows = gaussian.vector(tokens as usize * dim);
+        let kernel = Kernel::new(text, &format!("encode_append_{}_d{dim}", id.name()));
+        let pool = encode(&kernel, &codec, &rows).pool;
+        let (mut block, mut out) = (vec![0; codec.block_bytes()], vec![0.0; dim]);
+        let decode = |x: &[f32]| {
+            codec.encode(x, &mut block).unwrap();
+            codec.decode(&block, &mut out).unwrap();
+            out.clone()
+        };
+        let decoded: Vec<Vec<f32>> = rows.chunks_exact(dim).map(decode).collect();
+        let mut levels = codec.codebook().map_or(Vec::new(), |book| book.levels().to_vec());
+        levels.resize(32, 0.0);
+        (pool, decoded, floats(&levels))
+    };
+    let (key_pool, keys, key_levels) = side(key);
+    let (value_pool, values, value_levels) = side(value);
+    let queries = gaussian.vector(group as usize * dim);
+    let codec = AnyCodec::new(key, dim, Options::DEFAULT).unwrap();
+    let factor = std::f32::consts::LOG2_E / (dim as f32 * (dim as f32).sqrt());
+    let mut buffers = [
+        floats(&queries),
+        signs(&codec),
+        vec![0xff; 4 * queries.len()],
+        key_pool,
+        key_levels,
+        value_pool,
+        value_levels,
+        words((0..pages).rev()),
+        words([tokens]),
+        vec![0xff; (group * parts) as usize * 4 * (4 + dim)],
+        vec![0xff; 4 * queries.len()],
+    ];
+    use Argument::{Buffer, Word};
+    let rotate = Kernel::new(text, &format!("rotate_queries_d{dim}"));
+    let arguments = [Buffer(0), Word(0), Word(group), Buffer(1), Word(1), Word(factor.to_bits()), Buffer(2)];
+    for warp in 0..group {
+        rotate.run((warp, 0, 0), &arguments, &mut buffers);
+    }
+    let heads_a_warp = if group == 1 { 1 } else { 2 };
+    let kernel = Kernel::new(text, &format!("attend_d{dim}_r{heads_a_warp}"));
+    let arguments = [
+        Word(parts),
+        Buffer(2),
+        Word(1),
+        Word(group),
+        Buffer(3),
+        Word(key.bits()),
+        Buffer(4),
+        Buffer(5),
+        Word(value.bits()),
+        Buffer(6),
+        Buffer(7),
+        Word(pages),
+        Buffer(8),
+        Buffer(9),
+    ];
+    for y in 0..group.div_ceil(heads_a_warp) {
+        for part in 0..parts {
+            kernel.run((part, y, 0), &arguments, &mut buffers);
+        }
+    }
+    let merge = Kernel::new(text, &format!("attend_merge_d{dim}"));
+    let arguments = [Word(group), Buffer(9), Word(parts), Buffer(1), Word(1), Buffer(10)];
+    for warp in 0..group {
+        merge.run((warp, 0, 0), &arguments, &mut buffers);
+    }
+    for (query, got) in queries.chunks_exact(dim).zip(read_floats(&buffers[10]).chunks_exact(dim)) {
+        for (&got, want) in got.iter().zip(oracle::attention(query, &keys, &values)) {
+            let error = (f64::from(got) - want).abs();
+            assert!(error < 1e-5, "{} {} dim {dim} group {group}: {error:e}", key.name(), value.name());
+        }
+    }
+}
+
+/// Changes the `nth` line of a kernel that holds `from`.
+fn mutate(text: &str, kernel: &str, nth: usize, from: &str, to: &str) -> String {
+    let start = text.find(&format!(".entry {kernel}(")).unwrap();
+    let (at, _) = text[start..].match_indices(from).nth(nth).expect("the instruction is there");
+    format!("{}{to}{}", &text[..start + at], &text[start + at + from.len()..])
+}
+
+#[test]
+fn a_mutated_instruction_is_noticed() {
+    let text = text("sm_90");
+    let codec = AnyCodec::new(CodecId::S4, 128, Options::DEFAULT).unwrap();
+    let rows = Gaussian::new(1).vector(64 * 128);
+    for (nth, from, to) in [
+        (0, "add.rn.f32", "sub.rn.f32"),
+        (17, "add.rn.f32", "sub.rn.f32"),
+        (3, "mul.rn.f32", "add.rn.f32"),
+        (0, "xor.b32", "or.b32"),
+        (0, "div.rn.f32", "mul.rn.f32"),
+        (0, "setp.ge.f32", "setp.lt.f32"),
+        (0, "st.global.b16", "st.global.b32"),
+        (2, "shl.b32", "shr.u32"),
+    ] {
+        let mutated = mutate(&text, "encode_append_s4_d128", nth, from, to);
+        let noticed = std::panic::catch_unwind(|| {
+            let kernel = Kernel::new(&mutated, "encode_append_s4_d128");
+            mismatches(&codec, &rows, &encode(&kernel, &codec, &rows))
+        });
+        // Either the machine stops, or blocks differ.
+        assert!(noticed.map_or(true, |wrong| wrong > 0), "{from} to {to} went unnoticed");
+    }
+}
+
+fn stops(text: &str) -> bool {
+    let text = format!(".visible .entry k(\n\t.param .u64 k_param_0\n)\n{{\n{text}\n\tret;\n}}\n");
+    std::panic::catch_unwind(|| {
+        Kernel::new(&text, "k").run((0, 0, 0), &[Argument::Buffer(0)], &mut [vec![0; 128]]);
+    })
+    .is_err()
+}
+
+#[test]
+fn the_machine_stops_where_a_gpu_would_go_wrong() {
+    let lane = "mov.u32 %r1, %tid.x; ld.param.b64 %rd1, [k_param_0];";
+    let store = "mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2; st.global.b32 [%rd3], %r1;";
+    assert!(!stops(&format!("{lane}{store}")), "a correct kernel runs");
+    assert!(stops(&format!("{lane}{}", store.replace("[%rd3]", "[%rd3+4]"))), "an access past the end");
+    assert!(stops(&format!("{lane}{}", store.replace("[%rd3]", "[%rd3+2]"))), "a misaligned access");
+    assert!(stops("lop3.b32 %r1, %r1, %r1, %r1, 1;"), "an unknown opcode");
+    let divergent = "setp.lt.u32 %p1, %r1, 7; @%p1 bra L; shfl.sync.bfly.b32 %r2, %r1, 1, 31, -1; L:";
+    assert!(stops(&format!("{lane}{divergent}")), "a divergent shuffle");
+}

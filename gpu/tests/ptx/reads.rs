@@ -1,0 +1,229 @@
+//! The kernels that read: scores, weights, the residual sketch, and attention over f16 rows.
+
+use crate::machine::Argument::{Buffer, Word};
+use crate::machine::Kernel;
+use crate::{CODECS, DIMS, FILES, floats, read_floats, signs, text, words};
+use half::f16;
+use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_gpu_kernels::page;
+use tqkv_tests::inputs::Gaussian;
+use tqkv_tests::oracle;
+
+/// Tokens of the tests below: over a page boundary.
+const TOKENS: usize = 70;
+
+fn each_file(test: impl Fn(&str)) {
+    for (architecture, _) in FILES {
+        test(&text(architecture));
+    }
+}
+
+#[test]
+fn scores_and_weights_are_the_portable_codecs() {
+    each_file(|text| {
+        for id in CODECS.into_iter().chain([CodecId::T2, CodecId::T3, CodecId::T4]) {
+            for dim in DIMS {
+                let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
+                let rows = Gaussian::new(2).vector(TOKENS * dim);
+                let name = format!("{}_d{dim}", id.name());
+                let mut block = vec![0; codec.block_bytes()];
+                let mut blocks = Vec::new();
+                for x in rows.chunks_exact(dim) {
+                    codec.encode(x, &mut block).unwrap();
+                    blocks.extend_from_slice(&block);
+                }
+                let pool = pool(&codec, &blocks);
+
+                let queries = Gaussian::new(3).vector(2 * dim);
+                let mut rotated = vec![0.0; 2 * dim];
+                for (query, rotated) in queries.chunks_exact(dim).zip(rotated.chunks_exact_mut(dim)) {
+                    codec.rotate_query(query, rotated);
+                }
+                let mut buffers = [floats(&rotated), pool, words([0, 1]), vec![0xff; 4 * TOKENS * 2]];
+                let kernel = Kernel::new(text, &format!("scores_{name}"));
+                let arguments = [
+                    Buffer(0),
+                    Word(2),
+                    Buffer(1),
+                    Buffer(2),
+                    Word(2),
+                    Word(0),
+                    Word(TOKENS as u32),
+                    Word(1),
+                    Buffer(3),
+                ];
+                for warp in 0..2 * TOKENS as u32 + 1 {
+                    kernel.run((warp, 0, 0), &arguments, &mut buffers);
+                }
+                let mut want = vec![0.0; TOKENS];
+                for (head, query) in rotated.chunks_exact(dim).enumerate() {
+                    codec.scores(query, &blocks, &mut want);
+                    let got: Vec<f32> = read_floats(&buffers[3]).into_iter().skip(head).step_by(2).collect();
+                    assert_eq!(got, want, "{name}");
+                }
+
+                let kernel = Kernel::new(text, &format!("weight_decode_{name}"));
+                let mut buffers = [blocks.clone(), signs(&codec), vec![0xff; 2 * rows.len()]];
+                let arguments = [Buffer(0), Word(TOKENS as u32), Buffer(1), Buffer(2)];
+                for warp in 0..TOKENS as u32 + 1 {
+                    kernel.run((warp, 0, 0), &arguments, &mut buffers);
+                }
+                let mut decoded = vec![0.0; dim];
+                decode(text, &codec, &blocks);
+                let halves = buffers[2].chunks_exact(2 * dim);
+                for (block, got) in blocks.chunks_exact(codec.block_bytes()).zip(halves) {
+                    codec.decode(block, &mut decoded).unwrap();
+                    let want: Vec<u8> =
+                        decoded.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect();
+                    assert_eq!(got, want, "{name}");
+                }
+            }
+        }
+    });
+}
+
+/// Blocks in pages 0, 1, .. of one head.
+fn pool(codec: &AnyCodec, blocks: &[u8]) -> Vec<u8> {
+    let (dim, bits) = (codec.dim() as u32, codec.id().bits());
+    let mut pool = vec![0xff; 2 * page::head_bytes(dim, bits) as usize];
+    for (i, block) in blocks.chunks_exact(codec.block_bytes()).enumerate() {
+        let (number, slot) = (i as u32 / page::SLOTS, i as u32 % page::SLOTS);
+        let home = (number * page::head_bytes(dim, bits)) as usize;
+        let scale = home + page::scale_offset(dim, bits, slot) as usize;
+        let codes = home + (slot * page::row_bytes(dim, bits)) as usize;
+        pool[scale..scale + 2].copy_from_slice(&block[..2]);
+        pool[codes..codes + block.len() - 2].copy_from_slice(&block[2..]);
+    }
+    pool
+}
+
+/// `decode_pages` of the blocks.
+fn decode(text: &str, codec: &AnyCodec, blocks: &[u8]) {
+    let dim = codec.dim();
+    let kernel = Kernel::new(text, &format!("decode_pages_{}_d{dim}", codec.id().name()));
+    let mut buffers = [pool(codec, blocks), words([0, 1]), signs(codec), vec![0xff; 4 * TOKENS * dim]];
+    let tokens = Word(TOKENS as u32);
+    let arguments =
+        [Buffer(0), Buffer(1), Word(2), Word(0), Word(0), tokens, Word(1), Buffer(2), Buffer(3), Word(0)];
+    for warp in 0..TOKENS as u32 {
+        kernel.run((warp, 0, 0), &arguments, &mut buffers);
+    }
+    let mut want = vec![0.0; dim];
+    let rows = read_floats(&buffers[3]);
+    for (block, got) in blocks.chunks_exact(codec.block_bytes()).zip(rows.chunks_exact(dim)) {
+        codec.decode(block, &mut want).unwrap();
+        assert_eq!(got, want, "{}_d{dim}", codec.id().name());
+    }
+}
+
+#[test]
+fn the_residual_sketch_follows_algorithm_2() {
+    each_file(|text| {
+        for dim in DIMS {
+            let mut gaussian = Gaussian::new(4);
+            let (matrix, residuals) = (gaussian.vector(dim * dim), gaussian.vector(5 * dim));
+            let query = gaussian.vector(dim);
+            let transposed: Vec<f32> = (0..dim * dim).map(|i| matrix[i % dim * dim + i / dim]).collect();
+            let projected: Vec<f32> =
+                matrix.chunks_exact(dim).map(|row| oracle::dot(row, &query) as f32).collect();
+            let mut buffers = [
+                floats(&residuals),
+                floats(&transposed),
+                vec![0xff; 5 * dim / 8],
+                vec![0xff; 4 * 5],
+                floats(&projected),
+                floats(&[0.0; 5]),
+            ];
+            let sketch = Kernel::new(text, &format!("qjl_sketch_d{dim}"));
+            let correct = Kernel::new(text, &format!("qjl_correct_d{dim}"));
+            for warp in 0..6 {
+                let arguments = [Buffer(0), Word(5), Buffer(1), Buffer(2), Buffer(3)];
+                sketch.run((warp, 0, 0), &arguments, &mut buffers);
+            }
+            for warp in 0..6 {
+                let arguments = [Buffer(4), Word(1), Buffer(2), Buffer(3), Word(5), Word(1), Buffer(5)];
+                correct.run((warp, 0, 0), &arguments, &mut buffers);
+            }
+            for (residual, got) in residuals.chunks_exact(dim).zip(read_floats(&buffers[5])) {
+                let sum: f64 = matrix
+                    .chunks_exact(dim)
+                    .map(|row| oracle::dot(row, &query) * oracle::dot(row, residual).signum())
+                    .sum();
+                let factor = (std::f64::consts::PI / 2.0).sqrt() / dim as f64;
+                let want = oracle::energy(residual).sqrt() * factor * sum;
+                assert!((f64::from(got) - want).abs() < 1e-4 * want.abs().max(1.0), "{dim}: {got} {want}");
+            }
+        }
+    });
+}
+
+#[test]
+fn the_f16_baseline_attends_as_f64_does() {
+    each_file(|text| {
+        for (dim, heads) in [(64, 1), (128, 2), (256, 3)] {
+            f16_attention(text, dim, heads);
+        }
+    });
+}
+
+fn f16_attention(text: &str, dim: usize, heads: usize) {
+    let mut gaussian = Gaussian::new(5);
+    let mut side = || {
+        let rows: Vec<Vec<f32>> = (0..TOKENS)
+            .map(|_| gaussian.vector(dim).iter().map(|&v| f16::from_f32(v).to_f32()).collect())
+            .collect();
+        // One page after the other; slots behind the end hold NaN.
+        let mut pool: Vec<u8> = rows.iter().flatten().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect();
+        pool.resize(2 * page::head_bytes(dim as u32, page::HALF_BITS) as usize, 0xff);
+        (rows, pool)
+    };
+    let ((keys, key_pool), (values, value_pool)) = (side(), side());
+    let queries = gaussian.vector(heads * dim);
+    let factor = std::f32::consts::LOG2_E / (dim as f32).sqrt();
+    let scaled: Vec<f32> = queries.iter().map(|q| q * factor).collect();
+    let unused = floats(&[f32::NAN; 32]);
+    let mut buffers = [
+        floats(&scaled),
+        key_pool,
+        value_pool,
+        unused,
+        words(0..2),
+        words([TOKENS as u32]),
+        vec![0xff; heads * 2 * 4 * (4 + dim)],
+        vec![0xff; 4 * queries.len()],
+    ];
+    let a_warp = heads.min(2) as u32;
+    let attend = Kernel::new(text, &format!("attend_f16_d{dim}_r{a_warp}"));
+    let (bits, heads) = (Word(page::HALF_BITS), heads as u32);
+    let arguments = [
+        Word(2),
+        Buffer(0),
+        Word(1),
+        Word(heads),
+        Buffer(1),
+        bits,
+        Buffer(3),
+        Buffer(2),
+        bits,
+        Buffer(3),
+        Buffer(4),
+        Word(2),
+        Buffer(5),
+        Buffer(6),
+    ];
+    for y in 0..heads.div_ceil(a_warp) {
+        for part in 0..2 {
+            attend.run((part, y, 0), &arguments, &mut buffers);
+        }
+    }
+    let merge = Kernel::new(text, &format!("attend_merge_d{dim}"));
+    for warp in 0..heads {
+        let arguments = [Word(heads), Buffer(6), Word(2), Buffer(3), Word(0), Buffer(7)];
+        merge.run((warp, 0, 0), &arguments, &mut buffers);
+    }
+    for (query, got) in queries.chunks_exact(dim).zip(read_floats(&buffers[7]).chunks_exact(dim)) {
+        for (&got, want) in got.iter().zip(oracle::attention(query, &keys, &values)) {
+            assert!((f64::from(got) - want).abs() < 1e-5, "dim {dim}: {got} {want}");
+        }
+    }
+}

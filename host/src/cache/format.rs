@@ -1,0 +1,207 @@
+//! How the blocks of one codec lie in a page: the seam between the cache and the page kernels.
+//!
+//! Codecs with page kernels are arranged for them; others lie block after block. A codec that gains
+//! kernels changes [`Layout::new`] and nothing else here.
+
+use super::level;
+use super::spec::Arithmetic;
+use tqkv_core::{AnyCodec, CodecId};
+use tqkv_simd::page::{HalfPages, KeyPages, Line, Queries, ValuePages, row_scores, row_sums};
+
+/// Tokens a full page holds.
+pub(super) const PAGE_TOKENS: usize = 128;
+
+/// What the vectors of a page are to attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Keys,
+    Values,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Layout {
+    /// Integer scores on codes.
+    Keys(KeyPages),
+    /// Integer sums on codes.
+    Values(ValuePages),
+    /// f16 rows, a whole number of lines each.
+    Halves(HalfPages),
+    /// f16 rows back to back.
+    Rows,
+    /// Blocks back to back, as they are stored.
+    Blocks,
+}
+
+impl Layout {
+    fn new(codec: &AnyCodec, side: Side, arithmetic: Arithmetic) -> Self {
+        if codec.id() == CodecId::F16 {
+            return HalfPages::new(codec.dim(), PAGE_TOKENS).map_or(Self::Rows, Self::Halves);
+        }
+        match (arithmetic, side) {
+            (Arithmetic::F32, _) => None,
+            (Arithmetic::Int8, Side::Keys) => KeyPages::new(codec, PAGE_TOKENS).map(Self::Keys),
+            (Arithmetic::Int8, Side::Values) => ValuePages::new(codec, PAGE_TOKENS).map(Self::Values),
+        }
+        .unwrap_or(Self::Blocks)
+    }
+}
+
+/// A codec, and the arrangement of its blocks in pages of [`PAGE_TOKENS`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PageFormat {
+    codec: AnyCodec,
+    layout: Layout,
+}
+
+/// Query heads in the domain of the blocks, at most [`tqkv_simd::page::MAX_HEADS`].
+pub(super) struct CodedQueries {
+    /// `[heads, dim]`
+    rotated: Vec<f32>,
+    /// The same as signed bytes; empty where the format scores in f32.
+    int8: Box<Queries>,
+}
+
+impl PageFormat {
+    pub(super) fn new(codec: AnyCodec, side: Side, arithmetic: Arithmetic) -> Self {
+        Self { codec, layout: Layout::new(&codec, side, arithmetic) }
+    }
+
+    pub(super) fn codec(&self) -> &AnyCodec {
+        &self.codec
+    }
+
+    /// Lines of a page.
+    pub(super) fn lines(&self) -> usize {
+        match &self.layout {
+            Layout::Keys(pages) => pages.lines(),
+            Layout::Values(pages) => pages.lines(),
+            Layout::Halves(pages) => pages.lines(),
+            Layout::Rows | Layout::Blocks => {
+                (PAGE_TOKENS * self.codec.block_bytes()).div_ceil(size_of::<Line>())
+            }
+        }
+    }
+
+    /// Writes a block to a slot.
+    pub(super) fn write(&self, page: &mut [Line], slot: usize, block: &[u8]) {
+        match &self.layout {
+            Layout::Keys(pages) => pages.write(page, slot, block),
+            Layout::Values(pages) => pages.write(page, slot, block),
+            Layout::Halves(pages) => pages.write(page, slot, block),
+            Layout::Rows => {
+                let halves: &mut [u16] = bytemuck::cast_slice_mut(page);
+                let row = &mut halves[slot * self.codec.dim()..(slot + 1) * self.codec.dim()];
+                for (half, bytes) in row.iter_mut().zip(block.as_chunks::<2>().0) {
+                    *half = u16::from_le_bytes(*bytes);
+                }
+            }
+            Layout::Blocks => {
+                let bytes: &mut [u8] = bytemuck::cast_slice_mut(page);
+                bytes[slot * block.len()..(slot + 1) * block.len()].copy_from_slice(block);
+            }
+        }
+    }
+
+    /// Reads a block back, as it was written.
+    fn read(&self, page: &[Line], slot: usize, block: &mut [u8]) {
+        match &self.layout {
+            Layout::Keys(pages) => pages.read(page, slot, block),
+            Layout::Values(pages) => pages.read(page, slot, block),
+            Layout::Halves(pages) => pages.read(page, slot, block),
+            Layout::Rows => {
+                let row = &halves(page)[slot * self.codec.dim()..(slot + 1) * self.codec.dim()];
+                for (bytes, half) in block.as_chunks_mut::<2>().0.iter_mut().zip(row) {
+                    *bytes = half.to_le_bytes();
+                }
+            }
+            Layout::Blocks => block.copy_from_slice(self.blocks(page, slot, slot + 1)),
+        }
+    }
+
+    /// Slots `from..to` as blocks back to back.
+    pub(super) fn read_blocks(&self, page: &[Line], from: usize, to: usize) -> Vec<u8> {
+        let mut blocks = vec![0; (to - from) * self.codec.block_bytes()];
+        for (slot, block) in (from..to).zip(blocks.chunks_exact_mut(self.codec.block_bytes())) {
+            self.read(page, slot, block);
+        }
+        blocks
+    }
+
+    /// Makes queries (`[heads, dim]`) ready for [`PageFormat::scores`].
+    pub(super) fn queries(&self, plain: &[f32]) -> CodedQueries {
+        let mut rotated = vec![0.0; plain.len()];
+        tqkv_simd::codec::rotate_queries(level(), &self.codec, plain, &mut rotated);
+        let mut int8 = Box::new(Queries::EMPTY);
+        if let Layout::Keys(pages) = &self.layout {
+            int8.set(level(), pages, &rotated);
+        }
+        CodedQueries { rotated, int8 }
+    }
+
+    /// Logits of slots from `from` on: `out` is `[heads, n]`. `next` is memory that is read soon.
+    pub(super) fn scores(
+        &self,
+        page: &[Line],
+        from: usize,
+        queries: &CodedQueries,
+        next: &[Line],
+        out: &mut [f32],
+    ) {
+        let dim = self.codec.dim();
+        let n = out.len() / (queries.rotated.len() / dim);
+        match &self.layout {
+            Layout::Keys(pages) => pages.scores(level(), page, from, &queries.int8, next, out),
+            Layout::Halves(pages) => pages.scores(level(), page, from, &queries.rotated, next, out),
+            Layout::Rows => {
+                row_scores(level(), &halves(page)[from * dim..(from + n) * dim], dim, &queries.rotated, out);
+            }
+            Layout::Values(_) | Layout::Blocks => {
+                let blocks = self.blocks(page, from, from + n);
+                for (query, out) in queries.rotated.chunks_exact(dim).zip(out.chunks_exact_mut(n)) {
+                    tqkv_simd::codec::scores(level(), &self.codec, query, blocks, out);
+                }
+            }
+        }
+    }
+
+    /// Adds the weighted values of slots from `from` on: `weights` is `[heads, n]`, `acc` `[heads, dim]`.
+    pub(super) fn accumulate(
+        &self,
+        page: &[Line],
+        from: usize,
+        weights: &[f32],
+        next: &[Line],
+        acc: &mut [f32],
+    ) {
+        let dim = self.codec.dim();
+        let n = weights.len() / (acc.len() / dim);
+        match &self.layout {
+            Layout::Values(pages) => pages.accumulate(level(), page, from, weights, next, acc),
+            Layout::Halves(pages) => pages.accumulate(level(), page, from, weights, next, acc),
+            Layout::Rows => {
+                row_sums(level(), &halves(page)[from * dim..(from + n) * dim], dim, weights, acc);
+            }
+            Layout::Keys(_) | Layout::Blocks => {
+                let blocks = self.blocks(page, from, from + n);
+                for (weights, acc) in weights.chunks_exact(n).zip(acc.chunks_exact_mut(dim)) {
+                    tqkv_simd::codec::accumulate(level(), &self.codec, weights, blocks, acc);
+                }
+            }
+        }
+    }
+
+    /// Decodes slots from `from` on in the domain of the blocks: `out` is `[n, dim]`.
+    pub(super) fn decode_rotated(&self, page: &[Line], from: usize, out: &mut [f32]) {
+        let blocks = self.read_blocks(page, from, from + out.len() / self.codec.dim());
+        tqkv_simd::codec::decode_rotated(level(), &self.codec, &blocks, out);
+    }
+
+    /// Blocks of slots `from..to` where they lie back to back.
+    fn blocks<'a>(&self, page: &'a [Line], from: usize, to: usize) -> &'a [u8] {
+        &bytemuck::cast_slice(page)[from * self.codec.block_bytes()..to * self.codec.block_bytes()]
+    }
+}
+
+fn halves(page: &[Line]) -> &[u16] {
+    bytemuck::cast_slice(page)
+}

