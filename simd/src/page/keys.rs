@@ -168,17 +168,26 @@ impl Scores<'_> {
             };
             let mut next = prefetch.next().unwrap_or_default();
             let mut results = [[0.0; TILE]; MAX_HEADS];
-            let mut heads = &self.queries.heads[..self.queries.count];
-            let mut done = results.as_mut_slice();
-            while !heads.is_empty() {
-                let take = match heads.len().min(I::HEADS) {
-                    8 => score_tile::<I, C, 8>(isa, lines, scales, table, heads, next, done),
-                    4.. => score_tile::<I, C, 4>(isa, lines, scales, table, heads, next, done),
-                    2.. => score_tile::<I, C, 2>(isa, lines, scales, table, heads, next, done),
-                    _ => score_tile::<I, C, 1>(isa, lines, scales, table, heads, next, done),
+            let mut head = 0;
+            while head < self.queries.count {
+                let rest = self.queries.count - head;
+                let (heads, done) = (&self.queries.heads[head..], &mut results[head..]);
+                let wanted = rest.min(I::HEADS);
+                // A condition on a constant: what a codec does not use is not compiled.
+                head += if C::FOUR_OR_ONE {
+                    if wanted > 1 && heads.len() >= 4 {
+                        score_tile::<I, C, 4>(isa, lines, scales, table, heads, next, done)
+                    } else {
+                        score_tile::<I, C, 1>(isa, lines, scales, table, heads, next, done)
+                    }
+                } else {
+                    match wanted {
+                        8.. => score_tile::<I, C, 8>(isa, lines, scales, table, heads, next, done),
+                        4.. => score_tile::<I, C, 4>(isa, lines, scales, table, heads, next, done),
+                        2.. => score_tile::<I, C, 2>(isa, lines, scales, table, heads, next, done),
+                        _ => score_tile::<I, C, 1>(isa, lines, scales, table, heads, next, done),
+                    }
                 };
-                heads = &heads[take..];
-                done = &mut done[take..];
                 next = &[];
             }
             self.store(tile, &results);
@@ -247,6 +256,10 @@ trait KeyCodes {
     /// Levels, ready for look-ups.
     type Table<I: Machine>: Copy;
 
+    /// Levels cost so much more than products that two or three heads are cheapest as four, of which
+    /// some are thrown away.
+    const FOUR_OR_ONE: bool;
+
     /// Makes levels ready.
     fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> Self::Table<I>;
 
@@ -275,6 +288,8 @@ impl<C: Code> KeyCodes for Woven<C> {
     const FIELDS: usize = 8;
     const DEPTH: usize = 1 + C::PLAIN;
     type Table<I: Machine> = I::Levels;
+
+    const FOUR_OR_ONE: bool = true;
 
     #[inline(always)]
     fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> I::Levels {
@@ -322,6 +337,8 @@ impl<const BITS: usize> KeyCodes for Packed<BITS> {
     const FIELDS: usize = if BITS == 3 { 8 } else { 8 / BITS };
     const DEPTH: usize = if BITS == 3 { 3 } else { 1 };
     type Table<I: Machine> = I::Table;
+
+    const FOUR_OR_ONE: bool = false;
 
     #[inline(always)]
     fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> I::Table {

@@ -514,6 +514,10 @@ fn add_levels<I: Machine>(
     sums
 }
 
+impl<const BITS: usize> Packed<BITS> {
+    const FIELDS: usize = if BITS == 3 { 8 } else { 8 / BITS };
+}
+
 impl<const BITS: usize> ValueCodes for Packed<BITS> {
     type Table<I: Machine> = I::Table;
 
@@ -534,36 +538,34 @@ impl<const BITS: usize> ValueCodes for Packed<BITS> {
     ) {
         let lines = columns.column(columns.at);
         let first = columns.range.start / if BITS == 3 { 3 } else { 1 };
-        // Heads for which the sums of all fields fit the registers.
-        let together = const { I::SUMS / if BITS == 3 { 8 } else { 8 / BITS } };
         let mut head = 0;
         while head < weights.len() {
             let rest = &weights[head..];
             macro_rules! column {
-                ($heads:literal) => {{
-                    let Some(weights) = rest.first_chunk::<$heads>() else { return };
-                    match positions {
-                        16 => sum_column::<I, BITS, 16, $heads>(
-                            isa, lines, table, weights, first, head, next, out,
-                        ),
-                        8 => sum_column::<I, BITS, 8, $heads>(
-                            isa, lines, table, weights, first, head, next, out,
-                        ),
-                        4 => sum_column::<I, BITS, 4, $heads>(
-                            isa, lines, table, weights, first, head, next, out,
-                        ),
-                        _ => sum_column::<I, BITS, 2, $heads>(
-                            isa, lines, table, weights, first, head, next, out,
-                        ),
+                ($heads:literal, $($positions:literal)*) => {
+                    match (rest.first_chunk::<$heads>(), positions) {
+                        $((Some(weights), $positions) => {
+                            sum_column::<I, BITS, $positions, $heads>(
+                                isa, lines, table, weights, first, head, next, out,
+                            );
+                            head += $heads;
+                            continue;
+                        })*
+                        _ => {}
                     }
-                    head += $heads;
-                }};
+                };
             }
-            match rest.len().min(together) {
-                4.. => column!(4),
-                2.. => column!(2),
-                _ => column!(1),
+            // Several heads where the sums of all fields fit the registers and whole lines are summed, which
+            // is so at common head dims. Conditions on constants: what is not used is not compiled.
+
+            if 4 * Self::FIELDS <= I::SUMS {
+                column!(4, 16);
             }
+            if 2 * Self::FIELDS <= I::SUMS {
+                column!(2, 16);
+            }
+            column!(1, 16 8 4 2);
+            return;
         }
     }
 }
