@@ -306,11 +306,12 @@ impl<C: Code> KeyCodes for Woven<C> {
     ) -> [I::Sum; H] {
         let mut sums = [[isa.zero(); 2]; H];
         // The ring closes: before the first line come the last two, a bit further.
+        // WARNING: a closure that makes registers may be compiled without the instruction set.
         let last = |back: usize| {
             let line = lines.len().checked_sub(back * Self::DEPTH).and_then(|at| lines.get(at));
-            isa.rotate(isa.line(line.unwrap_or(&Line::ZERO)))
+            line.unwrap_or(&Line::ZERO)
         };
-        let mut before = [last(1), last(2)];
+        let mut before = [isa.rotate(isa.line(last(1))), isa.rotate(isa.line(last(2)))];
         for (i, unit) in lines.chunks_exact(Self::DEPTH).enumerate() {
             for _ in 0..Self::DEPTH {
                 if let Some(line) = next.next() {

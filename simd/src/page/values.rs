@@ -350,7 +350,10 @@ impl Out<'_> {
 
 /// Weights of a line's tokens, each repeated over its positions.
 #[inline(always)]
-fn load_weights<I: Machine, const POSITIONS: usize>(isa: I, dwords: &[[u8; 4]]) -> I::Line {
+fn load_weights<I: Machine, const POSITIONS: usize>(isa: I, dwords: &[[u8; 4]], at: usize) -> I::Line {
+    // Past the end, which callers never ask for, weights are 0: cheaper than a check that panics.
+    let count = const { 16 / POSITIONS };
+    let dwords = dwords.get(at..at + count).unwrap_or(&[[0; 4]; 16][..count]);
     if POSITIONS == 16 {
         isa.splat_weights(u32::from_le_bytes(dwords[0]))
     } else {
@@ -504,9 +507,9 @@ fn add_levels<I: Machine>(
     group: usize,
 ) -> [[I::Sum; 2]; 8] {
     const DWORDS: usize = 16 / WOVEN_POSITIONS;
-    let at = group * DWORDS..(group + 1) * DWORDS;
-    let high = load_weights::<I, WOVEN_POSITIONS>(isa, &weights.high[at.clone()]);
-    let low = load_weights::<I, WOVEN_POSITIONS>(isa, &weights.low[at]);
+    let at = group * DWORDS;
+    let high = load_weights::<I, WOVEN_POSITIONS>(isa, &weights.high, at);
+    let low = load_weights::<I, WOVEN_POSITIONS>(isa, &weights.low, at);
     eight!(|FIELD| {
         sums[FIELD][0] = isa.value_dot(sums[FIELD][0], levels[FIELD], high);
         sums[FIELD][1] = isa.value_dot(sums[FIELD][1], levels[FIELD], low);
@@ -592,11 +595,16 @@ fn sum_column<'a, I: Machine, const BITS: usize, const POSITIONS: usize, const H
             for (group, $line) in lines.as_chunks::<$depth>().0.iter().enumerate() {
                 let at = (first + group) * dwords;
                 prefetch(isa, next, $depth);
-                let $line: [I::Line; $depth] = core::array::from_fn(|k| isa.line(&$line[k]));
+                // No `array::from_fn`: it may be compiled without the instruction set.
+                let mut read = [isa.line(&$line[0]); $depth];
+                for (read, line) in read.iter_mut().zip($line).skip(1) {
+                    *read = isa.line(line);
+                }
+                let $line = read;
                 let levels = [$($levels),*];
                 for h in 0..H {
-                    let high = load_weights::<I, POSITIONS>(isa, &weights[h].high[at..at + dwords]);
-                    let low = load_weights::<I, POSITIONS>(isa, &weights[h].low[at..at + dwords]);
+                    let high = load_weights::<I, POSITIONS>(isa, &weights[h].high, at);
+                    let low = load_weights::<I, POSITIONS>(isa, &weights[h].low, at);
                     for field in 0..COUNT {
                         sums[h][field][0] = isa.value_dot(sums[h][field][0], levels[field], high);
                         sums[h][field][1] = isa.value_dot(sums[h][field][1], levels[field], low);
