@@ -59,11 +59,16 @@ pub fn attend(
     if len == 0 || queries.is_empty() {
         return;
     }
-    let mut logits = [0.0; MAX_HEADS * MAX_SLOTS];
-    let logits = &mut logits[..queries.len() * len];
-    keys.scores(level, key_page, 0, queries, value_page, logits);
-    rescale(&soften(level, scale, logits, state), keys.plan.dim, acc);
-    values.accumulate(level, value_page, 0, logits, next, acc);
+    let mut attend = |logits: &mut [f32]| {
+        keys.scores(level, key_page, 0, queries, value_page, logits);
+        rescale(&soften(level, scale, logits, state), keys.plan.dim, acc);
+        values.accumulate(level, value_page, 0, logits, next, acc);
+    };
+    // Only as much memory as is needed: clearing it counts beside a page of few bits.
+    match queries.len() * len {
+        few @ ..=MAX_SLOTS => attend(&mut [0.0; MAX_SLOTS][..few]),
+        many => attend(&mut [0.0; MAX_HEADS * MAX_SLOTS][..many]),
+    }
 }
 
 /// Turns logits (`[heads, n]`, times `scale`) into weights relative to each head's running maximum, and

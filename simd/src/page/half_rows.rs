@@ -148,11 +148,15 @@ impl HalfPages {
         );
         assert!(len <= self.slots.min(MAX_SLOTS), "slots of this page");
         if len > 0 && heads > 0 {
-            let mut logits = [0.0; MAX_HEADS * MAX_SLOTS];
-            let logits = &mut logits[..heads * len];
-            self.scores(level, keys, 0, queries, values, logits);
-            rescale(&soften(level, scale, logits, state), self.dim, acc);
-            self.accumulate(level, values, 0, logits, next, acc);
+            let mut attend = |logits: &mut [f32]| {
+                self.scores(level, keys, 0, queries, values, logits);
+                rescale(&soften(level, scale, logits, state), self.dim, acc);
+                self.accumulate(level, values, 0, logits, next, acc);
+            };
+            match heads * len {
+                few @ ..=MAX_SLOTS => attend(&mut [0.0; MAX_SLOTS][..few]),
+                many => attend(&mut [0.0; MAX_HEADS * MAX_SLOTS][..many]),
+            }
         }
     }
 }

@@ -151,7 +151,17 @@ impl ValuePages {
         if n == 0 {
             return;
         }
-        level.run(Accumulate { pages: self, page: &page[..self.lines()], from, n, weights, next, acc });
+        let page = &page[..self.lines()];
+        // Only as much memory as is needed: clearing it counts beside a page of few bits.
+        let (mut one, mut four);
+        let room: &mut [Weights] = if heads == 1 {
+            one = [Weights::ZERO];
+            &mut one
+        } else {
+            four = [const { Weights::ZERO }; TOGETHER];
+            &mut four
+        };
+        level.run(Accumulate { pages: self, page, from, n, weights, room, next, acc });
     }
 }
 
@@ -162,6 +172,8 @@ struct Accumulate<'a> {
     from: usize,
     n: usize,
     weights: &'a [f32],
+    /// For the rounded weights of the heads of one pass.
+    room: &'a mut [Weights],
     next: &'a [Line],
     acc: &'a mut [f32],
 }
@@ -209,7 +221,7 @@ impl Accumulate<'_> {
         let scales = super::halves(head);
         let table = C::table(isa, &plan.levels);
         let mut next = self.next.iter();
-        let mut weights = [const { Weights::ZERO }; TOGETHER];
+        let weights = self.room;
         let run_columns = pages.columns() / plan.runs();
         let column_lines = pages.groups() * plan.depth();
         // Only lines that hold a token of the range are read.
@@ -224,7 +236,7 @@ impl Accumulate<'_> {
                 let Some(scales) = scales.get(r * pages.slots..(r + 1) * pages.slots) else { return };
                 let mut factors = [0.0; TOGETHER];
                 for ((factor, given), weights) in
-                    factors.iter_mut().zip(given.chunks_exact(self.n.max(1))).zip(&mut weights)
+                    factors.iter_mut().zip(given.chunks_exact(self.n.max(1))).zip(&mut *weights)
                 {
                     *factor = quantise(isa, sign, given, self.from, scales, weights) * plan.unit * sign;
                 }
@@ -597,19 +609,25 @@ fn sum_column<'a, I: Machine, const BITS: usize, const POSITIONS: usize, const H
                 prefetch(isa, next, $depth);
                 // No `array::from_fn`: it may be compiled without the instruction set.
                 let mut read = [isa.line(&$line[0]); $depth];
-                for (read, line) in read.iter_mut().zip($line).skip(1) {
-                    *read = isa.line(line);
+                for k in 1..$depth {
+                    read[k] = isa.line(&$line[k]);
                 }
                 let $line = read;
-                let levels = [$($levels),*];
+                let mut now = [[isa.line(&Line::ZERO); 2]; H];
                 for h in 0..H {
                     let high = load_weights::<I, POSITIONS>(isa, &weights[h].high, at);
-                    let low = load_weights::<I, POSITIONS>(isa, &weights[h].low, at);
-                    for field in 0..COUNT {
-                        sums[h][field][0] = isa.value_dot(sums[h][field][0], levels[field], high);
-                        sums[h][field][1] = isa.value_dot(sums[h][field][1], levels[field], low);
-                    }
+                    now[h] = [high, load_weights::<I, POSITIONS>(isa, &weights[h].low, at)];
                 }
+                let mut field = 0;
+                $(
+                    let levels = $levels;
+                    for h in 0..H {
+                        sums[h][field][0] = isa.value_dot(sums[h][field][0], levels, now[h][0]);
+                        sums[h][field][1] = isa.value_dot(sums[h][field][1], levels, now[h][1]);
+                    }
+                    field += 1;
+                )*
+                debug_assert_eq!(field, COUNT);
             }
             for (h, sums) in sums.into_iter().enumerate() {
                 for (field, [high, low]) in [$($field),*].into_iter().zip(sums) {
