@@ -585,6 +585,16 @@ impl<const BITS: usize> ValueCodes for Packed<BITS> {
     }
 }
 
+/// Lines of one step. No `array::from_fn`: it may be compiled without the instruction set.
+#[inline(always)]
+fn read_lines<I: Machine, const DEPTH: usize>(isa: I, lines: &[Line; DEPTH]) -> [I::Line; DEPTH] {
+    let mut read = [isa.line(&lines[0]); DEPTH];
+    for k in 1..DEPTH {
+        read[k] = isa.line(&lines[k]);
+    }
+    read
+}
+
 /// Sums one column of packed codes over the tokens of its lines.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "the lines, the weights, where both begin, where sums go")]
@@ -607,12 +617,7 @@ fn sum_column<'a, I: Machine, const BITS: usize, const POSITIONS: usize, const H
             for (group, $line) in lines.as_chunks::<$depth>().0.iter().enumerate() {
                 let at = (first + group) * dwords;
                 prefetch(isa, next, $depth);
-                // No `array::from_fn`: it may be compiled without the instruction set.
-                let mut read = [isa.line(&$line[0]); $depth];
-                for k in 1..$depth {
-                    read[k] = isa.line(&$line[k]);
-                }
-                let $line = read;
+                let $line = read_lines(isa, $line);
                 let mut now = [[isa.line(&Line::ZERO); 2]; H];
                 for h in 0..H {
                     let high = load_weights::<I, POSITIONS>(isa, &weights[h].high, at);
