@@ -7,7 +7,7 @@
 use super::plan::{MAX_WORDS, Plan};
 use super::query::{Head, Queries};
 use super::trellis::{self, Code, InDwords, eight, with_code};
-use super::{Line, MAX_HEADS, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut};
+use super::{Line, MAX_HEADS, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, fetch_scales};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
 use tqkv_core::AnyCodec;
@@ -158,7 +158,7 @@ impl Scores<'_> {
         let table = C::table(isa, &self.pages.plan.levels);
         let (first, last) = (self.from / TILE, (self.from + self.n).div_ceil(TILE));
         let tile_lines = self.pages.tile_lines();
-        let mut prefetch = self.next.chunks(tile_lines);
+        let mut prefetch = fetch_scales(isa, self.next, self.pages.scale_lines()).chunks(tile_lines);
         for tile in first..last {
             let (Some(lines), Some(scales)) = (
                 body.get(tile * tile_lines..(tile + 1) * tile_lines),

@@ -59,6 +59,15 @@ pub const MAX_SLOTS: usize = 512;
 /// Tokens of a page are a multiple of this.
 pub const SLOT_STEP: usize = 32;
 
+/// Asks for the first lines of a page that is read soon, as many as the present page has beyond those that
+/// its loop goes through: its scales. Returns the others.
+#[inline(always)]
+fn fetch_scales<I: crate::lines::Machine>(isa: I, next: &[Line], scales: usize) -> &[Line] {
+    let (first, others) = next.split_at(scales.min(next.len()));
+    first.iter().for_each(|line| isa.prefetch(line));
+    others
+}
+
 /// The bytes of lines.
 #[inline(always)]
 pub(crate) fn bytes(lines: &[Line]) -> &[[u8; 64]] {

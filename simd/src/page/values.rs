@@ -10,7 +10,7 @@
 
 use super::plan::{MAX_WORDS, Plan};
 use super::trellis::{self, Code, InQuads, eight, with_code};
-use super::{Line, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut};
+use super::{Line, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, fetch_scales};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
 use tqkv_core::AnyCodec;
@@ -220,7 +220,7 @@ impl Accumulate<'_> {
         let (head, body) = self.page.split_at(pages.scale_lines());
         let scales = super::halves(head);
         let table = C::table(isa, &plan.levels);
-        let mut next = self.next.iter();
+        let mut next = fetch_scales(isa, self.next, pages.scale_lines()).iter();
         let weights = self.room;
         let run_columns = pages.columns() / plan.runs();
         let column_lines = pages.groups() * plan.depth();
