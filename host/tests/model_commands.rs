@@ -149,7 +149,8 @@ fn demo_measures_and_generates() {
     let args = ["demo", "--context", "128", "--windows", "1", "--tokens", "8", "--kv", "s3", "--hot", "16"];
     let report = json(at, &args);
     assert_eq!(names(&report), ["context", "model", "prompt", "results", "windows"]);
-    let mut fields = [&EVAL_FIELDS[..], &GENERATE_FIELDS[..], &["ratio"]].concat();
+    let mut fields =
+        [&EVAL_FIELDS[..], &GENERATE_FIELDS[..], &["ratio", "long_step_ms", "long_speedup"]].concat();
     fields.sort_unstable();
     fields.dedup();
     assert_eq!(rows(&report).len(), 2);
@@ -159,6 +160,8 @@ fn demo_measures_and_generates() {
     let (f16, s3) = (&rows(&report)[0], &rows(&report)[1]);
     let ratio = number(f16, "cache_bytes_per_token") / number(s3, "cache_bytes_per_token");
     assert!((number(s3, "ratio") - ratio).abs() < 1e-12 && ratio > 1.0);
+    let speedup = number(f16, "long_step_ms") / number(s3, "long_step_ms");
+    assert!((number(s3, "long_speedup") - speedup).abs() < 1e-9 && speedup > 0.0);
     let text = String::from_utf8(tqkv(at, &args).stdout).unwrap();
     for part in ["perplexity", "KL to f16", "top-1", "ratio", "tokens/s", "s3,s3", "[prompt]"] {
         assert!(text.contains(part), "{part}: {text}");

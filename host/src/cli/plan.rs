@@ -149,7 +149,11 @@ fn shape(args: &Args) -> Result<CacheShape, CliError> {
             head_dim: head_dim as usize,
         });
     }
-    let mut path = args.config.clone().unwrap_or_default();
+    let Some(mut path) = args.config.clone() else {
+        return Err(CliError::bad_input(
+            "--ram needs the shape of the vectors: --head-dim, or a model's --config",
+        ));
+    };
     if path.is_dir() {
         path.push("config.json");
     }
