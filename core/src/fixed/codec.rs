@@ -2,7 +2,7 @@
 
 use super::kernels::{Kernels, Quantise};
 use super::math::{Multiplier, Norm, Real, from_f16, saturate, to_f16};
-use super::scale::inverse_root;
+use super::scale::{inverse_root, stored};
 use super::tables::{self, INT8_UNIT, LARGEST};
 use super::transform::{four, paley, stages, stay_rolled};
 use super::unrotate;
@@ -428,12 +428,10 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
         const { assert!(N == Self::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
         let Some((head, codes)) = block.split_first_chunk::<SCALE_BYTES>() else { return Ok(()) };
         let unit = const { tables::inverse_unit(Self::UNIT, D) };
-        let (significand, octave) = from_f16(u16::from_le_bytes(*head)).ok_or(DecodeError::NonFiniteScale)?;
-        let scale =
-            Real { mantissa: significand.unsigned_abs(), exponent: octave - clamp_exponent(exponent) };
-        let factor = scale.normalised().times(unit);
+        let (scale, negative) = stored(*head, exponent)?;
+        let factor = scale.times(unit);
         if Self::HAS_COMPOSITES {
-            let multiplier = Multiplier::new::<30>(factor, significand < 0);
+            let multiplier = Multiplier::new::<30>(factor, negative);
             self.decode_composites(codes, multiplier, out);
         } else {
             let mut sums = [0; D];
@@ -442,7 +440,7 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
                     *two = halves(pair).into();
                 }
             }
-            let multiplier = Multiplier::new::<62>(factor, significand < 0);
+            let multiplier = Multiplier::new::<62>(factor, negative);
             unrotate::wide(Self::SHAPE, &self.signs, &mut sums, multiplier, out);
         }
         Ok(())

@@ -1,8 +1,11 @@
-//! The scale to store, from the moments of a vector and its codes.
+//! The scale to store, from the moments of a vector and its codes, and the stored one read back.
 
-use super::math::{Real, reciprocal_root};
+use super::codec::clamp_exponent;
+use super::math::{Real, from_f16, reciprocal_root};
 use super::tables;
+use crate::block_io::SCALE_BYTES;
 use crate::codebook::sqrt;
+use crate::error::DecodeError;
 use crate::scale::ScaleMode;
 
 /// Constants of a codec with so many integer levels a sigma.
@@ -45,6 +48,17 @@ impl Moments {
             ScaleMode::Mmse => self.cross.over(energy).normalised().times(units.level),
         }
     }
+}
+
+/// The scale that a block stores, over 2^exponent and normalised, and whether it is negative.
+///
+/// # Errors
+/// It is NaN or infinite.
+#[inline(always)]
+pub(super) fn stored(head: [u8; SCALE_BYTES], exponent: i32) -> Result<(Real, bool), DecodeError> {
+    let (significand, octave) = from_f16(u16::from_le_bytes(head)).ok_or(DecodeError::NonFiniteScale)?;
+    let scale = Real { mantissa: significand.unsigned_abs(), exponent: octave - clamp_exponent(exponent) };
+    Ok((scale.normalised(), significand < 0))
 }
 
 /// 1 / sqrt of an integer above 0, normalised.

@@ -6,8 +6,8 @@
 
 use super::codec::{FixedCodec, I8, Sample, clamp_exponent};
 use super::kernels::Kernels;
-use super::math::{Multiplier, Norm, Real, from_f16, to_f16};
-use super::scale::{Moments, Units};
+use super::math::{Multiplier, Norm, Real, to_f16};
+use super::scale::{Moments, Units, stored};
 use super::tables;
 use super::transform::stay_rolled;
 use super::unrotate;
@@ -150,13 +150,11 @@ impl<const D: usize, const CODEC: usize> FixedTrellis<D, CODEC> {
     ) -> Result<(), DecodeError> {
         const { assert!(N == Self::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
         let Some((head, body)) = block.split_first_chunk::<SCALE_BYTES>() else { return Ok(()) };
-        let (significand, octave) = from_f16(u16::from_le_bytes(*head)).ok_or(DecodeError::NonFiniteScale)?;
+        let (scale, negative) = stored(*head, exponent)?;
         let mut sums = [0; D];
         Self::levels(body, &mut sums);
         let unit = const { tables::inverse_unit(Self::UNIT, D) };
-        let scale =
-            Real { mantissa: significand.unsigned_abs(), exponent: octave - clamp_exponent(exponent) };
-        let multiplier = Multiplier::new::<62>(scale.normalised().times(unit), significand < 0);
+        let multiplier = Multiplier::new::<62>(scale.times(unit), negative);
         unrotate::wide(FixedCodec::<D, I8>::SHAPE, &self.base.signs, &mut sums, multiplier, out);
         Ok(())
     }

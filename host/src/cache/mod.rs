@@ -137,8 +137,9 @@ impl KvCache {
     }
 
     /// Appends a chunk and attends causally with each token's queries: `q`, `out` are
-    /// `[n, num_heads, head_dim]`. Equal to appending and attending token by token; long chunks
-    /// decode each token once.
+    /// `[n, num_heads, head_dim]`. Every query sees each token in the form that it would have had token by
+    /// token; chunks of eight and more decode each token once, to f32, whatever
+    /// [`CacheSpec::arithmetic`] says.
     ///
     /// # Errors
     /// As [`KvCache::append`] and [`KvCache::attend`].

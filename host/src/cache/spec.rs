@@ -48,8 +48,9 @@ pub enum Cold {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arithmetic {
     /// Queries and levels as signed bytes, weights of 14 bits, exact integer sums: several times
-    /// faster, equal to the bit on every machine, logits within 1 % of their spread. Codecs without such
-    /// kernels (`s5`) are attended to as with `F32`.
+    /// faster, equal to the bit on every machine, logits within 1 % of their spread. What has no such
+    /// kernels is attended to as with `F32`, more slowly: `s5`, `t1h`, `t2h`, and trellis codes at head dims
+    /// that are not multiples of 32 from 64 on.
     #[default]
     Int8,
     /// Exact levels, f32 sums.
@@ -85,7 +86,8 @@ pub struct CacheSpec {
     pub options: Options,
     /// First tokens of the sequence, kept f16 for ever.
     pub sinks: usize,
-    /// Newest tokens, kept f16.
+    /// Newest tokens, kept f16. Older ones leave in fours, so up to three more wait; below 4, every token
+    /// leaves at once.
     pub hot: usize,
     /// Key centring.
     pub centring: Centring,

@@ -18,8 +18,8 @@ pub(crate) enum DeviceArg {
 /// Where the caches of a command are.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DeviceArgs {
-    /// Where the cache is. On a GPU every token is encoded at once: --hot, --sinks and --centre do
-    /// nothing there.
+    /// Where the cache is. On a GPU every token is encoded at once and attention is in f32: --hot,
+    /// --sinks, --centre and --arithmetic do nothing there.
     #[arg(long, value_name = "WHERE", value_enum, default_value_t = DeviceArg::Cpu)]
     device: DeviceArg,
 }

@@ -29,7 +29,7 @@ pub struct ValuePages {
 
 impl ValuePages {
     /// Pages of `slots` tokens (a multiple of [`SLOT_STEP`], at most [`MAX_SLOTS`]) of `codec`, or
-    /// `None` where the number is not that or the codec has no page kernels (`f16`, `s5`).
+    /// `None` where the number is not that or the codec has no page kernels: as [`super::KeyPages::new`].
     pub fn new(codec: &AnyCodec, slots: usize) -> Option<Self> {
         let fits = slots.is_multiple_of(SLOT_STEP) && (1..=MAX_SLOTS).contains(&slots);
         let plan = Plan::new(codec).filter(|_| fits)?;
