@@ -7,7 +7,7 @@
 use super::plan::{MAX_WORDS, Plan};
 use super::query::{Head, Queries};
 use super::trellis::{self, Code, InDwords, eight, with_code};
-use super::{Line, MAX_HEADS, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, fetch_scales};
+use super::{Line, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, fetch_scales};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
 use tqkv_core::AnyCodec;
@@ -168,45 +168,49 @@ impl Scores<'_> {
                 return;
             };
             let mut next = prefetch.next().unwrap_or_default();
-            let mut results = [[0.0; TILE]; MAX_HEADS];
             let mut head = 0;
             while head < self.queries.count {
-                let rest = self.queries.count - head;
-                let (heads, done) = (&self.queries.heads[head..], &mut results[head..]);
-                let wanted = rest.min(I::HEADS);
+                let wanted = (self.queries.count - head).min(I::HEADS);
+                let heads = &self.queries.heads[head..];
+                macro_rules! tile_of {
+                    ($heads:literal) => {{
+                        let logits = score_tile::<I, C, $heads>(isa, lines, scales, table, heads, next);
+                        self.store(tile, head, &logits);
+                        head += $heads;
+                    }};
+                }
                 // A condition on a constant: what a codec does not use is not compiled.
-                head += if C::FOUR_OR_ONE {
-                    if wanted > 1 && heads.len() >= 4 {
-                        score_tile::<I, C, 4>(isa, lines, scales, table, heads, next, done)
-                    } else {
-                        score_tile::<I, C, 1>(isa, lines, scales, table, heads, next, done)
+                if C::FOUR_OR_ONE {
+                    match wanted {
+                        2.. if heads.len() >= 4 => tile_of!(4),
+                        _ => tile_of!(1),
                     }
                 } else {
                     match wanted {
-                        8.. => score_tile::<I, C, 8>(isa, lines, scales, table, heads, next, done),
-                        4.. => score_tile::<I, C, 4>(isa, lines, scales, table, heads, next, done),
-                        2.. => score_tile::<I, C, 2>(isa, lines, scales, table, heads, next, done),
-                        _ => score_tile::<I, C, 1>(isa, lines, scales, table, heads, next, done),
+                        8.. => tile_of!(8),
+                        4.. => tile_of!(4),
+                        2.. => tile_of!(2),
+                        _ => tile_of!(1),
                     }
-                };
+                }
                 next = &[];
             }
-            self.store(tile, &results);
         }
     }
 
-    /// Copies a tile's logits out, dropping lanes outside of the range.
+    /// Copies a tile's logits of heads from `head` on out, dropping lanes outside of the range.
     #[inline(always)]
-    fn store(&mut self, tile: usize, results: &[[f32; TILE]; MAX_HEADS]) {
+    fn store(&mut self, tile: usize, head: usize, logits: &[[f32; TILE]]) {
         let start = tile * TILE;
-        for (out, result) in self.out.chunks_exact_mut(self.n).zip(results) {
+        let outs = self.out.get_mut(head * self.n..).unwrap_or_default();
+        for (out, logits) in outs.chunks_exact_mut(self.n).zip(logits) {
             if start >= self.from
                 && let Some(whole) = out.get_mut(start - self.from..start - self.from + TILE)
             {
-                whole.copy_from_slice(result);
+                whole.copy_from_slice(logits);
                 continue;
             }
-            for (lane, &logit) in result.iter().enumerate() {
+            for (lane, &logit) in logits.iter().enumerate() {
                 let at = (start + lane).wrapping_sub(self.from);
                 if let Some(out) = out.get_mut(at) {
                     *out = logit;
@@ -216,7 +220,7 @@ impl Scores<'_> {
     }
 }
 
-/// One tile against `H` query heads; returns `H`. Sums are split over `4 / H` registers, so that
+/// Logits of one tile for the first `H` of `heads`. Sums are split over `4 / H` registers, so that
 /// single heads do not wait for one sum after the other.
 #[inline(always)]
 fn score_tile<I: Machine, C: KeyCodes, const H: usize>(
@@ -226,10 +230,9 @@ fn score_tile<I: Machine, C: KeyCodes, const H: usize>(
     table: C::Table<I>,
     heads: &[Head],
     next: &[Line],
-    results: &mut [[f32; TILE]],
-) -> usize {
-    let Some((heads, _)) = heads.split_first_chunk::<H>() else { return H };
-    let Some((results, _)) = results.split_first_chunk_mut::<H>() else { return H };
+) -> [[f32; TILE]; H] {
+    let mut logits = [[0.0; TILE]; H];
+    let Some((heads, _)) = heads.split_first_chunk::<H>() else { return logits };
     let units = lines.len() / C::DEPTH / scales.len().max(1);
     let mut next = next.iter();
     for (r, (scales, lines)) in scales.iter().zip(lines.chunks_exact(units * C::DEPTH)).enumerate() {
@@ -240,12 +243,12 @@ fn score_tile<I: Machine, C: KeyCodes, const H: usize>(
         for h in 0..H {
             let (factor, bias) = (heads[h].factors[r % heads[h].factors.len()], heads[h].biases[r % 32]);
             let dots = isa.lanes(sums[h]);
-            for ((result, dot), scale) in results[h].iter_mut().zip(dots).zip(scales) {
-                *result += (dot - bias) as f32 * factor * scale;
+            for ((logit, dot), scale) in logits[h].iter_mut().zip(dots).zip(scales) {
+                *logit += (dot - bias) as f32 * factor * scale;
             }
         }
     }
-    H
+    logits
 }
 
 /// How lines of codes meet queries.
@@ -358,9 +361,15 @@ impl<const BITS: usize> KeyCodes for Packed<BITS> {
         let mut sums = [[isa.zero(); 4]; H];
         // One step: so many lines, and so many query words that they take.
         macro_rules! steps {
-        ($lines:literal, $words:literal, |$line:ident| [$($levels:expr),*]) => {
-            for (i, $line) in lines.as_chunks::<$lines>().0.iter().enumerate() {
-                let now = words_at::<$words, H>(words, $words * i);
+        ($lines:literal, $words:literal, |$line:ident| [$($levels:expr),*]) => {{
+            let lines = lines.as_chunks::<$lines>().0;
+            // Slices of one length, so that the loop need not check.
+            let mut all: [&[[u32; $words]]; H] = [&[]; H];
+            for (all, words) in all.iter_mut().zip(words) {
+                let Some(of_lines) = words.as_chunks().0.get(..lines.len()) else { return [isa.zero(); H] };
+                *all = of_lines;
+            }
+            for (i, $line) in lines.iter().enumerate() {
                 for _ in 0..$lines {
                     if let Some(line) = next.next() {
                         isa.prefetch(line);
@@ -373,13 +382,13 @@ impl<const BITS: usize> KeyCodes for Packed<BITS> {
                     for h in 0..H {
                         // Few heads split their sum, so that additions need not wait.
                         let part = field % const { if H < 4 { 4 / H } else { 1 } };
-                        sums[h][part] = isa.key_dot(sums[h][part], levels, now[h][field]);
+                        sums[h][part] = isa.key_dot(sums[h][part], levels, all[h][i][field]);
                     }
                     field += 1;
                 )*
                 debug_assert_eq!(field, $words);
             }
-        };
+        }};
     }
         match BITS {
             1 => steps!(1, 8, |line| [

@@ -4,19 +4,16 @@
 //! four tokens; `positions` dwords, as many as divide the row (2 to 16), follow each other, and
 //! where that is less than 16 the line goes on with the next four tokens. Nothing is padded.
 //!
-//! Weights times scales are rounded to 14 bits against the largest of the page, taken apart into
-//! two 7-bit halves that fit every machine's byte products, and summed exactly: at most 512 tokens
-//! times 16383 times 127 is below 2^30.
+//! Weights times scales are 14-bit integers in two halves ([`super::weights`]) and summed exactly: at most
+//! 512 tokens times 16383 times 127 is below 2^30.
 
 use super::plan::{MAX_WORDS, Plan};
 use super::trellis::{self, Code, InQuads, eight, with_code};
+use super::weights::{Products, Weights};
 use super::{Line, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, fetch_scales};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
 use tqkv_core::AnyCodec;
-
-/// Largest weight: 14 bits.
-const STEPS: f32 = 16383.0;
 
 /// How pages of values of one codec are arranged.
 #[derive(Clone, Copy, Debug)]
@@ -178,16 +175,6 @@ struct Accumulate<'a> {
     acc: &'a mut [f32],
 }
 
-/// Weights of the tokens of a page as bytes, four tokens a dword.
-struct Weights {
-    high: [[u8; 4]; MAX_SLOTS / 4],
-    low: [[u8; 4]; MAX_SLOTS / 4],
-}
-
-impl Weights {
-    const ZERO: Self = Self { high: [[0; 4]; MAX_SLOTS / 4], low: [[0; 4]; MAX_SLOTS / 4] };
-}
-
 impl Kernel for Accumulate<'_> {
     type Output = ();
 
@@ -206,9 +193,6 @@ impl Kernel for Accumulate<'_> {
         }
     }
 }
-
-/// 2^23: adding it rounds a positive number to an integer in the low bits, ties to even.
-const ROUND: f32 = 8_388_608.0;
 
 /// Heads that share the look-ups of a column.
 const TOGETHER: usize = 4;
@@ -230,15 +214,23 @@ impl Accumulate<'_> {
         let given = self.weights.chunks(TOGETHER * self.n.max(1));
         for (given, accs) in given.zip(self.acc.chunks_mut(TOGETHER * plan.dim)) {
             let heads = accs.len() / plan.dim;
+            let products = |head: usize, scales| {
+                let given = given.get(head * self.n..(head + 1) * self.n).unwrap_or_default();
+                Products { given, from: self.from, scales }
+            };
             // Weights are unsigned on the machine: what is negative (weights that the caller made so,
-            // scales of `q4_0`) makes a second pass, which costs nothing where there is none.
-            for (sign, r) in (0..plan.runs()).flat_map(|r| [(1.0, r), (-1.0, r)]) {
+            // scales of `q4_0`) makes a second pass.
+            let mut bounds = [[0.0; 2]; TOGETHER];
+            for pass in 0..2 * plan.runs() {
+                let (r, side) = (pass / 2, pass % 2);
                 let Some(scales) = scales.get(r * pages.slots..(r + 1) * pages.slots) else { return };
                 let mut factors = [0.0; TOGETHER];
-                for ((factor, given), weights) in
-                    factors.iter_mut().zip(given.chunks_exact(self.n.max(1))).zip(&mut *weights)
-                {
-                    *factor = quantise(isa, sign, given, self.from, scales, weights) * plan.unit * sign;
+                for (h, weights) in weights.iter_mut().enumerate().take(heads) {
+                    if side == 0 {
+                        bounds[h] = products(h, scales).bounds(isa);
+                    }
+                    let sign = if side == 0 { 1.0 } else { -1.0 };
+                    factors[h] = products(h, scales).round(isa, sign, bounds[h][side], weights) * plan.unit;
                 }
                 if factors == [0.0; TOGETHER] {
                     continue;
@@ -285,46 +277,6 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Rounds weights times scales times `sign`, where that is positive, to 14 bits; returns what one
-/// step is worth, 0 where nothing is positive. Slots outside of the range get the weight 0.
-#[inline(always)]
-fn quantise<I: Machine>(
-    isa: I,
-    sign: f32,
-    given: &[f32],
-    from: usize,
-    scales: &[u16],
-    weights: &mut Weights,
-) -> f32 {
-    let mut products = [0.0; MAX_SLOTS];
-    let products = &mut products[..scales.len().min(MAX_SLOTS)];
-    if let Some(range) = products.get_mut(from..from + given.len()) {
-        range.copy_from_slice(given);
-    }
-    let mut largest = [0.0f32; 16];
-    for (products, scales) in products.as_chunks_mut::<16>().0.iter_mut().zip(scales.as_chunks::<16>().0) {
-        let scales = isa.widen16(scales);
-        for i in 0..16 {
-            products[i] *= scales[i] * sign;
-            largest[i] = if products[i] > largest[i] { products[i] } else { largest[i] };
-        }
-    }
-    let largest = largest.iter().fold(0.0, |m, &v| if v > m { v } else { m });
-    // Below this there is no reciprocal; such values are lost in any sum.
-    if largest < 1e-30 {
-        return 0.0;
-    }
-    let inverse = STEPS / largest;
-    let high = weights.high.as_flattened_mut().iter_mut();
-    for ((&product, high), low) in products.iter().zip(high).zip(weights.low.as_flattened_mut()) {
-        let positive = if product > 0.0 { product * inverse } else { 0.0 };
-        let code = (positive + ROUND).to_bits();
-        *high = (code >> 7 & 127) as u8;
-        *low = (code & 127) as u8;
-    }
-    largest * (1.0 / STEPS)
-}
-
 /// Where the sums of a column go.
 struct Out<'a> {
     plan: &'a Plan,
@@ -337,39 +289,75 @@ struct Out<'a> {
 }
 
 impl Out<'_> {
-    /// Adds a head's sums of one field; lanes beyond `POSITIONS` are further tokens.
+    /// Sums of one field as values; lanes beyond `POSITIONS` are further tokens.
     #[inline(always)]
-    fn add<const POSITIONS: usize>(&mut self, head: usize, field: usize, high: [i32; 16], low: [i32; 16]) {
-        let factor = self.factors[head];
-        if factor == 0.0 {
-            return;
-        }
-        let mut sums = [0.0; POSITIONS];
-        for (p, sum) in sums.iter_mut().enumerate() {
+    fn values<const POSITIONS: usize>(factor: f32, [high, low]: [[i32; 16]; 2]) -> [f32; POSITIONS] {
+        let mut values = [0.0; POSITIONS];
+        for (p, value) in values.iter_mut().enumerate() {
             let mut total = 0;
             for lane in (p..16).step_by(POSITIONS) {
                 total += high[lane] * 128 + low[lane];
             }
-            *sum = total as f32 * factor;
+            *value = total as f32 * factor;
+        }
+        values
+    }
+
+    /// Adds a head's sums of one field.
+    #[inline(always)]
+    fn add<const POSITIONS: usize>(&mut self, head: usize, field: usize, sums: [[i32; 16]; 2]) {
+        let factor = self.factors[head];
+        if factor == 0.0 {
+            return;
         }
         let first = head * self.plan.dim + self.plan.coordinate(self.column, field);
         let Some(acc) = self.accs.get_mut(first..) else { return };
-        for (acc, sum) in acc.iter_mut().step_by(self.plan.stride()).zip(sums) {
-            *acc += sum;
+        let values = Self::values::<POSITIONS>(factor, sums);
+        for (acc, value) in acc.iter_mut().step_by(self.plan.stride()).zip(values) {
+            *acc += value;
+        }
+    }
+
+    /// Adds a head's sums of several fields.
+    #[inline(always)]
+    fn add_fields<const POSITIONS: usize, const COUNT: usize>(
+        &mut self,
+        head: usize,
+        fields: [usize; COUNT],
+        sums: [[[i32; 16]; 2]; COUNT],
+    ) {
+        if self.plan.stride() != COUNT {
+            for (field, sums) in fields.into_iter().zip(sums) {
+                self.add::<POSITIONS>(head, field, sums);
+            }
+            return;
+        }
+        // All fields of a byte: neighbours.
+        let factor = self.factors[head];
+        if factor == 0.0 {
+            return;
+        }
+        let first = head * self.plan.dim + self.plan.coordinate(self.column, 0);
+        let Some(acc) = self.accs.get_mut(first..first + POSITIONS * COUNT) else { return };
+        let mut values = [[0.0; POSITIONS]; COUNT];
+        for (values, sums) in values.iter_mut().zip(sums) {
+            *values = Self::values(factor, sums);
+        }
+        for (p, acc) in acc.as_chunks_mut::<COUNT>().0.iter_mut().enumerate().take(POSITIONS) {
+            for (acc, values) in acc.iter_mut().zip(&values) {
+                *acc += values[p];
+            }
         }
     }
 }
 
 /// Weights of a line's tokens, each repeated over its positions.
 #[inline(always)]
-fn load_weights<I: Machine, const POSITIONS: usize>(isa: I, dwords: &[[u8; 4]], at: usize) -> I::Line {
-    // Past the end, which callers never ask for, weights are 0: cheaper than a check that panics.
-    let count = const { 16 / POSITIONS };
-    let dwords = dwords.get(at..at + count).unwrap_or(&[[0; 4]; 16][..count]);
-    if POSITIONS == 16 {
+fn load_weights<I: Machine, const DWORDS: usize>(isa: I, dwords: &[[u8; 4]; DWORDS]) -> I::Line {
+    if DWORDS == 1 {
         isa.splat_weights(u32::from_le_bytes(dwords[0]))
     } else {
-        isa.weights(&core::array::from_fn(|i| u32::from_le_bytes(dwords[i / POSITIONS])))
+        isa.weights(&core::array::from_fn(|i| u32::from_le_bytes(dwords[i * DWORDS / 16])))
     }
 }
 
@@ -456,7 +444,7 @@ impl<C: Code> ValueCodes for Woven<C> {
         for (head, sums) in sums.iter().enumerate().take(weights.len()) {
             eight!(|FIELD| {
                 let [high, low] = sums[FIELD];
-                out.add::<WOVEN_POSITIONS>(head, FIELD, isa.lanes(high), isa.lanes(low));
+                out.add::<WOVEN_POSITIONS>(head, FIELD, [isa.lanes(high), isa.lanes(low)]);
             });
         }
     }
@@ -519,9 +507,9 @@ fn add_levels<I: Machine>(
     group: usize,
 ) -> [[I::Sum; 2]; 8] {
     const DWORDS: usize = 16 / WOVEN_POSITIONS;
-    let at = group * DWORDS;
-    let high = load_weights::<I, WOVEN_POSITIONS>(isa, &weights.high, at);
-    let low = load_weights::<I, WOVEN_POSITIONS>(isa, &weights.low, at);
+    // Past the end, which callers never ask for, weights are 0: cheaper than a check that panics.
+    let dwords = |weights: &[[u8; 4]]| weights.as_chunks().0.get(group).copied().unwrap_or([[0; 4]; DWORDS]);
+    let (high, low) = (load_weights(isa, &dwords(&weights.high)), load_weights(isa, &dwords(&weights.low)));
     eight!(|FIELD| {
         sums[FIELD][0] = isa.value_dot(sums[FIELD][0], levels[FIELD], high);
         sums[FIELD][1] = isa.value_dot(sums[FIELD][1], levels[FIELD], low);
@@ -557,10 +545,10 @@ impl<const BITS: usize> ValueCodes for Packed<BITS> {
         while head < weights.len() {
             let rest = &weights[head..];
             macro_rules! column {
-                ($heads:literal, $($positions:literal)*) => {
+                ($heads:literal, $($positions:literal of $dwords:literal)*) => {
                     match (rest.first_chunk::<$heads>(), positions) {
                         $((Some(weights), $positions) => {
-                            sum_column::<I, BITS, $positions, $heads>(
+                            sum_column::<I, BITS, $positions, $dwords, $heads>(
                                 isa, lines, table, weights, first, head, next, out,
                             );
                             head += $heads;
@@ -572,14 +560,13 @@ impl<const BITS: usize> ValueCodes for Packed<BITS> {
             }
             // Several heads where the sums of all fields fit the registers and whole lines are summed, which
             // is so at common head dims. Conditions on constants: what is not used is not compiled.
-
             if 4 * Self::FIELDS <= I::SUMS {
-                column!(4, 16);
+                column!(4, 16 of 1);
             }
             if 2 * Self::FIELDS <= I::SUMS {
-                column!(2, 16);
+                column!(2, 16 of 1);
             }
-            column!(1, 16 8 4 2);
+            column!(1, 16 of 1 8 of 2 4 of 4 2 of 8);
             return;
         }
     }
@@ -595,10 +582,17 @@ fn read_lines<I: Machine, const DEPTH: usize>(isa: I, lines: &[Line; DEPTH]) -> 
     read
 }
 
-/// Sums one column of packed codes over the tokens of its lines.
+/// Sums one column of packed codes over the tokens of its lines, which have `POSITIONS` times `DWORDS` dwords.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "the lines, the weights, where both begin, where sums go")]
-fn sum_column<'a, I: Machine, const BITS: usize, const POSITIONS: usize, const H: usize>(
+fn sum_column<
+    'a,
+    I: Machine,
+    const BITS: usize,
+    const POSITIONS: usize,
+    const DWORDS: usize,
+    const H: usize,
+>(
     isa: I,
     lines: &[Line],
     table: I::Table,
@@ -608,20 +602,26 @@ fn sum_column<'a, I: Machine, const BITS: usize, const POSITIONS: usize, const H
     next: &mut impl Iterator<Item = &'a Line>,
     out: &mut Out<'_>,
 ) {
-    let dwords = const { 16 / POSITIONS };
-    // Sums the given fields over all lines; `$lines` lines a step.
+    // Sums the given fields over all lines; `$depth` lines a step.
     macro_rules! fields {
         ($depth:literal, |$line:ident| [$($field:literal: $levels:expr),*]) => {{
             const COUNT: usize = [$($field),*].len();
+            let lines = lines.as_chunks::<$depth>().0;
+            // Slices of one length, so that the loop need not check.
+            let mut dwords: [[&[[[u8; 4]; DWORDS]]; 2]; H] = [[&[]; 2]; H];
+            for (dwords, weights) in dwords.iter_mut().zip(weights) {
+                for (dwords, half) in dwords.iter_mut().zip([&weights.high, &weights.low]) {
+                    let Some(of_lines) = half.as_chunks().0.get(first..first + lines.len()) else { return };
+                    *dwords = of_lines;
+                }
+            }
             let mut sums = [[[isa.zero(); 2]; COUNT]; H];
-            for (group, $line) in lines.as_chunks::<$depth>().0.iter().enumerate() {
-                let at = (first + group) * dwords;
+            for group in 0..lines.len() {
                 prefetch(isa, next, $depth);
-                let $line = read_lines(isa, $line);
+                let $line = read_lines(isa, &lines[group]);
                 let mut now = [[isa.line(&Line::ZERO); 2]; H];
                 for h in 0..H {
-                    let high = load_weights::<I, POSITIONS>(isa, &weights[h].high, at);
-                    now[h] = [high, load_weights::<I, POSITIONS>(isa, &weights[h].low, at)];
+                    now[h] = [load_weights(isa, &dwords[h][0][group]), load_weights(isa, &dwords[h][1][group])];
                 }
                 let mut field = 0;
                 $(
@@ -635,9 +635,11 @@ fn sum_column<'a, I: Machine, const BITS: usize, const POSITIONS: usize, const H
                 debug_assert_eq!(field, COUNT);
             }
             for (h, sums) in sums.into_iter().enumerate() {
-                for (field, [high, low]) in [$($field),*].into_iter().zip(sums) {
-                    out.add::<POSITIONS>(head + h, field, isa.lanes(high), isa.lanes(low));
+                let mut lanes = [[[0; 16]; 2]; COUNT];
+                for (lanes, [high, low]) in lanes.iter_mut().zip(sums) {
+                    *lanes = [isa.lanes(high), isa.lanes(low)];
                 }
+                out.add_fields::<POSITIONS, COUNT>(head + h, [$($field),*], lanes);
             }
         }};
     }
