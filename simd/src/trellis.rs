@@ -18,6 +18,9 @@
 //!
 //! Codes with 8 states gain nothing here and run the portable search.
 
+mod plain;
+
+pub(crate) use plain::choose_plain;
 use tqkv_core::Portable;
 use tqkv_core::lanes::Memory;
 use tqkv_core::trellis::{Code, PARITIES, Plain, Search, Trellis, WARM_UP};
@@ -641,60 +644,5 @@ fn trace_back_pairs<I: Bytes>(
             };
         }
         pairs!(3 2 1 0);
-    }
-}
-
-/// [`Search::choose_plain`].
-#[inline(always)]
-pub(crate) fn choose_plain<I: Bytes>(
-    isa: I,
-    code: &Code,
-    targets: &[i16],
-    parity: &[u8],
-    symbols: &mut [u8],
-    levels: &mut [u8],
-) {
-    const RUN: usize = 64;
-    let Plain::Bits(bits) = code.plain else {
-        tqkv_core::trellis::choose_plain(code, targets, parity, symbols, levels);
-        return;
-    };
-    let mut tables = [[0; PARITIES]; 8];
-    for (table, levels) in tables.iter_mut().zip(code.levels.as_chunks::<PARITIES>().0) {
-        for (to, &level) in table.iter_mut().zip(levels) {
-            *to = level as u8;
-        }
-    }
-    let runs = targets.chunks(RUN).zip(parity.chunks(RUN));
-    let out = symbols.chunks_mut(RUN).zip(levels.chunks_mut(RUN));
-    for ((targets, parity), (symbols, levels)) in runs.zip(out) {
-        let (mut indices, mut padded) = ([0; RUN], [0i16; RUN]);
-        indices[..parity.len()].copy_from_slice(parity);
-        padded[..targets.len()].copy_from_slice(targets);
-        // All in lanes of 16 bits, so that the compiler's vectors need no change of width.
-        let (mut least, mut best, mut symbol) = ([i16::MAX; RUN], [0i16; RUN], [0i16; RUN]);
-        for (part, table) in (0..1 << bits).zip(&tables) {
-            let (table, mut candidates) = (isa.table(table), [0; RUN]);
-            for (index, candidates) in
-                indices.chunks_exact(I::WIDTH).zip(candidates.chunks_exact_mut(I::WIDTH))
-            {
-                isa.write_bytes(isa.pick(table, isa.read_bytes(index)), candidates);
-            }
-            // Masks instead of choices: the compiler makes branches of those.
-            for i in 0..RUN {
-                let candidate = i16::from(candidates[i] as i8);
-                let distance = (padded[i] - 2 * candidate).abs();
-                let nearer = -i16::from(distance < least[i]);
-                least[i] = distance.min(least[i]);
-                best[i] ^= (best[i] ^ candidate) & nearer;
-                symbol[i] ^= (symbol[i] ^ part) & nearer;
-            }
-        }
-        for (to, &symbol) in symbols.iter_mut().zip(&symbol) {
-            *to = symbol as u8;
-        }
-        for (to, &level) in levels.iter_mut().zip(&best) {
-            *to = level as u8;
-        }
     }
 }
