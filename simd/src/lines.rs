@@ -56,6 +56,8 @@ pub(crate) trait Machine: Memory + Search {
     fn look_up<const BITS: usize>(self, index: Self::Line, levels: Self::Levels) -> Self::Line;
     /// Bitwise difference.
     fn xor(self, a: Self::Line, b: Self::Line) -> Self::Line;
+    /// Bits that both have.
+    fn and(self, a: Self::Line, b: Self::Line) -> Self::Line;
     /// In every byte, the bits of `MASK` from `a`, the others from `b`.
     fn merge<const MASK: u8>(self, a: Self::Line, b: Self::Line) -> Self::Line;
     /// Every byte moved up by `N` bits; what comes in below is anything.
@@ -68,6 +70,11 @@ pub(crate) trait Machine: Memory + Search {
     fn follow_bytes<const N: usize>(self, now: Self::Line, before: Self::Line) -> Self::Line;
     /// In every 128 bits, the last `N` dwords of `before`, then the first of `now`.
     fn follow_dwords<const N: usize>(self, now: Self::Line, before: Self::Line) -> Self::Line;
+
+    /// In every dword, the two bytes of half `HALF` of `even`, each followed by that of `odd`.
+    fn pair_bytes<const HALF: usize>(self, even: Self::Line, odd: Self::Line) -> Self::Line;
+    /// In every 128 bits, the two dwords of half `HALF` of `even`, each followed by that of `odd`.
+    fn pair_dwords<const HALF: usize>(self, even: Self::Line, odd: Self::Line) -> Self::Line;
 
     /// Sums of 0.
     fn zero(self) -> Self::Sum;
@@ -109,6 +116,16 @@ pub(crate) trait Machine: Memory + Search {
         }
         sum
     }
+}
+
+/// Where [`Machine::pair_bytes`] finds the bytes of 128 bits: below 16 in `even`, from there on in `odd`.
+pub(crate) const fn pair_index(half: usize) -> [u8; 16] {
+    let (mut index, mut i) = ([0; 16], 0);
+    while i < 16 {
+        index[i] = (i % 2 * 16 + i / 4 * 4 + 2 * half + i % 4 / 2) as u8;
+        i += 1;
+    }
+    index
 }
 
 /// Bytes of a line in which field `FIELD` of `BITS` bits is the code.
@@ -196,6 +213,11 @@ impl Machine for Portable {
     }
 
     #[inline(always)]
+    fn and(self, a: [u8; 64], b: [u8; 64]) -> [u8; 64] {
+        core::array::from_fn(|i| a[i] & b[i])
+    }
+
+    #[inline(always)]
     fn merge<const MASK: u8>(self, a: [u8; 64], b: [u8; 64]) -> [u8; 64] {
         core::array::from_fn(|i| a[i] & MASK | b[i] & !MASK)
     }
@@ -223,6 +245,16 @@ impl Machine for Portable {
     #[inline(always)]
     fn follow_dwords<const N: usize>(self, now: [u8; 64], before: [u8; 64]) -> [u8; 64] {
         core::array::from_fn(|i| if i % 16 < 4 * N { before[i + 16 - 4 * N] } else { now[i - 4 * N] })
+    }
+
+    #[inline(always)]
+    fn pair_bytes<const HALF: usize>(self, even: [u8; 64], odd: [u8; 64]) -> [u8; 64] {
+        core::array::from_fn(|i| [even, odd][i % 2][i / 4 * 4 + 2 * HALF + i % 4 / 2])
+    }
+
+    #[inline(always)]
+    fn pair_dwords<const HALF: usize>(self, even: [u8; 64], odd: [u8; 64]) -> [u8; 64] {
+        core::array::from_fn(|i| [even, odd][i / 4 % 2][i / 16 * 16 + 8 * HALF + i % 16 / 8 * 4 + i % 4])
     }
 
     #[inline(always)]

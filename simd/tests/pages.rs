@@ -273,9 +273,9 @@ fn exact_attention(codec: &AnyCodec, q: &[f32], k: &[u8], v: &[u8], len: usize, 
 #[test]
 fn attention_over_pages_is_the_softmax_and_splits_anywhere() {
     let levels = levels();
-    for id in ["s4", "s3", "s2", "i8", "q8_0r", "n4", "t2", "t3", "t4"] {
+    for id in ["s4", "s3", "s2", "i8", "q8_0r", "n4", "t1h", "t2", "t2h", "t3", "t4"] {
         let id = CodecId::from_name(id).unwrap();
-        for dim in [64, 80, 128, 256] {
+        for dim in [32, 64, 80, 128, 256] {
             let Ok(codec) = AnyCodec::new(id, dim, Options::DEFAULT) else { continue };
             if KeyPages::new(&codec, SLOTS).is_none() {
                 continue;

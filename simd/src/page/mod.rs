@@ -25,6 +25,7 @@ mod query;
 mod rows;
 mod trellis;
 mod values;
+mod woven;
 
 pub use attend::{Attention, attend, merge, rescale, soften};
 pub use exp::{EXP_ERROR, exp};
