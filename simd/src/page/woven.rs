@@ -37,31 +37,36 @@ impl<C: Code> ValueCodes for Woven<C> {
         let units = Units::<C>::new(columns, out.plan);
         let first = columns.range.start / Units::<C>::DEPTH;
         let mut sums = [[[isa.zero(); 2]; 8]; TOGETHER];
-        if let ([one], true) = (weights, I::SUMS >= 8) {
-            // The sums of one head stay in the registers.
-            let mut single = sums[0];
-            for group in 0..units.count {
-                prefetch(isa, next, Units::<C>::FETCHED);
-                let levels = units.levels(isa, group, table);
-                single = add_levels(isa, single, &levels, one, first + group);
-            }
-            sums[0] = single;
-        } else {
-            let mut kept = [[isa.line(&Line::ZERO); 8]; KEPT];
-            for start in (0..units.count).step_by(KEPT) {
-                let end = units.count.min(start + KEPT);
-                for (group, levels) in (start..end).zip(&mut kept) {
+        let mut around = [Around::<I>::new(isa); KEPT];
+        let mut kept = [[isa.line(&Line::ZERO); 8]; KEPT];
+        // The sums of one head stay in the registers, and so do levels.
+        let mut single = sums[0];
+        let alone = weights.len() == 1 && I::SUMS >= 8;
+        for start in (0..units.count).step_by(KEPT) {
+            let groups = start..units.count.min(start + KEPT);
+            units.around(isa, groups.clone(), &mut around);
+            if let (true, [one, ..]) = (alone, weights) {
+                for (group, around) in groups.zip(&around) {
                     prefetch(isa, next, Units::<C>::FETCHED);
-                    *levels = units.levels(isa, group, table);
+                    let levels = units.levels(isa, group, around, table);
+                    single = add_levels(isa, single, &levels, one, first + group);
                 }
-                for (sums, weights) in sums.iter_mut().zip(weights) {
-                    let mut single = *sums;
-                    for (group, levels) in (start..end).zip(&kept) {
-                        single = add_levels(isa, single, levels, weights, first + group);
-                    }
-                    *sums = single;
-                }
+                continue;
             }
+            for (group, (levels, around)) in groups.clone().zip(kept.iter_mut().zip(&around)) {
+                prefetch(isa, next, Units::<C>::FETCHED);
+                *levels = units.levels(isa, group, around, table);
+            }
+            for (sums, weights) in sums.iter_mut().zip(weights) {
+                let mut single = *sums;
+                for (group, levels) in groups.clone().zip(&kept) {
+                    single = add_levels(isa, single, levels, weights, first + group);
+                }
+                *sums = single;
+            }
+        }
+        if alone {
+            sums[0] = single;
         }
         for (head, sums) in sums.iter().enumerate().take(weights.len()) {
             eight!(|FIELD| {
@@ -183,33 +188,44 @@ impl<'a, C: Code> Units<'a, C> {
         Strand { lines: columns.body.get(base + first * stride..).unwrap_or_default(), stride }
     }
 
-    /// The lines of plain bits of a group of tokens; `rest` follows its coded line.
+    /// What is around the coded lines of the groups, each case in a loop of its own: a loop over the levels that
+    /// branched on it would be compiled once for every case.
     #[inline(always)]
-    fn plain<I: Machine>(&self, isa: I, group: usize, rest: &[Line]) -> PlainLines<I> {
-        if C::PAIRED == 0 {
-            return trellis::plain::<I, C>(isa, rest);
+    fn around<I: Machine>(&self, isa: I, groups: core::ops::Range<usize>, around: &mut [Around<I>; KEPT]) {
+        match self.before {
+            Before::Columns => {
+                for (group, around) in groups.clone().zip(&mut *around) {
+                    around.before = [isa.line(self.near.at(group).0), isa.line(self.far.at(group).0)];
+                }
+            }
+            Before::First | Before::Seam => {
+                for (group, around) in groups.clone().zip(&mut *around) {
+                    around.before = self.before_first(isa, group);
+                    if let Before::First = self.before {
+                        around.before = [isa.line(self.near.at(group).0), around.before[0]];
+                    }
+                }
+            }
         }
-        let (strand, second) = self.symbols;
-        let symbols = trellis::symbols::<I, C>(isa, strand.at(group).1);
-        if second {
-            trellis::expand::<I, InQuads, 1>(isa, symbols)
-        } else {
-            trellis::expand::<I, InQuads, 0>(isa, symbols)
+        if C::PAIRED > 0 {
+            let (strand, second) = self.symbols;
+            for (group, around) in groups.zip(around) {
+                let symbols = trellis::symbols::<I, C>(isa, strand.at(group).1);
+                around.plain = if second {
+                    trellis::expand::<I, InQuads, 1>(isa, symbols)
+                } else {
+                    trellis::expand::<I, InQuads, 0>(isa, symbols)
+                };
+            }
         }
     }
 
     /// Levels of a group of tokens.
     #[inline(always)]
-    fn levels<I: Machine>(&self, isa: I, group: usize, table: I::Levels) -> [I::Line; 8] {
+    fn levels<I: Machine>(&self, isa: I, group: usize, around: &Around<I>, table: I::Levels) -> [I::Line; 8] {
         let (coded, rest) = self.now.at(group);
-        let near = isa.line(self.near.at(group).0);
-        let before = match self.before {
-            Before::Columns => [near, isa.line(self.far.at(group).0)],
-            Before::First => [near, self.before_first(isa, group)[0]],
-            Before::Seam => self.before_first(isa, group),
-        };
-        let plain = self.plain(isa, group, rest);
-        trellis::levels::<I, C, InQuads>(isa, isa.line(coded), before, plain, table)
+        let plain = if C::PAIRED > 0 { around.plain } else { trellis::plain::<I, C>(isa, rest) };
+        trellis::levels::<I, C, InQuads>(isa, isa.line(coded), around.before, plain, table)
     }
 
     /// The lines before the first column.
@@ -218,5 +234,22 @@ impl<'a, C: Code> Units<'a, C> {
         let [a, b, c] = &self.last;
         let last = [isa.line(a.at(group).0), isa.line(b.at(group).0), isa.line(c.at(group).0)];
         trellis::before_first::<I, InQuads>(isa, last, self.columns, self.shifted)
+    }
+}
+
+/// What the levels of a group of tokens need beside the lines of their unit.
+#[derive(Clone, Copy)]
+struct Around<I: Machine> {
+    /// The coded lines before, nearest first.
+    before: [I::Line; 2],
+    /// The expanded symbols of pairs.
+    plain: PlainLines<I>,
+}
+
+impl<I: Machine> Around<I> {
+    #[inline(always)]
+    fn new(isa: I) -> Self {
+        let line = isa.line(&Line::ZERO);
+        Self { before: [line; 2], plain: [line; 3] }
     }
 }
