@@ -31,7 +31,7 @@ mod lines;
 pub mod page;
 #[cfg(not(all(target_arch = "arm", target_os = "none")))]
 #[cfg_attr(
-    not(target_arch = "x86_64"),
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
     expect(dead_code, unused_macros, unused_imports, reason = "other machines run the portable search")
 )]
 mod trellis;

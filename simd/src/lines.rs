@@ -56,6 +56,8 @@ pub(crate) trait Machine: Memory + Search {
     fn look_up<const BITS: usize>(self, index: Self::Line, levels: Self::Levels) -> Self::Line;
     /// Bitwise difference.
     fn xor(self, a: Self::Line, b: Self::Line) -> Self::Line;
+    /// Bits that both have.
+    fn and(self, a: Self::Line, b: Self::Line) -> Self::Line;
     /// In every byte, the bits of `MASK` from `a`, the others from `b`.
     fn merge<const MASK: u8>(self, a: Self::Line, b: Self::Line) -> Self::Line;
     /// Every byte moved up by `N` bits; what comes in below is anything.
@@ -68,6 +70,11 @@ pub(crate) trait Machine: Memory + Search {
     fn follow_bytes<const N: usize>(self, now: Self::Line, before: Self::Line) -> Self::Line;
     /// In every 128 bits, the last `N` dwords of `before`, then the first of `now`.
     fn follow_dwords<const N: usize>(self, now: Self::Line, before: Self::Line) -> Self::Line;
+
+    /// In every dword, the two bytes of half `HALF` of `even`, each followed by that of `odd`.
+    fn pair_bytes<const HALF: usize>(self, even: Self::Line, odd: Self::Line) -> Self::Line;
+    /// In every 128 bits, the two dwords of half `HALF` of `even`, each followed by that of `odd`.
+    fn pair_dwords<const HALF: usize>(self, even: Self::Line, odd: Self::Line) -> Self::Line;
 
     /// Sums of 0.
     fn zero(self) -> Self::Sum;
@@ -111,6 +118,16 @@ pub(crate) trait Machine: Memory + Search {
     }
 }
 
+/// Where [`Machine::pair_bytes`] finds the bytes of 128 bits: below 16 in `even`, from there on in `odd`.
+pub(crate) const fn pair_index(half: usize) -> [u8; 16] {
+    let (mut index, mut i) = ([0; 16], 0);
+    while i < 16 {
+        index[i] = (i % 2 * 16 + i / 4 * 4 + 2 * half + i % 4 / 2) as u8;
+        i += 1;
+    }
+    index
+}
+
 /// Bytes of a line in which field `FIELD` of `BITS` bits is the code.
 const fn field(byte: u8, bits: usize, field: usize) -> usize {
     (byte >> (bits * field)) as usize & ((1 << bits) - 1)
@@ -131,6 +148,8 @@ const fn field3(a: u8, b: u8, c: u8, field: usize) -> usize {
     code as usize & 7
 }
 
+/// What takes much code is compiled once, not at each place: the definition need not be fast, and the crate is
+/// built in four fifths of the time.
 impl Machine for Portable {
     type Line = [u8; 64];
     type Sum = [i32; 16];
@@ -185,7 +204,7 @@ impl Machine for Portable {
         *levels
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn look_up<const BITS: usize>(self, index: [u8; 64], levels: [i8; 64]) -> [u8; 64] {
         index.map(|byte| levels[usize::from(byte) & ((1 << BITS) - 1)] as u8)
     }
@@ -196,16 +215,21 @@ impl Machine for Portable {
     }
 
     #[inline(always)]
+    fn and(self, a: [u8; 64], b: [u8; 64]) -> [u8; 64] {
+        core::array::from_fn(|i| a[i] & b[i])
+    }
+
+    #[inline(never)]
     fn merge<const MASK: u8>(self, a: [u8; 64], b: [u8; 64]) -> [u8; 64] {
         core::array::from_fn(|i| a[i] & MASK | b[i] & !MASK)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn up<const N: u32>(self, v: [u8; 64]) -> [u8; 64] {
         v.map(|byte| byte << N)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn down<const N: u32>(self, v: [u8; 64]) -> [u8; 64] {
         v.map(|byte| byte >> N)
     }
@@ -215,14 +239,24 @@ impl Machine for Portable {
         v.map(|byte| byte.rotate_left(1))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn follow_bytes<const N: usize>(self, now: [u8; 64], before: [u8; 64]) -> [u8; 64] {
         core::array::from_fn(|i| if i % 4 < N { before[i + 4 - N] } else { now[i - N] })
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn follow_dwords<const N: usize>(self, now: [u8; 64], before: [u8; 64]) -> [u8; 64] {
         core::array::from_fn(|i| if i % 16 < 4 * N { before[i + 16 - 4 * N] } else { now[i - 4 * N] })
+    }
+
+    #[inline(never)]
+    fn pair_bytes<const HALF: usize>(self, even: [u8; 64], odd: [u8; 64]) -> [u8; 64] {
+        core::array::from_fn(|i| [even, odd][i % 2][i / 4 * 4 + 2 * HALF + i % 4 / 2])
+    }
+
+    #[inline(never)]
+    fn pair_dwords<const HALF: usize>(self, even: [u8; 64], odd: [u8; 64]) -> [u8; 64] {
+        core::array::from_fn(|i| [even, odd][i / 4 % 2][i / 16 * 16 + 8 * HALF + i % 16 / 8 * 4 + i % 4])
     }
 
     #[inline(always)]
@@ -250,7 +284,7 @@ impl Machine for Portable {
         self.weights(&[weights; 16])
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn value_dot(self, mut sum: [i32; 16], levels: [u8; 64], weights: [u8; 64]) -> [i32; 16] {
         let products = levels.as_chunks::<4>().0.iter().zip(weights.as_chunks::<4>().0);
         for (lane, (levels, weights)) in sum.iter_mut().zip(products) {

@@ -1,54 +1,93 @@
-//! The trellis search on byte lanes: `tqkv_core::trellis`'s Viterbi search with 32 or 64 states a
-//! register, two problems side by side so that one hides the latency of the other.
+//! The trellis search on byte lanes: `tqkv_core::trellis`'s Viterbi search with 16, 32 or 64 states a
+//! register.
 //!
-//! States stay in an order in which the states i and i + 128 that meet are in different registers,
-//! at the same byte: 128-bit unpacks and one lane shuffle then put the pair (2 i, 2 i + 1) where
-//! the next step wants it. The metrics of a branch are one 8-entry byte look-up.
+//! A state is eight bits, and so is the address of its metric: the register's number, then the byte in it.
+//! A step combines the states i and i + 128, so the oldest bit of a state must be one of the register's
+//! number; the newest bit takes its place. Only then are registers exchanged, in pairs, by one instruction
+//! each that brings an older bit up from the bytes: every bit stays where it is until it is its turn,
+//! and after eight steps, when all have had theirs, the order is the first again.
+//!
+//! ```text
+//! AVX-512, turns 0 0 1 0 0 1 0 1 of the register's bits R0 and R1:
+//!   R0 -> byte bits 0, 1, 2, 3 -> R0   (unpack)        R1 -> lane bits 1, 0 -> R1   (lane shuffle)
+//! ```
+//!
+//! The metrics of a branch are one 8-entry byte look-up; where the newest and the oldest bit flip the same
+//! parities, two of the four branches of a butterfly share theirs. Following the decisions back waits for
+//! one load after the other, so two problems do that side by side.
 //!
 //! Codes with 8 states gain nothing here and run the portable search.
 
+mod plain;
+
+pub(crate) use plain::choose_plain;
 use tqkv_core::Portable;
+use tqkv_core::lanes::Memory;
 use tqkv_core::trellis::{Code, PARITIES, Plain, Search, Trellis, WARM_UP};
 
 const STATES: usize = 256;
+/// Bits of a state, and steps until the order of states repeats.
+const TURNS: usize = 8;
 /// Bytes of one decision for each state.
-const DECISIONS: usize = STATES / 8;
-/// Registers of the widest set of states (32 bytes each).
-const MAX_REGISTERS: usize = 8;
-/// Problems solved side by side.
+pub(crate) const DECISIONS: usize = STATES / 8;
+/// Registers of the narrowest set of states (16 bytes each).
+const MAX_REGISTERS: usize = 16;
+/// Problems whose decisions are followed side by side.
 const SIDE_BY_SIDE: usize = 2;
 
 /// Registers of bytes; all operations are lane-wise unless they say otherwise.
-pub(crate) trait Bytes: Copy {
+pub(crate) trait Bytes: Memory {
     /// A register.
     type B: Copy;
-    /// Bytes of a register: 32 or 64.
+    /// Decisions of one step.
+    type D: Copy;
+    /// Bytes of a register: 16, 32 or 64.
     const WIDTH: usize;
+    /// For each bit of a register's number the bits of the byte's number through which
+    /// [`Bytes::exchange`] moves it: to the first, on to the next, from the last back.
+    const PATHS: &'static [&'static [usize]];
+    /// The bit of a register's number whose turn it is in each of eight steps; each comes once, and once more
+    /// for every bit of its path.
+    const TURNS: [usize; TURNS];
 
     /// All bytes `value`.
-    fn splat(self, value: u8) -> Self::B;
-    /// The first [`Bytes::WIDTH`] bytes.
-    fn load(self, bytes: &[u8; 64]) -> Self::B;
-    /// The first [`Bytes::WIDTH`] bytes of the result.
-    fn store(self, v: Self::B) -> [u8; 64];
+    fn splat_byte(self, value: u8) -> Self::B;
+    /// The first [`Bytes::WIDTH`] bytes; all 0 where there are fewer.
+    fn read_bytes(self, bytes: &[u8]) -> Self::B;
+    /// Writes the first [`Bytes::WIDTH`] bytes; nothing where there are fewer.
+    fn write_bytes(self, v: Self::B, bytes: &mut [u8]);
     /// Sum, at most 255.
     fn add(self, a: Self::B, b: Self::B) -> Self::B;
     /// Difference, at least 0.
     fn sub(self, a: Self::B, b: Self::B) -> Self::B;
     /// Smaller.
     fn min(self, a: Self::B, b: Self::B) -> Self::B;
-    /// Bit i: byte i of `a` is below that of `b`, given the smaller of both.
-    fn below(self, a: Self::B, b: Self::B, smaller: Self::B) -> u64;
     /// Smallest byte, in all bytes.
     fn smallest(self, v: Self::B) -> Self::B;
     /// A table of 8 bytes.
     fn table(self, row: &[u8; PARITIES]) -> Self::B;
     /// Look-up of indices below 8.
     fn pick(self, table: Self::B, index: Self::B) -> Self::B;
-    /// Interleaves even and odd states of one register pair: the next registers 2 r and 2 r + 1.
-    fn weave(self, even: Self::B, odd: Self::B) -> (Self::B, Self::B);
-    /// Byte of its register that a state pair (0..WIDTH) takes.
-    fn byte_of(pair: usize) -> usize;
+    /// Exchanges two registers whose numbers differ in bit `bit`, the lower first.
+    fn exchange(self, bit: usize, low: Self::B, high: Self::B) -> (Self::B, Self::B);
+
+    /// No decisions yet.
+    fn undecided(self) -> Self::D;
+    /// Adds a bit for each byte of a register: whether that of `one` is below that of `zero`, given the smaller
+    /// of both. Registers are noted in ascending order, within those that `upper` is false for, and true.
+    fn note(
+        self,
+        decisions: Self::D,
+        register: usize,
+        upper: bool,
+        zero: Self::B,
+        one: Self::B,
+        smaller: Self::B,
+    ) -> Self::D;
+    /// The decisions of all registers.
+    fn write(self, decisions: Self::D, to: &mut [u8; DECISIONS]);
+    /// The decision at an address; `upper` was bit `bit` of the register's number.
+    fn decision(decisions: &[u8; DECISIONS], address: usize, bit: usize) -> usize;
 }
 
 /// Adds [`Search`] to a token with [`Bytes`]; the search is compiled once, not wherever an encoder
@@ -98,30 +137,6 @@ macro_rules! search {
 }
 pub(crate) use search;
 
-/// Gives a token without byte lanes the portable search.
-#[cfg(target_arch = "aarch64")]
-macro_rules! portable_search {
-    ($token:ty) => {
-        impl tqkv_core::trellis::Search for $token {
-            const PROBLEMS: usize = 1;
-
-            #[inline(always)]
-            fn search(
-                self,
-                trellis: &tqkv_core::trellis::Trellis<'_>,
-                dim: usize,
-                targets: &[i16],
-                coded: &mut [u8],
-                workspace: &mut [u8],
-            ) {
-                tqkv_core::Portable.search(trellis, dim, targets, coded, workspace);
-            }
-        }
-    };
-}
-#[cfg(target_arch = "aarch64")]
-pub(crate) use portable_search;
-
 /// [`Search::PROBLEMS`] of these searches.
 pub(crate) const PROBLEMS: usize = SIDE_BY_SIDE;
 
@@ -139,361 +154,495 @@ pub(crate) fn run<I: Bytes>(
         Portable.search(trellis, dim, targets, coded, workspace);
         return;
     }
-    let steps = Steps::new(isa, &trellis.code);
+    let steps = Steps::new::<I>(&trellis.code);
+    let search = Running { isa, trellis, steps: &steps };
     let pairs = !matches!(trellis.code.plain, Plain::Bits(_));
     let mut problems = targets.chunks_exact(dim).zip(coded.chunks_exact_mut(dim / 8));
     while let Some((targets, coded)) = problems.next() {
         if pairs {
-            search_pairs(isa, trellis, &steps, targets, coded, workspace);
+            search.pairs(targets, coded, workspace);
             continue;
         }
         match problems.next() {
-            Some((more, also)) => {
-                search_together::<I, 2>(isa, trellis, &steps, [targets, more], [coded, also], workspace);
-            }
-            None => search_together::<I, 1>(isa, trellis, &steps, [targets], [coded], workspace),
+            Some((more, also)) => search.together([targets, more], [coded, also], workspace),
+            None => search.together([targets], [coded], workspace),
         }
     }
 }
 
-/// What steps need of the code: for each register of state pairs the parity of the even state
-/// with the oldest bit 0, and the same with newest bit, oldest bit, both flipped.
-struct Steps<I: Bytes> {
-    parity: [[I::B; 4]; MAX_REGISTERS / 2],
+/// Which bit of a state stands at each bit of the address, lowest first, before each turn.
+const fn orders<I: Bytes>() -> [[usize; TURNS]; TURNS] {
+    let mut orders = [[0; TURNS]; TURNS];
+    let mut turn = 0;
+    while turn < TURNS {
+        // The bits of one path come to their turns in order: first that in the register's number, last the
+        // one at the beginning of the path.
+        let mut seen = [0; TURNS];
+        let mut ahead = 0;
+        while ahead < TURNS {
+            let bit = I::TURNS[(turn + ahead) % TURNS];
+            let path = I::PATHS[bit];
+            let at = if seen[bit] == 0 {
+                I::WIDTH.trailing_zeros() as usize + bit
+            } else {
+                path[path.len() - seen[bit]]
+            };
+            orders[turn][at] = TURNS - 1 - ahead;
+            seen[bit] += 1;
+            ahead += 1;
+        }
+        turn += 1;
+    }
+    orders
+}
+
+/// Where in an address after an exchange each bit of the address before it is found.
+const fn sources<I: Bytes>(bit: usize) -> [usize; TURNS] {
+    let mut sources = [0, 1, 2, 3, 4, 5, 6, 7];
+    let (path, mut at) = (I::PATHS[bit], I::WIDTH.trailing_zeros() as usize + bit);
+    let mut i = 0;
+    while i < path.len() {
+        sources[at] = path[i];
+        at = path[i];
+        i += 1;
+    }
+    sources[at] = I::WIDTH.trailing_zeros() as usize + bit;
+    sources
+}
+
+/// The state at each address at the beginning.
+const fn states<I: Bytes>() -> [u8; STATES] {
+    let order = orders::<I>()[0];
+    let (mut states, mut address) = ([0; STATES], 0);
+    while address < STATES {
+        let mut bit = 0;
+        while bit < TURNS {
+            states[address] |= ((address >> bit & 1) << order[bit]) as u8;
+            bit += 1;
+        }
+        address += 1;
+    }
+    states
+}
+
+/// The address of a state at the beginning.
+#[inline(always)]
+fn place<I: Bytes>(state: usize) -> usize {
+    let order = const { orders::<I>()[0] };
+    let mut address = 0;
+    for (bit, from) in order.into_iter().enumerate() {
+        address |= (state >> from & 1) << bit;
+    }
+    address
+}
+
+/// Runs `$body` for every turn, in this or the other direction.
+macro_rules! turns {
+    (|$turn:ident| $body:expr) => {
+        turns!(@ $turn $body, 0 1 2 3 4 5 6 7)
+    };
+    (back |$turn:ident| $body:expr) => {
+        turns!(@ $turn $body, 7 6 5 4 3 2 1 0)
+    };
+    (@ $turn:ident $body:expr, $($value:literal)*) => {
+        $({
+            const $turn: usize = $value;
+            $body
+        })*
+    };
+}
+
+/// Parities of one turn by branch: oldest and newest bit 0, oldest 1, newest 1, both 1; each for all pairs of
+/// states by address, without the bit that tells them apart.
+type Parities = [[u8; STATES / 2]; 4];
+
+/// What steps need of the code.
+#[repr(align(64))]
+struct Steps([Parities; TURNS]);
+
+impl Steps {
+    #[inline(always)]
+    fn new<I: Bytes>(code: &Code) -> Self {
+        let (newest, oldest) = (code.parity(1), code.parity(STATES));
+        let mut all = Self([[[0; STATES / 2]; 4]; TURNS]);
+        for (parities, order) in all.0.iter_mut().zip(const { orders::<I>() }) {
+            let mut pairs = [0; STATES / 2];
+            let mut filled = 1;
+            // Parities are linear: each bit of the address doubles what is known.
+            for from in order {
+                if from < TURNS - 1 {
+                    let flip = code.parity(2 << from) as u8;
+                    let (known, rest) = pairs.split_at_mut(filled);
+                    for (to, &known) in rest.iter_mut().zip(&*known) {
+                        *to = known ^ flip;
+                    }
+                    filled *= 2;
+                }
+            }
+            for (kind, flip) in parities.iter_mut().zip([0, oldest, newest, newest ^ oldest]) {
+                for (to, &pair) in kind.iter_mut().zip(&pairs) {
+                    *to = pair ^ flip as u8;
+                }
+            }
+        }
+        all
+    }
 }
 
 /// The metrics of all states.
 type Metrics<I> = [<I as Bytes>::B; MAX_REGISTERS];
-/// One decision for each state: even states, then odd ones, by register and byte.
-type Decisions = [[u64; MAX_REGISTERS / 2]; 2];
 
-impl<I: Bytes> Steps<I> {
-    #[inline(always)]
-    fn new(isa: I, code: &Code) -> Self {
-        let (newest, oldest) = (code.parity(1), code.parity(STATES));
-        let parity = core::array::from_fn(|r| {
-            let mut bytes = [[0; 64]; 4];
-            for pair in 0..I::WIDTH {
-                let parity = code.parity((2 * (r * I::WIDTH + pair)) % STATES);
-                for (kind, flip) in [0, oldest, newest, newest ^ oldest].into_iter().enumerate() {
-                    bytes[kind][I::byte_of(pair)] = (parity ^ flip) as u8;
-                }
-            }
-            bytes.map(|bytes| isa.load(&bytes))
-        });
-        Self { parity }
-    }
+/// A search under way.
+struct Running<'a, I> {
+    isa: I,
+    trellis: &'a Trellis<'a>,
+    steps: &'a Steps,
+}
 
-    /// Add, compare, select for all states.
+impl<I: Bytes> Running<'_, I> {
+    const REGISTERS: usize = STATES / I::WIDTH;
+
+    /// Add, compare, select for all states. `TWIN`: newest and oldest bit flip the same parities.
     #[inline(always)]
-    fn step(&self, isa: I, row: &[u8; PARITIES], metrics: &Metrics<I>) -> (Metrics<I>, Decisions) {
-        let half = const { STATES / 2 / I::WIDTH };
+    fn step<const TURN: usize, const TWIN: bool>(
+        &self,
+        row: &[u8; PARITIES],
+        metrics: &Metrics<I>,
+    ) -> (Metrics<I>, I::D) {
+        let (isa, bit) = (self.isa, const { I::TURNS[TURN] });
+        let [parities, dropped, odd, odd_dropped] = &self.steps.0[TURN];
         let table = isa.table(row);
-        let (mut next, mut decisions) = (*metrics, [[0; MAX_REGISTERS / 2]; 2]);
-        for r in 0..half {
-            let (young, old) = (metrics[r], metrics[r + half]);
-            let [keep, drop, odd_keep, odd_drop] = self.parity[r];
-            let (zero, one) = (isa.add(young, isa.pick(table, keep)), isa.add(old, isa.pick(table, drop)));
+        let (mut next, mut decisions) = (*metrics, isa.undecided());
+        for r in 0..const { Self::REGISTERS / 2 } {
+            let low = r >> bit << (bit + 1) | r & ((1 << bit) - 1);
+            let high = low | 1 << bit;
+            let at = r * I::WIDTH..(r + 1) * I::WIDTH;
+            let (young, old) = (metrics[low], metrics[high]);
+            let keep = isa.pick(table, isa.read_bytes(&parities[at.clone()]));
+            let drop = isa.pick(table, isa.read_bytes(&dropped[at.clone()]));
+            let (zero, one) = (isa.add(young, keep), isa.add(old, drop));
             let even = isa.min(zero, one);
-            decisions[0][r] = isa.below(one, zero, even);
-            let (zero, one) =
-                (isa.add(young, isa.pick(table, odd_keep)), isa.add(old, isa.pick(table, odd_drop)));
+            decisions = isa.note(decisions, low, false, zero, one, even);
+            let (keep, drop) = if TWIN {
+                (drop, keep)
+            } else {
+                (
+                    isa.pick(table, isa.read_bytes(&odd[at.clone()])),
+                    isa.pick(table, isa.read_bytes(&odd_dropped[at])),
+                )
+            };
+            let (zero, one) = (isa.add(young, keep), isa.add(old, drop));
             let odd = isa.min(zero, one);
-            decisions[1][r] = isa.below(one, zero, odd);
-            (next[2 * r], next[2 * r + 1]) = isa.weave(even, odd);
+            decisions = isa.note(decisions, high, true, zero, one, odd);
+            (next[low], next[high]) = isa.exchange(bit, even, odd);
         }
         (next, decisions)
     }
-}
 
-/// Smallest metric, in all bytes.
-#[inline(always)]
-fn smallest<I: Bytes>(isa: I, metrics: &Metrics<I>) -> I::B {
-    let mut least = metrics[0];
-    for &metric in &metrics[1..const { STATES / I::WIDTH }] {
-        least = isa.min(least, metric);
-    }
-    isa.smallest(least)
-}
-
-#[inline(always)]
-fn lower<I: Bytes>(isa: I, metrics: &mut Metrics<I>, by: I::B) {
-    for metric in &mut metrics[..const { STATES / I::WIDTH }] {
-        *metric = isa.sub(*metric, by);
-    }
-}
-
-/// Register and byte of a state.
-#[inline(always)]
-fn place<I: Bytes>(state: usize) -> (usize, usize) {
-    // A pair of states (2 i, 2 i + 1) and the state i have the same order within registers: byte
-    // positions of states repeat with the register width.
-    (state / I::WIDTH, I::byte_of(state % I::WIDTH))
-}
-
-/// Metrics for a start in `state`.
-#[inline(always)]
-fn start_in<I: Bytes>(isa: I, state: usize) -> Metrics<I> {
-    let (register, byte) = place::<I>(state);
-    core::array::from_fn(|r| {
-        let mut bytes = [u8::MAX; 64];
-        if r == register {
-            bytes[byte] = 0;
+    /// Smallest metric, in all bytes.
+    #[inline(always)]
+    fn smallest(&self, metrics: &Metrics<I>) -> I::B {
+        let mut least = metrics[0];
+        for &metric in &metrics[1..const { Self::REGISTERS }] {
+            least = self.isa.min(least, metric);
         }
-        isa.load(&bytes)
-    })
-}
+        self.isa.smallest(least)
+    }
 
-/// The lowest state with the smallest metric.
-#[inline(always)]
-fn best_state<I: Bytes>(isa: I, metrics: &Metrics<I>) -> usize {
-    let bytes: [[u8; 64]; MAX_REGISTERS] = core::array::from_fn(|r| isa.store(metrics[r]));
-    let (mut best, mut least) = (0, u8::MAX);
-    for state in 0..STATES {
-        let (register, byte) = place::<I>(state);
-        if bytes[register][byte] < least {
-            (best, least) = (state, bytes[register][byte]);
+    #[inline(always)]
+    fn lower(&self, metrics: &mut Metrics<I>, by: I::B) {
+        for metric in &mut metrics[..const { Self::REGISTERS }] {
+            *metric = self.isa.sub(*metric, by);
         }
     }
-    best
-}
 
-#[inline(always)]
-fn write<I: Bytes>(decisions: &Decisions, to: &mut [u8]) {
-    let bytes = const { I::WIDTH / 8 };
-    let half = const { STATES / 2 / I::WIDTH };
-    for (i, slot) in to.chunks_exact_mut(bytes).enumerate() {
-        slot.copy_from_slice(&decisions[i / half][i % half].to_le_bytes()[..bytes]);
-    }
-}
-
-/// The decision bit of a state.
-#[inline(always)]
-fn decision<I: Bytes>(decisions: &[u8; DECISIONS], state: usize) -> usize {
-    let pair = state >> 1;
-    let bit = I::byte_of(pair % I::WIDTH);
-    let byte = (state & 1) * (STATES / 16) + pair / I::WIDTH * (I::WIDTH / 8) + bit / 8;
-    usize::from(decisions[byte % DECISIONS] >> (bit % 8) & 1)
-}
-
-#[inline(always)]
-fn back<I: Bytes>(decisions: &[u8; DECISIONS], state: usize) -> usize {
-    state >> 1 | decision::<I>(decisions, state) << 7
-}
-
-/// `P` problems of codes with plain bits.
-#[inline(always)]
-fn search_together<I: Bytes, const P: usize>(
-    isa: I,
-    trellis: &Trellis<'_>,
-    steps: &Steps<I>,
-    targets: [&[i16]; P],
-    coded: [&mut [u8]; P],
-    workspace: &mut [u8],
-) {
-    let dim = targets[0].len();
-    let mut metrics = [[isa.splat(0); MAX_REGISTERS]; P];
-    let before = (dim - WARM_UP % dim) % dim;
-    pass(isa, trellis, steps, &targets, before, WARM_UP, &mut metrics, workspace);
-    pass(isa, trellis, steps, &targets, 0, WARM_UP, &mut metrics, workspace);
-    let mut states: [usize; P] = core::array::from_fn(|p| best_state(isa, &metrics[p]));
-    trace_back::<I, P>(WARM_UP, &mut states, workspace, |_, _| ());
-    metrics = core::array::from_fn(|p| start_in(isa, states[p]));
-    pass(isa, trellis, steps, &targets, 0, dim, &mut metrics, workspace);
-    let mut bits = coded;
-    for coded in &mut bits {
-        coded.fill(0);
-    }
-    let n = dim / 8;
-    let (mut byte, mut shift) = (n, 7);
-    trace_back::<I, P>(dim, &mut states, workspace, |p, bit| {
-        if p == 0 {
-            if byte == 0 {
-                (byte, shift) = (n, shift - 1);
-            }
-            byte -= 1;
+    /// Metrics by address, as registers.
+    #[inline(always)]
+    fn load(&self, bytes: &[u8; STATES]) -> Metrics<I> {
+        let mut metrics = [self.isa.splat_byte(0); MAX_REGISTERS];
+        for (metric, bytes) in metrics.iter_mut().zip(bytes.chunks_exact(I::WIDTH)) {
+            *metric = self.isa.read_bytes(bytes);
         }
-        bits[p][byte] |= bit << shift;
-    });
-}
+        metrics
+    }
 
-/// Runs over `count` coordinates from `first` on; a multiple of 4.
-#[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "one loop; a struct for it would only rename them")]
-fn pass<I: Bytes, const P: usize>(
-    isa: I,
-    trellis: &Trellis<'_>,
-    steps: &Steps<I>,
-    targets: &[&[i16]; P],
-    first: usize,
-    count: usize,
-    metrics: &mut [Metrics<I>; P],
-    workspace: &mut [u8],
-) {
-    let dim = targets[0].len();
-    let (rows, limit) = (trellis.rows(), trellis.code.limit());
-    let mut least = [isa.splat(0); P];
-    let mut current = *metrics;
-    let mut t = first;
-    for (n, decisions) in workspace.chunks_exact_mut(P * DECISIONS).take(count).enumerate() {
+    #[inline(always)]
+    fn store(&self, metrics: &Metrics<I>, bytes: &mut [u8; STATES]) {
+        for (&metric, bytes) in metrics.iter().zip(bytes.chunks_exact_mut(I::WIDTH)) {
+            self.isa.write_bytes(metric, bytes);
+        }
+    }
+
+    /// Runs over `count` coordinates (a multiple of 8) from `first` on; leaves metrics by address.
+    #[inline(always)]
+    fn pass_inlined<const TWIN: bool>(
+        &self,
+        targets: &[i16],
+        first: usize,
+        count: usize,
+        bytes: &mut [u8; STATES],
+        workspace: &mut [u8],
+    ) {
+        let (rows, limit) = (self.trellis.rows(), self.trellis.code.limit());
+        let mut metrics = self.load(bytes);
+        let mut least = self.isa.splat_byte(0);
+        let steps = workspace.as_chunks_mut::<DECISIONS>().0.as_chunks_mut::<TURNS>().0;
+        let runs = targets.as_chunks::<TURNS>().0;
+        let mut run = first / TURNS;
+        for decisions in steps.iter_mut().take(count / TURNS) {
+            let Some(targets) = runs.get(run) else { break };
+            turns!(|TURN| {
+                let row = rows.get((i32::from(targets[TURN]) + limit) as usize).unwrap_or(&[0; PARITIES]);
+                let (next, decided) = self.step::<TURN, TWIN>(row, &metrics);
+                metrics = next;
+                self.isa.write(decided, &mut decisions[TURN]);
+                if TURN % 4 == 1 {
+                    least = self.smallest(&metrics);
+                } else if TURN % 4 == 3 {
+                    self.lower(&mut metrics, least);
+                }
+            });
+            run = if run + 1 == runs.len() { 0 } else { run + 1 };
+        }
+        self.store(&metrics, bytes);
+    }
+
+    /// Compiled once, not for each pass.
+    fn pass(
+        &self,
+        targets: &[i16],
+        first: usize,
+        count: usize,
+        bytes: &mut [u8; STATES],
+        workspace: &mut [u8],
+    ) {
+        let code = &self.trellis.code;
+        if code.parity(1) == code.parity(STATES) {
+            self.isa.apart(
+                #[inline(always)]
+                |_| self.pass_inlined::<true>(targets, first, count, bytes, workspace),
+            );
+        } else {
+            self.isa.apart(
+                #[inline(always)]
+                |_| self.pass_inlined::<false>(targets, first, count, bytes, workspace),
+            );
+        }
+    }
+
+    /// `P` problems of codes with plain bits.
+    #[inline(always)]
+    fn together<const P: usize>(&self, targets: [&[i16]; P], coded: [&mut [u8]; P], workspace: &mut [u8]) {
+        let dim = targets[0].len();
+        let room = if dim > WARM_UP { dim } else { WARM_UP } * DECISIONS;
+        let before = (dim - WARM_UP % dim) % dim;
+        let mut addresses = [0; P];
         for p in 0..P {
-            let row = &rows[(i32::from(targets[p][t]) + limit) as usize];
-            let (next, decided) = steps.step(isa, row, &current[p]);
-            current[p] = next;
-            write::<I>(&decided, &mut decisions[p * DECISIONS..][..DECISIONS]);
-            if n % 4 == 1 {
-                least[p] = smallest(isa, &current[p]);
-            } else if n % 4 == 3 {
-                lower(isa, &mut current[p], least[p]);
+            let workspace = &mut workspace[p * room..(p + 1) * room];
+            let mut metrics = [0; STATES];
+            self.pass(targets[p], before, WARM_UP, &mut metrics, workspace);
+            self.pass(targets[p], 0, WARM_UP, &mut metrics, workspace);
+            addresses[p] = place::<I>(best_state::<I>(&metrics));
+        }
+        trace_back::<I, P>(WARM_UP, &mut addresses, workspace, room, |_, _| ());
+        for p in 0..P {
+            let workspace = &mut workspace[p * room..(p + 1) * room];
+            let mut metrics = [u8::MAX; STATES];
+            metrics[addresses[p] % STATES] = 0;
+            self.pass(targets[p], 0, dim, &mut metrics, workspace);
+        }
+        let mut bits = coded;
+        for coded in &mut bits {
+            coded.fill(0);
+        }
+        let n = dim / 8;
+        let (mut byte, mut shift) = (n, 7);
+        trace_back::<I, P>(dim, &mut addresses, workspace, room, |p, bit| {
+            if p == 0 {
+                if byte == 0 {
+                    (byte, shift) = (n, shift - 1);
+                }
+                byte -= 1;
             }
-        }
-        t += 1;
-        if t == dim {
-            t = 0;
-        }
+            bits[p][byte] |= bit << shift;
+        });
     }
-    *metrics = current;
+
+    /// One problem of a code whose pairs share symbols; its two classes run side by side.
+    #[inline(always)]
+    fn pairs(&self, targets: &[i16], coded: &mut [u8], workspace: &mut [u8]) {
+        let dim = targets.len();
+        let mut metrics = [0; STATES];
+        let before = (dim - WARM_UP % dim) % dim;
+        self.pass_pairs(targets, before, WARM_UP, &mut metrics, workspace);
+        self.pass_pairs(targets, 0, WARM_UP, &mut metrics, workspace);
+        let mut address = place::<I>(best_state::<I>(&metrics));
+        trace_back_pairs::<I>(WARM_UP, &mut address, workspace, |_, _| ());
+        metrics = [u8::MAX; STATES];
+        metrics[address % STATES] = 0;
+        self.pass_pairs(targets, 0, dim, &mut metrics, workspace);
+        coded.fill(0);
+        let n = dim / 8;
+        trace_back_pairs::<I>(dim, &mut address, workspace, |t, bit| coded[t % n] |= bit << (t / n));
+    }
+
+    /// Compiled once, not for each pass.
+    fn pass_pairs(
+        &self,
+        targets: &[i16],
+        first: usize,
+        count: usize,
+        bytes: &mut [u8; STATES],
+        workspace: &mut [u8],
+    ) {
+        self.isa.apart(
+            #[inline(always)]
+            |_| self.pass_pairs_inlined(targets, first, count, bytes, workspace),
+        );
+    }
+
+    #[inline(always)]
+    fn pass_pairs_inlined(
+        &self,
+        targets: &[i16],
+        first: usize,
+        count: usize,
+        bytes: &mut [u8; STATES],
+        workspace: &mut [u8],
+    ) {
+        let (limit, rows) = (self.trellis.code.limit(), self.trellis.rows());
+        let stride = self.trellis.code.rows_per_target();
+        let mut metrics = self.load(bytes);
+        let mut least = self.isa.splat_byte(0);
+        let steps = workspace.as_chunks_mut::<DECISIONS>().0.as_chunks_mut::<PAIR_DECISIONS>().0;
+        let runs = targets.as_chunks::<TURNS>().0;
+        let mut run = first / TURNS;
+        for decisions in steps.as_chunks_mut::<{ TURNS / 2 }>().0.iter_mut().take(count / TURNS) {
+            let Some(targets) = runs.get(run) else { break };
+            macro_rules! pairs {
+                ($($pair:literal)*) => {
+                    $({
+                        let row_of = |t: usize, row: usize| {
+                            let first = (i32::from(targets[t]) + limit) as usize * stride;
+                            rows.get(first + row).unwrap_or(&[0; PARITIES])
+                        };
+                        let decisions = &mut decisions[$pair];
+                        let mut ends = [metrics; 2];
+                        for class in 0..2 {
+                            let row = row_of(2 * $pair, class);
+                            let (middle, decided) = self.step::<{ 2 * $pair }, false>(row, &metrics);
+                            self.isa.write(decided, &mut decisions[class]);
+                            let row = row_of(2 * $pair + 1, stride - 2 + class);
+                            let (end, decided) = self.step::<{ 2 * $pair + 1 }, false>(row, &middle);
+                            self.isa.write(decided, &mut decisions[2 + class]);
+                            ends[class] = end;
+                        }
+                        let mut decided = self.isa.undecided();
+                        for r in 0..const { Self::REGISTERS } {
+                            let (lower, upper) = (ends[0][r], ends[1][r]);
+                            metrics[r] = self.isa.min(lower, upper);
+                            let half = r >= const { Self::REGISTERS / 2 };
+                            decided = self.isa.note(decided, r, half, lower, upper, metrics[r]);
+                        }
+                        self.isa.write(decided, &mut decisions[4]);
+                        if $pair % 2 == 0 {
+                            least = self.smallest(&metrics);
+                        } else {
+                            self.lower(&mut metrics, least);
+                        }
+                    })*
+                };
+            }
+            pairs!(0 1 2 3);
+            run = if run + 1 == runs.len() { 0 } else { run + 1 };
+        }
+        self.store(&metrics, bytes);
+    }
 }
 
-/// Follows `P` problems back over `count` coordinates; calls `bit(problem, u)` for each.
+/// Decisions of a pair: even coordinate in both classes, odd one in both, and the class, each by address.
+const PAIR_DECISIONS: usize = 5;
+
+/// The lowest state with the smallest metric; metrics by address.
+#[inline(always)]
+fn best_state<I: Bytes>(metrics: &[u8; STATES]) -> usize {
+    let mut best = u16::MAX;
+    for (&metric, state) in metrics.iter().zip(const { states::<I>() }) {
+        best = best.min(u16::from(metric) << 8 | u16::from(state));
+    }
+    usize::from(best & 0xff)
+}
+
+/// The newest bit of the state at an address after the exchange of a turn, and the address of the state before
+/// it at the beginning of the turn.
+#[inline(always)]
+fn back<I: Bytes, const TURN: usize>(decisions: &[u8; DECISIONS], after: usize) -> (u8, usize) {
+    let bit = const { I::TURNS[TURN] };
+    let sources = const { sources::<I>(I::TURNS[TURN]) };
+    let mut address = 0;
+    for (before, source) in sources.into_iter().enumerate() {
+        address |= (after >> source & 1) << before;
+    }
+    let at = const { I::WIDTH.trailing_zeros() as usize + I::TURNS[TURN] };
+    let decision = I::decision(decisions, address, bit);
+    ((address >> at) as u8 & 1, address & !(1 << at) | decision << at)
+}
+
+/// Follows `P` problems, each in `room` bytes, back over `count` coordinates; calls `bit(problem, u)` for each.
 #[inline(always)]
 fn trace_back<I: Bytes, const P: usize>(
     count: usize,
-    states: &mut [usize; P],
+    addresses: &mut [usize; P],
     workspace: &[u8],
+    room: usize,
     mut bit: impl FnMut(usize, u8),
 ) {
-    for decisions in workspace.chunks_exact(P * DECISIONS).take(count).rev() {
-        for (p, (state, decisions)) in states.iter_mut().zip(decisions.as_chunks::<DECISIONS>().0).enumerate()
-        {
-            bit(p, *state as u8 & 1);
-            *state = back::<I>(decisions, *state);
-        }
+    let mut steps = [&[][..]; P];
+    for (p, steps) in steps.iter_mut().enumerate() {
+        *steps = workspace[p * room..].as_chunks::<DECISIONS>().0.as_chunks::<TURNS>().0;
     }
-}
-
-/// One problem of a code whose pairs share symbols; its two classes run side by side.
-#[inline(always)]
-fn search_pairs<I: Bytes>(
-    isa: I,
-    trellis: &Trellis<'_>,
-    steps: &Steps<I>,
-    targets: &[i16],
-    coded: &mut [u8],
-    workspace: &mut [u8],
-) {
-    let dim = targets.len();
-    let mut metrics = [isa.splat(0); MAX_REGISTERS];
-    let before = (dim - WARM_UP % dim) % dim;
-    pass_pairs(isa, trellis, steps, targets, before, WARM_UP, &mut metrics, workspace);
-    pass_pairs(isa, trellis, steps, targets, 0, WARM_UP, &mut metrics, workspace);
-    let mut state = best_state(isa, &metrics);
-    trace_back_pairs::<I>(WARM_UP, &mut state, workspace, |_, _| ());
-    metrics = start_in(isa, state);
-    pass_pairs(isa, trellis, steps, targets, 0, dim, &mut metrics, workspace);
-    coded.fill(0);
-    let n = dim / 8;
-    trace_back_pairs::<I>(dim, &mut state, workspace, |t, bit| coded[t % n] |= bit << (t / n));
-}
-
-/// Decisions of a pair: even coordinate in both classes, odd one in both, and the class (by
-/// register and byte of the state).
-const PAIR_DECISIONS: usize = 5 * DECISIONS;
-
-#[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "one loop; a struct for it would only rename them")]
-fn pass_pairs<I: Bytes>(
-    isa: I,
-    trellis: &Trellis<'_>,
-    steps: &Steps<I>,
-    targets: &[i16],
-    first: usize,
-    count: usize,
-    metrics: &mut Metrics<I>,
-    workspace: &mut [u8],
-) {
-    let (dim, limit, rows) = (targets.len(), trellis.code.limit(), trellis.rows());
-    let stride = trellis.code.rows_per_target();
-    let row_of = |t: usize, row: usize| &rows[(i32::from(targets[t]) + limit) as usize * stride + row];
-    let mut least = isa.splat(0);
-    let mut t = first;
-    for (n, decisions) in workspace.chunks_exact_mut(PAIR_DECISIONS).take(count / 2).enumerate() {
-        let slots = decisions.as_chunks_mut::<DECISIONS>().0;
-        let mut ends = [*metrics; 2];
-        for (class, ends) in ends.iter_mut().enumerate() {
-            let (middle, decided) = steps.step(isa, row_of(t, class), ends);
-            write::<I>(&decided, &mut slots[class]);
-            let (end, decided) = steps.step(isa, row_of(t + 1, stride - 2 + class), &middle);
-            write::<I>(&decided, &mut slots[2 + class]);
-            *ends = end;
-        }
-        for r in 0..const { STATES / I::WIDTH } {
-            let best = isa.min(ends[0][r], ends[1][r]);
-            let upper = isa.below(ends[1][r], ends[0][r], best).to_le_bytes();
-            slots[4][r * (I::WIDTH / 8)..][..I::WIDTH / 8].copy_from_slice(&upper[..I::WIDTH / 8]);
-            metrics[r] = best;
-        }
-        if n % 2 == 0 {
-            least = smallest(isa, metrics);
-        } else {
-            lower(isa, metrics, least);
-        }
-        t = if t + 2 == dim { 0 } else { t + 2 };
+    for run in (0..count / TURNS).rev() {
+        let decisions: [&[[u8; DECISIONS]; TURNS]; P] = core::array::from_fn(|p| &steps[p][run]);
+        turns!(
+            back | TURN | {
+                for p in 0..P {
+                    let newest;
+                    (newest, addresses[p]) = back::<I, TURN>(&decisions[p][TURN], addresses[p]);
+                    bit(p, newest);
+                }
+            }
+        );
     }
 }
 
 #[inline(always)]
 fn trace_back_pairs<I: Bytes>(
     count: usize,
-    state: &mut usize,
+    address: &mut usize,
     workspace: &[u8],
     mut bit: impl FnMut(usize, u8),
 ) {
-    for (pair, decisions) in workspace.chunks_exact(PAIR_DECISIONS).take(count / 2).enumerate().rev() {
-        let slots = decisions.as_chunks::<DECISIONS>().0;
-        let (register, byte) = place::<I>(*state);
-        let class = usize::from(slots[4][register * (I::WIDTH / 8) + byte / 8] >> (byte % 8) & 1);
-        for (t, slot) in [(2 * pair + 1, &slots[2 + class]), (2 * pair, &slots[class])] {
-            bit(t, *state as u8 & 1);
-            *state = back::<I>(slot, *state);
+    let steps = workspace.as_chunks::<DECISIONS>().0.as_chunks::<PAIR_DECISIONS>().0;
+    for (run, pairs) in steps.as_chunks::<{ TURNS / 2 }>().0.iter().enumerate().take(count / TURNS).rev() {
+        macro_rules! pairs {
+            ($($pair:literal)*) => {
+                $({
+                    let top = const { I::PATHS.len() - 1 };
+                    let decisions = &pairs[$pair];
+                    let class = I::decision(&decisions[4], *address, top);
+                    for (odd, slot) in [(true, 2 + class), (false, class)] {
+                        let slot = &decisions[slot];
+                        let (newest, before) = if odd {
+                            back::<I, { 2 * $pair + 1 }>(slot, *address)
+                        } else {
+                            back::<I, { 2 * $pair }>(slot, *address)
+                        };
+                        *address = before;
+                        bit(TURNS * run + 2 * $pair + usize::from(odd), newest);
+                    }
+                })*
+            };
         }
-    }
-}
-
-/// [`Search::choose_plain`].
-#[inline(always)]
-pub(crate) fn choose_plain<I: Bytes>(
-    isa: I,
-    code: &Code,
-    targets: &[i16],
-    parity: &[u8],
-    symbols: &mut [u8],
-    levels: &mut [u8],
-) {
-    let Plain::Bits(bits) = code.plain else {
-        tqkv_core::trellis::choose_plain(code, targets, parity, symbols, levels);
-        return;
-    };
-    let tables = code.levels.as_chunks::<PARITIES>().0;
-    let runs = targets.chunks(I::WIDTH).zip(parity.chunks(I::WIDTH));
-    let out = symbols.chunks_mut(I::WIDTH).zip(levels.chunks_mut(I::WIDTH));
-    for ((targets, parity), (symbols, levels)) in runs.zip(out) {
-        let (mut indices, mut padded) = ([0; 64], [0i16; 64]);
-        indices[..parity.len()].copy_from_slice(parity);
-        padded[..targets.len()].copy_from_slice(targets);
-        let index = isa.load(&indices);
-        let (mut least, mut best, mut symbol) = ([i16::MAX; 64], [0u8; 64], [0u8; 64]);
-        for (part, table) in tables.iter().enumerate().take(1 << bits) {
-            let candidates = isa.store(isa.pick(isa.table(&table.map(|level| level as u8)), index));
-            for i in 0..I::WIDTH {
-                let distance = (padded[i] - 2 * i16::from(candidates[i] as i8)).abs();
-                let nearer = distance < least[i];
-                least[i] = if nearer { distance } else { least[i] };
-                best[i] = if nearer { candidates[i] } else { best[i] };
-                symbol[i] = if nearer { part as u8 } else { symbol[i] };
-            }
-        }
-        symbols.copy_from_slice(&symbol[..symbols.len()]);
-        levels.copy_from_slice(&best[..levels.len()]);
+        pairs!(3 2 1 0);
     }
 }

@@ -35,7 +35,7 @@ mod viterbi;
 pub use code::{Code, MAX_LEVELS, MAX_MEMORY, PARITIES, Plain, Predictor, RESOLUTION};
 pub(crate) use encode::{Job, encode_all};
 pub use encode::{Search, choose_plain};
-pub use planes::{levels, parities};
+pub use planes::{levels, pair_parts, parities};
 pub use tables::trellis;
 pub use viterbi::{WARM_UP, workspace_bytes};
 

@@ -75,9 +75,9 @@ fn add_plain(code: &Code, plain: &[u8], index: &mut [u8]) {
     }
 }
 
-/// The parts that the even and the odd coordinate of a pair take.
+/// The parts of the levels that the even and the odd coordinate of a pair take.
 #[inline(always)]
-pub(super) const fn pair_parts(plain: Plain, symbol: u8) -> (u8, u8) {
+pub const fn pair_parts(plain: Plain, symbol: u8) -> (u8, u8) {
     match plain {
         Plain::PairOfThree => (symbol / 3, symbol % 3),
         _ => (symbol, symbol),

@@ -1,4 +1,5 @@
 //! AArch64.
 
 pub(crate) mod neon;
+mod neon_bytes;
 mod neon_lines;

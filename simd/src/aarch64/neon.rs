@@ -408,7 +408,6 @@ macro_rules! token {
                 unpack::<BITS>(words)
             }
         }
-        crate::trellis::portable_search!($token);
     };
 }
 

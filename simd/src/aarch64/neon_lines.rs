@@ -3,7 +3,7 @@
 //! of two products, at most 2 * 127 * 127, fit 16 bits.
 
 use super::neon::{Neon, NeonDot, V, neon};
-use crate::lines::Machine;
+use crate::lines::{Machine, pair_index};
 use crate::page::Line;
 use core::arch::aarch64::*;
 use tqkv_core::lanes::Isa;
@@ -206,6 +206,11 @@ macro_rules! lines {
             }
 
             #[inline(always)]
+            fn and(self, a: Quad, b: Quad) -> Quad {
+                both(a, b, |a, b| neon!(vandq_u8(a, b)))
+            }
+
+            #[inline(always)]
             fn merge<const MASK: u8>(self, a: Quad, b: Quad) -> Quad {
                 both(a, b, |a, b| neon!(vbslq_u8(vdupq_n_u8(MASK), a, b)))
             }
@@ -246,6 +251,27 @@ macro_rules! lines {
                         1 => vextq_u8::<12>(before, now),
                         2 => vextq_u8::<8>(before, now),
                         _ => vextq_u8::<4>(before, now),
+                    })
+                })
+            }
+
+            #[inline(always)]
+            fn pair_bytes<const HALF: usize>(self, even: Quad, odd: Quad) -> Quad {
+                let index = const { pair_index(HALF) };
+                both(even, odd, |even, odd| {
+                    neon!(vqtbl2q_u8(uint8x16x2_t(even, odd), vld1q_u8(index.as_ptr())))
+                })
+            }
+
+            #[inline(always)]
+            fn pair_dwords<const HALF: usize>(self, even: Quad, odd: Quad) -> Quad {
+                both(even, odd, |even, odd| {
+                    neon!({
+                        let (even, odd) = (vreinterpretq_u32_u8(even), vreinterpretq_u32_u8(odd));
+                        vreinterpretq_u8_u32(match HALF {
+                            0 => vzip1q_u32(even, odd),
+                            _ => vzip2q_u32(even, odd),
+                        })
                     })
                 })
             }

@@ -24,8 +24,7 @@ pub struct KeyPages {
 
 impl KeyPages {
     /// Pages of `slots` tokens (a multiple of [`SLOT_STEP`], at most [`MAX_SLOTS`]) of `codec`, or
-    /// `None` where the number is not that or the codec has no page kernels (`f16`, `s5`, `t1h`, `t2h`, and
-    /// trellis codes at head dims that are not multiples of 32 from 64 on).
+    /// `None` where the number is not that or the codec has no page kernels (`f16`, `s5`).
     pub fn new(codec: &AnyCodec, slots: usize) -> Option<Self> {
         let fits = slots.is_multiple_of(SLOT_STEP) && (1..=MAX_SLOTS).contains(&slots);
         Plan::new(codec).filter(|_| fits).map(|plan| Self { plan, slots })
@@ -156,7 +155,7 @@ impl Scores<'_> {
         let runs = self.pages.plan.runs();
         let (head, body) = self.page.split_at(self.pages.scale_lines());
         let scales = super::halves(head).as_chunks::<TILE>().0;
-        let table = C::table(isa, &self.pages.plan.levels);
+        let table = C::table(isa, &self.pages.plan);
         let (first, last) = (self.from / TILE, (self.from + self.n).div_ceil(TILE));
         let tile_lines = self.pages.tile_lines();
         let mut prefetch = fetch_scales(isa, self.next, self.pages.scale_lines()).chunks(tile_lines);
@@ -233,11 +232,12 @@ fn score_tile<I: Machine, C: KeyCodes, const H: usize>(
 ) -> [[f32; TILE]; H] {
     let mut logits = [[0.0; TILE]; H];
     let Some((heads, _)) = heads.split_first_chunk::<H>() else { return logits };
-    let units = lines.len() / C::DEPTH / scales.len().max(1);
+    let run_lines = lines.len() / scales.len().max(1);
+    let run_words = run_lines / C::DEPTH * C::FIELDS;
     let mut next = next.iter();
-    for (r, (scales, lines)) in scales.iter().zip(lines.chunks_exact(units * C::DEPTH)).enumerate() {
+    for (r, (scales, lines)) in scales.iter().zip(lines.chunks_exact(run_lines.max(1))).enumerate() {
         let words: [&[u32]; H] =
-            core::array::from_fn(|h| heads[h].words.get(r * units * C::FIELDS..).unwrap_or_default());
+            core::array::from_fn(|h| heads[h].words.get(r * run_words..).unwrap_or_default());
         let sums = C::dot(isa, lines, table, words, &mut next);
         let scales = isa.widen16(scales);
         for h in 0..H {
@@ -265,7 +265,7 @@ trait KeyCodes {
     const FOUR_OR_ONE: bool;
 
     /// Makes levels ready.
-    fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> Self::Table<I>;
+    fn table<I: Machine>(isa: I, plan: &Plan) -> Self::Table<I>;
 
     /// Integer dot products of the lines of one run with `H` queries; `next` is prefetched.
     fn dot<'a, I: Machine, const H: usize>(
@@ -288,51 +288,90 @@ fn words_at<const N: usize, const H: usize>(words: [&[u32]; H], at: usize) -> [&
     core::array::from_fn(|h| words[h].get(at..).and_then(|words| words.first_chunk()).unwrap_or(&[0; N]))
 }
 
+impl<C: Code> Woven<C> {
+    /// The coded line of a unit of a tile.
+    #[inline(always)]
+    fn coded(lines: &[Line], unit: usize) -> &Line {
+        let at = match C::PAIRED {
+            0 => unit * Self::DEPTH,
+            _ => unit / 2 * Self::DEPTH + unit % 2 * (Self::DEPTH - 1),
+        };
+        lines.get(at).unwrap_or(&Line::ZERO)
+    }
+
+    /// Adds the products of a unit's levels with `H` queries.
+    #[inline(always)]
+    fn add<I: Machine, const H: usize>(
+        isa: I,
+        mut sums: [[I::Sum; 2]; H],
+        levels: [I::Line; 8],
+        now: [&[u32; 8]; H],
+    ) -> [[I::Sum; 2]; H] {
+        eight!(|FIELD| {
+            for h in 0..H {
+                let part = if H < 4 { FIELD % 2 } else { 0 };
+                sums[h][part] = isa.key_dot(sums[h][part], levels[FIELD], now[h][FIELD]);
+            }
+        });
+        sums
+    }
+}
+
 impl<C: Code> KeyCodes for Woven<C> {
     const FIELDS: usize = 8;
-    const DEPTH: usize = 1 + C::PLAIN;
-    type Table<I: Machine> = I::Levels;
+    const DEPTH: usize = if C::PAIRED > 0 { 2 + C::PAIRED } else { 1 + C::PLAIN };
+    /// With whether the ring begins at the third byte.
+    type Table<I: Machine> = (I::Levels, bool);
 
     const FOUR_OR_ONE: bool = true;
 
     #[inline(always)]
-    fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> I::Levels {
-        isa.key_levels(levels)
+    fn table<I: Machine>(isa: I, plan: &Plan) -> (I::Levels, bool) {
+        (isa.key_levels(&plan.levels), plan.pad() > 0)
     }
 
     #[inline(always)]
     fn dot<'a, I: Machine, const H: usize>(
         isa: I,
         lines: &[Line],
-        table: I::Levels,
+        (table, shifted): (I::Levels, bool),
         words: [&[u32]; H],
         next: &mut impl Iterator<Item = &'a Line>,
     ) -> [I::Sum; H] {
         let mut sums = [[isa.zero(); 2]; H];
-        // The ring closes: before the first line come the last two, a bit further.
-        // WARNING: a closure that makes registers may be compiled without the instruction set.
-        let last = |back: usize| {
-            let line = lines.len().checked_sub(back * Self::DEPTH).and_then(|at| lines.get(at));
-            line.unwrap_or(&Line::ZERO)
+        let units = match C::PAIRED {
+            0 => lines.len() / Self::DEPTH,
+            _ => lines.len() / Self::DEPTH * 2 + usize::from(!lines.len().is_multiple_of(Self::DEPTH)),
         };
-        let mut before = [isa.rotate(isa.line(last(1))), isa.rotate(isa.line(last(2)))];
-        for (i, unit) in lines.chunks_exact(Self::DEPTH).enumerate() {
+        let last = [1, 2, 3].map(|back| Self::coded(lines, units.saturating_sub(back)));
+        let last = [isa.line(last[0]), isa.line(last[1]), isa.line(last[2])];
+        let mut before = trellis::before_first::<I, InDwords>(isa, last, units, shifted);
+        for (i, unit) in lines.chunks(Self::DEPTH).enumerate() {
             for _ in 0..Self::DEPTH {
                 if let Some(line) = next.next() {
                     isa.prefetch(line);
                 }
             }
-            let Some((coded, plain)) = unit.split_first() else { break };
+            let Some((coded, rest)) = unit.split_first() else { break };
             let coded = isa.line(coded);
+            if C::PAIRED == 0 {
+                let plain = trellis::plain::<I, C>(isa, rest);
+                let levels = trellis::levels::<I, C, InDwords>(isa, coded, before, plain, table);
+                before = [coded, before[0]];
+                sums = Self::add(isa, sums, levels, words_at::<8, H>(words, 8 * i));
+                continue;
+            }
+            let symbols = trellis::symbols::<I, C>(isa, rest);
+            let plain = trellis::expand::<I, InDwords, 0>(isa, symbols);
             let levels = trellis::levels::<I, C, InDwords>(isa, coded, before, plain, table);
             before = [coded, before[0]];
-            let now = words_at::<8, H>(words, 8 * i);
-            eight!(|FIELD| {
-                for h in 0..H {
-                    let part = if H < 4 { FIELD % 2 } else { 0 };
-                    sums[h][part] = isa.key_dot(sums[h][part], levels[FIELD], now[h][FIELD]);
-                }
-            });
+            sums = Self::add(isa, sums, levels, words_at::<8, H>(words, 16 * i));
+            let Some(second) = rest.get(C::PAIRED) else { break };
+            let coded = isa.line(second);
+            let plain = trellis::expand::<I, InDwords, 1>(isa, symbols);
+            let levels = trellis::levels::<I, C, InDwords>(isa, coded, before, plain, table);
+            before = [coded, before[0]];
+            sums = Self::add(isa, sums, levels, words_at::<8, H>(words, 16 * i + 8));
         }
         sums.map(|[a, b]| if H < 4 { isa.add(a, b) } else { a })
     }
@@ -346,8 +385,8 @@ impl<const BITS: usize> KeyCodes for Packed<BITS> {
     const FOUR_OR_ONE: bool = false;
 
     #[inline(always)]
-    fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> I::Table {
-        isa.key_table(levels.first_chunk().unwrap_or(&[0; 16]))
+    fn table<I: Machine>(isa: I, plan: &Plan) -> I::Table {
+        isa.key_table(plan.levels.first_chunk().unwrap_or(&[0; 16]))
     }
 
     #[inline(always)]

@@ -26,6 +26,7 @@ mod rows;
 mod trellis;
 mod values;
 mod weights;
+mod woven;
 
 pub use attend::{Attention, attend, merge, rescale, soften};
 pub use exp::{EXP_ERROR, exp};

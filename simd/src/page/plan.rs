@@ -3,7 +3,7 @@
 //!
 //! To give another codec page kernels, describe it here (if its codes are look-ups of at most 16
 //! levels) or turn its block into such codes in [`Plan::words`] and back in [`Plan::block`].
-//! Codecs without a plan (`s5`, `f16`, `t1h`, `t2h`) are served elsewhere.
+//! Codecs without a plan (`s5`, `f16`) are served elsewhere.
 
 use super::trellis;
 use tqkv_core::{AnyCodec, CodecId, Family};
@@ -19,6 +19,8 @@ pub(super) struct Plan {
     pub(super) bits: usize,
     /// The trellis, where codes are bit planes.
     pub(super) trellis: Option<CodecId>,
+    /// Lines of a unit, and those of them that hold symbols of pairs; of trellis codes.
+    woven: [usize; 2],
     /// Coordinates under one scale.
     pub(super) run: usize,
     /// Value of a code: `levels[code] * unit`; unused at 8 bits, where codes are the levels. Shorter
@@ -39,6 +41,7 @@ impl Plan {
             dim,
             bits,
             trellis: None,
+            woven: [0; 2],
             run: dim,
             levels: [0; 64],
             unit: 1.0,
@@ -60,11 +63,12 @@ impl Plan {
                 }
             }
             Family::Trellis => {
-                // Lines hold whole dwords of every plane, and a ring of two at least.
-                let fits = dim.is_multiple_of(32) && dim >= 64 && trellis::is_woven(id);
-                let code = codec.trellis().filter(|_| fits)?.code;
+                let code = codec.trellis()?.code;
                 plan.trellis = Some(id);
-                plan.levels = core::array::from_fn(|i| code.levels[i % code.level_count()]);
+                plan.woven = [trellis::depth(&code), trellis::paired(&code)];
+                // Tables repeat by powers of two, as indices are masked.
+                let period = code.level_count().next_power_of_two();
+                plan.levels = core::array::from_fn(|i| code.levels[i % period]);
                 plan.unit = code.unit();
             }
         }
@@ -73,22 +77,42 @@ impl Plan {
 
     /// Codes in one byte (or, at 3 bits and in trellis codes, in a byte column of several lines).
     pub(super) const fn fields(&self) -> usize {
-        if self.depth() > 1 || self.trellis.is_some() { 8 } else { 8 / self.bits }
+        if self.bits == 3 || self.trellis.is_some() { 8 } else { 8 / self.bits }
+    }
+
+    /// Bytes before the first of a plane, copies of the end of the ring: 2 where a plane is no whole number of
+    /// dwords, so that the ring closes at the end of one.
+    pub(super) const fn pad(&self) -> usize {
+        if self.trellis.is_some() { self.dim / 8 % 4 } else { 0 }
     }
 
     /// Dwords (or columns of three dwords) that a tile's lines step through: 4 bytes of codes.
     pub(super) const fn units(&self) -> usize {
-        self.dim.div_ceil(4 * self.fields())
+        if self.trellis.is_some() {
+            (self.dim / 8 + self.pad()) / 4
+        } else {
+            self.dim.div_ceil(4 * self.fields())
+        }
     }
 
-    /// Lines of one unit.
+    /// Lines of one unit, or of two that share lines.
     pub(super) const fn depth(&self) -> usize {
-        if self.bits == 3 || self.trellis.is_some() { self.bits } else { 1 }
+        if self.trellis.is_some() {
+            self.woven[0]
+        } else if self.bits == 3 {
+            3
+        } else {
+            1
+        }
     }
 
     /// Dwords of codes of one vector.
     pub(super) const fn word_count(&self) -> usize {
-        self.units() * self.depth()
+        if self.woven[1] > 0 {
+            self.units() / 2 * self.depth() + self.units() % 2 * (self.depth() - 1)
+        } else {
+            self.units() * self.depth()
+        }
     }
 
     /// Runs of coordinates with a scale of their own.
@@ -96,10 +120,14 @@ impl Plan {
         self.dim / self.run
     }
 
-    /// Coordinate of field `field` of byte `byte` of the codes.
+    /// Coordinate of field `field` of byte `byte` of the codes; not below the head dim where the byte is none of
+    /// a coordinate's.
     pub(super) const fn coordinate(&self, byte: usize, field: usize) -> usize {
         if self.trellis.is_some() {
-            byte + self.dim / 8 * field
+            match byte.checked_sub(self.pad()) {
+                Some(byte) => byte + self.dim / 8 * field,
+                None => self.dim,
+            }
         } else if self.split_nibbles {
             byte / 16 * 32 + byte % 16 + 16 * field
         } else {
@@ -117,6 +145,28 @@ impl Plan {
         (i / 4 * self.depth() + k) * 4 + i % 4
     }
 
+    /// The same of byte `i` of plane `k` of a trellis code; planes of pairs come after the coded one.
+    const fn woven_byte(&self, i: usize, k: usize) -> usize {
+        if self.woven[1] == 0 {
+            self.word_byte(i + self.pad(), k)
+        } else if k > 0 {
+            self.word_byte(i + self.pad() / 2, k)
+        } else {
+            let (i, last) = (i + self.pad(), self.depth() - 1);
+            self.word_byte(i / 8 * 4 + i % 4, i / 4 % 2 * last)
+        }
+    }
+
+    /// The planes of a trellis code: where each begins in the codes, and its bytes.
+    fn planes(&self) -> impl Iterator<Item = (usize, usize)> {
+        let n = self.dim / 8;
+        let (count, bytes) = match self.woven {
+            [depth, 0] => (depth - 1, n),
+            [_, paired] => (paired, n / 2),
+        };
+        core::iter::once((0, n)).chain((0..count).map(move |k| (n + k * bytes, bytes)))
+    }
+
     /// Takes a block apart: scale of each run (f16 bits), and code bytes in dwords.
     pub(super) fn words(&self, block: &[u8], scales: &mut [u16; 32], words: &mut [[u8; 4]; MAX_WORDS]) {
         let run_bytes = self.block_bytes / self.runs();
@@ -126,10 +176,14 @@ impl Plan {
             let Some((scale, codes)) = run.split_first_chunk::<2>() else { return };
             scales[r] = u16::from_le_bytes(*scale);
             if self.trellis.is_some() {
-                for (k, plane) in codes.chunks_exact(self.dim / 8).enumerate() {
-                    for (i, &byte) in plane.iter().enumerate() {
-                        flat[self.word_byte(i, k)] = byte;
+                for (k, (first, len)) in self.planes().enumerate() {
+                    for (i, &byte) in codes[first..first + len].iter().enumerate() {
+                        flat[self.woven_byte(i, k)] = byte;
                     }
+                }
+                let n = self.dim / 8;
+                for (i, copy) in flat[..self.pad()].iter_mut().enumerate() {
+                    *copy = codes[n - self.pad() + i].rotate_left(1);
                 }
             } else if self.bits == 3 {
                 for (i, eight) in codes.as_chunks::<3>().0.iter().enumerate() {
@@ -153,9 +207,9 @@ impl Plan {
             let Some((scale, codes)) = run.split_first_chunk_mut::<2>() else { return };
             *scale = scales[r].to_le_bytes();
             if self.trellis.is_some() {
-                for (k, plane) in codes.chunks_exact_mut(self.dim / 8).enumerate() {
-                    for (i, byte) in plane.iter_mut().enumerate() {
-                        *byte = flat[self.word_byte(i, k)];
+                for (k, (first, len)) in self.planes().enumerate() {
+                    for (i, byte) in codes[first..first + len].iter_mut().enumerate() {
+                        *byte = flat[self.woven_byte(i, k)];
                     }
                 }
             } else if self.bits == 3 {

@@ -13,16 +13,22 @@
 //!
 //! Keys have the four bytes of a token in a dword, values one byte of four tokens: shifts move bytes
 //! inside dwords or dwords inside 128 bits, and the rest is the same.
+//!
+//! Planes of symbols that pairs share are half as long: two units share their lines, which stand between the
+//! coded ones (`c0 p c1`, `c0 p p p c1`); a last unit without a second has them for itself. Their bits
+//! are expanded in registers. Head dims that are not multiples of 32 have two bytes before the first, copies
+//! of what precedes them in the ring.
 
-use super::Line;
 use crate::lines::Machine;
 use tqkv_core::CodecId;
 use tqkv_core::trellis::Plain;
 
 /// A trellis code, known when the kernel is compiled.
 pub(super) trait Code {
-    /// Plain bits of a coordinate, 0 to 3.
+    /// Planes of plain bits of a coordinate, 0 to 3; of what symbols of pairs are expanded to, 1 or 2.
     const PLAIN: usize;
+    /// Lines of the symbols of pairs: 1 or 3, or 0 where coordinates have plain bits of their own.
+    const PAIRED: usize;
     /// Taps of the parity bits, most significant parity first.
     const GENERATORS: [u16; 3];
 }
@@ -31,6 +37,26 @@ pub(super) trait Code {
 pub(super) trait Order {
     /// `now` moved on by `N` bytes, 1 to 3, of the plane; the last ones of `before` come in.
     fn follow<I: Machine, const N: usize>(isa: I, now: I::Line, before: I::Line) -> I::Line;
+    /// The bytes of half `HALF` of the four of `even`, each followed by that of `odd`.
+    fn pair<I: Machine, const HALF: usize>(isa: I, even: I::Line, odd: I::Line) -> I::Line;
+}
+
+/// Lines of a unit of 4 coded bytes, or of two where they share symbols.
+pub(super) const fn depth(code: &tqkv_core::trellis::Code) -> usize {
+    match code.plain {
+        Plain::Bits(bits) => 1 + bits as usize,
+        Plain::PairBit => 3,
+        Plain::PairOfThree => 5,
+    }
+}
+
+/// Lines of the symbols of pairs; see [`Code::PAIRED`].
+pub(super) const fn paired(code: &tqkv_core::trellis::Code) -> usize {
+    match code.plain {
+        Plain::Bits(_) => 0,
+        Plain::PairBit => 1,
+        Plain::PairOfThree => 3,
+    }
 }
 
 /// Four bytes of a token in a dword.
@@ -43,12 +69,22 @@ impl Order for InDwords {
     fn follow<I: Machine, const N: usize>(isa: I, now: I::Line, before: I::Line) -> I::Line {
         isa.follow_bytes::<N>(now, before)
     }
+
+    #[inline(always)]
+    fn pair<I: Machine, const HALF: usize>(isa: I, even: I::Line, odd: I::Line) -> I::Line {
+        isa.pair_bytes::<HALF>(even, odd)
+    }
 }
 
 impl Order for InQuads {
     #[inline(always)]
     fn follow<I: Machine, const N: usize>(isa: I, now: I::Line, before: I::Line) -> I::Line {
         isa.follow_dwords::<N>(now, before)
+    }
+
+    #[inline(always)]
+    fn pair<I: Machine, const HALF: usize>(isa: I, even: I::Line, odd: I::Line) -> I::Line {
+        isa.pair_dwords::<HALF>(even, odd)
     }
 }
 
@@ -60,8 +96,13 @@ macro_rules! codes {
                 const PLAIN: usize = match tqkv_core::trellis::trellis(CodecId::$id) {
                     Some(trellis) => match trellis.code.plain {
                         Plain::Bits(bits) => bits as usize,
-                        Plain::PairBit | Plain::PairOfThree => panic!("no page kernel for half rates"),
+                        Plain::PairBit => 1,
+                        Plain::PairOfThree => 2,
                     },
+                    None => panic!("a trellis codec"),
+                };
+                const PAIRED: usize = match tqkv_core::trellis::trellis(CodecId::$id) {
+                    Some(trellis) => paired(&trellis.code),
                     None => panic!("a trellis codec"),
                 };
                 const GENERATORS: [u16; 3] = match tqkv_core::trellis::trellis(CodecId::$id) {
@@ -86,18 +127,15 @@ macro_rules! codes {
             };
         }
         pub(super) use with_code;
-
-        /// Whether there are page kernels for a codec's trellis.
-        pub(super) const fn is_woven(id: CodecId) -> bool {
-            matches!(id, $(CodecId::$id)|*)
-        }
     };
 }
 
 codes! {
     $
     T1 T1;
+    T1H T1H;
     T2 T2;
+    T2H T2H;
     T3 T3;
     T4 T4;
     T1S8 T1S8;
@@ -161,41 +199,104 @@ fn swap<I: Machine, const N: u32, const EVEN: u8>(isa: I, a: I::Line, b: I::Line
     [isa.merge::<EVEN>(a, isa.up::<N>(b)), isa.merge::<EVEN>(isa.down::<N>(a), b)]
 }
 
+/// Lines of plain bits: of a coordinate each; those that a code lacks are anything.
+pub(super) type PlainLines<I> = [<I as Machine>::Line; 3];
+
+/// The lines of plain bits of a unit.
+#[inline(always)]
+pub(super) fn plain<I: Machine, C: Code>(isa: I, lines: &[super::Line]) -> PlainLines<I> {
+    let mut plain = [isa.line(&super::Line::ZERO); 3];
+    for (plain, line) in plain.iter_mut().zip(lines).take(C::PLAIN) {
+        *plain = isa.line(line);
+    }
+    plain
+}
+
+/// The two plain bits of even and of odd coordinates, low bits first, of pairs in the places of their bytes.
+pub(super) type Symbols<I> = [[<I as Machine>::Line; 2]; 2];
+
+/// What the symbols of pairs say.
+#[inline(always)]
+pub(super) fn symbols<I: Machine, C: Code>(isa: I, lines: &[super::Line]) -> Symbols<I> {
+    if let (3, [p0, p1, p2, ..]) = (C::PAIRED, lines) {
+        // Digits of 3 even + odd from its bits, found by hand and checked by the tests of all codecs.
+        let (p0, p1, p2) = (isa.line(p0), isa.line(p1), isa.line(p2));
+        let (both, either) = (isa.and(p0, p2), isa.xor(p0, p2));
+        let middle = isa.and(p1, isa.xor(either, both));
+        let odd = [isa.xor(either, middle), isa.xor(isa.xor(both, p1), isa.and(p1, either))];
+        [[isa.xor(p2, middle), isa.and(p1, p2)], odd]
+    } else {
+        let line = isa.line(lines.first().unwrap_or(&super::Line::ZERO));
+        [[line; 2]; 2]
+    }
+}
+
+/// The lines of plain bits of the first or second of two units that share symbols.
+#[inline(always)]
+pub(super) fn expand<I: Machine, O: Order, const HALF: usize>(isa: I, symbols: Symbols<I>) -> PlainLines<I> {
+    let [even, odd] = symbols;
+    let low = O::pair::<I, HALF>(isa, even[0], odd[0]);
+    [low, O::pair::<I, HALF>(isa, even[1], odd[1]), low]
+}
+
+/// The two lines before the first of a ring whose last three coded lines are given, the last one first. Of a
+/// ring of one line all three are that line. `shifted`: the ring begins at the third byte.
+#[inline(always)]
+pub(super) fn before_first<I: Machine, O: Order>(
+    isa: I,
+    last: [I::Line; 3],
+    units: usize,
+    shifted: bool,
+) -> [I::Line; 2] {
+    let [a, b, c] = last;
+    if shifted {
+        if units == 1 {
+            // Two coordinates of every bit: four bytes back is two bits.
+            let near = isa.rotate(isa.rotate(a));
+            return [near, isa.rotate(isa.rotate(near))];
+        }
+        let near = isa.rotate(O::follow::<I, 2>(isa, a, b));
+        return [near, isa.rotate(O::follow::<I, 2>(isa, b, if units == 2 { near } else { c }))];
+    }
+    let near = isa.rotate(a);
+    [near, isa.rotate(if units == 1 { near } else { b })]
+}
+
 /// Levels of the eight coordinates of every byte of a unit: line b holds those of bit b.
 #[inline(always)]
 pub(super) fn levels<I: Machine, C: Code, O: Order>(
     isa: I,
     now: I::Line,
     before: [I::Line; 2],
-    plain: &[Line],
+    plain: PlainLines<I>,
     table: I::Levels,
 ) -> [I::Line; 8] {
     let [z0, z1, z2] = parities::<I, C, O>(isa, now, before);
+    let [j0, j1, j2] = plain;
     // Without plain bits any fourth plane does, as the level table repeats.
-    let j0 = plain.first().map_or(z2, |line| isa.line(line));
+    let j0 = if C::PLAIN == 0 { z2 } else { j0 };
     let [a, b] = swap::<I, 1, 0x55>(isa, z0, z1);
     let [c, d] = swap::<I, 1, 0x55>(isa, z2, j0);
     let ([n0, n2], [n1, n3]) = (swap::<I, 2, 0x33>(isa, a, c), swap::<I, 2, 0x33>(isa, b, d));
     let nibbles =
         [n0, n1, n2, n3, isa.down::<4>(n0), isa.down::<4>(n1), isa.down::<4>(n2), isa.down::<4>(n3)];
-    match plain {
-        [_, one] if C::PLAIN == 2 => {
-            let j = isa.line(one);
+    match C::PLAIN {
+        2 => {
             // Bit 4 of the index of coordinate b is bit b of the plane.
             let fifth = [
-                isa.up::<4>(j),
-                isa.up::<3>(j),
-                isa.up::<2>(j),
-                isa.up::<1>(j),
-                j,
-                isa.down::<1>(j),
-                isa.down::<2>(j),
-                isa.down::<3>(j),
+                isa.up::<4>(j1),
+                isa.up::<3>(j1),
+                isa.up::<2>(j1),
+                isa.up::<1>(j1),
+                j1,
+                isa.down::<1>(j1),
+                isa.down::<2>(j1),
+                isa.down::<3>(j1),
             ];
             eight!(|B| isa.look_up::<5>(isa.merge::<0x0f>(nibbles[B], fifth[B]), table))
         }
-        [_, one, two] if C::PLAIN == 3 => {
-            let [even, odd] = swap::<I, 1, 0x55>(isa, isa.line(one), isa.line(two));
+        3 => {
+            let [even, odd] = swap::<I, 1, 0x55>(isa, j1, j2);
             let upper = [
                 isa.up::<4>(even),
                 isa.up::<4>(odd),

@@ -8,8 +8,9 @@
 //! 512 tokens times 16383 times 127 is below 2^30.
 
 use super::plan::{MAX_WORDS, Plan};
-use super::trellis::{self, Code, InQuads, eight, with_code};
+use super::trellis::with_code;
 use super::weights::{Products, Weights};
+use super::woven::{WOVEN_POSITIONS, Woven};
 use super::{Line, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, fetch_scales};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
@@ -43,7 +44,11 @@ impl ValuePages {
 
     /// Lines of a page.
     pub fn lines(&self) -> usize {
-        self.scale_lines() + self.columns() * self.groups() * self.plan.depth()
+        let body = match self.plan.trellis {
+            Some(_) => self.plan.word_count(),
+            None => self.columns() * self.plan.depth(),
+        };
+        self.scale_lines() + body * self.groups()
     }
 
     /// Lines of scales: for each run all tokens.
@@ -53,7 +58,10 @@ impl ValuePages {
 
     /// Runs of `positions` code bytes in a row.
     fn columns(&self) -> usize {
-        self.plan.dim / self.plan.fields() / self.positions
+        match self.plan.trellis {
+            Some(_) => self.plan.units(),
+            None => self.plan.dim / self.plan.fields() / self.positions,
+        }
     }
 
     /// Tokens of a line.
@@ -78,6 +86,16 @@ impl ValuePages {
         line * 64 + self.lane(slot) + i % self.positions * 4
     }
 
+    /// Index of the first byte of word `w` of a slot of a trellis code in the bytes of the page's body; the
+    /// others follow a dword apart. Lines of a unit (or of two that share lines) stand together.
+    fn word_at(&self, slot: usize, w: usize) -> usize {
+        let depth = self.plan.depth();
+        let (first, k) = (w / depth * depth, w % depth);
+        let depth = depth.min(self.plan.word_count() - first);
+        let line = first * self.groups() + slot / self.line_tokens() * depth + k;
+        line * 64 + self.lane(slot)
+    }
+
     /// Writes a block (as stored) to a slot.
     ///
     /// # Panics
@@ -94,6 +112,13 @@ impl ValuePages {
         }
         let (body, codes, depth) =
             (bytes_mut(body).as_flattened_mut(), words.as_flattened(), self.plan.depth());
+        if self.plan.trellis.is_some() {
+            for (w, word) in words[..self.plan.word_count()].iter().enumerate() {
+                let bytes = body[self.word_at(slot, w)..].iter_mut().step_by(4);
+                bytes.zip(word).for_each(|(to, &byte)| *to = byte);
+            }
+            return;
+        }
         for i in 0..self.plan.dim / self.plan.fields() {
             for k in 0..depth {
                 body[self.byte_at(slot, i, k)] = codes[(i / 4 * depth + k) * 4 + i % 4];
@@ -114,10 +139,17 @@ impl ValuePages {
             *scale = u16::from_ne_bytes(head[r * self.slots + slot]);
         }
         let (body, depth) = (bytes(body).as_flattened(), self.plan.depth());
-        let codes = words.as_flattened_mut();
-        for i in 0..self.plan.dim / self.plan.fields() {
-            for k in 0..depth {
-                codes[(i / 4 * depth + k) * 4 + i % 4] = body[self.byte_at(slot, i, k)];
+        if self.plan.trellis.is_some() {
+            for (w, word) in words[..self.plan.word_count()].iter_mut().enumerate() {
+                let bytes = body[self.word_at(slot, w)..].iter().step_by(4);
+                word.iter_mut().zip(bytes).for_each(|(to, &byte)| *to = byte);
+            }
+        } else {
+            let codes = words.as_flattened_mut();
+            for i in 0..self.plan.dim / self.plan.fields() {
+                for k in 0..depth {
+                    codes[(i / 4 * depth + k) * 4 + i % 4] = body[self.byte_at(slot, i, k)];
+                }
             }
         }
         self.plan.block(&scales, &words, block);
@@ -195,7 +227,7 @@ impl Kernel for Accumulate<'_> {
 }
 
 /// Heads that share the look-ups of a column.
-const TOGETHER: usize = 4;
+pub(super) const TOGETHER: usize = 4;
 
 impl Accumulate<'_> {
     #[inline(always)]
@@ -247,15 +279,15 @@ impl Accumulate<'_> {
 }
 
 /// One column of a page: the same few code bytes of all tokens.
-struct Columns<'a> {
+pub(super) struct Columns<'a> {
     /// Lines of all columns, one after the other.
-    body: &'a [Line],
+    pub(super) body: &'a [Line],
     /// Lines of a column.
-    lines: usize,
+    pub(super) lines: usize,
     /// Those that hold a token of the range.
-    range: core::ops::Range<usize>,
+    pub(super) range: core::ops::Range<usize>,
     /// The column.
-    at: usize,
+    pub(super) at: usize,
 }
 
 impl<'a> Columns<'a> {
@@ -265,21 +297,11 @@ impl<'a> Columns<'a> {
         let column = self.body.get(column * self.lines..(column + 1) * self.lines);
         column.and_then(|lines| lines.get(self.range.clone())).unwrap_or_default()
     }
-
-    /// The lines of the range of the column `back` before this, and whether the ring closed between.
-    #[inline(always)]
-    fn before(&self, back: usize) -> (&'a [Line], bool) {
-        let count = self.body.len() / self.lines.max(1);
-        match self.at.checked_sub(back) {
-            Some(column) => (self.column(column), false),
-            None => (self.column((self.at + count).saturating_sub(back)), true),
-        }
-    }
 }
 
 /// Where the sums of a column go.
-struct Out<'a> {
-    plan: &'a Plan,
+pub(super) struct Out<'a> {
+    pub(super) plan: &'a Plan,
     /// First code byte of the column.
     column: usize,
     /// `[heads, dim]`
@@ -305,15 +327,17 @@ impl Out<'_> {
 
     /// Adds a head's sums of one field.
     #[inline(always)]
-    fn add<const POSITIONS: usize>(&mut self, head: usize, field: usize, sums: [[i32; 16]; 2]) {
+    pub(super) fn add<const POSITIONS: usize>(&mut self, head: usize, field: usize, sums: [[i32; 16]; 2]) {
         let factor = self.factors[head];
         if factor == 0.0 {
             return;
         }
-        let first = head * self.plan.dim + self.plan.coordinate(self.column, field);
+        // The first bytes of a row may be none of a coordinate's.
+        let spare = self.plan.pad().saturating_sub(self.column);
+        let first = head * self.plan.dim + self.plan.coordinate(self.column + spare, field);
         let Some(acc) = self.accs.get_mut(first..) else { return };
         let values = Self::values::<POSITIONS>(factor, sums);
-        for (acc, value) in acc.iter_mut().step_by(self.plan.stride()).zip(values) {
+        for (acc, value) in acc.iter_mut().step_by(self.plan.stride()).zip(values.into_iter().skip(spare)) {
             *acc += value;
         }
     }
@@ -353,7 +377,7 @@ impl Out<'_> {
 
 /// Weights of a line's tokens, each repeated over its positions.
 #[inline(always)]
-fn load_weights<I: Machine, const DWORDS: usize>(isa: I, dwords: &[[u8; 4]; DWORDS]) -> I::Line {
+pub(super) fn load_weights<I: Machine, const DWORDS: usize>(isa: I, dwords: &[[u8; 4]; DWORDS]) -> I::Line {
     if DWORDS == 1 {
         isa.splat_weights(u32::from_le_bytes(dwords[0]))
     } else {
@@ -362,7 +386,7 @@ fn load_weights<I: Machine, const DWORDS: usize>(isa: I, dwords: &[[u8; 4]; DWOR
 }
 
 /// How lines of codes are summed over tokens.
-trait ValueCodes {
+pub(super) trait ValueCodes {
     /// Levels, ready for look-ups.
     type Table<I: Machine>: Copy;
 
@@ -383,138 +407,13 @@ trait ValueCodes {
 
 /// Codes of `BITS` bits side by side.
 struct Packed<const BITS: usize>;
-/// Bit planes of a trellis code.
-struct Woven<C>(core::marker::PhantomData<C>);
-
-/// Positions of a line of a trellis code: dwords of 128 bits.
-const WOVEN_POSITIONS: usize = 4;
-
-/// Groups of tokens whose levels are kept for all heads.
-const KEPT: usize = 8;
-
-impl<C: Code> ValueCodes for Woven<C> {
-    type Table<I: Machine> = I::Levels;
-
-    #[inline(always)]
-    fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> I::Levels {
-        isa.value_levels(levels)
-    }
-
-    /// Levels cost several times what their products do, so each line's are made once and kept.
-    #[inline(always)]
-    fn sum<'a, I: Machine>(
-        isa: I,
-        columns: &Columns<'_>,
-        _: usize,
-        table: I::Levels,
-        weights: &[Weights],
-        next: &mut impl Iterator<Item = &'a Line>,
-        out: &mut Out<'_>,
-    ) {
-        let depth = 1 + C::PLAIN;
-        let units = Units::<C>::new(columns);
-        let first = columns.range.start / depth;
-        let mut sums = [[[isa.zero(); 2]; 8]; TOGETHER];
-        if let ([one], true) = (weights, I::SUMS >= 8) {
-            // The sums of one head stay in the registers.
-            let mut single = sums[0];
-            for group in 0..units.count {
-                prefetch(isa, next, depth);
-                let levels = units.levels(isa, group, table);
-                single = add_levels(isa, single, &levels, one, first + group);
-            }
-            sums[0] = single;
-        } else {
-            let mut kept = [[isa.line(&Line::ZERO); 8]; KEPT];
-            for start in (0..units.count).step_by(KEPT) {
-                let end = units.count.min(start + KEPT);
-                for (group, levels) in (start..end).zip(&mut kept) {
-                    prefetch(isa, next, depth);
-                    *levels = units.levels(isa, group, table);
-                }
-                for (sums, weights) in sums.iter_mut().zip(weights) {
-                    let mut single = *sums;
-                    for (group, levels) in (start..end).zip(&kept) {
-                        single = add_levels(isa, single, levels, weights, first + group);
-                    }
-                    *sums = single;
-                }
-            }
-        }
-        for (head, sums) in sums.iter().enumerate().take(weights.len()) {
-            eight!(|FIELD| {
-                let [high, low] = sums[FIELD];
-                out.add::<WOVEN_POSITIONS>(head, FIELD, [isa.lanes(high), isa.lanes(low)]);
-            });
-        }
-    }
-}
-
-/// The units of one column: its lines, and those of the two columns before it.
-struct Units<'a, C> {
-    now: &'a [Line],
-    /// With whether the ring closed between.
-    before: [(&'a [Line], bool); 2],
-    count: usize,
-    code: core::marker::PhantomData<C>,
-}
-
-impl<'a, C: Code> Units<'a, C> {
-    const DEPTH: usize = 1 + C::PLAIN;
-
-    #[inline(always)]
-    fn new(columns: &Columns<'a>) -> Self {
-        let now = columns.column(columns.at);
-        let before = [columns.before(1), columns.before(2)];
-        Self { now, before, count: now.len() / Self::DEPTH, code: core::marker::PhantomData }
-    }
-
-    /// Levels of a group of tokens.
-    #[inline(always)]
-    fn levels<I: Machine>(&self, isa: I, group: usize, table: I::Levels) -> [I::Line; 8] {
-        let at = group * Self::DEPTH;
-        let unit = self.now.get(at..at + Self::DEPTH).unwrap_or_default();
-        let (coded, plain) = unit.split_first().unwrap_or((&Line::ZERO, &[]));
-        let [(near, near_closed), (far, far_closed)] = self.before;
-        let before = [earlier(isa, near.get(at), near_closed), earlier(isa, far.get(at), far_closed)];
-        trellis::levels::<I, C, InQuads>(isa, isa.line(coded), before, plain, table)
-    }
-}
-
-/// A coded line of an earlier column; a bit further where the ring closed between.
 #[inline(always)]
-fn earlier<I: Machine>(isa: I, line: Option<&Line>, closed: bool) -> I::Line {
-    let line = isa.line(line.unwrap_or(&Line::ZERO));
-    if closed { isa.rotate(line) } else { line }
-}
-
-#[inline(always)]
-fn prefetch<'a, I: Machine>(isa: I, next: &mut impl Iterator<Item = &'a Line>, lines: usize) {
+pub(super) fn prefetch<'a, I: Machine>(isa: I, next: &mut impl Iterator<Item = &'a Line>, lines: usize) {
     for _ in 0..lines {
         if let Some(line) = next.next() {
             isa.prefetch(line);
         }
     }
-}
-
-/// Adds the products of the levels of a group of tokens with one head's weights.
-#[inline(always)]
-fn add_levels<I: Machine>(
-    isa: I,
-    mut sums: [[I::Sum; 2]; 8],
-    levels: &[I::Line; 8],
-    weights: &Weights,
-    group: usize,
-) -> [[I::Sum; 2]; 8] {
-    const DWORDS: usize = 16 / WOVEN_POSITIONS;
-    // Past the end, which callers never ask for, weights are 0: cheaper than a check that panics.
-    let dwords = |weights: &[[u8; 4]]| weights.as_chunks().0.get(group).copied().unwrap_or([[0; 4]; DWORDS]);
-    let (high, low) = (load_weights(isa, &dwords(&weights.high)), load_weights(isa, &dwords(&weights.low)));
-    eight!(|FIELD| {
-        sums[FIELD][0] = isa.value_dot(sums[FIELD][0], levels[FIELD], high);
-        sums[FIELD][1] = isa.value_dot(sums[FIELD][1], levels[FIELD], low);
-    });
-    sums
 }
 
 impl<const BITS: usize> Packed<BITS> {

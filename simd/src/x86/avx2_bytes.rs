@@ -1,28 +1,34 @@
 //! Byte lanes for the trellis search, AVX2.
 
 use super::avx2::{Avx2, avx2};
-use crate::trellis::{Bytes, search};
+use crate::trellis::{Bytes, DECISIONS, search};
 use core::arch::x86_64::*;
 
 impl Bytes for Avx2 {
     type B = __m256i;
+    type D = [u32; 8];
     const WIDTH: usize = 32;
+    const PATHS: &'static [&'static [usize]] = &[&[0, 1, 2, 3], &[4], &[]];
+    const TURNS: [usize; 8] = [0, 1, 0, 2, 0, 1, 0, 0];
 
     #[inline(always)]
-    fn splat(self, value: u8) -> __m256i {
+    fn splat_byte(self, value: u8) -> __m256i {
         avx2!(_mm256_set1_epi8(value as i8))
     }
 
     #[inline(always)]
-    fn load(self, bytes: &[u8; 64]) -> __m256i {
-        avx2!(_mm256_loadu_si256(bytes.as_ptr().cast()))
+    fn read_bytes(self, bytes: &[u8]) -> __m256i {
+        match bytes.first_chunk::<32>() {
+            Some(bytes) => avx2!(_mm256_loadu_si256(bytes.as_ptr().cast())),
+            None => avx2!(_mm256_setzero_si256()),
+        }
     }
 
     #[inline(always)]
-    fn store(self, v: __m256i) -> [u8; 64] {
-        let mut bytes = [0; 64];
-        avx2!(_mm256_storeu_si256(bytes.as_mut_ptr().cast(), v));
-        bytes
+    fn write_bytes(self, v: __m256i, bytes: &mut [u8]) {
+        if let Some(bytes) = bytes.first_chunk_mut::<32>() {
+            avx2!(_mm256_storeu_si256(bytes.as_mut_ptr().cast(), v));
+        }
     }
 
     #[inline(always)]
@@ -38,11 +44,6 @@ impl Bytes for Avx2 {
     #[inline(always)]
     fn min(self, a: __m256i, b: __m256i) -> __m256i {
         avx2!(_mm256_min_epu8(a, b))
-    }
-
-    #[inline(always)]
-    fn below(self, _a: __m256i, b: __m256i, smaller: __m256i) -> u64 {
-        avx2!(u64::from(!(_mm256_movemask_epi8(_mm256_cmpeq_epi8(b, smaller)) as u32)))
     }
 
     #[inline(always)]
@@ -66,16 +67,46 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
-    fn weave(self, even: __m256i, odd: __m256i) -> (__m256i, __m256i) {
-        avx2!({
-            let (low, high) = (_mm256_unpacklo_epi8(even, odd), _mm256_unpackhi_epi8(even, odd));
-            (_mm256_permute2x128_si256::<0x20>(low, high), _mm256_permute2x128_si256::<0x31>(low, high))
-        })
+    fn exchange(self, bit: usize, low: __m256i, high: __m256i) -> (__m256i, __m256i) {
+        match bit {
+            0 => avx2!((_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high))),
+            1 => avx2!((
+                _mm256_permute2x128_si256::<0x20>(low, high),
+                _mm256_permute2x128_si256::<0x31>(low, high),
+            )),
+            _ => (low, high),
+        }
     }
 
     #[inline(always)]
-    fn byte_of(pair: usize) -> usize {
-        pair
+    fn undecided(self) -> [u32; 8] {
+        [0; 8]
+    }
+
+    #[inline(always)]
+    fn note(
+        self,
+        mut decisions: [u32; 8],
+        register: usize,
+        _: bool,
+        zero: __m256i,
+        _: __m256i,
+        smaller: __m256i,
+    ) -> [u32; 8] {
+        decisions[register] = avx2!(!(_mm256_movemask_epi8(_mm256_cmpeq_epi8(zero, smaller)) as u32));
+        decisions
+    }
+
+    #[inline(always)]
+    fn write(self, decisions: [u32; 8], to: &mut [u8; DECISIONS]) {
+        for (to, decisions) in to.as_chunks_mut().0.iter_mut().zip(decisions) {
+            *to = decisions.to_le_bytes();
+        }
+    }
+
+    #[inline(always)]
+    fn decision(decisions: &[u8; DECISIONS], address: usize, _: usize) -> usize {
+        usize::from(decisions[address / 8 % DECISIONS] >> (address % 8) & 1)
     }
 }
 

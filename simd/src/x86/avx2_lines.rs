@@ -5,7 +5,7 @@
 //! 127, so a pair is at most 2 * 127 * 127 < 2^15. Values: weights below 128, the same bound.
 
 use super::avx2::{Avx2, V, avx2};
-use crate::lines::Machine;
+use crate::lines::{Machine, pair_index};
 use crate::page::Line;
 use core::arch::x86_64::*;
 use half::f16;
@@ -114,6 +114,35 @@ fn follow_dwords<const N: usize>(now: __m256i, before: __m256i) -> __m256i {
     })
 }
 
+/// [`pair_index`] as two byte shuffles, of the even and of the odd operand, that leave 0 where the other's
+/// bytes go.
+pub(super) const fn pair_shuffles(half: usize) -> [[u8; 16]; 2] {
+    let (index, mut shuffles, mut i) = (pair_index(half), [[0x80; 16]; 2], 0);
+    while i < 16 {
+        shuffles[index[i] as usize / 16][i] = index[i] % 16;
+        i += 1;
+    }
+    shuffles
+}
+
+#[inline(always)]
+fn pair_bytes<const HALF: usize>(even: __m256i, odd: __m256i) -> __m256i {
+    let [from_even, from_odd] = const { pair_shuffles(HALF) };
+    avx2!({
+        let from_even = _mm256_broadcastsi128_si256(_mm_loadu_si128(from_even.as_ptr().cast()));
+        let from_odd = _mm256_broadcastsi128_si256(_mm_loadu_si128(from_odd.as_ptr().cast()));
+        _mm256_or_si256(_mm256_shuffle_epi8(even, from_even), _mm256_shuffle_epi8(odd, from_odd))
+    })
+}
+
+#[inline(always)]
+fn pair_dwords<const HALF: usize>(even: __m256i, odd: __m256i) -> __m256i {
+    avx2!(match HALF {
+        0 => _mm256_unpacklo_epi32(even, odd),
+        _ => _mm256_unpackhi_epi32(even, odd),
+    })
+}
+
 impl Machine for Avx2 {
     type Line = [__m256i; 2];
     type Sum = [__m256i; 2];
@@ -191,6 +220,11 @@ impl Machine for Avx2 {
     }
 
     #[inline(always)]
+    fn and(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        avx2!([_mm256_and_si256(a[0], b[0]), _mm256_and_si256(a[1], b[1])])
+    }
+
+    #[inline(always)]
     fn merge<const MASK: u8>(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
         [merge(MASK, a[0], b[0]), merge(MASK, a[1], b[1])]
     }
@@ -224,6 +258,16 @@ impl Machine for Avx2 {
     #[inline(always)]
     fn follow_dwords<const N: usize>(self, now: [__m256i; 2], before: [__m256i; 2]) -> [__m256i; 2] {
         [follow_dwords::<N>(now[0], before[0]), follow_dwords::<N>(now[1], before[1])]
+    }
+
+    #[inline(always)]
+    fn pair_bytes<const HALF: usize>(self, even: [__m256i; 2], odd: [__m256i; 2]) -> [__m256i; 2] {
+        [pair_bytes::<HALF>(even[0], odd[0]), pair_bytes::<HALF>(even[1], odd[1])]
+    }
+
+    #[inline(always)]
+    fn pair_dwords<const HALF: usize>(self, even: [__m256i; 2], odd: [__m256i; 2]) -> [__m256i; 2] {
+        [pair_dwords::<HALF>(even[0], odd[0]), pair_dwords::<HALF>(even[1], odd[1])]
     }
 
     #[inline(always)]

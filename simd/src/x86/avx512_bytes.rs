@@ -1,28 +1,34 @@
 //! Byte lanes for the trellis search, AVX-512.
 
 use super::avx512::{Avx512, avx512};
-use crate::trellis::{Bytes, search};
+use crate::trellis::{Bytes, DECISIONS, search};
 use core::arch::x86_64::*;
 
 impl Bytes for Avx512 {
     type B = __m512i;
+    type D = [u64; 4];
     const WIDTH: usize = 64;
+    const PATHS: &'static [&'static [usize]] = &[&[0, 1, 2, 3], &[5, 4]];
+    const TURNS: [usize; 8] = [0, 0, 1, 0, 0, 1, 0, 1];
 
     #[inline(always)]
-    fn splat(self, value: u8) -> __m512i {
+    fn splat_byte(self, value: u8) -> __m512i {
         avx512!(_mm512_set1_epi8(value as i8))
     }
 
     #[inline(always)]
-    fn load(self, bytes: &[u8; 64]) -> __m512i {
-        avx512!(_mm512_loadu_si512(bytes.as_ptr().cast()))
+    fn read_bytes(self, bytes: &[u8]) -> __m512i {
+        match bytes.first_chunk::<64>() {
+            Some(bytes) => avx512!(_mm512_loadu_si512(bytes.as_ptr().cast())),
+            None => avx512!(_mm512_setzero_si512()),
+        }
     }
 
     #[inline(always)]
-    fn store(self, v: __m512i) -> [u8; 64] {
-        let mut bytes = [0; 64];
-        avx512!(_mm512_storeu_si512(bytes.as_mut_ptr().cast(), v));
-        bytes
+    fn write_bytes(self, v: __m512i, bytes: &mut [u8]) {
+        if let Some(bytes) = bytes.first_chunk_mut::<64>() {
+            avx512!(_mm512_storeu_si512(bytes.as_mut_ptr().cast(), v));
+        }
     }
 
     #[inline(always)]
@@ -38,11 +44,6 @@ impl Bytes for Avx512 {
     #[inline(always)]
     fn min(self, a: __m512i, b: __m512i) -> __m512i {
         avx512!(_mm512_min_epu8(a, b))
-    }
-
-    #[inline(always)]
-    fn below(self, a: __m512i, b: __m512i, _smaller: __m512i) -> u64 {
-        avx512!(_mm512_cmplt_epu8_mask(a, b))
     }
 
     #[inline(always)]
@@ -67,20 +68,45 @@ impl Bytes for Avx512 {
     }
 
     #[inline(always)]
-    fn weave(self, even: __m512i, odd: __m512i) -> (__m512i, __m512i) {
-        avx512!({
-            let (low, high) = (_mm512_unpacklo_epi8(even, odd), _mm512_unpackhi_epi8(even, odd));
-            (
+    fn exchange(self, bit: usize, low: __m512i, high: __m512i) -> (__m512i, __m512i) {
+        match bit {
+            0 => avx512!((_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high))),
+            _ => avx512!((
                 _mm512_shuffle_i64x2::<0b10_00_10_00>(low, high),
                 _mm512_shuffle_i64x2::<0b11_01_11_01>(low, high),
-            )
-        })
+            )),
+        }
     }
 
-    /// 128-bit lanes 1 and 2 are swapped: see `weave`.
     #[inline(always)]
-    fn byte_of(pair: usize) -> usize {
-        pair & 15 | (pair & 16) << 1 | (pair & 32) >> 1
+    fn undecided(self) -> [u64; 4] {
+        [0; 4]
+    }
+
+    #[inline(always)]
+    fn note(
+        self,
+        mut decisions: [u64; 4],
+        register: usize,
+        _: bool,
+        zero: __m512i,
+        one: __m512i,
+        _: __m512i,
+    ) -> [u64; 4] {
+        decisions[register] = avx512!(_mm512_cmplt_epu8_mask(one, zero));
+        decisions
+    }
+
+    #[inline(always)]
+    fn write(self, decisions: [u64; 4], to: &mut [u8; DECISIONS]) {
+        for (to, decisions) in to.as_chunks_mut().0.iter_mut().zip(decisions) {
+            *to = decisions.to_le_bytes();
+        }
+    }
+
+    #[inline(always)]
+    fn decision(decisions: &[u8; DECISIONS], address: usize, _: usize) -> usize {
+        usize::from(decisions[address / 8 % DECISIONS] >> (address % 8) & 1)
     }
 }
 

@@ -5,6 +5,7 @@
 //! `vpdpbusd` wants one unsigned operand: keys' levels carry a bias of 128, which is taken off
 //! once for each query; weights of values are unsigned anyway.
 
+use super::avx2_lines::pair_shuffles;
 use super::avx512::{Avx512, V, avx512};
 use crate::lines::Machine;
 use crate::page::Line;
@@ -122,6 +123,11 @@ impl Machine for Avx512 {
     }
 
     #[inline(always)]
+    fn and(self, a: __m512i, b: __m512i) -> __m512i {
+        avx512!(_mm512_and_si512(a, b))
+    }
+
+    #[inline(always)]
     fn merge<const MASK: u8>(self, a: __m512i, b: __m512i) -> __m512i {
         avx512!(_mm512_ternarylogic_epi32::<0xca>(splat(MASK), a, b))
     }
@@ -159,6 +165,24 @@ impl Machine for Avx512 {
             1 => _mm512_alignr_epi8::<12>(now, before),
             2 => _mm512_alignr_epi8::<8>(now, before),
             _ => _mm512_alignr_epi8::<4>(now, before),
+        })
+    }
+
+    #[inline(always)]
+    fn pair_bytes<const HALF: usize>(self, even: __m512i, odd: __m512i) -> __m512i {
+        let [from_even, from_odd] = const { pair_shuffles(HALF) };
+        avx512!({
+            let from_even = _mm512_broadcast_i32x4(_mm_loadu_si128(from_even.as_ptr().cast()));
+            let from_odd = _mm512_broadcast_i32x4(_mm_loadu_si128(from_odd.as_ptr().cast()));
+            _mm512_or_si512(_mm512_shuffle_epi8(even, from_even), _mm512_shuffle_epi8(odd, from_odd))
+        })
+    }
+
+    #[inline(always)]
+    fn pair_dwords<const HALF: usize>(self, even: __m512i, odd: __m512i) -> __m512i {
+        avx512!(match HALF {
+            0 => _mm512_unpacklo_epi32(even, odd),
+            _ => _mm512_unpackhi_epi32(even, odd),
         })
     }
 
