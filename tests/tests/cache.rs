@@ -456,6 +456,46 @@ fn the_number_of_threads_changes_no_bit() {
     assert_eq!(bits(run(5)), one);
 }
 
+/// Trellis codes are encoded ahead on another thread, but only where tokens come one by one.
+#[test]
+fn tokens_encoded_ahead_equal_those_encoded_at_once() {
+    let spec = || base().codecs(CodecId::T4, CodecId::T2).centring(Centring::On);
+    let mut gaussian = Gaussian::new(21);
+    let (k, v, q) = (gaussian.vector(120 * DIM), gaussian.vector(120 * DIM), gaussian.vector(DIM));
+    let out = |cache: &KvCache| {
+        let mut out = vec![0.0; DIM];
+        cache.attend(0, &q, &mut out).unwrap();
+        out
+    };
+    let mut at_once = KvCache::new(spec()).unwrap();
+    at_once.append(0, &k, &v).unwrap();
+    let mut single = KvCache::new(spec()).unwrap();
+    let one = |cache: &mut KvCache, from: usize, to: usize, sign: f32| {
+        let signed = |x: &[f32]| x.iter().map(|x| sign * x).collect::<Vec<_>>();
+        for i in from..to {
+            let at = i * DIM..(i + 1) * DIM;
+            cache.append(0, &signed(&k[at.clone()]), &signed(&v[at])).unwrap();
+        }
+    };
+    one(&mut single, 0, 100, 1.0);
+    // Other tokens take the place of some that were being encoded, and are taken back.
+    let copy = single.clone();
+    one(&mut single, 100, 107, -1.0);
+    single.truncate(100).unwrap();
+    one(&mut single, 100, 120, 1.0);
+    assert_eq!(out(&single), out(&at_once));
+    assert_eq!(single.stats().warm, at_once.stats().warm);
+    let mut copy = copy;
+    for back in [99, 90, 86] {
+        copy.truncate(back).unwrap();
+        one(&mut copy, back, back + 3, -1.0);
+        copy.truncate(back).unwrap();
+        one(&mut copy, back, 100, 1.0);
+    }
+    one(&mut copy, 100, 120, 1.0);
+    assert_eq!(out(&copy), out(&at_once));
+}
+
 #[test]
 fn groups_larger_than_the_kernels_take_are_split() {
     let spec = |heads| CacheSpec::new(1, heads, 1, DIM).codecs(CodecId::S4, CodecId::S4).hot(0);

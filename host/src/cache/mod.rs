@@ -19,6 +19,7 @@
 //! When not to use it: an engine with its own paged allocator wants the blocks of `tqkv-core`; a
 //! model runner should ask for no more than [`crate::attention::AttentionCache`].
 
+mod ahead;
 mod format;
 mod head;
 mod page;

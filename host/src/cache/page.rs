@@ -105,7 +105,13 @@ impl Pages {
         let codec = self.warm.codec();
         let mut blocks = vec![0; x.len() / codec.dim() * codec.block_bytes()];
         encode(codec, x, &mut blocks)?;
-        for block in blocks.chunks_exact(codec.block_bytes()) {
+        self.push_blocks(&blocks);
+        Ok(())
+    }
+
+    /// Puts blocks of the warm codec at the end.
+    pub(super) fn push_blocks(&mut self, blocks: &[u8]) {
+        for block in blocks.chunks_exact(self.warm.codec().block_bytes()) {
             let slot = self.len % PAGE_TOKENS;
             if slot == 0 {
                 let memory = Memory::Held(vec![Line::ZERO; self.warm.lines()]);
@@ -116,7 +122,6 @@ impl Pages {
             }
             self.len += 1;
         }
-        Ok(())
     }
 
     /// Drops tokens from index `len` on. A cold page that is cut in the middle is brought back to
@@ -216,7 +221,7 @@ impl Pages {
 
 /// Encodes vectors at the machine's level, and where only a scale's correction pushes one out of f16,
 /// keeps its plain norm.
-fn encode(codec: &AnyCodec, x: &[f32], blocks: &mut [u8]) -> Result<(), CacheError> {
+pub(super) fn encode(codec: &AnyCodec, x: &[f32], blocks: &mut [u8]) -> Result<(), CacheError> {
     let at_once = tqkv_simd::codec::encode(level(), codec, x, blocks);
     match at_once.map_err(|failed| failed.error) {
         Err(EncodeError::OutOfRange) => {

@@ -3,12 +3,13 @@
 //! Positions count from the start of the sequence. Those below the number of sinks are sinks;
 //! then come the pages; what is newer is uncompressed.
 
+use super::ahead::Ahead;
 use super::format::{CodedQueries, Side};
 use super::page::{ColdStore, Pages};
 use super::rows::Rows;
 use super::spec::CacheSpec;
 use crate::error::CacheError;
-use tqkv_core::AnyCodec;
+use tqkv_core::{AnyCodec, Family};
 use tqkv_simd::page::Line;
 
 /// Most positions of a range that is attended to at once.
@@ -50,6 +51,8 @@ pub(super) struct Track {
     sinks: Rows,
     pages: Pages,
     recent: Rows,
+    /// The oldest recent tokens, where their encoding has begun.
+    ahead: Option<Ahead>,
 }
 
 impl Track {
@@ -61,6 +64,7 @@ impl Track {
             sinks: Rows::new(dim),
             pages: Pages::new(codec, cold, side, spec.arithmetic),
             recent: Rows::new(dim),
+            ahead: None,
         }
     }
 
@@ -106,9 +110,24 @@ impl Track {
     /// Encodes the oldest recent tokens that leave a hot window of `hot`, each less `mean` where given.
     pub(super) fn encode_all_but(&mut self, hot: usize, mean: Option<&[f32]>) -> Result<(), CacheError> {
         let count = leaving(hot, self.recent.len().saturating_sub(hot));
-        if count == 0 {
-            return Ok(());
+        if count > 0 {
+            match self.made_ahead(count) {
+                Some(blocks) => self.pages.push_blocks(&blocks),
+                None => self.pages.push(&self.oldest(count, mean))?,
+            }
+            self.recent.drop_front(count);
         }
+        // The next to leave are all there, and codes with a search are worth a thread.
+        let dear = self.codec().id().family() == Family::Trellis;
+        if dear && self.ahead.is_none() && self.recent.len() >= BATCH && hot >= BATCH {
+            let x = self.oldest(BATCH, mean);
+            self.ahead = Some(Ahead::start(self.codec(), self.coded_end(), x));
+        }
+        Ok(())
+    }
+
+    /// The oldest recent tokens, each less `mean` where given: `[count, dim]`.
+    fn oldest(&self, count: usize, mean: Option<&[f32]>) -> Vec<f32> {
         let mut rows = vec![0.0; count * self.dim];
         self.recent.read(0, &mut rows);
         if let Some(mean) = mean {
@@ -116,9 +135,13 @@ impl Track {
                 row.iter_mut().zip(mean).for_each(|(x, m)| *x -= m);
             }
         }
-        self.pages.push(&rows)?;
-        self.recent.drop_front(count);
-        Ok(())
+        rows
+    }
+
+    /// Blocks of the oldest `count` recent tokens, where these have been encoded ahead.
+    fn made_ahead(&mut self, count: usize) -> Option<Vec<u8>> {
+        let ahead = self.ahead.take()?;
+        if count == BATCH && ahead.first() == self.coded_end() { ahead.blocks(self.codec()) } else { None }
     }
 
     /// Mean of the oldest `count` recent tokens, and the share of their energy that it holds.
@@ -153,6 +176,8 @@ impl Track {
     }
 
     pub(super) fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
+        // Other tokens may come where some are dropped.
+        self.ahead = self.ahead.take().filter(|ahead| ahead.first() + BATCH <= len);
         self.recent.truncate(len.saturating_sub(self.coded_end()).min(self.recent.len()));
         self.pages.truncate(len.saturating_sub(self.sinks.len()))?;
         self.sinks.truncate(len.min(self.sinks.len()));
@@ -160,13 +185,15 @@ impl Track {
     }
 
     pub(super) fn clear(&mut self) {
+        self.ahead = None;
         self.sinks.clear();
         self.pages.clear();
         self.recent.clear();
     }
 
     pub(super) fn allocated_bytes(&self) -> usize {
-        self.sinks.allocated_bytes() + self.pages.allocated_bytes() + self.recent.allocated_bytes()
+        let ahead = self.ahead.as_ref().map_or(0, Ahead::allocated_bytes);
+        self.sinks.allocated_bytes() + self.pages.allocated_bytes() + self.recent.allocated_bytes() + ahead
     }
 
     /// Makes queries (`[heads, dim]`, times 1/sqrt(head_dim)) ready for [`Track::scores`].

@@ -1,0 +1,74 @@
+//! Encoding ahead: the tokens that leave the hot window next are encoded on a spare thread.
+//!
+//! A search through a trellis costs microseconds a vector, thirty times a scalar code, and would be felt in
+//! every fourth [`super::KvCache::append`]. But the blocks of a token depend on nothing that comes after it, so
+//! they can be made while the token is still hot. When it leaves, its blocks are there; where no thread had
+//! time, the append makes them itself. Results are the same to the bit either way.
+
+use super::page::encode;
+use std::sync::{Arc, Mutex, PoisonError};
+use tqkv_core::AnyCodec;
+
+/// Some tokens' vectors, or their blocks.
+#[derive(Debug)]
+enum Work {
+    Vectors(Vec<f32>),
+    Blocks(Vec<u8>),
+    /// The append encodes them and reports the error.
+    Failed,
+}
+
+impl Work {
+    fn finish(&mut self, codec: &AnyCodec) {
+        if let Self::Vectors(x) = self {
+            let mut blocks = vec![0; x.len() / codec.dim() * codec.block_bytes()];
+            let done = encode(codec, x, &mut blocks);
+            *self = if done.is_ok() { Self::Blocks(blocks) } else { Self::Failed };
+        }
+    }
+}
+
+/// Tokens that are encoded ahead. A copy shares the work.
+#[derive(Clone, Debug)]
+pub(super) struct Ahead {
+    /// Position of the first.
+    first: usize,
+    bytes: usize,
+    work: Arc<Mutex<Work>>,
+}
+
+impl Ahead {
+    /// Hands vectors (`[n, dim]`, as they will be encoded) to a spare thread.
+    pub(super) fn start(codec: &AnyCodec, first: usize, x: Vec<f32>) -> Self {
+        let bytes = size_of_val(x.as_slice());
+        let work = Arc::new(Mutex::new(Work::Vectors(x)));
+        // Who no longer wants the result has dropped the work.
+        let (wanted, codec) = (Arc::downgrade(&work), *codec);
+        rayon::spawn(move || {
+            if let Some(work) = wanted.upgrade() {
+                work.lock().unwrap_or_else(PoisonError::into_inner).finish(&codec);
+            }
+        });
+        Self { first, bytes, work }
+    }
+
+    /// Position of the first token.
+    pub(super) fn first(&self) -> usize {
+        self.first
+    }
+
+    /// The blocks, made here where no thread has begun; `None` where they could not be made.
+    pub(super) fn blocks(self, codec: &AnyCodec) -> Option<Vec<u8>> {
+        let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        work.finish(codec);
+        match &*work {
+            Work::Blocks(blocks) => Some(blocks.clone()),
+            Work::Vectors(_) | Work::Failed => None,
+        }
+    }
+
+    /// Memory that it holds at most.
+    pub(super) fn allocated_bytes(&self) -> usize {
+        self.bytes
+    }
+}
