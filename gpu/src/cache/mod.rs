@@ -9,7 +9,9 @@ use crate::pages::PageTable;
 use crate::spec::{GpuSpec, MAX_CHUNK};
 use cudarc::driver::{CudaFunction, CudaSlice, PushKernelArg};
 use tqkv_core::{AnyCodec, CodecId, Effort};
+use tqkv_gpu_kernels::attend::level_table;
 use tqkv_gpu_kernels::encode::{element, status};
+use tqkv_gpu_kernels::page;
 
 /// Query tokens of one sequence that are attended in one launch.
 const QUERY_TILE: usize = 256;
@@ -89,12 +91,10 @@ impl Coder {
     fn new(device: &Device, spec: &GpuSpec, id: CodecId) -> Result<Self, GpuError> {
         let codec = spec.codec(id)?;
         let signs: Vec<u32> = (0..spec.head_dim / 32).map(|group| codec.signs().group(group)).collect();
-        let mut levels = codec.codebook().map_or_else(Vec::new, |book| book.levels().to_vec());
-        levels.resize(32, 0.0);
         let name = |kernel: &str| format!("{kernel}_{}_d{}", id.name(), spec.head_dim);
         let names = [name("encode_append"), name("decode_pages"), name("scores")];
         let [encode, decode, scores] = device.kernels(names.each_ref().map(String::as_str))?;
-        let (signs, levels) = (device.upload(&signs)?, device.upload(&levels)?);
+        let (signs, levels) = (device.upload(&signs)?, device.upload(&level_table(&codec))?);
         Ok(Self { codec, signs, levels, encode, decode, scores, outcomes: device.zeros(1)? })
     }
 
@@ -103,7 +103,7 @@ impl Coder {
     }
 
     fn pool<'a>(&'a self, memory: &'a CudaSlice<u8>) -> Pool<'a> {
-        Pool { memory, bits: self.bits(), levels: &self.levels, signs: &self.signs }
+        Pool { memory, format: page::format(self.codec.id()), levels: &self.levels, signs: &self.signs }
     }
 }
 

@@ -7,6 +7,7 @@ mod reads;
 
 use machine::{Argument, Kernel};
 use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_gpu_kernels::attend::level_table;
 use tqkv_gpu_kernels::page;
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
@@ -80,6 +81,16 @@ fn encode(kernel: &Kernel, codec: &AnyCodec, rows: &[f32]) -> Encoded {
     }
     let [.., pool, outcomes] = buffers;
     Encoded { pool, page_table: table, outcomes }
+}
+
+/// Puts a block into a slot of a page of one head.
+fn put_block(pool: &mut [u8], codec: &AnyCodec, page: u32, slot: u32, block: &[u8]) {
+    let (dim, bits) = (codec.dim() as u32, codec.id().bits());
+    let home = (page * page::head_bytes(dim, bits)) as usize;
+    let scale = home + page::scale_offset(dim, bits, slot) as usize;
+    let codes = home + (slot * page::row_bytes(dim, bits)) as usize;
+    pool[scale..scale + 2].copy_from_slice(&block[..2]);
+    pool[codes..codes + block.len() - 2].copy_from_slice(&block[2..]);
 }
 
 /// Vectors whose block is not the portable codec's.
@@ -162,6 +173,10 @@ fn attend_all(text: &str) {
             (CodecId::I8, CodecId::S3, 2),
             (CodecId::N4, CodecId::S4, 3),
             (CodecId::S2, CodecId::I8, 4),
+            (CodecId::T3, CodecId::T2, 1),
+            (CodecId::S4, CodecId::T4, 2),
+            (CodecId::T4, CodecId::S2, 3),
+            (CodecId::T2, CodecId::T3, 4),
         ] {
             attend(text, dim, key, value, group);
         }
@@ -174,18 +189,18 @@ fn attend(text: &str, dim: usize, key: CodecId, value: CodecId, group: u32) {
     let mut side = |id: CodecId| {
         let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
         let rows = gaussian.vector(tokens as usize * dim);
-        let kernel = Kernel::new(text, &format!("encode_append_{}_d{dim}", id.name()));
-        let pool = encode(&kernel, &codec, &rows).pool;
+        let mut pool = vec![0xff; (pages * page::head_bytes(dim as u32, id.bits())) as usize];
         let (mut block, mut out) = (vec![0; codec.block_bytes()], vec![0.0; dim]);
-        let decode = |x: &[f32]| {
-            codec.encode(x, &mut block).unwrap();
-            codec.decode(&block, &mut out).unwrap();
-            out.clone()
-        };
-        let decoded: Vec<Vec<f32>> = rows.chunks_exact(dim).map(decode).collect();
-        let mut levels = codec.codebook().map_or(Vec::new(), |book| book.levels().to_vec());
-        levels.resize(32, 0.0);
-        (pool, decoded, floats(&levels))
+        let decoded: Vec<Vec<f32>> = (0..tokens)
+            .zip(rows.chunks_exact(dim))
+            .map(|(token, x)| {
+                codec.encode(x, &mut block).unwrap();
+                put_block(&mut pool, &codec, pages - 1 - token / page::SLOTS, token % page::SLOTS, &block);
+                codec.decode(&block, &mut out).unwrap();
+                out.clone()
+            })
+            .collect();
+        (pool, decoded, floats(&level_table(&codec)))
     };
     let (key_pool, keys, key_levels) = side(key);
     let (value_pool, values, value_levels) = side(value);
@@ -219,10 +234,10 @@ fn attend(text: &str, dim: usize, key: CodecId, value: CodecId, group: u32) {
         Word(1),
         Word(group),
         Buffer(3),
-        Word(key.bits()),
+        Word(page::format(key)),
         Buffer(4),
         Buffer(5),
-        Word(value.bits()),
+        Word(page::format(value)),
         Buffer(6),
         Buffer(7),
         Word(pages),

@@ -154,7 +154,7 @@ impl<'a> Threads for Emulated<'a> {
     }
 
     fn shuffle(value: [u32; 32], from: [u32; 32]) -> [u32; 32] {
-        Self::map(from, |from| value[from as usize])
+        Self::map(from, |from| value[from as usize % 32])
     }
 
     fn ballot(value: [bool; 32]) -> u32 {
