@@ -31,6 +31,9 @@ pub trait Threads: Copy {
     /// Bit i is thread i's.
     fn ballot(value: Self::Of<bool>) -> u32;
 
+    /// What any thread wrote before, all threads read after.
+    fn sync();
+
     /// a * b + c, rounded once. Not for encoding.
     fn mul_add(a: f32, b: f32, c: f32) -> f32;
     /// 2^x, to about 2 units in the last place.

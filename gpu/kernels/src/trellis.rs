@@ -1,4 +1,4 @@
-//! Reading trellis blocks: `t2`, `t3`, `t4`.
+//! Trellis blocks: `t2`, `t3`, `t4`. The search that fills them is in [`crate::viterbi`].
 //!
 //! A plane has n = 4 G bytes, and coordinate t is bit t / n of byte t mod n. So word w of every plane
 //! holds the same 32 coordinates, t = n k + 4 w + b at bit 8 b + k, and one thread that has word w of
@@ -6,11 +6,12 @@
 //! words before, which are in the neighbouring threads. All parities of 32 coordinates are thus a few
 //! shifts and XORs, and swaps of bits between words turn planes into indices.
 
-use crate::format::Blocks;
+use crate::format::{Blocks, Format};
 use crate::threads::{Threads, shuffle_f32};
-use crate::warp::Lane;
-use tqkv_core::CodecId;
-use tqkv_core::trellis::{Code, MAX_MEMORY, trellis};
+use crate::warp::{Lane, Warp};
+use tqkv_core::lanes::Lanes;
+use tqkv_core::trellis::{Candidate, Code, MAX_MEMORY, Vector, offsets, round_target, trellis};
+use tqkv_core::{CodecId, Effort, ScaleMode, Stored};
 
 /// The trellis code of `BITS` bits a coordinate, 2 to 4.
 #[derive(Debug)]
@@ -20,17 +21,18 @@ pub struct Trellis<const BITS: usize>;
 const SIGN: u32 = 1 << 31;
 
 impl<const BITS: usize> Trellis<BITS> {
-    pub(crate) const CODE: Code = {
+    pub(crate) const TRELLIS: &tqkv_core::trellis::Trellis<'static> = {
         let id = match BITS {
             2 => CodecId::T2,
             3 => CodecId::T3,
             _ => CodecId::T4,
         };
         match trellis(id) {
-            Some(trellis) => trellis.code,
+            Some(trellis) => trellis,
             None => panic!("t2, t3 and t4 are trellis codes"),
         }
     };
+    pub(crate) const CODE: Code = Self::TRELLIS.code;
 
     /// Levels by the low five bits of the index. Where there are 64, those of the upper half are the
     /// lower ones from the end, negated: [`Self::fold`].
@@ -74,7 +76,7 @@ impl<const BITS: usize> Trellis<BITS> {
 
     /// Parity planes from the coded plane; thread i has word i mod G of each.
     #[inline(always)]
-    fn parities<T: Threads, const G: usize>(coded: T::Of<u32>) -> T::Of<[u32; 3]> {
+    pub(crate) fn parities<T: Threads, const G: usize>(coded: T::Of<u32>) -> T::Of<[u32; 3]> {
         let before = T::zip(earlier::<T, G>(coded, 1), earlier::<T, G>(coded, 2), |one, two| (one, two));
         T::zip(coded, before, |now, (one, two)| Self::parity_words(now, one, two))
     }
@@ -132,7 +134,7 @@ impl<const BITS: usize> Trellis<BITS> {
 
     /// Planes whose thread i has word i mod G to levels of coordinate 32 g + i.
     #[inline(always)]
-    pub(crate) fn levels<T: Threads, const G: usize>(words: T::Of<[u32; 8]>) -> [Lane<T>; G] {
+    fn levels<T: Threads, const G: usize>(words: T::Of<[u32; 8]>) -> [Lane<T>; G] {
         let parities = Self::parities::<T, G>(T::map(words, |words| words[0]));
         let planes = T::zip(parities, words, |[p0, p1, p2], words| {
             Self::fold([p0, p1, p2, words[1], words[2]], words)
@@ -184,14 +186,14 @@ fn earlier<T: Threads, const G: usize>(plane: T::Of<u32>, back: u32) -> T::Of<u3
 
 /// The byte of a plane that holds the coordinates 32 g + lane of a thread.
 #[inline(always)]
-fn lane_bytes<T: Threads, const G: usize>(plane: T::Of<u32>) -> T::Of<u32> {
+pub(crate) fn lane_bytes<T: Threads, const G: usize>(plane: T::Of<u32>) -> T::Of<u32> {
     let word = T::shuffle(plane, T::map(T::lane(), |lane| lane % (4 * G as u32) / 4));
     T::zip(word, T::lane(), |word, lane| word >> (8 * (lane % 4)) & 255)
 }
 
 /// The bit in it of coordinate 32 g + lane.
 #[inline(always)]
-fn place_in_byte<T: Threads, const G: usize>(g: usize) -> T::Of<u32> {
+pub(crate) fn place_in_byte<T: Threads, const G: usize>(g: usize) -> T::Of<u32> {
     T::map(T::lane(), |lane| (32 * g as u32 + lane) / (4 * G as u32))
 }
 
@@ -218,5 +220,55 @@ impl<const G: usize, const BITS: usize> Blocks<G> for Trellis<BITS> {
             }
         });
         Self::levels::<T, G>(words)
+    }
+}
+
+impl<const G: usize, const BITS: usize> Format<G> for Trellis<BITS> {
+    #[inline(always)]
+    fn encode<T: Threads>(
+        norm_squared: f32,
+        mode: ScaleMode,
+        effort: Effort,
+        y: &[Lane<T>; G],
+        workspace: T::Memory,
+        home: T::Memory,
+        row: u32,
+    ) -> Stored {
+        let (isa, code) = (Warp::<T>::new(), const { &Self::CODE });
+        let vector = Vector::new(isa, code, norm_squared, y);
+        let (mut best, mut planes) = (Candidate::NONE, T::splat([0; 8]));
+        for &offset in offsets(effort) {
+            let (factor, limit) = (vector.factor(code, offset), const { Self::CODE.limit() as f32 });
+            let mut targets = [T::splat(0.0); G];
+            for (target, &v) in targets.iter_mut().zip(y) {
+                *target = T::map(v.0, |v| round_target(limit, v * factor));
+            }
+            let coded = Self::search::<T, G>(workspace, &targets);
+            let (words, levels) = Self::complete::<T, G>(coded, &targets);
+            let (mut cross, mut energy) = (Lane(T::splat(0.0)), Lane(T::splat(0.0)));
+            for (&v, &level) in y.iter().zip(&levels) {
+                cross = cross + v * level;
+                energy = energy + level * level;
+            }
+            let candidate = Candidate::new(code, &vector, offset, cross.sum(), energy.sum());
+            if candidate.beats(&best) {
+                (best, planes) = (candidate, words);
+            }
+        }
+        let stored = best.stored(isa, mode, 32 * G);
+        if stored == Stored::OutOfRange {
+            return stored;
+        }
+        if stored == Stored::Zero {
+            planes = T::splat([0; 8]);
+        }
+        let active = T::map(T::lane(), |lane| lane < G as u32);
+        unroll32!(P => {
+            if P < BITS {
+                let at = T::map(T::lane(), |lane| row + 4 * (P as u32 * G as u32 + lane));
+                T::store::<1>(home, at, T::map(planes, |planes| [planes[P % 8]]), active);
+            }
+        });
+        stored
     }
 }

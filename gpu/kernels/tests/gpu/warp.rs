@@ -161,6 +161,9 @@ impl<'a> Threads for Emulated<'a> {
         value.iter().rev().fold(0, |word, &bit| word << 1 | u32::from(bit))
     }
 
+    // In lock step every write is done.
+    fn sync() {}
+
     fn mul_add(a: f32, b: f32, c: f32) -> f32 {
         a.mul_add(b, c)
     }
