@@ -120,7 +120,7 @@ impl Codes {
             f(I, if BITS == 8 {
                 T::map(code, |code| f32::from(code as u8 as i8))
             } else {
-                shuffle_f32::<T>(table, T::map(code, |code| code & ((1 << BITS) - 1)))
+                shuffle_f32::<T>(table, code)
             });
         });
     }
@@ -209,7 +209,8 @@ pub struct Pool<T: Threads> {
     pub levels: T::Memory,
 }
 
-/// The levels of a codec, as [`Pool`] takes them.
+/// The levels of a codec, as [`Pool`] takes them: over and over, so that the bits above a code are of no
+/// account in a look-up.
 pub fn level_table(codec: &AnyCodec) -> [f32; 32] {
     match codec.id() {
         CodecId::T2 => Trellis::<2>::table(),
@@ -218,7 +219,7 @@ pub fn level_table(codec: &AnyCodec) -> [f32; 32] {
         _ => {
             let mut table = [0.0; 32];
             let levels = codec.codebook().map_or(&[][..], |book| book.levels());
-            for (entry, &level) in table.iter_mut().zip(levels) {
+            for (entry, &level) in table.iter_mut().zip(levels.iter().cycle()) {
                 *entry = level;
             }
             table
