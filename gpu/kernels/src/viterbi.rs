@@ -23,7 +23,7 @@ pub const fn workspace_bytes(dim: u32) -> u32 {
 /// Bytes of a coordinate's metric row: as it is, and with neighbours exchanged.
 const ROW: u32 = 16;
 
-/// States of the search and where they lie.
+/// States of the search.
 const STATES: usize = 256;
 
 /// A thread's metrics by slot.

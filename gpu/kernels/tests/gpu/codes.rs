@@ -79,7 +79,7 @@ fn every_mode_effort_and_edge_case_encodes_to_the_portable_codes() {
         let scene = Scene::new(&[rows.len() as u32], 1);
         for (i, scale_mode) in ScaleMode::ALL.into_iter().enumerate() {
             for (j, effort) in Effort::ALL.into_iter().enumerate() {
-                // A trellis search takes its time; its scale does not depend on the effort.
+                // A trellis search takes its time, and mode and effort do not meet.
                 if is_trellis(id) && i % 3 != j {
                     continue;
                 }
