@@ -98,7 +98,7 @@ impl Effort {
 }
 
 /// What an encoder knows of a vector and its codes.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Moments {
     /// |x|^2
     pub(crate) norm_squared: f32,

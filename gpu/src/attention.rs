@@ -24,8 +24,8 @@ pub(crate) fn warps(count: usize) -> LaunchConfig {
 pub(crate) struct Pool<'a> {
     /// The pages.
     pub(crate) memory: &'a CudaSlice<u8>,
-    /// Code width, or [`page::HALF_BITS`].
-    pub(crate) bits: u32,
+    /// [`page::format`] of the codec, or [`page::HALF_BITS`].
+    pub(crate) format: u32,
     /// 32 levels.
     pub(crate) levels: &'a CudaSlice<f32>,
     /// Sign words of the rotation.
@@ -164,7 +164,7 @@ impl Attention {
         let parts = split(device.multiprocessors(), warps_a_part, batch.longest);
         device.grow(&mut self.partials, count * parts * (PARTIAL_HEADER as usize + dim))?;
 
-        let is_rotated = u32::from(keys.bits != page::HALF_BITS);
+        let is_rotated = u32::from(keys.format != page::HALF_BITS);
         let scale = if is_rotated == 0 { 1.0 } else { 1.0 / dim as f32 };
         let factor = scale / (dim as f32).sqrt() * std::f32::consts::LOG2_E;
         let (count_word, parts_word) = (count as u32, parts as u32);
@@ -175,8 +175,8 @@ impl Attention {
         let max_pages = batch.max_pages as u32;
         let mut launch = device.stream().launch_builder(&self.attend[heads_a_warp - 1]);
         launch.arg(&parts_word).arg(&self.rotated).arg(&kv_heads).arg(&group);
-        launch.arg(keys.memory).arg(&keys.bits).arg(keys.levels);
-        launch.arg(values.memory).arg(&values.bits).arg(values.levels);
+        launch.arg(keys.memory).arg(&keys.format).arg(keys.levels);
+        launch.arg(values.memory).arg(&values.format).arg(values.levels);
         launch.arg(batch.table).arg(&max_pages).arg(batch.lengths).arg(&mut self.partials);
         let blocks = parts_word.div_ceil(WARPS);
         let grid_dim = (blocks, (self.num_kv_heads * chunks) as u32, batch.sequences as u32);

@@ -113,7 +113,7 @@ pub fn halves(device: &Device, shape: Shape) -> Result<f64, GpuError> {
     let bytes = shape.bytes(page::HALF_BITS, page::HALF_BITS) / 2;
     let (keys, values) = (random_halves(device, bytes)?, random_halves(device, bytes)?);
     let (levels, signs) = (device.zeros(32)?, device.zeros(8)?);
-    let pool = |memory| Pool { memory, bits: page::HALF_BITS, levels: &levels, signs: &signs };
+    let pool = |memory| Pool { memory, format: page::HALF_BITS, levels: &levels, signs: &signs };
     let table: Vec<u32> = (0..(shape.sequences * max_pages) as u32).collect();
     let (table, lengths) =
         (device.upload(&table)?, device.upload(&vec![shape.tokens as u32; shape.sequences])?);

@@ -31,5 +31,5 @@ pub use cudarc;
 pub use device::Device;
 pub use error::GpuError;
 pub use qjl::Qjl;
-pub use spec::{CODECS, GpuSpec, HEAD_DIMS, READABLE};
+pub use spec::{CODECS, GpuSpec, HEAD_DIMS};
 pub use weights::WeightDecoder;

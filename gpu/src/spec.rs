@@ -2,21 +2,28 @@
 
 use crate::GpuError;
 use crate::pages::SLOTS;
-use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_core::{AnyCodec, CodecId, Family, Options};
 use tqkv_gpu_kernels::page;
+use tqkv_gpu_kernels::viterbi::workspace_bytes;
 
 /// Codecs that have kernels.
-pub const CODECS: [CodecId; 5] = [CodecId::S2, CodecId::S3, CodecId::S4, CodecId::N4, CodecId::I8];
-
-/// Codecs whose blocks [`crate::WeightDecoder`] reads: [`CODECS`] and the trellis codes, which the CPU writes.
-pub const READABLE: [CodecId; 8] =
+pub const CODECS: [CodecId; 8] =
     [CodecId::S2, CodecId::S3, CodecId::S4, CodecId::N4, CodecId::I8, CodecId::T2, CodecId::T3, CodecId::T4];
+
+/// Their names, for messages.
+pub(crate) fn accepted_codecs() -> String {
+    CODECS.map(CodecId::name).join(", ")
+}
 
 /// Head dims that have kernels.
 pub const HEAD_DIMS: [usize; 3] = [64, 128, 256];
 
 /// Tokens of one call of `append` at most; the launch counts vectors in 32 bits.
 pub(crate) const MAX_CHUNK: usize = 1 << 16;
+
+/// Vectors that one launch of a trellis encoder takes: several times what a device runs at once, and
+/// each needs workspace.
+pub(crate) const TRELLIS_VECTORS: usize = 1 << 14;
 
 /// Shape and codecs of a [`crate::GpuCache`].
 ///
@@ -127,6 +134,19 @@ impl GpuSpec {
         Ok(self.num_layers * (self.side_bytes(self.key) + self.side_bytes(self.value)))
     }
 
+    /// Bytes of device memory that encoding needs beside the pool: none for scalar codes, 48 a coordinate of
+    /// a launch's vectors (100 MB at head dim 128) for trellis codes.
+    pub fn workspace_bytes(&self) -> usize {
+        let searches = [self.key, self.value].iter().any(|id| id.family() == Family::Trellis);
+        if searches { self.vectors_a_launch() * workspace_bytes(self.head_dim as u32) as usize } else { 0 }
+    }
+
+    /// Vectors of one launch where a side has a trellis code: whole tokens, no more than fit the pool.
+    pub(crate) fn vectors_a_launch(&self) -> usize {
+        let tokens = (TRELLIS_VECTORS / self.num_kv_heads).max(1);
+        tokens.min(self.pool_tokens) * self.num_kv_heads
+    }
+
     /// Whether a cache can be built; needs no device.
     ///
     /// # Errors
@@ -158,10 +178,8 @@ impl GpuSpec {
         }
         for (side, id) in [("keys", self.key), ("values", self.value)] {
             if !CODECS.contains(&id) {
-                let name = id.name();
-                return refuse(format!(
-                    "{side}: codec {name} has no kernels; accepted are s2, s3, s4, n4 and i8"
-                ));
+                let (name, accepted) = (id.name(), accepted_codecs());
+                return refuse(format!("{side}: codec {name} has no kernels; accepted are {accepted}"));
             }
         }
         // Launch grids and 32-bit indices bound the counts; all are far above what memory holds.
@@ -199,7 +217,7 @@ mod tests {
         );
         assert_eq!(
             message(good.clone().codecs(CodecId::S4, CodecId::F16)),
-            "values: codec f16 has no kernels; accepted are s2, s3, s4, n4 and i8"
+            "values: codec f16 has no kernels; accepted are s2, s3, s4, n4, i8, t2, t3, t4"
         );
         assert_eq!(
             message(GpuSpec { num_kv_heads: 3, ..good.clone() }),
@@ -211,13 +229,25 @@ mod tests {
     }
 
     #[test]
+    fn a_trellis_code_on_either_side_needs_workspace_for_whole_tokens() {
+        let spec = GpuSpec::new(1, 24, 12, 128);
+        assert_eq!(spec.workspace_bytes(), 0);
+        for (key, value) in [(CodecId::S4, CodecId::T2), (CodecId::T4, CodecId::S4)] {
+            let spec = spec.clone().codecs(key, value);
+            assert_eq!(spec.vectors_a_launch(), 16_380);
+            assert_eq!(spec.workspace_bytes(), 16_380 * 48 * 128);
+        }
+        assert_eq!(GpuSpec::new(1, 1 << 15, 1 << 15, 64).vectors_a_launch(), 1 << 15, "one token at least");
+        assert_eq!(spec.sequences(1, 10).vectors_a_launch(), 120, "no more than can ever be appended");
+    }
+
+    #[test]
     fn the_pool_is_as_large_as_its_pages() {
         let spec = GpuSpec::new(3, 4, 2, 64).codecs(CodecId::S2, CodecId::I8).sequences(2, 65);
         // 130 tokens need 3 pages of 64; a sequence has up to 2.
         assert_eq!((spec.pages(), spec.max_pages()), (3, 2));
         assert_eq!(spec.pool_bytes().unwrap(), 3 * 3 * 64 * 2 * (18 + 66));
         for id in CODECS {
-            assert!(READABLE.contains(&id));
             for dim in HEAD_DIMS {
                 GpuSpec { head_dim: dim, ..spec.clone() }.codecs(id, id).codec(id).unwrap();
             }

@@ -1,7 +1,8 @@
 //! [`WeightDecoder`]: groups of encoded weights to f16.
 
 use crate::attention::warps;
-use crate::{Device, GpuError, HEAD_DIMS, READABLE};
+use crate::spec::accepted_codecs;
+use crate::{CODECS, Device, GpuError, HEAD_DIMS};
 use cudarc::driver::{CudaFunction, CudaSlice, PushKernelArg};
 use tqkv_core::{AnyCodec, CodecId, Options};
 
@@ -19,8 +20,8 @@ pub struct WeightDecoder {
 /// The codec, if it has a kernel.
 fn codec(id: CodecId, group: usize, options: Options) -> Result<AnyCodec, GpuError> {
     let name = id.name();
-    if !READABLE.contains(&id) {
-        let accepted = READABLE.map(CodecId::name).join(", ");
+    if !CODECS.contains(&id) {
+        let accepted = accepted_codecs();
         return Err(GpuError::BadSpec(format!("codec {name} has no kernels; accepted are {accepted}")));
     }
     if !HEAD_DIMS.contains(&group) {
@@ -31,7 +32,7 @@ fn codec(id: CodecId, group: usize, options: Options) -> Result<AnyCodec, GpuErr
 }
 
 impl WeightDecoder {
-    /// For groups of `group` weights, one of [`crate::HEAD_DIMS`], in one of [`READABLE`].
+    /// For groups of `group` weights, one of [`crate::HEAD_DIMS`], in one of [`CODECS`].
     ///
     /// # Errors
     /// [`GpuError::BadSpec`], or what the driver reports.
@@ -72,7 +73,7 @@ mod tests {
 
     #[test]
     fn what_has_no_kernel_is_named_with_what_has() {
-        for id in READABLE {
+        for id in CODECS {
             for group in HEAD_DIMS {
                 assert_eq!(codec(id, group, Options::DEFAULT).unwrap().dim(), group);
             }

@@ -6,7 +6,7 @@ use crate::any::check_finite;
 use crate::block_io;
 use crate::error::EncodeError;
 use crate::head_dim::{GROUP, HeadDim, MAX_HEAD_DIM};
-use crate::lanes::{Lanes, Memory};
+use crate::lanes::{Isa, Lanes, Memory};
 use crate::rotation::{self, Signs};
 use crate::scalar;
 use crate::scale::{Effort, Moments, ScaleMode, Stored, canonical_sum, to_f16};
@@ -55,7 +55,7 @@ pub(crate) struct Job<'a> {
 }
 
 /// Scales that an encoder tries, relative to the predicted one.
-const fn offsets(effort: Effort) -> &'static [f32] {
+pub const fn offsets(effort: Effort) -> &'static [f32] {
     match effort {
         Effort::Fast => &[0.0],
         Effort::Default => &[-0.04, 0.04],
@@ -64,17 +64,68 @@ const fn offsets(effort: Effort) -> &'static [f32] {
 }
 
 /// What an encoder knows of one vector before the search.
-#[derive(Clone, Copy)]
-struct Vector {
+#[derive(Clone, Copy, Debug)]
+pub struct Vector {
     norm_squared: f32,
     norm: f32,
     predicted: f32,
 }
 
+impl Vector {
+    /// Of the rotated `y` with |x|^2 = `norm_squared`.
+    #[inline(always)]
+    pub fn new<I: Isa>(isa: I, code: &Code, norm_squared: f32, y: &[I::V]) -> Self {
+        let mut largest = isa.splat(0.0);
+        for &v in y {
+            largest = v.max_abs(largest);
+        }
+        let norm = isa.sqrt(norm_squared);
+        let peak = if norm > 0.0 { largest.max() / norm } else { 0.0 };
+        Self { norm_squared, norm, predicted: code.predictor.scale(peak) }
+    }
+
+    /// What a coordinate is multiplied by to become a target, at a scale of [`offsets`].
+    #[inline(always)]
+    pub fn factor(&self, code: &Code, offset: f32) -> f32 {
+        let Self { norm, predicted, .. } = *self;
+        if norm > 0.0 { (code.per_sigma * RESOLUTION as f32) * (predicted + offset) / norm } else { 0.0 }
+    }
+}
+
+/// Codes at one candidate scale, judged.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate(Moments);
+
+impl Candidate {
+    /// What every useful candidate beats; stored as the zero block.
+    pub const NONE: Self = Self(Moments { norm_squared: 0.0, assumed: 0.0, cross: 0.0, energy: 1.0 });
+
+    /// With the sums `cross` of y l and `energy` of l^2, l in units of the levels.
+    #[inline(always)]
+    pub fn new(code: &Code, vector: &Vector, offset: f32, cross: f32, energy: f32) -> Self {
+        let Vector { norm_squared, norm, predicted } = *vector;
+        let unit = code.unit();
+        let assumed = norm / (predicted + offset);
+        Self(Moments { norm_squared, assumed, cross: cross * unit, energy: energy * (unit * unit) })
+    }
+
+    /// Whether it is to take the place of `best`; the first of equals stays.
+    #[inline(always)]
+    pub fn beats(&self, best: &Self) -> bool {
+        self.0.cross > 0.0 && self.0.quality() > best.0.quality()
+    }
+
+    /// The scale to store.
+    #[inline(always)]
+    pub fn stored<I: Isa>(&self, isa: I, mode: ScaleMode, dim: usize) -> Stored {
+        if self.0.cross > 0.0 { to_f16(isa, self.0.scale(isa, mode, dim)) } else { Stored::Zero }
+    }
+}
+
 /// The best codes so far.
 #[derive(Clone, Copy)]
 struct Best<const G: usize> {
-    moments: Moments,
+    candidate: Candidate,
     body: [[u8; GROUP / 2]; G],
 }
 
@@ -120,8 +171,7 @@ fn encode<I: Memory, S: Search, const G: usize, const N: usize>(
     for ((x, y), vector) in xs.chunks_exact(dim).zip(&mut registers).zip(&mut vectors) {
         *vector = prepare(job, isa, x, &mut y[..groups])?;
     }
-    let nothing = Moments { norm_squared: 0.0, assumed: 0.0, cross: 0.0, energy: 1.0 };
-    let mut best = [Best::<G> { moments: nothing, body: [[0; GROUP / 2]; G] }; N];
+    let mut best = [Best::<G> { candidate: Candidate::NONE, body: [[0; GROUP / 2]; G] }; N];
     for offsets in offsets(job.effort).chunks(BATCH / N) {
         let (mut targets, mut coded) = ([[[0; GROUP]; G]; BATCH], [[[0; GROUP / 8]; G]; BATCH]);
         let targets = targets.as_flattened_mut().as_flattened_mut();
@@ -145,20 +195,16 @@ fn encode<I: Memory, S: Search, const G: usize, const N: usize>(
                 coded,
                 body.as_flattened_mut(),
             );
-            let Vector { norm_squared, norm, predicted } = vectors[v];
-            let assumed = norm / (predicted + offsets[i % offsets.len()]);
-            let moments = Moments { norm_squared, assumed, cross, energy };
-            if cross > 0.0 && moments.quality() > best[v].moments.quality() {
-                best[v] = Best { moments, body };
+            let candidate = Candidate::new(code, &vectors[v], offsets[i % offsets.len()], cross, energy);
+            if candidate.beats(&best[v].candidate) {
+                best[v] = Best { candidate, body };
             }
         }
     }
     let bytes = block_io::SCALE_BYTES + code.body_bytes(dim);
     let mut scales = [Stored::Zero; N];
     for (scale, best) in scales.iter_mut().zip(&best) {
-        if best.moments.cross > 0.0 {
-            *scale = to_f16(isa, best.moments.scale(isa, job.scale_mode, dim));
-        }
+        *scale = best.candidate.stored(isa, job.scale_mode, dim);
     }
     if scales.iter().any(|scale| matches!(scale, Stored::OutOfRange)) {
         return Err(EncodeError::OutOfRange);
@@ -182,17 +228,17 @@ fn prepare<I: Memory>(job: &Job<'_>, isa: I, x: &[f32], y: &mut [I::V]) -> Resul
     let norm_squared = scalar::norm_squared(isa, y);
     check_finite(x, norm_squared)?;
     rotation::forward(isa, job.shape, job.signs, y);
-    let mut largest = isa.splat(0.0);
-    for &v in y.iter() {
-        largest = v.max_abs(largest);
-    }
-    let norm = isa.sqrt(norm_squared);
-    let peak = if norm > 0.0 { largest.max() / norm } else { 0.0 };
-    Ok(Vector { norm_squared, norm, predicted: job.trellis.code.predictor.scale(peak) })
+    Ok(Vector::new(isa, &job.trellis.code, norm_squared, y))
 }
 
 /// Adding and subtracting it rounds to an integer, ties to even.
 const ROUND: f32 = 12_582_912.0;
+
+/// The target of a coordinate that was multiplied by [`Vector::factor`]; `limit` is [`Code::limit`].
+#[inline(always)]
+pub fn round_target(limit: f32, coordinate: f32) -> f32 {
+    (coordinate.clamp(-limit, limit) + ROUND) - ROUND
+}
 
 /// Targets: the coordinates in half level units at a candidate scale, rounded and clamped.
 #[inline(always)]
@@ -204,20 +250,18 @@ fn fill_targets<I: Memory>(
     y: &[I::V],
     targets: &mut [i16],
 ) {
-    let Vector { norm, predicted, .. } = *vector;
-    let factor =
-        if norm > 0.0 { (code.per_sigma * RESOLUTION as f32) * (predicted + offset) / norm } else { 0.0 };
+    let factor = isa.splat(vector.factor(code, offset));
     let limit = code.limit() as f32;
     for (run, &v) in targets.chunks_mut(GROUP).zip(y) {
         let mut lanes = [0.0; GROUP];
-        isa.store(v * isa.splat(factor), &mut lanes);
+        isa.store(v * factor, &mut lanes);
         for (target, lane) in run.iter_mut().zip(lanes) {
-            *target = ((lane.clamp(-limit, limit) + ROUND) - ROUND) as i16;
+            *target = round_target(limit, lane) as i16;
         }
     }
 }
 
-/// Completes the codes of one problem; returns the sums y l and l^2 with l in sigmas.
+/// Completes the codes of one problem; returns the sums y l and l^2 with l in units of the levels.
 #[inline(always)]
 fn finish<I: Memory, S: Search, const G: usize>(
     code: &Code,
@@ -249,8 +293,7 @@ fn finish<I: Memory, S: Search, const G: usize>(
     let mut registers = [isa.round_i8(isa.splat(0.0)); G];
     block_io::read::<I, 8>(isa, levels, &mut registers);
     let cross = canonical_sum(isa, y.iter().zip(registers).map(|(&v, level)| v * isa.widen_i8(level)));
-    let unit = code.unit();
-    (cross * unit, energy as f32 * (unit * unit))
+    (cross, energy as f32)
 }
 
 /// The plain symbols nearest to the targets, the lowest on ties, and the levels (bits of `i8`).

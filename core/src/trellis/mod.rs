@@ -33,8 +33,8 @@ mod tables;
 mod viterbi;
 
 pub use code::{Code, MAX_LEVELS, MAX_MEMORY, PARITIES, Plain, Predictor, RESOLUTION};
+pub use encode::{Candidate, Search, Vector, choose_plain, offsets, round_target};
 pub(crate) use encode::{Job, encode_all};
-pub use encode::{Search, choose_plain};
 pub use planes::{levels, pair_parts, parities};
 pub use tables::trellis;
 pub use viterbi::{WARM_UP, workspace_bytes};

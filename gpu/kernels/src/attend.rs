@@ -1,8 +1,8 @@
 //! `attend` and `attend_merge`: paged decode attention on codes.
 //!
 //! A thread owns 32 coordinates of one key, so `G` threads share a key and a warp takes `32 / G`
-//! keys a step: each reads its 32 codes with one or two wide loads (the warp reads one contiguous
-//! run), and query and accumulator stay in registers. Every key slot of the warp keeps an online
+//! keys a step: each reads its 32 codes with one or two wide loads, or a word of each plane of a
+//! trellis code (the warp reads one contiguous run), and query and accumulator stay in registers. Every key slot of the warp keeps an online
 //! softmax of its own; slots are merged once at the end of the warp's part, parts by a second
 //! kernel, which also rotates back. Values are accumulated in the rotated domain.
 //!
@@ -19,7 +19,9 @@
 use crate::decode::unrotate;
 use crate::page;
 use crate::threads::{Threads, divide, load_f32, load_half, shuffle_f32, shuffle_xor_f32, store_f32};
+use crate::trellis::Trellis;
 use crate::warp::Lane;
+use tqkv_core::{AnyCodec, CodecId};
 
 /// Below every logit; finite, so that differences are not NaN.
 const LOWEST: f32 = -1e30;
@@ -28,28 +30,40 @@ const LOWEST: f32 = -1e30;
 pub const PARTIAL_HEADER: u32 = 4;
 
 /// How the rows of a pool are stored.
+///
+/// `format` is [`page::format`] of the codec, or [`page::HALF_BITS`].
 pub trait Rows {
     /// The codes of 32 coordinates.
     type Words: Copy;
     /// Whether any bytes decode to finite values; where not, rows past the end are masked.
     const FINITE: bool;
 
-    /// Reads a thread's 32 coordinates.
-    fn fetch<T: Threads>(bits: u32, memory: T::Memory, offset: T::Of<u32>) -> T::Of<Self::Words>;
+    /// Reads a thread's 32 coordinates of the row at `row`.
+    fn fetch<T: Threads, const G: usize>(format: u32, home: T::Memory, row: T::Of<u32>)
+    -> T::Of<Self::Words>;
 
     /// Reads a thread's scale, in units of the values that [`Rows::each`] gives.
-    fn scale<T: Threads>(dim: u32, bits: u32, memory: T::Memory, slot: T::Of<u32>) -> T::Of<f32>;
+    fn scale<T: Threads>(dim: u32, format: u32, home: T::Memory, slot: T::Of<u32>) -> T::Of<f32>;
 
-    /// Calls `f(i, level i)` for the 32 coordinates. `table`: one level in each thread.
-    fn each<T: Threads>(
-        bits: u32,
+    /// Calls `f(i, level)` for the 32 coordinates: coordinate `first + stride * (i / 4) + i % 4` for i,
+    /// with what [`order`] says. `table`: one level in each thread.
+    fn each<T: Threads, const G: usize>(
+        format: u32,
         words: T::Of<Self::Words>,
         table: T::Of<f32>,
         f: impl FnMut(usize, T::Of<f32>),
     );
 }
 
-/// Codes of 2, 3, 4 or 8 bits; the width is the same for all threads.
+/// Which coordinates a thread owns: its first one, and the distance of one four from the next.
+#[inline(always)]
+fn order<T: Threads, const G: usize>(format: u32) -> (T::Of<u32>, u32) {
+    let in_words = page::is_trellis(format);
+    let first = T::map(T::lane(), |lane| lane % G as u32 * if in_words { 4 } else { 32 });
+    (first, if in_words { 4 * G as u32 } else { 4 })
+}
+
+/// Codes of 2, 3, 4 or 8 bits, trellis codes too; the format is the same for all threads.
 #[derive(Debug)]
 pub struct Codes;
 
@@ -58,13 +72,34 @@ pub struct Codes;
 pub struct Halves;
 
 impl Codes {
+    /// N words that lie together.
     #[inline(always)]
-    fn pad<T: Threads, const N: usize>(memory: T::Memory, offset: T::Of<u32>) -> T::Of<[u32; 8]> {
-        T::map(T::load::<N>(memory, offset), |words| {
+    fn run<T: Threads, const N: usize, const G: usize>(home: T::Memory, row: T::Of<u32>) -> T::Of<[u32; 8]> {
+        let offset = T::zip(row, T::lane(), |row, lane| row + lane % G as u32 * 4 * N as u32);
+        T::map(T::load::<N>(home, offset), |words| {
             let mut padded = [0; 8];
             padded[..N].copy_from_slice(&words);
             padded
         })
+    }
+
+    /// A word of each of N planes.
+    #[inline(always)]
+    fn planes<T: Threads, const N: usize, const G: usize>(
+        home: T::Memory,
+        row: T::Of<u32>,
+    ) -> T::Of<[u32; 8]> {
+        let mut words = T::splat([0; 8]);
+        unroll32!(P => {
+            if P < N {
+                let at = T::zip(row, T::lane(), |row, lane| row + 4 * (lane % G as u32 + P as u32 * G as u32));
+                words = T::zip(words, T::load::<1>(home, at), |mut words, [word]| {
+                    words[P % 8] = word;
+                    words
+                });
+            }
+        });
+        words
     }
 
     #[inline(always)]
@@ -85,7 +120,7 @@ impl Codes {
             f(I, if BITS == 8 {
                 T::map(code, |code| f32::from(code as u8 as i8))
             } else {
-                shuffle_f32::<T>(table, T::map(code, |code| code & ((1 << BITS) - 1)))
+                shuffle_f32::<T>(table, code)
             });
         });
     }
@@ -96,34 +131,41 @@ impl Rows for Codes {
     const FINITE: bool = true;
 
     #[inline(always)]
-    fn fetch<T: Threads>(bits: u32, memory: T::Memory, offset: T::Of<u32>) -> T::Of<[u32; 8]> {
-        match bits {
-            2 => Self::pad::<T, 2>(memory, offset),
-            3 => Self::pad::<T, 3>(memory, offset),
-            4 => Self::pad::<T, 4>(memory, offset),
-            _ => T::load::<8>(memory, offset),
+    fn fetch<T: Threads, const G: usize>(format: u32, home: T::Memory, row: T::Of<u32>) -> T::Of<[u32; 8]> {
+        match format {
+            2 => Self::run::<T, 2, G>(home, row),
+            3 => Self::run::<T, 3, G>(home, row),
+            4 => Self::run::<T, 4, G>(home, row),
+            page::T2 => Self::planes::<T, 2, G>(home, row),
+            page::T3 => Self::planes::<T, 3, G>(home, row),
+            page::T4 => Self::planes::<T, 4, G>(home, row),
+            _ => Self::run::<T, 8, G>(home, row),
         }
     }
 
     #[inline(always)]
-    fn scale<T: Threads>(dim: u32, bits: u32, memory: T::Memory, slot: T::Of<u32>) -> T::Of<f32> {
+    fn scale<T: Threads>(dim: u32, format: u32, home: T::Memory, slot: T::Of<u32>) -> T::Of<f32> {
         // An i8 level is code / 32.
-        let unit = if bits == 8 { 1.0 / 32.0 } else { 1.0 };
-        let scale = load_half::<T>(memory, T::map(slot, |slot| page::scale_offset(dim, bits, slot)));
+        let unit = if format == 8 { 1.0 / 32.0 } else { 1.0 };
+        let bits = page::bits(format);
+        let scale = load_half::<T>(home, T::map(slot, |slot| page::scale_offset(dim, bits, slot)));
         T::map(scale, |scale| scale * unit)
     }
 
     #[inline(always)]
-    fn each<T: Threads>(
-        bits: u32,
+    fn each<T: Threads, const G: usize>(
+        format: u32,
         words: T::Of<[u32; 8]>,
         table: T::Of<f32>,
         f: impl FnMut(usize, T::Of<f32>),
     ) {
-        match bits {
+        match format {
             2 => Self::each_code::<T, 2>(words, table, f),
             3 => Self::each_code::<T, 3>(words, table, f),
             4 => Self::each_code::<T, 4>(words, table, f),
+            page::T2 => Trellis::<2>::each::<T, G>(words, table, f),
+            page::T3 => Trellis::<3>::each::<T, G>(words, table, f),
+            page::T4 => Trellis::<4>::each::<T, G>(words, table, f),
             _ => Self::each_code::<T, 8>(words, table, f),
         }
     }
@@ -134,18 +176,18 @@ impl Rows for Halves {
     const FINITE: bool = false;
 
     #[inline(always)]
-    fn fetch<T: Threads>(_bits: u32, memory: T::Memory, offset: T::Of<u32>) -> T::Of<[u32; 16]> {
-        T::load::<16>(memory, offset)
+    fn fetch<T: Threads, const G: usize>(_format: u32, home: T::Memory, row: T::Of<u32>) -> T::Of<[u32; 16]> {
+        T::load::<16>(home, T::zip(row, T::lane(), |row, lane| row + lane % G as u32 * 64))
     }
 
     #[inline(always)]
-    fn scale<T: Threads>(_dim: u32, _bits: u32, _memory: T::Memory, _slot: T::Of<u32>) -> T::Of<f32> {
+    fn scale<T: Threads>(_dim: u32, _format: u32, _home: T::Memory, _slot: T::Of<u32>) -> T::Of<f32> {
         T::splat(1.0)
     }
 
     #[inline(always)]
-    fn each<T: Threads>(
-        _bits: u32,
+    fn each<T: Threads, const G: usize>(
+        _format: u32,
         words: T::Of<[u32; 16]>,
         _table: T::Of<f32>,
         mut f: impl FnMut(usize, T::Of<f32>),
@@ -161,10 +203,28 @@ impl Rows for Halves {
 pub struct Pool<T: Threads> {
     /// The pages.
     pub memory: T::Memory,
-    /// Code width, 2, 3, 4 or 8 ([`page::HALF_BITS`] for [`Halves`]).
-    pub bits: u32,
-    /// 32 levels; not read for 8 and 16 bits.
+    /// [`page::format`] of the codec ([`page::HALF_BITS`] for [`Halves`]).
+    pub format: u32,
+    /// 32 levels ([`level_table`]); not used for 8 and 16 bits.
     pub levels: T::Memory,
+}
+
+/// The levels of a codec, as [`Pool`] takes them: over and over, so that the bits above a code are of no
+/// account in a look-up.
+pub fn level_table(codec: &AnyCodec) -> [f32; 32] {
+    match codec.id() {
+        CodecId::T2 => Trellis::<2>::table(),
+        CodecId::T3 => Trellis::<3>::table(),
+        CodecId::T4 => Trellis::<4>::table(),
+        _ => {
+            let mut table = [0.0; 32];
+            let levels = codec.codebook().map_or(&[][..], |book| book.levels());
+            for (entry, &level) in table.iter_mut().zip(levels.iter().cycle()) {
+                *entry = level;
+            }
+            table
+        }
+    }
 }
 
 impl<T: Threads> Pool<T> {
@@ -229,12 +289,10 @@ fn fetch<T: Threads, W: Rows, const G: usize>(
 ) -> Fetched<T, W::Words> {
     let dim = 32 * G as u32;
     let slot = T::map(T::lane(), |lane| step * (32 / G as u32) + lane / G as u32);
-    let offset = T::zip(slot, T::lane(), |slot, lane| {
-        slot * page::row_bytes(dim, pool.bits) + lane % G as u32 * 4 * pool.bits
-    });
+    let row = T::map(slot, |slot| slot * page::row_bytes(dim, page::bits(pool.format)));
     Fetched {
-        words: W::fetch::<T>(pool.bits, home, offset),
-        scale: W::scale::<T>(dim, pool.bits, home, slot),
+        words: W::fetch::<T, G>(pool.format, home, row),
+        scale: W::scale::<T>(dim, pool.format, home, slot),
     }
 }
 
@@ -267,16 +325,20 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(
         // A chunk past the end of the group repeats its last head and does not write it.
         sequence * heads + kv_head * group + u32::min(chunk * R as u32 + r as u32, group - 1)
     };
-    let first = T::map(T::lane(), |lane| lane % G as u32 * 128);
+    let (first, stride) = order::<T, G>(keys.format);
     let zero = T::splat(0.0);
     let mut q = [[zero; 32]; R];
     unroll2!(R, H => {
         let row = T::at(queries, u64::from(head(H)) * u64::from(4 * dim));
-        let low = T::load::<16>(row, first);
-        let high = T::load::<16>(row, T::map(first, |at| at + 64));
         unroll32!(I => {
-            let words = if I < 16 { low } else { high };
-            q[H % R][I] = T::map(words, |words| f32::from_bits(words[I % 16]));
+            if I < 8 {
+                let four = T::load::<4>(row, T::map(first, |first| 4 * (first + I as u32 * stride)));
+                let at = 4 * (I % 8);
+                q[H % R][at] = T::map(four, |four| f32::from_bits(four[0]));
+                q[H % R][at + 1] = T::map(four, |four| f32::from_bits(four[1]));
+                q[H % R][at + 2] = T::map(four, |four| f32::from_bits(four[2]));
+                q[H % R][at + 3] = T::map(four, |four| f32::from_bits(four[3]));
+            }
         });
     });
     let (key_table, value_table) = (keys.table(), values.table());
@@ -289,8 +351,9 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(
     let mut running = Running::<T, R>::new();
     for page in begin..end {
         let id = T::read(page_table, 4 * (sequence * max_pages + page));
-        let home =
-            |pool: &Pool<T>| T::at(pool.memory, page::head_offset(id, kv_head, num_kv_heads, dim, pool.bits));
+        let home = |pool: &Pool<T>| {
+            T::at(pool.memory, page::head_offset(id, kv_head, num_kv_heads, dim, page::bits(pool.format)))
+        };
         let (key_home, value_home) = (home(&keys), home(&values));
         let left = u32::min(length - page * page::SLOTS, page::SLOTS);
         let steps = left.div_ceil(32 / G as u32);
@@ -302,7 +365,7 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(
             let next_value = fetch::<T, W, G>(&values, value_home, ahead);
             let valid = T::map(T::lane(), |lane| step * (32 / G as u32) + lane / (G as u32) < left);
             let mut dots = [zero; R];
-            W::each::<T>(keys.bits, key.words, key_table, |i, level| {
+            W::each::<T, G>(keys.format, key.words, key_table, |i, level| {
                 unroll2!(R, H => {
                     let pair = T::zip(q[H % R][i], level, |q, l| (q, l));
                     dots[H % R] = T::zip(pair, dots[H % R], |(q, l), sum| T::mul_add(q, l, sum));
@@ -315,7 +378,7 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(
                 let weighted = T::zip(weights[r], value.scale, |p, scale| p * scale);
                 weights[r] = T::zip(weighted, valid, |w, valid| if valid { w } else { 0.0 });
             });
-            W::each::<T>(values.bits, value.words, value_table, |i, level| {
+            W::each::<T, G>(values.format, value.words, value_table, |i, level| {
                 let level = T::zip(level, valid, |level, valid| if W::FINITE || valid { level } else { 0.0 });
                 unroll2!(R, H => {
                     let pair = T::zip(weights[H % R], level, |w, l| (w, l));
@@ -333,7 +396,7 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(
     }
     unroll2!(R, H => {
         if chunk * R as u32 + (H as u32) < group {
-            write_partial::<T, G, R>(&running, H % R, head(H) * parts + part, partials);
+            write_partial::<T, G, R>(&running, H % R, values.format, head(H) * parts + part, partials);
         }
     });
 }
@@ -371,6 +434,7 @@ fn softmax_step<T: Threads, const G: usize, const R: usize>(
 fn write_partial<T: Threads, const G: usize, const R: usize>(
     running: &Running<T, R>,
     r: usize,
+    format: u32,
     index: u32,
     partials: T::Memory,
 ) {
@@ -378,12 +442,13 @@ fn write_partial<T: Threads, const G: usize, const R: usize>(
     let header = T::zip(running.max[r], running.sum[r], |max, sum| [max.to_bits(), sum.to_bits(), 0, 0]);
     T::store::<4>(place, T::splat(0), header, T::map(T::lane(), |lane| lane == 0));
     let active = T::map(T::lane(), |lane| lane < G as u32);
+    let (first, stride) = order::<T, G>(format);
     unroll32!(I => {
         if I.is_multiple_of(4) {
             let low = T::zip(running.acc[r][I], running.acc[r][(I + 1) % 32], |a, b| (a, b));
             let high = T::zip(running.acc[r][(I + 2) % 32], running.acc[r][(I + 3) % 32], |a, b| (a, b));
             let four = T::zip(low, high, |(a, b), (c, d)| [a.to_bits(), b.to_bits(), c.to_bits(), d.to_bits()]);
-            let offset = T::map(T::lane(), |lane| 4 * PARTIAL_HEADER + lane % G as u32 * 128 + 4 * I as u32);
+            let offset = T::map(first, |first| 4 * (PARTIAL_HEADER + first + I as u32 / 4 * stride));
             T::store::<4>(place, offset, four, active);
         }
     });

@@ -22,6 +22,8 @@ unsafe extern "C" {
     fn shuffle_index(members: u32, value: u32, from: u32, clamp: u32) -> u32;
     #[link_name = "llvm.nvvm.vote.ballot.sync"]
     fn vote_ballot(members: u32, value: bool) -> u32;
+    #[link_name = "llvm.nvvm.bar.warp.sync"]
+    fn warp_barrier(members: u32);
 }
 
 /// A thread of the device.
@@ -86,6 +88,12 @@ impl Threads for Device {
     fn ballot(value: bool) -> u32 {
         // SAFETY: as for `shuffle_xor`.
         unsafe { vote_ballot(!0, value) }
+    }
+
+    #[inline(always)]
+    fn sync() {
+        // SAFETY: as for `shuffle_xor`.
+        unsafe { warp_barrier(!0) }
     }
 
     #[inline(always)]
@@ -202,6 +210,7 @@ macro_rules! encode_entry {
             page_table: *mut u8,
             max_pages: u32,
             pool: *mut u8,
+            workspace: *mut u8,
             outcome: *mut u8,
         ) {
             encode_append::<Device, $format, $groups>(
@@ -218,6 +227,7 @@ macro_rules! encode_entry {
                 page_table,
                 max_pages,
                 pool,
+                workspace,
                 outcome,
             );
         }
@@ -298,10 +308,10 @@ macro_rules! attend_entry {
             num_kv_heads: u32,
             group: u32,
             keys: *mut u8,
-            key_bits: u32,
+            key_format: u32,
             key_levels: *mut u8,
             values: *mut u8,
-            value_bits: u32,
+            value_format: u32,
             value_levels: *mut u8,
             page_table: *mut u8,
             max_pages: u32,
@@ -325,8 +335,8 @@ macro_rules! attend_entry {
                 queries,
                 num_kv_heads,
                 group,
-                Pool { memory: keys, bits: key_bits, levels: key_levels },
-                Pool { memory: values, bits: value_bits, levels: value_levels },
+                Pool { memory: keys, format: key_format, levels: key_levels },
+                Pool { memory: values, format: value_format, levels: value_levels },
                 page_table,
                 max_pages,
                 lengths,

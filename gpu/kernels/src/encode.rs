@@ -3,6 +3,7 @@
 use crate::format::Format;
 use crate::page;
 use crate::threads::{Threads, divide, first, load_f32, load_half};
+use crate::viterbi::workspace_bytes;
 use crate::warp::{Lane, Warp};
 use tqkv_core::lanes::Lanes;
 use tqkv_core::{Effort, ScaleMode, Stored, rotation, scalar};
@@ -65,7 +66,8 @@ fn all_finite<T: Threads, const G: usize>(y: &[Lane<T>; G]) -> bool {
 /// `rows`: [tokens, num_kv_heads, 32 G] of element type `kind`. `sequence_of`, `position_of`:
 /// [tokens], where each token goes. `page_table`: [sequences, max_pages] of page numbers in `pool`.
 /// `outcome`: [tokens, num_kv_heads], written with a [`status`]. `signs`: [G] words.
-/// `mode`, `effort`: codes of `ScaleMode` and positions in `Effort::ALL`.
+/// `mode`, `effort`: codes of `ScaleMode` and positions in `Effort::ALL`. `workspace`: for trellis codes
+/// [`workspace_bytes`] for each vector, which no one else uses meanwhile; nothing for others.
 #[inline(always)]
 pub fn encode_append<T: Threads, F: Format<G>, const G: usize>(
     warp: u32,
@@ -81,6 +83,7 @@ pub fn encode_append<T: Threads, F: Format<G>, const G: usize>(
     page_table: T::Memory,
     max_pages: u32,
     pool: T::Memory,
+    workspace: T::Memory,
     outcome: T::Memory,
 ) {
     if warp >= tokens * num_kv_heads {
@@ -97,7 +100,6 @@ pub fn encode_append<T: Threads, F: Format<G>, const G: usize>(
         return;
     }
     rotate(signs, &mut y);
-    let mut codes = [T::splat(0); G];
     let mode = match mode {
         0 => ScaleMode::Raw,
         1 => ScaleMode::Preserving,
@@ -109,36 +111,23 @@ pub fn encode_append<T: Threads, F: Format<G>, const G: usize>(
         1 => Effort::Default,
         _ => Effort::Best,
     };
-    let scale = match F::quantise(norm_squared, mode, effort, &y, &mut codes) {
-        Stored::OutOfRange => {
-            report(status::OUT_OF_RANGE);
-            return;
-        }
-        Stored::Scale(scale) => scale.to_bits(),
-        Stored::Zero => {
-            codes = [T::splat(0); G];
-            0
-        }
-    };
     let position = T::read(position_of, 4 * token);
     let sequence = T::read(sequence_of, 4 * token);
     let page = T::read(page_table, 4 * (sequence * max_pages + position / page::SLOTS));
     let dim = 32 * G as u32;
     let home = T::at(pool, page::head_offset(page, head, num_kv_heads, dim, F::BITS));
     let slot = position % page::SLOTS;
-    write_codes::<T, F, G>(home, slot * page::row_bytes(dim, F::BITS), &codes);
+    let workspace = T::at(workspace, u64::from(warp) * u64::from(workspace_bytes(dim)));
+    let row = slot * page::row_bytes(dim, F::BITS);
+    let scale = match F::encode(norm_squared, mode, effort, &y, workspace, home, row) {
+        Stored::OutOfRange => {
+            report(status::OUT_OF_RANGE);
+            return;
+        }
+        Stored::Scale(scale) => scale.to_bits(),
+        Stored::Zero => 0,
+    };
     let at = page::scale_offset(dim, F::BITS, slot);
     T::store_u16(home, T::splat(at), T::splat(scale), first::<T>());
     report(status::DONE);
-}
-
-/// Writes the rows of all groups: thread j < BITS writes word j of a group.
-#[inline(always)]
-fn write_codes<T: Threads, F: Format<G>, const G: usize>(home: T::Memory, row: u32, codes: &[T::Of<u32>; G]) {
-    let active = T::map(T::lane(), |lane| lane < F::BITS);
-    for (g, &codes) in codes.iter().enumerate() {
-        let words = T::map(F::pack::<T>(codes), |word| [word]);
-        let offset = T::map(T::lane(), |lane| row + 4 * (g as u32 * F::BITS + lane));
-        T::store::<1>(home, offset, words, active);
-    }
 }

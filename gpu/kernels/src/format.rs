@@ -19,17 +19,35 @@ pub trait Blocks<const G: usize> {
 
 /// A codec that a warp can encode.
 pub trait Format<const G: usize>: Blocks<G> {
-    /// Codes and scale of the rotated vector `y` with |x|^2 = `norm_squared`.
-    fn quantise<T: Threads>(
+    /// Writes the codes of the rotated vector `y` with |x|^2 = `norm_squared` to `row` bytes from `home`
+    /// and returns its scale; writes nothing where that is out of range. `workspace` is the warp's own:
+    /// [`crate::viterbi::workspace_bytes`] for trellis codes, not touched by others.
+    fn encode<T: Threads>(
         norm_squared: f32,
         mode: ScaleMode,
         effort: Effort,
         y: &[Lane<T>; G],
-        codes: &mut [T::Of<u32>; G],
+        workspace: T::Memory,
+        home: T::Memory,
+        row: u32,
     ) -> Stored;
+}
 
-    /// The words of one group's codes; see [`pack`].
-    fn pack<T: Threads>(codes: T::Of<u32>) -> T::Of<u32>;
+/// Writes the codes of all groups: thread j < `BITS` writes word j of a group. No codes: zeros.
+#[inline(always)]
+fn store_all<T: Threads, const BITS: usize, const G: usize>(
+    home: T::Memory,
+    row: u32,
+    codes: &[T::Of<u32>; G],
+    zero: bool,
+) {
+    let active = T::map(T::lane(), |lane| lane < BITS as u32);
+    for (g, &codes) in codes.iter().enumerate() {
+        let codes = if zero { T::splat(0) } else { codes };
+        let words = T::map(pack::<T, BITS>(codes), |word| [word]);
+        let offset = T::map(T::lane(), |lane| row + 4 * (g as u32 * BITS as u32 + lane));
+        T::store::<1>(home, offset, words, active);
+    }
 }
 
 /// The codes of all groups, which lie one after the other.
@@ -74,37 +92,37 @@ macro_rules! codebook_format {
 
         impl<const G: usize, const BITS: usize> Format<G> for $name<BITS> {
             #[inline(always)]
-            fn quantise<T: Threads>(
+            fn encode<T: Threads>(
                 norm_squared: f32,
                 mode: ScaleMode,
                 effort: Effort,
                 y: &[Lane<T>; G],
-                codes: &mut [T::Of<u32>; G],
+                _workspace: T::Memory,
+                home: T::Memory,
+                row: u32,
             ) -> Stored {
-                let book = const { &Codebook::$solve(32 * G, BITS) };
-                if norm_squared == 0.0 {
-                    return Stored::Zero;
+                let (isa, book) = (Warp::<T>::new(), const { &Codebook::$solve(32 * G, BITS) });
+                let (mut codes, mut spare) = ([T::splat(0); G], [T::splat(0); G]);
+                let mut stored = Stored::Zero;
+                if norm_squared != 0.0 {
+                    let scale = scalar::quantise::<_, BITS>(
+                        isa,
+                        book,
+                        mode,
+                        effort,
+                        32 * G,
+                        norm_squared,
+                        y,
+                        false,
+                        &mut codes,
+                        &mut spare,
+                    );
+                    stored = to_f16(isa, scale);
                 }
-                let isa = Warp::<T>::new();
-                let mut spare = *codes;
-                let scale = scalar::quantise::<_, BITS>(
-                    isa,
-                    book,
-                    mode,
-                    effort,
-                    32 * G,
-                    norm_squared,
-                    y,
-                    false,
-                    codes,
-                    &mut spare,
-                );
-                to_f16(isa, scale)
-            }
-
-            #[inline(always)]
-            fn pack<T: Threads>(codes: T::Of<u32>) -> T::Of<u32> {
-                pack::<T, BITS>(codes)
+                if stored != Stored::OutOfRange {
+                    store_all::<T, BITS, G>(home, row, &codes, stored == Stored::Zero);
+                }
+                stored
             }
         }
     };
@@ -127,23 +145,23 @@ impl<const G: usize> Blocks<G> for Int8 {
 
 impl<const G: usize> Format<G> for Int8 {
     #[inline(always)]
-    fn quantise<T: Threads>(
+    fn encode<T: Threads>(
         _norm_squared: f32,
         _mode: ScaleMode,
         _effort: Effort,
         y: &[Lane<T>; G],
-        codes: &mut [T::Of<u32>; G],
+        _workspace: T::Memory,
+        home: T::Memory,
+        row: u32,
     ) -> Stored {
-        let isa = Warp::<T>::new();
+        let (isa, mut codes) = (Warp::<T>::new(), [T::splat(0); G]);
         let stored = to_f16(isa, int8::scale(isa, y));
         if let Stored::Scale(scale) = stored {
-            int8::quantise(isa, isa.widen_half(scale), y, codes);
+            int8::quantise(isa, isa.widen_half(scale), y, &mut codes);
+        }
+        if stored != Stored::OutOfRange {
+            store_all::<T, 8, G>(home, row, &codes, false);
         }
         stored
-    }
-
-    #[inline(always)]
-    fn pack<T: Threads>(codes: T::Of<u32>) -> T::Of<u32> {
-        pack::<T, 8>(codes)
     }
 }

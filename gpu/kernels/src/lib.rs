@@ -12,14 +12,14 @@
 //! | the core's instruction set on it | [`warp`] |
 //! | where pages keep rows and scales | [`page`] |
 //! | codecs known to the compiler | [`format`], [`trellis`] |
-//! | `encode_append` | [`encode`] |
+//! | `encode_append` | [`encode`], [`viterbi`] |
 //! | `decode_pages`, `weight_decode` | [`decode`] |
 //! | `rotate_queries`, `scores` | [`score`] |
 //! | `attend`, `attend_merge` | [`attend`] |
 //! | `qjl_sketch`, `qjl_correct` | [`qjl`] |
 //!
-//! Every warp works alone: no kernel uses shared memory, a barrier or an atomic, so there is no
-//! race to find. When not to use it: this crate computes nothing on its own; `tqkv-gpu` loads and
+//! Every warp works alone: no kernel uses shared memory, a barrier of the block or an atomic, so there
+//! is no race between warps to find; within one, only [`viterbi`] passes data through memory. When not to use it: this crate computes nothing on its own; `tqkv-gpu` loads and
 //! launches the PTX that it is built to.
 #![no_std]
 #![cfg_attr(target_arch = "nvptx64", allow(internal_features, reason = "the target's own intrinsics"))]
@@ -90,6 +90,7 @@ pub mod qjl;
 pub mod score;
 pub mod threads;
 pub mod trellis;
+pub mod viterbi;
 pub mod warp;
 
 pub use threads::Threads;

@@ -26,10 +26,13 @@ pub trait Threads: Copy {
 
     /// The value of thread `lane ^ mask`; mask is below 32.
     fn shuffle_xor(value: Self::Of<u32>, mask: u32) -> Self::Of<u32>;
-    /// The value of thread `from`, below 32.
+    /// The value of thread `from` mod 32.
     fn shuffle(value: Self::Of<u32>, from: Self::Of<u32>) -> Self::Of<u32>;
     /// Bit i is thread i's.
     fn ballot(value: Self::Of<bool>) -> u32;
+
+    /// What any thread wrote before, all threads read after.
+    fn sync();
 
     /// a * b + c, rounded once. Not for encoding.
     fn mul_add(a: f32, b: f32, c: f32) -> f32;

@@ -1,59 +1,200 @@
-//! Reading trellis blocks: `t2`, `t3`, `t4`. The search that writes them is the CPU's.
+//! Trellis blocks: `t2`, `t3`, `t4`. The search that fills them is in [`crate::viterbi`].
 //!
-//! A plane has n = 4 G bytes, and coordinate t is bit t / n of byte t mod n. Since n divides 32, the
-//! coordinates of a thread lie in the same byte of every plane: it reads that byte and the eight before
-//! it once, XORs whole bytes to parities, and takes a bit of them for each group.
+//! A plane has n = 4 G bytes, and coordinate t is bit t / n of byte t mod n. So word w of every plane
+//! holds the same 32 coordinates, t = n k + 4 w + b at bit 8 b + k, and one thread that has word w of
+//! each plane has them whole. Going back some coordinates is going back bytes: a funnel shift with the
+//! words before, which are in the neighbouring threads. All parities of 32 coordinates are thus a few
+//! shifts and XORs, and swaps of bits between words turn planes into indices.
 
-use crate::format::Blocks;
+use crate::format::{Blocks, Format};
 use crate::threads::{Threads, shuffle_f32};
-use crate::warp::Lane;
-use tqkv_core::CodecId;
-use tqkv_core::trellis::{Code, MAX_MEMORY, trellis};
+use crate::warp::{Lane, Warp};
+use tqkv_core::lanes::Lanes;
+use tqkv_core::trellis::{Candidate, Code, MAX_MEMORY, Vector, offsets, round_target, trellis};
+use tqkv_core::{CodecId, Effort, ScaleMode, Stored};
 
 /// The trellis code of `BITS` bits a coordinate, 2 to 4.
 #[derive(Debug)]
 pub struct Trellis<const BITS: usize>;
 
+/// The sign of a float.
+const SIGN: u32 = 1 << 31;
+
 impl<const BITS: usize> Trellis<BITS> {
-    const CODE: Code = {
+    pub(crate) const TRELLIS: &tqkv_core::trellis::Trellis<'static> = {
         let id = match BITS {
             2 => CodecId::T2,
             3 => CodecId::T3,
             _ => CodecId::T4,
         };
         match trellis(id) {
-            Some(trellis) => trellis.code,
+            Some(trellis) => trellis,
             None => panic!("t2, t3 and t4 are trellis codes"),
         }
     };
+    pub(crate) const CODE: Code = Self::TRELLIS.code;
 
-    /// Levels 32 `half` to 32 `half` + 31.
-    const fn table(half: usize) -> [f32; 32] {
+    /// Levels by the low five bits of the index. Where there are 64, those of the upper half are the
+    /// lower ones from the end, negated: [`Self::fold`].
+    const TABLE: [f32; 32] = {
         let (mut table, mut i) = ([0.0; 32], 0);
         while i < 32 {
-            table[i] = Self::CODE.levels[32 * half + i] as f32;
+            let level = Self::CODE.levels[i % Self::CODE.level_count()];
+            assert!(BITS < 4 || level == -Self::CODE.levels[63 - i]);
+            table[i] = level as f32;
             i += 1;
         }
         table
+    };
+
+    /// [`Self::TABLE`] in units of sigma, as [`crate::attend`] takes it.
+    pub fn table() -> [f32; 32] {
+        Self::TABLE.map(|level| level * Self::CODE.unit())
+    }
+
+    /// Parities of a thread's coordinates from the coded word and the two before it, lowest parity first.
+    #[inline(always)]
+    fn parity_words(now: u32, one: u32, two: u32) -> [u32; 3] {
+        let mut parities = [0; 3];
+        unroll32!(BACK => {
+            if BACK <= MAX_MEMORY {
+                let (near, far) = if BACK < 4 { (now, one) } else { (one, two) };
+                let shift = 8 * (BACK as u32 % 4);
+                let word = match BACK {
+                    0 | 4 => near,
+                    8 => two,
+                    _ => near << shift | far >> ((32 - shift) % 32),
+                };
+                let tapped = |parity, generator: usize| {
+                    if u32::from(Self::CODE.generators[generator]) >> BACK & 1 == 0 { parity } else { parity ^ word }
+                };
+                parities = [tapped(parities[0], 2), tapped(parities[1], 1), tapped(parities[2], 0)];
+            }
+        });
+        parities
+    }
+
+    /// Parity planes from the coded plane; thread i has word i mod G of each.
+    #[inline(always)]
+    pub(crate) fn parities<T: Threads, const G: usize>(coded: T::Of<u32>) -> T::Of<[u32; 3]> {
+        let before = T::zip(earlier::<T, G>(coded, 1), earlier::<T, G>(coded, 2), |one, two| (one, two));
+        T::zip(coded, before, |now, (one, two)| Self::parity_words(now, one, two))
+    }
+
+    /// At 4 bits, mirrors the indices of negative sign to the lower half: six planes become five.
+    #[inline(always)]
+    fn fold(mut planes: [u32; 5], words: [u32; 8]) -> [u32; 5] {
+        if BITS == 4 {
+            planes = planes.map(|plane| plane ^ words[3]);
+        }
+        planes
+    }
+
+    /// Byte b of word k of the result: the index of the coordinate at bit 8 b + k, in its low five bits
+    /// (four at 2 bits).
+    #[inline(always)]
+    fn indices(parities: [u32; 3], words: [u32; 8]) -> [u32; 8] {
+        let [p0, p1, p2] = parities;
+        let [p0, p1, p2, p3, p4] = Self::fold([p0, p1, p2, words[1], words[2]], words);
+        let (even, odd) = swap::<1>(p0, p1);
+        let (upper_even, upper_odd) = swap::<1>(p2, p3);
+        let (n0, n2) = swap::<2>(even, upper_even);
+        let (n1, n3) = swap::<2>(odd, upper_odd);
+        if BITS == 2 {
+            return [n0, n1, n2, n3, n0 >> 4, n1 >> 4, n2 >> 4, n3 >> 4];
+        }
+        // Bits 5 to 7 of a byte are of no account.
+        let low = |nibbles: u32, c: u32| nibbles & LOW_NIBBLES | p4 << (4 - c) & !LOW_NIBBLES;
+        let high = |nibbles: u32, c: u32| nibbles >> 4 & LOW_NIBBLES | p4 >> c & !LOW_NIBBLES;
+        [low(n0, 0), low(n1, 1), low(n2, 2), low(n3, 3), high(n0, 0), high(n1, 1), high(n2, 2), high(n3, 3)]
+    }
+
+    /// Calls `f(4 k + b, level)` for the coordinates n k + 4 w + b of a thread that has word w of every
+    /// plane; `table` as [`Self::table`] gives it, one level in each thread.
+    #[inline(always)]
+    pub(crate) fn each<T: Threads, const G: usize>(
+        words: T::Of<[u32; 8]>,
+        table: T::Of<f32>,
+        mut f: impl FnMut(usize, T::Of<f32>),
+    ) {
+        let parities = Self::parities::<T, G>(T::map(words, |words| words[0]));
+        let indices = T::zip(parities, words, Self::indices);
+        unroll32!(I => {
+            let index = T::map(indices, |indices| indices[I / 4] >> (8 * (I % 4)));
+            let level = shuffle_f32::<T>(table, index);
+            f(I, if BITS == 4 {
+                T::zip(level, words, |level, words| {
+                    f32::from_bits(level.to_bits() ^ words[3] << (31 - 8 * (I % 4) - I / 4) & SIGN)
+                })
+            } else {
+                level
+            });
+        });
+    }
+
+    /// Planes whose thread i has word i mod G to levels of coordinate 32 g + i.
+    #[inline(always)]
+    fn levels<T: Threads, const G: usize>(words: T::Of<[u32; 8]>) -> [Lane<T>; G] {
+        let parities = Self::parities::<T, G>(T::map(words, |words| words[0]));
+        let planes = T::zip(parities, words, |[p0, p1, p2], words| {
+            Self::fold([p0, p1, p2, words[1], words[2]], words)
+        });
+        let plane = |p: usize| lane_bytes::<T, G>(T::map(planes, |planes| planes[p]));
+        let planes = [plane(0), plane(1), plane(2), plane(3), if BITS > 2 { plane(4) } else { T::splat(0) }];
+        let negative =
+            if BITS == 4 { lane_bytes::<T, G>(T::map(words, |words| words[3])) } else { T::splat(0) };
+        let table = T::gather(const { &Self::TABLE });
+        let mut levels = [Lane(T::splat(0.0)); G];
+        for (g, level) in levels.iter_mut().enumerate() {
+            let bit = place_in_byte::<T, G>(g);
+            let add = |index, byte, place: u32| {
+                let here = T::zip(byte, bit, |byte, bit| byte >> bit & 1);
+                T::zip(index, here, |index, here| index | here << place)
+            };
+            let index = add(add(add(T::splat(0), planes[0], 0), planes[1], 1), planes[2], 2);
+            let index = add(add(index, planes[3], 3), planes[4], 4);
+            let value = shuffle_f32::<T>(table, index);
+            let sign = T::zip(negative, bit, |byte, bit| byte >> bit << 31);
+            // The table has no negative zero.
+            level.0 = T::zip(value, sign, |value, sign| f32::from_bits(value.to_bits() ^ sign) + 0.0);
+        }
+        levels
     }
 }
 
-/// The byte at each thread's offset; `base` is even.
+/// Bits 0 to 3 of every byte.
+const LOW_NIBBLES: u32 = 0x0f0f_0f0f;
+
+/// Fields of 2 `WIDTH` bits from fields of `WIDTH`: those at even places, and those at odd places.
 #[inline(always)]
-fn load_byte<T: Threads>(memory: T::Memory, base: u32, offset: T::Of<u32>) -> T::Of<u32> {
-    let pair = T::load_u16(memory, T::map(offset, |offset| base + offset / 2 * 2));
-    T::zip(pair, offset, |pair, offset| u32::from(pair) >> (8 * (offset % 2)) & 255)
+fn swap<const WIDTH: u32>(low: u32, high: u32) -> (u32, u32) {
+    let mask = if WIDTH == 1 { 0x5555_5555 } else { 0x3333_3333 };
+    (low & mask | high << WIDTH & !mask, low >> WIDTH & mask | high & !mask)
 }
 
-/// The coded byte `back` coordinates before each thread's byte `at` of a ring of `n`; going back past the
-/// first byte rotates the last ones by a bit.
+/// The word of a plane `back` (1 or 2) before each thread's.
 #[inline(always)]
-fn coded<T: Threads>(memory: T::Memory, base: u32, at: T::Of<u32>, back: u32, n: u32) -> T::Of<u32> {
-    let byte = load_byte::<T>(memory, base, T::map(at, |at| (at + n - back % n) % n));
-    T::zip(byte, at, |byte, at| {
-        // With n = 8 the byte eight back is the same one, once around.
-        if at < back { (byte << 1 | byte >> 7) & 255 } else { byte }
+fn earlier<T: Threads, const G: usize>(plane: T::Of<u32>, back: u32) -> T::Of<u32> {
+    let g = G as u32;
+    let from = T::map(T::lane(), |lane| lane / g * g + (lane + 2 * g - back) % g);
+    T::zip(T::shuffle(plane, from), T::lane(), |word, lane| {
+        // Back past the first byte come the last ones, a bit further on; with two words the second word
+        // back is the same one, once around.
+        if lane % g < back { word << 1 & 0xfefe_fefe | word >> 7 & 0x0101_0101 } else { word }
     })
+}
+
+/// The byte of a plane that holds the coordinates 32 g + lane of a thread.
+#[inline(always)]
+pub(crate) fn lane_bytes<T: Threads, const G: usize>(plane: T::Of<u32>) -> T::Of<u32> {
+    let word = T::shuffle(plane, T::map(T::lane(), |lane| lane % (4 * G as u32) / 4));
+    T::zip(word, T::lane(), |word, lane| word >> (8 * (lane % 4)) & 255)
+}
+
+/// The bit in it of coordinate 32 g + lane.
+#[inline(always)]
+pub(crate) fn place_in_byte<T: Threads, const G: usize>(g: usize) -> T::Of<u32> {
+    T::map(T::lane(), |lane| (32 * g as u32 + lane) / (4 * G as u32))
 }
 
 impl<const G: usize, const BITS: usize> Blocks<G> for Trellis<BITS> {
@@ -62,45 +203,72 @@ impl<const G: usize, const BITS: usize> Blocks<G> for Trellis<BITS> {
 
     #[inline(always)]
     fn read<T: Threads>(memory: T::Memory, offset: u32) -> [Lane<T>; G] {
-        let n = 4 * G as u32;
-        let at = T::map(T::lane(), |lane| lane % n);
-        // Parities high, middle, low. Written out: iterators over arrays would put them in local memory.
-        let mut parities = [T::splat(0); 3];
-        unroll32!(BACK => {
-            if BACK <= MAX_MEMORY {
-                let byte = coded::<T>(memory, offset, at, BACK as u32, n);
-                let tapped = |parity, generator: usize| {
-                    if u32::from(Self::CODE.generators[generator]) >> BACK & 1 == 0 {
-                        return parity;
-                    }
-                    T::zip(parity, byte, |a, b| a ^ b)
-                };
-                parities = [tapped(parities[0], 0), tapped(parities[1], 1), tapped(parities[2], 2)];
+        let mut words = T::splat([0; 8]);
+        unroll32!(P => {
+            if P < BITS {
+                // Halves, because blocks of weights lie at even places.
+                let at = T::map(T::lane(), |lane| offset + 4 * (P as u32 * G as u32 + lane % G as u32));
+                let halves = T::zip(
+                    T::load_u16(memory, at),
+                    T::load_u16(memory, T::map(at, |at| at + 2)),
+                    |low, high| u32::from(low) | u32::from(high) << 16,
+                );
+                words = T::zip(words, halves, |mut words, word| {
+                    words[P % 8] = word;
+                    words
+                });
             }
         });
-        // The planes that follow; those that the code does not have are read as the last one and not used.
-        let plain = |plane: u32| load_byte::<T>(memory, offset + n * u32::min(plane, BITS as u32 - 1), at);
-        let plain = [plain(1), plain(2), plain(3)];
-        let mut levels = [Lane(T::splat(0.0)); G];
-        for (g, level) in levels.iter_mut().enumerate() {
-            let bit = T::map(T::lane(), |lane| (32 * g as u32 + lane) / n);
-            let add = |index, byte, place: u32| {
-                let here = T::zip(byte, bit, |byte, bit| byte >> bit & 1);
-                T::zip(index, here, |index, here| index | here << place)
-            };
-            let index = add(add(add(T::splat(0), parities[2], 0), parities[1], 1), parities[0], 2);
-            let index = add(index, plain[0], 3);
-            let index = if BITS > 2 { add(index, plain[1], 4) } else { index };
-            let index = if BITS > 3 { add(index, plain[2], 5) } else { index };
-            let slot = T::map(index, |index| index % 32);
-            let mut value = shuffle_f32::<T>(T::gather(const { &Self::table(0) }), slot);
-            if BITS == 4 {
-                let upper = shuffle_f32::<T>(T::gather(const { &Self::table(1) }), slot);
-                let both = T::zip(value, upper, |low, high| (low, high));
-                value = T::zip(both, index, |(low, high), index| if index < 32 { low } else { high });
+        Self::levels::<T, G>(words)
+    }
+}
+
+impl<const G: usize, const BITS: usize> Format<G> for Trellis<BITS> {
+    #[inline(always)]
+    fn encode<T: Threads>(
+        norm_squared: f32,
+        mode: ScaleMode,
+        effort: Effort,
+        y: &[Lane<T>; G],
+        workspace: T::Memory,
+        home: T::Memory,
+        row: u32,
+    ) -> Stored {
+        let (isa, code) = (Warp::<T>::new(), const { &Self::CODE });
+        let vector = Vector::new(isa, code, norm_squared, y);
+        let (mut best, mut planes) = (Candidate::NONE, T::splat([0; 8]));
+        for &offset in offsets(effort) {
+            let (factor, limit) = (vector.factor(code, offset), const { Self::CODE.limit() as f32 });
+            let mut targets = [T::splat(0.0); G];
+            for (target, &v) in targets.iter_mut().zip(y) {
+                *target = T::map(v.0, |v| round_target(limit, v * factor));
             }
-            level.0 = value;
+            let coded = Self::search::<T, G>(workspace, &targets);
+            let (words, levels) = Self::complete::<T, G>(coded, &targets);
+            let (mut cross, mut energy) = (Lane(T::splat(0.0)), Lane(T::splat(0.0)));
+            for (&v, &level) in y.iter().zip(&levels) {
+                cross = cross + v * level;
+                energy = energy + level * level;
+            }
+            let candidate = Candidate::new(code, &vector, offset, cross.sum(), energy.sum());
+            if candidate.beats(&best) {
+                (best, planes) = (candidate, words);
+            }
         }
-        levels
+        let stored = best.stored(isa, mode, 32 * G);
+        if stored == Stored::OutOfRange {
+            return stored;
+        }
+        if stored == Stored::Zero {
+            planes = T::splat([0; 8]);
+        }
+        let active = T::map(T::lane(), |lane| lane < G as u32);
+        unroll32!(P => {
+            if P < BITS {
+                let at = T::map(T::lane(), |lane| row + 4 * (P as u32 * G as u32 + lane));
+                T::store::<1>(home, at, T::map(planes, |planes| [planes[P % 8]]), active);
+            }
+        });
+        stored
     }
 }

@@ -8,8 +8,10 @@ use crate::device::{Device, Staging};
 use crate::pages::PageTable;
 use crate::spec::{GpuSpec, MAX_CHUNK};
 use cudarc::driver::{CudaFunction, CudaSlice, PushKernelArg};
-use tqkv_core::{AnyCodec, CodecId, Effort};
+use tqkv_core::{AnyCodec, CodecId, Effort, Family};
+use tqkv_gpu_kernels::attend::level_table;
 use tqkv_gpu_kernels::encode::{element, status};
+use tqkv_gpu_kernels::page;
 
 /// Query tokens of one sequence that are attended in one launch.
 const QUERY_TILE: usize = 256;
@@ -69,6 +71,8 @@ pub struct GpuStats {
     pub pages: usize,
     /// Device memory of keys and values.
     pub pool_bytes: usize,
+    /// Device memory of the encoders' workspace.
+    pub workspace_bytes: usize,
     /// Bytes of one token in all layers, keys and values, without the slack of pages.
     pub token_bytes: usize,
 }
@@ -89,12 +93,10 @@ impl Coder {
     fn new(device: &Device, spec: &GpuSpec, id: CodecId) -> Result<Self, GpuError> {
         let codec = spec.codec(id)?;
         let signs: Vec<u32> = (0..spec.head_dim / 32).map(|group| codec.signs().group(group)).collect();
-        let mut levels = codec.codebook().map_or_else(Vec::new, |book| book.levels().to_vec());
-        levels.resize(32, 0.0);
         let name = |kernel: &str| format!("{kernel}_{}_d{}", id.name(), spec.head_dim);
         let names = [name("encode_append"), name("decode_pages"), name("scores")];
         let [encode, decode, scores] = device.kernels(names.each_ref().map(String::as_str))?;
-        let (signs, levels) = (device.upload(&signs)?, device.upload(&levels)?);
+        let (signs, levels) = (device.upload(&signs)?, device.upload(&level_table(&codec))?);
         Ok(Self { codec, signs, levels, encode, decode, scores, outcomes: device.zeros(1)? })
     }
 
@@ -103,7 +105,7 @@ impl Coder {
     }
 
     fn pool<'a>(&'a self, memory: &'a CudaSlice<u8>) -> Pool<'a> {
-        Pool { memory, bits: self.bits(), levels: &self.levels, signs: &self.signs }
+        Pool { memory, format: page::format(self.codec.id()), levels: &self.levels, signs: &self.signs }
     }
 }
 
@@ -124,6 +126,8 @@ struct Scratch {
     position_of: CudaSlice<u32>,
     lengths: CudaSlice<u32>,
     table: CudaSlice<u32>,
+    /// Of trellis encoders, which run one after the other.
+    workspace: CudaSlice<u8>,
     staging: Staging,
 }
 
@@ -150,7 +154,7 @@ impl GpuCache {
     /// # Errors
     /// [`GpuError::BadSpec`], [`GpuError::OutOfMemory`], or what the driver reports.
     pub fn new(device: &Device, spec: GpuSpec) -> Result<Self, GpuError> {
-        let bytes = spec.pool_bytes()?;
+        let bytes = spec.pool_bytes()? + spec.workspace_bytes();
         let (free, _) = device.memory()?;
         if bytes > free {
             return Err(GpuError::OutOfMemory { bytes });
@@ -172,6 +176,7 @@ impl GpuCache {
             position_of: device.zeros(1)?,
             lengths: device.zeros(1)?,
             table: device.zeros(1)?,
+            workspace: device.zeros(spec.workspace_bytes())?,
             staging: Staging::new(),
         };
         Ok(Self { device: device.clone(), spec, coders, attention, layers, pages, table, scratch })
@@ -391,6 +396,7 @@ impl GpuCache {
             pages_used: self.pages.used(),
             pages: self.spec.pages(),
             pool_bytes: self.layers.iter().flat_map(|layer| &layer.pools).map(CudaSlice::num_bytes).sum(),
+            workspace_bytes: self.spec.workspace_bytes(),
             token_bytes: self.spec.num_layers * self.spec.num_kv_heads * block_bytes,
         }
     }
@@ -471,7 +477,8 @@ impl GpuCache {
         }
     }
 
-    /// The kernel of [`GpuCache::encode`]; host rows are in the scratch buffer already.
+    /// The kernel of [`GpuCache::encode`]; host rows are in the scratch buffer already. A trellis encoder
+    /// runs as often as its workspace asks for.
     fn launch_encode(
         &mut self,
         layer: usize,
@@ -479,24 +486,42 @@ impl GpuCache {
         rows: Rows<'_>,
         tokens: usize,
     ) -> Result<(), GpuError> {
-        let (coder, scratch) = (&mut self.coders[side as usize], &self.scratch);
-        let vectors = tokens * self.spec.num_kv_heads;
-        let (kind, tokens, heads) = (element_of(rows), tokens as u32, self.spec.num_kv_heads as u32);
+        let (coder, scratch) = (&mut self.coders[side as usize], &mut self.scratch);
+        let (heads, dim) = (self.spec.num_kv_heads, self.spec.head_dim);
+        let searches = coder.codec.id().family() == Family::Trellis;
+        let together = if searches { self.spec.vectors_a_launch() / heads } else { tokens };
+        let (kind, kv_heads) = (element_of(rows), heads as u32);
         let options = coder.codec.options();
         let mode = u32::from(options.scale_mode.code());
         let effort = Effort::ALL.iter().position(|&effort| effort == options.effort).unwrap_or(0) as u32;
         let max_pages = self.pages.max_pages() as u32;
-        let mut launch = self.device.stream().launch_builder(&coder.encode);
-        match on_device(rows, &scratch.rows) {
-            Queries::Floats(rows) => launch.arg(rows),
-            Queries::Halves(rows, _) => launch.arg(rows),
-        };
-        launch.arg(&kind).arg(&tokens).arg(&heads).arg(&coder.signs).arg(&mode).arg(&effort);
-        launch.arg(&scratch.sequence_of).arg(&scratch.position_of).arg(&self.table).arg(&max_pages);
-        launch.arg(&mut self.layers[layer].pools[side as usize]).arg(&mut coder.outcomes);
-        // SAFETY: `append` checked that rows hold `tokens * heads` vectors; positions lie in pages that
-        // `reserve` entered in the table, and these are inside the pool; `encode` made `outcomes` large enough.
-        unsafe { launch.launch(warps(vectors)) }?;
+        for first in (0..tokens).step_by(together.max(1)) {
+            let count = together.min(tokens - first);
+            let (vectors, count_word) = (first * heads..(first + count) * heads, count as u32);
+            let values = vectors.start * dim..vectors.end * dim;
+            let (of_floats, of_halves) = match on_device(rows, &scratch.rows) {
+                Queries::Floats(rows) => (Some(rows.slice(values)), None),
+                Queries::Halves(rows, _) => (None, Some(rows.slice(values))),
+            };
+            let sequence_of = scratch.sequence_of.slice(first..);
+            let position_of = scratch.position_of.slice(first..);
+            let mut outcomes = coder.outcomes.slice_mut(vectors.clone());
+            let mut launch = self.device.stream().launch_builder(&coder.encode);
+            if let Some(rows) = &of_floats {
+                launch.arg(rows);
+            }
+            if let Some(rows) = &of_halves {
+                launch.arg(rows);
+            }
+            launch.arg(&kind).arg(&count_word).arg(&kv_heads).arg(&coder.signs).arg(&mode).arg(&effort);
+            launch.arg(&sequence_of).arg(&position_of).arg(&self.table).arg(&max_pages);
+            launch.arg(&mut self.layers[layer].pools[side as usize]).arg(&mut scratch.workspace);
+            launch.arg(&mut outcomes);
+            // SAFETY: `append` checked that rows hold `tokens * heads` vectors; positions lie in pages that
+            // `reserve` entered in the table, and these are inside the pool; `encode` made `outcomes` large
+            // enough; the workspace is for as many vectors as a launch has, and launches run in order.
+            unsafe { launch.launch(warps(vectors.len())) }?;
+        }
         Ok(())
     }
 

@@ -33,6 +33,7 @@ enum Kind {
     Butterfly,
     Index,
     Ballot,
+    Barrier,
     Branch,
     Table,
     Return,
@@ -146,6 +147,7 @@ fn kind(opcode: &str) -> Option<Kind> {
         "shfl.sync.bfly.b32" => Kind::Butterfly,
         "shfl.sync.idx.b32" => Kind::Index,
         "vote.sync.ballot.b32" => Kind::Ballot,
+        "bar.warp.sync" => Kind::Barrier,
         "bra" | "bra.uni" => Kind::Branch,
         "brx.idx" => Kind::Table,
         "ret" | "exit" => Kind::Return,
@@ -157,13 +159,14 @@ fn kind(opcode: &str) -> Option<Kind> {
 fn constants(text: &str) -> (HashMap<String, u64>, Vec<Vec<u8>>) {
     let (mut symbols, mut all) = (HashMap::new(), Vec::new());
     for line in text.lines().filter(|line| line.starts_with(".global")) {
-        let (head, body) = line.split_once('=').expect("constants have values");
+        // Without values it is all zeros.
+        let (head, body) = line.split_once('=').unwrap_or((line.trim_end_matches(';'), ""));
         let name = head.split_whitespace().last().expect("constants have names");
         let (name, length) = name.trim_end_matches(']').split_once('[').expect("constants are arrays");
         let values = body.trim().trim_start_matches('{').trim_end_matches(';').trim_end_matches('}');
         let wide = head.contains(".u64");
         let mut bytes = Vec::new();
-        for value in values.split(',').map(str::trim) {
+        for value in values.split(',').map(str::trim).filter(|value| !value.is_empty()) {
             if wide {
                 let address = value
                     .strip_prefix("generic(")
@@ -357,7 +360,7 @@ impl State<'_> {
         let active: [bool; 32] = std::array::from_fn(|lane| {
             here[lane] && guard.is_none_or(|(index, wanted)| (self.registers[index][lane] != 0) == wanted)
         });
-        if matches!(kind, Kind::Butterfly | Kind::Index | Kind::Ballot) {
+        if matches!(kind, Kind::Butterfly | Kind::Index | Kind::Ballot | Kind::Barrier) {
             assert!(active == [true; 32], "{text}: not all threads are here");
             self.exchange(*kind, operands, text);
         }
@@ -426,7 +429,7 @@ impl State<'_> {
                 Kind::Branch => self.at[lane] = targets[0],
                 Kind::Table => self.at[lane] = targets[self.value(&operands[0], lane) as usize],
                 Kind::Return => self.at[lane] = end,
-                Kind::Butterfly | Kind::Index | Kind::Ballot => {}
+                Kind::Butterfly | Kind::Index | Kind::Ballot | Kind::Barrier => {}
             }
         }
     }
@@ -453,6 +456,10 @@ impl State<'_> {
         let column = |state: &Self, i: usize| -> [u64; 32] {
             std::array::from_fn(|lane| state.value(&operands[i], lane))
         };
+        if matches!(kind, Kind::Barrier) {
+            assert!(column(self, 0).iter().all(|&mask| mask as u32 == !0), "{text}: not for all threads");
+            return;
+        }
         let (values, members) = (column(self, 1), column(self, operands.len() - 1));
         assert!(members.iter().all(|&mask| mask as u32 == !0), "{text}: not for all threads");
         if matches!(kind, Kind::Ballot) {

@@ -6,14 +6,17 @@ mod machine;
 mod reads;
 
 use machine::{Argument, Kernel};
-use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_core::{AnyCodec, CodecId, Family, Options};
+use tqkv_gpu_kernels::attend::level_table;
 use tqkv_gpu_kernels::page;
+use tqkv_gpu_kernels::viterbi::workspace_bytes;
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
 
-const CODECS: [CodecId; 5] = [CodecId::S2, CodecId::S3, CodecId::S4, CodecId::N4, CodecId::I8];
+const CODECS: [CodecId; 8] =
+    [CodecId::S2, CodecId::S3, CodecId::S4, CodecId::N4, CodecId::I8, CodecId::T2, CodecId::T3, CodecId::T4];
 const DIMS: [usize; 3] = [64, 128, 256];
-/// The committed files, and vectors for each codec and head dim.
+/// The committed files, and vectors for each codec and head dim; a trellis code gets a fortieth.
 const FILES: [(&str, usize); 2] = [("sm_80", 1000), ("sm_90", 4000)];
 
 fn text(architecture: &str) -> String {
@@ -56,6 +59,7 @@ fn encode(kernel: &Kernel, codec: &AnyCodec, rows: &[f32]) -> Encoded {
         words(0..tokens),
         table.clone(),
         vec![0xff; bytes as usize],
+        vec![0xff; (tokens * workspace_bytes(codec.dim() as u32)) as usize],
         vec![0xff; 4 * tokens as usize],
     ];
     use Argument::{Buffer, Word};
@@ -74,12 +78,23 @@ fn encode(kernel: &Kernel, codec: &AnyCodec, rows: &[f32]) -> Encoded {
         Word(pages),
         Buffer(5),
         Buffer(6),
+        Buffer(7),
     ];
     for warp in 0..=tokens {
         kernel.run((warp, 0, 0), &arguments, &mut buffers);
     }
-    let [.., pool, outcomes] = buffers;
+    let [.., pool, _, outcomes] = buffers;
     Encoded { pool, page_table: table, outcomes }
+}
+
+/// Puts a block into a slot of a page of one head.
+fn put_block(pool: &mut [u8], codec: &AnyCodec, page: u32, slot: u32, block: &[u8]) {
+    let (dim, bits) = (codec.dim() as u32, codec.id().bits());
+    let home = (page * page::head_bytes(dim, bits)) as usize;
+    let scale = home + page::scale_offset(dim, bits, slot) as usize;
+    let codes = home + (slot * page::row_bytes(dim, bits)) as usize;
+    pool[scale..scale + 2].copy_from_slice(&block[..2]);
+    pool[codes..codes + block.len() - 2].copy_from_slice(&block[2..]);
 }
 
 /// Vectors whose block is not the portable codec's.
@@ -107,6 +122,7 @@ fn the_committed_ptx_encodes_and_decodes_as_the_portable_codec_does() {
         for id in CODECS {
             for dim in DIMS {
                 let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
+                let vectors = if id.family() == Family::Trellis { vectors / 40 } else { vectors };
                 let rows = Gaussian::new(dim as u64).vector(vectors * dim);
                 let name = format!("{}_d{dim}", id.name());
                 let encoded = encode(&Kernel::new(&text, &format!("encode_append_{name}")), &codec, &rows);
@@ -118,7 +134,7 @@ fn the_committed_ptx_encodes_and_decodes_as_the_portable_codec_does() {
 }
 
 fn decode(text: &str, codec: &AnyCodec, encoded: &Encoded, rows: &[f32]) {
-    let (dim, tokens) = (codec.dim(), 64);
+    let (dim, tokens) = (codec.dim(), usize::min(rows.len() / codec.dim(), 64));
     let pages = encoded.page_table.len() as u32 / 4;
     let kernel = Kernel::new(text, &format!("decode_pages_{}_d{dim}", codec.id().name()));
     let mut buffers =
@@ -162,6 +178,10 @@ fn attend_all(text: &str) {
             (CodecId::I8, CodecId::S3, 2),
             (CodecId::N4, CodecId::S4, 3),
             (CodecId::S2, CodecId::I8, 4),
+            (CodecId::T3, CodecId::T2, 1),
+            (CodecId::S4, CodecId::T4, 2),
+            (CodecId::T4, CodecId::S2, 3),
+            (CodecId::T2, CodecId::T3, 4),
         ] {
             attend(text, dim, key, value, group);
         }
@@ -174,18 +194,18 @@ fn attend(text: &str, dim: usize, key: CodecId, value: CodecId, group: u32) {
     let mut side = |id: CodecId| {
         let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
         let rows = gaussian.vector(tokens as usize * dim);
-        let kernel = Kernel::new(text, &format!("encode_append_{}_d{dim}", id.name()));
-        let pool = encode(&kernel, &codec, &rows).pool;
+        let mut pool = vec![0xff; (pages * page::head_bytes(dim as u32, id.bits())) as usize];
         let (mut block, mut out) = (vec![0; codec.block_bytes()], vec![0.0; dim]);
-        let decode = |x: &[f32]| {
-            codec.encode(x, &mut block).unwrap();
-            codec.decode(&block, &mut out).unwrap();
-            out.clone()
-        };
-        let decoded: Vec<Vec<f32>> = rows.chunks_exact(dim).map(decode).collect();
-        let mut levels = codec.codebook().map_or(Vec::new(), |book| book.levels().to_vec());
-        levels.resize(32, 0.0);
-        (pool, decoded, floats(&levels))
+        let decoded: Vec<Vec<f32>> = (0..tokens)
+            .zip(rows.chunks_exact(dim))
+            .map(|(token, x)| {
+                codec.encode(x, &mut block).unwrap();
+                put_block(&mut pool, &codec, pages - 1 - token / page::SLOTS, token % page::SLOTS, &block);
+                codec.decode(&block, &mut out).unwrap();
+                out.clone()
+            })
+            .collect();
+        (pool, decoded, floats(&level_table(&codec)))
     };
     let (key_pool, keys, key_levels) = side(key);
     let (value_pool, values, value_levels) = side(value);
@@ -219,10 +239,10 @@ fn attend(text: &str, dim: usize, key: CodecId, value: CodecId, group: u32) {
         Word(1),
         Word(group),
         Buffer(3),
-        Word(key.bits()),
+        Word(page::format(key)),
         Buffer(4),
         Buffer(5),
-        Word(value.bits()),
+        Word(page::format(value)),
         Buffer(6),
         Buffer(7),
         Word(pages),
@@ -254,12 +274,22 @@ fn mutate(text: &str, kernel: &str, nth: usize, from: &str, to: &str) -> String 
     format!("{}{to}{}", &text[..start + at], &text[start + at + from.len()..])
 }
 
+/// Whether a changed instruction of an encoder makes the machine stop or blocks differ.
+fn noticed(text: &str, codec: &AnyCodec, rows: &[f32], (nth, from, to): (usize, &str, &str)) -> bool {
+    let kernel = format!("encode_append_{}_d{}", codec.id().name(), codec.dim());
+    let mutated = mutate(text, &kernel, nth, from, to);
+    let wrong = std::panic::catch_unwind(|| {
+        mismatches(codec, rows, &encode(&Kernel::new(&mutated, &kernel), codec, rows))
+    });
+    wrong.map_or(true, |wrong| wrong > 0)
+}
+
 #[test]
 fn a_mutated_instruction_is_noticed() {
     let text = text("sm_90");
     let codec = AnyCodec::new(CodecId::S4, 128, Options::DEFAULT).unwrap();
     let rows = Gaussian::new(1).vector(64 * 128);
-    for (nth, from, to) in [
+    for change in [
         (0, "add.rn.f32", "sub.rn.f32"),
         (17, "add.rn.f32", "sub.rn.f32"),
         (3, "mul.rn.f32", "add.rn.f32"),
@@ -269,13 +299,18 @@ fn a_mutated_instruction_is_noticed() {
         (0, "st.global.b16", "st.global.b32"),
         (2, "shl.b32", "shr.u32"),
     ] {
-        let mutated = mutate(&text, "encode_append_s4_d128", nth, from, to);
-        let noticed = std::panic::catch_unwind(|| {
-            let kernel = Kernel::new(&mutated, "encode_append_s4_d128");
-            mismatches(&codec, &rows, &encode(&kernel, &codec, &rows))
-        });
-        // Either the machine stops, or blocks differ.
-        assert!(noticed.map_or(true, |wrong| wrong > 0), "{from} to {to} went unnoticed");
+        assert!(noticed(&text, &codec, &rows, change), "{change:?} went unnoticed");
+    }
+    let codec = AnyCodec::new(CodecId::T3, 64, Options::DEFAULT).unwrap();
+    for change in [
+        (3, "min.u32", "max.u32"),
+        (0, "max.u32", "min.u32"),
+        (9, "setp.lt.u32", "setp.ge.u32"),
+        (0, "bar.warp.sync", "bar.sync"),
+        (0, "cvt.rzi.s16.f32", "cvt.u16.u32"),
+        (2, "shfl.sync.idx.b32", "shfl.sync.bfly.b32"),
+    ] {
+        assert!(noticed(&text, &codec, &rows[..8 * 64], change), "{change:?} went unnoticed");
     }
 }
 

@@ -114,10 +114,18 @@ fn check(device: &Device) -> Result<Report, GpuError> {
             report.codes.push(codes(device, id, dim)?);
         }
     }
-    use CodecId::{I8, N4, S2, S3, S4};
-    for (key, value, dim, group) in
-        [(S4, S4, 128, 1), (S2, S2, 128, 4), (I8, S4, 128, 8), (S3, N4, 64, 2), (N4, S3, 256, 3)]
-    {
+    use CodecId::{I8, N4, S2, S3, S4, T2, T3, T4};
+    for (key, value, dim, group) in [
+        (S4, S4, 128, 1),
+        (S2, S2, 128, 4),
+        (I8, S4, 128, 8),
+        (S3, N4, 64, 2),
+        (N4, S3, 256, 3),
+        (T3, T2, 128, 1),
+        (S4, T2, 128, 4),
+        (T4, S4, 64, 8),
+        (T2, T4, 256, 2),
+    ] {
         report.attention.push(attention(device, [key, value], dim, group)?);
     }
     for (dim, group) in [(128, 1), (128, 4), (128, 8), (64, 1), (256, 1)] {

@@ -65,10 +65,10 @@ fn build_all(args: &Args) -> Result<(), String> {
 /// Names of all kernels that a PTX file must hold.
 fn kernels() -> Vec<String> {
     let mut names = Vec::new();
+    let codecs = ["s2", "s3", "s4", "n4", "i8", "t2", "t3", "t4"];
     for dim in [64, 128, 256] {
-        names.extend(["s2", "s3", "s4", "n4", "i8"].map(|codec| format!("encode_append_{codec}_d{dim}")));
+        names.extend(codecs.map(|codec| format!("encode_append_{codec}_d{dim}")));
         for kernel in ["decode_pages", "scores", "weight_decode"] {
-            let codecs = ["s2", "s3", "s4", "n4", "i8", "t2", "t3", "t4"];
             names.extend(codecs.map(|codec| format!("{kernel}_{codec}_d{dim}")));
         }
         for kernel in ["rotate_queries", "attend_merge", "qjl_sketch", "qjl_correct"] {
@@ -117,12 +117,13 @@ fn build(root: &Path, architecture: &str) -> Result<String, String> {
     fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Drops comments and the hash in the names of constants, which is not the source's.
+/// Drops comments and the hashes in the names of constants, which are not the source's.
 fn normalise(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for line in text.lines() {
         let line = line.split("//").next().unwrap_or_default().trim_end();
-        let mut rest = line;
+        let line = without_crate_hash(line);
+        let mut rest = line.as_str();
         while let Some((before, after)) = rest.split_once("anon_$_") {
             out.push_str(before);
             out.push_str("constant_");
@@ -132,6 +133,22 @@ fn normalise(text: &str) -> String {
         if !line.is_empty() {
             out.push('\n');
         }
+    }
+    out
+}
+
+/// The line without the hash in the names of the core's statics, `_RNv..Cs(hash)_9tqkv_core..`.
+fn without_crate_hash(line: &str) -> String {
+    const CRATE: &str = "_9tqkv_core";
+    let mut parts = line.split(CRATE);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let hash = out.len() - out.bytes().rev().take_while(u8::is_ascii_alphanumeric).count();
+        if let Some(start) = out[hash..].find("Cs") {
+            out.truncate(hash + start);
+        }
+        out.push_str(CRATE);
+        out.push_str(part);
     }
     out
 }
@@ -326,5 +343,7 @@ mod tests {
     fn comments_and_hashes_are_not_compared() {
         let text = "// hash 1\n.global .b8 anon_$_0f3a_$_7[4];\n\tld %r1, anon_$_0f3a_$_7; // x\n";
         assert_eq!(normalise(text), ".global .b8 constant_7[4];\n\tld %r1, constant_7;\n");
+        let text = "mov.b64 %rd1, _RNvNtCse7Cs4_9tqkv_core6tables2T2;\n";
+        assert_eq!(normalise(text), "mov.b64 %rd1, _RNvNt_9tqkv_core6tables2T2;\n");
     }
 }

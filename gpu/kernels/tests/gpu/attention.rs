@@ -4,7 +4,9 @@ use crate::scene::{CODECS, DIMS, Scene, rotate, signs};
 use crate::warp::{Buffer, Emulated};
 use half::f16;
 use tqkv_core::{AnyCodec, CodecId, Options};
-use tqkv_gpu_kernels::attend::{Codes, Halves, PARTIAL_HEADER, Pool, Rows, attend, attend_merge};
+use tqkv_gpu_kernels::attend::{
+    Codes, Halves, PARTIAL_HEADER, Pool, Rows, attend, attend_merge, level_table,
+};
 use tqkv_gpu_kernels::{encode, page};
 use tqkv_tests::inputs::Gaussian;
 
@@ -12,24 +14,26 @@ use tqkv_tests::inputs::Gaussian;
 /// [sequence][position][head][dim].
 struct Side {
     pool: Buffer,
-    bits: u32,
+    format: u32,
     levels: Buffer,
     decoded: Vec<Vec<Vec<f32>>>,
 }
 
 impl Side {
     fn encoded(scene: &Scene, codec: &AnyCodec, rows: &[f32]) -> Self {
-        let pool = scene.pool(codec.dim(), codec.id().bits());
-        scene.encode(codec, &Buffer::from_f32(rows), encode::element::F32, &pool);
-        let mut levels = codec.codebook().map_or(Vec::new(), |book| book.levels().to_vec());
-        levels.resize(32, 0.0);
+        let pool = scene.fill(codec, rows);
         let decoded = (0..scene.lengths.len() as u32)
             .map(|sequence| {
                 let all = scene.decode(codec, &pool, sequence, encode::element::F32).floats();
                 all.chunks_exact(codec.dim()).map(<[f32]>::to_vec).collect()
             })
             .collect();
-        Self { pool, bits: codec.id().bits(), levels: Buffer::from_f32(&levels), decoded }
+        Self {
+            pool,
+            format: page::format(codec.id()),
+            levels: Buffer::from_f32(&level_table(codec)),
+            decoded,
+        }
     }
 
     fn half(scene: &Scene, dim: usize, rows: &[f32]) -> Self {
@@ -49,11 +53,11 @@ impl Side {
             decoded[sequence as usize].push(halves.iter().map(|v| v.to_f32()).collect());
         }
         let levels = Buffer::from_f32(&[f32::NAN; 32]);
-        Self { pool: Buffer::from_bytes(&pool), bits: page::HALF_BITS, levels, decoded }
+        Self { pool: Buffer::from_bytes(&pool), format: page::HALF_BITS, levels, decoded }
     }
 
     fn pool(&self) -> Pool<Emulated<'_>> {
-        Pool { memory: self.pool.place(), bits: self.bits, levels: self.levels.place() }
+        Pool { memory: self.pool.place(), format: self.format, levels: self.levels.place() }
     }
 }
 
@@ -67,7 +71,7 @@ fn kernel<W: Rows>(
     values: &Side,
     (heads_a_warp, parts): (u32, u32),
 ) -> Vec<f32> {
-    let rotated = keys.bits != page::HALF_BITS;
+    let rotated = keys.format != page::HALF_BITS;
     let codec = AnyCodec::new(CodecId::S4, dim, Options::DEFAULT).unwrap();
     let signs = signs(&codec);
     let scale = if rotated { 1.0 / dim as f32 } else { 1.0 };
@@ -185,11 +189,15 @@ fn every_group_size_and_split_attends_as_f64_does() {
     const PARTS: [u32; 4] = [1, 2, 4, 9];
     for dim in DIMS {
         let scene = Scene::new(&LENGTHS, 2);
-        let (keys, values) = (side(&scene, dim, CodecId::I8, 1), side(&scene, dim, CodecId::S3, 2));
+        let sides = |[key, value]: [CodecId; 2]| (side(&scene, dim, key, 1), side(&scene, dim, value, 2));
+        let scalar = sides([CodecId::I8, CodecId::S3]);
+        let trellis = [sides([CodecId::T3, CodecId::T2]), sides([CodecId::T4, CodecId::T4])];
         for group in 1..=8 {
             for heads_a_warp in [1, 2] {
                 let parts = PARTS[(group + heads_a_warp) as usize % 4];
-                check::<Codes>(&scene, dim, group, &keys, &values, (heads_a_warp, parts));
+                check::<Codes>(&scene, dim, group, &scalar.0, &scalar.1, (heads_a_warp, parts));
+                let (keys, values) = &trellis[(group / 2 + heads_a_warp) as usize % 2];
+                check::<Codes>(&scene, dim, group, keys, values, (heads_a_warp, parts));
             }
         }
     }

@@ -1,16 +1,15 @@
 //! What the tests of the kernels share: paged caches and kernels chosen by codec and head dim.
 
 use crate::warp::{Buffer, Emulated};
-use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_core::{AnyCodec, CodecId, Family, Options};
+use tqkv_gpu_kernels::viterbi::workspace_bytes;
 use tqkv_gpu_kernels::{decode, encode, page, score};
 
-/// The codecs that have kernels.
-pub(crate) const CODECS: [CodecId; 5] = [CodecId::S2, CodecId::S3, CodecId::S4, CodecId::N4, CodecId::I8];
+/// The codecs that have kernels; the trellis codes come last.
+pub(crate) const CODECS: [CodecId; 8] =
+    [CodecId::S2, CodecId::S3, CodecId::S4, CodecId::N4, CodecId::I8, CodecId::T2, CodecId::T3, CodecId::T4];
 /// The head dims that have kernels.
 pub(crate) const DIMS: [usize; 3] = [64, 128, 256];
-
-/// Those that have readers only.
-pub(crate) const TRELLIS: [CodecId; 3] = [CodecId::T2, CodecId::T3, CodecId::T4];
 
 /// Runs `$body` with a format as `$format` and the groups of a head dim as `$groups`.
 macro_rules! with_dim {
@@ -34,34 +33,24 @@ macro_rules! with_dim {
 }
 pub(crate) use with_dim;
 
-/// Runs `$body` with the kernel types of a codec that can be encoded.
+/// Runs `$body` with the kernel types of a codec.
 macro_rules! with_format {
     ($id:expr, $dim:expr, $format:ident, $groups:ident => $body:expr) => {{
         use tqkv_gpu_kernels::format::{Int8, Nested, Scalar};
+        use tqkv_gpu_kernels::trellis::Trellis;
         match $id {
             tqkv_core::CodecId::S2 => with_dim!(Scalar<2>, $dim, $format, $groups => $body),
             tqkv_core::CodecId::S3 => with_dim!(Scalar<3>, $dim, $format, $groups => $body),
             tqkv_core::CodecId::S4 => with_dim!(Scalar<4>, $dim, $format, $groups => $body),
             tqkv_core::CodecId::N4 => with_dim!(Nested<4>, $dim, $format, $groups => $body),
+            tqkv_core::CodecId::T2 => with_dim!(Trellis<2>, $dim, $format, $groups => $body),
+            tqkv_core::CodecId::T3 => with_dim!(Trellis<3>, $dim, $format, $groups => $body),
+            tqkv_core::CodecId::T4 => with_dim!(Trellis<4>, $dim, $format, $groups => $body),
             _ => with_dim!(Int8, $dim, $format, $groups => $body),
         }
     }};
 }
 pub(crate) use with_format;
-
-/// Runs `$body` with the kernel types of a codec that can be read.
-macro_rules! with_blocks {
-    ($id:expr, $dim:expr, $format:ident, $groups:ident => $body:expr) => {{
-        use tqkv_gpu_kernels::trellis::Trellis;
-        match $id {
-            tqkv_core::CodecId::T2 => with_dim!(Trellis<2>, $dim, $format, $groups => $body),
-            tqkv_core::CodecId::T3 => with_dim!(Trellis<3>, $dim, $format, $groups => $body),
-            tqkv_core::CodecId::T4 => with_dim!(Trellis<4>, $dim, $format, $groups => $body),
-            id => with_format!(id, $dim, $format, $groups => $body),
-        }
-    }};
-}
-pub(crate) use with_blocks;
 
 /// Sequences of a layer in pages that are scattered over a pool.
 pub(crate) struct Scene {
@@ -162,6 +151,11 @@ impl Scene {
         let position_of = Buffer::from_u32(&self.position_of);
         let page_table = Buffer::from_u32(&self.page_table);
         let outcome = Buffer::garbage(4 * (tokens * heads) as usize);
+        let workspace = match codec.id().family() {
+            Family::Trellis => workspace_bytes(codec.dim() as u32) * tokens * heads,
+            _ => 0,
+        };
+        let workspace = Buffer::garbage(workspace as usize);
         let Options { scale_mode, effort, .. } = codec.options();
         // Launches are rounded up to whole blocks, so some warps have nothing to do.
         for warp in 0..tokens * heads + 3 {
@@ -179,6 +173,7 @@ impl Scene {
                 page_table.place(),
                 self.max_pages,
                 pool.place(),
+                workspace.place(),
                 outcome.place(),
             ));
         }
@@ -192,7 +187,7 @@ impl Scene {
         let out = Buffer::garbage((tokens * self.num_kv_heads) as usize * codec.dim() * size);
         let (signs, page_table) = (signs(codec), Buffer::from_u32(&self.page_table));
         for warp in 0..tokens * self.num_kv_heads + 1 {
-            with_blocks!(codec.id(), codec.dim(), F, G => decode::decode_pages::<Emulated<'_>, F, G>(
+            with_format!(codec.id(), codec.dim(), F, G => decode::decode_pages::<Emulated<'_>, F, G>(
                 warp,
                 pool.place(),
                 page_table.place(),
@@ -222,7 +217,7 @@ impl Scene {
         let (out, page_table) =
             (Buffer::garbage(4 * (tokens * heads) as usize), Buffer::from_u32(&self.page_table));
         for warp in 0..tokens * heads + 1 {
-            with_blocks!(codec.id(), codec.dim(), F, G => score::scores::<Emulated<'_>, F, G>(
+            with_format!(codec.id(), codec.dim(), F, G => score::scores::<Emulated<'_>, F, G>(
                 warp,
                 rotated.place(),
                 heads,

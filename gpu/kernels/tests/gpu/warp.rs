@@ -154,12 +154,15 @@ impl<'a> Threads for Emulated<'a> {
     }
 
     fn shuffle(value: [u32; 32], from: [u32; 32]) -> [u32; 32] {
-        Self::map(from, |from| value[from as usize])
+        Self::map(from, |from| value[from as usize % 32])
     }
 
     fn ballot(value: [bool; 32]) -> u32 {
         value.iter().rev().fold(0, |word, &bit| word << 1 | u32::from(bit))
     }
+
+    // In lock step every write is done.
+    fn sync() {}
 
     fn mul_add(a: f32, b: f32, c: f32) -> f32 {
         a.mul_add(b, c)
