@@ -381,10 +381,14 @@ impl Out<'_> {
             *sum = total as f32 * factor;
         }
         // The first bytes of a row may be none of a coordinate's.
-        let spare = self.plan.pad().saturating_sub(self.column);
+        let spare = if self.column == 0 { self.plan.pad } else { 0 };
         let first = head * self.plan.dim + self.plan.coordinate(self.column + spare, field);
         let Some(acc) = self.accs.get_mut(first..) else { return };
-        for (acc, sum) in acc.iter_mut().step_by(self.plan.stride()).zip(sums.into_iter().skip(spare)) {
+        if spare > 0 {
+            acc.iter_mut().zip(sums.into_iter().skip(spare)).for_each(|(acc, sum)| *acc += sum);
+            return;
+        }
+        for (acc, sum) in acc.iter_mut().step_by(self.plan.stride()).zip(sums) {
             *acc += sum;
         }
     }
