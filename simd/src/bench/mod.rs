@@ -131,7 +131,7 @@ pub struct Report {
 pub enum BenchError {
     /// The codec does not go with the head dim.
     Shape(ShapeError),
-    /// No page kernels for this codec.
+    /// No page kernels for this codec or head dim.
     NoKernel(CodecId),
     /// Query heads not 1 to 8, or threads not 1 to 256.
     Count,
@@ -141,9 +141,11 @@ impl core::fmt::Display for BenchError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Shape(error) => error.fmt(f),
-            Self::NoKernel(id) => {
-                write!(f, "no page kernel for codec {}: use encode or decode, or another codec", id.name())
-            }
+            Self::NoKernel(id) => write!(
+                f,
+                "no page kernel for codec {} at this head dim: use encode or decode, or a multiple of 32 and another codec",
+                id.name()
+            ),
             Self::Count => f.write_str("query heads must be 1 to 8 and threads 1 to 256"),
         }
     }
