@@ -327,7 +327,7 @@ impl<C: Code> KeyCodes for Woven<C> {
 
     #[inline(always)]
     fn table<I: Machine>(isa: I, plan: &Plan) -> (I::Levels, bool) {
-        (isa.key_levels(&plan.levels), plan.pad() > 0)
+        (isa.key_levels(&plan.levels), plan.pad > 0)
     }
 
     #[inline(always)]

@@ -21,6 +21,9 @@ pub(super) struct Plan {
     pub(super) trellis: Option<CodecId>,
     /// Lines of a unit, and those of them that hold symbols of pairs; of trellis codes.
     woven: [usize; 2],
+    /// Bytes before the first of a plane of a trellis code, copies of the end of the ring: 2 where a plane is no
+    /// whole number of dwords, so that the ring closes at the end of one; else 0.
+    pub(super) pad: usize,
     /// Coordinates under one scale.
     pub(super) run: usize,
     /// Value of a code: `levels[code] * unit`; unused at 8 bits, where codes are the levels. Shorter
@@ -42,6 +45,7 @@ impl Plan {
             bits,
             trellis: None,
             woven: [0; 2],
+            pad: 0,
             run: dim,
             levels: [0; 64],
             unit: 1.0,
@@ -65,6 +69,7 @@ impl Plan {
             Family::Trellis => {
                 let code = codec.trellis()?.code;
                 plan.trellis = Some(id);
+                plan.pad = dim / 8 % 4;
                 plan.woven = [trellis::depth(&code), trellis::paired(&code)];
                 // Tables repeat by powers of two, as indices are masked.
                 let period = code.level_count().next_power_of_two();
@@ -80,16 +85,10 @@ impl Plan {
         if self.bits == 3 || self.trellis.is_some() { 8 } else { 8 / self.bits }
     }
 
-    /// Bytes before the first of a plane, copies of the end of the ring: 2 where a plane is no whole number of
-    /// dwords, so that the ring closes at the end of one.
-    pub(super) const fn pad(&self) -> usize {
-        if self.trellis.is_some() { self.dim / 8 % 4 } else { 0 }
-    }
-
     /// Dwords (or columns of three dwords) that a tile's lines step through: 4 bytes of codes.
     pub(super) const fn units(&self) -> usize {
         if self.trellis.is_some() {
-            (self.dim / 8 + self.pad()) / 4
+            (self.dim / 8 + self.pad) / 4
         } else {
             self.dim.div_ceil(4 * self.fields())
         }
@@ -124,7 +123,7 @@ impl Plan {
     /// a coordinate's.
     pub(super) const fn coordinate(&self, byte: usize, field: usize) -> usize {
         if self.trellis.is_some() {
-            match byte.checked_sub(self.pad()) {
+            match byte.checked_sub(self.pad) {
                 Some(byte) => byte + self.dim / 8 * field,
                 None => self.dim,
             }
@@ -148,11 +147,11 @@ impl Plan {
     /// The same of byte `i` of plane `k` of a trellis code; planes of pairs come after the coded one.
     const fn woven_byte(&self, i: usize, k: usize) -> usize {
         if self.woven[1] == 0 {
-            self.word_byte(i + self.pad(), k)
+            self.word_byte(i + self.pad, k)
         } else if k > 0 {
-            self.word_byte(i + self.pad() / 2, k)
+            self.word_byte(i + self.pad / 2, k)
         } else {
-            let (i, last) = (i + self.pad(), self.depth() - 1);
+            let (i, last) = (i + self.pad, self.depth() - 1);
             self.word_byte(i / 8 * 4 + i % 4, i / 4 % 2 * last)
         }
     }
@@ -182,8 +181,8 @@ impl Plan {
                     }
                 }
                 let n = self.dim / 8;
-                for (i, copy) in flat[..self.pad()].iter_mut().enumerate() {
-                    *copy = codes[n - self.pad() + i].rotate_left(1);
+                for (i, copy) in flat[..self.pad].iter_mut().enumerate() {
+                    *copy = codes[n - self.pad + i].rotate_left(1);
                 }
             } else if self.bits == 3 {
                 for (i, eight) in codes.as_chunks::<3>().0.iter().enumerate() {

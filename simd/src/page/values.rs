@@ -333,11 +333,15 @@ impl Out<'_> {
             return;
         }
         // The first bytes of a row may be none of a coordinate's.
-        let spare = self.plan.pad().saturating_sub(self.column);
+        let spare = if self.column == 0 { self.plan.pad } else { 0 };
         let first = head * self.plan.dim + self.plan.coordinate(self.column + spare, field);
         let Some(acc) = self.accs.get_mut(first..) else { return };
         let values = Self::values::<POSITIONS>(factor, sums);
-        for (acc, value) in acc.iter_mut().step_by(self.plan.stride()).zip(values.into_iter().skip(spare)) {
+        if spare > 0 {
+            acc.iter_mut().zip(values.into_iter().skip(spare)).for_each(|(acc, value)| *acc += value);
+            return;
+        }
+        for (acc, value) in acc.iter_mut().step_by(self.plan.stride()).zip(values) {
             *acc += value;
         }
     }

@@ -38,36 +38,31 @@ impl<C: Code> ValueCodes for Woven<C> {
         let units = Units::<C>::new(columns, out.plan);
         let first = columns.range.start / Units::<C>::DEPTH;
         let mut sums = [[[isa.zero(); 2]; 8]; TOGETHER];
-        let mut around = [Around::<I>::new(isa); KEPT];
-        let mut kept = [[isa.line(&Line::ZERO); 8]; KEPT];
-        // The sums of one head stay in the registers, and so do levels.
-        let mut single = sums[0];
-        let alone = weights.len() == 1 && I::SUMS >= 8;
-        for start in (0..units.count).step_by(KEPT) {
-            let groups = start..units.count.min(start + KEPT);
-            units.around(isa, groups.clone(), &mut around);
-            if let (true, [one, ..]) = (alone, weights) {
-                for (group, around) in groups.zip(&around) {
-                    prefetch(isa, next, Units::<C>::FETCHED);
-                    let levels = units.levels(isa, group, around, table);
-                    single = add_levels(isa, single, &levels, one, first + group);
-                }
-                continue;
-            }
-            for (group, (levels, around)) in groups.clone().zip(kept.iter_mut().zip(&around)) {
+        if let ([one], true) = (weights, I::SUMS >= 8) {
+            // The sums of one head stay in the registers.
+            let mut single = sums[0];
+            for group in 0..units.count {
                 prefetch(isa, next, Units::<C>::FETCHED);
-                *levels = units.levels(isa, group, around, table);
+                let levels = units.levels(isa, group, table);
+                single = add_levels(isa, single, &levels, one, first + group);
             }
-            for (sums, weights) in sums.iter_mut().zip(weights) {
-                let mut single = *sums;
-                for (group, levels) in groups.clone().zip(&kept) {
-                    single = add_levels(isa, single, levels, weights, first + group);
-                }
-                *sums = single;
-            }
-        }
-        if alone {
             sums[0] = single;
+        } else {
+            let mut kept = [[isa.line(&Line::ZERO); 8]; KEPT];
+            for start in (0..units.count).step_by(KEPT) {
+                let end = units.count.min(start + KEPT);
+                for (group, levels) in (start..end).zip(&mut kept) {
+                    prefetch(isa, next, Units::<C>::FETCHED);
+                    *levels = units.levels(isa, group, table);
+                }
+                for (sums, weights) in sums.iter_mut().zip(weights) {
+                    let mut single = *sums;
+                    for (group, levels) in (start..end).zip(&kept) {
+                        single = add_levels(isa, single, levels, weights, first + group);
+                    }
+                    *sums = single;
+                }
+            }
         }
         for (head, sums) in sums.iter().enumerate().take(weights.len()) {
             eight!(|FIELD| {
@@ -102,27 +97,30 @@ fn add_levels<I: Machine>(
 #[derive(Clone, Copy)]
 struct Strand<'a> {
     lines: &'a [Line],
+    /// From one group to the next, where that is not the depth of the code.
     stride: usize,
 }
 
-impl Strand<'_> {
-    /// The line of a group, and those after it.
+impl<'a> Strand<'a> {
+    /// Where the line of a group is.
     #[inline(always)]
-    fn at(&self, group: usize) -> (&Line, &[Line]) {
-        let lines = self.lines.get(group * self.stride..).unwrap_or_default();
-        lines.split_first().unwrap_or((&Line::ZERO, &[]))
+    fn index<C: Code>(&self, group: usize) -> usize {
+        group * if C::PAIRED == 0 { Units::<C>::DEPTH } else { self.stride }
     }
-}
 
-/// Which lines stand before those of a column.
-#[derive(Clone, Copy)]
-enum Before {
-    /// Those of the two columns before, nearest first.
-    Columns,
-    /// That of the first column, and across the seam of the ring.
-    First,
-    /// Both across the seam.
-    Seam,
+    /// The line of a group.
+    #[inline(always)]
+    fn at<I: Machine, C: Code>(&self, isa: I, group: usize) -> I::Line {
+        isa.line(self.lines.get(self.index::<C>(group)).unwrap_or(&Line::ZERO))
+    }
+
+    /// The lines after it: plain bits, or symbols.
+    #[inline(always)]
+    fn after<C: Code>(&self, group: usize) -> &'a [Line] {
+        let first = self.index::<C>(group) + 1;
+        let count = const { if C::PAIRED == 0 { C::PLAIN } else { C::PAIRED } };
+        self.lines.get(first..first + count).unwrap_or_default()
+    }
 }
 
 /// The units of one column: its lines, and those from which what precedes them follows.
@@ -130,11 +128,11 @@ struct Units<'a, C> {
     now: Strand<'a>,
     /// Where the symbols of pairs are, and whether the column is the second of the two that share them.
     symbols: (Strand<'a>, bool),
-    near: Strand<'a>,
-    far: Strand<'a>,
-    /// The last three columns, the last one first.
-    last: [Strand<'a>; 3],
-    before: Before,
+    /// The columns before, nearest first, with whether the ring closed between.
+    before: [(Strand<'a>, bool); 2],
+    /// The last three columns, the last one first, where the ring closes and whole columns do not follow one another.
+    seam: Option<[Strand<'a>; 3]>,
+    at: usize,
     columns: usize,
     shifted: bool,
     count: usize,
@@ -149,26 +147,21 @@ impl<'a, C: Code> Units<'a, C> {
 
     #[inline(always)]
     fn new(columns: &Columns<'a>, plan: &Plan) -> Self {
-        let (count, at) = (plan.units(), columns.at);
+        let (count, at, shifted) = (plan.units(), columns.at, plan.pad > 0);
         let strand = |column: usize| Self::strand(columns, column, count);
-        let last = [
-            strand(count.saturating_sub(1)),
-            strand(count.saturating_sub(2)),
-            strand(count.saturating_sub(3)),
-        ];
+        let before = |back: usize| match at.checked_sub(back) {
+            Some(column) => (strand(column), false),
+            None => (strand((at + count).saturating_sub(back)), true),
+        };
+        let last = |back: usize| strand(count.saturating_sub(back));
         Self {
             now: strand(at),
             symbols: (strand(at - at % 2), at % 2 == 1),
-            near: strand(at.saturating_sub(1)),
-            far: strand(at.saturating_sub(2)),
-            last,
-            before: match at {
-                0 => Before::Seam,
-                1 => Before::First,
-                _ => Before::Columns,
-            },
+            before: [before(1), before(2)],
+            seam: (at < 2 && (shifted || count < 2)).then(|| [last(1), last(2), last(3)]),
+            at,
             columns: count,
-            shifted: plan.pad() > 0,
+            shifted,
             count: columns.range.len() / Self::DEPTH,
             code: core::marker::PhantomData,
         }
@@ -189,68 +182,47 @@ impl<'a, C: Code> Units<'a, C> {
         Strand { lines: columns.body.get(base + first * stride..).unwrap_or_default(), stride }
     }
 
-    /// What is around the coded lines of the groups, each case in a loop of its own: a loop over the levels that
-    /// branched on it would be compiled once for every case.
+    /// The lines of plain bits of a group of tokens.
     #[inline(always)]
-    fn around<I: Machine>(&self, isa: I, groups: core::ops::Range<usize>, around: &mut [Around<I>; KEPT]) {
-        match self.before {
-            Before::Columns => {
-                for (group, around) in groups.clone().zip(&mut *around) {
-                    around.before = [isa.line(self.near.at(group).0), isa.line(self.far.at(group).0)];
-                }
-            }
-            Before::First | Before::Seam => {
-                for (group, around) in groups.clone().zip(&mut *around) {
-                    around.before = self.before_first(isa, group);
-                    if let Before::First = self.before {
-                        around.before = [isa.line(self.near.at(group).0), around.before[0]];
-                    }
-                }
-            }
+    fn plain<I: Machine>(&self, isa: I, group: usize) -> PlainLines<I> {
+        if C::PAIRED == 0 {
+            return trellis::plain::<I, C>(isa, self.now.after::<C>(group));
         }
-        if C::PAIRED > 0 {
-            let (strand, second) = self.symbols;
-            for (group, around) in groups.zip(around) {
-                let symbols = trellis::symbols::<I, C>(isa, strand.at(group).1);
-                around.plain = if second {
-                    trellis::expand::<I, InQuads, 1>(isa, symbols)
-                } else {
-                    trellis::expand::<I, InQuads, 0>(isa, symbols)
-                };
-            }
+        let (strand, second) = self.symbols;
+        let symbols = trellis::symbols::<I, C>(isa, strand.after::<C>(group));
+        if second {
+            trellis::expand::<I, InQuads, 1>(isa, symbols)
+        } else {
+            trellis::expand::<I, InQuads, 0>(isa, symbols)
         }
     }
 
     /// Levels of a group of tokens.
     #[inline(always)]
-    fn levels<I: Machine>(&self, isa: I, group: usize, around: &Around<I>, table: I::Levels) -> [I::Line; 8] {
-        let (coded, rest) = self.now.at(group);
-        let plain = if C::PAIRED > 0 { around.plain } else { trellis::plain::<I, C>(isa, rest) };
-        trellis::levels::<I, C, InQuads>(isa, isa.line(coded), around.before, plain, table)
+    fn levels<I: Machine>(&self, isa: I, group: usize, table: I::Levels) -> [I::Line; 8] {
+        let [near, far] = &self.before;
+        let before = if let Some(last) = &self.seam {
+            self.at_seam(isa, group, last)
+        } else {
+            [earlier::<I, C>(isa, near, group), earlier::<I, C>(isa, far, group)]
+        };
+        let plain = self.plain(isa, group);
+        trellis::levels::<I, C, InQuads>(isa, self.now.at::<I, C>(isa, group), before, plain, table)
     }
 
-    /// The lines before the first column.
+    /// The lines before those of the first two columns.
     #[inline(always)]
-    fn before_first<I: Machine>(&self, isa: I, group: usize) -> [I::Line; 2] {
-        let [a, b, c] = &self.last;
-        let last = [isa.line(a.at(group).0), isa.line(b.at(group).0), isa.line(c.at(group).0)];
-        trellis::before_first::<I, InQuads>(isa, last, self.columns, self.shifted)
+    fn at_seam<I: Machine>(&self, isa: I, group: usize, last: &[Strand<'_>; 3]) -> [I::Line; 2] {
+        let [a, b, c] = last;
+        let last = [a.at::<I, C>(isa, group), b.at::<I, C>(isa, group), c.at::<I, C>(isa, group)];
+        let before = trellis::before_first::<I, InQuads>(isa, last, self.columns, self.shifted);
+        if self.at == 0 { before } else { [self.before[0].0.at::<I, C>(isa, group), before[0]] }
     }
 }
 
-/// What the levels of a group of tokens need beside the lines of their unit.
-#[derive(Clone, Copy)]
-struct Around<I: Machine> {
-    /// The coded lines before, nearest first.
-    before: [I::Line; 2],
-    /// The expanded symbols of pairs.
-    plain: PlainLines<I>,
-}
-
-impl<I: Machine> Around<I> {
-    #[inline(always)]
-    fn new(isa: I) -> Self {
-        let line = isa.line(&Line::ZERO);
-        Self { before: [line; 2], plain: [line; 3] }
-    }
+/// A coded line of an earlier column; a bit further where the ring closed between.
+#[inline(always)]
+fn earlier<I: Machine, C: Code>(isa: I, (strand, closed): &(Strand<'_>, bool), group: usize) -> I::Line {
+    let line = strand.at::<I, C>(isa, group);
+    if *closed { isa.rotate(line) } else { line }
 }
