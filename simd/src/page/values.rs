@@ -2,7 +2,7 @@
 //!
 //! A line is 16 dwords. A dword holds one code byte (at 3 bits one byte column of three lines) of
 //! four tokens; `positions` dwords, as many as divide the row (2 to 16), follow each other, and
-//! where that is less than 16 the line goes on with the next four tokens. Nothing is padded.
+//! where that is less than 16 the line goes on with the next four tokens. Only trellis codes pad some head dims.
 //!
 //! Weights times scales are rounded to 14 bits against the largest of the page, taken apart into
 //! two 7-bit halves that fit every machine's byte products, and summed exactly: at most 512 tokens
