@@ -2,7 +2,7 @@
 //!
 //! A line is 16 dwords. A dword holds one code byte (at 3 bits one byte column of three lines) of
 //! four tokens; `positions` dwords, as many as divide the row (2 to 16), follow each other, and
-//! where that is less than 16 the line goes on with the next four tokens. Nothing is padded.
+//! where that is less than 16 the line goes on with the next four tokens. Only trellis codes pad some head dims.
 //!
 //! Weights times scales are 14-bit integers in two halves ([`super::weights`]) and summed exactly: at most
 //! 512 tokens times 16383 times 127 is below 2^30.
