@@ -313,21 +313,24 @@ pub(super) struct Out<'a> {
 impl Out<'_> {
     /// Sums of one field as values; lanes beyond `POSITIONS` are further tokens.
     #[inline(always)]
-    fn values<const POSITIONS: usize>(factor: f32, [high, low]: [[i32; 16]; 2]) -> [f32; POSITIONS] {
-        let mut values = [0.0; POSITIONS];
-        for (p, value) in values.iter_mut().enumerate() {
-            let mut total = 0;
-            for lane in (p..16).step_by(POSITIONS) {
-                total += high[lane] * 128 + low[lane];
+    fn values<const POSITIONS: usize>(factor: f32, mut lanes: [i32; 16]) -> [f32; POSITIONS] {
+        let mut half = 8;
+        while half >= POSITIONS {
+            for i in 0..half {
+                lanes[i] += lanes[i + half];
             }
-            *value = total as f32 * factor;
+            half /= 2;
+        }
+        let mut values = [0.0; POSITIONS];
+        for (value, lane) in values.iter_mut().zip(lanes) {
+            *value = lane as f32 * factor;
         }
         values
     }
 
     /// Adds a head's sums of one field.
     #[inline(always)]
-    pub(super) fn add<const POSITIONS: usize>(&mut self, head: usize, field: usize, sums: [[i32; 16]; 2]) {
+    pub(super) fn add<const POSITIONS: usize>(&mut self, head: usize, field: usize, sums: [i32; 16]) {
         let factor = self.factors[head];
         if factor == 0.0 {
             return;
@@ -352,7 +355,7 @@ impl Out<'_> {
         &mut self,
         head: usize,
         fields: [usize; COUNT],
-        sums: [[[i32; 16]; 2]; COUNT],
+        sums: [[i32; 16]; COUNT],
     ) {
         if self.plan.stride() != COUNT {
             for (field, sums) in fields.into_iter().zip(sums) {
@@ -377,6 +380,15 @@ impl Out<'_> {
             }
         }
     }
+}
+
+/// Sums from those of the high and of the low 7 bits of the weights.
+#[inline(always)]
+pub(super) fn join(high: [i32; 16], mut low: [i32; 16]) -> [i32; 16] {
+    for (low, high) in low.iter_mut().zip(high) {
+        *low += high * 128;
+    }
+    low
 }
 
 /// Weights of a line's tokens, each repeated over its positions.
@@ -538,9 +550,9 @@ fn sum_column<
                 debug_assert_eq!(field, COUNT);
             }
             for (h, sums) in sums.into_iter().enumerate() {
-                let mut lanes = [[[0; 16]; 2]; COUNT];
+                let mut lanes = [[0; 16]; COUNT];
                 for (lanes, [high, low]) in lanes.iter_mut().zip(sums) {
-                    *lanes = [isa.lanes(high), isa.lanes(low)];
+                    *lanes = join(isa.lanes(high), isa.lanes(low));
                 }
                 out.add_fields::<POSITIONS, COUNT>(head + h, [$($field),*], lanes);
             }

@@ -3,7 +3,7 @@
 use super::Line;
 use super::plan::Plan;
 use super::trellis::{self, Code, InQuads, PlainLines, eight};
-use super::values::{Columns, Out, TOGETHER, ValueCodes, load_weights, prefetch};
+use super::values::{Columns, Out, TOGETHER, ValueCodes, join, load_weights, prefetch};
 use super::weights::Weights;
 use crate::lines::Machine;
 
@@ -67,7 +67,7 @@ impl<C: Code> ValueCodes for Woven<C> {
         for (head, sums) in sums.iter().enumerate().take(weights.len()) {
             eight!(|FIELD| {
                 let [high, low] = sums[FIELD];
-                out.add::<WOVEN_POSITIONS>(head, FIELD, [isa.lanes(high), isa.lanes(low)]);
+                out.add::<WOVEN_POSITIONS>(head, FIELD, join(isa.lanes(high), isa.lanes(low)));
             });
         }
     }
