@@ -411,7 +411,7 @@ impl<const BITS: usize> KeyCodes for Packed<BITS> {
             for (i, $line) in lines.iter().enumerate() {
                 for _ in 0..$lines {
                     if let Some(line) = next.next() {
-                        isa.prefetch(line);
+                        if BITS > 2 { isa.prefetch_near(line) } else { isa.prefetch(line) }
                     }
                 }
                 let $line: [I::Line; $lines] = core::array::from_fn(|k| isa.line(&$line[k]));

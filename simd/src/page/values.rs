@@ -532,7 +532,11 @@ fn sum_column<
             }
             let mut sums = [[[isa.zero(); 2]; COUNT]; H];
             for group in 0..lines.len() {
-                prefetch(isa, next, $depth);
+                for _ in 0..$depth {
+                    if let Some(line) = next.next() {
+                        if BITS > 2 { isa.prefetch_near(line) } else { isa.prefetch(line) }
+                    }
+                }
                 let $line = read_lines(isa, &lines[group]);
                 let mut now = [[isa.line(&Line::ZERO); 2]; H];
                 for h in 0..H {

@@ -47,6 +47,11 @@ impl Machine for Avx512 {
     }
 
     #[inline(always)]
+    fn prefetch_near(self, line: &Line) {
+        avx512!(_mm_prefetch::<_MM_HINT_T1>(line.0.as_ptr().cast()));
+    }
+
+    #[inline(always)]
     fn value_table(self, levels: &[i8; 16]) -> __m512i {
         repeated(levels, 0)
     }
