@@ -34,22 +34,29 @@ pub(super) struct Ahead {
     /// Position of the first.
     first: usize,
     bytes: usize,
+    begun: bool,
     work: Arc<Mutex<Work>>,
 }
 
 impl Ahead {
-    /// Hands vectors (`[n, dim]`, as they will be encoded) to a spare thread.
-    pub(super) fn start(codec: &AnyCodec, first: usize, x: Vec<f32>) -> Self {
+    /// Vectors (`[n, dim]`, as they will be encoded) from position `first` on.
+    pub(super) fn new(first: usize, x: Vec<f32>) -> Self {
         let bytes = size_of_val(x.as_slice());
-        let work = Arc::new(Mutex::new(Work::Vectors(x)));
+        Self { first, bytes, begun: false, work: Arc::new(Mutex::new(Work::Vectors(x))) }
+    }
+
+    /// Hands the work to a spare thread. Not from inside a parallel append: that would do it first.
+    pub(super) fn begin(&mut self, codec: &AnyCodec) {
+        if std::mem::replace(&mut self.begun, true) {
+            return;
+        }
         // Who no longer wants the result has dropped the work.
-        let (wanted, codec) = (Arc::downgrade(&work), *codec);
+        let (wanted, codec) = (Arc::downgrade(&self.work), *codec);
         rayon::spawn(move || {
             if let Some(work) = wanted.upgrade() {
                 work.lock().unwrap_or_else(PoisonError::into_inner).finish(&codec);
             }
         });
-        Self { first, bytes, work }
     }
 
     /// Position of the first token.

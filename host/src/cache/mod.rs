@@ -116,7 +116,17 @@ impl KvCache {
         self.layer_mut(layer).par_iter_mut().enumerate().try_for_each(|(i, head)| {
             head.push(&gather(k, i, kv_heads, dim), &gather(v, i, kv_heads, dim))?;
             head.age()
-        })
+        })?;
+        self.encode_ahead(layer);
+        Ok(())
+    }
+
+    /// Has the tokens that leave the hot window next encoded on spare threads, where that is dear.
+    fn encode_ahead(&mut self, layer: usize) {
+        for head in self.layer_mut(layer) {
+            head.keys.encode_ahead();
+            head.values.encode_ahead();
+        }
     }
 
     /// Attends from the newest position: `q`, `out` are `[num_heads, head_dim]`, logits are scaled
@@ -167,6 +177,7 @@ impl KvCache {
                 head.attend_chunk(group / dim, &q, &k, &v, &mut out).map(|()| out)
             })
             .collect::<Result<_, _>>()?;
+        self.encode_ahead(layer);
         for (i, result) in results.iter().enumerate() {
             scatter(result, i, kv_heads, group, out);
         }

@@ -120,10 +120,16 @@ impl Track {
         // The next to leave are all there, and codes with a search are worth a thread.
         let dear = self.codec().id().family() == Family::Trellis;
         if dear && self.ahead.is_none() && self.recent.len() >= BATCH && hot >= BATCH {
-            let x = self.oldest(BATCH, mean);
-            self.ahead = Some(Ahead::start(self.codec(), self.coded_end(), x));
+            self.ahead = Some(Ahead::new(self.coded_end(), self.oldest(BATCH, mean)));
         }
         Ok(())
+    }
+
+    /// Has the tokens that leave next encoded on a spare thread.
+    pub(super) fn encode_ahead(&mut self) {
+        if let Some(ahead) = &mut self.ahead {
+            ahead.begin(self.pages.warm().codec());
+        }
     }
 
     /// The oldest recent tokens, each less `mean` where given: `[count, dim]`.
