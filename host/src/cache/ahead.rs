@@ -1,6 +1,6 @@
 //! Encoding ahead: the tokens that leave the hot window next are encoded on a spare thread.
 //!
-//! A search through a trellis costs microseconds a vector, thirty times a scalar code, and would be felt in
+//! A search through a trellis costs microseconds a vector, forty times a scalar code, and would be felt in
 //! every fourth [`super::KvCache::append`]. But the blocks of a token depend on nothing that comes after it, so
 //! they can be made while the token is still hot. When it leaves, its blocks are there; where no thread had
 //! time, the append makes them itself. Results are the same to the bit either way.
