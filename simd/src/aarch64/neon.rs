@@ -146,7 +146,7 @@ impl Lanes for V {
         let mut out = self;
         if H >= 4 {
             for i in 0..8 {
-                let (a, b) = (self.0[i & !(H / 4)], self.0[i | H / 4]);
+                let (a, b) = (self.0[i & !(H / 4)], self.0[i | (H / 4)]);
                 out.0[i] = neon!(if i & (H / 4) == 0 { vaddq_f32(a, b) } else { vsubq_f32(a, b) });
             }
             return out;

@@ -83,12 +83,10 @@ fn each(sum: Sum, a: Quad, b: Quad, f: impl Fn(int32x4_t, uint8x16_t, uint8x16_t
     [f(sum[0], a[0], b[0]), f(sum[1], a[1], b[1]), f(sum[2], a[2], b[2]), f(sum[3], a[3], b[3])]
 }
 
-/// Four halves to f32 by integer arithmetic: the conversion instruction's intrinsic is not stable
-/// and its rounding of subnormals would have to be argued; this is exact.
+/// Four halves to f32, exactly.
 #[inline(always)]
 fn widen4(halves: &[u16; 4]) -> float32x4_t {
-    let wide = halves.map(|half| half::f16::from_bits(half).to_f32());
-    neon!(vld1q_f32(wide.as_ptr()))
+    neon!(vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(halves.as_ptr()))))
 }
 
 /// Levels of the low `BITS` bits.
@@ -328,7 +326,11 @@ macro_rules! lines {
 
             #[inline(always)]
             fn widen16(self, halves: &[u16; 16]) -> [f32; 16] {
-                halves.map(|half| half::f16::from_bits(half).to_f32())
+                let mut out = [0.0; 16];
+                for (to, four) in out.as_chunks_mut::<4>().0.iter_mut().zip(halves.as_chunks::<4>().0) {
+                    neon!(vst1q_f32(to.as_mut_ptr(), widen4(four)));
+                }
+                out
             }
 
             #[inline(always)]
