@@ -414,6 +414,10 @@ impl<const BITS: usize> KeyCodes for Packed<BITS> {
                         if BITS > 2 { isa.prefetch_near(line) } else { isa.prefetch(line) }
                     }
                 }
+                let mut now = [&[0; $words]; H];
+                for (now, words) in now.iter_mut().zip(all) {
+                    *now = words.get(i).unwrap_or(now);
+                }
                 let $line: [I::Line; $lines] = core::array::from_fn(|k| isa.line(&$line[k]));
                 let mut field = 0;
                 $(
@@ -421,7 +425,7 @@ impl<const BITS: usize> KeyCodes for Packed<BITS> {
                     for h in 0..H {
                         // Few heads split their sum, so that additions need not wait.
                         let part = field % const { if H < 4 { 4 / H } else { 1 } };
-                        sums[h][part] = isa.key_dot(sums[h][part], levels, all[h][i][field]);
+                        sums[h][part] = isa.key_dot(sums[h][part], levels, now[h][field]);
                     }
                     field += 1;
                 )*

@@ -531,16 +531,20 @@ fn sum_column<
                 }
             }
             let mut sums = [[[isa.zero(); 2]; COUNT]; H];
-            for group in 0..lines.len() {
+            for (group, $line) in lines.iter().enumerate() {
                 for _ in 0..$depth {
                     if let Some(line) = next.next() {
                         if BITS > 2 { isa.prefetch_near(line) } else { isa.prefetch(line) }
                     }
                 }
-                let $line = read_lines(isa, &lines[group]);
+                let $line = read_lines(isa, $line);
                 let mut now = [[isa.line(&Line::ZERO); 2]; H];
                 for h in 0..H {
-                    now[h] = [load_weights(isa, &dwords[h][0][group]), load_weights(isa, &dwords[h][1][group])];
+                    // Weights of 0, which are never needed, are cheaper than a check that panics.
+                    let [high, low] = dwords[h];
+                    let (high, low) = (high.get(group), low.get(group));
+                    let none = &[[0; 4]; DWORDS];
+                    now[h] = [load_weights(isa, high.unwrap_or(none)), load_weights(isa, low.unwrap_or(none))];
                 }
                 let mut field = 0;
                 $(
