@@ -7,7 +7,7 @@
 use super::plan::{MAX_WORDS, Plan};
 use super::query::{Head, Queries};
 use super::trellis::{self, Code, InDwords, eight, with_code};
-use super::{Line, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, fetch_scales};
+use super::{Line, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, fetch_scales, prefetch};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
 use tqkv_core::AnyCodec;
@@ -158,7 +158,7 @@ impl Scores<'_> {
         let table = C::table(isa, &self.pages.plan);
         let (first, last) = (self.from / TILE, (self.from + self.n).div_ceil(TILE));
         let tile_lines = self.pages.tile_lines();
-        let mut prefetch = fetch_scales(isa, self.next, self.pages.scale_lines()).chunks(tile_lines);
+        let mut ahead = fetch_scales(isa, self.next, self.pages.scale_lines()).chunks(tile_lines);
         for tile in first..last {
             let (Some(lines), Some(scales)) = (
                 body.get(tile * tile_lines..(tile + 1) * tile_lines),
@@ -166,7 +166,7 @@ impl Scores<'_> {
             ) else {
                 return;
             };
-            let mut next = prefetch.next().unwrap_or_default();
+            let mut next = ahead.next().unwrap_or_default();
             let mut head = 0;
             while head < self.queries.count {
                 let wanted = (self.queries.count - head).min(I::HEADS);
@@ -347,11 +347,7 @@ impl<C: Code> KeyCodes for Woven<C> {
         let last = [isa.line(last[0]), isa.line(last[1]), isa.line(last[2])];
         let mut before = trellis::before_first::<I, InDwords>(isa, last, units, shifted);
         for (i, unit) in lines.chunks(Self::DEPTH).enumerate() {
-            for _ in 0..Self::DEPTH {
-                if let Some(line) = next.next() {
-                    isa.prefetch(line);
-                }
-            }
+            prefetch::<I, 0>(isa, next, Self::DEPTH);
             let Some((coded, rest)) = unit.split_first() else { break };
             let coded = isa.line(coded);
             if C::PAIRED == 0 {
@@ -409,11 +405,7 @@ impl<const BITS: usize> KeyCodes for Packed<BITS> {
                 *all = of_lines;
             }
             for (i, $line) in lines.iter().enumerate() {
-                for _ in 0..$lines {
-                    if let Some(line) = next.next() {
-                        if BITS > 2 { isa.prefetch_near(line) } else { isa.prefetch(line) }
-                    }
-                }
+                prefetch::<I, BITS>(isa, next, $lines);
                 let mut now = [&[0; $words]; H];
                 for (now, words) in now.iter_mut().zip(all) {
                     *now = words.get(i).unwrap_or(now);

@@ -70,6 +70,19 @@ fn fetch_scales<I: crate::lines::Machine>(isa: I, next: &[Line], scales: usize) 
     others
 }
 
+/// Asks for the next `lines` lines of a page that is read soon. Codes of `BITS` bits, 0 for trellis codes:
+/// from 3 bits on a page leaves the first level before it is read, so the second is asked to hold it.
+#[inline(always)]
+fn prefetch<'a, I: crate::lines::Machine, const BITS: usize>(
+    isa: I,
+    next: &mut impl Iterator<Item = &'a Line>,
+    lines: usize,
+) {
+    for line in next.take(lines) {
+        if BITS > 2 { isa.prefetch_near(line) } else { isa.prefetch(line) }
+    }
+}
+
 /// The bytes of lines.
 #[inline(always)]
 pub(crate) fn bytes(lines: &[Line]) -> &[[u8; 64]] {

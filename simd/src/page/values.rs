@@ -11,7 +11,7 @@ use super::plan::{MAX_WORDS, Plan};
 use super::trellis::with_code;
 use super::weights::{Products, Weights};
 use super::woven::{WOVEN_POSITIONS, Woven};
-use super::{Line, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, fetch_scales};
+use super::{Line, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, fetch_scales, prefetch};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
 use tqkv_core::AnyCodec;
@@ -156,7 +156,8 @@ impl ValuePages {
     }
 
     /// `acc[h] += sum of weights[h][i] * value of slot from + i`, in the rotated domain: `weights`
-    /// is `[heads, n]`, `acc` `[heads, dim]`. Equal to the bit on every level.
+    /// is `[heads, n]`, `acc` `[heads, dim]`. Equal to the bit on every level, as long as weights and scales
+    /// are finite; else the sums are anything.
     ///
     /// `next` is memory that will be read soon; empty where there is none.
     ///
@@ -423,14 +424,6 @@ pub(super) trait ValueCodes {
 
 /// Codes of `BITS` bits side by side.
 struct Packed<const BITS: usize>;
-#[inline(always)]
-pub(super) fn prefetch<'a, I: Machine>(isa: I, next: &mut impl Iterator<Item = &'a Line>, lines: usize) {
-    for _ in 0..lines {
-        if let Some(line) = next.next() {
-            isa.prefetch(line);
-        }
-    }
-}
 
 impl<const BITS: usize> Packed<BITS> {
     const FIELDS: usize = if BITS == 3 { 8 } else { 8 / BITS };
@@ -532,11 +525,7 @@ fn sum_column<
             }
             let mut sums = [[[isa.zero(); 2]; COUNT]; H];
             for (group, $line) in lines.iter().enumerate() {
-                for _ in 0..$depth {
-                    if let Some(line) = next.next() {
-                        if BITS > 2 { isa.prefetch_near(line) } else { isa.prefetch(line) }
-                    }
-                }
+                prefetch::<I, BITS>(isa, next, $depth);
                 let $line = read_lines(isa, $line);
                 let mut now = [[isa.line(&Line::ZERO); 2]; H];
                 for h in 0..H {

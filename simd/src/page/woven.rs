@@ -1,9 +1,9 @@
 //! Values of trellis codes: sums over tokens of levels that are made from bit planes.
 
-use super::Line;
+use super::{Line, prefetch};
 use super::plan::Plan;
 use super::trellis::{self, Code, InQuads, PlainLines, eight};
-use super::values::{Columns, Out, TOGETHER, ValueCodes, join, load_weights, prefetch};
+use super::values::{Columns, Out, TOGETHER, ValueCodes, join, load_weights};
 use super::weights::Weights;
 use crate::lines::Machine;
 
@@ -42,7 +42,7 @@ impl<C: Code> ValueCodes for Woven<C> {
             // The sums of one head stay in the registers.
             let mut single = sums[0];
             for group in 0..units.count {
-                prefetch(isa, next, Units::<C>::FETCHED);
+                prefetch::<I, 0>(isa, next, Units::<C>::FETCHED);
                 let levels = units.levels(isa, group, table);
                 single = add_levels(isa, single, &levels, one, first + group);
             }
@@ -52,7 +52,7 @@ impl<C: Code> ValueCodes for Woven<C> {
             for start in (0..units.count).step_by(KEPT) {
                 let end = units.count.min(start + KEPT);
                 for (group, levels) in (start..end).zip(&mut kept) {
-                    prefetch(isa, next, Units::<C>::FETCHED);
+                    prefetch::<I, 0>(isa, next, Units::<C>::FETCHED);
                     *levels = units.levels(isa, group, table);
                 }
                 for (sums, weights) in sums.iter_mut().zip(weights) {
