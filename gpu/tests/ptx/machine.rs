@@ -6,18 +6,24 @@
 
 use crate::alu::{Operation, operation};
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// Distance of buffers in the address space.
 const SPACING: u64 = 1 << 32;
 
+/// A value of each thread of a warp.
+type Column = [u64; 32];
+
 #[derive(Clone, Debug)]
 enum Operand {
     Register(usize),
-    Immediate(u64),
-    /// %ctaid.x and the like.
-    Special(String),
-    /// Elements; none stands for `_`.
-    Vector(Vec<Option<Operand>>),
+    /// An immediate, or a special register that every warp sees alike.
+    Constant(Box<Column>),
+    /// %ctaid, along an axis.
+    Block(usize),
+    /// `_`, which takes a result nobody reads.
+    Sink,
+    Vector(Vec<Operand>),
     /// Base and displacement.
     Memory(Box<Operand>, i64),
     Parameter(usize),
@@ -75,6 +81,22 @@ fn literal(text: &str) -> Option<u64> {
     text.parse::<i64>().ok().map(|value| value as u64)
 }
 
+fn constant(value: u64) -> Operand {
+    Operand::Constant(Box::new([value; 32]))
+}
+
+fn special(name: &str) -> Operand {
+    match name {
+        "%tid.x" => Operand::Constant(Box::new(std::array::from_fn(|lane| lane as u64))),
+        "%tid.y" => constant(0),
+        "%ntid.y" => constant(1),
+        "%ctaid.x" => Operand::Block(0),
+        "%ctaid.y" => Operand::Block(1),
+        "%ctaid.z" => Operand::Block(2),
+        _ => panic!("unknown special register {name}"),
+    }
+}
+
 struct Parser<'a> {
     registers: HashMap<&'a str, usize>,
     parameters: HashMap<&'a str, usize>,
@@ -86,7 +108,7 @@ impl<'a> Parser<'a> {
         let text = text.trim();
         if let Some(inner) = text.strip_prefix('{') {
             let parts = inner.trim_end_matches('}').split(',').map(str::trim);
-            return Operand::Vector(parts.map(|part| (part != "_").then(|| self.operand(part))).collect());
+            return Operand::Vector(parts.map(|part| self.operand(part)).collect());
         }
         if let Some(inner) = text.strip_prefix('[') {
             let inner = inner.trim_end_matches(']');
@@ -94,18 +116,21 @@ impl<'a> Parser<'a> {
             let displacement = displacement.parse().expect("a displacement is a number");
             return Operand::Memory(Box::new(self.operand(base)), displacement);
         }
+        if text == "_" {
+            return Operand::Sink;
+        }
         if let Some(value) = literal(text) {
-            return Operand::Immediate(value);
+            return constant(value);
         }
         if let Some(&index) = self.parameters.get(text) {
             return Operand::Parameter(index);
         }
         if let Some(&address) = self.symbols.get(text) {
-            return Operand::Immediate(address);
+            return constant(address);
         }
         assert!(text.starts_with('%'), "operand {text}");
         if text.contains('.') {
-            return Operand::Special(text.to_owned());
+            return special(text);
         }
         let next = self.registers.len();
         Operand::Register(*self.registers.entry(text).or_insert(next))
@@ -276,63 +301,56 @@ impl Kernel {
 
     /// Runs warp `warp` of a launch of `(32, 1)` threads a block; y and z are the block's.
     pub(crate) fn run(&self, (x, y, z): (u32, u32, u32), arguments: &[Argument], buffers: &mut [Vec<u8>]) {
+        let end = self.instructions.len();
         let mut warp = State {
             registers: vec![[0; 32]; self.registers],
             at: [0; 32],
-            block: [x, y, z],
+            block: [x, y, z].map(|index| [u64::from(index); 32]),
             arguments,
             buffers,
             constants: &self.constants,
         };
-        let end = self.instructions.len();
-        loop {
-            let at = warp.at.into_iter().min().unwrap_or(end);
-            if at >= end {
-                return;
-            }
-            let here: [bool; 32] = std::array::from_fn(|lane| warp.at[lane] == at);
-            warp.step(&self.instructions[at], here, end);
+        while let Some(at) = warp.at.into_iter().min().filter(|&at| at < end) {
+            let here = warp.at.map(|lane| lane == at);
+            let meeting = warp.at.into_iter().filter(|&lane| lane > at).min().unwrap_or(end);
+            warp.advance(&self.instructions, at..meeting, here);
         }
     }
 }
 
 struct State<'a> {
-    registers: Vec<[u64; 32]>,
+    registers: Vec<Column>,
     at: [usize; 32],
-    block: [u32; 3],
+    block: [Column; 3],
     arguments: &'a [Argument],
     buffers: &'a mut [Vec<u8>],
     constants: &'a [Vec<u8>],
 }
 
 impl State<'_> {
-    fn value(&self, operand: &Operand, lane: usize) -> u64 {
+    fn column<'a>(&'a self, operand: &'a Operand) -> &'a Column {
         match operand {
-            Operand::Register(index) => self.registers[*index][lane],
-            Operand::Immediate(value) => *value,
-            Operand::Special(name) => u64::from(match name.as_str() {
-                "%tid.x" => lane as u32,
-                "%tid.y" => 0,
-                "%ntid.y" => 1,
-                "%ctaid.x" => self.block[0],
-                "%ctaid.y" => self.block[1],
-                "%ctaid.z" => self.block[2],
-                _ => panic!("unknown special register {name}"),
-            }),
-            Operand::Vector(_) | Operand::Memory(..) | Operand::Parameter(_) => {
-                panic!("not a value: {operand:?}")
-            }
+            Operand::Register(index) => &self.registers[*index],
+            Operand::Constant(column) => column,
+            Operand::Block(axis) => &self.block[*axis],
+            _ => panic!("not a value: {operand:?}"),
         }
     }
 
-    fn set(&mut self, operand: &Operand, lane: usize, value: u64) {
-        let Operand::Register(index) = operand else { panic!("not a register: {operand:?}") };
-        self.registers[*index][lane] = value;
+    fn set(&mut self, operand: &Operand, active: &[bool; 32], values: &Column) {
+        let register = match operand {
+            Operand::Register(index) => &mut self.registers[*index],
+            Operand::Sink => return,
+            _ => panic!("not a register: {operand:?}"),
+        };
+        for ((value, new), active) in register.iter_mut().zip(values).zip(active) {
+            *value = if *active { *new } else { *value };
+        }
     }
 
-    fn address(&self, operand: &Operand, lane: usize) -> u64 {
+    fn addresses(&self, operand: &Operand) -> Column {
         let Operand::Memory(base, displacement) = operand else { panic!("not an address: {operand:?}") };
-        self.value(base, lane).wrapping_add(*displacement as u64)
+        self.column(base).map(|base| base.wrapping_add(*displacement as u64))
     }
 
     /// Buffer and offset of an access, checked.
@@ -347,135 +365,145 @@ impl State<'_> {
         (buffer, offset)
     }
 
-    fn load(&self, address: u64, bytes: u32) -> u64 {
-        let (buffer, offset) = self.locate(address, bytes, "load");
+    fn load(&self, address: u64, bytes: u32, text: &str) -> u64 {
+        let (buffer, offset) = self.locate(address, bytes, text);
         let source = if buffer >= 1000 { &self.constants[buffer - 1000] } else { &self.buffers[buffer - 1] };
         let mut word = [0; 8];
         word[..bytes as usize].copy_from_slice(&source[offset..offset + bytes as usize]);
         u64::from_le_bytes(word)
     }
 
-    fn step(&mut self, instruction: &Instruction, here: [bool; 32], end: usize) {
-        let Instruction { guard, kind, operands, targets, text } = instruction;
-        let active: [bool; 32] = std::array::from_fn(|lane| {
-            here[lane] && guard.is_none_or(|(index, wanted)| (self.registers[index][lane] != 0) == wanted)
-        });
-        if matches!(kind, Kind::Butterfly | Kind::Index | Kind::Ballot | Kind::Barrier) {
-            assert!(active == [true; 32], "{text}: not all threads are here");
-            self.exchange(*kind, operands, text);
+    fn store(&mut self, address: u64, bytes: u32, value: u64, text: &str) {
+        let (buffer, offset) = self.locate(address, bytes, text);
+        assert!(buffer < 1000, "{text}: writes a constant");
+        let word = &value.to_le_bytes()[..bytes as usize];
+        self.buffers[buffer - 1][offset..offset + bytes as usize].copy_from_slice(word);
+    }
+
+    /// Runs the threads `here` from the start of `range` to its end or the first jump.
+    fn advance(&mut self, instructions: &[Instruction], range: Range<usize>, here: [bool; 32]) {
+        let meeting = range.end;
+        for at in range {
+            let instruction = &instructions[at];
+            let active = self.active(instruction, here);
+            if matches!(instruction.kind, Kind::Branch | Kind::Table | Kind::Return) {
+                for lane in lanes(&here) {
+                    let jump = |lane| self.target(instruction, lane).unwrap_or(instructions.len());
+                    self.at[lane] = if active[lane] { jump(lane) } else { at + 1 };
+                }
+                return;
+            }
+            self.step(instruction, &active);
         }
-        for lane in 0..32 {
-            if !here[lane] {
-                continue;
+        lanes(&here).for_each(|lane| self.at[lane] = meeting);
+    }
+
+    /// The threads of `here` whose guard holds.
+    fn active(&self, instruction: &Instruction, here: [bool; 32]) -> [bool; 32] {
+        let Some((index, wanted)) = instruction.guard else { return here };
+        std::array::from_fn(|lane| here[lane] && (self.registers[index][lane] != 0) == wanted)
+    }
+
+    /// Where a jump takes a thread; none is the end.
+    fn target(&self, instruction: &Instruction, lane: usize) -> Option<usize> {
+        let Instruction { kind, operands, targets, .. } = instruction;
+        match kind {
+            Kind::Return => None,
+            Kind::Table => Some(targets[self.column(&operands[0])[lane] as usize]),
+            _ => Some(targets[0]),
+        }
+    }
+
+    fn step(&mut self, Instruction { kind, operands, text, .. }: &Instruction, active: &[bool; 32]) {
+        match kind {
+            Kind::Alu(operation) => {
+                let [a, b, c] =
+                    [1, 2, 3].map(|i| operands.get(i).map_or(&[0; 32], |operand| self.column(operand)));
+                let mut result = [0; 32];
+                for lane in lanes(active) {
+                    result[lane] = operation(a[lane], b[lane], c[lane]);
+                }
+                self.set(&operands[0], active, &result);
             }
-            self.at[lane] += 1;
-            if !active[lane] {
-                continue;
+            Kind::Split(bits) => {
+                let mut values = *self.column(&operands[1]);
+                for part in words(&operands[0]) {
+                    self.set(part, active, &values.map(|value| value & ((1 << bits) - 1)));
+                    values = values.map(|value| value >> bits);
+                }
             }
-            match kind {
-                Kind::Alu(operation) => {
-                    let value = |i: usize| operands.get(i).map_or(0, |operand| self.value(operand, lane));
-                    let result = operation(value(1), value(2), value(3));
-                    self.set(&operands[0], lane, result);
+            Kind::LoadParameter => {
+                let Operand::Memory(base, 0) = &operands[1] else { panic!("{text}") };
+                let Operand::Parameter(index) = **base else { panic!("{text}") };
+                let value = match self.arguments[index] {
+                    Argument::Word(word) => u64::from(word),
+                    Argument::Buffer(buffer) => (buffer as u64 + 1) * SPACING,
+                };
+                self.set(&operands[0], active, &[value; 32]);
+            }
+            Kind::Load(bytes) => {
+                let addresses = self.addresses(&operands[1]);
+                for (word, addresses) in each_word(&operands[0], addresses, *bytes, active, text) {
+                    let mut values = [0; 32];
+                    lanes(active).for_each(|lane| values[lane] = self.load(addresses[lane], *bytes, text));
+                    self.set(word, active, &values);
                 }
-                Kind::Split(bits) => {
-                    let Operand::Vector(parts) = &operands[0] else { panic!("{text}") };
-                    let mut value = self.value(&operands[1], lane);
-                    for part in parts {
-                        if let Some(part) = part {
-                            self.set(part, lane, value & ((1 << bits) - 1));
-                        }
-                        value >>= bits;
-                    }
+            }
+            Kind::Store(bytes) => {
+                let addresses = self.addresses(&operands[0]);
+                for (word, addresses) in each_word(&operands[1], addresses, *bytes, active, text) {
+                    let values = *self.column(word);
+                    lanes(active).for_each(|lane| self.store(addresses[lane], *bytes, values[lane], text));
                 }
-                Kind::LoadParameter => {
-                    let Operand::Memory(base, 0) = &operands[1] else { panic!("{text}") };
-                    let Operand::Parameter(index) = **base else { panic!("{text}") };
-                    let value = match self.arguments[index] {
-                        Argument::Word(word) => u64::from(word),
-                        Argument::Buffer(buffer) => (buffer as u64 + 1) * SPACING,
-                    };
-                    self.set(&operands[0], lane, value);
-                }
-                Kind::Load(bytes) => {
-                    let address = self.address(&operands[1], lane);
-                    self.each_word(
-                        &operands[0],
-                        |state, i, word| {
-                            let value = state.load(address + u64::from(i * bytes), *bytes);
-                            state.set(word, lane, value);
-                        },
-                        address,
-                        *bytes,
-                        text,
-                    );
-                }
-                Kind::Store(bytes) => {
-                    let address = self.address(&operands[0], lane);
-                    self.each_word(
-                        &operands[1],
-                        |state, i, word| {
-                            let value = state.value(word, lane).to_le_bytes();
-                            let (buffer, offset) = state.locate(address + u64::from(i * bytes), *bytes, text);
-                            assert!(buffer < 1000, "{text}: writes a constant");
-                            state.buffers[buffer - 1][offset..offset + *bytes as usize]
-                                .copy_from_slice(&value[..*bytes as usize]);
-                        },
-                        address,
-                        *bytes,
-                        text,
-                    );
-                }
-                Kind::Branch => self.at[lane] = targets[0],
-                Kind::Table => self.at[lane] = targets[self.value(&operands[0], lane) as usize],
-                Kind::Return => self.at[lane] = end,
-                Kind::Butterfly | Kind::Index | Kind::Ballot | Kind::Barrier => {}
+            }
+            _ => {
+                assert!(active == &[true; 32], "{text}: not all threads are here");
+                self.exchange(*kind, operands, text);
             }
         }
     }
 
-    /// Calls `f` for the words of a scalar or vector access, whose whole width is its alignment.
-    fn each_word(
-        &mut self,
-        operand: &Operand,
-        f: impl Fn(&mut Self, u32, &Operand),
-        address: u64,
-        bytes: u32,
-        text: &str,
-    ) {
-        let Operand::Vector(words) = operand else { return f(self, 0, operand) };
-        assert!(address.is_multiple_of(u64::from(bytes) * words.len() as u64), "{text}: misaligned access");
-        for (i, word) in words.iter().enumerate() {
-            if let Some(word) = word {
-                f(self, i as u32, word);
-            }
-        }
-    }
-
+    /// Shuffles, votes and barriers, of all threads.
     fn exchange(&mut self, kind: Kind, operands: &[Operand], text: &str) {
-        let column = |state: &Self, i: usize| -> [u64; 32] {
-            std::array::from_fn(|lane| state.value(&operands[i], lane))
-        };
-        if matches!(kind, Kind::Barrier) {
-            assert!(column(self, 0).iter().all(|&mask| mask as u32 == !0), "{text}: not for all threads");
-            return;
-        }
-        let (values, members) = (column(self, 1), column(self, operands.len() - 1));
+        let members =
+            self.column(&operands[if matches!(kind, Kind::Barrier) { 0 } else { operands.len() - 1 }]);
         assert!(members.iter().all(|&mask| mask as u32 == !0), "{text}: not for all threads");
-        if matches!(kind, Kind::Ballot) {
-            let word = (0..32).fold(0, |word, lane| word | (values[lane] & 1) << lane);
-            (0..32).for_each(|lane| self.set(&operands[0], lane, word));
-            return;
-        }
-        let (from, clamp) = (column(self, 2), column(self, 3));
-        for lane in 0..32 {
-            assert_eq!(clamp[lane], 31, "{text}: a segmented shuffle");
-            let source = if matches!(kind, Kind::Butterfly) {
-                lane ^ from[lane] as usize
-            } else {
-                from[lane] as usize & 31
-            };
-            self.set(&operands[0], lane, values[source]);
-        }
+        let source: fn(usize, u64) -> usize = match kind {
+            Kind::Butterfly => |lane, from| lane ^ from as usize,
+            Kind::Index => |_, from| from as usize & 31,
+            Kind::Ballot => {
+                let votes = self.column(&operands[1]).iter().rev();
+                let word = votes.fold(0, |word, vote| word << 1 | vote & 1);
+                return self.set(&operands[0], &[true; 32], &[word; 32]);
+            }
+            _ => return,
+        };
+        let [values, from, clamp] = [1, 2, 3].map(|i| self.column(&operands[i]));
+        assert!(clamp.iter().all(|&clamp| clamp == 31), "{text}: a segmented shuffle");
+        let result = std::array::from_fn(|lane| values[source(lane, from[lane])]);
+        self.set(&operands[0], &[true; 32], &result);
     }
+}
+
+fn lanes(active: &[bool; 32]) -> impl Iterator<Item = usize> {
+    (0..32).filter(|&lane| active[lane])
+}
+
+/// The words of a scalar or vector.
+fn words(operand: &Operand) -> &[Operand] {
+    if let Operand::Vector(words) = operand { words } else { std::slice::from_ref(operand) }
+}
+
+/// The words of a scalar or vector access with their addresses; its whole width is its alignment.
+fn each_word<'a>(
+    operand: &'a Operand,
+    addresses: Column,
+    bytes: u32,
+    active: &[bool; 32],
+    text: &str,
+) -> impl Iterator<Item = (&'a Operand, Column)> {
+    let (words, bytes) = (words(operand), u64::from(bytes));
+    let aligned = |lane: usize| addresses[lane].is_multiple_of(bytes * words.len() as u64);
+    assert!(lanes(active).all(aligned), "{text}: misaligned access");
+    (0..).zip(words).map(move |(i, word)| (word, addresses.map(|address| address.wrapping_add(i * bytes))))
 }
