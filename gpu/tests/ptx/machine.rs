@@ -388,8 +388,11 @@ impl State<'_> {
             let active = self.active(instruction, here);
             if matches!(instruction.kind, Kind::Branch | Kind::Table | Kind::Return) {
                 for lane in lanes(&here) {
-                    let jump = |lane| self.target(instruction, lane).unwrap_or(instructions.len());
-                    self.at[lane] = if active[lane] { jump(lane) } else { at + 1 };
+                    self.at[lane] = if active[lane] {
+                        self.target(instruction, lane, instructions.len())
+                    } else {
+                        at + 1
+                    };
                 }
                 return;
             }
@@ -404,13 +407,14 @@ impl State<'_> {
         std::array::from_fn(|lane| here[lane] && (self.registers[index][lane] != 0) == wanted)
     }
 
-    /// Where a jump takes a thread; none is the end.
-    fn target(&self, instruction: &Instruction, lane: usize) -> Option<usize> {
-        let Instruction { kind, operands, targets, .. } = instruction;
+    /// Where a jump takes a thread.
+    fn target(&self, instruction: &Instruction, lane: usize, end: usize) -> usize {
+        let Instruction { kind, operands, targets, text, .. } = instruction;
         match kind {
-            Kind::Return => None,
-            Kind::Table => Some(targets[self.column(&operands[0])[lane] as usize]),
-            _ => Some(targets[0]),
+            Kind::Branch => targets[0],
+            Kind::Return => end,
+            Kind::Table => targets[self.column(&operands[0])[lane] as usize],
+            _ => panic!("{text}: not a jump"),
         }
     }
 
@@ -456,10 +460,11 @@ impl State<'_> {
                     lanes(active).for_each(|lane| self.store(addresses[lane], *bytes, values[lane], text));
                 }
             }
-            _ => {
+            Kind::Butterfly | Kind::Index | Kind::Ballot | Kind::Barrier => {
                 assert!(active == &[true; 32], "{text}: not all threads are here");
                 self.exchange(*kind, operands, text);
             }
+            Kind::Branch | Kind::Table | Kind::Return => panic!("{text}: a jump is no step"),
         }
     }
 
@@ -476,7 +481,8 @@ impl State<'_> {
                 let word = votes.fold(0, |word, vote| word << 1 | vote & 1);
                 return self.set(&operands[0], &[true; 32], &[word; 32]);
             }
-            _ => return,
+            Kind::Barrier => return,
+            _ => panic!("{text}: not an exchange"),
         };
         let [values, from, clamp] = [1, 2, 3].map(|i| self.column(&operands[i]));
         assert!(clamp.iter().all(|&clamp| clamp == 31), "{text}: a segmented shuffle");

@@ -13,7 +13,7 @@ use tqkv_tests::oracle;
 const TOKENS: usize = 70;
 
 fn each_file(test: impl Fn(&str)) {
-    for (architecture, _) in FILES {
+    for architecture in FILES {
         test(&text(architecture));
     }
 }
