@@ -300,6 +300,8 @@ fn a_mutated_instruction_is_noticed() {
     let text = text("sm_90");
     let codec = AnyCodec::new(CodecId::S4, 128, Options::DEFAULT).unwrap();
     let rows = Gaussian::new(1).vector(64 * 128);
+    let none = (0, "add.rn.f32", "add.rn.f32");
+    assert!(!noticed(&text, &codec, &rows, none), "the kernel as it is");
     for change in [
         (0, "add.rn.f32", "sub.rn.f32"),
         (17, "add.rn.f32", "sub.rn.f32"),
@@ -313,6 +315,7 @@ fn a_mutated_instruction_is_noticed() {
         assert!(noticed(&text, &codec, &rows, change), "{change:?} went unnoticed");
     }
     let codec = AnyCodec::new(CodecId::T3, 64, Options::DEFAULT).unwrap();
+    assert!(!noticed(&text, &codec, &rows[..8 * 64], none), "the kernel as it is");
     for change in [
         (3, "min.u32", "max.u32"),
         (0, "max.u32", "min.u32"),
@@ -353,4 +356,11 @@ fn the_machine_stops_where_a_gpu_would_go_wrong() {
     assert!(stops(&format!("{lane}{}{store}", apart.replace("@%p1 bra L;", ""))), "all threads add");
     let guarded = "setp.gt.u32 %p1, %r1, 30; @!%p1 add.s32 %r1, %r1, 1;";
     assert!(!stops(&format!("{lane}{guarded}{store}")), "a guard keeps a thread's register");
+    let load = store.replace("st.global.b32 [%rd3], %r1", "ld.global.b32 %r2, [%rd3+4]");
+    assert!(stops(&format!("{lane}{load}")), "a load past the end");
+    let pair = "setp.gt.u32 %p1, %r1, 30; @!%p1 st.global.v2.b32 [%rd3], {%r1, %r1};";
+    assert!(stops(&format!("{lane}{store}{pair}")), "a misaligned pair within the buffer");
+    let even = pair.replace("%r1, 30", "%r1, 15").replace("[%rd3]", "[%rd4]");
+    let pairs = format!("mul.wide.u32 %rd2, %r1, 8; add.s64 %rd4, %rd1, %rd2; {even}");
+    assert!(!stops(&format!("{lane}{store}{pairs}")), "aligned pairs");
 }
