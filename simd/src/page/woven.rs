@@ -1,10 +1,10 @@
 //! Values of trellis codes: sums over tokens of levels that are made from bit planes.
 
-use super::{Line, prefetch};
 use super::plan::Plan;
 use super::trellis::{self, Code, InQuads, PlainLines, eight};
 use super::values::{Columns, Out, TOGETHER, ValueCodes, join, load_weights};
 use super::weights::Weights;
+use super::{Line, prefetch};
 use crate::lines::Machine;
 
 /// Bit planes of a trellis code.
