@@ -26,8 +26,8 @@ pub(crate) struct Pool<'a> {
     pub(crate) memory: &'a CudaSlice<u8>,
     /// [`page::format`] of the codec, or [`page::HALF_BITS`].
     pub(crate) format: u32,
-    /// 32 levels.
-    pub(crate) levels: &'a CudaSlice<f32>,
+    /// [`tqkv_gpu_kernels::attend::tables`].
+    pub(crate) levels: &'a CudaSlice<u32>,
     /// Sign words of the rotation.
     pub(crate) signs: &'a CudaSlice<u32>,
 }
@@ -60,9 +60,9 @@ pub(crate) enum Queries<'a> {
 #[derive(Debug)]
 pub(crate) struct Attention {
     rotate: CudaFunction,
-    /// For one and for two query heads a warp.
-    attend: [CudaFunction; 2],
+    attend: CudaFunction,
     merge: CudaFunction,
+    heads_a_warp: usize,
     num_kv_heads: usize,
     group: usize,
     head_dim: usize,
@@ -76,25 +76,45 @@ fn split(multiprocessors: usize, warps_a_part: usize, longest: usize) -> usize {
     wanted.clamp(1, longest.div_ceil(pages::SLOTS).max(1))
 }
 
+/// The kernel for keys and values of these formats, and how many query heads share a warp.
+fn kernel(formats: [u32; 2], group: usize, head_dim: usize) -> (&'static str, usize) {
+    let any = |test: fn(u32) -> bool| formats.iter().any(|&format| test(format));
+    if any(|format| format == page::HALF_BITS) {
+        ("attend_f16", group.min(2))
+    } else if any(page::is_trellis) || (group == 1 && any(|format| format == 4)) {
+        // One head over 4-bit codes: as many instructions on either kind of core, and these are exact.
+        ("attend", group.min(2))
+    } else {
+        ("attend_tensor", if group > 2 && head_dim < 256 { 4 } else { 2 })
+    }
+}
+
+/// Largest error of a coordinate against exact attention over the decoded cache, where no value is above 1:
+/// tensor cores take levels as 16-bit integers, which more than 8 levels do not fit well.
+pub(crate) fn error(formats: [u32; 2], group: usize, head_dim: usize) -> f64 {
+    match kernel(formats, group, head_dim).0 {
+        "attend_tensor" if formats.contains(&4) => 5e-5,
+        _ => 1e-5,
+    }
+}
+
 impl Attention {
-    /// Loads the kernels; `half` for the f16 baseline.
+    /// Loads the kernels for keys and values of these formats.
     pub(crate) fn new(
         device: &Device,
         num_kv_heads: usize,
         group: usize,
         head_dim: usize,
-        half: bool,
+        formats: [u32; 2],
     ) -> Result<Self, GpuError> {
-        let kind = if half { "attend_f16" } else { "attend" };
-        let name = |kernel: &str| format!("{kernel}_d{head_dim}");
-        let [rotate, merge, one, two] = device.kernels([
-            &name("rotate_queries"),
-            &name("attend_merge"),
-            &format!("{}_r1", name(kind)),
-            &format!("{}_r2", name(kind)),
+        let (name, heads_a_warp) = kernel(formats, group, head_dim);
+        let [rotate, attend, merge] = device.kernels([
+            &format!("rotate_queries_d{head_dim}"),
+            &format!("{name}_d{head_dim}_r{heads_a_warp}"),
+            &format!("attend_merge_d{head_dim}"),
         ])?;
         let (rotated, partials) = (device.zeros(1)?, device.zeros(1)?);
-        Ok(Self { rotate, attend: [one, two], merge, num_kv_heads, group, head_dim, rotated, partials })
+        Ok(Self { rotate, attend, merge, heads_a_warp, num_kv_heads, group, head_dim, rotated, partials })
     }
 
     /// Rotates `count` queries and multiplies them by `factor`; valid until the next call.
@@ -158,8 +178,7 @@ impl Attention {
     ) -> Result<(), GpuError> {
         let dim = self.head_dim;
         let count = batch.sequences * self.num_kv_heads * self.group;
-        let heads_a_warp = self.group.min(2);
-        let chunks = self.group.div_ceil(heads_a_warp);
+        let chunks = self.group.div_ceil(self.heads_a_warp);
         let warps_a_part = batch.sequences * self.num_kv_heads * chunks;
         let parts = split(device.multiprocessors(), warps_a_part, batch.longest);
         device.grow(&mut self.partials, count * parts * (PARTIAL_HEADER as usize + dim))?;
@@ -173,7 +192,7 @@ impl Attention {
 
         let (kv_heads, group) = (self.num_kv_heads as u32, self.group as u32);
         let max_pages = batch.max_pages as u32;
-        let mut launch = device.stream().launch_builder(&self.attend[heads_a_warp - 1]);
+        let mut launch = device.stream().launch_builder(&self.attend);
         launch.arg(&parts_word).arg(&self.rotated).arg(&kv_heads).arg(&group);
         launch.arg(keys.memory).arg(&keys.format).arg(keys.levels);
         launch.arg(values.memory).arg(&values.format).arg(values.levels);
@@ -208,6 +227,22 @@ mod tests {
         assert_eq!(split(132, 8, 100), 2);
         assert_eq!(split(132, 1_000_000, 32_768), 1);
         assert_eq!(split(132, 8, 0), 1, "no tokens still write their zeros");
+    }
+
+    #[test]
+    fn every_shape_has_a_kernel() {
+        let text = include_str!("../ptx/sm_90.ptx");
+        let formats = [2, 3, 4, 8, page::T2, page::T3, page::T4];
+        let pairs = formats.iter().flat_map(|&key| formats.map(|value| [key, value]));
+        for pair in pairs.chain([[page::HALF_BITS; 2]]) {
+            for (group, dim) in (1..=9).flat_map(|group| [64, 128, 256].map(|dim| (group, dim))) {
+                let (name, heads) = kernel(pair, group, dim);
+                assert!(text.contains(&format!(".entry {name}_d{dim}_r{heads}(")), "{pair:?} {group} {dim}");
+            }
+        }
+        assert_eq!(kernel([4, 4], 1, 128), ("attend", 1));
+        assert_eq!(kernel([4, 4], 8, 128), ("attend_tensor", 4));
+        assert_eq!(kernel([2, 8], 1, 256), ("attend_tensor", 2));
     }
 
     #[test]

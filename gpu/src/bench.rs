@@ -6,6 +6,7 @@ use crate::pages::SLOTS;
 use crate::{GpuCache, GpuError, GpuSpec, Rows};
 use cudarc::driver::{CudaSlice, sys};
 use tqkv_core::CodecId;
+use tqkv_gpu_kernels::attend::TABLE_WORDS;
 use tqkv_gpu_kernels::page;
 
 /// Seconds of one of `count` equal runs, after one that is not counted.
@@ -112,7 +113,7 @@ pub fn halves(device: &Device, shape: Shape) -> Result<f64, GpuError> {
     let max_pages = shape.tokens.div_ceil(SLOTS);
     let bytes = shape.bytes(page::HALF_BITS, page::HALF_BITS) / 2;
     let (keys, values) = (random_halves(device, bytes)?, random_halves(device, bytes)?);
-    let (levels, signs) = (device.zeros(32)?, device.zeros(8)?);
+    let (levels, signs) = (device.zeros(TABLE_WORDS)?, device.zeros(8)?);
     let pool = |memory| Pool { memory, format: page::HALF_BITS, levels: &levels, signs: &signs };
     let table: Vec<u32> = (0..(shape.sequences * max_pages) as u32).collect();
     let (table, lengths) =
@@ -127,7 +128,8 @@ pub fn halves(device: &Device, shape: Shape) -> Result<f64, GpuError> {
     let count = shape.sequences * shape.num_kv_heads * shape.group * shape.head_dim;
     let queries = device.upload(&noise(count))?;
     let mut out = device.zeros(count)?;
-    let mut attention = Attention::new(device, shape.num_kv_heads, shape.group, shape.head_dim, true)?;
+    let mut attention =
+        Attention::new(device, shape.num_kv_heads, shape.group, shape.head_dim, [page::HALF_BITS; 2])?;
     seconds(device, 20, || {
         // SAFETY: every buffer was made for `shape` above; the table's pages are 0 .. sequences * max_pages.
         unsafe {

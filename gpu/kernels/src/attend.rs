@@ -1,4 +1,6 @@
-//! `attend` and `attend_merge`: paged decode attention on codes.
+//! `attend` and `attend_merge`: paged decode attention on trellis codes and f16 rows.
+//!
+//! Where keys and values both have scalar codes, [`crate::tensor`] attends.
 //!
 //! A thread owns 32 coordinates of one key, so `G` threads share a key and a warp takes `32 / G`
 //! keys a step: each reads its 32 codes with one or two wide loads, or a word of each plane of a
@@ -18,13 +20,14 @@
 
 use crate::decode::unrotate;
 use crate::page;
+use crate::planes::{self, Planes};
 use crate::threads::{Threads, divide, load_f32, load_half, shuffle_f32, shuffle_xor_f32, store_f32};
 use crate::trellis::Trellis;
 use crate::warp::Lane;
 use tqkv_core::{AnyCodec, CodecId};
 
 /// Below every logit; finite, so that differences are not NaN.
-const LOWEST: f32 = -1e30;
+pub(crate) const LOWEST: f32 = -1e30;
 
 /// Floats before the accumulator in a partial result: maximum, sum, two unused.
 pub const PARTIAL_HEADER: u32 = 4;
@@ -72,6 +75,12 @@ pub struct Codes;
 pub struct Halves;
 
 impl Codes {
+    /// What a scale is multiplied by: an i8 level is code / 32.
+    #[inline(always)]
+    pub(crate) const fn unit(format: u32) -> f32 {
+        if format == 8 { 1.0 / 32.0 } else { 1.0 }
+    }
+
     /// N words that lie together.
     #[inline(always)]
     fn run<T: Threads, const N: usize, const G: usize>(home: T::Memory, row: T::Of<u32>) -> T::Of<[u32; 8]> {
@@ -145,8 +154,7 @@ impl Rows for Codes {
 
     #[inline(always)]
     fn scale<T: Threads>(dim: u32, format: u32, home: T::Memory, slot: T::Of<u32>) -> T::Of<f32> {
-        // An i8 level is code / 32.
-        let unit = if format == 8 { 1.0 / 32.0 } else { 1.0 };
+        let unit = Self::unit(format);
         let bits = page::bits(format);
         let scale = load_half::<T>(home, T::map(slot, |slot| page::scale_offset(dim, bits, slot)));
         T::map(scale, |scale| scale * unit)
@@ -205,14 +213,17 @@ pub struct Pool<T: Threads> {
     pub memory: T::Memory,
     /// [`page::format`] of the codec ([`page::HALF_BITS`] for [`Halves`]).
     pub format: u32,
-    /// 32 levels ([`level_table`]); not used for 8 and 16 bits.
+    /// [`tables`]; not used for f16 rows.
     pub levels: T::Memory,
 }
 
-/// The levels of a codec, as [`Pool`] takes them: over and over, so that the bits above a code are of no
-/// account in a look-up.
-pub fn level_table(codec: &AnyCodec) -> [f32; 32] {
-    match codec.id() {
+/// Words of [`tables`].
+pub const TABLE_WORDS: usize = 32 + planes::TABLE_WORDS;
+
+/// The levels of a codec, as [`Pool`] takes them: 32 floats, over and over, so that the bits above a code are
+/// of no account in a look-up, and then [`planes::table`].
+pub fn tables(codec: &AnyCodec) -> [u32; TABLE_WORDS] {
+    let levels = match codec.id() {
         CodecId::T2 => Trellis::<2>::table(),
         CodecId::T3 => Trellis::<3>::table(),
         CodecId::T4 => Trellis::<4>::table(),
@@ -224,13 +235,25 @@ pub fn level_table(codec: &AnyCodec) -> [f32; 32] {
             }
             table
         }
+    };
+    let mut words = [0; TABLE_WORDS];
+    let bits = levels.iter().map(|level| level.to_bits());
+    for (word, bits) in words.iter_mut().zip(bits.chain(planes::table(codec))) {
+        *word = bits;
     }
+    words
 }
 
 impl<T: Threads> Pool<T> {
     #[inline(always)]
     fn table(&self) -> T::Of<f32> {
         load_f32::<T>(self.levels, T::map(T::lane(), |lane| 4 * lane))
+    }
+
+    /// The levels as bytes.
+    #[inline(always)]
+    pub(crate) fn planes(&self) -> Planes {
+        Planes::load::<T>(T::at(self.levels, 4 * 32))
     }
 }
 

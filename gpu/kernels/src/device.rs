@@ -4,12 +4,13 @@
 //! launch's choice because warps work alone. Trap for editors: on this compiler only LLVM's own
 //! shuffle and vote intrinsics are known to be convergent; inline assembly is not.
 
-use crate::attend::{Codes, Halves, Pool, attend, attend_merge};
+use crate::attend::{self, Codes, Halves, Pool, attend_merge};
 use crate::decode::{decode_pages, weight_decode};
 use crate::encode::encode_append;
 use crate::format::{Int8, Nested, Scalar};
 use crate::qjl::{qjl_correct, qjl_sketch};
 use crate::score::{rotate_queries, scores};
+use crate::tensor;
 use crate::threads::{Threads, divide};
 use crate::trellis::Trellis;
 use core::arch::{asm, nvptx};
@@ -24,7 +25,40 @@ unsafe extern "C" {
     fn vote_ballot(members: u32, value: bool) -> u32;
     #[link_name = "llvm.nvvm.bar.warp.sync"]
     fn warp_barrier(members: u32);
+    #[link_name = "llvm.nvvm.prmt"]
+    fn byte_permute(a: u32, b: u32, choice: u32) -> u32;
 }
+
+/// A thread's part of 16 x 8 sums.
+#[repr(C)]
+struct Sums(i32, i32, i32, i32);
+
+macro_rules! tile_products {
+    ($($name:ident $link:literal),*) => {
+        unsafe extern "unadjusted" {
+            $(
+                #[link_name = $link]
+                fn $name(
+                    a0: u32,
+                    a1: u32,
+                    a2: u32,
+                    a3: u32,
+                    b0: u32,
+                    b1: u32,
+                    c0: i32,
+                    c1: i32,
+                    c2: i32,
+                    c3: i32,
+                ) -> Sums;
+            )*
+        }
+    };
+}
+
+tile_products!(
+    multiply_signed "llvm.nvvm.mma.m16n8k32.row.col.s8",
+    multiply_mixed "llvm.nvvm.mma.m16n8k32.row.col.s8.u8"
+);
 
 /// A thread of the device.
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +125,14 @@ impl Threads for Device {
     }
 
     #[inline(always)]
+    fn multiply<const SIGNED: bool>(a: [u32; 4], b: [u32; 2], sum: [i32; 4]) -> [i32; 4] {
+        let product = if SIGNED { multiply_signed } else { multiply_mixed };
+        // SAFETY: as for `shuffle_xor`.
+        let sums = unsafe { product(a[0], a[1], a[2], a[3], b[0], b[1], sum[0], sum[1], sum[2], sum[3]) };
+        [sums.0, sums.1, sums.2, sums.3]
+    }
+
+    #[inline(always)]
     fn sync() {
         // SAFETY: as for `shuffle_xor`.
         unsafe { warp_barrier(!0) }
@@ -106,9 +148,15 @@ impl Threads for Device {
         let y: f32;
         // SAFETY: arithmetic on registers.
         unsafe {
-            asm!("ex2.approx.f32 {y}, {x};", y = out(reg32) y, x = in(reg32) x, options(pure, nomem, nostack));
+            asm!("ex2.approx.ftz.f32 {y}, {x};", y = out(reg32) y, x = in(reg32) x, options(pure, nomem, nostack));
         }
         y
+    }
+
+    #[inline(always)]
+    fn permute(a: u32, b: u32, choice: u32) -> u32 {
+        // SAFETY: arithmetic on registers.
+        unsafe { byte_permute(a, b, choice) }
     }
 
     #[inline(always)]
@@ -129,6 +177,13 @@ impl Threads for Device {
     #[inline(always)]
     fn at(memory: *mut u8, bytes: u64) -> *mut u8 {
         memory.wrapping_add(bytes as usize)
+    }
+
+    #[inline(always)]
+    fn prefetch(memory: *mut u8, offset: u32) {
+        let place = memory.wrapping_add(offset as usize);
+        // SAFETY: a hint; no address is wrong.
+        unsafe { asm!("prefetch.L2 [{place}];", place = in(reg64) place, options(readonly, nostack)) };
     }
 
     #[inline(always)]
@@ -298,9 +353,9 @@ macro_rules! read_entries {
     };
 }
 
-/// An attention kernel for `R` heads a warp over rows of one kind.
+/// An attention kernel for so many heads a warp.
 macro_rules! attend_entry {
-    ($name:ident, $rows:ty, $groups:literal, $heads:literal) => {
+    ($name:ident, $heads:literal, $attend:expr) => {
         #[unsafe(no_mangle)]
         unsafe extern "ptx-kernel" fn $name(
             parts: u32,
@@ -326,7 +381,7 @@ macro_rules! attend_entry {
             }
             let chunks = group.div_ceil($heads);
             let (kv_head, chunk) = divide(y, chunks);
-            attend::<Device, $rows, $groups, $heads>(
+            $attend(
                 part,
                 parts,
                 chunk,
@@ -408,10 +463,10 @@ macro_rules! dim_entries {
             );
         }
 
-        attend_entry!($attend1, Codes, $groups, 1);
-        attend_entry!($attend2, Codes, $groups, 2);
-        attend_entry!($half1, Halves, $groups, 1);
-        attend_entry!($half2, Halves, $groups, 2);
+        attend_entry!($attend1, 1, attend::attend::<Device, Codes, $groups, 1>);
+        attend_entry!($attend2, 2, attend::attend::<Device, Codes, $groups, 2>);
+        attend_entry!($half1, 1, attend::attend::<Device, Halves, $groups, 1>);
+        attend_entry!($half2, 2, attend::attend::<Device, Halves, $groups, 2>);
     };
 }
 

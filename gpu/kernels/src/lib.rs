@@ -16,6 +16,7 @@
 //! | `decode_pages`, `weight_decode` | [`decode`] |
 //! | `rotate_queries`, `scores` | [`score`] |
 //! | `attend`, `attend_merge` | [`attend`] |
+//! | `attend` for scalar codes on tensor cores | [`tensor`], [`planes`] |
 //! | `qjl_sketch`, `qjl_correct` | [`qjl`] |
 //!
 //! Every warp works alone: no kernel uses shared memory, a barrier of the block or an atomic, so there
@@ -27,6 +28,7 @@
     target_arch = "nvptx64",
     feature(
         abi_ptx,
+        abi_unadjusted,
         asm_experimental_arch,
         core_intrinsics,
         f16,
@@ -86,8 +88,10 @@ mod device;
 pub mod encode;
 pub mod format;
 pub mod page;
+pub mod planes;
 pub mod qjl;
 pub mod score;
+pub mod tensor;
 pub mod threads;
 pub mod trellis;
 pub mod viterbi;

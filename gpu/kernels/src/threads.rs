@@ -31,13 +31,24 @@ pub trait Threads: Copy {
     /// Bit i is thread i's.
     fn ballot(value: Self::Of<bool>) -> u32;
 
+    /// `sum + a * b` on the tensor cores, exact integers: 16 x 32 signed bytes times 32 x 8 bytes, `SIGNED` or
+    /// not, laid out over the threads as PTX's `mma.m16n8k32` says.
+    fn multiply<const SIGNED: bool>(
+        a: Self::Of<[u32; 4]>,
+        b: Self::Of<[u32; 2]>,
+        sum: Self::Of<[i32; 4]>,
+    ) -> Self::Of<[i32; 4]>;
+
     /// What any thread wrote before, all threads read after.
     fn sync();
 
     /// a * b + c, rounded once. Not for encoding.
     fn mul_add(a: f32, b: f32, c: f32) -> f32;
-    /// 2^x, to about 2 units in the last place.
+    /// 2^x, to about 2 units in the last place; 0 where it is below all normal numbers.
     fn exp2(x: f32) -> f32;
+    /// Four bytes of a (numbers 0 to 3) and b (4 to 7), chosen by the four low nibbles of `choice`. A nibble
+    /// of 8 and more gives eight copies of the top bit of byte nibble - 8.
+    fn permute(a: u32, b: u32, choice: u32) -> u32;
     /// Square root, correctly rounded.
     fn sqrt(x: f32) -> f32;
     /// Widens half precision, exactly.
@@ -47,6 +58,8 @@ pub trait Threads: Copy {
 
     /// The place `bytes` further on.
     fn at(memory: Self::Memory, bytes: u64) -> Self::Memory;
+    /// Asks for the memory around each thread's offset, which is read soon.
+    fn prefetch(memory: Self::Memory, offset: Self::Of<u32>);
     /// The 32-bit word at `offset`, the same for all threads.
     fn read(memory: Self::Memory, offset: u32) -> u32;
     /// N words at each thread's offset, which is a multiple of 4 N up to 16 (of 4 where N is odd).

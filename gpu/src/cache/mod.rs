@@ -9,7 +9,7 @@ use crate::pages::PageTable;
 use crate::spec::{GpuSpec, MAX_CHUNK};
 use cudarc::driver::{CudaFunction, CudaSlice, PushKernelArg};
 use tqkv_core::{AnyCodec, CodecId, Effort, Family};
-use tqkv_gpu_kernels::attend::level_table;
+use tqkv_gpu_kernels::attend::tables;
 use tqkv_gpu_kernels::encode::{element, status};
 use tqkv_gpu_kernels::page;
 
@@ -82,7 +82,7 @@ pub struct GpuStats {
 struct Coder {
     codec: AnyCodec,
     signs: CudaSlice<u32>,
-    levels: CudaSlice<f32>,
+    levels: CudaSlice<u32>,
     encode: CudaFunction,
     decode: CudaFunction,
     scores: CudaFunction,
@@ -96,7 +96,7 @@ impl Coder {
         let name = |kernel: &str| format!("{kernel}_{}_d{}", id.name(), spec.head_dim);
         let names = [name("encode_append"), name("decode_pages"), name("scores")];
         let [encode, decode, scores] = device.kernels(names.each_ref().map(String::as_str))?;
-        let (signs, levels) = (device.upload(&signs)?, device.upload(&level_table(&codec))?);
+        let (signs, levels) = (device.upload(&signs)?, device.upload(&tables(&codec))?);
         Ok(Self { codec, signs, levels, encode, decode, scores, outcomes: device.zeros(1)? })
     }
 
@@ -160,7 +160,8 @@ impl GpuCache {
             return Err(GpuError::OutOfMemory { bytes });
         }
         let coders = [Coder::new(device, &spec, spec.key)?, Coder::new(device, &spec, spec.value)?];
-        let attention = Attention::new(device, spec.num_kv_heads, spec.group(), spec.head_dim, false)?;
+        let attention =
+            Attention::new(device, spec.num_kv_heads, spec.group(), spec.head_dim, spec.formats())?;
         let layer = || -> Result<Layer, GpuError> {
             let pools =
                 [device.zeros(spec.side_bytes(spec.key))?, device.zeros(spec.side_bytes(spec.value))?];

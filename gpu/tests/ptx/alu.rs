@@ -28,6 +28,15 @@ fn field(a: u64, position: u64, length: u64, bits: u32) -> i64 {
     (a << (64 - position - length)) as i64 >> (64 - length)
 }
 
+/// Four of eight bytes; a choice of 8 and more copies the top bit of byte choice - 8.
+fn permute(bytes: u64, choices: u64) -> u64 {
+    (0..4).fold(0, |word, i| {
+        let choice = choices >> (4 * i) & 15;
+        let byte = bytes >> (8 * (choice & 7)) & 255;
+        word | if choice < 8 { byte } else { 255 * (byte >> 7) } << (8 * i)
+    })
+}
+
 /// Number of operands and meaning of an opcode.
 pub(crate) fn operation(opcode: &str) -> Option<(usize, Operation)> {
     let found: (usize, Operation) = match opcode {
@@ -42,11 +51,14 @@ pub(crate) fn operation(opcode: &str) -> Option<(usize, Operation)> {
         "neg.f32" => (1, |a, _, _| b(-f(a))),
         "max.f32" => (2, |a, c, _| b(f(a).max(f(c)))),
         "min.f32" => (2, |a, c, _| b(f(a).min(f(c)))),
-        "ex2.approx.f32" => (1, |a, _, _| b(f(a).exp2())),
+        "ex2.approx.ftz.f32" => (1, |a, _, _| b(f(a).exp2())),
+        "prmt.b32" => (3, |a, c, d| permute(a | c << 32, d)),
         "cvt.f32.f16" => (1, |a, _, _| b(h(a))),
         "cvt.rn.f16.f32" => (1, |a, _, _| u64::from(f16::from_f32(f(a)).to_bits())),
+        "cvt.rn.f32.s32" => (1, |a, _, _| b(a as i32 as f32)),
         "cvt.rn.f32.s16" => (1, |a, _, _| b(f32::from(a as i16))),
         // Saturates, and NaN gives 0, as a cast does.
+        "cvt.rzi.s32.f32" => (1, |a, _, _| w(i64::from(f(a) as i32))),
         "cvt.rzi.s16.f32" => (1, |a, _, _| u64::from(f(a) as i16 as u16)),
         "cvt.s32.s16" => (1, |a, _, _| w(i64::from(a as i16))),
         "cvt.s8.s32" => (1, |a, _, _| w(i64::from(a as i8))),

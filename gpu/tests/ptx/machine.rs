@@ -40,6 +40,9 @@ enum Kind {
     Index,
     Ballot,
     Barrier,
+    /// A product on the tensor cores, and whether the bytes of its second factor are signed.
+    Multiply(bool),
+    Prefetch,
     Branch,
     Table,
     Return,
@@ -76,7 +79,7 @@ fn literal(text: &str) -> Option<u64> {
         return u64::from_str_radix(hex, 16).ok();
     }
     if let Some(hex) = text.strip_prefix("0x") {
-        return u64::from_str_radix(hex, 16).ok();
+        return u64::from_str_radix(hex.trim_end_matches('U'), 16).ok();
     }
     text.parse::<i64>().ok().map(|value| value as u64)
 }
@@ -173,6 +176,9 @@ fn kind(opcode: &str) -> Option<Kind> {
         "shfl.sync.idx.b32" => Kind::Index,
         "vote.sync.ballot.b32" => Kind::Ballot,
         "bar.warp.sync" => Kind::Barrier,
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32" => Kind::Multiply(true),
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32" => Kind::Multiply(false),
+        "prefetch.L2" => Kind::Prefetch,
         "bra" | "bra.uni" => Kind::Branch,
         "brx.idx" => Kind::Table,
         "ret" | "exit" => Kind::Return,
@@ -226,7 +232,7 @@ impl Kernel {
         let body = upper_halves(body.split("\n}").next().expect("an end"));
         let parameters = head
             .lines()
-            .skip(1)
+            .filter(|line| line.trim_start().starts_with(".param"))
             .filter_map(|line| line.trim_end_matches([',', ')']).split_whitespace().last())
             .enumerate()
             .map(|(i, name)| (name, i))
@@ -464,7 +470,41 @@ impl State<'_> {
                 assert!(active == &[true; 32], "{text}: not all threads are here");
                 self.exchange(*kind, operands, text);
             }
+            Kind::Multiply(signed) => {
+                assert!(active == &[true; 32], "{text}: not all threads are here");
+                self.multiply(*signed, operands);
+            }
+            Kind::Prefetch => {
+                let addresses = self.addresses(&operands[0]);
+                for lane in lanes(active) {
+                    self.locate(addresses[lane], 1, text);
+                }
+            }
             Kind::Branch | Kind::Table | Kind::Return => panic!("{text}: a jump is no step"),
+        }
+    }
+
+    /// 16 x 32 bytes times 32 x 8 bytes, added to 16 x 8 sums: thread 4 i + j holds, four bytes a word, columns
+    /// 4 j .. and 16 + 4 j .. of rows i and i + 8, the same rows of column i of the second factor, and of the
+    /// sums columns 2 j and 2 j + 1.
+    fn multiply(&mut self, signed: bool, operands: &[Operand]) {
+        let [a, b, c] = [1, 2, 3]
+            .map(|i| words(&operands[i]).iter().map(|word| *self.column(word)).collect::<Vec<Column>>());
+        let byte = |word: u64, k: usize, signed: bool| {
+            let byte = (word >> (8 * (k % 4))) as u8;
+            if signed { i32::from(byte as i8) } else { i32::from(byte) }
+        };
+        for (i, sum) in words(&operands[0]).iter().enumerate() {
+            let result = std::array::from_fn(|lane| {
+                let column = 2 * (lane % 4) + i % 2;
+                let products = (0..32).map(|k| {
+                    let (thread, half) = (k / 4 % 4, k / 16);
+                    let first = a[2 * half + i / 2][4 * (lane / 4) + thread];
+                    byte(first, k, true) * byte(b[half][4 * column + thread], k, signed)
+                });
+                u64::from((c[i][lane] as i32).wrapping_add(products.sum()) as u32)
+            });
+            self.set(sum, &[true; 32], &result);
         }
     }
 

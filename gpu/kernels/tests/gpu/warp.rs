@@ -161,6 +161,31 @@ impl<'a> Threads for Emulated<'a> {
         value.iter().rev().fold(0, |word, &bit| word << 1 | u32::from(bit))
     }
 
+    fn multiply<const SIGNED: bool>(
+        a: [[u32; 4]; 32],
+        b: [[u32; 2]; 32],
+        sum: [[i32; 4]; 32],
+    ) -> [[i32; 4]; 32] {
+        let byte = |word: u32, i: usize, signed: bool| {
+            let byte = (word >> (8 * i)) as u8;
+            if signed { i32::from(byte as i8) } else { i32::from(byte) }
+        };
+        let mut sum = sum;
+        // Thread 4 column + k / 4 % 4 holds byte k % 4 of word k / 16 of a column of b, and in the same way
+        // rows of a: their upper eight in words 0 and 2, the lower in 1 and 3.
+        for (column, k) in (0..8).flat_map(|column| (0..32).map(move |k| (column, k))) {
+            let of_b = byte(b[4 * column + k / 4 % 4][k / 16], k % 4, SIGNED);
+            if of_b != 0 {
+                for row in 0..16 {
+                    let of_a = byte(a[4 * (row % 8) + k / 4 % 4][2 * (k / 16) + row / 8], k % 4, true);
+                    let place = &mut sum[4 * (row % 8) + column / 2][2 * (row / 8) + column % 2];
+                    *place = place.checked_add(of_a * of_b).expect("sums stay inside 32 bits");
+                }
+            }
+        }
+        sum
+    }
+
     // In lock step every write is done.
     fn sync() {}
 
@@ -170,6 +195,15 @@ impl<'a> Threads for Emulated<'a> {
 
     fn exp2(x: f32) -> f32 {
         x.exp2()
+    }
+
+    fn permute(a: u32, b: u32, choice: u32) -> u32 {
+        let bytes = (u64::from(b) << 32 | u64::from(a)).to_le_bytes();
+        u32::from_le_bytes(std::array::from_fn(|i| {
+            let choice = (choice >> (4 * i)) as u8 % 16;
+            let byte = bytes[usize::from(choice % 8)];
+            if choice < 8 { byte } else { (byte as i8 >> 7) as u8 }
+        }))
     }
 
     fn sqrt(x: f32) -> f32 {
@@ -186,6 +220,12 @@ impl<'a> Threads for Emulated<'a> {
 
     fn at(memory: Place<'a>, bytes: u64) -> Place<'a> {
         Place { at: memory.at + bytes, ..memory }
+    }
+
+    fn prefetch(memory: Place<'a>, offset: [u32; 32]) {
+        for offset in offset {
+            memory.cells(offset, 1, 1);
+        }
     }
 
     fn read(memory: Place<'a>, offset: u32) -> u32 {
