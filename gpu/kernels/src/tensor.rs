@@ -1,8 +1,8 @@
 //! `attend` for scalar codes on tensor cores: up to four query heads share every code that is read.
 //!
 //! All products are exact integers: levels of 16 bits ([`planes`](crate::planes)), queries of 24, weights of
-//! 24 a page. The tiles are those of `mma.m16n8k32`: thread 4 g + t of a warp holds parts of rows g and
-//! g + 8 and of columns 2 t and 2 t + 1.
+//! 23, against the largest of their page. The tiles are those of `mma.m16n8k32`: thread 4 g + t of a warp
+//! holds parts of rows g and g + 8 and of columns 2 t and 2 t + 1.
 //!
 //! ```text
 //! for each page of 64 tokens:
