@@ -1,0 +1,232 @@
+//! `attend` for scalar codes on tensor cores: up to four query heads share every code that is read.
+//!
+//! All products are exact integers: levels of 16 bits ([`planes`](crate::planes)), queries of 24, weights of
+//! 23, against the largest of their page. The tiles are those of `mma.m16n8k32`: thread 4 g + t of a warp
+//! holds parts of rows g and g + 8 and of columns 2 t and 2 t + 1.
+//!
+//! ```text
+//! for each page of 64 tokens:
+//!     logits   16 tokens x coordinates  times  coordinates x (4 heads x 2 digits)      four times
+//!     softmax  thread (g, t): tokens 8 k + g of head t; a maximum for the page
+//!     values   (four coordinates a row) x (8 tokens x 4)  times  (8 tokens x 4) x (2 heads x 4)
+//! ```
+//!
+//! A row of value codes holds four coordinates of one token side by side, so a weight stands in the column
+//! of its coordinate and zeros in the other three: codes are multiplied in the order in which they are stored.
+//! Queries as factors are in `queries`, the two passes of a page in `keys` and `values`, what lies between in
+//! `softmax`. Trellis codes and f16 rows: [`crate::attend`], which also describes pools, parts and partial results.
+
+mod keys;
+mod queries;
+mod softmax;
+mod values;
+
+use crate::attend::{Codes, LOWEST, PARTIAL_HEADER, Pool};
+use crate::page;
+use crate::planes::{Bytes, Words};
+use crate::threads::{Threads, divide, load_half};
+use keys::dots;
+use queries::Queries;
+use softmax::Running;
+use values::sums;
+
+/// Tokens of a page that one thread has logits of.
+const TOKENS: usize = page::SLOTS as usize / 8;
+
+/// Below this no sum of a page's weights is told from 0: the inverse stays finite.
+const LEAST: f32 = 1e-30;
+
+/// g: the row of a tile, and the column of its second factor.
+#[inline(always)]
+fn row<T: Threads>() -> T::Of<u32> {
+    T::map(T::lane(), |lane| lane / 4)
+}
+
+/// t: which bytes of a row, and which columns of the sums.
+#[inline(always)]
+fn column<T: Threads>() -> T::Of<u32> {
+    T::map(T::lane(), |lane| lane % 4)
+}
+
+/// 16 x 8 sums.
+type Sums<T> = <T as Threads>::Of<[i32; 4]>;
+
+/// A first factor from the bytes of two rows (or tokens).
+#[inline(always)]
+fn factor<T: Threads>(
+    a: T::Of<[Bytes; 2]>,
+    b: T::Of<[Bytes; 2]>,
+    plane: usize,
+    by_row: bool,
+) -> T::Of<[u32; 4]> {
+    T::zip(a, b, |a, b| {
+        let (a, b) = (a[plane], b[plane]);
+        if by_row { [a[0], b[0], a[1], b[1]] } else { [a[0], a[1], b[0], b[1]] }
+    })
+}
+
+/// A thread's run of `CODES` codes; `offset` is where it starts.
+#[inline(always)]
+fn run<T: Threads, const BITS: usize, const CODES: usize>(
+    home: T::Memory,
+    offset: T::Of<u32>,
+) -> T::Of<Words> {
+    match BITS * CODES / 8 {
+        2 => T::map(T::load_u16(home, offset), |codes| {
+            let mut words = [0; 16];
+            words[0] = u32::from(codes);
+            words
+        }),
+        4 => wide::<T, 1>(home, offset),
+        8 => wide::<T, 2>(home, offset),
+        12 => wide::<T, 3>(home, offset),
+        16 => wide::<T, 4>(home, offset),
+        24 => wide::<T, 6>(home, offset),
+        32 => wide::<T, 8>(home, offset),
+        64 => wide::<T, 16>(home, offset),
+        // 3 or 6 bytes, which may start between words. The scales lie behind the codes, so there are words.
+        _ => {
+            let word = |at: u32| T::load::<1>(home, T::map(offset, |offset| (offset & !3) + at));
+            let both = T::zip(word(0), word(4), |[low], [high]| u64::from(low) | u64::from(high) << 32);
+            T::zip(both, offset, |both, offset| {
+                let (codes, mut words) = (both >> (8 * (offset % 4)), [0; 16]);
+                (words[0], words[1]) = (codes as u32, (codes >> 32) as u32);
+                words
+            })
+        }
+    }
+}
+
+/// N words that lie together.
+#[inline(always)]
+fn wide<T: Threads, const N: usize>(home: T::Memory, offset: T::Of<u32>) -> T::Of<Words> {
+    T::map(T::load::<N>(home, offset), |words| {
+        let mut padded = [0; 16];
+        padded[..N].copy_from_slice(&words);
+        padded
+    })
+}
+
+/// Keys or values of a page: their memory, bytes of a row, and each thread's place in the first rows.
+#[derive(Clone, Copy)]
+struct Side<T: Threads> {
+    home: T::Memory,
+    row_bytes: u32,
+    start: T::Of<u32>,
+}
+
+impl<T: Threads> Side<T> {
+    /// A thread's `CODES` codes of the slot `slots` behind its first.
+    #[inline(always)]
+    fn fetch<const BITS: usize, const CODES: usize>(&self, slots: u32) -> T::Of<Words> {
+        run::<T, BITS, CODES>(T::at(self.home, u64::from(slots * self.row_bytes)), self.start)
+    }
+}
+
+/// The scales of tokens 8 k + g.
+#[inline(always)]
+fn scale<T: Threads>(pool: &Pool<T>, side: Side<T>, k: u64) -> T::Of<f32> {
+    let scales = T::at(side.home, u64::from(page::SLOTS * side.row_bytes) + 16 * k);
+    let unit = Codes::unit(pool.format);
+    T::map(load_half::<T>(scales, T::map(row::<T>(), |g| 2 * g)), |scale| scale * unit)
+}
+
+/// Asks for the codes and scales of a page that comes next.
+#[inline(always)]
+fn prefetch<T: Threads, const G: usize>(home: T::Memory, bytes: u32) {
+    unroll32!(I => {
+        // 32 threads ask for 128 bytes each; the widest codes take a byte a coordinate.
+        let done = 4096 * I as u32;
+        if done < page::head_bytes(32 * G as u32, 8) && done < bytes {
+            let last = bytes - done - 1;
+            T::prefetch(T::at(home, u64::from(done)), T::map(T::lane(), |lane| u32::min(128 * lane, last)));
+        }
+    });
+}
+
+/// Attends with query heads `H * chunk ..` of a KV head; arguments as for [`crate::attend::attend`], but the
+/// codes are scalar and H is 2 or 4.
+#[inline(always)]
+pub fn attend<T: Threads, const G: usize, const H: usize>(
+    part: u32,
+    parts: u32,
+    chunk: u32,
+    kv_head: u32,
+    sequence: u32,
+    queries: T::Memory,
+    num_kv_heads: u32,
+    group: u32,
+    keys: Pool<T>,
+    values: Pool<T>,
+    page_table: T::Memory,
+    max_pages: u32,
+    lengths: T::Memory,
+    partials: T::Memory,
+) {
+    let dim = 32 * G as u32;
+    let head = sequence * num_kv_heads * group + kv_head * group + chunk * H as u32;
+    let heads = u32::min(group - chunk * H as u32, H as u32);
+    let place = T::at(queries, u64::from(head) * u64::from(4 * dim));
+    let queries = Queries::<T>::load::<G>(place, heads - 1, keys.format);
+    let (key_planes, value_planes) = (keys.planes(), values.planes());
+    let unit = T::map(queries.unit, |unit| unit * key_planes.unit);
+
+    let length = T::read(lengths, 4 * sequence);
+    let pages = length.div_ceil(page::SLOTS);
+    let pages_a_part = divide(pages + parts - 1, parts).0;
+    let begin = u32::min(part * pages_a_part, pages);
+    let end = u32::min(begin + pages_a_part, pages);
+    let home = |pool: &Pool<T>, page: u32| {
+        let id = T::read(page_table, 4 * (sequence * max_pages + page));
+        T::at(pool.memory, page::head_offset(id, kv_head, num_kv_heads, dim, pool.format))
+    };
+    let [key_row, value_row] = [&keys, &values].map(|pool| page::row_bytes(dim, pool.format));
+    let key_start = T::zip(row::<T>(), column::<T>(), |g, t| g * key_row + t * (key_row / 4));
+    let value_start = T::zip(row::<T>(), column::<T>(), |g, t| t * value_row + g * (value_row / 8));
+    let mut running = Running::<T>::new();
+    for page in begin..end {
+        let key_side = Side { home: home(&keys, page), row_bytes: key_row, start: key_start };
+        let value_side = Side { home: home(&values, page), row_bytes: value_row, start: value_start };
+        if page + 1 < end {
+            prefetch::<T, G>(home(&keys, page + 1), page::head_bytes(dim, keys.format));
+            prefetch::<T, G>(home(&values, page + 1), page::head_bytes(dim, values.format));
+        }
+        let tokens = u32::min(length - page * page::SLOTS, page::SLOTS);
+        let mut logits = match keys.format {
+            2 => dots::<T, 2, G>(key_side, tokens, &key_planes, &queries),
+            3 => dots::<T, 3, G>(key_side, tokens, &key_planes, &queries),
+            4 => dots::<T, 4, G>(key_side, tokens, &key_planes, &queries),
+            _ => dots::<T, 8, G>(key_side, tokens, &key_planes, &queries),
+        };
+        let mut scales = [T::splat(0.0); TOKENS];
+        unroll32!(K => {
+            if K < TOKENS {
+                let factor = T::zip(scale::<T>(&keys, key_side, K as u64), unit, |scale, unit| scale * unit);
+                logits[K % TOKENS] = T::zip(logits[K % TOKENS], factor, |dot, factor| dot * factor);
+                scales[K % TOKENS] = scale::<T>(&values, value_side, K as u64);
+            }
+        });
+        if tokens < page::SLOTS {
+            // What lies behind the end may be no number.
+            unroll32!(K => {
+                if K < TOKENS {
+                    let valid = T::map(row::<T>(), |g| g < tokens.saturating_sub(8 * K as u32));
+                    let keep = |value, other| T::zip(value, valid, |v, valid| if valid { v } else { other });
+                    logits[K % TOKENS] = keep(logits[K % TOKENS], LOWEST);
+                    scales[K % TOKENS] = keep(scales[K % TOKENS], 0.0);
+                }
+            });
+        }
+        let weights = running.soften(logits, scales);
+        let sums = match values.format {
+            2 => sums::<T, 2, G, H>(value_side, tokens, &value_planes, weights.integers),
+            3 => sums::<T, 3, G, H>(value_side, tokens, &value_planes, weights.integers),
+            4 => sums::<T, 4, G, H>(value_side, tokens, &value_planes, weights.integers),
+            _ => sums::<T, 8, G, H>(value_side, tokens, &value_planes, weights.integers),
+        };
+        running.add::<G, H>(&sums, &weights, value_planes.unit);
+    }
+    let stride = 4 * (PARTIAL_HEADER + dim);
+    let partials = T::at(partials, u64::from(head * parts + part) * u64::from(stride));
+    running.write::<G, H>(values.format, heads, parts * stride, partials);
+}

@@ -1,0 +1,78 @@
+//! Query heads as second factors.
+
+use super::{LEAST, column, row};
+use crate::planes::Bytes;
+use crate::threads::{Threads, shuffle_f32, shuffle_xor_f32};
+
+/// Largest integer of a query: its three digits of 8 bits are signed; less what rounding may add.
+const LARGEST_QUERY: f32 = 8_355_703.0;
+
+/// Four query heads as factors: three digits of each coordinate.
+#[derive(Clone, Copy)]
+pub(super) struct Queries<T: Threads> {
+    /// Columns 2 h and 2 h + 1: first and second digit of head h.
+    pub(super) digits: [T::Of<Bytes>; 8],
+    /// Column 2 h: third digit.
+    pub(super) last: [T::Of<Bytes>; 8],
+    /// What 1 stands for, of head t.
+    pub(super) unit: T::Of<f32>,
+}
+
+/// Byte `which` of four words, as signed digits.
+#[inline(always)]
+fn digit<T: Threads>(words: [u32; 4], which: u32) -> u32 {
+    let choice = which | (which + 4) << 4;
+    let pair = |a, b| T::permute(a, b, choice);
+    T::permute(pair(words[0], words[1]), pair(words[2], words[3]), 0x5410) ^ 0x8080_8080
+}
+
+impl<T: Threads> Queries<T> {
+    /// Reads rotated queries from `place` on: head h of the columns is head `min(h, last_head)`.
+    #[inline(always)]
+    pub(super) fn load<const G: usize>(place: T::Memory, last_head: u32, format: u32) -> Self {
+        let dim = 32 * G as u32;
+        let start = T::map(T::lane(), |lane| u32::min(lane / 8, last_head) * 4 * dim + lane % 4 * dim);
+        let mut values = [T::splat([0.0; 8]); 8];
+        let mut largest = T::splat(0.0_f32);
+        unroll32!(U => {
+            if U < G {
+                let four = |at: u32| T::load::<4>(place, T::map(start, |start| start + 32 * U as u32 + at));
+                let eight = T::zip(four(0), four(16), |a, b| [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]);
+                let eight = T::map(eight, |v| v.map(f32::from_bits));
+                values[U % 8] = T::map(eight, |v| match format {
+                    2 => [v[0], v[2], v[4], v[6], v[1], v[3], v[5], v[7]],
+                    _ => v,
+                });
+                largest = T::zip(largest, eight, |m, v| {
+                    let pair = |a: f32, b: f32| f32::max(a.abs(), b.abs());
+                    let four = |a, b, c, d| f32::max(pair(a, b), pair(c, d));
+                    m.max(four(v[0], v[1], v[2], v[3])).max(four(v[4], v[5], v[6], v[7]))
+                });
+            }
+        });
+        let largest = T::zip(largest, shuffle_xor_f32::<T>(largest, 1), f32::max);
+        let largest = T::zip(largest, shuffle_xor_f32::<T>(largest, 2), f32::max);
+        let steps = T::map(largest, |m| if m > LEAST { LARGEST_QUERY / m } else { 0.0 });
+        let (mut digits, mut last) = ([T::splat([0; 2]); 8], [T::splat([0; 2]); 8]);
+        unroll32!(U => {
+            if U < G {
+                let words = T::zip(values[U % 8], steps, |v, steps| v.map(|v| integer(v * steps)));
+                let runs = T::map(words, |w| ([w[0], w[1], w[2], w[3]], [w[4], w[5], w[6], w[7]]));
+                digits[U % 8] = T::zip(runs, row::<T>(), |(a, b), column| {
+                    [digit::<T>(a, 2 - column % 2), digit::<T>(b, 2 - column % 2)]
+                });
+                last[U % 8] = T::zip(runs, row::<T>(), |(a, b), column| {
+                    if column % 2 == 0 { [digit::<T>(a, 0), digit::<T>(b, 0)] } else { [0; 2] }
+                });
+            }
+        });
+        let unit = T::map(largest, |m| m / LARGEST_QUERY);
+        Self { digits, last, unit: shuffle_f32::<T>(unit, T::map(column::<T>(), |head| 8 * head)) }
+    }
+}
+
+/// The integer below, with digits that are signed once their top bits are flipped.
+#[inline(always)]
+fn integer(x: f32) -> u32 {
+    (x as i32 + 0x0080_8080) as u32
+}
