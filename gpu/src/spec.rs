@@ -116,7 +116,7 @@ impl GpuSpec {
     }
 
     /// Largest error of a coordinate of attention against exact attention over the decoded cache, where no
-    /// value is above 1: 1e-5, and 5e-5 where several query heads share 4-bit codes on tensor cores.
+    /// value is above 1: 1e-5, and 3e-5 where several query heads share 4-bit codes on tensor cores.
     pub fn attention_error(&self) -> f64 {
         attention::error(self.formats(), self.group(), self.head_dim)
     }

@@ -170,6 +170,7 @@ pub fn attend<T: Threads, const G: usize, const H: usize>(
     let queries = Queries::<T>::load::<G>(place, heads - 1, keys.format);
     let (key_planes, value_planes) = (keys.planes(), values.planes());
     let unit = T::map(queries.unit, |unit| unit * key_planes.unit);
+    let middle = T::map(queries.sum, |sum| sum * (key_planes.middle * key_planes.unit));
 
     let length = T::read(lengths, 4 * sequence);
     let pages = length.div_ceil(page::SLOTS);
@@ -201,8 +202,11 @@ pub fn attend<T: Threads, const G: usize, const H: usize>(
         let mut scales = [T::splat(0.0); TOKENS];
         unroll32!(K => {
             if K < TOKENS {
-                let factor = T::zip(scale::<T>(&keys, key_side, K as u64), unit, |scale, unit| scale * unit);
-                logits[K % TOKENS] = T::zip(logits[K % TOKENS], factor, |dot, factor| dot * factor);
+                let (dot, scale_of) = (logits[K % TOKENS], scale::<T>(&keys, key_side, K as u64));
+                let dot = T::zip(T::zip(dot, unit, |dot, unit| (dot, unit)), middle, |(dot, unit), middle| {
+                    T::mul_add(dot, unit, middle)
+                });
+                logits[K % TOKENS] = T::zip(dot, scale_of, |dot, scale| dot * scale);
                 scales[K % TOKENS] = scale::<T>(&values, value_side, K as u64);
             }
         });
@@ -217,7 +221,7 @@ pub fn attend<T: Threads, const G: usize, const H: usize>(
                 }
             });
         }
-        let weights = running.soften(logits, scales);
+        let weights = running.soften::<G, H>(logits, scales);
         let sums = match values.format {
             2 => sums::<T, 2, G, H>(value_side, tokens, &value_planes, weights.integers),
             3 => sums::<T, 3, G, H>(value_side, tokens, &value_planes, weights.integers),
@@ -228,5 +232,5 @@ pub fn attend<T: Threads, const G: usize, const H: usize>(
     }
     let stride = 4 * (PARTIAL_HEADER + dim);
     let partials = T::at(partials, u64::from(head * parts + part) * u64::from(stride));
-    running.write::<G, H>(values.format, heads, parts * stride, partials);
+    running.write::<G, H>(values.format, &value_planes, heads, parts * stride, partials);
 }

@@ -14,6 +14,8 @@ pub(super) struct Queries<T: Threads> {
     pub(super) digits: [T::Of<Bytes>; 8],
     /// Column 2 h: third digit.
     pub(super) last: [T::Of<Bytes>; 8],
+    /// Sum over the coordinates, of head t.
+    pub(super) sum: T::Of<f32>,
     /// What 1 stands for, of head t.
     pub(super) unit: T::Of<f32>,
 }
@@ -33,7 +35,7 @@ impl<T: Threads> Queries<T> {
         let dim = 32 * G as u32;
         let start = T::map(T::lane(), |lane| u32::min(lane / 8, last_head) * 4 * dim + lane % 4 * dim);
         let mut values = [T::splat([0.0; 8]); 8];
-        let mut largest = T::splat(0.0_f32);
+        let (mut largest, mut sum) = (T::splat(0.0_f32), T::splat(0.0_f32));
         unroll32!(U => {
             if U < G {
                 let four = |at: u32| T::load::<4>(place, T::map(start, |start| start + 32 * U as u32 + at));
@@ -42,6 +44,9 @@ impl<T: Threads> Queries<T> {
                 values[U % 8] = T::map(eight, |v| match format {
                     2 => [v[0], v[2], v[4], v[6], v[1], v[3], v[5], v[7]],
                     _ => v,
+                });
+                sum = T::zip(sum, eight, |sum, v| {
+                    sum + (((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7])))
                 });
                 largest = T::zip(largest, eight, |m, v| {
                     let pair = |a: f32, b: f32| f32::max(a.abs(), b.abs());
@@ -52,6 +57,8 @@ impl<T: Threads> Queries<T> {
         });
         let largest = T::zip(largest, shuffle_xor_f32::<T>(largest, 1), f32::max);
         let largest = T::zip(largest, shuffle_xor_f32::<T>(largest, 2), f32::max);
+        let sum = T::zip(sum, shuffle_xor_f32::<T>(sum, 1), |a, b| a + b);
+        let sum = T::zip(sum, shuffle_xor_f32::<T>(sum, 2), |a, b| a + b);
         let steps = T::map(largest, |m| if m > LEAST { LARGEST_QUERY / m } else { 0.0 });
         let (mut digits, mut last) = ([T::splat([0; 2]); 8], [T::splat([0; 2]); 8]);
         unroll32!(U => {
@@ -67,7 +74,8 @@ impl<T: Threads> Queries<T> {
             }
         });
         let unit = T::map(largest, |m| m / LARGEST_QUERY);
-        Self { digits, last, unit: shuffle_f32::<T>(unit, T::map(column::<T>(), |head| 8 * head)) }
+        let of_head = |value| shuffle_f32::<T>(value, T::map(column::<T>(), |head| 8 * head));
+        Self { digits, last, sum: of_head(sum), unit: of_head(unit) }
     }
 }
 
