@@ -5,21 +5,32 @@
 //! four bytes by one byte permutation whose choice is the codes themselves. Of 16 levels the upper 8 are the
 //! lower ones negated, so they are read there and all their bits flipped: that makes -x - 257 of x, and 4-bit
 //! levels are integers plus half of 257, which is added where sums are complete. The unit is the one that
-//! loses least: 8e-6 of the levels' root mean square for 16 levels, 1e-6 and less for fewer.
+//! loses least: 8e-6 of the levels' root mean square for 16 levels, 1e-6 and less for fewer. Levels of trellis
+//! codes are single bytes, exactly.
 
+use crate::page::{self, T2, T3, T4};
 use crate::threads::Threads;
-use tqkv_core::AnyCodec;
+use crate::trellis::Trellis;
+use tqkv_core::{AnyCodec, CodecId};
 
 /// Words of [`table`].
-pub const TABLE_WORDS: usize = 6;
+pub const TABLE_WORDS: usize = 10;
 
 /// What 4-bit levels have above their integers: half of 257.
 const MIDDLE: f64 = 128.5;
 
-/// The levels of a codec as [`Planes`] loads them: high bytes, low bytes, then the bits of unit and middle.
-/// 8-bit codes are their own high bytes.
+/// The levels of a codec as [`Planes`] loads them: 8 words of bytes, then the bits of unit and middle. The
+/// bytes are those of a trellis code's 32 levels, or the high and the low ones of 8 others; 8-bit codes are their own high bytes.
 pub fn table(codec: &AnyCodec) -> [u32; TABLE_WORDS] {
-    let levels = codec.codebook().map_or(&[][..], |book| book.levels());
+    match codec.id() {
+        CodecId::T2 => Trellis::<2>::bytes(),
+        CodecId::T3 => Trellis::<3>::bytes(),
+        CodecId::T4 => Trellis::<4>::bytes(),
+        _ => scalar_table(codec.codebook().map_or(&[][..], |book| book.levels())),
+    }
+}
+
+fn scalar_table(levels: &[f32]) -> [u32; TABLE_WORDS] {
     let (levels, middle) = if levels.len() == 16 { (&levels[..8], MIDDLE) } else { (levels, 0.0) };
     let steps = best_steps(levels, middle);
     let mut words = [0; TABLE_WORDS];
@@ -30,7 +41,7 @@ pub fn table(codec: &AnyCodec) -> [u32; TABLE_WORDS] {
             words[2 * plane + i / 4] |= ((byte & 0xff) as u32) << (8 * (i % 4));
         }
     }
-    (words[4], words[5]) = (((1.0 / steps) as f32).to_bits(), (middle as f32).to_bits());
+    (words[8], words[9]) = (((1.0 / steps) as f32).to_bits(), (middle as f32).to_bits());
     words
 }
 
@@ -64,11 +75,10 @@ fn nearest(x: f64) -> i32 {
     (x + if x < 0.0 { -0.5 } else { 0.5 }) as i32
 }
 
-/// Two tables of 8 bytes, the same for all threads.
+/// The table, the same for all threads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Planes {
-    high: [u32; 2],
-    low: [u32; 2],
+    bytes: [u32; 8],
     /// What 1 stands for.
     pub(crate) unit: f32,
     /// What levels have above their integers.
@@ -81,31 +91,41 @@ pub(crate) type Words = [u32; 16];
 /// Four bytes of each of two runs of four codes.
 pub(crate) type Bytes = [u32; 2];
 
+/// Whether the levels of a format have high bytes only.
+pub(crate) const fn is_single(format: u32) -> bool {
+    format == 8 || page::is_trellis(format)
+}
+
 impl Planes {
     /// Reads what [`table`] made.
     #[inline(always)]
     pub(crate) fn load<T: Threads>(memory: T::Memory) -> Self {
         let word = |i: u32| T::read(memory, 4 * i);
         Self {
-            high: [word(0), word(1)],
-            low: [word(2), word(3)],
-            unit: f32::from_bits(word(4)),
-            middle: f32::from_bits(word(5)),
+            bytes: [word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7)],
+            unit: f32::from_bits(word(8)),
+            middle: f32::from_bits(word(9)),
         }
     }
 
-    /// High and low bytes of the 8 codes of a unit, in the order of [`position`]; no low bytes for 8 bits.
+    /// Look-ups among the 8 bytes of words 2 part and 2 part + 1.
     #[inline(always)]
-    pub(crate) fn bytes<T: Threads, const BITS: usize>(&self, words: &Words, unit: usize) -> [Bytes; 2] {
-        let look_up = |plane: [u32; 2], codes: u32| T::permute(plane[0], plane[1], codes);
-        let both = |codes: Bytes| [self.high, self.low].map(|plane| codes.map(|codes| look_up(plane, codes)));
-        match BITS {
-            8 => [[words[2 * unit % 16], words[(2 * unit + 1) % 16]], [0, 0]],
+    fn look_up<T: Threads>(&self, part: usize, codes: Bytes) -> Bytes {
+        codes.map(|codes| T::permute(self.bytes[2 * part], self.bytes[2 * part + 1], codes))
+    }
+
+    /// High and low bytes of the 8 codes of unit `unit`, in the order of [`coordinate`].
+    #[inline(always)]
+    pub(crate) fn levels<T: Threads, const FORMAT: u32>(&self, words: &Words, unit: usize) -> [Bytes; 2] {
+        let both = |codes: Bytes| [self.look_up::<T>(0, codes), self.look_up::<T>(1, codes)];
+        match FORMAT {
+            8 => [[words[2 * unit % 16], words[(2 * unit + 1) % 16]], [0; 2]],
+            T2 | T3 | T4 => [self.trellis::<T, FORMAT>(words, unit), [0; 2]],
             4 => {
                 let codes = words[unit];
                 // The upper levels, whose codes have their top bits, are counted backwards.
                 let inner = (codes ^ ((codes >> 3 & 0x1111_1111) * 7)) & 0x7777_7777;
-                let flips = flips::<T>(codes);
+                let flips = top_bits::<T>(codes);
                 both([inner, inner >> 16]).map(|bytes| [bytes[0] ^ flips[0], bytes[1] ^ flips[1]])
             }
             3 => {
@@ -120,18 +140,63 @@ impl Planes {
             }
         }
     }
+
+    /// Levels of 8 coordinates from what [`Trellis::nibbles`] gives.
+    #[inline(always)]
+    fn trellis<T: Threads, const FORMAT: u32>(&self, words: &Words, unit: usize) -> Bytes {
+        let (first, place) = (NIBBLE_WORDS * (unit / 4) % 16, unit % 4);
+        let codes = words[first + place];
+        // The bit of a coordinate in the planes beside the nibbles, as the top bit of its nibble.
+        let beside = |plane: usize| top_bits::<T>(words[(first + 4 + plane) % 16] << (3 - place));
+        let inner = [codes & 0x7777_7777, (codes & 0x7777_7777) >> 16];
+        let parts = |lower: usize| {
+            choose(top_bits::<T>(codes), self.look_up::<T>(lower, inner), self.look_up::<T>(lower + 1, inner))
+        };
+        let mut levels = parts(0);
+        if FORMAT != T2 {
+            levels = choose(beside(0), levels, parts(2));
+        }
+        if FORMAT == T4 {
+            let negative = beside(1);
+            let negate = |level: u32, negative: u32| {
+                // Bits flipped, and 1 added to each byte without a carry to the next.
+                let flipped = level ^ negative;
+                ((flipped & 0x7f7f_7f7f) + (negative & 0x0101_0101)) ^ (flipped & 0x8080_8080)
+            };
+            levels = [negate(levels[0], negative[0]), negate(levels[1], negative[1])];
+        }
+        levels
+    }
 }
 
-/// Position among the 8 coordinates of a unit of code `i` of the run `run` of four.
+/// Words that [`Trellis::nibbles`] makes of a word of each plane: four of nibbles, two planes beside them.
+pub(crate) const NIBBLE_WORDS: usize = 6;
+
+/// Bytes of the second where the mask has ones, else of the first.
 #[inline(always)]
-pub(crate) const fn position(bits: u32, run: u32, i: u32) -> u32 {
-    // Codes of 2 bits are taken apart into even and odd ones.
-    if bits == 2 { 2 * i + run } else { 4 * run + i }
+fn choose(mask: Bytes, first: Bytes, second: Bytes) -> Bytes {
+    let one = |i: usize| first[i] & !mask[i] | second[i] & mask[i];
+    [one(0), one(1)]
+}
+
+/// The coordinate of code `code` (0 to 7) of a vector's unit `unit`.
+#[inline(always)]
+pub(crate) const fn coordinate(format: u32, groups: u32, unit: u32, code: u32) -> u32 {
+    if page::is_trellis(format) {
+        // Unit 4 w + c has nibbles of bits c and c + 4 of bytes 4 w ..: the layout of module `trellis`.
+        let (word, bit) = (unit / 4, unit % 4 + 4 * (code % 2));
+        4 * groups * bit + 4 * word + code / 2
+    } else if format == 2 {
+        // Taken apart into even and odd codes.
+        8 * unit + 2 * (code % 4) + code / 4
+    } else {
+        8 * unit + code
+    }
 }
 
 /// Bytes of ones where nibbles 0 to 3, and 4 to 7, have their top bits.
 #[inline(always)]
-fn flips<T: Threads>(nibbles: u32) -> Bytes {
+fn top_bits<T: Threads>(nibbles: u32) -> Bytes {
     let even = nibbles << 4;
     [T::permute(even, nibbles, 0xd9c8), T::permute(even, nibbles, 0xfbea)]
 }

@@ -7,6 +7,7 @@
 //! shifts and XORs, and swaps of bits between words turn planes into indices.
 
 use crate::format::{Blocks, Format};
+use crate::planes::{self, NIBBLE_WORDS, Words};
 use crate::threads::{Threads, shuffle_f32};
 use crate::warp::{Lane, Warp};
 use tqkv_core::lanes::Lanes;
@@ -95,11 +96,8 @@ impl<const BITS: usize> Trellis<BITS> {
     #[inline(always)]
     fn indices(parities: [u32; 3], words: [u32; 8]) -> [u32; 8] {
         let [p0, p1, p2] = parities;
-        let [p0, p1, p2, p3, p4] = Self::fold([p0, p1, p2, words[1], words[2]], words);
-        let (even, odd) = swap::<1>(p0, p1);
-        let (upper_even, upper_odd) = swap::<1>(p2, p3);
-        let (n0, n2) = swap::<2>(even, upper_even);
-        let (n1, n3) = swap::<2>(odd, upper_odd);
+        let planes = Self::fold([p0, p1, p2, words[1], words[2]], words);
+        let ([n0, n1, n2, n3], p4) = (Self::fours(planes), planes[4]);
         if BITS == 2 {
             return [n0, n1, n2, n3, n0 >> 4, n1 >> 4, n2 >> 4, n3 >> 4];
         }
@@ -107,6 +105,72 @@ impl<const BITS: usize> Trellis<BITS> {
         let low = |nibbles: u32, c: u32| nibbles & LOW_NIBBLES | p4 << (4 - c) & !LOW_NIBBLES;
         let high = |nibbles: u32, c: u32| nibbles >> 4 & LOW_NIBBLES | p4 >> c & !LOW_NIBBLES;
         [low(n0, 0), low(n1, 1), low(n2, 2), low(n3, 3), high(n0, 0), high(n1, 1), high(n2, 2), high(n3, 3)]
+    }
+
+    /// The levels as [`crate::planes`] takes them, bytes and unit.
+    pub(crate) fn bytes() -> [u32; planes::TABLE_WORDS] {
+        let mut words = [0; planes::TABLE_WORDS];
+        for (i, &level) in Self::TABLE.iter().enumerate() {
+            words[i / 4] |= u32::from(level as i8 as u8) << (8 * (i % 4));
+        }
+        words[8] = (Self::CODE.unit() / 256.0).to_bits();
+        words
+    }
+
+    /// Nibbles of the indices of the 8 coordinates of each unit, the first `UNITS` from `first` on; then the planes of
+    /// their fifth bit and of the sign. `home` is the row's place.
+    #[inline(always)]
+    pub(crate) fn nibbles<T: Threads, const G: usize, const UNITS: usize>(
+        home: T::Memory,
+        row: T::Of<u32>,
+        first: T::Of<u32>,
+    ) -> T::Of<Words> {
+        let mut out = T::splat([0; 16]);
+        unroll2!(UNITS.div_ceil(4), HALF => {
+            let of_word = T::map(first, |first| first / 4 + HALF as u32);
+            let load = |plane: u32, back: u32| {
+                let word = T::map(of_word, |word| (word + 2 * G as u32 - back) % G as u32 + plane * G as u32);
+                let word = T::load::<1>(home, T::zip(row, word, |row, word| row + 4 * word));
+                T::zip(word, of_word, |[word], at| if at < back { around(word) } else { word })
+            };
+            let before = T::zip(load(0, 1), load(0, 2), |one, two| (one, two));
+            let parities = T::zip(load(0, 0), before, |now, (one, two)| Self::parity_words(now, one, two));
+            let plane = |plane: u32| if (plane as usize) < BITS { load(plane, 0) } else { T::splat(0) };
+            let others = T::zip(plane(1), T::zip(plane(2), plane(3), |b, c| (b, c)), |a, (b, c)| {
+                [0, a, b, c, 0, 0, 0, 0]
+            });
+            let words = T::zip(parities, others, |[p0, p1, p2], others| {
+                let planes = Self::fold([p0, p1, p2, others[1], others[2]], others);
+                let [n0, n1, n2, n3] = Self::fours(planes);
+                [n0, n1, n2, n3, planes[4], others[3]]
+            });
+            out = T::zip(T::zip(words, first, |words, first| (words, first)), out, |(words, first), mut out| {
+                let [n0, n1, n2, n3, fifth, sign] = words;
+                // Where several threads share a word, those from the thread's first unit on come first.
+                let from = first % 4;
+                let nibbles = match (UNITS, from) {
+                    (1, 1) => [n1, 0, 0, 0],
+                    (1 | 2, 2) => [n2, n3, 0, 0],
+                    (1, 3) => [n3, 0, 0, 0],
+                    _ => [n0, n1, n2, n3],
+                };
+                let at = NIBBLE_WORDS * HALF;
+                out[at..at + 4].copy_from_slice(&nibbles);
+                (out[at + 4], out[at + 5]) = (fifth >> from, sign >> from);
+                out
+            });
+        });
+        out
+    }
+
+    /// Four words of nibbles, those of bits k and k + 4 of the planes, from the four lower planes.
+    #[inline(always)]
+    fn fours([p0, p1, p2, p3, _]: [u32; 5]) -> [u32; 4] {
+        let (even, odd) = swap::<1>(p0, p1);
+        let (upper_even, upper_odd) = swap::<1>(p2, p3);
+        let (n0, n2) = swap::<2>(even, upper_even);
+        let (n1, n3) = swap::<2>(odd, upper_odd);
+        [n0, n1, n2, n3]
     }
 
     /// Calls `f(4 k + b, level)` for the coordinates n k + 4 w + b of a thread that has word w of every
@@ -180,8 +244,14 @@ fn earlier<T: Threads, const G: usize>(plane: T::Of<u32>, back: u32) -> T::Of<u3
     T::zip(T::shuffle(plane, from), T::lane(), |word, lane| {
         // Back past the first byte come the last ones, a bit further on; with two words the second word
         // back is the same one, once around.
-        if lane % g < back { word << 1 & 0xfefe_fefe | word >> 7 & 0x0101_0101 } else { word }
+        if lane % g < back { around(word) } else { word }
     })
+}
+
+/// A word of a plane as the one before the first: every byte rotated by a bit.
+#[inline(always)]
+fn around(word: u32) -> u32 {
+    word << 1 & 0xfefe_fefe | word >> 7 & 0x0101_0101
 }
 
 /// The byte of a plane that holds the coordinates 32 g + lane of a thread.

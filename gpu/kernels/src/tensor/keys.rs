@@ -2,27 +2,27 @@
 
 use super::queries::Queries;
 use super::{Side, TOKENS, factor};
-use crate::planes::{Planes, Words};
+use crate::planes::{Planes, Words, is_single};
 use crate::threads::Threads;
 
 /// Dot products of the first `tokens` keys of a page: of tokens 8 k + g with head t, in units of both factors.
 #[inline(always)]
-pub(super) fn dots<T: Threads, const BITS: usize, const G: usize>(
+pub(super) fn dots<T: Threads, const FORMAT: u32, const G: usize>(
     keys: Side<T>,
     tokens: u32,
     planes: &Planes,
     queries: &Queries<T>,
 ) -> [T::Of<f32>; TOKENS] {
     let fetch = |slots: u32| match G {
-        2 => keys.fetch::<BITS, 16>(slots),
-        4 => keys.fetch::<BITS, 32>(slots),
-        _ => keys.fetch::<BITS, 64>(slots),
+        2 => keys.fetch::<FORMAT, G, 2>(slots),
+        4 => keys.fetch::<FORMAT, G, 4>(slots),
+        _ => keys.fetch::<FORMAT, G, 8>(slots),
     };
     let mut out = [T::splat(0.0); TOKENS];
     // Backwards, so that the first tile ends up in front: registers have no number at run time.
     for tile in (0..tokens.div_ceil(16)).rev() {
         let words = [fetch(16 * tile), fetch(16 * tile + 8)];
-        let [upper, lower] = tile_dots::<T, BITS, G>(words, planes, queries);
+        let [upper, lower] = tile_dots::<T, FORMAT, G>(words, planes, queries);
         out = [upper, lower, out[0], out[1], out[2], out[3], out[4], out[5]];
     }
     out
@@ -30,7 +30,7 @@ pub(super) fn dots<T: Threads, const BITS: usize, const G: usize>(
 
 /// Dot products of 16 keys: rows g and g + 8 with head t.
 #[inline(always)]
-fn tile_dots<T: Threads, const BITS: usize, const G: usize>(
+fn tile_dots<T: Threads, const FORMAT: u32, const G: usize>(
     words: [T::Of<Words>; 2],
     planes: &Planes,
     queries: &Queries<T>,
@@ -38,11 +38,11 @@ fn tile_dots<T: Threads, const BITS: usize, const G: usize>(
     let (mut high, mut low, mut last) = (T::splat([0; 4]), T::splat([0; 4]), T::splat([0; 4]));
     unroll32!(U => {
         if U < G {
-            let [a, b] = words.map(|words| T::map(words, |words| planes.bytes::<T, BITS>(&words, U)));
+            let [a, b] = words.map(|words| T::map(words, |words| planes.levels::<T, FORMAT>(&words, U)));
             let bytes = factor::<T>(a, b, 0, true);
             high = T::multiply::<true>(bytes, queries.digits[U % 8], high);
             last = T::multiply::<true>(bytes, queries.last[U % 8], last);
-            if BITS < 8 {
+            if !is_single(FORMAT) {
                 low = T::multiply::<true>(factor::<T>(a, b, 1, true), queries.digits[U % 8], low);
             }
         }

@@ -25,6 +25,7 @@ use crate::attend::{Codes, LOWEST, PARTIAL_HEADER, Pool};
 use crate::page;
 use crate::planes::{Bytes, Words};
 use crate::threads::{Threads, divide, load_half};
+use crate::trellis::Trellis;
 use keys::dots;
 use queries::Queries;
 use softmax::Running;
@@ -65,13 +66,10 @@ fn factor<T: Threads>(
     })
 }
 
-/// A thread's run of `CODES` codes; `offset` is where it starts.
+/// A thread's run of `UNITS` times 8 codes of so many bits; `offset` is where it starts.
 #[inline(always)]
-fn run<T: Threads, const BITS: usize, const CODES: usize>(
-    home: T::Memory,
-    offset: T::Of<u32>,
-) -> T::Of<Words> {
-    match BITS * CODES / 8 {
+fn run<T: Threads, const BITS: u32, const UNITS: usize>(home: T::Memory, offset: T::Of<u32>) -> T::Of<Words> {
+    match BITS as usize * UNITS {
         2 => T::map(T::load_u16(home, offset), |codes| {
             let mut words = [0; 16];
             words[0] = u32::from(codes);
@@ -107,20 +105,47 @@ fn wide<T: Threads, const N: usize>(home: T::Memory, offset: T::Of<u32>) -> T::O
     })
 }
 
-/// Keys or values of a page: their memory, bytes of a row, and each thread's place in the first rows.
+/// Keys or values of a page: their memory, bytes of a row, and each thread's place in the first rows: the
+/// row, and the first of the units of 8 coordinates that it reads there.
 #[derive(Clone, Copy)]
 struct Side<T: Threads> {
     home: T::Memory,
     row_bytes: u32,
-    start: T::Of<u32>,
+    row: T::Of<u32>,
+    unit: T::Of<u32>,
 }
 
 impl<T: Threads> Side<T> {
-    /// A thread's `CODES` codes of the slot `slots` behind its first.
+    /// `UNITS` units of a thread's row `slots` behind its first.
     #[inline(always)]
-    fn fetch<const BITS: usize, const CODES: usize>(&self, slots: u32) -> T::Of<Words> {
-        run::<T, BITS, CODES>(T::at(self.home, u64::from(slots * self.row_bytes)), self.start)
+    fn fetch<const FORMAT: u32, const G: usize, const UNITS: usize>(&self, slots: u32) -> T::Of<Words> {
+        let home = T::at(self.home, u64::from(slots * self.row_bytes));
+        let bytes = |bits: u32| T::zip(self.row, self.unit, |row, unit| row + unit * bits);
+        match FORMAT {
+            2 => run::<T, 2, UNITS>(home, bytes(2)),
+            3 => run::<T, 3, UNITS>(home, bytes(3)),
+            4 => run::<T, 4, UNITS>(home, bytes(4)),
+            page::T2 => Trellis::<2>::nibbles::<T, G, UNITS>(home, self.row, self.unit),
+            page::T3 => Trellis::<3>::nibbles::<T, G, UNITS>(home, self.row, self.unit),
+            page::T4 => Trellis::<4>::nibbles::<T, G, UNITS>(home, self.row, self.unit),
+            _ => run::<T, 8, UNITS>(home, bytes(8)),
+        }
     }
+}
+
+/// Calls `$pass` with the constant that equals a format, as its first argument.
+macro_rules! with_format {
+    ($format:expr, $pass:ident, [$($constants:tt)*], $arguments:tt) => {
+        match $format {
+            2 => $pass::<T, 2, $($constants)*>$arguments,
+            3 => $pass::<T, 3, $($constants)*>$arguments,
+            4 => $pass::<T, 4, $($constants)*>$arguments,
+            page::T2 => $pass::<T, { page::T2 }, $($constants)*>$arguments,
+            page::T3 => $pass::<T, { page::T3 }, $($constants)*>$arguments,
+            page::T4 => $pass::<T, { page::T4 }, $($constants)*>$arguments,
+            _ => $pass::<T, 8, $($constants)*>$arguments,
+        }
+    };
 }
 
 /// The scales of tokens 8 k + g.
@@ -179,26 +204,25 @@ pub fn attend<T: Threads, const G: usize, const H: usize>(
     let end = u32::min(begin + pages_a_part, pages);
     let home = |pool: &Pool<T>, page: u32| {
         let id = T::read(page_table, 4 * (sequence * max_pages + page));
-        T::at(pool.memory, page::head_offset(id, kv_head, num_kv_heads, dim, pool.format))
+        T::at(pool.memory, page::head_offset(id, kv_head, num_kv_heads, dim, page::bits(pool.format)))
     };
-    let [key_row, value_row] = [&keys, &values].map(|pool| page::row_bytes(dim, pool.format));
-    let key_start = T::zip(row::<T>(), column::<T>(), |g, t| g * key_row + t * (key_row / 4));
-    let value_start = T::zip(row::<T>(), column::<T>(), |g, t| t * value_row + g * (value_row / 8));
+    let [key_row, value_row] = [&keys, &values].map(|pool| page::row_bytes(dim, page::bits(pool.format)));
+    let (row, column) = (row::<T>(), column::<T>());
+    let key_unit = T::map(column, |t| t * G as u32);
+    let value_unit = T::map(row, |g| g * (G as u32 / 2));
+    let key_start = T::map(row, |g| g * key_row);
+    let value_start = T::map(column, |t| t * value_row);
     let mut running = Running::<T>::new();
     for page in begin..end {
-        let key_side = Side { home: home(&keys, page), row_bytes: key_row, start: key_start };
-        let value_side = Side { home: home(&values, page), row_bytes: value_row, start: value_start };
+        let key_side = Side { home: home(&keys, page), row_bytes: key_row, row: key_start, unit: key_unit };
+        let value_side =
+            Side { home: home(&values, page), row_bytes: value_row, row: value_start, unit: value_unit };
         if page + 1 < end {
-            prefetch::<T, G>(home(&keys, page + 1), page::head_bytes(dim, keys.format));
-            prefetch::<T, G>(home(&values, page + 1), page::head_bytes(dim, values.format));
+            prefetch::<T, G>(home(&keys, page + 1), page::head_bytes(dim, page::bits(keys.format)));
+            prefetch::<T, G>(home(&values, page + 1), page::head_bytes(dim, page::bits(values.format)));
         }
         let tokens = u32::min(length - page * page::SLOTS, page::SLOTS);
-        let mut logits = match keys.format {
-            2 => dots::<T, 2, G>(key_side, tokens, &key_planes, &queries),
-            3 => dots::<T, 3, G>(key_side, tokens, &key_planes, &queries),
-            4 => dots::<T, 4, G>(key_side, tokens, &key_planes, &queries),
-            _ => dots::<T, 8, G>(key_side, tokens, &key_planes, &queries),
-        };
+        let mut logits = with_format!(keys.format, dots, [G], (key_side, tokens, &key_planes, &queries));
         let mut scales = [T::splat(0.0); TOKENS];
         unroll32!(K => {
             if K < TOKENS {
@@ -214,7 +238,7 @@ pub fn attend<T: Threads, const G: usize, const H: usize>(
             // What lies behind the end may be no number.
             unroll32!(K => {
                 if K < TOKENS {
-                    let valid = T::map(row::<T>(), |g| g < tokens.saturating_sub(8 * K as u32));
+                    let valid = T::map(row, |g| g < tokens.saturating_sub(8 * K as u32));
                     let keep = |value, other| T::zip(value, valid, |v, valid| if valid { v } else { other });
                     logits[K % TOKENS] = keep(logits[K % TOKENS], LOWEST);
                     scales[K % TOKENS] = keep(scales[K % TOKENS], 0.0);
@@ -222,12 +246,8 @@ pub fn attend<T: Threads, const G: usize, const H: usize>(
             });
         }
         let weights = running.soften::<G, H>(logits, scales);
-        let sums = match values.format {
-            2 => sums::<T, 2, G, H>(value_side, tokens, &value_planes, weights.integers),
-            3 => sums::<T, 3, G, H>(value_side, tokens, &value_planes, weights.integers),
-            4 => sums::<T, 4, G, H>(value_side, tokens, &value_planes, weights.integers),
-            _ => sums::<T, 8, G, H>(value_side, tokens, &value_planes, weights.integers),
-        };
+        let integers = weights.integers;
+        let sums = with_format!(values.format, sums, [G, H], (value_side, tokens, &value_planes, integers));
         running.add::<G, H>(&sums, &weights, value_planes.unit);
     }
     let stride = 4 * (PARTIAL_HEADER + dim);

@@ -1,7 +1,7 @@
 //! Query heads as second factors.
 
 use super::{LEAST, column, row};
-use crate::planes::Bytes;
+use crate::planes::{Bytes, coordinate};
 use crate::threads::{Threads, shuffle_f32, shuffle_xor_f32};
 
 /// Largest integer of a query: its three digits of 8 bits are signed; less what rounding may add.
@@ -32,19 +32,25 @@ impl<T: Threads> Queries<T> {
     /// Reads rotated queries from `place` on: head h of the columns is head `min(h, last_head)`.
     #[inline(always)]
     pub(super) fn load<const G: usize>(place: T::Memory, last_head: u32, format: u32) -> Self {
-        let dim = 32 * G as u32;
-        let start = T::map(T::lane(), |lane| u32::min(lane / 8, last_head) * 4 * dim + lane % 4 * dim);
+        let start = T::map(T::lane(), |lane| u32::min(lane / 8, last_head) * 128 * G as u32);
         let mut values = [T::splat([0.0; 8]); 8];
         let (mut largest, mut sum) = (T::splat(0.0_f32), T::splat(0.0_f32));
         unroll32!(U => {
             if U < G {
-                let four = |at: u32| T::load::<4>(place, T::map(start, |start| start + 32 * U as u32 + at));
-                let eight = T::zip(four(0), four(16), |a, b| [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]);
-                let eight = T::map(eight, |v| v.map(f32::from_bits));
-                values[U % 8] = T::map(eight, |v| match format {
-                    2 => [v[0], v[2], v[4], v[6], v[1], v[3], v[5], v[7]],
-                    _ => v,
+                let unit = T::map(column::<T>(), |t| t * G as u32 + U as u32);
+                let mut eight = T::splat([0.0_f32; 8]);
+                unroll32!(I => {
+                    if I < 8 {
+                        let at = T::zip(start, unit, |start, unit| {
+                            start + 4 * coordinate(format, G as u32, unit, I as u32)
+                        });
+                        eight = T::zip(eight, T::load::<1>(place, at), |mut eight, [value]| {
+                            eight[I % 8] = f32::from_bits(value);
+                            eight
+                        });
+                    }
                 });
+                values[U % 8] = eight;
                 sum = T::zip(sum, eight, |sum, v| {
                     sum + (((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7])))
                 });

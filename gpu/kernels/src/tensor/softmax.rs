@@ -3,7 +3,7 @@
 use super::values::PageSums;
 use super::{LEAST, TOKENS, column, row};
 use crate::attend::{LOWEST, PARTIAL_HEADER};
-use crate::planes::{Planes, position};
+use crate::planes::{Planes, coordinate};
 use crate::threads::{Threads, shuffle_f32, shuffle_xor_f32};
 
 /// Largest integer of a weight: its three digits are the mantissa of a float from [`BESIDE`] on.
@@ -165,7 +165,8 @@ impl<T: Threads> Running<T> {
                 let (unit, i) = (I as u32 / 4, I as u32 % 4);
                 if unit < G as u32 / 2 {
                     let at = T::zip(row::<T>(), column::<T>(), |g, t| {
-                        4 * G as u32 * g + 8 * unit + position(format, i / 2, 2 * (t % 2) + i % 2)
+                        let code = 4 * (i / 2) + 2 * (t % 2) + i % 2;
+                        coordinate(format, G as u32, g * (G as u32 / 2) + unit, code)
                     });
                     let offset = T::zip(head, at, |head, at| head * bytes + 4 * (PARTIAL_HEADER + at));
                     let value = T::zip(self.acc[I / 4 % 4][PAIR % 2], middle, |acc, middle| {

@@ -1,7 +1,7 @@
 //! Sums of a page's values: values as first factors, weights as second ones.
 
 use super::{Side, Sums, TOKENS, column, factor, row};
-use crate::planes::{Bytes, Planes};
+use crate::planes::{Bytes, Planes, is_single};
 use crate::threads::Threads;
 
 /// Sums of a page's values: for each unit of 8 coordinates and pair of heads, by powers of 256.
@@ -9,16 +9,16 @@ pub(super) type PageSums<T> = [[[Sums<T>; 3]; 2]; 4];
 
 /// Weights times the first `tokens` values of a page; `weights` are integers of tokens 8 k + g of head t.
 #[inline(always)]
-pub(super) fn sums<T: Threads, const BITS: usize, const G: usize, const H: usize>(
+pub(super) fn sums<T: Threads, const FORMAT: u32, const G: usize, const H: usize>(
     values: Side<T>,
     tokens: u32,
     planes: &Planes,
     weights: [T::Of<u32>; TOKENS],
 ) -> PageSums<T> {
     let fetch = |slots: u32| match G {
-        2 => values.fetch::<BITS, 8>(slots),
-        4 => values.fetch::<BITS, 16>(slots),
-        _ => values.fetch::<BITS, 32>(slots),
+        2 => values.fetch::<FORMAT, G, 1>(slots),
+        4 => values.fetch::<FORMAT, G, 2>(slots),
+        _ => values.fetch::<FORMAT, G, 4>(slots),
     };
     let mut sums = [[[T::splat([0; 4]); 3]; 2]; 4];
     let mut weights = weights;
@@ -31,7 +31,7 @@ pub(super) fn sums<T: Threads, const BITS: usize, const G: usize, const H: usize
         unroll2!(H / 2, PAIR => { second[PAIR % 2] = weight_digits::<T>(now, 2 * PAIR as u32); });
         unroll32!(U => {
             if U < G / 2 {
-                let [a, b] = words.map(|words| T::map(words, |words| planes.bytes::<T, BITS>(&words, U)));
+                let [a, b] = words.map(|words| T::map(words, |words| planes.levels::<T, FORMAT>(&words, U)));
                 let high = factor::<T>(a, b, 0, false);
                 let low = factor::<T>(a, b, 1, false);
                 unroll2!(H / 2, PAIR => {
@@ -40,7 +40,7 @@ pub(super) fn sums<T: Threads, const BITS: usize, const G: usize, const H: usize
                     sums[0] = T::multiply::<false>(high, first, sums[0]);
                     sums[1] = T::multiply::<false>(high, middle, sums[1]);
                     sums[2] = T::multiply::<false>(high, last, sums[2]);
-                    if BITS < 8 {
+                    if !is_single(FORMAT) {
                         sums[1] = T::multiply::<false>(low, first, sums[1]);
                         sums[2] = T::multiply::<false>(low, middle, sums[2]);
                     }

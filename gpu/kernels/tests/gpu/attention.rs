@@ -3,7 +3,7 @@
 use crate::scene::{CODECS, DIMS, Scene, rotate, signs};
 use crate::warp::{Buffer, Emulated};
 use half::f16;
-use tqkv_core::{AnyCodec, CodecId, Family, Options};
+use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_gpu_kernels::attend::{self, Codes, Halves, PARTIAL_HEADER, Pool, attend_merge, tables};
 use tqkv_gpu_kernels::tensor;
 use tqkv_gpu_kernels::{encode, page, planes};
@@ -58,7 +58,7 @@ impl Side {
 /// A kernel, and its query heads a warp.
 #[derive(Clone, Copy, Debug)]
 enum Kernel {
-    Codes(u32),
+    Codes,
     Halves(u32),
     Tensor(u32),
 }
@@ -125,8 +125,7 @@ fn run(
     macro_rules! of_dim {
         ($groups:literal) => {
             match kernel {
-                Kernel::Codes(1) => run!($groups, 1, attend::attend::<Emulated<'_>, Codes, $groups, 1>),
-                Kernel::Codes(_) => run!($groups, 2, attend::attend::<Emulated<'_>, Codes, $groups, 2>),
+                Kernel::Codes => run!($groups, 1, attend::attend::<Emulated<'_>, Codes, $groups, 1>),
                 Kernel::Halves(1) => run!($groups, 1, attend::attend::<Emulated<'_>, Halves, $groups, 1>),
                 Kernel::Halves(_) => run!($groups, 2, attend::attend::<Emulated<'_>, Halves, $groups, 2>),
                 Kernel::Tensor(2) => run!($groups, 2, tensor::attend::<Emulated<'_>, $groups, 2>),
@@ -190,15 +189,6 @@ fn side(scene: &Scene, dim: usize, id: CodecId, seed: u64) -> Side {
     }
 }
 
-/// A kernel that serves a pair of codecs, for so many query heads.
-fn kernel(ids: [CodecId; 2], heads: u32) -> Kernel {
-    if ids.iter().any(|id| id.family() == Family::Trellis) {
-        Kernel::Codes(heads.min(2))
-    } else {
-        Kernel::Tensor(if heads > 2 { 4 } else { 2 })
-    }
-}
-
 /// Runs a test where the many copies that unoptimised bodies keep have room.
 fn with_stack(test: fn()) {
     let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(test).expect("a thread starts");
@@ -212,10 +202,11 @@ fn every_pair_of_codecs_attends_as_f64_does() {
     with_stack(|| {
         for dim in DIMS {
             let scene = Scene::new(&LENGTHS, 2);
-            let [keys, values] = [1, 2].map(|seed| CODECS.map(|id| (id, side(&scene, dim, id, seed))));
-            for (key_id, key) in &keys {
-                for (value_id, value) in &values {
-                    check(&scene, dim, 2, key, value, (kernel([*key_id, *value_id], 2), 3));
+            let [keys, values] = [1, 2].map(|seed| CODECS.map(|id| side(&scene, dim, id, seed)));
+            for key in &keys {
+                for value in &values {
+                    check(&scene, dim, 1, key, value, (Kernel::Codes, 3));
+                    check(&scene, dim, 2, key, value, (Kernel::Tensor(2), 3));
                 }
             }
         }
@@ -229,15 +220,21 @@ fn every_group_size_and_split_attends_as_f64_does() {
         use CodecId::{I8, N4, S2, S3, S4, T2, T3, T4};
         for dim in DIMS {
             let scene = Scene::new(&LENGTHS, 2);
-            let sides = [[I8, S3], [S4, S2], [N4, I8], [T3, T2], [T4, T4], [S3, T4]]
-                .map(|ids| (ids, side(&scene, dim, ids[0], 1), side(&scene, dim, ids[1], 2)));
-            let (_, keys, values) = &sides[1];
-            check(&scene, dim, 1, keys, values, (Kernel::Codes(1), 2));
+            let sides = [[I8, S3], [S4, S2], [N4, I8], [T3, T2], [T4, T4], [T2, T3]]
+                .map(|ids| (side(&scene, dim, ids[0], 1), side(&scene, dim, ids[1], 2)));
             for group in 1..=8 {
-                for (i, (ids, keys, values)) in (0..).zip(&sides) {
-                    let kernel = kernel(*ids, if (group + i) % 2 == 0 { group } else { group.min(2) });
+                for (i, (keys, values)) in (0..).zip(&sides) {
+                    let kernel = Kernel::Tensor(if (group + i) % 2 == 0 { 4 } else { 2 });
                     check(&scene, dim, group, keys, values, (kernel, PARTS[(group + i) as usize % 4]));
                 }
+                check(
+                    &scene,
+                    dim,
+                    group,
+                    &sides[5].0,
+                    &sides[5].1,
+                    (Kernel::Codes, PARTS[group as usize % 4]),
+                );
             }
         }
     });
