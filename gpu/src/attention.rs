@@ -79,13 +79,16 @@ fn split(multiprocessors: usize, warps_a_part: usize, longest: usize) -> usize {
 /// The kernel for keys and values of these formats, and how many query heads share a warp.
 fn kernel(formats: [u32; 2], group: usize, head_dim: usize) -> (&'static str, usize) {
     let any = |test: fn(u32) -> bool| formats.iter().any(|&format| test(format));
+    let heads = if group > 2 && head_dim < 256 { 4 } else { 2 };
     if any(|format| format == page::HALF_BITS) {
         ("attend_f16", group.min(2))
-    } else if any(page::is_trellis) || (group == 1 && any(|format| format == 4)) {
-        // One head over 4-bit codes: as many instructions on either kind of core, and these are exact.
-        ("attend", group.min(2))
+    } else if group == 1 && any(|format| page::is_trellis(format) || format == 4) {
+        // As few instructions on the plain cores, and exact levels.
+        ("attend", 1)
+    } else if any(page::is_trellis) {
+        ("attend_trellis", heads)
     } else {
-        ("attend_tensor", if group > 2 && head_dim < 256 { 4 } else { 2 })
+        ("attend_tensor", heads)
     }
 }
 
@@ -93,7 +96,7 @@ fn kernel(formats: [u32; 2], group: usize, head_dim: usize) -> (&'static str, us
 /// tensor cores take levels as 16-bit integers, which more than 8 levels do not fit well.
 pub(crate) fn error(formats: [u32; 2], group: usize, head_dim: usize) -> f64 {
     match kernel(formats, group, head_dim).0 {
-        "attend_tensor" if formats.contains(&4) => 3e-5,
+        "attend_tensor" | "attend_trellis" if formats.contains(&4) => 3e-5,
         _ => 1e-5,
     }
 }
@@ -243,6 +246,7 @@ mod tests {
         assert_eq!(kernel([4, 4], 1, 128), ("attend", 1));
         assert_eq!(kernel([4, 4], 8, 128), ("attend_tensor", 4));
         assert_eq!(kernel([2, 8], 1, 256), ("attend_tensor", 2));
+        assert_eq!(kernel([4, page::T2], 3, 64), ("attend_trellis", 4));
     }
 
     #[test]

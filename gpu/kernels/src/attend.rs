@@ -1,6 +1,6 @@
-//! `attend` and `attend_merge`: paged decode attention on trellis codes and f16 rows.
+//! `attend` and `attend_merge`: paged decode attention with one query head a KV head, and on f16 rows.
 //!
-//! Where keys and values both have scalar codes, [`crate::tensor`] attends.
+//! Where several heads share codes, [`crate::tensor`] attends.
 //!
 //! A thread owns 32 coordinates of one key, so `G` threads share a key and a warp takes `32 / G`
 //! keys a step: each reads its 32 codes with one or two wide loads, or a word of each plane of a

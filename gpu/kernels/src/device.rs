@@ -404,7 +404,7 @@ macro_rules! attend_entry {
 /// Entry points of one head dim.
 macro_rules! dim_entries {
     ($groups:literal: $rotate:ident $merge:ident $sketch:ident $correct:ident
-     $attend1:ident $attend2:ident $half1:ident $half2:ident) => {
+     $attend:ident $half1:ident $half2:ident) => {
         #[unsafe(no_mangle)]
         unsafe extern "ptx-kernel" fn $rotate(
             queries: *mut u8,
@@ -463,8 +463,7 @@ macro_rules! dim_entries {
             );
         }
 
-        attend_entry!($attend1, 1, attend::attend::<Device, Codes, $groups, 1>);
-        attend_entry!($attend2, 2, attend::attend::<Device, Codes, $groups, 2>);
+        attend_entry!($attend, 1, attend::attend::<Device, Codes, $groups, 1>);
         attend_entry!($half1, 1, attend::attend::<Device, Halves, $groups, 1>);
         attend_entry!($half2, 2, attend::attend::<Device, Halves, $groups, 2>);
     };

@@ -16,9 +16,11 @@ read_entries!(Trellis<2>, 2: decode_pages_t2_d64 scores_t2_d64 weight_decode_t2_
 read_entries!(Trellis<3>, 2: decode_pages_t3_d64 scores_t3_d64 weight_decode_t3_d64);
 read_entries!(Trellis<4>, 2: decode_pages_t4_d64 scores_t4_d64 weight_decode_t4_d64);
 dim_entries!(2: rotate_queries_d64 attend_merge_d64 qjl_sketch_d64 qjl_correct_d64
-    attend_d64_r1 attend_d64_r2 attend_f16_d64_r1 attend_f16_d64_r2);
-attend_entry!(attend_tensor_d64_r2, 2, tensor::attend::<Device, 2, 2>);
-attend_entry!(attend_tensor_d64_r4, 4, tensor::attend::<Device, 2, 4>);
+    attend_d64_r1 attend_f16_d64_r1 attend_f16_d64_r2);
+attend_entry!(attend_tensor_d64_r2, 2, tensor::attend::<Device, 2, 2, false>);
+attend_entry!(attend_trellis_d64_r2, 2, tensor::attend::<Device, 2, 2, true>);
+attend_entry!(attend_tensor_d64_r4, 4, tensor::attend::<Device, 2, 4, false>);
+attend_entry!(attend_trellis_d64_r4, 4, tensor::attend::<Device, 2, 4, true>);
 encode_entry!(Scalar<2>, 4: encode_append_s2_d128);
 encode_entry!(Scalar<3>, 4: encode_append_s3_d128);
 encode_entry!(Scalar<4>, 4: encode_append_s4_d128);
@@ -36,9 +38,11 @@ read_entries!(Trellis<2>, 4: decode_pages_t2_d128 scores_t2_d128 weight_decode_t
 read_entries!(Trellis<3>, 4: decode_pages_t3_d128 scores_t3_d128 weight_decode_t3_d128);
 read_entries!(Trellis<4>, 4: decode_pages_t4_d128 scores_t4_d128 weight_decode_t4_d128);
 dim_entries!(4: rotate_queries_d128 attend_merge_d128 qjl_sketch_d128 qjl_correct_d128
-    attend_d128_r1 attend_d128_r2 attend_f16_d128_r1 attend_f16_d128_r2);
-attend_entry!(attend_tensor_d128_r2, 2, tensor::attend::<Device, 4, 2>);
-attend_entry!(attend_tensor_d128_r4, 4, tensor::attend::<Device, 4, 4>);
+    attend_d128_r1 attend_f16_d128_r1 attend_f16_d128_r2);
+attend_entry!(attend_tensor_d128_r2, 2, tensor::attend::<Device, 4, 2, false>);
+attend_entry!(attend_trellis_d128_r2, 2, tensor::attend::<Device, 4, 2, true>);
+attend_entry!(attend_tensor_d128_r4, 4, tensor::attend::<Device, 4, 4, false>);
+attend_entry!(attend_trellis_d128_r4, 4, tensor::attend::<Device, 4, 4, true>);
 encode_entry!(Scalar<2>, 8: encode_append_s2_d256);
 encode_entry!(Scalar<3>, 8: encode_append_s3_d256);
 encode_entry!(Scalar<4>, 8: encode_append_s4_d256);
@@ -56,5 +60,6 @@ read_entries!(Trellis<2>, 8: decode_pages_t2_d256 scores_t2_d256 weight_decode_t
 read_entries!(Trellis<3>, 8: decode_pages_t3_d256 scores_t3_d256 weight_decode_t3_d256);
 read_entries!(Trellis<4>, 8: decode_pages_t4_d256 scores_t4_d256 weight_decode_t4_d256);
 dim_entries!(8: rotate_queries_d256 attend_merge_d256 qjl_sketch_d256 qjl_correct_d256
-    attend_d256_r1 attend_d256_r2 attend_f16_d256_r1 attend_f16_d256_r2);
-attend_entry!(attend_tensor_d256_r2, 2, tensor::attend::<Device, 8, 2>);
+    attend_d256_r1 attend_f16_d256_r1 attend_f16_d256_r2);
+attend_entry!(attend_tensor_d256_r2, 2, tensor::attend::<Device, 8, 2, false>);
+attend_entry!(attend_trellis_d256_r2, 2, tensor::attend::<Device, 8, 2, true>);

@@ -16,7 +16,7 @@
 //! | `decode_pages`, `weight_decode` | [`decode`] |
 //! | `rotate_queries`, `scores` | [`score`] |
 //! | `attend`, `attend_merge` | [`attend`] |
-//! | `attend` for scalar codes on tensor cores | [`tensor`], [`planes`] |
+//! | `attend` on tensor cores | [`tensor`], [`planes`] |
 //! | `qjl_sketch`, `qjl_correct` | [`qjl`] |
 //!
 //! Every warp works alone: no kernel uses shared memory, a barrier of the block or an atomic, so there

@@ -148,10 +148,11 @@ impl<const BITS: usize> Trellis<BITS> {
                 let [n0, n1, n2, n3, fifth, sign] = words;
                 // Where several threads share a word, those from the thread's first unit on come first.
                 let from = first % 4;
-                let nibbles = match (UNITS, from) {
-                    (1, 1) => [n1, 0, 0, 0],
-                    (1 | 2, 2) => [n2, n3, 0, 0],
-                    (1, 3) => [n3, 0, 0, 0],
+                // Selects, not a match: a branch that differs between threads must not stay.
+                let pick = |even: u32, odd: u32, bit: u32| if from & bit == 0 { even } else { odd };
+                let nibbles = match UNITS {
+                    1 => [pick(pick(n0, n1, 1), pick(n2, n3, 1), 2), 0, 0, 0],
+                    2 => [pick(n0, n2, 2), pick(n1, n3, 2), 0, 0],
                     _ => [n0, n1, n2, n3],
                 };
                 let at = NIBBLE_WORDS * HALF;

@@ -17,7 +17,7 @@ const PTXAS_PACKAGE: &str = "nvidia-cuda-nvcc==13.0.88";
 
 /// Registers of kernels that would take more without need: these let three blocks of four warps run on a
 /// multiprocessor, not two. The compiler has no word for it.
-const REGISTERS: [(&str, u32); 1] = [("attend_tensor_d128_r4", 164)];
+const REGISTERS: [(&str, u32); 1] = [("attend_tensor_d128_r4", 168)];
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -78,11 +78,12 @@ fn kernels() -> Vec<String> {
         for kernel in ["rotate_queries", "attend_merge", "qjl_sketch", "qjl_correct"] {
             names.push(format!("{kernel}_d{dim}"));
         }
-        for kernel in ["attend", "attend_f16"] {
-            names.extend([1, 2].map(|heads| format!("{kernel}_d{dim}_r{heads}")));
+        names.push(format!("attend_d{dim}_r1"));
+        names.extend([1, 2].map(|heads| format!("attend_f16_d{dim}_r{heads}")));
+        for kernel in ["attend_tensor", "attend_trellis"] {
+            names.push(format!("{kernel}_d{dim}_r2"));
+            names.extend((dim < 256).then(|| format!("{kernel}_d{dim}_r4")));
         }
-        names.push(format!("attend_tensor_d{dim}_r2"));
-        names.extend((dim < 256).then(|| format!("attend_tensor_d{dim}_r4")));
     }
     names
 }

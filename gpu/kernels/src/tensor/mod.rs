@@ -1,4 +1,4 @@
-//! `attend` for scalar codes on tensor cores: up to four query heads share every code that is read.
+//! `attend` on tensor cores: up to four query heads share every code that is read.
 //!
 //! All products are exact integers: levels of 16 bits ([`planes`](crate::planes)), queries of 24, weights of
 //! 23, against the largest of their page. The tiles are those of `mma.m16n8k32`: thread 4 g + t of a warp
@@ -14,7 +14,7 @@
 //! A row of value codes holds four coordinates of one token side by side, so a weight stands in the column
 //! of its coordinate and zeros in the other three: codes are multiplied in the order in which they are stored.
 //! Queries as factors are in `queries`, the two passes of a page in `keys` and `values`, what lies between in
-//! `softmax`. Trellis codes and f16 rows: [`crate::attend`], which also describes pools, parts and partial results.
+//! `softmax`. One head a KV head, and f16 rows: [`crate::attend`], which also describes pools, parts and partial results.
 
 mod keys;
 mod queries;
@@ -105,13 +105,13 @@ fn wide<T: Threads, const N: usize>(home: T::Memory, offset: T::Of<u32>) -> T::O
     })
 }
 
-/// Keys or values of a page: their memory, bytes of a row, and each thread's place in the first rows: the
-/// row, and the first of the units of 8 coordinates that it reads there.
+/// Keys or values of a page: their memory, bytes of a row, and each thread's place in the first rows: the first
+/// of the units of 8 coordinates that it reads, and where that is (of trellis codes, where the row is).
 #[derive(Clone, Copy)]
 struct Side<T: Threads> {
     home: T::Memory,
     row_bytes: u32,
-    row: T::Of<u32>,
+    start: T::Of<u32>,
     unit: T::Of<u32>,
 }
 
@@ -120,29 +120,28 @@ impl<T: Threads> Side<T> {
     #[inline(always)]
     fn fetch<const FORMAT: u32, const G: usize, const UNITS: usize>(&self, slots: u32) -> T::Of<Words> {
         let home = T::at(self.home, u64::from(slots * self.row_bytes));
-        let bytes = |bits: u32| T::zip(self.row, self.unit, |row, unit| row + unit * bits);
         match FORMAT {
-            2 => run::<T, 2, UNITS>(home, bytes(2)),
-            3 => run::<T, 3, UNITS>(home, bytes(3)),
-            4 => run::<T, 4, UNITS>(home, bytes(4)),
-            page::T2 => Trellis::<2>::nibbles::<T, G, UNITS>(home, self.row, self.unit),
-            page::T3 => Trellis::<3>::nibbles::<T, G, UNITS>(home, self.row, self.unit),
-            page::T4 => Trellis::<4>::nibbles::<T, G, UNITS>(home, self.row, self.unit),
-            _ => run::<T, 8, UNITS>(home, bytes(8)),
+            2 => run::<T, 2, UNITS>(home, self.start),
+            3 => run::<T, 3, UNITS>(home, self.start),
+            4 => run::<T, 4, UNITS>(home, self.start),
+            page::T2 => Trellis::<2>::nibbles::<T, G, UNITS>(home, self.start, self.unit),
+            page::T3 => Trellis::<3>::nibbles::<T, G, UNITS>(home, self.start, self.unit),
+            page::T4 => Trellis::<4>::nibbles::<T, G, UNITS>(home, self.start, self.unit),
+            _ => run::<T, 8, UNITS>(home, self.start),
         }
     }
 }
 
-/// Calls `$pass` with the constant that equals a format, as its first argument.
+/// Calls `$pass` with the constant that equals a format, as its first constant.
 macro_rules! with_format {
     ($format:expr, $pass:ident, [$($constants:tt)*], $arguments:tt) => {
         match $format {
             2 => $pass::<T, 2, $($constants)*>$arguments,
             3 => $pass::<T, 3, $($constants)*>$arguments,
             4 => $pass::<T, 4, $($constants)*>$arguments,
-            page::T2 => $pass::<T, { page::T2 }, $($constants)*>$arguments,
-            page::T3 => $pass::<T, { page::T3 }, $($constants)*>$arguments,
-            page::T4 => $pass::<T, { page::T4 }, $($constants)*>$arguments,
+            page::T2 if TRELLIS => $pass::<T, { page::T2 }, $($constants)*>$arguments,
+            page::T3 if TRELLIS => $pass::<T, { page::T3 }, $($constants)*>$arguments,
+            page::T4 if TRELLIS => $pass::<T, { page::T4 }, $($constants)*>$arguments,
             _ => $pass::<T, 8, $($constants)*>$arguments,
         }
     };
@@ -169,10 +168,10 @@ fn prefetch<T: Threads, const G: usize>(home: T::Memory, bytes: u32) {
     });
 }
 
-/// Attends with query heads `H * chunk ..` of a KV head; arguments as for [`crate::attend::attend`], but the
-/// codes are scalar and H is 2 or 4.
+/// Attends with query heads `H * chunk ..` of a KV head, H being 2 or 4; arguments as for
+/// [`crate::attend::attend`]. `TRELLIS`: whether a side may have a trellis code, which takes registers.
 #[inline(always)]
-pub fn attend<T: Threads, const G: usize, const H: usize>(
+pub fn attend<T: Threads, const G: usize, const H: usize, const TRELLIS: bool>(
     part: u32,
     parts: u32,
     chunk: u32,
@@ -189,6 +188,8 @@ pub fn attend<T: Threads, const G: usize, const H: usize>(
     partials: T::Memory,
 ) {
     let dim = 32 * G as u32;
+    // Of scalar codes it is the format; registers are short.
+    let bits = |pool: &Pool<T>| if TRELLIS { page::bits(pool.format) } else { pool.format };
     let head = sequence * num_kv_heads * group + kv_head * group + chunk * H as u32;
     let heads = u32::min(group - chunk * H as u32, H as u32);
     let place = T::at(queries, u64::from(head) * u64::from(4 * dim));
@@ -204,22 +205,24 @@ pub fn attend<T: Threads, const G: usize, const H: usize>(
     let end = u32::min(begin + pages_a_part, pages);
     let home = |pool: &Pool<T>, page: u32| {
         let id = T::read(page_table, 4 * (sequence * max_pages + page));
-        T::at(pool.memory, page::head_offset(id, kv_head, num_kv_heads, dim, page::bits(pool.format)))
+        T::at(pool.memory, page::head_offset(id, kv_head, num_kv_heads, dim, bits(pool)))
     };
-    let [key_row, value_row] = [&keys, &values].map(|pool| page::row_bytes(dim, page::bits(pool.format)));
+    let [key_row, value_row] = [&keys, &values].map(|pool| page::row_bytes(dim, bits(pool)));
     let (row, column) = (row::<T>(), column::<T>());
     let key_unit = T::map(column, |t| t * G as u32);
     let value_unit = T::map(row, |g| g * (G as u32 / 2));
-    let key_start = T::map(row, |g| g * key_row);
-    let value_start = T::map(column, |t| t * value_row);
+    // A unit of scalar codes is as many bytes as a code has bits.
+    let unit_bytes = |format: u32| if TRELLIS && page::is_trellis(format) { 0 } else { format };
+    let key_start = T::zip(row, key_unit, |g, unit| g * key_row + unit * unit_bytes(keys.format));
+    let value_start = T::zip(column, value_unit, |t, unit| t * value_row + unit * unit_bytes(values.format));
     let mut running = Running::<T>::new();
     for page in begin..end {
-        let key_side = Side { home: home(&keys, page), row_bytes: key_row, row: key_start, unit: key_unit };
+        let key_side = Side { home: home(&keys, page), row_bytes: key_row, start: key_start, unit: key_unit };
         let value_side =
-            Side { home: home(&values, page), row_bytes: value_row, row: value_start, unit: value_unit };
+            Side { home: home(&values, page), row_bytes: value_row, start: value_start, unit: value_unit };
         if page + 1 < end {
-            prefetch::<T, G>(home(&keys, page + 1), page::head_bytes(dim, page::bits(keys.format)));
-            prefetch::<T, G>(home(&values, page + 1), page::head_bytes(dim, page::bits(values.format)));
+            prefetch::<T, G>(home(&keys, page + 1), page::head_bytes(dim, bits(&keys)));
+            prefetch::<T, G>(home(&values, page + 1), page::head_bytes(dim, bits(&values)));
         }
         let tokens = u32::min(length - page * page::SLOTS, page::SLOTS);
         let mut logits = with_format!(keys.format, dots, [G], (key_side, tokens, &key_planes, &queries));

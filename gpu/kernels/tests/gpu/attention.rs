@@ -128,8 +128,8 @@ fn run(
                 Kernel::Codes => run!($groups, 1, attend::attend::<Emulated<'_>, Codes, $groups, 1>),
                 Kernel::Halves(1) => run!($groups, 1, attend::attend::<Emulated<'_>, Halves, $groups, 1>),
                 Kernel::Halves(_) => run!($groups, 2, attend::attend::<Emulated<'_>, Halves, $groups, 2>),
-                Kernel::Tensor(2) => run!($groups, 2, tensor::attend::<Emulated<'_>, $groups, 2>),
-                Kernel::Tensor(_) => run!($groups, 4, tensor::attend::<Emulated<'_>, $groups, 4>),
+                Kernel::Tensor(2) => run!($groups, 2, tensor::attend::<Emulated<'_>, $groups, 2, true>),
+                Kernel::Tensor(_) => run!($groups, 4, tensor::attend::<Emulated<'_>, $groups, 4, true>),
             }
         };
     }
