@@ -20,7 +20,8 @@ pub const TABLE_WORDS: usize = 10;
 const MIDDLE: f64 = 128.5;
 
 /// The levels of a codec as [`Planes`] loads them: 8 words of bytes, then the bits of unit and middle. The
-/// bytes are those of a trellis code's 32 levels, or the high and the low ones of 8 others; 8-bit codes are their own high bytes.
+/// bytes are those of a trellis code's 32 levels, or the high and the low ones of 8 others; 8-bit codes are
+/// their own high bytes.
 pub fn table(codec: &AnyCodec) -> [u32; TABLE_WORDS] {
     match codec.id() {
         CodecId::T2 => Trellis::<2>::bytes(),

@@ -117,8 +117,8 @@ impl<const BITS: usize> Trellis<BITS> {
         words
     }
 
-    /// Nibbles of the indices of the 8 coordinates of each unit, the first `UNITS` from `first` on; then the planes of
-    /// their fifth bit and of the sign. `home` is the row's place.
+    /// Nibbles of the indices of the 8 coordinates of each unit, `UNITS` of them from `first` on; then the planes
+    /// of their fifth bit and of the sign. The row is at `row` from `home`.
     #[inline(always)]
     pub(crate) fn nibbles<T: Threads, const G: usize, const UNITS: usize>(
         home: T::Memory,

@@ -264,7 +264,7 @@ fn two_bytes_and_a_unit_make_every_level() {
             let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
             let words = planes::table(&codec);
             let byte = |plane: usize, i: usize| (words[2 * plane + i / 4] >> (8 * (i % 4))) as i8;
-            let [unit, middle] = [4, 5].map(|i| f64::from(f32::from_bits(words[i])));
+            let [unit, middle] = [8, 9].map(|i| f64::from(f32::from_bits(words[i])));
             let levels = codec.codebook().unwrap().levels();
             for (code, &level) in levels.iter().enumerate() {
                 // The upper half of 16 are the lower ones from their end, all bits flipped.
