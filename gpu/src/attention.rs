@@ -83,21 +83,12 @@ fn kernel(formats: [u32; 2], group: usize, head_dim: usize) -> (&'static str, us
     if any(|format| format == page::HALF_BITS) {
         ("attend_f16", group.min(2))
     } else if group == 1 && any(|format| page::is_trellis(format) || format == 4) {
-        // As few instructions on the plain cores, and exact levels.
+        // Fewer instructions on the plain cores.
         ("attend", 1)
     } else if any(page::is_trellis) {
         ("attend_trellis", heads)
     } else {
         ("attend_tensor", heads)
-    }
-}
-
-/// Largest error of a coordinate against exact attention over the decoded cache, where no value is above 1:
-/// tensor cores take levels as 16-bit integers, which more than 8 levels do not fit well.
-pub(crate) fn error(formats: [u32; 2], group: usize, head_dim: usize) -> f64 {
-    match kernel(formats, group, head_dim).0 {
-        "attend_tensor" | "attend_trellis" if formats.contains(&4) => 3e-5,
-        _ => 1e-5,
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a cache is built from, and what the kernels can do.
 
+use crate::GpuError;
 use crate::pages::SLOTS;
-use crate::{GpuError, attention};
 use tqkv_core::{AnyCodec, CodecId, Family, Options};
 use tqkv_gpu_kernels::page;
 use tqkv_gpu_kernels::viterbi::workspace_bytes;
@@ -113,12 +113,6 @@ impl GpuSpec {
     /// How the kernels read keys and values.
     pub(crate) fn formats(&self) -> [u32; 2] {
         [self.key, self.value].map(page::format)
-    }
-
-    /// Largest error of a coordinate of attention against exact attention over the decoded cache, where no
-    /// value is above 1: 1e-5, and 3e-5 where several query heads share 4-bit codes on tensor cores.
-    pub fn attention_error(&self) -> f64 {
-        attention::error(self.formats(), self.group(), self.head_dim)
     }
 
     /// Pages of the pool.

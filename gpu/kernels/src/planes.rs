@@ -1,12 +1,12 @@
 //! Levels as bytes, which is how tensor cores multiply them.
 //!
-//! A level is a signed 16-bit integer times a unit: 256 times a high byte plus a low byte, both signed, so
-//! that what is dropped below them has mean 0. The bytes of 8 levels are a small table, and four codes become
-//! four bytes by one byte permutation whose choice is the codes themselves. Of 16 levels the upper 8 are the
-//! lower ones negated, so they are read there and all their bits flipped: that makes -x - 257 of x, and 4-bit
-//! levels are integers plus half of 257, which is added where sums are complete. The unit is the one that
-//! loses least: 8e-6 of the levels' root mean square for 16 levels, 1e-6 and less for fewer. Levels of trellis
-//! codes are single bytes, exactly.
+//! A level is an integer of two or three signed bytes times a unit, signed so that what is dropped below them
+//! has mean 0. The bytes of 8 levels are small tables, and four codes become four bytes by one byte
+//! permutation whose choice is the codes themselves. Up to 8 levels come close to integers of two bytes, 2e-6
+//! at most, with a unit that is searched for; 16 take three bytes. Of 16 levels the upper 8 are the lower
+//! ones negated, so they are read there and all their bits flipped: that makes -x - 65793 of x, and 4-bit
+//! levels are integers plus half of that, which is added where sums are complete. Levels of trellis codes are
+//! single bytes, exactly.
 
 use crate::page::{self, T2, T3, T4};
 use crate::threads::Threads;
@@ -16,12 +16,12 @@ use tqkv_core::{AnyCodec, CodecId};
 /// Words of [`table`].
 pub const TABLE_WORDS: usize = 10;
 
-/// What 4-bit levels have above their integers: half of 257.
-const MIDDLE: f64 = 128.5;
+/// What 4-bit levels have above their integers, in units of the second byte: half of 65793 / 256.
+const MIDDLE: f64 = 65_793.0 / 512.0;
 
 /// The levels of a codec as [`Planes`] loads them: 8 words of bytes, then the bits of unit and middle. The
-/// bytes are those of a trellis code's 32 levels, or the high and the low ones of 8 others; 8-bit codes are
-/// their own high bytes.
+/// bytes are those of a trellis code's 32 levels, or the first, second and third ones of 8 others; 8-bit codes
+/// are their own first bytes.
 pub fn table(codec: &AnyCodec) -> [u32; TABLE_WORDS] {
     match codec.id() {
         CodecId::T2 => Trellis::<2>::bytes(),
@@ -33,13 +33,23 @@ pub fn table(codec: &AnyCodec) -> [u32; TABLE_WORDS] {
 
 fn scalar_table(levels: &[f32]) -> [u32; TABLE_WORDS] {
     let (levels, middle) = if levels.len() == 16 { (&levels[..8], MIDDLE) } else { (levels, 0.0) };
-    let steps = best_steps(levels, middle);
+    let largest = levels.iter().fold(0.0, |a: f64, &level| a.max(f64::from(level.abs())));
+    let steps = match levels {
+        [] => 256.0,
+        _ if middle != 0.0 => f64::from(LARGEST) / largest,
+        _ => best_steps(levels, largest),
+    };
     let mut words = [0; TABLE_WORDS];
     // Fewer levels repeat, so that the bits above a code are of no account.
     for (i, &level) in (0..8).zip(levels.iter().cycle()) {
-        let integer = nearest(f64::from(level) * steps - middle);
-        for (plane, byte) in [(integer + 128) >> 8, integer].into_iter().enumerate() {
-            words[2 * plane + i / 4] |= ((byte & 0xff) as u32) << (8 * (i % 4));
+        let exact = f64::from(level) * steps - middle;
+        let integer = if middle == 0.0 { 256 * nearest(exact) } else { nearest(256.0 * exact) };
+        let third = integer as i8;
+        let upper = (integer - i32::from(third)) >> 8;
+        let second = upper as i8;
+        let first = ((upper - i32::from(second)) >> 8) as i8;
+        for (plane, byte) in [first, second, third].into_iter().enumerate() {
+            words[2 * plane + i / 4] |= u32::from(byte as u8) << (8 * (i % 4));
         }
     }
     (words[8], words[9]) = (((1.0 / steps) as f32).to_bits(), (middle as f32).to_bits());
@@ -49,17 +59,13 @@ fn scalar_table(levels: &[f32]) -> [u32; TABLE_WORDS] {
 /// Largest integer of two signed bytes.
 const LARGEST: i32 = 127 * 256 + 127;
 
-/// Units in 1, chosen so that all levels are close to integers plus `middle`; of 8-bit codes, 256.
-fn best_steps(levels: &[f32], middle: f64) -> f64 {
-    let largest = levels.iter().fold(0.0, |a: f64, &level| a.max(f64::from(level.abs())));
-    if largest == 0.0 {
-        return 256.0;
-    }
+/// Units in 1, chosen so that all levels are close to integers.
+fn best_steps(levels: &[f32], largest: f64) -> f64 {
     let (mut best, mut least) = (0.0, f64::INFINITY);
     for top in LARGEST / 2..=LARGEST {
-        let steps = (f64::from(top) + middle) / largest;
+        let steps = f64::from(top) / largest;
         let error = |&level: &f32| {
-            let exact = f64::from(level) * steps - middle;
+            let exact = f64::from(level) * steps;
             let error = (exact - f64::from(nearest(exact))) / steps;
             error * error
         };
@@ -92,9 +98,13 @@ pub(crate) type Words = [u32; 16];
 /// Four bytes of each of two runs of four codes.
 pub(crate) type Bytes = [u32; 2];
 
-/// Whether the levels of a format have high bytes only.
-pub(crate) const fn is_single(format: u32) -> bool {
-    format == 8 || page::is_trellis(format)
+/// Bytes of a level.
+pub(crate) const fn bytes_of(format: u32) -> usize {
+    match format {
+        4 => 3,
+        2 | 3 => 2,
+        _ => 1,
+    }
 }
 
 impl Planes {
@@ -115,29 +125,30 @@ impl Planes {
         codes.map(|codes| T::permute(self.bytes[2 * part], self.bytes[2 * part + 1], codes))
     }
 
-    /// High and low bytes of the 8 codes of unit `unit`, in the order of [`coordinate`].
+    /// First, second and third bytes of the 8 codes of unit `unit`, in the order of [`coordinate`]; as many as
+    /// [`bytes_of`] says.
     #[inline(always)]
-    pub(crate) fn levels<T: Threads, const FORMAT: u32>(&self, words: &Words, unit: usize) -> [Bytes; 2] {
-        let both = |codes: Bytes| [self.look_up::<T>(0, codes), self.look_up::<T>(1, codes)];
+    pub(crate) fn levels<T: Threads, const FORMAT: u32>(&self, words: &Words, unit: usize) -> [Bytes; 3] {
+        let look_up = |codes: Bytes| [0, 1, 2].map(|part| self.look_up::<T>(part, codes));
         match FORMAT {
-            8 => [[words[2 * unit % 16], words[(2 * unit + 1) % 16]], [0; 2]],
-            T2 | T3 | T4 => [self.trellis::<T, FORMAT>(words, unit), [0; 2]],
+            8 => [[words[2 * unit % 16], words[(2 * unit + 1) % 16]], [0; 2], [0; 2]],
+            T2 | T3 | T4 => [self.trellis::<T, FORMAT>(words, unit), [0; 2], [0; 2]],
             4 => {
                 let codes = words[unit];
                 // The upper levels, whose codes have their top bits, are counted backwards.
                 let inner = (codes ^ ((codes >> 3 & 0x1111_1111) * 7)) & 0x7777_7777;
                 let flips = top_bits::<T>(codes);
-                both([inner, inner >> 16]).map(|bytes| [bytes[0] ^ flips[0], bytes[1] ^ flips[1]])
+                look_up([inner, inner >> 16]).map(|bytes| [bytes[0] ^ flips[0], bytes[1] ^ flips[1]])
             }
             3 => {
                 let (word, shift) = (3 * unit / 4, 24 * unit as u32 % 32);
                 let pair = u64::from(words[word % 16]) | u64::from(words[(word + 1) % 16]) << 32;
                 let codes = spread((pair >> shift) as u32);
-                both([codes, codes >> 16])
+                look_up([codes, codes >> 16])
             }
             _ => {
                 let (codes, shift) = (words[unit / 2], 16 * (unit as u32 % 2));
-                both([codes >> shift & 0x3333, codes >> (shift + 2) & 0x3333])
+                look_up([codes >> shift & 0x3333, codes >> (shift + 2) & 0x3333])
             }
         }
     }

@@ -289,9 +289,7 @@ fn attend(text: &str, dim: usize, key: CodecId, value: CodecId, group: u32) {
     for (query, got) in queries.chunks_exact(dim).zip(read_floats(&buffers[10]).chunks_exact(dim)) {
         for (&got, want) in got.iter().zip(oracle::attention(query, &keys, &values)) {
             let error = (f64::from(got) - want).abs();
-            let tolerance =
-                if group > 1 && [key, value].iter().any(|id| id.bits() == 4) { 3e-5 } else { 1e-5 };
-            assert!(error < tolerance, "{} {} dim {dim} group {group}: {error:e}", key.name(), value.name());
+            assert!(error < 1e-5, "{} {} dim {dim} group {group}: {error:e}", key.name(), value.name());
         }
     }
 }

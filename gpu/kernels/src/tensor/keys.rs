@@ -2,7 +2,7 @@
 
 use super::queries::Queries;
 use super::{Side, TOKENS, factor};
-use crate::planes::{Planes, Words, is_single};
+use crate::planes::{Planes, Words, bytes_of};
 use crate::threads::Threads;
 
 /// Dot products of the first `tokens` keys of a page: of tokens 8 k + g with head t, in units of both factors.
@@ -42,7 +42,11 @@ fn tile_dots<T: Threads, const FORMAT: u32, const G: usize>(
             let bytes = factor::<T>(a, b, 0, true);
             high = T::multiply::<true>(bytes, queries.digits[U % 8], high);
             last = T::multiply::<true>(bytes, queries.last[U % 8], last);
-            if !is_single(FORMAT) {
+            if bytes_of(FORMAT) > 2 {
+                // Beside it, in the columns of first digits; those of second ones are not looked at.
+                last = T::multiply::<true>(factor::<T>(a, b, 2, true), queries.digits[U % 8], last);
+            }
+            if bytes_of(FORMAT) > 1 {
                 low = T::multiply::<true>(factor::<T>(a, b, 1, true), queries.digits[U % 8], low);
             }
         }

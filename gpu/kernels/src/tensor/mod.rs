@@ -1,6 +1,6 @@
 //! `attend` on tensor cores: up to four query heads share every code that is read.
 //!
-//! All products are exact integers: levels of 16 bits ([`planes`](crate::planes)), queries of 24, weights of
+//! All products are exact integers: levels of 16 or 24 bits ([`planes`](crate::planes)), queries of 24, weights of
 //! 23, against the largest of their page. The tiles are those of `mma.m16n8k32`: thread 4 g + t of a warp
 //! holds parts of rows g and g + 8 and of columns 2 t and 2 t + 1.
 //!
@@ -55,8 +55,8 @@ type Sums<T> = <T as Threads>::Of<[i32; 4]>;
 /// A first factor from the bytes of two rows (or tokens).
 #[inline(always)]
 fn factor<T: Threads>(
-    a: T::Of<[Bytes; 2]>,
-    b: T::Of<[Bytes; 2]>,
+    a: T::Of<[Bytes; 3]>,
+    b: T::Of<[Bytes; 3]>,
     plane: usize,
     by_row: bool,
 ) -> T::Of<[u32; 4]> {

@@ -1,7 +1,7 @@
 //! Sums of a page's values: values as first factors, weights as second ones.
 
 use super::{Side, Sums, TOKENS, column, factor, row};
-use crate::planes::{Bytes, Planes, is_single};
+use crate::planes::{Bytes, Planes, bytes_of};
 use crate::threads::Threads;
 
 /// Sums of a page's values: for each unit of 8 coordinates and pair of heads, by powers of 256.
@@ -34,13 +34,17 @@ pub(super) fn sums<T: Threads, const FORMAT: u32, const G: usize, const H: usize
                 let [a, b] = words.map(|words| T::map(words, |words| planes.levels::<T, FORMAT>(&words, U)));
                 let high = factor::<T>(a, b, 0, false);
                 let low = factor::<T>(a, b, 1, false);
+                let third = factor::<T>(a, b, 2, false);
                 unroll2!(H / 2, PAIR => {
                     let sums = &mut sums[U % 4][PAIR % 2];
                     let [first, middle, last] = second[PAIR % 2];
                     sums[0] = T::multiply::<false>(high, first, sums[0]);
                     sums[1] = T::multiply::<false>(high, middle, sums[1]);
                     sums[2] = T::multiply::<false>(high, last, sums[2]);
-                    if !is_single(FORMAT) {
+                    if bytes_of(FORMAT) > 2 {
+                        sums[2] = T::multiply::<false>(third, first, sums[2]);
+                    }
+                    if bytes_of(FORMAT) > 1 {
                         sums[1] = T::multiply::<false>(low, first, sums[1]);
                         sums[2] = T::multiply::<false>(low, middle, sums[2]);
                     }
