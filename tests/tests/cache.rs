@@ -494,6 +494,16 @@ fn tokens_encoded_ahead_equal_those_encoded_at_once() {
     }
     one(&mut copy, 100, 120, 1.0);
     assert_eq!(out(&copy), out(&at_once));
+    // So many others that the oldest tokens, which are being encoded, are among those taken back.
+    let mut sixty = KvCache::new(spec()).unwrap();
+    one(&mut sixty, 0, 60, 1.0);
+    for others in spec().hot..spec().hot + 4 {
+        let mut cache = sixty.clone();
+        one(&mut cache, 60, 60 + others, -1.0);
+        cache.truncate(60).unwrap();
+        one(&mut cache, 60, 120, 1.0);
+        assert_eq!(out(&cache), out(&at_once), "{others} others");
+    }
 }
 
 #[test]
