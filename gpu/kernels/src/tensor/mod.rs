@@ -14,7 +14,8 @@
 //! A row of value codes holds four coordinates of one token side by side, so a weight stands in the column
 //! of its coordinate and zeros in the other three: codes are multiplied in the order in which they are stored.
 //! Queries as factors are in `queries`, the two passes of a page in `keys` and `values`, what lies between in
-//! `softmax`. One head a KV head, and f16 rows: [`crate::attend`], which also describes pools, parts and partial results.
+//! `softmax`. One head a KV head, and f16 rows: [`crate::attend`], which also describes pools, parts and
+//! partial results.
 
 mod keys;
 mod queries;
