@@ -8,7 +8,7 @@
 /// Orders of the non-Sylvester factor, with 1 for the plain powers of two.
 pub const ORDERS: [usize; 5] = [1, 12, 20, 28, 36];
 
-/// Smallest and largest supported head dim.
+/// Smallest supported head dim.
 pub const MIN_HEAD_DIM: usize = 16;
 /// Largest supported head dim.
 pub const MAX_HEAD_DIM: usize = 1024;

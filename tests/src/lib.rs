@@ -1,6 +1,6 @@
 //! Shared by the cross-crate tests: inputs and exact oracles.
 //!
-//! Tests live in `tests/`, one file a subject. Golden files are in `vectors/`; `gen_vectors` writes
+//! Tests live in `tests/`, one file a subject. Golden files are in `vectors/`; `cargo xtask vectors` writes
 //! them and a test compares.
 
 pub mod golden;

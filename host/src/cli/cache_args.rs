@@ -1,5 +1,10 @@
 //! Arguments of the commands that run a model over a compressed cache, and what they make: a model,
 //! and caches for it.
+//!
+//! `eval`, `generate` and `demo` are thin: they call the library with one cache factory per setting. The reference of
+//! every comparison is `f16,f16` under the same window options, always the first row. The defaults of `--hot` and
+//! `--sinks` are [`CacheSpec::DEFAULT_HOT`] and [`CacheSpec::DEFAULT_SINKS`], the one place where they stand, `plan`
+//! included. `tqkv` without a command is `demo`, whose defaults are read from its own argument definitions.
 
 use std::path::PathBuf;
 
