@@ -10,9 +10,9 @@
 //! kernel over time.
 
 use criterion::{Criterion, Throughput};
+use tqkv_benches::{Case, Data, Op, Workload};
 use tqkv_core::{AnyCodec, CodecId, Effort, Family, Options};
 use tqkv_simd::Level;
-use tqkv_simd::bench::{Case, Data, Op, Workload};
 use tqkv_simd::page::{KeyPages, ValuePages};
 
 const SLOTS: usize = 128;

@@ -18,10 +18,6 @@ mod aarch64;
 #[cfg(all(target_arch = "arm", target_os = "none", target_has_atomic = "ptr"))]
 mod arm;
 #[cfg(not(all(target_arch = "arm", target_os = "none")))]
-pub mod baseline;
-#[cfg(feature = "bench")]
-pub mod bench;
-#[cfg(not(all(target_arch = "arm", target_os = "none")))]
 pub mod codec;
 #[cfg(not(all(target_arch = "arm", target_os = "none")))]
 mod level;

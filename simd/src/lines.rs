@@ -106,22 +106,6 @@ pub(crate) trait Machine: Memory + Search {
     fn fma(self, acc: Self::V, a: Self::V, b: Self::V) -> Self::V;
     /// The sums of four registers, in any order.
     fn sum4(self, v: [Self::V; 4]) -> [f32; 4];
-
-    /// The ggml dot product of runs of `q4_0` and of `q8_0`, one run after the other.
-    #[inline(always)]
-    fn q4_0_dot(self, row: &[[u8; 18]], query: &[[u8; 34]]) -> f32 {
-        let mut sum = 0.0;
-        for (a, b) in row.iter().zip(query) {
-            let mut dot = 0;
-            for j in 0..16 {
-                dot += (i32::from(a[2 + j] & 15) - 8) * i32::from(b[2 + j] as i8);
-                dot += (i32::from(a[2 + j] >> 4) - 8) * i32::from(b[18 + j] as i8);
-            }
-            let scale = |bytes: [u8; 2]| self.widen_half(half::f16::from_le_bytes(bytes));
-            sum += dot as f32 * (scale([a[0], a[1]]) * scale([b[0], b[1]]));
-        }
-        sum
-    }
 }
 
 /// Where [`Machine::pair_bytes`] finds the bytes of 128 bits: below 16 in `even`, from there on in `odd`.

@@ -419,26 +419,3 @@ fn plain_rows_are_summed_alike_on_every_level() {
         }
     }
 }
-
-#[test]
-fn the_ggml_baseline_is_its_definition() {
-    for dim in [64, 128, 256] {
-        let rows_codec = AnyCodec::new(CodecId::Q4_0, dim, Options::DEFAULT).unwrap();
-        let query_codec = AnyCodec::new(CodecId::Q8_0, dim, Options::DEFAULT).unwrap();
-        let mut random = Random(8);
-        let rows = blocks(&rows_codec, &mut random);
-        let mut query = vec![0; query_codec.block_bytes()];
-        query_codec.encode(&random.normals(dim), &mut query).unwrap();
-        let mut plain = vec![0.0; dim];
-        query_codec.decode(&query, &mut plain).unwrap();
-        let mut want = vec![0.0; SLOTS];
-        rows_codec.scores(&plain, &rows, &mut want);
-        for level in Level::available() {
-            let mut out = vec![0.0; SLOTS];
-            tqkv_simd::baseline::q4_0_scores(level, &query, &rows, &mut out);
-            for (a, b) in out.iter().zip(&want) {
-                assert!((a - b).abs() < 1e-3, "{a} {b}");
-            }
-        }
-    }
-}

@@ -38,7 +38,8 @@ fn dependency_arrows_point_one_way() {
         ("tqkv-simd", vec!["tqkv-core"]),
         ("tqkv-gpu-kernels", vec!["tqkv-core"]),
         ("tqkv-gpu", vec!["tqkv-core", "tqkv-gpu-kernels"]),
-        ("tqkv", vec!["tqkv-core", "tqkv-gpu", "tqkv-simd"]),
+        ("tqkv-benches", vec!["tqkv-core", "tqkv-simd"]),
+        ("tqkv", vec!["tqkv-benches", "tqkv-core", "tqkv-gpu", "tqkv-simd"]),
     ] {
         assert_eq!(arrows(&metadata, package), allowed, "{package}");
     }

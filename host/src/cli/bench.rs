@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use tqkv_benches::{Case, Data, Op, Outcome};
 use tqkv_core::{CodecId, Effort};
 use tqkv_simd::Level;
-use tqkv_simd::bench::{self, Case, Data, Op, Outcome};
 
 use super::args;
 use super::error::CliError;
@@ -124,7 +124,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         Level::detect().map_err(|error| CliError::bad_input(format_args!("TQKV_LEVEL: {error}")))?;
     let levels = if args.levels.is_empty() { vec![detected] } else { args.levels.clone() };
     let bar = out.progress(1000, "measuring");
-    let measured = bench::run(&cases(args, &levels), Duration::from_secs(args.seconds), |share| {
+    let measured = tqkv_benches::run(&cases(args, &levels), Duration::from_secs(args.seconds), |share| {
         bar.set_position((share * 1e3) as u64)
     });
     bar.finish_and_clear();
@@ -133,7 +133,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         eprintln!("tqkv: too noisy to count: {doubt}");
     }
     let report = Report {
-        cpu: bench::cpu_name(),
+        cpu: tqkv_benches::cpu_name(),
         level: detected.name().name(),
         read_gb_per_s: measured.read_gb_per_s,
         results: measured.results.iter().map(Row::from).collect(),

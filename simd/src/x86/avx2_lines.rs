@@ -8,8 +8,6 @@ use super::avx2::{Avx2, V, avx2};
 use crate::lines::{Machine, pair_index};
 use crate::page::Line;
 use core::arch::x86_64::*;
-use half::f16;
-use tqkv_core::lanes::Isa;
 
 /// Adds products of unsigned and signed bytes four at a time; bounds as above.
 #[inline(always)]
@@ -368,48 +366,4 @@ impl Machine for Avx2 {
             out
         })
     }
-
-    #[inline(always)]
-    fn q4_0_dot(self, row: &[[u8; 18]], query: &[[u8; 34]]) -> f32 {
-        q4_0_dot(
-            row,
-            query,
-            #[inline(always)]
-            |codes, query| {
-                avx2!({
-                    let signed = _mm256_sub_epi8(codes, _mm256_set1_epi8(8));
-                    let size = _mm256_abs_epi8(signed);
-                    dot(_mm256_setzero_si256(), size, _mm256_sign_epi8(query, signed))
-                })
-            },
-        )
-    }
-}
-
-/// ggml's dot product of `q4_0` and `q8_0` runs; `multiply` takes 32 codes (0 to 15) and 32
-/// signed query bytes to eight partial dot products of code - 8.
-#[inline(always)]
-pub(super) fn q4_0_dot(
-    row: &[[u8; 18]],
-    query: &[[u8; 34]],
-    multiply: impl Fn(__m256i, __m256i) -> __m256i,
-) -> f32 {
-    avx2!({
-        // Only called inside functions that have at least AVX2.
-        let isa = Avx2::assume_supported();
-        let mut sum = _mm256_setzero_ps();
-        for (a, b) in row.iter().zip(query) {
-            let nibbles = _mm_loadu_si128(a.as_ptr().add(2).cast());
-            let both = _mm256_set_m128i(_mm_srli_epi16::<4>(nibbles), nibbles);
-            let codes = _mm256_and_si256(both, _mm256_set1_epi8(15));
-            let query = _mm256_loadu_si256(b.as_ptr().add(2).cast());
-            let scale = isa.widen_half(f16::from_le_bytes([a[0], a[1]]))
-                * isa.widen_half(f16::from_le_bytes([b[0], b[1]]));
-            let dots = _mm256_cvtepi32_ps(multiply(codes, query));
-            sum = _mm256_fmadd_ps(dots, _mm256_set1_ps(scale), sum);
-        }
-        let four = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
-        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-        _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
-    })
 }

@@ -272,23 +272,4 @@ impl Machine for Avx512 {
             out
         })
     }
-
-    #[inline(always)]
-    fn q4_0_dot(self, row: &[[u8; 18]], query: &[[u8; 34]]) -> f32 {
-        super::avx2_lines::q4_0_dot(
-            row,
-            query,
-            #[inline(always)]
-            |codes, query| {
-                // Biased codes are unsigned; 8 times the query's sum comes off by a second product.
-                avx512!({
-                    let dot = _mm256_dpbusd_epi32(_mm256_setzero_si256(), codes, query);
-                    _mm256_sub_epi32(
-                        dot,
-                        _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(8), query),
-                    )
-                })
-            },
-        )
-    }
 }

@@ -1,12 +1,10 @@
 //! The work of one case on one thread: a pool of pages, and a call that takes the next ones.
 
-use super::{BenchError, Case, DRAM_POOL, Data, L2_POOL, Op, read};
-use crate::page::{Attention, HalfPages, KeyPages, Line, Queries, ValuePages, attend};
-use crate::{Level, baseline, codec};
-use std::boxed::Box;
-use std::vec;
-use std::vec::Vec;
+use crate::paired::{BenchError, Case, DRAM_POOL, Data, L2_POOL, Op};
+use crate::{q4_0, read};
 use tqkv_core::{AnyCodec, CodecId, Family, Options};
+use tqkv_simd::page::{Attention, HalfPages, KeyPages, Line, Queries, ValuePages, attend};
+use tqkv_simd::{Level, codec};
 
 /// Tokens of a page, and of a call.
 const SLOTS: usize = 128;
@@ -24,7 +22,7 @@ pub struct Workload {
 }
 
 /// Deterministic values with about the spread of a normal law.
-fn values(n: usize, seed: u32) -> Vec<f32> {
+pub(super) fn values(n: usize, seed: u32) -> Vec<f32> {
     let mut state = seed | 1;
     let mut uniform = || {
         state ^= state << 13;
@@ -73,7 +71,7 @@ impl Workload {
         let (call, vectors) = match case.op {
             Op::Encode => (encode(case, *codec, pages), 1),
             Op::Decode => (decode(case, *codec, &blocks, pages), 1),
-            Op::Scores if case.codec == CodecId::Q4_0 => (q4_0(case, &blocks, pages)?, 1),
+            Op::Scores if case.codec == CodecId::Q4_0 => (ggml_scores(case, &blocks, pages)?, 1),
             Op::Scores if codec.id().family() == Family::Half => (half_scores(case, &blocks, pages)?, 1),
             Op::Accumulate if codec.id().family() == Family::Half => (half_sums(case, &blocks, pages)?, 1),
             Op::Attend if codec.id().family() == Family::Half => (half_attend(case, &blocks, pages / 2)?, 2),
@@ -91,9 +89,9 @@ impl Workload {
     }
 
     /// Plain streaming read; a line counts as a token.
-    pub(super) fn read(level: Level, pool_bytes: usize) -> Self {
+    pub(super) fn read(pool_bytes: usize) -> Self {
         let pages = (pool_bytes / read::CALL_BYTES).max(1);
-        let call = read::reader(level, pages);
+        let call = read::reader(pages);
         Self { call, pages, at: 0, tokens: read::CALL_BYTES / 64, bytes_per_token: 64.0 }
     }
 
@@ -221,7 +219,7 @@ fn half_attend(case: &Case, blocks: &[u8], pages: usize) -> Option<Call> {
     }))
 }
 
-fn q4_0(case: &Case, blocks: &[u8], pages: usize) -> Option<Call> {
+fn ggml_scores(case: &Case, blocks: &[u8], pages: usize) -> Option<Call> {
     let q8 = AnyCodec::new(CodecId::Q8_0, case.dim, Options::DEFAULT).ok()?;
     let mut query = vec![0; q8.block_bytes() * case.query_heads];
     codec::encode(Level::Portable, &q8, &values(case.query_heads * case.dim, 5), &mut query).ok()?;
@@ -230,7 +228,7 @@ fn q4_0(case: &Case, blocks: &[u8], pages: usize) -> Option<Call> {
     let mut out = vec![0.0; SLOTS];
     Some(Box::new(move |at| {
         for query in query.chunks_exact(query.len() / heads) {
-            baseline::q4_0_scores(level, query, &pool[at * bytes..(at + 1) * bytes], &mut out);
+            q4_0::scores(level, query, &pool[at * bytes..(at + 1) * bytes], &mut out);
             std::hint::black_box(&out);
         }
     }))

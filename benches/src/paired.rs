@@ -4,16 +4,10 @@
 //! so that a change of clock or load meets all of them; the minimum is the figure and the median
 //! says how far to trust it. Ratios are of minima of the same run, never across runs.
 
-mod read;
-mod workload;
-
-use crate::Level;
-use std::string::{String, ToString};
+use crate::workload::Workload;
 use std::time::{Duration, Instant};
-use std::vec::Vec;
 use tqkv_core::{CodecId, Effort, ShapeError};
-
-pub use workload::Workload;
+use tqkv_simd::Level;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +167,7 @@ impl Lane {
     }
 
     fn read(threads: usize) -> Self {
-        Self::of(None, (0..threads).map(|_| Workload::read(Level::fastest(), DRAM_POOL)).collect())
+        Self::of(None, (0..threads).map(|_| Workload::read(DRAM_POOL)).collect())
     }
 
     fn of(case: Option<Case>, mut workloads: Vec<Workload>) -> Self {
@@ -252,9 +246,9 @@ fn wall_seconds(workloads: &mut [Workload], calls: usize) -> f64 {
 }
 
 /// Bytes of the pools that are meant to be in memory: beyond any last-level cache in use.
-const DRAM_POOL: usize = 512 << 20;
+pub(super) const DRAM_POOL: usize = 512 << 20;
 /// Bytes of the pools that are meant to be in the second-level cache.
-const L2_POOL: usize = 256 << 10;
+pub(super) const L2_POOL: usize = 256 << 10;
 /// What a baseline in memory must reach of the plain read bandwidth.
 const LEAST_SHARE: f64 = 0.85;
 /// How far a median may be above its minimum.
@@ -330,14 +324,14 @@ fn doubts(lanes: &[Lane], reads: &[(usize, f64)]) -> Vec<String> {
             let reads_all = matches!(op, Op::Scores | Op::Attend) && data == Data::Dram && query_heads == 1;
             let (own, read) = (lane.gb_per_s(), read_of(reads, lane.threads()));
             if reads_all && codec == CodecId::F16 && own < LEAST_SHARE * read {
-                doubts.push(std::format!(
+                doubts.push(format!(
                     "{what}, {} threads: the baseline reads {own:.1} GB/s, below 85 % of the {read:.1} GB/s that plain reading reaches",
                     lane.threads()
                 ));
             }
         }
         if lane.median() > WIDEST_SPREAD * lane.min() {
-            doubts.push(std::format!(
+            doubts.push(format!(
                 "{what}, {} threads: the median is {:.2} times the minimum",
                 lane.threads(),
                 lane.median() / lane.min()

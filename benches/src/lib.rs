@@ -1,0 +1,18 @@
+//! How fast the kernels of this machine are: the engine behind `tqkv bench`, criterion and xtask.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | [`run`] (`paired.rs`) | cases against their baselines, sampled in turns |
+//! | [`Workload`] (`workload.rs`) | the work of one case on one thread |
+//! | [`q4_0`] | the baseline from outside: ggml's dot product |
+//! | `read.rs` | the other one: plain reading of memory |
+//!
+//! Not for use in a program that attends: nothing here is published, and libraries may not depend on it.
+
+mod paired;
+pub mod q4_0;
+mod read;
+mod workload;
+
+pub use paired::{BenchError, Case, Data, Op, Outcome, Report, cpu_name, run};
+pub use workload::Workload;
