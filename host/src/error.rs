@@ -1,4 +1,4 @@
-//! Errors of the caches. Those of the model runner are [`crate::model::ModelError`], which wraps these.
+//! Errors of the caches; those of files are [`crate::file::FileError`].
 
 use thiserror::Error;
 

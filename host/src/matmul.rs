@@ -10,7 +10,7 @@ const PARALLEL_FROM: usize = 1 << 22;
 
 /// A read-only matrix view over a slice.
 #[derive(Clone, Copy)]
-pub(crate) struct Mat<'a> {
+pub struct Mat<'a> {
     data: &'a [f32],
     rows: usize,
     cols: usize,
@@ -20,13 +20,13 @@ pub(crate) struct Mat<'a> {
 
 impl<'a> Mat<'a> {
     /// `rows` rows of `cols` values, consecutive rows `row_stride` values apart.
-    pub(crate) fn new(data: &'a [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
+    pub fn new(data: &'a [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
         check_bounds(data.len(), rows, cols, row_stride);
         Self { data, rows, cols, row_stride, col_stride: 1 }
     }
 
     /// The transposed view of the same values.
-    pub(crate) fn transposed(self) -> Self {
+    pub fn transposed(self) -> Self {
         Self {
             data: self.data,
             rows: self.cols,
@@ -44,7 +44,7 @@ impl<'a> Mat<'a> {
 }
 
 /// A writable matrix view; rows are contiguous.
-pub(crate) struct MatMut<'a> {
+pub struct MatMut<'a> {
     data: &'a mut [f32],
     rows: usize,
     cols: usize,
@@ -53,7 +53,7 @@ pub(crate) struct MatMut<'a> {
 
 impl<'a> MatMut<'a> {
     /// As [`Mat::new`].
-    pub(crate) fn new(data: &'a mut [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
+    pub fn new(data: &'a mut [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
         check_bounds(data.len(), rows, cols, row_stride);
         Self { data, rows, cols, row_stride }
     }
@@ -67,7 +67,7 @@ fn check_bounds(len: usize, rows: usize, cols: usize, row_stride: usize) {
 
 /// What happens to the values already in the destination.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Store {
+pub enum Store {
     /// They are replaced.
     Replace,
     /// The product is added to them.
@@ -75,7 +75,7 @@ pub(crate) enum Store {
 }
 
 /// `dst = scale * lhs * rhs`, or the same added to `dst`.
-pub(crate) fn product(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f32, store: Store) {
+pub fn product(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f32, store: Store) {
     let (m, n, k) = (dst.rows, dst.cols, lhs.cols);
     if m * n * k < PARALLEL_FROM {
         run(dst, lhs, rhs, scale, store, Parallelism::None);

@@ -1,8 +1,8 @@
 //! Arguments that several commands share.
 
+use crate::preset::{KvCodecs, UnknownCodec, parse_codec};
 use clap::Args;
 use tqkv::cache::CacheSpec;
-use tqkv::preset::{KvCodecs, UnknownCodec, parse_codec};
 use tqkv_core::{CodecId, Effort, Options, ScaleMode};
 
 /// How blocks are encoded.

@@ -8,17 +8,17 @@
 
 use std::path::PathBuf;
 
+use crate::preset::{KvCodecs, PRESETS};
 use clap::{Args, ValueEnum};
 use tqkv::attention::AttentionCache;
 use tqkv::cache::{Arithmetic, CacheSpec, Centring, KvCache};
 use tqkv::error::CacheError;
-use tqkv::model::{Config, Model};
-use tqkv::preset::{KvCodecs, PRESETS};
 use tqkv_core::CodecId;
+use tqkv_model::{Config, Model};
 
-use super::args::{EncodeArgs, KvArgs, WindowArgs};
-use super::device::Place;
-use super::error::CliError;
+use crate::args::{EncodeArgs, KvArgs, WindowArgs};
+use crate::device::Place;
+use crate::error::CliError;
 
 /// Whether keys are stored less their mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 
-use super::error::CliError;
+use crate::error::CliError;
 
 /// The choice on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -5,11 +5,11 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use tqkv::array::ArrayError;
+use crate::array::ArrayError;
+use crate::stats::StatsError;
 use tqkv::file::FileError;
-use tqkv::model::ModelError;
-use tqkv::stats::StatsError;
 use tqkv_core::{CodecId, ShapeError};
+use tqkv_model::ModelError;
 
 /// A message and the exit code that goes with it.
 #[derive(Debug)]

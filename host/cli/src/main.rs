@@ -1,7 +1,64 @@
-//! The `tqkv` command.
+//! The `tqkv` command: arguments, output and exit codes. One file a command in `command/`; beside it what commands
+//! share, and what has no other user: figures of codecs ([`stats`]), sizes of caches ([`plan`]), names of codec pairs
+//! ([`preset`]) and arrays on disk ([`array`]). Caches and files are the library's, models are `tqkv-model`'s.
 
-mod cli;
+mod args;
+mod array;
+mod cache_args;
+mod command;
+mod device;
+mod error;
+mod output;
+mod plan;
+mod preset;
+mod stats;
 
-fn main() -> std::process::ExitCode {
-    cli::main()
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use command::Command;
+use error::CliError;
+use output::Output;
+
+/// Compress the key/value cache of a transformer, and measure what that costs and saves. Without a command,
+/// demo runs.
+#[derive(Debug, Parser)]
+#[command(name = "tqkv", version, max_term_width = 100, arg_required_else_help = false)]
+struct Cli {
+    /// Print one JSON object on stdout and nothing else.
+    #[arg(long, global = true)]
+    json: bool,
+    /// What to do; without one, demo.
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() => return report(&CliError::usage(&error)),
+        // `--help` and `--version`.
+        Err(error) => {
+            return match error.print() {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => report(&CliError::from(error)),
+            };
+        }
+    };
+    let mut out = Output::new(cli.json);
+    let command = cli.command.map_or_else(Command::demo, Ok);
+    match command.and_then(|command| command.run(&mut out)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => report(&error),
+    }
+}
+
+fn report(error: &CliError) -> ExitCode {
+    // A reader that went away (`tqkv .. | head`) is not worth a message.
+    if !error.is_broken_pipe() {
+        let _ = writeln!(io::stderr(), "tqkv: {error}");
+    }
+    error.exit_code()
 }

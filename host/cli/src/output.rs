@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use super::error::CliError;
+use crate::error::CliError;
 
 /// The command's stdout and stderr.
 #[derive(Debug)]

@@ -246,3 +246,6 @@ fn direction(rng: &mut ChaCha8Rng, row: &mut [f32]) {
         *x = (f64::from(*x) * inverse) as f32;
     }
 }
+
+#[cfg(test)]
+mod tests;

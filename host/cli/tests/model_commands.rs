@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
-use tqkv::model::shipped;
+use tqkv_model::shipped;
 
 mod support;
 

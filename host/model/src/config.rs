@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 
-use super::error::ModelError;
-use crate::attention::DenseCache;
-use crate::error::CacheError;
+use crate::error::ModelError;
+use tqkv::attention::DenseCache;
+use tqkv::error::CacheError;
 
 /// The decoder families the runner computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::error::CacheError;
+use tqkv::error::CacheError;
 
 /// Why a model could not be loaded or run. Every message is one line.
 #[derive(Debug, Error)]

@@ -5,10 +5,10 @@
 //! token); KL(reference || setting) and agreement are means over all T positions. The windows are the outer loop and
 //! the settings the inner one, so memory holds the states of one window only.
 
-use crate::attention::AttentionCache;
-use crate::error::CacheError;
-use crate::model::sampling::argmax;
-use crate::model::{Model, ModelError, SpecialTokens};
+use crate::sampling::argmax;
+use crate::{Model, ModelError, SpecialTokens};
+use tqkv::attention::AttentionCache;
+use tqkv::error::CacheError;
 
 /// Rows whose logits are held at once: bounds memory for vocabularies of 100,000 and more.
 const LOGIT_ROWS: usize = 128;

@@ -1,10 +1,10 @@
 //! The forward pass, cut at the cache: everything but attention is computed here, attention by the cache.
 
-use super::Model;
-use super::error::ModelError;
-use super::rope::RopeTable;
-use super::weights::Layer;
-use crate::attention::AttentionCache;
+use crate::Model;
+use crate::error::ModelError;
+use crate::rope::RopeTable;
+use crate::weights::Layer;
+use tqkv::attention::AttentionCache;
 
 /// Tokens run through all layers at once: bounds the memory of activations (a few times this many rows of
 /// `intermediate_size`) without making the products small.

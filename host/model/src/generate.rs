@@ -5,9 +5,10 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use crate::attention::AttentionCache;
-use crate::model::sampling::Sampler;
-use crate::model::{Model, ModelError, SpecialTokens, TextStream};
+use crate::sampling::Sampler;
+use crate::tokenizer::TextStream;
+use crate::{Model, ModelError, SpecialTokens};
+use tqkv::attention::AttentionCache;
 
 /// What to generate.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,14 +1,16 @@
-//! A small runner for Llama-family decoders over any [`AttentionCache`](crate::attention::AttentionCache).
+//! A small runner for Llama-family decoders over any [`tqkv::attention::AttentionCache`].
 //!
 //! It exists because the usual runners keep their cache private. It reads Hugging Face directories (`config.json`,
 //! safetensors, `tokenizer.json`), computes in f32 on the CPU and is meant for measuring caches, not for serving:
-//! weights take 4 bytes a parameter. Text comes out of [`crate::generate`], figures out of [`crate::eval`].
+//! weights take 4 bytes a parameter. Text comes out of [`mod@generate`], figures out of [`eval`].
 
 use std::path::Path;
 
 mod config;
 mod error;
+pub mod eval;
 mod forward;
+pub mod generate;
 mod linear;
 mod outlier;
 mod rope;
@@ -22,8 +24,6 @@ pub use error::ModelError;
 pub use forward::LayerObserver;
 pub use outlier::{OUTLIER_CHANNELS, OUTLIER_FACTOR};
 pub use tokenizer::{SpecialTokens, Tokenizer};
-
-pub(crate) use tokenizer::TextStream;
 
 use rope::Rope;
 use weights::{Files, Weights};

@@ -1,6 +1,6 @@
 //! A projection `y = W x + b` over many tokens.
 
-use crate::matmul::{Mat, MatMut, Store, product};
+use tqkv::matmul::{Mat, MatMut, Store, product};
 
 /// `weight` is `[outputs, inputs]` as Hugging Face stores it.
 #[derive(Debug)]

@@ -4,8 +4,8 @@
 //! some K channels by 8 and the same Q channels by 1/8 leaves every dot product, and so the f32 model, unchanged. The
 //! channels come in RoPE pairs (c, c + 64), so the scaling commutes with the rotation.
 
-use super::Model;
-use super::error::ModelError;
+use crate::Model;
+use crate::error::ModelError;
 
 /// Scaled channels: the pairs (40, 104), (50, 114), (60, 124) of a head of 128.
 pub const OUTLIER_CHANNELS: [usize; 6] = [40, 50, 60, 104, 114, 124];

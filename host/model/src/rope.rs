@@ -4,7 +4,7 @@
 
 use std::f64::consts::TAU;
 
-use super::config::{Config, RopeScaling};
+use crate::config::{Config, RopeScaling};
 
 /// Frequencies of one model; angles are computed in f64 so that long contexts lose nothing.
 #[derive(Debug, Clone)]

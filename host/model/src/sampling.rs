@@ -1,6 +1,6 @@
 //! Choosing the next token from logits: greedy, or by temperature from a seed.
 
-use super::error::ModelError;
+use crate::error::ModelError;
 
 /// Chooses tokens; the same seed and logits give the same choices.
 #[derive(Debug, Clone)]

@@ -1,15 +1,15 @@
 //! The model that is compiled into the binary, so that it runs from anywhere with nothing to download.
 //!
-//! `host/model/README.md` says how it was made and what it measures.
+//! `host/model/shipped/README.md` says how it was made and what it measures.
 
-use super::{Model, ModelError};
+use crate::{Model, ModelError};
 
 /// `config.json` of the shipped model.
-pub const CONFIG: &[u8] = include_bytes!("../../model/config.json");
+pub const CONFIG: &[u8] = include_bytes!("../shipped/config.json");
 /// `model.safetensors` of the shipped model, 4 MB.
-pub const WEIGHTS: &[u8] = include_bytes!("../../model/model.safetensors");
+pub const WEIGHTS: &[u8] = include_bytes!("../shipped/model.safetensors");
 /// 200 KiB of ASCII text that the shipped model never saw in training.
-pub const HELDOUT_TEXT: &[u8] = include_bytes!("../../model/heldout.txt");
+pub const HELDOUT_TEXT: &[u8] = include_bytes!("../shipped/heldout.txt");
 /// Name of the shipped model in reports.
 pub const NAME: &str = "shipped";
 

@@ -2,7 +2,7 @@
 
 use tokenizers::Tokenizer as HfTokenizer;
 
-use super::error::ModelError;
+use crate::error::ModelError;
 
 /// Vocabulary of a model that reads raw bytes.
 const BYTE_VOCAB: usize = 256;

@@ -10,10 +10,10 @@ use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
-use super::config::{Architecture, Config};
-use super::error::ModelError;
-use super::linear::Linear;
-use crate::bytes::Bytes;
+use crate::config::{Architecture, Config};
+use crate::error::ModelError;
+use crate::linear::Linear;
+use tqkv::file::Bytes;
 
 /// All weights of a model.
 #[derive(Debug)]

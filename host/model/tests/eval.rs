@@ -1,16 +1,16 @@
 //! Evaluation through the compressed cache against the figures of the program that made the shipped
-//! model (`host/model/figures.json`), which quantises by means of its own.
+//! model (`host/model/shipped/figures.json`), which quantises by means of its own.
 
 use serde_json::Value;
 use tqkv::attention::AttentionCache;
 use tqkv::cache::{CacheSpec, Centring, KvCache};
 use tqkv::error::CacheError;
-use tqkv::eval::{EvalReport, EvalSpec, Setting, evaluate};
-use tqkv::model::{Model, shipped};
 use tqkv_core::{CodecId, Options, ScaleMode};
+use tqkv_model::eval::{EvalReport, EvalSpec, Setting, evaluate};
+use tqkv_model::{Model, shipped};
 
 fn figures() -> Value {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/model/figures.json");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/shipped/figures.json");
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 

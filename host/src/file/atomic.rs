@@ -2,7 +2,7 @@
 //!
 //! The bytes go to a temporary file in the target's own folder, which is synced and renamed by
 //! [`AtomicFile::commit`]; a value dropped before that removes it. Not for appending to a file that
-//! exists. Used by [`crate::file`] and [`crate::array`].
+//! exists. [`super::Writer::create`] writes to one.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};

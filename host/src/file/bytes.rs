@@ -1,7 +1,7 @@
 //! The bytes of an input file: memory-mapped where the system can, read into memory otherwise.
 //!
 //! Not for files that another program is still writing: see the contract on [`Bytes::open`]. The
-//! readers above it are [`crate::file::TqkView`] and [`crate::array::Vectors`].
+//! reader above it is [`super::TqkView`].
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -8,12 +8,16 @@
 //! Not for a live cache, which appends and truncates: that is [`crate`]'s cache, whose snapshot is
 //! made of the same chunks. The blocks themselves are the business of `tqkv_core`.
 
+mod atomic;
+mod bytes;
 mod error;
 mod header;
 mod reader;
 mod view;
 mod writer;
 
+pub use atomic::AtomicFile;
+pub use bytes::Bytes;
 pub use error::FileError;
 pub use header::Header;
 pub use reader::Reader;

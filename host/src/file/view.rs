@@ -5,8 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::reader::check_chunk;
-use super::{CHUNK_HEAD, CRC, FileError, Header, Reader};
-use crate::bytes::Bytes;
+use super::{Bytes, CHUNK_HEAD, CRC, FileError, Header, Reader};
 
 /// A `.tqk` file as a slice: any block by its index.
 ///

@@ -3,8 +3,7 @@
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
-use super::{CHUNK_HEAD, FileError, Header};
-use crate::atomic::AtomicFile;
+use super::{AtomicFile, CHUNK_HEAD, FileError, Header};
 
 /// Writes blocks one by one; holds one chunk in memory.
 ///

@@ -13,7 +13,7 @@ pub use error::ArrayError;
 use half::{bf16, f16};
 pub use npy::NpyWriter;
 
-use crate::bytes::Bytes;
+use tqkv::file::Bytes;
 
 /// Element types that can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use super::{ArrayError, Dtype, Layout};
-use crate::atomic::AtomicFile;
+use tqkv::file::AtomicFile;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 

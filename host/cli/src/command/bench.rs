@@ -7,9 +7,9 @@ use tqkv_benches::{Case, Data, Op, Outcome};
 use tqkv_core::{CodecId, Effort};
 use tqkv_simd::Level;
 
-use super::args;
-use super::error::CliError;
-use super::output::{Output, table};
+use crate::args;
+use crate::error::CliError;
+use crate::output::{Output, table};
 
 /// Measure the kernels: time per token, and ratios to f16 and q4_0 measured in the same run.
 #[derive(Debug, clap::Args)]

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use tqkv_core::{HEAD_DIMS, codebook};
 
-use super::error::CliError;
-use super::output::{Output, table};
+use crate::error::CliError;
+use crate::output::{Output, table};
 
 /// Print the centroids and boundaries of a scalar codebook.
 #[derive(Debug, clap::Args)]

@@ -3,12 +3,12 @@
 use std::fs::File;
 use std::path::PathBuf;
 
+use crate::array::{ArrayError, NpyWriter};
 use serde::Serialize;
-use tqkv::array::{ArrayError, NpyWriter};
 use tqkv::file::{FileError, Reader};
 
-use super::error::CliError;
-use super::output::{Output, grouped};
+use crate::error::CliError;
+use crate::output::{Output, grouped};
 
 /// Decode a .tqk file into an f32 .npy array of shape [count, D].
 #[derive(Debug, clap::Args)]

@@ -4,16 +4,16 @@ use std::ops::ControlFlow;
 
 use clap::{Args as _, FromArgMatches};
 use serde::Serialize;
-use tqkv::eval::EvalSpec;
-use tqkv::model::{Model, shipped};
+use tqkv_model::eval::EvalSpec;
+use tqkv_model::{Model, shipped};
 
-use super::cache_args::{CacheArgs, ModelArgs, label};
 use super::demo_speed;
-use super::device::Place;
-use super::error::CliError;
 use super::eval;
 use super::generate::{Made, SamplingArgs, continue_prompt, titled};
-use super::output::{Output, table};
+use crate::cache_args::{CacheArgs, ModelArgs, label};
+use crate::device::Place;
+use crate::error::CliError;
+use crate::output::{Output, table};
 
 /// Show what a compressed cache costs and saves, on a real model, in under a minute.
 #[derive(Debug, clap::Args)]

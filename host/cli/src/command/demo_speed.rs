@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
+use crate::preset::KvCodecs;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};
 use tqkv::cache::{CacheSpec, KvCache};
 use tqkv::error::CacheError;
-use tqkv::preset::KvCodecs;
 use tqkv_core::{Effort, Options};
 
 /// Tokens of the synthetic cache.

@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
+use crate::array::Vectors;
 use rayon::prelude::*;
 use serde::Serialize;
-use tqkv::array::Vectors;
 use tqkv::file::{FileError, Header, Writer};
 use tqkv_core::{AnyCodec, CodecId};
 
-use super::args::{self, EncodeArgs};
-use super::error::CliError;
-use super::output::{Output, grouped};
+use crate::args::{self, EncodeArgs};
+use crate::error::CliError;
+use crate::output::{Output, grouped};
 
 /// Encode an array of vectors into a .tqk file.
 #[derive(Debug, clap::Args)]

@@ -2,18 +2,18 @@
 
 use std::path::PathBuf;
 
+use crate::preset::KvCodecs;
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use tqkv::attention::AttentionCache;
 use tqkv::error::CacheError;
-use tqkv::eval::{EvalReport, EvalResult, EvalSpec, Setting, evaluate};
-use tqkv::model::{Model, shipped};
-use tqkv::preset::KvCodecs;
+use tqkv_model::eval::{EvalReport, EvalResult, EvalSpec, Setting, evaluate};
+use tqkv_model::{Model, shipped};
 
-use super::cache_args::{CacheArgs, F16, ModelArgs, label};
-use super::device::{DeviceArgs, Place};
-use super::error::CliError;
-use super::output::{Output, table};
+use crate::cache_args::{CacheArgs, F16, ModelArgs, label};
+use crate::device::{DeviceArgs, Place};
+use crate::error::CliError;
+use crate::output::{Output, table};
 
 /// Measure what compressed caches do to a model's predictions.
 #[derive(Debug, clap::Args)]

@@ -3,15 +3,15 @@
 use std::io;
 use std::ops::ControlFlow;
 
+use crate::preset::{KvCodecs, PRESETS};
 use serde::Serialize;
-use tqkv::generate::{GenerateSpec, Generation, generate};
-use tqkv::model::{Model, ModelError};
-use tqkv::preset::{KvCodecs, PRESETS};
+use tqkv_model::generate::{GenerateSpec, Generation, generate};
+use tqkv_model::{Model, ModelError};
 
-use super::cache_args::{CacheArgs, F16, ModelArgs, label};
-use super::device::{DeviceArgs, Place};
-use super::error::CliError;
-use super::output::{Output, grouped, table};
+use crate::cache_args::{CacheArgs, F16, ModelArgs, label};
+use crate::device::{DeviceArgs, Place};
+use crate::error::CliError;
+use crate::output::{Output, grouped, table};
 
 /// Generate text with a compressed cache, and say how fast and how large it was.
 #[derive(Debug, clap::Args)]

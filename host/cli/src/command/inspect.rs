@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 use tqkv::file::{FileError, TqkView, VERSION};
 
-use super::error::CliError;
-use super::output::{Output, grouped, table};
+use crate::error::CliError;
+use crate::output::{Output, grouped, table};
 
 /// Show the header of a .tqk file and check every CRC.
 #[derive(Debug, clap::Args)]

@@ -1,46 +1,25 @@
-//! The `tqkv` command: arguments, output and exit codes. One file per subcommand; what they do is in
-//! the library.
+//! The commands: a file each, and their list.
 
-mod args;
 mod bench;
-mod cache_args;
 mod codebook;
 mod decode;
 mod demo;
 mod demo_speed;
-mod device;
 mod encode;
-mod error;
 mod eval;
 mod generate;
 mod inspect;
-mod output;
 mod plan;
 mod stats;
 
-use std::io::{self, Write};
-use std::process::ExitCode;
+use clap::Subcommand;
 
-use clap::{Parser, Subcommand};
+use crate::error::CliError;
+use crate::output::Output;
 
-use error::CliError;
-use output::Output;
-
-/// Compress the key/value cache of a transformer, and measure what that costs and saves. Without a command,
-/// demo runs.
-#[derive(Debug, Parser)]
-#[command(name = "tqkv", version, max_term_width = 100, arg_required_else_help = false)]
-struct Cli {
-    /// Print one JSON object on stdout and nothing else.
-    #[arg(long, global = true)]
-    json: bool,
-    /// What to do; without one, demo.
-    #[command(subcommand)]
-    command: Option<Command>,
-}
-
+/// One command, with its arguments.
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     Demo(demo::Args),
     Generate(generate::Args),
     Eval(eval::Args),
@@ -53,29 +32,14 @@ enum Command {
     Bench(bench::Args),
 }
 
-/// Runs the command that the process was started with.
-pub(crate) fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) if error.use_stderr() => return report(&CliError::usage(&error)),
-        // `--help` and `--version`.
-        Err(error) => {
-            return match error.print() {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => report(&CliError::from(error)),
-            };
-        }
-    };
-    let mut out = Output::new(cli.json);
-    let command = cli.command.map_or_else(|| demo::Args::defaults().map(Command::Demo), Ok);
-    match command.and_then(|command| command.run(&mut out)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => report(&error),
-    }
-}
-
 impl Command {
-    fn run(&self, out: &mut Output) -> Result<(), CliError> {
+    /// What runs without a command.
+    pub(crate) fn demo() -> Result<Self, CliError> {
+        demo::Args::defaults().map(Self::Demo)
+    }
+
+    /// Does it.
+    pub(crate) fn run(&self, out: &mut Output) -> Result<(), CliError> {
         match self {
             Self::Demo(args) => demo::run(args, out),
             Self::Generate(args) => generate::run(args, out),
@@ -89,12 +53,4 @@ impl Command {
             Self::Bench(args) => bench::run(args, out),
         }
     }
-}
-
-fn report(error: &CliError) -> ExitCode {
-    // A reader that went away (`tqkv .. | head`) is not worth a message.
-    if !error.is_broken_pipe() {
-        let _ = writeln!(io::stderr(), "tqkv: {error}");
-    }
-    error.exit_code()
 }

@@ -3,15 +3,15 @@
 
 use std::path::PathBuf;
 
+use crate::plan::{CacheShape, PlanError, Uncompressed, parse_size};
+use crate::preset::KvCodecs;
 use serde::Serialize;
-use tqkv::plan::{CacheShape, PlanError, Uncompressed, parse_size};
-use tqkv::preset::KvCodecs;
 use tqkv_core::CodecId;
 use tqkv_core::fixed::INTEGER_CODECS;
 
-use super::args::{KvArgs, WindowArgs};
-use super::error::CliError;
-use super::output::{Output, grouped, table};
+use crate::args::{KvArgs, WindowArgs};
+use crate::error::CliError;
+use crate::output::{Output, grouped, table};
 
 /// Compute the bytes per token of a model's cache, and the longest context for a memory budget.
 #[derive(Debug, clap::Args)]

@@ -1,13 +1,13 @@
 //! `tqkv stats`: what each codec does to vectors and their dot products.
 
+use crate::array::{ArrayError, Vectors};
+use crate::stats::{self, CodecStats};
 use serde::Serialize;
-use tqkv::array::{ArrayError, Vectors};
-use tqkv::stats::{self, CodecStats};
 use tqkv_core::{AnyCodec, CodecId, is_supported_head_dim};
 
-use super::args::{self, EncodeArgs};
-use super::error::CliError;
-use super::output::{Output, grouped, table};
+use crate::args::{self, EncodeArgs};
+use crate::error::CliError;
+use crate::output::{Output, grouped, table};
 
 /// Measure the error of codecs on an array, or on random directions.
 #[derive(Debug, clap::Args)]

@@ -1,7 +1,7 @@
-//! The figures of `tqkv::stats` against definitions, and their independence of threads.
+//! The figures of `stats` against definitions, and their independence of threads.
 
-use tqkv::array::Vectors;
-use tqkv::stats::{StatsError, measure, random_directions};
+use super::{StatsError, measure, random_directions};
+use crate::array::Vectors;
 use tqkv_core::{AnyCodec, CodecId, Effort, Options, ScaleMode};
 
 fn codec(id: CodecId, dim: usize) -> AnyCodec {

@@ -6,8 +6,8 @@ use crate::support::{CONTEXT, Checkpoint, HIDDEN, KV_HEADS, VOCAB};
 use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 use tqkv::attention::AttentionCache;
-use tqkv::generate::{GenerateSpec, StopReason, generate};
-use tqkv::model::{Architecture, Model, ModelError, SpecialTokens};
+use tqkv_model::generate::{GenerateSpec, StopReason, generate};
+use tqkv_model::{Architecture, Model, ModelError, SpecialTokens};
 
 const HEAD_DIM: usize = 8;
 

@@ -8,9 +8,9 @@ use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 use tqkv::attention::{AttentionCache, DenseCache};
 use tqkv::error::CacheError;
-use tqkv::eval::{EvalSpec, Setting, evaluate};
-use tqkv::generate::{GenerateSpec, generate};
-use tqkv::model::{Model, ModelError};
+use tqkv_model::eval::{EvalSpec, Setting, evaluate};
+use tqkv_model::generate::{GenerateSpec, generate};
+use tqkv_model::{Model, ModelError};
 
 const HEAD_DIM: usize = 8;
 

@@ -1,4 +1,4 @@
-//! The shipped model against the figures of the program that made it (`host/model/figures.json`).
+//! The shipped model against the figures of the program that made it (`host/model/shipped/figures.json`).
 
 use std::ops::ControlFlow;
 
@@ -7,14 +7,14 @@ use safetensors::SafeTensors;
 use serde_json::Value;
 use tqkv::attention::{AttentionCache, DenseCache};
 use tqkv::error::CacheError;
-use tqkv::eval::{EvalReport, EvalSpec, Setting, evaluate};
-use tqkv::generate::{GenerateSpec, StopReason, generate};
-use tqkv::model::{Model, shipped};
+use tqkv_model::eval::{EvalReport, EvalSpec, Setting, evaluate};
+use tqkv_model::generate::{GenerateSpec, StopReason, generate};
+use tqkv_model::{Model, shipped};
 
 const CONTEXT: usize = 1024;
 
 fn figures() -> Value {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/model/figures.json");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/shipped/figures.json");
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
@@ -153,7 +153,7 @@ fn greedy_text_is_that_of_the_figures() {
 
 #[test]
 fn keys_and_values_are_those_of_the_sample() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/model/kv_sample.safetensors");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/shipped/kv_sample.safetensors");
     let bytes = std::fs::read(path).unwrap();
     let sample = SafeTensors::deserialize(&bytes).unwrap();
     let model = Model::shipped().unwrap();
