@@ -12,28 +12,28 @@ use crate::preset::KvCodecs;
 
 /// The part of a model's shape that its KV cache depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CacheShape {
+pub(crate) struct CacheShape {
     /// Decoder layers.
-    pub num_layers: usize,
+    pub(crate) num_layers: usize,
     /// KV heads per layer.
-    pub num_kv_heads: usize,
+    pub(crate) num_kv_heads: usize,
     /// Coordinates per head vector.
-    pub head_dim: usize,
+    pub(crate) head_dim: usize,
 }
 
 /// Tokens that are kept as f16 whatever the codecs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Uncompressed {
+pub(crate) struct Uncompressed {
     /// First tokens of the sequence.
-    pub sinks: u64,
+    pub(crate) sinks: u64,
     /// Newest tokens.
-    pub hot: u64,
+    pub(crate) hot: u64,
 }
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum PlanError {
+pub(crate) enum PlanError {
     /// Not JSON, or a field of the wrong type.
     #[error("not a model's config.json: {0}")]
     Json(#[from] serde_json::Error),
@@ -86,7 +86,7 @@ impl CacheShape {
     ///
     /// # Errors
     /// [`PlanError::Json`], [`PlanError::Missing`].
-    pub fn from_config(json: &str) -> Result<Self, PlanError> {
+    pub(crate) fn from_config(json: &str) -> Result<Self, PlanError> {
         let mut config: Config = serde_json::from_str(json)?;
         while let Some(text) = config.text_config.take() {
             config = *text;
@@ -116,7 +116,7 @@ impl CacheShape {
     ///
     /// # Errors
     /// [`PlanError::UnsupportedHeadDim`], [`PlanError::TooLarge`].
-    pub fn bytes_per_token(&self, codecs: KvCodecs) -> Result<u64, PlanError> {
+    pub(crate) fn bytes_per_token(&self, codecs: KvCodecs) -> Result<u64, PlanError> {
         let slot = codecs
             .slot_bytes(self.head_dim)
             .ok_or(PlanError::UnsupportedHeadDim { head_dim: self.head_dim, codecs })?;
@@ -131,7 +131,12 @@ impl CacheShape {
     ///
     /// # Errors
     /// As [`Self::bytes_per_token`].
-    pub fn max_tokens(&self, codecs: KvCodecs, kept: Uncompressed, memory: u64) -> Result<u64, PlanError> {
+    pub(crate) fn max_tokens(
+        &self,
+        codecs: KvCodecs,
+        kept: Uncompressed,
+        memory: u64,
+    ) -> Result<u64, PlanError> {
         let f16 = KvCodecs { k: CodecId::F16, v: CodecId::F16 };
         let raw = self.bytes_per_token(f16)?;
         let coded = self.bytes_per_token(codecs)?;
@@ -152,7 +157,7 @@ impl CacheShape {
     ///
     /// # Errors
     /// [`PlanError::NotInteger`], and as [`Self::bytes_per_token`].
-    pub fn ring_tokens(&self, codecs: KvCodecs, ram: u64) -> Result<u64, PlanError> {
+    pub(crate) fn ring_tokens(&self, codecs: KvCodecs, ram: u64) -> Result<u64, PlanError> {
         for codec in [codecs.k, codecs.v] {
             if !INTEGER_CODECS.contains(&codec) {
                 return Err(PlanError::NotInteger(codec));
@@ -166,7 +171,7 @@ impl CacheShape {
 ///
 /// # Errors
 /// [`PlanError::Size`].
-pub fn parse_size(text: &str) -> Result<u64, PlanError> {
+pub(crate) fn parse_size(text: &str) -> Result<u64, PlanError> {
     let wrong = || PlanError::Size(text.to_string());
     let trimmed = text.trim();
     let split = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());

@@ -10,46 +10,44 @@ use tqkv_core::CodecId;
 
 /// The codec of the keys and that of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct KvCodecs {
+pub(crate) struct KvCodecs {
     /// Codec of the keys.
-    pub k: CodecId,
+    pub(crate) k: CodecId,
     /// Codec of the values.
-    pub v: CodecId,
+    pub(crate) v: CodecId,
 }
 
-/// A named pair, and what it is for.
+/// A named pair.
 #[derive(Clone, Copy, Debug)]
-pub struct Preset {
+pub(crate) struct Preset {
     /// The name that `--kv` accepts.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// What it stands for.
-    pub codecs: KvCodecs,
-    /// One line for help texts.
-    pub purpose: &'static str,
+    pub(crate) codecs: KvCodecs,
 }
 
-const fn preset(name: &'static str, k: CodecId, v: CodecId, purpose: &'static str) -> Preset {
-    Preset { name, codecs: KvCodecs { k, v }, purpose }
+const fn preset(name: &'static str, k: CodecId, v: CodecId) -> Preset {
+    Preset { name, codecs: KvCodecs { k, v } }
 }
 
 /// Every preset, from the most bytes to the fewest.
-pub const PRESETS: &[Preset] = &[
-    preset("eight-bit", CodecId::I8, CodecId::I8, "about half of f16"),
-    preset("safe-lowbit", CodecId::I8, CodecId::S4, "8-bit keys, 4-bit values"),
-    preset(
-        "near-lossless",
-        CodecId::T4,
-        CodecId::T4,
-        "4-bit trellis: half the error of balanced at its bytes",
-    ),
-    preset("balanced", CodecId::S4, CodecId::S4, "4-bit scalar: encodes fastest"),
-    preset("compact", CodecId::T3, CodecId::T3, "3-bit trellis, a fifth of f16"),
-    preset("tiny", CodecId::T2, CodecId::T2, "2-bit trellis, an eighth of f16"),
+pub(crate) const PRESETS: &[Preset] = &[
+    // About half of f16.
+    preset("eight-bit", CodecId::I8, CodecId::I8),
+    preset("safe-lowbit", CodecId::I8, CodecId::S4),
+    // Half the error of balanced at its bytes.
+    preset("near-lossless", CodecId::T4, CodecId::T4),
+    // Encodes fastest.
+    preset("balanced", CodecId::S4, CodecId::S4),
+    // A fifth of f16.
+    preset("compact", CodecId::T3, CodecId::T3),
+    // An eighth of f16.
+    preset("tiny", CodecId::T2, CodecId::T2),
 ];
 
 impl KvCodecs {
     /// Bytes of one slot (K and V of one token for one KV head), where both codecs have the head dim.
-    pub fn slot_bytes(self, head_dim: usize) -> Option<usize> {
+    pub(crate) fn slot_bytes(self, head_dim: usize) -> Option<usize> {
         Some(self.k.block_bytes(head_dim)? + self.v.block_bytes(head_dim)?)
     }
 }
@@ -70,7 +68,7 @@ impl Serialize for KvCodecs {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown codec{or_preset} '{name}', accepted are {accepted}",
     or_preset = if *.preset { " or preset" } else { "" }, accepted = accepted(*.preset))]
-pub struct UnknownCodec {
+pub(crate) struct UnknownCodec {
     name: String,
     /// Whether a preset would have been accepted here.
     preset: bool,
@@ -90,7 +88,7 @@ fn accepted(with_presets: bool) -> String {
 ///
 /// # Errors
 /// [`UnknownCodec`], which lists the names.
-pub fn parse_codec(name: &str) -> Result<CodecId, UnknownCodec> {
+pub(crate) fn parse_codec(name: &str) -> Result<CodecId, UnknownCodec> {
     CodecId::from_name(name).ok_or_else(|| UnknownCodec { name: name.to_string(), preset: false })
 }
 

@@ -18,29 +18,29 @@ const CHUNK: usize = 256;
 
 /// What one codec does to one set of vectors.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct CodecStats {
+pub(crate) struct CodecStats {
     /// Name of the codec.
-    pub codec: &'static str,
+    pub(crate) codec: &'static str,
     /// Name of the scale mode asked for.
-    pub scale_mode: &'static str,
+    pub(crate) scale_mode: &'static str,
     /// Bytes of one block.
-    pub bytes_per_vector: usize,
+    pub(crate) bytes_per_vector: usize,
     /// The same per coordinate, in bits.
-    pub bits_per_value: f64,
+    pub(crate) bits_per_value: f64,
     /// Mean of |x - x^|^2 / |x|^2 over the vectors that are not zero.
-    pub relative_mse: f64,
+    pub(crate) relative_mse: f64,
     /// Mean cosine between x and x^, over the same vectors.
-    pub mean_cosine: f64,
+    pub(crate) mean_cosine: f64,
     /// Regression of <q, x^> on <q, x> through the origin: 1 is unbiased.
-    pub dot_slope: f64,
+    pub(crate) dot_slope: f64,
     /// Root mean square of <q, x^> - <q, x>, divided by that of <q, x>.
-    pub dot_error: f64,
+    pub(crate) dot_error: f64,
 }
 
 /// Why there are no figures.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum StatsError {
+pub(crate) enum StatsError {
     /// A vector that cannot be read.
     #[error(transparent)]
     Vectors(ArrayError),
@@ -132,7 +132,7 @@ impl Sums {
 ///
 /// # Errors
 /// Rows that hold NaN or infinity, rows that the codec refuses, lengths that differ.
-pub fn measure(
+pub(crate) fn measure(
     codec: &AnyCodec,
     vectors: &Vectors,
     queries: &Vectors,
@@ -222,7 +222,7 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 ///
 /// # Errors
 /// [`ArrayError::Length`] where `dim` is 0.
-pub fn random_directions(rows: usize, dim: usize, seed: u64) -> Result<Vectors, ArrayError> {
+pub(crate) fn random_directions(rows: usize, dim: usize, seed: u64) -> Result<Vectors, ArrayError> {
     let mut values = vec![0f32; rows * dim];
     values.par_chunks_mut((CHUNK * dim).max(1)).enumerate().for_each(|(chunk, values)| {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);

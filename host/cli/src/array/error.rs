@@ -5,7 +5,7 @@ use std::io;
 /// Why an array cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ArrayError {
+pub(crate) enum ArrayError {
     /// The system failed to open, read or write.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -66,11 +66,4 @@ pub enum ArrayError {
         /// Values pushed.
         found: u128,
     },
-}
-
-impl ArrayError {
-    /// True where the bytes are to blame, false where the system failed.
-    pub fn is_bad_input(&self) -> bool {
-        !matches!(self, Self::Io(_))
-    }
 }

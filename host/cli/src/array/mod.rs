@@ -9,9 +9,9 @@ mod tensor;
 
 use std::path::Path;
 
-pub use error::ArrayError;
+pub(crate) use error::ArrayError;
 use half::{bf16, f16};
-pub use npy::NpyWriter;
+pub(crate) use npy::NpyWriter;
 
 use tqkv::file::Bytes;
 
@@ -44,7 +44,7 @@ struct Layout {
 
 /// `rows` vectors of `dim` coordinates.
 #[derive(Debug)]
-pub struct Vectors {
+pub(crate) struct Vectors {
     rows: usize,
     dim: usize,
     source: Source,
@@ -65,7 +65,7 @@ impl Vectors {
     /// # Errors
     /// Anything but f32 or f16 (in safetensors also bf16), C order, two or more dimensions, and as
     /// many bytes as the shape says.
-    pub fn open(spec: &str) -> Result<Self, ArrayError> {
+    pub(crate) fn open(spec: &str) -> Result<Self, ArrayError> {
         let marker = ".safetensors:";
         let (path, name) = match spec.find(marker) {
             Some(at) => {
@@ -89,7 +89,7 @@ impl Vectors {
     ///
     /// # Errors
     /// [`ArrayError::Length`] where `values` is no whole number of rows.
-    pub fn from_vec(values: Vec<f32>, dim: usize) -> Result<Self, ArrayError> {
+    pub(crate) fn from_vec(values: Vec<f32>, dim: usize) -> Result<Self, ArrayError> {
         let rows = values.len().checked_div(dim).unwrap_or(0);
         if rows * dim != values.len() || dim == 0 {
             return Err(ArrayError::Length {
@@ -124,12 +124,12 @@ impl Vectors {
     }
 
     /// Number of vectors.
-    pub fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
     /// Coordinates per vector.
-    pub fn dim(&self) -> usize {
+    pub(crate) fn dim(&self) -> usize {
         self.dim
     }
 
@@ -140,7 +140,7 @@ impl Vectors {
     ///
     /// # Panics
     /// If `row >= rows()` or `out.len() != dim()`.
-    pub fn read_row(&self, row: usize, out: &mut [f32]) -> Result<(), ArrayError> {
+    pub(crate) fn read_row(&self, row: usize, out: &mut [f32]) -> Result<(), ArrayError> {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         assert_eq!(out.len(), self.dim, "length of the output row");
         match &self.source {
@@ -161,7 +161,7 @@ impl Vectors {
     ///
     /// # Errors
     /// As [`Self::read_row`].
-    pub fn mean(&self) -> Result<Vec<f32>, ArrayError> {
+    pub(crate) fn mean(&self) -> Result<Vec<f32>, ArrayError> {
         let mut sum = vec![0f64; self.dim];
         let mut row = vec![0f32; self.dim];
         for index in 0..self.rows {

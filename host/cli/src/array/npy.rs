@@ -146,7 +146,7 @@ impl Dictionary<'_> {
 
 /// Writes an f32 `.npy` file of shape [rows, dim]; it appears whole, when committed, or not at all.
 #[derive(Debug)]
-pub struct NpyWriter {
+pub(crate) struct NpyWriter {
     out: BufWriter<AtomicFile>,
     announced: u128,
     pushed: u128,
@@ -157,7 +157,7 @@ impl NpyWriter {
     ///
     /// # Errors
     /// Those of creating and writing a file in the folder of `path`.
-    pub fn create(path: &Path, rows: u64, dim: usize) -> Result<Self, ArrayError> {
+    pub(crate) fn create(path: &Path, rows: u64, dim: usize) -> Result<Self, ArrayError> {
         let mut out = BufWriter::new(AtomicFile::create(path)?);
         out.write_all(&header(rows, dim))?;
         Ok(Self { out, announced: u128::from(rows) * dim as u128, pushed: 0 })
@@ -167,7 +167,7 @@ impl NpyWriter {
     ///
     /// # Errors
     /// Those of writing.
-    pub fn push(&mut self, values: &[f32]) -> Result<(), ArrayError> {
+    pub(crate) fn push(&mut self, values: &[f32]) -> Result<(), ArrayError> {
         for value in values {
             self.out.write_all(&value.to_le_bytes())?;
         }
@@ -179,7 +179,7 @@ impl NpyWriter {
     ///
     /// # Errors
     /// [`ArrayError::Count`] where values are missing or too many, those of writing; nothing stays then.
-    pub fn commit(self) -> Result<(), ArrayError> {
+    pub(crate) fn commit(self) -> Result<(), ArrayError> {
         if self.pushed != self.announced {
             return Err(ArrayError::Count { expected: self.announced, found: self.pushed });
         }
