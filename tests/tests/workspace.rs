@@ -41,10 +41,7 @@ fn dependency_arrows_point_one_way() {
         ("tqkv-benches", vec!["tqkv-core", "tqkv-simd"]),
         ("tqkv", vec!["tqkv-core", "tqkv-gpu", "tqkv-simd"]),
         ("tqkv-model", vec!["tqkv"]),
-        (
-            "tqkv-cli",
-            vec!["tqkv", "tqkv-benches", "tqkv-core", "tqkv-gpu", "tqkv-model", "tqkv-simd"],
-        ),
+        ("tqkv-cli", vec!["tqkv", "tqkv-benches", "tqkv-core", "tqkv-gpu", "tqkv-model", "tqkv-simd"]),
     ] {
         assert_eq!(arrows(&metadata, package), allowed, "{package}");
     }
