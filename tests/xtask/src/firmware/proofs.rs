@@ -89,7 +89,7 @@ pub(super) fn no_floats(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
 
 /// Builds the C example against the static library and compares its output with the host's.
 pub(super) fn c_example(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
-    output(cargo().args(["build", "--release", "-p", "tqkv-fixed-c", "--target", machine.target]))?;
+    output(cargo().args(["build", "--release", "-p", "tqkv-capi", "--target", machine.target]))?;
     let (folder, out) = (folder(), folder().join("target").join(machine.target).join("release"));
     let elf = out.join("c_example");
     let mut gcc = Command::new("arm-none-eabi-gcc");
@@ -103,8 +103,8 @@ pub(super) fn c_example(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
         "-Wall",
         "-Werror",
     ]);
-    gcc.args(["-nostartfiles", "--specs=rdimon.specs", "-Icapi", "c/main.c", "c/startup.c"]);
-    gcc.arg(out.join("libtqkv_fixed_c.a"));
+    gcc.args(["-nostartfiles", "--specs=rdimon.specs", "-I../../host/capi", "c/main.c", "c/startup.c"]);
+    gcc.arg(out.join("libtqkv_capi.a"));
     gcc.args(["-T", "c/link.ld", "-Wl,--gc-sections", "-Wl,--no-warn-rwx-segments", "-o"]).arg(&elf);
     output(&mut gcc)?;
     let printed = Image::at(elf).emulate(machine)?;

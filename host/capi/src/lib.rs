@@ -1,7 +1,8 @@
 //! C interface of the integer codec at one shape: head dim 128, codec s4, seed 42.
 //!
-//! Other shapes: change [`Codec`] and the two constants, and generate the header again. Every
-//! pointer is checked for null; lengths are those of the types in the header.
+//! A static library without `std` or a heap; README.md beside it is for authors of C. Other shapes: change [`Codec`] and the
+//! constants, and generate the header again. Every pointer is checked for null; lengths are those of the types in the header.
+//! When not to use it: from Rust, [`tqkv_core::fixed`] has all shapes, attention and a ring cache.
 #![no_std]
 
 use tqkv_core::fixed::{FixedCodec, FixedQuery};
