@@ -4,10 +4,9 @@
 //! cubic, its whole part is a shift, so that a new maximum only moves two running references
 //! and shifts the sums: no table, no second pass, no buffer of scores.
 
-use super::codec::{FixedCodec, clamp_exponent, halves};
-use super::math::{Multiplier, Real, exp2_fraction, from_f16};
-use super::tables;
-use super::unrotate;
+use super::codec::FixedCodec;
+use super::math::{Multiplier, Real, clamp_exponent, exp2_fraction, from_f16, halves};
+use super::tables::{self, Tables};
 use crate::block_io::SCALE_BYTES;
 use crate::error::DecodeError;
 
@@ -53,28 +52,34 @@ impl<const D: usize> Attention<D> {
     }
 
     /// Adds a token: its score (from [`FixedCodec::score`]) and its value block; all values of
-    /// one sum come from the same `codec`.
+    /// one sum come from the same codec.
     ///
     /// # Errors
     /// The stored scale is NaN or infinite; nothing is added then.
     #[inline(never)]
-    pub fn add<const CODEC: usize, const N: usize>(
+    pub fn add<const CODEC: usize, K, const N: usize>(
         &mut self,
-        codec: &FixedCodec<D, CODEC>,
+        _codec: &FixedCodec<D, CODEC, K>,
         score: i32,
         value: &[u8; N],
     ) -> Result<(), DecodeError> {
-        const { assert!(N == FixedCodec::<D, CODEC>::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
-        self.add_slice(codec, score, value)
+        const { assert!(N == Tables::<D, CODEC>::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
+        self.add_slice::<CODEC>(score, value)
     }
 
-    #[inline(always)]
-    pub(super) fn add_slice<const CODEC: usize>(
+    /// [`Self::add`] for a ring.
+    #[inline(never)]
+    pub(super) fn add_block<const CODEC: usize, K>(
         &mut self,
-        _codec: &FixedCodec<D, CODEC>,
+        _codec: &FixedCodec<D, CODEC, K>,
         score: i32,
         value: &[u8],
     ) -> Result<(), DecodeError> {
+        self.add_slice::<CODEC>(score, value)
+    }
+
+    #[inline(always)]
+    fn add_slice<const CODEC: usize>(&mut self, score: i32, value: &[u8]) -> Result<(), DecodeError> {
         let Some((head, codes)) = value.split_first_chunk::<SCALE_BYTES>() else { return Ok(()) };
         let (significand, octave) = from_f16(u16::from_le_bytes(*head)).ok_or(DecodeError::NonFiniteScale)?;
         let exponent = ((i64::from(score) * LOG2_E) >> 16) as i32;
@@ -84,15 +89,11 @@ impl<const D: usize> Attention<D> {
         let weight = (power as i32 * significand) >> 12;
         let weight = self.aligned(whole + octave, weight);
         if weight != 0 {
-            for (sums, bytes) in self
-                .sums
-                .as_chunks_mut::<8>()
-                .0
-                .iter_mut()
-                .zip(codes.chunks_exact(FixedCodec::<D, CODEC>::BITS))
+            for (sums, bytes) in
+                self.sums.as_chunks_mut::<8>().0.iter_mut().zip(codes.chunks_exact(Tables::<D, CODEC>::BITS))
             {
                 for (two, pair) in
-                    sums.as_chunks_mut::<2>().0.iter_mut().zip(FixedCodec::<D, CODEC>::composites(bytes))
+                    sums.as_chunks_mut::<2>().0.iter_mut().zip(Tables::<D, CODEC>::composites(bytes))
                 {
                     let (low, high) = halves(pair);
                     two[0] += weight * low;
@@ -141,9 +142,9 @@ impl<const D: usize> Attention<D> {
     /// The weighted mean of the values in multiples of 2^exponent, rounded and saturated; zeros where
     /// nothing was added. `codec` is the one of [`Attention::add`].
     #[inline(never)]
-    pub fn finish<const CODEC: usize>(
+    pub fn finish<const CODEC: usize, K>(
         mut self,
-        codec: &FixedCodec<D, CODEC>,
+        codec: &FixedCodec<D, CODEC, K>,
         exponent: i32,
         out: &mut [i16; D],
     ) {
@@ -158,13 +159,13 @@ impl<const D: usize> Attention<D> {
         for sum in &mut self.sums {
             *sum >>= down;
         }
-        let unit = const { tables::inverse_unit(FixedCodec::<D, CODEC>::UNIT, D) };
+        let unit = const { tables::inverse_unit(Tables::<D, CODEC>::UNIT, D) };
         let one = Real { mantissa: 1 << 31, exponent: -31 };
         let denominator = Real { mantissa: self.denominator, exponent: self.denominator_reference };
         // Weights are in units of 2^12 (and the Q15 of both cancels).
         let factor =
             one.over(denominator).normalised().times(unit).shifted(self.reference + 12 + down as i32);
         let multiplier = Multiplier::new::<62>(factor.shifted(-clamp_exponent(exponent)), false);
-        unrotate::wide(FixedCodec::<D, CODEC>::SHAPE, &codec.signs, &mut self.sums, multiplier, out);
+        codec.rotation.inverse(&mut self.sums, multiplier, out);
     }
 }

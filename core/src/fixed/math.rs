@@ -2,8 +2,9 @@
 //!
 //! Numbers that span many octaves are [`Real`]: a mantissa and a power of two. All of this runs
 //! once a vector (or once a token), so it is written to be small; the loops over coordinates are
-//! elsewhere.
+//! elsewhere. Besides: what a vector may be made of, and the rounding of one to bytes.
 
+use super::tables::LARGEST;
 use crate::error::EncodeError;
 
 /// `mantissa * 2^exponent`, not normalised.
@@ -208,4 +209,49 @@ pub(super) const fn exp2_fraction(fraction: u32) -> u32 {
     let inner = 7_239 + ((2_693 * f) >> 15);
     let middle = 22_836 + ((inner * f) >> 15);
     32_768 + ((middle * f) >> 15)
+}
+
+/// Beyond this every result is zero or saturated; it keeps sums of exponents from overflowing.
+#[inline]
+pub(super) fn clamp_exponent(exponent: i32) -> i32 {
+    exponent.clamp(-1000, 1000)
+}
+
+/// The two halves of a composite.
+#[inline(always)]
+pub(super) const fn halves(composite: i32) -> (i32, i32) {
+    let low = composite as i16 as i32;
+    (low, (composite - low) >> 16)
+}
+
+/// Up to eight bytes, little-endian.
+#[inline(always)]
+pub(super) fn word(bytes: &[u8]) -> u64 {
+    bytes.iter().take(8).enumerate().fold(0, |word, (i, &byte)| word | u64::from(byte) << (8 * i))
+}
+
+/// `y` rounded to bytes: `y * 2^-shift * factor * 2^-23`.
+#[derive(Clone, Copy)]
+pub(super) struct ByteScale {
+    shift: u32,
+    factor: i32,
+}
+
+impl ByteScale {
+    /// Where the `largest` magnitude of y becomes `code`; `code / largest` may be off by half.
+    #[inline]
+    pub(super) fn new(largest: u32, target: Real) -> Self {
+        let shift = 16_u32.saturating_sub(largest.leading_zeros());
+        let Real { mantissa, exponent } = target;
+        let left = exponent + 23 + shift as i32;
+        let factor = if left >= 0 { mantissa << left.min(31) } else { mantissa >> (-left).min(31) };
+        Self { shift, factor: factor as i32 }
+    }
+
+    /// The byte of `y`, clamped to +-127.
+    #[inline(always)]
+    pub(super) fn round(self, y: i32) -> i8 {
+        let shifted = (y + ((1 << self.shift) >> 1)) >> self.shift;
+        ((shifted * self.factor + (1 << 22)) >> 23).clamp(-LARGEST, LARGEST) as i8
+    }
 }

@@ -24,7 +24,7 @@
 //! | trellis codes | [`FixedTrellis`]: less error in the same bytes, for a search that takes 7 to 16 times as long |
 //!
 //! On Cortex-M4, M7 and M33 the `Dsp` kernels of `tqkv-simd` do the loops of encoding, to the same bits, in two
-//! thirds of the instructions: [`FixedCodec::encode_with`], [`WithKernels`].
+//! thirds of the instructions: [`FixedCodec::with_kernels`].
 //!
 //! When not to use it: with a floating-point unit and f32 data, [`crate::Codec`] and
 //! [`crate::AnyCodec`] search for better scales and know all codecs.
@@ -40,14 +40,18 @@
 //! | 128 | 68 B, 15.1 | 100 B, 10.2 | 132 B, 7.8 | 260 B, 3.9 | 512 B, 2.0 |
 //! | 256 | 132 B, 7.8 | 196 B, 5.2 | 260 B, 3.9 | 516 B, 2.0 | 1024 B, 1.0 |
 //!
-//! A [`RingCache`] adds its signs (one byte a coordinate for each codec) and six words.
+//! A [`RingCache`] adds seven words of RAM to the bytes that it is lent, and its codecs one byte a coordinate of flash.
 
 mod attend;
 mod codec;
+mod decode;
+mod encode;
 mod kernels;
 mod math;
 mod query;
 mod ring;
+mod rotation;
+mod sample;
 mod scale;
 mod sizing;
 mod tables;
@@ -55,13 +59,13 @@ mod tables;
 mod tests;
 mod transform;
 mod trellis;
-mod unrotate;
 mod words;
 
 pub use attend::Attention;
-pub use codec::{FixedCodec, I8, N1, N2, N3, N4, Sample};
+pub use codec::{FixedCodec, I8, N1, N2, N3, N4};
 pub use kernels::{Kernels, Quantise};
 pub use query::{FixedQuery, SCORE_BITS};
-pub use ring::{BlockCodec, RingCache, WithKernels};
+pub use ring::RingCache;
+pub use sample::Sample;
 pub use sizing::{INTEGER_CODECS, token_bytes, tokens_in};
 pub use trellis::{FixedTrellis, T1, T1H, T1S8, T2, T2H, T2S8, T3, T3S8, T4, T4S8, TrellisWorkspace};

@@ -1,11 +1,12 @@
 //! A query ready to be scored against blocks, and the score.
 
-use super::codec::{ByteScale, FixedCodec, Sample, clamp_exponent};
+use super::codec::FixedCodec;
 use super::kernels::Kernels;
-use super::math::{Real, from_f16};
-use super::tables::{self, LARGEST};
+use super::math::{ByteScale, Real, clamp_exponent, from_f16};
+use super::rotation::FixedRotation;
+use super::sample::Sample;
+use super::tables::{self, LARGEST, Tables};
 use super::words::Words;
-use crate::Portable;
 use crate::block_io::SCALE_BYTES;
 use crate::error::DecodeError;
 
@@ -25,21 +26,15 @@ pub struct FixedQuery<const D: usize> {
     factor: Real,
 }
 
-impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
+impl<const D: usize, const CODEC: usize, K: Kernels> FixedCodec<D, CODEC, K> {
     /// Prepares the query `q * 2^exponent`: rotates it and rounds it to signed bytes under one
     /// absmax scale. One query serves all keys
     /// of codecs with the same codebook, head dim and seed.
-    #[inline]
-    pub fn query<T: Sample>(&self, q: &[T; D], exponent: i32) -> FixedQuery<D> {
-        self.query_with(Portable, q, exponent)
-    }
-
-    /// [`Self::query`] by other kernels: the same query.
     #[inline(never)]
-    pub fn query_with<K: Kernels, T: Sample>(&self, kernels: K, q: &[T; D], exponent: i32) -> FixedQuery<D> {
-        let mut y = [kernels.blank(); D];
-        let (_, finished) = self.rotate_with(kernels, q, &mut y);
-        let largest = Self::finish(&mut y, finished);
+    pub fn query<T: Sample>(&self, q: &[T; D], exponent: i32) -> FixedQuery<D> {
+        let mut y = [self.kernels.blank(); D];
+        let (_, finished) = self.rotation.forward(self.kernels, q, &mut y);
+        let largest = FixedRotation::finish(&mut y, finished);
         let mut words = Words([0; D]);
         if largest == 0 {
             return FixedQuery { words, factor: Real { mantissa: 0, exponent: 0 } };
@@ -50,7 +45,7 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
             let [first, second] = two.map(|y| i32::from(bytes.round(y)));
             *word = second + (first << 16);
         }
-        let unit = const { tables::score_unit(Self::UNIT, D) };
+        let unit = const { tables::score_unit(Tables::<D, CODEC>::UNIT, D) };
         let factor = Real { mantissa: largest, exponent: clamp_exponent(exponent) }
             .normalised()
             .times(unit)
@@ -65,20 +60,26 @@ impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
     /// The stored scale is NaN or infinite.
     #[inline(never)]
     pub fn score<const N: usize>(&self, query: &FixedQuery<D>, block: &[u8; N]) -> Result<i32, DecodeError> {
-        const { assert!(N == Self::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
+        const { assert!(N == Tables::<D, CODEC>::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
+        Self::score_slice(query, block)
+    }
+
+    /// [`Self::score`] for a ring.
+    #[inline(never)]
+    pub(super) fn score_block(query: &FixedQuery<D>, block: &[u8]) -> Result<i32, DecodeError> {
         Self::score_slice(query, block)
     }
 
     #[inline(always)]
-    pub(super) fn score_slice(query: &FixedQuery<D>, block: &[u8]) -> Result<i32, DecodeError> {
+    fn score_slice(query: &FixedQuery<D>, block: &[u8]) -> Result<i32, DecodeError> {
         let Some((head, codes)) = block.split_first_chunk::<SCALE_BYTES>() else { return Ok(0) };
         let (significand, octave) = from_f16(u16::from_le_bytes(*head)).ok_or(DecodeError::NonFiniteScale)?;
         // Opaque, so that it is added by the multiplication.
         let (mut dot, half) = (0, core::hint::black_box(1 << 15));
         for (four, bytes) in
-            query.words.as_slice().as_chunks::<4>().0.iter().zip(codes.chunks_exact(Self::BITS))
+            query.words.as_slice().as_chunks::<4>().0.iter().zip(codes.chunks_exact(Tables::<D, CODEC>::BITS))
         {
-            for (&q, level) in four.iter().zip(Self::composites(bytes)) {
+            for (&q, level) in four.iter().zip(Tables::<D, CODEC>::composites(bytes)) {
                 // (q1 + q0 X)(l0 + l1 X) = q1 l0 + (q0 l0 + q1 l1) X + .. X^2, with X = 2^16: the
                 // sum of two products in the upper half, and |q1 l0| < 2^15 in the lower.
                 dot += q.wrapping_mul(level).wrapping_add(half) >> 16;

@@ -3,222 +3,124 @@
 use super::attend::Attention;
 use super::codec::FixedCodec;
 use super::kernels::Kernels;
-use super::query::FixedQuery;
+use super::tables::Tables;
 use crate::Portable;
 use crate::error::{DecodeError, EncodeError};
-use heapless::Vec;
-
-/// What a ring needs of a codec: [`FixedCodec`], alone or in [`WithKernels`].
-pub trait BlockCodec: sealed::Sealed {
-    /// `[i16; D]`.
-    type Vector;
-    /// A prepared query.
-    type Query;
-    /// A weighted sum in progress.
-    type Attention;
-    /// Bytes of one block.
-    const BLOCK_BYTES: usize;
-
-    /// [`FixedCodec::encode`].
-    ///
-    /// # Errors
-    /// As there.
-    fn encode_block(&self, x: &Self::Vector, exponent: i32, block: &mut [u8]) -> Result<(), EncodeError>;
-    /// [`FixedCodec::query`].
-    fn prepare(&self, q: &Self::Vector, exponent: i32) -> Self::Query;
-    /// [`FixedCodec::score`].
-    ///
-    /// # Errors
-    /// As there.
-    fn score_block(&self, query: &Self::Query, block: &[u8]) -> Result<i32, DecodeError>;
-    /// [`Attention::new`].
-    fn start(&self) -> Self::Attention;
-    /// [`Attention::add`].
-    ///
-    /// # Errors
-    /// As there.
-    fn add_block(&self, sum: &mut Self::Attention, score: i32, block: &[u8]) -> Result<(), DecodeError>;
-    /// [`Attention::finish`].
-    fn finish(&self, sum: Self::Attention, exponent: i32, out: &mut Self::Vector);
-}
-
-mod sealed {
-    pub trait Sealed {}
-    impl<const D: usize, const CODEC: usize> Sealed for super::FixedCodec<D, CODEC> {}
-    impl<C: Sealed, K> Sealed for super::WithKernels<C, K> {}
-}
-
-impl<const D: usize, const CODEC: usize> BlockCodec for FixedCodec<D, CODEC> {
-    type Vector = [i16; D];
-    type Query = FixedQuery<D>;
-    type Attention = Attention<D>;
-    const BLOCK_BYTES: usize = Self::BLOCK_BYTES;
-
-    #[inline(never)]
-    fn encode_block(&self, x: &[i16; D], exponent: i32, block: &mut [u8]) -> Result<(), EncodeError> {
-        self.encode_slice(Portable, x, exponent, block)
-    }
-
-    fn prepare(&self, q: &[i16; D], exponent: i32) -> FixedQuery<D> {
-        self.query(q, exponent)
-    }
-
-    #[inline(never)]
-    fn score_block(&self, query: &FixedQuery<D>, block: &[u8]) -> Result<i32, DecodeError> {
-        Self::score_slice(query, block)
-    }
-
-    fn start(&self) -> Attention<D> {
-        Attention::new()
-    }
-
-    #[inline(never)]
-    fn add_block(&self, sum: &mut Attention<D>, score: i32, block: &[u8]) -> Result<(), DecodeError> {
-        sum.add_slice(self, score, block)
-    }
-
-    fn finish(&self, sum: Attention<D>, exponent: i32, out: &mut [i16; D]) {
-        sum.finish(self, exponent, out);
-    }
-}
-
-/// A codec whose vectors and queries go through other [`Kernels`], for a [`RingCache`]. The same blocks, the same results.
-#[derive(Clone, Copy, Debug)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct WithKernels<C, K> {
-    /// The codec.
-    pub codec: C,
-    /// The kernels.
-    pub kernels: K,
-}
-
-impl<const D: usize, const CODEC: usize, K: Kernels> BlockCodec for WithKernels<FixedCodec<D, CODEC>, K> {
-    type Vector = [i16; D];
-    type Query = FixedQuery<D>;
-    type Attention = Attention<D>;
-    const BLOCK_BYTES: usize = FixedCodec::<D, CODEC>::BLOCK_BYTES;
-
-    #[inline(never)]
-    fn encode_block(&self, x: &[i16; D], exponent: i32, block: &mut [u8]) -> Result<(), EncodeError> {
-        self.codec.encode_slice(self.kernels, x, exponent, block)
-    }
-
-    fn prepare(&self, q: &[i16; D], exponent: i32) -> FixedQuery<D> {
-        self.codec.query_with(self.kernels, q, exponent)
-    }
-
-    fn score_block(&self, query: &FixedQuery<D>, block: &[u8]) -> Result<i32, DecodeError> {
-        self.codec.score_block(query, block)
-    }
-
-    fn start(&self) -> Attention<D> {
-        Attention::new()
-    }
-
-    fn add_block(&self, sum: &mut Attention<D>, score: i32, block: &[u8]) -> Result<(), DecodeError> {
-        self.codec.add_block(sum, score, block)
-    }
-
-    fn finish(&self, sum: Attention<D>, exponent: i32, out: &mut [i16; D]) {
-        sum.finish(&self.codec, exponent, out);
-    }
-}
 
 /// Keys and values of the newest tokens of one KV head, and of the first ones (*sinks*).
 ///
-/// `BYTES` of storage hold `BYTES / slot_bytes` tokens, where a slot is one key and one value
-/// block; take `RingCache::<K, V, 0>::bytes_for(tokens)`. When it is full, each new token replaces
-/// the oldest that is no sink. Positions are the business of the caller (keys come after
-/// RoPE), so attention does not care for the order of slots.
+/// It lives in two memories. The codecs hold the signs and never change: they belong in flash, and one pair serves the
+/// rings of all heads. The tokens are bytes of RAM, which the caller lends; start them with zeros, so that a `static` of them
+/// takes no flash. A slot is one key and one value block, and the ring holds as many as the bytes allow; take
+/// `RingCache::<D, K, V>::bytes_for(tokens)`. When it is full, each new token replaces the oldest that is no sink. Positions are
+/// the business of the caller (keys come after RoPE), so attention does not care for the order of slots.
 ///
 /// ```
 /// use tqkv_core::fixed::{FixedCodec, RingCache};
 ///
-/// type Keys = FixedCodec<64, 4>;
-/// type Values = FixedCodec<64, 3>;
-/// const BYTES: usize = RingCache::<Keys, Values, 0>::bytes_for(32);
+/// static KEYS: FixedCodec<64, 4> = FixedCodec::DEFAULT;
+/// static VALUES: FixedCodec<64, 3> = FixedCodec::DEFAULT;
+/// const BYTES: usize = RingCache::<64, 4, 3>::bytes_for(32);
 ///
-/// let mut cache = RingCache::<Keys, Values, BYTES>::new(Keys::DEFAULT, Values::DEFAULT, 4);
+/// let mut memory = [0; BYTES]; // in a firmware a `static`, by `cortex_m::singleton!` or `static_cell`
+/// let mut cache = RingCache::new(&KEYS, &VALUES, &mut memory, 4);
 /// for token in 0..100_i16 {
 ///     let vector = core::array::from_fn(|i| token.wrapping_mul((i as i16).wrapping_mul(1237) ^ 411));
-///     cache.push(&vector, &vector, -15)?;
+///     cache.push(&vector, -12, &vector, -15)?;
 /// }
 /// assert_eq!((cache.len(), cache.capacity()), (32, 32));
 /// let mut out = [0; 64];
 /// cache.attend(&[1000; 64], -12, -15, &mut out).unwrap();
 /// # Ok::<(), tqkv_core::EncodeError>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct RingCache<K, V, const BYTES: usize> {
-    keys: K,
-    values: V,
+pub struct RingCache<'a, const D: usize, const K: usize, const V: usize, M = Portable> {
+    keys: &'a FixedCodec<D, K, M>,
+    values: &'a FixedCodec<D, V, M>,
+    memory: &'a mut [u8],
+    /// Tokens held, in the first slots.
+    len: usize,
     sinks: usize,
-    /// Where the next token goes once the ring is full, in slots.
+    /// The slot of the next token once the ring is full.
     next: usize,
-    slots: Vec<u8, BYTES>,
 }
 
-impl<K: BlockCodec, V: BlockCodec<Vector = K::Vector>, const BYTES: usize> RingCache<K, V, BYTES> {
+impl<const D: usize, const K: usize, const V: usize> RingCache<'_, D, K, V> {
     /// Bytes of one token: a key and a value block.
-    pub const SLOT_BYTES: usize = K::BLOCK_BYTES + V::BLOCK_BYTES;
+    pub const SLOT_BYTES: usize = Tables::<D, K>::BLOCK_BYTES + Tables::<D, V>::BLOCK_BYTES;
 
-    /// Storage for `tokens` tokens.
+    /// Memory for `tokens` tokens.
     pub const fn bytes_for(tokens: usize) -> usize {
         tokens * Self::SLOT_BYTES
     }
+}
+
+impl<'a, const D: usize, const K: usize, const V: usize, M: Kernels> RingCache<'a, D, K, V, M> {
+    const SLOT: usize = RingCache::<D, K, V>::SLOT_BYTES;
 
     /// An empty cache that never replaces its first `sinks` tokens; of those at most all but one
-    /// slot are used.
-    pub const fn new(keys: K, values: V, sinks: usize) -> Self {
-        let most = (BYTES / Self::SLOT_BYTES).saturating_sub(1);
+    /// slot are used. What the memory holds does not matter.
+    pub const fn new(
+        keys: &'a FixedCodec<D, K, M>,
+        values: &'a FixedCodec<D, V, M>,
+        memory: &'a mut [u8],
+        sinks: usize,
+    ) -> Self {
+        let most = (memory.len() / Self::SLOT).saturating_sub(1);
         let sinks = if sinks < most { sinks } else { most };
-        Self { keys, values, sinks, next: sinks, slots: Vec::new() }
+        Self { keys, values, memory, len: 0, sinks, next: sinks }
     }
 
     /// Most tokens held.
     pub const fn capacity(&self) -> usize {
-        BYTES / Self::SLOT_BYTES
+        self.memory.len() / Self::SLOT
     }
 
     /// Tokens held.
-    pub fn len(&self) -> usize {
-        self.slots.len() / Self::SLOT_BYTES
+    pub const fn len(&self) -> usize {
+        self.len
     }
 
     /// Whether no token is held.
-    pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// Forgets all tokens.
-    pub fn clear(&mut self) {
-        self.slots.clear();
+    pub const fn clear(&mut self) {
+        self.len = 0;
         self.next = self.sinks;
     }
 
-    /// Appends a token whose key and value are multiples of 2^exponent; in a full ring it replaces the
+    /// Appends a token: `key * 2^key_exponent` and `value * 2^value_exponent`. In a full ring it replaces the
     /// oldest that is no sink. A ring without room for one token stays empty.
     ///
     /// # Errors
     /// A scale outside f16; the ring is then as before, but for the slot to be
     /// replaced, which is a token of zeros until the next push.
-    pub fn push(&mut self, key: &K::Vector, value: &K::Vector, exponent: i32) -> Result<(), EncodeError> {
-        let (full, before) = (self.len() >= self.capacity(), self.slots.len());
-        let start = if full { self.next * Self::SLOT_BYTES } else { before };
-        if !full && self.slots.resize(start + Self::SLOT_BYTES, 0).is_err() {
+    pub fn push(
+        &mut self,
+        key: &[i16; D],
+        key_exponent: i32,
+        value: &[i16; D],
+        value_exponent: i32,
+    ) -> Result<(), EncodeError> {
+        let full = self.len >= self.capacity();
+        let at = if full { self.next } else { self.len };
+        let slot = self.memory.chunks_exact_mut(Self::SLOT).nth(at);
+        let Some(slot) = slot else { return Ok(()) };
+        let Some((key_block, value_block)) = slot.split_at_mut_checked(Tables::<D, K>::BLOCK_BYTES) else {
             return Ok(());
-        }
-        let result = match self.slots.get_mut(start..start + Self::SLOT_BYTES) {
-            Some(slot) => encode_slot(&self.keys, &self.values, key, value, exponent, slot),
-            None => Ok(()),
         };
-        match result {
-            Ok(()) if full => {
-                self.next = if self.next + 1 < self.capacity() { self.next + 1 } else { self.sinks };
-            }
-            Err(_) if !full => self.slots.truncate(before),
-            Ok(()) | Err(_) => {}
+        let result = self.keys.encode_block(key, key_exponent, key_block);
+        let result = result.and(self.values.encode_block(value, value_exponent, value_block));
+        if result.is_err() {
+            slot.fill(0);
+        } else if full {
+            self.next = if self.next + 1 < self.capacity() { self.next + 1 } else { self.sinks };
+        } else {
+            self.len += 1;
         }
         result
     }
@@ -231,45 +133,25 @@ impl<K: BlockCodec, V: BlockCodec<Vector = K::Vector>, const BYTES: usize> RingC
     /// A stored scale is NaN or infinite, which no encoder writes; `out` is untouched then.
     pub fn attend(
         &self,
-        q: &K::Vector,
+        q: &[i16; D],
         exponent: i32,
         out_exponent: i32,
-        out: &mut K::Vector,
+        out: &mut [i16; D],
     ) -> Result<(), DecodeError> {
-        let query = self.keys.prepare(q, exponent);
-        let mut sum = self.values.start();
-        for slot in self.slots.chunks_exact(Self::SLOT_BYTES) {
-            if let Some((key, value)) = slot.split_at_checked(K::BLOCK_BYTES) {
-                let score = self.keys.score_block(&query, key)?;
-                self.values.add_block(&mut sum, score, value)?;
-            }
+        let query = self.keys.query(q, exponent);
+        let mut sum = Attention::new();
+        for (key, value) in self.slots() {
+            let score = FixedCodec::<D, K, M>::score_block(&query, key)?;
+            sum.add_block(self.values, score, value)?;
         }
-        self.values.finish(sum, out_exponent, out);
+        sum.finish(self.values, out_exponent, out);
         Ok(())
     }
 
     /// The stored slots, a key and a value block each: what a server decodes. The order is that
     /// of arrival until the ring is full.
     pub fn slots(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.slots.chunks_exact(Self::SLOT_BYTES).filter_map(|slot| slot.split_at_checked(K::BLOCK_BYTES))
+        let slots = self.memory.chunks_exact(Self::SLOT).take(self.len);
+        slots.filter_map(|slot| slot.split_at_checked(Tables::<D, K>::BLOCK_BYTES))
     }
-}
-
-fn encode_slot<K: BlockCodec, V: BlockCodec<Vector = K::Vector>>(
-    keys: &K,
-    values: &V,
-    key: &K::Vector,
-    value: &K::Vector,
-    exponent: i32,
-    slot: &mut [u8],
-) -> Result<(), EncodeError> {
-    if let Some((key_block, value_block)) = slot.split_at_mut_checked(K::BLOCK_BYTES) {
-        let result = keys.encode_block(key, exponent, key_block);
-        let result = result.and(values.encode_block(value, exponent, value_block));
-        if result.is_err() {
-            slot.fill(0);
-        }
-        return result;
-    }
-    Ok(())
 }

@@ -1,7 +1,6 @@
 //! The scale to store, from the moments of a vector and its codes, and the stored one read back.
 
-use super::codec::clamp_exponent;
-use super::math::{Real, from_f16, reciprocal_root};
+use super::math::{Real, clamp_exponent, from_f16, reciprocal_root};
 use super::tables;
 use crate::block_io::SCALE_BYTES;
 use crate::codebook::sqrt;

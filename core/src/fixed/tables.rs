@@ -11,8 +11,11 @@
 //! composites act on both halves at once for as long as the low half stays inside 16 bits, so the
 //! transform of a block costs half (its sums stay below 127 * 256).
 
-use super::math::Real;
+use super::codec::{I8, N1, N2, N3, N4};
+use super::math::{Real, word};
+use crate::block_io::SCALE_BYTES;
 use crate::codebook::{Codebook, MAX_LEVELS, sqrt};
+use crate::codec_id::{CodecId, Family};
 
 /// Largest integer level.
 pub(super) const LARGEST: i32 = 127;
@@ -23,6 +26,78 @@ pub(super) const INT8_UNIT: f64 = 32.0;
 /// sigma in units of v: sqrt(dim) * sigma stays below 2^31 by more than all roundings.
 pub(super) const fn sigma(dim: usize) -> u32 {
     (2_143_289_344.0 / sqrt(dim as f64)) as u32
+}
+
+/// What is known of a codec at a head dim; only what is read is linked.
+pub(super) struct Tables<const D: usize, const CODEC: usize>;
+
+impl<const D: usize, const CODEC: usize> Tables<D, CODEC> {
+    pub(super) const ID: CodecId = match CODEC {
+        1 => CodecId::S1,
+        2 => CodecId::S2,
+        3 => CodecId::S3,
+        4 => CodecId::S4,
+        5 => CodecId::S5,
+        I8 => CodecId::I8,
+        N1 => CodecId::N1,
+        N2 => CodecId::N2,
+        N3 => CodecId::N3,
+        N4 => CodecId::N4,
+        _ => panic!("codec not supported: accepted are 1 to 5 (s1 to s5), N1 to N4 and I8"),
+    };
+    pub(super) const BITS: usize = Self::ID.bits() as usize;
+    pub(super) const BLOCK_BYTES: usize = SCALE_BYTES + D * Self::BITS / 8;
+    pub(super) const IS_INT8: bool = matches!(Self::ID.family(), Family::Int8);
+    const BOOK: Codebook = match Self::ID.family() {
+        Family::Scalar => Codebook::solve_scalar(D, Self::BITS),
+        Family::Nested => Codebook::solve_nested(D, Self::BITS),
+        // Stands where there is no codebook; never read.
+        Family::Int8 | Family::Half | Family::Ggml | Family::Trellis => Codebook::solve_scalar(16, 1),
+    };
+    pub(super) const BIN_SHIFT: u32 = 32 - bin_bits(&Self::BOOK, D);
+    pub(super) const BINS: &'static [u32] = match bin_bits(&Self::BOOK, D) {
+        0..=4 => const { &bins::<16>(&Self::BOOK, D) },
+        5 => const { &bins::<32>(&Self::BOOK, D) },
+        6 => const { &bins::<64>(&Self::BOOK, D) },
+        7 => const { &bins::<128>(&Self::BOOK, D) },
+        8 => const { &bins::<256>(&Self::BOOK, D) },
+        9 => const { &bins::<512>(&Self::BOOK, D) },
+        _ => const { &bins::<1024>(&Self::BOOK, D) },
+    };
+    const LEVELS: &'static [i16; MAX_LEVELS] = &levels(&Self::BOOK);
+    pub(super) const FINE_LEVELS: &'static [i16; MAX_LEVELS] = &fine_levels(&Self::BOOK, D);
+    const PAIRS: &'static [i32] = match Self::BITS {
+        1 => const { &pairs::<4>(&Self::BOOK) },
+        2 => const { &pairs::<16>(&Self::BOOK) },
+        3 => const { &pairs::<64>(&Self::BOOK) },
+        _ => const { &pairs::<256>(&Self::BOOK) },
+    };
+    pub(super) const UNIT: f64 = if Self::IS_INT8 { INT8_UNIT } else { unit(&Self::BOOK) };
+    pub(super) const FINE_UNIT: f64 = Self::UNIT * fineness(D);
+    pub(super) const SIGMA: u32 = sigma(D);
+    /// Whether the transform of composites stays inside their halves. A damaged `i8` block may
+    /// hold -128.
+    pub(super) const HAS_COMPOSITES: bool =
+        D * if Self::IS_INT8 { 128 } else { LARGEST as usize } <= i16::MAX as usize;
+
+    /// Integer levels of eight codes in `BITS` bytes, two to a composite.
+    #[inline(always)]
+    pub(super) fn composites(bytes: &[u8]) -> [i32; 4] {
+        if Self::IS_INT8 {
+            let signed = |i: usize| i32::from(bytes.get(i).copied().unwrap_or(0) as i8);
+            return core::array::from_fn(|k| signed(2 * k) + (signed(2 * k + 1) << 16));
+        }
+        let word = word(bytes);
+        core::array::from_fn(|k| {
+            if Self::BITS == 5 {
+                let pair = (word >> (10 * k)) as usize;
+                i32::from(Self::LEVELS[pair % 32]) + (i32::from(Self::LEVELS[pair / 32 % 32]) << 16)
+            } else {
+                let pair = (word >> (2 * Self::BITS * k)) as usize % Self::PAIRS.len();
+                Self::PAIRS.get(pair).copied().unwrap_or(0)
+            }
+        })
+    }
 }
 
 const fn ceil(value: f64) -> i64 {
@@ -41,7 +116,7 @@ const fn boundaries(book: &Codebook, dim: usize) -> [i64; MAX_LEVELS] {
 }
 
 /// Upper bits of v that pick a bin.
-pub(super) const fn bin_bits(book: &Codebook, dim: usize) -> u32 {
+const fn bin_bits(book: &Codebook, dim: usize) -> u32 {
     let (boundaries, mut bits, mut i) = (boundaries(book, dim), book.bits() as u32 + 1, 0);
     while i + 2 < 1 << book.bits() {
         let gap = boundaries[i + 1] - boundaries[i];
@@ -54,7 +129,7 @@ pub(super) const fn bin_bits(book: &Codebook, dim: usize) -> u32 {
 }
 
 /// The bins; `N` is `2^bin_bits`, any other gives zeros that no one links.
-pub(super) const fn bins<const N: usize>(book: &Codebook, dim: usize) -> [u32; N] {
+const fn bins<const N: usize>(book: &Codebook, dim: usize) -> [u32; N] {
     let (mut table, mut bin) = ([0; N], 0);
     if N != 1 << bin_bits(book, dim) {
         return table;
@@ -81,7 +156,7 @@ pub(super) const fn bins<const N: usize>(book: &Codebook, dim: usize) -> [u32; N
 }
 
 /// Integer levels a unit of level.
-pub(super) const fn unit(book: &Codebook) -> f64 {
+const fn unit(book: &Codebook) -> f64 {
     LARGEST as f64 / book.level_table()[(1 << book.bits()) - 1] as f64
 }
 
@@ -97,23 +172,23 @@ const fn rounded(book: &Codebook, unit: f64) -> [i16; MAX_LEVELS] {
 }
 
 /// Integer levels, at most 127.
-pub(super) const fn levels(book: &Codebook) -> [i16; MAX_LEVELS] {
+const fn levels(book: &Codebook) -> [i16; MAX_LEVELS] {
     rounded(book, unit(book))
 }
 
 /// How many times finer the encoder's levels are: as fine as its sum of y * level allows, which
 /// is at most dim * 2^13 * (largest level) by Cauchy and Schwarz, and must stay below 2^31.
-pub(super) const fn fineness(dim: usize) -> f64 {
+const fn fineness(dim: usize) -> f64 {
     2_048.0 / dim as f64
 }
 
 /// Integer levels of the encoder's moments: [`fineness`] times the others, before rounding.
-pub(super) const fn fine_levels(book: &Codebook, dim: usize) -> [i16; MAX_LEVELS] {
+const fn fine_levels(book: &Codebook, dim: usize) -> [i16; MAX_LEVELS] {
     rounded(book, unit(book) * fineness(dim))
 }
 
 /// Composites of two codes; `N` is `4^bits`, the low code is the low half. Any other gives zeros.
-pub(super) const fn pairs<const N: usize>(book: &Codebook) -> [i32; N] {
+const fn pairs<const N: usize>(book: &Codebook) -> [i32; N] {
     let (mut table, mut i) = ([0; N], 0);
     let levels = levels(book);
     while i < N && N == 1 << (2 * book.bits()) {

@@ -1,7 +1,7 @@
 //! The integer codec against the float codec, which is its definition up to rounding.
 
-use super::codec::FixedCodec;
 use super::math::{Real, exp2_fraction, from_f16, reciprocal_root, to_f16};
+use super::rotation::FixedRotation;
 use super::*;
 use crate::{AnyCodec, BlockView, CodecId, Effort, EncodeError, Options, ScaleMode};
 use half::f16;
@@ -152,7 +152,7 @@ fn all_head_dims() {
 
 /// Inputs chosen to break things. Debug assertions check every addition and product.
 fn hard<const D: usize>() -> impl Iterator<Item = [i16; D]> {
-    let signs = FixedCodec::<D, 4>::DEFAULT.signs;
+    let signs = FixedRotation::<D>::new(42).signs;
     let walsh = move |row: usize, scale: i32| -> [i16; D] {
         core::array::from_fn(|i| {
             let sign = if (row & i).count_ones().is_multiple_of(2) { 1 } else { -1 };
@@ -364,23 +364,24 @@ fn roots_and_powers_are_within_their_stated_errors() {
     assert!(worst < 3e-4, "{worst}");
 }
 
-type Ring<const BYTES: usize> = RingCache<FixedCodec<64, 4>, FixedCodec<64, 3>, BYTES>;
-const SLOT: usize = Ring::<0>::SLOT_BYTES;
+static KEYS: FixedCodec<64, 4> = FixedCodec::DEFAULT;
+static VALUES: FixedCodec<64, 3> = FixedCodec::DEFAULT;
+type Ring<'a> = RingCache<'a, 64, 4, 3>;
+const SLOT: usize = Ring::SLOT_BYTES;
 
-fn ring<const BYTES: usize>(sinks: usize) -> Ring<BYTES> {
-    RingCache::new(FixedCodec::DEFAULT, FixedCodec::DEFAULT, sinks)
+fn ring(memory: &mut [u8], sinks: usize) -> Ring<'_> {
+    RingCache::new(&KEYS, &VALUES, memory, sinks)
 }
 
-/// Keys that hold their number: the first sample is far larger than the noise.
 fn token(number: usize) -> [i16; 64] {
-    let mut random = Random(number as u64);
-    random.wide()
+    Random(number as u64).wide()
 }
 
-fn keys_held<const BYTES: usize>(ring: &Ring<BYTES>, up_to: usize) -> std::vec::Vec<usize> {
+/// The number of the token behind each key.
+fn keys_held(ring: &Ring<'_>, up_to: usize) -> std::vec::Vec<usize> {
     let block = |number: usize| {
         let mut block = [0; 34];
-        FixedCodec::<64, 4>::DEFAULT.encode(&token(number), -15, &mut block).unwrap();
+        KEYS.encode(&token(number), -15, &mut block).unwrap();
         block
     };
     ring.slots().map(|(key, _)| (0..up_to).find(|&n| block(n) == key).unwrap()).collect()
@@ -388,11 +389,12 @@ fn keys_held<const BYTES: usize>(ring: &Ring<BYTES>, up_to: usize) -> std::vec::
 
 #[test]
 fn a_full_ring_keeps_its_sinks_and_the_newest_tokens() {
-    let mut ring = ring::<{ 8 * SLOT + 5 }>(3);
+    let mut memory = [0xa5; 8 * SLOT + 5];
+    let mut ring = ring(&mut memory, 3);
     assert!(ring.is_empty());
     assert_eq!(ring.capacity(), 8);
     for n in 0..21 {
-        ring.push(&token(n), &token(n), -15).unwrap();
+        ring.push(&token(n), -15, &token(n), -15).unwrap();
         assert_eq!(ring.len(), (n + 1).min(8));
         let mut held = keys_held(&ring, 21);
         held.sort_unstable();
@@ -402,27 +404,29 @@ fn a_full_ring_keeps_its_sinks_and_the_newest_tokens() {
     }
     ring.clear();
     assert_eq!((ring.len(), ring.capacity()), (0, 8));
-    ring.push(&token(5), &token(5), -15).unwrap();
+    ring.push(&token(5), -15, &token(5), -15).unwrap();
     assert_eq!(keys_held(&ring, 21), [5]);
 }
 
 #[test]
 fn a_failed_push_leaves_no_half_token() {
-    let mut ring = ring::<{ 2 * SLOT }>(0);
-    ring.push(&token(1), &token(1), -15).unwrap();
-    assert_eq!(ring.push(&token(2), &[i16::MAX; 64], 1), Err(EncodeError::OutOfRange));
+    let mut memory = [0; 2 * SLOT];
+    let mut ring = ring(&mut memory, 0);
+    ring.push(&token(1), -15, &token(1), -15).unwrap();
+    assert_eq!(ring.push(&token(2), -15, &[i16::MAX; 64], 1), Err(EncodeError::OutOfRange));
     assert_eq!(keys_held(&ring, 4), [1]);
-    ring.push(&token(2), &token(2), -15).unwrap();
-    assert_eq!(ring.push(&token(3), &[i16::MAX; 64], 1), Err(EncodeError::OutOfRange));
+    ring.push(&token(2), -15, &token(2), -15).unwrap();
+    assert_eq!(ring.push(&token(3), -15, &[i16::MAX; 64], 1), Err(EncodeError::OutOfRange));
     assert_eq!(ring.slots().next().unwrap(), (&[0; 34][..], &[0; 26][..]));
-    ring.push(&token(3), &token(3), -15).unwrap();
+    ring.push(&token(3), -15, &token(3), -15).unwrap();
     assert_eq!(keys_held(&ring, 4), [3, 2]);
 }
 
 #[test]
 fn a_ring_without_room_stays_empty() {
-    let mut ring = ring::<{ SLOT - 1 }>(4);
-    ring.push(&token(1), &token(1), -15).unwrap();
+    let mut memory = [0; SLOT - 1];
+    let mut ring = ring(&mut memory, 4);
+    ring.push(&token(1), -15, &token(1), -15).unwrap();
     assert!(ring.is_empty());
     let mut out = [1; 64];
     ring.attend(&token(2), -12, -15, &mut out).unwrap();
@@ -431,12 +435,26 @@ fn a_ring_without_room_stays_empty() {
 
 #[test]
 fn one_token_comes_back() {
-    let mut ring = ring::<SLOT>(9);
-    ring.push(&token(1), &token(1), -15).unwrap();
-    ring.push(&token(2), &token(2), -15).unwrap();
+    let mut memory = [0; SLOT];
+    let mut ring = ring(&mut memory, 9);
+    ring.push(&token(1), -15, &token(1), -15).unwrap();
+    ring.push(&token(2), -15, &token(2), -15).unwrap();
     let (mut out, mut block, mut expected) = ([0; 64], [0; 26], [0; 64]);
     ring.attend(&token(3), -12, -15, &mut out).unwrap();
-    FixedCodec::<64, 3>::DEFAULT.encode(&token(2), -15, &mut block).unwrap();
-    FixedCodec::<64, 3>::DEFAULT.decode(&block, -15, &mut expected).unwrap();
+    VALUES.encode(&token(2), -15, &mut block).unwrap();
+    VALUES.decode(&block, -15, &mut expected).unwrap();
     assert!(out.iter().zip(expected).all(|(a, b)| a.abs_diff(b) <= 6), "{out:?} {expected:?}");
+}
+
+#[test]
+fn keys_and_values_have_exponents_of_their_own() {
+    let (mut memory, mut other) = ([0; SLOT], [0; SLOT]);
+    let (mut ours, mut theirs) = (ring(&mut memory, 0), ring(&mut other, 0));
+    ours.push(&token(1), -9, &token(2), -17).unwrap();
+    theirs.push(&token(1), -9, &token(2), -9).unwrap();
+    let (ours, theirs) = (ours.slots().next().unwrap(), theirs.slots().next().unwrap());
+    assert_eq!(ours.0, theirs.0);
+    let scale = |block: &[u8]| f16::from_le_bytes([block[0], block[1]]).to_f32();
+    assert_eq!(scale(ours.1) * 256.0, scale(theirs.1));
+    assert_eq!(ours.1[2..], theirs.1[2..]);
 }

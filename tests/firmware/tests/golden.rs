@@ -18,7 +18,7 @@ mod tests {
     use defmt::{assert, assert_eq};
     use tqkv_core::fixed::{FixedCodec, RingCache, TrellisWorkspace};
     use tqkv_core::{DecodeError, EncodeError};
-    use workload::{BLOCK, CODEC, EXPONENT, TRELLIS, Trellis, vector};
+    use workload::{BLOCK, CODEC, EXPONENT, TRELLIS, TRELLIS_BLOCK, vector};
 
     /// The block of `workload::vector(1)`, as the host encodes it.
     const GOLDEN: [u8; BLOCK] = workload::GOLDEN;
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn damaged_trellis_block() {
         let mut back = [7; 128];
-        let mut block = [0x5a; Trellis::BLOCK_BYTES];
+        let mut block = [0x5a; TRELLIS_BLOCK];
         assert_eq!(TRELLIS.decode(&block, EXPONENT, &mut back), Ok(()));
         block[..2].copy_from_slice(&[0x01, 0xfc]);
         back = [7; 128];
@@ -77,12 +77,12 @@ mod tests {
     #[test]
     fn hard_vectors_of_a_trellis_codec() {
         let (mut workspace, mut block, mut back) =
-            (TrellisWorkspace::new(), [1; Trellis::BLOCK_BYTES], [1; 128]);
+            (TrellisWorkspace::new(), [1; TRELLIS_BLOCK], [1; 128]);
         assert_eq!(TRELLIS.encode(&[0_i16; 128], EXPONENT, &mut workspace, &mut block), Ok(()));
-        assert!(block == [0; Trellis::BLOCK_BYTES]);
+        assert!(block == [0; TRELLIS_BLOCK]);
         let result = TRELLIS.encode(&[i16::MAX; 128], 10, &mut workspace, &mut block);
         assert_eq!(result, Err(EncodeError::OutOfRange));
-        assert!(block == [0; Trellis::BLOCK_BYTES]);
+        assert!(block == [0; TRELLIS_BLOCK]);
         assert_eq!(TRELLIS.encode(&[i16::MIN; 128], EXPONENT, &mut workspace, &mut block), Ok(()));
         assert_eq!(TRELLIS.decode(&block, EXPONENT, &mut back), Ok(()));
         assert!(back.iter().all(|&v| v < -10_000));
@@ -108,11 +108,11 @@ mod tests {
 
     #[test]
     fn ring_past_its_capacity() {
-        type Half = FixedCodec<64, 4>;
-        const BYTES: usize = RingCache::<Half, Half, 0>::bytes_for(4);
-        let mut ring = RingCache::<Half, Half, BYTES>::new(Half::DEFAULT, Half::DEFAULT, 1);
+        static CODEC: FixedCodec<64, 4> = FixedCodec::DEFAULT;
+        let mut memory = [0; RingCache::<64, 4, 4>::bytes_for(4)];
+        let mut ring = RingCache::new(&CODEC, &CODEC, &mut memory, 1);
         for token in 0..11 {
-            assert_eq!(ring.push(&vector(token), &vector(token), EXPONENT), Ok(()));
+            assert_eq!(ring.push(&vector(token), EXPONENT, &vector(token), EXPONENT), Ok(()));
         }
         assert_eq!(ring.len(), 4);
         ring.clear();

@@ -1,6 +1,7 @@
 //! Trellis codes in integers against the float path.
 
 use super::*;
+use crate::fixed::trellis::Body;
 use crate::trellis::{Search, Trellis, trellis, workspace_bytes};
 
 fn blocks<const D: usize, const CODEC: usize, const N: usize>(mode: ScaleMode, rounds: usize) {
@@ -60,7 +61,7 @@ fn the_search_is_the_portable_one() {
                 (random.normal() * 60.0).clamp(-f64::from(limit), f64::from(limit)) as i16
             });
             let (mut ours, mut theirs) = ([0; N], [0; D]);
-            FixedTrellis::<D, CODEC>::search(&targets, &mut ours[2..]);
+            Body::<D, CODEC>::search(&targets, &mut ours[2..]);
             let mut space = std::vec![0; workspace_bytes(&trellis.code, D)];
             crate::Portable.search(trellis, D, &targets, &mut theirs[..D / 8], &mut space);
             assert_eq!(ours[2..2 + D / 8], theirs[..D / 8]);

@@ -9,7 +9,7 @@ use defmt_semihosting as _;
 use firmware::count::Counter;
 use firmware::stack::peak;
 use tqkv_core::fixed::{Attention, TrellisWorkspace};
-use workload::{BLOCK, CODEC, DECODER, EXPONENT, FASTEST, TOKENS, TRELLIS, Trellis, vector};
+use workload::{BLOCK, CODEC, DECODER, EXPONENT, FASTEST, TOKENS, TRELLIS, TRELLIS_BLOCK, vector};
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
@@ -27,18 +27,18 @@ fn main() -> ! {
     let mut block = [0; BLOCK];
     let mut back = [0; 128];
     let encode = counter.instructions(|| {
-        black_box(CODEC.encode_with(FASTEST, &x, EXPONENT, &mut block)).ok();
+        black_box(CODEC.encode(&x, EXPONENT, &mut block)).ok();
     });
     let narrow: [i8; 128] = core::array::from_fn(|i| (x[i] >> 8) as i8);
     let mut other = [0; BLOCK];
     let encode_i8 = counter.instructions(|| {
-        black_box(CODEC.encode_with(FASTEST, &narrow, -7, &mut other)).ok();
+        black_box(CODEC.encode(&narrow, -7, &mut other)).ok();
     });
     let decode = counter.instructions(|| {
         black_box(CODEC.decode(black_box(&block), EXPONENT, &mut back)).ok();
     });
     let mut query = None;
-    let prepare = counter.instructions(|| query = Some(CODEC.query_with(FASTEST, &x, EXPONENT)));
+    let prepare = counter.instructions(|| query = Some(CODEC.query(&x, EXPONENT)));
     let Some(query) = query else { firmware::exit(1) };
     let score = counter.instructions(|| {
         black_box(CODEC.score(&query, black_box(&block))).ok();
@@ -52,9 +52,9 @@ fn main() -> ! {
         }
         sum.finish(&CODEC, EXPONENT, &mut out);
     });
-    let (mut workspace, mut small) = (TrellisWorkspace::new(), [0; Trellis::BLOCK_BYTES]);
+    let (mut workspace, mut small) = (TrellisWorkspace::new(), [0; TRELLIS_BLOCK]);
     let trellis_encode = counter.instructions(|| {
-        black_box(TRELLIS.encode_with(FASTEST, &x, EXPONENT, &mut workspace, &mut small)).ok();
+        black_box(TRELLIS.encode(&x, EXPONENT, &mut workspace, &mut small)).ok();
     });
     let trellis_decode = counter.instructions(|| {
         black_box(TRELLIS.decode(black_box(&small), EXPONENT, &mut back)).ok();
@@ -73,7 +73,7 @@ fn main() -> ! {
     defmt::info!("t2s8_decode {=u32}", trellis_decode);
     defmt::info!("t2_decode {=u32}", trellis_decode_256);
     let stack = peak(|| {
-        black_box(CODEC.encode_with(FASTEST, &x, EXPONENT, &mut block)).ok();
+        black_box(CODEC.encode(&x, EXPONENT, &mut block)).ok();
     });
     defmt::info!("stack_encode {=usize}", stack);
     let stack = peak(|| {
@@ -81,7 +81,7 @@ fn main() -> ! {
     });
     defmt::info!("stack_decode {=usize}", stack);
     let stack = peak(|| {
-        black_box(TRELLIS.encode_with(FASTEST, &x, EXPONENT, &mut workspace, &mut small)).ok();
+        black_box(TRELLIS.encode(&x, EXPONENT, &mut workspace, &mut small)).ok();
     });
     defmt::info!("stack_t2s8_encode {=usize}", stack);
     let stack = peak(|| {

@@ -53,7 +53,7 @@ fn all<const D: usize, const CODEC: usize, const N: usize>() {
     let codec = FixedCodec::<D, CODEC>::DEFAULT;
     let x: [i16; D] = black_box(vector(black_box(1)));
     let (mut block, mut out) = (black_box([0; N]), [0; D]);
-    black_box(codec.encode_with(FASTEST, &x, black_box(EXPONENT), &mut block)).ok();
+    black_box(codec.with_kernels(FASTEST).encode(&x, black_box(EXPONENT), &mut block)).ok();
     black_box(codec.encode(&x, black_box(EXPONENT), &mut block)).ok();
     black_box(codec.encode(&x.map(|v| v as i8), black_box(EXPONENT), &mut block)).ok();
     let block = black_box(block);
@@ -71,10 +71,10 @@ fn all<const D: usize, const CODEC: usize, const N: usize>() {
 /// Everything of one trellis codec.
 #[inline(never)]
 fn trellis<const CODEC: usize, const N: usize>() {
-    let codec = FixedTrellis::<128, CODEC>::DEFAULT;
+    let codec = FixedTrellis::<128, CODEC>::DEFAULT.with_kernels(FASTEST);
     let (x, mut workspace): ([i16; 128], _) = (black_box(vector(black_box(1))), TrellisWorkspace::new());
     let (mut block, mut out) = ([0; N], [0; 128]);
-    black_box(codec.encode_with(FASTEST, &x, black_box(EXPONENT), &mut workspace, &mut block)).ok();
+    black_box(codec.encode(&x, black_box(EXPONENT), &mut workspace, &mut block)).ok();
     black_box(codec.decode(&black_box(block), black_box(EXPONENT), &mut out)).ok();
     black_box(out);
 }
@@ -90,13 +90,13 @@ fn decoder<const CODEC: usize, const N: usize>() {
 
 #[inline(never)]
 fn ring() {
-    type Keys = FixedCodec<64, 4>;
-    type Values = FixedCodec<64, 3>;
-    const BYTES: usize = RingCache::<Keys, Values, 0>::bytes_for(8);
-    let mut ring = RingCache::<Keys, Values, BYTES>::new(Keys::DEFAULT, Values::DEFAULT, 2);
+    static KEYS: FixedCodec<64, 4> = FixedCodec::DEFAULT;
+    static VALUES: FixedCodec<64, 3> = FixedCodec::DEFAULT;
+    let mut memory = [0; RingCache::<64, 4, 3>::bytes_for(8)];
+    let mut ring = RingCache::new(&KEYS, &VALUES, &mut memory, 2);
     let (x, mut out) = (black_box(vector(3)), [0; 64]);
     for _ in 0..black_box(20) {
-        black_box(ring.push(&x, &x, black_box(EXPONENT))).ok();
+        black_box(ring.push(&x, black_box(EXPONENT), &x, black_box(EXPONENT))).ok();
         black_box(ring.attend(&x, black_box(EXPONENT), EXPONENT, &mut out)).ok();
     }
     ring.clear();

@@ -3,13 +3,9 @@
 
 use tqkv_core::fixed::{
     Attention, FixedCodec, FixedQuery, FixedTrellis, I8, Kernels, N2, N4, RingCache, T1, T1H, T2, T2H, T2S8,
-    T3, T4, T4S8, TrellisWorkspace, WithKernels,
+    T3, T4, T4S8, TrellisWorkspace,
 };
 
-/// The codec that is measured.
-pub type Codec = FixedCodec<128, 4>;
-/// It, in flash.
-pub static CODEC: Codec = Codec::DEFAULT;
 /// The fastest kernels of the machine.
 #[cfg(dsp)]
 pub const FASTEST: tqkv_simd::Dsp = {
@@ -19,14 +15,22 @@ pub const FASTEST: tqkv_simd::Dsp = {
 /// The fastest kernels of the machine.
 #[cfg(not(dsp))]
 pub const FASTEST: tqkv_core::Portable = tqkv_core::Portable;
-/// The trellis codec that is measured.
-pub type Trellis = FixedTrellis<128, T2S8>;
-/// It, in flash.
-pub static TRELLIS: Trellis = Trellis::DEFAULT;
+/// The kernels that are measured.
+#[cfg(dsp)]
+pub type Fastest = tqkv_simd::Dsp;
+/// The kernels that are measured.
+#[cfg(not(dsp))]
+pub type Fastest = tqkv_core::Portable;
+/// The codec that is measured, in flash.
+pub static CODEC: FixedCodec<128, 4, Fastest> = FixedCodec::DEFAULT.with_kernels(FASTEST);
+/// Bytes of one of its blocks.
+pub const BLOCK: usize = FixedCodec::<128, 4>::BLOCK_BYTES;
+/// The trellis codec that is measured, in flash.
+pub static TRELLIS: FixedTrellis<128, T2S8, Fastest> = FixedTrellis::DEFAULT.with_kernels(FASTEST);
+/// Bytes of one of its blocks.
+pub const TRELLIS_BLOCK: usize = FixedTrellis::<128, T2S8>::BLOCK_BYTES;
 /// A trellis codec that only decodes.
 pub static DECODER: FixedTrellis<128, T2> = FixedTrellis::DEFAULT;
-/// Bytes of one of its blocks.
-pub const BLOCK: usize = Codec::BLOCK_BYTES;
 /// Q15 samples.
 pub const EXPONENT: i32 = -15;
 /// The block of `vector(1)`: every target must produce these bytes.
@@ -84,8 +88,8 @@ impl Crc {
 
 /// Blocks, decoded samples and scores of one codec.
 fn codec<const D: usize, const CODEC: usize, const N: usize>(kernels: impl Kernels, crc: &mut Crc) {
-    let codec = FixedCodec::<D, CODEC>::DEFAULT;
-    let query: FixedQuery<D> = codec.query_with(kernels, &vector(1000), -12);
+    let codec = FixedCodec::<D, CODEC>::DEFAULT.with_kernels(kernels);
+    let query: FixedQuery<D> = codec.query(&vector(1000), -12);
     let mut sum = Attention::<D>::new();
     for seed in 0..8 {
         let mut x: [i16; D] = vector(seed);
@@ -96,7 +100,7 @@ fn codec<const D: usize, const CODEC: usize, const N: usize>(kernels: impl Kerne
             _ => {}
         }
         let (mut block, mut back) = ([0; N], [0; D]);
-        crc.bytes(&[codec.encode_with(kernels, &x, EXPONENT, &mut block).is_ok() as u8]);
+        crc.bytes(&[codec.encode(&x, EXPONENT, &mut block).is_ok() as u8]);
         crc.bytes(&block);
         crc.bytes(&[codec.decode(&block, EXPONENT, &mut back).is_ok() as u8]);
         crc.samples(&back);
@@ -104,7 +108,7 @@ fn codec<const D: usize, const CODEC: usize, const N: usize>(kernels: impl Kerne
         crc.bytes(&score.to_le_bytes());
         crc.bytes(&[sum.add(&codec, score, &block).is_ok() as u8]);
         let narrow: [i8; D] = core::array::from_fn(|i| (x[i] >> 8) as i8);
-        crc.bytes(&[codec.encode_with(kernels, &narrow, -7, &mut block).is_ok() as u8]);
+        crc.bytes(&[codec.encode(&narrow, -7, &mut block).is_ok() as u8]);
         crc.bytes(&block);
     }
     let mut out = [0; D];
@@ -113,14 +117,14 @@ fn codec<const D: usize, const CODEC: usize, const N: usize>(kernels: impl Kerne
 }
 
 /// A ring that overflows twice, attended after every push.
-fn ring<K: Kernels>(kernels: K, crc: &mut Crc) {
-    type Keys<K> = WithKernels<FixedCodec<64, 4>, K>;
-    type Values = FixedCodec<64, 3>;
-    const BYTES: usize = RingCache::<FixedCodec<64, 4>, Values, 0>::bytes_for(12);
-    let keys = Keys { codec: FixedCodec::DEFAULT, kernels };
-    let mut ring = RingCache::<Keys<K>, Values, BYTES>::new(keys, Values::DEFAULT, 2);
+fn ring(kernels: impl Kernels, crc: &mut Crc) {
+    const BYTES: usize = RingCache::<64, 4, 3>::bytes_for(12);
+    let keys = FixedCodec::<64, 4>::DEFAULT.with_kernels(kernels);
+    let values = FixedCodec::<64, 3>::DEFAULT.with_kernels(kernels);
+    let mut memory = [0; BYTES];
+    let mut ring = RingCache::new(&keys, &values, &mut memory, 2);
     for token in 0..30 {
-        let pushed = ring.push(&vector(token), &vector(token + 50), EXPONENT);
+        let pushed = ring.push(&vector(token), EXPONENT, &vector(token + 50), EXPONENT);
         let mut out = [0; 64];
         let attended = ring.attend(&vector(token + 100), -13, EXPONENT, &mut out);
         crc.bytes(&[pushed.is_ok() as u8, attended.is_ok() as u8, ring.len() as u8]);
@@ -130,14 +134,15 @@ fn ring<K: Kernels>(kernels: K, crc: &mut Crc) {
 
 /// Blocks of a trellis codec, and what they decode to.
 fn trellis<const D: usize, const CODEC: usize, const N: usize>(kernels: impl Kernels, crc: &mut Crc) {
-    let (codec, mut workspace) = (FixedTrellis::<D, CODEC>::DEFAULT, TrellisWorkspace::new());
+    let (codec, mut workspace) =
+        (FixedTrellis::<D, CODEC>::DEFAULT.with_kernels(kernels), TrellisWorkspace::new());
     for seed in 0..4 {
         let mut x: [i16; D] = vector(seed);
         if seed == 3 {
             x = [i16::MIN; D];
         }
         let mut block = [0; N];
-        crc.bytes(&[codec.encode_with(kernels, &x, EXPONENT, &mut workspace, &mut block).is_ok() as u8]);
+        crc.bytes(&[codec.encode(&x, EXPONENT, &mut workspace, &mut block).is_ok() as u8]);
         crc.bytes(&block);
         decoded::<D, CODEC, N>(&block, crc);
     }
@@ -161,8 +166,8 @@ fn any_body<const D: usize, const CODEC: usize, const N: usize>(crc: &mut Crc) {
 /// Whether the fastest kernels give the blocks and queries of the portable code, at one head dim and codec.
 #[cfg(dsp)]
 fn agree<const D: usize, const CODEC: usize, const N: usize>() -> bool {
-    use tqkv_core::Portable;
-    let codec = FixedCodec::<D, CODEC>::DEFAULT;
+    let portable = FixedCodec::<D, CODEC>::DEFAULT;
+    let fastest = portable.with_kernels(FASTEST);
     (0..12).all(|seed| {
         let mut x: [i16; D] = vector(seed);
         match seed {
@@ -172,13 +177,10 @@ fn agree<const D: usize, const CODEC: usize, const N: usize>() -> bool {
             _ => {}
         }
         let mut blocks = [[1; N], [2; N]];
-        let [ours, portable] = &mut blocks;
-        let results = [
-            codec.encode_with(FASTEST, &x, EXPONENT, ours),
-            codec.encode_with(Portable, &x, EXPONENT, portable),
-        ];
-        let scores = [codec.query_with(FASTEST, &x, EXPONENT), codec.query_with(Portable, &x, EXPONENT)]
-            .map(|query| codec.score(&query, &blocks[1]));
+        let [ours, theirs] = &mut blocks;
+        let results = [fastest.encode(&x, EXPONENT, ours), portable.encode(&x, EXPONENT, theirs)];
+        let scores = [fastest.query(&x, EXPONENT), portable.query(&x, EXPONENT)]
+            .map(|query| portable.score(&query, &blocks[1]));
         results[0] == results[1] && blocks[0] == blocks[1] && scores[0] == scores[1]
     })
 }

@@ -1,0 +1,183 @@
+//! From samples to a block.
+
+use super::codec::FixedCodec;
+use super::kernels::{Kernels, Quantise};
+use super::math::{ByteScale, Norm, Real, clamp_exponent, from_f16, to_f16, word};
+use super::rotation::FixedRotation;
+use super::sample::Sample;
+use super::scale::inverse_root;
+use super::tables::{self, INT8_UNIT, LARGEST, Tables};
+use super::transform::stay_rolled;
+use crate::block_io::SCALE_BYTES;
+use crate::codebook::MAX_LEVELS;
+use crate::error::EncodeError;
+use crate::scale::ScaleMode;
+
+impl<const D: usize, const CODEC: usize, K: Kernels> FixedCodec<D, CODEC, K> {
+    /// Encodes `x * 2^exponent`; `N` must be `BLOCK_BYTES`, which the compiler checks.
+    ///
+    /// Bounds: |y| <= D * 2^15 <= 2^25; with root mean square 2^12 to 2^13 after the shift, the
+    /// product with the reciprocal stays below sqrt(D) sigma < 2^31 (Cauchy and Schwarz), and so
+    /// does the sum of y * level. `i16::MIN` is a value like any other.
+    ///
+    /// # Errors
+    /// The scale is above the largest f16, 65504; the block holds zeros then. So it does for zero
+    /// vectors and for scales below 2^-25, which are no error.
+    #[inline(never)]
+    pub fn encode<T: Sample, const N: usize>(
+        &self,
+        x: &[T; D],
+        exponent: i32,
+        block: &mut [u8; N],
+    ) -> Result<(), EncodeError> {
+        const { assert!(N == Tables::<D, CODEC>::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
+        self.encode_slice(x, exponent, block)
+    }
+
+    /// [`Self::encode`] for a ring, whose slots have no length that the compiler knows.
+    #[inline(never)]
+    pub(super) fn encode_block(
+        &self,
+        x: &[i16; D],
+        exponent: i32,
+        block: &mut [u8],
+    ) -> Result<(), EncodeError> {
+        self.encode_slice(x, exponent, block)
+    }
+
+    #[inline(always)]
+    fn encode_slice<T: Sample>(
+        &self,
+        x: &[T; D],
+        exponent: i32,
+        block: &mut [u8],
+    ) -> Result<(), EncodeError> {
+        let exponent = clamp_exponent(exponent);
+        let mut y = [self.kernels.blank(); D];
+        let (squared, finished) = self.rotation.forward(self.kernels, x, &mut y);
+        let Some((head, codes)) = block.split_first_chunk_mut::<SCALE_BYTES>() else { return Ok(()) };
+        let stored = if squared == 0 {
+            Ok(0)
+        } else if Tables::<D, CODEC>::IS_INT8 {
+            Self::bytes(&mut y, finished, exponent, codes)
+        } else {
+            let norm = Norm::new(squared, Tables::<D, CODEC>::SIGMA);
+            let task = Quantise {
+                y: &y,
+                shift: norm.shift,
+                reciprocal: norm.reciprocal,
+                bits: Tables::<D, CODEC>::BITS,
+                bins: Tables::<D, CODEC>::BINS,
+                levels: Tables::<D, CODEC>::FINE_LEVELS,
+            };
+            let cross = if finished { self.kernels.quantise(task, codes) } else { None };
+            let cross = cross.unwrap_or_else(|| Self::quantise(&y, finished, norm, codes));
+            to_f16(self.scale(norm, cross, codes).shifted(exponent))
+        };
+        let bits = stored.unwrap_or(0);
+        *head = bits.to_le_bytes();
+        if bits == 0 {
+            codes.fill(0);
+        }
+        stored.map(|_| ())
+    }
+
+    /// The `i8` codec: codes under one absmax scale, rounded with the scale that is stored.
+    /// Returns that scale.
+    #[inline(always)]
+    fn bytes(y: &mut [i32; D], finished: bool, exponent: i32, codes: &mut [u8]) -> Result<u16, EncodeError> {
+        let largest = FixedRotation::finish(y, finished);
+        let unit = const { Real::from_f64(INT8_UNIT / LARGEST as f64) };
+        let stored = to_f16(Real { mantissa: largest, exponent }.normalised().times(unit))?;
+        if let Some((significand @ 1.., octave)) = from_f16(stored) {
+            let scale = Real { mantissa: significand as u32, exponent: octave - exponent };
+            let unit = const { Real::from_f64(INT8_UNIT) };
+            let bytes = ByteScale::new(largest, unit.over(scale));
+            for (code, &y) in codes.iter_mut().zip(&*y) {
+                *code = bytes.round(y) as u8;
+            }
+        }
+        Ok(stored)
+    }
+
+    /// Finishes the transform of `y` unless it is, and writes its codes; returns the sum of shifted y times fine level.
+    ///
+    /// Two coordinates at a time, which is what the registers of the smallest cores hold.
+    #[inline(always)]
+    fn quantise(y: &[i32; D], finished: bool, norm: Norm, codes: &mut [u8]) -> i32 {
+        let (mut cross, bits) = (0, Tables::<D, CODEC>::BITS);
+        let mut code = |y: i32| {
+            let shifted = y >> norm.shift;
+            let v = ((shifted * norm.reciprocal) as u32).wrapping_add(1 << 31);
+            let entry = Tables::<D, CODEC>::BINS
+                .get((v >> Tables::<D, CODEC>::BIN_SHIFT) as usize)
+                .copied()
+                .unwrap_or(0);
+            let code = v.wrapping_add(entry) >> (32 - bits);
+            cross += shifted * i32::from(Tables::<D, CODEC>::FINE_LEVELS[code as usize % MAX_LEVELS]);
+            code
+        };
+        // The fewest pairs that fill whole bytes.
+        let pairs = match bits {
+            4 => 1,
+            2 => 2,
+            _ => 4,
+        };
+        for (y, bytes) in y.chunks_exact(2 * pairs).zip(codes.chunks_exact_mut(pairs * bits / 4)) {
+            let mut word = 0;
+            for (i, &[a, b]) in y.as_chunks::<2>().0.iter().enumerate() {
+                let [a, b] = if finished { [a, b] } else { [a + b, a - b] };
+                let pair = code(a) | code(b) << bits;
+                if bits * pairs <= 16 {
+                    word |= u64::from(pair << (2 * bits * i));
+                } else {
+                    word |= u64::from(pair) << (2 * bits * i);
+                }
+            }
+            for (to, from) in bytes.iter_mut().zip(word.to_le_bytes()) {
+                *to = from;
+            }
+            stay_rolled();
+        }
+        cross
+    }
+
+    /// The scale to store, for an exponent of 0.
+    #[inline(always)]
+    fn scale(&self, norm: Norm, cross: i32, codes: &[u8]) -> Real {
+        // y is shifted, levels are in integer units.
+        let cross = Real { mantissa: cross as u32, exponent: norm.shift as i32 };
+        match self.mode {
+            ScaleMode::Raw => norm.value,
+            ScaleMode::Unbiased => {
+                let unit = const { tables::forward_unit(Tables::<D, CODEC>::FINE_UNIT, D) };
+                norm.value.normalised().times(norm.value.times(unit).over(cross).normalised())
+            }
+            ScaleMode::Preserving => {
+                let energy = Real { mantissa: Self::energy(codes), exponent: 0 };
+                let unit =
+                    const { Real::from_f64(Tables::<D, CODEC>::FINE_UNIT * crate::codebook::sqrt(D as f64)) };
+                norm.value.normalised().times(inverse_root(energy).times(unit))
+            }
+            ScaleMode::Mmse => {
+                let energy = Real { mantissa: Self::energy(codes), exponent: 0 };
+                cross.over(energy).normalised().times(const { Real::from_f64(Tables::<D, CODEC>::FINE_UNIT) })
+            }
+        }
+    }
+
+    /// Sum of squared fine levels; at least 1, below 2^32.
+    fn energy(codes: &[u8]) -> u32 {
+        let mut sum = 0;
+        for bytes in codes.chunks_exact(Tables::<D, CODEC>::BITS) {
+            let word = word(bytes);
+            for k in 0..8 {
+                let code =
+                    (word >> (Tables::<D, CODEC>::BITS * k)) as usize % (1 << Tables::<D, CODEC>::BITS);
+                let level = Tables::<D, CODEC>::FINE_LEVELS.get(code).map_or(0, |&level| i32::from(level));
+                sum += (level * level) as u32;
+            }
+        }
+        sum.max(1)
+    }
+}

@@ -1,0 +1,40 @@
+//! `Sample`: what a vector may be made of.
+
+/// What a vector may be made of: `i16` or `i8`, any value of either.
+pub trait Sample: Copy + sealed::Sealed {
+    /// The value.
+    fn widen(self) -> i32;
+
+    /// The same vector, where it is made of `i16`.
+    fn wide(x: &[Self]) -> Option<&[i16]>;
+}
+
+impl Sample for i16 {
+    #[inline(always)]
+    fn widen(self) -> i32 {
+        i32::from(self)
+    }
+
+    #[inline(always)]
+    fn wide(x: &[Self]) -> Option<&[i16]> {
+        Some(x)
+    }
+}
+
+impl Sample for i8 {
+    #[inline(always)]
+    fn widen(self) -> i32 {
+        i32::from(self)
+    }
+
+    #[inline(always)]
+    fn wide(_: &[Self]) -> Option<&[i16]> {
+        None
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for i16 {}
+    impl Sealed for i8 {}
+}

@@ -1,0 +1,192 @@
+//! `FixedTrellis`: trellis codes in integers. All of them decode; those with eight states, `t1s8` to `t4s8`, encode too.
+//!
+//! Blocks have about two thirds of the squared error of the scalar codes of the same size. The price is the search: 7 to
+//! 16 times the instructions of [`super::FixedCodec::encode`], and 6 KiB of metric rows. It is the search of
+//! [`crate::trellis`] at [`crate::Effort::Fast`], coordinate by coordinate, over eight states that stay in registers.
+
+use super::kernels::Kernels;
+use super::math::{Multiplier, Norm, clamp_exponent, to_f16};
+use super::rotation::FixedRotation;
+use super::sample::Sample;
+use super::scale::{Units, stored};
+use super::tables;
+use crate::Portable;
+use crate::block_io::SCALE_BYTES;
+use crate::codec_id::CodecId;
+use crate::error::{DecodeError, EncodeError};
+use crate::scale::ScaleMode;
+use crate::trellis::WARM_UP;
+pub(super) use body::Body;
+
+mod body;
+
+/// `CODEC` of `t1`.
+pub const T1: usize = 128;
+/// `CODEC` of `t1h`.
+pub const T1H: usize = 129;
+/// `CODEC` of `t2`.
+pub const T2: usize = 130;
+/// `CODEC` of `t2h`.
+pub const T2H: usize = 131;
+/// `CODEC` of `t3`.
+pub const T3: usize = 132;
+/// `CODEC` of `t4`.
+pub const T4: usize = 133;
+/// `CODEC` of `t1s8`.
+pub const T1S8: usize = 144;
+/// `CODEC` of `t2s8`.
+pub const T2S8: usize = 145;
+/// `CODEC` of `t3s8`.
+pub const T3S8: usize = 146;
+/// `CODEC` of `t4s8`.
+pub const T4S8: usize = 147;
+
+/// What an encoder works in: 7 bytes a coordinate and 64 more, best kept in a `static`.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct TrellisWorkspace<const D: usize> {
+    y: [i32; D],
+    targets: [i16; D],
+    /// One bit a state for each coordinate: whether the path came from the upper half of the states.
+    decisions: [u8; D],
+    /// The same for the first pass.
+    warm_up: [u8; WARM_UP],
+}
+
+impl<const D: usize> TrellisWorkspace<D> {
+    /// A workspace; what it holds between calls does not matter.
+    pub const fn new() -> Self {
+        Self { y: [0; D], targets: [0; D], decisions: [0; D], warm_up: [0; WARM_UP] }
+    }
+}
+
+impl<const D: usize> Default for TrellisWorkspace<D> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A trellis codec of one head dim in integers; best kept in a `static`.
+///
+/// `CODEC` is one of [`T1`] to [`T4S8`].
+///
+/// ```
+/// use tqkv_core::fixed::{FixedTrellis, T2S8, TrellisWorkspace};
+///
+/// static VALUES: FixedTrellis<128, T2S8> = FixedTrellis::DEFAULT;
+///
+/// let x: [i16; 128] = core::array::from_fn(|i| (i as i16).wrapping_mul(4001) >> 2);
+/// let mut block = [0; FixedTrellis::<128, T2S8>::BLOCK_BYTES];
+/// VALUES.encode(&x, -15, &mut TrellisWorkspace::new(), &mut block)?;
+///
+/// let mut back = [0; 128];
+/// VALUES.decode(&block, -15, &mut back).unwrap();
+/// let error: i64 = x.iter().zip(&back).map(|(&a, &b)| (i64::from(a) - i64::from(b)).pow(2)).sum();
+/// let energy: i64 = x.iter().map(|&a| i64::from(a).pow(2)).sum();
+/// assert!(error < energy / 8);
+/// # Ok::<(), tqkv_core::EncodeError>(())
+/// ```
+///
+/// The other codes only decode:
+/// ```compile_fail
+/// use tqkv_core::fixed::{FixedTrellis, T2, TrellisWorkspace};
+/// let _ = FixedTrellis::<128, T2>::DEFAULT.encode(&[0_i16; 128], 0, &mut TrellisWorkspace::new(), &mut [0; 34]);
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct FixedTrellis<const D: usize, const CODEC: usize, K = Portable> {
+    rotation: FixedRotation<D>,
+    mode: ScaleMode,
+    kernels: K,
+}
+
+impl<const D: usize, const CODEC: usize> FixedTrellis<D, CODEC> {
+    /// Which codec the blocks are of.
+    pub const ID: CodecId = Body::<D, CODEC>::ID;
+    /// Bytes of one block: the scale, a plane of coded bits, and the plain ones.
+    pub const BLOCK_BYTES: usize = SCALE_BYTES + Body::<D, CODEC>::BYTES;
+
+    /// Seed 42, unbiased scale.
+    pub const DEFAULT: Self = Self::new(42, ScaleMode::Unbiased);
+
+    /// The codec with the signs of `seed`; encoder and decoder must agree on it.
+    pub const fn new(seed: u64, mode: ScaleMode) -> Self {
+        Self { rotation: FixedRotation::new(seed), mode, kernels: Portable }
+    }
+
+    /// The same codec by other kernels: the same blocks.
+    pub const fn with_kernels<K: Kernels>(self, kernels: K) -> FixedTrellis<D, CODEC, K> {
+        FixedTrellis { rotation: self.rotation, mode: self.mode, kernels }
+    }
+}
+
+impl<const D: usize, const CODEC: usize, K: Kernels> FixedTrellis<D, CODEC, K> {
+    /// Decodes a block to multiples of 2^exponent, rounded and saturated to i16. Every body is a valid one.
+    ///
+    /// # Errors
+    /// The stored scale is NaN or infinite; `out` is untouched then.
+    #[inline(never)]
+    pub fn decode<const N: usize>(
+        &self,
+        block: &[u8; N],
+        exponent: i32,
+        out: &mut [i16; D],
+    ) -> Result<(), DecodeError> {
+        const { assert!(N == SCALE_BYTES + Body::<D, CODEC>::BYTES, "a block has BLOCK_BYTES bytes") };
+        let Some((head, body)) = block.split_first_chunk::<SCALE_BYTES>() else { return Ok(()) };
+        let (scale, negative) = stored(*head, exponent)?;
+        let mut sums = [0; D];
+        Body::<D, CODEC>::levels(body, &mut sums);
+        let unit = const { tables::inverse_unit(Body::<D, CODEC>::UNIT, D) };
+        let multiplier = Multiplier::new::<62>(scale.times(unit), negative);
+        self.rotation.inverse(&mut sums, multiplier, out);
+        Ok(())
+    }
+
+    /// Encodes `x * 2^exponent` into a block of `N` = `BLOCK_BYTES` bytes.
+    ///
+    /// # Errors
+    /// The scale is above the largest f16, 65504; the block holds zeros then. So it does for zero
+    /// vectors and for scales below 2^-25, which are no error.
+    #[inline(never)]
+    pub fn encode<T: Sample, const N: usize>(
+        &self,
+        x: &[T; D],
+        exponent: i32,
+        workspace: &mut TrellisWorkspace<D>,
+        block: &mut [u8; N],
+    ) -> Result<(), EncodeError> {
+        const { assert!(N == SCALE_BYTES + Body::<D, CODEC>::BYTES, "a block has BLOCK_BYTES bytes") };
+        const { assert!(Body::<D, CODEC>::CODE.memory == 3, "codes with 256 states only decode") };
+        block.fill(0);
+        let Some((head, body)) = block.split_first_chunk_mut::<SCALE_BYTES>() else { return Ok(()) };
+        let TrellisWorkspace { y, targets, decisions, warm_up } = workspace;
+        let (squared, finished) = self.rotation.forward(self.kernels, x, y);
+        FixedRotation::finish(y, finished);
+        if squared == 0 {
+            return Ok(());
+        }
+        let norm = Norm::new(squared, tables::sigma(D));
+        let predicted = Body::<D, CODEC>::targets(y, norm, targets);
+        let state = Body::<D, CODEC>::close(targets, warm_up);
+        let moments = Body::<D, CODEC>::write(y, norm.shift, targets, state, decisions, body);
+        let stored = if moments.cross.mantissa == 0 {
+            Ok(0)
+        } else {
+            let assumed = norm.value.normalised().times(predicted);
+            let scale = moments.scale(
+                self.mode,
+                norm.value,
+                assumed,
+                const { Units::new(Body::<D, CODEC>::UNIT, D) },
+            );
+            to_f16(scale.shifted(clamp_exponent(exponent)))
+        };
+        let bits = stored.unwrap_or(0);
+        *head = bits.to_le_bytes();
+        if bits == 0 {
+            body.fill(0);
+        }
+        stored.map(|_| ())
+    }
+}
