@@ -1,8 +1,8 @@
 //! Demotion of nested codes: fewer bits for a token without the original vector.
 
-use crate::any::AnyCodec;
 use crate::block_io;
-use crate::codec_id::{CodecId, Family};
+use crate::code::{CodecId, Family};
+use crate::codec::any::AnyCodec;
 use crate::error::ShapeError;
 use crate::scale::ScaleMode;
 use crate::view::{BlockError, BlockView};

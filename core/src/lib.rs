@@ -31,35 +31,25 @@
 #[cfg(test)]
 extern crate std;
 
-mod any;
-mod batch;
-pub mod block_io;
-pub mod codebook;
+pub mod code;
 mod codec;
-mod codec_id;
 mod demote;
 mod error;
 pub mod fixed;
-mod forms;
-pub mod ggml;
 pub mod head_dim;
-pub mod int8;
-pub mod lanes;
-pub mod paley;
-pub mod portable;
+pub mod machine;
 pub mod rotation;
-pub mod scalar;
-mod scale;
-pub mod trellis;
 mod view;
 
-pub use any::{AnyCodec, Options};
-pub use codec::Codec;
-pub use codec_id::{CodecId, Family};
+pub use code::{CodecId, Family, codebook, ggml, int8, scalar, trellis};
+use code::{forms, scale};
+pub use codec::{AnyCodec, Codec, Options};
 pub use demote::demote;
 pub use error::{DecodeError, EncodeError, ShapeError};
 pub use half::f16;
 pub use head_dim::{HEAD_DIMS, MAX_HEAD_DIM, is_supported_head_dim};
+pub use machine::{block_io, lanes, portable};
 pub use portable::Portable;
+pub use rotation::paley;
 pub use scale::{Effort, ScaleMode, Stored, to_f16};
 pub use view::{BlockError, BlockView};

@@ -1,7 +1,7 @@
 //! Views of one block in caller memory: what is in it, without decoding.
 
 use crate::block_io;
-use crate::codec_id::{CodecId, Family};
+use crate::code::{CodecId, Family};
 use crate::error::{DecodeError, ShapeError};
 
 /// A block of a rotated codec (`i8`, `s*`, `n*`) read in place.

@@ -4,7 +4,7 @@ use super::kernels::Kernels;
 use super::rotation::FixedRotation;
 use super::tables::Tables;
 use crate::Portable;
-use crate::codec_id::CodecId;
+use crate::code::CodecId;
 use crate::scale::ScaleMode;
 
 /// `CODEC` of `i8`.

@@ -1,6 +1,6 @@
 //! What a token costs, for the author of a firmware.
 
-use crate::codec_id::CodecId;
+use crate::code::CodecId;
 
 /// The codecs of [`super::FixedCodec`], and so of keys and values of a [`super::RingCache`].
 pub const INTEGER_CODECS: [CodecId; 10] = [

@@ -15,7 +15,7 @@ use super::codec::{I8, N1, N2, N3, N4};
 use super::math::{Real, word};
 use crate::block_io::SCALE_BYTES;
 use crate::codebook::{Codebook, MAX_LEVELS, sqrt};
-use crate::codec_id::{CodecId, Family};
+use crate::code::{CodecId, Family};
 
 /// Largest integer level.
 pub(super) const LARGEST: i32 = 127;

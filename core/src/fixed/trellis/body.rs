@@ -1,7 +1,7 @@
 //! What stands behind the scale of a trellis block: the tables of a code, the levels of a body, and the search for one.
 
 use super::{T1, T1H, T1S8, T2, T2H, T2S8, T3, T3S8, T4, T4S8};
-use crate::codec_id::CodecId;
+use crate::code::CodecId;
 use crate::fixed::math::{Norm, Real};
 use crate::fixed::scale::Moments;
 use crate::fixed::tables;

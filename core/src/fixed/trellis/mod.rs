@@ -12,7 +12,7 @@ use super::scale::{Units, stored};
 use super::tables;
 use crate::Portable;
 use crate::block_io::SCALE_BYTES;
-use crate::codec_id::CodecId;
+use crate::code::CodecId;
 use crate::error::{DecodeError, EncodeError};
 use crate::scale::ScaleMode;
 use crate::trellis::WARM_UP;

@@ -1,11 +1,11 @@
 //! The forms of codes: how bytes of a block become levels, and how a rotated vector becomes bytes.
 //!
-//! [`crate::batch`] is written once over these types. [`Any`] decides at run time, for head dims
+//! [`crate::codec`] is written once over these types. [`Any`] decides at run time, for head dims
 //! that are not worth code of their own.
 
-use crate::any::{AnyCodec, Options, check_finite};
 use crate::block_io;
-use crate::codec_id::Family;
+use crate::code::Family;
+use crate::codec::any::{AnyCodec, Options, check_finite};
 use crate::error::EncodeError;
 use crate::head_dim::{GROUP, HeadDim, MAX_GROUPS};
 use crate::lanes::Memory;

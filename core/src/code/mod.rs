@@ -1,10 +1,16 @@
 //! The codecs by name: one row each.
 
+pub mod codebook;
+pub(crate) mod forms;
+pub mod ggml;
+pub mod int8;
+pub mod scalar;
+pub(crate) mod scale;
+pub mod trellis;
+
 use crate::block_io::SCALE_BYTES;
-use crate::codebook::{self, Codebook};
-use crate::ggml;
 use crate::head_dim::is_supported_head_dim;
-use crate::trellis;
+use codebook::Codebook;
 
 /// A codec; with a head dim it fixes the bytes of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -4,9 +4,9 @@
 //! decided once a batch: head dim 128 has a piece for every form of codes, in which everything
 //! stays in registers; other head dims share one, which calls the rotation and the form.
 
-use crate::any::{AnyCodec, check_finite};
 use crate::block_io;
-use crate::codec_id::Family;
+use crate::code::Family;
+use crate::codec::any::{AnyCodec, check_finite};
 use crate::error::{DecodeError, EncodeError};
 use crate::forms::{Any, Form, Int8, Quantised, Scalar, Tailbiting, encode_half, with_form, with_quantised};
 use crate::ggml;

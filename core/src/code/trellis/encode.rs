@@ -2,8 +2,8 @@
 
 use super::code::{Code, MAX_LEVELS, PARITIES, Plain, RESOLUTION};
 use super::{Trellis, planes};
-use crate::any::check_finite;
 use crate::block_io;
+use crate::codec::any::check_finite;
 use crate::error::EncodeError;
 use crate::head_dim::{GROUP, HeadDim, MAX_HEAD_DIM};
 use crate::lanes::{Isa, Lanes, Memory};

@@ -5,9 +5,9 @@
 //! shapes known at run time use [`AnyCodec`]. Cores without a floating-point unit are better
 //! served by the fixed-point path.
 
-use crate::any::{AnyCodec, Options};
+use crate::code::CodecId;
 use crate::codebook::Codebook;
-use crate::codec_id::CodecId;
+use crate::codec::any::{AnyCodec, Options};
 use crate::error::{DecodeError, EncodeError};
 use crate::forms::Scalar;
 use crate::head_dim::MAX_GROUPS;

@@ -7,9 +7,10 @@
 //! The stage order is part of the numerics contract: the Paley factor first (rows in order, each
 //! sum from the left), then Sylvester butterflies with strides 1, 2, 4, ...
 
+pub mod paley;
+
 use crate::head_dim::{GROUP, HeadDim, MAX_GROUPS, MAX_HEAD_DIM};
 use crate::lanes::{Isa, Lanes, Memory};
-use crate::paley;
 
 /// Random signs, one bit a coordinate: bit set means -1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

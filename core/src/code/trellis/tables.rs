@@ -2,7 +2,7 @@
 
 use super::Trellis;
 use super::code::{Code, MAX_LEVELS, PARITIES, Plain, Predictor};
-use crate::codec_id::CodecId;
+use crate::code::CodecId;
 
 /// The trellis of a codec of [`crate::Family::Trellis`].
 pub const fn trellis(id: CodecId) -> Option<&'static Trellis<'static>> {

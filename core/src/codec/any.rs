@@ -9,8 +9,8 @@
 //! ([`AnyCodec::scores`]), accumulate values in the rotated domain ([`AnyCodec::accumulate`]) and
 //! rotate the result back once ([`AnyCodec::unrotate`]).
 
+use crate::code::{CodecId, Family};
 use crate::codebook::Codebook;
-use crate::codec_id::{CodecId, Family};
 use crate::error::{DecodeError, EncodeError, ShapeError};
 use crate::head_dim::HeadDim;
 use crate::portable::Portable;

@@ -1,0 +1,8 @@
+//! What a program calls: [`crate::Codec`], its shape known to the compiler, and [`crate::AnyCodec`], at run time.
+
+pub(crate) mod any;
+mod ops;
+mod typed;
+
+pub use any::{AnyCodec, Options};
+pub use typed::Codec;

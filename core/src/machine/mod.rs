@@ -1,0 +1,8 @@
+//! What a processor is to the algorithms: for authors of instruction sets.
+//!
+//! Users of the codecs need nothing of it. [`lanes`] is the vocabulary, [`portable`] its definition in plain Rust,
+//! [`block_io`] how codes become bytes with it.
+
+pub mod block_io;
+pub mod lanes;
+pub mod portable;
