@@ -1,9 +1,9 @@
 //! Demotion of nested codes: fewer bits for a token without the original vector.
 
 use crate::block_io;
-use crate::code::{CodecId, Family};
+use crate::code::CodecId;
 use crate::codec::any::AnyCodec;
-use crate::error::ShapeError;
+use crate::error::{EncodeError, ShapeError};
 use crate::scale::ScaleMode;
 use crate::view::{BlockError, BlockView};
 use half::f16;
@@ -16,10 +16,10 @@ use half::f16;
 /// and its square root; `Raw` and `Mmse` scales stay.
 ///
 /// # Errors
-/// `to` is not a nested codec of fewer bits and the same head dim and seed, or a length is wrong;
-/// `out` is untouched then.
+/// `to` is not a nested codec of fewer bits and the same head dim and seed, a length is wrong, or the
+/// scale, which grows, leaves f16 (norms above about 40,000); `out` is untouched then.
 pub fn demote(from: &AnyCodec, block: &[u8], to: &AnyCodec, out: &mut [u8]) -> Result<(), BlockError> {
-    let nested = from.id().family() == Family::Nested && to.id().family() == Family::Nested;
+    let nested = from.id().is_nested() && to.id().is_nested();
     let same = from.dim() == to.dim() && from.options().seed == to.options().seed;
     if !nested || !same || to.id().bits() > from.id().bits() {
         return Err(BlockError::Shape(ShapeError::UnsupportedCodec));
@@ -28,6 +28,9 @@ pub fn demote(from: &AnyCodec, block: &[u8], to: &AnyCodec, out: &mut [u8]) -> R
     BlockView::new(to.id(), to.dim(), out)?;
 
     let scale = f16::from_f32(view.scale() * ratio(from, to.id()));
+    if !scale.is_finite() {
+        return Err(BlockError::Encode(EncodeError::OutOfRange));
+    }
     if let Some((head, codes)) = out.split_first_chunk_mut::<{ block_io::SCALE_BYTES }>() {
         *head = scale.to_le_bytes();
         codes.fill(0);

@@ -1,5 +1,6 @@
 //! Errors: flat, `Copy`, without strings.
 
+use crate::head_dim::accepted_head_dims;
 use core::fmt;
 
 /// Why a codec cannot be made.
@@ -39,15 +40,21 @@ pub enum DecodeError {
     NonFiniteScale,
 }
 
-impl fmt::Display for ShapeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl ShapeError {
+    /// The message.
+    pub(crate) const fn text(self) -> &'static str {
+        match self {
             Self::UnsupportedHeadDim => {
-                "head dim not supported: accepted are multiples of 16 from 16 to 1024 of the form \
-                 n * 2^k with n = 1, 12, 20, 28 or 36"
+                concat!("head dim not supported: accepted are ", accepted_head_dims!())
             }
             Self::UnsupportedCodec => "codec not supported at this head dim: it needs a multiple of 32",
-        })
+        }
+    }
+}
+
+impl fmt::Display for ShapeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
     }
 }
 

@@ -3,10 +3,21 @@
 //! A head dim is `order * sylvester`, where `order` is 1 or the order of a Paley matrix (12, 20,
 //! 28, 36) and `sylvester` a power of two. Both factors are Hadamard matrices, so their Kronecker
 //! product is one, nothing is padded and every entry stays +-1. To add a family of head dims, add
-//! its order to [`ORDERS`] and its prime to [`crate::paley`]; everything below reads this file.
+//! its order to [`ORDERS`] (and the text below it) and its prime to [`crate::paley`]; everything below reads this file.
 
 /// Orders of the non-Sylvester factor, with 1 for the plain powers of two.
 pub const ORDERS: [usize; 5] = [1, 12, 20, 28, 36];
+
+/// Which head dims are supported, as error messages say it (a macro, so that they can be literals).
+macro_rules! accepted_head_dims {
+    () => {
+        "multiples of 16 from 16 to 1024 of the form n * 2^k with n = 1, 12, 20, 28 or 36"
+    };
+}
+pub(crate) use accepted_head_dims;
+
+/// Which head dims are supported, in words.
+pub const ACCEPTED_HEAD_DIMS: &str = accepted_head_dims!();
 
 /// Smallest supported head dim.
 pub const MIN_HEAD_DIM: usize = 16;
@@ -29,8 +40,7 @@ pub struct HeadDim {
 impl HeadDim {
     /// The parts of `dim`, or `None` where it is not supported.
     ///
-    /// Supported are the multiples of 16 from 16 to 1024 of the form `n * 2^k` with `n` one of
-    /// [`ORDERS`]: 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256 and so on.
+    /// Supported are the [`ACCEPTED_HEAD_DIMS`]: 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256 and so on.
     pub const fn new(dim: usize) -> Option<Self> {
         if dim < MIN_HEAD_DIM || dim > MAX_HEAD_DIM || !dim.is_multiple_of(16) {
             return None;

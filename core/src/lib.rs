@@ -41,8 +41,8 @@ pub mod machine;
 pub mod rotation;
 mod view;
 
+use code::scale;
 pub use code::{CodecId, Family, codebook, ggml, int8, scalar, trellis};
-use code::{forms, scale};
 pub use codec::{AnyCodec, Codec, Options};
 pub use demote::demote;
 pub use error::{DecodeError, EncodeError, ShapeError};

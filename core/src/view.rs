@@ -1,8 +1,8 @@
 //! Views of one block in caller memory: what is in it, without decoding.
 
 use crate::block_io;
-use crate::code::{CodecId, Family};
-use crate::error::{DecodeError, ShapeError};
+use crate::code::CodecId;
+use crate::error::{DecodeError, EncodeError, ShapeError};
 
 /// A block of a rotated codec (`i8`, `s*`, `n*`) read in place.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +21,7 @@ impl<'a> BlockView<'a> {
     /// not the codec's.
     pub fn new(id: CodecId, dim: usize, bytes: &'a [u8]) -> Result<Self, BlockError> {
         let expected = id.block_bytes(dim).ok_or(BlockError::Shape(ShapeError::UnsupportedHeadDim))?;
-        if matches!(id.family(), Family::Half | Family::Ggml) {
+        if !id.layout().has_one_scale() {
             return Err(BlockError::Shape(ShapeError::UnsupportedCodec));
         }
         if bytes.len() != expected {
@@ -64,6 +64,8 @@ pub enum BlockError {
     Shape(ShapeError),
     /// The length is wrong.
     Decode(DecodeError),
+    /// What would be written does not fit the format.
+    Encode(EncodeError),
 }
 
 impl core::fmt::Display for BlockError {
@@ -71,6 +73,7 @@ impl core::fmt::Display for BlockError {
         match self {
             Self::Shape(error) => error.fmt(f),
             Self::Decode(error) => error.fmt(f),
+            Self::Encode(error) => error.fmt(f),
         }
     }
 }

@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "a test crate")]
 
 use proptest::prelude::*;
+use tqkv_core::code::S3;
 use tqkv_core::{
     AnyCodec, BlockView, Codec, CodecId, DecodeError, EncodeError, Family, HEAD_DIMS, Options, ScaleMode,
     ShapeError, demote,
@@ -162,20 +163,20 @@ fn attention_on_codes_equals_attention_on_decoded_vectors() {
 #[test]
 fn typed_and_erased_codecs_write_the_same_bytes() {
     let x: [f32; 96] = Gaussian::new(2).vector(96).try_into().unwrap();
-    let mut typed = [0; Codec::<96, 3>::BLOCK_BYTES];
-    Codec::<96, 3>::encode(&x, &mut typed).unwrap();
+    let mut typed = [0; Codec::<96, S3>::BLOCK_BYTES];
+    Codec::<96, S3>::encode(&x, &mut typed).unwrap();
     let erased = AnyCodec::new(CodecId::S3, 96, Options::DEFAULT).unwrap();
     let mut block = vec![0; erased.block_bytes()];
     erased.encode(&x, &mut block).unwrap();
     assert_eq!(typed.as_slice(), block);
     let (mut a, mut b, mut q) = ([0.0; 96], [0.0; 96], [0.0; 96]);
-    Codec::<96, 3>::decode(&typed, &mut a).unwrap();
+    Codec::<96, S3>::decode(&typed, &mut a).unwrap();
     erased.decode(&block, &mut b).unwrap();
     assert_eq!(a, b);
     erased.rotate_query(&x, &mut q);
     let mut score = [0.0];
     erased.scores(&q, &block, &mut score);
-    assert_eq!(Codec::<96, 3>::score(&q, &typed), score[0]);
+    assert_eq!(Codec::<96, S3>::score(&q, &typed), score[0]);
 }
 
 #[test]

@@ -4,10 +4,14 @@
 //! wherever the scalar codes do. The codes are rounded with the *stored* (f16) scale, which makes
 //! its rounding free.
 
+use super::{CodecId, Levels};
 use crate::lanes::{Isa, Lanes};
 
-/// Levels a unit of the code: level = code / 32.
-const STEPS: f32 = 32.0;
+/// Codes in one sigma.
+const STEPS: f32 = match CodecId::I8.levels() {
+    Levels::Codes(unit) => 1.0 / unit,
+    Levels::Values | Levels::LloydMax | Levels::Nested | Levels::Trellis(_) => panic!("codes are levels"),
+};
 
 /// The scale that maps the largest |y| to code 127, before rounding to f16.
 #[inline(always)]
@@ -25,14 +29,5 @@ pub fn quantise<I: Isa>(isa: I, scale: f32, y: &[I::V], codes: &mut [I::C]) {
     let inverse = isa.splat(STEPS / scale);
     for (code, &v) in codes.iter_mut().zip(y) {
         *code = isa.round_i8(v * inverse);
-    }
-}
-
-/// Levels of the codes.
-#[inline(always)]
-pub fn levels<I: Isa>(isa: I, codes: &[I::C], out: &mut [I::V]) {
-    let unit = isa.splat(1.0 / STEPS);
-    for (level, &code) in out.iter_mut().zip(codes) {
-        *level = isa.widen_i8(code) * unit;
     }
 }

@@ -1,47 +1,59 @@
-//! The codecs by name: one row each.
+//! What a code is, said once: the list of codecs, how their bytes lie, what their codes mean.
+//!
+//! Every codec is a row of [`for_each_code!`](crate::for_each_code), a type of its own that implements [`Code`], and a
+//! value of [`CodecId`]; [`with_code!`](crate::with_code) leads from the value to the type. A level is a signed byte
+//! times a unit, in every codec that has levels, so one table serves floats, integers, microcontrollers and GPUs.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `list` | the rows |
+//! | `layout` | how code bytes lie |
+//! | `form` | how they meet registers |
+//! | [`codebook`] | levels of the scalar and nested codes, for every head dim |
+//! | [`scalar`], [`int8`], [`ggml`], [`trellis`] | codes on registers and bytes |
+//! | `scale` | the one scale of a block |
+//!
+//! Crates that read blocks in their own way (lines, threads) implement a reader of their own for these types; a program
+//! that only encodes and attends wants [`crate::Codec`] or [`crate::AnyCodec`].
 
 pub mod codebook;
-pub(crate) mod forms;
+pub(crate) mod form;
 pub mod ggml;
 pub mod int8;
+mod layout;
+mod list;
 pub mod scalar;
 pub(crate) mod scale;
 pub mod trellis;
 
-use crate::block_io::SCALE_BYTES;
-use crate::head_dim::is_supported_head_dim;
 use codebook::Codebook;
+pub use layout::Layout;
+use trellis::{Plain, Trellis, tables};
 
-/// A codec; with a head dim it fixes the bytes of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Where the levels of a code come from.
+#[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[expect(missing_docs, reason = "the names are documented by `Family` and the table below")]
-pub enum CodecId {
-    F16,
-    I8,
-    S1,
-    S2,
-    S3,
-    S4,
-    S5,
-    N1,
-    N2,
-    N3,
-    N4,
-    Q8_0,
-    Q4_0,
-    Q8_0R,
-    Q4_0R,
-    T1,
-    T1H,
-    T2,
-    T2H,
-    T3,
-    T4,
-    T1S8,
-    T2S8,
-    T3S8,
-    T4S8,
+pub enum Levels {
+    /// There are none: the block holds values.
+    Values,
+    /// The code itself is the level, as a signed number, in this unit.
+    Codes(f32),
+    /// The Lloyd-Max codebook of the head dim.
+    LloydMax,
+    /// The nested codebook of the head dim: dropping the low bit gives the codes of the next narrower codec.
+    Nested,
+    /// The levels of a trellis.
+    Trellis(&'static Trellis<'static>),
+}
+
+/// A codec, as a type: what the compiler knows of it.
+pub trait Code: form::Formed + Copy + core::fmt::Debug + 'static {
+    /// The same as a value.
+    const ID: CodecId;
+    /// How its bytes lie.
+    const LAYOUT: Layout;
+    /// What its codes mean.
+    const LEVELS: Levels;
 }
 
 /// What a codec does, apart from its width.
@@ -65,51 +77,86 @@ pub enum Family {
 struct Row {
     id: CodecId,
     name: &'static str,
-    code: u8,
-    family: Family,
-    bits: u32,
+    number: u8,
     rotated: bool,
+    layout: Layout,
+    levels: Levels,
 }
 
-const fn row(id: CodecId, name: &'static str, code: u8, family: Family, bits: u32, rotated: bool) -> Row {
-    Row { id, name, code, family, bits, rotated }
+macro_rules! rotated {
+    (rotated) => {
+        true
+    };
+    (plain) => {
+        false
+    };
 }
 
-/// WARNING: names and codes are stored in files; rows may be added, never changed.
-const ROWS: [Row; 25] = [
-    row(CodecId::F16, "f16", 0, Family::Half, 16, false),
-    row(CodecId::I8, "i8", 1, Family::Int8, 8, true),
-    row(CodecId::S1, "s1", 17, Family::Scalar, 1, true),
-    row(CodecId::S2, "s2", 18, Family::Scalar, 2, true),
-    row(CodecId::S3, "s3", 19, Family::Scalar, 3, true),
-    row(CodecId::S4, "s4", 20, Family::Scalar, 4, true),
-    row(CodecId::S5, "s5", 21, Family::Scalar, 5, true),
-    row(CodecId::N1, "n1", 33, Family::Nested, 1, true),
-    row(CodecId::N2, "n2", 34, Family::Nested, 2, true),
-    row(CodecId::N3, "n3", 35, Family::Nested, 3, true),
-    row(CodecId::N4, "n4", 36, Family::Nested, 4, true),
-    row(CodecId::Q8_0, "q8_0", 64, Family::Ggml, 8, false),
-    row(CodecId::Q4_0, "q4_0", 65, Family::Ggml, 4, false),
-    row(CodecId::Q8_0R, "q8_0r", 66, Family::Ggml, 8, true),
-    row(CodecId::Q4_0R, "q4_0r", 67, Family::Ggml, 4, true),
-    row(CodecId::T1, "t1", 128, Family::Trellis, 1, true),
-    row(CodecId::T1H, "t1h", 129, Family::Trellis, 1, true),
-    row(CodecId::T2, "t2", 130, Family::Trellis, 2, true),
-    row(CodecId::T2H, "t2h", 131, Family::Trellis, 2, true),
-    row(CodecId::T3, "t3", 132, Family::Trellis, 3, true),
-    row(CodecId::T4, "t4", 133, Family::Trellis, 4, true),
-    row(CodecId::T1S8, "t1s8", 144, Family::Trellis, 1, true),
-    row(CodecId::T2S8, "t2s8", 145, Family::Trellis, 2, true),
-    row(CodecId::T3S8, "t3s8", 146, Family::Trellis, 3, true),
-    row(CodecId::T4S8, "t4s8", 147, Family::Trellis, 4, true),
-];
+macro_rules! form {
+    (F16) => {
+        form::Halves
+    };
+    (Dense { bits: $bits:literal }) => {
+        form::Dense<$bits>
+    };
+    (Bytes) => {
+        form::Bytes
+    };
+    (Runs { bits: $bits:literal }) => {
+        form::Runs<$bits>
+    };
+    (Planes($($plain:tt)*)) => {
+        form::Planes
+    };
+}
+
+macro_rules! codes {
+    (
+        []
+        $($id:ident $name:literal $number:literal $rotation:ident [$($layout:tt)*] $levels:ident $(($of:expr))?;)*
+    ) => {
+        /// A codec; with a head dim it fixes the bytes of a block.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+        pub enum CodecId {
+            $(#[doc = concat!("`", $name, "`")] $id,)*
+        }
+
+        const ROWS: &[Row] = &[$(Row {
+            id: CodecId::$id,
+            name: $name,
+            number: $number,
+            rotated: rotated!($rotation),
+            layout: <$id as Code>::LAYOUT,
+            levels: <$id as Code>::LEVELS,
+        }),*];
+
+        $(
+            #[doc = concat!("`", $name, "`, as a type.")]
+            #[derive(Clone, Copy, Debug)]
+            #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+            pub enum $id {}
+
+            impl form::Formed for $id {
+                type Form = form!($($layout)*);
+            }
+
+            impl Code for $id {
+                const ID: CodecId = CodecId::$id;
+                const LAYOUT: Layout = Layout::$($layout)*;
+                const LEVELS: Levels = Levels::$levels $(($of))?;
+            }
+        )*
+    };
+}
+
+crate::for_each_code!([codes] []);
 
 impl CodecId {
     /// All codecs.
     pub const ALL: &'static [Self] = &{
         let (mut all, mut i) = ([Self::F16; ROWS.len()], 0);
         while i < ROWS.len() {
-            assert!(ROWS[i].id as usize == i, "rows stand in the order of the enum");
             all[i] = ROWS[i].id;
             i += 1;
         }
@@ -132,22 +179,39 @@ impl CodecId {
 
     /// Stable number in files.
     pub const fn code(self) -> u8 {
-        self.row().code
+        self.row().number
     }
 
     /// The codec of that number.
     pub fn from_code(code: u8) -> Option<Self> {
-        ROWS.iter().find(|row| row.code == code).map(|row| row.id)
+        ROWS.iter().find(|row| row.number == code).map(|row| row.id)
+    }
+
+    /// How its bytes lie.
+    pub const fn layout(self) -> Layout {
+        self.row().layout
+    }
+
+    /// What its codes mean.
+    pub const fn levels(self) -> Levels {
+        self.row().levels
     }
 
     /// What the codec does.
     pub const fn family(self) -> Family {
-        self.row().family
+        match (self.layout(), self.levels()) {
+            (Layout::F16, _) => Family::Half,
+            (Layout::Bytes, _) => Family::Int8,
+            (Layout::Runs { .. }, _) => Family::Ggml,
+            (Layout::Planes(_), _) => Family::Trellis,
+            (Layout::Dense { .. }, Levels::Nested) => Family::Nested,
+            (Layout::Dense { .. }, _) => Family::Scalar,
+        }
     }
 
     /// Bits of one code (16 for `f16`), scales not counted; half rates (`t1h`, `t2h`) rounded down.
     pub const fn bits(self) -> u32 {
-        self.row().bits
+        self.layout().bits()
     }
 
     /// Whether codes are of the rotated vector.
@@ -157,29 +221,28 @@ impl CodecId {
 
     /// Bytes of one block, or `None` where the codec does not support the head dim.
     pub const fn block_bytes(self, dim: usize) -> Option<usize> {
-        if !is_supported_head_dim(dim) {
-            return None;
-        }
-        match self.family() {
-            Family::Half => Some(2 * dim),
-            Family::Int8 | Family::Scalar | Family::Nested => {
-                Some(SCALE_BYTES + dim * self.bits() as usize / 8)
-            }
-            Family::Ggml if !dim.is_multiple_of(ggml::RUN) => None,
-            Family::Trellis => match trellis::trellis(self) {
-                Some(trellis) => Some(SCALE_BYTES + trellis.code.body_bytes(dim)),
-                None => None,
-            },
-            Family::Ggml => Some(dim / ggml::RUN * (2 + ggml::RUN * self.bits() as usize / 8)),
+        self.layout().block_bytes(dim)
+    }
+
+    /// Whether dropping the low bit of codes gives those of the next narrower codec ([`crate::demote`]).
+    pub const fn is_nested(self) -> bool {
+        matches!(self.levels(), Levels::Nested)
+    }
+
+    /// The trellis of a trellis codec.
+    pub const fn trellis(self) -> Option<&'static Trellis<'static>> {
+        match self.levels() {
+            Levels::Trellis(trellis) => Some(trellis),
+            Levels::Values | Levels::Codes(_) | Levels::LloydMax | Levels::Nested => None,
         }
     }
 
     /// The codebook, for scalar and nested codecs at a supported head dim.
     pub fn codebook(self, dim: usize) -> Option<&'static Codebook> {
-        match self.family() {
-            Family::Scalar => codebook::scalar(dim, self.bits() as usize),
-            Family::Nested => codebook::nested(dim, self.bits() as usize),
-            Family::Half | Family::Int8 | Family::Ggml | Family::Trellis => None,
+        match self.levels() {
+            Levels::LloydMax => codebook::scalar(dim, self.bits() as usize),
+            Levels::Nested => codebook::nested(dim, self.bits() as usize),
+            Levels::Values | Levels::Codes(_) | Levels::Trellis(_) => None,
         }
     }
 }

@@ -3,9 +3,9 @@
 //! Everything here is generic over the instruction set, and takes and returns registers. The
 //! shims that read and write blocks are in [`crate::block_io`].
 
-use crate::codebook::Codebook;
+use super::codebook::Codebook;
+use super::scale::{Effort, MAX_CANDIDATES, Moments, ScaleMode, canonical_sum};
 use crate::lanes::{Isa, Lanes};
-use crate::scale::{Effort, MAX_CANDIDATES, Moments, ScaleMode, canonical_sum};
 
 /// |x|^2 in the canonical order.
 #[inline(always)]
@@ -27,7 +27,7 @@ fn half_mask<I: Isa>(isa: I) -> I::V {
     isa.load(&HALF)
 }
 
-/// Levels of the codes in sigma units; pad lanes of a ragged dim are 0.
+/// Levels of the codes in units of the codebook; pad lanes of a ragged dim are 0.
 #[inline(always)]
 pub fn levels<I: Isa, const BITS: usize>(
     isa: I,
@@ -45,7 +45,7 @@ pub fn levels<I: Isa, const BITS: usize>(
     }
 }
 
-/// Codes of `y` for the assumed norm, and the moments that judge them.
+/// Codes of `y` for the assumed norm, and the moments that judge them, with levels in units: the energy is exact.
 #[inline(always)]
 fn quantise_at<I: Isa, const BITS: usize>(
     isa: I,
@@ -102,7 +102,7 @@ pub(crate) fn quantise_in_place<I: Isa, const BITS: usize>(
     let i = MAX_CANDIDATES - (best as usize >> 1 & 15);
     let [cross, energy] = sums.get(i).copied().unwrap_or_default();
     let assumed = norm * candidates.get(i).copied().unwrap_or_default();
-    let moments = Moments { norm_squared, assumed, cross, energy };
+    let moments = Moments { norm_squared, assumed, cross, energy }.in_units_of(book.unit());
     (moments.scale(isa, mode, dim), (best & 1) as usize)
 }
 
@@ -138,5 +138,5 @@ pub fn quantise<I: Isa, const BITS: usize>(
             codes.copy_from_slice(spare);
         }
     }
-    best.scale(isa, mode, dim)
+    best.in_units_of(book.unit()).scale(isa, mode, dim)
 }

@@ -15,7 +15,8 @@ pub enum ScaleMode {
     Raw,
     /// |x| / |x^1| with x^1 the decode at scale 1: the decoded vector has the norm of x.
     Preserving,
-    /// |x|^2 / <x, x^1>: <x, x^> = |x|^2, so dot products keep no shrinkage. The default.
+    /// |x|^2 / <x, x^1>: <x, x^> = |x|^2, so dot products keep no shrinkage; at most twice the
+    /// preserving scale, which only vectors made against the signs of a seed come near. The default.
     #[default]
     Unbiased,
     /// <x, x^1> / |x^1|^2: least squared error, and the worst perplexity.
@@ -97,6 +98,9 @@ impl Effort {
     }
 }
 
+/// Most by which an unbiased scale may be longer than the preserving one: four times the energy.
+const LARGEST_STRETCH: f32 = 2.0;
+
 /// What an encoder knows of a vector and its codes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moments {
@@ -111,6 +115,17 @@ pub(crate) struct Moments {
 }
 
 impl Moments {
+    /// The moments with levels multiplied by `unit`.
+    #[inline(always)]
+    pub(crate) fn in_units_of(self, unit: f32) -> Self {
+        Self { cross: self.cross * unit, energy: self.energy * (unit * unit), ..self }
+    }
+
+    #[inline(always)]
+    fn preserving<I: Isa>(&self, isa: I, dim: f32) -> f32 {
+        isa.sqrt(self.norm_squared * dim / self.energy)
+    }
+
     /// Squared cosine between y and l, up to a factor that the codes do not change.
     #[inline(always)]
     pub(crate) fn quality(&self) -> f32 {
@@ -123,8 +138,11 @@ impl Moments {
         let dim = dim as f32;
         match mode {
             ScaleMode::Raw => self.assumed,
-            ScaleMode::Preserving => isa.sqrt(self.norm_squared * dim / self.energy),
-            ScaleMode::Unbiased => self.norm_squared * dim / self.cross,
+            ScaleMode::Preserving => self.preserving(isa, dim),
+            // A code that points elsewhere would be stretched without end.
+            ScaleMode::Unbiased => {
+                f32::min(self.norm_squared * dim / self.cross, LARGEST_STRETCH * self.preserving(isa, dim))
+            }
             ScaleMode::Mmse => self.cross / self.energy,
         }
     }

@@ -9,7 +9,7 @@
 //! ([`AnyCodec::scores`]), accumulate values in the rotated domain ([`AnyCodec::accumulate`]) and
 //! rotate the result back once ([`AnyCodec::unrotate`]).
 
-use crate::code::{CodecId, Family};
+use crate::code::{CodecId, Levels};
 use crate::codebook::Codebook;
 use crate::error::{DecodeError, EncodeError, ShapeError};
 use crate::head_dim::HeadDim;
@@ -46,15 +46,13 @@ impl Default for Options {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct AnyCodec {
     id: CodecId,
-    pub(crate) shape: HeadDim,
+    shape: HeadDim,
     block_bytes: usize,
     options: Options,
     signs: Signs,
-    pub(crate) book: &'static Codebook,
+    book: Option<&'static Codebook>,
+    unit: f32,
 }
-
-/// Stands where a codec has no codebook; never read.
-static NO_BOOK: Codebook = Codebook::solve_scalar(16, 1);
 
 impl AnyCodec {
     /// A codec for vectors of `dim` values.
@@ -62,31 +60,36 @@ impl AnyCodec {
     /// # Errors
     /// The head dim is unsupported, or the codec needs another (ggml: a multiple of 32).
     pub fn new(id: CodecId, dim: usize, options: Options) -> Result<Self, ShapeError> {
-        let shape = HeadDim::new(dim).ok_or(ShapeError::UnsupportedHeadDim)?;
-        let block_bytes = id.block_bytes(dim).ok_or(ShapeError::UnsupportedCodec)?;
-        let book = id.codebook(dim).unwrap_or(&NO_BOOK);
-        let signs = Signs::from_seed(options.seed, dim);
-        Ok(Self { id, shape, block_bytes, options, signs, book })
+        Self::from_parts(id, dim, options, id.codebook(dim))
     }
 
-    /// A scalar codec from parts that are known at compile time; `book` matches `dim`.
+    /// A codec from parts; `book` is that of `id` and `dim`.
     pub(crate) const fn from_parts(
         id: CodecId,
         dim: usize,
         options: Options,
-        book: &'static Codebook,
-    ) -> Self {
-        let (Some(shape), Some(block_bytes)) = (HeadDim::new(dim), id.block_bytes(dim)) else {
-            panic!(
-                "unsupported head dim: accepted are n * 2^k with n = 1, 12, 20, 28, 36, multiples of 16, 16 to 1024"
-            )
+        book: Option<&'static Codebook>,
+    ) -> Result<Self, ShapeError> {
+        let Some(shape) = HeadDim::new(dim) else { return Err(ShapeError::UnsupportedHeadDim) };
+        let Some(block_bytes) = id.block_bytes(dim) else { return Err(ShapeError::UnsupportedCodec) };
+        let unit = match (id.levels(), book) {
+            (Levels::Values, _) => 1.0,
+            (Levels::Codes(unit), _) => unit,
+            (Levels::Trellis(trellis), _) => trellis.code.unit(),
+            (Levels::LloydMax | Levels::Nested, Some(book)) => book.unit(),
+            (Levels::LloydMax | Levels::Nested, None) => return Err(ShapeError::UnsupportedCodec),
         };
-        Self { id, shape, block_bytes, options, signs: Signs::from_seed(options.seed, dim), book }
+        Ok(Self { id, shape, block_bytes, options, signs: Signs::from_seed(options.seed, dim), book, unit })
     }
 
     /// Which codec.
     pub const fn id(&self) -> CodecId {
         self.id
+    }
+
+    /// The shape of its vectors.
+    pub(crate) const fn shape(&self) -> HeadDim {
+        self.shape
     }
 
     /// Head dim.
@@ -110,29 +113,34 @@ impl AnyCodec {
     }
 
     /// The codebook of a scalar or nested codec.
-    pub fn codebook(&self) -> Option<&'static Codebook> {
-        matches!(self.id.family(), Family::Scalar | Family::Nested).then_some(self.book)
+    pub const fn codebook(&self) -> Option<&'static Codebook> {
+        self.book
+    }
+
+    /// What a level is worth, in sigmas: levels are whole numbers. 1 where values, or runs with scales of their own, are
+    /// stored.
+    #[inline(always)]
+    pub const fn unit(&self) -> f32 {
+        self.unit
     }
 
     /// The code of a trellis codec.
     #[inline(always)]
     pub const fn trellis(&self) -> Option<&'static Trellis<'static>> {
-        trellis::trellis(self.id)
+        self.id.trellis()
     }
 
-    /// Encodes `x` (`dim` values) into `block` (`block_bytes` bytes).
+    /// Encodes `x` (`dim` values) into `block` (`block_bytes` bytes), or as many vectors into as many blocks.
     ///
     /// Trellis codecs take 8 KB of stack for the search up to head dim 128, 64 KB above; give
     /// them your own memory with [`AnyCodec::encode_in`].
     ///
     /// # Errors
-    /// NaN or infinity, a scale outside f16, or wrong lengths; `block` is untouched then.
+    /// NaN or infinity, a scale outside f16, or wrong lengths; `block` is untouched then, or, where there are more,
+    /// the blocks from the first that could not be written on.
     /// A vector whose scale rounds to zero in f16 (norm below 3e-8) becomes the zero block, which
     /// decodes to exact zeros.
     pub fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
-        if x.len() != self.dim() {
-            return Err(EncodeError::WrongLength);
-        }
         self.encode_with(Portable, x, block).map_err(|(_, error)| error)
     }
 
@@ -156,41 +164,54 @@ impl AnyCodec {
         self.encode_trellis_with(Portable, Portable, workspace, x, block)
     }
 
-    /// Decodes `block` into `out` (`dim` values).
+    /// Decodes `block` into `out` (`dim` values), or as many blocks into as many vectors.
     ///
     /// # Errors
-    /// Wrong lengths, or a stored scale that is NaN or infinite; `out` is untouched then.
+    /// Wrong lengths, or a stored scale that is NaN or infinite; `out` is untouched then, or, where there are more
+    /// blocks, from the first of them that is bad on.
     pub fn decode(&self, block: &[u8], out: &mut [f32]) -> Result<(), DecodeError> {
-        if out.len() != self.dim() {
-            return Err(DecodeError::WrongLength);
-        }
         self.decode_with(Portable, block, out).map_err(|(_, error)| error)
     }
 
-    /// Rotates a query for [`AnyCodec::scores`]; the identity for codecs without a rotation.
-    /// Both slices hold `dim` values.
+    /// Rotates a query of `dim` values for [`AnyCodec::scores`], or several; the identity for codecs without a rotation.
+    ///
+    /// # Panics
+    /// The slices differ in length, or hold no whole number of vectors.
     pub fn rotate_query(&self, query: &[f32], out: &mut [f32]) {
         self.rotate_query_with(Portable, query, out);
     }
 
     /// `out[i]` = <query, decode(block i)> for `out.len()` blocks back to back; no softmax scale.
+    ///
+    /// # Panics
+    /// The query does not hold `dim` values, or `blocks` is not `out.len()` blocks.
     pub fn scores(&self, rotated_query: &[f32], blocks: &[u8], out: &mut [f32]) {
         self.scores_with(Portable, rotated_query, blocks, out);
     }
 
     /// `acc += sum of weights[i] * decode(block i)`, in the rotated domain, over
     /// `weights.len()` blocks back to back. `acc` holds `dim` values.
+    ///
+    /// # Panics
+    /// `acc` does not hold `dim` values, or `blocks` is not `weights.len()` blocks.
     pub fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) {
         self.accumulate_with(Portable, weights, blocks, acc);
     }
 
-    /// Takes what [`AnyCodec::accumulate`] summed back to the domain of the vectors, in place.
+    /// Takes what [`AnyCodec::accumulate`] summed, `dim` values or several times as many, back to the domain of the
+    /// vectors, in place.
+    ///
+    /// # Panics
+    /// `acc` holds no whole number of vectors.
     pub fn unrotate(&self, acc: &mut [f32]) {
         self.unrotate_with(Portable, acc);
     }
 
-    /// Decodes into the domain of [`AnyCodec::rotate_query`] and [`AnyCodec::accumulate`]:
-    /// <rotated query, out> is the score. For attention of many queries over the same keys.
+    /// Decodes blocks back to back into the domain of [`AnyCodec::rotate_query`] and [`AnyCodec::accumulate`]:
+    /// <rotated query, out> is the score. For attention of many queries over the same keys. Scales are not checked.
+    ///
+    /// # Panics
+    /// `out` does not hold `dim` values for each block.
     pub fn decode_rotated(&self, block: &[u8], out: &mut [f32]) {
         self.decode_rotated_with(Portable, block, out);
     }

@@ -4,19 +4,17 @@
 //! decided once a batch: head dim 128 has a piece for every form of codes, in which everything
 //! stays in registers; other head dims share one, which calls the rotation and the form.
 
+use super::any::{AnyCodec, check_finite};
 use crate::block_io;
-use crate::code::Family;
-use crate::codec::any::{AnyCodec, check_finite};
+use crate::code::Layout;
+use crate::code::form::{Any, Form, Formed};
 use crate::error::{DecodeError, EncodeError};
-use crate::forms::{Any, Form, Int8, Quantised, Scalar, Tailbiting, encode_half, with_form, with_quantised};
-use crate::ggml;
 use crate::head_dim::{GROUP, HeadDim, MAX_GROUPS, MAX_HEAD_DIM};
-use crate::lanes::{Isa, Lanes, Memory};
-use crate::portable::Portable;
+use crate::lanes::Memory;
 use crate::rotation::{self, Signs};
 use crate::scale::canonical_sum;
 use crate::trellis::{self, Search};
-use half::f16;
+use crate::with_code;
 
 /// Groups of head dim 128.
 const COMMON_GROUPS: usize = 4;
@@ -44,14 +42,17 @@ macro_rules! with_groups {
     };
 }
 
-/// Runs `$body` with `$form` and `$groups` as [`with_form`] (or `$with`) and [`with_groups`] set
-/// them; the form is only told for head dim 128.
-macro_rules! with_shape {
-    ($with:ident, $codec:expr, $form:ident, $groups:ident => $body:expr) => {
+/// Runs `$body` with `$groups` as [`with_groups`] sets it and `$form` set to the codec's form, which is only told for
+/// head dim 128. `$body` calls a function, so that codes of one form share it.
+macro_rules! with_form {
+    ($codec:expr, $form:ident, $groups:ident => $body:expr) => {
         match $codec.dim() {
             128 => {
                 const $groups: usize = COMMON_GROUPS;
-                $with!($codec.id(), $form => $body)
+                with_code!($codec.id(), C => {
+                    type $form = <C as Formed>::Form;
+                    $body
+                })
             }
             dim if dim <= SMALL_GROUPS * GROUP => {
                 const $groups: usize = SMALL_GROUPS;
@@ -83,40 +84,7 @@ impl AnyCodec {
         if !self.fit(xs.len(), blocks.len()) {
             return Err((0, EncodeError::WrongLength));
         }
-        let vectors = || xs.chunks_exact(self.dim());
-        match self.id().family() {
-            Family::Half => isa.apart(
-                #[inline(always)]
-                |isa| {
-                    for (i, (x, block)) in
-                        vectors().zip(blocks.chunks_exact_mut(self.block_bytes())).enumerate()
-                    {
-                        encode_half(isa, x, block).map_err(|error| (i, error))?;
-                    }
-                    Ok(())
-                },
-            ),
-            Family::Ggml => {
-                for (i, (x, block)) in vectors().zip(blocks.chunks_exact_mut(self.block_bytes())).enumerate()
-                {
-                    self.encode_ggml(isa, x, block).map_err(|error| (i, error))?;
-                }
-                Ok(())
-            }
-            Family::Trellis => {
-                for (i, (x, block)) in vectors().zip(blocks.chunks_exact_mut(self.block_bytes())).enumerate()
-                {
-                    self.encode_trellis_on_stack(x, block).map_err(|error| (i, error))?;
-                }
-                Ok(())
-            }
-            Family::Int8 | Family::Scalar | Family::Nested => {
-                with_shape!(with_quantised, self, F, G => isa.apart(
-                    #[inline(always)]
-                    |isa| self.encode_rotated::<I, F, G>(isa, xs, blocks),
-                ))
-            }
-        }
+        with_form!(self, F, G => F::encode::<I, G>(self, isa, xs, blocks))
     }
 
     /// Decodes blocks back to back into vectors of `dim` values back to back; the bits of
@@ -136,72 +104,52 @@ impl AnyCodec {
         let bad = blocks.chunks_exact(self.block_bytes()).position(|block| !self.has_finite_scales(block));
         let good = bad.unwrap_or(out.len() / self.dim());
         let (blocks, out) = (&blocks[..good * self.block_bytes()], &mut out[..good * self.dim()]);
-        if self.has_groups() {
-            self.decode_forms(isa, blocks, out, true);
-        } else {
-            self.decode_rotated_with(isa, blocks, out);
-            self.unrotate_with(isa, out);
-        }
+        with_form!(self, F, G => decode::<I, F, G>(self, isa, blocks, out, self.id().is_rotated()));
         bad.map_or(Ok(()), |bad| Err((bad, DecodeError::NonFiniteScale)))
     }
 
-    /// [`AnyCodec::decode_rotated`] for blocks back to back; same bits.
+    /// [`AnyCodec::decode_rotated`] on the instruction set of `isa`; same bits.
+    ///
+    /// # Panics
+    /// As there.
     pub fn decode_rotated_with<I: Memory>(&self, isa: I, blocks: &[u8], out: &mut [f32]) {
-        if self.has_groups() {
-            return self.decode_forms(isa, blocks, out, false);
-        }
-        isa.apart(
-            #[inline(always)]
-            |_| {
-                let vectors = out.chunks_exact_mut(self.dim());
-                for (block, out) in blocks.chunks_exact(self.block_bytes()).zip(vectors) {
-                    self.each(
-                        block,
-                        #[inline(always)]
-                        |i, v| {
-                            if let Some(slot) = out.get_mut(i) {
-                                *slot = v;
-                            }
-                        },
-                    );
-                }
-            },
-        );
+        assert!(self.fit(out.len(), blocks.len()), "head_dim values for each block of block_bytes");
+        with_form!(self, F, G => decode::<I, F, G>(self, isa, blocks, out, false));
     }
 
-    fn decode_forms<I: Memory>(&self, isa: I, blocks: &[u8], out: &mut [f32], unrotate: bool) {
-        with_shape!(with_form, self, F, G => isa.apart(
-            #[inline(always)]
-            |isa| self.decode_levels::<I, F, G>(isa, blocks, out, unrotate),
-        ));
-    }
-
-    /// [`AnyCodec::rotate_query`] for queries back to back; same bits.
+    /// [`AnyCodec::rotate_query`] on the instruction set of `isa`; same bits.
+    ///
+    /// # Panics
+    /// As there.
     pub fn rotate_query_with<I: Memory>(&self, isa: I, queries: &[f32], out: &mut [f32]) {
+        assert!(queries.len() == out.len(), "queries and results of the same length");
+        assert!(queries.len().is_multiple_of(self.dim()), "queries of head_dim values");
         if self.id().is_rotated() {
-            with_groups!(self.shape, G => isa.apart(
+            with_groups!(self.shape(), G => isa.apart(
                 #[inline(always)]
                 |isa| {
-                    let vectors = queries.chunks_exact(self.shape::<G>().dim());
-                    for (query, out) in vectors.zip(out.chunks_exact_mut(self.shape::<G>().dim())) {
-                        self.rotate::<I, G>(isa, query, out, 1.0 / self.shape::<G>().dim() as f32);
+                    let dim = self.shape_of::<G>().dim();
+                    for (query, out) in queries.chunks_exact(dim).zip(out.chunks_exact_mut(dim)) {
+                        self.rotate::<I, G>(isa, query, out, 1.0 / dim as f32);
                     }
                 },
             ));
         } else {
-            for (to, &from) in out.iter_mut().zip(queries) {
-                *to = from;
-            }
+            out.copy_from_slice(queries);
         }
     }
 
-    /// [`AnyCodec::unrotate`] for sums back to back; same bits.
+    /// [`AnyCodec::unrotate`] on the instruction set of `isa`; same bits.
+    ///
+    /// # Panics
+    /// As there.
     pub fn unrotate_with<I: Memory>(&self, isa: I, accs: &mut [f32]) {
+        assert!(accs.len().is_multiple_of(self.dim()), "sums of head_dim values");
         if self.id().is_rotated() {
-            with_groups!(self.shape, G => isa.apart(
+            with_groups!(self.shape(), G => isa.apart(
                 #[inline(always)]
                 |isa| {
-                    for acc in accs.chunks_exact_mut(self.shape::<G>().dim()) {
+                    for acc in accs.chunks_exact_mut(self.shape_of::<G>().dim()) {
                         self.unrotate_registers::<I, G>(isa, acc);
                     }
                 },
@@ -210,55 +158,23 @@ impl AnyCodec {
     }
 
     /// [`AnyCodec::scores`] on the instruction set of `isa`; same bits.
+    ///
+    /// # Panics
+    /// As there.
     pub fn scores_with<I: Memory>(&self, isa: I, rotated_query: &[f32], blocks: &[u8], out: &mut [f32]) {
-        if self.has_groups() {
-            with_shape!(with_form, self, F, G => isa.apart(
-                #[inline(always)]
-                |isa| self.scores_levels::<I, F, G>(isa, rotated_query, blocks, out),
-            ));
-            return;
-        }
-        isa.apart(
-            #[inline(always)]
-            |_| {
-                for (score, block) in out.iter_mut().zip(blocks.chunks_exact(self.block_bytes())) {
-                    let mut lanes = [0.0; GROUP];
-                    self.each(
-                        block,
-                        #[inline(always)]
-                        |i, v| lanes[i % GROUP] += rotated_query.get(i).map_or(0.0, |q| q * v),
-                    );
-                    *score = Portable.load(&lanes).sum();
-                }
-            },
-        );
+        assert!(rotated_query.len() == self.dim(), "a query of head_dim values");
+        assert!(self.fit(out.len() * self.dim(), blocks.len()), "a score for each block of block_bytes");
+        with_form!(self, F, G => scores::<I, F, G>(self, isa, rotated_query, blocks, out));
     }
 
     /// [`AnyCodec::accumulate`] on the instruction set of `isa`; same bits.
+    ///
+    /// # Panics
+    /// As there.
     pub fn accumulate_with<I: Memory>(&self, isa: I, weights: &[f32], blocks: &[u8], acc: &mut [f32]) {
-        if self.has_groups() {
-            with_shape!(with_form, self, F, G => isa.apart(
-                #[inline(always)]
-                |isa| self.accumulate_levels::<I, F, G>(isa, weights, blocks, acc),
-            ));
-            return;
-        }
-        isa.apart(
-            #[inline(always)]
-            |_| {
-                for (&weight, block) in weights.iter().zip(blocks.chunks_exact(self.block_bytes())) {
-                    self.each(
-                        block,
-                        #[inline(always)]
-                        |i, v| {
-                            if let Some(sum) = acc.get_mut(i) {
-                                *sum += weight * v;
-                            }
-                        },
-                    );
-                }
-            },
-        );
+        assert!(acc.len() == self.dim(), "a sum of head_dim values");
+        assert!(self.fit(weights.len() * self.dim(), blocks.len()), "a weight for each block of block_bytes");
+        with_form!(self, F, G => accumulate::<I, F, G>(self, isa, weights, blocks, acc));
     }
 
     /// Encodes vectors of `dim` values back to back with the search of a machine; the same bytes
@@ -286,7 +202,7 @@ impl AnyCodec {
             return Err(EncodeError::WorkspaceTooSmall);
         }
         let (scale_mode, effort) = (self.options().scale_mode, self.options().effort);
-        let job = trellis::Job { trellis, shape: self.shape, signs: self.signs(), scale_mode, effort };
+        let job = trellis::Job { trellis, shape: self.shape(), signs: self.signs(), scale_mode, effort };
         // The search takes most of the time, so 128 is not worth code of its own.
         if self.dim() <= SMALL_GROUPS * GROUP {
             isa.apart(
@@ -303,34 +219,13 @@ impl AnyCodec {
 
     /// Out of line and portable, so that only callers of a trellis codec pay for its stack.
     #[inline(never)]
-    fn encode_trellis_on_stack(&self, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
+    pub(crate) fn encode_trellis_on_stack(&self, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
         const SMALL: usize = 128 * 64;
         if self.workspace_bytes() <= SMALL {
             self.encode_in(&mut [0; SMALL], x, block)
         } else {
             self.encode_in(&mut [0; MAX_HEAD_DIM * 64], x, block)
         }
-    }
-
-    fn encode_ggml<I: Memory>(&self, isa: I, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
-        if !x.iter().all(|v| v.is_finite()) {
-            return Err(EncodeError::NonFinite);
-        }
-        let mut rotated = [0.0; MAX_HEAD_DIM];
-        let y = &mut rotated[..self.dim()];
-        y.copy_from_slice(x);
-        if self.id().is_rotated() {
-            with_groups!(self.shape, G => isa.apart(
-                #[inline(always)]
-                |isa| self.rotate::<I, G>(isa, x, y, 1.0),
-            ));
-        }
-        if self.id().bits() == 8 { ggml::encode_q8_0(y, block) } else { ggml::encode_q4_0(y, block) }
-    }
-
-    /// Whether blocks are one scale and codes in groups; otherwise [`AnyCodec::each`] reads them.
-    fn has_groups(&self) -> bool {
-        !matches!(self.id().family(), Family::Half | Family::Ggml)
     }
 
     /// Whether `values` and `bytes` are the same whole number of vectors and blocks.
@@ -342,125 +237,43 @@ impl AnyCodec {
 
     /// The shape, as a constant where `G` says what it is.
     #[inline(always)]
-    fn shape<const G: usize>(&self) -> HeadDim {
+    fn shape_of<const G: usize>(&self) -> HeadDim {
         match const { if G == COMMON_GROUPS { HeadDim::new(G * GROUP) } else { None } } {
             Some(shape) => shape,
-            None => self.shape,
+            None => self.shape(),
         }
     }
 
     /// Bytes of a block, as a constant where `F` and `G` say it.
     #[inline(always)]
-    fn bytes<F: Form, const G: usize>(&self) -> usize {
-        match F::GROUP_BYTES {
-            Some(bytes) if G == COMMON_GROUPS => block_io::SCALE_BYTES + G * bytes,
-            _ => self.block_bytes(),
-        }
-    }
-
-    /// Calls `f(i, value)` for the coordinates of a block without group structure.
-    #[inline(always)]
-    fn each(&self, block: &[u8], mut f: impl FnMut(usize, f32)) {
-        match (self.id().family(), self.id().bits()) {
-            (Family::Half, _) => {
-                for (i, bytes) in block.as_chunks::<2>().0.iter().enumerate() {
-                    f(i, f16::from_le_bytes(*bytes).to_f32());
-                }
-            }
-            (_, 8) => ggml::each_q8_0(block, f),
-            _ => ggml::each_q4_0(block, f),
-        }
-    }
-
-    /// What the levels of a block are multiplied by: trellis levels are whole numbers.
-    #[inline(always)]
-    fn factor<I: Isa>(&self, isa: I, scale: f16) -> f32 {
-        match self.trellis() {
-            Some(trellis) => isa.widen_half(scale) * trellis.code.unit(),
-            None => isa.widen_half(scale),
-        }
-    }
-
-    fn has_finite_scales(&self, block: &[u8]) -> bool {
-        let stride = match (self.id().family(), self.id().bits()) {
-            (Family::Half, _) => 2,
-            (Family::Ggml, 8) => ggml::Q8_0_BYTES,
-            (Family::Ggml, _) => ggml::Q4_0_BYTES,
-            (Family::Int8 | Family::Scalar | Family::Nested | Family::Trellis, _) => {
-                return block_io::split(block).0.is_finite();
+    fn bytes_of<F: Form, const G: usize>(&self) -> usize {
+        let constant = const {
+            match F::LAYOUT {
+                Some(layout) if G == COMMON_GROUPS => layout.block_bytes(G * GROUP),
+                _ => None,
             }
         };
+        match constant {
+            Some(bytes) => bytes,
+            None => self.block_bytes(),
+        }
+    }
+
+    /// Whether every scale, or every value of `f16`, is finite.
+    pub(super) fn has_finite_scales(&self, block: &[u8]) -> bool {
+        let stride = match self.id().layout() {
+            Layout::F16 => 2,
+            Layout::Runs { .. } => self.block_bytes() / (self.dim() / GROUP),
+            Layout::Dense { .. } | Layout::Bytes | Layout::Planes(_) => self.block_bytes(),
+        };
         block.chunks(stride).all(|run| block_io::split(run).0.is_finite())
-    }
-
-    #[inline(always)]
-    pub(crate) fn encode_rotated<I: Memory, F: Quantised, const G: usize>(
-        &self,
-        isa: I,
-        xs: &[f32],
-        blocks: &mut [u8],
-    ) -> Result<(), (usize, EncodeError)> {
-        let shape = self.shape::<G>();
-        // A copy that nothing else can write to, so that masks are made before the loop.
-        let signs = *self.signs();
-        let mut registers = [isa.splat(0.0); G];
-        let y = &mut registers[..shape.groups()];
-        let mut codes = [isa.round_i8(isa.splat(0.0)); G];
-        let mut spare = codes;
-        let (codes, spare) = (&mut codes[..shape.groups()], &mut spare[..shape.groups()]);
-        let vectors = xs.chunks_exact(shape.dim()).zip(blocks.chunks_exact_mut(self.bytes::<F, G>()));
-        for (index, (x, block)) in vectors.enumerate() {
-            rotation::load(isa, x, y);
-            let norm_squared = crate::scalar::norm_squared(isa, y);
-            if let Err(error) = check_finite(x, norm_squared) {
-                return Err((index, error));
-            }
-            if norm_squared == 0.0 {
-                block.fill(0);
-                continue;
-            }
-            forward::<I, G>(isa, shape, &signs, y);
-            if let Err(error) = F::quantise(self, isa, shape, norm_squared, y, [codes, spare], block) {
-                return Err((index, error));
-            }
-        }
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn decode_levels<I: Memory, F: Form, const G: usize>(
-        &self,
-        isa: I,
-        blocks: &[u8],
-        out: &mut [f32],
-        unrotate: bool,
-    ) {
-        let shape = self.shape::<G>();
-        // A copy that nothing else can write to, so that masks are made before the loop.
-        let signs = *self.signs();
-        let mut registers = [isa.splat(0.0); G];
-        let y = &mut registers[..shape.groups()];
-        let vectors = out.chunks_exact_mut(shape.dim());
-        for (block, out) in blocks.chunks_exact(self.bytes::<F, G>()).zip(vectors) {
-            let (scale, codes) = block_io::split(block);
-            F::levels(self, isa, shape, codes, y);
-            let mut factor = self.factor(isa, scale);
-            if unrotate {
-                inverse::<I, G>(isa, shape, &signs, y);
-                factor *= 1.0 / shape.dim() as f32;
-            }
-            for v in y.iter_mut() {
-                *v = *v * isa.splat(factor);
-            }
-            rotation::store(isa, y, out);
-        }
     }
 
     /// Rotates and multiplies by `factor`: 1 / dim for a query, as levels are in sigma units and y
     /// is unnormalised.
     #[inline(always)]
     fn rotate<I: Memory, const G: usize>(&self, isa: I, x: &[f32], out: &mut [f32], factor: f32) {
-        let shape = self.shape::<G>();
+        let shape = self.shape_of::<G>();
         let mut registers = [isa.splat(0.0); G];
         let y = &mut registers[..shape.groups()];
         rotation::load(isa, x, y);
@@ -473,7 +286,7 @@ impl AnyCodec {
 
     #[inline(always)]
     fn unrotate_registers<I: Memory, const G: usize>(&self, isa: I, acc: &mut [f32]) {
-        let shape = self.shape::<G>();
+        let shape = self.shape_of::<G>();
         let mut registers = [isa.splat(0.0); G];
         let y = &mut registers[..shape.groups()];
         rotation::load(isa, acc, y);
@@ -483,52 +296,130 @@ impl AnyCodec {
         }
         rotation::store(isa, y, acc);
     }
+}
 
-    #[inline(always)]
-    fn scores_levels<I: Memory, F: Form, const G: usize>(
-        &self,
-        isa: I,
-        query: &[f32],
-        blocks: &[u8],
-        out: &mut [f32],
-    ) {
-        let shape = self.shape::<G>();
-        let (mut query_registers, mut level_registers) = ([isa.splat(0.0); G], [isa.splat(0.0); G]);
-        let (q, levels) = (&mut query_registers[..shape.groups()], &mut level_registers[..shape.groups()]);
-        rotation::load(isa, query, q);
-        for (score, block) in out.iter_mut().zip(blocks.chunks_exact(self.bytes::<F, G>())) {
-            let (scale, codes) = block_io::split(block);
-            F::levels(self, isa, shape, codes, levels);
-            let products = q.iter().zip(levels.iter()).map(
-                #[inline(always)]
-                |(&a, &b)| a * b,
-            );
-            *score = canonical_sum(isa, products) * self.factor(isa, scale);
-        }
-    }
-
-    #[inline(always)]
-    fn accumulate_levels<I: Memory, F: Form, const G: usize>(
-        &self,
-        isa: I,
-        weights: &[f32],
-        blocks: &[u8],
-        acc: &mut [f32],
-    ) {
-        let shape = self.shape::<G>();
-        let (mut sum_registers, mut level_registers) = ([isa.splat(0.0); G], [isa.splat(0.0); G]);
-        let (sums, levels) = (&mut sum_registers[..shape.groups()], &mut level_registers[..shape.groups()]);
-        rotation::load(isa, acc, sums);
-        for (&weight, block) in weights.iter().zip(blocks.chunks_exact(self.bytes::<F, G>())) {
-            let (scale, codes) = block_io::split(block);
-            F::levels(self, isa, shape, codes, levels);
-            let weight = isa.splat(weight * self.factor(isa, scale));
-            for (sum, &level) in sums.iter_mut().zip(levels.iter()) {
-                *sum = *sum + level * weight;
+/// [`AnyCodec::encode_with`] for codes that are chosen coordinate by coordinate.
+pub(crate) fn encode_rotated<I: Memory, F: Form, const G: usize>(
+    codec: &AnyCodec,
+    isa: I,
+    xs: &[f32],
+    blocks: &mut [u8],
+) -> Result<(), (usize, EncodeError)> {
+    isa.apart(
+        #[inline(always)]
+        |isa| {
+            let (shape, rotated) = (codec.shape_of::<G>(), codec.id().is_rotated());
+            // A copy that nothing else can write to, so that masks are made before the loop.
+            let signs = *codec.signs();
+            let mut registers = [isa.splat(0.0); G];
+            let y = &mut registers[..shape.groups()];
+            let mut codes = [isa.round_i8(isa.splat(0.0)); G];
+            let mut spare = codes;
+            let (codes, spare) = (&mut codes[..shape.groups()], &mut spare[..shape.groups()]);
+            let vectors = xs.chunks_exact(shape.dim()).zip(blocks.chunks_exact_mut(codec.bytes_of::<F, G>()));
+            for (index, (x, block)) in vectors.enumerate() {
+                rotation::load(isa, x, y);
+                let norm_squared = crate::scalar::norm_squared(isa, y);
+                if let Err(error) = check_finite(x, norm_squared) {
+                    return Err((index, error));
+                }
+                if rotated {
+                    forward::<I, G>(isa, shape, &signs, y);
+                }
+                if let Err(error) = F::quantise(codec, isa, shape, norm_squared, y, [codes, spare], block) {
+                    return Err((index, error));
+                }
             }
-        }
-        rotation::store(isa, sums, acc);
-    }
+            Ok(())
+        },
+    )
+}
+
+/// Decodes, and takes the result back to the domain of the vectors where `unrotate` says so.
+pub(super) fn decode<I: Memory, F: Form, const G: usize>(
+    codec: &AnyCodec,
+    isa: I,
+    blocks: &[u8],
+    out: &mut [f32],
+    unrotate: bool,
+) {
+    isa.apart(
+        #[inline(always)]
+        |isa| {
+            let shape = codec.shape_of::<G>();
+            // A copy that nothing else can write to, so that masks are made before the loop.
+            let signs = *codec.signs();
+            let mut registers = [isa.splat(0.0); G];
+            let y = &mut registers[..shape.groups()];
+            let vectors = out.chunks_exact_mut(shape.dim());
+            for (block, out) in blocks.chunks_exact(codec.bytes_of::<F, G>()).zip(vectors) {
+                let mut factor = F::levels(codec, isa, shape, block, y);
+                if unrotate {
+                    inverse::<I, G>(isa, shape, &signs, y);
+                    factor *= 1.0 / shape.dim() as f32;
+                }
+                for v in y.iter_mut() {
+                    *v = *v * isa.splat(factor);
+                }
+                rotation::store(isa, y, out);
+            }
+        },
+    );
+}
+
+/// Scores of blocks back to back.
+pub(super) fn scores<I: Memory, F: Form, const G: usize>(
+    codec: &AnyCodec,
+    isa: I,
+    query: &[f32],
+    blocks: &[u8],
+    out: &mut [f32],
+) {
+    isa.apart(
+        #[inline(always)]
+        |isa| {
+            let shape = codec.shape_of::<G>();
+            let (mut query_registers, mut level_registers) = ([isa.splat(0.0); G], [isa.splat(0.0); G]);
+            let q = &mut query_registers[..shape.groups()];
+            let levels = &mut level_registers[..shape.groups()];
+            rotation::load(isa, query, q);
+            for (score, block) in out.iter_mut().zip(blocks.chunks_exact(codec.bytes_of::<F, G>())) {
+                let factor = F::levels(codec, isa, shape, block, levels);
+                let products = q.iter().zip(levels.iter()).map(
+                    #[inline(always)]
+                    |(&a, &b)| a * b,
+                );
+                *score = canonical_sum(isa, products) * factor;
+            }
+        },
+    );
+}
+
+/// Adds weighted blocks to `acc`.
+fn accumulate<I: Memory, F: Form, const G: usize>(
+    codec: &AnyCodec,
+    isa: I,
+    weights: &[f32],
+    blocks: &[u8],
+    acc: &mut [f32],
+) {
+    isa.apart(
+        #[inline(always)]
+        |isa| {
+            let shape = codec.shape_of::<G>();
+            let (mut sum_registers, mut level_registers) = ([isa.splat(0.0); G], [isa.splat(0.0); G]);
+            let sums = &mut sum_registers[..shape.groups()];
+            let levels = &mut level_registers[..shape.groups()];
+            rotation::load(isa, acc, sums);
+            for (&weight, block) in weights.iter().zip(blocks.chunks_exact(codec.bytes_of::<F, G>())) {
+                let weight = weight * F::levels(codec, isa, shape, block, levels);
+                for (sum, &level) in sums.iter_mut().zip(levels.iter()) {
+                    *sum = *sum + level * isa.splat(weight);
+                }
+            }
+            rotation::store(isa, sums, acc);
+        },
+    );
 }
 
 /// [`rotation::forward`], in line only where `G` says the shape.

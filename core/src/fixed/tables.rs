@@ -155,9 +155,9 @@ const fn bins<const N: usize>(book: &Codebook, dim: usize) -> [u32; N] {
     table
 }
 
-/// Integer levels a unit of level.
+/// Integer levels in one sigma.
 const fn unit(book: &Codebook) -> f64 {
-    LARGEST as f64 / book.level_table()[(1 << book.bits()) - 1] as f64
+    1.0 / book.unit() as f64
 }
 
 /// Levels times `unit`, rounded.
@@ -173,7 +173,7 @@ const fn rounded(book: &Codebook, unit: f64) -> [i16; MAX_LEVELS] {
 
 /// Integer levels, at most 127.
 const fn levels(book: &Codebook) -> [i16; MAX_LEVELS] {
-    rounded(book, unit(book))
+    rounded(book, 1.0)
 }
 
 /// How many times finer the encoder's levels are: as fine as its sum of y * level allows, which
@@ -184,7 +184,7 @@ const fn fineness(dim: usize) -> f64 {
 
 /// Integer levels of the encoder's moments: [`fineness`] times the others, before rounding.
 const fn fine_levels(book: &Codebook, dim: usize) -> [i16; MAX_LEVELS] {
-    rounded(book, unit(book) * fineness(dim))
+    rounded(book, fineness(dim))
 }
 
 /// Composites of two codes; `N` is `4^bits`, the low code is the low half. Any other gives zeros.

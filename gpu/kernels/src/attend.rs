@@ -229,9 +229,9 @@ pub fn tables(codec: &AnyCodec) -> [u32; TABLE_WORDS] {
         CodecId::T4 => Trellis::<4>::table(),
         _ => {
             let mut table = [0.0; 32];
-            let levels = codec.codebook().map_or(&[][..], |book| book.levels());
+            let levels = codec.codebook().map_or(&[][..], |book| book.bytes());
             for (entry, &level) in table.iter_mut().zip(levels.iter().cycle()) {
-                *entry = level;
+                *entry = f32::from(level) * codec.unit();
             }
             table
         }

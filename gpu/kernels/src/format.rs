@@ -2,9 +2,10 @@
 
 use crate::threads::Threads;
 use crate::warp::{Lane, Warp, load_codes, pack};
+use tqkv_core::code::Levels;
 use tqkv_core::codebook::Codebook;
 use tqkv_core::lanes::Isa;
-use tqkv_core::{Effort, ScaleMode, Stored, int8, scalar, to_f16};
+use tqkv_core::{CodecId, Effort, ScaleMode, Stored, int8, scalar, to_f16};
 
 /// A codec whose blocks of `32 * G` values can be read.
 pub trait Blocks<const G: usize> {
@@ -79,6 +80,7 @@ macro_rules! codebook_format {
     ($name:ident, $solve:ident) => {
         impl<const G: usize, const BITS: usize> Blocks<G> for $name<BITS> {
             const BITS: u32 = BITS as u32;
+            const UNIT: f32 = Codebook::$solve(32 * G, BITS).unit();
 
             #[inline(always)]
             fn read<T: Threads>(memory: T::Memory, offset: u32) -> [Lane<T>; G] {
@@ -133,13 +135,15 @@ codebook_format!(Nested, solve_nested);
 
 impl<const G: usize> Blocks<G> for Int8 {
     const BITS: u32 = 8;
+    const UNIT: f32 = match CodecId::I8.levels() {
+        Levels::Codes(unit) => unit,
+        Levels::Values | Levels::LloydMax | Levels::Nested | Levels::Trellis(_) => panic!("codes are levels"),
+    };
 
     #[inline(always)]
     fn read<T: Threads>(memory: T::Memory, offset: u32) -> [Lane<T>; G] {
         let isa = Warp::<T>::new();
-        let mut levels = [isa.splat(0.0); G];
-        int8::levels(isa, &load_all::<T, 8, G>(memory, offset), &mut levels);
-        levels
+        load_all::<T, 8, G>(memory, offset).map(|codes| isa.widen_i8(codes))
     }
 }
 

@@ -27,7 +27,15 @@ pub fn table(codec: &AnyCodec) -> [u32; TABLE_WORDS] {
         CodecId::T2 => Trellis::<2>::bytes(),
         CodecId::T3 => Trellis::<3>::bytes(),
         CodecId::T4 => Trellis::<4>::bytes(),
-        _ => scalar_table(codec.codebook().map_or(&[][..], |book| book.levels())),
+        _ => {
+            let (mut levels, mut count) = ([0.0; 32], 0);
+            let bytes = codec.codebook().map_or(&[][..], |book| book.bytes());
+            for (level, &byte) in levels.iter_mut().zip(bytes) {
+                *level = f32::from(byte) * codec.unit();
+                count += 1;
+            }
+            scalar_table(&levels[..count])
+        }
     }
 }
 

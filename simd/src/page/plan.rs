@@ -57,7 +57,10 @@ impl Plan {
             Family::Int8 => plan.unit = 1.0 / 32.0,
             Family::Scalar | Family::Nested => {
                 let book = codec.codebook().filter(|_| id != CodecId::S5)?;
-                (plan.levels, plan.unit) = round_levels(book.levels());
+                // Tables repeat, as look-ups may see junk above the code.
+                let bytes = book.bytes();
+                plan.levels = core::array::from_fn(|i| bytes[i % bytes.len()]);
+                plan.unit = book.unit();
             }
             Family::Ggml => {
                 plan.run = 32;
@@ -247,34 +250,4 @@ fn from_column(column: [u8; 3]) -> [u8; 3] {
         | (c >> 7) << 23;
     let [a, b, c, _] = x.to_le_bytes();
     [a, b, c]
-}
-
-/// Levels as signed bytes times a unit, with the largest byte between 64 and 127 chosen for the
-/// least sum of squared rounding errors. Only IEEE double operations in a fixed order, so every
-/// machine finds the same bytes.
-fn round_levels(levels: &[f32]) -> ([i8; 64], f32) {
-    let largest = levels.iter().fold(0.0, |m, &level| f64::max(m, f64::from(level)));
-    let mut best = (f64::INFINITY, 127.0);
-    for steps in 64..=127 {
-        let unit = largest / f64::from(steps);
-        let error = levels.iter().fold(0.0, |sum, &level| {
-            let error = f64::from(level) - nearest(f64::from(level) / unit) * unit;
-            sum + error * error
-        });
-        if error < best.0 {
-            best = (error, f64::from(steps));
-        }
-    }
-    let unit = largest / best.1;
-    let mut bytes = [0; 64];
-    for (byte, &level) in bytes.iter_mut().zip(levels.iter().cycle()) {
-        *byte = nearest(f64::from(level) / unit) as i8;
-    }
-    (bytes, unit as f32)
-}
-
-/// Rounds a small number to the nearest integer, halves away from zero.
-fn nearest(x: f64) -> f64 {
-    let magnitude = (x.abs() + 0.5) as i64 as f64;
-    if x < 0.0 { -magnitude } else { magnitude }
 }

@@ -1,22 +1,24 @@
 //! Codebooks: levels and boundaries for every head dim and bit width, solved at compile time.
 //!
-//! All values are in **sigma units**: a coordinate of a rotated unit vector times sqrt(dim), so
-//! that it has about unit variance. Codes ascend with the level; level and boundary tables are
-//! antisymmetric and 0 is always a boundary.
+//! A level is a signed **byte** times a **unit**; units and boundaries are in sigma units: a
+//! coordinate of a rotated unit vector times sqrt(dim), so that it has about unit variance. Codes
+//! ascend with the level; level and boundary tables are antisymmetric and 0 is always a boundary.
 //!
-//! Two families share the type. *Scalar* codebooks (`s1`..`s5`) are the exact Lloyd-Max solution
-//! for the coordinate law of each head dim; a Gaussian table would cost 7 % at dim 16 and 0.1 % at
-//! dim 128, so there is none. *Nested* codebooks (`n1`..`n4`) share one set of boundaries, so that
-//! dropping the low bit of a 4-bit code gives the 3-bit code; levels are refitted to each rate.
+//! Two families share the type. *Scalar* codebooks (`s1`..`s5`) are the Lloyd-Max solution for the
+//! coordinate law of each head dim, with levels rounded to bytes and boundaries half-way between
+//! them; a Gaussian table would cost 7 % at dim 16 and 0.1 % at dim 128, so there is none. *Nested*
+//! codebooks (`n1`..`n4`) share one set of boundaries, so that dropping the low bit of a 4-bit code
+//! gives the 3-bit code; levels are refitted to each rate. [`Exact`] is what was rounded.
 //!
-//! To add a bit width, raise [`MAX_BITS`]; packing and look-up are generic over it.
+//! 5 bits are the widest code that the look-ups of all machines serve.
 
 mod beta;
 mod solve;
 
+use super::{CodecId, Levels};
 use crate::head_dim::{HEAD_DIMS, index_of};
 pub(crate) use beta::sqrt;
-use solve::{HALF, HalfCodebook, from_boundaries, lloyd_max};
+use solve::{HALF, HalfBytes, HalfCodebook, from_boundaries, lloyd_max, to_bytes};
 
 /// Widest scalar code.
 pub const MAX_BITS: usize = 5;
@@ -25,11 +27,14 @@ pub const MAX_NESTED_BITS: usize = 4;
 /// Levels of the widest code.
 pub const MAX_LEVELS: usize = 1 << MAX_BITS;
 
-/// Levels and boundaries of one scalar quantiser, in sigma units.
+/// Levels and boundaries of one scalar quantiser.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Codebook {
-    levels: [f32; MAX_LEVELS],
+    bytes: [i8; MAX_LEVELS],
+    unit: f32,
+    /// The bytes as numbers, for look-ups.
+    table: [f32; MAX_LEVELS],
     boundaries: [f32; MAX_LEVELS],
     bits: u8,
     relative_mse: f64,
@@ -41,67 +46,86 @@ impl Codebook {
         self.bits as usize
     }
 
-    /// The `2^bits` levels (centroids), ascending; the code is the index.
-    pub fn levels(&self) -> &[f32] {
-        &self.levels[..1 << self.bits]
+    /// The `2^bits` levels, ascending, in units; the code is the index.
+    pub const fn bytes(&self) -> &[i8] {
+        self.bytes.split_at(1 << self.bits).0
     }
 
-    /// The `2^bits - 1` boundaries, ascending: a coordinate y has the code #{i: y >= boundary i}.
-    pub fn boundaries(&self) -> &[f32] {
-        &self.boundaries[..(1 << self.bits) - 1]
+    /// Sigmas in one unit.
+    pub const fn unit(&self) -> f32 {
+        self.unit
     }
 
-    /// The level table padded to 32 entries, for look-ups by any 5-bit value.
-    pub(crate) const fn level_table(&self) -> &[f32; MAX_LEVELS] {
-        &self.levels
+    /// The `2^bits - 1` boundaries in sigmas, ascending: a coordinate y has the code #{i: y >= boundary i}.
+    pub const fn boundaries(&self) -> &[f32] {
+        self.boundaries.split_at((1 << self.bits) - 1).0
+    }
+
+    /// The levels in units as numbers, padded to 32 entries, for look-ups by any 5-bit value.
+    pub const fn level_table(&self) -> &[f32; MAX_LEVELS] {
+        &self.table
     }
 
     /// The boundary table; the first `2^bits - 1` entries are used.
-    pub(crate) const fn boundary_table(&self) -> &[f32; MAX_LEVELS] {
+    pub const fn boundary_table(&self) -> &[f32; MAX_LEVELS] {
         &self.boundaries
     }
 
     /// E|x - x^|^2 / |x|^2 on random directions with the plain norm as scale: the distortion of
-    /// TurboQuant Theorem 1, exact.
+    /// TurboQuant Theorem 1, of these levels.
     pub const fn relative_mse(&self) -> f64 {
         self.relative_mse
     }
 
-    const fn from_half(half: &HalfCodebook, dim: usize) -> Self {
-        let (mut levels, mut boundaries) = ([0.0; MAX_LEVELS], [0.0; MAX_LEVELS]);
-        let (n, sigma) = (half.count, sqrt(dim as f64));
+    const fn from_half(half: &HalfBytes, dim: usize) -> Self {
+        let n = half.count;
+        let unit = (half.unit * sqrt(dim as f64)) as f32;
+        let (mut bytes, mut table, mut boundaries) = ([0; MAX_LEVELS], [0.0; MAX_LEVELS], [0.0; MAX_LEVELS]);
         let mut i = 0;
         while i < n {
-            let level = (half.levels[i] * sigma) as f32;
-            levels[n + i] = level;
-            levels[n - 1 - i] = -level;
+            let byte = half.bytes[i];
+            (bytes[n + i], bytes[n - 1 - i]) = (byte, -byte);
+            (table[n + i], table[n - 1 - i]) = (byte as f32, -(byte as f32));
             if i + 1 < n {
-                let boundary = (half.boundaries[i] * sigma) as f32;
-                boundaries[n + i] = boundary;
-                boundaries[n - 2 - i] = -boundary;
+                let boundary = (byte as f32 + half.bytes[i + 1] as f32) * 0.5 * unit;
+                (boundaries[n + i], boundaries[n - 2 - i]) = (boundary, -boundary);
             }
             i += 1;
         }
         let bits = (2 * n).trailing_zeros() as u8;
-        Self { levels, boundaries, bits, relative_mse: half.relative_mse }
+        Self { bytes, unit, table, boundaries, bits, relative_mse: half.relative_mse }
     }
 
-    /// The Lloyd-Max codebook, solved afresh. `const` evaluation only: run-time users take
-    /// [`scalar`].
+    /// The codebook of a codec that has one, solved afresh. `const` evaluation only: run-time users
+    /// take [`CodecId::codebook`].
+    ///
+    /// # Panics
+    /// The head dim is unsupported.
+    pub const fn solve(id: CodecId, dim: usize) -> Option<Self> {
+        match id.levels() {
+            Levels::LloydMax => Some(Self::solve_scalar(dim, id.bits() as usize)),
+            Levels::Nested => Some(Self::solve_nested(dim, id.bits() as usize)),
+            Levels::Values | Levels::Codes(_) | Levels::Trellis(_) => None,
+        }
+    }
+
+    /// The scalar codebook of `bits` bits; see [`Codebook::solve`].
+    #[doc(hidden)]
     pub const fn solve_scalar(dim: usize, bits: usize) -> Self {
-        Self::from_half(&lloyd_max(dim, bits), dim)
+        Self::from_half(&to_bytes(dim, &lloyd_max(dim, bits), true), dim)
     }
 
-    /// The nested codebook at `bits` <= 4, solved afresh; run-time users take [`nested`].
+    /// The nested codebook of `bits` bits; see [`Codebook::solve`].
+    #[doc(hidden)]
     pub const fn solve_nested(dim: usize, bits: usize) -> Self {
-        let count = 1 << (bits - 1);
-        let stride = 1 << (MAX_NESTED_BITS - bits);
-        let (mut boundaries, mut i) = ([0.0; HALF], 0);
+        let mut book = Self::from_half(&to_bytes(dim, &nested_half(dim, bits), false), dim);
+        let (count, mut i) = (1 << (bits - 1), 0);
         while i + 1 < count {
-            boundaries[i] = NESTED_BOUNDARIES[(i + 1) * stride - 1] / sqrt(dim as f64);
+            let boundary = nested_boundary(bits, i) as f32;
+            (book.boundaries[count + i], book.boundaries[count - 2 - i]) = (boundary, -boundary);
             i += 1;
         }
-        Self::from_half(&from_boundaries(dim, boundaries, count), dim)
+        book
     }
 }
 
@@ -111,6 +135,72 @@ impl Codebook {
 /// codebook of that width, for Gaussian coordinates (a test searches around them). WARNING: baked
 /// into stored data; changing one changes the format.
 const NESTED_BOUNDARIES: [f64; 7] = [0.2466, 0.4984, 0.7617, 1.0442, 1.3772, 1.7731, 2.3410];
+
+/// Positive boundary `i` of the nested codes of `bits` bits.
+const fn nested_boundary(bits: usize, i: usize) -> f64 {
+    NESTED_BOUNDARIES[((i + 1) << (MAX_NESTED_BITS - bits)) - 1]
+}
+
+/// Centroids of the nested cells.
+const fn nested_half(dim: usize, bits: usize) -> HalfCodebook {
+    let count = 1 << (bits - 1);
+    let (mut boundaries, mut i) = ([0.0; HALF], 0);
+    while i + 1 < count {
+        boundaries[i] = nested_boundary(bits, i) / sqrt(dim as f64);
+        i += 1;
+    }
+    from_boundaries(dim, boundaries, count)
+}
+
+/// The solution before levels are rounded to bytes: centroids for the exact law, in sigma units.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Exact {
+    levels: [f64; MAX_LEVELS],
+    boundaries: [f64; MAX_LEVELS],
+    count: usize,
+    relative_mse: f64,
+}
+
+impl Exact {
+    /// Solves for the codebook of a codec that has one, in some microseconds; `None` for others and for
+    /// unsupported head dims.
+    pub fn solve(id: CodecId, dim: usize) -> Option<Self> {
+        if !crate::is_supported_head_dim(dim) {
+            return None;
+        }
+        let half = match id.levels() {
+            Levels::LloydMax => lloyd_max(dim, id.bits() as usize),
+            Levels::Nested => nested_half(dim, id.bits() as usize),
+            Levels::Values | Levels::Codes(_) | Levels::Trellis(_) => return None,
+        };
+        let (mut levels, mut boundaries) = ([0.0; MAX_LEVELS], [0.0; MAX_LEVELS]);
+        let (n, sigma) = (half.count, sqrt(dim as f64));
+        for i in 0..n {
+            (levels[n + i], levels[n - 1 - i]) = (half.levels[i] * sigma, -half.levels[i] * sigma);
+        }
+        for i in 0..n - 1 {
+            (boundaries[n + i], boundaries[n - 2 - i]) =
+                (half.boundaries[i] * sigma, -half.boundaries[i] * sigma);
+        }
+        Some(Self { levels, boundaries, count: 2 * n, relative_mse: half.relative_mse })
+    }
+
+    /// The levels (centroids), ascending.
+    pub fn levels(&self) -> &[f64] {
+        &self.levels[..self.count]
+    }
+
+    /// The boundaries, ascending, one less.
+    pub fn boundaries(&self) -> &[f64] {
+        &self.boundaries[..self.count - 1]
+    }
+
+    /// Distortion, as of [`Codebook::relative_mse`].
+    pub const fn relative_mse(&self) -> f64 {
+        self.relative_mse
+    }
+}
 
 static SCALAR: [[Codebook; MAX_BITS]; HEAD_DIMS.len()] = {
     let mut tables = [[Codebook::solve_scalar(16, 1); MAX_BITS]; HEAD_DIMS.len()];

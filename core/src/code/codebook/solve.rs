@@ -3,7 +3,8 @@
 //! The optimal scalar quantiser has every level at the centroid of its cell and every boundary
 //! half-way between levels (TurboQuant, section 3.1). The law is symmetric, so only the positive
 //! half is solved. Fixed-point (Lloyd) steps bring the levels near, Newton steps on the
-//! tridiagonal centroid equations finish to rounding.
+//! tridiagonal centroid equations finish to rounding. [`to_bytes`] then makes the levels whole
+//! numbers, which costs some thousandths of the distortion (2 % at 5 bits).
 
 use super::beta::{Beta, sqrt};
 
@@ -20,6 +21,8 @@ pub(super) struct HalfCodebook {
     pub(super) levels: [f64; HALF],
     /// `boundaries[i]` separates `levels[i]` and `levels[i + 1]`.
     pub(super) boundaries: [f64; HALF],
+    /// Probability of each cell.
+    pub(super) mass: [f64; HALF],
     pub(super) count: usize,
     /// E|x - x^|^2 over unit vectors x.
     pub(super) relative_mse: f64,
@@ -50,7 +53,7 @@ pub(super) const fn from_boundaries(dim: usize, boundaries: [f64; HALF], count: 
         energy += 2.0 * dim as f64 * mass[i] * levels[i] * levels[i];
         i += 1;
     }
-    HalfCodebook { levels, boundaries, count, relative_mse: 1.0 - energy }
+    HalfCodebook { levels, boundaries, mass, count, relative_mse: 1.0 - energy }
 }
 
 const fn midpoints(levels: &[f64; HALF], count: usize) -> [f64; HALF] {
@@ -125,4 +128,73 @@ pub(super) const fn lloyd_max(dim: usize, bits: usize) -> HalfCodebook {
         k += 1;
     }
     from_boundaries(dim, midpoints(&levels, count), count)
+}
+
+/// Positive half of a symmetric quantiser whose levels are whole numbers.
+#[derive(Clone, Copy)]
+pub(super) struct HalfBytes {
+    /// Levels in units, ascending; the first `count` are used.
+    pub(super) bytes: [i8; HALF],
+    pub(super) count: usize,
+    /// What a unit is in coordinates of unit vectors.
+    pub(super) unit: f64,
+    /// E|x - x^|^2 over unit vectors x.
+    pub(super) relative_mse: f64,
+}
+
+/// Range of the largest level.
+const LARGEST: [i32; 2] = [64, 127];
+
+const REFITS: usize = 4;
+
+/// The sums over cells of level * first moment and of level^2 * probability.
+const fn sums(bytes: &[i8; HALF], mass: &[f64; HALF], centroid: &[f64; HALF], count: usize) -> (f64, f64) {
+    let (mut cross, mut energy, mut i) = (0.0, 0.0, 0);
+    while i < count {
+        let byte = bytes[i] as f64;
+        cross += byte * centroid[i] * mass[i];
+        energy += byte * byte * mass[i];
+        i += 1;
+    }
+    (cross, energy)
+}
+
+/// The quantiser with whole numbers for levels: their largest is the one between 64 and 127 that costs least in the
+/// cells of `half`, with the best unit for each. Where `move_boundaries` says so, boundaries then go half-way between
+/// the levels, and unit and boundaries are refitted to each other.
+pub(super) const fn to_bytes(dim: usize, half: &HalfCodebook, move_boundaries: bool) -> HalfBytes {
+    let count = half.count;
+    let (mut bytes, mut unit, mut most) = ([0; HALF], 1.0, 0.0);
+    let mut largest = LARGEST[0];
+    while largest <= LARGEST[1] {
+        let (mut rounded, mut i) = ([0; HALF], 0);
+        while i < count {
+            rounded[i] = (half.levels[i] / half.levels[count - 1] * largest as f64 + 0.5) as i8;
+            i += 1;
+        }
+        let (cross, energy) = sums(&rounded, &half.mass, &half.levels, count);
+        // With the best unit, cross / energy, this is the energy that the levels explain.
+        if cross * cross / energy > most {
+            (bytes, unit, most) = (rounded, cross / energy, cross * cross / energy);
+        }
+        largest += 1;
+    }
+    let (law, mut refit) = (Beta::new(dim), 0);
+    while move_boundaries && refit < REFITS {
+        let (mass, centroid) = cells(law, &byte_boundaries(&bytes, unit, count), count);
+        let (cross, energy) = sums(&bytes, &mass, &centroid, count);
+        (unit, most) = (cross / energy, cross * cross / energy);
+        refit += 1;
+    }
+    // Two halves, dim coordinates.
+    HalfBytes { bytes, count, unit, relative_mse: 1.0 - 2.0 * dim as f64 * most }
+}
+
+const fn byte_boundaries(bytes: &[i8; HALF], unit: f64, count: usize) -> [f64; HALF] {
+    let (mut boundaries, mut i) = ([0.0; HALF], 0);
+    while i + 1 < count {
+        boundaries[i] = 0.5 * (bytes[i] as f64 + bytes[i + 1] as f64) * unit;
+        i += 1;
+    }
+    boundaries
 }

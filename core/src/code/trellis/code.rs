@@ -20,6 +20,18 @@ pub enum Plain {
     PairOfThree,
 }
 
+impl Plain {
+    /// Bytes of the coded plane and the plain ones for `dim` coordinates.
+    pub const fn body_bytes(self, dim: usize) -> usize {
+        dim / 8
+            + match self {
+                Self::Bits(bits) => dim / 8 * bits as usize,
+                Self::PairBit => dim / 16,
+                Self::PairOfThree => 3 * (dim / 16),
+            }
+    }
+}
+
 /// One trellis code: everything that encoder and decoder must agree on, and the encoder's tuning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -92,12 +104,7 @@ impl Code {
 
     /// Bytes of codes for `dim` coordinates, the scale not counted.
     pub const fn body_bytes(&self, dim: usize) -> usize {
-        dim / 8
-            + match self.plain {
-                Plain::Bits(bits) => dim / 8 * bits as usize,
-                Plain::PairBit => dim / 16,
-                Plain::PairOfThree => 3 * (dim / 16),
-            }
+        self.plain.body_bytes(dim)
     }
 
     /// Parity value of a register holding the newest coded bit in bit 0 and older ones above.

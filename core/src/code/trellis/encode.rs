@@ -106,7 +106,7 @@ impl Candidate {
         let Vector { norm_squared, norm, predicted } = *vector;
         let unit = code.unit();
         let assumed = norm / (predicted + offset);
-        Self(Moments { norm_squared, assumed, cross: cross * unit, energy: energy * (unit * unit) })
+        Self(Moments { norm_squared, assumed, cross, energy }.in_units_of(unit))
     }
 
     /// Whether it is to take the place of `best`; the first of equals stays.

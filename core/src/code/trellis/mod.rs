@@ -29,14 +29,13 @@
 mod code;
 mod encode;
 mod planes;
-mod tables;
+pub(super) mod tables;
 mod viterbi;
 
 pub use code::{Code, MAX_LEVELS, MAX_MEMORY, PARITIES, Plain, Predictor, RESOLUTION};
 pub use encode::{Candidate, Search, Vector, choose_plain, offsets, round_target};
 pub(crate) use encode::{Job, encode_all};
 pub use planes::{levels, pair_parts, parities};
-pub use tables::trellis;
 pub use viterbi::{WARM_UP, workspace_bytes};
 
 /// A code and its metric rows.
@@ -70,4 +69,9 @@ impl<'a> Trellis<'a> {
         let first = (i32::from(target) + self.code.limit()).max(0) as usize * stride;
         self.rows.get(first..first + stride).unwrap_or(&[])
     }
+}
+
+/// The trellis of a codec that has one.
+pub const fn trellis(id: crate::CodecId) -> Option<&'static Trellis<'static>> {
+    id.trellis()
 }

@@ -2,24 +2,6 @@
 
 use super::Trellis;
 use super::code::{Code, MAX_LEVELS, PARITIES, Plain, Predictor};
-use crate::code::CodecId;
-
-/// The trellis of a codec of [`crate::Family::Trellis`].
-pub const fn trellis(id: CodecId) -> Option<&'static Trellis<'static>> {
-    match id {
-        CodecId::T1 => Some(&T1),
-        CodecId::T2 => Some(&T2),
-        CodecId::T3 => Some(&T3),
-        CodecId::T4 => Some(&T4),
-        CodecId::T1H => Some(&T1H),
-        CodecId::T2H => Some(&T2H),
-        CodecId::T1S8 => Some(&T1S8),
-        CodecId::T2S8 => Some(&T2S8),
-        CodecId::T3S8 => Some(&T3S8),
-        CodecId::T4S8 => Some(&T4S8),
-        _ => None,
-    }
-}
 
 const fn levels(used: &[i8]) -> [i8; MAX_LEVELS] {
     let (mut all, mut i) = ([0; MAX_LEVELS], 0);
@@ -32,7 +14,7 @@ const fn levels(used: &[i8]) -> [i8; MAX_LEVELS] {
 
 macro_rules! entry {
     ($name:ident, $code:expr) => {
-        static $name: Trellis<'static> = {
+        pub(in crate::code) static $name: Trellis<'static> = {
             const CODE: Code = $code;
             static ROWS: [[u8; PARITIES]; CODE.row_count()] = {
                 let mut rows = [[0; PARITIES]; CODE.row_count()];

@@ -255,8 +255,9 @@ fn bytes_and_a_unit_make_every_level() {
             let words = planes::table(&codec);
             let byte = |plane: usize, i: usize| (words[2 * plane + i / 4] >> (8 * (i % 4))) as i8;
             let [unit, middle] = [8, 9].map(|i| f64::from(f32::from_bits(words[i])));
-            let levels = codec.codebook().unwrap().levels();
+            let levels = codec.codebook().unwrap().bytes();
             for (code, &level) in levels.iter().enumerate() {
+                let level = f32::from(level) * codec.unit();
                 // The upper half of 16 are the lower ones from their end, all bits flipped.
                 let bytes = [0, 1, 2].map(|plane| match code {
                     8.. => f64::from(!byte(plane, 15 - code)),

@@ -1,0 +1,365 @@
+//! How the blocks of a layout meet registers: bytes to levels, and a vector to bytes.
+//!
+//! Codes of one layout share a form, so that machine code is made once a layout and not once a codec:
+//! [`crate::AnyCodec`]'s operations are written once over these types. [`Any`] decides at run time, for
+//! head dims that are not worth code of their own.
+
+use super::ggml::{self, RUN};
+use super::scale::{Stored, to_f16};
+use super::{Layout, int8, scalar, trellis};
+use crate::block_io::{self, SCALE_BYTES};
+use crate::codec::any::{AnyCodec, Options};
+use crate::codec::ops::encode_rotated;
+use crate::error::EncodeError;
+use crate::head_dim::{GROUP, HeadDim, MAX_GROUPS};
+use crate::lanes::{Lanes, Memory};
+use crate::with_code;
+
+/// A code whose layout has a form: every one.
+pub trait Formed {
+    /// Its form.
+    type Form: Form;
+}
+
+/// How the blocks of a layout meet registers.
+pub trait Form: 'static {
+    /// The layout, where the form says it.
+    const LAYOUT: Option<Layout>;
+
+    /// Levels of a block, one register of `out` for each group; returns what they are to be multiplied by.
+    fn levels<I: Memory>(codec: &AnyCodec, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32;
+
+    /// Writes the block of the (rotated) vector `y` with |x|^2 = `norm_squared`; `codes` are two
+    /// spare sets of registers as long as `y`.
+    fn quantise<I: Memory>(
+        codec: &AnyCodec,
+        isa: I,
+        shape: HeadDim,
+        norm_squared: f32,
+        y: &[I::V],
+        codes: [&mut [I::C]; 2],
+        block: &mut [u8],
+    ) -> Result<(), EncodeError>;
+
+    /// Encodes vectors back to back; lengths fit. Position and reason of the first that cannot be.
+    fn encode<I: Memory, const G: usize>(
+        codec: &AnyCodec,
+        isa: I,
+        xs: &[f32],
+        blocks: &mut [u8],
+    ) -> Result<(), (usize, EncodeError)>
+    where
+        Self: Sized,
+    {
+        encode_rotated::<I, Self, G>(codec, isa, xs, blocks)
+    }
+}
+
+/// [`Layout::F16`].
+#[derive(Clone, Copy, Debug)]
+pub enum Halves {}
+/// [`Layout::Dense`], `s` and `n`.
+#[derive(Clone, Copy, Debug)]
+pub enum Dense<const BITS: usize> {}
+/// [`Layout::Bytes`].
+#[derive(Clone, Copy, Debug)]
+pub enum Bytes {}
+/// [`Layout::Runs`].
+#[derive(Clone, Copy, Debug)]
+pub enum Runs<const BITS: usize> {}
+/// [`Layout::Planes`], of every trellis.
+#[derive(Clone, Copy, Debug)]
+pub enum Planes {}
+/// What the codec says; every form is compiled apart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Any {}
+
+impl<const BITS: usize> Form for Dense<BITS> {
+    const LAYOUT: Option<Layout> = Some(Layout::Dense { bits: BITS as u8 });
+
+    #[inline(always)]
+    fn levels<I: Memory>(codec: &AnyCodec, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
+        let (scale, codes) = block_io::split(block);
+        let Some(book) = codec.codebook() else { return 0.0 };
+        let last = shape.groups().wrapping_sub(1);
+        for (g, (bytes, level)) in codes.chunks(4 * BITS).zip(out).enumerate() {
+            let code = [isa.read_codes::<BITS>(bytes)];
+            let ragged = shape.is_ragged() && g == last;
+            scalar::levels::<I, BITS>(isa, book, &code, ragged, core::slice::from_mut(level));
+        }
+        isa.widen_half(scale) * codec.unit()
+    }
+
+    #[inline(always)]
+    fn quantise<I: Memory>(
+        codec: &AnyCodec,
+        isa: I,
+        shape: HeadDim,
+        norm_squared: f32,
+        y: &[I::V],
+        mut codes: [&mut [I::C]; 2],
+        block: &mut [u8],
+    ) -> Result<(), EncodeError> {
+        let Some(book) = codec.codebook() else { return Err(EncodeError::WrongLength) };
+        if norm_squared == 0.0 {
+            block.fill(0);
+            return Ok(());
+        }
+        let Options { scale_mode, effort, .. } = codec.options();
+        let (scale, which) = scalar::quantise_in_place::<I, BITS>(
+            isa,
+            book,
+            scale_mode,
+            effort,
+            shape.dim(),
+            norm_squared,
+            y,
+            shape.is_ragged(),
+            &mut codes,
+        );
+        write_block::<I, BITS>(isa, scale, codes[which], block)
+    }
+}
+
+impl Form for Bytes {
+    const LAYOUT: Option<Layout> = Some(Layout::Bytes);
+
+    #[inline(always)]
+    fn levels<I: Memory>(codec: &AnyCodec, isa: I, _: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
+        let (scale, codes) = block_io::split(block);
+        for (bytes, level) in codes.chunks(GROUP).zip(out) {
+            *level = isa.widen_i8(isa.read_codes::<8>(bytes));
+        }
+        isa.widen_half(scale) * codec.unit()
+    }
+
+    #[inline(always)]
+    fn quantise<I: Memory>(
+        _: &AnyCodec,
+        isa: I,
+        _: HeadDim,
+        _: f32,
+        y: &[I::V],
+        [codes, _]: [&mut [I::C]; 2],
+        block: &mut [u8],
+    ) -> Result<(), EncodeError> {
+        let scale = int8::scale(isa, y);
+        if let Stored::Scale(stored) = to_f16(isa, scale) {
+            int8::quantise(isa, isa.widen_half(stored), y, codes);
+        }
+        write_block::<I, 8>(isa, scale, codes, block)
+    }
+}
+
+impl Form for Planes {
+    const LAYOUT: Option<Layout> = None;
+
+    #[inline(always)]
+    fn levels<I: Memory>(codec: &AnyCodec, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
+        let (scale, codes) = block_io::split(block);
+        let Some(trellis) = codec.trellis() else { return 0.0 };
+        let mut bytes = [[0; GROUP]; MAX_GROUPS];
+        let bytes = &mut bytes.as_flattened_mut()[..shape.dim()];
+        trellis::levels(&trellis.code, codes, bytes);
+        for (bytes, level) in bytes.chunks(GROUP).zip(out) {
+            *level = isa.widen_i8(isa.read_codes::<8>(bytes));
+        }
+        isa.widen_half(scale) * codec.unit()
+    }
+
+    /// A search needs memory: [`Form::encode`] takes it from the stack.
+    fn quantise<I: Memory>(
+        _: &AnyCodec,
+        _: I,
+        _: HeadDim,
+        _: f32,
+        _: &[I::V],
+        _: [&mut [I::C]; 2],
+        _: &mut [u8],
+    ) -> Result<(), EncodeError> {
+        Err(EncodeError::WorkspaceTooSmall)
+    }
+
+    fn encode<I: Memory, const G: usize>(
+        codec: &AnyCodec,
+        _: I,
+        xs: &[f32],
+        blocks: &mut [u8],
+    ) -> Result<(), (usize, EncodeError)> {
+        let vectors = xs.chunks_exact(codec.dim()).zip(blocks.chunks_exact_mut(codec.block_bytes()));
+        for (i, (x, block)) in vectors.enumerate() {
+            codec.encode_trellis_on_stack(x, block).map_err(|error| (i, error))?;
+        }
+        Ok(())
+    }
+}
+
+impl Form for Halves {
+    const LAYOUT: Option<Layout> = Some(Layout::F16);
+
+    #[inline(always)]
+    fn levels<I: Memory>(_: &AnyCodec, isa: I, _: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
+        for (bytes, level) in block.chunks(2 * GROUP).zip(out) {
+            let mut values = [0.0; GROUP];
+            for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<2>().0) {
+                *value = half::f16::from_le_bytes(*bytes).to_f32();
+            }
+            *level = isa.load(&values);
+        }
+        1.0
+    }
+
+    #[inline(always)]
+    fn quantise<I: Memory>(
+        _: &AnyCodec,
+        isa: I,
+        _: HeadDim,
+        _: f32,
+        y: &[I::V],
+        _: [&mut [I::C]; 2],
+        block: &mut [u8],
+    ) -> Result<(), EncodeError> {
+        if !isa.to_half(largest::<I>(isa, y)).is_finite() {
+            return Err(EncodeError::OutOfRange);
+        }
+        for (bytes, &v) in block.chunks_mut(2 * GROUP).zip(y) {
+            for (bytes, half) in bytes.as_chunks_mut::<2>().0.iter_mut().zip(isa.to_halves(v)) {
+                *bytes = half.to_le_bytes();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<const BITS: usize> Form for Runs<BITS> {
+    const LAYOUT: Option<Layout> = Some(Layout::Runs { bits: BITS as u8 });
+
+    #[inline(always)]
+    fn levels<I: Memory>(_: &AnyCodec, isa: I, _: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
+        for (run, level) in block.chunks_exact(SCALE_BYTES + RUN * BITS / 8).zip(out) {
+            let (scale, codes) = block_io::split(run);
+            let levels = if BITS == 8 {
+                isa.read_codes::<8>(codes)
+            } else {
+                isa.read_codes::<8>(&ggml::nibbles(codes))
+            };
+            *level = isa.widen_i8(levels) * isa.splat(isa.widen_half(scale));
+        }
+        1.0
+    }
+
+    #[inline(always)]
+    fn quantise<I: Memory>(
+        _: &AnyCodec,
+        isa: I,
+        _: HeadDim,
+        _: f32,
+        y: &[I::V],
+        _: [&mut [I::C]; 2],
+        block: &mut [u8],
+    ) -> Result<(), EncodeError> {
+        let steps = if BITS == 8 { 127.0 } else { 8.0 };
+        if !isa.to_half(largest::<I>(isa, y) / steps).is_finite() {
+            return Err(EncodeError::OutOfRange);
+        }
+        for (run, &v) in block.chunks_exact_mut(SCALE_BYTES + RUN * BITS / 8).zip(y) {
+            let mut values = [0.0; RUN];
+            isa.store(v, &mut values);
+            if BITS == 8 { ggml::encode_q8_0(&values, run) } else { ggml::encode_q4_0(&values, run) }
+        }
+        Ok(())
+    }
+}
+
+impl Form for Any {
+    const LAYOUT: Option<Layout> = None;
+
+    #[inline(always)]
+    fn levels<I: Memory>(codec: &AnyCodec, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
+        with_code!(codec.id(), C => levels_apart::<I, <C as Formed>::Form>(codec, isa, shape, block, out))
+    }
+
+    #[inline(always)]
+    fn quantise<I: Memory>(
+        codec: &AnyCodec,
+        isa: I,
+        shape: HeadDim,
+        norm_squared: f32,
+        y: &[I::V],
+        codes: [&mut [I::C]; 2],
+        block: &mut [u8],
+    ) -> Result<(), EncodeError> {
+        with_code!(codec.id(), C => {
+            quantise_apart::<I, <C as Formed>::Form>(codec, isa, shape, norm_squared, y, codes, block)
+        })
+    }
+
+    #[inline(always)]
+    fn encode<I: Memory, const G: usize>(
+        codec: &AnyCodec,
+        isa: I,
+        xs: &[f32],
+        blocks: &mut [u8],
+    ) -> Result<(), (usize, EncodeError)> {
+        match codec.id().layout() {
+            Layout::Planes(_) => Planes::encode::<I, G>(codec, isa, xs, blocks),
+            Layout::F16 | Layout::Dense { .. } | Layout::Bytes | Layout::Runs { .. } => {
+                encode_rotated::<I, Self, G>(codec, isa, xs, blocks)
+            }
+        }
+    }
+}
+
+fn levels_apart<I: Memory, F: Form>(
+    codec: &AnyCodec,
+    isa: I,
+    shape: HeadDim,
+    block: &[u8],
+    out: &mut [I::V],
+) -> f32 {
+    isa.apart(
+        #[inline(always)]
+        |isa| F::levels(codec, isa, shape, block, out),
+    )
+}
+
+fn quantise_apart<I: Memory, F: Form>(
+    codec: &AnyCodec,
+    isa: I,
+    shape: HeadDim,
+    norm_squared: f32,
+    y: &[I::V],
+    codes: [&mut [I::C]; 2],
+    block: &mut [u8],
+) -> Result<(), EncodeError> {
+    isa.apart(
+        #[inline(always)]
+        |isa| F::quantise(codec, isa, shape, norm_squared, y, codes, block),
+    )
+}
+
+/// Largest magnitude.
+#[inline(always)]
+fn largest<I: Memory>(isa: I, y: &[I::V]) -> f32 {
+    let mut largest = isa.splat(0.0);
+    for &v in y {
+        largest = v.max_abs(largest);
+    }
+    largest.max()
+}
+
+/// Writes the block, or the zero block where the scale rounds to 0.
+#[inline(always)]
+fn write_block<I: Memory, const BITS: usize>(
+    isa: I,
+    scale: f32,
+    codes: &[I::C],
+    block: &mut [u8],
+) -> Result<(), EncodeError> {
+    match to_f16(isa, scale) {
+        Stored::Scale(stored) => block_io::write::<I, BITS>(isa, stored, codes, block),
+        Stored::Zero => block.fill(0),
+        Stored::OutOfRange => return Err(EncodeError::OutOfRange),
+    }
+    Ok(())
+}

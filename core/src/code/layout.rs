@@ -1,0 +1,67 @@
+//! How the bytes of a block lie: what a reader of blocks needs to know of a codec.
+
+use super::ggml;
+use super::trellis::Plain;
+use crate::block_io::SCALE_BYTES;
+use crate::head_dim::is_supported_head_dim;
+
+/// How the bytes of a block lie. Readers of blocks, lines or threads match on it, and name every case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Layout {
+    /// f16 values and nothing else.
+    F16,
+    /// One scale, then codes of `bits` bits side by side, least significant bit first.
+    Dense {
+        /// Bits of a code.
+        bits: u8,
+    },
+    /// One scale, then a signed byte a coordinate.
+    Bytes,
+    /// Runs of 32 coordinates, each its scale and its codes: signed bytes, or two nibbles a byte, 16 coordinates apart.
+    Runs {
+        /// Bits of a code, 4 or 8.
+        bits: u8,
+    },
+    /// One scale, then bit planes: of coded bits, and of the plain bits beside them.
+    Planes(Plain),
+}
+
+impl Layout {
+    /// Bits of one code, scales not counted; half rates rounded down.
+    pub const fn bits(self) -> u32 {
+        match self {
+            Self::F16 => 16,
+            Self::Dense { bits } | Self::Runs { bits } => bits as u32,
+            Self::Bytes => 8,
+            Self::Planes(plain) => match plain {
+                Plain::Bits(bits) => 1 + bits as u32,
+                Plain::PairBit => 1,
+                Plain::PairOfThree => 2,
+            },
+        }
+    }
+
+    /// Bytes of one block, or `None` where the layout does not support the head dim.
+    pub const fn block_bytes(self, dim: usize) -> Option<usize> {
+        if !is_supported_head_dim(dim) {
+            return None;
+        }
+        match self {
+            Self::F16 => Some(2 * dim),
+            Self::Dense { bits } => Some(SCALE_BYTES + dim * bits as usize / 8),
+            Self::Bytes => Some(SCALE_BYTES + dim),
+            Self::Runs { .. } if !dim.is_multiple_of(ggml::RUN) => None,
+            Self::Runs { bits } => Some(dim / ggml::RUN * (SCALE_BYTES + ggml::RUN * bits as usize / 8)),
+            Self::Planes(plain) => Some(SCALE_BYTES + plain.body_bytes(dim)),
+        }
+    }
+
+    /// Whether a block begins with the one scale of all its codes.
+    pub const fn has_one_scale(self) -> bool {
+        match self {
+            Self::Dense { .. } | Self::Bytes | Self::Planes(_) => true,
+            Self::F16 | Self::Runs { .. } => false,
+        }
+    }
+}
