@@ -14,8 +14,8 @@
 use super::codec::{I8, N1, N2, N3, N4};
 use super::math::{Real, word};
 use crate::block_io::SCALE_BYTES;
-use crate::codebook::{Codebook, MAX_LEVELS, sqrt};
 use crate::code::{CodecId, Family};
+use crate::codebook::{Codebook, MAX_LEVELS, sqrt};
 
 /// Largest integer level.
 pub(super) const LARGEST: i32 = 127;
