@@ -20,6 +20,7 @@
 //! | the trellis codecs, on bytes | [`trellis`] |
 //! | bytes | [`block_io`], [`view`], [`demote`] |
 //! | the same in integers, for microcontrollers | [`fixed`] |
+//! | the shape of a cache, and tokens that fit it | [`KvShape`], [`Chunk`] |
 //! | what a program calls | [`Codec`] (shape known to the compiler), [`AnyCodec`] (run time) |
 //!
 //! No allocation, no `unsafe`, no `std`. When not to use it: the cache itself, files and attention
@@ -37,6 +38,7 @@ mod demote;
 mod error;
 pub mod fixed;
 pub mod head_dim;
+mod kv;
 pub mod machine;
 pub mod rotation;
 mod view;
@@ -48,6 +50,7 @@ pub use demote::demote;
 pub use error::{DecodeError, EncodeError, ShapeError};
 pub use half::f16;
 pub use head_dim::{HEAD_DIMS, MAX_HEAD_DIM, is_supported_head_dim};
+pub use kv::{Chunk, KvError, KvShape};
 pub use machine::{block_io, lanes, portable};
 pub use portable::Portable;
 pub use rotation::paley;

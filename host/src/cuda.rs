@@ -6,6 +6,7 @@
 
 use crate::attention::AttentionCache;
 use crate::error::CacheError;
+use tqkv_core::{Chunk, KvShape};
 use tqkv_gpu::{Device, GpuCache, GpuSpec};
 
 /// One sequence on a GPU.
@@ -18,20 +19,20 @@ impl CudaCache {
     /// # Errors
     /// [`CacheError::Gpu`]: a shape without kernels, too little memory, or what the driver reports.
     pub fn new(device: &Device, spec: GpuSpec) -> Result<Self, CacheError> {
-        Ok(Self(GpuCache::new(device, GpuSpec { num_sequences: 1, ..spec })?))
+        let mut spec = spec;
+        spec.num_sequences = 1;
+        Ok(Self(GpuCache::new(device, spec)?))
     }
 }
 
 impl AttentionCache for CudaCache {
-    fn attend_chunk(
-        &mut self,
-        layer: usize,
-        q: &[f32],
-        k: &[f32],
-        v: &[f32],
-        out: &mut [f32],
-    ) -> Result<(), CacheError> {
-        Ok(self.0.attend_chunk(layer, 0, q, k, v, out)?)
+    fn shape(&self) -> KvShape {
+        self.0.spec().shape()
+    }
+
+    fn attend_checked(&mut self, mut chunk: Chunk<'_>) -> Result<(), CacheError> {
+        let (layer, q, k, v) = (chunk.layer(), chunk.q(), chunk.k(), chunk.v());
+        Ok(self.0.attend_chunk(layer, 0, q, k, v, chunk.out())?)
     }
 
     fn len(&self) -> usize {

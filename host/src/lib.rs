@@ -3,12 +3,17 @@
 //! [`cache::KvCache`] is the cache; [`attention::AttentionCache`] the seam between it and whatever runs the model;
 //! [`file`] keeps encoded vectors on disk. The codecs themselves live in `tqkv-core`, which needs neither an
 //! allocator nor an operating system; a small model runner in `tqkv-model`, the command in `tqkv-cli`.
+#![deny(unsafe_code)]
 
 pub mod attention;
 pub mod cache;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+pub mod dense;
 pub mod error;
 pub mod file;
 pub mod matmul;
 mod mmap;
+
+pub use tqkv_core::{Chunk, KvError, KvShape};
+pub use tqkv_simd::{Level, LevelError, LevelName};

@@ -1,6 +1,7 @@
 //! Matrix products: a bounds-checked face over the `gemm` crate.
 //!
 //! Only what the model runner and the dense cache need: f32, row-major with a row stride, either side transposed.
+#![expect(unsafe_code, reason = "`gemm` takes pointers")]
 
 use gemm::Parallelism;
 use rayon::prelude::*;

@@ -1,4 +1,5 @@
 //! The one place that maps files into memory.
+#![expect(unsafe_code, reason = "a memory map is only as constant as its file")]
 
 use std::fs::File;
 use std::io;

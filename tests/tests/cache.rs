@@ -5,6 +5,7 @@
 #![allow(missing_docs, reason = "a test crate")]
 
 use proptest::prelude::*;
+use tqkv::Level;
 use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, KvCache, MEAN_TOKENS};
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_tests::inputs::Gaussian;
@@ -454,6 +455,37 @@ fn the_number_of_threads_changes_no_bit() {
     let one = bits(run(1));
     assert_eq!(bits(run(2)), one);
     assert_eq!(bits(run(5)), one);
+}
+
+/// A level is a cache's own, so one process compares two.
+#[test]
+fn caches_of_all_levels_live_side_by_side() {
+    const DIM: usize = 128;
+    let mut gaussian = Gaussian::new(5);
+    let (k, v, q) = (gaussian.vector(300 * DIM), gaussian.vector(300 * DIM), gaussian.vector(2 * DIM));
+    let attend = |id: CodecId| -> Vec<Vec<f32>> {
+        let spec = CacheSpec::new(1, 2, 1, DIM).codecs(id, id);
+        let mut caches: Vec<KvCache> =
+            Level::available().map(|level| KvCache::new(spec.clone().level(level)).unwrap()).collect();
+        let results = caches.iter_mut().map(|cache| {
+            let mut out = vec![0.0; 2 * DIM];
+            cache.append(0, &k, &v).unwrap();
+            cache.attend(0, &q, &mut out).unwrap();
+            out
+        });
+        let results = results.collect();
+        let levels: Vec<Option<Level>> = caches.iter().map(|cache| cache.spec().level).collect();
+        assert_eq!(levels, Level::available().map(Some).collect::<Vec<_>>());
+        results
+    };
+    for out in attend(CodecId::S4).windows(2) {
+        assert_eq!(out[0], out[1], "codes are attended to alike to the bit");
+    }
+    // Rows of f16 are summed in the order that is fastest on each level, which shows that the levels are at work.
+    for out in attend(CodecId::F16).windows(2) {
+        assert!(oracle::relative_mse(&out[0], &out[1]) < 1e-8);
+        assert_ne!(out[0], out[1]);
+    }
 }
 
 /// Trellis codes are encoded ahead on another thread, but only where tokens come one by one.

@@ -120,7 +120,7 @@ impl CacheArgs {
             ArithmeticArg::Int8 => Arithmetic::Int8,
             ArithmeticArg::F32 => Arithmetic::F32,
         };
-        let spec = CacheSpec::new(config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim)
+        let spec = CacheSpec::from(config.kv_shape())
             .codecs(codecs.k, codecs.v)
             .options(self.encode.options())
             .sinks(self.window.sinks)

@@ -1,6 +1,7 @@
 //! The `tqkv` command: arguments, output and exit codes. One file a command in `command/`; beside it what commands
 //! share, and what has no other user: figures of codecs ([`stats`]), sizes of caches ([`plan`]), names of codec pairs
 //! ([`preset`]) and arrays on disk ([`array`]). Caches and files are the library's, models are `tqkv-model`'s.
+#![forbid(unsafe_code)]
 
 mod args;
 mod array;

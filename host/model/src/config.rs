@@ -3,7 +3,8 @@
 use serde::Deserialize;
 
 use crate::error::ModelError;
-use tqkv::attention::DenseCache;
+use tqkv::KvShape;
+use tqkv::dense::DenseCache;
 use tqkv::error::CacheError;
 
 /// The decoder families the runner computes.
@@ -216,12 +217,17 @@ impl Config {
         Ok(())
     }
 
+    /// The shape of this model's KV cache.
+    pub const fn kv_shape(&self) -> KvShape {
+        KvShape::new(self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim)
+    }
+
     /// An empty exact cache of this model's shape.
     ///
     /// # Errors
     /// None for a config that [`Config::from_json`] accepted.
     pub fn dense_cache(&self) -> Result<DenseCache, CacheError> {
-        DenseCache::new(self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim)
+        DenseCache::new(self.kv_shape())
     }
 
     fn check(&self, hidden_act: Option<&str>, partial_rotary: Option<f64>) -> Result<(), ModelError> {
@@ -240,11 +246,8 @@ impl Config {
                 return bad(format!("{name} is {value}; accepted: 1 to {MAX_WIDTH}"));
             }
         }
-        if !self.num_heads.is_multiple_of(self.num_kv_heads) {
-            return bad(format!(
-                "num_attention_heads {} is not a multiple of num_key_value_heads {}",
-                self.num_heads, self.num_kv_heads
-            ));
+        if let Err(error) = self.kv_shape().check() {
+            return bad(error.to_string());
         }
         if !self.head_dim.is_multiple_of(2) {
             return bad(format!("head_dim {} is odd; RoPE needs an even one", self.head_dim));

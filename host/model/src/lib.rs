@@ -3,6 +3,7 @@
 //! It exists because the usual runners keep their cache private. It reads Hugging Face directories (`config.json`,
 //! safetensors, `tokenizer.json`), computes in f32 on the CPU and is meant for measuring caches, not for serving:
 //! weights take 4 bytes a parameter. Text comes out of [`mod@generate`], figures out of [`eval`].
+#![forbid(unsafe_code)]
 
 use std::path::Path;
 

@@ -19,7 +19,7 @@ fn setting(model: &Model, codec: CodecId) -> Setting<'_> {
     let config = model.config();
     let new_cache = move || -> Result<Box<dyn AttentionCache>, CacheError> {
         let options = Options { seed: 42, scale_mode: ScaleMode::Preserving, ..Options::DEFAULT };
-        let spec = CacheSpec::new(config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim)
+        let spec = CacheSpec::from(config.kv_shape())
             .codecs(codec, codec)
             .options(options)
             .sinks(0)

@@ -5,9 +5,9 @@
 //! they can be made while the token is still hot. When it leaves, its blocks are there; where no thread had
 //! time, the append makes them itself. Results are the same to the bit either way.
 
+use super::format::PageFormat;
 use super::page::encode;
 use std::sync::{Arc, Mutex, PoisonError};
-use tqkv_core::AnyCodec;
 
 /// Some tokens' vectors, or their blocks.
 #[derive(Debug)]
@@ -19,10 +19,11 @@ enum Work {
 }
 
 impl Work {
-    fn finish(&mut self, codec: &AnyCodec) {
+    fn finish(&mut self, format: &PageFormat) {
         if let Self::Vectors(x) = self {
+            let codec = format.codec();
             let mut blocks = vec![0; x.len() / codec.dim() * codec.block_bytes()];
-            let done = encode(codec, x, &mut blocks);
+            let done = encode(format, x, &mut blocks);
             *self = if done.is_ok() { Self::Blocks(blocks) } else { Self::Failed };
         }
     }
@@ -46,15 +47,15 @@ impl Ahead {
     }
 
     /// Hands the work to a spare thread. Not from inside a parallel append: that would do it first.
-    pub(super) fn begin(&mut self, codec: &AnyCodec) {
+    pub(super) fn begin(&mut self, format: &PageFormat) {
         if std::mem::replace(&mut self.begun, true) {
             return;
         }
         // Who no longer wants the result has dropped the work.
-        let (wanted, codec) = (Arc::downgrade(&self.work), *codec);
+        let (wanted, format) = (Arc::downgrade(&self.work), *format);
         rayon::spawn(move || {
             if let Some(work) = wanted.upgrade() {
-                work.lock().unwrap_or_else(PoisonError::into_inner).finish(&codec);
+                work.lock().unwrap_or_else(PoisonError::into_inner).finish(&format);
             }
         });
     }
@@ -65,9 +66,9 @@ impl Ahead {
     }
 
     /// The blocks, made here where no thread has begun; `None` where they could not be made.
-    pub(super) fn blocks(self, codec: &AnyCodec) -> Option<Vec<u8>> {
+    pub(super) fn blocks(self, format: &PageFormat) -> Option<Vec<u8>> {
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
-        work.finish(codec);
+        work.finish(format);
         match &*work {
             Work::Blocks(blocks) => Some(blocks.clone()),
             Work::Vectors(_) | Work::Failed => None,

@@ -3,9 +3,9 @@
 //! Codecs with page kernels are arranged for them; others lie block after block. A codec that gains
 //! kernels changes [`Layout::new`] and nothing else here.
 
-use super::level;
 use super::spec::Arithmetic;
 use tqkv_core::{AnyCodec, CodecId};
+use tqkv_simd::Level;
 use tqkv_simd::page::{HalfPages, KeyPages, Line, Queries, ValuePages, row_scores, row_sums};
 
 /// Tokens a full page holds.
@@ -51,6 +51,7 @@ impl Layout {
 pub(super) struct PageFormat {
     codec: AnyCodec,
     layout: Layout,
+    level: Level,
 }
 
 /// Query heads in the domain of the blocks, at most [`tqkv_simd::page::MAX_HEADS`].
@@ -62,8 +63,13 @@ pub(super) struct CodedQueries {
 }
 
 impl PageFormat {
-    pub(super) fn new(codec: AnyCodec, side: Side, arithmetic: Arithmetic) -> Self {
-        Self { codec, layout: Layout::new(&codec, side, arithmetic) }
+    pub(super) fn new(codec: AnyCodec, side: Side, arithmetic: Arithmetic, level: Level) -> Self {
+        Self { codec, layout: Layout::new(&codec, side, arithmetic), level }
+    }
+
+    /// The instruction set of everything that is done to its pages.
+    pub(super) fn level(&self) -> Level {
+        self.level
     }
 
     pub(super) fn codec(&self) -> &AnyCodec {
@@ -130,10 +136,10 @@ impl PageFormat {
     /// Makes queries (`[heads, dim]`) ready for [`PageFormat::scores`].
     pub(super) fn queries(&self, plain: &[f32]) -> CodedQueries {
         let mut rotated = vec![0.0; plain.len()];
-        tqkv_simd::codec::rotate_queries(level(), &self.codec, plain, &mut rotated);
+        tqkv_simd::codec::rotate_queries(self.level, &self.codec, plain, &mut rotated);
         let mut int8 = Box::new(Queries::EMPTY);
         if let Layout::Keys(pages) = &self.layout {
-            int8.set(level(), pages, &rotated);
+            int8.set(self.level, pages, &rotated);
         }
         CodedQueries { rotated, int8 }
     }
@@ -150,15 +156,21 @@ impl PageFormat {
         let dim = self.codec.dim();
         let n = out.len() / (queries.rotated.len() / dim);
         match &self.layout {
-            Layout::Keys(pages) => pages.scores(level(), page, from, &queries.int8, next, out),
-            Layout::Halves(pages) => pages.scores(level(), page, from, &queries.rotated, next, out),
+            Layout::Keys(pages) => pages.scores(self.level, page, from, &queries.int8, next, out),
+            Layout::Halves(pages) => pages.scores(self.level, page, from, &queries.rotated, next, out),
             Layout::Rows => {
-                row_scores(level(), &halves(page)[from * dim..(from + n) * dim], dim, &queries.rotated, out);
+                row_scores(
+                    self.level,
+                    &halves(page)[from * dim..(from + n) * dim],
+                    dim,
+                    &queries.rotated,
+                    out,
+                );
             }
             Layout::Values(_) | Layout::Blocks => {
                 let blocks = self.blocks(page, from, from + n);
                 for (query, out) in queries.rotated.chunks_exact(dim).zip(out.chunks_exact_mut(n)) {
-                    tqkv_simd::codec::scores(level(), &self.codec, query, blocks, out);
+                    tqkv_simd::codec::scores(self.level, &self.codec, query, blocks, out);
                 }
             }
         }
@@ -176,15 +188,15 @@ impl PageFormat {
         let dim = self.codec.dim();
         let n = weights.len() / (acc.len() / dim);
         match &self.layout {
-            Layout::Values(pages) => pages.accumulate(level(), page, from, weights, next, acc),
-            Layout::Halves(pages) => pages.accumulate(level(), page, from, weights, next, acc),
+            Layout::Values(pages) => pages.accumulate(self.level, page, from, weights, next, acc),
+            Layout::Halves(pages) => pages.accumulate(self.level, page, from, weights, next, acc),
             Layout::Rows => {
-                row_sums(level(), &halves(page)[from * dim..(from + n) * dim], dim, weights, acc);
+                row_sums(self.level, &halves(page)[from * dim..(from + n) * dim], dim, weights, acc);
             }
             Layout::Keys(_) | Layout::Blocks => {
                 let blocks = self.blocks(page, from, from + n);
                 for (weights, acc) in weights.chunks_exact(n).zip(acc.chunks_exact_mut(dim)) {
-                    tqkv_simd::codec::accumulate(level(), &self.codec, weights, blocks, acc);
+                    tqkv_simd::codec::accumulate(self.level, &self.codec, weights, blocks, acc);
                 }
             }
         }
@@ -193,7 +205,7 @@ impl PageFormat {
     /// Decodes slots from `from` on in the domain of the blocks: `out` is `[n, dim]`.
     pub(super) fn decode_rotated(&self, page: &[Line], from: usize, out: &mut [f32]) {
         let blocks = self.read_blocks(page, from, from + out.len() / self.codec.dim());
-        tqkv_simd::codec::decode_rotated(level(), &self.codec, &blocks, out);
+        tqkv_simd::codec::decode_rotated(self.level, &self.codec, &blocks, out);
     }
 
     /// Blocks of slots `from..to` where they lie back to back.

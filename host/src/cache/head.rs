@@ -1,14 +1,13 @@
 //! One KV head: where its tokens live, and attention of its query heads over them.
 
 use super::format::{PAGE_TOKENS, Side};
-use super::level;
 use super::page::ColdStore;
-use super::prefill;
 use super::spec::{AUTO_SHARE, CacheSpec, Centring, MEAN_TOKENS};
 use super::track::{Queries, Sums, TILE, Track, dot};
 use crate::error::CacheError;
 use rayon::prelude::*;
 use tqkv_core::AnyCodec;
+use tqkv_simd::Level;
 use tqkv_simd::page::{Attention, MAX_HEADS, merge, rescale, soften};
 
 /// The mean that is taken off the keys before they are encoded.
@@ -21,9 +20,6 @@ pub(super) enum Mean {
     /// Fixed until the cache is reset.
     Frozen(Vec<f32>),
 }
-
-/// Chunks of at least this many queries are worth decoding keys and values once for all.
-const PREFILL_FROM: usize = 8;
 
 /// Tokens of a span, which one thread attends to. Spans begin at the same positions whatever the number
 /// of threads, and are merged in order, so the result does not depend on it.
@@ -52,13 +48,14 @@ pub(super) struct Head {
 impl Head {
     pub(super) fn new(
         spec: &CacheSpec,
+        level: Level,
         codecs: (AnyCodec, AnyCodec),
         cold: Option<(ColdStore, ColdStore)>,
     ) -> Self {
         let (cold_keys, cold_values) = cold.unzip();
         let mut head = Self {
-            keys: Track::new(spec, Side::Keys, codecs.0, cold_keys),
-            values: Track::new(spec, Side::Values, codecs.1, cold_values),
+            keys: Track::new(spec, level, Side::Keys, codecs.0, cold_keys),
+            values: Track::new(spec, level, Side::Values, codecs.1, cold_values),
             mean: Mean::Off,
             hot: spec.hot,
             window: spec.sliding_window,
@@ -146,29 +143,6 @@ impl Head {
         }
     }
 
-    /// Appends `n` tokens and attends with each one's `group` queries. `q` and `out` are
-    /// `[n, group, dim]`, `k` and `v` `[n, dim]`.
-    pub(super) fn attend_chunk(
-        &mut self,
-        group: usize,
-        q: &[f32],
-        k: &[f32],
-        v: &[f32],
-        out: &mut [f32],
-    ) -> Result<(), CacheError> {
-        let dim = self.keys.codec().dim();
-        if k.len() / dim >= PREFILL_FROM {
-            prefill::attend(self, group, q, k, v, out)?;
-        } else {
-            let queries = q.chunks_exact(group * dim).zip(out.chunks_exact_mut(group * dim));
-            for ((key, value), (q, out)) in k.chunks_exact(dim).zip(v.chunks_exact(dim)).zip(queries) {
-                self.push(key, value)?;
-                self.attend(q, out);
-            }
-        }
-        self.age()
-    }
-
     /// Attends with queries (`[group, dim]`) at the newest position.
     pub(super) fn attend(&self, q: &[f32], out: &mut [f32]) {
         let at_once = MAX_HEADS * self.keys.codec().dim();
@@ -227,7 +201,7 @@ impl Head {
                 let to = end.min(self.keys.part_end(from)).min(self.values.part_end(from));
                 let logits = &mut logits[..heads * (to - from)];
                 self.keys.scores(queries, from, self.values.lines(from), logits);
-                let factors = soften(level(), 1.0, logits, &mut seen.state[..heads]);
+                let factors = soften(self.keys.level(), 1.0, logits, &mut seen.state[..heads]);
                 seen.sums.rescale(&factors, heads);
                 self.values.accumulate(logits, from, self.keys.lines(to), &mut seen.sums);
                 from = to;
@@ -250,13 +224,13 @@ impl Head {
     pub(super) fn prepare(&self, q: &[f32]) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
         let (plain, offsets) = self.scaled(q);
         let mut rotated = vec![0.0; q.len()];
-        tqkv_simd::codec::rotate_queries(level(), self.keys.codec(), &plain, &mut rotated);
+        tqkv_simd::codec::rotate_queries(self.keys.level(), self.keys.codec(), &plain, &mut rotated);
         (plain, rotated, offsets)
     }
 
     /// Joins the two domains and normalises, for any number of heads.
     pub(super) fn finish(&self, state: &[Attention], plain: &[f32], rotated: &mut [f32], out: &mut [f32]) {
-        tqkv_simd::codec::unrotate(level(), self.values.codec(), rotated);
+        tqkv_simd::codec::unrotate(self.keys.level(), self.values.codec(), rotated);
         let dim = self.values.codec().dim();
         let sums = plain.chunks_exact(dim).zip(rotated.chunks_exact(dim));
         for ((state, out), (plain, rotated)) in state.iter().zip(out.chunks_exact_mut(dim)).zip(sums) {

@@ -39,8 +39,7 @@ use head::Head;
 use page::ColdStore;
 use rayon::prelude::*;
 use spill::SpillFile;
-use std::sync::OnceLock;
-use tqkv_core::{CodecId, Family};
+use tqkv_core::{Chunk, CodecId, Family, KvShape};
 use tqkv_simd::Level;
 
 /// Largest |k| or |v| that may be appended: with it, every codec's scale fits f16.
@@ -54,12 +53,6 @@ pub struct KvCache {
     heads: Vec<Head>,
 }
 
-/// The instruction set of all caches, found once; [`KvCache::new`] refuses a bad `TQKV_LEVEL`.
-fn level() -> Level {
-    static LEVEL: OnceLock<Level> = OnceLock::new();
-    *LEVEL.get_or_init(|| Level::detect().unwrap_or(Level::Portable))
-}
-
 impl KvCache {
     /// An empty cache.
     ///
@@ -67,9 +60,10 @@ impl KvCache {
     /// A shape with zeros, query heads that do not divide among KV heads, a head dim that a codec
     /// does not support, cold codecs that the warm ones cannot become, a spill folder that cannot
     /// be written, or a `TQKV_LEVEL` that the machine lacks.
-    pub fn new(spec: CacheSpec) -> Result<Self, CacheError> {
+    pub fn new(mut spec: CacheSpec) -> Result<Self, CacheError> {
         spec.check()?;
-        Level::detect().map_err(CacheError::Level)?;
+        let level = spec.level.map_or_else(Level::detect, Ok).map_err(CacheError::Level)?;
+        spec.level = Some(level);
         let codecs = spec.codecs_of(spec.key, spec.value)?;
         let cold = match &spec.cold {
             None => None,
@@ -86,11 +80,12 @@ impl KvCache {
                 Some((ColdStore::Spill(file.clone()), ColdStore::Spill(file)))
             }
         };
-        let heads = vec![Head::new(&spec, codecs, cold); spec.num_layers * spec.num_kv_heads];
+        let heads =
+            vec![Head::new(&spec, level, codecs, cold); spec.shape.num_layers * spec.shape.num_kv_heads];
         Ok(Self { spec, heads })
     }
 
-    /// What the cache was built from.
+    /// What the cache was built from, the instruction set included.
     pub fn spec(&self) -> &CacheSpec {
         &self.spec
     }
@@ -111,8 +106,9 @@ impl KvCache {
     /// Wrong shapes, or a vector that is not finite or too large, named by token and KV head;
     /// nothing is appended then.
     pub fn append(&mut self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
-        self.check_chunk(layer, k, v)?;
-        let (kv_heads, dim) = (self.spec.num_kv_heads, self.spec.head_dim);
+        self.spec.shape.check_tokens(layer, k, v)?;
+        self.check_vectors(k, v)?;
+        let KvShape { num_kv_heads: kv_heads, head_dim: dim, .. } = self.spec.shape;
         self.layer_mut(layer).par_iter_mut().enumerate().try_for_each(|(i, head)| {
             head.push(&gather(k, i, kv_heads, dim), &gather(v, i, kv_heads, dim))?;
             head.age()
@@ -135,9 +131,8 @@ impl KvCache {
     /// # Errors
     /// Wrong shapes.
     pub fn attend(&self, layer: usize, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
-        self.check_layer(layer)?;
-        check_len("q", q.len(), self.spec.num_heads * self.spec.head_dim)?;
-        check_len("out", out.len(), q.len())?;
+        self.spec.shape.check_layer(layer)?;
+        self.spec.shape.check_queries(1, q, out)?;
         let group = self.group_values();
         self.layer(layer)
             .par_iter()
@@ -162,10 +157,14 @@ impl KvCache {
         v: &[f32],
         out: &mut [f32],
     ) -> Result<(), CacheError> {
-        let n = self.check_chunk(layer, k, v)?;
-        check_len("q", q.len(), n * self.spec.num_heads * self.spec.head_dim)?;
-        check_len("out", out.len(), q.len())?;
-        let (kv_heads, dim, group) = (self.spec.num_kv_heads, self.spec.head_dim, self.group_values());
+        self.attend_all(Chunk::new(self.spec.shape, layer, q, k, v, out)?)
+    }
+
+    fn attend_all(&mut self, mut chunk: Chunk<'_>) -> Result<(), CacheError> {
+        let (layer, q, k, v) = (chunk.layer(), chunk.q(), chunk.k(), chunk.v());
+        self.check_vectors(k, v)?;
+        let KvShape { num_kv_heads: kv_heads, head_dim: dim, .. } = self.spec.shape;
+        let group = self.group_values();
         let results: Vec<Vec<f32>> = self
             .layer_mut(layer)
             .par_iter_mut()
@@ -179,7 +178,7 @@ impl KvCache {
             .collect::<Result<_, _>>()?;
         self.encode_ahead(layer);
         for (i, result) in results.iter().enumerate() {
-            scatter(result, i, kv_heads, group, out);
+            scatter(result, i, kv_heads, group, chunk.out());
         }
         Ok(())
     }
@@ -190,13 +189,9 @@ impl KvCache {
     /// # Errors
     /// Layer or head out of range, or a query of the wrong length.
     pub fn scores(&self, layer: usize, head: usize, q: &[f32]) -> Result<Vec<f32>, CacheError> {
-        self.check_layer(layer)?;
-        check_len("q", q.len(), self.spec.head_dim)?;
-        if head >= self.spec.num_heads {
-            return Err(CacheError::HeadOutOfRange { head, num_heads: self.spec.num_heads });
-        }
-        let group = self.spec.num_heads / self.spec.num_kv_heads;
-        Ok(self.layer(layer)[head / group].scores(q))
+        self.spec.shape.check_layer(layer)?;
+        self.spec.shape.check_query(head, q)?;
+        Ok(self.layer(layer)[head / self.spec.shape.group()].scores(q))
     }
 
     /// Drops the tokens from index `len` on, in every layer: the rollback of speculative decoding.
@@ -220,34 +215,23 @@ impl KvCache {
     }
 
     fn layer(&self, layer: usize) -> &[Head] {
-        let kv_heads = self.spec.num_kv_heads;
+        let kv_heads = self.spec.shape.num_kv_heads;
         &self.heads[layer * kv_heads..(layer + 1) * kv_heads]
     }
 
     fn layer_mut(&mut self, layer: usize) -> &mut [Head] {
-        let kv_heads = self.spec.num_kv_heads;
+        let kv_heads = self.spec.shape.num_kv_heads;
         &mut self.heads[layer * kv_heads..(layer + 1) * kv_heads]
     }
 
     /// Query values that share one KV head.
     fn group_values(&self) -> usize {
-        self.spec.num_heads / self.spec.num_kv_heads * self.spec.head_dim
+        self.spec.shape.group() * self.spec.shape.head_dim
     }
 
-    fn check_layer(&self, layer: usize) -> Result<(), CacheError> {
-        let num_layers = self.spec.num_layers;
-        if layer < num_layers { Ok(()) } else { Err(CacheError::LayerOutOfRange { layer, num_layers }) }
-    }
-
-    /// Checks shapes and values; returns the number of tokens.
-    fn check_chunk(&self, layer: usize, k: &[f32], v: &[f32]) -> Result<usize, CacheError> {
-        self.check_layer(layer)?;
-        let (kv_heads, dim) = (self.spec.num_kv_heads, self.spec.head_dim);
-        let per_token = kv_heads * dim;
-        if !k.len().is_multiple_of(per_token) {
-            return Err(CacheError::NotWholeTokens { got: k.len(), per_token });
-        }
-        check_len("v", v.len(), k.len())?;
+    /// Refuses vectors that cannot be stored.
+    fn check_vectors(&self, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
+        let KvShape { num_kv_heads: kv_heads, head_dim: dim, .. } = self.spec.shape;
         for (what, vectors) in [("key", k), ("value", v)] {
             for (i, vector) in vectors.chunks_exact(dim).enumerate() {
                 let norm = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
@@ -257,20 +241,17 @@ impl KvCache {
                 }
             }
         }
-        Ok(k.len() / per_token)
+        Ok(())
     }
 }
 
 impl AttentionCache for KvCache {
-    fn attend_chunk(
-        &mut self,
-        layer: usize,
-        q: &[f32],
-        k: &[f32],
-        v: &[f32],
-        out: &mut [f32],
-    ) -> Result<(), CacheError> {
-        self.attend_prefill(layer, q, k, v, out)
+    fn shape(&self) -> KvShape {
+        self.spec.shape
+    }
+
+    fn attend_checked(&mut self, chunk: Chunk<'_>) -> Result<(), CacheError> {
+        self.attend_all(chunk)
     }
 
     fn len(&self) -> usize {
@@ -303,11 +284,7 @@ fn check_demotion(warm: CodecId, cold: CodecId) -> Result<(), CacheError> {
     } else {
         return Ok(());
     };
-    Err(CacheError::BadShape(format!("{} pages cannot go cold as {}: {refused}", warm.name(), cold.name())))
-}
-
-fn check_len(what: &'static str, got: usize, expected: usize) -> Result<(), CacheError> {
-    if got == expected { Ok(()) } else { Err(CacheError::WrongLength { what, got, expected }) }
+    Err(CacheError::BadSpec(format!("{} pages cannot go cold as {}: {refused}", warm.name(), cold.name())))
 }
 
 /// Rows of one head out of `[n, heads, width]`.

@@ -1,12 +1,12 @@
 //! Pages: runs of encoded tokens of one KV head, and the store that holds them in order.
 
 use super::format::{PAGE_TOKENS, PageFormat, Side};
-use super::level;
 use super::spec::Arithmetic;
 use super::spill::{SpillFile, Spilled};
 use crate::error::CacheError;
 use std::collections::VecDeque;
 use tqkv_core::{AnyCodec, EncodeError, Family, Options, ScaleMode, demote};
+use tqkv_simd::Level;
 use tqkv_simd::page::Line;
 
 /// Where the lines of a page are.
@@ -73,10 +73,16 @@ pub(super) struct Run<'a> {
 }
 
 impl Pages {
-    pub(super) fn new(codec: AnyCodec, store: Option<ColdStore>, side: Side, arithmetic: Arithmetic) -> Self {
-        let warm = PageFormat::new(codec, side, arithmetic);
+    pub(super) fn new(
+        codec: AnyCodec,
+        store: Option<ColdStore>,
+        side: Side,
+        arithmetic: Arithmetic,
+        level: Level,
+    ) -> Self {
+        let warm = PageFormat::new(codec, side, arithmetic, level);
         let cold = match &store {
-            Some(ColdStore::Demote(codec)) => PageFormat::new(**codec, side, arithmetic),
+            Some(ColdStore::Demote(codec)) => PageFormat::new(**codec, side, arithmetic, level),
             Some(ColdStore::Spill(_)) | None => warm,
         };
         Self { warm, cold, store, pages: VecDeque::new(), evicted: 0, len: 0 }
@@ -104,7 +110,7 @@ impl Pages {
     pub(super) fn push(&mut self, x: &[f32]) -> Result<(), CacheError> {
         let codec = self.warm.codec();
         let mut blocks = vec![0; x.len() / codec.dim() * codec.block_bytes()];
-        encode(codec, x, &mut blocks)?;
+        encode(&self.warm, x, &mut blocks)?;
         self.push_blocks(&blocks);
         Ok(())
     }
@@ -219,10 +225,11 @@ impl Pages {
     }
 }
 
-/// Encodes vectors at the machine's level, and where only a scale's correction pushes one out of f16,
+/// Encodes vectors, and where only a scale's correction pushes one out of f16,
 /// keeps its plain norm.
-pub(super) fn encode(codec: &AnyCodec, x: &[f32], blocks: &mut [u8]) -> Result<(), CacheError> {
-    let at_once = tqkv_simd::codec::encode(level(), codec, x, blocks);
+pub(super) fn encode(format: &PageFormat, x: &[f32], blocks: &mut [u8]) -> Result<(), CacheError> {
+    let (level, codec) = (format.level(), format.codec());
+    let at_once = tqkv_simd::codec::encode(level, codec, x, blocks);
     match at_once.map_err(|failed| failed.error) {
         Err(EncodeError::OutOfRange) => {
             let options = Options { scale_mode: ScaleMode::Raw, ..codec.options() };
@@ -230,7 +237,7 @@ pub(super) fn encode(codec: &AnyCodec, x: &[f32], blocks: &mut [u8]) -> Result<(
             let vectors = x.chunks_exact(codec.dim()).zip(blocks.chunks_exact_mut(codec.block_bytes()));
             raw.and_then(|raw| {
                 vectors.into_iter().try_for_each(|(x, block)| {
-                    encode_one(codec, x, block).or_else(|_| encode_one(&raw, x, block))
+                    encode_one(level, codec, x, block).or_else(|_| encode_one(level, &raw, x, block))
                 })
             })
         }
@@ -239,8 +246,8 @@ pub(super) fn encode(codec: &AnyCodec, x: &[f32], blocks: &mut [u8]) -> Result<(
     .map_err(|error| CacheError::Encode(error.to_string()))
 }
 
-fn encode_one(codec: &AnyCodec, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
-    tqkv_simd::codec::encode(level(), codec, x, block).map_err(|failed| failed.error)
+fn encode_one(level: Level, codec: &AnyCodec, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
+    tqkv_simd::codec::encode(level, codec, x, block).map_err(|failed| failed.error)
 }
 
 /// The first `count` tokens of a page of one format as a page of another: by dropping bits where both
@@ -266,7 +273,7 @@ fn transcode(
                 .map_err(|error| CacheError::Encode(error.to_string()))?;
         } else {
             codec.decode(block, &mut x).map_err(|error| CacheError::Encode(error.to_string()))?;
-            encode(target, &x, &mut result)?;
+            encode(to, &x, &mut result)?;
         }
         to.write(&mut lines, slot, &result);
     }

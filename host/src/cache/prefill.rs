@@ -6,7 +6,6 @@
 //! softmax joins the tiles.
 
 use super::head::{Head, Mean};
-use super::level;
 use super::spec::MEAN_TOKENS;
 use super::track::{Track, leaving};
 use crate::error::CacheError;
@@ -14,6 +13,9 @@ use crate::matmul::{Mat, MatMut, Store, product};
 use half::f16;
 use rayon::prelude::*;
 use tqkv_simd::page::{Attention, soften};
+
+/// Chunks of at least this many queries are worth decoding keys and values once for all.
+const PREFILL_FROM: usize = 8;
 
 /// Tokens decoded at once.
 const TILE: usize = 256;
@@ -134,8 +136,33 @@ struct Queries {
     rotated_sum: Vec<f32>,
 }
 
-/// Appends the chunk and attends; shapes as [`Head::attend_chunk`].
-pub(super) fn attend(
+impl Head {
+    /// Appends `n` tokens and attends with each one's `group` queries. `q` and `out` are
+    /// `[n, group, dim]`, `k` and `v` `[n, dim]`.
+    pub(super) fn attend_chunk(
+        &mut self,
+        group: usize,
+        q: &[f32],
+        k: &[f32],
+        v: &[f32],
+        out: &mut [f32],
+    ) -> Result<(), CacheError> {
+        let dim = self.keys.codec().dim();
+        if k.len() / dim >= PREFILL_FROM {
+            attend(self, group, q, k, v, out)?;
+        } else {
+            let queries = q.chunks_exact(group * dim).zip(out.chunks_exact_mut(group * dim));
+            for ((key, value), (q, out)) in k.chunks_exact(dim).zip(v.chunks_exact(dim)).zip(queries) {
+                self.push(key, value)?;
+                self.attend(q, out);
+            }
+        }
+        self.age()
+    }
+}
+
+/// Appends the chunk and attends with all queries at once; shapes as [`Head::attend_chunk`].
+fn attend(
     head: &mut Head,
     group: usize,
     q: &[f32],
@@ -212,7 +239,7 @@ fn attend_tile(
                     };
                 }
                 let [factor, ..] =
-                    soften(level(), 1.0, logits, std::slice::from_mut(&mut queries.softmax[row]));
+                    soften(head.keys.level(), 1.0, logits, std::slice::from_mut(&mut queries.softmax[row]));
                 queries.rescale(row, factor, dim);
             }
             let (coded, plain) = value_tile.fill(values, tile, from, to, dim);

@@ -1,8 +1,8 @@
 //! Uncompressed tokens: a queue of f16 rows, oldest first, back to back in memory.
 
-use super::level;
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use tqkv_simd::Level;
 use tqkv_simd::page::{row_scores, row_sums};
 
 /// Rows for which memory is taken at once, and that may wait at the front for being dropped.
@@ -12,14 +12,15 @@ const SPARE_ROWS: usize = 4;
 #[derive(Clone, Debug)]
 pub(super) struct Rows {
     dim: usize,
+    level: Level,
     /// Bit patterns; rows before `start` are dropped.
     values: Vec<u16>,
     start: usize,
 }
 
 impl Rows {
-    pub(super) fn new(dim: usize) -> Self {
-        Self { dim, values: Vec::new(), start: 0 }
+    pub(super) fn new(dim: usize, level: Level) -> Self {
+        Self { dim, level, values: Vec::new(), start: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -80,12 +81,12 @@ impl Rows {
     /// Logits of the rows from `first` on for queries `[heads, dim]`: `out` is `[heads, n]`.
     pub(super) fn scores(&self, first: usize, queries: &[f32], out: &mut [f32]) {
         let n = out.len() / (queries.len() / self.dim);
-        row_scores(level(), self.bits(first, n), self.dim, queries, out);
+        row_scores(self.level, self.bits(first, n), self.dim, queries, out);
     }
 
     /// Adds the weighted rows from `first` on: `weights` is `[heads, n]`, `acc` `[heads, dim]`.
     pub(super) fn accumulate(&self, first: usize, weights: &[f32], acc: &mut [f32]) {
         let n = weights.len() / (acc.len() / self.dim);
-        row_sums(level(), self.bits(first, n), self.dim, weights, acc);
+        row_sums(self.level, self.bits(first, n), self.dim, weights, acc);
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::error::CacheError;
 use std::path::PathBuf;
-use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_core::{AnyCodec, CodecId, KvShape, Options};
+use tqkv_simd::Level;
 
 /// Whether keys are stored as k - mu; see the module documentation of [`crate::cache`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +39,7 @@ pub enum Cold {
         value: CodecId,
     },
     /// Unchanged into a file in this folder that is mapped into memory. The file has no name and
-    /// vanishes with the cache.
+    /// vanishes with the cache. On Unix systems only; elsewhere the cache is refused.
     Spill(PathBuf),
 }
 
@@ -68,15 +69,10 @@ pub enum Arithmetic {
 /// # Ok::<(), tqkv::error::CacheError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct CacheSpec {
-    /// Decoder layers.
-    pub num_layers: usize,
-    /// Query heads.
-    pub num_heads: usize,
-    /// KV heads; divides `num_heads`.
-    pub num_kv_heads: usize,
-    /// Coordinates of a head vector.
-    pub head_dim: usize,
+    /// Layers, heads, head dim.
+    pub shape: KvShape,
     /// Codec of warm keys. `F16` keeps everything uncompressed.
     pub key: CodecId,
     /// Codec of warm values.
@@ -96,21 +92,15 @@ pub struct CacheSpec {
     pub sliding_window: Option<usize>,
     /// Tokens after which warm pages go cold, counted from the newest token, and how.
     pub cold: Option<(usize, Cold)>,
+    /// Instruction set; `None` is the one that `TQKV_LEVEL` names, or the fastest of the machine.
+    pub level: Option<Level>,
 }
 
-impl CacheSpec {
-    /// First tokens kept f16 unless asked otherwise: attention gathers on them, whatever they say.
-    pub const DEFAULT_SINKS: usize = 4;
-    /// Newest tokens kept f16 unless asked otherwise.
-    pub const DEFAULT_HOT: usize = 64;
-
+impl From<KvShape> for CacheSpec {
     /// 4-bit scalar codes, the default sinks and hot window, automatic centring, no cold tier.
-    pub fn new(num_layers: usize, num_heads: usize, num_kv_heads: usize, head_dim: usize) -> Self {
+    fn from(shape: KvShape) -> Self {
         Self {
-            num_layers,
-            num_heads,
-            num_kv_heads,
-            head_dim,
+            shape,
             key: CodecId::S4,
             value: CodecId::S4,
             options: Options::DEFAULT,
@@ -120,7 +110,20 @@ impl CacheSpec {
             arithmetic: Arithmetic::Int8,
             sliding_window: None,
             cold: None,
+            level: None,
         }
+    }
+}
+
+impl CacheSpec {
+    /// First tokens kept f16 unless asked otherwise: attention gathers on them, whatever they say.
+    pub const DEFAULT_SINKS: usize = 4;
+    /// Newest tokens kept f16 unless asked otherwise.
+    pub const DEFAULT_HOT: usize = 64;
+
+    /// [`KvShape::new`] with 4-bit scalar codes, the default sinks and hot window, automatic centring, no cold tier.
+    pub fn new(num_layers: usize, num_heads: usize, num_kv_heads: usize, head_dim: usize) -> Self {
+        KvShape::new(num_layers, num_heads, num_kv_heads, head_dim).into()
     }
 
     /// Sets the codecs of keys and values.
@@ -179,11 +182,19 @@ impl CacheSpec {
         self
     }
 
+    /// Sets the instruction set, whatever `TQKV_LEVEL` says.
+    #[must_use]
+    pub fn level(mut self, level: Level) -> Self {
+        self.level = Some(level);
+        self
+    }
+
     /// Checks the shape and makes the codecs of keys and values.
     pub(super) fn codecs_of(&self, key: CodecId, value: CodecId) -> Result<(AnyCodec, AnyCodec), CacheError> {
+        let dim = self.shape.head_dim;
         let make = |id: CodecId| {
-            AnyCodec::new(id, self.head_dim, self.options).map_err(|error| {
-                CacheError::BadShape(format!("codec {} at head_dim {}: {error}", id.name(), self.head_dim))
+            AnyCodec::new(id, dim, self.options).map_err(|error| {
+                CacheError::BadSpec(format!("codec {} at head_dim {dim}: {error}", id.name()))
             })
         };
         Ok((make(key)?, make(value)?))
@@ -191,24 +202,14 @@ impl CacheSpec {
 
     /// Refuses shapes that no cache can have.
     pub(super) fn check(&self) -> Result<(), CacheError> {
-        let Self { num_layers, num_heads, num_kv_heads, head_dim, .. } = *self;
-        if num_layers == 0 || num_heads == 0 || num_kv_heads == 0 || head_dim == 0 {
-            return Err(CacheError::BadShape(format!(
-                "{num_layers} layers, {num_heads} heads, {num_kv_heads} KV heads, head_dim {head_dim}: all must be above 0"
-            )));
-        }
-        if !num_heads.is_multiple_of(num_kv_heads) {
-            return Err(CacheError::BadShape(format!(
-                "{num_heads} query heads do not divide among {num_kv_heads} KV heads"
-            )));
-        }
+        self.shape.check()?;
         match self.sliding_window {
-            Some(0) => Err(CacheError::BadShape("a sliding window of 0 tokens sees nothing".into())),
-            Some(window) if window < self.hot => Err(CacheError::BadShape(format!(
+            Some(0) => Err(CacheError::BadSpec("a sliding window of 0 tokens sees nothing".into())),
+            Some(window) if window < self.hot => Err(CacheError::BadSpec(format!(
                 "the hot window of {} tokens is longer than the sliding window of {window}",
                 self.hot
             ))),
-            _ => Ok(()),
+            Some(_) | None => Ok(()),
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The file behind the cold tier: pages appended once, read through a memory map.
+//!
+//! Unix only: other systems do not promise that a map sees what is written to its file later.
 
 use memmap2::Mmap;
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use tqkv_simd::page::Line;
@@ -44,6 +45,9 @@ impl Spilled {
 impl SpillFile {
     /// Creates the file in `folder`; it is removed from the folder at once.
     pub(super) fn create(folder: &Path) -> io::Result<Self> {
+        if !cfg!(unix) {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "a spill file needs a Unix system"));
+        }
         let file = tempfile::tempfile_in(folder)?;
         let inner = Inner { file, segments: 0, used: SEGMENT, current: None };
         Ok(Self { inner: Arc::new(Mutex::new(inner)) })
@@ -61,7 +65,9 @@ impl SpillFile {
             inner.add_segment()?;
         }
         let start = inner.used;
-        inner.file.write_all_at(bytes, (inner.segments - 1) * SEGMENT + start)?;
+        let at = (inner.segments - 1) * SEGMENT + start;
+        inner.file.seek(SeekFrom::Start(at))?;
+        inner.file.write_all(bytes)?;
         inner.used += len;
         let segment = inner.current.clone().ok_or(io::ErrorKind::NotFound)?;
         Ok(Spilled { segment, start: start as usize, len: bytes.len() })

@@ -10,6 +10,7 @@ use super::rows::Rows;
 use super::spec::CacheSpec;
 use crate::error::CacheError;
 use tqkv_core::{AnyCodec, Family};
+use tqkv_simd::Level;
 use tqkv_simd::page::Line;
 
 /// Most positions of a range that is attended to at once.
@@ -56,14 +57,20 @@ pub(super) struct Track {
 }
 
 impl Track {
-    pub(super) fn new(spec: &CacheSpec, side: Side, codec: AnyCodec, cold: Option<ColdStore>) -> Self {
+    pub(super) fn new(
+        spec: &CacheSpec,
+        level: Level,
+        side: Side,
+        codec: AnyCodec,
+        cold: Option<ColdStore>,
+    ) -> Self {
         let dim = codec.dim();
         Self {
             dim,
             sink_capacity: spec.sinks,
-            sinks: Rows::new(dim),
-            pages: Pages::new(codec, cold, side, spec.arithmetic),
-            recent: Rows::new(dim),
+            sinks: Rows::new(dim, level),
+            pages: Pages::new(codec, cold, side, spec.arithmetic, level),
+            recent: Rows::new(dim, level),
             ahead: None,
         }
     }
@@ -86,6 +93,11 @@ impl Track {
 
     pub(super) fn codec(&self) -> &AnyCodec {
         self.pages.warm().codec()
+    }
+
+    /// The instruction set of all work on the track.
+    pub(super) fn level(&self) -> Level {
+        self.pages.warm().level()
     }
 
     /// Position of the oldest recent row.
@@ -128,7 +140,7 @@ impl Track {
     /// Has the tokens that leave next encoded on a spare thread.
     pub(super) fn encode_ahead(&mut self) {
         if let Some(ahead) = &mut self.ahead {
-            ahead.begin(self.pages.warm().codec());
+            ahead.begin(self.pages.warm());
         }
     }
 
@@ -147,7 +159,11 @@ impl Track {
     /// Blocks of the oldest `count` recent tokens, where these have been encoded ahead.
     fn made_ahead(&mut self, count: usize) -> Option<Vec<u8>> {
         let ahead = self.ahead.take()?;
-        if count == BATCH && ahead.first() == self.coded_end() { ahead.blocks(self.codec()) } else { None }
+        if count == BATCH && ahead.first() == self.coded_end() {
+            ahead.blocks(self.pages.warm())
+        } else {
+            None
+        }
     }
 
     /// Mean of the oldest `count` recent tokens, and the share of their energy that it holds.

@@ -6,8 +6,10 @@ use std::path::Path;
 use crate::support::{CONTEXT, Checkpoint, VOCAB};
 use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
-use tqkv::attention::{AttentionCache, DenseCache};
+use tqkv::attention::AttentionCache;
+use tqkv::dense::DenseCache;
 use tqkv::error::CacheError;
+use tqkv::{Chunk, KvShape};
 use tqkv_model::eval::{EvalSpec, Setting, evaluate};
 use tqkv_model::generate::{GenerateSpec, generate};
 use tqkv_model::{Model, ModelError};
@@ -46,7 +48,7 @@ fn configs_that_are_not_computed_are_refused_by_name() {
     for (name, value, part) in [
         ("hidden_act", json!("gelu"), "hidden_act gelu is not supported; accepted: silu"),
         ("partial_rotary_factor", json!(0.5), "partial_rotary_factor 0.5"),
-        ("num_key_value_heads", json!(3), "4 is not a multiple of num_key_value_heads 3"),
+        ("num_key_value_heads", json!(3), "4 query heads do not divide among 3 KV heads"),
         ("num_key_value_heads", json!(0), "num_key_value_heads is 0"),
         ("num_attention_heads", json!(0), "num_attention_heads is 0"),
         ("hidden_size", json!(1u64 << 60), "hidden_size is 1152921504606846976"),
@@ -229,18 +231,14 @@ fn weights_that_are_not_finite_end_in_an_error() {
 struct Failing(DenseCache);
 
 impl AttentionCache for Failing {
-    fn attend_chunk(
-        &mut self,
-        layer: usize,
-        q: &[f32],
-        k: &[f32],
-        v: &[f32],
-        out: &mut [f32],
-    ) -> Result<(), CacheError> {
-        if layer == 1 && self.0.len() > 3 {
-            return Err(CacheError::BadShape("refused on purpose".into()));
+    fn shape(&self) -> KvShape {
+        self.0.shape()
+    }
+    fn attend_checked(&mut self, chunk: Chunk<'_>) -> Result<(), CacheError> {
+        if chunk.layer() == 1 && self.0.len() > 3 {
+            return Err(CacheError::BadSpec("refused on purpose".into()));
         }
-        self.0.attend_chunk(layer, q, k, v, out)
+        self.0.attend_checked(chunk)
     }
     fn len(&self) -> usize {
         self.0.len()
@@ -262,11 +260,11 @@ fn a_cache_that_refuses_is_left_as_it_was() {
     let mut cache = Failing(model.config().dense_cache().unwrap());
     model.forward(&[1, 2, 3], 0, &mut cache).unwrap();
     let error = model.forward(&[4, 5], 3, &mut cache).unwrap_err();
-    assert_eq!(error.to_string(), "cache shape: refused on purpose");
+    assert_eq!(error.to_string(), "cache spec: refused on purpose");
     assert_eq!(cache.len(), 3);
     let widths = [0, 1].map(|layer| cache.0.keys(layer, 0).unwrap().len());
     assert_eq!(widths, [3 * HEAD_DIM; 2]);
-    let foreign = DenseCache::new(2, 4, 2, HEAD_DIM + 2);
+    let foreign = DenseCache::new(KvShape::new(2, 4, 2, HEAD_DIM + 2));
     let error = model.forward(&[1], 0, &mut foreign.unwrap()).unwrap_err().to_string();
     assert!(error.contains("not a whole number of tokens"), "{error}");
     assert_eq!(VOCAB, model.config().vocab_size);

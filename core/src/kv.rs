@@ -1,0 +1,292 @@
+//! The shape of a KV cache, and a chunk of tokens that fits it.
+//!
+//! Every cache (exact, compressed, on a GPU) and every plan of one takes a [`KvShape`] and refuses a bad one in the
+//! same words; [`Chunk::new`] checks the lengths of a chunk once, for all of them. Nothing here holds a token: the
+//! caches are in the crates `tqkv` and `tqkv-gpu`.
+
+use core::fmt;
+
+/// How many heads of how many coordinates a decoder's layers have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KvShape {
+    /// Decoder layers.
+    pub num_layers: usize,
+    /// Query heads.
+    pub num_heads: usize,
+    /// KV heads; divides `num_heads`.
+    pub num_kv_heads: usize,
+    /// Coordinates of a head vector.
+    pub head_dim: usize,
+}
+
+/// What no cache can be, and what no cache of its shape can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KvError {
+    /// A count is zero.
+    Zero(KvShape),
+    /// The query heads do not divide among the KV heads.
+    Heads(KvShape),
+    /// One value of each head of each layer is more than memory can address.
+    TooLarge(KvShape),
+    /// The layer index is not below the number of layers.
+    Layer {
+        /// The index asked for.
+        layer: usize,
+        /// Layers of the cache.
+        num_layers: usize,
+    },
+    /// The index of a query head is not below their number.
+    Head {
+        /// The index asked for.
+        head: usize,
+        /// Query heads of the cache.
+        num_heads: usize,
+    },
+    /// Keys that are not a whole number of tokens.
+    NotWholeTokens {
+        /// Values passed.
+        got: usize,
+        /// Values of one token: num_kv_heads * head_dim.
+        per_token: usize,
+    },
+    /// A slice that does not fit the number of tokens.
+    Length {
+        /// Which argument.
+        what: &'static str,
+        /// Values passed.
+        got: usize,
+        /// Values wanted.
+        expected: usize,
+    },
+}
+
+impl fmt::Display for KvError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Zero(shape) => write!(f, "{shape}: all must be above 0"),
+            Self::Heads(KvShape { num_heads, num_kv_heads, .. }) => {
+                write!(f, "{num_heads} query heads do not divide among {num_kv_heads} KV heads")
+            }
+            Self::TooLarge(shape) => write!(f, "{shape}: more values than memory can address"),
+            Self::Layer { layer, num_layers } => {
+                write!(f, "layer {layer} is out of range: the cache has {num_layers} layers")
+            }
+            Self::Head { head, num_heads } => {
+                write!(f, "query head {head} is out of range: the cache has {num_heads}")
+            }
+            Self::NotWholeTokens { got, per_token } => {
+                write!(f, "k has {got} values, which is not a whole number of tokens of {per_token} values")
+            }
+            Self::Length { what, got, expected } => write!(f, "{what} has {got} values, expected {expected}"),
+        }
+    }
+}
+
+impl core::error::Error for KvError {}
+
+impl fmt::Display for KvShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { num_layers, num_heads, num_kv_heads, head_dim } = self;
+        write!(f, "{num_layers} layers, {num_heads} heads, {num_kv_heads} KV heads, head_dim {head_dim}")
+    }
+}
+
+impl KvShape {
+    /// A shape that [`KvShape::check`] has not seen yet.
+    pub const fn new(num_layers: usize, num_heads: usize, num_kv_heads: usize, head_dim: usize) -> Self {
+        Self { num_layers, num_heads, num_kv_heads, head_dim }
+    }
+
+    /// Whether a cache can have this shape.
+    ///
+    /// # Errors
+    /// [`KvError::Zero`], [`KvError::Heads`], [`KvError::TooLarge`].
+    pub const fn check(self) -> Result<(), KvError> {
+        let Self { num_layers, num_heads, num_kv_heads, head_dim } = self;
+        if num_layers == 0 || num_heads == 0 || num_kv_heads == 0 || head_dim == 0 {
+            return Err(KvError::Zero(self));
+        }
+        if !num_heads.is_multiple_of(num_kv_heads) {
+            return Err(KvError::Heads(self));
+        }
+        let (heads, overflows) = num_layers.overflowing_mul(num_heads);
+        // Four bytes a value, and half of the address space.
+        if overflows || heads > isize::MAX as usize / 4 / head_dim {
+            return Err(KvError::TooLarge(self));
+        }
+        Ok(())
+    }
+
+    /// Query heads that share a KV head.
+    pub const fn group(self) -> usize {
+        self.num_heads / self.num_kv_heads
+    }
+
+    /// Keys (or values) of one token in one layer.
+    pub const fn kv_values(self) -> usize {
+        self.num_kv_heads * self.head_dim
+    }
+
+    /// Query values of one token in one layer.
+    pub const fn query_values(self) -> usize {
+        self.num_heads * self.head_dim
+    }
+
+    /// Whether there is such a layer.
+    ///
+    /// # Errors
+    /// [`KvError::Layer`].
+    pub const fn check_layer(self, layer: usize) -> Result<(), KvError> {
+        let num_layers = self.num_layers;
+        if layer < num_layers { Ok(()) } else { Err(KvError::Layer { layer, num_layers }) }
+    }
+
+    /// Tokens in `k` and `v` of a layer, each `[n, num_kv_heads, head_dim]`.
+    ///
+    /// # Errors
+    /// [`KvError::Layer`], [`KvError::NotWholeTokens`], [`KvError::Length`].
+    pub const fn check_tokens(self, layer: usize, k: &[f32], v: &[f32]) -> Result<usize, KvError> {
+        if let Err(error) = self.check_layer(layer) {
+            return Err(error);
+        }
+        let per_token = self.kv_values();
+        if !k.len().is_multiple_of(per_token) {
+            return Err(KvError::NotWholeTokens { got: k.len(), per_token });
+        }
+        match check_len("v", v.len(), k.len()) {
+            Ok(()) => Ok(k.len() / per_token),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether there is such a query head, and `q` is one query of it.
+    ///
+    /// # Errors
+    /// [`KvError::Head`], [`KvError::Length`].
+    pub const fn check_query(self, head: usize, q: &[f32]) -> Result<(), KvError> {
+        let num_heads = self.num_heads;
+        if head >= num_heads {
+            return Err(KvError::Head { head, num_heads });
+        }
+        check_len("q", q.len(), self.head_dim)
+    }
+
+    /// Whether `q` and `out` are `[n, num_heads, head_dim]`.
+    ///
+    /// # Errors
+    /// [`KvError::Length`].
+    pub const fn check_queries(self, n: usize, q: &[f32], out: &[f32]) -> Result<(), KvError> {
+        match check_len("q", q.len(), n * self.query_values()) {
+            Ok(()) => check_len("out", out.len(), q.len()),
+            error => error,
+        }
+    }
+}
+
+/// Whether a slice called `what` is as long as it must be.
+const fn check_len(what: &'static str, got: usize, expected: usize) -> Result<(), KvError> {
+    if got == expected { Ok(()) } else { Err(KvError::Length { what, got, expected }) }
+}
+
+/// Tokens of one layer and their queries, of lengths that fit each other and a cache's shape.
+#[derive(Debug)]
+pub struct Chunk<'a> {
+    layer: usize,
+    tokens: usize,
+    q: &'a [f32],
+    k: &'a [f32],
+    v: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl<'a> Chunk<'a> {
+    /// Checks everything that a cache of `shape` (checked itself) needs of a chunk.
+    ///
+    /// # Errors
+    /// A layer out of range, or a slice of the wrong length.
+    pub fn new(
+        shape: KvShape,
+        layer: usize,
+        q: &'a [f32],
+        k: &'a [f32],
+        v: &'a [f32],
+        out: &'a mut [f32],
+    ) -> Result<Self, KvError> {
+        let tokens = shape.check_tokens(layer, k, v)?;
+        shape.check_queries(tokens, q, out)?;
+        Ok(Self { layer, tokens, q, k, v, out })
+    }
+
+    /// The layer.
+    pub const fn layer(&self) -> usize {
+        self.layer
+    }
+
+    /// Number of tokens; may be 0.
+    pub const fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Queries: `[tokens, num_heads, head_dim]`.
+    pub const fn q(&self) -> &'a [f32] {
+        self.q
+    }
+
+    /// Keys: `[tokens, num_kv_heads, head_dim]`.
+    pub const fn k(&self) -> &'a [f32] {
+        self.k
+    }
+
+    /// Values: as keys.
+    pub const fn v(&self) -> &'a [f32] {
+        self.v
+    }
+
+    /// Where the result goes: as queries.
+    pub const fn out(&mut self) -> &mut [f32] {
+        self.out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn bad_shapes_are_refused_by_what_is_wrong() {
+        assert_eq!(KvShape::new(2, 8, 2, 64).check(), Ok(()));
+        let message = |shape: KvShape| shape.check().unwrap_err().to_string();
+        assert_eq!(
+            message(KvShape::new(0, 1, 1, 4)),
+            "0 layers, 1 heads, 1 KV heads, head_dim 4: all must be above 0"
+        );
+        for zero in [KvShape::new(1, 0, 1, 4), KvShape::new(1, 1, 0, 4), KvShape::new(1, 1, 1, 0)] {
+            assert_eq!(zero.check(), Err(KvError::Zero(zero)));
+        }
+        assert_eq!(message(KvShape::new(1, 3, 2, 4)), "3 query heads do not divide among 2 KV heads");
+        for huge in [KvShape::new(usize::MAX, 2, 1, 4), KvShape::new(1 << 20, 1 << 20, 1, usize::MAX >> 30)] {
+            assert_eq!(huge.check(), Err(KvError::TooLarge(huge)));
+        }
+    }
+
+    #[test]
+    fn a_chunk_is_refused_by_the_first_thing_that_does_not_fit() {
+        let shape = KvShape::new(1, 2, 1, 4);
+        let (q, k, mut out) = ([0.0; 8], [0.0; 4], [0.0; 8]);
+        let mut error = |layer, q: &[f32], k: &[f32], v: &[f32], out_len: usize| {
+            Chunk::new(shape, layer, q, k, v, &mut out[..out_len]).unwrap_err().to_string()
+        };
+        assert_eq!(error(1, &q, &k, &k, 8), "layer 1 is out of range: the cache has 1 layers");
+        assert_eq!(
+            error(0, &q, &k[..3], &k, 8),
+            "k has 3 values, which is not a whole number of tokens of 4 values"
+        );
+        assert_eq!(error(0, &q, &k, &k[..3], 8), "v has 3 values, expected 4");
+        assert_eq!(error(0, &q[..4], &k, &k, 8), "q has 4 values, expected 8");
+        assert_eq!(error(0, &q, &k, &k, 4), "out has 4 values, expected 8");
+        assert_eq!(Chunk::new(shape, 0, &q, &k, &k, &mut out).unwrap().tokens(), 1);
+        assert_eq!(Chunk::new(shape, 0, &[], &[], &[], &mut []).unwrap().tokens(), 0);
+    }
+}

@@ -1,0 +1,267 @@
+//! The exact f32 cache that serves as yardstick.
+//!
+//! [`DenseCache`] keeps every key and value as f32 and computes plain attention: use it as the oracle in tests and as
+//! the f32 row of a comparison, not to save memory; for that there is [`crate::cache::KvCache`].
+
+use crate::attention::AttentionCache;
+use crate::error::CacheError;
+use crate::matmul::{Mat, MatMut, Store, product};
+use tqkv_core::{Chunk, KvShape};
+
+/// Queries scored at once: a tile of scores against 1024 tokens is 256 KiB, inside a level 2 cache.
+const QUERY_TILE: usize = 64;
+
+/// Keys and values of one KV head of one layer, each `[len, head_dim]`.
+#[derive(Debug, Clone, Default)]
+struct Head {
+    keys: Vec<f32>,
+    values: Vec<f32>,
+}
+
+/// The exact cache: plain f32 keys and values, attention by two matrix products and a softmax.
+///
+/// 8 * head_dim * num_kv_heads * num_layers bytes a token; the cost of a chunk is quadratic in the context as for
+/// any exact attention.
+#[derive(Debug, Clone)]
+pub struct DenseCache {
+    shape: KvShape,
+    /// `[num_layers, num_kv_heads]`
+    heads: Vec<Head>,
+    scores: Vec<f32>,
+}
+
+impl DenseCache {
+    /// An empty cache.
+    ///
+    /// # Errors
+    /// As [`KvShape::check`].
+    pub fn new(shape: KvShape) -> Result<Self, CacheError> {
+        shape.check()?;
+        let heads = vec![Head::default(); shape.num_layers * shape.num_kv_heads];
+        Ok(Self { shape, heads, scores: Vec::new() })
+    }
+
+    /// Keys of one KV head so far, `[len, head_dim]`; `None` out of range.
+    pub fn keys(&self, layer: usize, kv_head: usize) -> Option<&[f32]> {
+        self.head(layer, kv_head).map(|h| h.keys.as_slice())
+    }
+
+    /// Values of one KV head so far, `[len, head_dim]`; `None` out of range.
+    pub fn values(&self, layer: usize, kv_head: usize) -> Option<&[f32]> {
+        self.head(layer, kv_head).map(|h| h.values.as_slice())
+    }
+
+    fn head(&self, layer: usize, kv_head: usize) -> Option<&Head> {
+        let KvShape { num_layers, num_kv_heads, .. } = self.shape;
+        let inside = layer < num_layers && kv_head < num_kv_heads;
+        inside.then(|| &self.heads[layer * num_kv_heads + kv_head])
+    }
+
+    fn append(&mut self, layer: usize, k: &[f32], v: &[f32]) {
+        let first = layer * self.shape.num_kv_heads;
+        let heads = &mut self.heads[first..first + self.shape.num_kv_heads];
+        for (i, (key, value)) in
+            k.chunks_exact(self.shape.head_dim).zip(v.chunks_exact(self.shape.head_dim)).enumerate()
+        {
+            let head = &mut heads[i % self.shape.num_kv_heads];
+            head.keys.extend_from_slice(key);
+            head.values.extend_from_slice(value);
+        }
+    }
+}
+
+impl AttentionCache for DenseCache {
+    fn shape(&self) -> KvShape {
+        self.shape
+    }
+
+    fn attend_checked(&mut self, mut chunk: Chunk<'_>) -> Result<(), CacheError> {
+        let (n, layer, q) = (chunk.tokens(), chunk.layer(), chunk.q());
+        if n == 0 {
+            return Ok(());
+        }
+        self.append(layer, chunk.k(), chunk.v());
+        let out = chunk.out();
+        let (shape, d, stride) = (self.shape, self.shape.head_dim, self.shape.query_values());
+        let scale = 1.0 / (d as f32).sqrt();
+        let mut scores = std::mem::take(&mut self.scores);
+        for head in 0..shape.num_heads {
+            let kv = &self.heads[layer * shape.num_kv_heads + head / shape.group()];
+            let before = kv.keys.len() / d - n;
+            for first in (0..n).step_by(QUERY_TILE) {
+                let tile = QUERY_TILE.min(n - first);
+                // The last query of the tile sees the most; the others have the tail masked in the softmax.
+                let seen = before + first + tile;
+                let at = first * stride + head * d;
+                scores.resize(tile * seen, 0.0);
+                product(
+                    &mut MatMut::new(&mut scores, tile, seen, seen),
+                    Mat::new(&q[at..], tile, d, stride),
+                    Mat::new(&kv.keys, seen, d, d).transposed(),
+                    scale,
+                    Store::Replace,
+                );
+                for (i, row) in scores.chunks_exact_mut(seen).enumerate() {
+                    causal_softmax(row, before + first + i + 1);
+                }
+                product(
+                    &mut MatMut::new(&mut out[at..], tile, d, stride),
+                    Mat::new(&scores, tile, seen, seen),
+                    Mat::new(&kv.values, seen, d, d),
+                    1.0,
+                    Store::Replace,
+                );
+            }
+        }
+        self.scores = scores;
+        Ok(())
+    }
+
+    fn len(&self) -> usize {
+        self.heads[0].keys.len() / self.shape.head_dim
+    }
+
+    fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
+        let values = len.saturating_mul(self.shape.head_dim);
+        for head in &mut self.heads {
+            head.keys.truncate(values);
+            head.values.truncate(values);
+        }
+        Ok(())
+    }
+
+    fn reset(&mut self) {
+        for head in &mut self.heads {
+            head.keys.clear();
+            head.values.clear();
+        }
+    }
+
+    fn allocated_bytes(&self) -> usize {
+        self.heads.iter().map(|h| (h.keys.capacity() + h.values.capacity()) * size_of::<f32>()).sum()
+    }
+}
+
+/// Softmax over the first `visible` scores; the rest become weight 0.
+fn causal_softmax(row: &mut [f32], visible: usize) {
+    let (seen, hidden) = row.split_at_mut(visible);
+    hidden.fill(0.0);
+    let max = seen.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut sum = 0.0;
+    for s in seen.iter_mut() {
+        *s = (*s - max).exp();
+        sum += *s;
+    }
+    for s in seen.iter_mut() {
+        *s /= sum;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn painted(len: usize, salt: usize) -> Vec<f32> {
+        (0..len).map(|i| (((i * 37 + salt * 101) % 251) as f32 - 125.0) / 60.0).collect()
+    }
+
+    /// Textbook attention in f64 over the whole sequence.
+    fn oracle(
+        q: &[f32],
+        k: &[f32],
+        v: &[f32],
+        n: usize,
+        heads: usize,
+        kv_heads: usize,
+        d: usize,
+    ) -> Vec<f64> {
+        let mut out = vec![0.0; n * heads * d];
+        for i in 0..n {
+            for h in 0..heads {
+                let g = h / (heads / kv_heads);
+                let score = |j: usize| -> f64 {
+                    let dot: f64 = (0..d)
+                        .map(|c| {
+                            f64::from(q[(i * heads + h) * d + c]) * f64::from(k[(j * kv_heads + g) * d + c])
+                        })
+                        .sum();
+                    (dot / (d as f64).sqrt()).exp()
+                };
+                let sum: f64 = (0..=i).map(score).sum();
+                for j in 0..=i {
+                    let w = score(j) / sum;
+                    for c in 0..d {
+                        out[(i * heads + h) * d + c] += w * f64::from(v[(j * kv_heads + g) * d + c]);
+                    }
+                }
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn any_chunking_equals_the_f64_oracle() {
+        let one_tile_and_a_bit = QUERY_TILE + 3;
+        for (heads, kv_heads, d) in [(1, 1, 8), (4, 2, 16), (6, 1, 12)] {
+            let n = 2 * one_tile_and_a_bit;
+            let (q, k, v) =
+                (painted(n * heads * d, 1), painted(n * kv_heads * d, 2), painted(n * kv_heads * d, 3));
+            let want = oracle(&q, &k, &v, n, heads, kv_heads, d);
+            for chunk in [1, one_tile_and_a_bit, n] {
+                let mut cache = DenseCache::new(KvShape::new(2, heads, kv_heads, d)).unwrap();
+                let mut got = vec![0.0; q.len()];
+                for at in (0..n).step_by(chunk) {
+                    let end = n.min(at + chunk);
+                    let (qs, kvs) = (at * heads * d..end * heads * d, at * kv_heads * d..end * kv_heads * d);
+                    cache.attend_chunk(1, &q[qs.clone()], &k[kvs.clone()], &v[kvs], &mut got[qs]).unwrap();
+                }
+                assert_eq!(cache.len(), 0, "layer 0 is untouched");
+                for (i, (g, w)) in got.iter().zip(&want).enumerate() {
+                    assert!((f64::from(*g) - w).abs() < 1e-5, "chunk {chunk} value {i}: {g} against {w}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn truncate_then_append_equals_never_having_appended() {
+        let (h, d) = (2, 4);
+        let mut long = DenseCache::new(KvShape::new(1, h, h, d)).unwrap();
+        let mut short = long.clone();
+        let x = painted(3 * h * d, 5);
+        let y = painted(h * d, 9);
+        let (mut a, mut b) = (vec![0.0; h * d], vec![0.0; h * d]);
+        long.attend_chunk(0, &x, &x, &x, &mut vec![0.0; x.len()]).unwrap();
+        long.truncate(2).unwrap();
+        assert_eq!(long.len(), 2);
+        let two = &x[..2 * h * d];
+        short.attend_chunk(0, two, two, two, &mut vec![0.0; two.len()]).unwrap();
+        long.attend_chunk(0, &y, &y, &y, &mut a).unwrap();
+        short.attend_chunk(0, &y, &y, &y, &mut b).unwrap();
+        assert_eq!(a, b);
+        assert!(long.allocated_bytes() >= 3 * 2 * h * d * 4);
+        long.reset();
+        assert!(long.is_empty());
+    }
+
+    #[test]
+    fn bad_shapes_are_named() {
+        assert!(DenseCache::new(KvShape::new(0, 1, 1, 4)).unwrap_err().to_string().contains("above 0"));
+        assert!(DenseCache::new(KvShape::new(1, 3, 2, 4)).unwrap_err().to_string().contains("3 query heads"));
+        let mut c = DenseCache::new(KvShape::new(1, 2, 1, 4)).unwrap();
+        let mut out = [0.0; 8];
+        let (q, k) = ([0.0; 8], [0.0; 4]);
+        let mut error = |layer, q: &[f32], k: &[f32], v: &[f32]| {
+            c.attend_chunk(layer, q, k, v, &mut out).unwrap_err().to_string()
+        };
+        assert_eq!(error(1, &q, &k, &k), "layer 1 is out of range: the cache has 1 layers");
+        assert_eq!(
+            error(0, &q, &k[..3], &k),
+            "k has 3 values, which is not a whole number of tokens of 4 values"
+        );
+        assert_eq!(error(0, &q, &k, &k[..3]), "v has 3 values, expected 4");
+        assert_eq!(error(0, &q[..4], &k, &k), "q has 4 values, expected 8");
+        assert_eq!(c.len(), 0, "a refused chunk leaves nothing behind");
+        assert!(c.keys(1, 0).is_none() && c.values(0, 1).is_none());
+    }
+}
