@@ -18,7 +18,7 @@
 //! | levels and boundaries | [`codebook`] |
 //! | the codecs on registers | [`scalar`], [`int8`], [`ggml`] |
 //! | the trellis codecs, on bytes | [`trellis`] |
-//! | bytes | [`block_io`], [`view`], [`demote`] |
+//! | bytes | [`block_io`], [`BlockView`], [`demote`] |
 //! | the same in integers, for microcontrollers | [`fixed`] |
 //! | the shape of a cache, and tokens that fit it | [`KvShape`], [`Chunk`] |
 //! | what a program calls | [`Codec`] (shape known to the compiler), [`AnyCodec`] (run time) |
@@ -56,3 +56,8 @@ pub use portable::Portable;
 pub use rotation::paley;
 pub use scale::{Effort, ScaleMode, Stored, to_f16};
 pub use view::{BlockError, BlockView};
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

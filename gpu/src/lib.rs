@@ -7,7 +7,7 @@
 //! | [`GpuSpec`]: its shape | `spec` |
 //! | [`WeightDecoder`], [`Qjl`]: encoded weights; 1-bit residuals | `weights`, `qjl` |
 //! | decode attention in three launches | `attention` |
-//! | [`bench`]: timed launches | `bench` |
+//! | [`mod@bench`]: timed launches | `bench` |
 //!
 //! The kernels are the Rust functions of `tqkv-gpu-kernels`, embedded as PTX, which the driver
 //! compiles. The driver is opened at run time: on a machine without one this crate builds and loads, and

@@ -1,7 +1,7 @@
 //! tqkv: a compressed KV cache for transformers.
 //!
 //! [`cache::KvCache`] is the cache; [`attention::AttentionCache`] the seam between it and whatever runs the model;
-//! [`file`] keeps encoded vectors on disk. The codecs themselves live in `tqkv-core`, which needs neither an
+//! [`mod@file`] keeps encoded vectors on disk. The codecs themselves live in `tqkv-core`, which needs neither an
 //! allocator nor an operating system; a small model runner in `tqkv-model`, the command in `tqkv-cli`.
 #![deny(unsafe_code)]
 
@@ -17,3 +17,8 @@ mod mmap;
 
 pub use tqkv_core::{Chunk, KvError, KvShape};
 pub use tqkv_simd::{Level, LevelError, LevelName};
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -37,6 +37,11 @@
         stdarch_nvptx
     )
 )]
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    rustdoc::private_intra_doc_links,
+    reason = "shapes stand in square brackets, and what a kernel is made of is private"
+)]
 #![allow(long_running_const_eval, reason = "the codebooks are solved at compile time")]
 #![allow(
     clippy::too_many_arguments,

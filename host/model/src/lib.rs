@@ -104,3 +104,8 @@ impl Model {
         &self.tokenizer
     }
 }
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
