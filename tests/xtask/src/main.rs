@@ -1,8 +1,10 @@
 //! Task runner: `cargo xtask TASK`.
 
 mod asm;
+mod doctor;
 mod firmware;
 mod gpu_check;
+mod needs;
 mod ptx;
 mod trellis_search;
 mod vectors;
@@ -15,6 +17,8 @@ use std::process::ExitCode;
 enum Task {
     /// Check that the hot loops of the release assembly hold no calls and no bounds checks
     Asm(asm::Args),
+    /// List what each task needs of this machine, and how to get what is missing
+    Doctor(doctor::Args),
     /// Build the firmware images, run them in QEMU, and compare their costs with the budget
     Firmware(firmware::Args),
     /// Check the GPU kernels on this machine's GPU, and measure them; exits 3 without one
@@ -29,14 +33,44 @@ enum Task {
 
 fn main() -> ExitCode {
     match Task::parse() {
-        Task::Asm(args) => asm::run(&args),
-        Task::Firmware(args) => firmware::run(&args),
+        Task::Asm(args) => when_ready("asm", || asm::run(&args)),
+        Task::Doctor(args) => doctor::run(&args),
+        Task::Firmware(args) => when_ready("firmware", || firmware::run(&args)),
+        // Says itself that there is no GPU, with an exit code of its own.
         Task::GpuCheck(args) => gpu_check::run(&args),
-        Task::Ptx(args) => ptx::run(&args),
+        Task::Ptx(args) => when_ready("ptx", || ptx::run(&args)),
         Task::TrellisSearch(args) => {
             trellis_search::run(&args);
             ExitCode::SUCCESS
         }
         Task::Vectors(args) => vectors::run(&args),
+    }
+}
+
+/// Runs a task where the machine has what it needs, or says in one line what it lacks.
+fn when_ready(task: &str, run: impl FnOnce() -> ExitCode) -> ExitCode {
+    match needs::check(task) {
+        Ok(()) => run(),
+        Err(lacks) => {
+            eprintln!("xtask {task}: {lacks}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn doctor_knows_every_task() {
+        for task in Task::command().get_subcommands().map(clap::Command::get_name) {
+            let name = format!("cargo xtask {task}");
+            assert!(
+                task == "doctor" || needs::TASKS.iter().any(|(row, _)| *row == name),
+                "{name} has no row"
+            );
+        }
     }
 }

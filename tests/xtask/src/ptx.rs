@@ -15,6 +15,12 @@ const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90"];
 /// The assembler, from the Python package index.
 const PTXAS_PACKAGE: &str = "nvidia-cuda-nvcc==13.0.88";
 
+/// Where it is kept.
+const PTXAS_FOLDER: &str = "target/ptxas";
+
+/// The program in that folder.
+const PTXAS_PROGRAM: &str = "nvidia/cu13/bin/ptxas";
+
 /// Registers of kernels that would take more without need: these let three blocks of four warps run on a
 /// multiprocessor, not two. The compiler has no word for it.
 const REGISTERS: [(&str, u32); 1] = [("attend_tensor_d128_r4", 168)];
@@ -279,13 +285,20 @@ fn audit_costs(costs: &BTreeMap<String, Cost>) -> Vec<String> {
     faults
 }
 
+/// Whether [`ptxas`] finds one, or Python's installer to fetch it with.
+pub(crate) fn has_ptxas() -> bool {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(PTXAS_FOLDER).join(PTXAS_PROGRAM);
+    let pip = || Command::new("python3").args(["-m", "pip", "--version"]).output();
+    env::var_os("TQKV_PTXAS").is_some() || kept.exists() || pip().is_ok_and(|output| output.status.success())
+}
+
 /// Path of `ptxas`: the variable `TQKV_PTXAS`, or fetched once into the target folder.
 fn ptxas(root: &Path) -> Result<PathBuf, String> {
     if let Some(path) = env::var_os("TQKV_PTXAS") {
         return Ok(PathBuf::from(path));
     }
-    let folder = root.join("target/ptxas");
-    let path = folder.join("nvidia/cu13/bin/ptxas");
+    let folder = root.join(PTXAS_FOLDER);
+    let path = folder.join(PTXAS_PROGRAM);
     if path.exists() {
         return Ok(path);
     }
