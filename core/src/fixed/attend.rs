@@ -8,13 +8,15 @@ use super::codec::FixedCodec;
 use super::math::{Multiplier, Real, clamp_exponent, exp2_fraction, from_f16, halves};
 use super::tables::{self, Tables};
 use crate::block_io::SCALE_BYTES;
+use crate::code::Code;
 use crate::error::DecodeError;
 
 /// log2(e) in Q16.
 const LOG2_E: i64 = 94_548;
 
-/// Weights are summed to this at most, so that sums of weight * level stay below 2^31.
-const MAX_TOTAL: u32 = 1 << 24;
+/// Weights are summed to this at most, so that sums of weight * level stay below 2^31: a level is -128 to 127, and
+/// each halving of sums and total, rounded down, may leave a sum larger than 128 totals by 64, so by 128 in all.
+const MAX_TOTAL: u32 = (1 << 24) - 2;
 
 /// A softmax-weighted sum of values in progress.
 ///
@@ -57,29 +59,29 @@ impl<const D: usize> Attention<D> {
     /// # Errors
     /// The stored scale is NaN or infinite; nothing is added then.
     #[inline(never)]
-    pub fn add<const CODEC: usize, K, const N: usize>(
+    pub fn add<C: Code, K, const N: usize>(
         &mut self,
-        _codec: &FixedCodec<D, CODEC, K>,
+        _codec: &FixedCodec<D, C, K>,
         score: i32,
         value: &[u8; N],
     ) -> Result<(), DecodeError> {
-        const { assert!(N == Tables::<D, CODEC>::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
-        self.add_slice::<CODEC>(score, value)
+        const { assert!(N == Tables::<D, C>::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
+        self.add_slice::<C>(score, value)
     }
 
     /// [`Self::add`] for a ring.
     #[inline(never)]
-    pub(super) fn add_block<const CODEC: usize, K>(
+    pub(super) fn add_block<C: Code, K>(
         &mut self,
-        _codec: &FixedCodec<D, CODEC, K>,
+        _codec: &FixedCodec<D, C, K>,
         score: i32,
         value: &[u8],
     ) -> Result<(), DecodeError> {
-        self.add_slice::<CODEC>(score, value)
+        self.add_slice::<C>(score, value)
     }
 
     #[inline(always)]
-    fn add_slice<const CODEC: usize>(&mut self, score: i32, value: &[u8]) -> Result<(), DecodeError> {
+    fn add_slice<C: Code>(&mut self, score: i32, value: &[u8]) -> Result<(), DecodeError> {
         let Some((head, codes)) = value.split_first_chunk::<SCALE_BYTES>() else { return Ok(()) };
         let (significand, octave) = from_f16(u16::from_le_bytes(*head)).ok_or(DecodeError::NonFiniteScale)?;
         let exponent = ((i64::from(score) * LOG2_E) >> 16) as i32;
@@ -90,10 +92,10 @@ impl<const D: usize> Attention<D> {
         let weight = self.aligned(whole + octave, weight);
         if weight != 0 {
             for (sums, bytes) in
-                self.sums.as_chunks_mut::<8>().0.iter_mut().zip(codes.chunks_exact(Tables::<D, CODEC>::BITS))
+                self.sums.as_chunks_mut::<8>().0.iter_mut().zip(codes.chunks_exact(Tables::<D, C>::BITS))
             {
                 for (two, pair) in
-                    sums.as_chunks_mut::<2>().0.iter_mut().zip(Tables::<D, CODEC>::composites(bytes))
+                    sums.as_chunks_mut::<2>().0.iter_mut().zip(Tables::<D, C>::composites(bytes))
                 {
                     let (low, high) = halves(pair);
                     two[0] += weight * low;
@@ -142,12 +144,7 @@ impl<const D: usize> Attention<D> {
     /// The weighted mean of the values in multiples of 2^exponent, rounded and saturated; zeros where
     /// nothing was added. `codec` is the one of [`Attention::add`].
     #[inline(never)]
-    pub fn finish<const CODEC: usize, K>(
-        mut self,
-        codec: &FixedCodec<D, CODEC, K>,
-        exponent: i32,
-        out: &mut [i16; D],
-    ) {
+    pub fn finish<C: Code, K>(mut self, codec: &FixedCodec<D, C, K>, exponent: i32, out: &mut [i16; D]) {
         let largest = self.sums.iter().fold(0, |m: u32, v| m.max(v.unsigned_abs()));
         if largest == 0 || self.denominator == 0 {
             out.fill(0);
@@ -159,7 +156,7 @@ impl<const D: usize> Attention<D> {
         for sum in &mut self.sums {
             *sum >>= down;
         }
-        let unit = const { tables::inverse_unit(Tables::<D, CODEC>::UNIT, D) };
+        let unit = const { tables::inverse_unit(Tables::<D, C>::UNIT, D) };
         let one = Real { mantissa: 1 << 31, exponent: -31 };
         let denominator = Real { mantissa: self.denominator, exponent: self.denominator_reference };
         // Weights are in units of 2^12 (and the Q15 of both cancels).

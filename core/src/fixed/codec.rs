@@ -3,34 +3,24 @@
 use super::kernels::Kernels;
 use super::rotation::FixedRotation;
 use super::tables::Tables;
-use crate::Portable;
-use crate::code::CodecId;
-use crate::scale::ScaleMode;
-
-/// `CODEC` of `i8`.
-pub const I8: usize = 8;
-/// `CODEC` of `n1`.
-pub const N1: usize = 11;
-/// `CODEC` of `n2`.
-pub const N2: usize = 12;
-/// `CODEC` of `n3`.
-pub const N3: usize = 13;
-/// `CODEC` of `n4`.
-pub const N4: usize = 14;
+use crate::code::Code;
+use crate::{CodecId, Portable, ScaleMode};
+use core::marker::PhantomData;
 
 /// The codec of one head dim and kind in integers; best kept in a `static`.
 ///
-/// `CODEC` 1 to 5 are `s1` to `s5`; [`N1`] to [`N4`] and [`I8`] name the others. Only the tables of
+/// `C` is one of [`crate::code`]: `S1` to `S5`, `N1` to `N4`, or `I8`. Only the tables of
 /// the codec that is used are linked. The value itself is the signs (one byte a coordinate), the
 /// scale mode and the [`Kernels`] that its loops go through, which change no byte.
 ///
 /// ```
+/// use tqkv_core::code::S4;
 /// use tqkv_core::fixed::FixedCodec;
 ///
-/// static KEYS: FixedCodec<128, 4> = FixedCodec::DEFAULT;
+/// static KEYS: FixedCodec<128, S4> = FixedCodec::DEFAULT;
 ///
 /// let x: [i16; 128] = core::array::from_fn(|i| (i as i16).wrapping_mul(4001) >> 2);
-/// let mut block = [0; FixedCodec::<128, 4>::BLOCK_BYTES];
+/// let mut block = [0; FixedCodec::<128, S4>::BLOCK_BYTES];
 /// KEYS.encode(&x, -15, &mut block)?;
 ///
 /// let mut back = [0; 128];
@@ -43,33 +33,35 @@ pub const N4: usize = 14;
 ///
 /// A block of the wrong size does not compile:
 /// ```compile_fail
+/// use tqkv_core::code::S4;
 /// use tqkv_core::fixed::FixedCodec;
-/// FixedCodec::<128, 4>::DEFAULT.encode(&[0_i16; 128], -15, &mut [0; 64]);
+/// FixedCodec::<128, S4>::DEFAULT.encode(&[0_i16; 128], -15, &mut [0; 64]);
 /// ```
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct FixedCodec<const D: usize, const CODEC: usize, K = Portable> {
+pub struct FixedCodec<const D: usize, C: Code, K = Portable> {
     pub(super) rotation: FixedRotation<D>,
     pub(super) mode: ScaleMode,
     pub(super) kernels: K,
+    code: PhantomData<C>,
 }
 
-impl<const D: usize, const CODEC: usize> FixedCodec<D, CODEC> {
+impl<const D: usize, C: Code> FixedCodec<D, C> {
     /// Which codec the blocks are of.
-    pub const ID: CodecId = Tables::<D, CODEC>::ID;
+    pub const ID: CodecId = C::ID;
     /// Bytes of one block: the scale and D * bits / 8 bytes of codes.
-    pub const BLOCK_BYTES: usize = Tables::<D, CODEC>::BLOCK_BYTES;
+    pub const BLOCK_BYTES: usize = Tables::<D, C>::BLOCK_BYTES;
 
     /// Seed 42, unbiased scale.
     pub const DEFAULT: Self = Self::new(42, ScaleMode::Unbiased);
 
     /// The codec with the signs of `seed`; encoder, decoder and query must agree on it.
     pub const fn new(seed: u64, mode: ScaleMode) -> Self {
-        Self { rotation: FixedRotation::new(seed), mode, kernels: Portable }
+        Self { rotation: FixedRotation::new(seed), mode, kernels: Portable, code: PhantomData }
     }
 
     /// The same codec by other kernels: the same blocks, the same queries.
-    pub const fn with_kernels<K: Kernels>(self, kernels: K) -> FixedCodec<D, CODEC, K> {
-        FixedCodec { rotation: self.rotation, mode: self.mode, kernels }
+    pub const fn with_kernels<K: Kernels>(self, kernels: K) -> FixedCodec<D, C, K> {
+        FixedCodec { rotation: self.rotation, mode: self.mode, kernels, code: PhantomData }
     }
 }

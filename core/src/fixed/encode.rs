@@ -5,20 +5,20 @@ use super::kernels::{Kernels, Quantise};
 use super::math::{ByteScale, Norm, Real, clamp_exponent, from_f16, to_f16, word};
 use super::rotation::FixedRotation;
 use super::sample::Sample;
-use super::scale::inverse_root;
-use super::tables::{self, INT8_UNIT, LARGEST, Tables};
+use super::scale::{Moments, Units};
+use super::tables::{LARGEST, Tables};
 use super::transform::stay_rolled;
 use crate::block_io::SCALE_BYTES;
+use crate::code::Code;
 use crate::codebook::MAX_LEVELS;
 use crate::error::EncodeError;
-use crate::scale::ScaleMode;
 
-impl<const D: usize, const CODEC: usize, K: Kernels> FixedCodec<D, CODEC, K> {
+impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
     /// Encodes `x * 2^exponent`; `N` must be `BLOCK_BYTES`, which the compiler checks.
     ///
     /// Bounds: |y| <= D * 2^15 <= 2^25; with root mean square 2^12 to 2^13 after the shift, the
-    /// product with the reciprocal stays below sqrt(D) sigma < 2^31 (Cauchy and Schwarz), and so
-    /// does the sum of y * level. `i16::MIN` is a value like any other.
+    /// product with the reciprocal stays below sqrt(D) sigma < 2^31 (Cauchy and Schwarz), and the sum of
+    /// y * level below D * 2^13 * 127 < 2^30. `i16::MIN` is a value like any other.
     ///
     /// # Errors
     /// The scale is above the largest f16, 65504; the block holds zeros then. So it does for zero
@@ -30,7 +30,7 @@ impl<const D: usize, const CODEC: usize, K: Kernels> FixedCodec<D, CODEC, K> {
         exponent: i32,
         block: &mut [u8; N],
     ) -> Result<(), EncodeError> {
-        const { assert!(N == Tables::<D, CODEC>::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
+        const { assert!(N == Tables::<D, C>::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
         self.encode_slice(x, exponent, block)
     }
 
@@ -58,17 +58,17 @@ impl<const D: usize, const CODEC: usize, K: Kernels> FixedCodec<D, CODEC, K> {
         let Some((head, codes)) = block.split_first_chunk_mut::<SCALE_BYTES>() else { return Ok(()) };
         let stored = if squared == 0 {
             Ok(0)
-        } else if Tables::<D, CODEC>::IS_INT8 {
+        } else if Tables::<D, C>::IS_INT8 {
             Self::bytes(&mut y, finished, exponent, codes)
         } else {
-            let norm = Norm::new(squared, Tables::<D, CODEC>::SIGMA);
+            let norm = Norm::new(squared, Tables::<D, C>::SIGMA);
             let task = Quantise {
                 y: &y,
                 shift: norm.shift,
                 reciprocal: norm.reciprocal,
-                bits: Tables::<D, CODEC>::BITS,
-                bins: Tables::<D, CODEC>::BINS,
-                levels: Tables::<D, CODEC>::FINE_LEVELS,
+                bits: Tables::<D, C>::BITS,
+                bins: Tables::<D, C>::BINS,
+                levels: Tables::<D, C>::LEVELS,
             };
             let cross = if finished { self.kernels.quantise(task, codes) } else { None };
             let cross = cross.unwrap_or_else(|| Self::quantise(&y, finished, norm, codes));
@@ -87,11 +87,11 @@ impl<const D: usize, const CODEC: usize, K: Kernels> FixedCodec<D, CODEC, K> {
     #[inline(always)]
     fn bytes(y: &mut [i32; D], finished: bool, exponent: i32, codes: &mut [u8]) -> Result<u16, EncodeError> {
         let largest = FixedRotation::finish(y, finished);
-        let unit = const { Real::from_f64(INT8_UNIT / LARGEST as f64) };
+        let unit = const { Real::from_f64(Tables::<D, C>::UNIT / LARGEST as f64) };
         let stored = to_f16(Real { mantissa: largest, exponent }.normalised().times(unit))?;
         if let Some((significand @ 1.., octave)) = from_f16(stored) {
             let scale = Real { mantissa: significand as u32, exponent: octave - exponent };
-            let unit = const { Real::from_f64(INT8_UNIT) };
+            let unit = const { Real::from_f64(Tables::<D, C>::UNIT) };
             let bytes = ByteScale::new(largest, unit.over(scale));
             for (code, &y) in codes.iter_mut().zip(&*y) {
                 *code = bytes.round(y) as u8;
@@ -100,21 +100,19 @@ impl<const D: usize, const CODEC: usize, K: Kernels> FixedCodec<D, CODEC, K> {
         Ok(stored)
     }
 
-    /// Finishes the transform of `y` unless it is, and writes its codes; returns the sum of shifted y times fine level.
+    /// Finishes the transform of `y` unless it is, and writes its codes; returns the sum of shifted y times level.
     ///
     /// Two coordinates at a time, which is what the registers of the smallest cores hold.
     #[inline(always)]
     fn quantise(y: &[i32; D], finished: bool, norm: Norm, codes: &mut [u8]) -> i32 {
-        let (mut cross, bits) = (0, Tables::<D, CODEC>::BITS);
+        let (mut cross, bits) = (0, Tables::<D, C>::BITS);
         let mut code = |y: i32| {
             let shifted = y >> norm.shift;
             let v = ((shifted * norm.reciprocal) as u32).wrapping_add(1 << 31);
-            let entry = Tables::<D, CODEC>::BINS
-                .get((v >> Tables::<D, CODEC>::BIN_SHIFT) as usize)
-                .copied()
-                .unwrap_or(0);
+            let entry =
+                Tables::<D, C>::BINS.get((v >> Tables::<D, C>::BIN_SHIFT) as usize).copied().unwrap_or(0);
             let code = v.wrapping_add(entry) >> (32 - bits);
-            cross += shifted * i32::from(Tables::<D, CODEC>::FINE_LEVELS[code as usize % MAX_LEVELS]);
+            cross += shifted * i32::from(Tables::<D, C>::LEVELS[code as usize % MAX_LEVELS]);
             code
         };
         // The fewest pairs that fill whole bytes.
@@ -145,39 +143,25 @@ impl<const D: usize, const CODEC: usize, K: Kernels> FixedCodec<D, CODEC, K> {
     /// The scale to store, for an exponent of 0.
     #[inline(always)]
     fn scale(&self, norm: Norm, cross: i32, codes: &[u8]) -> Real {
-        // y is shifted, levels are in integer units.
+        let units = const { Units::new(Tables::<D, C>::UNIT, D, Tables::<D, C>::UNBOUNDED) };
+        // y is shifted.
         let cross = Real { mantissa: cross as u32, exponent: norm.shift as i32 };
-        match self.mode {
-            ScaleMode::Raw => norm.value,
-            ScaleMode::Unbiased => {
-                let unit = const { tables::forward_unit(Tables::<D, CODEC>::FINE_UNIT, D) };
-                norm.value.normalised().times(norm.value.times(unit).over(cross).normalised())
-            }
-            ScaleMode::Preserving => {
-                let energy = Real { mantissa: Self::energy(codes), exponent: 0 };
-                let unit =
-                    const { Real::from_f64(Tables::<D, CODEC>::FINE_UNIT * crate::codebook::sqrt(D as f64)) };
-                norm.value.normalised().times(inverse_root(energy).times(unit))
-            }
-            ScaleMode::Mmse => {
-                let energy = Real { mantissa: Self::energy(codes), exponent: 0 };
-                cross.over(energy).normalised().times(const { Real::from_f64(Tables::<D, CODEC>::FINE_UNIT) })
-            }
-        }
+        Moments { cross, energy: || Self::energy(codes) }.scale(self.mode, norm.value, norm.value, units)
     }
 
-    /// Sum of squared fine levels; at least 1, below 2^32.
+    /// Sum of squared levels: at most 1024 * 127^2 < 2^24.
+    #[inline(never)]
     fn energy(codes: &[u8]) -> u32 {
         let mut sum = 0;
-        for bytes in codes.chunks_exact(Tables::<D, CODEC>::BITS) {
+        for bytes in codes.chunks_exact(Tables::<D, C>::BITS) {
             let word = word(bytes);
             for k in 0..8 {
-                let code =
-                    (word >> (Tables::<D, CODEC>::BITS * k)) as usize % (1 << Tables::<D, CODEC>::BITS);
-                let level = Tables::<D, CODEC>::FINE_LEVELS.get(code).map_or(0, |&level| i32::from(level));
+                let code = (word >> (Tables::<D, C>::BITS * k)) as usize % (1 << Tables::<D, C>::BITS);
+                let level = Tables::<D, C>::LEVELS.get(code).map_or(0, |&level| i32::from(level));
                 sum += (level * level) as u32;
+                stay_rolled();
             }
         }
-        sum.max(1)
+        sum
     }
 }

@@ -59,6 +59,12 @@ impl Real {
         Self { mantissa: n.mantissa / divisor, exponent: n.exponent - d.exponent - 16 }
     }
 
+    /// Whether it is larger; both are normalised.
+    #[inline]
+    pub(super) const fn exceeds(self, other: Self) -> bool {
+        self.exponent > other.exponent || self.exponent == other.exponent && self.mantissa > other.mantissa
+    }
+
     /// Rounds to `BITS` bits; returns mantissa and exponent. The mantissa may be `2^BITS`.
     #[inline]
     pub(super) const fn rounded<const BITS: u32>(self) -> Self {

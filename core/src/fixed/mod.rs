@@ -62,10 +62,10 @@ mod trellis;
 mod words;
 
 pub use attend::Attention;
-pub use codec::{FixedCodec, I8, N1, N2, N3, N4};
+pub use codec::FixedCodec;
 pub use kernels::{Kernels, Quantise};
 pub use query::{FixedQuery, SCORE_BITS};
 pub use ring::RingCache;
 pub use sample::Sample;
 pub use sizing::{INTEGER_CODECS, token_bytes, tokens_in};
-pub use trellis::{FixedTrellis, T1, T1H, T1S8, T2, T2H, T2S8, T3, T3S8, T4, T4S8, TrellisWorkspace};
+pub use trellis::{FixedTrellis, TrellisWorkspace};

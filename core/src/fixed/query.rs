@@ -8,6 +8,7 @@ use super::sample::Sample;
 use super::tables::{self, LARGEST, Tables};
 use super::words::Words;
 use crate::block_io::SCALE_BYTES;
+use crate::code::Code;
 use crate::error::DecodeError;
 
 /// Fraction bits of a score.
@@ -26,7 +27,7 @@ pub struct FixedQuery<const D: usize> {
     factor: Real,
 }
 
-impl<const D: usize, const CODEC: usize, K: Kernels> FixedCodec<D, CODEC, K> {
+impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
     /// Prepares the query `q * 2^exponent`: rotates it and rounds it to signed bytes under one
     /// absmax scale. One query serves all keys
     /// of codecs with the same codebook, head dim and seed.
@@ -45,7 +46,7 @@ impl<const D: usize, const CODEC: usize, K: Kernels> FixedCodec<D, CODEC, K> {
             let [first, second] = two.map(|y| i32::from(bytes.round(y)));
             *word = second + (first << 16);
         }
-        let unit = const { tables::score_unit(Tables::<D, CODEC>::UNIT, D) };
+        let unit = const { tables::score_unit(Tables::<D, C>::UNIT, D) };
         let factor = Real { mantissa: largest, exponent: clamp_exponent(exponent) }
             .normalised()
             .times(unit)
@@ -60,7 +61,7 @@ impl<const D: usize, const CODEC: usize, K: Kernels> FixedCodec<D, CODEC, K> {
     /// The stored scale is NaN or infinite.
     #[inline(never)]
     pub fn score<const N: usize>(&self, query: &FixedQuery<D>, block: &[u8; N]) -> Result<i32, DecodeError> {
-        const { assert!(N == Tables::<D, CODEC>::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
+        const { assert!(N == Tables::<D, C>::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
         Self::score_slice(query, block)
     }
 
@@ -77,9 +78,9 @@ impl<const D: usize, const CODEC: usize, K: Kernels> FixedCodec<D, CODEC, K> {
         // Opaque, so that it is added by the multiplication.
         let (mut dot, half) = (0, core::hint::black_box(1 << 15));
         for (four, bytes) in
-            query.words.as_slice().as_chunks::<4>().0.iter().zip(codes.chunks_exact(Tables::<D, CODEC>::BITS))
+            query.words.as_slice().as_chunks::<4>().0.iter().zip(codes.chunks_exact(Tables::<D, C>::BITS))
         {
-            for (&q, level) in four.iter().zip(Tables::<D, CODEC>::composites(bytes)) {
+            for (&q, level) in four.iter().zip(Tables::<D, C>::composites(bytes)) {
                 // (q1 + q0 X)(l0 + l1 X) = q1 l0 + (q0 l0 + q1 l1) X + .. X^2, with X = 2^16: the
                 // sum of two products in the upper half, and |q1 l0| < 2^15 in the lower.
                 dot += q.wrapping_mul(level).wrapping_add(half) >> 16;

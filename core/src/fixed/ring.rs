@@ -5,6 +5,7 @@ use super::codec::FixedCodec;
 use super::kernels::Kernels;
 use super::tables::Tables;
 use crate::Portable;
+use crate::code::Code;
 use crate::error::{DecodeError, EncodeError};
 
 /// Keys and values of the newest tokens of one KV head, and of the first ones (*sinks*).
@@ -16,11 +17,12 @@ use crate::error::{DecodeError, EncodeError};
 /// the business of the caller (keys come after RoPE), so attention does not care for the order of slots.
 ///
 /// ```
+/// use tqkv_core::code::{S3, S4};
 /// use tqkv_core::fixed::{FixedCodec, RingCache};
 ///
-/// static KEYS: FixedCodec<64, 4> = FixedCodec::DEFAULT;
-/// static VALUES: FixedCodec<64, 3> = FixedCodec::DEFAULT;
-/// const BYTES: usize = RingCache::<64, 4, 3>::bytes_for(32);
+/// static KEYS: FixedCodec<64, S4> = FixedCodec::DEFAULT;
+/// static VALUES: FixedCodec<64, S3> = FixedCodec::DEFAULT;
+/// const BYTES: usize = RingCache::<64, S4, S3>::bytes_for(32);
 ///
 /// let mut memory = [0; BYTES]; // in a firmware a `static`, by `cortex_m::singleton!` or `static_cell`
 /// let mut cache = RingCache::new(&KEYS, &VALUES, &mut memory, 4);
@@ -35,7 +37,7 @@ use crate::error::{DecodeError, EncodeError};
 /// ```
 #[derive(Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct RingCache<'a, const D: usize, const K: usize, const V: usize, M = Portable> {
+pub struct RingCache<'a, const D: usize, K: Code, V: Code, M = Portable> {
     keys: &'a FixedCodec<D, K, M>,
     values: &'a FixedCodec<D, V, M>,
     memory: &'a mut [u8],
@@ -46,7 +48,7 @@ pub struct RingCache<'a, const D: usize, const K: usize, const V: usize, M = Por
     next: usize,
 }
 
-impl<const D: usize, const K: usize, const V: usize> RingCache<'_, D, K, V> {
+impl<const D: usize, K: Code, V: Code> RingCache<'_, D, K, V> {
     /// Bytes of one token: a key and a value block.
     pub const SLOT_BYTES: usize = Tables::<D, K>::BLOCK_BYTES + Tables::<D, V>::BLOCK_BYTES;
 
@@ -56,7 +58,7 @@ impl<const D: usize, const K: usize, const V: usize> RingCache<'_, D, K, V> {
     }
 }
 
-impl<'a, const D: usize, const K: usize, const V: usize, M: Kernels> RingCache<'a, D, K, V, M> {
+impl<'a, const D: usize, K: Code, V: Code, M: Kernels> RingCache<'a, D, K, V, M> {
     const SLOT: usize = RingCache::<D, K, V>::SLOT_BYTES;
 
     /// An empty cache that never replaces its first `sinks` tokens; of those at most all but one

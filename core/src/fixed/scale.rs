@@ -13,40 +13,56 @@ pub(super) struct Units {
     level: Real,
     forward: Real,
     root: Real,
+    unbounded: Real,
 }
 
 impl Units {
-    pub(super) const fn new(unit: f64, dim: usize) -> Self {
+    /// `unbounded` is the ratio of unbiased scale and norm up to which the bound need not be computed.
+    pub(super) const fn new(unit: f64, dim: usize, unbounded: f64) -> Self {
         Self {
             level: Real::from_f64(unit),
             forward: tables::forward_unit(unit, dim),
             root: Real::from_f64(unit * sqrt(dim as f64)),
+            unbounded: Real::from_f64(unbounded),
         }
     }
 }
 
 /// Sums over coordinates.
 #[derive(Clone, Copy)]
-pub(super) struct Moments {
+pub(super) struct Moments<E> {
     /// Of y times integer level, positive.
     pub(super) cross: Real,
-    /// Of squared integer levels.
-    pub(super) energy: u32,
+    /// Of squared integer levels: asked for only where it is needed.
+    pub(super) energy: E,
 }
 
-impl Moments {
+impl<E: Fn() -> u32> Moments<E> {
     /// The scale to store. `norm` is |x|, `assumed` the scale for which the codes were chosen.
+    #[inline(always)]
     pub(super) fn scale(self, mode: ScaleMode, norm: Real, assumed: Real, units: Units) -> Real {
-        let energy = Real { mantissa: self.energy.max(1), exponent: 0 };
+        let energy = || Real { mantissa: (self.energy)().max(1), exponent: 0 };
+        let preserving = || norm.normalised().times(inverse_root(energy()).times(units.root));
         match mode {
             ScaleMode::Raw => assumed,
             ScaleMode::Unbiased => {
-                norm.normalised().times(norm.times(units.forward).over(self.cross).normalised())
+                let ratio = norm.times(units.forward).over(self.cross).normalised();
+                let scale = norm.normalised().times(ratio);
+                if ratio.exceeds(units.unbounded) { bounded(scale, preserving()) } else { scale }
             }
-            ScaleMode::Preserving => norm.normalised().times(inverse_root(energy).times(units.root)),
-            ScaleMode::Mmse => self.cross.over(energy).normalised().times(units.level),
+            ScaleMode::Preserving => preserving(),
+            ScaleMode::Mmse => self.cross.over(energy()).normalised().times(units.level),
         }
     }
+}
+
+/// The unbiased scale, but at most twice the one that preserves the energy: a vector may not decode to more than four times
+/// its own.
+#[cold]
+#[inline(never)]
+fn bounded(unbiased: Real, preserving: Real) -> Real {
+    let (unbiased, most) = (unbiased.normalised(), preserving.shifted(1).normalised());
+    if unbiased.exceeds(most) { most } else { unbiased }
 }
 
 /// The scale that a block stores, over 2^exponent and normalised, and whether it is negative.

@@ -6,22 +6,19 @@
 //! it: `(v + entry) >> (32 - bits)` is the code. No search, no branch, no clamp, whatever the
 //! codebook.
 //!
-//! **Levels.** `round(level * unit)` in signed bytes, the largest being 127, and pairs of them in
+//! **Levels.** The signed bytes of the codebook, and pairs of them in
 //! one word as `low + 65536 * high`: a *composite*. Sums, differences and products by a number of
 //! composites act on both halves at once for as long as the low half stays inside 16 bits, so the
 //! transform of a block costs half (its sums stay below 127 * 256).
 
-use super::codec::{I8, N1, N2, N3, N4};
 use super::math::{Real, word};
 use crate::block_io::SCALE_BYTES;
-use crate::code::{CodecId, Family};
+use crate::code::{Code, Layout, Levels};
 use crate::codebook::{Codebook, MAX_LEVELS, sqrt};
+use core::marker::PhantomData;
 
 /// Largest integer level.
 pub(super) const LARGEST: i32 = 127;
-
-/// Levels of the `i8` codec are code / 32.
-pub(super) const INT8_UNIT: f64 = 32.0;
 
 /// sigma in units of v: sqrt(dim) * sigma stays below 2^31 by more than all roundings.
 pub(super) const fn sigma(dim: usize) -> u32 {
@@ -29,30 +26,17 @@ pub(super) const fn sigma(dim: usize) -> u32 {
 }
 
 /// What is known of a codec at a head dim; only what is read is linked.
-pub(super) struct Tables<const D: usize, const CODEC: usize>;
+pub(super) struct Tables<const D: usize, C>(PhantomData<C>);
 
-impl<const D: usize, const CODEC: usize> Tables<D, CODEC> {
-    pub(super) const ID: CodecId = match CODEC {
-        1 => CodecId::S1,
-        2 => CodecId::S2,
-        3 => CodecId::S3,
-        4 => CodecId::S4,
-        5 => CodecId::S5,
-        I8 => CodecId::I8,
-        N1 => CodecId::N1,
-        N2 => CodecId::N2,
-        N3 => CodecId::N3,
-        N4 => CodecId::N4,
-        _ => panic!("codec not supported: accepted are 1 to 5 (s1 to s5), N1 to N4 and I8"),
-    };
-    pub(super) const BITS: usize = Self::ID.bits() as usize;
+impl<const D: usize, C: Code> Tables<D, C> {
+    pub(super) const BITS: usize = C::LAYOUT.bits() as usize;
     pub(super) const BLOCK_BYTES: usize = SCALE_BYTES + D * Self::BITS / 8;
-    pub(super) const IS_INT8: bool = matches!(Self::ID.family(), Family::Int8);
-    const BOOK: Codebook = match Self::ID.family() {
-        Family::Scalar => Codebook::solve_scalar(D, Self::BITS),
-        Family::Nested => Codebook::solve_nested(D, Self::BITS),
+    pub(super) const IS_INT8: bool = matches!(C::LAYOUT, Layout::Bytes);
+    const BOOK: Codebook = match Codebook::solve(C::ID, D) {
+        Some(book) => book,
         // Stands where there is no codebook; never read.
-        Family::Int8 | Family::Half | Family::Ggml | Family::Trellis => Codebook::solve_scalar(16, 1),
+        None if Self::IS_INT8 => Codebook::solve_scalar(16, 1),
+        None => panic!("codec not supported: accepted are S1 to S5, N1 to N4 and I8"),
     };
     pub(super) const BIN_SHIFT: u32 = 32 - bin_bits(&Self::BOOK, D);
     pub(super) const BINS: &'static [u32] = match bin_bits(&Self::BOOK, D) {
@@ -64,17 +48,18 @@ impl<const D: usize, const CODEC: usize> Tables<D, CODEC> {
         9 => const { &bins::<512>(&Self::BOOK, D) },
         _ => const { &bins::<1024>(&Self::BOOK, D) },
     };
-    const LEVELS: &'static [i16; MAX_LEVELS] = &levels(&Self::BOOK);
-    pub(super) const FINE_LEVELS: &'static [i16; MAX_LEVELS] = &fine_levels(&Self::BOOK, D);
+    pub(super) const LEVELS: &'static [i8; MAX_LEVELS] = &levels(&Self::BOOK);
     const PAIRS: &'static [i32] = match Self::BITS {
         1 => const { &pairs::<4>(&Self::BOOK) },
         2 => const { &pairs::<16>(&Self::BOOK) },
         3 => const { &pairs::<64>(&Self::BOOK) },
         _ => const { &pairs::<256>(&Self::BOOK) },
     };
-    pub(super) const UNIT: f64 = if Self::IS_INT8 { INT8_UNIT } else { unit(&Self::BOOK) };
-    pub(super) const FINE_UNIT: f64 = Self::UNIT * fineness(D);
+    /// Levels in a sigma.
+    pub(super) const UNIT: f64 =
+        if let Levels::Codes(unit) = C::LEVELS { 1.0 / unit as f64 } else { 1.0 / Self::BOOK.unit() as f64 };
     pub(super) const SIGMA: u32 = sigma(D);
+    pub(super) const UNBOUNDED: f64 = unbounded_ratio(&Self::BOOK);
     /// Whether the transform of composites stays inside their halves. A damaged `i8` block may
     /// hold -128.
     pub(super) const HAS_COMPOSITES: bool =
@@ -155,36 +140,32 @@ const fn bins<const N: usize>(book: &Codebook, dim: usize) -> [u32; N] {
     table
 }
 
-/// Integer levels in one sigma.
-const fn unit(book: &Codebook) -> f64 {
-    1.0 / book.unit() as f64
-}
-
-/// Levels times `unit`, rounded.
-const fn rounded(book: &Codebook, unit: f64) -> [i16; MAX_LEVELS] {
+/// The levels of a codebook, padded.
+const fn levels(book: &Codebook) -> [i8; MAX_LEVELS] {
     let (mut out, mut i) = ([0; MAX_LEVELS], 0);
-    while i < 1 << book.bits() {
-        let value = book.level_table()[i] as f64 * unit;
-        out[i] = if value < 0.0 { -((0.5 - value) as i16) } else { (value + 0.5) as i16 };
+    while i < book.bytes().len() {
+        out[i] = book.bytes()[i];
         i += 1;
     }
     out
 }
 
-/// Integer levels, at most 127.
-const fn levels(book: &Codebook) -> [i16; MAX_LEVELS] {
-    rounded(book, 1.0)
-}
-
-/// How many times finer the encoder's levels are: as fine as its sum of y * level allows, which
-/// is at most dim * 2^13 * (largest level) by Cauchy and Schwarz, and must stay below 2^31.
-const fn fineness(dim: usize) -> f64 {
-    2_048.0 / dim as f64
-}
-
-/// Integer levels of the encoder's moments: [`fineness`] times the others, before rounding.
-const fn fine_levels(book: &Codebook, dim: usize) -> [i16; MAX_LEVELS] {
-    rounded(book, fineness(dim))
+/// Largest ratio of the unbiased scale to the norm at which it is surely not bounded: see [`super::scale`].
+///
+/// With levels l, y in sigmas (|y|^2 = dim), c = sum of y l / dim and e = sum of l^2 / dim, the bound of twice the scale that
+/// preserves the energy does not bite where 4 c^2 >= e. Outside of the innermost cells l <= r y, with r the largest ratio of a level to
+/// the boundary below it, so e <= r c + l0^2; hence c above the root of 4 c^2 = r c + l0^2 is enough, and the scale is |x| / c.
+const fn unbounded_ratio(book: &Codebook) -> f64 {
+    let (count, unit) = (1 << book.bits(), book.unit() as f64);
+    let (mut ratio, mut i) = (0.0, count / 2 + 1);
+    while i < count {
+        let this = book.bytes()[i] as f64 * unit / book.boundaries()[i - 1] as f64;
+        ratio = if this > ratio { this } else { ratio };
+        i += 1;
+    }
+    let least = book.bytes()[count / 2] as f64 * unit;
+    // A hundredth for the roundings of sums and boundaries.
+    0.99 * 8.0 / (ratio + sqrt(ratio * ratio + 16.0 * least * least))
 }
 
 /// Composites of two codes; `N` is `4^bits`, the low code is the low half. Any other gives zeros.

@@ -5,9 +5,10 @@
 //! When not to use it: from Rust, [`tqkv_core::fixed`] has all shapes, attention and a ring cache.
 #![no_std]
 
+use tqkv_core::code::S4;
 use tqkv_core::fixed::{FixedCodec, FixedQuery};
 
-type Codec = FixedCodec<128, 4>;
+type Codec = FixedCodec<128, S4>;
 static CODEC: Codec = Codec::DEFAULT;
 
 /// Samples of a vector.

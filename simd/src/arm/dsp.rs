@@ -10,7 +10,7 @@ use tqkv_core::fixed::{Kernels, Quantise};
 /// ```ignore
 /// // SAFETY: this board has a Cortex-M4.
 /// const DSP: Dsp = unsafe { Dsp::assume_supported() };
-/// static KEYS: FixedCodec<128, 4, Dsp> = FixedCodec::DEFAULT.with_kernels(DSP);
+/// static KEYS: FixedCodec<128, S4, Dsp> = FixedCodec::DEFAULT.with_kernels(DSP);
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Dsp(());

@@ -11,7 +11,7 @@ pub(super) struct Task {
     pub(super) y: *const i32,
     pub(super) codes: *mut u8,
     pub(super) bins: *const u32,
-    pub(super) levels: *const i16,
+    pub(super) levels: *const i8,
     pub(super) shift: u32,
     pub(super) reciprocal: i32,
     pub(super) end: *const i32,
@@ -178,9 +178,9 @@ macro_rules! code {
             ", #32-",
             $bits,
             "\n",
-            "ldrsh lr, [r3, ",
+            "ldrsb lr, [r3, ",
             $y,
-            ", lsl #1]\n",
+            "]\n",
             "mla r7, r12, lr, r7\n",
         )
     };

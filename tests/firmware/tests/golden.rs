@@ -16,6 +16,7 @@ fn panic(info: &core::panic::PanicInfo) -> ! {
 #[defmt_test::tests]
 mod tests {
     use defmt::{assert, assert_eq};
+    use tqkv_core::code::S4;
     use tqkv_core::fixed::{FixedCodec, RingCache, TrellisWorkspace};
     use tqkv_core::{DecodeError, EncodeError};
     use workload::{BLOCK, CODEC, EXPONENT, TRELLIS, TRELLIS_BLOCK, vector};
@@ -108,8 +109,8 @@ mod tests {
 
     #[test]
     fn ring_past_its_capacity() {
-        static CODEC: FixedCodec<64, 4> = FixedCodec::DEFAULT;
-        let mut memory = [0; RingCache::<64, 4, 4>::bytes_for(4)];
+        static CODEC: FixedCodec<64, S4> = FixedCodec::DEFAULT;
+        let mut memory = [0; RingCache::<64, S4, S4>::bytes_for(4)];
         let mut ring = RingCache::new(&CODEC, &CODEC, &mut memory, 1);
         for token in 0..11 {
             assert_eq!(ring.push(&vector(token), EXPONENT, &vector(token), EXPONENT), Ok(()));

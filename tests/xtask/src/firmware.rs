@@ -1,13 +1,13 @@
 //! `cargo xtask firmware`: builds the images, runs them in QEMU, and reports what they cost.
 //!
-//! Needs qemu-system-arm, qemu-system-riscv32, `timeout`, arm-none-eabi-gcc, and the Rust targets
-//! and llvm-tools of the pinned toolchain.
+//! What it needs is a row of [`crate::needs`].
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 
+mod figures;
 mod image;
 mod proofs;
 
@@ -56,12 +56,19 @@ const fn machine(
     Machine { target, name, what, cpu, qemu, icount }
 }
 
+impl Machine {
+    /// Where its images are built.
+    fn folder(&self) -> PathBuf {
+        folder().join("target").join(self.target).join("release")
+    }
+}
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Print one JSON object on stdout and nothing else
     #[arg(long)]
     json: bool,
-    /// Write the measured figures as the new budget
+    /// Write the measured figures as the new budget, and as the table in tests/firmware/FIGURES.md
     #[arg(long)]
     update_budget: bool,
 }
@@ -136,11 +143,21 @@ fn check(args: &Args) -> Result<()> {
     }
     if args.update_budget {
         let text = serde_json::to_string_pretty(&reports).map_err(|e| e.to_string())?;
-        std::fs::write(budget_path(), text + "\n")
-            .map_err(|e| format!("{}: {e}", budget_path().display()))?;
-        return Ok(());
+        return write(&budget_path(), &(text + "\n"))
+            .and_then(|()| write(&figures::path(), &figures::text(&reports)));
     }
     compare(&reports)
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// The budget, which is what was last measured and accepted.
+fn budget() -> Result<Reports> {
+    let path = budget_path();
+    let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
 }
 
 fn one(machine: &Machine, say: &dyn Fn(&str)) -> Result<Report> {
@@ -159,6 +176,7 @@ fn one(machine: &Machine, say: &dyn Fn(&str)) -> Result<Report> {
     let (size, empty) =
         (Image::build(machine, "size")?.sections()?, Image::build(machine, "empty")?.sections()?);
     proofs::no_floats(machine, say)?;
+    proofs::a_ring_takes_no_flash(machine, say)?;
     let extra = ["encode_from_i8", "query", "stack_decode", "stack_t2s8_encode", "stack_t2s8_decode"]
         .map(|key| Ok::<_, String>(format!("{key} {}", number(key)?)));
     for line in extra {
@@ -218,12 +236,10 @@ fn print(reports: &Reports) {
 /// More than the budget by 3 %, and by more than a few units, is an error; the compiler is
 /// pinned, so nothing else moves the figures.
 fn compare(reports: &Reports) -> Result<()> {
-    let path = budget_path();
-    let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-    let budget: Reports = serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+    let budget = budget()?;
     for report in &reports.targets {
         let Some(limit) = budget.targets.iter().find(|b| b.target == report.target) else {
-            return Err(format!("{}: no budget for {}", path.display(), report.target));
+            return Err(format!("{}: no budget for {}", budget_path().display(), report.target));
         };
         let (i, l) = (&report.instructions, &limit.instructions);
         let pairs = [

@@ -1,12 +1,13 @@
 //! Trellis codes in integers against the float path.
 
 use super::*;
+use crate::code::{T1, T1H, T1S8, T2, T2H, T2S8, T3, T3S8, T4, T4S8};
 use crate::fixed::trellis::Body;
 use crate::trellis::{Search, Trellis, trellis, workspace_bytes};
 
-fn blocks<const D: usize, const CODEC: usize, const N: usize>(mode: ScaleMode, rounds: usize) {
-    let fixed = FixedTrellis::<D, CODEC>::new(42, mode);
-    let float = float(FixedTrellis::<D, CODEC>::ID, D, mode);
+fn blocks<const D: usize, C: Code, const N: usize>(mode: ScaleMode, rounds: usize) {
+    let fixed = FixedTrellis::<D, C>::new(42, mode);
+    let float = float(FixedTrellis::<D, C>::ID, D, mode);
     let (mut workspace, mut random) = (TrellisWorkspace::new(), Random(7));
     let (mut same, mut ours, mut theirs, mut total) = (0, 0.0, 0.0, 0.0);
     for round in 0..rounds {
@@ -30,7 +31,7 @@ fn blocks<const D: usize, const CODEC: usize, const N: usize>(mode: ScaleMode, r
     }
     std::println!(
         "{:?} D={D} {mode:?}: error {:.5}, float {:.5}, {same} of {rounds} bodies the same",
-        FixedTrellis::<D, CODEC>::ID,
+        FixedTrellis::<D, C>::ID,
         ours / total,
         theirs / total,
     );
@@ -52,8 +53,8 @@ fn blocks_are_as_good_as_those_of_the_float_path() {
 
 #[test]
 fn the_search_is_the_portable_one() {
-    fn check<const D: usize, const CODEC: usize, const N: usize>() {
-        let trellis: &Trellis<'_> = trellis(FixedTrellis::<D, CODEC>::ID).unwrap();
+    fn check<const D: usize, C: Code, const N: usize>() {
+        let trellis: &Trellis<'_> = trellis(FixedTrellis::<D, C>::ID).unwrap();
         let limit = trellis.code.limit();
         let mut random = Random(3);
         for _ in 0..300 {
@@ -61,7 +62,7 @@ fn the_search_is_the_portable_one() {
                 (random.normal() * 60.0).clamp(-f64::from(limit), f64::from(limit)) as i16
             });
             let (mut ours, mut theirs) = ([0; N], [0; D]);
-            Body::<D, CODEC>::search(&targets, &mut ours[2..]);
+            Body::<D, C>::search(&targets, &mut ours[2..]);
             let mut space = std::vec![0; workspace_bytes(&trellis.code, D)];
             crate::Portable.search(trellis, D, &targets, &mut theirs[..D / 8], &mut space);
             assert_eq!(ours[2..2 + D / 8], theirs[..D / 8]);
@@ -73,9 +74,9 @@ fn the_search_is_the_portable_one() {
     check::<16, T1S8, 4>();
 }
 
-fn decodes<const D: usize, const CODEC: usize, const N: usize>() {
-    let fixed = FixedTrellis::<D, CODEC>::DEFAULT;
-    let float = float(FixedTrellis::<D, CODEC>::ID, D, ScaleMode::Unbiased);
+fn decodes<const D: usize, C: Code, const N: usize>() {
+    let fixed = FixedTrellis::<D, C>::DEFAULT;
+    let float = float(FixedTrellis::<D, C>::ID, D, ScaleMode::Unbiased);
     let mut random = Random(11);
     for round in 0..400 {
         let mut block = [0; N];
@@ -101,8 +102,8 @@ fn decodes<const D: usize, const CODEC: usize, const N: usize>() {
 #[test]
 fn all_codes_decode_and_damage_is_harmless() {
     macro_rules! each {
-        ($dim:literal: $($codec:expr),*) => {
-            $(decodes::<$dim, { $codec }, { FixedTrellis::<$dim, { $codec }>::BLOCK_BYTES }>();)*
+        ($dim:literal: $($codec:ident),*) => {
+            $(decodes::<$dim, $codec, { FixedTrellis::<$dim, $codec>::BLOCK_BYTES }>();)*
         };
     }
     each!(128: T1, T1H, T2, T2H, T3, T4, T1S8, T2S8, T3S8, T4S8);

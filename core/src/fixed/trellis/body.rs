@@ -1,35 +1,22 @@
 //! What stands behind the scale of a trellis block: the tables of a code, the levels of a body, and the search for one.
 
-use super::{T1, T1H, T1S8, T2, T2H, T2S8, T3, T3S8, T4, T4S8};
-use crate::code::CodecId;
+use crate::code::Code;
 use crate::fixed::math::{Norm, Real};
-use crate::fixed::scale::Moments;
+use crate::fixed::scale::Units;
 use crate::fixed::tables;
 use crate::fixed::transform::stay_rolled;
-use crate::trellis::{self, Code, MAX_LEVELS, PARITIES, Plain, RESOLUTION, Trellis, WARM_UP};
+use crate::trellis::{self, MAX_LEVELS, PARITIES, Plain, RESOLUTION, Trellis, WARM_UP};
+use core::marker::PhantomData;
 
 /// The tables of a code, and what works on them.
-pub(in crate::fixed) struct Body<const D: usize, const CODEC: usize>;
+pub(in crate::fixed) struct Body<const D: usize, C>(PhantomData<C>);
 
-impl<const D: usize, const CODEC: usize> Body<D, CODEC> {
-    pub(super) const ID: CodecId = match CODEC {
-        T1 => CodecId::T1,
-        T1H => CodecId::T1H,
-        T2 => CodecId::T2,
-        T2H => CodecId::T2H,
-        T3 => CodecId::T3,
-        T4 => CodecId::T4,
-        T1S8 => CodecId::T1S8,
-        T2S8 => CodecId::T2S8,
-        T3S8 => CodecId::T3S8,
-        T4S8 => CodecId::T4S8,
-        _ => panic!("codec not supported: accepted are T1 to T4, T1H, T2H and T1S8 to T4S8"),
-    };
-    const TRELLIS: &'static Trellis<'static> = match trellis::trellis(Self::ID) {
+impl<const D: usize, C: Code> Body<D, C> {
+    const TRELLIS: &'static Trellis<'static> = match C::ID.trellis() {
         Some(trellis) => trellis,
-        None => panic!("not a trellis codec"),
+        None => panic!("codec not supported: accepted are T1 to T4, T1H, T2H and T1S8 to T4S8"),
     };
-    pub(super) const CODE: Code = Self::TRELLIS.code;
+    pub(super) const CODE: trellis::Code = Self::TRELLIS.code;
     /// Plain bits of a coordinate, where they are not shared.
     const PLAIN_BITS: usize = match Self::CODE.plain {
         Plain::Bits(bits) => bits as usize,
@@ -39,6 +26,8 @@ impl<const D: usize, const CODEC: usize> Body<D, CODEC> {
     const PARITIES_OF: &'static [u8; WINDOWS] = &parities(&Self::CODE);
     const LEVELS: &'static [i8; MAX_LEVELS] = &Self::CODE.levels;
     pub(super) const UNIT: f64 = Self::CODE.per_sigma as f64;
+    /// The search knows the energy, so that its bound costs nothing.
+    pub(super) const UNITS: Units = Units::new(Self::UNIT, D, f64::MIN_POSITIVE);
     /// Bytes of a body: a plane of coded bits, and the plain ones.
     pub(super) const BYTES: usize = Self::CODE.body_bytes(D);
 
@@ -180,7 +169,8 @@ impl<const D: usize, const CODEC: usize> Body<D, CODEC> {
         *metrics = m;
     }
 
-    /// Second pass: once around from `state` to `state`; writes the bits and sums up the moments.
+    /// Second pass: once around from `state` to `state`; writes the bits. Returns the sums of y times level and of
+    /// squared levels.
     #[inline(always)]
     pub(super) fn write(
         y: &[i32; D],
@@ -189,7 +179,7 @@ impl<const D: usize, const CODEC: usize> Body<D, CODEC> {
         start: usize,
         decisions: &mut [u8; D],
         body: &mut [u8],
-    ) -> Moments {
+    ) -> (Real, u32) {
         let mut metrics = [255; 8];
         metrics[start % 8] = 0;
         Self::pass(targets, 0, &mut metrics, decisions);
@@ -219,7 +209,7 @@ impl<const D: usize, const CODEC: usize> Body<D, CODEC> {
             state = from;
             stay_rolled();
         }
-        Moments { cross: Real { mantissa: cross.max(0) as u32, exponent: shift as i32 }, energy }
+        (Real { mantissa: cross.max(0) as u32, exponent: shift as i32 }, energy)
     }
 }
 
@@ -227,7 +217,7 @@ impl<const D: usize, const CODEC: usize> Body<D, CODEC> {
 const WINDOWS: usize = 512;
 
 /// Parity of each content.
-const fn parities(code: &Code) -> [u8; WINDOWS] {
+const fn parities(code: &trellis::Code) -> [u8; WINDOWS] {
     let (mut out, mut window) = ([0; WINDOWS], 0);
     while window < WINDOWS {
         out[window] = code.parity(window) as u8;

@@ -8,38 +8,19 @@ use super::kernels::Kernels;
 use super::math::{Multiplier, Norm, clamp_exponent, to_f16};
 use super::rotation::FixedRotation;
 use super::sample::Sample;
-use super::scale::{Units, stored};
+use super::scale::{Moments, stored};
 use super::tables;
+use crate::CodecId;
 use crate::Portable;
 use crate::block_io::SCALE_BYTES;
-use crate::code::CodecId;
+use crate::code::Code;
 use crate::error::{DecodeError, EncodeError};
 use crate::scale::ScaleMode;
 use crate::trellis::WARM_UP;
 pub(super) use body::Body;
+use core::marker::PhantomData;
 
 mod body;
-
-/// `CODEC` of `t1`.
-pub const T1: usize = 128;
-/// `CODEC` of `t1h`.
-pub const T1H: usize = 129;
-/// `CODEC` of `t2`.
-pub const T2: usize = 130;
-/// `CODEC` of `t2h`.
-pub const T2H: usize = 131;
-/// `CODEC` of `t3`.
-pub const T3: usize = 132;
-/// `CODEC` of `t4`.
-pub const T4: usize = 133;
-/// `CODEC` of `t1s8`.
-pub const T1S8: usize = 144;
-/// `CODEC` of `t2s8`.
-pub const T2S8: usize = 145;
-/// `CODEC` of `t3s8`.
-pub const T3S8: usize = 146;
-/// `CODEC` of `t4s8`.
-pub const T4S8: usize = 147;
 
 /// What an encoder works in: 7 bytes a coordinate and 64 more, best kept in a `static`.
 #[derive(Clone, Copy, Debug)]
@@ -68,10 +49,11 @@ impl<const D: usize> Default for TrellisWorkspace<D> {
 
 /// A trellis codec of one head dim in integers; best kept in a `static`.
 ///
-/// `CODEC` is one of [`T1`] to [`T4S8`].
+/// `C` is one of [`crate::code`]: `T1` to `T4`, `T1H`, `T2H`, or `T1S8` to `T4S8`.
 ///
 /// ```
-/// use tqkv_core::fixed::{FixedTrellis, T2S8, TrellisWorkspace};
+/// use tqkv_core::code::T2S8;
+/// use tqkv_core::fixed::{FixedTrellis, TrellisWorkspace};
 ///
 /// static VALUES: FixedTrellis<128, T2S8> = FixedTrellis::DEFAULT;
 ///
@@ -89,38 +71,40 @@ impl<const D: usize> Default for TrellisWorkspace<D> {
 ///
 /// The other codes only decode:
 /// ```compile_fail
-/// use tqkv_core::fixed::{FixedTrellis, T2, TrellisWorkspace};
+/// use tqkv_core::code::T2;
+/// use tqkv_core::fixed::{FixedTrellis, TrellisWorkspace};
 /// let _ = FixedTrellis::<128, T2>::DEFAULT.encode(&[0_i16; 128], 0, &mut TrellisWorkspace::new(), &mut [0; 34]);
 /// ```
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct FixedTrellis<const D: usize, const CODEC: usize, K = Portable> {
+pub struct FixedTrellis<const D: usize, C: Code, K = Portable> {
     rotation: FixedRotation<D>,
     mode: ScaleMode,
     kernels: K,
+    code: PhantomData<C>,
 }
 
-impl<const D: usize, const CODEC: usize> FixedTrellis<D, CODEC> {
+impl<const D: usize, C: Code> FixedTrellis<D, C> {
     /// Which codec the blocks are of.
-    pub const ID: CodecId = Body::<D, CODEC>::ID;
+    pub const ID: CodecId = C::ID;
     /// Bytes of one block: the scale, a plane of coded bits, and the plain ones.
-    pub const BLOCK_BYTES: usize = SCALE_BYTES + Body::<D, CODEC>::BYTES;
+    pub const BLOCK_BYTES: usize = SCALE_BYTES + Body::<D, C>::BYTES;
 
     /// Seed 42, unbiased scale.
     pub const DEFAULT: Self = Self::new(42, ScaleMode::Unbiased);
 
     /// The codec with the signs of `seed`; encoder and decoder must agree on it.
     pub const fn new(seed: u64, mode: ScaleMode) -> Self {
-        Self { rotation: FixedRotation::new(seed), mode, kernels: Portable }
+        Self { rotation: FixedRotation::new(seed), mode, kernels: Portable, code: PhantomData }
     }
 
     /// The same codec by other kernels: the same blocks.
-    pub const fn with_kernels<K: Kernels>(self, kernels: K) -> FixedTrellis<D, CODEC, K> {
-        FixedTrellis { rotation: self.rotation, mode: self.mode, kernels }
+    pub const fn with_kernels<K: Kernels>(self, kernels: K) -> FixedTrellis<D, C, K> {
+        FixedTrellis { rotation: self.rotation, mode: self.mode, kernels, code: PhantomData }
     }
 }
 
-impl<const D: usize, const CODEC: usize, K: Kernels> FixedTrellis<D, CODEC, K> {
+impl<const D: usize, C: Code, K: Kernels> FixedTrellis<D, C, K> {
     /// Decodes a block to multiples of 2^exponent, rounded and saturated to i16. Every body is a valid one.
     ///
     /// # Errors
@@ -132,12 +116,12 @@ impl<const D: usize, const CODEC: usize, K: Kernels> FixedTrellis<D, CODEC, K> {
         exponent: i32,
         out: &mut [i16; D],
     ) -> Result<(), DecodeError> {
-        const { assert!(N == SCALE_BYTES + Body::<D, CODEC>::BYTES, "a block has BLOCK_BYTES bytes") };
+        const { assert!(N == SCALE_BYTES + Body::<D, C>::BYTES, "a block has BLOCK_BYTES bytes") };
         let Some((head, body)) = block.split_first_chunk::<SCALE_BYTES>() else { return Ok(()) };
         let (scale, negative) = stored(*head, exponent)?;
         let mut sums = [0; D];
-        Body::<D, CODEC>::levels(body, &mut sums);
-        let unit = const { tables::inverse_unit(Body::<D, CODEC>::UNIT, D) };
+        Body::<D, C>::levels(body, &mut sums);
+        let unit = const { tables::inverse_unit(Body::<D, C>::UNIT, D) };
         let multiplier = Multiplier::new::<62>(scale.times(unit), negative);
         self.rotation.inverse(&mut sums, multiplier, out);
         Ok(())
@@ -156,8 +140,8 @@ impl<const D: usize, const CODEC: usize, K: Kernels> FixedTrellis<D, CODEC, K> {
         workspace: &mut TrellisWorkspace<D>,
         block: &mut [u8; N],
     ) -> Result<(), EncodeError> {
-        const { assert!(N == SCALE_BYTES + Body::<D, CODEC>::BYTES, "a block has BLOCK_BYTES bytes") };
-        const { assert!(Body::<D, CODEC>::CODE.memory == 3, "codes with 256 states only decode") };
+        const { assert!(N == SCALE_BYTES + Body::<D, C>::BYTES, "a block has BLOCK_BYTES bytes") };
+        const { assert!(Body::<D, C>::CODE.memory == 3, "codes with 256 states only decode") };
         block.fill(0);
         let Some((head, body)) = block.split_first_chunk_mut::<SCALE_BYTES>() else { return Ok(()) };
         let TrellisWorkspace { y, targets, decisions, warm_up } = workspace;
@@ -167,19 +151,15 @@ impl<const D: usize, const CODEC: usize, K: Kernels> FixedTrellis<D, CODEC, K> {
             return Ok(());
         }
         let norm = Norm::new(squared, tables::sigma(D));
-        let predicted = Body::<D, CODEC>::targets(y, norm, targets);
-        let state = Body::<D, CODEC>::close(targets, warm_up);
-        let moments = Body::<D, CODEC>::write(y, norm.shift, targets, state, decisions, body);
-        let stored = if moments.cross.mantissa == 0 {
+        let predicted = Body::<D, C>::targets(y, norm, targets);
+        let state = Body::<D, C>::close(targets, warm_up);
+        let (cross, energy) = Body::<D, C>::write(y, norm.shift, targets, state, decisions, body);
+        let stored = if cross.mantissa == 0 {
             Ok(0)
         } else {
             let assumed = norm.value.normalised().times(predicted);
-            let scale = moments.scale(
-                self.mode,
-                norm.value,
-                assumed,
-                const { Units::new(Body::<D, CODEC>::UNIT, D) },
-            );
+            let moments = Moments { cross, energy: || energy };
+            let scale = moments.scale(self.mode, norm.value, assumed, const { Body::<D, C>::UNITS });
             to_f16(scale.shifted(clamp_exponent(exponent)))
         };
         let bits = stored.unwrap_or(0);

@@ -10,10 +10,8 @@
 use core::hint::black_box;
 #[cfg(target_arch = "arm")]
 use cortex_m as _;
-use tqkv_core::fixed::{
-    Attention, FixedCodec, FixedTrellis, I8, N4, RingCache, T1, T1H, T2, T2H, T2S8, T3, T4, T4S8,
-    TrellisWorkspace,
-};
+use tqkv_core::code::{Code, I8, N4, S3, S4, S5, T1, T1H, T2, T2H, T2S8, T3, T4, T4S8};
+use tqkv_core::fixed::{Attention, FixedCodec, FixedTrellis, RingCache, TrellisWorkspace};
 use workload::{EXPONENT, FASTEST, vector};
 
 unsafe extern "C" {
@@ -49,8 +47,8 @@ mod heap {
 
 /// Everything of one codec.
 #[inline(never)]
-fn all<const D: usize, const CODEC: usize, const N: usize>() {
-    let codec = FixedCodec::<D, CODEC>::DEFAULT;
+fn all<const D: usize, C: Code, const N: usize>() {
+    let codec = FixedCodec::<D, C>::DEFAULT;
     let x: [i16; D] = black_box(vector(black_box(1)));
     let (mut block, mut out) = (black_box([0; N]), [0; D]);
     black_box(codec.with_kernels(FASTEST).encode(&x, black_box(EXPONENT), &mut block)).ok();
@@ -70,8 +68,8 @@ fn all<const D: usize, const CODEC: usize, const N: usize>() {
 
 /// Everything of one trellis codec.
 #[inline(never)]
-fn trellis<const CODEC: usize, const N: usize>() {
-    let codec = FixedTrellis::<128, CODEC>::DEFAULT.with_kernels(FASTEST);
+fn trellis<C: Code, const N: usize>() {
+    let codec = FixedTrellis::<128, C>::DEFAULT.with_kernels(FASTEST);
     let (x, mut workspace): ([i16; 128], _) = (black_box(vector(black_box(1))), TrellisWorkspace::new());
     let (mut block, mut out) = ([0; N], [0; 128]);
     black_box(codec.encode(&x, black_box(EXPONENT), &mut workspace, &mut block)).ok();
@@ -81,18 +79,18 @@ fn trellis<const CODEC: usize, const N: usize>() {
 
 /// A trellis codec that only decodes.
 #[inline(never)]
-fn decoder<const CODEC: usize, const N: usize>() {
+fn decoder<C: Code, const N: usize>() {
     let mut out = [0; 128];
-    let codec = FixedTrellis::<128, CODEC>::DEFAULT;
+    let codec = FixedTrellis::<128, C>::DEFAULT;
     black_box(codec.decode(&black_box([0; N]), black_box(EXPONENT), &mut out)).ok();
     black_box(out);
 }
 
 #[inline(never)]
 fn ring() {
-    static KEYS: FixedCodec<64, 4> = FixedCodec::DEFAULT;
-    static VALUES: FixedCodec<64, 3> = FixedCodec::DEFAULT;
-    let mut memory = [0; RingCache::<64, 4, 3>::bytes_for(8)];
+    static KEYS: FixedCodec<64, S4> = FixedCodec::DEFAULT;
+    static VALUES: FixedCodec<64, S3> = FixedCodec::DEFAULT;
+    let mut memory = [0; RingCache::<64, S4, S3>::bytes_for(8)];
     let mut ring = RingCache::new(&KEYS, &VALUES, &mut memory, 2);
     let (x, mut out) = (black_box(vector(3)), [0; 64]);
     for _ in 0..black_box(20) {
@@ -105,9 +103,9 @@ fn ring() {
 
 #[firmware::entry]
 fn main() -> ! {
-    all::<128, 4, 66>();
-    all::<128, 5, 82>();
-    all::<64, 3, 26>();
+    all::<128, S4, 66>();
+    all::<128, S5, 82>();
+    all::<64, S3, 26>();
     all::<80, N4, 42>();
     all::<128, I8, 130>();
     trellis::<T2S8, 34>();

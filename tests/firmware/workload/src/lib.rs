@@ -1,9 +1,9 @@
 //! What every target computes: fixed inputs, and one CRC over all that comes out of them.
 #![no_std]
 
+use tqkv_core::code::{Code, I8, N2, N4, S2, S3, S4, T1, T1H, T2, T2H, T2S8, T3, T4, T4S8};
 use tqkv_core::fixed::{
-    Attention, FixedCodec, FixedQuery, FixedTrellis, I8, Kernels, N2, N4, RingCache, T1, T1H, T2, T2H, T2S8,
-    T3, T4, T4S8, TrellisWorkspace,
+    Attention, FixedCodec, FixedQuery, FixedTrellis, Kernels, RingCache, TrellisWorkspace,
 };
 
 /// The fastest kernels of the machine.
@@ -22,9 +22,9 @@ pub type Fastest = tqkv_simd::Dsp;
 #[cfg(not(dsp))]
 pub type Fastest = tqkv_core::Portable;
 /// The codec that is measured, in flash.
-pub static CODEC: FixedCodec<128, 4, Fastest> = FixedCodec::DEFAULT.with_kernels(FASTEST);
+pub static CODEC: FixedCodec<128, S4, Fastest> = FixedCodec::DEFAULT.with_kernels(FASTEST);
 /// Bytes of one of its blocks.
-pub const BLOCK: usize = FixedCodec::<128, 4>::BLOCK_BYTES;
+pub const BLOCK: usize = FixedCodec::<128, S4>::BLOCK_BYTES;
 /// The trellis codec that is measured, in flash.
 pub static TRELLIS: FixedTrellis<128, T2S8, Fastest> = FixedTrellis::DEFAULT.with_kernels(FASTEST);
 /// Bytes of one of its blocks.
@@ -87,8 +87,8 @@ impl Crc {
 }
 
 /// Blocks, decoded samples and scores of one codec.
-fn codec<const D: usize, const CODEC: usize, const N: usize>(kernels: impl Kernels, crc: &mut Crc) {
-    let codec = FixedCodec::<D, CODEC>::DEFAULT.with_kernels(kernels);
+fn codec<const D: usize, C: Code, const N: usize>(kernels: impl Kernels, crc: &mut Crc) {
+    let codec = FixedCodec::<D, C>::DEFAULT.with_kernels(kernels);
     let query: FixedQuery<D> = codec.query(&vector(1000), -12);
     let mut sum = Attention::<D>::new();
     for seed in 0..8 {
@@ -118,9 +118,9 @@ fn codec<const D: usize, const CODEC: usize, const N: usize>(kernels: impl Kerne
 
 /// A ring that overflows twice, attended after every push.
 fn ring(kernels: impl Kernels, crc: &mut Crc) {
-    const BYTES: usize = RingCache::<64, 4, 3>::bytes_for(12);
-    let keys = FixedCodec::<64, 4>::DEFAULT.with_kernels(kernels);
-    let values = FixedCodec::<64, 3>::DEFAULT.with_kernels(kernels);
+    const BYTES: usize = RingCache::<64, S4, S3>::bytes_for(12);
+    let keys = FixedCodec::<64, S4>::DEFAULT.with_kernels(kernels);
+    let values = FixedCodec::<64, S3>::DEFAULT.with_kernels(kernels);
     let mut memory = [0; BYTES];
     let mut ring = RingCache::new(&keys, &values, &mut memory, 2);
     for token in 0..30 {
@@ -133,9 +133,9 @@ fn ring(kernels: impl Kernels, crc: &mut Crc) {
 }
 
 /// Blocks of a trellis codec, and what they decode to.
-fn trellis<const D: usize, const CODEC: usize, const N: usize>(kernels: impl Kernels, crc: &mut Crc) {
+fn trellis<const D: usize, C: Code, const N: usize>(kernels: impl Kernels, crc: &mut Crc) {
     let (codec, mut workspace) =
-        (FixedTrellis::<D, CODEC>::DEFAULT.with_kernels(kernels), TrellisWorkspace::new());
+        (FixedTrellis::<D, C>::DEFAULT.with_kernels(kernels), TrellisWorkspace::new());
     for seed in 0..4 {
         let mut x: [i16; D] = vector(seed);
         if seed == 3 {
@@ -144,29 +144,29 @@ fn trellis<const D: usize, const CODEC: usize, const N: usize>(kernels: impl Ker
         let mut block = [0; N];
         crc.bytes(&[codec.encode(&x, EXPONENT, &mut workspace, &mut block).is_ok() as u8]);
         crc.bytes(&block);
-        decoded::<D, CODEC, N>(&block, crc);
+        decoded::<D, C, N>(&block, crc);
     }
 }
 
-fn decoded<const D: usize, const CODEC: usize, const N: usize>(block: &[u8; N], crc: &mut Crc) {
+fn decoded<const D: usize, C: Code, const N: usize>(block: &[u8; N], crc: &mut Crc) {
     let mut back = [0; D];
-    crc.bytes(&[FixedTrellis::<D, CODEC>::DEFAULT.decode(block, EXPONENT, &mut back).is_ok() as u8]);
+    crc.bytes(&[FixedTrellis::<D, C>::DEFAULT.decode(block, EXPONENT, &mut back).is_ok() as u8]);
     crc.samples(&back);
 }
 
 /// What any body of a trellis codec decodes to, at a scale of one.
-fn any_body<const D: usize, const CODEC: usize, const N: usize>(crc: &mut Crc) {
+fn any_body<const D: usize, C: Code, const N: usize>(crc: &mut Crc) {
     let mut block: [u8; N] = vector(5).map(|v| (v >> 3) as u8);
     if let Some(head) = block.first_chunk_mut() {
         *head = [0x00, 0x30];
     }
-    decoded::<D, CODEC, N>(&block, crc);
+    decoded::<D, C, N>(&block, crc);
 }
 
 /// Whether the fastest kernels give the blocks and queries of the portable code, at one head dim and codec.
 #[cfg(dsp)]
-fn agree<const D: usize, const CODEC: usize, const N: usize>() -> bool {
-    let portable = FixedCodec::<D, CODEC>::DEFAULT;
+fn agree<const D: usize, C: Code, const N: usize>() -> bool {
+    let portable = FixedCodec::<D, C>::DEFAULT;
     let fastest = portable.with_kernels(FASTEST);
     (0..12).all(|seed| {
         let mut x: [i16; D] = vector(seed);
@@ -189,18 +189,19 @@ fn agree<const D: usize, const CODEC: usize, const N: usize>() -> bool {
 /// bits with every number of bins.
 #[cfg(dsp)]
 pub fn kernels_agree() -> bool {
+    use tqkv_core::code::N1;
     [
-        agree::<16, 4, 10>(),
-        agree::<32, 2, 10>(),
-        agree::<64, 4, 34>(),
-        agree::<64, { tqkv_core::fixed::N1 }, 10>(),
-        agree::<128, 2, 34>(),
+        agree::<16, S4, 10>(),
+        agree::<32, S2, 10>(),
+        agree::<64, S4, 34>(),
+        agree::<64, N1, 10>(),
+        agree::<128, S2, 34>(),
         agree::<128, N4, 66>(),
         agree::<256, I8, 258>(),
-        agree::<512, 4, 258>(),
+        agree::<512, S4, 258>(),
         agree::<512, N2, 130>(),
         agree::<1024, N4, 514>(),
-        agree::<1024, 3, 386>(),
+        agree::<1024, S3, 386>(),
     ]
     .iter()
     .all(|&agree| agree)
@@ -215,9 +216,9 @@ pub fn kernels_agree() -> bool {
 /// The CRC over codes, decoded samples, scores and attention of several codecs and head dims.
 pub fn crc(kernels: impl Kernels) -> u32 {
     let mut crc = Crc::default();
-    codec::<128, 4, 66>(kernels, &mut crc);
-    codec::<128, 2, 34>(kernels, &mut crc);
-    codec::<64, 3, 26>(kernels, &mut crc);
+    codec::<128, S4, 66>(kernels, &mut crc);
+    codec::<128, S2, 34>(kernels, &mut crc);
+    codec::<64, S3, 26>(kernels, &mut crc);
     codec::<80, N4, 42>(kernels, &mut crc);
     codec::<128, I8, 130>(kernels, &mut crc);
     codec::<16, N2, 6>(kernels, &mut crc);
@@ -247,5 +248,19 @@ pub fn c_example_crc() -> u32 {
         crc.samples(&back);
         crc.bytes(&score.to_le_bytes());
     }
+    crc.value()
+}
+
+/// The CRC of what the example `ring` attends to.
+pub fn ring_example_crc() -> u32 {
+    let (keys, values) = (FixedCodec::<64, S4>::DEFAULT, FixedCodec::<64, S3>::DEFAULT);
+    let mut memory = [0; RingCache::<64, S4, S3>::bytes_for(128)];
+    let mut ring = RingCache::new(&keys, &values, &mut memory, 4);
+    for token in 0..200 {
+        let _ = ring.push(&vector(token), -12, &vector(token + 1000), -15);
+    }
+    let (mut crc, mut out) = (Crc::default(), [0; 64]);
+    let _ = ring.attend(&vector(7), -12, -15, &mut out);
+    crc.samples(&out);
     crc.value()
 }

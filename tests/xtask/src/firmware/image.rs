@@ -16,6 +16,8 @@ pub(super) struct Image {
 pub(super) struct Sections {
     pub(super) flash: u64,
     pub(super) ram: u64,
+    /// Of both: memory that starts with a copy from flash.
+    pub(super) data: u64,
 }
 
 impl Image {
@@ -26,7 +28,14 @@ impl Image {
     /// Builds a binary of the firmware workspace.
     pub(super) fn build(machine: &Machine, bin: &str) -> Result<Self> {
         output(cargo().args(["build", "--release", "--bin", bin, "--target", machine.target]))?;
-        Ok(Self::at(folder().join("target").join(machine.target).join("release").join(bin)))
+        Ok(Self::at(machine.folder().join(bin)))
+    }
+
+    /// Builds an example of it, with so many features.
+    pub(super) fn example(machine: &Machine, example: &str, features: &str) -> Result<Self> {
+        let build = ["build", "--release", "--example", example, "--target", machine.target];
+        output(cargo().args(build).args(["--features", features]))?;
+        Ok(Self::at(machine.folder().join("examples").join(example)))
     }
 
     /// Emulates the image for at most 60 seconds, with instructions as the clock.
@@ -77,18 +86,18 @@ impl Image {
     pub(super) fn sections(&self) -> Result<Sections> {
         let bytes = self.bytes()?;
         let file = object::File::parse(&*bytes).map_err(|e| e.to_string())?;
-        let (mut flash, mut ram) = (0, 0);
+        let (mut flash, mut ram, mut data) = (0, 0, 0);
         for section in file.sections() {
             match section.kind() {
                 SectionKind::Text | SectionKind::ReadOnlyData => flash += section.size(),
-                SectionKind::Data => (flash, ram) = (flash + section.size(), ram + section.size()),
+                SectionKind::Data => data += section.size(),
                 SectionKind::UninitializedData if section.name().is_ok_and(|n| n.starts_with(".bss")) => {
                     ram += section.size();
                 }
                 _ => {}
             }
         }
-        Ok(Sections { flash, ram })
+        Ok(Sections { flash: flash + data, ram: ram + data, data })
     }
 
     /// The disassembly by the toolchain's own llvm-objdump, which must know the processor's extensions.

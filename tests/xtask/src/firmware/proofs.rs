@@ -1,6 +1,6 @@
 //! What an image must not do, each with a control that shows that the check can fail.
 
-use super::image::Image;
+use super::image::{Image, Sections};
 use super::{Machine, Result, cargo, folder, output};
 use std::process::Command;
 
@@ -79,7 +79,7 @@ pub(super) fn no_floats(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
     let build =
         ["build", "--release", "--bin", "size", "--target", machine.target, "--features", "control-float"];
     output(cargo().args(build))?;
-    let control = folder().join("target").join(machine.target).join("release/size");
+    let control = machine.folder().join("size");
     if !Image::at(control).disassembly(machine)?.lines().any(is_float) {
         return Err(format!("{}: the float of the control was not seen", machine.target));
     }
@@ -87,10 +87,44 @@ pub(super) fn no_floats(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
     Ok(())
 }
 
+/// Runs the example of a ring cache, and looks where its tokens lie: in memory that starts as zeros, not in flash.
+pub(super) fn a_ring_takes_no_flash(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
+    let image = Image::example(machine, "ring", "")?;
+    let log = image.run(machine)?;
+    let value = |key: &str| log.iter().find_map(|line| line.strip_prefix(key)).unwrap_or_default().trim();
+    let expected = format!("{:08x}", workload::ring_example_crc());
+    if value("attended") != expected {
+        return Err(format!(
+            "{}: the ring attended {:?}, expected {expected}",
+            machine.target,
+            value("attended")
+        ));
+    }
+    let bytes: u64 = value("ring_bytes").parse().map_err(|_| "the ring did not say its size".to_owned())?;
+    let (sections, control) =
+        (image.sections()?, Image::example(machine, "ring", "control-data")?.sections()?);
+    if control.data < bytes {
+        return Err(format!(
+            "{}: the control holds its ring in {} bytes of data",
+            machine.target, control.data
+        ));
+    }
+    // What the runtime itself initialises is a few words.
+    if sections.data >= 256 || sections.ram < bytes || control.flash.saturating_sub(sections.flash) < bytes {
+        let Sections { flash, ram, data } = sections;
+        return Err(format!(
+            "{}: a ring of {bytes} bytes: flash {flash}, ram {ram}, data {data}",
+            machine.target
+        ));
+    }
+    say(&format!("{}: a ring of {bytes} bytes takes none of flash (the control does)", machine.what));
+    Ok(())
+}
+
 /// Builds the C example against the static library and compares its output with the host's.
 pub(super) fn c_example(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
     output(cargo().args(["build", "--release", "-p", "tqkv-capi", "--target", machine.target]))?;
-    let (folder, out) = (folder(), folder().join("target").join(machine.target).join("release"));
+    let (folder, out) = (folder(), machine.folder());
     let elf = out.join("c_example");
     let mut gcc = Command::new("arm-none-eabi-gcc");
     gcc.current_dir(&folder);

@@ -1,0 +1,76 @@
+//! `tests/firmware/FIGURES.md`: the budget as a table, for readers.
+
+use super::{MACHINES, Report, Reports, folder};
+use std::fmt::Write;
+use std::path::PathBuf;
+
+pub(super) fn path() -> PathBuf {
+    folder().join("FIGURES.md")
+}
+
+/// A row of the table: what it says of a target.
+type Row = (&'static str, fn(&Report) -> u64);
+
+const ROWS: [Row; 10] = [
+    ("encode, instructions", |r| r.instructions.encode),
+    ("decode", |r| r.instructions.decode),
+    ("score of one key", |r| r.instructions.score),
+    ("attention over 64 tokens", |r| r.instructions.attend_64),
+    ("encode `t2s8`", |r| r.instructions.t2s8_encode),
+    ("decode `t2s8`", |r| r.instructions.t2s8_decode),
+    ("decode `t2`", |r| r.instructions.t2_decode),
+    ("stack of encode, bytes", |r| r.stack_bytes),
+    ("flash of encode, decode and score, bytes", |r| r.flash_bytes),
+    ("static RAM, bytes", |r| r.ram_bytes),
+];
+
+/// The document.
+pub(super) fn text(reports: &Reports) -> String {
+    let mut out = String::from(
+        "# Costs on microcontrollers\n\n\
+         Written by `cargo xtask firmware --update-budget`, do not edit: the figures of `budget.json`, which every run of\n\
+         `cargo xtask firmware` is held to (3 % more is an error), and which a test compares with this table.\n\n\
+         Head dim 128, `s4` where no other codec is named, `opt-level` 3. Instructions are counted under QEMU; they are no cycles. M4 and\n\
+         M33 run the DSP kernels of `tqkv-simd`.\n\n",
+    );
+    let names = reports.targets.iter().map(|report| {
+        MACHINES.iter().find(|machine| machine.target == report.target).map_or("?", |machine| machine.what)
+    });
+    let mut line = |first: &str, cells: &mut dyn Iterator<Item = String>| {
+        let cells: Vec<String> = cells.collect();
+        // A string takes every text.
+        let _ = writeln!(out, "| {first} | {} |", cells.join(" | "));
+    };
+    line("", &mut names.map(str::to_owned));
+    line("---", &mut reports.targets.iter().map(|_| "---:".to_owned()));
+    for (what, of) in ROWS {
+        line(what, &mut reports.targets.iter().map(|report| grouped(of(report))));
+    }
+    out
+}
+
+/// 12345 as 12,345.
+fn grouped(number: u64) -> String {
+    if number < 1000 {
+        number.to_string()
+    } else {
+        format!("{},{:03}", grouped(number / 1000), number % 1000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_commas() {
+        assert_eq!([0, 999, 1000, 1_234_056].map(grouped), ["0", "999", "1,000", "1,234,056"]);
+    }
+
+    #[test]
+    fn the_document_says_what_the_budget_says() {
+        let expected = text(&super::super::budget().unwrap());
+        let written = std::fs::read_to_string(path()).unwrap();
+        assert_eq!(written, expected, "run cargo xtask firmware --update-budget");
+    }
+}
