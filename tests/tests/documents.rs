@@ -72,7 +72,7 @@ fn spans(line: &str) -> impl Iterator<Item = &str> {
 /// The rows of the table below a heading, cells trimmed, without its head.
 fn table(text: &str, heading: &str) -> Vec<Vec<String>> {
     let section = text.split(&format!("\n## {heading}\n")).nth(1).unwrap_or_else(|| panic!("no {heading}"));
-    let section = section.split("\n## ").next().unwrap();
+    let section = section.split("\n#").next().unwrap();
     let rows = section.lines().filter(|l| l.starts_with('|')).skip(2);
     let cells = |row: &str| row.trim_matches('|').split('|').map(|c| c.trim().to_string()).collect();
     let rows: Vec<Vec<String>> = rows.map(cells).collect();
@@ -291,6 +291,36 @@ fn the_unsafe_inventory_is_the_tree() {
         Vec::<&String>::new(),
         "ARCHITECTURE.md lacks files with unsafe code"
     );
+}
+
+#[test]
+fn every_crate_has_the_name_that_the_guide_gives_it() {
+    let rows = table(&read("ARCHITECTURE.md"), "Crates");
+    for row in &rows {
+        let cell: Vec<&str> = spans(&row[0]).collect();
+        let manifest = read(&format!("{}/Cargo.toml", cell[0]));
+        for name in &cell[1..] {
+            assert!(manifest.contains(&format!("\nname = \"{name}\"\n")), "{} is not {name}", cell[0]);
+        }
+    }
+    let listed: BTreeSet<&str> = rows.iter().filter_map(|row| spans(&row[0]).next()).collect();
+    for manifest in tree().iter().filter_map(|p| p.strip_suffix("/Cargo.toml")) {
+        let inside = listed.iter().any(|folder| manifest == *folder);
+        let of_tests = manifest.starts_with("tests/");
+        assert!(inside || of_tests, "ARCHITECTURE.md lacks the crate {manifest}");
+    }
+}
+
+#[test]
+fn every_seam_is_where_the_guide_says() {
+    for row in table(&read("ARCHITECTURE.md"), "The seams") {
+        let code: String = spans(&row[1]).map(code).collect();
+        for name in spans(&row[0]) {
+            let defined =
+                ["trait", "struct", "enum"].iter().any(|kind| names(&code, &format!("{kind} {name}")));
+            assert!(defined, "{name} is not defined in {}", row[1]);
+        }
+    }
 }
 
 #[test]
