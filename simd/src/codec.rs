@@ -4,6 +4,7 @@
 //! nanoseconds, so a call should carry a page of vectors, not one.
 
 use crate::Level;
+use crate::level::at_level;
 use tqkv_core::lanes::Memory;
 use tqkv_core::trellis::Search;
 use tqkv_core::{AnyCodec, DecodeError, EncodeError};
@@ -24,23 +25,6 @@ impl<E: core::fmt::Display> core::fmt::Display for BatchError<E> {
 }
 
 impl<E: core::error::Error> core::error::Error for BatchError<E> {}
-
-/// Runs `$fast` with `$isa` set to the token of a level, or `$portable`: core has that compiled.
-macro_rules! at_level {
-    ($level:expr, $isa:ident => $fast:expr, $portable:expr) => {
-        match $level {
-            Level::Portable => $portable,
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2($isa) => $fast,
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512($isa) => $fast,
-            #[cfg(target_arch = "aarch64")]
-            Level::Neon($isa) => $fast,
-            #[cfg(target_arch = "aarch64")]
-            Level::NeonDot($isa) => $fast,
-        }
-    };
-}
 
 /// Four vectors at a time, so that their searches run side by side.
 fn encode_trellis<I: Memory + Search>(

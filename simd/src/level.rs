@@ -3,46 +3,117 @@
 //! A [`Level`] carries the token that proves its instruction set, so a level that exists can be
 //! used, and safe code cannot make one up. Names exist on every machine ([`LevelName`]); asking
 //! for one that the machine lacks is an error, never a silent fallback.
+//!
+//! [`for_each_level!`] is the one list: a new instruction set is its files and a row here.
 
 use crate::lines::Machine;
 use core::fmt;
-use tqkv_core::Portable;
 
-#[cfg(target_arch = "aarch64")]
-use crate::aarch64::neon::{Neon, NeonDot};
-#[cfg(target_arch = "x86_64")]
-use crate::x86::{avx2::Avx2, avx512::Avx512};
-
-/// The name of a level, known on every machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum LevelName {
-    /// Plain Rust, everywhere.
-    Portable,
-    /// x86-64-v3.
-    Avx2,
-    /// Ice Lake, Zen 4 and later.
-    Avx512,
-    /// AArch64.
-    Neon,
-    /// AArch64 with the dot product.
-    NeonDot,
-}
-
-impl LevelName {
-    /// All names, slowest first within an architecture.
-    pub const ALL: [Self; 5] = [Self::Portable, Self::Avx2, Self::Avx512, Self::Neon, Self::NeonDot];
-
-    /// Name in `TQKV_LEVEL`, on the command line and in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Portable => "portable",
-            Self::Avx2 => "avx2",
-            Self::Avx512 => "avx512",
-            Self::Neon => "neon",
-            Self::NeonDot => "neondot",
+/// Every level beside the portable one, slowest first within an architecture: name, name in `TQKV_LEVEL`,
+/// architecture, token. Calls the macro `$with` with `$given` and the rows.
+macro_rules! for_each_level {
+    ([$($with:tt)*] $given:tt) => {
+        $($with)*! { $given
+            /// AVX2, FMA, F16C, BMI: x86-64-v3.
+            Avx2 = "avx2", "x86_64", crate::x86::avx2::Avx2;
+            /// AVX-512 with VBMI and VNNI: Ice Lake, Zen 4 and later.
+            Avx512 = "avx512", "x86_64", crate::x86::avx512::Avx512;
+            /// NEON: every AArch64 processor.
+            Neon = "neon", "aarch64", crate::aarch64::neon::Neon<false>;
+            /// NEON with the dot product.
+            NeonDot = "neondot", "aarch64", crate::aarch64::neon::Neon<true>;
         }
-    }
+    };
 }
+
+macro_rules! define_levels {
+    (() $($(#[$doc:meta])* $level:ident = $name:literal, $arch:literal, $token:ty;)*) => {
+        /// The name of a level, known on every machine.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum LevelName {
+            /// Plain Rust, everywhere.
+            Portable,
+            $($(#[$doc])* $level,)*
+        }
+
+        impl LevelName {
+            /// All names, slowest first within an architecture.
+            pub const ALL: &'static [Self] = &[Self::Portable, $(Self::$level),*];
+
+            /// Name in `TQKV_LEVEL`, on the command line and in reports.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    Self::Portable => "portable",
+                    $(Self::$level => $name,)*
+                }
+            }
+        }
+
+        /// An instruction set that this machine can run, with its proof.
+        #[derive(Clone, Copy, Debug)]
+        #[non_exhaustive]
+        pub enum Level {
+            /// Plain Rust.
+            Portable,
+            $($(#[$doc])* #[cfg(target_arch = $arch)] $level($token),)*
+        }
+
+        impl Level {
+            /// The level's name.
+            pub const fn name(self) -> LevelName {
+                match self {
+                    Self::Portable => LevelName::Portable,
+                    $(#[cfg(target_arch = $arch)] Self::$level(_) => LevelName::$level,)*
+                }
+            }
+
+            /// The level of that name.
+            ///
+            /// # Errors
+            /// [`LevelError::Missing`] where this machine cannot run it.
+            pub fn new(name: LevelName) -> Result<Self, LevelError> {
+                let level = match name {
+                    LevelName::Portable => Some(Self::Portable),
+                    $(
+                        #[cfg(all(target_arch = $arch, feature = "std"))]
+                        LevelName::$level => <$token>::new().map(Self::$level),
+                        #[cfg(not(all(target_arch = $arch, feature = "std")))]
+                        LevelName::$level => None,
+                    )*
+                };
+                level.ok_or(LevelError::Missing(name))
+            }
+        }
+    };
+}
+
+for_each_level!([define_levels]());
+
+/// Runs `$fast` with `$isa` set to the token of a level. For the portable one `$portable` may stand instead, where
+/// core has that compiled.
+macro_rules! at_level {
+    ($level:expr, $isa:ident => $body:expr) => {
+        $crate::level::at_level!($level, $isa => $body, {
+            let $isa = tqkv_core::Portable;
+            $body
+        })
+    };
+    ($level:expr, $isa:ident => $fast:expr, $portable:expr) => {
+        $crate::level::for_each_level!([$crate::level::match_level] ($level, $isa => $fast, $portable))
+    };
+}
+
+macro_rules! match_level {
+    (($level:expr, $isa:ident => $fast:expr, $portable:expr)
+        $($(#[$doc:meta])* $name:ident = $text:literal, $arch:literal, $token:ty;)*) => {
+        match $level {
+            $crate::level::Level::Portable => $portable,
+            $(#[cfg(target_arch = $arch)] $crate::level::Level::$name($isa) => $fast,)*
+        }
+    };
+}
+
+pub(crate) use {at_level, for_each_level, match_level};
 
 /// Why a level was not given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,39 +128,27 @@ pub enum LevelError {
 impl fmt::Display for LevelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown => f.write_str("unknown level: accepted are portable, avx2, avx512, neon, neondot"),
+            Self::Unknown => {
+                f.write_str("unknown level: accepted are")?;
+                list(f, LevelName::ALL.iter().copied())
+            }
             Self::Missing(name) => {
                 write!(f, "this machine cannot run level {}; it has", name.name())?;
-                for (i, level) in Level::available().enumerate() {
-                    write!(f, "{} {}", if i == 0 { "" } else { "," }, level.name().name())?;
-                }
-                Ok(())
+                list(f, Level::available().map(Level::name))
             }
         }
     }
 }
 
-impl core::error::Error for LevelError {}
-
-/// An instruction set that this machine can run, with its proof.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub enum Level {
-    /// Plain Rust.
-    Portable,
-    /// AVX2, FMA, F16C, BMI.
-    #[cfg(target_arch = "x86_64")]
-    Avx2(Avx2),
-    /// AVX-512 with VBMI and VNNI.
-    #[cfg(target_arch = "x86_64")]
-    Avx512(Avx512),
-    /// NEON.
-    #[cfg(target_arch = "aarch64")]
-    Neon(Neon),
-    /// NEON with the dot product.
-    #[cfg(target_arch = "aarch64")]
-    NeonDot(NeonDot),
+/// Names with commas between.
+fn list(f: &mut fmt::Formatter<'_>, names: impl Iterator<Item = LevelName>) -> fmt::Result {
+    for (i, name) in names.enumerate() {
+        write!(f, "{} {}", if i == 0 { "" } else { "," }, name.name())?;
+    }
+    Ok(())
 }
+
+impl core::error::Error for LevelError {}
 
 impl PartialEq for Level {
     fn eq(&self, other: &Self) -> bool {
@@ -100,54 +159,18 @@ impl PartialEq for Level {
 impl Eq for Level {}
 
 impl Level {
-    /// The level's name.
-    pub const fn name(self) -> LevelName {
-        match self {
-            Self::Portable => LevelName::Portable,
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(_) => LevelName::Avx2,
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512(_) => LevelName::Avx512,
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon(_) => LevelName::Neon,
-            #[cfg(target_arch = "aarch64")]
-            Self::NeonDot(_) => LevelName::NeonDot,
-        }
-    }
-
-    /// The level of that name.
-    ///
-    /// # Errors
-    /// [`LevelError::Missing`] where this machine cannot run it.
-    pub fn new(name: LevelName) -> Result<Self, LevelError> {
-        let level = match name {
-            LevelName::Portable => Some(Self::Portable),
-            #[cfg(all(target_arch = "x86_64", feature = "std"))]
-            LevelName::Avx2 => Avx2::new().map(Self::Avx2),
-            #[cfg(all(target_arch = "x86_64", feature = "std"))]
-            LevelName::Avx512 => Avx512::new().map(Self::Avx512),
-            #[cfg(all(target_arch = "aarch64", feature = "std"))]
-            LevelName::Neon => Neon::new().map(Self::Neon),
-            #[cfg(all(target_arch = "aarch64", feature = "std"))]
-            LevelName::NeonDot => NeonDot::new().map(Self::NeonDot),
-            #[allow(unreachable_patterns, reason = "every level exists on some architecture only")]
-            _ => None,
-        };
-        level.ok_or(LevelError::Missing(name))
-    }
-
     /// The level called `name`, as in [`LevelName::name`].
     ///
     /// # Errors
     /// The name is unknown, or this machine cannot run the level.
     pub fn from_name(name: &str) -> Result<Self, LevelError> {
-        let known = LevelName::ALL.into_iter().find(|level| level.name() == name);
+        let known = LevelName::ALL.iter().copied().find(|level| level.name() == name);
         Self::new(known.ok_or(LevelError::Unknown)?)
     }
 
     /// The levels of this machine, slowest first.
     pub fn available() -> impl Iterator<Item = Self> {
-        LevelName::ALL.into_iter().filter_map(|name| Self::new(name).ok())
+        LevelName::ALL.iter().filter_map(|&name| Self::new(name).ok())
     }
 
     /// The fastest level of this machine.
@@ -170,17 +193,7 @@ impl Level {
     /// Runs `kernel` compiled for this level.
     #[inline]
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        match self {
-            Self::Portable => run(Portable, kernel),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(isa) => run(isa, kernel),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512(isa) => run(isa, kernel),
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon(isa) => run(isa, kernel),
-            #[cfg(target_arch = "aarch64")]
-            Self::NeonDot(isa) => run(isa, kernel),
-        }
+        at_level!(self, isa => run(isa, kernel))
     }
 }
 

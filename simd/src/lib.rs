@@ -35,7 +35,7 @@ mod trellis;
 mod x86;
 
 #[cfg(target_arch = "aarch64")]
-pub use aarch64::neon::{Neon, NeonDot};
+pub use aarch64::neon::Neon;
 #[cfg(all(target_arch = "arm", target_os = "none", target_has_atomic = "ptr"))]
 pub use arm::Dsp;
 #[cfg(not(all(target_arch = "arm", target_os = "none")))]

@@ -93,8 +93,8 @@ pub(crate) trait Bytes: Memory {
 /// Adds [`Search`] to a token with [`Bytes`]; the search is compiled once, not wherever an encoder
 /// is inlined.
 macro_rules! search {
-    ($token:ty, $features:literal) => {
-        impl tqkv_core::trellis::Search for $token {
+    ($token:ty $(, $($generic:tt)*)?) => {
+        impl $(<$($generic)*>)? tqkv_core::trellis::Search for $token {
             const PROBLEMS: usize = crate::trellis::PROBLEMS;
 
             #[inline(always)]
@@ -106,19 +106,11 @@ macro_rules! search {
                 coded: &mut [u8],
                 workspace: &mut [u8],
             ) {
-                #[target_feature(enable = $features)]
-                fn enter(
-                    isa: $token,
-                    trellis: &tqkv_core::trellis::Trellis<'_>,
-                    dim: usize,
-                    targets: &[i16],
-                    coded: &mut [u8],
-                    workspace: &mut [u8],
-                ) {
-                    crate::trellis::run(isa, trellis, dim, targets, coded, workspace);
-                }
-                // SAFETY: the token proves the features that `enter` is compiled with.
-                unsafe { enter(self, trellis, dim, targets, coded, workspace) }
+                tqkv_core::lanes::Memory::apart(
+                    self,
+                    #[inline(always)]
+                    |isa| crate::trellis::run(isa, trellis, dim, targets, coded, workspace),
+                );
             }
 
             #[inline(always)]

@@ -8,45 +8,24 @@ use core::ops::{Add, Mul, Sub};
 use tqkv_core::lanes::{Isa, Lanes, Memory};
 use tqkv_core::portable::{spread, squeeze};
 
-/// Proof that the processor has NEON.
+/// Proof that the processor has NEON, and with `DOT` the dot product instructions.
 #[derive(Clone, Copy, Debug)]
-pub struct Neon(());
+pub struct Neon<const DOT: bool>(());
 
-/// Proof that the processor has NEON and the dot product instructions.
-#[derive(Clone, Copy, Debug)]
-pub struct NeonDot(());
-
-impl Neon {
-    /// The token, where the processor has NEON.
-    #[cfg(feature = "std")]
-    pub fn new() -> Option<Self> {
-        // SAFETY: NEON was just detected.
-        std::arch::is_aarch64_feature_detected!("neon").then(|| unsafe { Self::assume_supported() })
-    }
-
-    /// The token, on the caller's word.
-    ///
-    /// # Safety
-    /// The processor has NEON.
-    pub const unsafe fn assume_supported() -> Self {
-        Self(())
-    }
-}
-
-impl NeonDot {
-    /// The token, where the processor has NEON and the dot product.
+impl<const DOT: bool> Neon<DOT> {
+    /// The token, where the processor has what it stands for.
     #[cfg(feature = "std")]
     pub fn new() -> Option<Self> {
         let all = std::arch::is_aarch64_feature_detected!("neon")
-            && std::arch::is_aarch64_feature_detected!("dotprod");
-        // SAFETY: both features were just detected.
+            && (!DOT || std::arch::is_aarch64_feature_detected!("dotprod"));
+        // SAFETY: all features that the token stands for were just detected.
         all.then(|| unsafe { Self::assume_supported() })
     }
 
     /// The token, on the caller's word.
     ///
     /// # Safety
-    /// The processor has NEON and the dot product instructions (FEAT_DotProd).
+    /// The processor has NEON, and with `DOT` the dot product instructions (FEAT_DotProd).
     pub const unsafe fn assume_supported() -> Self {
         Self(())
     }
@@ -55,8 +34,8 @@ impl NeonDot {
 /// Calls intrinsics whose only contract is that the instruction set exists.
 macro_rules! neon {
     ($e:expr) => {
-        // SAFETY: values of this file's types are only made through a `Neon` or `NeonDot` token,
-        // which proves NEON; loads and stores go through references to arrays of that size.
+        // SAFETY: values of this file's types are only made through a `Neon` token, which proves
+        // NEON; loads and stores go through references to arrays of that size.
         unsafe { $e }
     };
 }
@@ -343,73 +322,85 @@ fn unpack<const BITS: usize>(words: [u64; 4]) -> [uint32x4_t; 8] {
     out
 }
 
-/// Implements the vocabulary for a token; both share the functions above.
-macro_rules! token {
-    ($token:ty, $features:literal) => {
-        impl Isa for $token {
-            type V = V;
-            type C = [uint32x4_t; 8];
+impl<const DOT: bool> Isa for Neon<DOT> {
+    type V = V;
+    type C = [uint32x4_t; 8];
 
-            #[inline(always)]
-            fn splat(self, value: f32) -> V {
-                V([neon!(vdupq_n_f32(value)); 8])
-            }
-            #[inline(always)]
-            fn load(self, src: &[f32; 32]) -> V {
-                load(src)
-            }
-            #[inline(always)]
-            fn sqrt(self, value: f32) -> f32 {
-                neon!(vgetq_lane_f32::<0>(vsqrtq_f32(vdupq_n_f32(value))))
-            }
-            #[inline(always)]
-            fn quantise<const BITS: usize>(self, v: V, boundaries: &[f32; 32]) -> Self::C {
-                quantise::<BITS>(v, boundaries)
-            }
-            #[inline(always)]
-            fn lookup<const BITS: usize>(self, table: &[f32; 32], codes: Self::C) -> V {
-                lookup::<BITS>(table, codes)
-            }
-            #[inline(always)]
-            fn round_i8(self, v: V) -> Self::C {
-                round_i8(v)
-            }
-            #[inline(always)]
-            fn widen_i8(self, codes: Self::C) -> V {
-                widen_i8(codes)
-            }
-        }
+    #[inline(always)]
+    fn splat(self, value: f32) -> V {
+        V([neon!(vdupq_n_f32(value)); 8])
+    }
 
-        impl Memory for $token {
-            #[inline(always)]
-            fn apart<R>(self, work: impl FnOnce(Self) -> R) -> R {
-                #[target_feature(enable = $features)]
-                #[inline(never)]
-                fn enter<R>(isa: $token, work: impl FnOnce($token) -> R) -> R {
-                    work(isa)
-                }
-                // SAFETY: `self` proves the features that `enter` is compiled with.
-                unsafe { enter(self, work) }
-            }
-            #[inline(always)]
-            fn store(self, v: V, dst: &mut [f32; 32]) {
-                store(v, dst);
-            }
-            #[inline(always)]
-            fn repeat<const M: usize>(self, src: &[f32; M]) -> V {
-                repeat(src)
-            }
-            #[inline(always)]
-            fn pack<const BITS: usize>(self, codes: Self::C) -> [u64; 4] {
-                pack::<BITS>(codes)
-            }
-            #[inline(always)]
-            fn unpack<const BITS: usize>(self, words: [u64; 4]) -> Self::C {
-                unpack::<BITS>(words)
-            }
-        }
-    };
+    #[inline(always)]
+    fn load(self, src: &[f32; 32]) -> V {
+        load(src)
+    }
+
+    #[inline(always)]
+    fn sqrt(self, value: f32) -> f32 {
+        neon!(vgetq_lane_f32::<0>(vsqrtq_f32(vdupq_n_f32(value))))
+    }
+
+    #[inline(always)]
+    fn quantise<const BITS: usize>(self, v: V, boundaries: &[f32; 32]) -> Self::C {
+        quantise::<BITS>(v, boundaries)
+    }
+
+    #[inline(always)]
+    fn lookup<const BITS: usize>(self, table: &[f32; 32], codes: Self::C) -> V {
+        lookup::<BITS>(table, codes)
+    }
+
+    #[inline(always)]
+    fn round_i8(self, v: V) -> Self::C {
+        round_i8(v)
+    }
+
+    #[inline(always)]
+    fn widen_i8(self, codes: Self::C) -> V {
+        widen_i8(codes)
+    }
 }
 
-token!(Neon, "neon");
-token!(NeonDot, "neon,dotprod");
+impl<const DOT: bool> Memory for Neon<DOT> {
+    #[inline(always)]
+    fn apart<R>(self, work: impl FnOnce(Self) -> R) -> R {
+        #[target_feature(enable = "neon")]
+        #[inline(never)]
+        fn enter<T, R>(isa: T, work: impl FnOnce(T) -> R) -> R {
+            work(isa)
+        }
+        #[target_feature(enable = "neon,dotprod")]
+        #[inline(never)]
+        fn enter_dot<T, R>(isa: T, work: impl FnOnce(T) -> R) -> R {
+            work(isa)
+        }
+        if DOT {
+            // SAFETY: a token with `DOT` proves the dot product instructions as well.
+            unsafe { enter_dot(self, work) }
+        } else {
+            // SAFETY: every token proves NEON.
+            unsafe { enter(self, work) }
+        }
+    }
+
+    #[inline(always)]
+    fn store(self, v: V, dst: &mut [f32; 32]) {
+        store(v, dst);
+    }
+
+    #[inline(always)]
+    fn repeat<const M: usize>(self, src: &[f32; M]) -> V {
+        repeat(src)
+    }
+
+    #[inline(always)]
+    fn pack<const BITS: usize>(self, codes: Self::C) -> [u64; 4] {
+        pack::<BITS>(codes)
+    }
+
+    #[inline(always)]
+    fn unpack<const BITS: usize>(self, words: [u64; 4]) -> Self::C {
+        unpack::<BITS>(words)
+    }
+}

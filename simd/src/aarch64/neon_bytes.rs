@@ -4,119 +4,112 @@
 //! byte of masks for each state, and shifted into one register bit by bit, register by register: bit
 //! 7 - r of byte i belongs to byte i of the r-th register.
 
-use super::neon::{Neon, NeonDot, neon};
+use super::neon::{Neon, neon};
 use crate::trellis::{Bytes, DECISIONS, search};
 use core::arch::aarch64::*;
 
-macro_rules! bytes {
-    ($token:ty, $features:literal) => {
-        impl Bytes for $token {
-            type B = uint8x16_t;
-            type D = [uint8x16_t; 2];
-            const WIDTH: usize = 16;
-            const PATHS: &'static [&'static [usize]] = &[&[0, 1, 2, 3], &[], &[], &[]];
-            const TURNS: [usize; 8] = [0, 1, 0, 2, 0, 3, 0, 0];
+impl<const DOT: bool> Bytes for Neon<DOT> {
+    type B = uint8x16_t;
+    type D = [uint8x16_t; 2];
+    const WIDTH: usize = 16;
+    const PATHS: &'static [&'static [usize]] = &[&[0, 1, 2, 3], &[], &[], &[]];
+    const TURNS: [usize; 8] = [0, 1, 0, 2, 0, 3, 0, 0];
 
-            #[inline(always)]
-            fn splat_byte(self, value: u8) -> uint8x16_t {
-                neon!(vdupq_n_u8(value))
-            }
+    #[inline(always)]
+    fn splat_byte(self, value: u8) -> uint8x16_t {
+        neon!(vdupq_n_u8(value))
+    }
 
-            #[inline(always)]
-            fn read_bytes(self, bytes: &[u8]) -> uint8x16_t {
-                match bytes.first_chunk::<16>() {
-                    Some(bytes) => neon!(vld1q_u8(bytes.as_ptr())),
-                    None => neon!(vdupq_n_u8(0)),
-                }
-            }
-
-            #[inline(always)]
-            fn write_bytes(self, v: uint8x16_t, bytes: &mut [u8]) {
-                if let Some(bytes) = bytes.first_chunk_mut::<16>() {
-                    neon!(vst1q_u8(bytes.as_mut_ptr(), v));
-                }
-            }
-
-            #[inline(always)]
-            fn add(self, a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
-                neon!(vqaddq_u8(a, b))
-            }
-
-            #[inline(always)]
-            fn sub(self, a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
-                neon!(vqsubq_u8(a, b))
-            }
-
-            #[inline(always)]
-            fn min(self, a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
-                neon!(vminq_u8(a, b))
-            }
-
-            #[inline(always)]
-            fn smallest(self, v: uint8x16_t) -> uint8x16_t {
-                neon!(vdupq_n_u8(vminvq_u8(v)))
-            }
-
-            #[inline(always)]
-            fn table(self, row: &[u8; 8]) -> uint8x16_t {
-                neon!({
-                    let row = vld1_u8(row.as_ptr());
-                    vcombine_u8(row, row)
-                })
-            }
-
-            #[inline(always)]
-            fn pick(self, table: uint8x16_t, index: uint8x16_t) -> uint8x16_t {
-                neon!(vqtbl1q_u8(table, index))
-            }
-
-            #[inline(always)]
-            fn exchange(self, bit: usize, low: uint8x16_t, high: uint8x16_t) -> (uint8x16_t, uint8x16_t) {
-                match bit {
-                    0 => neon!((vzip1q_u8(low, high), vzip2q_u8(low, high))),
-                    _ => (low, high),
-                }
-            }
-
-            #[inline(always)]
-            fn undecided(self) -> [uint8x16_t; 2] {
-                [neon!(vdupq_n_u8(0)); 2]
-            }
-
-            #[inline(always)]
-            fn note(
-                self,
-                mut decisions: [uint8x16_t; 2],
-                _: usize,
-                upper: bool,
-                zero: uint8x16_t,
-                one: uint8x16_t,
-                _: uint8x16_t,
-            ) -> [uint8x16_t; 2] {
-                let noted = &mut decisions[usize::from(upper)];
-                *noted = neon!(vsliq_n_u8::<1>(vcltq_u8(one, zero), *noted));
-                decisions
-            }
-
-            #[inline(always)]
-            fn write(self, decisions: [uint8x16_t; 2], to: &mut [u8; DECISIONS]) {
-                for (to, decisions) in to.as_chunks_mut::<16>().0.iter_mut().zip(decisions) {
-                    neon!(vst1q_u8(to.as_mut_ptr(), decisions));
-                }
-            }
-
-            #[inline(always)]
-            fn decision(decisions: &[u8; DECISIONS], address: usize, bit: usize) -> usize {
-                let register = address / 16;
-                let upper = register >> bit & 1;
-                let r = register >> (bit + 1) << bit | register & ((1 << bit) - 1);
-                usize::from(decisions[(16 * upper + address % 16) % DECISIONS] >> (7 - r % 8) & 1)
-            }
+    #[inline(always)]
+    fn read_bytes(self, bytes: &[u8]) -> uint8x16_t {
+        match bytes.first_chunk::<16>() {
+            Some(bytes) => neon!(vld1q_u8(bytes.as_ptr())),
+            None => neon!(vdupq_n_u8(0)),
         }
+    }
 
-        search!($token, $features);
-    };
+    #[inline(always)]
+    fn write_bytes(self, v: uint8x16_t, bytes: &mut [u8]) {
+        if let Some(bytes) = bytes.first_chunk_mut::<16>() {
+            neon!(vst1q_u8(bytes.as_mut_ptr(), v));
+        }
+    }
+
+    #[inline(always)]
+    fn add(self, a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        neon!(vqaddq_u8(a, b))
+    }
+
+    #[inline(always)]
+    fn sub(self, a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        neon!(vqsubq_u8(a, b))
+    }
+
+    #[inline(always)]
+    fn min(self, a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        neon!(vminq_u8(a, b))
+    }
+
+    #[inline(always)]
+    fn smallest(self, v: uint8x16_t) -> uint8x16_t {
+        neon!(vdupq_n_u8(vminvq_u8(v)))
+    }
+
+    #[inline(always)]
+    fn table(self, row: &[u8; 8]) -> uint8x16_t {
+        neon!({
+            let row = vld1_u8(row.as_ptr());
+            vcombine_u8(row, row)
+        })
+    }
+
+    #[inline(always)]
+    fn pick(self, table: uint8x16_t, index: uint8x16_t) -> uint8x16_t {
+        neon!(vqtbl1q_u8(table, index))
+    }
+
+    #[inline(always)]
+    fn exchange(self, bit: usize, low: uint8x16_t, high: uint8x16_t) -> (uint8x16_t, uint8x16_t) {
+        match bit {
+            0 => neon!((vzip1q_u8(low, high), vzip2q_u8(low, high))),
+            _ => (low, high),
+        }
+    }
+
+    #[inline(always)]
+    fn undecided(self) -> [uint8x16_t; 2] {
+        [neon!(vdupq_n_u8(0)); 2]
+    }
+
+    #[inline(always)]
+    fn note(
+        self,
+        mut decisions: [uint8x16_t; 2],
+        _: usize,
+        upper: bool,
+        zero: uint8x16_t,
+        one: uint8x16_t,
+        _: uint8x16_t,
+    ) -> [uint8x16_t; 2] {
+        let noted = &mut decisions[usize::from(upper)];
+        *noted = neon!(vsliq_n_u8::<1>(vcltq_u8(one, zero), *noted));
+        decisions
+    }
+
+    #[inline(always)]
+    fn write(self, decisions: [uint8x16_t; 2], to: &mut [u8; DECISIONS]) {
+        for (to, decisions) in to.as_chunks_mut::<16>().0.iter_mut().zip(decisions) {
+            neon!(vst1q_u8(to.as_mut_ptr(), decisions));
+        }
+    }
+
+    #[inline(always)]
+    fn decision(decisions: &[u8; DECISIONS], address: usize, bit: usize) -> usize {
+        let register = address / 16;
+        let upper = register >> bit & 1;
+        let r = register >> (bit + 1) << bit | register & ((1 << bit) - 1);
+        usize::from(decisions[(16 * upper + address % 16) % DECISIONS] >> (7 - r % 8) & 1)
+    }
 }
 
-bytes!(Neon, "neon");
-bytes!(NeonDot, "neon,dotprod");
+search!(Neon<DOT>, const DOT: bool);

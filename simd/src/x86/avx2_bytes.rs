@@ -110,4 +110,4 @@ impl Bytes for Avx2 {
     }
 }
 
-search!(Avx2, "avx2,fma,f16c,bmi1,bmi2");
+search!(Avx2);

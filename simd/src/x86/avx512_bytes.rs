@@ -110,7 +110,4 @@ impl Bytes for Avx512 {
     }
 }
 
-search!(
-    Avx512,
-    "avx2,fma,f16c,bmi1,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512vnni"
-);
+search!(Avx512);

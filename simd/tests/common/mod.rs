@@ -8,7 +8,7 @@ use tqkv_simd::{Level, LevelName};
 /// where `TQKV_REQUIRE_LEVELS` (names with commas between) demands one, that is a failure.
 pub(crate) fn levels() -> Vec<Level> {
     let required = std::env::var("TQKV_REQUIRE_LEVELS").unwrap_or_default();
-    for name in LevelName::ALL {
+    for &name in LevelName::ALL {
         if let Err(error) = Level::new(name) {
             let demanded = required.split(',').any(|wanted| wanted.trim() == name.name());
             assert!(!demanded, "TQKV_REQUIRE_LEVELS demands {}: {error}", name.name());
