@@ -2,12 +2,15 @@
 
 use crate::paired::{BenchError, Case, DRAM_POOL, Data, L2_POOL, Op};
 use crate::{q4_0, read};
+use std::sync::Arc;
 use tqkv_core::{AnyCodec, CodecId, Family, Options};
-use tqkv_simd::page::{Attention, HalfPages, KeyPages, Line, Queries, ValuePages, attend};
+use tqkv_simd::page::{Attention, HalfPages, KeyPages, Line, MAX_HEADS, Parts, ValuePages, attend, rescale};
 use tqkv_simd::{Level, codec};
 
-/// Tokens of a page, and of a call.
+/// Tokens of a page, and of a call but for attention.
 const SLOTS: usize = 128;
+/// Pages that a call attends to: a span of the cache, which one thread does in one go.
+const SPAN: usize = 16;
 
 /// What a call does; pages are numbered from 0 and wrap.
 type Call = Box<dyn FnMut(usize) + Send>;
@@ -74,16 +77,19 @@ impl Workload {
             Op::Scores if case.codec == CodecId::Q4_0 => (ggml_scores(case, &blocks, pages)?, 1),
             Op::Scores if codec.id().family() == Family::Half => (half_scores(case, &blocks, pages)?, 1),
             Op::Accumulate if codec.id().family() == Family::Half => (half_sums(case, &blocks, pages)?, 1),
-            Op::Attend if codec.id().family() == Family::Half => (half_attend(case, &blocks, pages / 2)?, 2),
+            Op::Attend if codec.id().family() == Family::Half => {
+                (half_attention(case, &blocks, pages / 2)?, 2)
+            }
             Op::Scores => (scores(case, codec, &blocks, pages)?, 1),
             Op::Accumulate => (sums(case, codec, &blocks, pages)?, 1),
-            Op::Attend => (attention(case, codec, &blocks, pages / 2)?, 2),
+            Op::Attend => (code_attention(case, codec, &blocks, pages / 2)?, 2),
         };
+        let tokens = if case.op == Op::Attend { SPAN * SLOTS } else { SLOTS };
         Some(Self {
             call,
             pages: (pages / vectors).max(1),
             at: 0,
-            tokens: SLOTS,
+            tokens,
             bytes_per_token: (vectors * codec.block_bytes()) as f64,
         })
     }
@@ -135,10 +141,8 @@ fn half_pool(dim: usize, blocks: &[u8], pages: usize) -> Option<(HalfPages, Vec<
     Some((rows, pool(&page, pages.max(1))))
 }
 
-fn queries(case: &Case, keys: &KeyPages) -> Queries {
-    let mut queries = Queries::EMPTY;
-    queries.set(case.level, keys, &values(case.query_heads * case.dim, 5));
-    queries
+fn queries(case: &Case) -> Vec<f32> {
+    values(case.query_heads * case.dim, 5)
 }
 
 fn weights(case: &Case) -> Vec<f32> {
@@ -147,7 +151,7 @@ fn weights(case: &Case) -> Vec<f32> {
 
 fn scores(case: &Case, codec: &AnyCodec, blocks: &[u8], pages: usize) -> Option<Call> {
     let (keys, pool) = key_pool(codec, blocks, pages)?;
-    let (queries, level) = (queries(case, &keys), case.level);
+    let (queries, level) = (keys.queries(case.level, &queries(case)), case.level);
     let mut out = vec![0.0; case.query_heads * SLOTS];
     Some(Box::new(move |at| {
         let (page, next) = two(&pool, keys.lines(), at);
@@ -167,24 +171,103 @@ fn sums(case: &Case, codec: &AnyCodec, blocks: &[u8], pages: usize) -> Option<Ca
     }))
 }
 
-fn attention(case: &Case, codec: &AnyCodec, blocks: &[u8], pages: usize) -> Option<Call> {
+/// Attention as the cache runs it, over pages in turns; `scores` and `accumulate` do page `at`.
+struct Pool<S, A> {
+    /// Pages of keys, and of values.
+    pages: usize,
+    scores: S,
+    accumulate: A,
+    /// `[heads, dim]`
+    sums: Vec<f32>,
+    dim: usize,
+}
+
+impl<S, A> Parts for Pool<S, A>
+where
+    S: Fn(usize, &mut [f32]),
+    A: Fn(usize, &[f32], &mut [f32]),
+{
+    fn part_end(&self, from: usize) -> usize {
+        (from / SLOTS + 1) * SLOTS
+    }
+
+    fn scores(&self, from: usize, _: usize, logits: &mut [f32]) {
+        (self.scores)(from / SLOTS % self.pages, logits);
+    }
+
+    fn rescale(&mut self, factors: &[f32]) {
+        rescale(factors, self.dim, &mut self.sums);
+    }
+
+    fn accumulate(&mut self, from: usize, _: usize, weights: &[f32]) {
+        (self.accumulate)(from / SLOTS % self.pages, weights, &mut self.sums);
+    }
+}
+
+/// Attends to a span of pages a call.
+fn attention<S, A>(case: &Case, pages: usize, scores: S, accumulate: A) -> Call
+where
+    S: Fn(usize, &mut [f32]) + Send + 'static,
+    A: Fn(usize, &[f32], &mut [f32]) + Send + 'static,
+{
+    let (level, dim, heads) = (case.level, case.dim, case.query_heads);
+    let mut pool = Pool { pages: pages.max(1), scores, accumulate, sums: vec![0.0; heads * dim], dim };
+    Box::new(move |at| {
+        let mut state = [Attention::EMPTY; MAX_HEADS];
+        let from = at * SPAN * SLOTS;
+        attend(level, &mut pool, from, from + SPAN * SLOTS, &mut state[..heads]);
+        std::hint::black_box((&pool.sums, &state));
+    })
+}
+
+/// The queries, with the factor that makes dot products logits.
+fn scaled(case: &Case) -> Vec<f32> {
+    let scale = 1.0 / (case.dim as f32).sqrt();
+    queries(case).iter().map(|q| q * scale).collect()
+}
+
+fn code_attention(case: &Case, codec: &AnyCodec, blocks: &[u8], pages: usize) -> Option<Call> {
     let (keys, key_pool) = key_pool(codec, blocks, pages)?;
     let (rows, value_pool) = value_pool(codec, blocks, pages)?;
-    let (queries, level) = (queries(case, &keys), case.level);
-    let mut state = vec![Attention::EMPTY; case.query_heads];
-    let mut acc = vec![0.0; case.query_heads * case.dim];
-    let scale = 1.0 / (case.dim as f32).sqrt();
-    Some(Box::new(move |at| {
-        let (page, next) = two(&key_pool, keys.lines(), at);
-        let (value_page, _) = two(&value_pool, rows.lines(), at);
-        attend(level, (&keys, page), (&rows, value_page), SLOTS, &queries, scale, next, &mut state, &mut acc);
-        std::hint::black_box(&acc);
-    }))
+    let (queries, level) = (keys.queries(case.level, &scaled(case)), case.level);
+    // Both sides ask for what is read next.
+    let (key_pool, value_pool) = (Arc::new(key_pool), Arc::new(value_pool));
+    let (next_keys, next_values) = (Arc::clone(&key_pool), Arc::clone(&value_pool));
+    let scores = move |at, out: &mut [f32]| {
+        let (page, _) = two(&key_pool, keys.lines(), at);
+        let (next, _) = two(&next_values, rows.lines(), at);
+        keys.scores(level, page, 0, &queries, next, out);
+    };
+    let accumulate = move |at, weights: &[f32], sums: &mut [f32]| {
+        let (page, _) = two(&value_pool, rows.lines(), at);
+        let (_, next) = two(&next_keys, keys.lines(), at);
+        rows.accumulate(level, page, 0, weights, next, sums);
+    };
+    Some(attention(case, pages, scores, accumulate))
+}
+
+fn half_attention(case: &Case, blocks: &[u8], pages: usize) -> Option<Call> {
+    let (rows, key_pool) = half_pool(case.dim, blocks, pages)?;
+    let (_, value_pool) = half_pool(case.dim, blocks, pages)?;
+    let (queries, level) = (scaled(case), case.level);
+    let (key_pool, value_pool) = (Arc::new(key_pool), Arc::new(value_pool));
+    let (next_keys, next_values) = (Arc::clone(&key_pool), Arc::clone(&value_pool));
+    let scores = move |at, out: &mut [f32]| {
+        let (page, _) = two(&key_pool, rows.lines(), at);
+        let (next, _) = two(&next_values, rows.lines(), at);
+        rows.scores(level, page, 0, &queries, next, out);
+    };
+    let accumulate = move |at, weights: &[f32], sums: &mut [f32]| {
+        let (page, _) = two(&value_pool, rows.lines(), at);
+        let (_, next) = two(&next_keys, rows.lines(), at);
+        rows.accumulate(level, page, 0, weights, next, sums);
+    };
+    Some(attention(case, pages, scores, accumulate))
 }
 
 fn half_scores(case: &Case, blocks: &[u8], pages: usize) -> Option<Call> {
     let (rows, pool) = half_pool(case.dim, blocks, pages)?;
-    let (queries, level) = (values(case.query_heads * case.dim, 5), case.level);
+    let (queries, level) = (queries(case), case.level);
     let mut out = vec![0.0; case.query_heads * SLOTS];
     Some(Box::new(move |at| {
         let (page, next) = two(&pool, rows.lines(), at);
@@ -204,25 +287,10 @@ fn half_sums(case: &Case, blocks: &[u8], pages: usize) -> Option<Call> {
     }))
 }
 
-fn half_attend(case: &Case, blocks: &[u8], pages: usize) -> Option<Call> {
-    let (rows, keys) = half_pool(case.dim, blocks, pages)?;
-    let (_, value_rows) = half_pool(case.dim, blocks, pages)?;
-    let (queries, level) = (values(case.query_heads * case.dim, 5), case.level);
-    let mut state = vec![Attention::EMPTY; case.query_heads];
-    let mut acc = vec![0.0; case.query_heads * case.dim];
-    let scale = 1.0 / (case.dim as f32).sqrt();
-    Some(Box::new(move |at| {
-        let (page, next) = two(&keys, rows.lines(), at);
-        let (value_page, _) = two(&value_rows, rows.lines(), at);
-        rows.attend(level, (page, value_page), SLOTS, &queries, scale, next, &mut state, &mut acc);
-        std::hint::black_box(&acc);
-    }))
-}
-
 fn ggml_scores(case: &Case, blocks: &[u8], pages: usize) -> Option<Call> {
     let q8 = AnyCodec::new(CodecId::Q8_0, case.dim, Options::DEFAULT).ok()?;
     let mut query = vec![0; q8.block_bytes() * case.query_heads];
-    codec::encode(Level::Portable, &q8, &values(case.query_heads * case.dim, 5), &mut query).ok()?;
+    codec::encode(Level::Portable, &q8, &queries(case), &mut query).ok()?;
     let (bytes, heads, level) = (blocks.len(), case.query_heads, case.level);
     let pool: Vec<u8> = blocks.iter().copied().cycle().take(bytes * pages.max(1)).collect();
     let mut out = vec![0.0; SLOTS];

@@ -5,11 +5,26 @@
 //! exact within the bounds that [`crate::page`] keeps, so every instruction set gives the same
 //! sums. The implementation for `Portable` is the definition.
 
-use crate::page::Line;
 use tqkv_core::Portable;
 use tqkv_core::lanes::Memory;
 use tqkv_core::portable::F32x32;
 use tqkv_core::trellis::Search;
+
+/// 64 bytes on a cache line of their own: the unit of page memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub struct Line(pub [u8; 64]);
+
+impl Line {
+    /// All bytes 0.
+    pub const ZERO: Self = Self([0; 64]);
+}
+
+// SAFETY: `Line` is a `repr(C)` struct of one `[u8; 64]` with no padding, for which all bit patterns are
+// valid, zeros included; it is `Copy` and holds no reference.
+unsafe impl bytemuck::Zeroable for Line {}
+// SAFETY: as above.
+unsafe impl bytemuck::Pod for Line {}
 
 /// What the page kernels may ask of a token.
 pub(crate) trait Machine: Memory + Search {
@@ -86,9 +101,14 @@ pub(crate) trait Machine: Memory + Search {
     fn zero(self) -> Self::Sum;
     /// Lane-wise sum.
     fn add(self, a: Self::Sum, b: Self::Sum) -> Self::Sum;
-    /// Adds the dot product of each dword's four levels (from a key table) and `query`, four
+    /// Adds the dot product of each dword's four levels (from a key table, above -128) and `query`, four
     /// signed bytes above -128.
     fn key_dot(self, sum: Self::Sum, levels: Self::Line, query: u32) -> Self::Sum;
+    /// [`Machine::key_dot`] of [`Machine::key_bytes`], which may be -128.
+    #[inline(always)]
+    fn byte_dot(self, sum: Self::Sum, levels: Self::Line, query: u32) -> Self::Sum {
+        self.key_dot(sum, levels, query)
+    }
     /// Sixteen dwords of four weights.
     fn weights(self, weights: &[u32; 16]) -> Self::Line;
     /// The same four weights in every dword.

@@ -12,7 +12,7 @@
 
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::Level;
-use tqkv_simd::page::{HalfPages, KeyPages, Line, Queries, ValuePages};
+use tqkv_simd::page::{HalfPages, KeyPages, Line, ValuePages};
 
 const SLOTS: usize = 32;
 const DIM: usize = 32;
@@ -45,8 +45,7 @@ fn codes_come_back_and_kernels_stay_inside() {
             values.read(&value_page, slot, &mut block);
             assert_eq!(block, want, "{} value {slot}", id.name());
         }
-        let mut queries = Queries::EMPTY;
-        queries.set(Level::fastest(), &keys, &[0.25; DIM]);
+        let queries = keys.queries(Level::fastest(), &[0.25; DIM]);
         let (mut logits, mut acc) = ([0.0; SLOTS], [0.0; DIM]);
         keys.scores(Level::fastest(), &key_page, 0, &queries, &value_page, &mut logits);
         values.accumulate(Level::fastest(), &value_page, 0, &[0.5; SLOTS], &[], &mut acc);

@@ -6,8 +6,8 @@ mod common;
 use common::{Random, assert_bits, dims, levels};
 use tqkv_core::{AnyCodec, CodecId, Family, Options};
 use tqkv_simd::page::{
-    Attention, EXP_ERROR, HalfPages, KeyPages, Line, MAX_HEADS, Queries, ValuePages, attend, exp, merge,
-    row_scores, row_sums,
+    Attention, EXP_ERROR, HalfPages, KeyPages, Line, MAX_HEADS, Parts, Queries, ValuePages, attend, exp,
+    merge, rescale, row_scores, row_sums, soften,
 };
 use tqkv_simd::{Level, codec};
 
@@ -118,8 +118,7 @@ fn logits_are_the_portable_ones() {
             let mut rotated = vec![0.0; heads * dim];
             codec::rotate_queries(Level::Portable, &codec, &random.normals(heads * dim), &mut rotated);
             let run = |level: Level, from: usize, to: usize| {
-                let mut queries = Queries::EMPTY;
-                queries.set(level, &pages, &rotated);
+                let queries = pages.queries(level, &rotated);
                 guarded(heads * (to - from), 0.5, |out| {
                     pages.scores(level, &page, from, &queries, &page, out)
                 })
@@ -187,8 +186,7 @@ fn integer_arithmetic_costs_at_most_one_percent() {
         for _ in 0..16 {
             let mut rotated = vec![0.0; dim];
             codec::rotate_queries(level, &codec, &random.normals(dim), &mut rotated);
-            let mut queries = Queries::EMPTY;
-            queries.set(level, &keys, &rotated);
+            let queries = keys.queries(level, &rotated);
             let (mut a, mut b) = (vec![0.0; SLOTS], vec![0.0; SLOTS]);
             keys.scores(level, &key_page, 0, &queries, &[], &mut a);
             codec.scores(&rotated, &blocks, &mut b);
@@ -228,8 +226,7 @@ fn degenerate_inputs_do_no_harm(codec: &AnyCodec) {
             let (keys, key_page) = keys(codec, blocks);
             let (values, value_page) = values(codec, blocks);
             for q in [0.0, -0.0, 1e-40, f32::MIN_POSITIVE, 1e38, f32::INFINITY, f32::NAN] {
-                let mut queries = Queries::EMPTY;
-                queries.set(level, &keys, &[q; 80]);
+                let queries = keys.queries(level, &[q; 80]);
                 let mut out = [0.0; SLOTS];
                 keys.scores(level, &key_page, 0, &queries, &[], &mut out);
                 let mut acc = [0.0; 80];
@@ -253,6 +250,7 @@ fn the_exponential_is_as_close_as_it_says() {
     println!("largest relative error {worst:.3e}");
     assert!(worst < f64::from(EXP_ERROR), "{worst}");
     assert_eq!((exp(0.0), exp(-0.0), exp(-88.0), exp(f32::NEG_INFINITY)), (1.0, 1.0, 0.0, 0.0));
+    assert!(exp(f32::NAN).is_nan());
 }
 
 /// Attention in f64 over decoded vectors.
@@ -277,6 +275,33 @@ fn exact_attention(codec: &AnyCodec, q: &[f32], k: &[u8], v: &[u8], len: usize, 
     out.iter().map(|&x| x as f32).collect()
 }
 
+/// A page of keys and one of values, in parts of unequal length.
+struct OnePage<'a> {
+    level: Level,
+    keys: (&'a KeyPages, &'a [Line]),
+    values: (&'a ValuePages, &'a [Line]),
+    queries: &'a Queries,
+    acc: &'a mut [f32],
+}
+
+impl Parts for OnePage<'_> {
+    fn part_end(&self, from: usize) -> usize {
+        if from == 0 { TILE + 5 } else { SLOTS }
+    }
+
+    fn scores(&self, from: usize, _: usize, logits: &mut [f32]) {
+        self.keys.0.scores(self.level, self.keys.1, from, self.queries, self.values.1, logits);
+    }
+
+    fn rescale(&mut self, factors: &[f32]) {
+        rescale(factors, self.acc.len() / factors.len(), self.acc);
+    }
+
+    fn accumulate(&mut self, from: usize, _: usize, weights: &[f32]) {
+        self.values.0.accumulate(self.level, self.values.1, from, weights, &[], self.acc);
+    }
+}
+
 #[test]
 fn attention_over_pages_is_the_softmax_and_splits_anywhere() {
     let levels = levels();
@@ -292,14 +317,20 @@ fn attention_over_pages_is_the_softmax_and_splits_anywhere() {
             let ((keys, key_page), (values, value_page)) = (keys(&codec, &k), values(&codec, &v));
             let (heads, scale) = (3, 1.0 / (dim as f32).sqrt());
             let q: Vec<f32> = random.normals(heads * dim).iter().map(|x| 2.0 * x).collect();
+            let scaled: Vec<f32> = q.iter().map(|x| x * scale).collect();
             let run = |level: Level, len: usize, split: bool| {
                 let mut rotated = vec![0.0; heads * dim];
-                codec::rotate_queries(level, &codec, &q, &mut rotated);
-                let mut queries = Queries::EMPTY;
-                queries.set(level, &keys, &rotated);
+                codec::rotate_queries(level, &codec, &scaled, &mut rotated);
+                let queries = keys.queries(level, &rotated);
                 let once = |state: &mut [Attention], acc: &mut [f32], len| {
-                    let (k, v) = ((&keys, &key_page[..]), (&values, &value_page[..]));
-                    attend(level, k, v, len, &queries, scale, &[], state, acc);
+                    let (keys, values) = ((&keys, &key_page[..]), (&values, &value_page[..]));
+                    attend(
+                        level,
+                        &mut OnePage { level, keys, values, queries: &queries, acc },
+                        0,
+                        len,
+                        state,
+                    );
                 };
                 let (mut state, mut acc) = (vec![Attention::EMPTY; heads], vec![0.0; heads * dim]);
                 once(&mut state, &mut acc, len);
@@ -417,5 +448,93 @@ fn plain_rows_are_summed_alike_on_every_level() {
             assert_bits(&run(level).0, &scores, "scores");
             assert_bits(&run(level).1, &sums, "sums");
         }
+    }
+}
+
+/// Bytes that are their own levels may be -128, which no encoder of ours writes: two's complement has no +128, and
+/// tricks with signs of bytes fail there.
+#[test]
+fn the_byte_minus_128_scores_and_sums_as_it_decodes() {
+    for id in [CodecId::I8, CodecId::Q8_0, CodecId::Q8_0R] {
+        let codec = AnyCodec::new(id, 128, Options::DEFAULT).unwrap();
+        let (mut random, bytes) = (Random(9), codec.block_bytes());
+        let mut blocks = blocks(&codec, &mut random);
+        for (i, block) in blocks.chunks_exact_mut(bytes).enumerate() {
+            let scales = if id == CodecId::I8 { bytes } else { 34 };
+            for run in block.chunks_exact_mut(scales) {
+                run[2..].iter_mut().skip(i % 3).step_by(1 + i % 7).for_each(|code| *code = 0x80);
+            }
+        }
+        let (keys, key_page) = keys(&codec, &blocks);
+        let (values, value_page) = values(&codec, &blocks);
+        let mut rotated = random.normals(128);
+        // Largest bytes of both signs, next to each other.
+        (rotated[0], rotated[1], rotated[2], rotated[3]) = (4.0, 4.0, -4.0, -4.0);
+        let (mut exact, mut exact_sums) = (vec![0.0; SLOTS], vec![0.0; 128]);
+        codec.scores(&rotated, &blocks, &mut exact);
+        codec.accumulate(&[1.0; SLOTS], &blocks, &mut exact_sums);
+        let run = |level: Level| {
+            let (mut logits, mut sums) = (vec![0.0; SLOTS], vec![0.0; 128]);
+            keys.scores(level, &key_page, 0, &keys.queries(level, &rotated), &[], &mut logits);
+            values.accumulate(level, &value_page, 0, &[1.0; SLOTS], &[], &mut sums);
+            (logits, sums)
+        };
+        let (logits, sums) = run(Level::Portable);
+        assert!(relative_rms(&logits, &exact) < 0.01, "{}", id.name());
+        assert!(relative_rms(&sums, &exact_sums) < 0.01, "{}", id.name());
+        for level in levels() {
+            let what = format!("{} {}", id.name(), level.name().name());
+            assert_bits(&run(level).0, &logits, &what);
+            assert_bits(&run(level).1, &sums, &what);
+        }
+    }
+}
+
+/// What is no number must not come out as one.
+#[test]
+fn a_query_that_is_not_finite_gives_nan_everywhere() {
+    let codec = AnyCodec::new(CodecId::S4, 64, Options::DEFAULT).unwrap();
+    let mut random = Random(10);
+    let blocks = blocks(&codec, &mut random);
+    let ((keys, key_page), (values, value_page)) = (keys(&codec, &blocks), values(&codec, &blocks));
+    let halves = HalfPages::new(64, SLOTS).unwrap();
+    let mut half_page = vec![Line::ZERO; halves.lines()];
+    (0..SLOTS).for_each(|slot| halves.write(&mut half_page, slot, &[0, 0x3c].repeat(64)));
+    for level in Level::available() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut q = random.normals(2 * 64);
+            q[64 + 7] = bad;
+            let mut out = vec![0.0; 2 * SLOTS];
+            halves.scores(level, &half_page, 0, &q, &[], &mut out);
+            assert!(
+                out[..SLOTS].iter().all(|v| v.is_finite()) && out[SLOTS..].iter().all(|v| !v.is_finite())
+            );
+            let mut rotated = vec![0.0; 2 * 64];
+            codec::rotate_queries(level, &codec, &q, &mut rotated);
+            let queries = keys.queries(level, &rotated);
+            keys.scores(level, &key_page, 0, &queries, &[], &mut out);
+            assert!(out[..SLOTS].iter().all(|v| v.is_finite()) && out[SLOTS..].iter().all(|v| v.is_nan()));
+            let (mut state, mut acc) = ([Attention::EMPTY; 2], [0.0; 2 * 64]);
+            let (keys, values) = ((&keys, &key_page[..]), (&values, &value_page[..]));
+            let mut page = OnePage { level, keys, values, queries: &queries, acc: &mut acc };
+            attend(level, &mut page, 0, SLOTS, &mut state);
+            assert!(state[0].sum >= 1.0 && state[1].sum.is_nan(), "{bad}: {state:?}");
+            // It stays, whatever comes before and after.
+            let mut seen = Attention { max: 1.0, sum: 2.0 };
+            merge(&mut seen, &state[1]);
+            assert!(seen.sum.is_nan());
+            soften(level, &mut [0.5; 20], &mut state[1..]);
+            assert!(state[1].sum.is_nan());
+        }
+        // One bad logit among good ones, and infinite ones.
+        for bad in [f32::NAN, f32::INFINITY] {
+            let (mut logits, mut state) = (random.normals(20), [Attention::EMPTY]);
+            logits[13] = bad;
+            soften(level, &mut logits, &mut state);
+            assert!(state[0].sum.is_nan(), "{bad}");
+        }
+        let (mut logits, mut state) = ([f32::NEG_INFINITY; 20], [Attention::EMPTY]);
+        soften(level, &mut logits, &mut state);
+        assert_eq!((logits, state), ([0.0; 20], [Attention::EMPTY]));
     }
 }

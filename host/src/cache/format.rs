@@ -137,11 +137,11 @@ impl PageFormat {
     pub(super) fn queries(&self, plain: &[f32]) -> CodedQueries {
         let mut rotated = vec![0.0; plain.len()];
         tqkv_simd::codec::rotate_queries(self.level, &self.codec, plain, &mut rotated);
-        let mut int8 = Box::new(Queries::EMPTY);
-        if let Layout::Keys(pages) = &self.layout {
-            int8.set(self.level, pages, &rotated);
-        }
-        CodedQueries { rotated, int8 }
+        let int8 = match &self.layout {
+            Layout::Keys(pages) => pages.queries(self.level, &rotated),
+            Layout::Values(_) | Layout::Halves(_) | Layout::Rows | Layout::Blocks => Queries::EMPTY,
+        };
+        CodedQueries { rotated, int8: Box::new(int8) }
     }
 
     /// Logits of slots from `from` on: `out` is `[heads, n]`. `next` is memory that is read soon.

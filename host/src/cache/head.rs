@@ -3,12 +3,12 @@
 use super::format::{PAGE_TOKENS, Side};
 use super::page::ColdStore;
 use super::spec::{AUTO_SHARE, CacheSpec, Centring, MEAN_TOKENS};
-use super::track::{Queries, Sums, TILE, Track, dot};
+use super::track::{Queries, Sums, Track, dot};
 use crate::error::CacheError;
 use rayon::prelude::*;
 use tqkv_core::AnyCodec;
 use tqkv_simd::Level;
-use tqkv_simd::page::{Attention, MAX_HEADS, merge, rescale, soften};
+use tqkv_simd::page::{Attention, MAX_HEADS, Parts, attend, merge, rescale};
 
 /// The mean that is taken off the keys before they are encoded.
 #[derive(Clone, Debug, PartialEq)]
@@ -154,60 +154,53 @@ impl Head {
     /// [`Head::attend`] with at most [`MAX_HEADS`] queries.
     fn attend_group(&self, q: &[f32], out: &mut [f32]) {
         let (plain, offsets) = self.scaled(q);
-        let (queries, spans) = (self.keys.queries(plain, offsets), self.spans());
-        let attended: Vec<Seen> = match &spans[..] {
-            [one] => vec![self.attend_span(&queries, one)],
-            many => many.par_iter().map(|span| self.attend_span(&queries, span)).collect(),
-        };
+        let queries = self.keys.queries(plain, offsets);
         let heads = queries.offsets.len();
-        let joined = attended.into_iter().reduce(|mut all, span| {
-            all.join(&span, heads);
-            all
-        });
-        if let Some(mut seen) = joined {
-            self.finish(&seen.state[..heads], &seen.sums.plain, &mut seen.sums.rotated, out);
-        }
+        let mut seen = match self.spans() {
+            1 => self.attend_span(&queries, 0),
+            many => {
+                let spans: Vec<Seen> =
+                    (0..many).into_par_iter().map(|i| self.attend_span(&queries, i)).collect();
+                let joined = spans.into_iter().reduce(|mut all, span| {
+                    all.join(&span, heads);
+                    all
+                });
+                let Some(joined) = joined else { return };
+                joined
+            }
+        };
+        self.finish(&seen.state[..heads], &seen.sums.plain, &mut seen.sums.rotated, out);
     }
 
-    /// What the newest position sees, in spans: a few sinks with the first, then at fixed positions.
-    fn spans(&self) -> Vec<[Range; 2]> {
-        let [sinks, (start, end)] = self.seen(self.len().saturating_sub(1));
+    /// What the newest position sees beside the sinks, and the number of the first span that holds some of it.
+    fn newest(&self) -> (Range, usize) {
+        let [_, (start, end)] = self.seen(self.len().saturating_sub(1));
         let end = end.min(self.len());
-        let origin = self.values.sink_capacity();
-        let mut spans = vec![[(sinks.0, sinks.1.min(self.len())), (start, start)]];
-        let mut from = start;
-        while from < end {
-            let to = end.min(origin + ((from - origin) / SPAN + 1) * SPAN);
-            match &mut spans[..] {
-                [[_, first]] if first.0 == first.1 => *first = (from, to),
-                _ => spans.push([(0, 0), (from, to)]),
-            }
-            from = to;
-        }
-        spans
+        ((start, end), start.saturating_sub(self.values.sink_capacity()) / SPAN)
     }
 
-    fn attend_span(&self, queries: &Queries, span: &[Range; 2]) -> Seen {
-        let heads = queries.offsets.len();
+    /// Into how many spans that is cut, at fixed positions: 1 where there is nothing.
+    fn spans(&self) -> usize {
+        let ((_, end), first) = self.newest();
+        let past = end.saturating_sub(self.values.sink_capacity()).div_ceil(SPAN);
+        past.saturating_sub(first).max(1)
+    }
+
+    /// Span `i`; the first one takes the few sinks along.
+    fn attend_span(&self, queries: &Queries, i: usize) -> Seen {
         let zeros = vec![0.0; queries.plain.len()];
-        let mut seen = Seen {
-            state: [Attention::EMPTY; MAX_HEADS],
-            sums: Sums { plain: zeros.clone(), rotated: zeros },
-        };
-        let mut logits = [0.0; MAX_HEADS * TILE];
-        for &(start, end) in span {
-            let mut from = start;
-            while from < end {
-                let to = end.min(self.keys.part_end(from)).min(self.values.part_end(from));
-                let logits = &mut logits[..heads * (to - from)];
-                self.keys.scores(queries, from, self.values.lines(from), logits);
-                let factors = soften(self.keys.level(), 1.0, logits, &mut seen.state[..heads]);
-                seen.sums.rescale(&factors, heads);
-                self.values.accumulate(logits, from, self.keys.lines(to), &mut seen.sums);
-                from = to;
-            }
+        let mut state = [Attention::EMPTY; MAX_HEADS];
+        let heads = &mut state[..queries.offsets.len()];
+        let sums = Sums { plain: zeros.clone(), rotated: zeros };
+        let mut tokens = Tokens { keys: &self.keys, values: &self.values, queries, sums };
+        if i == 0 {
+            let sinks = self.values.sink_capacity().min(self.len());
+            attend(self.keys.level(), &mut tokens, 0, sinks, heads);
         }
-        seen
+        let ((start, end), first) = self.newest();
+        let from = self.values.sink_capacity() + (first + i) * SPAN;
+        attend(self.keys.level(), &mut tokens, from.max(start), (from + SPAN).min(end), heads);
+        Seen { state, sums: tokens.sums }
     }
 
     /// Queries (`[n, dim]`) times 1/sqrt(dim), and <q, mu> of each.
@@ -234,8 +227,8 @@ impl Head {
         let dim = self.values.codec().dim();
         let sums = plain.chunks_exact(dim).zip(rotated.chunks_exact(dim));
         for ((state, out), (plain, rotated)) in state.iter().zip(out.chunks_exact_mut(dim)).zip(sums) {
-            // Nothing seen gives zeros.
-            let normaliser = if state.sum > 0.0 { 1.0 / state.sum } else { 0.0 };
+            // Nothing seen gives zeros; what is no number stays one that shows.
+            let normaliser = if state.sum == 0.0 { 0.0 } else { 1.0 / state.sum };
             for ((o, p), r) in out.iter_mut().zip(plain).zip(rotated) {
                 *o = (p + r) * normaliser;
             }
@@ -286,10 +279,30 @@ impl Seen {
     }
 }
 
-impl Sums {
-    fn rescale(&mut self, factors: &[f32], heads: usize) {
-        let dim = self.plain.len() / heads;
-        rescale(&factors[..heads], dim, &mut self.plain);
-        rescale(&factors[..heads], dim, &mut self.rotated);
+/// The two tracks as what is attended to.
+struct Tokens<'a> {
+    keys: &'a Track,
+    values: &'a Track,
+    queries: &'a Queries,
+    sums: Sums,
+}
+
+impl Parts for Tokens<'_> {
+    fn part_end(&self, from: usize) -> usize {
+        self.keys.part_end(from).min(self.values.part_end(from))
+    }
+
+    fn scores(&self, from: usize, _: usize, logits: &mut [f32]) {
+        self.keys.scores(self.queries, from, self.values.lines(from), logits);
+    }
+
+    fn rescale(&mut self, factors: &[f32]) {
+        let dim = self.keys.codec().dim();
+        rescale(factors, dim, &mut self.sums.plain);
+        rescale(factors, dim, &mut self.sums.rotated);
+    }
+
+    fn accumulate(&mut self, from: usize, to: usize, weights: &[f32]) {
+        self.values.accumulate(weights, from, self.keys.lines(to), &mut self.sums);
     }
 }

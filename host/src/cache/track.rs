@@ -11,10 +11,7 @@ use super::spec::CacheSpec;
 use crate::error::CacheError;
 use tqkv_core::{AnyCodec, Family};
 use tqkv_simd::Level;
-use tqkv_simd::page::Line;
-
-/// Most positions of a range that is attended to at once.
-pub(super) const TILE: usize = 128;
+use tqkv_simd::page::{Line, MAX_PART};
 
 /// Tokens that leave the hot window together: encoders are faster with several vectors.
 const BATCH: usize = 4;
@@ -239,7 +236,7 @@ impl Track {
         } else {
             self.len()
         };
-        end.min(from + TILE)
+        end.min(from + MAX_PART)
     }
 
     /// Lines of the page that holds a position; empty where it is not encoded.

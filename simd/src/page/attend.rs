@@ -1,13 +1,11 @@
-//! Attention over one page: scores, online softmax, weighted sum of values, in one go.
+//! Attention over pages: scores, online softmax, weighted sum of values, part by part. The loop of the cache, and the
+//! one that is timed.
 //!
 //! A running maximum and sum for each query head make the result of any number of pages; two runs
 //! over different pages can be [`merge`]d. Who splits a sequence into spans at fixed places and
 //! merges them in order gets the same bits from any number of threads.
 
-use super::keys::KeyPages;
-use super::query::Queries;
-use super::values::ValuePages;
-use super::{Line, MAX_HEADS, MAX_SLOTS, exp};
+use super::{MAX_HEADS, MAX_PART, exp};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
 
@@ -16,7 +14,8 @@ use crate::lines::Machine;
 pub struct Attention {
     /// Largest logit.
     pub max: f32,
-    /// Sum of exp(logit - max); the output is the accumulator divided by it.
+    /// Sum of exp(logit - max); the output is the accumulator divided by it. NaN from the first logit on that is
+    /// NaN or infinite.
     pub sum: f32,
 }
 
@@ -31,55 +30,49 @@ impl Default for Attention {
     }
 }
 
-/// Attends with every query over the first `len` slots of a page of keys and one of values.
-///
-/// `scale` multiplies the logits (1/sqrt(dim)), `next` is the page of keys that follows (empty
-/// where there is none), `state` has one entry a query and `acc` one vector of `dim` values, in
-/// the rotated domain of the values.
-///
-/// # Panics
-/// A page is too short, `len` exceeds its slots, or `state` and `acc` are not one for each query.
-#[expect(clippy::too_many_arguments, reason = "two pages with their arrangements, the queries, the state")]
-pub fn attend(
-    level: Level,
-    (keys, key_page): (&KeyPages, &[Line]),
-    (values, value_page): (&ValuePages, &[Line]),
-    len: usize,
-    queries: &Queries,
-    scale: f32,
-    next: &[Line],
-    state: &mut [Attention],
-    acc: &mut [f32],
-) {
-    assert!(len <= keys.slots().min(values.slots()), "slots of this page");
-    assert!(
-        state.len() == queries.len() && acc.len() == state.len() * keys.plan.dim,
-        "one state for each query"
-    );
-    if len == 0 || queries.is_empty() {
-        return;
-    }
-    let mut attend = |logits: &mut [f32]| {
-        keys.scores(level, key_page, 0, queries, value_page, logits);
-        rescale(&soften(level, scale, logits, state), keys.plan.dim, acc);
-        values.accumulate(level, value_page, 0, logits, next, acc);
-    };
-    // Only as much memory as is needed: clearing it counts beside a page of few bits.
-    match queries.len() * len {
-        few @ ..=MAX_SLOTS => attend(&mut [0.0; MAX_SLOTS][..few]),
-        many => attend(&mut [0.0; MAX_HEADS * MAX_SLOTS][..many]),
-    }
+/// Keys and values of a sequence, and the queries that attend to them. They lie in parts (a page, a few uncompressed
+/// rows), each of which is scored and summed at once.
+pub trait Parts {
+    /// One past the last token of the part that holds token `from`.
+    fn part_end(&self, from: usize) -> usize;
+
+    /// Logits of tokens `from..to` of one part for every query head: `[heads, n]`.
+    fn scores(&self, from: usize, to: usize, logits: &mut [f32]);
+
+    /// Multiplies what each head has summed by its factor ([`rescale`]).
+    fn rescale(&mut self, factors: &[f32]);
+
+    /// Adds the weighted values of tokens `from..to` of one part: `weights` is `[heads, n]`.
+    fn accumulate(&mut self, from: usize, to: usize, weights: &[f32]);
 }
 
-/// Turns logits (`[heads, n]`, times `scale`) into weights relative to each head's running maximum, and
-/// takes them up in `state`. Returns by what the sums that each head made so far must be multiplied
-/// ([`rescale`]). Logits of -inf weigh nothing. Equal to the bit on every level.
+/// Attends with every query head over tokens `from..end`, part by part and at most [`MAX_PART`] at once. `state` has one
+/// entry a head; what `parts` has summed in the end is to be divided by its `sum`.
 ///
 /// # Panics
 /// More heads than [`MAX_HEADS`].
-pub fn soften(level: Level, scale: f32, logits: &mut [f32], state: &mut [Attention]) -> [f32; MAX_HEADS] {
+pub fn attend(level: Level, parts: &mut impl Parts, mut from: usize, end: usize, state: &mut [Attention]) {
+    let mut logits = [0.0; MAX_HEADS * MAX_PART];
+    while from < end {
+        let to = end.min(parts.part_end(from)).min(from + MAX_PART);
+        let logits = &mut logits[..state.len() * (to - from)];
+        parts.scores(from, to, logits);
+        let factors = soften(level, logits, state);
+        parts.rescale(&factors[..state.len()]);
+        parts.accumulate(from, to, logits);
+        from = to;
+    }
+}
+
+/// Turns logits (`[heads, n]`, 1/sqrt(dim) included) into weights relative to each head's running maximum, and
+/// takes them up in `state`. Returns by what the sums that each head made so far must be multiplied
+/// ([`rescale`]). Logits of -inf weigh nothing; one that is NaN makes the sum NaN. Equal to the bit on every level.
+///
+/// # Panics
+/// More heads than [`MAX_HEADS`].
+pub fn soften(level: Level, logits: &mut [f32], state: &mut [Attention]) -> [f32; MAX_HEADS] {
     assert!(state.len() <= MAX_HEADS, "at most MAX_HEADS heads");
-    level.run(Soften { scale, logits, state })
+    level.run(Soften { logits, state })
 }
 
 /// Multiplies the sums of each head (`[heads, dim]`) by its factor.
@@ -92,7 +85,6 @@ pub fn rescale(factors: &[f32], dim: usize, sums: &mut [f32]) {
 }
 
 struct Soften<'a> {
-    scale: f32,
     logits: &'a mut [f32],
     state: &'a mut [Attention],
 }
@@ -106,7 +98,7 @@ impl Kernel for Soften<'_> {
         let len = self.logits.len() / self.state.len().max(1);
         let heads = self.logits.chunks_exact_mut(len.max(1)).zip(self.state);
         for ((logits, state), factor) in heads.zip(&mut factors) {
-            *factor = soften_head(logits, self.scale, state);
+            *factor = soften_head(logits, state);
         }
         factors
     }
@@ -151,21 +143,23 @@ fn total(lanes: [f32; LANES]) -> f32 {
 /// Turns logits into weights relative to the running maximum; returns what sums made so far must
 /// be multiplied by.
 #[inline(always)]
-fn soften_head(logits: &mut [f32], scale: f32, state: &mut Attention) -> f32 {
+fn soften_head(logits: &mut [f32], state: &mut Attention) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let (wholes, rest) = logits.as_chunks_mut::<LANES>();
-    for whole in wholes.iter_mut() {
+    for whole in wholes.iter() {
         for (lane, logit) in lanes.iter_mut().zip(whole) {
-            *logit *= scale;
             *lane = larger(*logit, *lane);
         }
     }
-    for (lane, logit) in lanes.iter_mut().zip(rest.iter_mut()) {
-        *logit *= scale;
+    for (lane, logit) in lanes.iter_mut().zip(rest.iter()) {
         *lane = larger(*logit, *lane);
     }
     let max = larger(largest(lanes), state.max);
     if max == f32::NEG_INFINITY {
+        // NaN is not larger than anything, so it may be here.
+        if logits.iter().any(|logit| logit.is_nan()) {
+            state.sum = f32::NAN;
+        }
         logits.fill(0.0);
         return 1.0;
     }
@@ -189,7 +183,7 @@ fn soften_head(logits: &mut [f32], scale: f32, state: &mut Attention) -> f32 {
 /// Joins what `from` has seen to what `into` has seen, one head each. Returns the factors for what
 /// `into` and `from` have summed: their sum is then that of both.
 pub fn merge(into: &mut Attention, from: &Attention) -> [f32; 2] {
-    if from.max == f32::NEG_INFINITY {
+    if from.max == f32::NEG_INFINITY && !from.sum.is_nan() {
         return [1.0, 0.0];
     }
     let max = if from.max > into.max { from.max } else { into.max };

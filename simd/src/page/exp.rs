@@ -8,15 +8,16 @@ const LEAST: f32 = -87.0;
 /// 1.5 * 2^23: adding it rounds to an integer, ties to even.
 const ROUND: f32 = 12_582_912.0;
 
-/// e^x for x <= 88 with relative error [`EXP_ERROR`]; 0 below -87.
+/// e^x for x <= 88 with relative error [`EXP_ERROR`]; 0 below -87, and NaN of NaN.
 ///
 /// x = k ln 2 + r with |r| <= ln 2 / 2, then a polynomial of degree 7 (the coefficients of the
 /// Cephes library). Only additions and multiplications that are rounded one by one, so loops over
 /// it vectorise without changing a bit.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    let bounded = if x > LEAST { x } else { LEAST };
-    let bounded = if bounded < 88.0 { bounded } else { 88.0 };
+    // Comparisons that are false for NaN, which goes through.
+    let bounded = if x < LEAST { LEAST } else { x };
+    let bounded = if bounded > 88.0 { 88.0 } else { bounded };
     let shifted = bounded * core::f32::consts::LOG2_E + ROUND;
     let k = shifted - ROUND;
     let r = bounded - k * 0.693_359_4;
@@ -31,5 +32,5 @@ pub fn exp(x: f32) -> f32 {
     // The low bits of `shifted` are k; they go to the exponent.
     let power = (shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127)) << 23;
     let result = fraction * f32::from_bits(power);
-    if x >= LEAST { result } else { 0.0 }
+    if x < LEAST { 0.0 } else { result }
 }

@@ -4,8 +4,7 @@
 //! keys or heads in flight, prefetch 8 KiB ahead. Fused operations and free order of sums: no
 //! bits are promised here.
 
-use super::attend::{Attention, rescale, soften};
-use super::{Line, MAX_HEADS, MAX_SLOTS, bytes, bytes_mut};
+use super::{Line, MAX_HEADS, bytes, bytes_mut};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
 use tqkv_core::MAX_HEAD_DIM;
@@ -119,45 +118,6 @@ impl HalfPages {
         }
         let rows = &page[from * self.row_lines()..(from + n) * self.row_lines()];
         level.run(HalfAccumulate { groups: self.row_lines(), rows, n, weights, next, acc });
-    }
-}
-
-impl HalfPages {
-    /// Attention over the first `len` rows of a page of keys and one of values, as
-    /// [`super::attend`] does over codes.
-    ///
-    /// # Panics
-    /// A page is too short, `len` exceeds its slots or [`MAX_SLOTS`], or `state` and `acc` are not one
-    /// for each query.
-    #[expect(clippy::too_many_arguments, reason = "two pages, the queries, the state")]
-    pub fn attend(
-        &self,
-        level: Level,
-        (keys, values): (&[Line], &[Line]),
-        len: usize,
-        queries: &[f32],
-        scale: f32,
-        next: &[Line],
-        state: &mut [Attention],
-        acc: &mut [f32],
-    ) {
-        let heads = queries.len() / self.dim;
-        assert!(
-            heads <= MAX_HEADS && state.len() == heads && acc.len() == queries.len(),
-            "one state for each query"
-        );
-        assert!(len <= self.slots.min(MAX_SLOTS), "slots of this page");
-        if len > 0 && heads > 0 {
-            let mut attend = |logits: &mut [f32]| {
-                self.scores(level, keys, 0, queries, values, logits);
-                rescale(&soften(level, scale, logits, state), self.dim, acc);
-                self.accumulate(level, values, 0, logits, next, acc);
-            };
-            match heads * len {
-                few @ ..=MAX_SLOTS => attend(&mut [0.0; MAX_SLOTS][..few]),
-                many => attend(&mut [0.0; MAX_HEADS * MAX_SLOTS][..many]),
-            }
-        }
     }
 }
 

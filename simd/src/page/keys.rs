@@ -90,6 +90,15 @@ impl KeyPages {
         self.plan.block(&scales, &words, block);
     }
 
+    /// Makes rotated queries ready, back to back ([`tqkv_core::AnyCodec::rotate_query`]): at most [`super::MAX_HEADS`], more
+    /// are left out. Each run of coordinates that has a scale of its own in the blocks has one in the query:
+    /// largest |q| / 127, rounded to nearest. A query that is not finite scores NaN.
+    pub fn queries(&self, level: Level, rotated: &[f32]) -> Queries {
+        let mut queries = Queries::EMPTY;
+        queries.set(level, &self.plan, rotated);
+        queries
+    }
+
     /// Logits of slots `from..from + n` for every query: `out` is `[queries.len(), n]`, without
     /// the factor 1/sqrt(dim). Equal to the bit on every level.
     ///
@@ -417,7 +426,11 @@ impl<const BITS: usize> KeyCodes for Packed<BITS> {
                     for h in 0..H {
                         // Few heads split their sum, so that additions need not wait.
                         let part = field % const { if H < 4 { 4 / H } else { 1 } };
-                        sums[h][part] = isa.key_dot(sums[h][part], levels, now[h][field]);
+                        sums[h][part] = if BITS == 8 {
+                            isa.byte_dot(sums[h][part], levels, now[h][field])
+                        } else {
+                            isa.key_dot(sums[h][part], levels, now[h][field])
+                        };
                     }
                     field += 1;
                 )*

@@ -28,7 +28,8 @@ mod values;
 mod weights;
 mod woven;
 
-pub use attend::{Attention, attend, merge, rescale, soften};
+pub use crate::lines::Line;
+pub use attend::{Attention, Parts, attend, merge, rescale, soften};
 pub use exp::{EXP_ERROR, exp};
 pub use half_rows::HalfPages;
 pub use keys::KeyPages;
@@ -36,27 +37,14 @@ pub use query::Queries;
 pub use rows::{row_scores, row_sums};
 pub use values::ValuePages;
 
-/// 64 bytes on a cache line of their own: the unit of page memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C, align(64))]
-pub struct Line(pub [u8; 64]);
-
-impl Line {
-    /// All bytes 0.
-    pub const ZERO: Self = Self([0; 64]);
-}
-
-// SAFETY: `Line` is a `repr(C)` struct of one `[u8; 64]` with no padding, for which all bit patterns are
-// valid, zeros included; it is `Copy` and holds no reference.
-unsafe impl bytemuck::Zeroable for Line {}
-// SAFETY: as above.
-unsafe impl bytemuck::Pod for Line {}
-
 /// Most query heads of a call: a larger GQA group takes several.
 pub const MAX_HEADS: usize = 8;
 
 /// Most tokens of a page: what keeps sums of values inside `i32`.
 pub const MAX_SLOTS: usize = 512;
+
+/// Most tokens that are attended to at once.
+pub const MAX_PART: usize = 128;
 
 /// Tokens of a page are a multiple of this.
 pub const SLOT_STEP: usize = 32;

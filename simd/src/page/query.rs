@@ -1,7 +1,7 @@
 //! Queries as signed bytes in the order of a page's lines.
 
 use super::MAX_HEADS;
-use super::keys::KeyPages;
+use super::plan::Plan;
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
 use tqkv_core::MAX_HEAD_DIM;
@@ -24,7 +24,7 @@ impl Head {
         Self { words: [0; MAX_HEAD_DIM / 4 + 8], factors: [0.0; MAX_RUNS], biases: [0; MAX_RUNS] };
 }
 
-/// Up to [`MAX_HEADS`] query heads of one GQA group, ready for [`KeyPages::scores`]: about 9 KiB,
+/// Up to [`MAX_HEADS`] query heads of one GQA group, ready for [`super::KeyPages::scores`]: about 9 KiB,
 /// made once for each token and layer and used for every page.
 #[derive(Clone, Debug)]
 pub struct Queries {
@@ -52,17 +52,15 @@ impl Queries {
         self.count == 0
     }
 
-    /// Takes rotated queries back to back ([`tqkv_core::AnyCodec::rotate_query`]), at most
-    /// [`MAX_HEADS`]; more are left out. Each run of coordinates that has a scale of its own in the
-    /// blocks has one in the query: largest |q| / 127, rounded to nearest.
-    pub fn set(&mut self, level: Level, pages: &KeyPages, rotated: &[f32]) {
-        self.count = (rotated.len() / pages.plan.dim).min(MAX_HEADS);
-        level.run(Quantise { pages, rotated, heads: &mut self.heads });
+    /// [`super::KeyPages::queries`].
+    pub(super) fn set(&mut self, level: Level, plan: &Plan, rotated: &[f32]) {
+        self.count = (rotated.len() / plan.dim).min(MAX_HEADS);
+        level.run(Quantise { plan, rotated, heads: &mut self.heads });
     }
 }
 
 struct Quantise<'a> {
-    pages: &'a KeyPages,
+    plan: &'a Plan,
     rotated: &'a [f32],
     heads: &'a mut [Head; MAX_HEADS],
 }
@@ -75,11 +73,12 @@ impl Kernel for Quantise<'_> {
 
     #[inline(always)]
     fn run<I: Machine>(self, _: I) {
-        let plan = &self.pages.plan;
+        let plan = self.plan;
         for (head, query) in self.heads.iter_mut().zip(self.rotated.chunks_exact(plan.dim)) {
             let mut codes = [0i8; MAX_HEAD_DIM];
             for (r, run) in query.chunks_exact(plan.run).enumerate() {
                 let largest = run.iter().fold(0.0f32, |m, v| f32::max(m, v.abs()));
+                let finite = run.iter().fold(true, |finite, v| finite & v.is_finite());
                 // A largest value below this has no reciprocal; such a query scores 0.
                 let inverse = if largest > 1e-30 { 127.0 / largest } else { 0.0 };
                 let mut sum = 0;
@@ -88,7 +87,8 @@ impl Kernel for Quantise<'_> {
                     *code = rounded as i32 as i8;
                     sum += i32::from(*code);
                 }
-                head.factors[r] = largest * (1.0 / 127.0) * plan.unit;
+                let factor = largest * (1.0 / 127.0) * plan.unit;
+                head.factors[r] = if finite { factor } else { f32::NAN };
                 head.biases[r] = I::KEY_BIAS * sum;
             }
             let fields = plan.fields();

@@ -2,11 +2,11 @@
 //!
 //! `vpmaddubsw` adds two products of an unsigned and a signed byte with saturation, so the operands
 //! must be bounded. Keys: |q| <= 127 times a level whose sign is adjusted by `vpsignb`, at most
-//! 127, so a pair is at most 2 * 127 * 127 < 2^15. Values: weights below 128, the same bound.
+//! 127, so a pair is at most 2 * 127 * 127 < 2^15. `vpsignb` cannot negate -128, so codes that are their own levels
+//! are the unsigned operand, up to 128, and give their sign to the query. Values: weights below 128, the same bound.
 
 use super::avx2::{Avx2, V, avx2};
-use crate::lines::{Machine, pair_index};
-use crate::page::Line;
+use crate::lines::{Line, Machine, pair_index};
 use core::arch::x86_64::*;
 
 /// Adds products of unsigned and signed bytes four at a time; bounds as above.
@@ -286,6 +286,17 @@ impl Machine for Avx2 {
             [
                 dot(sum[0], size, _mm256_sign_epi8(levels[0], query)),
                 dot(sum[1], size, _mm256_sign_epi8(levels[1], query)),
+            ]
+        })
+    }
+
+    #[inline(always)]
+    fn byte_dot(self, sum: [__m256i; 2], levels: [__m256i; 2], query: u32) -> [__m256i; 2] {
+        avx2!({
+            let query = _mm256_set1_epi32(query as i32);
+            [
+                dot(sum[0], _mm256_abs_epi8(levels[0]), _mm256_sign_epi8(query, levels[0])),
+                dot(sum[1], _mm256_abs_epi8(levels[1]), _mm256_sign_epi8(query, levels[1])),
             ]
         })
     }

@@ -7,8 +7,7 @@
 
 use super::avx2_lines::pair_shuffles;
 use super::avx512::{Avx512, V, avx512};
-use crate::lines::Machine;
-use crate::page::Line;
+use crate::lines::{Line, Machine};
 use core::arch::x86_64::*;
 
 #[inline(always)]
