@@ -50,6 +50,15 @@ pub enum KvError {
         /// Values of one token: num_kv_heads * head_dim.
         per_token: usize,
     },
+    /// A query that is not finite: nothing that it would be answered with means anything.
+    Query {
+        /// Layer.
+        layer: usize,
+        /// Token within the chunk.
+        token: usize,
+        /// Query head.
+        head: usize,
+    },
     /// A slice that does not fit the number of tokens.
     Length {
         /// Which argument.
@@ -77,6 +86,9 @@ impl fmt::Display for KvError {
             }
             Self::NotWholeTokens { got, per_token } => {
                 write!(f, "k has {got} values, which is not a whole number of tokens of {per_token} values")
+            }
+            Self::Query { layer, token, head } => {
+                write!(f, "query of layer {layer}, token {token}, head {head}: values must be finite")
             }
             Self::Length { what, got, expected } => write!(f, "{what} has {got} values, expected {expected}"),
         }
@@ -163,25 +175,36 @@ impl KvShape {
     /// Whether there is such a query head, and `q` is one query of it.
     ///
     /// # Errors
-    /// [`KvError::Head`], [`KvError::Length`].
-    pub const fn check_query(self, head: usize, q: &[f32]) -> Result<(), KvError> {
+    /// [`KvError::Layer`], [`KvError::Head`], [`KvError::Length`], [`KvError::Query`].
+    pub fn check_query(self, layer: usize, head: usize, q: &[f32]) -> Result<(), KvError> {
+        self.check_layer(layer)?;
         let num_heads = self.num_heads;
         if head >= num_heads {
             return Err(KvError::Head { head, num_heads });
         }
-        check_len("q", q.len(), self.head_dim)
+        check_len("q", q.len(), self.head_dim)?;
+        if is_finite(q) { Ok(()) } else { Err(KvError::Query { layer, token: 0, head }) }
     }
 
-    /// Whether `q` and `out` are `[n, num_heads, head_dim]`.
+    /// Whether `q` and `out` are `[n, num_heads, head_dim]`, and the queries finite.
     ///
     /// # Errors
-    /// [`KvError::Length`].
-    pub const fn check_queries(self, n: usize, q: &[f32], out: &[f32]) -> Result<(), KvError> {
-        match check_len("q", q.len(), n * self.query_values()) {
-            Ok(()) => check_len("out", out.len(), q.len()),
-            error => error,
+    /// [`KvError::Layer`], [`KvError::Length`], [`KvError::Query`].
+    pub fn check_queries(self, layer: usize, n: usize, q: &[f32], out: &[f32]) -> Result<(), KvError> {
+        self.check_layer(layer)?;
+        check_len("q", q.len(), n * self.query_values())?;
+        check_len("out", out.len(), q.len())?;
+        match q.chunks_exact(self.head_dim).position(|q| !is_finite(q)) {
+            None => Ok(()),
+            Some(i) => Err(KvError::Query { layer, token: i / self.num_heads, head: i % self.num_heads }),
         }
     }
+}
+
+/// Whether no value is NaN or infinite.
+fn is_finite(q: &[f32]) -> bool {
+    // Without an early end, so that it is a few wide instructions.
+    q.iter().fold(true, |finite, x| finite & x.is_finite())
 }
 
 /// Whether a slice called `what` is as long as it must be.
@@ -204,7 +227,7 @@ impl<'a> Chunk<'a> {
     /// Checks everything that a cache of `shape` (checked itself) needs of a chunk.
     ///
     /// # Errors
-    /// A layer out of range, or a slice of the wrong length.
+    /// A layer out of range, a slice of the wrong length, or a query that is not finite.
     pub fn new(
         shape: KvShape,
         layer: usize,
@@ -214,7 +237,7 @@ impl<'a> Chunk<'a> {
         out: &'a mut [f32],
     ) -> Result<Self, KvError> {
         let tokens = shape.check_tokens(layer, k, v)?;
-        shape.check_queries(tokens, q, out)?;
+        shape.check_queries(layer, tokens, q, out)?;
         Ok(Self { layer, tokens, q, k, v, out })
     }
 
@@ -286,6 +309,9 @@ mod tests {
         assert_eq!(error(0, &q, &k, &k[..3], 8), "v has 3 values, expected 4");
         assert_eq!(error(0, &q[..4], &k, &k, 8), "q has 4 values, expected 8");
         assert_eq!(error(0, &q, &k, &k, 4), "out has 4 values, expected 8");
+        let mut bad = q;
+        bad[5] = f32::NEG_INFINITY;
+        assert_eq!(error(0, &bad, &k, &k, 8), "query of layer 0, token 0, head 1: values must be finite");
         assert_eq!(Chunk::new(shape, 0, &q, &k, &k, &mut out).unwrap().tokens(), 1);
         assert_eq!(Chunk::new(shape, 0, &[], &[], &[], &mut []).unwrap().tokens(), 0);
     }

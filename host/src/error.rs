@@ -45,6 +45,9 @@ pub enum CacheError {
     #[cfg(feature = "cuda")]
     #[error("GPU: {0}")]
     Gpu(#[from] tqkv_gpu::GpuError),
+    /// The threads of rayon's pool cannot be started.
+    #[error("cannot start threads: {0}; RAYON_NUM_THREADS sets how many are asked for")]
+    Threads(String),
     /// The spill file of the cold tier cannot be made or written.
     #[error("cannot spill cold pages: {0}")]
     Spill(String),

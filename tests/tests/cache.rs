@@ -6,7 +6,9 @@
 
 use proptest::prelude::*;
 use tqkv::Level;
+use tqkv::attention::AttentionCache;
 use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, KvCache, MEAN_TOKENS};
+use tqkv::dense::DenseCache;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
@@ -405,6 +407,28 @@ fn bad_input_is_named_and_leaves_nothing_behind() {
     assert!(
         refused(base().cold(1, Cold::Spill("/nonexistent/folder".into()))).contains("/nonexistent/folder")
     );
+}
+
+/// Softmax would make numbers of it that look like an answer.
+#[test]
+fn a_query_that_is_not_finite_is_refused_everywhere() {
+    let spec = CacheSpec::new(2, 2, 1, DIM);
+    let shape = spec.shape;
+    let (mut cache, mut dense) = (KvCache::new(spec).unwrap(), DenseCache::new(shape).unwrap());
+    let good = vec![0.5; 2 * DIM];
+    cache.append(1, &good, &good).unwrap();
+    let named = "query of layer 1, token 0, head 1: values must be finite";
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let (mut q, mut out) = (good.clone(), vec![1.0; 2 * DIM]);
+        q[2 * DIM - 3] = bad;
+        assert_eq!(cache.attend(1, &q, &mut out).unwrap_err().to_string(), named);
+        assert_eq!(cache.scores(1, 1, &q[DIM..]).unwrap_err().to_string(), named);
+        let (k, v) = (&good[..DIM], &good[..DIM]);
+        assert_eq!(cache.attend_prefill(1, &q, k, v, &mut out).unwrap_err().to_string(), named);
+        assert_eq!(dense.attend_chunk(1, &q, k, v, &mut out).unwrap_err().to_string(), named);
+        assert!(out.iter().all(|&x| x == 1.0), "nothing is written");
+        assert_eq!(cache.scores(1, 1, k).unwrap().len(), 2, "nothing is appended");
+    }
 }
 
 /// Largest vectors along a row of the Hadamard matrix: the unbiased scale alone would leave f16.

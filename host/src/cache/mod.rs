@@ -35,6 +35,7 @@ pub use stats::CacheStats;
 
 use crate::attention::AttentionCache;
 use crate::error::CacheError;
+use crate::threads;
 use head::Head;
 use page::ColdStore;
 use rayon::prelude::*;
@@ -59,9 +60,10 @@ impl KvCache {
     /// # Errors
     /// A shape with zeros, query heads that do not divide among KV heads, a head dim that a codec
     /// does not support, cold codecs that the warm ones cannot become, a spill folder that cannot
-    /// be written, or a `TQKV_LEVEL` that the machine lacks.
+    /// be written, a `TQKV_LEVEL` that the machine lacks, or threads that cannot be started.
     pub fn new(mut spec: CacheSpec) -> Result<Self, CacheError> {
         spec.check()?;
+        threads::start()?;
         let level = spec.level.map_or_else(Level::detect, Ok).map_err(CacheError::Level)?;
         spec.level = Some(level);
         let codecs = spec.codecs_of(spec.key, spec.value)?;
@@ -129,10 +131,9 @@ impl KvCache {
     /// by 1/sqrt(head_dim). An empty cache gives zeros.
     ///
     /// # Errors
-    /// Wrong shapes.
+    /// Wrong shapes, or a query that is not finite, named by layer and head.
     pub fn attend(&self, layer: usize, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
-        self.spec.shape.check_layer(layer)?;
-        self.spec.shape.check_queries(1, q, out)?;
+        self.spec.shape.check_queries(layer, 1, q, out)?;
         let group = self.group_values();
         self.layer(layer)
             .par_iter()
@@ -187,10 +188,9 @@ impl KvCache {
     /// position sees, oldest first.
     ///
     /// # Errors
-    /// Layer or head out of range, or a query of the wrong length.
+    /// Layer or head out of range, or a query of the wrong length or that is not finite.
     pub fn scores(&self, layer: usize, head: usize, q: &[f32]) -> Result<Vec<f32>, CacheError> {
-        self.spec.shape.check_layer(layer)?;
-        self.spec.shape.check_query(head, q)?;
+        self.spec.shape.check_query(layer, head, q)?;
         Ok(self.layer(layer)[head / self.spec.shape.group()].scores(q))
     }
 

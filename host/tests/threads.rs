@@ -1,0 +1,28 @@
+//! What a program sees that cannot have the threads it asks for.
+#![cfg(target_os = "linux")]
+
+use std::process::Command;
+use tqkv::cache::{CacheSpec, KvCache};
+
+/// Runs as a process of its own, with so many threads and so little memory that they cannot be had.
+#[test]
+#[ignore = "run by the other test"]
+fn in_want_of_threads() {
+    let spec = CacheSpec::new(1, 2, 1, 64);
+    for _ in 0..2 {
+        println!("{}", KvCache::new(spec.clone()).map(|_| ()).unwrap_err());
+    }
+}
+
+#[test]
+fn threads_that_cannot_be_had_are_an_error_and_no_panic() {
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -v 4000000; exec \"$0\" --ignored --exact in_want_of_threads --nocapture --test-threads=1"])
+        .arg(std::env::current_exe().unwrap())
+        .env("RAYON_NUM_THREADS", "20000")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(text.matches("cannot start threads").count(), 2, "{text}");
+}
