@@ -238,7 +238,8 @@ fn attend_tile(
                         *plain
                     };
                 }
-                let [factor, ..] = soften(head.keys.level(), logits, std::slice::from_mut(&mut queries.softmax[row]));
+                let [factor, ..] =
+                    soften(head.keys.level(), logits, std::slice::from_mut(&mut queries.softmax[row]));
                 queries.rescale(row, factor, dim);
             }
             let (coded, plain) = value_tile.fill(values, tile, from, to, dim);
