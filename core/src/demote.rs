@@ -17,7 +17,7 @@ use half::f16;
 ///
 /// # Errors
 /// `to` is not a nested codec of fewer bits and the same head dim and seed, a length is wrong, or the
-/// scale, which grows, leaves f16 (norms above about 40,000); `out` is untouched then.
+/// scale, which grows by up to 1.6, leaves f16; `out` is untouched then.
 pub fn demote(from: &AnyCodec, block: &[u8], to: &AnyCodec, out: &mut [u8]) -> Result<(), BlockError> {
     let nested = from.id().is_nested() && to.id().is_nested();
     let same = from.dim() == to.dim() && from.options().seed == to.options().seed;

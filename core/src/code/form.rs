@@ -26,6 +26,9 @@ pub trait Form: 'static {
     /// The layout, where the form says it.
     const LAYOUT: Option<Layout>;
 
+    /// Whether encoding is a search, in memory that registers have not: then [`Form::encode`] is all there is.
+    const SEARCHES: bool = false;
+
     /// Levels of a block, one register of `out` for each group; returns what they are to be multiplied by.
     fn levels<I: Memory>(codec: &AnyCodec, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32;
 
@@ -153,6 +156,7 @@ impl Form for Bytes {
 
 impl Form for Planes {
     const LAYOUT: Option<Layout> = None;
+    const SEARCHES: bool = true;
 
     #[inline(always)]
     fn levels<I: Memory>(codec: &AnyCodec, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
@@ -301,11 +305,10 @@ impl Form for Any {
         xs: &[f32],
         blocks: &mut [u8],
     ) -> Result<(), (usize, EncodeError)> {
-        match codec.id().layout() {
-            Layout::Planes(_) => Planes::encode::<I, G>(codec, isa, xs, blocks),
-            Layout::F16 | Layout::Dense { .. } | Layout::Bytes | Layout::Runs { .. } => {
-                encode_rotated::<I, Self, G>(codec, isa, xs, blocks)
-            }
+        if with_code!(codec.id(), C => <C as Formed>::Form::SEARCHES) {
+            Planes::encode::<I, G>(codec, isa, xs, blocks)
+        } else {
+            encode_rotated::<I, Self, G>(codec, isa, xs, blocks)
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::ggml;
 use super::trellis::Plain;
-use crate::block_io::SCALE_BYTES;
+use crate::block_io::{self, SCALE_BYTES};
 use crate::head_dim::is_supported_head_dim;
 
 /// How the bytes of a block lie. Readers of blocks, lines or threads match on it, and name every case.
@@ -57,6 +57,28 @@ impl Layout {
         }
     }
 
+    /// Whether every scale, or every value of `f16`, is finite.
+    pub(crate) fn has_finite_scales(self, block: &[u8]) -> bool {
+        let stride = match self {
+            Self::F16 => SCALE_BYTES,
+            Self::Runs { bits } => SCALE_BYTES + ggml::RUN * usize::from(bits) / 8,
+            Self::Dense { .. } | Self::Bytes | Self::Planes(_) => block.len().max(1),
+        };
+        block.chunks(stride).all(|run| block_io::split(run).0.is_finite())
+    }
+
+    /// What a codec of this layout does.
+    pub(super) const fn family(self, nested: bool) -> Family {
+        match self {
+            Self::F16 => Family::Half,
+            Self::Dense { .. } if nested => Family::Nested,
+            Self::Dense { .. } => Family::Scalar,
+            Self::Bytes => Family::Int8,
+            Self::Runs { .. } => Family::Ggml,
+            Self::Planes(_) => Family::Trellis,
+        }
+    }
+
     /// Whether a block begins with the one scale of all its codes.
     pub const fn has_one_scale(self) -> bool {
         match self {
@@ -64,4 +86,43 @@ impl Layout {
             Self::F16 | Self::Runs { .. } => false,
         }
     }
+}
+
+/// The [`super::form::Form`] of a layout.
+macro_rules! form {
+    (F16) => {
+        form::Halves
+    };
+    (Dense { bits: $bits:literal }) => {
+        form::Dense<$bits>
+    };
+    (Bytes) => {
+        form::Bytes
+    };
+    (Runs { bits: $bits:literal }) => {
+        form::Runs<$bits>
+    };
+    (Planes($($plain:tt)*)) => {
+        form::Planes
+    };
+}
+pub(super) use form;
+
+/// What a codec does, apart from its width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum Family {
+    /// f16 values, no rotation, no scale.
+    Half,
+    /// Rotated, signed bytes under one scale.
+    Int8,
+    /// Rotated, Lloyd-Max codes (TurboQuant_mse).
+    Scalar,
+    /// Rotated, nested codes: dropping the low bit gives the next narrower codec.
+    Nested,
+    /// ggml runs of 32 with a scale each.
+    Ggml,
+    /// Rotated, tail-biting trellis codes ([`crate::trellis`]).
+    Trellis,
 }

@@ -27,7 +27,7 @@ pub(crate) mod scale;
 pub mod trellis;
 
 use codebook::Codebook;
-pub use layout::Layout;
+pub use layout::{Family, Layout};
 use trellis::{Plain, Trellis, tables};
 
 /// Where the levels of a code come from.
@@ -56,24 +56,6 @@ pub trait Code: form::Formed + Copy + core::fmt::Debug + 'static {
     const LEVELS: Levels;
 }
 
-/// What a codec does, apart from its width.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum Family {
-    /// f16 values, no rotation, no scale.
-    Half,
-    /// Rotated, signed bytes under one scale.
-    Int8,
-    /// Rotated, Lloyd-Max codes (TurboQuant_mse).
-    Scalar,
-    /// Rotated, nested codes: dropping the low bit gives the next narrower codec.
-    Nested,
-    /// ggml runs of 32 with a scale each.
-    Ggml,
-    /// Rotated, tail-biting trellis codes ([`crate::trellis`]).
-    Trellis,
-}
-
 struct Row {
     id: CodecId,
     name: &'static str,
@@ -89,24 +71,6 @@ macro_rules! rotated {
     };
     (plain) => {
         false
-    };
-}
-
-macro_rules! form {
-    (F16) => {
-        form::Halves
-    };
-    (Dense { bits: $bits:literal }) => {
-        form::Dense<$bits>
-    };
-    (Bytes) => {
-        form::Bytes
-    };
-    (Runs { bits: $bits:literal }) => {
-        form::Runs<$bits>
-    };
-    (Planes($($plain:tt)*)) => {
-        form::Planes
     };
 }
 
@@ -138,7 +102,7 @@ macro_rules! codes {
             pub enum $id {}
 
             impl form::Formed for $id {
-                type Form = form!($($layout)*);
+                type Form = layout::form!($($layout)*);
             }
 
             impl Code for $id {
@@ -199,14 +163,7 @@ impl CodecId {
 
     /// What the codec does.
     pub const fn family(self) -> Family {
-        match (self.layout(), self.levels()) {
-            (Layout::F16, _) => Family::Half,
-            (Layout::Bytes, _) => Family::Int8,
-            (Layout::Runs { .. }, _) => Family::Ggml,
-            (Layout::Planes(_), _) => Family::Trellis,
-            (Layout::Dense { .. }, Levels::Nested) => Family::Nested,
-            (Layout::Dense { .. }, _) => Family::Scalar,
-        }
+        self.layout().family(self.is_nested())
     }
 
     /// Bits of one code (16 for `f16`), scales not counted; half rates (`t1h`, `t2h`) rounded down.

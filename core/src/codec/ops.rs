@@ -5,8 +5,6 @@
 //! stays in registers; other head dims share one, which calls the rotation and the form.
 
 use super::any::{AnyCodec, check_finite};
-use crate::block_io;
-use crate::code::Layout;
 use crate::code::form::{Any, Form, Formed};
 use crate::error::{DecodeError, EncodeError};
 use crate::head_dim::{GROUP, HeadDim, MAX_GROUPS, MAX_HEAD_DIM};
@@ -101,7 +99,9 @@ impl AnyCodec {
         if !self.fit(out.len(), blocks.len()) {
             return Err((0, DecodeError::WrongLength));
         }
-        let bad = blocks.chunks_exact(self.block_bytes()).position(|block| !self.has_finite_scales(block));
+        let bad = blocks
+            .chunks_exact(self.block_bytes())
+            .position(|block| !self.id().layout().has_finite_scales(block));
         let good = bad.unwrap_or(out.len() / self.dim());
         let (blocks, out) = (&blocks[..good * self.block_bytes()], &mut out[..good * self.dim()]);
         with_form!(self, F, G => decode::<I, F, G>(self, isa, blocks, out, self.id().is_rotated()));
@@ -257,16 +257,6 @@ impl AnyCodec {
             Some(bytes) => bytes,
             None => self.block_bytes(),
         }
-    }
-
-    /// Whether every scale, or every value of `f16`, is finite.
-    pub(super) fn has_finite_scales(&self, block: &[u8]) -> bool {
-        let stride = match self.id().layout() {
-            Layout::F16 => 2,
-            Layout::Runs { .. } => self.block_bytes() / (self.dim() / GROUP),
-            Layout::Dense { .. } | Layout::Bytes | Layout::Planes(_) => self.block_bytes(),
-        };
-        block.chunks(stride).all(|run| block_io::split(run).0.is_finite())
     }
 
     /// Rotates and multiplies by `factor`: 1 / dim for a query, as levels are in sigma units and y

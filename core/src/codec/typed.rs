@@ -98,7 +98,7 @@ impl<const D: usize, C: Code> Codec<D, C> {
     pub fn decode<const N: usize>(block: &[u8; N], out: &mut [f32; D]) -> Result<(), DecodeError> {
         const { assert!(N == Self::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
         let inner = const { &Self::INNER };
-        if !inner.has_finite_scales(block) {
+        if !C::LAYOUT.has_finite_scales(block) {
             return Err(DecodeError::NonFiniteScale);
         }
         with_groups!(D, G => ops::decode::<_, C::Form, G>(inner, Portable, block, out, C::ID.is_rotated()));

@@ -17,7 +17,7 @@ pub enum FileError {
     #[error("not a .tqk file (the first 8 bytes must be 89 54 51 4b 0d 0a 1a 0a)")]
     BadMagic,
     /// A version other than [`VERSION`].
-    #[error("version {0} of the .tqk format is unknown, accepted is {VERSION}")]
+    #[error("version {0} of the .tqk format is {known}, accepted is {VERSION}", known = known(*.0))]
     UnsupportedVersion(u16),
     /// The header's CRC-32 does not fit its bytes.
     #[error("damaged header (CRC-32 does not match)")]
@@ -31,7 +31,7 @@ pub enum FileError {
     /// A scale mode code that no mode has.
     #[error("unknown scale mode code {0}, accepted are {list}", list = scale_mode_codes())]
     UnknownScaleMode(u8),
-    /// A flag bit that version 1 does not define.
+    /// A flag bit that version 2 does not define.
     #[error("unknown flags {0:#06x}, accepted is bit 0 (mean present)")]
     UnknownFlags(u16),
     /// The codec has no blocks of this head dim.
@@ -102,4 +102,12 @@ fn codec_codes() -> String {
 
 fn scale_mode_codes() -> String {
     ScaleMode::ALL.map(|mode| format!("{} {}", mode.code(), mode.name())).join(", ")
+}
+
+/// What is known of a version that is not read.
+const fn known(version: u16) -> &'static str {
+    match version {
+        1 => "read no more, as its levels were others (encode the vectors again)",
+        _ => "unknown",
+    }
 }

@@ -29,7 +29,7 @@ pub use writer::Writer;
 pub const MAGIC: [u8; 8] = *b"\x89TQK\r\n\x1a\n";
 
 /// The one version that this crate writes and reads.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Largest payload of a chunk in bytes, part of the format: it bounds what a reader must hold.
 pub const MAX_CHUNK_PAYLOAD: usize = 1 << 24;
