@@ -111,7 +111,6 @@ pub(super) use form;
 /// What a codec does, apart from its width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
 pub enum Family {
     /// f16 values, no rotation, no scale.
     Half,
