@@ -120,6 +120,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn check(args: &Args) -> Result<()> {
     let expected = format!("{:08x}", workload::crc(tqkv_core::Portable));
+    if workload::golden() != workload::GOLDEN {
+        return Err(format!("workload::GOLDEN is not what the host encodes: {:?}", workload::golden()));
+    }
     let say = |text: &str| {
         if !args.json {
             println!("{text}");

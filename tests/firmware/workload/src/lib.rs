@@ -35,10 +35,17 @@ pub static DECODER: FixedTrellis<128, T2> = FixedTrellis::DEFAULT;
 pub const EXPONENT: i32 = -15;
 /// The block of `vector(1)`: every target must produce these bytes.
 pub const GOLDEN: [u8; BLOCK] = [
-    33, 63, 183, 92, 212, 119, 167, 105, 203, 39, 109, 60, 164, 149, 74, 203, 136, 148, 183, 110, 109, 157,
-    147, 141, 86, 236, 220, 85, 90, 107, 139, 120, 97, 205, 134, 188, 83, 120, 71, 148, 146, 60, 69, 123, 69,
+    28, 63, 183, 92, 212, 119, 167, 105, 203, 39, 109, 60, 164, 149, 74, 203, 136, 148, 183, 110, 109, 157,
+    147, 141, 86, 236, 220, 85, 90, 107, 139, 120, 97, 205, 134, 188, 83, 120, 71, 148, 146, 60, 53, 123, 69,
     150, 47, 54, 121, 149, 150, 215, 152, 110, 89, 134, 149, 147, 184, 161, 184, 40, 199, 156, 8, 161,
 ];
+/// It, encoded here.
+pub fn golden() -> [u8; BLOCK] {
+    let mut block = [0; BLOCK];
+    let _ = FixedCodec::<128, S4>::DEFAULT.encode(&vector(1), EXPONENT, &mut block);
+    block
+}
+
 /// Tokens attended over.
 pub const TOKENS: usize = 64;
 
