@@ -2,22 +2,15 @@
 //! sequence, and the merge.
 
 use crate::device::Device;
+use crate::launch::{Memory, WARPS, launch, warps};
 use crate::{GpuError, pages};
-use cudarc::driver::{CudaFunction, CudaSlice, LaunchConfig, PushKernelArg};
-use tqkv_gpu_kernels::attend::PARTIAL_HEADER;
+use cudarc::driver::{CudaFunction, CudaSlice, LaunchConfig};
+use tqkv_gpu_kernels::args::{Attend, AttendMerge, RotateQueries};
+use tqkv_gpu_kernels::attend::{PARTIAL_HEADER, kernel};
 use tqkv_gpu_kernels::{encode::element, page};
-
-/// Warps a block; they work alone, so this only fills blocks.
-pub(crate) const WARPS: u32 = 4;
 
 /// Warps that a multiprocessor should have to hide the latency of memory.
 const WARPS_PER_MULTIPROCESSOR: usize = 32;
-
-/// A launch of `warps` warps that work alone.
-pub(crate) fn warps(count: usize) -> LaunchConfig {
-    let blocks = (count as u32).div_ceil(WARPS);
-    LaunchConfig { grid_dim: (blocks.max(1), 1, 1), block_dim: (32, WARPS, 1), shared_mem_bytes: 0 }
-}
 
 /// Keys or values of one layer, as the kernel takes them.
 #[derive(Clone, Copy)]
@@ -56,6 +49,16 @@ pub(crate) enum Queries<'a> {
     Halves(&'a CudaSlice<u16>, u32),
 }
 
+impl<'a> Queries<'a> {
+    /// The rows, and the kernels' number for their type.
+    fn parts(self) -> (Memory<'a>, u32) {
+        match self {
+            Self::Floats(rows) => (rows.into(), element::F32),
+            Self::Halves(rows, kind) => (rows.into(), kind),
+        }
+    }
+}
+
 /// The kernels and buffers of attention for one shape of heads.
 #[derive(Debug)]
 pub(crate) struct Attention {
@@ -76,22 +79,6 @@ fn split(multiprocessors: usize, warps_a_part: usize, longest: usize) -> usize {
     wanted.clamp(1, longest.div_ceil(pages::SLOTS).max(1))
 }
 
-/// The kernel for keys and values of these formats, and how many query heads share a warp.
-fn kernel(formats: [u32; 2], group: usize, head_dim: usize) -> (&'static str, usize) {
-    let any = |test: fn(u32) -> bool| formats.iter().any(|&format| test(format));
-    let heads = if group > 2 && head_dim < 256 { 4 } else { 2 };
-    if any(|format| format == page::HALF_BITS) {
-        ("attend_f16", group.min(2))
-    } else if group == 1 && any(|format| page::is_trellis(format) || format == 4) {
-        // Fewer instructions on the plain cores.
-        ("attend", 1)
-    } else if any(page::is_trellis) {
-        ("attend_trellis", heads)
-    } else {
-        ("attend_tensor", heads)
-    }
-}
-
 impl Attention {
     /// Loads the kernels for keys and values of these formats.
     pub(crate) fn new(
@@ -101,7 +88,8 @@ impl Attention {
         head_dim: usize,
         formats: [u32; 2],
     ) -> Result<Self, GpuError> {
-        let (name, heads_a_warp) = kernel(formats, group, head_dim);
+        let (name, heads_a_warp) = kernel(formats, group as u32, head_dim);
+        let heads_a_warp = heads_a_warp as usize;
         let [rotate, attend, merge] = device.kernels([
             &format!("rotate_queries_d{head_dim}"),
             &format!("{name}_d{head_dim}_r{heads_a_warp}"),
@@ -141,20 +129,18 @@ impl Attention {
         factor: f32,
     ) -> Result<(), GpuError> {
         device.grow(&mut self.rotated, count * self.head_dim)?;
-        let mut launch = device.stream().launch_builder(&self.rotate);
-        let kind = match queries {
-            Queries::Floats(_) => element::F32,
-            Queries::Halves(_, kind) => kind,
+        let (queries, kind) = queries.parts();
+        let arguments = RotateQueries {
+            queries,
+            kind,
+            count: count as u32,
+            signs: signs.into(),
+            rotated: is_rotated,
+            factor,
+            out: Memory::from(&mut self.rotated),
         };
-        match queries {
-            Queries::Floats(rows) => launch.arg(rows),
-            Queries::Halves(rows, _) => launch.arg(rows),
-        };
-        let count_word = count as u32;
-        launch.arg(&kind).arg(&count_word).arg(signs).arg(&is_rotated).arg(&factor).arg(&mut self.rotated);
         // SAFETY: the caller's, and `rotated` was made large enough above.
-        unsafe { launch.launch(warps(count)) }?;
-        Ok(())
+        unsafe { launch(device, &self.rotate, arguments.list(), warps(count)) }
     }
 
     /// Attends with one query token a sequence: `queries`, `out` are [sequences, num_heads,
@@ -180,39 +166,49 @@ impl Attention {
         let is_rotated = u32::from(keys.format != page::HALF_BITS);
         let scale = if is_rotated == 0 { 1.0 } else { 1.0 / dim as f32 };
         let factor = scale / (dim as f32).sqrt() * std::f32::consts::LOG2_E;
-        let (count_word, parts_word) = (count as u32, parts as u32);
         // SAFETY: the caller's.
         unsafe { self.launch_rotation(device, queries, keys.signs, is_rotated, count, factor) }?;
 
-        let (kv_heads, group) = (self.num_kv_heads as u32, self.group as u32);
-        let max_pages = batch.max_pages as u32;
-        let mut launch = device.stream().launch_builder(&self.attend);
-        launch.arg(&parts_word).arg(&self.rotated).arg(&kv_heads).arg(&group);
-        launch.arg(keys.memory).arg(&keys.format).arg(keys.levels);
-        launch.arg(values.memory).arg(&values.format).arg(values.levels);
-        launch.arg(batch.table).arg(&max_pages).arg(batch.lengths).arg(&mut self.partials);
-        let blocks = parts_word.div_ceil(WARPS);
+        let arguments = Attend {
+            parts: parts as u32,
+            queries: Memory::from(&self.rotated),
+            num_kv_heads: self.num_kv_heads as u32,
+            group: self.group as u32,
+            keys: keys.memory.into(),
+            key_format: keys.format,
+            key_levels: keys.levels.into(),
+            values: values.memory.into(),
+            value_format: values.format,
+            value_levels: values.levels.into(),
+            page_table: batch.table.into(),
+            max_pages: batch.max_pages as u32,
+            lengths: batch.lengths.into(),
+            partials: (&mut self.partials).into(),
+        };
+        let blocks = (parts as u32).div_ceil(WARPS);
         let grid_dim = (blocks, (self.num_kv_heads * chunks) as u32, batch.sequences as u32);
+        let config = LaunchConfig { grid_dim, block_dim: (32, WARPS, 1), shared_mem_bytes: 0 };
         // SAFETY: the caller's, and the partial results were made large enough above.
-        unsafe { launch.launch(LaunchConfig { grid_dim, block_dim: (32, WARPS, 1), shared_mem_bytes: 0 }) }?;
+        unsafe { launch(device, &self.attend, arguments.list(), config) }?;
 
-        let mut launch = device.stream().launch_builder(&self.merge);
-        launch
-            .arg(&count_word)
-            .arg(&self.partials)
-            .arg(&parts_word)
-            .arg(values.signs)
-            .arg(&is_rotated)
-            .arg(out);
+        let arguments = AttendMerge {
+            count: count as u32,
+            partials: Memory::from(&self.partials),
+            parts: parts as u32,
+            signs: values.signs.into(),
+            rotated: is_rotated,
+            out: out.into(),
+        };
         // SAFETY: as above.
-        unsafe { launch.launch(warps(count)) }?;
-        Ok(())
+        unsafe { launch(device, &self.merge, arguments.list(), warps(count)) }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tqkv_core::CodecId;
+    use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
 
     #[test]
     fn a_sequence_is_split_to_fill_the_device_but_not_below_a_page() {
@@ -226,24 +222,20 @@ mod tests {
     #[test]
     fn every_shape_has_a_kernel() {
         let text = include_str!("../ptx/sm_90.ptx");
-        let formats = [2, 3, 4, 8, page::T2, page::T3, page::T4];
+        let formats = CODECS.map(page::format);
         let pairs = formats.iter().flat_map(|&key| formats.map(|value| [key, value]));
         for pair in pairs.chain([[page::HALF_BITS; 2]]) {
-            for (group, dim) in (1..=9).flat_map(|group| [64, 128, 256].map(|dim| (group, dim))) {
+            for (group, dim) in (1..=9).flat_map(|group| HEAD_DIMS.map(|dim| (group, dim))) {
                 let (name, heads) = kernel(pair, group, dim);
                 assert!(text.contains(&format!(".entry {name}_d{dim}_r{heads}(")), "{pair:?} {group} {dim}");
             }
         }
-        assert_eq!(kernel([4, 4], 1, 128), ("attend", 1));
-        assert_eq!(kernel([4, 4], 8, 128), ("attend_tensor", 4));
-        assert_eq!(kernel([2, 8], 1, 256), ("attend_tensor", 2));
-        assert_eq!(kernel([4, page::T2], 3, 64), ("attend_trellis", 4));
-    }
-
-    #[test]
-    fn launches_are_rounded_up_to_blocks() {
-        assert_eq!(warps(1).grid_dim, (1, 1, 1));
-        assert_eq!(warps(9).grid_dim, (3, 1, 1));
-        assert_eq!(warps(9).block_dim, (32, WARPS, 1));
+        let of = |key, value, group, dim| kernel([key, value].map(page::format), group, dim);
+        assert_eq!(of(CodecId::S4, CodecId::N4, 1, 128), ("attend", 1));
+        assert_eq!(of(CodecId::S4, CodecId::S4, 8, 128), ("attend_tensor", 4));
+        assert_eq!(of(CodecId::S4, CodecId::S4, 2, 128), ("attend_tensor", 2));
+        assert_eq!(of(CodecId::S2, CodecId::I8, 1, 256), ("attend_tensor", 2));
+        assert_eq!(of(CodecId::S4, CodecId::T2, 3, 64), ("attend_trellis", 4));
+        assert_eq!(of(CodecId::S4, CodecId::T2, 3, 256), ("attend_trellis", 2));
     }
 }

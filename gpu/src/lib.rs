@@ -7,7 +7,8 @@
 //! | [`GpuSpec`]: its shape | `spec` |
 //! | [`WeightDecoder`], [`Qjl`]: encoded weights; 1-bit residuals | `weights`, `qjl` |
 //! | decode attention in three launches | `attention` |
-//! | [`mod@bench`]: timed launches | `bench` |
+//! | arguments to a launch, by their names | `launch` |
+//! | [`bench`]: timed launches | `bench` |
 //!
 //! The kernels are the Rust functions of `tqkv-gpu-kernels`, embedded as PTX, which the driver
 //! compiles. The driver is opened at run time: on a machine without one this crate builds and loads, and
@@ -21,6 +22,7 @@ pub mod bench;
 mod cache;
 mod device;
 mod error;
+mod launch;
 mod pages;
 mod qjl;
 mod spec;

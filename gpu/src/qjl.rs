@@ -2,9 +2,11 @@
 //!
 //! Unbiased, and at equal bits worse than a wider codebook; it is here for those who need the estimator.
 
-use crate::attention::warps;
+use crate::launch::{Memory, launch, warps};
+use crate::spec::accepted_head_dims;
 use crate::{Device, GpuError, HEAD_DIMS};
-use cudarc::driver::{CudaFunction, CudaSlice, PushKernelArg};
+use cudarc::driver::{CudaFunction, CudaSlice};
+use tqkv_gpu_kernels::args::{QjlCorrect, QjlSketch};
 
 /// A projection S and its kernels.
 #[derive(Debug)]
@@ -25,7 +27,7 @@ impl Qjl {
     /// [`GpuError::BadSpec`], [`GpuError::WrongLength`], or what the driver reports.
     pub fn new(device: &Device, dim: usize, matrix: Vec<f32>) -> Result<Self, GpuError> {
         if !HEAD_DIMS.contains(&dim) {
-            let message = format!("head dim {dim} has no kernels; accepted are 64, 128 and 256");
+            let message = format!("head dim {dim} has no kernels; accepted are {}", accepted_head_dims());
             return Err(GpuError::BadSpec(message));
         }
         check("matrix", matrix.len(), dim * dim)?;
@@ -50,12 +52,15 @@ impl Qjl {
         check("residuals", residuals.len(), count * self.dim)?;
         check("signs", signs.len(), count * self.dim / 32)?;
         check("norms", norms.len(), count)?;
-        let word = count as u32;
-        let mut launch = self.device.stream().launch_builder(&self.sketch);
-        launch.arg(residuals).arg(&word).arg(&self.transposed).arg(signs).arg(norms);
+        let arguments = QjlSketch {
+            residuals: Memory::from(residuals),
+            count: count as u32,
+            transposed: (&self.transposed).into(),
+            signs: signs.into(),
+            norms: norms.into(),
+        };
         // SAFETY: lengths were checked above, and `transposed` is [dim, dim].
-        unsafe { launch.launch(warps(count)) }?;
-        Ok(())
+        unsafe { launch(&self.device, &self.sketch, arguments.list(), warps(count)) }
     }
 
     /// S q for queries `[n, dim]`, on the host: what [`Qjl::correct`] takes. dim^2 products a query.
@@ -87,13 +92,17 @@ impl Qjl {
         check("norms", norms.len(), tokens * num_kv_heads)?;
         check("signs", signs.len(), norms.len() * self.dim / 32)?;
         check("scores", scores.len(), tokens * heads)?;
-        let (heads_word, tokens_word, kv_heads) = (heads as u32, tokens as u32, num_kv_heads as u32);
-        let mut launch = self.device.stream().launch_builder(&self.correct);
-        launch.arg(projected).arg(&heads_word).arg(signs).arg(norms);
-        launch.arg(&tokens_word).arg(&kv_heads).arg(scores);
+        let arguments = QjlCorrect {
+            sketched: Memory::from(projected),
+            num_heads: heads as u32,
+            signs: signs.into(),
+            norms: norms.into(),
+            tokens: tokens as u32,
+            num_kv_heads: num_kv_heads as u32,
+            scores: scores.into(),
+        };
         // SAFETY: lengths were checked above.
-        unsafe { launch.launch(warps(tokens * heads)) }?;
-        Ok(())
+        unsafe { launch(&self.device, &self.correct, arguments.list(), warps(tokens * heads)) }
     }
 }
 

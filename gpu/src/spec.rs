@@ -2,21 +2,21 @@
 
 use crate::GpuError;
 use crate::pages::SLOTS;
-use tqkv_core::{AnyCodec, CodecId, Family, KvShape, Options};
+use tqkv_core::{AnyCodec, CodecId, Family, Options};
 use tqkv_gpu_kernels::page;
 use tqkv_gpu_kernels::viterbi::workspace_bytes;
 
-/// Codecs that have kernels.
-pub const CODECS: [CodecId; 8] =
-    [CodecId::S2, CodecId::S3, CodecId::S4, CodecId::N4, CodecId::I8, CodecId::T2, CodecId::T3, CodecId::T4];
+pub use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
 
 /// Their names, for messages.
 pub(crate) fn accepted_codecs() -> String {
     CODECS.map(CodecId::name).join(", ")
 }
 
-/// Head dims that have kernels.
-pub const HEAD_DIMS: [usize; 3] = [64, 128, 256];
+/// The head dims that have kernels, for messages.
+pub(crate) fn accepted_head_dims() -> String {
+    HEAD_DIMS.map(|dim| dim.to_string()).join(", ")
+}
 
 /// Tokens of one call of `append` at most; the launch counts vectors in 32 bits.
 pub(crate) const MAX_CHUNK: usize = 1 << 16;
@@ -36,7 +36,6 @@ pub(crate) const TRELLIS_VECTORS: usize = 1 << 14;
 /// # Ok::<(), tqkv_gpu::GpuError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub struct GpuSpec {
     /// Decoder layers.
     pub num_layers: usize,
@@ -106,11 +105,6 @@ impl GpuSpec {
         self
     }
 
-    /// Layers, heads, head dim.
-    pub const fn shape(&self) -> KvShape {
-        KvShape::new(self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim)
-    }
-
     /// Query heads a KV head.
     pub(crate) fn group(&self) -> usize {
         self.num_heads / self.num_kv_heads
@@ -164,10 +158,10 @@ impl GpuSpec {
     /// [`GpuError::BadSpec`] names what is wrong and what is accepted.
     pub fn check(&self) -> Result<(), GpuError> {
         let refuse = |message: String| Err(GpuError::BadSpec(message));
-        if let Err(error) = self.shape().check() {
-            return refuse(error.to_string());
-        }
         let counts = [
+            ("num_layers", self.num_layers),
+            ("num_heads", self.num_heads),
+            ("num_kv_heads", self.num_kv_heads),
             ("num_sequences", self.num_sequences),
             ("max_tokens", self.max_tokens),
             ("pool_tokens", self.pool_tokens),
@@ -175,11 +169,15 @@ impl GpuSpec {
         if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
             return refuse(format!("{name} is 0; it must be at least 1"));
         }
-        if !HEAD_DIMS.contains(&self.head_dim) {
+        if !self.num_heads.is_multiple_of(self.num_kv_heads) {
             return refuse(format!(
-                "head dim {} has no kernels; accepted are 64, 128 and 256",
-                self.head_dim
+                "{} query heads do not divide among {} KV heads",
+                self.num_heads, self.num_kv_heads
             ));
+        }
+        if !HEAD_DIMS.contains(&self.head_dim) {
+            let (dim, accepted) = (self.head_dim, accepted_head_dims());
+            return refuse(format!("head dim {dim} has no kernels; accepted are {accepted}"));
         }
         for (side, id) in [("keys", self.key), ("values", self.value)] {
             if !CODECS.contains(&id) {
@@ -218,7 +216,7 @@ mod tests {
         let message = |spec: GpuSpec| spec.check().unwrap_err().to_string();
         assert_eq!(
             message(GpuSpec { head_dim: 96, ..good.clone() }),
-            "head dim 96 has no kernels; accepted are 64, 128 and 256"
+            "head dim 96 has no kernels; accepted are 64, 128, 256"
         );
         assert_eq!(
             message(good.clone().codecs(CodecId::S4, CodecId::F16)),

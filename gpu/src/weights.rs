@@ -1,10 +1,11 @@
 //! [`WeightDecoder`]: groups of encoded weights to f16.
 
-use crate::attention::warps;
-use crate::spec::accepted_codecs;
+use crate::launch::{Memory, launch, warps};
+use crate::spec::{accepted_codecs, accepted_head_dims};
 use crate::{CODECS, Device, GpuError, HEAD_DIMS};
-use cudarc::driver::{CudaFunction, CudaSlice, PushKernelArg};
+use cudarc::driver::{CudaFunction, CudaSlice};
 use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_gpu_kernels::args::WeightDecode;
 
 /// Decodes blocks of SPEC.md that lie back to back on the device, one a group of weights.
 ///
@@ -25,8 +26,10 @@ fn codec(id: CodecId, group: usize, options: Options) -> Result<AnyCodec, GpuErr
         return Err(GpuError::BadSpec(format!("codec {name} has no kernels; accepted are {accepted}")));
     }
     if !HEAD_DIMS.contains(&group) {
-        let message = format!("groups of {group} weights have no kernels; accepted are 64, 128 and 256");
-        return Err(GpuError::BadSpec(message));
+        let accepted = accepted_head_dims();
+        return Err(GpuError::BadSpec(format!(
+            "groups of {group} weights have no kernels; accepted are {accepted}"
+        )));
     }
     AnyCodec::new(id, group, options).map_err(|error| GpuError::BadSpec(error.to_string()))
 }
@@ -58,12 +61,14 @@ impl WeightDecoder {
             let expected = count * self.codec.dim();
             return Err(GpuError::WrongLength { what: "out", got: out.len(), expected });
         }
-        let words = count as u32;
-        let mut launch = self.device.stream().launch_builder(&self.kernel);
-        launch.arg(blocks).arg(&words).arg(&self.signs).arg(out);
+        let arguments = WeightDecode {
+            blocks: Memory::from(blocks),
+            count: count as u32,
+            signs: (&self.signs).into(),
+            out: out.into(),
+        };
         // SAFETY: lengths were checked above.
-        unsafe { launch.launch(warps(count)) }?;
-        Ok(())
+        unsafe { launch(&self.device, &self.kernel, arguments.list(), warps(count)) }
     }
 }
 

@@ -18,13 +18,13 @@
 //! One warp serves `R` query heads of one KV head. Logits arrive in log2 units because
 //! `rotate_queries` multiplied the query by log2(e) / (dim sqrt(dim)).
 
+use crate::args::{Attend, AttendMerge};
+use crate::codecs::tensor_heads;
 use crate::decode::unrotate;
 use crate::page;
-use crate::planes::{self, Planes};
-use crate::threads::{Threads, divide, load_f32, load_half, shuffle_f32, shuffle_xor_f32, store_f32};
-use crate::trellis::Trellis;
+use crate::rows::{Pool, Rows, order};
+use crate::threads::{Threads, divide, load_f32, shuffle_xor_f32, store_f32};
 use crate::warp::Lane;
-use tqkv_core::{AnyCodec, CodecId};
 
 /// Below every logit; finite, so that differences are not NaN.
 pub(crate) const LOWEST: f32 = -1e30;
@@ -32,228 +32,22 @@ pub(crate) const LOWEST: f32 = -1e30;
 /// Floats before the accumulator in a partial result: maximum, sum, two unused.
 pub const PARTIAL_HEADER: u32 = 4;
 
-/// How the rows of a pool are stored.
-///
-/// `format` is [`page::format`] of the codec, or [`page::HALF_BITS`].
-pub trait Rows {
-    /// The codes of 32 coordinates.
-    type Words: Copy;
-    /// Whether any bytes decode to finite values; where not, rows past the end are masked.
-    const FINITE: bool;
-
-    /// Reads a thread's 32 coordinates of the row at `row`.
-    fn fetch<T: Threads, const G: usize>(format: u32, home: T::Memory, row: T::Of<u32>)
-    -> T::Of<Self::Words>;
-
-    /// Reads a thread's scale, in units of the values that [`Rows::each`] gives.
-    fn scale<T: Threads>(dim: u32, format: u32, home: T::Memory, slot: T::Of<u32>) -> T::Of<f32>;
-
-    /// Calls `f(i, level)` for the 32 coordinates: coordinate `first + stride * (i / 4) + i % 4` for i,
-    /// with what [`order`] says. `table`: one level in each thread.
-    fn each<T: Threads, const G: usize>(
-        format: u32,
-        words: T::Of<Self::Words>,
-        table: T::Of<f32>,
-        f: impl FnMut(usize, T::Of<f32>),
-    );
-}
-
-/// Which coordinates a thread owns: its first one, and the distance of one four from the next.
-#[inline(always)]
-fn order<T: Threads, const G: usize>(format: u32) -> (T::Of<u32>, u32) {
-    let in_words = page::is_trellis(format);
-    let first = T::map(T::lane(), |lane| lane % G as u32 * if in_words { 4 } else { 32 });
-    (first, if in_words { 4 * G as u32 } else { 4 })
-}
-
-/// Codes of 2, 3, 4 or 8 bits, trellis codes too; the format is the same for all threads.
-#[derive(Debug)]
-pub struct Codes;
-
-/// Plain f16 rows: the baseline.
-#[derive(Debug)]
-pub struct Halves;
-
-impl Codes {
-    /// What a scale is multiplied by: an i8 level is code / 32.
-    #[inline(always)]
-    pub(crate) const fn unit(format: u32) -> f32 {
-        if format == 8 { 1.0 / 32.0 } else { 1.0 }
-    }
-
-    /// N words that lie together.
-    #[inline(always)]
-    fn run<T: Threads, const N: usize, const G: usize>(home: T::Memory, row: T::Of<u32>) -> T::Of<[u32; 8]> {
-        let offset = T::zip(row, T::lane(), |row, lane| row + lane % G as u32 * 4 * N as u32);
-        T::map(T::load::<N>(home, offset), |words| {
-            let mut padded = [0; 8];
-            padded[..N].copy_from_slice(&words);
-            padded
-        })
-    }
-
-    /// A word of each of N planes.
-    #[inline(always)]
-    fn planes<T: Threads, const N: usize, const G: usize>(
-        home: T::Memory,
-        row: T::Of<u32>,
-    ) -> T::Of<[u32; 8]> {
-        let mut words = T::splat([0; 8]);
-        unroll32!(P => {
-            if P < N {
-                let at = T::zip(row, T::lane(), |row, lane| row + 4 * (lane % G as u32 + P as u32 * G as u32));
-                words = T::zip(words, T::load::<1>(home, at), |mut words, [word]| {
-                    words[P % 8] = word;
-                    words
-                });
-            }
-        });
-        words
-    }
-
-    #[inline(always)]
-    fn each_code<T: Threads, const BITS: usize>(
-        words: T::Of<[u32; 8]>,
-        table: T::Of<f32>,
-        mut f: impl FnMut(usize, T::Of<f32>),
-    ) {
-        unroll32!(I => {
-            let code = T::map(words, |words| {
-                let (word, shift) = (BITS * I / 32, BITS * I % 32);
-                let mut code = words[word] >> shift;
-                if shift + BITS > 32 {
-                    code |= words[(word + 1) % 8] << ((32 - shift) % 32);
-                }
-                code
-            });
-            f(I, if BITS == 8 {
-                T::map(code, |code| f32::from(code as u8 as i8))
-            } else {
-                shuffle_f32::<T>(table, code)
-            });
-        });
-    }
-}
-
-impl Rows for Codes {
-    type Words = [u32; 8];
-    const FINITE: bool = true;
-
-    #[inline(always)]
-    fn fetch<T: Threads, const G: usize>(format: u32, home: T::Memory, row: T::Of<u32>) -> T::Of<[u32; 8]> {
-        match format {
-            2 => Self::run::<T, 2, G>(home, row),
-            3 => Self::run::<T, 3, G>(home, row),
-            4 => Self::run::<T, 4, G>(home, row),
-            page::T2 => Self::planes::<T, 2, G>(home, row),
-            page::T3 => Self::planes::<T, 3, G>(home, row),
-            page::T4 => Self::planes::<T, 4, G>(home, row),
-            _ => Self::run::<T, 8, G>(home, row),
-        }
-    }
-
-    #[inline(always)]
-    fn scale<T: Threads>(dim: u32, format: u32, home: T::Memory, slot: T::Of<u32>) -> T::Of<f32> {
-        let unit = Self::unit(format);
-        let bits = page::bits(format);
-        let scale = load_half::<T>(home, T::map(slot, |slot| page::scale_offset(dim, bits, slot)));
-        T::map(scale, |scale| scale * unit)
-    }
-
-    #[inline(always)]
-    fn each<T: Threads, const G: usize>(
-        format: u32,
-        words: T::Of<[u32; 8]>,
-        table: T::Of<f32>,
-        f: impl FnMut(usize, T::Of<f32>),
-    ) {
-        match format {
-            2 => Self::each_code::<T, 2>(words, table, f),
-            3 => Self::each_code::<T, 3>(words, table, f),
-            4 => Self::each_code::<T, 4>(words, table, f),
-            page::T2 => Trellis::<2>::each::<T, G>(words, table, f),
-            page::T3 => Trellis::<3>::each::<T, G>(words, table, f),
-            page::T4 => Trellis::<4>::each::<T, G>(words, table, f),
-            _ => Self::each_code::<T, 8>(words, table, f),
-        }
-    }
-}
-
-impl Rows for Halves {
-    type Words = [u32; 16];
-    const FINITE: bool = false;
-
-    #[inline(always)]
-    fn fetch<T: Threads, const G: usize>(_format: u32, home: T::Memory, row: T::Of<u32>) -> T::Of<[u32; 16]> {
-        T::load::<16>(home, T::zip(row, T::lane(), |row, lane| row + lane % G as u32 * 64))
-    }
-
-    #[inline(always)]
-    fn scale<T: Threads>(_dim: u32, _format: u32, _home: T::Memory, _slot: T::Of<u32>) -> T::Of<f32> {
-        T::splat(1.0)
-    }
-
-    #[inline(always)]
-    fn each<T: Threads, const G: usize>(
-        _format: u32,
-        words: T::Of<[u32; 16]>,
-        _table: T::Of<f32>,
-        mut f: impl FnMut(usize, T::Of<f32>),
-    ) {
-        unroll32!(I => {
-            f(I, T::map(words, |words| T::from_half((words[I / 2] >> (16 * (I % 2))) as u16)));
-        });
-    }
-}
-
-/// Keys or values of a layer: where they are and how to read them.
-#[derive(Clone, Copy)]
-pub struct Pool<T: Threads> {
-    /// The pages.
-    pub memory: T::Memory,
-    /// [`page::format`] of the codec ([`page::HALF_BITS`] for [`Halves`]).
-    pub format: u32,
-    /// [`tables`]; not used for f16 rows.
-    pub levels: T::Memory,
-}
-
-/// Words of [`tables`].
-pub const TABLE_WORDS: usize = 32 + planes::TABLE_WORDS;
-
-/// The levels of a codec, as [`Pool`] takes them: 32 floats, over and over, so that the bits above a code are
-/// of no account in a look-up, and then [`planes::table`].
-pub fn tables(codec: &AnyCodec) -> [u32; TABLE_WORDS] {
-    let levels = match codec.id() {
-        CodecId::T2 => Trellis::<2>::table(),
-        CodecId::T3 => Trellis::<3>::table(),
-        CodecId::T4 => Trellis::<4>::table(),
-        _ => {
-            let mut table = [0.0; 32];
-            let levels = codec.codebook().map_or(&[][..], |book| book.bytes());
-            for (entry, &level) in table.iter_mut().zip(levels.iter().cycle()) {
-                *entry = f32::from(level) * codec.unit();
-            }
-            table
-        }
-    };
-    let mut words = [0; TABLE_WORDS];
-    let bits = levels.iter().map(|level| level.to_bits());
-    for (word, bits) in words.iter_mut().zip(bits.chain(planes::table(codec))) {
-        *word = bits;
-    }
-    words
-}
-
-impl<T: Threads> Pool<T> {
-    #[inline(always)]
-    fn table(&self) -> T::Of<f32> {
-        load_f32::<T>(self.levels, T::map(T::lane(), |lane| 4 * lane))
-    }
-
-    /// The levels as bytes.
-    #[inline(always)]
-    pub(crate) fn planes(&self) -> Planes {
-        Planes::load::<T>(T::at(self.levels, 4 * 32))
+/// The attention kernel for keys and values of these formats, `group` query heads a KV head, and how many query
+/// heads share a warp: entry `{name}_d{head_dim}_r{heads}`.
+pub fn kernel(formats: [u32; 2], group: u32, head_dim: usize) -> (&'static str, u32) {
+    let any = |test: fn(u32) -> bool| formats.iter().any(|&format| test(format));
+    let heads = tensor_heads(head_dim).iter().copied();
+    // As many as there are, but not the next larger kernel for heads that it would repeat.
+    let heads = heads.filter(|&heads| heads == 2 || heads / 2 < group).max().unwrap_or(1);
+    if any(|format| format == page::HALF_BITS) {
+        ("attend_f16", group.min(2))
+    } else if group == 1 && any(|format| page::is_trellis(format) || format == 4) {
+        // Fewer instructions on the plain cores.
+        ("attend", 1)
+    } else if any(page::is_trellis) {
+        ("attend_trellis", heads)
+    } else {
+        ("attend_tensor", heads)
     }
 }
 
@@ -319,29 +113,25 @@ fn fetch<T: Threads, W: Rows, const G: usize>(
     }
 }
 
-/// Attends over part `part` of `parts` of a sequence with query heads `R * chunk ..` of a KV head.
-///
-/// `queries`: [sequences, num_kv_heads * group, 32 G] from `rotate_queries`; `group` is the number
-/// of query heads a KV head, `chunk` below `ceil(group / R)`. `page_table`: [sequences, max_pages];
-/// `lengths`: [sequences]. `partials`: [sequences, num_kv_heads * group, parts, 4 + 32 G]: maximum,
-/// sum, two unused, accumulator. A part without tokens writes a sum of 0.
+/// What one warp of a launch attends to.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    /// Which of the parts of the sequence.
+    pub part: u32,
+    /// Query heads `R * chunk ..` of the KV head; below `ceil(group / R)`.
+    pub chunk: u32,
+    /// The KV head.
+    pub kv_head: u32,
+    /// The sequence.
+    pub sequence: u32,
+}
+
+/// Attends over a share with `R` query heads of a KV head.
 #[inline(always)]
-pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(
-    part: u32,
-    parts: u32,
-    chunk: u32,
-    kv_head: u32,
-    sequence: u32,
-    queries: T::Memory,
-    num_kv_heads: u32,
-    group: u32,
-    keys: Pool<T>,
-    values: Pool<T>,
-    page_table: T::Memory,
-    max_pages: u32,
-    lengths: T::Memory,
-    partials: T::Memory,
-) {
+pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(share: Share, args: Attend<T::Memory>) {
+    let Attend { parts, num_kv_heads, group, partials, .. } = args;
+    let Share { part, chunk, kv_head, sequence } = share;
+    let (keys, values) = (Pool::<T>::keys(&args), Pool::<T>::values(&args));
     let dim = 32 * G as u32;
     let heads = num_kv_heads * group;
     let head = |r: usize| {
@@ -352,7 +142,7 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(
     let zero = T::splat(0.0);
     let mut q = [[zero; 32]; R];
     unroll2!(R, H => {
-        let row = T::at(queries, u64::from(head(H)) * u64::from(4 * dim));
+        let row = T::at(args.queries, u64::from(head(H)) * u64::from(4 * dim));
         unroll32!(I => {
             if I < 8 {
                 let four = T::load::<4>(row, T::map(first, |first| 4 * (first + I as u32 * stride)));
@@ -365,7 +155,7 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(
         });
     });
     let (key_table, value_table) = (keys.table(), values.table());
-    let length = T::read(lengths, 4 * sequence);
+    let length = T::read(args.lengths, 4 * sequence);
     let steps_a_page = page::SLOTS * G as u32 / 32;
     let pages = length.div_ceil(page::SLOTS);
     let pages_a_part = divide(pages + parts - 1, parts).0;
@@ -373,7 +163,7 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(
     let end = u32::min(begin + pages_a_part, pages);
     let mut running = Running::<T, R>::new();
     for page in begin..end {
-        let id = T::read(page_table, 4 * (sequence * max_pages + page));
+        let id = T::read(args.page_table, 4 * (sequence * args.max_pages + page));
         let home = |pool: &Pool<T>| {
             T::at(pool.memory, page::head_offset(id, kv_head, num_kv_heads, dim, page::bits(pool.format)))
         };
@@ -478,19 +268,9 @@ fn write_partial<T: Threads, const G: usize, const R: usize>(
 }
 
 /// Merges the parts of query head `warp` of `count` and rotates the result back.
-///
-/// `partials` from [`attend`]; `rotated` 0 for f16 rows; `out`: [count, 32 G] in f32, zeros where
-/// there was no token.
 #[inline(always)]
-pub fn attend_merge<T: Threads, const G: usize>(
-    warp: u32,
-    count: u32,
-    partials: T::Memory,
-    parts: u32,
-    signs: T::Memory,
-    rotated: u32,
-    out: T::Memory,
-) {
+pub fn attend_merge<T: Threads, const G: usize>(warp: u32, args: AttendMerge<T::Memory>) {
+    let AttendMerge { count, partials, parts, .. } = args;
     if warp >= count {
         return;
     }
@@ -511,11 +291,11 @@ pub fn attend_merge<T: Threads, const G: usize>(
         }
     }
     let mut factor = if sum > 0.0 { 1.0 / sum } else { 0.0 };
-    if rotated != 0 {
-        unrotate(signs, &mut acc);
+    if args.rotated != 0 {
+        unrotate(args.signs, &mut acc);
         factor *= 1.0 / (32 * G) as f32;
     }
-    let out = T::at(out, u64::from(warp) * u64::from(128 * G as u32));
+    let out = T::at(args.out, u64::from(warp) * u64::from(128 * G as u32));
     for (g, &v) in acc.iter().enumerate() {
         let offset = T::map(T::lane(), |lane| 4 * (32 * g as u32 + lane));
         store_f32::<T>(out, offset, (v * Lane(T::splat(factor))).0);

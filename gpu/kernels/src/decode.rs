@@ -1,5 +1,6 @@
 //! `decode_pages` and `weight_decode`: codes to vectors, one warp a vector.
 
+use crate::args::{DecodePages, WeightDecode};
 use crate::encode::element;
 use crate::format::Blocks;
 use crate::page;
@@ -50,49 +51,31 @@ fn decode_row<T: Threads, F: Blocks<G>, const G: usize>(
     }
 }
 
-/// Decodes vector `warp` of `sequence`: `out` is [tokens, num_kv_heads, 32 G] of `kind` (f32 or
-/// f16), for the `tokens` positions from `start` on. The rest as for `encode_append`.
+/// Decodes vector `warp` of a sequence, for the `tokens` positions from `start` on.
 #[inline(always)]
-pub fn decode_pages<T: Threads, F: Blocks<G>, const G: usize>(
-    warp: u32,
-    pool: T::Memory,
-    page_table: T::Memory,
-    max_pages: u32,
-    sequence: u32,
-    start: u32,
-    tokens: u32,
-    num_kv_heads: u32,
-    signs: T::Memory,
-    out: T::Memory,
-    kind: u32,
-) {
+pub fn decode_pages<T: Threads, F: Blocks<G>, const G: usize>(warp: u32, args: DecodePages<T::Memory>) {
+    let DecodePages { page_table, max_pages, sequence, tokens, num_kv_heads, .. } = args;
     if warp >= tokens * num_kv_heads {
         return;
     }
     let (token, head) = divide(warp, num_kv_heads);
-    let position = start + token;
+    let position = args.start + token;
     let page = T::read(page_table, 4 * (sequence * max_pages + position / page::SLOTS));
     let dim = 32 * G as u32;
-    let home = T::at(pool, page::head_offset(page, head, num_kv_heads, dim, F::BITS));
+    let home = T::at(args.pool, page::head_offset(page, head, num_kv_heads, dim, F::BITS));
     let slot = position % page::SLOTS;
     let scale = scale::<T, F, G>(home, page::scale_offset(dim, F::BITS, slot));
-    decode_row::<T, F, G>(home, slot * page::row_bytes(dim, F::BITS), scale, signs, out, warp, kind);
+    let codes = slot * page::row_bytes(dim, F::BITS);
+    decode_row::<T, F, G>(home, codes, scale, args.signs, args.out, warp, args.kind);
 }
 
-/// Decodes weight group `warp` of `count`: `blocks` are the blocks of SPEC.md back to back, scale
-/// first, `out` is [count, 32 G] in f16.
+/// Decodes weight group `warp` of `count`.
 #[inline(always)]
-pub fn weight_decode<T: Threads, F: Blocks<G>, const G: usize>(
-    warp: u32,
-    blocks: T::Memory,
-    count: u32,
-    signs: T::Memory,
-    out: T::Memory,
-) {
-    if warp >= count {
+pub fn weight_decode<T: Threads, F: Blocks<G>, const G: usize>(warp: u32, args: WeightDecode<T::Memory>) {
+    if warp >= args.count {
         return;
     }
     let block = 2 + page::row_bytes(32 * G as u32, F::BITS);
-    let home = T::at(blocks, u64::from(warp) * u64::from(block));
-    decode_row::<T, F, G>(home, 2, scale::<T, F, G>(home, 0), signs, out, warp, element::F16);
+    let home = T::at(args.blocks, u64::from(warp) * u64::from(block));
+    decode_row::<T, F, G>(home, 2, scale::<T, F, G>(home, 0), args.signs, args.out, warp, element::F16);
 }

@@ -1,5 +1,6 @@
 //! `encode_append`: head vectors in, codes scattered to pages; one warp a vector.
 
+use crate::args::EncodeAppend;
 use crate::format::Format;
 use crate::page;
 use crate::threads::{Threads, divide, first, load_f32, load_half};
@@ -62,30 +63,9 @@ fn all_finite<T: Threads, const G: usize>(y: &[Lane<T>; G]) -> bool {
 }
 
 /// Encodes vector `warp` of `tokens * num_kv_heads` and writes it to its slot.
-///
-/// `rows`: [tokens, num_kv_heads, 32 G] of element type `kind`. `sequence_of`, `position_of`:
-/// [tokens], where each token goes. `page_table`: [sequences, max_pages] of page numbers in `pool`.
-/// `outcome`: [tokens, num_kv_heads], written with a [`status`]. `signs`: [G] words.
-/// `mode`, `effort`: codes of `ScaleMode` and positions in `Effort::ALL`. `workspace`: for trellis codes
-/// [`workspace_bytes`] for each vector, which no one else uses meanwhile; nothing for others.
 #[inline(always)]
-pub fn encode_append<T: Threads, F: Format<G>, const G: usize>(
-    warp: u32,
-    rows: T::Memory,
-    kind: u32,
-    tokens: u32,
-    num_kv_heads: u32,
-    signs: T::Memory,
-    mode: u32,
-    effort: u32,
-    sequence_of: T::Memory,
-    position_of: T::Memory,
-    page_table: T::Memory,
-    max_pages: u32,
-    pool: T::Memory,
-    workspace: T::Memory,
-    outcome: T::Memory,
-) {
+pub fn encode_append<T: Threads, F: Format<G>, const G: usize>(warp: u32, args: EncodeAppend<T::Memory>) {
+    let EncodeAppend { rows, kind, tokens, num_kv_heads, signs, page_table, max_pages, .. } = args;
     if warp >= tokens * num_kv_heads {
         return;
     }
@@ -93,31 +73,32 @@ pub fn encode_append<T: Threads, F: Format<G>, const G: usize>(
     let mut y = load_row::<T, G>(rows, warp, kind);
     let norm_squared = scalar::norm_squared(Warp::<T>::new(), &y);
     let report = |value: u32| {
-        T::store::<1>(T::at(outcome, 4 * u64::from(warp)), T::splat(0), T::splat([value]), first::<T>());
+        let outcome = T::at(args.outcome, 4 * u64::from(warp));
+        T::store::<1>(outcome, T::splat(0), T::splat([value]), first::<T>());
     };
     if !norm_squared.is_finite() {
         report(if all_finite(&y) { status::OUT_OF_RANGE } else { status::NON_FINITE });
         return;
     }
     rotate(signs, &mut y);
-    let mode = match mode {
+    let mode = match args.mode {
         0 => ScaleMode::Raw,
         1 => ScaleMode::Preserving,
         2 => ScaleMode::Unbiased,
         _ => ScaleMode::Mmse,
     };
-    let effort = match effort {
+    let effort = match args.effort {
         0 => Effort::Fast,
         1 => Effort::Default,
         _ => Effort::Best,
     };
-    let position = T::read(position_of, 4 * token);
-    let sequence = T::read(sequence_of, 4 * token);
+    let position = T::read(args.position_of, 4 * token);
+    let sequence = T::read(args.sequence_of, 4 * token);
     let page = T::read(page_table, 4 * (sequence * max_pages + position / page::SLOTS));
     let dim = 32 * G as u32;
-    let home = T::at(pool, page::head_offset(page, head, num_kv_heads, dim, F::BITS));
+    let home = T::at(args.pool, page::head_offset(page, head, num_kv_heads, dim, F::BITS));
     let slot = position % page::SLOTS;
-    let workspace = T::at(workspace, u64::from(warp) * u64::from(workspace_bytes(dim)));
+    let workspace = T::at(args.workspace, u64::from(warp) * u64::from(workspace_bytes(dim)));
     let row = slot * page::row_bytes(dim, F::BITS);
     let scale = match F::encode(norm_squared, mode, effort, &y, workspace, home, row) {
         Stored::OutOfRange => {

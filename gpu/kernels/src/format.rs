@@ -76,6 +76,23 @@ pub struct Nested<const BITS: usize>;
 #[derive(Debug)]
 pub struct Int8;
 
+/// The codecs by their names.
+pub type S2 = Scalar<2>;
+/// As [`S2`].
+pub type S3 = Scalar<3>;
+/// As [`S2`].
+pub type S4 = Scalar<4>;
+/// As [`S2`].
+pub type N4 = Nested<4>;
+/// As [`S2`].
+pub type I8 = Int8;
+/// As [`S2`].
+pub type T2 = crate::trellis::Trellis<2>;
+/// As [`S2`].
+pub type T3 = crate::trellis::Trellis<3>;
+/// As [`S2`].
+pub type T4 = crate::trellis::Trellis<4>;
+
 macro_rules! codebook_format {
     ($name:ident, $solve:ident) => {
         impl<const G: usize, const BITS: usize> Blocks<G> for $name<BITS> {

@@ -10,7 +10,8 @@
 //! | --- | --- |
 //! | what a warp can do | [`threads`] |
 //! | the core's instruction set on it | [`warp`] |
-//! | where pages keep rows and scales | [`page`] |
+//! | what each kernel takes; which codecs and head dims have kernels | [`args`], [`codecs`] |
+//! | where pages keep rows and scales; how attention reads them | [`page`], [`rows`] |
 //! | codecs known to the compiler | [`format`], [`trellis`] |
 //! | `encode_append` | [`encode`], [`viterbi`] |
 //! | `decode_pages`, `weight_decode` | [`decode`] |
@@ -20,8 +21,8 @@
 //! | `qjl_sketch`, `qjl_correct` | [`qjl`] |
 //!
 //! Every warp works alone: no kernel uses shared memory, a barrier of the block or an atomic, so there
-//! is no race between warps to find; within one, only [`viterbi`] passes data through memory. When not to use it: this crate computes nothing on its own; `tqkv-gpu` loads and
-//! launches the PTX that it is built to.
+//! is no race between warps to find; within one, only [`viterbi`] passes data through memory. When not to use it:
+//! this crate computes nothing on its own; `tqkv-gpu` loads and launches the PTX that it is built to.
 #![no_std]
 #![cfg_attr(target_arch = "nvptx64", allow(internal_features, reason = "the target's own intrinsics"))]
 #![cfg_attr(
@@ -37,16 +38,7 @@
         stdarch_nvptx
     )
 )]
-#![allow(
-    rustdoc::broken_intra_doc_links,
-    rustdoc::private_intra_doc_links,
-    reason = "shapes stand in square brackets, and what a kernel is made of is private"
-)]
 #![allow(long_running_const_eval, reason = "the codebooks are solved at compile time")]
-#![allow(
-    clippy::too_many_arguments,
-    reason = "a kernel's arguments are what the launch passes; a struct would only rename them"
-)]
 
 /// Runs `$body` for `$i` = 0 to 31, written out: on the device registers must not be indexed at
 /// run time.
@@ -86,15 +78,22 @@ macro_rules! unroll2 {
     }};
 }
 
+#[macro_use]
+pub mod args;
 pub mod attend;
+#[macro_use]
+pub mod codecs;
 pub mod decode;
 #[cfg(target_arch = "nvptx64")]
 mod device;
 pub mod encode;
+#[cfg(target_arch = "nvptx64")]
+mod entry;
 pub mod format;
 pub mod page;
 pub mod planes;
 pub mod qjl;
+pub mod rows;
 pub mod score;
 pub mod tensor;
 pub mod threads;

@@ -5,6 +5,7 @@
 //! estimated by |r| sqrt(pi/2) / m * sum of sign_j (S q)_j over m rows. Unbiased, and at equal bits
 //! worse than spending the bit on the codebook; it is here for those who need the estimator.
 
+use crate::args::{QjlCorrect, QjlSketch};
 use crate::encode::{element, load_row};
 use crate::threads::{Threads, divide, first, kv_head_of, load_f32};
 use crate::warp::{Lane, Warp};
@@ -30,60 +31,42 @@ fn project<T: Threads, const G: usize>(transposed: T::Memory, row: T::Memory) ->
     sums
 }
 
-/// Sketches residual `warp` of `count`. `residuals`: [count, 32 G] f32; `signs`: [count, G] words,
-/// bit set where (S r)_j >= 0; `norms`: [count] f32, |r|.
+/// Sketches residual `warp` of `count`.
 #[inline(always)]
-pub fn qjl_sketch<T: Threads, const G: usize>(
-    warp: u32,
-    residuals: T::Memory,
-    count: u32,
-    transposed: T::Memory,
-    signs: T::Memory,
-    norms: T::Memory,
-) {
-    if warp >= count {
+pub fn qjl_sketch<T: Threads, const G: usize>(warp: u32, args: QjlSketch<T::Memory>) {
+    if warp >= args.count {
         return;
     }
-    let y = load_row::<T, G>(residuals, warp, element::F32);
+    let y = load_row::<T, G>(args.residuals, warp, element::F32);
     let isa = Warp::<T>::new();
     let norm = isa.sqrt(scalar::norm_squared(isa, &y));
-    let row = T::at(residuals, u64::from(warp) * u64::from(128 * G as u32));
-    let sums = project::<T, G>(transposed, row);
-    let signs = T::at(signs, u64::from(warp) * 4 * G as u64);
+    let row = T::at(args.residuals, u64::from(warp) * u64::from(128 * G as u32));
+    let sums = project::<T, G>(args.transposed, row);
+    let signs = T::at(args.signs, u64::from(warp) * 4 * G as u64);
     for (k, sum) in sums.iter().enumerate() {
         let word = T::ballot(T::map(sum.0, |v| v >= 0.0));
         T::store::<1>(signs, T::splat(4 * k as u32), T::splat([word]), first::<T>());
     }
-    let at = T::at(norms, 4 * u64::from(warp));
+    let at = T::at(args.norms, 4 * u64::from(warp));
     T::store::<1>(at, T::splat(0), T::splat([norm.to_bits()]), first::<T>());
 }
 
-/// Adds the estimate of <q, r> to score `warp` of `tokens * num_heads`. `sketched`: [num_heads,
-/// 32 G], S q; `signs`, `norms`: [tokens, num_kv_heads, ..] from [`qjl_sketch`]; `scores`:
-/// [tokens, num_heads].
+/// Adds the estimate of <q, r> to score `warp` of `tokens * num_heads`.
 #[inline(always)]
-pub fn qjl_correct<T: Threads, const G: usize>(
-    warp: u32,
-    sketched: T::Memory,
-    num_heads: u32,
-    signs: T::Memory,
-    norms: T::Memory,
-    tokens: u32,
-    num_kv_heads: u32,
-    scores: T::Memory,
-) {
+pub fn qjl_correct<T: Threads, const G: usize>(warp: u32, args: QjlCorrect<T::Memory>) {
+    let QjlCorrect { num_heads, tokens, num_kv_heads, .. } = args;
     if warp >= tokens * num_heads {
         return;
     }
     let (token, head) = divide(warp, num_heads);
     let row = token * num_kv_heads + kv_head_of(head, num_heads, num_kv_heads);
-    let signs = T::at(signs, u64::from(row) * 4 * G as u64);
+    let signs = T::at(args.signs, u64::from(row) * 4 * G as u64);
     let mut sum = Lane::<T>(T::splat(0.0));
-    for (g, query) in load_row::<T, G>(sketched, head, element::F32).into_iter().enumerate() {
+    for (g, query) in load_row::<T, G>(args.sketched, head, element::F32).into_iter().enumerate() {
         sum = sum + query.flip(!T::read(signs, 4 * g as u32));
     }
-    let norm = f32::from_bits(T::read(T::at(norms, 4 * u64::from(row)), 0));
-    let place = T::at(scores, 4 * u64::from(warp));
+    let norm = f32::from_bits(T::read(T::at(args.norms, 4 * u64::from(row)), 0));
+    let place = T::at(args.scores, 4 * u64::from(warp));
     let estimate = sum.sum() * (norm * (SQRT_HALF_PI / (32 * G) as f32));
     let total = f32::from_bits(T::read(place, 0)) + estimate;
     T::store::<1>(place, T::splat(0), T::splat([total.to_bits()]), first::<T>());

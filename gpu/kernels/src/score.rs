@@ -2,6 +2,7 @@
 //!
 //! For attention use [`crate::attend`], which reads the codes once for keys and values together.
 
+use crate::args::{RotateQueries, Scores};
 use crate::decode;
 use crate::encode::{load_row, rotate};
 use crate::format::Blocks;
@@ -12,62 +13,43 @@ use tqkv_core::lanes::Lanes;
 
 /// Rotates query `warp` of `count` and multiplies it by `factor`: 1/dim gives the query that
 /// [`scores`] takes, log2(e) / (dim sqrt(dim)) the one of [`crate::attend`]. `rotated` 0 leaves the
-/// rotation out, for f16 rows. `queries`: [count, 32 G] of element type `kind`; `out` the same in f32.
+/// rotation out, for f16 rows.
 #[inline(always)]
-pub fn rotate_queries<T: Threads, const G: usize>(
-    warp: u32,
-    queries: T::Memory,
-    kind: u32,
-    count: u32,
-    signs: T::Memory,
-    rotated: u32,
-    factor: f32,
-    out: T::Memory,
-) {
-    if warp >= count {
+pub fn rotate_queries<T: Threads, const G: usize>(warp: u32, args: RotateQueries<T::Memory>) {
+    if warp >= args.count {
         return;
     }
-    let mut y = load_row::<T, G>(queries, warp, kind);
-    if rotated != 0 {
-        rotate(signs, &mut y);
+    let mut y = load_row::<T, G>(args.queries, warp, args.kind);
+    if args.rotated != 0 {
+        rotate(args.signs, &mut y);
     }
-    let out = T::at(out, u64::from(warp) * u64::from(128 * G as u32));
+    let out = T::at(args.out, u64::from(warp) * u64::from(128 * G as u32));
     for (g, &v) in y.iter().enumerate() {
         let offset = T::map(T::lane(), |lane| 4 * (32 * g as u32 + lane));
-        store_f32::<T>(out, offset, (v * Lane(T::splat(factor))).0);
+        store_f32::<T>(out, offset, (v * Lane(T::splat(args.factor))).0);
     }
 }
 
 /// One score: query head `warp % num_heads` against the key at position `warp / num_heads` of
-/// `sequence`. `rotated`: [num_heads, 32 G]; `out`: [tokens, num_heads]. No 1/sqrt(dim).
+/// `sequence`. No 1/sqrt(dim).
 #[inline(always)]
-pub fn scores<T: Threads, F: Blocks<G>, const G: usize>(
-    warp: u32,
-    rotated: T::Memory,
-    num_heads: u32,
-    pool: T::Memory,
-    page_table: T::Memory,
-    max_pages: u32,
-    sequence: u32,
-    tokens: u32,
-    num_kv_heads: u32,
-    out: T::Memory,
-) {
+pub fn scores<T: Threads, F: Blocks<G>, const G: usize>(warp: u32, args: Scores<T::Memory>) {
+    let Scores { num_heads, page_table, max_pages, sequence, tokens, num_kv_heads, .. } = args;
     if warp >= tokens * num_heads {
         return;
     }
     let (position, head) = divide(warp, num_heads);
     let page = T::read(page_table, 4 * (sequence * max_pages + position / page::SLOTS));
     let (dim, kv_head) = (32 * G as u32, kv_head_of(head, num_heads, num_kv_heads));
-    let home = T::at(pool, page::head_offset(page, kv_head, num_kv_heads, dim, F::BITS));
+    let home = T::at(args.pool, page::head_offset(page, kv_head, num_kv_heads, dim, F::BITS));
     let slot = position % page::SLOTS;
     let levels = F::read::<T>(home, slot * page::row_bytes(dim, F::BITS));
     let mut sum = Lane::<T>(T::splat(0.0));
     for (g, &level) in levels.iter().enumerate() {
         let offset = T::map(T::lane(), |lane| 4 * (head * dim + 32 * g as u32 + lane));
-        sum = sum + Lane(load_f32::<T>(rotated, offset)) * level;
+        sum = sum + Lane(load_f32::<T>(args.rotated, offset)) * level;
     }
     let score = sum.sum() * decode::scale::<T, F, G>(home, page::scale_offset(dim, F::BITS, slot));
     let word = T::splat([score.to_bits()]);
-    T::store::<1>(T::at(out, 4 * u64::from(warp)), T::splat(0), word, first::<T>());
+    T::store::<1>(T::at(args.out, 4 * u64::from(warp)), T::splat(0), word, first::<T>());
 }

@@ -3,15 +3,17 @@
 mod read;
 
 use crate::GpuError;
-use crate::attention::{Attention, Batch, Pool, Queries, warps};
+use crate::attention::{Attention, Batch, Pool, Queries};
 use crate::device::{Device, Staging};
+use crate::launch::{launch, warps};
 use crate::pages::PageTable;
 use crate::spec::{GpuSpec, MAX_CHUNK};
-use cudarc::driver::{CudaFunction, CudaSlice, PushKernelArg};
+use cudarc::driver::{CudaFunction, CudaSlice};
 use tqkv_core::{AnyCodec, CodecId, Effort, Family};
-use tqkv_gpu_kernels::attend::tables;
+use tqkv_gpu_kernels::args::EncodeAppend;
 use tqkv_gpu_kernels::encode::{element, status};
 use tqkv_gpu_kernels::page;
+use tqkv_gpu_kernels::rows::tables;
 
 /// Query tokens of one sequence that are attended in one launch.
 const QUERY_TILE: usize = 256;
@@ -491,37 +493,36 @@ impl GpuCache {
         let (heads, dim) = (self.spec.num_kv_heads, self.spec.head_dim);
         let searches = coder.codec.id().family() == Family::Trellis;
         let together = if searches { self.spec.vectors_a_launch() / heads } else { tokens };
-        let (kind, kv_heads) = (element_of(rows), heads as u32);
-        let options = coder.codec.options();
-        let mode = u32::from(options.scale_mode.code());
+        let (kind, options) = (element_of(rows), coder.codec.options());
         let effort = Effort::ALL.iter().position(|&effort| effort == options.effort).unwrap_or(0) as u32;
-        let max_pages = self.pages.max_pages() as u32;
         for first in (0..tokens).step_by(together.max(1)) {
             let count = together.min(tokens - first);
-            let (vectors, count_word) = (first * heads..(first + count) * heads, count as u32);
+            let vectors = first * heads..(first + count) * heads;
             let values = vectors.start * dim..vectors.end * dim;
-            let (of_floats, of_halves) = match on_device(rows, &scratch.rows) {
-                Queries::Floats(rows) => (Some(rows.slice(values)), None),
-                Queries::Halves(rows, _) => (None, Some(rows.slice(values))),
+            let rows = match on_device(rows, &scratch.rows) {
+                Queries::Floats(rows) => rows.slice(values).into(),
+                Queries::Halves(rows, _) => rows.slice(values).into(),
             };
-            let sequence_of = scratch.sequence_of.slice(first..);
-            let position_of = scratch.position_of.slice(first..);
-            let mut outcomes = coder.outcomes.slice_mut(vectors.clone());
-            let mut launch = self.device.stream().launch_builder(&coder.encode);
-            if let Some(rows) = &of_floats {
-                launch.arg(rows);
-            }
-            if let Some(rows) = &of_halves {
-                launch.arg(rows);
-            }
-            launch.arg(&kind).arg(&count_word).arg(&kv_heads).arg(&coder.signs).arg(&mode).arg(&effort);
-            launch.arg(&sequence_of).arg(&position_of).arg(&self.table).arg(&max_pages);
-            launch.arg(&mut self.layers[layer].pools[side as usize]).arg(&mut scratch.workspace);
-            launch.arg(&mut outcomes);
+            let arguments = EncodeAppend {
+                rows,
+                kind,
+                tokens: count as u32,
+                num_kv_heads: heads as u32,
+                signs: (&coder.signs).into(),
+                mode: u32::from(options.scale_mode.code()),
+                effort,
+                sequence_of: scratch.sequence_of.slice(first..).into(),
+                position_of: scratch.position_of.slice(first..).into(),
+                page_table: (&self.table).into(),
+                max_pages: self.pages.max_pages() as u32,
+                pool: (&mut self.layers[layer].pools[side as usize]).into(),
+                workspace: (&mut scratch.workspace).into(),
+                outcome: coder.outcomes.slice_mut(vectors.clone()).into(),
+            };
             // SAFETY: `append` checked that rows hold `tokens * heads` vectors; positions lie in pages that
             // `reserve` entered in the table, and these are inside the pool; `encode` made `outcomes` large
             // enough; the workspace is for as many vectors as a launch has, and launches run in order.
-            unsafe { launch.launch(warps(vectors.len())) }?;
+            unsafe { launch(&self.device, &coder.encode, arguments.list(), warps(vectors.len())) }?;
         }
         Ok(())
     }

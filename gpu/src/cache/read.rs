@@ -2,10 +2,11 @@
 
 use super::{GpuCache, Side, check_len, check_room};
 use crate::GpuError;
-use crate::attention::warps;
+use crate::launch::{Memory, launch, warps};
 use crate::pages::SLOTS;
-use cudarc::driver::{CudaSlice, PushKernelArg};
+use cudarc::driver::CudaSlice;
 use tqkv_core::AnyCodec;
+use tqkv_gpu_kernels::args::{DecodePages, Scores};
 use tqkv_gpu_kernels::encode::element;
 use tqkv_gpu_kernels::page;
 
@@ -64,14 +65,20 @@ impl GpuCache {
         check_room(out, vectors * self.spec.head_dim)?;
         self.update_table()?;
         let coder = &self.coders[side as usize];
-        let (max_pages, sequence, start) = (self.pages.max_pages() as u32, sequence as u32, 0_u32);
-        let (tokens, heads, kind) = (tokens as u32, self.spec.num_kv_heads as u32, element::F32);
-        let mut launch = self.device.stream().launch_builder(&coder.decode);
-        launch.arg(&self.layers[layer].pools[side as usize]).arg(&self.table).arg(&max_pages);
-        launch.arg(&sequence).arg(&start).arg(&tokens).arg(&heads).arg(&coder.signs).arg(out).arg(&kind);
+        let arguments = DecodePages {
+            pool: Memory::from(&self.layers[layer].pools[side as usize]),
+            page_table: (&self.table).into(),
+            max_pages: self.pages.max_pages() as u32,
+            sequence: sequence as u32,
+            start: 0,
+            tokens: tokens as u32,
+            num_kv_heads: self.spec.num_kv_heads as u32,
+            signs: (&coder.signs).into(),
+            out: out.into(),
+            kind: element::F32,
+        };
         // SAFETY: the sequence's pages are in the table and inside the pool; `out` was checked above.
-        unsafe { launch.launch(warps(vectors)) }?;
-        Ok(())
+        unsafe { launch(&self.device, &coder.decode, arguments.list(), warps(vectors)) }
     }
 
     /// Logits (scaled by 1/sqrt(head_dim)) of one query token over every key of a sequence: `queries` is
@@ -93,13 +100,19 @@ impl GpuCache {
         let factor = 1.0 / (dim as f32 * (dim as f32).sqrt());
         // SAFETY: `rows` holds `heads` vectors, as sent above.
         let rotated = unsafe { self.attention.rotate(device, &scratch.rows, &coder.signs, heads, factor) }?;
-        let (num_heads, kv_heads) = (heads as u32, self.spec.num_kv_heads as u32);
-        let (max_pages, sequence, count) = (self.pages.max_pages() as u32, sequence as u32, tokens as u32);
-        let mut launch = device.stream().launch_builder(&coder.scores);
-        launch.arg(rotated).arg(&num_heads).arg(&self.layers[layer].pools[0]).arg(&self.table);
-        launch.arg(&max_pages).arg(&sequence).arg(&count).arg(&kv_heads).arg(&mut out);
+        let arguments = Scores {
+            rotated: Memory::from(rotated),
+            num_heads: heads as u32,
+            pool: (&self.layers[layer].pools[0]).into(),
+            page_table: (&self.table).into(),
+            max_pages: self.pages.max_pages() as u32,
+            sequence: sequence as u32,
+            tokens: tokens as u32,
+            num_kv_heads: self.spec.num_kv_heads as u32,
+            out: (&mut out).into(),
+        };
         // SAFETY: the sequence's pages are in the table and inside the pool; `out` holds `tokens * heads`.
-        unsafe { launch.launch(warps(tokens * heads)) }?;
+        unsafe { launch(device, &coder.scores, arguments.list(), warps(tokens * heads)) }?;
         device.finish()?;
         let mut scores = vec![0.0; tokens * heads];
         scratch.staging.receive(device, &out, &mut scores)?;

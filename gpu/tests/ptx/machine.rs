@@ -7,6 +7,7 @@
 use crate::alu::{Operation, operation};
 use std::collections::HashMap;
 use std::ops::Range;
+use tqkv_gpu_kernels::args::Argument;
 
 /// Distance of buffers in the address space.
 const SPACING: u64 = 1 << 32;
@@ -63,15 +64,6 @@ pub(crate) struct Kernel {
     instructions: Vec<Instruction>,
     registers: usize,
     constants: Vec<Vec<u8>>,
-}
-
-/// A kernel's argument.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Argument {
-    /// A number, or a float's bits.
-    Word(u32),
-    /// The start of a buffer.
-    Buffer(usize),
 }
 
 fn literal(text: &str) -> Option<u64> {
@@ -305,8 +297,14 @@ impl Kernel {
         Self { instructions, registers, constants }
     }
 
-    /// Runs warp `warp` of a launch of `(32, 1)` threads a block; y and z are the block's.
-    pub(crate) fn run(&self, (x, y, z): (u32, u32, u32), arguments: &[Argument], buffers: &mut [Vec<u8>]) {
+    /// Runs warp `warp` of a launch of `(32, 1)` threads a block; y and z are the block's. Buffers are named by
+    /// their positions.
+    pub(crate) fn run(
+        &self,
+        (x, y, z): (u32, u32, u32),
+        arguments: &[Argument<usize>],
+        buffers: &mut [Vec<u8>],
+    ) {
         let end = self.instructions.len();
         let mut warp = State {
             registers: vec![[0; 32]; self.registers],
@@ -328,7 +326,7 @@ struct State<'a> {
     registers: Vec<Column>,
     at: [usize; 32],
     block: [Column; 3],
-    arguments: &'a [Argument],
+    arguments: &'a [Argument<usize>],
     buffers: &'a mut [Vec<u8>],
     constants: &'a [Vec<u8>],
 }
@@ -447,7 +445,8 @@ impl State<'_> {
                 let Operand::Parameter(index) = **base else { panic!("{text}") };
                 let value = match self.arguments[index] {
                     Argument::Word(word) => u64::from(word),
-                    Argument::Buffer(buffer) => (buffer as u64 + 1) * SPACING,
+                    Argument::Float(float) => u64::from(float.to_bits()),
+                    Argument::Memory(buffer) => (buffer as u64 + 1) * SPACING,
                 };
                 self.set(&operands[0], active, &[value; 32]);
             }

@@ -5,17 +5,17 @@ mod alu;
 mod machine;
 mod reads;
 
-use machine::{Argument, Kernel};
+use machine::Kernel;
 use tqkv_core::{AnyCodec, CodecId, Family, Options};
-use tqkv_gpu_kernels::attend::tables;
-use tqkv_gpu_kernels::page;
+use tqkv_gpu_kernels::args::{Argument, Attend, AttendMerge, DecodePages, EncodeAppend, RotateQueries};
+use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
+use tqkv_gpu_kernels::encode::element;
+use tqkv_gpu_kernels::rows::tables;
 use tqkv_gpu_kernels::viterbi::workspace_bytes;
+use tqkv_gpu_kernels::{attend, page};
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
 
-const CODECS: [CodecId; 8] =
-    [CodecId::S2, CodecId::S3, CodecId::S4, CodecId::N4, CodecId::I8, CodecId::T2, CodecId::T3, CodecId::T4];
-const DIMS: [usize; 3] = [64, 128, 256];
 /// The committed files.
 const FILES: [&str; 2] = ["sm_80", "sm_90"];
 /// Vectors each file encodes with a scalar codec and with a trellis code, for each head dim.
@@ -65,26 +65,25 @@ fn encode(kernel: &Kernel, codec: &AnyCodec, rows: &[f32]) -> Encoded {
         vec![0xff; (tokens * workspace_bytes(codec.dim() as u32)) as usize],
         vec![0xff; 4 * tokens as usize],
     ];
-    use Argument::{Buffer, Word};
     let options = codec.options();
-    let arguments = [
-        Buffer(0),
-        Word(0),
-        Word(tokens),
-        Word(1),
-        Buffer(1),
-        Word(u32::from(options.scale_mode.code())),
-        Word(options.effort as u32),
-        Buffer(2),
-        Buffer(3),
-        Buffer(4),
-        Word(pages),
-        Buffer(5),
-        Buffer(6),
-        Buffer(7),
-    ];
+    let arguments = EncodeAppend {
+        rows: 0,
+        kind: element::F32,
+        tokens,
+        num_kv_heads: 1,
+        signs: 1,
+        mode: u32::from(options.scale_mode.code()),
+        effort: options.effort as u32,
+        sequence_of: 2,
+        position_of: 3,
+        page_table: 4,
+        max_pages: pages,
+        pool: 5,
+        workspace: 6,
+        outcome: 7,
+    };
     for warp in 0..=tokens {
-        kernel.run((warp, 0, 0), &arguments, &mut buffers);
+        kernel.run((warp, 0, 0), &arguments.list(), &mut buffers);
     }
     let [.., pool, _, outcomes] = buffers;
     Encoded { pool, page_table: table, outcomes }
@@ -132,7 +131,7 @@ fn sm_90_encodes_and_decodes_as_the_portable_codec_does() {
 fn encode_and_decode(architecture: &str, seed: u64) {
     let text = text(architecture);
     for id in CODECS {
-        for dim in DIMS {
+        for dim in HEAD_DIMS {
             let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
             let vectors = if id.family() == Family::Trellis { TRELLIS_VECTORS } else { SCALAR_VECTORS };
             let rows = Gaussian::new(seed + dim as u64).vector(vectors * dim);
@@ -150,21 +149,20 @@ fn decode(text: &str, codec: &AnyCodec, encoded: &Encoded, rows: &[f32]) {
     let kernel = Kernel::new(text, &format!("decode_pages_{}_d{dim}", codec.id().name()));
     let mut buffers =
         [encoded.pool.clone(), encoded.page_table.clone(), signs(codec), vec![0xff; 4 * tokens * dim]];
-    use Argument::{Buffer, Word};
-    let arguments = [
-        Buffer(0),
-        Buffer(1),
-        Word(pages),
-        Word(0),
-        Word(0),
-        Word(tokens as u32),
-        Word(1),
-        Buffer(2),
-        Buffer(3),
-        Word(0),
-    ];
+    let arguments = DecodePages {
+        pool: 0,
+        page_table: 1,
+        max_pages: pages,
+        sequence: 0,
+        start: 0,
+        tokens: tokens as u32,
+        num_kv_heads: 1,
+        signs: 2,
+        out: 3,
+        kind: element::F32,
+    };
     for warp in 0..tokens as u32 {
-        kernel.run((warp, 0, 0), &arguments, &mut buffers);
+        kernel.run((warp, 0, 0), &arguments.list(), &mut buffers);
     }
     let (mut block, mut want) = (vec![0; codec.block_bytes()], vec![0.0; dim]);
     for (x, got) in rows.chunks_exact(dim).zip(read_floats(&buffers[3]).chunks_exact(dim)) {
@@ -183,7 +181,7 @@ fn the_committed_ptx_attends_as_f64_does() {
 }
 
 fn attend_all(text: &str) {
-    for dim in DIMS {
+    for dim in HEAD_DIMS {
         use CodecId::{I8, N4, S2, S3, S4, T2, T3, T4};
         for (key, value, group) in [
             (S4, S2, 1),
@@ -245,46 +243,43 @@ fn attend(text: &str, dim: usize, key: CodecId, value: CodecId, group: u32) {
         vec![0xff; (group * parts) as usize * 4 * (4 + dim)],
         vec![0xff; 4 * queries.len()],
     ];
-    use Argument::{Buffer, Word};
     let rotate = Kernel::new(text, &format!("rotate_queries_d{dim}"));
-    let arguments = [Buffer(0), Word(0), Word(group), Buffer(1), Word(1), Word(factor.to_bits()), Buffer(2)];
+    let arguments =
+        RotateQueries { queries: 0, kind: element::F32, count: group, signs: 1, rotated: 1, factor, out: 2 };
     for warp in 0..group {
-        rotate.run((warp, 0, 0), &arguments, &mut buffers);
+        rotate.run((warp, 0, 0), &arguments.list(), &mut buffers);
     }
-    let trellis = [key, value].iter().any(|id| id.family() == Family::Trellis);
+    let (key_format, value_format) = (page::format(key), page::format(value));
     let (name, heads_a_warp) = match group {
         1 => ("attend", 1),
-        _ => {
-            let name = if trellis { "attend_trellis" } else { "attend_tensor" };
-            (name, if group > 2 && dim < 256 { 4 } else { 2 })
-        }
+        _ => attend::kernel([key_format, value_format], group, dim),
     };
     let kernel = Kernel::new(text, &format!("{name}_d{dim}_r{heads_a_warp}"));
-    let arguments = [
-        Word(parts),
-        Buffer(2),
-        Word(1),
-        Word(group),
-        Buffer(3),
-        Word(page::format(key)),
-        Buffer(4),
-        Buffer(5),
-        Word(page::format(value)),
-        Buffer(6),
-        Buffer(7),
-        Word(pages),
-        Buffer(8),
-        Buffer(9),
-    ];
+    let arguments = Attend {
+        parts,
+        queries: 2,
+        num_kv_heads: 1,
+        group,
+        keys: 3,
+        key_format,
+        key_levels: 4,
+        values: 5,
+        value_format,
+        value_levels: 6,
+        page_table: 7,
+        max_pages: pages,
+        lengths: 8,
+        partials: 9,
+    };
     for y in 0..group.div_ceil(heads_a_warp) {
         for part in 0..parts {
-            kernel.run((part, y, 0), &arguments, &mut buffers);
+            kernel.run((part, y, 0), &arguments.list(), &mut buffers);
         }
     }
     let merge = Kernel::new(text, &format!("attend_merge_d{dim}"));
-    let arguments = [Word(group), Buffer(9), Word(parts), Buffer(1), Word(1), Buffer(10)];
+    let arguments = AttendMerge { count: group, partials: 9, parts, signs: 1, rotated: 1, out: 10 };
     for warp in 0..group {
-        merge.run((warp, 0, 0), &arguments, &mut buffers);
+        merge.run((warp, 0, 0), &arguments.list(), &mut buffers);
     }
     for (query, got) in queries.chunks_exact(dim).zip(read_floats(&buffers[10]).chunks_exact(dim)) {
         for (&got, want) in got.iter().zip(oracle::attention(query, &keys, &values)) {
@@ -347,7 +342,7 @@ fn a_mutated_instruction_is_noticed() {
 fn stops(text: &str) -> bool {
     let text = format!(".visible .entry k(\n\t.param .u64 k_param_0\n)\n{{\n{text}\n\tret;\n}}\n");
     std::panic::catch_unwind(|| {
-        Kernel::new(&text, "k").run((0, 0, 0), &[Argument::Buffer(0)], &mut [vec![0; 128]]);
+        Kernel::new(&text, "k").run((0, 0, 0), &[Argument::Memory(0)], &mut [vec![0; 128]]);
     })
     .is_err()
 }

@@ -1,10 +1,12 @@
 //! The kernels that read: scores, weights, the residual sketch, and attention over f16 rows.
 
-use crate::machine::Argument::{Buffer, Word};
 use crate::machine::Kernel;
-use crate::{CODECS, DIMS, FILES, floats, put_block, read_floats, signs, text, words};
+use crate::{FILES, floats, put_block, read_floats, signs, text, words};
 use half::f16;
 use tqkv_core::{AnyCodec, Options};
+use tqkv_gpu_kernels::args::{Attend, AttendMerge, DecodePages, QjlCorrect, QjlSketch, Scores, WeightDecode};
+use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
+use tqkv_gpu_kernels::encode::element;
 use tqkv_gpu_kernels::page;
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
@@ -22,7 +24,7 @@ fn each_file(test: impl Fn(&str)) {
 fn scores_and_weights_are_the_portable_codecs() {
     each_file(|text| {
         for id in CODECS {
-            for dim in DIMS {
+            for dim in HEAD_DIMS {
                 let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
                 let rows = Gaussian::new(2).vector(TOKENS * dim);
                 let name = format!("{}_d{dim}", id.name());
@@ -41,19 +43,19 @@ fn scores_and_weights_are_the_portable_codecs() {
                 }
                 let mut buffers = [floats(&rotated), pool, words([0, 1]), vec![0xff; 4 * TOKENS * 2]];
                 let kernel = Kernel::new(text, &format!("scores_{name}"));
-                let arguments = [
-                    Buffer(0),
-                    Word(2),
-                    Buffer(1),
-                    Buffer(2),
-                    Word(2),
-                    Word(0),
-                    Word(TOKENS as u32),
-                    Word(1),
-                    Buffer(3),
-                ];
+                let arguments = Scores {
+                    rotated: 0,
+                    num_heads: 2,
+                    pool: 1,
+                    page_table: 2,
+                    max_pages: 2,
+                    sequence: 0,
+                    tokens: TOKENS as u32,
+                    num_kv_heads: 1,
+                    out: 3,
+                };
                 for warp in 0..2 * TOKENS as u32 + 1 {
-                    kernel.run((warp, 0, 0), &arguments, &mut buffers);
+                    kernel.run((warp, 0, 0), &arguments.list(), &mut buffers);
                 }
                 let mut want = vec![0.0; TOKENS];
                 for (head, query) in rotated.chunks_exact(dim).enumerate() {
@@ -64,9 +66,9 @@ fn scores_and_weights_are_the_portable_codecs() {
 
                 let kernel = Kernel::new(text, &format!("weight_decode_{name}"));
                 let mut buffers = [blocks.clone(), signs(&codec), vec![0xff; 2 * rows.len()]];
-                let arguments = [Buffer(0), Word(TOKENS as u32), Buffer(1), Buffer(2)];
+                let arguments = WeightDecode { blocks: 0, count: TOKENS as u32, signs: 1, out: 2 };
                 for warp in 0..TOKENS as u32 + 1 {
-                    kernel.run((warp, 0, 0), &arguments, &mut buffers);
+                    kernel.run((warp, 0, 0), &arguments.list(), &mut buffers);
                 }
                 let mut decoded = vec![0.0; dim];
                 decode(text, &codec, &blocks);
@@ -97,11 +99,20 @@ fn decode(text: &str, codec: &AnyCodec, blocks: &[u8]) {
     let dim = codec.dim();
     let kernel = Kernel::new(text, &format!("decode_pages_{}_d{dim}", codec.id().name()));
     let mut buffers = [pool(codec, blocks), words([0, 1]), signs(codec), vec![0xff; 4 * TOKENS * dim]];
-    let tokens = Word(TOKENS as u32);
-    let arguments =
-        [Buffer(0), Buffer(1), Word(2), Word(0), Word(0), tokens, Word(1), Buffer(2), Buffer(3), Word(0)];
+    let arguments = DecodePages {
+        pool: 0,
+        page_table: 1,
+        max_pages: 2,
+        sequence: 0,
+        start: 0,
+        tokens: TOKENS as u32,
+        num_kv_heads: 1,
+        signs: 2,
+        out: 3,
+        kind: element::F32,
+    };
     for warp in 0..TOKENS as u32 {
-        kernel.run((warp, 0, 0), &arguments, &mut buffers);
+        kernel.run((warp, 0, 0), &arguments.list(), &mut buffers);
     }
     let mut want = vec![0.0; dim];
     let rows = read_floats(&buffers[3]);
@@ -114,7 +125,7 @@ fn decode(text: &str, codec: &AnyCodec, blocks: &[u8]) {
 #[test]
 fn the_residual_sketch_follows_algorithm_2() {
     each_file(|text| {
-        for dim in DIMS {
+        for dim in HEAD_DIMS {
             let mut gaussian = Gaussian::new(4);
             let (matrix, residuals) = (gaussian.vector(dim * dim), gaussian.vector(5 * dim));
             let query = gaussian.vector(dim);
@@ -131,13 +142,21 @@ fn the_residual_sketch_follows_algorithm_2() {
             ];
             let sketch = Kernel::new(text, &format!("qjl_sketch_d{dim}"));
             let correct = Kernel::new(text, &format!("qjl_correct_d{dim}"));
+            let arguments = QjlSketch { residuals: 0, count: 5, transposed: 1, signs: 2, norms: 3 };
             for warp in 0..6 {
-                let arguments = [Buffer(0), Word(5), Buffer(1), Buffer(2), Buffer(3)];
-                sketch.run((warp, 0, 0), &arguments, &mut buffers);
+                sketch.run((warp, 0, 0), &arguments.list(), &mut buffers);
             }
+            let arguments = QjlCorrect {
+                sketched: 4,
+                num_heads: 1,
+                signs: 2,
+                norms: 3,
+                tokens: 5,
+                num_kv_heads: 1,
+                scores: 5,
+            };
             for warp in 0..6 {
-                let arguments = [Buffer(4), Word(1), Buffer(2), Buffer(3), Word(5), Word(1), Buffer(5)];
-                correct.run((warp, 0, 0), &arguments, &mut buffers);
+                correct.run((warp, 0, 0), &arguments.list(), &mut buffers);
             }
             for (residual, got) in residuals.chunks_exact(dim).zip(read_floats(&buffers[5])) {
                 let sum: f64 = matrix
@@ -155,7 +174,7 @@ fn the_residual_sketch_follows_algorithm_2() {
 #[test]
 fn the_f16_baseline_attends_as_f64_does() {
     each_file(|text| {
-        for dim in DIMS {
+        for dim in HEAD_DIMS {
             for heads in 1..=3 {
                 f16_attention(text, dim, heads);
             }
@@ -191,32 +210,32 @@ fn f16_attention(text: &str, dim: usize, heads: usize) {
     ];
     let a_warp = heads.min(2) as u32;
     let attend = Kernel::new(text, &format!("attend_f16_d{dim}_r{a_warp}"));
-    let (bits, heads) = (Word(page::HALF_BITS), heads as u32);
-    let arguments = [
-        Word(2),
-        Buffer(0),
-        Word(1),
-        Word(heads),
-        Buffer(1),
-        bits,
-        Buffer(3),
-        Buffer(2),
-        bits,
-        Buffer(3),
-        Buffer(4),
-        Word(2),
-        Buffer(5),
-        Buffer(6),
-    ];
+    let heads = heads as u32;
+    let arguments = Attend {
+        parts: 2,
+        queries: 0,
+        num_kv_heads: 1,
+        group: heads,
+        keys: 1,
+        key_format: page::HALF_BITS,
+        key_levels: 3,
+        values: 2,
+        value_format: page::HALF_BITS,
+        value_levels: 3,
+        page_table: 4,
+        max_pages: 2,
+        lengths: 5,
+        partials: 6,
+    };
     for y in 0..heads.div_ceil(a_warp) {
         for part in 0..2 {
-            attend.run((part, y, 0), &arguments, &mut buffers);
+            attend.run((part, y, 0), &arguments.list(), &mut buffers);
         }
     }
     let merge = Kernel::new(text, &format!("attend_merge_d{dim}"));
+    let arguments = AttendMerge { count: heads, partials: 6, parts: 2, signs: 3, rotated: 0, out: 7 };
     for warp in 0..heads {
-        let arguments = [Word(heads), Buffer(6), Word(2), Buffer(3), Word(0), Buffer(7)];
-        merge.run((warp, 0, 0), &arguments, &mut buffers);
+        merge.run((warp, 0, 0), &arguments.list(), &mut buffers);
     }
     for (query, got) in queries.chunks_exact(dim).zip(read_floats(&buffers[7]).chunks_exact(dim)) {
         for (&got, want) in got.iter().zip(oracle::attention(query, &keys, &values)) {

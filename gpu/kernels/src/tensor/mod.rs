@@ -22,9 +22,11 @@ mod queries;
 mod softmax;
 mod values;
 
-use crate::attend::{Codes, LOWEST, PARTIAL_HEADER, Pool};
+use crate::args::Attend;
+use crate::attend::{LOWEST, PARTIAL_HEADER, Share};
 use crate::page;
 use crate::planes::{Bytes, Words};
+use crate::rows::{Codes, Pool};
 use crate::threads::{Threads, divide, load_half};
 use crate::trellis::Trellis;
 use keys::dots;
@@ -169,43 +171,34 @@ fn prefetch<T: Threads, const G: usize>(home: T::Memory, bytes: u32) {
     });
 }
 
-/// Attends with query heads `H * chunk ..` of a KV head, H being 2 or 4; arguments as for
-/// [`crate::attend::attend`]. `TRELLIS`: whether a side may have a trellis code, which takes registers.
+/// Attends over a share with `H` query heads of a KV head, 2 or 4. `TRELLIS`: whether a side may have a trellis
+/// code, which takes registers.
 #[inline(always)]
 pub fn attend<T: Threads, const G: usize, const H: usize, const TRELLIS: bool>(
-    part: u32,
-    parts: u32,
-    chunk: u32,
-    kv_head: u32,
-    sequence: u32,
-    queries: T::Memory,
-    num_kv_heads: u32,
-    group: u32,
-    keys: Pool<T>,
-    values: Pool<T>,
-    page_table: T::Memory,
-    max_pages: u32,
-    lengths: T::Memory,
-    partials: T::Memory,
+    share: Share,
+    args: Attend<T::Memory>,
 ) {
+    let Attend { parts, num_kv_heads, group, .. } = args;
+    let Share { part, chunk, kv_head, sequence } = share;
+    let (keys, values) = (Pool::<T>::keys(&args), Pool::<T>::values(&args));
     let dim = 32 * G as u32;
     // Of scalar codes it is the format; registers are short.
     let bits = |pool: &Pool<T>| if TRELLIS { page::bits(pool.format) } else { pool.format };
     let head = sequence * num_kv_heads * group + kv_head * group + chunk * H as u32;
     let heads = u32::min(group - chunk * H as u32, H as u32);
-    let place = T::at(queries, u64::from(head) * u64::from(4 * dim));
+    let place = T::at(args.queries, u64::from(head) * u64::from(4 * dim));
     let queries = Queries::<T>::load::<G>(place, heads - 1, keys.format);
     let (key_planes, value_planes) = (keys.planes(), values.planes());
     let unit = T::map(queries.unit, |unit| unit * key_planes.unit);
     let middle = T::map(queries.sum, |sum| sum * (key_planes.middle * key_planes.unit));
 
-    let length = T::read(lengths, 4 * sequence);
+    let length = T::read(args.lengths, 4 * sequence);
     let pages = length.div_ceil(page::SLOTS);
     let pages_a_part = divide(pages + parts - 1, parts).0;
     let begin = u32::min(part * pages_a_part, pages);
     let end = u32::min(begin + pages_a_part, pages);
     let home = |pool: &Pool<T>, page: u32| {
-        let id = T::read(page_table, 4 * (sequence * max_pages + page));
+        let id = T::read(args.page_table, 4 * (sequence * args.max_pages + page));
         T::at(pool.memory, page::head_offset(id, kv_head, num_kv_heads, dim, bits(pool)))
     };
     let [key_row, value_row] = [&keys, &values].map(|pool| page::row_bytes(dim, bits(pool)));
@@ -255,6 +248,6 @@ pub fn attend<T: Threads, const G: usize, const H: usize, const TRELLIS: bool>(
         running.add::<G, H>(&sums, &weights, value_planes.unit);
     }
     let stride = 4 * (PARTIAL_HEADER + dim);
-    let partials = T::at(partials, u64::from(head * parts + part) * u64::from(stride));
+    let partials = T::at(args.partials, u64::from(head * parts + part) * u64::from(stride));
     running.write::<G, H>(values.format, &value_planes, heads, parts * stride, partials);
 }

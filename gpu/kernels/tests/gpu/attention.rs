@@ -1,12 +1,14 @@
 //! Attention on a warp against attention in f64 over the decoded cache.
 
-use crate::scene::{CODECS, DIMS, Scene, rotate, signs};
+use crate::scene::{Scene, rotate, signs};
 use crate::warp::{Buffer, Emulated};
 use half::f16;
 use tqkv_core::{AnyCodec, CodecId, Options};
-use tqkv_gpu_kernels::attend::{self, Codes, Halves, PARTIAL_HEADER, Pool, attend_merge, tables};
-use tqkv_gpu_kernels::tensor;
-use tqkv_gpu_kernels::{encode, page, planes};
+use tqkv_gpu_kernels::args::{Attend, AttendMerge};
+use tqkv_gpu_kernels::attend::{self, PARTIAL_HEADER, Share, attend_merge};
+use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
+use tqkv_gpu_kernels::rows::{Codes, Halves, tables};
+use tqkv_gpu_kernels::{encode, page, planes, tensor, with_groups};
 use tqkv_tests::inputs::Gaussian;
 
 /// Keys or values: their pool, their codec (none: f16), and what the pool decodes to,
@@ -49,10 +51,6 @@ impl Side {
         let levels = Buffer::from_f32(&[f32::NAN; 32]);
         Self { pool: Buffer::from_bytes(&pool), format: page::HALF_BITS, levels, decoded }
     }
-
-    fn pool(&self) -> Pool<Emulated<'_>> {
-        Pool { memory: self.pool.place(), format: self.format, levels: self.levels.place() }
-    }
 }
 
 /// A kernel, and its query heads a warp.
@@ -61,6 +59,15 @@ enum Kernel {
     Codes,
     Halves(u32),
     Tensor(u32),
+}
+
+impl Kernel {
+    fn heads(self) -> u32 {
+        match self {
+            Self::Codes => 1,
+            Self::Halves(heads) | Self::Tensor(heads) => heads,
+        }
+    }
 }
 
 /// Runs rotation, attention in `parts` parts, and the merge.
@@ -83,60 +90,47 @@ fn run(
     let partials = Buffer::garbage((count * parts * (PARTIAL_HEADER + dim as u32) * 4) as usize);
     let (page_table, lengths) = (Buffer::from_u32(&scene.page_table), Buffer::from_u32(&scene.lengths));
     let out = Buffer::garbage(4 * count as usize * dim);
-    macro_rules! run {
-        ($groups:literal, $heads:literal, $attend:expr) => {{
-            for sequence in 0..scene.lengths.len() as u32 {
-                for kv_head in 0..scene.num_kv_heads {
-                    for chunk in 0..group.div_ceil($heads) {
-                        for part in 0..parts {
-                            $attend(
-                                part,
-                                parts,
-                                chunk,
-                                kv_head,
-                                sequence,
-                                queries.place(),
-                                scene.num_kv_heads,
-                                group,
-                                keys.pool(),
-                                values.pool(),
-                                page_table.place(),
-                                scene.max_pages,
-                                lengths.place(),
-                                partials.place(),
-                            );
-                        }
-                    }
-                }
+    let args = Attend {
+        parts,
+        queries: queries.place(),
+        num_kv_heads: scene.num_kv_heads,
+        group,
+        keys: keys.pool.place(),
+        key_format: keys.format,
+        key_levels: keys.levels.place(),
+        values: values.pool.place(),
+        value_format: values.format,
+        value_levels: values.levels.place(),
+        page_table: page_table.place(),
+        max_pages: scene.max_pages,
+        lengths: lengths.place(),
+        partials: partials.place(),
+    };
+    let chunks = group.div_ceil(kernel.heads());
+    for sequence in 0..scene.lengths.len() as u32 {
+        for kv_head in 0..scene.num_kv_heads {
+            for (chunk, part) in (0..chunks).flat_map(|chunk| (0..parts).map(move |part| (chunk, part))) {
+                let share = Share { part, chunk, kv_head, sequence };
+                with_groups!(dim, G => match kernel {
+                    Kernel::Codes => attend::attend::<Emulated<'_>, Codes, G, 1>(share, args),
+                    Kernel::Halves(1) => attend::attend::<Emulated<'_>, Halves, G, 1>(share, args),
+                    Kernel::Halves(_) => attend::attend::<Emulated<'_>, Halves, G, 2>(share, args),
+                    Kernel::Tensor(2) => tensor::attend::<Emulated<'_>, G, 2, true>(share, args),
+                    Kernel::Tensor(_) => tensor::attend::<Emulated<'_>, G, 4, true>(share, args),
+                });
             }
-            for warp in 0..=count {
-                attend_merge::<Emulated<'_>, $groups>(
-                    warp,
-                    count,
-                    partials.place(),
-                    parts,
-                    signs.place(),
-                    u32::from(rotated),
-                    out.place(),
-                );
-            }
-        }};
+        }
     }
-    macro_rules! of_dim {
-        ($groups:literal) => {
-            match kernel {
-                Kernel::Codes => run!($groups, 1, attend::attend::<Emulated<'_>, Codes, $groups, 1>),
-                Kernel::Halves(1) => run!($groups, 1, attend::attend::<Emulated<'_>, Halves, $groups, 1>),
-                Kernel::Halves(_) => run!($groups, 2, attend::attend::<Emulated<'_>, Halves, $groups, 2>),
-                Kernel::Tensor(2) => run!($groups, 2, tensor::attend::<Emulated<'_>, $groups, 2, true>),
-                Kernel::Tensor(_) => run!($groups, 4, tensor::attend::<Emulated<'_>, $groups, 4, true>),
-            }
-        };
-    }
-    match dim {
-        64 => of_dim!(2),
-        128 => of_dim!(4),
-        _ => of_dim!(8),
+    let args = AttendMerge {
+        count,
+        partials: partials.place(),
+        parts,
+        signs: signs.place(),
+        rotated: u32::from(rotated),
+        out: out.place(),
+    };
+    for warp in 0..=count {
+        with_groups!(dim, G => attend_merge::<Emulated<'_>, G>(warp, args));
     }
     out.floats()
 }
@@ -195,7 +189,7 @@ fn with_stack(test: fn()) {
 #[test]
 fn every_pair_of_codecs_attends_as_f64_does() {
     with_stack(|| {
-        for dim in DIMS {
+        for dim in HEAD_DIMS {
             let scene = Scene::new(&LENGTHS, 2);
             let [keys, values] = [1, 2].map(|seed| CODECS.map(|id| side(&scene, dim, id, seed)));
             for key in &keys {
@@ -213,7 +207,7 @@ fn every_group_size_and_split_attends_as_f64_does() {
     with_stack(|| {
         const PARTS: [u32; 4] = [1, 2, 4, 9];
         use CodecId::{I8, N4, S2, S3, S4, T2, T3, T4};
-        for dim in DIMS {
+        for dim in HEAD_DIMS {
             let scene = Scene::new(&LENGTHS, 2);
             let sides = [[I8, S3], [S4, S2], [T2, T3], [T4, N4]]
                 .map(|ids| (side(&scene, dim, ids[0], 1), side(&scene, dim, ids[1], 2)));
@@ -234,7 +228,7 @@ fn every_group_size_and_split_attends_as_f64_does() {
 fn the_f16_baseline_attends_as_f64_does() {
     with_stack(|| {
         use Kernel::Halves;
-        for dim in DIMS {
+        for dim in HEAD_DIMS {
             let scene = Scene::new(&LENGTHS, 2);
             let (keys, values) = (side(&scene, dim, CodecId::F16, 1), side(&scene, dim, CodecId::F16, 2));
             for (group, shape) in
@@ -250,7 +244,7 @@ fn the_f16_baseline_attends_as_f64_does() {
 fn bytes_and_a_unit_make_every_level() {
     use CodecId::{N4, S2, S3, S4};
     for (id, most) in [(S2, 1e-7), (S3, 2e-6), (S4, 3e-7), (N4, 3e-7)] {
-        for dim in DIMS {
+        for dim in HEAD_DIMS {
             let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
             let words = planes::table(&codec);
             let byte = |plane: usize, i: usize| (words[2 * plane + i / 4] >> (8 * (i % 4))) as i8;

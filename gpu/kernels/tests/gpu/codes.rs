@@ -1,10 +1,12 @@
 //! Encoding, decoding and scores on a warp equal the portable codec to the bit.
 
-use crate::scene::{CODECS, DIMS, Scene, rotate, signs, with_dim, with_format};
+use crate::scene::{Scene, rotate, signs};
 use crate::warp::{Buffer, Emulated};
 use half::{bf16, f16};
 use tqkv_core::{AnyCodec, CodecId, Effort, EncodeError, Family, Options, ScaleMode};
-use tqkv_gpu_kernels::{decode, encode};
+use tqkv_gpu_kernels::args::WeightDecode;
+use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
+use tqkv_gpu_kernels::{decode, encode, with_codec};
 use tqkv_tests::inputs::{Gaussian, edge_cases, one_hot};
 
 /// Encodes rows with the kernel and with the portable codec and compares every block; a vector
@@ -35,7 +37,7 @@ fn is_trellis(id: CodecId) -> bool {
 
 fn each_shape(test: impl Fn(CodecId, usize)) {
     for id in CODECS {
-        for dim in DIMS {
+        for dim in HEAD_DIMS {
             test(id, dim);
         }
     }
@@ -133,9 +135,10 @@ fn reads(id: CodecId, dim: usize) {
     assert_eq!(scene.decode(&codec, &pool, 1, encode::element::F16).bytes(), halves);
 
     let (stored, out, signs) = (Buffer::from_bytes(&blocks), Buffer::garbage(halves.len()), signs(&codec));
-    for warp in 0..130 * kv_heads + 1 {
-        with_format!(id, dim, F, G => decode::weight_decode::<Emulated<'_>, F, G>(
-                warp, stored.place(), 130 * kv_heads, signs.place(), out.place()));
+    let count = 130 * kv_heads;
+    let args = WeightDecode { blocks: stored.place(), count, signs: signs.place(), out: out.place() };
+    for warp in 0..=count {
+        with_codec!(id, dim, C, G => decode::weight_decode::<Emulated<'_>, C, G>(warp, args));
     }
     assert_eq!(out.bytes(), halves);
 

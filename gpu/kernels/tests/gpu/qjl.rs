@@ -1,6 +1,7 @@
 //! The 1-bit residual sketch on a warp against its definition.
 
 use crate::warp::{Buffer, Emulated};
+use tqkv_gpu_kernels::args::{QjlCorrect, QjlSketch};
 use tqkv_gpu_kernels::qjl::{qjl_correct, qjl_sketch};
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle::{dot, energy};
@@ -14,15 +15,15 @@ fn check<const G: usize>() {
     let (transposed, rows) = (Buffer::from_f32(&transposed), Buffer::from_f32(&residuals));
     let count = tokens * kv_heads;
     let (signs, norms) = (Buffer::garbage(count * dim / 8), Buffer::garbage(4 * count));
+    let args = QjlSketch {
+        residuals: rows.place(),
+        count: count as u32,
+        transposed: transposed.place(),
+        signs: signs.place(),
+        norms: norms.place(),
+    };
     for warp in 0..=count as u32 {
-        qjl_sketch::<Emulated<'_>, G>(
-            warp,
-            rows.place(),
-            count as u32,
-            transposed.place(),
-            signs.place(),
-            norms.place(),
-        );
+        qjl_sketch::<Emulated<'_>, G>(warp, args);
     }
     let queries = gaussian.vector(heads * dim);
     let sketched: Vec<f32> = queries
@@ -31,17 +32,18 @@ fn check<const G: usize>() {
         .collect();
     let before = gaussian.vector(tokens * heads);
     let scores = Buffer::from_f32(&before);
+    let projected = Buffer::from_f32(&sketched);
+    let args = QjlCorrect {
+        sketched: projected.place(),
+        num_heads: heads as u32,
+        signs: signs.place(),
+        norms: norms.place(),
+        tokens: tokens as u32,
+        num_kv_heads: kv_heads as u32,
+        scores: scores.place(),
+    };
     for warp in 0..=(tokens * heads) as u32 {
-        qjl_correct::<Emulated<'_>, G>(
-            warp,
-            Buffer::from_f32(&sketched).place(),
-            heads as u32,
-            signs.place(),
-            norms.place(),
-            tokens as u32,
-            kv_heads as u32,
-            scores.place(),
-        );
+        qjl_correct::<Emulated<'_>, G>(warp, args);
     }
     for (i, (&after, before)) in scores.floats().iter().zip(before).enumerate() {
         let (token, head) = (i / heads, i % heads);

@@ -1,56 +1,10 @@
 //! What the tests of the kernels share: paged caches and kernels chosen by codec and head dim.
 
 use crate::warp::{Buffer, Emulated};
-use tqkv_core::{AnyCodec, CodecId, Family, Options};
+use tqkv_core::{AnyCodec, Family, Options};
+use tqkv_gpu_kernels::args::{DecodePages, EncodeAppend, RotateQueries, Scores};
 use tqkv_gpu_kernels::viterbi::workspace_bytes;
-use tqkv_gpu_kernels::{decode, encode, page, score};
-
-/// The codecs that have kernels; the trellis codes come last.
-pub(crate) const CODECS: [CodecId; 8] =
-    [CodecId::S2, CodecId::S3, CodecId::S4, CodecId::N4, CodecId::I8, CodecId::T2, CodecId::T3, CodecId::T4];
-/// The head dims that have kernels.
-pub(crate) const DIMS: [usize; 3] = [64, 128, 256];
-
-/// Runs `$body` with a format as `$format` and the groups of a head dim as `$groups`.
-macro_rules! with_dim {
-    ($type:ty, $dim:expr, $format:ident, $groups:ident => $body:expr) => {{
-        type $format = $type;
-        match $dim {
-            64 => {
-                const $groups: usize = 2;
-                $body
-            }
-            128 => {
-                const $groups: usize = 4;
-                $body
-            }
-            _ => {
-                const $groups: usize = 8;
-                $body
-            }
-        }
-    }};
-}
-pub(crate) use with_dim;
-
-/// Runs `$body` with the kernel types of a codec.
-macro_rules! with_format {
-    ($id:expr, $dim:expr, $format:ident, $groups:ident => $body:expr) => {{
-        use tqkv_gpu_kernels::format::{Int8, Nested, Scalar};
-        use tqkv_gpu_kernels::trellis::Trellis;
-        match $id {
-            tqkv_core::CodecId::S2 => with_dim!(Scalar<2>, $dim, $format, $groups => $body),
-            tqkv_core::CodecId::S3 => with_dim!(Scalar<3>, $dim, $format, $groups => $body),
-            tqkv_core::CodecId::S4 => with_dim!(Scalar<4>, $dim, $format, $groups => $body),
-            tqkv_core::CodecId::N4 => with_dim!(Nested<4>, $dim, $format, $groups => $body),
-            tqkv_core::CodecId::T2 => with_dim!(Trellis<2>, $dim, $format, $groups => $body),
-            tqkv_core::CodecId::T3 => with_dim!(Trellis<3>, $dim, $format, $groups => $body),
-            tqkv_core::CodecId::T4 => with_dim!(Trellis<4>, $dim, $format, $groups => $body),
-            _ => with_dim!(Int8, $dim, $format, $groups => $body),
-        }
-    }};
-}
-pub(crate) use with_format;
+use tqkv_gpu_kernels::{decode, encode, page, score, with_codec, with_groups};
 
 /// Sequences of a layer in pages that are scattered over a pool.
 pub(crate) struct Scene {
@@ -157,25 +111,27 @@ impl Scene {
         };
         let workspace = Buffer::garbage(workspace as usize);
         let Options { scale_mode, effort, .. } = codec.options();
+        let args = EncodeAppend {
+            rows: rows.place(),
+            kind,
+            tokens,
+            num_kv_heads: heads,
+            signs: signs.place(),
+            mode: u32::from(scale_mode.code()),
+            effort: effort as u32,
+            sequence_of: sequence_of.place(),
+            position_of: position_of.place(),
+            page_table: page_table.place(),
+            max_pages: self.max_pages,
+            pool: pool.place(),
+            workspace: workspace.place(),
+            outcome: outcome.place(),
+        };
         // Launches are rounded up to whole blocks, so some warps have nothing to do.
         for warp in 0..tokens * heads + 3 {
-            with_format!(codec.id(), codec.dim(), F, G => encode::encode_append::<Emulated<'_>, F, G>(
-                warp,
-                rows.place(),
-                kind,
-                tokens,
-                heads,
-                signs.place(),
-                u32::from(scale_mode.code()),
-                effort as u32,
-                sequence_of.place(),
-                position_of.place(),
-                page_table.place(),
-                self.max_pages,
-                pool.place(),
-                workspace.place(),
-                outcome.place(),
-            ));
+            with_codec!(codec.id(), codec.dim(), C, G => {
+                encode::encode_append::<Emulated<'_>, C, G>(warp, args)
+            });
         }
         outcome.words()
     }
@@ -186,20 +142,22 @@ impl Scene {
         let size = if kind == encode::element::F32 { 4 } else { 2 };
         let out = Buffer::garbage((tokens * self.num_kv_heads) as usize * codec.dim() * size);
         let (signs, page_table) = (signs(codec), Buffer::from_u32(&self.page_table));
+        let args = DecodePages {
+            pool: pool.place(),
+            page_table: page_table.place(),
+            max_pages: self.max_pages,
+            sequence,
+            start: 0,
+            tokens,
+            num_kv_heads: self.num_kv_heads,
+            signs: signs.place(),
+            out: out.place(),
+            kind,
+        };
         for warp in 0..tokens * self.num_kv_heads + 1 {
-            with_format!(codec.id(), codec.dim(), F, G => decode::decode_pages::<Emulated<'_>, F, G>(
-                warp,
-                pool.place(),
-                page_table.place(),
-                self.max_pages,
-                sequence,
-                0,
-                tokens,
-                self.num_kv_heads,
-                signs.place(),
-                out.place(),
-                kind,
-            ));
+            with_codec!(codec.id(), codec.dim(), C, G => {
+                decode::decode_pages::<Emulated<'_>, C, G>(warp, args)
+            });
         }
         out
     }
@@ -216,19 +174,19 @@ impl Scene {
         let tokens = self.lengths[sequence as usize];
         let (out, page_table) =
             (Buffer::garbage(4 * (tokens * heads) as usize), Buffer::from_u32(&self.page_table));
+        let args = Scores {
+            rotated: rotated.place(),
+            num_heads: heads,
+            pool: pool.place(),
+            page_table: page_table.place(),
+            max_pages: self.max_pages,
+            sequence,
+            tokens,
+            num_kv_heads: self.num_kv_heads,
+            out: out.place(),
+        };
         for warp in 0..tokens * heads + 1 {
-            with_format!(codec.id(), codec.dim(), F, G => score::scores::<Emulated<'_>, F, G>(
-                warp,
-                rotated.place(),
-                heads,
-                pool.place(),
-                page_table.place(),
-                self.max_pages,
-                sequence,
-                tokens,
-                self.num_kv_heads,
-                out.place(),
-            ));
+            with_codec!(codec.id(), codec.dim(), C, G => score::scores::<Emulated<'_>, C, G>(warp, args));
         }
         out.floats()
     }
@@ -243,26 +201,17 @@ pub(crate) fn signs(codec: &AnyCodec) -> Buffer {
 pub(crate) fn rotate(dim: usize, signs: &Buffer, queries: &[f32], rotated: bool, factor: f32) -> Buffer {
     let (input, out) = (Buffer::from_f32(queries), Buffer::garbage(4 * queries.len()));
     let count = (queries.len() / dim) as u32;
+    let args = RotateQueries {
+        queries: input.place(),
+        kind: encode::element::F32,
+        count,
+        signs: signs.place(),
+        rotated: u32::from(rotated),
+        factor,
+        out: out.place(),
+    };
     for warp in 0..=count {
-        macro_rules! run {
-            ($groups:literal) => {
-                score::rotate_queries::<Emulated<'_>, $groups>(
-                    warp,
-                    input.place(),
-                    encode::element::F32,
-                    count,
-                    signs.place(),
-                    u32::from(rotated),
-                    factor,
-                    out.place(),
-                )
-            };
-        }
-        match dim {
-            64 => run!(2),
-            128 => run!(4),
-            _ => run!(8),
-        }
+        with_groups!(dim, G => score::rotate_queries::<Emulated<'_>, G>(warp, args));
     }
     out
 }

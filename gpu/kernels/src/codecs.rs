@@ -1,0 +1,99 @@
+//! The one list of codecs and the one list of head dims that have kernels.
+//!
+//! Entry points, tests, launches and the audit of the PTX are made of them. To give a codec kernels, implement
+//! [`Blocks`](crate::format::Blocks) and [`Format`](crate::format::Format) for its type and add it here.
+
+use tqkv_core::CodecId;
+
+/// Hands the codecs with kernels to a macro: `codecs!([my_macro] [arguments])` becomes `my_macro! { [arguments]
+/// rows }`, a row being type (its name in `CodecId` too) and name.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! codecs {
+    ([$($then:tt)*] $arguments:tt) => {
+        $($then)*! { $arguments S2 "s2", S3 "s3", S4 "s4", N4 "n4", I8 "i8", T2 "t2", T3 "t3", T4 "t4" }
+    };
+}
+
+/// Hands the head dims with kernels to a macro, as [`codecs!`] does: a row is the head dim, and the numbers of heads
+/// a warp that attention on tensor cores has registers for.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! head_dims {
+    ([$($then:tt)*] $arguments:tt) => {
+        $($then)*! { $arguments 64 [2 4], 128 [2 4], 256 [2] }
+    };
+}
+
+macro_rules! codec_constants {
+    ([] $($id:ident $name:literal),*) => {
+        /// Codecs that have kernels.
+        pub const CODECS: [CodecId; [$($name),*].len()] = [$(CodecId::$id),*];
+    };
+}
+
+macro_rules! head_dim_constants {
+    ([] $($dim:literal [$($heads:literal)*]),*) => {
+        /// Head dims that have kernels.
+        pub const HEAD_DIMS: [usize; [$($dim),*].len()] = [$($dim),*];
+
+        /// The numbers of heads a warp for which attention on tensor cores has kernels, the least first; none
+        /// where the head dim has no kernels.
+        pub const fn tensor_heads(head_dim: usize) -> &'static [u32] {
+            match head_dim {
+                $($dim => &[$($heads),*],)*
+                _ => &[],
+            }
+        }
+    };
+}
+
+codecs!([codec_constants] []);
+head_dims!([head_dim_constants] []);
+
+/// `with_codec!(id, dim, C, G => body)`: the body with the type of a codec as `C` and the groups of a head dim as
+/// `G`; panics where there are no kernels. Every combination is compiled, so this is for tests.
+#[macro_export]
+macro_rules! with_codec {
+    ($id:expr, $dim:expr, $codec:ident, $groups:ident => $body:expr) => {
+        $crate::codecs!([$crate::with_codec_arms] [$id, $dim, $codec, $groups => $body])
+    };
+}
+
+/// The arms of [`with_codec!`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! with_codec_arms {
+    ([$id:expr, $dim:expr, $codec:ident, $groups:ident => $body:expr] $($of:ident $name:literal),*) => {
+        match $id {
+            $(tqkv_core::CodecId::$of => {
+                type $codec = $crate::format::$of;
+                $crate::with_groups!($dim, $groups => $body)
+            })*
+            other => panic!("{} has no kernels", other.name()),
+        }
+    };
+}
+
+/// `with_groups!(dim, G => body)`: the body with the groups of a head dim as `G`; panics where there are no kernels.
+#[macro_export]
+macro_rules! with_groups {
+    ($dim:expr, $groups:ident => $body:expr) => {
+        $crate::head_dims!([$crate::with_groups_arms] [$dim, $groups => $body])
+    };
+}
+
+/// The arms of [`with_groups!`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! with_groups_arms {
+    ([$dim:expr, $groups:ident => $body:expr] $($of:literal [$($heads:literal)*]),*) => {
+        match $dim {
+            $($of => {
+                const $groups: usize = $of / 32;
+                $body
+            })*
+            other => panic!("head dim {other} has no kernels"),
+        }
+    };
+}

@@ -1,0 +1,127 @@
+//! The entry points of the PTX, made of the lists of [`crate::args`] and [`crate::codecs`].
+
+use crate::args::{self, Attend};
+use crate::attend::{self, Share, attend_merge};
+use crate::decode::{decode_pages, weight_decode};
+use crate::device::Device;
+use crate::encode::encode_append;
+use crate::format::{I8, N4, S2, S3, S4, T2, T3, T4};
+use crate::qjl::{qjl_correct, qjl_sketch};
+use crate::rows::{Codes, Halves};
+use crate::score::{rotate_queries, scores};
+use crate::tensor;
+use crate::threads::divide;
+use core::arch::nvptx;
+
+/// The warp among all warps of the launch's x axis.
+#[inline(always)]
+fn warp() -> u32 {
+    // SAFETY: special registers can be read anywhere.
+    unsafe { (nvptx::_block_idx_x() as u32) * (nvptx::_block_dim_y() as u32) + nvptx::_thread_idx_y() as u32 }
+}
+
+/// What this warp attends to, if anything, where `heads` query heads share a warp.
+#[inline(always)]
+fn share(heads: u32, args: &Attend<*mut u8>) -> Option<Share> {
+    // SAFETY: special registers can be read anywhere.
+    let (y, sequence) = unsafe { (nvptx::_block_idx_y() as u32, nvptx::_block_idx_z() as u32) };
+    let part = warp();
+    if part >= args.parts {
+        return None;
+    }
+    let (kv_head, chunk) = divide(y, args.group.div_ceil(heads));
+    Some(Share { part, chunk, kv_head, sequence })
+}
+
+/// An entry point: its name, and what it runs with its arguments.
+macro_rules! entry {
+    (
+        [$symbol:expr, $args:ident => $body:expr]
+        $name:ident { $($(#[$doc:meta])* $argument:ident: $kind:ident,)* }
+    ) => {
+        const _: () = {
+            #[unsafe(export_name = $symbol)]
+            unsafe extern "ptx-kernel" fn entry($($argument: kind!($kind *mut u8)),*) {
+                let $args = args::$name { $($argument),* };
+                $body
+            }
+        };
+    };
+}
+
+/// An entry point of attention: its name, heads a warp, and what it runs.
+macro_rules! attend_entry {
+    ($symbol:expr, $heads:expr, $attend:expr) => {
+        with_arguments!(Attend => entry! [$symbol, args => if let Some(share) = share($heads, &args) {
+            $attend(share, args);
+        }]);
+    };
+}
+
+/// Entry points of one head dim and every codec.
+macro_rules! codec_entries {
+    ([$dim:literal] $($codec:ident $name:literal),*) => { $(
+        with_arguments!(EncodeAppend => entry! [
+            concat!("encode_append_", $name, "_d", $dim),
+            args => encode_append::<Device, $codec, { $dim / 32 }>(warp(), args)
+        ]);
+        with_arguments!(DecodePages => entry! [
+            concat!("decode_pages_", $name, "_d", $dim),
+            args => decode_pages::<Device, $codec, { $dim / 32 }>(warp(), args)
+        ]);
+        with_arguments!(Scores => entry! [
+            concat!("scores_", $name, "_d", $dim),
+            args => scores::<Device, $codec, { $dim / 32 }>(warp(), args)
+        ]);
+        with_arguments!(WeightDecode => entry! [
+            concat!("weight_decode_", $name, "_d", $dim),
+            args => weight_decode::<Device, $codec, { $dim / 32 }>(warp(), args)
+        ]);
+    )* };
+}
+
+/// Entry points of every head dim.
+macro_rules! entries {
+    ([] $($dim:literal [$($heads:literal)*]),*) => { $(
+        codecs!([codec_entries] [$dim]);
+        with_arguments!(RotateQueries => entry! [
+            concat!("rotate_queries_d", $dim),
+            args => rotate_queries::<Device, { $dim / 32 }>(warp(), args)
+        ]);
+        with_arguments!(AttendMerge => entry! [
+            concat!("attend_merge_d", $dim),
+            args => attend_merge::<Device, { $dim / 32 }>(warp(), args)
+        ]);
+        with_arguments!(QjlSketch => entry! [
+            concat!("qjl_sketch_d", $dim),
+            args => qjl_sketch::<Device, { $dim / 32 }>(warp(), args)
+        ]);
+        with_arguments!(QjlCorrect => entry! [
+            concat!("qjl_correct_d", $dim),
+            args => qjl_correct::<Device, { $dim / 32 }>(warp(), args)
+        ]);
+        attend_entry!(concat!("attend_d", $dim, "_r1"), 1, attend::attend::<Device, Codes, { $dim / 32 }, 1>);
+        attend_entry!(concat!("attend_f16_d", $dim, "_r1"), 1, attend::attend::<Device, Halves, { $dim / 32 }, 1>);
+        attend_entry!(concat!("attend_f16_d", $dim, "_r2"), 2, attend::attend::<Device, Halves, { $dim / 32 }, 2>);
+        $(
+            attend_entry!(
+                concat!("attend_tensor_d", $dim, "_r", $heads),
+                $heads,
+                tensor::attend::<Device, { $dim / 32 }, $heads, false>
+            );
+            attend_entry!(
+                concat!("attend_trellis_d", $dim, "_r", $heads),
+                $heads,
+                tensor::attend::<Device, { $dim / 32 }, $heads, true>
+            );
+        )*
+    )* };
+}
+
+head_dims!([entries] []);
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    // SAFETY: ends the kernel.
+    unsafe { nvptx::trap() }
+}

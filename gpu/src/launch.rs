@@ -1,0 +1,110 @@
+//! Launches: buffers and numbers under the names of [`tqkv_gpu_kernels::args`], handed over in the kernel's order.
+
+use crate::GpuError;
+use crate::device::Device;
+use cudarc::driver::{
+    CudaFunction, CudaSlice, CudaView, CudaViewMut, LaunchArgs, LaunchConfig, PushKernelArg,
+};
+use tqkv_gpu_kernels::args::Argument;
+
+/// Warps a block; they work alone, so this only fills blocks.
+pub(crate) const WARPS: u32 = 4;
+
+/// A launch of `count` warps that work alone.
+pub(crate) fn warps(count: usize) -> LaunchConfig {
+    let blocks = (count as u32).div_ceil(WARPS);
+    LaunchConfig { grid_dim: (blocks.max(1), 1, 1), block_dim: (32, WARPS, 1), shared_mem_bytes: 0 }
+}
+
+macro_rules! memory {
+    ($($element:ty: $read:ident $write:ident,)*) => {
+        /// A buffer of a launch, which is read or written.
+        pub(crate) enum Memory<'a> {
+            $($read(CudaView<'a, $element>), $write(CudaViewMut<'a, $element>),)*
+        }
+
+        impl Memory<'_> {
+            fn push<'a>(&'a mut self, launch: &mut LaunchArgs<'a>) {
+                match self {
+                    $(
+                        Self::$read(view) => launch.arg(&*view),
+                        Self::$write(view) => launch.arg(view),
+                    )*
+                };
+            }
+        }
+
+        $(
+            impl<'a> From<CudaView<'a, $element>> for Memory<'a> {
+                fn from(view: CudaView<'a, $element>) -> Self {
+                    Self::$read(view)
+                }
+            }
+
+            impl<'a> From<&'a CudaSlice<$element>> for Memory<'a> {
+                fn from(slice: &'a CudaSlice<$element>) -> Self {
+                    Self::$read(slice.as_view())
+                }
+            }
+
+            impl<'a> From<CudaViewMut<'a, $element>> for Memory<'a> {
+                fn from(view: CudaViewMut<'a, $element>) -> Self {
+                    Self::$write(view)
+                }
+            }
+
+            impl<'a> From<&'a mut CudaSlice<$element>> for Memory<'a> {
+                fn from(slice: &'a mut CudaSlice<$element>) -> Self {
+                    Self::$write(slice.as_view_mut())
+                }
+            }
+        )*
+    };
+}
+
+memory! {
+    u8: Bytes BytesOut,
+    u16: Halves HalvesOut,
+    u32: Words WordsOut,
+    f32: Floats FloatsOut,
+}
+
+/// Launches a kernel.
+///
+/// # Safety
+/// `arguments` are the list of `kernel`'s own type, buffers as long as its fields say, and every page number in use
+/// is inside the pools.
+pub(crate) unsafe fn launch<const N: usize>(
+    device: &Device,
+    kernel: &CudaFunction,
+    mut arguments: [Argument<Memory<'_>>; N],
+    config: LaunchConfig,
+) -> Result<(), GpuError> {
+    let mut launch = device.stream().launch_builder(kernel);
+    for argument in &mut arguments {
+        match argument {
+            Argument::Memory(memory) => memory.push(&mut launch),
+            Argument::Word(word) => {
+                launch.arg(&*word);
+            }
+            Argument::Float(float) => {
+                launch.arg(&*float);
+            }
+        }
+    }
+    // SAFETY: the caller's.
+    unsafe { launch.launch(config) }?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launches_are_rounded_up_to_blocks() {
+        assert_eq!(warps(1).grid_dim, (1, 1, 1));
+        assert_eq!(warps(9).grid_dim, (3, 1, 1));
+        assert_eq!(warps(9).block_dim, (32, WARPS, 1));
+    }
+}
