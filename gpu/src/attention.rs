@@ -17,9 +17,9 @@ const WARPS_PER_MULTIPROCESSOR: usize = 32;
 pub(crate) struct Pool<'a> {
     /// The pages.
     pub(crate) memory: &'a CudaSlice<u8>,
-    /// [`page::format`] of the codec, or [`page::HALF_BITS`].
+    /// [`page::format`] of the codec's layout, or [`page::HALF_BITS`].
     pub(crate) format: u32,
-    /// [`tqkv_gpu_kernels::attend::tables`].
+    /// [`tqkv_gpu_kernels::tables::tables`].
     pub(crate) levels: &'a CudaSlice<u32>,
     /// Sign words of the rotation.
     pub(crate) signs: &'a CudaSlice<u32>,
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn every_shape_has_a_kernel() {
         let text = include_str!("../ptx/sm_90.ptx");
-        let formats = CODECS.map(page::format);
+        let formats = CODECS.map(|id| page::format(id.layout()));
         let pairs = formats.iter().flat_map(|&key| formats.map(|value| [key, value]));
         for pair in pairs.chain([[page::HALF_BITS; 2]]) {
             for (group, dim) in (1..=9).flat_map(|group| HEAD_DIMS.map(|dim| (group, dim))) {
@@ -230,7 +230,9 @@ mod tests {
                 assert!(text.contains(&format!(".entry {name}_d{dim}_r{heads}(")), "{pair:?} {group} {dim}");
             }
         }
-        let of = |key, value, group, dim| kernel([key, value].map(page::format), group, dim);
+        let of = |key, value, group, dim| {
+            kernel([key, value].map(|id: CodecId| page::format(id.layout())), group, dim)
+        };
         assert_eq!(of(CodecId::S4, CodecId::N4, 1, 128), ("attend", 1));
         assert_eq!(of(CodecId::S4, CodecId::S4, 8, 128), ("attend_tensor", 4));
         assert_eq!(of(CodecId::S4, CodecId::S4, 2, 128), ("attend_tensor", 2));

@@ -7,7 +7,7 @@ use crate::{GpuCache, GpuError, GpuSpec, Rows};
 use cudarc::driver::{CudaSlice, sys};
 use tqkv_core::CodecId;
 use tqkv_gpu_kernels::page;
-use tqkv_gpu_kernels::rows::TABLE_WORDS;
+use tqkv_gpu_kernels::tables::TABLE_WORDS;
 
 /// Seconds of one of `count` equal runs, after one that is not counted.
 ///

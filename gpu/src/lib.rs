@@ -8,7 +8,7 @@
 //! | [`WeightDecoder`], [`Qjl`]: encoded weights; 1-bit residuals | `weights`, `qjl` |
 //! | decode attention in three launches | `attention` |
 //! | arguments to a launch, by their names | `launch` |
-//! | [`bench`]: timed launches | `bench` |
+//! | [`mod@bench`]: timed launches | `bench` |
 //!
 //! The kernels are the Rust functions of `tqkv-gpu-kernels`, embedded as PTX, which the driver
 //! compiles. The driver is opened at run time: on a machine without one this crate builds and loads, and
@@ -34,4 +34,5 @@ pub use device::Device;
 pub use error::GpuError;
 pub use qjl::Qjl;
 pub use spec::{CODECS, GpuSpec, HEAD_DIMS};
+pub use tqkv_gpu_kernels::codecs::tensor_heads;
 pub use weights::WeightDecoder;

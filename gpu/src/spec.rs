@@ -2,7 +2,7 @@
 
 use crate::GpuError;
 use crate::pages::SLOTS;
-use tqkv_core::{AnyCodec, CodecId, Family, Options};
+use tqkv_core::{AnyCodec, CodecId, Family, KvShape, Options};
 use tqkv_gpu_kernels::page;
 use tqkv_gpu_kernels::viterbi::workspace_bytes;
 
@@ -36,6 +36,7 @@ pub(crate) const TRELLIS_VECTORS: usize = 1 << 14;
 /// # Ok::<(), tqkv_gpu::GpuError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct GpuSpec {
     /// Decoder layers.
     pub num_layers: usize,
@@ -105,6 +106,11 @@ impl GpuSpec {
         self
     }
 
+    /// Layers, heads, head dim.
+    pub const fn shape(&self) -> KvShape {
+        KvShape::new(self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim)
+    }
+
     /// Query heads a KV head.
     pub(crate) fn group(&self) -> usize {
         self.num_heads / self.num_kv_heads
@@ -112,7 +118,7 @@ impl GpuSpec {
 
     /// How the kernels read keys and values.
     pub(crate) fn formats(&self) -> [u32; 2] {
-        [self.key, self.value].map(page::format)
+        [self.key, self.value].map(|id| page::format(id.layout()))
     }
 
     /// Pages of the pool.
@@ -158,22 +164,16 @@ impl GpuSpec {
     /// [`GpuError::BadSpec`] names what is wrong and what is accepted.
     pub fn check(&self) -> Result<(), GpuError> {
         let refuse = |message: String| Err(GpuError::BadSpec(message));
+        if let Err(error) = self.shape().check() {
+            return refuse(error.to_string());
+        }
         let counts = [
-            ("num_layers", self.num_layers),
-            ("num_heads", self.num_heads),
-            ("num_kv_heads", self.num_kv_heads),
             ("num_sequences", self.num_sequences),
             ("max_tokens", self.max_tokens),
             ("pool_tokens", self.pool_tokens),
         ];
         if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
             return refuse(format!("{name} is 0; it must be at least 1"));
-        }
-        if !self.num_heads.is_multiple_of(self.num_kv_heads) {
-            return refuse(format!(
-                "{} query heads do not divide among {} KV heads",
-                self.num_heads, self.num_kv_heads
-            ));
         }
         if !HEAD_DIMS.contains(&self.head_dim) {
             let (dim, accepted) = (self.head_dim, accepted_head_dims());

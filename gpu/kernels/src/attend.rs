@@ -25,6 +25,7 @@ use crate::page;
 use crate::rows::{Pool, Rows, order};
 use crate::threads::{Threads, divide, load_f32, shuffle_xor_f32, store_f32};
 use crate::warp::Lane;
+use tqkv_core::code::{Code, S4};
 
 /// Below every logit; finite, so that differences are not NaN.
 pub(crate) const LOWEST: f32 = -1e30;
@@ -41,7 +42,7 @@ pub fn kernel(formats: [u32; 2], group: u32, head_dim: usize) -> (&'static str, 
     let heads = heads.filter(|&heads| heads == 2 || heads / 2 < group).max().unwrap_or(1);
     if any(|format| format == page::HALF_BITS) {
         ("attend_f16", group.min(2))
-    } else if group == 1 && any(|format| page::is_trellis(format) || format == 4) {
+    } else if group == 1 && any(|format| page::is_trellis(format) || format == page::format(S4::LAYOUT)) {
         // Fewer instructions on the plain cores.
         ("attend", 1)
     } else if any(page::is_trellis) {
@@ -139,7 +140,7 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(share: Share,
         sequence * heads + kv_head * group + u32::min(chunk * R as u32 + r as u32, group - 1)
     };
     let (first, stride) = order::<T, G>(keys.format);
-    let zero = T::splat(0.0);
+    let (zero, key_unit) = (T::splat(0.0), keys.unit::<W>());
     let mut q = [[zero; 32]; R];
     unroll2!(R, H => {
         let row = T::at(args.queries, u64::from(head(H)) * u64::from(4 * dim));
@@ -147,10 +148,10 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(share: Share,
             if I < 8 {
                 let four = T::load::<4>(row, T::map(first, |first| 4 * (first + I as u32 * stride)));
                 let at = 4 * (I % 8);
-                q[H % R][at] = T::map(four, |four| f32::from_bits(four[0]));
-                q[H % R][at + 1] = T::map(four, |four| f32::from_bits(four[1]));
-                q[H % R][at + 2] = T::map(four, |four| f32::from_bits(four[2]));
-                q[H % R][at + 3] = T::map(four, |four| f32::from_bits(four[3]));
+                q[H % R][at] = T::map(four, |four| f32::from_bits(four[0]) * key_unit);
+                q[H % R][at + 1] = T::map(four, |four| f32::from_bits(four[1]) * key_unit);
+                q[H % R][at + 2] = T::map(four, |four| f32::from_bits(four[2]) * key_unit);
+                q[H % R][at + 3] = T::map(four, |four| f32::from_bits(four[3]) * key_unit);
             }
         });
     });
@@ -207,9 +208,11 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(share: Share,
         running.merge(mask);
         mask *= 2;
     }
+    let unit = values.unit::<W>();
     unroll2!(R, H => {
         if chunk * R as u32 + (H as u32) < group {
-            write_partial::<T, G, R>(&running, H % R, values.format, head(H) * parts + part, partials);
+            let index = head(H) * parts + part;
+            write_partial::<T, G, R>(&running, H % R, (values.format, unit), index, partials);
         }
     });
 }
@@ -242,12 +245,12 @@ fn softmax_step<T: Threads, const G: usize, const R: usize>(
     weight
 }
 
-/// Writes partial result `index`; threads below G hold its coordinates.
+/// Writes partial result `index` in values of this unit; threads below G hold its coordinates.
 #[inline(always)]
 fn write_partial<T: Threads, const G: usize, const R: usize>(
     running: &Running<T, R>,
     r: usize,
-    format: u32,
+    (format, unit): (u32, f32),
     index: u32,
     partials: T::Memory,
 ) {
@@ -260,7 +263,7 @@ fn write_partial<T: Threads, const G: usize, const R: usize>(
         if I.is_multiple_of(4) {
             let low = T::zip(running.acc[r][I], running.acc[r][(I + 1) % 32], |a, b| (a, b));
             let high = T::zip(running.acc[r][(I + 2) % 32], running.acc[r][(I + 3) % 32], |a, b| (a, b));
-            let four = T::zip(low, high, |(a, b), (c, d)| [a.to_bits(), b.to_bits(), c.to_bits(), d.to_bits()]);
+            let four = T::zip(low, high, |(a, b), (c, d)| [a, b, c, d].map(|v| (v * unit).to_bits()));
             let offset = T::map(first, |first| 4 * (PARTIAL_HEADER + first + I as u32 / 4 * stride));
             T::store::<4>(place, offset, four, active);
         }

@@ -6,7 +6,7 @@
 use tqkv_core::CodecId;
 
 /// Hands the codecs with kernels to a macro: `codecs!([my_macro] [arguments])` becomes `my_macro! { [arguments]
-/// rows }`, a row being type (its name in `CodecId` too) and name.
+/// rows }`, a row being the codec's type in the core, and its name.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! codecs {
@@ -67,7 +67,7 @@ macro_rules! with_codec_arms {
     ([$id:expr, $dim:expr, $codec:ident, $groups:ident => $body:expr] $($of:ident $name:literal),*) => {
         match $id {
             $(tqkv_core::CodecId::$of => {
-                type $codec = $crate::format::$of;
+                type $codec = tqkv_core::code::$of;
                 $crate::with_groups!($dim, $groups => $body)
             })*
             other => panic!("{} has no kernels", other.name()),

@@ -29,6 +29,18 @@ pub mod status {
     pub const OUT_OF_RANGE: u32 = 2;
 }
 
+/// Codes of the scale modes.
+mod mode {
+    use tqkv_core::ScaleMode;
+
+    pub(super) const RAW: u32 = ScaleMode::Raw.code() as u32;
+    pub(super) const PRESERVING: u32 = ScaleMode::Preserving.code() as u32;
+    pub(super) const UNBIASED: u32 = ScaleMode::Unbiased.code() as u32;
+}
+
+/// The last arms of the kernel's matches on mode and effort stand for one value each.
+const _: () = assert!(ScaleMode::ALL.len() == 4 && Effort::ALL.len() == 3, "a mode or effort without an arm");
+
 /// Loads row `row` of `32 * G` elements.
 #[inline(always)]
 pub(crate) fn load_row<T: Threads, const G: usize>(rows: T::Memory, row: u32, kind: u32) -> [Lane<T>; G] {
@@ -82,9 +94,9 @@ pub fn encode_append<T: Threads, F: Format<G>, const G: usize>(warp: u32, args: 
     }
     rotate(signs, &mut y);
     let mode = match args.mode {
-        0 => ScaleMode::Raw,
-        1 => ScaleMode::Preserving,
-        2 => ScaleMode::Unbiased,
+        mode::RAW => ScaleMode::Raw,
+        mode::PRESERVING => ScaleMode::Preserving,
+        mode::UNBIASED => ScaleMode::Unbiased,
         _ => ScaleMode::Mmse,
     };
     let effort = match args.effort {

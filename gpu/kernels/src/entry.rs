@@ -5,13 +5,13 @@ use crate::attend::{self, Share, attend_merge};
 use crate::decode::{decode_pages, weight_decode};
 use crate::device::Device;
 use crate::encode::encode_append;
-use crate::format::{I8, N4, S2, S3, S4, T2, T3, T4};
 use crate::qjl::{qjl_correct, qjl_sketch};
 use crate::rows::{Codes, Halves};
 use crate::score::{rotate_queries, scores};
 use crate::tensor;
 use crate::threads::divide;
 use core::arch::nvptx;
+use tqkv_core::code::{I8, N4, S2, S3, S4, T2, T3, T4};
 
 /// The warp among all warps of the launch's x axis.
 #[inline(always)]

@@ -1,20 +1,21 @@
-//! The codecs with everything known to the compiler: one type each, generic over the groups.
+//! How a warp reads and writes blocks: the core's types of codes, each for every number of groups.
 
 use crate::threads::Threads;
+use crate::trellis::Trellis;
 use crate::warp::{Lane, Warp, load_codes, pack};
-use tqkv_core::code::Levels;
+use tqkv_core::code::{Code, I8, Levels, N4, S2, S3, S4, T2, T3, T4};
 use tqkv_core::codebook::Codebook;
 use tqkv_core::lanes::Isa;
-use tqkv_core::{CodecId, Effort, ScaleMode, Stored, int8, scalar, to_f16};
+use tqkv_core::{Effort, ScaleMode, Stored, int8, scalar, to_f16};
 
 /// A codec whose blocks of `32 * G` values can be read.
-pub trait Blocks<const G: usize> {
+pub trait Blocks<const G: usize>: Code {
     /// Code bits a coordinate.
-    const BITS: u32;
-    /// What a stored scale is multiplied by.
-    const UNIT: f32 = 1.0;
+    const BITS: u32 = Self::LAYOUT.bits();
+    /// What a level of 1 is worth: a stored scale is multiplied by it.
+    const UNIT: f32;
 
-    /// Levels of the codes that start at `offset`, which is even.
+    /// Levels of the codes that start at `offset`, which is even: whole numbers.
     fn read<T: Threads>(memory: T::Memory, offset: u32) -> [Lane<T>; G];
 }
 
@@ -64,44 +65,16 @@ fn load_all<T: Threads, const BITS: usize, const G: usize>(
     codes
 }
 
-/// `s2`, `s3`, `s4`.
-#[derive(Debug)]
-pub struct Scalar<const BITS: usize>;
-
-/// `n4`.
-#[derive(Debug)]
-pub struct Nested<const BITS: usize>;
-
-/// `i8`.
-#[derive(Debug)]
-pub struct Int8;
-
-/// The codecs by their names.
-pub type S2 = Scalar<2>;
-/// As [`S2`].
-pub type S3 = Scalar<3>;
-/// As [`S2`].
-pub type S4 = Scalar<4>;
-/// As [`S2`].
-pub type N4 = Nested<4>;
-/// As [`S2`].
-pub type I8 = Int8;
-/// As [`S2`].
-pub type T2 = crate::trellis::Trellis<2>;
-/// As [`S2`].
-pub type T3 = crate::trellis::Trellis<3>;
-/// As [`S2`].
-pub type T4 = crate::trellis::Trellis<4>;
-
-macro_rules! codebook_format {
-    ($name:ident, $solve:ident) => {
-        impl<const G: usize, const BITS: usize> Blocks<G> for $name<BITS> {
-            const BITS: u32 = BITS as u32;
-            const UNIT: f32 = Codebook::$solve(32 * G, BITS).unit();
+/// Codes of one width side by side, with the codebook of the head dim.
+macro_rules! dense {
+    ($($code:ident)*) => { $(
+        impl<const G: usize> Blocks<G> for $code {
+            const UNIT: f32 = book::<Self>(32 * G).unit();
 
             #[inline(always)]
             fn read<T: Threads>(memory: T::Memory, offset: u32) -> [Lane<T>; G] {
-                let book = const { &Codebook::$solve(32 * G, BITS) };
+                const BITS: usize = <$code as Code>::LAYOUT.bits() as usize;
+                let book = const { &book::<$code>(32 * G) };
                 let (isa, codes) = (Warp::<T>::new(), load_all::<T, BITS, G>(memory, offset));
                 let mut levels = [isa.splat(0.0); G];
                 scalar::levels::<_, BITS>(isa, book, &codes, false, &mut levels);
@@ -109,7 +82,7 @@ macro_rules! codebook_format {
             }
         }
 
-        impl<const G: usize, const BITS: usize> Format<G> for $name<BITS> {
+        impl<const G: usize> Format<G> for $code {
             #[inline(always)]
             fn encode<T: Threads>(
                 norm_squared: f32,
@@ -120,7 +93,8 @@ macro_rules! codebook_format {
                 home: T::Memory,
                 row: u32,
             ) -> Stored {
-                let (isa, book) = (Warp::<T>::new(), const { &Codebook::$solve(32 * G, BITS) });
+                const BITS: usize = <$code as Code>::LAYOUT.bits() as usize;
+                let (isa, book) = (Warp::<T>::new(), const { &book::<$code>(32 * G) });
                 let (mut codes, mut spare) = ([T::splat(0); G], [T::splat(0); G]);
                 let mut stored = Stored::Zero;
                 if norm_squared != 0.0 {
@@ -144,27 +118,32 @@ macro_rules! codebook_format {
                 stored
             }
         }
-    };
+    )* };
 }
 
-codebook_format!(Scalar, solve_scalar);
-codebook_format!(Nested, solve_nested);
+dense!(S2 S3 S4 N4);
 
-impl<const G: usize> Blocks<G> for Int8 {
-    const BITS: u32 = 8;
-    const UNIT: f32 = match CodecId::I8.levels() {
+/// The codebook of a code that has one.
+const fn book<C: Code>(dim: usize) -> Codebook {
+    match Codebook::solve(C::ID, dim) {
+        Some(book) => book,
+        None => panic!("a code without a codebook"),
+    }
+}
+
+impl<const G: usize> Blocks<G> for I8 {
+    const UNIT: f32 = match Self::LEVELS {
         Levels::Codes(unit) => unit,
         Levels::Values | Levels::LloydMax | Levels::Nested | Levels::Trellis(_) => panic!("codes are levels"),
     };
 
     #[inline(always)]
     fn read<T: Threads>(memory: T::Memory, offset: u32) -> [Lane<T>; G] {
-        let isa = Warp::<T>::new();
-        load_all::<T, 8, G>(memory, offset).map(|codes| isa.widen_i8(codes))
+        load_all::<T, 8, G>(memory, offset).map(|codes| Warp::<T>::new().widen_i8(codes))
     }
 }
 
-impl<const G: usize> Format<G> for Int8 {
+impl<const G: usize> Format<G> for I8 {
     #[inline(always)]
     fn encode<T: Threads>(
         _norm_squared: f32,
@@ -186,3 +165,34 @@ impl<const G: usize> Format<G> for Int8 {
         stored
     }
 }
+
+/// Planes of a trellis: [`Trellis`] reads and writes them.
+macro_rules! planes {
+    ($($code:ident)*) => { $(
+        impl<const G: usize> Blocks<G> for $code {
+            const UNIT: f32 = Trellis::<Self>::CODE.unit();
+
+            #[inline(always)]
+            fn read<T: Threads>(memory: T::Memory, offset: u32) -> [Lane<T>; G] {
+                Trellis::<Self>::read::<T, G>(memory, offset)
+            }
+        }
+
+        impl<const G: usize> Format<G> for $code {
+            #[inline(always)]
+            fn encode<T: Threads>(
+                norm_squared: f32,
+                mode: ScaleMode,
+                effort: Effort,
+                y: &[Lane<T>; G],
+                workspace: T::Memory,
+                home: T::Memory,
+                row: u32,
+            ) -> Stored {
+                Trellis::<Self>::encode::<T, G>(norm_squared, mode, effort, y, workspace, home, row)
+            }
+        }
+    )* };
+}
+
+planes!(T2 T3 T4);

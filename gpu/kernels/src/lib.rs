@@ -12,12 +12,13 @@
 //! | the core's instruction set on it | [`warp`] |
 //! | what each kernel takes; which codecs and head dims have kernels | [`args`], [`codecs`] |
 //! | where pages keep rows and scales; how attention reads them | [`page`], [`rows`] |
-//! | codecs known to the compiler | [`format`], [`trellis`] |
+//! | how a warp reads and writes blocks; trellis codes | [`format`], `trellis` |
 //! | `encode_append` | [`encode`], [`viterbi`] |
 //! | `decode_pages`, `weight_decode` | [`decode`] |
 //! | `rotate_queries`, `scores` | [`score`] |
 //! | `attend`, `attend_merge` | [`attend`] |
-//! | `attend` on tensor cores | [`tensor`], [`planes`] |
+//! | codes and levels as attention reads them | `reader`, [`tables`], `planes` |
+//! | `attend` on tensor cores | [`tensor`] |
 //! | `qjl_sketch`, `qjl_correct` | [`qjl`] |
 //!
 //! Every warp works alone: no kernel uses shared memory, a barrier of the block or an atomic, so there
@@ -37,6 +38,11 @@
         portable_simd,
         stdarch_nvptx
     )
+)]
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    rustdoc::private_intra_doc_links,
+    reason = "shapes stand in square brackets, and what a kernel is made of is private"
 )]
 #![allow(long_running_const_eval, reason = "the codebooks are solved at compile time")]
 
@@ -91,13 +97,16 @@ pub mod encode;
 mod entry;
 pub mod format;
 pub mod page;
-pub mod planes;
+mod planes;
 pub mod qjl;
+#[macro_use]
+mod reader;
 pub mod rows;
 pub mod score;
+pub mod tables;
 pub mod tensor;
 pub mod threads;
-pub mod trellis;
+mod trellis;
 pub mod viterbi;
 pub mod warp;
 

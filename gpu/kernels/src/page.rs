@@ -10,7 +10,7 @@
 //! head:  [codes of slot 0][codes of slot 1]..[codes of slot 63][scale 0]..[scale 63]
 //! ```
 
-use tqkv_core::CodecId;
+use tqkv_core::code::Layout;
 
 /// Tokens a page.
 pub const SLOTS: u32 = 64;
@@ -19,31 +19,31 @@ pub const SLOTS: u32 = 64;
 pub const HALF_BITS: u32 = 16;
 
 /// What is added to the width of a trellis code to make its format.
-const TRELLIS: u32 = 32;
+const PLANES: u32 = 32;
 
-/// Formats of the trellis codes.
-pub const T2: u32 = TRELLIS + 2;
-/// As [`T2`].
-pub const T3: u32 = TRELLIS + 3;
-/// As [`T2`].
-pub const T4: u32 = TRELLIS + 4;
-
-/// The number by which [`crate::attend`] knows how a codec's rows are read.
-pub const fn format(id: CodecId) -> u32 {
-    let trellis = matches!(id, CodecId::T2 | CodecId::T3 | CodecId::T4);
-    id.bits() + if trellis { TRELLIS } else { 0 }
+/// The number by which launches tell attention how rows lie: a tag of the layout, so codecs of one layout share it.
+///
+/// # Panics
+/// No kernel reads the layout.
+pub const fn format(layout: Layout) -> u32 {
+    match layout {
+        Layout::F16 => HALF_BITS,
+        Layout::Dense { .. } | Layout::Bytes => layout.bits(),
+        Layout::Planes(_) => PLANES + layout.bits(),
+        Layout::Runs { .. } => panic!("runs of 32 have no kernels"),
+    }
 }
 
 /// Code bits a coordinate of a format.
 #[inline(always)]
 pub const fn bits(format: u32) -> u32 {
-    format % TRELLIS
+    format % PLANES
 }
 
 /// Whether a format is that of a trellis code.
 #[inline(always)]
 pub const fn is_trellis(format: u32) -> bool {
-    format >= TRELLIS
+    format >= PLANES
 }
 
 /// Bytes of the codes of one vector.

@@ -6,34 +6,39 @@
 //! words before, which are in the neighbouring threads. All parities of 32 coordinates are thus a few
 //! shifts and XORs, and swaps of bits between words turn planes into indices.
 
-use crate::format::{Blocks, Format};
-use crate::planes::{self, NIBBLE_WORDS, Words};
+use crate::tables::Words;
 use crate::threads::{Threads, shuffle_f32};
 use crate::warp::{Lane, Warp};
+use core::marker::PhantomData;
+use tqkv_core::code::{Code, Layout, Levels};
 use tqkv_core::lanes::Lanes;
-use tqkv_core::trellis::{Candidate, Code, MAX_MEMORY, Vector, offsets, round_target, trellis};
-use tqkv_core::{CodecId, Effort, ScaleMode, Stored};
+use tqkv_core::trellis::{Candidate, MAX_MEMORY, Plain, Vector, offsets, round_target};
+use tqkv_core::{Effort, ScaleMode, Stored};
 
-/// The trellis code of `BITS` bits a coordinate, 2 to 4.
+/// Reads and writes the planes of a trellis code: `t2`, `t3` or `t4`.
 #[derive(Debug)]
-pub struct Trellis<const BITS: usize>;
+pub(crate) struct Trellis<C>(PhantomData<C>);
+
+/// Words that [`Trellis::nibbles`] makes of a word of each plane: four of nibbles, two planes beside them.
+pub(crate) const NIBBLE_WORDS: usize = 6;
 
 /// The sign of a float.
 const SIGN: u32 = 1 << 31;
 
-impl<const BITS: usize> Trellis<BITS> {
-    pub(crate) const TRELLIS: &tqkv_core::trellis::Trellis<'static> = {
-        let id = match BITS {
-            2 => CodecId::T2,
-            3 => CodecId::T3,
-            _ => CodecId::T4,
-        };
-        match trellis(id) {
-            Some(trellis) => trellis,
-            None => panic!("t2, t3 and t4 are trellis codes"),
+impl<C: Code> Trellis<C> {
+    /// Planes.
+    pub(crate) const BITS: usize = match C::LAYOUT {
+        Layout::Planes(Plain::Bits(plain @ 1..=3)) => 1 + plain as usize,
+        Layout::Planes(_) => panic!("a rate without kernels"),
+        Layout::F16 | Layout::Dense { .. } | Layout::Bytes | Layout::Runs { .. } => {
+            panic!("not a trellis code")
         }
     };
-    pub(crate) const CODE: Code = Self::TRELLIS.code;
+    pub(crate) const TRELLIS: &tqkv_core::trellis::Trellis<'static> = match C::LEVELS {
+        Levels::Trellis(trellis) => trellis,
+        Levels::Values | Levels::Codes(_) | Levels::LloydMax | Levels::Nested => panic!("not a trellis code"),
+    };
+    pub(crate) const CODE: tqkv_core::trellis::Code = Self::TRELLIS.code;
 
     /// Levels by the low five bits of the index. Where there are 64, those of the upper half are the
     /// lower ones from the end, negated: [`Self::fold`].
@@ -41,17 +46,12 @@ impl<const BITS: usize> Trellis<BITS> {
         let (mut table, mut i) = ([0.0; 32], 0);
         while i < 32 {
             let level = Self::CODE.levels[i % Self::CODE.level_count()];
-            assert!(BITS < 4 || level == -Self::CODE.levels[63 - i]);
+            assert!(Self::BITS < 4 || level == -Self::CODE.levels[63 - i]);
             table[i] = level as f32;
             i += 1;
         }
         table
     };
-
-    /// [`Self::TABLE`] in units of sigma, as [`crate::attend`] takes it.
-    pub fn table() -> [f32; 32] {
-        Self::TABLE.map(|level| level * Self::CODE.unit())
-    }
 
     /// Parities of a thread's coordinates from the coded word and the two before it, lowest parity first.
     #[inline(always)]
@@ -85,7 +85,7 @@ impl<const BITS: usize> Trellis<BITS> {
     /// At 4 bits, mirrors the indices of negative sign to the lower half: six planes become five.
     #[inline(always)]
     fn fold(mut planes: [u32; 5], words: [u32; 8]) -> [u32; 5] {
-        if BITS == 4 {
+        if Self::BITS == 4 {
             planes = planes.map(|plane| plane ^ words[3]);
         }
         planes
@@ -98,23 +98,13 @@ impl<const BITS: usize> Trellis<BITS> {
         let [p0, p1, p2] = parities;
         let planes = Self::fold([p0, p1, p2, words[1], words[2]], words);
         let ([n0, n1, n2, n3], p4) = (Self::fours(planes), planes[4]);
-        if BITS == 2 {
+        if Self::BITS == 2 {
             return [n0, n1, n2, n3, n0 >> 4, n1 >> 4, n2 >> 4, n3 >> 4];
         }
         // Bits 5 to 7 of a byte are of no account.
         let low = |nibbles: u32, c: u32| nibbles & LOW_NIBBLES | p4 << (4 - c) & !LOW_NIBBLES;
         let high = |nibbles: u32, c: u32| nibbles >> 4 & LOW_NIBBLES | p4 >> c & !LOW_NIBBLES;
         [low(n0, 0), low(n1, 1), low(n2, 2), low(n3, 3), high(n0, 0), high(n1, 1), high(n2, 2), high(n3, 3)]
-    }
-
-    /// The levels as [`crate::planes`] takes them, bytes and unit.
-    pub(crate) fn bytes() -> [u32; planes::TABLE_WORDS] {
-        let mut words = [0; planes::TABLE_WORDS];
-        for (i, &level) in Self::TABLE.iter().enumerate() {
-            words[i / 4] |= u32::from(level as i8 as u8) << (8 * (i % 4));
-        }
-        words[8] = (Self::CODE.unit() / 256.0).to_bits();
-        words
     }
 
     /// Nibbles of the indices of the 8 coordinates of each unit, `UNITS` of them from `first` on; then the planes
@@ -135,7 +125,7 @@ impl<const BITS: usize> Trellis<BITS> {
             };
             let before = T::zip(load(0, 1), load(0, 2), |one, two| (one, two));
             let parities = T::zip(load(0, 0), before, |now, (one, two)| Self::parity_words(now, one, two));
-            let plane = |plane: u32| if (plane as usize) < BITS { load(plane, 0) } else { T::splat(0) };
+            let plane = |plane: u32| if (plane as usize) < Self::BITS { load(plane, 0) } else { T::splat(0) };
             let others = T::zip(plane(1), T::zip(plane(2), plane(3), |b, c| (b, c)), |a, (b, c)| {
                 [0, a, b, c, 0, 0, 0, 0]
             });
@@ -175,7 +165,7 @@ impl<const BITS: usize> Trellis<BITS> {
     }
 
     /// Calls `f(4 k + b, level)` for the coordinates n k + 4 w + b of a thread that has word w of every
-    /// plane; `table` as [`Self::table`] gives it, one level in each thread.
+    /// plane; `table`: one level in each thread.
     #[inline(always)]
     pub(crate) fn each<T: Threads, const G: usize>(
         words: T::Of<[u32; 8]>,
@@ -187,7 +177,7 @@ impl<const BITS: usize> Trellis<BITS> {
         unroll32!(I => {
             let index = T::map(indices, |indices| indices[I / 4] >> (8 * (I % 4)));
             let level = shuffle_f32::<T>(table, index);
-            f(I, if BITS == 4 {
+            f(I, if Self::BITS == 4 {
                 T::zip(level, words, |level, words| {
                     f32::from_bits(level.to_bits() ^ words[3] << (31 - 8 * (I % 4) - I / 4) & SIGN)
                 })
@@ -205,9 +195,10 @@ impl<const BITS: usize> Trellis<BITS> {
             Self::fold([p0, p1, p2, words[1], words[2]], words)
         });
         let plane = |p: usize| lane_bytes::<T, G>(T::map(planes, |planes| planes[p]));
-        let planes = [plane(0), plane(1), plane(2), plane(3), if BITS > 2 { plane(4) } else { T::splat(0) }];
+        let planes =
+            [plane(0), plane(1), plane(2), plane(3), if Self::BITS > 2 { plane(4) } else { T::splat(0) }];
         let negative =
-            if BITS == 4 { lane_bytes::<T, G>(T::map(words, |words| words[3])) } else { T::splat(0) };
+            if Self::BITS == 4 { lane_bytes::<T, G>(T::map(words, |words| words[3])) } else { T::splat(0) };
         let table = T::gather(const { &Self::TABLE });
         let mut levels = [Lane(T::splat(0.0)); G];
         for (g, level) in levels.iter_mut().enumerate() {
@@ -268,15 +259,13 @@ pub(crate) fn place_in_byte<T: Threads, const G: usize>(g: usize) -> T::Of<u32> 
     T::map(T::lane(), |lane| (32 * g as u32 + lane) / (4 * G as u32))
 }
 
-impl<const G: usize, const BITS: usize> Blocks<G> for Trellis<BITS> {
-    const BITS: u32 = BITS as u32;
-    const UNIT: f32 = Self::CODE.unit();
-
+impl<C: Code> Trellis<C> {
+    /// Levels of the codes that start at `offset`, which is even, in units.
     #[inline(always)]
-    fn read<T: Threads>(memory: T::Memory, offset: u32) -> [Lane<T>; G] {
+    pub(crate) fn read<T: Threads, const G: usize>(memory: T::Memory, offset: u32) -> [Lane<T>; G] {
         let mut words = T::splat([0; 8]);
         unroll32!(P => {
-            if P < BITS {
+            if P < Self::BITS {
                 // Halves, because blocks of weights lie at even places.
                 let at = T::map(T::lane(), |lane| offset + 4 * (P as u32 * G as u32 + lane % G as u32));
                 let halves = T::zip(
@@ -292,11 +281,10 @@ impl<const G: usize, const BITS: usize> Blocks<G> for Trellis<BITS> {
         });
         Self::levels::<T, G>(words)
     }
-}
 
-impl<const G: usize, const BITS: usize> Format<G> for Trellis<BITS> {
+    /// As [`crate::format::Format::encode`].
     #[inline(always)]
-    fn encode<T: Threads>(
+    pub(crate) fn encode<T: Threads, const G: usize>(
         norm_squared: f32,
         mode: ScaleMode,
         effort: Effort,
@@ -335,7 +323,7 @@ impl<const G: usize, const BITS: usize> Format<G> for Trellis<BITS> {
         }
         let active = T::map(T::lane(), |lane| lane < G as u32);
         unroll32!(P => {
-            if P < BITS {
+            if P < Self::BITS {
                 let at = T::map(T::lane(), |lane| row + 4 * (P as u32 * G as u32 + lane));
                 T::store::<1>(home, at, T::map(planes, |planes| [planes[P % 8]]), active);
             }

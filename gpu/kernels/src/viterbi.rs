@@ -13,7 +13,8 @@
 use crate::threads::{Threads, shuffle_f32};
 use crate::trellis::{Trellis, lane_bytes, place_in_byte};
 use crate::warp::Lane;
-use tqkv_core::trellis::{Code, PARITIES, RESOLUTION, WARM_UP};
+use tqkv_core::code::{Code, T2, T3, T4};
+use tqkv_core::trellis::{PARITIES, RESOLUTION, WARM_UP};
 
 /// Bytes of workspace that the search of one vector needs, a multiple of 16.
 pub const fn workspace_bytes(dim: u32) -> u32 {
@@ -72,7 +73,7 @@ fn best_state<T: Threads>(metrics: T::Of<Metrics>) -> T::Of<u32> {
     T::map(smallest::<T>(keys), |key| key & 255)
 }
 
-impl<const BITS: usize> Trellis<BITS> {
+impl<C: Code> Trellis<C> {
     /// For each slot the parities of windows that end in it, oldest bit 0 and 1; a thread's own part is
     /// in the row that it reads.
     const SLOTS: [[u32; 2]; 8] = {
@@ -260,7 +261,7 @@ impl<const BITS: usize> Trellis<BITS> {
     ) -> (T::Of<f32>, T::Of<u32>) {
         let mut best = T::splat((f32::INFINITY, 0.0, 0));
         unroll32!(PART => {
-            if PART < 1 << (BITS - 1) {
+            if PART < 1 << (Self::BITS - 1) {
                 let index = T::map(parity, |parity| parity + PARITIES as u32 * (PART as u32 % 4));
                 let candidate = shuffle_f32::<T>(tables[PART / 4 % 2], index);
                 let pair = T::zip(target, candidate, |target, level| (target, level));
@@ -301,13 +302,14 @@ impl<const BITS: usize> Trellis<BITS> {
                 symbols = T::zip(symbols, spread, |all, here| all | here);
             }
         });
-        (plane_words::<T, BITS, G>(coded, symbols), levels)
+        (plane_words::<T, G>(Self::BITS, coded, symbols), levels)
     }
 }
 
-/// Planes in words from the coded plane and each thread's bits of its byte of the plain planes.
+/// `count` planes in words from the coded plane and each thread's bits of its byte of the plain planes.
 #[inline(always)]
-fn plane_words<T: Threads, const BITS: usize, const G: usize>(
+fn plane_words<T: Threads, const G: usize>(
+    count: usize,
     coded: T::Of<u32>,
     plain: T::Of<u32>,
 ) -> T::Of<[u32; 8]> {
@@ -321,7 +323,7 @@ fn plane_words<T: Threads, const BITS: usize, const G: usize>(
     });
     let mut words = T::map(coded, |coded| [coded, 0, 0, 0, 0, 0, 0, 0]);
     unroll32!(P => {
-        if P >= 1 && P < BITS {
+        if P >= 1 && P < count {
             let byte = T::zip(bytes, T::lane(), |bytes, lane| {
                 (bytes >> (8 * ((P as u32 + 3) % 4)) & 255) << (8 * (lane % 4))
             });
@@ -338,9 +340,9 @@ fn plane_words<T: Threads, const BITS: usize, const G: usize>(
 
 /// The search knows 256 states, and a distance is exact in `f32`.
 const _: () = {
-    const fn fits(code: &Code) -> bool {
+    const fn fits(code: &tqkv_core::trellis::Code) -> bool {
         let largest = code.limit() + RESOLUTION * code.limit() / 3;
         code.states() == STATES && largest * largest < 1 << 24
     }
-    assert!(fits(&Trellis::<2>::CODE) && fits(&Trellis::<3>::CODE) && fits(&Trellis::<4>::CODE));
+    assert!(fits(&Trellis::<T2>::CODE) && fits(&Trellis::<T3>::CODE) && fits(&Trellis::<T4>::CODE));
 };

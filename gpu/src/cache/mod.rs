@@ -1,57 +1,21 @@
 //! [`GpuCache`]: paged keys and values of many sequences in device memory.
 
+mod coder;
 mod read;
+mod rows;
 
 use crate::GpuError;
 use crate::attention::{Attention, Batch, Pool, Queries};
 use crate::device::{Device, Staging};
-use crate::launch::{launch, warps};
 use crate::pages::PageTable;
 use crate::spec::{GpuSpec, MAX_CHUNK};
-use cudarc::driver::{CudaFunction, CudaSlice};
-use tqkv_core::{AnyCodec, CodecId, Effort, Family};
-use tqkv_gpu_kernels::args::EncodeAppend;
-use tqkv_gpu_kernels::encode::{element, status};
-use tqkv_gpu_kernels::page;
-use tqkv_gpu_kernels::rows::tables;
+use coder::Coder;
+use cudarc::driver::CudaSlice;
+pub use rows::Rows;
+use rows::on_device;
 
 /// Query tokens of one sequence that are attended in one launch.
 const QUERY_TILE: usize = 256;
-
-/// Head vectors as they come from a model, `[.., heads, head_dim]`.
-#[derive(Clone, Copy, Debug)]
-pub enum Rows<'a> {
-    /// f32 in host memory; copied through page-locked memory.
-    Host(&'a [f32]),
-    /// f32 on the device.
-    F32(&'a CudaSlice<f32>),
-    /// Bits of f16 on the device.
-    F16(&'a CudaSlice<u16>),
-    /// Bits of bf16 on the device.
-    Bf16(&'a CudaSlice<u16>),
-}
-
-impl Rows<'_> {
-    /// Number of values.
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Host(rows) => rows.len(),
-            Self::F32(rows) => rows.len(),
-            Self::F16(rows) | Self::Bf16(rows) => rows.len(),
-        }
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-impl<'a> From<&'a [f32]> for Rows<'a> {
-    fn from(rows: &'a [f32]) -> Self {
-        Self::Host(rows)
-    }
-}
 
 /// Which of the two tensors of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,38 +41,6 @@ pub struct GpuStats {
     pub workspace_bytes: usize,
     /// Bytes of one token in all layers, keys and values, without the slack of pages.
     pub token_bytes: usize,
-}
-
-/// A codec on the device.
-#[derive(Debug)]
-struct Coder {
-    codec: AnyCodec,
-    signs: CudaSlice<u32>,
-    levels: CudaSlice<u32>,
-    encode: CudaFunction,
-    decode: CudaFunction,
-    scores: CudaFunction,
-    outcomes: CudaSlice<u32>,
-}
-
-impl Coder {
-    fn new(device: &Device, spec: &GpuSpec, id: CodecId) -> Result<Self, GpuError> {
-        let codec = spec.codec(id)?;
-        let signs: Vec<u32> = (0..spec.head_dim / 32).map(|group| codec.signs().group(group)).collect();
-        let name = |kernel: &str| format!("{kernel}_{}_d{}", id.name(), spec.head_dim);
-        let names = [name("encode_append"), name("decode_pages"), name("scores")];
-        let [encode, decode, scores] = device.kernels(names.each_ref().map(String::as_str))?;
-        let (signs, levels) = (device.upload(&signs)?, device.upload(&tables(&codec))?);
-        Ok(Self { codec, signs, levels, encode, decode, scores, outcomes: device.zeros(1)? })
-    }
-
-    fn bits(&self) -> u32 {
-        self.codec.id().bits()
-    }
-
-    fn pool<'a>(&'a self, memory: &'a CudaSlice<u8>) -> Pool<'a> {
-        Pool { memory, format: page::format(self.codec.id()), levels: &self.levels, signs: &self.signs }
-    }
 }
 
 /// One layer's pages and the tokens of every sequence in it.
@@ -455,85 +387,6 @@ impl GpuCache {
         Ok(())
     }
 
-    /// Encodes rows into the slots that the scratch buffers name, and looks at the outcomes.
-    fn encode(&mut self, layer: usize, side: Side, rows: Rows<'_>, tokens: usize) -> Result<(), GpuError> {
-        let vectors = tokens * self.spec.num_kv_heads;
-        self.device.grow(&mut self.coders[side as usize].outcomes, vectors)?;
-        if let Rows::Host(rows) = rows {
-            self.scratch.staging.send(&self.device, rows, &mut self.scratch.rows)?;
-        }
-        self.launch_encode(layer, side, rows, tokens)?;
-        let outcomes = &self.coders[side as usize].outcomes;
-        let outcomes = self.device.stream().clone_dtoh(&outcomes.slice(..vectors))?;
-        self.device.finish()?;
-        match outcomes.iter().position(|&outcome| outcome != status::DONE) {
-            None => Ok(()),
-            Some(i) => Err(GpuError::BadVector {
-                what: if side == Side::Keys { "key" } else { "value" },
-                token: i / self.spec.num_kv_heads,
-                kv_head: i % self.spec.num_kv_heads,
-                reason: match outcomes[i] {
-                    status::NON_FINITE => "is not finite",
-                    _ => "is too large: its scale does not fit f16",
-                },
-            }),
-        }
-    }
-
-    /// The kernel of [`GpuCache::encode`]; host rows are in the scratch buffer already. A trellis encoder
-    /// runs as often as its workspace asks for.
-    fn launch_encode(
-        &mut self,
-        layer: usize,
-        side: Side,
-        rows: Rows<'_>,
-        tokens: usize,
-    ) -> Result<(), GpuError> {
-        let (coder, scratch) = (&mut self.coders[side as usize], &mut self.scratch);
-        let (heads, dim) = (self.spec.num_kv_heads, self.spec.head_dim);
-        let searches = coder.codec.id().family() == Family::Trellis;
-        let together = if searches { self.spec.vectors_a_launch() / heads } else { tokens };
-        let (kind, options) = (element_of(rows), coder.codec.options());
-        let effort = Effort::ALL.iter().position(|&effort| effort == options.effort).unwrap_or(0) as u32;
-        for first in (0..tokens).step_by(together.max(1)) {
-            let count = together.min(tokens - first);
-            let vectors = first * heads..(first + count) * heads;
-            let values = vectors.start * dim..vectors.end * dim;
-            let rows = match on_device(rows, &scratch.rows) {
-                Queries::Floats(rows) => rows.slice(values).into(),
-                Queries::Halves(rows, _) => rows.slice(values).into(),
-            };
-            let arguments = EncodeAppend {
-                rows,
-                kind,
-                tokens: count as u32,
-                num_kv_heads: heads as u32,
-                signs: (&coder.signs).into(),
-                mode: u32::from(options.scale_mode.code()),
-                effort,
-                sequence_of: scratch.sequence_of.slice(first..).into(),
-                position_of: scratch.position_of.slice(first..).into(),
-                page_table: (&self.table).into(),
-                max_pages: self.pages.max_pages() as u32,
-                pool: (&mut self.layers[layer].pools[side as usize]).into(),
-                workspace: (&mut scratch.workspace).into(),
-                outcome: coder.outcomes.slice_mut(vectors.clone()).into(),
-            };
-            // SAFETY: `append` checked that rows hold `tokens * heads` vectors; positions lie in pages that
-            // `reserve` entered in the table, and these are inside the pool; `encode` made `outcomes` large
-            // enough; the workspace is for as many vectors as a launch has, and launches run in order.
-            unsafe { launch(&self.device, &coder.encode, arguments.list(), warps(vectors.len())) }?;
-        }
-        Ok(())
-    }
-
-    /// Seconds of the encoder's kernel for the keys of an append like this one, which is done first.
-    pub(crate) fn encode_seconds(&mut self, sequences: &[usize], rows: Rows<'_>) -> Result<f64, GpuError> {
-        self.append(0, sequences, rows, rows)?;
-        let device = self.device.clone();
-        crate::bench::seconds(&device, 20, || self.launch_encode(0, Side::Keys, rows, sequences.len()))
-    }
-
     /// The output buffer, at least `values` long; the caller puts it back.
     fn take_out(&mut self, values: usize) -> Result<CudaSlice<f32>, GpuError> {
         match self.scratch.out.take() {
@@ -559,25 +412,6 @@ impl GpuCache {
 
 fn pools<'a>([key, value]: &'a [Coder; 2], layer: &'a Layer) -> [Pool<'a>; 2] {
     [key.pool(&layer.pools[0]), value.pool(&layer.pools[1])]
-}
-
-/// The kernels' number for the type of `rows`.
-fn element_of(rows: Rows<'_>) -> u32 {
-    match rows {
-        Rows::Host(_) | Rows::F32(_) => element::F32,
-        Rows::F16(_) => element::F16,
-        Rows::Bf16(_) => element::BF16,
-    }
-}
-
-/// Rows on the device; those of the host were copied to `copied`.
-fn on_device<'a>(rows: Rows<'a>, copied: &'a CudaSlice<f32>) -> Queries<'a> {
-    match rows {
-        Rows::Host(_) => Queries::Floats(copied),
-        Rows::F32(rows) => Queries::Floats(rows),
-        Rows::F16(rows) => Queries::Halves(rows, element::F16),
-        Rows::Bf16(rows) => Queries::Halves(rows, element::BF16),
-    }
 }
 
 fn check_len(what: &'static str, got: usize, expected: usize) -> Result<(), GpuError> {

@@ -3,14 +3,15 @@
 
 mod alu;
 mod machine;
+mod parse;
 mod reads;
 
-use machine::Kernel;
+use parse::Kernel;
 use tqkv_core::{AnyCodec, CodecId, Family, Options};
 use tqkv_gpu_kernels::args::{Argument, Attend, AttendMerge, DecodePages, EncodeAppend, RotateQueries};
 use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
 use tqkv_gpu_kernels::encode::element;
-use tqkv_gpu_kernels::rows::tables;
+use tqkv_gpu_kernels::tables::tables;
 use tqkv_gpu_kernels::viterbi::workspace_bytes;
 use tqkv_gpu_kernels::{attend, page};
 use tqkv_tests::inputs::Gaussian;
@@ -249,7 +250,7 @@ fn attend(text: &str, dim: usize, key: CodecId, value: CodecId, group: u32) {
     for warp in 0..group {
         rotate.run((warp, 0, 0), &arguments.list(), &mut buffers);
     }
-    let (key_format, value_format) = (page::format(key), page::format(value));
+    let (key_format, value_format) = (page::format(key.layout()), page::format(value.layout()));
     let (name, heads_a_warp) = match group {
         1 => ("attend", 1),
         _ => attend::kernel([key_format, value_format], group, dim),

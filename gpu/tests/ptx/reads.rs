@@ -1,6 +1,6 @@
 //! The kernels that read: scores, weights, the residual sketch, and attention over f16 rows.
 
-use crate::machine::Kernel;
+use crate::parse::Kernel;
 use crate::{FILES, floats, put_block, read_floats, signs, text, words};
 use half::f16;
 use tqkv_core::{AnyCodec, Options};

@@ -48,6 +48,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 fn build_all(args: &Args) -> Result<(), String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).ok_or("no workspace root")?;
     let ptxas = ptxas(root)?;
+    let mut all = Vec::new();
     for architecture in ARCHITECTURES {
         let text = normalise(&build(root, architecture)?);
         let mut faults = audit_text(&text, root);
@@ -56,27 +57,75 @@ fn build_all(args: &Args) -> Result<(), String> {
         if !faults.is_empty() {
             return Err(format!("{architecture}: {}", faults.join("\n")));
         }
-        let path = root.join(format!("gpu/ptx/{architecture}.ptx"));
-        if !args.check {
-            fs::write(&path, &text).map_err(|error| format!("{}: {error}", path.display()))?;
-        } else if fs::read_to_string(&path).ok().as_ref() != Some(&text) {
-            return Err(format!("{} is not what the source gives: run cargo xtask ptx", path.display()));
-        }
+        write_or_compare(&root.join(format!("gpu/ptx/{architecture}.ptx")), &text, args.check)?;
         println!("{architecture}: {} kernels, no stack, no spills", costs.len());
         if args.registers {
-            for (name, cost) in costs {
+            for (name, cost) in &costs {
                 println!("{name} {}", cost.registers);
             }
         }
+        all.push(costs);
     }
-    Ok(())
+    write_or_compare(&root.join("gpu/ptx/REGISTERS.md"), &register_table(&all), args.check)
+}
+
+/// Writes a file of this text, or says that it holds another.
+fn write_or_compare(path: &Path, text: &str, check: bool) -> Result<(), String> {
+    if !check {
+        fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+    } else if fs::read_to_string(path).is_ok_and(|committed| committed == text) {
+        Ok(())
+    } else {
+        Err(format!("{} is not what the source gives: run cargo xtask ptx", path.display()))
+    }
+}
+
+/// The registers of every kernel, a row for all head dims; `all` is by architecture.
+fn register_table(all: &[BTreeMap<String, Cost>]) -> String {
+    let assembler = PTXAS_PACKAGE.rsplit('=').next().unwrap_or_default();
+    let head_dims = tqkv_gpu::HEAD_DIMS;
+    let mut text = format!(
+        "# Registers of the GPU kernels\n\n{}, ptxas {assembler}; all {} kernels of both: 0 bytes of stack, 0 spills, \
+         0 calls.\nWritten by `cargo xtask ptx`.\n\n| kernel |{}\n| --- |{}\n",
+        ARCHITECTURES.join(" / "),
+        kernels().len(),
+        head_dims.map(|dim| format!(" d{dim} |")).concat(),
+        " --- |".repeat(head_dims.len()),
+    );
+    let mut rows: Vec<String> = Vec::new();
+    for name in kernels() {
+        let row = of_any_dim(&name);
+        if !rows.contains(&row) {
+            rows.push(row);
+        }
+    }
+    for row in rows {
+        text += &format!("| {} |", row.replace("_d*", ""));
+        for dim in head_dims {
+            let name = row.replace('*', &dim.to_string());
+            let registers = all.iter().filter_map(|costs| Some(costs.get(&name)?.registers.to_string()));
+            let registers = registers.collect::<Vec<_>>().join(" / ");
+            text += &format!(" {} |", if registers.is_empty() { "-" } else { &registers });
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// The name of a kernel with `*` for its head dim.
+fn of_any_dim(name: &str) -> String {
+    let part = |part: &str| match part.strip_prefix('d').filter(|dim| dim.parse::<usize>().is_ok()) {
+        Some(_) => "d*".to_owned(),
+        None => part.to_owned(),
+    };
+    name.split('_').map(part).collect::<Vec<_>>().join("_")
 }
 
 /// Names of all kernels that a PTX file must hold.
 fn kernels() -> Vec<String> {
     let mut names = Vec::new();
-    let codecs = ["s2", "s3", "s4", "n4", "i8", "t2", "t3", "t4"];
-    for dim in [64, 128, 256] {
+    let codecs = tqkv_gpu::CODECS.map(|id| id.name());
+    for dim in tqkv_gpu::HEAD_DIMS {
         names.extend(codecs.map(|codec| format!("encode_append_{codec}_d{dim}")));
         for kernel in ["decode_pages", "scores", "weight_decode"] {
             names.extend(codecs.map(|codec| format!("{kernel}_{codec}_d{dim}")));
@@ -87,8 +136,8 @@ fn kernels() -> Vec<String> {
         names.push(format!("attend_d{dim}_r1"));
         names.extend([1, 2].map(|heads| format!("attend_f16_d{dim}_r{heads}")));
         for kernel in ["attend_tensor", "attend_trellis"] {
-            names.push(format!("{kernel}_d{dim}_r2"));
-            names.extend((dim < 256).then(|| format!("{kernel}_d{dim}_r4")));
+            let heads = tqkv_gpu::tensor_heads(dim).iter();
+            names.extend(heads.map(|heads| format!("{kernel}_d{dim}_r{heads}")));
         }
     }
     names
@@ -347,6 +396,22 @@ mod tests {
         let faults = audit_costs(&costs);
         assert!(faults.contains(&"b: 32 bytes of stack, 12 of spills, 255 registers".to_owned()));
         assert_eq!(faults.len(), 1 + kernels().len(), "every missing kernel is named");
+    }
+
+    #[test]
+    fn the_table_of_registers_has_a_row_for_all_head_dims() {
+        let costs = |add: u32| {
+            let cost = |(i, name): (u32, String)| (name, Cost { registers: i + add, ..Cost::default() });
+            (0..).zip(kernels()).map(cost).collect::<BTreeMap<_, _>>()
+        };
+        let text = register_table(&[costs(1), costs(1000)]);
+        assert!(text.contains(
+            "| kernel | d64 | d128 | d256 |\n| --- | --- | --- | --- |\n| encode_append_s2 | 1 / 1000 |"
+        ));
+        let row = text.lines().find(|line| line.starts_with("| attend_tensor_r4 |")).unwrap();
+        assert!(row.ends_with("| - |"), "no such kernel at the largest head dim: {row}");
+        let cells: usize = text.matches(" / ").count();
+        assert_eq!(cells, kernels().len() + 1, "every kernel, and the heading");
     }
 
     #[test]

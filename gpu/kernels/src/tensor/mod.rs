@@ -1,7 +1,7 @@
 //! `attend` on tensor cores: up to four query heads share every code that is read.
 //!
-//! All products are exact integers: levels of 16 or 24 bits ([`planes`](crate::planes)), queries of 24, weights of
-//! 23, against the largest of their page. The tiles are those of `mma.m16n8k32`: thread 4 g + t of a warp
+//! All products are exact integers: levels of 8 bits ([`planes`](crate::planes)), queries of 24, weights of 23,
+//! against the largest of their page. The tiles are those of `mma.m16n8k32`: thread 4 g + t of a warp
 //! holds parts of rows g and g + 8 and of columns 2 t and 2 t + 1.
 //!
 //! ```text
@@ -25,10 +25,11 @@ mod values;
 use crate::args::Attend;
 use crate::attend::{LOWEST, PARTIAL_HEADER, Share};
 use crate::page;
-use crate::planes::{Bytes, Words};
-use crate::rows::{Codes, Pool};
+use crate::planes::Bytes;
+use crate::reader::Reader;
+use crate::rows::Pool;
+use crate::tables::Words;
 use crate::threads::{Threads, divide, load_half};
-use crate::trellis::Trellis;
 use keys::dots;
 use queries::Queries;
 use softmax::Running;
@@ -57,55 +58,8 @@ type Sums<T> = <T as Threads>::Of<[i32; 4]>;
 
 /// A first factor from the bytes of two rows (or tokens).
 #[inline(always)]
-fn factor<T: Threads>(
-    a: T::Of<[Bytes; 3]>,
-    b: T::Of<[Bytes; 3]>,
-    plane: usize,
-    by_row: bool,
-) -> T::Of<[u32; 4]> {
-    T::zip(a, b, |a, b| {
-        let (a, b) = (a[plane], b[plane]);
-        if by_row { [a[0], b[0], a[1], b[1]] } else { [a[0], a[1], b[0], b[1]] }
-    })
-}
-
-/// A thread's run of `UNITS` times 8 codes of so many bits; `offset` is where it starts.
-#[inline(always)]
-fn run<T: Threads, const BITS: u32, const UNITS: usize>(home: T::Memory, offset: T::Of<u32>) -> T::Of<Words> {
-    match BITS as usize * UNITS {
-        2 => T::map(T::load_u16(home, offset), |codes| {
-            let mut words = [0; 16];
-            words[0] = u32::from(codes);
-            words
-        }),
-        4 => wide::<T, 1>(home, offset),
-        8 => wide::<T, 2>(home, offset),
-        12 => wide::<T, 3>(home, offset),
-        16 => wide::<T, 4>(home, offset),
-        24 => wide::<T, 6>(home, offset),
-        32 => wide::<T, 8>(home, offset),
-        64 => wide::<T, 16>(home, offset),
-        // 3 or 6 bytes, which may start between words. The scales lie behind the codes, so there are words.
-        _ => {
-            let word = |at: u32| T::load::<1>(home, T::map(offset, |offset| (offset & !3) + at));
-            let both = T::zip(word(0), word(4), |[low], [high]| u64::from(low) | u64::from(high) << 32);
-            T::zip(both, offset, |both, offset| {
-                let (codes, mut words) = (both >> (8 * (offset % 4)), [0; 16]);
-                (words[0], words[1]) = (codes as u32, (codes >> 32) as u32);
-                words
-            })
-        }
-    }
-}
-
-/// N words that lie together.
-#[inline(always)]
-fn wide<T: Threads, const N: usize>(home: T::Memory, offset: T::Of<u32>) -> T::Of<Words> {
-    T::map(T::load::<N>(home, offset), |words| {
-        let mut padded = [0; 16];
-        padded[..N].copy_from_slice(&words);
-        padded
-    })
+fn factor<T: Threads>(a: T::Of<Bytes>, b: T::Of<Bytes>, by_row: bool) -> T::Of<[u32; 4]> {
+    T::zip(a, b, |a, b| if by_row { [a[0], b[0], a[1], b[1]] } else { [a[0], a[1], b[0], b[1]] })
 }
 
 /// Keys or values of a page: their memory, bytes of a row, and each thread's place in the first rows: the first
@@ -121,41 +75,17 @@ struct Side<T: Threads> {
 impl<T: Threads> Side<T> {
     /// `UNITS` units of a thread's row `slots` behind its first.
     #[inline(always)]
-    fn fetch<const FORMAT: u32, const G: usize, const UNITS: usize>(&self, slots: u32) -> T::Of<Words> {
+    fn fetch<C: Reader, const G: usize, const UNITS: usize>(&self, slots: u32) -> T::Of<Words> {
         let home = T::at(self.home, u64::from(slots * self.row_bytes));
-        match FORMAT {
-            2 => run::<T, 2, UNITS>(home, self.start),
-            3 => run::<T, 3, UNITS>(home, self.start),
-            4 => run::<T, 4, UNITS>(home, self.start),
-            page::T2 => Trellis::<2>::nibbles::<T, G, UNITS>(home, self.start, self.unit),
-            page::T3 => Trellis::<3>::nibbles::<T, G, UNITS>(home, self.start, self.unit),
-            page::T4 => Trellis::<4>::nibbles::<T, G, UNITS>(home, self.start, self.unit),
-            _ => run::<T, 8, UNITS>(home, self.start),
-        }
+        C::units::<T, G, UNITS>(home, self.start, self.unit)
     }
-}
-
-/// Calls `$pass` with the constant that equals a format, as its first constant.
-macro_rules! with_format {
-    ($format:expr, $pass:ident, [$($constants:tt)*], $arguments:tt) => {
-        match $format {
-            2 => $pass::<T, 2, $($constants)*>$arguments,
-            3 => $pass::<T, 3, $($constants)*>$arguments,
-            4 => $pass::<T, 4, $($constants)*>$arguments,
-            page::T2 if TRELLIS => $pass::<T, { page::T2 }, $($constants)*>$arguments,
-            page::T3 if TRELLIS => $pass::<T, { page::T3 }, $($constants)*>$arguments,
-            page::T4 if TRELLIS => $pass::<T, { page::T4 }, $($constants)*>$arguments,
-            _ => $pass::<T, 8, $($constants)*>$arguments,
-        }
-    };
 }
 
 /// The scales of tokens 8 k + g.
 #[inline(always)]
-fn scale<T: Threads>(pool: &Pool<T>, side: Side<T>, k: u64) -> T::Of<f32> {
+fn scale<T: Threads>(side: Side<T>, k: u64) -> T::Of<f32> {
     let scales = T::at(side.home, u64::from(page::SLOTS * side.row_bytes) + 16 * k);
-    let unit = Codes::unit(pool.format);
-    T::map(load_half::<T>(scales, T::map(row::<T>(), |g| 2 * g)), |scale| scale * unit)
+    load_half::<T>(scales, T::map(row::<T>(), |g| 2 * g))
 }
 
 /// Asks for the codes and scales of a page that comes next.
@@ -190,7 +120,6 @@ pub fn attend<T: Threads, const G: usize, const H: usize, const TRELLIS: bool>(
     let queries = Queries::<T>::load::<G>(place, heads - 1, keys.format);
     let (key_planes, value_planes) = (keys.planes(), values.planes());
     let unit = T::map(queries.unit, |unit| unit * key_planes.unit);
-    let middle = T::map(queries.sum, |sum| sum * (key_planes.middle * key_planes.unit));
 
     let length = T::read(args.lengths, 4 * sequence);
     let pages = length.div_ceil(page::SLOTS);
@@ -219,16 +148,14 @@ pub fn attend<T: Threads, const G: usize, const H: usize, const TRELLIS: bool>(
             prefetch::<T, G>(home(&values, page + 1), page::head_bytes(dim, bits(&values)));
         }
         let tokens = u32::min(length - page * page::SLOTS, page::SLOTS);
-        let mut logits = with_format!(keys.format, dots, [G], (key_side, tokens, &key_planes, &queries));
+        let mut logits =
+            with_reader!(keys.format, TRELLIS, C => dots::<T, C, G>(key_side, tokens, &key_planes, &queries));
         let mut scales = [T::splat(0.0); TOKENS];
         unroll32!(K => {
             if K < TOKENS {
-                let (dot, scale_of) = (logits[K % TOKENS], scale::<T>(&keys, key_side, K as u64));
-                let dot = T::zip(T::zip(dot, unit, |dot, unit| (dot, unit)), middle, |(dot, unit), middle| {
-                    T::mul_add(dot, unit, middle)
-                });
-                logits[K % TOKENS] = T::zip(dot, scale_of, |dot, scale| dot * scale);
-                scales[K % TOKENS] = scale::<T>(&values, value_side, K as u64);
+                let scale_of = T::zip(scale::<T>(key_side, K as u64), unit, |scale, unit| scale * unit);
+                logits[K % TOKENS] = T::zip(logits[K % TOKENS], scale_of, |dot, scale| dot * scale);
+                scales[K % TOKENS] = scale::<T>(value_side, K as u64);
             }
         });
         if tokens < page::SLOTS {
@@ -244,10 +171,14 @@ pub fn attend<T: Threads, const G: usize, const H: usize, const TRELLIS: bool>(
         }
         let weights = running.soften::<G, H>(logits, scales);
         let integers = weights.integers;
-        let sums = with_format!(values.format, sums, [G, H], (value_side, tokens, &value_planes, integers));
+        let sums = with_reader!(
+            values.format,
+            TRELLIS,
+            C => sums::<T, C, G, H>(value_side, tokens, &value_planes, integers)
+        );
         running.add::<G, H>(&sums, &weights, value_planes.unit);
     }
     let stride = 4 * (PARTIAL_HEADER + dim);
     let partials = T::at(args.partials, u64::from(head * parts + part) * u64::from(stride));
-    running.write::<G, H>(values.format, &value_planes, heads, parts * stride, partials);
+    running.write::<G, H>(values.format, heads, parts * stride, partials);
 }

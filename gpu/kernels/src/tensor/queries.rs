@@ -14,8 +14,6 @@ pub(super) struct Queries<T: Threads> {
     pub(super) digits: [T::Of<Bytes>; 8],
     /// Column 2 h: third digit.
     pub(super) last: [T::Of<Bytes>; 8],
-    /// Sum over the coordinates, of head t.
-    pub(super) sum: T::Of<f32>,
     /// What 1 stands for, of head t.
     pub(super) unit: T::Of<f32>,
 }
@@ -34,7 +32,7 @@ impl<T: Threads> Queries<T> {
     pub(super) fn load<const G: usize>(place: T::Memory, last_head: u32, format: u32) -> Self {
         let start = T::map(T::lane(), |lane| u32::min(lane / 8, last_head) * 128 * G as u32);
         let mut values = [T::splat([0.0; 8]); 8];
-        let (mut largest, mut sum) = (T::splat(0.0_f32), T::splat(0.0_f32));
+        let mut largest = T::splat(0.0_f32);
         unroll32!(U => {
             if U < G {
                 let unit = T::map(column::<T>(), |t| t * G as u32 + U as u32);
@@ -51,9 +49,6 @@ impl<T: Threads> Queries<T> {
                     }
                 });
                 values[U % 8] = eight;
-                sum = T::zip(sum, eight, |sum, v| {
-                    sum + (((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7])))
-                });
                 largest = T::zip(largest, eight, |m, v| {
                     let pair = |a: f32, b: f32| f32::max(a.abs(), b.abs());
                     let four = |a, b, c, d| f32::max(pair(a, b), pair(c, d));
@@ -63,8 +58,6 @@ impl<T: Threads> Queries<T> {
         });
         let largest = T::zip(largest, shuffle_xor_f32::<T>(largest, 1), f32::max);
         let largest = T::zip(largest, shuffle_xor_f32::<T>(largest, 2), f32::max);
-        let sum = T::zip(sum, shuffle_xor_f32::<T>(sum, 1), |a, b| a + b);
-        let sum = T::zip(sum, shuffle_xor_f32::<T>(sum, 2), |a, b| a + b);
         let steps = T::map(largest, |m| if m > LEAST { LARGEST_QUERY / m } else { 0.0 });
         let (mut digits, mut last) = ([T::splat([0; 2]); 8], [T::splat([0; 2]); 8]);
         unroll32!(U => {
@@ -81,7 +74,7 @@ impl<T: Threads> Queries<T> {
         });
         let unit = T::map(largest, |m| m / LARGEST_QUERY);
         let of_head = |value| shuffle_f32::<T>(value, T::map(column::<T>(), |head| 8 * head));
-        Self { digits, last, sum: of_head(sum), unit: of_head(unit) }
+        Self { digits, last, unit: of_head(unit) }
     }
 }
 

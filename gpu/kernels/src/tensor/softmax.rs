@@ -3,7 +3,7 @@
 use super::values::PageSums;
 use super::{LEAST, TOKENS, column, row};
 use crate::attend::{LOWEST, PARTIAL_HEADER};
-use crate::planes::{Planes, coordinate};
+use crate::planes::coordinate;
 use crate::threads::{Threads, shuffle_f32, shuffle_xor_f32};
 
 /// Largest integer of a weight: its three digits are the mantissa of a float from [`BESIDE`] on.
@@ -33,8 +33,6 @@ pub(super) struct Running<T: Threads> {
     max: T::Of<f32>,
     /// Over the thread's own tokens.
     sum: T::Of<f32>,
-    /// The same of weights times scales.
-    scaled: T::Of<f32>,
     acc: [[T::Of<[f32; 4]>; 2]; 4],
 }
 
@@ -54,12 +52,7 @@ fn pair_of<T: Threads>(pair: u32) -> T::Of<u32> {
 impl<T: Threads> Running<T> {
     #[inline(always)]
     pub(super) fn new() -> Self {
-        Self {
-            max: T::splat(LOWEST),
-            sum: T::splat(0.0),
-            scaled: T::splat(0.0),
-            acc: [[T::splat([0.0; 4]); 2]; 4],
-        }
+        Self { max: T::splat(LOWEST), sum: T::splat(0.0), acc: [[T::splat([0.0; 4]); 2]; 4] }
     }
 
     /// Takes in the logits of a page whose values have these scales.
@@ -79,7 +72,6 @@ impl<T: Threads> Running<T> {
                 let weight = T::zip(logits[K % TOKENS], max, |logit, max| T::exp2(logit - max));
                 self.sum = T::zip(self.sum, weight, |sum, weight| sum + weight);
                 weights[K % TOKENS] = T::zip(weight, scales[K % TOKENS], |weight, scale| weight * scale);
-                self.scaled = T::zip(self.scaled, weights[K % TOKENS], |sum, weight| sum + weight);
             }
         });
         let largest = largest_of::<T>(weights);
@@ -98,7 +90,6 @@ impl<T: Threads> Running<T> {
     #[inline(always)]
     fn rescale<const G: usize, const H: usize>(&mut self, older: T::Of<f32>) {
         self.sum = T::zip(self.sum, older, |sum, older| sum * older);
-        self.scaled = T::zip(self.scaled, older, |sum, older| sum * older);
         unroll2!(H / 2, PAIR => {
             let older = shuffle_f32::<T>(older, pair_of::<T>(PAIR as u32));
             unroll32!(U => {
@@ -131,7 +122,7 @@ impl<T: Threads> Running<T> {
                     let scaled = T::zip(*acc, unit, |acc, unit| (acc, unit));
                     *acc = T::zip(both, scaled, |(upper, third), (acc, unit)| {
                         let one = |i: usize| {
-                            let sum = T::mul_add(upper[i] as f32, 65_536.0, 256.0 * third[i] as f32);
+                            let sum = T::mul_add(upper[i] as f32, 256.0, third[i] as f32);
                             T::mul_add(sum, unit, acc[i])
                         };
                         [one(0), one(1), one(2), one(3)]
@@ -141,18 +132,15 @@ impl<T: Threads> Running<T> {
         });
     }
 
-    /// Writes the partial results of the chunk's heads below `heads`, with what `planes` left out; `bytes` from one head to the next.
+    /// Writes the partial results of the chunk's heads below `heads`; `bytes` from one head to the next.
     #[inline(always)]
     pub(super) fn write<const G: usize, const H: usize>(
         self,
         format: u32,
-        planes: &Planes,
         heads: u32,
         bytes: u32,
         partials: T::Memory,
     ) {
-        let middle = planes.middle * planes.unit;
-        let middle = T::map(over_rows::<T>(self.scaled, |a, b| a + b), |scaled| scaled * middle);
         let sum = over_rows::<T>(self.sum, |a, b| a + b);
         let header = T::zip(self.max, sum, |max, sum| [max.to_bits(), sum.to_bits(), 0, 0]);
         let active = T::map(T::lane(), |lane| lane < u32::min(heads, H as u32));
@@ -160,7 +148,6 @@ impl<T: Threads> Running<T> {
         unroll2!(H / 2, PAIR => {
             let head = T::map(column::<T>(), |t| 2 * PAIR as u32 + t / 2);
             let active = T::map(head, |head| head < heads);
-            let middle = shuffle_f32::<T>(middle, pair_of::<T>(PAIR as u32));
             unroll32!(I => {
                 let (unit, i) = (I as u32 / 4, I as u32 % 4);
                 if unit < G as u32 / 2 {
@@ -169,9 +156,7 @@ impl<T: Threads> Running<T> {
                         coordinate(format, G as u32, g * (G as u32 / 2) + unit, code)
                     });
                     let offset = T::zip(head, at, |head, at| head * bytes + 4 * (PARTIAL_HEADER + at));
-                    let value = T::zip(self.acc[I / 4 % 4][PAIR % 2], middle, |acc, middle| {
-                        [(acc[I % 4] + middle).to_bits()]
-                    });
+                    let value = T::map(self.acc[I / 4 % 4][PAIR % 2], |acc| [acc[I % 4].to_bits()]);
                     T::store::<1>(partials, offset, value, active);
                 }
             });

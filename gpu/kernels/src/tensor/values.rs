@@ -1,7 +1,8 @@
 //! Sums of a page's values: values as first factors, weights as second ones.
 
 use super::{Side, Sums, TOKENS, column, factor, row};
-use crate::planes::{Bytes, Planes, bytes_of};
+use crate::planes::{Bytes, Planes};
+use crate::reader::Reader;
 use crate::threads::Threads;
 
 /// Sums of a page's values: for each unit of 8 coordinates and pair of heads, by powers of 256.
@@ -9,16 +10,16 @@ pub(super) type PageSums<T> = [[[Sums<T>; 3]; 2]; 4];
 
 /// Weights times the first `tokens` values of a page; `weights` are integers of tokens 8 k + g of head t.
 #[inline(always)]
-pub(super) fn sums<T: Threads, const FORMAT: u32, const G: usize, const H: usize>(
+pub(super) fn sums<T: Threads, C: Reader, const G: usize, const H: usize>(
     values: Side<T>,
     tokens: u32,
     planes: &Planes,
     weights: [T::Of<u32>; TOKENS],
 ) -> PageSums<T> {
     let fetch = |slots: u32| match G {
-        2 => values.fetch::<FORMAT, G, 1>(slots),
-        4 => values.fetch::<FORMAT, G, 2>(slots),
-        _ => values.fetch::<FORMAT, G, 4>(slots),
+        2 => values.fetch::<C, G, 1>(slots),
+        4 => values.fetch::<C, G, 2>(slots),
+        _ => values.fetch::<C, G, 4>(slots),
     };
     let mut sums = [[[T::splat([0; 4]); 3]; 2]; 4];
     let mut weights = weights;
@@ -31,23 +32,14 @@ pub(super) fn sums<T: Threads, const FORMAT: u32, const G: usize, const H: usize
         unroll2!(H / 2, PAIR => { second[PAIR % 2] = weight_digits::<T>(now, 2 * PAIR as u32); });
         unroll32!(U => {
             if U < G / 2 {
-                let [a, b] = words.map(|words| T::map(words, |words| planes.levels::<T, FORMAT>(&words, U)));
-                let high = factor::<T>(a, b, 0, false);
-                let low = factor::<T>(a, b, 1, false);
-                let third = factor::<T>(a, b, 2, false);
+                let [a, b] = words.map(|words| T::map(words, |words| C::bytes::<T>(planes, &words, U)));
+                let levels = factor::<T>(a, b, false);
                 unroll2!(H / 2, PAIR => {
                     let sums = &mut sums[U % 4][PAIR % 2];
                     let [first, middle, last] = second[PAIR % 2];
-                    sums[0] = T::multiply::<false>(high, first, sums[0]);
-                    sums[1] = T::multiply::<false>(high, middle, sums[1]);
-                    sums[2] = T::multiply::<false>(high, last, sums[2]);
-                    if bytes_of(FORMAT) > 2 {
-                        sums[2] = T::multiply::<false>(third, first, sums[2]);
-                    }
-                    if bytes_of(FORMAT) > 1 {
-                        sums[1] = T::multiply::<false>(low, first, sums[1]);
-                        sums[2] = T::multiply::<false>(low, middle, sums[2]);
-                    }
+                    sums[0] = T::multiply::<false>(levels, first, sums[0]);
+                    sums[1] = T::multiply::<false>(levels, middle, sums[1]);
+                    sums[2] = T::multiply::<false>(levels, last, sums[2]);
                 });
             }
         });
