@@ -233,7 +233,8 @@ mod tests {
         let of = |key, value, group, dim| {
             kernel([key, value].map(|id: CodecId| page::format(id.layout())), group, dim)
         };
-        assert_eq!(of(CodecId::S4, CodecId::N4, 1, 128), ("attend", 1));
+        assert_eq!(of(CodecId::S4, CodecId::N4, 1, 128), ("attend_tensor", 2));
+        assert_eq!(of(CodecId::S4, CodecId::T4, 1, 128), ("attend", 1));
         assert_eq!(of(CodecId::S4, CodecId::S4, 8, 128), ("attend_tensor", 4));
         assert_eq!(of(CodecId::S4, CodecId::S4, 2, 128), ("attend_tensor", 2));
         assert_eq!(of(CodecId::S2, CodecId::I8, 1, 256), ("attend_tensor", 2));

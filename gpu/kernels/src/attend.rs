@@ -25,7 +25,6 @@ use crate::page;
 use crate::rows::{Pool, Rows, order};
 use crate::threads::{Threads, divide, load_f32, shuffle_xor_f32, store_f32};
 use crate::warp::Lane;
-use tqkv_core::code::{Code, S4};
 
 /// Below every logit; finite, so that differences are not NaN.
 pub(crate) const LOWEST: f32 = -1e30;
@@ -42,7 +41,7 @@ pub fn kernel(formats: [u32; 2], group: u32, head_dim: usize) -> (&'static str, 
     let heads = heads.filter(|&heads| heads == 2 || heads / 2 < group).max().unwrap_or(1);
     if any(|format| format == page::HALF_BITS) {
         ("attend_f16", group.min(2))
-    } else if group == 1 && any(|format| page::is_trellis(format) || format == page::format(S4::LAYOUT)) {
+    } else if group == 1 && any(page::is_trellis) {
         // Fewer instructions on the plain cores.
         ("attend", 1)
     } else if any(page::is_trellis) {
