@@ -28,6 +28,11 @@ impl CliError {
         Self::new(message, BAD_INPUT)
     }
 
+    /// Something failed that other input would not mend.
+    pub(crate) fn failure(message: impl fmt::Display) -> Self {
+        Self::new(message, FAILURE)
+    }
+
     fn new(message: impl fmt::Display, code: u8) -> Self {
         // Some libraries' messages span lines.
         let message = message.to_string();
@@ -84,6 +89,7 @@ impl CliError {
             | Kind::NotADirectory
             | Kind::InvalidInput
             | Kind::InvalidData
+            | Kind::AlreadyExists
             | Kind::InvalidFilename
             | Kind::ReadOnlyFilesystem => BAD_INPUT,
             _ => FAILURE,

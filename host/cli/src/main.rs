@@ -9,10 +9,14 @@ mod cache_args;
 mod command;
 mod device;
 mod error;
+mod input;
 mod output;
 mod plan;
 mod preset;
+mod signals;
 mod stats;
+mod target;
+mod threads;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -48,9 +52,10 @@ fn main() -> ExitCode {
             };
         }
     };
+    signals::watch();
     let mut out = Output::new(cli.json);
     let command = cli.command.map_or_else(Command::demo, Ok);
-    match command.and_then(|command| command.run(&mut out)) {
+    match command.and_then(|command| threads::with_threads(|| command.run(&mut out))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => report(&error),
     }

@@ -1,63 +1,14 @@
 //! The `tqkv` command: results, exit codes, one-line errors, and no file left behind.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use tempfile::TempDir;
 
+mod arrays;
 mod support;
 
+use arrays::{DIM, elements, files, folder, npy, raw, values};
 use support::{error, json, tqkv};
-
-const DIM: usize = 32;
-
-/// A `.npy` file made by hand, as numpy writes it.
-fn npy(path: &Path, descr: &str, shape: &str, elements: &[u8]) {
-    let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
-    while (10 + text.len() + 1) % 64 != 0 {
-        text.push(' ');
-    }
-    text.push('\n');
-    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-    bytes.extend((text.len() as u16).to_le_bytes());
-    bytes.extend(text.as_bytes());
-    bytes.extend(elements);
-    fs::write(path, bytes).unwrap();
-}
-
-fn values(rows: usize) -> Vec<f32> {
-    let mut state = 1u32;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        f32::from((state >> 16) as u16) / 32768.0 - 1.0
-    };
-    (0..rows * DIM).map(|_| next()).collect()
-}
-
-fn raw(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|v| v.to_le_bytes()).collect()
-}
-
-/// A folder with `in.npy` of 50 rows.
-fn folder() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    npy(&folder.path().join("in.npy"), "<f4", &format!("(50, {DIM})"), &raw(&values(50)));
-    folder
-}
-
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
-    files.sort();
-    files
-}
-
-/// Elements of a `.npy` file that tqkv wrote.
-fn elements(path: &Path) -> Vec<f32> {
-    let bytes = fs::read(path).unwrap();
-    let start = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
-    bytes[start..].chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-}
 
 fn relative_mse(x: &[f32], y: &[f32]) -> f64 {
     assert_eq!(x.len(), y.len());
@@ -73,7 +24,7 @@ fn encode_inspect_and_decode_agree() {
     for (extra, bound) in
         [(&["--codec", "i8"][..], 1e-4), (&["--codec", "s4", "--centre", "--seed", "7"], 0.012)]
     {
-        let encoded = json(at, &[&["encode"], extra, &["in.npy", "x.tqk"]].concat());
+        let encoded = json(at, &[&["encode", "--force"], extra, &["in.npy", "x.tqk"]].concat());
         assert_eq!((&encoded["count"], &encoded["dim"]), (&50.into(), &DIM.into()));
         assert_eq!(encoded["file_bytes"], fs::metadata(at.join("x.tqk")).unwrap().len());
         let inspected = json(at, &["inspect", "x.tqk"]);
@@ -82,7 +33,7 @@ fn encode_inspect_and_decode_agree() {
         }
         assert_eq!((&inspected["crc"], &inspected["chunks"]), (&"ok".into(), &1.into()));
         assert_eq!(inspected["mean"].is_array(), extra.contains(&"--centre"));
-        json(at, &["decode", "x.tqk", "out.npy"]);
+        json(at, &["decode", "--force", "x.tqk", "out.npy"]);
         let mse = relative_mse(&values(50), &elements(&at.join("out.npy")));
         assert!(mse > 0.0 && mse < bound, "{extra:?}: {mse}");
     }
@@ -104,7 +55,7 @@ fn half_precision_and_safetensors_inputs_give_the_same_file() {
         [("k", tensor(safetensors::Dtype::F16, &f16)), ("v", tensor(safetensors::Dtype::BF16, &bf16))];
     fs::write(at.join("t.safetensors"), safetensors::serialize(tensors, None).unwrap()).unwrap();
     let encode = |input: &str| {
-        json(at, &["encode", "--codec", "s3", input, "x.tqk"]);
+        json(at, &["encode", "--force", "--codec", "s3", input, "x.tqk"]);
         fs::read(at.join("x.tqk")).unwrap()
     };
     let expected = encode("a.npy");
@@ -162,7 +113,8 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
     let good = fs::read(at.join("good.tqk")).unwrap();
     fs::write(at.join("short.tqk"), &good[..good.len() - 9]).unwrap();
     fs::write(at.join("foreign.tqk"), b"not one of ours").unwrap();
-    npy(&at.join("f8.npy"), "<f8", "(2, 32)", &[0; 512]);
+    npy(&at.join("i8.npy"), "<i8", "(2, 32)", &[0; 512]);
+    npy(&at.join("big.npy"), ">f8", "(2, 32)", &[0; 512]);
     npy(&at.join("short.npy"), "<f4", "(2, 32)", &[0; 255]);
     npy(&at.join("flat.npy"), "<f4", "(64,)", &[0; 256]);
     npy(&at.join("d100.npy"), "<f4", "(2, 100)", &[0; 800]);
@@ -180,7 +132,9 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
         (encode("missing.npy", "x.tqk"), "missing.npy"),
         (encode(".", "x.tqk"), ".: "),
         (encode("good.tqk", "x.tqk"), "accepted are .npy"),
-        (encode("f8.npy", "x.tqk"), "<f8"),
+        (encode("i8.npy", "x.tqk"), "<i8"),
+        (encode("big.npy", "x.tqk"), "'>f8' is big-endian"),
+        (encode("good.tqk", "good.tqk"), "accepted are .npy"),
         (encode("short.npy", "x.tqk"), "needs 256 bytes of elements, found 255"),
         (encode("flat.npy", "x.tqk"), "two or more dimensions"),
         (encode("d100.npy", "x.tqk"), "head dim 100"),
@@ -247,7 +201,7 @@ fn a_failed_run_keeps_the_output_that_was_there() {
     let mut values = values(50);
     values[49 * DIM] = f32::NAN;
     npy(&at.join("in.npy"), "<f4", &format!("(50, {DIM})"), &raw(&values));
-    error(at, &["encode", "--codec", "s4", "in.npy", "x.tqk"], 2);
+    error(at, &["encode", "--force", "--codec", "s4", "in.npy", "x.tqk"], 2);
     assert_eq!(fs::read(at.join("x.tqk")).unwrap(), b"precious");
     assert_eq!(files(at).len(), 2);
 }

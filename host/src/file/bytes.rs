@@ -1,10 +1,11 @@
-//! The bytes of an input file: memory-mapped where the system can, read into memory otherwise.
+//! The bytes of an input file, memory-mapped.
 //!
-//! Not for files that another program is still writing: see the contract on [`Bytes::open`]. The
-//! reader above it is [`super::TqkView`].
+//! Not for files that another program is still writing: see the contract on [`Bytes::open`]. Nor for pipes and
+//! devices, which have no end that is known before: [`super::Reader`] takes those piece by piece. The reader above
+//! it is [`super::TqkView`].
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 
 use memmap2::Mmap;
@@ -16,12 +17,12 @@ use crate::mmap::map_file;
 pub enum Bytes {
     /// A memory map: pages are read when first touched.
     Mapped(Mmap),
-    /// Read into memory: pipes, devices and empty files, which cannot be mapped.
+    /// In memory: an empty file, which cannot be mapped, or what the caller has read.
     Owned(Vec<u8>),
 }
 
 impl Bytes {
-    /// Opens `path`; a regular file is mapped, anything else is read to its end.
+    /// Maps the regular file at `path`.
     ///
     /// The file must not be shortened or rewritten in place while the value lives: a shortened map
     /// ends the process with a bus error on most systems. Files that this crate writes are never
@@ -29,17 +30,19 @@ impl Bytes {
     /// the old bytes.
     ///
     /// # Errors
-    /// Those of opening, mapping and reading.
+    /// `InvalidInput` for what is no regular file, otherwise those of opening and mapping.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let mut file = File::open(path)?;
-        let meta = file.metadata()?;
+        // Asked by name first: to open a pipe waits for its writer.
+        let meta = fs::metadata(path)?;
         if meta.is_dir() {
             return Err(io::Error::from(io::ErrorKind::IsADirectory));
         }
-        if !meta.is_file() || meta.len() == 0 {
-            let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes)?;
-            return Ok(Self::Owned(bytes));
+        if !meta.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a regular file"));
+        }
+        let file = File::open(path)?;
+        if file.metadata()?.len() == 0 {
+            return Ok(Self::Owned(Vec::new()));
         }
         Ok(Self::Mapped(map_file(&file)?))
     }

@@ -16,7 +16,7 @@ mod reader;
 mod view;
 mod writer;
 
-pub use atomic::AtomicFile;
+pub use atomic::{AtomicFile, Existing, Removed, remove_unfinished};
 pub use bytes::Bytes;
 pub use error::FileError;
 pub use header::Header;

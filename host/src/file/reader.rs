@@ -53,7 +53,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// The blocks of the next chunk, back to back; `None` after the last, once it is sure that
-    /// nothing follows it.
+    /// nothing follows it. After an error that a chunk is damaged or out of order the next call goes on behind it.
     ///
     /// # Errors
     /// Truncated or damaged chunks, chunks out of order, bytes after the last, those of reading.
@@ -77,8 +77,8 @@ impl<R: Read> Reader<R> {
                 self.header.num_chunks()
             )));
         }
-        check_chunk(&self.header, &self.chunk, index)?;
         self.next_chunk += 1;
+        check_chunk(&self.header, &self.chunk, index)?;
         Ok(Some(&self.chunk[CHUNK_HEAD..payload_end]))
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
-use super::{AtomicFile, CHUNK_HEAD, FileError, Header};
+use super::{AtomicFile, CHUNK_HEAD, Existing, FileError, Header};
 
 /// Writes blocks one by one; holds one chunk in memory.
 ///
@@ -19,13 +19,14 @@ pub struct Writer<W: Write + Seek> {
 }
 
 impl Writer<AtomicFile> {
-    /// Starts a file that appears at `path` when [`Self::commit`] is called, and never in part.
+    /// Starts a file that appears at `path` when [`Self::commit`] is called, and never in part. A file that is there
+    /// is replaced then; [`Self::new`] over an [`AtomicFile`] of [`Existing::Refuse`] keeps it.
     ///
     /// # Errors
     /// As [`Self::new`], and those of [`AtomicFile::create`].
     pub fn create(path: &Path, header: Header) -> Result<Self, FileError> {
         header.check()?;
-        Self::new(AtomicFile::create(path)?, header)
+        Self::new(AtomicFile::create(path, Existing::Replace)?, header)
     }
 
     /// Finishes the file and renames it into place; returns the number of blocks.

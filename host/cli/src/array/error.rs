@@ -25,6 +25,9 @@ pub(crate) enum ArrayError {
         /// What the format's reader takes.
         accepted: &'static str,
     },
+    /// Numbers with their bytes the other way round.
+    #[error("element type '{0}' is big-endian, accepted is little-endian (numpy: x.astype('<f4'))")]
+    BigEndian(String),
     /// Column-major order.
     #[error("Fortran order is not supported, accepted is C order (numpy.ascontiguousarray)")]
     FortranOrder,
@@ -53,7 +56,9 @@ pub(crate) enum ArrayError {
         available: String,
     },
     /// NaN or infinity.
-    #[error("row {row} (counted from 0) holds NaN or infinity, accepted are finite numbers")]
+    #[error(
+        "row {row} (counted from 0) holds NaN, infinity or a number beyond f32, accepted are finite numbers"
+    )]
     NonFinite {
         /// Index of the first such row.
         row: usize,

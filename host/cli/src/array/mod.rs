@@ -15,9 +15,13 @@ pub(crate) use npy::NpyWriter;
 
 use tqkv::file::Bytes;
 
+use crate::input;
+
 /// Element types that can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dtype {
+    /// Rounded to f32.
+    F64,
     F32,
     F16,
     Bf16,
@@ -26,6 +30,7 @@ enum Dtype {
 impl Dtype {
     fn size(self) -> usize {
         match self {
+            Self::F64 => 8,
             Self::F32 => 4,
             Self::F16 | Self::Bf16 => 2,
         }
@@ -40,6 +45,14 @@ struct Layout {
     offset: usize,
     /// Bytes of elements that the file holds for this array.
     len: usize,
+}
+
+impl Layout {
+    /// Bytes that the shape implies, at most `u128::MAX`.
+    fn expected(&self) -> u128 {
+        let elements = self.shape.iter().try_fold(1u128, |product, &n| product.checked_mul(n as u128));
+        elements.and_then(|n| n.checked_mul(self.dtype.size() as u128)).unwrap_or(u128::MAX)
+    }
 }
 
 /// `rows` vectors of `dim` coordinates.
@@ -57,23 +70,22 @@ enum Source {
 }
 
 impl Vectors {
-    /// Opens `file.npy` or, given as `file.safetensors:name`, one tensor of a safetensors file.
+    /// Opens `file.npy` or, given as `file.safetensors:name`, one tensor of a safetensors file; `-` is a `.npy`
+    /// file on standard input, which is read into memory.
     ///
     /// Leading dimensions are flattened: shape `[.., D]` gives rows of D coordinates. Values are not
     /// read before [`Self::read_row`] asks for them.
     ///
     /// # Errors
-    /// Anything but f32 or f16 (in safetensors also bf16), C order, two or more dimensions, and as
+    /// Anything but f64, f32 or f16 (in safetensors also bf16), C order, two or more dimensions, and as
     /// many bytes as the shape says.
     pub(crate) fn open(spec: &str) -> Result<Self, ArrayError> {
-        let marker = ".safetensors:";
-        let (path, name) = match spec.find(marker) {
-            Some(at) => {
-                let (path, name) = spec.split_at(at + marker.len() - 1);
-                (path, Some(&name[1..]))
-            }
-            None => (spec, None),
-        };
+        if input::is_stdin(Path::new(spec)) {
+            let bytes = npy::read(std::io::stdin().lock())?;
+            let layout = npy::layout(&bytes)?;
+            return Self::from_layout(Bytes::Owned(bytes), layout);
+        }
+        let (path, name) = split(spec);
         let bytes = Bytes::open(Path::new(path))?;
         let layout = match name {
             Some(name) => tensor::layout(bytes.as_ref(), name)?,
@@ -108,9 +120,7 @@ impl Vectors {
         if leading.is_empty() || *dim == 0 {
             return Err(ArrayError::Shape(layout.shape));
         }
-        let elements = layout.shape.iter().try_fold(1u128, |product, &n| product.checked_mul(n as u128));
-        let expected = elements.and_then(|n| n.checked_mul(layout.dtype.size() as u128));
-        let expected = expected.unwrap_or(u128::MAX);
+        let expected = layout.expected();
         if expected != layout.len as u128 {
             return Err(ArrayError::Length { shape: layout.shape, expected, found: layout.len });
         }
@@ -126,6 +136,11 @@ impl Vectors {
     /// Number of vectors.
     pub(crate) fn rows(&self) -> usize {
         self.rows
+    }
+
+    /// Whether the elements are f64, which are rounded to f32.
+    pub(crate) fn is_rounded(&self) -> bool {
+        matches!(self.source, Source::File { dtype: Dtype::F64, .. })
     }
 
     /// Coordinates per vector.
@@ -175,8 +190,25 @@ impl Vectors {
     }
 }
 
+/// The file, and the tensor in it, that `spec` names.
+pub(crate) fn split(spec: &str) -> (&str, Option<&str>) {
+    let marker = ".safetensors:";
+    match spec.find(marker) {
+        Some(at) => {
+            let (path, name) = spec.split_at(at + marker.len() - 1);
+            (path, Some(&name[1..]))
+        }
+        None => (spec, None),
+    }
+}
+
 fn convert(dtype: Dtype, raw: &[u8], out: &mut [f32]) {
     match dtype {
+        Dtype::F64 => {
+            for (x, b) in out.iter_mut().zip(raw.chunks_exact(8)) {
+                *x = f64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]) as f32;
+            }
+        }
         Dtype::F32 => {
             for (x, b) in out.iter_mut().zip(raw.chunks_exact(4)) {
                 *x = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);

@@ -3,8 +3,7 @@
 //! Written here because the format is a fixed prefix and a three-key dictionary, while the crate that
 //! also reads f16 brings a grammar engine and a C stub along.
 
-use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::io::{BufWriter, Read, Write};
 
 use super::{ArrayError, Dtype, Layout};
 use tqkv::file::AtomicFile;
@@ -25,6 +24,29 @@ pub(super) fn layout(bytes: &[u8]) -> Result<Layout, ArrayError> {
     };
     let (dtype, shape) = Dictionary { text }.parse()?;
     Ok(Layout { dtype, shape, offset: bytes.len() - elements.len(), len: elements.len() })
+}
+
+/// Reads a `.npy` file as far as its header says, and one byte more where there is one.
+pub(super) fn read(mut input: impl Read) -> Result<Vec<u8>, ArrayError> {
+    let mut bytes = Vec::new();
+    // Magic, version and the longest length; then the header; then the elements.
+    append(&mut input, MAGIC.len() + 6, &mut bytes)?;
+    let header = match *bytes.strip_prefix(MAGIC).ok_or(ArrayError::UnknownFormat)? {
+        [1, _, a, b, ..] => MAGIC.len() + 4 + usize::from(u16::from_le_bytes([a, b])),
+        [2 | 3, _, a, b, c, d] => MAGIC.len() + 6 + u32::from_le_bytes([a, b, c, d]) as usize,
+        // Refused by `layout`, which says why.
+        _ => bytes.len(),
+    };
+    append(&mut input, header.saturating_sub(bytes.len()), &mut bytes)?;
+    let elements = layout(&bytes)?.expected();
+    append(&mut input, usize::try_from(elements).unwrap_or(usize::MAX).saturating_add(1), &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Appends up to `len` bytes; memory grows with what arrives.
+fn append(input: &mut impl Read, len: usize, bytes: &mut Vec<u8>) -> Result<(), ArrayError> {
+    input.take(len as u64).read_to_end(bytes)?;
+    Ok(())
 }
 
 /// Parser of `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 128), }`, keys in any order.
@@ -106,9 +128,11 @@ impl Dictionary<'_> {
         let found =
             if self.text.starts_with(b"[") { "of a structured array".to_string() } else { self.string()? };
         match found.as_str() {
+            "<f8" => Ok(Dtype::F64),
             "<f4" => Ok(Dtype::F32),
             "<f2" => Ok(Dtype::F16),
-            _ => Err(ArrayError::Dtype { found, accepted: "f32 and f16, little-endian ('<f4', '<f2')" }),
+            ">f8" | ">f4" | ">f2" => Err(ArrayError::BigEndian(found)),
+            _ => Err(ArrayError::Dtype { found, accepted: "f64, f32 and f16 ('<f8', '<f4', '<f2')" }),
         }
     }
 
@@ -153,12 +177,12 @@ pub(crate) struct NpyWriter {
 }
 
 impl NpyWriter {
-    /// Starts the file that will be `path`.
+    /// Starts at the beginning of `file`.
     ///
     /// # Errors
-    /// Those of creating and writing a file in the folder of `path`.
-    pub(crate) fn create(path: &Path, rows: u64, dim: usize) -> Result<Self, ArrayError> {
-        let mut out = BufWriter::new(AtomicFile::create(path)?);
+    /// Those of writing.
+    pub(crate) fn new(file: AtomicFile, rows: u64, dim: usize) -> Result<Self, ArrayError> {
+        let mut out = BufWriter::new(file);
         out.write_all(&header(rows, dim))?;
         Ok(Self { out, announced: u128::from(rows) * dim as u128, pushed: 0 })
     }
@@ -236,8 +260,8 @@ mod tests {
     #[test]
     fn what_is_not_accepted_is_named() {
         for (from, to, word) in [
-            ("<f2", "<f8", "<f8"),
-            ("<f2", ">f4", "accepted are f32"),
+            ("<f2", "<i8", "accepted are f64, f32 and f16"),
+            ("<f2", ">f4", "'>f4' is big-endian"),
             ("'<f2'", "[('a', '<f4')]", "structured"),
             ("False", "True", "C order"),
             ("False", "Maybe", "fortran_order"),

@@ -13,11 +13,15 @@ pub(super) fn layout(bytes: &[u8], name: &str) -> Result<Layout, ArrayError> {
     let (header, metadata) = metadata(bytes)?;
     let info = metadata.info(name).ok_or_else(|| no_tensor(name, &metadata))?;
     let dtype = match info.dtype {
+        StDtype::F64 => Dtype::F64,
         StDtype::F32 => Dtype::F32,
         StDtype::F16 => Dtype::F16,
         StDtype::BF16 => Dtype::Bf16,
         ref other => {
-            return Err(ArrayError::Dtype { found: format!("{other:?}"), accepted: "F32, F16 and BF16" });
+            return Err(ArrayError::Dtype {
+                found: format!("{other:?}"),
+                accepted: "F64, F32, F16 and BF16",
+            });
         }
     };
     let (start, end) = info.data_offsets;

@@ -1,6 +1,5 @@
 //! `tqkv decode`: a `.tqk` file to a `.npy` array.
 
-use std::fs::File;
 use std::path::PathBuf;
 
 use crate::array::{ArrayError, NpyWriter};
@@ -8,7 +7,9 @@ use serde::Serialize;
 use tqkv::file::{FileError, Reader};
 
 use crate::error::CliError;
+use crate::input;
 use crate::output::{Output, grouped};
+use crate::target::TargetArgs;
 
 /// Decode a .tqk file into an f32 .npy array of shape [count, D].
 #[derive(Debug, clap::Args)]
@@ -16,7 +17,9 @@ use crate::output::{Output, grouped};
   tqkv decode keys.tqk keys.npy
   python3 -c 'import numpy; print(numpy.load(\"keys.npy\").shape)'")]
 pub(crate) struct Args {
-    /// The file to read.
+    #[command(flatten)]
+    target: TargetArgs,
+    /// The file to read, - for standard input.
     #[arg(value_name = "IN.tqk")]
     input: PathBuf,
     /// The array to write.
@@ -36,12 +39,12 @@ struct Decoded {
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let bad_file = |e: FileError| CliError::file(&args.input, &e);
     let bad_array = |e: ArrayError| CliError::array(&args.output.display().to_string(), &e);
-    let file = File::open(&args.input).map_err(|e| CliError::io(&args.input, &e))?;
-    let mut reader = Reader::new(file).map_err(bad_file)?;
+    let mut reader = Reader::new(input::open(&args.input)?).map_err(bad_file)?;
     let header = reader.header().clone();
     let block_bytes = reader.block_bytes();
     let codec = header.codec().map_err(bad_file)?;
-    let mut npy = NpyWriter::create(&args.output, header.count, header.dim).map_err(bad_array)?;
+    let file = args.target.create(&args.output, &args.input)?;
+    let mut npy = NpyWriter::new(file, header.count, header.dim).map_err(bad_array)?;
 
     let bar = out.progress(header.count, "decoding");
     let mut x = vec![0f32; header.dim];

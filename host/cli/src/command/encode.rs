@@ -1,8 +1,8 @@
 //! `tqkv encode`: an array to a `.tqk` file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::array::Vectors;
+use crate::array::{self, Vectors};
 use rayon::prelude::*;
 use serde::Serialize;
 use tqkv::file::{FileError, Header, Writer};
@@ -11,6 +11,7 @@ use tqkv_core::{AnyCodec, CodecId};
 use crate::args::{self, EncodeArgs};
 use crate::error::CliError;
 use crate::output::{Output, grouped};
+use crate::target::TargetArgs;
 
 /// Encode an array of vectors into a .tqk file.
 #[derive(Debug, clap::Args)]
@@ -26,7 +27,10 @@ pub(crate) struct Args {
     /// Subtract the mean of all vectors first; the file keeps it and decoding adds it back.
     #[arg(long)]
     centre: bool,
-    /// Array of shape [.., D]: a .npy of f32 or f16, or file.safetensors:name (also bf16).
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Array of shape [.., D]: a .npy of f32, f16 or f64 (rounded to f32), - for one on standard input, or
+    /// file.safetensors:name (also bf16).
     #[arg(value_name = "IN")]
     input: String,
     /// The file to write.
@@ -44,6 +48,8 @@ struct Encoded<'a> {
     dim: usize,
     count: u64,
     centred: bool,
+    /// Whether the array is f64, whose numbers were rounded to f32.
+    rounded: bool,
     bytes_per_vector: usize,
     file_bytes: u64,
 }
@@ -60,7 +66,8 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let mean = mean.map_err(bad_array)?;
     let header = Header::new(&codec, mean);
     let bad_file = |e: FileError| CliError::file(&args.output, &e);
-    let mut writer = Writer::create(&args.output, header.clone()).map_err(bad_file)?;
+    let file = args.target.create(&args.output, Path::new(array::split(&args.input).0))?;
+    let mut writer = Writer::new(file, header.clone()).map_err(bad_file)?;
 
     let bar = out.progress(vectors.rows() as u64, "encoding");
     let mut blocks = vec![0; BATCH.min(vectors.rows()) * codec.block_bytes()];
@@ -86,15 +93,17 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         dim: codec.dim(),
         count,
         centred: args.centre,
+        rounded: vectors.is_rounded(),
         bytes_per_vector: codec.block_bytes(),
         file_bytes: file_bytes.len(),
     };
     out.print(&done, |done| {
         format!(
-            "{}: {} vectors of {} coordinates as {}, {} bytes each, {} in all",
+            "{}: {} vectors of {} coordinates{} as {}, {} bytes each, {} in all",
             done.output,
             grouped(done.count),
             done.dim,
+            if done.rounded { " (f64 rounded to f32)" } else { "" },
             done.codec,
             done.bytes_per_vector,
             grouped(done.file_bytes),

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use tqkv::file::{FileError, TqkView, VERSION};
+use tqkv::file::{FileError, Reader, VERSION};
 
 use crate::error::CliError;
+use crate::input;
 use crate::output::{Output, grouped, table};
 
 /// Show the header of a .tqk file and check every CRC.
@@ -14,7 +15,7 @@ use crate::output::{Output, grouped, table};
   tqkv inspect keys.tqk
   tqkv inspect --json keys.tqk")]
 pub(crate) struct Args {
-    /// The file to read.
+    /// The file to read, - for standard input.
     #[arg(value_name = "IN.tqk")]
     input: PathBuf,
 }
@@ -42,14 +43,26 @@ struct Inspected {
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let bad_file = |e: FileError| CliError::file(&args.input, &e);
-    let view = TqkView::open(&args.input).map_err(bad_file)?;
-    let header = view.header();
+    let mut reader = Reader::new(input::open(&args.input)?).map_err(bad_file)?;
+    let header = reader.header().clone();
     let chunks = header.num_chunks();
     let bar = out.progress(chunks, "checking");
-    let damaged_chunks: Vec<_> =
-        (0..chunks).inspect(|_| bar.inc(1)).filter(|&chunk| view.chunk(chunk).is_err()).collect();
+    let (mut damaged_chunks, mut first) = (Vec::new(), None);
+    loop {
+        match reader.next_chunk() {
+            Ok(Some(_)) => {}
+            Ok(None) => break,
+            Err(error) => match error {
+                FileError::ChunkCrc(chunk) | FileError::ChunkOrder(chunk) => {
+                    damaged_chunks.push(chunk);
+                    first.get_or_insert(error);
+                }
+                error => return Err(bad_file(error)),
+            },
+        }
+        bar.inc(1);
+    }
     bar.finish_and_clear();
-    let damaged = damaged_chunks.first().copied();
     let found = Inspected {
         file: args.input.display().to_string(),
         version: VERSION,
@@ -60,19 +73,16 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         dim: header.dim,
         count: header.count,
         seed: header.seed,
-        bytes_per_vector: view.block_bytes(),
+        bytes_per_vector: reader.block_bytes(),
         blocks_per_chunk: header.blocks_per_chunk,
         header_bytes: header.byte_len(),
         chunks,
         mean: header.mean.clone(),
-        crc: if damaged.is_some() { "damaged" } else { "ok" },
+        crc: if first.is_some() { "damaged" } else { "ok" },
         damaged_chunks,
     };
     out.print(&found, human)?;
-    match damaged {
-        Some(chunk) => view.chunk(chunk).map(|_| ()).map_err(bad_file),
-        None => Ok(()),
-    }
+    first.map_or(Ok(()), |error| Err(bad_file(error)))
 }
 
 fn human(found: &Inspected) -> String {

@@ -1,11 +1,13 @@
 //! Running the `tqkv` command.
 
+use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
 /// Runs the command in `folder`.
+#[allow(dead_code, reason = "not every test crate needs it")]
 pub(crate) fn tqkv(folder: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tqkv")).current_dir(folder).args(args).output().unwrap()
 }
@@ -16,7 +18,24 @@ pub(crate) fn tqkv_with(folder: &Path, args: &[&str], (name, value): (&str, &str
     Command::new(env!("CARGO_BIN_EXE_tqkv")).current_dir(folder).args(args).env(name, value).output().unwrap()
 }
 
+/// Runs the command in `folder` with `input` on its standard input.
+#[allow(dead_code, reason = "not every test crate needs it")]
+pub(crate) fn piped(folder: &Path, args: &[&str], input: &[u8]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tqkv"));
+    command
+        .current_dir(folder)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // A command that refuses the first bytes does not take the others.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
 /// Runs a command that must succeed in silence; returns its JSON.
+#[allow(dead_code, reason = "not every test crate needs it")]
 pub(crate) fn json(folder: &Path, args: &[&str]) -> Value {
     let output = tqkv(folder, &[args, &["--json"]].concat());
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -25,6 +44,7 @@ pub(crate) fn json(folder: &Path, args: &[&str]) -> Value {
 }
 
 /// Runs a command that must fail; returns its one line.
+#[allow(dead_code, reason = "not every test crate needs it")]
 pub(crate) fn error(folder: &Path, args: &[&str], code: i32) -> String {
     let output = tqkv(folder, args);
     let stderr = String::from_utf8(output.stderr).unwrap();

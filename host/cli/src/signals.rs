@@ -1,0 +1,28 @@
+//! Ctrl-C and SIGTERM: what was being written is removed, then the signal does what it does to any program.
+//!
+//! On other systems than Unix a file that was being written stays as `.tqkv-*.part`.
+
+/// Watches for the signals on a thread of its own; without a thread to spare they end the command as they would
+/// anyway.
+#[cfg(unix)]
+pub(crate) fn watch() {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+    use signal_hook::iterator::Signals;
+    use signal_hook::low_level::emulate_default_handler;
+
+    let watch = || {
+        // The handlers are set by the thread that answers them, never without it.
+        let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
+        if let Some(signal) = signals.forever().next() {
+            let _removed = tqkv::file::remove_unfinished();
+            // The shell sees which signal it was. A signal that cannot be raised again ends the process all the same.
+            let _ = emulate_default_handler(signal);
+            std::process::exit(128 + signal);
+        }
+    };
+    let _ = std::thread::Builder::new().name("signals".into()).stack_size(64 << 10).spawn(watch);
+}
+
+/// Nothing: the system ends the command.
+#[cfg(not(unix))]
+pub(crate) fn watch() {}

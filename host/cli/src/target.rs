@@ -1,0 +1,37 @@
+//! The file that a command writes: never its own input, and another file's place only when told to.
+
+use std::io;
+use std::path::Path;
+
+use same_file::is_same_file;
+use tqkv::file::{AtomicFile, Existing};
+
+use crate::error::CliError;
+
+/// Whether an existing output may be replaced.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct TargetArgs {
+    /// Replace the output if it exists; it keeps its permissions. The input itself is never replaced.
+    #[arg(long)]
+    force: bool,
+}
+
+impl TargetArgs {
+    /// Starts the file that will be `output`, made of `input`.
+    pub(crate) fn create(self, output: &Path, input: &Path) -> Result<AtomicFile, CliError> {
+        let named = output.display();
+        // By identity, not by name: links and hard links too. What cannot be compared is not there.
+        if is_same_file(input, output).unwrap_or(false) {
+            return Err(CliError::bad_input(format_args!(
+                "{named}: is the input itself, accepted is another file"
+            )));
+        }
+        let existing = if self.force { Existing::Replace } else { Existing::Refuse };
+        AtomicFile::create(output, existing).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                CliError::bad_input(format_args!("{named}: exists, --force replaces it"))
+            }
+            _ => CliError::io(output, &error),
+        })
+    }
+}
