@@ -18,12 +18,14 @@ pub enum CacheError {
     Shape(#[from] KvError),
     /// A vector that no codec can store.
     #[error(
-        "{what} of token {token}, KV head {kv_head}: values must be finite and the norm at most {max_norm}"
+        "layer {layer}, {what} of token {token}, KV head {kv_head}: values must be finite and the norm at most {max_norm}"
     )]
     BadVector {
+        /// Layer.
+        layer: usize,
         /// "key" or "value".
         what: &'static str,
-        /// Token within the chunk.
+        /// Position in the sequence.
         token: usize,
         /// KV head.
         kv_head: usize,
@@ -31,7 +33,7 @@ pub enum CacheError {
         max_norm: f32,
     },
     /// A token that left the hot window could not be encoded; it stays uncompressed.
-    #[error("cannot encode: {0}")]
+    #[error("cannot encode {0}")]
     Encode(String),
     /// A rollback behind what the sliding window evicted.
     #[error("cannot truncate to {len} tokens: the sliding window has evicted tokens before {first_live}")]
@@ -51,4 +53,14 @@ pub enum CacheError {
     /// The spill file of the cold tier cannot be made or written.
     #[error("cannot spill cold pages: {0}")]
     Spill(String),
+}
+
+impl CacheError {
+    /// Puts the place before what could not be encoded: the outer says more of it than the inner knew.
+    pub(crate) fn within(self, place: std::fmt::Arguments<'_>) -> Self {
+        match self {
+            Self::Encode(what) => Self::Encode(format!("{place}, {what}")),
+            other => other,
+        }
+    }
 }

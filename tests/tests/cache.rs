@@ -385,10 +385,10 @@ fn bad_input_is_named_and_leaves_nothing_behind() {
     let mut bad = good.clone();
     bad[(2 * 2 + 1) * DIM + 7] = f32::NAN;
     let error = cache.append(0, &bad, &good).unwrap_err().to_string();
-    assert!(error.starts_with("key of token 2, KV head 1"), "{error}");
+    assert!(error.starts_with("layer 0, key of token 2, KV head 1"), "{error}");
     bad[(2 * 2 + 1) * DIM + 7] = 1e15;
     let error = cache.append(0, &good, &bad).unwrap_err().to_string();
-    assert!(error.starts_with("value of token 2, KV head 1") && error.contains("32752"), "{error}");
+    assert!(error.starts_with("layer 0, value of token 2, KV head 1") && error.contains("32752"), "{error}");
     assert!(cache.append(0, &good[..5], &good).is_err());
     assert!(cache.append(1, &good, &good).is_err());
     assert!(cache.scores(0, 2, &good[..DIM]).is_err());

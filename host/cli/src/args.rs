@@ -1,7 +1,9 @@
 //! Arguments that several commands share.
 
+use crate::error::CliError;
 use crate::preset::{KvCodecs, UnknownCodec, parse_codec};
 use clap::Args;
+use tqkv::Level;
 use tqkv::cache::CacheSpec;
 use tqkv_core::{CodecId, Effort, Options, ScaleMode};
 
@@ -24,6 +26,11 @@ impl EncodeArgs {
     pub(crate) fn options(&self) -> Options {
         Options { seed: self.seed, scale_mode: self.scale_mode, effort: self.effort }
     }
+}
+
+/// The instruction set: what `TQKV_LEVEL` names, or the machine's fastest.
+pub(crate) fn machine_level() -> Result<Level, CliError> {
+    Level::detect().map_err(|error| CliError::bad_input(format_args!("TQKV_LEVEL: {error}")))
 }
 
 pub(crate) fn codec(name: &str) -> Result<CodecId, UnknownCodec> {

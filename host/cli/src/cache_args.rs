@@ -78,6 +78,38 @@ impl CacheArgs {
         pairs
     }
 
+    /// Refuses sequences of which nothing would be compressed: every figure would be f16's own.
+    pub(crate) fn check_compresses(&self, context: usize) -> Result<(), CliError> {
+        let WindowArgs { hot, sinks } = self.window;
+        // Tokens leave the hot window in fours.
+        let least = hot.saturating_add(sinks).saturating_add(4);
+        if context >= least {
+            return Ok(());
+        }
+        Err(CliError::bad_input(format_args!(
+            "nothing would be compressed: of {context} tokens the first {sinks} and the newest {hot} stay f16; \
+             accepted are --context {least} and more, or smaller --hot and --sinks"
+        )))
+    }
+
+    /// Bytes of an f16 cache on the CPU that got `prompt` tokens at once and then one by one up to `tokens`.
+    pub(crate) fn f16_bytes(
+        &self,
+        config: &Config,
+        prompt: usize,
+        tokens: usize,
+    ) -> Result<usize, CacheError> {
+        // All KV heads of all layers are alike, so one tells.
+        let spec = CacheSpec::new(1, 1, 1, config.head_dim).codecs(CodecId::F16, CodecId::F16);
+        let mut cache = KvCache::new(spec.sinks(self.window.sinks).hot(self.window.hot))?;
+        let zeros = vec![0.0; prompt * config.head_dim];
+        cache.append(0, &zeros, &zeros)?;
+        for _ in prompt..tokens {
+            cache.append(0, &zeros[..config.head_dim], &zeros[..config.head_dim])?;
+        }
+        Ok(cache.stats().allocated_bytes * config.num_layers * config.num_kv_heads)
+    }
+
     /// An empty cache in `place` for a model of this shape.
     pub(crate) fn cache(
         &self,

@@ -21,7 +21,7 @@ mod threads;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use command::Command;
 use error::CliError;
@@ -38,6 +38,11 @@ struct Cli {
     /// What to do; without one, demo.
     #[command(subcommand)]
     command: Option<Command>,
+}
+
+/// All commands and options, for texts about them.
+fn command_line() -> clap::Command {
+    Cli::command()
 }
 
 fn main() -> ExitCode {

@@ -1,8 +1,8 @@
 //! Where results go: a table for people or one JSON object for programs, and progress on a terminal.
 
 use std::io::{self, Write};
+use std::ops::Range;
 
-use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
@@ -52,19 +52,72 @@ impl Output {
     }
 }
 
-/// A table with the first column to the left and the others to the right.
+/// A table with the first column to the left and the others to the right. What is wider than the terminal goes on
+/// below, the first column repeated.
 pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(head);
-    for row in rows {
-        table.add_row(row);
+    let rows: Vec<_> = rows.into_iter().collect();
+    let widths: Vec<_> = head
+        .iter()
+        .enumerate()
+        .map(|(i, head)| {
+            rows.iter().filter_map(|row| row.get(i)).map(|cell| width(cell)).fold(width(head), usize::max)
+        })
+        .collect();
+    let lines: Vec<Vec<_>> = std::iter::once(head.to_vec())
+        .chain(rows.iter().map(|row| row.iter().map(String::as_str).collect()))
+        .collect();
+    let parts = fold(&widths, terminal_width());
+    let parts = parts.into_iter().map(|columns| {
+        let line = |cells: &Vec<&str>| {
+            let columns = std::iter::once(0).chain(columns.clone());
+            let cells: Vec<_> = columns.map(|i| (cells.get(i).copied().unwrap_or(""), widths[i])).collect();
+            table_line(&cells)
+        };
+        lines.iter().map(line).collect::<Vec<_>>().join("\n")
+    });
+    parts.collect::<Vec<_>>().join("\n\n")
+}
+
+/// One line of a table: cells and the widths of their columns.
+pub(crate) fn table_line(cells: &[(&str, usize)]) -> String {
+    let mut line = String::new();
+    for (i, &(cell, wide)) in cells.iter().enumerate() {
+        let space = " ".repeat(wide.saturating_sub(width(cell)));
+        match i {
+            0 => line.extend([cell, space.as_str()]),
+            _ => line.extend(["  ", space.as_str(), cell]),
+        }
     }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
+    line.trim_end().to_owned()
+}
+
+fn width(cell: &str) -> usize {
+    cell.chars().count()
+}
+
+/// The columns after the first in runs that fit beside it; one at least a run.
+fn fold(widths: &[usize], within: usize) -> Vec<Range<usize>> {
+    let first = widths.first().copied().unwrap_or(0);
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    let mut used = usize::MAX;
+    for (i, width) in widths.iter().enumerate().skip(1) {
+        used = used.saturating_add(2 + width);
+        match runs.last_mut() {
+            Some(run) if used <= within => run.end = i + 1,
+            Some(_) | None => {
+                runs.push(i..i + 1);
+                used = first + 2 + width;
+            }
+        }
     }
-    let text = table.to_string();
-    let lines: Vec<_> = text.lines().map(str::trim_end).collect();
-    lines.join("\n")
+    if runs.is_empty() { vec![1..1] } else { runs }
+}
+
+/// Columns of the terminal; elsewhere `COLUMNS`, or else no bound.
+fn terminal_width() -> usize {
+    let terminal = terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
+    let asked = || std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).filter(|&n| n > 0);
+    terminal.or_else(asked).unwrap_or(usize::MAX)
 }
 
 /// An integer with thousands separated: `327,680`.

@@ -1,10 +1,14 @@
 //! How many bytes a token of cache takes, and how many tokens a memory budget holds.
 //!
-//! Arithmetic on shapes only: what a running cache really allocated is in its own statistics, which
-//! add page granularity. Every layer is counted as attending to the whole context, so a model with
-//! sliding-window layers needs less.
+//! A page's bytes are those that the library allocates; what a running cache holds beside full pages is in its own
+//! statistics. Shapes come from a model's `config.json` ([`config`]) or the command line.
 
-use serde::Deserialize;
+mod config;
+mod size;
+
+pub(crate) use size::parse_size;
+
+use tqkv::cache::{CacheSpec, PAGE_TOKENS};
 use tqkv_core::CodecId;
 use tqkv_core::fixed::INTEGER_CODECS;
 
@@ -13,12 +17,27 @@ use crate::preset::KvCodecs;
 /// The part of a model's shape that its KV cache depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CacheShape {
-    /// Decoder layers.
+    /// Layers that keep keys and values.
     pub(crate) num_layers: usize,
     /// KV heads per layer.
     pub(crate) num_kv_heads: usize,
     /// Coordinates per head vector.
     pub(crate) head_dim: usize,
+    /// Whether keys and values are one latent vector, which the codec of K keeps.
+    pub(crate) latent: bool,
+    /// The layers that forget old tokens.
+    pub(crate) windowed: Option<Windowed>,
+    /// Longest sequence that the model is made for.
+    pub(crate) context: Option<u64>,
+}
+
+/// Layers with a sliding window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Windowed {
+    /// How many of all layers.
+    pub(crate) layers: usize,
+    /// Tokens that each sees.
+    pub(crate) tokens: u64,
 }
 
 /// Tokens that are kept as f16 whatever the codecs.
@@ -40,6 +59,9 @@ pub(crate) enum PlanError {
     /// A field that is needed and absent, or zero.
     #[error("config.json has no usable {0}")]
     Missing(&'static str),
+    /// A kind of layer whose cache is not known.
+    #[error("config.json: layer type {0} is not known, accepted are {accepted}", accepted = config::LAYER_TYPES.join(", "))]
+    LayerType(String),
     /// The codecs have no blocks of the head dim.
     #[error(
         "head dim {head_dim} is not one of codecs {codecs} (16 to 1024, n*2^k with n = 1, 12, 20, 28 or 36, a multiple of 16)"
@@ -62,72 +84,50 @@ pub(crate) enum PlanError {
     TooLarge,
     /// A size that cannot be read.
     #[error(
-        "'{0}' is not a size, accepted are a number and B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (of 1024)"
+        "'{0}' is not a size, accepted are a number and a unit: B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (of 1024)"
     )]
     Size(String),
 }
 
-#[derive(Deserialize)]
-struct Config {
-    num_hidden_layers: Option<usize>,
-    num_attention_heads: Option<usize>,
-    num_key_value_heads: Option<usize>,
-    head_dim: Option<usize>,
-    hidden_size: Option<usize>,
-    /// Multimodal models keep the language model's shape one level down.
-    text_config: Option<Box<Config>>,
-}
-
 impl CacheShape {
-    /// Reads the shape from the text of a Hugging Face `config.json`.
-    ///
-    /// `num_key_value_heads` defaults to `num_attention_heads`, `head_dim` to
-    /// `hidden_size / num_attention_heads`, and a `text_config` stands for the whole.
-    ///
-    /// # Errors
-    /// [`PlanError::Json`], [`PlanError::Missing`].
-    pub(crate) fn from_config(json: &str) -> Result<Self, PlanError> {
-        let mut config: Config = serde_json::from_str(json)?;
-        while let Some(text) = config.text_config.take() {
-            config = *text;
-        }
-        let used = |value: Option<usize>, name| value.filter(|&n| n > 0).ok_or(PlanError::Missing(name));
-        let heads = used(config.num_attention_heads, "num_attention_heads");
-        let kv_heads = match config.num_key_value_heads {
-            None => heads,
-            some => used(some, "num_key_value_heads"),
-        };
-        let head_dim = match config.head_dim {
-            None => {
-                let hidden = used(config.hidden_size, "head_dim or hidden_size")?;
-                let heads = used(config.num_attention_heads, "head_dim or num_attention_heads")?;
-                Some(hidden / heads).filter(|_| hidden % heads == 0)
-            }
-            some => some,
-        };
-        Ok(Self {
-            num_layers: used(config.num_hidden_layers, "num_hidden_layers")?,
-            num_kv_heads: kv_heads?,
-            head_dim: used(head_dim, "head_dim")?,
-        })
+    /// A plain shape: every layer keeps every token.
+    pub(crate) fn new(num_layers: usize, num_kv_heads: usize, head_dim: usize) -> Self {
+        Self { num_layers, num_kv_heads, head_dim, latent: false, windowed: None, context: None }
     }
 
-    /// Bytes of one token in all layers and KV heads, K and V.
+    /// Bytes that a token adds in full pages of all layers and KV heads, while no window is full.
     ///
     /// # Errors
     /// [`PlanError::UnsupportedHeadDim`], [`PlanError::TooLarge`].
     pub(crate) fn bytes_per_token(&self, codecs: KvCodecs) -> Result<u64, PlanError> {
-        let slot = codecs
-            .slot_bytes(self.head_dim)
-            .ok_or(PlanError::UnsupportedHeadDim { head_dim: self.head_dim, codecs })?;
-        [self.num_layers, self.num_kv_heads]
-            .into_iter()
-            .try_fold(slot as u64, |bytes, n| bytes.checked_mul(n as u64))
-            .ok_or(PlanError::TooLarge)
+        self.grown(codecs, self.num_layers)
     }
 
-    /// Longest context whose cache fits `memory` bytes, the first and newest tokens being f16;
-    /// `u64::MAX` for a shape without layers or heads.
+    /// The same once the windows are full, where there are some.
+    ///
+    /// # Errors
+    /// As [`Self::bytes_per_token`].
+    pub(crate) fn bytes_past_window(&self, codecs: KvCodecs) -> Result<Option<u64>, PlanError> {
+        self.windowed.map(|windowed| self.grown(codecs, self.num_layers - windowed.layers)).transpose()
+    }
+
+    fn grown(&self, codecs: KvCodecs, layers: usize) -> Result<u64, PlanError> {
+        let bytes =
+            (self.page_bytes(codecs)? as u128 * self.num_kv_heads as u128).checked_mul(layers as u128);
+        let bytes = bytes.ok_or(PlanError::TooLarge)?.div_ceil(PAGE_TOKENS as u128);
+        u64::try_from(bytes).map_err(|_| PlanError::TooLarge)
+    }
+
+    /// Bytes of [`PAGE_TOKENS`] tokens of one KV head.
+    fn page_bytes(&self, codecs: KvCodecs) -> Result<usize, PlanError> {
+        let spec = CacheSpec::new(1, 1, 1, self.head_dim).codecs(codecs.k, codecs.v);
+        let unsupported = |_| PlanError::UnsupportedHeadDim { head_dim: self.head_dim, codecs };
+        let [key, value] = spec.page_bytes().map_err(unsupported)?;
+        Ok(if self.latent { key } else { key + value })
+    }
+
+    /// Longest context whose cache fits `memory` bytes, the first and newest tokens being f16; at most the model's
+    /// own, and `u64::MAX` where windows bound every layer and the model says nothing.
     ///
     /// # Errors
     /// As [`Self::bytes_per_token`].
@@ -137,71 +137,70 @@ impl CacheShape {
         kept: Uncompressed,
         memory: u64,
     ) -> Result<u64, PlanError> {
-        let f16 = KvCodecs { k: CodecId::F16, v: CodecId::F16 };
-        let raw = self.bytes_per_token(f16)?;
-        let coded = self.bytes_per_token(codecs)?;
-        let kept = kept.sinks.saturating_add(kept.hot);
-        let Some(raw_fit) = memory.checked_div(raw) else {
-            return Ok(u64::MAX);
+        self.bytes_per_token(codecs)?;
+        let page = self.page_bytes(codecs)? as u128;
+        let sides = if self.latent { 1 } else { 2 };
+        let raw_page = (sides * 2 * self.head_dim * PAGE_TOKENS) as u128;
+        let uncompressed = kept.sinks.saturating_add(kept.hot);
+        // All in bytes times the tokens of a page, so that nothing is rounded.
+        let layer = |tokens: u64| {
+            let raw = tokens.min(uncompressed);
+            u128::from(raw) * raw_page + u128::from(tokens - raw) * page
         };
-        if raw_fit < kept {
-            return Ok(raw_fit);
+        let (windowed, held) = match self.windowed {
+            None => (0, 0),
+            // Pages are evicted whole, and one more is kept for rollbacks.
+            Some(w) => {
+                (w.layers, w.tokens.saturating_add(kept.sinks).saturating_add(2 * PAGE_TOKENS as u64 - 1))
+            }
+        };
+        let fits = |tokens: u64| {
+            let full = (self.num_layers - windowed) as u128 * layer(tokens);
+            let bytes = full + windowed as u128 * layer(tokens.min(held));
+            bytes.saturating_mul(self.num_kv_heads as u128) <= u128::from(memory) * PAGE_TOKENS as u128
+        };
+        // Beyond any memory, and far from overflow.
+        let most = self.context.unwrap_or(1 << 40);
+        if fits(most) {
+            return Ok(self.context.unwrap_or(u64::MAX));
         }
-        Ok(kept + (memory - kept * raw) / coded)
+        let (mut fitting, mut too_many) = (0, most);
+        while too_many - fitting > 1 {
+            let middle = fitting + (too_many - fitting) / 2;
+            if fits(middle) { fitting = middle } else { too_many = middle }
+        }
+        Ok(fitting)
     }
 }
 
 impl CacheShape {
+    /// Bytes of one slot in all layers and KV heads of ring caches, which keep blocks back to back.
+    ///
+    /// # Errors
+    /// [`PlanError::UnsupportedHeadDim`], [`PlanError::TooLarge`].
+    pub(crate) fn ring_bytes_per_token(&self, codecs: KvCodecs) -> Result<u64, PlanError> {
+        let slot =
+            if self.latent { codecs.k.block_bytes(self.head_dim) } else { codecs.slot_bytes(self.head_dim) };
+        let slot = slot.ok_or(PlanError::UnsupportedHeadDim { head_dim: self.head_dim, codecs })?;
+        [self.num_layers, self.num_kv_heads]
+            .into_iter()
+            .try_fold(slot as u64, |bytes, n| bytes.checked_mul(n as u64))
+            .ok_or(PlanError::TooLarge)
+    }
+
     /// Tokens that ring caches in `ram` bytes hold, one [`tqkv_core::fixed::RingCache`] a layer and KV
     /// head; their codecs and indices are not counted. No token is f16 there.
     ///
     /// # Errors
-    /// [`PlanError::NotInteger`], and as [`Self::bytes_per_token`].
+    /// [`PlanError::NotInteger`], and as [`Self::ring_bytes_per_token`].
     pub(crate) fn ring_tokens(&self, codecs: KvCodecs, ram: u64) -> Result<u64, PlanError> {
         for codec in [codecs.k, codecs.v] {
             if !INTEGER_CODECS.contains(&codec) {
                 return Err(PlanError::NotInteger(codec));
             }
         }
-        Ok(ram.checked_div(self.bytes_per_token(codecs)?).unwrap_or(u64::MAX))
+        Ok(ram.checked_div(self.ring_bytes_per_token(codecs)?).unwrap_or(u64::MAX))
     }
-}
-
-/// Reads `34GB` (10^9 bytes each), `34GiB` (2^30 bytes each), `1.5 MiB`, `4096`.
-///
-/// # Errors
-/// [`PlanError::Size`].
-pub(crate) fn parse_size(text: &str) -> Result<u64, PlanError> {
-    let wrong = || PlanError::Size(text.to_string());
-    let trimmed = text.trim();
-    let split = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
-    let (number, unit) = trimmed.split_at(split);
-    let unit: u64 = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "kb" => 1000,
-        "mb" => 1000_u64.pow(2),
-        "gb" => 1000_u64.pow(3),
-        "tb" => 1000_u64.pow(4),
-        "kib" => 1 << 10,
-        "mib" => 1 << 20,
-        "gib" => 1 << 30,
-        "tib" => 1 << 40,
-        _ => return Err(wrong()),
-    };
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty() || fraction.len() > 9 {
-        return Err(wrong());
-    }
-    // Decimal arithmetic in integers: 0.1GB is exactly 100,000,000 bytes.
-    let digits = |text: &str| match text {
-        "" => Some(0),
-        text => text.parse::<u64>().ok(),
-    };
-    let whole = digits(whole).and_then(|n| n.checked_mul(unit)).ok_or_else(wrong)?;
-    let part = u128::from(digits(fraction).ok_or_else(wrong)?) * u128::from(unit)
-        / 10_u128.pow(fraction.len() as u32);
-    // Below one unit, which is at most 2^40.
-    whole.checked_add(part as u64).ok_or_else(wrong)
 }
 
 #[cfg(test)]
@@ -238,35 +237,8 @@ mod tests {
     }
 
     #[test]
-    fn configs_fall_back_as_the_model_library_does() {
-        let shape = |json| CacheShape::from_config(json).map(|s| (s.num_layers, s.num_kv_heads, s.head_dim));
-        let nested =
-            r#"{"text_config": {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 256}}"#;
-        assert_eq!(shape(nested).unwrap(), (2, 4, 64));
-        let explicit =
-            r#"{"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 96}"#;
-        assert_eq!(shape(explicit).unwrap(), (2, 1, 96));
-        for (json, word) in [
-            ("[]", "config.json"),
-            ("{", "config.json"),
-            ("{}", "hidden_size"),
-            (r#"{"num_hidden_layers": -1}"#, "config.json"),
-            (r#"{"head_dim": 64, "num_attention_heads": 4}"#, "num_hidden_layers"),
-            (r#"{"head_dim": 64, "num_hidden_layers": 4}"#, "num_attention_heads"),
-            (
-                r#"{"num_hidden_layers": 2, "num_attention_heads": 0, "hidden_size": 256}"#,
-                "num_attention_heads",
-            ),
-            (r#"{"num_hidden_layers": 2, "num_attention_heads": 3, "hidden_size": 256}"#, "head_dim"),
-        ] {
-            let error = shape(json).unwrap_err().to_string();
-            assert!(error.contains(word), "{json}: {error}");
-        }
-    }
-
-    #[test]
     fn rings_hold_what_the_firmware_arithmetic_says() {
-        let shape = CacheShape { num_layers: 2, num_kv_heads: 3, head_dim: 64 };
+        let shape = CacheShape::new(2, 3, 64);
         for codec in INTEGER_CODECS {
             let tokens = shape.ring_tokens(KvCodecs { k: codec, v: codec }, 6 * 4096).unwrap();
             let each = tqkv_core::fixed::tokens_in(codec, codec, 64, 4096).unwrap();
@@ -278,33 +250,48 @@ mod tests {
 
     #[test]
     fn shapes_beyond_reason_are_errors() {
-        let shape = CacheShape { num_layers: usize::MAX, num_kv_heads: 2, head_dim: 128 };
+        let shape = CacheShape::new(usize::MAX, 2, 128);
         assert!(matches!(shape.bytes_per_token(codecs("s4")), Err(PlanError::TooLarge)));
-        let shape = CacheShape { num_layers: 1, num_kv_heads: 1, head_dim: 100 };
+        let shape = CacheShape::new(1, 1, 100);
         let error = shape.bytes_per_token(codecs("s4")).unwrap_err().to_string();
         assert!(error.contains("100") && error.contains("s4,s4"), "{error}");
     }
 
     #[test]
-    fn sizes_are_decimal_or_binary() {
-        for (text, bytes) in [
-            ("34GB", 34_000_000_000),
-            ("34GiB", 34 << 30),
-            ("34 gib", 34 << 30),
-            ("1.5MiB", 3 << 19),
-            ("0.1GB", 100_000_000),
-            ("7KB", 7000),
-            ("7KiB", 7168),
-            ("2TB", 2_000_000_000_000),
-            ("1TiB", 1 << 40),
-            ("4096", 4096),
-            ("4096B", 4096),
-        ] {
-            assert_eq!(parse_size(text).unwrap(), bytes, "{text}");
-        }
-        for text in ["", "GB", "-1GB", "1..5GB", "1GG", "1e9", ".5GB", "99999999999TB", "1.0000000001GB"] {
-            let error = parse_size(text).unwrap_err().to_string();
-            assert!(error.contains("GiB"), "{text}: {error}");
+    fn windows_bound_their_layers_and_the_context_bounds_all() {
+        let kept = Uncompressed { sinks: 4, hot: 64 };
+        let full = CacheShape::new(6, 1, 128);
+        let windowed = CacheShape { windowed: Some(Windowed { layers: 5, tokens: 1024 }), ..full };
+        let memory = 100_000_000;
+        let [all, one] = [full, windowed].map(|shape| shape.max_tokens(codecs("s4"), kept, memory).unwrap());
+        assert!(one > 5 * all && one < 6 * all, "{one} {all}");
+        assert_eq!(windowed.bytes_per_token(codecs("s4")).unwrap(), 6 * 132);
+        assert_eq!(windowed.bytes_past_window(codecs("s4")).unwrap(), Some(132));
+        let short = CacheShape { context: Some(4096), ..windowed };
+        assert_eq!(short.max_tokens(codecs("s4"), kept, memory).unwrap(), 4096);
+        let bounded = CacheShape { windowed: Some(Windowed { layers: 6, tokens: 1024 }), ..full };
+        assert_eq!(bounded.max_tokens(codecs("s4"), kept, memory).unwrap(), u64::MAX);
+    }
+
+    /// What a cache holds more of when it is 1024 tokens longer, in whole pages.
+    #[test]
+    fn a_token_takes_what_a_cache_allocates_for_it() {
+        use tqkv::cache::{Centring, KvCache};
+        for dim in [64, 80, 96, 128] {
+            for kv in ["f16", "i8", "s4", "t4", "t2h", "n3", "q8_0"] {
+                let codecs = codecs(kv);
+                let Ok(planned) = CacheShape::new(1, 1, dim).bytes_per_token(codecs) else { continue };
+                let spec = CacheSpec::new(1, 1, 1, dim).codecs(codecs.k, codecs.v).sinks(0).hot(0);
+                let mut cache = KvCache::new(spec.centring(Centring::Off)).unwrap();
+                let zeros = vec![0.0; 1024 * dim];
+                cache.append(0, &zeros, &zeros).unwrap();
+                let before = cache.stats().allocated_bytes;
+                cache.append(0, &zeros, &zeros).unwrap();
+                let grown = (cache.stats().allocated_bytes - before) as f64 / 1024.0;
+                // Lists of pages grow too.
+                let ratio = grown / planned as f64;
+                assert!((0.98..1.08).contains(&ratio), "{kv} at {dim}: {grown} {planned}");
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use rand_chacha::rand_core::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};
 use rayon::prelude::*;
 use serde::Serialize;
+use tqkv::Level;
 use tqkv_core::{AnyCodec, DecodeError, EncodeError};
 
 use crate::array::{ArrayError, Vectors};
@@ -33,6 +34,9 @@ pub(crate) struct CodecStats {
     pub(crate) mean_cosine: f64,
     /// Regression of <q, x^> on <q, x> through the origin: 1 is unbiased.
     pub(crate) dot_slope: f64,
+    /// Vectors that are zero, which have neither a relative error nor a direction and are left out.
+    #[serde(skip)]
+    pub(crate) zero_vectors: u64,
     /// Root mean square of <q, x^> - <q, x>, divided by that of <q, x>.
     pub(crate) dot_error: f64,
 }
@@ -47,6 +51,12 @@ pub(crate) enum StatsError {
     /// A query that cannot be read.
     #[error("queries: {0}")]
     Queries(ArrayError),
+    /// Vectors of which none has a direction.
+    #[error("every vector is zero, accepted is one at least that is not")]
+    AllZero,
+    /// Queries against which no vector can be measured.
+    #[error("every dot product with the queries is zero, accepted are queries that are not all zero")]
+    NoProducts,
     /// A row that the codec refuses.
     #[error("row {row} (counted from 0) cannot be encoded: {source}")]
     Encode {
@@ -79,6 +89,7 @@ pub(crate) enum StatsError {
 #[derive(Clone, Copy, Default)]
 struct Sums {
     rows: f64,
+    zeros: u64,
     relative: f64,
     cosine: f64,
     truth_squared: f64,
@@ -89,6 +100,7 @@ struct Sums {
 impl Sums {
     fn add(mut self, other: Self) -> Self {
         self.rows += other.rows;
+        self.zeros += other.zeros;
         self.relative += other.relative;
         self.cosine += other.cosine;
         self.truth_squared += other.truth_squared;
@@ -107,6 +119,7 @@ impl Sums {
             ee += (x - d) * (x - d);
         }
         if xx == 0.0 {
+            self.zeros += 1;
             return;
         }
         self.rows += 1.0;
@@ -127,13 +140,13 @@ impl Sums {
 /// Measures `codec` on `vectors` against `queries`, both [.., dim]; calls `progress` with the number
 /// of rows done since its last call, from any thread.
 ///
-/// A figure without data (no rows, all of them zero, no queries) is NaN. Cost: rows * (encode +
+/// Cost: rows * (encode +
 /// decode + queries * 2 dim) on all threads of the current rayon pool.
 ///
 /// # Errors
-/// Rows that hold NaN or infinity, rows that the codec refuses, lengths that differ.
+/// Rows that hold NaN or infinity, rows that the codec refuses, lengths that differ, nothing to measure.
 pub(crate) fn measure(
-    codec: &AnyCodec,
+    (level, codec): (Level, &AnyCodec),
     vectors: &Vectors,
     queries: &Vectors,
     progress: &(dyn Fn(u64) + Sync),
@@ -153,7 +166,7 @@ pub(crate) fn measure(
         .map(|chunk| {
             let rows = chunk * CHUNK..((chunk + 1) * CHUNK).min(vectors.rows());
             let done = rows.len() as u64;
-            let sums = measure_rows(codec, vectors, &flat, rows);
+            let sums = measure_rows(level, codec, vectors, &flat, rows);
             progress(done);
             sums
         })
@@ -163,6 +176,12 @@ pub(crate) fn measure(
     for part in parts {
         sums = sums.add(part?);
     }
+    if sums.rows == 0.0 {
+        return Err(StatsError::AllZero);
+    }
+    if sums.truth_squared == 0.0 {
+        return Err(StatsError::NoProducts);
+    }
     let bytes = codec.block_bytes();
     Ok(CodecStats {
         codec: codec.id().name(),
@@ -171,33 +190,40 @@ pub(crate) fn measure(
         bits_per_value: (8 * bytes) as f64 / dim as f64,
         relative_mse: sums.relative / sums.rows,
         mean_cosine: sums.cosine / sums.rows,
+        zero_vectors: sums.zeros,
         dot_slope: sums.score_truth / sums.truth_squared,
         dot_error: (sums.error_squared / sums.truth_squared).sqrt(),
     })
 }
 
 fn measure_rows(
+    level: Level,
     codec: &AnyCodec,
     vectors: &Vectors,
     queries: &[f32],
     rows: std::ops::Range<usize>,
 ) -> Result<Sums, StatsError> {
     let dim = vectors.dim();
-    let (mut x, mut decoded) = (vec![0f32; dim], vec![0f32; dim]);
+    let (first, count) = (rows.start, rows.len());
+    let (mut x, mut decoded) = (vec![0f32; count * dim], vec![0f32; count * dim]);
     let mut difference = vec![0f32; dim];
-    let mut block = vec![0u8; codec.block_bytes()];
+    let mut blocks = vec![0u8; count * codec.block_bytes()];
+    for (row, x) in rows.zip(x.chunks_exact_mut(dim)) {
+        vectors.read_row(row, x).map_err(StatsError::Vectors)?;
+    }
+    tqkv_simd::codec::encode(level, codec, &x, &mut blocks)
+        .map_err(|failed| StatsError::Encode { row: first + failed.index, source: failed.error })?;
+    tqkv_simd::codec::decode(level, codec, &blocks, &mut decoded)
+        .map_err(|failed| StatsError::Decode { row: first + failed.index, source: failed.error })?;
     let mut sums = Sums::default();
-    for row in rows {
-        vectors.read_row(row, &mut x).map_err(StatsError::Vectors)?;
-        codec.encode(&x, &mut block).map_err(|source| StatsError::Encode { row, source })?;
-        codec.decode(&block, &mut decoded).map_err(|source| StatsError::Decode { row, source })?;
-        sums.row(&x, &decoded);
-        for ((e, d), x) in difference.iter_mut().zip(&decoded).zip(&x) {
+    for (x, decoded) in x.chunks_exact(dim).zip(decoded.chunks_exact(dim)) {
+        sums.row(x, decoded);
+        for ((e, d), x) in difference.iter_mut().zip(decoded).zip(x) {
             *e = d - x;
         }
         for query in queries.chunks_exact(dim) {
             // The error's own dot: the difference of two nearly equal dots would drown in rounding.
-            sums.query(dot(query, &x), dot(query, &difference));
+            sums.query(dot(query, x), dot(query, &difference));
         }
     }
     Ok(sums)

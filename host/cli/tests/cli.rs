@@ -8,7 +8,7 @@ mod arrays;
 mod support;
 
 use arrays::{DIM, elements, files, folder, npy, raw, values};
-use support::{error, json, tqkv};
+use support::{error, json, tqkv, tqkv_with};
 
 fn relative_mse(x: &[f32], y: &[f32]) -> f64 {
     assert_eq!(x.len(), y.len());
@@ -319,4 +319,75 @@ fn every_help_text_shows_an_example() {
         );
     }
     assert!(tqkv(folder.path(), &["--version"]).status.success());
+}
+
+#[test]
+fn zero_vectors_are_counted_and_left_out() {
+    let folder = folder();
+    let at = folder.path();
+    let mut some = values(50);
+    some[..3 * DIM].fill(0.0);
+    npy(&at.join("some.npy"), "<f4", &format!("(50, {DIM})"), &raw(&some));
+    let report = json(at, &["stats", "some.npy", "--codec", "s4"]);
+    assert_eq!((&report["zero_vectors"], &report["count"]), (&3.into(), &50.into()));
+    assert!(report["codecs"][0]["relative_mse"].as_f64().is_some_and(|mse| mse < 0.02), "{report}");
+    let text = tqkv(at, &["stats", "some.npy", "--codec", "s4"]).stdout;
+    assert!(String::from_utf8(text).unwrap().contains("3 of them zero and left out"));
+    npy(&at.join("none.npy"), "<f4", &format!("(4, {DIM})"), &raw(&vec![0.0; 4 * DIM]));
+    assert!(error(at, &["stats", "none.npy"], 2).contains("every vector is zero"));
+    assert!(error(at, &["stats", "in.npy", "--queries", "none.npy"], 2).contains("not all zero"));
+}
+
+#[test]
+fn files_and_figures_are_the_same_on_every_level_and_a_bad_level_is_named() {
+    let folder = folder();
+    let at = folder.path();
+    let run = |level: &str, args: &[&str]| tqkv_with(at, args, ("TQKV_LEVEL", level));
+    for codec in ["s4", "t3", "i8", "q4_0"] {
+        let mut files = Vec::new();
+        for level in tqkv_simd::Level::available() {
+            let level = level.name().name();
+            let encode = run(level, &["encode", "--force", "--codec", codec, "in.npy", "x.tqk"]);
+            assert!(encode.status.success(), "{encode:?}");
+            assert!(run(level, &["decode", "--force", "x.tqk", "x.npy"]).status.success());
+            let stats = run(level, &["stats", "in.npy", "--codec", codec, "--json"]).stdout;
+            files.push((fs::read(at.join("x.tqk")).unwrap(), fs::read(at.join("x.npy")).unwrap(), stats));
+        }
+        assert!(files.iter().all(|file| *file == files[0]), "{codec}");
+    }
+    for args in
+        [&["encode", "--codec", "s4", "in.npy", "y.tqk"][..], &["decode", "x.tqk", "y.npy"], &["stats"]]
+    {
+        let output = run("mmx", args);
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.code() == Some(2) && message.contains("TQKV_LEVEL: unknown level"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn plan_knows_units_windows_latents_and_the_model_context() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let shape = ["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--memory"];
+    assert!(error(at, &[&shape[..], &["34"]].concat(), 2).contains("a number and a unit: B, KB"));
+    let rows = json(at, &[&shape[..], &["34GB"]].concat())["rows"].clone();
+    let codecs: Vec<_> =
+        rows.as_array().unwrap().iter().map(|row| row["codec_k"].as_str().unwrap()).collect();
+    assert!(["f16", "t4", "t3", "t2"].iter().all(|codec| codecs.contains(codec)), "{codecs:?}");
+    let config = r#"{"num_hidden_layers": 6, "num_attention_heads": 4, "head_dim": 128, "sliding_window": 512,
+        "sliding_window_pattern": 6, "max_position_embeddings": 8192}"#;
+    fs::write(at.join("config.json"), config).unwrap();
+    let args = ["plan", "--config", "config.json", "--kv", "s4", "--memory", "64MiB"];
+    let plan = json(at, &args);
+    assert_eq!((&plan["windowed_layers"], &plan["window"]), (&5.into(), &512.into()));
+    let row = &plan["rows"][0];
+    assert_eq!((&row["bytes_per_token"], &row["bytes_per_token_past_window"]), (&3168.into(), &528.into()));
+    assert_eq!((&row["max_tokens"], &plan["model_context"]), (&8192.into(), &8192.into()));
+    let text = String::from_utf8(tqkv(at, &args).stdout).unwrap();
+    assert!(text.contains("8,192 (the model's)") && text.contains("newest 512 tokens"), "{text}");
+    let piped = support::piped(at, &["plan", "--config", "-", "--kv", "s4", "--json"], config.as_bytes());
+    assert!(piped.status.success(), "{piped:?}");
 }

@@ -91,9 +91,13 @@ fn eval_options_reach_the_cache() {
     ] {
         assert_ne!(kl(extra), plain, "{extra:?}");
     }
-    // A hot window as long as the context leaves nothing to compress.
-    let report = json(at, &[&base[..], &["--hot", "256"]].concat());
-    assert_eq!(number(&rows(&report)[1], "top1_agreement"), 1.0);
+    // A hot window as long as the context leaves nothing to compress, and nothing to say.
+    let message = error(at, &[&base[..], &["--hot", "256"]].concat(), 2);
+    assert!(
+        message.contains("nothing would be compressed") && message.contains("--context 264"),
+        "{message}"
+    );
+    assert!(error(at, &["eval", "--context", "64"], 2).contains("accepted are --context 72 and more"));
     let report = json(at, &[&base[..], &["--layers"]].concat());
     let cosines: Vec<f64> =
         rows(&report)[1]["layer_cosine"].as_array().unwrap().iter().map(|c| c.as_f64().unwrap()).collect();
@@ -140,6 +144,35 @@ fn generate_shows_several_settings_beside_each_other() {
     };
     assert_eq!(drawn("1"), drawn("1"));
     assert_ne!(drawn("1"), drawn("2"));
+}
+
+/// A row is on stdout while the next is being measured: stopped then, eval has shown what it knows.
+#[test]
+#[cfg(unix)]
+fn eval_prints_its_rows_as_they_come() {
+    use std::io::{BufRead, BufReader};
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_tqkv"))
+        .args(["eval", "--windows", "1", "--kv", "s4", "--kv", "t4", "--step", "1", "--effort", "best"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let shown: Vec<_> = lines.by_ref().take(3).collect();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(shown[1].starts_with("K,V") && shown[1].contains("perplexity"), "{shown:?}");
+    assert!(shown[2].starts_with("f16,f16 ") && shown[2].contains("100.00 %"), "{shown:?}");
+    assert!(lines.next().is_none_or(|line| line.starts_with("s4,s4")), "only whole rows");
+}
+
+#[test]
+fn f16_is_as_large_as_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    for tokens in ["2", "40"] {
+        let args = ["generate", "--prompt", "The borrow checker", "--tokens", tokens, "--kv", "f16"];
+        let text = String::from_utf8(tqkv(folder.path(), &args).stdout).unwrap();
+        assert_eq!(text.split_whitespace().last(), Some("1.00"), "{text}");
+    }
 }
 
 #[test]

@@ -2,8 +2,9 @@
 //!
 //! Convention: non-overlapping windows of T tokens without special tokens, each with an empty cache; tokens 1..T-1
 //! of a window are scored (the first is only input); perplexity is exp(mean negative log likelihood in nats per
-//! token); KL(reference || setting) and agreement are means over all T positions. The windows are the outer loop and
-//! the settings the inner one, so memory holds the states of one window only.
+//! token); KL(reference || setting) and agreement are means over all T positions. Settings are the outer loop, so that
+//! the figures of one are there before the next begins; memory holds the reference's last hidden states of all
+//! windows (those of every layer where these are compared).
 
 use crate::sampling::argmax;
 use crate::{Model, ModelError, SpecialTokens};
@@ -71,7 +72,16 @@ pub struct EvalReport {
     pub results: Vec<EvalResult>,
 }
 
-/// Evaluates `settings` against `reference` on `text`. `progress(done, total)` counts forward passes of a window.
+/// What [`evaluate`] tells while it runs.
+#[derive(Debug)]
+pub enum Progress<'a> {
+    /// Forward passes of a window done, and all there are.
+    Passes(usize, usize),
+    /// A setting is done; the reference comes first.
+    Result(&'a EvalResult),
+}
+
+/// Evaluates `settings` against `reference` on `text`, one after the other.
 ///
 /// # Errors
 /// [`ModelError::Evaluation`] where the windows do not fit the text or the model, [`ModelError::NonFiniteLogits`],
@@ -82,45 +92,52 @@ pub fn evaluate(
     spec: &EvalSpec,
     reference: &Setting<'_>,
     settings: &[Setting<'_>],
-    progress: &mut dyn FnMut(usize, usize),
+    progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<EvalReport, ModelError> {
     let tokens = model.tokenizer().encode(text, SpecialTokens::Omit)?;
     let windows = count_windows(model, tokens.len(), spec)?;
     let total = windows * (settings.len() + 1);
+    let windowed = || tokens.chunks_exact(spec.context).take(windows);
     let mut done = 0;
-    let mut tick = || {
-        done += 1;
-        progress(done, total);
-    };
-    let mut reference_tally = Tally::default();
-    let mut tallies: Vec<Tally> = settings.iter().map(|_| Tally::default()).collect();
-    for window in tokens.chunks_exact(spec.context).take(windows) {
+    let mut bases = Vec::with_capacity(windows);
+    let mut tally = Tally::default();
+    for window in windowed() {
         let mut states = States::default();
-        let base = run(model, window, spec, reference, &mut reference_tally, &mut |layer, _, x| {
+        let hidden = run(model, window, spec, reference, &mut tally, &mut |layer, _, x| {
             if spec.layers {
                 states.push(layer, x);
             }
         })?;
-        tick();
-        let mut hidden = Vec::with_capacity(settings.len());
-        for (setting, tally) in settings.iter().zip(&mut tallies) {
+        score(model, window, &hidden, &hidden, &mut tally)?;
+        bases.push((hidden, states));
+        done += 1;
+        progress(Progress::Passes(done, total));
+    }
+    if spec.layers {
+        tally.cosine = vec![tally.positions as f64; model.config().num_layers];
+    }
+    let nll = tally.nll / tally.scored as f64;
+    let reference = tally.finish(&reference.name, nll);
+    progress(Progress::Result(&reference));
+    let mut results = Vec::with_capacity(settings.len());
+    for setting in settings {
+        let mut tally = Tally::default();
+        for (window, (base, states)) in windowed().zip(&bases) {
             let mut cosines = Vec::new();
-            hidden.push(run(model, window, spec, setting, tally, &mut |layer, offset, x| {
+            let hidden = run(model, window, spec, setting, &mut tally, &mut |layer, offset, x| {
                 if spec.layers {
                     cosines.push((layer, states.cosine_sum(layer, offset, x, model.config().hidden_size)));
                 }
-            })?);
+            })?;
             tally.add_cosines(&cosines);
-            tick();
+            score(model, window, base, &hidden, &mut tally)?;
+            done += 1;
+            progress(Progress::Passes(done, total));
         }
-        score(model, window, &base, &hidden, &mut reference_tally, &mut tallies)?;
+        let result = tally.finish(&setting.name, nll);
+        progress(Progress::Result(&result));
+        results.push(result);
     }
-    let nll = reference_tally.nll / reference_tally.scored as f64;
-    let results = settings.iter().zip(tallies).map(|(s, t)| t.finish(&s.name, nll)).collect();
-    if spec.layers {
-        reference_tally.cosine = vec![reference_tally.positions as f64; model.config().num_layers];
-    }
-    let reference = reference_tally.finish(&reference.name, nll);
     Ok(EvalReport { context: spec.context, windows, reference, results })
 }
 
@@ -172,30 +189,22 @@ fn run(
     Ok(hidden)
 }
 
-/// Logits of the reference once, then of every setting, a few rows at a time.
+/// Logits of the reference and of a setting, a few rows at a time.
 fn score(
     model: &Model,
     window: &[u32],
     base: &[f32],
-    hidden: &[Vec<f32>],
-    base_tally: &mut Tally,
-    tallies: &mut [Tally],
+    hidden: &[f32],
+    tally: &mut Tally,
 ) -> Result<(), ModelError> {
     let (width, vocab) = (model.config().hidden_size, model.config().vocab_size);
     for first in (0..window.len()).step_by(LOGIT_ROWS) {
         let rows = first..window.len().min(first + LOGIT_ROWS);
         let span = rows.start * width..rows.end * width;
-        let base_rows = log_softmax(&model.logits(&base[span.clone()]), vocab, first)?;
-        let others = hidden
-            .iter()
-            .map(|h| log_softmax(&model.logits(&h[span.clone()]), vocab, first))
-            .collect::<Result<Vec<_>, _>>()?;
-        for (i, position) in rows.enumerate() {
-            let target = window.get(position + 1).map(|t| *t as usize);
-            base_tally.add(&base_rows[i], &base_rows[i], target);
-            for (tally, other) in tallies.iter_mut().zip(&others) {
-                tally.add(&base_rows[i], &other[i], target);
-            }
+        let base = log_softmax(&model.logits(&base[span.clone()]), vocab, first)?;
+        let own = log_softmax(&model.logits(&hidden[span]), vocab, first)?;
+        for (position, (base, own)) in rows.zip(base.iter().zip(&own)) {
+            tally.add(base, own, window.get(position + 1).map(|t| *t as usize));
         }
     }
     Ok(())

@@ -38,7 +38,7 @@ fn run_in_steps(model: &Model, windows: usize, step: Option<usize>, codecs: &[Co
     let spec = EvalSpec { context: 1024, windows: Some(windows), step, layers: false };
     let settings: Vec<_> = codecs.iter().map(|&codec| setting(model, codec)).collect();
     let reference = setting(model, CodecId::F16);
-    let report = evaluate(model, shipped::HELDOUT_TEXT, &spec, &reference, &settings, &mut |_, _| {});
+    let report = evaluate(model, shipped::HELDOUT_TEXT, &spec, &reference, &settings, &mut |_| {});
     let report = report.unwrap();
     println!("{report:#?}");
     report

@@ -9,13 +9,23 @@ use tqkv_simd::Level;
 use tqkv_simd::page::{HalfPages, KeyPages, Line, Queries, ValuePages, row_scores, row_sums};
 
 /// Tokens a full page holds.
-pub(super) const PAGE_TOKENS: usize = 128;
+pub const PAGE_TOKENS: usize = 128;
 
 /// What the vectors of a page are to attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Keys,
     Values,
+}
+
+impl Side {
+    /// As errors call it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Keys => "keys",
+            Self::Values => "values",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

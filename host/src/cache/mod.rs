@@ -30,6 +30,7 @@ mod spill;
 mod stats;
 mod track;
 
+pub use format::PAGE_TOKENS;
 pub use spec::{AUTO_SHARE, Arithmetic, CacheSpec, Centring, Cold, MEAN_TOKENS};
 pub use stats::CacheStats;
 
@@ -109,11 +110,12 @@ impl KvCache {
     /// nothing is appended then.
     pub fn append(&mut self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
         self.spec.shape.check_tokens(layer, k, v)?;
-        self.check_vectors(k, v)?;
+        self.check_vectors(layer, k, v)?;
         let KvShape { num_kv_heads: kv_heads, head_dim: dim, .. } = self.spec.shape;
         self.layer_mut(layer).par_iter_mut().enumerate().try_for_each(|(i, head)| {
-            head.push(&gather(k, i, kv_heads, dim), &gather(v, i, kv_heads, dim))?;
-            head.age()
+            let pushed = head.push(&gather(k, i, kv_heads, dim), &gather(v, i, kv_heads, dim));
+            let aged = pushed.and_then(|()| head.age());
+            aged.map_err(|error| error.within(format_args!("layer {layer}, KV head {i}")))
         })?;
         self.encode_ahead(layer);
         Ok(())
@@ -163,7 +165,7 @@ impl KvCache {
 
     fn attend_all(&mut self, mut chunk: Chunk<'_>) -> Result<(), CacheError> {
         let (layer, q, k, v) = (chunk.layer(), chunk.q(), chunk.k(), chunk.v());
-        self.check_vectors(k, v)?;
+        self.check_vectors(layer, k, v)?;
         let KvShape { num_kv_heads: kv_heads, head_dim: dim, .. } = self.spec.shape;
         let group = self.group_values();
         let results: Vec<Vec<f32>> = self
@@ -174,7 +176,10 @@ impl KvCache {
                 let q = gather(q, i, kv_heads, group);
                 let (k, v) = (gather(k, i, kv_heads, dim), gather(v, i, kv_heads, dim));
                 let mut out = vec![0.0; q.len()];
-                head.attend_chunk(group / dim, &q, &k, &v, &mut out).map(|()| out)
+                let attended = head.attend_chunk(group / dim, &q, &k, &v, &mut out);
+                attended
+                    .map(|()| out)
+                    .map_err(|error| error.within(format_args!("layer {layer}, KV head {i}")))
             })
             .collect::<Result<_, _>>()?;
         self.encode_ahead(layer);
@@ -230,14 +235,14 @@ impl KvCache {
     }
 
     /// Refuses vectors that cannot be stored.
-    fn check_vectors(&self, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
+    fn check_vectors(&self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
         let KvShape { num_kv_heads: kv_heads, head_dim: dim, .. } = self.spec.shape;
         for (what, vectors) in [("key", k), ("value", v)] {
             for (i, vector) in vectors.chunks_exact(dim).enumerate() {
                 let norm = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
                 if norm.is_nan() || norm > MAX_NORM {
-                    let (token, kv_head) = (i / kv_heads, i % kv_heads);
-                    return Err(CacheError::BadVector { what, token, kv_head, max_norm: MAX_NORM });
+                    let (token, kv_head) = (self.layer(layer)[0].len() + i / kv_heads, i % kv_heads);
+                    return Err(CacheError::BadVector { layer, what, token, kv_head, max_norm: MAX_NORM });
                 }
             }
         }

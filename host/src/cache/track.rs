@@ -44,6 +44,7 @@ pub(super) struct Sums {
 
 #[derive(Clone, Debug)]
 pub(super) struct Track {
+    side: Side,
     dim: usize,
     sink_capacity: usize,
     sinks: Rows,
@@ -63,6 +64,7 @@ impl Track {
     ) -> Self {
         let dim = codec.dim();
         Self {
+            side,
             dim,
             sink_capacity: spec.sinks,
             sinks: Rows::new(dim, level),
@@ -122,7 +124,12 @@ impl Track {
         if count > 0 {
             match self.made_ahead(count) {
                 Some(blocks) => self.pages.push_blocks(&blocks),
-                None => self.pages.push(&self.oldest(count, mean))?,
+                None => {
+                    let (from, oldest) = (self.coded_end(), self.oldest(count, mean));
+                    let tokens =
+                        format_args!("{} of tokens {from} to {}", self.side.name(), from + count - 1);
+                    self.pages.push(&oldest).map_err(|error| error.within(tokens))?;
+                }
             }
             self.recent.drop_front(count);
         }

@@ -13,12 +13,12 @@ use crate::output::{Output, table};
 
 /// Measure the kernels: time per token, and ratios to f16 and q4_0 measured in the same run.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: scores from memory on one thread, at the machine's level and with AVX2 only
+#[command(after_help = "Example: scores from memory on one thread, at two levels
   tqkv bench --op scores --codec s4,s3,s2 --data dram
   tqkv bench --op scores --level avx2 --json
 
-Samples of all cases alternate; the time is the least, in thread CPU time for one thread. Ratios are of
-least times of this run: never compare times of two runs. Options may be repeated, every combination is
+Samples of all cases alternate; the time is the least, in thread CPU time for one thread. Ratios are of \
+least times of this run: never compare times of two runs. Options may be repeated, every combination is \
 measured. TQKV_LEVEL sets the default level.")]
 pub(crate) struct Args {
     /// scores, accumulate, attend, encode, decode.

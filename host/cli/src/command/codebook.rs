@@ -13,8 +13,8 @@ use crate::output::{Output, table};
   tqkv codebook --dim 128 --bits 4
   tqkv codebook --dim 128 --bits 4 --nested --json
 
-Values are coordinates of a rotated unit vector, whose standard deviation is 1/sqrt(D); code i stands
-for level i and begins at boundary i-1. Centroids are the exact solution; the codec's levels are bytes
+Values are coordinates of a rotated unit vector, whose standard deviation is 1/sqrt(D); code i stands \
+for level i and begins at boundary i-1. Centroids are the exact solution; the codec's levels are bytes \
 times a unit, with boundaries of their own.")]
 pub(crate) struct Args {
     /// Head dim, for whose exact distribution the codebook is optimal.

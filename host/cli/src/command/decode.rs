@@ -6,6 +6,7 @@ use crate::array::{ArrayError, NpyWriter};
 use serde::Serialize;
 use tqkv::file::{FileError, Reader};
 
+use crate::args;
 use crate::error::CliError;
 use crate::input;
 use crate::output::{Output, grouped};
@@ -36,7 +37,11 @@ struct Decoded {
     count: u64,
 }
 
+/// Blocks decoded between two writes.
+const BATCH: usize = 256;
+
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    let level = args::machine_level()?;
     let bad_file = |e: FileError| CliError::file(&args.input, &e);
     let bad_array = |e: ArrayError| CliError::array(&args.output.display().to_string(), &e);
     let mut reader = Reader::new(input::open(&args.input)?).map_err(bad_file)?;
@@ -47,19 +52,23 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let mut npy = NpyWriter::new(file, header.count, header.dim).map_err(bad_array)?;
 
     let bar = out.progress(header.count, "decoding");
-    let mut x = vec![0f32; header.dim];
+    let mut x = vec![0f32; BATCH * header.dim];
     let mut index = 0u64;
     while let Some(blocks) = reader.next_chunk().map_err(bad_file)? {
-        for block in blocks.chunks_exact(block_bytes) {
-            codec.decode(block, &mut x).map_err(|e| {
-                let path = args.input.display();
-                CliError::bad_input(format_args!("{path}: block {index} cannot be decoded: {e}"))
+        for blocks in blocks.chunks(BATCH * block_bytes) {
+            let count = blocks.len() / block_bytes;
+            let x = &mut x[..count * header.dim];
+            tqkv_simd::codec::decode(level, &codec, blocks, x).map_err(|failed| {
+                let (path, index) = (args.input.display(), index + failed.index as u64);
+                CliError::bad_input(format_args!("{path}: block {index} cannot be decoded: {}", failed.error))
             })?;
-            for (x, m) in x.iter_mut().zip(header.mean.iter().flatten()) {
-                *x += m;
+            if let Some(mean) = &header.mean {
+                for x in x.chunks_exact_mut(header.dim) {
+                    x.iter_mut().zip(mean).for_each(|(x, m)| *x += m);
+                }
             }
-            npy.push(&x).map_err(bad_array)?;
-            index += 1;
+            npy.push(x).map_err(bad_array)?;
+            index += count as u64;
         }
         bar.set_position(index);
     }

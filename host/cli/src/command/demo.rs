@@ -21,10 +21,10 @@ use crate::output::{Output, table};
   tqkv demo
   tqkv demo --prompt \"A trait object\" --tokens 64 --kv s3 --kv s2
 
-Perplexity is exp of the mean surprise at the text's next token (less is better), KL to f16 how far the
-predictions are from those with an f16 cache (0 is equal), top-1 how often the likeliest token is the
-same; ratio is f16's bytes per token over the setting's. `tqkv eval --help` says more. `ms at 32k` is the
-attention of one token over one layer (32 heads, 8 KV heads, head dim 128) of 32,768 random tokens, and
+Perplexity is exp of the mean surprise at the text's next token (less is better), KL to f16 how far the \
+predictions are from those with an f16 cache (0 is equal), top-1 how often the likeliest token is the \
+same; ratio is f16's bytes per token over the setting's. `tqkv eval --help` says more. `ms at 32k` is the \
+attention of one token over one layer (32 heads, 8 KV heads, head dim 128) of 32,768 random tokens, and \
 the speed-up f16's time for that over the setting's.")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -84,7 +84,10 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let prompt = args.prompt.clone().unwrap_or_else(first_paragraph);
     let made = generate_all(args, &model, &prompt, out)?;
     let spec = EvalSpec { context: args.context, windows: Some(args.windows), step: None, layers: false };
-    let measured = eval::measure(&model, &Place::Cpu, shipped::HELDOUT_TEXT, &spec, &args.cache, out)?;
+    let measured =
+        eval::measure(&model, &Place::Cpu, shipped::HELDOUT_TEXT, &spec, &args.cache, out, &mut |_, _| {
+            Ok(())
+        })?;
     let f16 = measured.first().map_or(0.0, |row| row.cache_bytes_per_token);
     let steps = time_long_steps(args, out)?;
     let fastest_f16 = steps.first().copied().unwrap_or_default();

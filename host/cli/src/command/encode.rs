@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::array::{self, Vectors};
 use rayon::prelude::*;
 use serde::Serialize;
+use tqkv::Level;
 use tqkv::file::{FileError, Header, Writer};
 use tqkv_core::{AnyCodec, CodecId};
 
@@ -17,7 +18,8 @@ use crate::target::TargetArgs;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: 300 keys of head dim 128 at 4 bits, 66 bytes each
   tqkv encode --codec s4 keys.npy keys.tqk
-  tqkv encode --codec s3 --centre model.safetensors:layers.0.k keys.tqk")]
+  tqkv encode --codec s3 --centre model.safetensors:layers.0.k keys.tqk
+  python3 dump_keys.py | tqkv encode --codec t3 - keys.tqk")]
 pub(crate) struct Args {
     /// Codec of the blocks.
     #[arg(long, value_parser = args::codec)]
@@ -59,6 +61,7 @@ const BATCH: usize = 4096;
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let bad_array = |e| CliError::array(&args.input, &e);
+    let level = args::machine_level()?;
     let vectors = Vectors::open(&args.input).map_err(bad_array)?;
     let codec = AnyCodec::new(args.codec, vectors.dim(), args.encode.options())
         .map_err(|e| CliError::shape(args.codec, vectors.dim(), e))?;
@@ -74,7 +77,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     for start in (0..vectors.rows()).step_by(BATCH) {
         let rows = BATCH.min(vectors.rows() - start);
         let blocks = &mut blocks[..rows * codec.block_bytes()];
-        encode_batch(args, &codec, &vectors, header.mean.as_deref(), start, blocks)?;
+        encode_batch(args, (level, &codec), &vectors, header.mean.as_deref(), start, blocks)?;
         for block in blocks.chunks_exact(codec.block_bytes()) {
             writer.push(block).map_err(bad_file)?;
         }
@@ -111,32 +114,44 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     })
 }
 
+/// Rows that a thread encodes at a time.
+const ROWS: usize = 16;
+
 /// Encodes rows `start..` into `blocks`, on all threads; of several bad rows the first is reported.
 fn encode_batch(
     args: &Args,
-    codec: &AnyCodec,
+    (level, codec): (Level, &AnyCodec),
     vectors: &Vectors,
     mean: Option<&[f32]>,
     start: usize,
     blocks: &mut [u8],
 ) -> Result<(), CliError> {
+    let (dim, bytes) = (codec.dim(), codec.block_bytes());
     let results: Vec<Result<(), CliError>> = blocks
-        .par_chunks_exact_mut(codec.block_bytes())
+        .par_chunks_mut(ROWS * bytes)
         .enumerate()
         .map_init(
-            || vec![0f32; codec.dim()],
-            |x, (i, block)| {
-                let row = start + i;
-                vectors.read_row(row, x).map_err(|e| CliError::array(&args.input, &e))?;
-                for (x, m) in x.iter_mut().zip(mean.unwrap_or_default()) {
-                    *x -= m;
+            || vec![0f32; ROWS * dim],
+            |x, (i, blocks)| {
+                let first = start + i * ROWS;
+                let (mut good, mut read) = (0, Ok(()));
+                for x in x.chunks_exact_mut(dim).take(blocks.len() / bytes) {
+                    read = vectors.read_row(first + good, x).map_err(|e| CliError::array(&args.input, &e));
+                    if read.is_err() {
+                        break;
+                    }
+                    x.iter_mut().zip(mean.unwrap_or_default()).for_each(|(x, m)| *x -= m);
+                    good += 1;
                 }
-                codec.encode(x, block).map_err(|e| {
-                    CliError::bad_input(format_args!(
-                        "{}: row {row} (counted from 0) cannot be encoded: {e}",
-                        args.input
-                    ))
-                })
+                // The rows before a bad one may be worse, and come first.
+                tqkv_simd::codec::encode(level, codec, &x[..good * dim], &mut blocks[..good * bytes])
+                    .map_err(|failed| {
+                        let (input, row, error) = (&args.input, first + failed.index, failed.error);
+                        CliError::bad_input(format_args!(
+                            "{input}: row {row} (counted from 0) cannot be encoded: {error}"
+                        ))
+                    })?;
+                read
             },
         )
         .collect();

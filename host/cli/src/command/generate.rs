@@ -2,32 +2,38 @@
 
 use std::io;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 use crate::preset::{KvCodecs, PRESETS};
 use serde::Serialize;
 use tqkv_model::generate::{GenerateSpec, Generation, generate};
 use tqkv_model::{Model, ModelError};
 
-use crate::cache_args::{CacheArgs, F16, ModelArgs, label};
+use crate::cache_args::{CacheArgs, ModelArgs, label};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
+use crate::input;
 use crate::output::{Output, grouped, table};
 
 /// Generate text with a compressed cache, and say how fast and how large it was.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: the shipped model, then three caches beside each other, then another model
+#[command(after_help = "Example: the shipped model, three caches side by side, another model, a pipe
   tqkv generate --prompt \"The borrow checker\"
   tqkv generate --prompt \"The borrow checker\" --kv f16 --kv balanced --kv tiny
-  tqkv generate --model DIR --prompt \"Once upon a time\" --tokens 200 --temperature 0.8 --kv i8,s4
+  tqkv generate --model DIR --prompt \"Once upon a time\" --temperature 0.8
+  git log -3 | tqkv generate --prompt-file - --kv i8,s4
 
-Without --kv the preset balanced is used. With one setting the text appears as it is made. Until a
+Without --kv the preset balanced is used. With one setting the text appears as it is made. Until a \
 prompt and its continuation outgrow --hot and --sinks, nothing in the cache is compressed.")]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
     /// Text to go on from.
-    #[arg(long, value_name = "TEXT")]
-    prompt: String,
+    #[arg(long, value_name = "TEXT", required_unless_present = "prompt_file")]
+    prompt: Option<String>,
+    /// File with the text to go on from, as it is with its last line end; - for standard input.
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    prompt_file: Option<PathBuf>,
     /// Tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 128)]
     tokens: usize,
@@ -53,6 +59,17 @@ pub(crate) struct SamplingArgs {
 impl SamplingArgs {
     pub(crate) fn spec(&self, tokens: usize) -> GenerateSpec {
         GenerateSpec { max_new_tokens: tokens, temperature: self.temperature, seed: self.sample_seed }
+    }
+}
+
+impl Args {
+    /// The prompt, wherever it is.
+    fn prompt(&self) -> Result<String, CliError> {
+        let Some(path) = &self.prompt_file else {
+            return Ok(self.prompt.clone().unwrap_or_default());
+        };
+        String::from_utf8(input::read(path)?)
+            .map_err(|error| CliError::bad_input(format_args!("{}: {}", path.display(), error.utf8_error())))
     }
 }
 
@@ -89,9 +106,10 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let model = args.model.load()?;
     let balanced: Vec<_> = PRESETS.iter().filter(|p| p.name == "balanced").map(|p| p.codecs).collect();
     let pairs = args.cache.pairs(&balanced);
+    let prompt = args.prompt()?;
     let spec = args.sampling.spec(args.tokens);
     if let (&[pair], false) = (pairs.as_slice(), out.is_json()) {
-        return stream(&model, &place, args, &spec, pair, out);
+        return stream(&model, &place, (args, &prompt), &spec, pair, out);
     }
     let bar = out.progress((pairs.len() * args.tokens) as u64, "generating");
     let results: Result<Vec<_>, CliError> = pairs
@@ -101,12 +119,12 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
                 bar.inc(1);
                 ControlFlow::Continue(())
             };
-            let made = continue_prompt(&model, &place, &args.prompt, &spec, &args.cache, kv, &mut on_text)?;
+            let made = continue_prompt(&model, &place, &prompt, &spec, &args.cache, kv, &mut on_text)?;
             Ok(Row { kv, made })
         })
         .collect();
     bar.finish_and_clear();
-    out.print(&Report { model: model.name(), prompt: &args.prompt, results: results? }, |report| {
+    out.print(&Report { model: model.name(), prompt: &prompt, results: results? }, |report| {
         let texts = report.results.iter().map(|row| titled(row.kv, &row.made.text));
         format!("{}{}", summary(&report.results), texts.collect::<String>())
     })
@@ -116,13 +134,13 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
 fn stream(
     model: &Model,
     place: &Place,
-    args: &Args,
+    (args, prompt): (&Args, &str),
     spec: &GenerateSpec,
     kv: KvCodecs,
     out: &mut Output,
 ) -> Result<(), CliError> {
     let mut written: io::Result<()> = Ok(());
-    let made = continue_prompt(model, place, &args.prompt, spec, &args.cache, kv, &mut |piece| {
+    let made = continue_prompt(model, place, prompt, spec, &args.cache, kv, &mut |piece| {
         written = out.write_text(piece);
         if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
@@ -144,12 +162,12 @@ pub(crate) fn continue_prompt(
     let made = cache.cache(place, config, kv).map_err(ModelError::from);
     let made = made.and_then(|mut cache| generate(model, prompt.as_bytes(), spec, &mut *cache, on_text));
     let made: Generation = made.map_err(|e| CliError::model(None, &e))?;
-    let f16_token = config.num_layers * config.num_kv_heads * F16.slot_bytes(config.head_dim).unwrap_or(0);
+    let f16_bytes = cache.f16_bytes(config, made.prompt_tokens, made.cache_tokens);
     Ok(Made {
+        f16_bytes: f16_bytes.map_err(|e| CliError::model(None, &e.into()))?,
         tokens_per_second: made.decode_tokens_per_second(),
         tokens: made.tokens.len(),
         cache_bytes: made.cache_bytes,
-        f16_bytes: made.cache_tokens * f16_token,
         text: made.text,
     })
 }

@@ -2,6 +2,7 @@
 
 mod bench;
 mod codebook;
+mod completions;
 mod decode;
 mod demo;
 mod demo_speed;
@@ -9,6 +10,7 @@ mod encode;
 mod eval;
 mod generate;
 mod inspect;
+mod man;
 mod plan;
 mod stats;
 
@@ -30,6 +32,8 @@ pub(crate) enum Command {
     Codebook(codebook::Args),
     Plan(plan::Args),
     Bench(bench::Args),
+    Completions(completions::Args),
+    Man(man::Args),
 }
 
 impl Command {
@@ -51,6 +55,8 @@ impl Command {
             Self::Codebook(args) => codebook::run(args, out),
             Self::Plan(args) => plan::run(args, out),
             Self::Bench(args) => bench::run(args, out),
+            Self::Completions(args) => completions::run(args, out),
+            Self::Man(args) => man::run(args, out),
         }
     }
 }

@@ -11,18 +11,20 @@ use tqkv_core::fixed::INTEGER_CODECS;
 
 use crate::args::{KvArgs, WindowArgs};
 use crate::error::CliError;
+use crate::input;
 use crate::output::{Output, grouped, table};
 
 /// Compute the bytes per token of a model's cache, and the longest context for a memory budget.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("whose").args(["layers", "ram"]).multiple(true))]
 #[command(after_help = "Example: a 70B-class model, from its config.json and from its shape
-  tqkv plan --config Llama-3.3-70B/config.json --memory 34GB --kv balanced --kv i8,s3
+  tqkv plan --config Llama-3.3-70B/config.json --memory 34GB --kv balanced
   tqkv plan --layers 80 --kv-heads 8 --head-dim 128 --memory 34GiB
 Example: a microcontroller, one KV head of 64 coordinates
   tqkv plan --ram 64KiB --head-dim 64")]
 pub(crate) struct Args {
-    /// A model's Hugging Face config.json, or the folder that holds it.
+    /// A model's Hugging Face config.json, the folder that holds it, or - for standard input. Sliding windows, latent
+    /// attention and the longest context are taken from it.
     #[arg(long, value_name = "FILE", required_unless_present_any = ["layers", "kv_heads", "head_dim", "ram"])]
     config: Option<PathBuf>,
     /// Decoder layers, in place of a config.json.
@@ -38,7 +40,7 @@ pub(crate) struct Args {
     /// head unless told otherwise.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with_all = ["memory", "hot", "sinks"])]
     ram: Option<u64>,
-    /// Memory for the cache: 34GB is 34*10^9 bytes, 34GiB is 34*2^30.
+    /// Memory for the cache, with its unit: 34GB is 34*10^9 bytes, 34GiB is 34*2^30.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
     #[command(flatten)]
@@ -48,13 +50,21 @@ pub(crate) struct Args {
 }
 
 /// Rows without `--kv`.
-const DEFAULT: [CodecId; 5] = [CodecId::F16, CodecId::I8, CodecId::S4, CodecId::S3, CodecId::S2];
+const DEFAULT: [CodecId; 8] =
+    [CodecId::F16, CodecId::I8, CodecId::T4, CodecId::S4, CodecId::T3, CodecId::S3, CodecId::T2, CodecId::S2];
 
 #[derive(Serialize)]
 struct Report {
     layers: usize,
     kv_heads: usize,
     head_dim: usize,
+    /// Whether a token is one latent vector a layer, which the codec of K keeps.
+    latent: bool,
+    /// Layers with a sliding window, and its tokens.
+    windowed_layers: usize,
+    window: Option<u64>,
+    /// Longest sequence that the model is made for, null where it is not said.
+    model_context: Option<u64>,
     memory: Option<u64>,
     hot: usize,
     sinks: usize,
@@ -66,7 +76,9 @@ struct Row {
     codec_k: &'static str,
     codec_v: &'static str,
     bytes_per_token: u64,
-    /// Longest context in the budget, null without one.
+    /// The same where windows are full, null without windows.
+    bytes_per_token_past_window: Option<u64>,
+    /// Longest context in the budget, at most the model's; null without a budget.
     max_tokens: Option<u64>,
 }
 
@@ -102,6 +114,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
                 codec_k: codecs.k.name(),
                 codec_v: codecs.v.name(),
                 bytes_per_token: shape.bytes_per_token(codecs)?,
+                bytes_per_token_past_window: shape.bytes_past_window(codecs)?,
                 max_tokens: max_tokens.transpose()?,
             })
         })
@@ -110,6 +123,10 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         layers: shape.num_layers,
         kv_heads: shape.num_kv_heads,
         head_dim: shape.head_dim,
+        latent: shape.latent,
+        windowed_layers: shape.windowed.map_or(0, |windowed| windowed.layers),
+        window: shape.windowed.map(|windowed| windowed.tokens),
+        model_context: shape.context,
         memory: args.memory,
         hot: args.window.hot,
         sinks: args.window.sinks,
@@ -122,7 +139,7 @@ fn microcontroller(args: &Args, shape: CacheShape, ram: u64) -> Result<RamReport
     let rows = args.kv.pairs(&INTEGER_CODECS.map(|codec| KvCodecs { k: codec, v: codec })).into_iter();
     let rows = rows.map(|codecs| {
         let tokens = shape.ring_tokens(codecs, ram)?;
-        let bytes_per_token = shape.bytes_per_token(codecs)?;
+        let bytes_per_token = shape.ring_bytes_per_token(codecs)?;
         Ok(RamRow {
             codec_k: codecs.k.name(),
             codec_v: codecs.v.name(),
@@ -143,11 +160,8 @@ fn microcontroller(args: &Args, shape: CacheShape, ram: u64) -> Result<RamReport
 fn shape(args: &Args) -> Result<CacheShape, CliError> {
     // The command line lets neither layers nor KV heads be absent without `--ram`.
     if let Some(head_dim) = args.head_dim {
-        return Ok(CacheShape {
-            num_layers: args.layers.unwrap_or(1) as usize,
-            num_kv_heads: args.kv_heads.unwrap_or(1) as usize,
-            head_dim: head_dim as usize,
-        });
+        let (layers, kv_heads) = (args.layers.unwrap_or(1), args.kv_heads.unwrap_or(1));
+        return Ok(CacheShape::new(layers as usize, kv_heads as usize, head_dim as usize));
     }
     let Some(mut path) = args.config.clone() else {
         return Err(CliError::bad_input(
@@ -157,7 +171,7 @@ fn shape(args: &Args) -> Result<CacheShape, CliError> {
     if path.is_dir() {
         path.push("config.json");
     }
-    let json = std::fs::read_to_string(&path).map_err(|e| CliError::io(&path, &e))?;
+    let json = String::from_utf8_lossy(&input::read(&path)?).into_owned();
     CacheShape::from_config(&json).map_err(|e| CliError::bad_input(format_args!("{}: {e}", path.display())))
 }
 
@@ -187,19 +201,35 @@ fn ring_overhead(head_dim: usize) -> u64 {
 }
 
 fn human(report: &Report) -> String {
-    let f16 = CodecId::F16.block_bytes(report.head_dim).unwrap_or(0) * 2 * report.layers * report.kv_heads;
+    let f16_values = if report.latent { 1 } else { 2 } * report.head_dim * report.layers * report.kv_heads;
     let rows = report.rows.iter().map(|row| {
         let mut cells = vec![
             format!("{},{}", row.codec_k, row.codec_v),
             grouped(row.bytes_per_token),
-            format!("{:.2}", f16 as f64 / row.bytes_per_token as f64),
+            format!("{:.2}", 2.0 * f16_values as f64 / row.bytes_per_token as f64),
         ];
-        cells.extend(row.max_tokens.map(grouped));
+        cells.extend(row.bytes_per_token_past_window.map(grouped));
+        cells.extend(row.max_tokens.map(|tokens| match tokens {
+            u64::MAX => "no bound".to_owned(),
+            tokens if Some(tokens) == report.model_context => format!("{} (the model's)", grouped(tokens)),
+            tokens => grouped(tokens),
+        }));
         cells
     });
     let mut head = vec!["K,V", "bytes/token", "f16 ratio"];
     let mut text =
         format!("{} layers, {} KV heads, head dim {}", report.layers, report.kv_heads, report.head_dim);
+    if report.latent {
+        text.push_str(", one latent vector for key and value, kept by the codec of K");
+    }
+    if let Some(window) = report.window {
+        head.push("past window");
+        text.push_str(&format!(
+            "\n{} of the layers see the newest {} tokens only",
+            report.windowed_layers,
+            grouped(window)
+        ));
+    }
     if let Some(memory) = report.memory {
         head.push("longest context");
         text.push_str(&format!(

@@ -15,8 +15,8 @@ use crate::output::{Output, grouped, table};
   tqkv stats --random 100000 --codec s1,s2,s3,s4 --scale-mode raw
   tqkv stats --codec s4 --codec i8 keys.safetensors:layers.0.k --queries q.npy
 
-Columns: relative MSE is the mean of |x-x^|^2/|x|^2 as stored, cosine that between x and x^. Slope is
-the regression of <q,x^> on <q,x> (1 is unbiased) and dot error its root mean square error relative to
+Columns: relative MSE is the mean of |x-x^|^2/|x|^2 as stored, cosine that between x and x^. Slope is \
+the regression of <q,x^> on <q,x> (1 is unbiased) and dot error its root mean square error relative to \
 <q,x>, over random unit queries unless --queries is given.")]
 pub(crate) struct Args {
     /// Codecs to measure; may be repeated [default: all that have the head dim].
@@ -24,7 +24,8 @@ pub(crate) struct Args {
     codecs: Vec<CodecId>,
     #[command(flatten)]
     encode: EncodeArgs,
-    /// Array of shape [.., D]: a .npy of f32 or f16, or file.safetensors:name (also bf16).
+    /// Array of shape [.., D]: a .npy of f32, f16 or f64 (rounded to f32), - for one on standard input, or
+    /// file.safetensors:name (also bf16).
     #[arg(value_name = "IN")]
     input: Option<String>,
     /// Measure this many random directions instead of an array.
@@ -49,10 +50,13 @@ const RANDOM_QUERIES: usize = 32;
 struct Report {
     dim: usize,
     count: usize,
+    /// Of them zero; left out of all figures.
+    zero_vectors: u64,
     codecs: Vec<CodecStats>,
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    let level = args::machine_level()?;
     let name = args.input.as_deref().unwrap_or("random directions");
     let vectors = match &args.input {
         Some(spec) => Vectors::open(spec),
@@ -71,13 +75,17 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         }
     };
     let bar = out.progress((vectors.rows() * codecs.len()) as u64, "measuring");
-    let measured: Result<Vec<_>, _> =
-        codecs.iter().map(|codec| stats::measure(codec, &vectors, &queries, &|rows| bar.inc(rows))).collect();
+    let measured: Result<Vec<_>, _> = codecs
+        .iter()
+        .map(|codec| stats::measure((level, codec), &vectors, &queries, &|rows| bar.inc(rows)))
+        .collect();
     bar.finish_and_clear();
+    let codecs = measured.map_err(|e| CliError::stats(name, args.queries.as_deref(), &e))?;
     let report = Report {
         dim: vectors.dim(),
         count: vectors.rows(),
-        codecs: measured.map_err(|e| CliError::stats(name, args.queries.as_deref(), &e))?,
+        zero_vectors: codecs.first().map_or(0, |stats| stats.zero_vectors),
+        codecs,
     };
     out.print(&report, human)
 }
@@ -115,7 +123,12 @@ fn human(report: &Report) -> String {
         ]
     });
     let head = ["codec", "scale", "bytes", "bits/value", "relative MSE", "cosine", "slope", "dot error"];
-    format!("{} vectors of {} coordinates\n{}", grouped(report.count as u64), report.dim, table(&head, rows))
+    let zeros = match report.zero_vectors {
+        0 => String::new(),
+        n => format!(", {} of them zero and left out", grouped(n)),
+    };
+    let count = grouped(report.count as u64);
+    format!("{count} vectors of {} coordinates{zeros}\n{}", report.dim, table(&head, rows))
 }
 
 /// Four significant digits, plain down to a thousandth.

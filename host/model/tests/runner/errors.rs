@@ -10,7 +10,7 @@ use tqkv::attention::AttentionCache;
 use tqkv::dense::DenseCache;
 use tqkv::error::CacheError;
 use tqkv::{Chunk, KvShape};
-use tqkv_model::eval::{EvalSpec, Setting, evaluate};
+use tqkv_model::eval::{EvalSpec, Progress, Setting, evaluate};
 use tqkv_model::generate::{GenerateSpec, generate};
 use tqkv_model::{Model, ModelError};
 
@@ -194,8 +194,11 @@ fn prompts_and_windows_that_do_not_fit_name_the_numbers() {
     let eval = |text: &[u8], context: usize, windows: Option<usize>| {
         let spec = EvalSpec { context, windows, step: None, layers: false };
         let mut calls = Vec::new();
-        let report =
-            evaluate(&model, text, &spec, &dense(), &[dense()], &mut |done, all| calls.push((done, all)));
+        let report = evaluate(&model, text, &spec, &dense(), &[dense()], &mut |progress| {
+            if let Progress::Passes(done, all) = progress {
+                calls.push((done, all));
+            }
+        });
         report.map(|r| (r.windows, calls)).map_err(|e| e.to_string())
     };
     assert_eq!(eval(&[7; 40], 16, None), Ok((2, vec![(1, 4), (2, 4), (3, 4), (4, 4)])));

@@ -1,0 +1,31 @@
+//! `tqkv completions`: a script that completes commands and options.
+
+use clap_complete::Shell;
+use serde::Serialize;
+
+use crate::error::CliError;
+use crate::output::Output;
+
+/// Print the completions of a shell.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  tqkv completions bash > ~/.local/share/bash-completion/completions/tqkv
+  tqkv completions fish > ~/.config/fish/completions/tqkv.fish")]
+pub(crate) struct Args {
+    /// Which shell.
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+#[derive(Serialize)]
+struct Completions {
+    shell: String,
+    script: String,
+}
+
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut crate::command_line(), "tqkv", &mut script);
+    let script = String::from_utf8_lossy(&script).trim_end().to_owned();
+    out.print(&Completions { shell: args.shell.to_string(), script }, |made| made.script.clone())
+}
