@@ -114,6 +114,19 @@ fn the_tables_of_codes_are_those_of_the_code() {
 }
 
 #[test]
+fn the_levels_are_those_of_the_code() {
+    let mut seen = 0;
+    for id in CodecId::ALL {
+        let Some(book) = id.codebook(128) else { continue };
+        let bytes = book.bytes().iter().filter(|byte| **byte > 0).map(ToString::to_string);
+        let row = format!("| {} | {} | {} |", id.name(), bytes.collect::<Vec<_>>().join(" "), book.unit());
+        assert!(SPEC.lines().any(|line| line == row), "SPEC.md lacks: {row}");
+        seen += 1;
+    }
+    assert_eq!(seen, 9);
+}
+
+#[test]
 fn the_signs_are_those_of_the_codec() {
     let codec = AnyCodec::new(CodecId::S4, 128, Options::default()).unwrap();
     let signs: String = (0..32).map(|i| if codec.signs().is_negative(i) { '-' } else { '+' }).collect();
