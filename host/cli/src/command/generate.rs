@@ -9,7 +9,7 @@ use serde::Serialize;
 use tqkv_model::generate::{GenerateSpec, Generation, generate};
 use tqkv_model::{Model, ModelError};
 
-use crate::cache_args::{CacheArgs, ModelArgs, label};
+use crate::cache_args::{CacheArgs, F16, ModelArgs, label};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
 use crate::input;
@@ -162,7 +162,11 @@ pub(crate) fn continue_prompt(
     let made = cache.cache(place, config, kv).map_err(ModelError::from);
     let made = made.and_then(|mut cache| generate(model, prompt.as_bytes(), spec, &mut *cache, on_text));
     let made: Generation = made.map_err(|e| CliError::model(None, &e))?;
-    let f16_bytes = cache.f16_bytes(config, made.prompt_tokens, made.cache_tokens);
+    let f16_bytes = if kv == F16 {
+        Ok(made.cache_bytes)
+    } else {
+        cache.f16_bytes(config, made.prompt_tokens, made.cache_tokens)
+    };
     Ok(Made {
         f16_bytes: f16_bytes.map_err(|e| CliError::model(None, &e.into()))?,
         tokens_per_second: made.decode_tokens_per_second(),
