@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 use tqkv_core::code::S3;
 use tqkv_core::{
-    AnyCodec, BlockView, Codec, CodecId, DecodeError, EncodeError, Family, HEAD_DIMS, Options, ScaleMode,
-    ShapeError, demote,
+    AnyCodec, BlockError, BlockView, Codec, CodecId, DecodeError, EncodeError, Family, HEAD_DIMS, Options,
+    ScaleMode, ShapeError, demote,
 };
 use tqkv_tests::inputs::{Gaussian, edge_cases, one_hot, walsh};
 use tqkv_tests::oracle::{dot, relative_mse};
@@ -281,8 +281,8 @@ fn demotion_refuses_a_scale_that_leaves_f16() {
     let x: Vec<f32> = x.iter().map(|v| v * (60_000.0 / norm)).collect();
     let (mut block, mut out) = (vec![0; wide.block_bytes()], vec![7; narrow.block_bytes()]);
     wide.encode(&x, &mut block).unwrap();
-    let refused = tqkv_core::demote(&wide, &block, &narrow, &mut out);
-    assert_eq!(refused, Err(tqkv_core::BlockError::Encode(EncodeError::OutOfRange)));
+    let refused = demote(&wide, &block, &narrow, &mut out);
+    assert_eq!(refused, Err(BlockError::Encode(EncodeError::OutOfRange)));
     assert!(out.iter().all(|&byte| byte == 7), "nothing was written");
 }
 

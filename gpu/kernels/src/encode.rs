@@ -93,6 +93,8 @@ pub fn encode_append<T: Threads, F: Format<G>, const G: usize>(warp: u32, args: 
         return;
     }
     rotate(signs, &mut y);
+    // The last arm of each stands for one row, not for what is not known.
+    const { assert!(ScaleMode::ALL.len() == 4 && Effort::ALL.len() == 3, "a row for each") };
     let mode = match args.mode {
         mode::RAW => ScaleMode::Raw,
         mode::PRESERVING => ScaleMode::Preserving,
