@@ -198,6 +198,14 @@ impl Form for Planes {
     }
 }
 
+/// Out of line: the conversion in software is long, and in line it would be unrolled in every instruction set.
+#[inline(never)]
+fn widen_halves(bytes: &[u8], values: &mut [f32; GROUP]) {
+    for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<2>().0) {
+        *value = half::f16::from_le_bytes(*bytes).to_f32();
+    }
+}
+
 impl Form for Halves {
     const LAYOUT: Option<Layout> = Some(Layout::F16);
 
@@ -205,9 +213,7 @@ impl Form for Halves {
     fn levels<I: Memory>(_: &AnyCodec, isa: I, _: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
         for (bytes, level) in block.chunks(2 * GROUP).zip(out) {
             let mut values = [0.0; GROUP];
-            for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<2>().0) {
-                *value = half::f16::from_le_bytes(*bytes).to_f32();
-            }
+            widen_halves(bytes, &mut values);
             *level = isa.load(&values);
         }
         1.0

@@ -15,7 +15,9 @@ fn reciprocal(value: f32) -> f32 {
 }
 
 /// Encodes a run whose scale fits f16; the scale is absmax / 127, codes are rounded half away from zero with
-/// the unrounded scale, as the reference quantiser of that format does.
+/// the unrounded scale, as the reference quantiser of that format does. Out of line: in line it would be unrolled in
+/// every instruction set.
+#[inline(never)]
 pub(super) fn encode_q8_0(run: &[f32; RUN], bytes: &mut [u8]) {
     let scale = run.iter().fold(0.0, |m, v| f32::max(m, v.abs())) / 127.0;
     let inverse = reciprocal(scale);
@@ -29,6 +31,7 @@ pub(super) fn encode_q8_0(run: &[f32; RUN], bytes: &mut [u8]) {
 
 /// Encodes a run whose scale fits f16; the scale is the value of largest magnitude over -8, codes are
 /// floor(x / scale + 8.5) clamped to 15: coordinate j in the low and j + 16 in the high nibble of byte j.
+#[inline(never)]
 pub(super) fn encode_q4_0(run: &[f32; RUN], bytes: &mut [u8]) {
     let largest = run.iter().fold(0.0f32, |m, &v| if v.abs() > m.abs() { v } else { m });
     let scale = largest / -8.0;
