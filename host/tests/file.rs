@@ -145,7 +145,8 @@ fn forged(edit: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
 fn hostile_headers_with_a_good_crc_are_errors() {
     type Edit = fn(&mut Vec<u8>);
     let cases: &[(&str, Edit)] = &[
-        ("version 2", |b| b[8] = 2),
+        ("version 1", |b| b[8] = 1),
+        ("version 3", |b| b[8] = 3),
         ("unknown flags 0x8000", |b| b[11] = 0x80),
         ("header length", |b| b[10] = 1),
         ("header length", |b| b[12..16].fill(0xff)),

@@ -85,6 +85,6 @@ fn a_prompt_may_come_from_a_file_or_a_pipe() {
     let twice = [&file[..], &["prompt.txt", "--prompt", "x"]].concat();
     assert!(error(at, &twice, 2).contains("cannot be used with"));
     fs::write(at.join("latin1.txt"), b"caf\xe9").unwrap();
-    assert!(error(at, &[&file[..], &["latin1.txt"]].concat(), 2).contains("latin1.txt: invalid utf-8"));
+    assert!(error(at, &[&file[..], &["latin1.txt"]].concat(), 2).contains("latin1.txt: incomplete utf-8"));
     assert!(error(at, &[&file[..], &["none.txt"]].concat(), 2).contains("none.txt"));
 }
