@@ -110,7 +110,7 @@ fn fold(widths: &[usize], within: usize) -> Vec<Range<usize>> {
             }
         }
     }
-    if runs.is_empty() { vec![1..1] } else { runs }
+    if runs.is_empty() { std::iter::once(1..1).collect() } else { runs }
 }
 
 /// Columns of the terminal; elsewhere `COLUMNS`, or else no bound.
