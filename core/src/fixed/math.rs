@@ -83,7 +83,6 @@ pub(super) const fn high(a: u32, b: u32) -> u32 {
 /// 2^30 / sqrt(m / 2^32) for m in [2^30, 2^32), relative error below 2^-26.
 ///
 /// Newton's iteration r' = r (3 - m r^2) / 2: three rounds in 16 bits, one in 32.
-#[inline(never)]
 pub(super) const fn reciprocal_root(m: u32) -> u32 {
     let top = m >> 16;
     // Q15, within 10 % on the whole range.

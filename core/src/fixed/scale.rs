@@ -42,18 +42,27 @@ impl<E: Fn() -> u32> Moments<E> {
     #[inline(always)]
     pub(super) fn scale(self, mode: ScaleMode, norm: Real, assumed: Real, units: Units) -> Real {
         let energy = || Real { mantissa: (self.energy)().max(1), exponent: 0 };
-        let preserving = || norm.normalised().times(inverse_root(energy()).times(units.root));
         match mode {
             ScaleMode::Raw => assumed,
             ScaleMode::Unbiased => {
                 let ratio = norm.times(units.forward).over(self.cross).normalised();
                 let scale = norm.normalised().times(ratio);
-                if ratio.exceeds(units.unbounded) { bounded(scale, preserving()) } else { scale }
+                if ratio.exceeds(units.unbounded) {
+                    bounded(scale, preserving(norm, energy(), units.root))
+                } else {
+                    scale
+                }
             }
-            ScaleMode::Preserving => preserving(),
+            ScaleMode::Preserving => preserving(norm, energy(), units.root),
             ScaleMode::Mmse => self.cross.over(energy()).normalised().times(units.level),
         }
     }
+}
+
+/// The scale with which a block has the energy of its vector.
+#[inline(never)]
+fn preserving(norm: Real, energy: Real, root: Real) -> Real {
+    norm.normalised().times(inverse_root(energy).times(root))
 }
 
 /// The unbiased scale, but at most twice the one that preserves the energy: a vector may not decode to more than four times
