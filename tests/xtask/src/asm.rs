@@ -22,8 +22,8 @@ const KERNELS: [(&str, &str, &[&str]); 6] = [
     ("accumulate", "page::values::", &["vpmaddubsw", "vpdpbusd"]),
     ("attend", "page::attend::", &["vmulps"]),
     ("f16 rows", "page::half_rows::", &["vcvtph2ps"]),
-    ("encode", "AnyCodec>::encode_with<", &["vpermps", "vpermd"]),
-    ("decode", "AnyCodec>::decode_forms<", &["vfmadd"]),
+    ("encode", "codec::ops::encode_rotated<", &["vpermps", "vpermd"]),
+    ("decode", "codec::ops::decode<", &["vfmadd"]),
 ];
 
 /// What a panic's symbol contains.
@@ -41,7 +41,7 @@ pub(crate) fn run(_: &Args) -> ExitCode {
     let mut faults = 0;
     for level in LEVELS {
         for (kernel, pattern, marks) in KERNELS {
-            let enter = format!("{level} as tqkv_core::lanes::Memory>::apart::enter");
+            let enter = format!("{level} as tqkv_core::machine::lanes::Memory>::apart::enter");
             let found: Vec<_> = functions
                 .iter()
                 .filter(|function| function.name.contains(&enter) && function.name.contains(pattern))
