@@ -26,6 +26,9 @@ const KERNELS: [(&str, &str, &[&str]); 6] = [
     ("decode", "codec::ops::decode<", &["vfmadd"]),
 ];
 
+/// The form of f16 blocks: its conversion is one call a group on purpose, as pages of f16 have kernels of their own.
+const BY_CALL: &str = "form::Halves";
+
 /// What a panic's symbol contains.
 const PANICS: [&str; 4] = ["panic", "slice_index", "unwrap_failed", "copy_from_slice"];
 
@@ -45,6 +48,7 @@ pub(crate) fn run(_: &Args) -> ExitCode {
             let found: Vec<_> = functions
                 .iter()
                 .filter(|function| function.name.contains(&enter) && function.name.contains(pattern))
+                .filter(|function| !function.name.contains(BY_CALL))
                 .collect();
             let loops: usize = found.iter().map(|function| hot_loops(&function.lines, marks).len()).sum();
             println!("{level:16} {kernel:10} {:3} functions, {loops:3} hot loops", found.len());
