@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 use tqkv_core::code::S3;
 use tqkv_core::{
-    AnyCodec, BlockError, BlockView, Codec, CodecId, DecodeError, EncodeError, Family, HEAD_DIMS, Options,
-    ScaleMode, ShapeError, demote,
+    AnyCodec, BlockError, BlockView, Codec, CodecId, DecodeError, Effort, EncodeError, Family, HEAD_DIMS,
+    Options, ScaleMode, ShapeError, demote,
 };
 use tqkv_tests::inputs::{Gaussian, edge_cases, one_hot, walsh};
 use tqkv_tests::oracle::{dot, relative_mse};
@@ -86,7 +86,7 @@ fn over_seeds(x: &[f32], id: CodecId) -> (f64, f64) {
     const SEEDS: u64 = 64;
     let errors: Vec<f64> = (0..SEEDS)
         .map(|seed| {
-            let options = Options { seed, scale_mode: ScaleMode::Raw, effort: tqkv_core::Effort::Fast };
+            let options = Options { seed, scale_mode: ScaleMode::Raw, effort: Effort::Fast };
             let codec = AnyCodec::new(id, x.len(), options).unwrap();
             relative_mse(x, &round_trip(&codec, x))
         })
@@ -183,7 +183,7 @@ fn typed_and_erased_codecs_write_the_same_bytes() {
 fn dropping_bits_equals_encoding_with_fewer() {
     let mut gaussian = Gaussian::new(17);
     let make = |id, mode| {
-        let options = Options { scale_mode: mode, effort: tqkv_core::Effort::Fast, seed: 42 };
+        let options = Options { scale_mode: mode, effort: Effort::Fast, seed: 42 };
         AnyCodec::new(id, 112, options).unwrap()
     };
     for mode in ScaleMode::ALL {
@@ -270,6 +270,40 @@ fn a_vector_made_against_the_signs_is_not_stretched_without_end() {
             assert!(stretch < 4.01, "{} {dim}: {stretch}", codec.id().name());
         }
     }
+}
+
+#[test]
+fn every_vector_up_to_the_largest_norm_can_be_stored() {
+    let mut gaussian = Gaussian::new(11);
+    for (dim, scale_mode, effort) in [16, 80, 128, 1024]
+        .into_iter()
+        .flat_map(|dim| ScaleMode::ALL.map(|mode| (dim, mode)))
+        .flat_map(|(dim, mode)| Effort::ALL.map(|effort| (dim, mode, effort)))
+    {
+        for &id in CodecId::ALL {
+            let Ok(codec) = AnyCodec::new(id, dim, Options { scale_mode, effort, ..Options::DEFAULT }) else {
+                continue;
+            };
+            // Rotated: few large coordinates, which stretch scales most, alone or over small ones.
+            for (large, small) in [(1, 0.0), (1, 0.2), (2, 0.0), (3, 0.05), (dim / 4, 0.0), (dim, 1.0)] {
+                let noise = gaussian.vector(dim);
+                let mut x: Vec<f32> = noise
+                    .iter()
+                    .enumerate()
+                    .map(|(i, v)| if i < large { (dim as f32).sqrt() } else { small * v })
+                    .collect();
+                codec.unrotate(&mut x);
+                let norm = dot(&x, &x).sqrt() as f32;
+                x.iter_mut().for_each(|v| *v *= codec.max_norm() * 0.9999 / norm);
+                let encoded = codec.encode(&x, &mut vec![0; codec.block_bytes()]);
+                let what = || format!("{} {dim} {scale_mode:?} {effort:?} {large} {small}", id.name());
+                assert_eq!(encoded, Ok(()), "{}", what());
+            }
+        }
+    }
+    let limit = |id| AnyCodec::new(id, 128, Options::DEFAULT).unwrap().max_norm();
+    // No vector of a model comes near.
+    assert!(CodecId::ALL.iter().all(|&id| limit(id) > 5000.0));
 }
 
 #[test]

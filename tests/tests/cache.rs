@@ -9,7 +9,7 @@ use tqkv::Level;
 use tqkv::attention::AttentionCache;
 use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, KvCache, MEAN_TOKENS};
 use tqkv::dense::DenseCache;
-use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_core::{AnyCodec, CodecId, Effort, Options};
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
 
@@ -388,7 +388,8 @@ fn bad_input_is_named_and_leaves_nothing_behind() {
     assert!(error.starts_with("layer 0, key of token 2, KV head 1"), "{error}");
     bad[(2 * 2 + 1) * DIM + 7] = 1e15;
     let error = cache.append(0, &good, &bad).unwrap_err().to_string();
-    assert!(error.starts_with("layer 0, value of token 2, KV head 1") && error.contains("32752"), "{error}");
+    let limit = cache.spec().max_norms().unwrap()[1].to_string();
+    assert!(error.starts_with("layer 0, value of token 2, KV head 1") && error.contains(&limit), "{error}");
     assert!(cache.append(0, &good[..5], &good).is_err());
     assert!(cache.append(1, &good, &good).is_err());
     assert!(cache.scores(0, 2, &good[..DIM]).is_err());
@@ -479,6 +480,65 @@ fn the_number_of_threads_changes_no_bit() {
     let one = bits(run(1));
     assert_eq!(bits(run(2)), one);
     assert_eq!(bits(run(5)), one);
+}
+
+/// Against the signs, against each other and against the mean.
+#[test]
+fn what_append_accepts_is_stored_whatever_its_direction() {
+    let norm = |x: &[f32]| x.iter().map(|v| v * v).sum::<f32>().sqrt();
+    for &id in CodecId::ALL {
+        let spec = CacheSpec::new(1, 1, 1, DIM).codecs(id, id).sinks(0).hot(0).centring(Centring::On);
+        let nested = id.is_nested().then_some(CodecId::N1);
+        let cold = |spec: CacheSpec| match nested {
+            Some(narrow) => spec.cold(8, Cold::Demote { key: narrow, value: narrow }),
+            None => spec,
+        };
+        let mut cache = KvCache::new(cold(spec)).unwrap();
+        let limits = cache.spec().max_norms().unwrap();
+        let codec = AnyCodec::new(id, DIM, Options::DEFAULT).unwrap();
+        let mut one = vec![0.0; DIM];
+        one[3] = 1.0;
+        codec.unrotate(&mut one);
+        for token in 0..3 * MEAN_TOKENS + 200 {
+            let sign = if token < MEAN_TOKENS { 1.0 } else { -1.0 };
+            let rows = limits
+                .map(|limit| one.iter().map(|v| v * sign * limit * 0.9999 / norm(&one)).collect::<Vec<_>>());
+            cache
+                .append(0, &rows[0], &rows[1])
+                .unwrap_or_else(|error| panic!("{} {token}: {error}", id.name()));
+        }
+    }
+}
+
+/// From the first token on, in whatever chunks they come.
+#[test]
+fn a_cache_is_never_larger_than_its_tokens_in_f16() {
+    let shapes = [(64, 0, 0), (128, 4, 64), (128, 0, 0), (80, 1, 3)];
+    for (dim, sinks, hot) in shapes {
+        let mut gaussian = Gaussian::new(3);
+        for &id in CodecId::ALL {
+            let smaller = id.block_bytes(dim).is_some_and(|bytes| bytes < 2 * dim);
+            // Token by token, then after a prompt of 17.
+            for prompt in [1, 17] {
+                let spec = CacheSpec::new(1, 1, 1, dim).codecs(id, id).sinks(sinks).hot(hot);
+                let mut cache =
+                    KvCache::new(spec.options(Options { effort: Effort::Fast, ..Options::DEFAULT })).unwrap();
+                let mut tokens = 0;
+                while smaller && tokens < 300 {
+                    let n = if tokens == 0 { prompt } else { 1 };
+                    let rows: Vec<f32> = gaussian.vector(n * dim).iter().map(|x| x + 0.5).collect();
+                    cache.append(0, &rows, &rows).unwrap();
+                    tokens += n;
+                    let (bytes, f16) = (cache.stats().allocated_bytes, tokens * 2 * 2 * dim);
+                    assert!(
+                        bytes <= f16,
+                        "{} at {dim}, {tokens} tokens: {bytes} bytes, {f16} in f16",
+                        id.name()
+                    );
+                }
+            }
+        }
+    }
 }
 
 /// A level is a cache's own, so one process compares two.

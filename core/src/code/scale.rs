@@ -139,9 +139,16 @@ impl Moments {
         match mode {
             ScaleMode::Raw => self.assumed,
             ScaleMode::Preserving => self.preserving(isa, dim),
-            // A code that points elsewhere would be stretched without end.
+            // A code that points elsewhere would be stretched without end: then the cosine, which is the ratio of the
+            // preserving to the unbiased scale, is below the inverse of what is allowed.
             ScaleMode::Unbiased => {
-                f32::min(self.norm_squared * dim / self.cross, LARGEST_STRETCH * self.preserving(isa, dim))
+                let target = self.norm_squared * dim;
+                let stretched = LARGEST_STRETCH * self.cross;
+                if stretched * stretched < target * self.energy {
+                    LARGEST_STRETCH * self.preserving(isa, dim)
+                } else {
+                    target / self.cross
+                }
             }
             ScaleMode::Mmse => self.cross / self.energy,
         }

@@ -99,9 +99,8 @@ impl AnyCodec {
         if !self.fit(out.len(), blocks.len()) {
             return Err((0, DecodeError::WrongLength));
         }
-        let bad = blocks
-            .chunks_exact(self.block_bytes())
-            .position(|block| !self.id().layout().has_finite_scales(block));
+        let layout = self.id().layout();
+        let bad = blocks.chunks_exact(self.block_bytes()).position(|block| !layout.has_finite_scales(block));
         let good = bad.unwrap_or(out.len() / self.dim());
         let (blocks, out) = (&blocks[..good * self.block_bytes()], &mut out[..good * self.dim()]);
         with_form!(self, F, G => decode::<I, F, G>(self, isa, blocks, out, self.id().is_rotated()));

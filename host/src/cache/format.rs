@@ -56,12 +56,13 @@ impl Layout {
     }
 }
 
-/// A codec, and the arrangement of its blocks in pages of [`PAGE_TOKENS`].
+/// A codec, and the arrangement of its blocks in pages of [`PAGE_TOKENS`], or fewer where a page begins.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PageFormat {
     codec: AnyCodec,
     layout: Layout,
     level: Level,
+    slots: usize,
 }
 
 /// Query heads in the domain of the blocks, at most [`tqkv_simd::page::MAX_HEADS`].
@@ -74,7 +75,7 @@ pub(super) struct CodedQueries {
 
 impl PageFormat {
     pub(super) fn new(codec: AnyCodec, side: Side, arithmetic: Arithmetic, level: Level) -> Self {
-        Self { codec, layout: Layout::new(&codec, side, arithmetic), level }
+        Self { codec, layout: Layout::new(&codec, side, arithmetic), level, slots: PAGE_TOKENS }
     }
 
     /// The instruction set of everything that is done to its pages.
@@ -86,6 +87,33 @@ impl PageFormat {
         &self.codec
     }
 
+    /// The same for pages of fewer tokens, a multiple of [`SLOT_STEP`].
+    pub(super) fn of_slots(&self, slots: usize) -> Self {
+        let codec = &self.codec;
+        let layout = match self.layout {
+            Layout::Keys(_) => KeyPages::new(codec, slots).map(Layout::Keys),
+            Layout::Values(_) => ValuePages::new(codec, slots).map(Layout::Values),
+            Layout::Halves(_) => HalfPages::new(codec.dim(), slots).map(Layout::Halves),
+            Layout::Rows => Some(Layout::Rows),
+            Layout::Blocks => Some(Layout::Blocks),
+        };
+        layout.map_or(*self, |layout| Self { layout, slots, ..*self })
+    }
+
+    /// Tokens of a page.
+    pub(super) fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Blocks (back to back, no more than a page has slots) as a page.
+    pub(super) fn arrange(&self, blocks: &[u8]) -> Vec<Line> {
+        let mut lines = vec![Line::ZERO; self.lines()];
+        for (slot, block) in blocks.chunks_exact(self.codec.block_bytes()).enumerate() {
+            self.write(&mut lines, slot, block);
+        }
+        lines
+    }
+
     /// Lines of a page.
     pub(super) fn lines(&self) -> usize {
         match &self.layout {
@@ -93,7 +121,7 @@ impl PageFormat {
             Layout::Values(pages) => pages.lines(),
             Layout::Halves(pages) => pages.lines(),
             Layout::Rows | Layout::Blocks => {
-                (PAGE_TOKENS * self.codec.block_bytes()).div_ceil(size_of::<Line>())
+                (self.slots * self.codec.block_bytes()).div_ceil(size_of::<Line>())
             }
         }
     }

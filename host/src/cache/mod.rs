@@ -44,13 +44,12 @@ use spill::SpillFile;
 use tqkv_core::{Chunk, CodecId, Family, KvShape};
 use tqkv_simd::Level;
 
-/// Largest |k| or |v| that may be appended: with it, every codec's scale fits f16.
-const MAX_NORM: f32 = 32_752.0;
-
 /// A compressed KV cache; see the module documentation.
 #[derive(Clone, Debug)]
 pub struct KvCache {
     spec: CacheSpec,
+    /// Largest |k| and |v| that may be appended.
+    max_norms: [f32; 2],
     /// `[num_layers, num_kv_heads]`
     heads: Vec<Head>,
 }
@@ -85,7 +84,7 @@ impl KvCache {
         };
         let heads =
             vec![Head::new(&spec, level, codecs, cold); spec.shape.num_layers * spec.shape.num_kv_heads];
-        Ok(Self { spec, heads })
+        Ok(Self { max_norms: spec.max_norms()?, spec, heads })
     }
 
     /// What the cache was built from, the instruction set included.
@@ -106,7 +105,7 @@ impl KvCache {
     /// Appends tokens to one layer: `k`, `v` are `[n, num_kv_heads, head_dim]`, keys after RoPE.
     ///
     /// # Errors
-    /// Wrong shapes, or a vector that is not finite or too large, named by token and KV head;
+    /// Wrong shapes, or a vector that is not finite or too large ([`CacheSpec::max_norms`]), named by token and KV head;
     /// nothing is appended then.
     pub fn append(&mut self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
         self.spec.shape.check_tokens(layer, k, v)?;
@@ -237,12 +236,12 @@ impl KvCache {
     /// Refuses vectors that cannot be stored.
     fn check_vectors(&self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
         let KvShape { num_kv_heads: kv_heads, head_dim: dim, .. } = self.spec.shape;
-        for (what, vectors) in [("key", k), ("value", v)] {
+        for ((what, vectors), max_norm) in [("key", k), ("value", v)].into_iter().zip(self.max_norms) {
             for (i, vector) in vectors.chunks_exact(dim).enumerate() {
                 let norm = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
-                if norm.is_nan() || norm > MAX_NORM {
+                if norm.is_nan() || norm > max_norm {
                     let (token, kv_head) = (self.layer(layer)[0].len() + i / kv_heads, i % kv_heads);
-                    return Err(CacheError::BadVector { layer, what, token, kv_head, max_norm: MAX_NORM });
+                    return Err(CacheError::BadVector { layer, what, token, kv_head, max_norm });
                 }
             }
         }

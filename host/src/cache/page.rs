@@ -4,14 +4,17 @@ use super::format::{PAGE_TOKENS, PageFormat, Side};
 use super::spec::Arithmetic;
 use super::spill::{SpillFile, Spilled};
 use crate::error::CacheError;
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use tqkv_core::{AnyCodec, EncodeError, Family, Options, ScaleMode, demote};
 use tqkv_simd::Level;
-use tqkv_simd::page::Line;
+use tqkv_simd::page::{Line, SLOT_STEP};
 
 /// Where the lines of a page are.
 #[derive(Clone, Debug)]
 enum Memory {
+    /// Blocks back to back: so few that whole lines of them would be larger than f16 rows.
+    Loose(Vec<u8>),
     Held(Vec<Line>),
     Spilled(Spilled),
 }
@@ -24,8 +27,10 @@ struct Page {
 }
 
 impl Page {
+    /// Empty where the blocks are loose.
     fn lines(&self) -> &[Line] {
         match &self.memory {
+            Memory::Loose(_) => &[],
             Memory::Held(lines) => lines,
             Memory::Spilled(spilled) => spilled.lines(),
         }
@@ -33,6 +38,7 @@ impl Page {
 
     fn allocated_bytes(&self) -> usize {
         match &self.memory {
+            Memory::Loose(blocks) => blocks.capacity(),
             Memory::Held(lines) => lines.capacity() * size_of::<Line>(),
             Memory::Spilled(_) => 0,
         }
@@ -49,7 +55,8 @@ pub(super) enum ColdStore {
 /// All encoded tokens of one head's keys (or values), oldest first.
 ///
 /// Every page but the last is full, so token `i` is slot `i % PAGE_TOKENS` of page
-/// `i / PAGE_TOKENS`. Pages that were evicted leave a hole at the front.
+/// `i / PAGE_TOKENS`. Pages that were evicted leave a hole at the front. The last page has memory for as many tokens
+/// as it needs, in steps, until what the codes save pays for a whole page: a cache is never larger than its f16 rows.
 #[derive(Clone, Debug)]
 pub(super) struct Pages {
     warm: PageFormat,
@@ -57,6 +64,8 @@ pub(super) struct Pages {
     cold: PageFormat,
     store: Option<ColdStore>,
     pages: VecDeque<Page>,
+    /// Arrangement of the last page where it is warm.
+    last: PageFormat,
     /// Pages evicted from the front.
     evicted: usize,
     /// Tokens, evicted ones included.
@@ -66,7 +75,7 @@ pub(super) struct Pages {
 /// Slots of one page.
 pub(super) struct Run<'a> {
     pub(super) format: &'a PageFormat,
-    pub(super) lines: &'a [Line],
+    pub(super) lines: Cow<'a, [Line]>,
     /// First slot.
     pub(super) slot: usize,
     pub(super) is_cold: bool,
@@ -85,7 +94,7 @@ impl Pages {
             Some(ColdStore::Demote(codec)) => PageFormat::new(**codec, side, arithmetic, level),
             Some(ColdStore::Spill(_)) | None => warm,
         };
-        Self { warm, cold, store, pages: VecDeque::new(), evicted: 0, len: 0 }
+        Self { warm, cold, store, pages: VecDeque::new(), last: warm, evicted: 0, len: 0 }
     }
 
     pub(super) fn warm(&self) -> &PageFormat {
@@ -116,18 +125,77 @@ impl Pages {
     }
 
     /// Puts blocks of the warm codec at the end.
-    pub(super) fn push_blocks(&mut self, blocks: &[u8]) {
-        for block in blocks.chunks_exact(self.warm.codec().block_bytes()) {
+    pub(super) fn push_blocks(&mut self, mut blocks: &[u8]) {
+        let bytes = self.warm.codec().block_bytes();
+        while !blocks.is_empty() {
             let slot = self.len % PAGE_TOKENS;
             if slot == 0 {
-                let memory = Memory::Held(vec![Line::ZERO; self.warm.lines()]);
-                self.pages.push_back(Page { memory, cold: false });
+                self.pages.reserve_exact(1);
+                self.pages.push_back(Page { memory: Memory::Loose(Vec::new()), cold: false });
             }
-            if let Some(Page { memory: Memory::Held(lines), .. }) = self.pages.back_mut() {
-                self.warm.write(lines, slot, block);
-            }
-            self.len += 1;
+            let count = (PAGE_TOKENS - slot).min(blocks.len() / bytes);
+            let (now, later) = blocks.split_at(count * bytes);
+            self.len += count;
+            self.write_last(slot, now);
+            blocks = later;
         }
+    }
+
+    /// Writes blocks to the last page from `slot` on; `len` counts them already.
+    fn write_last(&mut self, slot: usize, blocks: &[u8]) {
+        let bytes = self.warm.codec().block_bytes();
+        let needed = slot + blocks.len() / bytes;
+        let (wanted, in_lines) = self.arrangement(needed);
+        let Some(page) = self.pages.back_mut() else { return };
+        match &mut page.memory {
+            Memory::Held(lines) if in_lines && wanted.lines() <= lines.len() => {
+                for (i, block) in blocks.chunks_exact(bytes).enumerate() {
+                    self.last.write(lines, slot + i, block);
+                }
+            }
+            memory => {
+                let mut all = match memory {
+                    Memory::Loose(loose) => std::mem::take(loose),
+                    Memory::Held(_) | Memory::Spilled(_) => self.last.read_blocks(page.lines(), 0, slot),
+                };
+                all.truncate(slot * bytes);
+                all.reserve_exact(blocks.len());
+                all.extend_from_slice(blocks);
+                self.last = wanted;
+                page.memory = if in_lines {
+                    Memory::Held(wanted.arrange(&all))
+                } else {
+                    all.shrink_to_fit();
+                    Memory::Loose(all)
+                };
+            }
+        }
+    }
+
+    /// How a last page of `needed` tokens lies: whole where the codes have saved that much, else as small as can be;
+    /// and whether it is kept like that, or loose because even that is larger than f16 rows.
+    fn arrangement(&self, needed: usize) -> (PageFormat, bool) {
+        let bytes = |format: &PageFormat| format.lines() * size_of::<Line>();
+        let others = (self.pages.len() - 1) * bytes(&self.warm) + self.pages.capacity() * size_of::<Page>();
+        let budget = self.f16_bytes().saturating_sub(others);
+        let small = self.warm.of_slots(needed.next_multiple_of(SLOT_STEP).min(PAGE_TOKENS));
+        // Codes as wide as f16 save nothing, and a full page is as small as it gets.
+        let must = small.slots() == needed || self.saves_nothing();
+        if bytes(&self.warm) <= budget { (self.warm, true) } else { (small, must || bytes(&small) <= budget) }
+    }
+
+    fn saves_nothing(&self) -> bool {
+        self.warm.codec().block_bytes() >= 2 * self.warm.codec().dim()
+    }
+
+    /// What the tokens that are there would take as f16.
+    fn f16_bytes(&self) -> usize {
+        (self.len - self.first()) * 2 * self.warm.codec().dim()
+    }
+
+    /// Bytes that the codes have saved against f16.
+    pub(super) fn saved_bytes(&self) -> usize {
+        self.f16_bytes().saturating_sub(self.allocated_bytes())
     }
 
     /// Drops tokens from index `len` on. A cold page that is cut in the middle is brought back to
@@ -136,6 +204,7 @@ impl Pages {
         if len >= self.len {
             return Ok(());
         }
+        let last_page = self.pages.len();
         self.pages.truncate((len.div_ceil(PAGE_TOKENS)).saturating_sub(self.evicted));
         let kept = len % PAGE_TOKENS;
         if kept > 0
@@ -145,13 +214,17 @@ impl Pages {
             let memory = Memory::Held(transcode(&self.cold, page.lines(), kept, &self.warm)?);
             *page = Page { memory, cold: false };
         }
+        // Every page before the last one is whole.
+        if last_page != self.pages.len() {
+            self.last = self.warm;
+        }
         self.len = len;
         Ok(())
     }
 
     pub(super) fn clear(&mut self) {
         self.pages.clear();
-        (self.evicted, self.len) = (0, 0);
+        (self.evicted, self.len, self.last) = (0, 0, self.warm);
     }
 
     /// Frees the pages that end at or before token `first`.
@@ -187,8 +260,22 @@ impl Pages {
     /// The page that holds token `index` (not evicted), from that token on.
     pub(super) fn run(&self, index: usize) -> Run<'_> {
         let page = &self.pages[index / PAGE_TOKENS - self.evicted];
-        let format = if page.cold { &self.cold } else { &self.warm };
-        Run { format, lines: page.lines(), slot: index % PAGE_TOKENS, is_cold: page.cold }
+        let is_last = index / PAGE_TOKENS + 1 == self.evicted + self.pages.len();
+        let slot = index % PAGE_TOKENS;
+        match &page.memory {
+            Memory::Loose(blocks) => {
+                let format = &self.last;
+                Run { format, lines: Cow::Owned(format.arrange(blocks)), slot, is_cold: false }
+            }
+            Memory::Held(_) | Memory::Spilled(_) => {
+                let format = match (page.cold, is_last) {
+                    (true, _) => &self.cold,
+                    (false, true) => &self.last,
+                    (false, false) => &self.warm,
+                };
+                Run { format, lines: Cow::Borrowed(page.lines()), slot, is_cold: page.cold }
+            }
+        }
     }
 
     /// One past the last token that a page with token `index` holds.

@@ -5,9 +5,6 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use tqkv_simd::Level;
 use tqkv_simd::page::{row_scores, row_sums};
 
-/// Rows for which memory is taken at once, and that may wait at the front for being dropped.
-const SPARE_ROWS: usize = 4;
-
 /// A queue of vectors of `dim` values kept as f16.
 #[derive(Clone, Debug)]
 pub(super) struct Rows {
@@ -27,30 +24,29 @@ impl Rows {
         self.values.len() / self.dim - self.start
     }
 
-    /// Appends rows (`[n, dim]`).
+    /// Appends rows (`[n, dim]`), in memory that is no larger than it must be: these rows are the dearest of the cache.
     pub(super) fn push(&mut self, rows: &[f32]) {
-        // By an eighth, as these rows are the dearest of the cache and doubling would waste half of them.
         if self.values.capacity() - self.values.len() < rows.len() {
-            self.values.reserve_exact(rows.len() + self.spare() * self.dim);
+            self.close_gap();
+            self.values.reserve_exact(rows.len());
         }
         self.values.extend(rows.iter().map(|&v| f16::from_f32(v).to_bits()));
     }
 
-    /// Rows of memory that may be unused.
-    fn spare(&self) -> usize {
-        (self.len() / 8).max(SPARE_ROWS)
+    /// Drops the oldest rows, and gives back memory but for `spare` rows.
+    pub(super) fn drop_front(&mut self, rows: usize, spare: usize) {
+        self.start += rows;
+        let most = (self.len() + spare) * self.dim;
+        if self.values.capacity() > most {
+            self.close_gap();
+            self.values.shrink_to(most);
+        }
     }
 
-    /// Drops the oldest rows, and gives memory back where much of it is unused.
-    pub(super) fn drop_front(&mut self, rows: usize) {
-        self.start += rows;
-        if self.start >= self.spare() {
-            self.values.drain(..self.start * self.dim);
-            self.start = 0;
-        }
-        if self.values.capacity() > (self.len() + 4 * self.spare()) * self.dim {
-            self.values.shrink_to((self.len() + self.spare()) * self.dim);
-        }
+    /// Moves the rows to the front of the memory.
+    fn close_gap(&mut self) {
+        self.values.drain(..self.start * self.dim);
+        self.start = 0;
     }
 
     pub(super) fn truncate(&mut self, rows: usize) {

@@ -2,6 +2,7 @@
 
 use super::format::{PageFormat, Side};
 use crate::error::CacheError;
+use half::f16;
 use std::path::PathBuf;
 use tqkv_core::{AnyCodec, CodecId, KvShape, Options};
 use tqkv_simd::Level;
@@ -191,8 +192,31 @@ impl CacheSpec {
         self
     }
 
-    /// Bytes of a warm page of [`super::PAGE_TOKENS`] keys, and of one of values, of one KV head. Pages are allocated whole;
-    /// uncompressed tokens take `2 * head_dim` bytes each and side.
+    /// Largest norms of a key and of a value: every such vector can be stored, whatever its direction
+    /// ([`AnyCodec::max_norm`]). Half of that where keys are centred, as the mean may point the other way, and half where
+    /// pages go cold in another codec, as scales grow then.
+    ///
+    /// # Errors
+    /// A head dim that a codec does not support.
+    pub fn max_norms(&self) -> Result<[f32; 2], CacheError> {
+        let (key, value) = self.codecs_of(self.key, self.value)?;
+        let mut norms = [key.max_norm(), value.max_norm()];
+        if let Some((_, Cold::Demote { key, value })) = &self.cold {
+            let (key, value) = self.codecs_of(*key, *value)?;
+            for (norm, cold) in norms.iter_mut().zip([key, value]) {
+                *norm = norm.min(cold.max_norm()) / 2.0;
+            }
+        }
+        if self.centring != Centring::Off {
+            norms[0] /= 2.0;
+        }
+        // Every vector is a row of f16 first.
+        Ok(norms.map(|norm| norm.min(f16::MAX.to_f32())))
+    }
+
+    /// Bytes of a warm page of [`super::PAGE_TOKENS`] keys, and of one of values, of one KV head. All pages but the last are
+    /// whole, and that one is as soon as it is smaller than its tokens in f16; uncompressed tokens take `2 * head_dim`
+    /// bytes each and side.
     ///
     /// # Errors
     /// A head dim that a codec does not support.

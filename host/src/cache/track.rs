@@ -16,6 +16,9 @@ use tqkv_simd::page::{Line, MAX_PART};
 /// Tokens that leave the hot window together: encoders are faster with several vectors.
 const BATCH: usize = 4;
 
+/// Rows of unused memory beside the hot window, where the codes have saved that much.
+const SPARE_ROWS: usize = 8;
+
 /// Of `extra` tokens beyond a hot window of `hot`, how many are encoded.
 pub(super) fn leaving(hot: usize, extra: usize) -> usize {
     // A window shorter than a batch means every token at once.
@@ -131,11 +134,14 @@ impl Track {
                     self.pages.push(&oldest).map_err(|error| error.within(tokens))?;
                 }
             }
-            self.recent.drop_front(count);
+            // Half of what is saved may be spare rows, half may be vectors that are encoded ahead.
+            let spare = self.pages.saved_bytes() / 2 / (2 * self.dim);
+            self.recent.drop_front(count, spare.min(SPARE_ROWS));
         }
         // The next to leave are all there, and codes with a search are worth a thread.
         let dear = self.codec().id().family() == Family::Trellis;
-        if dear && self.ahead.is_none() && self.recent.len() >= BATCH && hot >= BATCH {
+        let paid = self.pages.saved_bytes() / 2 >= BATCH * self.dim * size_of::<f32>();
+        if dear && paid && self.ahead.is_none() && self.recent.len() >= BATCH && hot >= BATCH {
             self.ahead = Some(Ahead::new(self.coded_end(), self.oldest(BATCH, mean)));
         }
         Ok(())
@@ -262,7 +268,7 @@ impl Track {
         } else {
             let run = self.pages.run(from - sinks);
             let coded = queries.cold.as_ref().filter(|_| run.is_cold).unwrap_or(&queries.warm);
-            run.format.scores(run.lines, run.slot, coded, next, out);
+            run.format.scores(&run.lines, run.slot, coded, next, out);
             let n = out.len() / queries.offsets.len();
             for (out, offset) in out.chunks_exact_mut(n).zip(&queries.offsets) {
                 out.iter_mut().for_each(|logit| *logit += offset);
@@ -279,7 +285,7 @@ impl Track {
             self.recent.accumulate(from - coded, weights, &mut sums.plain);
         } else {
             let run = self.pages.run(from - sinks);
-            run.format.accumulate(run.lines, run.slot, weights, next, &mut sums.rotated);
+            run.format.accumulate(&run.lines, run.slot, weights, next, &mut sums.rotated);
         }
     }
 
@@ -290,7 +296,7 @@ impl Track {
             let end = to.min(self.part_end(at));
             let run = self.pages.run(at - self.sinks.len());
             run.format.decode_rotated(
-                run.lines,
+                &run.lines,
                 run.slot,
                 &mut out[(at - from) * self.dim..(end - from) * self.dim],
             );

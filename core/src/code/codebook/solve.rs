@@ -173,8 +173,8 @@ pub(super) const fn to_bytes(dim: usize, half: &HalfCodebook, move_boundaries: b
             i += 1;
         }
         let (cross, energy) = sums(&rounded, &half.mass, &half.levels, count);
-        // With the best unit, cross / energy, this is the energy that the levels explain.
-        if cross * cross / energy > most {
+        // With the best unit, cross / energy, this is the energy that the levels explain. Rounding must not decide.
+        if cross * cross / energy > most * (1.0 + 1e-12) {
             (bytes, unit, most) = (rounded, cross / energy, cross * cross / energy);
         }
         largest += 1;
