@@ -2,9 +2,11 @@
 
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
+use tqkv_core::KvError;
 
 /// Why a device or a cache on it cannot do what was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum GpuError {
     /// The machine has no CUDA driver.
     #[error("no CUDA driver is installed (libcuda was not found)")]
@@ -36,6 +38,9 @@ pub enum GpuError {
     /// A shape or codec that the kernels do not have.
     #[error("{0}")]
     BadSpec(String),
+    /// Slices or a layer that do not fit the shape, or a query that is not finite.
+    #[error(transparent)]
+    Shape(#[from] KvError),
     /// No such layer.
     #[error("layer {layer} is out of range: the cache has {num_layers} layers")]
     LayerOutOfRange {

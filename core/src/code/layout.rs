@@ -27,6 +27,11 @@ pub enum Layout {
     Planes(Plain),
 }
 
+/// Most by which a search for the scale stretches a vector that has one large coordinate.
+const SEARCH_SLACK: f32 = 1.3;
+/// Most by which a search goes above the norm.
+const LONGEST_RAW: f32 = 2.5;
+
 impl Layout {
     /// Bits of one code, scales not counted; half rates rounded down.
     pub const fn bits(self) -> u32 {
@@ -68,6 +73,26 @@ impl Layout {
             }
         };
         block.chunks(stride).all(|run| block_io::split(run).0.is_finite())
+    }
+
+    /// The largest scale, or value of `f16`, that a vector of norm 1 may need: `spread` is the largest coordinate of such
+    /// a vector where it is encoded, and codes stand for `levels` times `unit`.
+    pub(crate) fn largest_scale(self, spread: f32, levels: &[i8], unit: f32) -> f32 {
+        match self {
+            Self::F16 => spread,
+            Self::Bytes | Self::Runs { bits: 8 } => spread / (127.0 * unit),
+            Self::Runs { .. } => spread / 8.0,
+            Self::Dense { .. } | Self::Planes(_) => {
+                let (mut least, mut largest) = (f32::INFINITY, 0.0);
+                for level in levels {
+                    let level = f32::from(level.unsigned_abs()) * unit;
+                    (least, largest) = (f32::min(least, level), f32::max(largest, level));
+                }
+                // A scale is longest where all of the vector is in one coordinate, which the largest level stands for;
+                // but the unbiased one is at most twice the preserving one, which the least levels bound.
+                f32::max(f32::min(SEARCH_SLACK * spread / largest, 2.0 / least), LONGEST_RAW)
+            }
+        }
     }
 
     /// What a codec of this layout does.

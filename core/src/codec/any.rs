@@ -9,7 +9,7 @@
 //! ([`AnyCodec::scores`]), accumulate values in the rotated domain ([`AnyCodec::accumulate`]) and
 //! rotate the result back once ([`AnyCodec::unrotate`]).
 
-use crate::code::{CodecId, Layout, Levels};
+use crate::code::{CodecId, Levels};
 use crate::codebook::Codebook;
 use crate::error::{DecodeError, EncodeError, ShapeError};
 use crate::head_dim::HeadDim;
@@ -18,11 +18,6 @@ use crate::rotation::Signs;
 use crate::scale::{Effort, ScaleMode};
 use crate::trellis::{self, Trellis};
 use half::f16;
-
-/// Most by which a search for the scale stretches a vector that has one large coordinate.
-const PEAK_SLACK: f32 = 1.3;
-/// Most by which a search goes above the norm.
-const LONGEST_RAW: f32 = 2.5;
 
 /// How an encoder works, beside the codec and the head dim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,30 +128,13 @@ impl AnyCodec {
     /// Norm up to which every vector can be encoded, whatever its direction, scale mode and effort. Most longer ones can
     /// too: what must fit f16 is the stored scale, and how much of a vector it holds depends on where the vector points.
     pub fn max_norm(&self) -> f32 {
-        let root = libm::sqrtf(self.dim() as f32);
-        let peak = if self.id.is_rotated() { root } else { 1.0 };
-        // Scale of a vector of norm 1 at most; the longest is all in one coordinate of the rotated vector.
-        let scale = match (self.id.layout(), self.id.levels()) {
-            (Layout::F16, _) => peak,
-            (Layout::Bytes | Layout::Runs { bits: 8 }, _) => peak / (127.0 * self.unit),
-            (Layout::Runs { .. }, _) => peak / 8.0,
-            (Layout::Dense { .. } | Layout::Planes(_), levels) => {
-                let bytes = match (levels, self.book) {
-                    (Levels::Trellis(trellis), _) => &trellis.code.levels[..trellis.code.level_count()],
-                    (_, Some(book)) => book.bytes(),
-                    (_, None) => &[],
-                };
-                let magnitudes = || bytes.iter().map(|&byte| f32::from(byte.unsigned_abs()) * self.unit);
-                let (least, largest) = magnitudes().fold((f32::INFINITY, 0.0), |(least, largest), level| {
-                    (f32::min(least, level), f32::max(largest, level))
-                });
-                // An unbiased scale is at most twice the preserving one, and that is longest where all levels are the
-                // least. Encoders look around the norm: a part in three, or for a trellis further.
-                let bound = f32::min(PEAK_SLACK * root / largest, 2.0 / least);
-                f32::max(bound, LONGEST_RAW)
-            }
+        let levels = match (self.id.levels(), self.book) {
+            (Levels::Trellis(trellis), _) => &trellis.code.levels[..trellis.code.level_count()],
+            (_, Some(book)) => book.bytes(),
+            (_, None) => &[],
         };
-        f16::MAX.to_f32() / scale
+        let spread = if self.id.is_rotated() { libm::sqrtf(self.dim() as f32) } else { 1.0 };
+        f16::MAX.to_f32() / self.id.layout().largest_scale(spread, levels, self.unit)
     }
 
     /// The code of a trellis codec.

@@ -13,6 +13,7 @@ use coder::Coder;
 use cudarc::driver::CudaSlice;
 pub use rows::Rows;
 use rows::on_device;
+use tqkv_core::Chunk;
 
 /// Query tokens of one sequence that are attended in one launch.
 const QUERY_TILE: usize = 256;
@@ -241,19 +242,16 @@ impl GpuCache {
         values: &[f32],
         out: &mut [f32],
     ) -> Result<(), GpuError> {
-        let (heads, dim) = (self.spec.num_heads, self.spec.head_dim);
-        let per_token = self.spec.num_kv_heads * dim;
-        let tokens = keys.len() / per_token;
-        check_len("keys", keys.len(), tokens * per_token)?;
-        check_len("queries", queries.len(), tokens * heads * dim)?;
-        check_len("out", out.len(), queries.len())?;
+        let shape = self.spec.shape();
+        let mut chunk = Chunk::new(shape, layer, queries, keys, values, out)?;
+        let tokens = chunk.tokens();
         self.append(layer, &vec![sequence; tokens], keys.into(), values.into())?;
         if tokens == 0 {
             return Ok(());
         }
         let before = self.layers[layer].lengths[sequence] - tokens;
-        let tile = QUERY_TILE * heads * dim;
-        for (i, (queries, out)) in queries.chunks(tile).zip(out.chunks_mut(tile)).enumerate() {
+        let tile = QUERY_TILE * shape.query_values();
+        for (i, (queries, out)) in queries.chunks(tile).zip(chunk.out().chunks_mut(tile)).enumerate() {
             self.attend_tile(layer, sequence, before + i * QUERY_TILE, queries, out)?;
         }
         Ok(())
