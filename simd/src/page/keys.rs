@@ -4,9 +4,9 @@
 //! dot product with 4 query bytes, the same for all lanes, adds to 16 scores at once: no horizontal
 //! sums. Appending writes single dwords; that needs no tail of rows and no closing of tiles.
 
-use super::plan::{MAX_WORDS, Plan};
+use super::plan::{MAX_WORDS, Packed, Plan, Woven, with_kernel};
 use super::query::{Head, Queries};
-use super::trellis::{self, Code, InDwords, eight, with_code};
+use super::trellis::{self, InDwords, Planes, eight};
 use super::{Line, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, fetch_scales, prefetch};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
@@ -24,7 +24,7 @@ pub struct KeyPages {
 
 impl KeyPages {
     /// Pages of `slots` tokens (a multiple of [`SLOT_STEP`], at most [`MAX_SLOTS`]) of `codec`, or
-    /// `None` where the number is not that or the codec has no page kernels (`f16`, `s5`).
+    /// `None` where the number is not that or the codec has no page kernels (`f16`).
     pub fn new(codec: &AnyCodec, slots: usize) -> Option<Self> {
         let fits = slots.is_multiple_of(SLOT_STEP) && (1..=MAX_SLOTS).contains(&slots);
         Plan::new(codec).filter(|_| fits).map(|plan| Self { plan, slots })
@@ -144,17 +144,7 @@ impl Kernel for Scores<'_> {
 
     #[inline(always)]
     fn run<I: Machine>(mut self, isa: I) {
-        let plan = &self.pages.plan;
-        if let Some(codec) = plan.trellis {
-            return with_code!(codec, C => self.tiles::<I, Woven<C>>(isa), _ => ());
-        }
-        match plan.bits {
-            1 => self.tiles::<I, Packed<1>>(isa),
-            2 => self.tiles::<I, Packed<2>>(isa),
-            3 => self.tiles::<I, Packed<3>>(isa),
-            4 => self.tiles::<I, Packed<4>>(isa),
-            _ => self.tiles::<I, Packed<8>>(isa),
-        }
+        with_kernel!(self.pages.plan, K => self.tiles::<I, K>(isa));
     }
 }
 
@@ -286,18 +276,13 @@ trait KeyCodes {
     ) -> [I::Sum; H];
 }
 
-/// Codes of `BITS` bits side by side.
-struct Packed<const BITS: usize>;
-/// Bit planes of a trellis code.
-struct Woven<C>(core::marker::PhantomData<C>);
-
 /// The next words of every query.
 #[inline(always)]
 fn words_at<const N: usize, const H: usize>(words: [&[u32]; H], at: usize) -> [&[u32; N]; H] {
     core::array::from_fn(|h| words[h].get(at..).and_then(|words| words.first_chunk()).unwrap_or(&[0; N]))
 }
 
-impl<C: Code> Woven<C> {
+impl<C: Planes> Woven<C> {
     /// The coded line of a unit of a tile.
     #[inline(always)]
     fn coded(lines: &[Line], unit: usize) -> &Line {
@@ -326,9 +311,9 @@ impl<C: Code> Woven<C> {
     }
 }
 
-impl<C: Code> KeyCodes for Woven<C> {
+impl<C: Planes> KeyCodes for Woven<C> {
     const FIELDS: usize = 8;
-    const DEPTH: usize = if C::PAIRED > 0 { 2 + C::PAIRED } else { 1 + C::PLAIN };
+    const DEPTH: usize = <C as Planes>::DEPTH;
     /// With whether the ring begins at the third byte.
     type Table<I: Machine> = (I::Levels, bool);
 
@@ -383,7 +368,7 @@ impl<C: Code> KeyCodes for Woven<C> {
 }
 
 impl<const BITS: usize> KeyCodes for Packed<BITS> {
-    const FIELDS: usize = if BITS == 3 { 8 } else { 8 / BITS };
+    const FIELDS: usize = Self::CODES;
     const DEPTH: usize = if BITS == 3 { 3 } else { 1 };
     type Table<I: Machine> = I::Table;
 
@@ -471,12 +456,13 @@ impl<const BITS: usize> KeyCodes for Packed<BITS> {
                 isa.level::<4, 0>(line[1], table),
                 isa.level::<4, 1>(line[1], table)
             ]),
-            _ => steps!(4, 4, |line| [
+            8 => steps!(4, 4, |line| [
                 isa.key_bytes(line[0]),
                 isa.key_bytes(line[1]),
                 isa.key_bytes(line[2]),
                 isa.key_bytes(line[3])
             ]),
+            _ => unreachable!("rows of such codes"),
         }
         core::array::from_fn(|h| {
             let [a, b, c, d] = sums[h];

@@ -1,27 +1,112 @@
-//! How the codes of a codec lie in a block and what they mean as signed bytes: the seam between
+//! How the codes of a codec lie in a page and what they mean as signed bytes: the seam between
 //! codecs and page kernels.
 //!
-//! To give another codec page kernels, describe it here (if its codes are look-ups of at most 16
-//! levels) or turn its block into such codes in [`Plan::words`] and back in [`Plan::block`].
-//! Codecs without a plan (`s5`, `f16`) are served elsewhere.
+//! Of a [`Layout`] follow the [`Rows`] of a page, and of those the kernel that reads them ([`with_kernel`]), so a codec of a
+//! known layout has page kernels by itself. For another layout, say in [`rows`] what its lines are, and in [`Plan::words`]
+//! and [`Plan::block`] how blocks become such lines and back. Only `f16` has no plan: its pages are rows of values.
 
-use super::trellis;
-use tqkv_core::{AnyCodec, CodecId, Family};
+use super::trellis::Planes;
+use core::marker::PhantomData;
+use tqkv_core::code::{Code, Layout, Levels};
+use tqkv_core::{AnyCodec, CodecId, ggml, with_code};
 
 /// Widest row: 1024 bytes of codes, as dwords.
 pub(super) const MAX_WORDS: usize = 256;
 
+/// Lines of codes of `BITS` bits side by side, or of columns of three lines.
+pub(super) struct Packed<const BITS: usize>;
+
+impl<const BITS: usize> Packed<BITS> {
+    /// Codes of a byte, or of a column.
+    pub(super) const CODES: usize = if BITS == 3 { 8 } else { 8 / BITS };
+}
+
+/// Lines of bit planes of the codec `C`.
+pub(super) struct Woven<C>(PhantomData<C>);
+
+/// What the bytes of a line are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rows {
+    /// Eight neighbouring codes.
+    Ones,
+    /// Four neighbouring codes.
+    Twos,
+    /// Two neighbouring codes.
+    Nibbles,
+    /// Two codes of coordinates 16 apart (`q4_0`).
+    SplitNibbles,
+    /// A code.
+    Bytes,
+    /// Columns of three bytes with eight codes of 3 bits.
+    Triples,
+    /// Bit planes.
+    Planes {
+        /// Lines of a unit, or of two units that share symbols of pairs.
+        depth: usize,
+        /// Those of them that hold the symbols.
+        paired: usize,
+        /// Codes lie side by side in a block, and are taken apart when they enter a page.
+        dense: bool,
+    },
+}
+
+/// What the bytes of the lines of a codec are, where it has page kernels.
+const fn rows<C: Code>() -> Option<Rows> {
+    let (depth, paired) = (<C as Planes>::DEPTH, <C as Planes>::PAIRED);
+    Some(match C::LAYOUT {
+        Layout::F16 => return None,
+        Layout::Dense { bits: 1 } => Rows::Ones,
+        Layout::Dense { bits: 2 } => Rows::Twos,
+        Layout::Dense { bits: 3 } => Rows::Triples,
+        Layout::Dense { bits: 4 } => Rows::Nibbles,
+        Layout::Dense { bits: 5 } => Rows::Planes { depth, paired, dense: true },
+        Layout::Bytes | Layout::Runs { bits: 8 } => Rows::Bytes,
+        Layout::Runs { bits: 4 } => Rows::SplitNibbles,
+        Layout::Planes(_) => Rows::Planes { depth, paired, dense: false },
+        Layout::Dense { .. } | Layout::Runs { .. } => panic!("say what lines of such codes are"),
+    })
+}
+
+/// Whether lines of a codec are bit planes.
+pub(super) const fn is_woven<C: Code>() -> bool {
+    matches!(rows::<C>(), Some(Rows::Planes { .. }))
+}
+
+/// Runs `$body` with the type `$kernel` set to how lines of a plan are read. Codecs with the same rows share a kernel.
+macro_rules! with_kernel {
+    ($plan:expr, $kernel:ident => $body:expr) => {{
+        use crate::page::plan::{Packed, Rows, Woven, is_woven};
+        macro_rules! packed {
+            ($bits:literal) => {{
+                type $kernel = Packed<$bits>;
+                $body
+            }};
+        }
+        match $plan.rows {
+            Rows::Ones => packed!(1),
+            Rows::Twos => packed!(2),
+            Rows::Triples => packed!(3),
+            Rows::Nibbles | Rows::SplitNibbles => packed!(4),
+            Rows::Bytes => packed!(8),
+            // A condition on a constant: kernels of other codecs are not compiled.
+            Rows::Planes { .. } => tqkv_core::with_code!($plan.id, PlaneCode => if const { is_woven::<PlaneCode>() } {
+                type $kernel = Woven<PlaneCode>;
+                $body
+            } else {
+                unreachable!("rows of planes")
+            }),
+        }
+    }};
+}
+pub(super) use with_kernel;
+
 /// A codec, as the kernels see it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
+    pub(super) id: CodecId,
     pub(super) dim: usize,
-    /// Bits of a code: 1, 2, 3, 4 or 8; of a trellis code all bits of a coordinate.
-    pub(super) bits: usize,
-    /// The trellis, where codes are bit planes.
-    pub(super) trellis: Option<CodecId>,
-    /// Lines of a unit, and those of them that hold symbols of pairs; of trellis codes.
-    woven: [usize; 2],
-    /// Bytes before the first of a plane of a trellis code, copies of the end of the ring: 2 where a plane is no
+    pub(super) rows: Rows,
+    /// Bytes before the first of a plane, in trellis codes copies of the end of the ring: 2 where a plane is no
     /// whole number of dwords, so that the ring closes at the end of one; else 0.
     pub(super) pad: usize,
     /// Coordinates under one scale.
@@ -30,8 +115,6 @@ pub(super) struct Plan {
     /// tables repeat, so that a look-up may see junk above the code.
     pub(super) levels: [i8; 64],
     pub(super) unit: f32,
-    /// Both nibbles of a byte are 16 coordinates apart (`q4_0`), not neighbours.
-    pub(super) split_nibbles: bool,
     pub(super) block_bytes: usize,
 }
 
@@ -39,78 +122,65 @@ impl Plan {
     /// The plan of a codec, where there is one.
     pub(super) fn new(codec: &AnyCodec) -> Option<Self> {
         let (id, dim) = (codec.id(), codec.dim());
-        let bits = id.bits() as usize;
-        let mut plan = Self {
-            dim,
-            bits,
-            trellis: None,
-            woven: [0; 2],
-            pad: 0,
-            run: dim,
-            levels: [0; 64],
-            unit: 1.0,
-            split_nibbles: false,
-            block_bytes: codec.block_bytes(),
+        let rows = with_code!(id, C => const { rows::<C>() })?;
+        let run = if id.layout().has_one_scale() { dim } else { ggml::RUN };
+        let pad = if matches!(rows, Rows::Planes { .. }) { dim / 8 % 4 } else { 0 };
+        // Tables repeat by powers of two, as indices are masked.
+        let levels = match id.levels() {
+            Levels::Values => return None,
+            Levels::Codes(_) => core::array::from_fn(|code| (code % 16) as i8 - 8),
+            Levels::LloydMax | Levels::Nested => {
+                let bytes = codec.codebook()?.bytes();
+                core::array::from_fn(|i| bytes[i % bytes.len()])
+            }
+            Levels::Trellis(trellis) => {
+                let period = trellis.code.level_count().next_power_of_two();
+                core::array::from_fn(|i| trellis.code.levels[i % period])
+            }
         };
-        match id.family() {
-            Family::Half => return None,
-            Family::Int8 => plan.unit = 1.0 / 32.0,
-            Family::Scalar | Family::Nested => {
-                let book = codec.codebook().filter(|_| id != CodecId::S5)?;
-                // Tables repeat, as look-ups may see junk above the code.
-                let bytes = book.bytes();
-                plan.levels = core::array::from_fn(|i| bytes[i % bytes.len()]);
-                plan.unit = book.unit();
-            }
-            Family::Ggml => {
-                plan.run = 32;
-                if bits == 4 {
-                    plan.split_nibbles = true;
-                    plan.levels = core::array::from_fn(|code| (code % 16) as i8 - 8);
-                }
-            }
-            Family::Trellis => {
-                let code = codec.trellis()?.code;
-                plan.trellis = Some(id);
-                plan.pad = dim / 8 % 4;
-                plan.woven = [trellis::depth(&code), trellis::paired(&code)];
-                // Tables repeat by powers of two, as indices are masked.
-                let period = code.level_count().next_power_of_two();
-                plan.levels = core::array::from_fn(|i| code.levels[i % period]);
-                plan.unit = code.unit();
-            }
-        }
-        Some(plan)
+        Some(Self { id, dim, rows, pad, run, levels, unit: codec.unit(), block_bytes: codec.block_bytes() })
     }
 
-    /// Codes in one byte (or, at 3 bits and in trellis codes, in a byte column of several lines).
+    /// Whether lines are bit planes.
+    pub(super) const fn is_woven(&self) -> bool {
+        matches!(self.rows, Rows::Planes { .. })
+    }
+
+    /// Codes in one byte (or in a byte column of several lines).
     pub(super) const fn fields(&self) -> usize {
-        if self.bits == 3 || self.trellis.is_some() { 8 } else { 8 / self.bits }
+        match self.rows {
+            Rows::Bytes => 1,
+            Rows::Nibbles | Rows::SplitNibbles => 2,
+            Rows::Twos => 4,
+            Rows::Ones | Rows::Triples | Rows::Planes { .. } => 8,
+        }
     }
 
-    /// Dwords (or columns of three dwords) that a tile's lines step through: 4 bytes of codes.
+    /// Dwords (or columns of dwords) that a tile's lines step through: 4 bytes of codes.
     pub(super) const fn units(&self) -> usize {
-        if self.trellis.is_some() {
-            (self.dim / 8 + self.pad) / 4
-        } else {
-            self.dim.div_ceil(4 * self.fields())
-        }
+        (self.dim / self.fields() + self.pad).div_ceil(4)
     }
 
     /// Lines of one unit, or of two that share lines.
     pub(super) const fn depth(&self) -> usize {
-        if self.trellis.is_some() {
-            self.woven[0]
-        } else if self.bits == 3 {
-            3
-        } else {
-            1
+        match self.rows {
+            Rows::Ones | Rows::Twos | Rows::Nibbles | Rows::SplitNibbles | Rows::Bytes => 1,
+            Rows::Triples => 3,
+            Rows::Planes { depth, .. } => depth,
+        }
+    }
+
+    /// Lines of the symbols of pairs.
+    const fn paired(&self) -> usize {
+        match self.rows {
+            Rows::Planes { paired, .. } => paired,
+            Rows::Ones | Rows::Twos | Rows::Nibbles | Rows::SplitNibbles | Rows::Bytes | Rows::Triples => 0,
         }
     }
 
     /// Dwords of codes of one vector.
     pub(super) const fn word_count(&self) -> usize {
-        if self.woven[1] > 0 {
+        if self.paired() > 0 {
             self.units() / 2 * self.depth() + self.units() % 2 * (self.depth() - 1)
         } else {
             self.units() * self.depth()
@@ -125,21 +195,24 @@ impl Plan {
     /// Coordinate of field `field` of byte `byte` of the codes; not below the head dim where the byte is none of
     /// a coordinate's.
     pub(super) const fn coordinate(&self, byte: usize, field: usize) -> usize {
-        if self.trellis.is_some() {
-            match byte.checked_sub(self.pad) {
+        match self.rows {
+            Rows::Ones | Rows::Twos | Rows::Nibbles | Rows::Bytes | Rows::Triples => {
+                byte * self.fields() + field
+            }
+            Rows::SplitNibbles => byte / 16 * 32 + byte % 16 + 16 * field,
+            Rows::Planes { .. } => match byte.checked_sub(self.pad) {
                 Some(byte) => byte + self.dim / 8 * field,
                 None => self.dim,
-            }
-        } else if self.split_nibbles {
-            byte / 16 * 32 + byte % 16 + 16 * field
-        } else {
-            byte * self.fields() + field
+            },
         }
     }
 
     /// Coordinates from one byte of a row to the next.
     pub(super) const fn stride(&self) -> usize {
-        if self.split_nibbles || self.trellis.is_some() { 1 } else { self.fields() }
+        match self.rows {
+            Rows::Ones | Rows::Twos | Rows::Nibbles | Rows::Bytes | Rows::Triples => self.fields(),
+            Rows::SplitNibbles | Rows::Planes { .. } => 1,
+        }
     }
 
     /// Where byte `i` of line `k` of a unit's depth is in the bytes of the words.
@@ -147,9 +220,9 @@ impl Plan {
         (i / 4 * self.depth() + k) * 4 + i % 4
     }
 
-    /// The same of byte `i` of plane `k` of a trellis code; planes of pairs come after the coded one.
+    /// The same of byte `i` of plane `k`; planes of pairs come after the coded one.
     const fn woven_byte(&self, i: usize, k: usize) -> usize {
-        if self.woven[1] == 0 {
+        if self.paired() == 0 {
             self.word_byte(i + self.pad, k)
         } else if k > 0 {
             self.word_byte(i + self.pad / 2, k)
@@ -162,9 +235,9 @@ impl Plan {
     /// The planes of a trellis code: where each begins in the codes, and its bytes.
     fn planes(&self) -> impl Iterator<Item = (usize, usize)> {
         let n = self.dim / 8;
-        let (count, bytes) = match self.woven {
-            [depth, 0] => (depth - 1, n),
-            [_, paired] => (paired, n / 2),
+        let (count, bytes) = match self.paired() {
+            0 => (self.depth() - 1, n),
+            paired => (paired, n / 2),
         };
         core::iter::once((0, n)).chain((0..count).map(move |k| (n + k * bytes, bytes)))
     }
@@ -177,25 +250,20 @@ impl Plan {
         for (r, run) in block.chunks_exact(run_bytes).enumerate() {
             let Some((scale, codes)) = run.split_first_chunk::<2>() else { return };
             scales[r] = u16::from_le_bytes(*scale);
-            if self.trellis.is_some() {
-                for (k, (first, len)) in self.planes().enumerate() {
-                    for (i, &byte) in codes[first..first + len].iter().enumerate() {
-                        flat[self.woven_byte(i, k)] = byte;
+            match self.rows {
+                Rows::Planes { dense: true, depth, .. } => self.slice(depth, codes, flat),
+                Rows::Planes { .. } => self.weave(codes, flat),
+                Rows::Triples => {
+                    for (i, eight) in codes.as_chunks::<3>().0.iter().enumerate() {
+                        let column = to_column(*eight);
+                        for (k, byte) in column.into_iter().enumerate() {
+                            flat[self.word_byte(i, k)] = byte;
+                        }
                     }
                 }
-                let n = self.dim / 8;
-                for (i, copy) in flat[..self.pad].iter_mut().enumerate() {
-                    *copy = codes[n - self.pad + i].rotate_left(1);
+                Rows::Ones | Rows::Twos | Rows::Nibbles | Rows::SplitNibbles | Rows::Bytes => {
+                    flat[r * code_bytes..][..code_bytes].copy_from_slice(codes);
                 }
-            } else if self.bits == 3 {
-                for (i, eight) in codes.as_chunks::<3>().0.iter().enumerate() {
-                    let column = to_column(*eight);
-                    for (k, byte) in column.into_iter().enumerate() {
-                        flat[self.word_byte(i, k)] = byte;
-                    }
-                }
-            } else {
-                flat[r * code_bytes..][..code_bytes].copy_from_slice(codes);
             }
         }
     }
@@ -208,19 +276,62 @@ impl Plan {
         for (r, run) in block.chunks_exact_mut(run_bytes).enumerate() {
             let Some((scale, codes)) = run.split_first_chunk_mut::<2>() else { return };
             *scale = scales[r].to_le_bytes();
-            if self.trellis.is_some() {
-                for (k, (first, len)) in self.planes().enumerate() {
-                    for (i, byte) in codes[first..first + len].iter_mut().enumerate() {
-                        *byte = flat[self.woven_byte(i, k)];
+            match self.rows {
+                Rows::Planes { dense: true, depth, .. } => self.unslice(depth, flat, codes),
+                Rows::Planes { .. } => self.unweave(flat, codes),
+                Rows::Triples => {
+                    for (i, eight) in codes.as_chunks_mut::<3>().0.iter_mut().enumerate() {
+                        *eight = from_column(core::array::from_fn(|k| flat[self.word_byte(i, k)]));
                     }
                 }
-            } else if self.bits == 3 {
-                for (i, eight) in codes.as_chunks_mut::<3>().0.iter_mut().enumerate() {
-                    *eight = from_column(core::array::from_fn(|k| flat[self.word_byte(i, k)]));
+                Rows::Ones | Rows::Twos | Rows::Nibbles | Rows::SplitNibbles | Rows::Bytes => {
+                    codes.copy_from_slice(&flat[r * code_bytes..][..code_bytes]);
                 }
-            } else {
-                codes.copy_from_slice(&flat[r * code_bytes..][..code_bytes]);
             }
+        }
+    }
+
+    /// Planes of a block to those of a page.
+    fn weave(&self, codes: &[u8], flat: &mut [u8]) {
+        for (k, (first, len)) in self.planes().enumerate() {
+            for (i, &byte) in codes[first..first + len].iter().enumerate() {
+                flat[self.woven_byte(i, k)] = byte;
+            }
+        }
+        let n = self.dim / 8;
+        for (i, copy) in flat[..self.pad].iter_mut().enumerate() {
+            *copy = codes[n - self.pad + i].rotate_left(1);
+        }
+    }
+
+    /// The inverse of [`Plan::weave`].
+    fn unweave(&self, flat: &[u8], codes: &mut [u8]) {
+        for (k, (first, len)) in self.planes().enumerate() {
+            for (i, byte) in codes[first..first + len].iter_mut().enumerate() {
+                *byte = flat[self.woven_byte(i, k)];
+            }
+        }
+    }
+
+    /// Dense codes of `bits` bits to the planes of a page, which are 0 yet.
+    fn slice(&self, bits: usize, codes: &[u8], flat: &mut [u8]) {
+        let n = self.dim / 8;
+        for t in 0..self.dim {
+            let (at, shift) = (t * bits / 8, t * bits % 8);
+            let code = u16::from_le_bytes([codes[at], codes.get(at + 1).copied().unwrap_or(0)]) >> shift;
+            for k in 0..bits {
+                flat[self.woven_byte(t % n, k)] |= ((code >> k & 1) as u8) << (t / n);
+            }
+        }
+    }
+
+    /// The inverse of [`Plan::slice`].
+    fn unslice(&self, bits: usize, flat: &[u8], codes: &mut [u8]) {
+        let n = self.dim / 8;
+        codes.fill(0);
+        for at in 0..bits * self.dim {
+            let (t, k) = (at / bits, at % bits);
+            codes[at / 8] |= (flat[self.woven_byte(t % n, k)] >> (t / n) & 1) << (at % 8);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Trellis codes on lines: from bit planes to levels without leaving the registers.
+//! Bit planes on lines: from the planes of trellis codes to levels without leaving the registers.
 //!
 //! A unit of lines is four bytes of every plane of 16 tokens: the coded plane, then the plain ones. A
 //! coded bit `a` coordinates back is a byte `a` places back, so each parity plane is an XOR of a few
@@ -16,21 +16,53 @@
 //!
 //! Planes of symbols that pairs share are half as long: two units share their lines, which stand between the
 //! coded ones (`c0 p c1`, `c0 p p p c1`); a last unit without a second has them for itself. Their bits
-//! are expanded in registers. Head dims that are not multiples of 32 have two bytes before the first, copies
+//! are expanded in registers. Codes of 5 bits stand in a page as five planes and take the same way without
+//! parities. Head dims that are not multiples of 32 have two bytes before the first, copies
 //! of what precedes them in the ring.
 
 use crate::lines::Machine;
-use tqkv_core::CodecId;
+use tqkv_core::code::{Code, Layout, Levels};
 use tqkv_core::trellis::Plain;
 
-/// A trellis code, known when the kernel is compiled.
-pub(super) trait Code {
-    /// Planes of plain bits of a coordinate, 0 to 3; of what symbols of pairs are expanded to, 1 or 2.
+/// Bit planes of a codec, known when the kernel is compiled: of a trellis, or of codes that are wide enough to be
+/// read as such.
+pub(super) trait Planes {
+    /// Index bits beside the three lowest, 0 to 3.
     const PLAIN: usize;
     /// Lines of the symbols of pairs: 1 or 3, or 0 where coordinates have plain bits of their own.
     const PAIRED: usize;
-    /// Taps of the parity bits, most significant parity first.
-    const GENERATORS: [u16; 3];
+    /// Lines of a unit of 4 bytes of a plane, or of two where they share symbols.
+    const DEPTH: usize;
+    /// Lines after the first of a unit: planes, or symbols.
+    const BESIDE: usize;
+    /// Taps of the parity bits, most significant parity first; without them the three lowest index bits are planes.
+    const GENERATORS: Option<[u16; 3]>;
+}
+
+impl<C: Code> Planes for C {
+    const PLAIN: usize = match C::LAYOUT {
+        Layout::Planes(Plain::Bits(bits)) => bits as usize,
+        Layout::Planes(Plain::PairBit) => 1,
+        Layout::Planes(Plain::PairOfThree) => 2,
+        Layout::Dense { bits } => (bits as usize).saturating_sub(3),
+        Layout::F16 | Layout::Bytes | Layout::Runs { .. } => 0,
+    };
+    const PAIRED: usize = match C::LAYOUT {
+        Layout::Planes(Plain::PairBit) => 1,
+        Layout::Planes(Plain::PairOfThree) => 3,
+        Layout::Planes(Plain::Bits(_)) | Layout::Dense { .. } => 0,
+        Layout::F16 | Layout::Bytes | Layout::Runs { .. } => 0,
+    };
+    const DEPTH: usize = if C::PAIRED > 0 { 2 + C::PAIRED } else { 1 + C::BESIDE };
+    const BESIDE: usize = match C::GENERATORS {
+        Some(_) if C::PAIRED > 0 => C::PAIRED,
+        Some(_) => C::PLAIN,
+        None => 2 + C::PLAIN,
+    };
+    const GENERATORS: Option<[u16; 3]> = match C::LEVELS {
+        Levels::Trellis(trellis) => Some(trellis.code.generators),
+        Levels::Values | Levels::Codes(_) | Levels::LloydMax | Levels::Nested => None,
+    };
 }
 
 /// Where the bytes of a plane follow one another in a line.
@@ -39,24 +71,6 @@ pub(super) trait Order {
     fn follow<I: Machine, const N: usize>(isa: I, now: I::Line, before: I::Line) -> I::Line;
     /// The bytes of half `HALF` of the four of `even`, each followed by that of `odd`.
     fn pair<I: Machine, const HALF: usize>(isa: I, even: I::Line, odd: I::Line) -> I::Line;
-}
-
-/// Lines of a unit of 4 coded bytes, or of two where they share symbols.
-pub(super) const fn depth(code: &tqkv_core::trellis::Code) -> usize {
-    match code.plain {
-        Plain::Bits(bits) => 1 + bits as usize,
-        Plain::PairBit => 3,
-        Plain::PairOfThree => 5,
-    }
-}
-
-/// Lines of the symbols of pairs; see [`Code::PAIRED`].
-pub(super) const fn paired(code: &tqkv_core::trellis::Code) -> usize {
-    match code.plain {
-        Plain::Bits(_) => 0,
-        Plain::PairBit => 1,
-        Plain::PairOfThree => 3,
-    }
 }
 
 /// Four bytes of a token in a dword.
@@ -88,66 +102,15 @@ impl Order for InQuads {
     }
 }
 
-macro_rules! codes {
-    ($dollar:tt $($name:ident $id:ident;)*) => {
-        $(
-            pub(super) struct $name;
-            impl Code for $name {
-                const PLAIN: usize = match tqkv_core::trellis::trellis(CodecId::$id) {
-                    Some(trellis) => match trellis.code.plain {
-                        Plain::Bits(bits) => bits as usize,
-                        Plain::PairBit => 1,
-                        Plain::PairOfThree => 2,
-                    },
-                    None => panic!("a trellis codec"),
-                };
-                const PAIRED: usize = match tqkv_core::trellis::trellis(CodecId::$id) {
-                    Some(trellis) => paired(&trellis.code),
-                    None => panic!("a trellis codec"),
-                };
-                const GENERATORS: [u16; 3] = match tqkv_core::trellis::trellis(CodecId::$id) {
-                    Some(trellis) => trellis.code.generators,
-                    None => panic!("a trellis codec"),
-                };
-            }
-        )*
-
-        /// Runs `$body` with `$c` as the code of a codec, or `$other` where it has none.
-        macro_rules! with_code {
-            ($dollar codec:expr, $dollar c:ident => $dollar body:expr, _ => $dollar other:expr) => {
-                match $dollar codec {
-                    $(
-                        tqkv_core::CodecId::$id => {
-                            type $dollar c = crate::page::trellis::$name;
-                            $dollar body
-                        }
-                    )*
-                    _ => $dollar other,
-                }
-            };
-        }
-        pub(super) use with_code;
-    };
-}
-
-codes! {
-    $
-    T1 T1;
-    T1H T1H;
-    T2 T2;
-    T2H T2H;
-    T3 T3;
-    T4 T4;
-    T1S8 T1S8;
-    T2S8 T2S8;
-    T3S8 T3S8;
-    T4S8 T4S8;
-}
-
 /// Parity bits of a line of coded bits, least significant first; `before` are the lines before it,
 /// the nearest first.
 #[inline(always)]
-fn parities<I: Machine, C: Code, O: Order>(isa: I, now: I::Line, before: [I::Line; 2]) -> [I::Line; 3] {
+fn parities<I: Machine, O: Order>(
+    isa: I,
+    [high, middle, low]: [u16; 3],
+    now: I::Line,
+    before: [I::Line; 2],
+) -> [I::Line; 3] {
     let [near, far] = before;
     let earlier = [
         now,
@@ -160,7 +123,6 @@ fn parities<I: Machine, C: Code, O: Order>(isa: I, now: I::Line, before: [I::Lin
         O::follow::<I, 3>(isa, near, far),
         far,
     ];
-    let [high, middle, low] = C::GENERATORS;
     [parity(isa, low, &earlier), parity(isa, middle, &earlier), parity(isa, high, &earlier)]
 }
 
@@ -199,14 +161,14 @@ fn swap<I: Machine, const N: u32, const EVEN: u8>(isa: I, a: I::Line, b: I::Line
     [isa.merge::<EVEN>(a, isa.up::<N>(b)), isa.merge::<EVEN>(isa.down::<N>(a), b)]
 }
 
-/// Lines of plain bits: of a coordinate each; those that a code lacks are anything.
-pub(super) type PlainLines<I> = [<I as Machine>::Line; 3];
+/// Lines of bits beside the first: of a coordinate each; those that a code lacks are anything.
+pub(super) type PlainLines<I> = [<I as Machine>::Line; 4];
 
 /// The lines of plain bits of a unit.
 #[inline(always)]
-pub(super) fn plain<I: Machine, C: Code>(isa: I, lines: &[super::Line]) -> PlainLines<I> {
-    let mut plain = [isa.line(&super::Line::ZERO); 3];
-    for (plain, line) in plain.iter_mut().zip(lines).take(C::PLAIN) {
+pub(super) fn plain<I: Machine, C: Planes>(isa: I, lines: &[super::Line]) -> PlainLines<I> {
+    let mut plain = [isa.line(&super::Line::ZERO); 4];
+    for (plain, line) in plain.iter_mut().zip(lines).take(C::BESIDE) {
         *plain = isa.line(line);
     }
     plain
@@ -217,7 +179,7 @@ pub(super) type Symbols<I> = [[<I as Machine>::Line; 2]; 2];
 
 /// What the symbols of pairs say.
 #[inline(always)]
-pub(super) fn symbols<I: Machine, C: Code>(isa: I, lines: &[super::Line]) -> Symbols<I> {
+pub(super) fn symbols<I: Machine, C: Planes>(isa: I, lines: &[super::Line]) -> Symbols<I> {
     if let (3, [p0, p1, p2, ..]) = (C::PAIRED, lines) {
         // Digits of 3 even + odd from its bits, found by hand and checked by the tests of all codecs.
         let (p0, p1, p2) = (isa.line(p0), isa.line(p1), isa.line(p2));
@@ -236,7 +198,7 @@ pub(super) fn symbols<I: Machine, C: Code>(isa: I, lines: &[super::Line]) -> Sym
 pub(super) fn expand<I: Machine, O: Order, const HALF: usize>(isa: I, symbols: Symbols<I>) -> PlainLines<I> {
     let [even, odd] = symbols;
     let low = O::pair::<I, HALF>(isa, even[0], odd[0]);
-    [low, O::pair::<I, HALF>(isa, even[1], odd[1]), low]
+    [low, O::pair::<I, HALF>(isa, even[1], odd[1]), low, low]
 }
 
 /// The two lines before the first of a ring whose last three coded lines are given, the last one first. Of a
@@ -264,15 +226,18 @@ pub(super) fn before_first<I: Machine, O: Order>(
 
 /// Levels of the eight coordinates of every byte of a unit: line b holds those of bit b.
 #[inline(always)]
-pub(super) fn levels<I: Machine, C: Code, O: Order>(
+pub(super) fn levels<I: Machine, C: Planes, O: Order>(
     isa: I,
     now: I::Line,
     before: [I::Line; 2],
     plain: PlainLines<I>,
     table: I::Levels,
 ) -> [I::Line; 8] {
-    let [z0, z1, z2] = parities::<I, C, O>(isa, now, before);
-    let [j0, j1, j2] = plain;
+    let [a, b, c, d] = plain;
+    let ([z0, z1, z2], [j0, j1, j2]) = match C::GENERATORS {
+        Some(taps) => (parities::<I, O>(isa, taps, now, before), [a, b, c]),
+        None => ([now, a, b], [c, d, d]),
+    };
     // Without plain bits any fourth plane does, as the level table repeats.
     let j0 = if C::PLAIN == 0 { z2 } else { j0 };
     let [a, b] = swap::<I, 1, 0x55>(isa, z0, z1);

@@ -7,10 +7,9 @@
 //! Weights times scales are 14-bit integers in two halves ([`super::weights`]) and summed exactly: at most
 //! 512 tokens times 16383 times 127 is below 2^30.
 
-use super::plan::{MAX_WORDS, Plan};
-use super::trellis::with_code;
+use super::plan::{MAX_WORDS, Packed, Plan, with_kernel};
 use super::weights::{Products, Weights};
-use super::woven::{WOVEN_POSITIONS, Woven};
+use super::woven::WOVEN_POSITIONS;
 use super::{Line, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, fetch_scales, prefetch};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
@@ -32,8 +31,7 @@ impl ValuePages {
         let fits = slots.is_multiple_of(SLOT_STEP) && (1..=MAX_SLOTS).contains(&slots);
         let plan = Plan::new(codec).filter(|_| fits)?;
         let row = plan.dim / plan.fields();
-        let positions =
-            if plan.trellis.is_some() { WOVEN_POSITIONS } else { 1 << row.trailing_zeros().min(4) };
+        let positions = if plan.is_woven() { WOVEN_POSITIONS } else { 1 << row.trailing_zeros().min(4) };
         Some(Self { plan, slots, positions })
     }
 
@@ -44,10 +42,8 @@ impl ValuePages {
 
     /// Lines of a page.
     pub fn lines(&self) -> usize {
-        let body = match self.plan.trellis {
-            Some(_) => self.plan.word_count(),
-            None => self.columns() * self.plan.depth(),
-        };
+        let body =
+            if self.plan.is_woven() { self.plan.word_count() } else { self.columns() * self.plan.depth() };
         self.scale_lines() + body * self.groups()
     }
 
@@ -58,9 +54,10 @@ impl ValuePages {
 
     /// Runs of `positions` code bytes in a row.
     fn columns(&self) -> usize {
-        match self.plan.trellis {
-            Some(_) => self.plan.units(),
-            None => self.plan.dim / self.plan.fields() / self.positions,
+        if self.plan.is_woven() {
+            self.plan.units()
+        } else {
+            self.plan.dim / self.plan.fields() / self.positions
         }
     }
 
@@ -112,7 +109,7 @@ impl ValuePages {
         }
         let (body, codes, depth) =
             (bytes_mut(body).as_flattened_mut(), words.as_flattened(), self.plan.depth());
-        if self.plan.trellis.is_some() {
+        if self.plan.is_woven() {
             for (w, word) in words[..self.plan.word_count()].iter().enumerate() {
                 let bytes = body[self.word_at(slot, w)..].iter_mut().step_by(4);
                 bytes.zip(word).for_each(|(to, &byte)| *to = byte);
@@ -139,7 +136,7 @@ impl ValuePages {
             *scale = u16::from_ne_bytes(head[r * self.slots + slot]);
         }
         let (body, depth) = (bytes(body).as_flattened(), self.plan.depth());
-        if self.plan.trellis.is_some() {
+        if self.plan.is_woven() {
             for (w, word) in words[..self.plan.word_count()].iter_mut().enumerate() {
                 let bytes = body[self.word_at(slot, w)..].iter().step_by(4);
                 word.iter_mut().zip(bytes).for_each(|(to, &byte)| *to = byte);
@@ -213,17 +210,7 @@ impl Kernel for Accumulate<'_> {
 
     #[inline(always)]
     fn run<I: Machine>(self, isa: I) {
-        let plan = &self.pages.plan;
-        if let Some(codec) = plan.trellis {
-            return with_code!(codec, C => self.heads::<I, Woven<C>>(isa), _ => ());
-        }
-        match plan.bits {
-            1 => self.heads::<I, Packed<1>>(isa),
-            2 => self.heads::<I, Packed<2>>(isa),
-            3 => self.heads::<I, Packed<3>>(isa),
-            4 => self.heads::<I, Packed<4>>(isa),
-            _ => self.heads::<I, Packed<8>>(isa),
-        }
+        with_kernel!(self.pages.plan, K => self.heads::<I, K>(isa));
     }
 }
 
@@ -422,13 +409,6 @@ pub(super) trait ValueCodes {
     );
 }
 
-/// Codes of `BITS` bits side by side.
-struct Packed<const BITS: usize>;
-
-impl<const BITS: usize> Packed<BITS> {
-    const FIELDS: usize = if BITS == 3 { 8 } else { 8 / BITS };
-}
-
 impl<const BITS: usize> ValueCodes for Packed<BITS> {
     type Table<I: Machine> = I::Table;
 
@@ -468,10 +448,10 @@ impl<const BITS: usize> ValueCodes for Packed<BITS> {
             }
             // Several heads where the sums of all fields fit the registers and whole lines are summed, which
             // is so at common head dims. Conditions on constants: what is not used is not compiled.
-            if 4 * Self::FIELDS <= I::SUMS {
+            if 4 * Self::CODES <= I::SUMS {
                 column!(4, 16 of 1);
             }
-            if 2 * Self::FIELDS <= I::SUMS {
+            if 2 * Self::CODES <= I::SUMS {
                 column!(2, 16 of 1);
             }
             column!(1, 16 of 1 8 of 2 4 of 4 2 of 8);
@@ -584,7 +564,7 @@ fn sum_column<
             fields!(1, |line| [4: isa.level::<1, 4>(line[0], table), 5: isa.level::<1, 5>(line[0], table)]);
             fields!(1, |line| [6: isa.level::<1, 6>(line[0], table), 7: isa.level::<1, 7>(line[0], table)]);
         }
-        _ if I::FIELDS >= 8 => fields!(3, |line| [
+        3 if I::FIELDS >= 8 => fields!(3, |line| [
             0: isa.level3::<0>(line, table),
             1: isa.level3::<1>(line, table),
             2: isa.level3::<2>(line, table),
@@ -594,11 +574,12 @@ fn sum_column<
             6: isa.level3::<6>(line, table),
             7: isa.level3::<7>(line, table)
         ]),
-        _ => {
+        3 => {
             fields!(3, |line| [0: isa.level3::<0>(line, table), 1: isa.level3::<1>(line, table)]);
             fields!(3, |line| [2: isa.level3::<2>(line, table), 3: isa.level3::<3>(line, table)]);
             fields!(3, |line| [4: isa.level3::<4>(line, table), 5: isa.level3::<5>(line, table)]);
             fields!(3, |line| [6: isa.level3::<6>(line, table), 7: isa.level3::<7>(line, table)]);
         }
+        _ => unreachable!("rows of such codes"),
     }
 }

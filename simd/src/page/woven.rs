@@ -1,14 +1,11 @@
-//! Values of trellis codes: sums over tokens of levels that are made from bit planes.
+//! Values of trellis and 5-bit codes: sums over tokens of levels that are made from bit planes.
 
-use super::plan::Plan;
-use super::trellis::{self, Code, InQuads, PlainLines, eight};
+use super::plan::{Plan, Woven};
+use super::trellis::{self, InQuads, PlainLines, Planes, eight};
 use super::values::{Columns, Out, TOGETHER, ValueCodes, join, load_weights};
 use super::weights::Weights;
 use super::{Line, prefetch};
 use crate::lines::Machine;
-
-/// Bit planes of a trellis code.
-pub(super) struct Woven<C>(core::marker::PhantomData<C>);
 
 /// Positions of a line: dwords of 128 bits.
 pub(super) const WOVEN_POSITIONS: usize = 4;
@@ -16,7 +13,7 @@ pub(super) const WOVEN_POSITIONS: usize = 4;
 /// Groups of tokens whose levels are kept for all heads.
 const KEPT: usize = 8;
 
-impl<C: Code> ValueCodes for Woven<C> {
+impl<C: Planes> ValueCodes for Woven<C> {
     type Table<I: Machine> = I::Levels;
 
     #[inline(always)]
@@ -104,22 +101,21 @@ struct Strand<'a> {
 impl<'a> Strand<'a> {
     /// Where the line of a group is.
     #[inline(always)]
-    fn index<C: Code>(&self, group: usize) -> usize {
+    fn index<C: Planes>(&self, group: usize) -> usize {
         group * if C::PAIRED == 0 { Units::<C>::DEPTH } else { self.stride }
     }
 
     /// The line of a group.
     #[inline(always)]
-    fn at<I: Machine, C: Code>(&self, isa: I, group: usize) -> I::Line {
+    fn at<I: Machine, C: Planes>(&self, isa: I, group: usize) -> I::Line {
         isa.line(self.lines.get(self.index::<C>(group)).unwrap_or(&Line::ZERO))
     }
 
     /// The lines after it: plain bits, or symbols.
     #[inline(always)]
-    fn after<C: Code>(&self, group: usize) -> &'a [Line] {
+    fn after<C: Planes>(&self, group: usize) -> &'a [Line] {
         let first = self.index::<C>(group) + 1;
-        let count = const { if C::PAIRED == 0 { C::PLAIN } else { C::PAIRED } };
-        self.lines.get(first..first + count).unwrap_or_default()
+        self.lines.get(first..first + C::BESIDE).unwrap_or_default()
     }
 }
 
@@ -139,9 +135,9 @@ struct Units<'a, C> {
     code: core::marker::PhantomData<C>,
 }
 
-impl<'a, C: Code> Units<'a, C> {
+impl<'a, C: Planes> Units<'a, C> {
     /// Lines of a unit, or of two that share lines.
-    const DEPTH: usize = if C::PAIRED > 0 { 2 + C::PAIRED } else { 1 + C::PLAIN };
+    const DEPTH: usize = C::DEPTH;
     /// Lines to prefetch for each unit.
     const FETCHED: usize = if C::PAIRED > 0 { Self::DEPTH.div_ceil(2) } else { Self::DEPTH };
 
@@ -222,7 +218,7 @@ impl<'a, C: Code> Units<'a, C> {
 
 /// A coded line of an earlier column; a bit further where the ring closed between.
 #[inline(always)]
-fn earlier<I: Machine, C: Code>(isa: I, (strand, closed): &(Strand<'_>, bool), group: usize) -> I::Line {
+fn earlier<I: Machine, C: Planes>(isa: I, (strand, closed): &(Strand<'_>, bool), group: usize) -> I::Line {
     let line = strand.at::<I, C>(isa, group);
     if *closed { isa.rotate(line) } else { line }
 }
