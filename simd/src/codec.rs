@@ -138,41 +138,44 @@ pub fn decode(
 }
 
 /// [`AnyCodec::rotate_query`] for queries back to back.
+///
+/// # Panics
+/// As there: the slices differ in length, or hold no whole number of vectors.
 pub fn rotate_queries(level: Level, codec: &AnyCodec, queries: &[f32], out: &mut [f32]) {
-    at_level!(level, isa => codec.rotate_query_with(isa, queries, out), {
-        let dim = codec.dim();
-        for (query, out) in queries.chunks_exact(dim).zip(out.chunks_exact_mut(dim)) {
-            codec.rotate_query(query, out);
-        }
-    });
+    at_level!(level, isa => codec.rotate_query_with(isa, queries, out), codec.rotate_query(queries, out));
 }
 
 /// [`AnyCodec::unrotate`] for accumulators back to back, in place.
+///
+/// # Panics
+/// As there: `accs` holds no whole number of vectors.
 pub fn unrotate(level: Level, codec: &AnyCodec, accs: &mut [f32]) {
-    at_level!(level, isa => codec.unrotate_with(isa, accs), {
-        accs.chunks_exact_mut(codec.dim()).for_each(|acc| codec.unrotate(acc));
-    });
+    at_level!(level, isa => codec.unrotate_with(isa, accs), codec.unrotate(accs));
 }
 
 /// [`AnyCodec::scores`]: exact levels in `f32`, canonical sums, blocks as stored. The page kernels
 /// are several times faster, on an int8 query.
+///
+/// # Panics
+/// As there: the query does not hold `dim` values, or `blocks` is not `out.len()` blocks.
 pub fn scores(level: Level, codec: &AnyCodec, rotated_query: &[f32], blocks: &[u8], out: &mut [f32]) {
     at_level!(level, isa => codec.scores_with(isa, rotated_query, blocks, out),
         codec.scores(rotated_query, blocks, out));
 }
 
 /// [`AnyCodec::accumulate`]: exact levels in `f32`, blocks as stored.
+///
+/// # Panics
+/// As there: `acc` does not hold `dim` values, or `blocks` is not `weights.len()` blocks.
 pub fn accumulate(level: Level, codec: &AnyCodec, weights: &[f32], blocks: &[u8], acc: &mut [f32]) {
     at_level!(level, isa => codec.accumulate_with(isa, weights, blocks, acc),
         codec.accumulate(weights, blocks, acc));
 }
 
 /// [`AnyCodec::decode_rotated`] for blocks back to back.
+///
+/// # Panics
+/// As there: `out` does not hold `dim` values for each block.
 pub fn decode_rotated(level: Level, codec: &AnyCodec, blocks: &[u8], out: &mut [f32]) {
-    at_level!(level, isa => codec.decode_rotated_with(isa, blocks, out), {
-        let vectors = out.chunks_exact_mut(codec.dim());
-        for (block, out) in blocks.chunks_exact(codec.block_bytes()).zip(vectors) {
-            codec.decode_rotated(block, out);
-        }
-    });
+    at_level!(level, isa => codec.decode_rotated_with(isa, blocks, out), codec.decode_rotated(blocks, out));
 }

@@ -105,6 +105,33 @@ fn a_batch_says_which_vector_failed() {
     }
 }
 
+/// A vector too many or too few is the caller's mistake on every level, and nothing is left out in silence.
+#[test]
+fn wrong_lengths_panic_on_every_level() {
+    type Call = fn(Level, &AnyCodec, &[f32], &[u8], &mut [f32]);
+    let calls: [(&str, Call); 5] = [
+        ("rotate_queries", |level, codec, x, _, out| codec::rotate_queries(level, codec, x, out)),
+        ("unrotate", |level, codec, _, _, out| codec::unrotate(level, codec, out)),
+        ("scores", |level, codec, x, blocks, out| codec::scores(level, codec, x, blocks, out)),
+        ("accumulate", |level, codec, x, blocks, out| codec::accumulate(level, codec, x, blocks, out)),
+        ("decode_rotated", |level, codec, _, blocks, out| codec::decode_rotated(level, codec, blocks, out)),
+    ];
+    for id in [CodecId::S3, CodecId::T2, CodecId::Q8_0, CodecId::F16] {
+        let codec = AnyCodec::new(id, 64, Options::DEFAULT).unwrap();
+        for level in Level::available() {
+            for (name, call) in calls {
+                // Three vectors and two blocks, and results that are neither two vectors nor two scores.
+                for results in [63, 65, 100, 127, 129] {
+                    let (x, blocks) = (vec![0.0; 3 * 64], vec![0; 2 * codec.block_bytes()]);
+                    let call = || call(level, &codec, &x, &blocks, &mut vec![0.0; results]);
+                    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+                    assert!(outcome.is_err(), "{name} {} {results}", what(level, &codec));
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_missing_or_unknown_level_is_an_error() {
     assert!(Level::from_name("avx3").unwrap_err().to_string().contains("accepted"));
