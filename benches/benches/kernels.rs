@@ -11,7 +11,7 @@
 
 use criterion::{Criterion, Throughput};
 use tqkv_benches::{Case, Data, Op, Workload};
-use tqkv_core::{AnyCodec, CodecId, Effort, Family, Options};
+use tqkv_core::{AnyCodec, CodecId, Effort, Options};
 use tqkv_simd::Level;
 use tqkv_simd::page::{KeyPages, ValuePages};
 
@@ -22,7 +22,7 @@ fn exists(op: Op, id: CodecId, dim: usize) -> bool {
     let Ok(codec) = AnyCodec::new(id, dim, Options::DEFAULT) else { return false };
     match op {
         Op::Encode | Op::Decode => true,
-        _ if id.family() == Family::Half => true,
+        _ if id == CodecId::F16 => true,
         Op::Scores if id == CodecId::Q4_0 => true,
         Op::Scores => KeyPages::new(&codec, SLOTS).is_some(),
         Op::Accumulate => ValuePages::new(&codec, SLOTS).is_some(),

@@ -3,7 +3,7 @@
 use crate::paired::{BenchError, Case, DRAM_POOL, Data, L2_POOL, Op};
 use crate::{q4_0, read};
 use std::sync::Arc;
-use tqkv_core::{AnyCodec, CodecId, Family, Options};
+use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::page::{Attention, HalfPages, KeyPages, Line, MAX_HEADS, Parts, ValuePages, attend, rescale};
 use tqkv_simd::{Level, codec};
 
@@ -75,11 +75,9 @@ impl Workload {
             Op::Encode => (encode(case, *codec, pages), 1),
             Op::Decode => (decode(case, *codec, &blocks, pages), 1),
             Op::Scores if case.codec == CodecId::Q4_0 => (ggml_scores(case, &blocks, pages)?, 1),
-            Op::Scores if codec.id().family() == Family::Half => (half_scores(case, &blocks, pages)?, 1),
-            Op::Accumulate if codec.id().family() == Family::Half => (half_sums(case, &blocks, pages)?, 1),
-            Op::Attend if codec.id().family() == Family::Half => {
-                (half_attention(case, &blocks, pages / 2)?, 2)
-            }
+            Op::Scores if codec.id() == CodecId::F16 => (half_scores(case, &blocks, pages)?, 1),
+            Op::Accumulate if codec.id() == CodecId::F16 => (half_sums(case, &blocks, pages)?, 1),
+            Op::Attend if codec.id() == CodecId::F16 => (half_attention(case, &blocks, pages / 2)?, 2),
             Op::Scores => (scores(case, codec, &blocks, pages)?, 1),
             Op::Accumulate => (sums(case, codec, &blocks, pages)?, 1),
             Op::Attend => (code_attention(case, codec, &blocks, pages / 2)?, 2),

@@ -3,10 +3,10 @@
 //! A head dim is `order * sylvester`, where `order` is 1 or the order of a Paley matrix (12, 20,
 //! 28, 36) and `sylvester` a power of two. Both factors are Hadamard matrices, so their Kronecker
 //! product is one, nothing is padded and every entry stays +-1. To add a family of head dims, add
-//! its order to [`ORDERS`] (and the text below it) and its prime to [`crate::paley`]; everything below reads this file.
+//! its order to `ORDERS` (and the text below it) and its prime to [`crate::rotation::paley`]; everything below reads this file.
 
 /// Orders of the non-Sylvester factor, with 1 for the plain powers of two.
-pub const ORDERS: [usize; 5] = [1, 12, 20, 28, 36];
+const ORDERS: [usize; 5] = [1, 12, 20, 28, 36];
 
 /// Which head dims are supported, as error messages say it (a macro, so that they can be literals).
 macro_rules! accepted_head_dims {
@@ -16,20 +16,17 @@ macro_rules! accepted_head_dims {
 }
 pub(crate) use accepted_head_dims;
 
-/// Which head dims are supported, in words.
-pub const ACCEPTED_HEAD_DIMS: &str = accepted_head_dims!();
-
 /// Smallest supported head dim.
-pub const MIN_HEAD_DIM: usize = 16;
+const MIN_HEAD_DIM: usize = 16;
 /// Largest supported head dim.
 pub const MAX_HEAD_DIM: usize = 1024;
 
 /// Coordinates in one group, the unit of all algorithms.
-pub const GROUP: usize = 32;
+pub(crate) const GROUP: usize = 32;
 /// Groups of the largest head dim.
-pub const MAX_GROUPS: usize = MAX_HEAD_DIM / GROUP;
+pub(crate) const MAX_GROUPS: usize = MAX_HEAD_DIM / GROUP;
 
-/// A head dim taken apart: `dim = order * sylvester`.
+/// A head dim taken apart: `dim = order * sylvester`. Only sealed traits name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct HeadDim {
@@ -40,8 +37,8 @@ pub struct HeadDim {
 impl HeadDim {
     /// The parts of `dim`, or `None` where it is not supported.
     ///
-    /// Supported are the [`ACCEPTED_HEAD_DIMS`]: 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256 and so on.
-    pub const fn new(dim: usize) -> Option<Self> {
+    /// Supported are multiples of 16 from 16 to 1024 of the form n * 2^k with n = 1, 12, 20, 28 or 36: 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256 and so on.
+    pub(crate) const fn new(dim: usize) -> Option<Self> {
         if dim < MIN_HEAD_DIM || dim > MAX_HEAD_DIM || !dim.is_multiple_of(16) {
             return None;
         }
@@ -57,27 +54,27 @@ impl HeadDim {
     }
 
     /// The head dim itself.
-    pub const fn dim(self) -> usize {
+    pub(crate) const fn dim(self) -> usize {
         self.dim as usize
     }
 
     /// Order of the Paley factor, 1 for powers of two.
-    pub const fn order(self) -> usize {
+    pub(crate) const fn order(self) -> usize {
         self.order as usize
     }
 
     /// Order of the Sylvester factor, a power of two.
-    pub const fn sylvester(self) -> usize {
+    pub(crate) const fn sylvester(self) -> usize {
         self.dim as usize / self.order as usize
     }
 
     /// Groups of 32 coordinates, the last one possibly half full.
-    pub const fn groups(self) -> usize {
+    pub(crate) const fn groups(self) -> usize {
         (self.dim as usize).div_ceil(GROUP)
     }
 
     /// Whether the last group holds 16 coordinates and 16 zeros.
-    pub const fn is_ragged(self) -> bool {
+    pub(crate) const fn is_ragged(self) -> bool {
         !(self.dim as usize).is_multiple_of(GROUP)
     }
 }

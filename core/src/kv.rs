@@ -136,7 +136,7 @@ impl KvShape {
     }
 
     /// Keys (or values) of one token in one layer.
-    pub const fn kv_values(self) -> usize {
+    pub(crate) const fn kv_values(self) -> usize {
         self.num_kv_heads * self.head_dim
     }
 

@@ -12,11 +12,11 @@
 //!
 //! | layer | file |
 //! | --- | --- |
-//! | shapes | [`head_dim`] |
+//! | shapes | [`HEAD_DIMS`], [`is_supported_head_dim`] |
 //! | machine vocabulary and its definition | [`lanes`], [`portable`] |
-//! | rotation | [`rotation`], [`paley`] |
+//! | rotation | [`rotation`] |
 //! | levels and boundaries | [`codebook`] |
-//! | the codecs on registers | [`scalar`], [`int8`], [`ggml`] |
+//! | the codecs on registers | [`scalar`], [`int8`] |
 //! | the trellis codecs, on bytes | [`trellis`] |
 //! | bytes | [`block_io`], [`BlockView`], [`demote`] |
 //! | the same in integers, for microcontrollers | [`fixed`] |
@@ -37,14 +37,14 @@ mod codec;
 mod demote;
 mod error;
 pub mod fixed;
-pub mod head_dim;
+mod head_dim;
 mod kv;
 pub mod machine;
 pub mod rotation;
 mod view;
 
 use code::scale;
-pub use code::{CodecId, Family, codebook, ggml, int8, scalar, trellis};
+pub use code::{CodecId, codebook, int8, scalar, trellis};
 pub use codec::{AnyCodec, Codec, Options};
 pub use demote::demote;
 pub use error::{DecodeError, EncodeError, ShapeError};
@@ -53,7 +53,6 @@ pub use head_dim::{HEAD_DIMS, MAX_HEAD_DIM, is_supported_head_dim};
 pub use kv::{Chunk, KvError, KvShape};
 pub use machine::{block_io, lanes, portable};
 pub use portable::Portable;
-pub use rotation::paley;
 pub use scale::{Effort, ScaleMode, Stored, to_f16};
 pub use view::{BlockError, BlockView};
 

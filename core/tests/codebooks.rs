@@ -2,10 +2,10 @@
 #![allow(missing_docs, reason = "a test crate")]
 
 use serde_json::Value;
-use tqkv_core::codebook::{Exact, MAX_BITS, nested, scalar};
+use tqkv_core::code::codebook::Exact;
 use tqkv_core::{CodecId, HEAD_DIMS};
 
-const SCALAR: [CodecId; MAX_BITS] = [CodecId::S1, CodecId::S2, CodecId::S3, CodecId::S4, CodecId::S5];
+const SCALAR: [CodecId; 5] = [CodecId::S1, CodecId::S2, CodecId::S3, CodecId::S4, CodecId::S5];
 const NESTED: [CodecId; 4] = [CodecId::N1, CodecId::N2, CodecId::N3, CodecId::N4];
 
 type Row = (usize, usize, Vec<f64>, Vec<f64>, f64);
@@ -29,15 +29,15 @@ fn reference() -> Vec<Row> {
                 t["mse_times_d"].as_f64().unwrap(),
             )
         })
-        .filter(|(dim, bits, ..)| HEAD_DIMS.contains(dim) && *bits <= MAX_BITS)
+        .filter(|(dim, bits, ..)| HEAD_DIMS.contains(dim) && *bits <= SCALAR.len())
         .collect()
 }
 
 #[test]
 fn the_exact_solution_is_found() {
     let rows = reference();
-    assert_eq!(rows.len() % MAX_BITS, 0);
-    assert!(rows.len() >= 7 * MAX_BITS, "the file covers seven head dims or more");
+    assert_eq!(rows.len() % SCALAR.len(), 0);
+    assert!(rows.len() >= 7 * SCALAR.len(), "the file covers seven head dims or more");
     for (dim, bits, levels, boundaries, mse) in rows {
         let book = Exact::solve(SCALAR[bits - 1], dim).unwrap();
         let (sigma, half) = ((dim as f64).sqrt(), levels.len());
@@ -88,10 +88,11 @@ fn bytes_cost_next_to_nothing() {
 fn nested_codebooks_share_their_boundaries_and_lose_little() {
     for dim in HEAD_DIMS {
         for bits in 2..=4 {
-            let (wide, narrow) = (nested(dim, bits).unwrap(), nested(dim, bits - 1).unwrap());
+            let of = |id: CodecId| id.codebook(dim).unwrap();
+            let (wide, narrow) = (of(NESTED[bits - 1]), of(NESTED[bits - 2]));
             let shared: Vec<f32> = wide.boundaries().iter().skip(1).step_by(2).copied().collect();
             assert_eq!(shared, narrow.boundaries(), "dim {dim}, {bits} bits");
-            let loss = wide.relative_mse() / scalar(dim, bits).unwrap().relative_mse() - 1.0;
+            let loss = wide.relative_mse() / of(SCALAR[bits - 1]).relative_mse() - 1.0;
             // The boundaries are optimal for Gaussian coordinates; small dims are less so.
             let allowed = if dim >= 64 { 0.01 } else { 0.05 };
             assert!((0.0..allowed).contains(&loss), "dim {dim}, {bits} bits: {loss}");
@@ -100,9 +101,10 @@ fn nested_codebooks_share_their_boundaries_and_lose_little() {
 }
 
 #[test]
-fn unsupported_shapes_have_no_codebook() {
-    for (dim, bits) in [(0, 4), (33, 4), (128, 0), (128, 6), (2048, 4), (usize::MAX, 1)] {
-        assert!(scalar(dim, bits).is_none(), "{dim} {bits}");
+fn unsupported_head_dims_have_no_codebook() {
+    for dim in [0, 33, 2048, usize::MAX] {
+        for id in SCALAR.into_iter().chain(NESTED) {
+            assert!(id.codebook(dim).is_none(), "{} {dim}", id.name());
+        }
     }
-    assert!(nested(128, 5).is_none());
 }

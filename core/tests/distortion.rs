@@ -1,7 +1,8 @@
 //! Distortion of every codec, head dim and scale mode on random directions, against the exact value of its codebook.
 #![allow(missing_docs, reason = "a test crate")]
 
-use tqkv_core::{AnyCodec, CodecId, Effort, Family, HEAD_DIMS, Options, ScaleMode};
+use tqkv_core::code::Levels;
+use tqkv_core::{AnyCodec, CodecId, Effort, HEAD_DIMS, Options, ScaleMode};
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle::{dot, energy, relative_mse};
 
@@ -44,7 +45,7 @@ fn tolerance(figures: &Figures, count: usize) -> f64 {
 }
 
 fn coded() -> impl Iterator<Item = CodecId> {
-    CodecId::ALL.iter().copied().filter(|id| matches!(id.family(), Family::Scalar | Family::Nested))
+    CodecId::ALL.iter().copied().filter(|id| matches!(id.levels(), Levels::LloydMax | Levels::Nested))
 }
 
 #[test]

@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 use tqkv_core::code::S3;
 use tqkv_core::{
-    AnyCodec, BlockError, BlockView, Codec, CodecId, DecodeError, Effort, EncodeError, Family, HEAD_DIMS,
-    Options, ScaleMode, ShapeError, demote,
+    AnyCodec, BlockError, BlockView, Codec, CodecId, DecodeError, Effort, EncodeError, HEAD_DIMS, Options,
+    ScaleMode, ShapeError, demote,
 };
 use tqkv_tests::inputs::{Gaussian, edge_cases, one_hot, walsh};
 use tqkv_tests::oracle::{dot, relative_mse};
@@ -383,11 +383,11 @@ proptest! {
         let (mut out, mut block) = (vec![0.0; dim], bytes.clone());
         prop_assert!(bytes.len() == codec.block_bytes() || codec.decode(&bytes, &mut out).is_err());
         block.resize(codec.block_bytes(), 0x5a);
-        if codec.decode(&block, &mut out).is_ok() && !matches!(id.family(), Family::Ggml | Family::Half) {
+        if codec.decode(&block, &mut out).is_ok() && id.layout().has_one_scale() {
             prop_assert!(out.iter().all(|v| v.is_finite()));
         }
         let view = BlockView::new(id, dim, &block);
-        prop_assert_eq!(view.is_ok(), !matches!(id.family(), Family::Half | Family::Ggml));
+        prop_assert_eq!(view.is_ok(), id.layout().has_one_scale());
         if let Ok(view) = view {
             prop_assert_eq!(view.codes().count(), dim);
             prop_assert!(view.code(dim).is_none());

@@ -1,9 +1,7 @@
 //! The rotation is orthogonal, signed, and the same for every head dim's description.
 #![allow(missing_docs, reason = "a test crate")]
 
-use tqkv_core::head_dim::HeadDim;
-use tqkv_core::rotation::{self, Signs};
-use tqkv_core::{HEAD_DIMS, Portable, is_supported_head_dim};
+use tqkv_core::{AnyCodec, CodecId, HEAD_DIMS, Options, is_supported_head_dim};
 use tqkv_tests::inputs::{Gaussian, one_hot};
 use tqkv_tests::oracle::{dot, energy};
 
@@ -11,24 +9,22 @@ const SIGNS_SEED_42: &str = "\
 -++++-+-+-++---++++--+--++---------+++-+-++--+++--+++++----++--+\
 +--+----+---+-+++-++-+-----++--+-+-+-+---++++-+-+-+++-+---++++++";
 
+/// A codec that rotates.
+fn codec(dim: usize, seed: u64) -> AnyCodec {
+    AnyCodec::new(CodecId::S1, dim, Options { seed, ..Options::DEFAULT }).unwrap()
+}
+
+/// The rotation, of which a rotated query is a `dim`-th: exactly, where a coordinate is 1 or -1.
 fn forward(dim: usize, seed: u64, x: &[f32]) -> Vec<f32> {
-    let shape = HeadDim::new(dim).unwrap();
-    let mut y = vec![tqkv_core::portable::F32x32([0.0; 32]); shape.groups()];
-    rotation::load(Portable, x, &mut y);
-    rotation::forward(Portable, shape, &Signs::from_seed(seed, dim), &mut y);
-    let mut out = vec![0.0; dim];
-    rotation::store(Portable, &y, &mut out);
-    out
+    let mut y = vec![0.0; dim];
+    codec(dim, seed).rotate_query(x, &mut y);
+    y.iter().map(|v| v / (1.0 / dim as f32)).collect()
 }
 
 fn inverse(dim: usize, seed: u64, y: &[f32]) -> Vec<f32> {
-    let shape = HeadDim::new(dim).unwrap();
-    let mut registers = vec![tqkv_core::portable::F32x32([0.0; 32]); shape.groups()];
-    rotation::load(Portable, y, &mut registers);
-    rotation::inverse(Portable, shape, &Signs::from_seed(seed, dim), &mut registers);
-    let mut out = vec![0.0; dim];
-    rotation::store(Portable, &registers, &mut out);
-    out.iter().map(|v| v / dim as f32).collect()
+    let mut x = y.to_vec();
+    codec(dim, seed).unrotate(&mut x);
+    x
 }
 
 #[test]
@@ -43,7 +39,8 @@ fn the_designs_head_dims_are_there() {
 
 #[test]
 fn signs_follow_splitmix64() {
-    let signs = Signs::from_seed(42, 128);
+    let codec = codec(128, 42);
+    let signs = codec.signs();
     let text: String = (0..128).map(|i| if signs.is_negative(i) { '-' } else { '+' }).collect();
     assert_eq!(text, SIGNS_SEED_42);
 }

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tqkv_core::{AnyCodec, BlockView, CodecId, Family, HEAD_DIMS, Options, ScaleMode};
+use tqkv_core::{AnyCodec, BlockView, CodecId, HEAD_DIMS, Options, ScaleMode};
 
 fuzz_target!(|data: &[u8]| {
     let [codec, dim, seed, bytes @ ..] = data else { return };
@@ -38,7 +38,7 @@ fn decode(codec: &AnyCodec, block: &[u8]) -> Option<Vec<f32>> {
     let query = vec![1.0; codec.dim()];
     codec.rotate_query(&query, &mut rotated);
     codec.scores(&rotated, block, &mut score);
-    let scaled = !matches!(codec.id().family(), Family::Half | Family::Ggml);
+    let scaled = codec.id().layout().has_one_scale();
     let dot: f64 = y.iter().map(|v| f64::from(*v)).sum();
     let size: f64 = y.iter().map(|v| f64::from(v.abs())).sum();
     if scaled && size.is_finite() {

@@ -2,7 +2,7 @@
 
 use crate::GpuError;
 use crate::pages::SLOTS;
-use tqkv_core::{AnyCodec, CodecId, Family, KvShape, Options};
+use tqkv_core::{AnyCodec, CodecId, KvShape, Options};
 use tqkv_gpu_kernels::page;
 use tqkv_gpu_kernels::viterbi::workspace_bytes;
 
@@ -148,7 +148,7 @@ impl GpuSpec {
     /// Bytes of device memory that encoding needs beside the pool: none for scalar codes, 48 a coordinate of
     /// a launch's vectors (100 MB at head dim 128) for trellis codes.
     pub fn workspace_bytes(&self) -> usize {
-        let searches = [self.key, self.value].iter().any(|id| id.family() == Family::Trellis);
+        let searches = [self.key, self.value].iter().any(|id| id.trellis().is_some());
         if searches { self.vectors_a_launch() * workspace_bytes(self.head_dim as u32) as usize } else { 0 }
     }
 

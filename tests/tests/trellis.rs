@@ -2,11 +2,11 @@
 
 use serde::Deserialize;
 use tqkv_core::trellis::{Code, MAX_LEVELS, Plain, Predictor, levels};
-use tqkv_core::{AnyCodec, CodecId, Effort, EncodeError, Family, HEAD_DIMS, Options, ScaleMode};
+use tqkv_core::{AnyCodec, CodecId, Effort, EncodeError, HEAD_DIMS, Options, ScaleMode};
 use tqkv_tests::inputs::{Gaussian, edge_cases};
 
 fn trellis_ids() -> impl Iterator<Item = CodecId> {
-    CodecId::ALL.iter().copied().filter(|id| id.family() == Family::Trellis)
+    CodecId::ALL.iter().copied().filter(|id| id.trellis().is_some())
 }
 
 fn codec(id: CodecId, dim: usize, scale_mode: ScaleMode, effort: Effort) -> AnyCodec {

@@ -366,7 +366,14 @@ fn write_block<I: Memory, const BITS: usize>(
     block: &mut [u8],
 ) -> Result<(), EncodeError> {
     match to_f16(isa, scale) {
-        Stored::Scale(stored) => block_io::write::<I, BITS>(isa, stored, codes, block),
+        Stored::Scale(stored) => {
+            if let Some((head, body)) = block.split_first_chunk_mut::<SCALE_BYTES>() {
+                *head = stored.to_le_bytes();
+                for (bytes, &code) in body.chunks_mut(4 * BITS).zip(codes) {
+                    isa.write_codes::<BITS>(code, bytes);
+                }
+            }
+        }
         Stored::Zero => block.fill(0),
         Stored::OutOfRange => return Err(EncodeError::OutOfRange),
     }

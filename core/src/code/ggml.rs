@@ -8,7 +8,7 @@ use crate::block_io::SCALE_BYTES;
 use half::f16;
 
 /// Coordinates a run.
-pub const RUN: usize = 32;
+pub(super) const RUN: usize = 32;
 
 fn reciprocal(value: f32) -> f32 {
     if value == 0.0 { 0.0 } else { 1.0 / value }

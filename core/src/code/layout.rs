@@ -95,18 +95,6 @@ impl Layout {
         }
     }
 
-    /// What a codec of this layout does.
-    pub(super) const fn family(self, nested: bool) -> Family {
-        match self {
-            Self::F16 => Family::Half,
-            Self::Dense { .. } if nested => Family::Nested,
-            Self::Dense { .. } => Family::Scalar,
-            Self::Bytes => Family::Int8,
-            Self::Runs { .. } => Family::Ggml,
-            Self::Planes(_) => Family::Trellis,
-        }
-    }
-
     /// Whether a block begins with the one scale of all its codes.
     pub const fn has_one_scale(self) -> bool {
         match self {
@@ -135,21 +123,3 @@ macro_rules! form {
     };
 }
 pub(super) use form;
-
-/// What a codec does, apart from its width.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum Family {
-    /// f16 values, no rotation, no scale.
-    Half,
-    /// Rotated, signed bytes under one scale.
-    Int8,
-    /// Rotated, Lloyd-Max codes (TurboQuant_mse).
-    Scalar,
-    /// Rotated, nested codes: dropping the low bit gives the next narrower codec.
-    Nested,
-    /// ggml runs of 32 with a scale each.
-    Ggml,
-    /// Rotated, tail-biting trellis codes ([`crate::trellis`]).
-    Trellis,
-}

@@ -10,7 +10,7 @@
 //! | `layout` | how code bytes lie |
 //! | `form` | how they meet registers |
 //! | [`codebook`] | levels of the scalar and nested codes, for every head dim |
-//! | [`scalar`], [`int8`], [`ggml`], [`trellis`] | codes on registers and bytes |
+//! | [`scalar`], [`int8`], `ggml`, [`trellis`] | codes on registers and bytes |
 //! | `scale` | the one scale of a block |
 //!
 //! Crates that read blocks in their own way (lines, threads) implement a reader of their own for these types; a program
@@ -18,7 +18,7 @@
 
 pub mod codebook;
 pub(crate) mod form;
-pub mod ggml;
+mod ggml;
 pub mod int8;
 mod layout;
 mod list;
@@ -27,7 +27,7 @@ pub(crate) mod scale;
 pub mod trellis;
 
 use codebook::Codebook;
-pub use layout::{Family, Layout};
+pub use layout::Layout;
 use trellis::{Plain, Trellis, tables};
 
 /// Where the levels of a code come from.
@@ -159,11 +159,6 @@ impl CodecId {
     /// What its codes mean.
     pub const fn levels(self) -> Levels {
         self.row().levels
-    }
-
-    /// What the codec does.
-    pub const fn family(self) -> Family {
-        self.layout().family(self.is_nested())
     }
 
     /// Bits of one code (16 for `f16`), scales not counted; half rates (`t1h`, `t2h`) rounded down.

@@ -4,7 +4,7 @@
 //! that suit it into its own loads and stores, and this file does the ones between. Orders and
 //! strides are known to the compiler wherever a codec calls.
 
-use crate::paley::{self, MAX_ORDER};
+use crate::rotation::paley::{self, MAX_ORDER};
 
 /// Costs no instruction, but keeps the compiler from unrolling the loop it stands in: four
 /// iterations at once need more registers than Cortex-M has, and spilling costs half as much again.

@@ -7,7 +7,7 @@
 //! The stage order is part of the numerics contract: the Paley factor first (rows in order, each
 //! sum from the left), then Sylvester butterflies with strides 1, 2, 4, ...
 
-pub mod paley;
+pub(crate) mod paley;
 
 use crate::head_dim::{GROUP, HeadDim, MAX_GROUPS, MAX_HEAD_DIM};
 use crate::lanes::{Isa, Lanes, Memory};
@@ -22,7 +22,7 @@ pub struct Signs {
 impl Signs {
     /// Draws `dim` signs (at most 1024) from `seed` by SplitMix64: one draw a coordinate, top bit
     /// set means -1.
-    pub const fn from_seed(seed: u64, dim: usize) -> Self {
+    pub(crate) const fn from_seed(seed: u64, dim: usize) -> Self {
         let (mut words, mut state, mut i) = ([0; MAX_GROUPS], seed, 0);
         while i < dim && i < MAX_HEAD_DIM {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -124,16 +124,9 @@ pub fn store<I: Memory>(isa: I, y: &[I::V], out: &mut [f32]) {
     }
 }
 
-/// y = H diag(signs) x on registers that hold x already; the transform of every power of two.
-#[inline(always)]
-pub fn forward_registers<V: Lanes>(signs: &Signs, y: &mut [V], dim: usize) {
-    flip(signs, y);
-    sylvester(y, dim);
-}
-
 /// Rotates registers that hold x in place, for any head dim. `y` has one register a group.
 #[inline(always)]
-pub fn forward<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y: &mut [I::V]) {
+pub(crate) fn forward<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y: &mut [I::V]) {
     flip(signs, y);
     if shape.order() != 1 {
         paley_apart(isa, shape, false, y);
@@ -159,7 +152,7 @@ pub(crate) fn inverse_apart<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y:
 
 /// x = diag(signs) H^T y in place: the inverse of [`forward`] but for the factor 1/dim.
 #[inline(always)]
-pub fn inverse<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y: &mut [I::V]) {
+pub(crate) fn inverse<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y: &mut [I::V]) {
     sylvester(y, shape.sylvester());
     if shape.order() != 1 {
         paley_apart(isa, shape, true, y);

@@ -6,10 +6,10 @@
 //! order; the tests check orthogonality.
 
 /// Largest order below.
-pub const MAX_ORDER: usize = 36;
+pub(crate) const MAX_ORDER: usize = 36;
 
 /// Rows of a +-1 matrix as bit masks.
-pub type Rows = [u64; MAX_ORDER];
+type Rows = [u64; MAX_ORDER];
 
 /// Quadratic character of `a` modulo the odd prime `q`: 0, 1 or -1.
 const fn chi(a: usize, q: usize) -> i8 {
@@ -115,7 +115,7 @@ static ORDER_36: Pair = Pair::new(paley_two(17));
 
 /// Rows of the matrix of `order` (12, 20, 28 or 36), or of its transpose; bit c of row r set means
 /// that entry (r, c) is -1. Any other order gives an empty table.
-pub fn rows(order: usize, transposed: bool) -> &'static [u64] {
+pub(crate) fn rows(order: usize, transposed: bool) -> &'static [u64] {
     let pair = match order {
         12 => &ORDER_12,
         20 => &ORDER_20,

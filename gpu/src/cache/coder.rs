@@ -7,7 +7,7 @@ use crate::device::Device;
 use crate::launch::{launch, warps};
 use crate::{GpuError, GpuSpec};
 use cudarc::driver::{CudaFunction, CudaSlice};
-use tqkv_core::{AnyCodec, CodecId, Effort, Family};
+use tqkv_core::{AnyCodec, CodecId, Effort};
 use tqkv_gpu_kernels::args::EncodeAppend;
 use tqkv_gpu_kernels::encode::status;
 use tqkv_gpu_kernels::page;
@@ -93,7 +93,7 @@ impl GpuCache {
     ) -> Result<(), GpuError> {
         let (coder, scratch) = (&mut self.coders[side as usize], &mut self.scratch);
         let (heads, dim) = (self.spec.num_kv_heads, self.spec.head_dim);
-        let searches = coder.codec.id().family() == Family::Trellis;
+        let searches = coder.codec.trellis().is_some();
         let together = if searches { self.spec.vectors_a_launch() / heads } else { tokens };
         let (kind, options) = (element_of(rows), coder.codec.options());
         let effort = Effort::ALL.iter().position(|&effort| effort == options.effort).unwrap_or(0) as u32;

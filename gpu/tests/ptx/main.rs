@@ -7,7 +7,7 @@ mod parse;
 mod reads;
 
 use parse::Kernel;
-use tqkv_core::{AnyCodec, CodecId, Family, Options};
+use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_gpu_kernels::args::{Argument, Attend, AttendMerge, DecodePages, EncodeAppend, RotateQueries};
 use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
 use tqkv_gpu_kernels::encode::element;
@@ -134,7 +134,7 @@ fn encode_and_decode(architecture: &str, seed: u64) {
     for id in CODECS {
         for dim in HEAD_DIMS {
             let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
-            let vectors = if id.family() == Family::Trellis { TRELLIS_VECTORS } else { SCALAR_VECTORS };
+            let vectors = if id.trellis().is_some() { TRELLIS_VECTORS } else { SCALAR_VECTORS };
             let rows = Gaussian::new(seed + dim as u64).vector(vectors * dim);
             let name = format!("{}_d{dim}", id.name());
             let encoded = encode(&Kernel::new(&text, &format!("encode_append_{name}")), &codec, &rows);

@@ -41,7 +41,7 @@ use head::Head;
 use page::ColdStore;
 use rayon::prelude::*;
 use spill::SpillFile;
-use tqkv_core::{Chunk, CodecId, Family, KvShape};
+use tqkv_core::{Chunk, CodecId, KvShape};
 use tqkv_simd::Level;
 
 /// A compressed KV cache; see the module documentation.
@@ -280,7 +280,7 @@ impl AttentionCache for KvCache {
 /// Encoding again adds the errors of both codecs. From one trellis to the next narrower one that ratio is so bad (a
 /// quarter of the error is there already) that the result is a fifth worse than the narrow codec alone.
 fn check_demotion(warm: CodecId, cold: CodecId) -> Result<(), CacheError> {
-    let trellis = |id: CodecId| id.family() == Family::Trellis;
+    let trellis = |id: CodecId| id.trellis().is_some();
     let refused = if cold.is_rotated() != warm.is_rotated() {
         "both must be rotated or both unrotated"
     } else if trellis(warm) && trellis(cold) && cold.bits() + 1 == warm.bits() {

@@ -6,7 +6,7 @@ use super::spill::{SpillFile, Spilled};
 use crate::error::CacheError;
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use tqkv_core::{AnyCodec, EncodeError, Family, Options, ScaleMode, demote};
+use tqkv_core::{AnyCodec, EncodeError, Options, ScaleMode, demote};
 use tqkv_simd::Level;
 use tqkv_simd::page::{Line, SLOT_STEP};
 
@@ -349,7 +349,7 @@ fn transcode(
     let (codec, target) = (from.codec(), to.codec());
     let blocks = from.read_blocks(page, 0, count);
     let mut lines = vec![Line::ZERO; to.lines()];
-    let nested = |codec: &AnyCodec| codec.id().family() == Family::Nested;
+    let nested = |codec: &AnyCodec| codec.id().is_nested();
     let drops = nested(codec) && nested(target) && target.id().bits() <= codec.id().bits();
     let (mut result, mut x) = (vec![0; target.block_bytes()], vec![0.0; codec.dim()]);
     for (slot, block) in blocks.chunks_exact(codec.block_bytes()).enumerate() {

@@ -9,7 +9,7 @@ use super::page::{ColdStore, Pages};
 use super::rows::Rows;
 use super::spec::CacheSpec;
 use crate::error::CacheError;
-use tqkv_core::{AnyCodec, Family};
+use tqkv_core::AnyCodec;
 use tqkv_simd::Level;
 use tqkv_simd::page::{Line, MAX_PART};
 
@@ -139,7 +139,7 @@ impl Track {
             self.recent.drop_front(count, spare.min(SPARE_ROWS));
         }
         // The next to leave are all there, and codes with a search are worth a thread.
-        let dear = self.codec().id().family() == Family::Trellis;
+        let dear = self.codec().trellis().is_some();
         let paid = self.pages.saved_bytes() / 2 >= BATCH * self.dim * size_of::<f32>();
         if dear && paid && self.ahead.is_none() && self.recent.len() >= BATCH && hot >= BATCH {
             self.ahead = Some(Ahead::new(self.coded_end(), self.oldest(BATCH, mean)));

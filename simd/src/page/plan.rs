@@ -8,7 +8,7 @@
 use super::trellis::Planes;
 use core::marker::PhantomData;
 use tqkv_core::code::{Code, Layout, Levels};
-use tqkv_core::{AnyCodec, CodecId, ggml, with_code};
+use tqkv_core::{AnyCodec, CodecId, with_code};
 
 /// Widest row: 1024 bytes of codes, as dwords.
 pub(super) const MAX_WORDS: usize = 256;
@@ -123,7 +123,10 @@ impl Plan {
     pub(super) fn new(codec: &AnyCodec) -> Option<Self> {
         let (id, dim) = (codec.id(), codec.dim());
         let rows = with_code!(id, C => const { rows::<C>() })?;
-        let run = if id.layout().has_one_scale() { dim } else { ggml::RUN };
+        let run = match id.layout() {
+            Layout::Runs { .. } => 32,
+            Layout::F16 | Layout::Dense { .. } | Layout::Bytes | Layout::Planes(_) => dim,
+        };
         let pad = if matches!(rows, Rows::Planes { .. }) { dim / 8 % 4 } else { 0 };
         // Tables repeat by powers of two, as indices are masked.
         let levels = match id.levels() {

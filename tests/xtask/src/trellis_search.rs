@@ -40,7 +40,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) {
-    let ids = CodecId::ALL.iter().filter_map(|&id| tqkv_core::trellis::trellis(id).map(|t| (id, t.code)));
+    let ids = CodecId::ALL.iter().filter_map(|&id| id.trellis().map(|t| (id, t.code)));
     for (id, held) in ids {
         if args.codec.is_empty() || args.codec.iter().any(|name| name == id.name()) {
             let found = find(args, id.name(), held);

@@ -21,11 +21,11 @@ pub(crate) use beta::sqrt;
 use solve::{HALF, HalfBytes, HalfCodebook, from_boundaries, lloyd_max, to_bytes};
 
 /// Widest scalar code.
-pub const MAX_BITS: usize = 5;
+pub(crate) const MAX_BITS: usize = 5;
 /// Widest nested code.
-pub const MAX_NESTED_BITS: usize = 4;
+const MAX_NESTED_BITS: usize = 4;
 /// Levels of the widest code.
-pub const MAX_LEVELS: usize = 1 << MAX_BITS;
+pub(crate) const MAX_LEVELS: usize = 1 << MAX_BITS;
 
 /// Levels and boundaries of one scalar quantiser.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,12 +62,12 @@ impl Codebook {
     }
 
     /// The levels in units as numbers, padded to 32 entries, for look-ups by any 5-bit value.
-    pub const fn level_table(&self) -> &[f32; MAX_LEVELS] {
+    pub(crate) const fn level_table(&self) -> &[f32; MAX_LEVELS] {
         &self.table
     }
 
     /// The boundary table; the first `2^bits - 1` entries are used.
-    pub const fn boundary_table(&self) -> &[f32; MAX_LEVELS] {
+    pub(crate) const fn boundary_table(&self) -> &[f32; MAX_LEVELS] {
         &self.boundaries
     }
 
@@ -110,14 +110,12 @@ impl Codebook {
     }
 
     /// The scalar codebook of `bits` bits; see [`Codebook::solve`].
-    #[doc(hidden)]
-    pub const fn solve_scalar(dim: usize, bits: usize) -> Self {
+    pub(crate) const fn solve_scalar(dim: usize, bits: usize) -> Self {
         Self::from_half(&to_bytes(dim, &lloyd_max(dim, bits), true), dim)
     }
 
     /// The nested codebook of `bits` bits; see [`Codebook::solve`].
-    #[doc(hidden)]
-    pub const fn solve_nested(dim: usize, bits: usize) -> Self {
+    const fn solve_nested(dim: usize, bits: usize) -> Self {
         let mut book = Self::from_half(&to_bytes(dim, &nested_half(dim, bits), false), dim);
         let (count, mut i) = (1 << (bits - 1), 0);
         while i + 1 < count {
@@ -231,13 +229,13 @@ static NESTED: [[Codebook; MAX_NESTED_BITS]; HEAD_DIMS.len()] = {
 };
 
 /// The Lloyd-Max codebook of `bits` bits for a supported head dim, or `None`.
-pub fn scalar(dim: usize, bits: usize) -> Option<&'static Codebook> {
+pub(super) fn scalar(dim: usize, bits: usize) -> Option<&'static Codebook> {
     let supported = crate::is_supported_head_dim(dim) && (1..=MAX_BITS).contains(&bits);
     supported.then(|| &SCALAR[index_of(dim)][bits - 1])
 }
 
 /// The nested codebook at `bits` bits for a supported head dim, or `None`.
-pub fn nested(dim: usize, bits: usize) -> Option<&'static Codebook> {
+pub(super) fn nested(dim: usize, bits: usize) -> Option<&'static Codebook> {
     let supported = crate::is_supported_head_dim(dim) && (1..=MAX_NESTED_BITS).contains(&bits);
     supported.then(|| &NESTED[index_of(dim)][bits - 1])
 }

@@ -22,7 +22,7 @@ pub enum Plain {
 
 impl Plain {
     /// Bytes of the coded plane and the plain ones for `dim` coordinates.
-    pub const fn body_bytes(self, dim: usize) -> usize {
+    pub(crate) const fn body_bytes(self, dim: usize) -> usize {
         dim / 8
             + match self {
                 Self::Bits(bits) => dim / 8 * bits as usize,
@@ -202,7 +202,7 @@ impl Code {
     ///
     /// A pair bit has one part a class. A pair of three splits by the even coordinate: in class 0
     /// it takes part 0 or 1 and the odd one any; in class 1 it takes part 2 and the odd one 0 or 1.
-    pub const fn class_parts(&self, class: usize, odd: bool) -> (usize, usize) {
+    const fn class_parts(&self, class: usize, odd: bool) -> (usize, usize) {
         match (self.plain, class, odd) {
             (Plain::Bits(_), _, _) => (0, self.parts()),
             (Plain::PairBit, _, _) => (class, class + 1),

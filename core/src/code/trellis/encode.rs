@@ -2,7 +2,7 @@
 
 use super::code::{Code, MAX_LEVELS, PARITIES, Plain, RESOLUTION};
 use super::{Trellis, planes};
-use crate::block_io;
+use crate::block_io::SCALE_BYTES;
 use crate::codec::any::check_finite;
 use crate::error::EncodeError;
 use crate::head_dim::{GROUP, HeadDim, MAX_HEAD_DIM};
@@ -139,8 +139,7 @@ pub(crate) fn encode_all<I: Memory, S: Search, const G: usize>(
     xs: &[f32],
     blocks: &mut [u8],
 ) -> Result<(), EncodeError> {
-    let (dim, bytes) =
-        (job.shape.dim(), block_io::SCALE_BYTES + job.trellis.code.body_bytes(job.shape.dim()));
+    let (dim, bytes) = (job.shape.dim(), SCALE_BYTES + job.trellis.code.body_bytes(job.shape.dim()));
     let together = if S::PROBLEMS > 1 && offsets(job.effort).len() == 1 { BATCH } else { 1 };
     for (xs, blocks) in xs.chunks(together * dim).zip(blocks.chunks_mut(together * bytes)) {
         if xs.len() == BATCH * dim {
@@ -201,7 +200,7 @@ fn encode<I: Memory, S: Search, const G: usize, const N: usize>(
             }
         }
     }
-    let bytes = block_io::SCALE_BYTES + code.body_bytes(dim);
+    let bytes = SCALE_BYTES + code.body_bytes(dim);
     let mut scales = [Stored::Zero; N];
     for (scale, best) in scales.iter_mut().zip(&best) {
         *scale = best.candidate.stored(isa, job.scale_mode, dim);
@@ -291,7 +290,9 @@ fn finish<I: Memory, S: Search, const G: usize>(
         energy += i32::from(level as i8) * i32::from(level as i8);
     }
     let mut registers = [isa.round_i8(isa.splat(0.0)); G];
-    block_io::read::<I, 8>(isa, levels, &mut registers);
+    for (register, bytes) in registers.iter_mut().zip(levels.chunks(GROUP)) {
+        *register = isa.read_codes::<8>(bytes);
+    }
     let cross = canonical_sum(isa, y.iter().zip(registers).map(|(&v, level)| v * isa.widen_i8(level)));
     (cross, energy as f32)
 }

@@ -70,8 +70,3 @@ impl<'a> Trellis<'a> {
         self.rows.get(first..first + stride).unwrap_or(&[])
     }
 }
-
-/// The trellis of a codec that has one.
-pub const fn trellis(id: crate::CodecId) -> Option<&'static Trellis<'static>> {
-    id.trellis()
-}

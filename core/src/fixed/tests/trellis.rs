@@ -3,7 +3,7 @@
 use super::*;
 use crate::code::{T1, T1H, T1S8, T2, T2H, T2S8, T3, T3S8, T4, T4S8};
 use crate::fixed::trellis::Body;
-use crate::trellis::{Search, Trellis, trellis, workspace_bytes};
+use crate::trellis::{Search, Trellis, workspace_bytes};
 
 fn blocks<const D: usize, C: Code, const N: usize>(mode: ScaleMode, rounds: usize) {
     let fixed = FixedTrellis::<D, C>::new(42, mode);
@@ -54,7 +54,7 @@ fn blocks_are_as_good_as_those_of_the_float_path() {
 #[test]
 fn the_search_is_the_portable_one() {
     fn check<const D: usize, C: Code, const N: usize>() {
-        let trellis: &Trellis<'_> = trellis(FixedTrellis::<D, C>::ID).unwrap();
+        let trellis: &Trellis<'_> = FixedTrellis::<D, C>::ID.trellis().unwrap();
         let limit = trellis.code.limit();
         let mut random = Random(3);
         for _ in 0..300 {

@@ -3,7 +3,7 @@
 use crate::scene::{Scene, rotate, signs};
 use crate::warp::{Buffer, Emulated};
 use half::{bf16, f16};
-use tqkv_core::{AnyCodec, CodecId, Effort, EncodeError, Family, Options, ScaleMode};
+use tqkv_core::{AnyCodec, CodecId, Effort, EncodeError, Options, ScaleMode};
 use tqkv_gpu_kernels::args::WeightDecode;
 use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
 use tqkv_gpu_kernels::{decode, encode, with_codec};
@@ -32,7 +32,7 @@ fn compare(codec: &AnyCodec, scene: &Scene, rows: &[f32], input: &Buffer, kind: 
 }
 
 fn is_trellis(id: CodecId) -> bool {
-    id.family() == Family::Trellis
+    id.trellis().is_some()
 }
 
 fn each_shape(test: impl Fn(CodecId, usize)) {

@@ -1,7 +1,7 @@
 //! What the tests of the kernels share: paged caches and kernels chosen by codec and head dim.
 
 use crate::warp::{Buffer, Emulated};
-use tqkv_core::{AnyCodec, Family, Options};
+use tqkv_core::{AnyCodec, Options};
 use tqkv_gpu_kernels::args::{DecodePages, EncodeAppend, RotateQueries, Scores};
 use tqkv_gpu_kernels::viterbi::workspace_bytes;
 use tqkv_gpu_kernels::{decode, encode, page, score, with_codec, with_groups};
@@ -105,9 +105,9 @@ impl Scene {
         let position_of = Buffer::from_u32(&self.position_of);
         let page_table = Buffer::from_u32(&self.page_table);
         let outcome = Buffer::garbage(4 * (tokens * heads) as usize);
-        let workspace = match codec.id().family() {
-            Family::Trellis => workspace_bytes(codec.dim() as u32) * tokens * heads,
-            _ => 0,
+        let workspace = match codec.trellis() {
+            Some(_) => workspace_bytes(codec.dim() as u32) * tokens * heads,
+            None => 0,
         };
         let workspace = Buffer::garbage(workspace as usize);
         let Options { scale_mode, effort, .. } = codec.options();
