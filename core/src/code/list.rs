@@ -26,6 +26,8 @@ macro_rules! for_each_code {
             Q4_0 "q4_0" 65 plain [Runs { bits: 4 }] Codes(1.0);
             Q8_0R "q8_0r" 66 rotated [Runs { bits: 8 }] Codes(1.0);
             Q4_0R "q4_0r" 67 rotated [Runs { bits: 4 }] Codes(1.0);
+            U4 "u4" 80 plain [Affine] Values;
+            F8 "f8" 81 plain [Floats] Values;
             T1 "t1" 128 rotated [Planes(Plain::Bits(0))] Trellis(&tables::T1);
             T1H "t1h" 129 rotated [Planes(Plain::PairBit)] Trellis(&tables::T1H);
             T2 "t2" 130 rotated [Planes(Plain::Bits(1))] Trellis(&tables::T2);

@@ -3,7 +3,7 @@
 //!
 //! Of a [`Layout`] follow the [`Rows`] of a page, and of those the kernel that reads them ([`with_kernel`]), so a codec of a
 //! known layout has page kernels by itself. For another layout, say in [`rows`] what its lines are, and in [`Plan::words`]
-//! and [`Plan::block`] how blocks become such lines and back. Only `f16` has no plan: its pages are rows of values.
+//! and [`Plan::block`] how blocks become such lines and back. `f16` has none: its pages are rows of values; yardsticks have none and are decoded.
 
 use super::trellis::Planes;
 use core::marker::PhantomData;
@@ -54,7 +54,7 @@ pub(super) enum Rows {
 const fn rows<C: Code>() -> Option<Rows> {
     let (depth, paired) = (<C as Planes>::DEPTH, <C as Planes>::PAIRED);
     Some(match C::LAYOUT {
-        Layout::F16 => return None,
+        Layout::F16 | Layout::Affine | Layout::Floats => return None,
         Layout::Dense { bits: 1 } => Rows::Ones,
         Layout::Dense { bits: 2 } => Rows::Twos,
         Layout::Dense { bits: 3 } => Rows::Triples,
@@ -123,10 +123,7 @@ impl Plan {
     pub(super) fn new(codec: &AnyCodec) -> Option<Self> {
         let (id, dim) = (codec.id(), codec.dim());
         let rows = with_code!(id, C => const { rows::<C>() })?;
-        let run = match id.layout() {
-            Layout::Runs { .. } => 32,
-            Layout::F16 | Layout::Dense { .. } | Layout::Bytes | Layout::Planes(_) => dim,
-        };
+        let run = if matches!(id.layout(), Layout::Runs { .. }) { 32 } else { dim };
         let pad = if matches!(rows, Rows::Planes { .. }) { dim / 8 % 4 } else { 0 };
         // Tables repeat by powers of two, as indices are masked.
         let levels = match id.levels() {

@@ -45,13 +45,13 @@ impl<C: Code> Planes for C {
         Layout::Planes(Plain::PairBit) => 1,
         Layout::Planes(Plain::PairOfThree) => 2,
         Layout::Dense { bits } => (bits as usize).saturating_sub(3),
-        Layout::F16 | Layout::Bytes | Layout::Runs { .. } => 0,
+        // Never read as planes: `rows` names every layout.
+        _ => 0,
     };
     const PAIRED: usize = match C::LAYOUT {
         Layout::Planes(Plain::PairBit) => 1,
         Layout::Planes(Plain::PairOfThree) => 3,
-        Layout::Planes(Plain::Bits(_)) | Layout::Dense { .. } => 0,
-        Layout::F16 | Layout::Bytes | Layout::Runs { .. } => 0,
+        _ => 0,
     };
     const DEPTH: usize = if C::PAIRED > 0 { 2 + C::PAIRED } else { 1 + C::BESIDE };
     const BESIDE: usize = match C::GENERATORS {

@@ -1,5 +1,8 @@
 //! How the bytes of a block lie: what a reader of blocks needs to know of a codec.
 
+pub(super) mod affine;
+pub(super) mod float8;
+
 use super::ggml;
 use super::trellis::Plain;
 use crate::block_io::{self, SCALE_BYTES};
@@ -23,6 +26,10 @@ pub enum Layout {
         /// Bits of a code, 4 or 8.
         bits: u8,
     },
+    /// A step and a minimum, then codes of 4 bits side by side.
+    Affine,
+    /// One scale, then e4m3 numbers.
+    Floats,
     /// One scale, then bit planes: of coded bits, and of the plain bits beside them.
     Planes(Plain),
 }
@@ -38,7 +45,8 @@ impl Layout {
         match self {
             Self::F16 => 16,
             Self::Dense { bits } | Self::Runs { bits } => bits as u32,
-            Self::Bytes => 8,
+            Self::Bytes | Self::Floats => 8,
+            Self::Affine => 4,
             Self::Planes(plain) => match plain {
                 Plain::Bits(bits) => 1 + bits as u32,
                 Plain::PairBit => 1,
@@ -55,7 +63,8 @@ impl Layout {
         match self {
             Self::F16 => Some(2 * dim),
             Self::Dense { bits } => Some(SCALE_BYTES + dim * bits as usize / 8),
-            Self::Bytes => Some(SCALE_BYTES + dim),
+            Self::Bytes | Self::Floats => Some(SCALE_BYTES + dim),
+            Self::Affine => Some(2 * SCALE_BYTES + dim / 2),
             Self::Runs { .. } if !dim.is_multiple_of(ggml::RUN) => None,
             Self::Runs { bits } => Some(dim / ggml::RUN * (SCALE_BYTES + ggml::RUN * bits as usize / 8)),
             Self::Planes(plain) => Some(SCALE_BYTES + plain.body_bytes(dim)),
@@ -68,7 +77,11 @@ impl Layout {
         let stride = match self {
             Self::F16 => SCALE_BYTES,
             Self::Runs { bits } => SCALE_BYTES + ggml::RUN * usize::from(bits) / 8,
-            Self::Dense { .. } | Self::Bytes | Self::Planes(_) => {
+            Self::Affine => {
+                let (step, rest) = block_io::split(block);
+                return step.is_finite() && block_io::split(rest).0.is_finite();
+            }
+            Self::Dense { .. } | Self::Bytes | Self::Floats | Self::Planes(_) => {
                 return block_io::split(block).0.is_finite();
             }
         };
@@ -79,7 +92,8 @@ impl Layout {
     /// a vector where it is encoded, and codes stand for `levels` times `unit`.
     pub(crate) fn largest_scale(self, spread: f32, levels: &[i8], unit: f32) -> f32 {
         match self {
-            Self::F16 => spread,
+            Self::F16 | Self::Affine => spread,
+            Self::Floats => spread / float8::LARGEST,
             Self::Bytes | Self::Runs { bits: 8 } => spread / (127.0 * unit),
             Self::Runs { .. } => spread / 8.0,
             Self::Dense { .. } | Self::Planes(_) => {
@@ -98,8 +112,8 @@ impl Layout {
     /// Whether a block begins with the one scale of all its codes.
     pub const fn has_one_scale(self) -> bool {
         match self {
-            Self::Dense { .. } | Self::Bytes | Self::Planes(_) => true,
-            Self::F16 | Self::Runs { .. } => false,
+            Self::Dense { .. } | Self::Bytes | Self::Floats | Self::Planes(_) => true,
+            Self::F16 | Self::Runs { .. } | Self::Affine => false,
         }
     }
 }
@@ -117,6 +131,12 @@ macro_rules! form {
     };
     (Runs { bits: $bits:literal }) => {
         form::Runs<$bits>
+    };
+    (Affine) => {
+        layout::affine::Affine
+    };
+    (Floats) => {
+        layout::float8::Floats
     };
     (Planes($($plain:tt)*)) => {
         form::Planes

@@ -1,0 +1,76 @@
+//! `u4`: uniform codes between the smallest and the largest value, the yardstick of integer caches.
+//!
+//! A block is two f16, the step and the minimum, then codes side by side: value = minimum + code * step. Not rotated
+//! and no part of TurboQuant; plain portable code, as only its error is of interest.
+
+use super::Layout;
+use crate::block_io::{self, SCALE_BYTES};
+use crate::code::form::Form;
+use crate::codec::AnyCodec;
+use crate::error::EncodeError;
+use crate::head_dim::{GROUP, HeadDim, MAX_HEAD_DIM};
+use crate::lanes::Memory;
+use crate::rotation;
+use half::f16;
+
+/// [`Layout::Affine`].
+#[derive(Clone, Copy, Debug)]
+pub enum Affine {}
+
+impl Form for Affine {
+    const LAYOUT: Option<Layout> = Some(Layout::Affine);
+
+    #[inline(always)]
+    fn levels<I: Memory>(_: &AnyCodec, isa: I, _: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
+        let (step, rest) = block_io::split(block);
+        let (least, codes) = block_io::split(rest);
+        let value = |code: u8| least.to_f32() + f32::from(code) * step.to_f32();
+        for (bytes, level) in codes.chunks(GROUP / 2).zip(out) {
+            let mut values = [0.0; GROUP];
+            for (pair, &byte) in values.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
+                *pair = [value(byte & 15), value(byte >> 4)];
+            }
+            *level = isa.load(&values);
+        }
+        1.0
+    }
+
+    #[inline(always)]
+    fn quantise<I: Memory>(
+        _: &AnyCodec,
+        isa: I,
+        shape: HeadDim,
+        _: f32,
+        y: &[I::V],
+        _: [&mut [I::C]; 2],
+        block: &mut [u8],
+    ) -> Result<(), EncodeError> {
+        let mut memory = [0.0; MAX_HEAD_DIM];
+        let x = &mut memory[..shape.dim()];
+        rotation::store(isa, y, x);
+        encode(x, block)
+    }
+}
+
+/// The minimum is rounded to f16 first, the step spans what is left above it, and codes are nearest.
+fn encode(x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
+    let least = f16::from_f32(x.iter().copied().fold(f32::INFINITY, f32::min));
+    let largest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let step = f16::from_f32(f32::max(largest - least.to_f32(), 0.0) / 15.0);
+    if !least.is_finite() || !step.is_finite() {
+        return Err(EncodeError::OutOfRange);
+    }
+    let inverse = if step == f16::ZERO { 0.0 } else { 1.0 / step.to_f32() };
+    // A cast saturates, so nothing is below 0.
+    let code = |v: f32| (((v - least.to_f32()) * inverse + 0.5) as u8).min(15);
+    if let Some((head, rest)) = block.split_first_chunk_mut::<SCALE_BYTES>()
+        && let Some((minimum, codes)) = rest.split_first_chunk_mut::<SCALE_BYTES>()
+    {
+        *head = step.to_le_bytes();
+        *minimum = least.to_le_bytes();
+        for (byte, pair) in codes.iter_mut().zip(x.as_chunks::<2>().0) {
+            *byte = code(pair[0]) | code(pair[1]) << 4;
+        }
+    }
+    Ok(())
+}

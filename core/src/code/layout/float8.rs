@@ -1,0 +1,114 @@
+//! `f8`: e4m3 bytes under one scale, the yardstick of caches in 8-bit floats.
+//!
+//! The scale maps the largest magnitude to 448, the largest number of the format. Not rotated and no part of
+//! TurboQuant; plain portable code, as only its error is of interest.
+
+use super::Layout;
+use crate::block_io::{self, SCALE_BYTES};
+use crate::code::form::Form;
+use crate::code::scale::{Stored, to_f16};
+use crate::codec::AnyCodec;
+use crate::error::EncodeError;
+use crate::head_dim::{GROUP, HeadDim};
+use crate::lanes::{Lanes, Memory};
+
+/// [`Layout::Floats`].
+#[derive(Clone, Copy, Debug)]
+pub enum Floats {}
+
+/// Largest number of the format.
+pub(super) const LARGEST: f32 = 448.0;
+
+impl Form for Floats {
+    const LAYOUT: Option<Layout> = Some(Layout::Floats);
+
+    #[inline(always)]
+    fn levels<I: Memory>(_: &AnyCodec, isa: I, _: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
+        let (scale, codes) = block_io::split(block);
+        for (bytes, level) in codes.chunks(GROUP).zip(out) {
+            let mut values = [0.0; GROUP];
+            for (value, &byte) in values.iter_mut().zip(bytes) {
+                *value = decode(byte);
+            }
+            *level = isa.load(&values);
+        }
+        isa.widen_half(scale)
+    }
+
+    #[inline(always)]
+    fn quantise<I: Memory>(
+        _: &AnyCodec,
+        isa: I,
+        _: HeadDim,
+        _: f32,
+        y: &[I::V],
+        _: [&mut [I::C]; 2],
+        block: &mut [u8],
+    ) -> Result<(), EncodeError> {
+        let mut largest = isa.splat(0.0);
+        for &v in y {
+            largest = v.max_abs(largest);
+        }
+        let stored = match to_f16(isa, largest.max() / LARGEST) {
+            Stored::Scale(stored) => stored,
+            Stored::Zero => {
+                block.fill(0);
+                return Ok(());
+            }
+            Stored::OutOfRange => return Err(EncodeError::OutOfRange),
+        };
+        let inverse = isa.splat(1.0 / isa.widen_half(stored));
+        let Some((head, codes)) = block.split_first_chunk_mut::<SCALE_BYTES>() else { return Ok(()) };
+        *head = stored.to_le_bytes();
+        for (bytes, &v) in codes.chunks_mut(GROUP).zip(y) {
+            let mut values = [0.0; GROUP];
+            isa.store(v * inverse, &mut values);
+            for (byte, value) in bytes.iter_mut().zip(values) {
+                *byte = encode(value);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The nearest number of the format, ties to even; magnitudes above the largest become it.
+fn encode(value: f32) -> u8 {
+    let sign = ((value.to_bits() >> 24) & 0x80) as u8;
+    let magnitude = f32::min(value.abs(), LARGEST);
+    if magnitude < 1.0 / 64.0 {
+        // Subnormal: multiples of 2^-9; the eighth is the smallest normal number.
+        return sign | libm::rintf(magnitude * 512.0) as u8;
+    }
+    let bits = magnitude.to_bits();
+    let rounded = (bits + 0x7_ffff + (bits >> 20 & 1)) >> 20;
+    sign | (rounded - ((127 - 7) << 3)) as u8
+}
+
+/// What a byte stands for. The two that e4m3 gives to NaN, which no encoder writes, are the numbers they would be.
+#[inline(always)]
+fn decode(byte: u8) -> f32 {
+    let (exponent, mantissa) = (u32::from(byte >> 3 & 15), u32::from(byte & 7));
+    let magnitude = if exponent == 0 {
+        mantissa as f32 / 512.0
+    } else {
+        f32::from_bits((exponent + 127 - 7) << 23 | mantissa << 20)
+    };
+    if byte & 0x80 != 0 { -magnitude } else { magnitude }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{decode, encode};
+
+    #[test]
+    fn every_byte_is_its_own_nearest_number() {
+        for byte in 0..=u8::MAX {
+            if byte & 0x7f != 0x7f {
+                assert_eq!(encode(decode(byte)), byte);
+            }
+        }
+        assert_eq!((decode(0x7e), decode(0x08), decode(0x01)), (448.0, 1.0 / 64.0, 1.0 / 512.0));
+        // Half-way goes to the even one: 17 lies between 16 and 18, 19 between 18 and 20.
+        assert_eq!((decode(encode(17.0)), decode(encode(19.0)), decode(encode(1e9))), (16.0, 20.0, 448.0));
+    }
+}
