@@ -52,8 +52,7 @@ pub enum Cold {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arithmetic {
     /// Queries and levels as signed bytes, weights of 14 bits, exact integer sums: several times
-    /// faster, equal to the bit on every machine, logits within 1 % of their spread. `s5`, which has no such
-    /// kernels, is attended to as with `F32`, more slowly.
+    /// faster, equal to the bit on every machine, logits within 1 % of their spread.
     #[default]
     Int8,
     /// Exact levels, f32 sums.
