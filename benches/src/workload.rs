@@ -57,7 +57,7 @@ impl Workload {
         if !(1..=8).contains(&case.query_heads) {
             return Err(BenchError::Count);
         }
-        let options = Options { effort: case.effort, ..Options::DEFAULT };
+        let options = Options::DEFAULT.effort(case.effort);
         let codec = AnyCodec::new(case.codec, case.dim, options).map_err(BenchError::Shape)?;
         let pool_bytes = match case.data {
             Data::L1 => 0,

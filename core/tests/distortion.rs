@@ -36,7 +36,7 @@ fn measure(id: CodecId, dim: usize, options: Options, count: usize) -> Figures {
 }
 
 const fn options(scale_mode: ScaleMode, effort: Effort) -> Options {
-    Options { seed: 42, scale_mode, effort }
+    Options::DEFAULT.scale_mode(scale_mode).effort(effort)
 }
 
 /// Five standard errors of the mean, and a floor for small samples.

@@ -86,7 +86,7 @@ fn over_seeds(x: &[f32], id: CodecId) -> (f64, f64) {
     const SEEDS: u64 = 64;
     let errors: Vec<f64> = (0..SEEDS)
         .map(|seed| {
-            let options = Options { seed, scale_mode: ScaleMode::Raw, effort: Effort::Fast };
+            let options = Options::DEFAULT.seed(seed).scale_mode(ScaleMode::Raw).effort(Effort::Fast);
             let codec = AnyCodec::new(id, x.len(), options).unwrap();
             relative_mse(x, &round_trip(&codec, x))
         })
@@ -183,7 +183,7 @@ fn typed_and_erased_codecs_write_the_same_bytes() {
 fn dropping_bits_equals_encoding_with_fewer() {
     let mut gaussian = Gaussian::new(17);
     let make = |id, mode| {
-        let options = Options { scale_mode: mode, effort: Effort::Fast, seed: 42 };
+        let options = Options::DEFAULT.scale_mode(mode).effort(Effort::Fast);
         AnyCodec::new(id, 112, options).unwrap()
     };
     for mode in ScaleMode::ALL {
@@ -281,7 +281,8 @@ fn every_vector_up_to_the_largest_norm_can_be_stored() {
         .flat_map(|(dim, mode)| Effort::ALL.map(|effort| (dim, mode, effort)))
     {
         for &id in CodecId::ALL {
-            let Ok(codec) = AnyCodec::new(id, dim, Options { scale_mode, effort, ..Options::DEFAULT }) else {
+            let Ok(codec) = AnyCodec::new(id, dim, Options::DEFAULT.scale_mode(scale_mode).effort(effort))
+            else {
                 continue;
             };
             // Rotated: few large coordinates, which stretch scales most, alone or over small ones.
@@ -358,7 +359,7 @@ proptest! {
         exponent in -6..2i32,
         spikes in 0..6usize,
     ) {
-        let Ok(codec) = AnyCodec::new(id, dim, Options { seed, scale_mode: ScaleMode::Mmse, ..Options::DEFAULT }) else { return Ok(()) };
+        let Ok(codec) = AnyCodec::new(id, dim, Options::DEFAULT.seed(seed).scale_mode(ScaleMode::Mmse)) else { return Ok(()) };
         let mut gaussian = Gaussian::new(seed);
         let mut x = gaussian.vector(dim);
         for _ in 0..spikes {

@@ -11,7 +11,7 @@ const SIGNS_SEED_42: &str = "\
 
 /// A codec that rotates.
 fn codec(dim: usize, seed: u64) -> AnyCodec {
-    AnyCodec::new(CodecId::S1, dim, Options { seed, ..Options::DEFAULT }).unwrap()
+    AnyCodec::new(CodecId::S1, dim, Options::DEFAULT.seed(seed)).unwrap()
 }
 
 /// The rotation, of which a rotated query is a `dim`-th: exactly, where a coordinate is 1 or -1.

@@ -10,7 +10,7 @@ fuzz_target!(|data: &[u8]| {
     let id = CodecId::ALL[usize::from(*codec) % CodecId::ALL.len()];
     // The first dims reach every kind of rotation and the ragged group; larger ones only cost time.
     let dim = HEAD_DIMS[usize::from(*dim) % 10];
-    let options = Options { seed: u64::from(*seed), scale_mode: ScaleMode::Mmse, ..Options::DEFAULT };
+    let options = Options::DEFAULT.seed(u64::from(*seed)).scale_mode(ScaleMode::Mmse);
     let Ok(codec) = AnyCodec::new(id, dim, options) else { return };
 
     let mut block = bytes.to_vec();

@@ -128,7 +128,7 @@ fn attention_and_the_verbs_agree_with_f64() {
     ] {
         let spec = GpuSpec::new(2, 2 * group, 2, dim)
             .codecs(key, value)
-            .options(Options { seed: 5, ..Options::DEFAULT })
+            .options(Options::DEFAULT.seed(5))
             .sequences(4, 600);
         let mut cache = GpuCache::new(&device, spec).unwrap();
         check_attention(&mut cache, 1);

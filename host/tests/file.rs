@@ -11,7 +11,7 @@ use tqkv_core::{AnyCodec, CodecId, Options, ScaleMode};
 const DIM: usize = 16;
 
 fn header(codec: CodecId, blocks_per_chunk: u32, mean: Option<Vec<f32>>) -> Header {
-    let options = Options { seed: 7, scale_mode: ScaleMode::Preserving, ..Options::default() };
+    let options = Options::DEFAULT.seed(7).scale_mode(ScaleMode::Preserving);
     let codec = AnyCodec::new(codec, DIM, options).unwrap();
     Header { blocks_per_chunk, ..Header::new(&codec, mean) }
 }
@@ -249,7 +249,7 @@ proptest! {
         mode in prop::sample::select(&ScaleMode::ALL[..]),
         mean in prop::option::of(-1e3f32..1e3),
     ) {
-        let options = Options { seed, scale_mode: mode, ..Options::default() };
+        let options = Options::DEFAULT.seed(seed).scale_mode(mode);
         let codec = AnyCodec::new(codec, dim, options).unwrap();
         let mean = mean.map(|m| vec![m; dim]);
         let header = Header { blocks_per_chunk, ..Header::new(&codec, mean) };

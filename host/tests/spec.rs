@@ -73,7 +73,7 @@ fn the_worked_example_reads_back() {
 
 #[test]
 fn the_test_vector_is_what_the_codec_writes() {
-    let options = Options { seed: 42, scale_mode: ScaleMode::Raw, effort: Effort::Fast };
+    let options = Options::DEFAULT.scale_mode(ScaleMode::Raw).effort(Effort::Fast);
     let codec = AnyCodec::new(CodecId::S4, 16, options).unwrap();
     let x: [f32; 16] = std::array::from_fn(|i| i as f32 + 1.0);
     let mut block = [0; 10];

@@ -15,7 +15,7 @@ fn options(dim: usize) -> Vec<Options> {
     let mut all = Vec::new();
     for scale_mode in ScaleMode::ALL {
         for effort in Effort::ALL {
-            all.push(Options { seed: 42 + dim as u64, scale_mode, effort });
+            all.push(Options::DEFAULT.seed(42 + dim as u64).scale_mode(scale_mode).effort(effort));
         }
     }
     all

@@ -20,7 +20,7 @@ fn line(out: &mut String, id: CodecId, dim: usize, options: Options) {
     let Ok(codec) = AnyCodec::new(id, dim, options) else { return };
     let mut block = vec![0; codec.block_bytes()];
     let written = codec.encode(&painted(dim, dim as u64), &mut block).is_ok();
-    let Options { seed, scale_mode, effort } = options;
+    let Options { seed, scale_mode, effort, .. } = options;
     let hex: String = block.iter().map(|byte| format!("{byte:02x}")).collect();
     let hex = if written { hex } else { "refused".into() };
     // Writing to a String cannot fail.
@@ -47,7 +47,7 @@ pub fn blocks() -> String {
                 CodecId::T3,
                 CodecId::T4S8,
             ] {
-                line(&mut out, id, 128, Options { seed: 7, scale_mode, effort });
+                line(&mut out, id, 128, Options::DEFAULT.seed(7).scale_mode(scale_mode).effort(effort));
             }
         }
     }

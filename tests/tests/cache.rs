@@ -521,8 +521,7 @@ fn a_cache_is_never_larger_than_its_tokens_in_f16() {
             // Token by token, then after a prompt of 17.
             for prompt in [1, 17] {
                 let spec = CacheSpec::new(1, 1, 1, dim).codecs(id, id).sinks(sinks).hot(hot);
-                let mut cache =
-                    KvCache::new(spec.options(Options { effort: Effort::Fast, ..Options::DEFAULT })).unwrap();
+                let mut cache = KvCache::new(spec.options(Options::DEFAULT.effort(Effort::Fast))).unwrap();
                 let mut tokens = 0;
                 while smaller && tokens < 300 {
                     let n = if tokens == 0 { prompt } else { 1 };

@@ -10,7 +10,7 @@ fn trellis_ids() -> impl Iterator<Item = CodecId> {
 }
 
 fn codec(id: CodecId, dim: usize, scale_mode: ScaleMode, effort: Effort) -> AnyCodec {
-    AnyCodec::new(id, dim, Options { seed: 42, scale_mode, effort }).expect("every head dim")
+    AnyCodec::new(id, dim, Options::DEFAULT.scale_mode(scale_mode).effort(effort)).expect("every head dim")
 }
 
 #[derive(Deserialize)]

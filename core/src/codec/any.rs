@@ -19,9 +19,10 @@ use crate::scale::{Effort, ScaleMode};
 use crate::trellis::{self, Trellis};
 use half::f16;
 
-/// How an encoder works, beside the codec and the head dim.
+/// How an encoder works, beside the codec and the head dim: `Options::DEFAULT.seed(7)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub struct Options {
     /// Seed of the rotation's signs; encoder, decoder and query must agree. Default 42.
     pub seed: u64,
@@ -34,6 +35,27 @@ pub struct Options {
 impl Options {
     /// Seed 42, unbiased scale, default effort.
     pub const DEFAULT: Self = Self { seed: 42, scale_mode: ScaleMode::Unbiased, effort: Effort::Default };
+
+    /// Sets the seed of the rotation's signs.
+    #[must_use]
+    pub const fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Sets which scale is stored.
+    #[must_use]
+    pub const fn scale_mode(mut self, scale_mode: ScaleMode) -> Self {
+        self.scale_mode = scale_mode;
+        self
+    }
+
+    /// Sets how hard the encoder searches.
+    #[must_use]
+    pub const fn effort(mut self, effort: Effort) -> Self {
+        self.effort = effort;
+        self
+    }
 }
 
 impl Default for Options {

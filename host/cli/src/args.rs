@@ -24,7 +24,7 @@ pub(crate) struct EncodeArgs {
 
 impl EncodeArgs {
     pub(crate) fn options(&self) -> Options {
-        Options { seed: self.seed, scale_mode: self.scale_mode, effort: self.effort }
+        Options::DEFAULT.seed(self.seed).scale_mode(self.scale_mode).effort(self.effort)
     }
 }
 

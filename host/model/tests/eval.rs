@@ -18,7 +18,7 @@ fn figures() -> Value {
 fn setting(model: &Model, codec: CodecId) -> Setting<'_> {
     let config = model.config();
     let new_cache = move || -> Result<Box<dyn AttentionCache>, CacheError> {
-        let options = Options { seed: 42, scale_mode: ScaleMode::Preserving, ..Options::DEFAULT };
+        let options = Options::DEFAULT.scale_mode(ScaleMode::Preserving);
         let spec = CacheSpec::from(config.kv_shape())
             .codecs(codec, codec)
             .options(options)

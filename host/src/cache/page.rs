@@ -319,7 +319,7 @@ pub(super) fn encode(format: &PageFormat, x: &[f32], blocks: &mut [u8]) -> Resul
     let at_once = tqkv_simd::codec::encode(level, codec, x, blocks);
     match at_once.map_err(|failed| failed.error) {
         Err(EncodeError::OutOfRange) => {
-            let options = Options { scale_mode: ScaleMode::Raw, ..codec.options() };
+            let options = codec.options().scale_mode(ScaleMode::Raw);
             let raw = AnyCodec::new(codec.id(), codec.dim(), options).map_err(|_| EncodeError::OutOfRange);
             let vectors = x.chunks_exact(codec.dim()).zip(blocks.chunks_exact_mut(codec.block_bytes()));
             raw.and_then(|raw| {

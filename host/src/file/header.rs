@@ -1,6 +1,6 @@
 //! The header of a `.tqk` file, and the geometry that follows from it.
 
-use tqkv_core::{AnyCodec, CodecId, Effort, Options, ScaleMode};
+use tqkv_core::{AnyCodec, CodecId, Options, ScaleMode};
 
 use super::{CHUNK_HEAD, CRC, FIXED_HEADER, FLAG_MEAN, FileError, MAGIC, MAX_CHUNK_PAYLOAD, VERSION, le};
 
@@ -48,7 +48,7 @@ impl Header {
     /// # Errors
     /// [`FileError::UnsupportedHeadDim`].
     pub fn codec(&self) -> Result<AnyCodec, FileError> {
-        let options = Options { seed: self.seed, scale_mode: self.scale_mode, effort: Effort::default() };
+        let options = Options::DEFAULT.seed(self.seed).scale_mode(self.scale_mode);
         AnyCodec::new(self.codec, self.dim, options).map_err(|source| FileError::UnsupportedHeadDim {
             codec: self.codec,
             dim: self.dim,

@@ -161,7 +161,7 @@ fn attention(
     let heads = kv_heads * group;
     let spec = GpuSpec::new(1, heads, kv_heads, dim)
         .codecs(key, value)
-        .options(Options { seed: 7, ..Options::DEFAULT })
+        .options(Options::DEFAULT.seed(7))
         .sequences(lengths.len(), 1000);
     let mut cache = GpuCache::new(device, spec)?;
     let mut gaussian = Gaussian::new(1);

@@ -85,7 +85,9 @@ fn every_mode_effort_and_edge_case_encodes_to_the_portable_codes() {
                 if is_trellis(id) && i % 3 != j {
                     continue;
                 }
-                let codec = AnyCodec::new(id, dim, Options { seed: 7, scale_mode, effort }).unwrap();
+                let codec =
+                    AnyCodec::new(id, dim, Options::DEFAULT.seed(7).scale_mode(scale_mode).effort(effort))
+                        .unwrap();
                 let rows = rows.concat();
                 compare(&codec, &scene, &rows, &Buffer::from_f32(&rows), encode::element::F32);
             }

@@ -26,7 +26,7 @@ const STEPS: usize = 9;
 /// threads.
 pub(crate) fn step_milliseconds(codecs: KvCodecs) -> Result<f64, CacheError> {
     // How well the codes were searched for does not change how fast they are read.
-    let options = Options { effort: Effort::Fast, ..Options::DEFAULT };
+    let options = Options::DEFAULT.effort(Effort::Fast);
     let spec =
         CacheSpec::new(1, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM).codecs(codecs.k, codecs.v).options(options);
     let mut cache = KvCache::new(spec)?;

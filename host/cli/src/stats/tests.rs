@@ -6,7 +6,7 @@ use tqkv::Level;
 use tqkv_core::{AnyCodec, CodecId, Effort, Options, ScaleMode};
 
 fn codec(id: CodecId, dim: usize) -> AnyCodec {
-    let options = Options { scale_mode: ScaleMode::Raw, effort: Effort::Fast, ..Options::default() };
+    let options = Options::DEFAULT.scale_mode(ScaleMode::Raw).effort(Effort::Fast);
     AnyCodec::new(id, dim, options).unwrap()
 }
 
