@@ -6,7 +6,7 @@ use super::spill::{SpillFile, Spilled};
 use crate::error::CacheError;
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use tqkv_core::{AnyCodec, EncodeError, Options, ScaleMode, demote};
+use tqkv_core::{AnyCodec, EncodeError, ScaleMode, demote};
 use tqkv_simd::Level;
 use tqkv_simd::page::{Line, SLOT_STEP};
 

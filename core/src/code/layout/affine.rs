@@ -74,3 +74,29 @@ fn encode(x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{AnyCodec, CodecId, Options};
+
+    fn round_trip(x: &[f32; 16]) -> [f32; 16] {
+        let codec = AnyCodec::new(CodecId::U4, x.len(), Options::DEFAULT).unwrap();
+        let (mut block, mut out) = ([0; 12], [0.0; 16]);
+        codec.encode(x, &mut block).unwrap();
+        codec.decode(&block, &mut out).unwrap();
+        out
+    }
+
+    #[test]
+    fn sixteen_even_levels_come_back_and_others_to_half_a_step() {
+        let even = core::array::from_fn(|i| 0.5 * i as f32 - 3.0);
+        assert_eq!(round_trip(&even), even);
+        assert_eq!(round_trip(&[2.5; 16]), [2.5; 16], "a step of zero");
+        assert_eq!(round_trip(&[0.0; 16]), [0.0; 16]);
+        let uneven = core::array::from_fn(|i| (i * i) as f32 / 15.0 - 3.0);
+        for (x, y) in uneven.iter().zip(round_trip(&uneven)) {
+            // The step is a rounded f16.
+            assert!((x - y).abs() < 0.501, "{x} {y}");
+        }
+    }
+}
