@@ -17,6 +17,7 @@
 //! stored blocks, are in [`crate::codec`].
 
 mod attend;
+mod columns;
 mod exp;
 mod half_rows;
 mod keys;

@@ -1,14 +1,11 @@
 //! Values of trellis and 5-bit codes: sums over tokens of levels that are made from bit planes.
 
+use super::columns::{Columns, Out, TOGETHER, ValueCodes, WOVEN_POSITIONS, join, load_weights};
 use super::plan::{Plan, Woven};
 use super::trellis::{self, InQuads, PlainLines, Planes, eight};
-use super::values::{Columns, Out, TOGETHER, ValueCodes, join, load_weights};
 use super::weights::Weights;
 use super::{Line, prefetch};
 use crate::lines::Machine;
-
-/// Positions of a line: dwords of 128 bits.
-pub(super) const WOVEN_POSITIONS: usize = 4;
 
 /// Groups of tokens whose levels are kept for all heads.
 const KEPT: usize = 8;

@@ -1,0 +1,155 @@
+//! What readers of value pages share: the lines of a column, where its sums go, and the seam between the two.
+
+use super::Line;
+use super::plan::Plan;
+use super::weights::Weights;
+use crate::lines::Machine;
+
+/// Positions of a line of bit planes: dwords of 128 bits.
+pub(super) const WOVEN_POSITIONS: usize = 4;
+
+/// Heads that share the look-ups of a column.
+pub(super) const TOGETHER: usize = 4;
+
+/// One column of a page: the same few code bytes of all tokens.
+pub(super) struct Columns<'a> {
+    /// Lines of all columns, one after the other.
+    pub(super) body: &'a [Line],
+    /// Lines of a column.
+    pub(super) lines: usize,
+    /// Those that hold a token of the range.
+    pub(super) range: core::ops::Range<usize>,
+    /// The column.
+    pub(super) at: usize,
+}
+
+impl<'a> Columns<'a> {
+    /// The lines of the range of a column.
+    #[inline(always)]
+    pub(super) fn column(&self, column: usize) -> &'a [Line] {
+        let column = self.body.get(column * self.lines..(column + 1) * self.lines);
+        column.and_then(|lines| lines.get(self.range.clone())).unwrap_or_default()
+    }
+}
+
+/// Where the sums of a column go.
+pub(super) struct Out<'a> {
+    pub(super) plan: &'a Plan,
+    /// First code byte of the column.
+    pub(super) column: usize,
+    /// `[heads, dim]`
+    pub(super) accs: &'a mut [f32],
+    /// What a step of each head's weights is worth; 0 where the head has none.
+    pub(super) factors: [f32; TOGETHER],
+}
+
+impl Out<'_> {
+    /// Sums of one field as values; lanes beyond `POSITIONS` are further tokens.
+    #[inline(always)]
+    fn values<const POSITIONS: usize>(factor: f32, mut lanes: [i32; 16]) -> [f32; POSITIONS] {
+        let mut half = 8;
+        while half >= POSITIONS {
+            for i in 0..half {
+                lanes[i] += lanes[i + half];
+            }
+            half /= 2;
+        }
+        let mut values = [0.0; POSITIONS];
+        for (value, lane) in values.iter_mut().zip(lanes) {
+            *value = lane as f32 * factor;
+        }
+        values
+    }
+
+    /// Adds a head's sums of one field.
+    #[inline(always)]
+    pub(super) fn add<const POSITIONS: usize>(&mut self, head: usize, field: usize, sums: [i32; 16]) {
+        let factor = self.factors[head];
+        if factor == 0.0 {
+            return;
+        }
+        // The first bytes of a row may be none of a coordinate's.
+        let spare = if self.column == 0 { self.plan.pad } else { 0 };
+        let first = head * self.plan.dim + self.plan.coordinate(self.column + spare, field);
+        let Some(acc) = self.accs.get_mut(first..) else { return };
+        let values = Self::values::<POSITIONS>(factor, sums);
+        if spare > 0 {
+            acc.iter_mut().zip(values.into_iter().skip(spare)).for_each(|(acc, value)| *acc += value);
+            return;
+        }
+        for (acc, value) in acc.iter_mut().step_by(self.plan.stride()).zip(values) {
+            *acc += value;
+        }
+    }
+
+    /// Adds a head's sums of several fields.
+    #[inline(always)]
+    pub(super) fn add_fields<const POSITIONS: usize, const COUNT: usize>(
+        &mut self,
+        head: usize,
+        fields: [usize; COUNT],
+        sums: [[i32; 16]; COUNT],
+    ) {
+        if self.plan.stride() != COUNT {
+            for (field, sums) in fields.into_iter().zip(sums) {
+                self.add::<POSITIONS>(head, field, sums);
+            }
+            return;
+        }
+        // All fields of a byte: neighbours.
+        let factor = self.factors[head];
+        if factor == 0.0 {
+            return;
+        }
+        let first = head * self.plan.dim + self.plan.coordinate(self.column, 0);
+        let Some(acc) = self.accs.get_mut(first..first + POSITIONS * COUNT) else { return };
+        let mut values = [[0.0; POSITIONS]; COUNT];
+        for (values, sums) in values.iter_mut().zip(sums) {
+            *values = Self::values(factor, sums);
+        }
+        for (p, acc) in acc.as_chunks_mut::<COUNT>().0.iter_mut().enumerate().take(POSITIONS) {
+            for (acc, values) in acc.iter_mut().zip(&values) {
+                *acc += values[p];
+            }
+        }
+    }
+}
+
+/// Sums from those of the high and of the low 7 bits of the weights.
+#[inline(always)]
+pub(super) fn join(high: [i32; 16], mut low: [i32; 16]) -> [i32; 16] {
+    for (low, high) in low.iter_mut().zip(high) {
+        *low += high * 128;
+    }
+    low
+}
+
+/// Weights of a line's tokens, each repeated over its positions.
+#[inline(always)]
+pub(super) fn load_weights<I: Machine, const DWORDS: usize>(isa: I, dwords: &[[u8; 4]; DWORDS]) -> I::Line {
+    if DWORDS == 1 {
+        isa.splat_weights(u32::from_le_bytes(dwords[0]))
+    } else {
+        isa.weights(&core::array::from_fn(|i| u32::from_le_bytes(dwords[i * DWORDS / 16])))
+    }
+}
+
+/// How lines of codes are summed over tokens.
+pub(super) trait ValueCodes {
+    /// Levels, ready for look-ups.
+    type Table<I: Machine>: Copy;
+
+    /// Makes levels ready.
+    fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> Self::Table<I>;
+
+    /// Sums one column over the tokens of its lines, for up to [`TOGETHER`] heads; `next` is prefetched.
+    fn sum<'a, I: Machine>(
+        isa: I,
+        columns: &Columns<'_>,
+        positions: usize,
+        table: Self::Table<I>,
+        weights: &[Weights],
+        next: &mut impl Iterator<Item = &'a Line>,
+        out: &mut Out<'_>,
+    );
+}
