@@ -9,7 +9,6 @@ use super::scale::{Stored, to_f16};
 use super::{Layout, int8, scalar, trellis};
 use crate::block_io::{self, SCALE_BYTES};
 use crate::codec::any::{AnyCodec, Options};
-use crate::codec::ops::encode_rotated;
 use crate::error::EncodeError;
 use crate::head_dim::{GROUP, HeadDim, MAX_GROUPS};
 use crate::lanes::{Lanes, Memory};
@@ -26,7 +25,7 @@ pub trait Form: 'static {
     /// The layout, where the form says it.
     const LAYOUT: Option<Layout>;
 
-    /// Whether encoding is a search, in memory that registers have not: then [`Form::encode`] is all there is.
+    /// Whether encoding is a search, in memory that registers have not: then nothing calls [`Form::quantise`].
     const SEARCHES: bool = false;
 
     /// Levels of a block, one register of `out` for each group; returns what they are to be multiplied by.
@@ -43,19 +42,6 @@ pub trait Form: 'static {
         codes: [&mut [I::C]; 2],
         block: &mut [u8],
     ) -> Result<(), EncodeError>;
-
-    /// Encodes vectors back to back; lengths fit. Position and reason of the first that cannot be.
-    fn encode<I: Memory, const G: usize>(
-        codec: &AnyCodec,
-        isa: I,
-        xs: &[f32],
-        blocks: &mut [u8],
-    ) -> Result<(), (usize, EncodeError)>
-    where
-        Self: Sized,
-    {
-        encode_rotated::<I, Self, G>(codec, isa, xs, blocks)
-    }
 }
 
 /// [`Layout::F16`].
@@ -171,7 +157,7 @@ impl Form for Planes {
         isa.widen_half(scale) * codec.unit()
     }
 
-    /// A search needs memory: [`Form::encode`] takes it from the stack.
+    /// A search needs memory, which is given to [`AnyCodec::encode_in`].
     fn quantise<I: Memory>(
         _: &AnyCodec,
         _: I,
@@ -182,19 +168,6 @@ impl Form for Planes {
         _: &mut [u8],
     ) -> Result<(), EncodeError> {
         Err(EncodeError::WorkspaceTooSmall)
-    }
-
-    fn encode<I: Memory, const G: usize>(
-        codec: &AnyCodec,
-        _: I,
-        xs: &[f32],
-        blocks: &mut [u8],
-    ) -> Result<(), (usize, EncodeError)> {
-        let vectors = xs.chunks_exact(codec.dim()).zip(blocks.chunks_exact_mut(codec.block_bytes()));
-        for (i, (x, block)) in vectors.enumerate() {
-            codec.encode_trellis_on_stack(x, block).map_err(|error| (i, error))?;
-        }
-        Ok(())
     }
 }
 
@@ -302,20 +275,6 @@ impl Form for Any {
         with_code!(codec.id(), C => {
             quantise_apart::<I, <C as Formed>::Form>(codec, isa, shape, norm_squared, y, codes, block)
         })
-    }
-
-    #[inline(always)]
-    fn encode<I: Memory, const G: usize>(
-        codec: &AnyCodec,
-        isa: I,
-        xs: &[f32],
-        blocks: &mut [u8],
-    ) -> Result<(), (usize, EncodeError)> {
-        if with_code!(codec.id(), C => <C as Formed>::Form::SEARCHES) {
-            Planes::encode::<I, G>(codec, isa, xs, blocks)
-        } else {
-            encode_rotated::<I, Self, G>(codec, isa, xs, blocks)
-        }
     }
 }
 

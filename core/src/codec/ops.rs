@@ -82,7 +82,10 @@ impl AnyCodec {
         if !self.fit(xs.len(), blocks.len()) {
             return Err((0, EncodeError::WrongLength));
         }
-        with_form!(self, F, G => F::encode::<I, G>(self, isa, xs, blocks))
+        if self.trellis().is_some() {
+            return self.encode_each_on_stack(xs, blocks);
+        }
+        with_form!(self, F, G => encode::<I, F, G>(self, isa, xs, blocks))
     }
 
     /// Decodes blocks back to back into vectors of `dim` values back to back; the bits of
@@ -216,9 +219,18 @@ impl AnyCodec {
         }
     }
 
+    /// [`AnyCodec::encode_with`] of a trellis codec.
+    fn encode_each_on_stack(&self, xs: &[f32], blocks: &mut [u8]) -> Result<(), (usize, EncodeError)> {
+        let vectors = xs.chunks_exact(self.dim()).zip(blocks.chunks_exact_mut(self.block_bytes()));
+        for (i, (x, block)) in vectors.enumerate() {
+            self.encode_trellis_on_stack(x, block).map_err(|error| (i, error))?;
+        }
+        Ok(())
+    }
+
     /// Out of line and portable, so that only callers of a trellis codec pay for its stack.
     #[inline(never)]
-    pub(crate) fn encode_trellis_on_stack(&self, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
+    fn encode_trellis_on_stack(&self, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
         const SMALL: usize = 128 * 64;
         if self.workspace_bytes() <= SMALL {
             self.encode_in(&mut [0; SMALL], x, block)
@@ -287,8 +299,23 @@ impl AnyCodec {
     }
 }
 
+/// Encodes vectors back to back; lengths fit. Position and reason of the first that cannot be. Of a form that is known, only
+/// its own way is compiled.
+pub(super) fn encode<I: Memory, F: Form, const G: usize>(
+    codec: &AnyCodec,
+    isa: I,
+    xs: &[f32],
+    blocks: &mut [u8],
+) -> Result<(), (usize, EncodeError)> {
+    if F::SEARCHES {
+        codec.encode_each_on_stack(xs, blocks)
+    } else {
+        encode_rotated::<I, F, G>(codec, isa, xs, blocks)
+    }
+}
+
 /// [`AnyCodec::encode_with`] for codes that are chosen coordinate by coordinate.
-pub(crate) fn encode_rotated<I: Memory, F: Form, const G: usize>(
+fn encode_rotated<I: Memory, F: Form, const G: usize>(
     codec: &AnyCodec,
     isa: I,
     xs: &[f32],

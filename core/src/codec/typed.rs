@@ -9,7 +9,6 @@ use super::any::{AnyCodec, Options};
 use super::ops;
 use crate::code::Code;
 use crate::code::codebook::Codebook;
-use crate::code::form::Form;
 use crate::error::{DecodeError, EncodeError};
 use crate::head_dim::MAX_GROUPS;
 use crate::portable::Portable;
@@ -87,7 +86,7 @@ impl<const D: usize, C: Code> Codec<D, C> {
     pub fn encode<const N: usize>(x: &[f32; D], block: &mut [u8; N]) -> Result<(), EncodeError> {
         const { assert!(N == Self::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
         let inner = const { &Self::INNER };
-        let encoded = with_groups!(D, G => <C::Form as Form>::encode::<_, G>(inner, Portable, x, block));
+        let encoded = with_groups!(D, G => ops::encode::<_, C::Form, G>(inner, Portable, x, block));
         encoded.map_err(|(_, error)| error)
     }
 

@@ -2,11 +2,11 @@
 
 use super::codec::FixedCodec;
 use super::kernels::{Kernels, Quantise};
-use super::math::{ByteScale, Norm, Real, clamp_exponent, from_f16, to_f16};
+use super::math::{ByteScale, LARGEST, Norm, Real, clamp_exponent, from_f16, to_f16};
 use super::rotation::FixedRotation;
 use super::sample::Sample;
 use super::scale::{Moments, Units};
-use super::tables::{LARGEST, Tables};
+use super::tables::Tables;
 use super::transform::stay_rolled;
 use crate::block_io::SCALE_BYTES;
 use crate::code::Code;

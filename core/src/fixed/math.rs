@@ -4,8 +4,10 @@
 //! once a vector (or once a token), so it is written to be small; the loops over coordinates are
 //! elsewhere. Besides: what a vector may be made of, and the rounding of one to bytes.
 
-use super::tables::LARGEST;
 use crate::error::EncodeError;
+
+/// Largest integer level.
+pub(super) const LARGEST: i32 = 127;
 
 /// `mantissa * 2^exponent`, not normalised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

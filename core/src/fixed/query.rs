@@ -2,10 +2,10 @@
 
 use super::codec::FixedCodec;
 use super::kernels::Kernels;
-use super::math::{ByteScale, Real, clamp_exponent, from_f16};
+use super::math::{ByteScale, LARGEST, Real, clamp_exponent, from_f16};
 use super::rotation::FixedRotation;
 use super::sample::Sample;
-use super::tables::{self, LARGEST, Tables};
+use super::tables::{self, Tables};
 use super::words::Words;
 use crate::block_io::SCALE_BYTES;
 use crate::code::Code;

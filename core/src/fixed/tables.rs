@@ -11,14 +11,11 @@
 //! composites act on both halves at once for as long as the low half stays inside 16 bits, so the
 //! transform of a block costs half (its sums stay below 127 * 256).
 
-use super::math::{Real, word};
+use super::math::{LARGEST, Real, word};
 use crate::block_io::SCALE_BYTES;
 use crate::code::{Code, Layout, Levels};
 use crate::codebook::{Codebook, MAX_LEVELS, sqrt};
 use core::marker::PhantomData;
-
-/// Largest integer level.
-pub(super) const LARGEST: i32 = 127;
 
 /// sigma in units of v: sqrt(dim) * sigma stays below 2^31 by more than all roundings.
 pub(super) const fn sigma(dim: usize) -> u32 {

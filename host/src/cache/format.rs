@@ -3,7 +3,8 @@
 //! Codecs with page kernels are arranged for them; others lie block after block. A codec that gains
 //! kernels changes [`Layout::new`] and nothing else here.
 
-use super::spec::Arithmetic;
+use super::spec::{Arithmetic, CacheSpec};
+use crate::error::CacheError;
 use tqkv_core::{AnyCodec, CodecId};
 use tqkv_simd::Level;
 use tqkv_simd::page::{HalfPages, KeyPages, Line, Queries, ValuePages, row_scores, row_sums};
@@ -254,4 +255,22 @@ impl PageFormat {
 
 fn halves(page: &[Line]) -> &[u16] {
     bytemuck::cast_slice(page)
+}
+
+impl CacheSpec {
+    /// Bytes of a warm page of [`PAGE_TOKENS`] keys, and of one of values, of one KV head. All pages but the last are
+    /// whole, and that one is as soon as it is smaller than its tokens in f16; uncompressed tokens take `2 * head_dim`
+    /// bytes each and side.
+    ///
+    /// # Errors
+    /// A head dim that a codec does not support.
+    pub fn page_bytes(&self) -> Result<[usize; 2], CacheError> {
+        let (key, value) = self.codecs_of(self.key, self.value)?;
+        let bytes = |codec, side| {
+            // Which instructions read it does not change how a page is laid out.
+            let format = PageFormat::new(codec, side, self.arithmetic, Level::Portable);
+            format.lines() * size_of::<Line>()
+        };
+        Ok([bytes(key, Side::Keys), bytes(value, Side::Values)])
+    }
 }

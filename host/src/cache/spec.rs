@@ -1,12 +1,10 @@
 //! What a cache is built from: shapes, codecs and the life of a token.
 
-use super::format::{PageFormat, Side};
 use crate::error::CacheError;
 use half::f16;
 use std::path::PathBuf;
 use tqkv_core::{AnyCodec, CodecId, KvShape, Options};
 use tqkv_simd::Level;
-use tqkv_simd::page::Line;
 
 /// Whether keys are stored as k - mu; see the module documentation of [`crate::cache`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -211,22 +209,6 @@ impl CacheSpec {
         }
         // Every vector is a row of f16 first.
         Ok(norms.map(|norm| norm.min(f16::MAX.to_f32())))
-    }
-
-    /// Bytes of a warm page of [`super::PAGE_TOKENS`] keys, and of one of values, of one KV head. All pages but the last are
-    /// whole, and that one is as soon as it is smaller than its tokens in f16; uncompressed tokens take `2 * head_dim`
-    /// bytes each and side.
-    ///
-    /// # Errors
-    /// A head dim that a codec does not support.
-    pub fn page_bytes(&self) -> Result<[usize; 2], CacheError> {
-        let (key, value) = self.codecs_of(self.key, self.value)?;
-        let bytes = |codec, side| {
-            // Which instructions read it does not change how a page is laid out.
-            let format = PageFormat::new(codec, side, self.arithmetic, Level::Portable);
-            format.lines() * size_of::<Line>()
-        };
-        Ok([bytes(key, Side::Keys), bytes(value, Side::Values)])
     }
 
     /// Checks the shape and makes the codecs of keys and values.
