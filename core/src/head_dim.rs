@@ -36,8 +36,6 @@ pub struct HeadDim {
 
 impl HeadDim {
     /// The parts of `dim`, or `None` where it is not supported.
-    ///
-    /// Supported are multiples of 16 from 16 to 1024 of the form n * 2^k with n = 1, 12, 20, 28 or 36: 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256 and so on.
     pub(crate) const fn new(dim: usize) -> Option<Self> {
         if dim < MIN_HEAD_DIM || dim > MAX_HEAD_DIM || !dim.is_multiple_of(16) {
             return None;
@@ -79,7 +77,8 @@ impl HeadDim {
     }
 }
 
-/// Whether `dim` is supported; see [`HeadDim::new`].
+/// Whether `dim` is supported: multiples of 16 from 16 to 1024 of the form n * 2^k with n = 1, 12, 20, 28 or 36, which
+/// are 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256 and so on.
 pub const fn is_supported_head_dim(dim: usize) -> bool {
     HeadDim::new(dim).is_some()
 }

@@ -1,7 +1,7 @@
 //! The scalar codes `s1`..`s5` and `n1`..`n4` on registers: the paper's Algorithm 1.
 //!
-//! Everything here is generic over the instruction set, and takes and returns registers. The
-//! shims that read and write blocks are in [`crate::block_io`].
+//! Everything here is generic over the instruction set, and takes and returns registers; what
+//! reads and writes blocks is in `form`.
 
 use super::codebook::Codebook;
 use super::scale::{Effort, MAX_CANDIDATES, Moments, ScaleMode, canonical_sum};

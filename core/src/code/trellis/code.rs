@@ -163,7 +163,7 @@ impl Code {
     /// instead, divided by `divisor` (rounded to nearest, halves up), at most 127.
     ///
     /// For pairs, rows 0 and 1 belong to the two classes of symbols between which the pair
-    /// decides (see [`Code::class_parts`]), for the even coordinate, and rows 2 and 3, where
+    /// decides (see `class_parts`), for the even coordinate, and rows 2 and 3, where
     /// they exist, for the odd one.
     pub const fn fill_rows(&self, rows: &mut [[u8; PARITIES]]) {
         let (limit, stride) = (self.limit(), self.rows_per_target());
