@@ -458,12 +458,12 @@ fn long(arithmetic: Arithmetic, key: CodecId, value: CodecId, tokens: usize) -> 
 
 #[test]
 fn integer_attention_is_within_a_percent_of_exact_levels() {
-    for id in ["i8", "s4", "s3", "s2", "s1", "n4", "n3", "n2", "q8_0", "q4_0", "q4_0r", "t4", "t3", "t2"] {
-        let id = CodecId::from_name(id).unwrap();
+    for &id in CodecId::ALL.iter().filter(|&&id| id != CodecId::F16) {
         let ((logits, out), (exact_logits, exact_out)) =
             (long(Arithmetic::Int8, id, id, 1500), long(Arithmetic::F32, id, id, 1500));
         let error = oracle::relative_mse(&exact_logits, &logits).sqrt();
-        assert!(error < 0.01, "{}: logits are {error} off", id.name());
+        // No error at all were a codec without page kernels.
+        assert!(error > 0.0 && error < 0.01, "{}: logits are {error} off", id.name());
         let error = oracle::relative_mse(&exact_out, &out).sqrt();
         assert!(error < 0.03, "{}: outputs are {error} off", id.name());
     }
