@@ -313,14 +313,16 @@ impl Plan {
         }
     }
 
-    /// Dense codes of `bits` bits to the planes of a page, which are 0 yet.
+    /// Dense codes of `bits` bits to planes.
     fn slice(&self, bits: usize, codes: &[u8], flat: &mut [u8]) {
         let n = self.dim / 8;
-        for t in 0..self.dim {
-            let (at, shift) = (t * bits / 8, t * bits % 8);
-            let code = u16::from_le_bytes([codes[at], codes.get(at + 1).copied().unwrap_or(0)]) >> shift;
-            for k in 0..bits {
-                flat[self.woven_byte(t % n, k)] |= ((code >> k & 1) as u8) << (t / n);
+        for i in 0..n {
+            let eight = core::array::from_fn(|field| {
+                let (at, shift) = dense_place(bits, i + n * field);
+                (u16::from_le_bytes([codes[at], codes.get(at + 1).copied().unwrap_or(0)]) >> shift) as u8
+            });
+            for (k, plane) in transpose(eight).into_iter().enumerate().take(bits) {
+                flat[self.woven_byte(i, k)] = plane;
             }
         }
     }
@@ -329,11 +331,35 @@ impl Plan {
     fn unslice(&self, bits: usize, flat: &[u8], codes: &mut [u8]) {
         let n = self.dim / 8;
         codes.fill(0);
-        for at in 0..bits * self.dim {
-            let (t, k) = (at / bits, at % bits);
-            codes[at / 8] |= (flat[self.woven_byte(t % n, k)] >> (t / n) & 1) << (at % 8);
+        for i in 0..n {
+            let planes = core::array::from_fn(|k| if k < bits { flat[self.woven_byte(i, k)] } else { 0 });
+            for (field, code) in transpose(planes).into_iter().enumerate() {
+                let (at, shift) = dense_place(bits, i + n * field);
+                let [low, high] = (u16::from(code) << shift).to_le_bytes();
+                codes[at] |= low;
+                if high != 0 {
+                    codes[at + 1] |= high;
+                }
+            }
         }
     }
+}
+
+/// The byte and the bit where code `t` of dense codes of `bits` bits begins.
+const fn dense_place(bits: usize, t: usize) -> (usize, usize) {
+    (t * bits / 8, t * bits % 8)
+}
+
+/// Bit i of byte k becomes bit k of byte i: three swaps, of bits, of pairs and of nibbles. Its own inverse.
+const fn transpose(bytes: [u8; 8]) -> [u8; 8] {
+    let mut x = u64::from_le_bytes(bytes);
+    let mut swap = (x ^ (x >> 7)) & 0x00aa_00aa_00aa_00aa;
+    x ^= swap ^ (swap << 7);
+    swap = (x ^ (x >> 14)) & 0x0000_cccc_0000_cccc;
+    x ^= swap ^ (swap << 14);
+    swap = (x ^ (x >> 28)) & 0x0000_0000_f0f0_f0f0;
+    x ^= swap ^ (swap << 28);
+    x.to_le_bytes()
 }
 
 /// Eight dense 3-bit codes as a column of three bytes: codes 0, 1 and the low bits of 6; codes 2,
