@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Random, assert_bits, dims, levels};
+use tqkv_core::code::Levels;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::page::{
     Attention, EXP_ERROR, HalfPages, KeyPages, Line, MAX_HEADS, Parts, Queries, ValuePages, attend, exp,
@@ -18,9 +19,9 @@ const TILE: usize = 16;
 const RANGES: [(usize, usize); 9] =
     [(0, 0), (0, 1), (0, TILE - 1), (0, TILE), (0, TILE + 1), (5, 6), (TILE - 1, 33), (17, 31), (0, SLOTS)];
 
-/// Every codec with page kernels, which is every one but `f16`, at every head dim.
+/// Every codec with page kernels, which is every one that stores codes of levels, at every head dim.
 fn codecs() -> Vec<AnyCodec> {
-    let ids = || CodecId::ALL.iter().filter(|&&id| id != CodecId::F16);
+    let ids = || CodecId::ALL.iter().filter(|id| !matches!(id.levels(), Levels::Values));
     let of = |dim| ids().filter_map(move |&id| AnyCodec::new(id, dim, Options::DEFAULT).ok());
     dims().into_iter().flat_map(of).collect()
 }

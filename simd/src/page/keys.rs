@@ -24,7 +24,7 @@ pub struct KeyPages {
 
 impl KeyPages {
     /// Pages of `slots` tokens (a multiple of [`SLOT_STEP`], at most [`MAX_SLOTS`]) of `codec`, or
-    /// `None` where the number is not that or the codec has no page kernels (`f16`).
+    /// `None` where the number is not that or the codec has no page kernels (`f16`, `f8`, `u4`: there are no levels).
     pub fn new(codec: &AnyCodec, slots: usize) -> Option<Self> {
         let fits = slots.is_multiple_of(SLOT_STEP) && (1..=MAX_SLOTS).contains(&slots);
         Plan::new(codec).filter(|_| fits).map(|plan| Self { plan, slots })
