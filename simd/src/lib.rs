@@ -5,8 +5,8 @@
 //! over pages of codes, several times faster than reading f16.
 //!
 //! [`Level`] says which instruction set: detected once, passed to every call. This is the only
-//! CPU crate with `unsafe` code; every block of it relies on one contract, that a token proves its
-//! instruction set. When not to use it: single vectors and microcontrollers are served by
+//! CPU crate with `unsafe` code; nearly every block of it relies on one contract, that a token proves
+//! its instruction set. When not to use it: single vectors and microcontrollers are served by
 //! `tqkv-core`, caches by `tqkv`.
 #![no_std]
 
@@ -23,6 +23,8 @@ pub mod codec;
 mod level;
 #[cfg(not(all(target_arch = "arm", target_os = "none")))]
 mod lines;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod method;
 #[cfg(not(all(target_arch = "arm", target_os = "none")))]
 pub mod page;
 #[cfg(not(all(target_arch = "arm", target_os = "none")))]

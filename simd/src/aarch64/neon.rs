@@ -3,6 +3,7 @@
 //! Equal to `Portable` to the bit: the same IEEE operations on the same operands, none fused.
 //! The two tokens share everything but the integer dot products of the page kernels.
 
+use bytemuck::{must_cast as cast, must_cast_mut as parts_mut, must_cast_ref as parts};
 use core::arch::aarch64::*;
 use core::ops::{Add, Mul, Sub};
 use tqkv_core::lanes::{Isa, Lanes, Memory};
@@ -31,12 +32,13 @@ impl<const DOT: bool> Neon<DOT> {
     }
 }
 
-/// Calls intrinsics whose only contract is that the instruction set exists.
+/// [`crate::method::method!`] with the features of [`Neon`].
 macro_rules! neon {
-    ($e:expr) => {
-        // SAFETY: values of this file's types are only made through a `Neon` token, which proves
-        // NEON; loads and stores go through references to arrays of that size.
-        unsafe { $e }
+    ($($method:tt)*) => {
+        $crate::method::method! {
+            "neon",
+            $($method)*
+        }
     };
 }
 
@@ -47,7 +49,8 @@ pub(super) use neon;
 pub struct V([float32x4_t; 8]);
 
 impl V {
-    #[inline(always)]
+    #[target_feature(enable = "neon")]
+    #[inline]
     pub(super) fn from_registers(registers: [float32x4_t; 8]) -> Self {
         Self(registers)
     }
@@ -60,7 +63,7 @@ impl V {
 
 /// `array.map`, surely inlined.
 #[inline(always)]
-fn each<T: Copy, U>(v: [T; 8], f: impl Fn(T) -> U) -> [U; 8] {
+pub(super) fn each<T: Copy, U>(v: [T; 8], f: impl Fn(T) -> U) -> [U; 8] {
     [f(v[0]), f(v[1]), f(v[2]), f(v[3]), f(v[4]), f(v[5]), f(v[6]), f(v[7])]
 }
 
@@ -85,154 +88,135 @@ impl V {
 
 impl Add for V {
     type Output = Self;
-    #[inline(always)]
-    fn add(self, other: Self) -> Self {
-        self.zip(
-            other,
-            #[inline(always)]
-            |a, b| neon!(vaddq_f32(a, b)),
-        )
-    }
+    neon!(
+        fn add(v: V, other: V) -> V {
+            v.zip(other, |a, b| vaddq_f32(a, b))
+        }
+    );
 }
 
 impl Sub for V {
     type Output = Self;
-    #[inline(always)]
-    fn sub(self, other: Self) -> Self {
-        self.zip(
-            other,
-            #[inline(always)]
-            |a, b| neon!(vsubq_f32(a, b)),
-        )
-    }
+    neon!(
+        fn sub(v: V, other: V) -> V {
+            v.zip(other, |a, b| vsubq_f32(a, b))
+        }
+    );
 }
 
 impl Mul for V {
     type Output = Self;
-    #[inline(always)]
-    fn mul(self, other: Self) -> Self {
-        self.zip(
-            other,
-            #[inline(always)]
-            |a, b| neon!(vmulq_f32(a, b)),
-        )
-    }
+    neon!(
+        fn mul(v: V, other: V) -> V {
+            v.zip(other, |a, b| vmulq_f32(a, b))
+        }
+    );
 }
 
 impl Lanes for V {
-    #[inline(always)]
-    fn butterfly<const H: usize>(self) -> Self {
-        let mut out = self;
-        if H >= 4 {
-            for i in 0..8 {
-                let (a, b) = (self.0[i & !(H / 4)], self.0[i | (H / 4)]);
-                out.0[i] = neon!(if i & (H / 4) == 0 { vaddq_f32(a, b) } else { vsubq_f32(a, b) });
+    neon!(
+        fn butterfly<const H: usize>(v: V) -> V {
+            if H >= 4 {
+                let mut out = v;
+                for i in 0..8 {
+                    let (a, b) = (v.0[i & !(H / 4)], v.0[i | (H / 4)]);
+                    out.0[i] = if i & (H / 4) == 0 { vaddq_f32(a, b) } else { vsubq_f32(a, b) };
+                }
+                return out;
             }
-            return out;
+            // swapped + (+-v): negating is exact.
+            let signs: [u32; 4] = if H == 2 { [0, 0, 1 << 31, 1 << 31] } else { [0, 1 << 31, 0, 1 << 31] };
+            V(each(v.0, |v| {
+                let swapped = if H == 2 { vextq_f32::<2>(v, v) } else { vrev64q_f32(v) };
+                let signed = veorq_u32(vreinterpretq_u32_f32(v), cast(signs));
+                vaddq_f32(swapped, vreinterpretq_f32_u32(signed))
+            }))
         }
-        // swapped + (+-v): negating is exact.
-        let signs: [u32; 4] = if H == 2 { [0, 0, 1 << 31, 1 << 31] } else { [0, 1 << 31, 0, 1 << 31] };
-        Self(each(
-            self.0,
-            #[inline(always)]
-            |v| {
-                neon!({
-                    let swapped = if H == 2 { vextq_f32::<2>(v, v) } else { vrev64q_f32(v) };
-                    let signed = veorq_u32(vreinterpretq_u32_f32(v), vld1q_u32(signs.as_ptr()));
-                    vaddq_f32(swapped, vreinterpretq_f32_u32(signed))
-                })
-            },
-        ))
-    }
+    );
 
-    #[inline(always)]
-    fn flip(self, mask: u32) -> Self {
-        let mut out = self;
-        let shifts = [31i32, 30, 29, 28];
-        for (k, v) in out.0.iter_mut().enumerate() {
-            neon!({
-                let bits = vshlq_u32(vdupq_n_u32(mask >> (4 * k)), vld1q_s32(shifts.as_ptr()));
+    neon!(
+        fn flip(v: V, mask: u32) -> V {
+            let mut out = v;
+            for (k, v) in out.0.iter_mut().enumerate() {
+                let bits = vshlq_u32(vdupq_n_u32(mask >> (4 * k)), cast([31i32, 30, 29, 28]));
                 let sign = vandq_u32(bits, vdupq_n_u32(1 << 31));
                 *v = vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(*v), sign));
-            });
+            }
+            out
         }
-        out
-    }
+    );
 
-    #[inline(always)]
-    fn max_abs(self, other: Self) -> Self {
-        self.zip(
-            other,
-            #[inline(always)]
-            |a, b| neon!(vmaxq_f32(vabsq_f32(a), vabsq_f32(b))),
-        )
-    }
+    neon!(
+        fn max_abs(v: V, other: V) -> V {
+            v.zip(other, |a, b| vmaxq_f32(vabsq_f32(a), vabsq_f32(b)))
+        }
+    );
 
-    #[inline(always)]
-    fn sum(self) -> f32 {
-        let four = self.fold(
-            #[inline(always)]
-            |a, b| neon!(vaddq_f32(a, b)),
-        );
-        neon!({
+    neon!(
+        fn sum(v: V) -> f32 {
+            let four = v.fold(|a, b| vaddq_f32(a, b));
             let two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
             vget_lane_f32::<0>(two) + vget_lane_f32::<1>(two)
-        })
-    }
+        }
+    );
 
-    #[inline(always)]
-    fn max(self) -> f32 {
-        let four = self.fold(
-            #[inline(always)]
-            |a, b| neon!(vmaxq_f32(a, b)),
-        );
-        neon!({
+    neon!(
+        fn max(v: V) -> f32 {
+            let four = v.fold(|a, b| vmaxq_f32(a, b));
             let two = vmax_f32(vget_low_f32(four), vget_high_f32(four));
             f32::max(vget_lane_f32::<0>(two), vget_lane_f32::<1>(two))
-        })
-    }
-}
-
-#[inline(always)]
-fn load(src: &[f32; 32]) -> V {
-    let mut out = [neon!(vdupq_n_f32(0.0)); 8];
-    for (to, four) in out.iter_mut().zip(src.as_chunks::<4>().0) {
-        *to = neon!(vld1q_f32(four.as_ptr()));
-    }
-    V(out)
-}
-
-#[inline(always)]
-fn quantise<const BITS: usize>(v: V, boundaries: &[f32; 32]) -> [uint32x4_t; 8] {
-    let mut counts = [neon!(vdupq_n_u32(0)); 8];
-    for &boundary in &boundaries[..(1 << BITS) - 1] {
-        let boundary = neon!(vdupq_n_f32(boundary));
-        for (count, &v) in counts.iter_mut().zip(&v.0) {
-            *count = neon!(vsubq_u32(*count, vcgeq_f32(v, boundary)));
         }
-    }
-    counts
+    );
 }
 
-/// Sixteen f32 as the four registers of a byte table.
-#[inline(always)]
-fn byte_table(table: &[f32]) -> uint8x16x4_t {
-    let mut rows = [neon!(vdupq_n_u8(0)); 4];
-    for (row, four) in rows.iter_mut().zip(table.as_chunks::<4>().0) {
-        *row = neon!(vreinterpretq_u8_f32(vld1q_f32(four.as_ptr())));
-    }
-    uint8x16x4_t(rows[0], rows[1], rows[2], rows[3])
+/// Eight codes as one dense word.
+#[target_feature(enable = "neon")]
+#[inline]
+fn pack8<const BITS: usize>(a: uint32x4_t, b: uint32x4_t) -> u64 {
+    let halves = vcombine_u16(vmovn_u32(a), vmovn_u32(b));
+    squeeze::<BITS>(vget_lane_u64::<0>(vreinterpret_u64_u8(vmovn_u16(halves))))
 }
 
-#[inline(always)]
-fn lookup<const BITS: usize>(table: &[f32; 32], codes: [uint32x4_t; 8]) -> V {
-    let low = byte_table(&table[..16]);
-    let high = byte_table(&table[16..]);
-    V(each(
-        codes,
-        #[inline(always)]
-        |code| {
-            neon!({
+impl<const DOT: bool> Isa for Neon<DOT> {
+    type V = V;
+    type C = [uint32x4_t; 8];
+
+    neon!(
+        fn splat(self, value: f32) -> V {
+            V([vdupq_n_f32(value); 8])
+        }
+    );
+
+    #[inline(always)]
+    fn load(self, src: &[f32; 32]) -> V {
+        V(each(*parts::<_, [[f32; 4]; 8]>(src), cast))
+    }
+
+    neon!(
+        fn sqrt(self, value: f32) -> f32 {
+            vgetq_lane_f32::<0>(vsqrtq_f32(vdupq_n_f32(value)))
+        }
+    );
+
+    neon!(
+        fn quantise<const BITS: usize>(self, v: V, boundaries: &[f32; 32]) -> [uint32x4_t; 8] {
+            let mut counts = [vdupq_n_u32(0); 8];
+            for &boundary in &boundaries[..(1 << BITS) - 1] {
+                let boundary = vdupq_n_f32(boundary);
+                for (count, &v) in counts.iter_mut().zip(&v.0) {
+                    *count = vsubq_u32(*count, vcgeq_f32(v, boundary));
+                }
+            }
+            counts
+        }
+    );
+
+    neon!(
+        fn lookup<const BITS: usize>(self, table: &[f32; 32], codes: [uint32x4_t; 8]) -> V {
+            let [a, b, c, d, e, f, g, h]: &[[f32; 4]; 8] = parts(table);
+            let low = uint8x16x4_t(cast(*a), cast(*b), cast(*c), cast(*d));
+            let high = uint8x16x4_t(cast(*e), cast(*f), cast(*g), cast(*h));
+            V(each(codes, |code| {
                 // Byte k of lane i looks up byte 4 code + k.
                 let bytes = vmlaq_u32(vdupq_n_u32(0x0302_0100), code, vdupq_n_u32(0x0404_0404));
                 let bytes = vreinterpretq_u8_u32(bytes);
@@ -241,125 +225,26 @@ fn lookup<const BITS: usize>(table: &[f32; 32], codes: [uint32x4_t; 8]) -> V {
                     out = vqtbx4q_u8(out, high, vsubq_u8(bytes, vdupq_n_u8(64)));
                 }
                 vreinterpretq_f32_u8(out)
-            })
-        },
-    ))
-}
+            }))
+        }
+    );
 
-#[inline(always)]
-fn round_i8(v: V) -> [uint32x4_t; 8] {
-    each(
-        v.0,
-        #[inline(always)]
-        |v| {
-            neon!({
+    neon!(
+        fn round_i8(self, v: V) -> [uint32x4_t; 8] {
+            each(v.0, |v| {
                 let bounded = vminq_f32(vmaxq_f32(v, vdupq_n_f32(-127.0)), vdupq_n_f32(127.0));
                 vandq_u32(vreinterpretq_u32_s32(vcvtnq_s32_f32(bounded)), vdupq_n_u32(255))
             })
-        },
-    )
-}
+        }
+    );
 
-#[inline(always)]
-fn widen_i8(codes: [uint32x4_t; 8]) -> V {
-    V(each(
-        codes,
-        #[inline(always)]
-        |code| {
-            neon!({
-                let signed = vshrq_n_s32::<24>(vshlq_n_s32::<24>(vreinterpretq_s32_u32(code)));
-                vcvtq_f32_s32(signed)
-            })
-        },
-    ))
-}
-
-#[inline(always)]
-fn store(v: V, dst: &mut [f32; 32]) {
-    for (four, &v) in dst.as_chunks_mut::<4>().0.iter_mut().zip(&v.0) {
-        neon!(vst1q_f32(four.as_mut_ptr(), v));
-    }
-}
-
-#[inline(always)]
-fn repeat<const M: usize>(src: &[f32; M]) -> V {
-    let mut out = [neon!(vdupq_n_f32(0.0)); 8];
-    let parts = src.as_chunks::<4>().0;
-    for (i, to) in out.iter_mut().enumerate() {
-        *to = neon!(vld1q_f32(parts[i % (M / 4)].as_ptr()));
-    }
-    V(out)
-}
-
-#[inline(always)]
-fn pack<const BITS: usize>(codes: [uint32x4_t; 8]) -> [u64; 4] {
-    [
-        pack8::<BITS>(codes[0], codes[1]),
-        pack8::<BITS>(codes[2], codes[3]),
-        pack8::<BITS>(codes[4], codes[5]),
-        pack8::<BITS>(codes[6], codes[7]),
-    ]
-}
-
-/// Eight codes as one dense word.
-#[inline(always)]
-fn pack8<const BITS: usize>(a: uint32x4_t, b: uint32x4_t) -> u64 {
-    neon!({
-        let halves = vcombine_u16(vmovn_u32(a), vmovn_u32(b));
-        squeeze::<BITS>(vget_lane_u64::<0>(vreinterpret_u64_u8(vmovn_u16(halves))))
-    })
-}
-
-#[inline(always)]
-fn unpack<const BITS: usize>(words: [u64; 4]) -> [uint32x4_t; 8] {
-    let mut out = [neon!(vdupq_n_u32(0)); 8];
-    for (pair, word) in out.as_chunks_mut::<2>().0.iter_mut().zip(words) {
-        neon!({
-            let halves = vmovl_u8(vreinterpret_u8_u64(vcreate_u64(spread::<BITS>(word))));
-            *pair = [vmovl_u16(vget_low_u16(halves)), vmovl_high_u16(halves)];
-        });
-    }
-    out
-}
-
-impl<const DOT: bool> Isa for Neon<DOT> {
-    type V = V;
-    type C = [uint32x4_t; 8];
-
-    #[inline(always)]
-    fn splat(self, value: f32) -> V {
-        V([neon!(vdupq_n_f32(value)); 8])
-    }
-
-    #[inline(always)]
-    fn load(self, src: &[f32; 32]) -> V {
-        load(src)
-    }
-
-    #[inline(always)]
-    fn sqrt(self, value: f32) -> f32 {
-        neon!(vgetq_lane_f32::<0>(vsqrtq_f32(vdupq_n_f32(value))))
-    }
-
-    #[inline(always)]
-    fn quantise<const BITS: usize>(self, v: V, boundaries: &[f32; 32]) -> Self::C {
-        quantise::<BITS>(v, boundaries)
-    }
-
-    #[inline(always)]
-    fn lookup<const BITS: usize>(self, table: &[f32; 32], codes: Self::C) -> V {
-        lookup::<BITS>(table, codes)
-    }
-
-    #[inline(always)]
-    fn round_i8(self, v: V) -> Self::C {
-        round_i8(v)
-    }
-
-    #[inline(always)]
-    fn widen_i8(self, codes: Self::C) -> V {
-        widen_i8(codes)
-    }
+    neon!(
+        fn widen_i8(self, codes: [uint32x4_t; 8]) -> V {
+            V(each(codes, |code| {
+                vcvtq_f32_s32(vshrq_n_s32::<24>(vshlq_n_s32::<24>(vreinterpretq_s32_u32(code))))
+            }))
+        }
+    );
 }
 
 impl<const DOT: bool> Memory for Neon<DOT> {
@@ -386,21 +271,39 @@ impl<const DOT: bool> Memory for Neon<DOT> {
 
     #[inline(always)]
     fn store(self, v: V, dst: &mut [f32; 32]) {
-        store(v, dst);
+        for (to, v) in parts_mut::<_, [[f32; 4]; 8]>(dst).iter_mut().zip(v.0) {
+            *to = cast(v);
+        }
     }
 
     #[inline(always)]
     fn repeat<const M: usize>(self, src: &[f32; M]) -> V {
-        repeat(src)
+        let parts = src.as_chunks::<4>().0;
+        V(core::array::from_fn(
+            #[inline(always)]
+            |i| cast(parts[i % (M / 4)]),
+        ))
     }
 
-    #[inline(always)]
-    fn pack<const BITS: usize>(self, codes: Self::C) -> [u64; 4] {
-        pack::<BITS>(codes)
-    }
+    neon!(
+        fn pack<const BITS: usize>(self, codes: [uint32x4_t; 8]) -> [u64; 4] {
+            [
+                pack8::<BITS>(codes[0], codes[1]),
+                pack8::<BITS>(codes[2], codes[3]),
+                pack8::<BITS>(codes[4], codes[5]),
+                pack8::<BITS>(codes[6], codes[7]),
+            ]
+        }
+    );
 
-    #[inline(always)]
-    fn unpack<const BITS: usize>(self, words: [u64; 4]) -> Self::C {
-        unpack::<BITS>(words)
-    }
+    neon!(
+        fn unpack<const BITS: usize>(self, words: [u64; 4]) -> [uint32x4_t; 8] {
+            let mut out = [vdupq_n_u32(0); 8];
+            for (pair, word) in out.as_chunks_mut::<2>().0.iter_mut().zip(words) {
+                let halves = vmovl_u8(vreinterpret_u8_u64(vcreate_u64(spread::<BITS>(word))));
+                *pair = [vmovl_u16(vget_low_u16(halves)), vmovl_high_u16(halves)];
+            }
+            out
+        }
+    );
 }

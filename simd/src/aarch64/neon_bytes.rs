@@ -6,7 +6,17 @@
 
 use super::neon::{Neon, neon};
 use crate::trellis::{Bytes, DECISIONS, search};
+use bytemuck::must_cast as cast;
 use core::arch::aarch64::*;
+
+impl<const DOT: bool> Neon<DOT> {
+    neon!(
+        /// Moves every byte of `noted` up by a bit; the new one says whether `a` is less.
+        fn shift_in(self, noted: uint8x16_t, a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+            vsliq_n_u8::<1>(vcltq_u8(a, b), noted)
+        }
+    );
+}
 
 impl<const DOT: bool> Bytes for Neon<DOT> {
     type B = uint8x16_t;
@@ -15,70 +25,71 @@ impl<const DOT: bool> Bytes for Neon<DOT> {
     const PATHS: &'static [&'static [usize]] = &[&[0, 1, 2, 3], &[], &[], &[]];
     const TURNS: [usize; 8] = [0, 1, 0, 2, 0, 3, 0, 0];
 
-    #[inline(always)]
-    fn splat_byte(self, value: u8) -> uint8x16_t {
-        neon!(vdupq_n_u8(value))
-    }
+    neon!(
+        fn splat_byte(self, value: u8) -> uint8x16_t {
+            vdupq_n_u8(value)
+        }
+    );
 
     #[inline(always)]
     fn read_bytes(self, bytes: &[u8]) -> uint8x16_t {
-        match bytes.first_chunk::<16>() {
-            Some(bytes) => neon!(vld1q_u8(bytes.as_ptr())),
-            None => neon!(vdupq_n_u8(0)),
-        }
+        cast(bytes.first_chunk().copied().unwrap_or([0; 16]))
     }
 
     #[inline(always)]
     fn write_bytes(self, v: uint8x16_t, bytes: &mut [u8]) {
         if let Some(bytes) = bytes.first_chunk_mut::<16>() {
-            neon!(vst1q_u8(bytes.as_mut_ptr(), v));
+            *bytes = cast(v);
         }
     }
 
-    #[inline(always)]
-    fn add(self, a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
-        neon!(vqaddq_u8(a, b))
-    }
+    neon!(
+        fn add(self, a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+            vqaddq_u8(a, b)
+        }
+    );
 
-    #[inline(always)]
-    fn sub(self, a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
-        neon!(vqsubq_u8(a, b))
-    }
+    neon!(
+        fn sub(self, a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+            vqsubq_u8(a, b)
+        }
+    );
 
-    #[inline(always)]
-    fn min(self, a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
-        neon!(vminq_u8(a, b))
-    }
+    neon!(
+        fn min(self, a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+            vminq_u8(a, b)
+        }
+    );
 
-    #[inline(always)]
-    fn smallest(self, v: uint8x16_t) -> uint8x16_t {
-        neon!(vdupq_n_u8(vminvq_u8(v)))
-    }
+    neon!(
+        fn smallest(self, v: uint8x16_t) -> uint8x16_t {
+            vdupq_n_u8(vminvq_u8(v))
+        }
+    );
 
     #[inline(always)]
     fn table(self, row: &[u8; 8]) -> uint8x16_t {
-        neon!({
-            let row = vld1_u8(row.as_ptr());
-            vcombine_u8(row, row)
-        })
+        cast([*row, *row])
     }
 
-    #[inline(always)]
-    fn pick(self, table: uint8x16_t, index: uint8x16_t) -> uint8x16_t {
-        neon!(vqtbl1q_u8(table, index))
-    }
-
-    #[inline(always)]
-    fn exchange(self, bit: usize, low: uint8x16_t, high: uint8x16_t) -> (uint8x16_t, uint8x16_t) {
-        match bit {
-            0 => neon!((vzip1q_u8(low, high), vzip2q_u8(low, high))),
-            _ => (low, high),
+    neon!(
+        fn pick(self, table: uint8x16_t, index: uint8x16_t) -> uint8x16_t {
+            vqtbl1q_u8(table, index)
         }
-    }
+    );
+
+    neon!(
+        fn exchange(self, bit: usize, low: uint8x16_t, high: uint8x16_t) -> (uint8x16_t, uint8x16_t) {
+            match bit {
+                0 => (vzip1q_u8(low, high), vzip2q_u8(low, high)),
+                _ => (low, high),
+            }
+        }
+    );
 
     #[inline(always)]
     fn undecided(self) -> [uint8x16_t; 2] {
-        [neon!(vdupq_n_u8(0)); 2]
+        [cast([0u64; 2]); 2]
     }
 
     #[inline(always)]
@@ -92,14 +103,14 @@ impl<const DOT: bool> Bytes for Neon<DOT> {
         _: uint8x16_t,
     ) -> [uint8x16_t; 2] {
         let noted = &mut decisions[usize::from(upper)];
-        *noted = neon!(vsliq_n_u8::<1>(vcltq_u8(one, zero), *noted));
+        *noted = self.shift_in(*noted, one, zero);
         decisions
     }
 
     #[inline(always)]
     fn write(self, decisions: [uint8x16_t; 2], to: &mut [u8; DECISIONS]) {
         for (to, decisions) in to.as_chunks_mut::<16>().0.iter_mut().zip(decisions) {
-            neon!(vst1q_u8(to.as_mut_ptr(), decisions));
+            *to = cast(decisions);
         }
     }
 

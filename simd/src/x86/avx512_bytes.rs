@@ -2,7 +2,17 @@
 
 use super::avx512::{Avx512, avx512};
 use crate::trellis::{Bytes, DECISIONS, search};
+use bytemuck::must_cast as cast;
 use core::arch::x86_64::*;
+
+impl Avx512 {
+    avx512!(
+        /// A bit for each byte: whether `a` is less.
+        fn less(self, a: __m512i, b: __m512i) -> u64 {
+            _mm512_cmplt_epu8_mask(a, b)
+        }
+    );
+}
 
 impl Bytes for Avx512 {
     type B = __m512i;
@@ -11,72 +21,75 @@ impl Bytes for Avx512 {
     const PATHS: &'static [&'static [usize]] = &[&[0, 1, 2, 3], &[5, 4]];
     const TURNS: [usize; 8] = [0, 0, 1, 0, 0, 1, 0, 1];
 
-    #[inline(always)]
-    fn splat_byte(self, value: u8) -> __m512i {
-        avx512!(_mm512_set1_epi8(value as i8))
-    }
+    avx512!(
+        fn splat_byte(self, value: u8) -> __m512i {
+            _mm512_set1_epi8(value as i8)
+        }
+    );
 
     #[inline(always)]
     fn read_bytes(self, bytes: &[u8]) -> __m512i {
-        match bytes.first_chunk::<64>() {
-            Some(bytes) => avx512!(_mm512_loadu_si512(bytes.as_ptr().cast())),
-            None => avx512!(_mm512_setzero_si512()),
-        }
+        cast(bytes.first_chunk().copied().unwrap_or([0; 64]))
     }
 
     #[inline(always)]
     fn write_bytes(self, v: __m512i, bytes: &mut [u8]) {
         if let Some(bytes) = bytes.first_chunk_mut::<64>() {
-            avx512!(_mm512_storeu_si512(bytes.as_mut_ptr().cast(), v));
+            *bytes = cast(v);
         }
     }
 
-    #[inline(always)]
-    fn add(self, a: __m512i, b: __m512i) -> __m512i {
-        avx512!(_mm512_adds_epu8(a, b))
-    }
+    avx512!(
+        fn add(self, a: __m512i, b: __m512i) -> __m512i {
+            _mm512_adds_epu8(a, b)
+        }
+    );
 
-    #[inline(always)]
-    fn sub(self, a: __m512i, b: __m512i) -> __m512i {
-        avx512!(_mm512_subs_epu8(a, b))
-    }
+    avx512!(
+        fn sub(self, a: __m512i, b: __m512i) -> __m512i {
+            _mm512_subs_epu8(a, b)
+        }
+    );
 
-    #[inline(always)]
-    fn min(self, a: __m512i, b: __m512i) -> __m512i {
-        avx512!(_mm512_min_epu8(a, b))
-    }
+    avx512!(
+        fn min(self, a: __m512i, b: __m512i) -> __m512i {
+            _mm512_min_epu8(a, b)
+        }
+    );
 
-    #[inline(always)]
-    fn smallest(self, v: __m512i) -> __m512i {
-        avx512!({
+    avx512!(
+        fn smallest(self, v: __m512i) -> __m512i {
             let half = _mm256_min_epu8(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64::<1>(v));
             let quarter = _mm_min_epu8(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half));
             let words = _mm_min_epu8(quarter, _mm_srli_epi16::<8>(quarter));
             let least = _mm_minpos_epu16(_mm_and_si128(words, _mm_set1_epi16(0xff)));
             _mm512_broadcastb_epi8(least)
-        })
-    }
-
-    #[inline(always)]
-    fn table(self, row: &[u8; 8]) -> __m512i {
-        avx512!(_mm512_set1_epi64(i64::from_le_bytes(*row)))
-    }
-
-    #[inline(always)]
-    fn pick(self, table: __m512i, index: __m512i) -> __m512i {
-        avx512!(_mm512_shuffle_epi8(table, index))
-    }
-
-    #[inline(always)]
-    fn exchange(self, bit: usize, low: __m512i, high: __m512i) -> (__m512i, __m512i) {
-        match bit {
-            0 => avx512!((_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high))),
-            _ => avx512!((
-                _mm512_shuffle_i64x2::<0b10_00_10_00>(low, high),
-                _mm512_shuffle_i64x2::<0b11_01_11_01>(low, high),
-            )),
         }
-    }
+    );
+
+    avx512!(
+        fn table(self, row: &[u8; 8]) -> __m512i {
+            _mm512_set1_epi64(i64::from_le_bytes(*row))
+        }
+    );
+
+    avx512!(
+        fn pick(self, table: __m512i, index: __m512i) -> __m512i {
+            _mm512_shuffle_epi8(table, index)
+        }
+    );
+
+    avx512!(
+        fn exchange(self, bit: usize, low: __m512i, high: __m512i) -> (__m512i, __m512i) {
+            match bit {
+                0 => (_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)),
+                _ => (
+                    _mm512_shuffle_i64x2::<0b10_00_10_00>(low, high),
+                    _mm512_shuffle_i64x2::<0b11_01_11_01>(low, high),
+                ),
+            }
+        }
+    );
 
     #[inline(always)]
     fn undecided(self) -> [u64; 4] {
@@ -93,7 +106,7 @@ impl Bytes for Avx512 {
         one: __m512i,
         _: __m512i,
     ) -> [u64; 4] {
-        decisions[register] = avx512!(_mm512_cmplt_epu8_mask(one, zero));
+        decisions[register] = self.less(one, zero);
         decisions
     }
 

@@ -8,6 +8,7 @@
 use super::avx2_lines::pair_shuffles;
 use super::avx512::{Avx512, V, avx512};
 use crate::lines::{Line, Machine};
+use bytemuck::{must_cast as cast, must_cast_ref as parts};
 use core::arch::x86_64::*;
 
 #[inline(always)]
@@ -16,12 +17,7 @@ fn repeated(levels: &[i8; 16], flip: u8) -> __m512i {
     for (i, entry) in table.iter_mut().enumerate() {
         *entry = levels[i % 16] as u8 ^ flip;
     }
-    avx512!(_mm512_loadu_si512(table.as_ptr().cast()))
-}
-
-#[inline(always)]
-fn splat(byte: u8) -> __m512i {
-    avx512!(_mm512_set1_epi8(byte as i8))
+    cast(table)
 }
 
 impl Machine for Avx512 {
@@ -37,18 +33,20 @@ impl Machine for Avx512 {
 
     #[inline(always)]
     fn line(self, line: &Line) -> __m512i {
-        avx512!(_mm512_load_si512(line.0.as_ptr().cast()))
+        cast(line.0)
     }
 
-    #[inline(always)]
-    fn prefetch(self, line: &Line) {
-        avx512!(_mm_prefetch::<_MM_HINT_T0>(line.0.as_ptr().cast()));
-    }
+    avx512!(
+        fn prefetch(self, line: &Line) {
+            _mm_prefetch::<_MM_HINT_T0>(line.0.as_ptr().cast());
+        }
+    );
 
-    #[inline(always)]
-    fn prefetch_near(self, line: &Line) {
-        avx512!(_mm_prefetch::<_MM_HINT_T1>(line.0.as_ptr().cast()));
-    }
+    avx512!(
+        fn prefetch_near(self, line: &Line) {
+            _mm_prefetch::<_MM_HINT_T1>(line.0.as_ptr().cast());
+        }
+    );
 
     #[inline(always)]
     fn value_table(self, levels: &[i8; 16]) -> __m512i {
@@ -60,22 +58,21 @@ impl Machine for Avx512 {
         repeated(levels, 0x80)
     }
 
-    #[inline(always)]
-    fn level<const BITS: usize, const FIELD: usize>(self, line: __m512i, table: __m512i) -> __m512i {
-        avx512!({
+    avx512!(
+        fn level<const BITS: usize, const FIELD: usize>(self, line: __m512i, table: __m512i) -> __m512i {
             let code = if FIELD == 0 {
                 line
             } else {
                 _mm512_srl_epi16(line, _mm_cvtsi32_si128((BITS * FIELD) as i32))
             };
             _mm512_permutexvar_epi8(code, table)
-        })
-    }
+        }
+    );
 
-    #[inline(always)]
-    fn level3<const FIELD: usize>(self, lines: [__m512i; 3], table: __m512i) -> __m512i {
-        let [a, b, c] = lines;
-        avx512!({
+    avx512!(
+        fn level3<const FIELD: usize>(self, lines: [__m512i; 3], table: __m512i) -> __m512i {
+            let [a, b, c] = lines;
+
             // Bits 0 and 1 from the first operand, the others from the second.
             let low = _mm512_set1_epi8(3);
             let code = match FIELD {
@@ -97,17 +94,18 @@ impl Machine for Avx512 {
                 ),
             };
             _mm512_permutexvar_epi8(code, table)
-        })
-    }
+        }
+    );
 
-    #[inline(always)]
-    fn key_bytes(self, line: __m512i) -> __m512i {
-        avx512!(_mm512_xor_si512(line, _mm512_set1_epi8(-128)))
-    }
+    avx512!(
+        fn key_bytes(self, line: __m512i) -> __m512i {
+            _mm512_xor_si512(line, _mm512_set1_epi8(-128))
+        }
+    );
 
     #[inline(always)]
     fn value_levels(self, levels: &[i8; 64]) -> __m512i {
-        avx512!(_mm512_loadu_si512(levels.as_ptr().cast()))
+        cast(*levels)
     }
 
     #[inline(always)]
@@ -115,146 +113,149 @@ impl Machine for Avx512 {
         self.key_bytes(self.value_levels(levels))
     }
 
-    #[inline(always)]
-    fn look_up<const BITS: usize>(self, index: __m512i, levels: __m512i) -> __m512i {
-        // Six bits of the index count, whatever it holds above `BITS`: the table repeats.
-        avx512!(_mm512_permutexvar_epi8(index, levels))
-    }
+    avx512!(
+        fn look_up<const BITS: usize>(self, index: __m512i, levels: __m512i) -> __m512i {
+            // Six bits of the index count, whatever it holds above `BITS`: the table repeats.
+            _mm512_permutexvar_epi8(index, levels)
+        }
+    );
 
-    #[inline(always)]
-    fn xor(self, a: __m512i, b: __m512i) -> __m512i {
-        avx512!(_mm512_xor_si512(a, b))
-    }
+    avx512!(
+        fn xor(self, a: __m512i, b: __m512i) -> __m512i {
+            _mm512_xor_si512(a, b)
+        }
+    );
 
-    #[inline(always)]
-    fn and(self, a: __m512i, b: __m512i) -> __m512i {
-        avx512!(_mm512_and_si512(a, b))
-    }
+    avx512!(
+        fn and(self, a: __m512i, b: __m512i) -> __m512i {
+            _mm512_and_si512(a, b)
+        }
+    );
 
-    #[inline(always)]
-    fn merge<const MASK: u8>(self, a: __m512i, b: __m512i) -> __m512i {
-        avx512!(_mm512_ternarylogic_epi32::<0xca>(splat(MASK), a, b))
-    }
+    avx512!(
+        fn merge<const MASK: u8>(self, a: __m512i, b: __m512i) -> __m512i {
+            _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi8(MASK as i8), a, b)
+        }
+    );
 
-    #[inline(always)]
-    fn up<const N: u32>(self, v: __m512i) -> __m512i {
-        avx512!(_mm512_slli_epi16::<N>(v))
-    }
+    avx512!(
+        fn up<const N: u32>(self, v: __m512i) -> __m512i {
+            _mm512_slli_epi16::<N>(v)
+        }
+    );
 
-    #[inline(always)]
-    fn down<const N: u32>(self, v: __m512i) -> __m512i {
-        avx512!(_mm512_srli_epi16::<N>(v))
-    }
+    avx512!(
+        fn down<const N: u32>(self, v: __m512i) -> __m512i {
+            _mm512_srli_epi16::<N>(v)
+        }
+    );
 
-    #[inline(always)]
-    fn rotate(self, v: __m512i) -> __m512i {
-        avx512!({
+    avx512!(
+        fn rotate(self, v: __m512i) -> __m512i {
             let low = _mm512_srli_epi16::<7>(v);
-            _mm512_ternarylogic_epi32::<0xca>(splat(1), low, _mm512_add_epi8(v, v))
-        })
-    }
+            _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi8(1), low, _mm512_add_epi8(v, v))
+        }
+    );
 
-    #[inline(always)]
-    fn follow_bytes<const N: usize>(self, now: __m512i, before: __m512i) -> __m512i {
-        avx512!(match N {
-            1 => _mm512_or_si512(_mm512_slli_epi32::<8>(now), _mm512_srli_epi32::<24>(before)),
-            2 => _mm512_or_si512(_mm512_slli_epi32::<16>(now), _mm512_srli_epi32::<16>(before)),
-            _ => _mm512_or_si512(_mm512_slli_epi32::<24>(now), _mm512_srli_epi32::<8>(before)),
-        })
-    }
+    avx512!(
+        fn follow_bytes<const N: usize>(self, now: __m512i, before: __m512i) -> __m512i {
+            match N {
+                1 => _mm512_or_si512(_mm512_slli_epi32::<8>(now), _mm512_srli_epi32::<24>(before)),
+                2 => _mm512_or_si512(_mm512_slli_epi32::<16>(now), _mm512_srli_epi32::<16>(before)),
+                _ => _mm512_or_si512(_mm512_slli_epi32::<24>(now), _mm512_srli_epi32::<8>(before)),
+            }
+        }
+    );
 
-    #[inline(always)]
-    fn follow_dwords<const N: usize>(self, now: __m512i, before: __m512i) -> __m512i {
-        avx512!(match N {
-            1 => _mm512_alignr_epi8::<12>(now, before),
-            2 => _mm512_alignr_epi8::<8>(now, before),
-            _ => _mm512_alignr_epi8::<4>(now, before),
-        })
-    }
+    avx512!(
+        fn follow_dwords<const N: usize>(self, now: __m512i, before: __m512i) -> __m512i {
+            match N {
+                1 => _mm512_alignr_epi8::<12>(now, before),
+                2 => _mm512_alignr_epi8::<8>(now, before),
+                _ => _mm512_alignr_epi8::<4>(now, before),
+            }
+        }
+    );
 
-    #[inline(always)]
-    fn pair_bytes<const HALF: usize>(self, even: __m512i, odd: __m512i) -> __m512i {
-        let [from_even, from_odd] = const { pair_shuffles(HALF) };
-        avx512!({
-            let from_even = _mm512_broadcast_i32x4(_mm_loadu_si128(from_even.as_ptr().cast()));
-            let from_odd = _mm512_broadcast_i32x4(_mm_loadu_si128(from_odd.as_ptr().cast()));
+    avx512!(
+        fn pair_bytes<const HALF: usize>(self, even: __m512i, odd: __m512i) -> __m512i {
+            let [from_even, from_odd] = const { pair_shuffles(HALF) };
+            let (from_even, from_odd) =
+                (_mm512_broadcast_i32x4(cast(from_even)), _mm512_broadcast_i32x4(cast(from_odd)));
             _mm512_or_si512(_mm512_shuffle_epi8(even, from_even), _mm512_shuffle_epi8(odd, from_odd))
-        })
-    }
+        }
+    );
 
-    #[inline(always)]
-    fn pair_dwords<const HALF: usize>(self, even: __m512i, odd: __m512i) -> __m512i {
-        avx512!(match HALF {
-            0 => _mm512_unpacklo_epi32(even, odd),
-            _ => _mm512_unpackhi_epi32(even, odd),
-        })
-    }
+    avx512!(
+        fn pair_dwords<const HALF: usize>(self, even: __m512i, odd: __m512i) -> __m512i {
+            match HALF {
+                0 => _mm512_unpacklo_epi32(even, odd),
+                _ => _mm512_unpackhi_epi32(even, odd),
+            }
+        }
+    );
 
     #[inline(always)]
     fn zero(self) -> __m512i {
-        avx512!(_mm512_setzero_si512())
+        cast([0u64; 8])
     }
 
-    #[inline(always)]
-    fn add(self, a: __m512i, b: __m512i) -> __m512i {
-        avx512!(_mm512_add_epi32(a, b))
-    }
+    avx512!(
+        fn add(self, a: __m512i, b: __m512i) -> __m512i {
+            _mm512_add_epi32(a, b)
+        }
+    );
 
-    #[inline(always)]
-    fn key_dot(self, sum: __m512i, levels: __m512i, query: u32) -> __m512i {
-        avx512!(_mm512_dpbusd_epi32(sum, levels, _mm512_set1_epi32(query as i32)))
-    }
+    avx512!(
+        fn key_dot(self, sum: __m512i, levels: __m512i, query: u32) -> __m512i {
+            _mm512_dpbusd_epi32(sum, levels, _mm512_set1_epi32(query as i32))
+        }
+    );
 
     #[inline(always)]
     fn weights(self, weights: &[u32; 16]) -> __m512i {
-        avx512!(_mm512_loadu_si512(weights.as_ptr().cast()))
+        cast(*weights)
     }
 
-    #[inline(always)]
-    fn splat_weights(self, weights: u32) -> __m512i {
-        avx512!(_mm512_set1_epi32(weights as i32))
-    }
+    avx512!(
+        fn splat_weights(self, weights: u32) -> __m512i {
+            _mm512_set1_epi32(weights as i32)
+        }
+    );
 
-    #[inline(always)]
-    fn value_dot(self, sum: __m512i, levels: __m512i, weights: __m512i) -> __m512i {
-        avx512!(_mm512_dpbusd_epi32(sum, weights, levels))
-    }
+    avx512!(
+        fn value_dot(self, sum: __m512i, levels: __m512i, weights: __m512i) -> __m512i {
+            _mm512_dpbusd_epi32(sum, weights, levels)
+        }
+    );
 
     #[inline(always)]
     fn lanes(self, sum: __m512i) -> [i32; 16] {
-        let mut out = [0; 16];
-        avx512!(_mm512_storeu_si512(out.as_mut_ptr().cast(), sum));
-        out
+        cast(sum)
     }
 
-    #[inline(always)]
-    fn widen16(self, halves: &[u16; 16]) -> [f32; 16] {
-        let mut out = [0.0; 16];
-        avx512!({
-            let halves = _mm256_loadu_si256(halves.as_ptr().cast());
-            _mm512_storeu_ps(out.as_mut_ptr(), _mm512_cvtph_ps(halves));
-        });
-        out
-    }
+    avx512!(
+        fn widen16(self, halves: &[u16; 16]) -> [f32; 16] {
+            cast(_mm512_cvtph_ps(cast(*halves)))
+        }
+    );
 
-    #[inline(always)]
-    fn load_halves(self, halves: &[u16; 32]) -> V {
-        let p: *const __m256i = halves.as_ptr().cast();
-        avx512!(V::from_registers([
-            _mm512_cvtph_ps(_mm256_loadu_si256(p)),
-            _mm512_cvtph_ps(_mm256_loadu_si256(p.add(1)))
-        ]))
-    }
+    avx512!(
+        fn load_halves(self, halves: &[u16; 32]) -> V {
+            let [low, high]: &[[u16; 16]; 2] = parts(halves);
+            V::from_registers([_mm512_cvtph_ps(cast(*low)), _mm512_cvtph_ps(cast(*high))])
+        }
+    );
 
-    #[inline(always)]
-    fn fma(self, acc: V, a: V, b: V) -> V {
-        let ([s, t], [a, c], [b, d]) = (acc.registers(), a.registers(), b.registers());
-        avx512!(V::from_registers([_mm512_fmadd_ps(a, b, s), _mm512_fmadd_ps(c, d, t)]))
-    }
+    avx512!(
+        fn fma(self, acc: V, a: V, b: V) -> V {
+            let ([s, t], [a, c], [b, d]) = (acc.registers(), a.registers(), b.registers());
+            V::from_registers([_mm512_fmadd_ps(a, b, s), _mm512_fmadd_ps(c, d, t)])
+        }
+    );
 
-    #[inline(always)]
-    fn sum4(self, v: [V; 4]) -> [f32; 4] {
-        avx512!({
+    avx512!(
+        fn sum4(self, v: [V; 4]) -> [f32; 4] {
             let join = |v: V| _mm512_add_ps(v.registers()[0], v.registers()[1]);
             let (a, b, c, d) = (join(v[0]), join(v[1]), join(v[2]), join(v[3]));
             let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
@@ -266,9 +267,7 @@ impl Machine for Avx512 {
             );
             let eight = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps::<1>(all));
             let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
-            let mut out = [0.0; 4];
-            _mm_storeu_ps(out.as_mut_ptr(), four);
-            out
-        })
-    }
+            cast(four)
+        }
+    );
 }

@@ -1,0 +1,27 @@
+//! How the methods of a token come to its instruction set.
+
+/// A method of a token, or of registers that only a token makes, whose body is compiled for `$features`. In it the
+/// intrinsics of these features are safe, and the compiler refuses any other. A body cannot name `self`: where it
+/// needs the value, the first argument is `v: V`. Its closures have the features too, unless `#[inline(always)]`.
+///
+/// A body is inlined as the intrinsics themselves are: by its size, into [`tqkv_core::lanes::Memory::apart`], which has
+/// at least its features. What is large is therefore an `#[inline(always)]` method that calls such ones.
+///
+/// Memory is read and written by safe casts, of one register at a time (DECISIONS.md, D16).
+macro_rules! method {
+    ($features:literal, $(#[$meta:meta])* fn $name:ident $(<$(const $g:ident: $kind:ty),+>)? (
+        $this:ident $(: $This:ty)? $(, $arg:ident: $type:ty)* $(,)?
+    ) $(-> $output:ty)? $body:block) => {
+        $(#[$meta])*
+        #[inline(always)]
+        fn $name $(<$(const $g: $kind),+>)? (self $(, $arg: $type)*) $(-> $output)? {
+            #[target_feature(enable = $features)]
+            #[inline]
+            fn inner $(<$(const $g: $kind),+>)? ($($this: $This,)? $($arg: $type),*) $(-> $output)? $body
+            // SAFETY: `self` is a token, which proves these features, or registers, which only a token makes.
+            unsafe { inner $(::<$($g),+>)? ($({ let this: $This = self; this },)? $($arg),*) }
+        }
+    };
+}
+
+pub(crate) use method;
