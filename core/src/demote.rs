@@ -1,10 +1,10 @@
 //! Demotion of nested codes: fewer bits for a token without the original vector.
 
-use crate::block_io;
 use crate::code::CodecId;
+use crate::code::scale::ScaleMode;
 use crate::codec::any::AnyCodec;
 use crate::error::{EncodeError, ShapeError};
-use crate::scale::ScaleMode;
+use crate::machine::block_io;
 use crate::view::{BlockError, BlockView};
 use half::f16;
 

@@ -13,18 +13,16 @@
 //! | layer | file |
 //! | --- | --- |
 //! | shapes | [`HEAD_DIMS`], [`is_supported_head_dim`] |
-//! | machine vocabulary and its definition | [`lanes`], [`portable`] |
+//! | machine vocabulary, for authors of instruction sets | [`machine`] |
 //! | rotation | [`rotation`] |
-//! | levels and boundaries | [`codebook`] |
-//! | the codecs on registers | [`scalar`], [`int8`] |
-//! | the trellis codecs, on bytes | [`trellis`] |
-//! | bytes | [`block_io`], [`BlockView`], [`demote`] |
+//! | what a code is: the list, layouts, levels, codes on registers and bytes | [`code`] |
+//! | blocks | [`BlockView`], [`demote`] |
 //! | the same in integers, for microcontrollers | [`fixed`] |
 //! | the shape of a cache, and tokens that fit it | [`KvShape`], [`Chunk`] |
 //! | what a program calls | [`Codec`] (shape known to the compiler), [`AnyCodec`] (run time) |
 //!
 //! No allocation, no `unsafe`, no `std`. When not to use it: the cache itself, files and attention
-//! over pages are in the `tqkv` crate; faster instruction sets implement [`lanes`] elsewhere.
+//! over pages are in the `tqkv` crate; faster instruction sets implement [`machine`] elsewhere.
 #![no_std]
 #![forbid(unsafe_code)]
 #![allow(long_running_const_eval, reason = "the codebooks are solved at compile time, in seconds")]
@@ -43,17 +41,15 @@ pub mod machine;
 pub mod rotation;
 mod view;
 
-use code::scale;
-pub use code::{CodecId, codebook, int8, scalar, trellis};
+pub use code::CodecId;
+pub use code::scale::{Effort, ScaleMode, Stored, to_f16};
 pub use codec::{AnyCodec, Codec, Options};
 pub use demote::demote;
 pub use error::{DecodeError, EncodeError, ShapeError};
 pub use half::f16;
 pub use head_dim::{HEAD_DIMS, MAX_HEAD_DIM, is_supported_head_dim};
 pub use kv::{Chunk, KvError, KvShape};
-pub use machine::{block_io, lanes, portable};
-pub use portable::Portable;
-pub use scale::{Effort, ScaleMode, Stored, to_f16};
+pub use machine::portable::Portable;
 pub use view::{BlockError, BlockView};
 
 /// The example of the README compiles and runs.

@@ -1,8 +1,8 @@
 //! Views of one block in caller memory: what is in it, without decoding.
 
-use crate::block_io;
 use crate::code::CodecId;
 use crate::error::{DecodeError, EncodeError, ShapeError};
+use crate::machine::block_io;
 
 /// A block of a rotated codec (`i8`, `s*`, `n*`) read in place.
 #[derive(Clone, Copy, Debug)]

@@ -5,8 +5,8 @@
 
 use crate::Level;
 use crate::level::at_level;
-use tqkv_core::lanes::Memory;
-use tqkv_core::trellis::Search;
+use tqkv_core::code::trellis::Search;
+use tqkv_core::machine::Memory;
 use tqkv_core::{AnyCodec, DecodeError, EncodeError};
 
 /// Which vector of a batch failed, and how; those before it are done.

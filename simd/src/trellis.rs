@@ -1,4 +1,4 @@
-//! The trellis search on byte lanes: `tqkv_core::trellis`'s Viterbi search with 16, 32 or 64 states a
+//! The trellis search on byte lanes: `tqkv_core::code::trellis`'s Viterbi search with 16, 32 or 64 states a
 //! register.
 //!
 //! A state is eight bits, and so is the address of its metric: the register's number, then the byte in it.
@@ -22,8 +22,8 @@ mod plain;
 
 pub(crate) use plain::choose_plain;
 use tqkv_core::Portable;
-use tqkv_core::lanes::Memory;
-use tqkv_core::trellis::{Code, PARITIES, Plain, Search, Trellis, WARM_UP};
+use tqkv_core::code::trellis::{Code, PARITIES, Plain, Search, Trellis, WARM_UP};
+use tqkv_core::machine::Memory;
 
 const STATES: usize = 256;
 /// Bits of a state, and steps until the order of states repeats.
@@ -94,19 +94,19 @@ pub(crate) trait Bytes: Memory {
 /// is inlined.
 macro_rules! search {
     ($token:ty $(, $($generic:tt)*)?) => {
-        impl $(<$($generic)*>)? tqkv_core::trellis::Search for $token {
+        impl $(<$($generic)*>)? tqkv_core::code::trellis::Search for $token {
             const PROBLEMS: usize = crate::trellis::PROBLEMS;
 
             #[inline(always)]
             fn search(
                 self,
-                trellis: &tqkv_core::trellis::Trellis<'_>,
+                trellis: &tqkv_core::code::trellis::Trellis<'_>,
                 dim: usize,
                 targets: &[i16],
                 coded: &mut [u8],
                 workspace: &mut [u8],
             ) {
-                tqkv_core::lanes::Memory::apart(
+                tqkv_core::machine::Memory::apart(
                     self,
                     #[inline(always)]
                     |isa| crate::trellis::run(isa, trellis, dim, targets, coded, workspace),
@@ -116,7 +116,7 @@ macro_rules! search {
             #[inline(always)]
             fn choose_plain(
                 self,
-                code: &tqkv_core::trellis::Code,
+                code: &tqkv_core::code::trellis::Code,
                 targets: &[i16],
                 parity: &[u8],
                 symbols: &mut [u8],

@@ -1,7 +1,7 @@
 //! The trellis codecs: golden files, quality, every head dim, inputs that break codecs.
 
 use serde::Deserialize;
-use tqkv_core::trellis::{Code, MAX_LEVELS, Plain, Predictor, levels};
+use tqkv_core::code::trellis::{Code, MAX_LEVELS, Plain, Predictor, levels};
 use tqkv_core::{AnyCodec, CodecId, Effort, EncodeError, HEAD_DIMS, Options, ScaleMode};
 use tqkv_tests::inputs::{Gaussian, edge_cases};
 

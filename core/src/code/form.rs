@@ -7,11 +7,11 @@
 use super::ggml::{self, RUN};
 use super::scale::{Stored, to_f16};
 use super::{Layout, int8, scalar, trellis};
-use crate::block_io::{self, SCALE_BYTES};
 use crate::codec::any::{AnyCodec, Options};
 use crate::error::EncodeError;
 use crate::head_dim::{GROUP, HeadDim, MAX_GROUPS};
-use crate::lanes::{Lanes, Memory};
+use crate::machine::block_io::{self, SCALE_BYTES};
+use crate::machine::{Lanes, Memory};
 use crate::with_code;
 
 /// A code whose layout has a form: every one.

@@ -4,7 +4,7 @@
 //! of TurboQuant. With the rotation in front (`q8_0r`, `q4_0r`) they are what llama.cpp does by
 //! default to a quantised cache.
 
-use crate::block_io::SCALE_BYTES;
+use crate::machine::block_io::SCALE_BYTES;
 use half::f16;
 
 /// Coordinates a run.

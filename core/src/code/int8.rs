@@ -5,7 +5,7 @@
 //! its rounding free.
 
 use super::{CodecId, Levels};
-use crate::lanes::{Isa, Lanes};
+use crate::machine::{Isa, Lanes};
 
 /// Codes in one sigma.
 const STEPS: f32 = match CodecId::I8.levels() {

@@ -5,7 +5,7 @@
 
 use super::codebook::Codebook;
 use super::scale::{Effort, MAX_CANDIDATES, Moments, ScaleMode, canonical_sum};
-use crate::lanes::{Isa, Lanes};
+use crate::machine::{Isa, Lanes};
 
 /// |x|^2 in the canonical order.
 #[inline(always)]

@@ -4,7 +4,7 @@
 //! sigma units. Every mode is decoded alike, x^ = scale / dim * R^T l, so the mode is the
 //! encoder's business only.
 
-use crate::lanes::{Isa, Lanes};
+use crate::machine::{Isa, Lanes};
 use half::f16;
 
 /// Which scale a block stores.

@@ -9,14 +9,14 @@
 //! ([`AnyCodec::scores`]), accumulate values in the rotated domain ([`AnyCodec::accumulate`]) and
 //! rotate the result back once ([`AnyCodec::unrotate`]).
 
+use crate::Portable;
+use crate::code::codebook::Codebook;
+use crate::code::scale::{Effort, ScaleMode};
+use crate::code::trellis::{self, Trellis};
 use crate::code::{CodecId, Levels};
-use crate::codebook::Codebook;
 use crate::error::{DecodeError, EncodeError, ShapeError};
 use crate::head_dim::HeadDim;
-use crate::portable::Portable;
 use crate::rotation::Signs;
-use crate::scale::{Effort, ScaleMode};
-use crate::trellis::{self, Trellis};
 use half::f16;
 
 /// How an encoder works, beside the codec and the head dim: `Options::DEFAULT.seed(7)`.

@@ -6,12 +6,12 @@
 
 use super::any::{AnyCodec, check_finite};
 use crate::code::form::{Any, Form, Formed};
+use crate::code::scale::canonical_sum;
+use crate::code::trellis::{self, Search};
 use crate::error::{DecodeError, EncodeError};
 use crate::head_dim::{GROUP, HeadDim, MAX_GROUPS, MAX_HEAD_DIM};
-use crate::lanes::Memory;
+use crate::machine::Memory;
 use crate::rotation::{self, Signs};
-use crate::scale::canonical_sum;
-use crate::trellis::{self, Search};
 use crate::with_code;
 
 /// Groups of head dim 128.
@@ -335,7 +335,7 @@ fn encode_rotated<I: Memory, F: Form, const G: usize>(
             let vectors = xs.chunks_exact(shape.dim()).zip(blocks.chunks_exact_mut(codec.bytes_of::<F, G>()));
             for (index, (x, block)) in vectors.enumerate() {
                 rotation::load(isa, x, y);
-                let norm_squared = crate::scalar::norm_squared(isa, y);
+                let norm_squared = crate::code::scalar::norm_squared(isa, y);
                 if let Err(error) = check_finite(x, norm_squared) {
                     return Err((index, error));
                 }

@@ -7,11 +7,11 @@
 
 use super::any::{AnyCodec, Options};
 use super::ops;
+use crate::Portable;
 use crate::code::Code;
 use crate::code::codebook::Codebook;
 use crate::error::{DecodeError, EncodeError};
 use crate::head_dim::MAX_GROUPS;
-use crate::portable::Portable;
 use core::marker::PhantomData;
 
 /// The codec `C`, one of the types of [`crate::code`], for vectors of `D` values.

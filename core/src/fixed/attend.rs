@@ -7,9 +7,9 @@
 use super::codec::FixedCodec;
 use super::math::{Multiplier, Real, clamp_exponent, exp2_fraction, from_f16, halves};
 use super::tables::{self, Tables};
-use crate::block_io::SCALE_BYTES;
 use crate::code::Code;
 use crate::error::DecodeError;
+use crate::machine::block_io::SCALE_BYTES;
 
 /// log2(e) in Q16.
 const LOG2_E: i64 = 94_548;

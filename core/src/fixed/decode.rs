@@ -8,9 +8,9 @@ use super::scale::stored;
 use super::tables::{self, Tables};
 use super::transform::{four, paley, stages, stay_rolled};
 use super::words::Words;
-use crate::block_io::SCALE_BYTES;
 use crate::code::Code;
 use crate::error::DecodeError;
+use crate::machine::block_io::SCALE_BYTES;
 
 impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
     /// Decodes a block to multiples of 2^exponent, rounded and saturated to i16.

@@ -8,10 +8,10 @@ use super::sample::Sample;
 use super::scale::{Moments, Units};
 use super::tables::Tables;
 use super::transform::stay_rolled;
-use crate::block_io::SCALE_BYTES;
 use crate::code::Code;
-use crate::codebook::MAX_LEVELS;
+use crate::code::codebook::MAX_LEVELS;
 use crate::error::EncodeError;
+use crate::machine::block_io::SCALE_BYTES;
 
 impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
     /// Encodes `x * 2^exponent`; `N` must be `BLOCK_BYTES`, which the compiler checks.

@@ -49,7 +49,7 @@ pub struct Quantise<'a> {
     /// A power of two of them, at least 2^(bits + 1).
     pub bins: &'a [u32],
     /// A level for each code.
-    pub levels: &'a [i8; crate::codebook::MAX_LEVELS],
+    pub levels: &'a [i8; crate::code::codebook::MAX_LEVELS],
 }
 
 /// Leaves all to the portable code, which is the definition.

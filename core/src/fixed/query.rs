@@ -7,9 +7,9 @@ use super::rotation::FixedRotation;
 use super::sample::Sample;
 use super::tables::{self, Tables};
 use super::words::Words;
-use crate::block_io::SCALE_BYTES;
 use crate::code::Code;
 use crate::error::DecodeError;
+use crate::machine::block_io::SCALE_BYTES;
 
 /// Fraction bits of a score.
 pub const SCORE_BITS: u32 = 16;

@@ -2,10 +2,10 @@
 
 use super::math::{Real, clamp_exponent, from_f16, reciprocal_root};
 use super::tables;
-use crate::block_io::SCALE_BYTES;
-use crate::codebook::sqrt;
+use crate::code::codebook::sqrt;
+use crate::code::scale::ScaleMode;
 use crate::error::DecodeError;
-use crate::scale::ScaleMode;
+use crate::machine::block_io::SCALE_BYTES;
 
 /// Constants of a codec with so many integer levels a sigma.
 #[derive(Clone, Copy)]

@@ -12,9 +12,9 @@
 //! transform of a block costs half (its sums stay below 127 * 256).
 
 use super::math::{LARGEST, Real, word};
-use crate::block_io::SCALE_BYTES;
+use crate::code::codebook::{Codebook, MAX_LEVELS, sqrt};
 use crate::code::{Code, Layout, Levels};
-use crate::codebook::{Codebook, MAX_LEVELS, sqrt};
+use crate::machine::block_io::SCALE_BYTES;
 use core::marker::PhantomData;
 
 /// sigma in units of v: sqrt(dim) * sigma stays below 2^31 by more than all roundings.

@@ -10,7 +10,7 @@
 //! reassociated, and [`Lanes::sum`] has one fixed order. So all implementations agree to the bit.
 //! An operation enters this file only when an algorithm needs it on every machine.
 
-use crate::block_io;
+use super::block_io;
 use core::ops::{Add, Mul, Sub};
 use half::f16;
 

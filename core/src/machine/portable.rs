@@ -1,6 +1,6 @@
 //! The portable instruction set: plain Rust, and the definition of every operation.
 
-use crate::lanes::{Isa, Lanes, Memory};
+use super::lanes::{Isa, Lanes, Memory};
 use core::ops::{Add, Mul, Sub};
 
 /// Token of the portable instruction set; always usable.

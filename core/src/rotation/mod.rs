@@ -10,7 +10,7 @@
 pub(crate) mod paley;
 
 use crate::head_dim::{GROUP, HeadDim, MAX_GROUPS, MAX_HEAD_DIM};
-use crate::lanes::{Isa, Lanes, Memory};
+use crate::machine::{Isa, Lanes, Memory};
 
 /// Random signs, one bit a coordinate: bit set means -1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use crate::format::Blocks;
 use crate::page;
 use crate::threads::{Threads, divide, store_f32};
 use crate::warp::{Lane, Warp};
-use tqkv_core::lanes::{Isa, Lanes};
+use tqkv_core::machine::{Isa, Lanes};
 use tqkv_core::rotation;
 
 /// x = diag(signs) H y, without the factor 1/dim; `signs` as for [`crate::encode::rotate`].

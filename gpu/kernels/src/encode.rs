@@ -6,8 +6,8 @@ use crate::page;
 use crate::threads::{Threads, divide, first, load_f32, load_half};
 use crate::viterbi::workspace_bytes;
 use crate::warp::{Lane, Warp};
-use tqkv_core::lanes::Lanes;
-use tqkv_core::{Effort, ScaleMode, Stored, rotation, scalar};
+use tqkv_core::machine::Lanes;
+use tqkv_core::{Effort, ScaleMode, Stored, code::scalar, rotation};
 
 /// Element type of input and output rows.
 pub mod element {

@@ -9,7 +9,7 @@ use crate::format::Blocks;
 use crate::page;
 use crate::threads::{Threads, divide, first, kv_head_of, load_f32, store_f32};
 use crate::warp::Lane;
-use tqkv_core::lanes::Lanes;
+use tqkv_core::machine::Lanes;
 
 /// Rotates query `warp` of `count` and multiplies it by `factor`: 1/dim gives the query that
 /// [`scores`] takes, log2(e) / (dim sqrt(dim)) the one of [`crate::attend`]. `rotated` 0 leaves the

@@ -10,9 +10,9 @@ use crate::tables::Words;
 use crate::threads::{Threads, shuffle_f32};
 use crate::warp::{Lane, Warp};
 use core::marker::PhantomData;
+use tqkv_core::code::trellis::{Candidate, MAX_MEMORY, Plain, Vector, offsets, round_target};
 use tqkv_core::code::{Code, Layout, Levels};
-use tqkv_core::lanes::Lanes;
-use tqkv_core::trellis::{Candidate, MAX_MEMORY, Plain, Vector, offsets, round_target};
+use tqkv_core::machine::Lanes;
 use tqkv_core::{Effort, ScaleMode, Stored};
 
 /// Reads and writes the planes of a trellis code: `t2`, `t3` or `t4`.
@@ -33,11 +33,11 @@ impl<C: Code> Trellis<C> {
         // While compiling.
         _ => panic!("not a trellis code"),
     };
-    pub(crate) const TRELLIS: &tqkv_core::trellis::Trellis<'static> = match C::LEVELS {
+    pub(crate) const TRELLIS: &tqkv_core::code::trellis::Trellis<'static> = match C::LEVELS {
         Levels::Trellis(trellis) => trellis,
         Levels::Values | Levels::Codes(_) | Levels::LloydMax | Levels::Nested => panic!("not a trellis code"),
     };
-    pub(crate) const CODE: tqkv_core::trellis::Code = Self::TRELLIS.code;
+    pub(crate) const CODE: tqkv_core::code::trellis::Code = Self::TRELLIS.code;
 
     /// Levels by the low five bits of the index. Where there are 64, those of the upper half are the
     /// lower ones from the end, negated: [`Self::fold`].

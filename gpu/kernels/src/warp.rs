@@ -7,7 +7,7 @@
 use crate::threads::{Threads, shuffle_f32, shuffle_xor_f32};
 use core::marker::PhantomData;
 use core::ops::{Add, Mul, Sub};
-use tqkv_core::lanes::{Isa, Lanes};
+use tqkv_core::machine::{Isa, Lanes};
 
 /// Token: all 32 threads of the warp are converged here.
 #[derive(Debug)]

@@ -21,8 +21,8 @@
 //! of what precedes them in the ring.
 
 use crate::lines::Machine;
+use tqkv_core::code::trellis::Plain;
 use tqkv_core::code::{Code, Layout, Levels};
-use tqkv_core::trellis::Plain;
 
 /// Bit planes of a codec, known when the kernel is compiled: of a trellis, or of codes that are wide enough to be
 /// read as such.

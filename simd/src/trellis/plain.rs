@@ -4,14 +4,14 @@
 //! of which it makes branches.
 
 use super::Bytes;
-use tqkv_core::trellis::{Code, PARITIES, Plain, pair_parts};
+use tqkv_core::code::trellis::{Code, PARITIES, Plain, pair_parts};
 
 /// Coordinates (or pairs) of one run.
 const RUN: usize = 64;
 /// Most parts of the levels.
 const PARTS: usize = 8;
 
-/// [`tqkv_core::trellis::Search::choose_plain`].
+/// [`tqkv_core::code::trellis::Search::choose_plain`].
 #[inline(always)]
 pub(crate) fn choose_plain<I: Bytes>(
     isa: I,

@@ -7,7 +7,7 @@
 use core::arch::x86_64::*;
 use core::ops::{Add, Mul, Sub};
 use half::f16;
-use tqkv_core::lanes::{Isa, Lanes, Memory};
+use tqkv_core::machine::{Isa, Lanes, Memory};
 
 /// Proof that the processor has AVX2, FMA, F16C and BMI2.
 #[derive(Clone, Copy, Debug)]
@@ -489,7 +489,7 @@ impl Memory for Avx2 {
     #[inline(always)]
     fn read_codes<const BITS: usize>(self, bytes: &[u8]) -> [__m256i; 4] {
         if BITS > 4 || bytes.len() != 4 * BITS {
-            return self.unpack::<BITS>(tqkv_core::block_io::words::<BITS>(bytes));
+            return self.unpack::<BITS>(tqkv_core::machine::words::<BITS>(bytes));
         }
         each(
             const { [spread::<BITS>(0), spread::<BITS>(1), spread::<BITS>(2), spread::<BITS>(3)] },

@@ -7,10 +7,10 @@
 //! vector; candidates are compared on the same vectors.
 
 use clap::Args as ClapArgs;
-use tqkv_core::trellis::{
+use tqkv_core::code::trellis::{
     Code, MAX_LEVELS, PARITIES, Plain, Predictor, Search, Trellis, choose_plain, parities,
 };
-use tqkv_core::trellis::{RESOLUTION, workspace_bytes};
+use tqkv_core::code::trellis::{RESOLUTION, workspace_bytes};
 use tqkv_core::{CodecId, Portable};
 
 /// Options of `cargo xtask trellis-search`.

@@ -4,12 +4,12 @@
 //! and no part of TurboQuant; plain portable code, as only its error is of interest.
 
 use super::Layout;
-use crate::block_io::{self, SCALE_BYTES};
 use crate::code::form::Form;
 use crate::codec::AnyCodec;
 use crate::error::EncodeError;
 use crate::head_dim::{GROUP, HeadDim, MAX_HEAD_DIM};
-use crate::lanes::Memory;
+use crate::machine::block_io::{self, SCALE_BYTES};
+use crate::machine::lanes::Memory;
 use crate::rotation;
 use half::f16;
 

@@ -4,13 +4,13 @@
 //! TurboQuant; plain portable code, as only its error is of interest.
 
 use super::Layout;
-use crate::block_io::{self, SCALE_BYTES};
 use crate::code::form::Form;
 use crate::code::scale::{Stored, to_f16};
 use crate::codec::AnyCodec;
 use crate::error::EncodeError;
 use crate::head_dim::{GROUP, HeadDim};
-use crate::lanes::{Lanes, Memory};
+use crate::machine::block_io::{self, SCALE_BYTES};
+use crate::machine::lanes::{Lanes, Memory};
 
 /// [`Layout::Floats`].
 #[derive(Clone, Copy, Debug)]

@@ -5,8 +5,8 @@ pub(super) mod float8;
 
 use super::ggml;
 use super::trellis::Plain;
-use crate::block_io::{self, SCALE_BYTES};
 use crate::head_dim::is_supported_head_dim;
+use crate::machine::block_io::{self, SCALE_BYTES};
 
 /// How the bytes of a block lie. Readers of blocks, lines or threads match on it, and name every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,14 +2,14 @@
 
 use super::code::{Code, MAX_LEVELS, PARITIES, Plain, RESOLUTION};
 use super::{Trellis, planes};
-use crate::block_io::SCALE_BYTES;
+use crate::code::scalar;
+use crate::code::scale::{Effort, Moments, ScaleMode, Stored, canonical_sum, to_f16};
 use crate::codec::any::check_finite;
 use crate::error::EncodeError;
 use crate::head_dim::{GROUP, HeadDim, MAX_HEAD_DIM};
-use crate::lanes::{Isa, Lanes, Memory};
+use crate::machine::block_io::SCALE_BYTES;
+use crate::machine::{Isa, Lanes, Memory};
 use crate::rotation::{self, Signs};
-use crate::scalar;
-use crate::scale::{Effort, Moments, ScaleMode, Stored, canonical_sum, to_f16};
 
 /// A machine's way to run the search of `viterbi`; all ways give the same bits.
 pub trait Search: Copy {

@@ -16,7 +16,7 @@
 
 use super::code::{PARITIES, Plain};
 use super::{Code, Search, Trellis};
-use crate::portable::Portable;
+use crate::Portable;
 
 /// Coordinates on either side of coordinate 0 over which the first pass runs.
 pub const WARM_UP: usize = 64;

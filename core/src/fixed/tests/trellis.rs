@@ -1,9 +1,9 @@
 //! Trellis codes in integers against the float path.
 
 use super::*;
+use crate::code::trellis::{Search, Trellis, workspace_bytes};
 use crate::code::{T1, T1H, T1S8, T2, T2H, T2S8, T3, T3S8, T4, T4S8};
 use crate::fixed::trellis::Body;
-use crate::trellis::{Search, Trellis, workspace_bytes};
 
 fn blocks<const D: usize, C: Code, const N: usize>(mode: ScaleMode, rounds: usize) {
     let fixed = FixedTrellis::<D, C>::new(42, mode);

@@ -1,11 +1,11 @@
 //! What stands behind the scale of a trellis block: the tables of a code, the levels of a body, and the search for one.
 
 use crate::code::Code;
+use crate::code::trellis::{self, MAX_LEVELS, PARITIES, Plain, RESOLUTION, Trellis, WARM_UP};
 use crate::fixed::math::{Norm, Real};
 use crate::fixed::scale::Units;
 use crate::fixed::tables;
 use crate::fixed::transform::stay_rolled;
-use crate::trellis::{self, MAX_LEVELS, PARITIES, Plain, RESOLUTION, Trellis, WARM_UP};
 use core::marker::PhantomData;
 
 /// The tables of a code, and what works on them.

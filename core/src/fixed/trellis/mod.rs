@@ -2,7 +2,7 @@
 //!
 //! Blocks have about two thirds of the squared error of the scalar codes of the same size. The price is the search: 7 to
 //! 16 times the instructions of [`super::FixedCodec::encode`], and 6 KiB of metric rows. It is the search of
-//! [`crate::trellis`] at [`crate::Effort::Fast`], coordinate by coordinate, over eight states that stay in registers.
+//! [`crate::code::trellis`] at [`crate::Effort::Fast`], coordinate by coordinate, over eight states that stay in registers.
 
 use super::kernels::Kernels;
 use super::math::{Multiplier, Norm, clamp_exponent, to_f16};
@@ -12,11 +12,11 @@ use super::scale::{Moments, stored};
 use super::tables;
 use crate::CodecId;
 use crate::Portable;
-use crate::block_io::SCALE_BYTES;
 use crate::code::Code;
+use crate::code::scale::ScaleMode;
+use crate::code::trellis::WARM_UP;
 use crate::error::{DecodeError, EncodeError};
-use crate::scale::ScaleMode;
-use crate::trellis::WARM_UP;
+use crate::machine::block_io::SCALE_BYTES;
 pub(super) use body::Body;
 use core::marker::PhantomData;
 

@@ -1,7 +1,7 @@
 //! `tqkv codebook`: the levels of the scalar codecs, as they are solved for and as they are used.
 
 use serde::Serialize;
-use tqkv_core::codebook::Exact;
+use tqkv_core::code::codebook::Exact;
 use tqkv_core::{CodecId, HEAD_DIMS};
 
 use crate::error::CliError;
