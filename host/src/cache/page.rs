@@ -66,6 +66,8 @@ pub(super) struct Pages {
     pages: VecDeque<Page>,
     /// Arrangement of the last page where it is warm.
     last: PageFormat,
+    /// Bytes that are kept because there are pages, in none of them: the mean of keys.
+    beside: usize,
     /// Pages evicted from the front.
     evicted: usize,
     /// Tokens, evicted ones included.
@@ -88,13 +90,14 @@ impl Pages {
         side: Side,
         arithmetic: Arithmetic,
         level: Level,
+        beside: usize,
     ) -> Self {
         let warm = PageFormat::new(codec, side, arithmetic, level);
         let cold = match &store {
             Some(ColdStore::Demote(codec)) => PageFormat::new(**codec, side, arithmetic, level),
             Some(ColdStore::Spill(_)) | None => warm,
         };
-        Self { warm, cold, store, pages: VecDeque::new(), last: warm, evicted: 0, len: 0 }
+        Self { warm, cold, store, pages: VecDeque::new(), last: warm, beside, evicted: 0, len: 0 }
     }
 
     pub(super) fn warm(&self) -> &PageFormat {
@@ -176,7 +179,8 @@ impl Pages {
     /// and whether it is kept like that, or loose because even that is larger than f16 rows.
     fn arrangement(&self, needed: usize) -> (PageFormat, bool) {
         let bytes = |format: &PageFormat| format.lines() * size_of::<Line>();
-        let others = (self.pages.len() - 1) * bytes(&self.warm) + self.pages.capacity() * size_of::<Page>();
+        let lists = self.pages.capacity() * size_of::<Page>() + self.beside;
+        let others = (self.pages.len() - 1) * bytes(&self.warm) + lists;
         let budget = self.f16_bytes().saturating_sub(others);
         let small = self.warm.of_slots(needed.next_multiple_of(SLOT_STEP).min(PAGE_TOKENS));
         // Codes as wide as f16 save nothing, and a full page is as small as it gets.
@@ -195,7 +199,7 @@ impl Pages {
 
     /// Bytes that the codes have saved against f16.
     pub(super) fn saved_bytes(&self) -> usize {
-        self.f16_bytes().saturating_sub(self.allocated_bytes())
+        self.f16_bytes().saturating_sub(self.allocated_bytes() + self.beside)
     }
 
     /// Drops tokens from index `len` on. A cold page that is cut in the middle is brought back to

@@ -7,7 +7,7 @@ use super::ahead::Ahead;
 use super::format::{CodedQueries, Side};
 use super::page::{ColdStore, Pages};
 use super::rows::Rows;
-use super::spec::CacheSpec;
+use super::spec::{CacheSpec, Centring};
 use crate::error::CacheError;
 use tqkv_core::AnyCodec;
 use tqkv_simd::Level;
@@ -15,9 +15,6 @@ use tqkv_simd::page::{Line, MAX_PART};
 
 /// Tokens that leave the hot window together: encoders are faster with several vectors.
 const BATCH: usize = 4;
-
-/// Rows of unused memory beside the hot window, where the codes have saved that much.
-const SPARE_ROWS: usize = 8;
 
 /// Of `extra` tokens beyond a hot window of `hot`, how many are encoded.
 pub(super) fn leaving(hot: usize, extra: usize) -> usize {
@@ -66,12 +63,14 @@ impl Track {
         cold: Option<ColdStore>,
     ) -> Self {
         let dim = codec.dim();
+        let centred = side == Side::Keys && spec.centring != Centring::Off;
+        let mean = if centred { dim * size_of::<f32>() } else { 0 };
         Self {
             side,
             dim,
             sink_capacity: spec.sinks,
             sinks: Rows::new(dim, level),
-            pages: Pages::new(codec, cold, side, spec.arithmetic, level),
+            pages: Pages::new(codec, cold, side, spec.arithmetic, level, mean),
             recent: Rows::new(dim, level),
             ahead: None,
         }
@@ -136,7 +135,8 @@ impl Track {
             }
             // Half of what is saved may be spare rows, half may be vectors that are encoded ahead.
             let spare = self.pages.saved_bytes() / 2 / (2 * self.dim);
-            self.recent.drop_front(count, spare.min(SPARE_ROWS));
+            let wanted = ((self.recent.len() - count) / 8).max(BATCH);
+            self.recent.drop_front(count, spare.min(wanted));
         }
         // The next to leave are all there, and codes with a search are worth a thread.
         let dear = self.codec().trellis().is_some();
