@@ -308,7 +308,7 @@ fn quantise_apart<I: Memory, F: Form>(
 
 /// Largest magnitude.
 #[inline(always)]
-fn largest<I: Memory>(isa: I, y: &[I::V]) -> f32 {
+pub(super) fn largest<I: Memory>(isa: I, y: &[I::V]) -> f32 {
     let mut largest = isa.splat(0.0);
     for &v in y {
         largest = v.max_abs(largest);

@@ -8,8 +8,8 @@ use crate::code::form::Form;
 use crate::codec::AnyCodec;
 use crate::error::EncodeError;
 use crate::head_dim::{GROUP, HeadDim, MAX_HEAD_DIM};
+use crate::machine::Memory;
 use crate::machine::block_io::{self, SCALE_BYTES};
-use crate::machine::lanes::Memory;
 use crate::rotation;
 use half::f16;
 

@@ -4,13 +4,13 @@
 //! TurboQuant; plain portable code, as only its error is of interest.
 
 use super::Layout;
-use crate::code::form::Form;
+use crate::code::form::{Form, largest};
 use crate::code::scale::{Stored, to_f16};
 use crate::codec::AnyCodec;
 use crate::error::EncodeError;
 use crate::head_dim::{GROUP, HeadDim};
+use crate::machine::Memory;
 use crate::machine::block_io::{self, SCALE_BYTES};
-use crate::machine::lanes::{Lanes, Memory};
 
 /// [`Layout::Floats`].
 #[derive(Clone, Copy, Debug)]
@@ -45,11 +45,7 @@ impl Form for Floats {
         _: [&mut [I::C]; 2],
         block: &mut [u8],
     ) -> Result<(), EncodeError> {
-        let mut largest = isa.splat(0.0);
-        for &v in y {
-            largest = v.max_abs(largest);
-        }
-        let stored = match to_f16(isa, largest.max() / LARGEST) {
+        let stored = match to_f16(isa, largest::<I>(isa, y) / LARGEST) {
             Stored::Scale(stored) => stored,
             Stored::Zero => {
                 block.fill(0);
