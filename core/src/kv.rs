@@ -15,8 +15,10 @@ pub struct KvShape {
     pub num_heads: usize,
     /// KV heads; divides `num_heads`.
     pub num_kv_heads: usize,
-    /// Coordinates of a head vector.
+    /// Coordinates of a query and of a key.
     pub head_dim: usize,
+    /// Coordinates of a value and of a result; as `head_dim` in most models.
+    pub value_dim: usize,
 }
 
 /// What no cache can be, and what no cache of its shape can take.
@@ -99,15 +101,22 @@ impl core::error::Error for KvError {}
 
 impl fmt::Display for KvShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { num_layers, num_heads, num_kv_heads, head_dim } = self;
-        write!(f, "{num_layers} layers, {num_heads} heads, {num_kv_heads} KV heads, head_dim {head_dim}")
+        let Self { num_layers, num_heads, num_kv_heads, head_dim, value_dim } = self;
+        write!(f, "{num_layers} layers, {num_heads} heads, {num_kv_heads} KV heads, head_dim {head_dim}")?;
+        if value_dim == head_dim { Ok(()) } else { write!(f, ", value_dim {value_dim}") }
     }
 }
 
 impl KvShape {
-    /// A shape that [`KvShape::check`] has not seen yet.
+    /// A shape that [`KvShape::check`] has not seen yet, with values as wide as keys.
     pub const fn new(num_layers: usize, num_heads: usize, num_kv_heads: usize, head_dim: usize) -> Self {
-        Self { num_layers, num_heads, num_kv_heads, head_dim }
+        Self { num_layers, num_heads, num_kv_heads, head_dim, value_dim: head_dim }
+    }
+
+    /// The same with values of another width.
+    #[must_use]
+    pub const fn with_value_dim(self, value_dim: usize) -> Self {
+        Self { value_dim, ..self }
     }
 
     /// Whether a cache can have this shape.
@@ -115,8 +124,8 @@ impl KvShape {
     /// # Errors
     /// [`KvError::Zero`], [`KvError::Heads`], [`KvError::TooLarge`].
     pub const fn check(self) -> Result<(), KvError> {
-        let Self { num_layers, num_heads, num_kv_heads, head_dim } = self;
-        if num_layers == 0 || num_heads == 0 || num_kv_heads == 0 || head_dim == 0 {
+        let Self { num_layers, num_heads, num_kv_heads, head_dim, value_dim } = self;
+        if num_layers == 0 || num_heads == 0 || num_kv_heads == 0 || head_dim == 0 || value_dim == 0 {
             return Err(KvError::Zero(self));
         }
         if !num_heads.is_multiple_of(num_kv_heads) {
@@ -124,7 +133,8 @@ impl KvShape {
         }
         let (heads, overflows) = num_layers.overflowing_mul(num_heads);
         // Four bytes a value, and half of the address space.
-        if overflows || heads > isize::MAX as usize / 4 / head_dim {
+        let widest = if value_dim > head_dim { value_dim } else { head_dim };
+        if overflows || heads > isize::MAX as usize / 4 / widest {
             return Err(KvError::TooLarge(self));
         }
         Ok(())
@@ -135,14 +145,15 @@ impl KvShape {
         self.num_heads / self.num_kv_heads
     }
 
-    /// Keys (or values) of one token in one layer.
-    pub(crate) const fn kv_values(self) -> usize {
-        self.num_kv_heads * self.head_dim
-    }
 
     /// Query values of one token in one layer.
     pub const fn query_values(self) -> usize {
         self.num_heads * self.head_dim
+    }
+
+    /// Values of the result for one token in one layer.
+    pub const fn out_values(self) -> usize {
+        self.num_heads * self.value_dim
     }
 
     /// Whether there is such a layer.
@@ -154,7 +165,7 @@ impl KvShape {
         if layer < num_layers { Ok(()) } else { Err(KvError::Layer { layer, num_layers }) }
     }
 
-    /// Tokens in `k` and `v` of a layer, each `[n, num_kv_heads, head_dim]`.
+    /// Tokens in `k` (`[n, num_kv_heads, head_dim]`) and `v` (`[n, num_kv_heads, value_dim]`) of a layer.
     ///
     /// # Errors
     /// [`KvError::Layer`], [`KvError::NotWholeTokens`], [`KvError::Length`].
@@ -162,12 +173,13 @@ impl KvShape {
         if let Err(error) = self.check_layer(layer) {
             return Err(error);
         }
-        let per_token = self.kv_values();
+        let per_token = self.num_kv_heads * self.head_dim;
         if !k.len().is_multiple_of(per_token) {
             return Err(KvError::NotWholeTokens { got: k.len(), per_token });
         }
-        match check_len("v", v.len(), k.len()) {
-            Ok(()) => Ok(k.len() / per_token),
+        let tokens = k.len() / per_token;
+        match check_len("v", v.len(), tokens * self.num_kv_heads * self.value_dim) {
+            Ok(()) => Ok(tokens),
             Err(error) => Err(error),
         }
     }
@@ -186,14 +198,14 @@ impl KvShape {
         if is_finite(q) { Ok(()) } else { Err(KvError::Query { layer, token: 0, head }) }
     }
 
-    /// Whether `q` and `out` are `[n, num_heads, head_dim]`, and the queries finite.
+    /// Whether `q` is `[n, num_heads, head_dim]`, `out` `[n, num_heads, value_dim]`, and the queries are finite.
     ///
     /// # Errors
     /// [`KvError::Layer`], [`KvError::Length`], [`KvError::Query`].
     pub fn check_queries(self, layer: usize, n: usize, q: &[f32], out: &[f32]) -> Result<(), KvError> {
         self.check_layer(layer)?;
         check_len("q", q.len(), n * self.query_values())?;
-        check_len("out", out.len(), q.len())?;
+        check_len("out", out.len(), n * self.out_values())?;
         match q.chunks_exact(self.head_dim).position(|q| !is_finite(q)) {
             None => Ok(()),
             Some(i) => Err(KvError::Query { layer, token: i / self.num_heads, head: i % self.num_heads }),
@@ -261,12 +273,12 @@ impl<'a> Chunk<'a> {
         self.k
     }
 
-    /// Values: as keys.
+    /// Values: `[tokens, num_kv_heads, value_dim]`.
     pub const fn v(&self) -> &'a [f32] {
         self.v
     }
 
-    /// Where the result goes: as queries.
+    /// Where the result goes: `[tokens, num_heads, value_dim]`.
     pub const fn out(&mut self) -> &mut [f32] {
         self.out
     }
@@ -289,6 +301,9 @@ mod tests {
             assert_eq!(zero.check(), Err(KvError::Zero(zero)));
         }
         assert_eq!(message(KvShape::new(1, 3, 2, 4)), "3 query heads do not divide among 2 KV heads");
+        assert_eq!(KvShape::new(2, 8, 2, 192).with_value_dim(128).check(), Ok(()));
+        let narrow = KvShape::new(1, 1, 1, 4).with_value_dim(0);
+        assert_eq!(message(narrow), "1 layers, 1 heads, 1 KV heads, head_dim 4, value_dim 0: all must be above 0");
         for huge in [KvShape::new(usize::MAX, 2, 1, 4), KvShape::new(1 << 20, 1 << 20, 1, usize::MAX >> 30)] {
             assert_eq!(huge.check(), Err(KvError::TooLarge(huge)));
         }
@@ -313,6 +328,8 @@ mod tests {
         bad[5] = f32::NEG_INFINITY;
         assert_eq!(error(0, &bad, &k, &k, 8), "query of layer 0, token 0, head 1: values must be finite");
         assert_eq!(Chunk::new(shape, 0, &q, &k, &k, &mut out).unwrap().tokens(), 1);
+        let narrow = shape.with_value_dim(3);
+        assert_eq!(Chunk::new(narrow, 0, &q, &k, &k[..3], &mut out[..6]).unwrap().tokens(), 1);
         assert_eq!(Chunk::new(shape, 0, &[], &[], &[], &mut []).unwrap().tokens(), 0);
     }
 }

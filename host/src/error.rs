@@ -32,6 +32,50 @@ pub enum CacheError {
         /// Largest accepted norm.
         max_norm: f32,
     },
+    /// The budget has not as many bytes free as the operation may need.
+    #[error("full: {needed} bytes are needed, {free} of {limit} are free")]
+    Full {
+        /// The most that the operation may need.
+        needed: usize,
+        /// Bytes that are free.
+        free: usize,
+        /// Bytes of the budget.
+        limit: usize,
+    },
+    /// Attention over nothing.
+    #[error("layer {layer} holds no token yet: append before attending")]
+    Empty {
+        /// Layer.
+        layer: usize,
+    },
+    /// The layer is of a kind that keeps no keys and values.
+    #[error("layer {layer} keeps no keys and values (LayerKind::None)")]
+    NoCache {
+        /// Layer.
+        layer: usize,
+    },
+    /// The index of a KV head is not below their number.
+    #[error("KV head {kv_head} is out of range: layer {layer} has {num_kv_heads}")]
+    KvHead {
+        /// Layer.
+        layer: usize,
+        /// The index asked for.
+        kv_head: usize,
+        /// KV heads of the layer.
+        num_kv_heads: usize,
+    },
+    /// Tokens that are not held.
+    #[error("tokens {start} to {end} are not all there: held are the sinks and {first_live} to {len}")]
+    NoTokens {
+        /// First token asked for.
+        start: usize,
+        /// One past the last.
+        end: usize,
+        /// First token after the sinks that is held.
+        first_live: usize,
+        /// Tokens of the sequence.
+        len: usize,
+    },
     /// A token that left the hot window could not be encoded; it stays uncompressed.
     #[error("cannot encode {0}")]
     Encode(String),
@@ -50,7 +94,7 @@ pub enum CacheError {
     /// The threads of rayon's pool cannot be started.
     #[error("cannot start threads: {0}; RAYON_NUM_THREADS sets how many are asked for")]
     Threads(String),
-    /// The spill file of the cold tier cannot be made or written.
+    /// The spill file of the cold tier cannot be made, written or read.
     #[error("cannot spill cold pages: {0}")]
     Spill(String),
 }

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io;
 
-use memmap2::{Mmap, MmapOptions};
+use memmap2::Mmap;
 
 /// Maps a whole file read-only.
 pub(crate) fn map_file(file: &File) -> io::Result<Mmap> {
@@ -12,13 +12,4 @@ pub(crate) fn map_file(file: &File) -> io::Result<Mmap> {
     // does so to any file (outputs are written aside and renamed), and `Bytes::open` passes the same duty on to
     // the caller's other programs. The map is read-only and read as plain bytes, every value of which is valid.
     unsafe { Mmap::map(file) }
-}
-
-/// Maps `len` bytes of an unnamed file from `offset` on, for reading.
-///
-/// The caller only reads ranges that were written before and are never written again.
-pub(crate) fn map_segment(file: &File, offset: u64, len: usize) -> io::Result<Mmap> {
-    // SAFETY: the mapped file must not be shortened or rewritten under a reader. The file has no name, so no one
-    // else can open it; it only grows; and its owner writes each range once, before handing it out for reading.
-    unsafe { MmapOptions::new().offset(offset).len(len).map(file) }
 }

@@ -7,7 +7,7 @@
 use proptest::prelude::*;
 use tqkv::Level;
 use tqkv::attention::AttentionCache;
-use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, KvCache, MEAN_TOKENS};
+use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, KvCache, MEAN_TOKENS, PAGE_TOKENS};
 use tqkv::dense::DenseCache;
 use tqkv_core::code::Levels;
 use tqkv_core::{AnyCodec, CodecId, Effort, Options};
@@ -24,7 +24,8 @@ struct Model {
     /// Tokens that are encoded: (key, value), set when they leave the hot window.
     coded_keys: Vec<Option<Vec<f32>>>,
     coded_values: Vec<Option<Vec<f32>>>,
-    mean: Option<Vec<f32>>,
+    /// Means of the keys, and the page from which on each is used.
+    means: Vec<(usize, Vec<f32>)>,
     learning: bool,
 }
 
@@ -35,14 +36,18 @@ fn round(x: &[f32]) -> Vec<f32> {
 impl Model {
     fn new(spec: &CacheSpec) -> Self {
         Self {
-            learning: spec.centring != Centring::Off && spec.key != CodecId::F16,
+            learning: Self::learns(spec),
             spec: spec.clone(),
             keys: vec![],
             values: vec![],
             coded_keys: vec![],
             coded_values: vec![],
-            mean: None,
+            means: vec![],
         }
+    }
+
+    fn learns(spec: &CacheSpec) -> bool {
+        spec.centring != Centring::Off && spec.key != CodecId::F16
     }
 
     fn through(&self, id: CodecId, x: &[f32]) -> Vec<f32> {
@@ -70,16 +75,19 @@ impl Model {
         }
         let leaving = leaving(&self.coded_keys);
         if self.learning && leaving.len() >= MEAN_TOKENS {
-            let mut mean = vec![0.0; DIM];
-            for key in &self.keys[sinks..sinks + MEAN_TOKENS] {
-                mean.iter_mut().zip(key).for_each(|(m, x)| *m += x / MEAN_TOKENS as f32);
-            }
-            self.mean = Some(mean);
+            self.means = vec![(0, mean_of(&self.keys[sinks..sinks + MEAN_TOKENS]))];
             self.learning = false;
         }
         if !self.learning {
-            let mean = self.mean.clone().unwrap_or(vec![0.0; DIM]);
             for i in leaving {
+                let page = (i - sinks) / PAGE_TOKENS;
+                if page.is_power_of_two() && self.means.last().is_some_and(|(first, _)| *first < page) {
+                    let before: Vec<_> =
+                        self.coded_keys[sinks..sinks + page * PAGE_TOKENS].iter().flatten().cloned().collect();
+                    self.means.push((page, mean_of(&before)));
+                }
+                let mean = self.means.iter().rfind(|(first, _)| *first <= page);
+                let mean = mean.map_or(vec![0.0; DIM], |(_, mean)| mean.clone());
                 let centred: Vec<f32> = self.keys[i].iter().zip(&mean).map(|(x, m)| x - m).collect();
                 let decoded = self.through(self.spec.key, &centred);
                 self.coded_keys[i] = Some(decoded.iter().zip(&mean).map(|(x, m)| x + m).collect());
@@ -91,7 +99,15 @@ impl Model {
         self.keys.truncate(len);
         self.values.truncate(len);
         self.coded_keys.truncate(len);
+        let coded = |keys: &[Option<Vec<f32>>]| keys.iter().flatten().count();
+        let before = coded(&self.coded_keys);
+        self.coded_keys.truncate(len);
         self.coded_values.truncate(len);
+        let after = coded(&self.coded_keys);
+        self.means.retain(|(first, _)| first * PAGE_TOKENS < after);
+        if before > 0 && after == 0 {
+            self.learning = Self::learns(&self.spec);
+        }
     }
 
     fn attend(&self, q: &[f32]) -> Vec<f64> {
@@ -103,6 +119,14 @@ impl Model {
         };
         oracle::attention(q, &pick(&self.keys, &self.coded_keys), &pick(&self.values, &self.coded_values))
     }
+}
+
+fn mean_of(keys: &[Vec<f32>]) -> Vec<f32> {
+    let mut mean = vec![0.0f64; DIM];
+    for key in keys {
+        mean.iter_mut().zip(key).for_each(|(m, x)| *m += f64::from(*x) / keys.len() as f64);
+    }
+    mean.iter().map(|m| *m as f32).collect()
 }
 
 /// A token with a common offset in the keys, so that centring has something to do.
@@ -200,8 +224,11 @@ proptest! {
             }
             prop_assert_eq!(cache.len(), model.keys.len());
             let q = gaussian.vector(2 * DIM);
-            cache.attend(0, &q, &mut out).unwrap();
-            if !model.keys.is_empty() {
+            let attended = cache.attend(0, &q, &mut out);
+            if model.keys.is_empty() {
+                prop_assert!(attended.is_err());
+            } else {
+                attended.unwrap();
                 assert_close(&out[..DIM], &model.attend(&q[..DIM]), &format!("after {op:?}"));
                 assert_close(&out[DIM..], &model.attend(&q[DIM..]), &format!("after {op:?}"));
             }
@@ -389,20 +416,20 @@ fn bad_input_is_named_and_leaves_nothing_behind() {
     assert!(error.starts_with("layer 0, key of token 2, KV head 1"), "{error}");
     bad[(2 * 2 + 1) * DIM + 7] = 1e15;
     let error = cache.append(0, &good, &bad).unwrap_err().to_string();
-    let limit = cache.spec().max_norms().unwrap()[1].to_string();
+    let limit = cache.spec().max_norms(0).unwrap()[1].to_string();
     assert!(error.starts_with("layer 0, value of token 2, KV head 1") && error.contains(&limit), "{error}");
     assert!(cache.append(0, &good[..5], &good).is_err());
     assert!(cache.append(1, &good, &good).is_err());
     assert!(cache.scores(0, 2, &good[..DIM]).is_err());
     assert_eq!(cache.len(), 0);
     let mut out = vec![1.0; 2 * DIM];
-    cache.attend(0, &good[..2 * DIM], &mut out).unwrap();
-    assert_eq!(out, vec![0.0; 2 * DIM], "attention over nothing is zero");
+    let error = cache.attend(0, &good[..2 * DIM], &mut out).unwrap_err().to_string();
+    assert!(error.contains("layer 0 holds no token"), "{error}");
 
     let refused = |spec: CacheSpec| KvCache::new(spec).unwrap_err().to_string();
     assert!(refused(CacheSpec::new(1, 3, 2, DIM)).contains("3 query heads"));
     assert!(refused(CacheSpec::new(1, 1, 1, 33)).contains("head_dim 33"));
-    assert!(refused(base().sliding_window(8)).contains("hot window of 16"));
+    assert!(refused(base().sliding_window(8)).contains("16 (the hot window)"));
     assert!(
         refused(base().cold(1, Cold::Demote { key: CodecId::F16, value: CodecId::N2 })).contains("rotated")
     );
@@ -439,7 +466,7 @@ fn vectors_that_only_the_scale_correction_pushes_out_of_range_are_kept() {
     let codec = AnyCodec::new(CodecId::S1, DIM, Options::DEFAULT).unwrap();
     let mut cache = KvCache::new(base().codecs(CodecId::S1, CodecId::S1).hot(0).sinks(0)).unwrap();
     let mut row = vec![0.0; DIM];
-    row[0] = 0.999 * cache.spec().max_norms().unwrap()[0] * (DIM as f32).sqrt();
+    row[0] = 0.999 * cache.spec().max_norms(0).unwrap()[0] * (DIM as f32).sqrt();
     codec.unrotate(&mut row);
     cache.append(0, &row, &row).unwrap();
     assert_eq!(cache.stats().warm, 1);
@@ -495,7 +522,7 @@ fn what_append_accepts_is_stored_whatever_its_direction() {
             None => spec,
         };
         let mut cache = KvCache::new(cold(spec)).unwrap();
-        let limits = cache.spec().max_norms().unwrap();
+        let limits = cache.spec().max_norms(0).unwrap();
         let codec = AnyCodec::new(id, DIM, Options::DEFAULT).unwrap();
         let mut one = vec![0.0; DIM];
         one[3] = 1.0;

@@ -122,7 +122,7 @@ impl CacheShape {
     fn page_bytes(&self, codecs: KvCodecs) -> Result<usize, PlanError> {
         let spec = CacheSpec::new(1, 1, 1, self.head_dim).codecs(codecs.k, codecs.v);
         let unsupported = |_| PlanError::UnsupportedHeadDim { head_dim: self.head_dim, codecs };
-        let [key, value] = spec.page_bytes().map_err(unsupported)?;
+        let [key, value] = spec.page_bytes(0).map_err(unsupported)?;
         Ok(if self.latent { key } else { key + value })
     }
 

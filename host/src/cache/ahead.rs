@@ -6,7 +6,7 @@
 //! time, the append makes them itself. Results are the same to the bit either way.
 
 use super::format::PageFormat;
-use super::page::encode;
+use super::tier::encode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Some tokens' vectors, or their blocks.

@@ -19,16 +19,6 @@ pub(super) enum Side {
     Values,
 }
 
-impl Side {
-    /// As errors call it.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Keys => "keys",
-            Self::Values => "values",
-        }
-    }
-}
-
 #[derive(Clone, Copy, Debug)]
 enum Layout {
     /// Integer scores on codes.
@@ -67,6 +57,7 @@ pub(super) struct PageFormat {
 }
 
 /// Query heads in the domain of the blocks, at most [`tqkv_simd::page::MAX_HEADS`].
+#[derive(Clone, Debug, Default)]
 pub(super) struct CodedQueries {
     /// `[heads, dim]`
     rotated: Vec<f32>,
@@ -172,15 +163,13 @@ impl PageFormat {
         blocks
     }
 
-    /// Makes queries (`[heads, dim]`) ready for [`PageFormat::scores`].
-    pub(super) fn queries(&self, plain: &[f32]) -> CodedQueries {
-        let mut rotated = vec![0.0; plain.len()];
-        tqkv_simd::codec::rotate_queries(self.level, &self.codec, plain, &mut rotated);
-        let int8 = match &self.layout {
-            Layout::Keys(pages) => pages.queries(self.level, &rotated),
-            Layout::Values(_) | Layout::Halves(_) | Layout::Rows | Layout::Blocks => Queries::EMPTY,
-        };
-        CodedQueries { rotated, int8: Box::new(int8) }
+    /// Makes queries (`[heads, dim]`) ready for [`PageFormat::scores`], in memory that is used again.
+    pub(super) fn set_queries(&self, plain: &[f32], queries: &mut CodedQueries) {
+        queries.rotated.resize(plain.len(), 0.0);
+        tqkv_simd::codec::rotate_queries(self.level, &self.codec, plain, &mut queries.rotated);
+        if let Layout::Keys(pages) = &self.layout {
+            *queries.int8 = pages.queries(self.level, &queries.rotated);
+        }
     }
 
     /// Logits of slots from `from` on: `out` is `[heads, n]`. `next` is memory that is read soon.
@@ -258,14 +247,14 @@ fn halves(page: &[Line]) -> &[u16] {
 }
 
 impl CacheSpec {
-    /// Bytes of a warm page of [`PAGE_TOKENS`] keys, and of one of values, of one KV head. All pages but the last are
-    /// whole, and that one is as soon as it is smaller than its tokens in f16; uncompressed tokens take `2 * head_dim`
-    /// bytes each and side.
+    /// Bytes of a warm page of [`PAGE_TOKENS`] keys, and of one of values, of one KV head of a layer. All pages but the last
+    /// are whole, and that one is as soon as it is smaller than its tokens in f16; uncompressed tokens take `2 *
+    /// head_dim` bytes each and side.
     ///
     /// # Errors
     /// A head dim that a codec does not support.
-    pub fn page_bytes(&self) -> Result<[usize; 2], CacheError> {
-        let (key, value) = self.codecs_of(self.key, self.value)?;
+    pub fn page_bytes(&self, layer: usize) -> Result<[usize; 2], CacheError> {
+        let [key, value] = self.make_codecs(self.codecs_at(layer))?;
         let bytes = |codec, side| {
             // Which instructions read it does not change how a page is laid out.
             let format = PageFormat::new(codec, side, self.arithmetic, Level::Portable);

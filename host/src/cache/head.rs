@@ -1,71 +1,47 @@
 //! One KV head: where its tokens live, and attention of its query heads over them.
 
-use super::format::{PAGE_TOKENS, Side};
-use super::page::ColdStore;
-use super::spec::{AUTO_SHARE, CacheSpec, Centring, MEAN_TOKENS};
-use super::track::{Queries, Sums, Track, dot};
+use super::format::PAGE_TOKENS;
+use super::scratch::{Queries, Scratch, Seen};
+use super::track::{Track, Vectors};
 use crate::error::CacheError;
 use rayon::prelude::*;
-use tqkv_core::AnyCodec;
-use tqkv_simd::Level;
-use tqkv_simd::page::{Attention, MAX_HEADS, Parts, attend, merge, rescale};
-
-/// The mean that is taken off the keys before they are encoded.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Mean {
-    /// Keys are stored as they are.
-    Off,
-    /// Waiting for [`MEAN_TOKENS`] keys.
-    Learning,
-    /// Fixed until the cache is reset.
-    Frozen(Vec<f32>),
-}
+use std::cell::RefCell;
+use tqkv_simd::page::{Attention, MAX_HEADS, MAX_PART, Parts, attend, merge, rescale};
 
 /// Tokens of a span, which one thread attends to. Spans begin at the same positions whatever the number
 /// of threads, and are merged in order, so the result does not depend on it.
 const SPAN: usize = 16 * PAGE_TOKENS;
 
+/// Values are skipped in runs of so many.
+const SPARSE_RUN: usize = 32;
+
+/// Tokens behind a sliding window that are kept for a rollback. More than a page, since only whole pages are evicted.
+const ROLLBACK: usize = 2 * PAGE_TOKENS;
+
 /// A run of positions.
 type Range = (usize, usize);
 
-/// What the query heads of a group have seen of a span.
-struct Seen {
-    state: [Attention; MAX_HEADS],
-    sums: Sums,
+/// What attention of a layer is.
+#[derive(Clone, Debug)]
+pub(super) struct Rule {
+    pub(super) window: Option<usize>,
+    /// Factor of the logits.
+    pub(super) scale: f32,
+    pub(super) soft_cap: Option<f32>,
+    /// Values that weigh less than this share of the largest weight so far are skipped; 0 for none.
+    pub(super) sparse: f32,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Head {
     pub(super) keys: Track,
     pub(super) values: Track,
-    pub(super) mean: Mean,
-    pub(super) hot: usize,
-    window: Option<usize>,
-    cold_after: Option<usize>,
-    centring: Centring,
+    pub(super) rule: Rule,
+    /// Learned sinks of the group's query heads; empty where there are none.
+    pub(super) sink_logits: Vec<f32>,
 }
 
 impl Head {
-    pub(super) fn new(
-        spec: &CacheSpec,
-        level: Level,
-        codecs: (AnyCodec, AnyCodec),
-        cold: Option<(ColdStore, ColdStore)>,
-    ) -> Self {
-        let (cold_keys, cold_values) = cold.unzip();
-        let mut head = Self {
-            keys: Track::new(spec, level, Side::Keys, codecs.0, cold_keys),
-            values: Track::new(spec, level, Side::Values, codecs.1, cold_values),
-            mean: Mean::Off,
-            hot: spec.hot,
-            window: spec.sliding_window,
-            cold_after: spec.cold.as_ref().map(|(after, _)| *after),
-            centring: spec.centring,
-        };
-        head.reset();
-        head
-    }
-
     pub(super) fn len(&self) -> usize {
         self.values.len()
     }
@@ -73,103 +49,104 @@ impl Head {
     pub(super) fn reset(&mut self) {
         self.keys.clear();
         self.values.clear();
-        // Uncompressed keys gain nothing from a mean.
-        let plain = self.keys.codec().id() == tqkv_core::CodecId::F16;
-        self.mean = if plain || self.centring == Centring::Off { Mean::Off } else { Mean::Learning };
     }
 
-    /// Drops the tokens from position `len` on.
-    pub(super) fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
-        if len >= self.len() {
-            return Ok(());
-        }
+    /// Whether the tokens that a shorter sequence sees are still there.
+    pub(super) fn check_truncate(&self, len: usize) -> Result<(), CacheError> {
         let sinks = self.values.sink_capacity();
         let first = self.first_seen(len.saturating_sub(1)).max(sinks);
-        if len > sinks && first < self.values.first_live() {
+        if len < self.len() && len > sinks && first < self.values.first_live() {
             return Err(CacheError::Evicted { len, first_live: self.values.first_live() });
-        }
-        self.keys.truncate(len)?;
-        self.values.truncate(len)
-    }
-
-    /// Appends tokens, `[n, dim]` each, and encodes what leaves the hot window.
-    pub(super) fn push(&mut self, keys: &[f32], values: &[f32]) -> Result<(), CacheError> {
-        self.keys.push(keys);
-        self.values.push(values);
-        self.values.encode_all_but(self.hot, None)?;
-        if self.mean == Mean::Learning && self.keys.recent().len() >= self.hot + MEAN_TOKENS {
-            let (mean, share) = self.keys.mean_of_oldest(MEAN_TOKENS);
-            let centre = self.centring == Centring::On || share >= AUTO_SHARE;
-            self.mean = if centre { Mean::Frozen(mean) } else { Mean::Off };
-        }
-        match &self.mean {
-            Mean::Learning => Ok(()),
-            Mean::Off => self.keys.encode_all_but(self.hot, None),
-            Mean::Frozen(mean) => self.keys.encode_all_but(self.hot, Some(mean)),
-        }
-    }
-
-    /// Lets old tokens go: evicted behind the sliding window, else to the cold tier.
-    pub(super) fn age(&mut self) -> Result<(), CacheError> {
-        let len = self.len();
-        // One page more than the window, so that a rollback by less than a page finds its tokens.
-        let first = self.first_seen(len).saturating_sub(PAGE_TOKENS);
-        for track in [&mut self.keys, &mut self.values] {
-            track.evict_before(first);
-            if let Some(after) = self.cold_after {
-                track.cool_before(len.saturating_sub(after))?;
-            }
         }
         Ok(())
     }
 
+    /// Drops the tokens from position `len` on.
+    pub(super) fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
+        self.keys.truncate(len)?;
+        self.values.truncate(len)
+    }
+
+    /// Appends tokens and encodes what leaves the hot window. Fails with the tokens taken up or not; who calls cuts them off.
+    pub(super) fn push(
+        &mut self,
+        keys: Vectors<'_>,
+        values: Vectors<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<(), CacheError> {
+        self.keys.push(keys, scratch).map_err(|error| error.within(format_args!("keys of")))?;
+        self.values.push(values, scratch).map_err(|error| error.within(format_args!("values of")))
+    }
+
+    /// Sends pages to colder tiers that are due once there are `len` tokens.
+    pub(super) fn cool(&mut self, len: usize) -> Result<(), CacheError> {
+        self.keys.cool(len)?;
+        self.values.cool(len)
+    }
+
+    /// Frees what the sliding window has left behind.
+    pub(super) fn evict(&mut self) {
+        let first = self.first_seen(self.len()).saturating_sub(ROLLBACK);
+        self.keys.evict_before(first);
+        self.values.evict_before(first);
+    }
+
     /// First position after the sinks that the query at `position` sees.
     pub(super) fn first_seen(&self, position: usize) -> usize {
-        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+        self.rule.window.map_or(0, |window| (position + 1).saturating_sub(window))
     }
 
     /// The runs of positions that the query at `position` sees: sinks, then the window.
-    pub(super) fn seen(&self, position: usize) -> [(usize, usize); 2] {
+    pub(super) fn seen(&self, position: usize) -> [Range; 2] {
         let end = position + 1;
         let sinks = self.values.sink_capacity().min(end);
         [(0, sinks), (self.first_seen(position).max(sinks), end)]
     }
 
-    /// The mean, where keys are centred.
-    pub(super) fn centre(&self) -> Option<&[f32]> {
-        match &self.mean {
-            Mean::Frozen(mean) => Some(mean),
-            Mean::Off | Mean::Learning => None,
-        }
-    }
-
     /// Attends with queries (`[group, dim]`) at the newest position.
-    pub(super) fn attend(&self, q: &[f32], out: &mut [f32]) {
-        let at_once = MAX_HEADS * self.keys.codec().dim();
-        for (q, out) in q.chunks(at_once).zip(out.chunks_mut(at_once)) {
-            self.attend_group(q, out);
+    pub(super) fn attend(&self, q: &[f32], out: &mut [f32], scratch: &mut Scratch) -> Result<(), CacheError> {
+        let (dim, value_dim) = (self.keys.codec().dim(), self.values.codec().dim());
+        let out = out.chunks_mut(MAX_HEADS * value_dim);
+        for (i, (q, out)) in q.chunks(MAX_HEADS * dim).zip(out).enumerate() {
+            self.attend_group(q, i * MAX_HEADS, out, scratch)?;
         }
+        Ok(())
     }
 
-    /// [`Head::attend`] with at most [`MAX_HEADS`] queries.
-    fn attend_group(&self, q: &[f32], out: &mut [f32]) {
-        let (plain, offsets) = self.scaled(q);
-        let queries = self.keys.queries(plain, offsets);
-        let heads = queries.offsets.len();
-        let mut seen = match self.spans() {
-            1 => self.attend_span(&queries, 0),
-            many => {
-                let spans: Vec<Seen> =
-                    (0..many).into_par_iter().map(|i| self.attend_span(&queries, i)).collect();
-                let joined = spans.into_iter().reduce(|mut all, span| {
-                    all.join(&span, heads);
-                    all
-                });
-                let Some(joined) = joined else { return };
-                joined
-            }
-        };
-        self.finish(&seen.state[..heads], &seen.sums.plain, &mut seen.sums.rotated, out);
+    /// [`Head::attend`] with at most [`MAX_HEADS`] queries, the first of which is query head `first` of the group.
+    fn attend_group(
+        &self,
+        q: &[f32],
+        first: usize,
+        out: &mut [f32],
+        scratch: &mut Scratch,
+    ) -> Result<(), CacheError> {
+        scratch.queries.set(&self.keys, q, self.rule.scale);
+        let (queries, spans) = scratch.spans(self.spans());
+        let heads = queries.heads();
+        for span in &mut *spans {
+            span.clear(out.len());
+        }
+        self.start(first, &mut spans[0].state[..heads]);
+        if let [span] = spans {
+            self.attend_span(queries, 0, span);
+        } else {
+            spans.par_iter_mut().enumerate().for_each(|(i, span)| self.attend_span(queries, i, span));
+        }
+        let Some((seen, later)) = spans.split_first_mut() else { return Ok(()) };
+        later.iter().for_each(|span| seen.join(span, heads));
+        if let Some(error) = seen.failed.take() {
+            return Err(error);
+        }
+        self.finish(&seen.state[..heads], &seen.plain, &mut seen.rotated, out);
+        Ok(())
+    }
+
+    /// What query heads from `first` of the group on have seen before any token: the learned sinks.
+    pub(super) fn start(&self, first: usize, state: &mut [Attention]) {
+        for (state, &logit) in state.iter_mut().zip(self.sink_logits.iter().skip(first)) {
+            *state = Attention { max: logit, sum: 1.0 };
+        }
     }
 
     /// What the newest position sees beside the sinks, and the number of the first span that holds some of it.
@@ -187,12 +164,10 @@ impl Head {
     }
 
     /// Span `i`; the first one takes the few sinks along.
-    fn attend_span(&self, queries: &Queries, i: usize) -> Seen {
-        let zeros = vec![0.0; queries.plain.len()];
-        let mut state = [Attention::EMPTY; MAX_HEADS];
-        let heads = &mut state[..queries.offsets.len()];
-        let sums = Sums { plain: zeros.clone(), rotated: zeros };
-        let mut tokens = Tokens { keys: &self.keys, values: &self.values, queries, sums };
+    fn attend_span(&self, queries: &Queries, i: usize, seen: &mut Seen) {
+        let Seen { state, plain, rotated, failed } = seen;
+        let heads = &mut state[..queries.heads()];
+        let mut tokens = Tokens { head: self, queries, plain, rotated, failed: RefCell::new(None) };
         if i == 0 {
             let sinks = self.values.sink_capacity().min(self.len());
             attend(self.keys.level(), &mut tokens, 0, sinks, heads);
@@ -200,30 +175,12 @@ impl Head {
         let ((start, end), first) = self.newest();
         let from = self.values.sink_capacity() + (first + i) * SPAN;
         attend(self.keys.level(), &mut tokens, from.max(start), (from + SPAN).min(end), heads);
-        Seen { state, sums: tokens.sums }
-    }
-
-    /// Queries (`[n, dim]`) times 1/sqrt(dim), and <q, mu> of each.
-    fn scaled(&self, q: &[f32]) -> (Vec<f32>, Vec<f32>) {
-        let dim = self.keys.codec().dim();
-        let scale = 1.0 / (dim as f32).sqrt();
-        let plain: Vec<f32> = q.iter().map(|x| x * scale).collect();
-        let offset = |q: &[f32]| self.centre().map_or(0.0, |mean| dot(q, mean));
-        let offsets = plain.chunks_exact(dim).map(offset).collect();
-        (plain, offsets)
-    }
-
-    /// Any number of queries: scaled, in the domain of the warm key blocks, and <q, mu>.
-    pub(super) fn prepare(&self, q: &[f32]) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
-        let (plain, offsets) = self.scaled(q);
-        let mut rotated = vec![0.0; q.len()];
-        tqkv_simd::codec::rotate_queries(self.keys.level(), self.keys.codec(), &plain, &mut rotated);
-        (plain, rotated, offsets)
+        *failed = tokens.failed.into_inner();
     }
 
     /// Joins the two domains and normalises, for any number of heads.
     pub(super) fn finish(&self, state: &[Attention], plain: &[f32], rotated: &mut [f32], out: &mut [f32]) {
-        tqkv_simd::codec::unrotate(self.keys.level(), self.values.codec(), rotated);
+        self.values.pages().unrotate(rotated);
         let dim = self.values.codec().dim();
         let sums = plain.chunks_exact(dim).zip(rotated.chunks_exact(dim));
         for ((state, out), (plain, rotated)) in state.iter().zip(out.chunks_exact_mut(dim)).zip(sums) {
@@ -235,10 +192,16 @@ impl Head {
         }
     }
 
+    /// Caps logits where the layer does.
+    pub(super) fn cap(&self, logits: &mut [f32]) {
+        if let Some(cap) = self.rule.soft_cap {
+            logits.iter_mut().for_each(|logit| *logit = cap * (*logit / cap).tanh());
+        }
+    }
+
     /// Logits of all held positions for one query, oldest first.
-    pub(super) fn scores(&self, q: &[f32]) -> Vec<f32> {
-        let (plain, offsets) = self.scaled(q);
-        let queries = self.keys.queries(plain, offsets);
+    pub(super) fn scores(&self, q: &[f32], scratch: &mut Scratch) -> Result<Vec<f32>, CacheError> {
+        scratch.queries.set(&self.keys, q, self.rule.scale);
         let mut logits = Vec::new();
         for (start, end) in self.seen(self.len().saturating_sub(1)) {
             let end = end.min(self.len());
@@ -247,62 +210,117 @@ impl Head {
                 let to = end.min(self.keys.part_end(from));
                 let at = logits.len();
                 logits.resize(at + to - from, 0.0);
-                self.keys.scores(&queries, from, self.keys.lines(to), &mut logits[at..]);
+                self.keys.scores(&scratch.queries, from, self.keys.lines(to), &mut logits[at..])?;
                 from = to;
             }
         }
-        logits
+        self.cap(&mut logits);
+        Ok(logits)
     }
 
     pub(super) fn allocated_bytes(&self) -> usize {
-        let mean = self.centre().map_or(0, size_of_val);
-        self.keys.allocated_bytes() + self.values.allocated_bytes() + mean
+        self.keys.allocated_bytes() + self.values.allocated_bytes()
     }
 }
 
 impl Seen {
     /// Takes up what a later span has seen.
     fn join(&mut self, later: &Self, heads: usize) {
-        let dim = self.sums.plain.len() / heads;
+        let dim = self.plain.len() / heads;
         let states = self.state.iter_mut().zip(&later.state);
         for (head, (state, other)) in states.take(heads).enumerate() {
             let [keep, add] = merge(state, other);
             let at = head * dim..(head + 1) * dim;
-            for (sums, others) in
-                [(&mut self.sums.plain, &later.sums.plain), (&mut self.sums.rotated, &later.sums.rotated)]
-            {
+            for (sums, others) in [(&mut self.plain, &later.plain), (&mut self.rotated, &later.rotated)] {
                 for (sum, other) in sums[at.clone()].iter_mut().zip(&others[at.clone()]) {
                     *sum = *sum * keep + other * add;
                 }
             }
+        }
+        if self.failed.is_none() {
+            self.failed.clone_from(&later.failed);
         }
     }
 }
 
 /// The two tracks as what is attended to.
 struct Tokens<'a> {
-    keys: &'a Track,
-    values: &'a Track,
+    head: &'a Head,
     queries: &'a Queries,
-    sums: Sums,
+    plain: &'a mut [f32],
+    rotated: &'a mut [f32],
+    /// A page that could not be read.
+    failed: RefCell<Option<CacheError>>,
+}
+
+impl Tokens<'_> {
+    /// Keeps the first error.
+    fn note(&self, result: Result<(), CacheError>) {
+        if let Err(error) = result {
+            self.failed.borrow_mut().get_or_insert(error);
+        }
+    }
+
+    /// Adds the values of one part, all of them.
+    fn add(&mut self, from: usize, next: usize, weights: &[f32]) {
+        let sums = [&mut *self.plain, &mut *self.rotated];
+        let added = self.head.values.accumulate(weights, from, self.head.keys.lines(next), sums);
+        self.note(added);
+    }
+
+    /// Adds the values of one part but for runs that weigh next to nothing.
+    fn add_sparse(&mut self, from: usize, to: usize, weights: &[f32]) {
+        let (heads, n) = (self.queries.heads(), to - from);
+        let slot = from - self.head.values.sinks().len();
+        let matters = |start: usize, end: usize| {
+            let mut heads = weights.chunks_exact(n);
+            heads.any(|weights| weights[start..end].iter().any(|&weight| weight > self.head.rule.sparse))
+        };
+        let mut start = 0;
+        while start < n {
+            // Runs begin at fixed slots of the page, where kernels are fastest.
+            let run = |at: usize| ((slot + at) / SPARSE_RUN + 1) * SPARSE_RUN - slot;
+            let mut end = run(start).min(n);
+            if !matters(start, end) {
+                start = end;
+                continue;
+            }
+            while end < n && matters(end, run(end).min(n)) {
+                end = run(end).min(n);
+            }
+            let mut part = [0.0; MAX_HEADS * MAX_PART];
+            let part = &mut part[..heads * (end - start)];
+            for (part, weights) in part.chunks_exact_mut(end - start).zip(weights.chunks_exact(n)) {
+                part.copy_from_slice(&weights[start..end]);
+            }
+            self.add(from + start, to, part);
+            start = end;
+        }
+    }
 }
 
 impl Parts for Tokens<'_> {
     fn part_end(&self, from: usize) -> usize {
-        self.keys.part_end(from).min(self.values.part_end(from))
+        self.head.keys.part_end(from).min(self.head.values.part_end(from))
     }
 
     fn scores(&self, from: usize, _: usize, logits: &mut [f32]) {
-        self.keys.scores(self.queries, from, self.values.lines(from), logits);
+        let next = self.head.values.lines(from);
+        self.note(self.head.keys.scores(self.queries, from, next, logits));
+        self.head.cap(logits);
     }
 
     fn rescale(&mut self, factors: &[f32]) {
-        let dim = self.keys.codec().dim();
-        rescale(factors, dim, &mut self.sums.plain);
-        rescale(factors, dim, &mut self.sums.rotated);
+        let dim = self.head.values.codec().dim();
+        rescale(factors, dim, self.plain);
+        rescale(factors, dim, self.rotated);
     }
 
     fn accumulate(&mut self, from: usize, to: usize, weights: &[f32]) {
-        self.values.accumulate(weights, from, self.keys.lines(to), &mut self.sums);
+        if self.head.rule.sparse > 0.0 && self.head.values.is_coded(from) {
+            self.add_sparse(from, to, weights);
+        } else {
+            self.add(from, to, weights);
+        }
     }
 }

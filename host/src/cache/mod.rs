@@ -8,83 +8,114 @@
 //! attend <- scores on codes, online softmax, values summed in the rotated domain, rotated back once
 //! ```
 //!
-//! One cache holds one sequence. Keys and values have codecs of their own. Nothing is decompressed
+//! One cache holds one sequence; [`KvCache::fork`] makes another that shares its pages until one of them writes, and a
+//! [`Budget`] bounds what all of them hold. Keys and values have codecs of their own, and so may layers ([`LayerPolicy`]), which
+//! may also see all tokens, a window, or none ([`LayerKind`]). Nothing is decompressed
 //! to attend, but for chunks of queries, where decoding each token once for all of them is cheaper.
 //!
 //! **Centring.** Softmax ignores a constant added to all logits, so keys may be stored as k - mu:
-//! the logit of an encoded key becomes `dot + <q, mu>`, exact beside uncompressed ones. mu is the
-//! mean of the first [`MEAN_TOKENS`] keys that leave the hot window (until then they wait,
-//! uncompressed), and is then frozen. It rescues models whose key bias dwarfs the signal.
+//! the logit of an encoded key becomes `dot + <q, mu>`, exact beside uncompressed ones. The first page takes the
+//! mean of the first [`MEAN_TOKENS`] keys that leave the hot window (until then they wait, uncompressed); whenever the pages
+//! have doubled, the next one takes the mean of all before it. It rescues models whose key bias dwarfs the signal.
+//!
+//! **Failure.** An operation that fails leaves every head of every layer as long as it was, and what it holds as it was;
+//! tokens that it encoded stay encoded.
 //!
 //! When not to use it: an engine with its own paged allocator wants the blocks of `tqkv-core`; a
 //! model runner should ask for no more than [`crate::attention::AttentionCache`].
 
 mod ahead;
+mod budget;
 mod format;
 mod head;
+mod layer;
+mod means;
 mod page;
 mod prefill;
 mod rows;
+mod scratch;
 mod spec;
 mod spill;
 mod stats;
+mod tier;
 mod track;
 
+pub use budget::Budget;
 pub use format::PAGE_TOKENS;
+pub use layer::{KvPair, LayerKind, LayerPolicy};
 pub use spec::{AUTO_SHARE, Arithmetic, CacheSpec, Centring, Cold, MEAN_TOKENS};
 pub use stats::CacheStats;
 
 use crate::attention::AttentionCache;
 use crate::error::CacheError;
 use crate::threads;
-use head::Head;
-use page::ColdStore;
+use format::Side;
+use head::{Head, Rule};
+use means::Means;
 use rayon::prelude::*;
+use scratch::{Scratch, ScratchPool};
 use spill::SpillFile;
+use std::ops::Range;
+use tier::Tiers;
 use tqkv_core::{Chunk, CodecId, KvShape};
 use tqkv_simd::Level;
+use track::{Track, Vectors};
+
+/// Vectors to take up, and tokens to read, below which waking threads costs more than it saves.
+const PARALLEL_VECTORS: usize = 64;
+const PARALLEL_TOKENS: usize = 2048;
 
 /// A compressed KV cache; see the module documentation.
+///
+/// `append`, `attend_prefill` and `truncate` take the cache alone; any number of threads may `attend` at once.
 #[derive(Clone, Debug)]
 pub struct KvCache {
     spec: CacheSpec,
+    layers: Vec<Layer>,
+    budget: Budget,
+    scratch: ScratchPool,
+}
+
+#[derive(Clone, Debug)]
+struct Layer {
+    kind: LayerKind,
     /// Largest |k| and |v| that may be appended.
     max_norms: [f32; 2],
-    /// `[num_layers, num_kv_heads]`
+    /// One a KV head; none where the layer keeps nothing.
     heads: Vec<Head>,
 }
 
 impl KvCache {
-    /// An empty cache.
+    /// An empty cache with as much memory as it needs.
     ///
     /// # Errors
     /// A shape with zeros, query heads that do not divide among KV heads, a head dim that a codec
     /// does not support, cold codecs that the warm ones cannot become, a spill folder that cannot
     /// be written, a `TQKV_LEVEL` that the machine lacks, or threads that cannot be started.
-    pub fn new(mut spec: CacheSpec) -> Result<Self, CacheError> {
+    pub fn new(spec: CacheSpec) -> Result<Self, CacheError> {
+        Self::within(spec, &Budget::unlimited())
+    }
+
+    /// An empty cache whose keys and values count in a budget that others may share.
+    ///
+    /// # Errors
+    /// As [`KvCache::new`].
+    pub fn within(mut spec: CacheSpec, budget: &Budget) -> Result<Self, CacheError> {
         spec.check()?;
         threads::start()?;
         let level = spec.level.map_or_else(Level::detect, Ok).map_err(CacheError::Level)?;
         spec.level = Some(level);
-        let codecs = spec.codecs_of(spec.key, spec.value)?;
-        let cold = match &spec.cold {
-            None => None,
-            Some((_, Cold::Demote { key, value })) => {
-                for (warm, cold) in [(spec.key, *key), (spec.value, *value)] {
-                    check_demotion(warm, cold)?;
-                }
-                let (key, value) = spec.codecs_of(*key, *value)?;
-                Some((ColdStore::Demote(Box::new(key)), ColdStore::Demote(Box::new(value))))
-            }
+        let file = match spec.cold.last() {
             Some((_, Cold::Spill(folder))) => {
-                let file = SpillFile::create(folder)
-                    .map_err(|error| CacheError::Spill(format!("{}: {error}", folder.display())))?;
-                Some((ColdStore::Spill(file.clone()), ColdStore::Spill(file)))
+                let refused = |error| CacheError::Spill(format!("{}: {error}", folder.display()));
+                Some(SpillFile::create(folder).map_err(refused)?)
             }
+            _ => None,
         };
-        let heads =
-            vec![Head::new(&spec, level, codecs, cold); spec.shape.num_layers * spec.shape.num_kv_heads];
-        Ok(Self { max_norms: spec.max_norms()?, spec, heads })
+        let layers = (0..spec.shape.num_layers)
+            .map(|layer| Layer::new(&spec, layer, level, file.as_ref(), budget))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { spec, layers, budget: budget.clone(), scratch: ScratchPool::default() })
     }
 
     /// What the cache was built from, the instruction set included.
@@ -92,9 +123,14 @@ impl KvCache {
         &self.spec
     }
 
-    /// Tokens in layer 0.
+    /// What the cache's bytes count in.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Tokens in the first layer that keeps any.
     pub fn len(&self) -> usize {
-        self.heads[0].len()
+        self.layers.iter().find_map(|layer| layer.heads.first()).map_or(0, Head::len)
     }
 
     /// Whether no token is held.
@@ -102,55 +138,60 @@ impl KvCache {
         self.len() == 0
     }
 
-    /// Appends tokens to one layer: `k`, `v` are `[n, num_kv_heads, head_dim]`, keys after RoPE.
+    /// Another cache with the same tokens: full pages and rows are shared until one of the two writes to them, so this
+    /// costs a few pointers a page.
     ///
     /// # Errors
-    /// Wrong shapes, or a vector that is not finite or too large ([`CacheSpec::max_norms`]), named by token and KV head;
-    /// nothing is appended then.
-    pub fn append(&mut self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
-        self.spec.shape.check_tokens(layer, k, v)?;
-        self.check_vectors(layer, k, v)?;
-        let KvShape { num_kv_heads: kv_heads, head_dim: dim, .. } = self.spec.shape;
-        self.layer_mut(layer).par_iter_mut().enumerate().try_for_each(|(i, head)| {
-            let pushed = head.push(&gather(k, i, kv_heads, dim), &gather(v, i, kv_heads, dim));
-            let aged = pushed.and_then(|()| head.age());
-            aged.map_err(|error| error.within(format_args!("layer {layer}, KV head {i}")))
-        })?;
-        self.encode_ahead(layer);
-        Ok(())
+    /// [`CacheError::Full`].
+    pub fn fork(&self) -> Result<Self, CacheError> {
+        let lists = self.heads().map(|head| head.keys.list_bytes() + head.values.list_bytes()).sum();
+        let _room = self.budget.reserve(lists)?;
+        Ok(self.clone())
     }
 
-    /// Has the tokens that leave the hot window next encoded on spare threads, where that is dear.
-    fn encode_ahead(&mut self, layer: usize) {
-        for head in self.layer_mut(layer) {
-            head.keys.encode_ahead();
-            head.values.encode_ahead();
+    /// Appends tokens to one layer: `k` is `[n, num_kv_heads, head_dim]`, after RoPE, `v` `[n, num_kv_heads, value_dim]`.
+    ///
+    /// Cost: a copy to f16 for each vector, and the encoding of as many that leave the hot window.
+    ///
+    /// # Errors
+    /// Wrong shapes, a layer without keys and values, a vector that is not finite or too large
+    /// ([`CacheSpec::max_norms`]), named by token and KV head, a budget that is used up, or a spill file that cannot be
+    /// written; nothing is appended then.
+    pub fn append(&mut self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
+        let n = self.spec.shape.check_tokens(layer, k, v)?;
+        self.take_up(layer, n, k, v, |head, _, k, v, scratch| {
+            head.push(k, v, scratch)?;
+            head.cool(head.len())
+        })
+    }
+
+    /// Attends from the newest position: `q` is `[num_heads, head_dim]`, `out` `[num_heads, value_dim]`.
+    ///
+    /// # Errors
+    /// Wrong shapes, a query that is not finite, named by layer and head, a layer without tokens, or a page that cannot be
+    /// read back from the spill file.
+    pub fn attend(&self, layer: usize, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
+        self.spec.shape.check_queries(layer, 1, q, out)?;
+        let heads = self.heads_with_tokens(layer)?;
+        let (group, outs) = (q.len() / heads.len(), out.len() / heads.len());
+        let work = |((head, q), out): ((&Head, &[f32]), &mut [f32])| {
+            self.scratch.with(|scratch| head.attend(q, out, scratch))
+        };
+        if heads.len() * heads[0].len() < PARALLEL_TOKENS {
+            heads.iter().zip(q.chunks_exact(group)).zip(out.chunks_exact_mut(outs)).try_for_each(work)
+        } else {
+            let heads = heads.par_iter().zip(q.par_chunks_exact(group));
+            heads.zip(out.par_chunks_exact_mut(outs)).try_for_each(work)
         }
     }
 
-    /// Attends from the newest position: `q`, `out` are `[num_heads, head_dim]`, logits are scaled
-    /// by 1/sqrt(head_dim). An empty cache gives zeros.
-    ///
-    /// # Errors
-    /// Wrong shapes, or a query that is not finite, named by layer and head.
-    pub fn attend(&self, layer: usize, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
-        self.spec.shape.check_queries(layer, 1, q, out)?;
-        let group = self.group_values();
-        self.layer(layer)
-            .par_iter()
-            .zip(q.par_chunks_exact(group))
-            .zip(out.par_chunks_exact_mut(group))
-            .for_each(|((head, q), out)| head.attend(q, out));
-        Ok(())
-    }
-
-    /// Appends a chunk and attends causally with each token's queries: `q`, `out` are
-    /// `[n, num_heads, head_dim]`. Every query sees each token in the form that it would have had token by
+    /// Appends a chunk and attends causally with each token's queries: `q` is `[n, num_heads, head_dim]`, `out`
+    /// `[n, num_heads, value_dim]`. Every query sees each token in the form that it would have had token by
     /// token; chunks of eight and more decode each token once, to f32, whatever
     /// [`CacheSpec::arithmetic`] says.
     ///
     /// # Errors
-    /// As [`KvCache::append`] and [`KvCache::attend`].
+    /// As [`KvCache::append`] and [`KvCache::attend`]; nothing is appended then.
     pub fn attend_prefill(
         &mut self,
         layer: usize,
@@ -163,90 +204,216 @@ impl KvCache {
     }
 
     fn attend_all(&mut self, mut chunk: Chunk<'_>) -> Result<(), CacheError> {
-        let (layer, q, k, v) = (chunk.layer(), chunk.q(), chunk.k(), chunk.v());
-        self.check_vectors(layer, k, v)?;
-        let KvShape { num_kv_heads: kv_heads, head_dim: dim, .. } = self.spec.shape;
-        let group = self.group_values();
-        let results: Vec<Vec<f32>> = self
-            .layer_mut(layer)
-            .par_iter_mut()
-            .enumerate()
-            .map(|(i, head)| {
-                let q = gather(q, i, kv_heads, group);
-                let (k, v) = (gather(k, i, kv_heads, dim), gather(v, i, kv_heads, dim));
-                let mut out = vec![0.0; q.len()];
-                let attended = head.attend_chunk(group / dim, &q, &k, &v, &mut out);
-                attended
-                    .map(|()| out)
-                    .map_err(|error| error.within(format_args!("layer {layer}, KV head {i}")))
-            })
-            .collect::<Result<_, _>>()?;
-        self.encode_ahead(layer);
-        for (i, result) in results.iter().enumerate() {
-            scatter(result, i, kv_heads, group, chunk.out());
+        let (layer, n, q, k, v) = (chunk.layer(), chunk.tokens(), chunk.q(), chunk.k(), chunk.v());
+        let KvShape { num_kv_heads: kv_heads, head_dim, value_dim, .. } = self.spec.shape;
+        let group = self.spec.shape.group();
+        let results = std::sync::Mutex::new(chunk.out());
+        let attend = |head: &mut Head, i: usize, k: Vectors<'_>, v: Vectors<'_>, scratch: &mut Scratch| {
+            let q = gather(q, i, kv_heads, group * head_dim);
+            let mut out = vec![0.0; n * group * value_dim];
+            head.attend_chunk(&q, k, v, &mut out, scratch)?;
+            let mut results = results.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            scatter(&out, i, kv_heads, group * value_dim, &mut results);
+            Ok(())
+        };
+        self.take_up(layer, n, k, v, attend)
+    }
+
+    /// Checks `n` tokens of a layer, has each head take up its own with `work`, and takes all back where one cannot.
+    fn take_up(
+        &mut self,
+        layer: usize,
+        n: usize,
+        k: &[f32],
+        v: &[f32],
+        work: impl Fn(&mut Head, usize, Vectors<'_>, Vectors<'_>, &mut Scratch) -> Result<(), CacheError> + Sync,
+    ) -> Result<(), CacheError> {
+        let KvShape { num_kv_heads, head_dim, value_dim, .. } = self.spec.shape;
+        let Layer { kind, heads, max_norms } = &mut self.layers[layer];
+        let Some(before) = heads.first().map(Head::len) else { return Err(CacheError::NoCache { layer }) };
+        debug_assert!(*kind != LayerKind::None);
+        check_vectors(layer, before, num_kv_heads, [(k, head_dim), (v, value_dim)], *max_norms)?;
+        let growth = if self.budget.is_limited() {
+            heads.iter().map(|head| head.keys.growth(n) + head.values.growth(n)).sum()
+        } else {
+            0
+        };
+        let _room = self.budget.reserve(growth)?;
+        let scratch = &self.scratch;
+        let each = |(i, head): (usize, &mut Head)| {
+            let (k, v) = (Vectors::new(k, i, num_kv_heads, head_dim), Vectors::new(v, i, num_kv_heads, value_dim));
+            scratch
+                .with(|scratch| work(head, i, k, v, scratch))
+                .map_err(|error| error.within(format_args!("layer {layer}, KV head {i}")))
+        };
+        let is_dear = heads.iter().any(|head| head.keys.is_dear() || head.values.is_dear());
+        let result = if is_dear || n * heads.len() >= PARALLEL_VECTORS {
+            heads.par_iter_mut().enumerate().try_for_each(each)
+        } else {
+            heads.iter_mut().enumerate().try_for_each(each)
+        };
+        if let Err(error) = result {
+            // The newest tokens are the easiest to take back: they are rows, or at the end of pages in memory.
+            heads.iter_mut().try_for_each(|head| head.truncate(before))?;
+            return Err(error);
+        }
+        for head in heads {
+            head.evict();
+            head.keys.encode_ahead();
+            head.values.encode_ahead();
         }
         Ok(())
     }
 
-    /// Logits (scaled by 1/sqrt(head_dim)) of one query head over every token that the newest
-    /// position sees, oldest first.
+    /// Logits of one query head over every token that the newest position sees, oldest first.
     ///
     /// # Errors
-    /// Layer or head out of range, or a query of the wrong length or that is not finite.
+    /// Layer or head out of range, a query of the wrong length or that is not finite, a layer without tokens, or a page
+    /// that cannot be read back.
     pub fn scores(&self, layer: usize, head: usize, q: &[f32]) -> Result<Vec<f32>, CacheError> {
         self.spec.shape.check_query(layer, head, q)?;
-        Ok(self.layer(layer)[head / self.spec.shape.group()].scores(q))
+        let kv_head = &self.heads_with_tokens(layer)?[head / self.spec.shape.group()];
+        self.scratch.with(|scratch| kv_head.scores(q, scratch))
     }
 
-    /// Drops the tokens from index `len` on, in every layer: the rollback of speculative decoding.
-    /// Tokens that were encoded stay encoded. The mean of centred keys stays.
+    /// Keys of some tokens of a KV head as they are held, decoded: `[n, head_dim]`. For engines that must have them; attention
+    /// does not.
     ///
     /// # Errors
-    /// With a sliding window, tokens that the shorter sequence would see again may be gone; a
-    /// rollback by up to 128 tokens always works.
+    /// Layer or KV head out of range, tokens that are not there any more or yet, or a page that cannot be read back.
+    pub fn keys(&self, layer: usize, kv_head: usize, tokens: Range<usize>) -> Result<Vec<f32>, CacheError> {
+        self.read(layer, kv_head, tokens, |head| &head.keys)
+    }
+
+    /// Values, as [`KvCache::keys`]: `[n, value_dim]`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn values(&self, layer: usize, kv_head: usize, tokens: Range<usize>) -> Result<Vec<f32>, CacheError> {
+        self.read(layer, kv_head, tokens, |head| &head.values)
+    }
+
+    fn read(
+        &self,
+        layer: usize,
+        kv_head: usize,
+        tokens: Range<usize>,
+        side: impl Fn(&Head) -> &Track,
+    ) -> Result<Vec<f32>, CacheError> {
+        self.spec.shape.check_layer(layer)?;
+        let heads = &self.layers[layer].heads;
+        let Some(head) = heads.get(kv_head) else {
+            return Err(CacheError::KvHead { layer, kv_head, num_kv_heads: heads.len() });
+        };
+        let track = side(head);
+        let (sinks, live, len) = (track.sinks().len(), track.first_live(), head.len());
+        let held = tokens.start <= tokens.end && tokens.end <= len;
+        if !held || (tokens.start.max(sinks) < live.min(len) && tokens.end > sinks) {
+            return Err(CacheError::NoTokens { start: tokens.start, end: tokens.end, first_live: live, len });
+        }
+        let mut out = vec![0.0; tokens.len() * track.codec().dim()];
+        track.read(tokens.start, tokens.end, &mut out)?;
+        Ok(out)
+    }
+
+    /// Drops the tokens from index `len` on, in every layer: the rollback of speculative decoding. No effect on layers
+    /// that are shorter.
+    ///
+    /// Tokens that were encoded stay encoded; means of keys that begin behind `len` are forgotten.
+    ///
+    /// # Errors
+    /// With a sliding window, tokens that the shorter sequence would see again may be gone: those up to 256 tokens
+    /// behind the window are kept, counted from the greatest length. Or a page that cannot be read back from the spill
+    /// file. Nothing is dropped then.
     pub fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
-        self.heads.iter_mut().try_for_each(|head| head.truncate(len))
+        self.heads().try_for_each(|head| head.check_truncate(len))?;
+        self.layers.iter_mut().flat_map(|layer| &mut layer.heads).try_for_each(|head| head.truncate(len))
     }
 
     /// Back to the empty cache; key means are learnt anew.
     pub fn reset(&mut self) {
-        self.heads.iter_mut().for_each(Head::reset);
+        self.layers.iter_mut().flat_map(|layer| &mut layer.heads).for_each(Head::reset);
     }
 
     /// What is where, and what it costs.
     pub fn stats(&self) -> CacheStats {
-        CacheStats::of(&self.heads)
+        CacheStats::of(self.heads())
     }
 
-    fn layer(&self, layer: usize) -> &[Head] {
-        let kv_heads = self.spec.shape.num_kv_heads;
-        &self.heads[layer * kv_heads..(layer + 1) * kv_heads]
+    fn heads(&self) -> impl Iterator<Item = &Head> {
+        self.layers.iter().flat_map(|layer| &layer.heads)
     }
 
-    fn layer_mut(&mut self, layer: usize) -> &mut [Head] {
-        let kv_heads = self.spec.shape.num_kv_heads;
-        &mut self.heads[layer * kv_heads..(layer + 1) * kv_heads]
+    /// The heads of a layer, where they have something to attend to.
+    fn heads_with_tokens(&self, layer: usize) -> Result<&[Head], CacheError> {
+        let heads = &self.layers[layer].heads;
+        match heads.first() {
+            None => Err(CacheError::NoCache { layer }),
+            Some(head) if head.len() == 0 => Err(CacheError::Empty { layer }),
+            Some(_) => Ok(heads),
+        }
     }
+}
 
-    /// Query values that share one KV head.
-    fn group_values(&self) -> usize {
-        self.spec.shape.group() * self.spec.shape.head_dim
+impl Layer {
+    fn new(
+        spec: &CacheSpec,
+        layer: usize,
+        level: Level,
+        file: Option<&SpillFile>,
+        budget: &Budget,
+    ) -> Result<Self, CacheError> {
+        let kind = spec.kind(layer);
+        let max_norms = spec.max_norms(layer)?;
+        let window = match kind {
+            LayerKind::None => return Ok(Self { kind, max_norms, heads: Vec::new() }),
+            LayerKind::Full => None,
+            LayerKind::Sliding(window) => Some(window),
+        };
+        let tiers = |side| Tiers::new(spec, layer, side, level, file);
+        let (keys, values) = (tiers(Side::Keys)?, tiers(Side::Values)?);
+        // Uncompressed keys gain nothing from a mean.
+        let plain = spec.codecs_at(layer).0 == CodecId::F16;
+        let centring = if plain { Centring::Off } else { spec.centring };
+        let track = |tiers: &Tiers, centring| {
+            Track::new(tiers.clone(), (spec.sinks, spec.hot), Means::new(centring, budget), budget)
+        };
+        let KvShape { num_heads, num_kv_heads, head_dim, .. } = spec.shape;
+        let rule = Rule {
+            window,
+            scale: spec.scale.unwrap_or(1.0 / (head_dim as f32).sqrt()),
+            soft_cap: spec.soft_cap,
+            sparse: spec.sparse_values,
+        };
+        let sink_logits = spec.sink_logits.chunks(num_heads).nth(layer).unwrap_or_default();
+        let heads = (0..num_kv_heads).map(|i| Head {
+            keys: track(&keys, centring),
+            values: track(&values, Centring::Off),
+            rule: rule.clone(),
+            sink_logits: sink_logits.chunks(spec.shape.group()).nth(i).unwrap_or_default().to_vec(),
+        });
+        Ok(Self { kind, max_norms, heads: heads.collect() })
     }
+}
 
-    /// Refuses vectors that cannot be stored.
-    fn check_vectors(&self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
-        let KvShape { num_kv_heads: kv_heads, head_dim: dim, .. } = self.spec.shape;
-        for ((what, vectors), max_norm) in [("key", k), ("value", v)].into_iter().zip(self.max_norms) {
-            for (i, vector) in vectors.chunks_exact(dim).enumerate() {
-                let norm = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
-                if norm.is_nan() || norm > max_norm {
-                    let (token, kv_head) = (self.layer(layer)[0].len() + i / kv_heads, i % kv_heads);
-                    return Err(CacheError::BadVector { layer, what, token, kv_head, max_norm });
-                }
+/// Refuses vectors that cannot be stored; `first` is the position of the first token.
+fn check_vectors(
+    layer: usize,
+    first: usize,
+    kv_heads: usize,
+    sides: [(&[f32], usize); 2],
+    max_norms: [f32; 2],
+) -> Result<(), CacheError> {
+    for ((what, (vectors, dim)), max_norm) in ["key", "value"].into_iter().zip(sides).zip(max_norms) {
+        for (i, vector) in vectors.chunks_exact(dim).enumerate() {
+            let norm = scratch::dot(vector, vector).sqrt();
+            if norm.is_nan() || norm > max_norm {
+                let (token, kv_head) = (first + i / kv_heads, i % kv_heads);
+                return Err(CacheError::BadVector { layer, what, token, kv_head, max_norm });
             }
         }
-        Ok(())
     }
+    Ok(())
 }
 
 impl AttentionCache for KvCache {
@@ -273,22 +440,6 @@ impl AttentionCache for KvCache {
     fn allocated_bytes(&self) -> usize {
         self.stats().allocated_bytes
     }
-}
-
-/// Which codecs a page may be encoded again in.
-///
-/// Encoding again adds the errors of both codecs. From one trellis to the next narrower one that ratio is so bad (a
-/// quarter of the error is there already) that the result is a fifth worse than the narrow codec alone.
-fn check_demotion(warm: CodecId, cold: CodecId) -> Result<(), CacheError> {
-    let trellis = |id: CodecId| id.trellis().is_some();
-    let refused = if cold.is_rotated() != warm.is_rotated() {
-        "both must be rotated or both unrotated"
-    } else if trellis(warm) && trellis(cold) && cold.bits() + 1 == warm.bits() {
-        "trellis codes lose a fifth when one bit is dropped; drop two, or stay"
-    } else {
-        return Ok(());
-    };
-    Err(CacheError::BadSpec(format!("{} pages cannot go cold as {}: {refused}", warm.name(), cold.name())))
 }
 
 /// Rows of one head out of `[n, heads, width]`.

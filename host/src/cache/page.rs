@@ -1,56 +1,86 @@
 //! Pages: runs of encoded tokens of one KV head, and the store that holds them in order.
 
-use super::format::{PAGE_TOKENS, PageFormat, Side};
-use super::spec::Arithmetic;
-use super::spill::{SpillFile, Spilled};
+use super::budget::{Budget, Lease};
+use super::format::{PAGE_TOKENS, PageFormat};
+use super::spill::Spilled;
+use super::tier::{Store, Tiers, encode, transcode};
 use crate::error::CacheError;
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use tqkv_core::{AnyCodec, EncodeError, ScaleMode, demote};
-use tqkv_simd::Level;
+use std::sync::Arc;
 use tqkv_simd::page::{Line, SLOT_STEP};
 
 /// Where the lines of a page are.
 #[derive(Clone, Debug)]
 enum Memory {
     /// Blocks back to back: so few that whole lines of them would be larger than f16 rows.
-    Loose(Vec<u8>),
-    Held(Vec<Line>),
+    Loose(Box<[u8]>),
+    Held(Box<[Line]>),
     Spilled(Spilled),
 }
 
-/// Up to [`PAGE_TOKENS`] blocks of one codec.
-#[derive(Clone, Debug)]
+/// Up to [`PAGE_TOKENS`] blocks of one codec. Forks share pages; who writes to one that is shared copies it first. Small, as
+/// the first token already is to take less than in f16.
+#[derive(Debug)]
 struct Page {
     memory: Memory,
-    cold: bool,
+    budget: Budget,
 }
 
 impl Page {
-    /// Empty where the blocks are loose.
+    fn new(memory: Memory, budget: &Budget) -> Self {
+        let page = Self { memory, budget: budget.clone() };
+        budget.take(page.allocated_bytes());
+        page
+    }
+
+    fn set(&mut self, memory: Memory) {
+        self.budget.give_back(self.allocated_bytes());
+        self.memory = memory;
+        self.budget.take(self.allocated_bytes());
+    }
+
+    /// Empty where the lines are not in memory.
     fn lines(&self) -> &[Line] {
         match &self.memory {
-            Memory::Loose(_) => &[],
             Memory::Held(lines) => lines,
-            Memory::Spilled(spilled) => spilled.lines(),
+            Memory::Loose(_) | Memory::Spilled(_) => &[],
         }
     }
 
+    /// The lines, read from the file where they are there.
+    fn load(&self) -> Result<Cow<'_, [Line]>, CacheError> {
+        let Memory::Spilled(spilled) = &self.memory else { return Ok(Cow::Borrowed(self.lines())) };
+        let mut lines = Vec::new();
+        spilled.read(&mut lines).map_err(|error| CacheError::Spill(error.to_string()))?;
+        Ok(Cow::Owned(lines))
+    }
+
+    /// Memory of the blocks, and of what says where they are.
     fn allocated_bytes(&self) -> usize {
-        match &self.memory {
-            Memory::Loose(blocks) => blocks.capacity(),
-            Memory::Held(lines) => lines.capacity() * size_of::<Line>(),
+        let blocks = match &self.memory {
+            Memory::Loose(blocks) => blocks.len(),
+            Memory::Held(lines) => size_of_val(&**lines),
             Memory::Spilled(_) => 0,
-        }
+        };
+        blocks + PAGE_OVERHEAD
     }
 }
 
-/// What happens to pages that go cold.
-#[derive(Clone, Debug)]
-pub(super) enum ColdStore {
-    Demote(Box<AnyCodec>),
-    Spill(SpillFile),
+impl Clone for Page {
+    fn clone(&self) -> Self {
+        Self::new(self.memory.clone(), &self.budget)
+    }
 }
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        self.budget.give_back(self.allocated_bytes());
+    }
+}
+
+/// A page's own memory beside its blocks: itself and the counters of its users.
+const PAGE_OVERHEAD: usize = size_of::<Page>() + 2 * size_of::<usize>();
 
 /// All encoded tokens of one head's keys (or values), oldest first.
 ///
@@ -59,19 +89,22 @@ pub(super) enum ColdStore {
 /// as it needs, in steps, until what the codes save pays for a whole page: a cache is never larger than its f16 rows.
 #[derive(Clone, Debug)]
 pub(super) struct Pages {
-    warm: PageFormat,
-    /// Differs from `warm` only where pages are demoted.
-    cold: PageFormat,
-    store: Option<ColdStore>,
-    pages: VecDeque<Page>,
+    tiers: Tiers,
+    pages: VecDeque<Arc<Page>>,
+    /// For each tier behind the warm one: pages (evicted ones included) that are in it or behind it.
+    cooled: Vec<usize>,
     /// Arrangement of the last page where it is warm.
     last: PageFormat,
-    /// Bytes that are kept because there are pages, in none of them: the mean of keys.
+    /// Memory of all pages.
+    held: usize,
+    /// Bytes that are kept because there are pages, in none of them: the means of keys.
     beside: usize,
     /// Pages evicted from the front.
     evicted: usize,
     /// Tokens, evicted ones included.
     len: usize,
+    /// Counts the list of pages.
+    list: Lease,
 }
 
 /// Slots of one page.
@@ -80,32 +113,33 @@ pub(super) struct Run<'a> {
     pub(super) lines: Cow<'a, [Line]>,
     /// First slot.
     pub(super) slot: usize,
-    pub(super) is_cold: bool,
+    /// Index of the page, evicted ones included.
+    pub(super) page: usize,
+    pub(super) tier: usize,
 }
 
 impl Pages {
-    pub(super) fn new(
-        codec: AnyCodec,
-        store: Option<ColdStore>,
-        side: Side,
-        arithmetic: Arithmetic,
-        level: Level,
-        beside: usize,
-    ) -> Self {
-        let warm = PageFormat::new(codec, side, arithmetic, level);
-        let cold = match &store {
-            Some(ColdStore::Demote(codec)) => PageFormat::new(**codec, side, arithmetic, level),
-            Some(ColdStore::Spill(_)) | None => warm,
-        };
-        Self { warm, cold, store, pages: VecDeque::new(), last: warm, beside, evicted: 0, len: 0 }
+    pub(super) fn new(tiers: Tiers, budget: &Budget) -> Self {
+        let last = *tiers.warm();
+        Self {
+            cooled: vec![0; tiers.len() - 1],
+            tiers,
+            pages: VecDeque::new(),
+            last,
+            held: 0,
+            beside: 0,
+            evicted: 0,
+            len: 0,
+            list: budget.lease(),
+        }
+    }
+
+    pub(super) fn tiers(&self) -> &Tiers {
+        &self.tiers
     }
 
     pub(super) fn warm(&self) -> &PageFormat {
-        &self.warm
-    }
-
-    pub(super) fn cold(&self) -> &PageFormat {
-        &self.cold
+        self.tiers.warm()
     }
 
     /// Tokens, evicted ones included.
@@ -118,23 +152,28 @@ impl Pages {
         (self.evicted * PAGE_TOKENS).min(self.len)
     }
 
-    /// Encodes vectors (`[n, dim]`) at the end.
-    pub(super) fn push(&mut self, x: &[f32]) -> Result<(), CacheError> {
-        let codec = self.warm.codec();
-        let mut blocks = vec![0; x.len() / codec.dim() * codec.block_bytes()];
-        encode(&self.warm, x, &mut blocks)?;
-        self.push_blocks(&blocks);
+    /// Says what is kept elsewhere because there are pages.
+    pub(super) fn set_beside(&mut self, bytes: usize) {
+        self.beside = bytes;
+    }
+
+    /// Encodes vectors (`[n, dim]`) at the end; all or none.
+    pub(super) fn push(&mut self, x: &[f32], blocks: &mut Vec<u8>) -> Result<(), CacheError> {
+        let codec = self.warm().codec();
+        blocks.clear();
+        blocks.resize(x.len() / codec.dim() * codec.block_bytes(), 0);
+        encode(self.warm(), x, blocks)?;
+        self.push_blocks(blocks);
         Ok(())
     }
 
     /// Puts blocks of the warm codec at the end.
     pub(super) fn push_blocks(&mut self, mut blocks: &[u8]) {
-        let bytes = self.warm.codec().block_bytes();
+        let bytes = self.warm().codec().block_bytes();
         while !blocks.is_empty() {
             let slot = self.len % PAGE_TOKENS;
             if slot == 0 {
-                self.pages.reserve_exact(1);
-                self.pages.push_back(Page { memory: Memory::Loose(Vec::new()), cold: false });
+                self.add(Page::new(Memory::Loose(Box::default()), self.list.budget()));
             }
             let count = (PAGE_TOKENS - slot).min(blocks.len() / bytes);
             let (now, later) = blocks.split_at(count * bytes);
@@ -144,62 +183,87 @@ impl Pages {
         }
     }
 
+    fn add(&mut self, page: Page) {
+        self.held += page.allocated_bytes();
+        self.pages.reserve_exact(1);
+        self.pages.push_back(Arc::new(page));
+        self.list.set(self.list_bytes());
+    }
+
     /// Writes blocks to the last page from `slot` on; `len` counts them already.
     fn write_last(&mut self, slot: usize, blocks: &[u8]) {
-        let bytes = self.warm.codec().block_bytes();
+        let bytes = self.warm().codec().block_bytes();
         let needed = slot + blocks.len() / bytes;
         let (wanted, in_lines) = self.arrangement(needed);
         let Some(page) = self.pages.back_mut() else { return };
-        match &mut page.memory {
-            Memory::Held(lines) if in_lines && wanted.lines() <= lines.len() => {
-                for (i, block) in blocks.chunks_exact(bytes).enumerate() {
-                    self.last.write(lines, slot + i, block);
-                }
+        let page = Arc::make_mut(page);
+        if let Memory::Held(lines) = &mut page.memory
+            && in_lines
+            && wanted.lines() <= lines.len()
+        {
+            for (i, block) in blocks.chunks_exact(bytes).enumerate() {
+                self.last.write(lines, slot + i, block);
             }
-            memory => {
-                let mut all = match memory {
-                    Memory::Loose(loose) => std::mem::take(loose),
-                    Memory::Held(_) | Memory::Spilled(_) => self.last.read_blocks(page.lines(), 0, slot),
-                };
-                all.truncate(slot * bytes);
-                all.reserve_exact(blocks.len());
-                all.extend_from_slice(blocks);
-                self.last = wanted;
-                page.memory = if in_lines {
-                    Memory::Held(wanted.arrange(&all))
-                } else {
-                    all.shrink_to_fit();
-                    Memory::Loose(all)
-                };
-            }
+            return;
         }
+        let before = match &page.memory {
+            Memory::Loose(loose) => loose.to_vec(),
+            Memory::Held(_) | Memory::Spilled(_) => self.last.read_blocks(page.lines(), 0, slot),
+        };
+        let all = [&before[..slot * bytes], blocks].concat();
+        self.last = wanted;
+        self.held -= page.allocated_bytes();
+        page.set(if in_lines {
+            Memory::Held(wanted.arrange(&all).into())
+        } else {
+            Memory::Loose(all.into())
+        });
+        self.held += page.allocated_bytes();
     }
 
     /// How a last page of `needed` tokens lies: whole where the codes have saved that much, else as small as can be;
     /// and whether it is kept like that, or loose because even that is larger than f16 rows.
     fn arrangement(&self, needed: usize) -> (PageFormat, bool) {
+        let warm = self.warm();
         let bytes = |format: &PageFormat| format.lines() * size_of::<Line>();
-        let lists = self.pages.capacity() * size_of::<Page>() + self.beside;
-        let others = (self.pages.len() - 1) * bytes(&self.warm) + lists;
+        let lists = self.list_bytes() + self.pages.len() * PAGE_OVERHEAD + self.beside;
+        let others = (self.pages.len() - 1) * bytes(warm) + lists;
         let budget = self.f16_bytes().saturating_sub(others);
-        let small = self.warm.of_slots(needed.next_multiple_of(SLOT_STEP).min(PAGE_TOKENS));
+        let small = warm.of_slots(needed.next_multiple_of(SLOT_STEP).min(PAGE_TOKENS));
         // Codes as wide as f16 save nothing, and a full page is as small as it gets.
         let must = small.slots() == needed || self.saves_nothing();
-        if bytes(&self.warm) <= budget { (self.warm, true) } else { (small, must || bytes(&small) <= budget) }
+        if bytes(warm) <= budget { (*warm, true) } else { (small, must || bytes(&small) <= budget) }
     }
 
     fn saves_nothing(&self) -> bool {
-        self.warm.codec().block_bytes() >= 2 * self.warm.codec().dim()
+        self.warm().codec().block_bytes() >= 2 * self.warm().codec().dim()
     }
 
     /// What the tokens that are there would take as f16.
     fn f16_bytes(&self) -> usize {
-        (self.len - self.first()) * 2 * self.warm.codec().dim()
+        (self.len - self.first()) * 2 * self.warm().codec().dim()
     }
 
     /// Bytes that the codes have saved against f16.
     pub(super) fn saved_bytes(&self) -> usize {
         self.f16_bytes().saturating_sub(self.allocated_bytes() + self.beside)
+    }
+
+    /// The most that `tokens` more may take until the operation is over: copies of pages that are shared included.
+    pub(super) fn growth(&self, tokens: usize) -> usize {
+        if tokens == 0 {
+            return 0;
+        }
+        // The last page may be written anew, and as many pages may go cold as are closed.
+        let pages = (self.len % PAGE_TOKENS + tokens).div_ceil(PAGE_TOKENS) + 1;
+        let page = self.warm().lines() * size_of::<Line>() + PAGE_OVERHEAD;
+        let lists = 2 * (self.pages.len() + pages) * size_of::<Arc<Page>>();
+        pages * page * self.tiers.len() + lists
+    }
+
+    /// Index of the page that holds the token before `len`, and the tokens of it that lie before `len`.
+    fn cut(&self, len: usize) -> (usize, usize) {
+        (len.div_ceil(PAGE_TOKENS).saturating_sub(self.evicted), len % PAGE_TOKENS)
     }
 
     /// Drops tokens from index `len` on. A cold page that is cut in the middle is brought back to
@@ -208,78 +272,108 @@ impl Pages {
         if len >= self.len {
             return Ok(());
         }
-        let last_page = self.pages.len();
-        self.pages.truncate((len.div_ceil(PAGE_TOKENS)).saturating_sub(self.evicted));
-        let kept = len % PAGE_TOKENS;
+        let (pages, kept) = self.cut(len);
         if kept > 0
-            && let Some(page) = self.pages.back_mut()
-            && page.cold
+            && let Some(page) = self.pages.get(pages - 1)
+            && let tier = self.tier(self.evicted + pages - 1)
+            && tier > 0
         {
-            let memory = Memory::Held(transcode(&self.cold, page.lines(), kept, &self.warm)?);
-            *page = Page { memory, cold: false };
+            let lines = transcode(self.tiers.format(tier), &page.load()?, kept, self.warm())?;
+            self.set(pages - 1, Memory::Held(lines.into()));
         }
         // Every page before the last one is whole.
-        if last_page != self.pages.len() {
-            self.last = self.warm;
+        if pages < self.pages.len() {
+            self.last = *self.warm();
         }
+        self.pages.truncate(pages);
+        self.held = self.pages.iter().map(|page| page.allocated_bytes()).sum();
         self.len = len;
+        let full = self.len / PAGE_TOKENS;
+        self.cooled.iter_mut().for_each(|cooled| *cooled = (*cooled).min(full));
+        if len == 0 {
+            self.clear();
+        }
         Ok(())
     }
 
+    fn set(&mut self, index: usize, memory: Memory) {
+        let page = Page::new(memory, self.list.budget());
+        self.held = self.held - self.pages[index].allocated_bytes() + page.allocated_bytes();
+        self.pages[index] = Arc::new(page);
+    }
+
+    /// The tier that a page (counted with evicted ones) is in.
+    fn tier(&self, page: usize) -> usize {
+        self.cooled.iter().filter(|&&cooled| page < cooled).count()
+    }
+
     pub(super) fn clear(&mut self) {
-        self.pages.clear();
-        (self.evicted, self.len, self.last) = (0, 0, self.warm);
+        self.pages = VecDeque::new();
+        self.cooled.fill(0);
+        (self.held, self.evicted, self.len, self.last) = (0, 0, 0, *self.warm());
+        self.list.set(0);
     }
 
     /// Frees the pages that end at or before token `first`.
     pub(super) fn evict_before(&mut self, first: usize) {
-        while (self.evicted + 1) * PAGE_TOKENS <= first.min(self.len) && self.pages.pop_front().is_some() {
+        while (self.evicted + 1) * PAGE_TOKENS <= first.min(self.len)
+            && let Some(page) = self.pages.pop_front()
+        {
+            self.held -= page.allocated_bytes();
             self.evicted += 1;
         }
     }
 
-    /// Sends the full pages that end at or before token `before` to the cold tier.
-    pub(super) fn cool_before(&mut self, before: usize) -> Result<(), CacheError> {
-        let Some(store) = &self.store else { return Ok(()) };
-        for (i, page) in self.pages.iter_mut().enumerate() {
-            if (self.evicted + i + 1) * PAGE_TOKENS > before.min(self.len) {
-                break;
-            }
-            if page.cold {
-                continue;
-            }
-            let memory = match store {
-                ColdStore::Demote(_) => {
-                    Memory::Held(transcode(&self.warm, page.lines(), PAGE_TOKENS, &self.cold)?)
+    /// Sends the full pages that end so long before token `len` to the tiers that are due. Where one cannot be written to the
+    /// file, it and those after it stay where they are.
+    pub(super) fn cool(&mut self, len: usize) -> Result<(), CacheError> {
+        for tier in 1..self.tiers.len() {
+            let due = len.saturating_sub(self.tiers.after(tier)).min(self.len) / PAGE_TOKENS;
+            while self.cooled[tier - 1] < due {
+                let index = self.cooled[tier - 1];
+                if let Some(index) = index.checked_sub(self.evicted) {
+                    let memory = self.cold_memory(index, tier)?;
+                    self.set(index, memory);
                 }
-                ColdStore::Spill(file) => Memory::Spilled(
-                    file.append(page.lines()).map_err(|error| CacheError::Spill(error.to_string()))?,
-                ),
-            };
-            *page = Page { memory, cold: true };
+                self.cooled[tier - 1] += 1;
+            }
         }
         Ok(())
     }
 
+    /// After how many tokens in all a page goes cold next.
+    pub(super) fn next_cooling(&self) -> Option<usize> {
+        let next = |tier: usize| (self.cooled[tier - 1] + 1) * PAGE_TOKENS + self.tiers.after(tier);
+        (1..self.tiers.len()).map(next).min()
+    }
+
+    /// A page of the tier before as it is in a tier.
+    fn cold_memory(&self, index: usize, tier: usize) -> Result<Memory, CacheError> {
+        let lines = self.pages[index].load()?;
+        let (from, to) = (self.tiers.format(tier - 1), self.tiers.format(tier));
+        Ok(match self.tiers.store(tier) {
+            Store::Memory => Memory::Held(transcode(from, &lines, PAGE_TOKENS, to)?.into()),
+            Store::File(file) => {
+                Memory::Spilled(file.write(&lines).map_err(|error| CacheError::Spill(error.to_string()))?)
+            }
+        })
+    }
+
     /// The page that holds token `index` (not evicted), from that token on.
-    pub(super) fn run(&self, index: usize) -> Run<'_> {
-        let page = &self.pages[index / PAGE_TOKENS - self.evicted];
-        let is_last = index / PAGE_TOKENS + 1 == self.evicted + self.pages.len();
-        let slot = index % PAGE_TOKENS;
-        match &page.memory {
-            Memory::Loose(blocks) => {
-                let format = &self.last;
-                Run { format, lines: Cow::Owned(format.arrange(blocks)), slot, is_cold: false }
-            }
-            Memory::Held(_) | Memory::Spilled(_) => {
-                let format = match (page.cold, is_last) {
-                    (true, _) => &self.cold,
-                    (false, true) => &self.last,
-                    (false, false) => &self.warm,
-                };
-                Run { format, lines: Cow::Borrowed(page.lines()), slot, is_cold: page.cold }
-            }
-        }
+    ///
+    /// # Errors
+    /// A page that cannot be read from the spill file.
+    pub(super) fn run(&self, index: usize) -> Result<Run<'_>, CacheError> {
+        let number = index / PAGE_TOKENS;
+        let page = &self.pages[number - self.evicted];
+        let tier = self.tier(number);
+        let is_last = number + 1 == self.evicted + self.pages.len();
+        let (format, lines) = match &page.memory {
+            Memory::Loose(blocks) => (&self.last, Cow::Owned(self.last.arrange(blocks))),
+            Memory::Held(_) if tier == 0 && is_last => (&self.last, Cow::Borrowed(page.lines())),
+            Memory::Held(_) | Memory::Spilled(_) => (self.tiers.format(tier), page.load()?),
+        };
+        Ok(Run { format, lines, slot: index % PAGE_TOKENS, page: number, tier })
     }
 
     /// One past the last token that a page with token `index` holds.
@@ -287,86 +381,54 @@ impl Pages {
         ((index / PAGE_TOKENS + 1) * PAGE_TOKENS).min(self.len)
     }
 
-    /// Lines of the page that holds token `index`; empty where there is none.
+    /// Lines of the page that holds token `index`; empty where there is none in memory.
     pub(super) fn lines(&self, index: usize) -> &[Line] {
         let page = (index / PAGE_TOKENS).checked_sub(self.evicted).and_then(|page| self.pages.get(page));
-        page.map_or(&[], Page::lines)
+        page.map_or(&[], |page| page.lines())
     }
 
-    /// Whether some page is cold.
-    pub(super) fn any_cold(&self) -> bool {
-        self.pages.front().is_some_and(|page| page.cold)
+    /// Tokens `from..to` of one page, decoded in the domain of the blocks.
+    pub(super) fn decode_rotated(&self, from: usize, out: &mut [f32]) -> Result<(), CacheError> {
+        let run = self.run(from)?;
+        run.format.decode_rotated(&run.lines, run.slot, out);
+        Ok(())
     }
 
-    /// Tokens in cold pages.
+    /// Brings sums in the domain of the blocks (`[n, dim]`) to that of the vectors.
+    pub(super) fn unrotate(&self, sums: &mut [f32]) {
+        tqkv_simd::codec::unrotate(self.warm().level(), self.warm().codec(), sums);
+    }
+
+    /// Whether a page that is held is in tier `tier`.
+    pub(super) fn is_used(&self, tier: usize) -> bool {
+        tier == 0 || self.cooled.get(tier - 1).is_some_and(|&pages| pages > self.evicted)
+    }
+
+    /// Tokens in tiers behind the warm one, evicted ones not included.
     pub(super) fn cold_len(&self) -> usize {
-        self.pages.iter().filter(|page| page.cold).count() * PAGE_TOKENS
+        self.cooled.first().map_or(0, |pages| pages.saturating_sub(self.evicted) * PAGE_TOKENS)
     }
 
+    pub(super) fn list_bytes(&self) -> usize {
+        self.pages.capacity() * size_of::<Arc<Page>>()
+    }
+
+    /// Memory of the pages and their list; pages that are shared count whole.
     pub(super) fn allocated_bytes(&self) -> usize {
-        self.pages.iter().map(Page::allocated_bytes).sum::<usize>()
-            + self.pages.capacity() * size_of::<Page>()
+        self.held + self.list_bytes()
+    }
+
+    /// Memory of pages that other caches use as well.
+    pub(super) fn shared_bytes(&self) -> usize {
+        self.pages.iter().filter(|page| Arc::strong_count(page) > 1).map(|page| page.allocated_bytes()).sum()
     }
 
     /// Bytes of pages in the spill file.
     pub(super) fn spilled_bytes(&self) -> usize {
-        let spilled =
-            |page: &Page| matches!(page.memory, Memory::Spilled(_)).then(|| size_of_val(page.lines()));
+        let spilled = |page: &Arc<Page>| match &page.memory {
+            Memory::Spilled(spilled) => Some(spilled.len() * size_of::<Line>()),
+            Memory::Loose(_) | Memory::Held(_) => None,
+        };
         self.pages.iter().filter_map(spilled).sum()
     }
-}
-
-/// Encodes vectors, and where only a scale's correction pushes one out of f16,
-/// keeps its plain norm.
-pub(super) fn encode(format: &PageFormat, x: &[f32], blocks: &mut [u8]) -> Result<(), CacheError> {
-    let (level, codec) = (format.level(), format.codec());
-    let at_once = tqkv_simd::codec::encode(level, codec, x, blocks);
-    match at_once.map_err(|failed| failed.error) {
-        Err(EncodeError::OutOfRange) => {
-            let options = codec.options().scale_mode(ScaleMode::Raw);
-            let raw = AnyCodec::new(codec.id(), codec.dim(), options).map_err(|_| EncodeError::OutOfRange);
-            let vectors = x.chunks_exact(codec.dim()).zip(blocks.chunks_exact_mut(codec.block_bytes()));
-            raw.and_then(|raw| {
-                vectors.into_iter().try_for_each(|(x, block)| {
-                    encode_one(level, codec, x, block).or_else(|_| encode_one(level, &raw, x, block))
-                })
-            })
-        }
-        result => result,
-    }
-    .map_err(|error| CacheError::Encode(error.to_string()))
-}
-
-fn encode_one(level: Level, codec: &AnyCodec, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
-    tqkv_simd::codec::encode(level, codec, x, block).map_err(|failed| failed.error)
-}
-
-/// The first `count` tokens of a page of one format as a page of another: by dropping bits where both
-/// are nested and the target is narrower, unchanged where the codec is the same, else by way of the
-/// decoded vectors.
-fn transcode(
-    from: &PageFormat,
-    page: &[Line],
-    count: usize,
-    to: &PageFormat,
-) -> Result<Vec<Line>, CacheError> {
-    let (codec, target) = (from.codec(), to.codec());
-    let blocks = from.read_blocks(page, 0, count);
-    let mut lines = vec![Line::ZERO; to.lines()];
-    let nested = |codec: &AnyCodec| codec.id().is_nested();
-    let drops = nested(codec) && nested(target) && target.id().bits() <= codec.id().bits();
-    let (mut result, mut x) = (vec![0; target.block_bytes()], vec![0.0; codec.dim()]);
-    for (slot, block) in blocks.chunks_exact(codec.block_bytes()).enumerate() {
-        if codec.id() == target.id() {
-            result.copy_from_slice(block);
-        } else if drops {
-            demote(codec, block, target, &mut result)
-                .map_err(|error| CacheError::Encode(error.to_string()))?;
-        } else {
-            codec.decode(block, &mut x).map_err(|error| CacheError::Encode(error.to_string()))?;
-            encode(to, &x, &mut result)?;
-        }
-        to.write(&mut lines, slot, &result);
-    }
-    Ok(lines)
 }

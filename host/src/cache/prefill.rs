@@ -5,9 +5,10 @@
 //! decoded in the domain of their blocks, logits and outputs are matrix products, and the online
 //! softmax joins the tiles.
 
-use super::head::{Head, Mean};
-use super::spec::MEAN_TOKENS;
-use super::track::{Track, leaving};
+use super::format::PAGE_TOKENS;
+use super::head::Head;
+use super::scratch::{Scratch, dot};
+use super::track::{Track, Vectors, leaving};
 use crate::error::CacheError;
 use crate::matmul::{Mat, MatMut, Store, product};
 use half::f16;
@@ -30,15 +31,18 @@ struct Plain {
 
 impl Plain {
     /// The track's uncompressed tail followed by the chunk.
-    fn new(track: &Track, chunk: &[f32], dim: usize) -> Self {
+    fn new(track: &Track, chunk: Vectors<'_>) -> Self {
+        let dim = track.codec().dim();
         let mut rows = vec![0.0; track.recent().len() * dim];
         track.recent().read(0, &mut rows);
-        rows.extend(chunk.iter().map(|&x| f16::from_f32(x).to_f32()));
+        rows.reserve_exact(chunk.len() * dim);
+        rows.extend(chunk.rows().flatten().map(|&x| f16::from_f32(x).to_f32()));
         Self { first: track.len() - track.recent().len(), rows }
     }
 
     /// Copies positions `from..to` to `out`; what is not held uncompressed stays as it is.
-    fn read(&self, track: &Track, from: usize, to: usize, dim: usize, out: &mut [f32]) {
+    fn read(&self, track: &Track, from: usize, to: usize, out: &mut [f32]) {
+        let dim = track.codec().dim();
         for (position, row) in (from..to).zip(out.chunks_exact_mut(dim)) {
             if position >= self.first {
                 let at = (position - self.first) * dim;
@@ -57,10 +61,10 @@ struct Boundary {
 }
 
 impl Boundary {
-    /// For queries at positions `first..first + n` of a track that has encoded what lies before `coded`.
-    fn new(coded: usize, first: usize, n: usize, sinks: usize, hot: usize, learning: bool) -> Self {
-        let coded = coded.max(sinks);
-        let wait = if learning { MEAN_TOKENS } else { 0 };
+    /// For `n` more queries of a track.
+    fn new(track: &Track, n: usize) -> Self {
+        let (first, sinks, hot, wait) = (track.len(), track.sink_capacity(), track.hot(), track.wait());
+        let coded = track.coded_end().max(sinks);
         let end = |position: usize| {
             let extra = (position + 1).saturating_sub(coded + hot);
             if extra >= wait { coded + leaving(hot, extra) } else { coded }
@@ -102,20 +106,20 @@ impl Tile {
         queries: (usize, usize),
         from: usize,
         to: usize,
-        dim: usize,
-    ) -> (bool, bool) {
+    ) -> Result<(bool, bool), CacheError> {
+        let dim = side.track.codec().dim();
         let (start, end) = side.boundary.coded(queries, from, to);
         let has_coded = end > start;
         if has_coded {
             self.coded.fill(0.0);
-            side.track.decode_rotated(start, end, &mut self.coded[(start - from) * dim..]);
+            side.track.decode_rotated(start, end, &mut self.coded[(start - from) * dim..])?;
         }
         let has_plain = side.boundary.any_plain(queries, from, to);
         if has_plain {
             self.plain.fill(0.0);
-            side.plain.read(side.track, from, to, dim, &mut self.plain);
+            side.plain.read(side.track, from, to, &mut self.plain);
         }
-        (has_coded, has_plain)
+        Ok((has_coded, has_plain))
     }
 }
 
@@ -130,6 +134,7 @@ struct Side<'a> {
 struct Queries {
     plain: Vec<f32>,
     rotated: Vec<f32>,
+    /// `[rows, means]`: <query, mean>.
     offsets: Vec<f32>,
     softmax: Vec<Attention>,
     plain_sum: Vec<f32>,
@@ -137,151 +142,184 @@ struct Queries {
 }
 
 impl Head {
-    /// Appends `n` tokens and attends with each one's `group` queries. `q` and `out` are
-    /// `[n, group, dim]`, `k` and `v` `[n, dim]`.
+    /// Appends tokens and attends with each one's `group` queries. `q` and `out` are `[n, group, dim]`.
     pub(super) fn attend_chunk(
         &mut self,
-        group: usize,
         q: &[f32],
-        k: &[f32],
-        v: &[f32],
+        k: Vectors<'_>,
+        v: Vectors<'_>,
         out: &mut [f32],
+        scratch: &mut Scratch,
     ) -> Result<(), CacheError> {
-        let dim = self.keys.codec().dim();
-        if k.len() / dim >= PREFILL_FROM {
-            attend(self, group, q, k, v, out)?;
-        } else {
-            let queries = q.chunks_exact(group * dim).zip(out.chunks_exact_mut(group * dim));
-            for ((key, value), (q, out)) in k.chunks_exact(dim).zip(v.chunks_exact(dim)).zip(queries) {
-                self.push(key, value)?;
-                self.attend(q, out);
+        let n = k.len();
+        let (queries, outs) = (q.len() / n.max(1), out.len() / n.max(1));
+        let mut from = 0;
+        while from < n {
+            // Pages go cold between tokens, and what comes after sees them so: no part of the chunk goes over that.
+            self.cool(self.len() + 1)?;
+            let cooling = self.keys.next_cooling().into_iter().chain(self.values.next_cooling()).min();
+            let until = cooling.map_or(n, |len| from + len.saturating_sub(self.len() + 1).max(1));
+            let to = until.min(n);
+            let (k, v) = (k.part(from, to), v.part(from, to));
+            let (q, out) = (&q[from * queries..to * queries], &mut out[from * outs..to * outs]);
+            if to - from >= PREFILL_FROM {
+                attend(self, q, k, v, out, scratch)?;
+            } else {
+                for i in 0..to - from {
+                    self.push(k.part(i, i + 1), v.part(i, i + 1), scratch)?;
+                    let out = &mut out[i * outs..(i + 1) * outs];
+                    self.attend(&q[i * queries..(i + 1) * queries], out, scratch)?;
+                }
             }
+            from = to;
         }
-        self.age()
+        self.cool(self.len())
     }
 }
 
 /// Appends the chunk and attends with all queries at once; shapes as [`Head::attend_chunk`].
 fn attend(
     head: &mut Head,
-    group: usize,
     q: &[f32],
-    k: &[f32],
-    v: &[f32],
+    k: Vectors<'_>,
+    v: Vectors<'_>,
     out: &mut [f32],
+    scratch: &mut Scratch,
 ) -> Result<(), CacheError> {
-    let dim = head.keys.codec().dim();
-    let (n, first) = (k.len() / dim, head.len());
-    let plain = (Plain::new(&head.keys, k, dim), Plain::new(&head.values, v, dim));
-    let sinks = head.keys.sink_capacity();
-    let boundaries = (
-        Boundary::new(head.keys.coded_end(), first, n, sinks, head.hot, head.mean == Mean::Learning),
-        Boundary::new(head.values.coded_end(), first, n, sinks, head.hot, false),
-    );
-    head.push(k, v)?;
+    let (n, first) = (k.len(), head.len());
+    let plain = (Plain::new(&head.keys, k), Plain::new(&head.values, v));
+    let boundaries = (Boundary::new(&head.keys, n), Boundary::new(&head.values, n));
+    head.push(k, v, scratch)?;
     let keys = Side { track: &head.keys, plain: plain.0, boundary: boundaries.0 };
     let values = Side { track: &head.values, plain: plain.1, boundary: boundaries.1 };
-    let (head, values_per_tile) = (&*head, QUERY_TILE * group * dim);
-    let tiles = q.par_chunks(values_per_tile).zip(out.par_chunks_mut(values_per_tile));
-    tiles.enumerate().for_each(|(i, (q, out))| {
+    let (head, queries, outs) = (&*head, QUERY_TILE * (q.len() / n), QUERY_TILE * (out.len() / n));
+    let tiles = q.par_chunks(queries).zip(out.par_chunks_mut(outs));
+    tiles.enumerate().try_for_each(|(i, (q, out))| {
         let tile = (i * QUERY_TILE, ((i + 1) * QUERY_TILE).min(n));
-        attend_tile(head, &keys, &values, group, first, tile, q, out);
-    });
-    Ok(())
+        Work { head, keys: &keys, values: &values, first, tile }.run(q, out)
+    })
 }
 
 /// One tile of queries against all tokens that any of them sees.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "the two sides, the tile and its slices; no two belong together"
-)]
-fn attend_tile(
-    head: &Head,
-    keys: &Side<'_>,
-    values: &Side<'_>,
-    group: usize,
+struct Work<'a> {
+    head: &'a Head,
+    keys: &'a Side<'a>,
+    values: &'a Side<'a>,
+    /// Position of the chunk's first query.
     first: usize,
+    /// Queries of the chunk.
     tile: (usize, usize),
-    q: &[f32],
-    out: &mut [f32],
-) {
-    let dim = head.keys.codec().dim();
-    let mut queries = Queries::new(head, q, dim);
-    let (mut key_tile, mut value_tile) = (Tile::new(dim), Tile::new(dim));
-    let rows = queries.offsets.len();
-    let mut logits = vec![0.0; rows * TILE];
-    let mut plain_logits = logits.clone();
-    let (oldest, newest) = (head.seen(first + tile.0), head.seen(first + tile.1 - 1));
-    // Part 0 is the sinks, part 1 what the oldest to newest query of the tile see after them.
-    for (part, (start, end)) in
-        [newest[0], (oldest[1].0.min(newest[1].0), newest[1].1)].into_iter().enumerate()
-    {
-        for from in (start..end).step_by(TILE) {
-            let to = (from + TILE).min(end);
-            let count = to - from;
-            let (coded, plain) = key_tile.fill(keys, tile, from, to, dim);
-            let logits = &mut logits[..rows * count];
-            queries.score(coded.then_some(&key_tile.coded[..]), &queries.rotated, count, dim, logits);
-            let plain_logits = &mut plain_logits[..rows * count];
-            queries.score(plain.then_some(&key_tile.plain[..]), &queries.plain, count, dim, plain_logits);
-            for (row, logits) in logits.chunks_exact_mut(count).enumerate() {
-                let query = tile.0 + row / group;
-                let (a, b) = head.seen(first + query)[part];
-                let plain = &plain_logits[row * count..][..count];
-                for (i, (logit, plain)) in logits.iter_mut().zip(plain).enumerate() {
-                    let position = from + i;
-                    *logit = if position < a || position >= b {
-                        f32::NEG_INFINITY
-                    } else if keys.boundary.is_coded(query, position) {
-                        *logit + queries.offsets[row]
-                    } else {
-                        *plain
-                    };
-                }
-                let [factor, ..] =
-                    soften(head.keys.level(), logits, std::slice::from_mut(&mut queries.softmax[row]));
-                queries.rescale(row, factor, dim);
-            }
-            let (coded, plain) = value_tile.fill(values, tile, from, to, dim);
-            let weights = logits;
-            let plain_weights = plain_logits;
-            for (row, (all, kept)) in
-                weights.chunks_exact_mut(count).zip(plain_weights.chunks_exact_mut(count)).enumerate()
-            {
-                for (i, (weight, plain)) in all.iter_mut().zip(kept).enumerate() {
-                    let is_coded = values.boundary.is_coded(tile.0 + row / group, from + i);
-                    *plain = if is_coded { 0.0 } else { std::mem::take(weight) };
-                }
-            }
-            if coded {
-                add_product(&mut queries.rotated_sum, weights, &value_tile.coded, rows, count, dim);
-            }
-            if plain {
-                add_product(&mut queries.plain_sum, plain_weights, &value_tile.plain, rows, count, dim);
+}
+
+impl Work<'_> {
+    fn run(&self, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
+        let Self { head, first, tile, .. } = *self;
+        let (dim, value_dim) = (head.keys.codec().dim(), head.values.codec().dim());
+        let rows = q.len() / dim;
+        let group = rows / (tile.1 - tile.0);
+        let mut queries = Queries::new(head, q, group, out.len());
+        let (mut key_tile, mut value_tile) = (Tile::new(dim), Tile::new(value_dim));
+        let (mut logits, mut spare) = (vec![0.0; rows * TILE], vec![0.0; rows * TILE]);
+        let (oldest, newest) = (head.seen(first + tile.0), head.seen(first + tile.1 - 1));
+        // Part 0 is the sinks, part 1 what the oldest to newest query of the tile see after them.
+        let parts = [newest[0], (oldest[1].0.min(newest[1].0), newest[1].1)];
+        for (part, (start, end)) in parts.into_iter().enumerate() {
+            for from in (start..end).step_by(TILE) {
+                let to = (from + TILE).min(end);
+                let (logits, spare) = (&mut logits[..rows * (to - from)], &mut spare[..rows * (to - from)]);
+                let filled = key_tile.fill(self.keys, tile, from, to)?;
+                self.score(&mut queries, part, (from, to), (&key_tile, filled), logits, spare);
+                let filled = value_tile.fill(self.values, tile, from, to)?;
+                self.sum(&mut queries, (from, to), (&value_tile, filled), logits, spare);
             }
         }
+        head.finish(&queries.softmax, &queries.plain_sum, &mut queries.rotated_sum, out);
+        Ok(())
     }
-    head.finish(&queries.softmax, &queries.plain_sum, &mut queries.rotated_sum, out);
+
+    /// Turns the tokens of a tile into weights, `[rows, n]`. `plain` is as long as `logits`.
+    fn score(
+        &self,
+        queries: &mut Queries,
+        part: usize,
+        (from, to): (usize, usize),
+        (tile, (has_coded, has_plain)): (&Tile, (bool, bool)),
+        logits: &mut [f32],
+        plain: &mut [f32],
+    ) {
+        let (head, dim, count) = (self.head, self.head.keys.codec().dim(), to - from);
+        let group = queries.softmax.len() / (self.tile.1 - self.tile.0);
+        queries.score(has_coded.then_some(&tile.coded[..]), &queries.rotated, count, dim, logits);
+        queries.score(has_plain.then_some(&tile.plain[..]), &queries.plain, count, dim, plain);
+        let means = head.keys.means();
+        let sinks = head.keys.sinks().len();
+        for (row, (logits, plain)) in logits.chunks_exact_mut(count).zip(plain.chunks_exact(count)).enumerate() {
+            let query = self.tile.0 + row / group;
+            let (a, b) = head.seen(self.first + query)[part];
+            let offsets = &queries.offsets[row * means.list().len()..];
+            for (i, (logit, plain)) in logits.iter_mut().zip(plain).enumerate() {
+                let position = from + i;
+                *logit = if position < a || position >= b {
+                    f32::NEG_INFINITY
+                } else if self.keys.boundary.is_coded(query, position) {
+                    *logit + means.index((position - sinks) / PAGE_TOKENS).map_or(0.0, |mean| offsets[mean])
+                } else {
+                    *plain
+                };
+            }
+            head.cap(logits);
+            let state = std::slice::from_mut(&mut queries.softmax[row]);
+            let [factor, ..] = soften(head.keys.level(), logits, state);
+            queries.rescale(row, factor);
+        }
+    }
+
+    /// Adds the weighted values of a tile of tokens.
+    fn sum(
+        &self,
+        queries: &mut Queries,
+        (from, to): (usize, usize),
+        (tile, (has_coded, has_plain)): (&Tile, (bool, bool)),
+        weights: &mut [f32],
+        plain: &mut [f32],
+    ) {
+        let (dim, count, rows) = (self.head.values.codec().dim(), to - from, queries.softmax.len());
+        let group = rows / (self.tile.1 - self.tile.0);
+        let both = weights.chunks_exact_mut(count).zip(plain.chunks_exact_mut(count));
+        for (row, (all, kept)) in both.enumerate() {
+            for (i, (weight, plain)) in all.iter_mut().zip(kept).enumerate() {
+                let is_coded = self.values.boundary.is_coded(self.tile.0 + row / group, from + i);
+                *plain = if is_coded { 0.0 } else { std::mem::take(weight) };
+            }
+        }
+        if has_coded {
+            add_product(&mut queries.rotated_sum, weights, &tile.coded, rows, count, dim);
+        }
+        if has_plain {
+            add_product(&mut queries.plain_sum, plain, &tile.plain, rows, count, dim);
+        }
+    }
 }
 
 impl Queries {
-    fn new(head: &Head, q: &[f32], dim: usize) -> Self {
-        let rows = q.len() / dim;
-        let (plain, rotated, offsets) = head.prepare(q);
-        Self {
-            plain,
-            rotated,
-            offsets,
-            softmax: vec![Attention::EMPTY; rows],
-            plain_sum: vec![0.0; q.len()],
-            rotated_sum: vec![0.0; q.len()],
-        }
+    /// For `out` values of results; `group` query heads a token.
+    fn new(head: &Head, q: &[f32], group: usize, out: usize) -> Self {
+        let dim = head.keys.codec().dim();
+        let plain: Vec<f32> = q.iter().map(|x| x * head.rule.scale).collect();
+        let means = head.keys.means().list();
+        let offsets =
+            plain.chunks_exact(dim).flat_map(|q| means.iter().map(move |mean| dot(q, &mean.values))).collect();
+        let mut rotated = vec![0.0; q.len()];
+        tqkv_simd::codec::rotate_queries(head.keys.level(), head.keys.codec(), &plain, &mut rotated);
+        let mut softmax = vec![Attention::EMPTY; q.len() / dim];
+        softmax.chunks_exact_mut(group).for_each(|heads| head.start(0, heads));
+        Self { plain, rotated, offsets, softmax, plain_sum: vec![0.0; out], rotated_sum: vec![0.0; out] }
     }
 
     /// `out[row, i]` = <query row, token i>; untouched where there are no tokens.
     fn score(&self, tokens: Option<&[f32]>, queries: &[f32], count: usize, dim: usize, out: &mut [f32]) {
         if let Some(tokens) = tokens {
-            let rows = self.offsets.len();
+            let rows = self.softmax.len();
             let tokens = Mat::new(tokens, count, dim, dim).transposed();
             product(
                 &mut MatMut::new(out, rows, count, count),
@@ -293,8 +331,9 @@ impl Queries {
         }
     }
 
-    fn rescale(&mut self, row: usize, factor: f32, dim: usize) {
+    fn rescale(&mut self, row: usize, factor: f32) {
         if factor != 1.0 {
+            let dim = self.plain_sum.len() / self.softmax.len();
             let at = row * dim..(row + 1) * dim;
             for sum in self.plain_sum[at.clone()].iter_mut().chain(&mut self.rotated_sum[at]) {
                 *sum *= factor;

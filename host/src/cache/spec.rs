@@ -1,5 +1,6 @@
 //! What a cache is built from: shapes, codecs and the life of a token.
 
+use super::layer::{KvPair, LayerKind, LayerPolicy};
 use crate::error::CacheError;
 use half::f16;
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use tqkv_simd::Level;
 pub enum Centring {
     /// Keys are stored as they are.
     Off,
-    /// The mean of the first keys is subtracted.
+    /// The mean of the keys so far is subtracted.
     On,
     /// As `On` where the mean holds at least [`AUTO_SHARE`] of the keys' energy, else as `Off`;
     /// decided for every layer and KV head.
@@ -25,10 +26,16 @@ pub enum Centring {
 /// below a few percent the gain is smaller than the spread between rotation seeds.
 pub const AUTO_SHARE: f32 = 0.05;
 
-/// Keys whose mean becomes mu. They wait uncompressed until there are that many.
+/// Keys whose mean becomes the first mu. They wait uncompressed until there are that many.
 pub const MEAN_TOKENS: usize = 64;
 
-/// Where tokens go when they have been warm for long.
+/// Most KV heads of all layers together.
+const MOST_HEADS: usize = 1 << 20;
+
+/// Most tokens of sinks, windows and tiers: more than any memory holds.
+const MOST_TOKENS: usize = 1 << 40;
+
+/// Where tokens go when they are old.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cold {
     /// Into narrower codecs: nested codes drop their low bits (`n4` to `n2`), others are decoded
@@ -39,8 +46,8 @@ pub enum Cold {
         /// Codec of cold values.
         value: CodecId,
     },
-    /// Unchanged into a file in this folder that is mapped into memory. The file has no name and
-    /// vanishes with the cache. On Unix systems only; elsewhere the cache is refused.
+    /// Unchanged into a file in this folder, from which attention reads them. The file has no name, uses its room
+    /// again, and vanishes with the cache. On Unix systems only; elsewhere the cache is refused. The last tier.
     Spill(PathBuf),
 }
 
@@ -77,6 +84,10 @@ pub struct CacheSpec {
     pub key: CodecId,
     /// Codec of warm values.
     pub value: CodecId,
+    /// Layers with other codecs.
+    pub layers: LayerPolicy,
+    /// What each layer's queries see; empty where all are alike ([`CacheSpec::sliding_window`] or full).
+    pub kinds: Vec<LayerKind>,
     /// Rotation seed, scale mode, effort.
     pub options: Options,
     /// First tokens of the sequence, kept f16 for ever.
@@ -88,10 +99,21 @@ pub struct CacheSpec {
     pub centring: Centring,
     /// Numbers in which single queries meet encoded tokens.
     pub arithmetic: Arithmetic,
-    /// Tokens that a query sees besides the sinks; older ones are evicted.
+    /// Tokens that a query sees besides the sinks in layers without a kind of their own; older ones are evicted.
     pub sliding_window: Option<usize>,
-    /// Tokens after which warm pages go cold, counted from the newest token, and how.
-    pub cold: Option<(usize, Cold)>,
+    /// Tiers behind the warm one: tokens after which pages go there, counted from the newest, and how. Each is older
+    /// than the one before it.
+    pub cold: Vec<(usize, Cold)>,
+    /// Factor of the logits; `None` is 1/sqrt(head_dim).
+    pub scale: Option<f32>,
+    /// Logits l become cap * tanh(l / cap).
+    pub soft_cap: Option<f32>,
+    /// Learned sinks: a logit for each query head of each layer that takes weight and adds no value,
+    /// `[num_layers, num_heads]`; empty where there are none.
+    pub sink_logits: Vec<f32>,
+    /// Runs of 32 encoded values are skipped in which no token weighs more than this share of the largest weight so far; 0
+    /// skips nothing. Of effect on queries one at a time.
+    pub sparse_values: f32,
     /// Instruction set; `None` is the one that `TQKV_LEVEL` names, or the fastest of the machine.
     pub level: Option<Level>,
 }
@@ -103,13 +125,19 @@ impl From<KvShape> for CacheSpec {
             shape,
             key: CodecId::S4,
             value: CodecId::S4,
+            layers: LayerPolicy::Uniform,
+            kinds: Vec::new(),
             options: Options::DEFAULT,
             sinks: Self::DEFAULT_SINKS,
             hot: Self::DEFAULT_HOT,
             centring: Centring::Auto,
             arithmetic: Arithmetic::Int8,
             sliding_window: None,
-            cold: None,
+            cold: Vec::new(),
+            scale: None,
+            soft_cap: None,
+            sink_logits: Vec::new(),
+            sparse_values: 0.0,
             level: None,
         }
     }
@@ -175,10 +203,52 @@ impl CacheSpec {
         self
     }
 
-    /// Sets the cold tier.
+    /// Adds a tier behind those there are: pages go there when all their tokens are older than `after`.
     #[must_use]
     pub fn cold(mut self, after: usize, cold: Cold) -> Self {
-        self.cold = Some((after, cold));
+        self.cold.push((after, cold));
+        self
+    }
+
+    /// Sets codecs by layer.
+    #[must_use]
+    pub fn layers(mut self, policy: LayerPolicy) -> Self {
+        self.layers = policy;
+        self
+    }
+
+    /// Sets what each layer's queries see, one kind a layer.
+    #[must_use]
+    pub fn kinds(mut self, kinds: Vec<LayerKind>) -> Self {
+        self.kinds = kinds;
+        self
+    }
+
+    /// Sets the factor of the logits.
+    #[must_use]
+    pub fn scale(mut self, scale: f32) -> Self {
+        self.scale = Some(scale);
+        self
+    }
+
+    /// Sets a soft cap of the logits.
+    #[must_use]
+    pub fn soft_cap(mut self, cap: f32) -> Self {
+        self.soft_cap = Some(cap);
+        self
+    }
+
+    /// Sets learned sinks, `[num_layers, num_heads]`.
+    #[must_use]
+    pub fn sink_logits(mut self, logits: Vec<f32>) -> Self {
+        self.sink_logits = logits;
+        self
+    }
+
+    /// Sets the share of the largest weight below which values are skipped.
+    #[must_use]
+    pub fn sparse_values(mut self, share: f32) -> Self {
+        self.sparse_values = share;
         self
     }
 
@@ -189,19 +259,32 @@ impl CacheSpec {
         self
     }
 
-    /// Largest norms of a key and of a value: every such vector can be stored, whatever its direction
+    /// What the queries of a layer see.
+    pub fn kind(&self, layer: usize) -> LayerKind {
+        let all = self.sliding_window.map_or(LayerKind::Full, LayerKind::Sliding);
+        self.kinds.get(layer).copied().unwrap_or(all)
+    }
+
+    /// Codecs of a layer's warm keys and values.
+    pub fn codecs_at(&self, layer: usize) -> (CodecId, CodecId) {
+        self.layers.codecs(layer, self.shape.num_layers, (self.key, self.value))
+    }
+
+    /// Largest norms of a layer's keys and values: every such vector can be stored, whatever its direction
     /// ([`AnyCodec::max_norm`]). Half of that where keys are centred, as the mean may point the other way, and half where
     /// pages go cold in another codec, as scales grow then.
     ///
     /// # Errors
     /// A head dim that a codec does not support.
-    pub fn max_norms(&self) -> Result<[f32; 2], CacheError> {
-        let (key, value) = self.codecs_of(self.key, self.value)?;
-        let mut norms = [key.max_norm(), value.max_norm()];
-        if let Some((_, Cold::Demote { key, value })) = &self.cold {
-            let (key, value) = self.codecs_of(*key, *value)?;
-            for (norm, cold) in norms.iter_mut().zip([key, value]) {
-                *norm = norm.min(cold.max_norm()) / 2.0;
+    pub fn max_norms(&self, layer: usize) -> Result<[f32; 2], CacheError> {
+        let warm = self.make_codecs(self.codecs_at(layer))?;
+        let mut norms = warm.map(|codec| codec.max_norm());
+        for (_, cold) in &self.cold {
+            if let Cold::Demote { key, value } = *cold {
+                let cold = self.make_codecs((key, value))?;
+                for (norm, cold) in norms.iter_mut().zip(cold) {
+                    *norm = norm.min(cold.max_norm()) / 2.0;
+                }
             }
         }
         if self.centring != Centring::Off {
@@ -211,27 +294,111 @@ impl CacheSpec {
         Ok(norms.map(|norm| norm.min(f16::MAX.to_f32())))
     }
 
-    /// Checks the shape and makes the codecs of keys and values.
-    pub(super) fn codecs_of(&self, key: CodecId, value: CodecId) -> Result<(AnyCodec, AnyCodec), CacheError> {
-        let dim = self.shape.head_dim;
-        let make = |id: CodecId| {
+    /// The codecs of keys and of values.
+    pub(super) fn make_codecs(&self, (key, value): KvPair) -> Result<[AnyCodec; 2], CacheError> {
+        let make = |id: CodecId, what: &str, dim: usize| {
             AnyCodec::new(id, dim, self.options).map_err(|error| {
-                CacheError::BadSpec(format!("codec {} at head_dim {dim}: {error}", id.name()))
+                CacheError::BadSpec(format!("codec {} at {what} {dim}: {error}", id.name()))
             })
         };
-        Ok((make(key)?, make(value)?))
+        let KvShape { head_dim, value_dim, .. } = self.shape;
+        let what = if value_dim == head_dim { "head_dim" } else { "value_dim" };
+        Ok([make(key, "head_dim", head_dim)?, make(value, what, value_dim)?])
     }
 
-    /// Refuses shapes that no cache can have.
+    /// Refuses what no cache can be.
     pub(super) fn check(&self) -> Result<(), CacheError> {
+        let bad = |why: String| Err(CacheError::BadSpec(why));
+        let KvShape { num_layers, num_heads, .. } = self.shape;
         self.shape.check()?;
-        match self.sliding_window {
-            Some(0) => Err(CacheError::BadSpec("a sliding window of 0 tokens sees nothing".into())),
-            Some(window) if window < self.hot => Err(CacheError::BadSpec(format!(
-                "the hot window of {} tokens is longer than the sliding window of {window}",
-                self.hot
-            ))),
-            Some(_) | None => Ok(()),
+        let heads = num_layers.saturating_mul(self.shape.num_kv_heads);
+        if heads > MOST_HEADS {
+            return bad(format!("{heads} KV heads in all layers; accepted are up to {MOST_HEADS}"));
         }
+        self.layers.check(num_layers)?;
+        if !self.kinds.is_empty() && self.kinds.len() != num_layers {
+            return bad(format!("{} kinds for {num_layers} layers; accepted is one a layer", self.kinds.len()));
+        }
+        let after = self.cold.iter().map(|(after, _)| *after);
+        for (what, tokens) in [("sinks", self.sinks), ("the hot window", self.hot)] {
+            if tokens > MOST_TOKENS {
+                return bad(format!("{what} of {tokens} tokens; accepted are up to {MOST_TOKENS}"));
+            }
+        }
+        if after.clone().any(|tokens| tokens > MOST_TOKENS) || !after.is_sorted_by(|a, b| a < b) {
+            return bad(format!("cold tiers begin after ever more tokens, at most {MOST_TOKENS}"));
+        }
+        for layer in 0..num_layers {
+            match self.kind(layer) {
+                LayerKind::Sliding(0) => return bad("a sliding window of 0 tokens sees nothing".into()),
+                LayerKind::Sliding(window) if window < self.hot || window > MOST_TOKENS => {
+                    return bad(format!(
+                        "a sliding window of {window} tokens; accepted are {} (the hot window) to {MOST_TOKENS}",
+                        self.hot
+                    ));
+                }
+                LayerKind::Sliding(_) | LayerKind::Full | LayerKind::None => {}
+            }
+            self.check_tiers(layer)?;
+        }
+        if self.kinds.iter().all(|kind| *kind == LayerKind::None) && !self.kinds.is_empty() {
+            return bad("no layer keeps keys and values".into());
+        }
+        if !self.sink_logits.is_empty() && self.sink_logits.len() != num_layers * num_heads {
+            let wanted = num_layers * num_heads;
+            return bad(format!("{} sink logits; accepted are {wanted}, one a query head", self.sink_logits.len()));
+        }
+        if self.sink_logits.iter().any(|logit| !logit.is_finite()) {
+            return bad("sink logits must be finite".into());
+        }
+        if self.scale.is_some_and(|scale| !scale.is_finite()) {
+            return bad("the factor of the logits must be finite".into());
+        }
+        if self.soft_cap.is_some_and(|cap| !(cap.is_finite() && cap > 0.0)) {
+            return bad("a soft cap must be finite and above 0".into());
+        }
+        if !(0.0..1.0).contains(&self.sparse_values) {
+            return bad(format!("values are skipped below a share of {}; accepted are 0 to 1", self.sparse_values));
+        }
+        Ok(())
     }
+
+    /// Refuses tiers that a layer's pages cannot go through.
+    fn check_tiers(&self, layer: usize) -> Result<(), CacheError> {
+        let (mut key, mut value) = self.codecs_at(layer);
+        for (i, (_, cold)) in self.cold.iter().enumerate() {
+            match *cold {
+                Cold::Demote { key: cold_key, value: cold_value } => {
+                    check_demotion(key, cold_key, self.shape.head_dim)?;
+                    check_demotion(value, cold_value, self.shape.value_dim)?;
+                    (key, value) = (cold_key, cold_value);
+                }
+                Cold::Spill(_) if i + 1 < self.cold.len() => {
+                    return Err(CacheError::BadSpec("a tier behind the spill file; accepted is none".into()));
+                }
+                Cold::Spill(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which codecs a page may be encoded again in.
+///
+/// Encoding again adds the errors of both codecs. From one trellis to the next narrower one that ratio is so bad (a
+/// quarter of the error is there already) that the result is a fifth worse than the narrow codec alone.
+fn check_demotion(warm: CodecId, cold: CodecId, dim: usize) -> Result<(), CacheError> {
+    let trellis = |id: CodecId| id.trellis().is_some();
+    let refused = if cold == warm {
+        return Ok(());
+    } else if cold.is_rotated() != warm.is_rotated() {
+        "both must be rotated or both unrotated"
+    } else if cold.block_bytes(dim) >= warm.block_bytes(dim) {
+        "that would take more bytes for no less error; accepted are fewer bits"
+    } else if trellis(warm) && trellis(cold) && cold.bits() + 1 == warm.bits() {
+        "trellis codes lose a fifth when one bit is dropped; drop two, or stay"
+    } else {
+        return Ok(());
+    };
+    Err(CacheError::BadSpec(format!("{} pages cannot go cold as {}: {refused}", warm.name(), cold.name())))
 }

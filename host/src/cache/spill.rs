@@ -1,45 +1,44 @@
-//! The file behind the cold tier: pages appended once, read through a memory map.
+//! The file behind the cold tier: pages are written once, read back whole, and their room is used again.
 //!
-//! Unix only: other systems do not promise that a map sees what is written to its file later.
+//! Pages are copied in and out, not mapped: whoever shortens or overwrites the file (a full disk, another program with
+//! the descriptor) causes an error that is reported, not a signal or a wrong answer. The file has no name and
+//! vanishes with the last cache that uses it. Unix only, for reads at an offset.
 
-use memmap2::Mmap;
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tqkv_simd::page::Line;
 
-/// Bytes mapped at once. The kernel bounds the number of mappings of a process, so pages share.
-const SEGMENT: u64 = 64 << 20;
-
-/// An unnamed file that grows by segments; clones share it.
+/// An unnamed file; clones share it.
 #[derive(Clone, Debug)]
-pub(super) struct SpillFile {
-    inner: Arc<Mutex<Inner>>,
-}
+pub(super) struct SpillFile(Arc<Shared>);
 
 #[derive(Debug)]
-struct Inner {
+struct Shared {
     file: File,
-    segments: u64,
-    /// Write position in the last segment.
-    used: u64,
-    current: Option<Arc<Mmap>>,
+    room: Mutex<Room>,
 }
 
-/// Lines in the file, readable for as long as this lives.
+/// Which ranges of the file are used.
+#[derive(Debug, Default)]
+struct Room {
+    /// Start and length of what is free before `end`; neighbours are one.
+    free: BTreeMap<u64, u64>,
+    end: u64,
+}
+
+/// Lines in the file; copies share them, and the last one frees their room.
 #[derive(Clone, Debug)]
-pub(super) struct Spilled {
-    segment: Arc<Mmap>,
-    start: usize,
-    len: usize,
-}
+pub(super) struct Spilled(Arc<Slot>);
 
-impl Spilled {
-    /// The lines: mappings begin on memory pages and hold whole lines, so they are aligned.
-    pub(super) fn lines(&self) -> &[Line] {
-        bytemuck::cast_slice(&self.segment[self.start..self.start + self.len])
-    }
+#[derive(Debug)]
+struct Slot {
+    file: SpillFile,
+    start: u64,
+    lines: usize,
+    crc: u32,
 }
 
 impl SpillFile {
@@ -49,38 +48,159 @@ impl SpillFile {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "a spill file needs a Unix system"));
         }
         let file = tempfile::tempfile_in(folder)?;
-        let inner = Inner { file, segments: 0, used: SEGMENT, current: None };
-        Ok(Self { inner: Arc::new(Mutex::new(inner)) })
+        Ok(Self(Arc::new(Shared { file, room: Mutex::default() })))
     }
 
-    /// Appends lines (at most one segment).
-    pub(super) fn append(&self, lines: &[Line]) -> io::Result<Spilled> {
+    /// Writes lines where there is room.
+    pub(super) fn write(&self, lines: &[Line]) -> io::Result<Spilled> {
         let bytes: &[u8] = bytemuck::cast_slice(lines);
-        let mut inner = self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let len = bytes.len() as u64;
-        if len > SEGMENT {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a page is larger than a segment"));
-        }
-        if inner.used + len > SEGMENT {
-            inner.add_segment()?;
-        }
-        let start = inner.used;
-        let at = (inner.segments - 1) * SEGMENT + start;
-        inner.file.seek(SeekFrom::Start(at))?;
-        inner.file.write_all(bytes)?;
-        inner.used += len;
-        let segment = inner.current.clone().ok_or(io::ErrorKind::NotFound)?;
-        Ok(Spilled { segment, start: start as usize, len: bytes.len() })
+        let start = self.room().take(bytes.len() as u64);
+        let slot =
+            Slot { file: self.clone(), start, lines: lines.len(), crc: crc32fast::hash(bytes) };
+        // Where this fails, the slot gives its room back.
+        check_limit(start + bytes.len() as u64)?;
+        write_at(&self.0.file, bytes, start)?;
+        Ok(Spilled(Arc::new(slot)))
+    }
+
+    fn room(&self) -> MutexGuard<'_, Room> {
+        self.0.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inner {
-    fn add_segment(&mut self) -> io::Result<()> {
-        let offset = self.segments * SEGMENT;
-        self.file.set_len(offset + SEGMENT)?;
-        self.current = Some(Arc::new(crate::mmap::map_segment(&self.file, offset, SEGMENT as usize)?));
-        self.segments += 1;
-        self.used = 0;
-        Ok(())
+impl Spilled {
+    /// How many lines there are.
+    pub(super) fn len(&self) -> usize {
+        self.0.lines
+    }
+
+    /// Reads the lines back.
+    pub(super) fn read(&self, lines: &mut Vec<Line>) -> io::Result<()> {
+        let slot = &*self.0;
+        lines.resize(slot.lines, Line::ZERO);
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(lines);
+        read_at(&slot.file.0.file, bytes, slot.start)?;
+        if crc32fast::hash(bytes) == slot.crc {
+            Ok(())
+        } else {
+            Err(io::Error::new(io::ErrorKind::InvalidData, "a page of the spill file was overwritten"))
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut room = self.file.room();
+        let end = room.end;
+        room.give_back(self.start, (self.lines * size_of::<Line>()) as u64);
+        if room.end < end {
+            // A file that stays long costs room on the disk, and nothing else.
+            let _ = self.file.0.file.set_len(room.end);
+        }
+    }
+}
+
+impl Room {
+    /// The first range that is long enough; at the end where there is none.
+    fn take(&mut self, len: u64) -> u64 {
+        let found = self.free.iter().find(|(_, free)| **free >= len).map(|(&start, &free)| (start, free));
+        let Some((start, free)) = found else {
+            let start = self.end;
+            self.end += len;
+            return start;
+        };
+        self.free.remove(&start);
+        if free > len {
+            self.free.insert(start + len, free - len);
+        }
+        start
+    }
+
+    fn give_back(&mut self, mut start: u64, mut len: u64) {
+        if let Some((&before, &free)) = self.free.range(..start).next_back()
+            && before + free == start
+        {
+            self.free.remove(&before);
+            (start, len) = (before, len + free);
+        }
+        if let Some(free) = self.free.remove(&(start + len)) {
+            len += free;
+        }
+        if start + len == self.end {
+            self.end = start;
+        } else {
+            self.free.insert(start, len);
+        }
+    }
+}
+
+/// Refuses what the limit on file sizes (`ulimit -f`) forbids: the system would kill the process.
+#[cfg(unix)]
+fn check_limit(end: u64) -> io::Result<()> {
+    use rustix::process::{Resource, getrlimit};
+    match getrlimit(Resource::Fsize).current {
+        Some(limit) if end > limit => Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("the spill file would pass the limit of {limit} bytes on file sizes (ulimit -f)"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(unix)]
+fn write_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, at)
+}
+
+#[cfg(unix)]
+fn read_at(file: &File, bytes: &mut [u8], at: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, at)
+}
+
+#[cfg(not(unix))]
+fn check_limit(_: u64) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn write_at(_: &File, _: &[u8], _: u64) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(not(unix))]
+fn read_at(_: &File, _: &mut [u8], _: u64) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_used_again_and_the_file_shrinks() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = SpillFile::create(folder.path()).unwrap();
+        let page = |value: u8, lines| vec![bytemuck::cast::<[u8; 64], Line>([value; 64]); lines];
+        let length = || file.0.file.metadata().unwrap().len();
+        let mut slots: Vec<Spilled> = (0..6).map(|i| file.write(&page(i, 3)).unwrap()).collect();
+        assert_eq!(length(), 6 * 3 * 64);
+        slots.remove(1);
+        slots.remove(1);
+        slots.push(file.write(&page(9, 2)).unwrap());
+        slots.push(file.write(&page(10, 4)).unwrap());
+        assert_eq!(length(), 6 * 3 * 64, "both fit where two pages were");
+        let mut lines = Vec::new();
+        for (slot, value) in slots.iter().zip([0, 3, 4, 5, 9, 10]) {
+            slot.read(&mut lines).unwrap();
+            assert_eq!(lines, page(value, slot.len()));
+        }
+        slots.truncate(1);
+        assert_eq!(length(), 3 * 64);
+        file.0.file.set_len(64).unwrap();
+        assert_eq!(slots[0].read(&mut lines).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        write_at(&file.0.file, &[7; 192], 0).unwrap();
+        assert!(slots[0].read(&mut lines).unwrap_err().to_string().contains("overwritten"));
+        slots.clear();
+        assert_eq!(length(), 0);
     }
 }

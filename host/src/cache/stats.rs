@@ -1,10 +1,12 @@
 //! What a cache holds, counted on the structures themselves.
 
 use super::head::Head;
+use super::means::State;
 
-/// Tokens by tier and bytes as allocated. Token counts are of the first layer's first KV head;
+/// Tokens by tier and bytes as allocated. Token counts are of the first KV head that holds any;
 /// bytes are of the whole cache.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct CacheStats {
     /// Tokens appended and not truncated, evicted ones included.
     pub tokens: usize,
@@ -22,33 +24,41 @@ pub struct CacheStats {
     pub evicted: usize,
     /// KV heads (over all layers) whose keys are centred.
     pub centred_heads: usize,
-    /// Bytes of memory held for keys and values, spare capacity included.
+    /// Bytes of memory held for keys and values, spare capacity included; what is shared with forks counts whole.
     pub allocated_bytes: usize,
+    /// Bytes of that which other caches use as well.
+    pub shared_bytes: usize,
     /// Bytes in the spill file.
     pub spilled_bytes: usize,
 }
 
 impl CacheStats {
-    pub(super) fn of(heads: &[Head]) -> Self {
-        let head = &heads[0];
-        let pages = head.values.pages();
-        let (cold, evicted) = (pages.cold_len(), pages.first());
-        let hot = head.values.recent().len();
-        Self {
-            tokens: head.len(),
-            sinks: head.values.sinks().len(),
-            hot,
-            waiting_keys: head.keys.recent().len().saturating_sub(hot),
-            warm: pages.len() - cold - evicted,
-            cold,
-            evicted,
-            centred_heads: heads.iter().filter(|head| head.centre().is_some()).count(),
-            allocated_bytes: heads.iter().map(Head::allocated_bytes).sum(),
-            spilled_bytes: heads
-                .iter()
-                .map(|h| h.keys.pages().spilled_bytes() + h.values.pages().spilled_bytes())
-                .sum(),
+    pub(super) fn of<'a>(heads: impl Iterator<Item = &'a Head>) -> Self {
+        let mut heads = heads.peekable();
+        let mut stats = heads.peek().map_or_else(Self::default, |head| {
+            let pages = head.values.pages();
+            let (cold, evicted) = (pages.cold_len(), pages.first());
+            let hot = head.values.recent().len();
+            Self {
+                tokens: head.len(),
+                sinks: head.values.sinks().len(),
+                hot,
+                waiting_keys: head.keys.recent().len().saturating_sub(hot),
+                warm: pages.len() - cold - evicted,
+                cold,
+                evicted,
+                ..Self::default()
+            }
+        });
+        for head in heads {
+            stats.centred_heads += usize::from(head.keys.means().state() == State::On);
+            stats.allocated_bytes += head.allocated_bytes();
+            for track in [&head.keys, &head.values] {
+                stats.shared_bytes += track.shared_bytes();
+                stats.spilled_bytes += track.pages().spilled_bytes();
+            }
         }
+        stats
     }
 
     /// Allocated bytes per token held; 0 where there are none.

@@ -4,17 +4,25 @@
 //! then come the pages; what is newer is uncompressed.
 
 use super::ahead::Ahead;
-use super::format::{CodedQueries, Side};
-use super::page::{ColdStore, Pages};
+use super::budget::Budget;
+use super::format::PAGE_TOKENS;
+use super::means::{Means, State};
+use super::page::Pages;
 use super::rows::Rows;
-use super::spec::{CacheSpec, Centring};
+use super::scratch::{Queries, Scratch};
+use super::spec::MEAN_TOKENS;
+use super::tier::Tiers;
 use crate::error::CacheError;
+use std::sync::Arc;
 use tqkv_core::AnyCodec;
 use tqkv_simd::Level;
 use tqkv_simd::page::{Line, MAX_PART};
 
 /// Tokens that leave the hot window together: encoders are faster with several vectors.
-const BATCH: usize = 4;
+pub(super) const BATCH: usize = 4;
+
+/// Tokens that are taken up at once: bounds the rows that wait.
+pub(super) const PIECE: usize = 64;
 
 /// Of `extra` tokens beyond a hot window of `hot`, how many are encoded.
 pub(super) fn leaving(hot: usize, extra: usize) -> usize {
@@ -22,56 +30,62 @@ pub(super) fn leaving(hot: usize, extra: usize) -> usize {
     if hot < BATCH { extra } else { extra / BATCH * BATCH }
 }
 
-/// Query heads that share a track, in the forms that its parts need.
-pub(super) struct Queries {
-    /// As the model made them, times 1/sqrt(head_dim): `[heads, dim]`.
-    pub(super) plain: Vec<f32>,
-    /// Added to the scores of encoded tokens: <plain, mu> for each head.
-    pub(super) offsets: Vec<f32>,
-    warm: CodedQueries,
-    /// For cold pages of another codec.
-    cold: Option<CodedQueries>,
+/// Vectors of one head among those of all heads: `[n, heads, dim]`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Vectors<'a> {
+    all: &'a [f32],
+    head: usize,
+    heads: usize,
+    dim: usize,
 }
 
-/// Weighted values of some heads under construction, `[heads, dim]` in both domains.
-#[derive(Clone, Debug)]
-pub(super) struct Sums {
-    /// Uncompressed values.
-    pub(super) plain: Vec<f32>,
-    /// Blocks, in their domain.
-    pub(super) rotated: Vec<f32>,
+impl<'a> Vectors<'a> {
+    pub(super) fn new(all: &'a [f32], head: usize, heads: usize, dim: usize) -> Self {
+        Self { all, head, heads, dim }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len() / (self.heads * self.dim)
+    }
+
+    pub(super) fn rows(self) -> impl ExactSizeIterator<Item = &'a [f32]> {
+        let at = self.head * self.dim..(self.head + 1) * self.dim;
+        self.all.chunks_exact(self.heads * self.dim).map(move |token| &token[at.clone()])
+    }
+
+    /// Tokens `from..to`.
+    pub(super) fn part(self, from: usize, to: usize) -> Self {
+        let token = self.heads * self.dim;
+        Self { all: &self.all[from * token..to * token], ..self }
+    }
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Track {
-    side: Side,
     dim: usize,
     sink_capacity: usize,
-    sinks: Rows,
+    hot: usize,
+    /// Shared by forks until one of them writes.
+    sinks: Arc<Rows>,
     pages: Pages,
-    recent: Rows,
+    recent: Arc<Rows>,
+    /// Of keys; those of values are off.
+    means: Means,
     /// The oldest recent tokens, where their encoding has begun.
     ahead: Option<Ahead>,
 }
 
 impl Track {
-    pub(super) fn new(
-        spec: &CacheSpec,
-        level: Level,
-        side: Side,
-        codec: AnyCodec,
-        cold: Option<ColdStore>,
-    ) -> Self {
-        let dim = codec.dim();
-        let centred = side == Side::Keys && spec.centring != Centring::Off;
-        let mean = if centred { dim * size_of::<f32>() } else { 0 };
+    pub(super) fn new(tiers: Tiers, (sinks, hot): (usize, usize), means: Means, budget: &Budget) -> Self {
+        let (dim, level) = (tiers.warm().codec().dim(), tiers.warm().level());
         Self {
-            side,
             dim,
-            sink_capacity: spec.sinks,
-            sinks: Rows::new(dim, level),
-            pages: Pages::new(codec, cold, side, spec.arithmetic, level, mean),
-            recent: Rows::new(dim, level),
+            sink_capacity: sinks,
+            hot,
+            sinks: Arc::new(Rows::new(dim, level, budget)),
+            pages: Pages::new(tiers, budget),
+            recent: Arc::new(Rows::new(dim, level, budget)),
+            means,
             ahead: None,
         }
     }
@@ -92,6 +106,10 @@ impl Track {
         &self.recent
     }
 
+    pub(super) fn means(&self) -> &Means {
+        &self.means
+    }
+
     pub(super) fn codec(&self) -> &AnyCodec {
         self.pages.warm().codec()
     }
@@ -110,41 +128,116 @@ impl Track {
         self.sink_capacity
     }
 
-    /// Appends uncompressed tokens, `[n, dim]`.
-    pub(super) fn push(&mut self, rows: &[f32]) {
-        let room = (self.sink_capacity - self.sinks.len()) * self.dim;
-        let (sinks, recent) = rows.split_at(room.min(rows.len()));
-        if !sinks.is_empty() {
-            self.sinks.push(sinks);
-        }
-        self.recent.push(recent);
+    /// Newest tokens that stay uncompressed.
+    pub(super) fn hot(&self) -> usize {
+        self.hot
     }
 
-    /// Encodes the oldest recent tokens that leave a hot window of `hot`, each less `mean` where given.
-    pub(super) fn encode_all_but(&mut self, hot: usize, mean: Option<&[f32]>) -> Result<(), CacheError> {
-        let count = leaving(hot, self.recent.len().saturating_sub(hot));
-        if count > 0 {
-            match self.made_ahead(count) {
-                Some(blocks) => self.pages.push_blocks(&blocks),
-                None => {
-                    let (from, oldest) = (self.coded_end(), self.oldest(count, mean));
-                    let tokens =
-                        format_args!("{} of tokens {from} to {}", self.side.name(), from + count - 1);
-                    self.pages.push(&oldest).map_err(|error| error.within(tokens))?;
-                }
-            }
-            // Half of what is saved may be spare rows, half may be vectors that are encoded ahead.
-            let spare = self.pages.saved_bytes() / 2 / (2 * self.dim);
-            let wanted = ((self.recent.len() - count) / 8).max(BATCH);
-            self.recent.drop_front(count, spare.min(wanted));
+    /// Whether an encoder searches, so that encoding is worth a thread.
+    pub(super) fn is_dear(&self) -> bool {
+        self.codec().trellis().is_some()
+    }
+
+    /// Recent rows that wait beyond the hot window before any is encoded.
+    pub(super) fn wait(&self) -> usize {
+        if self.means.state() == State::Learning { MEAN_TOKENS } else { 0 }
+    }
+
+    /// Appends tokens and encodes what leaves the hot window.
+    pub(super) fn push(&mut self, x: Vectors<'_>, scratch: &mut Scratch) -> Result<(), CacheError> {
+        let mut from = 0;
+        if self.sinks.len() < self.sink_capacity && x.len() > 0 {
+            from = (self.sink_capacity - self.sinks.len()).min(x.len());
+            Arc::make_mut(&mut self.sinks).push(x.part(0, from).rows());
         }
-        // The next to leave are all there, and codes with a search are worth a thread.
-        let dear = self.codec().trellis().is_some();
-        let paid = self.pages.saved_bytes() / 2 >= BATCH * self.dim * size_of::<f32>();
-        if dear && paid && self.ahead.is_none() && self.recent.len() >= BATCH && hot >= BATCH {
-            self.ahead = Some(Ahead::new(self.coded_end(), self.oldest(BATCH, mean)));
+        while from < x.len() {
+            let to = x.len().min(from + PIECE);
+            Arc::make_mut(&mut self.recent).push(x.part(from, to).rows());
+            self.encode_oldest(scratch)?;
+            from = to;
         }
         Ok(())
+    }
+
+    /// Encodes the recent tokens that have left the hot window.
+    fn encode_oldest(&mut self, scratch: &mut Scratch) -> Result<(), CacheError> {
+        let extra = self.recent.len().saturating_sub(self.hot);
+        if self.means.state() == State::Learning {
+            if extra < MEAN_TOKENS {
+                return Ok(());
+            }
+            let (mean, share) = self.mean_of_oldest(MEAN_TOKENS);
+            self.means.learn(mean, share);
+            self.pages.set_beside(self.means.allocated_bytes());
+        }
+        let count = leaving(self.hot, extra);
+        let (mut done, mut result) = (0, Ok(()));
+        while done < count && result.is_ok() {
+            // Tokens of one page have one mean.
+            let now = (count - done).min(PAGE_TOKENS - self.pages.len() % PAGE_TOKENS);
+            result = self.encode(done, now, count, scratch);
+            done += if result.is_ok() { now } else { 0 };
+        }
+        if done > 0 {
+            // Half of what is saved may be spare rows, half may be vectors that are encoded ahead.
+            let spare = self.pages.saved_bytes() / 2 / self.recent.row_bytes();
+            let wanted = ((self.recent.len() - done) / 8).max(BATCH);
+            Arc::make_mut(&mut self.recent).drop_front(done, spare.min(wanted));
+        }
+        result?;
+        self.plan_ahead();
+        Ok(())
+    }
+
+    /// Encodes `now` recent tokens from row `row` on, all of one page. `leaving` are encoded in all.
+    fn encode(
+        &mut self,
+        row: usize,
+        now: usize,
+        leaving: usize,
+        scratch: &mut Scratch,
+    ) -> Result<(), CacheError> {
+        let page = self.pages.len() / PAGE_TOKENS;
+        match self.made_ahead(now, leaving) {
+            Some(blocks) => self.pages.push_blocks(&blocks),
+            None => {
+                let mean = self.means.open(page, &self.pages);
+                self.pages.set_beside(self.means.allocated_bytes());
+                let rows = scratch.rows(now * self.dim);
+                self.recent.read(row, rows);
+                subtract(rows, mean.as_deref());
+                let from = self.coded_end();
+                let (rows, blocks) = scratch.rows_and_blocks();
+                self.pages.push(rows, blocks).map_err(|error| {
+                    error.within(format_args!("tokens {from} to {}", from + now - 1))
+                })?;
+            }
+        }
+        if self.means.state() == State::On && self.pages.len().is_multiple_of(PAGE_TOKENS) {
+            let keys = scratch.rows(PAGE_TOKENS * self.dim);
+            self.pages.decode_rotated(page * PAGE_TOKENS, keys)?;
+            self.means.close(keys, self.dim);
+            self.pages.set_beside(self.means.allocated_bytes());
+        }
+        Ok(())
+    }
+
+    /// Sets the next to leave apart for another thread, where a code's search is worth it.
+    fn plan_ahead(&mut self) {
+        let waits = self.means.state() == State::Learning;
+        let one_page = self.pages.len() % PAGE_TOKENS <= PAGE_TOKENS - BATCH;
+        if !self.is_dear() || self.ahead.is_some() || self.hot < BATCH || waits || !one_page {
+            return;
+        }
+        let paid = self.pages.saved_bytes() / 2 >= BATCH * self.dim * size_of::<f32>();
+        if paid && self.recent.len() >= BATCH {
+            let mean = self.means.open(self.pages.len() / PAGE_TOKENS, &self.pages);
+            self.pages.set_beside(self.means.allocated_bytes());
+            let mut rows = vec![0.0; BATCH * self.dim];
+            self.recent.read(0, &mut rows);
+            subtract(&mut rows, mean.as_deref());
+            self.ahead = Some(Ahead::new(self.coded_end(), rows));
+        }
     }
 
     /// Has the tokens that leave next encoded on a spare thread.
@@ -154,22 +247,10 @@ impl Track {
         }
     }
 
-    /// The oldest recent tokens, each less `mean` where given: `[count, dim]`.
-    fn oldest(&self, count: usize, mean: Option<&[f32]>) -> Vec<f32> {
-        let mut rows = vec![0.0; count * self.dim];
-        self.recent.read(0, &mut rows);
-        if let Some(mean) = mean {
-            for row in rows.chunks_exact_mut(self.dim) {
-                row.iter_mut().zip(mean).for_each(|(x, m)| *x -= m);
-            }
-        }
-        rows
-    }
-
-    /// Blocks of the oldest `count` recent tokens, where these have been encoded ahead.
-    fn made_ahead(&mut self, count: usize) -> Option<Vec<u8>> {
+    /// Blocks of the oldest `count` recent tokens, where these leave alone and have been encoded ahead.
+    fn made_ahead(&mut self, count: usize, leaving: usize) -> Option<Vec<u8>> {
         let ahead = self.ahead.take()?;
-        if count == BATCH && ahead.first() == self.coded_end() {
+        if count == BATCH && leaving == BATCH && ahead.first() == self.coded_end() {
             ahead.blocks(self.pages.warm())
         } else {
             None
@@ -177,7 +258,7 @@ impl Track {
     }
 
     /// Mean of the oldest `count` recent tokens, and the share of their energy that it holds.
-    pub(super) fn mean_of_oldest(&self, count: usize) -> (Vec<f32>, f32) {
+    fn mean_of_oldest(&self, count: usize) -> (Vec<f32>, f32) {
         let (mut mean, mut energy, mut row) = (vec![0.0; self.dim], 0.0, vec![0.0; self.dim]);
         for i in 0..count {
             self.recent.read(i, &mut row);
@@ -197,9 +278,14 @@ impl Track {
         self.pages.evict_before(first.saturating_sub(self.sink_capacity));
     }
 
-    /// Cools pages whose tokens all lie before position `before`.
-    pub(super) fn cool_before(&mut self, before: usize) -> Result<(), CacheError> {
-        self.pages.cool_before(before.saturating_sub(self.sink_capacity))
+    /// Cools the pages that are due once there are `len` tokens.
+    pub(super) fn cool(&mut self, len: usize) -> Result<(), CacheError> {
+        self.pages.cool(len.saturating_sub(self.sink_capacity))
+    }
+
+    /// The length at which a page goes cold next.
+    pub(super) fn next_cooling(&self) -> Option<usize> {
+        self.pages.next_cooling().map(|tokens| tokens + self.sink_capacity)
     }
 
     /// First position after the sinks that is still held.
@@ -207,47 +293,96 @@ impl Track {
         self.sink_capacity + self.pages.first()
     }
 
+    /// Drops the tokens from position `len` on.
     pub(super) fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
+        if len >= self.len() {
+            return Ok(());
+        }
         // Other tokens may come where some are dropped.
         self.ahead = self.ahead.take().filter(|ahead| ahead.first() + BATCH <= len);
-        self.recent.truncate(len.saturating_sub(self.coded_end()).min(self.recent.len()));
-        self.pages.truncate(len.saturating_sub(self.sinks.len()))?;
-        self.sinks.truncate(len.min(self.sinks.len()));
+        let coded = len.saturating_sub(self.sinks.len()).min(self.pages.len());
+        self.reopen(coded)?;
+        self.pages.truncate(coded)?;
+        let recent = len.saturating_sub(self.coded_end());
+        if recent < self.recent.len() {
+            Arc::make_mut(&mut self.recent).truncate(recent);
+        }
+        if len < self.sinks.len() {
+            Arc::make_mut(&mut self.sinks).truncate(len);
+        }
+        Ok(())
+    }
+
+    /// Takes the keys of pages that are full and will not be, or not be there, off the means.
+    fn reopen(&mut self, coded: usize) -> Result<(), CacheError> {
+        if self.means.state() == State::On {
+            let mut keys = Vec::new();
+            let full = (coded / PAGE_TOKENS).max(self.pages.first() / PAGE_TOKENS);
+            for page in full..self.pages.len() / PAGE_TOKENS {
+                keys.resize(PAGE_TOKENS * self.dim, 0.0);
+                self.pages.decode_rotated(page * PAGE_TOKENS, &mut keys)?;
+                self.means.reopen(&keys, self.dim);
+            }
+        }
+        if coded < self.pages.len() {
+            self.means.truncate(coded.div_ceil(PAGE_TOKENS));
+            self.pages.set_beside(self.means.allocated_bytes());
+        }
         Ok(())
     }
 
     pub(super) fn clear(&mut self) {
         self.ahead = None;
-        self.sinks.clear();
         self.pages.clear();
-        self.recent.clear();
+        self.means.clear();
+        self.pages.set_beside(0);
+        for rows in [&mut self.sinks, &mut self.recent] {
+            Arc::make_mut(rows).clear();
+        }
     }
 
     pub(super) fn allocated_bytes(&self) -> usize {
         let ahead = self.ahead.as_ref().map_or(0, Ahead::allocated_bytes);
-        self.sinks.allocated_bytes() + self.pages.allocated_bytes() + self.recent.allocated_bytes() + ahead
+        let rows = self.sinks.allocated_bytes() + self.recent.allocated_bytes();
+        rows + self.pages.allocated_bytes() + self.means.allocated_bytes() + ahead
     }
 
-    /// Makes queries (`[heads, dim]`, times 1/sqrt(head_dim)) ready for [`Track::scores`].
-    pub(super) fn queries(&self, plain: Vec<f32>, offsets: Vec<f32>) -> Queries {
-        let demoted = self.pages.any_cold() && self.pages.cold().codec().id() != self.codec().id();
-        Queries {
-            warm: self.pages.warm().queries(&plain),
-            cold: demoted.then(|| self.pages.cold().queries(&plain)),
-            plain,
-            offsets,
-        }
+    /// What of that other caches use as well.
+    pub(super) fn shared_bytes(&self) -> usize {
+        let shared = |rows: &Arc<Rows>| if Arc::strong_count(rows) > 1 { rows.allocated_bytes() } else { 0 };
+        shared(&self.sinks) + shared(&self.recent) + self.pages.shared_bytes()
     }
 
-    /// End of the range from position `from` on that lies in one part: sinks, a page, recent rows.
+    /// What a copy does not share.
+    pub(super) fn list_bytes(&self) -> usize {
+        self.pages.list_bytes() + self.means.allocated_bytes()
+    }
+
+    /// The most that `tokens` more may take until the operation is over, copies of what is shared included.
+    pub(super) fn growth(&self, tokens: usize) -> usize {
+        let copy = |rows: &Arc<Rows>| if Arc::strong_count(rows) > 1 { rows.allocated_bytes() } else { 0 };
+        let row = self.recent.row_bytes();
+        let sinks = tokens.min(self.sink_capacity - self.sinks.len());
+        let (held, after) = (self.recent.len(), self.recent.len() + tokens - sinks);
+        let most = after.min(self.hot + MEAN_TOKENS + PIECE + 2 * BATCH).max(held);
+        let rows = sinks * row + most.saturating_sub(self.recent.capacity()) * row;
+        let coded = leaving(self.hot, after.saturating_sub(self.hot));
+        let pages = self.pages.growth(coded);
+        let means = if coded > 0 { self.means.growth(self.dim) } else { 0 };
+        let copies = if sinks > 0 { copy(&self.sinks) } else { 0 } + copy(&self.recent);
+        let ahead = if self.is_dear() { BATCH * self.dim * size_of::<f32>() } else { 0 };
+        rows + pages + means + copies + ahead
+    }
+
+    /// End of the range from position `from` on that lies in one part: sinks, a page, rows back to back.
     pub(super) fn part_end(&self, from: usize) -> usize {
         let (sinks, coded) = (self.sinks.len(), self.coded_end());
         let end = if from < sinks {
-            sinks
+            self.sinks.run_end(from)
         } else if from < coded {
             sinks + self.pages.page_end(from - sinks)
         } else {
-            self.len()
+            coded + self.recent.run_end(from - coded)
         };
         end.min(from + MAX_PART)
     }
@@ -257,62 +392,102 @@ impl Track {
         position.checked_sub(self.sinks.len()).map_or(&[], |index| self.pages.lines(index))
     }
 
-    /// Logits of the positions from `from` on, all in one part: `out` is `[heads, n]`. `next` is memory that
-    /// is read soon.
-    pub(super) fn scores(&self, queries: &Queries, from: usize, next: &[Line], out: &mut [f32]) {
-        let (sinks, coded) = (self.sinks.len(), self.coded_end());
-        if from < sinks {
-            self.sinks.scores(from, &queries.plain, out);
-        } else if from >= coded {
-            self.recent.scores(from - coded, &queries.plain, out);
-        } else {
-            let run = self.pages.run(from - sinks);
-            let coded = queries.cold.as_ref().filter(|_| run.is_cold).unwrap_or(&queries.warm);
-            run.format.scores(&run.lines, run.slot, coded, next, out);
-            let n = out.len() / queries.offsets.len();
-            for (out, offset) in out.chunks_exact_mut(n).zip(&queries.offsets) {
-                out.iter_mut().for_each(|logit| *logit += offset);
-            }
-        }
+    /// Whether a position is encoded.
+    pub(super) fn is_coded(&self, position: usize) -> bool {
+        position >= self.sinks.len() && position < self.coded_end()
     }
 
-    /// Adds the weighted values of the positions from `from` on, all in one part: `weights` is `[heads, n]`.
-    pub(super) fn accumulate(&self, weights: &[f32], from: usize, next: &[Line], sums: &mut Sums) {
+    /// Logits of the positions from `from` on, all in one part: `out` is `[heads, n]`. `next` is memory that is read
+    /// soon.
+    pub(super) fn scores(
+        &self,
+        queries: &Queries,
+        from: usize,
+        next: &[Line],
+        out: &mut [f32],
+    ) -> Result<(), CacheError> {
         let (sinks, coded) = (self.sinks.len(), self.coded_end());
         if from < sinks {
-            self.sinks.accumulate(from, weights, &mut sums.plain);
+            self.sinks.scores(from, queries.plain(), out);
         } else if from >= coded {
-            self.recent.accumulate(from - coded, weights, &mut sums.plain);
+            self.recent.scores(from - coded, queries.plain(), out);
         } else {
-            let run = self.pages.run(from - sinks);
-            run.format.accumulate(&run.lines, run.slot, weights, next, &mut sums.rotated);
+            let run = self.pages.run(from - sinks)?;
+            run.format.scores(&run.lines, run.slot, queries.coded(run.tier), next, out);
+            if let Some(mean) = self.means.index(run.page) {
+                let n = out.len() / queries.heads();
+                for (out, offset) in out.chunks_exact_mut(n).zip(queries.offsets(mean)) {
+                    out.iter_mut().for_each(|logit| *logit += offset);
+                }
+            }
         }
+        Ok(())
+    }
+
+    /// Adds the weighted values of the positions from `from` on, all in one part: `weights` is `[heads, n]`, the sums
+    /// `[heads, dim]`, of rows and of blocks in their domain.
+    pub(super) fn accumulate(
+        &self,
+        weights: &[f32],
+        from: usize,
+        next: &[Line],
+        [plain, rotated]: [&mut [f32]; 2],
+    ) -> Result<(), CacheError> {
+        let (sinks, coded) = (self.sinks.len(), self.coded_end());
+        if from < sinks {
+            self.sinks.accumulate(from, weights, plain);
+        } else if from >= coded {
+            self.recent.accumulate(from - coded, weights, plain);
+        } else {
+            let run = self.pages.run(from - sinks)?;
+            run.format.accumulate(&run.lines, run.slot, weights, next, rotated);
+        }
+        Ok(())
     }
 
     /// Encoded tokens of positions `from..to`, decoded in the domain of the blocks into `out`.
-    pub(super) fn decode_rotated(&self, from: usize, to: usize, out: &mut [f32]) {
+    pub(super) fn decode_rotated(&self, from: usize, to: usize, out: &mut [f32]) -> Result<(), CacheError> {
         let mut at = from;
         while at < to {
             let end = to.min(self.part_end(at));
-            let run = self.pages.run(at - self.sinks.len());
-            run.format.decode_rotated(
-                &run.lines,
-                run.slot,
-                &mut out[(at - from) * self.dim..(end - from) * self.dim],
-            );
+            let out = &mut out[(at - from) * self.dim..(end - from) * self.dim];
+            self.pages.decode_rotated(at - self.sinks.len(), out)?;
             at = end;
         }
+        Ok(())
+    }
+
+    /// Positions `from..to`, all held, as vectors: `[n, dim]`.
+    pub(super) fn read(&self, from: usize, to: usize, out: &mut [f32]) -> Result<(), CacheError> {
+        let (sinks, coded) = (self.sinks.len(), self.coded_end());
+        let mut at = from;
+        while at < to {
+            let end = to.min(self.part_end(at));
+            let out = &mut out[(at - from) * self.dim..(end - from) * self.dim];
+            if at < sinks {
+                self.sinks.read(at, out);
+            } else if at >= coded {
+                self.recent.read(at - coded, out);
+            } else {
+                self.pages.decode_rotated(at - sinks, out)?;
+                self.pages.unrotate(out);
+                if let Some(mean) = self.means.index((at - sinks) / PAGE_TOKENS) {
+                    let mean = &self.means.list()[mean].values;
+                    for row in out.chunks_exact_mut(self.dim) {
+                        row.iter_mut().zip(mean.iter()).for_each(|(x, m)| *x += m);
+                    }
+                }
+            }
+            at = end;
+        }
+        Ok(())
     }
 }
 
-/// Plain dot product of equally long slices, in eight lanes that the compiler can vectorise.
-pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let (left, right) = (a.as_chunks::<8>(), b.as_chunks::<8>());
-    let mut lanes = [0.0; 8];
-    for (x, y) in left.0.iter().zip(right.0) {
-        for (lane, (p, q)) in lanes.iter_mut().zip(x.iter().zip(y)) {
-            *lane += p * q;
+fn subtract(rows: &mut [f32], mean: Option<&[f32]>) {
+    if let Some(mean) = mean {
+        for row in rows.chunks_exact_mut(mean.len()) {
+            row.iter_mut().zip(mean).for_each(|(x, m)| *x -= m);
         }
     }
-    lanes.iter().sum::<f32>() + left.1.iter().zip(right.1).map(|(p, q)| p * q).sum::<f32>()
 }

@@ -1,0 +1,132 @@
+//! Bytes that caches share: a hard limit, and what each part of a cache holds of it.
+//!
+//! An operation first reserves the most that it may need, and is refused as a whole where that is not free. What is
+//! allocated then is counted as it is, so the sum of all caches never passes the limit.
+
+use crate::error::CacheError;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A limit on the bytes of keys and values that all caches made with it hold together; clones share it.
+///
+/// Pages that forks share count once.
+#[derive(Clone, Debug)]
+pub struct Budget(Arc<Counters>);
+
+#[derive(Debug)]
+struct Counters {
+    limit: usize,
+    /// Held by caches.
+    used: AtomicUsize,
+    /// Promised to operations that are running.
+    reserved: AtomicUsize,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self::unlimited()
+    }
+}
+
+impl Budget {
+    /// At most that many bytes.
+    pub fn new(bytes: usize) -> Self {
+        Self(Arc::new(Counters { limit: bytes, used: AtomicUsize::new(0), reserved: AtomicUsize::new(0) }))
+    }
+
+    /// Counts, and refuses nothing.
+    pub fn unlimited() -> Self {
+        Self::new(usize::MAX)
+    }
+
+    /// Bytes that caches may hold together.
+    pub fn limit(&self) -> usize {
+        self.0.limit
+    }
+
+    /// Bytes that caches hold now.
+    pub fn used(&self) -> usize {
+        self.0.used.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_limited(&self) -> bool {
+        self.0.limit != usize::MAX
+    }
+
+    /// Promises bytes to an operation, until the promise is dropped.
+    pub(super) fn reserve(&self, bytes: usize) -> Result<Reserved<'_>, CacheError> {
+        let before = self.0.reserved.fetch_add(bytes, Ordering::Relaxed);
+        let reserved = Reserved { budget: self, bytes };
+        let taken = self.used().saturating_add(before);
+        if taken.saturating_add(bytes) <= self.0.limit {
+            Ok(reserved)
+        } else {
+            Err(CacheError::Full { needed: bytes, free: self.0.limit.saturating_sub(taken), limit: self.0.limit })
+        }
+    }
+
+    /// Counts bytes that were reserved.
+    pub(super) fn take(&self, bytes: usize) {
+        self.0.used.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that are free again.
+    pub(super) fn give_back(&self, bytes: usize) {
+        self.0.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// A part that holds nothing yet.
+    pub(super) fn lease(&self) -> Lease {
+        Lease { budget: self.clone(), bytes: 0 }
+    }
+}
+
+/// Bytes promised to an operation.
+#[derive(Debug)]
+pub(super) struct Reserved<'a> {
+    budget: &'a Budget,
+    bytes: usize,
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.budget.0.reserved.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Bytes that a part of a cache holds, given back when it is dropped. A copy of the part holds as many again.
+#[derive(Debug)]
+pub(super) struct Lease {
+    budget: Budget,
+    bytes: usize,
+}
+
+impl Lease {
+    /// Says how many bytes the part holds now; they were reserved.
+    pub(super) fn set(&mut self, bytes: usize) {
+        if bytes > self.bytes {
+            self.budget.take(bytes - self.bytes);
+        } else {
+            self.budget.give_back(self.bytes - bytes);
+        }
+        self.bytes = bytes;
+    }
+
+    pub(super) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+}
+
+impl Clone for Lease {
+    fn clone(&self) -> Self {
+        let mut copy = self.budget.lease();
+        copy.set(self.bytes);
+        copy
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}

@@ -1,0 +1,152 @@
+//! Memory that operations of a cache use again: after the first tokens, the hot path allocates nothing.
+
+use super::format::CodedQueries;
+use super::track::Track;
+use crate::error::CacheError;
+use std::sync::{Mutex, PoisonError};
+use tqkv_simd::page::{Attention, MAX_HEADS};
+
+/// Query heads that share a KV head, at most [`MAX_HEADS`], in the forms that parts of a track need.
+#[derive(Debug, Default)]
+pub(super) struct Queries {
+    heads: usize,
+    /// As the model made them, times the factor of the logits: `[heads, dim]`.
+    plain: Vec<f32>,
+    /// For each mean of the keys, <plain, mean> of each head.
+    offsets: Vec<f32>,
+    /// For each tier.
+    coded: Vec<CodedQueries>,
+}
+
+impl Queries {
+    /// Makes queries (`[heads, dim]`) ready for a track.
+    pub(super) fn set(&mut self, keys: &Track, q: &[f32], scale: f32) {
+        let dim = keys.codec().dim();
+        self.heads = q.len() / dim;
+        self.plain.clear();
+        self.plain.extend(q.iter().map(|x| x * scale));
+        self.offsets.clear();
+        for mean in keys.means().list() {
+            self.offsets.extend(self.plain.chunks_exact(dim).map(|q| dot(q, &mean.values)));
+        }
+        let tiers = keys.pages().tiers();
+        self.coded.resize_with(tiers.len(), CodedQueries::default);
+        for (tier, coded) in self.coded.iter_mut().enumerate() {
+            if keys.pages().is_used(tier) {
+                tiers.format(tier).set_queries(&self.plain, coded);
+            }
+        }
+    }
+
+    pub(super) fn heads(&self) -> usize {
+        self.heads
+    }
+
+    pub(super) fn plain(&self) -> &[f32] {
+        &self.plain
+    }
+
+    /// Added to the scores of keys with that mean, one a head.
+    pub(super) fn offsets(&self, mean: usize) -> &[f32] {
+        &self.offsets[mean * self.heads..(mean + 1) * self.heads]
+    }
+
+    pub(super) fn coded(&self, tier: usize) -> &CodedQueries {
+        &self.coded[tier]
+    }
+}
+
+/// What the query heads of a group have seen of a span.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) state: [Attention; MAX_HEADS],
+    /// Weighted uncompressed values, `[heads, dim]`.
+    pub(super) plain: Vec<f32>,
+    /// Weighted blocks, in their domain.
+    pub(super) rotated: Vec<f32>,
+    /// A page that could not be read.
+    pub(super) failed: Option<CacheError>,
+}
+
+impl Seen {
+    const fn new() -> Self {
+        Self { state: [Attention::EMPTY; MAX_HEADS], plain: Vec::new(), rotated: Vec::new(), failed: None }
+    }
+
+    /// Nothing yet; sums of `values` values.
+    pub(super) fn clear(&mut self, values: usize) {
+        self.state = [Attention::EMPTY; MAX_HEADS];
+        for sums in [&mut self.plain, &mut self.rotated] {
+            sums.clear();
+            sums.resize(values, 0.0);
+        }
+        self.failed = None;
+    }
+}
+
+/// Memory of one thread's work on one head.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    pub(super) queries: Queries,
+    pub(super) seen: Vec<Seen>,
+    rows: Vec<f32>,
+    blocks: Vec<u8>,
+}
+
+impl Scratch {
+    /// Queries, and room for what `spans` spans see.
+    pub(super) fn spans(&mut self, spans: usize) -> (&Queries, &mut [Seen]) {
+        if self.seen.len() < spans {
+            self.seen.resize_with(spans, Seen::new);
+        }
+        (&self.queries, &mut self.seen[..spans])
+    }
+
+    /// Room for some values.
+    pub(super) fn rows(&mut self, values: usize) -> &mut [f32] {
+        self.rows.resize(values, 0.0);
+        &mut self.rows
+    }
+
+    /// The same values, and room for blocks.
+    pub(super) fn rows_and_blocks(&mut self) -> (&[f32], &mut Vec<u8>) {
+        (&self.rows, &mut self.blocks)
+    }
+}
+
+/// Scratch of a cache: as many as threads work on it at once.
+#[derive(Debug, Default)]
+pub(super) struct ScratchPool(Mutex<Vec<Box<Scratch>>>);
+
+impl ScratchPool {
+    /// Lends one to `work`.
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut Scratch) -> R) -> R {
+        let mut scratch = self.lock().pop().unwrap_or_default();
+        let result = work(&mut scratch);
+        self.lock().push(scratch);
+        result
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Box<Scratch>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A copy of a cache has its own.
+impl Clone for ScratchPool {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+/// Plain dot product of equally long slices, in eight lanes that the compiler can vectorise.
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let (left, right) = (a.as_chunks::<8>(), b.as_chunks::<8>());
+    let mut lanes = [0.0; 8];
+    for (x, y) in left.0.iter().zip(right.0) {
+        for (lane, (p, q)) in lanes.iter_mut().zip(x.iter().zip(y)) {
+            *lane += p * q;
+        }
+    }
+    lanes.iter().sum::<f32>() + left.1.iter().zip(right.1).map(|(p, q)| p * q).sum::<f32>()
+}
