@@ -42,6 +42,9 @@ pub enum CacheError {
         /// Bytes of the budget.
         limit: usize,
     },
+    /// The pool has no such sequence (any more).
+    #[error("no such sequence: it was removed, or evicted for others")]
+    NoSequence,
     /// Attention over nothing.
     #[error("layer {layer} holds no token yet: append before attending")]
     Empty {
@@ -94,6 +97,9 @@ pub enum CacheError {
     /// The threads of rayon's pool cannot be started.
     #[error("cannot start threads: {0}; RAYON_NUM_THREADS sets how many are asked for")]
     Threads(String),
+    /// A snapshot that cannot be written, or is not one of this cache.
+    #[error("snapshot: {0}")]
+    Snapshot(String),
     /// The spill file of the cold tier cannot be made, written or read.
     #[error("cannot spill cold pages: {0}")]
     Spill(String),
@@ -104,6 +110,7 @@ impl CacheError {
     pub(crate) fn within(self, place: std::fmt::Arguments<'_>) -> Self {
         match self {
             Self::Encode(what) => Self::Encode(format!("{place}, {what}")),
+            Self::Snapshot(what) => Self::Snapshot(format!("{place}: {what}")),
             other => other,
         }
     }

@@ -61,6 +61,12 @@ impl Head {
         Ok(())
     }
 
+    /// Whether no page is evicted that the newest position sees.
+    pub(super) fn holds_what_it_sees(&self) -> bool {
+        let first = self.first_seen(self.len().saturating_sub(1)).max(self.values.sink_capacity());
+        [&self.keys, &self.values].iter().all(|track| track.first_live() <= first)
+    }
+
     /// Drops the tokens from position `len` on.
     pub(super) fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
         self.keys.truncate(len)?;
@@ -76,6 +82,12 @@ impl Head {
     ) -> Result<(), CacheError> {
         self.keys.push(keys, scratch).map_err(|error| error.within(format_args!("keys of")))?;
         self.values.push(values, scratch).map_err(|error| error.within(format_args!("values of")))
+    }
+
+    /// [`Head::cool`] in the middle of an operation: pages that the file has no room for stay in memory, and the next operation
+    /// says so before it changes anything.
+    pub(super) fn cool_what_fits(&mut self, len: usize) {
+        let _ = self.cool(len);
     }
 
     /// Sends pages to colder tiers that are due once there are `len` tokens.

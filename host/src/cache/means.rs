@@ -67,9 +67,18 @@ impl Means {
         &self.list
     }
 
-    /// Bytes of the sums: what a snapshot must know beside the list.
+    /// What a snapshot must know beside the list.
     pub(super) fn sum(&self) -> &[i64] {
         &self.sum
+    }
+
+    /// Whether keys of this cache may be centred like that.
+    pub(super) fn can_be(&self, state: State) -> bool {
+        match self.centring {
+            Centring::Off => state == State::Off,
+            Centring::On => state != State::Off,
+            Centring::Auto => true,
+        }
     }
 
     /// What a snapshot knew.

@@ -31,9 +31,11 @@ mod head;
 mod layer;
 mod means;
 mod page;
+mod pool;
 mod prefill;
 mod rows;
 mod scratch;
+mod snapshot;
 mod spec;
 mod spill;
 mod stats;
@@ -43,6 +45,7 @@ mod track;
 pub use budget::Budget;
 pub use format::PAGE_TOKENS;
 pub use layer::{KvPair, LayerKind, LayerPolicy};
+pub use pool::{CachePool, Eviction, SequenceId};
 pub use spec::{AUTO_SHARE, Arithmetic, CacheSpec, Centring, Cold, MEAN_TOKENS};
 pub use stats::CacheStats;
 
@@ -161,7 +164,8 @@ impl KvCache {
         let n = self.spec.shape.check_tokens(layer, k, v)?;
         self.take_up(layer, n, k, v, |head, _, k, v, scratch| {
             head.push(k, v, scratch)?;
-            head.cool(head.len())
+            head.cool_what_fits(head.len());
+            Ok(())
         })
     }
 
@@ -239,6 +243,7 @@ impl KvCache {
             0
         };
         let _room = self.budget.reserve(growth)?;
+        heads.iter_mut().try_for_each(|head| head.cool(before + 1))?;
         let scratch = &self.scratch;
         let each = |(i, head): (usize, &mut Head)| {
             let (k, v) = (Vectors::new(k, i, num_kv_heads, head_dim), Vectors::new(v, i, num_kv_heads, value_dim));
@@ -393,6 +398,15 @@ impl Layer {
             sink_logits: sink_logits.chunks(spec.shape.group()).nth(i).unwrap_or_default().to_vec(),
         });
         Ok(Self { kind, max_norms, heads: heads.collect() })
+    }
+}
+
+impl Layer {
+    /// The same without any token.
+    fn emptied(&self) -> Self {
+        let mut layer = self.clone();
+        layer.heads.iter_mut().for_each(Head::reset);
+        layer
     }
 }
 

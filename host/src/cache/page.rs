@@ -302,8 +302,37 @@ impl Pages {
         self.pages[index] = Arc::new(page);
     }
 
+    /// Begins empty pages behind some that were evicted, of which some would be cold.
+    pub(super) fn begin(&mut self, evicted: usize, cooled: Vec<usize>) {
+        (self.evicted, self.len, self.cooled) = (evicted, evicted * PAGE_TOKENS, cooled);
+    }
+
+    /// Puts the blocks of the next page, whole or the last one, where its tier keeps them.
+    pub(super) fn put_page(&mut self, page: usize, tokens: usize, blocks: &[u8]) -> Result<(), CacheError> {
+        let tier = self.tier(page);
+        if tier == 0 {
+            self.push_blocks(blocks);
+            return Ok(());
+        }
+        let lines = self.tiers.format(tier).arrange(blocks);
+        let memory = match self.tiers.store(tier) {
+            Store::Memory => Memory::Held(lines.into()),
+            Store::File(file) => {
+                Memory::Spilled(file.write(&lines).map_err(|error| CacheError::Spill(error.to_string()))?)
+            }
+        };
+        self.add(Page::new(memory, self.list.budget()));
+        self.len += tokens;
+        Ok(())
+    }
+
+    /// For each tier behind the warm one, pages (evicted ones included) that are in it or behind it.
+    pub(super) fn cooled(&self) -> &[usize] {
+        &self.cooled
+    }
+
     /// The tier that a page (counted with evicted ones) is in.
-    fn tier(&self, page: usize) -> usize {
+    pub(super) fn tier(&self, page: usize) -> usize {
         self.cooled.iter().filter(|&&cooled| page < cooled).count()
     }
 

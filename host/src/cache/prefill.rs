@@ -156,7 +156,7 @@ impl Head {
         let mut from = 0;
         while from < n {
             // Pages go cold between tokens, and what comes after sees them so: no part of the chunk goes over that.
-            self.cool(self.len() + 1)?;
+            self.cool_what_fits(self.len() + 1);
             let cooling = self.keys.next_cooling().into_iter().chain(self.values.next_cooling()).min();
             let until = cooling.map_or(n, |len| from + len.saturating_sub(self.len() + 1).max(1));
             let to = until.min(n);
@@ -173,7 +173,8 @@ impl Head {
             }
             from = to;
         }
-        self.cool(self.len())
+        self.cool_what_fits(self.len());
+        Ok(())
     }
 }
 

@@ -1,4 +1,7 @@
-//! Uncompressed tokens: a ring of f16 rows, oldest first.
+//! Uncompressed tokens: a queue of f16 rows, oldest first, back to back in memory.
+//!
+//! Not a ring: sums over rows would split at its seam, and their last bits would depend on where a cache's history had
+//! put it. Rows slide through a buffer with some room to spare, and move to its front once in a while.
 
 use super::budget::{Budget, Lease};
 use half::f16;
@@ -6,32 +9,46 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use tqkv_simd::Level;
 use tqkv_simd::page::{row_scores, row_sums};
 
-/// A queue of vectors of `dim` values kept as f16, in a ring that is no larger than it must be: these rows are the
+/// A queue of vectors of `dim` values kept as f16, in a buffer that is no larger than it must be: these rows are the
 /// dearest of the cache.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Rows {
     dim: usize,
     level: Level,
-    /// Bit patterns of all slots of the ring.
+    /// Bit patterns; rows before `start` are dropped.
     values: Vec<u16>,
-    /// Slot of the oldest row.
     start: usize,
-    len: usize,
     lease: Lease,
+}
+
+impl Clone for Rows {
+    /// With as much room: who copies is about to write.
+    fn clone(&self) -> Self {
+        let mut rows = self.emptied();
+        rows.values.reserve_exact(self.values.capacity());
+        rows.values.extend_from_slice(&self.values[self.start * self.dim..]);
+        rows.count();
+        rows
+    }
 }
 
 impl Rows {
     pub(super) fn new(dim: usize, level: Level, budget: &Budget) -> Self {
-        Self { dim, level, values: Vec::new(), start: 0, len: 0, lease: budget.lease() }
+        Self { dim, level, values: Vec::new(), start: 0, lease: budget.lease() }
+    }
+
+    /// Rows like these without any.
+    pub(super) fn emptied(&self) -> Self {
+        Self::new(self.dim, self.level, self.lease.budget())
     }
 
     pub(super) fn len(&self) -> usize {
-        self.len
+        self.values.len() / self.dim - self.start
     }
 
-    /// Slots of the ring.
+    /// Rows that there is room for.
     pub(super) fn capacity(&self) -> usize {
-        self.values.len() / self.dim
+        self.values.capacity() / self.dim
     }
 
     /// Bytes of a row.
@@ -41,88 +58,71 @@ impl Rows {
 
     /// Appends rows of `dim` values.
     pub(super) fn push<'a>(&mut self, rows: impl ExactSizeIterator<Item = &'a [f32]>) {
-        let len = self.len + rows.len();
-        if len > self.capacity() {
-            self.resize(len);
+        let new = rows.len() * self.dim;
+        if self.values.capacity() - self.values.len() < new {
+            self.close_gap();
+            self.values.reserve_exact(new);
+            self.count();
         }
+        let mut at = self.values.len();
+        self.values.resize(at + new, 0);
         for row in rows {
-            let slot = (self.start + self.len) % self.capacity() * self.dim;
-            let halves: &mut [f16] = self.values[slot..slot + self.dim].reinterpret_cast_mut();
+            let halves: &mut [f16] = self.values[at..at + self.dim].reinterpret_cast_mut();
             halves.convert_from_f32_slice(row);
-            self.len += 1;
+            at += self.dim;
         }
     }
 
     /// Drops the oldest rows, and gives back memory but for `spare` rows.
     pub(super) fn drop_front(&mut self, rows: usize, spare: usize) {
-        self.len -= rows;
-        self.start = if self.len == 0 { 0 } else { (self.start + rows) % self.capacity() };
-        if self.capacity() > self.len + spare {
-            self.resize(self.len + spare);
+        self.start += rows;
+        let most = (self.len() + spare) * self.dim;
+        if self.values.capacity() > most {
+            self.close_gap();
+            self.values.shrink_to(most);
+            self.count();
         }
     }
 
-    /// Moves the rows to a ring of other size, from its first slot on.
-    fn resize(&mut self, slots: usize) {
-        let mut values = Vec::new();
-        values.reserve_exact(slots * self.dim);
-        let mut row = 0;
-        while row < self.len {
-            let end = self.run_end(row);
-            values.extend_from_slice(self.bits(row, end - row));
-            row = end;
-        }
-        values.resize(slots * self.dim, 0);
-        (self.values, self.start) = (values, 0);
+    /// Moves the rows to the front of the memory.
+    fn close_gap(&mut self) {
+        self.values.drain(..self.start * self.dim);
+        self.start = 0;
+    }
+
+    /// Tells the budget what the rows hold.
+    fn count(&mut self) {
         self.lease.set(self.allocated_bytes());
     }
 
     /// Drops the newest rows, down to `rows`.
     pub(super) fn truncate(&mut self, rows: usize) {
-        self.len = self.len.min(rows);
-    }
-
-    pub(super) fn clear(&mut self) {
-        (self.start, self.len) = (0, 0);
+        self.values.truncate((self.start + rows) * self.dim);
     }
 
     pub(super) fn allocated_bytes(&self) -> usize {
         self.values.capacity() * size_of::<u16>()
     }
 
-    /// One past the last row that lies back to back with row `first` in memory.
-    pub(super) fn run_end(&self, first: usize) -> usize {
-        let wrap = self.capacity() - self.start;
-        if first < wrap { self.len.min(wrap) } else { self.len }
-    }
-
-    /// Rows `first..first + n`, of one run, as bit patterns.
+    /// Rows `first..first + n` as bit patterns.
     fn bits(&self, first: usize, n: usize) -> &[u16] {
-        if n == 0 {
-            return &[];
-        }
-        let at = (self.start + first) % self.capacity() * self.dim;
+        let at = (self.start + first) * self.dim;
         &self.values[at..at + n * self.dim]
     }
 
     /// Rows `first..first + out.len() / dim`, decoded into `out`.
-    pub(super) fn read(&self, mut first: usize, mut out: &mut [f32]) {
-        while !out.is_empty() {
-            let rows = (out.len() / self.dim).min(self.run_end(first) - first);
-            let (now, later) = out.split_at_mut(rows * self.dim);
-            let halves: &[f16] = self.bits(first, rows).reinterpret_cast();
-            halves.convert_to_f32_slice(now);
-            (first, out) = (first + rows, later);
-        }
+    pub(super) fn read(&self, first: usize, out: &mut [f32]) {
+        let halves: &[f16] = self.bits(first, out.len() / self.dim).reinterpret_cast();
+        halves.convert_to_f32_slice(out);
     }
 
-    /// Logits of rows of one run from `first` on for queries `[heads, dim]`: `out` is `[heads, n]`.
+    /// Logits of the rows from `first` on for queries `[heads, dim]`: `out` is `[heads, n]`.
     pub(super) fn scores(&self, first: usize, queries: &[f32], out: &mut [f32]) {
         let n = out.len() / (queries.len() / self.dim);
         row_scores(self.level, self.bits(first, n), self.dim, queries, out);
     }
 
-    /// Adds weighted rows of one run from `first` on: `weights` is `[heads, n]`, `acc` `[heads, dim]`.
+    /// Adds the weighted rows from `first` on: `weights` is `[heads, n]`, `acc` `[heads, dim]`.
     pub(super) fn accumulate(&self, first: usize, weights: &[f32], acc: &mut [f32]) {
         let n = weights.len() / (acc.len() / self.dim);
         row_sums(self.level, self.bits(first, n), self.dim, weights, acc);
@@ -134,9 +134,8 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// Rows are told apart by their first value; reading goes over the seam of the ring.
     #[test]
-    fn a_ring_keeps_rows_in_order_over_its_seam() {
+    fn rows_stay_in_order_and_are_counted() {
         let budget = Budget::unlimited();
         let mut rows = Rows::new(2, Level::Portable, &budget);
         let mut model = VecDeque::new();

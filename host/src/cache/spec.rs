@@ -33,7 +33,7 @@ pub const MEAN_TOKENS: usize = 64;
 const MOST_HEADS: usize = 1 << 20;
 
 /// Most tokens of sinks, windows and tiers: more than any memory holds.
-const MOST_TOKENS: usize = 1 << 40;
+pub(super) const MOST_TOKENS: usize = 1 << 40;
 
 /// Where tokens go when they are old.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -337,8 +337,15 @@ impl Track {
         self.means.clear();
         self.pages.set_beside(0);
         for rows in [&mut self.sinks, &mut self.recent] {
-            Arc::make_mut(rows).clear();
+            *rows = Arc::new(rows.emptied());
         }
+    }
+
+    /// Takes over what a snapshot held.
+    pub(super) fn restore(&mut self, sinks: Rows, pages: Pages, recent: Rows, means: impl FnOnce(&mut Means)) {
+        (self.sinks, self.pages, self.recent) = (Arc::new(sinks), pages, Arc::new(recent));
+        means(&mut self.means);
+        self.pages.set_beside(self.means.allocated_bytes());
     }
 
     pub(super) fn allocated_bytes(&self) -> usize {
@@ -374,15 +381,15 @@ impl Track {
         rows + pages + means + copies + ahead
     }
 
-    /// End of the range from position `from` on that lies in one part: sinks, a page, rows back to back.
+    /// End of the range from position `from` on that lies in one part: sinks, a page, recent rows.
     pub(super) fn part_end(&self, from: usize) -> usize {
         let (sinks, coded) = (self.sinks.len(), self.coded_end());
         let end = if from < sinks {
-            self.sinks.run_end(from)
+            sinks
         } else if from < coded {
             sinks + self.pages.page_end(from - sinks)
         } else {
-            coded + self.recent.run_end(from - coded)
+            self.len()
         };
         end.min(from + MAX_PART)
     }

@@ -1,0 +1,213 @@
+//! A cache as a stream of bytes: what a sequence has cost, kept beyond the process. SPEC.md has the format.
+//!
+//! ```text
+//! magic, version | spec | one chunk a KV head | end          each chunk: length, payload, CRC-32
+//! ```
+//!
+//! Blocks are written as the codec made them, whatever way pages arrange them in memory, so a snapshot of one
+//! machine is read by any other. A cache restored from one goes on bit for bit as if it had never stopped. Nothing is
+//! taken over before all of it has been read and checked.
+
+mod bytes;
+mod state;
+
+use super::spec::{Arithmetic, CacheSpec, Centring, Cold};
+use super::{KvCache, Layer, LayerKind};
+use crate::error::CacheError;
+use crate::file::{AtomicFile, Existing};
+use bytes::{Parser, put};
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::Path;
+use tqkv_core::Effort;
+
+/// The first bytes: as those of a `.tqk` file, they do not survive a transfer as text.
+pub(super) const MAGIC: [u8; 8] = [0x89, b'T', b'Q', b'S', b'\r', b'\n', 0x1a, b'\n'];
+
+/// The version that is written, and the only one that is read.
+pub(super) const VERSION: u32 = 1;
+
+/// Most bytes of a chunk: no KV head is larger.
+const MAX_CHUNK: u64 = 1 << 40;
+
+impl KvCache {
+    /// Writes the whole state: the spec without what is the machine's own (instruction set, spill folder), every row,
+    /// block and mean.
+    ///
+    /// # Errors
+    /// What `writer` refuses, or a page that cannot be read from the spill file.
+    pub fn snapshot(&self, writer: &mut dyn Write) -> Result<(), CacheError> {
+        let written = |result: io::Result<()>| result.map_err(|error| CacheError::Snapshot(error.to_string()));
+        written(writer.write_all(&MAGIC).and_then(|()| writer.write_all(&VERSION.to_le_bytes())))?;
+        let spec = fields(&self.spec).into_iter().flat_map(|(_, bytes)| bytes).collect::<Vec<u8>>();
+        written(write_chunk(writer, &spec))?;
+        let mut payload = Vec::new();
+        for head in self.heads() {
+            payload.clear();
+            state::write(head, &mut payload)?;
+            written(write_chunk(writer, &payload))?;
+        }
+        written(write_chunk(writer, &[]))?;
+        written(writer.flush())
+    }
+
+    /// Takes the state of a snapshot over, in the place of the tokens there are.
+    ///
+    /// # Errors
+    /// A snapshot of another version, of a cache with another spec (what differs is named), cut short or damaged, or
+    /// larger than the budget has free. The cache stays as it is then.
+    pub fn restore(&mut self, reader: &mut dyn Read) -> Result<(), CacheError> {
+        let mut head = [0; 12];
+        read(reader, &mut head)?;
+        if head[..8] != MAGIC {
+            return refused("not a snapshot of a cache (its first 8 bytes must be 89 54 51 53 0d 0a 1a 0a)");
+        }
+        let version = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
+        if version != VERSION {
+            return refused(format!("version {version}; accepted is {VERSION}"));
+        }
+        let mut payload = Vec::new();
+        read_chunk(reader, &mut payload)?;
+        self.check_spec(&payload)?;
+        let mut layers: Vec<Layer> = self.layers.iter().map(Layer::emptied).collect();
+        for (layer, heads) in layers.iter_mut().map(|layer| &mut layer.heads).enumerate() {
+            for (i, head) in heads.iter_mut().enumerate() {
+                read_chunk(reader, &mut payload)?;
+                // Blocks, and what says where they are.
+                let _room = self.budget.reserve(2 * payload.len())?;
+                let mut parser = Parser::new(&payload);
+                let read = state::read(head, &mut parser).and_then(|()| parser.end());
+                read.map_err(|error| error.within(format_args!("layer {layer}, KV head {i}")))?;
+            }
+            if heads.windows(2).any(|heads| heads[0].len() != heads[1].len()) {
+                return refused(format!("KV heads of layer {layer} of different lengths"));
+            }
+        }
+        read_chunk(reader, &mut payload)?;
+        if !payload.is_empty() {
+            return refused("more KV heads than the cache has");
+        }
+        self.layers = layers;
+        Ok(())
+    }
+
+    /// [`KvCache::snapshot`] to a file, which appears whole or not at all.
+    ///
+    /// # Errors
+    /// As there; a file that was there before stays then.
+    pub fn save(&self, path: &Path) -> Result<(), CacheError> {
+        let failed = |error: io::Error| CacheError::Snapshot(format!("{}: {error}", path.display()));
+        let mut file = BufWriter::new(AtomicFile::create(path, Existing::Replace).map_err(failed)?);
+        self.snapshot(&mut file)?;
+        let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
+        file.commit().map_err(failed)
+    }
+
+    /// [`KvCache::restore`] from a file.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load(&mut self, path: &Path) -> Result<(), CacheError> {
+        let file = File::open(path);
+        let file = file.map_err(|error| CacheError::Snapshot(format!("{}: {error}", path.display())))?;
+        self.restore(&mut BufReader::new(file))
+    }
+
+    /// Names what a snapshot's spec has other than this cache.
+    fn check_spec(&self, mut other: &[u8]) -> Result<(), CacheError> {
+        for (what, own) in fields(&self.spec) {
+            match other.split_at_checked(own.len()) {
+                Some((theirs, rest)) if theirs == own => other = rest,
+                _ => return refused(format!("of a cache with another {what}")),
+            }
+        }
+        if other.is_empty() { Ok(()) } else { refused("of a cache with a longer spec") }
+    }
+}
+
+pub(super) fn refused<T>(why: impl Into<String>) -> Result<T, CacheError> {
+    Err(CacheError::Snapshot(why.into()))
+}
+
+/// What a cache and its snapshot must have in common, in the order of the bytes.
+fn fields(spec: &CacheSpec) -> Vec<(&'static str, Vec<u8>)> {
+    let shape = spec.shape;
+    let ints = |values: &[usize]| values.iter().flat_map(|&value| (value as u64).to_le_bytes()).collect();
+    let float = |value: Option<f32>| value.map_or(f32::NAN, |value| value).to_bits().to_le_bytes().to_vec();
+    let shape = ints(&[shape.num_layers, shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.value_dim]);
+    let codecs = (0..spec.shape.num_layers).flat_map(|layer| {
+        let (key, value) = spec.codecs_at(layer);
+        [key.code(), value.code()]
+    });
+    let kinds = (0..spec.shape.num_layers).flat_map(|layer| match spec.kind(layer) {
+        LayerKind::Full => ints(&[0]),
+        LayerKind::None => ints(&[1]),
+        LayerKind::Sliding(window) => ints(&[2, window]),
+    });
+    let mut cold: Vec<u8> = ints(&[spec.cold.len()]);
+    for (after, tier) in &spec.cold {
+        cold.extend(ints(&[*after]) as Vec<u8>);
+        match tier {
+            Cold::Spill(_) => cold.extend([0, 0, 0]),
+            Cold::Demote { key, value } => cold.extend([1, key.code(), value.code()]),
+        }
+    }
+    let centring = match spec.centring {
+        Centring::Off => 0,
+        Centring::On => 1,
+        Centring::Auto => 2,
+    };
+    let arithmetic = match spec.arithmetic {
+        Arithmetic::Int8 => 0,
+        Arithmetic::F32 => 1,
+    };
+    let effort = Effort::ALL.iter().position(|effort| *effort == spec.options.effort).unwrap_or_default();
+    let mut sink_logits = ints(&[spec.sink_logits.len()]);
+    put(&mut sink_logits, &spec.sink_logits);
+    vec![
+        ("shape", shape),
+        ("codec of some layer", codecs.collect()),
+        ("kind of some layer", kinds.collect()),
+        ("rotation seed", spec.options.seed.to_le_bytes().to_vec()),
+        ("scale mode or effort", vec![spec.options.scale_mode.code(), effort as u8]),
+        ("number of sinks", ints(&[spec.sinks])),
+        ("hot window", ints(&[spec.hot])),
+        ("centring or arithmetic", vec![centring, arithmetic]),
+        ("cold tier", cold),
+        ("factor of the logits", float(spec.scale)),
+        ("soft cap", float(spec.soft_cap)),
+        ("threshold of sparse values", float(Some(spec.sparse_values))),
+        ("learned sink", sink_logits),
+    ]
+}
+
+fn write_chunk(writer: &mut dyn Write, payload: &[u8]) -> io::Result<()> {
+    writer.write_all(&(payload.len() as u64).to_le_bytes())?;
+    writer.write_all(payload)?;
+    writer.write_all(&crc32fast::hash(payload).to_le_bytes())
+}
+
+fn read(reader: &mut dyn Read, bytes: &mut [u8]) -> Result<(), CacheError> {
+    reader.read_exact(bytes).or_else(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => refused("cut short"),
+        _ => refused(error.to_string()),
+    })
+}
+
+/// Reads a chunk into memory that grows with what is really there, whatever the length says.
+fn read_chunk(reader: &mut dyn Read, payload: &mut Vec<u8>) -> Result<(), CacheError> {
+    let mut length = [0; 8];
+    read(reader, &mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > MAX_CHUNK {
+        return refused(format!("a chunk of {length} bytes; accepted are up to {MAX_CHUNK}"));
+    }
+    payload.clear();
+    let got = reader.take(length).read_to_end(payload).or_else(|error| refused(error.to_string()))?;
+    if (got as u64) < length {
+        return refused("cut short");
+    }
+    let mut crc = [0; 4];
+    read(reader, &mut crc)?;
+    if u32::from_le_bytes(crc) == crc32fast::hash(payload) { Ok(()) } else { refused("damaged (CRC-32 does not match)") }
+}

@@ -1,0 +1,150 @@
+//! The state of one KV head: rows, blocks and means of its two sides.
+
+use super::bytes::{Parser, put, put_count};
+use super::refused;
+use crate::cache::format::PAGE_TOKENS;
+use crate::cache::head::Head;
+use crate::cache::means::{Mean, Means, State};
+use crate::cache::page::Pages;
+use crate::cache::rows::Rows;
+use crate::cache::spec::MOST_TOKENS;
+use crate::cache::track::Track;
+use crate::error::CacheError;
+use half::f16;
+
+/// States of means by their stored number.
+const STATES: [State; 3] = [State::Off, State::Learning, State::On];
+
+pub(super) fn write(head: &Head, bytes: &mut Vec<u8>) -> Result<(), CacheError> {
+    write_track(&head.keys, bytes)?;
+    write_track(&head.values, bytes)
+}
+
+/// Reads into an empty head.
+pub(super) fn read(head: &mut Head, parser: &mut Parser<'_>) -> Result<(), CacheError> {
+    read_track(&mut head.keys, parser)?;
+    read_track(&mut head.values, parser)?;
+    if head.keys.len() != head.values.len() {
+        return refused("keys and values of different lengths");
+    }
+    if head.holds_what_it_sees() { Ok(()) } else { refused("tokens that the newest position sees are missing") }
+}
+
+fn write_track(track: &Track, bytes: &mut Vec<u8>) -> Result<(), CacheError> {
+    write_rows(track.sinks(), bytes);
+    write_means(track.means(), bytes);
+    let pages = track.pages();
+    put_count(bytes, pages.len());
+    put_count(bytes, pages.first() / PAGE_TOKENS);
+    for &cooled in pages.cooled() {
+        put_count(bytes, cooled);
+    }
+    let mut from = pages.first();
+    while from < pages.len() {
+        let (run, to) = (pages.run(from)?, pages.page_end(from));
+        bytes.extend(run.format.read_blocks(&run.lines, 0, to - from));
+        from = to;
+    }
+    write_rows(track.recent(), bytes);
+    Ok(())
+}
+
+fn read_track(track: &mut Track, parser: &mut Parser<'_>) -> Result<(), CacheError> {
+    let sinks = read_rows(track.sinks(), track.sink_capacity(), parser)?;
+    let (state, list, sum) = read_means(track.means(), track.codec().dim(), parser)?;
+    let mut pages = track.pages().clone();
+    read_pages(&mut pages, parser)?;
+    let recent = read_rows(track.recent(), MOST_TOKENS, parser)?;
+    let (held, full) = (pages.len().div_ceil(PAGE_TOKENS), pages.len() / PAGE_TOKENS);
+    let begins = sinks.len() == track.sink_capacity() || pages.len() + recent.len() == 0;
+    let learnt = match state {
+        State::On => list.first().is_some_and(|mean| mean.first_page == 0) && !sum.is_empty() || full == 0,
+        State::Off | State::Learning => list.is_empty() && sum.is_empty(),
+    };
+    let waits = state != State::Learning || pages.len() == 0;
+    if !begins || !learnt || !waits || list.iter().any(|mean| mean.first_page > held) {
+        return refused("rows, pages and means that do not fit each other");
+    }
+    track.restore(sinks, pages, recent, |means| means.restore(state, list, sum));
+    Ok(())
+}
+
+fn write_rows(rows: &Rows, bytes: &mut Vec<u8>) {
+    let mut values = vec![0.0; rows.len() * rows.row_bytes() / size_of::<u16>()];
+    rows.read(0, &mut values);
+    put_count(bytes, rows.len());
+    put(bytes, &values.iter().map(|&value| f16::from_f32(value).to_bits()).collect::<Vec<u16>>());
+}
+
+/// Rows like the empty `like`.
+fn read_rows(like: &Rows, most: usize, parser: &mut Parser<'_>) -> Result<Rows, CacheError> {
+    let (count, dim) = (parser.count("rows", most)?, like.row_bytes() / size_of::<u16>());
+    let bits = parser.values::<u16>(count.saturating_mul(dim))?;
+    let values: Vec<f32> = bits.iter().map(|&bits| f16::from_bits(bits).to_f32()).collect();
+    if values.iter().any(|value| !value.is_finite()) {
+        return refused("a row that is not finite");
+    }
+    let mut rows = like.clone();
+    rows.push(values.chunks_exact(dim));
+    Ok(rows)
+}
+
+fn write_means(means: &Means, bytes: &mut Vec<u8>) {
+    let state = STATES.iter().position(|state| *state == means.state()).unwrap_or_default();
+    bytes.push(state as u8);
+    put_count(bytes, means.list().len());
+    for mean in means.list() {
+        put_count(bytes, mean.first_page);
+        put(bytes, &mean.values);
+    }
+    put_count(bytes, means.sum().len());
+    put(bytes, means.sum());
+}
+
+type MeansState = (State, Vec<Mean>, Vec<i64>);
+
+fn read_means(means: &Means, dim: usize, parser: &mut Parser<'_>) -> Result<MeansState, CacheError> {
+    let state = parser.bytes(1, 1)?.first().and_then(|&state| STATES.get(usize::from(state)).copied());
+    let Some(state) = state.filter(|state| means.can_be(*state)) else {
+        return refused("means that the cache cannot have");
+    };
+    let mut list: Vec<Mean> = Vec::new();
+    for _ in 0..parser.count("means", u64::BITS as usize)? {
+        let first_page = parser.count("pages", MOST_TOKENS)?;
+        let values = parser.values::<f32>(dim)?;
+        let follows = list.last().is_none_or(|mean| mean.first_page < first_page);
+        if !follows || values.iter().any(|value| !value.is_finite()) {
+            return refused("means out of order, or not finite");
+        }
+        list.push(Mean { first_page, values: values.into() });
+    }
+    let sums = parser.count("sums", dim)?;
+    if sums != 0 && sums != dim {
+        return refused("sums that are not one a coordinate");
+    }
+    Ok((state, list, parser.values::<i64>(sums)?))
+}
+
+/// Reads into empty pages.
+fn read_pages(pages: &mut Pages, parser: &mut Parser<'_>) -> Result<(), CacheError> {
+    let len = parser.count("encoded tokens", MOST_TOKENS)?;
+    let full = len / PAGE_TOKENS;
+    let evicted = parser.count("evicted pages", full)?;
+    let mut cooled = Vec::new();
+    for _ in 1..pages.tiers().len() {
+        cooled.push(parser.count("cold pages", cooled.last().copied().unwrap_or(full))?);
+    }
+    pages.begin(evicted, cooled);
+    for page in evicted..len.div_ceil(PAGE_TOKENS) {
+        let format = *pages.tiers().format(pages.tier(page));
+        let codec = format.codec();
+        let tokens = (len - page * PAGE_TOKENS).min(PAGE_TOKENS);
+        let blocks = parser.bytes(tokens, codec.block_bytes())?;
+        let mut values = vec![0.0; tokens * codec.dim()];
+        if tqkv_simd::codec::decode(format.level(), codec, blocks, &mut values).is_err() {
+            return refused("a block whose scale is not finite");
+        }
+        pages.put_page(page, tokens, blocks)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,627 @@
+//! Forks, budgets, rollback, snapshots, tiers and kinds of layers: whatever has happened to a cache, it is to the bit the
+//! one that only got the tokens it holds, in the same order.
+#![allow(missing_docs, reason = "a test crate")]
+
+use proptest::prelude::*;
+use tqkv::cache::{
+    Arithmetic, Budget, CachePool, CacheSpec, Centring, Cold, Eviction, KvCache, LayerKind, LayerPolicy,
+};
+use tqkv::error::CacheError;
+use tqkv_core::CodecId;
+use tqkv_tests::inputs::Gaussian;
+use tqkv_tests::oracle;
+
+const DIM: usize = 32;
+const HEADS: usize = 2;
+
+fn base() -> CacheSpec {
+    CacheSpec::new(1, HEADS, 1, DIM).codecs(CodecId::N4, CodecId::N4).hot(16).sinks(4).centring(Centring::On)
+}
+
+/// Tokens `from..to` of a sequence: always the same.
+fn tokens(seed: u64, from: usize, to: usize) -> (Vec<f32>, Vec<f32>) {
+    let mut rows = (Vec::new(), Vec::new());
+    for i in from..to {
+        let mut gaussian = Gaussian::new(seed << 32 | i as u64);
+        rows.0.extend(gaussian.vector(DIM).iter().enumerate().map(|(i, x)| x + (i % 3) as f32));
+        rows.1.extend(gaussian.vector(DIM));
+    }
+    rows
+}
+
+fn append(cache: &mut KvCache, seed: u64, to: usize) {
+    let (k, v) = tokens(seed, cache.len(), to);
+    cache.append(0, &k, &v).unwrap();
+}
+
+fn filled(spec: CacheSpec, to: usize) -> KvCache {
+    let mut cache = KvCache::new(spec).unwrap();
+    for i in 0..to {
+        append(&mut cache, 1, i + 1);
+    }
+    cache
+}
+
+fn attend(cache: &KvCache) -> Vec<u32> {
+    let (q, mut out) = (Gaussian::new(77).vector(HEADS * DIM), vec![0.0; HEADS * DIM]);
+    cache.attend(0, &q, &mut out).unwrap();
+    out.iter().map(|x| x.to_bits()).collect()
+}
+
+/// All that can be seen of a cache.
+fn bits(cache: &KvCache) -> Vec<u32> {
+    if cache.is_empty() {
+        return vec![];
+    }
+    let scores = cache.scores(0, 1, &Gaussian::new(78).vector(DIM)).unwrap();
+    attend(cache).into_iter().chain(scores.iter().map(|x| x.to_bits())).collect()
+}
+
+fn snapshot(cache: &KvCache) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    cache.snapshot(&mut bytes).unwrap();
+    bytes
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Append(usize),
+    OneByOne(usize),
+    Prefill(usize),
+    Truncate(usize),
+    Fork,
+    Switch(usize),
+    Restore,
+    Fail,
+    Reset,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => (1..300usize).prop_map(Op::Append),
+        4 => (1..40usize).prop_map(Op::OneByOne),
+        3 => (1..300usize).prop_map(Op::Prefill),
+        4 => (0..200usize).prop_map(Op::Truncate),
+        3 => Just(Op::Fork),
+        3 => (0..8usize).prop_map(Op::Switch),
+        3 => Just(Op::Restore),
+        1 => Just(Op::Fail),
+        1 => Just(Op::Reset),
+    ]
+}
+
+fn spec() -> impl Strategy<Value = CacheSpec> {
+    let codec = || {
+        use CodecId as C;
+        prop::sample::select(vec![C::S4, C::N4, C::N3, C::I8, C::F16, C::Q4_0, C::T2S8, C::U4])
+    };
+    let centring = prop::sample::select(vec![Centring::Off, Centring::On, Centring::Auto]);
+    let arithmetic = prop::sample::select(vec![Arithmetic::Int8, Arithmetic::F32]);
+    (codec(), codec(), 0..6usize, 0..40usize, centring, arithmetic, 0..4usize).prop_map(
+        |(key, value, sinks, hot, centring, arithmetic, shape)| {
+            let spec = CacheSpec::new(1, HEADS, 1, DIM).codecs(key, value).sinks(sinks).hot(hot);
+            let spec = spec.centring(centring).arithmetic(arithmetic);
+            let demote = |key, value| Cold::Demote { key, value };
+            match shape {
+                0 => spec,
+                1 => spec.sliding_window(100),
+                2 => spec
+                    .codecs(CodecId::N4, CodecId::N3)
+                    .cold(150, demote(CodecId::N3, CodecId::N2))
+                    .cold(300, demote(CodecId::N2, CodecId::N1)),
+                _ => spec.cold(130, Cold::Spill(std::env::temp_dir())),
+            }
+        },
+    )
+}
+
+/// A step of a cache's history, which another can take as well.
+#[derive(Clone, Debug)]
+enum Step {
+    Append(u64, usize, usize),
+    Prefill(u64, usize, usize),
+    Truncate(usize),
+}
+
+fn take(cache: &mut KvCache, step: &Step) -> Result<(), CacheError> {
+    match *step {
+        Step::Append(seed, from, to) => {
+            let (k, v) = tokens(seed, from, to);
+            cache.append(0, &k, &v)
+        }
+        Step::Prefill(seed, from, to) => {
+            let (k, v) = tokens(seed, from, to);
+            let q = Gaussian::new(seed).vector((to - from) * HEADS * DIM);
+            cache.attend_prefill(0, &q, &k, &v, &mut vec![0.0; q.len()])
+        }
+        Step::Truncate(len) => cache.truncate(len),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Forks write to pages that others share, copies go to bytes and back, operations fail half way: each cache stays
+    /// what its own history made it.
+    #[test]
+    fn a_cache_is_what_its_own_history_made_it(spec in spec(), ops in prop::collection::vec(op(), 1..16)) {
+        let budget = Budget::new(1 << 30);
+        let new = || KvCache::within(spec.clone(), &budget).unwrap();
+        let mut caches = vec![(new(), Vec::<Step>::new())];
+        let mut current = 0;
+        for (seed, op) in ops.iter().enumerate() {
+            let seed = seed as u64;
+            let others: Vec<_> = caches.iter().map(|(cache, _)| bits(cache)).collect();
+            let (cache, history) = &mut caches[current];
+            let len = cache.len();
+            let mut steps = Vec::new();
+            match *op {
+                Op::Append(n) => steps.push(Step::Append(seed, len, len + n)),
+                Op::OneByOne(n) => steps.extend((len..len + n).map(|i| Step::Append(seed, i, i + 1))),
+                Op::Prefill(n) => steps.push(Step::Prefill(seed, len, len + n)),
+                Op::Truncate(back) => steps.push(Step::Truncate(len.saturating_sub(back))),
+                Op::Fork => {
+                    let fork = (cache.fork().unwrap(), history.clone());
+                    prop_assert_eq!(bits(&fork.0), &others[current][..]);
+                    caches.push(fork);
+                    current = caches.len() - 1;
+                    continue;
+                }
+                Op::Switch(i) => {
+                    current = i % caches.len();
+                    continue;
+                }
+                Op::Restore => {
+                    let bytes = snapshot(cache);
+                    let mut other = new();
+                    other.restore(&mut &bytes[..]).unwrap();
+                    prop_assert_eq!(bits(&other), &others[current][..]);
+                    prop_assert_eq!(&snapshot(&other), &bytes);
+                    caches[current].0 = other;
+                    continue;
+                }
+                Op::Fail => {
+                    let (k, mut v) = tokens(seed, len, len + 9);
+                    v[8 * DIM + 1] = f32::INFINITY;
+                    prop_assert!(cache.append(0, &k, &v).is_err());
+                    prop_assert_eq!(bits(cache), &others[current][..]);
+                    continue;
+                }
+                Op::Reset => {
+                    cache.reset();
+                    history.clear();
+                    continue;
+                }
+            }
+            for step in steps {
+                // A sliding window may have lost what a rollback wants.
+                match take(cache, &step) {
+                    Ok(()) => history.push(step),
+                    Err(error) => {
+                        let evicted = matches!(error, CacheError::Evicted { .. });
+                        prop_assert!(evicted && spec.sliding_window.is_some(), "{}", error);
+                        prop_assert_eq!(bits(cache), &others[current][..]);
+                    }
+                }
+            }
+            for (i, (cache, _)) in caches.iter().enumerate() {
+                if i != current {
+                    prop_assert_eq!(&bits(cache), &others[i], "cache {} after {:?} on {}", i, op, current);
+                }
+            }
+        }
+        for (cache, history) in &caches {
+            let mut replayed = new();
+            for step in history {
+                take(&mut replayed, step).unwrap();
+            }
+            prop_assert_eq!(bits(&replayed), bits(cache));
+        }
+        drop(caches);
+        prop_assert_eq!(budget.used(), 0, "every byte is given back");
+    }
+
+    /// Every query of a chunk sees each token as if they had come one by one, pages that go cold on the way included.
+    #[test]
+    fn a_chunk_equals_its_tokens_one_by_one(spec in spec(), before in 0..300usize, n in 1..400usize) {
+        let spec = spec.arithmetic(Arithmetic::F32);
+        let (mut whole, mut single) = (filled(spec.clone(), before), filled(spec, before));
+        let (k, v) = tokens(1, before, before + n);
+        let q = Gaussian::new(5).vector(n * HEADS * DIM);
+        let mut chunk = vec![0.0; q.len()];
+        whole.attend_prefill(0, &q, &k, &v, &mut chunk).unwrap();
+        for i in 0..n {
+            let at = i * DIM..(i + 1) * DIM;
+            single.append(0, &k[at.clone()], &v[at]).unwrap();
+            let mut out = vec![0.0; HEADS * DIM];
+            let at = i * HEADS * DIM..(i + 1) * HEADS * DIM;
+            single.attend(0, &q[at.clone()], &mut out).unwrap();
+            for (a, b) in out.iter().zip(&chunk[at]) {
+                prop_assert!((a - b).abs() < 1e-3, "query {}: {} one by one, {} in the chunk", i, a, b);
+            }
+        }
+        prop_assert_eq!(bits(&whole), bits(&single));
+    }
+
+    /// A limit holds whatever is asked, and what is refused has changed nothing.
+    #[test]
+    fn a_budget_is_never_passed(spec in spec(), limit in 0..60_000usize, ops in prop::collection::vec(op(), 1..12)) {
+        let budget = Budget::new(limit);
+        let mut caches = vec![KvCache::within(spec.clone(), &budget).unwrap()];
+        let mut current = 0;
+        for (seed, op) in ops.iter().enumerate() {
+            let cache = &mut caches[current];
+            let (before, len) = (bits(cache), cache.len());
+            let done = match *op {
+                Op::Append(n) | Op::OneByOne(n) => take(cache, &Step::Append(seed as u64, len, len + n)),
+                Op::Prefill(n) => take(cache, &Step::Prefill(seed as u64, len, len + n)),
+                Op::Switch(i) => {
+                    current = i % caches.len();
+                    continue;
+                }
+                Op::Fork => match cache.fork() {
+                    Ok(fork) => {
+                        caches.push(fork);
+                        continue;
+                    }
+                    Err(error) => Err(error),
+                },
+                Op::Restore => cache.restore(&mut &snapshot(cache)[..]),
+                Op::Truncate(_) | Op::Fail | Op::Reset => continue,
+            };
+            if let Err(error) = done {
+                prop_assert!(matches!(error, CacheError::Full { .. }), "{}", error);
+                prop_assert_eq!(bits(&caches[current]), before);
+            }
+            prop_assert!(budget.used() <= limit, "{} of {} bytes", budget.used(), limit);
+        }
+    }
+}
+
+#[test]
+fn the_budget_counts_what_stats_say_and_shared_pages_once() {
+    let budget = Budget::unlimited();
+    let mut cache = KvCache::within(base(), &budget).unwrap();
+    for i in 0..1000 {
+        append(&mut cache, 1, i + 1);
+        assert_eq!(budget.used(), cache.stats().allocated_bytes, "{i}");
+    }
+    let alone = budget.used();
+    let mut fork = cache.fork().unwrap();
+    let shared = fork.stats().shared_bytes;
+    assert!(budget.used() < alone + alone / 25 && shared > alone * 9 / 10, "{} of {alone}, {shared}", budget.used());
+    append(&mut fork, 2, 1001);
+    assert!(budget.used() > alone && budget.used() < alone + alone / 5);
+    drop(cache);
+    assert_eq!(fork.stats().shared_bytes, 0);
+    fork.reset();
+    assert_eq!(budget.used(), 0);
+}
+
+#[test]
+fn a_pool_evicts_what_was_not_used_for_longest() {
+    let spec = base();
+    let one = filled(spec.clone(), 300).stats().allocated_bytes;
+    let mut pool = CachePool::new(spec.clone(), 8 * one, Eviction::LeastRecentlyUsed).unwrap();
+    let grow = |cache: &mut KvCache| {
+        let (k, v) = tokens(1, cache.len(), cache.len() + 20);
+        cache.append(0, &k, &v)
+    };
+    // Longest unused first.
+    let mut order: Vec<_> = (0..20).map(|_| pool.create().unwrap()).collect();
+    for i in 0..300 {
+        let id = order[i * 7 % order.len()];
+        let there = order.len();
+        pool.with(id, grow).unwrap();
+        order.retain(|other| *other != id);
+        order.push(id);
+        let left: Vec<_> = pool.ids().collect();
+        order.drain(..there - left.len());
+        assert!(order.iter().all(|id| left.contains(id)), "others than the longest unused were removed");
+        assert!(pool.budget().used() <= 8 * one);
+    }
+    assert!(order.len() < 9, "{} left", order.len());
+    assert_eq!(pool.with(order[0], |cache| Ok(cache.len())).unwrap() % 20, 0);
+
+    let mut pool = CachePool::new(spec, one, Eviction::Refuse).unwrap();
+    let (first, second) = (pool.create().unwrap(), pool.create().unwrap());
+    let error = loop {
+        if let Err(error) = pool.with(first, grow) {
+            break error;
+        }
+    };
+    assert!(matches!(error, CacheError::Full { .. }) && error.to_string().contains(&format!("of {one}")), "{error}");
+    assert!(pool.remove(first) && !pool.remove(first));
+    pool.with(second, grow).unwrap();
+}
+
+#[test]
+fn sequences_that_share_a_prefix_share_its_bytes() {
+    let mut pool = CachePool::new(base(), 1 << 24, Eviction::Refuse).unwrap();
+    let prompt = pool.create().unwrap();
+    pool.with(prompt, |cache| take(cache, &Step::Append(1, 0, 2048))).unwrap();
+    let prefix = pool.budget().used();
+    let forks: Vec<_> = (0..64).map(|_| pool.fork(prompt).unwrap()).collect();
+    for (i, &id) in forks.iter().enumerate() {
+        pool.with(id, |cache| take(cache, &Step::Append(2 + i as u64, 2048, 2048 + 128))).unwrap();
+    }
+    let each = (pool.budget().used() - prefix) / 64;
+    assert!(each < prefix / 5, "{each} bytes a sequence beside {prefix} shared");
+    for (i, &id) in forks.iter().enumerate().step_by(13) {
+        let mut alone = KvCache::new(base()).unwrap();
+        take(&mut alone, &Step::Append(1, 0, 2048)).unwrap();
+        take(&mut alone, &Step::Append(2 + i as u64, 2048, 2048 + 128)).unwrap();
+        assert_eq!(bits(&alone), bits(pool.get(id).unwrap()));
+    }
+}
+
+#[test]
+fn two_threads_write_to_two_forks() {
+    let cache = filled(base(), 700);
+    let want: Vec<_> = (0..4)
+        .map(|i| {
+            let mut fork = filled(base(), 700);
+            (700..900).for_each(|to| append(&mut fork, 2 + i, to + 1));
+            bits(&fork)
+        })
+        .collect();
+    let got: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|i| {
+                let mut fork = cache.fork().unwrap();
+                scope.spawn(move || {
+                    (700..900).for_each(|to| append(&mut fork, 2 + i, to + 1));
+                    bits(&fork)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(got, want);
+}
+
+#[test]
+fn a_damaged_or_foreign_snapshot_is_refused_and_changes_nothing() {
+    let cache = filled(base(), 300);
+    let bytes = snapshot(&cache);
+    let mut running = filled(base(), 40);
+    let before = bits(&running);
+    for len in (0..bytes.len()).step_by(7) {
+        running.restore(&mut &bytes[..len]).unwrap_err();
+    }
+    for i in (0..bytes.len()).step_by(3) {
+        let mut bad = bytes.clone();
+        bad[i] ^= 1 << (i % 8);
+        assert!(running.restore(&mut &bad[..]).is_err(), "byte {i}");
+    }
+    let foreign = [
+        (base().codecs(CodecId::S4, CodecId::N4), "codec"),
+        (base().hot(17), "hot window"),
+        (base().sinks(3), "sinks"),
+        (base().options(tqkv_core::Options::DEFAULT.seed(7)), "seed"),
+        (base().centring(Centring::Off), "centring"),
+        (base().sliding_window(200), "kind"),
+        (base().cold(200, Cold::Demote { key: CodecId::N2, value: CodecId::N2 }), "cold"),
+        (CacheSpec::new(1, HEADS, 2, DIM), "shape"),
+        (base().soft_cap(30.0), "soft cap"),
+    ];
+    for (spec, what) in foreign {
+        let mut other = KvCache::new(spec).unwrap();
+        let error = other.restore(&mut &bytes[..]).unwrap_err().to_string();
+        assert!(error.contains(what), "{error}, expected {what}");
+    }
+    assert_eq!(bits(&running), before);
+    running.restore(&mut &bytes[..]).unwrap();
+    assert_eq!(bits(&running), bits(&cache));
+}
+
+#[test]
+fn a_cache_goes_on_from_a_file_as_if_it_had_never_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cache.tqks");
+    for to in [0, 3, 70, 200, 1000] {
+        let mut cache = filled(base().cold(300, Cold::Spill(folder.path().into())), to);
+        cache.save(&path).unwrap();
+        let mut restored = KvCache::new(cache.spec().clone()).unwrap();
+        restored.load(&path).unwrap();
+        assert_eq!(restored.stats().spilled_bytes, cache.stats().spilled_bytes);
+        for cache in [&mut cache, &mut restored] {
+            (to..to + 300).for_each(|i| append(cache, 1, i + 1));
+        }
+        assert_eq!(bits(&cache), bits(&restored));
+    }
+    let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["cache.tqks"]);
+    let missing = KvCache::new(base()).unwrap().load(&folder.path().join("none")).unwrap_err().to_string();
+    assert!(missing.contains("none"), "{missing}");
+}
+
+/// Old faults of this cache, one each.
+#[test]
+fn rollback_behind_a_window_leaves_a_cache_that_goes_on() {
+    for back in [0, 1, 3, 4] {
+        for more in [1, 50, 400] {
+            let mut cache = filled(base().sliding_window(64), 900);
+            cache.truncate(back).unwrap();
+            assert_eq!(cache.len(), back);
+            (back..more + back).for_each(|i| append(&mut cache, 1, i + 1));
+            let fresh = filled(base().sliding_window(64), back + more);
+            assert_eq!(bits(&cache), bits(&fresh), "back to {back}, then {more}");
+        }
+    }
+    let mut cache = filled(base().sliding_window(64), 900);
+    cache.truncate(800).unwrap();
+    cache.truncate(701).unwrap();
+    let before = bits(&cache);
+    let error = cache.truncate(300).unwrap_err().to_string();
+    assert!(error.contains("cannot truncate to 300"), "{error}");
+    assert_eq!(bits(&cache), before, "a refused rollback changes nothing");
+}
+
+#[test]
+fn specs_that_no_cache_can_have_are_refused() {
+    let refused = |spec: CacheSpec| KvCache::new(spec).unwrap_err().to_string();
+    let demote = |key, value| Cold::Demote { key, value };
+    assert!(refused(base().hot(usize::MAX - 2)).contains("hot window"));
+    assert!(refused(base().sinks(usize::MAX)).contains("sinks"));
+    assert!(refused(CacheSpec::new(1 << 40, 1, 1, 32)).contains("KV heads"));
+    assert!(refused(base().cold(100, demote(CodecId::S5, CodecId::N2))).contains("accepted are fewer bits"));
+    assert!(refused(base().cold(100, demote(CodecId::N2, CodecId::N2)).cold(90, demote(CodecId::N1, CodecId::N1)))
+        .contains("ever more tokens"));
+    let spill = || Cold::Spill(std::env::temp_dir());
+    assert!(refused(base().cold(100, spill()).cold(200, demote(CodecId::N2, CodecId::N2))).contains("spill"));
+    assert!(refused(base().kinds(vec![LayerKind::Full; 2])).contains("one a layer"));
+    assert!(refused(base().kinds(vec![LayerKind::None])).contains("no layer"));
+    assert!(refused(base().layers(LayerPolicy::Custom(vec![]))).contains("one a layer"));
+    assert!(refused(base().layers(LayerPolicy::Gradient(vec![]))).contains("gradient"));
+    assert!(refused(base().sink_logits(vec![1.0])).contains("one a query head"));
+    assert!(refused(base().sink_logits(vec![f32::NAN; 2])).contains("finite"));
+    assert!(refused(base().soft_cap(0.0)).contains("soft cap"));
+    assert!(refused(base().scale(f32::INFINITY)).contains("factor"));
+    assert!(refused(base().sparse_values(1.5)).contains("share"));
+}
+
+#[test]
+fn a_spill_folder_without_room_leaves_all_heads_alike() {
+    let mut cache = filled(base().cold(100, Cold::Spill(std::env::temp_dir())), 200);
+    // Its file cannot grow: a child with a limit on file sizes says the same as a full disk.
+    if std::env::var_os("TQKV_TEST_NO_ROOM").is_none() {
+        let me = std::env::current_exe().unwrap();
+        let limited = format!("ulimit -f 8; exec {} --exact a_spill_folder_without_room_leaves_all_heads_alike", me.display());
+        let mut child = std::process::Command::new("bash");
+        let status = child.args(["-c", &limited]).env("TQKV_TEST_NO_ROOM", "1").status().unwrap();
+        assert!(status.success(), "{status}");
+        return;
+    }
+    let mut refused = 0;
+    for i in 200..2000 {
+        let (before, len) = (bits(&cache), cache.len());
+        let (k, v) = tokens(1, i, i + 1);
+        if let Err(error) = cache.append(0, &k, &v) {
+            assert!(error.to_string().contains("ulimit -f"), "{error}");
+            assert_eq!((cache.len(), bits(&cache)), (len, before));
+            refused += 1;
+            if refused > 20 {
+                return;
+            }
+        }
+    }
+    panic!("the limit was not felt");
+}
+
+#[test]
+fn what_was_decoded_can_be_read_back() {
+    for spec in [base(), base().sliding_window(100), base().codecs(CodecId::F16, CodecId::Q8_0)] {
+        let cache = filled(spec.arithmetic(Arithmetic::F32), 600);
+        let (k, v) = tokens(1, 0, 600);
+        let first = cache.stats().evicted + 4;
+        let keys = cache.keys(0, 0, first..600).unwrap();
+        let values = cache.values(0, 0, first..600).unwrap();
+        assert!(oracle::relative_mse(&k[first * DIM..], &keys) < 0.012);
+        assert!(oracle::relative_mse(&v[first * DIM..], &values) < 0.012);
+        assert_eq!(cache.keys(0, 0, 580..600).unwrap(), keys[(580 - first) * DIM..]);
+        let q = Gaussian::new(3).vector(DIM);
+        let scores = cache.scores(0, 0, &q).unwrap();
+        for (score, key) in scores.iter().rev().zip(keys.chunks_exact(DIM).rev()).take(100) {
+            let want = oracle::dot(&q, key) / (DIM as f64).sqrt();
+            assert!((f64::from(*score) - want).abs() < 1e-3, "{score} against {want}");
+        }
+        assert_eq!(cache.keys(0, 0, 0..4).unwrap().len(), 4 * DIM);
+        assert!(cache.keys(0, 0, 590..601).is_err() && cache.keys(0, 1, 0..1).is_err());
+        assert_eq!(cache.stats().evicted > 0, cache.keys(0, 0, 4..600).is_err());
+    }
+}
+
+/// Scale, soft cap, learned sinks and values of another width, against f64 over what the cache holds.
+#[test]
+fn every_kind_of_attention_equals_f64_over_what_is_held() {
+    const VALUE: usize = 48;
+    for (cap, sinks, window, scale) in
+        [(None, false, None, None), (Some(3.0), true, None, None), (None, true, Some(90), Some(0.3))]
+    {
+        let mut spec = CacheSpec::new(2, 4, 2, DIM).codecs(CodecId::S4, CodecId::S3).hot(8);
+        spec.shape = spec.shape.with_value_dim(VALUE);
+        let mut spec = spec.arithmetic(Arithmetic::F32).kinds(vec![
+            LayerKind::None,
+            window.map_or(LayerKind::Full, LayerKind::Sliding),
+        ]);
+        spec.soft_cap = cap;
+        spec.scale = scale;
+        if sinks {
+            spec = spec.sink_logits((0..8).map(|i| i as f32 / 3.0).collect());
+        }
+        let mut cache = KvCache::new(spec.clone()).unwrap();
+        let mut gaussian = Gaussian::new(4);
+        let n = 400;
+        let (k, v) = (gaussian.vector(n * 2 * DIM), gaussian.vector(n * 2 * VALUE));
+        let q = gaussian.vector(n * 4 * DIM);
+        let mut out = vec![0.0; n * 4 * VALUE];
+        cache.attend_prefill(1, &q, &k, &v, &mut out).unwrap();
+        assert!(cache.append(0, &k, &v).unwrap_err().to_string().contains("LayerKind::None"));
+        assert_eq!(cache.len(), n);
+        let q = &q[(n - 1) * 4 * DIM..];
+        let mut single = vec![0.0; 4 * VALUE];
+        cache.attend(1, q, &mut single).unwrap();
+        for head in 0..4 {
+            let first = window.map_or(0, |window| n - window);
+            let seen: Vec<usize> = (0..n).filter(|&i| i < 4 || i >= first).collect();
+            let held = |from: usize, to: usize| {
+                (cache.keys(1, head / 2, from..to).unwrap(), cache.values(1, head / 2, from..to).unwrap())
+            };
+            let (keys, values): (Vec<_>, Vec<_>) = seen.iter().map(|&i| held(i, i + 1)).unzip();
+            let factor = f64::from(scale.unwrap_or(1.0 / (DIM as f32).sqrt()));
+            let logit = |key: &Vec<f32>| {
+                let logit = oracle::dot(&q[head * DIM..(head + 1) * DIM], key) * factor;
+                cap.map_or(logit, |cap| f64::from(cap) * (logit / f64::from(cap)).tanh())
+            };
+            let weights: Vec<f64> = keys.iter().map(|key| logit(key).exp()).collect();
+            let sink = if sinks { f64::from((4 + head) as f32 / 3.0).exp() } else { 0.0 };
+            let sum = weights.iter().sum::<f64>() + sink;
+            for i in 0..VALUE {
+                let want: f64 =
+                    weights.iter().zip(&values).map(|(w, value)| w * f64::from(value[i])).sum::<f64>() / sum;
+                for got in [single[head * VALUE + i], out[((n - 1) * 4 + head) * VALUE + i]] {
+                    assert!((f64::from(got) - want).abs() < 1e-4, "{spec:?} head {head}: {got} against {want}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn policies_give_layers_their_codecs() {
+    use CodecId::{I8, S2, S4};
+    let codecs = |policy: LayerPolicy| -> Vec<CodecId> {
+        let spec = CacheSpec::new(6, 1, 1, DIM).codecs(S2, S2).layers(policy);
+        let cache = KvCache::new(spec).unwrap();
+        (0..6).map(|layer| cache.spec().codecs_at(layer).0).collect()
+    };
+    let high = (I8, S4);
+    assert_eq!(codecs(LayerPolicy::Uniform), [S2; 6]);
+    assert_eq!(codecs(LayerPolicy::Boundary { layers: 2, codecs: high }), [I8, I8, S2, S2, I8, I8]);
+    assert_eq!(codecs(LayerPolicy::Tail { layers: 1, codecs: high }), [S2, S2, S2, S2, S2, I8]);
+    assert_eq!(codecs(LayerPolicy::Gradient(vec![(S2, S2), (S4, S2), high])), [S2, S2, S4, S4, I8, I8]);
+    assert_eq!(
+        codecs(LayerPolicy::Custom(vec![high, (S2, S2), (S2, S2), high, (S2, S2), (S4, S4)])),
+        [I8, S2, S2, I8, S2, S4]
+    );
+}
+
+/// Values are skipped only where nothing weighs much, and then the result hardly moves.
+#[test]
+fn sparse_values_move_the_result_by_less_than_their_share() {
+    let spec = || CacheSpec::new(1, 1, 1, DIM).codecs(CodecId::S4, CodecId::S4).centring(Centring::Off);
+    let result = |share: f32| {
+        let cache = filled(spec().sparse_values(share), 3000);
+        // A query that few keys answer to.
+        let (k, _) = tokens(1, 1500, 1501);
+        let q: Vec<f32> = k.iter().map(|x| 2.5 * x).collect();
+        let mut out = vec![0.0; DIM];
+        cache.attend(0, &q, &mut out).unwrap();
+        out
+    };
+    let exact = result(0.0);
+    assert_eq!(result(1e-30), exact);
+    let error = oracle::relative_mse(&exact, &result(5e-3));
+    assert!(error > 0.0 && error < 1e-2, "{error}");
+}
