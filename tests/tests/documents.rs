@@ -20,7 +20,7 @@ const MAY_BE_UNSAFE: [&str; 9] = [
     "benches/src/read.rs",
     "gpu/src/",
     "gpu/kernels/src/",
-    "host/capi/src/",
+    "host/capi/fixed/src/",
     "host/src/matmul.rs",
     "host/src/mmap.rs",
     "tests/firmware/",
