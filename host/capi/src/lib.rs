@@ -1,0 +1,31 @@
+//! The C interface of the KV cache and of its codecs: opaque handles, statuses, nothing that unwinds.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `error.rs` | statuses, the text of the last failure, the guard that every entry point runs in |
+//! | `pointer.rs` | from a C program's pointers and lengths to references: every check that can be made |
+//! | `spec.rs` | what a cache is built from, and how the plain struct may grow |
+//! | `cache.rs` | the cache |
+//! | `codec.rs` | the list of codecs, and blocks without a cache |
+//!
+//! An entry point turns pointers into references and lengths into slices, and calls the crates `tqkv` and `tqkv-simd`;
+//! no logic of the codec is here. `include/tqkv.h` is made from these files, README.md beside it is for authors of C.
+//! When not to use it: Rust programs want `tqkv`, microcontrollers the package in `fixed`.
+
+mod cache;
+mod codec;
+mod error;
+mod pointer;
+mod spec;
+
+pub use cache::{
+    TqkvCache, TqkvCacheStats, TqkvDtype, tqkv_append, tqkv_attend, tqkv_create, tqkv_free, tqkv_len,
+    tqkv_prefill, tqkv_reset, tqkv_scores, tqkv_stats, tqkv_truncate,
+};
+pub use codec::{
+    TqkvCodec, tqkv_codec_block_bytes, tqkv_codec_count, tqkv_codec_create, tqkv_codec_decode,
+    tqkv_codec_encode, tqkv_codec_free, tqkv_codec_from_name, tqkv_codec_id, tqkv_codec_name,
+    tqkv_codec_scores,
+};
+pub use error::{TqkvStatus, tqkv_last_error, tqkv_status_name, tqkv_version};
+pub use spec::{TqkvArithmetic, TqkvCentring, TqkvEffort, TqkvScaleMode, TqkvSpec, tqkv_spec_init};
