@@ -126,7 +126,7 @@ pub(crate) fn measure(
 ) -> Result<Vec<Row>, CliError> {
     let pairs = cache.pairs_beside_f16();
     if matches!(place, Place::Cpu) && pairs.len() > 1 {
-        cache.check_compresses(spec.context)?;
+        cache.check_compresses("--context", spec.context)?;
     }
     let setting = |pair: KvCodecs| {
         // The reference is the CPU's on every device.
