@@ -183,6 +183,10 @@ pub(crate) struct ModelArgs {
     /// as it is and its keys with outliers.
     #[arg(long)]
     outlier_variant: bool,
+    /// Add a constant of FACTOR times the mean key norm to every key of the first and last layer, which
+    /// leaves the model's function as it is and its keys with a bias, as some large models have.
+    #[arg(long, value_name = "FACTOR")]
+    biased_keys: Option<f32>,
 }
 
 impl ModelArgs {
@@ -199,6 +203,10 @@ impl ModelArgs {
             Some(folder) => Model::load(folder),
         };
         let model = if self.outlier_variant { loaded.and_then(Model::into_outlier_variant) } else { loaded };
+        let model = match self.biased_keys {
+            Some(factor) => model.and_then(|model| model.into_biased_variant(factor)),
+            None => model,
+        };
         model.map_err(|e| CliError::model(self.model.as_deref(), &e))
     }
 }

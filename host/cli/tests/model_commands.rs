@@ -104,6 +104,22 @@ fn eval_options_reach_the_cache() {
     assert!(cosines.len() == 4 && cosines.iter().all(|c| (0.8..1.0).contains(c)), "{cosines:?}");
 }
 
+/// What the constant in the keys costs, and that centring takes it off.
+#[test]
+fn biased_keys_are_as_good_as_any_once_centred() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["eval", "--context", "512", "--windows", "1", "--kv", "s4"];
+    let perplexity = |extra: &[&str]| {
+        let report = json(folder.path(), &[&args[..], extra].concat());
+        [0, 1].map(|row| number(&rows(&report)[row], "perplexity"))
+    };
+    let [_, plain] = perplexity(&[]);
+    let [f16, centred] = perplexity(&["--biased-keys", "30"]);
+    assert!((centred / plain - 1.0).abs() < 0.02 && (f16 / plain - 1.0).abs() < 0.02, "{centred} {plain}");
+    let [_, off] = perplexity(&["--biased-keys", "30", "--centre", "off"]);
+    assert!(off > 1.2 * plain, "{off} {plain}");
+}
+
 const GENERATE_FIELDS: [&str; 5] = ["cache_bytes", "kv", "text", "tokens", "tokens_per_second"];
 
 #[test]
@@ -238,6 +254,7 @@ fn bad_input_is_one_line_with_code_2() {
         (vec!["generate", "--prompt", &long], "context is 1024"),
         (generate(&["--tokens", "2000"]), "context is 1024"),
         (generate(&["--temperature=-1"]), "0 (greedy) or a positive number"),
+        (generate(&["--biased-keys", "inf"]), "it must be 0 or a positive number"),
         (generate(&["--kv", "turbo9"]), "safe-lowbit"),
         (generate(&["--cache-type-k", "q5_1"]), "accepted are f16"),
         (generate(&["--cache-type-k", "s4", "--kv", "s4"]), "cannot be used with"),

@@ -114,6 +114,9 @@ pub enum ModelError {
         /// head_dim of the model.
         head_dim: usize,
     },
+    /// A factor of the key bias that is negative or not a number.
+    #[error("a key bias of {0} times the keys is not accepted; it must be 0 or a positive number")]
+    BadKeyBias(f32),
     /// The evaluation asked for does not fit the text or the model.
     #[error("evaluation: {0}")]
     Evaluation(String),

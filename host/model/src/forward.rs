@@ -122,6 +122,11 @@ impl Model {
         }
         table.apply(&mut q, self.config.num_heads);
         table.apply(&mut k, self.config.num_kv_heads);
+        if let Some(bias) = &layer.key_bias {
+            for key in k.chunks_exact_mut(bias.len()) {
+                key.iter_mut().zip(bias).for_each(|(k, b)| *k += b);
+            }
+        }
         let mut attended = vec![0.0; q.len()];
         cache.attend_chunk(index, &q, &k, &v, &mut attended)?;
         layer.o.forward_add(&attended, x);

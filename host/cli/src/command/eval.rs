@@ -22,6 +22,7 @@ use crate::output::{Output, table, table_line};
   tqkv eval
   tqkv eval --windows 48 --kv s4 --kv s3 --kv s2 --hot 0 --sinks 0
   tqkv eval --step 1 --arithmetic f32 --kv balanced
+  tqkv eval --biased-keys 30 --centre off --kv s4
   tqkv eval --model DIR --text book.txt --context 4096 --kv i8,s3
 
 Columns:
