@@ -9,6 +9,7 @@ mod demo_speed;
 mod encode;
 mod eval;
 mod generate;
+mod generate_many;
 mod inspect;
 mod man;
 mod needle;
