@@ -35,6 +35,7 @@ fn dependency_arrows_point_one_way() {
         ("tqkv-gpu", vec!["tqkv-core", "tqkv-gpu-kernels"]),
         ("tqkv-benches", vec!["tqkv-core", "tqkv-simd"]),
         ("tqkv", vec!["tqkv-core", "tqkv-gpu", "tqkv-simd"]),
+        ("tqkv-capi", vec!["tqkv", "tqkv-core", "tqkv-simd"]),
         ("tqkv-model", vec!["tqkv"]),
         ("tqkv-cli", vec!["tqkv", "tqkv-benches", "tqkv-core", "tqkv-gpu", "tqkv-model", "tqkv-simd"]),
     ] {

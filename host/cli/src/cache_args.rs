@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 use tqkv::attention::AttentionCache;
 use tqkv::cache::{Arithmetic, CacheSpec, Centring, KvCache};
 use tqkv::error::CacheError;
-use tqkv_core::CodecId;
+use tqkv_core::{CodecId, KvShape};
 use tqkv_model::{Config, Model};
 
 use crate::args::{EncodeArgs, KvArgs, WindowArgs};
@@ -78,8 +78,14 @@ impl CacheArgs {
         pairs
     }
 
-    /// Refuses sequences of which nothing would be compressed: every figure would be f16's own.
-    pub(crate) fn check_compresses(&self, context: usize) -> Result<(), CliError> {
+    /// The tokens that stay uncompressed.
+    pub(crate) fn window(&self) -> WindowArgs {
+        self.window
+    }
+
+    /// Refuses sequences of `context` tokens, as `option` asked for, of which nothing would be compressed: every figure
+    /// would be f16's own.
+    pub(crate) fn check_compresses(&self, option: &str, context: usize) -> Result<(), CliError> {
         let WindowArgs { hot, sinks } = self.window;
         // Tokens leave the hot window in fours.
         let least = hot.saturating_add(sinks).saturating_add(4);
@@ -88,7 +94,7 @@ impl CacheArgs {
         }
         Err(CliError::bad_input(format_args!(
             "nothing would be compressed: of {context} tokens the first {sinks} and the newest {hot} stay f16; \
-             accepted are --context {least} and more, or smaller --hot and --sinks"
+             accepted are {option} {least} and more, or smaller --hot and --sinks"
         )))
     }
 
@@ -143,6 +149,11 @@ impl CacheArgs {
     }
 
     fn cpu_cache(&self, config: &Config, codecs: KvCodecs) -> Result<KvCache, CacheError> {
+        KvCache::new(self.spec(config.kv_shape(), codecs))
+    }
+
+    /// A cache in main memory of this shape.
+    pub(crate) fn spec(&self, shape: KvShape, codecs: KvCodecs) -> CacheSpec {
         let centring = match self.centre {
             CentreArg::On => Centring::On,
             CentreArg::Off => Centring::Off,
@@ -152,14 +163,13 @@ impl CacheArgs {
             ArithmeticArg::Int8 => Arithmetic::Int8,
             ArithmeticArg::F32 => Arithmetic::F32,
         };
-        let spec = CacheSpec::from(config.kv_shape())
+        CacheSpec::from(shape)
             .codecs(codecs.k, codecs.v)
             .options(self.encode.options())
             .sinks(self.window.sinks)
             .hot(self.window.hot)
             .centring(centring)
-            .arithmetic(arithmetic);
-        KvCache::new(spec)
+            .arithmetic(arithmetic)
     }
 }
 
@@ -173,6 +183,10 @@ pub(crate) struct ModelArgs {
     /// as it is and its keys with outliers.
     #[arg(long)]
     outlier_variant: bool,
+    /// Add a constant of FACTOR times the mean key norm to every key of the first and last layer, which
+    /// leaves the model's function as it is and its keys with a bias, as some large models have.
+    #[arg(long, value_name = "FACTOR")]
+    biased_keys: Option<f32>,
 }
 
 impl ModelArgs {
@@ -189,6 +203,10 @@ impl ModelArgs {
             Some(folder) => Model::load(folder),
         };
         let model = if self.outlier_variant { loaded.and_then(Model::into_outlier_variant) } else { loaded };
+        let model = match self.biased_keys {
+            Some(factor) => model.and_then(|model| model.into_biased_variant(factor)),
+            None => model,
+        };
         model.map_err(|e| CliError::model(self.model.as_deref(), &e))
     }
 }

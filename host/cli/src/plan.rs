@@ -126,6 +126,45 @@ impl CacheShape {
         Ok(if self.latent { key } else { key + value })
     }
 
+    /// Bytes of `tokens` tokens of all layers and KV heads, the first and newest tokens being f16.
+    ///
+    /// # Errors
+    /// As [`Self::bytes_per_token`].
+    pub(crate) fn bytes(&self, codecs: KvCodecs, kept: Uncompressed, tokens: u64) -> Result<u64, PlanError> {
+        let bytes = self.bytes_times_page(codecs, kept)?(tokens).div_ceil(PAGE_TOKENS as u128);
+        u64::try_from(bytes).map_err(|_| PlanError::TooLarge)
+    }
+
+    /// The bytes of a number of tokens, times the tokens of a page, so that nothing is rounded.
+    fn bytes_times_page(
+        &self,
+        codecs: KvCodecs,
+        kept: Uncompressed,
+    ) -> Result<impl Fn(u64) -> u128, PlanError> {
+        self.bytes_per_token(codecs)?;
+        let page = self.page_bytes(codecs)? as u128;
+        let sides = if self.latent { 1 } else { 2 };
+        let raw_page = (sides * 2 * self.head_dim * PAGE_TOKENS) as u128;
+        let uncompressed = kept.sinks.saturating_add(kept.hot);
+        let layer = move |tokens: u64| {
+            let raw = tokens.min(uncompressed);
+            u128::from(raw) * raw_page + u128::from(tokens - raw) * page
+        };
+        let (windowed, held) = match self.windowed {
+            None => (0, 0),
+            // Pages are evicted whole, and one more is kept for rollbacks.
+            Some(w) => {
+                (w.layers, w.tokens.saturating_add(kept.sinks).saturating_add(2 * PAGE_TOKENS as u64 - 1))
+            }
+        };
+        let (layers, kv_heads) = (self.num_layers, self.num_kv_heads as u128);
+        Ok(move |tokens: u64| {
+            let full = (layers - windowed) as u128 * layer(tokens);
+            let bytes = full + windowed as u128 * layer(tokens.min(held));
+            bytes.saturating_mul(kv_heads)
+        })
+    }
+
     /// Longest context whose cache fits `memory` bytes, the first and newest tokens being f16; at most the model's
     /// own, and `u64::MAX` where windows bound every layer and the model says nothing.
     ///
@@ -137,28 +176,8 @@ impl CacheShape {
         kept: Uncompressed,
         memory: u64,
     ) -> Result<u64, PlanError> {
-        self.bytes_per_token(codecs)?;
-        let page = self.page_bytes(codecs)? as u128;
-        let sides = if self.latent { 1 } else { 2 };
-        let raw_page = (sides * 2 * self.head_dim * PAGE_TOKENS) as u128;
-        let uncompressed = kept.sinks.saturating_add(kept.hot);
-        // All in bytes times the tokens of a page, so that nothing is rounded.
-        let layer = |tokens: u64| {
-            let raw = tokens.min(uncompressed);
-            u128::from(raw) * raw_page + u128::from(tokens - raw) * page
-        };
-        let (windowed, held) = match self.windowed {
-            None => (0, 0),
-            // Pages are evicted whole, and one more is kept for rollbacks.
-            Some(w) => {
-                (w.layers, w.tokens.saturating_add(kept.sinks).saturating_add(2 * PAGE_TOKENS as u64 - 1))
-            }
-        };
-        let fits = |tokens: u64| {
-            let full = (self.num_layers - windowed) as u128 * layer(tokens);
-            let bytes = full + windowed as u128 * layer(tokens.min(held));
-            bytes.saturating_mul(self.num_kv_heads as u128) <= u128::from(memory) * PAGE_TOKENS as u128
-        };
+        let bytes = self.bytes_times_page(codecs, kept)?;
+        let fits = |tokens: u64| bytes(tokens) <= u128::from(memory) * PAGE_TOKENS as u128;
         // Beyond any memory, and far from overflow.
         let most = self.context.unwrap_or(1 << 40);
         if fits(most) {
@@ -234,6 +253,20 @@ mod tests {
         assert_eq!(shape.max_tokens(codecs("f16"), kept, memory).unwrap(), memory / raw);
         assert_eq!(shape.max_tokens(codecs("s2"), kept, 10 * raw + 1).unwrap(), 10);
         assert_eq!(shape.max_tokens(codecs("s2"), kept, raw - 1).unwrap(), 0);
+    }
+
+    #[test]
+    fn the_bytes_of_a_context_are_those_that_fit() {
+        let kept = Uncompressed { sinks: 4, hot: 64 };
+        let full = CacheShape::new(6, 2, 128);
+        for shape in [full, CacheShape { windowed: Some(Windowed { layers: 2, tokens: 1024 }), ..full }] {
+            for tokens in [3, 68, 100_003] {
+                let bytes = shape.bytes(codecs("s3"), kept, tokens).unwrap();
+                assert_eq!(shape.max_tokens(codecs("s3"), kept, bytes).unwrap(), tokens);
+                assert_eq!(shape.max_tokens(codecs("s3"), kept, bytes - 1).unwrap(), tokens - 1);
+            }
+        }
+        assert_eq!(full.bytes(codecs("s4"), kept, 68).unwrap(), 6 * 2 * 68 * 512);
     }
 
     #[test]

@@ -104,6 +104,22 @@ fn eval_options_reach_the_cache() {
     assert!(cosines.len() == 4 && cosines.iter().all(|c| (0.8..1.0).contains(c)), "{cosines:?}");
 }
 
+/// What the constant in the keys costs, and that centring takes it off.
+#[test]
+fn biased_keys_are_as_good_as_any_once_centred() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["eval", "--context", "512", "--windows", "1", "--kv", "s4"];
+    let perplexity = |extra: &[&str]| {
+        let report = json(folder.path(), &[&args[..], extra].concat());
+        [0, 1].map(|row| number(&rows(&report)[row], "perplexity"))
+    };
+    let [_, plain] = perplexity(&[]);
+    let [f16, centred] = perplexity(&["--biased-keys", "30"]);
+    assert!((centred / plain - 1.0).abs() < 0.02 && (f16 / plain - 1.0).abs() < 0.02, "{centred} {plain}");
+    let [_, off] = perplexity(&["--biased-keys", "30", "--centre", "off"]);
+    assert!(off > 1.2 * plain, "{off} {plain}");
+}
+
 const GENERATE_FIELDS: [&str; 5] = ["cache_bytes", "kv", "text", "tokens", "tokens_per_second"];
 
 #[test]
@@ -144,6 +160,35 @@ fn generate_shows_several_settings_beside_each_other() {
     };
     assert_eq!(drawn("1"), drawn("1"));
     assert_ne!(drawn("1"), drawn("2"));
+}
+
+#[test]
+fn sequences_are_those_of_their_seeds() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let prompt = std::str::from_utf8(&shipped::HELDOUT_TEXT[..300]).unwrap();
+    let args = ["generate", "--prompt", prompt, "--tokens", "12", "--temperature", "1", "--kv", "f16"];
+    let report = json(at, &[&args[..], &["--kv", "s3", "--sequences", "3"]].concat());
+    assert_eq!(names(&report), ["model", "prompt", "results", "sequences"]);
+    assert_eq!((&report["sequences"], rows(&report).len()), (&3.into(), 2));
+    for row in rows(&report) {
+        assert_eq!(names(row), ["cache_bytes", "kv", "texts", "tokens", "tokens_per_second"]);
+        assert_eq!((&row["tokens"], row["texts"].as_array().unwrap().len()), (&36.into(), 3));
+        assert!(number(row, "tokens_per_second") > 0.0);
+    }
+    let [f16, s3] = [0, 1].map(|row| number(&rows(&report)[row], "cache_bytes"));
+    assert!(s3 < f16, "{s3} {f16}");
+    let texts = rows(&report)[0]["texts"].as_array().unwrap();
+    assert_ne!(texts[0], texts[1]);
+    for (i, text) in texts.iter().enumerate() {
+        let seed = (42 + i).to_string();
+        let alone = json(at, &[&args[..], &["--sample-seed", &seed]].concat());
+        assert_eq!(&rows(&alone)[0]["text"], text, "sequence {i}");
+    }
+    let text = tqkv(at, &[&args[..], &["--sequences", "2"]].concat()).stdout;
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("[f16,f16, sequence 2]\n") && text.contains("f16 ratio"), "{text}");
+    assert_eq!(text.lines().nth(1).unwrap().split_whitespace().last(), Some("1.00"), "{text}");
 }
 
 /// A row is on stdout while the next is being measured: stopped then, eval has shown what it knows.
@@ -238,6 +283,8 @@ fn bad_input_is_one_line_with_code_2() {
         (vec!["generate", "--prompt", &long], "context is 1024"),
         (generate(&["--tokens", "2000"]), "context is 1024"),
         (generate(&["--temperature=-1"]), "0 (greedy) or a positive number"),
+        (generate(&["--sequences", "0"]), "0 is not in 1..=1024"),
+        (generate(&["--biased-keys", "inf"]), "it must be 0 or a positive number"),
         (generate(&["--kv", "turbo9"]), "safe-lowbit"),
         (generate(&["--cache-type-k", "q5_1"]), "accepted are f16"),
         (generate(&["--cache-type-k", "s4", "--kv", "s4"]), "cannot be used with"),

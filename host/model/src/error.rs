@@ -114,6 +114,19 @@ pub enum ModelError {
         /// head_dim of the model.
         head_dim: usize,
     },
+    /// A factor of the key bias that is negative or not a number.
+    #[error("a key bias of {0} times the keys is not accepted; it must be 0 or a positive number")]
+    BadKeyBias(f32),
+    /// Tokens, positions and caches of several sequences that are not as many.
+    #[error("{tokens} tokens, {positions} positions and {caches} caches: each sequence needs one of each")]
+    Sequences {
+        /// Tokens given.
+        tokens: usize,
+        /// Positions given.
+        positions: usize,
+        /// Caches given.
+        caches: usize,
+    },
     /// The evaluation asked for does not fit the text or the model.
     #[error("evaluation: {0}")]
     Evaluation(String),

@@ -1,10 +1,12 @@
 //! Text generation over any cache, with its speed.
 //!
-//! One sequence at a time: prefill, then one token a step. For figures of quality use [`crate::eval`].
+//! One sequence, or several that go on from one prompt: prefill, then one token of each a step. For figures of quality
+//! use [`crate::eval`].
 
 use std::ops::ControlFlow;
 use std::time::Instant;
 
+use crate::eval::CacheFactory;
 use crate::sampling::Sampler;
 use crate::tokenizer::TextStream;
 use crate::{Model, ModelError, SpecialTokens};
@@ -94,14 +96,7 @@ pub fn generate(
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Generation, ModelError> {
     let mut sampler = Sampler::new(spec.temperature, spec.seed)?;
-    let prompt = model.tokenizer().encode(prompt, SpecialTokens::Add)?;
-    if prompt.is_empty() {
-        return Err(ModelError::EmptyPrompt);
-    }
-    let context = model.config().context;
-    if prompt.len().saturating_add(spec.max_new_tokens) > context {
-        return Err(ModelError::ContextExceeded { prompt: prompt.len(), new: spec.max_new_tokens, context });
-    }
+    let prompt = encode_prompt(model, prompt, spec)?;
     cache.reset();
 
     let clock = Instant::now();
@@ -151,6 +146,19 @@ pub fn generate(
     })
 }
 
+/// The tokens of a prompt that leaves room for what is asked for.
+fn encode_prompt(model: &Model, prompt: &[u8], spec: &GenerateSpec) -> Result<Vec<u32>, ModelError> {
+    let prompt = model.tokenizer().encode(prompt, SpecialTokens::Add)?;
+    if prompt.is_empty() {
+        return Err(ModelError::EmptyPrompt);
+    }
+    let context = model.config().context;
+    if prompt.len().saturating_add(spec.max_new_tokens) > context {
+        return Err(ModelError::ContextExceeded { prompt: prompt.len(), new: spec.max_new_tokens, context });
+    }
+    Ok(prompt)
+}
+
 fn last_logits(
     model: &Model,
     tokens: &[u32],
@@ -159,4 +167,168 @@ fn last_logits(
 ) -> Result<Vec<f32>, ModelError> {
     let hidden = model.hidden(tokens, start, cache, &mut |_, _, _| {})?;
     Ok(model.logits(&hidden[hidden.len() - model.config().hidden_size..]))
+}
+
+/// One of several continuations.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Continuation {
+    /// The new text, without the prompt.
+    pub text: String,
+    /// The new tokens, without an end token.
+    pub tokens: Vec<u32>,
+    /// Bytes its cache held at the end.
+    pub cache_bytes: usize,
+    /// Tokens its cache held at the end.
+    pub cache_tokens: usize,
+    /// Why it ended.
+    pub stop: StopReason,
+}
+
+/// Several continuations of one prompt, and how fast they were made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Continuations {
+    /// In the order of their seeds.
+    pub sequences: Vec<Continuation>,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Wall time until every cache held the prompt.
+    pub prefill_seconds: f64,
+    /// Tokens run through the model after the prompt, of all sequences.
+    pub decode_tokens: usize,
+    /// Wall time of those, sampling included.
+    pub decode_seconds: f64,
+}
+
+impl Continuations {
+    /// Generated tokens of all sequences a second after the prompt; 0 where there was no such step.
+    pub fn decode_tokens_per_second(&self) -> f64 {
+        rate(self.decode_tokens, self.decode_seconds)
+    }
+}
+
+/// A sequence that is being made.
+struct Sequence<'a> {
+    cache: Box<dyn AttentionCache>,
+    sampler: Sampler,
+    stream: TextStream<'a>,
+    /// Of the next token.
+    logits: Vec<f32>,
+    text: String,
+    tokens: Vec<u32>,
+    /// `None` while it goes on.
+    stop: Option<StopReason>,
+}
+
+/// Continues `prompt` `count` times, each in a cache of its own, all with one forward pass a step
+/// ([`Model::step_many`]). Sequence i draws with the seed `spec.seed + i`, so it is what [`generate`] makes with that
+/// seed, but for rounding.
+///
+/// `on_step` gets the number of tokens that the step made; returning `Break` ends all with what there is.
+///
+/// # Errors
+/// As [`generate`].
+pub fn generate_many(
+    model: &Model,
+    prompt: &[u8],
+    spec: &GenerateSpec,
+    count: usize,
+    new_cache: &CacheFactory<'_>,
+    on_step: &mut dyn FnMut(usize) -> ControlFlow<()>,
+) -> Result<Continuations, ModelError> {
+    let prompt = encode_prompt(model, prompt, spec)?;
+    let clock = Instant::now();
+    let mut sequences = (0..count as u64)
+        .map(|i| {
+            let (cache, logits) = with_prompt(model, &prompt, new_cache)?;
+            Ok(Sequence {
+                cache,
+                sampler: Sampler::new(spec.temperature, spec.seed.wrapping_add(i))?,
+                stream: TextStream::new(model.tokenizer()),
+                logits,
+                text: String::new(),
+                tokens: Vec::new(),
+                stop: None,
+            })
+        })
+        .collect::<Result<Vec<_>, ModelError>>()?;
+    let prefill_seconds = clock.elapsed().as_secs_f64();
+
+    let clock = Instant::now();
+    let mut decode_tokens = 0;
+    for made in 0..spec.max_new_tokens {
+        let position = prompt.len() + made;
+        let mut picked = 0;
+        for sequence in sequences.iter_mut().filter(|sequence| sequence.stop.is_none()) {
+            picked += usize::from(sequence.pick(model, position - 1)?);
+        }
+        let stopped = picked > 0 && on_step(picked).is_break();
+        let mut live: Vec<_> = sequences.iter_mut().filter(|sequence| sequence.stop.is_none()).collect();
+        if stopped {
+            live.iter_mut().for_each(|sequence| sequence.stop = Some(StopReason::Cancelled));
+        }
+        if stopped || live.is_empty() || made + 1 == spec.max_new_tokens {
+            break;
+        }
+        decode_tokens += live.len();
+        step(model, position, &mut live)?;
+    }
+    let decode_seconds = clock.elapsed().as_secs_f64();
+    let sequences = sequences.into_iter().map(Sequence::finish).collect::<Result<_, _>>()?;
+    Ok(Continuations {
+        sequences,
+        prompt_tokens: prompt.len(),
+        prefill_seconds,
+        decode_tokens,
+        decode_seconds,
+    })
+}
+
+/// The cache of one more sequence that goes on from `prompt`, and the logits there: the one place that knows how it
+/// comes by the prompt, which is run again for each.
+fn with_prompt(
+    model: &Model,
+    prompt: &[u32],
+    new_cache: &CacheFactory<'_>,
+) -> Result<(Box<dyn AttentionCache>, Vec<f32>), ModelError> {
+    let mut cache = new_cache()?;
+    let logits = last_logits(model, prompt, 0, &mut *cache)?;
+    Ok((cache, logits))
+}
+
+/// Runs the newest token of every sequence, all at `position`.
+fn step(model: &Model, position: usize, live: &mut [&mut Sequence<'_>]) -> Result<(), ModelError> {
+    let tokens: Vec<u32> = live.iter().filter_map(|sequence| sequence.tokens.last().copied()).collect();
+    let mut caches: Vec<&mut dyn AttentionCache> =
+        live.iter_mut().map(|sequence| &mut *sequence.cache as &mut dyn AttentionCache).collect();
+    let logits = model.step_many(&tokens, &vec![position; tokens.len()], &mut caches)?;
+    for (sequence, row) in live.iter_mut().zip(logits.chunks_exact(model.config().vocab_size)) {
+        sequence.logits.clear();
+        sequence.logits.extend_from_slice(row);
+    }
+    Ok(())
+}
+
+impl Sequence<'_> {
+    /// Chooses the token after `position`; whether there is one, or the model ended the text.
+    fn pick(&mut self, model: &Model, position: usize) -> Result<bool, ModelError> {
+        let token = self.sampler.pick(&self.logits).ok_or(ModelError::NonFiniteLogits { position })? as u32;
+        if model.config().eos_tokens.contains(&token) {
+            self.stop = Some(StopReason::EndOfText);
+            return Ok(false);
+        }
+        self.tokens.push(token);
+        self.text.push_str(&self.stream.push(token)?);
+        Ok(true)
+    }
+
+    fn finish(mut self) -> Result<Continuation, ModelError> {
+        self.text.push_str(&self.stream.finish()?);
+        Ok(Continuation {
+            text: self.text,
+            tokens: self.tokens,
+            cache_bytes: self.cache.allocated_bytes(),
+            cache_tokens: self.cache.len(),
+            stop: self.stop.unwrap_or(StopReason::Length),
+        })
+    }
 }

@@ -7,6 +7,7 @@
 
 use std::path::Path;
 
+mod biased;
 mod config;
 mod error;
 pub mod eval;
@@ -20,6 +21,7 @@ pub mod shipped;
 mod tokenizer;
 mod weights;
 
+pub use biased::{BIASED_CHANNELS, BIASED_SHARE};
 pub use config::{Architecture, Config, RopeScaling};
 pub use error::ModelError;
 pub use forward::LayerObserver;

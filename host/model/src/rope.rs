@@ -29,12 +29,12 @@ impl Rope {
         Self { inv_freq }
     }
 
-    /// The angles of positions `start..start + n`; made once a chunk and shared by all layers.
-    pub(crate) fn table(&self, start: usize, n: usize) -> RopeTable {
+    /// The angles of one position a row; made once a pass and shared by all layers.
+    pub(crate) fn table(&self, positions: impl ExactSizeIterator<Item = usize>) -> RopeTable {
         let half = self.inv_freq.len();
-        let mut table =
-            RopeTable { cos: Vec::with_capacity(n * half), sin: Vec::with_capacity(n * half), half };
-        for position in start..start + n {
+        let values = positions.len() * half;
+        let mut table = RopeTable { cos: Vec::with_capacity(values), sin: Vec::with_capacity(values), half };
+        for position in positions {
             for f in &self.inv_freq {
                 let (sin, cos) = (position as f64 * f).sin_cos();
                 table.cos.push(cos as f32);
@@ -117,7 +117,7 @@ mod tests {
     fn position_zero_is_the_identity_and_one_is_a_turn_by_the_frequency() {
         let rope = Rope { inv_freq: vec![1.0, 0.25] };
         let mut x = [1.0, 2.0, 0.0, 0.0, 1.0, 2.0, 0.0, 0.0];
-        rope.table(0, 2).apply(&mut x, 1);
+        rope.table(0..2).apply(&mut x, 1);
         assert_eq!(x[..4], [1.0, 2.0, 0.0, 0.0]);
         let want = [1f32.cos(), 2.0 * 0.25f32.cos(), 1f32.sin(), 2.0 * 0.25f32.sin()];
         for (got, want) in x[4..].iter().zip(want) {

@@ -36,6 +36,8 @@ pub(crate) struct Layer {
     pub(crate) o: Linear,
     /// Qwen3: weights of the per-head norms, `[head_dim]`, queries then keys.
     pub(crate) qk_norm: Option<(Vec<f32>, Vec<f32>)>,
+    /// `[num_kv_heads, head_dim]`, added to keys after RoPE; no checkpoint has it, [`crate::biased`] makes it.
+    pub(crate) key_bias: Option<Vec<f32>>,
     pub(crate) mlp_norm: Vec<f32>,
     pub(crate) gate: Linear,
     pub(crate) up: Linear,
@@ -153,6 +155,7 @@ impl<'a> Tensors<'a> {
             v: self.linear(&name("self_attn.v_proj"), keys, c.hidden_size, c.qkv_bias)?,
             o: self.linear(&name("self_attn.o_proj"), c.hidden_size, queries, c.output_bias)?,
             qk_norm,
+            key_bias: None,
             mlp_norm: norm("post_attention_layernorm")?,
             gate: self.linear(&name("mlp.gate_proj"), c.intermediate_size, c.hidden_size, false)?,
             up: self.linear(&name("mlp.up_proj"), c.intermediate_size, c.hidden_size, false)?,

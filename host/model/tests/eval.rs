@@ -86,6 +86,41 @@ fn the_outlier_variant_spares_rotated_codes() {
     assert!(report.results[0].kl < 0.5 * report.results[1].kl, "rotation spreads outlier channels");
 }
 
+/// A constant in all keys changes nothing in exact arithmetic, little where it is taken off before encoding, and
+/// ruins what is encoded with it.
+#[test]
+fn centring_spares_a_model_with_biased_keys() {
+    const WINDOWS: usize = 2;
+    let (plain, biased) =
+        (Model::shipped().unwrap(), Model::shipped().unwrap().into_biased_variant(30.0).unwrap());
+    let measure = |model: &Model, centring: Centring| {
+        let setting = |name: &str, codec: CodecId| {
+            let spec = CacheSpec::from(model.config().kv_shape()).codecs(codec, codec).centring(centring);
+            let new_cache = move || -> Result<Box<dyn AttentionCache>, CacheError> {
+                Ok(Box::new(KvCache::new(spec.clone())?))
+            };
+            Setting { name: name.to_owned(), new_cache: Box::new(new_cache) }
+        };
+        let exact = Setting {
+            name: "f32".to_owned(),
+            new_cache: Box::new(|| Ok(Box::new(model.config().dense_cache()?))),
+        };
+        let settings = [CodecId::F16, CodecId::S4, CodecId::S3].map(|codec| setting(codec.name(), codec));
+        let spec = EvalSpec { context: 1024, windows: Some(WINDOWS), step: None, layers: false };
+        let report = evaluate(model, shipped::HELDOUT_TEXT, &spec, &exact, &settings, &mut |_| {}).unwrap();
+        println!("{report:#?}");
+        (report.reference.perplexity, [0, 1, 2].map(|i| report.results[i].perplexity))
+    };
+    let (exact, [_, plain_s4, plain_s3]) = measure(&plain, Centring::Auto);
+    let (biased_exact, [f16, s4, s3]) = measure(&biased, Centring::Auto);
+    assert!(relative(biased_exact, exact) < 1e-4, "the same function: {biased_exact} {exact}");
+    assert!(relative(f16, exact) < 0.01, "f16 loses digits: {f16} {exact}");
+    assert!(relative(s4, plain_s4) < 0.01, "{s4} {plain_s4}");
+    assert!(relative(s3, plain_s3) < 0.02, "{s3} {plain_s3}");
+    let (_, [_, s4, s3]) = measure(&biased, Centring::Off);
+    assert!(s4 > 1.2 * exact && s3 > 1.2 * exact, "{s4} {s3}");
+}
+
 /// Whole windows decode tokens to f32; token by token, queries meet codes in int8.
 #[test]
 fn integer_scores_keep_the_perplexity() {

@@ -34,7 +34,7 @@ const fn need(name: &'static str, source: Source) -> Need {
 }
 
 /// The rows: what is run, and what it needs.
-pub(crate) const TASKS: [(&str, &[Need]); 12] = [
+pub(crate) const TASKS: [(&str, &[Need]); 13] = [
     ("cargo fmt, cargo clippy", &[need("rustfmt", Component), need("clippy", Component)]),
     ("cargo xtask asm", &[need("an x86-64 machine", Other(is_x86_64, "run it on one"))]),
     (
@@ -110,6 +110,15 @@ pub(crate) const TASKS: [(&str, &[Need]); 12] = [
             "nightly with miri",
             Other(has_miri, "rustup toolchain install nightly --profile minimal --component miri,rust-src"),
         )],
+    ),
+    (
+        "CI: the C interface",
+        &[
+            need("gcc", Program("gcc")),
+            need("g++", Program("g++")),
+            need("libc6-dev", File("/usr/include/stdio.h")),
+            need("valgrind", Program("valgrind")),
+        ],
     ),
     ("CI: fuzzing", &[need("cargo-fuzz", Other(has_cargo_fuzz, "cargo install --locked cargo-fuzz@0.13.2"))]),
 ];

@@ -22,6 +22,7 @@ use crate::output::{Output, table, table_line};
   tqkv eval
   tqkv eval --windows 48 --kv s4 --kv s3 --kv s2 --hot 0 --sinks 0
   tqkv eval --step 1 --arithmetic f32 --kv balanced
+  tqkv eval --biased-keys 30 --centre off --kv s4
   tqkv eval --model DIR --text book.txt --context 4096 --kv i8,s3
 
 Columns:
@@ -126,7 +127,7 @@ pub(crate) fn measure(
 ) -> Result<Vec<Row>, CliError> {
     let pairs = cache.pairs_beside_f16();
     if matches!(place, Place::Cpu) && pairs.len() > 1 {
-        cache.check_compresses(spec.context)?;
+        cache.check_compresses("--context", spec.context)?;
     }
     let setting = |pair: KvCodecs| {
         // The reference is the CPU's on every device.

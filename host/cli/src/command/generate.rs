@@ -5,10 +5,12 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use crate::preset::{KvCodecs, PRESETS};
+use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use tqkv_model::generate::{GenerateSpec, Generation, generate};
 use tqkv_model::{Model, ModelError};
 
+use super::generate_many;
 use crate::cache_args::{CacheArgs, F16, ModelArgs, label};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
@@ -22,6 +24,7 @@ use crate::output::{Output, grouped, table};
   tqkv generate --prompt \"The borrow checker\" --kv f16 --kv balanced --kv tiny
   tqkv generate --model DIR --prompt \"Once upon a time\" --temperature 0.8
   git log -3 | tqkv generate --prompt-file - --kv i8,s4
+  tqkv generate --prompt \"fn main() {\" --sequences 4 --temperature 0.8
 
 Without --kv the preset balanced is used. With one setting the text appears as it is made. Until a \
 prompt and its continuation outgrow --hot and --sinks, nothing in the cache is compressed.")]
@@ -37,6 +40,11 @@ pub(crate) struct Args {
     /// Tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 128)]
     tokens: usize,
+    /// Continuations of the prompt, made together with one pass of the model a step, the i-th with the
+    /// sample seed plus i; greedy ones are all alike. Speed and bytes are of all of them.
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    sequences: usize,
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
@@ -108,6 +116,10 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let pairs = args.cache.pairs(&balanced);
     let prompt = args.prompt()?;
     let spec = args.sampling.spec(args.tokens);
+    if args.sequences > 1 {
+        let with = (&model, &place, &args.cache);
+        return generate_many::run(with, &prompt, &spec, args.sequences, &pairs, out);
+    }
     if let (&[pair], false) = (pairs.as_slice(), out.is_json()) {
         return stream(&model, &place, (args, &prompt), &spec, pair, out);
     }

@@ -9,8 +9,11 @@ mod demo_speed;
 mod encode;
 mod eval;
 mod generate;
+mod generate_many;
 mod inspect;
 mod man;
+mod needle;
+mod needle_data;
 mod plan;
 mod stats;
 
@@ -25,6 +28,7 @@ pub(crate) enum Command {
     Demo(demo::Args),
     Generate(generate::Args),
     Eval(eval::Args),
+    Needle(needle::Args),
     Encode(encode::Args),
     Decode(decode::Args),
     Inspect(inspect::Args),
@@ -48,6 +52,7 @@ impl Command {
             Self::Demo(args) => demo::run(args, out),
             Self::Generate(args) => generate::run(args, out),
             Self::Eval(args) => eval::run(args, out),
+            Self::Needle(args) => needle::run(args, out),
             Self::Encode(args) => encode::run(args, out),
             Self::Decode(args) => decode::run(args, out),
             Self::Inspect(args) => inspect::run(args, out),

@@ -212,6 +212,10 @@ fn prompts_and_windows_that_do_not_fit_name_the_numbers() {
     assert!(eval(&[7; 400], 65, None).unwrap_err().contains("context is 64"));
     let outlier = load(&tiny(), Dtype::F32).unwrap().into_outlier_variant().unwrap_err().to_string();
     assert!(outlier.contains("head_dim 128 only; this model has 8"), "{outlier}");
+    for factor in [-1.0, f32::NAN, f32::INFINITY] {
+        let biased = load(&tiny(), Dtype::F32).unwrap().into_biased_variant(factor).unwrap_err().to_string();
+        assert!(biased.contains("it must be 0 or a positive number"), "{biased}");
+    }
 }
 
 #[test]

@@ -2,5 +2,6 @@
 
 mod checkpoints;
 mod errors;
+mod sequences;
 mod shipped;
 mod support;

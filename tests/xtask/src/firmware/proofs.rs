@@ -124,7 +124,7 @@ pub(super) fn a_ring_takes_no_flash(machine: &Machine, say: &dyn Fn(&str)) -> Re
 
 /// Builds the C example against the static library and compares its output with the host's.
 pub(super) fn c_example(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
-    output(cargo().args(["build", "--release", "-p", "tqkv-capi", "--target", machine.target]))?;
+    output(cargo().args(["build", "--release", "-p", "tqkv-capi-fixed", "--target", machine.target]))?;
     let (folder, out) = (folder(), machine.folder());
     let elf = out.join("c_example");
     let mut gcc = Command::new("arm-none-eabi-gcc");
@@ -138,8 +138,8 @@ pub(super) fn c_example(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
         "-Wall",
         "-Werror",
     ]);
-    gcc.args(["-nostartfiles", "--specs=rdimon.specs", "-I../../host/capi", "c/main.c", "c/startup.c"]);
-    gcc.arg(out.join("libtqkv_capi.a"));
+    gcc.args(["-nostartfiles", "--specs=rdimon.specs", "-I../../host/capi/fixed", "c/main.c", "c/startup.c"]);
+    gcc.arg(out.join("libtqkv_capi_fixed.a"));
     gcc.args(["-T", "c/link.ld", "-Wl,--gc-sections", "-Wl,--no-warn-rwx-segments", "-o"]).arg(&elf);
     output(&mut gcc)?;
     let printed = Image::at(elf).emulate(machine)?;

@@ -1,0 +1,243 @@
+/* A tour of the library, which checks what it prints: the exit code is 0 only if everything holds. */
+#include "tqkv.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LAYERS = 2, HEADS = 8, KV_HEADS = 2, DIM = 128, TOKENS = 300 };
+enum { TOKEN_VALUES = KV_HEADS * DIM, QUERY_VALUES = HEADS * DIM };
+
+static int failures;
+
+static void check(int holds, const char *what) {
+    if (!holds) {
+        printf("FAILED: %s (%s)\n", what, tqkv_last_error());
+        failures++;
+    }
+}
+
+/* A call that must succeed. */
+static void must(tqkv_status status, const char *what) {
+    if (status != TQKV_OK)
+        printf("%s: %s: %s\n", what, tqkv_status_name(status), tqkv_last_error());
+    check(status == TQKV_OK, what);
+}
+
+/* A call that must fail: its status and its text are printed. */
+static void refused(tqkv_status status, tqkv_status expected, const char *what) {
+    printf("  %-21s %-18s %s\n", what, tqkv_status_name(status), tqkv_last_error());
+    check(status == expected, what);
+}
+
+/* Between -1 and 1, the same on every machine. */
+static float next(uint32_t *state) {
+    *state = *state * 1664525u + 1013904223u;
+    return (float)(int32_t)(*state >> 8) / 8388608.0f - 1.0f;
+}
+
+static void fill(float *x, size_t n, uint32_t seed) {
+    for (size_t i = 0; i < n; i++)
+        x[i] = next(&seed);
+}
+
+static double dot(const float *a, const float *b, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)a[i] * b[i];
+    return sum;
+}
+
+/* The largest difference of two vectors over the largest value of the first. */
+static double distance(const float *want, const float *got, size_t n) {
+    double most = 0, largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        most = fmax(most, fabs((double)want[i] - got[i]));
+        largest = fmax(largest, fabs((double)want[i]));
+    }
+    return most / largest;
+}
+
+/* The bits of a float between -1 and 1 as an IEEE half, cut off. */
+static uint16_t half_bits(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    int exponent = (int)(bits >> 23 & 0xff) - 112;
+    if (exponent <= 0)
+        return 0;
+    return (uint16_t)((bits >> 16 & 0x8000) | (uint32_t)exponent << 10 | (bits >> 13 & 0x3ff));
+}
+
+static void codecs(void) {
+    static float x[DIM], back[DIM];
+    static uint8_t block[4 * DIM];
+    fill(x, DIM, 1);
+    printf("codecs at head dim %d, one vector encoded and decoded\n", DIM);
+    printf("  name   bytes  bits/value  error  norm    <x,x>/<x,x>\n");
+    for (size_t i = 0; i < tqkv_codec_count(); i++) {
+        uint32_t number = 0, again = 0;
+        must(tqkv_codec_id(i, &number), "tqkv_codec_id");
+        const char *name = tqkv_codec_name(number);
+        must(tqkv_codec_from_name(name, &again), "tqkv_codec_from_name");
+        check(again == number, "a name leads back to its number");
+
+        tqkv_codec *codec = NULL;
+        size_t bytes = 0;
+        float score = 0;
+        /* With this scale a decoded vector has the norm of the original. */
+        must(tqkv_codec_create(name, DIM, 42, TQKV_SCALE_PRESERVING, TQKV_EFFORT_DEFAULT, &codec), name);
+        must(tqkv_codec_block_bytes(codec, &bytes), "tqkv_codec_block_bytes");
+        must(tqkv_codec_encode(codec, x, DIM, block, bytes), "tqkv_codec_encode");
+        must(tqkv_codec_decode(codec, block, bytes, back, DIM), "tqkv_codec_decode");
+        must(tqkv_codec_scores(codec, x, DIM, block, bytes, &score, 1), "tqkv_codec_scores");
+        double energy = dot(x, x, DIM), cross = dot(x, back, DIM), norm = sqrt(dot(back, back, DIM) / energy);
+        double error = 1 + norm * norm - 2 * cross / energy;
+        printf("  %-5s  %5zu  %10.3f  %5.3f  %.4f  %.4f\n", name, bytes, 8.0 * (double)bytes / DIM, error, norm,
+               score / energy);
+        check(fabs(score - cross) < 1e-4 * energy, "a score is the dot product with the decoded vector");
+        int uniform = name[0] == 'q' || name[0] == 'u' || name[0] == 'f';
+        check(fabs(norm - 1) < (uniform ? 0.06 : 0.002), "the norm is preserved");
+        tqkv_codec_free(codec);
+    }
+}
+
+static void append_all(tqkv_cache *cache, const float *k, const float *v, size_t tokens) {
+    for (size_t layer = 0; layer < LAYERS; layer++)
+        must(tqkv_append(cache, layer, TQKV_F32, k, tokens * TOKEN_VALUES, v, tokens * TOKEN_VALUES), "tqkv_append");
+}
+
+static void print_stats(const tqkv_cache *cache, const char *when) {
+    tqkv_cache_stats stats;
+    must(tqkv_stats(cache, &stats, sizeof stats), "tqkv_stats");
+    printf("  %-16s %3zu tokens: %zu sinks, %zu hot, %zu warm; %zu bytes, f16 would take %zu\n", when, stats.tokens,
+           stats.sinks, stats.hot, stats.warm, stats.allocated_bytes,
+           stats.tokens * LAYERS * TOKEN_VALUES * 2 * sizeof(uint16_t));
+    check(stats.sinks + stats.hot + stats.warm == stats.tokens, "every token is in one place");
+}
+
+static size_t length(const tqkv_cache *cache) {
+    size_t len = SIZE_MAX;
+    must(tqkv_len(cache, &len), "tqkv_len");
+    return len;
+}
+
+static tqkv_cache *create(const char *key, const char *value) {
+    tqkv_spec spec;
+    tqkv_cache *cache = NULL;
+    must(tqkv_spec_init(&spec, sizeof spec, LAYERS, HEADS, KV_HEADS, DIM), "tqkv_spec_init");
+    must(tqkv_codec_from_name(key, &spec.key_codec), "tqkv_codec_from_name");
+    must(tqkv_codec_from_name(value, &spec.value_codec), "tqkv_codec_from_name");
+    spec.hot = 32;
+    must(tqkv_create(&spec, &cache), "tqkv_create");
+    return cache;
+}
+
+static void life_of_a_cache(const float *k, const float *v, const float *q) {
+    static float exact[QUERY_VALUES], out[QUERY_VALUES], again[QUERY_VALUES], scores[TOKENS];
+    size_t count = 0;
+    printf("a cache of %d layers, %d heads over %d KV heads\n", LAYERS, HEADS, KV_HEADS);
+    tqkv_cache *plain = create("f16", "f16"), *cache = create("s4", "s3");
+    print_stats(cache, "empty");
+    must(tqkv_attend(cache, 0, q, QUERY_VALUES, out, QUERY_VALUES), "attend to nothing");
+    check(dot(out, out, QUERY_VALUES) == 0, "an empty cache gives zeros");
+
+    append_all(plain, k, v, TOKENS);
+    append_all(cache, k, v, TOKENS);
+    print_stats(cache, "appended");
+    check(length(cache) == TOKENS, "all tokens are there");
+    must(tqkv_attend(plain, 1, q, QUERY_VALUES, exact, QUERY_VALUES), "tqkv_attend");
+    must(tqkv_attend(cache, 1, q, QUERY_VALUES, out, QUERY_VALUES), "tqkv_attend");
+    printf("  attended: s4,s3 is %.1f %% from f16\n", 100 * distance(exact, out, QUERY_VALUES));
+    check(distance(exact, out, QUERY_VALUES) < 0.25, "attention is near that of f16");
+
+    must(tqkv_scores(cache, 0, 3, q, DIM, scores, TOKENS, &count), "tqkv_scores");
+    check(count == TOKENS, "a score for every token");
+    double largest = 0;
+    for (size_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs(scores[i] - dot(q, k + i * TOKEN_VALUES, DIM) / sqrt(DIM)));
+    printf("  %zu scores of head 3, the worst is %.3f off\n", count, largest);
+    check(largest < 0.5, "scores are near the exact ones");
+
+    must(tqkv_truncate(cache, 200), "tqkv_truncate");
+    print_stats(cache, "truncated");
+    check(length(cache) == 200, "200 tokens remain");
+    must(tqkv_reset(cache), "tqkv_reset");
+    print_stats(cache, "reset");
+    append_all(cache, k, v, TOKENS);
+    must(tqkv_attend(cache, 1, q, QUERY_VALUES, again, QUERY_VALUES), "tqkv_attend");
+    check(memcmp(out, again, sizeof out) == 0, "the same tokens give the same bits after a reset");
+    tqkv_free(plain);
+    tqkv_free(cache);
+}
+
+static void halves_and_prefill(const float *k, const float *v) {
+    enum { CHUNK = 40 };
+    static uint16_t hk[CHUNK * TOKEN_VALUES], hv[CHUNK * TOKEN_VALUES];
+    static float q[CHUNK * QUERY_VALUES], out[CHUNK * QUERY_VALUES], one[QUERY_VALUES];
+    fill(q, CHUNK * QUERY_VALUES, 9);
+    for (size_t i = 0; i < CHUNK * TOKEN_VALUES; i++) {
+        hk[i] = half_bits(k[i]);
+        hv[i] = half_bits(v[i]);
+    }
+    tqkv_cache *cache = create("t3", "t3");
+    must(tqkv_prefill(cache, 0, TQKV_F16, q, CHUNK * QUERY_VALUES, hk, CHUNK * TOKEN_VALUES, hv, CHUNK * TOKEN_VALUES,
+                      out, CHUNK * QUERY_VALUES),
+         "tqkv_prefill");
+    must(tqkv_attend(cache, 0, q + (CHUNK - 1) * QUERY_VALUES, QUERY_VALUES, one, QUERY_VALUES), "tqkv_attend");
+    double apart = distance(one, out + (CHUNK - 1) * QUERY_VALUES, QUERY_VALUES);
+    printf("a chunk of %zu tokens of f16: its last row is %.5f from attending alone\n", length(cache), apart);
+    check(apart < 1e-3, "a chunk attends as its tokens do");
+    tqkv_free(cache);
+}
+
+static void errors(const float *k, const float *v, const float *q) {
+    static float out[QUERY_VALUES], bad[TOKEN_VALUES];
+    uint32_t number = 0;
+    size_t count = 0;
+    tqkv_spec spec;
+    tqkv_cache *none = NULL, *cache = create("s4", "s4");
+    append_all(cache, k, v, 10);
+    fill(bad, TOKEN_VALUES, 4);
+    bad[DIM + 3] = NAN;
+    printf("what is refused\n");
+    must(tqkv_spec_init(&spec, sizeof spec, LAYERS, HEADS, 3, DIM), "tqkv_spec_init");
+    refused(tqkv_create(&spec, &none), TQKV_BAD_ARGUMENT, "heads do not divide");
+    check(none == NULL, "no cache was made");
+    refused(tqkv_spec_init(&spec, sizeof spec - 1, 1, 1, 1, DIM), TQKV_BAD_ARGUMENT, "a short struct");
+    refused(tqkv_codec_from_name("s9", &number), TQKV_BAD_ARGUMENT, "an unknown codec");
+    refused(tqkv_append(NULL, 0, TQKV_F32, k, TOKEN_VALUES, v, TOKEN_VALUES), TQKV_NULL_POINTER, "no cache");
+    refused(tqkv_append(cache, 0, 7, k, TOKEN_VALUES, v, TOKEN_VALUES), TQKV_BAD_ARGUMENT, "an unknown type");
+    refused(tqkv_append(cache, LAYERS, TQKV_F32, k, TOKEN_VALUES, v, TOKEN_VALUES), TQKV_BAD_ARGUMENT, "a layer too many");
+    refused(tqkv_append(cache, 0, TQKV_F32, k, 100, v, 100), TQKV_BAD_ARGUMENT, "part of a token");
+    refused(tqkv_append(cache, 0, TQKV_F32, bad, TOKEN_VALUES, v, TOKEN_VALUES), TQKV_BAD_VECTOR, "a key with NaN");
+    refused(tqkv_attend(cache, 0, q, 5, out, QUERY_VALUES), TQKV_BAD_ARGUMENT, "a short query");
+    refused(tqkv_scores(cache, 0, 0, q, DIM, out, 4, &count), TQKV_FULL, "little room");
+    check(count == 10, "the number of scores is told");
+    check(length(cache) == 10, "what is refused changes nothing");
+    tqkv_free(cache);
+    tqkv_free(NULL);
+}
+
+int main(void) {
+    printf("tqkv %s\n", tqkv_version());
+    float *k = malloc(TOKENS * TOKEN_VALUES * sizeof *k), *v = malloc(TOKENS * TOKEN_VALUES * sizeof *v);
+    float *q = malloc(QUERY_VALUES * sizeof *q);
+    if (!k || !v || !q)
+        return 2;
+    fill(k, TOKENS * TOKEN_VALUES, 1);
+    fill(v, TOKENS * TOKEN_VALUES, 2);
+    fill(q, QUERY_VALUES, 3);
+    codecs();
+    life_of_a_cache(k, v, q);
+    halves_and_prefill(k, v);
+    errors(k, v, q);
+    free(k);
+    free(v);
+    free(q);
+    if (failures)
+        printf("%d checks failed\n", failures);
+    else
+        printf("every check holds\n");
+    return failures != 0;
+}

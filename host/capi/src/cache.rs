@@ -1,0 +1,400 @@
+//! The cache behind a handle.
+//!
+//! A handle is a lock around a [`KvCache`]: calls that read share it, calls that change it have it alone, so no order of
+//! calls of any number of threads makes a data race. A panic in a call that changes the cache leaves the lock poisoned, and
+//! what may be half done is never read again. What remains of the program: pointers are good for their lengths, and a
+//! handle is freed once, after its last call.
+
+use crate::error::{Failure, TqkvStatus, guard, guard_quietly};
+use crate::pointer::{self, In, Out};
+use crate::spec::{TqkvSpec, one_of};
+use half::{bf16, f16, slice::HalfFloatSliceExt};
+use std::ffi::c_void;
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tqkv::cache::KvCache;
+
+/// The type of keys and values that are appended.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TqkvDtype {
+    /// 32-bit floats.
+    TqkvF32 = 0,
+    /// IEEE 16-bit floats.
+    TqkvF16 = 1,
+    /// The upper halves of 32-bit floats.
+    TqkvBf16 = 2,
+}
+
+/// A KV cache of one sequence.
+#[derive(Debug)]
+pub struct TqkvCache {
+    state: RwLock<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    cache: KvCache,
+    /// Keys and values of 16 bits, widened.
+    widened: [Vec<f32>; 2],
+}
+
+/// Tokens by tier and bytes as allocated. Token counts are of the first layer's first KV head, bytes of the whole cache.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TqkvCacheStats {
+    /// Tokens appended and not truncated, evicted ones included.
+    pub tokens: usize,
+    /// First tokens, f16.
+    pub sinks: usize,
+    /// Values in the hot window, f16.
+    pub hot: usize,
+    /// Keys beyond the hot window that wait for their mean, f16.
+    pub waiting_keys: usize,
+    /// Encoded values.
+    pub warm: usize,
+    /// Values in the cold tier.
+    pub cold: usize,
+    /// Values evicted behind the sliding window.
+    pub evicted: usize,
+    /// KV heads, over all layers, whose keys are centred.
+    pub centred_heads: usize,
+    /// Bytes of memory held for keys and values, spare capacity included.
+    pub allocated_bytes: usize,
+    /// Bytes in the file of the cold tier.
+    pub spilled_bytes: usize,
+}
+
+/// Bytes of the struct in its first version. WARNING: programs were compiled with it; fields are added, this stays.
+const FIRST_STATS_SIZE: usize = 10 * size_of::<usize>();
+
+/// One argument of keys or values.
+#[derive(Clone, Copy)]
+enum Values {
+    F32(In<f32>),
+    F16(In<f16>),
+    Bf16(In<bf16>),
+}
+
+impl Values {
+    fn new(
+        what: &'static str,
+        dtype: TqkvDtype,
+        pointer: *const c_void,
+        len: usize,
+    ) -> Result<Self, Failure> {
+        Ok(match dtype {
+            TqkvDtype::TqkvF32 => Self::F32(In::new(what, pointer.cast(), len)?),
+            TqkvDtype::TqkvF16 => Self::F16(In::new(what, pointer.cast(), len)?),
+            TqkvDtype::TqkvBf16 => Self::Bf16(In::new(what, pointer.cast(), len)?),
+        })
+    }
+
+    fn apart_from(self, out: Out<f32>) -> Result<(), Failure> {
+        match self {
+            Self::F32(values) => out.apart_from(values),
+            Self::F16(values) => out.apart_from(values),
+            Self::Bf16(values) => out.apart_from(values),
+        }
+        .map(|_| ())
+    }
+
+    /// The values as f32, in `room` where they are not.
+    ///
+    /// # Safety
+    /// As [`In::get`].
+    unsafe fn widen(self, room: &mut Vec<f32>) -> &[f32] {
+        fn widened<'a, T>(values: &[T], room: &'a mut Vec<f32>) -> &'a [f32]
+        where
+            [T]: HalfFloatSliceExt,
+        {
+            room.resize(values.len(), 0.0);
+            values.convert_to_f32_slice(room);
+            room
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::F32(values) => values.get(),
+                Self::F16(values) => widened(values.get(), room),
+                Self::Bf16(values) => widened(values.get(), room),
+            }
+        }
+    }
+}
+
+const DTYPES: [TqkvDtype; 3] = [TqkvDtype::TqkvF32, TqkvDtype::TqkvF16, TqkvDtype::TqkvBf16];
+
+impl TqkvCache {
+    fn new(cache: KvCache) -> Self {
+        Self { state: RwLock::new(State { cache, widened: Default::default() }) }
+    }
+
+    fn read(&self) -> Result<RwLockReadGuard<'_, State>, Failure> {
+        self.state.read().map_err(|_| broken())
+    }
+
+    fn write(&self) -> Result<RwLockWriteGuard<'_, State>, Failure> {
+        self.state.write().map_err(|_| broken())
+    }
+}
+
+fn broken() -> Failure {
+    Failure::new(TqkvStatus::TqkvPanic, "an earlier call left the cache half changed: free it")
+}
+
+/// Makes an empty cache. On failure `*cache` is null. The first cache of a process starts its threads: as many as
+/// RAYON_NUM_THREADS says, or as there are processors; a child of `fork` has none of them and makes no use of a cache.
+///
+/// # Safety
+/// `spec` is null or was filled by `tqkv_spec_init`; `cache` is null or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_create(spec: *const TqkvSpec, cache: *mut *mut TqkvCache) -> TqkvStatus {
+    guard(|| {
+        let place = Out::new("cache", cache, 1)?;
+        // SAFETY: the caller's promise.
+        unsafe { place.write(std::ptr::null_mut()) };
+        // SAFETY: the caller's promise: init wrote the size and a null folder, which the program replaced by text.
+        let spec = unsafe { TqkvSpec::read(spec) }?;
+        let made = Box::new(TqkvCache::new(KvCache::new(spec)?));
+        // SAFETY: the caller's promise.
+        unsafe { place.write(Box::into_raw(made)) };
+        Ok(())
+    })
+}
+
+/// Frees a cache; null is accepted.
+///
+/// # Safety
+/// `cache` is null or came from `tqkv_create`, was not freed, and no call uses it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_free(cache: *mut TqkvCache) {
+    if !cache.is_null() {
+        // SAFETY: made by `Box::into_raw`, and freed once, by the caller's promise.
+        guard_quietly((), || drop(unsafe { Box::from_raw(cache) }));
+    }
+}
+
+/// Appends tokens to one layer. `k` and `v` are [tokens, num_kv_heads, head_dim] of a `tqkv_dtype`, keys after RoPE;
+/// `k_values` and `v_values` say how many values each holds. What is refused leaves the cache as it was.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed; `k` and `v` are null or point to as many values as are passed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_append(
+    cache: *mut TqkvCache,
+    layer: usize,
+    dtype: u32,
+    k: *const c_void,
+    k_values: usize,
+    v: *const c_void,
+    v_values: usize,
+) -> TqkvStatus {
+    guard(|| {
+        // SAFETY: the caller's promise; the handle changes under its lock only.
+        let cache = unsafe { pointer::handle("cache", cache) }?;
+        let dtype = one_of("dtype", dtype, &DTYPES)?;
+        let (k, v) = (Values::new("k", dtype, k, k_values)?, Values::new("v", dtype, v, v_values)?);
+        let State { cache, widened: [keys, values] } = &mut *cache.write()?;
+        // SAFETY: the caller's promise.
+        let (k, v) = unsafe { (k.widen(keys), v.widen(values)) };
+        Ok(cache.append(layer, k, v)?)
+    })
+}
+
+/// Attends from the newest position of one layer: `q` and `out` are [num_heads, head_dim], logits are scaled by
+/// 1 / sqrt(head_dim). An empty cache gives zeros. Several threads may attend at once.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed; `q` and `out` are null or point to as many values as are passed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_attend(
+    cache: *const TqkvCache,
+    layer: usize,
+    q: *const f32,
+    q_values: usize,
+    out: *mut f32,
+    out_values: usize,
+) -> TqkvStatus {
+    guard(|| {
+        // SAFETY: the caller's promise; the handle changes under its lock only.
+        let cache = unsafe { pointer::handle("cache", cache) }?;
+        let q = In::new("q", q, q_values)?;
+        let out = Out::new("out", out, out_values)?.apart_from(q)?;
+        // SAFETY: the caller's promise, and they are apart.
+        let (q, out) = unsafe { (q.get(), out.get()) };
+        Ok(cache.read()?.cache.attend(layer, q, out)?)
+    })
+}
+
+/// Appends a chunk of tokens and attends causally with the queries of each: `q` and `out` are
+/// [tokens, num_heads, head_dim] of 32-bit floats, `k` and `v` as in `tqkv_append`.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed; the others are null or point to as many values as are passed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_prefill(
+    cache: *mut TqkvCache,
+    layer: usize,
+    dtype: u32,
+    q: *const f32,
+    q_values: usize,
+    k: *const c_void,
+    k_values: usize,
+    v: *const c_void,
+    v_values: usize,
+    out: *mut f32,
+    out_values: usize,
+) -> TqkvStatus {
+    guard(|| {
+        // SAFETY: the caller's promise; the handle changes under its lock only.
+        let cache = unsafe { pointer::handle("cache", cache) }?;
+        let dtype = one_of("dtype", dtype, &DTYPES)?;
+        let q = In::new("q", q, q_values)?;
+        let (k, v) = (Values::new("k", dtype, k, k_values)?, Values::new("v", dtype, v, v_values)?);
+        let out = Out::new("out", out, out_values)?.apart_from(q)?;
+        k.apart_from(out)?;
+        v.apart_from(out)?;
+        let State { cache, widened: [keys, values] } = &mut *cache.write()?;
+        // SAFETY: the caller's promise, and the output is apart from all inputs.
+        let (q, k, v, out) = unsafe { (q.get(), k.widen(keys), v.widen(values), out.get()) };
+        Ok(cache.attend_prefill(layer, q, k, v, out)?)
+    })
+}
+
+/// Writes the logits of one query head (`q` has head_dim values), scaled by 1 / sqrt(head_dim), over every token that
+/// the newest position sees, oldest first, and their number to `count`. Where `out` is too short, the number is
+/// written, and the call ends with TQKV_FULL.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed; `q` and `out` are null or point to as many values as are passed; `count`
+/// is null or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_scores(
+    cache: *const TqkvCache,
+    layer: usize,
+    head: usize,
+    q: *const f32,
+    q_values: usize,
+    out: *mut f32,
+    out_values: usize,
+    count: *mut usize,
+) -> TqkvStatus {
+    guard(|| {
+        // SAFETY: the caller's promise; the handle changes under its lock only.
+        let cache = unsafe { pointer::handle("cache", cache) }?;
+        let q = In::new("q", q, q_values)?;
+        let (out, count) = (Out::new("out", out, out_values)?, Out::new("count", count, 1)?);
+        // SAFETY: the caller's promise; nothing is written while this is read.
+        let scores = cache.read()?.cache.scores(layer, head, unsafe { q.get() })?;
+        // SAFETY: the caller's promise.
+        unsafe { count.write(scores.len()) };
+        if scores.len() > out_values {
+            let text = format!("out has room for {out_values} scores of {}", scores.len());
+            return Err(Failure::new(TqkvStatus::TqkvFull, text));
+        }
+        // SAFETY: the caller's promise; the query is not used any more, the count is written already.
+        let out = unsafe { out.get() };
+        out[..scores.len()].copy_from_slice(&scores);
+        Ok(())
+    })
+}
+
+/// Drops the tokens from index `len` on, in every layer; a cache that is shorter stays as it is. With a sliding window,
+/// tokens that would be seen again may be gone: TQKV_EVICTED; up to 128 tokens can always be dropped.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_truncate(cache: *mut TqkvCache, len: usize) -> TqkvStatus {
+    // SAFETY: the caller's promise; the handle changes under its lock only.
+    guard(|| Ok(unsafe { pointer::handle("cache", cache) }?.write()?.cache.truncate(len)?))
+}
+
+/// Back to the empty cache.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_reset(cache: *mut TqkvCache) -> TqkvStatus {
+    guard(|| {
+        // SAFETY: the caller's promise; the handle changes under its lock only.
+        let mut state = unsafe { pointer::handle("cache", cache) }?.write()?;
+        state.cache.reset();
+        state.widened = Default::default();
+        Ok(())
+    })
+}
+
+/// Writes the number of tokens in layer 0, evicted ones included.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed; `len` is null or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_len(cache: *const TqkvCache, len: *mut usize) -> TqkvStatus {
+    guard(|| {
+        // SAFETY: the caller's promise; the handle changes under its lock only.
+        let cache = unsafe { pointer::handle("cache", cache) }?;
+        let place = Out::new("len", len, 1)?;
+        let len = cache.read()?.cache.len();
+        // SAFETY: the caller's promise.
+        unsafe { place.write(len) };
+        Ok(())
+    })
+}
+
+/// Writes what is where, and what it costs. `struct_size` is `sizeof(tqkv_cache_stats)`.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed; `stats` is null or points to `struct_size` bytes that can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_stats(
+    cache: *const TqkvCache,
+    stats: *mut TqkvCacheStats,
+    struct_size: usize,
+) -> TqkvStatus {
+    guard(|| {
+        // SAFETY: the caller's promise; the handle changes under its lock only.
+        let found = unsafe { pointer::handle("cache", cache) }?.read()?.cache.stats();
+        let found = TqkvCacheStats {
+            tokens: found.tokens,
+            sinks: found.sinks,
+            hot: found.hot,
+            waiting_keys: found.waiting_keys,
+            warm: found.warm,
+            cold: found.cold,
+            evicted: found.evicted,
+            centred_heads: found.centred_heads,
+            allocated_bytes: found.allocated_bytes,
+            spilled_bytes: found.spilled_bytes,
+        };
+        // SAFETY: the caller's promise is the same.
+        unsafe { pointer::write_struct("stats", stats, struct_size, FIRST_STATS_SIZE, &found) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tqkv::cache::CacheSpec;
+
+    #[test]
+    fn what_a_panic_left_half_changed_is_refused_until_it_is_freed() {
+        let cache =
+            Box::into_raw(Box::new(TqkvCache::new(KvCache::new(CacheSpec::new(1, 1, 1, 64)).unwrap())));
+        // SAFETY: made above, and freed at the end.
+        let shared = unsafe { &*cache };
+        let status = guard(|| {
+            let _state = shared.write()?;
+            panic!("half way");
+        });
+        assert_eq!(status, TqkvStatus::TqkvPanic);
+        let mut len = 7;
+        // SAFETY: the cache lives, and the place can be written.
+        unsafe {
+            assert_eq!(tqkv_len(cache, &raw mut len), TqkvStatus::TqkvPanic);
+            assert_eq!(tqkv_reset(cache), TqkvStatus::TqkvPanic);
+            assert_eq!(len, 7);
+            tqkv_free(cache);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! How a call ended: a status for the program, a line of text for its author, and no panic that crosses into C.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::ffi::{CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use tqkv::KvError;
+use tqkv::error::CacheError;
+use tqkv_core::{DecodeError, EncodeError, ShapeError};
+use tqkv_simd::codec::BatchError;
+
+/// How a call ended. Later versions may add statuses; the numbers of these stay.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TqkvStatus {
+    /// All is well.
+    TqkvOk = 0,
+    /// A pointer is null; nothing was done.
+    TqkvNullPointer = 1,
+    /// A size, number or name that is not accepted; nothing was done.
+    TqkvBadArgument = 2,
+    /// A vector that holds NaN or an infinity, or is too large; nothing was appended or attended, blocks before it are
+    /// encoded.
+    TqkvBadVector = 3,
+    /// A block whose scale is NaN or infinite; those before it are decoded.
+    TqkvBadBlock = 4,
+    /// The result has more values than there is room for; their number was written, nothing else.
+    TqkvFull = 5,
+    /// A token that left the hot window could not be encoded; it stays uncompressed.
+    TqkvNotEncoded = 6,
+    /// Tokens that are asked for again were evicted behind the sliding window.
+    TqkvEvicted = 7,
+    /// The machine lacks the instruction set or the threads that its environment asks for.
+    TqkvUnsupported = 8,
+    /// The file of the cold tier cannot be made or written.
+    TqkvIo = 9,
+    /// A defect of the library. Where the call was to change a cache, every later call with it ends so too: free it.
+    TqkvPanic = 10,
+    /// Any other failure.
+    TqkvOther = 11,
+}
+
+/// A status with its text.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    status: TqkvStatus,
+    text: String,
+}
+
+impl Failure {
+    pub(crate) fn new(status: TqkvStatus, text: impl Into<String>) -> Self {
+        Self { status, text: text.into() }
+    }
+
+    pub(crate) fn argument(text: impl Into<String>) -> Self {
+        Self::new(TqkvStatus::TqkvBadArgument, text)
+    }
+
+    fn panic(payload: Box<dyn Any + Send>) -> Self {
+        let text = payload
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| payload.downcast_ref::<&str>().copied());
+        let text = format!("a defect of tqkv: {}", text.unwrap_or("a panic without a text"));
+        // Dropping what somebody else threw may throw again.
+        std::mem::forget(payload);
+        Self::new(TqkvStatus::TqkvPanic, text)
+    }
+}
+
+impl From<KvError> for Failure {
+    fn from(error: KvError) -> Self {
+        let status = match error {
+            KvError::Query { .. } => TqkvStatus::TqkvBadVector,
+            _ => TqkvStatus::TqkvBadArgument,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<CacheError> for Failure {
+    fn from(error: CacheError) -> Self {
+        let status = match error {
+            CacheError::Shape(error) => return error.into(),
+            CacheError::BadSpec(_) => TqkvStatus::TqkvBadArgument,
+            CacheError::BadVector { .. } => TqkvStatus::TqkvBadVector,
+            CacheError::Encode(_) => TqkvStatus::TqkvNotEncoded,
+            CacheError::Evicted { .. } => TqkvStatus::TqkvEvicted,
+            CacheError::Level(_) | CacheError::Threads(_) => TqkvStatus::TqkvUnsupported,
+            CacheError::Spill(_) => TqkvStatus::TqkvIo,
+            _ => TqkvStatus::TqkvOther,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<ShapeError> for Failure {
+    fn from(error: ShapeError) -> Self {
+        Self::argument(error.to_string())
+    }
+}
+
+impl From<BatchError<EncodeError>> for Failure {
+    fn from(error: BatchError<EncodeError>) -> Self {
+        let status = match error.error {
+            EncodeError::NonFinite | EncodeError::OutOfRange => TqkvStatus::TqkvBadVector,
+            EncodeError::WrongLength => TqkvStatus::TqkvBadArgument,
+            _ => TqkvStatus::TqkvOther,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<BatchError<DecodeError>> for Failure {
+    fn from(error: BatchError<DecodeError>) -> Self {
+        let status = match error.error {
+            DecodeError::NonFiniteScale => TqkvStatus::TqkvBadBlock,
+            DecodeError::WrongLength => TqkvStatus::TqkvBadArgument,
+            _ => TqkvStatus::TqkvOther,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Runs the body of an entry point: what it returns or throws becomes a status, and the text of the thread.
+pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> TqkvStatus {
+    // Whatever a panic leaves half done is a cache, which its lock then refuses.
+    let failure = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => return TqkvStatus::TqkvOk,
+        Ok(Err(failure)) => failure,
+        Err(payload) => Failure::panic(payload),
+    };
+    let text = CString::new(failure.text.replace('\0', " ")).unwrap_or_default();
+    // Nothing is kept for a thread that is ending.
+    let _ = LAST.try_with(|last| last.replace(text));
+    failure.status
+}
+
+/// Runs the body of an entry point that has no status: what it throws is dropped.
+pub(crate) fn guard_quietly<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| {
+        std::mem::forget(payload);
+        otherwise
+    })
+}
+
+/// What was wrong with the last call on this thread that failed: one line, which names what is accepted. Empty where
+/// none did. The text lives until the next call on this thread that fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn tqkv_last_error() -> *const c_char {
+    guard_quietly(c"".as_ptr(), || LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr()))
+}
+
+/// The name of a status, such as "TQKV_OK"; for numbers that are none, "unknown status".
+#[unsafe(no_mangle)]
+pub extern "C" fn tqkv_status_name(status: u32) -> *const c_char {
+    let name = match status {
+        0 => c"TQKV_OK",
+        1 => c"TQKV_NULL_POINTER",
+        2 => c"TQKV_BAD_ARGUMENT",
+        3 => c"TQKV_BAD_VECTOR",
+        4 => c"TQKV_BAD_BLOCK",
+        5 => c"TQKV_FULL",
+        6 => c"TQKV_NOT_ENCODED",
+        7 => c"TQKV_EVICTED",
+        8 => c"TQKV_UNSUPPORTED",
+        9 => c"TQKV_IO",
+        10 => c"TQKV_PANIC",
+        11 => c"TQKV_OTHER",
+        _ => c"unknown status",
+    };
+    name.as_ptr()
+}
+
+/// The version of the library, such as "0.1.0".
+#[unsafe(no_mangle)]
+pub extern "C" fn tqkv_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CStr;
+
+    fn last() -> String {
+        // SAFETY: the text of this thread, read before the next call.
+        unsafe { CStr::from_ptr(tqkv_last_error()) }.to_str().unwrap().to_string()
+    }
+
+    #[test]
+    fn a_panic_is_a_status_with_its_text() {
+        assert_eq!(guard(|| panic!("number {}", 7)), TqkvStatus::TqkvPanic);
+        assert_eq!(last(), "a defect of tqkv: number 7");
+        assert_eq!(guard(|| std::panic::panic_any(3_u8)), TqkvStatus::TqkvPanic);
+        assert_eq!(last(), "a defect of tqkv: a panic without a text");
+        assert_eq!(guard_quietly(5, || panic!("dropped")), 5);
+    }
+
+    #[test]
+    fn a_text_with_a_zero_byte_arrives() {
+        assert_eq!(guard(|| Err(Failure::argument("a\0b"))), TqkvStatus::TqkvBadArgument);
+        assert_eq!(last(), "a b");
+    }
+
+    #[test]
+    fn the_text_is_that_of_the_thread() {
+        assert_eq!(guard(|| Err(Failure::argument("here"))), TqkvStatus::TqkvBadArgument);
+        assert_eq!(std::thread::spawn(last).join().unwrap(), "");
+        assert_eq!(guard(|| Ok(())), TqkvStatus::TqkvOk);
+        assert_eq!(last(), "here");
+    }
+
+    #[test]
+    fn failures_have_the_status_of_their_kind() {
+        use TqkvStatus::*;
+        let evicted = CacheError::Evicted { len: 1, first_live: 2 };
+        for (error, status) in [
+            (CacheError::BadSpec("x".into()), TqkvBadArgument),
+            (CacheError::Encode("x".into()), TqkvNotEncoded),
+            (evicted, TqkvEvicted),
+            (CacheError::Threads("x".into()), TqkvUnsupported),
+            (CacheError::Spill("x".into()), TqkvIo),
+            (KvError::Layer { layer: 1, num_layers: 1 }.into(), TqkvBadArgument),
+            (KvError::Query { layer: 0, token: 0, head: 0 }.into(), TqkvBadVector),
+        ] {
+            let text = error.to_string();
+            let failure = Failure::from(error);
+            assert_eq!((failure.status, failure.text), (status, text));
+        }
+    }
+}

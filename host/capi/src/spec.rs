@@ -1,0 +1,287 @@
+//! What a cache is built from: a plain struct that may grow at its end, filled with the defaults of the library.
+//!
+//! Enumerations are passed as numbers, which are checked: a C program may write any number where Rust would need one of
+//! a few.
+
+use crate::codec;
+use crate::error::{Failure, TqkvStatus, guard};
+use crate::pointer;
+use std::ffi::c_char;
+use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold};
+use tqkv_core::{Effort, Options, ScaleMode};
+
+/// Which scale a block stores.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TqkvScaleMode {
+    /// The norm, as in the paper.
+    TqkvScaleRaw = 0,
+    /// The decoded vector has the norm of the original.
+    TqkvScalePreserving = 1,
+    /// Dot products keep no shrinkage; the default.
+    TqkvScaleUnbiased = 2,
+    /// Least squared error.
+    TqkvScaleMmse = 3,
+}
+
+/// How hard an encoder looks for a good scale.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TqkvEffort {
+    /// One scale.
+    TqkvEffortFast = 0,
+    /// A few where they pay; the default.
+    TqkvEffortDefault = 1,
+    /// Many.
+    TqkvEffortBest = 2,
+}
+
+/// Whether the mean of the first keys is subtracted from keys.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TqkvCentring {
+    /// It is not.
+    TqkvCentringOff = 0,
+    /// It is.
+    TqkvCentringOn = 1,
+    /// Where it holds enough of the keys' energy; the default.
+    TqkvCentringAuto = 2,
+}
+
+/// In which numbers single queries meet encoded tokens.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TqkvArithmetic {
+    /// Signed bytes and exact sums: the same bits on every machine; the default.
+    TqkvArithmeticInt8 = 0,
+    /// Exact levels, sums in 32-bit floats.
+    TqkvArithmeticF32 = 1,
+}
+
+/// What a cache is built from. Fill it with `tqkv_spec_init`, then change what is to differ: later versions add fields at
+/// the end, and a program keeps working without being compiled again.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TqkvSpec {
+    /// Bytes of the struct as the program knows it.
+    pub struct_size: usize,
+    /// Decoder layers.
+    pub num_layers: usize,
+    /// Query heads.
+    pub num_heads: usize,
+    /// KV heads; divides num_heads.
+    pub num_kv_heads: usize,
+    /// Coordinates of a head vector.
+    pub head_dim: usize,
+    /// First tokens, kept f16 for ever.
+    pub sinks: usize,
+    /// Newest tokens, kept f16.
+    pub hot: usize,
+    /// Tokens that a query sees besides the sinks; older ones are evicted. 0: all of them.
+    pub sliding_window: usize,
+    /// Tokens after which encoded ones go cold, counted from the newest. 0: never.
+    pub cold_after: usize,
+    /// Where cold_after is not 0: the folder of a file that cold tokens are moved to. Null: they are encoded again, with
+    /// cold_key_codec and cold_value_codec.
+    pub spill_folder: *const c_char,
+    /// Seed of the rotation.
+    pub seed: u64,
+    /// Codec of keys, as `tqkv_codec_from_name` gives it.
+    pub key_codec: u32,
+    /// Codec of values.
+    pub value_codec: u32,
+    /// Codec of cold keys.
+    pub cold_key_codec: u32,
+    /// Codec of cold values.
+    pub cold_value_codec: u32,
+    /// A `tqkv_scale_mode`.
+    pub scale_mode: u32,
+    /// A `tqkv_effort`.
+    pub effort: u32,
+    /// A `tqkv_centring`.
+    pub centring: u32,
+    /// A `tqkv_arithmetic`.
+    pub arithmetic: u32,
+}
+
+/// Bytes of the struct in its first version. WARNING: programs were compiled with it; fields are added, this stays.
+const FIRST_SIZE: usize = std::mem::offset_of!(TqkvSpec, arithmetic) + size_of::<u32>();
+
+impl TqkvSpec {
+    fn new(num_layers: usize, num_heads: usize, num_kv_heads: usize, head_dim: usize) -> Self {
+        let spec = CacheSpec::new(num_layers, num_heads, num_kv_heads, head_dim);
+        let centring = match spec.centring {
+            Centring::Off => TqkvCentring::TqkvCentringOff,
+            Centring::On => TqkvCentring::TqkvCentringOn,
+            Centring::Auto => TqkvCentring::TqkvCentringAuto,
+        };
+        let arithmetic = match spec.arithmetic {
+            Arithmetic::Int8 => TqkvArithmetic::TqkvArithmeticInt8,
+            Arithmetic::F32 => TqkvArithmetic::TqkvArithmeticF32,
+        };
+        let (key, value) = (u32::from(spec.key.code()), u32::from(spec.value.code()));
+        Self {
+            struct_size: size_of::<Self>(),
+            num_layers,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            sinks: spec.sinks,
+            hot: spec.hot,
+            sliding_window: 0,
+            cold_after: 0,
+            spill_folder: std::ptr::null(),
+            seed: spec.options.seed,
+            key_codec: key,
+            value_codec: value,
+            cold_key_codec: key,
+            cold_value_codec: value,
+            scale_mode: u32::from(spec.options.scale_mode.code()),
+            effort: spec.options.effort as u32,
+            centring: centring as u32,
+            arithmetic: arithmetic as u32,
+        }
+    }
+
+    /// What the program asks for.
+    ///
+    /// # Safety
+    /// `pointer` is null or points to a struct whose first field says how many bytes can be read; `spill_folder` in it is
+    /// null or ends with a zero; nothing writes either during the call.
+    pub(crate) unsafe fn read(pointer: *const Self) -> Result<CacheSpec, Failure> {
+        let mut spec = Self::new(0, 0, 0, 0);
+        // SAFETY: the caller's promise; the struct is of integers and a pointer, which any bytes make.
+        unsafe { pointer::read_struct("spec", pointer, FIRST_SIZE, &mut spec) }?;
+        let mut made = CacheSpec::new(spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim)
+            .codecs(
+                codec::from_number("key_codec", spec.key_codec)?,
+                codec::from_number("value_codec", spec.value_codec)?,
+            )
+            .options(options(spec.seed, spec.scale_mode, spec.effort)?)
+            .sinks(spec.sinks)
+            .hot(spec.hot)
+            .centring(one_of("centring", spec.centring, &[Centring::Off, Centring::On, Centring::Auto])?)
+            .arithmetic(one_of("arithmetic", spec.arithmetic, &[Arithmetic::Int8, Arithmetic::F32])?);
+        if spec.sliding_window != 0 {
+            made = made.sliding_window(spec.sliding_window);
+        }
+        if spec.cold_after != 0 {
+            let cold = if spec.spill_folder.is_null() {
+                Cold::Demote {
+                    key: codec::from_number("cold_key_codec", spec.cold_key_codec)?,
+                    value: codec::from_number("cold_value_codec", spec.cold_value_codec)?,
+                }
+            } else {
+                // SAFETY: the caller's promise.
+                Cold::Spill(unsafe { pointer::text("spill_folder", spec.spill_folder) }?.into())
+            };
+            made = made.cold(spec.cold_after, cold);
+        }
+        Ok(made)
+    }
+}
+
+/// The element of a list whose order is that of an enumeration of the header.
+pub(crate) fn one_of<T: Copy>(what: &str, number: u32, all: &[T]) -> Result<T, Failure> {
+    let found = usize::try_from(number).ok().and_then(|index| all.get(index));
+    let last = all.len() - 1;
+    found.copied().ok_or_else(|| Failure::argument(format!("{what} is {number}, accepted are 0 to {last}")))
+}
+
+/// Seed, scale mode and effort.
+pub(crate) fn options(seed: u64, scale_mode: u32, effort: u32) -> Result<Options, Failure> {
+    let scale_mode = one_of("scale_mode", scale_mode, &ScaleMode::ALL)?;
+    let effort = one_of("effort", effort, &Effort::ALL)?;
+    Ok(Options::DEFAULT.seed(seed).scale_mode(scale_mode).effort(effort))
+}
+
+/// Fills a spec with the defaults: codec s4 for keys and values, 4 sinks, a hot window of 64 tokens, automatic centring,
+/// no sliding window, no cold tier. `struct_size` is `sizeof(tqkv_spec)`. The shape is checked when a cache is made.
+///
+/// # Safety
+/// `spec` is null or points to `struct_size` bytes that can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_spec_init(
+    spec: *mut TqkvSpec,
+    struct_size: usize,
+    num_layers: usize,
+    num_heads: usize,
+    num_kv_heads: usize,
+    head_dim: usize,
+) -> TqkvStatus {
+    guard(|| {
+        let defaults =
+            TqkvSpec { struct_size, ..TqkvSpec::new(num_layers, num_heads, num_kv_heads, head_dim) };
+        // SAFETY: the caller's promise is the same.
+        unsafe { pointer::write_struct("spec", spec, struct_size, FIRST_SIZE, &defaults) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use TqkvArithmetic::*;
+    use TqkvCentring::*;
+    use TqkvEffort::*;
+    use TqkvScaleMode::*;
+
+    #[test]
+    fn the_numbers_of_the_header_are_those_of_the_library() {
+        let scales = [TqkvScaleRaw, TqkvScalePreserving, TqkvScaleUnbiased, TqkvScaleMmse];
+        let names = ["raw", "preserving", "unbiased", "mmse"];
+        for (scale, name) in scales.into_iter().zip(names) {
+            assert_eq!(options(1, scale as u32, 1).unwrap().scale_mode.name(), name);
+        }
+        for (effort, name) in
+            [TqkvEffortFast, TqkvEffortDefault, TqkvEffortBest].into_iter().zip(["fast", "default", "best"])
+        {
+            assert_eq!(options(1, 2, effort as u32).unwrap().effort.name(), name);
+        }
+        assert!(options(1, 4, 1).is_err() && options(1, 2, u32::MAX).is_err());
+    }
+
+    #[test]
+    fn a_filled_spec_is_the_default_of_the_library() {
+        let filled = TqkvSpec::new(2, 8, 2, 128);
+        // SAFETY: the struct is whole.
+        let read = unsafe { TqkvSpec::read(&raw const filled) }.unwrap();
+        assert_eq!(read, CacheSpec::new(2, 8, 2, 128));
+    }
+
+    #[test]
+    fn every_field_arrives() {
+        let number = |name| u32::from(tqkv_core::CodecId::from_name(name).unwrap().code());
+        let mut spec = TqkvSpec {
+            sinks: 1,
+            hot: 2,
+            sliding_window: 300,
+            cold_after: 200,
+            seed: 9,
+            key_codec: number("n4"),
+            value_codec: number("t3"),
+            cold_key_codec: number("n2"),
+            cold_value_codec: number("t1"),
+            scale_mode: TqkvScaleRaw as u32,
+            effort: TqkvEffortBest as u32,
+            centring: TqkvCentringOn as u32,
+            arithmetic: TqkvArithmeticF32 as u32,
+            ..TqkvSpec::new(2, 8, 2, 128)
+        };
+        // SAFETY: the struct is whole.
+        let read = unsafe { TqkvSpec::read(&raw const spec) }.unwrap();
+        let id = |name| tqkv_core::CodecId::from_name(name).unwrap();
+        let want = CacheSpec::new(2, 8, 2, 128)
+            .codecs(id("n4"), id("t3"))
+            .options(Options::DEFAULT.seed(9).scale_mode(ScaleMode::Raw).effort(Effort::Best))
+            .sinks(1)
+            .hot(2)
+            .centring(Centring::On)
+            .arithmetic(Arithmetic::F32)
+            .sliding_window(300);
+        assert_eq!(read, want.clone().cold(200, Cold::Demote { key: id("n2"), value: id("t1") }));
+        spec.spill_folder = c"/some/where".as_ptr();
+        // SAFETY: the struct is whole, and the text ends with a zero.
+        let read = unsafe { TqkvSpec::read(&raw const spec) }.unwrap();
+        assert_eq!(read, want.cold(200, Cold::Spill("/some/where".into())));
+    }
+}

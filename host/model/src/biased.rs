@@ -1,0 +1,93 @@
+//! The biased variant: keys with a large constant part in a model that has none.
+//!
+//! In the first and the last layer of some large models (Qwen2.5 is the known one) every key has the same large vector
+//! added to it, most of it in a few channels. Softmax cancels it: <q, k + b> is <q, k> plus a number that is the same
+//! for all tokens. A codec does not cancel it, as its error grows with the norm of what it stores; a cache that takes
+//! the mean off its keys first does.
+//!
+//! Here the constant is added after RoPE, where it is the same at every position, so that attention in exact
+//! arithmetic is unchanged and whatever a measurement shows is the cache's doing. Stored as f16, keys of many times
+//! their norm lose digits too: a comparison needs the f16 row of the biased model.
+
+use crate::error::ModelError;
+use crate::{Model, SpecialTokens, shipped};
+
+/// Channels of a KV head that have most of the constant.
+pub const BIASED_CHANNELS: usize = 4;
+/// Their share of its energy.
+pub const BIASED_SHARE: f32 = 0.75;
+
+/// Tokens whose keys say how long a key is.
+const SAMPLE: usize = 256;
+/// Bytes of text that have as many tokens in any vocabulary.
+const SAMPLE_BYTES: usize = 8 << 10;
+
+impl Model {
+    /// This model with a constant of `factor` times the mean key norm in every key of the first and the last layer,
+    /// the same function in exact arithmetic.
+    ///
+    /// The mean is over the layer's keys of the first 256 tokens of [`shipped::HELDOUT_TEXT`]. The direction is fixed
+    /// for each layer and KV head: [`BIASED_CHANNELS`] channels, drawn at random, have [`BIASED_SHARE`] of the energy
+    /// in equal parts, the others the rest, with random signs.
+    ///
+    /// # Errors
+    /// [`ModelError::BadKeyBias`] for a negative or non-finite factor, and what running the text refuses.
+    pub fn into_biased_variant(mut self, factor: f32) -> Result<Self, ModelError> {
+        if !(factor.is_finite() && factor >= 0.0) {
+            return Err(ModelError::BadKeyBias(factor));
+        }
+        let text = &shipped::HELDOUT_TEXT[..SAMPLE_BYTES];
+        let mut tokens = self.tokenizer.encode(text, SpecialTokens::Omit)?;
+        tokens.truncate(SAMPLE.min(self.config.context));
+        let mut cache = self.config.dense_cache()?;
+        self.hidden(&tokens, 0, &mut cache, &mut |_, _, _| {})?;
+        let (heads, dim) = (self.config.num_kv_heads, self.config.head_dim);
+        let last = self.config.num_layers - 1;
+        for layer in [0, last] {
+            let keys =
+                (0..heads).filter_map(|head| cache.keys(layer, head)).flat_map(|k| k.chunks_exact(dim));
+            let norms: Vec<f32> = keys.map(|key| key.iter().map(|x| x * x).sum::<f32>().sqrt()).collect();
+            let mean = norms.iter().sum::<f32>() / norms.len() as f32;
+            let directions = (0..heads).flat_map(|head| direction(dim, (layer * heads + head) as u64));
+            self.weights.layers[layer].key_bias = Some(directions.map(|x| factor * mean * x).collect());
+        }
+        Ok(self)
+    }
+}
+
+/// A unit vector of which few channels have most.
+fn direction(dim: usize, seed: u64) -> Vec<f32> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let strong = random.choose_multiple(0..dim, BIASED_CHANNELS.min(dim));
+    let others = dim - strong.len();
+    let share = if others == 0 { 1.0 } else { BIASED_SHARE };
+    (0..dim)
+        .map(|channel| {
+            let energy = if strong.contains(&channel) {
+                share / strong.len() as f32
+            } else {
+                (1.0 - share) / others as f32
+            };
+            if random.bool() { energy.sqrt() } else { -energy.sqrt() }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directions_are_unit_vectors_that_few_channels_dominate() {
+        for (dim, seed) in [(128, 0), (128, 1), (64, 7), (8, 2), (2, 3)] {
+            let x = direction(dim, seed);
+            let mut energy: Vec<f32> = x.iter().map(|x| x * x).collect();
+            energy.sort_by(|a, b| b.total_cmp(a));
+            assert!((energy.iter().sum::<f32>() - 1.0).abs() < 1e-5, "{x:?}");
+            let strong: f32 = energy[..BIASED_CHANNELS.min(dim)].iter().sum();
+            assert!(strong > BIASED_SHARE - 1e-5, "{x:?}");
+            assert_eq!(x, direction(dim, seed));
+        }
+        assert_ne!(direction(128, 0), direction(128, 1));
+    }
+}
