@@ -194,18 +194,18 @@ impl Pages {
     fn write_last(&mut self, slot: usize, blocks: &[u8]) {
         let bytes = self.warm().codec().block_bytes();
         let needed = slot + blocks.len() / bytes;
-        let (wanted, in_lines) = self.arrangement(needed);
         let Some(page) = self.pages.back_mut() else { return };
-        let page = Arc::make_mut(page);
-        if let Memory::Held(lines) = &mut page.memory
-            && in_lines
-            && wanted.lines() <= lines.len()
+        if let Memory::Held(lines) = &mut Arc::make_mut(page).memory
+            && needed <= self.last.slots()
         {
             for (i, block) in blocks.chunks_exact(bytes).enumerate() {
                 self.last.write(lines, slot + i, block);
             }
             return;
         }
+        let (wanted, in_lines) = self.arrangement(needed);
+        let Some(page) = self.pages.back_mut() else { return };
+        let page = Arc::make_mut(page);
         let before = match &page.memory {
             Memory::Loose(loose) => loose.to_vec(),
             Memory::Held(_) | Memory::Spilled(_) => self.last.read_blocks(page.lines(), 0, slot),

@@ -27,6 +27,9 @@ pub(super) const MAGIC: [u8; 8] = [0x89, b'T', b'Q', b'S', b'\r', b'\n', 0x1a, b
 /// The version that is written, and the only one that is read.
 pub(super) const VERSION: u32 = 1;
 
+/// The bits of a NaN, which stand for what a spec leaves open.
+const NO_NUMBER: u32 = 0x7fc0_0000;
+
 /// Most bytes of a chunk: no KV head is larger.
 const MAX_CHUNK: u64 = 1 << 40;
 
@@ -133,7 +136,7 @@ pub(super) fn refused<T>(why: impl Into<String>) -> Result<T, CacheError> {
 fn fields(spec: &CacheSpec) -> Vec<(&'static str, Vec<u8>)> {
     let shape = spec.shape;
     let ints = |values: &[usize]| values.iter().flat_map(|&value| (value as u64).to_le_bytes()).collect();
-    let float = |value: Option<f32>| value.map_or(f32::NAN, |value| value).to_bits().to_le_bytes().to_vec();
+    let float = |value: Option<f32>| value.map_or(NO_NUMBER, f32::to_bits).to_le_bytes().to_vec();
     let shape = ints(&[shape.num_layers, shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.value_dim]);
     let codecs = (0..spec.shape.num_layers).flat_map(|layer| {
         let (key, value) = spec.codecs_at(layer);

@@ -77,10 +77,21 @@ impl ValuePages {
         token / 4 * self.positions * 4 + token % 4
     }
 
-    /// Index of code byte `i` of a slot (plane `k` at 3 bits) in the bytes of the page's body.
-    fn byte_at(&self, slot: usize, i: usize, k: usize) -> usize {
-        let line = (i / self.positions * self.groups() + slot / self.line_tokens()) * self.plan.depth() + k;
-        line * 64 + self.lane(slot) + i % self.positions * 4
+    /// Calls `visit` for each code byte of a slot that is not woven: with its index in the bytes of the page's body, and in
+    /// those of the words. Once a token and side, so nothing is divided.
+    #[inline(always)]
+    fn for_each_byte(&self, slot: usize, mut visit: impl FnMut(usize, usize)) {
+        let (groups, depth, positions) = (self.groups(), self.plan.depth(), self.positions);
+        let (group, lane) = (slot / self.line_tokens(), self.lane(slot));
+        for column in 0..self.columns() {
+            for k in 0..depth {
+                let at = ((column * groups + group) * depth + k) * 64 + lane;
+                for p in 0..positions {
+                    let i = column * positions + p;
+                    visit(at + 4 * p, (i / 4 * depth + k) * 4 + i % 4);
+                }
+            }
+        }
     }
 
     /// Index of the first byte of word `w` of a slot of a trellis code in the bytes of the page's body; the
@@ -107,8 +118,7 @@ impl ValuePages {
         for (r, scale) in scales[..self.plan.runs()].iter().enumerate() {
             head[r * self.slots + slot] = scale.to_ne_bytes();
         }
-        let (body, codes, depth) =
-            (bytes_mut(body).as_flattened_mut(), words.as_flattened(), self.plan.depth());
+        let (body, codes) = (bytes_mut(body).as_flattened_mut(), words.as_flattened());
         if self.plan.is_woven() {
             for (w, word) in words[..self.plan.word_count()].iter().enumerate() {
                 let bytes = body[self.word_at(slot, w)..].iter_mut().step_by(4);
@@ -116,11 +126,7 @@ impl ValuePages {
             }
             return;
         }
-        for i in 0..self.plan.dim / self.plan.fields() {
-            for k in 0..depth {
-                body[self.byte_at(slot, i, k)] = codes[(i / 4 * depth + k) * 4 + i % 4];
-            }
-        }
+        self.for_each_byte(slot, |at, code| body[at] = codes[code]);
     }
 
     /// Reads a block back, as it was written.
@@ -135,7 +141,7 @@ impl ValuePages {
         for (r, scale) in scales[..self.plan.runs()].iter_mut().enumerate() {
             *scale = u16::from_ne_bytes(head[r * self.slots + slot]);
         }
-        let (body, depth) = (bytes(body).as_flattened(), self.plan.depth());
+        let body = bytes(body).as_flattened();
         if self.plan.is_woven() {
             for (w, word) in words[..self.plan.word_count()].iter_mut().enumerate() {
                 let bytes = body[self.word_at(slot, w)..].iter().step_by(4);
@@ -143,11 +149,7 @@ impl ValuePages {
             }
         } else {
             let codes = words.as_flattened_mut();
-            for i in 0..self.plan.dim / self.plan.fields() {
-                for k in 0..depth {
-                    codes[(i / 4 * depth + k) * 4 + i % 4] = body[self.byte_at(slot, i, k)];
-                }
-            }
+            self.for_each_byte(slot, |at, code| codes[code] = body[at]);
         }
         self.plan.block(&scales, &words, block);
     }

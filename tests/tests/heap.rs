@@ -1,0 +1,34 @@
+//! The hot path of a cache takes no memory from the heap: not to attend, and to append only where a page begins or ends.
+#![allow(missing_docs, reason = "a test crate")]
+
+use allocation_counter::measure;
+use tqkv::cache::{CacheSpec, Cold, KvCache, PAGE_TOKENS};
+use tqkv_core::CodecId;
+use tqkv_tests::inputs::Gaussian;
+
+const DIM: usize = 128;
+
+#[test]
+fn the_hot_path_allocates_nothing() {
+    let spec = || CacheSpec::new(1, 8, 2, DIM);
+    let tiers = spec().codecs(CodecId::N4, CodecId::N4);
+    let tiers = tiers.cold(200, Cold::Demote { key: CodecId::N2, value: CodecId::N2 });
+    for spec in [spec(), spec().codecs(CodecId::S4, CodecId::S2), tiers, spec().sliding_window(256)] {
+        let mut cache = KvCache::new(spec.clone()).unwrap();
+        let (mut gaussian, mut out) = (Gaussian::new(1), vec![0.0; 8 * DIM]);
+        let mut appends = Vec::new();
+        for token in 0..900 {
+            let (k, v, q) = (gaussian.vector(2 * DIM), gaussian.vector(2 * DIM), gaussian.vector(8 * DIM));
+            let append = measure(|| cache.append(0, &k, &v).unwrap());
+            let attend = measure(|| cache.attend(0, &q, &mut out).unwrap());
+            // Scratch grows to its size first.
+            if token >= 500 {
+                appends.push(append.count_total);
+                assert_eq!(attend.count_total, 0, "attend after {token} tokens of {spec:?}");
+            }
+        }
+        let dear = appends.iter().filter(|&&count| count > 0).count();
+        let most = appends.len() / PAGE_TOKENS + 1;
+        assert!(dear <= 2 * most, "{dear} of {} appends allocate: {appends:?}", appends.len());
+    }
+}
