@@ -145,7 +145,6 @@ impl KvShape {
         self.num_heads / self.num_kv_heads
     }
 
-
     /// Query values of one token in one layer.
     pub const fn query_values(self) -> usize {
         self.num_heads * self.head_dim
@@ -303,7 +302,10 @@ mod tests {
         assert_eq!(message(KvShape::new(1, 3, 2, 4)), "3 query heads do not divide among 2 KV heads");
         assert_eq!(KvShape::new(2, 8, 2, 192).with_value_dim(128).check(), Ok(()));
         let narrow = KvShape::new(1, 1, 1, 4).with_value_dim(0);
-        assert_eq!(message(narrow), "1 layers, 1 heads, 1 KV heads, head_dim 4, value_dim 0: all must be above 0");
+        assert_eq!(
+            message(narrow),
+            "1 layers, 1 heads, 1 KV heads, head_dim 4, value_dim 0: all must be above 0"
+        );
         for huge in [KvShape::new(usize::MAX, 2, 1, 4), KvShape::new(1 << 20, 1 << 20, 1, usize::MAX >> 30)] {
             assert_eq!(huge.check(), Err(KvError::TooLarge(huge)));
         }

@@ -82,8 +82,11 @@ impl Model {
             for i in leaving {
                 let page = (i - sinks) / PAGE_TOKENS;
                 if page.is_power_of_two() && self.means.last().is_some_and(|(first, _)| *first < page) {
-                    let before: Vec<_> =
-                        self.coded_keys[sinks..sinks + page * PAGE_TOKENS].iter().flatten().cloned().collect();
+                    let before: Vec<_> = self.coded_keys[sinks..sinks + page * PAGE_TOKENS]
+                        .iter()
+                        .flatten()
+                        .cloned()
+                        .collect();
                     self.means.push((page, mean_of(&before)));
                 }
                 let mean = self.means.iter().rfind(|(first, _)| *first <= page);

@@ -289,7 +289,11 @@ fn the_budget_counts_what_stats_say_and_shared_pages_once() {
     let alone = budget.used();
     let mut fork = cache.fork().unwrap();
     let shared = fork.stats().shared_bytes;
-    assert!(budget.used() < alone + alone / 25 && shared > alone * 9 / 10, "{} of {alone}, {shared}", budget.used());
+    assert!(
+        budget.used() < alone + alone / 25 && shared > alone * 9 / 10,
+        "{} of {alone}, {shared}",
+        budget.used()
+    );
     append(&mut fork, 2, 1001);
     assert!(budget.used() > alone && budget.used() < alone + alone / 5);
     drop(cache);
@@ -330,7 +334,10 @@ fn a_pool_evicts_what_was_not_used_for_longest() {
             break error;
         }
     };
-    assert!(matches!(error, CacheError::Full { .. }) && error.to_string().contains(&format!("of {one}")), "{error}");
+    assert!(
+        matches!(error, CacheError::Full { .. }) && error.to_string().contains(&format!("of {one}")),
+        "{error}"
+    );
     assert!(pool.remove(first) && !pool.remove(first));
     pool.with(second, grow).unwrap();
 }
@@ -430,7 +437,8 @@ fn a_cache_goes_on_from_a_file_as_if_it_had_never_stopped() {
         }
         assert_eq!(bits(&cache), bits(&restored));
     }
-    let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let names: Vec<_> =
+        std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["cache.tqks"]);
     let missing = KvCache::new(base()).unwrap().load(&folder.path().join("none")).unwrap_err().to_string();
     assert!(missing.contains("none"), "{missing}");
@@ -466,8 +474,12 @@ fn specs_that_no_cache_can_have_are_refused() {
     assert!(refused(base().sinks(usize::MAX)).contains("sinks"));
     assert!(refused(CacheSpec::new(1 << 40, 1, 1, 32)).contains("KV heads"));
     assert!(refused(base().cold(100, demote(CodecId::S5, CodecId::N2))).contains("accepted are fewer bits"));
-    assert!(refused(base().cold(100, demote(CodecId::N2, CodecId::N2)).cold(90, demote(CodecId::N1, CodecId::N1)))
-        .contains("ever more tokens"));
+    assert!(
+        refused(
+            base().cold(100, demote(CodecId::N2, CodecId::N2)).cold(90, demote(CodecId::N1, CodecId::N1))
+        )
+        .contains("ever more tokens")
+    );
     let spill = || Cold::Spill(std::env::temp_dir());
     assert!(refused(base().cold(100, spill()).cold(200, demote(CodecId::N2, CodecId::N2))).contains("spill"));
     assert!(refused(base().kinds(vec![LayerKind::Full; 2])).contains("one a layer"));
@@ -487,7 +499,10 @@ fn a_spill_folder_without_room_leaves_all_heads_alike() {
     // Its file cannot grow: a child with a limit on file sizes says the same as a full disk.
     if std::env::var_os("TQKV_TEST_NO_ROOM").is_none() {
         let me = std::env::current_exe().unwrap();
-        let limited = format!("ulimit -f 8; exec {} --exact a_spill_folder_without_room_leaves_all_heads_alike", me.display());
+        let limited = format!(
+            "ulimit -f 8; exec {} --exact a_spill_folder_without_room_leaves_all_heads_alike",
+            me.display()
+        );
         let mut child = std::process::Command::new("bash");
         let status = child.args(["-c", &limited]).env("TQKV_TEST_NO_ROOM", "1").status().unwrap();
         assert!(status.success(), "{status}");
@@ -541,10 +556,9 @@ fn every_kind_of_attention_equals_f64_over_what_is_held() {
     {
         let mut spec = CacheSpec::new(2, 4, 2, DIM).codecs(CodecId::S4, CodecId::S3).hot(8);
         spec.shape = spec.shape.with_value_dim(VALUE);
-        let mut spec = spec.arithmetic(Arithmetic::F32).kinds(vec![
-            LayerKind::None,
-            window.map_or(LayerKind::Full, LayerKind::Sliding),
-        ]);
+        let mut spec = spec
+            .arithmetic(Arithmetic::F32)
+            .kinds(vec![LayerKind::None, window.map_or(LayerKind::Full, LayerKind::Sliding)]);
         spec.soft_cap = cap;
         spec.scale = scale;
         if sinks {
@@ -581,7 +595,10 @@ fn every_kind_of_attention_equals_f64_over_what_is_held() {
                 let want: f64 =
                     weights.iter().zip(&values).map(|(w, value)| w * f64::from(value[i])).sum::<f64>() / sum;
                 for got in [single[head * VALUE + i], out[((n - 1) * 4 + head) * VALUE + i]] {
-                    assert!((f64::from(got) - want).abs() < 1e-4, "{spec:?} head {head}: {got} against {want}");
+                    assert!(
+                        (f64::from(got) - want).abs() < 1e-4,
+                        "{spec:?} head {head}: {got} against {want}"
+                    );
                 }
             }
         }
@@ -624,4 +641,130 @@ fn sparse_values_move_the_result_by_less_than_their_share() {
     assert_eq!(result(1e-30), exact);
     let error = oracle::relative_mse(&exact, &result(5e-3));
     assert!(error > 0.0 && error < 1e-2, "{error}");
+}
+
+/// One vector a token for keys and values of all heads, and positions beside it, against f64 over what is held.
+#[test]
+fn latent_vectors_are_keys_and_values() {
+    const LATENT: usize = 64;
+    const POSITION: usize = 16;
+    const HEADS: usize = 5;
+    for (key, window) in
+        [(CodecId::S4, None), (CodecId::T2S8, None), (CodecId::F16, None), (CodecId::N4, Some(100))]
+    {
+        let mut spec =
+            CacheSpec::mla(1, HEADS, LATENT, POSITION).codecs(key, CodecId::S4).hot(16).scale(0.15);
+        spec.sliding_window = window;
+        if key == CodecId::N4 {
+            spec = spec.cold(50, Cold::Demote { key: CodecId::N3, value: CodecId::N3 });
+        }
+        let mut cache = KvCache::new(spec.clone()).unwrap();
+        let (mut gaussian, width, n) = (Gaussian::new(8), LATENT + POSITION, 500);
+        let (k, q) = (gaussian.vector(n * width), gaussian.vector(n * HEADS * width));
+        let mut chunk = vec![0.0; n * HEADS * LATENT];
+        cache
+            .attend_prefill(
+                0,
+                &q[..300 * HEADS * width],
+                &k[..300 * width],
+                &[],
+                &mut chunk[..300 * HEADS * LATENT],
+            )
+            .unwrap();
+        let bytes = snapshot(&cache);
+        let mut cache = KvCache::new(spec.clone()).unwrap();
+        cache.restore(&mut &bytes[..]).unwrap();
+        for i in 300..n {
+            cache.append(0, &k[i * width..(i + 1) * width], &[]).unwrap();
+            let at = i * HEADS * LATENT..(i + 1) * HEADS * LATENT;
+            cache.attend(0, &q[i * HEADS * width..(i + 1) * HEADS * width], &mut chunk[at]).unwrap();
+        }
+        let last = n - 1;
+        for head in 0..HEADS {
+            let q = &q[(last * HEADS + head) * width..][..width];
+            let first = window.map_or(0, |window| n - window);
+            let seen: Vec<usize> = (0..n).filter(|&i| i < 4 || i >= first).collect();
+            let scores = cache.scores(0, head, q).unwrap();
+            let latents: Vec<Vec<f32>> =
+                seen.iter().map(|&i| cache.values(0, 0, i..i + 1).unwrap()).collect();
+            assert_eq!(latents[9], cache.keys(0, 0, seen[9]..seen[9] + 1).unwrap());
+            let logits = seen.iter().zip(&latents).map(|(&i, latent)| {
+                let position: Vec<f32> = k[i * width + LATENT..(i + 1) * width]
+                    .iter()
+                    .map(|&x| half::f16::from_f32(x).to_f32())
+                    .collect();
+                0.15f32 as f64 * (oracle::dot(&q[..LATENT], latent) + oracle::dot(&q[LATENT..], &position))
+            });
+            let logits: Vec<f64> = logits.collect();
+            for (score, logit) in scores.iter().zip(&logits) {
+                assert!((f64::from(*score) - logit).abs() < 1e-4, "{score} against {logit}");
+            }
+            let sum: f64 = logits.iter().map(|logit| logit.exp()).sum();
+            for i in 0..LATENT {
+                let want: f64 = logits
+                    .iter()
+                    .zip(&latents)
+                    .map(|(l, latent)| l.exp() * f64::from(latent[i]))
+                    .sum::<f64>()
+                    / sum;
+                let got = chunk[(last * HEADS + head) * LATENT + i];
+                assert!((f64::from(got) - want).abs() < 1e-4, "{key:?} head {head}: {got} against {want}");
+            }
+        }
+        // A latent vector is held once: codes, the positional part, and what is still uncompressed.
+        let codes = key.block_bytes(LATENT).unwrap() + 2 * POSITION;
+        let most = n * codes + 40 * 2 * width + 4096;
+        assert!(cache.stats().allocated_bytes < most, "{} bytes, {most}", cache.stats().allocated_bytes);
+        assert!(cache.append(0, &k[..width], &k[..LATENT]).unwrap_err().to_string().contains("expected 0"));
+        let (before, len) = (cache.scores(0, 0, &q[..width]).unwrap(), cache.len());
+        let mut bad = k[..2 * width].to_vec();
+        bad[width + LATENT + 3] = f32::NAN;
+        assert!(cache.append(0, &bad, &[]).is_err());
+        assert_eq!((cache.scores(0, 0, &q[..width]).unwrap(), cache.len()), (before, len));
+    }
+}
+
+/// Whoever dies while a file is written leaves the old one or the new one.
+#[test]
+#[cfg(unix)]
+fn a_process_killed_in_the_middle_leaves_the_old_file_or_the_new_one() {
+    const NAME: &str = "a_process_killed_in_the_middle_leaves_the_old_file_or_the_new_one";
+    let spec = || CacheSpec::new(1, HEADS, 1, DIM).codecs(CodecId::S4, CodecId::S4);
+    let (k, v) = tokens(1, 0, 5000);
+    let long = |tokens: usize| {
+        let mut cache = KvCache::new(spec()).unwrap();
+        cache.append(0, &k[..tokens * DIM], &v[..tokens * DIM]).unwrap();
+        cache
+    };
+    if let Some(path) = std::env::var_os("TQKV_TEST_SNAPSHOT") {
+        let (odd, even) = (long(4999), long(5000));
+        println!("ready");
+        loop {
+            odd.save(path.as_ref()).unwrap();
+            even.save(path.as_ref()).unwrap();
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cache.tqks");
+    long(5000).save(&path).unwrap();
+    let (mut lengths, mut delays) = (Vec::new(), Gaussian::new(3));
+    for _ in 0..100 {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", NAME, "--nocapture"])
+            .env("TQKV_TEST_SNAPSHOT", &path)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+        assert!(lines.any(|line| line.unwrap().contains("ready")));
+        let micros = 2000.0 * (1.0 + f64::from(delays.vector(1)[0]).abs());
+        std::thread::sleep(std::time::Duration::from_micros(micros as u64));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let mut cache = KvCache::new(spec()).unwrap();
+        cache.load(&path).unwrap();
+        lengths.push(cache.len());
+    }
+    let whole = lengths.iter().filter(|&&len| len == 4999 || len == 5000).count();
+    assert_eq!(whole, 100, "{lengths:?}");
 }

@@ -61,7 +61,11 @@ impl Budget {
         if taken.saturating_add(bytes) <= self.0.limit {
             Ok(reserved)
         } else {
-            Err(CacheError::Full { needed: bytes, free: self.0.limit.saturating_sub(taken), limit: self.0.limit })
+            Err(CacheError::Full {
+                needed: bytes,
+                free: self.0.limit.saturating_sub(taken),
+                limit: self.0.limit,
+            })
         }
     }
 

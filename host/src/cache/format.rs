@@ -17,6 +17,10 @@ pub const PAGE_TOKENS: usize = 128;
 pub(super) enum Side {
     Keys,
     Values,
+    /// Keys and values at once.
+    Latent,
+    /// What of latent keys is kept beside, as f16.
+    Position,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +43,7 @@ impl Layout {
             return HalfPages::new(codec.dim(), PAGE_TOKENS).map_or(Self::Rows, Self::Halves);
         }
         match (arithmetic, side) {
-            (Arithmetic::F32, _) => None,
+            (Arithmetic::F32, _) | (Arithmetic::Int8, Side::Latent | Side::Position) => None,
             (Arithmetic::Int8, Side::Keys) => KeyPages::new(codec, PAGE_TOKENS).map(Self::Keys),
             (Arithmetic::Int8, Side::Values) => ValuePages::new(codec, PAGE_TOKENS).map(Self::Values),
         }
@@ -255,11 +259,13 @@ impl CacheSpec {
     /// A head dim that a codec does not support.
     pub fn page_bytes(&self, layer: usize) -> Result<[usize; 2], CacheError> {
         let [key, value] = self.make_codecs(self.codecs_at(layer))?;
+        let sides =
+            if self.position_dim > 0 { [Side::Latent, Side::Position] } else { [Side::Keys, Side::Values] };
         let bytes = |codec, side| {
             // Which instructions read it does not change how a page is laid out.
             let format = PageFormat::new(codec, side, self.arithmetic, Level::Portable);
             format.lines() * size_of::<Line>()
         };
-        Ok([bytes(key, Side::Keys), bytes(value, Side::Values)])
+        Ok([bytes(key, sides[0]), bytes(value, sides[1])])
     }
 }

@@ -1,7 +1,7 @@
 //! One KV head: where its tokens live, and attention of its query heads over them.
 
 use super::format::PAGE_TOKENS;
-use super::scratch::{Queries, Scratch, Seen};
+use super::scratch::{Queries, Scratch, Seen, dot};
 use super::track::{Track, Vectors};
 use crate::error::CacheError;
 use rayon::prelude::*;
@@ -34,8 +34,11 @@ pub(super) struct Rule {
 
 #[derive(Clone, Debug)]
 pub(super) struct Head {
+    /// Keys, or latent vectors, which are keys and values.
     pub(super) keys: Track,
-    pub(super) values: Track,
+    /// Values, or the positional parts of latent keys.
+    pub(super) other: Track,
+    pub(super) is_latent: bool,
     pub(super) rule: Rule,
     /// Learned sinks of the group's query heads; empty where there are none.
     pub(super) sink_logits: Vec<f32>,
@@ -43,34 +46,44 @@ pub(super) struct Head {
 
 impl Head {
     pub(super) fn len(&self) -> usize {
-        self.values.len()
+        self.keys.len()
+    }
+
+    /// What is summed.
+    pub(super) fn values(&self) -> &Track {
+        if self.is_latent { &self.keys } else { &self.other }
+    }
+
+    /// What of the keys is not in their track.
+    pub(super) fn position(&self) -> Option<&Track> {
+        self.is_latent.then_some(&self.other)
     }
 
     pub(super) fn reset(&mut self) {
         self.keys.clear();
-        self.values.clear();
+        self.other.clear();
     }
 
     /// Whether the tokens that a shorter sequence sees are still there.
     pub(super) fn check_truncate(&self, len: usize) -> Result<(), CacheError> {
-        let sinks = self.values.sink_capacity();
+        let sinks = self.values().sink_capacity();
         let first = self.first_seen(len.saturating_sub(1)).max(sinks);
-        if len < self.len() && len > sinks && first < self.values.first_live() {
-            return Err(CacheError::Evicted { len, first_live: self.values.first_live() });
+        if len < self.len() && len > sinks && first < self.values().first_live() {
+            return Err(CacheError::Evicted { len, first_live: self.values().first_live() });
         }
         Ok(())
     }
 
     /// Whether no page is evicted that the newest position sees.
     pub(super) fn holds_what_it_sees(&self) -> bool {
-        let first = self.first_seen(self.len().saturating_sub(1)).max(self.values.sink_capacity());
-        [&self.keys, &self.values].iter().all(|track| track.first_live() <= first)
+        let first = self.first_seen(self.len().saturating_sub(1)).max(self.values().sink_capacity());
+        [&self.keys, &self.other].iter().all(|track| track.first_live() <= first)
     }
 
     /// Drops the tokens from position `len` on.
     pub(super) fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
         self.keys.truncate(len)?;
-        self.values.truncate(len)
+        self.other.truncate(len)
     }
 
     /// Appends tokens and encodes what leaves the hot window. Fails with the tokens taken up or not; who calls cuts them off.
@@ -81,7 +94,7 @@ impl Head {
         scratch: &mut Scratch,
     ) -> Result<(), CacheError> {
         self.keys.push(keys, scratch).map_err(|error| error.within(format_args!("keys of")))?;
-        self.values.push(values, scratch).map_err(|error| error.within(format_args!("values of")))
+        self.other.push(values, scratch).map_err(|error| error.within(format_args!("values of")))
     }
 
     /// [`Head::cool`] in the middle of an operation: pages that the file has no room for stay in memory, and the next operation
@@ -93,14 +106,14 @@ impl Head {
     /// Sends pages to colder tiers that are due once there are `len` tokens.
     pub(super) fn cool(&mut self, len: usize) -> Result<(), CacheError> {
         self.keys.cool(len)?;
-        self.values.cool(len)
+        self.other.cool(len)
     }
 
     /// Frees what the sliding window has left behind.
     pub(super) fn evict(&mut self) {
         let first = self.first_seen(self.len()).saturating_sub(ROLLBACK);
         self.keys.evict_before(first);
-        self.values.evict_before(first);
+        self.other.evict_before(first);
     }
 
     /// First position after the sinks that the query at `position` sees.
@@ -111,13 +124,16 @@ impl Head {
     /// The runs of positions that the query at `position` sees: sinks, then the window.
     pub(super) fn seen(&self, position: usize) -> [Range; 2] {
         let end = position + 1;
-        let sinks = self.values.sink_capacity().min(end);
+        let sinks = self.values().sink_capacity().min(end);
         [(0, sinks), (self.first_seen(position).max(sinks), end)]
     }
 
     /// Attends with queries (`[group, dim]`) at the newest position.
     pub(super) fn attend(&self, q: &[f32], out: &mut [f32], scratch: &mut Scratch) -> Result<(), CacheError> {
-        let (dim, value_dim) = (self.keys.codec().dim(), self.values.codec().dim());
+        if self.is_latent {
+            return self.attend_decoded(q, out);
+        }
+        let (dim, value_dim) = (self.keys.codec().dim(), self.values().codec().dim());
         let out = out.chunks_mut(MAX_HEADS * value_dim);
         for (i, (q, out)) in q.chunks(MAX_HEADS * dim).zip(out).enumerate() {
             self.attend_group(q, i * MAX_HEADS, out, scratch)?;
@@ -165,13 +181,13 @@ impl Head {
     fn newest(&self) -> (Range, usize) {
         let [_, (start, end)] = self.seen(self.len().saturating_sub(1));
         let end = end.min(self.len());
-        ((start, end), start.saturating_sub(self.values.sink_capacity()) / SPAN)
+        ((start, end), start.saturating_sub(self.values().sink_capacity()) / SPAN)
     }
 
     /// Into how many spans that is cut, at fixed positions: 1 where there is nothing.
     fn spans(&self) -> usize {
         let ((_, end), first) = self.newest();
-        let past = end.saturating_sub(self.values.sink_capacity()).div_ceil(SPAN);
+        let past = end.saturating_sub(self.values().sink_capacity()).div_ceil(SPAN);
         past.saturating_sub(first).max(1)
     }
 
@@ -181,19 +197,19 @@ impl Head {
         let heads = &mut state[..queries.heads()];
         let mut tokens = Tokens { head: self, queries, plain, rotated, failed: RefCell::new(None) };
         if i == 0 {
-            let sinks = self.values.sink_capacity().min(self.len());
+            let sinks = self.values().sink_capacity().min(self.len());
             attend(self.keys.level(), &mut tokens, 0, sinks, heads);
         }
         let ((start, end), first) = self.newest();
-        let from = self.values.sink_capacity() + (first + i) * SPAN;
+        let from = self.values().sink_capacity() + (first + i) * SPAN;
         attend(self.keys.level(), &mut tokens, from.max(start), (from + SPAN).min(end), heads);
         *failed = tokens.failed.into_inner();
     }
 
     /// Joins the two domains and normalises, for any number of heads.
     pub(super) fn finish(&self, state: &[Attention], plain: &[f32], rotated: &mut [f32], out: &mut [f32]) {
-        self.values.pages().unrotate(rotated);
-        let dim = self.values.codec().dim();
+        self.values().pages().unrotate(rotated);
+        let dim = self.values().codec().dim();
         let sums = plain.chunks_exact(dim).zip(rotated.chunks_exact(dim));
         for ((state, out), (plain, rotated)) in state.iter().zip(out.chunks_exact_mut(dim)).zip(sums) {
             // Nothing seen gives zeros; what is no number stays one that shows.
@@ -213,6 +229,7 @@ impl Head {
 
     /// Logits of all held positions for one query, oldest first.
     pub(super) fn scores(&self, q: &[f32], scratch: &mut Scratch) -> Result<Vec<f32>, CacheError> {
+        let (q, position) = q.split_at(self.keys.codec().dim());
         scratch.queries.set(&self.keys, q, self.rule.scale);
         let mut logits = Vec::new();
         for (start, end) in self.seen(self.len().saturating_sub(1)) {
@@ -223,6 +240,7 @@ impl Head {
                 let at = logits.len();
                 logits.resize(at + to - from, 0.0);
                 self.keys.scores(&scratch.queries, from, self.keys.lines(to), &mut logits[at..])?;
+                self.add_position(position, from, to, &mut logits[at..])?;
                 from = to;
             }
         }
@@ -230,8 +248,19 @@ impl Head {
         Ok(logits)
     }
 
+    /// Adds what the positional parts of tokens `from..to` score, where keys have them.
+    fn add_position(&self, q: &[f32], from: usize, to: usize, logits: &mut [f32]) -> Result<(), CacheError> {
+        let Some(track) = self.position() else { return Ok(()) };
+        let mut rows = vec![0.0; (to - from) * q.len()];
+        track.read(from, to, &mut rows)?;
+        for (logit, row) in logits.iter_mut().zip(rows.chunks_exact(q.len())) {
+            *logit += dot(q, row) * self.rule.scale;
+        }
+        Ok(())
+    }
+
     pub(super) fn allocated_bytes(&self) -> usize {
-        self.keys.allocated_bytes() + self.values.allocated_bytes()
+        self.keys.allocated_bytes() + self.other.allocated_bytes()
     }
 }
 
@@ -276,14 +305,14 @@ impl Tokens<'_> {
     /// Adds the values of one part, all of them.
     fn add(&mut self, from: usize, next: usize, weights: &[f32]) {
         let sums = [&mut *self.plain, &mut *self.rotated];
-        let added = self.head.values.accumulate(weights, from, self.head.keys.lines(next), sums);
+        let added = self.head.values().accumulate(weights, from, self.head.keys.lines(next), sums);
         self.note(added);
     }
 
     /// Adds the values of one part but for runs that weigh next to nothing.
     fn add_sparse(&mut self, from: usize, to: usize, weights: &[f32]) {
         let (heads, n) = (self.queries.heads(), to - from);
-        let slot = from - self.head.values.sinks().len();
+        let slot = from - self.head.values().sinks().len();
         let matters = |start: usize, end: usize| {
             let mut heads = weights.chunks_exact(n);
             heads.any(|weights| weights[start..end].iter().any(|&weight| weight > self.head.rule.sparse))
@@ -313,23 +342,23 @@ impl Tokens<'_> {
 
 impl Parts for Tokens<'_> {
     fn part_end(&self, from: usize) -> usize {
-        self.head.keys.part_end(from).min(self.head.values.part_end(from))
+        self.head.keys.part_end(from).min(self.head.values().part_end(from))
     }
 
     fn scores(&self, from: usize, _: usize, logits: &mut [f32]) {
-        let next = self.head.values.lines(from);
+        let next = self.head.values().lines(from);
         self.note(self.head.keys.scores(self.queries, from, next, logits));
         self.head.cap(logits);
     }
 
     fn rescale(&mut self, factors: &[f32]) {
-        let dim = self.head.values.codec().dim();
+        let dim = self.head.values().codec().dim();
         rescale(factors, dim, self.plain);
         rescale(factors, dim, self.rotated);
     }
 
     fn accumulate(&mut self, from: usize, to: usize, weights: &[f32]) {
-        if self.head.rule.sparse > 0.0 && self.head.values.is_coded(from) {
+        if self.head.rule.sparse > 0.0 && self.head.values().is_coded(from) {
             self.add_sparse(from, to, weights);
         } else {
             self.add(from, to, weights);

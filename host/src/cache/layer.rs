@@ -50,11 +50,17 @@ impl LayerPolicy {
 
     pub(super) fn check(&self, num_layers: usize) -> Result<(), CacheError> {
         let refused = match self {
-            Self::Gradient(steps) if steps.is_empty() => "a gradient needs at least one pair of codecs".into(),
+            Self::Gradient(steps) if steps.is_empty() => {
+                "a gradient needs at least one pair of codecs".into()
+            }
             Self::Custom(pairs) if pairs.len() != num_layers => {
                 format!("{} pairs of codecs for {num_layers} layers; accepted is one a layer", pairs.len())
             }
-            Self::Uniform | Self::Boundary { .. } | Self::Tail { .. } | Self::Gradient(_) | Self::Custom(_) => {
+            Self::Uniform
+            | Self::Boundary { .. }
+            | Self::Tail { .. }
+            | Self::Gradient(_)
+            | Self::Custom(_) => {
                 return Ok(());
             }
         };

@@ -59,6 +59,7 @@ use rayon::prelude::*;
 use scratch::{Scratch, ScratchPool};
 use spill::SpillFile;
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 use tier::Tiers;
 use tqkv_core::{Chunk, CodecId, KvShape};
 use tqkv_simd::Level;
@@ -81,7 +82,6 @@ pub struct KvCache {
 
 #[derive(Clone, Debug)]
 struct Layer {
-    kind: LayerKind,
     /// Largest |k| and |v| that may be appended.
     max_norms: [f32; 2],
     /// One a KV head; none where the layer keeps nothing.
@@ -147,12 +147,13 @@ impl KvCache {
     /// # Errors
     /// [`CacheError::Full`].
     pub fn fork(&self) -> Result<Self, CacheError> {
-        let lists = self.heads().map(|head| head.keys.list_bytes() + head.values.list_bytes()).sum();
+        let lists = self.heads().map(|head| head.keys.list_bytes() + head.other.list_bytes()).sum();
         let _room = self.budget.reserve(lists)?;
         Ok(self.clone())
     }
 
-    /// Appends tokens to one layer: `k` is `[n, num_kv_heads, head_dim]`, after RoPE, `v` `[n, num_kv_heads, value_dim]`.
+    /// Appends tokens to one layer: `k` is `[n, num_kv_heads, head_dim]`, after RoPE, `v` `[n, num_kv_heads, value_dim]`. In a
+    /// cache of latent vectors ([`CacheSpec::mla`]) `k` is each token's latent vector and positional part, and `v` is empty.
     ///
     /// Cost: a copy to f16 for each vector, and the encoding of as many that leave the hot window.
     ///
@@ -161,7 +162,7 @@ impl KvCache {
     /// ([`CacheSpec::max_norms`]), named by token and KV head, a budget that is used up, or a spill file that cannot be
     /// written; nothing is appended then.
     pub fn append(&mut self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
-        let n = self.spec.shape.check_tokens(layer, k, v)?;
+        let n = self.spec.check_tokens(layer, k, v)?;
         self.take_up(layer, n, k, v, |head, _, k, v, scratch| {
             head.push(k, v, scratch)?;
             head.cool_what_fits(head.len());
@@ -204,19 +205,16 @@ impl KvCache {
         v: &[f32],
         out: &mut [f32],
     ) -> Result<(), CacheError> {
-        self.attend_all(Chunk::new(self.spec.shape, layer, q, k, v, out)?)
-    }
-
-    fn attend_all(&mut self, mut chunk: Chunk<'_>) -> Result<(), CacheError> {
-        let (layer, n, q, k, v) = (chunk.layer(), chunk.tokens(), chunk.q(), chunk.k(), chunk.v());
+        let n = self.spec.check_tokens(layer, k, v)?;
+        self.spec.shape.check_queries(layer, n, q, out)?;
         let KvShape { num_kv_heads: kv_heads, head_dim, value_dim, .. } = self.spec.shape;
         let group = self.spec.shape.group();
-        let results = std::sync::Mutex::new(chunk.out());
+        let results = Mutex::new(out);
         let attend = |head: &mut Head, i: usize, k: Vectors<'_>, v: Vectors<'_>, scratch: &mut Scratch| {
             let q = gather(q, i, kv_heads, group * head_dim);
             let mut out = vec![0.0; n * group * value_dim];
             head.attend_chunk(&q, k, v, &mut out, scratch)?;
-            let mut results = results.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
             scatter(&out, i, kv_heads, group * value_dim, &mut results);
             Ok(())
         };
@@ -232,13 +230,13 @@ impl KvCache {
         v: &[f32],
         work: impl Fn(&mut Head, usize, Vectors<'_>, Vectors<'_>, &mut Scratch) -> Result<(), CacheError> + Sync,
     ) -> Result<(), CacheError> {
-        let KvShape { num_kv_heads, head_dim, value_dim, .. } = self.spec.shape;
-        let Layer { kind, heads, max_norms } = &mut self.layers[layer];
+        let num_kv_heads = self.spec.shape.num_kv_heads;
+        let Layer { heads, max_norms } = &mut self.layers[layer];
         let Some(before) = heads.first().map(Head::len) else { return Err(CacheError::NoCache { layer }) };
-        debug_assert!(*kind != LayerKind::None);
-        check_vectors(layer, before, num_kv_heads, [(k, head_dim), (v, value_dim)], *max_norms)?;
+        let sides = self.spec.sides(k, v);
+        check_vectors(layer, before, num_kv_heads, &sides, *max_norms)?;
         let growth = if self.budget.is_limited() {
-            heads.iter().map(|head| head.keys.growth(n) + head.values.growth(n)).sum()
+            heads.iter().map(|head| head.keys.growth(n) + head.other.growth(n)).sum()
         } else {
             0
         };
@@ -246,12 +244,12 @@ impl KvCache {
         heads.iter_mut().try_for_each(|head| head.cool(before + 1))?;
         let scratch = &self.scratch;
         let each = |(i, head): (usize, &mut Head)| {
-            let (k, v) = (Vectors::new(k, i, num_kv_heads, head_dim), Vectors::new(v, i, num_kv_heads, value_dim));
+            let [k, v] = sides.map(|side| side.of_head(i, num_kv_heads));
             scratch
                 .with(|scratch| work(head, i, k, v, scratch))
                 .map_err(|error| error.within(format_args!("layer {layer}, KV head {i}")))
         };
-        let is_dear = heads.iter().any(|head| head.keys.is_dear() || head.values.is_dear());
+        let is_dear = heads.iter().any(|head| head.keys.is_dear() || head.other.is_dear());
         let result = if is_dear || n * heads.len() >= PARALLEL_VECTORS {
             heads.par_iter_mut().enumerate().try_for_each(each)
         } else {
@@ -265,7 +263,7 @@ impl KvCache {
         for head in heads {
             head.evict();
             head.keys.encode_ahead();
-            head.values.encode_ahead();
+            head.other.encode_ahead();
         }
         Ok(())
     }
@@ -295,7 +293,7 @@ impl KvCache {
     /// # Errors
     /// As there.
     pub fn values(&self, layer: usize, kv_head: usize, tokens: Range<usize>) -> Result<Vec<f32>, CacheError> {
-        self.read(layer, kv_head, tokens, |head| &head.values)
+        self.read(layer, kv_head, tokens, Head::values)
     }
 
     fn read(
@@ -368,17 +366,19 @@ impl Layer {
         file: Option<&SpillFile>,
         budget: &Budget,
     ) -> Result<Self, CacheError> {
-        let kind = spec.kind(layer);
         let max_norms = spec.max_norms(layer)?;
-        let window = match kind {
-            LayerKind::None => return Ok(Self { kind, max_norms, heads: Vec::new() }),
+        let window = match spec.kind(layer) {
+            LayerKind::None => return Ok(Self { max_norms, heads: Vec::new() }),
             LayerKind::Full => None,
             LayerKind::Sliding(window) => Some(window),
         };
         let tiers = |side| Tiers::new(spec, layer, side, level, file);
-        let (keys, values) = (tiers(Side::Keys)?, tiers(Side::Values)?);
-        // Uncompressed keys gain nothing from a mean.
-        let plain = spec.codecs_at(layer).0 == CodecId::F16;
+        let is_latent = spec.position_dim > 0;
+        let [keys, other] =
+            if is_latent { [Side::Latent, Side::Position] } else { [Side::Keys, Side::Values] }.map(tiers);
+        let (keys, other) = (keys?, other?);
+        // Uncompressed keys gain nothing from a mean, and values have none.
+        let plain = spec.codecs_at(layer).0 == CodecId::F16 || is_latent;
         let centring = if plain { Centring::Off } else { spec.centring };
         let track = |tiers: &Tiers, centring| {
             Track::new(tiers.clone(), (spec.sinks, spec.hot), Means::new(centring, budget), budget)
@@ -393,11 +393,12 @@ impl Layer {
         let sink_logits = spec.sink_logits.chunks(num_heads).nth(layer).unwrap_or_default();
         let heads = (0..num_kv_heads).map(|i| Head {
             keys: track(&keys, centring),
-            values: track(&values, Centring::Off),
+            other: track(&other, Centring::Off),
+            is_latent,
             rule: rule.clone(),
             sink_logits: sink_logits.chunks(spec.shape.group()).nth(i).unwrap_or_default().to_vec(),
         });
-        Ok(Self { kind, max_norms, heads: heads.collect() })
+        Ok(Self { max_norms, heads: heads.collect() })
     }
 }
 
@@ -415,11 +416,11 @@ fn check_vectors(
     layer: usize,
     first: usize,
     kv_heads: usize,
-    sides: [(&[f32], usize); 2],
+    sides: &[Vectors<'_>; 2],
     max_norms: [f32; 2],
 ) -> Result<(), CacheError> {
-    for ((what, (vectors, dim)), max_norm) in ["key", "value"].into_iter().zip(sides).zip(max_norms) {
-        for (i, vector) in vectors.chunks_exact(dim).enumerate() {
+    for ((what, side), max_norm) in ["key", "value"].into_iter().zip(sides).zip(max_norms) {
+        for (i, vector) in side.rows().enumerate() {
             let norm = scratch::dot(vector, vector).sqrt();
             if norm.is_nan() || norm > max_norm {
                 let (token, kv_head) = (first + i / kv_heads, i % kv_heads);
@@ -435,8 +436,9 @@ impl AttentionCache for KvCache {
         self.spec.shape
     }
 
-    fn attend_checked(&mut self, chunk: Chunk<'_>) -> Result<(), CacheError> {
-        self.attend_all(chunk)
+    fn attend_checked(&mut self, mut chunk: Chunk<'_>) -> Result<(), CacheError> {
+        let (layer, q, k, v) = (chunk.layer(), chunk.q(), chunk.k(), chunk.v());
+        self.attend_prefill(layer, q, k, v, chunk.out())
     }
 
     fn len(&self) -> usize {

@@ -13,6 +13,7 @@ use crate::error::CacheError;
 use crate::matmul::{Mat, MatMut, Store, product};
 use half::f16;
 use rayon::prelude::*;
+use std::ops::Range;
 use tqkv_simd::page::{Attention, soften};
 
 /// Chunks of at least this many queries are worth decoding keys and values once for all.
@@ -70,6 +71,11 @@ impl Boundary {
             if extra >= wait { coded + leaving(hot, extra) } else { coded }
         };
         Self { ends: (first..first + n).map(end).collect(), sinks }
+    }
+
+    /// For a query at the newest position.
+    fn now(track: &Track) -> Self {
+        Self { ends: vec![track.coded_end().max(track.sink_capacity())], sinks: track.sink_capacity() }
     }
 
     fn is_coded(&self, query: usize, position: usize) -> bool {
@@ -134,6 +140,8 @@ struct Side<'a> {
 struct Queries {
     plain: Vec<f32>,
     rotated: Vec<f32>,
+    /// What meets the positional parts of latent keys, `[rows, position_dim]`.
+    position: Vec<f32>,
     /// `[rows, means]`: <query, mean>.
     offsets: Vec<f32>,
     softmax: Vec<Attention>,
@@ -157,7 +165,7 @@ impl Head {
         while from < n {
             // Pages go cold between tokens, and what comes after sees them so: no part of the chunk goes over that.
             self.cool_what_fits(self.len() + 1);
-            let cooling = self.keys.next_cooling().into_iter().chain(self.values.next_cooling()).min();
+            let cooling = self.keys.next_cooling().into_iter().chain(self.other.next_cooling()).min();
             let until = cooling.map_or(n, |len| from + len.saturating_sub(self.len() + 1).max(1));
             let to = until.min(n);
             let (k, v) = (k.part(from, to), v.part(from, to));
@@ -188,24 +196,40 @@ fn attend(
     scratch: &mut Scratch,
 ) -> Result<(), CacheError> {
     let (n, first) = (k.len(), head.len());
-    let plain = (Plain::new(&head.keys, k), Plain::new(&head.values, v));
-    let boundaries = (Boundary::new(&head.keys, n), Boundary::new(&head.values, n));
+    let keys = (Plain::new(&head.keys, k), Boundary::new(&head.keys, n));
+    let values = (!head.is_latent).then(|| (Plain::new(&head.other, v), Boundary::new(&head.other, n)));
     head.push(k, v, scratch)?;
-    let keys = Side { track: &head.keys, plain: plain.0, boundary: boundaries.0 };
-    let values = Side { track: &head.values, plain: plain.1, boundary: boundaries.1 };
-    let (head, queries, outs) = (&*head, QUERY_TILE * (q.len() / n), QUERY_TILE * (out.len() / n));
+    let head = &*head;
+    let keys = Side { track: &head.keys, plain: keys.0, boundary: keys.1 };
+    let values = values.map(|(plain, boundary)| Side { track: &head.other, plain, boundary });
+    let (queries, outs) = (QUERY_TILE * (q.len() / n), QUERY_TILE * (out.len() / n));
     let tiles = q.par_chunks(queries).zip(out.par_chunks_mut(outs));
     tiles.enumerate().try_for_each(|(i, (q, out))| {
         let tile = (i * QUERY_TILE, ((i + 1) * QUERY_TILE).min(n));
-        Work { head, keys: &keys, values: &values, first, tile }.run(q, out)
+        Work { head, keys: &keys, values: values.as_ref(), first, tile }.run(q, out)
     })
+}
+
+impl Head {
+    /// Attends with queries at the newest position, decoding each token once for all of them.
+    pub(super) fn attend_decoded(&self, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
+        let side = |track| Side {
+            track,
+            plain: Plain::new(track, Vectors::none(track.codec().dim())),
+            boundary: Boundary::now(track),
+        };
+        let (keys, values) = (side(&self.keys), (!self.is_latent).then(|| side(&self.other)));
+        Work { head: self, keys: &keys, values: values.as_ref(), first: self.len() - 1, tile: (0, 1) }
+            .run(q, out)
+    }
 }
 
 /// One tile of queries against all tokens that any of them sees.
 struct Work<'a> {
     head: &'a Head,
     keys: &'a Side<'a>,
-    values: &'a Side<'a>,
+    /// `None` where keys are values.
+    values: Option<&'a Side<'a>>,
     /// Position of the chunk's first query.
     first: usize,
     /// Queries of the chunk.
@@ -215,11 +239,13 @@ struct Work<'a> {
 impl Work<'_> {
     fn run(&self, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
         let Self { head, first, tile, .. } = *self;
-        let (dim, value_dim) = (head.keys.codec().dim(), head.values.codec().dim());
-        let rows = q.len() / dim;
+        let (dim, value_dim) = (head.keys.codec().dim(), head.values().codec().dim());
+        let position_dim = head.position().map_or(0, |track| track.codec().dim());
+        let rows = q.len() / (dim + position_dim);
         let group = rows / (tile.1 - tile.0);
         let mut queries = Queries::new(head, q, group, out.len());
-        let (mut key_tile, mut value_tile) = (Tile::new(dim), Tile::new(value_dim));
+        let (mut key_tile, mut value_tile) = (Tile::new(dim), self.values.map(|_| Tile::new(value_dim)));
+        let mut position = vec![0.0; TILE * position_dim];
         let (mut logits, mut spare) = (vec![0.0; rows * TILE], vec![0.0; rows * TILE]);
         let (oldest, newest) = (head.seen(first + tile.0), head.seen(first + tile.1 - 1));
         // Part 0 is the sinks, part 1 what the oldest to newest query of the tile see after them.
@@ -229,32 +255,44 @@ impl Work<'_> {
                 let to = (from + TILE).min(end);
                 let (logits, spare) = (&mut logits[..rows * (to - from)], &mut spare[..rows * (to - from)]);
                 let filled = key_tile.fill(self.keys, tile, from, to)?;
-                self.score(&mut queries, part, (from, to), (&key_tile, filled), logits, spare);
-                let filled = value_tile.fill(self.values, tile, from, to)?;
-                self.sum(&mut queries, (from, to), (&value_tile, filled), logits, spare);
+                let position = &mut position[..(to - from) * position_dim];
+                if let Some(track) = head.position() {
+                    track.read(from, to, position)?;
+                }
+                self.score(&mut queries, part, (from, to), (&key_tile, filled), position, [logits, spare]);
+                let summed = match (self.values, &mut value_tile) {
+                    (Some(side), Some(tile)) => {
+                        (&side.boundary, tile.fill(side, self.tile, from, to)?, &*tile)
+                    }
+                    _ => (&self.keys.boundary, filled, &key_tile),
+                };
+                self.sum(&mut queries, (from, to), summed, logits, spare);
             }
         }
         head.finish(&queries.softmax, &queries.plain_sum, &mut queries.rotated_sum, out);
         Ok(())
     }
 
-    /// Turns the tokens of a tile into weights, `[rows, n]`. `plain` is as long as `logits`.
+    /// Turns the tokens of a tile into weights, `[rows, n]`, in the first of two buffers.
     fn score(
         &self,
         queries: &mut Queries,
         part: usize,
         (from, to): (usize, usize),
         (tile, (has_coded, has_plain)): (&Tile, (bool, bool)),
-        logits: &mut [f32],
-        plain: &mut [f32],
+        position: &[f32],
+        [logits, plain]: [&mut [f32]; 2],
     ) {
         let (head, dim, count) = (self.head, self.head.keys.codec().dim(), to - from);
         let group = queries.softmax.len() / (self.tile.1 - self.tile.0);
         queries.score(has_coded.then_some(&tile.coded[..]), &queries.rotated, count, dim, logits);
         queries.score(has_plain.then_some(&tile.plain[..]), &queries.plain, count, dim, plain);
+        queries.add_position(position, count, [&mut *logits, &mut *plain]);
         let means = head.keys.means();
         let sinks = head.keys.sinks().len();
-        for (row, (logits, plain)) in logits.chunks_exact_mut(count).zip(plain.chunks_exact(count)).enumerate() {
+        for (row, (logits, plain)) in
+            logits.chunks_exact_mut(count).zip(plain.chunks_exact(count)).enumerate()
+        {
             let query = self.tile.0 + row / group;
             let (a, b) = head.seen(self.first + query)[part];
             let offsets = &queries.offsets[row * means.list().len()..];
@@ -280,16 +318,16 @@ impl Work<'_> {
         &self,
         queries: &mut Queries,
         (from, to): (usize, usize),
-        (tile, (has_coded, has_plain)): (&Tile, (bool, bool)),
+        (boundary, (has_coded, has_plain), tile): (&Boundary, (bool, bool), &Tile),
         weights: &mut [f32],
         plain: &mut [f32],
     ) {
-        let (dim, count, rows) = (self.head.values.codec().dim(), to - from, queries.softmax.len());
+        let (dim, count, rows) = (self.head.values().codec().dim(), to - from, queries.softmax.len());
         let group = rows / (self.tile.1 - self.tile.0);
         let both = weights.chunks_exact_mut(count).zip(plain.chunks_exact_mut(count));
         for (row, (all, kept)) in both.enumerate() {
             for (i, (weight, plain)) in all.iter_mut().zip(kept).enumerate() {
-                let is_coded = self.values.boundary.is_coded(self.tile.0 + row / group, from + i);
+                let is_coded = boundary.is_coded(self.tile.0 + row / group, from + i);
                 *plain = if is_coded { 0.0 } else { std::mem::take(weight) };
             }
         }
@@ -306,15 +344,29 @@ impl Queries {
     /// For `out` values of results; `group` query heads a token.
     fn new(head: &Head, q: &[f32], group: usize, out: usize) -> Self {
         let dim = head.keys.codec().dim();
-        let plain: Vec<f32> = q.iter().map(|x| x * head.rule.scale).collect();
+        let width = dim + head.position().map_or(0, |track| track.codec().dim());
+        let scaled = |at: Range<usize>| -> Vec<f32> {
+            q.chunks_exact(width).flat_map(|q| &q[at.clone()]).map(|x| x * head.rule.scale).collect()
+        };
+        let (plain, position) = (scaled(0..dim), scaled(dim..width));
         let means = head.keys.means().list();
-        let offsets =
-            plain.chunks_exact(dim).flat_map(|q| means.iter().map(move |mean| dot(q, &mean.values))).collect();
-        let mut rotated = vec![0.0; q.len()];
+        let offsets = plain
+            .chunks_exact(dim)
+            .flat_map(|q| means.iter().map(move |mean| dot(q, &mean.values)))
+            .collect();
+        let mut rotated = vec![0.0; plain.len()];
         tqkv_simd::codec::rotate_queries(head.keys.level(), head.keys.codec(), &plain, &mut rotated);
-        let mut softmax = vec![Attention::EMPTY; q.len() / dim];
+        let mut softmax = vec![Attention::EMPTY; plain.len() / dim];
         softmax.chunks_exact_mut(group).for_each(|heads| head.start(0, heads));
-        Self { plain, rotated, offsets, softmax, plain_sum: vec![0.0; out], rotated_sum: vec![0.0; out] }
+        Self {
+            plain,
+            rotated,
+            position,
+            offsets,
+            softmax,
+            plain_sum: vec![0.0; out],
+            rotated_sum: vec![0.0; out],
+        }
     }
 
     /// `out[row, i]` = <query row, token i>; untouched where there are no tokens.
@@ -329,6 +381,18 @@ impl Queries {
                 1.0,
                 Store::Replace,
             );
+        }
+    }
+
+    /// Adds what the positional parts of a tile's tokens score.
+    fn add_position(&self, tokens: &[f32], count: usize, logits: [&mut [f32]; 2]) {
+        let (rows, dim) = (self.softmax.len(), tokens.len() / count);
+        if dim > 0 {
+            let queries = Mat::new(&self.position, rows, dim, dim);
+            for logits in logits {
+                let tokens = Mat::new(tokens, count, dim, dim).transposed();
+                product(&mut MatMut::new(logits, rows, count, count), queries, tokens, 1.0, Store::Add);
+            }
         }
     }
 

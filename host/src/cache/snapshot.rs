@@ -40,7 +40,8 @@ impl KvCache {
     /// # Errors
     /// What `writer` refuses, or a page that cannot be read from the spill file.
     pub fn snapshot(&self, writer: &mut dyn Write) -> Result<(), CacheError> {
-        let written = |result: io::Result<()>| result.map_err(|error| CacheError::Snapshot(error.to_string()));
+        let written =
+            |result: io::Result<()>| result.map_err(|error| CacheError::Snapshot(error.to_string()));
         written(writer.write_all(&MAGIC).and_then(|()| writer.write_all(&VERSION.to_le_bytes())))?;
         let spec = fields(&self.spec).into_iter().flat_map(|(_, bytes)| bytes).collect::<Vec<u8>>();
         written(write_chunk(writer, &spec))?;
@@ -137,7 +138,8 @@ fn fields(spec: &CacheSpec) -> Vec<(&'static str, Vec<u8>)> {
     let shape = spec.shape;
     let ints = |values: &[usize]| values.iter().flat_map(|&value| (value as u64).to_le_bytes()).collect();
     let float = |value: Option<f32>| value.map_or(NO_NUMBER, f32::to_bits).to_le_bytes().to_vec();
-    let shape = ints(&[shape.num_layers, shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.value_dim]);
+    let heads = [shape.num_layers, shape.num_heads, shape.num_kv_heads];
+    let shape = ints(&[&heads[..], &[shape.head_dim, shape.value_dim, spec.position_dim]].concat());
     let codecs = (0..spec.shape.num_layers).flat_map(|layer| {
         let (key, value) = spec.codecs_at(layer);
         [key.code(), value.code()]
@@ -212,5 +214,9 @@ fn read_chunk(reader: &mut dyn Read, payload: &mut Vec<u8>) -> Result<(), CacheE
     }
     let mut crc = [0; 4];
     read(reader, &mut crc)?;
-    if u32::from_le_bytes(crc) == crc32fast::hash(payload) { Ok(()) } else { refused("damaged (CRC-32 does not match)") }
+    if u32::from_le_bytes(crc) == crc32fast::hash(payload) {
+        Ok(())
+    } else {
+        refused("damaged (CRC-32 does not match)")
+    }
 }

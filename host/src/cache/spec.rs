@@ -1,10 +1,11 @@
 //! What a cache is built from: shapes, codecs and the life of a token.
 
 use super::layer::{KvPair, LayerKind, LayerPolicy};
+use super::track::Vectors;
 use crate::error::CacheError;
 use half::f16;
 use std::path::PathBuf;
-use tqkv_core::{AnyCodec, CodecId, KvShape, Options};
+use tqkv_core::{AnyCodec, CodecId, KvError, KvShape, Options};
 use tqkv_simd::Level;
 
 /// Whether keys are stored as k - mu; see the module documentation of [`crate::cache`].
@@ -80,6 +81,9 @@ pub enum Arithmetic {
 pub struct CacheSpec {
     /// Layers, heads, head dim.
     pub shape: KvShape,
+    /// Of the head dim, how many coordinates at the end are the positional part of latent vectors; 0 where keys and
+    /// values are vectors of their own ([`CacheSpec::mla`]).
+    pub position_dim: usize,
     /// Codec of warm keys. `F16` keeps everything uncompressed.
     pub key: CodecId,
     /// Codec of warm values.
@@ -123,6 +127,7 @@ impl From<KvShape> for CacheSpec {
     fn from(shape: KvShape) -> Self {
         Self {
             shape,
+            position_dim: 0,
             key: CodecId::S4,
             value: CodecId::S4,
             layers: LayerPolicy::Uniform,
@@ -152,6 +157,20 @@ impl CacheSpec {
     /// [`KvShape::new`] with 4-bit scalar codes, the default sinks and hot window, automatic centring, no cold tier.
     pub fn new(num_layers: usize, num_heads: usize, num_kv_heads: usize, head_dim: usize) -> Self {
         KvShape::new(num_layers, num_heads, num_kv_heads, head_dim).into()
+    }
+
+    /// A cache of latent vectors (multi-head latent attention): each token has one vector of `latent_dim` coordinates, which
+    /// is encoded once and is key and value of all query heads, and a positional part of the key, `position_dim` coordinates
+    /// that stay f16. Queries are `[num_heads, latent_dim + position_dim]`, results `[num_heads, latent_dim]`; `k` is
+    /// `[n, latent_dim + position_dim]`, `v` empty. Logits are scaled by 1/sqrt of the whole unless [`CacheSpec::scale`] says
+    /// otherwise, which it should: a model scales by the head dim that it has before absorption. The codec of values is of
+    /// no effect, and nothing is centred.
+    ///
+    /// Attention decodes each token once for all heads.
+    pub fn mla(num_layers: usize, num_heads: usize, latent_dim: usize, position_dim: usize) -> Self {
+        let head_dim = latent_dim.saturating_add(position_dim);
+        let shape = KvShape::new(num_layers, num_heads, 1, head_dim).with_value_dim(latent_dim);
+        Self { position_dim, ..shape.into() }
     }
 
     /// Sets the codecs of keys and values.
@@ -294,16 +313,48 @@ impl CacheSpec {
         Ok(norms.map(|norm| norm.min(f16::MAX.to_f32())))
     }
 
-    /// The codecs of keys and of values.
+    /// The codecs of keys and of values, or of latent vectors and of positional parts.
     pub(super) fn make_codecs(&self, (key, value): KvPair) -> Result<[AnyCodec; 2], CacheError> {
         let make = |id: CodecId, what: &str, dim: usize| {
-            AnyCodec::new(id, dim, self.options).map_err(|error| {
-                CacheError::BadSpec(format!("codec {} at {what} {dim}: {error}", id.name()))
-            })
+            AnyCodec::new(id, dim, self.options)
+                .map_err(|error| CacheError::BadSpec(format!("codec {} at {what} {dim}: {error}", id.name())))
         };
         let KvShape { head_dim, value_dim, .. } = self.shape;
+        if self.position_dim > 0 {
+            let position = make(CodecId::F16, "position_dim", self.position_dim)?;
+            return Ok([make(key, "latent_dim", value_dim)?, position]);
+        }
         let what = if value_dim == head_dim { "head_dim" } else { "value_dim" };
         Ok([make(key, "head_dim", head_dim)?, make(value, what, value_dim)?])
+    }
+
+    /// Tokens in `k` and `v`; as [`KvShape::check_tokens`].
+    pub(super) fn check_tokens(&self, layer: usize, k: &[f32], v: &[f32]) -> Result<usize, CacheError> {
+        if self.position_dim == 0 {
+            return Ok(self.shape.check_tokens(layer, k, v)?);
+        }
+        self.shape.check_layer(layer)?;
+        let (per_token, got) = (self.shape.head_dim, k.len());
+        if !got.is_multiple_of(per_token) {
+            return Err(KvError::NotWholeTokens { got, per_token }.into());
+        }
+        if v.is_empty() {
+            Ok(got / per_token)
+        } else {
+            Err(KvError::Length { what: "v (latent vectors are keys and values)", got: v.len(), expected: 0 }
+                .into())
+        }
+    }
+
+    /// The two kinds of vectors that a token of one head has.
+    pub(super) fn sides<'a>(&self, k: &'a [f32], v: &'a [f32]) -> [Vectors<'a>; 2] {
+        let KvShape { head_dim, value_dim, .. } = self.shape;
+        if self.position_dim > 0 {
+            let position = Vectors::new(k, head_dim, value_dim, self.position_dim);
+            [Vectors::new(k, head_dim, 0, value_dim), position]
+        } else {
+            [Vectors::new(k, head_dim, 0, head_dim), Vectors::new(v, value_dim, 0, value_dim)]
+        }
     }
 
     /// Refuses what no cache can be.
@@ -317,7 +368,10 @@ impl CacheSpec {
         }
         self.layers.check(num_layers)?;
         if !self.kinds.is_empty() && self.kinds.len() != num_layers {
-            return bad(format!("{} kinds for {num_layers} layers; accepted is one a layer", self.kinds.len()));
+            return bad(format!(
+                "{} kinds for {num_layers} layers; accepted is one a layer",
+                self.kinds.len()
+            ));
         }
         let after = self.cold.iter().map(|(after, _)| *after);
         for (what, tokens) in [("sinks", self.sinks), ("the hot window", self.hot)] {
@@ -346,7 +400,10 @@ impl CacheSpec {
         }
         if !self.sink_logits.is_empty() && self.sink_logits.len() != num_layers * num_heads {
             let wanted = num_layers * num_heads;
-            return bad(format!("{} sink logits; accepted are {wanted}, one a query head", self.sink_logits.len()));
+            return bad(format!(
+                "{} sink logits; accepted are {wanted}, one a query head",
+                self.sink_logits.len()
+            ));
         }
         if self.sink_logits.iter().any(|logit| !logit.is_finite()) {
             return bad("sink logits must be finite".into());
@@ -358,7 +415,10 @@ impl CacheSpec {
             return bad("a soft cap must be finite and above 0".into());
         }
         if !(0.0..1.0).contains(&self.sparse_values) {
-            return bad(format!("values are skipped below a share of {}; accepted are 0 to 1", self.sparse_values));
+            return bad(format!(
+                "values are skipped below a share of {}; accepted are 0 to 1",
+                self.sparse_values
+            ));
         }
         Ok(())
     }
@@ -369,8 +429,12 @@ impl CacheSpec {
         for (i, (_, cold)) in self.cold.iter().enumerate() {
             match *cold {
                 Cold::Demote { key: cold_key, value: cold_value } => {
-                    check_demotion(key, cold_key, self.shape.head_dim)?;
-                    check_demotion(value, cold_value, self.shape.value_dim)?;
+                    let latent = self.position_dim > 0;
+                    let dim = if latent { self.shape.value_dim } else { self.shape.head_dim };
+                    check_demotion(key, cold_key, dim)?;
+                    if !latent {
+                        check_demotion(value, cold_value, self.shape.value_dim)?;
+                    }
                     (key, value) = (cold_key, cold_value);
                 }
                 Cold::Spill(_) if i + 1 < self.cold.len() => {

@@ -55,8 +55,7 @@ impl SpillFile {
     pub(super) fn write(&self, lines: &[Line]) -> io::Result<Spilled> {
         let bytes: &[u8] = bytemuck::cast_slice(lines);
         let start = self.room().take(bytes.len() as u64);
-        let slot =
-            Slot { file: self.clone(), start, lines: lines.len(), crc: crc32fast::hash(bytes) };
+        let slot = Slot { file: self.clone(), start, lines: lines.len(), crc: crc32fast::hash(bytes) };
         // Where this fails, the slot gives its room back.
         check_limit(start + bytes.len() as u64)?;
         write_at(&self.0.file, bytes, start)?;

@@ -36,12 +36,12 @@ impl CacheStats {
     pub(super) fn of<'a>(heads: impl Iterator<Item = &'a Head>) -> Self {
         let mut heads = heads.peekable();
         let mut stats = heads.peek().map_or_else(Self::default, |head| {
-            let pages = head.values.pages();
+            let pages = head.other.pages();
             let (cold, evicted) = (pages.cold_len(), pages.first());
-            let hot = head.values.recent().len();
+            let hot = head.other.recent().len();
             Self {
                 tokens: head.len(),
-                sinks: head.values.sinks().len(),
+                sinks: head.other.sinks().len(),
                 hot,
                 waiting_keys: head.keys.recent().len().saturating_sub(hot),
                 warm: pages.len() - cold - evicted,
@@ -53,7 +53,7 @@ impl CacheStats {
         for head in heads {
             stats.centred_heads += usize::from(head.keys.means().state() == State::On);
             stats.allocated_bytes += head.allocated_bytes();
-            for track in [&head.keys, &head.values] {
+            for track in [&head.keys, &head.other] {
                 stats.shared_bytes += track.shared_bytes();
                 stats.spilled_bytes += track.pages().spilled_bytes();
             }

@@ -38,7 +38,10 @@ impl Tiers {
         level: Level,
         file: Option<&SpillFile>,
     ) -> Result<Self, CacheError> {
-        let pick = |codecs: [AnyCodec; 2]| codecs[side as usize];
+        let pick = |[first, second]: [AnyCodec; 2]| match side {
+            Side::Keys | Side::Latent => first,
+            Side::Values | Side::Position => second,
+        };
         let format = |codec| PageFormat::new(codec, side, spec.arithmetic, level);
         let warm = format(pick(spec.make_codecs(spec.codecs_at(layer))?));
         let mut tiers = vec![Tier { format: warm, after: 0, store: Store::Memory }];
@@ -49,7 +52,9 @@ impl Tiers {
                     (format(pick(spec.make_codecs((*key, *value))?)), Store::Memory)
                 }
                 (Cold::Spill(_), Some(file)) => (last, Store::File(file.clone())),
-                (Cold::Spill(_), None) => return Err(CacheError::BadSpec("a spill tier without a file".into())),
+                (Cold::Spill(_), None) => {
+                    return Err(CacheError::BadSpec("a spill tier without a file".into()));
+                }
             };
             // A page is whole when its last token, and the few that leave with it, have left the hot window.
             tiers.push(Tier { format, after: (*after).max(spec.hot + BATCH - 1), store });

@@ -30,33 +30,43 @@ pub(super) fn leaving(hot: usize, extra: usize) -> usize {
     if hot < BATCH { extra } else { extra / BATCH * BATCH }
 }
 
-/// Vectors of one head among those of all heads: `[n, heads, dim]`.
+/// Vectors that lie a stride apart: those of one head among those of all heads, or parts of others.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Vectors<'a> {
     all: &'a [f32],
-    head: usize,
-    heads: usize,
+    stride: usize,
+    first: usize,
     dim: usize,
 }
 
 impl<'a> Vectors<'a> {
-    pub(super) fn new(all: &'a [f32], head: usize, heads: usize, dim: usize) -> Self {
-        Self { all, head, heads, dim }
+    /// Of each `stride` values those from `first` on, `dim` of them.
+    pub(super) fn new(all: &'a [f32], stride: usize, first: usize, dim: usize) -> Self {
+        Self { all, stride, first, dim }
+    }
+
+    /// None.
+    pub(super) fn none(dim: usize) -> Self {
+        Self::new(&[], dim, 0, dim)
+    }
+
+    /// Those of one of `heads` heads.
+    pub(super) fn of_head(self, head: usize, heads: usize) -> Self {
+        Self { stride: self.stride * heads, first: self.stride * head + self.first, ..self }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.all.len() / (self.heads * self.dim)
+        self.all.len() / self.stride
     }
 
     pub(super) fn rows(self) -> impl ExactSizeIterator<Item = &'a [f32]> {
-        let at = self.head * self.dim..(self.head + 1) * self.dim;
-        self.all.chunks_exact(self.heads * self.dim).map(move |token| &token[at.clone()])
+        let at = self.first..self.first + self.dim;
+        self.all.chunks_exact(self.stride).map(move |token| &token[at.clone()])
     }
 
     /// Tokens `from..to`.
     pub(super) fn part(self, from: usize, to: usize) -> Self {
-        let token = self.heads * self.dim;
-        Self { all: &self.all[from * token..to * token], ..self }
+        Self { all: &self.all[from * self.stride..to * self.stride], ..self }
     }
 }
 
@@ -208,9 +218,9 @@ impl Track {
                 subtract(rows, mean.as_deref());
                 let from = self.coded_end();
                 let (rows, blocks) = scratch.rows_and_blocks();
-                self.pages.push(rows, blocks).map_err(|error| {
-                    error.within(format_args!("tokens {from} to {}", from + now - 1))
-                })?;
+                self.pages
+                    .push(rows, blocks)
+                    .map_err(|error| error.within(format_args!("tokens {from} to {}", from + now - 1)))?;
             }
         }
         if self.means.state() == State::On && self.pages.len().is_multiple_of(PAGE_TOKENS) {
@@ -342,7 +352,13 @@ impl Track {
     }
 
     /// Takes over what a snapshot held.
-    pub(super) fn restore(&mut self, sinks: Rows, pages: Pages, recent: Rows, means: impl FnOnce(&mut Means)) {
+    pub(super) fn restore(
+        &mut self,
+        sinks: Rows,
+        pages: Pages,
+        recent: Rows,
+        means: impl FnOnce(&mut Means),
+    ) {
         (self.sinks, self.pages, self.recent) = (Arc::new(sinks), pages, Arc::new(recent));
         means(&mut self.means);
         self.pages.set_beside(self.means.allocated_bytes());

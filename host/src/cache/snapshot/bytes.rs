@@ -57,7 +57,10 @@ impl<'a> Parser<'a> {
 
     pub(super) fn values<T: Stored>(&mut self, count: usize) -> Result<Vec<T>, CacheError> {
         let bytes = self.bytes(count, size_of::<T>())?;
-        Ok(bytes.chunks_exact(size_of::<T>()).map(|bytes| bytemuck::pod_read_unaligned::<T>(bytes).little_endian()).collect())
+        Ok(bytes
+            .chunks_exact(size_of::<T>())
+            .map(|bytes| bytemuck::pod_read_unaligned::<T>(bytes).little_endian())
+            .collect())
     }
 
     /// A count that is at most `most`.

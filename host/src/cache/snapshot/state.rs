@@ -17,17 +17,21 @@ const STATES: [State; 3] = [State::Off, State::Learning, State::On];
 
 pub(super) fn write(head: &Head, bytes: &mut Vec<u8>) -> Result<(), CacheError> {
     write_track(&head.keys, bytes)?;
-    write_track(&head.values, bytes)
+    write_track(&head.other, bytes)
 }
 
 /// Reads into an empty head.
 pub(super) fn read(head: &mut Head, parser: &mut Parser<'_>) -> Result<(), CacheError> {
     read_track(&mut head.keys, parser)?;
-    read_track(&mut head.values, parser)?;
-    if head.keys.len() != head.values.len() {
+    read_track(&mut head.other, parser)?;
+    if head.keys.len() != head.other.len() {
         return refused("keys and values of different lengths");
     }
-    if head.holds_what_it_sees() { Ok(()) } else { refused("tokens that the newest position sees are missing") }
+    if head.holds_what_it_sees() {
+        Ok(())
+    } else {
+        refused("tokens that the newest position sees are missing")
+    }
 }
 
 fn write_track(track: &Track, bytes: &mut Vec<u8>) -> Result<(), CacheError> {
