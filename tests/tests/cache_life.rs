@@ -768,3 +768,18 @@ fn a_process_killed_in_the_middle_leaves_the_old_file_or_the_new_one() {
     let whole = lengths.iter().filter(|&&len| len == 4999 || len == 5000).count();
     assert_eq!(whole, 100, "{lengths:?}");
 }
+
+#[test]
+fn the_monitor_sees_what_codecs_and_centring_do() {
+    let of = |spec: CacheSpec| filled(spec, 3000).head_stats().next().unwrap();
+    let stats = of(base().codecs(CodecId::S4, CodecId::S2));
+    assert_eq!((stats.layer, stats.kv_head), (0, 0));
+    assert!(stats.means > 3 && stats.allocated_bytes > 0, "{stats:?}");
+    // The offset holds 5/3 of the energy of what is left.
+    assert!(stats.centred_energy > 0.2 && stats.centred_energy < 0.6, "{stats:?}");
+    assert!(stats.value_error > 0.07 && stats.value_error < 0.16, "{stats:?}");
+    let plain = of(base().codecs(CodecId::S4, CodecId::S2).centring(Centring::Off));
+    assert_eq!((plain.means, plain.centred_energy), (0, 1.0));
+    assert!(plain.key_error > 1.5 * stats.key_error, "{plain:?} {stats:?}");
+    assert_eq!(of(base().codecs(CodecId::F16, CodecId::F16)).key_error, 0.0);
+}

@@ -47,7 +47,7 @@ pub use format::PAGE_TOKENS;
 pub use layer::{KvPair, LayerKind, LayerPolicy};
 pub use pool::{CachePool, Eviction, SequenceId};
 pub use spec::{AUTO_SHARE, Arithmetic, CacheSpec, Centring, Cold, MEAN_TOKENS};
-pub use stats::CacheStats;
+pub use stats::{CacheStats, HeadStats};
 
 use crate::attention::AttentionCache;
 use crate::error::CacheError;
@@ -341,6 +341,13 @@ impl KvCache {
     /// What is where, and what it costs.
     pub fn stats(&self) -> CacheStats {
         CacheStats::of(self.heads())
+    }
+
+    /// What encoding did to each KV head of each layer, so far.
+    pub fn head_stats(&self) -> impl Iterator<Item = HeadStats> {
+        self.layers.iter().enumerate().flat_map(|(layer, of)| {
+            of.heads.iter().enumerate().map(move |(i, head)| HeadStats::of(layer, i, head))
+        })
     }
 
     fn heads(&self) -> impl Iterator<Item = &Head> {

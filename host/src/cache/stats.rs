@@ -67,3 +67,40 @@ impl CacheStats {
         if held == 0 { 0.0 } else { self.allocated_bytes as f64 / held as f64 }
     }
 }
+
+/// What encoding and centring did in one KV head, on a running sample of one token a page since the cache was made or
+/// reset; 0 where no page is full yet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct HeadStats {
+    /// Layer.
+    pub layer: usize,
+    /// KV head.
+    pub kv_head: usize,
+    /// Bytes of memory held, as [`CacheStats::allocated_bytes`].
+    pub allocated_bytes: usize,
+    /// Means that the keys have had.
+    pub means: usize,
+    /// Energy of the keys that is left when their mean is taken off: 1 where they are not centred.
+    pub centred_energy: f64,
+    /// Squared error of keys over their squared norm.
+    pub key_error: f64,
+    /// Squared error of values over their squared norm; of positional parts in a cache of latent vectors, which have none.
+    pub value_error: f64,
+}
+
+impl HeadStats {
+    pub(super) fn of(layer: usize, kv_head: usize, head: &Head) -> Self {
+        let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+        let (keys, values) = (head.keys.sample(), head.other.sample());
+        Self {
+            layer,
+            kv_head,
+            allocated_bytes: head.allocated_bytes(),
+            means: head.keys.means().list().len(),
+            centred_energy: share(keys.centred, keys.energy),
+            key_error: share(keys.error, keys.energy),
+            value_error: share(values.error, values.energy),
+        }
+    }
+}

@@ -83,6 +83,19 @@ pub(super) struct Track {
     means: Means,
     /// The oldest recent tokens, where their encoding has begun.
     ahead: Option<Ahead>,
+    sample: Sample,
+}
+
+/// What encoding did to the last token of each page: sums of squares.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sample {
+    pub(super) tokens: usize,
+    /// Of the vectors.
+    pub(super) energy: f64,
+    /// Of the vectors less their mean.
+    pub(super) centred: f64,
+    /// Of what is lost.
+    pub(super) error: f64,
 }
 
 impl Track {
@@ -97,7 +110,12 @@ impl Track {
             recent: Arc::new(Rows::new(dim, level, budget)),
             means,
             ahead: None,
+            sample: Sample::default(),
         }
+    }
+
+    pub(super) fn sample(&self) -> Sample {
+        self.sample
     }
 
     pub(super) fn len(&self) -> usize {
@@ -223,12 +241,30 @@ impl Track {
                     .map_err(|error| error.within(format_args!("tokens {from} to {}", from + now - 1)))?;
             }
         }
-        if self.means.state() == State::On && self.pages.len().is_multiple_of(PAGE_TOKENS) {
+        if self.pages.len().is_multiple_of(PAGE_TOKENS) {
+            self.close_page(page, row + now - 1, scratch)?;
+        }
+        Ok(())
+    }
+
+    /// What is done once a page: its keys go into the mean, and its last token, still in row `row`, is a sample.
+    fn close_page(&mut self, page: usize, row: usize, scratch: &mut Scratch) -> Result<(), CacheError> {
+        if self.means.state() == State::On {
             let keys = scratch.rows(PAGE_TOKENS * self.dim);
             self.pages.decode_rotated(page * PAGE_TOKENS, keys)?;
             self.means.close(keys, self.dim);
             self.pages.set_beside(self.means.allocated_bytes());
         }
+        let (vector, decoded) = scratch.rows(2 * self.dim).split_at_mut(self.dim);
+        self.recent.read(row, vector);
+        self.sample.energy += energy(vector);
+        subtract(vector, self.means.index(page).map(|mean| &*self.means.list()[mean].values));
+        self.sample.centred += energy(vector);
+        self.pages.decode_rotated(self.pages.len() - 1, decoded)?;
+        self.pages.unrotate(decoded);
+        vector.iter_mut().zip(decoded).for_each(|(x, y)| *x -= *y);
+        self.sample.error += energy(vector);
+        self.sample.tokens += 1;
         Ok(())
     }
 
@@ -343,6 +379,7 @@ impl Track {
 
     pub(super) fn clear(&mut self) {
         self.ahead = None;
+        self.sample = Sample::default();
         self.pages.clear();
         self.means.clear();
         self.pages.set_beside(0);
@@ -505,6 +542,10 @@ impl Track {
         }
         Ok(())
     }
+}
+
+fn energy(vector: &[f32]) -> f64 {
+    vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum()
 }
 
 fn subtract(rows: &mut [f32], mean: Option<&[f32]>) {

@@ -1,0 +1,110 @@
+//! What a cache costs around its kernels: appending at any length, attending from memory and from a file, forking, and
+//! skipping values that weigh nothing.
+//!
+//! ```text
+//! cargo bench -p tqkv-benches --bench cache -- --quick append
+//! ```
+
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
+use tqkv::cache::{CacheSpec, Cold, KvCache};
+use tqkv_core::CodecId;
+
+const DIM: usize = 128;
+const KV_HEADS: usize = 2;
+const HEADS: usize = 8;
+
+fn spec() -> CacheSpec {
+    CacheSpec::new(1, HEADS, KV_HEADS, DIM).codecs(CodecId::S4, CodecId::S4)
+}
+
+/// Normal numbers, always the same.
+fn normal(seed: u64, n: usize) -> Vec<f32> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut pair = || {
+        let radius = (-2.0 * (1.0 - random.f64()).ln()).sqrt();
+        (radius * (std::f64::consts::TAU * random.f64()).cos()) as f32
+    };
+    (0..n).map(|_| pair()).collect()
+}
+
+fn filled(spec: CacheSpec, tokens: usize) -> KvCache {
+    let mut cache = KvCache::new(spec).unwrap_or_else(|error| panic!("{error}"));
+    for from in (0..tokens).step_by(1000) {
+        let n = 1000.min(tokens - from);
+        let (k, v) = (normal(from as u64, n * KV_HEADS * DIM), normal(!(from as u64), n * KV_HEADS * DIM));
+        cache.append(0, &k, &v).unwrap_or_else(|error| panic!("{error}"));
+    }
+    cache
+}
+
+/// One token at a time; 128 of them, so that every run closes as many pages.
+fn append(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("append");
+    group.throughput(Throughput::Elements(128));
+    let rows = normal(1, 128 * KV_HEADS * DIM);
+    for tokens in [1_000, 100_000] {
+        let cache = filled(spec(), tokens);
+        group.bench_function(BenchmarkId::from_parameter(tokens), |bencher| {
+            bencher.iter_batched_ref(
+                || cache.clone(),
+                |cache| {
+                    for token in rows.chunks_exact(KV_HEADS * DIM) {
+                        cache.append(0, token, token).unwrap_or_else(|error| panic!("{error}"));
+                    }
+                },
+                BatchSize::PerIteration,
+            );
+        });
+    }
+    group.finish();
+}
+
+/// One token of queries, logits as spread as `spread`; attention of real models is peaked.
+fn attend(criterion: &mut Criterion, name: &str, spread: f32, cases: &[(String, CacheSpec)]) {
+    let mut group = criterion.benchmark_group(name);
+    let q: Vec<f32> = normal(7, HEADS * DIM).iter().map(|x| spread * x).collect();
+    for tokens in [4_096, 32_768, 131_072] {
+        group.throughput(Throughput::Elements(tokens as u64));
+        let mut exact = Vec::new();
+        for (label, spec) in cases {
+            let cache = filled(spec.clone(), tokens);
+            let mut out = vec![0.0; HEADS * DIM];
+            group.bench_function(BenchmarkId::new(label, tokens), |bencher| {
+                bencher.iter(|| cache.attend(0, &q, &mut out).unwrap_or_else(|error| panic!("{error}")));
+            });
+            if exact.is_empty() {
+                exact.clone_from(&out);
+            }
+            let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(x * y)).sum::<f64>();
+            let cosine = dot(&exact, &out) / (dot(&exact, &exact) * dot(&out, &out)).sqrt();
+            println!("cosine to the first case at {tokens} tokens: {cosine:.7}");
+        }
+    }
+    group.finish();
+}
+
+fn sparse(criterion: &mut Criterion) {
+    let cases = [0.0, 1e-4, 1e-3, 1e-2].map(|share| (share.to_string(), spec().sparse_values(share)));
+    attend(criterion, "sparse-values", 3.0, &cases);
+}
+
+fn spilled(criterion: &mut Criterion) {
+    let file = spec().cold(1000, Cold::Spill(std::env::temp_dir()));
+    attend(criterion, "spilled", 1.0, &[("memory".to_owned(), spec()), ("file".to_owned(), file)]);
+}
+
+fn fork(criterion: &mut Criterion) {
+    let cache = filled(spec(), 100_000);
+    criterion.bench_function("fork/100000", |bencher| {
+        bencher.iter(|| cache.fork().unwrap_or_else(|error| panic!("{error}")));
+    });
+}
+
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    append(&mut criterion);
+    sparse(&mut criterion);
+    spilled(&mut criterion);
+    fork(&mut criterion);
+    criterion.final_summary();
+}
