@@ -116,7 +116,7 @@ impl Scratch {
 
 /// Scratch of a cache: as many as threads work on it at once.
 #[derive(Debug, Default)]
-pub(super) struct ScratchPool(Mutex<Vec<Box<Scratch>>>);
+pub(super) struct ScratchPool(Mutex<Vec<Scratch>>);
 
 impl ScratchPool {
     /// Lends one to `work`.
@@ -127,7 +127,7 @@ impl ScratchPool {
         result
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Box<Scratch>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Scratch>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
