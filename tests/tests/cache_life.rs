@@ -362,6 +362,44 @@ fn sequences_that_share_a_prefix_share_its_bytes() {
     }
 }
 
+/// Caches of four threads in one budget: never above it, whoever appends, forks or lets go.
+#[test]
+fn threads_share_a_budget_without_passing_it() {
+    let one = filled(base(), 600).stats().allocated_bytes;
+    let budget = Budget::new(3 * one);
+    let refused: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4u64)
+            .map(|thread| {
+                let budget = &budget;
+                scope.spawn(move || {
+                    let mut cache = KvCache::within(base(), budget).unwrap();
+                    let (mut refused, mut forks) = (0, Vec::new());
+                    for step in 0..400 {
+                        let (k, v) = tokens(thread, cache.len(), cache.len() + 1 + step % 30);
+                        match cache.append(0, &k, &v) {
+                            Ok(()) if step % 7 == 0 => forks.extend(cache.fork()),
+                            Ok(()) => {}
+                            Err(error) => {
+                                assert!(matches!(error, CacheError::Full { .. }), "{error}");
+                                refused += 1;
+                                forks.clear();
+                                if refused % 3 == 0 {
+                                    cache.reset();
+                                }
+                            }
+                        }
+                        assert!(budget.used() <= budget.limit(), "{} of {}", budget.used(), budget.limit());
+                    }
+                    refused
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert!(refused > 10, "{refused}");
+    assert_eq!(budget.used(), 0);
+}
+
 #[test]
 fn two_threads_write_to_two_forks() {
     let cache = filled(base(), 700);

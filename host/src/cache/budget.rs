@@ -3,6 +3,7 @@
 //! An operation first reserves the most that it may need, and is refused as a whole where that is not free. What is
 //! allocated then is counted as it is, so the sum of all caches never passes the limit.
 
+use super::meter::{Event, count};
 use crate::error::CacheError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,12 +56,14 @@ impl Budget {
 
     /// Promises bytes to an operation, until the promise is dropped.
     pub(super) fn reserve(&self, bytes: usize) -> Result<Reserved<'_>, CacheError> {
-        let before = self.0.reserved.fetch_add(bytes, Ordering::Relaxed);
+        // Whoever sees that an operation has ended sees what it has taken: acquired here, released by its drop.
+        let before = self.0.reserved.fetch_add(bytes, Ordering::AcqRel);
         let reserved = Reserved { budget: self, bytes };
         let taken = self.used().saturating_add(before);
         if taken.saturating_add(bytes) <= self.0.limit {
             Ok(reserved)
         } else {
+            count(Event::Refused, 1);
             Err(CacheError::Full {
                 needed: bytes,
                 free: self.0.limit.saturating_sub(taken),
@@ -94,7 +97,7 @@ pub(super) struct Reserved<'a> {
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        self.budget.0.reserved.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.budget.0.reserved.fetch_sub(self.bytes, Ordering::Release);
     }
 }
 

@@ -30,6 +30,7 @@ mod format;
 mod head;
 mod layer;
 mod means;
+mod meter;
 mod page;
 mod pool;
 mod prefill;
@@ -55,6 +56,7 @@ use crate::threads;
 use format::Side;
 use head::{Head, Rule};
 use means::Means;
+use meter::{Event, count};
 use rayon::prelude::*;
 use scratch::{Scratch, ScratchPool};
 use spill::SpillFile;
@@ -260,6 +262,7 @@ impl KvCache {
             heads.iter_mut().try_for_each(|head| head.truncate(before))?;
             return Err(error);
         }
+        count(Event::Tokens, n);
         for head in heads {
             head.evict();
             head.keys.encode_ahead();

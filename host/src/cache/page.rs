@@ -2,6 +2,7 @@
 
 use super::budget::{Budget, Lease};
 use super::format::{PAGE_TOKENS, PageFormat};
+use super::meter::{Event, count};
 use super::spill::Spilled;
 use super::tier::{Store, Tiers, encode, transcode};
 use crate::error::CacheError;
@@ -350,6 +351,7 @@ impl Pages {
         {
             self.held -= page.allocated_bytes();
             self.evicted += 1;
+            count(Event::PageEvicted, 1);
         }
     }
 
@@ -363,6 +365,7 @@ impl Pages {
                 if let Some(index) = index.checked_sub(self.evicted) {
                     let memory = self.cold_memory(index, tier)?;
                     self.set(index, memory);
+                    count(Event::PageCooled, 1);
                 }
                 self.cooled[tier - 1] += 1;
             }

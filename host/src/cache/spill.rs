@@ -4,6 +4,7 @@
 //! the descriptor) causes an error that is reported, not a signal or a wrong answer. The file has no name and
 //! vanishes with the last cache that uses it. Unix only, for reads at an offset.
 
+use super::meter::{Event, count};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -59,6 +60,7 @@ impl SpillFile {
         // Where this fails, the slot gives its room back.
         check_limit(start + bytes.len() as u64)?;
         write_at(&self.0.file, bytes, start)?;
+        count(Event::PageSpilled, 1);
         Ok(Spilled(Arc::new(slot)))
     }
 

@@ -7,6 +7,7 @@ use super::ahead::Ahead;
 use super::budget::Budget;
 use super::format::PAGE_TOKENS;
 use super::means::{Means, State};
+use super::meter::{Event, count};
 use super::page::Pages;
 use super::rows::Rows;
 use super::scratch::{Queries, Scratch};
@@ -249,6 +250,7 @@ impl Track {
 
     /// What is done once a page: its keys go into the mean, and its last token, still in row `row`, is a sample.
     fn close_page(&mut self, page: usize, row: usize, scratch: &mut Scratch) -> Result<(), CacheError> {
+        count(Event::PageClosed, 1);
         if self.means.state() == State::On {
             let keys = scratch.rows(PAGE_TOKENS * self.dim);
             self.pages.decode_rotated(page * PAGE_TOKENS, keys)?;
