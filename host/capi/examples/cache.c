@@ -139,8 +139,7 @@ static void life_of_a_cache(const float *k, const float *v, const float *q) {
     printf("a cache of %d layers, %d heads over %d KV heads\n", LAYERS, HEADS, KV_HEADS);
     tqkv_cache *plain = create("f16", "f16"), *cache = create("s4", "s3");
     print_stats(cache, "empty");
-    must(tqkv_attend(cache, 0, q, QUERY_VALUES, out, QUERY_VALUES), "attend to nothing");
-    check(dot(out, out, QUERY_VALUES) == 0, "an empty cache gives zeros");
+    check(tqkv_attend(cache, 0, q, QUERY_VALUES, out, QUERY_VALUES) == TQKV_EMPTY, "nothing to attend to");
 
     append_all(plain, k, v, TOKENS);
     append_all(cache, k, v, TOKENS);
@@ -191,6 +190,101 @@ static void halves_and_prefill(const float *k, const float *v) {
     tqkv_free(cache);
 }
 
+/* Bytes in memory, for the functions below. */
+struct stream {
+    uint8_t *bytes;
+    size_t len, at;
+};
+
+static int write_bytes(void *user, const uint8_t *bytes, size_t len) {
+    struct stream *stream = user;
+    uint8_t *grown = realloc(stream->bytes, stream->len + len + 1);
+    if (!grown)
+        return 1;
+    stream->bytes = grown;
+    memcpy(grown + stream->len, bytes, len);
+    stream->len += len;
+    return 0;
+}
+
+static ptrdiff_t read_bytes(void *user, uint8_t *bytes, size_t len) {
+    struct stream *stream = user;
+    size_t left = stream->len - stream->at, count = len < left ? len : left;
+    memcpy(bytes, stream->bytes + stream->at, count);
+    stream->at += count;
+    return (ptrdiff_t)count;
+}
+
+static void forks_and_snapshots(const float *k, const float *v, const float *q) {
+    static float want[QUERY_VALUES], out[QUERY_VALUES], key[DIM], one[DIM];
+    tqkv_cache *cache = create("s4", "s3"), *fork = NULL, *restored = create("s4", "s3");
+    tqkv_cache_stats stats;
+    struct stream stream = {NULL, 0, 0};
+    append_all(cache, k, v, TOKENS);
+    must(tqkv_attend(cache, 1, q, QUERY_VALUES, want, QUERY_VALUES), "tqkv_attend");
+
+    must(tqkv_fork(cache, &fork), "tqkv_fork");
+    must(tqkv_stats(fork, &stats, sizeof stats), "tqkv_stats");
+    printf("a fork of %zu tokens: %zu of %zu bytes are shared\n", length(fork), stats.shared_bytes, stats.allocated_bytes);
+    check(2 * stats.shared_bytes > stats.allocated_bytes, "a fork shares pages");
+    append_all(fork, k, v, 10);
+    must(tqkv_attend(cache, 1, q, QUERY_VALUES, out, QUERY_VALUES), "tqkv_attend");
+    check(memcmp(want, out, sizeof out) == 0, "what is appended to a fork changes nothing else");
+    must(tqkv_truncate(fork, TOKENS), "tqkv_truncate");
+    must(tqkv_attend(fork, 1, q, QUERY_VALUES, out, QUERY_VALUES), "tqkv_attend");
+    check(distance(want, out, QUERY_VALUES) < 0.05, "a fork that is cut back answers as before");
+
+    must(tqkv_snapshot(cache, write_bytes, &stream), "tqkv_snapshot");
+    must(tqkv_restore(restored, read_bytes, &stream), "tqkv_restore");
+    must(tqkv_attend(restored, 1, q, QUERY_VALUES, out, QUERY_VALUES), "tqkv_attend");
+    printf("a snapshot of %zu bytes\n", stream.len);
+    check(memcmp(want, out, sizeof out) == 0, "a restored cache gives the same bits");
+    append_all(cache, k, v, 50);
+    append_all(restored, k, v, 50);
+    must(tqkv_attend(cache, 1, q, QUERY_VALUES, want, QUERY_VALUES), "tqkv_attend");
+    must(tqkv_attend(restored, 1, q, QUERY_VALUES, out, QUERY_VALUES), "tqkv_attend");
+    check(memcmp(want, out, sizeof out) == 0, "and goes on with the same bits");
+    stream.at = 0;
+    stream.bytes[stream.len / 2] ^= 1;
+    refused(tqkv_restore(restored, read_bytes, &stream), TQKV_BAD_SNAPSHOT, "a damaged snapshot");
+    check(length(restored) == TOKENS + 50, "what is refused changes nothing");
+
+    must(tqkv_keys(cache, 0, 0, 0, 1, key, DIM), "tqkv_keys");
+    must(tqkv_values(cache, 0, 0, TOKENS - 1, TOKENS, one, DIM), "tqkv_values");
+    check(distance(k, key, DIM) < 0.001, "a sink is f16");
+    check(dot(one, one, DIM) > 0, "a value is there");
+    free(stream.bytes);
+    tqkv_free(cache);
+    tqkv_free(fork);
+    tqkv_free(restored);
+}
+
+static void budgets(const float *k, const float *v) {
+    enum { LIMIT = 300 * 1024 };
+    tqkv_spec spec;
+    tqkv_budget *budget = NULL;
+    tqkv_cache *first = NULL, *second = NULL;
+    size_t used = 0, limit = 0;
+    must(tqkv_spec_init(&spec, sizeof spec, LAYERS, HEADS, KV_HEADS, DIM), "tqkv_spec_init");
+    must(tqkv_budget_create(LIMIT, &budget), "tqkv_budget_create");
+    must(tqkv_create_within(&spec, budget, &first), "tqkv_create_within");
+    must(tqkv_create_within(&spec, budget, &second), "tqkv_create_within");
+    size_t steps = 0;
+    tqkv_status status = TQKV_OK;
+    while (steps < 1000 && (status = tqkv_append(first, 0, TQKV_F32, k, TOKEN_VALUES, v, TOKEN_VALUES)) == TQKV_OK)
+        steps++;
+    printf("a budget of %d bytes holds %zu tokens of a layer\n", LIMIT, steps);
+    refused(status, TQKV_NO_BUDGET, "a budget used up");
+    check(length(first) == steps, "what is refused changes nothing");
+    must(tqkv_budget_used(budget, &used), "tqkv_budget_used");
+    must(tqkv_budget_limit(budget, &limit), "tqkv_budget_limit");
+    check(limit == LIMIT && used > 0 && used <= limit, "the budget holds");
+    tqkv_free(first);
+    must(tqkv_append(second, 0, TQKV_F32, k, TOKEN_VALUES, v, TOKEN_VALUES), "another cache, once there is room");
+    tqkv_budget_free(budget);
+    tqkv_free(second);
+}
+
 static void errors(const float *k, const float *v, const float *q) {
     static float out[QUERY_VALUES], bad[TOKEN_VALUES];
     uint32_t number = 0;
@@ -204,7 +298,7 @@ static void errors(const float *k, const float *v, const float *q) {
     must(tqkv_spec_init(&spec, sizeof spec, LAYERS, HEADS, 3, DIM), "tqkv_spec_init");
     refused(tqkv_create(&spec, &none), TQKV_BAD_ARGUMENT, "heads do not divide");
     check(none == NULL, "no cache was made");
-    refused(tqkv_spec_init(&spec, sizeof spec - 1, 1, 1, 1, DIM), TQKV_BAD_ARGUMENT, "a short struct");
+    refused(tqkv_spec_init(&spec, offsetof(tqkv_spec, arithmetic), 1, 1, 1, DIM), TQKV_BAD_ARGUMENT, "a short struct");
     refused(tqkv_codec_from_name("s9", &number), TQKV_BAD_ARGUMENT, "an unknown codec");
     refused(tqkv_append(NULL, 0, TQKV_F32, k, TOKEN_VALUES, v, TOKEN_VALUES), TQKV_NULL_POINTER, "no cache");
     refused(tqkv_append(cache, 0, 7, k, TOKEN_VALUES, v, TOKEN_VALUES), TQKV_BAD_ARGUMENT, "an unknown type");
@@ -231,6 +325,8 @@ int main(void) {
     codecs();
     life_of_a_cache(k, v, q);
     halves_and_prefill(k, v);
+    forks_and_snapshots(k, v, q);
+    budgets(k, v);
     errors(k, v, q);
     free(k);
     free(v);

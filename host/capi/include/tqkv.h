@@ -36,7 +36,8 @@ typedef enum {
    */
   TQKV_BAD_BLOCK = 4,
   /**
-   * The result has more values than there is room for; their number was written, nothing else.
+   * `out` is too short for the result: the number of values was written, nothing else. A budget that is used up is
+   * TQKV_NO_BUDGET.
    */
   TQKV_FULL = 5,
   /**
@@ -44,7 +45,7 @@ typedef enum {
    */
   TQKV_NOT_ENCODED = 6,
   /**
-   * Tokens that are asked for again were evicted behind the sliding window.
+   * Tokens that are asked for, or would be seen again, were evicted behind the sliding window.
    */
   TQKV_EVICTED = 7,
   /**
@@ -52,7 +53,7 @@ typedef enum {
    */
   TQKV_UNSUPPORTED = 8,
   /**
-   * The file of the cold tier cannot be made or written.
+   * A file or a caller's function cannot be read or written: the file of the cold tier, or a snapshot.
    */
   TQKV_IO = 9,
   /**
@@ -63,6 +64,19 @@ typedef enum {
    * Any other failure.
    */
   TQKV_OTHER = 11,
+  /**
+   * The budget has not as many bytes free as the call may need: nothing was done. Free or cut back another cache of
+   * the budget, and call again.
+   */
+  TQKV_NO_BUDGET = 12,
+  /**
+   * The layer holds no token yet.
+   */
+  TQKV_EMPTY = 13,
+  /**
+   * What was read is no snapshot, damaged, cut short, or of a cache with another spec; the cache is as it was.
+   */
+  TQKV_BAD_SNAPSHOT = 14,
 } tqkv_status;
 
 /**
@@ -156,6 +170,11 @@ typedef enum {
 } tqkv_scale_mode;
 
 /**
+ * A limit on the bytes of keys and values that all caches made with it hold together. Pages that forks share count once.
+ */
+typedef struct tqkv_budget tqkv_budget;
+
+/**
  * A KV cache of one sequence.
  */
 typedef struct tqkv_cache tqkv_cache;
@@ -164,6 +183,28 @@ typedef struct tqkv_cache tqkv_cache;
  * A codec of one head dim: encodes, decodes and scores blocks. It never changes.
  */
 typedef struct tqkv_codec tqkv_codec;
+
+/**
+ * A cold tier.
+ */
+typedef struct {
+  /**
+   * Tokens after which encoded ones go there, counted from the newest.
+   */
+  size_t after;
+  /**
+   * The folder of a file that they are moved to; the last tier. Null: they are encoded again.
+   */
+  const char *spill_folder;
+  /**
+   * Codec of the keys that are encoded again.
+   */
+  uint32_t key_codec;
+  /**
+   * Codec of the values.
+   */
+  uint32_t value_codec;
+} tqkv_tier;
 
 /**
  * What a cache is built from. Fill it with `tqkv_spec_init`, then change what is to differ: later versions add fields at
@@ -247,10 +288,64 @@ typedef struct {
    * A `tqkv_arithmetic`.
    */
   uint32_t arithmetic;
+  /**
+   * Coordinates of a value and of a result. 0: as head_dim.
+   */
+  size_t value_dim;
+  /**
+   * Further cold tiers, each older than the one before it and than cold_after. Arrays are read when a cache is made, and
+   * not kept; null where there is none.
+   */
+  const tqkv_tier *tiers;
+  /**
+   * How many.
+   */
+  size_t tiers_len;
+  /**
+   * For each layer, tokens that a query sees besides the sinks; 0: all of them; SIZE_MAX: the layer keeps no keys and
+   * values. Null: sliding_window says it for all.
+   */
+  const size_t *layer_windows;
+  /**
+   * num_layers, or 0.
+   */
+  size_t layer_windows_len;
+  /**
+   * For each layer, the codec of keys, then that of values. Null: key_codec and value_codec for all.
+   */
+  const uint32_t *layer_codecs;
+  /**
+   * 2 * num_layers, or 0.
+   */
+  size_t layer_codecs_len;
+  /**
+   * Learned sinks, [num_layers, num_heads]: logits that take weight and add no value. Null: none.
+   */
+  const float *sink_logits;
+  /**
+   * num_layers * num_heads, or 0.
+   */
+  size_t sink_logits_len;
+  /**
+   * Factor of the logits. 0: 1 / sqrt(head_dim).
+   */
+  float scale;
+  /**
+   * Logits l become soft_cap * tanh(l / soft_cap). 0: they do not.
+   */
+  float soft_cap;
+  /**
+   * Encoded values are skipped, 32 at a time, that weigh less than this share of the largest weight so far. 0: none.
+   */
+  float sparse_values;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
 } tqkv_spec;
 
 /**
- * Tokens by tier and bytes as allocated. Token counts are of the first layer's first KV head, bytes of the whole cache.
+ * Tokens by tier and bytes as allocated. Token counts are of the first KV head that there is, bytes of the whole cache.
  */
 typedef struct {
   /**
@@ -274,7 +369,7 @@ typedef struct {
    */
   size_t warm;
   /**
-   * Values in the cold tier.
+   * Values in cold tiers.
    */
   size_t cold;
   /**
@@ -286,18 +381,66 @@ typedef struct {
    */
   size_t centred_heads;
   /**
-   * Bytes of memory held for keys and values, spare capacity included.
+   * Bytes of memory held for keys and values, spare capacity included; what is shared with forks counts whole.
    */
   size_t allocated_bytes;
   /**
    * Bytes in the file of the cold tier.
    */
   size_t spilled_bytes;
+  /**
+   * Bytes of allocated_bytes that forks use as well.
+   */
+  size_t shared_bytes;
 } tqkv_cache_stats;
+
+/**
+ * Writes all of `len` bytes, and returns 0; anything else is a failure. `user` is what was passed beside the function. It must
+ * return: no exception, no longjmp.
+ */
+typedef int (*tqkv_write_fn)(void *user, const uint8_t *bytes, size_t len);
+
+/**
+ * Reads up to `len` bytes, at least one, and returns how many; 0 at the end, below 0 for a failure. `user` is what was passed
+ * beside the function. It must return: no exception, no longjmp.
+ */
+typedef ptrdiff_t (*tqkv_read_fn)(void *user, uint8_t *bytes, size_t len);
 
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+/**
+ * Makes a budget of at most `bytes` bytes; SIZE_MAX counts and refuses nothing. On failure `*budget` is null.
+ *
+ * # Safety
+ * `budget` is null or can be written.
+ */
+tqkv_status tqkv_budget_create(size_t bytes, tqkv_budget **budget);
+
+/**
+ * Frees the handle of a budget; null is accepted. Caches made with it stay within its limit.
+ *
+ * # Safety
+ * `budget` is null or came from `tqkv_budget_create`, was not freed, and no call uses it.
+ */
+void tqkv_budget_free(tqkv_budget *budget);
+
+/**
+ * Writes the bytes that caches hold now.
+ *
+ * # Safety
+ * `budget` is null or a budget that is not freed; `bytes` is null or can be written.
+ */
+tqkv_status tqkv_budget_used(const tqkv_budget *budget, size_t *bytes);
+
+/**
+ * Writes the bytes that caches may hold together.
+ *
+ * # Safety
+ * `budget` is null or a budget that is not freed; `bytes` is null or can be written.
+ */
+tqkv_status tqkv_budget_limit(const tqkv_budget *budget, size_t *bytes);
 
 /**
  * Makes an empty cache. On failure `*cache` is null. The first cache of a process starts its threads: as many as
@@ -310,16 +453,38 @@ tqkv_status tqkv_create(const tqkv_spec *spec,
                         tqkv_cache **cache);
 
 /**
- * Frees a cache; null is accepted.
+ * As `tqkv_create`, with keys and values that count in a budget: calls that need more of it than is free end with
+ * TQKV_NO_BUDGET and change nothing.
  *
  * # Safety
- * `cache` is null or came from `tqkv_create`, was not freed, and no call uses it.
+ * As `tqkv_create`; `budget` is null or a budget that is not freed.
+ */
+tqkv_status tqkv_create_within(const tqkv_spec *spec,
+                               const tqkv_budget *budget,
+                               tqkv_cache **cache);
+
+/**
+ * Makes another cache with the same tokens and budget: pages are shared until one of the two writes to them, so this costs
+ * a few pointers a page. Both are freed. On failure `*fork` is null.
+ *
+ * # Safety
+ * `cache` is null or a cache that is not freed; `fork` is null or can be written.
+ */
+tqkv_status tqkv_fork(const tqkv_cache *cache,
+                      tqkv_cache **fork);
+
+/**
+ * Frees a cache; null is accepted. Pages that it shares with forks stay theirs.
+ *
+ * # Safety
+ * `cache` is null or came from `tqkv_create`, `tqkv_create_within` or `tqkv_fork`, was not freed, and no call uses it.
  */
 void tqkv_free(tqkv_cache *cache);
 
 /**
- * Appends tokens to one layer. `k` and `v` are [tokens, num_kv_heads, head_dim] of a `tqkv_dtype`, keys after RoPE;
- * `k_values` and `v_values` say how many values each holds. What is refused leaves the cache as it was.
+ * Appends tokens to one layer. `k` is [tokens, num_kv_heads, head_dim] of a `tqkv_dtype`, after RoPE, `v`
+ * [tokens, num_kv_heads, value_dim]; `k_values` and `v_values` say how many values each holds. What is refused leaves
+ * the cache as it was.
  *
  * # Safety
  * `cache` is null or a cache that is not freed; `k` and `v` are null or point to as many values as are passed.
@@ -333,8 +498,8 @@ tqkv_status tqkv_append(tqkv_cache *cache,
                         size_t v_values);
 
 /**
- * Attends from the newest position of one layer: `q` and `out` are [num_heads, head_dim], logits are scaled by
- * 1 / sqrt(head_dim). An empty cache gives zeros. Several threads may attend at once.
+ * Attends from the newest position of one layer: `q` is [num_heads, head_dim], `out` [num_heads, value_dim]. A layer
+ * without a token is TQKV_EMPTY. Several threads may attend at once.
  *
  * # Safety
  * `cache` is null or a cache that is not freed; `q` and `out` are null or point to as many values as are passed.
@@ -347,8 +512,8 @@ tqkv_status tqkv_attend(const tqkv_cache *cache,
                         size_t out_values);
 
 /**
- * Appends a chunk of tokens and attends causally with the queries of each: `q` and `out` are
- * [tokens, num_heads, head_dim] of 32-bit floats, `k` and `v` as in `tqkv_append`.
+ * Appends a chunk of tokens and attends causally with the queries of each: `q` is [tokens, num_heads, head_dim] and `out`
+ * [tokens, num_heads, value_dim] of 32-bit floats, `k` and `v` as in `tqkv_append`.
  *
  * # Safety
  * `cache` is null or a cache that is not freed; the others are null or point to as many values as are passed.
@@ -366,8 +531,8 @@ tqkv_status tqkv_prefill(tqkv_cache *cache,
                          size_t out_values);
 
 /**
- * Writes the logits of one query head (`q` has head_dim values), scaled by 1 / sqrt(head_dim), over every token that
- * the newest position sees, oldest first, and their number to `count`. Where `out` is too short, the number is
+ * Writes the logits of one query head (`q` has head_dim values), scaled and capped as the spec says, over every token
+ * that the newest position sees, oldest first, and their number to `count`. Where `out` is too short, the number is
  * written, and the call ends with TQKV_FULL.
  *
  * # Safety
@@ -384,7 +549,36 @@ tqkv_status tqkv_scores(const tqkv_cache *cache,
                         size_t *count);
 
 /**
- * Drops the tokens from index `len` on, in every layer; a cache that is shorter stays as it is. With a sliding window,
+ * Writes the keys of tokens `start` to `end`, not included, of one KV head as they are held, decoded: `out` is
+ * [end - start, head_dim]. Tokens that are gone are TQKV_EVICTED. For engines that must have them; attention does not.
+ *
+ * # Safety
+ * `cache` is null or a cache that is not freed; `out` is null or points to as many values as are passed.
+ */
+tqkv_status tqkv_keys(const tqkv_cache *cache,
+                      size_t layer,
+                      size_t kv_head,
+                      size_t start,
+                      size_t end,
+                      float *out,
+                      size_t out_values);
+
+/**
+ * Writes values, as `tqkv_keys`: `out` is [end - start, value_dim].
+ *
+ * # Safety
+ * As there.
+ */
+tqkv_status tqkv_values(const tqkv_cache *cache,
+                        size_t layer,
+                        size_t kv_head,
+                        size_t start,
+                        size_t end,
+                        float *out,
+                        size_t out_values);
+
+/**
+ * Drops the tokens from index `len` on, in every layer; a layer that is shorter stays as it is. With a sliding window,
  * tokens that would be seen again may be gone: TQKV_EVICTED; up to 128 tokens can always be dropped.
  *
  * # Safety
@@ -402,7 +596,7 @@ tqkv_status tqkv_truncate(tqkv_cache *cache,
 tqkv_status tqkv_reset(tqkv_cache *cache);
 
 /**
- * Writes the number of tokens in layer 0, evicted ones included.
+ * Writes the number of tokens in the first layer that keeps any, evicted ones included.
  *
  * # Safety
  * `cache` is null or a cache that is not freed; `len` is null or can be written.
@@ -535,8 +729,48 @@ const char *tqkv_status_name(uint32_t status);
 const char *tqkv_version(void);
 
 /**
+ * Writes the whole state through a function, from the first byte to the last. The cache must not be used in it.
+ *
+ * # Safety
+ * `cache` is null or a cache that is not freed; `write` is null or may be called with `user`, reads no more than it is
+ * told of, and returns.
+ */
+tqkv_status tqkv_snapshot(const tqkv_cache *cache,
+                          tqkv_write_fn write,
+                          void *user);
+
+/**
+ * Takes a snapshot over through a function, in the place of the tokens there are: the cache goes on bit for bit as the one
+ * it was made of. It must have the spec of that one but for its spill folder. No byte behind the snapshot is asked
+ * for. What is refused leaves the cache as it was. The cache must not be used in the function.
+ *
+ * # Safety
+ * `cache` is null or a cache that is not freed; `read` is null or may be called with `user`, writes no more than it is
+ * told of, and returns.
+ */
+tqkv_status tqkv_restore(tqkv_cache *cache,
+                         tqkv_read_fn read,
+                         void *user);
+
+/**
+ * `tqkv_snapshot` to a file, which appears whole or not at all; one that was there is replaced.
+ *
+ * # Safety
+ * `cache` is null or a cache that is not freed; `path` is null or ends with a zero.
+ */
+tqkv_status tqkv_save(const tqkv_cache *cache, const char *path);
+
+/**
+ * `tqkv_restore` from a file.
+ *
+ * # Safety
+ * `cache` is null or a cache that is not freed; `path` is null or ends with a zero.
+ */
+tqkv_status tqkv_load(tqkv_cache *cache, const char *path);
+
+/**
  * Fills a spec with the defaults: codec s4 for keys and values, 4 sinks, a hot window of 64 tokens, automatic centring,
- * no sliding window, no cold tier. `struct_size` is `sizeof(tqkv_spec)`. The shape is checked when a cache is made.
+ * no sliding window, no cold tier, all layers alike. `struct_size` is `sizeof(tqkv_spec)`. The shape is checked when a cache is made.
  *
  * # Safety
  * `spec` is null or points to `struct_size` bytes that can be written.

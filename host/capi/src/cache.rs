@@ -5,6 +5,7 @@
 //! what may be half done is never read again. What remains of the program: pointers are good for their lengths, and a
 //! handle is freed once, after its last call.
 
+use crate::budget::TqkvBudget;
 use crate::error::{Failure, TqkvStatus, guard, guard_quietly};
 use crate::pointer::{self, In, Out};
 use crate::spec::{TqkvSpec, one_of};
@@ -38,7 +39,7 @@ struct State {
     widened: [Vec<f32>; 2],
 }
 
-/// Tokens by tier and bytes as allocated. Token counts are of the first layer's first KV head, bytes of the whole cache.
+/// Tokens by tier and bytes as allocated. Token counts are of the first KV head that there is, bytes of the whole cache.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TqkvCacheStats {
@@ -52,16 +53,18 @@ pub struct TqkvCacheStats {
     pub waiting_keys: usize,
     /// Encoded values.
     pub warm: usize,
-    /// Values in the cold tier.
+    /// Values in cold tiers.
     pub cold: usize,
     /// Values evicted behind the sliding window.
     pub evicted: usize,
     /// KV heads, over all layers, whose keys are centred.
     pub centred_heads: usize,
-    /// Bytes of memory held for keys and values, spare capacity included.
+    /// Bytes of memory held for keys and values, spare capacity included; what is shared with forks counts whole.
     pub allocated_bytes: usize,
     /// Bytes in the file of the cold tier.
     pub spilled_bytes: usize,
+    /// Bytes of allocated_bytes that forks use as well.
+    pub shared_bytes: usize,
 }
 
 /// Bytes of the struct in its first version. WARNING: programs were compiled with it; fields are added, this stays.
@@ -129,6 +132,19 @@ impl TqkvCache {
         Self { state: RwLock::new(State { cache, widened: Default::default() }) }
     }
 
+    /// The cache of a call that reads it.
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&KvCache) -> Result<R, Failure>) -> Result<R, Failure> {
+        work(&self.read()?.cache)
+    }
+
+    /// The cache of a call that changes it.
+    pub(crate) fn with_mut<R>(
+        &self,
+        work: impl FnOnce(&mut KvCache) -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
+        work(&mut self.write()?.cache)
+    }
+
     fn read(&self) -> Result<RwLockReadGuard<'_, State>, Failure> {
         self.state.read().map_err(|_| broken())
     }
@@ -162,10 +178,54 @@ pub unsafe extern "C" fn tqkv_create(spec: *const TqkvSpec, cache: *mut *mut Tqk
     })
 }
 
-/// Frees a cache; null is accepted.
+/// As `tqkv_create`, with keys and values that count in a budget: calls that need more of it than is free end with
+/// TQKV_NO_BUDGET and change nothing.
 ///
 /// # Safety
-/// `cache` is null or came from `tqkv_create`, was not freed, and no call uses it.
+/// As `tqkv_create`; `budget` is null or a budget that is not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_create_within(
+    spec: *const TqkvSpec,
+    budget: *const TqkvBudget,
+    cache: *mut *mut TqkvCache,
+) -> TqkvStatus {
+    guard(|| {
+        let place = Out::new("cache", cache, 1)?;
+        // SAFETY: the caller's promise.
+        unsafe { place.write(std::ptr::null_mut()) };
+        // SAFETY: the caller's promises; a budget changes by atomic counters only.
+        let (spec, budget) = unsafe { (TqkvSpec::read(spec)?, pointer::handle("budget", budget)?) };
+        let made = Box::new(TqkvCache::new(KvCache::within(spec, budget.get())?));
+        // SAFETY: the caller's promise.
+        unsafe { place.write(Box::into_raw(made)) };
+        Ok(())
+    })
+}
+
+/// Makes another cache with the same tokens and budget: pages are shared until one of the two writes to them, so this costs
+/// a few pointers a page. Both are freed. On failure `*fork` is null.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed; `fork` is null or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_fork(cache: *const TqkvCache, fork: *mut *mut TqkvCache) -> TqkvStatus {
+    guard(|| {
+        let place = Out::new("fork", fork, 1)?;
+        // SAFETY: the caller's promise.
+        unsafe { place.write(std::ptr::null_mut()) };
+        // SAFETY: the caller's promise; the handle changes under its lock only.
+        let cache = unsafe { pointer::handle("cache", cache) }?;
+        let made = Box::new(TqkvCache::new(cache.with(|cache| Ok(cache.fork()?))?));
+        // SAFETY: the caller's promise.
+        unsafe { place.write(Box::into_raw(made)) };
+        Ok(())
+    })
+}
+
+/// Frees a cache; null is accepted. Pages that it shares with forks stay theirs.
+///
+/// # Safety
+/// `cache` is null or came from `tqkv_create`, `tqkv_create_within` or `tqkv_fork`, was not freed, and no call uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_free(cache: *mut TqkvCache) {
     if !cache.is_null() {
@@ -174,8 +234,9 @@ pub unsafe extern "C" fn tqkv_free(cache: *mut TqkvCache) {
     }
 }
 
-/// Appends tokens to one layer. `k` and `v` are [tokens, num_kv_heads, head_dim] of a `tqkv_dtype`, keys after RoPE;
-/// `k_values` and `v_values` say how many values each holds. What is refused leaves the cache as it was.
+/// Appends tokens to one layer. `k` is [tokens, num_kv_heads, head_dim] of a `tqkv_dtype`, after RoPE, `v`
+/// [tokens, num_kv_heads, value_dim]; `k_values` and `v_values` say how many values each holds. What is refused leaves
+/// the cache as it was.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed; `k` and `v` are null or point to as many values as are passed.
@@ -201,8 +262,8 @@ pub unsafe extern "C" fn tqkv_append(
     })
 }
 
-/// Attends from the newest position of one layer: `q` and `out` are [num_heads, head_dim], logits are scaled by
-/// 1 / sqrt(head_dim). An empty cache gives zeros. Several threads may attend at once.
+/// Attends from the newest position of one layer: `q` is [num_heads, head_dim], `out` [num_heads, value_dim]. A layer
+/// without a token is TQKV_EMPTY. Several threads may attend at once.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed; `q` and `out` are null or point to as many values as are passed.
@@ -226,8 +287,8 @@ pub unsafe extern "C" fn tqkv_attend(
     })
 }
 
-/// Appends a chunk of tokens and attends causally with the queries of each: `q` and `out` are
-/// [tokens, num_heads, head_dim] of 32-bit floats, `k` and `v` as in `tqkv_append`.
+/// Appends a chunk of tokens and attends causally with the queries of each: `q` is [tokens, num_heads, head_dim] and `out`
+/// [tokens, num_heads, value_dim] of 32-bit floats, `k` and `v` as in `tqkv_append`.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed; the others are null or point to as many values as are passed.
@@ -261,8 +322,8 @@ pub unsafe extern "C" fn tqkv_prefill(
     })
 }
 
-/// Writes the logits of one query head (`q` has head_dim values), scaled by 1 / sqrt(head_dim), over every token that
-/// the newest position sees, oldest first, and their number to `count`. Where `out` is too short, the number is
+/// Writes the logits of one query head (`q` has head_dim values), scaled and capped as the spec says, over every token
+/// that the newest position sees, oldest first, and their number to `count`. Where `out` is too short, the number is
 /// written, and the call ends with TQKV_FULL.
 ///
 /// # Safety
@@ -299,7 +360,75 @@ pub unsafe extern "C" fn tqkv_scores(
     })
 }
 
-/// Drops the tokens from index `len` on, in every layer; a cache that is shorter stays as it is. With a sliding window,
+/// Writes the keys of tokens `start` to `end`, not included, of one KV head as they are held, decoded: `out` is
+/// [end - start, head_dim]. Tokens that are gone are TQKV_EVICTED. For engines that must have them; attention does not.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed; `out` is null or points to as many values as are passed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_keys(
+    cache: *const TqkvCache,
+    layer: usize,
+    kv_head: usize,
+    start: usize,
+    end: usize,
+    out: *mut f32,
+    out_values: usize,
+) -> TqkvStatus {
+    guard(|| {
+        // SAFETY: the caller's promise; the handle changes under its lock only.
+        let cache = unsafe { pointer::handle("cache", cache) }?;
+        let out = Out::new("out", out, out_values)?;
+        let keys = cache.with(|cache| {
+            check_rows(start, end, cache.spec().shape.head_dim, out_values)?;
+            Ok(cache.keys(layer, kv_head, start..end)?)
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { out.get() }.copy_from_slice(&keys);
+        Ok(())
+    })
+}
+
+/// Writes values, as `tqkv_keys`: `out` is [end - start, value_dim].
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_values(
+    cache: *const TqkvCache,
+    layer: usize,
+    kv_head: usize,
+    start: usize,
+    end: usize,
+    out: *mut f32,
+    out_values: usize,
+) -> TqkvStatus {
+    guard(|| {
+        // SAFETY: the caller's promise; the handle changes under its lock only.
+        let cache = unsafe { pointer::handle("cache", cache) }?;
+        let out = Out::new("out", out, out_values)?;
+        let values = cache.with(|cache| {
+            check_rows(start, end, cache.spec().shape.value_dim, out_values)?;
+            Ok(cache.values(layer, kv_head, start..end)?)
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { out.get() }.copy_from_slice(&values);
+        Ok(())
+    })
+}
+
+/// Refuses room that is not that of the tokens, before any is decoded.
+fn check_rows(start: usize, end: usize, dim: usize, values: usize) -> Result<(), Failure> {
+    let tokens = end.checked_sub(start);
+    let tokens = tokens
+        .ok_or_else(|| Failure::argument(format!("tokens {start} to {end}: the end is before the start")))?;
+    if tokens.checked_mul(dim) == Some(values) {
+        return Ok(());
+    }
+    Err(Failure::argument(format!("out has {values} values: {tokens} tokens of {dim} values are asked for")))
+}
+
+/// Drops the tokens from index `len` on, in every layer; a layer that is shorter stays as it is. With a sliding window,
 /// tokens that would be seen again may be gone: TQKV_EVICTED; up to 128 tokens can always be dropped.
 ///
 /// # Safety
@@ -325,7 +454,7 @@ pub unsafe extern "C" fn tqkv_reset(cache: *mut TqkvCache) -> TqkvStatus {
     })
 }
 
-/// Writes the number of tokens in layer 0, evicted ones included.
+/// Writes the number of tokens in the first layer that keeps any, evicted ones included.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed; `len` is null or can be written.
@@ -366,6 +495,7 @@ pub unsafe extern "C" fn tqkv_stats(
             centred_heads: found.centred_heads,
             allocated_bytes: found.allocated_bytes,
             spilled_bytes: found.spilled_bytes,
+            shared_bytes: found.shared_bytes,
         };
         // SAFETY: the caller's promise is the same.
         unsafe { pointer::write_struct("stats", stats, struct_size, FIRST_STATS_SIZE, &found) }

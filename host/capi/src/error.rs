@@ -24,20 +24,28 @@ pub enum TqkvStatus {
     TqkvBadVector = 3,
     /// A block whose scale is NaN or infinite; those before it are decoded.
     TqkvBadBlock = 4,
-    /// The result has more values than there is room for; their number was written, nothing else.
+    /// `out` is too short for the result: the number of values was written, nothing else. A budget that is used up is
+    /// TQKV_NO_BUDGET.
     TqkvFull = 5,
     /// A token that left the hot window could not be encoded; it stays uncompressed.
     TqkvNotEncoded = 6,
-    /// Tokens that are asked for again were evicted behind the sliding window.
+    /// Tokens that are asked for, or would be seen again, were evicted behind the sliding window.
     TqkvEvicted = 7,
     /// The machine lacks the instruction set or the threads that its environment asks for.
     TqkvUnsupported = 8,
-    /// The file of the cold tier cannot be made or written.
+    /// A file or a caller's function cannot be read or written: the file of the cold tier, or a snapshot.
     TqkvIo = 9,
     /// A defect of the library. Where the call was to change a cache, every later call with it ends so too: free it.
     TqkvPanic = 10,
     /// Any other failure.
     TqkvOther = 11,
+    /// The budget has not as many bytes free as the call may need: nothing was done. Free or cut back another cache of
+    /// the budget, and call again.
+    TqkvNoBudget = 12,
+    /// The layer holds no token yet.
+    TqkvEmpty = 13,
+    /// What was read is no snapshot, damaged, cut short, or of a cache with another spec; the cache is as it was.
+    TqkvBadSnapshot = 14,
 }
 
 /// A status with its text.
@@ -50,6 +58,16 @@ pub(crate) struct Failure {
 impl Failure {
     pub(crate) fn new(status: TqkvStatus, text: impl Into<String>) -> Self {
         Self { status, text: text.into() }
+    }
+
+    /// The same with what it is about before its text.
+    pub(crate) fn about(self, what: &str) -> Self {
+        Self { text: format!("{what}: {}", self.text), ..self }
+    }
+
+    /// The same with the status of a file or a function that failed.
+    pub(crate) fn of_io(self) -> Self {
+        Self { status: TqkvStatus::TqkvIo, ..self }
     }
 
     pub(crate) fn argument(text: impl Into<String>) -> Self {
@@ -82,7 +100,17 @@ impl From<CacheError> for Failure {
     fn from(error: CacheError) -> Self {
         let status = match error {
             CacheError::Shape(error) => return error.into(),
-            CacheError::BadSpec(_) => TqkvStatus::TqkvBadArgument,
+            CacheError::BadSpec(_) | CacheError::NoCache { .. } | CacheError::KvHead { .. } => {
+                TqkvStatus::TqkvBadArgument
+            }
+            // Tokens within the sequence are gone; others never were.
+            CacheError::NoTokens { start, end, len, .. } if start <= end && end <= len => {
+                TqkvStatus::TqkvEvicted
+            }
+            CacheError::NoTokens { .. } => TqkvStatus::TqkvBadArgument,
+            CacheError::Full { .. } => TqkvStatus::TqkvNoBudget,
+            CacheError::Empty { .. } => TqkvStatus::TqkvEmpty,
+            CacheError::Snapshot(_) => TqkvStatus::TqkvBadSnapshot,
             CacheError::BadVector { .. } => TqkvStatus::TqkvBadVector,
             CacheError::Encode(_) => TqkvStatus::TqkvNotEncoded,
             CacheError::Evicted { .. } => TqkvStatus::TqkvEvicted,
@@ -171,6 +199,9 @@ pub extern "C" fn tqkv_status_name(status: u32) -> *const c_char {
         9 => c"TQKV_IO",
         10 => c"TQKV_PANIC",
         11 => c"TQKV_OTHER",
+        12 => c"TQKV_NO_BUDGET",
+        13 => c"TQKV_EMPTY",
+        14 => c"TQKV_BAD_SNAPSHOT",
         _ => c"unknown status",
     };
     name.as_ptr()
@@ -223,6 +254,14 @@ mod tests {
             (CacheError::BadSpec("x".into()), TqkvBadArgument),
             (CacheError::Encode("x".into()), TqkvNotEncoded),
             (evicted, TqkvEvicted),
+            (CacheError::NoTokens { start: 1, end: 3, first_live: 2, len: 3 }, TqkvEvicted),
+            (CacheError::NoTokens { start: 1, end: 4, first_live: 0, len: 3 }, TqkvBadArgument),
+            (CacheError::NoTokens { start: 2, end: 1, first_live: 0, len: 3 }, TqkvBadArgument),
+            (CacheError::Full { needed: 3, free: 1, limit: 2 }, TqkvNoBudget),
+            (CacheError::Empty { layer: 0 }, TqkvEmpty),
+            (CacheError::NoCache { layer: 0 }, TqkvBadArgument),
+            (CacheError::KvHead { layer: 0, kv_head: 2, num_kv_heads: 2 }, TqkvBadArgument),
+            (CacheError::Snapshot("x".into()), TqkvBadSnapshot),
             (CacheError::Threads("x".into()), TqkvUnsupported),
             (CacheError::Spill("x".into()), TqkvIo),
             (KvError::Layer { layer: 1, num_layers: 1 }.into(), TqkvBadArgument),

@@ -6,21 +6,27 @@
 //! | `pointer.rs` | from a C program's pointers and lengths to references: every check that can be made |
 //! | `spec.rs` | what a cache is built from, and how the plain struct may grow |
 //! | `cache.rs` | the cache |
+//! | `budget.rs` | bytes that caches share |
+//! | `snapshot.rs` | a cache as bytes: files, and functions of the program |
 //! | `codec.rs` | the list of codecs, and blocks without a cache |
 //!
 //! An entry point turns pointers into references and lengths into slices, and calls the crates `tqkv` and `tqkv-simd`;
 //! no logic of the codec is here. `include/tqkv.h` is made from these files, README.md beside it is for authors of C.
 //! When not to use it: Rust programs want `tqkv`, microcontrollers the package in `fixed`.
 
+mod budget;
 mod cache;
 mod codec;
 mod error;
 mod pointer;
+mod snapshot;
 mod spec;
 
+pub use budget::{TqkvBudget, tqkv_budget_create, tqkv_budget_free, tqkv_budget_limit, tqkv_budget_used};
 pub use cache::{
-    TqkvCache, TqkvCacheStats, TqkvDtype, tqkv_append, tqkv_attend, tqkv_create, tqkv_free, tqkv_len,
-    tqkv_prefill, tqkv_reset, tqkv_scores, tqkv_stats, tqkv_truncate,
+    TqkvCache, TqkvCacheStats, TqkvDtype, tqkv_append, tqkv_attend, tqkv_create, tqkv_create_within,
+    tqkv_fork, tqkv_free, tqkv_keys, tqkv_len, tqkv_prefill, tqkv_reset, tqkv_scores, tqkv_stats,
+    tqkv_truncate, tqkv_values,
 };
 pub use codec::{
     TqkvCodec, tqkv_codec_block_bytes, tqkv_codec_count, tqkv_codec_create, tqkv_codec_decode,
@@ -28,4 +34,5 @@ pub use codec::{
     tqkv_codec_scores,
 };
 pub use error::{TqkvStatus, tqkv_last_error, tqkv_status_name, tqkv_version};
-pub use spec::{TqkvArithmetic, TqkvCentring, TqkvEffort, TqkvScaleMode, TqkvSpec, tqkv_spec_init};
+pub use snapshot::{TqkvRead, TqkvWrite, tqkv_load, tqkv_restore, tqkv_save, tqkv_snapshot};
+pub use spec::{TqkvArithmetic, TqkvCentring, TqkvEffort, TqkvScaleMode, TqkvSpec, TqkvTier, tqkv_spec_init};

@@ -7,6 +7,8 @@ use std::ffi::{CStr, c_char};
 /// Types of which every bit pattern is a value.
 pub(crate) trait Plain: Copy {}
 impl Plain for u8 {}
+impl Plain for u32 {}
+impl Plain for usize {}
 impl Plain for f32 {}
 impl Plain for half::f16 {}
 impl Plain for half::bf16 {}

@@ -5,10 +5,10 @@
 
 use crate::codec;
 use crate::error::{Failure, TqkvStatus, guard};
-use crate::pointer;
+use crate::pointer::{self, In, Plain};
 use std::ffi::c_char;
-use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold};
-use tqkv_core::{Effort, Options, ScaleMode};
+use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, LayerKind, LayerPolicy};
+use tqkv_core::{Effort, KvShape, Options, ScaleMode};
 
 /// Which scale a block stores.
 #[repr(C)]
@@ -58,6 +58,23 @@ pub enum TqkvArithmetic {
     TqkvArithmeticF32 = 1,
 }
 
+/// A cold tier.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TqkvTier {
+    /// Tokens after which encoded ones go there, counted from the newest.
+    pub after: usize,
+    /// The folder of a file that they are moved to; the last tier. Null: they are encoded again.
+    pub spill_folder: *const c_char,
+    /// Codec of the keys that are encoded again.
+    pub key_codec: u32,
+    /// Codec of the values.
+    pub value_codec: u32,
+}
+
+// Integers and a pointer: any bytes make one.
+impl Plain for TqkvTier {}
+
 /// What a cache is built from. Fill it with `tqkv_spec_init`, then change what is to differ: later versions add fields at
 /// the end, and a program keeps working without being compiled again.
 #[repr(C)]
@@ -102,6 +119,34 @@ pub struct TqkvSpec {
     pub centring: u32,
     /// A `tqkv_arithmetic`.
     pub arithmetic: u32,
+    /// Coordinates of a value and of a result. 0: as head_dim.
+    pub value_dim: usize,
+    /// Further cold tiers, each older than the one before it and than cold_after. Arrays are read when a cache is made, and
+    /// not kept; null where there is none.
+    pub tiers: *const TqkvTier,
+    /// How many.
+    pub tiers_len: usize,
+    /// For each layer, tokens that a query sees besides the sinks; 0: all of them; SIZE_MAX: the layer keeps no keys and
+    /// values. Null: sliding_window says it for all.
+    pub layer_windows: *const usize,
+    /// num_layers, or 0.
+    pub layer_windows_len: usize,
+    /// For each layer, the codec of keys, then that of values. Null: key_codec and value_codec for all.
+    pub layer_codecs: *const u32,
+    /// 2 * num_layers, or 0.
+    pub layer_codecs_len: usize,
+    /// Learned sinks, [num_layers, num_heads]: logits that take weight and add no value. Null: none.
+    pub sink_logits: *const f32,
+    /// num_layers * num_heads, or 0.
+    pub sink_logits_len: usize,
+    /// Factor of the logits. 0: 1 / sqrt(head_dim).
+    pub scale: f32,
+    /// Logits l become soft_cap * tanh(l / soft_cap). 0: they do not.
+    pub soft_cap: f32,
+    /// Encoded values are skipped, 32 at a time, that weigh less than this share of the largest weight so far. 0: none.
+    pub sparse_values: f32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Bytes of the struct in its first version. WARNING: programs were compiled with it; fields are added, this stays.
@@ -140,19 +185,39 @@ impl TqkvSpec {
             effort: spec.options.effort as u32,
             centring: centring as u32,
             arithmetic: arithmetic as u32,
+            value_dim: 0,
+            tiers: std::ptr::null(),
+            tiers_len: 0,
+            layer_windows: std::ptr::null(),
+            layer_windows_len: 0,
+            layer_codecs: std::ptr::null(),
+            layer_codecs_len: 0,
+            sink_logits: std::ptr::null(),
+            sink_logits_len: 0,
+            scale: 0.0,
+            soft_cap: 0.0,
+            sparse_values: 0.0,
+            reserved: 0,
         }
     }
 
     /// What the program asks for.
     ///
     /// # Safety
-    /// `pointer` is null or points to a struct whose first field says how many bytes can be read; `spill_folder` in it is
-    /// null or ends with a zero; nothing writes either during the call.
+    /// `pointer` is null or points to a struct whose first field says how many bytes can be read; every folder in it is
+    /// null or ends with a zero, every array is null or as long as it says; nothing writes any of it during the call.
     pub(crate) unsafe fn read(pointer: *const Self) -> Result<CacheSpec, Failure> {
         let mut spec = Self::new(0, 0, 0, 0);
-        // SAFETY: the caller's promise; the struct is of integers and a pointer, which any bytes make.
+        // SAFETY: the caller's promise; the struct is of numbers and pointers, which any bytes make.
         unsafe { pointer::read_struct("spec", pointer, FIRST_SIZE, &mut spec) }?;
-        let mut made = CacheSpec::new(spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim)
+        if spec.reserved != 0 {
+            return Err(Failure::argument("spec sets what a later version of the library knows"));
+        }
+        let mut shape = KvShape::new(spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim);
+        if spec.value_dim != 0 {
+            shape = shape.with_value_dim(spec.value_dim);
+        }
+        let mut made = CacheSpec::from(shape)
             .codecs(
                 codec::from_number("key_codec", spec.key_codec)?,
                 codec::from_number("value_codec", spec.value_codec)?,
@@ -166,18 +231,94 @@ impl TqkvSpec {
             made = made.sliding_window(spec.sliding_window);
         }
         if spec.cold_after != 0 {
-            let cold = if spec.spill_folder.is_null() {
-                Cold::Demote {
-                    key: codec::from_number("cold_key_codec", spec.cold_key_codec)?,
-                    value: codec::from_number("cold_value_codec", spec.cold_value_codec)?,
-                }
-            } else {
-                // SAFETY: the caller's promise.
-                Cold::Spill(unsafe { pointer::text("spill_folder", spec.spill_folder) }?.into())
+            let first = TqkvTier {
+                after: spec.cold_after,
+                spill_folder: spec.spill_folder,
+                key_codec: spec.cold_key_codec,
+                value_codec: spec.cold_value_codec,
             };
-            made = made.cold(spec.cold_after, cold);
+            // SAFETY: the caller's promise.
+            made = made.cold(first.after, unsafe { first.read("cold_") }?);
+        }
+        // SAFETY: the caller's promise, here and below.
+        for tier in unsafe { array("tiers", spec.tiers, spec.tiers_len, None) }? {
+            // SAFETY: the caller's promise.
+            made = made.cold(tier.after, unsafe { tier.read("") }?);
+        }
+        let layers = Some(spec.num_layers);
+        // SAFETY: as above.
+        let windows = unsafe { array("layer_windows", spec.layer_windows, spec.layer_windows_len, layers) }?;
+        made = made.kinds(windows.iter().copied().map(kind).collect());
+        // A product that overflows is longer than any array, so none is read.
+        let numbers = Some(spec.num_layers.saturating_mul(2));
+        // SAFETY: as above.
+        let codecs = unsafe { array("layer_codecs", spec.layer_codecs, spec.layer_codecs_len, numbers) }?;
+        if !codecs.is_empty() {
+            let number = |number| codec::from_number("layer_codecs", number);
+            let pairs =
+                codecs.as_chunks::<2>().0.iter().map(|&[key, value]| Ok((number(key)?, number(value)?)));
+            made = made.layers(LayerPolicy::Custom(pairs.collect::<Result<_, Failure>>()?));
+        }
+        let logits = Some(spec.num_layers.saturating_mul(spec.num_heads));
+        // SAFETY: as above.
+        let logits = unsafe { array("sink_logits", spec.sink_logits, spec.sink_logits_len, logits) }?;
+        made = made.sink_logits(logits.to_vec()).sparse_values(spec.sparse_values);
+        if spec.scale != 0.0 {
+            made = made.scale(spec.scale);
+        }
+        if spec.soft_cap != 0.0 {
+            made = made.soft_cap(spec.soft_cap);
         }
         Ok(made)
+    }
+}
+
+impl TqkvTier {
+    /// How old tokens are kept; `prefix` is what the fields are called by in a text.
+    ///
+    /// # Safety
+    /// `spill_folder` is null or ends with a zero, and nothing writes it during the call.
+    unsafe fn read(&self, prefix: &str) -> Result<Cold, Failure> {
+        if !self.spill_folder.is_null() {
+            // SAFETY: the caller's promise.
+            return Ok(Cold::Spill(unsafe { pointer::text("spill_folder", self.spill_folder) }?.into()));
+        }
+        Ok(Cold::Demote {
+            key: codec::from_number(&format!("{prefix}key_codec"), self.key_codec)?,
+            value: codec::from_number(&format!("{prefix}value_codec"), self.value_codec)?,
+        })
+    }
+}
+
+/// What a window of the header says.
+fn kind(window: usize) -> LayerKind {
+    match window {
+        0 => LayerKind::Full,
+        usize::MAX => LayerKind::None,
+        tokens => LayerKind::Sliding(tokens),
+    }
+}
+
+/// An array of a spec, empty where there is none. Its length is checked before it is read.
+///
+/// # Safety
+/// `pointer` is null or points to `len` values that nothing writes as long as `'a` lasts.
+unsafe fn array<'a, T: Plain>(
+    what: &'static str,
+    pointer: *const T,
+    len: usize,
+    wanted: Option<usize>,
+) -> Result<&'a [T], Failure> {
+    if pointer.is_null() && len == 0 {
+        return Ok(&[]);
+    }
+    let values = In::new(what, pointer, len)?;
+    match wanted {
+        Some(wanted) if len != wanted => {
+            Err(Failure::argument(format!("{what} has {len} values, expected {wanted}")))
+        }
+        // SAFETY: the caller's promise.
+        _ => Ok(unsafe { values.get() }),
     }
 }
 
@@ -196,7 +337,7 @@ pub(crate) fn options(seed: u64, scale_mode: u32, effort: u32) -> Result<Options
 }
 
 /// Fills a spec with the defaults: codec s4 for keys and values, 4 sinks, a hot window of 64 tokens, automatic centring,
-/// no sliding window, no cold tier. `struct_size` is `sizeof(tqkv_spec)`. The shape is checked when a cache is made.
+/// no sliding window, no cold tier, all layers alike. `struct_size` is `sizeof(tqkv_spec)`. The shape is checked when a cache is made.
 ///
 /// # Safety
 /// `spec` is null or points to `struct_size` bytes that can be written.
@@ -279,6 +420,18 @@ mod tests {
             .arithmetic(Arithmetic::F32)
             .sliding_window(300);
         assert_eq!(read, want.clone().cold(200, Cold::Demote { key: id("n2"), value: id("t1") }));
+        let tiers = [TqkvTier {
+            after: 300,
+            spill_folder: c"/any/where".as_ptr(),
+            key_codec: number("s4"),
+            value_codec: number("s4"),
+        }];
+        (spec.tiers, spec.tiers_len) = (tiers.as_ptr(), 1);
+        // SAFETY: the struct and its array are whole.
+        let read = unsafe { TqkvSpec::read(&raw const spec) }.unwrap();
+        let two = want.clone().cold(200, Cold::Demote { key: id("n2"), value: id("t1") });
+        assert_eq!(read, two.cold(300, Cold::Spill("/any/where".into())));
+        (spec.tiers, spec.tiers_len) = (std::ptr::null(), 0);
         spec.spill_folder = c"/some/where".as_ptr();
         // SAFETY: the struct is whole, and the text ends with a zero.
         let read = unsafe { TqkvSpec::read(&raw const spec) }.unwrap();

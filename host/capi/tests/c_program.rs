@@ -83,6 +83,8 @@ fn check(printed: &str) {
     assert!(line("reset").contains("0 tokens: 0 sinks, 0 hot, 0 warm"));
     assert!(line("a key with NaN").contains("TQKV_BAD_VECTOR"));
     assert!(line("a key with NaN").contains("layer 0, key of token 10, KV head 1"));
+    assert!(line("a damaged snapshot").contains("TQKV_BAD_SNAPSHOT"));
+    assert!(line("a budget used up").contains("TQKV_NO_BUDGET"));
     assert!(!printed.contains("FAILED"), "{printed}");
 }
 

@@ -64,23 +64,25 @@ pub(crate) struct KvArgs {
 }
 
 impl KvArgs {
-    /// The pairs asked for, in order; `default` where none was.
-    pub(crate) fn pairs(&self, default: &[KvCodecs]) -> Vec<KvCodecs> {
+    /// The pairs asked for, in order; `None` where none was.
+    pub(crate) fn given(&self) -> Option<Vec<KvCodecs>> {
         if self.cache_type_k.is_some() || self.cache_type_v.is_some() {
-            return vec![KvCodecs {
+            return Some(vec![KvCodecs {
                 k: self.cache_type_k.unwrap_or(CodecId::F16),
                 v: self.cache_type_v.unwrap_or(CodecId::F16),
-            }];
+            }]);
         }
-        if self.kv.is_empty() {
-            return default.to_vec();
-        }
-        self.kv.clone()
+        Some(self.kv.clone()).filter(|kv| !kv.is_empty())
+    }
+
+    /// The same, or else `default`.
+    pub(crate) fn pairs(&self, default: &[KvCodecs]) -> Vec<KvCodecs> {
+        self.given().unwrap_or_else(|| default.to_vec())
     }
 }
 
 /// The tokens that stay uncompressed.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Args)]
 pub(crate) struct WindowArgs {
     /// Newest tokens kept as f16.
     #[arg(long, value_name = "TOKENS", default_value_t = CacheSpec::DEFAULT_HOT)]

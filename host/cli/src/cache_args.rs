@@ -2,7 +2,8 @@
 //! and caches for it.
 //!
 //! `eval`, `generate` and `demo` are thin: they call the library with one cache factory per setting. The reference of
-//! every comparison is `f16,f16` under the same window options, always the first row. The defaults of `--hot` and
+//! every comparison is `f16,f16` under the same window options, always the first row; the others are the pairs of `--kv`, then
+//! the policies of `--policy`. The defaults of `--hot` and
 //! `--sinks` are [`CacheSpec::DEFAULT_HOT`] and [`CacheSpec::DEFAULT_SINKS`], the one place where they stand, `plan`
 //! included. `tqkv` without a command is `demo`, whose defaults are read from its own argument definitions.
 
@@ -11,7 +12,7 @@ use std::path::PathBuf;
 use crate::preset::{KvCodecs, PRESETS};
 use clap::{Args, ValueEnum};
 use tqkv::attention::AttentionCache;
-use tqkv::cache::{Arithmetic, CacheSpec, Centring, KvCache};
+use tqkv::cache::{Arithmetic, Budget, CacheSpec, Centring, KvCache};
 use tqkv::error::CacheError;
 use tqkv_core::{CodecId, KvShape};
 use tqkv_model::{Config, Model};
@@ -19,6 +20,7 @@ use tqkv_model::{Config, Model};
 use crate::args::{EncodeArgs, KvArgs, WindowArgs};
 use crate::device::Place;
 use crate::error::CliError;
+use crate::policy::{LifeArgs, Policy, PolicyArg};
 
 /// Whether keys are stored less their mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -45,8 +47,12 @@ pub(crate) enum ArithmeticArg {
 pub(crate) struct CacheArgs {
     #[command(flatten)]
     kv: KvArgs,
+    /// A row with a life of its own: K,V and what differs from the options, by their names; may be repeated:
+    /// --policy "n4 hot=32 tier=256:n3 tier=512:n2" --policy "t2 sinks=8 layer-kv=boundary:1:i8"
+    #[arg(long, value_name = "POLICY")]
+    policy: Vec<PolicyArg>,
     #[command(flatten)]
-    window: WindowArgs,
+    life: LifeArgs,
     #[command(flatten)]
     encode: EncodeArgs,
     /// Subtract the keys' mean before encoding; attention adds its dot back.
@@ -61,59 +67,95 @@ pub(crate) struct CacheArgs {
 pub(crate) const F16: KvCodecs = KvCodecs { k: CodecId::F16, v: CodecId::F16 };
 
 impl CacheArgs {
-    /// The pairs asked for, in order; `default` where none was.
-    pub(crate) fn pairs(&self, default: &[KvCodecs]) -> Vec<KvCodecs> {
-        self.kv.pairs(default)
+    /// The pairs and policies asked for, in order; the pairs of `default` where there are none.
+    pub(crate) fn policies(&self, default: &[KvCodecs]) -> Vec<Policy> {
+        let pairs = match self.kv.given() {
+            None if self.policy.is_empty() => default.to_vec(),
+            pairs => pairs.unwrap_or_default(),
+        };
+        let row = |kv| if kv == F16 { self.life.plain(F16) } else { self.life.policy(kv) };
+        let written = self.policy.iter().map(|policy| self.life.written(policy));
+        pairs.into_iter().map(row).chain(written).collect()
     }
 
-    /// f16, then the pairs asked for, by default every preset.
-    pub(crate) fn pairs_beside_f16(&self) -> Vec<KvCodecs> {
+    /// f16, then what was asked for, by default every preset.
+    pub(crate) fn policies_beside_f16(&self) -> Vec<Policy> {
         let presets: Vec<_> = PRESETS.iter().map(|preset| preset.codecs).collect();
-        let mut pairs = vec![F16];
-        for pair in self.kv.pairs(&presets) {
-            if !pairs.contains(&pair) {
-                pairs.push(pair);
+        let mut policies = vec![self.life.plain(F16)];
+        for policy in self.policies(&presets) {
+            if !policies.contains(&policy) {
+                policies.push(policy);
             }
         }
-        pairs
+        policies
     }
 
-    /// The tokens that stay uncompressed.
-    pub(crate) fn window(&self) -> WindowArgs {
-        self.window
-    }
-
-    /// Refuses sequences of `context` tokens, as `option` asked for, of which nothing would be compressed: every figure
-    /// would be f16's own.
-    pub(crate) fn check_compresses(&self, option: &str, context: usize) -> Result<(), CliError> {
-        let WindowArgs { hot, sinks } = self.window;
-        // Tokens leave the hot window in fours.
-        let least = hot.saturating_add(sinks).saturating_add(4);
-        if context >= least {
-            return Ok(());
+    /// Refuses what cannot be made before any work is done for it.
+    pub(crate) fn check(&self, place: &Place, shape: KvShape, policies: &[Policy]) -> Result<(), CliError> {
+        let refused = |policy: &Policy, error| CliError::bad_input(format_args!("{}: {error}", policy.name));
+        for policy in policies {
+            match place {
+                Place::Cpu => drop(KvCache::new(self.spec(shape, policy)).map_err(|e| refused(policy, e))?),
+                #[cfg(feature = "cuda")]
+                Place::Cuda { or_cpu, .. } => match policy.refused_by_gpu() {
+                    Some(why) if !or_cpu => return Err(CliError::bad_input(why)),
+                    _ => {}
+                },
+            }
         }
-        Err(CliError::bad_input(format_args!(
-            "nothing would be compressed: of {context} tokens the first {sinks} and the newest {hot} stay f16; \
-             accepted are {option} {least} and more, or smaller --hot and --sinks"
-        )))
+        Ok(())
     }
 
-    /// Bytes of an f16 cache on the CPU that got `prompt` tokens at once and then one by one up to `tokens`.
+    /// Refuses sequences of `context` tokens, as `option` asked for, of which a policy would compress nothing: every figure
+    /// would be f16's own.
+    pub(crate) fn check_compresses(
+        policies: &[Policy],
+        option: &str,
+        context: usize,
+    ) -> Result<(), CliError> {
+        for policy in policies.iter().filter(|policy| policy.name.kv != F16) {
+            let WindowArgs { hot, sinks } = policy.window;
+            // Tokens leave the hot window in fours.
+            let least = hot.saturating_add(sinks).saturating_add(4);
+            if context < least {
+                return Err(CliError::bad_input(format_args!(
+                    "nothing would be compressed: of {context} tokens the first {sinks} and the newest {hot} stay f16; \
+                     accepted are {option} {least} and more, or smaller --hot and --sinks"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of f16 caches on the CPU that got `prompt` tokens at once and then one by one up to as many as `tokens` says for
+    /// each. Where they are `shared`, all are forks of one that held the prompt.
     pub(crate) fn f16_bytes(
         &self,
         config: &Config,
         prompt: usize,
-        tokens: usize,
+        tokens: &[usize],
+        shared: bool,
     ) -> Result<usize, CacheError> {
         // All KV heads of all layers are alike, so one tells.
-        let spec = CacheSpec::new(1, 1, 1, config.head_dim).codecs(CodecId::F16, CodecId::F16);
-        let mut cache = KvCache::new(spec.sinks(self.window.sinks).hot(self.window.hot))?;
+        let shape = KvShape::new(1, 1, 1, config.head_dim);
         let zeros = vec![0.0; prompt * config.head_dim];
-        cache.append(0, &zeros, &zeros)?;
-        for _ in prompt..tokens {
-            cache.append(0, &zeros[..config.head_dim], &zeros[..config.head_dim])?;
+        let budget = Budget::unlimited();
+        let prompted = || {
+            let mut cache = KvCache::within(self.spec(shape, &self.life.plain(F16)), &budget)?;
+            cache.append(0, &zeros, &zeros)?;
+            Ok::<_, CacheError>(cache)
+        };
+        let first = prompted()?;
+        let mut caches = Vec::with_capacity(tokens.len());
+        for &tokens in tokens {
+            let mut cache = if shared { first.fork()? } else { prompted()? };
+            for _ in prompt..tokens {
+                cache.append(0, &zeros[..config.head_dim], &zeros[..config.head_dim])?;
+            }
+            caches.push(cache);
         }
-        Ok(cache.stats().allocated_bytes * config.num_layers * config.num_kv_heads)
+        drop(first);
+        Ok(budget.used() * config.num_layers * config.num_kv_heads)
     }
 
     /// An empty cache in `place` for a model of this shape.
@@ -121,19 +163,23 @@ impl CacheArgs {
         &self,
         place: &Place,
         config: &Config,
-        codecs: KvCodecs,
+        policy: &Policy,
     ) -> Result<Box<dyn AttentionCache>, CacheError> {
         match place {
-            Place::Cpu => Ok(Box::new(self.cpu_cache(config, codecs)?)),
+            Place::Cpu => Ok(Box::new(self.cpu_cache(config, policy)?)),
             #[cfg(feature = "cuda")]
             Place::Cuda { device, or_cpu } => {
-                let spec = self.gpu_spec(config, codecs);
-                match spec.check() {
-                    Err(why) if *or_cpu => {
+                let spec = self.gpu_spec(config, policy.name.kv);
+                let refused = policy.refused_by_gpu();
+                match refused.clone().or_else(|| spec.check().err().map(|why| why.to_string())) {
+                    Some(why) if *or_cpu => {
                         eprintln!("tqkv: --device auto: {why}; running on the CPU");
-                        Ok(Box::new(self.cpu_cache(config, codecs)?))
+                        Ok(Box::new(self.cpu_cache(config, policy)?))
                     }
-                    _ => Ok(Box::new(tqkv::cuda::CudaCache::new(device, spec)?)),
+                    _ => match refused {
+                        Some(why) => Err(CacheError::BadSpec(why)),
+                        None => Ok(Box::new(tqkv::cuda::CudaCache::new(device, spec)?)),
+                    },
                 }
             }
         }
@@ -148,12 +194,13 @@ impl CacheArgs {
             .sequences(1, context)
     }
 
-    fn cpu_cache(&self, config: &Config, codecs: KvCodecs) -> Result<KvCache, CacheError> {
-        KvCache::new(self.spec(config.kv_shape(), codecs))
+    /// An empty cache in main memory for a model of this shape.
+    pub(crate) fn cpu_cache(&self, config: &Config, policy: &Policy) -> Result<KvCache, CacheError> {
+        KvCache::new(self.spec(config.kv_shape(), policy))
     }
 
     /// A cache in main memory of this shape.
-    pub(crate) fn spec(&self, shape: KvShape, codecs: KvCodecs) -> CacheSpec {
+    pub(crate) fn spec(&self, shape: KvShape, policy: &Policy) -> CacheSpec {
         let centring = match self.centre {
             CentreArg::On => Centring::On,
             CentreArg::Off => Centring::Off,
@@ -163,11 +210,9 @@ impl CacheArgs {
             ArithmeticArg::Int8 => Arithmetic::Int8,
             ArithmeticArg::F32 => Arithmetic::F32,
         };
-        CacheSpec::from(shape)
-            .codecs(codecs.k, codecs.v)
+        policy
+            .apply(CacheSpec::from(shape))
             .options(self.encode.options())
-            .sinks(self.window.sinks)
-            .hot(self.window.hot)
             .centring(centring)
             .arithmetic(arithmetic)
     }
@@ -208,13 +253,5 @@ impl ModelArgs {
             None => model,
         };
         model.map_err(|e| CliError::model(self.model.as_deref(), &e))
-    }
-}
-
-/// What a setting is called in a table: the pair, and the preset's name where it is one.
-pub(crate) fn label(pair: KvCodecs) -> String {
-    match PRESETS.iter().find(|preset| preset.codecs == pair) {
-        Some(preset) => format!("{pair} {}", preset.name),
-        None => pair.to_string(),
     }
 }

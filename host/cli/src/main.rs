@@ -12,6 +12,7 @@ mod error;
 mod input;
 mod output;
 mod plan;
+mod policy;
 mod preset;
 mod signals;
 mod stats;

@@ -24,8 +24,15 @@ fn number(value: &Value, name: &str) -> f64 {
     value[name].as_f64().unwrap_or_else(|| panic!("{name} in {value}"))
 }
 
-const EVAL_FIELDS: [&str; 6] =
-    ["cache_bytes_per_token", "kl_to_f16", "kv", "nll_delta", "perplexity", "top1_agreement"];
+const EVAL_FIELDS: [&str; 7] = [
+    "bits_per_value",
+    "cache_bytes_per_token",
+    "kl_to_f16",
+    "kv",
+    "nll_delta",
+    "perplexity",
+    "top1_agreement",
+];
 
 #[test]
 fn eval_prints_f16_first_and_narrower_caches_predict_worse() {
@@ -48,6 +55,39 @@ fn eval_prints_f16_first_and_narrower_caches_predict_worse() {
     }
     let delta = (number(&results[3], "perplexity") / number(&results[0], "perplexity")).ln();
     assert!((number(&results[3], "nll_delta") - delta).abs() < 1e-12);
+}
+
+/// Policies are rows of their own, called what they were written as; options reach every row but f16.
+#[test]
+fn eval_compares_policies() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let base = ["eval", "--context", "512", "--windows", "1", "--hot", "0", "--sinks", "0"];
+    let decay = "n4 tier=128:n3 tier=256:n2";
+    let policies = ["--kv", "n4", "--policy", decay, "--policy", "n4 layer-kv=boundary:1:i8", "--kv", "n2"];
+    let report = json(at, &[&base[..], &policies, &["--attention-error"]].concat());
+    let results = rows(&report);
+    let called: Vec<_> = results.iter().map(|row| (row["kv"].as_str(), row["policy"].as_str())).collect();
+    let n4 = Some("n4,n4");
+    let policy = Some("n4 layer-kv=boundary:1:i8");
+    assert_eq!(
+        called,
+        [(Some("f16,f16"), None), (n4, None), (Some("n2,n2"), None), (n4, Some(decay)), (n4, policy)]
+    );
+    let bits = |i: usize| number(&results[i], "bits_per_value");
+    assert!((16.0..17.0).contains(&bits(0)) && (4.0..5.0).contains(&bits(1)), "{report}");
+    assert!(bits(2) < bits(3) && bits(3) < bits(1) && bits(1) < bits(4), "{report}");
+    let errors: Vec<_> = results.iter().map(|row| number(row, "attention_error")).collect();
+    assert!(errors[0] == 0.0 && errors[4] < errors[1] && errors[1] < errors[3], "{errors:?}");
+    assert!(errors[3] < errors[2], "{errors:?}");
+    let options = ["--kv", "n4", "--tier", "256:n2", "--tier", "128:n3"];
+    let by_options = json(at, &[&base[..], &options].concat());
+    assert_eq!(rows(&by_options)[1]["kl_to_f16"], results[3]["kl_to_f16"]);
+    let folder = at.to_str().unwrap();
+    let spilled = json(at, &[&base[..], &["--kv", "n4", "--spill", &format!("128:{folder}")]].concat());
+    assert_eq!(rows(&spilled)[1]["kl_to_f16"], results[1]["kl_to_f16"], "the same codes");
+    assert!(number(&rows(&spilled)[1], "bits_per_value") < bits(1));
+    assert_eq!(fs::read_dir(at).unwrap().count(), 0, "the file has no name");
 }
 
 /// Token by token, as in generation: codes, scales, integer logits and sums are equal on every level, so
@@ -120,7 +160,8 @@ fn biased_keys_are_as_good_as_any_once_centred() {
     assert!(off > 1.2 * plain, "{off} {plain}");
 }
 
-const GENERATE_FIELDS: [&str; 5] = ["cache_bytes", "kv", "text", "tokens", "tokens_per_second"];
+const GENERATE_FIELDS: [&str; 6] =
+    ["cache_bytes", "kv", "prefill_seconds", "text", "tokens", "tokens_per_second"];
 
 #[test]
 fn generate_streams_what_its_json_holds() {
@@ -172,7 +213,17 @@ fn sequences_are_those_of_their_seeds() {
     assert_eq!(names(&report), ["model", "prompt", "results", "sequences"]);
     assert_eq!((&report["sequences"], rows(&report).len()), (&3.into(), 2));
     for row in rows(&report) {
-        assert_eq!(names(row), ["cache_bytes", "kv", "texts", "tokens", "tokens_per_second"]);
+        let fields = [
+            "cache_bytes",
+            "kv",
+            "prefill_seconds",
+            "texts",
+            "tokens",
+            "tokens_per_second",
+            "unshared_bytes",
+        ];
+        assert_eq!(names(row), fields);
+        assert!(number(row, "cache_bytes") < number(row, "unshared_bytes"), "{row}");
         assert_eq!((&row["tokens"], row["texts"].as_array().unwrap().len()), (&36.into(), 3));
         assert!(number(row, "tokens_per_second") > 0.0);
     }
@@ -300,6 +351,18 @@ fn bad_input_is_one_line_with_code_2() {
         (vec!["eval", "--context", "1"], "nothing would be compressed"),
         (vec!["eval", "--context", "64"], "accepted are --context 72 and more"),
         (vec!["eval", "--centre", "maybe"], "on, off, auto"),
+        (vec!["eval", "--tier", "256"], "AFTER:K,V, such as 256:n3,n3"),
+        (
+            vec!["eval", "--kv", "s4", "--tier", "256:q4_0"],
+            "s4,s4: cache spec: s4 pages cannot go cold as q4_0",
+        ),
+        (vec!["eval", "--kv", "n4", "--tier", "256:n3", "--tier", "256:n2"], "ever more tokens"),
+        (vec!["eval", "--spill", "x"], "AFTER:FOLDER, such as 4096:/tmp"),
+        (generate(&["--spill", "9:missing/folder"]), "missing/folder"),
+        (generate(&["--layer-kv", "boundary:i8"]), "boundary:N:K,V, tail:N:K,V and gradient"),
+        (generate(&["--sparse-values", "2"]), "accepted are 0 to 1"),
+        (vec!["eval", "--policy", "n4 cold=2"], "accepted after its K,V are hot="),
+        (vec!["needle", "--policy", "t4 tier=64:t3"], "t4 tier=64:t3: cache spec: t4 pages"),
         (vec!["eval", "--scale-mode", "best"], "raw, preserving"),
         (vec!["demo", "--tokens", "1000"], "context is 1024"),
     ] {

@@ -10,6 +10,7 @@ use crate::sampling::argmax;
 use crate::{Model, ModelError, SpecialTokens};
 use tqkv::attention::AttentionCache;
 use tqkv::error::CacheError;
+use tqkv::{Chunk, KvShape};
 
 /// Rows whose logits are held at once: bounds memory for vocabularies of 100,000 and more.
 const LOGIT_ROWS: usize = 128;
@@ -36,6 +37,8 @@ pub struct EvalSpec {
     pub step: Option<usize>,
     /// Whether hidden states are compared layer by layer as well.
     pub layers: bool,
+    /// Whether attention outputs are compared with those of a reference cache that is fed the same queries, keys and values.
+    pub attention: bool,
 }
 
 /// Figures of one setting.
@@ -57,6 +60,9 @@ pub struct EvalResult {
     pub cache_bytes_per_token: f64,
     /// Mean cosine between the residual stream after each layer and the reference's; empty unless asked for.
     pub layer_cosine: Vec<f64>,
+    /// Squared error of the attention outputs over their squared norm, where the reference is fed the same queries, keys and
+    /// values; mean over the layers. `None` unless asked for.
+    pub attention_error: Option<f64>,
 }
 
 /// A whole evaluation.
@@ -103,7 +109,7 @@ pub fn evaluate(
     let mut tally = Tally::default();
     for window in windowed() {
         let mut states = States::default();
-        let hidden = run(model, window, spec, reference, &mut tally, &mut |layer, _, x| {
+        let hidden = run(model, window, spec, (reference, None), &mut tally, &mut |layer, _, x| {
             if spec.layers {
                 states.push(layer, x);
             }
@@ -116,7 +122,11 @@ pub fn evaluate(
     if spec.layers {
         tally.cosine = vec![tally.positions as f64; model.config().num_layers];
     }
+    if spec.attention {
+        tally.attention = vec![(0.0, 1.0)];
+    }
     let nll = tally.nll / tally.scored as f64;
+    let reference_setting = reference;
     let reference = tally.finish(&reference.name, nll);
     progress(Progress::Result(&reference));
     let mut results = Vec::with_capacity(settings.len());
@@ -124,7 +134,8 @@ pub fn evaluate(
         let mut tally = Tally::default();
         for (window, (base, states)) in windowed().zip(&bases) {
             let mut cosines = Vec::new();
-            let hidden = run(model, window, spec, setting, &mut tally, &mut |layer, offset, x| {
+            let beside = Some(reference_setting).filter(|_| spec.attention);
+            let hidden = run(model, window, spec, (setting, beside), &mut tally, &mut |layer, offset, x| {
                 if spec.layers {
                     cosines.push((layer, states.cosine_sum(layer, offset, x, model.config().hidden_size)));
                 }
@@ -166,20 +177,22 @@ fn count_windows(model: &Model, tokens: usize, spec: &EvalSpec) -> Result<usize,
     Ok(windows)
 }
 
-/// Runs one window through a fresh cache; the result is the last hidden states.
+/// Runs one window through a fresh cache, with one of another setting beside it where attention is compared; the result
+/// is the last hidden states.
 fn run(
     model: &Model,
     window: &[u32],
     spec: &EvalSpec,
-    setting: &Setting<'_>,
+    (setting, beside): (&Setting<'_>, Option<&Setting<'_>>),
     tally: &mut Tally,
     observer: &mut dyn FnMut(usize, usize, &[f32]),
 ) -> Result<Vec<f32>, ModelError> {
-    let mut cache = (setting.new_cache)()?;
+    let exact = beside.map(|beside| (beside.new_cache)()).transpose()?;
+    let mut cache = Compared { cache: (setting.new_cache)()?, exact, errors: &mut tally.attention };
     let mut hidden = Vec::with_capacity(window.len() * model.config().hidden_size);
     let mut start = 0;
     for tokens in window.chunks(spec.step.unwrap_or(window.len()).max(1)) {
-        let states = model.hidden(tokens, start, cache.as_mut(), &mut |layer, offset, x| {
+        let states = model.hidden(tokens, start, &mut cache, &mut |layer, offset, x| {
             observer(layer, start + offset, x);
         })?;
         hidden.extend_from_slice(&states);
@@ -187,6 +200,56 @@ fn run(
     }
     tally.cache_bytes += cache.allocated_bytes();
     Ok(hidden)
+}
+
+/// A cache, beside another that is fed the same where there is one.
+struct Compared<'a> {
+    cache: Box<dyn AttentionCache>,
+    exact: Option<Box<dyn AttentionCache>>,
+    /// Of each layer, sums of squares: of the errors, and of what the other gives.
+    errors: &'a mut Vec<(f64, f64)>,
+}
+
+impl AttentionCache for Compared<'_> {
+    fn shape(&self) -> KvShape {
+        self.cache.shape()
+    }
+
+    fn attend_checked(&mut self, mut chunk: Chunk<'_>) -> Result<(), CacheError> {
+        let (layer, q, k, v) = (chunk.layer(), chunk.q(), chunk.k(), chunk.v());
+        let Some(beside) = &mut self.exact else { return self.cache.attend_checked(chunk) };
+        let own = chunk.out();
+        let mut exact = vec![0.0; own.len()];
+        beside.attend_chunk(layer, q, k, v, &mut exact)?;
+        self.cache.attend_chunk(layer, q, k, v, own)?;
+        if self.errors.len() <= layer {
+            self.errors.resize(layer + 1, (0.0, 0.0));
+        }
+        let (error, norm) = &mut self.errors[layer];
+        for (a, b) in own.iter().zip(&exact) {
+            *error += f64::from(a - b).powi(2);
+            *norm += f64::from(*b).powi(2);
+        }
+        Ok(())
+    }
+
+    fn len(&self) -> usize {
+        self.cache.len()
+    }
+
+    fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
+        self.exact.as_mut().map_or(Ok(()), |exact| exact.truncate(len))?;
+        self.cache.truncate(len)
+    }
+
+    fn reset(&mut self) {
+        self.exact.iter_mut().for_each(|exact| exact.reset());
+        self.cache.reset();
+    }
+
+    fn allocated_bytes(&self) -> usize {
+        self.cache.allocated_bytes()
+    }
 }
 
 /// Logits of the reference and of a setting, a few rows at a time.
@@ -238,6 +301,8 @@ struct Tally {
     positions: usize,
     cache_bytes: usize,
     cosine: Vec<f64>,
+    /// Of each layer, sums of squares: of errors of the attention outputs, and of the reference's.
+    attention: Vec<(f64, f64)>,
 }
 
 impl Tally {
@@ -276,6 +341,10 @@ impl Tally {
             top1_agreement: self.agreed as f64 / positions,
             cache_bytes_per_token: self.cache_bytes as f64 / positions,
             layer_cosine: self.cosine.iter().map(|sum| sum / positions).collect(),
+            attention_error: (!self.attention.is_empty()).then(|| {
+                let errors = self.attention.iter().map(|(error, norm)| error / norm.max(f64::MIN_POSITIVE));
+                errors.sum::<f64>() / self.attention.len() as f64
+            }),
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::sampling::Sampler;
 use crate::tokenizer::TextStream;
 use crate::{Model, ModelError, SpecialTokens};
 use tqkv::attention::AttentionCache;
+use tqkv::cache::KvCache;
 
 /// What to generate.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -176,7 +177,7 @@ pub struct Continuation {
     pub text: String,
     /// The new tokens, without an end token.
     pub tokens: Vec<u32>,
-    /// Bytes its cache held at the end.
+    /// Bytes its cache held at the end, those that it shared included.
     pub cache_bytes: usize,
     /// Tokens its cache held at the end.
     pub cache_tokens: usize,
@@ -189,6 +190,8 @@ pub struct Continuation {
 pub struct Continuations {
     /// In the order of their seeds.
     pub sequences: Vec<Continuation>,
+    /// Bytes that their caches held together at the end; what they share counts once.
+    pub cache_bytes: usize,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Wall time until every cache held the prompt.
@@ -219,6 +222,15 @@ struct Sequence<'a> {
     stop: Option<StopReason>,
 }
 
+/// Where the caches of several sequences come from.
+pub enum Caches<'a> {
+    /// An empty one for each; the prompt is run through every one. For caches that cannot be forked.
+    Each(&'a CacheFactory<'a>),
+    /// This one, with the prompt, and forks of it, which share its pages until they write to them; the prompt is run once.
+    /// What they hold together is read off its budget, which should be its own.
+    Forked(KvCache),
+}
+
 /// Continues `prompt` `count` times, each in a cache of its own, all with one forward pass a step
 /// ([`Model::step_many`]). Sequence i draws with the seed `spec.seed + i`, so it is what [`generate`] makes with that
 /// seed, but for rounding.
@@ -232,14 +244,19 @@ pub fn generate_many(
     prompt: &[u8],
     spec: &GenerateSpec,
     count: usize,
-    new_cache: &CacheFactory<'_>,
+    caches: Caches<'_>,
     on_step: &mut dyn FnMut(usize) -> ControlFlow<()>,
 ) -> Result<Continuations, ModelError> {
     let prompt = encode_prompt(model, prompt, spec)?;
     let clock = Instant::now();
-    let mut sequences = (0..count as u64)
-        .map(|i| {
-            let (cache, logits) = with_prompt(model, &prompt, new_cache)?;
+    let budget = match &caches {
+        Caches::Each(_) => None,
+        Caches::Forked(cache) => Some(cache.budget().clone()),
+    };
+    let mut sequences = with_prompt(model, &prompt, count, caches)?
+        .into_iter()
+        .zip(0..)
+        .map(|((cache, logits), i)| {
             Ok(Sequence {
                 cache,
                 sampler: Sampler::new(spec.temperature, spec.seed.wrapping_add(i))?,
@@ -273,9 +290,12 @@ pub fn generate_many(
         step(model, position, &mut live)?;
     }
     let decode_seconds = clock.elapsed().as_secs_f64();
+    let own_bytes = || sequences.iter().map(|sequence| sequence.cache.allocated_bytes()).sum();
+    let cache_bytes = budget.map_or_else(own_bytes, |budget| budget.used());
     let sequences = sequences.into_iter().map(Sequence::finish).collect::<Result<_, _>>()?;
     Ok(Continuations {
         sequences,
+        cache_bytes,
         prompt_tokens: prompt.len(),
         prefill_seconds,
         decode_tokens,
@@ -283,16 +303,35 @@ pub fn generate_many(
     })
 }
 
-/// The cache of one more sequence that goes on from `prompt`, and the logits there: the one place that knows how it
-/// comes by the prompt, which is run again for each.
+/// Caches that hold `prompt`, each with the logits there.
 fn with_prompt(
     model: &Model,
     prompt: &[u32],
-    new_cache: &CacheFactory<'_>,
-) -> Result<(Box<dyn AttentionCache>, Vec<f32>), ModelError> {
-    let mut cache = new_cache()?;
-    let logits = last_logits(model, prompt, 0, &mut *cache)?;
-    Ok((cache, logits))
+    count: usize,
+    caches: Caches<'_>,
+) -> Result<Vec<(Box<dyn AttentionCache>, Vec<f32>)>, ModelError> {
+    let mut prompted = Vec::with_capacity(count);
+    match caches {
+        Caches::Each(new_cache) => {
+            for _ in 0..count {
+                let mut cache = new_cache()?;
+                let logits = last_logits(model, prompt, 0, &mut *cache)?;
+                prompted.push((cache, logits));
+            }
+        }
+        Caches::Forked(mut cache) => {
+            cache.reset();
+            let logits = last_logits(model, prompt, 0, &mut cache)?;
+            for _ in 1..count {
+                let fork: Box<dyn AttentionCache> = Box::new(cache.fork()?);
+                prompted.push((fork, logits.clone()));
+            }
+            if count > 0 {
+                prompted.push((Box::new(cache), logits));
+            }
+        }
+    }
+    Ok(prompted)
 }
 
 /// Runs the newest token of every sequence, all at `position`.

@@ -10,7 +10,7 @@ use tqkv_model::{Model, shipped};
 use super::demo_speed;
 use super::eval;
 use super::generate::{Made, SamplingArgs, continue_prompt, titled};
-use crate::cache_args::{CacheArgs, ModelArgs, label};
+use crate::cache_args::{CacheArgs, ModelArgs};
 use crate::device::Place;
 use crate::error::CliError;
 use crate::output::{Output, table};
@@ -83,7 +83,8 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let model = args.model.load()?;
     let prompt = args.prompt.clone().unwrap_or_else(first_paragraph);
     let made = generate_all(args, &model, &prompt, out)?;
-    let spec = EvalSpec { context: args.context, windows: Some(args.windows), step: None, layers: false };
+    let (context, windows) = (args.context, args.windows);
+    let spec = EvalSpec { context, windows: Some(windows), step: None, layers: false, attention: false };
     let measured =
         eval::measure(&model, &Place::Cpu, shipped::HELDOUT_TEXT, &spec, &args.cache, out, &mut |_, _| {
             Ok(())
@@ -101,7 +102,6 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
             made,
         })
         .collect();
-    let (context, windows) = (args.context, args.windows);
     out.print(&Report { model: model.name().to_owned(), context, windows, prompt, results }, human)
 }
 
@@ -113,11 +113,12 @@ fn first_paragraph() -> String {
 
 /// The continuation of the prompt under each setting.
 fn generate_all(args: &Args, model: &Model, prompt: &str, out: &mut Output) -> Result<Vec<Made>, CliError> {
-    let pairs = args.cache.pairs_beside_f16();
+    let policies = args.cache.policies_beside_f16();
+    args.cache.check(&Place::Cpu, model.config().kv_shape(), &policies)?;
     let spec = args.sampling.spec(args.tokens);
-    let bar = out.progress((pairs.len() * args.tokens) as u64, "generating");
-    let made = pairs.into_iter().map(|kv| {
-        continue_prompt(model, &Place::Cpu, prompt, &spec, &args.cache, kv, &mut |_| {
+    let bar = out.progress((policies.len() * args.tokens) as u64, "generating");
+    let made = policies.iter().map(|policy| {
+        continue_prompt(model, &Place::Cpu, prompt, &spec, &args.cache, policy, &mut |_| {
             bar.inc(1);
             ControlFlow::Continue(())
         })
@@ -129,10 +130,10 @@ fn generate_all(args: &Args, model: &Model, prompt: &str, out: &mut Output) -> R
 
 /// The time of a step over a long cache under each setting.
 fn time_long_steps(args: &Args, out: &mut Output) -> Result<Vec<f64>, CliError> {
-    let pairs = args.cache.pairs_beside_f16();
-    let bar = out.progress(pairs.len() as u64, "timing attention over 32k tokens");
-    let steps = pairs.into_iter().map(|kv| {
-        let step = demo_speed::step_milliseconds(kv);
+    let policies = args.cache.policies_beside_f16();
+    let bar = out.progress(policies.len() as u64, "timing attention over 32k tokens");
+    let steps = policies.iter().map(|policy| {
+        let step = demo_speed::step_milliseconds(policy);
         bar.inc(1);
         step.map_err(CliError::bad_input)
     });
@@ -144,7 +145,7 @@ fn time_long_steps(args: &Args, out: &mut Output) -> Result<Vec<f64>, CliError> 
 fn human(report: &Report) -> String {
     let rows = report.results.iter().map(|row| {
         vec![
-            label(row.quality.kv),
+            row.quality.name.label(),
             format!("{:.4}", row.quality.perplexity),
             format!("{:.6}", row.quality.kl_to_f16),
             format!("{:.2} %", 100.0 * row.quality.top1_agreement),
@@ -166,7 +167,7 @@ fn human(report: &Report) -> String {
         "ms at 32k",
         "speed-up",
     ];
-    let texts = report.results.iter().map(|row| titled(row.quality.kv, &row.made.text));
+    let texts = report.results.iter().map(|row| titled(&row.quality.name, &row.made.text));
     format!(
         "model {}: predictions over {} windows of {} tokens, then what each cache writes\n\n{}\n\n[prompt]\n{}{}",
         report.model,

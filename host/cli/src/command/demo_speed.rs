@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::preset::KvCodecs;
+use crate::policy::Policy;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};
@@ -24,11 +24,10 @@ const STEPS: usize = 9;
 
 /// Milliseconds of attention of one token over one layer's cache of [`TOKENS`] random tokens, on all
 /// threads.
-pub(crate) fn step_milliseconds(codecs: KvCodecs) -> Result<f64, CacheError> {
+pub(crate) fn step_milliseconds(policy: &Policy) -> Result<f64, CacheError> {
     // How well the codes were searched for does not change how fast they are read.
     let options = Options::DEFAULT.effort(Effort::Fast);
-    let spec =
-        CacheSpec::new(1, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM).codecs(codecs.k, codecs.v).options(options);
+    let spec = policy.apply(CacheSpec::new(1, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM)).options(options);
     let mut cache = KvCache::new(spec)?;
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let mut normals = |n: usize| -> Vec<f32> { (0..n).map(|_| StandardNormal.sample(&mut random)).collect() };

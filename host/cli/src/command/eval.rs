@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::preset::KvCodecs;
+use crate::policy::{Name, Policy};
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use tqkv::attention::AttentionCache;
@@ -10,7 +10,7 @@ use tqkv::error::CacheError;
 use tqkv_model::eval::{EvalResult, EvalSpec, Progress, Setting, evaluate};
 use tqkv_model::{Model, shipped};
 
-use crate::cache_args::{CacheArgs, F16, ModelArgs, label};
+use crate::cache_args::{CacheArgs, F16, ModelArgs};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
 use crate::input;
@@ -24,6 +24,8 @@ use crate::output::{Output, table, table_line};
   tqkv eval --step 1 --arithmetic f32 --kv balanced
   tqkv eval --biased-keys 30 --centre off --kv s4
   tqkv eval --model DIR --text book.txt --context 4096 --kv i8,s3
+Example: codes that narrow with age against one width for all, and what that does to attention alone
+  tqkv eval --kv s4 --policy \"n4 tier=256:n3 tier=512:n2\" --policy \"t2 hot=128\" --attention-error
 
 Columns:
   perplexity   exp of the mean surprise at the next token; less is better
@@ -31,6 +33,9 @@ Columns:
   KL to f16    how far the predictions are from those under f16; 0 is equal
   top-1        how often the likeliest token is the same as under f16
   bytes/token  memory of the cache at the end of a window, all included
+  bits         the same in bits for each value of a key or a value, uncompressed ones included
+  attention    squared error of the attention outputs over their squared norm, beside an f16 cache with the
+               same queries, keys and values; mean over the layers
 
 A setting's row appears as soon as it is measured.")]
 pub(crate) struct Args {
@@ -51,6 +56,9 @@ pub(crate) struct Args {
     /// Compare the hidden states after every layer with those under f16 as well, by their cosine.
     #[arg(long)]
     layers: bool,
+    /// Compare the outputs of attention with those of an f16 cache that is fed the same as well.
+    #[arg(long)]
+    attention_error: bool,
     #[command(flatten)]
     cache: CacheArgs,
     #[command(flatten)]
@@ -68,12 +76,17 @@ struct Report {
 /// Figures of one setting.
 #[derive(Serialize)]
 pub(crate) struct Row {
-    pub(crate) kv: KvCodecs,
+    #[serde(flatten)]
+    pub(crate) name: Name,
     pub(crate) perplexity: f64,
     nll_delta: f64,
     pub(crate) kl_to_f16: f64,
     pub(crate) top1_agreement: f64,
     pub(crate) cache_bytes_per_token: f64,
+    bits_per_value: f64,
+    /// Where asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attention_error: Option<f64>,
     /// One per layer, where asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     layer_cosine: Vec<f64>,
@@ -86,10 +99,17 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     };
     let place = args.device.open()?;
     let model = args.model.load()?;
-    let spec =
-        EvalSpec { context: args.context, windows: Some(args.windows), step: args.step, layers: args.layers };
     let (context, windows) = (args.context, args.windows);
-    let first = label_width(&args.cache.pairs_beside_f16());
+    let spec = EvalSpec {
+        context,
+        windows: Some(windows),
+        step: args.step,
+        layers: args.layers,
+        attention: args.attention_error,
+    };
+    let names =
+        args.cache.policies_beside_f16().into_iter().map(|policy| policy.name.label().chars().count());
+    let first = names.max().unwrap_or(0);
     let mut begun = false;
     let results = measure(&model, &place, &text, &spec, &args.cache, out, &mut |out, row| {
         if out.is_json() {
@@ -98,9 +118,9 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         let mut text = String::new();
         if !std::mem::replace(&mut begun, true) {
             let title = format!("model {}, {windows} windows of {context} tokens", model.name());
-            text = format!("{title}\n{}\n", line(first, HEAD.map(str::to_owned)));
+            text = format!("{title}\n{}\n", line(first, &head(args.attention_error)));
         }
-        Ok(out.write_text(&format!("{text}{}\n", line(first, cells(row))))?)
+        Ok(out.write_text(&format!("{text}{}\n", line(first, &cells(row))))?)
     })?;
     if out.is_json() {
         return out
@@ -125,81 +145,89 @@ pub(crate) fn measure(
     out: &mut Output,
     on_row: &mut dyn FnMut(&mut Output, &Row) -> Result<(), CliError>,
 ) -> Result<Vec<Row>, CliError> {
-    let pairs = cache.pairs_beside_f16();
-    if matches!(place, Place::Cpu) && pairs.len() > 1 {
-        cache.check_compresses("--context", spec.context)?;
+    let policies = cache.policies_beside_f16();
+    if matches!(place, Place::Cpu) {
+        CacheArgs::check_compresses(&policies, "--context", spec.context)?;
     }
-    let setting = |pair: KvCodecs| {
+    cache.check(place, model.config().kv_shape(), &policies)?;
+    let setting = |policy: &Policy| {
         // The reference is the CPU's on every device.
-        let place = if pair == F16 { &Place::Cpu } else { place };
+        let place = if policy.name.kv == F16 { &Place::Cpu } else { place };
+        let (name, policy) = (policy.name.to_string(), policy.clone());
         let new_cache = move || -> Result<Box<dyn AttentionCache>, CacheError> {
-            cache.cache(place, model.config(), pair)
+            cache.cache(place, model.config(), &policy)
         };
-        Setting { name: pair.to_string(), new_cache: Box::new(new_cache) }
+        Setting { name, new_cache: Box::new(new_cache) }
     };
-    let settings: Vec<_> = pairs[1..].iter().map(|&pair| setting(pair)).collect();
+    let settings: Vec<_> = policies[1..].iter().map(setting).collect();
+    let shape = model.config().kv_shape();
+    let values = shape.num_layers * shape.num_kv_heads * (shape.head_dim + shape.value_dim);
     let bar = out.progress(0, "evaluating");
-    let (mut rows, mut printed) = (Vec::with_capacity(pairs.len()), Ok(()));
-    let report = evaluate(model, text, spec, &setting(F16), &settings, &mut |progress| match progress {
-        Progress::Passes(done, total) => {
-            bar.set_length(total as u64);
-            bar.set_position(done as u64);
-        }
-        Progress::Result(result) => {
-            let row = row((pairs[rows.len()], result.clone()));
-            if printed.is_ok() {
-                printed = bar.suspend(|| on_row(out, &row));
+    let (mut rows, mut printed) = (Vec::with_capacity(policies.len()), Ok(()));
+    let report =
+        evaluate(model, text, spec, &setting(&policies[0]), &settings, &mut |progress| match progress {
+            Progress::Passes(done, total) => {
+                bar.set_length(total as u64);
+                bar.set_position(done as u64);
             }
-            rows.push(row);
-        }
-    });
+            Progress::Result(result) => {
+                let row = row(policies[rows.len()].name.clone(), result.clone(), values);
+                if printed.is_ok() {
+                    printed = bar.suspend(|| on_row(out, &row));
+                }
+                rows.push(row);
+            }
+        });
     bar.finish_and_clear();
     report.map_err(|e| CliError::model(None, &e))?;
     printed?;
     Ok(rows)
 }
 
-fn row((kv, result): (KvCodecs, EvalResult)) -> Row {
+/// `values` is how many a token has.
+fn row(name: Name, result: EvalResult, values: usize) -> Row {
     Row {
-        kv,
+        name,
         perplexity: result.perplexity,
         nll_delta: result.nll_delta,
         kl_to_f16: result.kl,
         top1_agreement: result.top1_agreement,
         cache_bytes_per_token: result.cache_bytes_per_token,
+        bits_per_value: 8.0 * result.cache_bytes_per_token / values as f64,
+        attention_error: result.attention_error,
         layer_cosine: result.layer_cosine,
     }
 }
 
-const HEAD: [&str; 6] = ["K,V", "perplexity", "nll delta", "KL to f16", "top-1", "bytes/token"];
+fn head(attention: bool) -> Vec<String> {
+    let head = ["K,V", "perplexity", "nll delta", "KL to f16", "top-1", "bytes/token", "bits"];
+    head.into_iter().chain(attention.then_some("attention")).map(str::to_owned).collect()
+}
 
-fn cells(row: &Row) -> [String; 6] {
-    [
-        label(row.kv),
+fn cells(row: &Row) -> Vec<String> {
+    let cells = [
+        row.name.label(),
         format!("{:.4}", row.perplexity),
         format!("{:+.5}", row.nll_delta),
         format!("{:.6}", row.kl_to_f16),
         format!("{:.2} %", 100.0 * row.top1_agreement),
         format!("{:.0}", row.cache_bytes_per_token),
-    ]
+        format!("{:.2}", row.bits_per_value),
+    ];
+    cells.into_iter().chain(row.attention_error.map(|error| format!("{error:.6}"))).collect()
 }
 
 /// A line of the table. Its columns are as wide before the first row is known as after the last.
-fn line(first: usize, cells: [String; 6]) -> String {
-    let widths = [first, 10, 9, 9, 8, 11];
+fn line(first: usize, cells: &[String]) -> String {
+    let widths = [first, 10, 9, 9, 8, 11, 5, 9];
     let cells: Vec<_> = cells.iter().map(String::as_str).zip(widths).collect();
     table_line(&cells)
-}
-
-/// Width of the first column.
-fn label_width(pairs: &[KvCodecs]) -> usize {
-    pairs.iter().map(|&pair| label(pair).len()).max().unwrap_or(0)
 }
 
 /// Layers down, settings across.
 fn layers(results: &[Row]) -> String {
     let head: Vec<_> =
-        std::iter::once("layer".to_owned()).chain(results.iter().map(|r| r.kv.to_string())).collect();
+        std::iter::once("layer".to_owned()).chain(results.iter().map(|r| r.name.to_string())).collect();
     let head: Vec<_> = head.iter().map(String::as_str).collect();
     let count = results.first().map_or(0, |row| row.layer_cosine.len());
     table(

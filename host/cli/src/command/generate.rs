@@ -4,14 +4,15 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use crate::preset::{KvCodecs, PRESETS};
+use crate::policy::{Name, Policy};
+use crate::preset::PRESETS;
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use tqkv_model::generate::{GenerateSpec, Generation, generate};
 use tqkv_model::{Model, ModelError};
 
 use super::generate_many;
-use crate::cache_args::{CacheArgs, F16, ModelArgs, label};
+use crate::cache_args::{CacheArgs, F16, ModelArgs};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
 use crate::input;
@@ -25,6 +26,7 @@ use crate::output::{Output, grouped, table};
   tqkv generate --model DIR --prompt \"Once upon a time\" --temperature 0.8
   git log -3 | tqkv generate --prompt-file - --kv i8,s4
   tqkv generate --prompt \"fn main() {\" --sequences 4 --temperature 0.8
+  tqkv generate --prompt \"fn main() {\" --kv n4 --tier 256:n3 --tier 512:n2
 
 Without --kv the preset balanced is used. With one setting the text appears as it is made. Until a \
 prompt and its continuation outgrow --hot and --sinks, nothing in the cache is compressed.")]
@@ -41,7 +43,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 128)]
     tokens: usize,
     /// Continuations of the prompt, made together with one pass of the model a step, the i-th with the
-    /// sample seed plus i; greedy ones are all alike. Speed and bytes are of all of them.
+    /// sample seed plus i; greedy ones are all alike. The prompt is run once, and on the CPU its cache is forked: pages
+    /// are shared. Speed and bytes are of all of them.
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     sequences: usize,
@@ -90,7 +93,8 @@ struct Report<'a> {
 
 #[derive(Serialize)]
 struct Row {
-    kv: KvCodecs,
+    #[serde(flatten)]
+    name: Name,
     #[serde(flatten)]
     made: Made,
 }
@@ -101,6 +105,8 @@ pub(crate) struct Made {
     pub(crate) text: String,
     /// Tokens generated.
     tokens: usize,
+    /// Time of the prompt.
+    prefill_seconds: f64,
     /// Generated tokens a second, the prompt's time apart.
     pub(crate) tokens_per_second: f64,
     /// Bytes of the cache at the end, and what f16 takes for the same tokens.
@@ -113,31 +119,32 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let place = args.device.open()?;
     let model = args.model.load()?;
     let balanced: Vec<_> = PRESETS.iter().filter(|p| p.name == "balanced").map(|p| p.codecs).collect();
-    let pairs = args.cache.pairs(&balanced);
+    let policies = args.cache.policies(&balanced);
+    args.cache.check(&place, model.config().kv_shape(), &policies)?;
     let prompt = args.prompt()?;
     let spec = args.sampling.spec(args.tokens);
     if args.sequences > 1 {
         let with = (&model, &place, &args.cache);
-        return generate_many::run(with, &prompt, &spec, args.sequences, &pairs, out);
+        return generate_many::run(with, &prompt, &spec, args.sequences, &policies, out);
     }
-    if let (&[pair], false) = (pairs.as_slice(), out.is_json()) {
-        return stream(&model, &place, (args, &prompt), &spec, pair, out);
+    if let ([policy], false) = (policies.as_slice(), out.is_json()) {
+        return stream(&model, &place, (args, &prompt), &spec, policy, out);
     }
-    let bar = out.progress((pairs.len() * args.tokens) as u64, "generating");
-    let results: Result<Vec<_>, CliError> = pairs
+    let bar = out.progress((policies.len() * args.tokens) as u64, "generating");
+    let results: Result<Vec<_>, CliError> = policies
         .iter()
-        .map(|&kv| {
+        .map(|policy| {
             let mut on_text = |_: &str| {
                 bar.inc(1);
                 ControlFlow::Continue(())
             };
-            let made = continue_prompt(&model, &place, &prompt, &spec, &args.cache, kv, &mut on_text)?;
-            Ok(Row { kv, made })
+            let made = continue_prompt(&model, &place, &prompt, &spec, &args.cache, policy, &mut on_text)?;
+            Ok(Row { name: policy.name.clone(), made })
         })
         .collect();
     bar.finish_and_clear();
     out.print(&Report { model: model.name(), prompt: &prompt, results: results? }, |report| {
-        let texts = report.results.iter().map(|row| titled(row.kv, &row.made.text));
+        let texts = report.results.iter().map(|row| titled(&row.name, &row.made.text));
         format!("{}{}", summary(&report.results), texts.collect::<String>())
     })
 }
@@ -148,39 +155,40 @@ fn stream(
     place: &Place,
     (args, prompt): (&Args, &str),
     spec: &GenerateSpec,
-    kv: KvCodecs,
+    policy: &Policy,
     out: &mut Output,
 ) -> Result<(), CliError> {
     let mut written: io::Result<()> = Ok(());
-    let made = continue_prompt(model, place, prompt, spec, &args.cache, kv, &mut |piece| {
+    let made = continue_prompt(model, place, prompt, spec, &args.cache, policy, &mut |piece| {
         written = out.write_text(piece);
         if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     written?;
-    Ok(out.write_text(&format!("\n\n{}\n", summary(&[Row { kv, made }])))?)
+    Ok(out.write_text(&format!("\n\n{}\n", summary(&[Row { name: policy.name.clone(), made }])))?)
 }
 
-/// Continues `prompt` with a cache of `kv` in `place`.
+/// Continues `prompt` with a cache of `policy` in `place`.
 pub(crate) fn continue_prompt(
     model: &Model,
     place: &Place,
     prompt: &str,
     spec: &GenerateSpec,
     cache: &CacheArgs,
-    kv: KvCodecs,
+    policy: &Policy,
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Made, CliError> {
     let config = model.config();
-    let made = cache.cache(place, config, kv).map_err(ModelError::from);
+    let made = cache.cache(place, config, policy).map_err(ModelError::from);
     let made = made.and_then(|mut cache| generate(model, prompt.as_bytes(), spec, &mut *cache, on_text));
     let made: Generation = made.map_err(|e| CliError::model(None, &e))?;
-    let f16_bytes = if kv == F16 {
+    let f16_bytes = if policy.name.kv == F16 {
         Ok(made.cache_bytes)
     } else {
-        cache.f16_bytes(config, made.prompt_tokens, made.cache_tokens)
+        cache.f16_bytes(config, made.prompt_tokens, &[made.cache_tokens], true)
     };
     Ok(Made {
         f16_bytes: f16_bytes.map_err(|e| CliError::model(None, &e.into()))?,
+        prefill_seconds: made.prefill_seconds,
         tokens_per_second: made.decode_tokens_per_second(),
         tokens: made.tokens.len(),
         cache_bytes: made.cache_bytes,
@@ -191,7 +199,7 @@ pub(crate) fn continue_prompt(
 fn summary(rows: &[Row]) -> String {
     let cells = rows.iter().map(|row| {
         vec![
-            label(row.kv),
+            row.name.label(),
             row.made.tokens.to_string(),
             format!("{:.0}", row.made.tokens_per_second),
             grouped(row.made.cache_bytes as u64),
@@ -202,6 +210,6 @@ fn summary(rows: &[Row]) -> String {
 }
 
 /// A setting's text under its name.
-pub(crate) fn titled(kv: KvCodecs, text: &str) -> String {
-    format!("\n\n[{kv}]\n{}", text.trim_end())
+pub(crate) fn titled(name: &Name, text: &str) -> String {
+    format!("\n\n[{name}]\n{}", text.trim_end())
 }

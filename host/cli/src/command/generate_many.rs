@@ -5,14 +5,14 @@ use std::ops::ControlFlow;
 use serde::Serialize;
 use tqkv::attention::AttentionCache;
 use tqkv::error::CacheError;
-use tqkv_model::generate::{Continuations, GenerateSpec, generate_many};
+use tqkv_model::generate::{Caches, Continuations, GenerateSpec, generate_many};
 use tqkv_model::{Model, ModelError};
 
-use crate::cache_args::{CacheArgs, F16, label};
+use crate::cache_args::{CacheArgs, F16};
 use crate::device::Place;
 use crate::error::CliError;
 use crate::output::{Output, grouped, table};
-use crate::preset::KvCodecs;
+use crate::policy::{Name, Policy};
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -24,61 +24,78 @@ struct Report<'a> {
 
 #[derive(Serialize)]
 struct Row {
-    kv: KvCodecs,
+    #[serde(flatten)]
+    name: Name,
     /// In the order of their seeds.
     texts: Vec<String>,
     /// Tokens generated, of all sequences.
     tokens: usize,
+    /// Time of the prompt, until every sequence had it.
+    prefill_seconds: f64,
     /// Of all sequences a second, the prompt's time apart.
     tokens_per_second: f64,
-    /// Bytes of all caches at the end, and what f16 takes for the same tokens.
+    /// Bytes of all caches at the end, what they share once, and what f16 takes for the same tokens.
     cache_bytes: usize,
+    /// What they would be if they shared nothing.
+    unshared_bytes: usize,
     #[serde(skip)]
     f16_bytes: usize,
 }
 
-/// Continues `prompt` `sequences` times under each of `pairs`.
+/// Continues `prompt` `sequences` times under each of `policies`.
 pub(crate) fn run(
     (model, place, cache): (&Model, &Place, &CacheArgs),
     prompt: &str,
     spec: &GenerateSpec,
     sequences: usize,
-    pairs: &[KvCodecs],
+    policies: &[Policy],
     out: &mut Output,
 ) -> Result<(), CliError> {
-    let bar = out.progress((pairs.len() * sequences * spec.max_new_tokens) as u64, "generating");
-    let row = |&kv: &KvCodecs| {
-        let new_cache =
-            || -> Result<Box<dyn AttentionCache>, CacheError> { cache.cache(place, model.config(), kv) };
-        let made = generate_many(model, prompt.as_bytes(), spec, sequences, &new_cache, &mut |tokens| {
-            bar.inc(tokens as u64);
-            ControlFlow::Continue(())
+    let bar = out.progress((policies.len() * sequences * spec.max_new_tokens) as u64, "generating");
+    let row = |policy: &Policy| {
+        let each =
+            || -> Result<Box<dyn AttentionCache>, CacheError> { cache.cache(place, model.config(), policy) };
+        let shared = matches!(place, Place::Cpu);
+        let caches = if shared {
+            cache.cpu_cache(model.config(), policy).map(Caches::Forked)
+        } else {
+            Ok(Caches::Each(&each))
+        };
+        let made = caches.map_err(ModelError::from).and_then(|caches| {
+            generate_many(model, prompt.as_bytes(), spec, sequences, caches, &mut |tokens| {
+                bar.inc(tokens as u64);
+                ControlFlow::Continue(())
+            })
         });
-        made.and_then(|made| row(model, cache, kv, made)).map_err(|e| CliError::model(None, &e))
+        made.and_then(|made| row(model, cache, policy, made, shared)).map_err(|e| CliError::model(None, &e))
     };
-    let results: Result<Vec<_>, CliError> = pairs.iter().map(row).collect();
+    let results: Result<Vec<_>, CliError> = policies.iter().map(row).collect();
     bar.finish_and_clear();
     out.print(&Report { model: model.name(), prompt, sequences, results: results? }, human)
 }
 
-fn row(model: &Model, cache: &CacheArgs, kv: KvCodecs, made: Continuations) -> Result<Row, ModelError> {
+fn row(
+    model: &Model,
+    cache: &CacheArgs,
+    policy: &Policy,
+    made: Continuations,
+    shared: bool,
+) -> Result<Row, ModelError> {
     let tokens_per_second = made.decode_tokens_per_second();
-    let cache_bytes = made.sequences.iter().map(|sequence| sequence.cache_bytes).sum();
-    let f16_bytes = if kv == F16 {
-        cache_bytes
+    let lengths: Vec<_> = made.sequences.iter().map(|sequence| sequence.cache_tokens).collect();
+    let f16_bytes = if policy.name.kv == F16 {
+        made.cache_bytes
     } else {
-        let of = |tokens| cache.f16_bytes(model.config(), made.prompt_tokens, tokens);
-        made.sequences
-            .iter()
-            .try_fold(0, |sum, sequence| Ok(sum + of(sequence.cache_tokens)?))
-            .map_err(|error: CacheError| ModelError::from(error))?
+        cache.f16_bytes(model.config(), made.prompt_tokens, &lengths, shared)?
     };
     Ok(Row {
-        kv,
+        name: policy.name.clone(),
+        prefill_seconds: made.prefill_seconds,
+        cache_bytes: made.cache_bytes,
+        unshared_bytes: made.sequences.iter().map(|sequence| sequence.cache_bytes).sum(),
         tokens: made.sequences.iter().map(|sequence| sequence.tokens.len()).sum(),
         texts: made.sequences.into_iter().map(|sequence| sequence.text).collect(),
         tokens_per_second,
-        cache_bytes,
         f16_bytes,
     })
 }
@@ -86,18 +103,19 @@ fn row(model: &Model, cache: &CacheArgs, kv: KvCodecs, made: Continuations) -> R
 fn human(report: &Report<'_>) -> String {
     let rows = report.results.iter().map(|row| {
         vec![
-            label(row.kv),
+            row.name.label(),
             report.sequences.to_string(),
             row.tokens.to_string(),
             format!("{:.0}", row.tokens_per_second),
             grouped(row.cache_bytes as u64),
+            grouped((row.unshared_bytes.saturating_sub(row.cache_bytes)) as u64),
             format!("{:.2}", row.f16_bytes as f64 / row.cache_bytes as f64),
         ]
     });
-    let head = ["K,V", "sequences", "tokens", "tokens/s", "cache bytes", "f16 ratio"];
+    let head = ["K,V", "sequences", "tokens", "tokens/s", "cache bytes", "saved by sharing", "f16 ratio"];
     let texts = report.results.iter().flat_map(|row| {
         let texts = row.texts.iter().enumerate();
-        texts.map(|(i, text)| format!("\n\n[{}, sequence {}]\n{}", row.kv, i + 1, text.trim_end()))
+        texts.map(|(i, text)| format!("\n\n[{}, sequence {}]\n{}", row.name, i + 1, text.trim_end()))
     });
     format!("{}{}", table(&head, rows), texts.collect::<String>())
 }

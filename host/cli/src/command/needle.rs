@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use crate::plan::{CacheShape, Uncompressed};
-use crate::preset::{KvCodecs, PRESETS};
+use crate::policy::{Name, Policy};
+use crate::preset::PRESETS;
 use clap::builder::RangedU64ValueParser;
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -13,7 +14,8 @@ use tqkv_core::KvShape;
 
 use super::needle_data::{CHUNK, Haystack, dot};
 use crate::args::WindowArgs;
-use crate::cache_args::{CacheArgs, F16, label};
+use crate::cache_args::CacheArgs;
+use crate::device::Place;
 use crate::error::CliError;
 use crate::output::{Output, grouped, table};
 
@@ -22,6 +24,7 @@ use crate::output::{Output, grouped, table};
 #[command(after_help = "Example: one head at two lengths, then a layer of an 8B-class model
   tqkv needle --tokens 131072,1048576 --kv f16 --kv s4 --kv s2
   tqkv needle --kv-heads 8 --heads 32 --kv balanced --kv tiny
+  tqkv needle --kv n4 --policy \"n4 tier=16384:n2\"
   tqkv needle --strength 14 --kv f16 --kv t2 --kv s2
 
 Keys are normal around a common offset of twice their spread, values normal, and queries are of the \
@@ -38,8 +41,9 @@ Columns:
   cosine         mean cosine of the answer and the needle's value
   weight         mean weight of the needle by the cache's logits; exact: by those of the tokens as
                  they were
-  bytes held     of the cache as allocated; planned: what `tqkv plan` says of so many tokens
-  ms, GB/s       median time of a query of all heads, and the planned bytes over it
+  bytes held     of the cache as allocated; planned: what `tqkv plan` says of so many tokens, where they
+                 have the same codecs at every age
+  ms, GB/s       median time of a query of all heads, and the planned bytes over it (else those held)
 
 Needles lie evenly over the tokens. Query heads that share a KV head ask for different needles.")]
 pub(crate) struct Args {
@@ -92,7 +96,8 @@ struct Report {
 #[derive(Serialize)]
 struct Row {
     tokens: usize,
-    kv: KvCodecs,
+    #[serde(flatten)]
+    name: Name,
     strength: f32,
     /// Shares of the queries.
     retrieval: f64,
@@ -101,14 +106,15 @@ struct Row {
     weight: f64,
     exact_weight: f64,
     resident_bytes: usize,
-    planned_bytes: u64,
+    /// Null where tokens have codecs by age or layer.
+    planned_bytes: Option<u64>,
     ms_per_query: f64,
     gb_per_s: f64,
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let presets: Vec<_> = PRESETS.iter().map(|preset| preset.codecs).collect();
-    let pairs = args.cache.pairs(&presets);
+    let policies = args.cache.policies(&presets);
     let shape = KvShape::new(1, args.heads.unwrap_or(args.kv_heads), args.kv_heads, args.head_dim);
     for &tokens in &args.tokens {
         if args.needles > tokens {
@@ -117,18 +123,13 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
                 args.needles
             )));
         }
-        if pairs.iter().any(|&pair| pair != F16) {
-            args.cache.check_compresses("--tokens", tokens)?;
-        }
+        CacheArgs::check_compresses(&policies, "--tokens", tokens)?;
     }
-    // Refusals come before the work.
-    for &pair in &pairs {
-        KvCache::new(args.cache.spec(shape, pair)).map_err(CliError::bad_input)?;
-    }
-    let bar = out.progress((args.tokens.iter().sum::<usize>() * pairs.len()) as u64, "hiding needles");
-    let settings = args.tokens.iter().flat_map(|&tokens| pairs.iter().map(move |&pair| (tokens, pair)));
+    args.cache.check(&Place::Cpu, shape, &policies)?;
+    let bar = out.progress((args.tokens.iter().sum::<usize>() * policies.len()) as u64, "hiding needles");
+    let settings = args.tokens.iter().flat_map(|&tokens| policies.iter().map(move |policy| (tokens, policy)));
     let results: Result<Vec<_>, CliError> =
-        settings.map(|(tokens, pair)| measure(args, shape, tokens, pair, &bar)).collect();
+        settings.map(|(tokens, policy)| measure(args, shape, tokens, policy, &bar)).collect();
     bar.finish_and_clear();
     let report = Report {
         head_dim: shape.head_dim,
@@ -145,13 +146,13 @@ fn measure(
     args: &Args,
     shape: KvShape,
     tokens: usize,
-    kv: KvCodecs,
+    policy: &Policy,
     bar: &ProgressBar,
 ) -> Result<Row, CliError> {
     let refused = |error: CacheError| CliError::bad_input(error);
     let strength = args.strength.unwrap_or((tokens as f32).ln() + 5.5);
     let mut hay = Haystack::new(shape, tokens, args.needles, strength, args.data_seed);
-    let mut cache = KvCache::new(args.cache.spec(shape, kv)).map_err(refused)?;
+    let mut cache = KvCache::new(args.cache.spec(shape, policy)).map_err(refused)?;
     for first in (0..tokens).step_by(CHUNK) {
         let (keys, values) = hay.chunk(first);
         cache.append(0, keys, values).map_err(refused)?;
@@ -177,25 +178,27 @@ fn measure(
             tally.weight += 1.0 / logits.iter().map(|&logit| f64::from(logit - own).exp()).sum::<f64>();
         }
     }
-    let WindowArgs { hot, sinks } = args.cache.window();
+    let WindowArgs { hot, sinks } = policy.window;
     let kept = Uncompressed { sinks: sinks as u64, hot: hot as u64 };
-    let planned = CacheShape::new(1, shape.num_kv_heads, shape.head_dim).bytes(kv, kept, tokens as u64);
-    let planned_bytes = planned.map_err(CliError::bad_input)?;
+    let planned = CacheShape::new(1, shape.num_kv_heads, shape.head_dim);
+    let planned = policy.is_uniform().then(|| planned.bytes(policy.name.kv, kept, tokens as u64));
+    let planned_bytes = planned.transpose().map_err(CliError::bad_input)?;
+    let resident_bytes = cache.stats().allocated_bytes;
     let seconds = tally.median_seconds();
     let asked = (args.needles * shape.num_heads) as f64;
     Ok(Row {
         tokens,
-        kv,
+        name: policy.name.clone(),
         strength,
         retrieval: tally.found as f64 / asked,
         top_logit: tally.on_top as f64 / asked,
         cosine: tally.cosine / asked,
         weight: tally.weight / asked,
         exact_weight: hay.exact_weight(),
-        resident_bytes: cache.stats().allocated_bytes,
+        resident_bytes,
         planned_bytes,
         ms_per_query: 1e3 * seconds,
-        gb_per_s: planned_bytes as f64 / seconds / 1e9,
+        gb_per_s: planned_bytes.unwrap_or(resident_bytes as u64) as f64 / seconds / 1e9,
     })
 }
 
@@ -224,7 +227,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f32 {
 fn human(report: &Report) -> String {
     let rows = report.results.iter().map(|row| {
         vec![
-            label(row.kv),
+            row.name.label(),
             grouped(row.tokens as u64),
             format!("{:.1} %", 100.0 * row.retrieval),
             format!("{:.1} %", 100.0 * row.top_logit),
@@ -232,7 +235,7 @@ fn human(report: &Report) -> String {
             format!("{:.4}", row.weight),
             format!("{:.4}", row.exact_weight),
             grouped(row.resident_bytes as u64),
-            grouped(row.planned_bytes),
+            row.planned_bytes.map_or_else(|| "-".to_owned(), grouped),
             format!("{:.3}", row.ms_per_query),
             format!("{:.1}", row.gb_per_s),
         ]

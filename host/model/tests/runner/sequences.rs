@@ -8,7 +8,7 @@ use tqkv::dense::DenseCache;
 use tqkv::error::CacheError;
 use tqkv::{Chunk, KvShape};
 use tqkv_core::CodecId;
-use tqkv_model::generate::{GenerateSpec, StopReason, generate, generate_many};
+use tqkv_model::generate::{Caches, Continuations, GenerateSpec, StopReason, generate, generate_many};
 use tqkv_model::{Model, shipped};
 
 fn tokens(from: usize, n: usize) -> Vec<u32> {
@@ -118,7 +118,7 @@ fn continuations_are_those_of_their_seeds() {
         || -> Result<Box<dyn AttentionCache>, CacheError> { Ok(Box::new(model.config().dense_cache()?)) };
     let spec = GenerateSpec { max_new_tokens: 24, temperature: 1.0, seed: 7 };
     let mut steps = Vec::new();
-    let made = generate_many(&model, prompt, &spec, 3, &new_cache, &mut |tokens| {
+    let made = generate_many(&model, prompt, &spec, 3, Caches::Each(&new_cache), &mut |tokens| {
         steps.push(tokens);
         ControlFlow::Continue(())
     })
@@ -135,12 +135,37 @@ fn continuations_are_those_of_their_seeds() {
     assert_ne!(made.sequences[0].text, made.sequences[1].text);
 
     let stopped =
-        generate_many(&model, prompt, &spec, 2, &new_cache, &mut |_| ControlFlow::Break(())).unwrap();
+        generate_many(&model, prompt, &spec, 2, Caches::Each(&new_cache), &mut |_| ControlFlow::Break(()))
+            .unwrap();
     assert!(stopped.sequences.iter().all(|s| (s.tokens.len(), s.stop) == (1, StopReason::Cancelled)));
     let none = GenerateSpec { max_new_tokens: 0, ..spec };
-    let none = generate_many(&model, prompt, &none, 2, &new_cache, &mut |_| ControlFlow::Continue(()));
+    let none =
+        generate_many(&model, prompt, &none, 2, Caches::Each(&new_cache), &mut |_| ControlFlow::Continue(()));
     assert!(none.unwrap().sequences.iter().all(|s| s.tokens.is_empty() && s.cache_tokens == 120));
     let long = GenerateSpec { max_new_tokens: 905, ..spec };
-    let long = generate_many(&model, prompt, &long, 2, &new_cache, &mut |_| ControlFlow::Continue(()));
+    let long =
+        generate_many(&model, prompt, &long, 2, Caches::Each(&new_cache), &mut |_| ControlFlow::Continue(()));
     assert!(long.unwrap_err().to_string().contains("context is 1024"));
+}
+
+/// A fork of the cache that holds the prompt is as good as one through which the prompt was run, and the prompt is held once.
+#[test]
+fn forks_of_a_prompt_continue_as_caches_of_their_own() {
+    let model = Model::shipped().unwrap();
+    let prompt = &shipped::HELDOUT_TEXT[..600];
+    let spec = GenerateSpec { max_new_tokens: 24, temperature: 1.0, seed: 7 };
+    let made = |caches: Caches<'_>| {
+        generate_many(&model, prompt, &spec, 4, caches, &mut |_| ControlFlow::Continue(())).unwrap()
+    };
+    let each = made(Caches::Each(&|| Ok(Box::new(compressed(&model)))));
+    let mut used = compressed(&model);
+    model.forward(&tokens(9, 30), 0, &mut used).unwrap();
+    let forked = made(Caches::Forked(used));
+    let texts = |made: &Continuations| made.sequences.iter().map(|s| s.text.clone()).collect::<Vec<_>>();
+    assert_eq!(texts(&forked), texts(&each));
+    let whole = |made: &Continuations| made.sequences.iter().map(|s| s.cache_bytes).sum::<usize>();
+    assert_eq!(each.cache_bytes, whole(&each), "nothing is shared");
+    let (shared, unshared) = (forked.cache_bytes, whole(&forked));
+    println!("{shared} {unshared}");
+    assert!(shared < unshared, "{shared} {unshared}");
 }
