@@ -2,7 +2,8 @@
 
 use super::format::PAGE_TOKENS;
 use super::scratch::{Queries, Scratch, Seen, dot};
-use super::track::{Track, Vectors};
+use super::track::Track;
+use super::vectors::Vectors;
 use crate::error::CacheError;
 use rayon::prelude::*;
 use std::cell::RefCell;

@@ -35,6 +35,7 @@ mod page;
 mod pool;
 mod prefill;
 mod rows;
+mod sample;
 mod scratch;
 mod snapshot;
 mod spec;
@@ -42,6 +43,7 @@ mod spill;
 mod stats;
 mod tier;
 mod track;
+mod vectors;
 
 pub use budget::Budget;
 pub use format::PAGE_TOKENS;
@@ -65,7 +67,8 @@ use std::sync::{Mutex, PoisonError};
 use tier::Tiers;
 use tqkv_core::{Chunk, CodecId, KvShape};
 use tqkv_simd::Level;
-use track::{Track, Vectors};
+use track::Track;
+use vectors::Vectors;
 
 /// Vectors to take up, and tokens to read, below which waking threads costs more than it saves.
 const PARALLEL_VECTORS: usize = 64;

@@ -8,7 +8,8 @@
 use super::format::PAGE_TOKENS;
 use super::head::Head;
 use super::scratch::{Scratch, dot};
-use super::track::{Track, Vectors, leaving};
+use super::track::{Track, leaving};
+use super::vectors::Vectors;
 use crate::error::CacheError;
 use crate::matmul::{Mat, MatMut, Store, product};
 use half::f16;

@@ -1,7 +1,7 @@
 //! What a cache is built from: shapes, codecs and the life of a token.
 
 use super::layer::{KvPair, LayerKind, LayerPolicy};
-use super::track::Vectors;
+use super::vectors::Vectors;
 use crate::error::CacheError;
 use half::f16;
 use std::path::PathBuf;

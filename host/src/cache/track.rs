@@ -1,7 +1,9 @@
 //! One side (keys or values) of one KV head: sinks, encoded pages, recent rows.
 //!
 //! Positions count from the start of the sequence. Those below the number of sinks are sinks;
-//! then come the pages; what is newer is uncompressed.
+//! then come the pages; what is newer is uncompressed. Here tokens come and go; [`read`] is how they are attended to.
+
+mod read;
 
 use super::ahead::Ahead;
 use super::budget::Budget;
@@ -10,14 +12,15 @@ use super::means::{Means, State};
 use super::meter::{Event, count};
 use super::page::Pages;
 use super::rows::Rows;
-use super::scratch::{Queries, Scratch};
+use super::sample::Sample;
+use super::scratch::Scratch;
 use super::spec::MEAN_TOKENS;
 use super::tier::Tiers;
+use super::vectors::Vectors;
 use crate::error::CacheError;
 use std::sync::Arc;
 use tqkv_core::AnyCodec;
 use tqkv_simd::Level;
-use tqkv_simd::page::{Line, MAX_PART};
 
 /// Tokens that leave the hot window together: encoders are faster with several vectors.
 pub(super) const BATCH: usize = 4;
@@ -29,46 +32,6 @@ pub(super) const PIECE: usize = 64;
 pub(super) fn leaving(hot: usize, extra: usize) -> usize {
     // A window shorter than a batch means every token at once.
     if hot < BATCH { extra } else { extra / BATCH * BATCH }
-}
-
-/// Vectors that lie a stride apart: those of one head among those of all heads, or parts of others.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Vectors<'a> {
-    all: &'a [f32],
-    stride: usize,
-    first: usize,
-    dim: usize,
-}
-
-impl<'a> Vectors<'a> {
-    /// Of each `stride` values those from `first` on, `dim` of them.
-    pub(super) fn new(all: &'a [f32], stride: usize, first: usize, dim: usize) -> Self {
-        Self { all, stride, first, dim }
-    }
-
-    /// None.
-    pub(super) fn none(dim: usize) -> Self {
-        Self::new(&[], dim, 0, dim)
-    }
-
-    /// Those of one of `heads` heads.
-    pub(super) fn of_head(self, head: usize, heads: usize) -> Self {
-        Self { stride: self.stride * heads, first: self.stride * head + self.first, ..self }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.all.len() / self.stride
-    }
-
-    pub(super) fn rows(self) -> impl ExactSizeIterator<Item = &'a [f32]> {
-        let at = self.first..self.first + self.dim;
-        self.all.chunks_exact(self.stride).map(move |token| &token[at.clone()])
-    }
-
-    /// Tokens `from..to`.
-    pub(super) fn part(self, from: usize, to: usize) -> Self {
-        Self { all: &self.all[from * self.stride..to * self.stride], ..self }
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -85,18 +48,6 @@ pub(super) struct Track {
     /// The oldest recent tokens, where their encoding has begun.
     ahead: Option<Ahead>,
     sample: Sample,
-}
-
-/// What encoding did to the last token of each page: sums of squares.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sample {
-    pub(super) tokens: usize,
-    /// Of the vectors.
-    pub(super) energy: f64,
-    /// Of the vectors less their mean.
-    pub(super) centred: f64,
-    /// Of what is lost.
-    pub(super) error: f64,
 }
 
 impl Track {
@@ -259,14 +210,10 @@ impl Track {
         }
         let (vector, decoded) = scratch.rows(2 * self.dim).split_at_mut(self.dim);
         self.recent.read(row, vector);
-        self.sample.energy += energy(vector);
-        subtract(vector, self.means.index(page).map(|mean| &*self.means.list()[mean].values));
-        self.sample.centred += energy(vector);
         self.pages.decode_rotated(self.pages.len() - 1, decoded)?;
         self.pages.unrotate(decoded);
-        vector.iter_mut().zip(decoded).for_each(|(x, y)| *x -= *y);
-        self.sample.error += energy(vector);
-        self.sample.tokens += 1;
+        let mean = self.means.index(page).map(|mean| &*self.means.list()[mean].values);
+        self.sample.take(vector, mean, decoded);
         Ok(())
     }
 
@@ -435,121 +382,9 @@ impl Track {
         let ahead = if self.is_dear() { BATCH * self.dim * size_of::<f32>() } else { 0 };
         rows + pages + means + copies + ahead
     }
-
-    /// End of the range from position `from` on that lies in one part: sinks, a page, recent rows.
-    pub(super) fn part_end(&self, from: usize) -> usize {
-        let (sinks, coded) = (self.sinks.len(), self.coded_end());
-        let end = if from < sinks {
-            sinks
-        } else if from < coded {
-            sinks + self.pages.page_end(from - sinks)
-        } else {
-            self.len()
-        };
-        end.min(from + MAX_PART)
-    }
-
-    /// Lines of the page that holds a position; empty where it is not encoded.
-    pub(super) fn lines(&self, position: usize) -> &[Line] {
-        position.checked_sub(self.sinks.len()).map_or(&[], |index| self.pages.lines(index))
-    }
-
-    /// Whether a position is encoded.
-    pub(super) fn is_coded(&self, position: usize) -> bool {
-        position >= self.sinks.len() && position < self.coded_end()
-    }
-
-    /// Logits of the positions from `from` on, all in one part: `out` is `[heads, n]`. `next` is memory that is read
-    /// soon.
-    pub(super) fn scores(
-        &self,
-        queries: &Queries,
-        from: usize,
-        next: &[Line],
-        out: &mut [f32],
-    ) -> Result<(), CacheError> {
-        let (sinks, coded) = (self.sinks.len(), self.coded_end());
-        if from < sinks {
-            self.sinks.scores(from, queries.plain(), out);
-        } else if from >= coded {
-            self.recent.scores(from - coded, queries.plain(), out);
-        } else {
-            let run = self.pages.run(from - sinks)?;
-            run.format.scores(&run.lines, run.slot, queries.coded(run.tier), next, out);
-            if let Some(mean) = self.means.index(run.page) {
-                let n = out.len() / queries.heads();
-                for (out, offset) in out.chunks_exact_mut(n).zip(queries.offsets(mean)) {
-                    out.iter_mut().for_each(|logit| *logit += offset);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds the weighted values of the positions from `from` on, all in one part: `weights` is `[heads, n]`, the sums
-    /// `[heads, dim]`, of rows and of blocks in their domain.
-    pub(super) fn accumulate(
-        &self,
-        weights: &[f32],
-        from: usize,
-        next: &[Line],
-        [plain, rotated]: [&mut [f32]; 2],
-    ) -> Result<(), CacheError> {
-        let (sinks, coded) = (self.sinks.len(), self.coded_end());
-        if from < sinks {
-            self.sinks.accumulate(from, weights, plain);
-        } else if from >= coded {
-            self.recent.accumulate(from - coded, weights, plain);
-        } else {
-            let run = self.pages.run(from - sinks)?;
-            run.format.accumulate(&run.lines, run.slot, weights, next, rotated);
-        }
-        Ok(())
-    }
-
-    /// Encoded tokens of positions `from..to`, decoded in the domain of the blocks into `out`.
-    pub(super) fn decode_rotated(&self, from: usize, to: usize, out: &mut [f32]) -> Result<(), CacheError> {
-        let mut at = from;
-        while at < to {
-            let end = to.min(self.part_end(at));
-            let out = &mut out[(at - from) * self.dim..(end - from) * self.dim];
-            self.pages.decode_rotated(at - self.sinks.len(), out)?;
-            at = end;
-        }
-        Ok(())
-    }
-
-    /// Positions `from..to`, all held, as vectors: `[n, dim]`.
-    pub(super) fn read(&self, from: usize, to: usize, out: &mut [f32]) -> Result<(), CacheError> {
-        let (sinks, coded) = (self.sinks.len(), self.coded_end());
-        let mut at = from;
-        while at < to {
-            let end = to.min(self.part_end(at));
-            let out = &mut out[(at - from) * self.dim..(end - from) * self.dim];
-            if at < sinks {
-                self.sinks.read(at, out);
-            } else if at >= coded {
-                self.recent.read(at - coded, out);
-            } else {
-                self.pages.decode_rotated(at - sinks, out)?;
-                self.pages.unrotate(out);
-                if let Some(mean) = self.means.index((at - sinks) / PAGE_TOKENS) {
-                    let mean = &self.means.list()[mean].values;
-                    for row in out.chunks_exact_mut(self.dim) {
-                        row.iter_mut().zip(mean.iter()).for_each(|(x, m)| *x += m);
-                    }
-                }
-            }
-            at = end;
-        }
-        Ok(())
-    }
 }
 
-fn energy(vector: &[f32]) -> f64 {
-    vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum()
-}
-
+/// Takes the mean off rows.
 fn subtract(rows: &mut [f32], mean: Option<&[f32]>) {
     if let Some(mean) = mean {
         for row in rows.chunks_exact_mut(mean.len()) {

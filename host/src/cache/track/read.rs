@@ -1,0 +1,123 @@
+//! What attention asks of a track: where its parts end, logits, weighted sums, and vectors read back.
+
+use super::Track;
+use crate::cache::format::PAGE_TOKENS;
+use crate::cache::scratch::Queries;
+use crate::error::CacheError;
+use tqkv_simd::page::{Line, MAX_PART};
+
+impl Track {
+    /// End of the range from position `from` on that lies in one part: sinks, a page, recent rows.
+    pub(in crate::cache) fn part_end(&self, from: usize) -> usize {
+        let (sinks, coded) = (self.sinks.len(), self.coded_end());
+        let end = if from < sinks {
+            sinks
+        } else if from < coded {
+            sinks + self.pages.page_end(from - sinks)
+        } else {
+            self.len()
+        };
+        end.min(from + MAX_PART)
+    }
+
+    /// Lines of the page that holds a position; empty where it is not encoded.
+    pub(in crate::cache) fn lines(&self, position: usize) -> &[Line] {
+        position.checked_sub(self.sinks.len()).map_or(&[], |index| self.pages.lines(index))
+    }
+
+    /// Whether a position is encoded.
+    pub(in crate::cache) fn is_coded(&self, position: usize) -> bool {
+        position >= self.sinks.len() && position < self.coded_end()
+    }
+
+    /// Logits of the positions from `from` on, all in one part: `out` is `[heads, n]`. `next` is memory that is read
+    /// soon.
+    pub(in crate::cache) fn scores(
+        &self,
+        queries: &Queries,
+        from: usize,
+        next: &[Line],
+        out: &mut [f32],
+    ) -> Result<(), CacheError> {
+        let (sinks, coded) = (self.sinks.len(), self.coded_end());
+        if from < sinks {
+            self.sinks.scores(from, queries.plain(), out);
+        } else if from >= coded {
+            self.recent.scores(from - coded, queries.plain(), out);
+        } else {
+            let run = self.pages.run(from - sinks)?;
+            run.format.scores(&run.lines, run.slot, queries.coded(run.tier), next, out);
+            if let Some(mean) = self.means.index(run.page) {
+                let n = out.len() / queries.heads();
+                for (out, offset) in out.chunks_exact_mut(n).zip(queries.offsets(mean)) {
+                    out.iter_mut().for_each(|logit| *logit += offset);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the weighted values of the positions from `from` on, all in one part: `weights` is `[heads, n]`, the sums
+    /// `[heads, dim]`, of rows and of blocks in their domain.
+    pub(in crate::cache) fn accumulate(
+        &self,
+        weights: &[f32],
+        from: usize,
+        next: &[Line],
+        [plain, rotated]: [&mut [f32]; 2],
+    ) -> Result<(), CacheError> {
+        let (sinks, coded) = (self.sinks.len(), self.coded_end());
+        if from < sinks {
+            self.sinks.accumulate(from, weights, plain);
+        } else if from >= coded {
+            self.recent.accumulate(from - coded, weights, plain);
+        } else {
+            let run = self.pages.run(from - sinks)?;
+            run.format.accumulate(&run.lines, run.slot, weights, next, rotated);
+        }
+        Ok(())
+    }
+
+    /// Encoded tokens of positions `from..to`, decoded in the domain of the blocks into `out`.
+    pub(in crate::cache) fn decode_rotated(
+        &self,
+        from: usize,
+        to: usize,
+        out: &mut [f32],
+    ) -> Result<(), CacheError> {
+        let mut at = from;
+        while at < to {
+            let end = to.min(self.part_end(at));
+            let out = &mut out[(at - from) * self.dim..(end - from) * self.dim];
+            self.pages.decode_rotated(at - self.sinks.len(), out)?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Positions `from..to`, all held, as vectors: `[n, dim]`.
+    pub(in crate::cache) fn read(&self, from: usize, to: usize, out: &mut [f32]) -> Result<(), CacheError> {
+        let (sinks, coded) = (self.sinks.len(), self.coded_end());
+        let mut at = from;
+        while at < to {
+            let end = to.min(self.part_end(at));
+            let out = &mut out[(at - from) * self.dim..(end - from) * self.dim];
+            if at < sinks {
+                self.sinks.read(at, out);
+            } else if at >= coded {
+                self.recent.read(at - coded, out);
+            } else {
+                self.pages.decode_rotated(at - sinks, out)?;
+                self.pages.unrotate(out);
+                if let Some(mean) = self.means.index((at - sinks) / PAGE_TOKENS) {
+                    let mean = &self.means.list()[mean].values;
+                    for row in out.chunks_exact_mut(self.dim) {
+                        row.iter_mut().zip(mean.iter()).for_each(|(x, m)| *x += m);
+                    }
+                }
+            }
+            at = end;
+        }
+        Ok(())
+    }
+}
