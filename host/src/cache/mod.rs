@@ -333,9 +333,14 @@ impl KvCache {
     /// # Errors
     /// With a sliding window, tokens that the shorter sequence would see again may be gone: those up to 256 tokens
     /// behind the window are kept, counted from the greatest length. Or a page that cannot be read back from the spill
-    /// file. Nothing is dropped then.
+    /// file, or no room in the budget for what is shared with a fork and must be copied, or for a cold page that becomes a
+    /// warm one. Nothing is dropped then.
     pub fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
         self.heads().try_for_each(|head| head.check_truncate(len))?;
+        let growth =
+            self.heads().map(|head| head.keys.truncate_growth(len) + head.other.truncate_growth(len)).sum();
+        let budget = self.budget.clone();
+        let _room = budget.reserve(growth)?;
         self.layers.iter_mut().flat_map(|layer| &mut layer.heads).try_for_each(|head| head.truncate(len))
     }
 

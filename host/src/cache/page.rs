@@ -262,6 +262,12 @@ impl Pages {
         pages * page * self.tiers.len() + lists
     }
 
+    /// The most that cutting back to `len` tokens may take: a cold page that is cut becomes a warm one.
+    pub(super) fn truncate_growth(&self, len: usize) -> usize {
+        let cut = len < self.len && !len.is_multiple_of(PAGE_TOKENS) && self.tier(len / PAGE_TOKENS) > 0;
+        if cut { self.warm().lines() * size_of::<Line>() + PAGE_OVERHEAD } else { 0 }
+    }
+
     /// Index of the page that holds the token before `len`, and the tokens of it that lie before `len`.
     fn cut(&self, len: usize) -> (usize, usize) {
         (len.div_ceil(PAGE_TOKENS).saturating_sub(self.evicted), len % PAGE_TOKENS)
@@ -360,13 +366,13 @@ impl Pages {
     pub(super) fn cool(&mut self, len: usize) -> Result<(), CacheError> {
         for tier in 1..self.tiers.len() {
             let due = len.saturating_sub(self.tiers.after(tier)).min(self.len) / PAGE_TOKENS;
+            // Pages that are not there any more are cold enough.
+            self.cooled[tier - 1] = self.cooled[tier - 1].max(self.evicted.min(due));
             while self.cooled[tier - 1] < due {
-                let index = self.cooled[tier - 1];
-                if let Some(index) = index.checked_sub(self.evicted) {
-                    let memory = self.cold_memory(index, tier)?;
-                    self.set(index, memory);
-                    count(Event::PageCooled, 1);
-                }
+                let index = self.cooled[tier - 1] - self.evicted;
+                let memory = self.cold_memory(index, tier)?;
+                self.set(index, memory);
+                count(Event::PageCooled, 1);
                 self.cooled[tier - 1] += 1;
             }
         }

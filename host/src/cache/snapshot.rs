@@ -74,13 +74,13 @@ impl KvCache {
         read_chunk(reader, &mut payload)?;
         self.check_spec(&payload)?;
         let mut layers: Vec<Layer> = self.layers.iter().map(Layer::emptied).collect();
-        for (layer, heads) in layers.iter_mut().map(|layer| &mut layer.heads).enumerate() {
+        for (layer, Layer { heads, max_norms }) in layers.iter_mut().enumerate() {
             for (i, head) in heads.iter_mut().enumerate() {
                 read_chunk(reader, &mut payload)?;
                 // Blocks, and what says where they are.
                 let _room = self.budget.reserve(2 * payload.len())?;
                 let mut parser = Parser::new(&payload);
-                let read = state::read(head, &mut parser).and_then(|()| parser.end());
+                let read = state::read(head, *max_norms, &mut parser).and_then(|()| parser.end());
                 read.map_err(|error| error.within(format_args!("layer {layer}, KV head {i}")))?;
             }
             if heads.windows(2).any(|heads| heads[0].len() != heads[1].len()) {

@@ -362,6 +362,14 @@ impl Track {
         shared(&self.sinks) + shared(&self.recent) + self.pages.shared_bytes()
     }
 
+    /// The most that [`Track::truncate`] may take: rows that are shared are copied where some of them go.
+    pub(super) fn truncate_growth(&self, len: usize) -> usize {
+        let copy = |rows: &Arc<Rows>| if Arc::strong_count(rows) > 1 { rows.allocated_bytes() } else { 0 };
+        let sinks = if len < self.sinks.len() { copy(&self.sinks) } else { 0 };
+        let recent = if len < self.len() { copy(&self.recent) } else { 0 };
+        sinks + recent + self.pages.truncate_growth(len.saturating_sub(self.sinks.len()))
+    }
+
     /// What a copy does not share.
     pub(super) fn list_bytes(&self) -> usize {
         self.pages.list_bytes() + self.means.allocated_bytes()

@@ -7,6 +7,7 @@ use crate::cache::head::Head;
 use crate::cache::means::{Mean, Means, State};
 use crate::cache::page::Pages;
 use crate::cache::rows::Rows;
+use crate::cache::scratch::dot;
 use crate::cache::spec::MOST_TOKENS;
 use crate::cache::track::Track;
 use crate::error::CacheError;
@@ -21,9 +22,9 @@ pub(super) fn write(head: &Head, bytes: &mut Vec<u8>) -> Result<(), CacheError> 
 }
 
 /// Reads into an empty head.
-pub(super) fn read(head: &mut Head, parser: &mut Parser<'_>) -> Result<(), CacheError> {
-    read_track(&mut head.keys, parser)?;
-    read_track(&mut head.other, parser)?;
+pub(super) fn read(head: &mut Head, max_norms: [f32; 2], parser: &mut Parser<'_>) -> Result<(), CacheError> {
+    read_track(&mut head.keys, max_norms[0], parser)?;
+    read_track(&mut head.other, max_norms[1], parser)?;
     if head.keys.len() != head.other.len() {
         return refused("keys and values of different lengths");
     }
@@ -53,12 +54,12 @@ fn write_track(track: &Track, bytes: &mut Vec<u8>) -> Result<(), CacheError> {
     Ok(())
 }
 
-fn read_track(track: &mut Track, parser: &mut Parser<'_>) -> Result<(), CacheError> {
-    let sinks = read_rows(track.sinks(), track.sink_capacity(), parser)?;
+fn read_track(track: &mut Track, max_norm: f32, parser: &mut Parser<'_>) -> Result<(), CacheError> {
+    let sinks = read_rows(track.sinks(), track.sink_capacity(), max_norm, parser)?;
     let (state, list, sum) = read_means(track.means(), track.codec().dim(), parser)?;
     let mut pages = track.pages().clone();
     read_pages(&mut pages, parser)?;
-    let recent = read_rows(track.recent(), MOST_TOKENS, parser)?;
+    let recent = read_rows(track.recent(), MOST_TOKENS, max_norm, parser)?;
     let (held, full) = (pages.len().div_ceil(PAGE_TOKENS), pages.len() / PAGE_TOKENS);
     let begins = sinks.len() == track.sink_capacity() || pages.len() + recent.len() == 0;
     let learnt = match state {
@@ -81,12 +82,14 @@ fn write_rows(rows: &Rows, bytes: &mut Vec<u8>) {
 }
 
 /// Rows like the empty `like`.
-fn read_rows(like: &Rows, most: usize, parser: &mut Parser<'_>) -> Result<Rows, CacheError> {
+fn read_rows(like: &Rows, most: usize, max_norm: f32, parser: &mut Parser<'_>) -> Result<Rows, CacheError> {
     let (count, dim) = (parser.count("rows", most)?, like.row_bytes() / size_of::<u16>());
     let bits = parser.values::<u16>(count.saturating_mul(dim))?;
     let values: Vec<f32> = bits.iter().map(|&bits| f16::from_bits(bits).to_f32()).collect();
-    if values.iter().any(|value| !value.is_finite()) {
-        return refused("a row that is not finite");
+    // An f16 row may be a little longer than the vector that it was.
+    let fits = |row: &[f32]| dot(row, row).sqrt() <= max_norm * 1.001;
+    if !values.chunks_exact(dim).all(fits) {
+        return refused("a row that no append would have accepted");
     }
     let mut rows = like.clone();
     rows.push(values.chunks_exact(dim));

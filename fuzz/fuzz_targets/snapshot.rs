@@ -1,0 +1,141 @@
+//! Bytes as a snapshot: as they are, as the chunks of one whose lengths and CRCs are right, and as changes to a good one
+//! whose CRCs are mended. None makes a panic; one that is refused leaves the cache's answers as they were to the bit; one that
+//! is accepted can be attended to, appended to, cut back and written again.
+#![no_main]
+
+mod caches;
+
+use caches::{SPECS, answers, snapshot, spec, tokens};
+use libfuzzer_sys::fuzz_target;
+use std::sync::OnceLock;
+use tqkv::cache::KvCache;
+
+/// A cache with a few hundred tokens, and its snapshot in chunks: magic and version, spec, KV heads, end.
+struct Good {
+    cache: KvCache,
+    chunks: Vec<Vec<u8>>,
+}
+
+/// One for each spec, with and without a hot window, made when it is asked for.
+static GOOD: [OnceLock<Good>; 2 * SPECS as usize] = [const { OnceLock::new() }; 2 * SPECS as usize];
+
+fn good(number: u8) -> Good {
+    let spec = spec(number, if number < SPECS { 0x45 } else { 0 });
+    let mut cache = KvCache::new(spec).expect("a spec of a cache");
+    let shape = cache.spec().shape;
+    for layer in 0..shape.num_layers {
+        // Past the first mean, into the second tier, in the middle of a page.
+        let [k, v] = tokens(shape, 2 * u64::from(number) + 1, 470);
+        let _ = cache.append(layer, &k, &v);
+    }
+    let chunks = split(&snapshot(&cache));
+    Good { cache, chunks }
+}
+
+fn split(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let (head, mut rest) = bytes.split_at(12);
+    let mut chunks = vec![head.to_vec()];
+    while let Some((length, body)) = rest.split_first_chunk::<8>() {
+        let (payload, after) = body.split_at(u64::from_le_bytes(*length) as usize);
+        chunks.push(payload.to_vec());
+        rest = &after[4..];
+    }
+    chunks
+}
+
+fn join(chunks: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = chunks[0].clone();
+    for chunk in &chunks[1..] {
+        bytes.extend((chunk.len() as u64).to_le_bytes());
+        bytes.extend(chunk);
+        bytes.extend(crc32fast::hash(chunk).to_le_bytes());
+    }
+    bytes
+}
+
+/// Changes chunks as a program of five bytes a step says.
+fn change(chunks: &mut [Vec<u8>], program: &[u8]) {
+    let count = chunks.len();
+    for [op, chunk, low, high, value] in program.as_chunks::<5>().0.iter().take(32) {
+        // KV heads are what is worth changing.
+        let chunk = if chunk & 0x80 == 0 {
+            2 + usize::from(*chunk) % (count - 2)
+        } else {
+            usize::from(*chunk) % count
+        };
+        let chunk = &mut chunks[chunk];
+        let at = usize::from(u16::from_le_bytes([*low, *high])) % (chunk.len() + 1);
+        let end = (at + 8).min(chunk.len());
+        match op % 8 {
+            0 => chunk[at..].iter_mut().take(1).for_each(|byte| *byte = *value),
+            1 => chunk[at..].iter_mut().take(1).for_each(|byte| *byte = byte.wrapping_add(*value)),
+            // A count.
+            2 => chunk[at..end]
+                .iter_mut()
+                .enumerate()
+                .for_each(|(i, byte)| *byte = if i == 0 { *value } else { 0 }),
+            3 => chunk[at..end].fill(*value),
+            // A power of two, however large.
+            4 => {
+                let power = 1_u64.checked_shl(u32::from(*value)).unwrap_or(u64::MAX).to_le_bytes();
+                chunk[at..end].copy_from_slice(&power[..end - at]);
+            }
+            5 => drop(chunk.splice(at..at, std::iter::repeat_n(*value, usize::from(*value)))),
+            6 => drop(chunk.drain(at..(at + usize::from(*value)).min(chunk.len()))),
+            _ => chunk.truncate(at),
+        }
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let [number, mode, bytes @ ..] = data else { return };
+    let number = number % (2 * SPECS);
+    let good = GOOD[usize::from(number)].get_or_init(|| good(number));
+    let bytes = match mode % 3 {
+        0 => bytes.to_vec(),
+        1 => {
+            // What the cache's own spec is in front of: arbitrary KV heads, of one length or the next.
+            let heads = good.chunks.len() - 3;
+            let length = if mode & 4 == 0 { bytes.len() } else { bytes.len() / heads };
+            let payloads = bytes.chunks(length.max(1)).cycle().take(if bytes.is_empty() { 0 } else { heads });
+            let mut chunks = good.chunks[..2].to_vec();
+            chunks.extend(payloads.map(<[u8]>::to_vec));
+            chunks.push(Vec::new());
+            join(&chunks)
+        }
+        _ => {
+            let mut chunks = good.chunks.clone();
+            change(&mut chunks, bytes);
+            join(&chunks)
+        }
+    };
+    let mut cache = good.cache.fork().expect("nothing bounds it");
+    let before = answers(&cache);
+    if cache.restore(&mut bytes.as_slice()).is_err() {
+        assert_eq!(answers(&cache), before);
+        return;
+    }
+    let shape = cache.spec().shape;
+    let _ = answers(&cache);
+    let again = snapshot(&cache);
+    let mut other = good.cache.fork().expect("nothing bounds it");
+    other.restore(&mut again.as_slice()).expect("what was accepted is accepted again");
+    assert_eq!(answers(&other), answers(&cache));
+    assert_eq!(snapshot(&other), again);
+    for layer in 0..shape.num_layers {
+        let [k, v] = tokens(shape, 5, 70);
+        // Rows too large to be encoded may have been accepted.
+        let _ = cache.append(layer, &k, &v);
+    }
+    let _ = answers(&cache);
+    let _ = snapshot(&cache);
+    for len in [cache.len().saturating_sub(140), 1] {
+        let _ = cache.truncate(len);
+        let _ = answers(&cache);
+        for layer in 0..shape.num_layers {
+            let [k, v] = tokens(shape, 6, 9);
+            let _ = cache.append(layer, &k, &v);
+        }
+        let _ = snapshot(&cache);
+    }
+});
