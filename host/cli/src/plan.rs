@@ -9,8 +9,8 @@ mod size;
 pub(crate) use size::parse_size;
 
 use tqkv::cache::{CacheSpec, PAGE_TOKENS};
-use tqkv_core::CodecId;
 use tqkv_core::fixed::INTEGER_CODECS;
+use tqkv_core::{CodecId, KvShape};
 
 use crate::preset::KvCodecs;
 
@@ -21,8 +21,10 @@ pub(crate) struct CacheShape {
     pub(crate) num_layers: usize,
     /// KV heads per layer.
     pub(crate) num_kv_heads: usize,
-    /// Coordinates per head vector.
+    /// Coordinates of a key.
     pub(crate) head_dim: usize,
+    /// Coordinates of a value.
+    pub(crate) value_dim: usize,
     /// Whether keys and values are one latent vector, which the codec of K keeps.
     pub(crate) latent: bool,
     /// The layers that forget old tokens.
@@ -60,7 +62,7 @@ pub(crate) enum PlanError {
     #[error("config.json has no usable {0}")]
     Missing(&'static str),
     /// A kind of layer whose cache is not known.
-    #[error("config.json: layer type {0} is not known, accepted are {accepted}", accepted = config::LAYER_TYPES.join(", "))]
+    #[error("config.json: layer type '{0}' is not known, accepted are {accepted}", accepted = config::LAYER_TYPES.join(", "))]
     LayerType(String),
     /// The codecs have no blocks of the head dim.
     #[error(
@@ -92,7 +94,13 @@ pub(crate) enum PlanError {
 impl CacheShape {
     /// A plain shape: every layer keeps every token.
     pub(crate) fn new(num_layers: usize, num_kv_heads: usize, head_dim: usize) -> Self {
-        Self { num_layers, num_kv_heads, head_dim, latent: false, windowed: None, context: None }
+        let value_dim = head_dim;
+        Self { num_layers, num_kv_heads, head_dim, value_dim, latent: false, windowed: None, context: None }
+    }
+
+    /// Coordinates that a token has in a KV head of a layer.
+    pub(crate) fn values_per_head(&self) -> usize {
+        if self.latent { self.head_dim } else { self.head_dim + self.value_dim }
     }
 
     /// Bytes that a token adds in full pages of all layers and KV heads, while no window is full.
@@ -120,10 +128,18 @@ impl CacheShape {
 
     /// Bytes of [`PAGE_TOKENS`] tokens of one KV head.
     fn page_bytes(&self, codecs: KvCodecs) -> Result<usize, PlanError> {
-        let spec = CacheSpec::new(1, 1, 1, self.head_dim).codecs(codecs.k, codecs.v);
-        let unsupported = |_| PlanError::UnsupportedHeadDim { head_dim: self.head_dim, codecs };
-        let [key, value] = spec.page_bytes(0).map_err(unsupported)?;
+        let shape = KvShape::new(1, 1, 1, self.head_dim).with_value_dim(self.value_dim);
+        let [key, value] = CacheSpec::from(shape)
+            .codecs(codecs.k, codecs.v)
+            .page_bytes(0)
+            .map_err(|_| self.unsupported(codecs))?;
         Ok(if self.latent { key } else { key + value })
+    }
+
+    /// The error of the side whose dim a codec does not have.
+    fn unsupported(&self, codecs: KvCodecs) -> PlanError {
+        let keys = codecs.k.block_bytes(self.head_dim).is_none();
+        PlanError::UnsupportedHeadDim { head_dim: if keys { self.head_dim } else { self.value_dim }, codecs }
     }
 
     /// Bytes of `tokens` tokens of all layers and KV heads, the first and newest tokens being f16.
@@ -143,8 +159,7 @@ impl CacheShape {
     ) -> Result<impl Fn(u64) -> u128, PlanError> {
         self.bytes_per_token(codecs)?;
         let page = self.page_bytes(codecs)? as u128;
-        let sides = if self.latent { 1 } else { 2 };
-        let raw_page = (sides * 2 * self.head_dim * PAGE_TOKENS) as u128;
+        let raw_page = (2 * self.values_per_head() * PAGE_TOKENS) as u128;
         let uncompressed = kept.sinks.saturating_add(kept.hot);
         let layer = move |tokens: u64| {
             let raw = tokens.min(uncompressed);
@@ -198,9 +213,9 @@ impl CacheShape {
     /// # Errors
     /// [`PlanError::UnsupportedHeadDim`], [`PlanError::TooLarge`].
     pub(crate) fn ring_bytes_per_token(&self, codecs: KvCodecs) -> Result<u64, PlanError> {
-        let slot =
-            if self.latent { codecs.k.block_bytes(self.head_dim) } else { codecs.slot_bytes(self.head_dim) };
-        let slot = slot.ok_or(PlanError::UnsupportedHeadDim { head_dim: self.head_dim, codecs })?;
+        let value = if self.latent { Some(0) } else { codecs.v.block_bytes(self.value_dim) };
+        let slot = codecs.k.block_bytes(self.head_dim).zip(value).map(|(key, value)| key + value);
+        let slot = slot.ok_or_else(|| self.unsupported(codecs))?;
         [self.num_layers, self.num_kv_heads]
             .into_iter()
             .try_fold(slot as u64, |bytes, n| bytes.checked_mul(n as u64))
@@ -267,6 +282,21 @@ mod tests {
             }
         }
         assert_eq!(full.bytes(codecs("s4"), kept, 68).unwrap(), 6 * 2 * 68 * 512);
+    }
+
+    #[test]
+    fn values_count_with_their_own_dim() {
+        let narrow = CacheShape { value_dim: 64, ..CacheShape::new(2, 3, 128) };
+        let per_head = |dim: usize| dim as u64 / 2 + 2;
+        assert_eq!(narrow.bytes_per_token(codecs("s4")).unwrap(), 6 * (per_head(128) + per_head(64)));
+        assert_eq!(narrow.bytes_per_token(codecs("f16")).unwrap(), 6 * 2 * (128 + 64));
+        assert_eq!(narrow.ring_bytes_per_token(codecs("s4")).unwrap(), 6 * (per_head(128) + per_head(64)));
+        let kept = Uncompressed { sinks: 4, hot: 64 };
+        assert_eq!(narrow.bytes(codecs("s4"), kept, 68).unwrap(), 6 * 68 * 2 * (128 + 64));
+        let odd = CacheShape { value_dim: 100, ..narrow };
+        for error in [odd.bytes_per_token(codecs("s4")), odd.ring_bytes_per_token(codecs("s4"))] {
+            assert!(error.unwrap_err().to_string().starts_with("head dim 100 is not one of codecs s4,s4"));
+        }
     }
 
     #[test]

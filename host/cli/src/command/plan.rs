@@ -23,8 +23,8 @@ use crate::output::{Output, grouped, table};
 Example: a microcontroller, one KV head of 64 coordinates
   tqkv plan --ram 64KiB --head-dim 64")]
 pub(crate) struct Args {
-    /// A model's Hugging Face config.json, the folder that holds it, or - for standard input. Sliding windows, latent
-    /// attention and the longest context are taken from it.
+    /// A model's Hugging Face config.json, the folder that holds it, or - for standard input. Sliding windows, layers
+    /// without attention, latent attention and the longest context are taken from it.
     #[arg(long, value_name = "FILE", required_unless_present_any = ["layers", "kv_heads", "head_dim", "ram"])]
     config: Option<PathBuf>,
     /// Decoder layers, in place of a config.json.
@@ -58,6 +58,7 @@ struct Report {
     layers: usize,
     kv_heads: usize,
     head_dim: usize,
+    value_dim: usize,
     /// Whether a token is one latent vector a layer, which the codec of K keeps.
     latent: bool,
     /// Layers with a sliding window, and its tokens.
@@ -123,6 +124,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         layers: shape.num_layers,
         kv_heads: shape.num_kv_heads,
         head_dim: shape.head_dim,
+        value_dim: shape.value_dim,
         latent: shape.latent,
         windowed_layers: shape.windowed.map_or(0, |windowed| windowed.layers),
         window: shape.windowed.map(|windowed| windowed.tokens),
@@ -201,7 +203,8 @@ fn ring_overhead(head_dim: usize) -> u64 {
 }
 
 fn human(report: &Report) -> String {
-    let f16_values = if report.latent { 1 } else { 2 } * report.head_dim * report.layers * report.kv_heads;
+    let per_head = if report.latent { report.head_dim } else { report.head_dim + report.value_dim };
+    let f16_values = per_head * report.layers * report.kv_heads;
     let rows = report.rows.iter().map(|row| {
         let mut cells = vec![
             format!("{},{}", row.codec_k, row.codec_v),
@@ -219,6 +222,9 @@ fn human(report: &Report) -> String {
     let mut head = vec!["K,V", "bytes/token", "f16 ratio"];
     let mut text =
         format!("{} layers, {} KV heads, head dim {}", report.layers, report.kv_heads, report.head_dim);
+    if report.value_dim != report.head_dim {
+        text.push_str(&format!(", that of values {}", report.value_dim));
+    }
     if report.latent {
         text.push_str(", one latent vector for key and value, kept by the codec of K");
     }
