@@ -24,6 +24,8 @@ struct Model {
     /// Tokens that are encoded: (key, value), set when they leave the hot window.
     coded_keys: Vec<Option<Vec<f32>>>,
     coded_values: Vec<Option<Vec<f32>>>,
+    /// The encoded keys in the domain of their blocks, of which means are made.
+    rotated_keys: Vec<Vec<f32>>,
     /// Means of the keys, and the page from which on each is used.
     means: Vec<(usize, Vec<f32>)>,
     learning: bool,
@@ -42,6 +44,7 @@ impl Model {
             values: vec![],
             coded_keys: vec![],
             coded_values: vec![],
+            rotated_keys: vec![],
             means: vec![],
         }
     }
@@ -50,12 +53,33 @@ impl Model {
         spec.centring != Centring::Off && spec.key != CodecId::F16
     }
 
-    fn through(&self, id: CodecId, x: &[f32]) -> Vec<f32> {
+    /// A vector decoded, and in the domain of its block.
+    fn through(&self, id: CodecId, x: &[f32]) -> [Vec<f32>; 2] {
         let codec = AnyCodec::new(id, DIM, self.spec.options).unwrap();
-        let (mut block, mut out) = (vec![0; codec.block_bytes()], vec![0.0; DIM]);
+        let (mut block, mut out, mut rotated) =
+            (vec![0; codec.block_bytes()], vec![0.0; DIM], vec![0.0; DIM]);
         codec.encode(x, &mut block).unwrap();
         codec.decode(&block, &mut out).unwrap();
-        out
+        codec.decode_rotated(&block, &mut rotated);
+        [out, rotated]
+    }
+
+    /// Mean of the keys in the pages before `page`: of their blocks in steps of 2^-16, and of the means they had. Its
+    /// last bit decides codes, so it is made in the order of the cache.
+    fn mean_before(&self, page: usize) -> Vec<f32> {
+        let mut sums = vec![0i64; DIM];
+        for key in &self.rotated_keys[..page * PAGE_TOKENS] {
+            sums.iter_mut().zip(key).for_each(|(sum, &x)| *sum += (x * 65536.0) as i64);
+        }
+        let factor = 1.0 / (65536.0 * (page * PAGE_TOKENS) as f32);
+        let mut mean: Vec<f32> = sums.iter().map(|&sum| sum as f32 * factor).collect();
+        AnyCodec::new(self.spec.key, DIM, self.spec.options).unwrap().unrotate(&mut mean);
+        for (i, (first, old)) in self.means.iter().enumerate() {
+            let end = self.means.get(i + 1).map_or(page, |(first, _)| *first);
+            let share = (end - first) as f32 / page as f32;
+            mean.iter_mut().zip(old).for_each(|(m, x)| *m += x * share);
+        }
+        mean
     }
 
     fn push(&mut self, k: &[f32], v: &[f32]) {
@@ -71,7 +95,8 @@ impl Model {
             first..first + if self.spec.hot < 4 { extra } else { extra / 4 * 4 }
         };
         for i in leaving(&self.coded_values) {
-            self.coded_values[i] = Some(self.through(self.spec.value, &self.values[i]));
+            let [decoded, _] = self.through(self.spec.value, &self.values[i]);
+            self.coded_values[i] = Some(decoded);
         }
         let leaving = leaving(&self.coded_keys);
         if self.learning && leaving.len() >= MEAN_TOKENS {
@@ -82,17 +107,13 @@ impl Model {
             for i in leaving {
                 let page = (i - sinks) / PAGE_TOKENS;
                 if page.is_power_of_two() && self.means.last().is_some_and(|(first, _)| *first < page) {
-                    let before: Vec<_> = self.coded_keys[sinks..sinks + page * PAGE_TOKENS]
-                        .iter()
-                        .flatten()
-                        .cloned()
-                        .collect();
-                    self.means.push((page, mean_of(&before)));
+                    self.means.push((page, self.mean_before(page)));
                 }
                 let mean = self.means.iter().rfind(|(first, _)| *first <= page);
                 let mean = mean.map_or(vec![0.0; DIM], |(_, mean)| mean.clone());
                 let centred: Vec<f32> = self.keys[i].iter().zip(&mean).map(|(x, m)| x - m).collect();
-                let decoded = self.through(self.spec.key, &centred);
+                let [decoded, rotated] = self.through(self.spec.key, &centred);
+                self.rotated_keys.push(rotated);
                 self.coded_keys[i] = Some(decoded.iter().zip(&mean).map(|(x, m)| x + m).collect());
             }
         }
@@ -107,6 +128,7 @@ impl Model {
         self.coded_keys.truncate(len);
         self.coded_values.truncate(len);
         let after = coded(&self.coded_keys);
+        self.rotated_keys.truncate(after);
         self.means.retain(|(first, _)| first * PAGE_TOKENS < after);
         if before > 0 && after == 0 {
             self.learning = Self::learns(&self.spec);
@@ -124,12 +146,11 @@ impl Model {
     }
 }
 
+/// Mean of rows, summed as they come.
 fn mean_of(keys: &[Vec<f32>]) -> Vec<f32> {
-    let mut mean = vec![0.0f64; DIM];
-    for key in keys {
-        mean.iter_mut().zip(key).for_each(|(m, x)| *m += f64::from(*x) / keys.len() as f64);
-    }
-    mean.iter().map(|m| *m as f32).collect()
+    let mut mean = vec![0.0; DIM];
+    keys.iter().for_each(|key| mean.iter_mut().zip(key).for_each(|(m, x)| *m += x));
+    mean.iter().map(|m| m / keys.len() as f32).collect()
 }
 
 /// A token with a common offset in the keys, so that centring has something to do.

@@ -3,7 +3,7 @@
 
 mod lives;
 
-use lives::{DIM, HEADS, base, filled, snapshot, tokens};
+use lives::{DIM, base, filled, snapshot, tokens};
 use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, KvCache, LayerKind, LayerPolicy};
 use tqkv_core::CodecId;
 use tqkv_tests::inputs::Gaussian;
