@@ -228,7 +228,7 @@ pub enum Caches<'a> {
     Each(&'a CacheFactory<'a>),
     /// This one, with the prompt, and forks of it, which share its pages until they write to them; the prompt is run once.
     /// What they hold together is read off its budget, which should be its own.
-    Forked(KvCache),
+    Forked(Box<KvCache>),
 }
 
 /// Continues `prompt` `count` times, each in a cache of its own, all with one forward pass a step
@@ -303,13 +303,16 @@ pub fn generate_many(
     })
 }
 
-/// Caches that hold `prompt`, each with the logits there.
+/// A cache that holds a prompt, and the logits there.
+type Prompted = (Box<dyn AttentionCache>, Vec<f32>);
+
+/// Caches that hold `prompt`.
 fn with_prompt(
     model: &Model,
     prompt: &[u32],
     count: usize,
     caches: Caches<'_>,
-) -> Result<Vec<(Box<dyn AttentionCache>, Vec<f32>)>, ModelError> {
+) -> Result<Vec<Prompted>, ModelError> {
     let mut prompted = Vec::with_capacity(count);
     match caches {
         Caches::Each(new_cache) => {
@@ -321,13 +324,13 @@ fn with_prompt(
         }
         Caches::Forked(mut cache) => {
             cache.reset();
-            let logits = last_logits(model, prompt, 0, &mut cache)?;
+            let logits = last_logits(model, prompt, 0, &mut *cache)?;
             for _ in 1..count {
                 let fork: Box<dyn AttentionCache> = Box::new(cache.fork()?);
                 prompted.push((fork, logits.clone()));
             }
             if count > 0 {
-                prompted.push((Box::new(cache), logits));
+                prompted.push((cache, logits));
             }
         }
     }

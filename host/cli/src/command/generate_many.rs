@@ -57,7 +57,7 @@ pub(crate) fn run(
             || -> Result<Box<dyn AttentionCache>, CacheError> { cache.cache(place, model.config(), policy) };
         let shared = matches!(place, Place::Cpu);
         let caches = if shared {
-            cache.cpu_cache(model.config(), policy).map(Caches::Forked)
+            cache.cpu_cache(model.config(), policy).map(|cache| Caches::Forked(Box::new(cache)))
         } else {
             Ok(Caches::Each(&each))
         };

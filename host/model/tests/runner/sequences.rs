@@ -160,7 +160,7 @@ fn forks_of_a_prompt_continue_as_caches_of_their_own() {
     let each = made(Caches::Each(&|| Ok(Box::new(compressed(&model)))));
     let mut used = compressed(&model);
     model.forward(&tokens(9, 30), 0, &mut used).unwrap();
-    let forked = made(Caches::Forked(used));
+    let forked = made(Caches::Forked(Box::new(used)));
     let texts = |made: &Continuations| made.sequences.iter().map(|s| s.text.clone()).collect::<Vec<_>>();
     assert_eq!(texts(&forked), texts(&each));
     let whole = |made: &Continuations| made.sequences.iter().map(|s| s.cache_bytes).sum::<usize>();
