@@ -303,7 +303,7 @@ pub fn generate_many(
     })
 }
 
-/// A cache, and the logits at its newest token.
+/// A cache that holds a prompt, and the logits there.
 type Prompted = (Box<dyn AttentionCache>, Vec<f32>);
 
 /// Caches that hold `prompt`.
