@@ -122,7 +122,6 @@ impl Model {
     fn truncate(&mut self, len: usize) {
         self.keys.truncate(len);
         self.values.truncate(len);
-        self.coded_keys.truncate(len);
         let coded = |keys: &[Option<Vec<f32>>]| keys.iter().flatten().count();
         let before = coded(&self.coded_keys);
         self.coded_keys.truncate(len);
