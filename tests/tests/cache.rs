@@ -110,11 +110,11 @@ impl Model {
                     self.means.push((page, self.mean_before(page)));
                 }
                 let mean = self.means.iter().rfind(|(first, _)| *first <= page);
-                let mean = mean.map_or(vec![0.0; DIM], |(_, mean)| mean.clone());
-                let centred: Vec<f32> = self.keys[i].iter().zip(&mean).map(|(x, m)| x - m).collect();
+                let mean: &[f32] = mean.map_or(&[0.0; DIM], |(_, mean)| mean);
+                let centred: Vec<f32> = self.keys[i].iter().zip(mean).map(|(x, m)| x - m).collect();
                 let [decoded, rotated] = self.through(self.spec.key, &centred);
                 self.rotated_keys.push(rotated);
-                self.coded_keys[i] = Some(decoded.iter().zip(&mean).map(|(x, m)| x + m).collect());
+                self.coded_keys[i] = Some(decoded.iter().zip(mean).map(|(x, m)| x + m).collect());
             }
         }
     }
@@ -147,7 +147,7 @@ impl Model {
 
 /// Mean of rows, summed as they come.
 fn mean_of(keys: &[Vec<f32>]) -> Vec<f32> {
-    let mut mean = vec![0.0; DIM];
+    let mut mean = [0.0; DIM];
     keys.iter().for_each(|key| mean.iter_mut().zip(key).for_each(|(m, x)| *m += x));
     mean.iter().map(|m| m / keys.len() as f32).collect()
 }
