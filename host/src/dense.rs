@@ -11,7 +11,7 @@ use tqkv_core::{Chunk, KvShape};
 /// Queries scored at once: a tile of scores against 1024 tokens is 256 KiB, inside a level 2 cache.
 const QUERY_TILE: usize = 64;
 
-/// Keys and values of one KV head of one layer, each `[len, head_dim]`.
+/// Keys (`[len, head_dim]`) and values (`[len, value_dim]`) of one KV head of one layer.
 #[derive(Debug, Clone, Default)]
 struct Head {
     keys: Vec<f32>,
@@ -20,7 +20,7 @@ struct Head {
 
 /// The exact cache: plain f32 keys and values, attention by two matrix products and a softmax.
 ///
-/// 8 * head_dim * num_kv_heads * num_layers bytes a token; the cost of a chunk is quadratic in the context as for
+/// 4 * (head_dim + value_dim) * num_kv_heads * num_layers bytes a token; the cost of a chunk is quadratic in the context as for
 /// any exact attention.
 #[derive(Debug, Clone)]
 pub struct DenseCache {
@@ -46,7 +46,7 @@ impl DenseCache {
         self.head(layer, kv_head).map(|h| h.keys.as_slice())
     }
 
-    /// Values of one KV head so far, `[len, head_dim]`; `None` out of range.
+    /// Values of one KV head so far, `[len, value_dim]`; `None` out of range.
     pub fn values(&self, layer: usize, kv_head: usize) -> Option<&[f32]> {
         self.head(layer, kv_head).map(|h| h.values.as_slice())
     }
@@ -61,7 +61,7 @@ impl DenseCache {
         let first = layer * self.shape.num_kv_heads;
         let heads = &mut self.heads[first..first + self.shape.num_kv_heads];
         for (i, (key, value)) in
-            k.chunks_exact(self.shape.head_dim).zip(v.chunks_exact(self.shape.head_dim)).enumerate()
+            k.chunks_exact(self.shape.head_dim).zip(v.chunks_exact(self.shape.value_dim)).enumerate()
         {
             let head = &mut heads[i % self.shape.num_kv_heads];
             head.keys.extend_from_slice(key);
@@ -83,6 +83,7 @@ impl AttentionCache for DenseCache {
         self.append(layer, chunk.k(), chunk.v());
         let out = chunk.out();
         let (shape, d, stride) = (self.shape, self.shape.head_dim, self.shape.query_values());
+        let (width, out_stride) = (shape.value_dim, shape.out_values());
         let scale = 1.0 / (d as f32).sqrt();
         let mut scores = std::mem::take(&mut self.scores);
         for head in 0..shape.num_heads {
@@ -105,9 +106,9 @@ impl AttentionCache for DenseCache {
                     causal_softmax(row, before + first + i + 1);
                 }
                 product(
-                    &mut MatMut::new(&mut out[at..], tile, d, stride),
+                    &mut MatMut::new(&mut out[first * out_stride + head * width..], tile, width, out_stride),
                     Mat::new(&scores, tile, seen, seen),
-                    Mat::new(&kv.values, seen, d, d),
+                    Mat::new(&kv.values, seen, width, width),
                     1.0,
                     Store::Replace,
                 );
@@ -122,10 +123,9 @@ impl AttentionCache for DenseCache {
     }
 
     fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
-        let values = len.saturating_mul(self.shape.head_dim);
         for head in &mut self.heads {
-            head.keys.truncate(values);
-            head.values.truncate(values);
+            head.keys.truncate(len.saturating_mul(self.shape.head_dim));
+            head.values.truncate(len.saturating_mul(self.shape.value_dim));
         }
         Ok(())
     }

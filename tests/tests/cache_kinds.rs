@@ -4,8 +4,10 @@
 mod lives;
 
 use lives::{DIM, base, filled, snapshot, tokens};
+use tqkv::attention::AttentionCache;
 use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, KvCache, LayerKind, LayerPolicy};
-use tqkv_core::CodecId;
+use tqkv::dense::DenseCache;
+use tqkv_core::{CodecId, KvShape};
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
 
@@ -248,5 +250,25 @@ fn specs_that_no_cache_can_have_are_refused() {
     assert!(refused(base().sink_logits(vec![f32::NAN; 2])).contains("finite"));
     assert!(refused(base().soft_cap(0.0)).contains("soft cap"));
     assert!(refused(base().scale(f32::INFINITY)).contains("factor"));
+    let mut latent = CacheSpec::mla(1, 4, 64, 16);
+    latent.position_dim = 8;
+    assert!(refused(latent).contains("64 (value_dim) + 8 (position_dim)"));
     assert!(refused(base().sparse_values(1.5)).contains("share"));
+}
+
+/// The exact cache takes the same shapes.
+#[test]
+fn the_exact_cache_has_values_of_another_width_too() {
+    let shape = KvShape::new(1, 4, 2, DIM).with_value_dim(48);
+    let spec = CacheSpec::from(shape).codecs(CodecId::F16, CodecId::F16);
+    let (mut cache, mut dense) = (KvCache::new(spec).unwrap(), DenseCache::new(shape).unwrap());
+    let mut gaussian = Gaussian::new(6);
+    let n = 70;
+    let (k, v, q) = (gaussian.vector(n * 2 * DIM), gaussian.vector(n * 2 * 48), gaussian.vector(n * 4 * DIM));
+    let (mut got, mut want) = (vec![0.0; n * 4 * 48], vec![0.0; n * 4 * 48]);
+    cache.attend_prefill(0, &q, &k, &v, &mut got).unwrap();
+    dense.attend_chunk(0, &q, &k, &v, &mut want).unwrap();
+    assert!(oracle::relative_mse(&want, &got) < 1e-6);
+    dense.truncate(30).unwrap();
+    assert_eq!(dense.values(0, 1).unwrap().len(), 30 * 48);
 }

@@ -6,6 +6,7 @@ mod lives;
 
 use lives::{DIM, HEADS, append, base, filled, snapshot, tokens};
 use proptest::prelude::*;
+use tqkv::Level;
 use tqkv::cache::{Arithmetic, Budget, CachePool, CacheSpec, Centring, Cold, Eviction, KvCache};
 use tqkv::error::CacheError;
 use tqkv_core::CodecId;
@@ -404,6 +405,25 @@ fn two_threads_write_to_two_forks() {
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     assert_eq!(got, want);
+}
+
+/// The bytes that SPEC.md describes, from every instruction set: their number, and the CRC-32 of the one KV head's chunk.
+#[test]
+fn snapshots_are_the_same_bytes_on_every_level() {
+    let made = Level::available().map(|level| {
+        let demote = Cold::Demote { key: CodecId::N2, value: CodecId::N2 };
+        let mut cache = KvCache::new(base().cold(300, demote).level(level)).unwrap();
+        // Whole steps of 1/32, so that no library's logarithm has a say.
+        let row = |token: usize, step: usize| -> Vec<f32> {
+            (0..DIM).map(|i| ((token * step + i * 17) % 97) as f32 / 32.0 - 1.0).collect()
+        };
+        (0..700).for_each(|token| cache.append(0, &row(token, 31), &row(token, 43)).unwrap());
+        snapshot(&cache)
+    });
+    let made: Vec<Vec<u8>> = made.collect();
+    assert!(made.iter().all(|other| *other == made[0]));
+    let crc = made[0][..made[0].len() - 12].last_chunk::<4>().copied().map(u32::from_le_bytes);
+    assert_eq!((made[0].len(), crc), (21983, Some(2_754_691_833)));
 }
 
 #[test]

@@ -13,6 +13,7 @@ use half::{bf16, f16, slice::HalfFloatSliceExt};
 use std::ffi::c_void;
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tqkv::cache::KvCache;
+use tqkv::error::CacheError;
 
 /// The type of keys and values that are appended.
 #[repr(C)]
@@ -375,18 +376,16 @@ pub unsafe extern "C" fn tqkv_keys(
     out: *mut f32,
     out_values: usize,
 ) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promise; the handle changes under its lock only.
-        let cache = unsafe { pointer::handle("cache", cache) }?;
-        let out = Out::new("out", out, out_values)?;
-        let keys = cache.with(|cache| {
-            check_rows(start, end, cache.spec().shape.head_dim, out_values)?;
-            Ok(cache.keys(layer, kv_head, start..end)?)
-        })?;
-        // SAFETY: the caller's promise.
-        unsafe { out.get() }.copy_from_slice(&keys);
-        Ok(())
-    })
+    // SAFETY: the caller's promise.
+    unsafe {
+        rows(
+            cache,
+            (start, end),
+            (out, out_values),
+            |cache| cache.spec().shape.head_dim,
+            |cache| cache.keys(layer, kv_head, start..end),
+        )
+    }
 }
 
 /// Writes values, as `tqkv_keys`: `out` is [end - start, value_dim].
@@ -403,16 +402,39 @@ pub unsafe extern "C" fn tqkv_values(
     out: *mut f32,
     out_values: usize,
 ) -> TqkvStatus {
+    // SAFETY: the caller's promise.
+    unsafe {
+        rows(
+            cache,
+            (start, end),
+            (out, out_values),
+            |cache| cache.spec().shape.value_dim,
+            |cache| cache.values(layer, kv_head, start..end),
+        )
+    }
+}
+
+/// Writes the rows of `dim` values that `read` makes, where `out` has room for just those of the tokens.
+///
+/// # Safety
+/// As [`tqkv_keys`].
+unsafe fn rows(
+    cache: *const TqkvCache,
+    (start, end): (usize, usize),
+    (out, out_values): (*mut f32, usize),
+    dim: impl Fn(&KvCache) -> usize,
+    read: impl Fn(&KvCache) -> Result<Vec<f32>, CacheError>,
+) -> TqkvStatus {
     guard(|| {
         // SAFETY: the caller's promise; the handle changes under its lock only.
         let cache = unsafe { pointer::handle("cache", cache) }?;
         let out = Out::new("out", out, out_values)?;
-        let values = cache.with(|cache| {
-            check_rows(start, end, cache.spec().shape.value_dim, out_values)?;
-            Ok(cache.values(layer, kv_head, start..end)?)
+        let rows = cache.with(|cache| {
+            check_rows(start, end, dim(cache), out_values)?;
+            Ok(read(cache)?)
         })?;
         // SAFETY: the caller's promise.
-        unsafe { out.get() }.copy_from_slice(&values);
+        unsafe { out.get() }.copy_from_slice(&rows);
         Ok(())
     })
 }

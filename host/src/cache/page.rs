@@ -257,15 +257,20 @@ impl Pages {
         }
         // The last page may be written anew, and as many pages may go cold as are closed.
         let pages = (self.len % PAGE_TOKENS + tokens).div_ceil(PAGE_TOKENS) + 1;
-        let page = self.warm().lines() * size_of::<Line>() + PAGE_OVERHEAD;
+        let page = self.page_bytes();
         let lists = 2 * (self.pages.len() + pages) * size_of::<Arc<Page>>();
         pages * page * self.tiers.len() + lists
+    }
+
+    /// Memory of a whole warm page, which the last one may have though few tokens are in it.
+    pub(super) fn page_bytes(&self) -> usize {
+        self.warm().lines() * size_of::<Line>() + PAGE_OVERHEAD
     }
 
     /// The most that cutting back to `len` tokens may take: a cold page that is cut becomes a warm one.
     pub(super) fn truncate_growth(&self, len: usize) -> usize {
         let cut = len < self.len && !len.is_multiple_of(PAGE_TOKENS) && self.tier(len / PAGE_TOKENS) > 0;
-        if cut { self.warm().lines() * size_of::<Line>() + PAGE_OVERHEAD } else { 0 }
+        if cut { self.page_bytes() } else { 0 }
     }
 
     /// Index of the page that holds the token before `len`, and the tokens of it that lie before `len`.

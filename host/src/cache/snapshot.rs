@@ -77,8 +77,9 @@ impl KvCache {
         for (layer, Layer { heads, max_norms }) in layers.iter_mut().enumerate() {
             for (i, head) in heads.iter_mut().enumerate() {
                 read_chunk(reader, &mut payload)?;
-                // Blocks, and what says where they are.
-                let _room = self.budget.reserve(2 * payload.len())?;
+                // Blocks and what says where they are; only the last page may have room for more.
+                let last = head.keys.pages().page_bytes() + head.other.pages().page_bytes();
+                let _room = self.budget.reserve(2 * payload.len() + last)?;
                 let mut parser = Parser::new(&payload);
                 let read = state::read(head, *max_norms, &mut parser).and_then(|()| parser.end());
                 read.map_err(|error| error.within(format_args!("layer {layer}, KV head {i}")))?;

@@ -166,7 +166,7 @@ impl CacheSpec {
     /// otherwise, which it should: a model scales by the head dim that it has before absorption. The codec of values is of
     /// no effect, and nothing is centred.
     ///
-    /// Attention decodes each token once for all heads.
+    /// Attention decodes each token once for all heads. With a `position_dim` of 0 keys and values are vectors of their own.
     pub fn mla(num_layers: usize, num_heads: usize, latent_dim: usize, position_dim: usize) -> Self {
         let head_dim = latent_dim.saturating_add(position_dim);
         let shape = KvShape::new(num_layers, num_heads, 1, head_dim).with_value_dim(latent_dim);
@@ -367,6 +367,13 @@ impl CacheSpec {
             return bad(format!("{heads} KV heads in all layers; accepted are up to {MOST_HEADS}"));
         }
         self.layers.check(num_layers)?;
+        let KvShape { head_dim, value_dim, .. } = self.shape;
+        if self.position_dim > 0 && head_dim.checked_sub(self.position_dim) != Some(value_dim) {
+            return bad(format!(
+                "head_dim {head_dim} of latent vectors; accepted is {value_dim} (value_dim) + {} (position_dim)",
+                self.position_dim
+            ));
+        }
         if !self.kinds.is_empty() && self.kinds.len() != num_layers {
             return bad(format!(
                 "{} kinds for {num_layers} layers; accepted is one a layer",

@@ -234,15 +234,15 @@ fn weights_that_are_not_finite_end_in_an_error() {
     assert_eq!(error.unwrap_err().to_string(), "the logits at position 2 are not finite");
 }
 
-/// Refuses the second layer of every chunk after the first.
-struct Failing(DenseCache);
+/// Refuses the last layer of every chunk once it has three tokens.
+pub(crate) struct Failing(pub(crate) DenseCache);
 
 impl AttentionCache for Failing {
     fn shape(&self) -> KvShape {
         self.0.shape()
     }
     fn attend_checked(&mut self, chunk: Chunk<'_>) -> Result<(), CacheError> {
-        if chunk.layer() == 1 && self.0.len() > 3 {
+        if chunk.layer() + 1 == self.shape().num_layers && self.0.len() > 3 {
             return Err(CacheError::BadSpec("refused on purpose".into()));
         }
         self.0.attend_checked(chunk)

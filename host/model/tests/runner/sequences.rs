@@ -2,11 +2,10 @@
 
 use std::ops::ControlFlow;
 
+use crate::errors::Failing;
 use tqkv::attention::AttentionCache;
 use tqkv::cache::{CacheSpec, KvCache};
-use tqkv::dense::DenseCache;
 use tqkv::error::CacheError;
-use tqkv::{Chunk, KvShape};
 use tqkv_core::CodecId;
 use tqkv_model::generate::{Caches, Continuations, GenerateSpec, StopReason, generate, generate_many};
 use tqkv_model::{Model, shipped};
@@ -52,33 +51,6 @@ fn sequences_together_give_what_each_gives_alone() {
     println!("{worst:?}");
     assert!(worst[0] < 1e-5 && worst[1] < 1e-5 && worst[2] < 2e-3, "{worst:?}");
     assert_eq!(together.each_ref().map(|cache| cache.len()), lengths.map(|n| n + 40));
-}
-
-/// Refuses the last layer once it has three tokens.
-struct Failing(DenseCache);
-
-impl AttentionCache for Failing {
-    fn shape(&self) -> KvShape {
-        self.0.shape()
-    }
-    fn attend_checked(&mut self, chunk: Chunk<'_>) -> Result<(), CacheError> {
-        if chunk.layer() + 1 == self.shape().num_layers && self.0.len() > 3 {
-            return Err(CacheError::BadSpec("refused on purpose".into()));
-        }
-        self.0.attend_checked(chunk)
-    }
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-    fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
-        self.0.truncate(len)
-    }
-    fn reset(&mut self) {
-        self.0.reset();
-    }
-    fn allocated_bytes(&self) -> usize {
-        self.0.allocated_bytes()
-    }
 }
 
 #[test]
