@@ -164,20 +164,21 @@ impl KvShape {
         if layer < num_layers { Ok(()) } else { Err(KvError::Layer { layer, num_layers }) }
     }
 
-    /// Tokens in `k` (`[n, num_kv_heads, head_dim]`) and `v` (`[n, num_kv_heads, value_dim]`) of a layer.
+    /// Tokens in so many values of keys (`[n, num_kv_heads, head_dim]`) and of values (`[n, num_kv_heads, value_dim]`) of a
+    /// layer.
     ///
     /// # Errors
     /// [`KvError::Layer`], [`KvError::NotWholeTokens`], [`KvError::Length`].
-    pub const fn check_tokens(self, layer: usize, k: &[f32], v: &[f32]) -> Result<usize, KvError> {
+    pub const fn check_tokens(self, layer: usize, k: usize, v: usize) -> Result<usize, KvError> {
         if let Err(error) = self.check_layer(layer) {
             return Err(error);
         }
         let per_token = self.num_kv_heads * self.head_dim;
-        if !k.len().is_multiple_of(per_token) {
-            return Err(KvError::NotWholeTokens { got: k.len(), per_token });
+        if !k.is_multiple_of(per_token) {
+            return Err(KvError::NotWholeTokens { got: k, per_token });
         }
-        let tokens = k.len() / per_token;
-        match check_len("v", v.len(), tokens * self.num_kv_heads * self.value_dim) {
+        let tokens = k / per_token;
+        match check_len("v", v, tokens * self.num_kv_heads * self.value_dim) {
             Ok(()) => Ok(tokens),
             Err(error) => Err(error),
         }
@@ -247,7 +248,7 @@ impl<'a> Chunk<'a> {
         v: &'a [f32],
         out: &'a mut [f32],
     ) -> Result<Self, KvError> {
-        let tokens = shape.check_tokens(layer, k, v)?;
+        let tokens = shape.check_tokens(layer, k.len(), v.len())?;
         shape.check_queries(layer, tokens, q, out)?;
         Ok(Self { layer, tokens, q, k, v, out })
     }

@@ -8,7 +8,7 @@ use tqkv_core::code::Levels;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::page::{
     Attention, EXP_ERROR, HalfPages, KeyPages, Line, MAX_HEADS, Parts, Queries, ValuePages, attend, exp,
-    merge, rescale, row_scores, row_sums, soften,
+    merge, narrow_rows, rescale, row_scores, row_sums, soften, widen_rows,
 };
 use tqkv_simd::{Level, codec};
 
@@ -440,6 +440,24 @@ fn plain_rows_are_summed_alike_on_every_level() {
         for &level in &levels {
             assert_bits(&run(level).0, &scores, "scores");
             assert_bits(&run(level).1, &sums, "sums");
+        }
+    }
+}
+
+#[test]
+fn rows_become_f16_and_come_back_alike_on_every_level() {
+    for values in [16, 48, 80, 1024] {
+        let mut x = Random(values as u64).normals(values);
+        // Ties, the largest, the smallest, one that is none any more, and zeros of both signs.
+        x[..8].copy_from_slice(&[1.000_488_3, 1.001_464_8, 65504.0, 6e-8, 2e-8, -0.0, 0.0, -6.2e-5]);
+        let want: Vec<u16> = x.iter().map(|&x| half::f16::from_f32(x).to_bits()).collect();
+        for level in levels() {
+            let mut halves = vec![0; values];
+            narrow_rows(level, &x, &mut halves);
+            assert_eq!(halves, want, "{level:?}");
+            let wide = guarded(values, 0.0, |out| widen_rows(level, &halves, out));
+            let exact: Vec<f32> = want.iter().map(|&bits| half::f16::from_bits(bits).to_f32()).collect();
+            assert_bits(&wide, &exact, "widened");
         }
     }
 }

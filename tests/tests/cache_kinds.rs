@@ -3,9 +3,11 @@
 
 mod lives;
 
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 use lives::{DIM, base, filled, snapshot, tokens};
 use tqkv::attention::AttentionCache;
-use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, KvCache, LayerKind, LayerPolicy};
+use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, Floats, KvCache, LayerKind, LayerPolicy};
 use tqkv::dense::DenseCache;
 use tqkv_core::{CodecId, KvShape};
 use tqkv_tests::inputs::Gaussian;
@@ -32,6 +34,43 @@ fn what_was_decoded_can_be_read_back() {
         assert!(cache.keys(0, 0, 590..601).is_err() && cache.keys(0, 1, 0..1).is_err());
         assert_eq!(cache.stats().evicted > 0, cache.keys(0, 0, 4..600).is_err());
     }
+}
+
+/// What a cache holds and gives once it has got keys and values, some one by one and some as a chunk.
+fn taken<'a, T>(k: &'a [T], v: &'a [T]) -> (Vec<u8>, Vec<f32>)
+where
+    Floats<'a>: From<&'a [T]>,
+{
+    let (mut cache, n) = (KvCache::new(base()).unwrap(), k.len() / DIM);
+    for i in 0..n / 2 {
+        cache.append(0, &k[i * DIM..(i + 1) * DIM], &v[i * DIM..(i + 1) * DIM]).unwrap();
+    }
+    let half = n / 2 * DIM;
+    let q = Gaussian::new(4).vector(2 * (n * DIM - half));
+    let mut out = vec![0.0; q.len()];
+    cache.attend_prefill(0, &q, &k[half..], &v[half..], &mut out).unwrap();
+    (snapshot(&cache), out)
+}
+
+#[test]
+fn rows_of_16_bits_are_taken_as_they_are() {
+    let (k, v) = tokens(1, 0, 300);
+    let wide = |x: &[bf16]| x.iter().map(|x| x.to_f32()).collect::<Vec<_>>();
+    let (k, v) = [k, v].map(|x| x.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>()).into();
+    let want = taken(&wide(&k), &wide(&v));
+    assert_eq!(taken(&k, &v), want);
+    let halves = |x: &[bf16]| x.iter().map(|x| f16::from_f32(x.to_f32())).collect::<Vec<_>>();
+    let (k, v) = (halves(&k), halves(&v));
+    assert!(k.iter().all(|x| x.is_finite()));
+    assert_eq!(taken(&k, &v), want, "what is kept is f16");
+    let mut long = vec![0.0; k.len()];
+    k.convert_to_f32_slice(&mut long);
+    let mut cache = KvCache::new(base()).unwrap();
+    let mut bad = [bf16::ONE; DIM];
+    bad[7] = bf16::NAN;
+    let error = cache.append(0, &bad, &long[..DIM]).unwrap_err().to_string();
+    assert!(error.contains("key") && cache.is_empty(), "{error}");
+    cache.append(0, &k[..DIM], &long[..DIM]).unwrap();
 }
 
 /// Scale, soft cap, learned sinks and values of another width, against f64 over what the cache holds.
@@ -149,20 +188,15 @@ fn latent_vectors_are_keys_and_values() {
         let (mut gaussian, width, n) = (Gaussian::new(8), LATENT + POSITION, 500);
         let (k, q) = (gaussian.vector(n * width), gaussian.vector(n * HEADS * width));
         let mut chunk = vec![0.0; n * HEADS * LATENT];
-        cache
-            .attend_prefill(
-                0,
-                &q[..300 * HEADS * width],
-                &k[..300 * width],
-                &[],
-                &mut chunk[..300 * HEADS * LATENT],
-            )
-            .unwrap();
+        // As a model runner does, which knows the seam only.
+        let runner: &mut dyn AttentionCache = &mut cache;
+        let (first_q, first_k) = (&q[..300 * HEADS * width], &k[..300 * width]);
+        runner.attend_chunk(0, first_q, first_k, &[], &mut chunk[..300 * HEADS * LATENT]).unwrap();
         let bytes = snapshot(&cache);
         let mut cache = KvCache::new(spec.clone()).unwrap();
         cache.restore(&mut &bytes[..]).unwrap();
         for i in 300..n {
-            cache.append(0, &k[i * width..(i + 1) * width], &[]).unwrap();
+            cache.append(0, &k[i * width..(i + 1) * width], Floats::NONE).unwrap();
             let at = i * HEADS * LATENT..(i + 1) * HEADS * LATENT;
             cache.attend(0, &q[i * HEADS * width..(i + 1) * HEADS * width], &mut chunk[at]).unwrap();
         }
@@ -178,7 +212,7 @@ fn latent_vectors_are_keys_and_values() {
             let logits = seen.iter().zip(&latents).map(|(&i, latent)| {
                 let position: Vec<f32> = k[i * width + LATENT..(i + 1) * width]
                     .iter()
-                    .map(|&x| half::f16::from_f32(x).to_f32())
+                    .map(|&x| f16::from_f32(x).to_f32())
                     .collect();
                 0.15f32 as f64 * (oracle::dot(&q[..LATENT], latent) + oracle::dot(&q[LATENT..], &position))
             });
@@ -206,7 +240,7 @@ fn latent_vectors_are_keys_and_values() {
         let (before, len) = (cache.scores(0, 0, &q[..width]).unwrap(), cache.len());
         let mut bad = k[..2 * width].to_vec();
         bad[width + LATENT + 3] = f32::NAN;
-        assert!(cache.append(0, &bad, &[]).is_err());
+        assert!(cache.append(0, &bad, Floats::NONE).is_err());
         assert_eq!((cache.scores(0, 0, &q[..width]).unwrap(), cache.len()), (before, len));
     }
 }

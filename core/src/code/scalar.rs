@@ -99,11 +99,13 @@ pub(crate) fn quantise_in_place<I: Isa, const BITS: usize>(
         let quality = u64::from(moments.quality().to_bits());
         best = u64::max(best, quality << 8 | ((MAX_CANDIDATES - i) << 1 | spare) as u64);
     }
-    let i = MAX_CANDIDATES - (best as usize >> 1 & 15);
+    let chosen = MAX_CANDIDATES - (best as usize >> 1 & 15);
+    // Where there is no choice, the scale need not wait for a quality that nothing is compared with.
+    let (i, whose) = if candidates.len() == 1 { (0, 0) } else { (chosen, (best & 1) as usize) };
     let [cross, energy] = sums.get(i).copied().unwrap_or_default();
     let assumed = norm * candidates.get(i).copied().unwrap_or_default();
     let moments = Moments { norm_squared, assumed, cross, energy }.in_units_of(book.unit());
-    (moments.scale(isa, mode, dim), (best & 1) as usize)
+    (moments.scale(isa, mode, dim), whose)
 }
 
 /// Quantises the rotated vector `y` with |x|^2 = `norm_squared` > 0; returns the scale. This form

@@ -9,10 +9,10 @@ use crate::budget::TqkvBudget;
 use crate::error::{Failure, TqkvStatus, guard, guard_quietly};
 use crate::pointer::{self, In, Out};
 use crate::spec::{TqkvSpec, one_of};
-use half::{bf16, f16, slice::HalfFloatSliceExt};
+use half::{bf16, f16};
 use std::ffi::c_void;
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-use tqkv::cache::KvCache;
+use tqkv::cache::{Floats, KvCache};
 use tqkv::error::CacheError;
 
 /// The type of keys and values that are appended.
@@ -30,14 +30,7 @@ pub enum TqkvDtype {
 /// A KV cache of one sequence.
 #[derive(Debug)]
 pub struct TqkvCache {
-    state: RwLock<State>,
-}
-
-#[derive(Debug)]
-struct State {
-    cache: KvCache,
-    /// Keys and values of 16 bits, widened.
-    widened: [Vec<f32>; 2],
+    cache: RwLock<KvCache>,
 }
 
 /// Tokens by tier and bytes as allocated. Token counts are of the first KV head that there is, bytes of the whole cache.
@@ -102,25 +95,17 @@ impl Values {
         .map(|_| ())
     }
 
-    /// The values as f32, in `room` where they are not.
+    /// The values.
     ///
     /// # Safety
     /// As [`In::get`].
-    unsafe fn widen(self, room: &mut Vec<f32>) -> &[f32] {
-        fn widened<'a, T>(values: &[T], room: &'a mut Vec<f32>) -> &'a [f32]
-        where
-            [T]: HalfFloatSliceExt,
-        {
-            room.resize(values.len(), 0.0);
-            values.convert_to_f32_slice(room);
-            room
-        }
+    unsafe fn get<'a>(self) -> Floats<'a> {
         // SAFETY: the caller's promise.
         unsafe {
             match self {
-                Self::F32(values) => values.get(),
-                Self::F16(values) => widened(values.get(), room),
-                Self::Bf16(values) => widened(values.get(), room),
+                Self::F32(values) => values.get().into(),
+                Self::F16(values) => values.get().into(),
+                Self::Bf16(values) => values.get().into(),
             }
         }
     }
@@ -130,12 +115,12 @@ const DTYPES: [TqkvDtype; 3] = [TqkvDtype::TqkvF32, TqkvDtype::TqkvF16, TqkvDtyp
 
 impl TqkvCache {
     fn new(cache: KvCache) -> Self {
-        Self { state: RwLock::new(State { cache, widened: Default::default() }) }
+        Self { cache: RwLock::new(cache) }
     }
 
     /// The cache of a call that reads it.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&KvCache) -> Result<R, Failure>) -> Result<R, Failure> {
-        work(&self.read()?.cache)
+        work(&*self.read()?)
     }
 
     /// The cache of a call that changes it.
@@ -143,15 +128,15 @@ impl TqkvCache {
         &self,
         work: impl FnOnce(&mut KvCache) -> Result<R, Failure>,
     ) -> Result<R, Failure> {
-        work(&mut self.write()?.cache)
+        work(&mut *self.write()?)
     }
 
-    fn read(&self) -> Result<RwLockReadGuard<'_, State>, Failure> {
-        self.state.read().map_err(|_| broken())
+    fn read(&self) -> Result<RwLockReadGuard<'_, KvCache>, Failure> {
+        self.cache.read().map_err(|_| broken())
     }
 
-    fn write(&self) -> Result<RwLockWriteGuard<'_, State>, Failure> {
-        self.state.write().map_err(|_| broken())
+    fn write(&self) -> Result<RwLockWriteGuard<'_, KvCache>, Failure> {
+        self.cache.write().map_err(|_| broken())
     }
 }
 
@@ -256,10 +241,9 @@ pub unsafe extern "C" fn tqkv_append(
         let cache = unsafe { pointer::handle("cache", cache) }?;
         let dtype = one_of("dtype", dtype, &DTYPES)?;
         let (k, v) = (Values::new("k", dtype, k, k_values)?, Values::new("v", dtype, v, v_values)?);
-        let State { cache, widened: [keys, values] } = &mut *cache.write()?;
         // SAFETY: the caller's promise.
-        let (k, v) = unsafe { (k.widen(keys), v.widen(values)) };
-        Ok(cache.append(layer, k, v)?)
+        let (k, v) = unsafe { (k.get(), v.get()) };
+        Ok(cache.write()?.append(layer, k, v)?)
     })
 }
 
@@ -284,7 +268,7 @@ pub unsafe extern "C" fn tqkv_attend(
         let out = Out::new("out", out, out_values)?.apart_from(q)?;
         // SAFETY: the caller's promise, and they are apart.
         let (q, out) = unsafe { (q.get(), out.get()) };
-        Ok(cache.read()?.cache.attend(layer, q, out)?)
+        Ok(cache.read()?.attend(layer, q, out)?)
     })
 }
 
@@ -316,10 +300,9 @@ pub unsafe extern "C" fn tqkv_prefill(
         let out = Out::new("out", out, out_values)?.apart_from(q)?;
         k.apart_from(out)?;
         v.apart_from(out)?;
-        let State { cache, widened: [keys, values] } = &mut *cache.write()?;
         // SAFETY: the caller's promise, and the output is apart from all inputs.
-        let (q, k, v, out) = unsafe { (q.get(), k.widen(keys), v.widen(values), out.get()) };
-        Ok(cache.attend_prefill(layer, q, k, v, out)?)
+        let (q, k, v, out) = unsafe { (q.get(), k.get(), v.get(), out.get()) };
+        Ok(cache.write()?.attend_prefill(layer, q, k, v, out)?)
     })
 }
 
@@ -347,7 +330,7 @@ pub unsafe extern "C" fn tqkv_scores(
         let q = In::new("q", q, q_values)?;
         let (out, count) = (Out::new("out", out, out_values)?, Out::new("count", count, 1)?);
         // SAFETY: the caller's promise; nothing is written while this is read.
-        let scores = cache.read()?.cache.scores(layer, head, unsafe { q.get() })?;
+        let scores = cache.read()?.scores(layer, head, unsafe { q.get() })?;
         // SAFETY: the caller's promise.
         unsafe { count.write(scores.len()) };
         if scores.len() > out_values {
@@ -458,7 +441,7 @@ fn check_rows(start: usize, end: usize, dim: usize, values: usize) -> Result<(),
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_truncate(cache: *mut TqkvCache, len: usize) -> TqkvStatus {
     // SAFETY: the caller's promise; the handle changes under its lock only.
-    guard(|| Ok(unsafe { pointer::handle("cache", cache) }?.write()?.cache.truncate(len)?))
+    guard(|| Ok(unsafe { pointer::handle("cache", cache) }?.write()?.truncate(len)?))
 }
 
 /// Back to the empty cache.
@@ -469,9 +452,7 @@ pub unsafe extern "C" fn tqkv_truncate(cache: *mut TqkvCache, len: usize) -> Tqk
 pub unsafe extern "C" fn tqkv_reset(cache: *mut TqkvCache) -> TqkvStatus {
     guard(|| {
         // SAFETY: the caller's promise; the handle changes under its lock only.
-        let mut state = unsafe { pointer::handle("cache", cache) }?.write()?;
-        state.cache.reset();
-        state.widened = Default::default();
+        unsafe { pointer::handle("cache", cache) }?.write()?.reset();
         Ok(())
     })
 }
@@ -486,7 +467,7 @@ pub unsafe extern "C" fn tqkv_len(cache: *const TqkvCache, len: *mut usize) -> T
         // SAFETY: the caller's promise; the handle changes under its lock only.
         let cache = unsafe { pointer::handle("cache", cache) }?;
         let place = Out::new("len", len, 1)?;
-        let len = cache.read()?.cache.len();
+        let len = cache.read()?.len();
         // SAFETY: the caller's promise.
         unsafe { place.write(len) };
         Ok(())
@@ -505,7 +486,7 @@ pub unsafe extern "C" fn tqkv_stats(
 ) -> TqkvStatus {
     guard(|| {
         // SAFETY: the caller's promise; the handle changes under its lock only.
-        let found = unsafe { pointer::handle("cache", cache) }?.read()?.cache.stats();
+        let found = unsafe { pointer::handle("cache", cache) }?.read()?.stats();
         let found = TqkvCacheStats {
             tokens: found.tokens,
             sinks: found.sinks,

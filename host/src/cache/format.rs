@@ -96,6 +96,11 @@ impl PageFormat {
         layout.map_or(*self, |layout| Self { layout, slots, ..*self })
     }
 
+    /// Whether pages are read by kernels that are faster than decoding them.
+    pub(super) fn has_kernels(&self) -> bool {
+        matches!(self.layout, Layout::Keys(_) | Layout::Values(_) | Layout::Halves(_))
+    }
+
     /// Tokens of a page.
     pub(super) fn slots(&self) -> usize {
         self.slots

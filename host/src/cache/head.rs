@@ -196,15 +196,28 @@ impl Head {
     fn attend_span(&self, queries: &Queries, i: usize, seen: &mut Seen) {
         let Seen { state, plain, rotated, failed } = seen;
         let heads = &mut state[..queries.heads()];
-        let mut tokens = Tokens { head: self, queries, plain, rotated, failed: RefCell::new(None) };
         if i == 0 {
             let sinks = self.values().sink_capacity().min(self.len());
-            attend(self.keys.level(), &mut tokens, 0, sinks, heads);
+            *failed = self.attend_run(queries, (0, sinks), heads, [plain, rotated]).err();
         }
         let ((start, end), first) = self.newest();
         let from = self.values().sink_capacity() + (first + i) * SPAN;
-        attend(self.keys.level(), &mut tokens, from.max(start), (from + SPAN).min(end), heads);
-        *failed = tokens.failed.into_inner();
+        let run = (from.max(start), (from + SPAN).min(end));
+        *failed = failed.take().or(self.attend_run(queries, run, heads, [plain, rotated]).err());
+    }
+
+    /// Attends to the tokens of a run: `state` has one entry a query head, the sums (`[heads, dim]`) are of rows and of blocks
+    /// in their domain.
+    pub(super) fn attend_run(
+        &self,
+        queries: &Queries,
+        (from, to): Range,
+        state: &mut [Attention],
+        [plain, rotated]: [&mut [f32]; 2],
+    ) -> Result<(), CacheError> {
+        let mut tokens = Tokens { head: self, queries, plain, rotated, failed: RefCell::new(None) };
+        attend(self.keys.level(), &mut tokens, from, to, state);
+        tokens.failed.into_inner().map_or(Ok(()), Err)
     }
 
     /// Joins the two domains and normalises, for any number of heads.

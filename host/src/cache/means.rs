@@ -138,14 +138,14 @@ impl Means {
             self.lease.set(self.allocated_bytes());
         }
         for key in keys.chunks_exact(dim) {
-            self.sum.iter_mut().zip(key).for_each(|(sum, &x)| *sum = sum.wrapping_add((x * ONE) as i64));
+            join_key(&mut self.sum, key, i64::wrapping_add);
         }
     }
 
     /// Takes back what [`Means::close`] did.
     pub(super) fn reopen(&mut self, keys: &[f32], dim: usize) {
         for key in keys.chunks_exact(dim) {
-            self.sum.iter_mut().zip(key).for_each(|(sum, &x)| *sum = sum.wrapping_sub((x * ONE) as i64));
+            join_key(&mut self.sum, key, i64::wrapping_sub);
         }
     }
 
@@ -170,5 +170,16 @@ impl Means {
             return 0;
         }
         self.allocated_bytes() + 2 * size_of::<Mean>() + dim * (size_of::<f32>() + size_of::<i64>())
+    }
+}
+
+/// Adds a key in fixed point to the sums, or takes it off, as `join` says.
+fn join_key(sum: &mut [i64], key: &[f32], join: impl Fn(i64, i64) -> i64) {
+    let sums = sum.iter_mut().zip(key);
+    // Nearly all keys fit 32 bits, and there are vectors of such conversions.
+    if key.iter().fold(true, |fit, x| fit & (x.abs() < i32::MAX as f32 / ONE)) {
+        sums.for_each(|(sum, &x)| *sum = join(*sum, i64::from((x * ONE) as i32)));
+    } else {
+        sums.for_each(|(sum, &x)| *sum = join(*sum, (x * ONE) as i64));
     }
 }

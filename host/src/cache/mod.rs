@@ -51,6 +51,7 @@ pub use layer::{KvPair, LayerKind, LayerPolicy};
 pub use pool::{CachePool, Eviction, SequenceId};
 pub use spec::{AUTO_SHARE, Arithmetic, CacheSpec, Centring, Cold, MEAN_TOKENS};
 pub use stats::{CacheStats, HeadStats};
+pub use vectors::Floats;
 
 use crate::attention::AttentionCache;
 use crate::error::CacheError;
@@ -158,7 +159,8 @@ impl KvCache {
     }
 
     /// Appends tokens to one layer: `k` is `[n, num_kv_heads, head_dim]`, after RoPE, `v` `[n, num_kv_heads, value_dim]`. In a
-    /// cache of latent vectors ([`CacheSpec::mla`]) `k` is each token's latent vector and positional part, and `v` is empty.
+    /// cache of latent vectors ([`CacheSpec::mla`]) `k` is each token's latent vector and positional part, and `v` is
+    /// [`Floats::NONE`].
     ///
     /// Cost: a copy to f16 for each vector, and the encoding of as many that leave the hot window.
     ///
@@ -166,7 +168,13 @@ impl KvCache {
     /// Wrong shapes, a layer without keys and values, a vector that is not finite or too large
     /// ([`CacheSpec::max_norms`]), named by token and KV head, a budget that is used up, or a spill file that cannot be
     /// written; nothing is appended then.
-    pub fn append(&mut self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
+    pub fn append<'a>(
+        &mut self,
+        layer: usize,
+        k: impl Into<Floats<'a>>,
+        v: impl Into<Floats<'a>>,
+    ) -> Result<(), CacheError> {
+        let (k, v) = (k.into(), v.into());
         let n = self.spec.check_tokens(layer, k, v)?;
         self.take_up(layer, n, k, v, |head, _, k, v, scratch| {
             head.push(k, v, scratch)?;
@@ -197,19 +205,20 @@ impl KvCache {
 
     /// Appends a chunk and attends causally with each token's queries: `q` is `[n, num_heads, head_dim]`, `out`
     /// `[n, num_heads, value_dim]`. Every query sees each token in the form that it would have had token by
-    /// token; chunks of eight and more decode each token once, to f32, whatever
-    /// [`CacheSpec::arithmetic`] says.
+    /// token. Of chunks of eight and more the chunk's own tokens, and others that not all of its queries see encoded, are decoded
+    /// once, to f32, whatever [`CacheSpec::arithmetic`] says.
     ///
     /// # Errors
     /// As [`KvCache::append`] and [`KvCache::attend`]; nothing is appended then.
-    pub fn attend_prefill(
+    pub fn attend_prefill<'a>(
         &mut self,
         layer: usize,
         q: &[f32],
-        k: &[f32],
-        v: &[f32],
+        k: impl Into<Floats<'a>>,
+        v: impl Into<Floats<'a>>,
         out: &mut [f32],
     ) -> Result<(), CacheError> {
+        let (k, v) = (k.into(), v.into());
         let n = self.spec.check_tokens(layer, k, v)?;
         self.spec.shape.check_queries(layer, n, q, out)?;
         let KvShape { num_kv_heads: kv_heads, head_dim, value_dim, .. } = self.spec.shape;
@@ -231,15 +240,16 @@ impl KvCache {
         &mut self,
         layer: usize,
         n: usize,
-        k: &[f32],
-        v: &[f32],
+        k: Floats<'_>,
+        v: Floats<'_>,
         work: impl Fn(&mut Head, usize, Vectors<'_>, Vectors<'_>, &mut Scratch) -> Result<(), CacheError> + Sync,
     ) -> Result<(), CacheError> {
         let num_kv_heads = self.spec.shape.num_kv_heads;
+        let level = self.spec.level.unwrap_or(Level::Portable);
         let Layer { heads, max_norms } = &mut self.layers[layer];
         let Some(before) = heads.first().map(Head::len) else { return Err(CacheError::NoCache { layer }) };
         let sides = self.spec.sides(k, v);
-        check_vectors(layer, before, num_kv_heads, &sides, *max_norms)?;
+        check_vectors(layer, before, num_kv_heads, &sides, *max_norms, level)?;
         let growth = if self.budget.is_limited() {
             heads.iter().map(|head| head.keys.growth(n) + head.other.growth(n)).sum()
         } else {
@@ -436,10 +446,11 @@ fn check_vectors(
     kv_heads: usize,
     sides: &[Vectors<'_>; 2],
     max_norms: [f32; 2],
+    level: Level,
 ) -> Result<(), CacheError> {
     for ((what, side), max_norm) in ["key", "value"].into_iter().zip(sides).zip(max_norms) {
         for (i, vector) in side.rows().enumerate() {
-            let norm = scratch::dot(vector, vector).sqrt();
+            let norm = vector.norm(level);
             if norm.is_nan() || norm > max_norm {
                 let (token, kv_head) = (first + i / kv_heads, i % kv_heads);
                 return Err(CacheError::BadVector { layer, what, token, kv_head, max_norm });
@@ -457,6 +468,18 @@ impl AttentionCache for KvCache {
     fn attend_checked(&mut self, mut chunk: Chunk<'_>) -> Result<(), CacheError> {
         let (layer, q, k, v) = (chunk.layer(), chunk.q(), chunk.k(), chunk.v());
         self.attend_prefill(layer, q, k, v, chunk.out())
+    }
+
+    /// As [`KvCache::attend_prefill`], of latent vectors as well.
+    fn attend_chunk(
+        &mut self,
+        layer: usize,
+        q: &[f32],
+        k: &[f32],
+        v: &[f32],
+        out: &mut [f32],
+    ) -> Result<(), CacheError> {
+        self.attend_prefill(layer, q, k, v, out)
     }
 
     fn len(&self) -> usize {

@@ -447,6 +447,13 @@ impl Pages {
         tier == 0 || self.cooled.get(tier - 1).is_some_and(|&pages| pages > self.evicted)
     }
 
+    /// Whether all pages that are held are in memory, and read by kernels.
+    pub(super) fn are_quick(&self) -> bool {
+        let is_quick =
+            |tier| matches!(self.tiers.store(tier), Store::Memory) && self.tiers.format(tier).has_kernels();
+        (0..self.tiers.len()).filter(|&tier| self.is_used(tier)).all(is_quick)
+    }
+
     /// Tokens in tiers behind the warm one, evicted ones not included.
     pub(super) fn cold_len(&self) -> usize {
         self.cooled.first().map_or(0, |pages| pages.saturating_sub(self.evicted) * PAGE_TOKENS)

@@ -1,21 +1,22 @@
-//! Attention of many queries at once: each encoded token is decoded once per chunk.
+//! Attention of many queries at once.
 //!
 //! The result is that of appending and attending token by token: query t sees a token encoded where
-//! it had left the hot window by then, and uncompressed where it had not. Tiles of tokens are
-//! decoded in the domain of their blocks, logits and outputs are matrix products, and the online
-//! softmax joins the tiles.
+//! it had left the hot window by then, and uncompressed where it had not. What all queries see encoded is read by the
+//! kernels of pages, as many queries at once as these take. Of the rest, which is the chunk and little else, and of codes without
+//! kernels each token is decoded once: tiles of tokens in the domain of their blocks; logits and outputs are matrix products. The
+//! online softmax joins all.
 
 use super::format::PAGE_TOKENS;
 use super::head::Head;
-use super::scratch::{Scratch, dot};
+use super::scratch::{self, Scratch, dot};
 use super::track::{Track, leaving};
 use super::vectors::Vectors;
 use crate::error::CacheError;
 use crate::matmul::{Mat, MatMut, Store, product};
-use half::f16;
 use rayon::prelude::*;
 use std::ops::Range;
-use tqkv_simd::page::{Attention, soften};
+use tqkv_core::MAX_HEAD_DIM;
+use tqkv_simd::page::{Attention, MAX_HEADS, soften, widen_rows};
 
 /// Chunks of at least this many queries are worth decoding keys and values once for all.
 const PREFILL_FROM: usize = 8;
@@ -37,8 +38,14 @@ impl Plain {
         let dim = track.codec().dim();
         let mut rows = vec![0.0; track.recent().len() * dim];
         track.recent().read(0, &mut rows);
-        rows.reserve_exact(chunk.len() * dim);
-        rows.extend(chunk.rows().flatten().map(|&x| f16::from_f32(x).to_f32()));
+        let (level, mut at) = (track.level(), rows.len());
+        rows.resize(at + chunk.len() * dim, 0.0);
+        let mut halves = [0; MAX_HEAD_DIM];
+        for row in chunk.rows() {
+            row.narrow(level, &mut halves[..dim]);
+            widen_rows(level, &halves[..dim], &mut rows[at..at + dim]);
+            at += dim;
+        }
         Self { first: track.len() - track.recent().len(), rows }
     }
 
@@ -79,8 +86,9 @@ impl Boundary {
         Self { ends: vec![track.coded_end().max(track.sink_capacity())], sinks: track.sink_capacity() }
     }
 
-    fn is_coded(&self, query: usize, position: usize) -> bool {
-        position >= self.sinks && position < self.ends[query]
+    /// Of positions `from..to`, which are sinks or lie behind them, how many a query sees encoded; they are the first ones.
+    fn coded_of(&self, query: usize, from: usize, to: usize) -> usize {
+        if from < self.sinks { 0 } else { self.ends[query].clamp(from, to) - from }
     }
 
     /// Positions of `from..to` that some query of `queries` sees encoded.
@@ -249,8 +257,10 @@ impl Work<'_> {
         let mut position = vec![0.0; TILE * position_dim];
         let (mut logits, mut spare) = (vec![0.0; rows * TILE], vec![0.0; rows * TILE]);
         let (oldest, newest) = (head.seen(first + tile.0), head.seen(first + tile.1 - 1));
-        // Part 0 is the sinks, part 1 what the oldest to newest query of the tile see after them.
-        let parts = [newest[0], (oldest[1].0.min(newest[1].0), newest[1].1)];
+        let past = self.past();
+        self.attend_past(&mut queries, q, past)?;
+        // Part 0 is the sinks, part 1 what else the oldest to newest query of the tile see after them.
+        let parts = [newest[0], (oldest[1].0.min(newest[1].0).max(past.1), newest[1].1)];
         for (part, (start, end)) in parts.into_iter().enumerate() {
             for from in (start..end).step_by(TILE) {
                 let to = (from + TILE).min(end);
@@ -274,6 +284,30 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// The run of positions behind the sinks that all queries see, encoded, in pages that kernels read from memory.
+    fn past(&self) -> (usize, usize) {
+        let start = self.keys.boundary.sinks;
+        let quick = |side: &&Side<'_>| side.track.pages().are_quick() && self.head.rule.window.is_none();
+        let sides = [Some(self.keys), self.values].map(|side| side.filter(quick));
+        let ends = sides.map(|side| side.map_or(start, |side| side.boundary.ends[self.tile.0]));
+        (start, ends[0].min(ends[1]).max(start))
+    }
+
+    fn attend_past(&self, queries: &mut Queries, q: &[f32], run: (usize, usize)) -> Result<(), CacheError> {
+        if run.0 == run.1 {
+            return Ok(());
+        }
+        let (head, mut coded) = (self.head, scratch::Queries::default());
+        let [dim, value_dim] = [&head.keys, head.values()].map(|track| MAX_HEADS * track.codec().dim());
+        let sums = queries.plain_sum.chunks_mut(value_dim).zip(queries.rotated_sum.chunks_mut(value_dim));
+        let states = queries.softmax.chunks_mut(MAX_HEADS).zip(sums);
+        for (q, (state, (plain, rotated))) in q.chunks(dim).zip(states) {
+            coded.set(&head.keys, q, head.rule.scale);
+            head.attend_run(&coded, run, state, [plain, rotated])?;
+        }
+        Ok(())
+    }
+
     /// Turns the tokens of a tile into weights, `[rows, n]`, in the first of two buffers.
     fn score(
         &self,
@@ -289,24 +323,25 @@ impl Work<'_> {
         queries.score(has_coded.then_some(&tile.coded[..]), &queries.rotated, count, dim, logits);
         queries.score(has_plain.then_some(&tile.plain[..]), &queries.plain, count, dim, plain);
         queries.add_position(position, count, [&mut *logits, &mut *plain]);
-        let means = head.keys.means();
-        let sinks = head.keys.sinks().len();
+        let (means, sinks) = (head.keys.means(), head.keys.sinks().len());
         for (row, (logits, plain)) in
             logits.chunks_exact_mut(count).zip(plain.chunks_exact(count)).enumerate()
         {
             let query = self.tile.0 + row / group;
             let (a, b) = head.seen(self.first + query)[part];
             let offsets = &queries.offsets[row * means.list().len()..];
-            for (i, (logit, plain)) in logits.iter_mut().zip(plain).enumerate() {
-                let position = from + i;
-                *logit = if position < a || position >= b {
-                    f32::NEG_INFINITY
-                } else if self.keys.boundary.is_coded(query, position) {
-                    *logit + means.index((position - sinks) / PAGE_TOKENS).map_or(0.0, |mean| offsets[mean])
-                } else {
-                    *plain
-                };
+            let coded = self.keys.boundary.coded_of(query, from, to);
+            logits[coded..].copy_from_slice(&plain[coded..]);
+            let mut done = 0;
+            while done < coded {
+                let slot = from + done - sinks;
+                let end = coded.min(done + PAGE_TOKENS - slot % PAGE_TOKENS);
+                let offset = means.index(slot / PAGE_TOKENS).map_or(0.0, |mean| offsets[mean]);
+                logits[done..end].iter_mut().for_each(|logit| *logit += offset);
+                done = end;
             }
+            logits[..a.clamp(from, to) - from].fill(f32::NEG_INFINITY);
+            logits[b.clamp(from, to) - from..].fill(f32::NEG_INFINITY);
             head.cap(logits);
             let state = std::slice::from_mut(&mut queries.softmax[row]);
             let [factor, ..] = soften(head.keys.level(), logits, state);
@@ -327,10 +362,10 @@ impl Work<'_> {
         let group = rows / (self.tile.1 - self.tile.0);
         let both = weights.chunks_exact_mut(count).zip(plain.chunks_exact_mut(count));
         for (row, (all, kept)) in both.enumerate() {
-            for (i, (weight, plain)) in all.iter_mut().zip(kept).enumerate() {
-                let is_coded = boundary.is_coded(self.tile.0 + row / group, from + i);
-                *plain = if is_coded { 0.0 } else { std::mem::take(weight) };
-            }
+            let coded = boundary.coded_of(self.tile.0 + row / group, from, to);
+            kept[..coded].fill(0.0);
+            kept[coded..].copy_from_slice(&all[coded..]);
+            all[coded..].fill(0.0);
         }
         if has_coded {
             add_product(&mut queries.rotated_sum, weights, &tile.coded, rows, count, dim);

@@ -4,10 +4,9 @@
 //! put it. Rows slide through a buffer with some room to spare, and move to its front once in a while.
 
 use super::budget::{Budget, Lease};
-use half::f16;
-use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use super::vectors::Floats;
 use tqkv_simd::Level;
-use tqkv_simd::page::{row_scores, row_sums};
+use tqkv_simd::page::{row_scores, row_sums, widen_rows};
 
 /// A queue of vectors of `dim` values kept as f16, in a buffer that is no larger than it must be: these rows are the
 /// dearest of the cache.
@@ -42,6 +41,10 @@ impl Rows {
         Self::new(self.dim, self.level, self.lease.budget())
     }
 
+    pub(super) fn level(&self) -> Level {
+        self.level
+    }
+
     pub(super) fn len(&self) -> usize {
         self.values.len() / self.dim - self.start
     }
@@ -57,7 +60,7 @@ impl Rows {
     }
 
     /// Appends rows of `dim` values.
-    pub(super) fn push<'a>(&mut self, rows: impl ExactSizeIterator<Item = &'a [f32]>) {
+    pub(super) fn push<'a>(&mut self, rows: impl ExactSizeIterator<Item = Floats<'a>>) {
         let new = rows.len() * self.dim;
         if self.values.capacity() - self.values.len() < new {
             self.close_gap();
@@ -67,8 +70,7 @@ impl Rows {
         let mut at = self.values.len();
         self.values.resize(at + new, 0);
         for row in rows {
-            let halves: &mut [f16] = self.values[at..at + self.dim].reinterpret_cast_mut();
-            halves.convert_from_f32_slice(row);
+            row.narrow(self.level, &mut self.values[at..at + self.dim]);
             at += self.dim;
         }
     }
@@ -105,15 +107,14 @@ impl Rows {
     }
 
     /// Rows `first..first + n` as bit patterns.
-    fn bits(&self, first: usize, n: usize) -> &[u16] {
+    pub(super) fn bits(&self, first: usize, n: usize) -> &[u16] {
         let at = (self.start + first) * self.dim;
         &self.values[at..at + n * self.dim]
     }
 
     /// Rows `first..first + out.len() / dim`, decoded into `out`.
     pub(super) fn read(&self, first: usize, out: &mut [f32]) {
-        let halves: &[f16] = self.bits(first, out.len() / self.dim).reinterpret_cast();
-        halves.convert_to_f32_slice(out);
+        widen_rows(self.level, self.bits(first, out.len() / self.dim), out);
     }
 
     /// Logits of the rows from `first` on for queries `[heads, dim]`: `out` is `[heads, n]`.
@@ -137,13 +138,13 @@ mod tests {
     #[test]
     fn rows_stay_in_order_and_are_counted() {
         let budget = Budget::unlimited();
-        let mut rows = Rows::new(2, Level::Portable, &budget);
+        let mut rows = Rows::new(16, Level::Portable, &budget);
         let mut model = VecDeque::new();
         let mut next = 0.0;
         for round in 0..200 {
-            let pushed: Vec<[f32; 2]> = (0..round % 7).map(|i| [next + i as f32, 1.0]).collect();
+            let pushed: Vec<[f32; 16]> = (0..round % 7).map(|i| [next + i as f32; 16]).collect();
             next = (next + pushed.len() as f32) % 2000.0;
-            rows.push(pushed.iter().map(<[f32; 2]>::as_slice));
+            rows.push(pushed.iter().map(Floats::from));
             model.extend(pushed);
             let gone = (round * 5 % 7).min(model.len());
             rows.drop_front(gone, round % 3);
@@ -152,7 +153,7 @@ mod tests {
                 rows.truncate(model.len() / 2);
                 model.truncate(model.len() / 2);
             }
-            let mut out = vec![0.0; model.len() * 2];
+            let mut out = vec![0.0; model.len() * 16];
             rows.read(0, &mut out);
             assert_eq!(out, model.iter().flatten().copied().collect::<Vec<_>>(), "round {round}");
             assert_eq!(rows.len(), model.len());

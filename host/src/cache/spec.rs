@@ -1,7 +1,7 @@
 //! What a cache is built from: shapes, codecs and the life of a token.
 
 use super::layer::{KvPair, LayerKind, LayerPolicy};
-use super::vectors::Vectors;
+use super::vectors::{Floats, Vectors};
 use crate::error::CacheError;
 use half::f16;
 use std::path::PathBuf;
@@ -329,16 +329,21 @@ impl CacheSpec {
     }
 
     /// Tokens in `k` and `v`; as [`KvShape::check_tokens`].
-    pub(super) fn check_tokens(&self, layer: usize, k: &[f32], v: &[f32]) -> Result<usize, CacheError> {
+    pub(super) fn check_tokens(
+        &self,
+        layer: usize,
+        k: Floats<'_>,
+        v: Floats<'_>,
+    ) -> Result<usize, CacheError> {
         if self.position_dim == 0 {
-            return Ok(self.shape.check_tokens(layer, k, v)?);
+            return Ok(self.shape.check_tokens(layer, k.len(), v.len())?);
         }
         self.shape.check_layer(layer)?;
         let (per_token, got) = (self.shape.head_dim, k.len());
         if !got.is_multiple_of(per_token) {
             return Err(KvError::NotWholeTokens { got, per_token }.into());
         }
-        if v.is_empty() {
+        if v.len() == 0 {
             Ok(got / per_token)
         } else {
             Err(KvError::Length { what: "v (latent vectors are keys and values)", got: v.len(), expected: 0 }
@@ -347,7 +352,7 @@ impl CacheSpec {
     }
 
     /// The two kinds of vectors that a token of one head has.
-    pub(super) fn sides<'a>(&self, k: &'a [f32], v: &'a [f32]) -> [Vectors<'a>; 2] {
+    pub(super) fn sides<'a>(&self, k: Floats<'a>, v: Floats<'a>) -> [Vectors<'a>; 2] {
         let KvShape { head_dim, value_dim, .. } = self.shape;
         if self.position_dim > 0 {
             let position = Vectors::new(k, head_dim, value_dim, self.position_dim);

@@ -1,9 +1,110 @@
-//! The rows of callers, as they lie: nothing is gathered to be taken up.
+//! The rows of callers, as they lie: nothing is gathered or converted to be taken up.
+
+use super::scratch::dot;
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use tqkv_core::MAX_HEAD_DIM;
+use tqkv_simd::Level;
+use tqkv_simd::page::{narrow_rows, widen_rows};
+
+/// Keys or values in one of the types that engines hold them in. Made from a slice of `f32`, [`f16`] or [`bf16`]; f16 is
+/// what uncompressed tokens are kept as, and is taken as it is.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Floats<'a> {
+    /// Single precision.
+    F32(&'a [f32]),
+    /// Half precision.
+    F16(&'a [f16]),
+    /// The upper half of single precision.
+    Bf16(&'a [bf16]),
+}
+
+macro_rules! from {
+    ($($name:ident: $type:ty),*) => {$(
+        impl<'a> From<&'a [$type]> for Floats<'a> {
+            fn from(values: &'a [$type]) -> Self {
+                Self::$name(values)
+            }
+        }
+
+        impl<'a> From<&'a Vec<$type>> for Floats<'a> {
+            fn from(values: &'a Vec<$type>) -> Self {
+                Self::$name(values)
+            }
+        }
+
+        impl<'a, const N: usize> From<&'a [$type; N]> for Floats<'a> {
+            fn from(values: &'a [$type; N]) -> Self {
+                Self::$name(values)
+            }
+        }
+    )*};
+}
+
+from!(F32: f32, F16: f16, Bf16: bf16);
+
+impl<'a> Floats<'a> {
+    /// None at all: the values of latent vectors, which are their own.
+    pub const NONE: Self = Self::F32(&[]);
+
+    /// How many there are.
+    pub(super) fn len(self) -> usize {
+        match self {
+            Self::F32(values) => values.len(),
+            Self::F16(values) => values.len(),
+            Self::Bf16(values) => values.len(),
+        }
+    }
+
+    /// Values `from..to`.
+    fn part(self, from: usize, to: usize) -> Self {
+        match self {
+            Self::F32(values) => Self::F32(&values[from..to]),
+            Self::F16(values) => Self::F16(&values[from..to]),
+            Self::Bf16(values) => Self::Bf16(&values[from..to]),
+        }
+    }
+
+    /// Writes them as f32, exactly.
+    fn widen(self, level: Level, out: &mut [f32]) {
+        match self {
+            Self::F32(values) => out.copy_from_slice(values),
+            Self::F16(values) => widen_rows(level, values.reinterpret_cast(), out),
+            Self::Bf16(values) => values.convert_to_f32_slice(out),
+        }
+    }
+
+    /// Writes a row of them as bits of f16, rounded to nearest.
+    pub(super) fn narrow(self, level: Level, out: &mut [u16]) {
+        match self {
+            Self::F32(values) => narrow_rows(level, values, out),
+            Self::F16(values) => out.copy_from_slice(values.reinterpret_cast()),
+            Self::Bf16(_) => {
+                let mut wide = [0.0; MAX_HEAD_DIM];
+                let wide = &mut wide[..out.len()];
+                self.widen(level, wide);
+                narrow_rows(level, wide, out);
+            }
+        }
+    }
+
+    /// The norm of a row of them.
+    pub(super) fn norm(self, level: Level) -> f32 {
+        if let Self::F32(values) = self {
+            return dot(values, values).sqrt();
+        }
+        let mut wide = [0.0; MAX_HEAD_DIM];
+        let wide = &mut wide[..self.len()];
+        self.widen(level, wide);
+        dot(wide, wide).sqrt()
+    }
+}
 
 /// Vectors that lie a stride apart: those of one head among those of all heads, or parts of others.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Vectors<'a> {
-    all: &'a [f32],
+    all: Floats<'a>,
     stride: usize,
     first: usize,
     dim: usize,
@@ -11,13 +112,13 @@ pub(super) struct Vectors<'a> {
 
 impl<'a> Vectors<'a> {
     /// Of each `stride` values those from `first` on, `dim` of them.
-    pub(super) fn new(all: &'a [f32], stride: usize, first: usize, dim: usize) -> Self {
+    pub(super) fn new(all: Floats<'a>, stride: usize, first: usize, dim: usize) -> Self {
         Self { all, stride, first, dim }
     }
 
     /// None.
     pub(super) fn none(dim: usize) -> Self {
-        Self::new(&[], dim, 0, dim)
+        Self::new(Floats::NONE, dim, 0, dim)
     }
 
     /// Those of one of `heads` heads.
@@ -29,13 +130,15 @@ impl<'a> Vectors<'a> {
         self.all.len() / self.stride
     }
 
-    pub(super) fn rows(self) -> impl ExactSizeIterator<Item = &'a [f32]> {
-        let at = self.first..self.first + self.dim;
-        self.all.chunks_exact(self.stride).map(move |token| &token[at.clone()])
+    pub(super) fn rows(self) -> impl ExactSizeIterator<Item = Floats<'a>> {
+        (0..self.len()).map(move |i| {
+            let at = i * self.stride + self.first;
+            self.all.part(at, at + self.dim)
+        })
     }
 
     /// Tokens `from..to`.
     pub(super) fn part(self, from: usize, to: usize) -> Self {
-        Self { all: &self.all[from * self.stride..to * self.stride], ..self }
+        Self { all: self.all.part(from * self.stride, to * self.stride), ..self }
     }
 }

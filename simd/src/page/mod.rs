@@ -35,7 +35,7 @@ pub use exp::{EXP_ERROR, exp};
 pub use half_rows::HalfPages;
 pub use keys::KeyPages;
 pub use query::Queries;
-pub use rows::{row_scores, row_sums};
+pub use rows::{narrow_rows, row_scores, row_sums, widen_rows};
 pub use values::ValuePages;
 
 /// Most query heads of a call: a larger GQA group takes several.

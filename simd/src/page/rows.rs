@@ -22,6 +22,26 @@ pub fn row_sums(level: Level, rows: &[u16], dim: usize, weights: &[f32], acc: &m
     level.run(RowSums { rows, dim, weights, acc });
 }
 
+/// Rounds values to f16 bits, to nearest, ties to even: equally many of both, a multiple of 16.
+pub fn narrow_rows(level: Level, x: &[f32], out: &mut [u16]) {
+    level.run(Narrow { x, out });
+}
+
+/// The values of f16 bits: equally many of both, a multiple of 16.
+pub fn widen_rows(level: Level, rows: &[u16], out: &mut [f32]) {
+    level.run(Widen { rows, out });
+}
+
+struct Narrow<'a> {
+    x: &'a [f32],
+    out: &'a mut [u16],
+}
+
+struct Widen<'a> {
+    rows: &'a [u16],
+    out: &'a mut [f32],
+}
+
 struct RowScores<'a> {
     rows: &'a [u16],
     dim: usize,
@@ -41,6 +61,34 @@ struct RowSums<'a> {
 fn widen<I: Machine>(isa: I, row: &[u16], buffer: &mut [[f32; LANES]]) {
     for (lanes, halves) in buffer.iter_mut().zip(row.as_chunks::<LANES>().0) {
         *lanes = isa.widen16(halves);
+    }
+}
+
+impl Kernel for Narrow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Machine>(self, isa: I) {
+        let (x, rest) = self.x.as_chunks::<{ 2 * LANES }>();
+        let (out, last) = self.out.as_chunks_mut::<{ 2 * LANES }>();
+        for (out, x) in out.iter_mut().zip(x) {
+            *out = isa.to_halves(isa.load(x));
+        }
+        if let Some(rest) = rest.first_chunk::<LANES>() {
+            last.copy_from_slice(&isa.to_halves(isa.repeat(rest))[..LANES]);
+        }
+    }
+}
+
+impl Kernel for Widen<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Machine>(self, isa: I) {
+        let rows = self.rows.as_chunks::<LANES>().0;
+        for (out, halves) in self.out.as_chunks_mut::<LANES>().0.iter_mut().zip(rows) {
+            *out = isa.widen16(halves);
+        }
     }
 }
 

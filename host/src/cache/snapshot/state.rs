@@ -7,11 +7,12 @@ use crate::cache::head::Head;
 use crate::cache::means::{Mean, Means, State};
 use crate::cache::page::Pages;
 use crate::cache::rows::Rows;
-use crate::cache::scratch::dot;
 use crate::cache::spec::MOST_TOKENS;
 use crate::cache::track::Track;
+use crate::cache::vectors::Floats;
 use crate::error::CacheError;
 use half::f16;
+use half::slice::HalfBitsSliceExt;
 
 /// States of means by their stored number.
 const STATES: [State; 3] = [State::Off, State::Learning, State::On];
@@ -75,24 +76,22 @@ fn read_track(track: &mut Track, max_norm: f32, parser: &mut Parser<'_>) -> Resu
 }
 
 fn write_rows(rows: &Rows, bytes: &mut Vec<u8>) {
-    let mut values = vec![0.0; rows.len() * rows.row_bytes() / size_of::<u16>()];
-    rows.read(0, &mut values);
     put_count(bytes, rows.len());
-    put(bytes, &values.iter().map(|&value| f16::from_f32(value).to_bits()).collect::<Vec<u16>>());
+    put(bytes, rows.bits(0, rows.len()));
 }
 
 /// Rows like the empty `like`.
 fn read_rows(like: &Rows, most: usize, max_norm: f32, parser: &mut Parser<'_>) -> Result<Rows, CacheError> {
     let (count, dim) = (parser.count("rows", most)?, like.row_bytes() / size_of::<u16>());
     let bits = parser.values::<u16>(count.saturating_mul(dim))?;
-    let values: Vec<f32> = bits.iter().map(|&bits| f16::from_bits(bits).to_f32()).collect();
+    let values: &[f16] = bits.reinterpret_cast();
+    let given = || values.chunks_exact(dim).map(Floats::from);
     // An f16 row may be a little longer than the vector that it was.
-    let fits = |row: &[f32]| dot(row, row).sqrt() <= max_norm * 1.001;
-    if !values.chunks_exact(dim).all(fits) {
+    if !given().all(|row| row.norm(like.level()) <= max_norm * 1.001) {
         return refused("a row that no append would have accepted");
     }
     let mut rows = like.clone();
-    rows.push(values.chunks_exact(dim));
+    rows.push(given());
     Ok(rows)
 }
 
