@@ -48,11 +48,19 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 fn build_all(args: &Args) -> Result<(), String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).ok_or("no workspace root")?;
     let ptxas = ptxas(root)?;
-    let mut all = Vec::new();
-    for architecture in ARCHITECTURES {
+    // Each is one piece of code to the compiler, which takes one processor: side by side.
+    let made = |architecture| {
         let text = normalise(&build(root, architecture)?);
+        Ok::<_, String>((assemble(root, &ptxas, architecture, &text)?, text))
+    };
+    let made = std::thread::scope(|scope| {
+        let threads = ARCHITECTURES.map(|architecture| scope.spawn(move || made(architecture)));
+        threads.map(|thread| thread.join().unwrap_or_else(|_| Err("a build panicked".into())))
+    });
+    let mut all = Vec::new();
+    for (architecture, made) in ARCHITECTURES.into_iter().zip(made) {
+        let (costs, text) = made?;
         let mut faults = audit_text(&text, root);
-        let costs = assemble(root, &ptxas, architecture, &text)?;
         faults.extend(audit_costs(&costs));
         if !faults.is_empty() {
             return Err(format!("{architecture}: {}", faults.join("\n")));
