@@ -11,6 +11,7 @@ pub(crate) use size::parse_size;
 use tqkv::cache::{CacheSpec, PAGE_TOKENS};
 use tqkv_core::fixed::INTEGER_CODECS;
 use tqkv_core::{CodecId, KvShape};
+use tqkv_model::ModelError;
 
 use crate::preset::KvCodecs;
 
@@ -61,9 +62,9 @@ pub(crate) enum PlanError {
     /// A field that is needed and absent, or zero.
     #[error("config.json has no usable {0}")]
     Missing(&'static str),
-    /// A kind of layer whose cache is not known.
-    #[error("config.json: layer type '{0}' is not known, accepted are {accepted}", accepted = config::LAYER_TYPES.join(", "))]
-    LayerType(String),
+    /// Layers of which is not known what they keep.
+    #[error(transparent)]
+    Layers(#[from] ModelError),
     /// The codecs have no blocks of the head dim.
     #[error(
         "head dim {head_dim} is not one of codecs {codecs} (16 to 1024, n*2^k with n = 1, 12, 20, 28 or 36, a multiple of 16)"

@@ -149,7 +149,7 @@ pub(crate) fn measure(
     if matches!(place, Place::Cpu) {
         CacheArgs::check_compresses(&policies, "--context", spec.context)?;
     }
-    cache.check(place, model.config().kv_shape(), &policies)?;
+    cache.check(place, &model.config().cache_spec(), &policies)?;
     let setting = |policy: &Policy| {
         // The reference is the CPU's on every device.
         let place = if policy.name.kv == F16 { &Place::Cpu } else { place };

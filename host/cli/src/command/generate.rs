@@ -120,7 +120,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let model = args.model.load()?;
     let balanced: Vec<_> = PRESETS.iter().filter(|p| p.name == "balanced").map(|p| p.codecs).collect();
     let policies = args.cache.policies(&balanced);
-    args.cache.check(&place, model.config().kv_shape(), &policies)?;
+    args.cache.check(&place, &model.config().cache_spec(), &policies)?;
     let prompt = args.prompt()?;
     let spec = args.sampling.spec(args.tokens);
     if args.sequences > 1 {

@@ -125,7 +125,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         }
         CacheArgs::check_compresses(&policies, "--tokens", tokens)?;
     }
-    args.cache.check(&Place::Cpu, shape, &policies)?;
+    args.cache.check(&Place::Cpu, &shape.into(), &policies)?;
     let bar = out.progress((args.tokens.iter().sum::<usize>() * policies.len()) as u64, "hiding needles");
     let settings = args.tokens.iter().flat_map(|&tokens| policies.iter().map(move |policy| (tokens, policy)));
     let results: Result<Vec<_>, CliError> =
@@ -152,7 +152,7 @@ fn measure(
     let refused = |error: CacheError| CliError::bad_input(error);
     let strength = args.strength.unwrap_or((tokens as f32).ln() + 5.5);
     let mut hay = Haystack::new(shape, tokens, args.needles, strength, args.data_seed);
-    let mut cache = KvCache::new(args.cache.spec(shape, policy)).map_err(refused)?;
+    let mut cache = KvCache::new(args.cache.spec(shape.into(), policy)).map_err(refused)?;
     for first in (0..tokens).step_by(CHUNK) {
         let (keys, values) = hay.chunk(first);
         cache.append(0, keys, values).map_err(refused)?;
