@@ -9,12 +9,11 @@
 
 use std::path::PathBuf;
 
-use crate::preset::{KvCodecs, PRESETS};
+use crate::preset::{F16, KvCodecs, PRESETS};
 use clap::{Args, ValueEnum};
 use tqkv::attention::AttentionCache;
 use tqkv::cache::{Arithmetic, Budget, CacheSpec, Centring, KvCache, LayerKind};
 use tqkv::error::CacheError;
-use tqkv_core::CodecId;
 use tqkv_model::{Config, Model};
 
 use crate::args::{EncodeArgs, KvArgs, WindowArgs};
@@ -63,19 +62,10 @@ pub(crate) struct CacheArgs {
     arithmetic: ArithmeticArg,
 }
 
-/// The uncompressed cache that others are compared with.
-pub(crate) const F16: KvCodecs = KvCodecs { k: CodecId::F16, v: CodecId::F16 };
-
 impl CacheArgs {
     /// The pairs and policies asked for, in order; the pairs of `default` where there are none.
     pub(crate) fn policies(&self, default: &[KvCodecs]) -> Vec<Policy> {
-        let pairs = match self.kv.given() {
-            None if self.policy.is_empty() => default.to_vec(),
-            pairs => pairs.unwrap_or_default(),
-        };
-        let row = |kv| if kv == F16 { self.life.plain(F16) } else { self.life.policy(kv) };
-        let written = self.policy.iter().map(|policy| self.life.written(policy));
-        pairs.into_iter().map(row).chain(written).collect()
+        self.life.policies(&self.kv, &self.policy, default)
     }
 
     /// f16, then what was asked for, by default every preset.

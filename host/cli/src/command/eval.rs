@@ -10,11 +10,12 @@ use tqkv::error::CacheError;
 use tqkv_model::eval::{EvalResult, EvalSpec, HeadFigures, Progress, Setting, evaluate};
 use tqkv_model::{Model, shipped};
 
-use crate::cache_args::{CacheArgs, F16, ModelArgs};
+use crate::cache_args::{CacheArgs, ModelArgs};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
 use crate::input;
 use crate::output::{Output, grouped, table, table_line};
+use crate::preset::F16;
 
 /// Measure what compressed caches do to a model's predictions.
 #[derive(Debug, clap::Args)]
@@ -39,8 +40,8 @@ Columns:
 
 Columns of --layers, a table for each setting; means over the windows, and over the KV heads but for bytes:
   cosine       of the hidden state after the layer with that under f16
-  key error    squared error of the encoded keys over their squared norm; of one token a page of 128, and 0
-               until a page is full
+  key error    squared error of keys as they are first encoded over their squared norm; of one token a page
+               of 128, and 0 until a page is full
   value error  the same of values
   energy left  of the keys once their mean is taken off; 1 where they are not centred
   bytes        memory of the layer at the end of a window

@@ -176,7 +176,7 @@ mod tests {
             ),
             (r#""sliding_window": 512, "model_type": "llama""#, (12, None)),
             (r#""sliding_window": 512, "model_type": "qwen2""#, (12, None)),
-            (r#""sliding_window": 512, "architectures": ["Qwen3ForCausalLM"]"#, (12, None)),
+            (r#""sliding_window": 512, "architectures": ["Qwen2MoeForCausalLM"]"#, (12, None)),
             (r#""sliding_window": 512, "sliding_window_pattern": 6"#, (12, Some((10, 512)))),
             (r#""sliding_window": 512, "model_type": "gemma2""#, (12, Some((6, 512)))),
             (
