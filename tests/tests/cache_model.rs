@@ -1,8 +1,10 @@
-//! Random lives of caches of every kind against a model that knows the rules of a token's life and nothing of pages.
+//! Random lives of caches of every kind against a model that knows the rules of a token's life, not of pages.
 //!
-//! After every step of a life: what attention gives is f64 attention over what the cache says it holds; what it holds is
-//! as far from the tokens as their codecs take it, and equal to their f16 where the model says that they are not encoded;
-//! lengths, counts and refusals are the model's. `TQKV_LIVES=n` lives n times as many lives, `TQKV_LIVES_SEED=n` others.
+//! After every step of a life: what attention gives is f64 attention over what the cache holds; what it holds
+//! is as far from the tokens as their codecs take it, and equal to their f16 where the model has them
+//! uncompressed; lengths, counts and refusals are the model's.
+//!
+//! `TQKV_LIVES=n` lives n times as many lives, `TQKV_LIVES_SEED=n` others.
 #![allow(missing_docs, reason = "a test crate")]
 
 mod lives {
@@ -44,7 +46,7 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     let layer = || 0..3usize;
-    let tokens = || prop_oneof![4 => 1..9usize, 4 => 1..90usize, 2 => 1..300usize];
+    let tokens = || prop_oneof![10 => 1..9usize, 8 => 1..70usize, 3 => 1..280usize];
     prop_oneof![
         5 => (layer(), tokens()).prop_map(|(layer, n)| Op::Append(layer, n)),
         2 => (layer(), 1..24usize).prop_map(|(layer, n)| Op::OneByOne(layer, n)),
@@ -76,7 +78,7 @@ fn at(id: CodecId, dim: usize) -> CodecId {
 /// Numbers in which caches work, and how they encode.
 fn work() -> impl Strategy<Value = (Options, Arithmetic, Option<Level>)> {
     let arithmetic = prop_oneof![3 => Just(Arithmetic::F32), 1 => Just(Arithmetic::Int8)];
-    let level = prop::option::weighted(0.3, select(Level::available().collect::<Vec<_>>()));
+    let level = prop::option::weighted(0.2, select(Level::available().collect::<Vec<_>>()));
     let mode = prop_oneof![3 => Just(ScaleMode::Unbiased), 1 => select(ScaleMode::ALL.to_vec())];
     let effort = prop_oneof![3 => Just(Effort::Default), 1 => select(Effort::ALL.to_vec())];
     (mode, effort, 0..3u64, arithmetic, level).prop_map(|(mode, effort, seed, arithmetic, level)| {
@@ -138,41 +140,41 @@ fn ruled(mut spec: CacheSpec, [scaled, capped, learned, sparse]: [bool; 4]) -> C
     spec
 }
 
+/// Codecs of all layers, and of the last one where it has its own.
+type Codecs = ((CodecId, CodecId), Option<(CodecId, CodecId)>);
+
+/// The codecs of a spec: those of its ageing, or others as far as they are there at its head dims.
+fn coded(mut spec: CacheSpec, (all, tail): Codecs, ageing: Ageing) -> CacheSpec {
+    let KvShape { head_dim, value_dim, .. } = spec.shape;
+    let dims = if spec.position_dim > 0 { [value_dim; 2] } else { [head_dim, value_dim] };
+    let fitting = |(key, value)| (at(key, dims[0]), at(value, dims[1]));
+    let (own, cold) = if fits(&ageing, dims) { ageing } else { (None, vec![]) };
+    let (key, value) = own.map_or_else(|| fitting(all), |[key, value]| (key, value));
+    if let (Some(tail), None) = (tail, own) {
+        spec = spec.layers(LayerPolicy::Tail { layers: 1, codecs: fitting(tail) });
+    }
+    spec.cold = cold;
+    spec.codecs(key, value)
+}
+
 /// Anything that a cache of some codecs can be, but for what `shape` leaves out.
 fn kind(
     shape: impl Strategy<Value = CacheSpec>,
     codec: BoxedStrategy<CodecId>,
 ) -> impl Strategy<Value = Kind> {
+    let pair = (codec.clone(), codec);
+    let coding = (pair.clone(), prop::option::weighted(0.2, pair));
     let centring = select(vec![Centring::Off, Centring::On, Centring::Auto]);
-    let codecs = (codec.clone(), codec.clone(), prop::option::weighted(0.2, (codec.clone(), codec)));
-    let windows = (0..7usize, 0..40usize, [0..10u8, 0..10u8]);
-    let rows = (any::<bool>(), prop::bool::weighted(0.2));
+    let windows = (0..7usize, 0..40usize, [0..10u8, 0..10u8], centring);
     let limit = prop_oneof![5 => Just(usize::MAX), 1 => 1000..400_000usize];
     let rule = [(); 4].map(|()| prop::bool::weighted(0.2));
-    (shape, codecs, work(), rule, ageing(), centring, windows, rows, limit).prop_map(
-        |(
-            spec,
-            (key, value, tail),
-            work,
-            rule,
-            ageing,
-            centring,
-            (sinks, hot, layers),
-            (shift, spiky),
-            limit,
-        )| {
-            let latent = spec.position_dim > 0;
-            let KvShape { num_layers, head_dim, value_dim, .. } = spec.shape;
-            let dims = if latent { [value_dim; 2] } else { [head_dim, value_dim] };
-            let ageing = if fits(&ageing, dims) { ageing } else { (None, vec![]) };
-            let [key, value] = ageing.0.unwrap_or([at(key, dims[0]), at(value, dims[1])]);
-            let mut spec = ruled(spec.codecs(key, value), rule).kinds(kinds(layers, num_layers, hot));
-            if let (Some((key, value)), true) = (tail, ageing.0.is_none()) {
-                let codecs = (at(key, dims[0]), at(value, dims[1]));
-                spec = spec.layers(LayerPolicy::Tail { layers: 1, codecs });
-            }
+    let rows = (any::<bool>(), prop::bool::weighted(0.2), limit);
+    (shape, coding, work(), rule, ageing(), windows, rows).prop_map(
+        |(spec, codecs, work, rule, ageing, windows, (shift, spiky, limit))| {
+            let (sinks, hot, layers, centring) = windows;
+            let layers = kinds(layers, spec.shape.num_layers, hot);
+            let mut spec = ruled(coded(spec, codecs, ageing), rule).kinds(layers);
             (spec.options, spec.arithmetic, spec.level) = work;
-            spec.cold = ageing.1;
             let rows = Rows { shift: f32::from(u8::from(shift)), spiky };
             Kind { spec: spec.sinks(sinks).hot(hot).centring(centring), rows, limit }
         },
@@ -180,7 +182,7 @@ fn kind(
 }
 
 fn heads() -> impl Strategy<Value = CacheSpec> {
-    let heads = select(vec![(1, 1), (2, 1), (2, 2), (4, 2), (3, 3), (9, 1), (20, 2)]);
+    let heads = select(vec![(1, 1), (2, 1), (2, 2), (4, 2), (3, 3), (9, 1), (18, 2)]);
     let dim = || select(vec![64, 128, 32, 48, 80, 96, 112]);
     (1..3usize, heads, dim(), prop::option::weighted(0.4, dim())).prop_map(
         |(layers, heads, dim, value_dim)| {
@@ -241,7 +243,8 @@ impl Life {
         }
     }
 
-    /// A chunk with queries, of which the last and one more are checked: that one against a fork that got as many tokens.
+    /// A chunk with queries, of which the last and one more are checked: that against a fork that got as many
+    /// tokens.
     fn prefill(&mut self, layer: usize, tokens: &[u64]) {
         let ([k, v], before) = (self.model.inputs(layer, tokens), self.before());
         let q: Vec<f32> = tokens.iter().flat_map(|&token| self.model.queries(layer, token)).collect();
@@ -505,7 +508,7 @@ fn live(count: u32, kinds: impl Strategy<Value = Kind>) {
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let random = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let lived = TestRunner::new_with_rng(config, random).run(
-        &(kinds, prop::collection::vec(op(), 1..14)),
+        &(kinds, prop::collection::vec(op(), 1..13)),
         |(kind, ops)| {
             let mut world = World::new(&kind);
             for (step, op) in (0..).zip(&ops) {
@@ -526,7 +529,7 @@ fn live(count: u32, kinds: impl Strategy<Value = Kind>) {
 
 /// Queries of a chunk see no token behind them, whatever becomes of their logits.
 #[test]
-#[ignore = "masked logits of minus infinity become minus the cap, which takes weight: host/src/cache/prefill.rs"]
+#[ignore = "masked logits become minus the cap, which takes weight: host/src/cache/prefill.rs"]
 fn a_soft_cap_leaves_a_chunk_causal() {
     let spec = CacheSpec::new(1, 1, 1, 64).codecs(CodecId::S4, CodecId::S4).soft_cap(2.5);
     let model = Model::new(&spec, Rows { shift: 0.0, spiky: false });
@@ -545,15 +548,15 @@ fn of(trellis: bool) -> BoxedStrategy<CodecId> {
 
 #[test]
 fn lives_of_scalar_codes() {
-    live(700, kind(heads(), of(false)));
+    live(1500, kind(heads(), of(false)));
 }
 
 #[test]
 fn lives_of_trellis_codes() {
-    live(250, kind(heads(), of(true)));
+    live(400, kind(heads(), of(true)));
 }
 
 #[test]
 fn lives_of_latent_vectors() {
-    live(400, kind(latent(), select(CodecId::ALL).boxed()));
+    live(800, kind(latent(), select(CodecId::ALL).boxed()));
 }

@@ -1,5 +1,5 @@
-//! What caches are told, and what follows from that alone: the tokens' own rows, how far a codec takes them off, and f64
-//! attention.
+//! What caches are told, and what follows from that alone: the tokens' own rows, what codecs lose of them,
+//! and f64 attention.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 use tqkv::cache::{Arithmetic, CacheSpec};
@@ -58,11 +58,14 @@ pub(crate) fn halves(x: &[f32]) -> Vec<f32> {
     x.iter().map(|&x| half::f16::from_f32(x).to_f32()).collect()
 }
 
-/// Squared error of a codec over the squared norm of such vectors, on average and at most: encoders that search harder
-/// lose less.
+/// A codec, its head dim and scale mode, and whether what it is told is shifted.
+type Coding = (CodecId, usize, ScaleMode, bool);
+
+/// Squared error of a codec over the squared norm of such vectors, on average and at most: encoders that
+/// search harder lose less.
 pub(crate) fn loss(id: CodecId, dim: usize, mode: ScaleMode, rows: Rows) -> f64 {
-    static KNOWN: Mutex<Vec<((CodecId, usize, ScaleMode, bool), f64)>> = Mutex::new(Vec::new());
-    let what = (id, dim, mode, rows.shift == 0.0 || id.is_rotated());
+    static KNOWN: Mutex<Vec<(Coding, f64)>> = Mutex::new(Vec::new());
+    let what = (id, dim, mode, rows.shift != 0.0 && !id.is_rotated());
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, loss)) = known().iter().find(|(other, _)| *other == what) {
         return *loss;
