@@ -3,6 +3,7 @@
 //! [`AttentionCache`] is all that a model runner knows of a cache. [`crate::cache::KvCache`] implements it with
 //! compressed tokens, [`crate::dense::DenseCache`] with exact ones, `CudaCache` on a GPU.
 
+use crate::cache::HeadStats;
 use crate::error::CacheError;
 use tqkv_core::{Chunk, KvShape};
 
@@ -55,4 +56,9 @@ pub trait AttentionCache {
 
     /// Bytes held for keys and values, spare capacity included.
     fn allocated_bytes(&self) -> usize;
+
+    /// What encoding did to each KV head of each layer, layers in order; empty for a cache that does not keep count.
+    fn head_stats(&self) -> Vec<HeadStats> {
+        Vec::new()
+    }
 }

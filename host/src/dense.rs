@@ -4,8 +4,10 @@
 //! the f32 row of a comparison, not to save memory; for that there is [`crate::cache::KvCache`].
 
 use crate::attention::AttentionCache;
+use crate::cache::LayerKind;
 use crate::error::CacheError;
 use crate::matmul::{Mat, MatMut, Store, product};
+use std::ops::Range;
 use tqkv_core::{Chunk, KvShape};
 
 /// Queries scored at once: a tile of scores against 1024 tokens is 256 KiB, inside a level 2 cache.
@@ -25,20 +27,39 @@ struct Head {
 #[derive(Debug, Clone)]
 pub struct DenseCache {
     shape: KvShape,
+    /// One a layer.
+    kinds: Vec<LayerKind>,
     /// `[num_layers, num_kv_heads]`
     heads: Vec<Head>,
     scores: Vec<f32>,
 }
 
 impl DenseCache {
-    /// An empty cache.
+    /// An empty cache whose layers see every token.
     ///
     /// # Errors
     /// As [`KvShape::check`].
     pub fn new(shape: KvShape) -> Result<Self, CacheError> {
+        Self::with_kinds(shape, vec![LayerKind::Full; shape.num_layers])
+    }
+
+    /// An empty cache whose layers see what `kinds` says, one a layer. There are no sinks beside a window, and nothing is
+    /// evicted behind it.
+    ///
+    /// # Errors
+    /// As [`KvShape::check`]; another number of kinds than layers, or a window of 0 tokens.
+    pub fn with_kinds(shape: KvShape, kinds: Vec<LayerKind>) -> Result<Self, CacheError> {
         shape.check()?;
+        let bad = |why| Err(CacheError::BadSpec(why));
+        if kinds.len() != shape.num_layers {
+            let (got, layers) = (kinds.len(), shape.num_layers);
+            return bad(format!("{got} kinds for {layers} layers; accepted is one a layer"));
+        }
+        if kinds.contains(&LayerKind::Sliding(0)) {
+            return bad("a sliding window of 0 tokens sees nothing".into());
+        }
         let heads = vec![Head::default(); shape.num_layers * shape.num_kv_heads];
-        Ok(Self { shape, heads, scores: Vec::new() })
+        Ok(Self { shape, kinds, heads, scores: Vec::new() })
     }
 
     /// Keys of one KV head so far, `[len, head_dim]`; `None` out of range.
@@ -77,6 +98,11 @@ impl AttentionCache for DenseCache {
 
     fn attend_checked(&mut self, mut chunk: Chunk<'_>) -> Result<(), CacheError> {
         let (n, layer, q) = (chunk.tokens(), chunk.layer(), chunk.q());
+        let window = match self.kinds[layer] {
+            LayerKind::None => return Err(CacheError::NoCache { layer }),
+            LayerKind::Full => usize::MAX,
+            LayerKind::Sliding(window) => window,
+        };
         if n == 0 {
             return Ok(());
         }
@@ -91,24 +117,28 @@ impl AttentionCache for DenseCache {
             let before = kv.keys.len() / d - n;
             for first in (0..n).step_by(QUERY_TILE) {
                 let tile = QUERY_TILE.min(n - first);
-                // The last query of the tile sees the most; the others have the tail masked in the softmax.
-                let seen = before + first + tile;
+                // From what the first query of the tile sees to what the last one sees; the rest of each query's row is
+                // masked in the softmax.
+                let end = before + first + tile;
+                let start = (before + first + 1).saturating_sub(window);
+                let seen = end - start;
                 let at = first * stride + head * d;
                 scores.resize(tile * seen, 0.0);
                 product(
                     &mut MatMut::new(&mut scores, tile, seen, seen),
                     Mat::new(&q[at..], tile, d, stride),
-                    Mat::new(&kv.keys, seen, d, d).transposed(),
+                    Mat::new(&kv.keys[start * d..], seen, d, d).transposed(),
                     scale,
                     Store::Replace,
                 );
                 for (i, row) in scores.chunks_exact_mut(seen).enumerate() {
-                    causal_softmax(row, before + first + i + 1);
+                    let next = before + first + i + 1;
+                    masked_softmax(row, next.saturating_sub(window) - start..next - start);
                 }
                 product(
                     &mut MatMut::new(&mut out[first * out_stride + head * width..], tile, width, out_stride),
                     Mat::new(&scores, tile, seen, seen),
-                    Mat::new(&kv.values, seen, width, width),
+                    Mat::new(&kv.values[start * width..], seen, width, width),
                     1.0,
                     Store::Replace,
                 );
@@ -142,10 +172,11 @@ impl AttentionCache for DenseCache {
     }
 }
 
-/// Softmax over the first `visible` scores; the rest become weight 0.
-fn causal_softmax(row: &mut [f32], visible: usize) {
-    let (seen, hidden) = row.split_at_mut(visible);
-    hidden.fill(0.0);
+/// Softmax over the scores of `visible`; the rest become weight 0.
+fn masked_softmax(row: &mut [f32], visible: Range<usize>) {
+    row[..visible.start].fill(0.0);
+    row[visible.end..].fill(0.0);
+    let seen = &mut row[visible];
     let max = seen.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let mut sum = 0.0;
     for s in seen.iter_mut() {
@@ -165,15 +196,12 @@ mod tests {
         (0..len).map(|i| (((i * 37 + salt * 101) % 251) as f32 - 125.0) / 60.0).collect()
     }
 
-    /// Textbook attention in f64 over the whole sequence.
+    /// Textbook attention in f64 over the whole sequence, or the newest `window` tokens of it.
     fn oracle(
-        q: &[f32],
-        k: &[f32],
-        v: &[f32],
+        [q, k, v]: [&[f32]; 3],
         n: usize,
-        heads: usize,
-        kv_heads: usize,
-        d: usize,
+        (heads, kv_heads, d): (usize, usize, usize),
+        window: usize,
     ) -> Vec<f64> {
         let mut out = vec![0.0; n * heads * d];
         for i in 0..n {
@@ -187,8 +215,9 @@ mod tests {
                         .sum();
                     (dot / (d as f64).sqrt()).exp()
                 };
-                let sum: f64 = (0..=i).map(score).sum();
-                for j in 0..=i {
+                let seen = (i + 1).saturating_sub(window)..=i;
+                let sum: f64 = seen.clone().map(score).sum();
+                for j in seen {
                     let w = score(j) / sum;
                     for c in 0..d {
                         out[(i * heads + h) * d + c] += w * f64::from(v[(j * kv_heads + g) * d + c]);
@@ -206,9 +235,12 @@ mod tests {
             let n = 2 * one_tile_and_a_bit;
             let (q, k, v) =
                 (painted(n * heads * d, 1), painted(n * kv_heads * d, 2), painted(n * kv_heads * d, 3));
-            let want = oracle(&q, &k, &v, n, heads, kv_heads, d);
-            for chunk in [1, one_tile_and_a_bit, n] {
-                let mut cache = DenseCache::new(KvShape::new(2, heads, kv_heads, d)).unwrap();
+            let shape = KvShape::new(2, heads, kv_heads, d);
+            let windows = [usize::MAX, 1, 7, QUERY_TILE + 1].into_iter();
+            for (window, chunk) in windows.flat_map(|w| [1, one_tile_and_a_bit, n].map(|chunk| (w, chunk))) {
+                let want = oracle([&q, &k, &v], n, (heads, kv_heads, d), window);
+                let kinds = vec![LayerKind::Full, LayerKind::Sliding(window)];
+                let mut cache = DenseCache::with_kinds(shape, kinds).unwrap();
                 let mut got = vec![0.0; q.len()];
                 for at in (0..n).step_by(chunk) {
                     let end = n.min(at + chunk);
@@ -217,7 +249,7 @@ mod tests {
                 }
                 assert_eq!(cache.len(), 0, "layer 0 is untouched");
                 for (i, (g, w)) in got.iter().zip(&want).enumerate() {
-                    assert!((f64::from(*g) - w).abs() < 1e-5, "chunk {chunk} value {i}: {g} against {w}");
+                    assert!((f64::from(*g) - w).abs() < 1e-5, "{window}, {chunk}, {i}: {g} {w}");
                 }
             }
         }
@@ -248,6 +280,14 @@ mod tests {
     fn bad_shapes_are_named() {
         assert!(DenseCache::new(KvShape::new(0, 1, 1, 4)).unwrap_err().to_string().contains("above 0"));
         assert!(DenseCache::new(KvShape::new(1, 3, 2, 4)).unwrap_err().to_string().contains("3 query heads"));
+        let kinds = |kinds: Vec<LayerKind>| {
+            DenseCache::with_kinds(KvShape::new(1, 1, 1, 4), kinds).unwrap_err().to_string()
+        };
+        assert!(kinds(vec![]).contains("0 kinds for 1 layers"));
+        assert!(kinds(vec![LayerKind::Sliding(0)]).contains("window of 0 tokens"));
+        let mut none = DenseCache::with_kinds(KvShape::new(1, 1, 1, 4), vec![LayerKind::None]).unwrap();
+        let error = none.attend_chunk(0, &[0.0; 4], &[0.0; 4], &[0.0; 4], &mut [0.0; 4]).unwrap_err();
+        assert!(matches!(error, CacheError::NoCache { layer: 0 }), "{error}");
         let mut c = DenseCache::new(KvShape::new(1, 2, 1, 4)).unwrap();
         let mut out = [0.0; 8];
         let (q, k) = ([0.0; 8], [0.0; 4]);

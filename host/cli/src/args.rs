@@ -87,7 +87,7 @@ pub(crate) struct WindowArgs {
     /// Newest tokens kept as f16.
     #[arg(long, value_name = "TOKENS", default_value_t = CacheSpec::DEFAULT_HOT)]
     pub(crate) hot: usize,
-    /// First tokens kept as f16.
+    /// First tokens kept as f16. A model with sliding layers is run without: those would see them beside their window.
     #[arg(long, value_name = "TOKENS", default_value_t = CacheSpec::DEFAULT_SINKS)]
     pub(crate) sinks: usize,
 }

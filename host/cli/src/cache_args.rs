@@ -9,12 +9,11 @@
 
 use std::path::PathBuf;
 
-use crate::preset::{KvCodecs, PRESETS};
+use crate::preset::{F16, KvCodecs, PRESETS};
 use clap::{Args, ValueEnum};
 use tqkv::attention::AttentionCache;
-use tqkv::cache::{Arithmetic, Budget, CacheSpec, Centring, KvCache};
+use tqkv::cache::{Arithmetic, Budget, CacheSpec, Centring, KvCache, LayerKind};
 use tqkv::error::CacheError;
-use tqkv_core::{CodecId, KvShape};
 use tqkv_model::{Config, Model};
 
 use crate::args::{EncodeArgs, KvArgs, WindowArgs};
@@ -63,19 +62,10 @@ pub(crate) struct CacheArgs {
     arithmetic: ArithmeticArg,
 }
 
-/// The uncompressed cache that others are compared with.
-pub(crate) const F16: KvCodecs = KvCodecs { k: CodecId::F16, v: CodecId::F16 };
-
 impl CacheArgs {
     /// The pairs and policies asked for, in order; the pairs of `default` where there are none.
     pub(crate) fn policies(&self, default: &[KvCodecs]) -> Vec<Policy> {
-        let pairs = match self.kv.given() {
-            None if self.policy.is_empty() => default.to_vec(),
-            pairs => pairs.unwrap_or_default(),
-        };
-        let row = |kv| if kv == F16 { self.life.plain(F16) } else { self.life.policy(kv) };
-        let written = self.policy.iter().map(|policy| self.life.written(policy));
-        pairs.into_iter().map(row).chain(written).collect()
+        self.life.policies(&self.kv, &self.policy, default)
     }
 
     /// f16, then what was asked for, by default every preset.
@@ -90,12 +80,14 @@ impl CacheArgs {
         policies
     }
 
-    /// Refuses what cannot be made before any work is done for it.
-    pub(crate) fn check(&self, place: &Place, shape: KvShape, policies: &[Policy]) -> Result<(), CliError> {
+    /// Refuses what cannot be made of `base` before any work is done for it.
+    pub(crate) fn check(&self, place: &Place, base: &CacheSpec, policies: &[Policy]) -> Result<(), CliError> {
         let refused = |policy: &Policy, error| CliError::bad_input(format_args!("{}: {error}", policy.name));
         for policy in policies {
             match place {
-                Place::Cpu => drop(KvCache::new(self.spec(shape, policy)).map_err(|e| refused(policy, e))?),
+                Place::Cpu => {
+                    drop(KvCache::new(self.spec(base.clone(), policy)).map_err(|e| refused(policy, e))?);
+                }
                 #[cfg(feature = "cuda")]
                 Place::Cuda { or_cpu, .. } => match policy.refused_by_gpu() {
                     Some(why) if !or_cpu => return Err(CliError::bad_input(why)),
@@ -136,26 +128,22 @@ impl CacheArgs {
         tokens: &[usize],
         shared: bool,
     ) -> Result<usize, CacheError> {
-        // All KV heads of all layers are alike, so one tells.
-        let shape = KvShape::new(1, 1, 1, config.head_dim);
-        let zeros = vec![0.0; prompt * config.head_dim];
-        let budget = Budget::unlimited();
-        let prompted = || {
-            let mut cache = KvCache::within(self.spec(shape, &self.life.plain(F16)), &budget)?;
-            cache.append(0, &zeros, &zeros)?;
-            Ok::<_, CacheError>(cache)
-        };
-        let first = prompted()?;
-        let mut caches = Vec::with_capacity(tokens.len());
-        for &tokens in tokens {
-            let mut cache = if shared { first.fork()? } else { prompted()? };
-            for _ in prompt..tokens {
-                cache.append(0, &zeros[..config.head_dim], &zeros[..config.head_dim])?;
+        // All KV heads of all layers of a kind are alike, so one tells.
+        let mut layers: Vec<(LayerKind, usize)> = Vec::new();
+        for layer in 0..config.num_layers {
+            let kind = config.cache_spec().kind(layer);
+            match layers.iter_mut().find(|(of, _)| *of == kind) {
+                Some((_, count)) => *count += 1,
+                None => layers.push((kind, 1)),
             }
-            caches.push(cache);
         }
-        drop(first);
-        Ok(budget.used() * config.num_layers * config.num_kv_heads)
+        let bytes = layers.into_iter().map(|(kind, count)| {
+            let base = CacheSpec::new(1, 1, 1, config.head_dim);
+            let base = if config.kinds.is_empty() { base } else { base.kinds(vec![kind]) };
+            let spec = self.spec(base, &self.life.plain(F16));
+            Ok(layer_bytes(&spec, prompt, tokens, shared)? * count * config.num_kv_heads)
+        });
+        bytes.sum()
     }
 
     /// An empty cache in `place` for a model of this shape.
@@ -170,7 +158,12 @@ impl CacheArgs {
             #[cfg(feature = "cuda")]
             Place::Cuda { device, or_cpu } => {
                 let spec = self.gpu_spec(config, policy.name.kv);
-                let refused = policy.refused_by_gpu();
+                let slides = || {
+                    // A sequence that fits the windows could be on the GPU, but how long it will be is not known here.
+                    let why = "layers of the model slide, and a cache on the GPU has no windows";
+                    (*or_cpu && !config.kinds.is_empty()).then(|| why.to_owned())
+                };
+                let refused = policy.refused_by_gpu().or_else(slides);
                 match refused.clone().or_else(|| spec.check().err().map(|why| why.to_string())) {
                     Some(why) if *or_cpu => {
                         eprintln!("tqkv: --device auto: {why}; running on the CPU");
@@ -178,7 +171,7 @@ impl CacheArgs {
                     }
                     _ => match refused {
                         Some(why) => Err(CacheError::BadSpec(why)),
-                        None => Ok(Box::new(tqkv::cuda::CudaCache::new(device, spec)?)),
+                        None => Ok(Box::new(tqkv::cuda::CudaCache::with_kinds(device, spec, &config.kinds)?)),
                     },
                 }
             }
@@ -196,11 +189,11 @@ impl CacheArgs {
 
     /// An empty cache in main memory for a model of this shape.
     pub(crate) fn cpu_cache(&self, config: &Config, policy: &Policy) -> Result<KvCache, CacheError> {
-        KvCache::new(self.spec(config.kv_shape(), policy))
+        KvCache::new(self.spec(config.cache_spec(), policy))
     }
 
-    /// A cache in main memory of this shape.
-    pub(crate) fn spec(&self, shape: KvShape, policy: &Policy) -> CacheSpec {
+    /// A cache in main memory of the shape and the kinds of layers of `base`.
+    pub(crate) fn spec(&self, base: CacheSpec, policy: &Policy) -> CacheSpec {
         let centring = match self.centre {
             CentreArg::On => Centring::On,
             CentreArg::Off => Centring::Off,
@@ -210,12 +203,31 @@ impl CacheArgs {
             ArithmeticArg::Int8 => Arithmetic::Int8,
             ArithmeticArg::F32 => Arithmetic::F32,
         };
-        policy
-            .apply(CacheSpec::from(shape))
-            .options(self.encode.options())
-            .centring(centring)
-            .arithmetic(arithmetic)
+        policy.apply(base).options(self.encode.options()).centring(centring).arithmetic(arithmetic)
     }
+}
+
+/// Bytes of caches of one layer and KV head, as [`CacheArgs::f16_bytes`].
+fn layer_bytes(spec: &CacheSpec, prompt: usize, tokens: &[usize], shared: bool) -> Result<usize, CacheError> {
+    let dim = spec.shape.head_dim;
+    let zeros = vec![0.0; prompt * dim];
+    let budget = Budget::unlimited();
+    let prompted = || {
+        let mut cache = KvCache::within(spec.clone(), &budget)?;
+        cache.append(0, &zeros, &zeros)?;
+        Ok::<_, CacheError>(cache)
+    };
+    let first = prompted()?;
+    let mut caches = Vec::with_capacity(tokens.len());
+    for &tokens in tokens {
+        let mut cache = if shared { first.fork()? } else { prompted()? };
+        for _ in prompt..tokens {
+            cache.append(0, &zeros[..dim], &zeros[..dim])?;
+        }
+        caches.push(cache);
+    }
+    drop(first);
+    Ok(budget.used())
 }
 
 /// Which model.

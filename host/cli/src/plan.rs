@@ -11,6 +11,7 @@ pub(crate) use size::parse_size;
 use tqkv::cache::{CacheSpec, PAGE_TOKENS};
 use tqkv_core::fixed::INTEGER_CODECS;
 use tqkv_core::{CodecId, KvShape};
+use tqkv_model::ModelError;
 
 use crate::preset::KvCodecs;
 
@@ -51,6 +52,24 @@ pub(crate) struct Uncompressed {
     pub(crate) hot: u64,
 }
 
+/// What tokens are kept as, by their age.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Life {
+    /// Codecs of tokens that leave the window of newest ones.
+    pub(crate) codecs: KvCodecs,
+    /// Tokens that are not encoded.
+    pub(crate) kept: Uncompressed,
+    /// Tokens after which pages have other codecs, counted from the newest, from the fewest to the most.
+    pub(crate) tiers: Vec<(u64, KvCodecs)>,
+}
+
+impl Life {
+    /// Codecs of the oldest tokens of a long sequence.
+    pub(crate) fn oldest(&self) -> KvCodecs {
+        self.tiers.last().map_or(self.codecs, |(_, codecs)| *codecs)
+    }
+}
+
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -61,9 +80,9 @@ pub(crate) enum PlanError {
     /// A field that is needed and absent, or zero.
     #[error("config.json has no usable {0}")]
     Missing(&'static str),
-    /// A kind of layer whose cache is not known.
-    #[error("config.json: layer type '{0}' is not known, accepted are {accepted}", accepted = config::LAYER_TYPES.join(", "))]
-    LayerType(String),
+    /// Layers of which is not known what they keep.
+    #[error(transparent)]
+    Layers(#[from] ModelError),
     /// The codecs have no blocks of the head dim.
     #[error(
         "head dim {head_dim} is not one of codecs {codecs} (16 to 1024, n*2^k with n = 1, 12, 20, 28 or 36, a multiple of 16)"
@@ -142,28 +161,39 @@ impl CacheShape {
         PlanError::UnsupportedHeadDim { head_dim: if keys { self.head_dim } else { self.value_dim }, codecs }
     }
 
-    /// Bytes of `tokens` tokens of all layers and KV heads, the first and newest tokens being f16.
+    /// Bytes of `tokens` tokens of all layers and KV heads, at most: each tier may have a page more.
     ///
     /// # Errors
     /// As [`Self::bytes_per_token`].
-    pub(crate) fn bytes(&self, codecs: KvCodecs, kept: Uncompressed, tokens: u64) -> Result<u64, PlanError> {
-        let bytes = self.bytes_times_page(codecs, kept)?(tokens).div_ceil(PAGE_TOKENS as u128);
+    pub(crate) fn bytes(&self, life: &Life, tokens: u64) -> Result<u64, PlanError> {
+        let bytes = self.bytes_times_page(life)?(tokens).div_ceil(PAGE_TOKENS as u128);
         u64::try_from(bytes).map_err(|_| PlanError::TooLarge)
     }
 
     /// The bytes of a number of tokens, times the tokens of a page, so that nothing is rounded.
-    fn bytes_times_page(
-        &self,
-        codecs: KvCodecs,
-        kept: Uncompressed,
-    ) -> Result<impl Fn(u64) -> u128, PlanError> {
-        self.bytes_per_token(codecs)?;
-        let page = self.page_bytes(codecs)? as u128;
+    fn bytes_times_page(&self, life: &Life) -> Result<impl Fn(u64) -> u128, PlanError> {
+        self.bytes_per_token(life.codecs)?;
+        let mut page = self.page_bytes(life.codecs)?;
+        let warm_page = page as u128;
+        // What a page saves where it goes to a tier.
+        let mut savings = Vec::with_capacity(life.tiers.len());
+        for &(after, codecs) in &life.tiers {
+            let before = std::mem::replace(&mut page, self.page_bytes(codecs)?);
+            savings.push((after, before.saturating_sub(page) as u128));
+        }
         let raw_page = (2 * self.values_per_head() * PAGE_TOKENS) as u128;
+        let kept = life.kept;
         let uncompressed = kept.sinks.saturating_add(kept.hot);
         let layer = move |tokens: u64| {
             let raw = tokens.min(uncompressed);
-            u128::from(raw) * raw_page + u128::from(tokens - raw) * page
+            let warm = u128::from(raw) * raw_page + u128::from(tokens - raw) * warm_page;
+            // Pages go on whole, once their newest token is old enough.
+            let waiting = kept.sinks.saturating_add(PAGE_TOKENS as u64 - 1);
+            let saved = savings.iter().map(|(after, saving)| {
+                let cold = tokens.saturating_sub(waiting.saturating_add(*after)).min(tokens - raw);
+                u128::from(cold) * saving
+            });
+            warm - saved.sum::<u128>()
         };
         let (windowed, held) = match self.windowed {
             None => (0, 0),
@@ -180,18 +210,13 @@ impl CacheShape {
         })
     }
 
-    /// Longest context whose cache fits `memory` bytes, the first and newest tokens being f16; at most the model's
-    /// own, and `u64::MAX` where windows bound every layer and the model says nothing.
+    /// Longest context whose cache fits `memory` bytes; at most the model's own, and `u64::MAX` where windows bound every
+    /// layer and the model says nothing.
     ///
     /// # Errors
     /// As [`Self::bytes_per_token`].
-    pub(crate) fn max_tokens(
-        &self,
-        codecs: KvCodecs,
-        kept: Uncompressed,
-        memory: u64,
-    ) -> Result<u64, PlanError> {
-        let bytes = self.bytes_times_page(codecs, kept)?;
+    pub(crate) fn max_tokens(&self, life: &Life, memory: u64) -> Result<u64, PlanError> {
+        let bytes = self.bytes_times_page(life)?;
         let fits = |tokens: u64| bytes(tokens) <= u128::from(memory) * PAGE_TOKENS as u128;
         // Beyond any memory, and far from overflow.
         let most = self.context.unwrap_or(1 << 40);
@@ -248,6 +273,10 @@ mod tests {
         text.parse().unwrap()
     }
 
+    fn life(text: &str, kept: Uncompressed) -> Life {
+        Life { codecs: codecs(text), kept, tiers: Vec::new() }
+    }
+
     #[test]
     fn seventy_b_class_bytes_per_token() {
         let shape = CacheShape::from_config(SEVENTY_B).unwrap();
@@ -261,13 +290,13 @@ mod tests {
         let shape = CacheShape::from_config(SEVENTY_B).unwrap();
         let kept = Uncompressed { sinks: 4, hot: 128 };
         let (memory, raw, coded) = (34_000_000_000_u64, 327_680, 84_480);
-        let tokens = shape.max_tokens(codecs("s4"), kept, memory).unwrap();
+        let tokens = shape.max_tokens(&life("s4", kept), memory).unwrap();
         let bytes = |tokens: u64| 132 * raw + (tokens - 132) * coded;
         assert!(bytes(tokens) <= memory && bytes(tokens + 1) > memory, "{tokens}");
         // f16 has no cheaper rest, and a budget below the window holds only part of it.
-        assert_eq!(shape.max_tokens(codecs("f16"), kept, memory).unwrap(), memory / raw);
-        assert_eq!(shape.max_tokens(codecs("s2"), kept, 10 * raw + 1).unwrap(), 10);
-        assert_eq!(shape.max_tokens(codecs("s2"), kept, raw - 1).unwrap(), 0);
+        assert_eq!(shape.max_tokens(&life("f16", kept), memory).unwrap(), memory / raw);
+        assert_eq!(shape.max_tokens(&life("s2", kept), 10 * raw + 1).unwrap(), 10);
+        assert_eq!(shape.max_tokens(&life("s2", kept), raw - 1).unwrap(), 0);
     }
 
     #[test]
@@ -276,12 +305,12 @@ mod tests {
         let full = CacheShape::new(6, 2, 128);
         for shape in [full, CacheShape { windowed: Some(Windowed { layers: 2, tokens: 1024 }), ..full }] {
             for tokens in [3, 68, 100_003] {
-                let bytes = shape.bytes(codecs("s3"), kept, tokens).unwrap();
-                assert_eq!(shape.max_tokens(codecs("s3"), kept, bytes).unwrap(), tokens);
-                assert_eq!(shape.max_tokens(codecs("s3"), kept, bytes - 1).unwrap(), tokens - 1);
+                let bytes = shape.bytes(&life("s3", kept), tokens).unwrap();
+                assert_eq!(shape.max_tokens(&life("s3", kept), bytes).unwrap(), tokens);
+                assert_eq!(shape.max_tokens(&life("s3", kept), bytes - 1).unwrap(), tokens - 1);
             }
         }
-        assert_eq!(full.bytes(codecs("s4"), kept, 68).unwrap(), 6 * 2 * 68 * 512);
+        assert_eq!(full.bytes(&life("s4", kept), 68).unwrap(), 6 * 2 * 68 * 512);
     }
 
     #[test]
@@ -292,7 +321,7 @@ mod tests {
         assert_eq!(narrow.bytes_per_token(codecs("f16")).unwrap(), 6 * 2 * (128 + 64));
         assert_eq!(narrow.ring_bytes_per_token(codecs("s4")).unwrap(), 6 * (per_head(128) + per_head(64)));
         let kept = Uncompressed { sinks: 4, hot: 64 };
-        assert_eq!(narrow.bytes(codecs("s4"), kept, 68).unwrap(), 6 * 68 * 2 * (128 + 64));
+        assert_eq!(narrow.bytes(&life("s4", kept), 68).unwrap(), 6 * 68 * 2 * (128 + 64));
         let odd = CacheShape { value_dim: 100, ..narrow };
         for error in [odd.bytes_per_token(codecs("s4")), odd.ring_bytes_per_token(codecs("s4"))] {
             assert!(error.unwrap_err().to_string().starts_with("head dim 100 is not one of codecs s4,s4"));
@@ -326,14 +355,14 @@ mod tests {
         let full = CacheShape::new(6, 1, 128);
         let windowed = CacheShape { windowed: Some(Windowed { layers: 5, tokens: 1024 }), ..full };
         let memory = 100_000_000;
-        let [all, one] = [full, windowed].map(|shape| shape.max_tokens(codecs("s4"), kept, memory).unwrap());
+        let [all, one] = [full, windowed].map(|shape| shape.max_tokens(&life("s4", kept), memory).unwrap());
         assert!(one > 5 * all && one < 6 * all, "{one} {all}");
         assert_eq!(windowed.bytes_per_token(codecs("s4")).unwrap(), 6 * 132);
         assert_eq!(windowed.bytes_past_window(codecs("s4")).unwrap(), Some(132));
         let short = CacheShape { context: Some(4096), ..windowed };
-        assert_eq!(short.max_tokens(codecs("s4"), kept, memory).unwrap(), 4096);
+        assert_eq!(short.max_tokens(&life("s4", kept), memory).unwrap(), 4096);
         let bounded = CacheShape { windowed: Some(Windowed { layers: 6, tokens: 1024 }), ..full };
-        assert_eq!(bounded.max_tokens(codecs("s4"), kept, memory).unwrap(), u64::MAX);
+        assert_eq!(bounded.max_tokens(&life("s4", kept), memory).unwrap(), u64::MAX);
     }
 
     /// What a cache holds more of when it is 1024 tokens longer, in whole pages.

@@ -11,18 +11,26 @@ use clap::Args;
 use serde::Serialize;
 use tqkv::cache::{CacheSpec, Cold, KvPair, LayerPolicy};
 
-use crate::args::WindowArgs;
-use crate::preset::{KvCodecs, PRESETS};
+use crate::args::{KvArgs, WindowArgs};
+use crate::plan::{Life, Uncompressed};
+use crate::preset::{F16, KvCodecs, PRESETS};
 
-/// The life of a token in every row, but where its policy says otherwise.
+/// What tokens become with age in every row, but where its policy says otherwise.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct LifeArgs {
+pub(crate) struct AgeArgs {
     #[command(flatten)]
     pub(crate) window: WindowArgs,
     /// Codecs of tokens older than AFTER, counted from the newest; may be repeated for ever older ones. Pages of 128 tokens
     /// go as wholes. Codes that are nested drop bits: --kv n4 --tier 256:n3 --tier 512:n2. f16,f16 has no tiers.
     #[arg(long, value_name = "AFTER:K,V")]
     tier: Vec<Tier>,
+}
+
+/// The life of a token in every row, but where its policy says otherwise.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LifeArgs {
+    #[command(flatten)]
+    ages: AgeArgs,
     /// Keep tokens older than AFTER, as they are, in a file without a name in FOLDER: --spill 4096:/tmp
     #[arg(long, value_name = "AFTER:FOLDER")]
     spill: Option<Spill>,
@@ -42,7 +50,7 @@ pub(crate) struct Name {
     pub(crate) kv: KvCodecs,
     /// As `--policy` was written.
     #[serde(skip_serializing_if = "Option::is_none")]
-    policy: Option<String>,
+    pub(crate) policy: Option<String>,
 }
 
 impl Name {
@@ -82,9 +90,27 @@ pub(crate) struct Policy {
     sparse_values: f32,
 }
 
+impl From<AgeArgs> for LifeArgs {
+    /// All layers alike, and no file.
+    fn from(ages: AgeArgs) -> Self {
+        Self { ages, spill: None, layer_kv: None, sparse_values: None }
+    }
+}
+
 impl LifeArgs {
+    /// The rows of the pairs and policies asked for, in order; of the pairs of `default` where there are none.
+    pub(crate) fn policies(&self, kv: &KvArgs, written: &[PolicyArg], default: &[KvCodecs]) -> Vec<Policy> {
+        let pairs = match kv.given() {
+            None if written.is_empty() => default.to_vec(),
+            pairs => pairs.unwrap_or_default(),
+        };
+        let row = |kv| if kv == F16 { self.plain(F16) } else { self.policy(kv) };
+        let written = written.iter().map(|policy| self.written(policy));
+        pairs.into_iter().map(row).chain(written).collect()
+    }
+
     /// The row of a pair.
-    pub(crate) fn policy(&self, kv: KvCodecs) -> Policy {
+    fn policy(&self, kv: KvCodecs) -> Policy {
         self.with(kv.into(), &Changes::default())
     }
 
@@ -93,7 +119,7 @@ impl LifeArgs {
         let name = kv.into();
         Policy {
             name,
-            window: self.window,
+            window: self.ages.window,
             cold: Vec::new(),
             layers: LayerPolicy::Uniform,
             sparse_values: 0.0,
@@ -101,12 +127,12 @@ impl LifeArgs {
     }
 
     /// The row that `--policy` says.
-    pub(crate) fn written(&self, policy: &PolicyArg) -> Policy {
+    fn written(&self, policy: &PolicyArg) -> Policy {
         self.with(Name { kv: policy.kv, policy: Some(policy.text.clone()) }, &policy.changes)
     }
 
     fn with(&self, name: Name, changes: &Changes) -> Policy {
-        let tiers = if changes.tiers.is_empty() { &self.tier } else { &changes.tiers };
+        let tiers = if changes.tiers.is_empty() { &self.ages.tier } else { &changes.tiers };
         let mut tiers = tiers.clone();
         tiers.sort_by_key(|tier| tier.after);
         let demote = |Tier { after, kv }: Tier| (after, Cold::Demote { key: kv.k, value: kv.v });
@@ -116,8 +142,8 @@ impl LifeArgs {
         Policy {
             name,
             window: WindowArgs {
-                hot: changes.hot.unwrap_or(self.window.hot),
-                sinks: changes.sinks.unwrap_or(self.window.sinks),
+                hot: changes.hot.unwrap_or(self.ages.window.hot),
+                sinks: changes.sinks.unwrap_or(self.ages.window.sinks),
             },
             cold: tiers.into_iter().map(demote).chain(spill).collect(),
             layers: layers.map_or(LayerPolicy::Uniform, |layers| layers.0.clone()),
@@ -130,13 +156,34 @@ impl Policy {
     /// Codecs, windows, tiers and layers of a cache.
     pub(crate) fn apply(&self, spec: CacheSpec) -> CacheSpec {
         let KvCodecs { k, v } = self.name.kv;
-        let spec = spec.codecs(k, v).sinks(self.window.sinks).hot(self.window.hot);
+        // Where layers slide, sinks beside their windows would show them more than the model's see.
+        let sinks = if spec.kinds.is_empty() { self.window.sinks } else { 0 };
+        let spec = spec.codecs(k, v).sinks(sinks).hot(self.window.hot);
         let spec = self.cold.iter().fold(spec, |spec, (after, cold)| spec.cold(*after, cold.clone()));
         spec.layers(self.layers.clone()).sparse_values(self.sparse_values)
     }
 
+    /// What memory is planned by; an error where not only age decides.
+    pub(crate) fn life(&self) -> Result<Life, String> {
+        let tier = |(after, cold): &(usize, Cold)| match *cold {
+            Cold::Demote { key, value } => Some((*after as u64, KvCodecs { k: key, v: value })),
+            Cold::Spill(_) => None,
+        };
+        let WindowArgs { hot, sinks } = self.window;
+        let kept = Uncompressed { sinks: sinks as u64, hot: hot as u64 };
+        let tiers = self.cold.iter().map(tier).collect::<Option<_>>();
+        let tiers = tiers.filter(|_| self.layers == LayerPolicy::Uniform).ok_or_else(|| {
+            format!(
+                "{}: files and codecs by layer are not planned; accepted are hot=, sinks= and tier=",
+                self.name
+            )
+        })?;
+        Ok(Life { codecs: self.name.kv, kept, tiers })
+    }
+
     /// Whether the pair alone says how every token behind the window is kept.
-    pub(crate) fn is_uniform(&self) -> bool {
+    #[cfg(any(test, feature = "cuda"))]
+    fn is_uniform(&self) -> bool {
         self.cold.is_empty() && self.layers == LayerPolicy::Uniform
     }
 
@@ -272,7 +319,9 @@ impl FromStr for PolicyArg {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{CacheShape, Windowed};
     use clap::Parser;
+    use tqkv::cache::{Centring, KvCache, LayerKind};
     use tqkv_core::CodecId;
 
     #[derive(Parser)]
@@ -292,8 +341,6 @@ mod tests {
     fn demote(codec: CodecId) -> Cold {
         Cold::Demote { key: codec, value: codec }
     }
-
-    const F16: KvCodecs = KvCodecs { k: CodecId::F16, v: CodecId::F16 };
 
     #[test]
     fn a_policy_is_the_options_and_what_it_says_otherwise() {
@@ -355,5 +402,41 @@ mod tests {
             assert!(why.starts_with(text) && why.contains("--device cpu"), "{why}");
         }
         assert_eq!(life.written(&"s4 hot=0".parse().unwrap()).refused_by_gpu(), None);
+    }
+
+    /// What is planned for a policy is what a cache of it holds, in layers that see all and in such that slide, where both are
+    /// so long that little is held beside full pages.
+    #[test]
+    fn tiers_take_what_a_cache_allocates_for_them() {
+        const TOKENS: usize = 40_000;
+        for text in [
+            "n4 sinks=0",
+            "n4 sinks=0 tier=2000:n2",
+            "n4 sinks=0 tier=4000:n3 tier=15000:n2",
+            "i8 sinks=0 hot=256 tier=0:s4 tier=8192:s2",
+            "f16 sinks=0 tier=3000:q8_0",
+        ] {
+            let policy = life(&[]).written(&text.parse().unwrap());
+            let planned = policy.life().unwrap();
+            for window in [None, Some(20_000)] {
+                let kinds = vec![LayerKind::Full, window.map_or(LayerKind::Full, LayerKind::Sliding)];
+                let base = CacheSpec::new(2, 1, 1, 128).centring(Centring::Off).kinds(kinds);
+                let mut cache = KvCache::new(policy.apply(base)).unwrap();
+                let zeros = vec![0.0; 1000 * 128];
+                for layer in (0..TOKENS / 1000).flat_map(|_| [0, 1]) {
+                    cache.append(layer, &zeros, &zeros).unwrap();
+                }
+                let windowed = window.map(|tokens| Windowed { layers: 1, tokens: tokens as u64 });
+                let shape = CacheShape { windowed, ..CacheShape::new(2, 1, 128) };
+                let bytes = shape.bytes(&planned, TOKENS as u64).unwrap();
+                let ratio = cache.stats().allocated_bytes as f64 / bytes as f64;
+                println!("{text}, window {window:?}: {ratio:.4}");
+                assert!((0.97..1.03).contains(&ratio), "{text}, window {window:?}: {ratio} of {bytes}");
+                assert_eq!(shape.max_tokens(&planned, bytes).unwrap(), TOKENS as u64, "{text}");
+            }
+        }
+        for text in ["n4 spill=9:/tmp", "n4 layer-kv=tail:1:i8"] {
+            assert!(life(&[]).written(&text.parse().unwrap()).life().unwrap_err().starts_with(text));
+        }
     }
 }

@@ -17,6 +17,9 @@ pub(crate) struct KvCodecs {
     pub(crate) v: CodecId,
 }
 
+/// The uncompressed pair, with which others are compared.
+pub(crate) const F16: KvCodecs = KvCodecs { k: CodecId::F16, v: CodecId::F16 };
+
 /// A named pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Preset {

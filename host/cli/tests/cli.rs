@@ -391,3 +391,36 @@ fn plan_knows_units_windows_latents_and_the_model_context() {
     let piped = support::piped(at, &["plan", "--config", "-", "--kv", "s4", "--json"], config.as_bytes());
     assert!(piped.status.success(), "{piped:?}");
 }
+
+/// Tiers by the options and by a policy are the same plan, and a longer one than that of the pair alone.
+#[test]
+fn plan_counts_tiers() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let shape = ["plan", "--layers", "4", "--kv-heads", "2", "--head-dim", "128", "--memory", "64MiB"];
+    let written = "n4 tier=4096:n3 tier=16384:n2";
+    let by_policy = json(at, &[&shape[..], &["--kv", "n4", "--kv", "n2", "--policy", written]].concat());
+    let number = |row: usize, name: &str| by_policy["rows"][row][name].as_u64().unwrap();
+    let [n4, n2, tiered] = [0, 1, 2].map(|row| number(row, "max_tokens"));
+    assert!(n4 < tiered && tiered < n2, "{by_policy}");
+    assert_eq!(number(2, "bytes_per_token"), number(1, "bytes_per_token"), "the oldest tier grows");
+    assert_eq!(
+        (&by_policy["rows"][2]["policy"], &by_policy["rows"][0]["policy"]),
+        (&written.into(), &Value::Null)
+    );
+    let options = ["--kv", "n4", "--tier", "16384:n2", "--tier", "4096:n3"];
+    let by_options = json(at, &[&shape[..], &options].concat());
+    assert_eq!(by_options["rows"][0]["max_tokens"], tiered);
+    let text = String::from_utf8(tqkv(at, &[&shape[..], &options].concat()).stdout).unwrap();
+    assert!(text.contains("\nn4,n4 tier=4096:n3,n3 tier=16384:n2,n2 "), "{text}");
+    for (extra, expected) in [
+        (["--policy", "s4 tier=9:q4_0"], "s4 pages cannot go cold as q4_0"),
+        (["--policy", "s4 spill=9:/tmp"], "files and codecs by layer are not planned"),
+        (["--policy", "s4 layer-kv=tail:1:i8"], "accepted are hot=, sinks= and tier="),
+        (["--tier", "9"], "AFTER:K,V"),
+        (["--ram", "4KiB"], "cannot be used with"),
+    ] {
+        let message = error(at, &[&shape[..], &extra].concat(), 2);
+        assert!(message.contains(expected), "{extra:?}: {message}");
+    }
+}

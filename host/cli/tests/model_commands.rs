@@ -148,6 +148,43 @@ fn eval_options_reach_the_cache() {
     assert!(cosines.len() == 4 && cosines.iter().all(|c| (0.8..1.0).contains(c)), "{cosines:?}");
 }
 
+/// Beside the hidden states of each layer, what the cache says of its KV heads.
+#[test]
+fn eval_shows_what_encoding_does_to_each_layer() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let args = ["eval", "--context", "512", "--windows", "2", "--layers", "--biased-keys", "30"];
+    let args = [&args[..], &["--kv", "s4", "--kv", "s2"]].concat();
+    let report = json(at, &args);
+    let heads = |row: usize| rows(&report)[row]["heads"].as_array().unwrap();
+    let fields =
+        ["allocated_bytes", "centred_energy", "key_error", "kv_head", "layer", "means", "value_error"];
+    for (row, result) in rows(&report).iter().enumerate() {
+        assert!(heads(row).len() == 4 && heads(row).iter().all(|head| names(head) == fields), "{report}");
+        let bytes: f64 = heads(row).iter().map(|head| number(head, "allocated_bytes")).sum();
+        assert!((bytes / 512.0 / number(result, "cache_bytes_per_token") - 1.0).abs() < 1e-9, "{report}");
+    }
+    for (layer, [f16, s4, s2]) in (0..4).map(|layer| (layer, [0, 1, 2].map(|row| &heads(row)[layer]))) {
+        assert_eq!((number(s4, "layer"), number(s4, "kv_head")), (layer as f64, 0.0));
+        for error in ["key_error", "value_error"] {
+            assert!(number(f16, error) < 1e-6, "{report}");
+            assert!(number(s2, error) > 2.0 * number(s4, error), "{report}");
+        }
+        assert!((0.005..0.02).contains(&number(s4, "value_error")), "{report}");
+        // Keys of the first and the last layer have a constant, which is taken off.
+        let biased = layer == 0 || layer == 3;
+        assert_eq!(number(s4, "centred_energy") < 0.1, biased, "{report}");
+        assert_eq!(number(f16, "means"), 0.0, "{report}");
+    }
+    let text = String::from_utf8(tqkv(at, &args).stdout).unwrap();
+    let table = text.split("[s4,s4]\n").nth(1).unwrap();
+    let cells: Vec<Vec<&str>> = table.lines().take(5).map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(cells[0].join(" "), "layer cosine key error value error energy left bytes");
+    let layer = |i: usize| (cells[i + 1][0], cells[i + 1][3], cells[i + 1].len());
+    let value_error = |i: usize| format!("{:.6}", number(&heads(1)[i], "value_error"));
+    assert_eq!((layer(0), layer(3)), (("0", &*value_error(0), 6), ("3", &*value_error(3), 6)), "{text}");
+}
+
 /// What the constant in the keys costs, and that centring takes it off.
 #[test]
 fn biased_keys_are_as_good_as_any_once_centred() {
@@ -164,8 +201,8 @@ fn biased_keys_are_as_good_as_any_once_centred() {
     assert!(off > 1.2 * plain, "{off} {plain}");
 }
 
-const GENERATE_FIELDS: [&str; 6] =
-    ["cache_bytes", "kv", "prefill_seconds", "text", "tokens", "tokens_per_second"];
+const GENERATE_FIELDS: [&str; 7] =
+    ["cache_bytes", "f16_bytes", "kv", "prefill_seconds", "text", "tokens", "tokens_per_second"];
 
 #[test]
 fn generate_streams_what_its_json_holds() {
@@ -219,6 +256,7 @@ fn sequences_are_those_of_their_seeds() {
     for row in rows(&report) {
         let fields = [
             "cache_bytes",
+            "f16_bytes",
             "kv",
             "prefill_seconds",
             "texts",
@@ -273,6 +311,61 @@ fn f16_is_as_large_as_itself() {
         let text = String::from_utf8(tqkv(folder.path(), &args).stdout).unwrap();
         assert_eq!(text.split_whitespace().last(), Some("1.00"), "{text}");
     }
+}
+
+/// f16 pages that go cold are f16 no longer: the ratio is that of the bytes, whatever the row is called.
+#[test]
+fn f16_that_goes_cold_is_smaller_than_f16() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let prompt = std::str::from_utf8(&shipped::HELDOUT_TEXT[..800]).unwrap();
+    let decay = "f16 tier=128:q8_0";
+    let args = ["generate", "--prompt", prompt, "--tokens", "4", "--policy", "f16", "--policy", decay];
+    for extra in [&[][..], &["--sequences", "2"]] {
+        let args = [&args[..], extra].concat();
+        let report = json(at, &args);
+        let called: Vec<_> = rows(&report).iter().map(|row| row["policy"].as_str().unwrap()).collect();
+        assert_eq!(called, ["f16", decay]);
+        let [f16, cold] = [0, 1]
+            .map(|row| &rows(&report)[row])
+            .map(|row| [number(row, "f16_bytes"), number(row, "cache_bytes")]);
+        assert!((f16[0] / f16[1] - 1.0).abs() < 0.005 && cold[0] == f16[0], "{report}");
+        assert!((1.2..1.9).contains(&(cold[0] / cold[1])), "{report}");
+        let text = String::from_utf8(tqkv(at, &args).stdout).unwrap();
+        let line = text.lines().find(|line| line.starts_with(decay)).unwrap();
+        assert!(line.ends_with(&format!("{:.2}", cold[0] / cold[1])), "{text}");
+    }
+}
+
+/// A model whose layers slide is run with its windows: its caches stop growing, and their figures are against f16 under
+/// the same windows.
+#[test]
+fn sliding_models_are_run_past_their_window() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let llama = "\"LlamaForCausalLM\"\n ],\n \"model_type\": \"llama\"";
+    let mistral = "\"MistralForCausalLM\"\n ],\n \"sliding_window\": 128";
+    model_folder(at, "sliding", llama, mistral);
+    let args = ["eval", "--context", "1024", "--windows", "1", "--kv", "s4"];
+    let full = json(at, &args);
+    let sliding = json(at, &[&args[..], &["--model", "sliding"]].concat());
+    let bytes = |report: &Value, row: usize| number(&rows(report)[row], "cache_bytes_per_token");
+    assert!(
+        bytes(&sliding, 0) < 0.55 * bytes(&full, 0) && bytes(&sliding, 1) < bytes(&sliding, 0),
+        "{sliding}"
+    );
+    assert!((0.0..0.05).contains(&number(&rows(&sliding)[1], "kl_to_f16")), "{sliding}");
+    let sinks = json(at, &[&args[..], &["--model", "sliding", "--sinks", "64"]].concat());
+    assert_eq!(sinks["results"], sliding["results"], "sinks are not seen beside windows");
+    let message = error(at, &[&args[..], &["--model", "sliding", "--hot", "200"]].concat(), 2);
+    assert!(message.contains("window of 128 tokens; accepted are 200"), "{message}");
+    let prompt = std::str::from_utf8(&shipped::HELDOUT_TEXT[..700]).unwrap();
+    let args = ["generate", "--model", "sliding", "--prompt", prompt, "--tokens", "20", "--kv", "f16"];
+    let made = json(at, &args);
+    let row = &rows(&made)[0];
+    assert_eq!((&row["tokens"], &row["f16_bytes"]), (&20.into(), &row["cache_bytes"]), "{made}");
+    let plan = json(at, &["plan", "--config", "sliding", "--kv", "s4"]);
+    assert_eq!((&plan["windowed_layers"], &plan["window"]), (&4.into(), &128.into()));
 }
 
 #[test]

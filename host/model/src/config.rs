@@ -3,7 +3,9 @@
 use serde::Deserialize;
 
 use crate::error::ModelError;
+use crate::layers::LayerFields;
 use tqkv::KvShape;
+use tqkv::cache::{CacheSpec, LayerKind};
 use tqkv::dense::DenseCache;
 use tqkv::error::CacheError;
 
@@ -12,7 +14,7 @@ use tqkv::error::CacheError;
 pub enum Architecture {
     /// Llama, and what shares its tensors: TinyLlama, SmolLM, Yi and so on.
     Llama,
-    /// Mistral: Llama with a sliding window, which bounds the context here.
+    /// Mistral: Llama with a sliding window.
     Mistral,
     /// Qwen2 and Qwen2.5: Llama with biases on q, k and v.
     Qwen2,
@@ -84,9 +86,11 @@ pub struct Config {
     pub head_dim: usize,
     /// Tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Longest sequence: `max_position_embeddings`, or the sliding window where one is in use and shorter (within
-    /// it, windowed and full attention are the same).
+    /// Longest sequence: `max_position_embeddings`.
     pub context: usize,
+    /// What the queries of each layer see; empty where all see every token of the longest sequence. A query at position p
+    /// of a layer with a window of w tokens sees the positions p - w + 1 to p.
+    pub kinds: Vec<LayerKind>,
     /// Epsilon of every RMSNorm.
     pub rms_norm_eps: f32,
     /// Base of the RoPE frequencies.
@@ -125,8 +129,6 @@ struct RawConfig {
     #[serde(default)]
     attention_bias: bool,
     hidden_act: Option<String>,
-    sliding_window: Option<usize>,
-    use_sliding_window: Option<bool>,
     eos_token_id: Option<Eos>,
 }
 
@@ -176,7 +178,7 @@ impl Config {
             None => raw.hidden_size.checked_div(raw.num_attention_heads).unwrap_or(0),
         };
         let rope = raw.rope_parameters.as_ref().or(raw.rope_scaling.as_ref());
-        let config = Self {
+        let mut config = Self {
             architecture,
             hidden_size: raw.hidden_size,
             intermediate_size: raw.intermediate_size,
@@ -185,7 +187,8 @@ impl Config {
             num_kv_heads,
             head_dim,
             vocab_size: raw.vocab_size,
-            context: context(architecture, &raw),
+            context: raw.max_position_embeddings,
+            kinds: Vec::new(),
             rms_norm_eps: raw.rms_norm_eps.unwrap_or(1e-6) as f32,
             rope_theta: rope.and_then(|r| r.rope_theta).or(raw.rope_theta).unwrap_or(10_000.0),
             rope_scaling: rope.map_or(Ok(RopeScaling::None), rope_scaling)?,
@@ -195,6 +198,9 @@ impl Config {
             eos_tokens: raw.eos_token_id.map_or_else(Vec::new, Eos::into_vec),
         };
         config.check(raw.hidden_act.as_deref(), raw.partial_rotary_factor)?;
+        if architecture != Architecture::Llama {
+            config.kinds = config.read_kinds(json)?;
+        }
         Ok(config)
     }
 
@@ -222,12 +228,57 @@ impl Config {
         KvShape::new(self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim)
     }
 
-    /// An empty exact cache of this model's shape.
+    /// A compressed cache of this model's shape, whose layers see what the model's see.
+    ///
+    /// Where some slide there are no sinks: a cache sees them beside its window, and such a model does not.
+    pub fn cache_spec(&self) -> CacheSpec {
+        let spec = CacheSpec::from(self.kv_shape());
+        if self.kinds.is_empty() { spec } else { spec.kinds(self.kinds.clone()).sinks(0) }
+    }
+
+    /// An empty exact cache of this model's shape, whose layers see what the model's see.
     ///
     /// # Errors
     /// None for a config that [`Config::from_json`] accepted.
     pub fn dense_cache(&self) -> Result<DenseCache, CacheError> {
-        DenseCache::new(self.kv_shape())
+        let shape = self.kv_shape();
+        if self.kinds.is_empty() {
+            DenseCache::new(shape)
+        } else {
+            DenseCache::with_kinds(shape, self.kinds.clone())
+        }
+    }
+
+    /// The kinds of the layers: full or sliding, no others.
+    fn read_kinds(&self, json: &[u8]) -> Result<Vec<LayerKind>, ModelError> {
+        let bad = |what: String| Err(ModelError::Config(what));
+        let fields: LayerFields =
+            serde_json::from_slice(json).map_err(|e| ModelError::Config(e.to_string()))?;
+        let types = fields.layer_types.iter().flatten();
+        if let Some(other) = types.clone().find(|t| !["full_attention", "sliding_attention"].contains(&&***t))
+        {
+            return bad(format!(
+                "layer type '{other}' is not computed; accepted: full_attention, sliding_attention"
+            ));
+        }
+        let mut kinds = fields.kinds()?;
+        if kinds.len() != self.num_layers {
+            return bad(format!("layer_types names {} layers of {}", kinds.len(), self.num_layers));
+        }
+        let slides = |kind: &LayerKind| matches!(kind, LayerKind::Sliding(_));
+        if types.clone().any(|t| t == "sliding_attention") && !kinds.iter().any(slides) {
+            return bad("layer_types names sliding layers; sliding_window is missing".to_owned());
+        }
+        for kind in &mut kinds {
+            match *kind {
+                LayerKind::Sliding(0) => return bad("sliding_window is 0".to_owned()),
+                LayerKind::None => return bad("layers without attention are not computed".to_owned()),
+                // Within the window, windowed and full attention are the same.
+                LayerKind::Sliding(window) if window >= self.context => *kind = LayerKind::Full,
+                LayerKind::Sliding(_) | LayerKind::Full => {}
+            }
+        }
+        Ok(if kinds.iter().any(slides) { kinds } else { Vec::new() })
     }
 
     fn check(&self, hidden_act: Option<&str>, partial_rotary: Option<f64>) -> Result<(), ModelError> {
@@ -240,7 +291,7 @@ impl Config {
             ("num_key_value_heads", self.num_kv_heads),
             ("head_dim", self.head_dim),
             ("vocab_size", self.vocab_size),
-            ("max_position_embeddings or sliding_window", self.context),
+            ("max_position_embeddings", self.context),
         ] {
             if value == 0 || value > MAX_WIDTH {
                 return bad(format!("{name} is {value}; accepted: 1 to {MAX_WIDTH}"));
@@ -280,19 +331,6 @@ fn read_architecture(json: &[u8]) -> Result<Architecture, ModelError> {
     match head.architectures.as_deref() {
         Some([name, ..]) => Architecture::from_name(name),
         Some([]) | None => Architecture::from_name("(none named)"),
-    }
-}
-
-fn context(architecture: Architecture, raw: &RawConfig) -> usize {
-    // Qwen writes a window that is off unless switched on; Llama has none; Mistral's is on where it is named.
-    let windowed = match architecture {
-        Architecture::Llama => false,
-        Architecture::Mistral => true,
-        Architecture::Qwen2 | Architecture::Qwen3 => raw.use_sliding_window.unwrap_or(false),
-    };
-    match raw.sliding_window {
-        Some(window) if windowed => window.min(raw.max_position_embeddings),
-        Some(_) | None => raw.max_position_embeddings,
     }
 }
 

@@ -8,7 +8,9 @@
 
 use crate::sampling::argmax;
 use crate::{Model, ModelError, SpecialTokens};
+use serde::Serialize;
 use tqkv::attention::AttentionCache;
+use tqkv::cache::HeadStats;
 use tqkv::error::CacheError;
 use tqkv::{Chunk, KvShape};
 
@@ -35,10 +37,45 @@ pub struct EvalSpec {
     pub windows: Option<usize>,
     /// Tokens fed at once; `None` for a whole window. 1 attends as generation does, one query at a time.
     pub step: Option<usize>,
-    /// Whether hidden states are compared layer by layer as well.
+    /// Whether hidden states are compared layer by layer as well, and what the cache knows of each KV head is kept.
     pub layers: bool,
     /// Whether attention outputs are compared with those of a reference cache that is fed the same queries, keys and values.
     pub attention: bool,
+}
+
+/// What a cache knows of one KV head at the end of a window, as [`HeadStats`]; means over the windows.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct HeadFigures {
+    /// Layer.
+    pub layer: usize,
+    /// KV head.
+    pub kv_head: usize,
+    /// Squared error of keys over their squared norm.
+    pub key_error: f64,
+    /// Squared error of values over their squared norm.
+    pub value_error: f64,
+    /// Energy of the keys that is left when their mean is taken off: 1 where they are not centred.
+    pub centred_energy: f64,
+    /// Means that the keys have had.
+    pub means: f64,
+    /// Bytes of memory held.
+    pub allocated_bytes: f64,
+}
+
+impl HeadFigures {
+    fn none(layer: usize, kv_head: usize) -> Self {
+        let (key_error, value_error, centred_energy, means, allocated_bytes) = (0.0, 0.0, 0.0, 0.0, 0.0);
+        Self { layer, kv_head, key_error, value_error, centred_energy, means, allocated_bytes }
+    }
+
+    /// Adds a window's figures, `share` of them.
+    fn add(&mut self, stats: &HeadStats, share: f64) {
+        self.key_error += share * stats.key_error;
+        self.value_error += share * stats.value_error;
+        self.centred_energy += share * stats.centred_energy;
+        self.means += share * stats.means as f64;
+        self.allocated_bytes += share * stats.allocated_bytes as f64;
+    }
 }
 
 /// Figures of one setting.
@@ -60,6 +97,8 @@ pub struct EvalResult {
     pub cache_bytes_per_token: f64,
     /// Mean cosine between the residual stream after each layer and the reference's; empty unless asked for.
     pub layer_cosine: Vec<f64>,
+    /// One a KV head, layers in order; empty unless asked for, and of a cache that does not keep count.
+    pub heads: Vec<HeadFigures>,
     /// Squared error of the attention outputs over their squared norm, where the reference is fed the same queries, keys and
     /// values; mean over the layers. `None` unless asked for.
     pub attention_error: Option<f64>,
@@ -106,7 +145,7 @@ pub fn evaluate(
     let windowed = || tokens.chunks_exact(spec.context).take(windows);
     let mut done = 0;
     let mut bases = Vec::with_capacity(windows);
-    let mut tally = Tally::default();
+    let mut tally = Tally::over(windows);
     for window in windowed() {
         let mut states = States::default();
         let hidden = run(model, window, spec, (reference, None), &mut tally, &mut |layer, _, x| {
@@ -131,7 +170,7 @@ pub fn evaluate(
     progress(Progress::Result(&reference));
     let mut results = Vec::with_capacity(settings.len());
     for setting in settings {
-        let mut tally = Tally::default();
+        let mut tally = Tally::over(windows);
         for (window, (base, states)) in windowed().zip(&bases) {
             let mut cosines = Vec::new();
             let beside = Some(reference_setting).filter(|_| spec.attention);
@@ -198,7 +237,11 @@ fn run(
         hidden.extend_from_slice(&states);
         start += tokens.len();
     }
-    tally.cache_bytes += cache.allocated_bytes();
+    let (bytes, heads) = (cache.allocated_bytes(), cache.head_stats());
+    tally.cache_bytes += bytes;
+    if spec.layers {
+        tally.add_heads(&heads);
+    }
     Ok(hidden)
 }
 
@@ -249,6 +292,10 @@ impl AttentionCache for Compared<'_> {
 
     fn allocated_bytes(&self) -> usize {
         self.cache.allocated_bytes()
+    }
+
+    fn head_stats(&self) -> Vec<HeadStats> {
+        self.cache.head_stats()
     }
 }
 
@@ -301,11 +348,19 @@ struct Tally {
     positions: usize,
     cache_bytes: usize,
     cosine: Vec<f64>,
+    heads: Vec<HeadFigures>,
+    /// Of a window in the means.
+    share: f64,
     /// Of each layer, sums of squares: of errors of the attention outputs, and of the reference's.
     attention: Vec<(f64, f64)>,
 }
 
 impl Tally {
+    /// Nothing yet of so many windows.
+    fn over(windows: usize) -> Self {
+        Self { share: 1.0 / windows as f64, ..Self::default() }
+    }
+
     fn add(&mut self, reference: &LogProbs, own: &LogProbs, target: Option<usize>) {
         if let Some(target) = target {
             self.nll -= f64::from(own.values[target]);
@@ -329,6 +384,15 @@ impl Tally {
         }
     }
 
+    fn add_heads(&mut self, heads: &[HeadStats]) {
+        if self.heads.is_empty() {
+            self.heads = heads.iter().map(|head| HeadFigures::none(head.layer, head.kv_head)).collect();
+        }
+        for (figures, stats) in self.heads.iter_mut().zip(heads) {
+            figures.add(stats, self.share);
+        }
+    }
+
     fn finish(self, name: &str, reference_nll: f64) -> EvalResult {
         let positions = self.positions as f64;
         let nll = self.nll / self.scored as f64;
@@ -341,6 +405,7 @@ impl Tally {
             top1_agreement: self.agreed as f64 / positions,
             cache_bytes_per_token: self.cache_bytes as f64 / positions,
             layer_cosine: self.cosine.iter().map(|sum| sum / positions).collect(),
+            heads: self.heads,
             attention_error: (!self.attention.is_empty()).then(|| {
                 let errors = self.attention.iter().map(|(error, norm)| error / norm.max(f64::MIN_POSITIVE));
                 errors.sum::<f64>() / self.attention.len() as f64

@@ -40,7 +40,8 @@ impl Model {
     ///
     /// # Errors
     /// [`ModelError::EmptyPrompt`], [`ModelError::TokenOutOfRange`], [`ModelError::ContextExceeded`], or what the
-    /// cache refuses. The cache is then as long as it was before the call.
+    /// cache refuses. The cache is then as long as it was before the call, unless sliding layers have let go of what it saw
+    /// then: that is the error, and only [`AttentionCache::reset`] helps.
     pub fn hidden(
         &self,
         tokens: &[u32],

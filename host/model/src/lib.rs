@@ -13,6 +13,7 @@ mod error;
 pub mod eval;
 mod forward;
 pub mod generate;
+pub mod layers;
 mod linear;
 mod outlier;
 mod rope;

@@ -497,6 +497,10 @@ impl AttentionCache for KvCache {
     fn allocated_bytes(&self) -> usize {
         self.stats().allocated_bytes
     }
+
+    fn head_stats(&self) -> Vec<HeadStats> {
+        self.head_stats().collect()
+    }
 }
 
 /// Rows of one head out of `[n, heads, width]`.

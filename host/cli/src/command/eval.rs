@@ -7,14 +7,15 @@ use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use tqkv::attention::AttentionCache;
 use tqkv::error::CacheError;
-use tqkv_model::eval::{EvalResult, EvalSpec, Progress, Setting, evaluate};
+use tqkv_model::eval::{EvalResult, EvalSpec, HeadFigures, Progress, Setting, evaluate};
 use tqkv_model::{Model, shipped};
 
-use crate::cache_args::{CacheArgs, F16, ModelArgs};
+use crate::cache_args::{CacheArgs, ModelArgs};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
 use crate::input;
-use crate::output::{Output, table, table_line};
+use crate::output::{Output, grouped, table, table_line};
+use crate::preset::F16;
 
 /// Measure what compressed caches do to a model's predictions.
 #[derive(Debug, clap::Args)]
@@ -37,6 +38,15 @@ Columns:
   attention    squared error of the attention outputs over their squared norm, beside an f16 cache with the
                same queries, keys and values; mean over the layers
 
+Columns of --layers, a table for each setting; means over the windows, and over the KV heads but for bytes:
+  cosine       of the hidden state after the layer with that under f16
+  key error    squared error of keys as they are first encoded over their squared norm; of one token a page
+               of 128, and 0 until a page is full
+  value error  the same of values
+  energy left  of the keys once their mean is taken off; 1 where they are not centred
+  bytes        memory of the layer at the end of a window
+--json has them for each KV head, with the number of means that its keys have had.
+
 A setting's row appears as soon as it is measured.")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -53,7 +63,7 @@ pub(crate) struct Args {
     /// Tokens fed at once [default: the whole window]; 1 attends as generation does, on codes.
     #[arg(long, value_name = "TOKENS", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     step: Option<usize>,
-    /// Compare the hidden states after every layer with those under f16 as well, by their cosine.
+    /// Show what every layer is like under each setting as well: hidden states, errors of keys and values, bytes.
     #[arg(long)]
     layers: bool,
     /// Compare the outputs of attention with those of an f16 cache that is fed the same as well.
@@ -90,6 +100,9 @@ pub(crate) struct Row {
     /// One per layer, where asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     layer_cosine: Vec<f64>,
+    /// One per KV head, where asked for; means over the windows.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    heads: Vec<HeadFigures>,
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
@@ -126,11 +139,8 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         return out
             .print(&Report { model: model.name().to_owned(), context, windows, results }, |_| String::new());
     }
-    if args.layers {
-        out.write_text(&format!(
-            "\nCosine of the hidden state after each layer with that under f16\n{}\n",
-            layers(&results)
-        ))?;
+    for row in results.iter().filter(|_| args.layers) {
+        out.write_text(&format!("\n[{}]\n{}\n", row.name, layers(row)))?;
     }
     Ok(())
 }
@@ -149,7 +159,7 @@ pub(crate) fn measure(
     if matches!(place, Place::Cpu) {
         CacheArgs::check_compresses(&policies, "--context", spec.context)?;
     }
-    cache.check(place, model.config().kv_shape(), &policies)?;
+    cache.check(place, &model.config().cache_spec(), &policies)?;
     let setting = |policy: &Policy| {
         // The reference is the CPU's on every device.
         let place = if policy.name.kv == F16 { &Place::Cpu } else { place };
@@ -196,6 +206,7 @@ fn row(name: Name, result: EvalResult, values: usize) -> Row {
         bits_per_value: 8.0 * result.cache_bytes_per_token / values as f64,
         attention_error: result.attention_error,
         layer_cosine: result.layer_cosine,
+        heads: result.heads,
     }
 }
 
@@ -224,17 +235,23 @@ fn line(first: usize, cells: &[String]) -> String {
     table_line(&cells)
 }
 
-/// Layers down, settings across.
-fn layers(results: &[Row]) -> String {
-    let head: Vec<_> =
-        std::iter::once("layer".to_owned()).chain(results.iter().map(|r| r.name.to_string())).collect();
-    let head: Vec<_> = head.iter().map(String::as_str).collect();
-    let count = results.first().map_or(0, |row| row.layer_cosine.len());
-    table(
-        &head,
-        (0..count).map(|layer| {
-            let cosines = results.iter().filter_map(|row| row.layer_cosine.get(layer));
-            std::iter::once(layer.to_string()).chain(cosines.map(|c| format!("{c:.6}"))).collect()
-        }),
-    )
+/// A setting's layers. Of a cache that does not keep count, only the hidden states are known.
+fn layers(row: &Row) -> String {
+    let head = ["layer", "cosine", "key error", "value error", "energy left", "bytes"];
+    let head = if row.heads.is_empty() { &head[..2] } else { &head };
+    let lines = row.layer_cosine.iter().enumerate().map(|(layer, cosine)| {
+        let heads: Vec<_> = row.heads.iter().filter(|head| head.layer == layer).collect();
+        let sum = |of: fn(&HeadFigures) -> f64| heads.iter().map(|head| of(head)).sum::<f64>();
+        let mean = |of| sum(of) / heads.len() as f64;
+        let cells = [
+            layer.to_string(),
+            format!("{cosine:.6}"),
+            format!("{:.6}", mean(|head| head.key_error)),
+            format!("{:.6}", mean(|head| head.value_error)),
+            format!("{:.4}", mean(|head| head.centred_energy)),
+            grouped(sum(|head| head.allocated_bytes) as u64),
+        ];
+        cells.into_iter().take(head.len()).collect()
+    });
+    table(head, lines)
 }

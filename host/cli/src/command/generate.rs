@@ -12,7 +12,7 @@ use tqkv_model::generate::{GenerateSpec, Generation, generate};
 use tqkv_model::{Model, ModelError};
 
 use super::generate_many;
-use crate::cache_args::{CacheArgs, F16, ModelArgs};
+use crate::cache_args::{CacheArgs, ModelArgs};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
 use crate::input;
@@ -109,9 +109,8 @@ pub(crate) struct Made {
     prefill_seconds: f64,
     /// Generated tokens a second, the prompt's time apart.
     pub(crate) tokens_per_second: f64,
-    /// Bytes of the cache at the end, and what f16 takes for the same tokens.
+    /// Bytes of the cache at the end, and what f16 takes for the same tokens in main memory.
     cache_bytes: usize,
-    #[serde(skip)]
     f16_bytes: usize,
 }
 
@@ -120,7 +119,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let model = args.model.load()?;
     let balanced: Vec<_> = PRESETS.iter().filter(|p| p.name == "balanced").map(|p| p.codecs).collect();
     let policies = args.cache.policies(&balanced);
-    args.cache.check(&place, model.config().kv_shape(), &policies)?;
+    args.cache.check(&place, &model.config().cache_spec(), &policies)?;
     let prompt = args.prompt()?;
     let spec = args.sampling.spec(args.tokens);
     if args.sequences > 1 {
@@ -181,11 +180,7 @@ pub(crate) fn continue_prompt(
     let made = cache.cache(place, config, policy).map_err(ModelError::from);
     let made = made.and_then(|mut cache| generate(model, prompt.as_bytes(), spec, &mut *cache, on_text));
     let made: Generation = made.map_err(|e| CliError::model(None, &e))?;
-    let f16_bytes = if policy.name.kv == F16 {
-        Ok(made.cache_bytes)
-    } else {
-        cache.f16_bytes(config, made.prompt_tokens, &[made.cache_tokens], true)
-    };
+    let f16_bytes = cache.f16_bytes(config, made.prompt_tokens, &[made.cache_tokens], false);
     Ok(Made {
         f16_bytes: f16_bytes.map_err(|e| CliError::model(None, &e.into()))?,
         prefill_seconds: made.prefill_seconds,

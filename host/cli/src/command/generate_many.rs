@@ -8,7 +8,7 @@ use tqkv::error::CacheError;
 use tqkv_model::generate::{Caches, Continuations, GenerateSpec, generate_many};
 use tqkv_model::{Model, ModelError};
 
-use crate::cache_args::{CacheArgs, F16};
+use crate::cache_args::CacheArgs;
 use crate::device::Place;
 use crate::error::CliError;
 use crate::output::{Output, grouped, table};
@@ -38,7 +38,6 @@ struct Row {
     cache_bytes: usize,
     /// What they would be if they shared nothing.
     unshared_bytes: usize,
-    #[serde(skip)]
     f16_bytes: usize,
 }
 
@@ -83,11 +82,7 @@ fn row(
 ) -> Result<Row, ModelError> {
     let tokens_per_second = made.decode_tokens_per_second();
     let lengths: Vec<_> = made.sequences.iter().map(|sequence| sequence.cache_tokens).collect();
-    let f16_bytes = if policy.name.kv == F16 {
-        made.cache_bytes
-    } else {
-        cache.f16_bytes(model.config(), made.prompt_tokens, &lengths, shared)?
-    };
+    let f16_bytes = cache.f16_bytes(model.config(), made.prompt_tokens, &lengths, shared)?;
     Ok(Row {
         name: policy.name.clone(),
         prefill_seconds: made.prefill_seconds,

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::plan::{CacheShape, Uncompressed};
+use crate::plan::CacheShape;
 use crate::policy::{Name, Policy};
 use crate::preset::PRESETS;
 use clap::builder::RangedU64ValueParser;
@@ -13,7 +13,6 @@ use tqkv::error::CacheError;
 use tqkv_core::KvShape;
 
 use super::needle_data::{CHUNK, Haystack, dot};
-use crate::args::WindowArgs;
 use crate::cache_args::CacheArgs;
 use crate::device::Place;
 use crate::error::CliError;
@@ -41,8 +40,8 @@ Columns:
   cosine         mean cosine of the answer and the needle's value
   weight         mean weight of the needle by the cache's logits; exact: by those of the tokens as
                  they were
-  bytes held     of the cache as allocated; planned: what `tqkv plan` says of so many tokens, where they
-                 have the same codecs at every age
+  bytes held     of the cache as allocated; planned: what `tqkv plan` says of so many tokens, of which none
+                 are in a file and all layers have the same codecs
   ms, GB/s       median time of a query of all heads, and the planned bytes over it (else those held)
 
 Needles lie evenly over the tokens. Query heads that share a KV head ask for different needles.")]
@@ -106,7 +105,7 @@ struct Row {
     weight: f64,
     exact_weight: f64,
     resident_bytes: usize,
-    /// Null where tokens have codecs by age or layer.
+    /// Null with a file, or codecs by layer.
     planned_bytes: Option<u64>,
     ms_per_query: f64,
     gb_per_s: f64,
@@ -125,7 +124,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         }
         CacheArgs::check_compresses(&policies, "--tokens", tokens)?;
     }
-    args.cache.check(&Place::Cpu, shape, &policies)?;
+    args.cache.check(&Place::Cpu, &shape.into(), &policies)?;
     let bar = out.progress((args.tokens.iter().sum::<usize>() * policies.len()) as u64, "hiding needles");
     let settings = args.tokens.iter().flat_map(|&tokens| policies.iter().map(move |policy| (tokens, policy)));
     let results: Result<Vec<_>, CliError> =
@@ -152,7 +151,7 @@ fn measure(
     let refused = |error: CacheError| CliError::bad_input(error);
     let strength = args.strength.unwrap_or((tokens as f32).ln() + 5.5);
     let mut hay = Haystack::new(shape, tokens, args.needles, strength, args.data_seed);
-    let mut cache = KvCache::new(args.cache.spec(shape, policy)).map_err(refused)?;
+    let mut cache = KvCache::new(args.cache.spec(shape.into(), policy)).map_err(refused)?;
     for first in (0..tokens).step_by(CHUNK) {
         let (keys, values) = hay.chunk(first);
         cache.append(0, keys, values).map_err(refused)?;
@@ -178,10 +177,8 @@ fn measure(
             tally.weight += 1.0 / logits.iter().map(|&logit| f64::from(logit - own).exp()).sum::<f64>();
         }
     }
-    let WindowArgs { hot, sinks } = policy.window;
-    let kept = Uncompressed { sinks: sinks as u64, hot: hot as u64 };
     let planned = CacheShape::new(1, shape.num_kv_heads, shape.head_dim);
-    let planned = policy.is_uniform().then(|| planned.bytes(policy.name.kv, kept, tokens as u64));
+    let planned = policy.life().ok().map(|life| planned.bytes(&life, tokens as u64));
     let planned_bytes = planned.transpose().map_err(CliError::bad_input)?;
     let resident_bytes = cache.stats().allocated_bytes;
     let seconds = tally.median_seconds();

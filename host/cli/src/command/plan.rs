@@ -3,13 +3,15 @@
 
 use std::path::PathBuf;
 
-use crate::plan::{CacheShape, PlanError, Uncompressed, parse_size};
+use crate::plan::{CacheShape, PlanError, parse_size};
+use crate::policy::{AgeArgs, LifeArgs, Policy, PolicyArg};
 use crate::preset::KvCodecs;
 use serde::Serialize;
-use tqkv_core::CodecId;
+use tqkv::cache::KvCache;
 use tqkv_core::fixed::INTEGER_CODECS;
+use tqkv_core::{CodecId, KvShape};
 
-use crate::args::{KvArgs, WindowArgs};
+use crate::args::KvArgs;
 use crate::error::CliError;
 use crate::input;
 use crate::output::{Output, grouped, table};
@@ -20,6 +22,9 @@ use crate::output::{Output, grouped, table};
 #[command(after_help = "Example: a 70B-class model, from its config.json and from its shape
   tqkv plan --config Llama-3.3-70B/config.json --memory 34GB --kv balanced
   tqkv plan --layers 80 --kv-heads 8 --head-dim 128 --memory 34GiB
+Example: codes that narrow with age; bytes/token is what a token adds to a long context
+  tqkv plan --config Llama-3.3-70B --memory 34GB --kv n4 --tier 4096:n3 --tier 32768:n2
+  tqkv plan --config Llama-3.3-70B --memory 34GB --policy \"n4 hot=128 tier=4096:n2\" --kv n4
 Example: a microcontroller, one KV head of 64 coordinates
   tqkv plan --ram 64KiB --head-dim 64")]
 pub(crate) struct Args {
@@ -38,15 +43,19 @@ pub(crate) struct Args {
     head_dim: Option<u32>,
     /// Memory of a microcontroller for the cache: tokens per KiB of the integer codecs. One layer and one KV
     /// head unless told otherwise.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with_all = ["memory", "hot", "sinks"])]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with_all = ["memory", "hot", "sinks", "tier", "policy"])]
     ram: Option<u64>,
     /// Memory for the cache, with its unit: 34GB is 34*10^9 bytes, 34GiB is 34*2^30.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
     #[command(flatten)]
     kv: KvArgs,
+    /// A row with a life of its own: K,V and what differs from the options, by their names; may be repeated:
+    /// --policy "n4 hot=32 tier=256:n3 tier=512:n2"
+    #[arg(long, value_name = "POLICY")]
+    policy: Vec<PolicyArg>,
     #[command(flatten)]
-    window: WindowArgs,
+    ages: AgeArgs,
 }
 
 /// Rows without `--kv`.
@@ -76,6 +85,10 @@ struct Report {
 struct Row {
     codec_k: &'static str,
     codec_v: &'static str,
+    /// The `--policy`, or what would be one where tiers are those of the options.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<String>,
+    /// What a token adds, to the oldest tier where there are tiers.
     bytes_per_token: u64,
     /// The same where windows are full, null without windows.
     bytes_per_token_past_window: Option<u64>,
@@ -106,20 +119,10 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     if let Some(ram) = args.ram {
         return out.print(&microcontroller(args, shape, ram).map_err(CliError::bad_input)?, human_ram);
     }
-    let kept = Uncompressed { sinks: args.window.sinks as u64, hot: args.window.hot as u64 };
-    let rows = args.kv.pairs(&DEFAULT.map(|codec| KvCodecs { k: codec, v: codec })).into_iter();
-    let rows: Result<Vec<_>, PlanError> = rows
-        .map(|codecs| {
-            let max_tokens = args.memory.map(|memory| shape.max_tokens(codecs, kept, memory));
-            Ok(Row {
-                codec_k: codecs.k.name(),
-                codec_v: codecs.v.name(),
-                bytes_per_token: shape.bytes_per_token(codecs)?,
-                bytes_per_token_past_window: shape.bytes_past_window(codecs)?,
-                max_tokens: max_tokens.transpose()?,
-            })
-        })
-        .collect();
+    let pairs = DEFAULT.map(|codec| KvCodecs { k: codec, v: codec });
+    let policies = LifeArgs::from(args.ages.clone()).policies(&args.kv, &args.policy, &pairs);
+    let rows: Result<Vec<_>, CliError> =
+        policies.iter().map(|policy| row(&shape, policy, args.memory)).collect();
     let report = Report {
         layers: shape.num_layers,
         kv_heads: shape.num_kv_heads,
@@ -130,11 +133,35 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         window: shape.windowed.map(|windowed| windowed.tokens),
         model_context: shape.context,
         memory: args.memory,
-        hot: args.window.hot,
-        sinks: args.window.sinks,
-        rows: rows.map_err(CliError::bad_input)?,
+        hot: args.ages.window.hot,
+        sinks: args.ages.window.sinks,
+        rows: rows?,
     };
     out.print(&report, human)
+}
+
+fn row(shape: &CacheShape, policy: &Policy, memory: Option<u64>) -> Result<Row, CliError> {
+    let life = policy.life().map_err(CliError::bad_input)?;
+    let tiers = life.tiers.iter().map(|(after, kv)| format!(" tier={after}:{kv}")).collect::<String>();
+    let tiered = (!tiers.is_empty()).then(|| format!("{}{tiers}", life.codecs));
+    let planned = |codecs: KvCodecs| {
+        Ok(Row {
+            codec_k: life.codecs.k.name(),
+            codec_v: life.codecs.v.name(),
+            policy: policy.name.policy.clone().or_else(|| tiered.clone()),
+            bytes_per_token: shape.bytes_per_token(codecs)?,
+            bytes_per_token_past_window: shape.bytes_past_window(codecs)?,
+            max_tokens: memory.map(|memory| shape.max_tokens(&life, memory)).transpose()?,
+        })
+    };
+    let row = planned(life.oldest()).map_err(|error: PlanError| CliError::bad_input(error))?;
+    if !life.tiers.is_empty() {
+        // A cache says best which codecs can become which.
+        let vectors = KvShape::new(1, 1, 1, shape.head_dim).with_value_dim(shape.value_dim);
+        KvCache::new(policy.apply(vectors.into()))
+            .map_err(|error| CliError::bad_input(format_args!("{}: {error}", policy.name)))?;
+    }
+    Ok(row)
 }
 
 fn microcontroller(args: &Args, shape: CacheShape, ram: u64) -> Result<RamReport, PlanError> {
@@ -206,8 +233,9 @@ fn human(report: &Report) -> String {
     let per_head = if report.latent { report.head_dim } else { report.head_dim + report.value_dim };
     let f16_values = per_head * report.layers * report.kv_heads;
     let rows = report.rows.iter().map(|row| {
+        let pair = || format!("{},{}", row.codec_k, row.codec_v);
         let mut cells = vec![
-            format!("{},{}", row.codec_k, row.codec_v),
+            row.policy.clone().unwrap_or_else(pair),
             grouped(row.bytes_per_token),
             format!("{:.2}", 2.0 * f16_values as f64 / row.bytes_per_token as f64),
         ];

@@ -4,4 +4,5 @@ mod checkpoints;
 mod errors;
 mod sequences;
 mod shipped;
+mod sliding;
 mod support;

@@ -24,6 +24,8 @@ pub(crate) struct Checkpoint {
     pub(crate) config: Value,
     pub(crate) tensors: Tensors,
     pub(crate) head_dim: usize,
+    /// Tokens that each layer sees in [`Checkpoint::slow_forward`].
+    pub(crate) windows: [usize; LAYERS],
 }
 
 impl Checkpoint {
@@ -39,7 +41,7 @@ impl Checkpoint {
         for (name, value) in changes.as_object().unwrap() {
             config[name] = value.clone();
         }
-        let mut made = Self { config, tensors: Tensors::new(), head_dim };
+        let mut made = Self { config, tensors: Tensors::new(), head_dim, windows: [usize::MAX; LAYERS] };
         made.paint(architecture);
         made
     }
@@ -195,6 +197,7 @@ impl Checkpoint {
                 self.rope(&mut k, position);
                 keys[l].push(k);
                 values[l].push(self.linear(&name("self_attn.v_proj"), &h));
+                let first = (position + 1).saturating_sub(self.windows[l]);
                 let mut attended = vec![0.0; HEADS * d];
                 for head in 0..HEADS {
                     let kv = head / group * d..head / group * d + d;
@@ -203,9 +206,9 @@ impl Checkpoint {
                         let dot: f64 = query.iter().zip(&key[kv.clone()]).map(|(a, b)| a * b).sum();
                         (dot / (d as f64).sqrt()).exp()
                     };
-                    let weights: Vec<f64> = keys[l].iter().map(weight).collect();
+                    let weights: Vec<f64> = keys[l][first..].iter().map(weight).collect();
                     let sum: f64 = weights.iter().sum();
-                    for (w, value) in weights.iter().zip(&values[l]) {
+                    for (w, value) in weights.iter().zip(&values[l][first..]) {
                         for (o, v) in attended[head * d..][..d].iter_mut().zip(&value[kv.clone()]) {
                             *o += w / sum * v;
                         }
