@@ -233,7 +233,7 @@ fn layer_bytes(spec: &CacheSpec, prompt: usize, tokens: &[usize], shared: bool) 
 /// Which model.
 #[derive(Debug, Args)]
 pub(crate) struct ModelArgs {
-    /// Folder with config.json, .safetensors and tokenizer.json [default: the shipped model].
+    /// A .gguf file, or a folder with config.json, .safetensors and tokenizer.json [default: the shipped model].
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
     /// Scale some key channels up and the same query channels down, which leaves the model's function
@@ -247,17 +247,18 @@ pub(crate) struct ModelArgs {
 }
 
 impl ModelArgs {
-    /// Loads the model; an error names the folder and what it lacks.
+    /// Loads the model; an error names it and what it lacks.
     pub(crate) fn load(&self) -> Result<Model, CliError> {
         let loaded = match &self.model {
             None => Model::shipped(),
-            Some(folder) if !folder.is_dir() => {
+            Some(path) if !path.exists() => {
                 return Err(CliError::bad_input(format_args!(
-                    "{}: no such folder; accepted is one with config.json, .safetensors and tokenizer.json",
-                    folder.display()
+                    "{}: no such file or folder; accepted is {}",
+                    path.display(),
+                    tqkv_model::ACCEPTED
                 )));
             }
-            Some(folder) => Model::load(folder),
+            Some(path) => Model::load(path),
         };
         let model = if self.outlier_variant { loaded.and_then(Model::into_outlier_variant) } else { loaded };
         let model = match self.biased_keys {

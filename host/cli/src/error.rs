@@ -65,12 +65,15 @@ impl CliError {
         }
     }
 
-    /// Something wrong with the model in `folder` (`None`: in no one folder), or with what it was to do.
-    pub(crate) fn model(folder: Option<&Path>, error: &ModelError) -> Self {
-        match (error, folder) {
+    /// Something wrong with the model at `path` (`None`: with the shipped one), or with what it was to do.
+    pub(crate) fn model(path: Option<&Path>, error: &ModelError) -> Self {
+        match (error, path) {
             (ModelError::Io { path, source }, _) => Self::io(path, source),
-            (error, Some(folder)) => Self::bad_input(format_args!("{}: {error}", folder.display())),
-            (error, None) => Self::bad_input(error),
+            // Of a file the error has the name.
+            (error, Some(folder)) if folder.join("config.json").exists() => {
+                Self::bad_input(format_args!("{}: {error}", folder.display()))
+            }
+            (error, _) => Self::bad_input(error),
         }
     }
 

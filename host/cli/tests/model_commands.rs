@@ -436,7 +436,10 @@ fn bad_input_is_one_line_with_code_2() {
         (generate(&["--kv", "turbo9"]), "safe-lowbit"),
         (generate(&["--cache-type-k", "q5_1"]), "accepted are f16"),
         (generate(&["--cache-type-k", "s4", "--kv", "s4"]), "cannot be used with"),
-        (generate(&["--model", "missing"]), "missing: no such folder; accepted is one with config.json"),
+        (
+            generate(&["--model", "missing"]),
+            "missing: no such file or folder; accepted is a .gguf file, or a folder with config.json",
+        ),
         (generate(&["--model", "empty"]), "config.json"),
         (generate(&["--model", "deeper"]), "deeper: tensor model.layers.4."),
         (generate(&["--model", "foreign"]), "accepted: LlamaForCausalLM"),

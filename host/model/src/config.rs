@@ -45,7 +45,7 @@ impl Architecture {
 }
 
 /// How RoPE frequencies are stretched beyond the trained context.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
     /// Not at all.
     None,
@@ -54,6 +54,8 @@ pub enum RopeScaling {
         /// The divisor, above 0.
         factor: f64,
     },
+    /// Every frequency divided by one of its own, `head_dim / 2` of them, above 0: what GGUF files have.
+    Factors(Vec<f64>),
     /// Llama 3.1: long wavelengths divided, short ones kept, a linear blend between.
     Llama3 {
         /// The divisor of the long wavelengths, above 0.
@@ -138,6 +140,8 @@ struct RawRope {
     rope_type: Option<String>,
     rope_theta: Option<f64>,
     factor: Option<f64>,
+    /// Written by [`crate::gguf`] alone.
+    factors: Option<Vec<f64>>,
     low_freq_factor: Option<f64>,
     high_freq_factor: Option<f64>,
     original_max_position_embeddings: Option<f64>,
@@ -300,6 +304,15 @@ impl Config {
         if let Err(error) = self.kv_shape().check() {
             return bad(error.to_string());
         }
+        if let RopeScaling::Factors(factors) = &self.rope_scaling
+            && 2 * factors.len() != self.head_dim
+        {
+            return bad(format!(
+                "{} factors of RoPE frequencies, expected {}",
+                factors.len(),
+                self.head_dim / 2
+            ));
+        }
         if !self.head_dim.is_multiple_of(2) {
             return bad(format!("head_dim {} is odd; RoPE needs an even one", self.head_dim));
         }
@@ -344,6 +357,10 @@ fn rope_scaling(raw: &RawRope) -> Result<RopeScaling, ModelError> {
     };
     match raw.rope_type.as_deref() {
         None | Some("default") => Ok(RopeScaling::None),
+        Some("factors") => {
+            let factors = raw.factors.iter().flatten().map(|&factor| need("a factor", Some(factor)));
+            Ok(RopeScaling::Factors(factors.collect::<Result<_, _>>()?))
+        }
         Some("linear") => Ok(RopeScaling::Linear { factor: need("factor", raw.factor)? }),
         Some("llama3") => {
             let low_freq_factor = need("low_freq_factor", raw.low_freq_factor)?;

@@ -18,6 +18,14 @@ pub enum ModelError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Nothing to load is where a model should be.
+    #[error("{}: no config.json; accepted is {}; it has {found}", path.display(), crate::ACCEPTED)]
+    NoModel {
+        /// The folder.
+        path: PathBuf,
+        /// Names of what is there.
+        found: String,
+    },
     /// `config.json` is malformed, or describes something the runner does not compute.
     #[error("config.json: {0}")]
     Config(String),
@@ -29,7 +37,7 @@ pub enum ModelError {
         /// The accepted names, comma separated.
         accepted: String,
     },
-    /// A weights file is not a readable safetensors file, or the shard index is malformed.
+    /// A weights file is not a readable safetensors or GGUF file, or the shard index is malformed.
     #[error("{file}: {reason}")]
     Weights {
         /// File name.
@@ -54,12 +62,14 @@ pub enum ModelError {
         expected: Vec<usize>,
     },
     /// A tensor is stored in a number format that the runner does not read.
-    #[error("tensor {name} is stored as {got}; accepted: F32, F16, BF16")]
+    #[error("tensor {name} is stored as {got}; accepted: {accepted}")]
     UnsupportedDtype {
-        /// Hugging Face tensor name.
+        /// Name of the tensor.
         name: String,
         /// Format in the file.
         got: String,
+        /// The formats that are read.
+        accepted: String,
     },
     /// `tokenizer.json` could not be read or could not encode the text.
     #[error("tokenizer.json: {0}")]

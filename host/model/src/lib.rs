@@ -1,7 +1,7 @@
 //! A small runner for Llama-family decoders over any [`tqkv::attention::AttentionCache`].
 //!
 //! It exists because the usual runners keep their cache private. It reads Hugging Face directories (`config.json`,
-//! safetensors, `tokenizer.json`), computes in f32 on the CPU and is meant for measuring caches, not for serving:
+//! safetensors, `tokenizer.json`) and GGUF files, computes in f32 on the CPU and is meant for measuring caches, not for serving:
 //! weights take 4 bytes a parameter. Text comes out of [`mod@generate`], figures out of [`eval`].
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,7 @@ mod error;
 pub mod eval;
 mod forward;
 pub mod generate;
+mod gguf;
 pub mod layers;
 mod linear;
 mod outlier;
@@ -30,7 +31,10 @@ pub use outlier::{OUTLIER_CHANNELS, OUTLIER_FACTOR};
 pub use tokenizer::{SpecialTokens, Tokenizer};
 
 use rope::Rope;
-use weights::{Files, Weights};
+use weights::{Files, Shards, Tensors, Weights};
+
+/// What [`Model::load`] takes, for messages.
+pub const ACCEPTED: &str = "a .gguf file, or a folder with config.json, .safetensors and tokenizer.json";
 
 /// A loaded model.
 #[derive(Debug)]
@@ -43,13 +47,38 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads a Hugging Face directory: `config.json`, `model.safetensors` or the shards of
+    /// Loads a GGUF file, with its other parts where it is split, or a Hugging Face directory: `config.json`, `model.safetensors` or the shards of
     /// `model.safetensors.index.json`, `tokenizer.json` unless the vocabulary is the 256 byte values, and the end
     /// tokens of `generation_config.json` where there is one. The model is named after the directory.
     ///
     /// # Errors
     /// The first thing that is missing, malformed or not supported, by name.
-    pub fn load(dir: &Path) -> Result<Self, ModelError> {
+    pub fn load(path: &Path) -> Result<Self, ModelError> {
+        if path.is_file() { Self::load_gguf(path) } else { Self::load_folder(path) }
+    }
+
+    fn load_gguf(path: &Path) -> Result<Self, ModelError> {
+        let parts = gguf::Parts::open(path)?;
+        let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        Self::from_gguf(&name, &parts.buffers())
+    }
+
+    /// Loads from memory: the bytes of each part of a GGUF model, with its name for messages.
+    ///
+    /// # Errors
+    /// As [`Model::load`].
+    pub fn from_gguf(name: &str, parts: &[(&str, &[u8])]) -> Result<Self, ModelError> {
+        let file = parts.first().map_or("", |(name, _)| name);
+        let load = || {
+            let checkpoint = gguf::Checkpoint::parse(parts)?;
+            let config = Config::from_json(&checkpoint.config()?)?;
+            let tokenizer = Tokenizer::new(Some(&checkpoint.tokenizer()?), config.vocab_size)?;
+            Self::assemble(name.to_owned(), config, tokenizer, &checkpoint)
+        };
+        load().map_err(|error| gguf::said_of(file, error))
+    }
+
+    fn load_folder(dir: &Path) -> Result<Self, ModelError> {
         let read = |name: &str| {
             let path = dir.join(name);
             std::fs::read(&path).map_err(|source| ModelError::Io { path, source })
@@ -57,6 +86,9 @@ impl Model {
         let read_if_there = |name: &str| {
             if dir.join(name).exists() { read(name).map(Some) } else { Ok(None) }
         };
+        if !dir.join("config.json").exists() {
+            return Err(ModelError::NoModel { path: dir.to_owned(), found: names_in(dir)? });
+        }
         let mut config = Config::from_json(&read("config.json")?)?;
         if let Some(json) = read_if_there("generation_config.json")? {
             config.add_generation_config(&json)?;
@@ -64,7 +96,7 @@ impl Model {
         let tokenizer = Tokenizer::new(read_if_there("tokenizer.json")?.as_deref(), config.vocab_size)?;
         let files = Files::open(dir)?;
         let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
-        Self::assemble(name, config, tokenizer, &files.buffers())
+        Self::assemble(name, config, tokenizer, &Shards::parse(&files.buffers())?)
     }
 
     /// Loads from memory: the bytes of `config.json`, of one safetensors file, and of `tokenizer.json` if any.
@@ -79,16 +111,17 @@ impl Model {
     ) -> Result<Self, ModelError> {
         let config = Config::from_json(config)?;
         let tokenizer = Tokenizer::new(tokenizer, config.vocab_size)?;
-        Self::assemble(name.to_owned(), config, tokenizer, &[("model.safetensors", safetensors)])
+        let tensors = Shards::parse(&[("model.safetensors", safetensors)])?;
+        Self::assemble(name.to_owned(), config, tokenizer, &tensors)
     }
 
     fn assemble(
         name: String,
         config: Config,
         tokenizer: Tokenizer,
-        buffers: &[(&str, &[u8])],
+        tensors: &dyn Tensors,
     ) -> Result<Self, ModelError> {
-        let weights = Weights::read(&config, buffers)?;
+        let weights = Weights::read(&config, tensors)?;
         Ok(Self { name, rope: Rope::new(&config), config, weights, tokenizer })
     }
 
@@ -106,6 +139,19 @@ impl Model {
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
+}
+
+/// The first names in a folder.
+fn names_in(dir: &Path) -> Result<String, ModelError> {
+    const SHOWN: usize = 8;
+    let io = |source| ModelError::Io { path: dir.to_owned(), source };
+    let entries = std::fs::read_dir(dir).map_err(io)?;
+    let mut names: Vec<_> =
+        entries.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned())).collect();
+    names.sort();
+    let more = if names.len() > SHOWN { " and more" } else { "" };
+    names.truncate(SHOWN);
+    Ok(if names.is_empty() { "nothing".to_owned() } else { names.join(", ") + more })
 }
 
 /// The example of the README compiles and runs.

@@ -24,7 +24,8 @@ impl Rope {
         let dim = config.head_dim;
         let inv_freq = (0..dim / 2)
             .map(|i| config.rope_theta.powf(-((2 * i) as f64) / dim as f64))
-            .map(|f| scale(f, config.rope_scaling))
+            .enumerate()
+            .map(|(i, f)| scale(i, f, &config.rope_scaling))
             .collect();
         Self { inv_freq }
     }
@@ -46,10 +47,11 @@ impl Rope {
 }
 
 /// Llama 3.1's rule is `rope_type: "llama3"` of the transformers library.
-fn scale(freq: f64, scaling: RopeScaling) -> f64 {
-    match scaling {
+fn scale(index: usize, freq: f64, scaling: &RopeScaling) -> f64 {
+    match *scaling {
         RopeScaling::None => freq,
         RopeScaling::Linear { factor } => freq / factor,
+        RopeScaling::Factors(ref factors) => freq / factors.get(index).copied().unwrap_or(1.0),
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
             let turns = original_context * freq / TAU;
             let keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
@@ -81,8 +83,8 @@ mod tests {
     #[test]
     fn linear_scaling_equals_fractional_positions() {
         let f = 0.37;
-        assert_eq!(scale(f, RopeScaling::None), f);
-        assert_eq!(scale(f, RopeScaling::Linear { factor: 4.0 }) * 8.0, f * 2.0);
+        assert_eq!(scale(0, f, &RopeScaling::None), f);
+        assert_eq!(scale(0, f, &RopeScaling::Linear { factor: 4.0 }) * 8.0, f * 2.0);
     }
 
     /// The three branches as transformers writes them, with wavelengths.
@@ -108,7 +110,7 @@ mod tests {
                 (2, (1.0 - smooth) * freq / factor + smooth * freq)
             };
             branches[branch] += 1;
-            assert!((scale(freq, scaling) / want - 1.0).abs() < 1e-12, "frequency {i}");
+            assert!((scale(0, freq, &scaling) / want - 1.0).abs() < 1e-12, "frequency {i}");
         }
         assert!(branches.iter().all(|&n| n > 0), "every branch is reached: {branches:?}");
     }

@@ -1,4 +1,4 @@
-//! Weights: safetensors files (f32, f16, bf16; one file or shards) expanded to f32.
+//! Weights: safetensors files (f32, f16, bf16; one file or shards) or GGUF files, expanded to f32.
 //!
 //! Files are memory-mapped while they are read; the weights themselves take 4 bytes a parameter afterwards.
 
@@ -86,35 +86,17 @@ impl Files {
     }
 }
 
-/// Tensors of one or more safetensors buffers by name.
-struct Tensors<'a>(Vec<SafeTensors<'a>>);
-
-impl<'a> Tensors<'a> {
-    fn parse(buffers: &[(&str, &'a [u8])]) -> Result<Self, ModelError> {
-        let parse = |&(file, bytes): &(&str, &'a [u8])| {
-            SafeTensors::deserialize(bytes).map_err(|e| ModelError::Weights {
-                file: file.to_owned(),
-                reason: format!("not a readable safetensors file: {e}"),
-            })
-        };
-        Ok(Self(buffers.iter().map(parse).collect::<Result<_, _>>()?))
-    }
+/// Tensors by their names in Hugging Face checkpoints, as shape and values.
+pub(crate) trait Tensors {
+    /// `None` where there is none of that name.
+    fn get(&self, name: &str) -> Result<Option<(Vec<usize>, Vec<f32>)>, ModelError>;
 
     fn optional(&self, name: &str, shape: &[usize]) -> Result<Option<Vec<f32>>, ModelError> {
-        let Some(tensor) = self.0.iter().find_map(|shard| shard.tensor(name).ok()) else {
-            return Ok(None);
-        };
-        if tensor.shape() != shape {
-            return Err(ModelError::WrongShape {
-                name: name.to_owned(),
-                got: tensor.shape().to_vec(),
-                expected: shape.to_vec(),
-            });
+        let Some((got, values)) = self.get(name)? else { return Ok(None) };
+        if got != shape {
+            return Err(ModelError::WrongShape { name: name.to_owned(), got, expected: shape.to_vec() });
         }
-        expand(tensor.dtype(), tensor.data()).map(Some).ok_or_else(|| ModelError::UnsupportedDtype {
-            name: name.to_owned(),
-            got: tensor.dtype().to_string(),
-        })
+        Ok(Some(values))
     }
 
     fn required(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
@@ -138,36 +120,69 @@ impl<'a> Tensors<'a> {
         };
         Ok(Linear { weight, bias, inputs, outputs })
     }
+}
 
-    fn layer(&self, c: &Config, index: usize) -> Result<Layer, ModelError> {
+/// Those of one or more safetensors buffers.
+pub(crate) struct Shards<'a>(Vec<SafeTensors<'a>>);
+
+impl<'a> Shards<'a> {
+    /// Reads the tables of contents of buffers that each hold a safetensors file.
+    pub(crate) fn parse(buffers: &[(&str, &'a [u8])]) -> Result<Self, ModelError> {
+        let parse = |&(file, bytes): &(&str, &'a [u8])| {
+            SafeTensors::deserialize(bytes).map_err(|e| ModelError::Weights {
+                file: file.to_owned(),
+                reason: format!("not a readable safetensors file: {e}"),
+            })
+        };
+        Ok(Self(buffers.iter().map(parse).collect::<Result<_, _>>()?))
+    }
+}
+
+impl Tensors for Shards<'_> {
+    fn get(&self, name: &str) -> Result<Option<(Vec<usize>, Vec<f32>)>, ModelError> {
+        let Some(tensor) = self.0.iter().find_map(|shard| shard.tensor(name).ok()) else {
+            return Ok(None);
+        };
+        let unsupported = || ModelError::UnsupportedDtype {
+            name: name.to_owned(),
+            got: tensor.dtype().to_string(),
+            accepted: "F32, F16, BF16".to_owned(),
+        };
+        let values = expand(tensor.dtype(), tensor.data()).ok_or_else(unsupported)?;
+        Ok(Some((tensor.shape().to_vec(), values)))
+    }
+}
+
+impl Layer {
+    fn read(tensors: &dyn Tensors, c: &Config, index: usize) -> Result<Self, ModelError> {
         let name = |part: &str| format!("model.layers.{index}.{part}");
-        let norm = |part: &str| self.required(&name(&format!("{part}.weight")), &[c.hidden_size]);
-        let head_norm = |part: &str| self.required(&name(&format!("self_attn.{part}.weight")), &[c.head_dim]);
+        let norm = |part: &str| tensors.required(&name(&format!("{part}.weight")), &[c.hidden_size]);
+        let head_norm =
+            |part: &str| tensors.required(&name(&format!("self_attn.{part}.weight")), &[c.head_dim]);
         let (queries, keys) = (c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
         let qk_norm = match c.architecture {
             Architecture::Qwen3 => Some((head_norm("q_norm")?, head_norm("k_norm")?)),
             Architecture::Llama | Architecture::Mistral | Architecture::Qwen2 => None,
         };
-        Ok(Layer {
+        Ok(Self {
             attention_norm: norm("input_layernorm")?,
-            q: self.linear(&name("self_attn.q_proj"), queries, c.hidden_size, c.qkv_bias)?,
-            k: self.linear(&name("self_attn.k_proj"), keys, c.hidden_size, c.qkv_bias)?,
-            v: self.linear(&name("self_attn.v_proj"), keys, c.hidden_size, c.qkv_bias)?,
-            o: self.linear(&name("self_attn.o_proj"), c.hidden_size, queries, c.output_bias)?,
+            q: tensors.linear(&name("self_attn.q_proj"), queries, c.hidden_size, c.qkv_bias)?,
+            k: tensors.linear(&name("self_attn.k_proj"), keys, c.hidden_size, c.qkv_bias)?,
+            v: tensors.linear(&name("self_attn.v_proj"), keys, c.hidden_size, c.qkv_bias)?,
+            o: tensors.linear(&name("self_attn.o_proj"), c.hidden_size, queries, c.output_bias)?,
             qk_norm,
             key_bias: None,
             mlp_norm: norm("post_attention_layernorm")?,
-            gate: self.linear(&name("mlp.gate_proj"), c.intermediate_size, c.hidden_size, false)?,
-            up: self.linear(&name("mlp.up_proj"), c.intermediate_size, c.hidden_size, false)?,
-            down: self.linear(&name("mlp.down_proj"), c.hidden_size, c.intermediate_size, false)?,
+            gate: tensors.linear(&name("mlp.gate_proj"), c.intermediate_size, c.hidden_size, false)?,
+            up: tensors.linear(&name("mlp.up_proj"), c.intermediate_size, c.hidden_size, false)?,
+            down: tensors.linear(&name("mlp.down_proj"), c.hidden_size, c.intermediate_size, false)?,
         })
     }
 }
 
 impl Weights {
-    /// Reads every tensor that `config` asks for, from buffers that each hold a safetensors file.
-    pub(crate) fn read(config: &Config, buffers: &[(&str, &[u8])]) -> Result<Self, ModelError> {
-        let tensors = Tensors::parse(buffers)?;
+    /// Reads every tensor that `config` asks for.
+    pub(crate) fn read(config: &Config, tensors: &dyn Tensors) -> Result<Self, ModelError> {
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
         let head = if config.tie_word_embeddings {
             None
@@ -176,7 +191,9 @@ impl Weights {
         };
         Ok(Self {
             embedding: tensors.linear("model.embed_tokens", vocab, hidden, false)?,
-            layers: (0..config.num_layers).map(|l| tensors.layer(config, l)).collect::<Result<_, _>>()?,
+            layers: (0..config.num_layers)
+                .map(|l| Layer::read(tensors, config, l))
+                .collect::<Result<_, _>>()?,
             norm: tensors.required("model.norm.weight", &[hidden])?,
             head,
         })

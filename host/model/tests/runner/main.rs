@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod errors;
+mod gguf;
 mod sequences;
 mod shipped;
 mod sliding;

@@ -1,0 +1,173 @@
+//! The container: typed key and value pairs, and where each tensor lies.
+//!
+//! Everything in a file may be wrong. Counts are held against the bytes that are left before room is made for them.
+
+use crate::error::ModelError;
+use std::collections::HashMap;
+
+/// Versions that are read; 1 had counts of 32 bits and is not seen any more.
+const VERSIONS: [u32; 2] = [2, 3];
+
+/// Most dimensions of a tensor.
+const MOST_DIMS: u32 = 4;
+
+/// Tensors begin at multiples of so many bytes where the file does not say otherwise.
+const ALIGNMENT: u64 = 32;
+
+/// A value of the metadata.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Value<'a> {
+    Unsigned(u64),
+    Signed(i64),
+    Float(f64),
+    Bool(bool),
+    Text(&'a str),
+    List(Vec<Value<'a>>),
+}
+
+/// A tensor as the file describes it.
+#[derive(Clone, Debug)]
+pub(super) struct Info<'a> {
+    pub(super) name: &'a str,
+    /// Extents, outermost first, as Hugging Face has them; the file has the innermost first.
+    pub(super) shape: Vec<usize>,
+    pub(super) kind: u32,
+    /// From the start of the data.
+    offset: u64,
+}
+
+/// A file, or one of the files of a model that was split.
+#[derive(Debug)]
+pub(super) struct File<'a> {
+    pub(super) metadata: HashMap<&'a str, Value<'a>>,
+    pub(super) tensors: Vec<Info<'a>>,
+    data: &'a [u8],
+}
+
+impl<'a> File<'a> {
+    pub(super) fn parse(name: &str, bytes: &'a [u8]) -> Result<Self, ModelError> {
+        Self::read(bytes).map_err(|reason| ModelError::Weights {
+            file: name.to_owned(),
+            reason: format!("not a readable GGUF file: {reason}"),
+        })
+    }
+
+    fn read(bytes: &'a [u8]) -> Result<Self, String> {
+        let mut parser = Parser { bytes, at: 0 };
+        if parser.take(4)? != b"GGUF" {
+            return Err("it does not begin with GGUF".into());
+        }
+        let version = parser.u32()?;
+        if !VERSIONS.contains(&version) {
+            return Err(format!("version {version}; accepted are 2 and 3, little endian"));
+        }
+        let (tensors, pairs) = (parser.count(24)?, parser.u64()?);
+        let mut metadata = HashMap::new();
+        for _ in 0..pairs {
+            let (key, kind) = (parser.text()?, parser.u32()?);
+            metadata.insert(key, parser.value(kind, true)?);
+        }
+        let tensors = (0..tensors).map(|_| parser.info()).collect::<Result<Vec<_>, _>>()?;
+        let alignment = match metadata.get("general.alignment") {
+            None => ALIGNMENT,
+            Some(Value::Unsigned(alignment)) if alignment.is_power_of_two() => *alignment,
+            Some(other) => return Err(format!("general.alignment is {other:?}, no power of two")),
+        };
+        let data =
+            (parser.at as u64).checked_next_multiple_of(alignment).and_then(|at| usize::try_from(at).ok());
+        let data = data.and_then(|at| bytes.get(at..)).unwrap_or_default();
+        Ok(Self { metadata, tensors, data })
+    }
+
+    /// `len` bytes from where a tensor begins.
+    pub(super) fn data(&self, info: &Info<'_>, len: usize) -> Option<&'a [u8]> {
+        let start = usize::try_from(info.offset).ok()?;
+        self.data.get(start..start.checked_add(len)?)
+    }
+}
+
+/// What is left of a file.
+struct Parser<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Parser<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], String> {
+        let end = self.at.checked_add(len);
+        let taken = end.and_then(|end| self.bytes.get(self.at..end));
+        let taken = taken.ok_or_else(|| {
+            format!("it ends after {} bytes, in the middle of its header", self.bytes.len())
+        })?;
+        self.at += len;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        Ok(self.take(N)?.try_into().unwrap_or([0; N]))
+    }
+
+    fn u32(&mut self) -> Result<u32, String> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, String> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// A count of things of at least `bytes` each, which must still be there.
+    fn count(&mut self, bytes: usize) -> Result<usize, String> {
+        let (count, left) = (self.u64()?, self.bytes.len() - self.at);
+        usize::try_from(count)
+            .ok()
+            .filter(|count| *count <= left / bytes)
+            .ok_or_else(|| format!("a count of {count} at byte {}, where {left} bytes are left", self.at - 8))
+    }
+
+    fn text(&mut self) -> Result<&'a str, String> {
+        let len = self.count(1)?;
+        let at = self.at;
+        std::str::from_utf8(self.take(len)?).map_err(|_| format!("a text at byte {at} that is not UTF-8"))
+    }
+
+    fn value(&mut self, kind: u32, may_be_list: bool) -> Result<Value<'a>, String> {
+        Ok(match kind {
+            0 => Value::Unsigned(u64::from(self.array::<1>()?[0])),
+            1 => Value::Signed(i64::from(i8::from_le_bytes(self.array()?))),
+            2 => Value::Unsigned(u64::from(u16::from_le_bytes(self.array()?))),
+            3 => Value::Signed(i64::from(i16::from_le_bytes(self.array()?))),
+            4 => Value::Unsigned(u64::from(self.u32()?)),
+            5 => Value::Signed(i64::from(i32::from_le_bytes(self.array()?))),
+            6 => Value::Float(f64::from(f32::from_le_bytes(self.array()?))),
+            7 => Value::Bool(self.array::<1>()?[0] != 0),
+            8 => Value::Text(self.text()?),
+            9 if may_be_list => {
+                let kind = self.u32()?;
+                let bytes = match kind {
+                    0 | 1 | 7 => 1,
+                    2 | 3 => 2,
+                    4..=6 => 4,
+                    _ => 8,
+                };
+                let count = self.count(bytes)?;
+                Value::List((0..count).map(|_| self.value(kind, false)).collect::<Result<_, _>>()?)
+            }
+            10 => Value::Unsigned(self.u64()?),
+            11 => Value::Signed(i64::from_le_bytes(self.array()?)),
+            12 => Value::Float(f64::from_le_bytes(self.array()?)),
+            _ => return Err(format!("a value of type {kind} at byte {}", self.at)),
+        })
+    }
+
+    fn info(&mut self) -> Result<Info<'a>, String> {
+        let (name, dims) = (self.text()?, self.u32()?);
+        if dims > MOST_DIMS {
+            return Err(format!("tensor {name} has {dims} dimensions; accepted are up to {MOST_DIMS}"));
+        }
+        let mut shape = (0..dims)
+            .map(|_| usize::try_from(self.u64()?).map_err(|_| format!("tensor {name} is too large")))
+            .collect::<Result<Vec<_>, _>>()?;
+        shape.reverse();
+        Ok(Info { name, shape, kind: self.u32()?, offset: self.u64()? })
+    }
+}
