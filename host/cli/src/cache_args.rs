@@ -57,7 +57,7 @@ pub(crate) struct CacheArgs {
     /// Subtract the keys' mean before encoding; attention adds its dot back.
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = CentreArg::Auto)]
     centre: CentreArg,
-    /// Numbers in which single queries meet encoded tokens; chunks of eight and more are decoded.
+    /// Numbers in which queries meet encoded tokens; those of the chunk that they come in are decoded.
     #[arg(long, value_name = "NUMBERS", value_enum, default_value_t = ArithmeticArg::Int8)]
     arithmetic: ArithmeticArg,
 }
