@@ -7,7 +7,11 @@
 
 use super::format::PageFormat;
 use super::tier::encode;
-use std::sync::{Arc, Mutex, PoisonError};
+#[cfg(all(loom, test))]
+use loom::sync::Mutex;
+#[cfg(not(all(loom, test)))]
+use std::sync::Mutex;
+use std::sync::{Arc, PoisonError};
 
 /// Some tokens' vectors, or their blocks.
 #[derive(Debug)]
@@ -48,16 +52,20 @@ impl Ahead {
 
     /// Hands the work to a spare thread. Not from inside a parallel append: that would do it first.
     pub(super) fn begin(&mut self, format: &PageFormat) {
-        if std::mem::replace(&mut self.begun, true) {
-            return;
+        if !std::mem::replace(&mut self.begun, true) {
+            rayon::spawn(self.later(format));
         }
+    }
+
+    /// The work for another thread.
+    fn later(&self, format: &PageFormat) -> impl FnOnce() + Send + 'static {
         // Who no longer wants the result has dropped the work.
         let (wanted, format) = (Arc::downgrade(&self.work), *format);
-        rayon::spawn(move || {
+        move || {
             if let Some(work) = wanted.upgrade() {
                 work.lock().unwrap_or_else(PoisonError::into_inner).finish(&format);
             }
-        });
+        }
     }
 
     /// Position of the first token.
@@ -78,5 +86,35 @@ impl Ahead {
     /// Memory that it holds at most.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.bytes
+    }
+}
+
+#[cfg(all(loom, test))]
+mod loom_tests {
+    use super::super::format::Side;
+    use super::super::spec::Arithmetic;
+    use super::*;
+    use loom::thread;
+    use tqkv_core::{AnyCodec, CodecId, Options};
+    use tqkv_simd::Level;
+
+    /// Two caches that share the work, one of which may be gone, and the spare thread: each gets the same blocks.
+    #[test]
+    fn loom_blocks_are_made_once_whoever_comes_first() {
+        // Which codec does not matter; a search would need more stack than loom gives.
+        let codec = AnyCodec::new(CodecId::F16, 16, Options::DEFAULT).unwrap();
+        let format = PageFormat::new(codec, Side::Keys, Arithmetic::F32, Level::Portable);
+        let x: Vec<f32> = (0..32).map(|i| (i as f32 * 0.7).sin()).collect();
+        let mut want = vec![0; 2 * codec.block_bytes()];
+        encode(&format, &x, &mut want).unwrap();
+        loom::model(move || {
+            let ahead = Ahead::new(0, x.clone());
+            let spare = thread::spawn(ahead.later(&format));
+            let (fork, expected) = (ahead.clone(), want.clone());
+            let other = thread::spawn(move || assert_eq!(fork.blocks(&format), Some(expected)));
+            assert_eq!(ahead.blocks(&format), Some(want.clone()));
+            spare.join().unwrap();
+            other.join().unwrap();
+        });
     }
 }

@@ -5,7 +5,10 @@
 
 use super::meter::{Event, count};
 use crate::error::CacheError;
+#[cfg(all(loom, test))]
+use loom::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
+#[cfg(not(all(loom, test)))]
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A limit on the bytes of keys and values that all caches made with it hold together; clones share it.
@@ -135,5 +138,65 @@ impl Clone for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.set(0);
+    }
+}
+
+/// Every order in which two threads can do what they do, and everything that either may see of the other.
+#[cfg(all(loom, test))]
+mod loom_tests {
+    use super::*;
+    use loom::thread;
+
+    /// Takes `bytes` if it may; what it holds is not above the limit then, whatever others do.
+    fn grow(budget: &Budget, lease: &mut Lease, bytes: usize) -> bool {
+        let Ok(_room) = budget.reserve(bytes) else { return false };
+        lease.set(lease.bytes + bytes);
+        assert!(budget.used() <= budget.limit(), "{} of {}", budget.used(), budget.limit());
+        true
+    }
+
+    #[test]
+    fn loom_a_limit_holds_and_every_byte_comes_back() {
+        loom::model(|| {
+            let budget = Budget::new(10);
+            let other = budget.clone();
+            let thread = thread::spawn(move || {
+                let mut lease = other.lease();
+                let grown = grow(&other, &mut lease, 6);
+                (grown, lease)
+            });
+            let mut lease = budget.lease();
+            let grown = grow(&budget, &mut lease, 6);
+            let (other_grown, other_lease) = thread.join().unwrap();
+            assert!(!(grown && other_grown), "12 of 10 bytes");
+            assert_eq!(budget.used(), lease.bytes + other_lease.bytes);
+            drop((lease, other_lease));
+            assert_eq!((budget.used(), budget.0.reserved.load(Ordering::Relaxed)), (0, 0));
+        });
+    }
+
+    /// What has been counted when an operation ends is seen by whoever sees that it has ended.
+    #[test]
+    fn loom_bytes_given_back_are_free_for_others() {
+        loom::model(|| {
+            let budget = Budget::new(10);
+            let other = budget.clone();
+            let thread = thread::spawn(move || {
+                let mut lease = other.lease();
+                for _ in 0..2 {
+                    grow(&other, &mut lease, 5);
+                }
+                lease.set(lease.bytes.min(2));
+                lease
+            });
+            let mut lease = budget.lease();
+            grow(&budget, &mut lease, 7);
+            let copy = thread.join().unwrap();
+            assert_eq!(budget.used(), lease.bytes + copy.bytes);
+            drop(lease);
+            let free = budget.limit() - copy.bytes;
+            assert!(budget.reserve(free).is_ok());
+            assert!(budget.reserve(free + 1).is_err());
+        });
     }
 }

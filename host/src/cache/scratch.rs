@@ -3,7 +3,11 @@
 use super::format::CodedQueries;
 use super::track::Track;
 use crate::error::CacheError;
-use std::sync::{Mutex, PoisonError};
+#[cfg(all(loom, test))]
+use loom::sync::{Mutex, MutexGuard};
+use std::sync::PoisonError;
+#[cfg(not(all(loom, test)))]
+use std::sync::{Mutex, MutexGuard};
 use tqkv_simd::page::{Attention, MAX_HEADS};
 
 /// Query heads that share a KV head, at most [`MAX_HEADS`], in the forms that parts of a track need.
@@ -127,7 +131,7 @@ impl ScratchPool {
         result
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Scratch>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Scratch>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -152,4 +156,35 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let four: [f32; 4] = std::array::from_fn(|i| (lanes[i] + lanes[i + 4]) + (lanes[i + 8] + lanes[i + 12]));
     let whole = (four[0] + four[2]) + (four[1] + four[3]);
     whole + left.1.iter().zip(right.1).map(|(p, q)| p * q).sum::<f32>()
+}
+
+#[cfg(all(loom, test))]
+mod loom_tests {
+    use super::*;
+    use loom::thread;
+    use std::sync::Arc;
+
+    /// Writes to what is lent, lets others run, and finds it as it was.
+    fn use_twice(pool: &ScratchPool, mark: f32) {
+        for _ in 0..2 {
+            pool.with(|scratch| {
+                scratch.rows(3).fill(mark);
+                thread::yield_now();
+                assert_eq!(scratch.rows(3), [mark; 3]);
+            });
+        }
+    }
+
+    #[test]
+    fn loom_no_scratch_is_lent_to_two() {
+        loom::model(|| {
+            let pool = Arc::new(ScratchPool::default());
+            let other = pool.clone();
+            let thread = thread::spawn(move || use_twice(&other, 1.0));
+            use_twice(&pool, 2.0);
+            thread.join().unwrap();
+            let kept = pool.lock().len();
+            assert!((1..=2).contains(&kept), "{kept} for two threads");
+        });
+    }
 }

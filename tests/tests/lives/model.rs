@@ -286,7 +286,7 @@ impl Model {
         let (kind, whole) = [(Of::Key, shape.head_dim), (Of::Value, shape.value_dim)][side];
         let dim = if self.spec.position_dim > 0 { shape.value_dim } else { whole };
         let side = &of.sides[side];
-        let (mut off, mut allowed, mut count) = (0.0, 0.0, 0);
+        let (mut shares, mut count) = (0.0, 0);
         for (position, row) in (first..).zip(rows.chunks_exact(dim)) {
             let truth = self.rows.row(kind, of.tokens[position], at.0, at.1, whole);
             let truth = &truth[..dim];
@@ -295,11 +295,16 @@ impl Model {
                 assert_eq!(row, halves(truth), "token {position} of {at:?} is not encoded");
                 continue;
             };
-            let (error, most) = (error(row, truth), share * self.spread(kind, truth) + 1e-9);
-            assert!(error <= 9.0 * most, "{kind:?} of token {position} of {at:?}: {error}, {most} expected");
-            (off, allowed, count) = (off + error, allowed + most, count + 1);
+            let spread = self.spread(kind, truth);
+            let (error, most) = (error(row, truth), share * spread + 1e-9);
+            // A coordinate beyond the last level may lose as much as many others.
+            let bound = 9.0 * most + 0.05 * spread;
+            assert!(error <= bound, "{kind:?} of token {position} of {at:?}: {error}, {most} expected");
+            (shares, count) = (shares + error / most, count + 1);
         }
-        assert!(count < 32 || off <= 1.6 * allowed, "{kind:?} of {at:?}: {off}, {allowed} expected");
+        // Each row counts as much, however long it is.
+        let mean = shares / f64::from(count.max(1));
+        assert!(count < 32 || mean <= 2.0, "{kind:?} of {at:?} lose {mean} times what their codecs lose");
     }
 
     /// What a codec's loss is a share of: the vector's energy, unless its mean may be another's.
