@@ -86,10 +86,13 @@ impl Files {
     }
 }
 
-/// Tensors by their names in Hugging Face checkpoints, as shape and values.
+/// Shape and values.
+pub(crate) type Tensor = (Vec<usize>, Vec<f32>);
+
+/// Tensors by their names in Hugging Face checkpoints.
 pub(crate) trait Tensors {
     /// `None` where there is none of that name.
-    fn get(&self, name: &str) -> Result<Option<(Vec<usize>, Vec<f32>)>, ModelError>;
+    fn get(&self, name: &str) -> Result<Option<Tensor>, ModelError>;
 
     fn optional(&self, name: &str, shape: &[usize]) -> Result<Option<Vec<f32>>, ModelError> {
         let Some((got, values)) = self.get(name)? else { return Ok(None) };
@@ -139,7 +142,7 @@ impl<'a> Shards<'a> {
 }
 
 impl Tensors for Shards<'_> {
-    fn get(&self, name: &str) -> Result<Option<(Vec<usize>, Vec<f32>)>, ModelError> {
+    fn get(&self, name: &str) -> Result<Option<Tensor>, ModelError> {
         let Some(tensor) = self.0.iter().find_map(|shard| shard.tensor(name).ok()) else {
             return Ok(None);
         };

@@ -120,7 +120,7 @@ fn nibbles(codes: &[u8], fifth: Option<[u8; 4]>, value: impl Fn(f32) -> f32, out
     let fifth = fifth.map_or(0, u32::from_le_bytes);
     for (i, out) in out.iter_mut().enumerate() {
         let nibble = codes[i % 16] >> (i / 16 * 4) & 15;
-        *out = value(f32::from(nibble | (fifth >> i & 1) as u8 * 16));
+        *out = value(f32::from(nibble | ((fifth >> i & 1) as u8) << 4));
     }
 }
 

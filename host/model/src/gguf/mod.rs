@@ -12,7 +12,7 @@ mod vocabulary;
 use std::path::{Path, PathBuf};
 
 use crate::error::ModelError;
-use crate::weights::Tensors;
+use crate::weights::{Tensor, Tensors};
 use config::Family;
 use file::{File, Info, Value};
 use kinds::Kind;
@@ -135,7 +135,7 @@ impl<'a> Checkpoint<'a> {
     }
 
     /// A tensor by its name in Hugging Face checkpoints.
-    fn tensor(&self, name: &str) -> Result<Option<(Vec<usize>, Vec<f32>)>, ModelError> {
+    fn tensor(&self, name: &str) -> Result<Option<Tensor>, ModelError> {
         let Some(here) = names::here(name) else { return Ok(None) };
         let Some(info) = self.infos().find(|info| info.name == here) else { return Ok(None) };
         let mut values = self.values(info)?;
@@ -193,7 +193,7 @@ impl<'a> Checkpoint<'a> {
 }
 
 impl Tensors for Checkpoint<'_> {
-    fn get(&self, name: &str) -> Result<Option<(Vec<usize>, Vec<f32>)>, ModelError> {
+    fn get(&self, name: &str) -> Result<Option<Tensor>, ModelError> {
         self.tensor(name)
     }
 }
