@@ -88,7 +88,7 @@ const PAGE_OVERHEAD: usize = size_of::<Page>() + 2 * size_of::<usize>();
 /// Every page but the last is full, so token `i` is slot `i % PAGE_TOKENS` of page
 /// `i / PAGE_TOKENS`. Pages that were evicted leave a hole at the front. The last page has memory for as many tokens
 /// as it needs, in steps, until what the codes save pays for a whole page: a cache is never larger than its f16 rows.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Pages {
     tiers: Tiers,
     pages: VecDeque<Arc<Page>>,
@@ -106,6 +106,18 @@ pub(super) struct Pages {
     len: usize,
     /// Counts the list of pages.
     list: Lease,
+}
+
+impl Clone for Pages {
+    /// The list has a lease of its own: it has no room to spare, as this one may.
+    fn clone(&self) -> Self {
+        let Self { held, beside, evicted, len, .. } = *self;
+        let (tiers, pages, cooled) = (self.tiers.clone(), self.pages.clone(), self.cooled.clone());
+        let list = self.list.budget().lease();
+        let mut copy = Self { tiers, pages, cooled, last: self.last, held, beside, evicted, len, list };
+        copy.list.set(copy.list_bytes());
+        copy
+    }
 }
 
 /// Slots of one page.

@@ -340,9 +340,10 @@ impl Work<'_> {
                 logits[done..end].iter_mut().for_each(|logit| *logit += offset);
                 done = end;
             }
+            head.cap(logits);
+            // After the cap, which would make a finite logit of it.
             logits[..a.clamp(from, to) - from].fill(f32::NEG_INFINITY);
             logits[b.clamp(from, to) - from..].fill(f32::NEG_INFINITY);
-            head.cap(logits);
             let state = std::slice::from_mut(&mut queries.softmax[row]);
             let [factor, ..] = soften(head.keys.level(), logits, state);
             queries.rescale(row, factor);
