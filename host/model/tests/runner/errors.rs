@@ -114,7 +114,14 @@ fn broken_directories_name_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str| dir.path().join(name);
     let starts = |path: &Path, text: String| assert!(text.starts_with(&path.display().to_string()), "{text}");
-    starts(&file("config.json"), message(Model::load(dir.path())));
+    starts(dir.path(), message(Model::load(dir.path())));
+    std::fs::write(file("pytorch_model.bin"), b"").unwrap();
+    let error = message(Model::load(dir.path()));
+    assert!(
+        error.contains("no config.json; accepted is a .gguf file")
+            && error.ends_with("it has pytorch_model.bin"),
+        "{error}"
+    );
     let checkpoint = tiny();
     checkpoint.write_config(dir.path());
     starts(&file("model.safetensors"), message(Model::load(dir.path())));
