@@ -91,8 +91,8 @@ pub(super) fn json(file: &File<'_>, family: &Family, tensors: &Tensors) -> Resul
     let required = |name: &str| optional(name)?.ok_or_else(|| bad(&key(name), "missing"));
     let float = |name: &str| match file.metadata.get(key(name).as_str()) {
         None => Ok(None),
-        Some(Value::Float(value)) => Ok(Some(*value)),
-        Some(_) => Err(bad(&key(name), "a number is accepted")),
+        Some(Value::Float(value)) if value.is_finite() => Ok(Some(*value)),
+        Some(_) => Err(bad(&key(name), "a finite number is accepted")),
     };
     let (hidden, heads) = (required("embedding_length")?, required("attention.head_count")?);
     let head_dim = optional("attention.key_length")?.or(hidden.checked_div(heads));

@@ -200,9 +200,10 @@ impl Tensors for Checkpoint<'_> {
 
 /// Rows of each head from (pair, half) to (half, pair): the converter writes the former for interleaved RoPE.
 fn unpermute(values: &[f32], heads: usize, shape: &[usize]) -> Vec<f32> {
-    let width: usize = shape.iter().skip(1).product();
-    let head_dim = shape.first().copied().unwrap_or(0) / heads.max(1);
-    if width == 0 || head_dim < 2 {
+    let (rows, width): (usize, usize) = (shape.first().copied().unwrap_or(0), shape.iter().skip(1).product());
+    let head_dim = rows / heads.max(1);
+    // What is no whole number of heads will be refused for its shape.
+    if width == 0 || head_dim == 0 || !head_dim.is_multiple_of(2) || head_dim * heads != rows {
         return values.to_vec();
     }
     let mut out = Vec::with_capacity(values.len());

@@ -223,6 +223,13 @@ fn what_is_not_computed_is_refused_by_name() {
             "{key}: {error}"
         );
     }
+    let mut uneven = all.clone();
+    for (_, shape, values) in uneven.iter_mut().filter(|(name, ..)| name.contains("attn_q.")) {
+        shape[0] -= 3;
+        values.truncate(shape[0] * shape[1]);
+    }
+    let error = load(&file(&metadata("llama", 8), &uneven)).unwrap_err();
+    assert!(error.contains("has shape [29, 24], expected [32, 24]"), "{error}");
     let mut more = all.clone();
     more.push(("blk.0.attn_sinks.weight".to_owned(), vec![4], vec![0.0; 4]));
     let error = load(&file(&metadata("llama", 8), &more)).unwrap_err();
