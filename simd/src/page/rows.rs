@@ -23,12 +23,26 @@ pub fn row_sums(level: Level, rows: &[u16], dim: usize, weights: &[f32], acc: &m
 }
 
 /// Rounds values to f16 bits, to nearest, ties to even: equally many of both, a multiple of 16.
+///
+/// # Panics
+/// They are not.
 pub fn narrow_rows(level: Level, x: &[f32], out: &mut [u16]) {
+    assert!(
+        x.len() == out.len() && x.len().is_multiple_of(LANES),
+        "as many halves as values, a multiple of 16"
+    );
     level.run(Narrow { x, out });
 }
 
 /// The values of f16 bits: equally many of both, a multiple of 16.
+///
+/// # Panics
+/// They are not.
 pub fn widen_rows(level: Level, rows: &[u16], out: &mut [f32]) {
+    assert!(
+        rows.len() == out.len() && rows.len().is_multiple_of(LANES),
+        "as many values as halves, a multiple of 16"
+    );
     level.run(Widen { rows, out });
 }
 

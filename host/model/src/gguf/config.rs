@@ -13,12 +13,14 @@ pub(super) struct Family {
     class: &'static str,
     /// Whether rows of queries and keys were permuted for interleaved RoPE.
     pub(super) is_interleaved: bool,
+    /// Whether each head of queries and keys has a norm.
+    pub(super) has_head_norms: bool,
 }
 
 static FAMILIES: [Family; 3] = [
-    Family { name: "llama", class: "LlamaForCausalLM", is_interleaved: true },
-    Family { name: "qwen2", class: "Qwen2ForCausalLM", is_interleaved: false },
-    Family { name: "qwen3", class: "Qwen3ForCausalLM", is_interleaved: false },
+    Family { name: "llama", class: "LlamaForCausalLM", is_interleaved: true, has_head_norms: false },
+    Family { name: "qwen2", class: "Qwen2ForCausalLM", is_interleaved: false, has_head_norms: false },
+    Family { name: "qwen3", class: "Qwen3ForCausalLM", is_interleaved: false, has_head_norms: true },
 ];
 
 impl Family {

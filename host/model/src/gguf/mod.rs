@@ -95,8 +95,9 @@ impl<'a> Checkpoint<'a> {
                 format!("it is one of {parts} parts; here are {}, found by their names", self.files.len());
             return Err(ModelError::Weights { file: name.clone(), reason });
         }
+        let layers = config::number(first, &format!("{}.block_count", self.family.name))?.unwrap_or(0);
         for info in self.infos() {
-            if !names::is_known(info.name) {
+            if !names::is_read(info.name, layers, self.family.has_head_norms) {
                 let refused =
                     format!("tensor {} is not read, and would change what the model computes", info.name);
                 return Err(ModelError::Config(refused));

@@ -15,15 +15,13 @@ const WORDS: [&str; 2] = [
 ];
 
 /// Names of splittings that are known, and what they do.
-const SPLITTINGS: [(&str, Splitting); 8] = [
+const SPLITTINGS: [(&str, Splitting); 6] = [
     ("gpt-2", Splitting::Gpt2),
     ("smollm", Splitting::DigitsFirst),
-    ("starcoder", Splitting::DigitsFirst),
     ("qwen2", Splitting::Words(r"\p{N}")),
     ("llama-bpe", Splitting::Words(r"\p{N}{1,3}")),
     ("llama-v3", Splitting::Words(r"\p{N}{1,3}")),
     ("llama3", Splitting::Words(r"\p{N}{1,3}")),
-    ("smaug-bpe", Splitting::Words(r"\p{N}{1,3}")),
 ];
 
 #[derive(Clone, Copy)]
@@ -93,6 +91,9 @@ pub(super) fn json(file: &File<'_>) -> Result<Vec<u8>, ModelError> {
             "tokenizer.ggml.pre {name} is not known, and another splitting gives other tokens; accepted: {known}"
         )));
     };
+    if file.metadata.get("tokenizer.ggml.add_eos_token") == Some(&Value::Bool(true)) {
+        return Err(bad("tokenizer.ggml.add_eos_token: ending prompts with a token is not supported"));
+    }
     let tokens = texts(file, "tokenizer.ggml.tokens")?;
     let vocabulary: Map<String, Json> =
         tokens.iter().enumerate().map(|(id, token)| ((*token).to_owned(), id.into())).collect();

@@ -211,6 +211,7 @@ fn what_is_not_computed_is_refused_by_name() {
         ),
         ("tokenizer.ggml.pre", words("gpt-4o"), "tokenizer.ggml.pre gpt-4o is not known"),
         ("tokenizer.ggml.model", words("llama"), "tokenizer of kind llama"),
+        ("tokenizer.ggml.add_eos_token", Value::Bool(true), "add_eos_token"),
         ("llama.expert_count", Value::Number(8), "llama.expert_count: not computed"),
         ("llama.rope.scaling.type", words("yarn"), "yarn is not computed"),
         ("llama.rope.dimension_count", Value::Number(4), "another width"),
@@ -230,10 +231,15 @@ fn what_is_not_computed_is_refused_by_name() {
     }
     let error = load(&file(&metadata("llama", 8), &uneven)).unwrap_err();
     assert!(error.contains("has shape [29, 24], expected [32, 24]"), "{error}");
-    let mut more = all.clone();
-    more.push(("blk.0.attn_sinks.weight".to_owned(), vec![4], vec![0.0; 4]));
-    let error = load(&file(&metadata("llama", 8), &more)).unwrap_err();
-    assert!(error.contains("tensor blk.0.attn_sinks.weight is not read"), "{error}");
+    // Nobody reads them: of no part, of a layer too many, a bias of a norm, norms that another family has.
+    for name in
+        ["blk.0.attn_sinks.weight", "blk.2.ffn_up.weight", "blk.0.attn_norm.bias", "blk.0.attn_q_norm.weight"]
+    {
+        let mut more = all.clone();
+        more.push((name.to_owned(), vec![4], vec![0.0; 4]));
+        let error = load(&file(&metadata("llama", 8), &more)).unwrap_err();
+        assert!(error.contains(&format!("tensor {name} is not read")), "{error}");
+    }
     let mut fewer = all.clone();
     fewer.retain(|(name, ..)| name != "blk.1.ffn_up.weight");
     let error = load(&file(&metadata("llama", 8), &fewer)).unwrap_err();
