@@ -158,7 +158,7 @@ impl Model {
     ) -> Result<Vec<f32>, ModelError> {
         let mut x: Vec<f32> = Vec::with_capacity(tokens.len() * self.config.hidden_size);
         for &token in tokens {
-            x.extend_from_slice(self.weights.embedding.row(token as usize));
+            self.weights.embedding.push_row(token as usize, &mut x);
         }
         for (index, layer) in self.weights.layers.iter().enumerate() {
             self.attention(index, layer, table, &mut x, attend)?;
