@@ -7,16 +7,21 @@
 
 use std::path::Path;
 
+mod attention;
 mod biased;
 mod checkpoint;
 mod config;
 mod error;
 pub mod eval;
+mod experts;
 mod forward;
 pub mod generate;
 mod gguf;
+mod latent;
 pub mod layers;
 mod linear;
+mod mlp;
+mod norm;
 mod outlier;
 mod rope;
 pub mod sampling;
@@ -26,7 +31,7 @@ mod weights;
 
 pub use biased::{BIASED_CHANNELS, BIASED_SHARE};
 pub use checkpoint::Access;
-pub use config::{Architecture, Config, RopeScaling};
+pub use config::{Activation, Architecture, Config, Experts, Latent, RopeScaling, Rotary};
 pub use error::ModelError;
 pub use forward::LayerObserver;
 pub use outlier::{OUTLIER_CHANNELS, OUTLIER_FACTOR};
@@ -46,6 +51,8 @@ pub struct Model {
     config: Config,
     weights: Weights,
     rope: Rope,
+    /// Of layers with a window, where they have their own.
+    local_rope: Option<Rope>,
     tokenizer: Tokenizer,
 }
 
@@ -140,7 +147,11 @@ impl Model {
         tensors: &Checkpoint,
     ) -> Result<Self, ModelError> {
         let weights = Weights::read(&config, tensors)?;
-        Ok(Self { name, rope: Rope::new(&config), config, weights, tokenizer })
+        let mut config = config;
+        config.sink_logits = weights::read_sinks(&config, tensors)?;
+        tensors.refuse_unread(config.tie_word_embeddings)?;
+        let (rope, local_rope) = (Rope::new(&config.rotary), config.local_rotary.as_ref().map(Rope::new));
+        Ok(Self { name, rope, local_rope, config, weights, tokenizer })
     }
 
     /// Name for reports.

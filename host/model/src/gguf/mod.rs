@@ -7,6 +7,8 @@ mod file;
 mod names;
 mod vocabulary;
 
+pub(crate) use names::FACTORS;
+
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -63,7 +65,7 @@ pub(crate) fn read(files: Vec<Source>) -> Result<Folder, ModelError> {
     let heads: Vec<_> = files.iter().map(Head::read).collect::<Result<_, _>>()?;
     let contents = Contents::parse(&heads)?;
     let entries = contents.entries()?;
-    let factors = entries.get(names::FACTORS).map(|entry| entry.read(names::FACTORS, &files)).transpose()?;
+    let factors = entries.get(FACTORS).map(|entry| entry.read(FACTORS, &files)).transpose()?;
     let config = contents.config(factors.map(|factors| factors.to_f32()))?;
     let tokenizer = contents.tokenizer()?;
     drop(heads);
