@@ -160,11 +160,12 @@ impl Model {
         for &token in tokens {
             self.weights.embedding.push_row(token as usize, &mut x);
         }
-        for (index, layer) in self.weights.layers.iter().enumerate() {
+        self.weights.layers.each(&mut |index, layer| {
             self.attention(index, layer, table, &mut x, attend)?;
             self.mlp(layer, &mut x);
             observer(index, &x);
-        }
+            Ok(())
+        })?;
         Ok(x)
     }
 
