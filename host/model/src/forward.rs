@@ -188,7 +188,7 @@ impl Model {
             let scale = (c.hidden_size as f32).sqrt();
             x.iter_mut().for_each(|x| *x *= scale);
         }
-        for (index, layer) in self.weights.layers.iter().enumerate() {
+        self.weights.layers.each(&mut |index, layer| {
             let table = tables.local.as_ref().filter(|_| c.is_local(index)).unwrap_or(&tables.all);
             let mut attend = |q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]| attend(index, q, k, v, out);
             let h = self.normalise(&x, &layer.attention_norm);
@@ -197,7 +197,8 @@ impl Model {
             let h = self.normalise(&x, &layer.mlp_norm);
             self.add(&mut x, layer.post_mlp_norm.as_deref(), |y| layer.mlp.forward_add(&h, y));
             observer(index, &x);
-        }
+            Ok(())
+        })?;
         Ok(x)
     }
 

@@ -10,6 +10,8 @@ use std::path::Path;
 mod attention;
 mod biased;
 mod checkpoint;
+mod coded;
+pub mod compress;
 mod config;
 mod error;
 pub mod eval;
@@ -26,11 +28,12 @@ mod outlier;
 mod rope;
 pub mod sampling;
 pub mod shipped;
+mod stream;
 mod tokenizer;
 mod weights;
 
 pub use biased::{BIASED_CHANNELS, BIASED_SHARE};
-pub use checkpoint::Access;
+pub use checkpoint::{Access, CodedAs};
 pub use config::{Activation, Architecture, Config, Experts, Latent, RopeScaling, Rotary};
 pub use error::ModelError;
 pub use forward::LayerObserver;
@@ -79,7 +82,7 @@ impl Model {
 
     fn open_gguf(path: &Path, access: Access) -> Result<Self, ModelError> {
         let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        Self::of_gguf(name, gguf::open(path, access)?)
+        Self::of_gguf(name, gguf::open(path, access)?, access)
     }
 
     /// Loads from memory: the bytes of each part of a GGUF model, with its name for messages.
@@ -87,19 +90,17 @@ impl Model {
     /// # Errors
     /// As [`Model::load`].
     pub fn from_gguf(name: &str, parts: &[(&str, &[u8])]) -> Result<Self, ModelError> {
-        Self::of_gguf(
-            name.to_owned(),
-            parts.iter().map(|(name, bytes)| Source::in_memory(name, bytes)).collect(),
-        )
+        let files = parts.iter().map(|(name, bytes)| Source::in_memory(name, bytes)).collect();
+        Self::of_gguf(name.to_owned(), files, Access::Mapped)
     }
 
-    fn of_gguf(name: String, files: Vec<Source>) -> Result<Self, ModelError> {
+    fn of_gguf(name: String, files: Vec<Source>, access: Access) -> Result<Self, ModelError> {
         let file = files.first().map_or_else(String::new, |file| file.name.clone());
         let load = || {
             let folder = gguf::read(files)?;
             let config = Config::from_json(&folder.config)?;
             let tokenizer = Tokenizer::new(Some(&folder.tokenizer), config.vocab_size)?;
-            Self::assemble(name, config, tokenizer, &folder.tensors)
+            Self::assemble(name, config, tokenizer, folder.tensors, access)
         };
         load().map_err(|error| gguf::said_of(&file, error))
     }
@@ -121,7 +122,7 @@ impl Model {
         }
         let tokenizer = Tokenizer::new(read_if_there("tokenizer.json")?.as_deref(), config.vocab_size)?;
         let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
-        Self::assemble(name, config, tokenizer, &Checkpoint::open_folder(dir, access)?)
+        Self::assemble(name, config, tokenizer, Checkpoint::open_folder(dir, access)?, access)
     }
 
     /// Loads from memory: the bytes of `config.json`, of one safetensors file, and of `tokenizer.json` if any.
@@ -137,19 +138,20 @@ impl Model {
         let config = Config::from_json(config)?;
         let tokenizer = Tokenizer::new(tokenizer, config.vocab_size)?;
         let file = Source::in_memory("model.safetensors", safetensors);
-        Self::assemble(name.to_owned(), config, tokenizer, &Checkpoint::of_safetensors(vec![file])?)
+        let tensors = Checkpoint::of_safetensors(vec![file])?;
+        Self::assemble(name.to_owned(), config, tokenizer, tensors, Access::Mapped)
     }
 
     fn assemble(
         name: String,
         config: Config,
         tokenizer: Tokenizer,
-        tensors: &Checkpoint,
+        tensors: Checkpoint,
+        access: Access,
     ) -> Result<Self, ModelError> {
-        let weights = Weights::read(&config, tensors)?;
         let mut config = config;
-        config.sink_logits = weights::read_sinks(&config, tensors)?;
-        tensors.refuse_unread(config.tie_word_embeddings)?;
+        config.sink_logits = weights::read_sinks(&config, &tensors)?;
+        let weights = Weights::read(&config, tensors, access)?;
         let (rope, local_rope) = (Rope::new(&config.rotary), config.local_rotary.as_ref().map(Rope::new));
         Ok(Self { name, rope, local_rope, config, weights, tokenizer })
     }

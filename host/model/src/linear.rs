@@ -6,15 +6,23 @@
 use rayon::prelude::*;
 
 use crate::checkpoint::Stored;
+use crate::coded::Coded;
 use tqkv::matmul::{Mat, MatMut, Store, product};
 
 /// `weight` is `[outputs, inputs]` as Hugging Face stores it.
 #[derive(Debug)]
 pub(crate) struct Linear {
-    weight: Stored,
+    weight: Weight,
     bias: Option<Vec<f32>>,
     inputs: usize,
     outputs: usize,
+}
+
+#[derive(Debug)]
+enum Weight {
+    Stored(Stored),
+    /// Never expanded.
+    Coded(Coded),
 }
 
 /// Values of a tile for few tokens: each thread has its own, in its second cache.
@@ -30,7 +38,8 @@ impl Linear {
     pub(crate) fn new(weight: Stored, bias: Option<Vec<f32>>) -> Self {
         let [outputs, inputs] = *weight.shape() else { panic!("a matrix has two dimensions") };
         assert!(bias.as_ref().is_none_or(|bias| bias.len() == outputs), "a bias for each output");
-        Self { weight, bias, inputs, outputs }
+        let coded = weight.coding().and_then(|coding| Coded::new(coding, weight.bytes(), outputs, inputs));
+        Self { weight: coded.map_or(Weight::Stored(weight), Weight::Coded), bias, inputs, outputs }
     }
 
     /// `x`: `[n, inputs]`; the result is `[n, outputs]`.
@@ -49,26 +58,33 @@ impl Linear {
     pub(crate) fn push_row(&self, index: usize, out: &mut Vec<f32>) {
         let from = out.len();
         out.resize(from + self.inputs, 0.0);
-        self.weight.expand_rows(index, &mut out[from..]);
+        match &self.weight {
+            Weight::Stored(weight) => weight.expand_rows(index, &mut out[from..]),
+            Weight::Coded(weight) => weight.expand_row(index, &mut out[from..]),
+        }
     }
 
     /// Multiplies some output channels, bias included.
     pub(crate) fn scale_outputs(&mut self, channels: impl Iterator<Item = (usize, f32)>) {
-        let mut values = self.weight.to_f32();
+        let mut values = Vec::with_capacity(self.outputs * self.inputs);
+        (0..self.outputs).for_each(|row| self.push_row(row, &mut values));
         for (channel, factor) in channels {
             values[channel * self.inputs..][..self.inputs].iter_mut().for_each(|w| *w *= factor);
             if let Some(bias) = &mut self.bias {
                 bias[channel] *= factor;
             }
         }
-        self.weight = Stored::from_f32(&values, vec![self.outputs, self.inputs]);
+        self.weight = Weight::Stored(Stored::from_f32(&values, vec![self.outputs, self.inputs]));
     }
 
     fn run(&self, x: &[f32], y: &mut [f32], store: Store) {
-        match self.weight.as_f32() {
-            Some(weight) => self.multiply(weight, x, y, self.outputs, store),
-            None if x.len() <= FEW * self.inputs => self.by_small_tiles(x, y, store),
-            None => self.by_large_tiles(x, y, store),
+        match &self.weight {
+            Weight::Coded(weight) => weight.multiply(x, y, store),
+            Weight::Stored(weight) => match weight.as_f32() {
+                Some(weight) => self.multiply(weight, x, y, self.outputs, store),
+                None if x.len() <= FEW * self.inputs => self.by_small_tiles(weight, x, y, store),
+                None => self.by_large_tiles(weight, x, y, store),
+            },
         }
         if let Some(bias) = &self.bias {
             for row in y.chunks_exact_mut(self.outputs) {
@@ -78,7 +94,7 @@ impl Linear {
     }
 
     /// A tile a thread: few tokens take little time a tile, so threads do not wait for each other.
-    fn by_small_tiles(&self, x: &[f32], y: &mut [f32], store: Store) {
+    fn by_small_tiles(&self, weight: &Stored, x: &[f32], y: &mut [f32], store: Store) {
         let rows = self.tile_rows(SMALL_TILE);
         let n = x.len() / self.inputs;
         let tiles: Vec<_> = (0..self.outputs)
@@ -89,7 +105,7 @@ impl Linear {
                 |tile, first| {
                     let rows = rows.min(self.outputs - first);
                     let tile = &mut tile[..rows * self.inputs];
-                    self.weight.expand_rows(first, tile);
+                    weight.expand_rows(first, tile);
                     let mut part = vec![0.0; n * rows];
                     self.multiply(tile, x, &mut part, rows, Store::Replace);
                     part
@@ -99,21 +115,20 @@ impl Linear {
         for (first, part) in (0..self.outputs).step_by(rows).zip(tiles) {
             let rows = rows.min(self.outputs - first);
             for (y, part) in y.chunks_exact_mut(self.outputs).zip(part.chunks_exact(rows)) {
-                let add = |y: &mut f32, part: f32| *y = if store == Store::Add { *y + part } else { part };
-                y[first..][..rows].iter_mut().zip(part).for_each(|(y, part)| add(y, *part));
+                put(&mut y[first..][..rows], part, store);
             }
         }
     }
 
     /// One tile at a time, expanded and multiplied by all threads.
-    fn by_large_tiles(&self, x: &[f32], y: &mut [f32], store: Store) {
+    fn by_large_tiles(&self, weight: &Stored, x: &[f32], y: &mut [f32], store: Store) {
         let (rows, small) = (self.tile_rows(LARGE_TILE), self.tile_rows(SMALL_TILE));
         let mut tile = vec![0.0; rows.min(self.outputs) * self.inputs];
         for first in (0..self.outputs).step_by(rows) {
             let tile = &mut tile[..rows.min(self.outputs - first) * self.inputs];
             tile.par_chunks_mut(small * self.inputs)
                 .enumerate()
-                .for_each(|(i, tile)| self.weight.expand_rows(first + i * small, tile));
+                .for_each(|(i, tile)| weight.expand_rows(first + i * small, tile));
             self.multiply(tile, x, &mut y[first..], self.outputs, store);
         }
     }
@@ -133,5 +148,13 @@ impl Linear {
             1.0,
             store,
         );
+    }
+}
+
+/// Puts products where they belong.
+pub(crate) fn put(y: &mut [f32], products: &[f32], store: Store) {
+    match store {
+        Store::Replace => y.copy_from_slice(products),
+        Store::Add => y.iter_mut().zip(products).for_each(|(y, product)| *y += product),
     }
 }

@@ -18,7 +18,7 @@ impl Model {
     /// This model with outlier key channels, the same function in exact arithmetic.
     ///
     /// # Errors
-    /// [`ModelError::OutlierHeadDim`] where head_dim is not 128.
+    /// [`ModelError::OutlierHeadDim`] where head_dim is not 128, [`ModelError::Streamed`].
     pub fn into_outlier_variant(mut self) -> Result<Self, ModelError> {
         let head_dim = self.config.head_dim;
         if head_dim != HEAD_DIM {
@@ -32,7 +32,7 @@ impl Model {
             let of_head = move |head| OUTLIER_CHANNELS.map(|channel| (head * HEAD_DIM + channel, factor));
             (0..heads).flat_map(of_head)
         };
-        for layer in &mut self.weights.layers {
+        for layer in self.weights.layers.resident_mut()? {
             let Attention::Heads(heads) = &mut layer.attention else { continue };
             match &mut heads.qk_norm {
                 // A norm follows the projection and would undo it, so the norm's own weight is scaled.

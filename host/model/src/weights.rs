@@ -1,18 +1,19 @@
 //! The weights of a model, layer by layer, as the forward pass uses them.
 
 use crate::attention::Attention;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Access, Checkpoint};
 use crate::config::Config;
 use crate::error::ModelError;
 use crate::linear::Linear;
 use crate::mlp::Mlp;
+use crate::stream::Layers;
 
 /// All weights of a model, but for its learned sinks.
 #[derive(Debug)]
 pub(crate) struct Weights {
     /// `[vocab_size, hidden_size]`; also the head of a tied model.
     pub(crate) embedding: Linear,
-    pub(crate) layers: Vec<Layer>,
+    pub(crate) layers: Layers,
     pub(crate) norm: Vec<f32>,
     /// `None` where the embedding is the head.
     pub(crate) head: Option<Linear>,
@@ -33,7 +34,7 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    fn read(tensors: &Checkpoint, c: &Config, index: usize) -> Result<Self, ModelError> {
+    pub(crate) fn read(tensors: &Checkpoint, c: &Config, index: usize) -> Result<Self, ModelError> {
         let name = |part: &str| format!("model.layers.{index}.{part}");
         let norm = |part: &str| tensors.norm(&name(part), c.hidden_size, c);
         let (mlp_norm, post_attention_norm, post_mlp_norm) = if c.family().post_norms {
@@ -56,8 +57,8 @@ impl Layer {
 }
 
 impl Weights {
-    /// Reads every tensor that `config` asks for.
-    pub(crate) fn read(config: &Config, tensors: &Checkpoint) -> Result<Self, ModelError> {
+    /// Reads every tensor that `config` asks for; those of the layers stay where they are if they are to be streamed.
+    pub(crate) fn read(config: &Config, tensors: Checkpoint, access: Access) -> Result<Self, ModelError> {
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
         let head = if config.tie_word_embeddings {
             None
@@ -66,11 +67,13 @@ impl Weights {
         };
         Ok(Self {
             embedding: tensors.linear("model.embed_tokens", vocab, hidden, false)?,
-            layers: (0..config.num_layers)
-                .map(|l| Layer::read(tensors, config, l))
-                .collect::<Result<_, _>>()?,
             norm: tensors.norm("model.norm", hidden, config)?,
             head,
+            // Last, since they see to it that all tensors were read.
+            layers: match access {
+                Access::Mapped => Layers::resident(config, &tensors)?,
+                Access::Streamed => Layers::streamed(config, tensors)?,
+            },
         })
     }
 }

@@ -1,6 +1,7 @@
 //! The tensors of a model, by their names in Hugging Face checkpoints, wherever they lie: safetensors files (one or shards)
 //! or GGUF files ([`crate::gguf`]).
 
+mod format;
 mod kinds;
 mod shards;
 mod source;
@@ -11,6 +12,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::error::ModelError;
 use crate::linear::Linear;
+pub use format::CodedAs;
+pub(crate) use format::{Coding, Format};
 pub(crate) use kinds::Kind;
 pub use source::Access;
 pub(crate) use source::{Chunk, Source};
@@ -19,8 +22,8 @@ pub(crate) use stored::Stored;
 /// Where a tensor lies.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// `Err` has the name of a number format that is not read; only what asks for the tensor is refused.
-    pub(crate) kind: Result<&'static Kind, String>,
+    /// `Err` has the name of a format that is not read; only what asks for the tensor is refused.
+    pub(crate) format: Result<Format, String>,
     /// Extents, outermost first.
     pub(crate) shape: Vec<usize>,
     /// Which of the files, and where in it.
@@ -33,20 +36,24 @@ pub(crate) struct Entry {
 impl Entry {
     /// The tensor, out of the files of its model.
     pub(crate) fn read(&self, name: &str, files: &[Source]) -> Result<Stored, ModelError> {
-        let file = &files[self.file];
-        let kind = self.kind.as_ref().map_err(|got| ModelError::UnsupportedDtype {
-            name: name.to_owned(),
-            got: got.clone(),
-            accepted: Kind::names(),
-        })?;
+        let (file, format) = (&files[self.file], self.known_format(name)?);
         let bad = |reason: String| file.bad(format!("tensor {name}: {reason}"));
-        let bytes = kind.bytes_of(&self.shape).map_err(bad)? as u64;
+        let bytes = format.bytes_of(&self.shape).map_err(bad)? as u64;
         let end = self.start.checked_add(bytes).filter(|end| *end <= file.len);
         let end = end.ok_or_else(|| bad(format!("shape {:?} does not fit the file", self.shape)))?;
-        let stored = Stored::new(kind, self.shape.clone(), file.chunk(self.start..end)?).map_err(bad)?;
+        let stored =
+            Stored::new(format.clone(), self.shape.clone(), file.chunk(self.start..end)?).map_err(bad)?;
         Ok(match self.interleaved_heads {
             Some(heads) => stored.unpermuted(heads),
             None => stored,
+        })
+    }
+
+    fn known_format(&self, name: &str) -> Result<&Format, ModelError> {
+        self.format.as_ref().map_err(|got| ModelError::UnsupportedDtype {
+            name: name.to_owned(),
+            got: got.clone(),
+            accepted: Kind::names(),
         })
     }
 }
@@ -80,13 +87,22 @@ impl Checkpoint {
     pub(crate) fn refuse_unread(&self, is_tied: bool) -> Result<(), ModelError> {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         // Frequencies that follow from the config, and copies of the embedding.
-        let is_of_no_matter = |name: &str| {
-            name.ends_with("rotary_emb.inv_freq")
-                || name == crate::gguf::FACTORS
-                || is_tied && name == "lm_head.weight"
-        };
+        let is_of_no_matter =
+            |name: &str| name.ends_with("rotary_emb.inv_freq") || is_tied && name == "lm_head.weight";
         let unread = self.names().filter(|name| !asked.contains(*name) && !is_of_no_matter(name)).min();
         unread.map_or(Ok(()), |name| Err(ModelError::UnreadTensor { name: name.to_owned() }))
+    }
+
+    /// A tensor of any shape that must be there.
+    pub(crate) fn any(&self, name: &str) -> Result<Stored, ModelError> {
+        self.get(name)?.ok_or_else(|| ModelError::MissingTensor { name: name.to_owned() })
+    }
+
+    /// Format and shape of a tensor that must be there, which is not read for it.
+    pub(crate) fn describe(&self, name: &str) -> Result<(&Format, &[usize]), ModelError> {
+        let missing = || ModelError::MissingTensor { name: name.to_owned() };
+        let entry = self.tensors.get(name).ok_or_else(missing)?;
+        Ok((entry.known_format(name)?, &entry.shape))
     }
 
     /// A tensor that must have that shape where it is there.

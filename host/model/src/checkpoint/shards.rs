@@ -3,10 +3,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
-use safetensors::tensor::Metadata;
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
+use tqkv_simd::Level;
 
-use super::{Access, Checkpoint, Entry, Kind, Source};
+use super::{Access, Checkpoint, CodedAs, Coding, Entry, Format, Kind, Source};
 use crate::error::ModelError;
 
 #[derive(Deserialize)]
@@ -73,16 +75,39 @@ fn contents(file: &Source, index: usize) -> Result<Vec<(String, Entry)>, ModelEr
         let (said, there) = (metadata.data_len(), file.len - data);
         return Err(bad(format!("its header speaks of {said} bytes of tensors, here are {there}")));
     }
-    let entry = |(name, info): (String, &safetensors::tensor::TensorInfo)| {
-        let dtype = info.dtype.to_string();
-        let entry = Entry {
-            kind: Kind::named(&dtype).ok_or(dtype),
-            shape: info.shape.clone(),
-            file: index,
-            start: data + info.data_offsets.0 as u64,
-            interleaved_heads: None,
-        };
-        (name, entry)
+    let entry = |(name, info): (String, &TensorInfo)| {
+        let (format, shape) = format_of(&name, info, metadata.metadata().as_ref()).map_err(&bad)?;
+        let start = data + info.data_offsets.0 as u64;
+        Ok((name, Entry { format, shape, file: index, start, interleaved_heads: None }))
     };
-    Ok(metadata.tensors().into_iter().map(entry).collect())
+    metadata.tensors().into_iter().map(entry).collect()
+}
+
+/// A format, or the name of one that is not read.
+type MaybeFormat = Result<Format, String>;
+
+/// The format of a tensor and its shape in values; the metadata of the file says which tensors of bytes are codes.
+///
+/// # Errors
+/// What is wrong with what the metadata says.
+fn format_of(
+    name: &str,
+    info: &TensorInfo,
+    metadata: Option<&HashMap<String, String>>,
+) -> Result<(MaybeFormat, Vec<usize>), String> {
+    let (dtype, mut shape) = (info.dtype.to_string(), info.shape.clone());
+    let Some(said) = metadata.and_then(|metadata| metadata.get(&CodedAs::key(name))) else {
+        return Ok((Kind::named(&dtype).map(Format::Plain).ok_or(dtype), shape));
+    };
+    let bad = |what: String| format!("tensor {name}: {what}");
+    let coded_as: CodedAs = serde_json::from_str(said).map_err(|error| bad(error.to_string()))?;
+    let codec = Box::new(coded_as.codec().map_err(bad)?);
+    let row =
+        shape.last_mut().filter(|row| info.dtype == Dtype::U8 && row.is_multiple_of(codec.block_bytes()));
+    let row = row.ok_or_else(|| {
+        bad(format!("{dtype} {:?} is no tensor of blocks of {} bytes", info.shape, codec.block_bytes()))
+    })?;
+    *row = *row / codec.block_bytes() * codec.dim();
+    let level = Level::detect().map_err(|error| error.to_string())?;
+    Ok((Ok(Format::Coded(Coding { codec, level })), shape))
 }

@@ -3,12 +3,13 @@
 use std::ops::Range;
 
 use super::Chunk;
-use super::kinds::{F32, Kind};
+use super::format::{Coding, Format};
+use super::kinds::F32;
 
-/// Rows of one number format; of a matrix they are `[outputs, inputs]`.
+/// Rows of one format; of a matrix they are `[outputs, inputs]`.
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
-    kind: &'static Kind,
+    format: Format,
     shape: Vec<usize>,
     bytes: Chunk,
 }
@@ -16,43 +17,60 @@ pub(crate) struct Stored {
 impl Stored {
     /// # Errors
     /// What is wrong, where rows are no whole blocks of the format or the bytes are not those of that shape.
-    pub(crate) fn new(kind: &'static Kind, shape: Vec<usize>, bytes: Chunk) -> Result<Self, String> {
-        let expected = kind.bytes_of(&shape)?;
+    pub(crate) fn new(format: Format, shape: Vec<usize>, bytes: Chunk) -> Result<Self, String> {
+        let expected = format.bytes_of(&shape)?;
         if expected != bytes.len() {
-            return Err(format!("{shape:?} of {} are {expected} bytes, here are {}", kind.name, bytes.len()));
+            return Err(format!(
+                "{shape:?} of {} are {expected} bytes, here are {}",
+                format.name(),
+                bytes.len()
+            ));
         }
-        Ok(Self { kind, shape, bytes })
+        Ok(Self { format, shape, bytes })
     }
 
     /// A matrix of values.
     pub(crate) fn from_f32(values: &[f32], shape: Vec<usize>) -> Self {
         assert_eq!(values.len(), shape.iter().product::<usize>(), "values of that shape");
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        Self { kind: &F32, shape, bytes: bytes.into() }
+        Self { format: Format::Plain(&F32), shape, bytes: bytes.into() }
     }
 
     pub(crate) fn shape(&self) -> &[usize] {
         &self.shape
     }
 
+    /// How groups of its rows are coded, where they are.
+    pub(crate) fn coding(&self) -> Option<&Coding> {
+        match &self.format {
+            Format::Plain(_) => None,
+            Format::Coded(coding) => Some(coding),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Every value.
     pub(crate) fn to_f32(&self) -> Vec<f32> {
         let mut values = vec![0.0; self.shape.iter().product()];
-        self.kind.expand(&self.bytes, &mut values);
+        self.format.expand(&self.bytes, &mut values);
         values
     }
 
     /// The values, where they lie as the machine has them.
     pub(crate) fn as_f32(&self) -> Option<&[f32]> {
-        let is_native = std::ptr::eq(self.kind, &F32) && cfg!(target_endian = "little");
+        let is_f32 = matches!(self.format, Format::Plain(kind) if std::ptr::eq(kind, &F32));
+        let is_native = is_f32 && cfg!(target_endian = "little");
         if is_native { bytemuck::try_cast_slice(&self.bytes).ok() } else { None }
     }
 
     /// Expands the rows from `first` on that `out` has room for.
     pub(crate) fn expand_rows(&self, first: usize, out: &mut [f32]) {
         let start = first * self.row_bytes();
-        let len = out.len() / self.kind.block * self.kind.bytes;
-        self.kind.expand(&self.bytes[start..start + len], out);
+        let len = self.format.len_of(out.len());
+        self.format.expand(&self.bytes[start..start + len], out);
     }
 
     /// The rows in that range, of what is joined in one tensor.
@@ -61,7 +79,7 @@ impl Stored {
         let mut shape = self.shape.clone();
         shape[0] = range.len();
         let bytes = self.bytes.part(range.start * row_bytes..range.end * row_bytes);
-        Self { kind: self.kind, shape, bytes }
+        Self { format: self.format.clone(), shape, bytes }
     }
 
     /// One of the matrices of a tensor of three dimensions.
@@ -73,10 +91,10 @@ impl Stored {
 
     /// The matrix that has the columns `first`, `first + step` and so on of this one as its rows.
     pub(crate) fn columns(&self, first: usize, step: usize) -> Self {
-        if self.kind.block > 1 {
+        if self.format.block() > 1 {
             return Self::from_f32(&self.to_f32(), self.shape.clone()).columns(first, step);
         }
-        let (row_bytes, size) = (self.row_bytes(), self.kind.bytes);
+        let (row_bytes, size) = (self.row_bytes(), self.format.block_bytes());
         let mut bytes = Vec::with_capacity(self.bytes.len() / step);
         for column in (first * size..row_bytes).step_by(step * size) {
             for row in self.bytes.chunks_exact(row_bytes) {
@@ -84,7 +102,7 @@ impl Stored {
             }
         }
         let rows = bytes.len() / size / self.shape[0].max(1);
-        Self { kind: self.kind, shape: vec![rows, self.shape[0]], bytes: bytes.into() }
+        Self { format: self.format.clone(), shape: vec![rows, self.shape[0]], bytes: bytes.into() }
     }
 
     /// Rows of each head from (pair, half) to (half, pair): GGUF files of some families have the former, for interleaved RoPE.

@@ -7,13 +7,11 @@ mod file;
 mod names;
 mod vocabulary;
 
-pub(crate) use names::FACTORS;
-
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::{Access, Checkpoint, Entry, Kind, Source};
+use crate::checkpoint::{Access, Checkpoint, Entry, Format, Kind, Source};
 use crate::error::ModelError;
 use config::Family;
 use file::{File, Info, Value};
@@ -64,8 +62,10 @@ pub(crate) fn open(path: &Path, access: Access) -> Result<Vec<Source>, ModelErro
 pub(crate) fn read(files: Vec<Source>) -> Result<Folder, ModelError> {
     let heads: Vec<_> = files.iter().map(Head::read).collect::<Result<_, _>>()?;
     let contents = Contents::parse(&heads)?;
-    let entries = contents.entries()?;
-    let factors = entries.get(FACTORS).map(|entry| entry.read(FACTORS, &files)).transpose()?;
+    let mut entries = contents.entries()?;
+    // They go into the config.
+    let factors =
+        entries.remove(names::FACTORS).map(|entry| entry.read(names::FACTORS, &files)).transpose()?;
     let config = contents.config(factors.map(|factors| factors.to_f32()))?;
     let tokenizer = contents.tokenizer()?;
     drop(heads);
@@ -164,8 +164,9 @@ impl<'a> Contents<'a> {
         let mut entries = HashMap::new();
         for (file, contents) in self.files.iter().enumerate() {
             for info in &contents.tensors {
+                let kind = Kind::numbered(info.kind);
                 let entry = Entry {
-                    kind: Kind::numbered(info.kind).ok_or_else(|| format!("number {}", info.kind)),
+                    format: kind.map(Format::Plain).ok_or_else(|| format!("number {}", info.kind)),
                     shape: info.shape.clone(),
                     file,
                     start: contents.data.saturating_add(info.offset),

@@ -3,7 +3,7 @@
 /// The embedding, the head and the frequencies' factors.
 pub(super) const EMBEDDING: &str = "token_embd.weight";
 pub(super) const HEAD: &str = "output.weight";
-pub(crate) const FACTORS: &str = "rope_freqs.weight";
+pub(super) const FACTORS: &str = "rope_freqs.weight";
 
 /// What a part of a layer is.
 #[derive(Clone, Copy, PartialEq)]

@@ -8,7 +8,9 @@ use tqkv::attention::AttentionCache;
 use tqkv::cache::{Centring, KvCache};
 use tqkv_core::CodecId;
 use tqkv_model::eval::{EvalSpec, Setting, evaluate};
-use tqkv_model::{Architecture, Model};
+use tqkv_model::{Access, Architecture, Model};
+
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
 
 struct Golden {
     name: String,
@@ -18,8 +20,7 @@ struct Golden {
 }
 
 fn folders() -> Vec<PathBuf> {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
-    let mut folders: Vec<_> = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut folders: Vec<_> = std::fs::read_dir(GOLDEN).unwrap().map(|entry| entry.unwrap().path()).collect();
     folders.retain(|path| path.is_dir());
     folders.sort();
     folders
@@ -91,6 +92,24 @@ fn every_architecture_has_the_logits_of_transformers() {
             println!("{} in steps of {steps:?}: {error:.2e}", golden.name);
             assert!(error < 1e-4, "{} in steps of {steps:?}: {error}", golden.name);
         }
+    }
+}
+
+#[test]
+fn streamed_layers_are_those_in_memory() {
+    for golden in golden() {
+        let dir = tempfile::tempdir().unwrap();
+        let from = PathBuf::from(GOLDEN).join(&golden.name);
+        for file in ["config.json", "model.safetensors"] {
+            std::fs::copy(from.join(file), dir.path().join(file)).unwrap();
+        }
+        let config = std::fs::read(from.join("config.json")).unwrap();
+        std::fs::write(dir.path().join("tokenizer.json"), tokenizer(&config)).unwrap();
+        let streamed = Model::open(dir.path(), Access::Streamed).unwrap();
+        let mut caches = [(), ()].map(|()| golden.model.config().dense_cache().unwrap());
+        let [want, got] = &mut caches;
+        let want = golden.model.forward(&golden.tokens, 0, want).unwrap();
+        assert_eq!(streamed.forward(&golden.tokens, 0, got).unwrap(), want, "{}", golden.name);
     }
 }
 

@@ -12,7 +12,7 @@ use tqkv::error::CacheError;
 use tqkv::{Chunk, KvShape};
 use tqkv_model::eval::{EvalSpec, Progress, Setting, evaluate};
 use tqkv_model::generate::{GenerateSpec, generate};
-use tqkv_model::{Architecture, Config, Model, ModelError};
+use tqkv_model::{Access, Architecture, Config, Model, ModelError};
 
 const HEAD_DIM: usize = 8;
 
@@ -190,6 +190,9 @@ fn tensors_that_nothing_reads_are_refused_by_name() {
         checkpoint.tensors.insert(name.to_owned(), (vec![4], vec![0.0; 4]));
         let text = message(load(&checkpoint, Dtype::F32));
         assert!(text.starts_with(&format!("tensor {name} is not read")), "{text}");
+        let dir = tempfile::tempdir().unwrap();
+        checkpoint.write(dir.path(), Dtype::F32);
+        assert_eq!(message(Model::open(dir.path(), Access::Streamed)), text);
     }
     // Old files have the frequencies of RoPE, and a head that is the embedding.
     let mut checkpoint =
