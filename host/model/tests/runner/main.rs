@@ -5,6 +5,7 @@ mod checkpoints;
 mod configs;
 mod errors;
 mod gguf;
+mod gguf_gemma;
 mod sequences;
 mod shipped;
 mod sliding;
