@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 use safetensors::{Dtype, View};
-use tqkv_core::{AnyCodec, CodecId};
+use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::Level;
 
 use crate::checkpoint::{Access, Checkpoint, CodedAs, Format, Stored};
@@ -26,8 +26,8 @@ pub struct CompressSpec {
     pub embedding: CodecId,
     /// Values of a group; divides the width of every matrix.
     pub group: usize,
-    /// Seed of the rotation.
-    pub seed: u64,
+    /// Seed of the rotation, and how encoders choose scales.
+    pub options: Options,
 }
 
 /// What was made.
@@ -188,8 +188,8 @@ impl<'a> Tensor<'a> {
         }
         let is_table = name.starts_with("model.embed_tokens.") || name.starts_with("lm_head.");
         let codec = if is_table { spec.embedding } else { spec.codec };
-        let coded_as = CodedAs { codec, group: spec.group, seed: spec.seed };
-        let codec = coded_as.codec().map_err(bad)?;
+        let coded_as = CodedAs { codec, group: spec.group, seed: spec.options.seed };
+        let codec = coded_as.codec(spec.options).map_err(bad)?;
         if let Some(row) = shape.last_mut() {
             if !row.is_multiple_of(spec.group) {
                 return Err(bad(format!("rows of {row} values are no whole groups of {}", spec.group)));

@@ -7,3 +7,4 @@ mod sequences;
 mod shipped;
 mod sliding;
 mod support;
+mod weights;
