@@ -260,8 +260,18 @@ impl AttentionCache for Compared<'_> {
 
     fn attend_checked(&mut self, mut chunk: Chunk<'_>) -> Result<(), CacheError> {
         let (layer, q, k, v) = (chunk.layer(), chunk.q(), chunk.k(), chunk.v());
-        let Some(beside) = &mut self.exact else { return self.cache.attend_checked(chunk) };
-        let own = chunk.out();
+        self.attend_chunk(layer, q, k, v, chunk.out())
+    }
+
+    fn attend_chunk(
+        &mut self,
+        layer: usize,
+        q: &[f32],
+        k: &[f32],
+        v: &[f32],
+        own: &mut [f32],
+    ) -> Result<(), CacheError> {
+        let Some(beside) = &mut self.exact else { return self.cache.attend_chunk(layer, q, k, v, own) };
         let mut exact = vec![0.0; own.len()];
         beside.attend_chunk(layer, q, k, v, &mut exact)?;
         self.cache.attend_chunk(layer, q, k, v, own)?;

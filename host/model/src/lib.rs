@@ -7,6 +7,7 @@
 
 use std::path::Path;
 
+mod attention;
 mod biased;
 mod checkpoint;
 mod coded;
@@ -14,11 +15,15 @@ pub mod compress;
 mod config;
 mod error;
 pub mod eval;
+mod experts;
 mod forward;
 pub mod generate;
 mod gguf;
+mod latent;
 pub mod layers;
 mod linear;
+mod mlp;
+mod norm;
 mod outlier;
 mod rope;
 pub mod sampling;
@@ -29,7 +34,7 @@ mod weights;
 
 pub use biased::{BIASED_CHANNELS, BIASED_SHARE};
 pub use checkpoint::{Access, CodedAs};
-pub use config::{Architecture, Config, RopeScaling};
+pub use config::{Activation, Architecture, Config, Experts, Latent, RopeScaling, Rotary};
 pub use error::ModelError;
 pub use forward::LayerObserver;
 pub use outlier::{OUTLIER_CHANNELS, OUTLIER_FACTOR};
@@ -49,6 +54,8 @@ pub struct Model {
     config: Config,
     weights: Weights,
     rope: Rope,
+    /// Of layers with a window, where they have their own.
+    local_rope: Option<Rope>,
     tokenizer: Tokenizer,
 }
 
@@ -142,8 +149,11 @@ impl Model {
         tensors: Checkpoint,
         access: Access,
     ) -> Result<Self, ModelError> {
+        let mut config = config;
+        config.sink_logits = weights::read_sinks(&config, &tensors)?;
         let weights = Weights::read(&config, tensors, access)?;
-        Ok(Self { name, rope: Rope::new(&config), config, weights, tokenizer })
+        let (rope, local_rope) = (Rope::new(&config.rotary), config.local_rotary.as_ref().map(Rope::new));
+        Ok(Self { name, rope, local_rope, config, weights, tokenizer })
     }
 
     /// Name for reports.

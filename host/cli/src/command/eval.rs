@@ -170,8 +170,7 @@ pub(crate) fn measure(
         Setting { name, new_cache: Box::new(new_cache) }
     };
     let settings: Vec<_> = policies[1..].iter().map(setting).collect();
-    let shape = model.config().kv_shape();
-    let values = shape.num_layers * shape.num_kv_heads * (shape.head_dim + shape.value_dim);
+    let values = model.config().cached_values();
     let bar = out.progress(0, "evaluating");
     let (mut rows, mut printed) = (Vec::with_capacity(policies.len()), Ok(()));
     let report =

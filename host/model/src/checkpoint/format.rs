@@ -83,14 +83,14 @@ impl Format {
     }
 
     /// Values of a block.
-    fn block(&self) -> usize {
+    pub(super) fn block(&self) -> usize {
         match self {
             Self::Plain(kind) => kind.block,
             Self::Coded(coding) => coding.codec.dim(),
         }
     }
 
-    fn block_bytes(&self) -> usize {
+    pub(super) fn block_bytes(&self) -> usize {
         match self {
             Self::Plain(kind) => kind.bytes,
             Self::Coded(coding) => coding.codec.block_bytes(),

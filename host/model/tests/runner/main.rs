@@ -1,6 +1,8 @@
 //! The model runner: the shipped model against its figures, synthetic checkpoints against a slow reference, errors.
 
+mod architectures;
 mod checkpoints;
+mod configs;
 mod errors;
 mod gguf;
 mod sequences;
