@@ -7,6 +7,7 @@ mod config;
 mod file;
 mod kinds;
 mod names;
+mod pieces;
 mod vocabulary;
 
 use std::path::{Path, PathBuf};
