@@ -28,7 +28,7 @@ pub use config::{Architecture, Config, RopeScaling};
 pub use error::ModelError;
 pub use forward::LayerObserver;
 pub use outlier::{OUTLIER_CHANNELS, OUTLIER_FACTOR};
-pub use tokenizer::{SpecialTokens, Tokenizer};
+pub use tokenizer::{Library, SpecialTokens, Tokenizer};
 
 use rope::Rope;
 use weights::{Files, Shards, Tensors, Weights};

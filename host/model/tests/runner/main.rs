@@ -3,6 +3,7 @@
 mod checkpoints;
 mod errors;
 mod gguf;
+mod mutants;
 mod sequences;
 mod shipped;
 mod sliding;
