@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 use tqkv::attention::AttentionCache;
 use tqkv::cache::{Arithmetic, Budget, CacheSpec, Centring, KvCache, LayerKind};
 use tqkv::error::CacheError;
-use tqkv_model::{Config, Model};
+use tqkv_model::{Access, Config, Model};
 
 use crate::args::{EncodeArgs, KvArgs, WindowArgs};
 use crate::device::Place;
@@ -236,6 +236,10 @@ pub(crate) struct ModelArgs {
     /// A .gguf file, or a folder with config.json, .safetensors and tokenizer.json [default: the shipped model].
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
+    /// Read the weights layer by layer whenever they are needed, the next while one is computed: for a model that is larger
+    /// than the memory there is. Embedding and head stay in memory.
+    #[arg(long, requires = "model", conflicts_with_all = ["outlier_variant", "biased_keys"])]
+    stream_weights: bool,
     /// Scale some key channels up and the same query channels down, which leaves the model's function
     /// as it is and its keys with outliers.
     #[arg(long)]
@@ -258,7 +262,9 @@ impl ModelArgs {
                     tqkv_model::ACCEPTED
                 )));
             }
-            Some(path) => Model::load(path),
+            Some(path) => {
+                Model::open(path, if self.stream_weights { Access::Streamed } else { Access::Mapped })
+            }
         };
         let model = if self.outlier_variant { loaded.and_then(Model::into_outlier_variant) } else { loaded };
         let model = match self.biased_keys {

@@ -31,7 +31,7 @@ impl Model {
     /// in equal parts, the others the rest, with random signs.
     ///
     /// # Errors
-    /// [`ModelError::BadKeyBias`] for a negative or non-finite factor, and what running the text refuses.
+    /// [`ModelError::BadKeyBias`] for a negative or non-finite factor, [`ModelError::Streamed`], and what running the text refuses.
     pub fn into_biased_variant(mut self, factor: f32) -> Result<Self, ModelError> {
         if !(factor.is_finite() && factor >= 0.0) {
             return Err(ModelError::BadKeyBias(factor));
@@ -49,7 +49,8 @@ impl Model {
             let norms: Vec<f32> = keys.map(|key| key.iter().map(|x| x * x).sum::<f32>().sqrt()).collect();
             let mean = norms.iter().sum::<f32>() / norms.len() as f32;
             let directions = (0..heads).flat_map(|head| direction(dim, (layer * heads + head) as u64));
-            self.weights.layers[layer].key_bias = Some(directions.map(|x| factor * mean * x).collect());
+            let bias = directions.map(|x| factor * mean * x).collect();
+            self.weights.layers.resident_mut()?[layer].key_bias = Some(bias);
         }
         Ok(self)
     }

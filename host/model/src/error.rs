@@ -127,6 +127,12 @@ pub enum ModelError {
     /// A factor of the key bias that is negative or not a number.
     #[error("a key bias of {0} times the keys is not accepted; it must be 0 or a positive number")]
     BadKeyBias(f32),
+    /// Weights that cannot be coded as asked for.
+    #[error("weights: {0}")]
+    Compress(String),
+    /// A variant of a model is made of weights in memory.
+    #[error("weights that are streamed cannot be changed; load the model whole")]
+    Streamed,
     /// Tokens, positions and caches of several sequences that are not as many.
     #[error("{tokens} tokens, {positions} positions and {caches} caches: each sequence needs one of each")]
     Sequences {

@@ -158,13 +158,14 @@ impl Model {
     ) -> Result<Vec<f32>, ModelError> {
         let mut x: Vec<f32> = Vec::with_capacity(tokens.len() * self.config.hidden_size);
         for &token in tokens {
-            x.extend_from_slice(self.weights.embedding.row(token as usize));
+            self.weights.embedding.push_row(token as usize, &mut x);
         }
-        for (index, layer) in self.weights.layers.iter().enumerate() {
+        self.weights.layers.each(&mut |index, layer| {
             self.attention(index, layer, table, &mut x, attend)?;
             self.mlp(layer, &mut x);
             observer(index, &x);
-        }
+            Ok(())
+        })?;
         Ok(x)
     }
 

@@ -1,13 +1,16 @@
 //! A small runner for Llama-family decoders over any [`tqkv::attention::AttentionCache`].
 //!
 //! It exists because the usual runners keep their cache private. It reads Hugging Face directories (`config.json`,
-//! safetensors, `tokenizer.json`) and GGUF files, computes in f32 on the CPU and is meant for measuring caches, not for serving:
-//! weights take 4 bytes a parameter. Text comes out of [`mod@generate`], figures out of [`eval`].
+//! safetensors, `tokenizer.json`) and GGUF files, computes in f32 on the CPU and is meant for measuring caches, not for serving.
+//! Weights stay as they are stored. Text comes out of [`mod@generate`], figures out of [`eval`].
 #![forbid(unsafe_code)]
 
 use std::path::Path;
 
 mod biased;
+mod checkpoint;
+mod coded;
+pub mod compress;
 mod config;
 mod error;
 pub mod eval;
@@ -20,18 +23,21 @@ mod outlier;
 mod rope;
 pub mod sampling;
 pub mod shipped;
+mod stream;
 mod tokenizer;
 mod weights;
 
 pub use biased::{BIASED_CHANNELS, BIASED_SHARE};
+pub use checkpoint::{Access, CodedAs};
 pub use config::{Architecture, Config, RopeScaling};
 pub use error::ModelError;
 pub use forward::LayerObserver;
 pub use outlier::{OUTLIER_CHANNELS, OUTLIER_FACTOR};
 pub use tokenizer::{Library, SpecialTokens, Tokenizer};
 
+use checkpoint::{Checkpoint, Source};
 use rope::Rope;
-use weights::{Files, Shards, Tensors, Weights};
+use weights::Weights;
 
 /// What [`Model::load`] takes, for messages.
 pub const ACCEPTED: &str = "a .gguf file, or a folder with config.json, .safetensors and tokenizer.json";
@@ -51,16 +57,25 @@ impl Model {
     /// `model.safetensors.index.json`, `tokenizer.json` unless the vocabulary is the 256 byte values, and the end
     /// tokens of `generation_config.json` where there is one. The model is named after the directory.
     ///
+    /// Weights stay as they are stored, where they are stored: see [`Access::Mapped`].
+    ///
     /// # Errors
     /// The first thing that is missing, malformed or not supported, by name.
     pub fn load(path: &Path) -> Result<Self, ModelError> {
-        if path.is_file() { Self::load_gguf(path) } else { Self::load_folder(path) }
+        Self::open(path, Access::Mapped)
     }
 
-    fn load_gguf(path: &Path) -> Result<Self, ModelError> {
-        let parts = gguf::Parts::open(path)?;
+    /// [`Model::load`], with a choice of how the files are read.
+    ///
+    /// # Errors
+    /// As [`Model::load`].
+    pub fn open(path: &Path, access: Access) -> Result<Self, ModelError> {
+        if path.is_file() { Self::open_gguf(path, access) } else { Self::open_folder(path, access) }
+    }
+
+    fn open_gguf(path: &Path, access: Access) -> Result<Self, ModelError> {
         let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        Self::from_gguf(&name, &parts.buffers())
+        Self::of_gguf(name, gguf::open(path, access)?, access)
     }
 
     /// Loads from memory: the bytes of each part of a GGUF model, with its name for messages.
@@ -68,17 +83,22 @@ impl Model {
     /// # Errors
     /// As [`Model::load`].
     pub fn from_gguf(name: &str, parts: &[(&str, &[u8])]) -> Result<Self, ModelError> {
-        let file = parts.first().map_or("", |(name, _)| name);
-        let load = || {
-            let checkpoint = gguf::Checkpoint::parse(parts)?;
-            let config = Config::from_json(&checkpoint.config()?)?;
-            let tokenizer = Tokenizer::new(Some(&checkpoint.tokenizer()?), config.vocab_size)?;
-            Self::assemble(name.to_owned(), config, tokenizer, &checkpoint)
-        };
-        load().map_err(|error| gguf::said_of(file, error))
+        let files = parts.iter().map(|(name, bytes)| Source::in_memory(name, bytes)).collect();
+        Self::of_gguf(name.to_owned(), files, Access::Mapped)
     }
 
-    fn load_folder(dir: &Path) -> Result<Self, ModelError> {
+    fn of_gguf(name: String, files: Vec<Source>, access: Access) -> Result<Self, ModelError> {
+        let file = files.first().map_or_else(String::new, |file| file.name.clone());
+        let load = || {
+            let folder = gguf::read(files)?;
+            let config = Config::from_json(&folder.config)?;
+            let tokenizer = Tokenizer::new(Some(&folder.tokenizer), config.vocab_size)?;
+            Self::assemble(name, config, tokenizer, folder.tensors, access)
+        };
+        load().map_err(|error| gguf::said_of(&file, error))
+    }
+
+    fn open_folder(dir: &Path, access: Access) -> Result<Self, ModelError> {
         let read = |name: &str| {
             let path = dir.join(name);
             std::fs::read(&path).map_err(|source| ModelError::Io { path, source })
@@ -94,9 +114,8 @@ impl Model {
             config.add_generation_config(&json)?;
         }
         let tokenizer = Tokenizer::new(read_if_there("tokenizer.json")?.as_deref(), config.vocab_size)?;
-        let files = Files::open(dir)?;
         let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
-        Self::assemble(name, config, tokenizer, &Shards::parse(&files.buffers())?)
+        Self::assemble(name, config, tokenizer, Checkpoint::open_folder(dir, access)?, access)
     }
 
     /// Loads from memory: the bytes of `config.json`, of one safetensors file, and of `tokenizer.json` if any.
@@ -111,17 +130,19 @@ impl Model {
     ) -> Result<Self, ModelError> {
         let config = Config::from_json(config)?;
         let tokenizer = Tokenizer::new(tokenizer, config.vocab_size)?;
-        let tensors = Shards::parse(&[("model.safetensors", safetensors)])?;
-        Self::assemble(name.to_owned(), config, tokenizer, &tensors)
+        let file = Source::in_memory("model.safetensors", safetensors);
+        let tensors = Checkpoint::of_safetensors(vec![file])?;
+        Self::assemble(name.to_owned(), config, tokenizer, tensors, Access::Mapped)
     }
 
     fn assemble(
         name: String,
         config: Config,
         tokenizer: Tokenizer,
-        tensors: &dyn Tensors,
+        tensors: Checkpoint,
+        access: Access,
     ) -> Result<Self, ModelError> {
-        let weights = Weights::read(&config, tensors)?;
+        let weights = Weights::read(&config, tensors, access)?;
         Ok(Self { name, rope: Rope::new(&config), config, weights, tokenizer })
     }
 

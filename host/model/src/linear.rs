@@ -1,17 +1,47 @@
-//! A projection `y = W x + b` over many tokens.
+//! A projection `y = W x + b` over many tokens, whatever the weights are stored as.
+//!
+//! Weights that are not f32 stay as they are: a tile of rows at a time is expanded, into a piece of memory that the nearest
+//! cache holds, and multiplied there.
 
+use rayon::prelude::*;
+
+use crate::checkpoint::Stored;
+use crate::coded::Coded;
 use tqkv::matmul::{Mat, MatMut, Store, product};
 
 /// `weight` is `[outputs, inputs]` as Hugging Face stores it.
 #[derive(Debug)]
 pub(crate) struct Linear {
-    pub(crate) weight: Vec<f32>,
-    pub(crate) bias: Option<Vec<f32>>,
-    pub(crate) inputs: usize,
-    pub(crate) outputs: usize,
+    weight: Weight,
+    bias: Option<Vec<f32>>,
+    inputs: usize,
+    outputs: usize,
 }
 
+#[derive(Debug)]
+enum Weight {
+    Stored(Stored),
+    /// Never expanded.
+    Coded(Coded),
+}
+
+/// Values of a tile for few tokens: each thread has its own, in its second cache.
+const SMALL_TILE: usize = 1 << 15;
+/// Values of a tile for many tokens, which all threads share; the more, the less a product waits for its ends.
+const LARGE_TILE: usize = 1 << 18;
+/// Tokens that are few.
+const FEW: usize = 16;
+
 impl Linear {
+    /// # Panics
+    /// The weight has other than two dimensions, or the bias is not as long as the first.
+    pub(crate) fn new(weight: Stored, bias: Option<Vec<f32>>) -> Self {
+        let [outputs, inputs] = *weight.shape() else { panic!("a matrix has two dimensions") };
+        assert!(bias.as_ref().is_none_or(|bias| bias.len() == outputs), "a bias for each output");
+        let coded = weight.coding().and_then(|coding| Coded::new(coding, weight.bytes(), outputs, inputs));
+        Self { weight: coded.map_or(Weight::Stored(weight), Weight::Coded), bias, inputs, outputs }
+    }
+
     /// `x`: `[n, inputs]`; the result is `[n, outputs]`.
     pub(crate) fn forward(&self, x: &[f32]) -> Vec<f32> {
         let mut y = vec![0.0; x.len() / self.inputs * self.outputs];
@@ -24,36 +54,107 @@ impl Linear {
         self.run(x, y, Store::Add);
     }
 
-    /// Row `index` of the weight.
-    pub(crate) fn row(&self, index: usize) -> &[f32] {
-        &self.weight[index * self.inputs..][..self.inputs]
+    /// Appends row `index` of the weight.
+    pub(crate) fn push_row(&self, index: usize, out: &mut Vec<f32>) {
+        let from = out.len();
+        out.resize(from + self.inputs, 0.0);
+        match &self.weight {
+            Weight::Stored(weight) => weight.expand_rows(index, &mut out[from..]),
+            Weight::Coded(weight) => weight.expand_row(index, &mut out[from..]),
+        }
     }
 
-    /// Multiplies one output channel, bias included.
-    pub(crate) fn scale_output(&mut self, index: usize, factor: f32) {
-        for w in &mut self.weight[index * self.inputs..][..self.inputs] {
-            *w *= factor;
+    /// Multiplies some output channels, bias included.
+    pub(crate) fn scale_outputs(&mut self, channels: impl Iterator<Item = (usize, f32)>) {
+        let mut values = Vec::with_capacity(self.outputs * self.inputs);
+        (0..self.outputs).for_each(|row| self.push_row(row, &mut values));
+        for (channel, factor) in channels {
+            values[channel * self.inputs..][..self.inputs].iter_mut().for_each(|w| *w *= factor);
+            if let Some(bias) = &mut self.bias {
+                bias[channel] *= factor;
+            }
         }
-        if let Some(bias) = &mut self.bias {
-            bias[index] *= factor;
-        }
+        self.weight = Weight::Stored(Stored::from_f32(&values, vec![self.outputs, self.inputs]));
     }
 
     fn run(&self, x: &[f32], y: &mut [f32], store: Store) {
+        match &self.weight {
+            Weight::Coded(weight) => weight.multiply(x, y, store),
+            Weight::Stored(weight) => match weight.as_f32() {
+                Some(weight) => self.multiply(weight, x, y, self.outputs, store),
+                None if x.len() <= FEW * self.inputs => self.by_small_tiles(weight, x, y, store),
+                None => self.by_large_tiles(weight, x, y, store),
+            },
+        }
+        if let Some(bias) = &self.bias {
+            for row in y.chunks_exact_mut(self.outputs) {
+                row.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+            }
+        }
+    }
+
+    /// A tile a thread: few tokens take little time a tile, so threads do not wait for each other.
+    fn by_small_tiles(&self, weight: &Stored, x: &[f32], y: &mut [f32], store: Store) {
+        let rows = self.tile_rows(SMALL_TILE);
         let n = x.len() / self.inputs;
+        let tiles: Vec<_> = (0..self.outputs)
+            .into_par_iter()
+            .step_by(rows)
+            .map_init(
+                || vec![0.0; rows * self.inputs],
+                |tile, first| {
+                    let rows = rows.min(self.outputs - first);
+                    let tile = &mut tile[..rows * self.inputs];
+                    weight.expand_rows(first, tile);
+                    let mut part = vec![0.0; n * rows];
+                    self.multiply(tile, x, &mut part, rows, Store::Replace);
+                    part
+                },
+            )
+            .collect();
+        for (first, part) in (0..self.outputs).step_by(rows).zip(tiles) {
+            let rows = rows.min(self.outputs - first);
+            for (y, part) in y.chunks_exact_mut(self.outputs).zip(part.chunks_exact(rows)) {
+                put(&mut y[first..][..rows], part, store);
+            }
+        }
+    }
+
+    /// One tile at a time, expanded and multiplied by all threads.
+    fn by_large_tiles(&self, weight: &Stored, x: &[f32], y: &mut [f32], store: Store) {
+        let (rows, small) = (self.tile_rows(LARGE_TILE), self.tile_rows(SMALL_TILE));
+        let mut tile = vec![0.0; rows.min(self.outputs) * self.inputs];
+        for first in (0..self.outputs).step_by(rows) {
+            let tile = &mut tile[..rows.min(self.outputs - first) * self.inputs];
+            tile.par_chunks_mut(small * self.inputs)
+                .enumerate()
+                .for_each(|(i, tile)| weight.expand_rows(first + i * small, tile));
+            self.multiply(tile, x, &mut y[first..], self.outputs, store);
+        }
+    }
+
+    /// Rows of a tile of so many values.
+    fn tile_rows(&self, values: usize) -> usize {
+        (values / self.inputs).max(1)
+    }
+
+    /// The outputs of whole rows of the weight, to where `y` begins and every `stride` values on.
+    fn multiply(&self, weight: &[f32], x: &[f32], y: &mut [f32], stride: usize, store: Store) {
+        let (n, rows) = (x.len() / self.inputs, weight.len() / self.inputs);
         product(
-            &mut MatMut::new(y, n, self.outputs, self.outputs),
+            &mut MatMut::new(y, n, rows, stride),
             Mat::new(x, n, self.inputs, self.inputs),
-            Mat::new(&self.weight, self.outputs, self.inputs, self.inputs).transposed(),
+            Mat::new(weight, rows, self.inputs, self.inputs).transposed(),
             1.0,
             store,
         );
-        if let Some(bias) = &self.bias {
-            for row in y.chunks_exact_mut(self.outputs) {
-                for (y, b) in row.iter_mut().zip(bias) {
-                    *y += b;
-                }
-            }
-        }
+    }
+}
+
+/// Puts products where they belong.
+pub(crate) fn put(y: &mut [f32], products: &[f32], store: Store) {
+    match store {
+        Store::Replace => y.copy_from_slice(products),
+        Store::Add => y.iter_mut().zip(products).for_each(|(y, product)| *y += product),
     }
 }

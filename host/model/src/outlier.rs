@@ -17,28 +17,28 @@ impl Model {
     /// This model with outlier key channels, the same function in exact arithmetic.
     ///
     /// # Errors
-    /// [`ModelError::OutlierHeadDim`] where head_dim is not 128.
+    /// [`ModelError::OutlierHeadDim`] where head_dim is not 128, [`ModelError::Streamed`].
     pub fn into_outlier_variant(mut self) -> Result<Self, ModelError> {
         let head_dim = self.config.head_dim;
         if head_dim != HEAD_DIM {
             return Err(ModelError::OutlierHeadDim { head_dim });
         }
-        for layer in &mut self.weights.layers {
-            for channel in OUTLIER_CHANNELS {
-                match &mut layer.qk_norm {
-                    // A norm follows the projection and would undo it, so the norm's own weight is scaled.
-                    Some((q_norm, k_norm)) => {
+        let channels = |heads: usize, factor: f32| {
+            let of_head = move |head| OUTLIER_CHANNELS.map(|channel| (head * HEAD_DIM + channel, factor));
+            (0..heads).flat_map(of_head)
+        };
+        for layer in self.weights.layers.resident_mut()? {
+            match &mut layer.qk_norm {
+                // A norm follows the projection and would undo it, so the norm's own weight is scaled.
+                Some((q_norm, k_norm)) => {
+                    for channel in OUTLIER_CHANNELS {
                         q_norm[channel] /= OUTLIER_FACTOR;
                         k_norm[channel] *= OUTLIER_FACTOR;
                     }
-                    None => {
-                        for head in 0..self.config.num_heads {
-                            layer.q.scale_output(head * HEAD_DIM + channel, 1.0 / OUTLIER_FACTOR);
-                        }
-                        for head in 0..self.config.num_kv_heads {
-                            layer.k.scale_output(head * HEAD_DIM + channel, OUTLIER_FACTOR);
-                        }
-                    }
+                }
+                None => {
+                    layer.q.scale_outputs(channels(self.config.num_heads, 1.0 / OUTLIER_FACTOR));
+                    layer.k.scale_outputs(channels(self.config.num_kv_heads, OUTLIER_FACTOR));
                 }
             }
         }

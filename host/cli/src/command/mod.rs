@@ -16,6 +16,7 @@ mod needle;
 mod needle_data;
 mod plan;
 mod stats;
+mod weights;
 
 use clap::Subcommand;
 
@@ -35,6 +36,7 @@ pub(crate) enum Command {
     Stats(stats::Args),
     Codebook(codebook::Args),
     Plan(plan::Args),
+    Weights(weights::Args),
     Bench(bench::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -59,6 +61,7 @@ impl Command {
             Self::Stats(args) => stats::run(args, out),
             Self::Codebook(args) => codebook::run(args, out),
             Self::Plan(args) => plan::run(args, out),
+            Self::Weights(args) => weights::run(args, out),
             Self::Bench(args) => bench::run(args, out),
             Self::Completions(args) => completions::run(args, out),
             Self::Man(args) => man::run(args, out),

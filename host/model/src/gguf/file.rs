@@ -33,7 +33,7 @@ pub(super) struct Info<'a> {
     pub(super) shape: Vec<usize>,
     pub(super) kind: u32,
     /// From the start of the data.
-    offset: u64,
+    pub(super) offset: u64,
 }
 
 /// A file, or one of the files of a model that was split.
@@ -41,7 +41,8 @@ pub(super) struct Info<'a> {
 pub(super) struct File<'a> {
     pub(super) metadata: HashMap<&'a str, Value<'a>>,
     pub(super) tensors: Vec<Info<'a>>,
-    data: &'a [u8],
+    /// Where the data of the tensors begins.
+    pub(super) data: u64,
 }
 
 impl<'a> File<'a> {
@@ -73,16 +74,9 @@ impl<'a> File<'a> {
             Some(Value::Unsigned(alignment)) if alignment.is_power_of_two() => *alignment,
             Some(other) => return Err(format!("general.alignment is {other:?}, no power of two")),
         };
-        let data =
-            (parser.at as u64).checked_next_multiple_of(alignment).and_then(|at| usize::try_from(at).ok());
-        let data = data.and_then(|at| bytes.get(at..)).unwrap_or_default();
+        let data = (parser.at as u64).checked_next_multiple_of(alignment);
+        let data = data.ok_or("general.alignment is beyond any file")?;
         Ok(Self { metadata, tensors, data })
-    }
-
-    /// `len` bytes from where a tensor begins.
-    pub(super) fn data(&self, info: &Info<'_>, len: usize) -> Option<&'a [u8]> {
-        let start = usize::try_from(info.offset).ok()?;
-        self.data.get(start..start.checked_add(len)?)
     }
 }
 

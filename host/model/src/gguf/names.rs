@@ -31,18 +31,18 @@ const PARTS: [(&str, &str, Part); 11] = [
     ("mlp.down_proj", "ffn_down", Part::Projection),
 ];
 
-/// The name here of a tensor in a Hugging Face checkpoint.
-pub(super) fn here(name: &str) -> Option<String> {
+/// The name in Hugging Face checkpoints of a tensor here; `None` where they have none of its kind.
+pub(super) fn there(name: &str) -> Option<String> {
     match name {
-        "model.embed_tokens.weight" => return Some(EMBEDDING.to_owned()),
-        "model.norm.weight" => return Some("output_norm.weight".to_owned()),
-        "lm_head.weight" => return Some(HEAD.to_owned()),
+        EMBEDDING => return Some("model.embed_tokens.weight".to_owned()),
+        "output_norm.weight" => return Some("model.norm.weight".to_owned()),
+        HEAD => return Some("lm_head.weight".to_owned()),
         _ => {}
     }
-    let (layer, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
+    let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
     let (part, kind) = rest.rsplit_once('.')?;
-    let (_, here, _) = PARTS.iter().find(|(there, ..)| *there == part)?;
-    Some(format!("blk.{layer}.{here}.{kind}"))
+    let (there, ..) = PARTS.iter().find(|(_, here, _)| *here == part)?;
+    Some(format!("model.layers.{layer}.{there}.{kind}"))
 }
 
 /// Whether a tensor of that name is read of a model of so many layers, which may have norms of heads.

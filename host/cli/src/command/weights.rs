@@ -1,0 +1,199 @@
+//! `tqkv weights`: a model's weights as codes.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Subcommand;
+use clap::builder::PossibleValuesParser;
+use clap::builder::TypedValueParser;
+use serde::Serialize;
+use tqkv_core::CodecId;
+use tqkv_model::compress::{CompressSpec, Compressed, compress};
+use tqkv_model::eval::{EvalSpec, Progress, Setting, evaluate};
+use tqkv_model::{Model, shipped};
+
+use crate::args::codec;
+use crate::error::CliError;
+use crate::input;
+use crate::output::{Output, grouped, table};
+
+/// Compress the weights of a model.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Weights,
+}
+
+#[derive(Debug, Subcommand)]
+enum Weights {
+    Compress(CompressArgs),
+}
+
+/// Code a model's matrices in groups along their rows, without calibration, into a folder that --model takes.
+///
+/// Products are computed on the codes: the weights are never expanded in memory.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: 4 bits, 3 bits beside the perplexity of before and after, a model of a GGUF file
+  tqkv weights compress llama llama-t4 --bits 4
+  tqkv weights compress llama llama-t3 --bits 3 --report --text book.txt
+  tqkv weights compress model.gguf model-s4 --codec s4 --group 128 --embedding s5
+  tqkv generate --model llama-t3 --prompt \"Once upon a time\" --kv balanced
+
+A group is rotated and has one scale of 16 bits: 4 bits in groups of 64 are 4.25 bits a weight, 4.125 in groups of 128. \
+Norms, biases and routers stay as they are."
+)]
+struct CompressArgs {
+    /// The model: a .gguf file, or a folder with config.json and .safetensors.
+    model: PathBuf,
+    /// The folder to make.
+    out: PathBuf,
+    /// Bits of a weight: the trellis codec of that width.
+    #[arg(long, value_name = "BITS", default_value = "4",
+        value_parser = PossibleValuesParser::new(["2", "3", "4"]).map(|bits| of_bits(&bits)))]
+    bits: CodecId,
+    /// Another codec: any that `tqkv codebook` knows.
+    #[arg(long, value_name = "CODEC", value_parser = codec, conflicts_with = "bits")]
+    codec: Option<CodecId>,
+    /// Codec of the embedding and the head.
+    #[arg(long, value_name = "CODEC", value_parser = codec, default_value = "i8")]
+    embedding: CodecId,
+    /// Weights that share a scale; the width of every matrix is a multiple of it.
+    #[arg(long, value_name = "WEIGHTS", default_value = "64",
+        value_parser = PossibleValuesParser::new(["64", "128", "256"]).map(|group| group.parse::<usize>().unwrap_or(64)))]
+    group: usize,
+    /// Seed of the rotation's signs.
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    seed: u64,
+    /// Measure the perplexity of both models as well.
+    #[arg(long)]
+    report: bool,
+    /// Text to measure with [default: the shipped held-out text].
+    #[arg(long, value_name = "FILE", requires = "report")]
+    text: Option<PathBuf>,
+    /// Tokens per window.
+    #[arg(long, value_name = "TOKENS", default_value_t = 1024, requires = "report")]
+    context: usize,
+    /// Windows to measure.
+    #[arg(long, value_name = "N", default_value_t = 4, requires = "report")]
+    windows: usize,
+}
+
+fn of_bits(bits: &str) -> CodecId {
+    match bits {
+        "2" => CodecId::T2,
+        "3" => CodecId::T3,
+        _ => CodecId::T4,
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    output: String,
+    codec: &'static str,
+    embedding: &'static str,
+    group: usize,
+    coded_values: usize,
+    bits_per_weight: f64,
+    bytes_before: usize,
+    bytes: usize,
+    seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    perplexity: Option<Perplexity>,
+}
+
+#[derive(Serialize)]
+struct Perplexity {
+    before: f64,
+    after: f64,
+}
+
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    let Weights::Compress(args) = &args.command;
+    let spec = CompressSpec {
+        codec: args.codec.unwrap_or(args.bits),
+        embedding: args.embedding,
+        group: args.group,
+        seed: args.seed,
+    };
+    // Read before anything is made, so that a text that is not there is said at once.
+    let text = match &args.text {
+        Some(path) => input::read(path)?,
+        None => shipped::HELDOUT_TEXT.to_vec(),
+    };
+    let before = args.report.then(|| perplexity(args, &args.model, &text, out)).transpose()?;
+    let clock = Instant::now();
+    let bar = out.progress(0, "coding");
+    let made = compress(&args.model, &args.out, &spec, &|done, all| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    let made = made.map_err(|error| CliError::model(Some(&args.model), &error))?;
+    let seconds = clock.elapsed().as_secs_f64();
+    let after = args.report.then(|| perplexity(args, &args.out, &text, out)).transpose()?;
+    out.print(&report(args, &spec, &made, seconds, before.zip(after)), human)
+}
+
+fn report(
+    args: &CompressArgs,
+    spec: &CompressSpec,
+    made: &Compressed,
+    seconds: f64,
+    perplexity: Option<(f64, f64)>,
+) -> Report {
+    Report {
+        output: args.out.display().to_string(),
+        codec: spec.codec.name(),
+        embedding: spec.embedding.name(),
+        group: spec.group,
+        coded_values: made.coded_values,
+        bits_per_weight: made.coded_bytes as f64 * 8.0 / made.coded_values.max(1) as f64,
+        bytes_before: made.bytes_before,
+        bytes: made.bytes,
+        seconds,
+        perplexity: perplexity.map(|(before, after)| Perplexity { before, after }),
+    }
+}
+
+fn human(report: &Report) -> String {
+    let mut rows = vec![
+        vec!["coded weights".to_owned(), grouped(report.coded_values as u64)],
+        vec!["bits a coded weight".to_owned(), format!("{:.3}", report.bits_per_weight)],
+        vec!["bytes before".to_owned(), grouped(report.bytes_before as u64)],
+        vec!["bytes now".to_owned(), grouped(report.bytes as u64)],
+        vec!["seconds".to_owned(), format!("{:.1}", report.seconds)],
+    ];
+    if let Some(Perplexity { before, after }) = &report.perplexity {
+        rows.push(vec!["perplexity before".to_owned(), format!("{before:.4}")]);
+        rows.push(vec!["perplexity now".to_owned(), format!("{after:.4}")]);
+    }
+    let (codec, embedding, group) = (report.codec, report.embedding, report.group);
+    let title = format!("{codec} in groups of {group}, embedding and head {embedding}");
+    table(&[&report.output, &title], rows)
+}
+
+/// Of the exact cache.
+fn perplexity(args: &CompressArgs, model: &Path, text: &[u8], out: &Output) -> Result<f64, CliError> {
+    let bad = |error| CliError::model(Some(model), &error);
+    let model = Model::load(model).map_err(bad)?;
+    let spec = EvalSpec {
+        context: args.context,
+        windows: Some(args.windows),
+        step: None,
+        layers: false,
+        attention: false,
+    };
+    let exact = Setting {
+        name: "exact".to_owned(),
+        new_cache: Box::new(|| Ok(Box::new(model.config().dense_cache()?))),
+    };
+    let bar = out.progress(args.windows as u64, "measuring");
+    let measured = evaluate(&model, text, &spec, &exact, &[], &mut |progress| {
+        if let Progress::Passes(done, _) = progress {
+            bar.set_position(done as u64);
+        }
+    });
+    bar.finish_and_clear();
+    Ok(measured.map_err(bad)?.reference.perplexity)
+}

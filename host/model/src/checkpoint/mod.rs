@@ -1,0 +1,134 @@
+//! The tensors of a model, by their names in Hugging Face checkpoints, wherever they lie: safetensors files (one or shards)
+//! or GGUF files ([`crate::gguf`]).
+
+mod format;
+mod kinds;
+mod shards;
+mod source;
+mod stored;
+
+use std::collections::HashMap;
+
+use crate::error::ModelError;
+use crate::linear::Linear;
+pub use format::CodedAs;
+pub(crate) use format::{Coding, Format};
+pub(crate) use kinds::Kind;
+pub use source::Access;
+pub(crate) use source::{Chunk, Source};
+pub(crate) use stored::Stored;
+
+/// Where a tensor lies.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// `Err` has the name of a format that is not read; only what asks for the tensor is refused.
+    pub(crate) format: Result<Format, String>,
+    /// Extents, outermost first.
+    pub(crate) shape: Vec<usize>,
+    /// Which of the files, and where in it.
+    pub(crate) file: usize,
+    pub(crate) start: u64,
+    /// Heads whose rows lie as interleaved RoPE wants them.
+    pub(crate) interleaved_heads: Option<usize>,
+}
+
+impl Entry {
+    /// The tensor, out of the files of its model.
+    pub(crate) fn read(&self, name: &str, files: &[Source]) -> Result<Stored, ModelError> {
+        let (file, format) = (&files[self.file], self.known_format(name)?);
+        let bad = |reason: String| file.bad(format!("tensor {name}: {reason}"));
+        let bytes = format.bytes_of(&self.shape).map_err(bad)? as u64;
+        let end = self.start.checked_add(bytes).filter(|end| *end <= file.len);
+        let end = end.ok_or_else(|| bad(format!("shape {:?} does not fit the file", self.shape)))?;
+        let stored =
+            Stored::new(format.clone(), self.shape.clone(), file.chunk(self.start..end)?).map_err(bad)?;
+        Ok(match self.interleaved_heads {
+            Some(heads) => stored.unpermuted(heads),
+            None => stored,
+        })
+    }
+
+    fn known_format(&self, name: &str) -> Result<&Format, ModelError> {
+        self.format.as_ref().map_err(|got| ModelError::UnsupportedDtype {
+            name: name.to_owned(),
+            got: got.clone(),
+            accepted: Kind::names(),
+        })
+    }
+}
+
+/// The files of a model, and where each of its tensors lies.
+#[derive(Debug)]
+pub(crate) struct Checkpoint {
+    files: Vec<Source>,
+    tensors: HashMap<String, Entry>,
+}
+
+impl Checkpoint {
+    pub(crate) fn new(files: Vec<Source>, tensors: HashMap<String, Entry>) -> Self {
+        Self { files, tensors }
+    }
+
+    /// Names of all tensors.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// A tensor; `None` where there is none of that name.
+    pub(crate) fn get(&self, name: &str) -> Result<Option<Stored>, ModelError> {
+        self.tensors.get(name).map(|entry| entry.read(name, &self.files)).transpose()
+    }
+
+    /// A tensor of any shape that must be there.
+    pub(crate) fn any(&self, name: &str) -> Result<Stored, ModelError> {
+        self.get(name)?.ok_or_else(|| ModelError::MissingTensor { name: name.to_owned() })
+    }
+
+    /// Format and shape of a tensor that must be there, which is not read for it.
+    pub(crate) fn describe(&self, name: &str) -> Result<(&Format, &[usize]), ModelError> {
+        let missing = || ModelError::MissingTensor { name: name.to_owned() };
+        let entry = self.tensors.get(name).ok_or_else(missing)?;
+        Ok((entry.known_format(name)?, &entry.shape))
+    }
+
+    /// A tensor that must have that shape where it is there.
+    pub(crate) fn optional(&self, name: &str, shape: &[usize]) -> Result<Option<Stored>, ModelError> {
+        let Some(stored) = self.get(name)? else { return Ok(None) };
+        if stored.shape() != shape {
+            return Err(ModelError::WrongShape {
+                name: name.to_owned(),
+                got: stored.shape().to_vec(),
+                expected: shape.to_vec(),
+            });
+        }
+        Ok(Some(stored))
+    }
+
+    /// A tensor that must be there.
+    pub(crate) fn required(&self, name: &str, shape: &[usize]) -> Result<Stored, ModelError> {
+        self.optional(name, shape)?.ok_or_else(|| ModelError::MissingTensor { name: name.to_owned() })
+    }
+
+    /// The values of a vector that must be there.
+    pub(crate) fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
+        Ok(self.required(name, &[len])?.to_f32())
+    }
+
+    /// A projection; a bias in the file is always used, and missed only where the config promises one.
+    pub(crate) fn linear(
+        &self,
+        name: &str,
+        outputs: usize,
+        inputs: usize,
+        bias_required: bool,
+    ) -> Result<Linear, ModelError> {
+        let weight = self.required(&format!("{name}.weight"), &[outputs, inputs])?;
+        let bias_name = format!("{name}.bias");
+        let bias = if bias_required {
+            Some(self.vector(&bias_name, outputs)?)
+        } else {
+            self.optional(&bias_name, &[outputs])?.map(|bias| bias.to_f32())
+        };
+        Ok(Linear::new(weight, bias))
+    }
+}

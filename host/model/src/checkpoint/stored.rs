@@ -1,0 +1,115 @@
+//! A tensor as its file has it: the bytes of a number format, expanded where it is computed with.
+
+use std::ops::Range;
+
+use super::Chunk;
+use super::format::{Coding, Format};
+use super::kinds::F32;
+
+/// Rows of one format; of a matrix they are `[outputs, inputs]`.
+#[derive(Debug, Clone)]
+pub(crate) struct Stored {
+    format: Format,
+    shape: Vec<usize>,
+    bytes: Chunk,
+}
+
+impl Stored {
+    /// # Errors
+    /// What is wrong, where rows are no whole blocks of the format or the bytes are not those of that shape.
+    pub(crate) fn new(format: Format, shape: Vec<usize>, bytes: Chunk) -> Result<Self, String> {
+        let expected = format.bytes_of(&shape)?;
+        if expected != bytes.len() {
+            return Err(format!(
+                "{shape:?} of {} are {expected} bytes, here are {}",
+                format.name(),
+                bytes.len()
+            ));
+        }
+        Ok(Self { format, shape, bytes })
+    }
+
+    /// A matrix of values.
+    pub(crate) fn from_f32(values: &[f32], shape: Vec<usize>) -> Self {
+        assert_eq!(values.len(), shape.iter().product::<usize>(), "values of that shape");
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        Self { format: Format::Plain(&F32), shape, bytes: bytes.into() }
+    }
+
+    pub(crate) fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// How groups of its rows are coded, where they are.
+    pub(crate) fn coding(&self) -> Option<&Coding> {
+        match &self.format {
+            Format::Plain(_) => None,
+            Format::Coded(coding) => Some(coding),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Every value.
+    pub(crate) fn to_f32(&self) -> Vec<f32> {
+        let mut values = vec![0.0; self.shape.iter().product()];
+        self.format.expand(&self.bytes, &mut values);
+        values
+    }
+
+    /// The values, where they lie as the machine has them.
+    pub(crate) fn as_f32(&self) -> Option<&[f32]> {
+        let is_f32 = matches!(self.format, Format::Plain(kind) if std::ptr::eq(kind, &F32));
+        let is_native = is_f32 && cfg!(target_endian = "little");
+        if is_native { bytemuck::try_cast_slice(&self.bytes).ok() } else { None }
+    }
+
+    /// Expands the rows from `first` on that `out` has room for.
+    pub(crate) fn expand_rows(&self, first: usize, out: &mut [f32]) {
+        let start = first * self.row_bytes();
+        let len = self.format.len_of(out.len());
+        self.format.expand(&self.bytes[start..start + len], out);
+    }
+
+    /// The rows in that range, of what is joined in one tensor.
+    pub(crate) fn rows(&self, range: Range<usize>) -> Self {
+        let row_bytes = self.row_bytes();
+        let mut shape = self.shape.clone();
+        shape[0] = range.len();
+        let bytes = self.bytes.part(range.start * row_bytes..range.end * row_bytes);
+        Self { format: self.format.clone(), shape, bytes }
+    }
+
+    /// One of the matrices of a tensor of three dimensions.
+    pub(crate) fn matrix(&self, index: usize) -> Self {
+        let mut matrix = self.rows(index..index + 1);
+        matrix.shape.remove(0);
+        matrix
+    }
+
+    /// Rows of each head from (pair, half) to (half, pair): GGUF files of some families have the former, for interleaved RoPE.
+    pub(crate) fn unpermuted(self, heads: usize) -> Self {
+        let (rows, row_bytes) = (self.shape.first().copied().unwrap_or(0), self.row_bytes());
+        let head_dim = rows / heads.max(1);
+        // What is no whole number of heads will be refused for its shape.
+        if row_bytes == 0 || head_dim == 0 || !head_dim.is_multiple_of(2) || head_dim * heads != rows {
+            return self;
+        }
+        let mut bytes = Vec::with_capacity(self.bytes.len());
+        for head in self.bytes.chunks_exact(head_dim * row_bytes) {
+            for half in 0..2 {
+                for pair in 0..head_dim / 2 {
+                    bytes.extend_from_slice(&head[(2 * pair + half) * row_bytes..][..row_bytes]);
+                }
+            }
+        }
+        Self { bytes: bytes.into(), ..self }
+    }
+
+    /// Bytes of what one step of the outermost extent holds.
+    fn row_bytes(&self) -> usize {
+        self.bytes.len() / self.shape.first().map_or(1, |&rows| rows.max(1))
+    }
+}

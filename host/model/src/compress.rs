@@ -1,0 +1,268 @@
+//! Weights as codes: a model's matrices in groups along their rows, each group a vector of a codec (data-free, as the cache's
+//! vectors are), in a folder that [`crate::Model::load`] takes.
+//!
+//! Not for what is quantised already, unless to measure: a second rounding adds to the first.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use rayon::prelude::*;
+use safetensors::{Dtype, View};
+use tqkv_core::{AnyCodec, CodecId};
+use tqkv_simd::Level;
+
+use crate::checkpoint::{Access, Checkpoint, CodedAs, Format, Stored};
+use crate::error::ModelError;
+use crate::gguf;
+
+/// How weights are coded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompressSpec {
+    /// Of the matrices of the layers.
+    pub codec: CodecId,
+    /// Of the embedding and the head, which most models have at more bits than the rest.
+    pub embedding: CodecId,
+    /// Values of a group; divides the width of every matrix.
+    pub group: usize,
+    /// Seed of the rotation.
+    pub seed: u64,
+}
+
+/// What was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Compressed {
+    /// Values that were coded, and their bytes.
+    pub coded_values: usize,
+    /// Bytes of their codes and scales.
+    pub coded_bytes: usize,
+    /// Bytes of all tensors before.
+    pub bytes_before: usize,
+    /// Bytes of all tensors now.
+    pub bytes: usize,
+}
+
+/// Files that go on beside the weights, where they are there.
+const BESIDE: [&str; 5] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+];
+
+/// Codes the weights of the model at `from` into the folder `to`, which must not exist; it appears whole or not at all.
+///
+/// `on_tensor` gets the tensors done and their number. Memory is that of the largest tensor, a few times.
+///
+/// # Errors
+/// What [`crate::Model::load`] refuses of files, [`ModelError::Compress`] for what cannot be coded, and
+/// [`ModelError::Io`].
+pub fn compress(
+    from: &Path,
+    to: &Path,
+    spec: &CompressSpec,
+    on_tensor: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Compressed, ModelError> {
+    let io = |source| ModelError::Io { path: to.to_owned(), source };
+    if to.exists() {
+        return Err(io(std::io::ErrorKind::AlreadyExists.into()));
+    }
+    let (beside, tensors) = open(from)?;
+    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = tempfile::Builder::new().prefix(".tqkv-").tempdir_in(parent).map_err(io)?;
+    for (name, bytes) in beside {
+        std::fs::write(folder.path().join(name), bytes).map_err(io)?;
+    }
+    let made = write(&tensors, &folder.path().join("model.safetensors"), spec, on_tensor)?;
+    // It is made for its owner alone; the result is a folder like any other.
+    std::fs::create_dir(to).map_err(io)?;
+    let moved = std::fs::read_dir(folder.path()).and_then(|entries| {
+        entries.into_iter().try_for_each(|entry| {
+            let entry = entry?;
+            std::fs::rename(entry.path(), to.join(entry.file_name()))
+        })
+    });
+    moved.map_err(|error| {
+        // Nothing more can be done for what cannot be removed.
+        let _ = std::fs::remove_dir_all(to);
+        io(error)
+    })?;
+    Ok(made)
+}
+
+/// The files beside the weights, and the tensors.
+fn open(from: &Path) -> Result<(Vec<(&'static str, Vec<u8>)>, Checkpoint), ModelError> {
+    if from.is_file() {
+        let folder = gguf::read(gguf::open(from, Access::Streamed)?)?;
+        return Ok((
+            vec![("config.json", folder.config), ("tokenizer.json", folder.tokenizer)],
+            folder.tensors,
+        ));
+    }
+    let beside = BESIDE.into_iter().filter(|name| from.join(name).exists()).map(|name| {
+        let path = from.join(name);
+        std::fs::read(&path).map(|bytes| (name, bytes)).map_err(|source| ModelError::Io { path, source })
+    });
+    Ok((beside.collect::<Result<_, _>>()?, Checkpoint::open_folder(from, Access::Streamed)?))
+}
+
+fn write(
+    tensors: &Checkpoint,
+    path: &Path,
+    spec: &CompressSpec,
+    on_tensor: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Compressed, ModelError> {
+    let level = Level::detect().map_err(|error| ModelError::Compress(error.to_string()))?;
+    let names: Vec<_> = tensors.names().collect();
+    let job = Job { tensors, level, on_tensor, all: names.len(), state: Mutex::default() };
+    let mut metadata = HashMap::new();
+    let mut made = Compressed { coded_values: 0, coded_bytes: 0, bytes_before: 0, bytes: 0 };
+    let mut views = Vec::with_capacity(names.len());
+    for name in names {
+        let view = Tensor::new(&job, name, spec)?;
+        made.bytes_before += view.bytes_before;
+        made.bytes += view.data_len();
+        if let Some((coded_as, codec)) = &view.coded {
+            made.coded_values += view.values();
+            made.coded_bytes += view.values() / codec.dim() * codec.block_bytes();
+            let said = serde_json::to_string(coded_as).map_err(|e| ModelError::Compress(e.to_string()))?;
+            metadata.insert(CodedAs::key(name), said);
+        }
+        views.push((name, view));
+    }
+    let written = safetensors::serialize_to_file(views, Some(metadata), path);
+    if let Some(error) = job.state().failed.take() {
+        return Err(error);
+    }
+    written.map_err(|error| ModelError::Compress(error.to_string()))?;
+    Ok(made)
+}
+
+/// What all tensors share while they are written.
+struct Job<'a> {
+    tensors: &'a Checkpoint,
+    level: Level,
+    on_tensor: &'a (dyn Fn(usize, usize) + Sync),
+    all: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    done: usize,
+    /// The first error: the library that writes asks for bytes and takes no other answer.
+    failed: Option<ModelError>,
+}
+
+impl Job<'_> {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A tensor as it will be, made when it is written.
+struct Tensor<'a> {
+    job: &'a Job<'a>,
+    name: &'a str,
+    /// As the file has it.
+    shape: Vec<usize>,
+    dtype: Dtype,
+    coded: Option<(CodedAs, AnyCodec)>,
+    bytes_before: usize,
+}
+
+impl<'a> Tensor<'a> {
+    fn new(job: &'a Job<'a>, name: &'a str, spec: &CompressSpec) -> Result<Self, ModelError> {
+        let bad = |what: String| ModelError::Compress(format!("tensor {name}: {what}"));
+        let (format, shape) = job.tensors.describe(name)?;
+        let (bytes_before, mut shape) = (format.bytes_of(shape).map_err(bad)?, shape.to_vec());
+        if !is_coded(name, &shape) {
+            let dtype =
+                format.dtype().ok_or_else(|| bad(format!("{} is kept as it is nowhere", format.name())))?;
+            return Ok(Self { job, name, shape, dtype, coded: None, bytes_before });
+        }
+        if let Format::Coded(_) = format {
+            return Err(bad(format!("{} already", format.name())));
+        }
+        let is_table = name.starts_with("model.embed_tokens.") || name.starts_with("lm_head.");
+        let codec = if is_table { spec.embedding } else { spec.codec };
+        let coded_as = CodedAs { codec, group: spec.group, seed: spec.seed };
+        let codec = coded_as.codec().map_err(bad)?;
+        if let Some(row) = shape.last_mut() {
+            if !row.is_multiple_of(spec.group) {
+                return Err(bad(format!("rows of {row} values are no whole groups of {}", spec.group)));
+            }
+            *row = *row / spec.group * codec.block_bytes();
+        }
+        Ok(Self { job, name, shape, dtype: Dtype::U8, coded: Some((coded_as, codec)), bytes_before })
+    }
+
+    fn values(&self) -> usize {
+        let stored: usize = self.shape.iter().product();
+        self.coded.as_ref().map_or(stored, |(_, codec)| stored / codec.block_bytes() * codec.dim())
+    }
+
+    fn make(&self) -> Result<Vec<u8>, ModelError> {
+        let stored = self.job.tensors.any(self.name)?;
+        let Some((_, codec)) = &self.coded else { return Ok(stored.bytes().to_vec()) };
+        encode(&stored, codec, self.job.level)
+            .map_err(|what| ModelError::Compress(format!("tensor {}: {what}", self.name)))
+    }
+}
+
+impl View for Tensor<'_> {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        // After an error nothing is computed any more; the file is thrown away.
+        let made = if self.job.state().failed.is_some() { Ok(Vec::new()) } else { self.make() };
+        let mut state = self.job.state();
+        state.done += 1;
+        (self.job.on_tensor)(state.done, self.job.all);
+        Cow::Owned(made.unwrap_or_else(|error| {
+            state.failed = Some(error);
+            Vec::new()
+        }))
+    }
+
+    fn data_len(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8
+    }
+}
+
+/// Whether a tensor is a matrix whose rows are coded. Routers are small, and an expert that is missed is a large error.
+fn is_coded(name: &str, shape: &[usize]) -> bool {
+    let is_matrix = shape.len() >= 2 && !name.ends_with("bias");
+    is_matrix && !name.ends_with("mlp.gate.weight") && !name.contains("router")
+}
+
+/// The blocks of all rows.
+///
+/// # Errors
+/// What is wrong with a row.
+fn encode(stored: &Stored, codec: &AnyCodec, level: Level) -> Result<Vec<u8>, String> {
+    /// Values that a thread encodes at a time.
+    const RUN: usize = 1 << 14;
+    let shape = stored.shape();
+    let row: usize = shape[1..].iter().product();
+    let rows = (RUN / row).max(1);
+    let row_bytes = row / codec.dim() * codec.block_bytes();
+    let mut blocks = vec![0; shape[0] * row_bytes];
+    blocks.par_chunks_mut(rows * row_bytes).enumerate().try_for_each(|(i, blocks)| {
+        let mut values = vec![0.0; blocks.len() / row_bytes * row];
+        stored.expand_rows(i * rows, &mut values);
+        tqkv_simd::codec::encode(level, codec, &values, blocks).map_err(|failed| {
+            let at = i * rows + failed.index * codec.dim() / row;
+            format!("row {at} (counted from 0) cannot be coded: {}", failed.error)
+        })
+    })?;
+    Ok(blocks)
+}

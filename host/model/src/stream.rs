@@ -1,0 +1,92 @@
+//! The layers of a model: all in memory, or one after the other, each read while the one before is computed.
+
+use std::thread;
+
+use crate::checkpoint::Checkpoint;
+use crate::config::Config;
+use crate::error::ModelError;
+use crate::weights::Layer;
+
+/// The decoder layers, in order.
+#[derive(Debug)]
+pub(crate) enum Layers {
+    Resident(Vec<Layer>),
+    Streamed(Box<Stream>),
+}
+
+/// Layers that are read whenever they are run.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    tensors: Checkpoint,
+    config: Config,
+}
+
+impl Layers {
+    /// All of them, in memory.
+    pub(crate) fn resident(config: &Config, tensors: &Checkpoint) -> Result<Self, ModelError> {
+        let layers = (0..config.num_layers).map(|index| Layer::read(tensors, config, index));
+        layers.collect::<Result<_, _>>().map(Self::Resident)
+    }
+
+    /// None of them. Each is read once, so that what is missing or malformed is said now.
+    pub(crate) fn streamed(config: &Config, tensors: Checkpoint) -> Result<Self, ModelError> {
+        let stream = Stream { tensors, config: config.clone() };
+        stream.each(&mut |_, _| Ok(()))?;
+        Ok(Self::Streamed(Box::new(stream)))
+    }
+
+    /// Runs every layer.
+    ///
+    /// # Errors
+    /// The first of `run`, or of reading a layer.
+    pub(crate) fn each(
+        &self,
+        run: &mut dyn FnMut(usize, &Layer) -> Result<(), ModelError>,
+    ) -> Result<(), ModelError> {
+        match self {
+            Self::Resident(layers) => {
+                layers.iter().enumerate().try_for_each(|(index, layer)| run(index, layer))
+            }
+            Self::Streamed(stream) => stream.each(run),
+        }
+    }
+
+    /// Those in memory, to be changed.
+    ///
+    /// # Errors
+    /// [`ModelError::Streamed`] where they are not.
+    pub(crate) fn resident_mut(&mut self) -> Result<&mut [Layer], ModelError> {
+        match self {
+            Self::Resident(layers) => Ok(layers),
+            Self::Streamed(_) => Err(ModelError::Streamed),
+        }
+    }
+}
+
+impl Stream {
+    fn each(&self, run: &mut dyn FnMut(usize, &Layer) -> Result<(), ModelError>) -> Result<(), ModelError> {
+        let read = |index| Layer::read(&self.tensors, &self.config, index);
+        thread::scope(|scope| {
+            // Where there is no thread to be had, the next layer is read when it is needed.
+            let ahead = |index| {
+                let is_there = index < self.config.num_layers;
+                let thread = || thread::Builder::new().spawn_scoped(scope, move || read(index)).ok();
+                is_there.then(thread).flatten()
+            };
+            let mut next = None;
+            for index in 0..self.config.num_layers {
+                let layer = match next.take() {
+                    Some(thread) => join(thread)?,
+                    None => read(index)?,
+                };
+                next = ahead(index + 1);
+                run(index, &layer)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+fn join(thread: thread::ScopedJoinHandle<'_, Result<Layer, ModelError>>) -> Result<Layer, ModelError> {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
