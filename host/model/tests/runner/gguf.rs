@@ -270,6 +270,20 @@ fn damaged_files_end_in_one_line() {
     }
 }
 
+/// The bytes of a file of `checkpoint`, of the family llama.
+pub(crate) fn tiny(checkpoint: &Checkpoint) -> Vec<u8> {
+    file(&metadata("llama", 8), &tensors(checkpoint, "llama"))
+}
+
+/// The same in two parts.
+pub(crate) fn tiny_split(checkpoint: &Checkpoint) -> [Vec<u8>; 2] {
+    let all = tensors(checkpoint, "llama");
+    let (first, second) = all.split_at(all.len() / 2);
+    let mut head = metadata("llama", 8);
+    head.push(("split.count".to_owned(), Value::Number(2)));
+    [file(&head, first), file(&[], second)]
+}
+
 #[test]
 fn split_files_are_found_by_their_names() {
     let checkpoint = Checkpoint::new("Qwen3ForCausalLM", 8, json!({}));

@@ -4,6 +4,7 @@ mod checkpoints;
 mod errors;
 mod gguf;
 mod mutants;
+mod paths;
 mod sequences;
 mod shipped;
 mod sliding;
