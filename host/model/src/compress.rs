@@ -15,6 +15,7 @@ use tqkv_simd::Level;
 
 use crate::checkpoint::{Access, Checkpoint, CodedAs, Format, Stored};
 use crate::error::ModelError;
+use crate::find::{self, Found};
 use crate::gguf;
 
 /// How weights are coded.
@@ -94,18 +95,21 @@ pub fn compress(
 
 /// The files beside the weights, and the tensors.
 fn open(from: &Path) -> Result<(Vec<(&'static str, Vec<u8>)>, Checkpoint), ModelError> {
-    if from.is_file() {
-        let folder = gguf::read(gguf::open(from, Access::Streamed)?)?;
-        return Ok((
-            vec![("config.json", folder.config), ("tokenizer.json", folder.tokenizer)],
-            folder.tensors,
-        ));
-    }
+    let from = match find::model(from)? {
+        Found::Folder(dir) => dir,
+        Found::Gguf(file) => {
+            let folder = gguf::read(gguf::open(&file, Access::Streamed)?)?;
+            return Ok((
+                vec![("config.json", folder.config), ("tokenizer.json", folder.tokenizer)],
+                folder.tensors,
+            ));
+        }
+    };
     let beside = BESIDE.into_iter().filter(|name| from.join(name).exists()).map(|name| {
         let path = from.join(name);
         std::fs::read(&path).map(|bytes| (name, bytes)).map_err(|source| ModelError::Io { path, source })
     });
-    Ok((beside.collect::<Result<_, _>>()?, Checkpoint::open_folder(from, Access::Streamed)?))
+    Ok((beside.collect::<Result<_, _>>()?, Checkpoint::open_folder(&from, Access::Streamed)?))
 }
 
 fn write(

@@ -5,6 +5,8 @@ mod checkpoints;
 mod configs;
 mod errors;
 mod gguf;
+mod mutants;
+mod paths;
 mod sequences;
 mod shipped;
 mod sliding;
