@@ -10,11 +10,12 @@ use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 use safetensors::{Dtype, View};
-use tqkv_core::{AnyCodec, CodecId};
+use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::Level;
 
 use crate::checkpoint::{Access, Checkpoint, CodedAs, Format, Stored};
 use crate::error::ModelError;
+use crate::find::{self, Found};
 use crate::gguf;
 
 /// How weights are coded.
@@ -26,8 +27,8 @@ pub struct CompressSpec {
     pub embedding: CodecId,
     /// Values of a group; divides the width of every matrix.
     pub group: usize,
-    /// Seed of the rotation.
-    pub seed: u64,
+    /// Seed of the rotation, and how encoders choose scales.
+    pub options: Options,
 }
 
 /// What was made.
@@ -94,18 +95,21 @@ pub fn compress(
 
 /// The files beside the weights, and the tensors.
 fn open(from: &Path) -> Result<(Vec<(&'static str, Vec<u8>)>, Checkpoint), ModelError> {
-    if from.is_file() {
-        let folder = gguf::read(gguf::open(from, Access::Streamed)?)?;
-        return Ok((
-            vec![("config.json", folder.config), ("tokenizer.json", folder.tokenizer)],
-            folder.tensors,
-        ));
-    }
+    let from = match find::model(from)? {
+        Found::Folder(dir) => dir,
+        Found::Gguf(file) => {
+            let folder = gguf::read(gguf::open(&file, Access::Streamed)?)?;
+            return Ok((
+                vec![("config.json", folder.config), ("tokenizer.json", folder.tokenizer)],
+                folder.tensors,
+            ));
+        }
+    };
     let beside = BESIDE.into_iter().filter(|name| from.join(name).exists()).map(|name| {
         let path = from.join(name);
         std::fs::read(&path).map(|bytes| (name, bytes)).map_err(|source| ModelError::Io { path, source })
     });
-    Ok((beside.collect::<Result<_, _>>()?, Checkpoint::open_folder(from, Access::Streamed)?))
+    Ok((beside.collect::<Result<_, _>>()?, Checkpoint::open_folder(&from, Access::Streamed)?))
 }
 
 fn write(
@@ -188,8 +192,8 @@ impl<'a> Tensor<'a> {
         }
         let is_table = name.starts_with("model.embed_tokens.") || name.starts_with("lm_head.");
         let codec = if is_table { spec.embedding } else { spec.codec };
-        let coded_as = CodedAs { codec, group: spec.group, seed: spec.seed };
-        let codec = coded_as.codec().map_err(bad)?;
+        let coded_as = CodedAs { codec, group: spec.group, seed: spec.options.seed };
+        let codec = coded_as.codec(spec.options).map_err(bad)?;
         if let Some(row) = shape.last_mut() {
             if !row.is_multiple_of(spec.group) {
                 return Err(bad(format!("rows of {row} values are no whole groups of {}", spec.group)));

@@ -19,12 +19,12 @@ pub enum ModelError {
         source: std::io::Error,
     },
     /// Nothing to load is where a model should be.
-    #[error("{}: no config.json; accepted is {}; it has {found}", path.display(), crate::ACCEPTED)]
+    #[error("{}: {reason}; accepted is {}", path.display(), crate::ACCEPTED)]
     NoModel {
-        /// The folder.
+        /// The file or folder.
         path: PathBuf,
-        /// Names of what is there.
-        found: String,
+        /// What is there instead.
+        reason: String,
     },
     /// `config.json` is malformed, or describes something the runner does not compute.
     #[error("config.json: {0}")]

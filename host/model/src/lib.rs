@@ -16,6 +16,7 @@ mod config;
 mod error;
 pub mod eval;
 mod experts;
+mod find;
 mod forward;
 pub mod generate;
 mod gguf;
@@ -38,14 +39,16 @@ pub use config::{Activation, Architecture, Config, Experts, Latent, RopeScaling,
 pub use error::ModelError;
 pub use forward::LayerObserver;
 pub use outlier::{OUTLIER_CHANNELS, OUTLIER_FACTOR};
-pub use tokenizer::{SpecialTokens, Tokenizer};
+pub use tokenizer::{Library, SpecialTokens, Tokenizer};
 
 use checkpoint::{Checkpoint, Source};
+use find::Found;
 use rope::Rope;
 use weights::Weights;
 
 /// What [`Model::load`] takes, for messages.
-pub const ACCEPTED: &str = "a .gguf file, or a folder with config.json, .safetensors and tokenizer.json";
+pub const ACCEPTED: &str =
+    "a .gguf file, or a folder with config.json, .safetensors and tokenizer.json, or with one .gguf";
 
 /// A loaded model.
 #[derive(Debug)]
@@ -60,9 +63,10 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads a GGUF file, with its other parts where it is split, or a Hugging Face directory: `config.json`, `model.safetensors` or the shards of
-    /// `model.safetensors.index.json`, `tokenizer.json` unless the vocabulary is the 256 byte values, and the end
-    /// tokens of `generation_config.json` where there is one. The model is named after the directory.
+    /// Loads a GGUF file, with its other parts where it is split, or a Hugging Face directory: `config.json`, one safetensors file or the
+    /// shards of `model.safetensors.index.json`, `tokenizer.json` unless the vocabulary is the 256 byte values, and the end
+    /// tokens of `generation_config.json` where there is one. A directory may hold one GGUF model instead, or be that of a
+    /// repository in a hub's cache. The model is named after the file or directory.
     ///
     /// Weights stay as they are stored, where they are stored: see [`Access::Mapped`].
     ///
@@ -77,12 +81,12 @@ impl Model {
     /// # Errors
     /// As [`Model::load`].
     pub fn open(path: &Path, access: Access) -> Result<Self, ModelError> {
-        if path.is_file() { Self::open_gguf(path, access) } else { Self::open_folder(path, access) }
-    }
-
-    fn open_gguf(path: &Path, access: Access) -> Result<Self, ModelError> {
-        let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        Self::of_gguf(name, gguf::open(path, access)?, access)
+        let found = find::model(path)?;
+        let name = find::name(path, &found);
+        match found {
+            Found::Gguf(file) => Self::of_gguf(name, gguf::open(&file, access)?, access),
+            Found::Folder(dir) => Self::open_folder(name, &dir, access),
+        }
     }
 
     /// Loads from memory: the bytes of each part of a GGUF model, with its name for messages.
@@ -105,7 +109,7 @@ impl Model {
         load().map_err(|error| gguf::said_of(&file, error))
     }
 
-    fn open_folder(dir: &Path, access: Access) -> Result<Self, ModelError> {
+    fn open_folder(name: String, dir: &Path, access: Access) -> Result<Self, ModelError> {
         let read = |name: &str| {
             let path = dir.join(name);
             std::fs::read(&path).map_err(|source| ModelError::Io { path, source })
@@ -113,15 +117,11 @@ impl Model {
         let read_if_there = |name: &str| {
             if dir.join(name).exists() { read(name).map(Some) } else { Ok(None) }
         };
-        if !dir.join("config.json").exists() {
-            return Err(ModelError::NoModel { path: dir.to_owned(), found: names_in(dir)? });
-        }
         let mut config = Config::from_json(&read("config.json")?)?;
         if let Some(json) = read_if_there("generation_config.json")? {
             config.add_generation_config(&json)?;
         }
         let tokenizer = Tokenizer::new(read_if_there("tokenizer.json")?.as_deref(), config.vocab_size)?;
-        let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
         Self::assemble(name, config, tokenizer, Checkpoint::open_folder(dir, access)?, access)
     }
 
@@ -170,19 +170,6 @@ impl Model {
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
-}
-
-/// The first names in a folder.
-fn names_in(dir: &Path) -> Result<String, ModelError> {
-    const SHOWN: usize = 8;
-    let io = |source| ModelError::Io { path: dir.to_owned(), source };
-    let entries = std::fs::read_dir(dir).map_err(io)?;
-    let mut names: Vec<_> =
-        entries.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned())).collect();
-    names.sort();
-    let more = if names.len() > SHOWN { " and more" } else { "" };
-    names.truncate(SHOWN);
-    Ok(if names.is_empty() { "nothing".to_owned() } else { names.join(", ") + more })
 }
 
 /// The example of the README compiles and runs.

@@ -6,10 +6,12 @@ use std::path::Path;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
+use tqkv_core::Options;
 use tqkv_simd::Level;
 
 use super::{Access, Checkpoint, CodedAs, Coding, Entry, Format, Kind, Source};
 use crate::error::ModelError;
+use crate::find;
 
 #[derive(Deserialize)]
 struct ShardIndex {
@@ -23,15 +25,14 @@ const LENGTH: u64 = 8;
 const MAX_HEADER: u64 = 100_000_000;
 
 impl Checkpoint {
-    /// `model.safetensors` of a folder, or the shards that its `model.safetensors.index.json` names.
+    /// The one safetensors file of a folder, or the shards that its `model.safetensors.index.json` names.
     pub(crate) fn open_folder(dir: &Path, access: Access) -> Result<Self, ModelError> {
-        const SINGLE: &str = "model.safetensors";
-        const INDEX: &str = "model.safetensors.index.json";
         let mut names = BTreeSet::new();
-        if !dir.join(SINGLE).exists() && dir.join(INDEX).exists() {
-            let path = dir.join(INDEX);
+        let found = find::weights(dir)?;
+        if found == find::INDEX {
+            let path = dir.join(&found);
             let json = std::fs::read(&path).map_err(|source| ModelError::Io { path, source })?;
-            let bad = |reason: String| ModelError::Weights { file: INDEX.to_owned(), reason };
+            let bad = |reason: String| ModelError::Weights { file: found.clone(), reason };
             let index: ShardIndex = serde_json::from_slice(&json).map_err(|e| bad(e.to_string()))?;
             names.extend(index.weight_map.into_values());
             // A shard lies beside its index; anything else would let a checkpoint read files elsewhere.
@@ -41,7 +42,7 @@ impl Checkpoint {
                 return Err(bad(format!("shard {name:?} is not a plain file name")));
             }
         } else {
-            names.insert(SINGLE.to_owned());
+            names.insert(found);
         }
         let files = names.iter().map(|name| Source::open(&dir.join(name), access));
         Self::of_safetensors(files.collect::<Result<_, _>>()?)
@@ -101,7 +102,7 @@ fn format_of(
     };
     let bad = |what: String| format!("tensor {name}: {what}");
     let coded_as: CodedAs = serde_json::from_str(said).map_err(|error| bad(error.to_string()))?;
-    let codec = Box::new(coded_as.codec().map_err(bad)?);
+    let codec = Box::new(coded_as.codec(Options::DEFAULT).map_err(bad)?);
     let row =
         shape.last_mut().filter(|row| info.dtype == Dtype::U8 && row.is_multiple_of(codec.block_bytes()));
     let row = row.ok_or_else(|| {

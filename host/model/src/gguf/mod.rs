@@ -5,6 +5,7 @@
 mod config;
 mod file;
 mod names;
+mod pieces;
 mod vocabulary;
 
 use std::borrow::Cow;
@@ -29,7 +30,7 @@ pub(crate) fn said_of(file: &str, error: ModelError) -> ModelError {
 }
 
 /// All parts of the model that a file belongs to.
-fn part_names(path: &Path) -> Vec<PathBuf> {
+pub(crate) fn part_names(path: &Path) -> Vec<PathBuf> {
     let split = || {
         let stem = path.file_stem()?.to_str()?;
         let (front, count) = stem.rsplit_once("-of-")?;

@@ -1,11 +1,11 @@
 //! The tokenizer in a file, as a `tokenizer.json`.
 //!
-//! Byte-level BPE only, split before its merges as the name of the splitting says; another name would give other tokens without
-//! an error, so it is refused.
+//! Byte-level BPE, split before its merges as the name of the splitting says; another name would give other tokens without
+//! an error, so it is refused. Or pieces with scores ([`super::pieces`]).
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{File, Value};
+use super::{File, Value, pieces};
 use crate::error::ModelError;
 
 /// Words, numbers and signs as GPT-4's splitting has them; numbers by so many digits.
@@ -59,100 +59,138 @@ impl Splitting {
     }
 }
 
-/// Kinds of tokens that are not made by merges.
-const CONTROL: u64 = 3;
-const USER_DEFINED: u64 = 4;
+/// Kinds of tokens.
+pub(super) mod kind {
+    pub(in super::super) const NORMAL: u64 = 1;
+    pub(in super::super) const UNKNOWN: u64 = 2;
+    pub(in super::super) const CONTROL: u64 = 3;
+    pub(in super::super) const USER_DEFINED: u64 = 4;
+    pub(in super::super) const BYTE: u64 = 6;
+}
 
-fn bad(what: impl Into<String>) -> ModelError {
+pub(super) fn bad(what: impl Into<String>) -> ModelError {
     ModelError::Tokenizer(what.into())
 }
 
-fn texts<'a>(file: &File<'a>, key: &str) -> Result<Vec<&'a str>, ModelError> {
-    let wrong = || bad(format!("{key} is missing, or no list of texts"));
-    let Some(Value::List(list)) = file.metadata.get(key) else { return Err(wrong()) };
-    list.iter().map(|value| if let Value::Text(text) = value { Ok(*text) } else { Err(wrong()) }).collect()
+/// A list of which every entry is what `read` takes.
+pub(super) fn list<'a, T>(
+    file: &File<'a>,
+    key: &str,
+    what: &str,
+    read: fn(&Value<'a>) -> Option<T>,
+) -> Result<Vec<T>, ModelError> {
+    let found = match file.metadata.get(key) {
+        Some(Value::List(list)) => list.iter().map(read).collect(),
+        Some(_) | None => None,
+    };
+    found.ok_or_else(|| bad(format!("{key} is missing, or no list of {what}")))
+}
+
+pub(super) fn texts<'a>(file: &File<'a>, key: &str) -> Result<Vec<&'a str>, ModelError> {
+    list(file, key, "texts", |value| if let Value::Text(text) = value { Some(*text) } else { None })
+}
+
+/// A switch, or what it is where the file does not say.
+pub(super) fn switch(file: &File<'_>, name: &str, default: bool) -> Result<bool, ModelError> {
+    let key = format!("tokenizer.ggml.{name}");
+    match file.metadata.get(key.as_str()) {
+        None => Ok(default),
+        Some(Value::Bool(on)) => Ok(*on),
+        Some(_) => Err(bad(format!("{key}: true or false is accepted"))),
+    }
 }
 
 /// The bytes of a `tokenizer.json`.
 pub(super) fn json(file: &File<'_>) -> Result<Vec<u8>, ModelError> {
-    let text = |key: &str| match file.metadata.get(key) {
-        Some(Value::Text(text)) => *text,
-        Some(_) | None => "(none named)",
-    };
-    let (model, name) = (text("tokenizer.ggml.model"), text("tokenizer.ggml.pre"));
-    if model != "gpt2" {
-        return Err(bad(format!(
-            "a GGUF tokenizer of kind {model} is not supported; accepted: gpt2 (byte-level BPE)"
-        )));
+    if switch(file, "add_eos_token", false)? {
+        return Err(bad("tokenizer.ggml.add_eos_token: ending prompts with a token is not supported"));
     }
+    match text(file, "tokenizer.ggml.model") {
+        "gpt2" => byte_level(file),
+        "llama" => pieces::json(file),
+        other => Err(bad(format!(
+            "a GGUF tokenizer of kind {other} is not supported; accepted: gpt2 (byte-level BPE), llama (pieces with scores)"
+        ))),
+    }
+}
+
+fn text<'a>(file: &File<'a>, key: &str) -> &'a str {
+    match file.metadata.get(key) {
+        Some(Value::Text(text)) => text,
+        Some(_) | None => "(none named)",
+    }
+}
+
+fn byte_level(file: &File<'_>) -> Result<Vec<u8>, ModelError> {
+    let name = text(file, "tokenizer.ggml.pre");
     let Some((_, splitting)) = SPLITTINGS.iter().find(|(known, _)| *known == name) else {
         let known = SPLITTINGS.map(|(known, _)| known).join(", ");
         return Err(bad(format!(
             "tokenizer.ggml.pre {name} is not known, and another splitting gives other tokens; accepted: {known}"
         )));
     };
-    if file.metadata.get("tokenizer.ggml.add_eos_token") == Some(&Value::Bool(true)) {
-        return Err(bad("tokenizer.ggml.add_eos_token: ending prompts with a token is not supported"));
-    }
     let tokens = texts(file, "tokenizer.ggml.tokens")?;
-    let vocabulary: Map<String, Json> =
-        tokens.iter().enumerate().map(|(id, token)| ((*token).to_owned(), id.into())).collect();
     let merges = texts(file, "tokenizer.ggml.merges")?;
     let merges: Vec<_> = merges
         .iter()
         .map(|merge| merge.split_once(' ').map(|(a, b)| [a, b]))
         .collect::<Option<_>>()
         .ok_or_else(|| bad("tokenizer.ggml.merges has one that is no pair"))?;
+    let first = switch(file, "add_bos_token", splitting.is_llama3())?;
+    let first = if first { super::config::number(file, "tokenizer.ggml.bos_token_id")? } else { None };
     let whole = json!({
         "version": "1.0",
-        "added_tokens": added(file, &tokens),
+        "added_tokens": added(&tokens, &kinds(file)?, &[kind::CONTROL, kind::USER_DEFINED]),
         "pre_tokenizer": splitting.json(),
-        "post_processor": beginning(file, &tokens, *splitting)?,
+        "post_processor": beginning(&tokens, first),
         "decoder": { "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true },
-        "model": { "type": "BPE", "vocab": vocabulary, "merges": merges, "ignore_merges": splitting.is_llama3() },
+        "model": { "type": "BPE", "vocab": vocabulary(&tokens), "merges": merges, "ignore_merges": splitting.is_llama3() },
     });
     Ok(whole.to_string().into_bytes())
 }
 
-/// Tokens that are found in a text before it is split.
-fn added(file: &File<'_>, tokens: &[&str]) -> Vec<Json> {
-    let kinds = match file.metadata.get("tokenizer.ggml.token_type") {
-        Some(Value::List(kinds)) => kinds.as_slice(),
-        Some(_) | None => &[],
-    };
-    let kind = |value: &Value<'_>| match value {
+/// Tokens and their ids; of those that are alike, the last.
+pub(super) fn vocabulary(tokens: &[&str]) -> Map<String, Json> {
+    tokens.iter().enumerate().map(|(id, token)| ((*token).to_owned(), id.into())).collect()
+}
+
+/// The kind of each token; none where the file has no such list.
+pub(super) fn kinds(file: &File<'_>) -> Result<Vec<u64>, ModelError> {
+    let key = "tokenizer.ggml.token_type";
+    if !file.metadata.contains_key(key) {
+        return Ok(Vec::new());
+    }
+    list(file, key, "whole numbers", |value| match value {
         Value::Unsigned(kind) => Some(*kind),
         Value::Signed(kind) => u64::try_from(*kind).ok(),
         _ => None,
-    };
-    let entry = |(id, (token, value)): (usize, (&&str, &Value<'_>))| {
-        let kind = kind(value).filter(|kind| [CONTROL, USER_DEFINED].contains(kind))?;
-        Some(json!({
-            "id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
-            "normalized": false, "special": kind == CONTROL,
-        }))
-    };
-    tokens.iter().zip(kinds).enumerate().filter_map(entry).collect()
+    })
 }
 
-/// The token that a text begins with, where there is one.
-fn beginning(file: &File<'_>, tokens: &[&str], splitting: Splitting) -> Result<Json, ModelError> {
-    let add = match file.metadata.get("tokenizer.ggml.add_bos_token") {
-        Some(Value::Bool(add)) => *add,
-        Some(_) | None => splitting.is_llama3(),
+/// Tokens of `wanted` kinds, which are found in a text before it is split.
+pub(super) fn added(tokens: &[&str], kinds: &[u64], wanted: &[u64]) -> Vec<Json> {
+    let all = tokens.iter().zip(kinds).enumerate();
+    let found = all.filter(|(_, (token, kind))| wanted.contains(kind) && !token.is_empty());
+    let entry = |(id, (token, kind)): (usize, (&&str, &u64))| {
+        json!({
+            "id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": *kind != kind::USER_DEFINED,
+        })
     };
-    let id = super::config::number(file, "tokenizer.ggml.bos_token_id")?;
-    let Some((id, token)) = id.filter(|_| add).and_then(|id| Some((id, *tokens.get(id)?))) else {
-        return Ok(Json::Null);
-    };
+    found.map(entry).collect()
+}
+
+/// The token of that id at the beginning of every text, where there is one.
+pub(super) fn beginning(tokens: &[&str], id: Option<usize>) -> Json {
+    let Some((id, token)) = id.and_then(|id| Some((id, *tokens.get(id)?))) else { return Json::Null };
     let (first, text) = (
         json!({ "SpecialToken": { "id": token, "type_id": 0 } }),
         |id: &str| json!({ "Sequence": { "id": id, "type_id": 0 } }),
     );
-    Ok(json!({
+    json!({
         "type": "TemplateProcessing",
         "single": [first, text("A")],
         "pair": [first, text("A"), text("B")],
         "special_tokens": { token: { "id": token, "ids": [id], "tokens": [token] } },
-    }))
+    })
 }

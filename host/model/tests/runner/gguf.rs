@@ -206,11 +206,14 @@ fn what_is_not_computed_is_refused_by_name() {
     for (key, value, said) in [
         (
             "general.architecture",
-            words("gemma3"),
-            "architecture gemma3 is not supported; accepted: llama, qwen2, qwen3",
+            words("falcon"),
+            "architecture falcon is not supported; accepted: llama, qwen2, qwen3",
         ),
         ("tokenizer.ggml.pre", words("gpt-4o"), "tokenizer.ggml.pre gpt-4o is not known"),
-        ("tokenizer.ggml.model", words("llama"), "tokenizer of kind llama"),
+        ("tokenizer.ggml.model", words("t5"), "tokenizer of kind t5 is not supported; accepted: gpt2"),
+        ("tokenizer.ggml.model", words("llama"), "tokenizer.ggml.scores is missing"),
+        ("tokenizer.ggml.token_type", words("1"), "token_type is missing, or no list"),
+        ("tokenizer.ggml.add_bos_token", words("yes"), "add_bos_token: true or false is accepted"),
         ("tokenizer.ggml.add_eos_token", Value::Bool(true), "add_eos_token"),
         ("llama.expert_count", Value::Number(8), "llama.expert_count: not computed"),
         ("llama.rope.scaling.type", words("yarn"), "yarn is not computed"),
@@ -265,6 +268,20 @@ fn damaged_files_end_in_one_line() {
             assert!(!error.contains('\n'), "{error}");
         }
     }
+}
+
+/// The bytes of a file of `checkpoint`, of the family llama.
+pub(crate) fn tiny(checkpoint: &Checkpoint) -> Vec<u8> {
+    file(&metadata("llama", 8), &tensors(checkpoint, "llama"))
+}
+
+/// The same in two parts.
+pub(crate) fn tiny_split(checkpoint: &Checkpoint) -> [Vec<u8>; 2] {
+    let all = tensors(checkpoint, "llama");
+    let (first, second) = all.split_at(all.len() / 2);
+    let mut head = metadata("llama", 8);
+    head.push(("split.count".to_owned(), Value::Number(2)));
+    [file(&head, first), file(&[], second)]
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Text to tokens and back: `tokenizer.json` through the `tokenizers` crate, or raw bytes.
 
-use tokenizers::Tokenizer as HfTokenizer;
+mod check;
+mod library;
 
 use crate::error::ModelError;
+pub use library::Library;
 
 /// Vocabulary of a model that reads raw bytes.
 const BYTE_VOCAB: usize = 256;
@@ -13,7 +15,7 @@ pub enum Tokenizer {
     /// Every byte is a token.
     Bytes,
     /// A Hugging Face `tokenizer.json`.
-    HuggingFace(Box<HfTokenizer>),
+    HuggingFace(Library),
 }
 
 /// Whether the tokens a model wants around a prompt (such as BOS) are added.
@@ -28,13 +30,13 @@ pub enum SpecialTokens {
 impl Tokenizer {
     /// From the bytes of `tokenizer.json`, or raw bytes where there is none and the vocabulary has 256 entries.
     ///
+    /// Its own truncation and padding, which would cut and fill up prompts, and dropout of merges are switched off.
+    ///
     /// # Errors
     /// [`ModelError::Tokenizer`] or [`ModelError::MissingTokenizer`].
     pub fn new(json: Option<&[u8]>, vocab_size: usize) -> Result<Self, ModelError> {
         match json {
-            Some(json) => {
-                HfTokenizer::from_bytes(json).map(|t| Self::HuggingFace(Box::new(t))).map_err(|e| bad(&e))
-            }
+            Some(json) => Library::new(json, vocab_size).map(Self::HuggingFace).map_err(|e| bad(&e)),
             None if vocab_size == BYTE_VOCAB => Ok(Self::Bytes),
             None => Err(ModelError::MissingTokenizer { vocab_size }),
         }
@@ -43,16 +45,15 @@ impl Tokenizer {
     /// Tokens of a text. Raw-byte models take any bytes.
     ///
     /// # Errors
-    /// [`ModelError::NotUtf8`] or [`ModelError::Tokenizer`], both for `tokenizer.json` only.
+    /// [`ModelError::NotUtf8`] or [`ModelError::Tokenizer`], for tokens beyond the model's vocabulary as well; both for
+    /// `tokenizer.json` only.
     pub fn encode(&self, text: &[u8], special: SpecialTokens) -> Result<Vec<u32>, ModelError> {
         match self {
             Self::Bytes => Ok(text.iter().map(|b| u32::from(*b)).collect()),
             Self::HuggingFace(tokenizer) => {
                 let text = std::str::from_utf8(text)
                     .map_err(|e| ModelError::NotUtf8 { valid_up_to: e.valid_up_to() })?;
-                let encoding =
-                    tokenizer.encode_fast(text, special == SpecialTokens::Add).map_err(|e| bad(&e))?;
-                Ok(encoding.get_ids().to_vec())
+                tokenizer.encode(text, special == SpecialTokens::Add).map_err(|e| bad(&e))
             }
         }
     }
@@ -67,7 +68,7 @@ impl Tokenizer {
                 let bytes: Vec<u8> = tokens.iter().map(|t| *t as u8).collect();
                 Ok(String::from_utf8_lossy(&bytes).into_owned())
             }
-            Self::HuggingFace(tokenizer) => tokenizer.decode(tokens, true).map_err(|e| bad(&e)),
+            Self::HuggingFace(tokenizer) => tokenizer.decode(tokens).map_err(|e| bad(&e)),
         }
     }
 }

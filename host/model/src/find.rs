@@ -1,0 +1,153 @@
+//! Which files a path means: a GGUF file, a folder of a checkpoint, or the folder of a hub's cache that holds one.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::ModelError;
+
+/// What is at a path.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// A GGUF file, the first of its parts where it is split.
+    Gguf(PathBuf),
+    /// A folder with `config.json`.
+    Folder(PathBuf),
+}
+
+/// A file of one of these names has all weights, or says which files have them.
+const SINGLE: &str = "model.safetensors";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
+
+/// Names in a folder, sorted.
+struct Names(Vec<String>);
+
+impl Names {
+    fn of(dir: &Path) -> Result<Self, ModelError> {
+        let io = |source| ModelError::Io { path: dir.to_owned(), source };
+        let entries = std::fs::read_dir(dir).map_err(io)?;
+        let mut names: Vec<_> = entries
+            .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
+            .collect();
+        names.sort();
+        Ok(Self(names))
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|other| other == name)
+    }
+
+    fn ending(&self, end: &str) -> Vec<&str> {
+        self.0.iter().map(String::as_str).filter(|name| name.to_ascii_lowercase().ends_with(end)).collect()
+    }
+
+    /// The first of them, for messages.
+    fn shown(&self) -> String {
+        let names: Vec<_> = self.0.iter().map(String::as_str).collect();
+        if names.is_empty() { "nothing".to_owned() } else { listed(&names) }
+    }
+}
+
+fn listed(names: &[&str]) -> String {
+    const SHOWN: usize = 8;
+    let more = if names.len() > SHOWN { " and more" } else { "" };
+    names[..names.len().min(SHOWN)].join(", ") + more
+}
+
+fn refused(path: &Path, reason: String) -> ModelError {
+    ModelError::NoModel { path: path.to_owned(), reason }
+}
+
+/// What to load for `path`.
+pub(crate) fn model(path: &Path) -> Result<Found, ModelError> {
+    if !path.is_dir() {
+        return file(path);
+    }
+    let names = Names::of(path)?;
+    if names.has("snapshots") && !names.has("config.json") {
+        let snapshot = snapshot(path)?;
+        let names = Names::of(&snapshot)?;
+        return folder(&snapshot, &names);
+    }
+    folder(path, &names)
+}
+
+fn file(path: &Path) -> Result<Found, ModelError> {
+    let kind = path.extension().map(|end| end.to_string_lossy().to_ascii_lowercase());
+    let kind = kind.unwrap_or_default();
+    match kind.as_str() {
+        "safetensors" | "json" => {
+            Err(refused(path, format!("a .{kind} file is one part of a model; give its folder")))
+        }
+        "bin" | "pt" | "pth" | "ckpt" => {
+            Err(refused(path, format!("weights of PyTorch (.{kind}) are not read")))
+        }
+        // Others are told from what they begin with.
+        _ => Ok(Found::Gguf(path.to_owned())),
+    }
+}
+
+fn folder(dir: &Path, names: &Names) -> Result<Found, ModelError> {
+    let (gguf, config) = (names.ending(".gguf"), names.has("config.json"));
+    if config && (gguf.is_empty() || !names.ending(".safetensors").is_empty() || names.has(INDEX)) {
+        return Ok(Found::Folder(dir.to_owned()));
+    }
+    // Of a split model, its first part stands for all.
+    let is_later_part = |name: &&&str| {
+        let parts = crate::gguf::part_names(&dir.join(name));
+        parts.len() > 1 && parts[0].exists() && parts[0] != dir.join(name)
+    };
+    let models: Vec<_> = gguf.iter().filter(|name| !is_later_part(name)).copied().collect();
+    match models.as_slice() {
+        [] => Err(refused(dir, format!("no config.json; it has {}", names.shown()))),
+        [one] => Ok(Found::Gguf(dir.join(one))),
+        several => Err(refused(
+            dir,
+            format!("{} .gguf files, of which one must be given: {}", several.len(), listed(several)),
+        )),
+    }
+}
+
+/// The snapshot in a hub's cache: that of `refs/main`, or else the only one.
+fn snapshot(root: &Path) -> Result<PathBuf, ModelError> {
+    let all = root.join("snapshots");
+    if let Ok(revision) = std::fs::read_to_string(root.join("refs").join("main")) {
+        let revision = revision.trim();
+        let dir = all.join(revision);
+        // A plain name, so that it leads nowhere else.
+        if Path::new(revision).file_name().is_some_and(|name| name == revision) && dir.is_dir() {
+            return Ok(dir);
+        }
+    }
+    let names = Names::of(&all)?;
+    match names.0.as_slice() {
+        [one] => Ok(all.join(one)),
+        _ => Err(refused(
+            &all,
+            format!("not one snapshot, and no refs/main that names one; it has {}", names.shown()),
+        )),
+    }
+}
+
+/// The name of a model for reports: that of its file or folder, or in a hub's cache what the folder is named after.
+pub(crate) fn name(given: &Path, found: &Found) -> String {
+    let text = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    match found {
+        Found::Gguf(file) => {
+            file.file_stem().map_or_else(|| text(file), |stem| stem.to_string_lossy().into_owned())
+        }
+        Found::Folder(dir) if dir == given => text(dir),
+        Found::Folder(_) => text(given).rsplit("--").next().unwrap_or_default().to_owned(),
+    }
+}
+
+/// The file in a checkpoint's folder that has the weights, or the index of those that have.
+pub(crate) fn weights(dir: &Path) -> Result<String, ModelError> {
+    let names = Names::of(dir)?;
+    if let Some(name) = [SINGLE, INDEX].into_iter().find(|name| names.has(name)) {
+        return Ok(name.to_owned());
+    }
+    match names.ending(".safetensors").as_slice() {
+        [] => Err(refused(dir, format!("no .safetensors file; it has {}", names.shown()))),
+        [one] if crate::gguf::part_names(Path::new(one)).len() == 1 => Ok((*one).to_owned()),
+        parts => Err(refused(dir, format!("no {SINGLE} and no {INDEX} for {}", listed(parts)))),
+    }
+}

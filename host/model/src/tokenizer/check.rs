@@ -1,0 +1,178 @@
+//! Bounds of a `tokenizer.json`: what would take memory or time without end is refused before the library sees it.
+
+use serde_json::Value;
+
+/// Most bytes of a file; those of 262,144 tokens take 33 MB.
+const BYTES: usize = 128 << 20;
+
+/// Most commas, which bounds the values to make room for; 262,144 tokens have two million.
+const COMMAS: usize = 16 << 20;
+
+/// Most lists and objects within one another.
+const DEPTH: usize = 12;
+
+/// Longest text in bytes, but for [`CHARSMAP`].
+const TEXT: usize = 4096;
+
+/// Key of the one long text, its most bytes, and the most bytes that it may put for a character.
+const CHARSMAP: (&str, usize, usize) = ("precompiled_charsmap", 4 << 20, 256);
+
+/// Most steps in all of the sequences.
+const STEPS: usize = 64;
+
+/// Most times that a text may grow.
+const GROWTH: usize = 1024;
+
+/// Most tokens that a template adds.
+const PIECES: usize = 16;
+
+/// The parsed file, without what a runner does not want: truncation and padding, which would cut and fill up prompts,
+/// and dropout, which would tokenise them at random.
+pub(super) fn checked(json: &[u8]) -> Result<Value, String> {
+    let commas = json.iter().filter(|byte| **byte == b',').count();
+    if json.len() > BYTES || commas > COMMAS {
+        return Err(format!(
+            "{} bytes with {commas} commas; accepted are up to {BYTES} bytes with {COMMAS}",
+            json.len()
+        ));
+    }
+    let mut value: Value = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+    sizes(&value, 0)?;
+    let root = value.as_object_mut().ok_or("no JSON object")?;
+    root.remove("truncation");
+    root.remove("padding");
+    if let Some(Value::Object(model)) = root.get_mut("model") {
+        model.remove("dropout");
+    }
+    if let Some(model) = root.get("model") {
+        check_model(model)?;
+    }
+    let mut steps = 0;
+    for part in ["normalizer", "pre_tokenizer", "post_processor", "decoder"] {
+        let mut growth = 1;
+        let walked = root.get(part).map_or(Ok(()), |step| walk(step, &mut steps, &mut growth));
+        walked.map_err(|error| format!("{part}: {error}"))?;
+    }
+    Ok(value)
+}
+
+/// Refuses what is nested too deep, and texts that are too long.
+fn sizes(value: &Value, depth: usize) -> Result<(), String> {
+    let fits = |text: &str| match text.len() {
+        0..=TEXT => Ok(()),
+        len => Err(format!("a text of {len} bytes; accepted are up to {TEXT}")),
+    };
+    if depth > DEPTH {
+        return Err(format!("nested more than {DEPTH} deep"));
+    }
+    match value {
+        Value::String(text) => fits(text),
+        Value::Array(list) => list.iter().try_for_each(|value| sizes(value, depth + 1)),
+        Value::Object(map) => map.iter().try_for_each(|(key, value)| {
+            fits(key)?;
+            if key == CHARSMAP.0 { Ok(()) } else { sizes(value, depth + 1) }
+        }),
+        Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
+    }
+}
+
+/// Refuses models on which the library would go on for ever, or read beyond a token.
+fn check_model(model: &Value) -> Result<(), String> {
+    if !model["continuing_subword_prefix"].as_str().is_none_or(str::is_empty) && model["merges"].is_array() {
+        return Err("model: continuing_subword_prefix with merges is not supported".into());
+    }
+    let is_empty = |piece: &Value| piece[0].as_str().is_some_and(str::is_empty);
+    if model["vocab"].as_array().is_some_and(|pieces| pieces.iter().any(is_empty)) {
+        return Err("model: vocab has an empty piece".into());
+    }
+    Ok(())
+}
+
+/// Checks a step and those within it; `growth` is how often longer a text may be after those so far.
+fn walk(step: &Value, steps: &mut usize, growth: &mut usize) -> Result<(), String> {
+    if step.is_null() {
+        return Ok(());
+    }
+    let kind = step["type"].as_str().ok_or("a step has no type")?;
+    *steps += 1;
+    if *steps > STEPS {
+        return Err(format!("more than {STEPS} steps"));
+    }
+    match kind {
+        "Replace" => {
+            *growth = growth.saturating_mul(replaced(step));
+            if *growth > GROWTH {
+                return Err(format!("a text could grow more than {GROWTH} times"));
+            }
+        }
+        "FixedLength" if step["length"].as_u64() == Some(0) => return Err("FixedLength: length is 0".into()),
+        "TemplateProcessing" => check_template(step)?,
+        "Precompiled" => check_charsmap(step[CHARSMAP.0].as_str().unwrap_or_default())?,
+        _ => {}
+    }
+    let lists = ["normalizers", "pretokenizers", "processors", "decoders"];
+    let within = lists.iter().filter_map(|list| step[*list].as_array()).flatten();
+    within.into_iter().try_for_each(|step| walk(step, steps, growth))
+}
+
+/// How often longer a text may be after its pattern was replaced.
+fn replaced(step: &Value) -> usize {
+    let content = step["content"].as_str().map_or(0, str::len);
+    match step["pattern"]["String"].as_str() {
+        Some(pattern) if !pattern.is_empty() => content.div_ceil(pattern.len()).max(1),
+        // A regular expression may match between any two characters.
+        Some(_) | None => content + 1,
+    }
+}
+
+/// Refuses templates that make much of little.
+fn check_template(step: &Value) -> Result<(), String> {
+    let pieces = step["single"].as_array().map_or(&[][..], Vec::as_slice);
+    let texts = pieces.iter().filter(|piece| piece.get("Sequence").is_some()).count();
+    let ids = step["special_tokens"].as_object().into_iter().flatten();
+    let ids = ids.map(|(_, token)| token["ids"].as_array().map_or(0, Vec::len));
+    if pieces.len() > PIECES || texts > 1 || ids.max().unwrap_or(0) > PIECES {
+        return Err(format!("a template that has the text more than once, or more than {PIECES} tokens"));
+    }
+    Ok(())
+}
+
+/// Refuses a map that puts much for a character: the table's bytes, the table, then texts that end in 0.
+fn check_charsmap(base64: &str) -> Result<(), String> {
+    let (name, most, longest) = CHARSMAP;
+    if base64.len() > most {
+        return Err(format!("{name} has {} bytes; accepted are up to {most}", base64.len()));
+    }
+    let bytes = decode_base64(base64);
+    let table = bytes.first_chunk().map_or(0, |len| u32::from_le_bytes(*len) as usize);
+    let texts = bytes.get(4..).and_then(|rest| rest.get(table..)).ok_or(format!("{name} is cut short"))?;
+    match texts.split(|byte| *byte == 0).map(<[u8]>::len).max() {
+        Some(len) if len > longest => {
+            Err(format!("{name} has a text of {len} bytes; accepted are up to {longest}"))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// What is no base64 is left out: the library refuses it.
+fn decode_base64(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    let (mut bits, mut held) = (0u32, 0);
+    for byte in text.bytes() {
+        let digit = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => continue,
+        };
+        bits = bits << 6 | u32::from(digit);
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            bytes.push((bits >> held) as u8);
+        }
+    }
+    bytes
+}
