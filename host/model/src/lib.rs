@@ -1,4 +1,4 @@
-//! A small runner for Llama-family decoders over any [`tqkv::attention::AttentionCache`].
+//! A small runner for Llama, Qwen, Gemma, Phi-3, gpt-oss, DeepSeek-V2 and other decoders over any [`tqkv::attention::AttentionCache`].
 //!
 //! It exists because the usual runners keep their cache private. It reads Hugging Face directories (`config.json`,
 //! safetensors, `tokenizer.json`) and GGUF files, computes in f32 on the CPU and is meant for measuring caches, not for serving.

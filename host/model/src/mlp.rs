@@ -9,8 +9,8 @@ use crate::linear::Linear;
 /// What follows the attention of a layer.
 #[derive(Debug)]
 pub(crate) enum Mlp {
-    Gated(Gated),
-    Experts(Experts),
+    Gated(Box<Gated>),
+    Experts(Box<Experts>),
 }
 
 /// down(act(gate(x), up(x)))
@@ -32,9 +32,9 @@ impl Mlp {
     ) -> Result<Self, ModelError> {
         match &c.experts {
             Some(experts) if experts.layers.get(layer) == Some(&true) => {
-                Experts::read(tensors, c, experts, name).map(Self::Experts)
+                Experts::read(tensors, c, experts, name).map(|experts| Self::Experts(Box::new(experts)))
             }
-            _ => Gated::read(tensors, c, name, c.intermediate_size).map(Self::Gated),
+            _ => Gated::read(tensors, c, name, c.intermediate_size).map(|gated| Self::Gated(Box::new(gated))),
         }
     }
 

@@ -89,10 +89,10 @@ pub(crate) fn read_sinks(config: &Config, tensors: &Checkpoint) -> Result<Vec<f3
 }
 
 impl Checkpoint {
-    /// The weights of a norm, with what the family's lack.
+    /// The weights of a norm, with what they lack.
     pub(crate) fn norm(&self, name: &str, len: usize, c: &Config) -> Result<Vec<f32>, ModelError> {
         let mut weights = self.vector(&format!("{name}.weight"), len)?;
-        weights.iter_mut().for_each(|weight| *weight += c.family().norm_offset);
+        weights.iter_mut().for_each(|weight| *weight += c.norm_offset);
         Ok(weights)
     }
 }

@@ -170,6 +170,7 @@ static FAMILIES: [Family; 10] = [
             "sliding_window_pattern",
             "_sliding_window_pattern",
             "rope_local_base_freq",
+            "norms_include_one",
             "attn_logit_softcapping",
             "final_logit_softcapping",
         ],

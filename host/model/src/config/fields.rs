@@ -34,6 +34,8 @@ pub(super) struct RawConfig {
     pub(super) query_pre_attn_scalar: Option<f64>,
     pub(super) attn_logit_softcapping: Option<f64>,
     pub(super) final_logit_softcapping: Option<f64>,
+    /// Written by [`crate::gguf`] alone, whose files have the norms so.
+    pub(super) norms_include_one: Option<bool>,
     pub(super) swiglu_limit: Option<f64>,
     pub(super) swiglu_alpha: Option<f64>,
     pub(super) eos_token_id: Option<Eos>,

@@ -48,6 +48,8 @@ pub struct Config {
     pub kinds: Vec<LayerKind>,
     /// Epsilon of every RMSNorm.
     pub rms_norm_eps: f32,
+    /// Added to the weights of every RMSNorm.
+    pub norm_offset: f32,
     /// RoPE of all layers, but for those of [`Config::local_rotary`].
     pub rotary: Rotary,
     /// RoPE of the layers with a window, where they have their own.
@@ -133,6 +135,7 @@ impl Config {
             context: raw.max_position_embeddings,
             kinds: Vec::new(),
             rms_norm_eps: raw.rms_norm_eps.unwrap_or(1e-6) as f32,
+            norm_offset: if raw.norms_include_one == Some(true) { 0.0 } else { family.norm_offset },
             rotary,
             local_rotary,
             scale: scale(&raw, latent.as_ref(), head_dim)?,

@@ -10,7 +10,7 @@ use tqkv_core::CodecId;
 use tqkv_model::eval::{EvalSpec, Setting, evaluate};
 use tqkv_model::{Access, Architecture, Model};
 
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+pub(crate) const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
 
 struct Golden {
     name: String,
@@ -47,7 +47,7 @@ fn model(name: &str, config: &[u8], tensors: &[u8]) -> Model {
 }
 
 /// One word a token.
-fn tokenizer(config: &[u8]) -> Vec<u8> {
+pub(crate) fn tokenizer(config: &[u8]) -> Vec<u8> {
     let config: Value = serde_json::from_slice(config).unwrap();
     let size = config["vocab_size"].as_u64().unwrap();
     let vocab: serde_json::Map<_, _> = (0..size).map(|token| (format!("w{token}"), token.into())).collect();

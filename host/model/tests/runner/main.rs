@@ -7,6 +7,7 @@ mod errors;
 mod gguf;
 mod mutants;
 mod paths;
+mod gguf_gemma;
 mod sequences;
 mod shipped;
 mod sliding;
