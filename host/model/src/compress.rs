@@ -125,7 +125,9 @@ fn write(
     on_tensor: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Compressed, ModelError> {
     let level = Level::detect().map_err(|error| ModelError::Compress(error.to_string()))?;
-    let names: Vec<_> = tensors.names().collect();
+    // Sorted, so that of several faults the same one is named each time.
+    let mut names: Vec<_> = tensors.names().collect();
+    names.sort_unstable();
     let job = Job { tensors, level, on_tensor, all: names.len(), state: Mutex::default() };
     let mut metadata = HashMap::new();
     let mut made = Compressed { coded_values: 0, coded_bytes: 0, bytes_before: 0, bytes: 0 };
