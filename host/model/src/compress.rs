@@ -44,6 +44,9 @@ pub struct Compressed {
     pub bytes: usize,
 }
 
+/// The file of the weights.
+const WEIGHTS: &str = "model.safetensors";
+
 /// Files that go on beside the weights, where they are there.
 const BESIDE: [&str; 5] = [
     "config.json",
@@ -76,8 +79,11 @@ pub fn compress(
     for (name, bytes) in beside {
         std::fs::write(folder.path().join(name), bytes).map_err(io)?;
     }
-    let made = write(&tensors, &folder.path().join("model.safetensors"), spec, on_tensor)?;
-    // It is made for its owner alone; the result is a folder like any other.
+    let made = write(&tensors, &folder.path().join(WEIGHTS), spec, on_tensor)?;
+    // Temporary ones are their owner's alone; the result is a folder like any other.
+    let (weights, like) = (folder.path().join(WEIGHTS), folder.path().join(BESIDE[0]));
+    let mode = std::fs::metadata(like).map_err(io)?.permissions();
+    std::fs::set_permissions(weights, mode).map_err(io)?;
     std::fs::create_dir(to).map_err(io)?;
     let moved = std::fs::read_dir(folder.path()).and_then(|entries| {
         entries.into_iter().try_for_each(|entry| {
@@ -119,7 +125,9 @@ fn write(
     on_tensor: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Compressed, ModelError> {
     let level = Level::detect().map_err(|error| ModelError::Compress(error.to_string()))?;
-    let names: Vec<_> = tensors.names().collect();
+    // Sorted, so that of several faults the same one is named each time.
+    let mut names: Vec<_> = tensors.names().collect();
+    names.sort_unstable();
     let job = Job { tensors, level, on_tensor, all: names.len(), state: Mutex::default() };
     let mut metadata = HashMap::new();
     let mut made = Compressed { coded_values: 0, coded_bytes: 0, bytes_before: 0, bytes: 0 };
