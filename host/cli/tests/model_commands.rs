@@ -24,9 +24,10 @@ fn number(value: &Value, name: &str) -> f64 {
     value[name].as_f64().unwrap_or_else(|| panic!("{name} in {value}"))
 }
 
-const EVAL_FIELDS: [&str; 7] = [
+const EVAL_FIELDS: [&str; 8] = [
     "bits_per_value",
     "cache_bytes_per_token",
+    "kl_p99",
     "kl_to_f16",
     "kv",
     "nll_delta",
@@ -493,4 +494,45 @@ fn a_gpu_that_is_not_there_is_one_line_and_auto_goes_on_without() {
     for command in [&base[..], &["eval", "--windows", "1"]] {
         assert!(error(at, &[command, &["--device", "tpu"]].concat(), 2).contains("cpu, cuda, auto"));
     }
+}
+
+/// A model is coded, takes the place of the one that it was made of, and runs from its file layer by layer.
+#[test]
+fn weights_are_compressed_and_streamed() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/shipped");
+    let model = shipped.to_str().unwrap();
+    let compress =
+        |out: &str, more: &[&str]| json(at, &[&["weights", "compress", model, out], more].concat());
+    let windows = ["--report", "--windows", "1", "--context", "256"];
+    let four = compress("four", &windows);
+    assert_eq!(
+        (&four["codec"], &four["embedding"], &four["group"]),
+        (&"t4".into(), &"i8".into(), &64.into())
+    );
+    let two = compress("two", &[&["--bits", "2", "--group", "128"], &windows[..]].concat());
+    for (report, bits) in [(&four, 4.25), (&two, 2.125)] {
+        assert!((bits..bits + 0.3).contains(&number(report, "bits_per_weight")), "{report}");
+        assert!(number(report, "bytes") < number(report, "bytes_before") / 3.0, "{report}");
+    }
+    let perplexity = |report: &Value, when: &str| number(&report["perplexity"], when);
+    assert_eq!(perplexity(&four, "before"), perplexity(&two, "before"));
+    assert!(perplexity(&four, "after") < 1.03 * perplexity(&four, "before"), "{four}");
+    assert!(perplexity(&two, "after") > perplexity(&four, "after"), "{two}");
+
+    let write = ["generate", "--model", "four", "--prompt", "The borrow checker", "--tokens", "24"];
+    let text = |report: &Value| rows(report)[0]["text"].clone();
+    let streamed = [&write[..], &["--stream-weights"]].concat();
+    assert_eq!(text(&json(at, &write)), text(&json(at, &streamed)));
+
+    let refused = |args: &[&str], code, said: &str| {
+        let error = error(at, args, code);
+        assert!(error.contains(said), "{error}");
+    };
+    refused(&["weights", "compress", model, "four"], 1, "exists");
+    refused(&["weights", "compress", "four", "five", "--bits", "3"], 2, "coded as i8 already");
+    refused(&["weights", "compress", model, "five", "--codec", "s9"], 2, "s9");
+    refused(&[&streamed[..], &["--biased-keys", "2"]].concat(), 2, "--biased-keys");
+    assert!(!at.join("five").exists());
 }

@@ -206,8 +206,8 @@ fn what_is_not_computed_is_refused_by_name() {
     for (key, value, said) in [
         (
             "general.architecture",
-            words("gemma3"),
-            "architecture gemma3 is not supported; accepted: llama, qwen2, qwen3",
+            words("mamba"),
+            "architecture mamba is not supported; accepted: llama, qwen2, qwen3, gemma3",
         ),
         ("tokenizer.ggml.pre", words("gpt-4o"), "tokenizer.ggml.pre gpt-4o is not known"),
         ("tokenizer.ggml.model", words("t5"), "tokenizer of kind t5 is not supported; accepted: gpt2"),
