@@ -29,7 +29,7 @@ pub struct LayerFields {
     model_type: Option<String>,
     architectures: Option<Vec<String>>,
     num_hidden_layers: Option<usize>,
-    sliding_window: Option<usize>,
+    pub(crate) sliding_window: Option<usize>,
     /// The window of models that are recurrent between their attention layers.
     attention_window_size: Option<usize>,
     use_sliding_window: Option<bool>,

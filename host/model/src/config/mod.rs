@@ -256,6 +256,9 @@ impl Config {
                 "layer type '{other}' is not computed; accepted: full_attention, sliding_attention"
             ));
         }
+        if self.family().required.contains(&"sliding_window") && fields.sliding_window.is_none() {
+            return bad("sliding_window is missing".to_owned());
+        }
         let mut kinds = fields.kinds()?;
         if kinds.len() != self.num_layers {
             return bad(format!("layer_types names {} layers of {}", kinds.len(), self.num_layers));

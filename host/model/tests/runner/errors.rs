@@ -134,6 +134,7 @@ fn what_a_family_does_not_compute_is_refused_by_name() {
         ("Phi3ForCausalLM", "rope_scaling", json!({ "type": "yarn", "factor": 2 }), "for Phi3ForCausalLM"),
         ("Phi3ForCausalLM", "partial_rotary_factor", json!(1.5), "accepted: above 0, up to 1"),
         ("Gemma2ForCausalLM", "hidden_activation", json!("gelu"), "accepted: gelu_pytorch_tanh"),
+        ("Gemma2ForCausalLM", "sliding_window", json!(null), "sliding_window is missing"),
         ("Gemma2ForCausalLM", "attn_logit_softcapping", json!(-1.0), "attn_logit_softcapping is -1"),
         (
             "Gemma3ForCausalLM",
