@@ -8,6 +8,7 @@
 use std::path::Path;
 
 mod biased;
+mod chat;
 mod checkpoint;
 mod coded;
 pub mod compress;
@@ -36,6 +37,7 @@ pub use forward::LayerObserver;
 pub use outlier::{OUTLIER_CHANNELS, OUTLIER_FACTOR};
 pub use tokenizer::{Library, SpecialTokens, Tokenizer};
 
+use chat::Chat;
 use checkpoint::{Checkpoint, Source};
 use find::Found;
 use rope::Rope;
@@ -53,6 +55,9 @@ pub struct Model {
     weights: Weights,
     rope: Rope,
     tokenizer: Tokenizer,
+    chat: Chat,
+    /// Those of prompts.
+    special: SpecialTokens,
 }
 
 impl Model {
@@ -97,7 +102,7 @@ impl Model {
             let folder = gguf::read(files)?;
             let config = Config::from_json(&folder.config)?;
             let tokenizer = Tokenizer::new(Some(&folder.tokenizer), config.vocab_size)?;
-            Self::assemble(name, config, tokenizer, folder.tensors, access)
+            Ok(Self { chat: folder.chat, ..Self::assemble(name, config, tokenizer, folder.tensors, access)? })
         };
         load().map_err(|error| gguf::said_of(&file, error))
     }
@@ -115,7 +120,12 @@ impl Model {
             config.add_generation_config(&json)?;
         }
         let tokenizer = Tokenizer::new(read_if_there("tokenizer.json")?.as_deref(), config.vocab_size)?;
-        Self::assemble(name, config, tokenizer, Checkpoint::open_folder(dir, access)?, access)
+        let chat = Chat::from_json(
+            read_if_there("tokenizer_config.json")?.as_deref(),
+            read_if_there("chat_template.jinja")?.as_deref(),
+        )?;
+        let tensors = Checkpoint::open_folder(dir, access)?;
+        Ok(Self { chat, ..Self::assemble(name, config, tokenizer, tensors, access)? })
     }
 
     /// Loads from memory: the bytes of `config.json`, of one safetensors file, and of `tokenizer.json` if any.
@@ -143,7 +153,15 @@ impl Model {
         access: Access,
     ) -> Result<Self, ModelError> {
         let weights = Weights::read(&config, tensors, access)?;
-        Ok(Self { name, rope: Rope::new(&config), config, weights, tokenizer })
+        Ok(Self {
+            name,
+            rope: Rope::new(&config),
+            config,
+            weights,
+            tokenizer,
+            chat: Chat::default(),
+            special: SpecialTokens::Add,
+        })
     }
 
     /// Name for reports.

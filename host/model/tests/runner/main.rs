@@ -1,5 +1,6 @@
 //! The model runner: the shipped model against its figures, synthetic checkpoints against a slow reference, errors.
 
+mod chat;
 mod checkpoints;
 mod errors;
 mod gguf;
