@@ -4,11 +4,11 @@
 //! the f32 row of a comparison, not to save memory; for that there is [`crate::cache::KvCache`].
 
 use crate::attention::AttentionCache;
-use crate::cache::LayerKind;
+use crate::cache::{CacheSpec, LayerKind};
 use crate::error::CacheError;
 use crate::matmul::{Mat, MatMut, Store, product};
 use std::ops::Range;
-use tqkv_core::{Chunk, KvShape};
+use tqkv_core::{Chunk, KvError, KvShape};
 
 /// Queries scored at once: a tile of scores against 1024 tokens is 256 KiB, inside a level 2 cache.
 const QUERY_TILE: usize = 64;
@@ -29,6 +29,13 @@ pub struct DenseCache {
     shape: KvShape,
     /// One a layer.
     kinds: Vec<LayerKind>,
+    /// Whether values are the first coordinates of keys.
+    is_latent: bool,
+    /// Factor of the logits.
+    scale: f32,
+    soft_cap: Option<f32>,
+    /// `[num_layers, num_heads]`, or empty.
+    sink_logits: Vec<f32>,
     /// `[num_layers, num_kv_heads]`
     heads: Vec<Head>,
     scores: Vec<f32>,
@@ -59,7 +66,28 @@ impl DenseCache {
             return bad("a sliding window of 0 tokens sees nothing".into());
         }
         let heads = vec![Head::default(); shape.num_layers * shape.num_kv_heads];
-        Ok(Self { shape, kinds, heads, scores: Vec::new() })
+        let scale = 1.0 / (shape.head_dim as f32).sqrt();
+        let (soft_cap, sink_logits) = (None, Vec::new());
+        Ok(Self { shape, kinds, is_latent: false, scale, soft_cap, sink_logits, heads, scores: Vec::new() })
+    }
+
+    /// An empty cache that computes the attention of `spec`: its shape, latent vectors, kinds of layers, factor and soft cap of
+    /// the logits, learned sinks. How a compressed cache would store tokens is of no effect here, the first tokens that it would
+    /// keep beside a window included.
+    ///
+    /// # Errors
+    /// An attention that no cache computes.
+    pub fn like(spec: &CacheSpec) -> Result<Self, CacheError> {
+        spec.check_attention()?;
+        let kinds = (0..spec.shape.num_layers).map(|layer| spec.kind(layer)).collect();
+        let plain = Self::with_kinds(spec.shape, kinds)?;
+        Ok(Self {
+            is_latent: spec.position_dim > 0,
+            scale: spec.scale.unwrap_or(plain.scale),
+            soft_cap: spec.soft_cap,
+            sink_logits: spec.sink_logits.clone(),
+            ..plain
+        })
     }
 
     /// Keys of one KV head so far, `[len, head_dim]`; `None` out of range.
@@ -110,11 +138,11 @@ impl AttentionCache for DenseCache {
         let out = chunk.out();
         let (shape, d, stride) = (self.shape, self.shape.head_dim, self.shape.query_values());
         let (width, out_stride) = (shape.value_dim, shape.out_values());
-        let scale = 1.0 / (d as f32).sqrt();
         let mut scores = std::mem::take(&mut self.scores);
         for head in 0..shape.num_heads {
             let kv = &self.heads[layer * shape.num_kv_heads + head / shape.group()];
             let before = kv.keys.len() / d - n;
+            let sink = self.sink_logits.get(layer * shape.num_heads + head).copied();
             for first in (0..n).step_by(QUERY_TILE) {
                 let tile = QUERY_TILE.min(n - first);
                 // From what the first query of the tile sees to what the last one sees; the rest of each query's row is
@@ -128,12 +156,15 @@ impl AttentionCache for DenseCache {
                     &mut MatMut::new(&mut scores, tile, seen, seen),
                     Mat::new(&q[at..], tile, d, stride),
                     Mat::new(&kv.keys[start * d..], seen, d, d).transposed(),
-                    scale,
+                    self.scale,
                     Store::Replace,
                 );
+                if let Some(cap) = self.soft_cap {
+                    scores.iter_mut().for_each(|score| *score = cap * (*score / cap).tanh());
+                }
                 for (i, row) in scores.chunks_exact_mut(seen).enumerate() {
                     let next = before + first + i + 1;
-                    masked_softmax(row, next.saturating_sub(window) - start..next - start);
+                    masked_softmax(row, next.saturating_sub(window) - start..next - start, sink);
                 }
                 product(
                     &mut MatMut::new(&mut out[first * out_stride + head * width..], tile, width, out_stride),
@@ -146,6 +177,27 @@ impl AttentionCache for DenseCache {
         }
         self.scores = scores;
         Ok(())
+    }
+
+    /// As [`AttentionCache::attend_checked`], of latent vectors as well: `v` is empty then.
+    fn attend_chunk(
+        &mut self,
+        layer: usize,
+        q: &[f32],
+        k: &[f32],
+        v: &[f32],
+        out: &mut [f32],
+    ) -> Result<(), CacheError> {
+        if !self.is_latent {
+            return self.attend_checked(Chunk::new(self.shape, layer, q, k, v, out)?);
+        }
+        if !v.is_empty() {
+            let what = "v (latent vectors are keys and values)";
+            return Err(KvError::Length { what, got: v.len(), expected: 0 }.into());
+        }
+        let KvShape { head_dim, value_dim, .. } = self.shape;
+        let values: Vec<f32> = k.chunks_exact(head_dim).flat_map(|key| &key[..value_dim]).copied().collect();
+        self.attend_checked(Chunk::new(self.shape, layer, q, k, &values, out)?)
     }
 
     fn len(&self) -> usize {
@@ -172,13 +224,13 @@ impl AttentionCache for DenseCache {
     }
 }
 
-/// Softmax over the scores of `visible`; the rest become weight 0.
-fn masked_softmax(row: &mut [f32], visible: Range<usize>) {
+/// Softmax over the scores of `visible` and a learned sink that has no value; the rest become weight 0.
+fn masked_softmax(row: &mut [f32], visible: Range<usize>, sink: Option<f32>) {
     row[..visible.start].fill(0.0);
     row[visible.end..].fill(0.0);
     let seen = &mut row[visible];
-    let max = seen.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut sum = 0.0;
+    let max = seen.iter().copied().fold(sink.unwrap_or(f32::NEG_INFINITY), f32::max);
+    let mut sum = sink.map_or(0.0, |sink| (sink - max).exp());
     for s in seen.iter_mut() {
         *s = (*s - max).exp();
         sum += *s;
@@ -253,6 +305,34 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// What a spec says of attention, against a plain computation of one query over three tokens.
+    #[test]
+    fn factor_soft_cap_learned_sinks_and_latent_vectors_are_those_of_the_spec() {
+        let (q, k) = (painted(2 * 6, 1), painted(3 * 6, 2));
+        let (scale, cap, sinks) = (0.7f32, 1.5f32, [0.3f32, -2.0]);
+        let spec = CacheSpec::mla(1, 2, 4, 2).scale(scale).soft_cap(cap).sink_logits(sinks.to_vec());
+        let mut cache = DenseCache::like(&spec).unwrap();
+        let mut out = [0.0; 2 * 4];
+        cache.attend_chunk(0, &[0.0; 24], &k[..12], &[], &mut [0.0; 16]).unwrap();
+        cache.attend_chunk(0, &q, &k[12..], &[], &mut out).unwrap();
+        assert_eq!((cache.len(), cache.values(0, 0).unwrap().len()), (3, 12));
+        for (head, query) in q.chunks_exact(6).enumerate() {
+            let weight = |key: &[f32]| {
+                let dot: f32 = query.iter().zip(key).map(|(a, b)| a * b).sum();
+                (cap * (scale * dot / cap).tanh()).exp()
+            };
+            let sum: f32 = sinks[head].exp() + k.chunks_exact(6).map(weight).sum::<f32>();
+            for (i, got) in out[head * 4..][..4].iter().enumerate() {
+                let want: f32 = k.chunks_exact(6).map(|key| weight(key) / sum * key[i]).sum();
+                assert!((got - want).abs() < 1e-5, "head {head}, {i}: {got} {want}");
+            }
+        }
+        let error = cache.attend_chunk(0, &q, &k[12..], &k[..4], &mut out).unwrap_err().to_string();
+        assert!(error.contains("latent vectors are keys and values"), "{error}");
+        let error = DenseCache::like(&spec.soft_cap(-1.0)).unwrap_err().to_string();
+        assert!(error.contains("a soft cap must be finite and above 0"), "{error}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use clap::{Args, ValueEnum};
 use tqkv::attention::AttentionCache;
 use tqkv::cache::{Arithmetic, Budget, CacheSpec, Centring, KvCache, LayerKind};
 use tqkv::error::CacheError;
+use tqkv_core::KvShape;
 use tqkv_model::{Access, Config, Model};
 
 use crate::args::{EncodeArgs, KvArgs, WindowArgs};
@@ -139,10 +140,13 @@ impl CacheArgs {
             }
         }
         let bytes = layers.into_iter().map(|(kind, count)| {
-            let base = CacheSpec::new(1, 1, 1, config.head_dim);
-            let base = if config.kinds.is_empty() { base } else { base.kinds(vec![kind]) };
+            let mut base = config.cache_spec();
+            let kv_heads = base.shape.num_kv_heads;
+            base.shape = KvShape { num_layers: 1, num_heads: 1, num_kv_heads: 1, ..base.shape };
+            base.sink_logits.clear();
+            base.kinds = if config.kinds.is_empty() { Vec::new() } else { vec![kind] };
             let spec = self.spec(base, &self.life.plain(F16));
-            Ok(layer_bytes(&spec, prompt, tokens, shared)? * count * config.num_kv_heads)
+            Ok(layer_bytes(&spec, prompt, tokens, shared)? * count * kv_heads)
         });
         bytes.sum()
     }
@@ -164,7 +168,7 @@ impl CacheArgs {
                     let why = "layers of the model slide, and a cache on the GPU has no windows";
                     (*or_cpu && !config.kinds.is_empty()).then(|| why.to_owned())
                 };
-                let refused = policy.refused_by_gpu().or_else(slides);
+                let refused = policy.refused_by_gpu().or_else(|| config.refused_by_gpu()).or_else(slides);
                 match refused.clone().or_else(|| spec.check().err().map(|why| why.to_string())) {
                     Some(why) if *or_cpu => {
                         eprintln!("tqkv: --device auto: {why}; running on the CPU");
@@ -210,20 +214,23 @@ impl CacheArgs {
 
 /// Bytes of caches of one layer and KV head, as [`CacheArgs::f16_bytes`].
 fn layer_bytes(spec: &CacheSpec, prompt: usize, tokens: &[usize], shared: bool) -> Result<usize, CacheError> {
-    let dim = spec.shape.head_dim;
-    let zeros = vec![0.0; prompt * dim];
+    let KvShape { head_dim, value_dim, .. } = spec.shape;
+    // Latent vectors are keys and values.
+    let value_dim = if spec.position_dim > 0 { 0 } else { value_dim };
+    let zeros = |dim: usize, tokens: usize| vec![0.0; dim * tokens];
     let budget = Budget::unlimited();
     let prompted = || {
         let mut cache = KvCache::within(spec.clone(), &budget)?;
-        cache.append(0, &zeros, &zeros)?;
+        cache.append(0, &zeros(head_dim, prompt), &zeros(value_dim, prompt))?;
         Ok::<_, CacheError>(cache)
     };
+    let (key, value) = (zeros(head_dim, 1), zeros(value_dim, 1));
     let first = prompted()?;
     let mut caches = Vec::with_capacity(tokens.len());
     for &tokens in tokens {
         let mut cache = if shared { first.fork()? } else { prompted()? };
         for _ in prompt..tokens {
-            cache.append(0, &zeros[..dim], &zeros[..dim])?;
+            cache.append(0, &key, &value)?;
         }
         caches.push(cache);
     }

@@ -9,6 +9,7 @@
 //! arithmetic is unchanged and whatever a measurement shows is the cache's doing. Stored as f16, keys of many times
 //! their norm lose digits too: a comparison needs the f16 row of the biased model.
 
+use crate::attention::Attention;
 use crate::error::ModelError;
 use crate::{Model, SpecialTokens, shipped};
 
@@ -36,6 +37,9 @@ impl Model {
         if !(factor.is_finite() && factor >= 0.0) {
             return Err(ModelError::BadKeyBias(factor));
         }
+        if let Some(what) = self.kept_apart() {
+            return Err(ModelError::Variant { variant: "biased", what });
+        }
         let text = &shipped::HELDOUT_TEXT[..SAMPLE_BYTES];
         let mut tokens = self.tokenizer.encode(text, SpecialTokens::Omit)?;
         tokens.truncate(SAMPLE.min(self.config.context));
@@ -50,9 +54,23 @@ impl Model {
             let mean = norms.iter().sum::<f32>() / norms.len() as f32;
             let directions = (0..heads).flat_map(|head| direction(dim, (layer * heads + head) as u64));
             let bias = directions.map(|x| factor * mean * x).collect();
-            self.weights.layers.resident_mut()?[layer].key_bias = Some(bias);
+            if let Attention::Heads(heads) = &mut self.weights.layers.resident_mut()?[layer].attention {
+                heads.key_bias = Some(bias);
+            }
         }
         Ok(self)
+    }
+
+    /// What would not cancel a constant in the keys.
+    fn kept_apart(&self) -> Option<&'static str> {
+        let c = &self.config;
+        [
+            (c.latent.is_some(), "latent attention"),
+            (c.soft_cap.is_some(), "a soft cap of attention's logits"),
+            (!c.sink_logits.is_empty(), "learned sinks"),
+        ]
+        .into_iter()
+        .find_map(|(has, what)| has.then_some(what))
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 use safetensors::{Dtype, View};
-use tqkv_core::{AnyCodec, CodecId};
+use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::Level;
 
 use crate::checkpoint::{Access, Checkpoint, CodedAs, Format, Stored};
@@ -27,8 +27,8 @@ pub struct CompressSpec {
     pub embedding: CodecId,
     /// Values of a group; divides the width of every matrix.
     pub group: usize,
-    /// Seed of the rotation.
-    pub seed: u64,
+    /// Seed of the rotation, and how encoders choose scales.
+    pub options: Options,
 }
 
 /// What was made.
@@ -43,6 +43,9 @@ pub struct Compressed {
     /// Bytes of all tensors now.
     pub bytes: usize,
 }
+
+/// The file of the weights.
+const WEIGHTS: &str = "model.safetensors";
 
 /// Files that go on beside the weights, where they are there.
 const BESIDE: [&str; 5] = [
@@ -76,8 +79,11 @@ pub fn compress(
     for (name, bytes) in beside {
         std::fs::write(folder.path().join(name), bytes).map_err(io)?;
     }
-    let made = write(&tensors, &folder.path().join("model.safetensors"), spec, on_tensor)?;
-    // It is made for its owner alone; the result is a folder like any other.
+    let made = write(&tensors, &folder.path().join(WEIGHTS), spec, on_tensor)?;
+    // Temporary ones are their owner's alone; the result is a folder like any other.
+    let (weights, like) = (folder.path().join(WEIGHTS), folder.path().join(BESIDE[0]));
+    let mode = std::fs::metadata(like).map_err(io)?.permissions();
+    std::fs::set_permissions(weights, mode).map_err(io)?;
     std::fs::create_dir(to).map_err(io)?;
     let moved = std::fs::read_dir(folder.path()).and_then(|entries| {
         entries.into_iter().try_for_each(|entry| {
@@ -119,7 +125,9 @@ fn write(
     on_tensor: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Compressed, ModelError> {
     let level = Level::detect().map_err(|error| ModelError::Compress(error.to_string()))?;
-    let names: Vec<_> = tensors.names().collect();
+    // Sorted, so that of several faults the same one is named each time.
+    let mut names: Vec<_> = tensors.names().collect();
+    names.sort_unstable();
     let job = Job { tensors, level, on_tensor, all: names.len(), state: Mutex::default() };
     let mut metadata = HashMap::new();
     let mut made = Compressed { coded_values: 0, coded_bytes: 0, bytes_before: 0, bytes: 0 };
@@ -192,8 +200,8 @@ impl<'a> Tensor<'a> {
         }
         let is_table = name.starts_with("model.embed_tokens.") || name.starts_with("lm_head.");
         let codec = if is_table { spec.embedding } else { spec.codec };
-        let coded_as = CodedAs { codec, group: spec.group, seed: spec.seed };
-        let codec = coded_as.codec().map_err(bad)?;
+        let coded_as = CodedAs { codec, group: spec.group, seed: spec.options.seed };
+        let codec = coded_as.codec(spec.options).map_err(bad)?;
         if let Some(row) = shape.last_mut() {
             if !row.is_multiple_of(spec.group) {
                 return Err(bad(format!("rows of {row} values are no whole groups of {}", spec.group)));

@@ -59,6 +59,14 @@ pub enum ModelError {
         /// Hugging Face tensor name.
         name: String,
     },
+    /// A tensor that the architecture does not have.
+    #[error(
+        "tensor {name} is not read, and may change what the model computes; the architecture has none of that name"
+    )]
+    UnreadTensor {
+        /// Name of the tensor.
+        name: String,
+    },
     /// A tensor does not have the shape `config.json` implies.
     #[error("tensor {name} has shape {got:?}, expected {expected:?} from config.json")]
     WrongShape {
@@ -131,6 +139,14 @@ pub enum ModelError {
     OutlierHeadDim {
         /// head_dim of the model.
         head_dim: usize,
+    },
+    /// A variant that would not be the same function of this model.
+    #[error("the {variant} variant is not defined for a model with {what}")]
+    Variant {
+        /// Which variant.
+        variant: &'static str,
+        /// What of the model it does not go with.
+        what: &'static str,
     },
     /// A factor of the key bias that is negative or not a number.
     #[error("a key bias of {0} times the keys is not accepted; it must be 0 or a positive number")]

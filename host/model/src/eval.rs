@@ -91,6 +91,8 @@ pub struct EvalResult {
     pub nll_delta: f64,
     /// Mean KL(reference || setting), nats per token.
     pub kl: f64,
+    /// The KL that one position of a hundred exceeds.
+    pub kl_p99: f64,
     /// Share of positions where the likeliest token is the reference's.
     pub top1_agreement: f64,
     /// Bytes allocated by the cache at the end of a window, per token; mean over the windows.
@@ -159,7 +161,7 @@ pub fn evaluate(
         progress(Progress::Passes(done, total));
     }
     if spec.layers {
-        tally.cosine = vec![tally.positions as f64; model.config().num_layers];
+        tally.cosine = vec![tally.kl.len() as f64; model.config().num_layers];
     }
     if spec.attention {
         tally.attention = vec![(0.0, 1.0)];
@@ -260,8 +262,18 @@ impl AttentionCache for Compared<'_> {
 
     fn attend_checked(&mut self, mut chunk: Chunk<'_>) -> Result<(), CacheError> {
         let (layer, q, k, v) = (chunk.layer(), chunk.q(), chunk.k(), chunk.v());
-        let Some(beside) = &mut self.exact else { return self.cache.attend_checked(chunk) };
-        let own = chunk.out();
+        self.attend_chunk(layer, q, k, v, chunk.out())
+    }
+
+    fn attend_chunk(
+        &mut self,
+        layer: usize,
+        q: &[f32],
+        k: &[f32],
+        v: &[f32],
+        own: &mut [f32],
+    ) -> Result<(), CacheError> {
+        let Some(beside) = &mut self.exact else { return self.cache.attend_chunk(layer, q, k, v, own) };
         let mut exact = vec![0.0; own.len()];
         beside.attend_chunk(layer, q, k, v, &mut exact)?;
         self.cache.attend_chunk(layer, q, k, v, own)?;
@@ -343,9 +355,9 @@ fn log_softmax(logits: &[f32], vocab: usize, first: usize) -> Result<Vec<LogProb
 struct Tally {
     nll: f64,
     scored: usize,
-    kl: f64,
+    /// One a position.
+    kl: Vec<f32>,
     agreed: usize,
-    positions: usize,
     cache_bytes: usize,
     cosine: Vec<f64>,
     heads: Vec<HeadFigures>,
@@ -370,9 +382,8 @@ impl Tally {
             // A token of probability 0 adds nothing, whatever the other side says.
             if *r == f32::NEG_INFINITY { 0.0 } else { f64::from(r.exp()) * (f64::from(*r) - f64::from(*o)) }
         };
-        self.kl += reference.values.iter().zip(&own.values).map(kl).sum::<f64>();
+        self.kl.push(reference.values.iter().zip(&own.values).map(kl).sum::<f64>() as f32);
         self.agreed += usize::from(reference.best == own.best);
-        self.positions += 1;
     }
 
     fn add_cosines(&mut self, sums: &[(usize, f64)]) {
@@ -393,15 +404,16 @@ impl Tally {
         }
     }
 
-    fn finish(self, name: &str, reference_nll: f64) -> EvalResult {
-        let positions = self.positions as f64;
+    fn finish(mut self, name: &str, reference_nll: f64) -> EvalResult {
+        let positions = self.kl.len() as f64;
         let nll = self.nll / self.scored as f64;
         EvalResult {
             name: name.to_owned(),
             nll,
             perplexity: nll.exp(),
             nll_delta: nll - reference_nll,
-            kl: self.kl / positions,
+            kl: self.kl.iter().map(|kl| f64::from(*kl)).sum::<f64>() / positions,
+            kl_p99: percentile_99(&mut self.kl),
             top1_agreement: self.agreed as f64 / positions,
             cache_bytes_per_token: self.cache_bytes as f64 / positions,
             layer_cosine: self.cosine.iter().map(|sum| sum / positions).collect(),
@@ -412,6 +424,12 @@ impl Tally {
             }),
         }
     }
+}
+
+/// What one value of a hundred exceeds.
+fn percentile_99(values: &mut [f32]) -> f64 {
+    let at = (values.len() * 99).div_ceil(100).saturating_sub(1);
+    if values.is_empty() { 0.0 } else { f64::from(*values.select_nth_unstable_by(at, f32::total_cmp).1) }
 }
 
 /// The reference's residual stream after every layer, `[T, hidden_size]` each.

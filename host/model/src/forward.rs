@@ -2,8 +2,8 @@
 
 use crate::Model;
 use crate::error::ModelError;
+use crate::norm::rms_norm;
 use crate::rope::RopeTable;
-use crate::weights::Layer;
 use tqkv::attention::AttentionCache;
 use tqkv::error::CacheError;
 
@@ -18,6 +18,13 @@ pub type LayerObserver<'a> = dyn FnMut(usize, usize, &[f32]) + 'a;
 /// Attention of one layer: its index, then q, k, v and where the result goes, as of
 /// [`AttentionCache::attend_chunk`].
 type Attend<'a> = dyn FnMut(usize, &[f32], &[f32], &[f32], &mut [f32]) -> Result<(), CacheError> + 'a;
+
+/// The angles of a run of positions, for all layers.
+struct Tables {
+    all: RopeTable,
+    /// Of layers with a window, where they have their own.
+    local: Option<RopeTable>,
+}
 
 impl Model {
     /// Logits `[n, vocab_size]` of `tokens` at positions `start..start + n`, appended to the cache.
@@ -56,12 +63,12 @@ impl Model {
         for (i, chunk) in tokens.chunks(MAX_CHUNK).enumerate() {
             let offset = i * MAX_CHUNK;
             let first = start + offset;
-            let table = self.rope.table(first..first + chunk.len());
+            let tables = self.tables(first..first + chunk.len());
             let mut attend = |layer: usize, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]| {
                 cache.attend_chunk(layer, q, k, v, out)
             };
             let states =
-                self.run_layers(chunk, &table, &mut attend, &mut |layer, x| observer(layer, offset, x));
+                self.run_layers(chunk, &tables, &mut attend, &mut |layer, x| observer(layer, offset, x));
             match states {
                 Ok(x) => hidden.extend_from_slice(&x),
                 Err(error) => {
@@ -70,7 +77,7 @@ impl Model {
                 }
             }
         }
-        Ok(self.rms_norm(&hidden, &self.weights.norm))
+        Ok(self.normalise(&hidden, &self.weights.norm))
     }
 
     /// One more token of each of n sequences, which share the matrix products: the logits `[n, vocab_size]`.
@@ -97,19 +104,23 @@ impl Model {
         self.check_tokens(tokens)?;
         positions.iter().try_for_each(|&position| self.check_context(position, 1))?;
         let before: Vec<_> = caches.iter().map(|cache| cache.len()).collect();
-        let table = self.rope.table(positions.iter().copied());
+        let tables = self.tables(positions.iter().copied());
         let n = tokens.len();
         let mut attend = |layer: usize, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]| {
-            let (queries, keys) = (q.len() / n, k.len() / n);
-            let rows = q.chunks_exact(queries).zip(k.chunks_exact(keys).zip(v.chunks_exact(keys)));
-            let rows = rows.zip(out.chunks_exact_mut(queries)).zip(caches.iter_mut());
-            for (((q, (k, v)), out), cache) in rows {
-                cache.attend_chunk(layer, q, k, v, out)?;
+            let (queries, keys, values, results) = (q.len() / n, k.len() / n, v.len() / n, out.len() / n);
+            for (i, cache) in caches.iter_mut().enumerate() {
+                cache.attend_chunk(
+                    layer,
+                    &q[i * queries..][..queries],
+                    &k[i * keys..][..keys],
+                    &v[i * values..][..values],
+                    &mut out[i * results..][..results],
+                )?;
             }
             Ok(())
         };
-        match self.run_layers(tokens, &table, &mut attend, &mut |_, _| {}) {
-            Ok(x) => Ok(self.logits(&self.rms_norm(&x, &self.weights.norm))),
+        match self.run_layers(tokens, &tables, &mut attend, &mut |_, _| {}) {
+            Ok(x) => Ok(self.logits(&self.normalise(&x, &self.weights.norm))),
             Err(error) => {
                 // All of them, also where one cannot be.
                 let truncated: Vec<_> =
@@ -126,7 +137,12 @@ impl Model {
         if whole == 0 {
             return Vec::new();
         }
-        self.weights.head.as_ref().unwrap_or(&self.weights.embedding).forward(&hidden[..whole])
+        let head = self.weights.head.as_ref().unwrap_or(&self.weights.embedding);
+        let mut logits = head.forward(&hidden[..whole]);
+        if let Some(cap) = self.config.final_soft_cap {
+            logits.iter_mut().for_each(|logit| *logit = cap * (*logit / cap).tanh());
+        }
+        logits
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<(), ModelError> {
@@ -148,71 +164,53 @@ impl Model {
         Ok(())
     }
 
-    /// The residual stream `[n, hidden_size]` of tokens whose angles are in `table`.
+    fn tables(&self, positions: impl ExactSizeIterator<Item = usize> + Clone) -> Tables {
+        Tables {
+            all: self.rope.table(positions.clone()),
+            local: self.local_rope.as_ref().map(|rope| rope.table(positions)),
+        }
+    }
+
+    /// The residual stream `[n, hidden_size]` of tokens whose angles are in `tables`.
     fn run_layers(
         &self,
         tokens: &[u32],
-        table: &RopeTable,
+        tables: &Tables,
         attend: &mut Attend<'_>,
         observer: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<Vec<f32>, ModelError> {
-        let mut x: Vec<f32> = Vec::with_capacity(tokens.len() * self.config.hidden_size);
+        let c = &self.config;
+        let mut x: Vec<f32> = Vec::with_capacity(tokens.len() * c.hidden_size);
         for &token in tokens {
             self.weights.embedding.push_row(token as usize, &mut x);
         }
+        if c.family().scales_embedding {
+            let scale = (c.hidden_size as f32).sqrt();
+            x.iter_mut().for_each(|x| *x *= scale);
+        }
         self.weights.layers.each(&mut |index, layer| {
-            self.attention(index, layer, table, &mut x, attend)?;
-            self.mlp(layer, &mut x);
+            let table = tables.local.as_ref().filter(|_| c.is_local(index)).unwrap_or(&tables.all);
+            let mut attend = |q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]| attend(index, q, k, v, out);
+            let h = self.normalise(&x, &layer.attention_norm);
+            let attended = layer.attention.forward(&h, c, table, &mut attend)?;
+            self.add(&mut x, layer.post_attention_norm.as_deref(), |y| layer.o.forward_add(&attended, y));
+            let h = self.normalise(&x, &layer.mlp_norm);
+            self.add(&mut x, layer.post_mlp_norm.as_deref(), |y| layer.mlp.forward_add(&h, y));
             observer(index, &x);
             Ok(())
         })?;
         Ok(x)
     }
 
-    fn attention(
-        &self,
-        index: usize,
-        layer: &Layer,
-        table: &RopeTable,
-        x: &mut [f32],
-        attend: &mut Attend<'_>,
-    ) -> Result<(), ModelError> {
-        let h = self.rms_norm(x, &layer.attention_norm);
-        let (mut q, mut k, v) = (layer.q.forward(&h), layer.k.forward(&h), layer.v.forward(&h));
-        if let Some((q_norm, k_norm)) = &layer.qk_norm {
-            q = self.rms_norm(&q, q_norm);
-            k = self.rms_norm(&k, k_norm);
-        }
-        table.apply(&mut q, self.config.num_heads);
-        table.apply(&mut k, self.config.num_kv_heads);
-        if let Some(bias) = &layer.key_bias {
-            for key in k.chunks_exact_mut(bias.len()) {
-                key.iter_mut().zip(bias).for_each(|(k, b)| *k += b);
-            }
-        }
-        let mut attended = vec![0.0; q.len()];
-        attend(index, &q, &k, &v, &mut attended)?;
-        layer.o.forward_add(&attended, x);
-        Ok(())
+    /// Adds what `forward_add` adds to the residual stream, normalised first where there is a norm for it.
+    fn add(&self, x: &mut [f32], norm: Option<&[f32]>, forward_add: impl FnOnce(&mut [f32])) {
+        let Some(norm) = norm else { return forward_add(x) };
+        let mut y = vec![0.0; x.len()];
+        forward_add(&mut y);
+        x.iter_mut().zip(self.normalise(&y, norm)).for_each(|(x, y)| *x += y);
     }
 
-    fn mlp(&self, layer: &Layer, x: &mut [f32]) {
-        let h = self.rms_norm(x, &layer.mlp_norm);
-        let (mut gate, up) = (layer.gate.forward(&h), layer.up.forward(&h));
-        for (g, u) in gate.iter_mut().zip(&up) {
-            *g = *g / (1.0 + (-*g).exp()) * u;
-        }
-        layer.down.forward_add(&gate, x);
-    }
-
-    /// RMSNorm of every run of `weight.len()` values: a token, or a head of one.
-    fn rms_norm(&self, x: &[f32], weight: &[f32]) -> Vec<f32> {
-        let mut out = Vec::with_capacity(x.len());
-        for row in x.chunks_exact(weight.len()) {
-            let mean_square = row.iter().map(|v| v * v).sum::<f32>() / row.len() as f32;
-            let scale = 1.0 / (mean_square + self.config.rms_norm_eps).sqrt();
-            out.extend(row.iter().zip(weight).map(|(v, w)| v * scale * w));
-        }
-        out
+    fn normalise(&self, x: &[f32], weight: &[f32]) -> Vec<f32> {
+        rms_norm(x, weight, self.config.rms_norm_eps)
     }
 }

@@ -148,11 +148,18 @@ impl LayerFields {
         self.sliding_window.filter(|_| !is_llama && self.use_sliding_window.unwrap_or(!is_qwen))
     }
 
+    /// The name of the family, or of its class; empty where the file has neither.
+    fn family(&self) -> &str {
+        let class = || self.architectures.as_ref()?.first();
+        self.model_type.as_ref().or_else(class).map_or("", String::as_str)
+    }
+
     /// Whether an attention layer has a window, where no list says so.
     fn windowed(&self, layer: usize, layers: usize) -> LayerKind {
         let Some(tokens) = self.window() else { return LayerKind::Full };
         let pattern = self.sliding_window_pattern.as_ref().or(self.written_window_pattern.as_ref());
-        let every = match (pattern, self.model_type.as_deref()) {
+        let family = self.family();
+        let every = match (pattern, family) {
             (Some(Pattern::Letters(letters)), _) => {
                 let letters: Vec<_> = letters.chars().collect();
                 // The last layer of a lettered pattern always sees all.
@@ -160,8 +167,8 @@ impl LayerFields {
                 return if local { LayerKind::Sliding(tokens) } else { LayerKind::Full };
             }
             (Some(Pattern::Every(every)), _) => Some(*every),
-            (None, Some("gemma2")) => Some(2),
-            (None, Some("gemma3" | "gemma3_text")) => Some(6),
+            (None, "gemma2" | "Gemma2ForCausalLM") => Some(2),
+            (None, "gemma3" | "gemma3_text" | "Gemma3ForCausalLM") => Some(6),
             (None, _) => None,
         };
         let full = match (every, self.use_sliding_window) {

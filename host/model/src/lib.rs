@@ -1,4 +1,4 @@
-//! A small runner for Llama-family decoders over any [`tqkv::attention::AttentionCache`].
+//! A small runner for Llama, Qwen, Gemma, Phi-3, gpt-oss, DeepSeek-V2 and other decoders over any [`tqkv::attention::AttentionCache`].
 //!
 //! It exists because the usual runners keep their cache private. It reads Hugging Face directories (`config.json`,
 //! safetensors, `tokenizer.json`) and GGUF files, computes in f32 on the CPU and is meant for measuring caches, not for serving.
@@ -7,6 +7,7 @@
 
 use std::path::Path;
 
+mod attention;
 mod biased;
 mod chat;
 mod checkpoint;
@@ -15,12 +16,16 @@ pub mod compress;
 mod config;
 mod error;
 pub mod eval;
+mod experts;
 mod find;
 mod forward;
 pub mod generate;
 mod gguf;
+mod latent;
 pub mod layers;
 mod linear;
+mod mlp;
+mod norm;
 mod outlier;
 mod rope;
 pub mod sampling;
@@ -31,7 +36,7 @@ mod weights;
 
 pub use biased::{BIASED_CHANNELS, BIASED_SHARE};
 pub use checkpoint::{Access, CodedAs};
-pub use config::{Architecture, Config, RopeScaling};
+pub use config::{Activation, Architecture, Config, Experts, Latent, RopeScaling, Rotary};
 pub use error::ModelError;
 pub use forward::LayerObserver;
 pub use outlier::{OUTLIER_CHANNELS, OUTLIER_FACTOR};
@@ -54,6 +59,8 @@ pub struct Model {
     config: Config,
     weights: Weights,
     rope: Rope,
+    /// Of layers with a window, where they have their own.
+    local_rope: Option<Rope>,
     tokenizer: Tokenizer,
     chat: Chat,
     /// Those of prompts.
@@ -152,16 +159,12 @@ impl Model {
         tensors: Checkpoint,
         access: Access,
     ) -> Result<Self, ModelError> {
+        let mut config = config;
+        config.sink_logits = weights::read_sinks(&config, &tensors)?;
         let weights = Weights::read(&config, tensors, access)?;
-        Ok(Self {
-            name,
-            rope: Rope::new(&config),
-            config,
-            weights,
-            tokenizer,
-            chat: Chat::default(),
-            special: SpecialTokens::Add,
-        })
+        let (rope, local_rope) = (Rope::new(&config.rotary), config.local_rotary.as_ref().map(Rope::new));
+        let (chat, special) = (Chat::default(), SpecialTokens::Add);
+        Ok(Self { name, rope, local_rope, config, weights, tokenizer, chat, special })
     }
 
     /// Name for reports.

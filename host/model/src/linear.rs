@@ -158,3 +158,59 @@ pub(crate) fn put(y: &mut [f32], products: &[f32], store: Store) {
         Store::Add => y.iter_mut().zip(products).for_each(|(y, product)| *y += product),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::{Format, Kind};
+    use half::{bf16, f16};
+
+    fn painted(len: usize, seed: u64) -> Vec<f32> {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        (0..len).map(|_| bf16::from_f32(rng.f32() - 0.5).to_f32()).collect()
+    }
+
+    fn stored(name: &str, bytes: Vec<u8>, shape: Vec<usize>) -> Stored {
+        Stored::new(Format::Plain(Kind::named(name).unwrap()), shape, bytes.into()).unwrap()
+    }
+
+    /// More rows than a tile of either kind, fewer tokens than are few, and more.
+    #[test]
+    fn tiles_give_what_the_whole_gives() {
+        let (outputs, inputs) = (2 * LARGE_TILE / 288 + 5, 288);
+        let (values, bias) = (painted(outputs * inputs, 1), painted(outputs, 2));
+        let shape = || vec![outputs, inputs];
+        let f32s = Linear::new(Stored::from_f32(&values, shape()), Some(bias.clone()));
+        let halves = values.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect();
+        let brains = values.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect();
+        // Scale 1, so that codes are values.
+        let block = |i: usize| [f16::ONE.to_le_bytes().as_slice(), &[i as u8; 32]].concat();
+        let bytes: Vec<u8> = (0..outputs * inputs / 32).flat_map(block).collect();
+        let eights = stored("Q8_0", bytes, shape());
+        let expanded = Linear::new(Stored::from_f32(&eights.to_f32(), shape()), None);
+        let pairs = [
+            (Linear::new(stored("F16", halves, shape()), Some(bias.clone())), &f32s),
+            (Linear::new(stored("BF16", brains, shape()), Some(bias)), &f32s),
+            (Linear::new(eights, None), &expanded),
+        ];
+        for n in [1, 3, FEW, FEW + 1] {
+            let (x, before) = (painted(n * inputs, 3), painted(n * outputs, 4));
+            for (tiled, whole) in &pairs {
+                let mut sums = before.clone();
+                tiled.forward_add(&x, &mut sums);
+                let largest = whole.forward(&x).iter().fold(1.0f32, |most, y| most.max(y.abs()));
+                let wanted = whole.forward(&x);
+                for ((got, sum), (want, before)) in
+                    tiled.forward(&x).iter().zip(&sums).zip(wanted.iter().zip(&before))
+                {
+                    assert!(
+                        (got - want).abs() < 1e-5 * largest && (sum - want - before).abs() < 1e-5 * largest
+                    );
+                }
+            }
+        }
+        let mut row = vec![7.0];
+        pairs[0].0.push_row(outputs - 1, &mut row);
+        assert_eq!(row[1..], values[(outputs - 1) * inputs..]);
+    }
+}

@@ -5,6 +5,7 @@
 //! channels come in RoPE pairs (c, c + 64), so the scaling commutes with the rotation.
 
 use crate::Model;
+use crate::attention::Attention;
 use crate::error::ModelError;
 
 /// Scaled channels: the pairs (40, 104), (50, 114), (60, 124) of a head of 128.
@@ -23,12 +24,17 @@ impl Model {
         if head_dim != HEAD_DIM {
             return Err(ModelError::OutlierHeadDim { head_dim });
         }
+        if self.config.rotary.dim != head_dim || self.config.latent.is_some() {
+            let what = "RoPE on a part of each head";
+            return Err(ModelError::Variant { variant: "outlier", what });
+        }
         let channels = |heads: usize, factor: f32| {
             let of_head = move |head| OUTLIER_CHANNELS.map(|channel| (head * HEAD_DIM + channel, factor));
             (0..heads).flat_map(of_head)
         };
         for layer in self.weights.layers.resident_mut()? {
-            match &mut layer.qk_norm {
+            let Attention::Heads(heads) = &mut layer.attention else { continue };
+            match &mut heads.qk_norm {
                 // A norm follows the projection and would undo it, so the norm's own weight is scaled.
                 Some((q_norm, k_norm)) => {
                     for channel in OUTLIER_CHANNELS {
@@ -37,8 +43,8 @@ impl Model {
                     }
                 }
                 None => {
-                    layer.q.scale_outputs(channels(self.config.num_heads, 1.0 / OUTLIER_FACTOR));
-                    layer.k.scale_outputs(channels(self.config.num_kv_heads, OUTLIER_FACTOR));
+                    heads.q.scale_outputs(channels(self.config.num_heads, 1.0 / OUTLIER_FACTOR));
+                    heads.k.scale_outputs(channels(self.config.num_kv_heads, OUTLIER_FACTOR));
                 }
             }
         }

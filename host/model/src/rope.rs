@@ -1,78 +1,105 @@
-//! Rotary position embedding in the half-split ("rotate_half") convention: channel c pairs with c + head_dim / 2.
-//!
-//! Checkpoints in the interleaved convention must be permuted first; Hugging Face's are not interleaved.
+//! Rotary position embedding: in the half-split ("rotate_half") convention channel c pairs with c + half of the rotated ones, in
+//! the interleaved one with its neighbour.
 
 use std::f64::consts::TAU;
 
-use crate::config::{Config, RopeScaling};
+use crate::config::{RopeScaling, Rotary};
 
-/// Frequencies of one model; angles are computed in f64 so that long contexts lose nothing.
+/// Frequencies of the layers of one kind; angles are computed in f64 so that long contexts lose nothing.
 #[derive(Debug, Clone)]
 pub(crate) struct Rope {
     inv_freq: Vec<f64>,
+    /// Factor of what is rotated.
+    amplitude: f64,
+    is_interleaved: bool,
 }
 
-/// Cosines and sines of a run of positions, each `[n, head_dim / 2]`.
+/// Cosines and sines of a run of positions, each `[n, half]`, half being that of the rotated coordinates.
 pub(crate) struct RopeTable {
     cos: Vec<f32>,
     sin: Vec<f32>,
     half: usize,
+    is_interleaved: bool,
 }
 
 impl Rope {
-    pub(crate) fn new(config: &Config) -> Self {
-        let dim = config.head_dim;
-        let inv_freq = (0..dim / 2)
-            .map(|i| config.rope_theta.powf(-((2 * i) as f64) / dim as f64))
-            .enumerate()
-            .map(|(i, f)| scale(i, f, &config.rope_scaling))
-            .collect();
-        Self { inv_freq }
+    pub(crate) fn new(rotary: &Rotary) -> Self {
+        let amplitude = match rotary.scaling {
+            RopeScaling::Yarn { amplitude, .. } => amplitude,
+            _ => 1.0,
+        };
+        let inv_freq = (0..rotary.dim / 2).map(|i| frequency(i, rotary)).collect();
+        Self { inv_freq, amplitude, is_interleaved: rotary.is_interleaved }
     }
 
-    /// The angles of one position a row; made once a pass and shared by all layers.
+    /// The angles of one position a row; made once a pass and shared by all layers of the kind.
     pub(crate) fn table(&self, positions: impl ExactSizeIterator<Item = usize>) -> RopeTable {
         let half = self.inv_freq.len();
-        let values = positions.len() * half;
-        let mut table = RopeTable { cos: Vec::with_capacity(values), sin: Vec::with_capacity(values), half };
+        let room = || Vec::with_capacity(positions.len() * half);
+        let (mut cos, mut sin) = (room(), room());
         for position in positions {
             for f in &self.inv_freq {
-                let (sin, cos) = (position as f64 * f).sin_cos();
-                table.cos.push(cos as f32);
-                table.sin.push(sin as f32);
+                let (s, c) = (position as f64 * f).sin_cos();
+                cos.push((self.amplitude * c) as f32);
+                sin.push((self.amplitude * s) as f32);
             }
         }
-        table
+        RopeTable { cos, sin, half, is_interleaved: self.is_interleaved }
     }
 }
 
-/// Llama 3.1's rule is `rope_type: "llama3"` of the transformers library.
-fn scale(index: usize, freq: f64, scaling: &RopeScaling) -> f64 {
-    match *scaling {
+/// The frequency of pair `index`. The rules are those of the transformers library for its `rope_type`s.
+fn frequency(index: usize, rotary: &Rotary) -> f64 {
+    let &Rotary { theta, dim, .. } = rotary;
+    let freq = theta.powf(-((2 * index) as f64) / dim as f64);
+    // Share that is kept, the rest being divided.
+    let blend = |keep: f64, factor: f64| keep * freq + (1.0 - keep) * freq / factor;
+    match rotary.scaling {
         RopeScaling::None => freq,
         RopeScaling::Linear { factor } => freq / factor,
         RopeScaling::Factors(ref factors) => freq / factors.get(index).copied().unwrap_or(1.0),
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
             let turns = original_context * freq / TAU;
-            let keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
-            keep * freq + (1.0 - keep) * freq / factor
+            blend(((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0), factor)
+        }
+        RopeScaling::Yarn { factor, beta_fast, beta_slow, original_context, is_truncated, .. } => {
+            // The pair that turns so often in the original context, not rounded.
+            let pair = |turns: f64| dim as f64 * (original_context / (turns * TAU)).ln() / (2.0 * theta.ln());
+            let (mut low, mut high) = (pair(beta_fast), pair(beta_slow));
+            if is_truncated {
+                (low, high) = (low.floor(), high.ceil());
+            }
+            (low, high) = (low.max(0.0), high.min((dim - 1) as f64));
+            if low == high {
+                high += 0.001;
+            }
+            blend(1.0 - ((index as f64 - low) / (high - low)).clamp(0.0, 1.0), factor)
         }
     }
 }
 
 impl RopeTable {
-    /// Rotates `[n, heads, head_dim]` in place.
-    pub(crate) fn apply(&self, x: &mut [f32], heads: usize) {
-        let per_token = heads * 2 * self.half;
+    /// Rotates `[n, heads, head_dim]` in place: of each head the coordinates from `first` on that there are angles for.
+    pub(crate) fn apply(&self, x: &mut [f32], heads: usize, head_dim: usize, first: usize) {
         let angles = self.cos.chunks_exact(self.half).zip(self.sin.chunks_exact(self.half));
-        for (token, (cos, sin)) in x.chunks_exact_mut(per_token).zip(angles) {
-            for head in token.chunks_exact_mut(2 * self.half) {
-                let (low, high) = head.split_at_mut(self.half);
-                for (((a, b), c), s) in low.iter_mut().zip(high).zip(cos).zip(sin) {
-                    (*a, *b) = (*a * c - *b * s, *b * c + *a * s);
+        for (token, (cos, sin)) in x.chunks_exact_mut(heads * head_dim).zip(angles) {
+            for head in token.chunks_exact_mut(head_dim) {
+                let rotated = &mut head[first..first + 2 * self.half];
+                if self.is_interleaved {
+                    let pairs = rotated.as_chunks_mut().0.iter_mut().map(|[a, b]| (a, b));
+                    turn(pairs, cos, sin);
+                } else {
+                    let (low, high) = rotated.split_at_mut(self.half);
+                    turn(low.iter_mut().zip(high), cos, sin);
                 }
             }
         }
+    }
+}
+
+fn turn<'a>(pairs: impl Iterator<Item = (&'a mut f32, &'a mut f32)>, cos: &[f32], sin: &[f32]) {
+    for (((a, b), c), s) in pairs.zip(cos).zip(sin) {
+        (*a, *b) = (*a * c - *b * s, *b * c + *a * s);
     }
 }
 
@@ -80,11 +107,15 @@ impl RopeTable {
 mod tests {
     use super::*;
 
+    fn rotary(theta: f64, dim: usize, scaling: RopeScaling) -> Rotary {
+        Rotary { theta, dim, is_interleaved: false, scaling }
+    }
+
     #[test]
     fn linear_scaling_equals_fractional_positions() {
-        let f = 0.37;
-        assert_eq!(scale(0, f, &RopeScaling::None), f);
-        assert_eq!(scale(0, f, &RopeScaling::Linear { factor: 4.0 }) * 8.0, f * 2.0);
+        let plain = frequency(3, &rotary(100.0, 16, RopeScaling::None));
+        let slower = frequency(3, &rotary(100.0, 16, RopeScaling::Linear { factor: 4.0 }));
+        assert_eq!(slower * 8.0, plain * 2.0);
     }
 
     /// The three branches as transformers writes them, with wavelengths.
@@ -99,7 +130,7 @@ mod tests {
         };
         let mut branches = [0; 3];
         for i in 0..64 {
-            let freq = 500_000f64.powf(-f64::from(2 * i) / 128.0);
+            let freq = 500_000f64.powf(-((2 * i) as f64) / 128.0);
             let wavelength = TAU / freq;
             let (branch, want) = if wavelength < old / high {
                 (0, freq)
@@ -110,20 +141,33 @@ mod tests {
                 (2, (1.0 - smooth) * freq / factor + smooth * freq)
             };
             branches[branch] += 1;
-            assert!((scale(0, freq, &scaling) / want - 1.0).abs() < 1e-12, "frequency {i}");
+            let got = frequency(i, &rotary(500_000.0, 128, scaling.clone()));
+            assert!((got / want - 1.0).abs() < 1e-12, "frequency {i}");
         }
         assert!(branches.iter().all(|&n| n > 0), "every branch is reached: {branches:?}");
     }
 
     #[test]
     fn position_zero_is_the_identity_and_one_is_a_turn_by_the_frequency() {
-        let rope = Rope { inv_freq: vec![1.0, 0.25] };
-        let mut x = [1.0, 2.0, 0.0, 0.0, 1.0, 2.0, 0.0, 0.0];
-        rope.table(0..2).apply(&mut x, 1);
-        assert_eq!(x[..4], [1.0, 2.0, 0.0, 0.0]);
-        let want = [1f32.cos(), 2.0 * 0.25f32.cos(), 1f32.sin(), 2.0 * 0.25f32.sin()];
-        for (got, want) in x[4..].iter().zip(want) {
-            assert!((got - want).abs() < 1e-7);
+        for (is_interleaved, start) in [(false, [1.0, 2.0, 0.0, 0.0]), (true, [1.0, 0.0, 2.0, 0.0])] {
+            let rope = Rope { inv_freq: vec![1.0, 0.25], amplitude: 1.0, is_interleaved };
+            let mut x = [start, start].concat();
+            rope.table(0..2).apply(&mut x, 1, 4, 0);
+            assert_eq!(x[..4], start);
+            let (a, b) = ([1f32.cos(), 1f32.sin()], [2.0 * 0.25f32.cos(), 2.0 * 0.25f32.sin()]);
+            let want = if is_interleaved { [a[0], a[1], b[0], b[1]] } else { [a[0], b[0], a[1], b[1]] };
+            for (got, want) in x[4..].iter().zip(want) {
+                assert!((got - want).abs() < 1e-7);
+            }
         }
+    }
+
+    #[test]
+    fn a_part_of_each_head_is_left_as_it_is() {
+        let rope = Rope { inv_freq: vec![1.0], amplitude: 2.0, is_interleaved: false };
+        let mut x = [7.0, 1.0, 0.0, 9.0];
+        rope.table(1..2).apply(&mut x, 1, 4, 1);
+        assert_eq!((x[0], x[3]), (7.0, 9.0));
+        assert!((x[1] - 2.0 * 1f32.cos()).abs() < 1e-6 && (x[2] - 2.0 * 1f32.sin()).abs() < 1e-6);
     }
 }

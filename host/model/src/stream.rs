@@ -22,16 +22,19 @@ pub(crate) struct Stream {
 }
 
 impl Layers {
-    /// All of them, in memory.
+    /// All of them, in memory. What of the tensors was not read by then is refused.
     pub(crate) fn resident(config: &Config, tensors: &Checkpoint) -> Result<Self, ModelError> {
         let layers = (0..config.num_layers).map(|index| Layer::read(tensors, config, index));
-        layers.collect::<Result<_, _>>().map(Self::Resident)
+        let layers = layers.collect::<Result<_, _>>()?;
+        tensors.refuse_unread(config.tie_word_embeddings)?;
+        Ok(Self::Resident(layers))
     }
 
-    /// None of them. Each is read once, so that what is missing or malformed is said now.
+    /// None of them. Each is read once, so that what is missing, malformed or not read by then is said now.
     pub(crate) fn streamed(config: &Config, tensors: Checkpoint) -> Result<Self, ModelError> {
         let stream = Stream { tensors, config: config.clone() };
         stream.each(&mut |_, _| Ok(()))?;
+        stream.tensors.refuse_unread(config.tie_word_embeddings)?;
         Ok(Self::Streamed(Box::new(stream)))
     }
 

@@ -1,12 +1,14 @@
 //! The weights of a model, layer by layer, as the forward pass uses them.
 
+use crate::attention::Attention;
 use crate::checkpoint::{Access, Checkpoint};
-use crate::config::{Architecture, Config};
+use crate::config::Config;
 use crate::error::ModelError;
 use crate::linear::Linear;
+use crate::mlp::Mlp;
 use crate::stream::Layers;
 
-/// All weights of a model.
+/// All weights of a model, but for its learned sinks.
 #[derive(Debug)]
 pub(crate) struct Weights {
     /// `[vocab_size, hidden_size]`; also the head of a tied model.
@@ -21,42 +23,35 @@ pub(crate) struct Weights {
 #[derive(Debug)]
 pub(crate) struct Layer {
     pub(crate) attention_norm: Vec<f32>,
-    pub(crate) q: Linear,
-    pub(crate) k: Linear,
-    pub(crate) v: Linear,
+    pub(crate) attention: Attention,
     pub(crate) o: Linear,
-    /// Qwen3: weights of the per-head norms, `[head_dim]`, queries then keys.
-    pub(crate) qk_norm: Option<(Vec<f32>, Vec<f32>)>,
-    /// `[num_kv_heads, head_dim]`, added to keys after RoPE; no checkpoint has it, [`crate::biased`] makes it.
-    pub(crate) key_bias: Option<Vec<f32>>,
+    /// Of what attention adds.
+    pub(crate) post_attention_norm: Option<Vec<f32>>,
     pub(crate) mlp_norm: Vec<f32>,
-    pub(crate) gate: Linear,
-    pub(crate) up: Linear,
-    pub(crate) down: Linear,
+    pub(crate) mlp: Mlp,
+    /// Of what the MLP adds.
+    pub(crate) post_mlp_norm: Option<Vec<f32>>,
 }
 
 impl Layer {
     pub(crate) fn read(tensors: &Checkpoint, c: &Config, index: usize) -> Result<Self, ModelError> {
         let name = |part: &str| format!("model.layers.{index}.{part}");
-        let norm = |part: &str| tensors.vector(&name(&format!("{part}.weight")), c.hidden_size);
-        let head_norm = |part: &str| tensors.vector(&name(&format!("self_attn.{part}.weight")), c.head_dim);
-        let (queries, keys) = (c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
-        let qk_norm = match c.architecture {
-            Architecture::Qwen3 => Some((head_norm("q_norm")?, head_norm("k_norm")?)),
-            Architecture::Llama | Architecture::Mistral | Architecture::Qwen2 => None,
+        let norm = |part: &str| tensors.norm(&name(part), c.hidden_size, c);
+        let (mlp_norm, post_attention_norm, post_mlp_norm) = if c.family().post_norms {
+            let (after, last) = (norm("post_attention_layernorm")?, norm("post_feedforward_layernorm")?);
+            (norm("pre_feedforward_layernorm")?, Some(after), Some(last))
+        } else {
+            (norm("post_attention_layernorm")?, None, None)
         };
+        let attended = Attention::out_values(c);
         Ok(Self {
             attention_norm: norm("input_layernorm")?,
-            q: tensors.linear(&name("self_attn.q_proj"), queries, c.hidden_size, c.qkv_bias)?,
-            k: tensors.linear(&name("self_attn.k_proj"), keys, c.hidden_size, c.qkv_bias)?,
-            v: tensors.linear(&name("self_attn.v_proj"), keys, c.hidden_size, c.qkv_bias)?,
-            o: tensors.linear(&name("self_attn.o_proj"), c.hidden_size, queries, c.output_bias)?,
-            qk_norm,
-            key_bias: None,
-            mlp_norm: norm("post_attention_layernorm")?,
-            gate: tensors.linear(&name("mlp.gate_proj"), c.intermediate_size, c.hidden_size, false)?,
-            up: tensors.linear(&name("mlp.up_proj"), c.intermediate_size, c.hidden_size, false)?,
-            down: tensors.linear(&name("mlp.down_proj"), c.hidden_size, c.intermediate_size, false)?,
+            attention: Attention::read(tensors, c, &name("self_attn"))?,
+            o: tensors.linear(&name("self_attn.o_proj"), c.hidden_size, attended, c.output_bias)?,
+            post_attention_norm,
+            mlp_norm,
+            mlp: Mlp::read(tensors, c, index, &name("mlp"))?,
+            post_mlp_norm,
         })
     }
 }
@@ -72,12 +67,32 @@ impl Weights {
         };
         Ok(Self {
             embedding: tensors.linear("model.embed_tokens", vocab, hidden, false)?,
-            norm: tensors.vector("model.norm.weight", hidden)?,
+            norm: tensors.norm("model.norm", hidden, config)?,
             head,
+            // Last, since they see to it that all tensors were read.
             layers: match access {
                 Access::Mapped => Layers::resident(config, &tensors)?,
                 Access::Streamed => Layers::streamed(config, tensors)?,
             },
         })
+    }
+}
+
+/// Learned sinks, `[num_layers, num_heads]`; empty where the family has none.
+pub(crate) fn read_sinks(config: &Config, tensors: &Checkpoint) -> Result<Vec<f32>, ModelError> {
+    let layers = if config.family().has_sinks { config.num_layers } else { 0 };
+    let mut sinks = Vec::new();
+    for layer in 0..layers {
+        sinks.extend(tensors.vector(&format!("model.layers.{layer}.self_attn.sinks"), config.num_heads)?);
+    }
+    Ok(sinks)
+}
+
+impl Checkpoint {
+    /// The weights of a norm, with what they lack.
+    pub(crate) fn norm(&self, name: &str, len: usize, c: &Config) -> Result<Vec<f32>, ModelError> {
+        let mut weights = self.vector(&format!("{name}.weight"), len)?;
+        weights.iter_mut().for_each(|weight| *weight += c.norm_offset);
+        Ok(weights)
     }
 }

@@ -365,14 +365,48 @@ impl CacheSpec {
     /// Refuses what no cache can be.
     pub(super) fn check(&self) -> Result<(), CacheError> {
         let bad = |why: String| Err(CacheError::BadSpec(why));
-        let KvShape { num_layers, num_heads, .. } = self.shape;
-        self.shape.check()?;
+        self.check_attention()?;
+        let num_layers = self.shape.num_layers;
         let heads = num_layers.saturating_mul(self.shape.num_kv_heads);
         if heads > MOST_HEADS {
             return bad(format!("{heads} KV heads in all layers; accepted are up to {MOST_HEADS}"));
         }
         self.layers.check(num_layers)?;
-        let KvShape { head_dim, value_dim, .. } = self.shape;
+        let after = self.cold.iter().map(|(after, _)| *after);
+        for (what, tokens) in [("sinks", self.sinks), ("the hot window", self.hot)] {
+            if tokens > MOST_TOKENS {
+                return bad(format!("{what} of {tokens} tokens; accepted are up to {MOST_TOKENS}"));
+            }
+        }
+        if after.clone().any(|tokens| tokens > MOST_TOKENS) || !after.is_sorted_by(|a, b| a < b) {
+            return bad(format!("cold tiers begin after ever more tokens, at most {MOST_TOKENS}"));
+        }
+        for layer in 0..num_layers {
+            match self.kind(layer) {
+                LayerKind::Sliding(window) if window < self.hot || window > MOST_TOKENS => {
+                    return bad(format!(
+                        "a sliding window of {window} tokens; accepted are {} (the hot window) to {MOST_TOKENS}",
+                        self.hot
+                    ));
+                }
+                LayerKind::Sliding(_) | LayerKind::Full | LayerKind::None => {}
+            }
+            self.check_tiers(layer)?;
+        }
+        if !(0.0..1.0).contains(&self.sparse_values) {
+            return bad(format!(
+                "values are skipped below a share of {}; accepted are 0 to 1",
+                self.sparse_values
+            ));
+        }
+        Ok(())
+    }
+
+    /// Refuses an attention that no cache computes, compressed or exact.
+    pub(crate) fn check_attention(&self) -> Result<(), CacheError> {
+        let bad = |why: String| Err(CacheError::BadSpec(why));
+        self.shape.check()?;
+        let KvShape { num_layers, num_heads, head_dim, value_dim, .. } = self.shape;
         if self.position_dim > 0 && head_dim.checked_sub(self.position_dim) != Some(value_dim) {
             return bad(format!(
                 "head_dim {head_dim} of latent vectors; accepted is {value_dim} (value_dim) + {} (position_dim)",
@@ -385,27 +419,8 @@ impl CacheSpec {
                 self.kinds.len()
             ));
         }
-        let after = self.cold.iter().map(|(after, _)| *after);
-        for (what, tokens) in [("sinks", self.sinks), ("the hot window", self.hot)] {
-            if tokens > MOST_TOKENS {
-                return bad(format!("{what} of {tokens} tokens; accepted are up to {MOST_TOKENS}"));
-            }
-        }
-        if after.clone().any(|tokens| tokens > MOST_TOKENS) || !after.is_sorted_by(|a, b| a < b) {
-            return bad(format!("cold tiers begin after ever more tokens, at most {MOST_TOKENS}"));
-        }
-        for layer in 0..num_layers {
-            match self.kind(layer) {
-                LayerKind::Sliding(0) => return bad("a sliding window of 0 tokens sees nothing".into()),
-                LayerKind::Sliding(window) if window < self.hot || window > MOST_TOKENS => {
-                    return bad(format!(
-                        "a sliding window of {window} tokens; accepted are {} (the hot window) to {MOST_TOKENS}",
-                        self.hot
-                    ));
-                }
-                LayerKind::Sliding(_) | LayerKind::Full | LayerKind::None => {}
-            }
-            self.check_tiers(layer)?;
+        if (0..num_layers).any(|layer| self.kind(layer) == LayerKind::Sliding(0)) {
+            return bad("a sliding window of 0 tokens sees nothing".into());
         }
         if self.kinds.iter().all(|kind| *kind == LayerKind::None) && !self.kinds.is_empty() {
             return bad("no layer keeps keys and values".into());
@@ -425,12 +440,6 @@ impl CacheSpec {
         }
         if self.soft_cap.is_some_and(|cap| !(cap.is_finite() && cap > 0.0)) {
             return bad("a soft cap must be finite and above 0".into());
-        }
-        if !(0.0..1.0).contains(&self.sparse_values) {
-            return bad(format!(
-                "values are skipped below a share of {}; accepted are 0 to 1",
-                self.sparse_values
-            ));
         }
         Ok(())
     }

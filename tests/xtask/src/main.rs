@@ -6,8 +6,10 @@ mod firmware;
 mod gpu_check;
 mod needs;
 mod ptx;
+mod real_model;
 mod trellis_search;
 mod vectors;
+mod wheel;
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -25,6 +27,8 @@ enum Task {
     GpuCheck(gpu_check::Args),
     /// Build the GPU kernels, or compare them with the committed PTX, and audit them
     Ptx(ptx::Args),
+    /// Measure caches on a model that others made, beside llama.cpp's own; or check the runner on it
+    RealModel(real_model::Args),
     /// Find the generators and levels of the trellis codes from scratch and print their table
     TrellisSearch(trellis_search::Args),
     /// Write the golden block file, or compare with it
@@ -39,6 +43,7 @@ fn main() -> ExitCode {
         // Says itself that there is no GPU, with an exit code of its own.
         Task::GpuCheck(args) => gpu_check::run(&args),
         Task::Ptx(args) => when_ready("ptx", || ptx::run(&args)),
+        Task::RealModel(args) => when_ready("real-model", || real_model::run(&args)),
         Task::TrellisSearch(args) => {
             trellis_search::run(&args);
             ExitCode::SUCCESS

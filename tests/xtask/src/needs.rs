@@ -34,7 +34,7 @@ const fn need(name: &'static str, source: Source) -> Need {
 }
 
 /// The rows: what is run, and what it needs.
-pub(crate) const TASKS: [(&str, &[Need]); 13] = [
+pub(crate) const TASKS: [(&str, &[Need]); 14] = [
     ("cargo fmt, cargo clippy", &[need("rustfmt", Component), need("clippy", Component)]),
     ("cargo xtask asm", &[need("an x86-64 machine", Other(is_x86_64, "run it on one"))]),
     (
@@ -70,6 +70,10 @@ pub(crate) const TASKS: [(&str, &[Need]); 13] = [
                 ),
             ),
         ],
+    ),
+    (
+        "cargo xtask real-model",
+        &[need("pip", Other(crate::wheel::has_pip, "apt-get install -y python3-pip"))],
     ),
     ("cargo xtask trellis-search", &[]),
     ("cargo xtask vectors", &[]),

@@ -9,6 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use crate::wheel;
+
 /// Architectures with a committed file.
 const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90"];
 
@@ -345,8 +347,7 @@ fn audit_costs(costs: &BTreeMap<String, Cost>) -> Vec<String> {
 /// Whether [`ptxas`] finds one, or Python's installer to fetch it with.
 pub(crate) fn has_ptxas() -> bool {
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(PTXAS_FOLDER).join(PTXAS_PROGRAM);
-    let pip = || Command::new("python3").args(["-m", "pip", "--version"]).output();
-    env::var_os("TQKV_PTXAS").is_some() || kept.exists() || pip().is_ok_and(|output| output.status.success())
+    env::var_os("TQKV_PTXAS").is_some() || kept.exists() || wheel::has_pip()
 }
 
 /// Path of `ptxas`: the variable `TQKV_PTXAS`, or fetched once into the target folder.
@@ -359,28 +360,12 @@ fn ptxas(root: &Path) -> Result<PathBuf, String> {
     if path.exists() {
         return Ok(path);
     }
-    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    python(&folder, &["-m", "pip", "download", "--quiet", "--no-deps", PTXAS_PACKAGE])?;
-    let wheel = fs::read_dir(&folder)
-        .map_err(|error| format!("{}: {error}", folder.display()))?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| path.extension().is_some_and(|extension| extension == "whl"))
-        .ok_or("pip downloaded no wheel")?;
-    python(&folder, &["-m", "zipfile", "-e", &wheel.display().to_string(), "."])?;
+    wheel::fetch(&folder, PTXAS_PACKAGE)?;
     let status = Command::new("chmod").arg("+x").arg(&path).status();
     if status.is_ok_and(|status| status.success()) {
         Ok(path)
     } else {
         Err("the wheel holds no ptxas".to_owned())
-    }
-}
-
-fn python(folder: &Path, args: &[&str]) -> Result<(), String> {
-    let status = Command::new("python3").current_dir(folder).args(args).status();
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err(format!("python3 {} failed", args.join(" "))),
-        Err(error) => Err(format!("python3: {error}")),
     }
 }
 

@@ -34,6 +34,7 @@ Columns:
   perplexity   exp of the mean surprise at the next token; less is better
   nll delta    the mean surprise less that under f16, in nats per token
   KL to f16    how far the predictions are from those under f16; 0 is equal
+  KL 99 %      what one position of a hundred exceeds
   top-1        how often the likeliest token is the same as under f16
   bytes/token  memory of the cache at the end of a window, all included
   bits         the same in bits for each value of a key or a value, uncompressed ones included
@@ -97,6 +98,7 @@ pub(crate) struct Row {
     pub(crate) perplexity: f64,
     nll_delta: f64,
     pub(crate) kl_to_f16: f64,
+    kl_p99: f64,
     pub(crate) top1_agreement: f64,
     pub(crate) cache_bytes_per_token: f64,
     bits_per_value: f64,
@@ -180,8 +182,7 @@ pub(crate) fn measure(
         Setting { name, new_cache: Box::new(new_cache) }
     };
     let settings: Vec<_> = policies[1..].iter().map(setting).collect();
-    let shape = model.config().kv_shape();
-    let values = shape.num_layers * shape.num_kv_heads * (shape.head_dim + shape.value_dim);
+    let values = model.config().cached_values();
     let bar = out.progress(0, "evaluating");
     let (mut rows, mut printed) = (Vec::with_capacity(policies.len()), Ok(()));
     let report =
@@ -211,6 +212,7 @@ fn row(name: Name, result: EvalResult, values: usize) -> Row {
         perplexity: result.perplexity,
         nll_delta: result.nll_delta,
         kl_to_f16: result.kl,
+        kl_p99: result.kl_p99,
         top1_agreement: result.top1_agreement,
         cache_bytes_per_token: result.cache_bytes_per_token,
         bits_per_value: 8.0 * result.cache_bytes_per_token / values as f64,
@@ -221,7 +223,7 @@ fn row(name: Name, result: EvalResult, values: usize) -> Row {
 }
 
 fn head(attention: bool) -> Vec<String> {
-    let head = ["K,V", "perplexity", "nll delta", "KL to f16", "top-1", "bytes/token", "bits"];
+    let head = ["K,V", "perplexity", "nll delta", "KL to f16", "KL 99 %", "top-1", "bytes/token", "bits"];
     head.into_iter().chain(attention.then_some("attention")).map(str::to_owned).collect()
 }
 
@@ -231,6 +233,7 @@ fn cells(row: &Row) -> Vec<String> {
         format!("{:.4}", row.perplexity),
         format!("{:+.5}", row.nll_delta),
         format!("{:.6}", row.kl_to_f16),
+        format!("{:.4}", row.kl_p99),
         format!("{:.2} %", 100.0 * row.top1_agreement),
         format!("{:.0}", row.cache_bytes_per_token),
         format!("{:.2}", row.bits_per_value),
@@ -240,7 +243,7 @@ fn cells(row: &Row) -> Vec<String> {
 
 /// A line of the table. Its columns are as wide before the first row is known as after the last.
 fn line(first: usize, cells: &[String]) -> String {
-    let widths = [first, 10, 9, 9, 8, 11, 5, 9];
+    let widths = [first, 10, 9, 9, 7, 8, 11, 5, 9];
     let cells: Vec<_> = cells.iter().map(String::as_str).zip(widths).collect();
     table_line(&cells)
 }

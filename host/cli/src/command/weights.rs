@@ -12,7 +12,7 @@ use tqkv_model::compress::{CompressSpec, Compressed, compress};
 use tqkv_model::eval::{EvalSpec, Progress, Setting, evaluate};
 use tqkv_model::{Model, shipped};
 
-use crate::args::codec;
+use crate::args::{EncodeArgs, codec};
 use crate::error::CliError;
 use crate::input;
 use crate::output::{Output, grouped, table};
@@ -62,9 +62,8 @@ struct CompressArgs {
     #[arg(long, value_name = "WEIGHTS", default_value = "64",
         value_parser = PossibleValuesParser::new(["64", "128", "256"]).map(|group| group.parse::<usize>().unwrap_or(64)))]
     group: usize,
-    /// Seed of the rotation's signs.
-    #[arg(long, value_name = "N", default_value_t = 42)]
-    seed: u64,
+    #[command(flatten)]
+    encode: EncodeArgs,
     /// Measure the perplexity of both models as well.
     #[arg(long)]
     report: bool,
@@ -114,7 +113,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         codec: args.codec.unwrap_or(args.bits),
         embedding: args.embedding,
         group: args.group,
-        seed: args.seed,
+        options: args.encode.options(),
     };
     // Read before anything is made, so that a text that is not there is said at once.
     let text = match &args.text {

@@ -41,13 +41,12 @@ impl CodedAs {
         format!("tqkv.{tensor}")
     }
 
-    /// The codec of the groups.
+    /// The codec of the groups; of the options a decoder needs none but the seed.
     ///
     /// # Errors
     /// One line, where the codec has no such groups.
-    pub fn codec(&self) -> Result<AnyCodec, String> {
-        let options = Options::DEFAULT.seed(self.seed);
-        AnyCodec::new(self.codec, self.group, options)
+    pub fn codec(&self, options: Options) -> Result<AnyCodec, String> {
+        AnyCodec::new(self.codec, self.group, options.seed(self.seed))
             .map_err(|error| format!("groups of {} coded as {}: {error}", self.group, self.codec.name()))
     }
 }
@@ -84,14 +83,14 @@ impl Format {
     }
 
     /// Values of a block.
-    fn block(&self) -> usize {
+    pub(super) fn block(&self) -> usize {
         match self {
             Self::Plain(kind) => kind.block,
             Self::Coded(coding) => coding.codec.dim(),
         }
     }
 
-    fn block_bytes(&self) -> usize {
+    pub(super) fn block_bytes(&self) -> usize {
         match self {
             Self::Plain(kind) => kind.bytes,
             Self::Coded(coding) => coding.codec.block_bytes(),

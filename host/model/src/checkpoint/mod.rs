@@ -7,7 +7,8 @@ mod shards;
 mod source;
 mod stored;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
 
 use crate::error::ModelError;
 use crate::linear::Linear;
@@ -62,11 +63,13 @@ impl Entry {
 pub(crate) struct Checkpoint {
     files: Vec<Source>,
     tensors: HashMap<String, Entry>,
+    /// Names that were asked for.
+    asked: Mutex<HashSet<String>>,
 }
 
 impl Checkpoint {
     pub(crate) fn new(files: Vec<Source>, tensors: HashMap<String, Entry>) -> Self {
-        Self { files, tensors }
+        Self { files, tensors, asked: Mutex::default() }
     }
 
     /// Names of all tensors.
@@ -76,7 +79,18 @@ impl Checkpoint {
 
     /// A tensor; `None` where there is none of that name.
     pub(crate) fn get(&self, name: &str) -> Result<Option<Stored>, ModelError> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
         self.tensors.get(name).map(|entry| entry.read(name, &self.files)).transpose()
+    }
+
+    /// Refuses tensors that nothing asked for: the model that they are of is another than was read.
+    pub(crate) fn refuse_unread(&self, is_tied: bool) -> Result<(), ModelError> {
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        // Frequencies that follow from the config, and copies of the embedding.
+        let is_of_no_matter =
+            |name: &str| name.ends_with("rotary_emb.inv_freq") || is_tied && name == "lm_head.weight";
+        let unread = self.names().filter(|name| !asked.contains(*name) && !is_of_no_matter(name)).min();
+        unread.map_or(Ok(()), |name| Err(ModelError::UnreadTensor { name: name.to_owned() }))
     }
 
     /// A tensor of any shape that must be there.
@@ -112,6 +126,21 @@ impl Checkpoint {
     /// The values of a vector that must be there.
     pub(crate) fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
         Ok(self.required(name, &[len])?.to_f32())
+    }
+
+    /// Several projections whose rows are joined in one tensor.
+    pub(crate) fn fused<const N: usize>(
+        &self,
+        name: &str,
+        outputs: [usize; N],
+        inputs: usize,
+    ) -> Result<[Linear; N], ModelError> {
+        let joined = self.required(&format!("{name}.weight"), &[outputs.iter().sum(), inputs])?;
+        let mut first = 0;
+        Ok(outputs.map(|outputs| {
+            first += outputs;
+            Linear::new(joined.rows(first - outputs..first), None)
+        }))
     }
 
     /// A projection; a bias in the file is always used, and missed only where the config promises one.

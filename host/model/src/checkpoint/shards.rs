@@ -6,6 +6,7 @@ use std::path::Path;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
+use tqkv_core::Options;
 use tqkv_simd::Level;
 
 use super::{Access, Checkpoint, CodedAs, Coding, Entry, Format, Kind, Source};
@@ -101,7 +102,7 @@ fn format_of(
     };
     let bad = |what: String| format!("tensor {name}: {what}");
     let coded_as: CodedAs = serde_json::from_str(said).map_err(|error| bad(error.to_string()))?;
-    let codec = Box::new(coded_as.codec().map_err(bad)?);
+    let codec = Box::new(coded_as.codec(Options::DEFAULT).map_err(bad)?);
     let row =
         shape.last_mut().filter(|row| info.dtype == Dtype::U8 && row.is_multiple_of(codec.block_bytes()));
     let row = row.ok_or_else(|| {

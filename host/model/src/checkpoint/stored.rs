@@ -89,6 +89,22 @@ impl Stored {
         matrix
     }
 
+    /// The matrix that has the columns `first`, `first + step` and so on of this one as its rows.
+    pub(crate) fn columns(&self, first: usize, step: usize) -> Self {
+        if self.format.block() > 1 {
+            return Self::from_f32(&self.to_f32(), self.shape.clone()).columns(first, step);
+        }
+        let (row_bytes, size) = (self.row_bytes(), self.format.block_bytes());
+        let mut bytes = Vec::with_capacity(self.bytes.len() / step);
+        for column in (first * size..row_bytes).step_by(step * size) {
+            for row in self.bytes.chunks_exact(row_bytes) {
+                bytes.extend_from_slice(&row[column..column + size]);
+            }
+        }
+        let rows = bytes.len() / size / self.shape[0].max(1);
+        Self { format: self.format.clone(), shape: vec![rows, self.shape[0]], bytes: bytes.into() }
+    }
+
     /// Rows of each head from (pair, half) to (half, pair): GGUF files of some families have the former, for interleaved RoPE.
     pub(crate) fn unpermuted(self, heads: usize) -> Self {
         let (rows, row_bytes) = (self.shape.first().copied().unwrap_or(0), self.row_bytes());

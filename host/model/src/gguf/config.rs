@@ -15,13 +15,38 @@ pub(super) struct Family {
     pub(super) is_interleaved: bool,
     /// Whether each head of queries and keys has a norm.
     pub(super) has_head_norms: bool,
+    /// Whether there are norms behind attention and MLP.
+    pub(super) has_post_norms: bool,
+    /// Keys that are read beside [`READ`].
+    own: &'static [&'static str],
 }
 
-static FAMILIES: [Family; 3] = [
-    Family { name: "llama", class: "LlamaForCausalLM", is_interleaved: true, has_head_norms: false },
-    Family { name: "qwen2", class: "Qwen2ForCausalLM", is_interleaved: false, has_head_norms: false },
-    Family { name: "qwen3", class: "Qwen3ForCausalLM", is_interleaved: false, has_head_norms: true },
+const LLAMA: Family = Family {
+    name: "llama",
+    class: "LlamaForCausalLM",
+    is_interleaved: true,
+    has_head_norms: false,
+    has_post_norms: false,
+    own: &[],
+};
+
+static FAMILIES: [Family; 4] = [
+    LLAMA,
+    Family { name: "qwen2", class: "Qwen2ForCausalLM", is_interleaved: false, ..LLAMA },
+    Family { name: "qwen3", class: "Qwen3ForCausalLM", is_interleaved: false, has_head_norms: true, ..LLAMA },
+    Family {
+        name: GEMMA3,
+        class: "Gemma3ForCausalLM",
+        is_interleaved: false,
+        has_head_norms: true,
+        has_post_norms: true,
+        own: &["attention.sliding_window"],
+    },
 ];
+
+const GEMMA3: &str = "gemma3";
+/// Layers of the one Gemma 3 whose queries are scaled by another width than that of a head.
+const GEMMA3_27B_LAYERS: usize = 62;
 
 impl Family {
     pub(super) fn of(file: &File<'_>) -> Result<&'static Self, ModelError> {
@@ -121,6 +146,21 @@ pub(super) fn json(file: &File<'_>, family: &Family, tensors: &Tensors) -> Resul
         "attention_bias": tensors.has_bias && family.name == "qwen3",
         "eos_token_id": end_tokens(file)?,
     });
+    if family.name == GEMMA3 {
+        let scalar =
+            if required("block_count")? == GEMMA3_27B_LAYERS { hidden.checked_div(heads) } else { head_dim };
+        // What these files leave to the program.
+        for (name, value) in [
+            ("hidden_act", json!("gelu_pytorch_tanh")),
+            ("query_pre_attn_scalar", json!(scalar)),
+            ("sliding_window", json!(required("attention.sliding_window")?)),
+            ("sliding_window_pattern", json!(6)),
+            ("rope_local_base_freq", json!(10_000.0)),
+            ("norms_include_one", json!(true)),
+        ] {
+            config[name] = value;
+        }
+    }
     if let Some(scaling) = scaling(file, family, tensors)? {
         config["rope_scaling"] = scaling;
     }
@@ -131,7 +171,7 @@ pub(super) fn json(file: &File<'_>, family: &Family, tensors: &Tensors) -> Resul
 fn refuse_unread(file: &File<'_>, family: &Family) -> Result<(), ModelError> {
     let unread = |key: &&&str| {
         let own = key.strip_prefix(family.name).and_then(|rest| rest.strip_prefix('.'));
-        own.is_some_and(|own| !READ.contains(&own))
+        own.is_some_and(|own| !READ.contains(&own) && !family.own.contains(&own))
     };
     match file.metadata.keys().find(unread) {
         Some(key) => Err(bad(key, "not computed; a model with it is refused rather than computed wrongly")),

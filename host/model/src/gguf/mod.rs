@@ -132,7 +132,7 @@ impl<'a> Contents<'a> {
         let layers =
             config::number(&self.files[0], &format!("{}.block_count", self.family.name))?.unwrap_or(0);
         for info in self.files.iter().flat_map(|file| &file.tensors) {
-            if !names::is_read(info.name, layers, self.family.has_head_norms) {
+            if !names::is_read(info.name, layers, self.family) {
                 let refused =
                     format!("tensor {} is not read, and would change what the model computes", info.name);
                 return Err(ModelError::Config(refused));
@@ -175,7 +175,7 @@ impl<'a> Contents<'a> {
                     start: contents.data.saturating_add(info.offset),
                     interleaved_heads: self.interleaved_heads(info.name)?,
                 };
-                let name = names::there(info.name).unwrap_or_else(|| info.name.to_owned());
+                let name = names::there(info.name, self.family).unwrap_or_else(|| info.name.to_owned());
                 entries.entry(name).or_insert(entry);
             }
         }

@@ -1,5 +1,7 @@
 //! Names of tensors there and here.
 
+use super::config::Family;
+
 /// The embedding, the head and the frequencies' factors.
 pub(super) const EMBEDDING: &str = "token_embd.weight";
 pub(super) const HEAD: &str = "output.weight";
@@ -17,9 +19,8 @@ enum Part {
 }
 
 /// Parts of a layer: in Hugging Face checkpoints, and here.
-const PARTS: [(&str, &str, Part); 11] = [
+const PARTS: [(&str, &str, Part); 10] = [
     ("input_layernorm", "attn_norm", Part::Norm),
-    ("post_attention_layernorm", "ffn_norm", Part::Norm),
     ("self_attn.q_proj", "attn_q", Part::Projection),
     ("self_attn.k_proj", "attn_k", Part::Projection),
     ("self_attn.v_proj", "attn_v", Part::Projection),
@@ -31,8 +32,22 @@ const PARTS: [(&str, &str, Part); 11] = [
     ("mlp.down_proj", "ffn_down", Part::Projection),
 ];
 
+/// The norm before the MLP, and those in families that have norms behind attention and MLP too.
+const MLP_NORM: [(&str, &str, Part); 1] = [("post_attention_layernorm", "ffn_norm", Part::Norm)];
+const MLP_NORMS: [(&str, &str, Part); 3] = [
+    ("post_attention_layernorm", "post_attention_norm", Part::Norm),
+    ("pre_feedforward_layernorm", "ffn_norm", Part::Norm),
+    ("post_feedforward_layernorm", "post_ffw_norm", Part::Norm),
+];
+
+/// The part that is called so here.
+fn part(here: &str, family: &Family) -> Option<&'static (&'static str, &'static str, Part)> {
+    let norms = if family.has_post_norms { &MLP_NORMS[..] } else { &MLP_NORM };
+    PARTS.iter().chain(norms).find(|(_, name, _)| *name == here)
+}
+
 /// The name in Hugging Face checkpoints of a tensor here; `None` where they have none of its kind.
-pub(super) fn there(name: &str) -> Option<String> {
+pub(super) fn there(name: &str, family: &Family) -> Option<String> {
     match name {
         EMBEDDING => return Some("model.embed_tokens.weight".to_owned()),
         "output_norm.weight" => return Some("model.norm.weight".to_owned()),
@@ -40,18 +55,18 @@ pub(super) fn there(name: &str) -> Option<String> {
         _ => {}
     }
     let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
-    let (part, kind) = rest.rsplit_once('.')?;
-    let (there, ..) = PARTS.iter().find(|(_, here, _)| *here == part)?;
+    let (here, kind) = rest.rsplit_once('.')?;
+    let (there, ..) = part(here, family)?;
     Some(format!("model.layers.{layer}.{there}.{kind}"))
 }
 
-/// Whether a tensor of that name is read of a model of so many layers, which may have norms of heads.
-pub(super) fn is_read(name: &str, layers: usize, has_head_norms: bool) -> bool {
+/// Whether a tensor of that name is read of a model of so many layers.
+pub(super) fn is_read(name: &str, layers: usize, family: &Family) -> bool {
     let in_layer = || {
         let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
-        let (part, kind) = rest.rsplit_once('.')?;
-        let (.., part) = PARTS.iter().find(|(_, here, _)| *here == part)?;
-        let is_there = *part != Part::HeadNorm || has_head_norms;
+        let (here, kind) = rest.rsplit_once('.')?;
+        let (.., part) = part(here, family)?;
+        let is_there = *part != Part::HeadNorm || family.has_head_norms;
         let is_kind = kind == "weight" || kind == "bias" && *part == Part::Projection;
         Some(is_there && is_kind && layer.parse::<usize>().is_ok_and(|layer| layer < layers))
     };

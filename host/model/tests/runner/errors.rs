@@ -12,7 +12,7 @@ use tqkv::error::CacheError;
 use tqkv::{Chunk, KvShape};
 use tqkv_model::eval::{EvalSpec, Progress, Setting, evaluate};
 use tqkv_model::generate::{GenerateSpec, generate};
-use tqkv_model::{Model, ModelError};
+use tqkv_model::{Access, Architecture, Config, Model, ModelError};
 
 const HEAD_DIM: usize = 8;
 
@@ -39,15 +39,56 @@ fn with_config(name: &str, value: Value) -> String {
 
 #[test]
 fn configs_that_are_not_computed_are_refused_by_name() {
-    let accepted = "accepted: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM";
+    let names = Architecture::ALL.iter().map(|architecture| architecture.name());
+    let accepted = &format!("accepted: {}", names.collect::<Vec<_>>().join(", "));
     let text = with_config("architectures", json!(["GemmaForCausalLM"]));
     assert!(text.contains("GemmaForCausalLM is not supported") && text.ends_with(accepted), "{text}");
     assert!(with_config("architectures", json!([])).ends_with(accepted));
-    let yarn = with_config("rope_scaling", json!({ "rope_type": "yarn", "factor": 4.0 }));
-    assert!(yarn.contains("yarn is not supported; accepted: default, linear, llama3"), "{yarn}");
     for (name, value, part) in [
         ("hidden_act", json!("gelu"), "hidden_act gelu is not supported; accepted: silu"),
         ("partial_rotary_factor", json!(0.5), "partial_rotary_factor 0.5"),
+        (
+            "quantization_config",
+            json!({ "bits": 4, "quant_method": "gptq" }),
+            "quantization_config is \"gptq\"",
+        ),
+        (
+            "attention_multiplier",
+            json!(0.5),
+            "attention_multiplier is 0.5, which is not computed for LlamaForCausalLM",
+        ),
+        ("residual_multiplier", json!(0.2), "residual_multiplier is 0.2"),
+        ("embedding_multiplier", json!(12), "embedding_multiplier is 12"),
+        ("logits_scaling", json!(8), "logits_scaling is 8"),
+        ("clip_qkv", json!(8.0), "clip_qkv is 8.0"),
+        ("no_rope_layers", json!([1, 1, 0]), "no_rope_layers is [1,1,0]"),
+        ("num_local_experts", json!(8), "num_local_experts is 8"),
+        ("attn_logit_softcapping", json!(50.0), "attn_logit_softcapping is 50.0"),
+        ("rope_interleaved", json!(true), "rope_interleaved is true"),
+        ("layer_types", json!(["full_attention", "sliding_attention"]), "layer_types is "),
+        ("kv_lora_rank", json!(64), "kv_lora_rank is 64"),
+        (
+            "rope_scaling",
+            json!({ "factor": 4.0 }),
+            "rope_scaling: rope_type is missing; accepted: default, linear",
+        ),
+        (
+            "rope_scaling",
+            json!({ "type": "dynamic", "factor": 4.0 }),
+            "type dynamic is not supported; accepted: default",
+        ),
+        (
+            "rope_scaling",
+            json!({ "rope_type": "longrope", "short_factor": [1.0] }),
+            "type longrope is not supported",
+        ),
+        (
+            "rope_scaling",
+            json!({ "type": "default", "mrope_section": [2, 1, 1] }),
+            "mrope_section is [2,1,1], which is",
+        ),
+        ("rope_scaling", json!({ "rope_type": "yarn", "factor": 4.0, "beta_fast": -1 }), "beta_fast is -1"),
+        ("rope_parameters", json!({ "full_attention": { "rope_type": "default" } }), "full_attention is {"),
         ("num_key_value_heads", json!(3), "4 query heads do not divide among 3 KV heads"),
         ("num_key_value_heads", json!(0), "num_key_value_heads is 0"),
         ("num_attention_heads", json!(0), "num_attention_heads is 0"),
@@ -72,6 +113,96 @@ fn configs_that_are_not_computed_are_refused_by_name() {
     checkpoint.config.as_object_mut().unwrap().remove("vocab_size");
     assert!(message(load(&checkpoint, Dtype::F32)).contains("missing field `vocab_size`"));
     assert!(message(Model::from_bytes("tiny", b"{", &[], None)).starts_with("config.json: "));
+}
+
+/// What a well-known model of the family says, and more of the same.
+fn refused(architecture: &str, name: &str, value: Value) -> String {
+    let mut config = super::configs::of(architecture);
+    config[name] = value;
+    Config::from_json(config.to_string().as_bytes()).expect_err(name).to_string()
+}
+
+#[test]
+fn what_a_family_does_not_compute_is_refused_by_name() {
+    for (architecture, name, value, part) in [
+        (
+            "Phi3ForCausalLM",
+            "rope_scaling",
+            json!({ "type": "longrope", "short_factor": [1.0] }),
+            "type longrope",
+        ),
+        ("Phi3ForCausalLM", "rope_scaling", json!({ "type": "yarn", "factor": 2 }), "for Phi3ForCausalLM"),
+        ("Phi3ForCausalLM", "partial_rotary_factor", json!(1.5), "accepted: above 0, up to 1"),
+        ("Gemma2ForCausalLM", "hidden_activation", json!("gelu"), "accepted: gelu_pytorch_tanh"),
+        ("Gemma2ForCausalLM", "attn_logit_softcapping", json!(-1.0), "attn_logit_softcapping is -1"),
+        (
+            "Gemma3ForCausalLM",
+            "use_bidirectional_attention",
+            json!(true),
+            "use_bidirectional_attention is true",
+        ),
+        ("Gemma3ForCausalLM", "query_pre_attn_scalar", json!(0), "query_pre_attn_scalar is 0"),
+        (
+            "Gemma3ForCausalLM",
+            "rope_parameters",
+            json!({ "rope_type": "default" }),
+            "has not both full_attention",
+        ),
+        ("Qwen3MoeForCausalLM", "use_sliding_window", json!(true), "use_sliding_window is true"),
+        (
+            "Qwen3MoeForCausalLM",
+            "num_experts_per_tok",
+            json!(500),
+            "num_experts_per_tok is 500 of 128 experts",
+        ),
+        ("Qwen3MoeForCausalLM", "num_experts", json!(0), "num_experts is 0"),
+        ("Qwen3MoeForCausalLM", "decoder_sparse_step", json!(0), "decoder_sparse_step is 0"),
+        (
+            "GptOssForCausalLM",
+            "quantization_config",
+            json!({ "quant_method": "mxfp4" }),
+            "is \"mxfp4\", which is not",
+        ),
+        ("GptOssForCausalLM", "swiglu_limit", json!(-7), "swiglu_limit is -7"),
+        ("DeepseekV2ForCausalLM", "topk_method", json!("group_limited_greedy"), "accepted: greedy"),
+        ("DeepseekV2ForCausalLM", "scoring_func", json!("sigmoid"), "accepted: softmax"),
+        ("DeepseekV2ForCausalLM", "moe_layer_freq", json!(2), "moe_layer_freq 2 is not supported"),
+        ("DeepseekV2ForCausalLM", "norm_topk_prob", json!(true), "norm_topk_prob is true"),
+        ("DeepseekV2ForCausalLM", "kv_lora_rank", json!(null), "kv_lora_rank is missing"),
+        ("DeepseekV2ForCausalLM", "qk_rope_head_dim", json!(7), "head_dim 7 is odd"),
+        ("DeepseekV2ForCausalLM", "n_shared_experts", json!(1u64 << 40), "n_shared_experts"),
+    ] {
+        let text = refused(architecture, name, value);
+        assert!(text.starts_with("config.json: ") && text.contains(part), "{architecture}: {text}");
+    }
+    let mut config = super::configs::of("Gemma2ForCausalLM");
+    config.as_object_mut().unwrap().remove("query_pre_attn_scalar");
+    let text = Config::from_json(config.to_string().as_bytes()).unwrap_err().to_string();
+    assert!(text.contains("missing field `query_pre_attn_scalar`"), "{text}");
+}
+
+/// A tensor that is not read belongs to a model other than the one that would be computed.
+#[test]
+fn tensors_that_nothing_reads_are_refused_by_name() {
+    for name in ["model.layers.0.self_attn.sinks", "model.layers.2.input_layernorm.weight", "lm_head.qweight"]
+    {
+        let mut checkpoint = tiny();
+        checkpoint.tensors.insert(name.to_owned(), (vec![4], vec![0.0; 4]));
+        let text = message(load(&checkpoint, Dtype::F32));
+        assert!(text.starts_with(&format!("tensor {name} is not read")), "{text}");
+        let dir = tempfile::tempdir().unwrap();
+        checkpoint.write(dir.path(), Dtype::F32);
+        assert_eq!(message(Model::open(dir.path(), Access::Streamed)), text);
+    }
+    // Old files have the frequencies of RoPE, and a head that is the embedding.
+    let mut checkpoint =
+        Checkpoint::new("LlamaForCausalLM", HEAD_DIM, json!({ "tie_word_embeddings": true }));
+    let head = checkpoint.tensors["model.embed_tokens.weight"].clone();
+    checkpoint.tensors.insert("lm_head.weight".to_owned(), head);
+    checkpoint
+        .tensors
+        .insert("model.layers.0.self_attn.rotary_emb.inv_freq".to_owned(), (vec![4], vec![0.0; 4]));
+    load(&checkpoint, Dtype::F32).unwrap();
 }
 
 #[test]

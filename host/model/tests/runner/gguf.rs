@@ -6,7 +6,7 @@ use serde_json::json;
 use tqkv_model::{Model, SpecialTokens};
 
 /// A value of the metadata.
-enum Value {
+pub(crate) enum Value {
     Number(u32),
     Float(f32),
     Bool(bool),
@@ -49,9 +49,9 @@ fn put(bytes: &mut Vec<u8>, key: &str, value: &Value) {
 }
 
 /// A tensor's name, shape (outermost first) and f32 values.
-type Tensor = (String, Vec<usize>, Vec<f32>);
+pub(crate) type Tensor = (String, Vec<usize>, Vec<f32>);
 
-fn file(metadata: &[(String, Value)], tensors: &[Tensor]) -> Vec<u8> {
+pub(crate) fn file(metadata: &[(String, Value)], tensors: &[Tensor]) -> Vec<u8> {
     let mut bytes = b"GGUF\x03\0\0\0".to_vec();
     bytes.extend((tensors.len() as u64).to_le_bytes());
     bytes.extend((metadata.len() as u64).to_le_bytes());
@@ -72,7 +72,7 @@ fn file(metadata: &[(String, Value)], tensors: &[Tensor]) -> Vec<u8> {
 }
 
 /// GPT-2's characters for bytes, by byte.
-fn byte_tokens() -> Vec<String> {
+pub(crate) fn byte_tokens() -> Vec<String> {
     let shown = |byte: u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let mut hidden = 0..;
     let char_of = |byte: u32| if shown(byte) { byte } else { 256 + hidden.next().unwrap() };

@@ -1,12 +1,16 @@
 //! The model runner: the shipped model against its figures, synthetic checkpoints against a slow reference, errors.
 
+mod architectures;
 mod chat;
 mod checkpoints;
+mod configs;
 mod errors;
 mod gguf;
+mod gguf_gemma;
 mod mutants;
 mod paths;
 mod sequences;
 mod shipped;
 mod sliding;
 mod support;
+mod weights;

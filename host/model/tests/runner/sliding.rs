@@ -93,7 +93,7 @@ fn files_say_which_layers_slide() {
         (json!({ "layer_types": ["sliding_attention", "full_attention"] }), "sliding_window is missing"),
         (json!({ "layer_types": ["full_attention"] }), "layer_types names 1 layers of 2"),
         (json!({ "layer_types": ["mamba", "full_attention"] }), "'mamba' is not computed"),
-        (json!({ "attn_layer_indices": [1] }), "layers without attention are not computed"),
+        (json!({ "attn_layer_indices": [1] }), "attn_layer_indices is [1], which is not computed"),
     ] {
         let error = kinds(MISTRAL, changes).unwrap_err();
         assert!(error.starts_with("config.json: ") && error.contains(part), "{error}");

@@ -1,0 +1,286 @@
+//! What a `config.json` says of RoPE.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::family::Family;
+use super::fields::{RawConfig, is_nothing, shown};
+use crate::error::ModelError;
+
+/// Rotary position embedding of the layers of one kind.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rotary {
+    /// Base of the frequencies.
+    pub theta: f64,
+    /// Coordinates at the start of each head that are turned, even; the others stay.
+    pub dim: usize,
+    /// Whether neighbours are turned together; else those half of `dim` apart.
+    pub is_interleaved: bool,
+    /// Stretching of the frequencies.
+    pub scaling: RopeScaling,
+}
+
+/// How RoPE frequencies are stretched beyond the trained context.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// Every frequency divided by the factor (position interpolation).
+    Linear {
+        /// The divisor, above 0.
+        factor: f64,
+    },
+    /// Every frequency divided by one of its own, half of the rotated coordinates of them, above 0: what GGUF files have.
+    Factors(Vec<f64>),
+    /// Llama 3.1: long wavelengths divided, short ones kept, a linear blend between.
+    Llama3 {
+        /// The divisor of the long wavelengths, above 0.
+        factor: f64,
+        /// Wavelengths above `original_context / low_freq_factor` are divided.
+        low_freq_factor: f64,
+        /// Wavelengths below `original_context / high_freq_factor` are kept.
+        high_freq_factor: f64,
+        /// Context of the pre-training.
+        original_context: f64,
+    },
+    /// `YaRN`: coordinates that turn seldom in the original context divided, those that turn often kept, a ramp between.
+    Yarn {
+        /// The divisor, above 0.
+        factor: f64,
+        /// Turns in the original context from which a frequency is kept.
+        beta_fast: f64,
+        /// Turns in the original context up to which a frequency is divided.
+        beta_slow: f64,
+        /// Context of the pre-training.
+        original_context: f64,
+        /// Whether the ends of the ramp are whole coordinates.
+        is_truncated: bool,
+        /// Factor of rotated queries and of rotated keys.
+        amplitude: f64,
+    },
+}
+
+/// The fields of one object that says how positions turn.
+#[derive(Debug, Default, Deserialize)]
+struct RawRope {
+    rope_type: Option<String>,
+    r#type: Option<String>,
+    rope_theta: Option<f64>,
+    partial_rotary_factor: Option<f64>,
+    factor: Option<f64>,
+    /// Written by [`crate::gguf`] alone.
+    factors: Option<Vec<f64>>,
+    low_freq_factor: Option<f64>,
+    high_freq_factor: Option<f64>,
+    original_max_position_embeddings: Option<f64>,
+    beta_fast: Option<f64>,
+    beta_slow: Option<f64>,
+    attention_factor: Option<f64>,
+    mscale: Option<f64>,
+    mscale_all_dim: Option<f64>,
+    truncate: Option<bool>,
+}
+
+const READ: [&str; 15] = [
+    "rope_type",
+    "type",
+    "rope_theta",
+    "partial_rotary_factor",
+    "factor",
+    "factors",
+    "low_freq_factor",
+    "high_freq_factor",
+    "original_max_position_embeddings",
+    "beta_fast",
+    "beta_slow",
+    "attention_factor",
+    "mscale",
+    "mscale_all_dim",
+    "truncate",
+];
+/// A note of the file's maker.
+const OF_NO_MATTER: &str = "finetuned";
+
+const FULL: &str = "full_attention";
+const SLIDING: &str = "sliding_attention";
+/// Base of the frequencies in layers with a window, where they have their own and the file does not say.
+const LOCAL_THETA: f64 = 10_000.0;
+
+fn bad(what: String) -> ModelError {
+    ModelError::Config(what)
+}
+
+/// RoPE of all layers, or of those that see everything and those with a window. `head_dim` has the rotated coordinates.
+pub(super) fn read(
+    raw: &RawConfig,
+    family: &Family,
+    head_dim: usize,
+) -> Result<(Rotary, Option<Rotary>), ModelError> {
+    let nested =
+        |name: &str| -> Option<&Map<String, Value>> { raw.rope_parameters.as_ref()?.get(name)?.as_object() };
+    let one = |fields: Option<&Map<String, Value>>, theta: f64| {
+        RawRope::read(fields)?.rotary(raw, family, head_dim, theta)
+    };
+    let theta = raw.rope_theta.unwrap_or(family.rope_theta);
+    if !family.has_local_rope {
+        let fields = raw.rope_parameters.as_ref().or(raw.rope_scaling.as_ref());
+        return Ok((one(fields, theta)?, None));
+    }
+    let local_theta = raw.rope_local_base_freq.unwrap_or(LOCAL_THETA);
+    if raw.rope_parameters.is_none() {
+        return Ok((one(raw.rope_scaling.as_ref(), theta)?, Some(one(None, local_theta)?)));
+    }
+    let (Some(full), Some(sliding)) = (nested(FULL), nested(SLIDING)) else {
+        return Err(bad(format!(
+            "rope_parameters has not both {FULL} and {SLIDING}, which {} needs",
+            family.name()
+        )));
+    };
+    Ok((one(Some(full), theta)?, Some(one(Some(sliding), local_theta)?)))
+}
+
+/// The square of what `mscale_all_dim` makes of the logits, in the family that reads it so.
+pub(super) fn logit_factor(raw: &RawConfig) -> Result<f64, ModelError> {
+    let rope = RawRope::read(raw.rope_parameters.as_ref().or(raw.rope_scaling.as_ref()))?;
+    let factor = rope.kind().filter(|kind| *kind != "default").and(rope.factor).unwrap_or(1.0);
+    Ok(match rope.mscale_all_dim {
+        Some(scale) if scale != 0.0 => magnitude(factor, scale).powi(2),
+        Some(_) | None => 1.0,
+    })
+}
+
+/// How much longer queries and keys become with a context `factor` times as long.
+fn magnitude(factor: f64, scale: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 }
+}
+
+impl RawRope {
+    fn read(fields: Option<&Map<String, Value>>) -> Result<Self, ModelError> {
+        let Some(fields) = fields else { return Ok(Self::default()) };
+        let is_known = |name: &str| READ.contains(&name) || name == OF_NO_MATTER;
+        if let Some((name, value)) = fields.iter().find(|(name, value)| !is_known(name) && !is_nothing(value))
+        {
+            // A kind that is not computed is refused by its own name, not by that of its first field.
+            let kind = fields.get("rope_type").or(fields.get("type")).and_then(Value::as_str);
+            if kind.is_none_or(|kind| ACCEPTED.contains(&kind)) {
+                return Err(bad(format!("rope_scaling: {name} is {}, which is not computed", shown(value))));
+            }
+        }
+        Self::deserialize(fields).map_err(|error| bad(format!("rope_scaling: {error}")))
+    }
+
+    fn kind(&self) -> Option<&str> {
+        self.rope_type.as_deref().or(self.r#type.as_deref())
+    }
+
+    fn rotary(
+        &self,
+        raw: &RawConfig,
+        family: &Family,
+        head_dim: usize,
+        theta: f64,
+    ) -> Result<Rotary, ModelError> {
+        let theta = self.rope_theta.unwrap_or(theta);
+        if !(theta.is_finite() && theta > 0.0) {
+            return Err(bad(format!("rope_theta is {theta}; it must be a positive number")));
+        }
+        let part = self.partial_rotary_factor.or(raw.partial_rotary_factor).unwrap_or(1.0);
+        let accepted = if family.partial_rotary { part > 0.0 && part <= 1.0 } else { part == 1.0 };
+        if !accepted {
+            let range = if family.partial_rotary { "above 0, up to 1" } else { "1" };
+            return Err(bad(format!("partial_rotary_factor {part} is not supported; accepted: {range}")));
+        }
+        let dim = (head_dim as f64 * part) as usize;
+        if dim == 0 || !dim.is_multiple_of(2) {
+            let of = if part == 1.0 { "head_dim" } else { "rotated part of head_dim" };
+            return Err(bad(format!("{of} {dim} is odd or 0; RoPE needs an even one")));
+        }
+        let scaling = self.scaling(raw.max_position_embeddings, family)?;
+        if let RopeScaling::Factors(factors) = &scaling
+            && 2 * factors.len() != dim
+        {
+            return Err(bad(format!("{} factors of RoPE frequencies, expected {}", factors.len(), dim / 2)));
+        }
+        Ok(Rotary { theta, dim, is_interleaved: family.is_interleaved, scaling })
+    }
+
+    fn scaling(&self, context: usize, family: &Family) -> Result<RopeScaling, ModelError> {
+        let kind = match self.kind() {
+            Some("default") => return Ok(RopeScaling::None),
+            None if self.factor.is_none() && self.factors.is_none() => return Ok(RopeScaling::None),
+            None => {
+                return Err(bad(format!(
+                    "rope_scaling: rope_type is missing; accepted: {}",
+                    ACCEPTED.join(", ")
+                )));
+            }
+            Some(kind) => kind,
+        };
+        if !family.has_rope_scaling {
+            let class = family.name();
+            return Err(bad(format!(
+                "rope_scaling type {kind} is not supported for {class}; accepted: default"
+            )));
+        }
+        match kind {
+            "factors" => {
+                let factors = self.factors.iter().flatten().map(|&factor| need("a factor", Some(factor)));
+                Ok(RopeScaling::Factors(factors.collect::<Result<_, _>>()?))
+            }
+            "linear" => Ok(RopeScaling::Linear { factor: need("factor", self.factor)? }),
+            "llama3" => self.llama3(),
+            "yarn" => self.yarn(context),
+            other => Err(bad(format!(
+                "rope_scaling type {other} is not supported; accepted: {}",
+                ACCEPTED.join(", ")
+            ))),
+        }
+    }
+
+    fn llama3(&self) -> Result<RopeScaling, ModelError> {
+        let low_freq_factor = need("low_freq_factor", self.low_freq_factor)?;
+        let high_freq_factor = need("high_freq_factor", self.high_freq_factor)?;
+        if high_freq_factor <= low_freq_factor {
+            return Err(bad(format!(
+                "rope_scaling: high_freq_factor {high_freq_factor} must be above low_freq_factor {low_freq_factor}"
+            )));
+        }
+        let original = self.original_max_position_embeddings;
+        Ok(RopeScaling::Llama3 {
+            factor: need("factor", self.factor)?,
+            low_freq_factor,
+            high_freq_factor,
+            original_context: need("original_max_position_embeddings", original)?,
+        })
+    }
+
+    fn yarn(&self, context: usize) -> Result<RopeScaling, ModelError> {
+        let factor = need("factor", self.factor)?;
+        let scales = (self.mscale.filter(|x| *x != 0.0), self.mscale_all_dim.filter(|x| *x != 0.0));
+        let amplitude = match (self.attention_factor, scales) {
+            (Some(factor), _) => factor,
+            (None, (Some(scale), Some(all))) => magnitude(factor, scale) / magnitude(factor, all),
+            (None, _) => magnitude(factor, 1.0),
+        };
+        let original = self.original_max_position_embeddings.unwrap_or(context as f64);
+        Ok(RopeScaling::Yarn {
+            factor,
+            beta_fast: need("beta_fast", Some(self.beta_fast.unwrap_or(32.0)))?,
+            beta_slow: need("beta_slow", Some(self.beta_slow.unwrap_or(1.0)))?,
+            original_context: need("original_max_position_embeddings", Some(original))?,
+            is_truncated: self.truncate.unwrap_or(true),
+            amplitude: need("attention_factor", Some(amplitude))?,
+        })
+    }
+}
+
+/// Kinds of scaling that files may name.
+const ACCEPTED: [&str; 4] = ["default", "linear", "llama3", "yarn"];
+
+fn need(name: &str, value: Option<f64>) -> Result<f64, ModelError> {
+    match value {
+        Some(v) if v.is_finite() && v > 0.0 => Ok(v),
+        Some(v) => Err(bad(format!("rope_scaling: {name} is {v}; it must be a positive number"))),
+        None => Err(bad(format!("rope_scaling: {name} is missing"))),
+    }
+}

