@@ -20,6 +20,7 @@ use tqkv_model::{Access, Config, Model};
 use crate::args::{EncodeArgs, KvArgs, WindowArgs};
 use crate::device::Place;
 use crate::error::CliError;
+use crate::output::Waiting;
 use crate::policy::{LifeArgs, Policy, PolicyArg};
 
 /// Whether keys are stored less their mean.
@@ -240,8 +241,9 @@ fn layer_bytes(spec: &CacheSpec, prompt: usize, tokens: &[usize], shared: bool) 
 /// Which model.
 #[derive(Debug, Args)]
 pub(crate) struct ModelArgs {
-    /// A .gguf file, or a folder with config.json, .safetensors and tokenizer.json [default: the shipped model].
-    #[arg(long, value_name = "DIR")]
+    /// A .gguf file, or a folder with config.json, .safetensors and tokenizer.json, with one .gguf file, or of a hub's cache
+    /// [default: the shipped model].
+    #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
     /// Read the weights layer by layer whenever they are needed, the next while one is computed: for a model that is larger
     /// than the memory there is. Embedding and head stay in memory.
@@ -260,6 +262,7 @@ pub(crate) struct ModelArgs {
 impl ModelArgs {
     /// Loads the model; an error names it and what it lacks.
     pub(crate) fn load(&self) -> Result<Model, CliError> {
+        let _waiting = Waiting::new("loading the model");
         let loaded = match &self.model {
             None => Model::shipped(),
             Some(path) if !path.exists() => {

@@ -16,10 +16,12 @@ use tqkv_model::ModelError;
 pub(crate) struct CliError {
     message: String,
     code: u8,
-    broken_pipe: bool,
+    is_silent: bool,
 }
 
 const BAD_INPUT: u8 = 2;
+/// What a shell says of a program that SIGINT ended.
+const INTERRUPTED: u8 = 130;
 const FAILURE: u8 = 1;
 
 impl CliError {
@@ -33,11 +35,16 @@ impl CliError {
         Self::new(message, FAILURE)
     }
 
+    /// Ctrl-C ended the command early, which has said all that there is to say.
+    pub(crate) fn interrupted() -> Self {
+        Self { is_silent: true, ..Self::new("", INTERRUPTED) }
+    }
+
     fn new(message: impl fmt::Display, code: u8) -> Self {
         // Some libraries' messages span lines.
         let message = message.to_string();
         let lines: Vec<_> = message.split_whitespace().collect();
-        Self { message: lines.join(" "), code, broken_pipe: false }
+        Self { message: lines.join(" "), code, is_silent: false }
     }
 
     /// Something wrong with the file at `path`.
@@ -69,6 +76,7 @@ impl CliError {
     pub(crate) fn model(path: Option<&Path>, error: &ModelError) -> Self {
         match (error, path) {
             (ModelError::Io { path, source }, _) => Self::io(path, source),
+            (ModelError::NoModel { .. }, _) => Self::bad_input(error),
             // Of a file the error has the name.
             (error, Some(folder)) if folder.join("config.json").exists() => {
                 Self::bad_input(format_args!("{}: {error}", folder.display()))
@@ -113,8 +121,9 @@ impl CliError {
         ExitCode::from(self.code)
     }
 
-    pub(crate) fn is_broken_pipe(&self) -> bool {
-        self.broken_pipe
+    /// Whether nobody is to read the message.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.is_silent
     }
 }
 
@@ -128,7 +137,8 @@ impl fmt::Display for CliError {
 impl From<io::Error> for CliError {
     fn from(error: io::Error) -> Self {
         Self {
-            broken_pipe: error.kind() == io::ErrorKind::BrokenPipe,
+            // A reader that went away (`tqkv .. | head`) is not worth a message.
+            is_silent: error.kind() == io::ErrorKind::BrokenPipe,
             ..Self::new(format_args!("stdout: {error}"), FAILURE)
         }
     }

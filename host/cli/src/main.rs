@@ -10,6 +10,7 @@ mod command;
 mod device;
 mod error;
 mod input;
+mod memory;
 mod output;
 mod plan;
 mod policy;
@@ -22,6 +23,7 @@ mod threads;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{CommandFactory, Parser};
 
 use command::Command;
@@ -36,6 +38,9 @@ struct Cli {
     /// Print one JSON object on stdout and nothing else.
     #[arg(long, global = true)]
     json: bool,
+    /// Threads to work with [default: RAYON_NUM_THREADS, or else one a processor]. Texts and figures do not depend on it.
+    #[arg(long, global = true, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    threads: Option<usize>,
     /// What to do; without one, demo.
     #[command(subcommand)]
     command: Option<Command>,
@@ -61,15 +66,14 @@ fn main() -> ExitCode {
     signals::watch();
     let mut out = Output::new(cli.json);
     let command = cli.command.map_or_else(Command::demo, Ok);
-    match command.and_then(|command| threads::with_threads(|| command.run(&mut out))) {
+    match command.and_then(|command| threads::with_threads(cli.threads, || command.run(&mut out))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => report(&error),
     }
 }
 
 fn report(error: &CliError) -> ExitCode {
-    // A reader that went away (`tqkv .. | head`) is not worth a message.
-    if !error.is_broken_pipe() {
+    if !error.is_silent() {
         let _ = writeln!(io::stderr(), "tqkv: {error}");
     }
     error.exit_code()

@@ -1,7 +1,9 @@
 //! Where results go: a table for people or one JSON object for programs, and progress on a terminal.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::ops::Range;
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -49,6 +51,32 @@ impl Output {
         let bar = ProgressBar::with_draw_target(Some(len), ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{msg} {wide_bar} {human_pos}/{human_len} {eta}");
         bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(what)
+    }
+}
+
+/// Says that a thing goes on whose end nobody knows; invisible unless stderr is a terminal, and gone when dropped.
+pub(crate) struct Waiting(ProgressBar);
+
+impl Waiting {
+    pub(crate) fn new(what: impl Into<Cow<'static, str>>) -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("{msg} {spinner} {elapsed}");
+        let bar =
+            bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner())).with_message(what);
+        if !bar.is_hidden() {
+            bar.enable_steady_tick(Duration::from_millis(200));
+        }
+        Self(bar)
+    }
+
+    pub(crate) fn end(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

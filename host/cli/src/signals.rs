@@ -1,6 +1,24 @@
-//! Ctrl-C and SIGTERM: what was being written is removed, then the signal does what it does to any program.
+//! Ctrl-C and SIGTERM: what was being written is removed, then the signal does what it does to any program. A command that can end
+//! by itself with what it has is asked to by the first Ctrl-C; the second ends it.
 //!
-//! On other systems than Unix a file that was being written stays as `.tqkv-*.part`.
+//! On other systems than Unix a file that was being written stays as `.tqkv-*.part`, and Ctrl-C ends every command at once.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether the command looks at [`interrupted`].
+static LOOKS: AtomicBool = AtomicBool::new(false);
+/// Whether Ctrl-C was pressed since.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// From here on the command looks at [`interrupted`] from time to time.
+pub(crate) fn end_by_yourself() {
+    LOOKS.store(true, Ordering::Relaxed);
+}
+
+/// Whether to end with what there is.
+pub(crate) fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
 
 /// Watches for the signals on a thread of its own; without a thread to spare they end the command as they would
 /// anyway.
@@ -13,7 +31,10 @@ pub(crate) fn watch() {
     let watch = || {
         // The handlers are set by the thread that answers them, never without it.
         let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
-        if let Some(signal) = signals.forever().next() {
+        let asks = |signal| {
+            signal == SIGINT && LOOKS.load(Ordering::Relaxed) && !INTERRUPTED.swap(true, Ordering::Relaxed)
+        };
+        if let Some(signal) = signals.forever().find(|signal| !asks(*signal)) {
             let _removed = tqkv::file::remove_unfinished();
             // The shell sees which signal it was. A signal that cannot be raised again ends the process all the same.
             let _ = emulate_default_handler(signal);

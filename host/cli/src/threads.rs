@@ -1,4 +1,4 @@
-//! The threads of a command: as many as `RAYON_NUM_THREADS` or the machine say, or as can be had.
+//! The threads of a command: as many as `--threads`, `RAYON_NUM_THREADS` or the machine say, or as can be had.
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -10,11 +10,12 @@ const MOST: usize = 256;
 /// That of a main thread, as whole commands run on one of these.
 const STACK: usize = 8 << 20;
 
-/// Runs `work` with threads to divide it among; stderr says where they are fewer than asked for.
+/// Runs `work` with threads to divide it among, `asked` where that is a number; stderr says where they are fewer than asked for.
 pub(crate) fn with_threads<T: Send>(
+    asked: Option<usize>,
     work: impl FnOnce() -> Result<T, CliError> + Send,
 ) -> Result<T, CliError> {
-    let wanted = wanted();
+    let wanted = asked.unwrap_or_else(wanted);
     let pool = pool(wanted)?;
     let found = pool.current_num_threads();
     if found < wanted {

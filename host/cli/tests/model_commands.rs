@@ -24,9 +24,10 @@ fn number(value: &Value, name: &str) -> f64 {
     value[name].as_f64().unwrap_or_else(|| panic!("{name} in {value}"))
 }
 
-const EVAL_FIELDS: [&str; 7] = [
+const EVAL_FIELDS: [&str; 8] = [
     "bits_per_value",
     "cache_bytes_per_token",
+    "kl_p99",
     "kl_to_f16",
     "kv",
     "nll_delta",
@@ -40,7 +41,7 @@ fn eval_prints_f16_first_and_narrower_caches_predict_worse() {
     let at = folder.path();
     let args = ["eval", "--context", "256", "--windows", "2", "--hot", "0", "--sinks", "0"];
     let report = json(at, &[&args[..], &["--kv", "i8", "--kv", "s4", "--kv", "s2", "--kv", "f16"]].concat());
-    assert_eq!(names(&report), ["context", "model", "results", "windows"]);
+    assert_eq!(parts(&report), ["context", "model", "results", "seconds", "windows"]);
     assert_eq!((&report["model"], &report["context"]), (&shipped::NAME.into(), &256.into()));
     let results = rows(&report);
     let kv: Vec<_> = results.iter().map(|row| row["kv"].as_str().unwrap()).collect();
@@ -201,8 +202,26 @@ fn biased_keys_are_as_good_as_any_once_centred() {
     assert!(off > 1.2 * plain, "{off} {plain}");
 }
 
-const GENERATE_FIELDS: [&str; 7] =
-    ["cache_bytes", "f16_bytes", "kv", "prefill_seconds", "text", "tokens", "tokens_per_second"];
+/// Names in a report; where the system says how much memory was taken, it has that as well.
+fn parts(report: &Value) -> Vec<&str> {
+    let memory = "peak_resident_bytes";
+    assert_eq!(report[memory].as_u64().is_some_and(|bytes| bytes > 0), cfg!(target_os = "linux"), "{report}");
+    names(report).into_iter().filter(|name| *name != memory).collect()
+}
+
+const GENERATE_FIELDS: [&str; 11] = [
+    "cache_bytes",
+    "f16_bytes",
+    "kv",
+    "ms_per_token",
+    "prefill_seconds",
+    "prefill_tokens_per_second",
+    "prompt_tokens",
+    "stop",
+    "text",
+    "tokens",
+    "tokens_per_second",
+];
 
 #[test]
 fn generate_streams_what_its_json_holds() {
@@ -211,15 +230,52 @@ fn generate_streams_what_its_json_holds() {
     let prompt = std::str::from_utf8(&shipped::HELDOUT_TEXT[..300]).unwrap();
     let args = ["generate", "--prompt", prompt, "--tokens", "40"];
     let report = json(at, &args);
-    assert_eq!(names(&report), ["model", "prompt", "results"]);
+    assert_eq!(parts(&report), ["model", "prompt", "results"]);
     let row = &rows(&report)[0];
     assert_eq!(names(row), GENERATE_FIELDS);
     assert_eq!((&row["kv"], &row["tokens"]), (&"s4,s4".into(), &40.into()));
-    assert!(number(row, "tokens_per_second") > 0.0);
+    assert_eq!((&row["stop"], &row["prompt_tokens"]), (&"length".into(), &300.into()));
+    let (ms, rate) = (number(row, "ms_per_token"), number(row, "tokens_per_second"));
+    assert!((ms * rate / 1000.0 - 1.0).abs() < 1e-9, "{ms} {rate}");
+    let product = number(row, "prefill_tokens_per_second") * number(row, "prefill_seconds");
+    assert!((product - 300.0).abs() < 1e-6, "{product}");
     let streamed = tqkv(at, &args);
     let streamed = String::from_utf8(streamed.stdout).unwrap();
     assert!(streamed.starts_with(row["text"].as_str().unwrap()), "{streamed}");
     assert!(streamed.contains("cache bytes") && streamed.contains("s4,s4 balanced"), "{streamed}");
+    let threads = |count| json(at, &[&args[..], &["--threads", count]].concat());
+    assert_eq!(rows(&threads("1"))[0]["text"], rows(&threads("3"))[0]["text"]);
+}
+
+/// The first Ctrl-C ends the text, not the command: the report follows, and the shell sees the signal.
+#[test]
+#[cfg(unix)]
+fn generate_ends_with_its_report_when_interrupted() {
+    use std::io::Read;
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_tqkv"))
+        .args([
+            "generate",
+            "--prompt",
+            "The borrow checker",
+            "--tokens",
+            "1000",
+            "--kv",
+            "t4",
+            "--effort",
+            "best",
+        ])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut text = vec![0; 1];
+    stdout.read_exact(&mut text).unwrap();
+    let kill = std::process::Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status();
+    assert!(kill.unwrap().success());
+    stdout.read_to_end(&mut text).unwrap();
+    let text = String::from_utf8_lossy(&text);
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{text}");
+    assert!(text.contains("ms/token") && text.contains("cache bytes"), "{text}");
 }
 
 #[test]
@@ -251,14 +307,17 @@ fn sequences_are_those_of_their_seeds() {
     let prompt = std::str::from_utf8(&shipped::HELDOUT_TEXT[..300]).unwrap();
     let args = ["generate", "--prompt", prompt, "--tokens", "12", "--temperature", "1", "--kv", "f16"];
     let report = json(at, &[&args[..], &["--kv", "s3", "--sequences", "3"]].concat());
-    assert_eq!(names(&report), ["model", "prompt", "results", "sequences"]);
+    assert_eq!(parts(&report), ["model", "prompt", "results", "sequences"]);
     assert_eq!((&report["sequences"], rows(&report).len()), (&3.into(), 2));
     for row in rows(&report) {
         let fields = [
             "cache_bytes",
             "f16_bytes",
             "kv",
+            "ms_per_step",
             "prefill_seconds",
+            "prefill_tokens_per_second",
+            "prompt_tokens",
             "texts",
             "tokens",
             "tokens_per_second",
@@ -432,6 +491,7 @@ fn bad_input_is_one_line_with_code_2() {
         (generate(&["--tokens", "2000"]), "context is 1024"),
         (generate(&["--temperature=-1"]), "0 (greedy) or a positive number"),
         (generate(&["--sequences", "0"]), "0 is not in 1..=1024"),
+        (generate(&["--threads", "0"]), "0 is not in 1.."),
         (generate(&["--biased-keys", "inf"]), "it must be 0 or a positive number"),
         (generate(&["--kv", "turbo9"]), "safe-lowbit"),
         (generate(&["--cache-type-k", "q5_1"]), "accepted are f16"),
@@ -493,4 +553,45 @@ fn a_gpu_that_is_not_there_is_one_line_and_auto_goes_on_without() {
     for command in [&base[..], &["eval", "--windows", "1"]] {
         assert!(error(at, &[command, &["--device", "tpu"]].concat(), 2).contains("cpu, cuda, auto"));
     }
+}
+
+/// A model is coded, takes the place of the one that it was made of, and runs from its file layer by layer.
+#[test]
+fn weights_are_compressed_and_streamed() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/shipped");
+    let model = shipped.to_str().unwrap();
+    let compress =
+        |out: &str, more: &[&str]| json(at, &[&["weights", "compress", model, out], more].concat());
+    let windows = ["--report", "--windows", "1", "--context", "256"];
+    let four = compress("four", &windows);
+    assert_eq!(
+        (&four["codec"], &four["embedding"], &four["group"]),
+        (&"t4".into(), &"i8".into(), &64.into())
+    );
+    let two = compress("two", &[&["--bits", "2", "--group", "128"], &windows[..]].concat());
+    for (report, bits) in [(&four, 4.25), (&two, 2.125)] {
+        assert!((bits..bits + 0.3).contains(&number(report, "bits_per_weight")), "{report}");
+        assert!(number(report, "bytes") < number(report, "bytes_before") / 3.0, "{report}");
+    }
+    let perplexity = |report: &Value, when: &str| number(&report["perplexity"], when);
+    assert_eq!(perplexity(&four, "before"), perplexity(&two, "before"));
+    assert!(perplexity(&four, "after") < 1.03 * perplexity(&four, "before"), "{four}");
+    assert!(perplexity(&two, "after") > perplexity(&four, "after"), "{two}");
+
+    let write = ["generate", "--model", "four", "--prompt", "The borrow checker", "--tokens", "24"];
+    let text = |report: &Value| rows(report)[0]["text"].clone();
+    let streamed = [&write[..], &["--stream-weights"]].concat();
+    assert_eq!(text(&json(at, &write)), text(&json(at, &streamed)));
+
+    let refused = |args: &[&str], code, said: &str| {
+        let error = error(at, args, code);
+        assert!(error.contains(said), "{error}");
+    };
+    refused(&["weights", "compress", model, "four"], 1, "exists");
+    refused(&["weights", "compress", "four", "five", "--bits", "3"], 2, "coded as i8 already");
+    refused(&["weights", "compress", model, "five", "--codec", "s9"], 2, "s9");
+    refused(&[&streamed[..], &["--biased-keys", "2"]].concat(), 2, "--biased-keys");
+    assert!(!at.join("five").exists());
 }

@@ -26,6 +26,14 @@ pub enum ModelError {
         /// What is there instead.
         reason: String,
     },
+    /// There is no chat template.
+    #[error(
+        "the model has no chat template (tokenizer.chat_template in a GGUF file, chat_template in tokenizer_config.json, or chat_template.jinja)"
+    )]
+    NoChatTemplate,
+    /// The chat template, or what goes with it, is malformed, or refuses the prompt.
+    #[error("chat template: {0}")]
+    Chat(String),
     /// `config.json` is malformed, or describes something the runner does not compute.
     #[error("config.json: {0}")]
     Config(String),

@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::eval::CacheFactory;
 use crate::sampling::Sampler;
 use crate::tokenizer::TextStream;
-use crate::{Model, ModelError, SpecialTokens};
+use crate::{Model, ModelError};
 use tqkv::attention::AttentionCache;
 use tqkv::cache::KvCache;
 
@@ -105,7 +105,7 @@ pub fn generate(
     let prefill_seconds = clock.elapsed().as_secs_f64();
 
     let clock = Instant::now();
-    let mut stream = TextStream::new(model.tokenizer());
+    let mut stream = TextStream::after(model.tokenizer(), &prompt);
     let (mut text, mut tokens, mut decode_steps) = (String::new(), Vec::new(), 0);
     let mut stop = StopReason::Length;
     while tokens.len() < spec.max_new_tokens {
@@ -149,7 +149,7 @@ pub fn generate(
 
 /// The tokens of a prompt that leaves room for what is asked for.
 fn encode_prompt(model: &Model, prompt: &[u8], spec: &GenerateSpec) -> Result<Vec<u32>, ModelError> {
-    let prompt = model.tokenizer().encode(prompt, SpecialTokens::Add)?;
+    let prompt = model.tokenizer().encode(prompt, model.special)?;
     if prompt.is_empty() {
         return Err(ModelError::EmptyPrompt);
     }
@@ -203,6 +203,11 @@ pub struct Continuations {
 }
 
 impl Continuations {
+    /// Prompt tokens a second; the prompt counts once.
+    pub fn prefill_tokens_per_second(&self) -> f64 {
+        rate(self.prompt_tokens, self.prefill_seconds)
+    }
+
     /// Generated tokens of all sequences a second after the prompt; 0 where there was no such step.
     pub fn decode_tokens_per_second(&self) -> f64 {
         rate(self.decode_tokens, self.decode_seconds)
@@ -260,7 +265,7 @@ pub fn generate_many(
             Ok(Sequence {
                 cache,
                 sampler: Sampler::new(spec.temperature, spec.seed.wrapping_add(i))?,
-                stream: TextStream::new(model.tokenizer()),
+                stream: TextStream::after(model.tokenizer(), &prompt),
                 logits,
                 text: String::new(),
                 tokens: Vec::new(),

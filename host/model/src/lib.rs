@@ -9,6 +9,7 @@ use std::path::Path;
 
 mod attention;
 mod biased;
+mod chat;
 mod checkpoint;
 mod coded;
 pub mod compress;
@@ -41,6 +42,7 @@ pub use forward::LayerObserver;
 pub use outlier::{OUTLIER_CHANNELS, OUTLIER_FACTOR};
 pub use tokenizer::{Library, SpecialTokens, Tokenizer};
 
+use chat::Chat;
 use checkpoint::{Checkpoint, Source};
 use find::Found;
 use rope::Rope;
@@ -60,6 +62,9 @@ pub struct Model {
     /// Of layers with a window, where they have their own.
     local_rope: Option<Rope>,
     tokenizer: Tokenizer,
+    chat: Chat,
+    /// Those of prompts.
+    special: SpecialTokens,
 }
 
 impl Model {
@@ -104,7 +109,7 @@ impl Model {
             let folder = gguf::read(files)?;
             let config = Config::from_json(&folder.config)?;
             let tokenizer = Tokenizer::new(Some(&folder.tokenizer), config.vocab_size)?;
-            Self::assemble(name, config, tokenizer, folder.tensors, access)
+            Ok(Self { chat: folder.chat, ..Self::assemble(name, config, tokenizer, folder.tensors, access)? })
         };
         load().map_err(|error| gguf::said_of(&file, error))
     }
@@ -122,7 +127,12 @@ impl Model {
             config.add_generation_config(&json)?;
         }
         let tokenizer = Tokenizer::new(read_if_there("tokenizer.json")?.as_deref(), config.vocab_size)?;
-        Self::assemble(name, config, tokenizer, Checkpoint::open_folder(dir, access)?, access)
+        let chat = Chat::from_json(
+            read_if_there("tokenizer_config.json")?.as_deref(),
+            read_if_there("chat_template.jinja")?.as_deref(),
+        )?;
+        let tensors = Checkpoint::open_folder(dir, access)?;
+        Ok(Self { chat, ..Self::assemble(name, config, tokenizer, tensors, access)? })
     }
 
     /// Loads from memory: the bytes of `config.json`, of one safetensors file, and of `tokenizer.json` if any.
@@ -153,7 +163,8 @@ impl Model {
         config.sink_logits = weights::read_sinks(&config, &tensors)?;
         let weights = Weights::read(&config, tensors, access)?;
         let (rope, local_rope) = (Rope::new(&config.rotary), config.local_rotary.as_ref().map(Rope::new));
-        Ok(Self { name, rope, local_rope, config, weights, tokenizer })
+        let (chat, special) = (Chat::default(), SpecialTokens::Add);
+        Ok(Self { name, rope, local_rope, config, weights, tokenizer, chat, special })
     }
 
     /// Name for reports.

@@ -1,6 +1,7 @@
 //! `tqkv eval`: perplexity and divergence of a model under compressed caches.
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use crate::policy::{Name, Policy};
 use clap::builder::RangedU64ValueParser;
@@ -14,6 +15,7 @@ use crate::cache_args::{CacheArgs, ModelArgs};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
 use crate::input;
+use crate::memory;
 use crate::output::{Output, grouped, table, table_line};
 use crate::preset::F16;
 
@@ -81,6 +83,10 @@ struct Report {
     model: String,
     context: usize,
     windows: usize,
+    /// Of all settings together, the model's loading apart.
+    seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_resident_bytes: Option<u64>,
     results: Vec<Row>,
 }
 
@@ -126,6 +132,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         args.cache.policies_beside_f16().into_iter().map(|policy| policy.name.label().chars().count());
     let first = names.max().unwrap_or(0);
     let mut begun = false;
+    let clock = Instant::now();
     let results = measure(&model, &place, &text, &spec, &args.cache, out, &mut |out, row| {
         if out.is_json() {
             return Ok(());
@@ -137,10 +144,13 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         }
         Ok(out.write_text(&format!("{text}{}\n", line(first, &cells(row))))?)
     })?;
+    let seconds = clock.elapsed().as_secs_f64();
     if out.is_json() {
-        return out
-            .print(&Report { model: model.name().to_owned(), context, windows, results }, |_| String::new());
+        let (model, peak_resident_bytes) = (model.name().to_owned(), memory::peak_resident_bytes());
+        let report = Report { model, context, windows, seconds, peak_resident_bytes, results };
+        return out.print(&report, |_| String::new());
     }
+    out.write_text(&format!("\n{seconds:.1} seconds{}\n", memory::peak_line()))?;
     for row in results.iter().filter(|_| args.layers) {
         out.write_text(&format!("\n[{}]\n{}\n", row.name, layers(row)))?;
     }

@@ -8,7 +8,7 @@ use crate::policy::{Name, Policy};
 use crate::preset::PRESETS;
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
-use tqkv_model::generate::{GenerateSpec, Generation, generate};
+use tqkv_model::generate::{GenerateSpec, Generation, StopReason, generate};
 use tqkv_model::{Model, ModelError};
 
 use super::generate_many;
@@ -16,7 +16,9 @@ use crate::cache_args::{CacheArgs, ModelArgs};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
 use crate::input;
-use crate::output::{Output, grouped, table};
+use crate::memory;
+use crate::output::{Output, Waiting, grouped, table};
+use crate::signals;
 
 /// Generate text with a compressed cache, and say how fast and how large it was.
 #[derive(Debug, clap::Args)]
@@ -24,12 +26,14 @@ use crate::output::{Output, grouped, table};
   tqkv generate --prompt \"The borrow checker\"
   tqkv generate --prompt \"The borrow checker\" --kv f16 --kv balanced --kv tiny
   tqkv generate --model DIR --prompt \"Once upon a time\" --temperature 0.8
+  tqkv generate --model model.gguf --chat --prompt \"Why is the sky blue?\" --system \"Answer in one sentence.\"
   git log -3 | tqkv generate --prompt-file - --kv i8,s4
   tqkv generate --prompt \"fn main() {\" --sequences 4 --temperature 0.8
   tqkv generate --prompt \"fn main() {\" --kv n4 --tier 256:n3 --tier 512:n2
 
 Without --kv the preset balanced is used. With one setting the text appears as it is made. Until a \
-prompt and its continuation outgrow --hot and --sinks, nothing in the cache is compressed.")]
+prompt and its continuation outgrow --hot and --sinks, nothing in the cache is compressed. Ctrl-C ends the text where it is, with \
+its report; a second one ends the command.")]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -39,6 +43,13 @@ pub(crate) struct Args {
     /// File with the text to go on from, as it is with its last line end; - for standard input.
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompt_file: Option<PathBuf>,
+    /// Ask the model instead of going on from the prompt: it is wrapped as the model's chat template has it, and the text ends
+    /// with the model's turn. The template is that of the model's files; without one this is refused.
+    #[arg(long)]
+    chat: bool,
+    /// What the model is told before the question of --chat.
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    system: Option<String>,
     /// Tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 128)]
     tokens: usize,
@@ -88,6 +99,8 @@ impl Args {
 struct Report<'a> {
     model: &'a str,
     prompt: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_resident_bytes: Option<u64>,
     results: Vec<Row>,
 }
 
@@ -105,22 +118,50 @@ pub(crate) struct Made {
     pub(crate) text: String,
     /// Tokens generated.
     tokens: usize,
+    prompt_tokens: usize,
     /// Time of the prompt.
     prefill_seconds: f64,
+    /// Tokens of the prompt a second.
+    prefill_tokens_per_second: f64,
+    /// Time of a generated token; 0 where there was none after the prompt.
+    ms_per_token: f64,
     /// Generated tokens a second, the prompt's time apart.
     pub(crate) tokens_per_second: f64,
     /// Bytes of the cache at the end, and what f16 takes for the same tokens in main memory.
     cache_bytes: usize,
     f16_bytes: usize,
+    /// Why it ended.
+    stop: &'static str,
+}
+
+/// Why a text ended, as reports have it.
+pub(crate) fn stop_name(stop: StopReason) -> &'static str {
+    match stop {
+        StopReason::Length => "length",
+        StopReason::EndOfText => "end of text",
+        StopReason::Cancelled => "interrupted",
+    }
+}
+
+/// Whether to go on.
+pub(crate) fn unless_interrupted() -> ControlFlow<()> {
+    if signals::interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    signals::end_by_yourself();
     let place = args.device.open()?;
     let model = args.model.load()?;
+    let asked = |error| CliError::model(None, &error);
+    let model = if args.chat { model.into_chat().map_err(asked)? } else { model };
     let balanced: Vec<_> = PRESETS.iter().filter(|p| p.name == "balanced").map(|p| p.codecs).collect();
     let policies = args.cache.policies(&balanced);
     args.cache.check(&place, &model.config().cache_spec(), &policies)?;
     let prompt = args.prompt()?;
+    let prompt = match args.chat {
+        true => model.chat_prompt(args.system.as_deref(), &prompt).map_err(asked)?,
+        false => prompt,
+    };
     let spec = args.sampling.spec(args.tokens);
     if args.sequences > 1 {
         let with = (&model, &place, &args.cache);
@@ -132,20 +173,33 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let bar = out.progress((policies.len() * args.tokens) as u64, "generating");
     let results: Result<Vec<_>, CliError> = policies
         .iter()
+        .take_while(|_| !signals::interrupted())
         .map(|policy| {
             let mut on_text = |_: &str| {
                 bar.inc(1);
-                ControlFlow::Continue(())
+                unless_interrupted()
             };
             let made = continue_prompt(&model, &place, &prompt, &spec, &args.cache, policy, &mut on_text)?;
             Ok(Row { name: policy.name.clone(), made })
         })
         .collect();
     bar.finish_and_clear();
-    out.print(&Report { model: model.name(), prompt: &prompt, results: results? }, |report| {
+    let report = Report {
+        model: model.name(),
+        prompt: &prompt,
+        peak_resident_bytes: memory::peak_resident_bytes(),
+        results: results?,
+    };
+    out.print(&report, |report| {
         let texts = report.results.iter().map(|row| titled(&row.name, &row.made.text));
         format!("{}{}", summary(&report.results), texts.collect::<String>())
-    })
+    })?;
+    ended()
+}
+
+/// What the command ends with once it has said all.
+pub(crate) fn ended() -> Result<(), CliError> {
+    if signals::interrupted() { Err(CliError::interrupted()) } else { Ok(()) }
 }
 
 /// One setting, its text printed as it is made.
@@ -158,12 +212,16 @@ fn stream(
     out: &mut Output,
 ) -> Result<(), CliError> {
     let mut written: io::Result<()> = Ok(());
+    let waiting = Waiting::new("reading the prompt");
     let made = continue_prompt(model, place, prompt, spec, &args.cache, policy, &mut |piece| {
+        waiting.end();
         written = out.write_text(piece);
-        if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        if written.is_ok() { unless_interrupted() } else { ControlFlow::Break(()) }
     })?;
+    drop(waiting);
     written?;
-    Ok(out.write_text(&format!("\n\n{}\n", summary(&[Row { name: policy.name.clone(), made }])))?)
+    out.write_text(&format!("\n\n{}\n", summary(&[Row { name: policy.name.clone(), made }])))?;
+    ended()
 }
 
 /// Continues `prompt` with a cache of `policy` in `place`.
@@ -183,8 +241,12 @@ pub(crate) fn continue_prompt(
     let f16_bytes = cache.f16_bytes(config, made.prompt_tokens, &[made.cache_tokens], false);
     Ok(Made {
         f16_bytes: f16_bytes.map_err(|e| CliError::model(None, &e.into()))?,
+        prompt_tokens: made.prompt_tokens,
         prefill_seconds: made.prefill_seconds,
+        prefill_tokens_per_second: made.prefill_tokens_per_second(),
+        ms_per_token: 1000.0 * made.decode_seconds / made.decode_steps.max(1) as f64,
         tokens_per_second: made.decode_tokens_per_second(),
+        stop: stop_name(made.stop),
         tokens: made.tokens.len(),
         cache_bytes: made.cache_bytes,
         text: made.text,
@@ -195,13 +257,28 @@ fn summary(rows: &[Row]) -> String {
     let cells = rows.iter().map(|row| {
         vec![
             row.name.label(),
+            row.made.prompt_tokens.to_string(),
+            format!("{:.0}", 1000.0 * row.made.prefill_seconds),
+            format!("{:.0}", row.made.prefill_tokens_per_second),
             row.made.tokens.to_string(),
+            format!("{:.2}", row.made.ms_per_token),
             format!("{:.0}", row.made.tokens_per_second),
             grouped(row.made.cache_bytes as u64),
             format!("{:.2}", row.made.f16_bytes as f64 / row.made.cache_bytes as f64),
         ]
     });
-    table(&["K,V", "tokens", "tokens/s", "cache bytes", "f16 ratio"], cells)
+    let head = [
+        "K,V",
+        "prompt",
+        "prefill ms",
+        "prefill/s",
+        "tokens",
+        "ms/token",
+        "tokens/s",
+        "cache bytes",
+        "f16 ratio",
+    ];
+    format!("{}{}", table(&head, cells), memory::peak_line())
 }
 
 /// A setting's text under its name.

@@ -1,24 +1,27 @@
 //! `tqkv generate --sequences N`: several continuations of one prompt, made together.
 
-use std::ops::ControlFlow;
-
 use serde::Serialize;
 use tqkv::attention::AttentionCache;
 use tqkv::error::CacheError;
 use tqkv_model::generate::{Caches, Continuations, GenerateSpec, generate_many};
 use tqkv_model::{Model, ModelError};
 
+use super::generate::{ended, unless_interrupted};
 use crate::cache_args::CacheArgs;
 use crate::device::Place;
 use crate::error::CliError;
+use crate::memory;
 use crate::output::{Output, grouped, table};
 use crate::policy::{Name, Policy};
+use crate::signals;
 
 #[derive(Serialize)]
 struct Report<'a> {
     model: &'a str,
     prompt: &'a str,
     sequences: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_resident_bytes: Option<u64>,
     results: Vec<Row>,
 }
 
@@ -30,8 +33,13 @@ struct Row {
     texts: Vec<String>,
     /// Tokens generated, of all sequences.
     tokens: usize,
+    prompt_tokens: usize,
     /// Time of the prompt, until every sequence had it.
     prefill_seconds: f64,
+    /// Tokens of the prompt a second, as one prompt whether or not it was run for each.
+    prefill_tokens_per_second: f64,
+    /// Time of a step, which makes a token of every sequence; 0 where there was none after the prompt.
+    ms_per_step: f64,
     /// Of all sequences a second, the prompt's time apart.
     tokens_per_second: f64,
     /// Bytes of all caches at the end, what they share once, and what f16 takes for the same tokens.
@@ -63,14 +71,20 @@ pub(crate) fn run(
         let made = caches.map_err(ModelError::from).and_then(|caches| {
             generate_many(model, prompt.as_bytes(), spec, sequences, caches, &mut |tokens| {
                 bar.inc(tokens as u64);
-                ControlFlow::Continue(())
+                unless_interrupted()
             })
         });
         made.and_then(|made| row(model, cache, policy, made, shared)).map_err(|e| CliError::model(None, &e))
     };
-    let results: Result<Vec<_>, CliError> = policies.iter().map(row).collect();
+    let policies = policies.iter().take_while(|_| !signals::interrupted());
+    let results: Result<Vec<_>, CliError> = policies.map(row).collect();
     bar.finish_and_clear();
-    out.print(&Report { model: model.name(), prompt, sequences, results: results? }, human)
+    let peak_resident_bytes = memory::peak_resident_bytes();
+    out.print(
+        &Report { model: model.name(), prompt, sequences, peak_resident_bytes, results: results? },
+        human,
+    )?;
+    ended()
 }
 
 fn row(
@@ -81,11 +95,17 @@ fn row(
     shared: bool,
 ) -> Result<Row, ModelError> {
     let tokens_per_second = made.decode_tokens_per_second();
+    // The first token of each comes out of the prompt.
+    let longest = made.sequences.iter().map(|sequence| sequence.tokens.len()).max();
+    let steps = longest.unwrap_or(0).saturating_sub(1);
     let lengths: Vec<_> = made.sequences.iter().map(|sequence| sequence.cache_tokens).collect();
     let f16_bytes = cache.f16_bytes(model.config(), made.prompt_tokens, &lengths, shared)?;
     Ok(Row {
         name: policy.name.clone(),
+        prompt_tokens: made.prompt_tokens,
         prefill_seconds: made.prefill_seconds,
+        prefill_tokens_per_second: made.prefill_tokens_per_second(),
+        ms_per_step: 1000.0 * made.decode_seconds / steps.max(1) as f64,
         cache_bytes: made.cache_bytes,
         unshared_bytes: made.sequences.iter().map(|sequence| sequence.cache_bytes).sum(),
         tokens: made.sequences.iter().map(|sequence| sequence.tokens.len()).sum(),
@@ -100,17 +120,33 @@ fn human(report: &Report<'_>) -> String {
         vec![
             row.name.label(),
             report.sequences.to_string(),
+            row.prompt_tokens.to_string(),
+            format!("{:.0}", 1000.0 * row.prefill_seconds),
+            format!("{:.0}", row.prefill_tokens_per_second),
             row.tokens.to_string(),
+            format!("{:.2}", row.ms_per_step),
             format!("{:.0}", row.tokens_per_second),
             grouped(row.cache_bytes as u64),
             grouped((row.unshared_bytes.saturating_sub(row.cache_bytes)) as u64),
             format!("{:.2}", row.f16_bytes as f64 / row.cache_bytes as f64),
         ]
     });
-    let head = ["K,V", "sequences", "tokens", "tokens/s", "cache bytes", "saved by sharing", "f16 ratio"];
+    let head = [
+        "K,V",
+        "sequences",
+        "prompt",
+        "prefill ms",
+        "prefill/s",
+        "tokens",
+        "ms/step",
+        "tokens/s",
+        "cache bytes",
+        "saved by sharing",
+        "f16 ratio",
+    ];
     let texts = report.results.iter().flat_map(|row| {
         let texts = row.texts.iter().enumerate();
         texts.map(|(i, text)| format!("\n\n[{}, sequence {}]\n{}", row.name, i + 1, text.trim_end()))
     });
-    format!("{}{}", table(&head, rows), texts.collect::<String>())
+    format!("{}{}{}", table(&head, rows), memory::peak_line(), texts.collect::<String>())
 }

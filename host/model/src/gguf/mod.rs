@@ -12,6 +12,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use crate::chat::Chat;
 use crate::checkpoint::{Access, Checkpoint, Entry, Format, Kind, Source};
 use crate::error::ModelError;
 use config::Family;
@@ -47,6 +48,7 @@ pub(crate) fn part_names(path: &Path) -> Vec<PathBuf> {
 pub(crate) struct Folder {
     pub(crate) config: Vec<u8>,
     pub(crate) tokenizer: Vec<u8>,
+    pub(crate) chat: Chat,
     pub(crate) tensors: Checkpoint,
 }
 
@@ -68,9 +70,9 @@ pub(crate) fn read(files: Vec<Source>) -> Result<Folder, ModelError> {
     let factors =
         entries.remove(names::FACTORS).map(|entry| entry.read(names::FACTORS, &files)).transpose()?;
     let config = contents.config(factors.map(|factors| factors.to_f32()))?;
-    let tokenizer = contents.tokenizer()?;
+    let (tokenizer, chat) = (contents.tokenizer()?, vocabulary::chat(&contents.files[0])?);
     drop(heads);
-    Ok(Folder { config, tokenizer, tensors: Checkpoint::new(files, entries) })
+    Ok(Folder { config, tokenizer, chat, tensors: Checkpoint::new(files, entries) })
 }
 
 /// Bytes of a file that are looked at first for what stands before its tensors; so many times as many where it is longer.

@@ -253,6 +253,18 @@ mod tests {
     }
 
     #[test]
+    fn a_text_goes_on_with_its_space() {
+        let tokenizer = Pieces::new(1).tokenizer(true).unwrap();
+        let ids = tokenizer.encode(b"The cat sat on the mat", SpecialTokens::Add).unwrap();
+        for prompt in 0..ids.len() {
+            let mut stream = crate::tokenizer::TextStream::after(&tokenizer, &ids[..prompt]);
+            let mut text = tokenizer.decode(&ids[..prompt]).unwrap();
+            ids[prompt..].iter().for_each(|id| text += &stream.push(*id).unwrap());
+            assert_eq!(text + &stream.finish().unwrap(), "The cat sat on the mat");
+        }
+    }
+
+    #[test]
     fn what_merges_cannot_say_is_refused_by_name() {
         let refused = |change: fn(&mut Pieces)| {
             let mut pieces = Pieces::new(1);

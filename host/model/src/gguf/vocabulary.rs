@@ -6,6 +6,7 @@
 use serde_json::{Map, Value as Json, json};
 
 use super::{File, Value, pieces};
+use crate::chat::Chat;
 use crate::error::ModelError;
 
 /// Words, numbers and signs as GPT-4's splitting has them; numbers by so many digits.
@@ -119,6 +120,26 @@ fn text<'a>(file: &File<'a>, key: &str) -> &'a str {
         Some(Value::Text(text)) => text,
         Some(_) | None => "(none named)",
     }
+}
+
+/// The template of conversations, and the tokens that it may name.
+pub(super) fn chat(file: &File<'_>) -> Result<Chat, ModelError> {
+    let own = |key: &str| match file.metadata.get(key) {
+        Some(Value::Text(text)) => Some((*text).to_owned()),
+        Some(_) | None => None,
+    };
+    let token = |name: &str| {
+        let id = super::config::number(file, &format!("tokenizer.ggml.{name}_token_id"))?;
+        let tokens = match file.metadata.get("tokenizer.ggml.tokens") {
+            Some(Value::List(tokens)) => tokens.as_slice(),
+            Some(_) | None => &[],
+        };
+        Ok::<_, ModelError>(match id.and_then(|id| tokens.get(id)) {
+            Some(Value::Text(text)) => Some((*text).to_owned()),
+            Some(_) | None => None,
+        })
+    };
+    Ok(Chat { template: own("tokenizer.chat_template"), bos: token("bos")?, eos: token("eos")? })
 }
 
 fn byte_level(file: &File<'_>) -> Result<Vec<u8>, ModelError> {

@@ -74,6 +74,11 @@ impl Library {
         }
     }
 
+    /// The token of that name, where the model has it.
+    pub(super) fn id(&self, token: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(token).filter(|id| (*id as usize) < self.vocab_size)
+    }
+
     pub(super) fn decode(&self, ids: &[u32]) -> Result<String, String> {
         guarded(|| self.tokenizer.decode(ids, true))?.map_err(|error| error.to_string())
     }

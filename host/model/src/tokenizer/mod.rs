@@ -58,6 +58,14 @@ impl Tokenizer {
         }
     }
 
+    /// The token that is called so; raw bytes have no names.
+    pub(crate) fn id(&self, token: &str) -> Option<u32> {
+        match self {
+            Self::Bytes => None,
+            Self::HuggingFace(tokenizer) => tokenizer.id(token),
+        }
+    }
+
     /// Text of tokens, special tokens left out; what is not UTF-8 shows as U+FFFD.
     ///
     /// # Errors
@@ -92,8 +100,9 @@ pub(crate) struct TextStream<'a> {
 }
 
 impl<'a> TextStream<'a> {
-    pub(crate) fn new(tokenizer: &'a Tokenizer) -> Self {
-        Self { tokenizer, tokens: Vec::new(), context_from: 0, emitted: 0 }
+    /// What follows `prompt`, whose text is not emitted: it tells whether the first piece begins with a space.
+    pub(crate) fn after(tokenizer: &'a Tokenizer, prompt: &[u32]) -> Self {
+        Self { tokenizer, tokens: prompt.to_vec(), context_from: 0, emitted: prompt.len() }
     }
 
     /// The text that this token completes; empty where a character is still open.
@@ -132,7 +141,7 @@ mod tests {
         let tokens = t.encode(text.as_bytes(), SpecialTokens::Add).unwrap();
         assert_eq!(tokens.len(), text.len());
         assert_eq!(t.decode(&tokens).unwrap(), text);
-        let mut stream = TextStream::new(&t);
+        let mut stream = TextStream::after(&t, &[]);
         let mut pieces: Vec<String> = tokens.iter().map(|&i| stream.push(i).unwrap()).collect();
         pieces.push(stream.finish().unwrap());
         pieces.retain(|p| !p.is_empty());
@@ -142,7 +151,7 @@ mod tests {
     #[test]
     fn bytes_that_are_no_text_still_come_out() {
         let t = Tokenizer::new(None, 256).unwrap();
-        let mut stream = TextStream::new(&t);
+        let mut stream = TextStream::after(&t, &[]);
         let mut text = String::new();
         for token in [0x41, 0xff, 0xff, 0xff, 0xff, 0x42, 0xe2] {
             text += &stream.push(token).unwrap();

@@ -12,6 +12,7 @@ pub(crate) enum Value {
     Bool(bool),
     Text(String),
     Texts(Vec<String>),
+    Numbers(Vec<u32>),
 }
 
 fn text(bytes: &mut Vec<u8>, text: &str) {
@@ -34,6 +35,12 @@ fn put(bytes: &mut Vec<u8>, key: &str, value: &Value) {
             let mut rest = 8u32.to_le_bytes().to_vec();
             rest.extend((list.len() as u64).to_le_bytes());
             list.iter().for_each(|words| text(&mut rest, words));
+            rest
+        }),
+        Value::Numbers(list) => (9, {
+            let mut rest = 4u32.to_le_bytes().to_vec();
+            rest.extend((list.len() as u64).to_le_bytes());
+            rest.extend(list.iter().flat_map(|number| number.to_le_bytes()));
             rest
         }),
     };
@@ -206,8 +213,8 @@ fn what_is_not_computed_is_refused_by_name() {
     for (key, value, said) in [
         (
             "general.architecture",
-            words("falcon"),
-            "architecture falcon is not supported; accepted: llama, qwen2, qwen3",
+            words("mamba"),
+            "architecture mamba is not supported; accepted: llama, qwen2, qwen3, gemma3",
         ),
         ("tokenizer.ggml.pre", words("gpt-4o"), "tokenizer.ggml.pre gpt-4o is not known"),
         ("tokenizer.ggml.model", words("t5"), "tokenizer of kind t5 is not supported; accepted: gpt2"),
@@ -268,6 +275,25 @@ fn damaged_files_end_in_one_line() {
             assert!(!error.contains('\n'), "{error}");
         }
     }
+}
+
+/// A model with that chat template, and tokens of its own for the beginning of a text (0), the end of a turn (9) and of a text.
+pub(crate) fn conversing(template: Option<&str>) -> Model {
+    let mut metadata = metadata("llama", 8);
+    for (key, value) in &mut metadata {
+        if let (Value::Texts(tokens), "tokenizer.ggml.tokens") = (value, key.as_str()) {
+            for (id, name) in [(0, "<s>"), (9, "<end_of_turn>"), (10, "<e>")] {
+                tokens[id] = name.to_owned();
+            }
+        }
+    }
+    metadata.extend(
+        template.map(|template| ("tokenizer.chat_template".to_owned(), Value::Text(template.to_owned()))),
+    );
+    let kinds = (0..VOCAB).map(|id| if [0, 9, 10].contains(&id) { 3 } else { 1 });
+    metadata.push(("tokenizer.ggml.token_type".to_owned(), Value::Numbers(kinds.collect())));
+    let checkpoint = Checkpoint::new("LlamaForCausalLM", 8, json!({}));
+    load(&file(&metadata, &tensors(&checkpoint, "llama"))).unwrap()
 }
 
 /// The bytes of a file of `checkpoint`, of the family llama.

@@ -1,6 +1,7 @@
 //! The model runner: the shipped model against its figures, synthetic checkpoints against a slow reference, errors.
 
 mod architectures;
+mod chat;
 mod checkpoints;
 mod configs;
 mod errors;

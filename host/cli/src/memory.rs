@@ -1,0 +1,15 @@
+//! What the command took of the machine's memory.
+
+/// The most bytes that were resident at once, where the system says: Linux does.
+pub(crate) fn peak_resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kilobytes.checked_mul(1024)
+}
+
+/// The same for people, as a line of its own.
+pub(crate) fn peak_line() -> String {
+    let line = |bytes| format!("\npeak memory {} bytes", crate::output::grouped(bytes));
+    peak_resident_bytes().map_or_else(String::new, line)
+}

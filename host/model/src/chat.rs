@@ -1,0 +1,127 @@
+//! Prompts as a model was taught to converse: its chat template, rendered.
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Environment, Error, ErrorKind, context};
+use serde_json::Value;
+
+use crate::{Model, ModelError, SpecialTokens};
+
+/// Longest template in bytes.
+const LONGEST: usize = 1 << 20;
+
+/// Instructions that a template may run, and calls within one another.
+const FUEL: u64 = 1_000_000;
+const DEPTH: usize = 50;
+
+/// Tokens that end a turn, as the families call them; those of a vocabulary end a text.
+const ENDS: [&str; 8] = [
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<end_of_turn>",
+    "<|end|>",
+    "<|end_of_text|>",
+    "<|endoftext|>",
+    "</s>",
+];
+
+/// What a model's files say of conversations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Chat {
+    pub(crate) template: Option<String>,
+    /// The tokens that templates call `bos_token` and `eos_token`.
+    pub(crate) bos: Option<String>,
+    pub(crate) eos: Option<String>,
+}
+
+impl Chat {
+    /// From the bytes of `tokenizer_config.json` and of `chat_template.jinja`, which goes before the template in the former.
+    pub(crate) fn from_json(config: Option<&[u8]>, template: Option<&[u8]>) -> Result<Self, ModelError> {
+        let bad = |error: String| ModelError::Chat(format!("tokenizer_config.json: {error}"));
+        let config: Value =
+            config.map_or(Ok(Value::Null), serde_json::from_slice).map_err(|e| bad(e.to_string()))?;
+        let token = |name: &str| {
+            let token = &config[name];
+            token.as_str().or(token["content"].as_str()).map(str::to_owned)
+        };
+        let named = |list: &Vec<Value>| {
+            let default = list.iter().find(|entry| entry["name"] == "default");
+            default.and_then(|entry| entry["template"].as_str()).map(str::to_owned)
+        };
+        let own = match &config["chat_template"] {
+            Value::Null => None,
+            Value::String(template) => Some(template.clone()),
+            Value::Array(list) => named(list),
+            _ => return Err(bad("chat_template is no text and no list of them".into())),
+        };
+        let template = template.map(|bytes| {
+            let text = String::from_utf8(bytes.to_vec());
+            text.map_err(|_| ModelError::Chat("chat_template.jinja is not UTF-8".into()))
+        });
+        Ok(Self { template: template.transpose()?.or(own), bos: token("bos_token"), eos: token("eos_token") })
+    }
+
+    fn render(&self, system: Option<&str>, user: &str) -> Result<String, ModelError> {
+        let template = self.template.as_deref().ok_or(ModelError::NoChatTemplate)?;
+        if template.len() > LONGEST {
+            let len = template.len();
+            return Err(ModelError::Chat(format!("{len} bytes; accepted are up to {LONGEST}")));
+        }
+        let system = system.map(|content| context! { role => "system", content });
+        let messages: Vec<_> =
+            system.into_iter().chain([context! { role => "user", content => user }]).collect();
+        let mut environment = Environment::new();
+        if let Ok(syntax) = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build() {
+            environment.set_syntax(syntax);
+        }
+        environment.set_recursion_limit(DEPTH);
+        environment.set_fuel(Some(FUEL));
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, message))
+        });
+        let values = context! {
+            messages,
+            add_generation_prompt => true,
+            bos_token => self.bos.as_deref().unwrap_or_default(),
+            eos_token => self.eos.as_deref().unwrap_or_default(),
+            tools => (),
+            documents => (),
+        };
+        let rendered = environment.template_from_str(template).and_then(|template| template.render(values));
+        rendered.map_err(|error| {
+            let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+            let line = error.line().map_or_else(String::new, |line| format!(" (line {line})"));
+            ModelError::Chat(format!("{detail}{line}").replace('\n', " "))
+        })
+    }
+}
+
+impl Model {
+    /// A model that converses: its prompts are those of [`Model::chat_prompt`], which say all special tokens themselves, and the
+    /// end of a turn ends a text.
+    ///
+    /// # Errors
+    /// [`ModelError::NoChatTemplate`].
+    pub fn into_chat(mut self) -> Result<Self, ModelError> {
+        if self.chat.template.is_none() {
+            return Err(ModelError::NoChatTemplate);
+        }
+        self.special = SpecialTokens::Omit;
+        for token in ENDS.into_iter().chain(self.chat.eos.as_deref()).filter_map(|end| self.tokenizer.id(end))
+        {
+            if !self.config.eos_tokens.contains(&token) {
+                self.config.eos_tokens.push(token);
+            }
+        }
+        Ok(self)
+    }
+
+    /// A question, with what the model is told beforehand where there is something, as its chat template has it.
+    ///
+    /// # Errors
+    /// [`ModelError::NoChatTemplate`], or [`ModelError::Chat`] where the template fails.
+    pub fn chat_prompt(&self, system: Option<&str>, user: &str) -> Result<String, ModelError> {
+        self.chat.render(system, user)
+    }
+}
