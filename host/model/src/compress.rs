@@ -99,8 +99,11 @@ pub fn compress(
     Ok(made)
 }
 
+/// Names and bytes of the files beside the weights.
+type Beside = Vec<(&'static str, Vec<u8>)>;
+
 /// The files beside the weights, and the tensors.
-fn open(from: &Path) -> Result<(Vec<(&'static str, Vec<u8>)>, Checkpoint), ModelError> {
+fn open(from: &Path) -> Result<(Beside, Checkpoint), ModelError> {
     let from = match find::model(from)? {
         Found::Folder(dir) => dir,
         Found::Gguf(file) => {
