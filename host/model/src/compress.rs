@@ -105,10 +105,12 @@ fn open(from: &Path) -> Result<(Vec<(&'static str, Vec<u8>)>, Checkpoint), Model
         Found::Folder(dir) => dir,
         Found::Gguf(file) => {
             let folder = gguf::read(gguf::open(&file, Access::Streamed)?)?;
-            return Ok((
-                vec![("config.json", folder.config), ("tokenizer.json", folder.tokenizer)],
-                folder.tensors,
-            ));
+            let beside = [
+                ("config.json", folder.config),
+                ("tokenizer.json", folder.tokenizer),
+                ("tokenizer_config.json", folder.chat.to_json()),
+            ];
+            return Ok((beside.into(), folder.tensors));
         }
     };
     let beside = BESIDE.into_iter().filter(|name| from.join(name).exists()).map(|name| {
