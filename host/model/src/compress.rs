@@ -99,8 +99,11 @@ pub fn compress(
     Ok(made)
 }
 
+/// A file by its name.
+type Named = (&'static str, Vec<u8>);
+
 /// The files beside the weights, and the tensors.
-fn open(from: &Path) -> Result<(Vec<(&'static str, Vec<u8>)>, Checkpoint), ModelError> {
+fn open(from: &Path) -> Result<(Vec<Named>, Checkpoint), ModelError> {
     let from = match find::model(from)? {
         Found::Folder(dir) => dir,
         Found::Gguf(file) => {
