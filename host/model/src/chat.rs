@@ -2,7 +2,7 @@
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error, ErrorKind, context};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{Model, ModelError, SpecialTokens};
 
@@ -59,6 +59,12 @@ impl Chat {
             text.map_err(|_| ModelError::Chat("chat_template.jinja is not UTF-8".into()))
         });
         Ok(Self { template: template.transpose()?.or(own), bos: token("bos_token"), eos: token("eos_token") })
+    }
+
+    /// What `tokenizer_config.json` says of them.
+    pub(crate) fn to_json(&self) -> Vec<u8> {
+        let (template, bos, eos) = (&self.template, &self.bos, &self.eos);
+        json!({ "chat_template": template, "bos_token": bos, "eos_token": eos }).to_string().into_bytes()
     }
 
     fn render(&self, system: Option<&str>, user: &str) -> Result<String, ModelError> {

@@ -99,19 +99,21 @@ pub fn compress(
     Ok(made)
 }
 
-/// Names and bytes of the files beside the weights.
-type Beside = Vec<(&'static str, Vec<u8>)>;
+/// A file by its name.
+type Named = (&'static str, Vec<u8>);
 
 /// The files beside the weights, and the tensors.
-fn open(from: &Path) -> Result<(Beside, Checkpoint), ModelError> {
+fn open(from: &Path) -> Result<(Vec<Named>, Checkpoint), ModelError> {
     let from = match find::model(from)? {
         Found::Folder(dir) => dir,
         Found::Gguf(file) => {
             let folder = gguf::read(gguf::open(&file, Access::Streamed)?)?;
-            return Ok((
-                vec![("config.json", folder.config), ("tokenizer.json", folder.tokenizer)],
-                folder.tensors,
-            ));
+            let beside = [
+                ("config.json", folder.config),
+                ("tokenizer.json", folder.tokenizer),
+                ("tokenizer_config.json", folder.chat.to_json()),
+            ];
+            return Ok((beside.into(), folder.tensors));
         }
     };
     let beside = BESIDE.into_iter().filter(|name| from.join(name).exists()).map(|name| {
