@@ -581,6 +581,12 @@ fn weights_are_compressed_and_streamed() {
     assert!(perplexity(&four, "after") < 1.03 * perplexity(&four, "before"), "{four}");
     assert!(perplexity(&two, "after") > perplexity(&four, "after"), "{two}");
 
+    let plan = json(at, &["plan", "--config", "four", "--weights"]);
+    let weights = &plan["weights"];
+    let [all, layer, beside] = ["all", "largest_layer", "beside_layers"].map(|name| number(weights, name));
+    assert_eq!((all, all), (number(&four, "bytes"), 4.0 * layer + beside), "four equal layers: {plan}");
+    assert_eq!(number(weights, "streamed"), 2.0 * layer + beside);
+
     let write = ["generate", "--model", "four", "--prompt", "The borrow checker", "--tokens", "24"];
     let text = |report: &Value| rows(report)[0]["text"].clone();
     let streamed = [&write[..], &["--stream-weights"]].concat();
@@ -590,7 +596,7 @@ fn weights_are_compressed_and_streamed() {
         let error = error(at, args, code);
         assert!(error.contains(said), "{error}");
     };
-    refused(&["weights", "compress", model, "four"], 1, "exists");
+    refused(&["weights", "compress", model, "four"], 2, "exists; accepted");
     refused(&["weights", "compress", "four", "five", "--bits", "3"], 2, "coded as i8 already");
     refused(&["weights", "compress", model, "five", "--codec", "s9"], 2, "s9");
     refused(&[&streamed[..], &["--biased-keys", "2"]].concat(), 2, "--biased-keys");

@@ -30,6 +30,7 @@ mod outlier;
 mod rope;
 pub mod sampling;
 pub mod shipped;
+mod size;
 mod stream;
 mod tokenizer;
 mod weights;
@@ -40,6 +41,7 @@ pub use config::{Activation, Architecture, Config, Experts, Latent, RopeScaling,
 pub use error::ModelError;
 pub use forward::LayerObserver;
 pub use outlier::{OUTLIER_CHANNELS, OUTLIER_FACTOR};
+pub use size::WeightBytes;
 pub use tokenizer::{Library, SpecialTokens, Tokenizer};
 
 use chat::Chat;

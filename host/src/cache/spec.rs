@@ -367,10 +367,6 @@ impl CacheSpec {
         let bad = |why: String| Err(CacheError::BadSpec(why));
         self.check_attention()?;
         let num_layers = self.shape.num_layers;
-        let heads = num_layers.saturating_mul(self.shape.num_kv_heads);
-        if heads > MOST_HEADS {
-            return bad(format!("{heads} KV heads in all layers; accepted are up to {MOST_HEADS}"));
-        }
         self.layers.check(num_layers)?;
         let after = self.cold.iter().map(|(after, _)| *after);
         for (what, tokens) in [("sinks", self.sinks), ("the hot window", self.hot)] {
@@ -406,7 +402,12 @@ impl CacheSpec {
     pub(crate) fn check_attention(&self) -> Result<(), CacheError> {
         let bad = |why: String| Err(CacheError::BadSpec(why));
         self.shape.check()?;
-        let KvShape { num_layers, num_heads, head_dim, value_dim, .. } = self.shape;
+        let KvShape { num_layers, num_heads, num_kv_heads, head_dim, value_dim, .. } = self.shape;
+        // Before anything is done for each layer.
+        let heads = num_layers.saturating_mul(num_kv_heads);
+        if heads > MOST_HEADS {
+            return bad(format!("{heads} KV heads in all layers; accepted are up to {MOST_HEADS}"));
+        }
         if self.position_dim > 0 && head_dim.checked_sub(self.position_dim) != Some(value_dim) {
             return bad(format!(
                 "head_dim {head_dim} of latent vectors; accepted is {value_dim} (value_dim) + {} (position_dim)",

@@ -1,7 +1,7 @@
 //! `tqkv plan`: bytes per token and longest context of a model, per pair of codecs; tokens per KiB of a
 //! microcontroller.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::plan::{CacheShape, PlanError, parse_size};
 use crate::policy::{AgeArgs, LifeArgs, Policy, PolicyArg};
@@ -10,6 +10,7 @@ use serde::Serialize;
 use tqkv::cache::KvCache;
 use tqkv_core::fixed::INTEGER_CODECS;
 use tqkv_core::{CodecId, KvShape};
+use tqkv_model::WeightBytes;
 
 use crate::args::KvArgs;
 use crate::error::CliError;
@@ -25,6 +26,8 @@ use crate::output::{Output, grouped, table};
 Example: codes that narrow with age; bytes/token is what a token adds to a long context
   tqkv plan --config Llama-3.3-70B --memory 34GB --kv n4 --tier 4096:n3 --tier 32768:n2
   tqkv plan --config Llama-3.3-70B --memory 34GB --policy \"n4 hot=128 tier=4096:n2\" --kv n4
+Example: what a model takes that is larger than memory
+  tqkv plan --config Llama-3.3-70B --weights --memory 8GB
 Example: a microcontroller, one KV head of 64 coordinates
   tqkv plan --ram 64KiB --head-dim 64")]
 pub(crate) struct Args {
@@ -48,6 +51,10 @@ pub(crate) struct Args {
     /// Memory for the cache, with its unit: 34GB is 34*10^9 bytes, 34GiB is 34*2^30.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
+    /// Say what the weights in the folder of --config take as well, in memory and streamed layer by layer
+    /// (generate --stream-weights); activations of a prompt come on top, 1024 tokens at a time.
+    #[arg(long, requires = "config")]
+    weights: bool,
     #[command(flatten)]
     kv: KvArgs,
     /// A row with a life of its own: K,V and what differs from the options, by their names; may be repeated:
@@ -76,9 +83,23 @@ struct Report {
     /// Longest sequence that the model is made for, null where it is not said.
     model_context: Option<u64>,
     memory: Option<u64>,
+    /// Where asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    weights: Option<Weights>,
     hot: usize,
     sinks: usize,
     rows: Vec<Row>,
+}
+
+/// Bytes of the weights as they are stored.
+#[derive(Serialize)]
+struct Weights {
+    all: u64,
+    /// Embedding, head and what else belongs to no layer.
+    beside_layers: u64,
+    largest_layer: u64,
+    /// In memory at once where layers are streamed.
+    streamed: u64,
 }
 
 #[derive(Serialize)]
@@ -133,6 +154,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         window: shape.windowed.map(|windowed| windowed.tokens),
         model_context: shape.context,
         memory: args.memory,
+        weights: weights(args)?,
         hot: args.ages.window.hot,
         sinks: args.ages.window.sinks,
         rows: rows?,
@@ -204,6 +226,22 @@ fn shape(args: &Args) -> Result<CacheShape, CliError> {
     CacheShape::from_config(&json).map_err(|e| CliError::bad_input(format_args!("{}: {e}", path.display())))
 }
 
+fn weights(args: &Args) -> Result<Option<Weights>, CliError> {
+    let Some(path) = args.config.as_deref().filter(|_| args.weights) else { return Ok(None) };
+    let folder = if path.is_dir() { Some(path) } else { path.parent().filter(|_| !input::is_stdin(path)) };
+    let folder =
+        folder.ok_or_else(|| CliError::bad_input("--weights needs the folder of a model as --config"))?;
+    // The parent of a bare name is an empty path.
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let bytes = WeightBytes::of(folder).map_err(|error| CliError::model(Some(folder), &error))?;
+    Ok(Some(Weights {
+        all: bytes.all,
+        beside_layers: bytes.beside,
+        largest_layer: bytes.layer,
+        streamed: bytes.streamed(),
+    }))
+}
+
 fn human_ram(report: &RamReport) -> String {
     let rows = report.rows.iter().map(|row| {
         vec![
@@ -262,6 +300,15 @@ fn human(report: &Report) -> String {
             "\n{} of the layers see the newest {} tokens only",
             report.windowed_layers,
             grouped(window)
+        ));
+    }
+    if let Some(weights) = &report.weights {
+        text.push_str(&format!(
+            "\n{} bytes of weights, {} where layers are streamed: two of at most {}, {} beside them",
+            grouped(weights.all),
+            grouped(weights.streamed),
+            grouped(weights.largest_layer),
+            grouped(weights.beside_layers)
         ));
     }
     if let Some(memory) = report.memory {

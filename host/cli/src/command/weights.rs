@@ -115,7 +115,13 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         group: args.group,
         options: args.encode.options(),
     };
-    // Read before anything is made, so that a text that is not there is said at once.
+    // Before anything is measured or made, so that what is wrong is said at once.
+    if args.out.exists() {
+        let out = args.out.display();
+        return Err(CliError::bad_input(format_args!(
+            "{out}: exists; accepted is a folder that is not there yet"
+        )));
+    }
     let text = match &args.text {
         Some(path) => input::read(path)?,
         None => shipped::HELDOUT_TEXT.to_vec(),
