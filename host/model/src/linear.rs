@@ -25,12 +25,17 @@ enum Weight {
     Coded(Coded),
 }
 
+/// Values of a matrix that is expanded once and for all: as f32 it stays in the second cache, and expanding it costs more than
+/// reading it there.
+const SMALL: usize = 1 << 18;
 /// Values of a tile for few tokens: each thread has its own, in its second cache.
 const SMALL_TILE: usize = 1 << 15;
 /// Values of a tile for many tokens, which all threads share; the more, the less a product waits for its ends.
 const LARGE_TILE: usize = 1 << 18;
 /// Tokens that are few.
 const FEW: usize = 16;
+/// Weights from which on threads share the tiles; waking them takes some 10 us.
+const PARALLEL_FROM: usize = 1 << 19;
 
 impl Linear {
     /// # Panics
@@ -38,6 +43,9 @@ impl Linear {
     pub(crate) fn new(weight: Stored, bias: Option<Vec<f32>>) -> Self {
         let [outputs, inputs] = *weight.shape() else { panic!("a matrix has two dimensions") };
         assert!(bias.as_ref().is_none_or(|bias| bias.len() == outputs), "a bias for each output");
+        let is_small = weight.coding().is_none() && outputs * inputs < SMALL;
+        let weight =
+            if is_small { Stored::from_f32(&weight.to_f32(), vec![outputs, inputs]) } else { weight };
         let coded = weight.coding().and_then(|coding| Coded::new(coding, weight.bytes(), outputs, inputs));
         Self { weight: coded.map_or(Weight::Stored(weight), Weight::Coded), bias, inputs, outputs }
     }
@@ -97,22 +105,23 @@ impl Linear {
     fn by_small_tiles(&self, weight: &Stored, x: &[f32], y: &mut [f32], store: Store) {
         let rows = self.tile_rows(SMALL_TILE);
         let n = x.len() / self.inputs;
-        let tiles: Vec<_> = (0..self.outputs)
-            .into_par_iter()
-            .step_by(rows)
-            .map_init(
-                || vec![0.0; rows * self.inputs],
-                |tile, first| {
-                    let rows = rows.min(self.outputs - first);
-                    let tile = &mut tile[..rows * self.inputs];
-                    weight.expand_rows(first, tile);
-                    let mut part = vec![0.0; n * rows];
-                    self.multiply(tile, x, &mut part, rows, Store::Replace);
-                    part
-                },
-            )
-            .collect();
-        for (first, part) in (0..self.outputs).step_by(rows).zip(tiles) {
+        let memory = || vec![0.0; rows.min(self.outputs) * self.inputs];
+        let one = |tile: &mut Vec<f32>, first: usize| {
+            let rows = rows.min(self.outputs - first);
+            let tile = &mut tile[..rows * self.inputs];
+            weight.expand_rows(first, tile);
+            let mut part = vec![0.0; n * rows];
+            self.multiply(tile, x, &mut part, rows, Store::Replace);
+            part
+        };
+        let firsts = (0..self.outputs).step_by(rows);
+        let tiles: Vec<_> = if self.outputs * self.inputs < PARALLEL_FROM {
+            let mut tile = memory();
+            firsts.clone().map(|first| one(&mut tile, first)).collect()
+        } else {
+            (0..self.outputs).into_par_iter().step_by(rows).map_init(memory, one).collect()
+        };
+        for (first, part) in firsts.zip(tiles) {
             let rows = rows.min(self.outputs - first);
             for (y, part) in y.chunks_exact_mut(self.outputs).zip(part.chunks_exact(rows)) {
                 put(&mut y[first..][..rows], part, store);

@@ -1,7 +1,10 @@
 //! The number formats of tensors, as f32.
 
-use half::slice::HalfFloatSliceExt;
+use std::sync::LazyLock;
+
 use half::{bf16, f16};
+use tqkv_simd::Level;
+use tqkv_simd::page::widen_rows;
 
 /// A format: its name, values and bytes a block, and how whole blocks are read.
 #[derive(Debug)]
@@ -107,17 +110,17 @@ fn blocks<const BYTES: usize, const VALUES: usize>(
     from.iter().zip(to).for_each(|(block, out)| expand(block, out));
 }
 
-/// Files need not be aligned, so halves are gathered for the conversion, which is in bulk where the machine has one.
+/// At the machine's width where they are aligned, as they are in files that libraries write.
 fn halves(bytes: &[u8], out: &mut [f32]) {
-    const RUN: usize = 512;
-    let mut halves = [f16::ZERO; RUN];
-    for (bytes, out) in bytes.chunks(2 * RUN).zip(out.chunks_mut(RUN)) {
-        let halves = &mut halves[..out.len()];
-        halves
-            .iter_mut()
-            .zip(bytes.as_chunks().0)
-            .for_each(|(half, bytes)| *half = f16::from_le_bytes(*bytes));
-        halves.convert_to_f32_slice(out);
+    static LEVEL: LazyLock<Level> = LazyLock::new(Level::fastest);
+    match bytemuck::try_cast_slice(bytes) {
+        // The kernel takes whole registers.
+        Ok(rows)
+            if cfg!(target_endian = "little") && out.len().is_multiple_of(16) && rows.len() == out.len() =>
+        {
+            widen_rows(*LEVEL, rows, out);
+        }
+        _ => blocks(bytes, out, |bytes, [x]| *x = f16::from_le_bytes(*bytes).to_f32()),
     }
 }
 
