@@ -95,7 +95,10 @@ impl Source {
         let io = |source| ModelError::Io { path: path.clone(), source };
         let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
         file.seek(SeekFrom::Start(range.start)).map_err(io)?;
-        let mut bytes = vec![0; (range.end - range.start) as usize];
+        // Streamed where memory is short, so what cannot be had is an error.
+        let (len, mut bytes) = ((range.end - range.start) as usize, Vec::new());
+        bytes.try_reserve_exact(len).map_err(|_| io(std::io::ErrorKind::OutOfMemory.into()))?;
+        bytes.resize(len, 0);
         file.read_exact(&mut bytes).map_err(io)?;
         Ok(bytes)
     }
