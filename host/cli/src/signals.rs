@@ -3,6 +3,7 @@
 //!
 //! On other systems than Unix a file that was being written stays as `.tqkv-*.part`, and Ctrl-C ends every command at once.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether the command looks at [`interrupted`].
@@ -15,9 +16,19 @@ pub(crate) fn end_by_yourself() {
     LOOKS.store(true, Ordering::Relaxed);
 }
 
+/// From here on Ctrl-C ends the command at once, as it does where nothing is looked at.
+pub(crate) fn end_at_once() {
+    LOOKS.store(false, Ordering::Relaxed);
+}
+
 /// Whether to end with what there is.
 pub(crate) fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
+}
+
+/// Whether to go on.
+pub(crate) fn unless_interrupted() -> ControlFlow<()> {
+    if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
 /// Watches for the signals on a thread of its own; without a thread to spare they end the command as they would

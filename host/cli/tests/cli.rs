@@ -308,6 +308,27 @@ fn codebook_prints_coordinates_of_unit_vectors() {
 }
 
 #[test]
+fn bench_measures_each_combination_once() {
+    let folder = folder();
+    let (codecs, heads) = (["--codec", "s4,t2", "--data", "l1"], ["--query-heads", "1,4", "--threads", "2"]);
+    let report =
+        json(folder.path(), &[&["bench", "--op", "scores", "--seconds", "1"], &codecs[..], &heads].concat());
+    let rows = report["results"].as_array().unwrap();
+    let cases: Vec<_> = rows
+        .iter()
+        .map(|row| (row["codec"].as_str().unwrap(), row["query_heads"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(cases, [("s4", 1), ("t2", 1), ("s4", 4), ("t2", 4)]);
+    for row in rows {
+        assert_eq!(row["threads"], 2, "{row}");
+        assert!(
+            row["ns_min"].as_f64().unwrap() > 0.0 && row["ratio_to_f16"].as_f64().unwrap() > 0.0,
+            "{row}"
+        );
+    }
+}
+
+#[test]
 fn every_help_text_shows_an_example() {
     let folder = tempfile::tempdir().unwrap();
     for command in ["demo", "generate", "eval", "encode", "decode", "inspect", "stats", "codebook", "plan"] {

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -58,7 +59,8 @@ const BESIDE: [&str; 5] = [
 
 /// Codes the weights of the model at `from` into the folder `to`, which must not exist; it appears whole or not at all.
 ///
-/// `on_tensor` gets the tensors done and their number. Memory is that of the largest tensor, a few times.
+/// `on_tensor` gets the tensors done and their number, and says whether to go on: else it is [`ModelError::Cancelled`], and nothing
+/// is left. Memory is that of the largest tensor, a few times.
 ///
 /// # Errors
 /// What [`crate::Model::load`] refuses of files, [`ModelError::Compress`] for what cannot be coded, and
@@ -67,7 +69,7 @@ pub fn compress(
     from: &Path,
     to: &Path,
     spec: &CompressSpec,
-    on_tensor: &(dyn Fn(usize, usize) + Sync),
+    on_tensor: &(dyn Fn(usize, usize) -> ControlFlow<()> + Sync),
 ) -> Result<Compressed, ModelError> {
     let io = |source| ModelError::Io { path: to.to_owned(), source };
     if to.exists() {
@@ -127,7 +129,7 @@ fn write(
     tensors: &Checkpoint,
     path: &Path,
     spec: &CompressSpec,
-    on_tensor: &(dyn Fn(usize, usize) + Sync),
+    on_tensor: &(dyn Fn(usize, usize) -> ControlFlow<()> + Sync),
 ) -> Result<Compressed, ModelError> {
     let level = Level::detect().map_err(|error| ModelError::Compress(error.to_string()))?;
     // Sorted, so that of several faults the same one is named each time.
@@ -161,7 +163,7 @@ fn write(
 struct Job<'a> {
     tensors: &'a Checkpoint,
     level: Level,
-    on_tensor: &'a (dyn Fn(usize, usize) + Sync),
+    on_tensor: &'a (dyn Fn(usize, usize) -> ControlFlow<()> + Sync),
     all: usize,
     state: Mutex<State>,
 }
@@ -243,7 +245,8 @@ impl View for Tensor<'_> {
         let made = if self.job.state().failed.is_some() { Ok(Vec::new()) } else { self.make() };
         let mut state = self.job.state();
         state.done += 1;
-        (self.job.on_tensor)(state.done, self.job.all);
+        let goes_on = (self.job.on_tensor)(state.done, self.job.all).is_continue();
+        let made = if goes_on { made } else { Err(ModelError::Cancelled) };
         Cow::Owned(made.unwrap_or_else(|error| {
             state.failed = Some(error);
             Vec::new()

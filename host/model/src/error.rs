@@ -151,9 +151,12 @@ pub enum ModelError {
     /// A factor of the key bias that is negative or not a number.
     #[error("a key bias of {0} times the keys is not accepted; it must be 0 or a positive number")]
     BadKeyBias(f32),
-    /// Weights that cannot be coded as asked for.
+    /// Weights that cannot be coded as asked for, or are no whole blocks of their format.
     #[error("weights: {0}")]
     Compress(String),
+    /// Who asked for it ended it before it was whole.
+    #[error("ended before it was whole")]
+    Cancelled,
     /// A variant of a model is made of weights in memory.
     #[error("weights that are streamed cannot be changed; load the model whole")]
     Streamed,

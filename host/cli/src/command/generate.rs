@@ -143,11 +143,6 @@ pub(crate) fn stop_name(stop: StopReason) -> &'static str {
     }
 }
 
-/// Whether to go on.
-pub(crate) fn unless_interrupted() -> ControlFlow<()> {
-    if signals::interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-}
-
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     signals::end_by_yourself();
     let place = args.device.open()?;
@@ -177,7 +172,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         .map(|policy| {
             let mut on_text = |_: &str| {
                 bar.inc(1);
-                unless_interrupted()
+                signals::unless_interrupted()
             };
             let made = continue_prompt(&model, &place, &prompt, &spec, &args.cache, policy, &mut on_text)?;
             Ok(Row { name: policy.name.clone(), made })
@@ -216,7 +211,7 @@ fn stream(
     let made = continue_prompt(model, place, prompt, spec, &args.cache, policy, &mut |piece| {
         waiting.end();
         written = out.write_text(piece);
-        if written.is_ok() { unless_interrupted() } else { ControlFlow::Break(()) }
+        if written.is_ok() { signals::unless_interrupted() } else { ControlFlow::Break(()) }
     })?;
     drop(waiting);
     written?;

@@ -6,7 +6,7 @@ use tqkv::error::CacheError;
 use tqkv_model::generate::{Caches, Continuations, GenerateSpec, generate_many};
 use tqkv_model::{Model, ModelError};
 
-use super::generate::{ended, unless_interrupted};
+use super::generate::ended;
 use crate::cache_args::CacheArgs;
 use crate::device::Place;
 use crate::error::CliError;
@@ -71,7 +71,7 @@ pub(crate) fn run(
         let made = caches.map_err(ModelError::from).and_then(|caches| {
             generate_many(model, prompt.as_bytes(), spec, sequences, caches, &mut |tokens| {
                 bar.inc(tokens as u64);
-                unless_interrupted()
+                signals::unless_interrupted()
             })
         });
         made.and_then(|made| row(model, cache, policy, made, shared)).map_err(|e| CliError::model(None, &e))

@@ -10,12 +10,13 @@ use serde::Serialize;
 use tqkv_core::CodecId;
 use tqkv_model::compress::{CompressSpec, Compressed, compress};
 use tqkv_model::eval::{EvalSpec, Progress, Setting, evaluate};
-use tqkv_model::{Model, shipped};
+use tqkv_model::{Model, ModelError, shipped};
 
 use crate::args::{EncodeArgs, codec};
 use crate::error::CliError;
 use crate::input;
 use crate::output::{Output, grouped, table};
+use crate::signals;
 
 /// Compress the weights of a model.
 #[derive(Debug, clap::Args)]
@@ -129,11 +130,17 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let before = args.report.then(|| perplexity(args, &args.model, &text, out)).transpose()?;
     let clock = Instant::now();
     let bar = out.progress(0, "coding");
+    signals::end_by_yourself();
     let made = compress(&args.model, &args.out, &spec, &|done, all| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);
+        signals::unless_interrupted()
     });
     bar.finish_and_clear();
+    signals::end_at_once();
+    if matches!(made, Err(ModelError::Cancelled)) {
+        return Err(CliError::interrupted());
+    }
     let made = made.map_err(|error| CliError::model(Some(&args.model), &error))?;
     let seconds = clock.elapsed().as_secs_f64();
     let after = args.report.then(|| perplexity(args, &args.out, &text, out)).transpose()?;

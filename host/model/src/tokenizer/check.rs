@@ -138,12 +138,13 @@ fn check_template(step: &Value) -> Result<(), String> {
 }
 
 /// Refuses a map that puts much for a character: the table's bytes, the table, then texts that end in 0.
-fn check_charsmap(base64: &str) -> Result<(), String> {
+fn check_charsmap(encoded: &str) -> Result<(), String> {
     let (name, most, longest) = CHARSMAP;
-    if base64.len() > most {
-        return Err(format!("{name} has {} bytes; accepted are up to {most}", base64.len()));
+    if encoded.len() > most {
+        return Err(format!("{name} has {} bytes; accepted are up to {most}", encoded.len()));
     }
-    let bytes = decode_base64(base64);
+    // As the library decodes it.
+    let bytes = base64::decode(encoded).map_err(|error| format!("{name}: {error}"))?;
     let table = bytes.first_chunk().map_or(0, |len| u32::from_le_bytes(*len) as usize);
     let texts = bytes.get(4..).and_then(|rest| rest.get(table..)).ok_or(format!("{name} is cut short"))?;
     match texts.split(|byte| *byte == 0).map(<[u8]>::len).max() {
@@ -152,27 +153,4 @@ fn check_charsmap(base64: &str) -> Result<(), String> {
         }
         Some(_) | None => Ok(()),
     }
-}
-
-/// What is no base64 is left out: the library refuses it.
-fn decode_base64(text: &str) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    let (mut bits, mut held) = (0u32, 0);
-    for byte in text.bytes() {
-        let digit = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => continue,
-        };
-        bits = bits << 6 | u32::from(digit);
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            bytes.push((bits >> held) as u8);
-        }
-    }
-    bytes
 }

@@ -1,5 +1,6 @@
 //! Weights as codes, and weights that are read layer by layer.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
@@ -33,7 +34,7 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
 
 fn compressed(codec: CodecId, within: &Path) -> PathBuf {
     let to = within.join(codec.name());
-    let made = compress(&shipped(), &to, &spec(codec), &|_, _| {}).unwrap();
+    let made = compress(&shipped(), &to, &spec(codec), &|_, _| ControlFlow::Continue(())).unwrap();
     let file = std::fs::metadata(to.join("model.safetensors")).unwrap().len() as usize;
     assert!((made.bytes..made.bytes + 16_384).contains(&file), "{} of {file} bytes", made.bytes);
     assert!(made.coded_bytes < made.bytes && made.bytes < made.bytes_before);
@@ -102,7 +103,7 @@ fn what_cannot_be_coded_is_refused_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("out");
     let refused = |from: &Path, to: &Path, spec: &CompressSpec, said: &str| {
-        let error = compress(from, to, spec, &|_, _| {}).unwrap_err().to_string();
+        let error = compress(from, to, spec, &|_, _| ControlFlow::Continue(())).unwrap_err().to_string();
         assert!(error.contains(said) && !error.contains('\n'), "{error}");
     };
     let small = folder.path().join("small");
@@ -112,6 +113,11 @@ fn what_cannot_be_coded_is_refused_and_leaves_nothing() {
     refused(&small, &to, &spec(CodecId::S4), "rows of 24 values are no whole groups of 64");
     refused(&folder.path().join("nothing"), &to, &spec(CodecId::S4), "No such file");
     refused(&shipped(), &small, &spec(CodecId::S4), "exists");
+    let cancelled = compress(&shipped(), &to, &spec(CodecId::S4), &|done, _| match done {
+        3.. => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
+    });
+    assert!(matches!(cancelled, Err(ModelError::Cancelled)), "{cancelled:?}");
     let coded = compressed(CodecId::S3, folder.path());
     refused(&coded, &to, &spec(CodecId::S4), "already");
     for tensor in checkpoint.tensors.values_mut().filter(|(shape, _)| shape.len() == 2) {

@@ -1,6 +1,6 @@
 """What llama.cpp's own cache types do to a model: a row of JSON each, as `tqkv eval --json` has them.
 
-usage: llama_cpp.py MODEL.gguf TEXT CONTEXT WINDOWS TYPE[,TYPE_V] ...      (needs llama-cpp-python and numpy)
+usage: cache_types.py MODEL.gguf TEXT CONTEXT WINDOWS TYPE[,TYPE_V] ...      (needs llama-cpp-python and numpy)
 
 The text is cut into windows of CONTEXT tokens without a first token added; each is one batch into an empty cache, with flash
 attention, so that every token is read as it is stored. The first row is f16, with which the others are compared. The last
@@ -16,6 +16,25 @@ import numpy as np
 
 TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8}
 STEPS = 64
+QUIET = lc.llama_log_callback(lambda *_: None)
+
+
+def load(path):
+    lc.llama_log_set(QUIET, None)
+    lc.llama_backend_init()
+    params = lc.llama_model_default_params()
+    # Weights as the file has them: products of repacked ones (AMX) ended the process on the machine of MEASURED.md.
+    params.use_extra_bufts = False
+    model = lc.llama_model_load_from_file(path.encode(), params)
+    assert model, path
+    return model, lc.llama_model_get_vocab(model)
+
+
+def tokens_of(vocab, text):
+    ids = (lc.llama_token * len(text))()
+    count = lc.llama_tokenize(vocab, text, len(text), ids, len(text), False, False)
+    assert count >= 0, count
+    return ids[:count]
 
 
 def context_of(model, tokens, kv):
@@ -53,10 +72,10 @@ def log_softmax(rows):
 def main():
     path, text, size, windows = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     kinds = ["f16"] + sys.argv[5:]
-    model = lc.Llama(model_path=path, n_ctx=8, verbose=False)
-    tokens = model.tokenize(open(text, "rb").read(), add_bos=False, special=False)
+    model, vocab = load(path)
+    tokens = tokens_of(vocab, open(text, "rb").read())
     assert len(tokens) >= size * windows, f"the text has {len(tokens)} tokens"
-    contexts = [context_of(model._model.model, size, kind) for kind in kinds]
+    contexts = [context_of(model, size, kind) for kind in kinds]
     sums = [{"nll": 0.0, "kl": [], "same": 0, "seconds": 0.0} for _ in kinds]
     for window in range(windows):
         ids = tokens[window * size : (window + 1) * size]
@@ -64,7 +83,7 @@ def main():
         for context, row in zip(contexts, sums):
             lc.llama_memory_clear(lc.llama_get_memory(context), True)
             row["seconds"] += feed(context, ids, 0)
-            raw = np.ctypeslib.as_array(lc.llama_get_logits(context), shape=(size, model.n_vocab()))
+            raw = np.ctypeslib.as_array(lc.llama_get_logits(context), shape=(size, lc.llama_vocab_n_tokens(vocab)))
             base = raw.copy() if base is None else base
             for first in range(0, size, 128):
                 own, other = log_softmax(raw[first : first + 128]), log_softmax(base[first : first + 128])
