@@ -39,6 +39,8 @@ pub(crate) trait Machine: Memory + Search {
 
     /// Query heads for which sums of one tile fit the registers.
     const HEADS: usize;
+    /// Sums of keys that fit the registers: with few heads, several of each.
+    const CHAINS: usize;
     /// Sums of values that fit the registers, beside the high and low part of each: fields of one head.
     const FIELDS: usize;
     /// The same over fields and heads.
@@ -48,6 +50,8 @@ pub(crate) trait Machine: Memory + Search {
 
     /// Reads a line.
     fn line(self, line: &Line) -> Self::Line;
+    /// The bytes of a line.
+    fn line_bytes(self, line: Self::Line) -> [u8; 64];
     /// Asks for a line to be brought to the first-level cache.
     fn prefetch(self, line: &Line);
     /// Asks for a line to be brought near, but not to the first level, which other lines need: faster by 3 to
@@ -113,6 +117,17 @@ pub(crate) trait Machine: Memory + Search {
     fn weights(self, weights: &[u32; 16]) -> Self::Line;
     /// The same four weights in every dword.
     fn splat_weights(self, weights: u32) -> Self::Line;
+    /// The integers nearest to weights of 0 to 16383, ties to even, as their high and their low 7 bits.
+    #[inline(always)]
+    fn write_halves(self, weights: Self::V, [high, low]: &mut [[u8; 32]; 2]) {
+        // 1.5 * 2^23: adding and taking it away rounds.
+        let round = self.splat(12_582_912.0);
+        let weights = weights + round - round;
+        // Rounds down, as the fraction is never a half.
+        let upper = (weights - self.splat(63.5)) * self.splat(1.0 / 128.0) + round - round;
+        self.write_codes::<8>(self.round_i8(upper), high);
+        self.write_codes::<8>(self.round_i8(weights - upper * self.splat(128.0)), low);
+    }
     /// Adds the dot product of each dword's four levels and four weights below 128.
     fn value_dot(self, sum: Self::Sum, levels: Self::Line, weights: Self::Line) -> Self::Sum;
     /// The lanes.
@@ -126,6 +141,19 @@ pub(crate) trait Machine: Memory + Search {
     fn fma(self, acc: Self::V, a: Self::V, b: Self::V) -> Self::V;
     /// The sums of four registers, in any order.
     fn sum4(self, v: [Self::V; 4]) -> [f32; 4];
+}
+
+/// [`Memory::look_up_levels`] line by line.
+#[inline(always)]
+pub(crate) fn look_up_levels<I: Machine>(isa: I, indices: &mut [u8], levels: &[i8; 64]) {
+    let table = isa.value_levels(levels);
+    let (lines, rest) = indices.as_chunks_mut::<64>();
+    for line in lines {
+        *line = isa.line_bytes(isa.look_up::<6>(isa.line(&Line(*line)), table));
+    }
+    for index in rest {
+        *index = levels[usize::from(*index) % levels.len()] as u8;
+    }
 }
 
 /// Where [`Machine::pair_bytes`] finds the bytes of 128 bits: below 16 in `even`, from there on in `odd`.
@@ -167,6 +195,7 @@ impl Machine for Portable {
     type Levels = [i8; 64];
 
     const HEADS: usize = 1;
+    const CHAINS: usize = 4;
     const FIELDS: usize = 8;
     const SUMS: usize = 8;
     const KEY_BIAS: i32 = 0;
@@ -174,6 +203,11 @@ impl Machine for Portable {
     #[inline(always)]
     fn line(self, line: &Line) -> [u8; 64] {
         line.0
+    }
+
+    #[inline(always)]
+    fn line_bytes(self, line: [u8; 64]) -> [u8; 64] {
+        line
     }
 
     #[inline(always)]

@@ -150,7 +150,7 @@ impl Form for Planes {
         let Some(trellis) = codec.trellis() else { return 0.0 };
         let mut bytes = [[0; GROUP]; MAX_GROUPS];
         let bytes = &mut bytes.as_flattened_mut()[..shape.dim()];
-        trellis::levels(&trellis.code, codes, bytes);
+        trellis::levels(isa, &trellis.code, codes, bytes);
         for (bytes, level) in bytes.chunks(GROUP).zip(out) {
             *level = isa.widen_i8(isa.read_codes::<8>(bytes));
         }

@@ -136,6 +136,14 @@ pub trait Memory: Isa {
         self.load(&lanes)
     }
 
+    /// Replaces every index, which is below 64, by the bits of its level.
+    #[inline(always)]
+    fn look_up_levels(self, indices: &mut [u8], levels: &[i8; 64]) {
+        for index in indices {
+            *index = levels[usize::from(*index) % levels.len()] as u8;
+        }
+    }
+
     /// Packs codes below `2^BITS` densely, least significant bit first: code `8 k + j` is at bit
     /// `BITS * j` of word k.
     fn pack<const BITS: usize>(self, codes: Self::C) -> [u64; 4];

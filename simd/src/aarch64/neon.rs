@@ -249,6 +249,11 @@ impl<const DOT: bool> Isa for Neon<DOT> {
 
 impl<const DOT: bool> Memory for Neon<DOT> {
     #[inline(always)]
+    fn look_up_levels(self, indices: &mut [u8], levels: &[i8; 64]) {
+        crate::lines::look_up_levels(self, indices, levels);
+    }
+
+    #[inline(always)]
     fn apart<R>(self, work: impl FnOnce(Self) -> R) -> R {
         #[target_feature(enable = "neon")]
         #[inline(never)]

@@ -124,6 +124,7 @@ impl<const DOT: bool> Machine for Neon<DOT> {
     type Levels = uint8x16x4_t;
 
     const HEADS: usize = 4;
+    const CHAINS: usize = 4;
     const FIELDS: usize = 2;
     const SUMS: usize = 2;
     const KEY_BIAS: i32 = 0;
@@ -132,6 +133,11 @@ impl<const DOT: bool> Machine for Neon<DOT> {
     fn line(self, line: &Line) -> Quad {
         let [a, b, c, d]: &[[u8; 16]; 4] = parts(&line.0);
         [cast(*a), cast(*b), cast(*c), cast(*d)]
+    }
+
+    #[inline(always)]
+    fn line_bytes(self, line: Quad) -> [u8; 64] {
+        cast(line)
     }
 
     #[inline(always)]

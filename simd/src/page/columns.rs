@@ -2,7 +2,7 @@
 
 use super::Line;
 use super::plan::Plan;
-use super::weights::Weights;
+use super::weights::Run;
 use crate::lines::Machine;
 
 /// Positions of a line of bit planes: dwords of 128 bits.
@@ -17,7 +17,7 @@ pub(super) struct Columns<'a> {
     pub(super) body: &'a [Line],
     /// Lines of a column.
     pub(super) lines: usize,
-    /// Those that hold a token of the range.
+    /// Those of the runs that hold a token of the range.
     pub(super) range: core::ops::Range<usize>,
     /// The column.
     pub(super) at: usize,
@@ -142,14 +142,17 @@ pub(super) trait ValueCodes {
     /// Makes levels ready.
     fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> Self::Table<I>;
 
-    /// Sums one column over the tokens of its lines, for up to [`TOGETHER`] heads; `next` is prefetched.
-    fn sum<'a, I: Machine>(
+    /// Sums one column over the tokens of its lines, for the first `heads` of up to [`TOGETHER`] heads; the first lines of `next`
+    /// are taken from it and prefetched.
+    #[expect(clippy::too_many_arguments, reason = "a column, its weights, what comes next, where sums go")]
+    fn sum<I: Machine>(
         isa: I,
         columns: &Columns<'_>,
         positions: usize,
         table: Self::Table<I>,
-        weights: &[Weights],
-        next: &mut impl Iterator<Item = &'a Line>,
+        heads: usize,
+        weights: &[Run],
+        next: &mut &[Line],
         out: &mut Out<'_>,
     );
 }

@@ -11,24 +11,22 @@ const ROUND: f32 = 12_582_912.0;
 /// e^x for x <= 88 with relative error [`EXP_ERROR`]; 0 below -87, and NaN of NaN.
 ///
 /// x = k ln 2 + r with |r| <= ln 2 / 2, then a polynomial of degree 7 (the coefficients of the
-/// Cephes library). Only additions and multiplications that are rounded one by one, so loops over
+/// Cephes library), in pairs: a loop over it waits for the steps of one value, not for the machine. Only additions and multiplications that are rounded one by one, so loops over
 /// it vectorise without changing a bit.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    // Comparisons that are false for NaN, which goes through.
+    // A comparison that is false for NaN, which goes through.
     let bounded = if x < LEAST { LEAST } else { x };
-    let bounded = if bounded > 88.0 { 88.0 } else { bounded };
     let shifted = bounded * core::f32::consts::LOG2_E + ROUND;
     let k = shifted - ROUND;
     let r = bounded - k * 0.693_359_4;
     let r = r - k * -2.121_944_4e-4;
-    let mut p = 1.987_569_1e-4;
-    p = p * r + 1.398_199_9e-3;
-    p = p * r + 8.333_452e-3;
-    p = p * r + 4.166_579_6e-2;
-    p = p * r + 1.666_666_5e-1;
-    p = p * r + 0.5;
-    let fraction = p * (r * r) + r + 1.0;
+    let square = r * r;
+    let high = 1.987_569_1e-4 * r + 1.398_199_9e-3;
+    let middle = 8.333_452e-3 * r + 4.166_579_6e-2;
+    let low = 1.666_666_5e-1 * r + 0.5;
+    let p = (high * square + middle) * square + low;
+    let fraction = p * square + (r + 1.0);
     // The low bits of `shifted` are k; they go to the exponent.
     let power = (shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127)) << 23;
     let result = fraction * f32::from_bits(power);

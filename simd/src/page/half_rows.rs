@@ -168,20 +168,25 @@ impl<'a> Streams<'a> {
         Self { rows, next, groups, length: (rows.len() / groups).div_ceil(STREAMS) }
     }
 
-    /// Row `i` of stream `s`: its position in the page and its lines. Asks for those ahead, on the
+    /// Row `i` of stream `s`: its position in the page and the lines of columns `columns`. Asks for those ahead, on the
     /// next page past the end of the stream.
     #[inline(always)]
-    fn row<I: Machine>(&self, isa: I, s: usize, i: usize) -> Option<(usize, &'a [[u16; 32]])> {
+    fn row<I: Machine>(
+        &self,
+        isa: I,
+        (s, i): (usize, usize),
+        columns: core::ops::Range<usize>,
+    ) -> Option<(usize, &'a [[u16; 32]])> {
         let at = s * self.length + i;
         let line = at * self.groups;
-        let row = self.rows.get(line..line + self.groups)?;
+        let row = self.rows.get(line + columns.start..line + columns.end)?;
         let rows_ahead = AHEAD.div_ceil(self.groups);
         let past = (i + rows_ahead).checked_sub(self.length);
         let (lines, row_ahead) = match past {
             None => (self.rows, at + rows_ahead),
             Some(past) => (self.next, s * self.length + past),
         };
-        let ahead = lines.get(row_ahead * self.groups..(row_ahead + 1) * self.groups);
+        let ahead = lines.get(row_ahead * self.groups + columns.start..row_ahead * self.groups + columns.end);
         ahead.unwrap_or_default().iter().for_each(
             #[inline(always)]
             |line| isa.prefetch(line),
@@ -210,9 +215,11 @@ impl Kernel for HalfScores<'_> {
             let mut head = 0;
             while head < heads {
                 let take = match (heads - head).min(I::HEADS) {
-                    8 => self.many::<I, G, 8>(isa, head),
-                    4.. => self.many::<I, G, 4>(isa, head),
-                    2.. => self.many::<I, G, 2>(isa, head),
+                    8 => self.many::<I, G, 8, 1>(isa, head),
+                    // A condition on a constant: two keys at a time where their sums fit the registers.
+                    4.. if I::CHAINS >= 16 => self.many::<I, G, 4, 2>(isa, head),
+                    4.. => self.many::<I, G, 4, 1>(isa, head),
+                    2.. => self.many::<I, G, 2, 1>(isa, head),
                     _ => self.one::<I, G>(isa, head),
                 };
                 head += take;
@@ -234,7 +241,7 @@ impl HalfScores<'_> {
         for i in 0..streams.length {
             let mut sums = [isa.splat(0.0); STREAMS];
             for (s, sum) in sums.iter_mut().enumerate() {
-                let Some((_, row)) = streams.row(isa, s, i) else { continue };
+                let Some((_, row)) = streams.row(isa, (s, i), 0..groups) else { continue };
                 for (half, &q) in row.iter().zip(&q[..groups]) {
                     *sum = isa.fma(*sum, isa.load_halves(half), q);
                 }
@@ -248,38 +255,67 @@ impl HalfScores<'_> {
         1
     }
 
-    /// `H` queries, one key at a time.
+    /// `H` queries, `K` keys at a time.
     #[inline(always)]
-    fn many<I: Machine, const G: usize, const H: usize>(&mut self, isa: I, head: usize) -> usize {
+    fn many<I: Machine, const G: usize, const H: usize, const K: usize>(
+        &mut self,
+        isa: I,
+        head: usize,
+    ) -> usize {
         let groups = if G < MAX_GROUPS { G } else { self.groups };
-        let queries = &self.queries[head * groups * 32..(head + H) * groups * 32];
-        let queries = queries.as_chunks::<32>().0;
-        let halves = super::halves(self.rows).as_chunks::<32>().0;
-        let mut next = self.rows.iter().skip(4 * AHEAD).chain(self.next);
-        for (i, row) in halves.chunks_exact(groups).enumerate() {
-            let mut sums = [isa.splat(0.0); H];
-            for (g, half) in row.iter().enumerate() {
-                if let Some(line) = next.next() {
-                    isa.prefetch(line);
-                }
-                let x = isa.load_halves(half);
-                for (h, sum) in sums.iter_mut().enumerate() {
-                    if let Some(q) = queries.get(h * groups + g) {
-                        *sum = isa.fma(*sum, x, isa.load(q));
-                    }
-                }
+        let given = self.queries[head * groups * 32..(head + H) * groups * 32].as_chunks::<32>().0;
+        let mut queries = [[[0.0; 32]; H]; G];
+        for (g, queries) in queries.iter_mut().enumerate().take(groups) {
+            for (h, query) in queries.iter_mut().enumerate() {
+                *query = given[h * groups + g];
             }
-            for (part, sums) in sums.chunks(4).enumerate() {
-                let four = [sums[0], sums[1 % sums.len()], sums[2 % sums.len()], sums[3 % sums.len()]];
-                let four = isa.sum4(four);
-                for (k, &sum) in four[..sums.len()].iter().enumerate() {
-                    if let Some(out) = self.out.get_mut((head + 4 * part + k) * self.n + i) {
-                        *out = sum;
+        }
+        let streams = Streams::new(self.rows, self.next, groups);
+        for i in 0..streams.length {
+            for first in (0..STREAMS).step_by(K) {
+                let Some(some) = streams.row(isa, (first, i), 0..groups) else { continue };
+                let mut rows = [some; K];
+                for (k, row) in rows.iter_mut().enumerate().skip(1) {
+                    // Where a stream is at its end, its row is one that is written twice.
+                    *row = streams.row(isa, (first + k, i), 0..groups).unwrap_or(some);
+                }
+                let mut sums = [[isa.splat(0.0); H]; K];
+                for (g, queries) in queries.iter().enumerate().take(groups) {
+                    let mut keys = [isa.splat(0.0); K];
+                    for k in 0..K {
+                        keys[k] = rows[k].1.get(g).map_or(
+                            keys[k],
+                            #[inline(always)]
+                            |half| isa.load_halves(half),
+                        );
                     }
+                    for h in 0..H {
+                        let query = isa.load(&queries[h]);
+                        for k in 0..K {
+                            sums[k][h] = isa.fma(sums[k][h], keys[k], query);
+                        }
+                    }
+                }
+                for k in 0..K {
+                    self.write(isa, head, rows[k].0, &sums[k]);
                 }
             }
         }
         H
+    }
+
+    /// Sums of the lanes of each head as logits of key `at`.
+    #[inline(always)]
+    fn write<I: Machine>(&mut self, isa: I, head: usize, at: usize, sums: &[I::V]) {
+        for (part, sums) in sums.chunks(4).enumerate() {
+            let four = [sums[0], sums[1 % sums.len()], sums[2 % sums.len()], sums[3 % sums.len()]];
+            let four = isa.sum4(four);
+            for (k, &sum) in four[..sums.len()].iter().enumerate() {
+                if let Some(out) = self.out.get_mut((head + 4 * part + k) * self.n + at) {
+                    *out = sum;
+                }
+            }
+        }
     }
 }
 
@@ -303,25 +339,102 @@ impl Kernel for HalfAccumulate<'_> {
 
 impl HalfAccumulate<'_> {
     #[inline(always)]
-    fn heads<I: Machine, const G: usize>(self, isa: I) {
+    fn heads<I: Machine, const G: usize>(mut self, isa: I) {
         let groups = if G < MAX_GROUPS { G } else { self.groups };
+        let heads = self.acc.len() / (32 * groups);
+        let mut head = 0;
+        while head < heads {
+            // Conditions on constants: as many heads share a conversion as have their sums in the registers.
+            head += match heads - head {
+                4.. if I::CHAINS >= 16 => self.together::<I, 4, 2>(isa, head, groups),
+                2.. if I::CHAINS < 16 => self.together::<I, 2, 1>(isa, head, groups),
+                _ => self.one::<I, G>(isa, head, groups),
+            };
+            self.next = &[];
+        }
+    }
+
+    /// One head, all columns.
+    #[inline(always)]
+    fn one<I: Machine, const G: usize>(&mut self, isa: I, head: usize, groups: usize) -> usize {
         let streams = Streams::new(self.rows, self.next, groups);
-        for (weights, acc) in
-            self.weights.chunks_exact(self.n.max(1)).zip(self.acc.chunks_exact_mut(32 * groups))
-        {
-            let mut sums = [isa.splat(0.0); G];
-            let sums = &mut sums[..groups];
-            rotation::load(isa, acc, sums);
-            for i in 0..streams.length {
-                for s in 0..STREAMS {
-                    let Some((at, row)) = streams.row(isa, s, i) else { continue };
-                    let weight = isa.splat(weights.get(at).copied().unwrap_or(0.0));
-                    for (sum, half) in sums.iter_mut().zip(row) {
-                        *sum = isa.fma(*sum, isa.load_halves(half), weight);
+        let weights = self.weights.get(head * self.n..).unwrap_or_default();
+        let Some(acc) = self.acc.chunks_exact_mut(32 * groups).nth(head) else { return 1 };
+        let mut sums = [isa.splat(0.0); G];
+        let sums = &mut sums[..groups];
+        rotation::load(isa, acc, sums);
+        for i in 0..streams.length {
+            for s in 0..STREAMS {
+                let Some((at, row)) = streams.row(isa, (s, i), 0..groups) else { continue };
+                let weight = isa.splat(weights.get(at).copied().unwrap_or(0.0));
+                for (sum, half) in sums.iter_mut().zip(row) {
+                    *sum = isa.fma(*sum, isa.load_halves(half), weight);
+                }
+            }
+        }
+        rotation::store(isa, sums, acc);
+        1
+    }
+
+    /// `H` heads, `C` groups of columns at a time.
+    #[inline(always)]
+    fn together<I: Machine, const H: usize, const C: usize>(
+        &mut self,
+        isa: I,
+        head: usize,
+        groups: usize,
+    ) -> usize {
+        let mut column = 0;
+        while column < groups {
+            if groups - column >= C {
+                self.columns::<I, H, C>(isa, head, groups, column);
+                column += C;
+            } else {
+                self.columns::<I, H, 1>(isa, head, groups, column);
+                column += 1;
+            }
+        }
+        H
+    }
+
+    #[inline(always)]
+    fn columns<I: Machine, const H: usize, const C: usize>(
+        &mut self,
+        isa: I,
+        head: usize,
+        groups: usize,
+        column: usize,
+    ) {
+        let streams = Streams::new(self.rows, self.next, groups);
+        let weights: [&[f32]; H] =
+            core::array::from_fn(|h| self.weights.get((head + h) * self.n..).unwrap_or_default());
+        let acc = self.acc.as_chunks_mut::<32>().0;
+        let mut sums = [[isa.splat(0.0); H]; C];
+        for c in 0..C {
+            for h in 0..H {
+                sums[c][h] = isa.load(&acc[(head + h) * groups + column + c]);
+            }
+        }
+        for i in 0..streams.length {
+            for s in 0..STREAMS {
+                let Some((at, row)) = streams.row(isa, (s, i), column..column + C) else { continue };
+                let Some(row) = row.first_chunk::<C>() else { continue };
+                let mut values = [isa.splat(0.0); C];
+                for c in 0..C {
+                    values[c] = isa.load_halves(&row[c]);
+                }
+                for h in 0..H {
+                    let weight = isa.splat(weights[h].get(at).copied().unwrap_or(0.0));
+                    for c in 0..C {
+                        sums[c][h] = isa.fma(sums[c][h], values[c], weight);
                     }
                 }
             }
-            rotation::store(isa, sums, acc);
+        }
+        for c in 0..C {
+            for h in 0..H {
+                isa.store(sums[c][h], &mut acc[(head + h) * groups + column + c]);
+            }
         }
     }
 }

@@ -5,9 +5,9 @@
 //! sums. Appending writes single dwords; that needs no tail of rows and no closing of tiles.
 
 use super::plan::{MAX_WORDS, Packed, Plan, Woven, with_kernel};
-use super::query::{Head, Queries};
+use super::query::Queries;
 use super::trellis::{self, InDwords, Planes, eight};
-use super::{Line, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, fetch_scales, prefetch};
+use super::{Line, MAX_HEADS, MAX_SLOTS, SLOT_STEP, ahead_of, bytes, bytes_mut, fetch_scales, prefetch};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
 use tqkv_core::AnyCodec;
@@ -20,6 +20,10 @@ pub(super) const TILE: usize = 16;
 pub struct KeyPages {
     pub(super) plan: Plan,
     slots: usize,
+    // Counted once, as divisions take as long as a tile.
+    tile_lines: usize,
+    scale_lines: usize,
+    lines: usize,
 }
 
 impl KeyPages {
@@ -27,7 +31,10 @@ impl KeyPages {
     /// `None` where the number is not that or the codec has no page kernels (`f16`, `f8`, `u4`: there are no levels).
     pub fn new(codec: &AnyCodec, slots: usize) -> Option<Self> {
         let fits = slots.is_multiple_of(SLOT_STEP) && (1..=MAX_SLOTS).contains(&slots);
-        Plan::new(codec).filter(|_| fits).map(|plan| Self { plan, slots })
+        let plan = Plan::new(codec).filter(|_| fits)?;
+        // For each tile and run 16 halves.
+        let (tile_lines, scale_lines) = (plan.word_count(), slots * plan.runs / 32);
+        Some(Self { plan, slots, tile_lines, scale_lines, lines: scale_lines + slots / TILE * tile_lines })
     }
 
     /// Tokens of a page.
@@ -37,16 +44,7 @@ impl KeyPages {
 
     /// Lines of a page.
     pub fn lines(&self) -> usize {
-        self.scale_lines() + self.slots / TILE * self.tile_lines()
-    }
-
-    /// Lines of scales: for each tile and run 16 halves.
-    fn scale_lines(&self) -> usize {
-        self.slots * self.plan.runs() / 32
-    }
-
-    fn tile_lines(&self) -> usize {
-        self.plan.word_count()
+        self.lines
     }
 
     /// Writes a block (as stored) to a slot.
@@ -59,12 +57,12 @@ impl KeyPages {
         let (mut scales, mut words) = ([0; 32], [[0; 4]; MAX_WORDS]);
         self.plan.words(block, &mut scales, &mut words);
         let (tile, lane) = (slot / TILE, slot % TILE);
-        let (head, body) = page[..self.lines()].split_at_mut(self.scale_lines());
+        let (head, body) = page[..self.lines].split_at_mut(self.scale_lines);
         let head = bytes_mut(head).as_flattened_mut().as_chunks_mut::<2>().0;
-        for (r, scale) in scales[..self.plan.runs()].iter().enumerate() {
-            head[(tile * self.plan.runs() + r) * TILE + lane] = scale.to_ne_bytes();
+        for (r, scale) in scales[..self.plan.runs].iter().enumerate() {
+            head[(tile * self.plan.runs + r) * TILE + lane] = scale.to_ne_bytes();
         }
-        let body = &mut body[tile * self.tile_lines()..][..self.tile_lines()];
+        let body = &mut body[tile * self.tile_lines..][..self.tile_lines];
         for (line, word) in bytes_mut(body).iter_mut().zip(words) {
             line.as_chunks_mut::<4>().0[lane] = word;
         }
@@ -78,12 +76,12 @@ impl KeyPages {
         assert!(slot < self.slots && block.len() == self.plan.block_bytes, "slot and block of this page");
         let (mut scales, mut words) = ([0; 32], [[0; 4]; MAX_WORDS]);
         let (tile, lane) = (slot / TILE, slot % TILE);
-        let (head, body) = page[..self.lines()].split_at(self.scale_lines());
+        let (head, body) = page[..self.lines].split_at(self.scale_lines);
         let head = bytes(head).as_flattened().as_chunks::<2>().0;
-        for (r, scale) in scales[..self.plan.runs()].iter_mut().enumerate() {
-            *scale = u16::from_ne_bytes(head[(tile * self.plan.runs() + r) * TILE + lane]);
+        for (r, scale) in scales[..self.plan.runs].iter_mut().enumerate() {
+            *scale = u16::from_ne_bytes(head[(tile * self.plan.runs + r) * TILE + lane]);
         }
-        let body = &body[tile * self.tile_lines()..][..self.tile_lines()];
+        let body = &body[tile * self.tile_lines..][..self.tile_lines];
         for (line, word) in bytes(body).iter().zip(&mut words) {
             *word = line.as_chunks::<4>().0[lane];
         }
@@ -124,7 +122,7 @@ impl KeyPages {
         if n == 0 {
             return;
         }
-        level.run(Scores { pages: self, page: &page[..self.lines()], from, n, queries, next, out });
+        level.run(Scores { pages: self, page: &page[..self.lines], from, n, queries, next, out });
     }
 }
 
@@ -151,13 +149,14 @@ impl Kernel for Scores<'_> {
 impl Scores<'_> {
     #[inline(always)]
     fn tiles<I: Machine, C: KeyCodes>(&mut self, isa: I) {
-        let runs = self.pages.plan.runs();
-        let (head, body) = self.page.split_at(self.pages.scale_lines());
+        let runs = self.pages.plan.runs;
+        let (head, body) = self.page.split_at(self.pages.scale_lines);
         let scales = super::halves(head).as_chunks::<TILE>().0;
         let table = C::table(isa, &self.pages.plan);
         let (first, last) = (self.from / TILE, (self.from + self.n).div_ceil(TILE));
-        let tile_lines = self.pages.tile_lines();
-        let mut ahead = fetch_scales(isa, self.next, self.pages.scale_lines()).chunks(tile_lines);
+        let tile_lines = self.pages.tile_lines;
+        let run_lines = tile_lines / runs;
+        let mut ahead = fetch_scales(isa, self.next, self.pages.scale_lines).chunks(tile_lines);
         for tile in first..last {
             let (Some(lines), Some(scales)) = (
                 body.get(tile * tile_lines..(tile + 1) * tile_lines),
@@ -169,10 +168,11 @@ impl Scores<'_> {
             let mut head = 0;
             while head < self.queries.count {
                 let wanted = (self.queries.count - head).min(I::HEADS);
-                let heads = &self.queries.heads[head..];
                 macro_rules! tile_of {
                     ($heads:literal) => {{
-                        let logits = score_tile::<I, C, $heads>(isa, lines, scales, table, heads, next);
+                        let queries = (self.queries, head);
+                        let logits =
+                            score_tile::<I, C, $heads>(isa, (lines, run_lines), scales, table, queries, next);
                         self.store(tile, head, &logits);
                         head += $heads;
                     }};
@@ -180,7 +180,7 @@ impl Scores<'_> {
                 // A condition on a constant: what a codec does not use is not compiled.
                 if C::FOUR_OR_ONE {
                     match wanted {
-                        2.. if heads.len() >= 4 => tile_of!(4),
+                        2.. if head + 4 <= MAX_HEADS => tile_of!(4),
                         _ => tile_of!(1),
                     }
                 } else {
@@ -200,11 +200,12 @@ impl Scores<'_> {
     #[inline(always)]
     fn store(&mut self, tile: usize, head: usize, logits: &[[f32; TILE]]) {
         let start = tile * TILE;
-        let outs = self.out.get_mut(head * self.n..).unwrap_or_default();
-        for (out, logits) in outs.chunks_exact_mut(self.n).zip(logits) {
-            if start >= self.from
-                && let Some(whole) = out.get_mut(start - self.from..start - self.from + TILE)
-            {
+        let is_whole = start >= self.from && start + TILE <= self.from + self.n;
+        for (h, logits) in logits.iter().enumerate() {
+            let first = (head + h) * self.n;
+            // None where a head is one too many.
+            let Some(out) = self.out.get_mut(first..first + self.n) else { return };
+            if is_whole && let Some(whole) = out.get_mut(start - self.from..start - self.from + TILE) {
                 whole.copy_from_slice(logits);
                 continue;
             }
@@ -218,26 +219,28 @@ impl Scores<'_> {
     }
 }
 
-/// Logits of one tile for the first `H` of `heads`. Sums are split over `4 / H` registers, so that
-/// single heads do not wait for one sum after the other.
+/// Logits of one tile, with the lines of a run, for `H` heads from that one on.
 #[inline(always)]
 fn score_tile<I: Machine, C: KeyCodes, const H: usize>(
     isa: I,
-    lines: &[Line],
+    (lines, run_lines): (&[Line], usize),
     scales: &[[u16; TILE]],
     table: C::Table<I>,
-    heads: &[Head],
+    (queries, head): (&Queries, usize),
     next: &[Line],
 ) -> [[f32; TILE]; H] {
     let mut logits = [[0.0; TILE]; H];
-    let Some((heads, _)) = heads.split_first_chunk::<H>() else { return logits };
-    let run_lines = lines.len() / scales.len().max(1);
+    let Some(heads) = queries.heads.get(head..).and_then(|heads| heads.first_chunk::<H>()) else {
+        return logits;
+    };
+    let words = queries.words.as_flattened().get(head..).unwrap_or_default();
+    let next = ahead_of(lines, next);
     let run_words = run_lines / C::DEPTH * C::FIELDS;
-    let mut next = next.iter();
-    for (r, (scales, lines)) in scales.iter().zip(lines.chunks_exact(run_lines.max(1))).enumerate() {
-        let words: [&[u32]; H] =
-            core::array::from_fn(|h| heads[h].words.get(r * run_words..).unwrap_or_default());
-        let sums = C::dot(isa, lines, table, words, &mut next);
+    for (r, scales) in scales.iter().enumerate() {
+        let run = r * run_lines..(r + 1) * run_lines;
+        let (lines, next) = (lines.get(run.clone()).unwrap_or_default(), next.get(run).unwrap_or_default());
+        let words = words.get(r * run_words * MAX_HEADS..).unwrap_or_default();
+        let sums: [I::Sum; H] = C::dot(isa, lines, table, words, next);
         let scales = isa.widen16(scales);
         for h in 0..H {
             let (factor, bias) = (heads[h].factors[r % heads[h].factors.len()], heads[h].biases[r % 32]);
@@ -248,6 +251,15 @@ fn score_tile<I: Machine, C: KeyCodes, const H: usize>(
         }
     }
     logits
+}
+
+/// Into how many parts each of `heads` sums is split, where `chains` fit the registers.
+const fn parts(chains: usize, heads: usize) -> usize {
+    match chains / heads {
+        0 | 1 => 1,
+        2 | 3 => 2,
+        _ => 4,
+    }
 }
 
 /// How lines of codes meet queries.
@@ -266,20 +278,21 @@ trait KeyCodes {
     /// Makes levels ready.
     fn table<I: Machine>(isa: I, plan: &Plan) -> Self::Table<I>;
 
-    /// Integer dot products of the lines of one run with `H` queries; `next` is prefetched.
-    fn dot<'a, I: Machine, const H: usize>(
+    /// Integer dot products of the lines of one run with the first `H` of the queries that `words` begins with; `next`, as
+    /// many lines, is prefetched.
+    fn dot<I: Machine, const H: usize>(
         isa: I,
         lines: &[Line],
         table: Self::Table<I>,
-        words: [&[u32]; H],
-        next: &mut impl Iterator<Item = &'a Line>,
+        words: &[u32],
+        next: &[Line],
     ) -> [I::Sum; H];
 }
 
-/// The next words of every query.
+/// The words of every query for one line of each field, where there are eight of these.
 #[inline(always)]
-fn words_at<const N: usize, const H: usize>(words: [&[u32]; H], at: usize) -> [&[u32; N]; H] {
-    core::array::from_fn(|h| words[h].get(at..).and_then(|words| words.first_chunk()).unwrap_or(&[0; N]))
+fn words_at(words: &[u32], at: usize) -> &[u32; 8 * MAX_HEADS] {
+    words.get(at * MAX_HEADS..).and_then(|words| words.first_chunk()).unwrap_or(&[0; 8 * MAX_HEADS])
 }
 
 impl<C: Planes> Woven<C> {
@@ -299,12 +312,12 @@ impl<C: Planes> Woven<C> {
         isa: I,
         mut sums: [[I::Sum; 2]; H],
         levels: [I::Line; 8],
-        now: [&[u32; 8]; H],
+        now: &[u32; 8 * MAX_HEADS],
     ) -> [[I::Sum; 2]; H] {
         eight!(|FIELD| {
             for h in 0..H {
                 let part = if H < 4 { FIELD % 2 } else { 0 };
-                sums[h][part] = isa.key_dot(sums[h][part], levels[FIELD], now[h][FIELD]);
+                sums[h][part] = isa.key_dot(sums[h][part], levels[FIELD], now[FIELD * MAX_HEADS + h]);
             }
         });
         sums
@@ -325,12 +338,12 @@ impl<C: Planes> KeyCodes for Woven<C> {
     }
 
     #[inline(always)]
-    fn dot<'a, I: Machine, const H: usize>(
+    fn dot<I: Machine, const H: usize>(
         isa: I,
         lines: &[Line],
         (table, shifted): (I::Levels, bool),
-        words: [&[u32]; H],
-        next: &mut impl Iterator<Item = &'a Line>,
+        words: &[u32],
+        next: &[Line],
     ) -> [I::Sum; H] {
         let mut sums = [[isa.zero(); 2]; H];
         let units = match C::PAIRED {
@@ -340,28 +353,28 @@ impl<C: Planes> KeyCodes for Woven<C> {
         let last = [1, 2, 3].map(|back| Self::coded(lines, units.saturating_sub(back)));
         let last = [isa.line(last[0]), isa.line(last[1]), isa.line(last[2])];
         let mut before = trellis::before_first::<I, InDwords>(isa, last, units, shifted);
-        for (i, unit) in lines.chunks(Self::DEPTH).enumerate() {
-            prefetch::<I, 0>(isa, next, Self::DEPTH);
+        for (i, (unit, next)) in lines.chunks(Self::DEPTH).zip(next.chunks(Self::DEPTH)).enumerate() {
+            prefetch::<I, 0>(isa, next);
             let Some((coded, rest)) = unit.split_first() else { break };
             let coded = isa.line(coded);
             if C::PAIRED == 0 {
                 let plain = trellis::plain::<I, C>(isa, rest);
                 let levels = trellis::levels::<I, C, InDwords>(isa, coded, before, plain, table);
                 before = [coded, before[0]];
-                sums = Self::add(isa, sums, levels, words_at::<8, H>(words, 8 * i));
+                sums = Self::add(isa, sums, levels, words_at(words, 8 * i));
                 continue;
             }
             let symbols = trellis::symbols::<I, C>(isa, rest);
             let plain = trellis::expand::<I, InDwords, 0>(isa, symbols);
             let levels = trellis::levels::<I, C, InDwords>(isa, coded, before, plain, table);
             before = [coded, before[0]];
-            sums = Self::add(isa, sums, levels, words_at::<8, H>(words, 16 * i));
+            sums = Self::add(isa, sums, levels, words_at(words, 16 * i));
             let Some(second) = rest.get(C::PAIRED) else { break };
             let coded = isa.line(second);
             let plain = trellis::expand::<I, InDwords, 1>(isa, symbols);
             let levels = trellis::levels::<I, C, InDwords>(isa, coded, before, plain, table);
             before = [coded, before[0]];
-            sums = Self::add(isa, sums, levels, words_at::<8, H>(words, 16 * i + 8));
+            sums = Self::add(isa, sums, levels, words_at(words, 16 * i + 8));
         }
         sums.map(|[a, b]| if H < 4 { isa.add(a, b) } else { a })
     }
@@ -380,41 +393,32 @@ impl<const BITS: usize> KeyCodes for Packed<BITS> {
     }
 
     #[inline(always)]
-    fn dot<'a, I: Machine, const H: usize>(
+    fn dot<I: Machine, const H: usize>(
         isa: I,
         lines: &[Line],
         table: I::Table,
-        words: [&[u32]; H],
-        next: &mut impl Iterator<Item = &'a Line>,
+        words: &[u32],
+        next: &[Line],
     ) -> [I::Sum; H] {
         let mut sums = [[isa.zero(); 4]; H];
         // One step: so many lines, and so many query words that they take.
         macro_rules! steps {
         ($lines:literal, $words:literal, |$line:ident| [$($levels:expr),*]) => {{
-            let lines = lines.as_chunks::<$lines>().0;
-            // Slices of one length, so that the loop need not check.
-            let mut all: [&[[u32; $words]]; H] = [&[]; H];
-            for (all, words) in all.iter_mut().zip(words) {
-                let Some(of_lines) = words.as_chunks().0.get(..lines.len()) else { return [isa.zero(); H] };
-                *all = of_lines;
-            }
-            for (i, $line) in lines.iter().enumerate() {
-                prefetch::<I, BITS>(isa, next, $lines);
-                let mut now = [&[0; $words]; H];
-                for (now, words) in now.iter_mut().zip(all) {
-                    *now = words.get(i).unwrap_or(now);
-                }
+            let (lines, next) = (lines.as_chunks::<$lines>().0, next.as_chunks::<$lines>().0);
+            let words = words.as_chunks::<{ $words * MAX_HEADS }>().0;
+            for (($line, next), now) in lines.iter().zip(next).zip(words) {
+                prefetch::<I, BITS>(isa, next);
                 let $line: [I::Line; $lines] = core::array::from_fn(|k| isa.line(&$line[k]));
                 let mut field = 0;
                 $(
                     let levels = $levels;
                     for h in 0..H {
-                        // Few heads split their sum, so that additions need not wait.
-                        let part = field % const { if H < 4 { 4 / H } else { 1 } };
+                        // Heads split their sum as registers allow, so that additions need not wait.
+                        let part = field % const { parts(I::CHAINS, H) };
                         sums[h][part] = if BITS == 8 {
-                            isa.byte_dot(sums[h][part], levels, now[h][field])
+                            isa.byte_dot(sums[h][part], levels, now[field * MAX_HEADS + h])
                         } else {
-                            isa.key_dot(sums[h][part], levels, now[h][field])
+                            isa.key_dot(sums[h][part], levels, now[field * MAX_HEADS + h])
                         };
                     }
                     field += 1;
@@ -466,7 +470,11 @@ impl<const BITS: usize> KeyCodes for Packed<BITS> {
         }
         core::array::from_fn(|h| {
             let [a, b, c, d] = sums[h];
-            if H >= 4 { a } else { isa.add(isa.add(a, b), isa.add(c, d)) }
+            match const { parts(I::CHAINS, H) } {
+                1 => a,
+                2 => isa.add(a, b),
+                _ => isa.add(isa.add(a, b), isa.add(c, d)),
+            }
         })
     }
 }

@@ -59,17 +59,20 @@ fn fetch_scales<I: crate::lines::Machine>(isa: I, next: &[Line], scales: usize) 
     others
 }
 
-/// Asks for the next `lines` lines of a page that is read soon. Codes of `BITS` bits, 0 for trellis codes:
-/// from 3 bits on a page leaves the first level before it is read, so the second is asked to hold it.
+/// Asks for lines that are read soon. Codes of `BITS` bits, 0 for trellis codes: from 3 bits on a page leaves the first level
+/// before it is read, so the second is asked to hold it.
 #[inline(always)]
-fn prefetch<'a, I: crate::lines::Machine, const BITS: usize>(
-    isa: I,
-    next: &mut impl Iterator<Item = &'a Line>,
-    lines: usize,
-) {
-    for line in next.take(lines) {
+fn prefetch<I: crate::lines::Machine, const BITS: usize>(isa: I, lines: &[Line]) {
+    for line in lines {
         if BITS > 2 { isa.prefetch_near(line) } else { isa.prefetch(line) }
     }
+}
+
+/// As many lines to ask for as `lines` has: `next`, or where these are fewer the lines themselves. To ask for what is there costs
+/// less than to look, line by line, whether there is something to ask for.
+#[inline(always)]
+fn ahead_of<'a>(lines: &'a [Line], next: &'a [Line]) -> &'a [Line] {
+    next.get(..lines.len()).unwrap_or(lines)
 }
 
 /// The bytes of lines.

@@ -109,8 +109,9 @@ pub(super) struct Plan {
     /// Bytes before the first of a plane, in trellis codes copies of the end of the ring: 2 where a plane is no
     /// whole number of dwords, so that the ring closes at the end of one; else 0.
     pub(super) pad: usize,
-    /// Coordinates under one scale.
+    /// Coordinates under one scale, and runs of these.
     pub(super) run: usize,
+    pub(super) runs: usize,
     /// Value of a code: `levels[code] * unit`; unused at 8 bits, where codes are the levels. Shorter
     /// tables repeat, so that a look-up may see junk above the code.
     pub(super) levels: [i8; 64],
@@ -138,7 +139,18 @@ impl Plan {
                 core::array::from_fn(|i| trellis.code.levels[i % period])
             }
         };
-        Some(Self { id, dim, rows, pad, run, levels, unit: codec.unit(), block_bytes: codec.block_bytes() })
+        let runs = dim / run;
+        Some(Self {
+            id,
+            dim,
+            rows,
+            pad,
+            run,
+            runs,
+            levels,
+            unit: codec.unit(),
+            block_bytes: codec.block_bytes(),
+        })
     }
 
     /// Whether lines are bit planes.
@@ -185,11 +197,6 @@ impl Plan {
         } else {
             self.units() * self.depth()
         }
-    }
-
-    /// Runs of coordinates with a scale of their own.
-    pub(super) const fn runs(&self) -> usize {
-        self.dim / self.run
     }
 
     /// Coordinate of field `field` of byte `byte` of the codes; not below the head dim where the byte is none of
@@ -244,7 +251,7 @@ impl Plan {
 
     /// Takes a block apart: scale of each run (f16 bits), and code bytes in dwords.
     pub(super) fn words(&self, block: &[u8], scales: &mut [u16; 32], words: &mut [[u8; 4]; MAX_WORDS]) {
-        let run_bytes = self.block_bytes / self.runs();
+        let run_bytes = self.block_bytes / self.runs;
         let code_bytes = run_bytes - 2;
         let flat = words.as_flattened_mut();
         for (r, run) in block.chunks_exact(run_bytes).enumerate() {
@@ -270,7 +277,7 @@ impl Plan {
 
     /// The inverse of [`Plan::words`].
     pub(super) fn block(&self, scales: &[u16; 32], words: &[[u8; 4]; MAX_WORDS], block: &mut [u8]) {
-        let run_bytes = self.block_bytes / self.runs();
+        let run_bytes = self.block_bytes / self.runs;
         let code_bytes = run_bytes - 2;
         let flat = words.as_flattened();
         for (r, run) in block.chunks_exact_mut(run_bytes).enumerate() {

@@ -9,25 +9,28 @@ use tqkv_core::MAX_HEAD_DIM;
 /// Most runs of 32 coordinates with a scale of their own.
 const MAX_RUNS: usize = MAX_HEAD_DIM / 32;
 
-/// One query head.
+/// Words of a query, and as many more as a step of the kernels takes.
+const WORDS: usize = MAX_HEAD_DIM / 4 + 8;
+
+/// What the dot products of one query head are worth.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
-    /// Four bytes for each unit and field, units first.
-    pub(super) words: [u32; MAX_HEAD_DIM / 4 + 8],
     /// For each run: what an integer dot product is worth, and what a biased one has too much.
     pub(super) factors: [f32; MAX_RUNS],
     pub(super) biases: [i32; MAX_RUNS],
 }
 
 impl Head {
-    const ZERO: Self =
-        Self { words: [0; MAX_HEAD_DIM / 4 + 8], factors: [0.0; MAX_RUNS], biases: [0; MAX_RUNS] };
+    const ZERO: Self = Self { factors: [0.0; MAX_RUNS], biases: [0; MAX_RUNS] };
 }
 
 /// Up to [`MAX_HEADS`] query heads of one GQA group, ready for [`super::KeyPages::scores`]: about 9 KiB,
 /// made once for each token and layer and used for every page.
 #[derive(Clone, Debug)]
 pub struct Queries {
+    /// Four bytes for each unit and field, units first, and of every head: the words that meet the same levels are neighbours, so
+    /// kernels go through one slice whatever the number of heads.
+    pub(super) words: [[u32; MAX_HEADS]; WORDS],
     pub(super) heads: [Head; MAX_HEADS],
     pub(super) count: usize,
 }
@@ -40,7 +43,7 @@ impl Default for Queries {
 
 impl Queries {
     /// No query.
-    pub const EMPTY: Self = Self { heads: [Head::ZERO; MAX_HEADS], count: 0 };
+    pub const EMPTY: Self = Self { words: [[0; MAX_HEADS]; WORDS], heads: [Head::ZERO; MAX_HEADS], count: 0 };
 
     /// Query heads held.
     pub fn len(&self) -> usize {
@@ -55,14 +58,14 @@ impl Queries {
     /// [`super::KeyPages::queries`].
     pub(super) fn set(&mut self, level: Level, plan: &Plan, rotated: &[f32]) {
         self.count = (rotated.len() / plan.dim).min(MAX_HEADS);
-        level.run(Quantise { plan, rotated, heads: &mut self.heads });
+        level.run(Quantise { plan, rotated, queries: self });
     }
 }
 
 struct Quantise<'a> {
     plan: &'a Plan,
     rotated: &'a [f32],
-    heads: &'a mut [Head; MAX_HEADS],
+    queries: &'a mut Queries,
 }
 
 /// 1.5 * 2^23: adding it rounds to an integer, ties to even.
@@ -74,7 +77,8 @@ impl Kernel for Quantise<'_> {
     #[inline(always)]
     fn run<I: Machine>(self, _: I) {
         let plan = self.plan;
-        for (head, query) in self.heads.iter_mut().zip(self.rotated.chunks_exact(plan.dim)) {
+        let Queries { words, heads, .. } = self.queries;
+        for (h, (head, query)) in heads.iter_mut().zip(self.rotated.chunks_exact(plan.dim)).enumerate() {
             let mut codes = [0i8; MAX_HEAD_DIM];
             for (r, run) in query.chunks_exact(plan.run).enumerate() {
                 let largest = run.iter().fold(0.0f32, |m, v| f32::max(m, v.abs()));
@@ -92,13 +96,13 @@ impl Kernel for Quantise<'_> {
                 head.biases[r] = I::KEY_BIAS * sum;
             }
             let fields = plan.fields();
-            for (w, word) in head.words[..plan.units() * fields].iter_mut().enumerate() {
+            for (w, words) in words[..plan.units() * fields].iter_mut().enumerate() {
                 let (unit, field) = (w / fields, w % fields);
                 let byte = |i| {
                     let at = plan.coordinate(4 * unit + i, field);
                     if at < plan.dim { codes[at] as u8 } else { 0 }
                 };
-                *word = u32::from_le_bytes([byte(0), byte(1), byte(2), byte(3)]);
+                words[h] = u32::from_le_bytes([byte(0), byte(1), byte(2), byte(3)]);
             }
         }
     }

@@ -9,8 +9,8 @@
 
 use super::columns::{Columns, Out, TOGETHER, ValueCodes, WOVEN_POSITIONS, join, load_weights};
 use super::plan::{MAX_WORDS, Packed, Plan, with_kernel};
-use super::weights::{Products, Weights};
-use super::{Line, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, fetch_scales, prefetch};
+use super::weights::{NONE, Products, RUN, RUN_LINES, Run};
+use super::{Line, MAX_PART, MAX_SLOTS, SLOT_STEP, ahead_of, bytes, bytes_mut, fetch_scales, prefetch};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
 use tqkv_core::AnyCodec;
@@ -22,6 +22,16 @@ pub struct ValuePages {
     slots: usize,
     /// Dwords of a line that belong to the same four tokens: 2, 4, 8 or 16.
     positions: usize,
+    // Counted once, as divisions take long beside a page.
+    /// Tokens of a line.
+    line_tokens: usize,
+    /// Runs of `positions` code bytes in a row.
+    columns: usize,
+    /// Lines (or line triples) of a column.
+    groups: usize,
+    /// Lines of scales: for each run all tokens.
+    scale_lines: usize,
+    lines: usize,
 }
 
 impl ValuePages {
@@ -32,7 +42,12 @@ impl ValuePages {
         let plan = Plan::new(codec).filter(|_| fits)?;
         let row = plan.dim / plan.fields();
         let positions = if plan.is_woven() { WOVEN_POSITIONS } else { 1 << row.trailing_zeros().min(4) };
-        Some(Self { plan, slots, positions })
+        let columns = if plan.is_woven() { plan.units() } else { row / positions };
+        let (line_tokens, scale_lines) = (64 / positions, slots * plan.runs / 32);
+        let groups = slots / line_tokens;
+        let body = if plan.is_woven() { plan.word_count() } else { columns * plan.depth() };
+        let lines = scale_lines + body * groups;
+        Some(Self { plan, slots, positions, line_tokens, columns, groups, scale_lines, lines })
     }
 
     /// Tokens of a page.
@@ -42,38 +57,12 @@ impl ValuePages {
 
     /// Lines of a page.
     pub fn lines(&self) -> usize {
-        let body =
-            if self.plan.is_woven() { self.plan.word_count() } else { self.columns() * self.plan.depth() };
-        self.scale_lines() + body * self.groups()
-    }
-
-    /// Lines of scales: for each run all tokens.
-    fn scale_lines(&self) -> usize {
-        self.slots * self.plan.runs() / 32
-    }
-
-    /// Runs of `positions` code bytes in a row.
-    fn columns(&self) -> usize {
-        if self.plan.is_woven() {
-            self.plan.units()
-        } else {
-            self.plan.dim / self.plan.fields() / self.positions
-        }
-    }
-
-    /// Tokens of a line.
-    fn line_tokens(&self) -> usize {
-        64 / self.positions
-    }
-
-    /// Lines (or line triples) of a column.
-    fn groups(&self) -> usize {
-        self.slots / self.line_tokens()
+        self.lines
     }
 
     /// Where byte 0 of column 0 of a slot is in its line.
     fn lane(&self, slot: usize) -> usize {
-        let token = slot % self.line_tokens();
+        let token = slot % self.line_tokens;
         token / 4 * self.positions * 4 + token % 4
     }
 
@@ -81,9 +70,9 @@ impl ValuePages {
     /// those of the words. Once a token and side, so nothing is divided.
     #[inline(always)]
     fn for_each_byte(&self, slot: usize, mut visit: impl FnMut(usize, usize)) {
-        let (groups, depth, positions) = (self.groups(), self.plan.depth(), self.positions);
-        let (group, lane) = (slot / self.line_tokens(), self.lane(slot));
-        for column in 0..self.columns() {
+        let (groups, depth, positions) = (self.groups, self.plan.depth(), self.positions);
+        let (group, lane) = (slot / self.line_tokens, self.lane(slot));
+        for column in 0..self.columns {
             for k in 0..depth {
                 let at = ((column * groups + group) * depth + k) * 64 + lane;
                 for p in 0..positions {
@@ -100,7 +89,7 @@ impl ValuePages {
         let depth = self.plan.depth();
         let (first, k) = (w / depth * depth, w % depth);
         let depth = depth.min(self.plan.word_count() - first);
-        let line = first * self.groups() + slot / self.line_tokens() * depth + k;
+        let line = first * self.groups + slot / self.line_tokens * depth + k;
         line * 64 + self.lane(slot)
     }
 
@@ -113,9 +102,9 @@ impl ValuePages {
         assert!(slot < self.slots && block.len() == self.plan.block_bytes, "slot and block of this page");
         let (mut scales, mut words) = ([0; 32], [[0; 4]; MAX_WORDS]);
         self.plan.words(block, &mut scales, &mut words);
-        let (head, body) = page[..self.lines()].split_at_mut(self.scale_lines());
+        let (head, body) = page[..self.lines].split_at_mut(self.scale_lines);
         let head = bytes_mut(head).as_flattened_mut().as_chunks_mut::<2>().0;
-        for (r, scale) in scales[..self.plan.runs()].iter().enumerate() {
+        for (r, scale) in scales[..self.plan.runs].iter().enumerate() {
             head[r * self.slots + slot] = scale.to_ne_bytes();
         }
         let (body, codes) = (bytes_mut(body).as_flattened_mut(), words.as_flattened());
@@ -136,9 +125,9 @@ impl ValuePages {
     pub fn read(&self, page: &[Line], slot: usize, block: &mut [u8]) {
         assert!(slot < self.slots && block.len() == self.plan.block_bytes, "slot and block of this page");
         let (mut scales, mut words) = ([0; 32], [[0; 4]; MAX_WORDS]);
-        let (head, body) = page[..self.lines()].split_at(self.scale_lines());
+        let (head, body) = page[..self.lines].split_at(self.scale_lines);
         let head = bytes(head).as_flattened().as_chunks::<2>().0;
-        for (r, scale) in scales[..self.plan.runs()].iter_mut().enumerate() {
+        for (r, scale) in scales[..self.plan.runs].iter_mut().enumerate() {
             *scale = u16::from_ne_bytes(head[r * self.slots + slot]);
         }
         let body = bytes(body).as_flattened();
@@ -180,15 +169,16 @@ impl ValuePages {
         if n == 0 {
             return;
         }
-        let page = &page[..self.lines()];
+        let page = &page[..self.lines];
         // Only as much memory as is needed: clearing it counts beside a page of few bits.
-        let (mut one, mut four);
-        let room: &mut [Weights] = if heads == 1 {
-            one = [Weights::ZERO];
-            &mut one
+        let (mut few, mut many);
+        let runs = (from + n).div_ceil(RUN) - from / RUN;
+        let room: &mut [Run] = if runs <= MAX_PART / RUN {
+            few = [NONE; MAX_PART / RUN];
+            &mut few
         } else {
-            four = [const { Weights::ZERO }; TOGETHER];
-            &mut four
+            many = [NONE; MAX_SLOTS / RUN];
+            &mut many
         };
         level.run(Accumulate { pages: self, page, from, n, weights, room, next, acc });
     }
@@ -202,7 +192,7 @@ struct Accumulate<'a> {
     n: usize,
     weights: &'a [f32],
     /// For the rounded weights of the heads of one pass.
-    room: &'a mut [Weights],
+    room: &'a mut [Run],
     next: &'a [Line],
     acc: &'a mut [f32],
 }
@@ -220,16 +210,16 @@ impl Accumulate<'_> {
     #[inline(always)]
     fn heads<I: Machine, C: ValueCodes>(self, isa: I) {
         let (pages, plan) = (self.pages, &self.pages.plan);
-        let (head, body) = self.page.split_at(pages.scale_lines());
+        let (head, body) = self.page.split_at(pages.scale_lines);
         let scales = super::halves(head);
         let table = C::table(isa, &plan.levels);
-        let mut next = fetch_scales(isa, self.next, pages.scale_lines()).iter();
+        let mut next = fetch_scales(isa, self.next, pages.scale_lines);
         let weights = self.room;
-        let run_columns = pages.columns() / plan.runs();
-        let column_lines = pages.groups() * plan.depth();
-        // Only lines that hold a token of the range are read.
-        let tokens = pages.line_tokens();
-        let lines = self.from / tokens * plan.depth()..(self.from + self.n).div_ceil(tokens) * plan.depth();
+        let run_columns = pages.columns / plan.runs.max(1);
+        let column_lines = pages.groups * plan.depth();
+        // Only lines of runs that hold a token of the range are read.
+        let run_lines = RUN / pages.line_tokens * plan.depth();
+        let lines = self.from / RUN * run_lines..(self.from + self.n).div_ceil(RUN) * run_lines;
         let given = self.weights.chunks(TOGETHER * self.n.max(1));
         for (given, accs) in given.zip(self.acc.chunks_mut(TOGETHER * plan.dim)) {
             let heads = accs.len() / plan.dim;
@@ -240,16 +230,17 @@ impl Accumulate<'_> {
             // Weights are unsigned on the machine: what is negative (weights that the caller made so,
             // scales of `q4_0`) makes a second pass.
             let mut bounds = [[0.0; 2]; TOGETHER];
-            for pass in 0..2 * plan.runs() {
+            for pass in 0..2 * plan.runs {
                 let (r, side) = (pass / 2, pass % 2);
                 let Some(scales) = scales.get(r * pages.slots..(r + 1) * pages.slots) else { return };
                 let mut factors = [0.0; TOGETHER];
-                for (h, weights) in weights.iter_mut().enumerate().take(heads) {
+                for h in 0..heads.min(TOGETHER) {
                     if side == 0 {
                         bounds[h] = products(h, scales).bounds(isa);
                     }
                     let sign = if side == 0 { 1.0 } else { -1.0 };
-                    factors[h] = products(h, scales).round(isa, sign, bounds[h][side], weights) * plan.unit;
+                    let step = products(h, scales).round(isa, sign, bounds[h][side], h, weights);
+                    factors[h] = step * plan.unit;
                 }
                 if factors == [0.0; TOGETHER] {
                     continue;
@@ -257,8 +248,7 @@ impl Accumulate<'_> {
                 for column in r * run_columns..(r + 1) * run_columns {
                     let columns = Columns { body, lines: column_lines, range: lines.clone(), at: column };
                     let mut out = Out { plan, column: column * pages.positions, accs, factors };
-                    let weights = &weights[..heads.min(TOGETHER)];
-                    C::sum(isa, &columns, pages.positions, table, weights, &mut next, &mut out);
+                    C::sum(isa, &columns, pages.positions, table, heads, weights, &mut next, &mut out);
                 }
             }
         }
@@ -274,27 +264,29 @@ impl<const BITS: usize> ValueCodes for Packed<BITS> {
     }
 
     #[inline(always)]
-    fn sum<'a, I: Machine>(
+    fn sum<I: Machine>(
         isa: I,
         columns: &Columns<'_>,
         positions: usize,
         table: I::Table,
-        weights: &[Weights],
-        next: &mut impl Iterator<Item = &'a Line>,
+        heads: usize,
+        weights: &[Run],
+        next: &mut &[Line],
         out: &mut Out<'_>,
     ) {
         let lines = columns.column(columns.at);
-        let first = columns.range.start / if BITS == 3 { 3 } else { 1 };
+        let mut ahead = ahead_of(lines, next);
+        *next = next.get(lines.len()..).unwrap_or_default();
         let mut head = 0;
-        while head < weights.len() {
-            let rest = &weights[head..];
+        while head < heads {
             macro_rules! column {
-                ($heads:literal, $($positions:literal of $dwords:literal)*) => {
-                    match (rest.first_chunk::<$heads>(), positions) {
-                        $((Some(weights), $positions) => {
-                            sum_column::<I, BITS, $positions, $dwords, $heads>(
-                                isa, lines, table, weights, first, head, next, out,
+                ($heads:literal, $($positions:literal of $dwords:literal in $lines:literal)*) => {
+                    match positions {
+                        $($positions if $heads <= heads - head => {
+                            sum_column::<I, BITS, $positions, $dwords, $lines, $heads>(
+                                isa, [lines, ahead], table, weights, head, out,
                             );
+                            ahead = lines;
                             head += $heads;
                             continue;
                         })*
@@ -305,12 +297,12 @@ impl<const BITS: usize> ValueCodes for Packed<BITS> {
             // Several heads where the sums of all fields fit the registers and whole lines are summed, which
             // is so at common head dims. Conditions on constants: what is not used is not compiled.
             if 4 * Self::CODES <= I::SUMS {
-                column!(4, 16 of 1);
+                column!(4, 16 of 1 in 8);
             }
             if 2 * Self::CODES <= I::SUMS {
-                column!(2, 16 of 1);
+                column!(2, 16 of 1 in 8);
             }
-            column!(1, 16 of 1 8 of 2 4 of 4 2 of 8);
+            column!(1, 16 of 1 in 8 8 of 2 in 4 4 of 4 in 2 2 of 8 in 1);
             return;
         }
     }
@@ -326,66 +318,77 @@ fn read_lines<I: Machine, const DEPTH: usize>(isa: I, lines: &[Line; DEPTH]) -> 
     read
 }
 
-/// Sums one column of packed codes over the tokens of its lines, which have `POSITIONS` times `DWORDS` dwords.
+/// Sums one column of packed codes over the tokens of its lines, which have `POSITIONS` times `DWORDS` dwords; a run of tokens is
+/// `LINES` of them. `lines` are those of the column, and as many to prefetch.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "the lines, the weights, where both begin, where sums go")]
 fn sum_column<
-    'a,
     I: Machine,
     const BITS: usize,
     const POSITIONS: usize,
     const DWORDS: usize,
+    const LINES: usize,
     const H: usize,
 >(
     isa: I,
-    lines: &[Line],
+    [lines, next]: [&[Line]; 2],
     table: I::Table,
-    weights: &[Weights; H],
-    first: usize,
+    weights: &[Run],
     head: usize,
-    next: &mut impl Iterator<Item = &'a Line>,
     out: &mut Out<'_>,
 ) {
+    const { assert!(LINES * DWORDS == RUN_LINES, "a run of tokens") };
     // Sums the given fields over all lines; `$depth` lines a step.
     macro_rules! fields {
         ($depth:literal, |$line:ident| [$($field:literal: $levels:expr),*]) => {{
             const COUNT: usize = [$($field),*].len();
-            let lines = lines.as_chunks::<$depth>().0;
-            // Slices of one length, so that the loop need not check.
-            let mut dwords: [[&[[[u8; 4]; DWORDS]]; 2]; H] = [[&[]; 2]; H];
-            for (dwords, weights) in dwords.iter_mut().zip(weights) {
-                for (dwords, half) in dwords.iter_mut().zip([&weights.high, &weights.low]) {
-                    let Some(of_lines) = half.as_chunks().0.get(first..first + lines.len()) else { return };
-                    *dwords = of_lines;
+            let (lines, next) = (lines.as_chunks::<$depth>().0, next.as_chunks::<$depth>().0);
+            let runs = lines.as_chunks::<LINES>().0.iter().zip(next.as_chunks::<LINES>().0).zip(weights);
+            // Few sums are kept twice, so that additions need not wait.
+            let mut sums = [[[[isa.zero(); 2]; COUNT]; H]; 2];
+            for ((lines, next), run) in runs {
+                let Some(heads) = run.get(head..).and_then(|heads| heads.first_chunk::<H>()) else { return };
+                macro_rules! step {
+                    ($at:expr, $part:expr) => {{
+                        let (at, part) = ($at, const { if 2 * COUNT * H <= I::SUMS { $part } else { 0 } });
+                        prefetch::<I, BITS>(isa, &next[at]);
+                        let $line = read_lines(isa, &lines[at]);
+                        let mut now = [[isa.line(&Line::ZERO); 2]; H];
+                        for h in 0..H {
+                            let [high, low] = &heads[h];
+                            let (high, low) = (high.as_chunks::<DWORDS>().0, low.as_chunks::<DWORDS>().0);
+                            now[h] = [load_weights(isa, &high[at]), load_weights(isa, &low[at])];
+                        }
+                        let mut field = 0;
+                        $(
+                            let levels = $levels;
+                            for h in 0..H {
+                                let [high, low] = sums[part][h][field];
+                                let [by_high, by_low] = now[h];
+                                let high = isa.value_dot(high, levels, by_high);
+                                sums[part][h][field] = [high, isa.value_dot(low, levels, by_low)];
+                            }
+                            field += 1;
+                        )*
+                        debug_assert_eq!(field, COUNT);
+                    }};
+                }
+                for pair in 0..LINES / 2 {
+                    step!(2 * pair, 0);
+                    step!(2 * pair + 1, 1);
+                }
+                if LINES == 1 {
+                    step!(0, 0);
                 }
             }
-            let mut sums = [[[isa.zero(); 2]; COUNT]; H];
-            for (group, $line) in lines.iter().enumerate() {
-                prefetch::<I, BITS>(isa, next, $depth);
-                let $line = read_lines(isa, $line);
-                let mut now = [[isa.line(&Line::ZERO); 2]; H];
-                for h in 0..H {
-                    // Weights of 0, which are never needed, are cheaper than a check that panics.
-                    let [high, low] = dwords[h];
-                    let (high, low) = (high.get(group), low.get(group));
-                    let none = &[[0; 4]; DWORDS];
-                    now[h] = [load_weights(isa, high.unwrap_or(none)), load_weights(isa, low.unwrap_or(none))];
-                }
-                let mut field = 0;
-                $(
-                    let levels = $levels;
-                    for h in 0..H {
-                        sums[h][field][0] = isa.value_dot(sums[h][field][0], levels, now[h][0]);
-                        sums[h][field][1] = isa.value_dot(sums[h][field][1], levels, now[h][1]);
-                    }
-                    field += 1;
-                )*
-                debug_assert_eq!(field, COUNT);
-            }
-            for (h, sums) in sums.into_iter().enumerate() {
+            for h in 0..H {
                 let mut lanes = [[0; 16]; COUNT];
-                for (lanes, [high, low]) in lanes.iter_mut().zip(sums) {
-                    *lanes = join(isa.lanes(high), isa.lanes(low));
+                for field in 0..COUNT {
+                    let [mut high, mut low] = sums[0][h][field];
+                    if 2 * COUNT * H <= I::SUMS {
+                        let [others_high, others_low] = sums[1][h][field];
+                        (high, low) = (isa.add(high, others_high), isa.add(low, others_low));
+                    }
+                    lanes[field] = join(isa.lanes(high), isa.lanes(low));
                 }
                 out.add_fields::<POSITIONS, COUNT>(head + h, [$($field),*], lanes);
             }

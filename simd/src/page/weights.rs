@@ -3,28 +3,29 @@
 //! Weights times scales are rounded to 14 bits against the largest of the page and taken apart into two
 //! 7-bit halves that fit every machine's byte products.
 
-use super::{MAX_SLOTS, SLOT_STEP};
+use super::SLOT_STEP;
+use super::columns::TOGETHER;
 use crate::lines::Machine;
 use tqkv_core::machine::Lanes;
 
 /// Largest weight: 14 bits.
 const STEPS: f32 = 16383.0;
 
-/// 1.5 * 2^23: adding and taking it away rounds a small number to an integer, ties to even.
-const ROUND: f32 = 12_582_912.0;
-
 /// Below this there is no reciprocal; such values are lost in any sum.
 const LEAST: f32 = 1e-30;
 
-/// Weights of the tokens of a page as bytes, four tokens a dword.
-pub(super) struct Weights {
-    pub(super) high: [[u8; 4]; MAX_SLOTS / 4],
-    pub(super) low: [[u8; 4]; MAX_SLOTS / 4],
-}
+/// Tokens whose weights are rounded together; lines never hold more.
+pub(super) const RUN: usize = SLOT_STEP;
 
-impl Weights {
-    pub(super) const ZERO: Self = Self { high: [[0; 4]; MAX_SLOTS / 4], low: [[0; 4]; MAX_SLOTS / 4] };
-}
+/// Lines of a run where a line has the same few code bytes of four tokens.
+pub(super) const RUN_LINES: usize = RUN / 4;
+
+/// Weights of a run of tokens as bytes, four tokens a dword: for each head the high halves and the low ones. Heads are neighbours, so
+/// kernels go through one slice whatever the number of heads.
+pub(super) type Run = [[[[u8; 4]; RUN_LINES]; 2]; TOGETHER];
+
+/// Of tokens without weight.
+pub(super) const NONE: Run = [[[[0; 4]; RUN_LINES]; 2]; TOGETHER];
 
 /// Weights times scales of the slots of a page.
 #[derive(Clone, Copy)]
@@ -36,13 +37,10 @@ pub(super) struct Products<'a> {
     pub(super) scales: &'a [u16],
 }
 
-/// Tokens of a register of weights; lines never hold more.
-const RUN: usize = SLOT_STEP;
-
 impl Products<'_> {
     /// The runs that hold a slot of the range.
     #[inline(always)]
-    fn runs(&self) -> core::ops::Range<usize> {
+    pub(super) fn runs(&self) -> core::ops::Range<usize> {
         self.from / RUN..(self.from + self.given.len()).div_ceil(RUN)
     }
 
@@ -70,36 +68,45 @@ impl Products<'_> {
     #[inline(always)]
     pub(super) fn bounds<I: Machine>(&self, isa: I) -> [f32; 2] {
         let zero = isa.splat(0.0);
-        let (mut most, mut least) = (zero, zero);
+        let (mut largest, mut least) = (zero, zero);
         for run in self.runs() {
             let products = self.run(isa, run);
             let sizes = products.max_abs(zero);
-            // Twice what is positive, twice what is negative.
-            most = most.max_abs(products + sizes);
+            largest = largest.max_abs(products);
+            // Twice what is negative.
             least = least.max_abs(products - sizes);
         }
-        [most.max() * 0.5, least.max() * 0.5]
+        let least = least.max() * 0.5;
+        if least == 0.0 {
+            return [largest.max(), 0.0];
+        }
+        let mut most = zero;
+        for run in self.runs() {
+            let products = self.run(isa, run);
+            most = most.max_abs(products + products.max_abs(zero));
+        }
+        [most.max() * 0.5, least]
     }
 
-    /// Rounds the products times `sign`, where that is positive, against the largest of these; returns what
-    /// one step is worth, 0 where nothing is positive. Slots outside of the range get the weight 0.
+    /// Rounds the products times `sign`, where that is positive, against the largest of these, as weights of head `head`; returns
+    /// what one step is worth, 0 where nothing is positive. Slots of the runs outside of the range get the weight 0.
     #[inline(always)]
-    pub(super) fn round<I: Machine>(&self, isa: I, sign: f32, largest: f32, weights: &mut Weights) -> f32 {
+    pub(super) fn round<I: Machine>(
+        &self,
+        isa: I,
+        sign: f32,
+        largest: f32,
+        head: usize,
+        weights: &mut [Run],
+    ) -> f32 {
         if largest < LEAST {
             return 0.0;
         }
-        let (zero, signs, half, round) =
-            (isa.splat(0.0), isa.splat(sign), isa.splat(STEPS / largest * 0.5), isa.splat(ROUND));
-        let high = weights.high.as_flattened_mut().as_chunks_mut::<RUN>().0;
-        let low = weights.low.as_flattened_mut().as_chunks_mut::<RUN>().0;
-        for run in self.runs() {
-            let (Some(high), Some(low)) = (high.get_mut(run), low.get_mut(run)) else { break };
+        let (zero, signs, half) = (isa.splat(0.0), isa.splat(sign), isa.splat(STEPS / largest * 0.5));
+        for (run, weights) in self.runs().zip(weights) {
+            let Some(halves) = weights.get_mut(head) else { break };
             let products = self.run(isa, run) * signs;
-            let weights = (products + products.max_abs(zero)) * half + round - round;
-            // Rounds down, as the fraction is never a half.
-            let upper = (weights - isa.splat(63.5)) * isa.splat(1.0 / 128.0) + round - round;
-            isa.write_codes::<8>(isa.round_i8(upper), high);
-            isa.write_codes::<8>(isa.round_i8(weights - upper * isa.splat(128.0)), low);
+            isa.write_halves((products + products.max_abs(zero)) * half, bytemuck::must_cast_mut(halves));
         }
         largest * (sign / STEPS)
     }

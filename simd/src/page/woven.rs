@@ -3,8 +3,8 @@
 use super::columns::{Columns, Out, TOGETHER, ValueCodes, WOVEN_POSITIONS, join, load_weights};
 use super::plan::{Plan, Woven};
 use super::trellis::{self, InQuads, PlainLines, Planes, eight};
-use super::weights::Weights;
-use super::{Line, prefetch};
+use super::weights::{RUN_LINES, Run};
+use super::{Line, ahead_of, prefetch};
 use crate::lines::Machine;
 
 /// Groups of tokens whose levels are kept for all heads.
@@ -20,25 +20,28 @@ impl<C: Planes> ValueCodes for Woven<C> {
 
     /// Levels cost several times what their products do, so each line's are made once and kept.
     #[inline(always)]
-    fn sum<'a, I: Machine>(
+    fn sum<I: Machine>(
         isa: I,
         columns: &Columns<'_>,
         _: usize,
         table: I::Levels,
-        weights: &[Weights],
-        next: &mut impl Iterator<Item = &'a Line>,
+        heads: usize,
+        weights: &[Run],
+        next: &mut &[Line],
         out: &mut Out<'_>,
     ) {
         let units = Units::<C>::new(columns, out.plan);
-        let first = columns.range.start / Units::<C>::DEPTH;
+        let lines = columns.column(columns.at);
+        let mut ahead = ahead_of(lines, next).chunks(Units::<C>::FETCHED);
+        *next = next.get(units.count * Units::<C>::FETCHED..).unwrap_or_default();
         let mut sums = [[[isa.zero(); 2]; 8]; TOGETHER];
-        if let ([one], true) = (weights, I::SUMS >= 8) {
+        if heads == 1 && I::SUMS >= 8 {
             // The sums of one head stay in the registers.
             let mut single = sums[0];
             for group in 0..units.count {
-                prefetch::<I, 0>(isa, next, Units::<C>::FETCHED);
+                prefetch::<I, 0>(isa, ahead.next().unwrap_or_default());
                 let levels = units.levels(isa, group, table);
-                single = add_levels(isa, single, &levels, one, first + group);
+                single = add_levels(isa, single, &levels, weights, 0, group);
             }
             sums[0] = single;
         } else {
@@ -46,19 +49,19 @@ impl<C: Planes> ValueCodes for Woven<C> {
             for start in (0..units.count).step_by(KEPT) {
                 let end = units.count.min(start + KEPT);
                 for (group, levels) in (start..end).zip(&mut kept) {
-                    prefetch::<I, 0>(isa, next, Units::<C>::FETCHED);
+                    prefetch::<I, 0>(isa, ahead.next().unwrap_or_default());
                     *levels = units.levels(isa, group, table);
                 }
-                for (sums, weights) in sums.iter_mut().zip(weights) {
+                for (head, sums) in sums.iter_mut().enumerate().take(heads) {
                     let mut single = *sums;
                     for (group, levels) in (start..end).zip(&kept) {
-                        single = add_levels(isa, single, levels, weights, first + group);
+                        single = add_levels(isa, single, levels, weights, head, group);
                     }
                     *sums = single;
                 }
             }
         }
-        for (head, sums) in sums.iter().enumerate().take(weights.len()) {
+        for (head, sums) in sums.iter().enumerate().take(heads) {
             eight!(|FIELD| {
                 let [high, low] = sums[FIELD];
                 out.add::<WOVEN_POSITIONS>(head, FIELD, join(isa.lanes(high), isa.lanes(low)));
@@ -73,13 +76,17 @@ fn add_levels<I: Machine>(
     isa: I,
     mut sums: [[I::Sum; 2]; 8],
     levels: &[I::Line; 8],
-    weights: &Weights,
+    weights: &[Run],
+    head: usize,
     group: usize,
 ) -> [[I::Sum; 2]; 8] {
     const DWORDS: usize = 16 / WOVEN_POSITIONS;
+    const GROUPS: usize = RUN_LINES / DWORDS;
     // Past the end, which callers never ask for, weights are 0: cheaper than a check that panics.
-    let dwords = |weights: &[[u8; 4]]| weights.as_chunks().0.get(group).copied().unwrap_or([[0; 4]; DWORDS]);
-    let (high, low) = (load_weights(isa, &dwords(&weights.high)), load_weights(isa, &dwords(&weights.low)));
+    let halves =
+        weights.get(group / GROUPS).and_then(|run| run.get(head)).unwrap_or(&[[[0; 4]; RUN_LINES]; 2]);
+    let dwords = |half: &[[u8; 4]; RUN_LINES]| half.as_chunks::<DWORDS>().0[group % GROUPS];
+    let (high, low) = (load_weights(isa, &dwords(&halves[0])), load_weights(isa, &dwords(&halves[1])));
     eight!(|FIELD| {
         sums[FIELD][0] = isa.value_dot(sums[FIELD][0], levels[FIELD], high);
         sums[FIELD][1] = isa.value_dot(sums[FIELD][1], levels[FIELD], low);

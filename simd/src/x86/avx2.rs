@@ -409,6 +409,11 @@ impl Isa for Avx2 {
 
 impl Memory for Avx2 {
     #[inline(always)]
+    fn look_up_levels(self, indices: &mut [u8], levels: &[i8; 64]) {
+        crate::lines::look_up_levels(self, indices, levels);
+    }
+
+    #[inline(always)]
     fn apart<R>(self, work: impl FnOnce(Self) -> R) -> R {
         #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2")]
         #[inline(never)]

@@ -148,6 +148,7 @@ impl Machine for Avx2 {
     type Levels = [__m256i; 4];
 
     const HEADS: usize = 2;
+    const CHAINS: usize = 4;
     const FIELDS: usize = 2;
     const SUMS: usize = 2;
     const KEY_BIAS: i32 = 0;
@@ -156,6 +157,11 @@ impl Machine for Avx2 {
     fn line(self, line: &Line) -> [__m256i; 2] {
         let p: *const __m256i = line.0.as_ptr().cast();
         avx2!([_mm256_load_si256(p), _mm256_load_si256(p.add(1))])
+    }
+
+    #[inline(always)]
+    fn line_bytes(self, line: [__m256i; 2]) -> [u8; 64] {
+        bytemuck::must_cast(line)
     }
 
     #[inline(always)]

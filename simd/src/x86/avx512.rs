@@ -336,6 +336,11 @@ impl Isa for Avx512 {
 
 impl Memory for Avx512 {
     #[inline(always)]
+    fn look_up_levels(self, indices: &mut [u8], levels: &[i8; 64]) {
+        crate::lines::look_up_levels(self, indices, levels);
+    }
+
+    #[inline(always)]
     fn apart<R>(self, work: impl FnOnce(Self) -> R) -> R {
         #[target_feature(
             enable = "avx2,fma,f16c,bmi1,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512vnni"

@@ -11,15 +11,6 @@ use crate::lines::{Line, Machine};
 use bytemuck::{must_cast as cast, must_cast_ref as parts};
 use core::arch::x86_64::*;
 
-#[inline(always)]
-fn repeated(levels: &[i8; 16], flip: u8) -> __m512i {
-    let mut table = [0u8; 64];
-    for (i, entry) in table.iter_mut().enumerate() {
-        *entry = levels[i % 16] as u8 ^ flip;
-    }
-    cast(table)
-}
-
 impl Machine for Avx512 {
     type Line = __m512i;
     type Sum = __m512i;
@@ -27,6 +18,7 @@ impl Machine for Avx512 {
     type Levels = __m512i;
 
     const HEADS: usize = 8;
+    const CHAINS: usize = 16;
     const FIELDS: usize = 8;
     const SUMS: usize = 8;
     const KEY_BIAS: i32 = 128;
@@ -34,6 +26,11 @@ impl Machine for Avx512 {
     #[inline(always)]
     fn line(self, line: &Line) -> __m512i {
         cast(line.0)
+    }
+
+    #[inline(always)]
+    fn line_bytes(self, line: __m512i) -> [u8; 64] {
+        cast(line)
     }
 
     avx512!(
@@ -48,14 +45,15 @@ impl Machine for Avx512 {
         }
     );
 
-    #[inline(always)]
-    fn value_table(self, levels: &[i8; 16]) -> __m512i {
-        repeated(levels, 0)
-    }
+    avx512!(
+        fn value_table(self, levels: &[i8; 16]) -> __m512i {
+            _mm512_broadcast_i32x4(cast(*levels))
+        }
+    );
 
     #[inline(always)]
     fn key_table(self, levels: &[i8; 16]) -> __m512i {
-        repeated(levels, 0x80)
+        self.key_bytes(self.value_table(levels))
     }
 
     avx512!(
@@ -220,6 +218,18 @@ impl Machine for Avx512 {
     avx512!(
         fn splat_weights(self, weights: u32) -> __m512i {
             _mm512_set1_epi32(weights as i32)
+        }
+    );
+
+    avx512!(
+        fn write_halves(self, weights: V, halves: &mut [[u8; 32]; 2]) {
+            let [high, low] = halves;
+            let parts = high.as_chunks_mut::<16>().0.iter_mut().zip(low.as_chunks_mut::<16>().0);
+            for (weights, (high, low)) in weights.registers().into_iter().zip(parts) {
+                let weights = _mm512_cvtps_epi32(weights);
+                *high = cast(_mm512_cvtepi32_epi8(_mm512_srli_epi32::<7>(weights)));
+                *low = cast(_mm512_cvtepi32_epi8(_mm512_and_si512(weights, _mm512_set1_epi32(127))));
+            }
         }
     );
 
