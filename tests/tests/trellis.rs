@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use tqkv_core::code::trellis::{Code, MAX_LEVELS, Plain, Predictor, levels};
-use tqkv_core::{AnyCodec, CodecId, Effort, EncodeError, HEAD_DIMS, Options, ScaleMode};
+use tqkv_core::{AnyCodec, CodecId, Effort, EncodeError, HEAD_DIMS, Options, Portable, ScaleMode};
 use tqkv_tests::inputs::{Gaussian, edge_cases};
 
 fn trellis_ids() -> impl Iterator<Item = CodecId> {
@@ -66,7 +66,7 @@ fn reference_codes_decode_exactly() {
             }
         }
         let mut decoded = [0; 128];
-        levels(&code, &body, &mut decoded);
+        levels(Portable, &code, &body, &mut decoded);
         let expected: Vec<u8> = family.index.iter().map(|&i| family.levels[i] as u8).collect();
         assert_eq!(decoded.as_slice(), expected, "{}", family.name);
     }
@@ -136,7 +136,7 @@ fn levels_are_the_centroids_of_their_cells() {
             let norm = x.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>().sqrt();
             codec.encode(&x, &mut block).expect("finite");
             codec.rotate_query(&x, &mut y);
-            levels(&code, &block[2..], &mut codes);
+            levels(Portable, &code, &block[2..], &mut codes);
             let scale = f64::from(half::f16::from_le_bytes([block[0], block[1]]).to_f32());
             let gain = scale * f64::from(code.unit()) / norm;
             for (&y, &level) in y.iter().zip(&codes) {

@@ -309,10 +309,12 @@ fn codebook_prints_coordinates_of_unit_vectors() {
 
 #[test]
 fn bench_measures_each_combination_once() {
-    let folder = folder();
-    let (codecs, heads) = (["--codec", "s4,t2", "--data", "l1"], ["--query-heads", "1,4", "--threads", "2"]);
-    let report =
-        json(folder.path(), &[&["bench", "--op", "scores", "--seconds", "1"], &codecs[..], &heads].concat());
+    let options = ["--codec", "s4,t2", "--data", "l1", "--query-heads", "1,4", "--threads", "2"];
+    let command = [&["bench", "--op", "scores", "--seconds", "1", "--json"], &options[..]].concat();
+    // On a busy machine it says on stderr that figures do not count.
+    let output = tqkv(folder().path(), &command);
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = report["results"].as_array().unwrap();
     let cases: Vec<_> = rows
         .iter()
@@ -321,10 +323,7 @@ fn bench_measures_each_combination_once() {
     assert_eq!(cases, [("s4", 1), ("t2", 1), ("s4", 4), ("t2", 4)]);
     for row in rows {
         assert_eq!(row["threads"], 2, "{row}");
-        assert!(
-            row["ns_min"].as_f64().unwrap() > 0.0 && row["ratio_to_f16"].as_f64().unwrap() > 0.0,
-            "{row}"
-        );
+        assert!(row["ns_min"].as_f64() > Some(0.0) && row["ratio_to_f16"].as_f64() > Some(0.0), "{row}");
     }
 }
 
