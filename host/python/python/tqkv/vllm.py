@@ -62,7 +62,7 @@ class Rows:
         sizes = dict(L=layers, B=config.cache.blocks_per_chunk, H=heads, N=tokens)
         order = config.kv_cache_layout[:-1]
         self.sizes = [*(sizes[axis] for axis in order), 2, head_dim]
-        self.order = [*(order.index(axis) for axis in "LBNH"), 5]
+        self.order = [*(order.index(axis) for axis in "LBNH"), 4]
         self.cell = config.worker_kv_bytes_per_block * sizes["B"]
         self.workers, self.row = parallel.world_size, view.strides[0]
         self.bytes = torch.from_numpy(np.asarray(view).view(np.uint8).reshape(-1))
@@ -72,7 +72,7 @@ class Rows:
         for worker in range(self.workers):
             at = int(chunk) * self.row + worker * self.cell
             cell = self.bytes[at : at + self.cell].view(self.dtype).view(self.sizes)
-            parts.append(tuple(side.permute(self.order[:-1] + [4]) for side in cell.unbind(-2)))
+            parts.append(tuple(side.permute(self.order) for side in cell.unbind(-2)))
         return parts
 
 
