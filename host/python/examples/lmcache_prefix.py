@@ -40,7 +40,7 @@ class Adapter:
         from lmcache.v1.distributed.config import L1ManagerConfig, L1MemoryManagerConfig
         from lmcache.v1.distributed.l1_manager import L1Manager
         from lmcache.v1.distributed.l2_adapters.config import parse_args_to_l2_adapters_config
-        from lmcache.v1.distributed.l2_adapters.factory import create_l2_adapter
+        from lmcache.v1.distributed.l2_adapters import create_l2_adapter
         from lmcache.v1.distributed.l2_adapters.serde_wrapper import SerdeL2AdapterWrapper
         from lmcache.v1.distributed.serde import create_serde_processor
 

@@ -1,5 +1,6 @@
 """Payloads: the bytes of SPEC.md, round trips against `Codec`, damage."""
 
+import hashlib
 import struct
 import subprocess
 import sys
@@ -41,7 +42,7 @@ def test_without_centring_blocks_are_those_of_the_codecs(codec, dtype):
     names = (codec.split(",") * 2)[:2]
     k, v = (tqkv.Codec(name, DIM, 7) for name in names)
     blocks = [k.encode(keys), v.encode(values)]
-    assert bytes(data[56:-4]) == b"".join(bytes(part.numpy()) for part in blocks)
+    assert bytes(data[64:-4]) == b"".join(bytes(part.numpy()) for part in blocks)
     got = blank(keys)
     decode(data, [got])
     assert torch.equal(bits(got[0]), bits(k.decode(blocks[0], dtype)))
@@ -51,7 +52,7 @@ def test_without_centring_blocks_are_those_of_the_codecs(codec, dtype):
 def test_centring_takes_the_mean_of_each_layer_and_head():
     keys, values = sides()
     data = Format("t4,t3").encode([(keys, values)])
-    means = torch.from_numpy(data[56 : 56 + 2 * LAYERS * HEADS * DIM].copy().view(np.float16))
+    means = torch.from_numpy(data[64 : 64 + 2 * LAYERS * HEADS * DIM].copy().view(np.float16))
     mean = keys.float().mean(1).half()
     assert torch.equal(means.view(LAYERS, HEADS, DIM), mean)
     codec = tqkv.Codec("t4", DIM)
@@ -102,6 +103,7 @@ def test_header_is_that_of_the_specification():
     assert data[:12] == bytes.fromhex("89545150 0d0a1a0a 0100 0100".replace(" ", ""))
     assert data[12:28] == b"t4".ljust(8, b"\0") + b"t3".ljust(8, b"\0")
     assert struct.unpack_from("<IQ4I", data, 28) == (2, 2**63 + 5, LAYERS, TOKENS, HEADS, DIM)
+    assert data[56:64] == hashlib.sha256(b"").digest()[:8]
     assert struct.unpack("<I", data[-4:])[0] == zlib.crc32(data[:-4])
     header = Header.unpack(np.frombuffer(data, np.uint8))
     assert header.shape == Shape(LAYERS, TOKENS, HEADS, DIM) and header.size == len(data)
@@ -118,7 +120,7 @@ def test_ten_thousand_damaged_payloads_are_refused_and_write_nothing():
         else:
             mutant = data.copy()
             # Of the header every second time.
-            at = rng.integers(60 if i % 2 else len(data), size=rng.integers(1, 4))
+            at = rng.integers(68 if i % 2 else len(data), size=rng.integers(1, 4))
             mutant[at] ^= rng.integers(1, 256, len(at), np.uint8)
         if bytes(mutant) == bytes(data):
             continue
@@ -130,7 +132,7 @@ def test_ten_thousand_damaged_payloads_are_refused_and_write_nothing():
 def test_forged_headers_are_refused_although_their_crc_fits():
     keys, values = sides(tokens=4)
     data = bytes(Format("t4,t3").encode([(keys, values)]))
-    for at in range(8, 56):
+    for at in range(8, 64):
         for byte in (0, 1, 255, data[at] ^ 1):
             forged = data[:at] + bytes([byte]) + data[at + 1 : -4]
             forged += struct.pack("<I", zlib.crc32(forged))
@@ -153,6 +155,15 @@ def test_other_shapes_and_dtypes_are_refused(wanted, why):
     keys, values = sides()
     with pytest.raises(tqkv.TqkvError, match=why):
         decode(Format().encode([(keys, values)]), [(wanted, wanted.clone())])
+
+
+def test_a_payload_decodes_under_its_name_only():
+    keys, values = sides()
+    data = Format().encode([(keys, values)], name="model@1")
+    decode(data, [blank(keys)], "model@1")
+    for name in ("", "model@2"):
+        with pytest.raises(tqkv.TqkvError, match="another name"):
+            decode(data, [blank(keys)], name)
 
 
 def test_what_cannot_be_encoded_is_refused():

@@ -34,7 +34,7 @@ class TqkvSerializer(Serializer):
         return sum(self.format.size(_axes(tuple(shape), self.head_dim), dtype) for shape, dtype in groups)
 
     def serialize(self, src: MemoryObj, dst: MemoryObj, key: ObjectKey) -> int:
-        return self.format.encode(_parts(src, self.head_dim), dst.byte_array)
+        return self.format.encode(_parts(src, self.head_dim), dst.byte_array, _name(key))
 
 
 class TqkvDeserializer(Deserializer):
@@ -44,7 +44,7 @@ class TqkvDeserializer(Deserializer):
         self.head_dim = head_dim
 
     def deserialize(self, src: MemoryObj, dst: MemoryObj, key: ObjectKey) -> None:
-        payload.decode(src.byte_array, _parts(dst, self.head_dim))
+        payload.decode(src.byte_array, _parts(dst, self.head_dim), _name(key))
 
 
 def create(options: dict[str, Any]) -> AsyncSerdeProcessor:
@@ -59,6 +59,11 @@ def create(options: dict[str, Any]) -> AsyncSerdeProcessor:
         raise TqkvError(f"option {min(unknown)} of the serde tqkv; accepted are head_dim, codec, seed, centre and max_workers")
     format = payload.Format(**options)
     return AsyncSerdeProcessor(TqkvSerializer(format, head_dim), TqkvDeserializer(head_dim), workers)
+
+
+def _name(key: ObjectKey) -> str:
+    rank, group = f"{key.kv_rank:08x}", f"{key.object_group_id:x}"
+    return "@".join((key.model_name, rank, group, key.chunk_hash.hex(), key.cache_salt))
 
 
 def _axes(shape: tuple[int, ...], head_dim: int) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ PyTorch.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import zlib
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 """Of the tensors that were encoded, in the order of their codes."""
 
 _CENTRED = 1
-_HEADER = struct.Struct("<8sHH8s8sI Q4I")
+_HEADER = struct.Struct("<8sHH8s8sIQ4I8s")
 _CRC = struct.Struct("<I")
 _LARGEST_F16 = 65504.0
 
@@ -68,27 +69,28 @@ class Header:
     dtype: torch.dtype
     seed: int
     shape: Shape
+    digest: bytes
 
     def pack(self) -> bytes:
         names = (name.encode("ascii") for name in (self.keys, self.values))
         shape = self.shape
         axes = shape.layers, shape.tokens, shape.heads, shape.head_dim
         flags = _CENTRED * self.centred
-        return _HEADER.pack(MAGIC, VERSION, flags, *names, DTYPES.index(self.dtype), self.seed, *axes)
+        return _HEADER.pack(MAGIC, VERSION, flags, *names, DTYPES.index(self.dtype), self.seed, *axes, self.digest)
 
     @classmethod
     def unpack(cls, data: np.ndarray) -> Header:
         """Reads the header in front of `data`, and refuses what is none."""
         if len(data) < _HEADER.size:
             raise TqkvError(f"payload of {len(data)} bytes, which is shorter than a header")
-        magic, version, flags, keys, values, dtype, seed, *axes = _HEADER.unpack_from(data)
+        magic, version, flags, keys, values, dtype, seed, *axes, digest = _HEADER.unpack_from(data)
         if magic != MAGIC:
             raise TqkvError(f"payload begins with {magic.hex()}; accepted is {MAGIC.hex()}")
         if version != VERSION:
             raise TqkvError(f"payload of version {version}; accepted is {VERSION}")
         if flags & ~_CENTRED or dtype >= len(DTYPES):
             raise TqkvError(f"payload with flags {flags} and dtype {dtype}; newer than this reader, or damaged")
-        header = cls(_name(keys), _name(values), bool(flags), DTYPES[dtype], seed, Shape(*axes))
+        header = cls(_name(keys), _name(values), bool(flags), DTYPES[dtype], seed, Shape(*axes), digest)
         header.codecs()
         return header
 
@@ -105,6 +107,10 @@ class Header:
         means = 2 * shape.layers * shape.heads * shape.head_dim * self.centred
         blocks = sum(codec.block_bytes for codec in self.codecs())
         return _HEADER.size + means + vectors * blocks + _CRC.size
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.sha256(name.encode()).digest()[:8]
 
 
 def _name(field: bytes) -> str:
@@ -128,7 +134,7 @@ class Format:
     >>> format = Format("t4,t3")
     >>> data = format.encode([(keys, values)])
     >>> len(data), round(2 * 2 * keys.numel() / len(data), 2)
-    (958524, 4.38)
+    (958532, 4.38)
     >>> k, v = torch.empty_like(keys), torch.empty_like(values)
     >>> decode(data, [(k, v)])
     >>> float(((k - keys) ** 2).mean()) < 0.01
@@ -152,20 +158,20 @@ class Format:
         keys, _, values = self.codec.partition(",")
         return keys.strip(), (values or keys).strip()
 
-    def header(self, axes: Sequence[int], dtype: torch.dtype) -> Header:
+    def header(self, axes: Sequence[int], dtype: torch.dtype, name: str = "") -> Header:
         """Of a part that this format would write for a view of these axes."""
         if dtype not in DTYPES:
             raise TqkvError(f"dtype {dtype}; accepted are float32, float16 and bfloat16")
-        return Header(*self.names(), self.centre, dtype, self.seed, Shape.of(axes))
+        return Header(*self.names(), self.centre, dtype, self.seed, Shape.of(axes), _digest(name))
 
     def size(self, axes: Sequence[int], dtype: torch.dtype) -> int:
         """Bytes that `encode` writes for a part of these axes; the values do not matter."""
         return self.header(axes, dtype).size
 
-    def encode(self, parts: Sequence[Part], out: Any = None) -> Any:
+    def encode(self, parts: Sequence[Part], out: Any = None, name: str = "") -> Any:
         """Writes the parts, one after the other, to a new array of bytes or to the front of `out`. What was begun in `out` when
-        a part is refused is no payload."""
-        headers = [self.header(keys.shape, keys.dtype) for keys, values in parts if _alike(keys, values)]
+        a part is refused is no payload. `name` is what the store calls it: it does not decode under another."""
+        headers = [self.header(keys.shape, keys.dtype, name) for keys, values in parts if _alike(keys, values)]
         total = sum(header.size for header in headers)
         target = np.empty(total, np.uint8) if out is None else np.frombuffer(out, np.uint8)
         if len(target) < total:
@@ -177,11 +183,11 @@ class Format:
         return target if out is None else total
 
 
-def decode(data: Any, parts: Sequence[Part]) -> None:
+def decode(data: Any, parts: Sequence[Part], name: str = "") -> None:
     """Writes the keys and values of a payload into views of the shape and dtype that were encoded.
 
-    Everything that was not written by `Format.encode` for such parts is refused; of a damaged one, the views are left as they
-    were.
+    Everything that was not written by `Format.encode` for such parts under this name is refused; of a damaged one, the views are
+    left as they were.
     """
     data = np.frombuffer(data, np.uint8)
     checked, at = [], 0
@@ -191,6 +197,8 @@ def decode(data: Any, parts: Sequence[Part]) -> None:
             raise TqkvError(
                 f"payload of {header.dtype} {header.shape}; wanted is {keys.dtype} {Shape.of(keys.shape)}"
             )
+        if header.digest != _digest(name):
+            raise TqkvError(f"payload of another name than {name!r}")
         part = data[at : at + header.size]
         if len(part) < header.size:
             raise TqkvError(f"payload ends after {len(data)} bytes; its header says {at + header.size}")

@@ -99,8 +99,9 @@ class TqkvHiCache(HiCacheStorage):
 
     def _save(self, key: str, page: torch.Tensor) -> bool:
         try:
-            if not self.exists(key):
-                self.store.put(self._name(key), self.format.encode([self._part(page)]))
+            name = self._name(key)
+            if not self.store.has(name):
+                self.store.put(name, self.format.encode([self._part(page)], name=name))
             return True
         except (TqkvError, RuntimeError, OSError) as error:
             _log.warning("page %s is not stored: %s", key, error)
@@ -111,7 +112,7 @@ class TqkvHiCache(HiCacheStorage):
         try:
             data = self.store.get(name)
             if data is not None:
-                payload.decode(data, [self._part(page)])
+                payload.decode(data, [self._part(page)], name)
             return data is not None
         except (TqkvError, RuntimeError) as error:
             _log.warning("page %s is a miss: %s", key, error)

@@ -8,6 +8,7 @@ In `kv_connector_extra_config`:
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -17,7 +18,6 @@ from typing import Any, Callable, ClassVar, Iterable
 import numpy as np
 import torch
 from vllm.v1.kv_offload.base import LookupResult, Medium, OffloadKey, ReqContext, RequestOffloadingContext
-from vllm.v1.kv_offload.file_mapper import FileMapper
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 from . import payload
@@ -76,6 +76,12 @@ class Rows:
         return parts
 
 
+def _prefix(config: Any) -> str:
+    """A folder for what chunks of one key have in common."""
+    fields = config.model, config.cache, config.groups, config.parallel.world_size
+    return f"{config.model.name.replace('/', '-')}-{hashlib.sha256(repr(fields).encode()).hexdigest()[:12]}"
+
+
 class TqkvTier(SecondaryTierManager):
     """Options: `head_dim` of the model; `folder`, or `max_bytes` of main memory; `codec`, `seed` and `centre` as of
     `tqkv.payload.Format`; `threads`. A chunk that is missing, damaged or of another shape fails to load, and is a miss then."""
@@ -101,7 +107,7 @@ class TqkvTier(SecondaryTierManager):
         self.format = payload.Format(codec, seed, centre)
         self.rows = Rows(offloading_spec.config, primary_kv_view, head_dim)
         self.store = open_store(folder, max_bytes)
-        self._files = FileMapper.from_offloading_spec(".", offloading_spec, offloading_spec.blocks_per_chunk)
+        self._prefix = _prefix(offloading_spec.config)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tqkv")
         self._running: set[Future[None]] = set()
         self._finished: SimpleQueue[JobResult] = SimpleQueue()
@@ -133,7 +139,8 @@ class TqkvTier(SecondaryTierManager):
         self._pool.shutdown()
 
     def _name(self, key: OffloadKey) -> str:
-        return self._files.get_file_name(key)
+        name = key.hex()
+        return f"{self._prefix}/{name[:2]}/{name}.tqp"
 
     def _submit(self, job: TransferJob, transfer: Callable[[str, int], int]) -> None:
         future = self._pool.submit(self._run, job, transfer)
@@ -157,7 +164,7 @@ class TqkvTier(SecondaryTierManager):
         """Bytes written."""
         if self.store.has(name):
             return 0
-        data = self.format.encode(self.rows[chunk])
+        data = self.format.encode(self.rows[chunk], name=name)
         self.store.put(name, data)
         return len(data)
 
@@ -167,7 +174,7 @@ class TqkvTier(SecondaryTierManager):
         if data is None:
             raise TqkvError("not there")
         try:
-            payload.decode(data, self.rows[chunk])
+            payload.decode(data, self.rows[chunk], name)
         except TqkvError:
             self.store.drop(name)
             raise
