@@ -29,6 +29,7 @@ SERDES = {
     "t4,t3": {"codec": "t4,t3"},
     "t3": {"codec": "t3"},
     "t3, keys not centred": {"codec": "t3", "centre": False},
+    "t3, no exact tokens": {"codec": "t3", "exact": 0},
 }
 
 

@@ -37,8 +37,8 @@ def bits(x):
 @pytest.mark.parametrize("codec", ["t3", "t4,t3", "i8,s4", "f16"])
 def test_without_centring_blocks_are_those_of_the_codecs(codec, dtype):
     keys, values = sides(dtype)
-    data = Format(codec, seed=7, centre=False).encode([(keys, values)])
-    assert len(data) == Format(codec, 7, False).size(keys.shape, dtype)
+    data = Format(codec, seed=7, centre=False, exact=0).encode([(keys, values)])
+    assert len(data) == Format(codec, 7, False, 0).size(keys.shape, dtype)
     names = (codec.split(",") * 2)[:2]
     k, v = (tqkv.Codec(name, DIM, 7) for name in names)
     blocks = [k.encode(keys), v.encode(values)]
@@ -51,7 +51,7 @@ def test_without_centring_blocks_are_those_of_the_codecs(codec, dtype):
 
 def test_centring_takes_the_mean_of_each_layer_and_head():
     keys, values = sides()
-    data = Format("t4,t3").encode([(keys, values)])
+    data = Format("t4,t3", exact=0).encode([(keys, values)])
     means = torch.from_numpy(data[64 : 64 + 2 * LAYERS * HEADS * DIM].copy().view(np.float16))
     mean = keys.float().mean(1).half()
     assert torch.equal(means.view(LAYERS, HEADS, DIM), mean)
@@ -61,10 +61,25 @@ def test_centring_takes_the_mean_of_each_layer_and_head():
     decode(data, [got])
     assert torch.equal(bits(got[0]), bits((centred + mean.float()[:, None]).to(keys.dtype)))
     plain = blank(keys)
-    decode(Format("t4,t3", centre=False).encode([(keys, values)]), [plain])
+    decode(Format("t4,t3", centre=False, exact=0).encode([(keys, values)]), [plain])
     errors = [float((k.float() - keys.float()).square().mean()) for k in (got[0], plain[0])]
     assert errors[0] < 0.1 * errors[1]
     assert torch.equal(bits(got[1]), bits(plain[1]))
+
+
+@pytest.mark.parametrize("exact", [1, 4, TOKENS, TOKENS + 1])
+def test_the_first_tokens_stay_as_they_are(exact):
+    keys, values = sides()
+    data = Format("t4,t3", exact=exact).encode([(keys, values)])
+    assert len(data) == Format("t4,t3", exact=exact).size(keys.shape, keys.dtype)
+    got, rest = blank(keys), blank(keys[:, exact:])
+    decode(data, [got])
+    for side, want in zip(got, (keys, values)):
+        assert torch.equal(bits(side[:, :exact]), bits(want[:, :exact]))
+    # The others are what they are without those, and their mean is theirs.
+    decode(Format("t4,t3", exact=0).encode([(keys[:, exact:], values[:, exact:])]), [rest])
+    for side, want in zip(got, rest):
+        assert torch.equal(bits(side[:, exact:]), bits(want))
 
 
 def test_views_of_any_strides_have_one_payload():
@@ -102,7 +117,7 @@ def test_header_is_that_of_the_specification():
     data = bytes(Format("t4,t3", seed=2**63 + 5).encode([(keys, values)]))
     assert data[:12] == bytes.fromhex("89545150 0d0a1a0a 0100 0100".replace(" ", ""))
     assert data[12:28] == b"t4".ljust(8, b"\0") + b"t3".ljust(8, b"\0")
-    assert struct.unpack_from("<IQ4I", data, 28) == (2, 2**63 + 5, LAYERS, TOKENS, HEADS, DIM)
+    assert struct.unpack_from("<HHQ4I", data, 28) == (2, 4, 2**63 + 5, LAYERS, TOKENS, HEADS, DIM)
     assert data[56:64] == hashlib.sha256(b"").digest()[:8]
     assert struct.unpack("<I", data[-4:])[0] == zlib.crc32(data[:-4])
     header = Header.unpack(np.frombuffer(data, np.uint8))
@@ -110,7 +125,7 @@ def test_header_is_that_of_the_specification():
 
 
 def test_ten_thousand_damaged_payloads_are_refused_and_write_nothing():
-    keys, values = sides(tokens=4)
+    keys, values = sides(tokens=8)
     data = np.array(Format("t4,t3").encode([(keys, values)]))
     rng = np.random.default_rng(1)
     k, v = (torch.full_like(keys, 7) for _ in range(2))
@@ -130,7 +145,7 @@ def test_ten_thousand_damaged_payloads_are_refused_and_write_nothing():
 
 
 def test_forged_headers_are_refused_although_their_crc_fits():
-    keys, values = sides(tokens=4)
+    keys, values = sides(tokens=8)
     data = bytes(Format("t4,t3").encode([(keys, values)]))
     for at in range(8, 64):
         for byte in (0, 1, 255, data[at] ^ 1):
@@ -167,15 +182,16 @@ def test_a_payload_decodes_under_its_name_only():
 
 
 def test_what_cannot_be_encoded_is_refused():
-    keys, values = sides()
-    values[1, 2, 0, 3] = float("nan")
-    with pytest.raises(tqkv.TqkvError, match="(?i)finite|nan"):
-        Format().encode([(keys, values)])
+    for token in (2, 20):
+        keys, values = sides()
+        values[1, token, 0, 3] = float("nan")
+        with pytest.raises(tqkv.TqkvError, match="(?i)finite|nan"):
+            Format().encode([(keys, values)])
     with pytest.raises(tqkv.TqkvError, match="torch.int8"):
         Format().encode([(torch.zeros(1, 1, 1, 64, dtype=torch.int8),) * 2])
     with pytest.raises(tqkv.TqkvError, match="one shape and dtype"):
         Format().encode([(keys, values.float())])
-    for wrong in ({"codec": "t9"}, {"codec": "t3,t3,t3"}, {"seed": -1}, {"centre": "no"}):
+    for wrong in ({"exact": -1}, {"exact": True}, {"codec": "t9"}, {"codec": "t3,t3,t3"}, {"seed": -1}, {"centre": "no"}):
         with pytest.raises(tqkv.TqkvError, match=next(iter(wrong))):
             Format(**wrong)
 

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sglang", reason="sglang is not installed")
 
-from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, HiCacheStorageConfig
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, HiCacheStorageConfig, HiCacheStorageExtraInfo
 from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory
 
 import tqkv
@@ -64,18 +64,22 @@ def backend(pool, mla=False, tp_rank=0, **extra):
     return made
 
 
-def wanted(part, codec="t4,t3"):
+def wanted(part, exact):
     """Keys and values as they come back from a payload."""
     got = tuple(torch.zeros(side.shape, dtype=side.dtype) for side in part)
-    decode(Format(codec).encode([part]), [got])
+    decode(Format("t4,t3", exact=exact).encode([part]), [got])
     return got
+
+
+def size(exact):
+    return Format("t3", exact=exact).size((LAYERS, PAGE, HEADS, DIM), torch.bfloat16)
 
 
 @pytest.mark.parametrize("interface_v1", [False, True])
 @pytest.mark.parametrize("layout", SHAPES)
 def test_pages_come_back_as_the_codec_has_them(tmp_path, layout, interface_v1):
     pool = MHATokenToKVPoolHost(layout)
-    parts = [wanted(pool.page(index * PAGE)) for index in range(PAGES)]
+    parts = [wanted(pool.page(index * PAGE), 0 if index else 4) for index in range(PAGES)]
     storage = backend(pool, folder=str(tmp_path), codec="t4,t3")
     keys, indices = [f"{i:064x}" for i in range(PAGES)], torch.arange(PAGES * PAGE)
     if interface_v1:
@@ -83,7 +87,8 @@ def test_pages_come_back_as_the_codec_has_them(tmp_path, layout, interface_v1):
     else:
         assert storage.batch_set(keys, [pool.get_data_page(i * PAGE) for i in range(PAGES)])
     assert storage.batch_exists([*keys, "absent"]) == PAGES
-    assert {path.stat().st_size for path in tmp_path.rglob("*.tqp")} == {storage.page_bytes}
+    sizes = [Format("t4,t3", exact=exact).size((LAYERS, PAGE, HEADS, DIM), torch.bfloat16) for exact in (0, 0, 0, 4)]
+    assert sorted(path.stat().st_size for path in tmp_path.rglob("*.tqp")) == sizes
 
     # By another process, after a restart.
     pool.kv_buffer.zero_()
@@ -115,6 +120,16 @@ def test_damaged_and_missing_pages_are_misses_and_can_be_stored_again(tmp_path):
         assert storage.set("key", page) and path.read_bytes() == whole
 
 
+def test_only_pages_that_may_begin_a_text_keep_exact_tokens(tmp_path):
+    pool = MHATokenToKVPoolHost("layer_first")
+    storage = backend(pool, folder=str(tmp_path))
+    info = HiCacheStorageExtraInfo(prefix_keys=["before"])
+    assert storage.batch_set_v1(["later"], torch.arange(PAGE), info) == [True]
+    assert storage.batch_set_v1(["first", "second"], torch.arange(2 * PAGE), HiCacheStorageExtraInfo()) == [True] * 2
+    sizes = {path.stem: path.stat().st_size for path in tmp_path.rglob("*.tqp")}
+    assert sizes == {"later": size(0), "first": size(4), "second": size(0)}
+
+
 def test_a_page_that_cannot_be_stored_is_a_failure(tmp_path):
     pool = MHATokenToKVPoolHost("layer_first")
     storage = backend(pool, folder=str(tmp_path))
@@ -128,11 +143,11 @@ def test_a_page_that_cannot_be_stored_is_a_failure(tmp_path):
 def test_memory_forgets_the_oldest_and_ranks_do_not_share(tmp_path):
     pool = MHATokenToKVPoolHost("page_first")
     storage = backend(pool, max_bytes=1_000_000)
-    storage.store.max_bytes = 2 * storage.page_bytes
+    storage.store.max_bytes = 2 * size(exact=4)
     for key in "abc":
         assert storage.set(key, pool.get_data_page(0))
     assert [storage.exists(key) for key in "abc"] == [False, True, True]
-    assert storage.store.bytes == 2 * storage.page_bytes
+    assert storage.store.bytes == 2 * size(exact=4)
     assert backend(pool, folder=str(tmp_path)).set("a", pool.get_data_page(0))
     assert not backend(pool, folder=str(tmp_path), tp_rank=1).exists("a")
 

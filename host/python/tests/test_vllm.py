@@ -27,6 +27,7 @@ from tqkv.payload import Format, decode
 
 LAYERS, BLOCKS, HEADS, TOKENS, DIM, CHUNKS = 3, 4, 2, 16, 64, 8
 CONTEXT = ReqContext(req_id="request")
+AXES = (LAYERS, BLOCKS * TOKENS, HEADS, DIM)
 
 
 def offloading(layout="LBNHC", workers=2, groups=1, dtype="bfloat16", canonical=False, extra_bytes=0):
@@ -97,8 +98,7 @@ def test_chunks_come_back_as_the_codec_has_them(tmp_path, region, layout, where)
         decode(Format("t4,t3").encode(parts), wanted[-1])
     assert [made.lookup(key, CONTEXT) for key in keys(2)] == [LookupResult.MISS] * 2
     stored = run(made, made.submit_store, keys(2), [1, 2])
-    size = made.format.size((LAYERS, BLOCKS * TOKENS, HEADS, DIM), torch.bfloat16)
-    assert stored.success and stored.transfer_bytes == 2 * 2 * size
+    assert stored.success and stored.transfer_bytes == 2 * 2 * made.format.size(AXES, torch.bfloat16)
     assert [made.lookup(key, CONTEXT) for key in keys(3)] == [LookupResult.HIT] * 2 + [LookupResult.MISS]
     if where == "folder":
         made.shutdown()
@@ -127,6 +127,17 @@ def test_damaged_and_missing_chunks_fail_and_are_misses_then(tmp_path, region):
     assert made.lookup(keys(2)[1], CONTEXT) == LookupResult.MISS
     assert run(made, made.submit_store, keys(2), [0, 1]).success
     assert made.lookup(keys(2)[1], CONTEXT) == LookupResult.HIT
+    made.shutdown()
+
+
+def test_only_chunks_that_begin_a_text_keep_exact_tokens(tmp_path, region):
+    made, context = tier(region, folder=str(tmp_path)), ReqContext(req_id="other")
+    for i, key in enumerate(keys(2)):
+        context.set_offload_key_position(key, (i + 1) * BLOCKS * TOKENS)
+        made.submit_store(TransferJob(i, [key], np.array([i]), False, context))
+    made.drain_jobs()
+    sizes = {result.job_id: result.transfer_bytes for result in made.get_finished_jobs()}
+    assert sizes == {i: 2 * Format("t3", exact=exact).size(AXES, torch.bfloat16) for i, exact in enumerate((4, 0))}
     made.shutdown()
 
 

@@ -7,6 +7,7 @@ PyTorch.
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 import zlib
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 """Of the tensors that were encoded, in the order of their codes."""
 
 _CENTRED = 1
-_HEADER = struct.Struct("<8sHH8s8sIQ4I8s")
+_HEADER = struct.Struct("<8sHH8s8sHHQ4I8s")
 _CRC = struct.Struct("<I")
 _LARGEST_F16 = 65504.0
 
@@ -53,10 +54,7 @@ class Shape:
         """Of a view, or of its axes."""
         if len(axes) < 4:
             raise TqkvError(f"axes {list(axes)}; accepted are layers, tokens, heads and head_dim")
-        tokens = 1
-        for axis in axes[1:-2]:
-            tokens *= axis
-        return cls(axes[0], tokens, axes[-2], axes[-1])
+        return cls(axes[0], math.prod(axes[1:-2]), axes[-2], axes[-1])
 
 
 @dataclass(frozen=True)
@@ -67,6 +65,7 @@ class Header:
     values: str
     centred: bool
     dtype: torch.dtype
+    exact: int
     seed: int
     shape: Shape
     digest: bytes
@@ -75,22 +74,24 @@ class Header:
         names = (name.encode("ascii") for name in (self.keys, self.values))
         shape = self.shape
         axes = shape.layers, shape.tokens, shape.heads, shape.head_dim
-        flags = _CENTRED * self.centred
-        return _HEADER.pack(MAGIC, VERSION, flags, *names, DTYPES.index(self.dtype), self.seed, *axes, self.digest)
+        kinds = DTYPES.index(self.dtype), self.exact
+        return _HEADER.pack(MAGIC, VERSION, _CENTRED * self.centred, *names, *kinds, self.seed, *axes, self.digest)
 
     @classmethod
     def unpack(cls, data: np.ndarray) -> Header:
         """Reads the header in front of `data`, and refuses what is none."""
         if len(data) < _HEADER.size:
             raise TqkvError(f"payload of {len(data)} bytes, which is shorter than a header")
-        magic, version, flags, keys, values, dtype, seed, *axes, digest = _HEADER.unpack_from(data)
+        magic, version, flags, keys, values, dtype, exact, seed, *axes, digest = _HEADER.unpack_from(data)
         if magic != MAGIC:
             raise TqkvError(f"payload begins with {magic.hex()}; accepted is {MAGIC.hex()}")
         if version != VERSION:
             raise TqkvError(f"payload of version {version}; accepted is {VERSION}")
         if flags & ~_CENTRED or dtype >= len(DTYPES):
             raise TqkvError(f"payload with flags {flags} and dtype {dtype}; newer than this reader, or damaged")
-        header = cls(_name(keys), _name(values), bool(flags), DTYPES[dtype], seed, Shape(*axes), digest)
+        header = cls(_name(keys), _name(values), bool(flags), DTYPES[dtype], exact, seed, Shape(*axes), digest)
+        if exact > header.shape.tokens:
+            raise TqkvError(f"payload with {exact} exact tokens of {header.shape.tokens}")
         header.codecs()
         return header
 
@@ -99,14 +100,18 @@ class Header:
         dim = self.shape.head_dim
         return _codec(self.keys, dim, self.seed), _codec(self.values, dim, self.seed)
 
+    def sections(self) -> list[tuple[int, ...]]:
+        """Shapes in bytes of what lies between header and CRC: exact tokens of keys and of values, means of the keys, blocks of
+        keys and of values."""
+        shape, row = self.shape, self.shape.heads * self.shape.head_dim
+        blocks = [(shape.layers, shape.tokens - self.exact, shape.heads, codec.block_bytes) for codec in self.codecs()]
+        kept = (shape.layers, self.exact * row * self.dtype.itemsize)
+        return [kept, kept, (shape.layers * self.centred, 2 * row), *blocks]
+
     @property
     def size(self) -> int:
         """Bytes of the whole part."""
-        shape = self.shape
-        vectors = shape.layers * shape.tokens * shape.heads
-        means = 2 * shape.layers * shape.heads * shape.head_dim * self.centred
-        blocks = sum(codec.block_bytes for codec in self.codecs())
-        return _HEADER.size + means + vectors * blocks + _CRC.size
+        return _HEADER.size + sum(map(math.prod, self.sections())) + _CRC.size
 
 
 def _digest(name: str) -> bytes:
@@ -125,8 +130,9 @@ def _name(field: bytes) -> str:
 class Format:
     """How payloads are written; to read one, this is not needed.
 
-    `codec` names that of keys and of values ("t4,t3", or one for both). Where `centre` holds, the mean of the keys of each layer
-    and KV head is stored by itself: it helps models whose keys have a large constant, and costs two bytes a coordinate.
+    `codec` names that of keys and of values ("t4,t3", or one for both). The first `exact` tokens of a part stay as they are: all
+    others attend to those that begin a text. Where `centre` holds, the mean of the other keys of each layer and KV head is
+    stored by itself, two bytes a coordinate: keys of many models have a large constant.
 
     >>> import torch
     >>> from tqkv.payload import Format, decode
@@ -134,7 +140,7 @@ class Format:
     >>> format = Format("t4,t3")
     >>> data = format.encode([(keys, values)])
     >>> len(data), round(2 * 2 * keys.numel() / len(data), 2)
-    (958532, 4.38)
+    (1009220, 4.16)
     >>> k, v = torch.empty_like(keys), torch.empty_like(values)
     >>> decode(data, [(k, v)])
     >>> float(((k - keys) ** 2).mean()) < 0.01
@@ -144,6 +150,7 @@ class Format:
     codec: str = "t3"
     seed: int = 42
     centre: bool = True
+    exact: int = 4
 
     def __post_init__(self) -> None:
         if not isinstance(self.codec, str) or not all(name in Codec.names() for name in self.names()):
@@ -152,6 +159,8 @@ class Format:
             raise TqkvError(f"seed {self.seed!r}; accepted are integers of 64 bits")
         if not isinstance(self.centre, bool):
             raise TqkvError(f"centre {self.centre!r}; accepted are true and false")
+        if isinstance(self.exact, bool) or not isinstance(self.exact, int) or not 0 <= self.exact < 2**16:
+            raise TqkvError(f"exact {self.exact!r}; accepted are numbers of tokens below 65536")
 
     def names(self) -> tuple[str, str]:
         """Names of the codecs of keys and values."""
@@ -162,7 +171,9 @@ class Format:
         """Of a part that this format would write for a view of these axes."""
         if dtype not in DTYPES:
             raise TqkvError(f"dtype {dtype}; accepted are float32, float16 and bfloat16")
-        return Header(*self.names(), self.centre, dtype, self.seed, Shape.of(axes), _digest(name))
+        shape = Shape.of(axes)
+        exact = min(self.exact, shape.tokens)
+        return Header(*self.names(), self.centre, dtype, exact, self.seed, shape, _digest(name))
 
     def size(self, axes: Sequence[int], dtype: torch.dtype) -> int:
         """Bytes that `encode` writes for a part of these axes; the values do not matter."""
@@ -223,48 +234,58 @@ def _alike(keys: torch.Tensor, values: torch.Tensor) -> bool:
 
 
 def _sections(header: Header, part: np.ndarray) -> list[np.ndarray]:
-    """Means `[layers, 1, heads, head_dim]` (none where keys are not centred), then blocks of keys and of values
-    `[layers, tokens, heads, block]`, all views."""
-    shape, at = header.shape, _HEADER.size
-    means = 2 * shape.layers * shape.heads * shape.head_dim * header.centred
-    sections = [part[at : at + means].view("<f2").reshape(shape.layers * header.centred, 1, shape.heads, shape.head_dim)]
-    at += means
-    for codec in header.codecs():
-        blocks = shape.layers * shape.tokens * shape.heads * codec.block_bytes
-        sections.append(part[at : at + blocks].reshape(shape.layers, shape.tokens, shape.heads, codec.block_bytes))
-        at += blocks
-    return sections
+    """Views of `Header.sections`; the means as f16 `[layers, heads, head_dim]`."""
+    at, views = _HEADER.size, []
+    for shape in header.sections():
+        views.append(part[at : at + math.prod(shape)].reshape(shape))
+        at += math.prod(shape)
+    views[2] = views[2].view("<f2").reshape(-1, header.shape.heads, header.shape.head_dim)
+    return views
 
 
 def _encode(header: Header, keys: torch.Tensor, values: torch.Tensor, part: np.ndarray) -> None:
     part[: _HEADER.size] = np.frombuffer(header.pack(), np.uint8)
-    means, *blocks = _sections(header, part)
-    rows = -1, header.shape.heads, header.shape.head_dim
-    for codec, side, blocks, centred in zip(header.codecs(), (keys, values), blocks, (header.centred, False)):
-        for layer in range(header.shape.layers):
-            x = side[layer].reshape(rows)
-            if centred and len(x):
-                x = x.float()
-                mean = x.mean(0).clamp_(-_LARGEST_F16, _LARGEST_F16).half()
-                means[layer, 0] = mean.numpy()
-                x = x - mean.float()
-            codec.encode(x, blocks[layer])
+    *kept, means, key_blocks, value_blocks = _sections(header, part)
+    rows = header.shape.tokens, header.shape.heads, header.shape.head_dim
+    key_codec, value_codec = header.codecs()
+    for layer in range(header.shape.layers):
+        k, v = keys[layer].reshape(rows), values[layer].reshape(rows)
+        for what, x, target in zip(("keys", "values"), (k, v), kept):
+            x = x[: header.exact].contiguous()
+            if not x.isfinite().all():
+                raise TqkvError(f"{what} of layer {layer} are not finite")
+            target[layer] = _bytes(x)
+        k, v = k[header.exact :], v[header.exact :]
+        if header.centred:
+            k = k.float()
+            mean = (k.sum(0) / max(len(k), 1)).clamp_(-_LARGEST_F16, _LARGEST_F16).half()
+            means[layer] = mean.numpy()
+            k = k - mean.float()
+        key_codec.encode(k, key_blocks[layer])
+        value_codec.encode(v, value_blocks[layer])
     part[-_CRC.size :] = np.frombuffer(_CRC.pack(zlib.crc32(part[: -_CRC.size])), np.uint8)
 
 
 def _decode(header: Header, part: np.ndarray, keys: torch.Tensor, values: torch.Tensor) -> None:
-    means, *blocks = _sections(header, part)
+    *kept, means, key_blocks, value_blocks = _sections(header, part)
     rows = header.shape.tokens, header.shape.heads, header.shape.head_dim
-    for codec, side, blocks, centred in zip(header.codecs(), (keys, values), blocks, (header.centred, False)):
-        for layer in range(header.shape.layers):
+    key_codec, value_codec = header.codecs()
+    sides = (keys, kept[0], key_codec, key_blocks, header.centred), (values, kept[1], value_codec, value_blocks, False)
+    for layer in range(header.shape.layers):
+        for side, exact, codec, blocks, centred in sides:
             target = side[layer]
+            x = target.view(rows) if target.is_contiguous() else torch.empty(rows, dtype=target.dtype)
+            _bytes(x[: header.exact])[:] = exact[layer]
+            rest = x[header.exact :]
             if centred:
-                mean = torch.from_numpy(means[layer].astype(np.float32))
-                x = torch.from_numpy(codec.decode(blocks[layer])).add_(mean)
-                target.copy_(x.view(target.shape))
-            elif target.is_contiguous():
-                codec.decode(blocks[layer], target.dtype, out=target.view(rows))
+                wide = torch.from_numpy(codec.decode(blocks[layer]))
+                torch.add(wide, torch.from_numpy(means[layer].astype(np.float32)), out=rest)
             else:
-                x = torch.empty(rows, dtype=target.dtype)
-                codec.decode(blocks[layer], target.dtype, out=x)
+                codec.decode(blocks[layer], rest.dtype, out=rest)
+            if not target.is_contiguous():
                 target.copy_(x.view(target.shape))
+
+
+def _bytes(x: torch.Tensor) -> np.ndarray:
+    """The memory of a contiguous tensor."""
+    return x.view(torch.uint8).numpy().reshape(-1)

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any, Sequence
 
 import torch
@@ -29,14 +30,14 @@ _LAYOUTS = {
 
 
 class TqkvHiCache(HiCacheStorage):
-    """Options, in the extra configuration: `folder`, or `max_bytes` of main memory; `codec`, `seed` and `centre` as of
-    `tqkv.payload.Format`. A page that is missing, damaged or of another shape is a miss, and one that cannot be stored a failure."""
+    """Options, in the extra configuration: `folder`, or `max_bytes` of main memory; `codec`, `seed`, `centre` and `exact` as of
+    `tqkv.payload.Format`, the last for pages that may begin a text. A page that is missing, damaged or of another shape is a miss, and one that cannot be stored a failure."""
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: dict[str, Any] | None = None) -> None:
         extra = storage_config.extra_config or {}
         if storage_config.is_mla_model:
             raise TqkvError("a model with latent attention (MLA); accepted are models with keys and values")
-        self.format = payload.Format(**{name: extra[name] for name in ("codec", "seed", "centre") if name in extra})
+        self.format = payload.Format(**{name: extra[name] for name in ("codec", "seed", "centre", "exact") if name in extra})
         self.store = open_store(extra.get("folder"), extra.get("max_bytes"))
         ranks = ("tp", "pp", "attn_cp")
         self._prefix = str(storage_config.model_name).replace("/", "-") + "".join(
@@ -56,7 +57,7 @@ class TqkvHiCache(HiCacheStorage):
         order = _LAYOUTS[pool.layout]
         self._sizes = [sizes[axis] for axis in order]
         self._order = [order.index(axis) for axis in "PLTHD"]
-        self.page_bytes = self.format.size([sizes[axis] for axis in "LTHD"], pool.dtype)
+        self.format.header([sizes[axis] for axis in "LTHD"], pool.dtype)  # refuses other dtypes and head dims
 
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> torch.Tensor | None:
         page = self.mem_pool_host.get_dummy_flat_data_page() if target_location is None else target_location
@@ -68,18 +69,20 @@ class TqkvHiCache(HiCacheStorage):
         return [self.get(key, page) for key, page in zip(keys, target_locations or [None] * len(keys))]
 
     def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
-        return self._save(key, value)
+        return self._save(key, value, first=True)
 
     def batch_set(
         self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None
     ) -> bool:
-        return all([self._save(key, page) for key, page in zip(keys, values)])
+        return all([self._save(key, page, first=i == 0) for i, (key, page) in enumerate(zip(keys, values))])
 
     def batch_get_v1(self, keys: list[str], host_indices: torch.Tensor, extra_info: Any = None) -> list[bool]:
         return [self._load(key, page) for key, page in zip(keys, self._pages(keys, host_indices))]
 
     def batch_set_v1(self, keys: list[str], host_indices: torch.Tensor, extra_info: Any = None) -> list[bool]:
-        return [self._save(key, page) for key, page in zip(keys, self._pages(keys, host_indices))]
+        begins = not getattr(extra_info, "prefix_keys", None)
+        pages = enumerate(zip(keys, self._pages(keys, host_indices)))
+        return [self._save(key, page, first=begins and i == 0) for i, (key, page) in pages]
 
     def exists(self, key: str) -> bool:
         return self.store.has(self._name(key))
@@ -97,11 +100,12 @@ class TqkvHiCache(HiCacheStorage):
     def _part(self, page: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return tuple(page.view(self._sizes).permute(self._order).unbind(0))
 
-    def _save(self, key: str, page: torch.Tensor) -> bool:
+    def _save(self, key: str, page: torch.Tensor, first: bool) -> bool:
+        format = self.format if first else replace(self.format, exact=0)
         try:
             name = self._name(key)
             if not self.store.has(name):
-                self.store.put(name, self.format.encode([self._part(page)], name=name))
+                self.store.put(name, format.encode([self._part(page)], name=name))
             return True
         except (TqkvError, RuntimeError, OSError) as error:
             _log.warning("page %s is not stored: %s", key, error)

@@ -12,6 +12,7 @@ import hashlib
 import logging
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any, Callable, ClassVar, Iterable
 
@@ -63,6 +64,7 @@ class Rows:
         order = config.kv_cache_layout[:-1]
         self.sizes = [*(sizes[axis] for axis in order), 2, head_dim]
         self.order = [*(order.index(axis) for axis in "LBNH"), 4]
+        self.tokens = sizes["B"] * tokens
         self.cell = config.worker_kv_bytes_per_block * sizes["B"]
         self.workers, self.row = parallel.world_size, view.strides[0]
         self.bytes = torch.from_numpy(np.asarray(view).view(np.uint8).reshape(-1))
@@ -83,8 +85,8 @@ def _prefix(config: Any) -> str:
 
 
 class TqkvTier(SecondaryTierManager):
-    """Options: `head_dim` of the model; `folder`, or `max_bytes` of main memory; `codec`, `seed` and `centre` as of
-    `tqkv.payload.Format`; `threads`. A chunk that is missing, damaged or of another shape fails to load, and is a miss then."""
+    """Options: `head_dim` of the model; `folder`, or `max_bytes` of main memory; `codec`, `seed`, `centre` and `exact` as of
+    `tqkv.payload.Format`, the last for chunks that begin a text; `threads`. A chunk that is missing, damaged or of another shape fails to load, and is a miss then."""
 
     medium: ClassVar[Medium] = Medium.STORAGE
 
@@ -99,12 +101,13 @@ class TqkvTier(SecondaryTierManager):
         codec: str = "t3",
         seed: int = 42,
         centre: bool = True,
+        exact: int = 4,
         folder: str | None = None,
         max_bytes: int | None = None,
         threads: int = 2,
     ) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
-        self.format = payload.Format(codec, seed, centre)
+        self.format = payload.Format(codec, seed, centre, exact)
         self.rows = Rows(offloading_spec.config, primary_kv_view, head_dim)
         self.store = open_store(folder, max_bytes)
         self._prefix = _prefix(offloading_spec.config)
@@ -142,17 +145,17 @@ class TqkvTier(SecondaryTierManager):
         name = key.hex()
         return f"{self._prefix}/{name[:2]}/{name}.tqp"
 
-    def _submit(self, job: TransferJob, transfer: Callable[[str, int], int]) -> None:
+    def _submit(self, job: TransferJob, transfer: Callable[[TransferJob, OffloadKey, int], int]) -> None:
         future = self._pool.submit(self._run, job, transfer)
         self._running.add(future)
         future.add_done_callback(self._running.discard)
 
-    def _run(self, job: TransferJob, transfer: Callable[[str, int], int]) -> None:
+    def _run(self, job: TransferJob, transfer: Callable[[TransferJob, OffloadKey, int], int]) -> None:
         """Transfers each chunk of a job, and says which were."""
         begin, done, total = time.monotonic(), [], 0
         for key, chunk in zip(job.keys, job.chunk_ids):
             try:
-                total += transfer(self._name(key), chunk)
+                total += transfer(job, key, chunk)
                 done.append(key)
             except Exception as error:
                 _log.warning("%s of chunk %s failed: %s", "load" if job.is_promotion else "store", key.hex(), error)
@@ -160,16 +163,20 @@ class TqkvTier(SecondaryTierManager):
         some = tuple(done) if job.is_promotion and done and not whole else None
         self._finished.put(JobResult(job.job_id, whole, some, time.monotonic() - begin, total))
 
-    def _store(self, name: str, chunk: int) -> int:
+    def _store(self, job: TransferJob, key: OffloadKey, chunk: int) -> int:
         """Bytes written."""
+        name, end = self._name(key), job.req_context.get_offload_key_position(key)
         if self.store.has(name):
             return 0
-        data = self.format.encode(self.rows[chunk], name=name)
+        begins = end is None or end <= self.rows.tokens
+        format = self.format if begins else replace(self.format, exact=0)
+        data = format.encode(self.rows[chunk], name=name)
         self.store.put(name, data)
         return len(data)
 
-    def _load(self, name: str, chunk: int) -> int:
+    def _load(self, job: TransferJob, key: OffloadKey, chunk: int) -> int:
         """Bytes read."""
+        name = self._name(key)
         data = self.store.get(name)
         if data is None:
             raise TqkvError("not there")
