@@ -139,6 +139,15 @@ def test_crop_is_starting_over(llama, implementation):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     cropped.crop(-1000)
     assert cropped.get_seq_length() == 0
+    # Back to behind padding, into it, and to nothing: what follows is as from the beginning.
+    expected = logits(llama, DynamicCache(config=llama.config), other)
+    for steps in ((-40, -80), (-115, -5)):
+        padded = TqkvCache(llama.config, kv="f16")
+        inputs = prompt(2, 120, (0, 10))
+        logits(llama, padded, inputs["input_ids"], implementation, attention_mask=inputs["attention_mask"])
+        for step in steps:
+            padded.crop(step)
+        torch.testing.assert_close(logits(llama, padded, other, implementation), expected, rtol=5e-3, atol=5e-3)
     with pytest.raises(tqkv.TqkvError, match=r"crop\(5\)"):
         cropped.crop(5)
 
@@ -241,6 +250,10 @@ def test_learned_sinks_are_exact_or_refused():
 def test_what_cannot_be_is_refused_before_a_model_runs(llama):
     with pytest.raises(tqkv.TqkvError, match="codec 't9'"):
         TqkvCache(llama.config, kv="t9")
+    with pytest.raises(tqkv.TqkvError, match="codecs of 1 layers for a model of 3"):
+        TqkvCache(llama.config, layers=["t4"])
+    mixed = TqkvCache(llama.config, layers=["i8", "t4,t3", "f16"])
+    assert [layer.options["kv"] for layer in mixed.layers] == ["i8", "t4,t3", "f16"]
     with pytest.raises(TypeError, match="warm"):
         TqkvCache(llama.config, warm=3)
     cache = TqkvCache(llama.config)

@@ -10,7 +10,7 @@ module registers it) attention reads codes, and nothing is decoded.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence
 
 import torch
 from transformers import AttentionInterface
@@ -30,23 +30,27 @@ NAME = "tqkv"
 class TqkvCache(DynamicCache):
     """What to pass as `past_key_values`: layers of full attention are compressed, others are the library's own.
 
-    `kv` names the codecs of keys and values, as of `tqkv.KvCache`, which takes the further options (`sinks`, `hot`, `seed`, ..).
-    Each row of a batch is a cache of its own, and rows that began alike share their memory.
+    `kv` names the codecs of keys and values, `layers` those of each layer, if they differ; the further options are those of
+    `tqkv.KvCache` (`sinks`, `hot`, `seed`, ..). Each row of a batch is a cache of its own, and rows that began alike share their
+    memory.
     """
 
-    def __init__(self, config: Any, kv: str = "t4,t3", **options: Any) -> None:
+    def __init__(
+        self, config: Any, kv: str = "t4,t3", *, layers: Sequence[str] | None = None, **options: Any
+    ) -> None:
         super().__init__(config=config)
         decoder = config.get_text_config(decoder=True)
-        options = {"kv": kv, "soft_cap": getattr(decoder, "attn_logit_softcapping", None), **options}
+        options = {"soft_cap": getattr(decoder, "attn_logit_softcapping", None), **options}
+        codecs = [kv] * len(self.layers) if layers is None else list(layers)
+        if len(codecs) != len(self.layers):
+            raise TqkvError(f"codecs of {len(codecs)} layers for a model of {len(self.layers)}")
         for i, (layer, of) in enumerate(zip(self.layers, decoder.per_layer_config)):
             # Not of subclasses, which keep more than keys and values, or fewer tokens.
             if type(layer) is DynamicLayer:
-                self.layers[i] = TqkvLayer(decoder, {"num_heads": of.num_attention_heads, **options})
-        # Before a model runs: what no cache can be is refused here.
-        for layer in self.layers:
-            if isinstance(layer, TqkvLayer):
-                KvCache(1, layer.options["num_heads"], 64, **layer.options)
-                break
+                own = {"kv": codecs[i], "num_heads": of.num_attention_heads, **options}
+                # Before a model runs: what no cache can be is refused here.
+                KvCache(1, own["num_heads"], 64, **own)
+                self.layers[i] = TqkvLayer(decoder, own)
 
     def stats(self) -> dict[str, float]:
         """Tokens, bytes of keys and values as allocated, what 16 bits a value would take, and the ratio of the two."""
@@ -136,7 +140,7 @@ class TqkvLayer(CacheLayerMixin):
         causal attention behind padding."""
         pads = [0] * len(self.rows) if mask is None else getattr(mask, "left_padding", None)
         if not any(map(len, self.rows)):
-            self.pads = pads or self.pads
+            self.pads = pads or [0] * len(self.rows)
         if pads != self.pads:
             return None
         batch, heads, tokens, head_dim = query.shape
@@ -166,8 +170,9 @@ class TqkvLayer(CacheLayerMixin):
         if tokens_to_remove > 0:
             raise TqkvError(f"crop({tokens_to_remove}); accepted are 0 and less: minus the tokens to remove")
         self.length = max(self.length + tokens_to_remove, 0)
+        self.pads = [min(pad, self.length) for pad in self.pads]
         for row, pad in zip(self.rows, self.pads):
-            row.truncate(min(len(row), max(self.length - pad, 0)))
+            row.truncate(min(len(row), self.length - pad))
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         self._select(beam_idx.tolist())
