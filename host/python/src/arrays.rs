@@ -39,7 +39,7 @@ impl<'py> Vectors<'py> {
             return Ok(Self::Bf16(reading(what, array)?));
         }
         let found = match array.cast::<PyUntypedArray>() {
-            Ok(array) => format!("an array of {}", array.dtype().typeobj().name()?),
+            Ok(array) => format!("an array of {}", array.dtype().str()?),
             Err(_) => format!("a {}", array.get_type().name()?),
         };
         Err(refused(format!(
@@ -174,7 +174,7 @@ pub(crate) fn slice<'a, T: Element>(
     match array.as_slice() {
         Ok(values) if array.is_c_contiguous() => Ok(values),
         _ => {
-            Err(refused(format!("{what} is not contiguous in C order: numpy.ascontiguousarray makes it so")))
+            Err(refused(format!("{what} is not aligned and contiguous in C order: numpy.array makes it so")))
         }
     }
 }

@@ -39,7 +39,7 @@ def to_numpy(x: Any) -> np.ndarray:
         x = np.from_dlpack(x) if hasattr(x, "__dlpack__") else np.asarray(x)
     if x.dtype.name == "bfloat16":
         x = x.view(np.uint16)
-    return np.ascontiguousarray(x)
+    return np.require(x, requirements="CA")
 
 
 def from_numpy(array: np.ndarray, like: Any, dtype: str = "") -> Any:
