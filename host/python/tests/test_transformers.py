@@ -40,7 +40,9 @@ CONFIGS = {
     "gemma2": lambda: Gemma2Config(
         **SMALL,
         sliding_window=16,
-        attn_logit_softcapping=0.5,
+        # Large logits, so that the cap does something.
+        query_pre_attn_scalar=1,
+        attn_logit_softcapping=0.2,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
     ),
 }
