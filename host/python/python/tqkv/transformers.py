@@ -5,7 +5,7 @@
 
 As it is, every attention implementation works: keys and values are decoded for each forward pass, as the library's own quantised
 caches do. With `attn_implementation="tqkv"` (`from_pretrained`, or `model.set_attn_implementation("tqkv")`; importing this
-module registers it) attention reads codes, and nothing is decoded.
+module registers it) generated tokens attend on codes, and only a prompt of several pieces has older ones decoded.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from ._native import TqkvError
 __all__ = ["TqkvCache", "TqkvLayer"]
 
 NAME = "tqkv"
+
+# Tokens from which keys are decoded once for all of them.
+PROMPT = 8
 
 
 class TqkvCache(DynamicCache):
@@ -104,28 +107,36 @@ class TqkvLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         if len(key_states) != len(self.rows):
             raise TqkvError(f"a batch of {len(key_states)} for a cache of {len(self.rows)} rows")
+        self.length += key_states.shape[-2]
         if self.config._attn_implementation == NAME:
-            self.length += key_states.shape[-2]
             return _Handle.of(key_states, self), value_states
         return self._take_up(key_states, value_states)
 
     def _take_up(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Appends tokens; those of before decoded, and the new ones as they came."""
-        past = self._decoded()
-        for row, k, v in zip(self.rows, keys, values):
-            row.append(0, k.transpose(0, 1), v.transpose(0, 1))
-        self.length = past[0].shape[-2] + keys.shape[-2]
+        tokens = keys.shape[-2]
+        past = self._decoded(self.length - tokens)
+        for row, pad, k, v in zip(self.rows, self.pads, keys, values):
+            first = tokens - self._new(row, pad, tokens)
+            row.append(0, k[:, first:].transpose(0, 1), v[:, first:].transpose(0, 1))
         return torch.cat([past[0], keys], dim=-2), torch.cat([past[1], values], dim=-2)
 
-    def _decoded(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def _new(self, row: KvCache, pad: int, tokens: int) -> int:
+        """How many of the newest tokens a row does not hold yet; the others are padding."""
+        new = max(self.length - pad - len(row), 0)
+        if new > tokens:
+            raise TqkvError("an earlier forward pass was not finished: reset the cache")
+        return new
+
+    def _decoded(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of all rows, zeros where there is padding."""
         dtype = dtype_name(self.dtype)
         keys, values = ([], [])
-        for row, pad in zip(self.rows, self.pads):
+        for row in self.rows:
             for into, held in ((keys, row.keys(0, dtype=dtype)), (values, row.values(0, dtype=dtype))):
                 tensor = torch.from_numpy(held.view("int16") if dtype == "bfloat16" else held)
                 tensor = tensor.view(self.dtype).to(self.device)
-                into.append(torch.nn.functional.pad(tensor, (0, 0, pad, 0)))
+                into.append(torch.nn.functional.pad(tensor, (0, 0, length - len(row), 0)))
         return torch.stack(keys), torch.stack(values)
 
     def attend(
@@ -136,21 +147,19 @@ class TqkvLayer(CacheLayerMixin):
         mask: torch.Tensor | None,
         scaling: float,
     ) -> torch.Tensor | None:
-        """Appends tokens and attends on codes, `[batch, tokens, num_heads, value_dim]`; None where the mask asks for more than
-        causal attention behind padding."""
+        """Appends tokens and attends on codes, `[batch, tokens, num_heads, value_dim]`; None, and nothing appended, of a prompt,
+        for which decoded keys are faster, and where the mask asks for more than causal attention behind padding."""
         pads = [0] * len(self.rows) if mask is None else getattr(mask, "left_padding", None)
         if not any(map(len, self.rows)):
             self.pads = pads or [0] * len(self.rows)
-        if pads != self.pads:
-            return None
         batch, heads, tokens, head_dim = query.shape
+        if pads != self.pads or tokens >= PROMPT:
+            return None
         out = query.new_zeros(batch, tokens, heads, values.shape[-1])
         # Caches scale by 1 / sqrt(head_dim).
         query = query.float() * (scaling * head_dim**0.5)
         for i, (row, pad) in enumerate(zip(self.rows, self.pads)):
-            new = max(self.length - pad - len(row), 0)
-            if new > tokens:
-                raise TqkvError("an earlier forward pass was not finished: reset the cache")
+            new = self._new(row, pad, tokens)
             q, k, v = (x[i, :, tokens - new :].transpose(0, 1) for x in (query, keys, values))
             if new:
                 out[i, tokens - new :] = row.attend_prefill(0, q, k, v)
