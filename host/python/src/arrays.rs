@@ -3,7 +3,10 @@
 use crate::errors::{Failure, refused};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
-use numpy::{Element, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArray};
+use numpy::{
+    Element, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArray,
+    get_array_module,
+};
 use numpy::{PyArrayDescrMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use tqkv::cache::Floats;
@@ -36,7 +39,7 @@ impl<'py> Vectors<'py> {
             return Ok(Self::Bf16(reading(what, array)?));
         }
         let found = match array.cast::<PyUntypedArray>() {
-            Ok(array) => format!("an array of {}", array.dtype().typeobj().name()?),
+            Ok(array) => format!("an array of {}", array.dtype().str()?),
             Err(_) => format!("a {}", array.get_type().name()?),
         };
         Err(refused(format!(
@@ -171,7 +174,7 @@ pub(crate) fn slice<'a, T: Element>(
     match array.as_slice() {
         Ok(values) if array.is_c_contiguous() => Ok(values),
         _ => {
-            Err(refused(format!("{what} is not contiguous in C order: numpy.ascontiguousarray makes it so")))
+            Err(refused(format!("{what} is not aligned and contiguous in C order: numpy.array makes it so")))
         }
     }
 }
@@ -193,7 +196,7 @@ pub(crate) fn target<'py, T: Element>(
     out: Option<&Bound<'py, PyAny>>,
     shape: &[usize],
 ) -> Result<Bound<'py, PyArrayDyn<T>>, Failure> {
-    let Some(out) = out else { return Ok(PyArrayDyn::zeros(py, shape, false)) };
+    let Some(out) = out else { return zeros(py, shape) };
     match out.cast::<PyArrayDyn<T>>() {
         Ok(out) if out.shape() == shape && out.is_c_contiguous() => Ok(out.clone()),
         _ => {
@@ -201,6 +204,15 @@ pub(crate) fn target<'py, T: Element>(
             Err(refused(format!("out must be a contiguous array of {dtype} of the shape {shape:?}")))
         }
     }
+}
+
+/// A new array; where there is no memory for it, NumPy says so.
+pub(crate) fn zeros<'py, T: Element>(
+    py: Python<'py>,
+    shape: &[usize],
+) -> Result<Bound<'py, PyArrayDyn<T>>, Failure> {
+    let array = get_array_module(py)?.call_method1("zeros", (shape.to_vec(), T::get_dtype(py)))?;
+    array.cast_into().map_err(|error| refused(format!("numpy.zeros: {}", PyErr::from(error))))
 }
 
 /// The right to write an array.

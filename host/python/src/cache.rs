@@ -3,7 +3,7 @@
 //! A lock makes any order of calls of any threads safe: calls that read share it, calls that change the cache have it
 //! alone. It is taken after the interpreter is released, so no two threads wait for each other.
 
-use crate::arrays::{Narrow, Vectors, leading, slice_mut, with_dtype, writing};
+use crate::arrays::{Narrow, Vectors, leading, slice_mut, with_dtype, writing, zeros};
 use crate::codec::queries;
 use crate::errors::{Failure, refused};
 use crate::pool;
@@ -114,7 +114,7 @@ impl Cache {
             return Err(refused(format!("q has the shape {found:?}; accepted is [{num_heads}, {head_dim}]")));
         }
         let q = queries("q", q.values("q")?)?;
-        let out = PyArrayDyn::zeros(py, [num_heads, value_dim].as_slice(), false);
+        let out = zeros(py, &[num_heads, value_dim])?;
         let mut writing = writing(&out)?;
         let to = slice_mut(&mut writing)?;
         self.with(py, |cache| Ok(cache.attend(layer, &q, to)?))?;
@@ -138,7 +138,7 @@ impl Cache {
         }
         let q = queries("q", q.values("q")?)?;
         let (k, v) = (k.values("k")?, v.values("v")?);
-        let out = PyArrayDyn::zeros(py, [tokens, num_heads, value_dim].as_slice(), false);
+        let out = zeros(py, &[tokens, num_heads, value_dim])?;
         let mut writing = writing(&out)?;
         let to = slice_mut(&mut writing)?;
         self.with_mut(py, |cache| Ok(cache.attend_prefill(layer, &q, k, v, to)?))?;
@@ -283,7 +283,7 @@ fn read_as<'py, T: Narrow>(
     // Before memory is asked for.
     let last = if tokens.is_empty() { tokens.clone() } else { tokens.end..tokens.end };
     cache.with(py, |cache| Ok(cache.keys(layer, 0, last)?))?;
-    let out = PyArrayDyn::<T>::zeros(py, [num_kv_heads, tokens.len(), dim].as_slice(), false);
+    let out = zeros::<T>(py, &[num_kv_heads, tokens.len(), dim])?;
     let mut writing = writing(&out)?;
     let to = slice_mut(&mut writing)?;
     cache.with(py, |cache| {

@@ -1,6 +1,8 @@
 //! A codec of one head dim, over arrays of any leading shape.
 
-use crate::arrays::{self, Narrow, Values, Vectors, leading, slice, slice_mut, target, with_dtype, writing};
+use crate::arrays::{
+    self, Narrow, Values, Vectors, leading, slice, slice_mut, target, with_dtype, writing, zeros,
+};
 use crate::batch;
 use crate::errors::{Failure, refused, refused_in};
 use crate::pool;
@@ -134,7 +136,7 @@ impl Codec {
         let blocks = arrays::bytes("blocks", blocks)?;
         let mut shape = leading("q", vectors.shape(), self.codec.dim())?.to_vec();
         shape.push(tokens("blocks", blocks.shape(), &self.codec)?);
-        let scores = PyArrayDyn::<f32>::zeros(py, shape, false);
+        let scores = zeros::<f32>(py, &shape)?;
         let mut writing = writing(&scores)?;
         let (from, to) = (slice("blocks", &blocks)?, slice_mut(&mut writing)?);
         py.detach(|| batch::scores(self.parts(), &q, from, to));
@@ -166,7 +168,7 @@ impl Codec {
             return Err(refused("scale must be finite"));
         }
         shape.push(value_codec.codec.dim());
-        let results = PyArrayDyn::<f32>::zeros(py, shape, false);
+        let results = zeros::<f32>(py, &shape)?;
         let mut writing = writing(&results)?;
         let blocks = [slice("k_blocks", &k)?, slice("v_blocks", &v)?];
         let to = slice_mut(&mut writing)?;

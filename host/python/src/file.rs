@@ -1,6 +1,6 @@
 //! `.tqk` files: encoded vectors on disk, as the command `tqkv` writes and reads them.
 
-use crate::arrays::{Narrow, Values, Vectors, leading, slice_mut, with_dtype, writing};
+use crate::arrays::{Narrow, Values, Vectors, leading, slice_mut, with_dtype, writing, zeros};
 use crate::batch;
 use crate::codec::Codec;
 use crate::errors::{Failure, in_file, refused, refused_in};
@@ -54,7 +54,7 @@ impl File {
     ) -> Result<Bound<'py, PyArrayDyn<u8>>, Failure> {
         self.check(start, stop)?;
         let bytes = self.view.block_bytes();
-        let out = PyArrayDyn::zeros(py, [stop - start, bytes].as_slice(), false);
+        let out = zeros(py, &[stop - start, bytes])?;
         let mut writing = writing(&out)?;
         let to = slice_mut(&mut writing)?;
         py.detach(|| {
@@ -119,7 +119,7 @@ fn read_as<'py, T: Narrow>(
     pool::start()?;
     file.check(range.start, range.end)?;
     let (dim, bytes) = (file.view.header().dim, file.view.block_bytes());
-    let out = PyArrayDyn::<T>::zeros(py, [range.len(), dim].as_slice(), false);
+    let out = zeros::<T>(py, &[range.len(), dim])?;
     let mut writing = writing(&out)?;
     let to = slice_mut(&mut writing)?;
     let mean = file.view.header().mean.as_deref().unwrap_or_default();

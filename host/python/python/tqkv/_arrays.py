@@ -31,13 +31,15 @@ def to_numpy(x: Any) -> np.ndarray:
         x = x.detach().cpu().contiguous()
         if str(x.dtype) == "torch.bfloat16":
             # As int16 first: older versions know no uint16.
-            return x.view(_torch().int16).numpy().view(np.uint16)
-        return x.numpy()
+            bits: np.ndarray = x.view(_torch().int16).numpy().view(np.uint16)
+            return bits
+        held: np.ndarray = x.numpy()
+        return held
     if not isinstance(x, np.ndarray):
         x = np.from_dlpack(x) if hasattr(x, "__dlpack__") else np.asarray(x)
     if x.dtype.name == "bfloat16":
         x = x.view(np.uint16)
-    return np.ascontiguousarray(x)
+    return np.require(x, requirements="CA")
 
 
 def from_numpy(array: np.ndarray, like: Any, dtype: str = "") -> Any:

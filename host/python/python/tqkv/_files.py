@@ -48,7 +48,8 @@ class TqkFile:
             start, stop, step = index.indices(len(self))
             return self.read(start, max(start, stop)) if step == 1 else self.read()[index]
         position = range(len(self))[index]
-        return self.read(position, position + 1)[0]
+        vector: np.ndarray = self.read(position, position + 1)[0]
+        return vector
 
     def verify(self) -> None:
         """Checks every byte; otherwise a chunk is checked when it is first read."""
