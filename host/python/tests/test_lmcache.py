@@ -182,7 +182,7 @@ def test_layouts_without_keys_and_values_are_refused_by_name(shape, layout):
 
 
 @pytest.mark.parametrize("wrong", [{}, {"head_dim": 0}, {"head_dim": 64, "codec": "zip"}, {"head_dim": 64, "bits": 3},
-                                   {"head_dim": 64, "max_workers": "2"}])
+                                   {"head_dim": 64, "max_workers": "2"}, {"head_dim": 64, "exact": -1}])
 def test_wrong_options_are_refused(wrong):
     with pytest.raises(tqkv.TqkvError):
         create_serde_processor(SerdeConfig("tqkv", wrong))
