@@ -31,7 +31,8 @@ _LAYOUTS = {
 
 class TqkvHiCache(HiCacheStorage):
     """Options, in the extra configuration: `folder`, or `max_bytes` of main memory; `codec`, `seed`, `centre` and `exact` as of
-    `tqkv.payload.Format`, the last for pages that may begin a text. A page that is missing, damaged or of another shape is a miss, and one that cannot be stored a failure."""
+    `tqkv.payload.Format`, the last for pages that may begin a text. A page that is missing, damaged or of another shape is a
+    miss, and one that cannot be stored a failure."""
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: dict[str, Any] | None = None) -> None:
         extra = storage_config.extra_config or {}

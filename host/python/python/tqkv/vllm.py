@@ -30,8 +30,6 @@ _log = logging.getLogger(__name__)
 _LAYOUTS = ("LBHNC", "LBNHC", "BLHNC", "BLNHC")
 """Layers, blocks, heads, tokens of a block and content (K, then V) that lie so in one run of memory."""
 
-Part = "tuple[torch.Tensor, torch.Tensor]"
-
 
 class Rows:
     """Keys and values of each worker in the rows of the primary tier, one row a chunk."""
@@ -69,7 +67,7 @@ class Rows:
         self.workers, self.row = parallel.world_size, view.strides[0]
         self.bytes = torch.from_numpy(np.asarray(view).view(np.uint8).reshape(-1))
 
-    def __getitem__(self, chunk: int) -> list[Part]:
+    def __getitem__(self, chunk: int) -> list[payload.Part]:
         parts = []
         for worker in range(self.workers):
             at = int(chunk) * self.row + worker * self.cell
@@ -86,7 +84,8 @@ def _prefix(config: Any) -> str:
 
 class TqkvTier(SecondaryTierManager):
     """Options: `head_dim` of the model; `folder`, or `max_bytes` of main memory; `codec`, `seed`, `centre` and `exact` as of
-    `tqkv.payload.Format`, the last for chunks that begin a text; `threads`. A chunk that is missing, damaged or of another shape fails to load, and is a miss then."""
+    `tqkv.payload.Format`, the last for chunks that begin a text; `threads`. A chunk that is missing, damaged or of another
+    shape fails to load, and is a miss then."""
 
     medium: ClassVar[Medium] = Medium.STORAGE
 
