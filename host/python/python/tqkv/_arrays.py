@@ -1,0 +1,71 @@
+"""Arrays and tensors of callers as the NumPy arrays that the native module reads, and results as what the caller has.
+
+PyTorch is never imported here: who passes a tensor has done so.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Callable
+
+import numpy as np
+
+from ._native import TqkvError
+
+Restore = Callable[[np.ndarray], Any]
+
+
+def _torch() -> Any:
+    return sys.modules.get("torch")
+
+
+def is_tensor(x: Any) -> bool:
+    """Whether x is a tensor of PyTorch."""
+    torch = _torch()
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def to_numpy(x: Any) -> np.ndarray:
+    """An array of x in C order: without a copy where it lies so in main memory. bfloat16 becomes its bits, uint16."""
+    if is_tensor(x):
+        x = x.detach().cpu().contiguous()
+        if str(x.dtype) == "torch.bfloat16":
+            # As int16 first: older versions know no uint16.
+            bits: np.ndarray = x.view(_torch().int16).numpy().view(np.uint16)
+            return bits
+        held: np.ndarray = x.numpy()
+        return held
+    if not isinstance(x, np.ndarray):
+        x = np.from_dlpack(x) if hasattr(x, "__dlpack__") else np.asarray(x)
+    if x.dtype.name == "bfloat16":
+        x = x.view(np.uint16)
+    return np.require(x, requirements="CA")
+
+
+def from_numpy(array: np.ndarray, like: Any, dtype: str = "") -> Any:
+    """An array as what `like` is; a bfloat16 result of tensors is a tensor of bfloat16."""
+    if not is_tensor(like):
+        return array
+    torch = _torch()
+    if dtype == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).to(like.device)
+    return torch.from_numpy(array).to(like.device)
+
+
+def writable(out: Any) -> np.ndarray | None:
+    """The array that `out` shares its memory with."""
+    if out is None:
+        return None
+    if is_tensor(out):
+        if out.device.type != "cpu" or not out.is_contiguous():
+            raise TqkvError("out must be a contiguous tensor in main memory")
+        return to_numpy(out)
+    if not isinstance(out, np.ndarray):
+        raise TqkvError(f"out is a {type(out).__name__}; accepted are arrays and tensors")
+    return out
+
+
+def dtype_name(dtype: Any) -> str:
+    """The name of a type of NumPy or PyTorch, or the name itself."""
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", None) or str(dtype)
+    return name.rpartition(".")[2]

@@ -1,0 +1,52 @@
+"""Keys and values of one head dim compressed by themselves, without a cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._codec import Codec
+
+
+class Compressor:
+    """Compresses keys and values `[.., head_dim]` apart from each other, and estimates dot products with compressed keys.
+
+    >>> import numpy as np, tqkv
+    >>> compressor = tqkv.Compressor(head_dim=128, kv="t4,t3")
+    >>> keys = np.random.default_rng(0).standard_normal((4096, 128), dtype=np.float32)
+    >>> ck = compressor.compress_k(keys)
+    >>> ck.shape, compressor.decompress_k(ck).shape
+    ((4096, 66), (4096, 128))
+    >>> estimated, exact = compressor.estimate(keys[0], ck), keys @ keys[0]
+    >>> bool(abs(estimated - exact).mean() < 1)
+    True
+    """
+
+    def __init__(self, head_dim: int, kv: str = "t4,t3", seed: int = 42) -> None:
+        key, _, value = kv.partition(",")
+        self.key_codec = Codec(key.strip(), head_dim, seed)
+        self.value_codec = Codec((value or key).strip(), head_dim, seed)
+
+    def compress_k(self, k: Any) -> Any:
+        """Blocks of keys, uint8 `[.., key_codec.block_bytes]`."""
+        return self.key_codec.encode(k)
+
+    def compress_v(self, v: Any) -> Any:
+        """Blocks of values, uint8 `[.., value_codec.block_bytes]`."""
+        return self.value_codec.encode(v)
+
+    def decompress_k(self, blocks: Any, dtype: Any = "float32") -> Any:
+        """Keys of blocks."""
+        return self.key_codec.decode(blocks, dtype)
+
+    def decompress_v(self, blocks: Any, dtype: Any = "float32") -> Any:
+        """Values of blocks."""
+        return self.value_codec.decode(blocks, dtype)
+
+    def estimate(self, q: Any, k_blocks: Any) -> Any:
+        """Unbiased estimates of the dot products of queries `[.., head_dim]` with compressed keys `[tokens, block_bytes]`:
+        `[.., tokens]`. The keys stay compressed."""
+        return self.key_codec.scores(q, k_blocks)
+
+    def attend(self, q: Any, k_blocks: Any, v_blocks: Any, scale: float | None = None) -> Any:
+        """Attention of queries over compressed tokens, as `Codec.attend`."""
+        return self.key_codec.attend(q, k_blocks, v_blocks, value_codec=self.value_codec, scale=scale)

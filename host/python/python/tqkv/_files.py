@@ -1,0 +1,114 @@
+""".tqk files: encoded vectors on disk, the same bytes as the command `tqkv` writes."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from . import _native
+from ._arrays import dtype_name, to_numpy
+from ._codec import Codec
+
+
+class TqkFile:
+    """A .tqk file, mapped: `file[10:20]` decodes some vectors, `read` all. It must not be changed in place meanwhile."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._native = _native.File(path)
+        self.codec = Codec._of(self._native.codec)
+
+    @property
+    def mean(self) -> np.ndarray | None:
+        """What was subtracted before encoding, and is added after decoding."""
+        return self._native.mean
+
+    @property
+    def dim(self) -> int:
+        return self.codec.dim
+
+    def __len__(self) -> int:
+        """Vectors."""
+        return len(self._native)
+
+    def read(self, start: int = 0, stop: int | None = None, dtype: Any = "float32") -> np.ndarray:
+        """Vectors `[stop - start, dim]`, decoded."""
+        stop = len(self) if stop is None else stop
+        return self._native.read(start, stop, dtype_name(dtype))
+
+    def blocks(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Vectors as they are stored, uint8 `[stop - start, block_bytes]`, without the mean."""
+        return self._native.blocks(start, len(self) if stop is None else stop)
+
+    def __getitem__(self, index: int | slice) -> np.ndarray:
+        """A vector, or those of a slice."""
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            return self.read(start, max(start, stop)) if step == 1 else self.read()[index]
+        position = range(len(self))[index]
+        vector: np.ndarray = self.read(position, position + 1)[0]
+        return vector
+
+    def verify(self) -> None:
+        """Checks every byte; otherwise a chunk is checked when it is first read."""
+        self._native.verify()
+
+
+class TqkWriter:
+    """Writes a .tqk file piece by piece. It appears whole when the `with` block ends, and not at all if it fails."""
+
+    def __init__(self, path: str | os.PathLike[str], codec: Codec, mean: Any = None) -> None:
+        mean = None if mean is None else to_numpy(mean)
+        self._native = _native.FileWriter(path, codec._native, mean)
+
+    def write(self, x: Any) -> None:
+        """Appends vectors `[.., dim]`."""
+        self._native.write(to_numpy(x))
+
+    def __enter__(self) -> TqkWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._native.commit()
+        else:
+            self._native.discard()
+
+
+def open(path: str | os.PathLike[str]) -> TqkFile:
+    """Opens a .tqk file to read.
+
+    >>> import numpy as np, os, tempfile, tqkv
+    >>> path = os.path.join(tempfile.mkdtemp(), "keys.tqk")
+    >>> x = np.random.default_rng(0).standard_normal((300, 128), dtype=np.float32)
+    >>> tqkv.save(path, x, tqkv.Codec("t3"))
+    >>> file = tqkv.open(path)
+    >>> len(file), file.dim, file.codec.name, file[10:20].shape
+    (300, 128, 't3', (10, 128))
+    """
+    return TqkFile(path)
+
+
+def save(path: str | os.PathLike[str], x: Any, codec: Codec, *, centre: bool = False) -> None:
+    """Writes vectors `[.., dim]` to a .tqk file; `centre` subtracts their mean, which the file keeps. As `tqkv encode`."""
+    array = to_numpy(x)
+    mean = _mean(array, codec.dim) if centre else None
+    with TqkWriter(path, codec, mean) as writer:
+        writer.write(array)
+
+
+def _mean(array: np.ndarray, dim: int) -> np.ndarray:
+    """The mean in the order of sums of the command: row after row, in float64."""
+    sums = np.zeros(dim)
+    rows = array.reshape(-1, dim)
+    for start in range(0, len(rows), 4096):
+        some = rows[start : start + 4096]
+        if some.dtype == np.uint16:
+            some = (some.astype(np.uint32) << 16).view(np.float32)
+        # Adding along the first axis goes row after row.
+        sums = np.add.reduce(np.concatenate([sums[None], some.astype(np.float64)]), axis=0)
+    return (sums / max(len(rows), 1)).astype(np.float32)

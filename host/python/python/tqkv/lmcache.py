@@ -1,0 +1,107 @@
+"""A serde for LMCache: chunks of its L2 adapters (files, Redis, Valkey, S3, ..) as payloads of tqkv.
+
+Importing this module registers the serde "tqkv". As LMCache loads no foreign modules by itself, start its server through this
+one; arguments are those of the command `lmcache`:
+
+    python -m tqkv.lmcache server --l2-adapter \\
+        '{"type": "resp", "host": "..", "port": 6379, "serde": {"type": "tqkv", "codec": "t4,t3", "head_dim": 128}}'
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
+from lmcache.v1.distributed.serde import AsyncSerdeProcessor, Deserializer, Serializer, register_serde_factory
+from lmcache.v1.memory_management import MemoryFormat, MemoryObj
+
+from . import payload
+from ._native import TqkvError
+
+_THREE_AXES = {MemoryFormat.KV_2TD: 0, MemoryFormat.KV_T2D: 1}
+"""Where keys and values part in chunks of one layer. What else has three axes has one plane: latents, or K and V fused."""
+
+
+class TqkvSerializer(Serializer):
+    """Chunks to payloads, of the size that was estimated."""
+
+    def __init__(self, format: payload.Format, head_dim: int) -> None:
+        self.format, self.head_dim = format, head_dim
+
+    def estimate_serialized_size(self, layout_desc: MemoryLayoutDesc) -> int:
+        groups = zip(layout_desc.shapes, layout_desc.dtypes, strict=True)
+        return sum(self.format.size(_axes(tuple(shape), self.head_dim), dtype) for shape, dtype in groups)
+
+    def serialize(self, src: MemoryObj, dst: MemoryObj, key: ObjectKey) -> int:
+        return self.format.encode(_parts(src, self.head_dim), dst.byte_array, _name(key))
+
+
+class TqkvDeserializer(Deserializer):
+    """Payloads to chunks; a payload that is damaged, or of another shape, raises, and LMCache counts a miss."""
+
+    def __init__(self, head_dim: int) -> None:
+        self.head_dim = head_dim
+
+    def deserialize(self, src: MemoryObj, dst: MemoryObj, key: ObjectKey) -> None:
+        payload.decode(src.byte_array, _parts(dst, self.head_dim), _name(key))
+
+
+def create(options: dict[str, Any]) -> AsyncSerdeProcessor:
+    """The processor for the options of a configuration: `head_dim` of the model, and where wanted `codec`, `seed`, `centre`, `exact` (as of
+    `tqkv.payload.Format`) and `max_workers`, chunks at a time."""
+    options = dict(options)
+    head_dim, workers = options.pop("head_dim", None), options.pop("max_workers", 2)
+    for name, value in (("head_dim", head_dim), ("max_workers", workers)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise TqkvError(f"{name} {value!r} of the serde tqkv; needed is a positive integer")
+    if unknown := options.keys() - {"codec", "seed", "centre", "exact"}:
+        raise TqkvError(
+            f"option {min(unknown)} of the serde tqkv; accepted are head_dim, codec, seed, centre, exact and max_workers"
+        )
+    format = payload.Format(**options)
+    return AsyncSerdeProcessor(TqkvSerializer(format, head_dim), TqkvDeserializer(head_dim), workers)
+
+
+def _name(key: ObjectKey) -> str:
+    rank, group = f"{key.kv_rank:08x}", f"{key.object_group_id:x}"
+    return "@".join((key.model_name, rank, group, key.chunk_hash.hex(), key.cache_salt))
+
+
+def _axes(shape: tuple[int, ...], head_dim: int) -> tuple[int, ...]:
+    """Layers, tokens, KV heads and head dim of a chunk's shape."""
+    if len(shape) == 4 and shape[0] == 2:
+        axes = shape[1:3]
+    elif len(shape) == 3 and 2 in shape[:2]:
+        axes = 1, shape[1] if shape[0] == 2 else shape[0]
+    else:
+        raise TqkvError(
+            f"chunk of the shape {list(shape)}; accepted are [2, layers, tokens, width], [2, tokens, width] and"
+            " [tokens, 2, width]: latent (MLA) and fused planes are not"
+        )
+    if shape[-1] % head_dim:
+        raise TqkvError(f"chunk of the shape {list(shape)}, whose width is no multiple of head_dim {head_dim}")
+    return *axes, shape[-1] // head_dim, head_dim
+
+
+def _parts(chunk: MemoryObj, head_dim: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Views of the keys and values of a chunk, for each of its groups of layers."""
+    layout = chunk.get_memory_format()
+    parts = []
+    for index, shape in enumerate(chunk.get_shapes()):
+        axes = _axes(tuple(shape), head_dim)
+        plane = 0 if len(shape) == 4 else _THREE_AXES.get(layout)
+        tensor = chunk.get_tensor(index)
+        if plane is None or layout == MemoryFormat.KV_MLA_FMT or tensor is None:
+            raise TqkvError(f"chunk of the layout {layout.name} and shape {list(shape)}; accepted are K and V in main memory")
+        parts.append(tuple(side.view(axes) for side in tensor.unbind(plane)))
+    return parts
+
+
+if __name__ == "__main__":
+    import tqkv.lmcache  # noqa: F401  registers the serde
+    from lmcache.cli.main import main
+
+    main()
+else:
+    register_serde_factory("tqkv", create)

@@ -1,0 +1,291 @@
+"""Keys and values of a run of tokens as bytes that other machines read: what storage layers of serving engines keep.
+
+SPEC.md has the bytes. An engine's module makes views of its memory, whatever order that has, and passes them here. Needs
+PyTorch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+import zlib
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Sequence
+
+import numpy as np
+import torch
+
+from ._codec import Codec
+from ._native import TqkvError
+
+MAGIC = b"\x89TQP\r\n\x1a\n"
+VERSION = 1
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+"""Of the tensors that were encoded, in the order of their codes."""
+
+_CENTRED = 1
+_HEADER = struct.Struct("<8sHH8s8sHHQ4I8s")
+_CRC = struct.Struct("<I")
+_LARGEST_F16 = 65504.0
+
+Part = "tuple[torch.Tensor, torch.Tensor]"
+"""Keys and values, views of any strides and of one shape `[layers, tokens.., heads, head_dim]`; axes between layers and
+heads count tokens together."""
+
+
+@lru_cache(maxsize=64)
+def _codec(name: str, head_dim: int, seed: int) -> Codec:
+    return Codec(name, head_dim, seed)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of one part."""
+
+    layers: int
+    tokens: int
+    heads: int
+    head_dim: int
+
+    @classmethod
+    def of(cls, axes: Sequence[int]) -> Shape:
+        """Of a view, or of its axes."""
+        if len(axes) < 4:
+            raise TqkvError(f"axes {list(axes)}; accepted are layers, tokens, heads and head_dim")
+        return cls(axes[0], math.prod(axes[1:-2]), axes[-2], axes[-1])
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the bytes of a part say of themselves before anything else."""
+
+    keys: str
+    values: str
+    centred: bool
+    dtype: torch.dtype
+    exact: int
+    seed: int
+    shape: Shape
+    digest: bytes
+
+    def pack(self) -> bytes:
+        names = (name.encode("ascii") for name in (self.keys, self.values))
+        shape = self.shape
+        axes = shape.layers, shape.tokens, shape.heads, shape.head_dim
+        kinds = DTYPES.index(self.dtype), self.exact
+        return _HEADER.pack(MAGIC, VERSION, _CENTRED * self.centred, *names, *kinds, self.seed, *axes, self.digest)
+
+    @classmethod
+    def unpack(cls, data: np.ndarray) -> Header:
+        """Reads the header in front of `data`, and refuses what is none."""
+        if len(data) < _HEADER.size:
+            raise TqkvError(f"payload of {len(data)} bytes, which is shorter than a header")
+        magic, version, flags, keys, values, dtype, exact, seed, *axes, digest = _HEADER.unpack_from(data)
+        if magic != MAGIC:
+            raise TqkvError(f"payload begins with {magic.hex()}; accepted is {MAGIC.hex()}")
+        if version != VERSION:
+            raise TqkvError(f"payload of version {version}; accepted is {VERSION}")
+        if flags & ~_CENTRED or dtype >= len(DTYPES):
+            raise TqkvError(f"payload with flags {flags} and dtype {dtype}; newer than this reader, or damaged")
+        header = cls(_name(keys), _name(values), bool(flags), DTYPES[dtype], exact, seed, Shape(*axes), digest)
+        if exact > header.shape.tokens:
+            raise TqkvError(f"payload with {exact} exact tokens of {header.shape.tokens}")
+        header.codecs()
+        return header
+
+    def codecs(self) -> tuple[Codec, Codec]:
+        """Of keys and of values; refuses unknown ones and head dims that they do not have."""
+        dim = self.shape.head_dim
+        return _codec(self.keys, dim, self.seed), _codec(self.values, dim, self.seed)
+
+    def sections(self) -> list[tuple[int, ...]]:
+        """Shapes in bytes of what lies between header and CRC: exact tokens of keys and of values, means of the keys, blocks of
+        keys and of values."""
+        shape, row = self.shape, self.shape.heads * self.shape.head_dim
+        blocks = [(shape.layers, shape.tokens - self.exact, shape.heads, codec.block_bytes) for codec in self.codecs()]
+        kept = (shape.layers, self.exact * row * self.dtype.itemsize)
+        return [kept, kept, (shape.layers * self.centred, 2 * row), *blocks]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole part."""
+        return _HEADER.size + sum(map(math.prod, self.sections())) + _CRC.size
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.sha256(name.encode()).digest()[:8]
+
+
+def _name(field: bytes) -> str:
+    """The name of a codec in its field of eight bytes."""
+    name = field.rstrip(b"\0")
+    if not name.isascii() or name.decode("ascii") not in Codec.names():
+        raise TqkvError(f"payload with codec {name!r}; accepted are {', '.join(Codec.names())}")
+    return name.decode("ascii")
+
+
+@dataclass(frozen=True)
+class Format:
+    """How payloads are written; to read one, this is not needed.
+
+    `codec` names that of keys and of values ("t4,t3", or one for both). The first `exact` tokens of a part stay as they are: all
+    others attend to those that begin a text. Where `centre` holds, the mean of the other keys of each layer and KV head is
+    stored by itself, two bytes a coordinate: keys of many models have a large constant.
+
+    >>> import torch
+    >>> from tqkv.payload import Format, decode
+    >>> keys, values = torch.randn(2, 4, 256, 8, 128, dtype=torch.bfloat16)  # layers, tokens, heads, head_dim
+    >>> format = Format("t4,t3")
+    >>> data = format.encode([(keys, values)])
+    >>> len(data), round(2 * 2 * keys.numel() / len(data), 2)
+    (1009220, 4.16)
+    >>> k, v = torch.empty_like(keys), torch.empty_like(values)
+    >>> decode(data, [(k, v)])
+    >>> float(((k - keys) ** 2).mean()) < 0.01
+    True
+    """
+
+    codec: str = "t3"
+    seed: int = 42
+    centre: bool = True
+    exact: int = 4
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.codec, str) or not all(name in Codec.names() for name in self.names()):
+            raise TqkvError(f"codec {self.codec!r}; accepted are one or two (keys,values) of {', '.join(Codec.names())}")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**64:
+            raise TqkvError(f"seed {self.seed!r}; accepted are integers of 64 bits")
+        if not isinstance(self.centre, bool):
+            raise TqkvError(f"centre {self.centre!r}; accepted are true and false")
+        if isinstance(self.exact, bool) or not isinstance(self.exact, int) or not 0 <= self.exact < 2**16:
+            raise TqkvError(f"exact {self.exact!r}; accepted are numbers of tokens below 65536")
+
+    def names(self) -> tuple[str, str]:
+        """Names of the codecs of keys and values."""
+        keys, _, values = self.codec.partition(",")
+        return keys.strip(), (values or keys).strip()
+
+    def header(self, axes: Sequence[int], dtype: torch.dtype, name: str = "") -> Header:
+        """Of a part that this format would write for a view of these axes."""
+        if dtype not in DTYPES:
+            raise TqkvError(f"dtype {dtype}; accepted are float32, float16 and bfloat16")
+        shape = Shape.of(axes)
+        exact = min(self.exact, shape.tokens)
+        return Header(*self.names(), self.centre, dtype, exact, self.seed, shape, _digest(name))
+
+    def size(self, axes: Sequence[int], dtype: torch.dtype) -> int:
+        """Bytes that `encode` writes for a part of these axes; the values do not matter."""
+        return self.header(axes, dtype).size
+
+    def encode(self, parts: Sequence[Part], out: Any = None, name: str = "") -> Any:
+        """Writes the parts, one after the other, to a new array of bytes or to the front of `out`. What was begun in `out` when
+        a part is refused is no payload. `name` is what the store calls it: it does not decode under another."""
+        headers = [self.header(keys.shape, keys.dtype, name) for keys, values in parts if _alike(keys, values)]
+        total = sum(header.size for header in headers)
+        target = np.empty(total, np.uint8) if out is None else np.frombuffer(out, np.uint8)
+        if len(target) < total:
+            raise TqkvError(f"{len(target)} bytes to write to; needed are {total}")
+        at = 0
+        for header, (keys, values) in zip(headers, parts):
+            _encode(header, keys, values, target[at : at + header.size])
+            at += header.size
+        return target if out is None else total
+
+
+def decode(data: Any, parts: Sequence[Part], name: str = "") -> None:
+    """Writes the keys and values of a payload into views of the shape and dtype that were encoded.
+
+    Everything that was not written by `Format.encode` for such parts under this name is refused; of a damaged one, the views are
+    left as they were.
+    """
+    data = np.frombuffer(data, np.uint8)
+    checked, at = [], 0
+    for keys, values in parts:
+        header = Header.unpack(data[at:])
+        if _alike(keys, values) and (header.shape, header.dtype) != (Shape.of(keys.shape), keys.dtype):
+            raise TqkvError(
+                f"payload of {header.dtype} {header.shape}; wanted is {keys.dtype} {Shape.of(keys.shape)}"
+            )
+        if header.digest != _digest(name):
+            raise TqkvError(f"payload of another name than {name!r}")
+        part = data[at : at + header.size]
+        if len(part) < header.size:
+            raise TqkvError(f"payload ends after {len(data)} bytes; its header says {at + header.size}")
+        if zlib.crc32(part[: -_CRC.size]) != _CRC.unpack_from(part, len(part) - _CRC.size)[0]:
+            raise TqkvError("payload is damaged: its CRC does not fit")
+        checked.append((header, part, keys, values))
+        at += header.size
+    if at != len(data):
+        raise TqkvError(f"payload of {len(data)} bytes, {at} of which were expected")
+    for header, part, keys, values in checked:
+        _decode(header, part, keys, values)
+
+
+def _alike(keys: torch.Tensor, values: torch.Tensor) -> bool:
+    if keys.device.type != "cpu" or values.device.type != "cpu":
+        raise TqkvError(f"keys on {keys.device} and values on {values.device}; accepted is main memory")
+    if keys.shape != values.shape or keys.dtype != values.dtype:
+        raise TqkvError(
+            f"keys {keys.dtype} {list(keys.shape)} and values {values.dtype} {list(values.shape)}; accepted is one shape and dtype"
+        )
+    return True
+
+
+def _sections(header: Header, part: np.ndarray) -> list[np.ndarray]:
+    """Views of `Header.sections`; the means as f16 `[layers, heads, head_dim]`."""
+    at, views = _HEADER.size, []
+    for shape in header.sections():
+        views.append(part[at : at + math.prod(shape)].reshape(shape))
+        at += math.prod(shape)
+    views[2] = views[2].view("<f2").reshape(-1, header.shape.heads, header.shape.head_dim)
+    return views
+
+
+def _encode(header: Header, keys: torch.Tensor, values: torch.Tensor, part: np.ndarray) -> None:
+    part[: _HEADER.size] = np.frombuffer(header.pack(), np.uint8)
+    *kept, means, key_blocks, value_blocks = _sections(header, part)
+    rows = header.shape.tokens, header.shape.heads, header.shape.head_dim
+    key_codec, value_codec = header.codecs()
+    for layer in range(header.shape.layers):
+        k, v = keys[layer].reshape(rows), values[layer].reshape(rows)
+        for what, x, target in zip(("keys", "values"), (k, v), kept):
+            x = x[: header.exact].contiguous()
+            if not x.isfinite().all():
+                raise TqkvError(f"{what} of layer {layer} are not finite")
+            target[layer] = _bytes(x)
+        k, v = k[header.exact :], v[header.exact :]
+        if header.centred:
+            k = k.float()
+            mean = (k.sum(0) / max(len(k), 1)).clamp_(-_LARGEST_F16, _LARGEST_F16).half()
+            means[layer] = mean.numpy()
+            k = k - mean.float()
+        key_codec.encode(k, key_blocks[layer])
+        value_codec.encode(v, value_blocks[layer])
+    part[-_CRC.size :] = np.frombuffer(_CRC.pack(zlib.crc32(part[: -_CRC.size])), np.uint8)
+
+
+def _decode(header: Header, part: np.ndarray, keys: torch.Tensor, values: torch.Tensor) -> None:
+    *kept, means, key_blocks, value_blocks = _sections(header, part)
+    rows = header.shape.tokens, header.shape.heads, header.shape.head_dim
+    key_codec, value_codec = header.codecs()
+    sides = (keys, kept[0], key_codec, key_blocks, header.centred), (values, kept[1], value_codec, value_blocks, False)
+    for layer in range(header.shape.layers):
+        for side, exact, codec, blocks, centred in sides:
+            target = side[layer]
+            x = target.view(rows) if target.is_contiguous() else torch.empty(rows, dtype=target.dtype)
+            _bytes(x[: header.exact])[:] = exact[layer]
+            rest = x[header.exact :]
+            if centred:
+                wide = torch.from_numpy(codec.decode(blocks[layer]))
+                torch.add(wide, torch.from_numpy(means[layer].astype(np.float32)), out=rest)
+            else:
+                codec.decode(blocks[layer], rest.dtype, out=rest)
+            if not target.is_contiguous():
+                target.copy_(x.view(target.shape))
+
+
+def _bytes(x: torch.Tensor) -> np.ndarray:
+    """The memory of a contiguous tensor."""
+    return x.view(torch.uint8).numpy().reshape(-1)

@@ -1,0 +1,127 @@
+"""A storage backend for SGLang's HiCache: pages as payloads of tqkv, in a folder or in memory.
+
+    --hicache-storage-backend dynamic --hicache-storage-backend-extra-config \\
+        '{"backend_name": "tqkv", "module_path": "tqkv.sglang", "class_name": "TqkvHiCache",
+          "folder": "/cache", "codec": "t4,t3", "interface_v1": 1}'
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any, Sequence
+
+import torch
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, HiCacheStorageConfig
+
+from . import payload
+from ._native import TqkvError
+from ._store import open_store
+
+_log = logging.getLogger(__name__)
+
+_LAYOUTS = {
+    "layer_first": "PLTHD",
+    "page_first": "PTLHD",
+    "page_first_direct": "PLTHD",
+    "page_head": "PHTLD",
+}
+"""Axes of a page in the layouts of host pools: K or V, layers, tokens, heads, head dim."""
+
+
+class TqkvHiCache(HiCacheStorage):
+    """Options, in the extra configuration: `folder`, or `max_bytes` of main memory; `codec`, `seed`, `centre` and `exact` as of
+    `tqkv.payload.Format`, the last for pages that may begin a text. A page that is missing, damaged or of another shape is a
+    miss, and one that cannot be stored a failure."""
+
+    def __init__(self, storage_config: HiCacheStorageConfig, kwargs: dict[str, Any] | None = None) -> None:
+        extra = storage_config.extra_config or {}
+        if storage_config.is_mla_model:
+            raise TqkvError("a model with latent attention (MLA); accepted are models with keys and values")
+        self.format = payload.Format(**{name: extra[name] for name in ("codec", "seed", "centre", "exact") if name in extra})
+        self.store = open_store(extra.get("folder"), extra.get("max_bytes"))
+        ranks = ("tp", "pp", "attn_cp")
+        self._prefix = str(storage_config.model_name).replace("/", "-") + "".join(
+            f"_{rank}{getattr(storage_config, rank + '_rank')}of{getattr(storage_config, rank + '_size')}" for rank in ranks
+        )
+
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        """Learns the order of the pages."""
+        super().register_mem_pool_host(mem_pool_host)
+        pool, kind = mem_pool_host, type(mem_pool_host).__name__
+        # Its subclasses have pages of other shapes.
+        if kind != "MHATokenToKVPoolHost" or pool.layout not in _LAYOUTS:
+            raise TqkvError(
+                f"host pool {kind} of the layout {pool.layout}; accepted are MHATokenToKVPoolHost and {', '.join(_LAYOUTS)}"
+            )
+        sizes = dict(P=2, L=pool.layer_num, T=pool.page_size, H=pool.head_num, D=pool.head_dim)
+        order = _LAYOUTS[pool.layout]
+        self._sizes = [sizes[axis] for axis in order]
+        self._order = [order.index(axis) for axis in "PLTHD"]
+        self.format.header([sizes[axis] for axis in "LTHD"], pool.dtype)  # refuses other dtypes and head dims
+
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> torch.Tensor | None:
+        page = self.mem_pool_host.get_dummy_flat_data_page() if target_location is None else target_location
+        return page if self._load(key, page) else None
+
+    def batch_get(
+        self, keys: list[str], target_locations: Any = None, target_sizes: Any = None
+    ) -> list[torch.Tensor | None]:
+        return [self.get(key, page) for key, page in zip(keys, target_locations or [None] * len(keys))]
+
+    def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
+        return self._save(key, value, first=True)
+
+    def batch_set(
+        self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None
+    ) -> bool:
+        return all([self._save(key, page, first=i == 0) for i, (key, page) in enumerate(zip(keys, values))])
+
+    def batch_get_v1(self, keys: list[str], host_indices: torch.Tensor, extra_info: Any = None) -> list[bool]:
+        return [self._load(key, page) for key, page in zip(keys, self._pages(keys, host_indices))]
+
+    def batch_set_v1(self, keys: list[str], host_indices: torch.Tensor, extra_info: Any = None) -> list[bool]:
+        begins = not getattr(extra_info, "prefix_keys", None)
+        pages = enumerate(zip(keys, self._pages(keys, host_indices)))
+        return [self._save(key, page, first=begins and i == 0) for i, (key, page) in pages]
+
+    def exists(self, key: str) -> bool:
+        return self.store.has(self._name(key))
+
+    def _name(self, key: str) -> str:
+        return f"{self._prefix}/{key.replace('/', '-')}.tqp"
+
+    def _pages(self, keys: Sequence[str], host_indices: torch.Tensor) -> list[torch.Tensor]:
+        """Views of the pages in the host pool."""
+        first = host_indices[:: self.mem_pool_host.page_size].tolist()
+        if len(first) != len(keys):
+            raise TqkvError(f"{len(keys)} keys and {len(first)} pages")
+        return [self.mem_pool_host.get_data_page(index, flat=False) for index in first]
+
+    def _part(self, page: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return tuple(page.view(self._sizes).permute(self._order).unbind(0))
+
+    def _save(self, key: str, page: torch.Tensor, first: bool) -> bool:
+        format = self.format if first else replace(self.format, exact=0)
+        try:
+            name = self._name(key)
+            if not self.store.has(name):
+                self.store.put(name, format.encode([self._part(page)], name=name))
+            return True
+        except (TqkvError, RuntimeError, OSError) as error:
+            _log.warning("page %s is not stored: %s", key, error)
+            return False
+
+    def _load(self, key: str, page: torch.Tensor) -> bool:
+        name = self._name(key)
+        try:
+            data = self.store.get(name)
+            if data is not None:
+                payload.decode(data, [self._part(page)], name)
+            return data is not None
+        except (TqkvError, RuntimeError) as error:
+            _log.warning("page %s is a miss: %s", key, error)
+            self.store.drop(name)
+        except OSError as error:
+            _log.warning("page %s cannot be read: %s", key, error)
+        return False

@@ -1,0 +1,187 @@
+"""A secondary tier of vLLM's KV offloading: chunks as payloads of tqkv, in a folder or in memory.
+
+In `kv_connector_extra_config`:
+
+    "spec_name": "TieringOffloadingSpec", "secondary_tiers":
+        [{"type": "TqkvTier", "module_path": "tqkv.vllm", "head_dim": 128, "codec": "t4,t3", "folder": "/cache"}]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from typing import Any, Callable, ClassVar, Iterable
+
+import numpy as np
+import torch
+from vllm.v1.kv_offload.base import LookupResult, Medium, OffloadKey, ReqContext, RequestOffloadingContext
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
+
+from . import payload
+from ._native import TqkvError
+from ._store import open_store
+
+_log = logging.getLogger(__name__)
+
+_LAYOUTS = ("LBHNC", "LBNHC", "BLHNC", "BLNHC")
+"""Layers, blocks, heads, tokens of a block and content (K, then V) that lie so in one run of memory."""
+
+
+class Rows:
+    """Keys and values of each worker in the rows of the primary tier, one row a chunk."""
+
+    def __init__(self, config: Any, view: memoryview, head_dim: int) -> None:
+        parallel = config.parallel
+        refused = {
+            f"{len(config.groups)} groups of layers": len(config.groups) != 1,
+            f"layout {config.kv_cache_layout}": config.kv_cache_layout not in _LAYOUTS,
+            "replicated_layout": config.replicated_layout,
+            "canonical_layout": config.canonical_layout,
+            "pipeline or context parallelism": parallel.world_size != parallel.tp_size,
+        }
+        for what, wrong in refused.items():
+            if wrong:
+                raise TqkvError(f"{what}; accepted are models of one group, tensor parallelism and {', '.join(_LAYOUTS)}")
+        self.dtype = getattr(torch, config.model.dtype, None)
+        if self.dtype not in payload.DTYPES:
+            raise TqkvError(f"KV cache of {config.model.dtype}; accepted are float32, float16 and bfloat16")
+        group = config.groups[0]
+        layers, tokens = len(group.layer_names), group.tokens_per_block
+        width = layers * tokens * 2 * head_dim * self.dtype.itemsize
+        heads, rest = divmod(config.worker_kv_bytes_per_block, width)
+        if rest or not heads:
+            raise TqkvError(
+                f"blocks of {config.worker_kv_bytes_per_block} bytes a worker; {layers} layers of {tokens} tokens with"
+                f" head_dim {head_dim} make a multiple of {width}"
+            )
+        sizes = dict(L=layers, B=config.cache.blocks_per_chunk, H=heads, N=tokens)
+        order = config.kv_cache_layout[:-1]
+        self.sizes = [*(sizes[axis] for axis in order), 2, head_dim]
+        self.order = [*(order.index(axis) for axis in "LBNH"), 4]
+        self.tokens = sizes["B"] * tokens
+        self.cell = config.worker_kv_bytes_per_block * sizes["B"]
+        self.workers, self.row = parallel.world_size, view.strides[0]
+        self.bytes = torch.from_numpy(np.asarray(view).view(np.uint8).reshape(-1))
+
+    def __getitem__(self, chunk: int) -> list[payload.Part]:
+        parts = []
+        for worker in range(self.workers):
+            at = int(chunk) * self.row + worker * self.cell
+            cell = self.bytes[at : at + self.cell].view(self.dtype).view(self.sizes)
+            parts.append(tuple(side.permute(self.order) for side in cell.unbind(-2)))
+        return parts
+
+
+def _prefix(config: Any) -> str:
+    """A folder for what chunks of one key have in common."""
+    fields = config.model, config.cache, config.groups, config.parallel.world_size
+    return f"{config.model.name.replace('/', '-')}-{hashlib.sha256(repr(fields).encode()).hexdigest()[:12]}"
+
+
+class TqkvTier(SecondaryTierManager):
+    """Options: `head_dim` of the model; `folder`, or `max_bytes` of main memory; `codec`, `seed`, `centre` and `exact` as of
+    `tqkv.payload.Format`, the last for chunks that begin a text; `threads`. A chunk that is missing, damaged or of another
+    shape fails to load, and is a miss then."""
+
+    medium: ClassVar[Medium] = Medium.STORAGE
+
+    def __init__(
+        self,
+        offloading_spec: Any,
+        primary_kv_view: memoryview,
+        tier_type: str,
+        backpressure_detector: Any = None,
+        *,
+        head_dim: int,
+        codec: str = "t3",
+        seed: int = 42,
+        centre: bool = True,
+        exact: int = 4,
+        folder: str | None = None,
+        max_bytes: int | None = None,
+        threads: int = 2,
+    ) -> None:
+        super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        self.format = payload.Format(codec, seed, centre, exact)
+        self.rows = Rows(offloading_spec.config, primary_kv_view, head_dim)
+        self.store = open_store(folder, max_bytes)
+        self._prefix = _prefix(offloading_spec.config)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tqkv")
+        self._running: set[Future[None]] = set()
+        self._finished: SimpleQueue[JobResult] = SimpleQueue()
+
+    def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        return RequestOffloadingContext()
+
+    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+        return LookupResult.HIT if self.store.has(self._name(key)) else LookupResult.MISS
+
+    def submit_store(self, job_metadata: TransferJob) -> None:
+        self._submit(job_metadata, self._store)
+
+    def submit_load(self, job_metadata: TransferJob) -> None:
+        self._submit(job_metadata, self._load)
+
+    def get_finished_jobs(self) -> Iterable[JobResult]:
+        results = []
+        while True:
+            try:
+                results.append(self._finished.get_nowait())
+            except Empty:
+                return results
+
+    def drain_jobs(self) -> None:
+        wait(self._running.copy())
+
+    def shutdown(self) -> None:
+        self._pool.shutdown()
+
+    def _name(self, key: OffloadKey) -> str:
+        name = key.hex()
+        return f"{self._prefix}/{name[:2]}/{name}.tqp"
+
+    def _submit(self, job: TransferJob, transfer: Callable[[TransferJob, OffloadKey, int], int]) -> None:
+        future = self._pool.submit(self._run, job, transfer)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+
+    def _run(self, job: TransferJob, transfer: Callable[[TransferJob, OffloadKey, int], int]) -> None:
+        """Transfers each chunk of a job, and says which were."""
+        begin, done, total = time.monotonic(), [], 0
+        for key, chunk in zip(job.keys, job.chunk_ids):
+            try:
+                total += transfer(job, key, chunk)
+                done.append(key)
+            except Exception as error:
+                _log.warning("%s of chunk %s failed: %s", "load" if job.is_promotion else "store", key.hex(), error)
+        whole = len(done) == len(job.keys)
+        some = tuple(done) if job.is_promotion and done and not whole else None
+        self._finished.put(JobResult(job.job_id, whole, some, time.monotonic() - begin, total))
+
+    def _store(self, job: TransferJob, key: OffloadKey, chunk: int) -> int:
+        """Bytes written."""
+        name, end = self._name(key), job.req_context.get_offload_key_position(key)
+        if self.store.has(name):
+            return 0
+        begins = end is None or end <= self.rows.tokens
+        format = self.format if begins else replace(self.format, exact=0)
+        data = format.encode(self.rows[chunk], name=name)
+        self.store.put(name, data)
+        return len(data)
+
+    def _load(self, job: TransferJob, key: OffloadKey, chunk: int) -> int:
+        """Bytes read."""
+        name = self._name(key)
+        data = self.store.get(name)
+        if data is None:
+            raise TqkvError("not there")
+        try:
+            payload.decode(data, self.rows[chunk], name)
+        except TqkvError:
+            self.store.drop(name)
+            raise
+        return len(data)

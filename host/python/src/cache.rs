@@ -1,0 +1,305 @@
+//! The KV cache of one sequence.
+//!
+//! A lock makes any order of calls of any threads safe: calls that read share it, calls that change the cache have it
+//! alone. It is taken after the interpreter is released, so no two threads wait for each other.
+
+use crate::arrays::{Narrow, Vectors, leading, slice_mut, with_dtype, writing, zeros};
+use crate::codec::queries;
+use crate::errors::{Failure, refused};
+use crate::pool;
+use crate::spec::Spec;
+use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use rayon::prelude::*;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::RwLock;
+use tqkv::KvShape;
+use tqkv::cache::{Budget, KvCache};
+
+type Floats<'py> = Bound<'py, PyArrayDyn<f32>>;
+
+/// A KV cache of one sequence.
+#[pyclass(frozen, module = "tqkv._native")]
+pub(crate) struct Cache {
+    cache: RwLock<KvCache>,
+    shape: KvShape,
+}
+
+/// Keys, or values.
+#[derive(Clone, Copy)]
+enum Side {
+    Keys,
+    Values,
+}
+
+impl Cache {
+    fn of(cache: KvCache) -> Self {
+        Self { shape: cache.spec().shape, cache: RwLock::new(cache) }
+    }
+
+    /// Reads the cache without the interpreter.
+    fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&KvCache) -> Result<R, Failure> + Send,
+    ) -> Result<R, Failure> {
+        pool::start()?;
+        py.detach(|| work(&*self.cache.read().map_err(|_| broken())?))
+    }
+
+    /// Changes the cache without the interpreter.
+    fn with_mut<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut KvCache) -> Result<R, Failure> + Send,
+    ) -> Result<R, Failure> {
+        pool::start()?;
+        py.detach(|| work(&mut *self.cache.write().map_err(|_| broken())?))
+    }
+
+    /// Tokens of an array `[tokens, heads, dim]`.
+    fn tokens(what: &str, shape: &[usize], heads: usize, dim: usize) -> Result<usize, Failure> {
+        match *shape {
+            [tokens, found, width] if found == heads && width == dim => Ok(tokens),
+            _ => {
+                Err(refused(format!("{what} has the shape {shape:?}; accepted is [tokens, {heads}, {dim}]")))
+            }
+        }
+    }
+}
+
+fn broken() -> Failure {
+    refused("an earlier call on this cache failed inside the library: it cannot be used any more")
+}
+
+#[pymethods]
+impl Cache {
+    #[new]
+    fn new(py: Python<'_>, spec: Spec) -> Result<Self, Failure> {
+        pool::start()?;
+        let budget = spec.max_bytes.map_or_else(Budget::unlimited, Budget::new);
+        let spec = spec.read()?;
+        Ok(Self::of(py.detach(|| KvCache::within(spec, &budget))?))
+    }
+
+    fn __len__(&self, py: Python<'_>) -> Result<usize, Failure> {
+        self.with(py, |cache| Ok(cache.len()))
+    }
+
+    fn append(
+        &self,
+        py: Python<'_>,
+        layer: usize,
+        k: &Bound<'_, PyAny>,
+        v: &Bound<'_, PyAny>,
+    ) -> Result<(), Failure> {
+        let (k, v) = (Vectors::new("k", k)?, Vectors::new("v", v)?);
+        self.check_kv(&k, &v)?;
+        let (k, v) = (k.values("k")?, v.values("v")?);
+        self.with_mut(py, |cache| Ok(cache.append(layer, k, v)?))
+    }
+
+    fn attend<'py>(
+        &self,
+        py: Python<'py>,
+        layer: usize,
+        q: &Bound<'py, PyAny>,
+    ) -> Result<Floats<'py>, Failure> {
+        let q = Vectors::new("q", q)?;
+        let KvShape { num_heads, head_dim, value_dim, .. } = self.shape;
+        if q.shape() != [num_heads, head_dim] {
+            let found = q.shape();
+            return Err(refused(format!("q has the shape {found:?}; accepted is [{num_heads}, {head_dim}]")));
+        }
+        let q = queries("q", q.values("q")?)?;
+        let out = zeros(py, &[num_heads, value_dim])?;
+        let mut writing = writing(&out)?;
+        let to = slice_mut(&mut writing)?;
+        self.with(py, |cache| Ok(cache.attend(layer, &q, to)?))?;
+        drop(writing);
+        Ok(out)
+    }
+
+    fn attend_prefill<'py>(
+        &self,
+        py: Python<'py>,
+        layer: usize,
+        q: &Bound<'py, PyAny>,
+        k: &Bound<'py, PyAny>,
+        v: &Bound<'py, PyAny>,
+    ) -> Result<Floats<'py>, Failure> {
+        let (q, k, v) = (Vectors::new("q", q)?, Vectors::new("k", k)?, Vectors::new("v", v)?);
+        let KvShape { num_heads, head_dim, value_dim, .. } = self.shape;
+        let tokens = self.check_kv(&k, &v)?;
+        if Self::tokens("q", q.shape(), num_heads, head_dim)? != tokens {
+            return Err(refused(format!("q is of {} tokens, k and v of {tokens}", q.shape()[0])));
+        }
+        let q = queries("q", q.values("q")?)?;
+        let (k, v) = (k.values("k")?, v.values("v")?);
+        let out = zeros(py, &[tokens, num_heads, value_dim])?;
+        let mut writing = writing(&out)?;
+        let to = slice_mut(&mut writing)?;
+        self.with_mut(py, |cache| Ok(cache.attend_prefill(layer, &q, k, v, to)?))?;
+        drop(writing);
+        Ok(out)
+    }
+
+    fn scores<'py>(
+        &self,
+        py: Python<'py>,
+        layer: usize,
+        head: usize,
+        q: &Bound<'py, PyAny>,
+    ) -> Result<Floats<'py>, Failure> {
+        let q = Vectors::new("q", q)?;
+        leading("q", q.shape(), self.shape.head_dim)?;
+        let q = queries("q", q.values("q")?)?;
+        let scores = self.with(py, |cache| Ok(cache.scores(layer, head, &q)?))?;
+        Ok(PyArray1::from_vec(py, scores).to_dyn().clone())
+    }
+
+    fn keys<'py>(
+        &self,
+        py: Python<'py>,
+        layer: usize,
+        start: usize,
+        stop: usize,
+        dtype: &str,
+    ) -> Result<Bound<'py, PyAny>, Failure> {
+        with_dtype!(dtype, read_as::<_>(self, py, Side::Keys, layer, start..stop))
+    }
+
+    fn values<'py>(
+        &self,
+        py: Python<'py>,
+        layer: usize,
+        start: usize,
+        stop: usize,
+        dtype: &str,
+    ) -> Result<Bound<'py, PyAny>, Failure> {
+        with_dtype!(dtype, read_as::<_>(self, py, Side::Values, layer, start..stop))
+    }
+
+    fn truncate(&self, py: Python<'_>, len: usize) -> Result<(), Failure> {
+        self.with_mut(py, |cache| Ok(cache.truncate(len)?))
+    }
+
+    fn fork(&self, py: Python<'_>) -> Result<Self, Failure> {
+        self.with(py, |cache| Ok(Self::of(cache.fork()?)))
+    }
+
+    fn reset(&self, py: Python<'_>) -> Result<(), Failure> {
+        self.with_mut(py, |cache| {
+            cache.reset();
+            Ok(())
+        })
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
+        let stats = self.with(py, |cache| Ok(cache.stats()))?;
+        let dict = PyDict::new(py);
+        for (name, count) in [
+            ("tokens", stats.tokens),
+            ("sinks", stats.sinks),
+            ("hot", stats.hot),
+            ("waiting_keys", stats.waiting_keys),
+            ("warm", stats.warm),
+            ("cold", stats.cold),
+            ("evicted", stats.evicted),
+            ("centred_heads", stats.centred_heads),
+            ("allocated_bytes", stats.allocated_bytes),
+            ("shared_bytes", stats.shared_bytes),
+            ("spilled_bytes", stats.spilled_bytes),
+        ] {
+            dict.set_item(name, count)?;
+        }
+        dict.set_item("bytes_per_token", stats.bytes_per_token())?;
+        Ok(dict)
+    }
+
+    fn head_stats<'py>(&self, py: Python<'py>) -> Result<Vec<Bound<'py, PyDict>>, Failure> {
+        let all = self.with(py, |cache| Ok(cache.head_stats().collect::<Vec<_>>()))?;
+        let dict = |head: &tqkv::cache::HeadStats| {
+            let dict = PyDict::new(py);
+            dict.set_item("layer", head.layer)?;
+            dict.set_item("kv_head", head.kv_head)?;
+            dict.set_item("allocated_bytes", head.allocated_bytes)?;
+            dict.set_item("means", head.means)?;
+            dict.set_item("centred_energy", head.centred_energy)?;
+            dict.set_item("key_error", head.key_error)?;
+            dict.set_item("value_error", head.value_error)?;
+            Ok(dict)
+        };
+        all.iter().map(dict).collect()
+    }
+
+    fn snapshot<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>, Failure> {
+        let bytes = self.with(py, |cache| {
+            let mut bytes = Vec::new();
+            cache.snapshot(&mut bytes)?;
+            Ok(bytes)
+        })?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    fn restore(&self, py: Python<'_>, snapshot: &[u8]) -> Result<(), Failure> {
+        self.with_mut(py, |cache| Ok(cache.restore(&mut &*snapshot)?))
+    }
+
+    fn save(&self, py: Python<'_>, path: PathBuf) -> Result<(), Failure> {
+        self.with(py, |cache| Ok(cache.save(&path)?))
+    }
+
+    fn load(&self, py: Python<'_>, path: PathBuf) -> Result<(), Failure> {
+        self.with_mut(py, |cache| Ok(cache.load(&path)?))
+    }
+}
+
+impl Cache {
+    /// Tokens of keys and values.
+    fn check_kv(&self, k: &Vectors<'_>, v: &Vectors<'_>) -> Result<usize, Failure> {
+        let KvShape { num_kv_heads, head_dim, value_dim, .. } = self.shape;
+        let keys = Self::tokens("k", k.shape(), num_kv_heads, head_dim)?;
+        let values = Self::tokens("v", v.shape(), num_kv_heads, value_dim)?;
+        if keys == values { Ok(keys) } else { Err(refused(format!("k is of {keys} tokens, v of {values}"))) }
+    }
+}
+
+/// Keys or values of all KV heads of a layer as they are held, decoded: `[num_kv_heads, tokens, dim]`.
+fn read_as<'py, T: Narrow>(
+    cache: &Cache,
+    py: Python<'py>,
+    side: Side,
+    layer: usize,
+    tokens: Range<usize>,
+) -> Result<Bound<'py, PyAny>, Failure> {
+    let KvShape { num_kv_heads, head_dim, value_dim, .. } = cache.shape;
+    let dim = match side {
+        Side::Keys => head_dim,
+        Side::Values => value_dim,
+    };
+    // Before memory is asked for.
+    let last = if tokens.is_empty() { tokens.clone() } else { tokens.end..tokens.end };
+    cache.with(py, |cache| Ok(cache.keys(layer, 0, last)?))?;
+    let out = zeros::<T>(py, &[num_kv_heads, tokens.len(), dim])?;
+    let mut writing = writing(&out)?;
+    let to = slice_mut(&mut writing)?;
+    cache.with(py, |cache| {
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        let heads = to.par_chunks_mut(tokens.len() * dim).enumerate();
+        heads.try_for_each(|(head, to)| {
+            let held = match side {
+                Side::Keys => cache.keys(layer, head, tokens.clone())?,
+                Side::Values => cache.values(layer, head, tokens.clone())?,
+            };
+            T::narrow(to, &mut Vec::new(), |wide| wide.copy_from_slice(&held));
+            Ok(())
+        })
+    })?;
+    drop(writing);
+    Ok(out.into_any())
+}

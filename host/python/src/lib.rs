@@ -1,0 +1,25 @@
+//! What the Python package `tqkv` calls: NumPy arrays in, NumPy arrays out, the interpreter released meanwhile.
+//!
+//! Private to the package: its Python modules are what is documented, and take other arrays and tensors as well. Every
+//! argument is checked here nevertheless, so that nothing that Python passes ends in more than an exception.
+
+mod arrays;
+mod batch;
+mod cache;
+mod codec;
+mod errors;
+mod file;
+mod pool;
+mod spec;
+
+#[pyo3::pymodule]
+mod _native {
+    #[pymodule_export]
+    use super::cache::Cache;
+    #[pymodule_export]
+    use super::codec::Codec;
+    #[pymodule_export]
+    use super::errors::TqkvError;
+    #[pymodule_export]
+    use super::file::{File, FileWriter};
+}

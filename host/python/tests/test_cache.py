@@ -1,0 +1,183 @@
+"""The cache is exact attention where it is uncompressed, and near it where it is not."""
+
+import numpy as np
+import pytest
+import torch
+import tqkv
+
+LAYERS, HEADS, KV_HEADS, DIM = 2, 4, 2, 64
+
+
+def cache(kv="t4,t3", **options):
+    return tqkv.KvCache(LAYERS, KV_HEADS, DIM, kv, num_heads=HEADS, **options)
+
+
+def tokens(rng, n, heads=KV_HEADS):
+    return rng.standard_normal((n, heads, DIM), dtype=np.float32)
+
+
+def attention(q, k, v):
+    """Of one query, in float64."""
+    out = []
+    for head, query in enumerate(q.astype(np.float64)):
+        logits = k[:, head * KV_HEADS // HEADS].astype(np.float64) @ query / DIM**0.5
+        weights = np.exp(logits - logits.max())
+        out.append(weights / weights.sum() @ v[:, head * KV_HEADS // HEADS])
+    return np.array(out)
+
+
+@pytest.mark.parametrize("kv, error", [("f16", 0.002), ("i8", 0.01), ("t4,t3", 0.2)])
+def test_attention_is_near_the_exact_one(rng, kv, error):
+    held = cache(kv)
+    k, v, q = tokens(rng, 700), tokens(rng, 700), tokens(rng, 1, HEADS)[0]
+    for layer in range(LAYERS):
+        held.append(layer, k[:600], v[:600])
+        held.append(layer, k[600:], v[600:])
+    exact = attention(q, k, v)
+    out = held.attend(1, q)
+    assert np.linalg.norm(out - exact) < error * np.linalg.norm(exact)
+    assert len(held) == 700
+
+
+def test_a_chunk_is_its_tokens_one_by_one(rng):
+    whole, single = cache("i8"), cache("i8")
+    q, k, v = tokens(rng, 200, HEADS), tokens(rng, 200), tokens(rng, 200)
+    out = whole.attend_prefill(0, q, k, v)
+    for i in range(200):
+        single.append(0, k[i : i + 1], v[i : i + 1])
+        np.testing.assert_allclose(single.attend(0, q[i]), out[i], rtol=0.05, atol=0.02)
+
+
+def test_tensors_go_in_and_out(rng):
+    held = cache("f16", hot=8)
+    k, v, q = (torch.from_numpy(tokens(rng, 90, heads)) for heads in (KV_HEADS, KV_HEADS, HEADS))
+    held.append(0, k.bfloat16(), v.half())
+    out = held.attend(0, q[0].bfloat16())
+    assert isinstance(out, torch.Tensor) and out.dtype == torch.float32
+    keys = held.keys(0)
+    assert keys.shape == (KV_HEADS, 90, DIM)
+    assert (torch.from_numpy(keys).transpose(0, 1) == k.bfloat16().half().float()).all()
+    assert (held.values(0, 5, 9, np.float16) == v.half().numpy()[5:9].transpose(1, 0, 2)).all()
+    scores = held.scores(0, 3, q[0, 3])
+    np.testing.assert_allclose(scores, (k[:, 1].bfloat16().float() @ q[0, 3]) / 8, rtol=1e-3, atol=1e-3)
+
+
+def test_forks_part_and_rollbacks_come_back(rng):
+    held = cache("t4,t3")
+    k, v, q = tokens(rng, 400), tokens(rng, 400), tokens(rng, 1, HEADS)[0]
+    held.append(0, k[:300], v[:300])
+    before = held.attend(0, q)
+    other = held.fork()
+    assert held.stats()["shared_bytes"] > 0
+    other.append(0, k[300:], v[300:])
+    assert (len(held), len(other)) == (300, 400)
+    assert (held.attend(0, q) == before).all()
+    assert (other.attend(0, q) != before).any()
+    other.truncate(300)
+    # Tokens that left the hot window stay encoded, so this is near, not equal.
+    assert np.linalg.norm(other.attend(0, q) - before) < 0.1 * np.linalg.norm(before)
+    held.reset()
+    assert len(held) == 0 and len(other) == 300
+
+
+def test_snapshots_go_on_to_the_bit(rng, tmp_path):
+    held, again, file = cache(), cache(), cache()
+    k, v, q = tokens(rng, 300), tokens(rng, 300), tokens(rng, 1, HEADS)[0]
+    for layer in range(LAYERS):
+        held.append(layer, k[:250], v[:250])
+    again.restore(held.snapshot())
+    held.save(tmp_path / "cache.tqs")
+    file.load(str(tmp_path / "cache.tqs"))
+    for one in (held, again, file):
+        one.append(0, k[250:], v[250:])
+    assert (again.attend(0, q) == held.attend(0, q)).all()
+    assert (file.attend(0, q) == held.attend(0, q)).all()
+    with pytest.raises(tqkv.TqkvError, match="snapshot: of a cache with another"):
+        cache("s4").restore(held.snapshot())
+    with pytest.raises(tqkv.TqkvError, match="nowhere"):
+        held.load(tmp_path / "nowhere")
+
+
+def test_every_option_arrives(rng, tmp_path):
+    k, v, q = tokens(rng, 600), tokens(rng, 600), tokens(rng, 1, HEADS)[0]
+    seen = {}
+    for name, options in {
+        "plain": {},
+        "sinks": {"sinks": 0},
+        "hot": {"hot": 128},
+        "layers": {"layers": ["s4", "f16"]},
+        "windows": {"windows": [200, None]},
+        "cold": {"cold": [(128, "t2,t1")]},
+        "spill": {"spill": (128, tmp_path)},
+        "centring": {"centring": "on"},
+        "arithmetic": {"arithmetic": "f32"},
+        "seed": {"seed": 3},
+        "scale_mode": {"scale_mode": "raw"},
+        "effort": {"effort": "best"},
+        "scale": {"scale": 0.3},
+        "soft_cap": {"soft_cap": 2.0},
+        "sink_logits": {"sink_logits": np.ones((LAYERS, HEADS))},
+        "sparse_values": {"sparse_values": 0.9},
+    }.items():
+        held = cache("t4,t3", **options)
+        held.append(0, k, v)
+        seen[name] = (held.attend(0, q), held.stats())
+    plain, stats = seen.pop("plain")
+    assert seen.pop("spill")[1]["spilled_bytes"] > 0
+    for name, (out, _) in seen.items():
+        assert (out != plain).any(), name
+    assert stats["sinks"] == 4 and stats["warm"] > 500
+    assert seen["windows"][1]["evicted"] > 0 and seen["cold"][1]["cold"] > 0
+    narrow = tqkv.KvCache(1, 2, 64, "f16", value_dim=32)
+    narrow.append(0, k, v[..., :32])
+    assert narrow.attend(0, q[:2]).shape == (2, 32)
+    assert all(head["key_error"] < 0.02 for head in held.head_stats())
+
+
+def test_a_limit_of_bytes_holds(rng):
+    held = cache("f16", max_bytes=400_000)
+    k = tokens(rng, 100)
+    held.append(0, k, k)
+    with pytest.raises(tqkv.TqkvError, match="full: .* bytes are needed"):
+        for _ in range(10):
+            held.append(0, k, k)
+    assert held.stats()["allocated_bytes"] <= 400_000
+    assert np.isfinite(held.attend(0, tokens(rng, 1, HEADS)[0])).all()
+
+
+ONE = np.ones((1, KV_HEADS, DIM), np.float32)
+REFUSED = [
+    (lambda: tqkv.KvCache(0, 2, 64), "must be above 0"),
+    (lambda: tqkv.KvCache(1, 2, 65), "head dim not supported"),
+    (lambda: tqkv.KvCache(1, 2, 64, num_heads=3), "3 query heads do not divide among 2 KV heads"),
+    (lambda: cache("t4,t9"), "codec 't9'"),
+    (lambda: cache("t4,t3,t2"), "codec 't3,t2'"),
+    (lambda: cache(centring="maybe"), "centring 'maybe'; accepted are auto, on, off"),
+    (lambda: cache(layers=["s4"]), "1 pairs of codecs for 2 layers"),
+    (lambda: cache(windows=[7]), "1 kinds for 2 layers"),
+    (lambda: cache().append(2, ONE, ONE), "layer 2 is out of range"),
+    (lambda: cache().append(0, ONE[0], ONE[0]), r"k has the shape \[2, 64\]; accepted is \[tokens, 2, 64\]"),
+    (lambda: cache().append(0, ONE, np.ones((2, 2, 64), np.float32)), "k is of 1 tokens, v of 2"),
+    (lambda: cache().append(0, ONE * np.nan, ONE), "layer 0, key of token 0, KV head 0: values must be finite"),
+    (lambda: cache().attend(0, np.ones((4, 64), np.float32)), "layer 0 holds no token yet"),
+    (lambda: cache().attend(0, np.ones((2, 64), np.float32)), r"q has the shape \[2, 64\]; accepted is \[4, 64\]"),
+    (lambda: cache().scores(0, 9, np.ones(64, np.float32)), "query head 9 is out of range"),
+    (lambda: cache().keys(0, 0, 1 << 60), "are not all there"),
+    (lambda: cache().keys(0, 5, 3), "are not all there"),
+    (lambda: cache().restore(b"no snapshot"), "snapshot: "),
+]
+
+
+@pytest.mark.parametrize("call, text", REFUSED, ids=range(len(REFUSED)))
+def test_refusals_say_what_is_accepted(call, text):
+    with pytest.raises(tqkv.TqkvError, match=text) as refused:
+        call()
+    assert "\n" not in str(refused.value)
+
+
+def test_arguments_of_other_types_are_errors_of_python():
+    for bad in ({"hot": "many"}, {"cold": [(1, 2)]}, {"sinks": -1}, {"layers": 7}):
+        with pytest.raises((TypeError, ValueError, OverflowError)):
+            cache(**bad)
+    with pytest.raises((TypeError, OverflowError)):
+        cache().truncate(-1)

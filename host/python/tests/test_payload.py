@@ -1,0 +1,218 @@
+"""Payloads: the bytes of SPEC.md, round trips against `Codec`, damage."""
+
+import hashlib
+import struct
+import subprocess
+import sys
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tqkv
+from tqkv.payload import Format, Header, Shape, decode
+
+LAYERS, TOKENS, HEADS, DIM = 3, 40, 2, 64
+
+
+def sides(dtype=torch.bfloat16, tokens=TOKENS, seed=0):
+    """Keys with a large constant, and values."""
+    torch.manual_seed(seed)
+    keys, values = torch.randn(2, LAYERS, tokens, HEADS, DIM)
+    return (keys + 8 * torch.randn(LAYERS, 1, HEADS, DIM)).to(dtype), values.to(dtype)
+
+
+def blank(keys):
+    return torch.zeros_like(keys), torch.zeros_like(keys)
+
+
+def bits(x):
+    return x.contiguous().view(torch.uint8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("codec", ["t3", "t4,t3", "i8,s4", "f16"])
+def test_without_centring_blocks_are_those_of_the_codecs(codec, dtype):
+    keys, values = sides(dtype)
+    data = Format(codec, seed=7, centre=False, exact=0).encode([(keys, values)])
+    assert len(data) == Format(codec, 7, False, 0).size(keys.shape, dtype)
+    names = (codec.split(",") * 2)[:2]
+    k, v = (tqkv.Codec(name, DIM, 7) for name in names)
+    blocks = [k.encode(keys), v.encode(values)]
+    assert bytes(data[64:-4]) == b"".join(bytes(part.numpy()) for part in blocks)
+    got = blank(keys)
+    decode(data, [got])
+    assert torch.equal(bits(got[0]), bits(k.decode(blocks[0], dtype)))
+    assert torch.equal(bits(got[1]), bits(v.decode(blocks[1], dtype)))
+
+
+def test_centring_takes_the_mean_of_each_layer_and_head():
+    keys, values = sides()
+    data = Format("t4,t3", exact=0).encode([(keys, values)])
+    means = torch.from_numpy(data[64 : 64 + 2 * LAYERS * HEADS * DIM].copy().view(np.float16))
+    mean = keys.float().mean(1).half()
+    assert torch.equal(means.view(LAYERS, HEADS, DIM), mean)
+    codec = tqkv.Codec("t4", DIM)
+    centred = codec.decode(codec.encode(keys.float() - mean.float()[:, None]))
+    got = blank(keys)
+    decode(data, [got])
+    assert torch.equal(bits(got[0]), bits((centred + mean.float()[:, None]).to(keys.dtype)))
+    plain = blank(keys)
+    decode(Format("t4,t3", centre=False, exact=0).encode([(keys, values)]), [plain])
+    errors = [float((k.float() - keys.float()).square().mean()) for k in (got[0], plain[0])]
+    assert errors[0] < 0.1 * errors[1]
+    assert torch.equal(bits(got[1]), bits(plain[1]))
+
+
+@pytest.mark.parametrize("exact", [1, 4, TOKENS, TOKENS + 1])
+def test_the_first_tokens_stay_as_they_are(exact):
+    keys, values = sides()
+    data = Format("t4,t3", exact=exact).encode([(keys, values)])
+    assert len(data) == Format("t4,t3", exact=exact).size(keys.shape, keys.dtype)
+    got, rest = blank(keys), blank(keys[:, exact:])
+    decode(data, [got])
+    for side, want in zip(got, (keys, values)):
+        assert torch.equal(bits(side[:, :exact]), bits(want[:, :exact]))
+    # The others are what they are without those, and their mean is theirs.
+    decode(Format("t4,t3", exact=0).encode([(keys[:, exact:], values[:, exact:])]), [rest])
+    for side, want in zip(got, rest):
+        assert torch.equal(bits(side[:, exact:]), bits(want))
+
+
+def test_views_of_any_strides_have_one_payload():
+    keys, values = sides()
+    data = Format().encode([(keys, values)])
+    # Heads before tokens, K and V beside each other, tokens in two axes.
+    packed = torch.stack([keys, values], -2).view(LAYERS, 5, 8, HEADS, 2, DIM).transpose(2, 3).contiguous()
+    parts = lambda x: tuple(side.transpose(2, 3) for side in x.unbind(-2))
+    assert bytes(Format().encode([parts(packed)])) == bytes(data)
+    got, wanted = torch.zeros_like(packed), blank(keys)
+    decode(data, [parts(got)])
+    decode(data, [wanted])
+    for strided, plain in zip(parts(got), wanted):
+        assert torch.equal(bits(strided.reshape(plain.shape)), bits(plain))
+
+
+def test_several_parts_follow_each_other():
+    first, second = sides(), sides(torch.float16, tokens=9, seed=1)
+    out = bytearray(Format().size(first[0].shape, first[0].dtype) + Format().size(second[0].shape, second[0].dtype))
+    assert Format().encode([first, second], out) == len(out)
+    assert out == bytes(Format().encode([first])) + bytes(Format().encode([second]))
+    got = blank(first[0]), blank(second[0])
+    decode(out, got)
+    alone = blank(second[0])
+    decode(Format().encode([second]), [alone])
+    assert torch.equal(bits(got[1][0]), bits(alone[0]))
+    with pytest.raises(tqkv.TqkvError, match="bytes to write to"):
+        Format().encode([first, second], out[:-1])
+    with pytest.raises(tqkv.TqkvError, match="were expected"):
+        decode(out, [blank(first[0])])
+
+
+def test_header_is_that_of_the_specification():
+    keys, values = sides()
+    data = bytes(Format("t4,t3", seed=2**63 + 5).encode([(keys, values)]))
+    assert data[:12] == bytes.fromhex("89545150 0d0a1a0a 0100 0100".replace(" ", ""))
+    assert data[12:28] == b"t4".ljust(8, b"\0") + b"t3".ljust(8, b"\0")
+    assert struct.unpack_from("<HHQ4I", data, 28) == (2, 4, 2**63 + 5, LAYERS, TOKENS, HEADS, DIM)
+    assert data[56:64] == hashlib.sha256(b"").digest()[:8]
+    assert struct.unpack("<I", data[-4:])[0] == zlib.crc32(data[:-4])
+    header = Header.unpack(np.frombuffer(data, np.uint8))
+    assert header.shape == Shape(LAYERS, TOKENS, HEADS, DIM) and header.size == len(data)
+
+
+def test_ten_thousand_damaged_payloads_are_refused_and_write_nothing():
+    keys, values = sides(tokens=8)
+    data = np.array(Format("t4,t3").encode([(keys, values)]))
+    rng = np.random.default_rng(1)
+    k, v = (torch.full_like(keys, 7) for _ in range(2))
+    for i in range(10_000):
+        if i % 4 == 0:
+            mutant = data[: rng.integers(len(data))]
+        else:
+            mutant = data.copy()
+            # Of the header every second time.
+            at = rng.integers(68 if i % 2 else len(data), size=rng.integers(1, 4))
+            mutant[at] ^= rng.integers(1, 256, len(at), np.uint8)
+        if bytes(mutant) == bytes(data):
+            continue
+        with pytest.raises(tqkv.TqkvError):
+            decode(mutant, [(k, v)])
+    assert (k == 7).all() and (v == 7).all()
+
+
+def test_forged_headers_are_refused_although_their_crc_fits():
+    keys, values = sides(tokens=8)
+    data = bytes(Format("t4,t3").encode([(keys, values)]))
+    for at in range(8, 64):
+        for byte in (0, 1, 255, data[at] ^ 1):
+            forged = data[:at] + bytes([byte]) + data[at + 1 : -4]
+            forged += struct.pack("<I", zlib.crc32(forged))
+            # Another seed is another payload, and no error.
+            if forged == data or 32 <= at < 40:
+                continue
+            with pytest.raises(tqkv.TqkvError):
+                decode(forged, [blank(keys)])
+
+
+@pytest.mark.parametrize(
+    "wanted, why",
+    [
+        (torch.zeros(LAYERS, TOKENS, HEADS, DIM), "wanted is torch.float32"),
+        (torch.zeros(LAYERS, TOKENS + 1, HEADS, DIM, dtype=torch.bfloat16), "wanted is"),
+        (torch.zeros(LAYERS, TOKENS, 2 * HEADS, DIM // 2, dtype=torch.bfloat16), "wanted is"),
+    ],
+)
+def test_other_shapes_and_dtypes_are_refused(wanted, why):
+    keys, values = sides()
+    with pytest.raises(tqkv.TqkvError, match=why):
+        decode(Format().encode([(keys, values)]), [(wanted, wanted.clone())])
+
+
+def test_a_payload_decodes_under_its_name_only():
+    keys, values = sides()
+    data = Format().encode([(keys, values)], name="model@1")
+    decode(data, [blank(keys)], "model@1")
+    for name in ("", "model@2"):
+        with pytest.raises(tqkv.TqkvError, match="another name"):
+            decode(data, [blank(keys)], name)
+
+
+def test_what_cannot_be_encoded_is_refused():
+    for token in (2, 20):
+        keys, values = sides()
+        values[1, token, 0, 3] = float("nan")
+        with pytest.raises(tqkv.TqkvError, match="(?i)finite|nan"):
+            Format().encode([(keys, values)])
+    with pytest.raises(tqkv.TqkvError, match="torch.int8"):
+        Format().encode([(torch.zeros(1, 1, 1, 64, dtype=torch.int8),) * 2])
+    with pytest.raises(tqkv.TqkvError, match="one shape and dtype"):
+        Format().encode([(keys, values.float())])
+    for wrong in ({"exact": -1}, {"exact": True}, {"codec": "t9"}, {"codec": "t3,t3,t3"}, {"seed": -1}, {"centre": "no"}):
+        with pytest.raises(tqkv.TqkvError, match=next(iter(wrong))):
+            Format(**wrong)
+
+
+def test_two_threads_write_the_same_bytes():
+    parts = [sides(seed=seed) for seed in range(8)]
+    alone = [bytes(Format().encode([part])) for part in parts]
+
+    def round_trip(i):
+        data = bytes(Format().encode([parts[i]]))
+        got = blank(parts[i][0])
+        decode(data, [got])
+        return data, got
+
+    with ThreadPoolExecutor(2) as pool:
+        for i, (data, got) in enumerate(pool.map(round_trip, [*range(8)] * 4)):
+            wanted = blank(got[0])
+            decode(alone[i % 8], [wanted])
+            assert data == alone[i % 8] and torch.equal(bits(got[0]), bits(wanted[0]))
+
+
+def test_package_needs_neither_engines_nor_torch():
+    code = "import sys, tqkv; print([m for m in ('torch', 'lmcache', 'vllm', 'sglang') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

@@ -1,0 +1,268 @@
+"""The cache in models of Transformers: tiny, random, on the CPU."""
+
+import pytest
+import torch
+import tqkv
+from tqkv.transformers import TqkvCache, TqkvLayer
+from transformers import (
+    AutoModelForCausalLM,
+    DynamicCache,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GptOssConfig,
+    LlamaConfig,
+    Qwen3Config,
+)
+
+SMALL = dict(
+    vocab_size=211,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=32,
+    max_position_embeddings=2048,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=None,
+)
+CONFIGS = {
+    "llama": lambda: LlamaConfig(**SMALL),
+    "qwen3": lambda: Qwen3Config(**SMALL),
+    # Two layers slide, one sees all.
+    "gemma3": lambda: Gemma3TextConfig(
+        **SMALL,
+        sliding_window=16,
+        query_pre_attn_scalar=48,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
+    "gemma2": lambda: Gemma2Config(
+        **SMALL,
+        sliding_window=16,
+        # Large logits, so that the cap does something.
+        query_pre_attn_scalar=1,
+        attn_logit_softcapping=0.2,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
+}
+
+
+def make(name):
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(CONFIGS[name](), dtype=torch.float32, attn_implementation="eager")
+    # Sharper than they begin, so that attention matters.
+    for parameter in model.parameters():
+        parameter.data *= 1.5
+    return model.eval()
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def model(request):
+    return make(request.param)
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return make("llama")
+
+
+def prompt(rows=1, tokens=90, pads=()):
+    ids = torch.randint(1, 211, (rows, tokens), generator=torch.Generator().manual_seed(5))
+    seen = torch.ones_like(ids)
+    for row, pad in enumerate(pads):
+        ids[row, :pad], seen[row, :pad] = 0, 0
+    return {"input_ids": ids, "attention_mask": seen}
+
+
+def generate(model, cache, inputs=None, implementation="sdpa", **options):
+    if model.config.model_type == "gemma2" and implementation == "sdpa":
+        implementation = "eager"
+    model.set_attn_implementation(implementation)
+    options = {"max_new_tokens": 24, "do_sample": False, **options}
+    return model.generate(**(inputs or prompt()), past_key_values=cache, **options)
+
+
+def logits(model, cache, ids, implementation="eager", **options):
+    model.set_attn_implementation(implementation)
+    with torch.no_grad():
+        return model(ids, past_key_values=cache, **options).logits
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa", "tqkv"])
+@pytest.mark.parametrize("pads", [(0,), (0, 23, 7)])
+@pytest.mark.parametrize("kv", ["f16", "i8"])
+def test_generation_is_that_of_the_default_cache(model, implementation, pads, kv):
+    inputs = prompt(len(pads), pads=pads)
+    expected = generate(model, DynamicCache(config=model.config), inputs, "eager")
+    cache = TqkvCache(model.config, kv=kv)
+    assert torch.equal(generate(model, cache, inputs, implementation), expected)
+    full = [layer for layer in cache.layers if isinstance(layer, TqkvLayer)]
+    assert full and all(len(layer.rows) == len(pads) for layer in full)
+    assert cache.get_seq_length() == 113
+
+
+@pytest.mark.parametrize("implementation", ["eager", "tqkv"])
+def test_codes_are_read_and_are_near(model, implementation):
+    """Logits of the next token are those of the default cache but for the error of the codec."""
+    ids = prompt(2, 400)["input_ids"]
+    exact = logits(model, DynamicCache(config=model.config), ids)[:, -1]
+    errors = {}
+    for kv in ("f16", "i8", "t4", "t2"):
+        cache = TqkvCache(model.config, kv=kv, hot=16)
+        logits(model, cache, ids[:, :-1], implementation)
+        found = logits(model, cache, ids[:, -1:], implementation)[:, -1]
+        errors[kv] = ((found - exact).norm() / exact.norm()).item()
+    assert errors["f16"] < 2e-3 and errors["i8"] < 0.02
+    assert errors["f16"] < errors["i8"] < errors["t4"] < errors["t2"] < 0.5, errors
+    stats = cache.stats()
+    assert stats["tokens"] == 400 and stats["bytes"] > 0 and stats["ratio"] > 1.5
+
+
+def test_chunks_of_a_prompt_change_nothing(model):
+    ids = prompt(2, 200)["input_ids"]
+    for implementation in ("eager", "tqkv"):
+        whole, cut = TqkvCache(model.config, kv="f16"), TqkvCache(model.config, kv="f16")
+        expected = logits(model, whole, ids, implementation)
+        parts = [logits(model, cut, part, implementation) for part in ids.split([120, 75, 5], dim=1)]
+        torch.testing.assert_close(torch.cat(parts, dim=1), expected, rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "tqkv"])
+def test_crop_is_starting_over(llama, implementation):
+    ids = prompt(2, 120)["input_ids"]
+    cropped, fresh = TqkvCache(llama.config, kv="f16"), TqkvCache(llama.config, kv="f16")
+    logits(llama, cropped, ids, implementation)
+    cropped.crop(-50)
+    assert cropped.get_seq_length() == 70
+    logits(llama, fresh, ids[:, :70], implementation)
+    other = torch.flip(ids, [1])[:, :9]
+    found, expected = (logits(llama, cache, other, implementation) for cache in (cropped, fresh))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    cropped.crop(-1000)
+    assert cropped.get_seq_length() == 0
+    # Back to behind padding, into it, and to nothing: what follows is as from the beginning.
+    expected = logits(llama, DynamicCache(config=llama.config), other)
+    for steps in ((-40, -80), (-115, -5)):
+        padded = TqkvCache(llama.config, kv="f16")
+        inputs = prompt(2, 120, (0, 10))
+        logits(llama, padded, inputs["input_ids"], implementation, attention_mask=inputs["attention_mask"])
+        for step in steps:
+            padded.crop(step)
+        torch.testing.assert_close(logits(llama, padded, other, implementation), expected, rtol=5e-3, atol=5e-3)
+    with pytest.raises(tqkv.TqkvError, match=r"crop\(5\)"):
+        cropped.crop(5)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "tqkv"])
+def test_rows_move_as_the_library_moves_them(llama, implementation):
+    ids = prompt(3, 150)["input_ids"]
+    moves = {
+        "reorder_cache": (torch.tensor([2, 0, 2]), [2, 0, 2]),
+        "batch_repeat_interleave": (2, [0, 0, 1, 1, 2, 2]),
+        "batch_select_indices": (torch.tensor([1, 2]), [1, 2]),
+    }
+    for move, (argument, rows) in moves.items():
+        moved, fresh = TqkvCache(llama.config, kv="t4,t3"), TqkvCache(llama.config, kv="t4,t3")
+        logits(llama, moved, ids, implementation)
+        getattr(moved, move)(argument)
+        logits(llama, fresh, ids[rows], implementation)
+        for token in range(3):
+            # Of their own from here on.
+            new = torch.arange(len(rows))[:, None] + 20 * token + 1
+            found, expected = (logits(llama, cache, new, implementation) for cache in (moved, fresh))
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, msg=move)
+    chosen = TqkvCache(llama.config, kv="t4,t3")
+    logits(llama, chosen, ids, implementation)
+    chosen.batch_select_indices(torch.tensor([True, False, True]))
+    assert [len(layer.rows) for layer in chosen.layers] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("implementation", ["eager", "tqkv"])
+def test_beams_and_assisted_generation(llama, implementation):
+    inputs = prompt(2, pads=(0, 11))
+    options = {"num_beams": 3, "max_new_tokens": 12}
+    expected = generate(llama, DynamicCache(config=llama.config), inputs, "eager", **options)
+    cache = TqkvCache(llama.config, kv="f16")
+    assert torch.equal(generate(llama, cache, inputs, implementation, **options), expected)
+    looked_up = {"prompt_lookup_num_tokens": 4, "max_new_tokens": 40}
+    inputs = prompt(1, 40)
+    inputs["input_ids"][:, 20:] = inputs["input_ids"][:, :20]
+    expected = generate(llama, DynamicCache(config=llama.config), inputs, "eager", max_new_tokens=40)
+    cache = TqkvCache(llama.config, kv="f16")
+    assert torch.equal(generate(llama, cache, inputs, implementation, **looked_up), expected)
+
+
+def test_a_conversation_goes_on(llama):
+    first, cache = prompt(), TqkvCache(llama.config, kv="f16")
+    said = generate(llama, cache, first, "tqkv")
+    longer = {"input_ids": torch.cat([said, prompt(1, 30)["input_ids"]], dim=1)}
+    found = generate(llama, cache, longer, "tqkv")
+    assert torch.equal(found, generate(llama, DynamicCache(config=llama.config), longer, "eager"))
+    cache.reset()
+    assert cache.get_seq_length() == 0
+    assert torch.equal(generate(llama, cache, first, "tqkv"), said)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("implementation", ["sdpa", "tqkv"])
+def test_half_precision(llama, dtype, implementation):
+    model = make("llama").to(dtype)
+    ids = prompt(2, 200)["input_ids"]
+    expected = logits(model, DynamicCache(config=model.config), ids, "eager")
+    cache = TqkvCache(model.config, kv="i8", hot=16)
+    logits(model, cache, ids[:, :-1], implementation)
+    found = logits(model, cache, ids[:, -1:], implementation)
+    assert found.dtype == dtype
+    assert (found - expected[:, -1:]).norm() < 0.05 * expected[:, -1:].norm()
+
+
+def test_a_mask_that_is_not_causal_is_heeded(llama):
+    """Padding in the middle, and a mask of four dimensions."""
+    ids = prompt(2, 80)["input_ids"]
+    seen = torch.ones_like(ids)
+    seen[0, 30:40] = 0
+    expected = logits(llama, DynamicCache(config=llama.config), ids, attention_mask=seen)
+    cache = TqkvCache(llama.config, kv="f16")
+    found = logits(llama, cache, ids, "tqkv", attention_mask=seen)
+    torch.testing.assert_close(found[seen.bool()], expected[seen.bool()], rtol=5e-3, atol=5e-3)
+    mask = torch.ones(80, 80, dtype=torch.bool).tril() & (torch.rand(80, 80) < 0.7)
+    mask |= torch.eye(80, dtype=torch.bool)
+    bias = torch.zeros(2, 1, 80, 80).masked_fill(~mask, torch.finfo(torch.float32).min)
+    expected = logits(llama, DynamicCache(config=llama.config), ids, attention_mask=bias)
+    found = logits(llama, TqkvCache(llama.config, kv="f16"), ids, "tqkv", attention_mask=mask.expand(2, 1, 80, 80))
+    torch.testing.assert_close(found, expected, rtol=5e-3, atol=5e-3)
+
+
+def test_the_implementation_serves_without_this_cache(llama):
+    expected = generate(llama, DynamicCache(config=llama.config))
+    assert torch.equal(generate(llama, DynamicCache(config=llama.config), implementation="tqkv"), expected)
+
+
+def test_learned_sinks_are_exact_or_refused():
+    torch.manual_seed(3)
+    small = {**SMALL, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 16}
+    model = AutoModelForCausalLM.from_config(GptOssConfig(**small), attn_implementation="eager").eval()
+    expected = generate(model, DynamicCache(config=model.config), implementation="eager")
+    assert torch.equal(generate(model, TqkvCache(model.config, kv="f16"), implementation="eager"), expected)
+    with pytest.raises(tqkv.TqkvError, match="learned sinks"):
+        generate(model, TqkvCache(model.config), implementation="tqkv")
+
+
+def test_what_cannot_be_is_refused_before_a_model_runs(llama):
+    with pytest.raises(tqkv.TqkvError, match="codec 't9'"):
+        TqkvCache(llama.config, kv="t9")
+    with pytest.raises(tqkv.TqkvError, match="codecs of 1 layers for a model of 3"):
+        TqkvCache(llama.config, layers=["t4"])
+    mixed = TqkvCache(llama.config, layers=["i8", "t4,t3", "f16"])
+    assert [layer.options["kv"] for layer in mixed.layers] == ["i8", "t4,t3", "f16"]
+    with pytest.raises(TypeError, match="warm"):
+        TqkvCache(llama.config, warm=3)
+    cache = TqkvCache(llama.config)
+    logits(llama, cache, prompt(2)["input_ids"])
+    with pytest.raises(tqkv.TqkvError, match="a batch of 3 for a cache of 2 rows"):
+        logits(llama, cache, prompt(3)["input_ids"])
+    llama.set_attn_implementation("tqkv")
+    handle, _ = cache.layers[0].update(*torch.ones(2, 2, 2, 1, 32))
+    with pytest.raises(tqkv.TqkvError, match="attn_implementation 'tqkv' is not for this model"):
+        handle + 1

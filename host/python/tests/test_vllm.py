@@ -1,0 +1,179 @@
+"""The secondary tier of KV offloading, made by vLLM's own factory over a region of its own."""
+
+import os
+import uuid
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("vllm", reason="vllm is not installed")
+
+from vllm.v1.kv_offload.base import LookupResult, ReqContext, make_offload_key
+from vllm.v1.kv_offload.config import (
+    OffloadingCacheConfig,
+    OffloadingConfig,
+    OffloadingGroupConfig,
+    OffloadingModelConfig,
+    OffloadingParallelConfig,
+)
+from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
+from vllm.v1.kv_offload.tiering.base import TransferJob
+from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
+
+import tqkv
+from tqkv.payload import Format, decode
+
+LAYERS, BLOCKS, HEADS, TOKENS, DIM, CHUNKS = 3, 4, 2, 16, 64, 8
+CONTEXT = ReqContext(req_id="request")
+AXES = (LAYERS, BLOCKS * TOKENS, HEADS, DIM)
+
+
+def offloading(layout="LBNHC", workers=2, groups=1, dtype="bfloat16", canonical=False, extra_bytes=0):
+    """What vLLM says of itself to a tier."""
+    names = tuple(f"layer.{i}" for i in range(LAYERS))
+    config = OffloadingConfig(
+        groups=tuple(OffloadingGroupConfig(TOKENS, names, i) for i in range(groups)),
+        worker_kv_bytes_per_block=LAYERS * HEADS * TOKENS * 2 * DIM * 2 + extra_bytes,
+        enable_kv_cache_events=False,
+        extra_config={},
+        engine_id="engine",
+        model=OffloadingModelConfig("org/model", dtype),
+        cache=OffloadingCacheConfig(TOKENS, BLOCKS),
+        parallel=OffloadingParallelConfig(0, workers, workers, 1, 1, 1, 0, 1, None, False),
+        canonical_layout=canonical,
+        kv_cache_layout=layout,
+    )
+    return SimpleNamespace(config=config, blocks_per_chunk=BLOCKS)
+
+
+@pytest.fixture
+def region():
+    """The primary tier: rows of two workers, and padding."""
+    row = 2 * BLOCKS * LAYERS * HEADS * TOKENS * 2 * DIM * 2
+    made = SharedOffloadRegion(f"tqkv-{os.getpid()}-{uuid.uuid4().hex}", CHUNKS, None, row + 4096, row // 2)
+    made.base_tensor.view(CHUNKS, -1).copy_(
+        torch.cat([torch.randn(CHUNKS, row // 2).bfloat16().view(torch.int8), torch.ones(CHUNKS, 4096, dtype=torch.int8)], 1)
+    )
+    yield made
+    made.cleanup()
+
+
+def tier(region, spec=None, **options):
+    config = {"type": "TqkvTier", "module_path": "tqkv.vllm", "head_dim": DIM, **options}
+    return SecondaryTierFactory.create_secondary_tier(config, region.create_kv_memoryview(), spec or offloading())
+
+
+def run(tier, submit, keys, chunks, job=[0]):
+    job[0] += 1
+    submit(TransferJob(job[0], keys, np.array(chunks), submit == tier.submit_load, CONTEXT))
+    tier.drain_jobs()
+    (result,) = tier.get_finished_jobs()
+    assert result.job_id == job[0]
+    return result
+
+
+def keys(count):
+    return [make_offload_key(bytes([i]) * 32, 0) for i in range(count)]
+
+
+def sides(region, layout, chunk):
+    """Keys and values of each worker `[layers, tokens, heads, head_dim]`, by the words of vLLM's layouts."""
+    sizes = {"L": LAYERS, "B": BLOCKS, "H": HEADS, "N": TOKENS, "C": 2 * DIM}
+    cells = region.base_tensor.view(CHUNKS, -1)[chunk, :-4096].view(torch.bfloat16).view(2, *(sizes[a] for a in layout))
+    cells = cells.permute(0, *(1 + layout.index(axis) for axis in "LBNHC")).reshape(2, LAYERS, BLOCKS * TOKENS, HEADS, -1)
+    return [(cell[..., :DIM].clone(), cell[..., DIM:].clone()) for cell in cells]
+
+
+@pytest.mark.parametrize("where", ["folder", "memory"])
+@pytest.mark.parametrize("layout", ["LBHNC", "LBNHC", "BLHNC", "BLNHC"])
+def test_chunks_come_back_as_the_codec_has_them(tmp_path, region, layout, where):
+    place = {"folder": str(tmp_path)} if where == "folder" else {"max_bytes": 10_000_000}
+    made = tier(region, offloading(layout), codec="t4,t3", **place)
+    wanted = []
+    for chunk in (1, 2):
+        parts = sides(region, layout, chunk)
+        wanted.append([tuple(torch.zeros_like(side) for side in part) for part in parts])
+        decode(Format("t4,t3").encode(parts), wanted[-1])
+    assert [made.lookup(key, CONTEXT) for key in keys(2)] == [LookupResult.MISS] * 2
+    stored = run(made, made.submit_store, keys(2), [1, 2])
+    assert stored.success and stored.transfer_bytes == 2 * 2 * made.format.size(AXES, torch.bfloat16)
+    assert [made.lookup(key, CONTEXT) for key in keys(3)] == [LookupResult.HIT] * 2 + [LookupResult.MISS]
+    if where == "folder":
+        made.shutdown()
+        made = tier(region, offloading(layout), folder=str(tmp_path))
+    before = region.base_tensor.clone().view(CHUNKS, -1)
+    assert run(made, made.submit_load, keys(2), [5, 6]).success
+    after = region.base_tensor.view(CHUNKS, -1)
+    assert torch.equal(before[[0, 1, 2, 3, 4, 7]], after[[0, 1, 2, 3, 4, 7]]) and (after[:, -4096:] == 1).all()
+    for chunk, parts in zip((5, 6), wanted):
+        for got, want in zip(sides(region, layout, chunk), parts):
+            assert torch.equal(got[0].view(torch.int16), want[0].view(torch.int16))
+            assert torch.equal(got[1].view(torch.int16), want[1].view(torch.int16))
+    made.shutdown()
+
+
+def test_damaged_and_missing_chunks_fail_and_are_misses_then(tmp_path, region):
+    made = tier(region, folder=str(tmp_path))
+    assert run(made, made.submit_store, keys(3), [0, 1, 2]).success
+    victim = tmp_path / made._name(keys(3)[1])
+    victim.write_bytes(victim.read_bytes()[:-7])
+    before = region.base_tensor.clone().view(CHUNKS, -1)
+    result = run(made, made.submit_load, keys(4), [4, 5, 6, 7])
+    assert not result.success and result.successful_keys == (keys(3)[0], keys(3)[2])
+    after = region.base_tensor.view(CHUNKS, -1)
+    assert torch.equal(before[[5, 7]], after[[5, 7]])
+    assert made.lookup(keys(2)[1], CONTEXT) == LookupResult.MISS
+    assert run(made, made.submit_store, keys(2), [0, 1]).success
+    assert made.lookup(keys(2)[1], CONTEXT) == LookupResult.HIT
+    made.shutdown()
+
+
+def test_only_chunks_that_begin_a_text_keep_exact_tokens(tmp_path, region):
+    made, context = tier(region, folder=str(tmp_path)), ReqContext(req_id="other")
+    for i, key in enumerate(keys(2)):
+        context.set_offload_key_position(key, (i + 1) * BLOCKS * TOKENS)
+        made.submit_store(TransferJob(i, [key], np.array([i]), False, context))
+    made.drain_jobs()
+    sizes = {result.job_id: result.transfer_bytes for result in made.get_finished_jobs()}
+    assert sizes == {i: 2 * Format("t3", exact=exact).size(AXES, torch.bfloat16) for i, exact in enumerate((4, 0))}
+    made.shutdown()
+
+
+def test_a_chunk_that_cannot_be_stored_fails_its_job(tmp_path, region):
+    made = tier(region, folder=str(tmp_path))
+    region.base_tensor.view(CHUNKS, -1)[1, 100:102].view(torch.bfloat16)[0] = float("nan")
+    result = run(made, made.submit_store, keys(2), [0, 1])
+    assert not result.success
+    assert [made.lookup(key, CONTEXT) for key in keys(2)] == [LookupResult.HIT, LookupResult.MISS]
+    made.shutdown()
+
+
+def test_jobs_run_at_once_and_are_all_reported(tmp_path, region):
+    made = tier(region, folder=str(tmp_path), threads=2)
+    for job, key in enumerate(keys(CHUNKS)):
+        made.submit_store(TransferJob(100 + job, [key], np.array([job]), False, CONTEXT))
+    made.drain_jobs()
+    assert {(result.job_id, result.success) for result in made.get_finished_jobs()} == {
+        (100 + job, True) for job in range(CHUNKS)
+    }
+    made.shutdown()
+
+
+@pytest.mark.parametrize(
+    "spec, why",
+    [
+        (offloading("LHBNC"), "LHBNC"),
+        (offloading(None), "layout None"),
+        (offloading(groups=2), "2 groups"),
+        (offloading(canonical=True), "canonical_layout"),
+        (offloading(dtype="fp8_e4m3"), "fp8_e4m3"),
+        (offloading(extra_bytes=64), "head_dim 64"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_name(tmp_path, region, spec, why):
+    with pytest.raises(tqkv.TqkvError, match=why):
+        tier(region, spec, folder=str(tmp_path))
+    with pytest.raises(tqkv.TqkvError, match="needed is one of them"):
+        tier(region)
