@@ -207,8 +207,8 @@ fn what_would_take_all_memory_or_time_is_refused_by_name() {
     refused("/normalizer", json!({ "type": "Precompiled", "precompiled_charsmap": "/////w" }), "cut short");
     refused(
         "/normalizer",
-        json!({ "type": "Precompiled", "precompiled_charsmap": format!("AAAAAA{}", "eHh4".repeat(100)) }),
-        "a text of 300 bytes",
+        json!({ "type": "Precompiled", "precompiled_charsmap": format!("AAAAAHh4{}", "eHh4".repeat(100)) }),
+        "a text of 302 bytes",
     );
     refused("/pre_tokenizer/pretokenizers/0/pattern/Regex", long(5000), "a text of 5000 bytes");
     refused("/pre_tokenizer", json!({ "type": "FixedLength", "length": 0 }), "FixedLength: length is 0");
