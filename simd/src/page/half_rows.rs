@@ -412,7 +412,9 @@ impl HalfAccumulate<'_> {
         let mut sums = [[isa.splat(0.0); H]; C];
         for c in 0..C {
             for h in 0..H {
-                sums[c][h] = isa.load(&acc[(head + h) * groups + column + c]);
+                // Cheaper than a check that panics.
+                let given = acc.get((head + h) * groups + column + c);
+                sums[c][h] = isa.load(given.unwrap_or(&[0.0; 32]));
             }
         }
         for i in 0..streams.length {
@@ -433,7 +435,9 @@ impl HalfAccumulate<'_> {
         }
         for c in 0..C {
             for h in 0..H {
-                isa.store(sums[c][h], &mut acc[(head + h) * groups + column + c]);
+                if let Some(acc) = acc.get_mut((head + h) * groups + column + c) {
+                    isa.store(sums[c][h], acc);
+                }
             }
         }
     }
