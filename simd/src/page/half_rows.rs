@@ -410,11 +410,11 @@ impl HalfAccumulate<'_> {
             core::array::from_fn(|h| self.weights.get((head + h) * self.n..).unwrap_or_default());
         let acc = self.acc.as_chunks_mut::<32>().0;
         let mut sums = [[isa.splat(0.0); H]; C];
-        for c in 0..C {
-            for h in 0..H {
+        for (c, sums) in sums.iter_mut().enumerate() {
+            for (h, sum) in sums.iter_mut().enumerate() {
                 // Cheaper than a check that panics.
                 let given = acc.get((head + h) * groups + column + c);
-                sums[c][h] = isa.load(given.unwrap_or(&[0.0; 32]));
+                *sum = isa.load(given.unwrap_or(&[0.0; 32]));
             }
         }
         for i in 0..streams.length {
@@ -433,10 +433,10 @@ impl HalfAccumulate<'_> {
                 }
             }
         }
-        for c in 0..C {
-            for h in 0..H {
+        for (c, sums) in sums.iter().enumerate() {
+            for (h, sum) in sums.iter().enumerate() {
                 if let Some(acc) = acc.get_mut((head + h) * groups + column + c) {
-                    isa.store(sums[c][h], acc);
+                    isa.store(*sum, acc);
                 }
             }
         }
