@@ -48,7 +48,8 @@ def coded(x, scales, bits):
 def engine(kind, q, k, v, threads):
     bits, tokens = BITS[kind], k.shape[1]
     largest = {8: 127, 4: 7}.get(bits, 1)
-    binding = session(bits, threads).io_binding()
+    runtime = session(bits, threads)
+    binding = runtime.io_binding()
     held = []
     put = lambda name, array: binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
     put("query", q.reshape(1, 1, -1))
@@ -66,10 +67,9 @@ def engine(kind, q, k, v, threads):
     put("total_sequence_length", np.array([tokens], np.int32))
     out = ort.OrtValue.ortvalue_from_shape_and_type([1, 1, task.HEADS * task.DIM], np.float32)
     binding.bind_ortvalue_output("output", out)
-    run = binding._session
 
     def step():
-        run.run_with_iobinding(binding._iobinding, None)
+        runtime.run_with_iobinding(binding)
         return out.numpy()
 
     return step, 2 * task.DIM * bits // 8

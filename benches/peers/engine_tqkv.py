@@ -11,8 +11,7 @@ def engine(kind, q, k, v, _):
     for at in range(0, k.shape[1], chunk):
         part = [np.ascontiguousarray(x[:, at : at + chunk].transpose(1, 0, 2)) for x in (k, v)]
         cache.append(0, *part)
-    bits = tqkv.Codec(kind, dim=task.DIM).block_bytes
-    return lambda: cache.attend(0, q), 2 * bits
+    return lambda: cache.attend(0, q), 2 * tqkv.Codec(kind, dim=task.DIM).block_bytes
 
 
 task.main(engine)

@@ -1,9 +1,4 @@
-"""tqkv beside ONNX Runtime and OpenVINO: time, bytes and error of one step of attention, in rounds, one process at a time.
-
-usage: run.py [--python PYTHON] [--wheel TQKV.whl] [--tokens 4096,32768] [--threads 1,2] [--seconds 1] [--rounds 3] [--seeds 8] [--json FILE]
-
-PYTHON is one that has the packages below; without it a virtual environment is made in target/peers.
-"""
+"""tqkv beside ONNX Runtime and OpenVINO: time, bytes and error of one step of attention, in rounds, one process at a time."""
 
 import argparse
 import json
@@ -40,16 +35,16 @@ def row_of(python, engine, kind, tokens, threads, seconds, seeds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     numbers = lambda text: [int(number) for number in text.split(",")]
-    parser.add_argument("--python", type=Path)
+    parser.add_argument("--python", type=Path, help="one that has the packages; else a virtual environment is made in target/peers")
     parser.add_argument("--wheel", help="the tqkv package, as host/python/README.md builds it")
-    parser.add_argument("--tokens", type=numbers, default=[4096, 32768])
-    parser.add_argument("--threads", type=numbers, default=[1, 2])
-    parser.add_argument("--seconds", type=float, default=1)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tokens", type=numbers, default=[4096, 32768], help="lengths of the cache, with commas between")
+    parser.add_argument("--threads", type=numbers, default=[1, 2], help="likewise")
+    parser.add_argument("--seconds", type=float, default=1, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="the best of which counts")
     parser.add_argument("--seeds", type=int, default=8, help="of the errors: each is another draw of the data")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="where all figures go")
     args = parser.parse_args()
     python = args.python or environment(args.wheel)
     settings = [(tokens, threads) for tokens in args.tokens for threads in args.threads]

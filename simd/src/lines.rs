@@ -151,9 +151,7 @@ pub(crate) fn look_up_levels<I: Machine>(isa: I, indices: &mut [u8], levels: &[i
     for line in lines {
         *line = isa.line_bytes(isa.look_up::<6>(isa.line(&Line(*line)), table));
     }
-    for index in rest {
-        *index = levels[usize::from(*index) % levels.len()] as u8;
-    }
+    Portable.look_up_levels(rest, levels);
 }
 
 /// Where [`Machine::pair_bytes`] finds the bytes of 128 bits: below 16 in `even`, from there on in `odd`.

@@ -215,11 +215,9 @@ impl Kernel for HalfScores<'_> {
             let mut head = 0;
             while head < heads {
                 let take = match (heads - head).min(I::HEADS) {
-                    8 => self.many::<I, G, 8, 1>(isa, head),
-                    // A condition on a constant: two keys at a time where their sums fit the registers.
-                    4.. if I::CHAINS >= 16 => self.many::<I, G, 4, 2>(isa, head),
-                    4.. => self.many::<I, G, 4, 1>(isa, head),
-                    2.. => self.many::<I, G, 2, 1>(isa, head),
+                    8 => self.many::<I, G, 8>(isa, head),
+                    4.. => self.many::<I, G, 4>(isa, head),
+                    2.. => self.many::<I, G, 2>(isa, head),
                     _ => self.one::<I, G>(isa, head),
                 };
                 head += take;
@@ -255,13 +253,9 @@ impl HalfScores<'_> {
         1
     }
 
-    /// `H` queries, `K` keys at a time.
+    /// `H` queries, one key at a time.
     #[inline(always)]
-    fn many<I: Machine, const G: usize, const H: usize, const K: usize>(
-        &mut self,
-        isa: I,
-        head: usize,
-    ) -> usize {
+    fn many<I: Machine, const G: usize, const H: usize>(&mut self, isa: I, head: usize) -> usize {
         let groups = if G < MAX_GROUPS { G } else { self.groups };
         let given = self.queries[head * groups * 32..(head + H) * groups * 32].as_chunks::<32>().0;
         let mut queries = [[[0.0; 32]; H]; G];
@@ -272,50 +266,27 @@ impl HalfScores<'_> {
         }
         let streams = Streams::new(self.rows, self.next, groups);
         for i in 0..streams.length {
-            for first in (0..STREAMS).step_by(K) {
-                let Some(some) = streams.row(isa, (first, i), 0..groups) else { continue };
-                let mut rows = [some; K];
-                for (k, row) in rows.iter_mut().enumerate().skip(1) {
-                    // Where a stream is at its end, its row is one that is written twice.
-                    *row = streams.row(isa, (first + k, i), 0..groups).unwrap_or(some);
-                }
-                let mut sums = [[isa.splat(0.0); H]; K];
-                for (g, queries) in queries.iter().enumerate().take(groups) {
-                    let mut keys = [isa.splat(0.0); K];
-                    for k in 0..K {
-                        keys[k] = rows[k].1.get(g).map_or(
-                            keys[k],
-                            #[inline(always)]
-                            |half| isa.load_halves(half),
-                        );
+            for s in 0..STREAMS {
+                let Some((at, row)) = streams.row(isa, (s, i), 0..groups) else { continue };
+                let mut sums = [isa.splat(0.0); H];
+                for (half, queries) in row.iter().zip(&queries) {
+                    let key = isa.load_halves(half);
+                    for (sum, query) in sums.iter_mut().zip(queries) {
+                        *sum = isa.fma(*sum, key, isa.load(query));
                     }
-                    for h in 0..H {
-                        let query = isa.load(&queries[h]);
-                        for k in 0..K {
-                            sums[k][h] = isa.fma(sums[k][h], keys[k], query);
+                }
+                for (part, sums) in sums.chunks(4).enumerate() {
+                    let four = [sums[0], sums[1 % sums.len()], sums[2 % sums.len()], sums[3 % sums.len()]];
+                    let four = isa.sum4(four);
+                    for (k, &sum) in four[..sums.len()].iter().enumerate() {
+                        if let Some(out) = self.out.get_mut((head + 4 * part + k) * self.n + at) {
+                            *out = sum;
                         }
                     }
-                }
-                for k in 0..K {
-                    self.write(isa, head, rows[k].0, &sums[k]);
                 }
             }
         }
         H
-    }
-
-    /// Sums of the lanes of each head as logits of key `at`.
-    #[inline(always)]
-    fn write<I: Machine>(&mut self, isa: I, head: usize, at: usize, sums: &[I::V]) {
-        for (part, sums) in sums.chunks(4).enumerate() {
-            let four = [sums[0], sums[1 % sums.len()], sums[2 % sums.len()], sums[3 % sums.len()]];
-            let four = isa.sum4(four);
-            for (k, &sum) in four[..sums.len()].iter().enumerate() {
-                if let Some(out) = self.out.get_mut((head + 4 * part + k) * self.n + at) {
-                    *out = sum;
-                }
-            }
-        }
     }
 }
 

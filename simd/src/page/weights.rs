@@ -40,7 +40,7 @@ pub(super) struct Products<'a> {
 impl Products<'_> {
     /// The runs that hold a slot of the range.
     #[inline(always)]
-    pub(super) fn runs(&self) -> core::ops::Range<usize> {
+    fn runs(&self) -> core::ops::Range<usize> {
         self.from / RUN..(self.from + self.given.len()).div_ceil(RUN)
     }
 

