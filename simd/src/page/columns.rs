@@ -44,9 +44,17 @@ pub(super) struct Out<'a> {
 }
 
 impl Out<'_> {
+    /// The coordinates of a head, and what a step of its weights is worth; `None` where it has no weights.
+    #[inline(always)]
+    pub(super) fn head(&mut self, head: usize) -> Option<(&mut [f32], f32)> {
+        let factor = self.factors[head];
+        let acc = self.accs.get_mut(head * self.plan.dim..(head + 1) * self.plan.dim)?;
+        (factor != 0.0).then_some((acc, factor))
+    }
+
     /// Sums of one field as values; lanes beyond `POSITIONS` are further tokens.
     #[inline(always)]
-    fn values<const POSITIONS: usize>(factor: f32, mut lanes: [i32; 16]) -> [f32; POSITIONS] {
+    pub(super) fn values<const POSITIONS: usize>(factor: f32, mut lanes: [i32; 16]) -> [f32; POSITIONS] {
         let mut half = 8;
         while half >= POSITIONS {
             for i in 0..half {
@@ -63,21 +71,12 @@ impl Out<'_> {
 
     /// Adds a head's sums of one field.
     #[inline(always)]
-    pub(super) fn add<const POSITIONS: usize>(&mut self, head: usize, field: usize, sums: [i32; 16]) {
-        let factor = self.factors[head];
-        if factor == 0.0 {
-            return;
-        }
-        // The first bytes of a row may be none of a coordinate's.
-        let spare = if self.column == 0 { self.plan.pad } else { 0 };
-        let first = head * self.plan.dim + self.plan.coordinate(self.column + spare, field);
-        let Some(acc) = self.accs.get_mut(first..) else { return };
+    fn add<const POSITIONS: usize>(&mut self, head: usize, field: usize, sums: [i32; 16]) {
+        let (plan, column) = (self.plan, self.column);
+        let Some((acc, factor)) = self.head(head) else { return };
+        let Some(acc) = acc.get_mut(plan.coordinate(column, field)..) else { return };
         let values = Self::values::<POSITIONS>(factor, sums);
-        if spare > 0 {
-            acc.iter_mut().zip(values.into_iter().skip(spare)).for_each(|(acc, value)| *acc += value);
-            return;
-        }
-        for (acc, value) in acc.iter_mut().step_by(self.plan.stride()).zip(values) {
+        for (acc, value) in acc.iter_mut().step_by(plan.stride()).zip(values) {
             *acc += value;
         }
     }
@@ -97,12 +96,9 @@ impl Out<'_> {
             return;
         }
         // All fields of a byte: neighbours.
-        let factor = self.factors[head];
-        if factor == 0.0 {
-            return;
-        }
-        let first = head * self.plan.dim + self.plan.coordinate(self.column, 0);
-        let Some(acc) = self.accs.get_mut(first..first + POSITIONS * COUNT) else { return };
+        let first = self.plan.coordinate(self.column, 0);
+        let Some((acc, factor)) = self.head(head) else { return };
+        let Some(acc) = acc.get_mut(first..first + POSITIONS * COUNT) else { return };
         let mut values = [[0.0; POSITIONS]; COUNT];
         for (values, sums) in values.iter_mut().zip(sums) {
             *values = Self::values(factor, sums);

@@ -168,30 +168,43 @@ impl<'a> Streams<'a> {
         Self { rows, next, groups, length: (rows.len() / groups).div_ceil(STREAMS) }
     }
 
-    /// Row `i` of stream `s`: its position in the page and the lines of columns `columns`. Asks for those ahead, on the
-    /// next page past the end of the stream.
+    /// Row `i` of stream `s` for one head, which waits for memory: its position in the page and its lines. Asks for those
+    /// ahead, on the next page past the end of the stream.
     #[inline(always)]
-    fn row<I: Machine>(
-        &self,
-        isa: I,
-        (s, i): (usize, usize),
-        columns: core::ops::Range<usize>,
-    ) -> Option<(usize, &'a [[u16; 32]])> {
+    fn row<I: Machine>(&self, isa: I, (s, i): (usize, usize)) -> Option<(usize, &'a [[u16; 32]])> {
         let at = s * self.length + i;
-        let line = at * self.groups;
-        let row = self.rows.get(line + columns.start..line + columns.end)?;
+        let row = Self::lines(self.rows, at * self.groups, self.groups)?;
         let rows_ahead = AHEAD.div_ceil(self.groups);
-        let past = (i + rows_ahead).checked_sub(self.length);
-        let (lines, row_ahead) = match past {
+        let (lines, row_ahead) = match (i + rows_ahead).checked_sub(self.length) {
             None => (self.rows, at + rows_ahead),
             Some(past) => (self.next, s * self.length + past),
         };
-        let ahead = lines.get(row_ahead * self.groups + columns.start..row_ahead * self.groups + columns.end);
-        ahead.unwrap_or_default().iter().for_each(
-            #[inline(always)]
-            |line| isa.prefetch(line),
-        );
+        for line in Self::lines(lines, row_ahead * self.groups, self.groups).unwrap_or_default() {
+            isa.prefetch(line);
+        }
         Some((at, super::halves(row).as_chunks::<32>().0))
+    }
+
+    /// `count` lines from `column` on of row `i` of stream `s`, for several heads, whose products take as long as memory does: asks
+    /// for the same lines of the next page, so that memory is never idle.
+    #[inline(always)]
+    fn columns<I: Machine>(
+        &self,
+        isa: I,
+        (s, i): (usize, usize),
+        (column, count): (usize, usize),
+    ) -> Option<(usize, &'a [[u16; 32]])> {
+        let at = s * self.length + i;
+        let row = Self::lines(self.rows, at * self.groups + column, count)?;
+        for line in Self::lines(self.next, at * self.groups + column, count).unwrap_or_default() {
+            isa.prefetch_near(line);
+        }
+        Some((at, super::halves(row).as_chunks::<32>().0))
+    }
+
+    #[inline(always)]
+    fn lines(page: &'a [Line], first: usize, count: usize) -> Option<&'a [Line]> {
+        page.get(first..first + count)
     }
 }
 
@@ -239,7 +252,7 @@ impl HalfScores<'_> {
         for i in 0..streams.length {
             let mut sums = [isa.splat(0.0); STREAMS];
             for (s, sum) in sums.iter_mut().enumerate() {
-                let Some((_, row)) = streams.row(isa, (s, i), 0..groups) else { continue };
+                let Some((_, row)) = streams.row(isa, (s, i)) else { continue };
                 for (half, &q) in row.iter().zip(&q[..groups]) {
                     *sum = isa.fma(*sum, isa.load_halves(half), q);
                 }
@@ -267,7 +280,7 @@ impl HalfScores<'_> {
         let streams = Streams::new(self.rows, self.next, groups);
         for i in 0..streams.length {
             for s in 0..STREAMS {
-                let Some((at, row)) = streams.row(isa, (s, i), 0..groups) else { continue };
+                let Some((at, row)) = streams.columns(isa, (s, i), (0, groups)) else { continue };
                 let mut sums = [isa.splat(0.0); H];
                 for (half, queries) in row.iter().zip(&queries) {
                     let key = isa.load_halves(half);
@@ -336,7 +349,7 @@ impl HalfAccumulate<'_> {
         rotation::load(isa, acc, sums);
         for i in 0..streams.length {
             for s in 0..STREAMS {
-                let Some((at, row)) = streams.row(isa, (s, i), 0..groups) else { continue };
+                let Some((at, row)) = streams.row(isa, (s, i)) else { continue };
                 let weight = isa.splat(weights.get(at).copied().unwrap_or(0.0));
                 for (sum, half) in sums.iter_mut().zip(row) {
                     *sum = isa.fma(*sum, isa.load_halves(half), weight);
@@ -390,7 +403,7 @@ impl HalfAccumulate<'_> {
         }
         for i in 0..streams.length {
             for s in 0..STREAMS {
-                let Some((at, row)) = streams.row(isa, (s, i), column..column + C) else { continue };
+                let Some((at, row)) = streams.columns(isa, (s, i), (column, C)) else { continue };
                 let Some(row) = row.first_chunk::<C>() else { continue };
                 let mut values = [isa.splat(0.0); C];
                 for c in 0..C {

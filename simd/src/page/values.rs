@@ -233,16 +233,20 @@ impl Accumulate<'_> {
             for pass in 0..2 * plan.runs {
                 let (r, side) = (pass / 2, pass % 2);
                 let Some(scales) = scales.get(r * pages.slots..(r + 1) * pages.slots) else { return };
-                let mut factors = [0.0; TOGETHER];
-                for h in 0..heads.min(TOGETHER) {
-                    if side == 0 {
-                        bounds[h] = products(h, scales).bounds(isa);
+                if side == 0 {
+                    // Of all heads first: each bound waits for its lanes, and the next head's need not.
+                    for (h, bounds) in bounds.iter_mut().enumerate().take(heads) {
+                        *bounds = products(h, scales).bounds(isa);
                     }
-                    let sign = if side == 0 { 1.0 } else { -1.0 };
+                }
+                let sign = if side == 0 { 1.0 } else { -1.0 };
+                let (mut factors, mut some) = ([0.0; TOGETHER], false);
+                for h in 0..heads.min(TOGETHER) {
                     let step = products(h, scales).round(isa, sign, bounds[h][side], h, weights);
                     factors[h] = step * plan.unit;
+                    some |= step != 0.0;
                 }
-                if factors == [0.0; TOGETHER] {
+                if !some {
                     continue;
                 }
                 for column in r * run_columns..(r + 1) * run_columns {

@@ -1,14 +1,15 @@
 //! Values of trellis and 5-bit codes: sums over tokens of levels that are made from bit planes.
 
-use super::columns::{Columns, Out, TOGETHER, ValueCodes, WOVEN_POSITIONS, join, load_weights};
+use super::columns::{Columns, Out, ValueCodes, WOVEN_POSITIONS, join, load_weights};
 use super::plan::{Plan, Woven};
 use super::trellis::{self, InQuads, PlainLines, Planes, eight};
 use super::weights::{RUN_LINES, Run};
-use super::{Line, ahead_of, prefetch};
+use super::{Line, MAX_SLOTS, ahead_of, prefetch};
 use crate::lines::Machine;
+use arrayvec::ArrayVec;
 
-/// Groups of tokens whose levels are kept for all heads.
-const KEPT: usize = 8;
+/// Groups of tokens of the largest page.
+const MAX_GROUPS: usize = MAX_SLOTS / (64 / WOVEN_POSITIONS);
 
 impl<C: Planes> ValueCodes for Woven<C> {
     type Table<I: Machine> = I::Levels;
@@ -34,40 +35,55 @@ impl<C: Planes> ValueCodes for Woven<C> {
         let lines = columns.column(columns.at);
         let mut ahead = ahead_of(lines, next).chunks(Units::<C>::FETCHED);
         *next = next.get(units.count * Units::<C>::FETCHED..).unwrap_or_default();
-        let mut sums = [[[isa.zero(); 2]; 8]; TOGETHER];
         if heads == 1 && I::SUMS >= 8 {
             // The sums of one head stay in the registers.
-            let mut single = sums[0];
+            let mut sums = [[isa.zero(); 2]; 8];
             for group in 0..units.count {
                 prefetch::<I, 0>(isa, ahead.next().unwrap_or_default());
                 let levels = units.levels(isa, group, table);
-                single = add_levels(isa, single, &levels, weights, 0, group);
+                sums = add_levels(isa, sums, &levels, weights, 0, group);
             }
-            sums[0] = single;
-        } else {
-            let mut kept = [[isa.line(&Line::ZERO); 8]; KEPT];
-            for start in (0..units.count).step_by(KEPT) {
-                let end = units.count.min(start + KEPT);
-                for (group, levels) in (start..end).zip(&mut kept) {
-                    prefetch::<I, 0>(isa, ahead.next().unwrap_or_default());
-                    *levels = units.levels(isa, group, table);
-                }
-                for (head, sums) in sums.iter_mut().enumerate().take(heads) {
-                    let mut single = *sums;
-                    for (group, levels) in (start..end).zip(&kept) {
-                        single = add_levels(isa, single, levels, weights, head, group);
-                    }
-                    *sums = single;
-                }
+            return close(isa, 0, sums, out);
+        }
+        // Memory that is written before it is read: clearing it would take as long as the products of a head.
+        let mut kept = ArrayVec::<[I::Line; 8], MAX_GROUPS>::new();
+        for group in 0..units.count {
+            prefetch::<I, 0>(isa, ahead.next().unwrap_or_default());
+            if kept.try_push(units.levels(isa, group, table)).is_err() {
+                return;
             }
         }
-        for (head, sums) in sums.iter().enumerate().take(heads) {
-            eight!(|FIELD| {
-                let [high, low] = sums[FIELD];
-                out.add::<WOVEN_POSITIONS>(head, FIELD, join(isa.lanes(high), isa.lanes(low)));
-            });
+        for head in 0..heads {
+            let mut sums = [[isa.zero(); 2]; 8];
+            for (group, levels) in kept.iter().enumerate() {
+                sums = add_levels(isa, sums, levels, weights, head, group);
+            }
+            close(isa, head, sums, out);
         }
     }
+}
+
+/// Adds the sums of a column to those of a head: bit b of a byte is of coordinate b D/8 further.
+#[inline(always)]
+fn close<I: Machine>(isa: I, head: usize, sums: [[I::Sum; 2]; 8], out: &mut Out<'_>) {
+    let (row, pad, column) = (out.plan.dim / 8, out.plan.pad, out.column);
+    let Some((acc, factor)) = out.head(head) else { return };
+    eight!(|FIELD| {
+        let [high, low] = sums[FIELD];
+        let values: [f32; WOVEN_POSITIONS] = Out::values(factor, join(isa.lanes(high), isa.lanes(low)));
+        let acc = acc.get_mut(FIELD * row..(FIELD + 1) * row).unwrap_or_default();
+        if let Some(acc) = column.checked_sub(pad).and_then(|at| acc.get_mut(at..)?.first_chunk_mut()) {
+            let acc: &mut [f32; WOVEN_POSITIONS] = acc;
+            for p in 0..WOVEN_POSITIONS {
+                acc[p] += values[p];
+            }
+        } else {
+            // The first bytes of a row may be none of a coordinate's.
+            for (acc, value) in acc.iter_mut().zip(values.iter().skip(pad)) {
+                *acc += value;
+            }
+        }
+    });
 }
 
 /// Adds the products of the levels of a group of tokens with one head's weights.
