@@ -49,10 +49,12 @@ pub enum Data {
     L2,
     /// In memory: pools that no cache holds.
     Dram,
+    /// A whole cache of so many tokens (a multiple of 128), read again and again: wherever it fits.
+    Tokens(usize),
 }
 
 impl Data {
-    /// All places, nearest first.
+    /// The places that have a name, nearest first.
     pub const ALL: [Self; 3] = [Self::L1, Self::L2, Self::Dram];
 
     /// Name on the command line and in reports.
@@ -61,6 +63,7 @@ impl Data {
             Self::L1 => "l1",
             Self::L2 => "l2",
             Self::Dram => "dram",
+            Self::Tokens(_) => "tokens",
         }
     }
 }

@@ -63,6 +63,7 @@ impl Workload {
             Data::L1 => 0,
             Data::L2 => L2_POOL,
             Data::Dram => DRAM_POOL / if case.codec == CodecId::F16 { 1 } else { 3 },
+            Data::Tokens(tokens) => tokens * codec.block_bytes() * if case.op == Op::Attend { 2 } else { 1 },
         };
         Self::of(case, &codec, pool_bytes).ok_or(BenchError::NoKernel(case.codec))
     }

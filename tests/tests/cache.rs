@@ -591,6 +591,25 @@ fn a_cache_is_never_larger_than_its_tokens_in_f16() {
     }
 }
 
+/// Room for tokens to come, which counts where there are few, is a twentieth and 4 KiB at most.
+#[test]
+fn a_short_cache_has_little_room_to_spare() {
+    for (id, dim) in [(CodecId::S4, 128), (CodecId::T4, 64), (CodecId::S2, 128)] {
+        let spec = CacheSpec::new(1, 1, 1, dim).codecs(id, id);
+        let mut cache = KvCache::new(spec.options(Options::DEFAULT.effort(Effort::Fast))).unwrap();
+        let mut gaussian = Gaussian::new(4);
+        for tokens in 1..=1500 {
+            let row = gaussian.vector(dim);
+            cache.append(0, &row, &row).unwrap();
+            let stats = cache.stats();
+            let plain = stats.sinks + stats.hot + stats.waiting_keys;
+            let used = 2 * (stats.warm * id.block_bytes(dim).unwrap() + plain * 2 * dim);
+            let most = used + used / 20 + 4096;
+            assert!(tokens < 500 || stats.allocated_bytes <= most, "{tokens} tokens: {stats:?}, {used} used");
+        }
+    }
+}
+
 /// A level is a cache's own, so one process compares two.
 #[test]
 fn caches_of_all_levels_live_side_by_side() {

@@ -19,17 +19,22 @@ pub(crate) struct TargetArgs {
 impl TargetArgs {
     /// Starts the file that will be `output`, made of `input`.
     pub(crate) fn create(self, output: &Path, input: &Path) -> Result<AtomicFile, CliError> {
-        let named = output.display();
         // By identity, not by name: links and hard links too. What cannot be compared is not there.
         if is_same_file(input, output).unwrap_or(false) {
             return Err(CliError::bad_input(format_args!(
-                "{named}: is the input itself, accepted is another file"
+                "{}: is the input itself, accepted is another file",
+                output.display()
             )));
         }
+        self.create_new(output)
+    }
+
+    /// Starts the file that will be `output`, made of nothing that is a file.
+    pub(crate) fn create_new(self, output: &Path) -> Result<AtomicFile, CliError> {
         let existing = if self.force { Existing::Replace } else { Existing::Refuse };
         AtomicFile::create(output, existing).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
-                CliError::bad_input(format_args!("{named}: exists, --force replaces it"))
+                CliError::bad_input(format_args!("{}: exists, --force replaces it", output.display()))
             }
             _ => CliError::io(output, &error),
         })

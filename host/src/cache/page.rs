@@ -80,6 +80,10 @@ impl Drop for Page {
     }
 }
 
+/// Pages behind which the last one is whole from its first token on, half of it empty on average: 3 % of the memory then. A page
+/// that grows is written anew every [`SLOT_STEP`] tokens, where tokens come one by one.
+const MANY_PAGES: usize = 16;
+
 /// A page's own memory beside its blocks: itself and the counters of its users.
 const PAGE_OVERHEAD: usize = size_of::<Page>() + 2 * size_of::<usize>();
 
@@ -87,7 +91,7 @@ const PAGE_OVERHEAD: usize = size_of::<Page>() + 2 * size_of::<usize>();
 ///
 /// Every page but the last is full, so token `i` is slot `i % PAGE_TOKENS` of page
 /// `i / PAGE_TOKENS`. Pages that were evicted leave a hole at the front. The last page has memory for as many tokens
-/// as it needs, in steps, until what the codes save pays for a whole page: a cache is never larger than its f16 rows.
+/// as it needs, in steps, until a whole page more counts for little: see [`Pages::arrangement`].
 #[derive(Debug)]
 pub(super) struct Pages {
     tiers: Tiers,
@@ -234,8 +238,9 @@ impl Pages {
         self.held += page.allocated_bytes();
     }
 
-    /// How a last page of `needed` tokens lies: whole where the codes have saved that much, else as small as can be;
-    /// and whether it is kept like that, or loose because even that is larger than f16 rows.
+    /// How a last page of `needed` tokens lies: whole behind many pages whose codes have saved that much, else as small as
+    /// can be, so that a cache is never larger than its f16 rows; and whether it is kept like that, or loose because even that is
+    /// larger.
     fn arrangement(&self, needed: usize) -> (PageFormat, bool) {
         let warm = self.warm();
         let bytes = |format: &PageFormat| format.lines() * size_of::<Line>();
@@ -245,7 +250,11 @@ impl Pages {
         let small = warm.of_slots(needed.next_multiple_of(SLOT_STEP).min(PAGE_TOKENS));
         // Codes as wide as f16 save nothing, and a full page is as small as it gets.
         let must = small.slots() == needed || self.saves_nothing();
-        if bytes(warm) <= budget { (*warm, true) } else { (small, must || bytes(&small) <= budget) }
+        if self.pages.len() > MANY_PAGES && bytes(warm) <= budget {
+            (*warm, true)
+        } else {
+            (small, must || bytes(&small) <= budget)
+        }
     }
 
     fn saves_nothing(&self) -> bool {

@@ -1,5 +1,6 @@
 //! `tqkv bench`: the kernels of this machine against the f16 and `q4_0` kernels of the same run.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::RangedU64ValueParser;
@@ -8,15 +9,20 @@ use tqkv_benches::{Case, Data, Op, Outcome};
 use tqkv_core::{CodecId, Effort};
 use tqkv_simd::Level;
 
+use super::bench_growth;
 use crate::args;
 use crate::error::CliError;
 use crate::output::{Output, table};
+use crate::target::TargetArgs;
 
 /// Measure the kernels: time per token, and ratios to f16 and q4_0 measured in the same run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: scores from memory on one thread, at two levels
   tqkv bench --op scores --codec s4,s3,s2 --data dram
   tqkv bench --op scores --level avx2 --json
+
+How attention grows with the cache, 1,024 to 1,048,576 tokens, as a plot
+  tqkv bench --codec s4,t4 --query-heads 4 --sweep growth.svg
 
 Samples of all cases alternate; the time is the least, in thread CPU time for one thread. Ratios are of \
 least times of this run: never compare times of two runs. Options may be repeated, every combination is \
@@ -54,6 +60,11 @@ pub(crate) struct Args {
     /// How long to measure in all.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
+    /// Attend over caches of 1,024 to 1,048,576 tokens instead, plotted to this file; needs 2 GB and more of memory.
+    #[arg(long, value_name = "OUT.svg", conflicts_with_all = ["ops", "data"])]
+    sweep: Option<PathBuf>,
+    #[command(flatten)]
+    target: TargetArgs,
 }
 
 fn op(name: &str) -> Result<Op, String> {
@@ -87,6 +98,9 @@ struct Row {
     dim: usize,
     level: &'static str,
     data: &'static str,
+    /// Of a sweep only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<usize>,
     threads: usize,
     query_heads: usize,
     /// Of encode only.
@@ -108,6 +122,10 @@ impl From<&Outcome> for Row {
             dim: case.dim,
             level: case.level.name().name(),
             data: case.data.name(),
+            tokens: match case.data {
+                Data::Tokens(tokens) => Some(tokens),
+                _ => None,
+            },
             threads: case.threads,
             query_heads: case.query_heads,
             effort: (case.op == Op::Encode).then_some(case.effort.name()),
@@ -124,6 +142,11 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let detected =
         Level::detect().map_err(|error| CliError::bad_input(format_args!("TQKV_LEVEL: {error}")))?;
     let levels = if args.levels.is_empty() { vec![detected] } else { args.levels.clone() };
+    // Refused before anything is measured.
+    let plot = match &args.sweep {
+        Some(path) => Some((path, args.target.create_new(path)?)),
+        None => None,
+    };
     let bar = out.progress(1000, "measuring");
     let measured = tqkv_benches::run(&cases(args, &levels), Duration::from_secs(args.seconds), |share| {
         bar.set_position((share * 1e3) as u64)
@@ -132,6 +155,9 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let measured = measured.map_err(CliError::bad_input)?;
     for doubt in &measured.doubts {
         eprintln!("tqkv: too noisy to count: {doubt}");
+    }
+    if let Some((path, file)) = plot {
+        bench_growth::plot(&measured, path, file)?;
     }
     let report = Report {
         cpu: tqkv_benches::cpu_name(),
@@ -145,8 +171,13 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
 /// Every combination of the options.
 fn cases(args: &Args, levels: &[Level]) -> Vec<Case> {
     let (threads, mut cases) = (args.threads.unwrap_or(1), Vec::new());
-    for &op in &args.ops {
-        for &data in &args.data {
+    let growth = bench_growth::LENGTHS.map(Data::Tokens);
+    let (ops, places) = match args.sweep {
+        Some(_) => (&[Op::Attend][..], &growth[..]),
+        None => (&args.ops[..], &args.data[..]),
+    };
+    for &op in ops {
+        for &data in places {
             for &dim in &args.dims {
                 for &level in levels {
                     for &query_heads in &args.query_heads {
@@ -179,7 +210,7 @@ fn human(report: &Report) -> String {
             row.codec.to_string(),
             row.dim.to_string(),
             row.level.to_string(),
-            row.data.to_string(),
+            row.tokens.map_or_else(|| row.data.to_string(), |tokens| format!("{tokens}")),
             row.threads.to_string(),
             row.query_heads.to_string(),
             format!("{:.2}", row.ns_min),

@@ -1,6 +1,7 @@
 //! The commands: a file each, and their list.
 
 mod bench;
+mod bench_growth;
 mod codebook;
 mod completions;
 mod decode;
