@@ -70,6 +70,7 @@ fn draw(svg: &mut String, curves: &[Curve]) -> Result<(), String> {
     let mut chart = ChartBuilder::on(&area)
         .caption("Attention of one token over a cache: ns for each cached token", ("sans-serif", 20))
         .margin(12)
+        .margin_right(32)
         .x_label_area_size(44)
         .y_label_area_size(56)
         .build_cartesian_2d((first..last).log_scale().base(2.0), 0.0..highest * 1.1)
