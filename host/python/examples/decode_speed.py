@@ -5,8 +5,9 @@
 MODEL is a folder of Hugging Face Transformers, or a GGUF file (needs the package gguf). Needs the packages transformers,
 optimum-quanto and hqq; Linux. Keys and values of the first tokens of the text are computed once. Each cache has a process of its own,
 which takes them up and predicts the next tokens one by one, whatever it would have said. Prints a table in Markdown: bytes that the cache
-holds; how far the memory of the process is above what it was with the model alone, at most, while it decodes; tokens a second (median
-of the times of single tokens); seconds to take the context up; and the divergence of the predictions from those with the exact cache.
+holds; how far the memory of the process is above what it was with the model alone, at most, while it decodes; tokens a second of
+processor time (median of single tokens), which other programs change little; seconds of it to take the context up; and the divergence
+of the predictions from those with the exact cache.
 """
 
 from __future__ import annotations
@@ -130,18 +131,18 @@ def decode(arguments) -> dict:
         cache, begin = make(model.config, settings), 0.0
         for index, (keys, values) in enumerate(torch.load(f"{arguments.folder}/context.pt", mmap=True)):
             keys, values = keys.clone(), values.clone()
-            start = time.perf_counter()
+            start = time.process_time()
             cache.update(keys, values, index)
-            begin += time.perf_counter() - start
+            begin += time.process_time() - start
         del keys, values
         if attention != "sdpa":
             model.set_attn_implementation(attention)
         settle()
         times, rows = [], []
         for at in range(arguments.context, arguments.context + arguments.tokens):
-            start = time.perf_counter()
+            start = time.process_time()
             logits = model(ids[:, at : at + 1], past_key_values=cache).logits[0, -1]
-            times.append(time.perf_counter() - start)
+            times.append(time.process_time() - start)
             rows.append(logits.clone())
         peak = resident("VmHWM") - before
     predicted = torch.stack(rows).double().log_softmax(-1)
@@ -159,7 +160,7 @@ def main(arguments) -> None:
     from importlib.metadata import version
 
     names = ("torch", "transformers", "optimum-quanto", "hqq", "tqkv")
-    print(f"{arguments.context} tokens of context, {arguments.tokens} more one by one, {arguments.dtype} weights, {arguments.threads} threads;")
+    print(f"{arguments.context} tokens of context, {arguments.tokens} more one by one, {arguments.dtype} weights, {arguments.threads} thread(s);")
     print(f"{', '.join(f'{name} {version(name)}' for name in names)}, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}\n")
     print("| cache | MB held | MB at most while decoding | tokens/s | s to take the context up | KL | top-1 |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
@@ -190,7 +191,7 @@ if __name__ == "__main__":
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--step", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     given = parser.parse_args()

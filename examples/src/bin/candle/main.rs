@@ -1,6 +1,6 @@
 //! A Llama of candle over a cache of tqkv: candle reads the file and multiplies, the cache keeps keys and values and attends.
 //!
-//! `cargo run --release -p tqkv-candle -- MODEL.gguf [PROMPT [CODECS..]]` writes the same continuation with candle's own cache in f16, with ours in f16,
+//! `cargo run --release --features candle --bin candle -- MODEL.gguf [PROMPT [CODECS..]]` writes the same continuation with candle's own cache in f16, with ours in f16,
 //! and with ours in codes (`t4,t3`, or those that are named), each beside its bytes. The seam is [`Attention`].
 
 mod attention;
@@ -23,7 +23,7 @@ const TOKENS: usize = 400;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let path = arguments.next().context("usage: tqkv-candle MODEL.gguf [PROMPT [CODECS..]]")?;
+    let path = arguments.next().context("usage: candle MODEL.gguf [PROMPT [CODECS..]]")?;
     let prompt = arguments.next().unwrap_or_else(|| "A compressed cache is".to_owned());
     let codecs: Vec<String> = arguments.collect();
     let codecs = if codecs.is_empty() { vec!["t4,t3".to_owned()] } else { codecs };

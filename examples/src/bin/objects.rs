@@ -1,6 +1,6 @@
-//! Encoded keys and a cache in an object store: `cargo run --release -p tqkv-objects -- URL`.
+//! Encoded keys and a cache in an object store: `cargo run --release --features objects --bin objects -- URL`.
 //!
-//! URL names a folder of a store, as `s3://bucket/folder`, `file:///tmp/folder` or `memory:///`; what else a store must know comes from
+//! URL names a folder of a store, as `file:///tmp/folder`, `memory:///` or, with the feature `s3`, `s3://bucket/folder`; what else a store must know comes from
 //! its variables (`AWS_ENDPOINT`, `AWS_ACCESS_KEY_ID`, ..). Writes 100,000 vectors as a `.tqk` file, reads some of them back by range, and takes a
 //! cache of 8,192 tokens there and back.
 
@@ -21,7 +21,7 @@ const VECTORS: usize = 100_000;
 const PAGE: u64 = 128;
 
 fn main() -> Result<()> {
-    let url = std::env::args().nth(1).context("usage: tqkv-objects URL")?;
+    let url = std::env::args().nth(1).context("usage: objects URL")?;
     let variables = std::env::vars().map(|(name, value)| (name.to_lowercase(), value));
     let (store, folder) = parse_url_opts(&Url::parse(&url)?, variables)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -66,7 +66,12 @@ async fn vectors(store: &Arc<dyn ObjectStore>, path: Path) -> Result<()> {
         let begin = Instant::now();
         let found = object.blocks(range.clone()).await?;
         ensure!(found == blocks[..found.len()], "other blocks came back");
-        println!("{pages} pages, {} blocks of {} bytes, in {:.1} ms", range.end, object.block_bytes(), ms(begin));
+        println!(
+            "{pages} pages, {} blocks of {} bytes, in {:.1} ms",
+            range.end,
+            object.block_bytes(),
+            ms(begin)
+        );
     }
     Ok(())
 }
