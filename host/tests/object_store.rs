@@ -16,7 +16,7 @@ use tqkv::object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
 };
-use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_core::{AnyCodec, CodecId, MAX_HEAD_DIM, Options};
 
 const DIM: usize = 64;
 
@@ -163,6 +163,21 @@ fn blocks_come_by_range_and_only_their_chunks_are_fetched() {
             assert!(matches!(error, FileError::OutOfBounds { .. }), "{range:?}: {error}");
         }
     }
+}
+
+#[test]
+fn the_longest_header_comes_in_one_request() {
+    let (store, path) = (Watched::new(InMemory::new()), Path::from("wide.tqk"));
+    let codec = AnyCodec::new(CodecId::S2, MAX_HEAD_DIM, Options::default()).unwrap();
+    let header = Header::new(&codec, Some(vec![-1.5; MAX_HEAD_DIM]));
+    let mut writer = Writer::new(Cursor::new(Vec::new()), header).unwrap();
+    writer.push(&vec![7; codec.block_bytes()]).unwrap();
+    let bytes = writer.finish().unwrap().0.into_inner();
+    block_on(put_object(&*store, &path, bytes)).unwrap();
+    let object = block_on(TqkObject::open(store.clone(), path)).unwrap();
+    assert_eq!(store.cost().0, 1);
+    assert_eq!(object.header().mean.as_deref(), Some(&[-1.5; MAX_HEAD_DIM][..]));
+    assert_eq!(block_on(object.blocks(0..1)).unwrap(), vec![7; codec.block_bytes()]);
 }
 
 #[test]

@@ -23,7 +23,7 @@ const PART: usize = 16 << 20;
 
 /// A `.tqk` file in a store: any blocks by their index.
 ///
-/// Opening fetches at most 4 KiB and checks the header and that the length is exactly what it implies. Should the object be
+/// Opening fetches a little over 4 KiB at most and checks the header and that the length is exactly what it implies. Should the object be
 /// replaced, reading it is an error from then on, where the store has entity tags.
 #[derive(Clone, Debug)]
 pub struct TqkObject {
