@@ -16,6 +16,9 @@ pub mod matmul;
 mod mmap;
 mod threads;
 
+/// The crate whose stores are accepted, in the version that they must have.
+#[cfg(feature = "object-store")]
+pub use object_store;
 pub use tqkv_core::{Chunk, KvError, KvShape};
 pub use tqkv_simd::{Level, LevelError, LevelName};
 

@@ -181,6 +181,19 @@ def test_a_payload_decodes_under_its_name_only():
             decode(data, [blank(keys)], name)
 
 
+def test_more_effort_is_less_error_in_as_many_bytes():
+    keys, values = sides()
+    errors = []
+    for effort in ("fast", "default", "best"):
+        format = Format("t4,t3", effort=effort)
+        data, got = format.encode([(keys, values)]), blank(keys)
+        assert len(data) == Format("t4,t3").size(keys.shape, keys.dtype)
+        decode(data, [got])
+        errors.append(sum(float((a.float() - b.float()).square().sum()) for a, b in zip(got, (keys, values))))
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] > 0.8 * errors[0]
+
+
 def test_what_cannot_be_encoded_is_refused():
     for token in (2, 20):
         keys, values = sides()
@@ -191,7 +204,7 @@ def test_what_cannot_be_encoded_is_refused():
         Format().encode([(torch.zeros(1, 1, 1, 64, dtype=torch.int8),) * 2])
     with pytest.raises(tqkv.TqkvError, match="one shape and dtype"):
         Format().encode([(keys, values.float())])
-    for wrong in ({"exact": -1}, {"exact": True}, {"codec": "t9"}, {"codec": "t3,t3,t3"}, {"seed": -1}, {"centre": "no"}):
+    for wrong in ({"exact": -1}, {"exact": True}, {"codec": "t9"}, {"codec": "t3,t3,t3"}, {"seed": -1}, {"centre": "no"}, {"effort": "most"}, {"effort": 2}):
         with pytest.raises(tqkv.TqkvError, match=next(iter(wrong))):
             Format(**wrong)
 

@@ -9,6 +9,8 @@
 //! taken over before all of it has been read and checked.
 
 mod bytes;
+#[cfg(feature = "object-store")]
+mod object;
 mod state;
 
 use super::spec::{Arithmetic, CacheSpec, Centring, Cold};

@@ -1,12 +1,20 @@
 //! The header of a `.tqk` file, and the geometry that follows from it.
 
+use std::ops::Range;
+
 use tqkv_core::{AnyCodec, CodecId, Options, ScaleMode};
 
-use super::{CHUNK_HEAD, CRC, FIXED_HEADER, FLAG_MEAN, FileError, MAGIC, MAX_CHUNK_PAYLOAD, VERSION, le};
+use super::{
+    CHUNK_HEAD, CRC, FIXED_HEADER, FLAG_MEAN, FileError, MAGIC, MAX_CHUNK_PAYLOAD, Reader, VERSION, le,
+};
 
 /// Payload that [`Header::new`] aims at: large enough to stream well, small enough that random access
 /// verifies little.
 const TARGET_CHUNK_PAYLOAD: usize = 1 << 18;
+
+/// Most bytes that a header has.
+#[cfg(feature = "object-store")]
+pub(super) const MAX_HEADER: usize = FIXED_HEADER + 4 * tqkv_core::MAX_HEAD_DIM + CRC;
 
 /// What a `.tqk` file says about its blocks.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,6 +79,28 @@ impl Header {
         self.byte_len() as u128
             + u128::from(self.num_chunks()) * (CHUNK_HEAD + CRC) as u128
             + u128::from(self.count) * block_bytes as u128
+    }
+
+    /// Where chunk `chunk`, which exists, lies in a file whose length is known to fit.
+    pub(super) fn chunk_range(&self, chunk: u64, block_bytes: usize) -> Range<u64> {
+        let bytes = |blocks: usize| (CHUNK_HEAD + blocks * block_bytes + CRC) as u64;
+        let start = self.byte_len() as u64 + chunk * bytes(self.blocks_per_chunk as usize);
+        start..start + bytes(self.blocks_in(chunk))
+    }
+
+    /// The header in front of a file of `len` bytes, and the bytes of a block; refuses a length that is not exactly what the
+    /// header implies.
+    pub(super) fn of_file(front: &[u8], len: u64) -> Result<(Self, usize), FileError> {
+        let reader = Reader::new(front)?;
+        let (header, block_bytes) = (reader.header().clone(), reader.block_bytes());
+        let (len, expected) = (u128::from(len), header.file_len(block_bytes));
+        if len < expected {
+            return Err(FileError::Truncated(format!("{} of {expected} bytes are", expected - len)));
+        }
+        if len > expected {
+            return Err(FileError::TrailingBytes(header.count));
+        }
+        Ok((header, block_bytes))
     }
 
     /// Blocks in chunk `chunk`, 0 after the last.

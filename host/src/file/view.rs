@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::reader::check_chunk;
-use super::{Bytes, CHUNK_HEAD, CRC, FileError, Header, Reader};
+use super::{Bytes, CHUNK_HEAD, CRC, FileError, Header};
 
 /// A `.tqk` file as a slice: any block by its index.
 ///
@@ -36,16 +36,7 @@ impl<B: AsRef<[u8]>> TqkView<B> {
     /// # Errors
     /// Anything wrong with the header, truncation, trailing bytes.
     pub fn new(bytes: B) -> Result<Self, FileError> {
-        let len = bytes.as_ref().len() as u128;
-        let reader = Reader::new(bytes.as_ref())?;
-        let (header, block_bytes) = (reader.header().clone(), reader.block_bytes());
-        let expected = header.file_len(block_bytes);
-        if len < expected {
-            return Err(FileError::Truncated(format!("{} of {expected} bytes are", expected - len)));
-        }
-        if len > expected {
-            return Err(FileError::TrailingBytes(header.count));
-        }
+        let (header, block_bytes) = Header::of_file(bytes.as_ref(), bytes.as_ref().len() as u64)?;
         // The length fits, so the number of chunks is below the number of bytes in memory.
         let verified = (0..header.num_chunks()).map(|_| AtomicBool::new(false)).collect();
         Ok(Self { bytes, header, block_bytes, verified })
@@ -85,7 +76,8 @@ impl<B: AsRef<[u8]>> TqkView<B> {
                 count: self.header.count,
             });
         };
-        let bytes = &self.bytes.as_ref()[self.range(chunk)];
+        let Range { start, end } = self.header.chunk_range(chunk, self.block_bytes);
+        let bytes = &self.bytes.as_ref()[start as usize..end as usize];
         // Relaxed: the flag guards no other write, and checking twice is harmless.
         if !verified.load(Ordering::Relaxed) {
             check_chunk(&self.header, bytes, chunk)?;
@@ -100,13 +92,5 @@ impl<B: AsRef<[u8]>> TqkView<B> {
     /// The first damaged chunk.
     pub fn verify(&self) -> Result<(), FileError> {
         (0..self.header.num_chunks()).try_for_each(|chunk| self.chunk(chunk).map(|_| ()))
-    }
-
-    /// Where an existing chunk lies; `new` checked the length, so nothing overflows.
-    fn range(&self, chunk: u64) -> Range<usize> {
-        let full = CHUNK_HEAD + self.header.blocks_per_chunk as usize * self.block_bytes + CRC;
-        let start = self.header.byte_len() + chunk as usize * full;
-        let blocks = self.header.blocks_in(chunk);
-        start..start + CHUNK_HEAD + blocks * self.block_bytes + CRC
     }
 }

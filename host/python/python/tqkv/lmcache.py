@@ -48,16 +48,17 @@ class TqkvDeserializer(Deserializer):
 
 
 def create(options: dict[str, Any]) -> AsyncSerdeProcessor:
-    """The processor for the options of a configuration: `head_dim` of the model, and where wanted `codec`, `seed`, `centre`, `exact` (as of
-    `tqkv.payload.Format`) and `max_workers`, chunks at a time."""
+    """The processor for the options of a configuration: `head_dim` of the model, and where wanted `codec`, `seed`, `centre`, `exact`, `effort`
+    (as of `tqkv.payload.Format`) and `max_workers`, chunks at a time."""
     options = dict(options)
     head_dim, workers = options.pop("head_dim", None), options.pop("max_workers", 2)
     for name, value in (("head_dim", head_dim), ("max_workers", workers)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise TqkvError(f"{name} {value!r} of the serde tqkv; needed is a positive integer")
-    if unknown := options.keys() - {"codec", "seed", "centre", "exact"}:
+    if unknown := options.keys() - {"codec", "seed", "centre", "exact", "effort"}:
         raise TqkvError(
-            f"option {min(unknown)} of the serde tqkv; accepted are head_dim, codec, seed, centre, exact and max_workers"
+            f"option {min(unknown)} of the serde tqkv; accepted are head_dim, codec, seed, centre, exact, effort and"
+            " max_workers"
         )
     format = payload.Format(**options)
     return AsyncSerdeProcessor(TqkvSerializer(format, head_dim), TqkvDeserializer(head_dim), workers)

@@ -36,8 +36,8 @@ heads count tokens together."""
 
 
 @lru_cache(maxsize=64)
-def _codec(name: str, head_dim: int, seed: int) -> Codec:
-    return Codec(name, head_dim, seed)
+def _codec(name: str, head_dim: int, seed: int, effort: str) -> Codec:
+    return Codec(name, head_dim, seed, effort=effort)
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,10 @@ class Header:
         header.codecs()
         return header
 
-    def codecs(self) -> tuple[Codec, Codec]:
-        """Of keys and of values; refuses unknown ones and head dims that they do not have."""
-        dim = self.shape.head_dim
-        return _codec(self.keys, dim, self.seed), _codec(self.values, dim, self.seed)
+    def codecs(self, effort: str = "default") -> tuple[Codec, Codec]:
+        """Of keys and of values; refuses unknown ones and head dims that they do not have. The effort is that of encoders."""
+        keys, values = (_codec(name, self.shape.head_dim, self.seed, effort) for name in (self.keys, self.values))
+        return keys, values
 
     def sections(self) -> list[tuple[int, ...]]:
         """Shapes in bytes of what lies between header and CRC: exact tokens of keys and of values, means of the keys, blocks of
@@ -132,7 +132,8 @@ class Format:
 
     `codec` names that of keys and of values ("t4,t3", or one for both). The first `exact` tokens of a part stay as they are: all
     others attend to those that begin a text. Where `centre` holds, the mean of the other keys of each layer and KV head is
-    stored by itself, two bytes a coordinate: keys of many models have a large constant.
+    stored by itself, two bytes a coordinate: keys of many models have a large constant. `effort` is that of the encoder
+    ("fast", "default", "best"): trellis codes take twice the time for each step. It changes neither size nor how payloads are read.
 
     >>> import torch
     >>> from tqkv.payload import Format, decode
@@ -151,6 +152,7 @@ class Format:
     seed: int = 42
     centre: bool = True
     exact: int = 4
+    effort: str = "default"
 
     def __post_init__(self) -> None:
         if not isinstance(self.codec, str) or not all(name in Codec.names() for name in self.names()):
@@ -161,6 +163,7 @@ class Format:
             raise TqkvError(f"centre {self.centre!r}; accepted are true and false")
         if isinstance(self.exact, bool) or not isinstance(self.exact, int) or not 0 <= self.exact < 2**16:
             raise TqkvError(f"exact {self.exact!r}; accepted are numbers of tokens below 65536")
+        _codec("i8", 128, 0, str(self.effort))  # refuses others
 
     def names(self) -> tuple[str, str]:
         """Names of the codecs of keys and values."""
@@ -189,7 +192,7 @@ class Format:
             raise TqkvError(f"{len(target)} bytes to write to; needed are {total}")
         at = 0
         for header, (keys, values) in zip(headers, parts):
-            _encode(header, keys, values, target[at : at + header.size])
+            _encode(header, header.codecs(self.effort), keys, values, target[at : at + header.size])
             at += header.size
         return target if out is None else total
 
@@ -243,11 +246,13 @@ def _sections(header: Header, part: np.ndarray) -> list[np.ndarray]:
     return views
 
 
-def _encode(header: Header, keys: torch.Tensor, values: torch.Tensor, part: np.ndarray) -> None:
+def _encode(
+    header: Header, codecs: tuple[Codec, Codec], keys: torch.Tensor, values: torch.Tensor, part: np.ndarray
+) -> None:
     part[: _HEADER.size] = np.frombuffer(header.pack(), np.uint8)
     *kept, means, key_blocks, value_blocks = _sections(header, part)
     rows = header.shape.tokens, header.shape.heads, header.shape.head_dim
-    key_codec, value_codec = header.codecs()
+    key_codec, value_codec = codecs
     for layer in range(header.shape.layers):
         k, v = keys[layer].reshape(rows), values[layer].reshape(rows)
         for what, x, target in zip(("keys", "values"), (k, v), kept):

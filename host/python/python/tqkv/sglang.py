@@ -30,7 +30,7 @@ _LAYOUTS = {
 
 
 class TqkvHiCache(HiCacheStorage):
-    """Options, in the extra configuration: `folder`, or `max_bytes` of main memory; `codec`, `seed`, `centre` and `exact` as of
+    """Options, in the extra configuration: `folder`, or `max_bytes` of main memory; `codec`, `seed`, `centre`, `effort` and `exact` as of
     `tqkv.payload.Format`, the last for pages that may begin a text. A page that is missing, damaged or of another shape is a
     miss, and one that cannot be stored a failure."""
 
@@ -38,7 +38,7 @@ class TqkvHiCache(HiCacheStorage):
         extra = storage_config.extra_config or {}
         if storage_config.is_mla_model:
             raise TqkvError("a model with latent attention (MLA); accepted are models with keys and values")
-        self.format = payload.Format(**{name: extra[name] for name in ("codec", "seed", "centre", "exact") if name in extra})
+        self.format = payload.Format(**{name: extra[name] for name in ("codec", "seed", "centre", "exact", "effort") if name in extra})
         self.store = open_store(extra.get("folder"), extra.get("max_bytes"))
         ranks = ("tp", "pp", "attn_cp")
         self._prefix = str(storage_config.model_name).replace("/", "-") + "".join(

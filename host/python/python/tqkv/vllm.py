@@ -83,7 +83,7 @@ def _prefix(config: Any) -> str:
 
 
 class TqkvTier(SecondaryTierManager):
-    """Options: `head_dim` of the model; `folder`, or `max_bytes` of main memory; `codec`, `seed`, `centre` and `exact` as of
+    """Options: `head_dim` of the model; `folder`, or `max_bytes` of main memory; `codec`, `seed`, `centre`, `effort` and `exact` as of
     `tqkv.payload.Format`, the last for chunks that begin a text; `threads`. A chunk that is missing, damaged or of another
     shape fails to load, and is a miss then."""
 
@@ -101,12 +101,13 @@ class TqkvTier(SecondaryTierManager):
         seed: int = 42,
         centre: bool = True,
         exact: int = 4,
+        effort: str = "default",
         folder: str | None = None,
         max_bytes: int | None = None,
         threads: int = 2,
     ) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
-        self.format = payload.Format(codec, seed, centre, exact)
+        self.format = payload.Format(codec, seed, centre, exact, effort)
         self.rows = Rows(offloading_spec.config, primary_kv_view, head_dim)
         self.store = open_store(folder, max_bytes)
         self._prefix = _prefix(offloading_spec.config)

@@ -1,0 +1,149 @@
+//! A Llama out of a GGUF file, all of it but attention over the past.
+//!
+//! Weights become f32: candle multiplies stored ones with activations of 8 bits, which amplifies whatever differs between caches.
+
+use crate::attention::Attention;
+use anyhow::{Context, Result, bail};
+use candle_core::quantized::gguf_file::{Content, Value};
+use candle_core::{D, Device, Module, Tensor};
+use candle_nn::ops::{rms_norm, silu};
+use candle_nn::rotary_emb::rope_i;
+use candle_nn::{Embedding, Linear};
+use std::fs::File;
+use std::io::BufReader;
+
+const CPU: Device = Device::Cpu;
+
+/// What the cache must know.
+pub(crate) struct Shape {
+    pub(crate) num_layers: usize,
+    pub(crate) num_heads: usize,
+    pub(crate) num_kv_heads: usize,
+    pub(crate) head_dim: usize,
+}
+
+impl Shape {
+    /// Bytes of a token's keys and values in f16.
+    pub(crate) fn f16_bytes(&self) -> usize {
+        2 * 2 * self.num_layers * self.num_kv_heads * self.head_dim
+    }
+}
+
+pub(crate) struct Llama {
+    pub(crate) shape: Shape,
+    /// The token that ends a text.
+    pub(crate) end: Option<u32>,
+    embedding: Embedding,
+    layers: Vec<Layer>,
+    norm: Tensor,
+    output: Linear,
+    epsilon: f32,
+    /// Of the first pair of coordinates: 1, then less and less, `[head_dim / 2]`.
+    frequencies: Tensor,
+}
+
+struct Layer {
+    attention_norm: Tensor,
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    out: Linear,
+    mlp_norm: Tensor,
+    gate: Linear,
+    up: Linear,
+    down: Linear,
+}
+
+impl Llama {
+    /// # Errors
+    /// A file of another architecture, or that lacks a tensor or a number.
+    pub(crate) fn read(content: Content, file: &mut BufReader<File>) -> Result<Self> {
+        let value = |key: &str| content.metadata.get(key).with_context(|| format!("the file has no {key}"));
+        let architecture = value("general.architecture")?.to_string()?;
+        if architecture != "llama" {
+            bail!("architecture {architecture}; accepted is llama");
+        }
+        let number = |key: &str| Ok::<_, anyhow::Error>(value(&format!("llama.{key}"))?.to_u32()? as usize);
+        let num_heads = number("attention.head_count")?;
+        let shape = Shape {
+            num_layers: number("block_count")?,
+            num_heads,
+            num_kv_heads: number("attention.head_count_kv").unwrap_or(num_heads),
+            head_dim: number("embedding_length")? / num_heads.max(1),
+        };
+        let base = value("llama.rope.freq_base").and_then(|base| Ok(base.to_f32()?)).unwrap_or(10_000.0);
+        let frequencies: Vec<f32> =
+            (0..shape.head_dim).step_by(2).map(|i| base.powf(-(i as f32) / shape.head_dim as f32)).collect();
+        let epsilon = value("llama.attention.layer_norm_rms_epsilon")?.to_f32()?;
+        let end = value("tokenizer.ggml.eos_token_id").ok().and_then(|id| Value::to_u32(id).ok());
+
+        let mut tensor = |name: &str| {
+            let stored = content.tensor(file, &format!("{name}.weight"), &CPU);
+            Ok(stored.with_context(|| format!("tensor {name}"))?.dequantize(&CPU)?)
+        };
+        let embedding = Embedding::new(tensor("token_embd")?, number("embedding_length")?);
+        let layers = (0..shape.num_layers)
+            .map(|layer| Layer::read(&mut |name| tensor(&format!("blk.{layer}.{name}"))));
+        let layers = layers.collect::<Result<_>>()?;
+        let norm = tensor("output_norm")?;
+        // Where there is none, the embedding is the output as well.
+        let output = tensor("output").unwrap_or_else(|_| embedding.embeddings().clone());
+        Ok(Self {
+            shape,
+            end,
+            embedding,
+            layers,
+            norm,
+            output: Linear::new(output, None),
+            epsilon,
+            frequencies: Tensor::new(frequencies, &CPU)?,
+        })
+    }
+
+    /// The likeliest token after these, the first of which is at `position`.
+    ///
+    /// # Errors
+    /// Those of candle and of the cache.
+    pub(crate) fn next(&self, tokens: &[u32], position: usize, cache: &mut dyn Attention) -> Result<u32> {
+        let positions: Vec<f32> = (position..position + tokens.len()).map(|at| at as f32).collect();
+        let angles = Tensor::new(positions, &CPU)?.unsqueeze(1)?.matmul(&self.frequencies.unsqueeze(0)?)?;
+        let (cos, sin) = (angles.cos()?, angles.sin()?);
+        let mut x = self.embedding.forward(&Tensor::new(tokens, &CPU)?)?.unsqueeze(0)?;
+        for (i, layer) in self.layers.iter().enumerate() {
+            let normed = rms_norm(&x, &layer.attention_norm, self.epsilon)?;
+            let heads = |projection: &Linear, heads: usize| {
+                let x =
+                    projection.forward(&normed)?.reshape((1, tokens.len(), heads, self.shape.head_dim))?;
+                x.transpose(1, 2)?.contiguous()
+            };
+            let q = rope_i(&heads(&layer.query, self.shape.num_heads)?, &cos, &sin)?;
+            let k = rope_i(&heads(&layer.key, self.shape.num_kv_heads)?, &cos, &sin)?;
+            let v = heads(&layer.value, self.shape.num_kv_heads)?;
+            x = (x + layer.out.forward(&cache.attend(i, &q, &k, &v)?)?)?;
+            let normed = rms_norm(&x, &layer.mlp_norm, self.epsilon)?;
+            let gated = (silu(&layer.gate.forward(&normed)?)? * layer.up.forward(&normed)?)?;
+            x = (x + layer.down.forward(&gated)?)?;
+        }
+        let last = rms_norm(&x.narrow(1, tokens.len() - 1, 1)?, &self.norm, self.epsilon)?;
+        let logits = self.output.forward(&last)?.flatten_all()?;
+        Ok(logits.argmax(D::Minus1)?.to_scalar()?)
+    }
+}
+
+impl Layer {
+    fn read(tensor: &mut dyn FnMut(&str) -> Result<Tensor>) -> Result<Self> {
+        let (attention_norm, mlp_norm) = (tensor("attn_norm")?, tensor("ffn_norm")?);
+        let mut matrix = |name| Ok::<_, anyhow::Error>(Linear::new(tensor(name)?, None));
+        Ok(Self {
+            attention_norm,
+            query: matrix("attn_q")?,
+            key: matrix("attn_k")?,
+            value: matrix("attn_v")?,
+            out: matrix("attn_output")?,
+            mlp_norm,
+            gate: matrix("ffn_gate")?,
+            up: matrix("ffn_up")?,
+            down: matrix("ffn_down")?,
+        })
+    }
+}

@@ -1,0 +1,201 @@
+"""Decoding behind a long context in Transformers: tokens a second and memory, with caches of the library and with TqkvCache.
+
+    python examples/decode_speed.py --model MODEL --text FILE
+
+MODEL is a folder of Hugging Face Transformers, or a GGUF file (needs the package gguf). Needs the packages transformers,
+optimum-quanto and hqq; Linux. Keys and values of the first tokens of the text are computed once. Each cache has a process of its own,
+which takes them up and predicts the next tokens one by one, whatever it would have said. Prints a table in Markdown: bytes that the cache
+holds; how far the memory of the process is above what it was with the model alone, at most, while it decodes; tokens a second of
+processor time (median of single tokens), which other programs change little; seconds of it to take the context up; and the divergence
+of the predictions from those with the exact cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+CACHES = {
+    "DynamicCache": ("sdpa", None),
+    "QuantizedCache, quanto, 4 bits": ("sdpa", dict(backend="quanto", nbits=4)),
+    "QuantizedCache, hqq, 4 bits": ("sdpa", dict(backend="hqq", nbits=4, axis_key=1, axis_value=1)),
+    "TqkvCache s4, decoded": ("sdpa", "s4"),
+    "TqkvCache t4,t3, decoded": ("sdpa", "t4,t3"),
+    "TqkvCache s4, on codes": ("tqkv", "s4"),
+    "TqkvCache t4,t3, on codes": ("tqkv", "t4,t3"),
+}
+
+
+def load(arguments):
+    """Model, and tokens of the text."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    path = Path(arguments.model)
+    where = (str(path.parent), {"gguf_file": path.name}) if path.is_file() else (str(path), {})
+    tokenizer = AutoTokenizer.from_pretrained(where[0], **where[1])
+    dtype = getattr(torch, arguments.dtype)
+    model = AutoModelForCausalLM.from_pretrained(where[0], dtype=dtype, attn_implementation="sdpa", **where[1]).eval()
+    ids = tokenizer(Path(arguments.text).read_text(encoding="utf-8")[:400_000])["input_ids"]
+    needed = arguments.context + arguments.tokens
+    assert len(ids) >= needed, f"the text has {len(ids)} tokens, {needed} are needed"
+    return model, torch.tensor([ids[:needed]])
+
+
+def make(config, settings):
+    from transformers import DynamicCache, QuantizedCache
+
+    if settings is None:
+        return DynamicCache(config=config)
+    if isinstance(settings, dict):
+        return QuantizedCache(config=config, **settings)
+    from tqkv.transformers import TqkvCache
+
+    return TqkvCache(config, kv=settings)
+
+
+def held(thing, seen: set) -> int:
+    """Bytes of the tensors that a cache holds, packed ones as they lie, and of rows of ours."""
+    import torch
+    import tqkv
+
+    if id(thing) in seen:
+        return 0
+    seen.add(id(thing))
+    if isinstance(thing, tqkv.KvCache):
+        return thing.stats()["allocated_bytes"]
+    if isinstance(thing, torch.Tensor):
+        if hasattr(thing, "__tensor_flatten__"):
+            return sum(held(getattr(thing, name), seen) for name in thing.__tensor_flatten__()[0])
+        return thing.nbytes
+    parts = thing if isinstance(thing, (list, tuple)) else ()
+    parts = thing.values() if isinstance(thing, dict) else parts
+    module = type(thing).__module__
+    if module.startswith(("transformers.cache_utils", "tqkv.")):
+        parts = vars(thing).values()
+    return sum(held(part, seen) for part in parts)
+
+
+def resident(field: str) -> int:
+    """Bytes of main memory of this process; VmHWM is the most since the mark was put back."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return 1024 * int(line.split()[1])
+    sys.exit(f"no {field} in /proc/self/status")
+
+
+def settle() -> None:
+    """Gives freed memory back to the system, and puts the mark of the most memory back."""
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def context(arguments) -> dict:
+    """Keys and values of the context, by layers, to a file for the other processes."""
+    import torch
+    from transformers import DynamicCache
+
+    torch.set_num_threads(arguments.threads)
+    model, ids = load(arguments)
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(ids[:, : arguments.context], past_key_values=cache, logits_to_keep=1)
+    torch.save([(layer.keys, layer.values) for layer in cache.layers], f"{arguments.folder}/context.pt")
+    return {}
+
+
+def decode(arguments) -> dict:
+    """One cache."""
+    import torch
+
+    attention, settings = CACHES[arguments.step]
+    torch.set_num_threads(arguments.threads)
+    model, ids = load(arguments)
+    with torch.no_grad():
+        # Whatever is loaded or compiled at first use, before memory is looked at.
+        warm = make(model.config, settings)
+        for at in (slice(0, 256), slice(256, 257)):
+            model(ids[:, at], past_key_values=warm, logits_to_keep=1)
+        del warm
+        settle()
+        before = resident("VmRSS")
+        cache, begin = make(model.config, settings), 0.0
+        for index, (keys, values) in enumerate(torch.load(f"{arguments.folder}/context.pt", mmap=True)):
+            keys, values = keys.clone(), values.clone()
+            start = time.process_time()
+            cache.update(keys, values, index)
+            begin += time.process_time() - start
+        del keys, values
+        if attention != "sdpa":
+            model.set_attn_implementation(attention)
+        settle()
+        times, rows = [], []
+        for at in range(arguments.context, arguments.context + arguments.tokens):
+            start = time.process_time()
+            logits = model(ids[:, at : at + 1], past_key_values=cache).logits[0, -1]
+            times.append(time.process_time() - start)
+            rows.append(logits.clone())
+        peak = resident("VmHWM") - before
+    predicted = torch.stack(rows).double().log_softmax(-1)
+    exact = Path(arguments.folder, "exact.pt")
+    if settings is None:
+        torch.save(predicted, exact)
+    expected = torch.load(exact)
+    kl = (expected.exp() * (expected - predicted)).sum(-1).mean()
+    same = (expected.argmax(-1) == predicted.argmax(-1)).double().mean()
+    speed = 1 / statistics.median(times)
+    return {"held": held(cache, set()), "peak": peak, "speed": speed, "begin": begin, "kl": float(kl), "same": float(same)}
+
+
+def main(arguments) -> None:
+    from importlib.metadata import version
+
+    names = ("torch", "transformers", "optimum-quanto", "hqq", "tqkv")
+    print(f"{arguments.context} tokens of context, {arguments.tokens} more one by one, {arguments.dtype} weights, {arguments.threads} thread(s);")
+    print(f"{', '.join(f'{name} {version(name)}' for name in names)}, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}\n")
+    print("| cache | MB held | MB at most while decoding | tokens/s | s to take the context up | KL | top-1 |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        run(arguments, "context", folder)
+        for name in CACHES:
+            row = run(arguments, name, folder)
+            cells = [name, f"{row['held'] / 1e6:.1f}", f"{row['peak'] / 1e6:.0f}", f"{row['speed']:.2f}", f"{row['begin']:.2f}"]
+            cells += [f"{row['kl']:.5f}", f"{100 * row['same']:.1f} %"]
+            print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def run(arguments, name: str, folder: str) -> dict:
+    """A step in a process of its own."""
+    threads = str(arguments.threads)
+    # quanto compiles its kernels with the ninja that pip has installed.
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "RAYON_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}
+    command = [sys.executable, __file__, *sys.argv[1:], "--step", name, "--folder", folder]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--text", required=True)
+    parser.add_argument("--context", type=int, default=4096)
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--step", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.step is None:
+        main(given)
+    else:
+        print(json.dumps((context if given.step == "context" else decode)(given)), flush=True)

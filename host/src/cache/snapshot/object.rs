@@ -1,0 +1,33 @@
+//! Snapshots as objects of a store.
+
+use crate::cache::KvCache;
+use crate::error::CacheError;
+use crate::file::put_object;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+
+impl KvCache {
+    /// [`KvCache::snapshot`] to an object, which appears whole or not at all; the snapshot is in memory meanwhile.
+    ///
+    /// # Errors
+    /// As there, or what the store says; an object that was there before stays then.
+    pub async fn save_object(&self, store: &dyn ObjectStore, path: &Path) -> Result<(), CacheError> {
+        let mut bytes = Vec::new();
+        self.snapshot(&mut bytes)?;
+        put_object(store, path, bytes).await.map_err(|error| failed(path, &error))
+    }
+
+    /// [`KvCache::restore`] from an object; the snapshot is in memory meanwhile.
+    ///
+    /// # Errors
+    /// As there, or what the store says.
+    pub async fn load_object(&mut self, store: &dyn ObjectStore, path: &Path) -> Result<(), CacheError> {
+        let found = store.get(path).await.map_err(|error| failed(path, &error))?;
+        let bytes = found.bytes().await.map_err(|error| failed(path, &error))?;
+        self.restore(&mut bytes.as_ref())
+    }
+}
+
+fn failed(path: &Path, error: &dyn std::error::Error) -> CacheError {
+    CacheError::Snapshot(format!("{path}: {error}"))
+}
