@@ -14,7 +14,7 @@ pub mod error;
 pub mod file;
 pub mod matmul;
 mod mmap;
-mod threads;
+pub mod threads;
 
 pub use tqkv_core::{Chunk, KvError, KvShape};
 pub use tqkv_simd::{Level, LevelError, LevelName};
