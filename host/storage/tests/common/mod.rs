@@ -30,8 +30,8 @@ impl Source {
         let width = shape.layer_values();
         let rank = width / 2;
         let mut rng = Rng::with_seed(7);
-        // A few directions hold most of the energy.
-        let entry = |rng: &mut Rng, i: usize| normal(rng) * 0.9f32.powi((i % rank) as i32);
+        // Some directions hold more of the energy than others.
+        let entry = |rng: &mut Rng, i: usize| normal(rng) * 0.97f32.powi((i % rank) as i32);
         let layers = (0..layers).map(|_| (0..width * rank).map(|i| entry(&mut rng, i)).collect()).collect();
         Self { shape, layers, rank, rope, head_dim }
     }
