@@ -11,7 +11,7 @@ use tqkv::error::CacheError;
 use tqkv_model::eval::{EvalResult, EvalSpec, HeadFigures, Progress, Setting, evaluate};
 use tqkv_model::{Model, shipped};
 
-use super::eval_storage;
+use super::eval_storage::StorageArgs;
 use crate::cache_args::{CacheArgs, ModelArgs};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
@@ -77,7 +77,7 @@ pub(crate) struct Args {
     #[arg(long)]
     attention_error: bool,
     #[command(flatten)]
-    storage: eval_storage::Args,
+    storage: StorageArgs,
     #[command(flatten)]
     cache: CacheArgs,
     #[command(flatten)]

@@ -18,7 +18,7 @@ use crate::preset::KvCodecs;
 
 /// What is stored, and how.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct StorageArgs {
     /// Store the first part of each window at so many bits a value, read it back and measure what follows, beside the codecs of --kv
     /// in the same way; may be repeated. Caches and their options are of no effect.
     #[arg(long, value_name = "BITS", value_parser = budget,
@@ -63,7 +63,7 @@ struct Row {
     bits_per_value: f64,
 }
 
-impl Args {
+impl StorageArgs {
     pub(crate) fn is_asked(&self) -> bool {
         !self.storage.is_empty()
     }
