@@ -3,7 +3,7 @@
     python examples/storage_prefix.py --model DIR_OR_GGUF --learn TEXT --text TEXT
 
 The first process learns a basis from windows of one text, reads 2,048 tokens of the other and stores their keys and values in chunks of
-256 tokens. The second one loads them and predicts the next 256 tokens. Needs transformers and zstandard, for a GGUF file gguf.
+256 tokens. The second one loads them and predicts the next 256 tokens. Needs transformers and zstandard, for a GGUF file gguf and accelerate.
 Prints a table in Markdown.
 """
 

@@ -42,9 +42,9 @@ pub(crate) struct Place<'a> {
 
 impl Place<'_> {
     /// Values that share a norm.
-    const fn norm_values(&self) -> usize {
+    fn norm_values(&self) -> usize {
         // One where there are none: chunks of zero values do not exist.
-        if self.norms == 0 { 1 } else { self.shape.value_values() / self.norms }
+        self.shape.value_values().checked_div(self.norms).unwrap_or(1)
     }
 
     /// From keys `[tokens, num_kv_heads, head_dim]` and values likewise.
