@@ -48,8 +48,8 @@ class TqkvDeserializer(Deserializer):
 
 
 def create(options: dict[str, Any]) -> AsyncSerdeProcessor:
-    """The processor for the options of a configuration: `head_dim` of the model, and where wanted `codec`, `seed`, `centre`, `exact`, or `budget` and `basis` (as of
-    `tqkv.payload.Format`) and `max_workers`, chunks at a time."""
+    """The processor for the options of a configuration: `head_dim` of the model, and where wanted `codec`, `seed`, `centre`, `exact`, or
+    `budget` and `basis` (as of `tqkv.payload.Format`), and `max_workers`, chunks at a time."""
     options = dict(options)
     head_dim, workers = options.pop("head_dim", None), options.pop("max_workers", 2)
     for name, value in (("head_dim", head_dim), ("max_workers", workers)):
