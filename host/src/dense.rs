@@ -106,7 +106,33 @@ impl DenseCache {
         inside.then(|| &self.heads[layer * num_kv_heads + kv_head])
     }
 
-    fn append(&mut self, layer: usize, k: &[f32], v: &[f32]) {
+    /// Appends tokens of one layer without attending: `k` is `[n, num_kv_heads, head_dim]`, after RoPE, `v` likewise, or empty in a
+    /// cache of latent vectors.
+    ///
+    /// # Errors
+    /// A layer out of range, or slices that do not fit each other; nothing is appended then.
+    pub fn append(&mut self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
+        let latent = self.latent_values(k, v)?;
+        let v = latent.as_deref().unwrap_or(v);
+        self.shape.check_tokens(layer, k.len(), v.len())?;
+        self.push(layer, k, v);
+        Ok(())
+    }
+
+    /// The values that latent vectors are, `None` where values are their own.
+    fn latent_values(&self, k: &[f32], v: &[f32]) -> Result<Option<Vec<f32>>, CacheError> {
+        if !self.is_latent {
+            return Ok(None);
+        }
+        if !v.is_empty() {
+            let what = "v (latent vectors are keys and values)";
+            return Err(KvError::Length { what, got: v.len(), expected: 0 }.into());
+        }
+        let KvShape { head_dim, value_dim, .. } = self.shape;
+        Ok(Some(k.chunks_exact(head_dim).flat_map(|key| &key[..value_dim]).copied().collect()))
+    }
+
+    fn push(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let first = layer * self.shape.num_kv_heads;
         let heads = &mut self.heads[first..first + self.shape.num_kv_heads];
         for (i, (key, value)) in
@@ -134,7 +160,7 @@ impl AttentionCache for DenseCache {
         if n == 0 {
             return Ok(());
         }
-        self.append(layer, chunk.k(), chunk.v());
+        self.push(layer, chunk.k(), chunk.v());
         let out = chunk.out();
         let (shape, d, stride) = (self.shape, self.shape.head_dim, self.shape.query_values());
         let (width, out_stride) = (shape.value_dim, shape.out_values());
@@ -188,16 +214,8 @@ impl AttentionCache for DenseCache {
         v: &[f32],
         out: &mut [f32],
     ) -> Result<(), CacheError> {
-        if !self.is_latent {
-            return self.attend_checked(Chunk::new(self.shape, layer, q, k, v, out)?);
-        }
-        if !v.is_empty() {
-            let what = "v (latent vectors are keys and values)";
-            return Err(KvError::Length { what, got: v.len(), expected: 0 }.into());
-        }
-        let KvShape { head_dim, value_dim, .. } = self.shape;
-        let values: Vec<f32> = k.chunks_exact(head_dim).flat_map(|key| &key[..value_dim]).copied().collect();
-        self.attend_checked(Chunk::new(self.shape, layer, q, k, &values, out)?)
+        let latent = self.latent_values(k, v)?;
+        self.attend_checked(Chunk::new(self.shape, layer, q, k, latent.as_deref().unwrap_or(v), out)?)
     }
 
     fn len(&self) -> usize {

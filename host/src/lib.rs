@@ -14,7 +14,7 @@ pub mod error;
 pub mod file;
 pub mod matmul;
 mod mmap;
-mod threads;
+pub mod threads;
 
 /// The crate whose stores are accepted, in the version that they must have.
 #[cfg(feature = "object-store")]

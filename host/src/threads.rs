@@ -8,7 +8,10 @@ use std::error::Error;
 use std::sync::OnceLock;
 
 /// Starts the global pool, unless the caller is in a pool already or has started it.
-pub(crate) fn start() -> Result<(), CacheError> {
+///
+/// # Errors
+/// [`CacheError::Threads`] where the system has none to give.
+pub fn start() -> Result<(), CacheError> {
     static REFUSED: OnceLock<Option<String>> = OnceLock::new();
     if rayon::current_thread_index().is_some() {
         return Ok(());

@@ -70,6 +70,11 @@ impl CacheArgs {
         self.life.policies(&self.kv, &self.policy, default)
     }
 
+    /// The pairs of `--kv`, where there are any.
+    pub(crate) fn pairs(&self) -> Option<Vec<KvCodecs>> {
+        self.kv.given()
+    }
+
     /// f16, then what was asked for, by default every preset.
     pub(crate) fn policies_beside_f16(&self) -> Vec<Policy> {
         let presets: Vec<_> = PRESETS.iter().map(|preset| preset.codecs).collect();

@@ -337,14 +337,14 @@ fn a_sweep_measures_every_length_and_draws_it() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let tokens: Vec<_> = report["results"].as_array().unwrap().iter().map(|row| &row["tokens"]).collect();
     assert_eq!((tokens.len(), tokens[0].as_u64(), tokens[10].as_u64()), (11, Some(1 << 10), Some(1 << 20)));
-    let svg = std::fs::read_to_string(folder.path().join("growth.svg")).unwrap();
+    let svg = fs::read_to_string(folder.path().join("growth.svg")).unwrap();
     for name in ["s2, 1 head, D = 32", "f16, 1 head, D = 32", "reading f16, D = 32", "1024k"] {
         assert!(svg.contains(name), "{name}");
     }
     // What is there is not replaced unless told to.
     let again = tqkv(folder.path(), &command);
     assert_eq!(again.status.code(), Some(2), "{again:?}");
-    assert_eq!(std::fs::read_to_string(folder.path().join("growth.svg")).unwrap(), svg);
+    assert_eq!(fs::read_to_string(folder.path().join("growth.svg")).unwrap(), svg);
 }
 
 #[test]

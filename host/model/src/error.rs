@@ -125,6 +125,9 @@ pub enum ModelError {
         /// Vocabulary of the model.
         vocab_size: usize,
     },
+    /// Keys and values could not be stored, or a basis not be learned.
+    #[error(transparent)]
+    Storage(#[from] tqkv_storage::StorageError),
     /// The model computed a NaN or an infinity.
     #[error("the logits at position {position} are not finite")]
     NonFiniteLogits {

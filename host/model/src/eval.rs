@@ -166,7 +166,7 @@ pub fn evaluate(
     if spec.attention {
         tally.attention = vec![(0.0, 1.0)];
     }
-    let nll = tally.nll / tally.scored as f64;
+    let nll = tally.nll();
     let reference_setting = reference;
     let reference = tally.finish(&reference.name, nll);
     progress(Progress::Result(&reference));
@@ -193,7 +193,7 @@ pub fn evaluate(
     Ok(EvalReport { context: spec.context, windows, reference, results })
 }
 
-fn count_windows(model: &Model, tokens: usize, spec: &EvalSpec) -> Result<usize, ModelError> {
+pub(crate) fn count_windows(model: &Model, tokens: usize, spec: &EvalSpec) -> Result<usize, ModelError> {
     let context = model.config().context;
     if spec.context < 2 {
         return Err(ModelError::Evaluation(format!(
@@ -312,7 +312,7 @@ impl AttentionCache for Compared<'_> {
 }
 
 /// Logits of the reference and of a setting, a few rows at a time.
-fn score(
+pub(crate) fn score(
     model: &Model,
     window: &[u32],
     base: &[f32],
@@ -352,7 +352,7 @@ fn log_softmax(logits: &[f32], vocab: usize, first: usize) -> Result<Vec<LogProb
 
 /// Running sums of one setting.
 #[derive(Default)]
-struct Tally {
+pub(crate) struct Tally {
     nll: f64,
     scored: usize,
     /// One a position.
@@ -369,7 +369,7 @@ struct Tally {
 
 impl Tally {
     /// Nothing yet of so many windows.
-    fn over(windows: usize) -> Self {
+    pub(crate) fn over(windows: usize) -> Self {
         Self { share: 1.0 / windows as f64, ..Self::default() }
     }
 
@@ -384,6 +384,11 @@ impl Tally {
         };
         self.kl.push(reference.values.iter().zip(&own.values).map(kl).sum::<f64>() as f32);
         self.agreed += usize::from(reference.best == own.best);
+    }
+
+    /// Mean negative log likelihood so far.
+    pub(crate) fn nll(&self) -> f64 {
+        self.nll / self.scored as f64
     }
 
     fn add_cosines(&mut self, sums: &[(usize, f64)]) {
@@ -404,9 +409,9 @@ impl Tally {
         }
     }
 
-    fn finish(mut self, name: &str, reference_nll: f64) -> EvalResult {
+    pub(crate) fn finish(mut self, name: &str, reference_nll: f64) -> EvalResult {
         let positions = self.kl.len() as f64;
-        let nll = self.nll / self.scored as f64;
+        let nll = self.nll();
         EvalResult {
             name: name.to_owned(),
             nll,

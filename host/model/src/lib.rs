@@ -31,6 +31,7 @@ mod rope;
 pub mod sampling;
 pub mod shipped;
 mod size;
+pub mod stored;
 mod stream;
 mod tokenizer;
 mod weights;

@@ -4,6 +4,7 @@
 use std::f64::consts::TAU;
 
 use crate::config::{RopeScaling, Rotary};
+use tqkv_storage::Pairs;
 
 /// Frequencies of the layers of one kind; angles are computed in f64 so that long contexts lose nothing.
 #[derive(Debug, Clone)]
@@ -30,6 +31,12 @@ impl Rope {
         };
         let inv_freq = (0..rotary.dim / 2).map(|i| frequency(i, rotary)).collect();
         Self { inv_freq, amplitude, is_interleaved: rotary.is_interleaved }
+    }
+
+    /// As the storage tier has it, where the rotated coordinates begin at `first`.
+    pub(crate) fn stored(&self, first: usize) -> tqkv_storage::Rope {
+        let pairs = if self.is_interleaved { Pairs::Interleaved } else { Pairs::Half };
+        tqkv_storage::Rope::new(first, pairs, self.inv_freq.clone())
     }
 
     /// The angles of one position a row; made once a pass and shared by all layers of the kind.

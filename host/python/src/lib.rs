@@ -11,6 +11,7 @@ mod errors;
 mod file;
 mod pool;
 mod spec;
+mod storage;
 
 #[pyo3::pymodule]
 mod _native {
@@ -22,4 +23,6 @@ mod _native {
     use super::errors::TqkvError;
     #[pymodule_export]
     use super::file::{File, FileWriter};
+    #[pymodule_export]
+    use super::storage::{Basis, Learner, Storage};
 }

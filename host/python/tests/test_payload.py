@@ -229,3 +229,63 @@ def test_two_threads_write_the_same_bytes():
 def test_package_needs_neither_engines_nor_torch():
     code = "import sys, tqkv; print([m for m in ('torch', 'lmcache', 'vllm', 'sglang') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def linear(tokens, seed):
+    """Keys and values that are linear maps of one hidden vector a token, as those of a model."""
+    maps = torch.randn(32, LAYERS * 2 * HEADS * DIM, generator=torch.Generator().manual_seed(0))
+    hidden = torch.randn(tokens, 32, generator=torch.Generator().manual_seed(seed))
+    both = (hidden @ maps).view(tokens, LAYERS, 2, HEADS, DIM)
+    return tuple(both.permute(2, 1, 0, 3, 4).contiguous().bfloat16())
+
+
+@pytest.fixture
+def basis(tmp_path):
+    learner = tqkv.Learner(LAYERS, HEADS, DIM, tqkv.Rope(kind="none"))
+    learner.learn(*linear(1024, 1))
+    path = tmp_path / "basis.tqb"
+    learner.freeze("model").save(path)
+    return str(path)
+
+
+@pytest.mark.parametrize("tokens", [40, 256, 600])
+def test_with_a_budget_parts_are_chunks_of_the_storage_tier(basis, tokens):
+    keys, values = linear(tokens, 2)
+    format = Format(budget=2.0, basis=basis)
+    parts = [(keys, values), linear(tokens, 3)]
+    data = format.encode(parts, name="a")
+    assert len(data) <= 2 * format.size(keys.shape, keys.dtype)
+    assert len(data) < 0.8 * len(Format("t3").encode(parts))
+    decoded = [blank(keys), blank(keys)]
+    decode(data, decoded, "a", basis)
+    wrong = [(got.float() - want.float()).square().sum() / want.float().square().sum()
+             for got, want in zip(sum(decoded, ()), sum(parts, ()))]
+    assert max(wrong) < 0.05
+    out = torch.zeros(len(data), dtype=torch.uint8)
+    assert format.encode(parts, out.numpy(), "a") == len(data) and bytes(out.numpy()) == bytes(data)
+
+
+def test_chunks_of_another_name_basis_or_shape_are_refused(basis, tmp_path):
+    keys, values = linear(64, 2)
+    data = Format(budget=1.0, basis=basis).encode([(keys, values)], name="a")
+    target = blank(keys)
+    with pytest.raises(tqkv.TqkvError, match="another name"):
+        decode(data, [target], "b", basis)
+    with pytest.raises(tqkv.TqkvError, match="basis is needed"):
+        decode(data, [target], "a")
+    with pytest.raises(tqkv.TqkvError, match="chunk of 64 tokens; wanted are 32"):
+        decode(data, [linear(32, 2)], "a", basis)
+    other = tqkv.Learner(LAYERS, HEADS, DIM, tqkv.Rope(kind="none"))
+    other.learn(*linear(512, 9))
+    other.freeze("model").save(tmp_path / "other.tqb")
+    with pytest.raises(tqkv.TqkvError, match="needs basis"):
+        decode(data, [target], "a", str(tmp_path / "other.tqb"))
+    damaged = data.copy()
+    damaged[-300] ^= 1
+    with pytest.raises(tqkv.TqkvError, match="damaged"):
+        decode(damaged, [target], "a", basis)
+    assert not target[0].any() and not target[1].any()
+    with pytest.raises(tqkv.TqkvError, match="accepted are both"):
+        Format(budget=1.0)
+    with pytest.raises(tqkv.TqkvError, match="0.5 to 5"):
+        Format(budget=7.0, basis=basis).size(keys.shape, keys.dtype)

@@ -11,6 +11,7 @@ use tqkv::error::CacheError;
 use tqkv_model::eval::{EvalResult, EvalSpec, HeadFigures, Progress, Setting, evaluate};
 use tqkv_model::{Model, shipped};
 
+use super::eval_storage::StorageArgs;
 use crate::cache_args::{CacheArgs, ModelArgs};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
@@ -29,6 +30,9 @@ use crate::preset::F16;
   tqkv eval --model DIR --text book.txt --context 4096 --kv i8,s3
 Example: codes that narrow with age against one width for all, and what that does to attention alone
   tqkv eval --kv s4 --policy \"n4 tier=256:n3 tier=512:n2\" --policy \"t2 hot=128\" --attention-error
+Example: prefixes of 768 tokens stored and read back, in a basis learned from the same kind of text
+  tqkv basis --text manual.txt manual.tqb
+  tqkv eval --text other.txt --storage 1.1 --storage 2.1 --basis manual.tqb
 
 Columns:
   perplexity   exp of the mean surprise at the next token; less is better
@@ -72,6 +76,8 @@ pub(crate) struct Args {
     /// Compare the outputs of attention with those of an f16 cache that is fed the same as well.
     #[arg(long)]
     attention_error: bool,
+    #[command(flatten)]
+    storage: StorageArgs,
     #[command(flatten)]
     cache: CacheArgs,
     #[command(flatten)]
@@ -121,6 +127,9 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let place = args.device.open()?;
     let model = args.model.load()?;
     let (context, windows) = (args.context, args.windows);
+    if args.storage.is_asked() {
+        return args.storage.run(&model, &text, (context, windows), args.cache.pairs(), out);
+    }
     let spec = EvalSpec {
         context,
         windows: Some(windows),

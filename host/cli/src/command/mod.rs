@@ -1,5 +1,6 @@
 //! The commands: a file each, and their list.
 
+mod basis;
 mod bench;
 mod bench_growth;
 mod codebook;
@@ -9,6 +10,7 @@ mod demo;
 mod demo_speed;
 mod encode;
 mod eval;
+mod eval_storage;
 mod generate;
 mod generate_many;
 mod inspect;
@@ -30,6 +32,7 @@ pub(crate) enum Command {
     Demo(demo::Args),
     Generate(generate::Args),
     Eval(eval::Args),
+    Basis(basis::Args),
     Needle(needle::Args),
     Encode(encode::Args),
     Decode(decode::Args),
@@ -55,6 +58,7 @@ impl Command {
             Self::Demo(args) => demo::run(args, out),
             Self::Generate(args) => generate::run(args, out),
             Self::Eval(args) => eval::run(args, out),
+            Self::Basis(args) => basis::run(args, out),
             Self::Needle(args) => needle::run(args, out),
             Self::Encode(args) => encode::run(args, out),
             Self::Decode(args) => decode::run(args, out),

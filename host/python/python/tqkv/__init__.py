@@ -1,4 +1,4 @@
-"""KV-cache compression for NumPy and PyTorch: codecs, caches, files.
+"""KV-cache compression for NumPy and PyTorch: codecs, caches, files, the storage tier.
 
 `tqkv.transformers` is a cache for models of Hugging Face Transformers.
 """
@@ -8,5 +8,19 @@ from ._codec import Codec
 from ._compress import Compressor
 from ._files import TqkFile, TqkWriter, open, save
 from ._native import TqkvError
+from ._storage import Basis, Learner, Rope, Storage
 
-__all__ = ["Codec", "Compressor", "KvCache", "TqkFile", "TqkWriter", "TqkvError", "open", "save"]
+__all__ = [
+    "Basis",
+    "Codec",
+    "Compressor",
+    "KvCache",
+    "Learner",
+    "Rope",
+    "Storage",
+    "TqkFile",
+    "TqkWriter",
+    "TqkvError",
+    "open",
+    "save",
+]

@@ -40,28 +40,28 @@ class TqkvSerializer(Serializer):
 class TqkvDeserializer(Deserializer):
     """Payloads to chunks; a payload that is damaged, or of another shape, raises, and LMCache counts a miss."""
 
-    def __init__(self, head_dim: int) -> None:
-        self.head_dim = head_dim
+    def __init__(self, head_dim: int, basis: str | None = None) -> None:
+        self.head_dim, self.basis = head_dim, basis
 
     def deserialize(self, src: MemoryObj, dst: MemoryObj, key: ObjectKey) -> None:
-        payload.decode(src.byte_array, _parts(dst, self.head_dim), _name(key))
+        payload.decode(src.byte_array, _parts(dst, self.head_dim), _name(key), self.basis)
 
 
 def create(options: dict[str, Any]) -> AsyncSerdeProcessor:
-    """The processor for the options of a configuration: `head_dim` of the model, and where wanted `codec`, `seed`, `centre`, `exact`, `effort`
-    (as of `tqkv.payload.Format`) and `max_workers`, chunks at a time."""
+    """The processor for the options of a configuration: `head_dim` of the model, and where wanted `codec`, `seed`, `centre`, `exact`, `effort`,
+    or `budget` and `basis` (as of `tqkv.payload.Format`), and `max_workers`, chunks at a time."""
     options = dict(options)
     head_dim, workers = options.pop("head_dim", None), options.pop("max_workers", 2)
     for name, value in (("head_dim", head_dim), ("max_workers", workers)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise TqkvError(f"{name} {value!r} of the serde tqkv; needed is a positive integer")
-    if unknown := options.keys() - {"codec", "seed", "centre", "exact", "effort"}:
+    if unknown := options.keys() - {"codec", "seed", "centre", "exact", "effort", "budget", "basis"}:
         raise TqkvError(
-            f"option {min(unknown)} of the serde tqkv; accepted are head_dim, codec, seed, centre, exact, effort and"
+            f"option {min(unknown)} of the serde tqkv; accepted are head_dim, codec, seed, centre, exact, effort, budget, basis and"
             " max_workers"
         )
     format = payload.Format(**options)
-    return AsyncSerdeProcessor(TqkvSerializer(format, head_dim), TqkvDeserializer(head_dim), workers)
+    return AsyncSerdeProcessor(TqkvSerializer(format, head_dim), TqkvDeserializer(head_dim, format.basis), workers)
 
 
 def _name(key: ObjectKey) -> str:

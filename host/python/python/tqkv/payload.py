@@ -17,6 +17,7 @@ from typing import Any, Sequence
 import numpy as np
 import torch
 
+from . import _chunks
 from ._codec import Codec
 from ._native import TqkvError
 
@@ -56,6 +57,10 @@ class Shape:
             raise TqkvError(f"axes {list(axes)}; accepted are layers, tokens, heads and head_dim")
         return cls(axes[0], math.prod(axes[1:-2]), axes[-2], axes[-1])
 
+    @property
+    def axes(self) -> tuple[int, int, int, int]:
+        return self.layers, self.tokens, self.heads, self.head_dim
+
 
 @dataclass(frozen=True)
 class Header:
@@ -73,9 +78,8 @@ class Header:
     def pack(self) -> bytes:
         names = (name.encode("ascii") for name in (self.keys, self.values))
         shape = self.shape
-        axes = shape.layers, shape.tokens, shape.heads, shape.head_dim
         kinds = DTYPES.index(self.dtype), self.exact
-        return _HEADER.pack(MAGIC, VERSION, _CENTRED * self.centred, *names, *kinds, self.seed, *axes, self.digest)
+        return _HEADER.pack(MAGIC, VERSION, _CENTRED * self.centred, *names, *kinds, self.seed, *shape.axes, self.digest)
 
     @classmethod
     def unpack(cls, data: np.ndarray) -> Header:
@@ -135,6 +139,10 @@ class Format:
     stored by itself, two bytes a coordinate: keys of many models have a large constant. `effort` is that of the encoder
     ("fast", "default", "best"): trellis codes take twice the time for each step. It changes neither size nor how payloads are read.
 
+    With `budget`, the bits of a value, and `basis`, a file that `tqkv basis` or a `tqkv.Learner` wrote, parts are chunks of the
+    storage tier instead: fewer bits for the same errors, and milliseconds to encode and to decode. Whoever reads them needs the
+    basis too.
+
     >>> import torch
     >>> from tqkv.payload import Format, decode
     >>> keys, values = torch.randn(2, 4, 256, 8, 128, dtype=torch.bfloat16)  # layers, tokens, heads, head_dim
@@ -153,8 +161,14 @@ class Format:
     centre: bool = True
     exact: int = 4
     effort: str = "default"
+    budget: float | None = None
+    basis: str | None = None
 
     def __post_init__(self) -> None:
+        if (self.budget is None) != (self.basis is None):
+            raise TqkvError(
+                f"budget {self.budget!r} and basis {self.basis!r}; accepted are both (bits a value, a file of `tqkv basis`) or none"
+            )
         if not isinstance(self.codec, str) or not all(name in Codec.names() for name in self.names()):
             raise TqkvError(f"codec {self.codec!r}; accepted are one or two (keys,values) of {', '.join(Codec.names())}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**64:
@@ -180,11 +194,15 @@ class Format:
 
     def size(self, axes: Sequence[int], dtype: torch.dtype) -> int:
         """Bytes that `encode` writes for a part of these axes; the values do not matter."""
+        if self.budget is not None and self.basis is not None:
+            return _chunks.size(_chunks.storage_of(self.basis), Shape.of(axes).tokens, dtype, self.budget)
         return self.header(axes, dtype).size
 
     def encode(self, parts: Sequence[Part], out: Any = None, name: str = "") -> Any:
         """Writes the parts, one after the other, to a new array of bytes or to the front of `out`. What was begun in `out` when
         a part is refused is no payload. `name` is what the store calls it: it does not decode under another."""
+        if self.budget is not None:
+            return self._encode_chunks(parts, out, name)
         headers = [self.header(keys.shape, keys.dtype, name) for keys, values in parts if _alike(keys, values)]
         total = sum(header.size for header in headers)
         target = np.empty(total, np.uint8) if out is None else np.frombuffer(out, np.uint8)
@@ -196,14 +214,32 @@ class Format:
             at += header.size
         return target if out is None else total
 
+    def _encode_chunks(self, parts: Sequence[Part], out: Any, name: str) -> Any:
+        storage, chunks = _chunks.storage_of(self.basis or ""), []
+        for keys, values in parts:
+            _alike(keys, values)
+            axes = Shape.of(keys.shape).axes
+            both = keys.reshape(axes), values.reshape(axes)
+            chunks.append(_chunks.encode(storage, self.budget or 0.0, *both, _digest(name)))
+        total = sum(self.size(keys.shape, keys.dtype) for keys, _ in parts)
+        target = np.empty(total, np.uint8) if out is None else np.frombuffer(out, np.uint8)
+        if len(target) < total:
+            raise TqkvError(f"{len(target)} bytes to write to; needed are {total}")
+        data = np.concatenate(chunks)
+        target[: len(data)], target[len(data) : total] = data, 0
+        return target if out is None else total
 
-def decode(data: Any, parts: Sequence[Part], name: str = "") -> None:
-    """Writes the keys and values of a payload into views of the shape and dtype that were encoded.
+
+def decode(data: Any, parts: Sequence[Part], name: str = "", basis: str | None = None) -> None:
+    """Writes the keys and values of a payload into views of the shape and dtype that were encoded. Chunks of the storage tier need
+    the file of the basis that they were encoded with.
 
     Everything that was not written by `Format.encode` for such parts under this name is refused; of a damaged one, the views are
     left as they were.
     """
     data = np.frombuffer(data, np.uint8)
+    if data[: len(MAGIC)].tobytes() == _chunks.MAGIC:
+        return _decode_chunks(data, parts, name, basis)
     checked, at = [], 0
     for keys, values in parts:
         header = Header.unpack(data[at:])
@@ -224,6 +260,21 @@ def decode(data: Any, parts: Sequence[Part], name: str = "") -> None:
         raise TqkvError(f"payload of {len(data)} bytes, {at} of which were expected")
     for header, part, keys, values in checked:
         _decode(header, part, keys, values)
+
+
+def _decode_chunks(data: np.ndarray, parts: Sequence[Part], name: str, basis: str | None) -> None:
+    if basis is None:
+        raise TqkvError("payload of the storage tier; its basis is needed")
+    storage, decoded, at = _chunks.storage_of(basis), [], 0
+    for keys, values in parts:
+        _alike(keys, values)
+        size, k, v = _chunks.decode(storage, data[at:], Shape.of(keys.shape).axes, keys.dtype, _digest(name))
+        decoded += [(keys, k), (values, v)]
+        at += size
+    if data[at:].any():
+        raise TqkvError("payload with bytes behind its chunks")
+    for target, x in decoded:
+        target.copy_(x.view(target.shape))
 
 
 def _alike(keys: torch.Tensor, values: torch.Tensor) -> bool:

@@ -1,0 +1,140 @@
+//! Bytes as a chunk of the storage tier and as a basis: as they are, and as changes to good ones whose checksums are mended. None
+//! makes a panic; a chunk that is accepted says what it holds, and a basis that is accepted is written as it was read.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sha2::{Digest, Sha256};
+use std::sync::{Arc, LazyLock};
+use tqkv_storage::{Basis, Budget, Join, Learner, Pairs, Rope, Shape, Span, StorageCodec};
+
+const HEADER: usize = 92;
+/// KV heads times head dim.
+const WIDTH: usize = 32;
+const TOKENS: usize = 40;
+
+struct Good {
+    codec: StorageCodec,
+    chunks: Vec<Vec<u8>>,
+}
+
+/// Without a basis, and in one over keys and values.
+static GOOD: LazyLock<[Good; 2]> = LazyLock::new(|| [good(None), good(Some(Arc::new(basis())))]);
+
+fn shape() -> Shape {
+    let rope = Rope::new(0, Pairs::Half, vec![1.0, 0.1, 0.01, 0.001]);
+    Shape::new(2, 2, 16, 16, rope).expect("a shape")
+}
+
+fn numbers(count: usize) -> Vec<f32> {
+    (0..count as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 24) as f32 - 0.4).collect()
+}
+
+fn basis() -> Basis {
+    let mut learner = Learner::new(shape(), Join::Joint);
+    let (k, v) = (numbers(2 * 100 * WIDTH), numbers(2 * 100 * WIDTH));
+    learner.learn(&k, &v, 0).expect("tokens");
+    learner.freeze("fuzz").expect("enough tokens")
+}
+
+fn good(basis: Option<Arc<Basis>>) -> Good {
+    let codec = StorageCodec::new(shape(), basis).expect("a codec");
+    let span = Span::of(codec.shape(), 0, TOKENS);
+    let (k, v) = (numbers(2 * TOKENS * WIDTH), numbers(2 * TOKENS * WIDTH));
+    let whole = codec.encode(Budget::new(2.0).expect("a budget"), &span, &k, &v).expect("a chunk");
+    let thin = codec.thin(&whole, 2).expect("a thinner one");
+    Good { codec, chunks: vec![whole, thin] }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&[kind, times], changes)) = data.split_first_chunk::<2>() else { return };
+    let good = &GOOD[usize::from(kind & 1)];
+    match kind >> 1 & 3 {
+        0 => decode(good, changes),
+        1 => read_basis(changes),
+        2 => {
+            let mut bytes = changed(&good.chunks[usize::from(kind >> 3 & 1)], changes);
+            if times & 1 == 1 {
+                mend(&mut bytes, good.codec.basis().is_some());
+            }
+            decode(good, &bytes);
+        }
+        _ => {
+            let Some(basis) = GOOD[1].codec.basis() else { return };
+            let mut bytes = changed(&basis.to_bytes(), changes);
+            let end = bytes.len() - 32;
+            let digest = Sha256::digest(&bytes[..end]);
+            bytes[end..].copy_from_slice(&digest);
+            read_basis(&bytes);
+        }
+    }
+});
+
+/// Places and bytes, three at a time.
+fn changed(bytes: &[u8], changes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for [low, high, value] in changes.as_chunks().0 {
+        let at = usize::from(u16::from_le_bytes([*low, *high])) % bytes.len();
+        bytes[at] = *value;
+    }
+    bytes
+}
+
+fn decode(good: &Good, bytes: &[u8]) {
+    let Ok(span) = good.codec.span(bytes) else { return };
+    let values = span.layers * span.tokens * WIDTH;
+    let (mut k, mut v) = (vec![0.0f32; values], vec![0.0f32; values]);
+    if let Ok(decoded) = good.codec.decode(bytes, &mut k, &mut v) {
+        assert_eq!(decoded, span);
+        for least in 2..=5 {
+            let _ = good.codec.thin(bytes, least).map(|thin| good.codec.decode(&thin, &mut k, &mut v).expect("a chunk"));
+        }
+    }
+}
+
+fn read_basis(bytes: &[u8]) {
+    if let Ok(basis) = Basis::from_bytes(bytes) {
+        assert_eq!(basis.to_bytes(), bytes);
+        let _ = StorageCodec::new(basis.shape().clone(), Some(Arc::new(basis)));
+    }
+}
+
+/// Rights the CRCs of header and first section, as far as the fields say where they are.
+fn mend(bytes: &mut [u8], has_basis: bool) {
+    let field = |at: usize| usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
+    let (dtype, tokens, exact, least) = (field(12), field(14), field(16), field(18));
+    let width = if dtype == 0 { 4 } else { 2 };
+    let end = HEADER + 2 * exact * 2 * WIDTH * width;
+    if !right(bytes, 0, end) {
+        return;
+    }
+    let coded = tokens.saturating_sub(exact);
+    let head = if has_basis { coded + 2 } else { 2 * coded + 2 * WIDTH + 4 + 24 };
+    let start = end + 4;
+    if !right(bytes, start, start + head) {
+        return;
+    }
+    let packed = bytes[start + head - if has_basis { 2 } else { 24 }..start + head].to_vec();
+    let (runs, run) = if has_basis { (4, 16) } else { (64, 1) };
+    let bit = |at: usize| packed[at / 8] >> (at % 8) & 1;
+    let widths: Vec<u8> = (0..runs).map(|i| (0..3).map(|b| bit(3 * i + b) << b).sum()).collect();
+    let mut at = start + head + 4;
+    for width in (1..=5u8).rev().filter(|width| usize::from(*width) >= least) {
+        let values = widths.iter().filter(|own| **own == width).count() * run * coded;
+        let blocks = values.div_ceil(256) * (2 + 32 * usize::from(width));
+        if values > 0 {
+            if !right(bytes, at, at + blocks) {
+                return;
+            }
+            at += blocks + 4;
+        }
+    }
+}
+
+/// Writes the CRC-32 of a range behind it, where both are there.
+fn right(bytes: &mut [u8], start: usize, end: usize) -> bool {
+    let Some(checked) = bytes.get(start..end) else { return false };
+    let crc = crc32fast::hash(checked).to_le_bytes();
+    let Some(target) = bytes.get_mut(end..end + 4) else { return false };
+    target.copy_from_slice(&crc);
+    true
+}

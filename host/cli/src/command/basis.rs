@@ -1,0 +1,92 @@
+//! `tqkv basis`: learns a basis for the storage tier.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use tqkv_model::shipped;
+use tqkv_storage::{Join, Learner, StorageError};
+
+use crate::cache_args::ModelArgs;
+use crate::error::CliError;
+use crate::input;
+use crate::output::{Output, grouped};
+
+/// Learn a basis in which a model's keys and values are stored at about one bit a value.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: from a text of the kind that will be stored, then what it is worth on another
+  tqkv basis --text manual.txt manual.tqb
+  tqkv eval --text other.txt --storage 1.1 --storage 2.1 --basis manual.tqb
+
+A few thousand tokens do. A text of several kinds serves all of them: --text may be repeated. The file holds second moments of
+keys and values: what it says of the text is little, but not nothing."
+)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Text to learn from, - for standard input; may be repeated [default: the shipped held-out text].
+    #[arg(long, value_name = "FILE")]
+    text: Vec<PathBuf>,
+    /// Tokens per window; each is a text of its own.
+    #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
+    context: usize,
+    /// Windows of each text, from its start.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    windows: usize,
+    /// One basis for keys and one for values, half as large: what layers of more than 1024 values a token have anyway.
+    #[arg(long)]
+    apart: bool,
+    /// Where to write it.
+    #[arg(value_name = "OUT")]
+    out: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Report {
+    model: String,
+    basis: String,
+    tokens: u64,
+    bytes: u64,
+}
+
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    let texts = match &args.text[..] {
+        [] => vec![shipped::HELDOUT_TEXT.to_vec()],
+        paths => paths.iter().map(|path| input::read(path)).collect::<Result<_, _>>()?,
+    };
+    let model = args.model.load()?;
+    let refused = |e| CliError::model(None, &e);
+    let shape = model.storage_shape().map_err(refused)?;
+    let join = if args.apart { Join::Apart } else { shape.join() };
+    let mut learner = Learner::new(shape, join);
+    let bar = out.progress((texts.len() * args.windows * args.context) as u64, "learning");
+    for text in &texts {
+        model
+            .learn(text, args.context, Some(args.windows), &mut learner, &mut |tokens| bar.inc(tokens as u64))
+            .map_err(refused)?;
+    }
+    bar.finish_and_clear();
+    let basis = learner.freeze(model.name()).map_err(CliError::bad_input)?;
+    let bytes = basis.to_bytes().len() as u64;
+    basis.save(&args.out).map_err(|error| storage(&args.out, &error))?;
+    let report = Report {
+        model: model.name().to_owned(),
+        basis: basis.id().to_string(),
+        tokens: basis.tokens(),
+        bytes,
+    };
+    out.print(&report, |report| {
+        let Report { model, basis, tokens, bytes } = report;
+        let (tokens, bytes) = (grouped(*tokens), grouped(*bytes));
+        format!("basis {basis}\nof model {model}, learned from {tokens} tokens, {bytes} bytes")
+    })?;
+    Ok(())
+}
+
+/// Something wrong with the basis at `path`.
+pub(crate) fn storage(path: &std::path::Path, error: &StorageError) -> CliError {
+    match error {
+        StorageError::Io(error) => CliError::io(path, error),
+        error => CliError::bad_input(format_args!("{}: {error}", path.display())),
+    }
+}

@@ -1,0 +1,257 @@
+//! Prefixes that are stored and read back: what a model makes of their continuation, and a basis to store them with.
+//!
+//! Convention: non-overlapping windows of T tokens; the first P, the prefix, run exactly; their keys and values are stored in
+//! chunks of up to 256 tokens and read back, and the other T - P tokens run on what was read, beside an exact run on what was
+//! not. Figures are over those T - P positions. Of caches that compress as they go see [`crate::eval`].
+
+use crate::eval::{EvalResult, EvalSpec, Tally, count_windows, score};
+use crate::{Model, ModelError, SpecialTokens};
+use half::f16;
+use tqkv::attention::AttentionCache;
+use tqkv::dense::DenseCache;
+use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_simd::{Level, codec};
+use tqkv_storage::{Budget, EXACT_TOKENS, Learner, MAX_TOKENS, Shape, Span, StorageCodec};
+
+/// Keys and values of consecutive tokens, `[layers, tokens, num_kv_heads, head_dim]` each; values are empty for latent vectors.
+#[derive(Debug, Default, Clone)]
+pub struct Tokens {
+    /// Position of the first.
+    pub first_position: usize,
+    /// How many.
+    pub count: usize,
+    /// After RoPE.
+    pub k: Vec<f32>,
+    /// Values.
+    pub v: Vec<f32>,
+}
+
+/// A way to store tokens: a name, and what they are when they come back, with the bytes that they took.
+pub struct Store<'a> {
+    /// Name for the report.
+    pub name: String,
+    pass: Box<Pass<'a>>,
+}
+
+type Pass<'a> = dyn Fn(&mut Tokens) -> Result<usize, ModelError> + 'a;
+
+impl<'a> Store<'a> {
+    /// Chunks of the storage tier, whose exact tokens are f16.
+    pub fn chunks(name: String, codec: &'a StorageCodec, budget: Budget) -> Self {
+        let pass = move |tokens: &mut Tokens| {
+            let halves = |x: &[f32]| -> Vec<f16> { x.iter().map(|x| f16::from_f32(*x)).collect() };
+            let span = Span::of(codec.shape(), tokens.first_position as u64, tokens.count);
+            let bytes = codec.encode(budget, &span, &halves(&tokens.k), &halves(&tokens.v))?;
+            codec.decode(&bytes, &mut tokens.k, &mut tokens.v)?;
+            Ok(bytes.len())
+        };
+        Self { name, pass: Box::new(pass) }
+    }
+
+    /// Blocks of one codec for keys and one for values, keys less the mean of their chunk and head, the first tokens of a text as
+    /// they are: what layers that store blocks keep.
+    ///
+    /// # Errors
+    /// A head dim that a codec does not have, or a level of `TQKV_LEVEL` that this machine does not have.
+    pub fn blocks(model: &Model, keys: CodecId, values: CodecId) -> Result<Self, ModelError> {
+        let shape = model.config().kv_shape();
+        let of = |id: CodecId, dim| {
+            AnyCodec::new(id, dim, Options::DEFAULT).map_err(|error| {
+                ModelError::Evaluation(format!("codec {} at head dim {dim}: {error}", id.name()))
+            })
+        };
+        let sides = [of(keys, shape.head_dim)?, of(values, shape.value_dim)?];
+        let level = Level::detect().map_err(tqkv::error::CacheError::Level)?;
+        let pass = move |tokens: &mut Tokens| {
+            let mut bytes = 0;
+            for (codec, x, centred) in [(&sides[0], &mut tokens.k, true), (&sides[1], &mut tokens.v, false)] {
+                let row = shape.num_kv_heads * codec.dim();
+                let exact = (EXACT_TOKENS as usize).saturating_sub(tokens.first_position).min(tokens.count);
+                for layer in x.chunks_exact_mut(tokens.count * row) {
+                    let (kept, coded) = layer.split_at_mut(exact * row);
+                    kept.iter_mut().for_each(|x| *x = f16::from_f32(*x).to_f32());
+                    bytes += 2 * kept.len() + pass_blocks(level, codec, coded, row, centred)?;
+                }
+            }
+            Ok(bytes)
+        };
+        Ok(Self { name: format!("{},{}", keys.name(), values.name()), pass: Box::new(pass) })
+    }
+}
+
+/// Encodes and decodes rows, less their mean where asked for; the bytes of blocks and mean.
+fn pass_blocks(
+    level: Level,
+    codec: &AnyCodec,
+    rows: &mut [f32],
+    width: usize,
+    centred: bool,
+) -> Result<usize, ModelError> {
+    let count = (rows.len() / width).max(1) as f32;
+    let mut mean = vec![0.0f32; width];
+    if centred {
+        for row in rows.chunks_exact(width) {
+            mean.iter_mut().zip(row).for_each(|(mean, x)| *mean += x / count);
+        }
+        mean.iter_mut().for_each(|mean| *mean = f16::from_f32(*mean).to_f32());
+    }
+    let moved = |rows: &mut [f32], sign: f32| {
+        for row in rows.chunks_exact_mut(width) {
+            row.iter_mut().zip(&mean).for_each(|(x, mean)| *x += sign * mean);
+        }
+    };
+    moved(rows, -1.0);
+    let mut blocks = vec![0; rows.len() / codec.dim() * codec.block_bytes()];
+    let failed = |error: String| ModelError::Evaluation(format!("{}: {error}", codec.id().name()));
+    codec::encode(level, codec, rows, &mut blocks).map_err(|error| failed(error.to_string()))?;
+    codec::decode(level, codec, &blocks, rows).map_err(|error| failed(error.to_string()))?;
+    moved(rows, 1.0);
+    Ok(blocks.len() + if centred { 2 * width } else { 0 })
+}
+
+impl Model {
+    /// What the storage tier has to know of this model's keys and values.
+    ///
+    /// # Errors
+    /// Head dims that it does not take.
+    pub fn storage_shape(&self) -> Result<Shape, ModelError> {
+        let config = self.config();
+        let (shape, rank) = (config.kv_shape(), config.latent.as_ref().map_or(0, |latent| latent.rank));
+        let value_dim = if config.latent.is_some() { 0 } else { shape.value_dim };
+        let rope = self.rope.stored(rank);
+        let all = Shape::new(shape.num_layers, shape.num_kv_heads, shape.head_dim, value_dim, rope)?;
+        let Some(local) = &self.local_rope else { return Ok(all) };
+        Ok(all.with_rope(local.stored(rank), (0..shape.num_layers).filter(|&layer| config.is_local(layer)))?)
+    }
+
+    /// Shows a learner the keys and values of windows of `context` tokens of a text; `progress` gets the tokens of each. What is left of
+    /// the text at its end is passed over.
+    ///
+    /// # Errors
+    /// What tokeniser, model and learner refuse.
+    pub fn learn(
+        &self,
+        text: &[u8],
+        context: usize,
+        windows: Option<usize>,
+        learner: &mut Learner,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<(), ModelError> {
+        let tokens = self.tokenizer().encode(text, SpecialTokens::Omit)?;
+        let spec = EvalSpec { context, windows, step: None, layers: false, attention: false };
+        let windows = count_windows(self, tokens.len(), &spec)?;
+        for window in tokens.chunks_exact(context).take(windows) {
+            let mut cache = self.config().dense_cache()?;
+            self.hidden(window, 0, &mut cache, &mut |_, _, _| {})?;
+            let all = self.tokens(&cache, 0, context);
+            learner.learn(&all.k, &all.v, 0)?;
+            progress(context);
+        }
+        Ok(())
+    }
+
+    /// Tokens `first..first + count` of a cache.
+    fn tokens(&self, cache: &DenseCache, first: usize, count: usize) -> Tokens {
+        let shape = cache.shape();
+        let mut tokens = Tokens { first_position: first, count, k: Vec::new(), v: Vec::new() };
+        let is_latent = self.config().latent.is_some();
+        for layer in 0..shape.num_layers {
+            for token in first..first + count {
+                for head in 0..shape.num_kv_heads {
+                    let of = |x: Option<&'_ [f32]>, dim: usize, out: &mut Vec<f32>| {
+                        out.extend_from_slice(&x.unwrap_or_default()[token * dim..][..dim]);
+                    };
+                    of(cache.keys(layer, head), shape.head_dim, &mut tokens.k);
+                    if !is_latent {
+                        of(cache.values(layer, head), shape.value_dim, &mut tokens.v);
+                    }
+                }
+            }
+        }
+        tokens
+    }
+
+    /// Stores the first `prefix` tokens of `exact`, and reads them into a cache of their own; with the bytes that they took.
+    fn stored(
+        &self,
+        exact: &DenseCache,
+        prefix: usize,
+        store: &Store<'_>,
+    ) -> Result<(DenseCache, usize), ModelError> {
+        let (mut cache, mut bytes) = (self.config().dense_cache()?, 0);
+        for first in (0..prefix).step_by(MAX_TOKENS) {
+            let mut tokens = self.tokens(exact, first, MAX_TOKENS.min(prefix - first));
+            bytes += (store.pass)(&mut tokens)?;
+            let layers = self.config().num_layers;
+            let (k, v) = (tokens.k.len() / layers, tokens.v.len() / layers);
+            for layer in 0..layers {
+                cache.append(layer, &tokens.k[layer * k..][..k], &tokens.v[layer * v..][..v])?;
+            }
+        }
+        Ok((cache, bytes))
+    }
+}
+
+/// Which windows to evaluate: of `context` tokens, the first `prefix` of which are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredSpec {
+    /// Tokens of a window.
+    pub context: usize,
+    /// Those of them that are stored.
+    pub prefix: usize,
+    /// Windows from the start of the text; `None` for all whole ones.
+    pub windows: Option<usize>,
+}
+
+/// Evaluates stores on `text`: the exact continuation against itself, then each store's. `progress` gets the runs done and all there
+/// are. Bytes a token are those of the stored prefix.
+///
+/// # Errors
+/// [`ModelError::Evaluation`] where windows or prefix do not fit, and what tokeniser, model and stores refuse.
+pub fn evaluate_stored(
+    model: &Model,
+    text: &[u8],
+    spec: &StoredSpec,
+    stores: &[Store<'_>],
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Vec<EvalResult>, ModelError> {
+    let &StoredSpec { context, prefix, windows } = spec;
+    if prefix == 0 || prefix + 2 > context {
+        return Err(ModelError::Evaluation(format!(
+            "a prefix of {prefix} tokens in windows of {context}; accepted are 1 to {}",
+            context.saturating_sub(2)
+        )));
+    }
+    let tokens = model.tokenizer().encode(text, SpecialTokens::Omit)?;
+    let whole = EvalSpec { context, windows, step: None, layers: false, attention: false };
+    let windows = count_windows(model, tokens.len(), &whole)?;
+    let total = windows * (stores.len() + 1);
+    let (mut reference, mut done) = (Tally::over(windows), 0);
+    let mut tallies: Vec<(Tally, usize)> = stores.iter().map(|_| (Tally::over(windows), 0)).collect();
+    for window in tokens.chunks_exact(context).take(windows) {
+        let rest = &window[prefix..];
+        let continued = |cache: &mut DenseCache| model.hidden(rest, prefix, cache, &mut |_, _, _| {});
+        let mut exact = model.config().dense_cache()?;
+        model.hidden(&window[..prefix], 0, &mut exact, &mut |_, _, _| {})?;
+        let base = continued(&mut exact)?;
+        score(model, rest, &base, &base, &mut reference)?;
+        done += 1;
+        progress(done, total);
+        for (store, (tally, bytes)) in stores.iter().zip(&mut tallies) {
+            let (mut cache, taken) = model.stored(&exact, prefix, store)?;
+            *bytes += taken;
+            score(model, rest, &base, &continued(&mut cache)?, tally)?;
+            done += 1;
+            progress(done, total);
+        }
+    }
+    let nll = reference.nll();
+    let per_token = |bytes: usize| bytes as f64 / (windows * prefix) as f64;
+    let exact = 2 * prefix * windows * model.config().cached_values();
+    let reference = EvalResult { cache_bytes_per_token: per_token(exact), ..reference.finish("f16", nll) };
+    let results = stores.iter().zip(tallies).map(|(store, (tally, bytes))| EvalResult {
+        cache_bytes_per_token: per_token(bytes),
+        ..tally.finish(&store.name, nll)
+    });
+    Ok(std::iter::once(reference).chain(results).collect())
+}

@@ -1,0 +1,132 @@
+"""Keys and values of tokens that leave fast memory, at about one bit a value."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import _native
+from ._arrays import dtype_name, to_numpy, writable
+from ._native import Basis, TqkvError
+
+__all__ = ["Basis", "Learner", "Rope", "Storage"]
+
+EXACT = 4
+"""Tokens at the start of a text that stay as they are."""
+MOST = 256
+"""Tokens of a chunk."""
+
+
+@dataclass(frozen=True)
+class Rope:
+    """How positions turn keys: pairs of coordinates half of the rotated ones apart ("half"), neighbours ("interleaved"), or "none";
+    a frequency for each pair, whatever scaled them."""
+
+    frequencies: tuple[float, ...] = ()
+    kind: str = "half"
+
+    @classmethod
+    def of(cls, theta: float, rotated: int, kind: str = "half") -> Rope:
+        """Of unscaled frequencies: `theta` to the power -2i / rotated."""
+        return cls(tuple(theta ** (-2 * i / rotated) for i in range(rotated // 2)), kind)
+
+
+class Learner:
+    """Gathers what a basis is made of from the first few thousand tokens that pass; `freeze` makes it.
+
+    A basis holds second moments of keys and values: keep one a tenant, or learn it from text that anybody may read."""
+
+    def __init__(self, layers: int, heads: int, head_dim: int, rope: Rope) -> None:
+        self._native = _native.Learner((layers, heads, head_dim, head_dim), rope.kind, list(rope.frequencies))
+
+    def learn(self, k: Any, v: Any, first_position: int = 0) -> None:
+        """Keys, after RoPE, and values `[layers, tokens, heads, head_dim]` of consecutive positions."""
+        self._native.learn(to_numpy(k), to_numpy(v), first_position)
+
+    def freeze(self, model: str) -> Basis:
+        """The basis of what was seen, for the model so called."""
+        return self._native.freeze(model)
+
+    @property
+    def tokens(self) -> int:
+        return self._native.tokens
+
+
+class Storage:
+    """Chunks of up to 256 tokens to bytes and back.
+
+    >>> import numpy as np, tqkv
+    >>> rng = np.random.default_rng(0)
+    >>> hidden = rng.standard_normal((1024, 64), dtype=np.float32)
+    >>> both = (hidden @ rng.standard_normal((64, 2 * 4 * 64), dtype=np.float32)).reshape(1024, 2, 1, 4, 64)
+    >>> k, v = np.ascontiguousarray(both.transpose(1, 2, 0, 3, 4))  # layers, tokens, heads, head_dim
+    >>> learner = tqkv.Learner(layers=1, heads=4, head_dim=64, rope=tqkv.Rope(kind="none"))
+    >>> learner.learn(k, v)
+    >>> storage = tqkv.Storage(learner.freeze("mine"))
+    >>> chunk = storage.encode(k[:, 512:768], v[:, 512:768], budget=1.0, first_position=512)
+    >>> round(2 * k[:, 512:768].size * 2 / len(chunk), 1)
+    15.9
+    >>> k2, v2 = np.zeros((2, 1, 256, 4, 64), np.float32)
+    >>> storage.decode(chunk, k2, v2)
+    >>> bool(((k2 - k[:, 512:768]) ** 2).mean() < 0.03 * (k**2).mean())
+    True
+    """
+
+    def __init__(self, basis: Basis) -> None:
+        self._native = _native.Storage.with_basis(basis)
+
+    @classmethod
+    def without_basis(cls, layers: int, heads: int, head_dim: int, rope: Rope) -> Storage:
+        """From the first token on, for about twice the bits."""
+        self = cls.__new__(cls)
+        counts = layers, heads, head_dim, head_dim
+        self._native = _native.Storage.without(counts, rope.kind, list(rope.frequencies))
+        return self
+
+    def size(self, tokens: int, budget: float, dtype: Any = "bfloat16", exact: int = 0) -> int:
+        """Bytes of a chunk of all layers; the values do not matter."""
+        return self._native.size(tokens, exact, dtype_name(dtype), budget)
+
+    def locate(self, k: Any, end: int = 1 << 17) -> int:
+        """The likeliest multiple of its tokens, below `end`, as the position of the first of them."""
+        k = to_numpy(k)
+        return self._native.locate(k, k.shape[1], end)
+
+    def encode(
+        self,
+        k: Any,
+        v: Any,
+        budget: float,
+        first_position: int = 0,
+        exact: int | None = None,
+        name: bytes = bytes(8),
+    ) -> np.ndarray:
+        """Keys, after RoPE, and values `[layers, tokens, heads, head_dim]` as bytes, at `budget` bits a value. The first `exact` stay as
+        they are, by default those of the first four positions."""
+        k, v = to_numpy(k), to_numpy(v)
+        if k.ndim != 4:
+            raise TqkvError(f"k has the shape {list(k.shape)}; accepted is [layers, tokens, heads, head_dim]")
+        if exact is None:
+            exact = min(max(EXACT - first_position, 0), k.shape[1])
+        return self._native.encode(k, v, k.shape[1], exact, first_position, name, budget)
+
+    def decode(self, chunk: Any, k: Any, v: Any) -> None:
+        """Writes the tokens of a chunk into `k` and `v`, contiguous and of the shape that was encoded."""
+        keys, values = writable(k), writable(v)
+        if keys is None or values is None:
+            raise TqkvError("k and v are needed to write to")
+        name = "bfloat16" if keys.dtype == np.uint16 else keys.dtype.name
+        self._native.decode(np.frombuffer(chunk, np.uint8), keys, values, name)
+
+    def peek(self, data: Any) -> tuple[int, int, int, bytes]:
+        """Bytes, tokens, first position and name of the chunk that `data` begins with."""
+        size, tokens, first, name = self._native.peek(np.frombuffer(data, np.uint8))
+        return size, tokens, first, bytes(name)
+
+
+def load(path: str | os.PathLike[str]) -> Storage:
+    """The storage of the basis in a file."""
+    return Storage(Basis.load(path))

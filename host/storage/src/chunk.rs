@@ -1,0 +1,216 @@
+//! What a chunk says of itself: its header, and the tokens that it keeps as they are.
+
+use crate::element::{Dtype, Element};
+use crate::error::StorageError;
+use crate::parse::Bytes;
+use crate::shape::Shape;
+use crate::widths::MAX_WIDTH;
+
+const MAGIC: [u8; 8] = *b"\x89TQC\r\n\x1a\n";
+const VERSION: u16 = 1;
+/// Bytes before the exact tokens.
+pub(crate) const HEADER: usize = 92;
+pub(crate) const CRC: usize = 4;
+/// Tokens of a chunk at most.
+pub const MAX_TOKENS: usize = 256;
+/// Tokens at the start of a text that are kept as they are: all others attend to them.
+pub const EXACT_TOKENS: u64 = 4;
+
+/// Which tokens of which layers a chunk holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// The first layer.
+    pub first_layer: usize,
+    /// Layers.
+    pub layers: usize,
+    /// Position of the first token; the others follow.
+    pub first_position: u64,
+    /// Tokens, 1 to [`MAX_TOKENS`].
+    pub tokens: usize,
+    /// The first so many are kept as they are.
+    pub exact: usize,
+    /// What the store calls the chunk, shortened to eight bytes; not looked at here.
+    pub name: [u8; 8],
+}
+
+impl Span {
+    /// All layers of consecutive tokens; those of the first four positions stay exact.
+    pub fn of(shape: &Shape, first_position: u64, tokens: usize) -> Self {
+        let exact = EXACT_TOKENS.saturating_sub(first_position).min(tokens as u64) as usize;
+        Self { first_layer: 0, layers: shape.num_layers, first_position, tokens, exact, name: [0; 8] }
+    }
+
+    /// Tokens that are coded.
+    pub(crate) const fn coded(&self) -> usize {
+        self.tokens - self.exact
+    }
+
+    pub(crate) fn check(&self, shape: &Shape) -> Result<(), StorageError> {
+        let &Self { first_layer, layers, first_position, tokens, exact, .. } = self;
+        let bad = |why: String| Err(StorageError::Span(why));
+        if tokens == 0 || tokens > MAX_TOKENS {
+            return bad(format!("chunk of {tokens} tokens; accepted are 1 to {MAX_TOKENS}"));
+        }
+        if exact > tokens {
+            return bad(format!("{exact} exact tokens of {tokens}"));
+        }
+        if layers == 0 || first_layer.checked_add(layers).is_none_or(|end| end > shape.num_layers) {
+            return bad(format!("{layers} layers from layer {first_layer} on of {}", shape.num_layers));
+        }
+        // Beyond it, positions are no longer apart in f64.
+        if first_position > 1 << 52 {
+            return bad(format!("position {first_position}; accepted are those below 2^52"));
+        }
+        Ok(())
+    }
+
+    /// Checks slices against the span, keys first.
+    pub(crate) fn check_lengths(&self, shape: &Shape, k: usize, v: usize) -> Result<(), StorageError> {
+        let rows = self.layers * self.tokens;
+        for (what, got, expected) in
+            [("keys", k, rows * shape.key_values()), ("values", v, rows * shape.value_values())]
+        {
+            if got != expected {
+                return Err(StorageError::Length { what, got, expected });
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a layer's tokens from `from` on lie in keys or values of so many values a token.
+    pub(crate) const fn rows(&self, layer: usize, from: usize, values: usize) -> std::ops::Range<usize> {
+        (layer * self.tokens + from) * values..(layer + 1) * self.tokens * values
+    }
+}
+
+/// The fields before the sections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) span: Span,
+    pub(crate) dtype: Dtype,
+    pub(crate) has_basis: bool,
+    /// Of the basis, or of the shape where there is none.
+    pub(crate) frame: [u8; 32],
+    /// Streams of fewer bits are not there; 1 in a whole chunk.
+    pub(crate) least: u8,
+    /// Of a layer, in a whole chunk.
+    pub(crate) section: usize,
+}
+
+impl Header {
+    /// Bytes of exact tokens.
+    pub(crate) const fn exact_bytes(&self, shape: &Shape) -> usize {
+        self.span.layers * self.span.exact * shape.layer_values() * self.dtype.bytes()
+    }
+
+    /// Bytes before the sections.
+    pub(crate) const fn bytes(&self, shape: &Shape) -> usize {
+        HEADER + self.exact_bytes(shape) + CRC
+    }
+
+    /// Writes header, exact tokens and their CRC.
+    pub(crate) fn write<T: Element>(&self, shape: &Shape, k: &[T], v: &[T], out: &mut Vec<u8>) {
+        let start = out.len();
+        self.write_fields(shape, out);
+        for (x, values) in [(k, shape.key_values()), (v, shape.value_values())] {
+            for layer in 0..self.span.layers {
+                let first = layer * self.span.tokens * values;
+                x[first..first + self.span.exact * values].iter().for_each(|x| x.push(out));
+            }
+        }
+        let crc = crc32fast::hash(&out[start..]);
+        out.extend_from_slice(&crc.to_le_bytes());
+    }
+
+    /// These fields in front of the exact tokens of another chunk that has the same.
+    pub(crate) fn copied(&self, shape: &Shape, bytes: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.write_fields(shape, &mut out);
+        out.extend_from_slice(&bytes[HEADER..HEADER + self.exact_bytes(shape)]);
+        let crc = crc32fast::hash(&out);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    fn write_fields(&self, shape: &Shape, out: &mut Vec<u8>) {
+        let Self { span, dtype, has_basis, frame, least, section } = self;
+        out.extend_from_slice(&MAGIC);
+        let flags = u16::from(*has_basis);
+        for field in [VERSION, flags, dtype.code(), span.tokens as u16, span.exact as u16, u16::from(*least)]
+        {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        let Shape { num_kv_heads, head_dim, value_dim, .. } = shape;
+        for field in [span.first_layer, span.layers, *num_kv_heads, *head_dim, *value_dim, *section] {
+            out.extend_from_slice(&(field as u32).to_le_bytes());
+        }
+        out.extend_from_slice(&span.first_position.to_le_bytes());
+        out.extend_from_slice(&span.name);
+        out.extend_from_slice(frame);
+    }
+
+    /// Reads and checks the header of a chunk for keys and values of `shape`; what follows it and its exact tokens is left.
+    pub(crate) fn read<'a>(bytes: &'a [u8], shape: &Shape) -> Result<(Self, &'a [u8]), StorageError> {
+        let mut rest = Bytes::new(bytes, "chunk");
+        let bad = |why: String| Err(StorageError::chunk(why));
+        if rest.array()? != MAGIC {
+            return bad("not a chunk (the first 8 bytes must be 89 54 51 43 0d 0a 1a 0a)".into());
+        }
+        let version = rest.u16()?;
+        if version != VERSION {
+            return bad(format!("version {version}; accepted is {VERSION}"));
+        }
+        let [flags, dtype, tokens, exact, least] =
+            [rest.u16()?, rest.u16()?, rest.u16()?, rest.u16()?, rest.u16()?];
+        let counts: [u32; 6] = rest.u32s()?;
+        let [first_layer, layers, heads, head_dim, value_dim, section] = counts.map(|count| count as usize);
+        let (first_position, name, frame) = (rest.u64()?, rest.array()?, rest.array()?);
+        let is_known = flags <= 1 && (1..=u16::from(MAX_WIDTH)).contains(&least);
+        let Some(dtype) = Dtype::from_code(dtype).filter(|_| is_known) else {
+            return bad("fields that version 1 does not have".into());
+        };
+        let own = [shape.num_kv_heads, shape.head_dim, shape.value_dim];
+        if [heads, head_dim, value_dim] != own {
+            return bad(format!(
+                "{heads} KV heads of {head_dim} and {value_dim} values; here are {} of {} and {}",
+                own[0], own[1], own[2]
+            ));
+        }
+        let (tokens, exact) = (usize::from(tokens), usize::from(exact));
+        let span = Span { first_layer, layers, first_position, tokens, exact, name };
+        span.check(shape).map_err(|error| StorageError::chunk(error.to_string()))?;
+        let header = Self { span, dtype, has_basis: flags == 1, frame, least: least as u8, section };
+        rest.take(header.exact_bytes(shape))?;
+        let checked = &bytes[..bytes.len() - rest.rest().len()];
+        if crc32fast::hash(checked).to_le_bytes() != rest.array::<CRC>()? {
+            return bad("damaged header (CRC-32 does not match)".into());
+        }
+        Ok((header, rest.rest()))
+    }
+
+    /// Copies the exact tokens of a chunk, in whichever numbers they are.
+    pub(crate) fn read_exact<T: Element>(&self, shape: &Shape, bytes: &[u8], k: &mut [T], v: &mut [T]) {
+        let mut from = &bytes[HEADER..HEADER + self.exact_bytes(shape)];
+        for (x, values) in [(k, shape.key_values()), (v, shape.value_values())] {
+            for layer in 0..self.span.layers {
+                let first = layer * self.span.tokens * values;
+                let target = &mut x[first..first + self.span.exact * values];
+                let (own, rest) = from.split_at(target.len() * self.dtype.bytes());
+                copy(self.dtype, own, target);
+                from = rest;
+            }
+        }
+    }
+}
+
+fn copy<T: Element>(dtype: Dtype, bytes: &[u8], target: &mut [T]) {
+    fn of<S: Element, T: Element>(bytes: &[u8], target: &mut [T]) {
+        let values = bytes.chunks_exact(S::DTYPE.bytes()).map(|x| T::from_f32(S::read(x).to_f32()));
+        target.iter_mut().zip(values).for_each(|(to, x)| *to = x);
+    }
+    match dtype {
+        Dtype::F32 => of::<f32, T>(bytes, target),
+        Dtype::F16 => of::<half::f16, T>(bytes, target),
+        Dtype::Bf16 => of::<half::bf16, T>(bytes, target),
+    }
+}

@@ -1,0 +1,293 @@
+//! Chunks of keys and values, to bytes and back.
+
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use tqkv::error::CacheError;
+use tqkv_simd::Level;
+
+use crate::basis::Basis;
+use crate::chunk::{Header, Span};
+use crate::element::Element;
+use crate::error::StorageError;
+use crate::layer::{Head, Layout};
+use crate::locate::locate;
+use crate::parse::Bytes;
+use crate::rope::Angles;
+use crate::rows::Place;
+use crate::shape::Shape;
+
+/// Bits for each coded value, everything but the header and exact tokens included.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Budget(f32);
+
+impl Budget {
+    /// 0.5 to 5 bits.
+    ///
+    /// # Errors
+    /// Others.
+    pub fn new(bits: f32) -> Result<Self, StorageError> {
+        if (0.5..=5.0).contains(&bits) { Ok(Self(bits)) } else { Err(StorageError::Budget(bits)) }
+    }
+
+    /// Its bits.
+    pub const fn bits(self) -> f32 {
+        self.0
+    }
+}
+
+/// What a layer's section holds: its head, and its streams with the zeros behind them.
+type Section<'a> = (Head<'a>, &'a [u8]);
+
+/// Encodes and decodes chunks of one model's keys and values.
+///
+/// Layers run on the threads of rayon's pool, each with the memory of a layer's tokens in f32 three times over and one layer's
+/// basis. Encoding gives the same bytes for any number of threads; without a basis on every machine, with one up to the order of
+/// sums in the machine's matrix products.
+#[derive(Debug, Clone)]
+pub struct StorageCodec {
+    shape: Shape,
+    basis: Option<Arc<Basis>>,
+    /// Of the basis, or of the shape.
+    frame: [u8; 32],
+    level: Level,
+}
+
+impl StorageCodec {
+    /// A codec in a basis, or without one.
+    ///
+    /// # Errors
+    /// [`StorageError::Basis`] where the basis is of another shape (of which model it is, [`Basis::check`] says), or a level
+    /// forced by `TQKV_LEVEL` that this machine does not have.
+    pub fn new(shape: Shape, basis: Option<Arc<Basis>>) -> Result<Self, StorageError> {
+        if let Some(why) = basis.as_ref().and_then(|basis| basis.shape().differs(&shape)) {
+            return Err(StorageError::Basis(why));
+        }
+        tqkv::threads::start()?;
+        let level = Level::detect().map_err(CacheError::Level)?;
+        let frame = basis.as_ref().map_or_else(|| shape.digest(), |basis| basis.id().0);
+        Ok(Self { shape, basis, frame, level })
+    }
+
+    /// What keys and values it is for.
+    pub const fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The basis, if any.
+    pub fn basis(&self) -> Option<&Basis> {
+        self.basis.as_deref()
+    }
+
+    fn layout(&self, span: &Span) -> Layout<'_> {
+        Layout { shape: &self.shape, basis: self.basis(), tokens: span.coded() }
+    }
+
+    fn header<T: Element>(&self, budget: Budget, span: &Span) -> Result<Header, StorageError> {
+        span.check(&self.shape)?;
+        Ok(Header {
+            span: *span,
+            dtype: T::DTYPE,
+            has_basis: self.basis.is_some(),
+            frame: self.frame,
+            least: 1,
+            section: self.layout(span).section(budget.bits()),
+        })
+    }
+
+    /// Bytes of a chunk of such tokens, whatever they hold.
+    ///
+    /// # Errors
+    /// A span that does not fit the shape.
+    pub fn encoded_bytes<T: Element>(&self, budget: Budget, span: &Span) -> Result<usize, StorageError> {
+        let header = self.header::<T>(budget, span)?;
+        Ok(header.bytes(&self.shape) + span.layers * header.section)
+    }
+
+    /// Encodes keys `[layers, tokens, num_kv_heads, head_dim]`, after RoPE, and values likewise.
+    ///
+    /// # Errors
+    /// A span or slices that do not fit the shape, and numbers that are not finite or too large for the basis.
+    pub fn encode<T: Element>(
+        &self,
+        budget: Budget,
+        span: &Span,
+        k: &[T],
+        v: &[T],
+    ) -> Result<Vec<u8>, StorageError> {
+        let header = self.header::<T>(budget, span)?;
+        span.check_lengths(&self.shape, k.len(), v.len())?;
+        let mut out = Vec::with_capacity(header.bytes(&self.shape) + span.layers * header.section);
+        header.write(&self.shape, k, v, &mut out);
+        let start = out.len();
+        out.resize(start + span.layers * header.section, 0);
+        if header.section == 0 {
+            return Ok(out);
+        }
+        let (layout, angles) = (self.layout(span), self.angles(span));
+        let sections = out[start..].par_chunks_exact_mut(header.section).enumerate();
+        sections.try_for_each(|(i, section)| {
+            let place = self.place(span, i, &angles, &layout);
+            let keys = &k[span.rows(i, span.exact, self.shape.key_values())];
+            let values = &v[span.rows(i, span.exact, self.shape.value_values())];
+            layout
+                .encode(self.level, place, (keys, values), section)
+                .map_err(|what| StorageError::Layer { layer: place.layer, what })
+        })?;
+        Ok(out)
+    }
+
+    /// The likeliest of `candidates` as the position of the first token of a span, for stores that do not say: RoPE is undone for
+    /// it. Without a basis nothing tells, and the span's own position comes back. A wrong one costs bits, not correctness.
+    ///
+    /// # Errors
+    /// A span or keys that do not fit the shape.
+    pub fn locate<T: Element>(&self, span: &Span, k: &[T], candidates: &[u64]) -> Result<u64, StorageError> {
+        span.check(&self.shape)?;
+        let expected = span.layers * span.tokens * self.shape.key_values();
+        if k.len() != expected {
+            return Err(StorageError::Length { what: "keys", got: k.len(), expected });
+        }
+        Ok(self.basis().map_or(span.first_position, |basis| locate(basis, span, k, candidates)))
+    }
+
+    /// What a chunk holds.
+    ///
+    /// # Errors
+    /// As [`StorageCodec::decode`], but for damage past the header.
+    pub fn span(&self, bytes: &[u8]) -> Result<Span, StorageError> {
+        Ok(self.read_header(bytes)?.0.span)
+    }
+
+    fn read_header<'a>(&self, bytes: &'a [u8]) -> Result<(Header, &'a [u8]), StorageError> {
+        let (header, rest) = Header::read(bytes, &self.shape)?;
+        let names = |has_basis: bool, frame: [u8; 32]| match has_basis {
+            true => crate::BasisId(frame).to_string(),
+            false => format!("none, for the shape {}", crate::BasisId(frame)),
+        };
+        if (header.has_basis, header.frame) != (self.basis.is_some(), self.frame) {
+            return Err(StorageError::OtherBasis {
+                wanted: names(header.has_basis, header.frame),
+                offered: names(self.basis.is_some(), self.frame),
+            });
+        }
+        Ok((header, rest))
+    }
+
+    /// Decodes a chunk into keys and values, as long as [`StorageCodec::span`] says.
+    ///
+    /// # Errors
+    /// [`StorageError::OtherBasis`], [`StorageError::Bytes`] for what is no chunk, damaged or truncated, and slices of other
+    /// lengths. What keys and values hold then is of no meaning.
+    pub fn decode<T: Element>(&self, bytes: &[u8], k: &mut [T], v: &mut [T]) -> Result<Span, StorageError> {
+        let (header, rest) = self.read_header(bytes)?;
+        let span = header.span;
+        span.check_lengths(&self.shape, k.len(), v.len())?;
+        let (layout, sections) = self.all_sections(&header, rest)?;
+        header.read_exact(&self.shape, bytes, k, v);
+        if span.coded() == 0 {
+            return Ok(span);
+        }
+        let angles = self.angles(&span);
+        let (keys, values) = (self.shape.key_values(), self.shape.value_values());
+        // Latent vectors have no values: an empty slice a layer.
+        let mut v = v.chunks_exact_mut((span.tokens * values).max(1));
+        let targets: Vec<_> =
+            k.chunks_exact_mut(span.tokens * keys).map(|k| (k, v.next().unwrap_or_default())).collect();
+        targets.into_par_iter().zip(&sections).enumerate().try_for_each(
+            |(i, ((k, v), (head, streams)))| {
+                let place = self.place(&span, i, &angles, &layout);
+                let target = (&mut k[span.exact * keys..], &mut v[span.exact * values..]);
+                layout
+                    .decode(self.level, place, (head, header.least, streams), target)
+                    .map_err(|why| StorageError::chunk(format!("layer {}: {why}", place.layer)))
+            },
+        )?;
+        Ok(span)
+    }
+
+    /// Bytes of the chunk that `bytes` begin with.
+    ///
+    /// # Errors
+    /// As [`StorageCodec::thin`].
+    pub fn chunk_bytes(&self, bytes: &[u8]) -> Result<usize, StorageError> {
+        let (header, rest) = self.read_header(bytes)?;
+        Ok(bytes.len() - self.sections(&header, rest)?.2)
+    }
+
+    /// The head and the streams of each layer, and the bytes behind them.
+    fn sections<'a>(
+        &'a self,
+        header: &Header,
+        bytes: &'a [u8],
+    ) -> Result<(Layout<'a>, Vec<Section<'a>>, usize), StorageError> {
+        let layout = self.layout(&header.span);
+        let mut rest = Bytes::new(bytes, "chunk");
+        let mut sections = Vec::new();
+        // Of exact tokens alone there are none.
+        let layers = if header.span.coded() == 0 { 0 } else { header.span.layers };
+        for index in 0..layers {
+            let head = layout.parse(header.span.first_layer + index, &mut rest)?;
+            let streams = layout.stream_bytes(&head.widths, header.least);
+            let whole = header.section.checked_sub(head.head.len()).filter(|whole| *whole >= streams);
+            let Some(whole) = whole else {
+                return Err(StorageError::chunk("streams longer than their section"));
+            };
+            let streams = rest.take(if header.least == 1 { whole } else { streams })?;
+            sections.push((head, streams));
+        }
+        Ok((layout, sections, rest.rest().len()))
+    }
+
+    /// As [`StorageCodec::sections`], behind which nothing may be.
+    fn all_sections<'a>(
+        &'a self,
+        header: &Header,
+        bytes: &'a [u8],
+    ) -> Result<(Layout<'a>, Vec<Section<'a>>), StorageError> {
+        match self.sections(header, bytes)? {
+            (layout, sections, 0) => Ok((layout, sections)),
+            (_, _, more) => Err(StorageError::chunk(format!("{more} bytes too many"))),
+        }
+    }
+
+    /// One for each kind of RoPE, of the coded tokens.
+    fn angles(&self, span: &Span) -> Vec<Angles> {
+        let first = span.first_position + span.exact as u64;
+        self.shape.ropes.iter().map(|rope| rope.angles(first, span.coded())).collect()
+    }
+
+    fn place<'a>(
+        &'a self,
+        span: &Span,
+        index: usize,
+        angles: &'a [Angles],
+        layout: &Layout<'_>,
+    ) -> Place<'a> {
+        let layer = span.first_layer + index;
+        let angles = &angles[usize::from(self.shape.rope_of[layer])];
+        Place { shape: &self.shape, layer, angles, norms: layout.norms() }
+    }
+
+    /// The chunk without its streams of fewer than `least` bits: fewer bytes at once, without encoding again.
+    ///
+    /// # Errors
+    /// A chunk that [`StorageCodec::decode`] refuses before it looks at streams, or `least` not of 2 to 5.
+    pub fn thin(&self, bytes: &[u8], least: u8) -> Result<Vec<u8>, StorageError> {
+        let (header, rest) = self.read_header(bytes)?;
+        if !(2..=5).contains(&least) || least < header.least {
+            let have = header.least.max(2);
+            return Err(StorageError::Span(format!(
+                "streams of {least} bits and more; accepted are {have} to 5"
+            )));
+        }
+        let (layout, sections) = self.all_sections(&header, rest)?;
+        let thinner = Header { least, ..header };
+        let mut out = thinner.copied(&self.shape, bytes);
+        for (head, streams) in sections {
+            out.extend_from_slice(head.head);
+            out.extend_from_slice(&streams[..layout.stream_bytes(&head.widths, least)]);
+        }
+        Ok(out)
+    }
+}

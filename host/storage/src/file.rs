@@ -1,0 +1,121 @@
+//! The bytes of a basis.
+
+use half::f16;
+use sha2::{Digest, Sha256};
+
+use crate::basis::{Basis, BasisId};
+use crate::columns::Columns;
+use crate::error::StorageError;
+use crate::frame::Frame;
+use crate::parse::Bytes;
+use crate::shape::{Join, Shape};
+
+const MAGIC: [u8; 8] = *b"\x89TQB\r\n\x1a\n";
+const VERSION: u16 = 1;
+const DIGEST: usize = 32;
+
+impl Basis {
+    pub(crate) fn new(shape: Shape, join: Join, model: &str, tokens: u64, frames: Vec<Frame>) -> Self {
+        let mut basis = Self { shape, join, model: model.to_owned(), tokens, frames, id: BasisId([0; 32]) };
+        basis.id = BasisId(Sha256::digest(basis.body()).into());
+        basis
+    }
+
+    /// As the file has it.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = self.body();
+        out.extend_from_slice(&self.id.0);
+        out
+    }
+
+    /// All but the digest.
+    fn body(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        for field in [VERSION, u16::from(self.join == Join::Apart)] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        out.extend_from_slice(&(self.model.len() as u32).to_le_bytes());
+        out.extend_from_slice(self.model.as_bytes());
+        out.extend_from_slice(&self.tokens.to_le_bytes());
+        out.extend_from_slice(&self.shape.to_bytes());
+        for frame in &self.frames {
+            push_f16s(frame.mean.iter().map(|x| f16::from_f32(*x)), &mut out);
+            for scale in [frame.key_scale, frame.value_scale] {
+                out.extend_from_slice(&scale.to_le_bytes());
+            }
+            for part in &frame.columns {
+                push_f16s(part.scales.iter().copied(), &mut out);
+                out.extend(part.entries.iter().map(|x| x.cast_unsigned()));
+            }
+        }
+        out
+    }
+
+    /// Reads what [`Basis::to_bytes`] gives.
+    ///
+    /// # Errors
+    /// [`StorageError::Bytes`]: another magic, version or digest, or fields that contradict each other.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, StorageError> {
+        let Some((body, digest)) = bytes.split_last_chunk::<DIGEST>() else {
+            return Err(StorageError::basis("truncated: shorter than a digest"));
+        };
+        let mut rest = Bytes::new(body, "basis");
+        if rest.array()? != MAGIC {
+            return Err(StorageError::basis(
+                "not a basis (the first 8 bytes must be 89 54 51 42 0d 0a 1a 0a)",
+            ));
+        }
+        let version = rest.u16()?;
+        if version != VERSION {
+            return Err(StorageError::basis(format!("version {version}; accepted is {VERSION}")));
+        }
+        let found: [u8; DIGEST] = Sha256::digest(body).into();
+        if found != *digest {
+            return Err(StorageError::basis("damaged (SHA-256 does not match)"));
+        }
+        let join = match rest.u16()? {
+            0 => Join::Joint,
+            1 => Join::Apart,
+            other => return Err(StorageError::basis(format!("unknown flags {other}; accepted are 0 and 1"))),
+        };
+        let name = rest.u32()? as usize;
+        let model = String::from_utf8(rest.take(name)?.to_vec())
+            .map_err(|_| StorageError::basis("the model's name is no UTF-8"))?;
+        let tokens = rest.u64()?;
+        let shape = Shape::parse(&mut rest)?;
+        let frames =
+            (0..shape.num_layers).map(|_| frame(&mut rest, &shape, join)).collect::<Result<_, _>>()?;
+        if !rest.rest().is_empty() {
+            return Err(StorageError::basis(format!("{} bytes too many", rest.rest().len())));
+        }
+        Ok(Self { shape, join, model, tokens, frames, id: BasisId(*digest) })
+    }
+}
+
+fn frame(bytes: &mut Bytes<'_>, shape: &Shape, join: Join) -> Result<Frame, StorageError> {
+    let mean = f16s(bytes, shape.key_values())?.into_iter().map(f16::to_f32).collect();
+    let [key_scale, value_scale] = bytes.u32s()?.map(f32::from_bits);
+    let mut columns = Vec::new();
+    for dim in shape.parts(join) {
+        let scales = f16s(bytes, dim)?;
+        let entries = bytes.take(dim * dim)?.iter().map(|x| x.cast_signed()).collect();
+        columns.push(Columns { scales, entries });
+    }
+    if [key_scale, value_scale].iter().any(|scale| !scale.is_normal() || *scale < 0.0) {
+        return Err(StorageError::basis("a scale is not a positive number"));
+    }
+    Ok(Frame { mean, key_scale, value_scale, columns })
+}
+
+fn push_f16s(values: impl Iterator<Item = f16>, out: &mut Vec<u8>) {
+    values.for_each(|x| out.extend_from_slice(&x.to_le_bytes()));
+}
+
+fn f16s(bytes: &mut Bytes<'_>, count: usize) -> Result<Vec<f16>, StorageError> {
+    let values: Vec<f16> =
+        bytes.take(2 * count)?.as_chunks().0.iter().map(|x| f16::from_le_bytes(*x)).collect();
+    if values.iter().all(|x| x.is_finite()) {
+        return Ok(values);
+    }
+    Err(StorageError::basis("a number is not finite"))
+}

@@ -1,0 +1,205 @@
+//! One layer's part of a chunk: norms and widths, then a stream for each width, the widest first.
+
+use std::borrow::Cow;
+
+use half::f16;
+use tqkv_simd::Level;
+
+use crate::basis::Basis;
+use crate::element::Element;
+use crate::error::StorageError;
+use crate::frame::Frame;
+use crate::parse::Bytes;
+use crate::rows::Place;
+use crate::shape::Shape;
+use crate::{streams, widths};
+
+/// Coefficients that share a width in a basis; channels have one each without.
+const RUN: usize = 16;
+const CRC: usize = 4;
+
+/// How sections are laid out: what shape, basis and number of coded tokens say.
+#[derive(Clone, Copy)]
+pub(crate) struct Layout<'a> {
+    pub(crate) shape: &'a Shape,
+    pub(crate) basis: Option<&'a Basis>,
+    pub(crate) tokens: usize,
+}
+
+impl<'a> Layout<'a> {
+    /// Norms of a token's values: one in a basis over all heads, else one a head.
+    pub(crate) const fn norms(&self) -> usize {
+        match (self.shape.value_dim, self.basis) {
+            (0, _) => 0,
+            (_, Some(_)) => 1,
+            (_, None) => self.shape.num_kv_heads,
+        }
+    }
+
+    const fn run(&self) -> usize {
+        if self.basis.is_some() { RUN } else { 1 }
+    }
+
+    const fn runs(&self) -> usize {
+        self.shape.layer_values() / self.run()
+    }
+
+    /// Mean and scale of the keys, where no basis has them.
+    const fn frame_bytes(&self) -> usize {
+        if self.basis.is_some() { 0 } else { 2 * self.shape.key_values() + 4 }
+    }
+
+    /// Bytes before the streams.
+    pub(crate) const fn head(&self) -> usize {
+        self.tokens * self.norms() + self.frame_bytes() + widths::packed_bytes(self.runs()) + CRC
+    }
+
+    /// Bytes of a section at so many bits for each coded value, norms, widths, scales and checksums included. Where tokens are few
+    /// the head would take all of it, and half of what is there is for the streams.
+    pub(crate) fn section(&self, bits: f32) -> usize {
+        if self.tokens == 0 {
+            return 0;
+        }
+        let values = self.tokens * self.shape.layer_values();
+        let asked = (f64::from(bits) * values as f64 / 8.0) as usize;
+        let most = self.head() + streams::bytes(values, widths::MAX_WIDTH);
+        asked.max(2 * self.head()).min(most)
+    }
+
+    /// Encodes keys and values of the coded tokens of a layer into its section.
+    pub(crate) fn encode<T: Element>(
+        &self,
+        level: Level,
+        place: Place<'_>,
+        (k, v): (&[T], &[T]),
+        section: &mut [u8],
+    ) -> Result<(), String> {
+        let (stride, run) = (self.shape.layer_values(), self.run());
+        let rows = place.take_apart(k, v)?;
+        let frame = match self.basis {
+            Some(basis) => Cow::Borrowed(&basis.frames[place.layer]),
+            None => Cow::Owned(Frame::of_rows(&rows, self.shape)),
+        };
+        let norms = rows.norms;
+        let coefficients = frame.coefficients(rows.values, stride);
+        let (head, mut rest) = section.split_at_mut(self.head());
+        let widths = widths::allot(&energies(&coefficients, stride, run), run * self.tokens, rest.len());
+        self.write_head(&norms, &frame, &widths, head);
+        for width in streams::order() {
+            let members = streams::members(&widths, run, width);
+            let bytes = streams::bytes(members.len() * self.tokens, width);
+            let (stream, after) = rest.split_at_mut(bytes);
+            if bytes > 0 {
+                streams::encode(level, width, &members, &coefficients, stride, stream)?;
+            }
+            rest = after;
+        }
+        rest.fill(0);
+        Ok(())
+    }
+
+    fn write_head(&self, norms: &[u8], frame: &Frame, widths: &[u8], head: &mut [u8]) {
+        let (body, crc) = head.split_at_mut(head.len() - CRC);
+        let (to_norms, rest) = body.split_at_mut(norms.len());
+        to_norms.copy_from_slice(norms);
+        let (to_frame, to_widths) = rest.split_at_mut(self.frame_bytes());
+        // Empty in a basis.
+        if let Some((mean, scale)) = to_frame.split_last_chunk_mut() {
+            for (to, x) in mean.as_chunks_mut().0.iter_mut().zip(&frame.mean) {
+                *to = f16::from_f32(*x).to_le_bytes();
+            }
+            *scale = frame.key_scale.to_le_bytes();
+        }
+        widths::pack(widths, to_widths);
+        crc.copy_from_slice(&crc32fast::hash(body).to_le_bytes());
+    }
+
+    /// Reads the head of a layer's section in front of `bytes`.
+    pub(crate) fn parse(&self, layer: usize, bytes: &mut Bytes<'a>) -> Result<Head<'a>, StorageError> {
+        let head = bytes.take(self.head())?;
+        let mut rest = Bytes::new(head, "chunk");
+        let body = rest.take(head.len() - CRC)?;
+        if crc32fast::hash(body).to_le_bytes() != rest.array::<CRC>()? {
+            return Err(StorageError::chunk("damaged section (CRC-32 does not match)"));
+        }
+        let mut rest = Bytes::new(body, "chunk");
+        let norms = rest.take(self.tokens * self.norms())?;
+        let frame = match self.basis {
+            Some(basis) => Cow::Borrowed(&basis.frames[layer]),
+            None => Cow::Owned(self.own_frame(&mut rest)?),
+        };
+        let widths = widths::unpack(rest.rest(), self.runs())
+            .ok_or_else(|| StorageError::chunk("a width that no stream has"))?;
+        Ok(Head { norms, frame, widths, head })
+    }
+
+    fn own_frame(&self, bytes: &mut Bytes<'_>) -> Result<Frame, StorageError> {
+        let mean = bytes.take(2 * self.shape.key_values())?;
+        let mean: Vec<f32> = mean.as_chunks().0.iter().map(|x| f16::from_le_bytes(*x).to_f32()).collect();
+        let key_scale = f32::from_bits(bytes.u32()?);
+        if !key_scale.is_normal() || key_scale < 0.0 || mean.iter().any(|x| !x.is_finite()) {
+            return Err(StorageError::chunk("a mean or scale of keys that is no such number"));
+        }
+        let value_scale = Frame::own_value_scale(self.shape);
+        Ok(Frame { mean, key_scale, value_scale, columns: Vec::new() })
+    }
+
+    /// Bytes of the streams of at least `least` bits.
+    pub(crate) fn stream_bytes(&self, widths: &[u8], least: u8) -> usize {
+        let of = |width| {
+            let runs = widths.iter().filter(|own| **own == width).count();
+            streams::bytes(runs * self.run() * self.tokens, width)
+        };
+        streams::order().filter(|width| *width >= least).map(of).sum()
+    }
+
+    /// Decodes a layer from its head and its streams of at least `least` bits.
+    pub(crate) fn decode<T: Element>(
+        &self,
+        level: Level,
+        place: Place<'_>,
+        (head, least, streams): (&Head<'_>, u8, &[u8]),
+        (k, v): (&mut [T], &mut [T]),
+    ) -> Result<(), String> {
+        let (stride, run) = (self.shape.layer_values(), self.run());
+        let mut coefficients = vec![0.0; self.tokens * stride];
+        let mut rest = streams;
+        for width in streams::order().filter(|width| *width >= least) {
+            let members = streams::members(&head.widths, run, width);
+            let bytes = streams::bytes(members.len() * self.tokens, width);
+            let (stream, after) = rest.split_at(bytes);
+            if bytes > 0 {
+                streams::decode(level, width, &members, stream, &mut coefficients, stride)?;
+            }
+            rest = after;
+        }
+        if rest.iter().any(|byte| *byte != 0) {
+            return Err("bytes behind the last stream".into());
+        }
+        let is_used = |i: usize| head.widths[i / run] >= least;
+        let mut rows = head.frame.rows(coefficients, stride, is_used);
+        place.put_together(&mut rows, head.norms, k, v);
+        Ok(())
+    }
+}
+
+/// What a section says before its streams.
+pub(crate) struct Head<'a> {
+    norms: &'a [u8],
+    /// The basis's, or the section's own.
+    frame: Cow<'a, Frame>,
+    pub(crate) widths: Vec<u8>,
+    /// All of it, as stored.
+    pub(crate) head: &'a [u8],
+}
+
+/// Of each run of coefficients.
+fn energies(coefficients: &[f32], stride: usize, run: usize) -> Vec<f64> {
+    let mut energies = vec![0.0; stride / run];
+    for row in coefficients.chunks_exact(stride) {
+        for (energy, run) in energies.iter_mut().zip(row.chunks_exact(run)) {
+            *energy += run.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+        }
+    }
+    energies
+}

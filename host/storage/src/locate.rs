@@ -1,0 +1,56 @@
+//! Where in its text a run of tokens lies, for stores that do not say.
+
+use crate::basis::Basis;
+use crate::chunk::Span;
+use crate::element::Element;
+use crate::rope::{Pairs, Rope};
+use crate::rows::Place;
+
+/// The position among `first, first + step, ..` below `end` at which un-RoPEd keys are most like those that the basis was
+/// learned from: their mean turns with the position, and most pairs' means are large.
+///
+/// `k` are keys `[layers, tokens, num_kv_heads, head_dim]` of the layers of `span`. Another position than the true one costs bits, not
+/// correctness: a chunk is decoded with that which it was encoded with. Cost: a pass over the keys, and a product of all pairs for
+/// each candidate.
+pub(crate) fn locate<T: Element>(basis: &Basis, span: &Span, k: &[T], candidates: &[u64]) -> u64 {
+    let shape = basis.shape();
+    let mut scores = vec![0.0f64; candidates.len()];
+    for index in 0..span.layers {
+        let layer = span.first_layer + index;
+        let rope = shape.rope(layer);
+        let angles = rope.angles(0, span.tokens);
+        let place = Place { shape, layer, angles: &angles, norms: 0 };
+        let keys = &k[span.rows(index, 0, shape.key_values())];
+        let mean = place.key_mean(keys);
+        let frame = &basis.frames[layer];
+        let weight = f64::from(frame.key_scale).powi(2);
+        let pairs = products(rope, shape.head_dim, &mean, &frame.mean);
+        for (score, position) in scores.iter_mut().zip(candidates) {
+            let along = |((re, im), f): (&(f64, f64), &f64)| {
+                let (s, c) = libm::sincos(*position as f64 * f);
+                re * c + im * s
+            };
+            *score += weight * pairs.iter().zip(&rope.inv_freq).map(along).sum::<f64>();
+        }
+    }
+    let best = candidates.iter().zip(&scores).max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(a.0)));
+    best.map_or(span.first_position, |(position, _)| *position)
+}
+
+/// Of each pair, summed over heads, the product of the mean with the conjugate of the basis's, as complex numbers.
+fn products(rope: &Rope, head_dim: usize, mean: &[f64], known: &[f32]) -> Vec<(f64, f64)> {
+    let half = rope.inv_freq.len();
+    let mut sums = vec![(0.0, 0.0); half];
+    for (own, known) in mean.chunks_exact(head_dim).zip(known.chunks_exact(head_dim)) {
+        for (i, (re, im)) in sums.iter_mut().enumerate() {
+            let (a, b) = match rope.pairs {
+                Pairs::Half => (rope.first + i, rope.first + half + i),
+                Pairs::Interleaved => (rope.first + 2 * i, rope.first + 2 * i + 1),
+            };
+            let (x, y) = (f64::from(known[a]), f64::from(known[b]));
+            *re += own[a] * x + own[b] * y;
+            *im += own[b] * x - own[a] * y;
+        }
+    }
+    sums
+}

@@ -1,0 +1,210 @@
+//! What keys and values of a model are like.
+
+use sha2::{Digest, Sha256};
+
+use crate::error::StorageError;
+use crate::parse::Bytes;
+use crate::rope::{Pairs, Rope};
+
+/// Values of a layer that share a basis beyond which keys and values have one each.
+const LARGEST_JOINT: usize = 1024;
+/// Widths and counts beyond this are no model; below it no product of three overflows.
+const MAX_COUNT: usize = 1 << 16;
+
+/// Whether keys and values of a layer share one basis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Join {
+    /// One over both: the fewest bits.
+    Joint,
+    /// One each: half the file and half the products, for a few tenths of a bit.
+    Apart,
+}
+
+/// Layers, heads, coordinates and RoPE of a model's keys and values.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shape {
+    pub(crate) num_layers: usize,
+    pub(crate) num_kv_heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) value_dim: usize,
+    pub(crate) ropes: Vec<Rope>,
+    /// Of each layer, which RoPE.
+    pub(crate) rope_of: Vec<u8>,
+}
+
+impl Shape {
+    /// Layers that all have the same RoPE. `value_dim` is 0 where one latent vector is key and value of a token (MLA); it is
+    /// given as keys then.
+    ///
+    /// # Errors
+    /// A count of zero or beyond 65536, head dims that no codec takes, or a RoPE that turns more than there is.
+    pub fn new(
+        num_layers: usize,
+        num_kv_heads: usize,
+        head_dim: usize,
+        value_dim: usize,
+        rope: Rope,
+    ) -> Result<Self, StorageError> {
+        let (ropes, rope_of) = (vec![rope], vec![0; num_layers.min(MAX_COUNT)]);
+        let shape = Self { num_layers, num_kv_heads, head_dim, value_dim, ropes, rope_of };
+        shape.check()?;
+        Ok(shape)
+    }
+
+    /// Gives some layers another RoPE, as those with a sliding window have in some models.
+    ///
+    /// # Errors
+    /// A layer that is not there, or a RoPE that turns more than there is.
+    pub fn with_rope(
+        mut self,
+        rope: Rope,
+        layers: impl IntoIterator<Item = usize>,
+    ) -> Result<Self, StorageError> {
+        let kind = u8::try_from(self.ropes.len())
+            .map_err(|_| StorageError::Shape("more than 256 kinds of RoPE".into()))?;
+        self.ropes.push(rope);
+        for layer in layers {
+            let of = self.rope_of.get_mut(layer).ok_or_else(|| {
+                StorageError::Shape(format!("RoPE of layer {layer} of {}", self.num_layers))
+            })?;
+            *of = kind;
+        }
+        self.check()?;
+        Ok(self)
+    }
+
+    fn check(&self) -> Result<(), StorageError> {
+        let bad = |why: String| Err(StorageError::Shape(why));
+        let &Self { num_layers, num_kv_heads, head_dim, value_dim, .. } = self;
+        if [num_layers, num_kv_heads, head_dim].contains(&0)
+            || [num_layers, num_kv_heads, head_dim, value_dim].into_iter().max() > Some(MAX_COUNT)
+            || self.layer_values() > MAX_COUNT
+        {
+            return bad(format!(
+                "{num_layers} layers of {num_kv_heads} KV heads of {head_dim} and {value_dim} values; accepted are 1 to \
+                 {MAX_COUNT} of each, and of all values of a layer"
+            ));
+        }
+        if !head_dim.is_multiple_of(16) || !value_dim.is_multiple_of(16) {
+            return bad(format!("head dims {head_dim} and {value_dim}; accepted are multiples of 16"));
+        }
+        for Rope { first, inv_freq, .. } in &self.ropes {
+            if inv_freq.len() > head_dim || first + 2 * inv_freq.len() > head_dim {
+                let last = first + 2 * inv_freq.len();
+                return bad(format!("RoPE of coordinates {first} to {last} of a head of {head_dim}"));
+            }
+            if let Some(f) = inv_freq.iter().find(|f| !f.is_finite() || f.abs() > 1e3) {
+                return bad(format!(
+                    "RoPE with the frequency {f}; accepted are those of magnitude 1000 and below"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Layers.
+    pub const fn num_layers(&self) -> usize {
+        self.num_layers
+    }
+
+    /// Values of a token's keys in one layer.
+    pub const fn key_values(&self) -> usize {
+        self.num_kv_heads * self.head_dim
+    }
+
+    /// Values of a token's values in one layer; 0 for latent vectors.
+    pub const fn value_values(&self) -> usize {
+        self.num_kv_heads * self.value_dim
+    }
+
+    /// Values of a token in one layer.
+    pub const fn layer_values(&self) -> usize {
+        self.key_values() + self.value_values()
+    }
+
+    pub(crate) fn rope(&self, layer: usize) -> &Rope {
+        &self.ropes[usize::from(self.rope_of[layer])]
+    }
+
+    /// Whether keys and values share a basis by default: where a layer has at most 1024 values.
+    pub const fn join(&self) -> Join {
+        if self.layer_values() <= LARGEST_JOINT { Join::Joint } else { Join::Apart }
+    }
+
+    /// Widths of what has a basis of its own, one after the other.
+    pub(crate) fn parts(&self, join: Join) -> Vec<usize> {
+        match (join, self.value_values()) {
+            (Join::Joint, _) | (Join::Apart, 0) => vec![self.layer_values()],
+            (Join::Apart, values) => vec![self.key_values(), values],
+        }
+    }
+
+    /// As the format has it.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        for count in [self.num_layers, self.num_kv_heads, self.head_dim, self.value_dim, self.ropes.len()] {
+            out.extend_from_slice(&(count as u32).to_le_bytes());
+        }
+        for Rope { first, pairs, inv_freq } in &self.ropes {
+            for count in [*first, usize::from(*pairs == Pairs::Interleaved), inv_freq.len()] {
+                out.extend_from_slice(&(count as u32).to_le_bytes());
+            }
+            inv_freq.iter().for_each(|f| out.extend_from_slice(&f.to_le_bytes()));
+        }
+        out.extend_from_slice(&self.rope_of);
+        out
+    }
+
+    pub(crate) fn parse(bytes: &mut Bytes<'_>) -> Result<Self, StorageError> {
+        let bad = |why: &str| Err(bytes_error(why));
+        let counts: [u32; 5] = bytes.u32s()?;
+        let [num_layers, num_kv_heads, head_dim, value_dim, kinds] = counts.map(|count| count as usize);
+        if !(1..=256).contains(&kinds) {
+            return bad("its number of RoPE kinds is none of 1 to 256");
+        }
+        let mut ropes = Vec::new();
+        for _ in 0..kinds {
+            let [first, pairs, count] = bytes.u32s()?.map(|count: u32| count as usize);
+            let pairs = match pairs {
+                0 => Pairs::Half,
+                1 => Pairs::Interleaved,
+                _ => return bad("its RoPE is of an unknown kind"),
+            };
+            if first > MAX_COUNT || count > MAX_COUNT {
+                return bad("its RoPE turns more than any head has");
+            }
+            let inv_freq =
+                bytes.take(8 * count)?.as_chunks().0.iter().map(|f| f64::from_le_bytes(*f)).collect();
+            ropes.push(Rope { first, pairs, inv_freq });
+        }
+        let rope_of = bytes.take(num_layers)?.to_vec();
+        if rope_of.iter().any(|&kind| usize::from(kind) >= kinds) {
+            return bad("a layer has a RoPE that is not there");
+        }
+        let shape = Self { num_layers, num_kv_heads, head_dim, value_dim, ropes, rope_of };
+        shape.check().map_err(|error| bytes_error(&error.to_string()))?;
+        Ok(shape)
+    }
+
+    /// What stands for a basis where there is none: the RoPE and the counts must be the same to decode.
+    pub(crate) fn digest(&self) -> [u8; 32] {
+        Sha256::digest(self.to_bytes()).into()
+    }
+
+    /// What of `self` is not what `other` has, in words.
+    pub(crate) fn differs(&self, other: &Self) -> Option<String> {
+        let counts = |shape: &Self| {
+            let Self { num_layers, num_kv_heads, head_dim, value_dim, .. } = shape;
+            format!("{num_layers} layers, {num_kv_heads} KV heads of {head_dim} and {value_dim} values")
+        };
+        let (own, others) = (counts(self), counts(other));
+        if own != others {
+            return Some(format!("it is of {own}, the model of {others}"));
+        }
+        (self != other).then(|| "it is of another RoPE than the model's".to_owned())
+    }
+}
+
+fn bytes_error(why: &str) -> StorageError {
+    StorageError::basis(why)
+}

@@ -1,0 +1,90 @@
+//! Coefficients of one width as blocks of trellis codes.
+//!
+//! A stream holds the coefficients of all runs of its width, token after token, cut into vectors of 256; zeros fill the last. The
+//! random rotation of a block spreads what a token has over those beside it, and one scale serves 256 values. Scales are the
+//! unbiased ones: noise averages out over the attended tokens, shrinkage does not.
+
+use std::sync::LazyLock;
+
+use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_simd::{Level, codec};
+
+use crate::widths::MAX_WIDTH;
+
+/// Values of a block.
+const BLOCK: usize = 256;
+const CRC: usize = 4;
+
+/// Codecs of the widths from 1 on.
+static CODECS: LazyLock<Vec<AnyCodec>> = LazyLock::new(|| {
+    let ids = [CodecId::T1, CodecId::T2, CodecId::T3, CodecId::T4, CodecId::S5];
+    ids.into_iter().filter_map(|id| AnyCodec::new(id, BLOCK, Options::DEFAULT).ok()).collect()
+});
+
+fn codec_of(width: u8) -> &'static AnyCodec {
+    &CODECS[usize::from(width) - 1]
+}
+
+/// Widths in the order of their streams.
+pub(crate) fn order() -> impl Iterator<Item = u8> {
+    (1..=MAX_WIDTH).rev()
+}
+
+/// Bytes of a stream of so many values, its CRC included.
+pub(crate) fn bytes(values: usize, width: u8) -> usize {
+    if values == 0 { 0 } else { values.div_ceil(BLOCK) * codec_of(width).block_bytes() + CRC }
+}
+
+/// The coefficients of a token in the stream of a width; runs are of `run` coefficients.
+pub(crate) fn members(widths: &[u8], run: usize, width: u8) -> Vec<usize> {
+    let runs = widths.iter().enumerate().filter(|(_, own)| **own == width);
+    runs.flat_map(|(i, _)| i * run..(i + 1) * run).collect()
+}
+
+/// Writes a stream of the coefficients `[tokens, stride]`; `out` is as long as [`bytes`] says.
+///
+/// # Errors
+/// Coefficients too large for a block, in words.
+pub(crate) fn encode(
+    level: Level,
+    width: u8,
+    members: &[usize],
+    coefficients: &[f32],
+    stride: usize,
+    out: &mut [u8],
+) -> Result<(), String> {
+    let rows = coefficients.chunks_exact(stride);
+    let mut values: Vec<f32> = rows.flat_map(|row| members.iter().map(|&i| row[i])).collect();
+    values.resize(values.len().next_multiple_of(BLOCK), 0.0);
+    let (blocks, crc) = out.split_at_mut(out.len() - CRC);
+    codec::encode(level, codec_of(width), &values, blocks)
+        .map_err(|error| format!("keys or values too large for the basis ({error})"))?;
+    crc.copy_from_slice(&crc32fast::hash(blocks).to_le_bytes());
+    Ok(())
+}
+
+/// Reads a stream into the coefficients of its members.
+///
+/// # Errors
+/// A damaged stream, in words.
+pub(crate) fn decode(
+    level: Level,
+    width: u8,
+    members: &[usize],
+    stream: &[u8],
+    coefficients: &mut [f32],
+    stride: usize,
+) -> Result<(), String> {
+    let (blocks, crc) = stream.split_at(stream.len() - CRC);
+    if crc32fast::hash(blocks).to_le_bytes() != crc {
+        return Err(format!("damaged stream of {width} bits (CRC-32 does not match)"));
+    }
+    let codec = codec_of(width);
+    let mut values = vec![0.0; blocks.len() / codec.block_bytes() * BLOCK];
+    codec::decode(level, codec, blocks, &mut values)
+        .map_err(|error| format!("stream of {width} bits: {error}"))?;
+    for (row, values) in coefficients.chunks_exact_mut(stride).zip(values.chunks_exact(members.len())) {
+        members.iter().zip(values).for_each(|(&i, x)| row[i] = *x);
+    }
+    Ok(())
+}

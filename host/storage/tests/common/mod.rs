@@ -1,0 +1,95 @@
+//! Keys and values like those of a model: linear maps of one hidden vector a token, keys with a mean and RoPE, tokens of unlike
+//! norms.
+#![allow(dead_code, reason = "each test uses its own part")]
+
+use fastrand::Rng;
+use tqkv_storage::{Learner, Pairs, Rope, Shape};
+
+/// A model's shape with the matrices that make its keys and values.
+pub(crate) struct Source {
+    pub(crate) shape: Shape,
+    layers: Vec<Vec<f32>>,
+    rank: usize,
+    rope: Rope,
+    head_dim: usize,
+}
+
+pub(crate) struct Tokens {
+    pub(crate) k: Vec<f32>,
+    pub(crate) v: Vec<f32>,
+}
+
+pub(crate) fn rope(first: usize, pairs: Pairs, rotated: usize) -> Rope {
+    let of = |i: usize| 10_000f64.powf(-(2.0 * i as f64) / rotated as f64);
+    Rope::new(first, pairs, (0..rotated / 2).map(of).collect())
+}
+
+impl Source {
+    pub(crate) fn new(layers: usize, heads: usize, head_dim: usize, value_dim: usize, rope: Rope) -> Self {
+        let shape = Shape::new(layers, heads, head_dim, value_dim, rope.clone()).unwrap();
+        let width = shape.layer_values();
+        let rank = width / 2;
+        let mut rng = Rng::with_seed(7);
+        // Some directions hold more of the energy than others.
+        let entry = |rng: &mut Rng, i: usize| normal(rng) * 0.97f32.powi((i % rank) as i32);
+        let layers = (0..layers).map(|_| (0..width * rank).map(|i| entry(&mut rng, i)).collect()).collect();
+        Self { shape, layers, rank, rope, head_dim }
+    }
+
+    pub(crate) fn tokens(&self, seed: u64, first: u64, count: usize) -> Tokens {
+        let mut rng = Rng::with_seed(seed);
+        let (mut k, mut v) = (Vec::new(), Vec::new());
+        let keys = self.shape.key_values();
+        for matrix in &self.layers {
+            for position in (first..).take(count) {
+                let hidden: Vec<f32> = (0..self.rank).map(|_| normal(&mut rng)).collect();
+                let mut row: Vec<f32> = matrix
+                    .chunks_exact(self.rank)
+                    .map(|weights| weights.iter().zip(&hidden).map(|(a, b)| a * b).sum())
+                    .collect();
+                row[..keys]
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(i, x)| *x += if i % 7 == 0 { 6.0 } else { 0.0 });
+                self.turn(position, &mut row[..keys]);
+                let norm = 2f32.powi(rng.i32(-3..3));
+                row[keys..].iter_mut().for_each(|x| *x *= norm);
+                k.extend_from_slice(&row[..keys]);
+                v.extend_from_slice(&row[keys..]);
+            }
+        }
+        Tokens { k, v }
+    }
+
+    /// RoPE written out once more, pair by pair.
+    fn turn(&self, position: u64, keys: &mut [f32]) {
+        let (first, pairs, inv_freq) = self.rope.clone().into_parts();
+        for head in keys.chunks_exact_mut(self.head_dim) {
+            for (i, frequency) in inv_freq.iter().enumerate() {
+                let (a, b) = match pairs {
+                    Pairs::Half => (first + i, first + i + inv_freq.len()),
+                    Pairs::Interleaved => (first + 2 * i, first + 2 * i + 1),
+                };
+                let (s, c) = (position as f64 * frequency).sin_cos();
+                let (x, y) = (f64::from(head[a]), f64::from(head[b]));
+                (head[a], head[b]) = ((x * c - y * s) as f32, (y * c + x * s) as f32);
+            }
+        }
+    }
+
+    pub(crate) fn learner(&self) -> Learner {
+        Learner::new(self.shape.clone(), self.shape.join())
+    }
+}
+
+fn normal(rng: &mut Rng) -> f32 {
+    // Twelve uniform numbers: near enough to a normal one.
+    (0..12).map(|_| rng.f32()).sum::<f32>() - 6.0
+}
+
+/// Squared error over squared norm.
+pub(crate) fn error(got: &[f32], want: &[f32]) -> f64 {
+    let sum = |x: &mut dyn Iterator<Item = f64>| x.sum::<f64>();
+    let wrong = sum(&mut got.iter().zip(want).map(|(a, b)| f64::from(a - b).powi(2)));
+    wrong / sum(&mut want.iter().map(|x| f64::from(*x).powi(2))).max(f64::MIN_POSITIVE)
+}
