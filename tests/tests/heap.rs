@@ -1,4 +1,5 @@
-//! The hot path of a cache takes no memory from the heap: not to attend, and to append only where a page begins or ends.
+//! The hot path of a cache takes no memory from the heap: not to attend, and to append only where a page begins, grows (in a
+//! short cache, a quarter at a time) or ends.
 #![allow(missing_docs, reason = "a test crate")]
 
 use allocation_counter::measure;
@@ -29,6 +30,6 @@ fn the_hot_path_allocates_nothing() {
         }
         let dear = appends.iter().filter(|&&count| count > 0).count();
         let most = appends.len() / PAGE_TOKENS + 1;
-        assert!(dear <= 4 * most, "{dear} of {} appends allocate: {appends:?}", appends.len());
+        assert!(dear <= 6 * most, "{dear} of {} appends allocate: {appends:?}", appends.len());
     }
 }
