@@ -108,18 +108,30 @@ impl Header {
         HEADER + self.exact_bytes(shape) + CRC
     }
 
-    /// Writes header, exact tokens and their CRC.
-    pub(crate) fn write<T: Element>(&self, shape: &Shape, k: &[T], v: &[T], out: &mut Vec<u8>) {
+    /// Writes header, exact tokens and their CRC; refuses exact tokens that are not finite, as coded ones are.
+    pub(crate) fn write<T: Element>(
+        &self,
+        shape: &Shape,
+        k: &[T],
+        v: &[T],
+        out: &mut Vec<u8>,
+    ) -> Result<(), StorageError> {
         let start = out.len();
         self.write_fields(shape, out);
         for (x, values) in [(k, shape.key_values()), (v, shape.value_values())] {
             for layer in 0..self.span.layers {
                 let first = layer * self.span.tokens * values;
-                x[first..first + self.span.exact * values].iter().for_each(|x| x.push(out));
+                let exact = &x[first..first + self.span.exact * values];
+                if exact.iter().any(|x| !x.to_f32().is_finite()) {
+                    let layer = self.span.first_layer + layer;
+                    return Err(StorageError::Layer { layer, what: "exact tokens are not finite".into() });
+                }
+                exact.iter().for_each(|x| x.push(out));
             }
         }
         let crc = crc32fast::hash(&out[start..]);
         out.extend_from_slice(&crc.to_le_bytes());
+        Ok(())
     }
 
     /// These fields in front of the exact tokens of another chunk that has the same.

@@ -118,7 +118,7 @@ impl StorageCodec {
         let header = self.header::<T>(budget, span)?;
         span.check_lengths(&self.shape, k.len(), v.len())?;
         let mut out = Vec::with_capacity(header.bytes(&self.shape) + span.layers * header.section);
-        header.write(&self.shape, k, v, &mut out);
+        header.write(&self.shape, k, v, &mut out)?;
         let start = out.len();
         out.resize(start + span.layers * header.section, 0);
         if header.section == 0 {

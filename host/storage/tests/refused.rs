@@ -116,6 +116,10 @@ fn bad_input_is_named() {
         encode(&span, &tokens.k, &bad),
         "layer 1: keys or values of token 3 of those coded are not finite"
     );
+    // Token 2 is kept as it is: two layers of 64 keys a token.
+    let mut bad_keys = tokens.k.clone();
+    bad_keys[2 * 64] = f32::INFINITY;
+    assert_eq!(encode(&span, &bad_keys, &tokens.v), "layer 0: exact tokens are not finite");
     assert_eq!(said(source.learner().learn(&tokens.k, &bad, 0)), "keys or values are not finite");
     assert!(said(source.learner().freeze("m")).starts_with("0 tokens to learn a basis of 128 values"));
     assert!(said(Shape::new(1, 1, 24, 24, Rope::none())).contains("multiples of 16"));
