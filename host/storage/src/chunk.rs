@@ -59,7 +59,7 @@ impl Span {
         }
         // Beyond it, positions are no longer apart in f64.
         if first_position > 1 << 52 {
-            return bad(format!("position {first_position}; accepted are those below 2^52"));
+            return bad(format!("position {first_position}; accepted are 0 to 2^52"));
         }
         Ok(())
     }
