@@ -12,6 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tqkv_storage as storage;
 use tqkv_storage::{Budget, Pairs, Rope, Shape, Span, StorageError};
 
+/// Positions that are tried.
+const MOST_CANDIDATES: u64 = 1 << 20;
+
 impl From<StorageError> for Failure {
     fn from(error: StorageError) -> Self {
         match error {
@@ -164,7 +167,12 @@ impl Storage {
         let k = Vectors::new("k", k)?;
         let k = k.values("k")?;
         let span = self.span(tokens, 0, 0, [0; 8]);
-        let candidates: Vec<u64> = (0..end).step_by(tokens.max(1)).collect();
+        let step = tokens.max(1);
+        if end.div_ceil(step as u64) > MOST_CANDIDATES {
+            let most = MOST_CANDIDATES * step as u64;
+            return Err(refused(format!("end {end}; accepted are positions up to {most} in steps of {step}")));
+        }
+        let candidates: Vec<u64> = (0..end).step_by(step).collect();
         Ok(py.detach(|| match k {
             Values::F32(k) => self.0.locate(&span, k, &candidates),
             Values::F16(k) => self.0.locate(&span, k, &candidates),

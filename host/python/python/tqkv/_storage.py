@@ -92,7 +92,7 @@ class Storage:
 
     def locate(self, k: Any, end: int = 1 << 17) -> int:
         """The likeliest multiple of its tokens, below `end`, as the position of the first of them."""
-        k = to_numpy(k)
+        k = _keys(k)
         return self._native.locate(k, k.shape[1], end)
 
     def encode(
@@ -106,9 +106,7 @@ class Storage:
     ) -> np.ndarray:
         """Keys, after RoPE, and values `[layers, tokens, heads, head_dim]` as bytes, at `budget` bits a value. The first `exact` stay as
         they are, by default those of the first four positions."""
-        k, v = to_numpy(k), to_numpy(v)
-        if k.ndim != 4:
-            raise TqkvError(f"k has the shape {list(k.shape)}; accepted is [layers, tokens, heads, head_dim]")
+        k, v = _keys(k), to_numpy(v)
         if exact is None:
             exact = min(max(EXACT - first_position, 0), k.shape[1])
         return self._native.encode(k, v, k.shape[1], exact, first_position, name, budget)
@@ -125,6 +123,13 @@ class Storage:
         """Bytes, tokens, first position and name of the chunk that `data` begins with."""
         size, tokens, first, name = self._native.peek(np.frombuffer(data, np.uint8))
         return size, tokens, first, bytes(name)
+
+
+def _keys(k: Any) -> np.ndarray:
+    k = to_numpy(k)
+    if k.ndim != 4:
+        raise TqkvError(f"k has the shape {list(k.shape)}; accepted is [layers, tokens, heads, head_dim]")
+    return k
 
 
 def load(path: str | os.PathLike[str]) -> Storage:

@@ -1,0 +1,130 @@
+"""Chunks of the storage tier: what comes back, and what is refused."""
+
+import numpy as np
+import pytest
+
+import tqkv
+
+LAYERS, HEADS, DIM, TOKENS = 2, 2, 32, 64
+
+
+def low_rank(rng, tokens):
+    """Keys and values of a few directions, as those of a model are."""
+    hidden = rng.standard_normal((tokens, 24), dtype=np.float32)
+    mix = rng.standard_normal((24, 2 * LAYERS * HEADS * DIM), dtype=np.float32)
+    both = (hidden @ mix).reshape(tokens, 2, LAYERS, HEADS, DIM).transpose(1, 2, 0, 3, 4)
+    return np.ascontiguousarray(both)
+
+
+def learned(kv, **shape):
+    rope = tqkv.Rope.of(10_000.0, DIM)
+    learner = tqkv.Learner(**{"layers": LAYERS, "heads": HEADS, "head_dim": DIM, "rope": rope} | shape)
+    learner.learn(*kv)
+    assert learner.tokens == kv.shape[2] - 4, "the first four positions stay out of a basis"
+    return learner.freeze("mine")
+
+
+@pytest.fixture(scope="module")
+def kv():
+    return low_rank(np.random.default_rng(3), 8 * TOKENS)
+
+
+@pytest.fixture(scope="module")
+def storage(kv):
+    return tqkv.Storage(learned(kv))
+
+
+@pytest.fixture
+def chunk(storage, kv):
+    k, v = np.ascontiguousarray(kv[:, :, :TOKENS])
+    return storage.encode(k, v, budget=1.0)
+
+
+def like(tokens=TOKENS, dtype=np.float32):
+    return np.zeros((2, LAYERS, tokens, HEADS, DIM), dtype)
+
+
+def test_a_chunk_has_the_size_that_was_said_and_says_what_it_holds(storage, kv):
+    k, v = np.ascontiguousarray(kv[:, :, TOKENS : 2 * TOKENS])
+    chunk = storage.encode(k, v, budget=1.0, first_position=TOKENS, name=b"chunk001")
+    assert len(chunk) == storage.size(TOKENS, 1.0, "float32")
+    assert storage.peek(chunk) == (len(chunk), TOKENS, TOKENS, b"chunk001")
+    assert storage.peek(np.append(chunk, chunk)) == (len(chunk), TOKENS, TOKENS, b"chunk001")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_more_bits_are_a_smaller_error_and_the_first_tokens_are_exact(storage, kv, dtype):
+    k, v = np.ascontiguousarray(kv[:, :, :TOKENS].astype(dtype))
+    errors = []
+    for budget in (1.0, 2.0, 4.0):
+        out = like(dtype=dtype)
+        storage.decode(storage.encode(k, v, budget), *out)
+        assert np.array_equal(out[0][:, :4], k[:, :4]) and np.array_equal(out[1][:, :4], v[:, :4])
+        errors.append(float(((out[0] - k).astype(np.float64) ** 2).mean()))
+    assert errors[0] > 2 * errors[1] > 4 * errors[2] > 0
+
+
+def test_without_a_basis_it_serves_from_the_first_token(kv):
+    storage = tqkv.Storage.without_basis(LAYERS, HEADS, DIM, tqkv.Rope.of(10_000.0, DIM))
+    k, v = np.ascontiguousarray(kv[:, :, :TOKENS])
+    out = like()
+    storage.decode(storage.encode(k, v, 3.0), *out)
+    assert ((out[1] - v) ** 2).mean() < 0.1 * (v**2).mean()
+
+
+def test_arrays_of_another_shape_are_refused(storage, chunk, kv):
+    k, v = np.ascontiguousarray(kv[:, :, :TOKENS])
+    for call in (lambda: storage.encode(k[0], v[0], 1.0), lambda: storage.locate(k[0])):
+        with pytest.raises(tqkv.TqkvError, match=r"accepted is \[layers, tokens, heads, head_dim\]"):
+            call()
+    with pytest.raises(tqkv.TqkvError):
+        storage.encode(k, np.ascontiguousarray(v[:, :-1]), 1.0)
+    with pytest.raises(tqkv.TqkvError):
+        storage.encode(*np.ascontiguousarray(kv[:, :, :300]), 1.0)
+    with pytest.raises(tqkv.TqkvError):
+        storage.decode(chunk, *like(TOKENS - 1))
+
+
+@pytest.mark.parametrize("budget", [0.0, -1.0, 9.0, float("nan"), float("inf")])
+def test_budgets_outside_the_range_are_refused(storage, budget):
+    with pytest.raises(tqkv.TqkvError, match="budget"):
+        storage.size(TOKENS, budget)
+
+
+def test_positions_that_would_take_for_ever_are_refused(storage, kv):
+    k = np.ascontiguousarray(kv[0][:, :TOKENS])
+    with pytest.raises(tqkv.TqkvError, match="accepted are positions up to"):
+        storage.locate(k, end=2**62)
+
+
+def test_damaged_cut_and_foreign_chunks_are_refused(storage, chunk, kv):
+    out = like()
+    for at in range(0, len(chunk), 97):
+        bad = chunk.copy()
+        bad[at] ^= 0x10
+        with pytest.raises(tqkv.TqkvError):
+            storage.decode(bad, *out)
+    for keep in (0, 1, 15, len(chunk) // 2, len(chunk) - 1):
+        with pytest.raises(tqkv.TqkvError):
+            storage.decode(chunk[:keep], *out)
+    other = tqkv.Storage(learned(np.ascontiguousarray(kv[:, :, TOKENS:])))
+    with pytest.raises(tqkv.TqkvError, match="basis"):
+        other.decode(chunk, *out)
+
+
+def test_a_basis_of_another_shape_is_refused(chunk, kv):
+    one_layer = tqkv.Storage(learned(np.ascontiguousarray(kv[:, :1]), layers=1))
+    with pytest.raises(tqkv.TqkvError):
+        one_layer.decode(chunk, *like()[:, :1])
+
+
+def test_a_basis_goes_through_its_file(storage, chunk, kv, tmp_path):
+    basis = learned(kv)
+    basis.save(tmp_path / "basis.tqb")
+    out, again = like(), like()
+    storage.decode(chunk, *out)
+    tqkv.Storage(tqkv.Basis.load(tmp_path / "basis.tqb")).decode(chunk, *again)
+    assert np.array_equal(out, again)
+    (tmp_path / "cut.tqb").write_bytes((tmp_path / "basis.tqb").read_bytes()[:-1])
+    with pytest.raises(tqkv.TqkvError):
+        tqkv.Basis.load(tmp_path / "cut.tqb")
