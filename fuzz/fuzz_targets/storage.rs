@@ -30,7 +30,7 @@ fn numbers(count: usize) -> Vec<f32> {
 }
 
 fn basis() -> Basis {
-    let mut learner = Learner::new(shape(), Join::Joint);
+    let mut learner = Learner::new(shape(), Join::Joint).expect("a join");
     let (k, v) = (numbers(2 * 100 * WIDTH), numbers(2 * 100 * WIDTH));
     learner.learn(&k, &v, 0).expect("tokens");
     learner.freeze("fuzz").expect("enough tokens")

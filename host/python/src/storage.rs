@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tqkv_storage as storage;
-use tqkv_storage::{Budget, Pairs, Rope, Shape, Span, StorageError};
+use tqkv_storage::{Budget, Join, Pairs, Rope, Shape, Span, StorageError};
 
 /// Positions that are tried.
 const MOST_CANDIDATES: u64 = 1 << 20;
@@ -82,10 +82,15 @@ pub(crate) struct Learner(Mutex<storage::Learner>);
 #[pymethods]
 impl Learner {
     #[new]
-    fn new(counts: (usize, usize, usize, usize), kind: &str, frequencies: Vec<f64>) -> Result<Self, Failure> {
+    fn new(
+        counts: (usize, usize, usize, usize),
+        kind: &str,
+        frequencies: Vec<f64>,
+        layers: u16,
+    ) -> Result<Self, Failure> {
         let shape = shape(counts, kind, frequencies)?;
-        let join = shape.join();
-        Ok(Self(Mutex::new(storage::Learner::new(shape, join))))
+        let join = if layers == 1 { shape.join() } else { Join::Layers(layers) };
+        Ok(Self(Mutex::new(storage::Learner::new(shape, join)?)))
     }
 
     fn learn(

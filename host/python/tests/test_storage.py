@@ -118,6 +118,20 @@ def test_a_basis_of_another_shape_is_refused(chunk, kv):
         one_layer.decode(chunk, *like()[:, :1])
 
 
+def test_layers_share_a_basis(storage, kv):
+    together = tqkv.Storage(learned(kv, shared_layers=2))
+    k, v = np.ascontiguousarray(kv[:, :, :TOKENS])
+    errors = []
+    for codec in (storage, together):
+        out = like()
+        codec.decode(codec.encode(k, v, 1.0), *out)
+        errors.append(float(((out[0] - k) ** 2).mean()))
+    # Both layers are maps of the same hidden vectors.
+    assert errors[1] < 0.8 * errors[0]
+    with pytest.raises(tqkv.TqkvError, match="a basis over 3 layers of 2"):
+        learned(kv, shared_layers=3)
+
+
 def test_a_basis_goes_through_its_file(storage, chunk, kv, tmp_path):
     basis = learned(kv)
     basis.save(tmp_path / "basis.tqb")

@@ -39,7 +39,7 @@ fn main() -> Result<(), StorageError> {
 }
 
 fn learn(shape: &Shape) -> Result<Basis, StorageError> {
-    let mut learner = Learner::new(shape.clone(), shape.join());
+    let mut learner = Learner::new(shape.clone(), shape.join())?;
     let begin = seconds();
     for seed in 0..6 {
         let (k, v) = tokens(shape, seed);

@@ -25,18 +25,24 @@ impl fmt::Debug for BasisId {
 
 /// Where keys and values of each layer are coded: [`crate::Learner::freeze`] makes one, and nothing changes it.
 ///
-/// About `layer_values^2` bytes a layer where keys and values share one, half of that where they do not.
+/// About `layer_values^2` bytes a layer where keys and values share one, half of that where they do not, n times that where n layers do.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Basis {
     pub(crate) shape: Shape,
     pub(crate) join: Join,
     pub(crate) model: String,
     pub(crate) tokens: u64,
+    /// In the order of their layers.
     pub(crate) frames: Vec<Frame>,
     pub(crate) id: BasisId,
 }
 
 impl Basis {
+    /// That in which a layer is coded.
+    pub(crate) fn frame(&self, layer: usize) -> &Frame {
+        &self.frames[layer / self.join.layers()]
+    }
+
     /// Its name.
     pub const fn id(&self) -> BasisId {
         self.id
@@ -57,7 +63,7 @@ impl Basis {
         &self.shape
     }
 
-    /// Whether keys and values share it.
+    /// What shares it.
     pub const fn join(&self) -> Join {
         self.join
     }

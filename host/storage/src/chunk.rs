@@ -76,11 +76,6 @@ impl Span {
         }
         Ok(())
     }
-
-    /// Where a layer's tokens from `from` on lie in keys or values of so many values a token.
-    pub(crate) const fn rows(&self, layer: usize, from: usize, values: usize) -> std::ops::Range<usize> {
-        (layer * self.tokens + from) * values..(layer + 1) * self.tokens * values
-    }
 }
 
 /// The fields before the sections.
@@ -93,7 +88,7 @@ pub(crate) struct Header {
     pub(crate) frame: [u8; 32],
     /// Streams of fewer bits are not there; 1 in a whole chunk.
     pub(crate) least: u8,
-    /// Of a layer, in a whole chunk.
+    /// Bytes, in a whole chunk.
     pub(crate) section: usize,
 }
 

@@ -36,12 +36,12 @@ impl Budget {
     }
 }
 
-/// What a layer's section holds: its head, and its streams with the zeros behind them.
+/// What a section holds: its head, and its streams with the zeros behind them.
 type Section<'a> = (Head<'a>, &'a [u8]);
 
 /// Encodes and decodes chunks of one model's keys and values.
 ///
-/// Layers run on the threads of rayon's pool, each with the memory of a layer's tokens in f32 three times over and one layer's
+/// Sections run on the threads of rayon's pool, each with the memory of its layers' tokens in f32 three times over and their
 /// basis. Encoding gives the same bytes for any number of threads; without a basis on every machine, with one up to the order of
 /// sums in the machine's matrix products.
 #[derive(Debug, Clone)]
@@ -85,6 +85,7 @@ impl StorageCodec {
 
     fn header<T: Element>(&self, budget: Budget, span: &Span) -> Result<Header, StorageError> {
         span.check(&self.shape)?;
+        self.check_layers(span)?;
         Ok(Header {
             span: *span,
             dtype: T::DTYPE,
@@ -95,13 +96,25 @@ impl StorageCodec {
         })
     }
 
+    /// Refuses part of the layers that share a basis.
+    fn check_layers(&self, span: &Span) -> Result<(), StorageError> {
+        let layers = self.layout(span).layers();
+        if span.first_layer.is_multiple_of(layers) && span.layers.is_multiple_of(layers) {
+            return Ok(());
+        }
+        Err(StorageError::Span(format!(
+            "{} layers from layer {} on; in this basis accepted are multiples of {layers}",
+            span.layers, span.first_layer
+        )))
+    }
+
     /// Bytes of a chunk of such tokens, whatever they hold.
     ///
     /// # Errors
     /// A span that does not fit the shape.
     pub fn encoded_bytes<T: Element>(&self, budget: Budget, span: &Span) -> Result<usize, StorageError> {
         let header = self.header::<T>(budget, span)?;
-        Ok(header.bytes(&self.shape) + span.layers * header.section)
+        Ok(header.bytes(&self.shape) + span.layers / self.layout(span).layers() * header.section)
     }
 
     /// Encodes keys `[layers, tokens, num_kv_heads, head_dim]`, after RoPE, and values likewise.
@@ -117,24 +130,29 @@ impl StorageCodec {
     ) -> Result<Vec<u8>, StorageError> {
         let header = self.header::<T>(budget, span)?;
         span.check_lengths(&self.shape, k.len(), v.len())?;
-        let mut out = Vec::with_capacity(header.bytes(&self.shape) + span.layers * header.section);
+        let (layout, angles) = (self.layout(span), self.angles(span));
+        let bytes = span.layers / layout.layers() * header.section;
+        let mut out = Vec::with_capacity(header.bytes(&self.shape) + bytes);
         header.write(&self.shape, k, v, &mut out)?;
         let start = out.len();
-        out.resize(start + span.layers * header.section, 0);
+        out.resize(start + bytes, 0);
         if header.section == 0 {
             return Ok(out);
         }
-        let (layout, angles) = (self.layout(span), self.angles(span));
+        let [keys, values] = self.section_values(span, &layout);
         let sections = out[start..].par_chunks_exact_mut(header.section).enumerate();
         sections.try_for_each(|(i, section)| {
             let place = self.place(span, i, &angles, &layout);
-            let keys = &k[span.rows(i, span.exact, self.shape.key_values())];
-            let values = &v[span.rows(i, span.exact, self.shape.value_values())];
-            layout
-                .encode(self.level, place, (keys, values), section)
-                .map_err(|what| StorageError::Layer { layer: place.layer, what })
+            let of = |x: &'_ [T], values: usize| i * values..((i + 1) * values).min(x.len());
+            layout.encode(self.level, place, (&k[of(k, keys)], &v[of(v, values)]), section)
         })?;
         Ok(out)
+    }
+
+    /// Keys and values of the layers of a section.
+    fn section_values(&self, span: &Span, layout: &Layout<'_>) -> [usize; 2] {
+        let rows = layout.layers() * span.tokens;
+        [rows * self.shape.key_values(), rows * self.shape.value_values()]
     }
 
     /// The likeliest of `candidates` as the position of the first token of a span, for stores that do not say: RoPE is undone for
@@ -171,6 +189,7 @@ impl StorageCodec {
                 offered: names(self.basis.is_some(), self.frame),
             });
         }
+        self.check_layers(&header.span).map_err(|error| StorageError::chunk(error.to_string()))?;
         Ok((header, rest))
     }
 
@@ -189,18 +208,16 @@ impl StorageCodec {
             return Ok(span);
         }
         let angles = self.angles(&span);
-        let (keys, values) = (self.shape.key_values(), self.shape.value_values());
-        // Latent vectors have no values: an empty slice a layer.
-        let mut v = v.chunks_exact_mut((span.tokens * values).max(1));
-        let targets: Vec<_> =
-            k.chunks_exact_mut(span.tokens * keys).map(|k| (k, v.next().unwrap_or_default())).collect();
+        let [keys, values] = self.section_values(&span, &layout);
+        // Latent vectors have no values: an empty slice a section.
+        let mut v = v.chunks_exact_mut(values.max(1));
+        let targets: Vec<_> = k.chunks_exact_mut(keys).map(|k| (k, v.next().unwrap_or_default())).collect();
         targets.into_par_iter().zip(&sections).enumerate().try_for_each(
-            |(i, ((k, v), (head, streams)))| {
+            |(i, (target, (head, streams)))| {
                 let place = self.place(&span, i, &angles, &layout);
-                let target = (&mut k[span.exact * keys..], &mut v[span.exact * values..]);
                 layout
                     .decode(self.level, place, (head, header.least, streams), target)
-                    .map_err(|why| StorageError::chunk(format!("layer {}: {why}", place.layer)))
+                    .map_err(|why| StorageError::chunk(format!("layer {}: {why}", place.first_layer)))
             },
         )?;
         Ok(span)
@@ -215,7 +232,7 @@ impl StorageCodec {
         Ok(bytes.len() - self.sections(&header, rest)?.2)
     }
 
-    /// The head and the streams of each layer, and the bytes behind them.
+    /// The head and the streams of each section, and the bytes behind them.
     fn sections<'a>(
         &'a self,
         header: &Header,
@@ -226,8 +243,8 @@ impl StorageCodec {
         let mut sections = Vec::new();
         // Of exact tokens alone there are none.
         let layers = if header.span.coded() == 0 { 0 } else { header.span.layers };
-        for index in 0..layers {
-            let head = layout.parse(header.span.first_layer + index, &mut rest)?;
+        for layer in (0..layers).step_by(layout.layers()) {
+            let head = layout.parse(header.span.first_layer + layer, &mut rest)?;
             let streams = layout.stream_bytes(&head.widths, header.least);
             let whole = header.section.checked_sub(head.head.len()).filter(|whole| *whole >= streams);
             let Some(whole) = whole else {
@@ -264,9 +281,16 @@ impl StorageCodec {
         angles: &'a [Angles],
         layout: &Layout<'_>,
     ) -> Place<'a> {
-        let layer = span.first_layer + index;
-        let angles = &angles[usize::from(self.shape.rope_of[layer])];
-        Place { shape: &self.shape, layer, angles, norms: layout.norms() }
+        let layers = layout.layers();
+        Place {
+            shape: &self.shape,
+            first_layer: span.first_layer + index * layers,
+            layers,
+            exact: span.exact,
+            tokens: span.coded(),
+            angles,
+            norms: layout.norms(),
+        }
     }
 
     /// The chunk without its streams of fewer than `least` bits: fewer bytes at once, without encoding again.

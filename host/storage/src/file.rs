@@ -31,7 +31,12 @@ impl Basis {
     /// All but the digest.
     fn body(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
-        for field in [VERSION, u16::from(self.join == Join::Apart)] {
+        let join = match self.join {
+            Join::Joint => 0,
+            Join::Apart => 1,
+            Join::Layers(layers) => layers,
+        };
+        for field in [VERSION, join] {
             out.extend_from_slice(&field.to_le_bytes());
         }
         out.extend_from_slice(&(self.model.len() as u32).to_le_bytes());
@@ -40,9 +45,7 @@ impl Basis {
         out.extend_from_slice(&self.shape.to_bytes());
         for frame in &self.frames {
             push_f16s(frame.mean.iter().map(|x| f16::from_f32(*x)), &mut out);
-            for scale in [frame.key_scale, frame.value_scale] {
-                out.extend_from_slice(&scale.to_le_bytes());
-            }
+            frame.scales.as_flattened().iter().for_each(|scale| out.extend_from_slice(&scale.to_le_bytes()));
             for part in &frame.columns {
                 push_f16s(part.scales.iter().copied(), &mut out);
                 out.extend(part.entries.iter().map(|x| x.cast_unsigned()));
@@ -76,15 +79,17 @@ impl Basis {
         let join = match rest.u16()? {
             0 => Join::Joint,
             1 => Join::Apart,
-            other => return Err(StorageError::basis(format!("unknown flags {other}; accepted are 0 and 1"))),
+            layers => Join::Layers(layers),
         };
         let name = rest.u32()? as usize;
         let model = String::from_utf8(rest.take(name)?.to_vec())
             .map_err(|_| StorageError::basis("the model's name is no UTF-8"))?;
         let tokens = rest.u64()?;
         let shape = Shape::parse(&mut rest)?;
-        let frames =
-            (0..shape.num_layers).map(|_| frame(&mut rest, &shape, join)).collect::<Result<_, _>>()?;
+        shape.check_join(join).map_err(|error| StorageError::basis(error.to_string()))?;
+        let frames = (0..shape.num_layers / join.layers())
+            .map(|_| frame(&mut rest, &shape, join))
+            .collect::<Result<_, _>>()?;
         if !rest.rest().is_empty() {
             return Err(StorageError::basis(format!("{} bytes too many", rest.rest().len())));
         }
@@ -93,18 +98,21 @@ impl Basis {
 }
 
 fn frame(bytes: &mut Bytes<'_>, shape: &Shape, join: Join) -> Result<Frame, StorageError> {
-    let mean = f16s(bytes, shape.key_values())?.into_iter().map(f16::to_f32).collect();
-    let [key_scale, value_scale] = bytes.u32s()?.map(f32::from_bits);
+    let mean = f16s(bytes, join.layers() * shape.key_values())?.into_iter().map(f16::to_f32).collect();
+    let mut scales = vec![[0.0; 2]; join.layers()];
+    for scales in &mut scales {
+        *scales = bytes.u32s()?.map(f32::from_bits);
+    }
     let mut columns = Vec::new();
     for dim in shape.parts(join) {
         let scales = f16s(bytes, dim)?;
         let entries = bytes.take(dim * dim)?.iter().map(|x| x.cast_signed()).collect();
         columns.push(Columns { scales, entries });
     }
-    if [key_scale, value_scale].iter().any(|scale| !scale.is_normal() || *scale < 0.0) {
+    if scales.as_flattened().iter().any(|scale| !scale.is_normal() || *scale < 0.0) {
         return Err(StorageError::basis("a scale is not a positive number"));
     }
-    Ok(Frame { mean, key_scale, value_scale, columns })
+    Ok(Frame { mean, scales, columns })
 }
 
 fn push_f16s(values: impl Iterator<Item = f16>, out: &mut Vec<u8>) {

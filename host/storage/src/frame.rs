@@ -1,4 +1,4 @@
-//! Where the rows of a layer are coded: moved by a mean, scaled, and turned into a basis where there is one.
+//! Where rows are coded: moved by a mean, scaled, and turned into a basis where there is one.
 
 use half::f16;
 
@@ -6,14 +6,14 @@ use crate::columns::Columns;
 use crate::rows::Rows;
 use crate::shape::Shape;
 
-/// A layer's frame. Without columns, coefficients are the scaled channels themselves.
+/// The frame of a layer, or of the layers that share a basis. Without columns, coefficients are the scaled channels themselves.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Frame {
     /// Of the un-RoPEd keys, f16 each.
     pub(crate) mean: Vec<f32>,
-    pub(crate) key_scale: f32,
-    pub(crate) value_scale: f32,
-    /// One over all values of a layer, or of keys and of values.
+    /// Of the keys and of the values of each layer.
+    pub(crate) scales: Vec<[f32; 2]>,
+    /// One over all of a row, or of keys and of values.
     pub(crate) columns: Vec<Columns>,
 }
 
@@ -29,8 +29,7 @@ impl Frame {
         let mean: Vec<f32> = sums.iter().map(|sum| rounded(sum / tokens)).collect();
         let key = |row: &[f32]| -> f64 { row.iter().zip(&mean).map(|(x, m)| f64::from(x - m).powi(2)).sum() };
         let energy: f64 = rows.values.chunks_exact(stride).map(key).sum::<f64>() / (tokens * keys as f64);
-        let value_scale = Self::own_value_scale(shape);
-        Self { key_scale: scale_of(energy), mean, value_scale, columns: Vec::new() }
+        Self { mean, scales: vec![[scale_of(energy), Self::own_value_scale(shape)]], columns: Vec::new() }
     }
 
     /// What makes values over their norm as large as keys, without a basis.
@@ -38,12 +37,11 @@ impl Frame {
         (shape.value_dim.max(1) as f32).sqrt()
     }
 
-    /// Coefficients `[tokens, layer_values]` of rows.
+    /// Coefficients `[tokens, stride]` of rows.
     pub(crate) fn coefficients(&self, mut rows: Vec<f32>, stride: usize) -> Vec<f32> {
         for row in rows.chunks_exact_mut(stride) {
-            let (key, value) = row.split_at_mut(self.mean.len());
-            key.iter_mut().zip(&self.mean).for_each(|(x, mean)| *x = (*x - mean) * self.key_scale);
-            value.iter_mut().for_each(|x| *x *= self.value_scale);
+            row.iter_mut().zip(&self.mean).for_each(|(x, mean)| *x -= mean);
+            self.scale(row, |scale| scale);
         }
         if self.columns.is_empty() {
             return rows;
@@ -73,13 +71,24 @@ impl Frame {
             }
             rows
         };
-        let (keys, values) = (1.0 / self.key_scale, 1.0 / self.value_scale);
         for row in rows.chunks_exact_mut(stride) {
-            let (key, value) = row.split_at_mut(self.mean.len());
-            key.iter_mut().zip(&self.mean).for_each(|(x, mean)| *x = *x * keys + mean);
-            value.iter_mut().for_each(|x| *x *= values);
+            self.scale(row, |scale| 1.0 / scale);
+            row.iter_mut().zip(&self.mean).for_each(|(x, mean)| *x += mean);
         }
         rows
+    }
+
+    /// Multiplies the keys and the values of each layer in a row by what their scale says.
+    fn scale(&self, row: &mut [f32], factor: impl Fn(f32) -> f32) {
+        let layers = self.scales.len();
+        let (keys, values) = row.split_at_mut(self.mean.len());
+        for (i, part) in [keys, values].into_iter().enumerate() {
+            // Latent vectors have no values.
+            for (part, scales) in part.chunks_mut((part.len() / layers).max(1)).zip(&self.scales) {
+                let factor = factor(scales[i]);
+                part.iter_mut().for_each(|x| *x *= factor);
+            }
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! One layer's part of a chunk: norms and widths, then a stream for each width, the widest first.
+//! The part of a chunk that one layer has, or those that share a basis: norms and widths, then a stream for each width, the widest
+//! first.
 
 use std::borrow::Cow;
 
@@ -27,7 +28,17 @@ pub(crate) struct Layout<'a> {
 }
 
 impl<'a> Layout<'a> {
-    /// Norms of a token's values: one in a basis over all heads, else one a head.
+    /// Layers of a section.
+    pub(crate) fn layers(&self) -> usize {
+        self.basis.map_or(1, |basis| basis.join().layers())
+    }
+
+    /// Values of a token.
+    fn stride(&self) -> usize {
+        self.layers() * self.shape.layer_values()
+    }
+
+    /// Norms of a token's values in a layer: one in a basis over all heads, else one a head.
     pub(crate) const fn norms(&self) -> usize {
         match (self.shape.value_dim, self.basis) {
             (0, _) => 0,
@@ -40,8 +51,8 @@ impl<'a> Layout<'a> {
         if self.basis.is_some() { RUN } else { 1 }
     }
 
-    const fn runs(&self) -> usize {
-        self.shape.layer_values() / self.run()
+    fn runs(&self) -> usize {
+        self.stride() / self.run()
     }
 
     /// Mean and scale of the keys, where no basis has them.
@@ -50,8 +61,11 @@ impl<'a> Layout<'a> {
     }
 
     /// Bytes before the streams.
-    pub(crate) const fn head(&self) -> usize {
-        self.tokens * self.norms() + self.frame_bytes() + widths::packed_bytes(self.runs()) + CRC
+    pub(crate) fn head(&self) -> usize {
+        self.tokens * self.layers() * self.norms()
+            + self.frame_bytes()
+            + widths::packed_bytes(self.runs())
+            + CRC
     }
 
     /// Bytes of a section at so many bits for each coded value, norms, widths, scales and checksums included. Where tokens are few
@@ -60,24 +74,24 @@ impl<'a> Layout<'a> {
         if self.tokens == 0 {
             return 0;
         }
-        let values = self.tokens * self.shape.layer_values();
+        let values = self.tokens * self.stride();
         let asked = (f64::from(bits) * values as f64 / 8.0) as usize;
         let most = self.head() + streams::bytes(values, widths::MAX_WIDTH);
         asked.max(2 * self.head()).min(most)
     }
 
-    /// Encodes keys and values of the coded tokens of a layer into its section.
+    /// Encodes keys and values into a section.
     pub(crate) fn encode<T: Element>(
         &self,
         level: Level,
         place: Place<'_>,
         (k, v): (&[T], &[T]),
         section: &mut [u8],
-    ) -> Result<(), String> {
-        let (stride, run) = (self.shape.layer_values(), self.run());
+    ) -> Result<(), StorageError> {
+        let (stride, run) = (self.stride(), self.run());
         let rows = place.take_apart(k, v)?;
         let frame = match self.basis {
-            Some(basis) => Cow::Borrowed(&basis.frames[place.layer]),
+            Some(basis) => Cow::Borrowed(basis.frame(place.first_layer)),
             None => Cow::Owned(Frame::of_rows(&rows, self.shape)),
         };
         let norms = rows.norms;
@@ -90,7 +104,8 @@ impl<'a> Layout<'a> {
             let bytes = streams::bytes(members.len() * self.tokens, width);
             let (stream, after) = rest.split_at_mut(bytes);
             if bytes > 0 {
-                streams::encode(level, width, &members, &coefficients, stride, stream)?;
+                streams::encode(level, width, &members, &coefficients, stride, stream)
+                    .map_err(|what| StorageError::Layer { layer: place.first_layer, what })?;
             }
             rest = after;
         }
@@ -108,13 +123,13 @@ impl<'a> Layout<'a> {
             for (to, x) in mean.as_chunks_mut().0.iter_mut().zip(&frame.mean) {
                 *to = f16::from_f32(*x).to_le_bytes();
             }
-            *scale = frame.key_scale.to_le_bytes();
+            *scale = frame.scales[0][0].to_le_bytes();
         }
         widths::pack(widths, to_widths);
         crc.copy_from_slice(&crc32fast::hash(body).to_le_bytes());
     }
 
-    /// Reads the head of a layer's section in front of `bytes`.
+    /// Reads the head of the section of `layer` in front of `bytes`.
     pub(crate) fn parse(&self, layer: usize, bytes: &mut Bytes<'a>) -> Result<Head<'a>, StorageError> {
         let head = bytes.take(self.head())?;
         let mut rest = Bytes::new(head, "chunk");
@@ -123,9 +138,9 @@ impl<'a> Layout<'a> {
             return Err(StorageError::chunk("damaged section (CRC-32 does not match)"));
         }
         let mut rest = Bytes::new(body, "chunk");
-        let norms = rest.take(self.tokens * self.norms())?;
+        let norms = rest.take(self.tokens * self.layers() * self.norms())?;
         let frame = match self.basis {
-            Some(basis) => Cow::Borrowed(&basis.frames[layer]),
+            Some(basis) => Cow::Borrowed(basis.frame(layer)),
             None => Cow::Owned(self.own_frame(&mut rest)?),
         };
         let widths = widths::unpack(rest.rest(), self.runs())
@@ -140,8 +155,7 @@ impl<'a> Layout<'a> {
         if !key_scale.is_normal() || key_scale < 0.0 || mean.iter().any(|x| !x.is_finite()) {
             return Err(StorageError::chunk("a mean or scale of keys that is no such number"));
         }
-        let value_scale = Frame::own_value_scale(self.shape);
-        Ok(Frame { mean, key_scale, value_scale, columns: Vec::new() })
+        Ok(Frame { mean, scales: vec![[key_scale, Frame::own_value_scale(self.shape)]], columns: Vec::new() })
     }
 
     /// Bytes of the streams of at least `least` bits.
@@ -153,7 +167,7 @@ impl<'a> Layout<'a> {
         streams::order().filter(|width| *width >= least).map(of).sum()
     }
 
-    /// Decodes a layer from its head and its streams of at least `least` bits.
+    /// Decodes a section from its head and its streams of at least `least` bits.
     pub(crate) fn decode<T: Element>(
         &self,
         level: Level,
@@ -161,7 +175,7 @@ impl<'a> Layout<'a> {
         (head, least, streams): (&Head<'_>, u8, &[u8]),
         (k, v): (&mut [T], &mut [T]),
     ) -> Result<(), String> {
-        let (stride, run) = (self.shape.layer_values(), self.run());
+        let (stride, run) = (self.stride(), self.run());
         let mut coefficients = vec![0.0; self.tokens * stride];
         let mut rest = streams;
         for width in streams::order().filter(|width| *width >= least) {

@@ -14,7 +14,7 @@ use crate::rope::Angles;
 use crate::rows::Place;
 use crate::shape::{Join, Shape};
 
-/// Sums over the tokens of one layer.
+/// Sums over the rows of one layer, or of those that share a basis.
 #[derive(Debug, Clone)]
 struct Moments {
     /// Of the rows.
@@ -32,15 +32,19 @@ pub struct Learner {
     shape: Shape,
     join: Join,
     tokens: u64,
-    layers: Vec<Moments>,
+    moments: Vec<Moments>,
 }
 
 impl Learner {
     /// Nothing seen yet. [`Shape::join`] has the usual choice of `join`.
-    pub fn new(shape: Shape, join: Join) -> Self {
+    ///
+    /// # Errors
+    /// Layers that cannot share a basis.
+    pub fn new(shape: Shape, join: Join) -> Result<Self, StorageError> {
+        shape.check_join(join)?;
         let products = shape.parts(join).iter().map(|dim| vec![0.0; dim * dim]).collect();
-        let moments = Moments { sums: vec![0.0; shape.layer_values()], products };
-        Self { join, tokens: 0, layers: vec![moments; shape.num_layers], shape }
+        let moments = Moments { sums: vec![0.0; join.layers() * shape.layer_values()], products };
+        Ok(Self { join, tokens: 0, moments: vec![moments; shape.num_layers / join.layers()], shape })
     }
 
     /// Tokens seen.
@@ -81,15 +85,20 @@ impl Learner {
             .iter()
             .map(|rope| rope.angles(first_position + skipped as u64, tokens - skipped))
             .collect();
-        let shape = &self.shape;
-        self.layers.par_iter_mut().enumerate().try_for_each(|(layer, moments)| {
-            let angles = &angles[usize::from(shape.rope_of[layer])];
-            let place = Place { shape, layer, angles, norms: usize::from(values > 0) };
-            let of = |x: usize| (layer * tokens + skipped) * x..(layer + 1) * tokens * x;
-            let rows = place
-                .take_apart(&k[of(keys)], &v[of(values)])
-                .map_err(|what| StorageError::Layer { layer, what })?;
-            moments.add(&rows.values, shape.layer_values());
+        let (shape, layers) = (&self.shape, self.join.layers());
+        self.moments.par_iter_mut().enumerate().try_for_each(|(i, moments)| {
+            let place = Place {
+                shape,
+                first_layer: i * layers,
+                layers,
+                exact: skipped,
+                tokens: tokens - skipped,
+                angles: &angles,
+                norms: usize::from(values > 0),
+            };
+            let of = |x: usize| i * layers * tokens * x..(i + 1) * layers * tokens * x;
+            let rows = place.take_apart(&k[of(keys)], &v[of(values)])?;
+            moments.add(&rows.values, place.stride());
             Ok::<(), StorageError>(())
         })?;
         self.tokens += (tokens - skipped) as u64;
@@ -103,11 +112,11 @@ impl Learner {
     pub fn merge(&mut self, other: &Self) -> Result<(), StorageError> {
         if self.shape != other.shape || self.join != other.join {
             let why =
-                other.shape.differs(&self.shape).unwrap_or_else(|| "one is joint, the other is not".into());
+                other.shape.differs(&self.shape).unwrap_or_else(|| "other things share a basis in it".into());
             return Err(StorageError::Basis(why));
         }
         self.tokens += other.tokens;
-        for (own, others) in self.layers.iter_mut().zip(&other.layers) {
+        for (own, others) in self.moments.iter_mut().zip(&other.moments) {
             add(&mut own.sums, &others.sums);
             own.products.iter_mut().zip(&others.products).for_each(|(own, others)| add(own, others));
         }
@@ -123,15 +132,15 @@ impl Learner {
         let parts = self.shape.parts(self.join);
         let least = parts.iter().copied().max().unwrap_or(0) as u64;
         if self.tokens < least {
-            let (tokens, shape) = (self.tokens, self.shape.layer_values());
             return Err(StorageError::Learning(format!(
-                "{tokens} tokens to learn a basis of {shape} values a layer from; needed are {least}, better ten times that"
+                "{} tokens to learn a basis of {least} values a token from; needed are {least}, better ten times that",
+                self.tokens
             )));
         }
         let frames = self
-            .layers
+            .moments
             .par_iter()
-            .map(|moments| moments.frame(self.tokens as f64, &self.shape, &parts))
+            .map(|moments| moments.frame(self.tokens as f64, self.join.layers(), &self.shape, &parts))
             .collect::<Result<_, _>>()?;
         Ok(Basis::new(self.shape.clone(), self.join, model, self.tokens, frames))
     }
@@ -164,18 +173,29 @@ impl Moments {
     }
 
     /// Keys are centred, values are not: tokens with small values are the attended ones, and a mean would be noise to them. Both
-    /// are scaled to the same centred energy.
-    fn frame(&self, tokens: f64, shape: &Shape, parts: &[usize]) -> Result<Frame, StorageError> {
-        let keys = shape.key_values();
-        let mean: Vec<f64> = self.sums[..keys].iter().map(|sum| f64::from(rounded(sum / tokens))).collect();
-        let centred = |channels: std::ops::Range<usize>| -> f64 {
+    /// are scaled to the same centred energy, in each layer.
+    fn frame(
+        &self,
+        tokens: f64,
+        layers: usize,
+        shape: &Shape,
+        parts: &[usize],
+    ) -> Result<Frame, StorageError> {
+        let (keys, values) = (shape.key_values(), shape.value_values());
+        let all_keys = layers * keys;
+        let mean: Vec<f64> =
+            self.sums[..all_keys].iter().map(|sum| f64::from(rounded(sum / tokens))).collect();
+        let scale = |first: usize, count: usize| {
             let energy = |i: usize| self.diagonal(i) / tokens - (self.sums[i] / tokens).powi(2);
-            channels.map(energy).sum()
+            scale_of((first..first + count).map(energy).sum())
         };
-        let (key_scale, value_scale) =
-            (scale_of(centred(0..keys)), scale_of(centred(keys..shape.layer_values())));
-        let channel =
-            |i: usize| if i < keys { (mean[i], f64::from(key_scale)) } else { (0.0, f64::from(value_scale)) };
+        let scales: Vec<[f32; 2]> = (0..layers)
+            .map(|layer| [scale(layer * keys, keys), scale(all_keys + layer * values, values)])
+            .collect();
+        let channel = |i: usize| match i.checked_sub(all_keys) {
+            None => (mean[i], f64::from(scales[i / keys][0])),
+            Some(i) => (0.0, f64::from(scales[i / values][1])),
+        };
         let mut columns = Vec::with_capacity(parts.len());
         let mut first = 0;
         for (products, &dim) in self.products.iter().zip(parts) {
@@ -188,7 +208,7 @@ impl Moments {
             columns.push(Columns::round(&eigenvectors(&matrix, dim)?, dim));
             first += dim;
         }
-        Ok(Frame { mean: mean.iter().map(|x| *x as f32).collect(), key_scale, value_scale, columns })
+        Ok(Frame { mean: mean.iter().map(|x| *x as f32).collect(), scales, columns })
     }
 
     /// Sum of the squares of a channel.

@@ -14,17 +14,19 @@ use crate::rows::Place;
 /// each candidate.
 pub(crate) fn locate<T: Element>(basis: &Basis, span: &Span, k: &[T], candidates: &[u64]) -> u64 {
     let shape = basis.shape();
+    let keys = shape.key_values();
+    let angles: Vec<_> = shape.ropes.iter().map(|rope| rope.angles(0, span.tokens)).collect();
     let mut scores = vec![0.0f64; candidates.len()];
     for index in 0..span.layers {
         let layer = span.first_layer + index;
+        let tokens = span.tokens;
+        let place =
+            Place { shape, first_layer: layer, layers: 1, exact: 0, tokens, angles: &angles, norms: 0 };
+        let mean = place.key_mean(&k[index * tokens * keys..][..tokens * keys]);
+        let (frame, own) = (basis.frame(layer), layer % basis.join().layers());
+        let weight = f64::from(frame.scales[own][0]).powi(2);
         let rope = shape.rope(layer);
-        let angles = rope.angles(0, span.tokens);
-        let place = Place { shape, layer, angles: &angles, norms: 0 };
-        let keys = &k[span.rows(index, 0, shape.key_values())];
-        let mean = place.key_mean(keys);
-        let frame = &basis.frames[layer];
-        let weight = f64::from(frame.key_scale).powi(2);
-        let pairs = products(rope, shape.head_dim, &mean, &frame.mean);
+        let pairs = products(rope, shape.head_dim, &mean, &frame.mean[own * keys..][..keys]);
         for (score, position) in scores.iter_mut().zip(candidates) {
             let along = |((re, im), f): (&(f64, f64), &f64)| {
                 let (s, c) = libm::sincos(*position as f64 * f);

@@ -1,9 +1,14 @@
-//! Keys and values of one layer as rows of numbers: keys un-RoPEd, values over an 8-bit norm.
+//! Keys and values as rows of numbers, of one layer or of those that share a basis: keys un-RoPEd, values over an 8-bit norm.
+//!
+//! A row is the keys of its layers, then their values.
 //!
 //! Tokens with small values are the attended ones, so noise must shrink with them: each token's values are divided by a norm of
 //! their own. Keys want the same noise for every token, and are not.
 
+use std::ops::Range;
+
 use crate::element::Element;
+use crate::error::StorageError;
 use crate::rope::{Angles, Way};
 use crate::shape::Shape;
 
@@ -21,22 +26,28 @@ fn norm_of(code: u8) -> f32 {
     libm::exp2f((f32::from(code) - UNIT_CODE) / STEPS)
 }
 
-/// Rows of the coded tokens of one layer.
+/// Rows of coded tokens.
 pub(crate) struct Rows {
-    /// `[tokens, layer_values]`
+    /// `[tokens, layers * layer_values]`
     pub(crate) values: Vec<f32>,
-    /// `[tokens, norms]`
+    /// `[tokens, layers * norms]`
     pub(crate) norms: Vec<u8>,
 }
 
-/// Which layer's keys and values, and how they turn.
+/// Which tokens of which layers, and how their keys turn.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) shape: &'a Shape,
-    pub(crate) layer: usize,
-    /// A row for each token.
-    pub(crate) angles: &'a Angles,
-    /// Norms of a token's values: one, or one a KV head. None for latent vectors.
+    pub(crate) first_layer: usize,
+    /// Layers of a row.
+    pub(crate) layers: usize,
+    /// Tokens in front of those in rows.
+    pub(crate) exact: usize,
+    /// Tokens in rows.
+    pub(crate) tokens: usize,
+    /// One for each kind of RoPE, a row for each token in rows.
+    pub(crate) angles: &'a [Angles],
+    /// Norms of a token's values in a layer: one, or one a KV head. None for latent vectors.
     pub(crate) norms: usize,
 }
 
@@ -47,59 +58,85 @@ impl Place<'_> {
         self.shape.value_values().checked_div(self.norms).unwrap_or(1)
     }
 
-    /// From keys `[tokens, num_kv_heads, head_dim]` and values likewise.
+    /// Values of a row.
+    pub(crate) const fn stride(&self) -> usize {
+        self.layers * self.shape.layer_values()
+    }
+
+    /// Where the keys and the values of one of the layers lie in a row.
+    const fn parts(&self, layer: usize) -> (Range<usize>, Range<usize>) {
+        let (keys, values) = (self.shape.key_values(), self.shape.value_values());
+        let (key, value) = (layer * keys, self.layers * keys + layer * values);
+        (key..key + keys, value..value + values)
+    }
+
+    /// Where a token in rows lies among those of its layers, of so many values each.
+    const fn source(&self, layer: usize, token: usize, values: usize) -> Range<usize> {
+        let first = (layer * (self.exact + self.tokens) + self.exact + token) * values;
+        first..first + values
+    }
+
+    fn turn(&self, layer: usize, token: usize, key: &mut [f32], way: Way) {
+        let layer = self.first_layer + layer;
+        let angles = &self.angles[usize::from(self.shape.rope_of[layer])];
+        self.shape.rope(layer).turn(angles, token, key, self.shape.head_dim, way);
+    }
+
+    /// From keys `[layers, tokens, num_kv_heads, head_dim]`, exact ones in front, and values likewise.
     ///
     /// # Errors
-    /// What is not finite, in words.
-    pub(crate) fn take_apart<T: Element>(&self, k: &[T], v: &[T]) -> Result<Rows, String> {
-        let (keys, values) = (self.shape.key_values(), self.shape.value_values());
-        let tokens = k.len() / keys;
-        let mut rows =
-            Rows { values: vec![0.0; tokens * (keys + values)], norms: vec![0; tokens * self.norms] };
-        for (token, row) in rows.values.chunks_exact_mut(keys + values).enumerate() {
-            let (key, value) = row.split_at_mut(keys);
-            read(&k[token * keys..][..keys], key);
-            read(&v[token * values..][..values], value);
-            if key.iter().chain(&*value).any(|x| !x.is_finite()) {
-                return Err(format!("keys or values of token {token} of those coded are not finite"));
-            }
-            self.shape.rope(self.layer).turn(self.angles, token, key, self.shape.head_dim, Way::Undo);
-            let codes = &mut rows.norms[token * self.norms..][..self.norms];
-            for (part, code) in value.chunks_exact_mut(self.norm_values()).zip(codes) {
-                *code = norm_code(part.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt() as f32);
-                let inverse = 1.0 / norm_of(*code);
-                part.iter_mut().for_each(|x| *x *= inverse);
+    /// [`StorageError::Layer`] with what is not finite.
+    pub(crate) fn take_apart<T: Element>(&self, k: &[T], v: &[T]) -> Result<Rows, StorageError> {
+        let (stride, norms) = (self.stride(), self.layers * self.norms);
+        let mut rows = Rows { values: vec![0.0; self.tokens * stride], norms: vec![0; self.tokens * norms] };
+        for layer in 0..self.layers {
+            let (keys, values) = self.parts(layer);
+            for (token, row) in rows.values.chunks_exact_mut(stride).enumerate() {
+                read(&k[self.source(layer, token, keys.len())], &mut row[keys.clone()]);
+                read(&v[self.source(layer, token, values.len())], &mut row[values.clone()]);
+                if row[keys.clone()].iter().chain(&row[values.clone()]).any(|x| !x.is_finite()) {
+                    let what = format!("keys or values of token {token} of those coded are not finite");
+                    return Err(StorageError::Layer { layer: self.first_layer + layer, what });
+                }
+                self.turn(layer, token, &mut row[keys.clone()], Way::Undo);
+                let codes = &mut rows.norms[token * norms + layer * self.norms..][..self.norms];
+                for (part, code) in row[values.clone()].chunks_exact_mut(self.norm_values()).zip(codes) {
+                    *code = norm_code(part.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt() as f32);
+                    let inverse = 1.0 / norm_of(*code);
+                    part.iter_mut().for_each(|x| *x *= inverse);
+                }
             }
         }
         Ok(rows)
     }
 
-    /// The mean of un-RoPEd keys.
+    /// The mean of the un-RoPEd keys of one layer.
     pub(crate) fn key_mean<T: Element>(&self, k: &[T]) -> Vec<f64> {
         let keys = self.shape.key_values();
         let (mut sums, mut key) = (vec![0.0f64; keys], vec![0.0; keys]);
         for (token, own) in k.chunks_exact(keys).enumerate() {
             read(own, &mut key);
-            self.shape.rope(self.layer).turn(self.angles, token, &mut key, self.shape.head_dim, Way::Undo);
+            self.turn(0, token, &mut key, Way::Undo);
             sums.iter_mut().zip(&key).for_each(|(sum, x)| *sum += f64::from(*x));
         }
         let tokens = (k.len() / keys).max(1) as f64;
         sums.into_iter().map(|sum| sum / tokens).collect()
     }
 
-    /// To keys and values; `rows` is used up.
+    /// To keys and values, exact ones in front left as they are; `rows` is used up.
     pub(crate) fn put_together<T: Element>(&self, rows: &mut [f32], norms: &[u8], k: &mut [T], v: &mut [T]) {
-        let (keys, values) = (self.shape.key_values(), self.shape.value_values());
-        for (token, row) in rows.chunks_exact_mut(keys + values).enumerate() {
-            let (key, value) = row.split_at_mut(keys);
-            self.shape.rope(self.layer).turn(self.angles, token, key, self.shape.head_dim, Way::Do);
-            let codes = &norms[token * self.norms..][..self.norms];
-            for (part, code) in value.chunks_exact_mut(self.norm_values()).zip(codes) {
-                let norm = norm_of(*code);
-                part.iter_mut().for_each(|x| *x *= norm);
+        for layer in 0..self.layers {
+            let (keys, values) = self.parts(layer);
+            for (token, row) in rows.chunks_exact_mut(self.stride()).enumerate() {
+                self.turn(layer, token, &mut row[keys.clone()], Way::Do);
+                let codes = &norms[(token * self.layers + layer) * self.norms..][..self.norms];
+                for (part, code) in row[values.clone()].chunks_exact_mut(self.norm_values()).zip(codes) {
+                    let norm = norm_of(*code);
+                    part.iter_mut().for_each(|x| *x *= norm);
+                }
+                write(&row[keys.clone()], &mut k[self.source(layer, token, keys.len())]);
+                write(&row[values.clone()], &mut v[self.source(layer, token, values.len())]);
             }
-            write(key, &mut k[token * keys..][..keys]);
-            write(value, &mut v[token * values..][..values]);
         }
     }
 }

@@ -11,13 +11,25 @@ const LARGEST_JOINT: usize = 1024;
 /// Widths and counts beyond this are no model; below it no product of three overflows.
 const MAX_COUNT: usize = 1 << 16;
 
-/// Whether keys and values of a layer share one basis.
+/// What shares one basis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Join {
-    /// One over both: the fewest bits.
+    /// Keys and values of a layer.
     Joint,
-    /// One each: half the file and half the products, for a few tenths of a bit.
+    /// Keys of a layer, and values of a layer: half the file and half the products, for a few tenths of a bit.
     Apart,
+    /// Keys and values of so many consecutive layers, two or more: the fewest bits, for so many times the file and the products.
+    Layers(u16),
+}
+
+impl Join {
+    /// Layers that share a basis.
+    pub(crate) fn layers(self) -> usize {
+        match self {
+            Self::Joint | Self::Apart => 1,
+            Self::Layers(layers) => usize::from(layers),
+        }
+    }
 }
 
 /// Layers, heads, coordinates and RoPE of a model's keys and values.
@@ -134,9 +146,22 @@ impl Shape {
     /// Widths of what has a basis of its own, one after the other.
     pub(crate) fn parts(&self, join: Join) -> Vec<usize> {
         match (join, self.value_values()) {
-            (Join::Joint, _) | (Join::Apart, 0) => vec![self.layer_values()],
-            (Join::Apart, values) => vec![self.key_values(), values],
+            (Join::Apart, values) if values > 0 => vec![self.key_values(), values],
+            _ => vec![join.layers() * self.layer_values()],
         }
+    }
+
+    /// Refuses layers that cannot share a basis.
+    pub(crate) fn check_join(&self, join: Join) -> Result<(), StorageError> {
+        let Join::Layers(layers) = join else { return Ok(()) };
+        let most = MAX_COUNT / self.layer_values();
+        if layers < 2 || usize::from(layers) > most || !self.num_layers.is_multiple_of(usize::from(layers)) {
+            return Err(StorageError::Shape(format!(
+                "a basis over {layers} layers of {}; accepted are 2 to {most} that divide them",
+                self.num_layers
+            )));
+        }
+        Ok(())
     }
 
     /// As the format has it.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::{Source, error, rope};
 use half::{bf16, f16};
-use tqkv_storage::{Budget, Join, Learner, Pairs, Rope, Span, StorageCodec};
+use tqkv_storage::{Basis, Budget, Join, Learner, Pairs, Rope, Span, StorageCodec};
 
 fn bits(bits: f32) -> Budget {
     Budget::new(bits).unwrap()
@@ -24,7 +24,7 @@ fn errors(source: &Source, codec: &StorageCodec, budget: f32, span: &Span) -> (f
 }
 
 fn with_basis(source: &Source, join: Join) -> StorageCodec {
-    let mut learner = Learner::new(source.shape.clone(), join);
+    let mut learner = Learner::new(source.shape.clone(), join).unwrap();
     for seed in 0..4 {
         let tokens = source.tokens(seed, 0, 512);
         learner.learn(&tokens.k, &tokens.v, 0).unwrap();
@@ -67,6 +67,40 @@ fn more_bits_are_nearer_and_joint_is_nearer_than_apart() {
     assert!(found.is_sorted_by(|a, b| *b < 0.8 * a), "{found:?}");
     for budget in [1.0, 2.0] {
         assert!(at(&joint, budget) < 0.8 * at(&apart, budget));
+    }
+}
+
+#[test]
+fn layers_that_say_the_same_are_nearer_in_one_basis() {
+    let alone = Source::new(4, 1, 64, 64, rope(0, Pairs::Half, 64));
+    // Both pairs of layers are maps of the same hidden vectors.
+    let source = alone.with_pairs_of_layers();
+    let (one, two) = (with_basis(&source, Join::Joint), with_basis(&source, Join::Layers(2)));
+    let span = Span::of(&source.shape, 700, 256);
+    for budget in [0.7, 1.5] {
+        let (one, two) = (errors(&source, &one, budget, &span), errors(&source, &two, budget, &span));
+        assert!(two.0 < 0.75 * one.0 && two.1 < 0.75 * one.1, "{budget} bits: {one:?} {two:?}");
+    }
+    let bytes = two.basis().unwrap().to_bytes();
+    assert_eq!(Basis::from_bytes(&bytes).unwrap(), *two.basis().unwrap());
+    // The second pair by itself is coded as it is among all; half of it is not.
+    let tokens = source.tokens(2, 700, 256);
+    let half = |x: &[f32]| x[x.len() / 2..].to_vec();
+    let pair = Span { first_layer: 2, layers: 2, ..span };
+    let (k, v) = (half(&tokens.k), half(&tokens.v));
+    let all = two.encode(bits(1.0), &span, &tokens.k, &tokens.v).unwrap();
+    let own = two.encode(bits(1.0), &pair, &k, &v).unwrap();
+    let section = two.encoded_bytes::<f32>(bits(1.0), &span).unwrap() - own.len();
+    assert_eq!(all[all.len() - section..], own[own.len() - section..]);
+    let odd = two.encode(bits(1.0), &Span { first_layer: 1, ..pair }, &k, &v);
+    assert_eq!(
+        odd.unwrap_err().to_string(),
+        "2 layers from layer 1 on; in this basis accepted are multiples of 2"
+    );
+    for layers in [0, 1, 3, 8] {
+        let refused = Learner::new(source.shape.clone(), Join::Layers(layers)).unwrap_err();
+        let said = format!("a basis over {layers} layers of 4; accepted are 2 to 512 that divide them");
+        assert_eq!(refused.to_string(), said);
     }
 }
 

@@ -87,7 +87,7 @@ fn assert_near(got: &[f32], name: &str) {
 #[test]
 #[ignore = "writes the files"]
 fn write_the_files() {
-    let mut learner = Learner::new(shape(), Join::Joint);
+    let mut learner = Learner::new(shape(), Join::Joint).unwrap();
     let (k, v) = (numbers(LAYERS * 200 * WIDTH, 3), numbers(LAYERS * 200 * WIDTH, 4));
     learner.learn(&k, &v, 0).unwrap();
     let basis = learner.freeze("golden").unwrap();

@@ -90,8 +90,8 @@ fn learners_merge_to_what_one_would_have_learned() {
     first.merge(&second).unwrap();
     assert_eq!(first.tokens(), 256);
     assert_eq!(first.freeze("m").unwrap(), all.freeze("m").unwrap());
-    let apart = Learner::new(source.shape.clone(), Join::Apart);
-    assert_eq!(said(first.merge(&apart)), "basis does not fit: one is joint, the other is not");
+    let apart = Learner::new(source.shape.clone(), Join::Apart).unwrap();
+    assert_eq!(said(first.merge(&apart)), "basis does not fit: other things share a basis in it");
 }
 
 #[test]

@@ -36,6 +36,9 @@ pub(crate) struct Args {
     /// One basis for keys and one for values, half as large: what layers of more than 1024 values a token have anyway.
     #[arg(long)]
     apart: bool,
+    /// One basis for so many consecutive layers: fewer bits, for so many times the file and the time of encoding and decoding.
+    #[arg(long, value_name = "N", conflicts_with = "apart")]
+    layers: Option<u16>,
     /// Where to write it.
     #[arg(value_name = "OUT")]
     out: PathBuf,
@@ -57,8 +60,12 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let model = args.model.load()?;
     let refused = |e| CliError::model(None, &e);
     let shape = model.storage_shape().map_err(refused)?;
-    let join = if args.apart { Join::Apart } else { shape.join() };
-    let mut learner = Learner::new(shape, join);
+    let join = match args.layers {
+        Some(layers) => Join::Layers(layers),
+        None if args.apart => Join::Apart,
+        None => shape.join(),
+    };
+    let mut learner = Learner::new(shape, join).map_err(CliError::bad_input)?;
     let bar = out.progress((texts.len() * args.windows * args.context) as u64, "learning");
     for text in &texts {
         model

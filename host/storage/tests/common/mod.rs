@@ -9,6 +9,8 @@ use tqkv_storage::{Learner, Pairs, Rope, Shape};
 pub(crate) struct Source {
     pub(crate) shape: Shape,
     layers: Vec<Vec<f32>>,
+    /// Whether a layer is a map of the hidden vectors of the one before it.
+    is_paired: bool,
     rank: usize,
     rope: Rope,
     head_dim: usize,
@@ -33,14 +35,22 @@ impl Source {
         // Some directions hold more of the energy than others.
         let entry = |rng: &mut Rng, i: usize| normal(rng) * 0.97f32.powi((i % rank) as i32);
         let layers = (0..layers).map(|_| (0..width * rank).map(|i| entry(&mut rng, i)).collect()).collect();
-        Self { shape, layers, rank, rope, head_dim }
+        Self { shape, layers, is_paired: false, rank, rope, head_dim }
+    }
+
+    /// Two consecutive layers after another are maps of the same hidden vectors.
+    pub(crate) fn with_pairs_of_layers(self) -> Self {
+        Self { is_paired: true, ..self }
     }
 
     pub(crate) fn tokens(&self, seed: u64, first: u64, count: usize) -> Tokens {
         let mut rng = Rng::with_seed(seed);
         let (mut k, mut v) = (Vec::new(), Vec::new());
         let keys = self.shape.key_values();
-        for matrix in &self.layers {
+        for (layer, matrix) in self.layers.iter().enumerate() {
+            if self.is_paired {
+                rng = Rng::with_seed(1000 * seed + layer as u64 / 2);
+            }
             for position in (first..).take(count) {
                 let hidden: Vec<f32> = (0..self.rank).map(|_| normal(&mut rng)).collect();
                 let mut row: Vec<f32> = matrix
@@ -78,7 +88,7 @@ impl Source {
     }
 
     pub(crate) fn learner(&self) -> Learner {
-        Learner::new(self.shape.clone(), self.shape.join())
+        Learner::new(self.shape.clone(), self.shape.join()).unwrap()
     }
 }
 
