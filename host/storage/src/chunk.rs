@@ -9,7 +9,7 @@ use crate::widths::MAX_WIDTH;
 const MAGIC: [u8; 8] = *b"\x89TQC\r\n\x1a\n";
 const VERSION: u16 = 1;
 /// Bytes before the exact tokens.
-pub(crate) const HEADER: usize = 92;
+const HEADER: usize = 92;
 pub(crate) const CRC: usize = 4;
 /// Tokens of a chunk at most.
 pub const MAX_TOKENS: usize = 256;
@@ -93,6 +93,9 @@ pub(crate) struct Header {
 }
 
 impl Header {
+    /// Bytes of the fields.
+    pub(crate) const BYTES: usize = HEADER;
+
     /// Bytes of exact tokens.
     pub(crate) const fn exact_bytes(&self, shape: &Shape) -> usize {
         self.span.layers * self.span.exact * shape.layer_values() * self.dtype.bytes()
@@ -159,6 +162,17 @@ impl Header {
     /// Reads and checks the header of a chunk for keys and values of `shape`; what follows it and its exact tokens is left.
     pub(crate) fn read<'a>(bytes: &'a [u8], shape: &Shape) -> Result<(Self, &'a [u8]), StorageError> {
         let mut rest = Bytes::new(bytes, "chunk");
+        let header = Self::read_fields(&mut rest, shape)?;
+        rest.take(header.exact_bytes(shape))?;
+        let checked = &bytes[..bytes.len() - rest.rest().len()];
+        if crc32fast::hash(checked).to_le_bytes() != rest.array::<CRC>()? {
+            return Err(StorageError::chunk("damaged header (CRC-32 does not match)"));
+        }
+        Ok((header, rest.rest()))
+    }
+
+    /// Reads the fields alone, which nothing vouches for yet.
+    pub(crate) fn read_fields(rest: &mut Bytes<'_>, shape: &Shape) -> Result<Self, StorageError> {
         let bad = |why: String| Err(StorageError::chunk(why));
         if rest.array()? != MAGIC {
             return bad("not a chunk (the first 8 bytes must be 89 54 51 43 0d 0a 1a 0a)".into());
@@ -186,13 +200,7 @@ impl Header {
         let (tokens, exact) = (usize::from(tokens), usize::from(exact));
         let span = Span { first_layer, layers, first_position, tokens, exact, name };
         span.check(shape).map_err(|error| StorageError::chunk(error.to_string()))?;
-        let header = Self { span, dtype, has_basis: flags == 1, frame, least: least as u8, section };
-        rest.take(header.exact_bytes(shape))?;
-        let checked = &bytes[..bytes.len() - rest.rest().len()];
-        if crc32fast::hash(checked).to_le_bytes() != rest.array::<CRC>()? {
-            return bad("damaged header (CRC-32 does not match)".into());
-        }
-        Ok((header, rest.rest()))
+        Ok(Self { span, dtype, has_basis: flags == 1, frame, least: least as u8, section })
     }
 
     /// Copies the exact tokens of a chunk, in whichever numbers they are.

@@ -22,12 +22,14 @@ use crate::shape::Shape;
 pub struct Budget(f32);
 
 impl Budget {
+    const MOST: f32 = 5.0;
+
     /// 0.5 to 5 bits.
     ///
     /// # Errors
     /// Others.
     pub fn new(bits: f32) -> Result<Self, StorageError> {
-        if (0.5..=5.0).contains(&bits) { Ok(Self(bits)) } else { Err(StorageError::Budget(bits)) }
+        if (0.5..=Self::MOST).contains(&bits) { Ok(Self(bits)) } else { Err(StorageError::Budget(bits)) }
     }
 
     /// Its bits.
@@ -230,6 +232,16 @@ impl StorageCodec {
     pub fn chunk_bytes(&self, bytes: &[u8]) -> Result<usize, StorageError> {
         let (header, rest) = self.read_header(bytes)?;
         Ok(bytes.len() - self.sections(&header, rest)?.2)
+    }
+
+    /// Bytes of the whole chunk that begins with these fields of a header.
+    pub(crate) fn whole_bytes(&self, fields: &[u8]) -> Result<usize, StorageError> {
+        let header = Header::read_fields(&mut Bytes::new(fields, "chunk"), &self.shape)?;
+        let layout = self.layout(&header.span);
+        if header.least > 1 || header.section > layout.section(Budget::MOST) {
+            return Err(StorageError::chunk("not a whole chunk, or longer than one can be"));
+        }
+        Ok(header.bytes(&self.shape) + header.span.layers / layout.layers() * header.section)
     }
 
     /// The head and the streams of each section, and the bytes behind them.

@@ -63,7 +63,10 @@ pub enum StorageError {
     /// The system failed to read or write.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The machine lacks threads, or an instruction set that was asked for.
+    /// A cache that does not fit.
+    #[error("cache does not fit: {0}")]
+    Cache(String),
+    /// What a cache refused; or the machine lacks threads, or an instruction set that was asked for.
     #[error(transparent)]
     Machine(#[from] CacheError),
 }

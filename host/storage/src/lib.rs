@@ -8,6 +8,7 @@
 //! Learner  <- keys, values           moments of the first few thousand tokens that pass
 //!    freeze -> Basis                 eigenvectors of each layer; a file, named by its SHA-256
 //! StorageCodec + Basis | nothing     chunks of up to 256 tokens <-> bytes (SPEC.md)
+//!    archive, restore                a cache's whole sequence <-> a stream of chunks
 //! ```
 //!
 //! Not for pages that are read at every step: decoding costs two matrix products a layer, and a cache reads codes directly
@@ -17,6 +18,7 @@
 //! learn one from text that anybody may read.
 #![forbid(unsafe_code)]
 
+mod archive;
 mod basis;
 mod chunk;
 mod codec;
