@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::Value;
-use tqkv_model::shipped;
+use tqkv_model::{Model, shipped};
 
 mod support;
 
@@ -61,4 +61,67 @@ fn what_does_not_fit_is_named() {
     assert!(few.contains("tokens to learn a basis"), "{few}");
     assert!(!at.join("out.tqb").exists());
     assert!(tqkv(at, &["basis"]).status.code() == Some(2));
+}
+
+/// An f32 array of version 1.
+fn npy(shape: [usize; 4], value: impl Fn(usize) -> f32) -> Vec<u8> {
+    let [a, b, c, d] = shape;
+    let mut text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({a}, {b}, {c}, {d}), }}");
+    text.extend(std::iter::repeat_n(' ', 127 - 10 - text.len()));
+    text.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((text.len() as u16).to_le_bytes());
+    bytes.extend(text.as_bytes());
+    bytes.extend((0..a * b * c * d).flat_map(|i| value(i).to_le_bytes()));
+    bytes
+}
+
+fn floats(npy: &[u8]) -> Vec<f32> {
+    npy[128..].as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect()
+}
+
+#[test]
+fn arrays_become_chunks_and_come_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    json(at, &["basis", "--context", "512", "--windows", "2", "m.tqb"]);
+    let config = Model::shipped().unwrap().config().kv_shape();
+    let shape = [config.num_layers, 300, config.num_kv_heads, config.head_dim];
+    let wave = |i: usize| (i as f32 * 0.37).sin() * (1.0 + (i % 13) as f32);
+    // A basis expects keys about as large as the model's: noise is the same for all that it holds.
+    fs::write(at.join("k.npy"), npy(shape, |i| wave(i) / 10.0)).unwrap();
+    fs::write(at.join("v.npy"), npy(shape, |i| wave(i + 5))).unwrap();
+    let encode = ["encode", "--storage", "5", "--basis", "m.tqb", "--values"];
+    let made = json(at, &[&encode[..], &["v.npy", "k.npy", "kv.tqc"]].concat());
+    assert_eq!((&made["tokens"], &made["first_position"]), (&300.into(), &0.into()));
+    let bytes = fs::metadata(at.join("kv.tqc")).unwrap().len();
+    assert_eq!(made["file_bytes"], bytes);
+    let values = 2 * shape.iter().product::<usize>();
+    assert!((number(&made, "bits_per_value") - 8.0 * bytes as f64 / values as f64).abs() < 1e-9);
+    let decode = ["decode", "--basis", "m.tqb", "--values"];
+    json(at, &[&decode[..], &["v2.npy", "kv.tqc", "k2.npy"]].concat());
+    for (from, to) in [("k.npy", "k2.npy"), ("v.npy", "v2.npy")] {
+        let (from, to) = (fs::read(at.join(from)).unwrap(), fs::read(at.join(to)).unwrap());
+        assert_eq!(from[..128], to[..128]);
+        let (from, to) = (floats(&from), floats(&to));
+        assert_eq!(from[..4 * config.head_dim], to[..4 * config.head_dim], "first tokens");
+        let square = |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x).powi(2)).sum::<f64>();
+        let error = square(&mut from.iter().zip(&to).map(|(a, b)| a - b));
+        let all = square(&mut from.iter().copied());
+        assert!(error < 0.02 * all, "{error} of {all}");
+    }
+
+    let said = |command: &[&str], more: &[&str]| error(at, &[command, more].concat(), 2);
+    fs::write(at.join("short.npy"), npy([shape[0], 200, shape[2], shape[3]], wave)).unwrap();
+    assert!(said(&encode, &["short.npy", "k.npy", "x.tqc"]).contains("short.npy: shape"));
+    assert!(said(&["encode", "--storage", "1"], &["k.npy", "x.tqc"]).contains("--basis"));
+    assert!(said(&["encode", "--storage", "1", "--codec", "t2"], &["k.npy", "x.tqc"]).contains("--codec"));
+    assert!(said(&["encode"], &["k.npy", "x.tqc"]).contains("--codec"));
+    let whole = fs::read(at.join("kv.tqc")).unwrap();
+    fs::write(at.join("cut.tqc"), &whole[..whole.len() - 9]).unwrap();
+    fs::write(at.join("none.tqc"), []).unwrap();
+    assert!(said(&decode, &["x.npy", "cut.tqc", "y.npy"]).contains("cut.tqc: chunk: truncated"));
+    assert!(said(&decode, &["x.npy", "none.tqc", "y.npy"]).contains("holds no chunk"));
+    assert!(said(&decode, &["x.npy", "k.npy", "y.npy"]).contains("not a chunk"));
+    assert!(["x.tqc", "x.npy", "y.npy"].iter().all(|name| !at.join(name).exists()));
 }

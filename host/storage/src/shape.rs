@@ -119,6 +119,16 @@ impl Shape {
         self.num_layers
     }
 
+    /// Coordinates of a key.
+    pub const fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+
+    /// Coordinates of a value; 0 for latent vectors.
+    pub const fn value_dim(&self) -> usize {
+        self.value_dim
+    }
+
     /// Values of a token's keys in one layer.
     pub const fn key_values(&self) -> usize {
         self.num_kv_heads * self.head_dim

@@ -55,9 +55,10 @@ impl Layout {
     }
 }
 
-/// `rows` vectors of `dim` coordinates.
+/// Vectors of as many coordinates as the last of `shape`.
 #[derive(Debug)]
 pub(crate) struct Vectors {
+    shape: Vec<usize>,
     rows: usize,
     dim: usize,
     source: Source,
@@ -110,7 +111,7 @@ impl Vectors {
                 found: 4 * values.len(),
             });
         }
-        Ok(Self { rows, dim, source: Source::Memory(values) })
+        Ok(Self { shape: vec![rows, dim], rows, dim, source: Source::Memory(values) })
     }
 
     fn from_layout(bytes: Bytes, layout: Layout) -> Result<Self, ArrayError> {
@@ -129,8 +130,14 @@ impl Vectors {
         Ok(Self {
             rows,
             dim: *dim,
+            shape: layout.shape,
             source: Source::File { bytes, offset: layout.offset, dtype: layout.dtype },
         })
+    }
+
+    /// Of the array, two numbers or more.
+    pub(crate) fn shape(&self) -> &[usize] {
+        &self.shape
     }
 
     /// Number of vectors.

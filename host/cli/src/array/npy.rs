@@ -168,7 +168,7 @@ impl Dictionary<'_> {
     }
 }
 
-/// Writes an f32 `.npy` file of shape [rows, dim]; it appears whole, when committed, or not at all.
+/// Writes an f32 `.npy` file of shape [.., dim]; it appears whole, when committed, or not at all.
 #[derive(Debug)]
 pub(crate) struct NpyWriter {
     out: BufWriter<AtomicFile>,
@@ -181,10 +181,11 @@ impl NpyWriter {
     ///
     /// # Errors
     /// Those of writing.
-    pub(crate) fn new(file: AtomicFile, rows: u64, dim: usize) -> Result<Self, ArrayError> {
+    pub(crate) fn new(file: AtomicFile, leading: &[u64], dim: usize) -> Result<Self, ArrayError> {
         let mut out = BufWriter::new(file);
-        out.write_all(&header(rows, dim))?;
-        Ok(Self { out, announced: u128::from(rows) * dim as u128, pushed: 0 })
+        out.write_all(&header(leading, dim))?;
+        let announced = leading.iter().map(|&n| u128::from(n)).product::<u128>() * dim as u128;
+        Ok(Self { out, announced, pushed: 0 })
     }
 
     /// Appends values, row after row.
@@ -213,14 +214,15 @@ impl NpyWriter {
 }
 
 /// Version 1 header of an f32 array, padded so that the elements start at a multiple of 64.
-fn header(rows: u64, dim: usize) -> Vec<u8> {
-    let mut text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {dim}), }}");
+fn header(leading: &[u64], dim: usize) -> Vec<u8> {
+    let leading: String = leading.iter().map(|n| format!("{n}, ")).collect();
+    let mut text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({leading}{dim}), }}");
     let unpadded = MAGIC.len() + 4 + text.len() + 1;
     text.extend(std::iter::repeat_n(' ', unpadded.next_multiple_of(64) - unpadded));
     text.push('\n');
     let mut bytes = MAGIC.to_vec();
     bytes.extend([1, 0]);
-    // Two numbers of at most 20 digits: far below 64 KiB.
+    // A few numbers of at most 20 digits: far below 64 KiB.
     bytes.extend((text.len() as u16).to_le_bytes());
     bytes.extend(text.as_bytes());
     bytes
@@ -292,7 +294,7 @@ mod tests {
     #[test]
     fn the_written_header_is_aligned_and_read_back() {
         for (rows, dim) in [(0, 16), (3, 128), (u64::MAX, 1024)] {
-            let bytes = header(rows, dim);
+            let bytes = header(&[rows], dim);
             assert_eq!(bytes.len() % 64, 0);
             let layout = layout(&bytes).unwrap();
             assert_eq!(layout.dtype, Dtype::F32);

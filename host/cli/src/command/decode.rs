@@ -6,22 +6,31 @@ use crate::array::{ArrayError, NpyWriter};
 use serde::Serialize;
 use tqkv::file::{FileError, Reader};
 
+use super::stored;
 use crate::args;
 use crate::error::CliError;
 use crate::input;
 use crate::output::{Output, grouped};
 use crate::target::TargetArgs;
 
-/// Decode a .tqk file into an f32 .npy array of shape [count, D].
+/// Decode a .tqk file into an f32 .npy array of shape [count, D], or one of `tqkv encode --storage` into two.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   tqkv decode keys.tqk keys.npy
-  python3 -c 'import numpy; print(numpy.load(\"keys.npy\").shape)'")]
+  python3 -c 'import numpy; print(numpy.load(\"keys.npy\").shape)'
+Example: keys and values, [layers, tokens, KV heads, D] each
+  tqkv decode --basis model.tqb --values v.npy prefix.tqc k.npy")]
 pub(crate) struct Args {
     #[command(flatten)]
     target: TargetArgs,
+    /// The basis that a file of the storage tier was encoded in.
+    #[arg(long, value_name = "FILE", requires = "values")]
+    basis: Option<PathBuf>,
+    /// The array to write values to; keys go to OUT.npy. Both are held in memory.
+    #[arg(long, value_name = "OUT.npy", requires = "basis")]
+    values: Option<PathBuf>,
     /// The file to read, - for standard input.
-    #[arg(value_name = "IN.tqk")]
+    #[arg(value_name = "IN")]
     input: PathBuf,
     /// The array to write.
     #[arg(value_name = "OUT.npy")]
@@ -41,6 +50,9 @@ struct Decoded {
 const BATCH: usize = 256;
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    if let (Some(basis), Some(values)) = (&args.basis, &args.values) {
+        return stored::decode((basis, &args.input), (&args.output, values), args.target, out);
+    }
     let level = args::machine_level()?;
     let bad_file = |e: FileError| CliError::file(&args.input, &e);
     let bad_array = |e: ArrayError| CliError::array(&args.output.display().to_string(), &e);
@@ -49,7 +61,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let block_bytes = reader.block_bytes();
     let codec = header.codec().map_err(bad_file)?;
     let file = args.target.create(&args.output, &args.input)?;
-    let mut npy = NpyWriter::new(file, header.count, header.dim).map_err(bad_array)?;
+    let mut npy = NpyWriter::new(file, &[header.count], header.dim).map_err(bad_array)?;
 
     let bar = out.progress(header.count, "decoding");
     let mut x = vec![0f32; BATCH * header.dim];

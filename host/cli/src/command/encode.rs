@@ -9,6 +9,7 @@ use tqkv::Level;
 use tqkv::file::{FileError, Header, Writer};
 use tqkv_core::{AnyCodec, CodecId};
 
+use super::stored::{self, StorageArgs};
 use crate::args::{self, EncodeArgs};
 use crate::error::CliError;
 use crate::output::{Output, grouped};
@@ -19,11 +20,16 @@ use crate::target::TargetArgs;
 #[command(after_help = "Example: 300 keys of head dim 128 at 4 bits, 66 bytes each
   tqkv encode --codec s4 keys.npy keys.tqk
   tqkv encode --codec s3 --centre model.safetensors:layers.0.k keys.tqk
-  python3 dump_keys.py | tqkv encode --codec t3 - keys.tqk")]
+  python3 dump_keys.py | tqkv encode --codec t3 - keys.tqk
+Example: keys and values of a prefix at about one bit a value, in a basis of their model
+  tqkv basis --model model.gguf --text manual.txt model.tqb
+  tqkv encode --storage 1.1 --basis model.tqb --values v.npy k.npy prefix.tqc")]
 pub(crate) struct Args {
     /// Codec of the blocks.
-    #[arg(long, value_parser = args::codec)]
-    codec: CodecId,
+    #[arg(long, value_parser = args::codec, required_unless_present = "budget", conflicts_with = "budget")]
+    codec: Option<CodecId>,
+    #[command(flatten)]
+    storage: StorageArgs,
     #[command(flatten)]
     encode: EncodeArgs,
     /// Subtract the mean of all vectors first; the file keeps it and decoding adds it back.
@@ -35,8 +41,8 @@ pub(crate) struct Args {
     /// file.safetensors:name (also bf16).
     #[arg(value_name = "IN")]
     input: String,
-    /// The file to write.
-    #[arg(value_name = "OUT.tqk")]
+    /// The file to write: .tqk, with --storage .tqc.
+    #[arg(value_name = "OUT")]
     output: PathBuf,
 }
 
@@ -60,11 +66,14 @@ struct Encoded<'a> {
 const BATCH: usize = 4096;
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    let Some(id) = args.codec else {
+        return stored::encode(&args.storage, (&args.input, args.target), &args.output, out);
+    };
     let bad_array = |e| CliError::array(&args.input, &e);
     let level = args::machine_level()?;
     let vectors = Vectors::open(&args.input).map_err(bad_array)?;
-    let codec = AnyCodec::new(args.codec, vectors.dim(), args.encode.options())
-        .map_err(|e| CliError::shape(args.codec, vectors.dim(), e))?;
+    let codec = AnyCodec::new(id, vectors.dim(), args.encode.options())
+        .map_err(|e| CliError::shape(id, vectors.dim(), e))?;
     let mean = args.centre.then(|| vectors.mean()).transpose();
     let mean = mean.map_err(bad_array)?;
     let header = Header::new(&codec, mean);
@@ -90,7 +99,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let done = Encoded {
         input: &args.input,
         output: args.output.display().to_string(),
-        codec: args.codec.name(),
+        codec: id.name(),
         scale_mode: args.encode.scale_mode.name(),
         seed: args.encode.seed,
         dim: codec.dim(),

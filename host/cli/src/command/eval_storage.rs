@@ -32,7 +32,7 @@ pub(crate) struct StorageArgs {
     prefix: Option<usize>,
 }
 
-fn budget(text: &str) -> Result<Budget, String> {
+pub(crate) fn budget(text: &str) -> Result<Budget, String> {
     let bits = text.parse::<f32>().map_err(|_| "accepted are 0.5 to 5".to_owned())?;
     Budget::new(bits).map_err(|error| error.to_string())
 }

@@ -19,6 +19,7 @@ mod needle;
 mod needle_data;
 mod plan;
 mod stats;
+mod stored;
 mod weights;
 
 use clap::Subcommand;
