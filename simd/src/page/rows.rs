@@ -6,6 +6,7 @@
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
 use tqkv_core::MAX_HEAD_DIM;
+use tqkv_core::machine::Lanes;
 
 /// Lanes of a sum.
 const LANES: usize = 16;
@@ -70,14 +71,6 @@ struct RowSums<'a> {
     acc: &'a mut [f32],
 }
 
-/// A row as f32.
-#[inline(always)]
-fn widen<I: Machine>(isa: I, row: &[u16], buffer: &mut [[f32; LANES]]) {
-    for (lanes, halves) in buffer.iter_mut().zip(row.as_chunks::<LANES>().0) {
-        *lanes = isa.widen16(halves);
-    }
-}
-
 impl Kernel for Narrow<'_> {
     type Output = ();
 
@@ -109,47 +102,64 @@ impl Kernel for Widen<'_> {
 impl Kernel for RowScores<'_> {
     type Output = ();
 
+    /// Two rows at once, in the halves of a register; each half is folded by itself.
     #[inline(always)]
     fn run<I: Machine>(self, isa: I) {
-        let n = self.rows.len() / self.dim.max(1);
-        let mut buffer = [[0.0; LANES]; MAX_HEAD_DIM / LANES];
-        for (i, row) in self.rows.chunks_exact(self.dim.max(1)).enumerate() {
-            widen(isa, row, &mut buffer);
-            for (query, out) in self.queries.chunks_exact(self.dim).zip(self.out.chunks_exact_mut(n)) {
-                let mut sums = [0.0; LANES];
-                for (x, q) in buffer.iter().zip(query.as_chunks::<LANES>().0) {
-                    for j in 0..LANES {
-                        sums[j] += x[j] * q[j];
-                    }
+        let dim = self.dim.max(1);
+        let n = self.rows.len() / dim;
+        let mut pairs = [isa.splat(0.0); MAX_HEAD_DIM / LANES];
+        for (i, rows) in self.rows.chunks(2 * dim).enumerate() {
+            let (first, second) = rows.split_at(dim);
+            // The last of an odd number stands beside itself.
+            let second = if second.is_empty() { first } else { second };
+            let chunks = first.as_chunks::<LANES>().0.iter().zip(second.as_chunks::<LANES>().0);
+            for (pair, (first, second)) in pairs.iter_mut().zip(chunks) {
+                let mut halves = [0; 2 * LANES];
+                halves[..LANES].copy_from_slice(first);
+                halves[LANES..].copy_from_slice(second);
+                *pair = isa.load_halves(&halves);
+            }
+            for (query, out) in self.queries.chunks_exact(dim).zip(self.out.chunks_exact_mut(n)) {
+                let mut sums = isa.splat(0.0);
+                for (x, q) in pairs.iter().zip(query.as_chunks::<LANES>().0) {
+                    sums = sums + *x * isa.repeat(q);
                 }
-                out[i] = fold(sums);
+                let mut lanes = [0.0; 2 * LANES];
+                // Halves onto halves.
+                let sums = sums.butterfly::<8>().butterfly::<4>().butterfly::<2>().butterfly::<1>();
+                isa.store(sums, &mut lanes);
+                out[2 * i..].iter_mut().zip([lanes[0], lanes[LANES]]).for_each(|(out, sum)| *out = sum);
             }
         }
     }
 }
 
-/// Halves onto halves.
-#[inline(always)]
-fn fold(sums: [f32; LANES]) -> f32 {
-    let eight: [f32; 8] = core::array::from_fn(|j| sums[j] + sums[j + 8]);
-    let four: [f32; 4] = core::array::from_fn(|j| eight[j] + eight[j + 4]);
-    (four[0] + four[2]) + (four[1] + four[3])
-}
-
 impl Kernel for RowSums<'_> {
     type Output = ();
 
+    /// Column by column, so that sums stay in registers. Left to itself, a loop over rows was compiled to gathers and scatters
+    /// across heads.
     #[inline(always)]
     fn run<I: Machine>(self, isa: I) {
-        let n = self.rows.len() / self.dim.max(1);
-        let mut buffer = [[0.0; LANES]; MAX_HEAD_DIM / LANES];
-        for (i, row) in self.rows.chunks_exact(self.dim.max(1)).enumerate() {
-            widen(isa, row, &mut buffer);
-            for (weights, acc) in self.weights.chunks_exact(n).zip(self.acc.chunks_exact_mut(self.dim)) {
-                for (sums, x) in acc.as_chunks_mut::<LANES>().0.iter_mut().zip(&buffer) {
-                    for j in 0..LANES {
-                        sums[j] += weights[i] * x[j];
+        let rows = self.rows.chunks_exact(self.dim.max(1));
+        for (weights, acc) in
+            self.weights.chunks_exact(rows.len().max(1)).zip(self.acc.chunks_exact_mut(self.dim))
+        {
+            let (acc, last) = acc.as_chunks_mut::<{ 2 * LANES }>();
+            for (column, acc) in acc.iter_mut().enumerate() {
+                let mut sums = isa.load(acc);
+                for (row, &weight) in rows.clone().zip(weights) {
+                    if let Some(halves) = row.as_chunks().0.get(column) {
+                        sums = sums + isa.load_halves(halves) * isa.splat(weight);
                     }
+                }
+                isa.store(sums, acc);
+            }
+            let Some(last) = last.first_chunk_mut::<LANES>() else { continue };
+            for (row, weight) in rows.clone().zip(weights) {
+                if let Some(halves) = row.last_chunk() {
+                    let x = isa.widen16(halves);
+                    last.iter_mut().zip(x).for_each(|(sum, x)| *sum += weight * x);
                 }
             }
         }
