@@ -6,8 +6,13 @@
 //! the figures of one are there before the next begins; memory holds the reference's last hidden states of all
 //! windows (those of every layer where these are compared).
 
+mod scores;
+
+pub use scores::{PROBE, ScoreFigures};
+
 use crate::sampling::argmax;
 use crate::{Model, ModelError, SpecialTokens};
+use scores::Scores;
 use serde::Serialize;
 use tqkv::attention::AttentionCache;
 use tqkv::cache::HeadStats;
@@ -41,6 +46,16 @@ pub struct EvalSpec {
     pub layers: bool,
     /// Whether attention outputs are compared with those of a reference cache that is fed the same queries, keys and values.
     pub attention: bool,
+    /// Whether attention scores are compared with those of such a cache, head by head; the caches are fed [`PROBE`] tokens at a
+    /// time then.
+    pub scores: bool,
+}
+
+impl EvalSpec {
+    /// Whole windows at once, and nothing compared but predictions.
+    pub fn new(context: usize, windows: Option<usize>) -> Self {
+        Self { context, windows, step: None, layers: false, attention: false, scores: false }
+    }
 }
 
 /// What a cache knows of one KV head at the end of a window, as [`HeadStats`]; means over the windows.
@@ -93,6 +108,8 @@ pub struct EvalResult {
     pub kl: f64,
     /// The KL that one position of a hundred exceeds.
     pub kl_p99: f64,
+    /// The KL that one position of a thousand exceeds.
+    pub kl_p999: f64,
     /// Share of positions where the likeliest token is the reference's.
     pub top1_agreement: f64,
     /// Bytes allocated by the cache at the end of a window, per token; mean over the windows.
@@ -104,6 +121,8 @@ pub struct EvalResult {
     /// Squared error of the attention outputs over their squared norm, where the reference is fed the same queries, keys and
     /// values; mean over the layers. `None` unless asked for.
     pub attention_error: Option<f64>,
+    /// One a query head, layers in order; empty unless asked for.
+    pub scores: Vec<ScoreFigures>,
 }
 
 /// A whole evaluation.
@@ -175,7 +194,7 @@ pub fn evaluate(
         let mut tally = Tally::over(windows);
         for (window, (base, states)) in windowed().zip(&bases) {
             let mut cosines = Vec::new();
-            let beside = Some(reference_setting).filter(|_| spec.attention);
+            let beside = Some(reference_setting).filter(|_| spec.attention || spec.scores);
             let hidden = run(model, window, spec, (setting, beside), &mut tally, &mut |layer, offset, x| {
                 if spec.layers {
                     cosines.push((layer, states.cosine_sum(layer, offset, x, model.config().hidden_size)));
@@ -229,7 +248,9 @@ fn run(
     observer: &mut dyn FnMut(usize, usize, &[f32]),
 ) -> Result<Vec<f32>, ModelError> {
     let exact = beside.map(|beside| (beside.new_cache)()).transpose()?;
-    let mut cache = Compared { cache: (setting.new_cache)()?, exact, errors: &mut tally.attention };
+    let errors = spec.attention.then_some(&mut tally.attention);
+    let scores = spec.scores.then(|| tally.scores.window());
+    let mut cache = Compared { cache: (setting.new_cache)()?, exact, errors, scores };
     let mut hidden = Vec::with_capacity(window.len() * model.config().hidden_size);
     let mut start = 0;
     for tokens in window.chunks(spec.step.unwrap_or(window.len()).max(1)) {
@@ -252,7 +273,8 @@ struct Compared<'a> {
     cache: Box<dyn AttentionCache>,
     exact: Option<Box<dyn AttentionCache>>,
     /// Of each layer, sums of squares: of the errors, and of what the other gives.
-    errors: &'a mut Vec<(f64, f64)>,
+    errors: Option<&'a mut Vec<(f64, f64)>>,
+    scores: Option<Scores<'a>>,
 }
 
 impl AttentionCache for Compared<'_> {
@@ -275,12 +297,20 @@ impl AttentionCache for Compared<'_> {
     ) -> Result<(), CacheError> {
         let Some(beside) = &mut self.exact else { return self.cache.attend_chunk(layer, q, k, v, own) };
         let mut exact = vec![0.0; own.len()];
-        beside.attend_chunk(layer, q, k, v, &mut exact)?;
-        self.cache.attend_chunk(layer, q, k, v, own)?;
-        if self.errors.len() <= layer {
-            self.errors.resize(layer + 1, (0.0, 0.0));
+        match &mut self.scores {
+            None => {
+                beside.attend_chunk(layer, q, k, v, &mut exact)?;
+                self.cache.attend_chunk(layer, q, k, v, own)?;
+            }
+            Some(scores) => {
+                scores.attend(&mut **beside, &mut *self.cache, layer, (q, k, v), (&mut exact, own))?;
+            }
         }
-        let (error, norm) = &mut self.errors[layer];
+        let Some(errors) = &mut self.errors else { return Ok(()) };
+        if errors.len() <= layer {
+            errors.resize(layer + 1, (0.0, 0.0));
+        }
+        let (error, norm) = &mut errors[layer];
         for (a, b) in own.iter().zip(&exact) {
             *error += f64::from(a - b).powi(2);
             *norm += f64::from(*b).powi(2);
@@ -365,6 +395,7 @@ pub(crate) struct Tally {
     share: f64,
     /// Of each layer, sums of squares: of errors of the attention outputs, and of the reference's.
     attention: Vec<(f64, f64)>,
+    scores: scores::Tally,
 }
 
 impl Tally {
@@ -418,11 +449,13 @@ impl Tally {
             perplexity: nll.exp(),
             nll_delta: nll - reference_nll,
             kl: self.kl.iter().map(|kl| f64::from(*kl)).sum::<f64>() / positions,
-            kl_p99: percentile_99(&mut self.kl),
+            kl_p99: exceeded_by(&mut self.kl, 10),
+            kl_p999: exceeded_by(&mut self.kl, 1),
             top1_agreement: self.agreed as f64 / positions,
             cache_bytes_per_token: self.cache_bytes as f64 / positions,
             layer_cosine: self.cosine.iter().map(|sum| sum / positions).collect(),
             heads: self.heads,
+            scores: self.scores.finish(),
             attention_error: (!self.attention.is_empty()).then(|| {
                 let errors = self.attention.iter().map(|(error, norm)| error / norm.max(f64::MIN_POSITIVE));
                 errors.sum::<f64>() / self.attention.len() as f64
@@ -431,9 +464,9 @@ impl Tally {
     }
 }
 
-/// What one value of a hundred exceeds.
-fn percentile_99(values: &mut [f32]) -> f64 {
-    let at = (values.len() * 99).div_ceil(100).saturating_sub(1);
+/// What `few` values of a thousand exceed.
+fn exceeded_by(values: &mut [f32], few: usize) -> f64 {
+    let at = (values.len() * (1000 - few)).div_ceil(1000).saturating_sub(1);
     if values.is_empty() { 0.0 } else { f64::from(*values.select_nth_unstable_by(at, f32::total_cmp).1) }
 }
 
@@ -456,7 +489,7 @@ impl States {
     }
 }
 
-fn cosine(a: &[f32], b: &[f32]) -> f64 {
+pub(crate) fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let (mut dot, mut aa, mut bb) = (0.0f64, 0.0f64, 0.0f64);
     for (x, y) in a.iter().zip(b) {
         let (x, y) = (f64::from(*x), f64::from(*y));

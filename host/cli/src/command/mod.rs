@@ -10,6 +10,7 @@ mod demo;
 mod demo_speed;
 mod encode;
 mod eval;
+mod eval_scores;
 mod eval_storage;
 mod generate;
 mod generate_many;
@@ -18,6 +19,8 @@ mod man;
 mod needle;
 mod needle_data;
 mod plan;
+mod plan_ram;
+mod plan_table;
 mod stats;
 mod weights;
 
