@@ -7,6 +7,7 @@ mod args;
 mod array;
 mod cache_args;
 mod command;
+mod compare;
 mod device;
 mod error;
 mod input;

@@ -274,6 +274,35 @@ fn plan_shows_the_figures_of_a_70b_class_model() {
 }
 
 #[test]
+fn compare_reads_two_files_of_the_same_vectors() {
+    let folder = folder();
+    let at = folder.path();
+    let encode = |codec: &str, seed: &str, out: &str| {
+        let done = tqkv(at, &["encode", "--codec", codec, "--seed", seed, "in.npy", out]);
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    };
+    encode("s4", "1", "a.tqk");
+    encode("s4", "2", "b.tqk");
+    encode("s2", "1", "c.tqk");
+    let compare = |a: &str, b: &str| json(at, &["compare", a, b])["vectors"].clone();
+    let same = compare("a.tqk", "a.tqk");
+    assert_eq!((&same["code_agreement"], &same["equal_blocks"]), (&1.0.into(), &1.0.into()));
+    assert_eq!((&same["relative_error"], &same["mean_cosine"]), (&0.0.into(), &1.0.into()));
+    for other in ["b.tqk", "c.tqk"] {
+        let found = compare("a.tqk", other);
+        assert_eq!(
+            found["code_agreement"],
+            Value::Null,
+            "codes of other seeds and codecs mean something else"
+        );
+        let error = found["relative_error"].as_f64().unwrap();
+        assert!(error > 0.005 && error < 0.3, "{found}");
+    }
+    let text = tqkv(at, &["compare", "a.tqk", "c.tqk"]);
+    assert!(String::from_utf8_lossy(&text.stdout).contains("equal blocks"));
+}
+
+#[test]
 fn plan_says_how_long_a_step_reads() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();

@@ -4,6 +4,7 @@ mod basis;
 mod bench;
 mod bench_growth;
 mod codebook;
+mod compare;
 mod completions;
 mod decode;
 mod demo;
@@ -22,6 +23,7 @@ mod plan;
 mod plan_ram;
 mod plan_table;
 mod stats;
+mod stats_delta;
 mod weights;
 
 use clap::Subcommand;
@@ -42,6 +44,7 @@ pub(crate) enum Command {
     Inspect(inspect::Args),
     Stats(stats::Args),
     Codebook(codebook::Args),
+    Compare(compare::Args),
     Plan(plan::Args),
     Weights(weights::Args),
     Bench(bench::Args),
@@ -68,6 +71,7 @@ impl Command {
             Self::Inspect(args) => inspect::run(args, out),
             Self::Stats(args) => stats::run(args, out),
             Self::Codebook(args) => codebook::run(args, out),
+            Self::Compare(args) => compare::run(args, out),
             Self::Plan(args) => plan::run(args, out),
             Self::Weights(args) => weights::run(args, out),
             Self::Bench(args) => bench::run(args, out),
