@@ -704,3 +704,54 @@ fn weights_are_compressed_and_streamed() {
     refused(&[&streamed[..], &["--biased-keys", "2"]].concat(), 2, "--biased-keys");
     assert!(!at.join("five").exists());
 }
+
+/// One page that needs nothing else, with all sections and their commands.
+#[test]
+fn a_report_is_one_page_that_stands_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let report = json(at, &["report", "--quick", "page.html"]);
+    let page = fs::read_to_string(at.join("page.html")).unwrap();
+    assert_eq!(report["bytes"], page.len());
+    assert_eq!(page.matches("<section ").count() as u64, report["sections"].as_u64().unwrap());
+    for section in [
+        "What it saves",
+        "Error against bits",
+        "Quality against bytes",
+        "The life of a token",
+        "Speed against length",
+        "Memory against context",
+        "Layers and heads",
+        "An outlier before and after",
+        "A cliff at 1.5 bits?",
+        "FP8 at equal bytes",
+        "Differences between layers",
+        "Published figures",
+        "The same prompt",
+    ] {
+        assert!(page.contains(section), "{section}");
+    }
+    // Every section says what makes its data, and every drawing is there in two widths.
+    assert_eq!(page.matches("<section ").count(), page.matches("</section>").count());
+    for section in page.split("<section ").skip(1) {
+        assert!(section.contains("<code>tqkv "), "{section}");
+    }
+    assert_eq!(page.matches("class=\"wide\"").count(), page.matches("class=\"narrow\"").count());
+    assert!(page.matches("class=\"wide\"").count() >= 9);
+    // Every codec is a row: of the list, not of this page.
+    for codec in tqkv_core::CodecId::ALL {
+        assert!(page.contains(&format!("<td>{}</td>", codec.name())), "{}", codec.name());
+    }
+    let outside = page.replace("http://www.w3.org/2000/svg", "");
+    for word in ["<script", "http:", "https:", "src=", "@import", "NaN", "/tmp"] {
+        assert!(!outside.contains(word), "{word}");
+    }
+    for (contexts, bytes) in
+        [("108,800", "327,680"), ("535,630", "66,560"), ("409,600", "87,040"), ("217,600", "163,840")]
+    {
+        assert!(page.contains(contexts) && page.contains(bytes), "{contexts}");
+    }
+    let again = tqkv(at, &["report", "--quick", "page.html"]);
+    assert_eq!(again.status.code(), Some(2), "a page that is there stays");
+    assert!(String::from_utf8_lossy(&again.stderr).contains("--force"));
+}

@@ -53,7 +53,7 @@ Columns of --layers, a table for each setting; means over the windows, and over 
   value error  the same of values
   energy left  of the keys once their mean is taken off; 1 where they are not centred
   bytes        memory of the layer at the end of a window
-Rows of --attention, a table for each setting: of each layer, the least of its query heads and their mean. Every 64 tokens the
+Rows of --attention, a table for each setting: of each layer, the least of its query heads and their mean. Every 64 tokens the \
 newest token's queries are scored against all tokens before it, exactly and from the codes.
   cosine       between the two vectors of scores (before the softmax)
   top-1        how often the token with the largest score is the same

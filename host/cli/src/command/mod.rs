@@ -22,6 +22,7 @@ mod needle_data;
 mod plan;
 mod plan_ram;
 mod plan_table;
+mod report;
 mod stats;
 mod stats_delta;
 mod weights;
@@ -46,6 +47,7 @@ pub(crate) enum Command {
     Codebook(codebook::Args),
     Compare(compare::Args),
     Plan(plan::Args),
+    Report(report::Args),
     Weights(weights::Args),
     Bench(bench::Args),
     Completions(completions::Args),
@@ -73,6 +75,7 @@ impl Command {
             Self::Codebook(args) => codebook::run(args, out),
             Self::Compare(args) => compare::run(args, out),
             Self::Plan(args) => plan::run(args, out),
+            Self::Report(args) => report::run(args, out),
             Self::Weights(args) => weights::run(args, out),
             Self::Bench(args) => bench::run(args, out),
             Self::Completions(args) => completions::run(args, out),

@@ -165,7 +165,10 @@ fn entropies(last: &[f32], next: &[f32], x: (f64, f64), y: (f64, f64)) -> (f64, 
 fn bits(counts: impl Iterator<Item = u32> + Clone) -> f64 {
     let whole = f64::from(counts.clone().sum::<u32>());
     let term = |count: u32| f64::from(count) / whole * (f64::from(count) / whole).log2();
-    -counts.filter(|count| *count > 0).map(term).sum::<f64>()
+    let seen = counts.filter(|count| *count > 0);
+    // Few samples make a histogram look more certain than it is: the correction of Miller and Madow.
+    let bias = (seen.clone().count() as f64 - 1.0) / (2.0 * whole * std::f64::consts::LN_2);
+    bias - seen.map(term).sum::<f64>()
 }
 
 #[cfg(test)]
