@@ -102,6 +102,11 @@ impl<'a> Row<'a> {
         self.0[name].as_str().unwrap_or_default()
     }
 
+    /// The object `name`.
+    pub(crate) fn of(self, name: &str) -> Self {
+        Self(&self.0[name])
+    }
+
     /// The objects of the list `name`; none where it is absent.
     pub(crate) fn rows(self, name: &str) -> Vec<Self> {
         self.0[name].as_array().into_iter().flatten().map(Self).collect()

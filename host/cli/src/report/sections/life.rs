@@ -1,20 +1,22 @@
 //! The life of a token: sinks, hot window, warm and cold pages, as a cache really holds them.
 
-use tqkv::cache::{CacheSpec, Cold, KvCache};
+use tqkv::cache::{CacheSpec, KvCache};
 use tqkv::error::CacheError;
 use tqkv_core::CodecId;
 
 use super::super::heat::Strips;
 use super::{Section, Table, Wanted};
+use crate::args::WindowArgs;
 use crate::error::CliError;
 use crate::output::grouped;
+use crate::policy::{LifeArgs, PolicyArg};
 use crate::stats::random_directions;
 
 /// Lengths at which the cache is looked at.
 const LENGTHS: [usize; 7] = [32, 128, 256, 512, 1024, 2048, 4096];
 const DIM: usize = 128;
-/// Tokens after which codes lose a bit.
-const TIERS: [(usize, CodecId); 2] = [(256, CodecId::N3), (1024, CodecId::N2)];
+/// Codes that lose a bit with age, twice.
+const POLICY: &str = "n4 tier=256:n3 tier=1024:n2";
 /// What parts of a sequence are called.
 const PARTS: [(&str, usize); 5] = [
     ("sinks, f16 for ever", 3),
@@ -68,18 +70,17 @@ pub(super) fn sections(_: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
         ],
         figures: vec![figure.figure()?],
         tables: vec![Table::new("The same as a table (one KV head, D = 128)", &head, rows.collect())],
-        commands: vec!["tqkv eval --policy \"n4 tier=256:n3 tier=1024:n2\" --kv s4".to_owned()],
+        commands: vec![format!("tqkv eval --kv s4 --policy \"{POLICY}\"")],
         ..Section::default()
     }])
 }
 
 /// Fills a cache and looks at it on the way.
 fn looks() -> Result<Vec<Look>, CacheError> {
-    let mut spec = CacheSpec::new(1, 1, 1, DIM).codecs(CodecId::N4, CodecId::N4);
-    for (after, codec) in TIERS {
-        spec = spec.cold(after, Cold::Demote { key: codec, value: codec });
-    }
-    let mut cache = KvCache::new(spec)?;
+    let policy = POLICY.parse::<PolicyArg>().map_err(CacheError::BadSpec)?;
+    let window = WindowArgs { hot: CacheSpec::DEFAULT_HOT, sinks: CacheSpec::DEFAULT_SINKS };
+    let policy = LifeArgs::written_alone(window, &policy);
+    let mut cache = KvCache::new(policy.apply(CacheSpec::new(1, 1, 1, DIM)))?;
     let longest = LENGTHS[LENGTHS.len() - 1];
     let rows = random_directions(2 * longest, DIM, 1).map_err(|e| CacheError::BadSpec(e.to_string()))?;
     let row = |i: usize| {

@@ -26,6 +26,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) demo: Answer,
     /// Of `tqkv eval` with every codec.
     pub(crate) codecs: Answer,
+    /// Of `tqkv eval` with s3, head by head.
+    pub(crate) heads: Answer,
     /// Of `tqkv stats` with every codec.
     pub(crate) rates: Answer,
 }
@@ -60,6 +62,8 @@ impl<'a> Wanted<'a> {
             source,
             demo: source.run_model(&format!("demo --tokens {tokens} {windows}"))?,
             codecs: source.run_model(&format!("eval --hot 0 --sinks 0 {windows}{each}"))?,
+            heads: source
+                .run_model(&format!("eval --hot 0 --sinks 0 {windows} --layers --attention --kv s3"))?,
             rates: source.run(&format!("stats --random {random} --scale-mode mmse"))?,
         })
     }
