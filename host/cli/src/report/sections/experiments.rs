@@ -108,8 +108,8 @@ fn eight_bits(wanted: &Wanted<'_>) -> Result<Section, CliError> {
     Ok(Section {
         title: "FP8 at equal bytes",
         lead: vec![
-            "An 8-bit float spends bits on a range that rotated values do not have: at the bytes of i8 its error is several times as \
-             large, on heads of 128 and on latent vectors of 512. With a scale a vector, as here, it is sound on both; a report of \
+            "An 8-bit float spends bits on a range that rotated values do not have: at the bytes of i8 its error is more than ten times \
+             as large, on heads of 128 and on latent vectors of 512. With a scale a vector, as here, it is sound on both; a report of \
              an FP8 cache that broke on latent models lays that to a missing scale."
                 .to_owned(),
         ],

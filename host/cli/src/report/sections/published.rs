@@ -5,7 +5,9 @@ use crate::error::CliError;
 
 pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
     let random = wanted.source.full_or_quick(20_000, 400);
-    let raw = wanted.source.run(&format!("stats --random {random} --scale-mode raw --codec s1,s2,s3,s4"))?;
+    let raw = wanted
+        .source
+        .run(&format!("stats --random {random} --scale-mode raw --effort fast --codec s1,s2,s3,s4"))?;
     let step = wanted.source.run(
         "plan --layers 32 --kv-heads 32 --head-dim 128 --hot 0 --sinks 0 --tokens 32768 --bandwidth 2TB/s --kv f16 --kv s4 \
          --other turbo4=68",
