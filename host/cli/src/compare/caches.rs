@@ -99,7 +99,8 @@ fn side(kind: Kind, caches: [&KvCache; 2], layer: usize) -> Result<Figures, Cach
 
 /// The first token from which on all are held.
 fn first_held(kind: Kind, cache: &KvCache, at: (usize, usize)) -> Result<usize, CacheError> {
-    match kind.rows(cache, at, [0, cache.len()]) {
+    // Evicted tokens follow the sinks, so one behind them tells.
+    match kind.rows(cache, at, [0, cache.len().min(cache.spec().sinks + 1)]) {
         Ok(_) => Ok(0),
         Err(CacheError::NoTokens { first_live, .. }) => Ok(first_live),
         Err(error) => Err(error),
