@@ -66,6 +66,21 @@ fn raw_codes_have_the_distortion_of_their_codebook() {
     }
 }
 
+/// Shannon's bound for Gaussian coordinates, and the paper's for its own code.
+#[test]
+fn errors_lie_between_the_bounds() {
+    for dim in HEAD_DIMS {
+        for id in coded() {
+            let fourth = 4f64.powi(-(id.bits() as i32));
+            let error = id.codebook(dim).unwrap().relative_mse();
+            let upper = 3f64.sqrt() * std::f64::consts::FRAC_PI_2 * fourth;
+            // Coordinates of few are less spread than Gaussian ones.
+            let lower = fourth * (1.0 - 3.0 / dim as f64);
+            assert!(lower < error && error < upper, "{} dim {dim}: {lower} {error} {upper}", id.name());
+        }
+    }
+}
+
 #[test]
 fn scale_modes_do_what_they_are_named_for() {
     for dim in [64, 80, 128, 256] {

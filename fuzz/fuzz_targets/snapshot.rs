@@ -109,6 +109,13 @@ fuzz_target!(|data: &[u8]| {
             join(&chunks)
         }
     };
+    // Of a spec that is named by the bytes alone: what is accepted is written again as it was read.
+    if let Ok(cache) = KvCache::from_snapshot(&mut bytes.as_slice()) {
+        assert_eq!(
+            snapshot(&cache),
+            snapshot(&KvCache::from_snapshot(&mut snapshot(&cache).as_slice()).expect("its own"))
+        );
+    }
     let mut cache = good.cache.fork().expect("nothing bounds it");
     let before = answers(&cache);
     if cache.restore(&mut bytes.as_slice()).is_err() {

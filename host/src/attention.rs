@@ -37,6 +37,12 @@ pub trait AttentionCache {
         self.attend_checked(Chunk::new(self.shape(), layer, q, k, v, out)?)
     }
 
+    /// Logits of one query head, `q` of `[head_dim]`, over every token that the newest position sees, oldest first; `None` of a
+    /// cache that does not give them.
+    fn scores(&self, _layer: usize, _head: usize, _q: &[f32]) -> Option<Result<Vec<f32>, CacheError>> {
+        None
+    }
+
     /// Tokens in layer 0.
     fn len(&self) -> usize;
 

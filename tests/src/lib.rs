@@ -6,3 +6,9 @@
 pub mod golden;
 pub mod inputs;
 pub mod oracle;
+
+/// The code of the documents compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/tutorial.md")]
+#[doc = include_str!("../../docs/monitor.md")]
+struct Documents;

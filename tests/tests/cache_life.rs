@@ -426,6 +426,49 @@ fn snapshots_are_the_same_bytes_on_every_level() {
     assert_eq!((made[0].len(), crc), (21983, Some(2_754_691_833)));
 }
 
+/// A snapshot says what it is of, to the last field; blocks are those that tokens decode from.
+#[test]
+fn a_cache_is_made_of_its_snapshot_alone() {
+    let demote = Cold::Demote { key: CodecId::N2, value: CodecId::N2 };
+    let tiers = base()
+        .cold(300, demote)
+        .layers(tqkv::cache::LayerPolicy::Tail { layers: 1, codecs: (CodecId::N4, CodecId::N3) });
+    for spec in [
+        base(),
+        tiers,
+        base().soft_cap(30.0).scale(0.5).sparse_values(1e-3),
+        base().sliding_window(200).hot(16),
+    ] {
+        let cache = filled(spec, 700);
+        let bytes = snapshot(&cache);
+        let made = KvCache::from_snapshot(&mut &bytes[..]).unwrap();
+        assert_eq!(snapshot(&made), bytes);
+        assert_eq!(bits(&made), bits(&cache));
+        for len in (0..bytes.len()).step_by(11) {
+            KvCache::from_snapshot(&mut &bytes[..len]).unwrap_err();
+        }
+        let runs = made.value_blocks(0, 0).unwrap();
+        let run = runs.last().unwrap();
+        let codec = tqkv_core::AnyCodec::new(run.codec, run.dim, made.spec().options).unwrap();
+        let tokens = run.blocks.len() / codec.block_bytes();
+        let mut decoded = vec![0.0; tokens * run.dim];
+        for (block, out) in run.blocks.chunks(codec.block_bytes()).zip(decoded.chunks_mut(run.dim)) {
+            codec.decode(block, out).unwrap();
+        }
+        let held = made.values(0, 0, run.first..run.first + tokens).unwrap();
+        let close = held.iter().zip(&decoded).all(|(a, b)| (a - b).abs() <= 1e-5 * b.abs().max(1.0));
+        assert!(close, "blocks are what tokens are read from");
+    }
+    let mut vast = snapshot(&filled(base(), 3));
+    vast[20 + 16..20 + 24].copy_from_slice(&(1u64 << 40).to_le_bytes());
+    let crc =
+        crc32fast::hash(&vast[20..20 + u64::from_le_bytes(*vast[12..].first_chunk().unwrap()) as usize]);
+    let end = 20 + u64::from_le_bytes(*vast[12..].first_chunk().unwrap()) as usize;
+    vast[end..end + 4].copy_from_slice(&crc.to_le_bytes());
+    let error = KvCache::from_snapshot(&mut &vast[..]).unwrap_err().to_string();
+    assert!(error.contains("KV heads"), "{error}");
+}
+
 #[test]
 fn a_damaged_or_foreign_snapshot_is_refused_and_changes_nothing() {
     let cache = filled(base(), 300);

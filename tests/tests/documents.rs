@@ -385,6 +385,27 @@ fn every_task_that_a_document_names_exists() {
     assert!(seen > 10, "only {seen} tasks found");
 }
 
+/// `Test: `path` `name`` lines of the mathematics: each names a test function of that file.
+#[test]
+fn every_formula_names_tests_that_exist() {
+    let text = read("docs/mathematics.md");
+    let named: Vec<Vec<&str>> =
+        text.lines().filter(|l| l.starts_with("Test: ")).map(|l| spans(l).collect()).collect();
+    assert!(named.len() > 20, "only {} tests are named", named.len());
+    for test in named {
+        let [path, name] = test[..] else { panic!("{test:?} is not a path and a name") };
+        let source = read(path);
+        let found = source
+            .match_indices(&format!("fn {name}("))
+            .any(|(at, _)| source[..at].trim_end().rsplit('\n').take(3).any(|line| line.trim() == "#[test]"));
+        assert!(found, "{path} has no test {name}");
+    }
+    for section in text.split("\n## ").skip(1) {
+        let title = section.lines().next().unwrap();
+        assert!(section.contains("\nTest: "), "{title}: nothing holds it");
+    }
+}
+
 #[test]
 fn ci_runs_the_test_command_of_readme() {
     for file in ["README.md", "CONTRIBUTING.md", ".ci/run"] {

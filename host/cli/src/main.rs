@@ -7,6 +7,7 @@ mod args;
 mod array;
 mod cache_args;
 mod command;
+mod compare;
 mod device;
 mod error;
 mod input;
@@ -15,6 +16,7 @@ mod output;
 mod plan;
 mod policy;
 mod preset;
+mod report;
 mod signals;
 mod stats;
 mod target;
@@ -49,6 +51,12 @@ struct Cli {
 /// All commands and options, for texts about them.
 fn command_line() -> clap::Command {
     Cli::command()
+}
+
+/// The command of a line without the program's name.
+fn parse(words: &[&str]) -> Result<Command, CliError> {
+    let line = Cli::try_parse_from(std::iter::once(&"tqkv").chain(words)).map_err(|e| CliError::usage(&e))?;
+    line.command.map_or_else(Command::demo, Ok)
 }
 
 fn main() -> ExitCode {

@@ -14,11 +14,23 @@ use crate::error::CliError;
 #[derive(Debug)]
 pub(crate) struct Output {
     json: bool,
+    /// What was printed, where it is kept.
+    kept: Option<String>,
 }
 
 impl Output {
     pub(crate) fn new(json: bool) -> Self {
-        Self { json }
+        Self { json, kept: None }
+    }
+
+    /// One that keeps the JSON object of a command for another command.
+    pub(crate) fn keeping() -> Self {
+        Self { json: true, kept: Some(String::new()) }
+    }
+
+    /// What was printed to one that keeps it.
+    pub(crate) fn kept(self) -> String {
+        self.kept.unwrap_or_default()
     }
 
     /// Whether stdout is to hold one JSON object.
@@ -28,6 +40,10 @@ impl Output {
 
     /// Writes a piece of text at once.
     pub(crate) fn write_text(&mut self, text: &str) -> io::Result<()> {
+        if let Some(kept) = &mut self.kept {
+            kept.push_str(text);
+            return Ok(());
+        }
         let mut stdout = io::stdout().lock();
         stdout.write_all(text.as_bytes())?;
         stdout.flush()

@@ -4,9 +4,11 @@
 //! statistics. Shapes come from a model's `config.json` ([`config`]) or the command line.
 
 mod config;
+mod foreign;
 mod size;
 
-pub(crate) use size::parse_size;
+pub(crate) use foreign::Foreign;
+pub(crate) use size::{parse_bandwidth, parse_size};
 
 use tqkv::cache::{CacheSpec, PAGE_TOKENS};
 use tqkv_core::fixed::INTEGER_CODECS;
@@ -103,6 +105,14 @@ pub(crate) enum PlanError {
     /// More bytes than 64 bits count.
     #[error("the cache of this shape is beyond 2^64 bytes")]
     TooLarge,
+    /// Blocks of a codec that is not one of these that cannot be read.
+    #[error(
+        "'{0}' is not a format, accepted are a name and its bytes a head vector, of keys and of values: tq3=52 or turbo4=72,68"
+    )]
+    Foreign(String),
+    /// A bandwidth that cannot be read.
+    #[error("'{0}' is not a bandwidth, accepted are a size and a second: 2TB/s, 17GB/s, 80GiB/s")]
+    Bandwidth(String),
     /// A size that cannot be read.
     #[error(
         "'{0}' is not a size, accepted are a number and a unit: B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (of 1024)"
@@ -139,8 +149,12 @@ impl CacheShape {
     }
 
     fn grown(&self, codecs: KvCodecs, layers: usize) -> Result<u64, PlanError> {
-        let bytes =
-            (self.page_bytes(codecs)? as u128 * self.num_kv_heads as u128).checked_mul(layers as u128);
+        self.in_layers(self.page_bytes(codecs)?, layers)
+    }
+
+    /// Bytes of a token in so many layers of pages of `page` bytes a KV head.
+    fn in_layers(&self, page: usize, layers: usize) -> Result<u64, PlanError> {
+        let bytes = (page as u128 * self.num_kv_heads as u128).checked_mul(layers as u128);
         let bytes = bytes.ok_or(PlanError::TooLarge)?.div_ceil(PAGE_TOKENS as u128);
         u64::try_from(bytes).map_err(|_| PlanError::TooLarge)
     }
@@ -181,8 +195,17 @@ impl CacheShape {
             let before = std::mem::replace(&mut page, self.page_bytes(codecs)?);
             savings.push((after, before.saturating_sub(page) as u128));
         }
+        Ok(self.growth(warm_page, savings, life.kept))
+    }
+
+    /// The same of pages of `warm_page` bytes, which save some when they go to tiers.
+    fn growth(
+        &self,
+        warm_page: u128,
+        savings: Vec<(u64, u128)>,
+        kept: Uncompressed,
+    ) -> impl Fn(u64) -> u128 + use<> {
         let raw_page = (2 * self.values_per_head() * PAGE_TOKENS) as u128;
-        let kept = life.kept;
         let uncompressed = kept.sinks.saturating_add(kept.hot);
         let layer = move |tokens: u64| {
             let raw = tokens.min(uncompressed);
@@ -203,11 +226,11 @@ impl CacheShape {
             }
         };
         let (layers, kv_heads) = (self.num_layers, self.num_kv_heads as u128);
-        Ok(move |tokens: u64| {
+        move |tokens: u64| {
             let full = (layers - windowed) as u128 * layer(tokens);
             let bytes = full + windowed as u128 * layer(tokens.min(held));
             bytes.saturating_mul(kv_heads)
-        })
+        }
     }
 
     /// Longest context whose cache fits `memory` bytes; at most the model's own, and `u64::MAX` where windows bound every
@@ -216,19 +239,23 @@ impl CacheShape {
     /// # Errors
     /// As [`Self::bytes_per_token`].
     pub(crate) fn max_tokens(&self, life: &Life, memory: u64) -> Result<u64, PlanError> {
-        let bytes = self.bytes_times_page(life)?;
+        Ok(self.longest(memory, self.bytes_times_page(life)?))
+    }
+
+    /// The most tokens of which `bytes`, times the tokens of a page, are within `memory`.
+    fn longest(&self, memory: u64, bytes: impl Fn(u64) -> u128) -> u64 {
         let fits = |tokens: u64| bytes(tokens) <= u128::from(memory) * PAGE_TOKENS as u128;
         // Beyond any memory, and far from overflow.
         let most = self.context.unwrap_or(1 << 40);
         if fits(most) {
-            return Ok(self.context.unwrap_or(u64::MAX));
+            return self.context.unwrap_or(u64::MAX);
         }
         let (mut fitting, mut too_many) = (0, most);
         while too_many - fitting > 1 {
             let middle = fitting + (too_many - fitting) / 2;
             if fits(middle) { fitting = middle } else { too_many = middle }
         }
-        Ok(fitting)
+        fitting
     }
 }
 
@@ -263,127 +290,4 @@ impl CacheShape {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SEVENTY_B: &str = r#"{"num_hidden_layers": 80, "num_attention_heads": 64,
-        "num_key_value_heads": 8, "hidden_size": 8192, "rope_theta": 5e5}"#;
-
-    fn codecs(text: &str) -> KvCodecs {
-        text.parse().unwrap()
-    }
-
-    fn life(text: &str, kept: Uncompressed) -> Life {
-        Life { codecs: codecs(text), kept, tiers: Vec::new() }
-    }
-
-    #[test]
-    fn seventy_b_class_bytes_per_token() {
-        let shape = CacheShape::from_config(SEVENTY_B).unwrap();
-        for (kv, bytes) in [("f16", 327_680), ("s4", 84_480), ("s3", 64_000), ("s2", 43_520)] {
-            assert_eq!(shape.bytes_per_token(codecs(kv)).unwrap(), bytes, "{kv}");
-        }
-    }
-
-    #[test]
-    fn the_longest_context_counts_window_and_sinks_as_f16() {
-        let shape = CacheShape::from_config(SEVENTY_B).unwrap();
-        let kept = Uncompressed { sinks: 4, hot: 128 };
-        let (memory, raw, coded) = (34_000_000_000_u64, 327_680, 84_480);
-        let tokens = shape.max_tokens(&life("s4", kept), memory).unwrap();
-        let bytes = |tokens: u64| 132 * raw + (tokens - 132) * coded;
-        assert!(bytes(tokens) <= memory && bytes(tokens + 1) > memory, "{tokens}");
-        // f16 has no cheaper rest, and a budget below the window holds only part of it.
-        assert_eq!(shape.max_tokens(&life("f16", kept), memory).unwrap(), memory / raw);
-        assert_eq!(shape.max_tokens(&life("s2", kept), 10 * raw + 1).unwrap(), 10);
-        assert_eq!(shape.max_tokens(&life("s2", kept), raw - 1).unwrap(), 0);
-    }
-
-    #[test]
-    fn the_bytes_of_a_context_are_those_that_fit() {
-        let kept = Uncompressed { sinks: 4, hot: 64 };
-        let full = CacheShape::new(6, 2, 128);
-        for shape in [full, CacheShape { windowed: Some(Windowed { layers: 2, tokens: 1024 }), ..full }] {
-            for tokens in [3, 68, 100_003] {
-                let bytes = shape.bytes(&life("s3", kept), tokens).unwrap();
-                assert_eq!(shape.max_tokens(&life("s3", kept), bytes).unwrap(), tokens);
-                assert_eq!(shape.max_tokens(&life("s3", kept), bytes - 1).unwrap(), tokens - 1);
-            }
-        }
-        assert_eq!(full.bytes(&life("s4", kept), 68).unwrap(), 6 * 2 * 68 * 512);
-    }
-
-    #[test]
-    fn values_count_with_their_own_dim() {
-        let narrow = CacheShape { value_dim: 64, ..CacheShape::new(2, 3, 128) };
-        let per_head = |dim: usize| dim as u64 / 2 + 2;
-        assert_eq!(narrow.bytes_per_token(codecs("s4")).unwrap(), 6 * (per_head(128) + per_head(64)));
-        assert_eq!(narrow.bytes_per_token(codecs("f16")).unwrap(), 6 * 2 * (128 + 64));
-        assert_eq!(narrow.ring_bytes_per_token(codecs("s4")).unwrap(), 6 * (per_head(128) + per_head(64)));
-        let kept = Uncompressed { sinks: 4, hot: 64 };
-        assert_eq!(narrow.bytes(&life("s4", kept), 68).unwrap(), 6 * 68 * 2 * (128 + 64));
-        let odd = CacheShape { value_dim: 100, ..narrow };
-        for error in [odd.bytes_per_token(codecs("s4")), odd.ring_bytes_per_token(codecs("s4"))] {
-            assert!(error.unwrap_err().to_string().starts_with("head dim 100 is not one of codecs s4,s4"));
-        }
-    }
-
-    #[test]
-    fn rings_hold_what_the_firmware_arithmetic_says() {
-        let shape = CacheShape::new(2, 3, 64);
-        for codec in INTEGER_CODECS {
-            let tokens = shape.ring_tokens(KvCodecs { k: codec, v: codec }, 6 * 4096).unwrap();
-            let each = tqkv_core::fixed::tokens_in(codec, codec, 64, 4096).unwrap();
-            assert_eq!(tokens, each as u64, "{codec:?}");
-        }
-        let error = shape.ring_tokens(codecs("s4,q8_0"), 4096).unwrap_err().to_string();
-        assert!(error.contains("q8_0") && error.contains("i8, s5, s4"), "{error}");
-    }
-
-    #[test]
-    fn shapes_beyond_reason_are_errors() {
-        let shape = CacheShape::new(usize::MAX, 2, 128);
-        assert!(matches!(shape.bytes_per_token(codecs("s4")), Err(PlanError::TooLarge)));
-        let shape = CacheShape::new(1, 1, 100);
-        let error = shape.bytes_per_token(codecs("s4")).unwrap_err().to_string();
-        assert!(error.contains("100") && error.contains("s4,s4"), "{error}");
-    }
-
-    #[test]
-    fn windows_bound_their_layers_and_the_context_bounds_all() {
-        let kept = Uncompressed { sinks: 4, hot: 64 };
-        let full = CacheShape::new(6, 1, 128);
-        let windowed = CacheShape { windowed: Some(Windowed { layers: 5, tokens: 1024 }), ..full };
-        let memory = 100_000_000;
-        let [all, one] = [full, windowed].map(|shape| shape.max_tokens(&life("s4", kept), memory).unwrap());
-        assert!(one > 5 * all && one < 6 * all, "{one} {all}");
-        assert_eq!(windowed.bytes_per_token(codecs("s4")).unwrap(), 6 * 132);
-        assert_eq!(windowed.bytes_past_window(codecs("s4")).unwrap(), Some(132));
-        let short = CacheShape { context: Some(4096), ..windowed };
-        assert_eq!(short.max_tokens(&life("s4", kept), memory).unwrap(), 4096);
-        let bounded = CacheShape { windowed: Some(Windowed { layers: 6, tokens: 1024 }), ..full };
-        assert_eq!(bounded.max_tokens(&life("s4", kept), memory).unwrap(), u64::MAX);
-    }
-
-    /// What a cache holds more of when it is 1024 tokens longer, in whole pages.
-    #[test]
-    fn a_token_takes_what_a_cache_allocates_for_it() {
-        use tqkv::cache::{Centring, KvCache};
-        for dim in [64, 80, 96, 128] {
-            for kv in ["f16", "i8", "s4", "t4", "t2h", "n3", "q8_0"] {
-                let codecs = codecs(kv);
-                let Ok(planned) = CacheShape::new(1, 1, dim).bytes_per_token(codecs) else { continue };
-                let spec = CacheSpec::new(1, 1, 1, dim).codecs(codecs.k, codecs.v).sinks(0).hot(0);
-                let mut cache = KvCache::new(spec.centring(Centring::Off)).unwrap();
-                let zeros = vec![0.0; 1024 * dim];
-                cache.append(0, &zeros, &zeros).unwrap();
-                let before = cache.stats().allocated_bytes;
-                cache.append(0, &zeros, &zeros).unwrap();
-                let grown = (cache.stats().allocated_bytes - before) as f64 / 1024.0;
-                // Lists of pages grow too.
-                let ratio = grown / planned as f64;
-                assert!((0.98..1.08).contains(&ratio), "{kv} at {dim}: {grown} {planned}");
-            }
-        }
-    }
-}
+mod tests;

@@ -126,6 +126,11 @@ impl LifeArgs {
         }
     }
 
+    /// The policy as written, and for the rest `window`, without the options of a command line.
+    pub(crate) fn written_alone(window: WindowArgs, policy: &PolicyArg) -> Policy {
+        Self::from(AgeArgs { window, tier: Vec::new() }).written(policy)
+    }
+
     /// The row that `--policy` says.
     fn written(&self, policy: &PolicyArg) -> Policy {
         self.with(Name { kv: policy.kv, policy: Some(policy.text.clone()) }, &policy.changes)

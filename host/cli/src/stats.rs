@@ -4,6 +4,8 @@
 //! fixed size whose sums are added in order, so the figures do not depend on the number of threads.
 //! Not a measure of what a model loses: that is `tqkv eval`.
 
+pub(crate) mod delta;
+
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};

@@ -159,6 +159,11 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
         (vec!["plan", "--config", "config.json"], "config.json has no usable"),
         (vec!["plan", "--config", "in.npy"], "in.npy"),
         (vec!["plan", "--layers", "80"], "--kv-heads"),
+        (
+            vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--bandwidth", "2TB/s"],
+            "--tokens",
+        ),
+        (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--other", "tq3"], "tq3=52"),
         (vec!["plan", "--ram", "64KiB"], "--head-dim"),
         (vec!["plan", "--head-dim", "64"], "--layers"),
         (vec!["plan", "--kv-heads", "2", "--head-dim", "64"], "--layers"),
@@ -266,6 +271,66 @@ fn plan_shows_the_figures_of_a_70b_class_model() {
     assert_eq!(pair["rows"], preset["rows"]);
     assert_eq!(pair["rows"][0]["bytes_per_token"], 640 * (130 + 66));
     assert_eq!(pair["rows"][0]["max_tokens"], Value::Null);
+}
+
+#[test]
+fn compare_reads_two_files_of_the_same_vectors() {
+    let folder = folder();
+    let at = folder.path();
+    let encode = |codec: &str, seed: &str, out: &str| {
+        let done = tqkv(at, &["encode", "--codec", codec, "--seed", seed, "in.npy", out]);
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    };
+    encode("s4", "1", "a.tqk");
+    encode("s4", "2", "b.tqk");
+    encode("s2", "1", "c.tqk");
+    let compare = |a: &str, b: &str| json(at, &["compare", a, b])["vectors"].clone();
+    let same = compare("a.tqk", "a.tqk");
+    assert_eq!((&same["code_agreement"], &same["equal_blocks"]), (&1.0.into(), &1.0.into()));
+    assert_eq!((&same["relative_error"], &same["mean_cosine"]), (&0.0.into(), &1.0.into()));
+    for other in ["b.tqk", "c.tqk"] {
+        let found = compare("a.tqk", other);
+        assert_eq!(
+            found["code_agreement"],
+            Value::Null,
+            "codes of other seeds and codecs mean something else"
+        );
+        let error = found["relative_error"].as_f64().unwrap();
+        assert!(error > 0.005 && error < 0.3, "{found}");
+    }
+    let text = tqkv(at, &["compare", "a.tqk", "c.tqk"]);
+    assert!(String::from_utf8_lossy(&text.stdout).contains("equal blocks"));
+}
+
+#[test]
+fn plan_says_how_long_a_step_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let shape =
+        ["plan", "--layers", "32", "--kv-heads", "32", "--head-dim", "128", "--hot", "0", "--sinks", "0"];
+    let step = ["--tokens", "32768", "--bandwidth", "2TB/s", "--kv", "f16", "--other", "turbo4=68"];
+    let args = [&shape[..], &step].concat();
+    let plan = json(at, &args);
+    // 17.2 and 4.6 GB, 8.6 and 2.3 ms: a published argument for compression.
+    for (row, bytes, ms) in [(0, 17_179_869_184u64, 8.59), (1, 4_563_402_752, 2.28)] {
+        let row = &plan["rows"][row];
+        assert_eq!(row["cache_bytes"], bytes);
+        assert!((row["read_ms"].as_f64().unwrap() - ms).abs() < 0.005, "{row}");
+        assert_eq!(row["step_ms"], Value::Null, "no weights were named");
+    }
+    assert_eq!(
+        (&plan["rows"][1]["other"], &plan["rows"][1]["f32_ratio"]),
+        (&"turbo4".into(), &(512.0 / 68.0).into())
+    );
+    let plan = json(at, &[&args[..], &["--weight-bytes", "16GB"]].concat());
+    let row = &plan["rows"][1];
+    let (read, step) = (row["read_ms"].as_f64().unwrap(), row["step_ms"].as_f64().unwrap());
+    assert!((step - read - 8.0).abs() < 1e-9, "{row}");
+    let text = tqkv(at, &[&args[..], &["--memory", "34GB"]].concat());
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    for word in ["f32 ratio", "longest context", "read ms", "turbo4"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
 }
 
 #[test]

@@ -24,10 +24,11 @@ fn number(value: &Value, name: &str) -> f64 {
     value[name].as_f64().unwrap_or_else(|| panic!("{name} in {value}"))
 }
 
-const EVAL_FIELDS: [&str; 8] = [
+const EVAL_FIELDS: [&str; 9] = [
     "bits_per_value",
     "cache_bytes_per_token",
     "kl_p99",
+    "kl_p999",
     "kl_to_f16",
     "kv",
     "nll_delta",
@@ -207,6 +208,34 @@ fn parts(report: &Value) -> Vec<&str> {
     let memory = "peak_resident_bytes";
     assert_eq!(report[memory].as_u64().is_some_and(|bytes| bytes > 0), cfg!(target_os = "linux"), "{report}");
     names(report).into_iter().filter(|name| *name != memory).collect()
+}
+
+#[test]
+fn eval_compares_attention_scores_head_by_head() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let args = ["eval", "--context", "256", "--windows", "2", "--hot", "0", "--sinks", "0", "--attention"];
+    let args = [&args[..], &["--kv", "i8", "--kv", "s4", "--kv", "s2"]].concat();
+    let report = json(at, &args);
+    let results = rows(&report);
+    assert_eq!(names(&results[0]), EVAL_FIELDS, "f16 is what others are compared with");
+    let mean = |row: &Value, name: &str| {
+        let scores = row["scores"].as_array().unwrap();
+        assert_eq!(scores.len(), 4 * 2, "4 layers of 2 query heads");
+        assert!(scores.iter().all(|head| head["queries"] == 2 * 4), "one of 64 tokens: {row}");
+        scores.iter().map(|head| number(head, name)).sum::<f64>() / scores.len() as f64
+    };
+    for name in ["cosine", "top1", "top5"] {
+        let [i8, s4, s2] = [1, 2, 3].map(|row: usize| mean(&results[row], name));
+        assert!(i8 >= s4 && s4 >= s2 && s2 > 0.3, "{name}: {i8} {s4} {s2}");
+    }
+    assert!(mean(&results[1], "cosine") > 0.9999 && mean(&results[3], "cosine") < 0.999);
+    for row in &results[1..] {
+        assert!(mean(row, "top5") >= mean(row, "top1"), "{row}");
+        assert!(number(row, "kl_p999") >= number(row, "kl_p99"), "{row}");
+    }
+    let text = String::from_utf8(tqkv(at, &args).stdout).unwrap();
+    assert!(text.contains("[s2,s2] attention scores") && text.contains("top-5"), "{text}");
 }
 
 const GENERATE_FIELDS: [&str; 11] = [

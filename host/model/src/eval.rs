@@ -6,16 +6,19 @@
 //! the figures of one are there before the next begins; memory holds the reference's last hidden states of all
 //! windows (those of every layer where these are compared).
 
-use crate::sampling::argmax;
+mod scores;
+mod tally;
+
+pub use scores::{PROBE, ScoreFigures};
+
 use crate::{Model, ModelError, SpecialTokens};
+use scores::Scores;
 use serde::Serialize;
+pub(crate) use tally::{Tally, score};
 use tqkv::attention::AttentionCache;
 use tqkv::cache::HeadStats;
 use tqkv::error::CacheError;
 use tqkv::{Chunk, KvShape};
-
-/// Rows whose logits are held at once: bounds memory for vocabularies of 100,000 and more.
-const LOGIT_ROWS: usize = 128;
 
 /// A cache under test: a name and how to make an empty one.
 pub struct Setting<'a> {
@@ -41,6 +44,16 @@ pub struct EvalSpec {
     pub layers: bool,
     /// Whether attention outputs are compared with those of a reference cache that is fed the same queries, keys and values.
     pub attention: bool,
+    /// Whether attention scores are compared with those of such a cache, head by head; the caches are fed [`PROBE`] tokens at a
+    /// time then.
+    pub scores: bool,
+}
+
+impl EvalSpec {
+    /// Whole windows at once, and nothing compared but predictions.
+    pub fn new(context: usize, windows: Option<usize>) -> Self {
+        Self { context, windows, step: None, layers: false, attention: false, scores: false }
+    }
 }
 
 /// What a cache knows of one KV head at the end of a window, as [`HeadStats`]; means over the windows.
@@ -93,6 +106,8 @@ pub struct EvalResult {
     pub kl: f64,
     /// The KL that one position of a hundred exceeds.
     pub kl_p99: f64,
+    /// The KL that one position of a thousand exceeds.
+    pub kl_p999: f64,
     /// Share of positions where the likeliest token is the reference's.
     pub top1_agreement: f64,
     /// Bytes allocated by the cache at the end of a window, per token; mean over the windows.
@@ -104,6 +119,8 @@ pub struct EvalResult {
     /// Squared error of the attention outputs over their squared norm, where the reference is fed the same queries, keys and
     /// values; mean over the layers. `None` unless asked for.
     pub attention_error: Option<f64>,
+    /// One a query head, layers in order; empty unless asked for.
+    pub scores: Vec<ScoreFigures>,
 }
 
 /// A whole evaluation.
@@ -175,7 +192,7 @@ pub fn evaluate(
         let mut tally = Tally::over(windows);
         for (window, (base, states)) in windowed().zip(&bases) {
             let mut cosines = Vec::new();
-            let beside = Some(reference_setting).filter(|_| spec.attention);
+            let beside = Some(reference_setting).filter(|_| spec.attention || spec.scores);
             let hidden = run(model, window, spec, (setting, beside), &mut tally, &mut |layer, offset, x| {
                 if spec.layers {
                     cosines.push((layer, states.cosine_sum(layer, offset, x, model.config().hidden_size)));
@@ -229,7 +246,9 @@ fn run(
     observer: &mut dyn FnMut(usize, usize, &[f32]),
 ) -> Result<Vec<f32>, ModelError> {
     let exact = beside.map(|beside| (beside.new_cache)()).transpose()?;
-    let mut cache = Compared { cache: (setting.new_cache)()?, exact, errors: &mut tally.attention };
+    let errors = spec.attention.then_some(&mut tally.attention);
+    let scores = spec.scores.then(|| tally.scores.window());
+    let mut cache = Compared { cache: (setting.new_cache)()?, exact, errors, scores };
     let mut hidden = Vec::with_capacity(window.len() * model.config().hidden_size);
     let mut start = 0;
     for tokens in window.chunks(spec.step.unwrap_or(window.len()).max(1)) {
@@ -252,7 +271,8 @@ struct Compared<'a> {
     cache: Box<dyn AttentionCache>,
     exact: Option<Box<dyn AttentionCache>>,
     /// Of each layer, sums of squares: of the errors, and of what the other gives.
-    errors: &'a mut Vec<(f64, f64)>,
+    errors: Option<&'a mut Vec<(f64, f64)>>,
+    scores: Option<Scores<'a>>,
 }
 
 impl AttentionCache for Compared<'_> {
@@ -275,12 +295,20 @@ impl AttentionCache for Compared<'_> {
     ) -> Result<(), CacheError> {
         let Some(beside) = &mut self.exact else { return self.cache.attend_chunk(layer, q, k, v, own) };
         let mut exact = vec![0.0; own.len()];
-        beside.attend_chunk(layer, q, k, v, &mut exact)?;
-        self.cache.attend_chunk(layer, q, k, v, own)?;
-        if self.errors.len() <= layer {
-            self.errors.resize(layer + 1, (0.0, 0.0));
+        match &mut self.scores {
+            None => {
+                beside.attend_chunk(layer, q, k, v, &mut exact)?;
+                self.cache.attend_chunk(layer, q, k, v, own)?;
+            }
+            Some(scores) => {
+                scores.attend(&mut **beside, &mut *self.cache, layer, (q, k, v), (&mut exact, own))?;
+            }
         }
-        let (error, norm) = &mut self.errors[layer];
+        let Some(errors) = &mut self.errors else { return Ok(()) };
+        if errors.len() <= layer {
+            errors.resize(layer + 1, (0.0, 0.0));
+        }
+        let (error, norm) = &mut errors[layer];
         for (a, b) in own.iter().zip(&exact) {
             *error += f64::from(a - b).powi(2);
             *norm += f64::from(*b).powi(2);
@@ -311,132 +339,6 @@ impl AttentionCache for Compared<'_> {
     }
 }
 
-/// Logits of the reference and of a setting, a few rows at a time.
-pub(crate) fn score(
-    model: &Model,
-    window: &[u32],
-    base: &[f32],
-    hidden: &[f32],
-    tally: &mut Tally,
-) -> Result<(), ModelError> {
-    let (width, vocab) = (model.config().hidden_size, model.config().vocab_size);
-    for first in (0..window.len()).step_by(LOGIT_ROWS) {
-        let rows = first..window.len().min(first + LOGIT_ROWS);
-        let span = rows.start * width..rows.end * width;
-        let base = log_softmax(&model.logits(&base[span.clone()]), vocab, first)?;
-        let own = log_softmax(&model.logits(&hidden[span]), vocab, first)?;
-        for (position, (base, own)) in rows.zip(base.iter().zip(&own)) {
-            tally.add(base, own, window.get(position + 1).map(|t| *t as usize));
-        }
-    }
-    Ok(())
-}
-
-/// Log probabilities of one position.
-struct LogProbs {
-    values: Vec<f32>,
-    best: usize,
-}
-
-fn log_softmax(logits: &[f32], vocab: usize, first: usize) -> Result<Vec<LogProbs>, ModelError> {
-    let row = |(i, row): (usize, &[f32])| {
-        let best = argmax(row).ok_or(ModelError::NonFiniteLogits { position: first + i })?;
-        let max = row[best];
-        // The sum in f64: a vocabulary of 150,000 equal terms would lose digits in f32.
-        let log_sum = row.iter().map(|l| f64::from((l - max).exp())).sum::<f64>().ln();
-        let values = row.iter().map(|l| (f64::from(l - max) - log_sum) as f32).collect();
-        Ok(LogProbs { values, best })
-    };
-    logits.chunks_exact(vocab).enumerate().map(row).collect()
-}
-
-/// Running sums of one setting.
-#[derive(Default)]
-pub(crate) struct Tally {
-    nll: f64,
-    scored: usize,
-    /// One a position.
-    kl: Vec<f32>,
-    agreed: usize,
-    cache_bytes: usize,
-    cosine: Vec<f64>,
-    heads: Vec<HeadFigures>,
-    /// Of a window in the means.
-    share: f64,
-    /// Of each layer, sums of squares: of errors of the attention outputs, and of the reference's.
-    attention: Vec<(f64, f64)>,
-}
-
-impl Tally {
-    /// Nothing yet of so many windows.
-    pub(crate) fn over(windows: usize) -> Self {
-        Self { share: 1.0 / windows as f64, ..Self::default() }
-    }
-
-    fn add(&mut self, reference: &LogProbs, own: &LogProbs, target: Option<usize>) {
-        if let Some(target) = target {
-            self.nll -= f64::from(own.values[target]);
-            self.scored += 1;
-        }
-        let kl = |(r, o): (&f32, &f32)| {
-            // A token of probability 0 adds nothing, whatever the other side says.
-            if *r == f32::NEG_INFINITY { 0.0 } else { f64::from(r.exp()) * (f64::from(*r) - f64::from(*o)) }
-        };
-        self.kl.push(reference.values.iter().zip(&own.values).map(kl).sum::<f64>() as f32);
-        self.agreed += usize::from(reference.best == own.best);
-    }
-
-    /// Mean negative log likelihood so far.
-    pub(crate) fn nll(&self) -> f64 {
-        self.nll / self.scored as f64
-    }
-
-    fn add_cosines(&mut self, sums: &[(usize, f64)]) {
-        for &(layer, sum) in sums {
-            if self.cosine.len() <= layer {
-                self.cosine.resize(layer + 1, 0.0);
-            }
-            self.cosine[layer] += sum;
-        }
-    }
-
-    fn add_heads(&mut self, heads: &[HeadStats]) {
-        if self.heads.is_empty() {
-            self.heads = heads.iter().map(|head| HeadFigures::none(head.layer, head.kv_head)).collect();
-        }
-        for (figures, stats) in self.heads.iter_mut().zip(heads) {
-            figures.add(stats, self.share);
-        }
-    }
-
-    pub(crate) fn finish(mut self, name: &str, reference_nll: f64) -> EvalResult {
-        let positions = self.kl.len() as f64;
-        let nll = self.nll();
-        EvalResult {
-            name: name.to_owned(),
-            nll,
-            perplexity: nll.exp(),
-            nll_delta: nll - reference_nll,
-            kl: self.kl.iter().map(|kl| f64::from(*kl)).sum::<f64>() / positions,
-            kl_p99: percentile_99(&mut self.kl),
-            top1_agreement: self.agreed as f64 / positions,
-            cache_bytes_per_token: self.cache_bytes as f64 / positions,
-            layer_cosine: self.cosine.iter().map(|sum| sum / positions).collect(),
-            heads: self.heads,
-            attention_error: (!self.attention.is_empty()).then(|| {
-                let errors = self.attention.iter().map(|(error, norm)| error / norm.max(f64::MIN_POSITIVE));
-                errors.sum::<f64>() / self.attention.len() as f64
-            }),
-        }
-    }
-}
-
-/// What one value of a hundred exceeds.
-fn percentile_99(values: &mut [f32]) -> f64 {
-    let at = (values.len() * 99).div_ceil(100).saturating_sub(1);
-    if values.is_empty() { 0.0 } else { f64::from(*values.select_nth_unstable_by(at, f32::total_cmp).1) }
-}
-
 /// The reference's residual stream after every layer, `[T, hidden_size]` each.
 #[derive(Default)]
 struct States(Vec<Vec<f32>>);
@@ -456,7 +358,7 @@ impl States {
     }
 }
 
-fn cosine(a: &[f32], b: &[f32]) -> f64 {
+pub(crate) fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let (mut dot, mut aa, mut bb) = (0.0f64, 0.0f64, 0.0f64);
     for (x, y) in a.iter().zip(b) {
         let (x, y) = (f64::from(*x), f64::from(*y));

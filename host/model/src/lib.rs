@@ -27,6 +27,7 @@ mod linear;
 mod mlp;
 mod norm;
 mod outlier;
+mod projections;
 mod rope;
 pub mod sampling;
 pub mod shipped;

@@ -62,6 +62,11 @@ impl Linear {
         self.run(x, y, Store::Add);
     }
 
+    /// Rows of the weight.
+    pub(crate) fn outputs(&self) -> usize {
+        self.outputs
+    }
+
     /// Appends row `index` of the weight.
     pub(crate) fn push_row(&self, index: usize, out: &mut Vec<f32>) {
         let from = out.len();

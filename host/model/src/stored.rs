@@ -138,7 +138,7 @@ impl Model {
         progress: &mut dyn FnMut(usize),
     ) -> Result<(), ModelError> {
         let tokens = self.tokenizer().encode(text, SpecialTokens::Omit)?;
-        let spec = EvalSpec { context, windows, step: None, layers: false, attention: false };
+        let spec = EvalSpec::new(context, windows);
         let windows = count_windows(self, tokens.len(), &spec)?;
         for window in tokens.chunks_exact(context).take(windows) {
             let mut cache = self.config().dense_cache()?;
@@ -223,7 +223,7 @@ pub fn evaluate_stored(
         )));
     }
     let tokens = model.tokenizer().encode(text, SpecialTokens::Omit)?;
-    let whole = EvalSpec { context, windows, step: None, layers: false, attention: false };
+    let whole = EvalSpec::new(context, windows);
     let windows = count_windows(model, tokens.len(), &whole)?;
     let total = windows * (stores.len() + 1);
     let (mut reference, mut done) = (Tally::over(windows), 0);

@@ -35,7 +35,7 @@ fn run(model: &Model, windows: usize, codecs: &[CodecId]) -> EvalReport {
 }
 
 fn run_in_steps(model: &Model, windows: usize, step: Option<usize>, codecs: &[CodecId]) -> EvalReport {
-    let spec = EvalSpec { context: 1024, windows: Some(windows), step, layers: false, attention: false };
+    let spec = EvalSpec { step, ..EvalSpec::new(1024, Some(windows)) };
     let settings: Vec<_> = codecs.iter().map(|&codec| setting(model, codec)).collect();
     let reference = setting(model, CodecId::F16);
     let report = evaluate(model, shipped::HELDOUT_TEXT, &spec, &reference, &settings, &mut |_| {});
@@ -106,8 +106,7 @@ fn centring_spares_a_model_with_biased_keys() {
             new_cache: Box::new(|| Ok(Box::new(model.config().dense_cache()?))),
         };
         let settings = [CodecId::F16, CodecId::S4, CodecId::S3].map(|codec| setting(codec.name(), codec));
-        let spec =
-            EvalSpec { context: 1024, windows: Some(WINDOWS), step: None, layers: false, attention: false };
+        let spec = EvalSpec::new(1024, Some(WINDOWS));
         let report = evaluate(model, shipped::HELDOUT_TEXT, &spec, &exact, &settings, &mut |_| {}).unwrap();
         println!("{report:#?}");
         (report.reference.perplexity, [0, 1, 2].map(|i| report.results[i].perplexity))

@@ -25,6 +25,7 @@
 //! model runner should ask for no more than [`crate::attention::AttentionCache`].
 
 mod ahead;
+mod blocks;
 mod budget;
 mod format;
 mod head;
@@ -45,10 +46,12 @@ mod tier;
 mod track;
 mod vectors;
 
+pub use blocks::Encoded;
 pub use budget::Budget;
 pub use format::PAGE_TOKENS;
 pub use layer::{KvPair, LayerKind, LayerPolicy};
 pub use pool::{CachePool, Eviction, SequenceId};
+pub use snapshot::MAGIC as SNAPSHOT_MAGIC;
 pub use spec::{AUTO_SHARE, Arithmetic, CacheSpec, Centring, Cold, MEAN_TOKENS};
 pub use stats::{CacheStats, HeadStats};
 pub use vectors::Floats;
@@ -319,11 +322,7 @@ impl KvCache {
         tokens: Range<usize>,
         side: impl Fn(&Head) -> &Track,
     ) -> Result<Vec<f32>, CacheError> {
-        self.spec.shape.check_layer(layer)?;
-        let heads = &self.layers[layer].heads;
-        let Some(head) = heads.get(kv_head) else {
-            return Err(CacheError::KvHead { layer, kv_head, num_kv_heads: heads.len() });
-        };
+        let head = self.head(layer, kv_head)?;
         let track = side(head);
         let (sinks, live, len) = (track.sinks().len(), track.first_live(), head.len());
         let held = tokens.start <= tokens.end && tokens.end <= len;
@@ -373,6 +372,12 @@ impl KvCache {
 
     fn heads(&self) -> impl Iterator<Item = &Head> {
         self.layers.iter().flat_map(|layer| &layer.heads)
+    }
+
+    fn head(&self, layer: usize, kv_head: usize) -> Result<&Head, CacheError> {
+        self.spec.shape.check_layer(layer)?;
+        let heads = &self.layers[layer].heads;
+        heads.get(kv_head).ok_or(CacheError::KvHead { layer, kv_head, num_kv_heads: heads.len() })
     }
 
     /// The heads of a layer, where they have something to attend to.
@@ -480,6 +485,10 @@ impl AttentionCache for KvCache {
         out: &mut [f32],
     ) -> Result<(), CacheError> {
         self.attend_prefill(layer, q, k, v, out)
+    }
+
+    fn scores(&self, layer: usize, head: usize, q: &[f32]) -> Option<Result<Vec<f32>, CacheError>> {
+        Some(self.scores(layer, head, q))
     }
 
     fn len(&self) -> usize {

@@ -11,6 +11,7 @@
 mod bytes;
 #[cfg(feature = "object-store")]
 mod object;
+mod spec;
 mod state;
 
 use super::spec::{Arithmetic, CacheSpec, Centring, Cold};
@@ -23,8 +24,8 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 use tqkv_core::Effort;
 
-/// The first bytes: as those of a `.tqk` file, they do not survive a transfer as text.
-pub(super) const MAGIC: [u8; 8] = [0x89, b'T', b'Q', b'S', b'\r', b'\n', 0x1a, b'\n'];
+/// The first bytes of a snapshot: as those of a `.tqk` file, they do not survive a transfer as text.
+pub const MAGIC: [u8; 8] = [0x89, b'T', b'Q', b'S', b'\r', b'\n', 0x1a, b'\n'];
 
 /// The version that is written, and the only one that is read.
 pub(super) const VERSION: u32 = 1;
@@ -63,18 +64,24 @@ impl KvCache {
     /// A snapshot of another version, of a cache with another spec (what differs is named), cut short or damaged, or
     /// larger than the budget has free. The cache stays as it is then.
     pub fn restore(&mut self, reader: &mut dyn Read) -> Result<(), CacheError> {
-        let mut head = [0; 12];
-        read(reader, &mut head)?;
-        if head[..8] != MAGIC {
-            return refused("not a snapshot of a cache (its first 8 bytes must be 89 54 51 53 0d 0a 1a 0a)");
-        }
-        let version = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
-        if version != VERSION {
-            return refused(format!("version {version}; accepted is {VERSION}"));
-        }
+        let spec = read_spec(reader)?;
+        self.check_spec(&spec)?;
+        self.read_heads(reader)
+    }
+
+    /// The cache of a snapshot, with the spec that the snapshot has; pages that were in a file go to one in the folder for
+    /// temporary files. For programs that look into snapshots of others: an engine knows its spec, and restores.
+    ///
+    /// # Errors
+    /// A snapshot of another version, of a spec that no cache can have, cut short or damaged.
+    pub fn from_snapshot(reader: &mut dyn Read) -> Result<Self, CacheError> {
+        let mut cache = Self::new(spec::read(&read_spec(reader)?)?)?;
+        cache.read_heads(reader)?;
+        Ok(cache)
+    }
+
+    fn read_heads(&mut self, reader: &mut dyn Read) -> Result<(), CacheError> {
         let mut payload = Vec::new();
-        read_chunk(reader, &mut payload)?;
-        self.check_spec(&payload)?;
         let mut layers: Vec<Layer> = self.layers.iter().map(Layer::emptied).collect();
         for (layer, Layer { heads, max_norms }) in layers.iter_mut().enumerate() {
             for (i, head) in heads.iter_mut().enumerate() {
@@ -130,6 +137,22 @@ impl KvCache {
         }
         if other.is_empty() { Ok(()) } else { refused("of a cache with a longer spec") }
     }
+}
+
+/// Checks what a snapshot begins with; the result is the payload of its spec.
+fn read_spec(reader: &mut dyn Read) -> Result<Vec<u8>, CacheError> {
+    let mut head = [0; 12];
+    read(reader, &mut head)?;
+    if head[..8] != MAGIC {
+        return refused("not a snapshot of a cache (its first 8 bytes must be 89 54 51 53 0d 0a 1a 0a)");
+    }
+    let version = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
+    if version != VERSION {
+        return refused(format!("version {version}; accepted is {VERSION}"));
+    }
+    let mut payload = Vec::new();
+    read_chunk(reader, &mut payload)?;
+    Ok(payload)
 }
 
 pub(super) fn refused<T>(why: impl Into<String>) -> Result<T, CacheError> {

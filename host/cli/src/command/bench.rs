@@ -42,7 +42,7 @@ pub(crate) struct Args {
     /// portable, avx2, avx512, neon, neondot [default: the fastest of this machine].
     #[arg(long = "level", value_name = "LEVEL", value_parser = level, value_delimiter = ',')]
     levels: Vec<Level>,
-    /// l1 or l2 (in that cache) or dram (beyond all caches).
+    /// l1 or l2 (in that cache), dram (beyond all caches), or a number of tokens.
     #[arg(long = "data", value_name = "WHERE", value_parser = data, value_delimiter = ',', default_value = "dram")]
     data: Vec<Data>,
     /// Threads, each with its own data; more than one is timed by the clock on the wall [default: 1].
@@ -67,16 +67,18 @@ pub(crate) struct Args {
     target: TargetArgs,
 }
 
+/// Most tokens of a cache: those of the longest of a sweep.
+const MOST_TOKENS: usize = bench_growth::LENGTHS[bench_growth::LENGTHS.len() - 1];
+
 fn op(name: &str) -> Result<Op, String> {
     let accepted = Op::ALL.map(Op::name).join(", ");
     Op::ALL.into_iter().find(|op| op.name() == name).ok_or_else(|| format!("accepted are {accepted}"))
 }
 
 fn data(name: &str) -> Result<Data, String> {
-    Data::ALL
-        .into_iter()
-        .find(|data| data.name() == name)
-        .ok_or_else(|| "accepted are l1, l2, dram".to_string())
+    let tokens = || name.parse().ok().filter(|tokens| (1..=MOST_TOKENS).contains(tokens)).map(Data::Tokens);
+    let named = Data::ALL.into_iter().find(|data| data.name() == name);
+    named.or_else(tokens).ok_or_else(|| format!("accepted are l1, l2, dram, 1 to {MOST_TOKENS}"))
 }
 
 fn level(name: &str) -> Result<Level, tqkv_simd::LevelError> {

@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let prompt = args.prompt.clone().unwrap_or_else(first_paragraph);
     let made = generate_all(args, &model, &prompt, out)?;
     let (context, windows) = (args.context, args.windows);
-    let spec = EvalSpec { context, windows: Some(windows), step: None, layers: false, attention: false };
+    let spec = EvalSpec::new(context, Some(windows));
     let measured =
         eval::measure(&model, &Place::Cpu, shipped::HELDOUT_TEXT, &spec, &args.cache, out, &mut |_, _| {
             Ok(())

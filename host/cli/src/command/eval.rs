@@ -8,9 +8,10 @@ use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use tqkv::attention::AttentionCache;
 use tqkv::error::CacheError;
-use tqkv_model::eval::{EvalResult, EvalSpec, HeadFigures, Progress, Setting, evaluate};
+use tqkv_model::eval::{EvalResult, EvalSpec, HeadFigures, Progress, ScoreFigures, Setting, evaluate};
 use tqkv_model::{Model, shipped};
 
+use super::eval_scores;
 use super::eval_storage::StorageArgs;
 use crate::cache_args::{CacheArgs, ModelArgs};
 use crate::device::{DeviceArgs, Place};
@@ -38,7 +39,7 @@ Columns:
   perplexity   exp of the mean surprise at the next token; less is better
   nll delta    the mean surprise less that under f16, in nats per token
   KL to f16    how far the predictions are from those under f16; 0 is equal
-  KL 99 %      what one position of a hundred exceeds
+  KL 99 %      what one position of a hundred exceeds; KL 99.9 % what one of a thousand does
   top-1        how often the likeliest token is the same as under f16
   bytes/token  memory of the cache at the end of a window, all included
   bits         the same in bits for each value of a key or a value, uncompressed ones included
@@ -52,7 +53,13 @@ Columns of --layers, a table for each setting; means over the windows, and over 
   value error  the same of values
   energy left  of the keys once their mean is taken off; 1 where they are not centred
   bytes        memory of the layer at the end of a window
---json has them for each KV head, with the number of means that its keys have had.
+Rows of --attention, a table for each setting: of each layer, the least of its query heads and their mean. Every 64 tokens the \
+newest token's queries are scored against all tokens before it, exactly and from the codes.
+  cosine       between the two vectors of scores (before the softmax)
+  top-1        how often the token with the largest score is the same
+  top-5        how often that token is among the five largest from the codes
+
+--json has them for each head, with the number of means that its keys have had.
 
 A setting's row appears as soon as it is measured.")]
 pub(crate) struct Args {
@@ -76,6 +83,10 @@ pub(crate) struct Args {
     /// Compare the outputs of attention with those of an f16 cache that is fed the same as well.
     #[arg(long)]
     attention_error: bool,
+    /// Compare attention scores with those of exact keys as well, head by head, on the model's own queries and keys. All
+    /// tokens count that a query sees: --hot 0 --sinks 0 leaves encoded ones alone.
+    #[arg(long)]
+    attention: bool,
     #[command(flatten)]
     storage: StorageArgs,
     #[command(flatten)]
@@ -104,7 +115,8 @@ pub(crate) struct Row {
     pub(crate) perplexity: f64,
     nll_delta: f64,
     pub(crate) kl_to_f16: f64,
-    kl_p99: f64,
+    pub(crate) kl_p99: f64,
+    pub(crate) kl_p999: f64,
     pub(crate) top1_agreement: f64,
     pub(crate) cache_bytes_per_token: f64,
     bits_per_value: f64,
@@ -117,6 +129,9 @@ pub(crate) struct Row {
     /// One per KV head, where asked for; means over the windows.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     heads: Vec<HeadFigures>,
+    /// One per query head, where asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) scores: Vec<ScoreFigures>,
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
@@ -131,11 +146,11 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         return args.storage.run(&model, &text, (context, windows), args.cache.pairs(), out);
     }
     let spec = EvalSpec {
-        context,
-        windows: Some(windows),
         step: args.step,
         layers: args.layers,
         attention: args.attention_error,
+        scores: args.attention,
+        ..EvalSpec::new(context, Some(windows))
     };
     let names =
         args.cache.policies_beside_f16().into_iter().map(|policy| policy.name.label().chars().count());
@@ -162,6 +177,13 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     out.write_text(&format!("\n{seconds:.1} seconds{}\n", memory::peak_line()))?;
     for row in results.iter().filter(|_| args.layers) {
         out.write_text(&format!("\n[{}]\n{}\n", row.name, layers(row)))?;
+    }
+    for row in results.iter().filter(|row| !row.scores.is_empty()) {
+        out.write_text(&format!(
+            "\n[{}] attention scores\n{}\n",
+            row.name,
+            eval_scores::table_of(&row.scores)
+        ))?;
     }
     Ok(())
 }
@@ -222,6 +244,8 @@ fn row(name: Name, result: EvalResult, values: usize) -> Row {
         nll_delta: result.nll_delta,
         kl_to_f16: result.kl,
         kl_p99: result.kl_p99,
+        kl_p999: result.kl_p999,
+        scores: result.scores,
         top1_agreement: result.top1_agreement,
         cache_bytes_per_token: result.cache_bytes_per_token,
         bits_per_value: 8.0 * result.cache_bytes_per_token / values as f64,
@@ -232,7 +256,17 @@ fn row(name: Name, result: EvalResult, values: usize) -> Row {
 }
 
 fn head(attention: bool) -> Vec<String> {
-    let head = ["K,V", "perplexity", "nll delta", "KL to f16", "KL 99 %", "top-1", "bytes/token", "bits"];
+    let head = [
+        "K,V",
+        "perplexity",
+        "nll delta",
+        "KL to f16",
+        "KL 99 %",
+        "KL 99.9 %",
+        "top-1",
+        "bytes/token",
+        "bits",
+    ];
     head.into_iter().chain(attention.then_some("attention")).map(str::to_owned).collect()
 }
 
@@ -243,6 +277,7 @@ fn cells(row: &Row) -> Vec<String> {
         format!("{:+.5}", row.nll_delta),
         format!("{:.6}", row.kl_to_f16),
         format!("{:.4}", row.kl_p99),
+        format!("{:.4}", row.kl_p999),
         format!("{:.2} %", 100.0 * row.top1_agreement),
         format!("{:.0}", row.cache_bytes_per_token),
         format!("{:.2}", row.bits_per_value),
@@ -252,7 +287,7 @@ fn cells(row: &Row) -> Vec<String> {
 
 /// A line of the table. Its columns are as wide before the first row is known as after the last.
 fn line(first: usize, cells: &[String]) -> String {
-    let widths = [first, 10, 9, 9, 7, 8, 11, 5, 9];
+    let widths = [first, 10, 9, 9, 7, 9, 8, 11, 5, 9];
     let cells: Vec<_> = cells.iter().map(String::as_str).zip(widths).collect();
     table_line(&cells)
 }

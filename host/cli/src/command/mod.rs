@@ -4,12 +4,14 @@ mod basis;
 mod bench;
 mod bench_growth;
 mod codebook;
+mod compare;
 mod completions;
 mod decode;
 mod demo;
 mod demo_speed;
 mod encode;
 mod eval;
+mod eval_scores;
 mod eval_storage;
 mod generate;
 mod generate_many;
@@ -18,7 +20,11 @@ mod man;
 mod needle;
 mod needle_data;
 mod plan;
+mod plan_ram;
+mod plan_table;
+mod report;
 mod stats;
+mod stats_delta;
 mod stored;
 mod weights;
 
@@ -40,7 +46,9 @@ pub(crate) enum Command {
     Inspect(inspect::Args),
     Stats(stats::Args),
     Codebook(codebook::Args),
+    Compare(compare::Args),
     Plan(plan::Args),
+    Report(report::Args),
     Weights(weights::Args),
     Bench(bench::Args),
     Completions(completions::Args),
@@ -66,7 +74,9 @@ impl Command {
             Self::Inspect(args) => inspect::run(args, out),
             Self::Stats(args) => stats::run(args, out),
             Self::Codebook(args) => codebook::run(args, out),
+            Self::Compare(args) => compare::run(args, out),
             Self::Plan(args) => plan::run(args, out),
+            Self::Report(args) => report::run(args, out),
             Self::Weights(args) => weights::run(args, out),
             Self::Bench(args) => bench::run(args, out),
             Self::Completions(args) => completions::run(args, out),

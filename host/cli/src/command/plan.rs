@@ -3,19 +3,21 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::plan::{CacheShape, PlanError, parse_size};
+use crate::plan::{CacheShape, Foreign, PlanError, parse_bandwidth, parse_size};
 use crate::policy::{AgeArgs, LifeArgs, Policy, PolicyArg};
 use crate::preset::KvCodecs;
 use serde::Serialize;
 use tqkv::cache::KvCache;
-use tqkv_core::fixed::INTEGER_CODECS;
 use tqkv_core::{CodecId, KvShape};
 use tqkv_model::WeightBytes;
 
 use crate::args::KvArgs;
 use crate::error::CliError;
 use crate::input;
-use crate::output::{Output, grouped, table};
+use crate::output::Output;
+
+use super::plan_ram;
+use super::plan_table::human;
 
 /// Compute the bytes per token of a model's cache, and the longest context for a memory budget.
 #[derive(Debug, clap::Args)]
@@ -28,8 +30,16 @@ Example: codes that narrow with age; bytes/token is what a token adds to a long 
   tqkv plan --config Llama-3.3-70B --memory 34GB --policy \"n4 hot=128 tier=4096:n2\" --kv n4
 Example: what a model takes that is larger than memory
   tqkv plan --config Llama-3.3-70B --weights --memory 8GB
+Example: what of a decode step is reading, at 32k tokens on a GPU of 2 TB/s with 16 GB of weights
+  tqkv plan --layers 32 --kv-heads 32 --head-dim 128 --tokens 32768 --bandwidth 2TB/s --weight-bytes 16GB
+Example: beside formats of other programs, by their bytes a head vector
+  tqkv plan --layers 80 --kv-heads 8 --head-dim 128 --memory 34GB --kv t3 --other tq3=52 --other turbo4=72,68
 Example: a microcontroller, one KV head of 64 coordinates
-  tqkv plan --ram 64KiB --head-dim 64")]
+  tqkv plan --ram 64KiB --head-dim 64
+
+Columns: bytes/token is what a token adds while no window is full, f16 and f32 are the bytes of those over it. With --tokens, cache \
+is all that so many tokens hold, read ms the time in which --bandwidth gives it, and step ms that with the weights: a step of \
+generation reads both once, and is no faster than that. Layers with a state of fixed size, which hybrids have, are not counted.")]
 pub(crate) struct Args {
     /// A model's Hugging Face config.json, the folder that holds it, or - for standard input. Sliding windows, layers
     /// without attention, latent attention and the longest context are taken from it.
@@ -55,6 +65,19 @@ pub(crate) struct Args {
     /// (generate --stream-weights); activations of a prompt come on top, 1024 tokens at a time.
     #[arg(long, requires = "config")]
     weights: bool,
+    /// Tokens in the cache: say what they take.
+    #[arg(long, value_name = "N", conflicts_with = "ram", value_parser = clap::value_parser!(u64).range(1..))]
+    tokens: Option<u64>,
+    /// Bytes a second that the memory gives, of a GPU or a CPU: say how long reading takes in a step of generation.
+    #[arg(long, value_name = "SIZE/s", value_parser = parse_bandwidth, requires = "tokens")]
+    bandwidth: Option<u64>,
+    /// Bytes of the weights that a step reads, in place of those of --weights (of a mixture of experts, its active ones).
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "bandwidth")]
+    weight_bytes: Option<u64>,
+    /// A row for a format of another program: a name, and its bytes a head vector (of keys and of values where they
+    /// differ). All its tokens count as encoded. May be repeated.
+    #[arg(long, value_name = "NAME=BYTES", conflicts_with = "ram")]
+    other: Vec<Foreign>,
     #[command(flatten)]
     kv: KvArgs,
     /// A row with a life of its own: K,V and what differs from the options, by their names; may be repeated:
@@ -70,80 +93,91 @@ const DEFAULT: [CodecId; 8] =
     [CodecId::F16, CodecId::I8, CodecId::T4, CodecId::S4, CodecId::T3, CodecId::S3, CodecId::T2, CodecId::S2];
 
 #[derive(Serialize)]
-struct Report {
-    layers: usize,
-    kv_heads: usize,
-    head_dim: usize,
-    value_dim: usize,
+pub(super) struct Report {
+    pub(super) layers: usize,
+    pub(super) kv_heads: usize,
+    pub(super) head_dim: usize,
+    pub(super) value_dim: usize,
     /// Whether a token is one latent vector a layer, which the codec of K keeps.
-    latent: bool,
+    pub(super) latent: bool,
     /// Layers with a sliding window, and its tokens.
-    windowed_layers: usize,
-    window: Option<u64>,
+    pub(super) windowed_layers: usize,
+    pub(super) window: Option<u64>,
     /// Longest sequence that the model is made for, null where it is not said.
-    model_context: Option<u64>,
-    memory: Option<u64>,
+    pub(super) model_context: Option<u64>,
+    pub(super) memory: Option<u64>,
     /// Where asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    weights: Option<Weights>,
-    hot: usize,
-    sinks: usize,
-    rows: Vec<Row>,
+    pub(super) weights: Option<Weights>,
+    /// Tokens, bandwidth and weights of a step, where asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) bandwidth: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) weight_bytes: Option<u64>,
+    pub(super) hot: usize,
+    pub(super) sinks: usize,
+    pub(super) rows: Vec<Row>,
 }
 
 /// Bytes of the weights as they are stored.
 #[derive(Serialize)]
-struct Weights {
-    all: u64,
+pub(super) struct Weights {
+    pub(super) all: u64,
     /// Embedding, head and what else belongs to no layer.
-    beside_layers: u64,
-    largest_layer: u64,
+    pub(super) beside_layers: u64,
+    pub(super) largest_layer: u64,
     /// In memory at once where layers are streamed.
-    streamed: u64,
+    pub(super) streamed: u64,
 }
 
 #[derive(Serialize)]
-struct Row {
-    codec_k: &'static str,
-    codec_v: &'static str,
+pub(super) struct Row {
+    /// Null in the row of a format of another program, which has a name instead.
+    pub(super) codec_k: Option<&'static str>,
+    pub(super) codec_v: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) other: Option<String>,
     /// The `--policy`, or what would be one where tiers are those of the options.
     #[serde(skip_serializing_if = "Option::is_none")]
-    policy: Option<String>,
+    pub(super) policy: Option<String>,
     /// What a token adds, to the oldest tier where there are tiers.
-    bytes_per_token: u64,
+    pub(super) bytes_per_token: u64,
     /// The same where windows are full, null without windows.
-    bytes_per_token_past_window: Option<u64>,
+    pub(super) bytes_per_token_past_window: Option<u64>,
+    pub(super) f16_ratio: f64,
+    pub(super) f32_ratio: f64,
     /// Longest context in the budget, at most the model's; null without a budget.
-    max_tokens: Option<u64>,
+    pub(super) max_tokens: Option<u64>,
+    #[serde(flatten)]
+    pub(super) step: Step,
 }
 
-#[derive(Serialize)]
-struct RamReport {
-    layers: usize,
-    kv_heads: usize,
-    head_dim: usize,
-    ram: u64,
-    rows: Vec<RamRow>,
-}
-
-#[derive(Serialize)]
-struct RamRow {
-    codec_k: &'static str,
-    codec_v: &'static str,
-    bytes_per_token: u64,
-    tokens_per_kib: f64,
-    tokens: u64,
+/// What the tokens asked for take, in memory and of a step's time.
+#[derive(Default, Serialize)]
+pub(super) struct Step {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cache_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) read_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) step_ms: Option<f64>,
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let shape = shape(args)?;
     if let Some(ram) = args.ram {
-        return out.print(&microcontroller(args, shape, ram).map_err(CliError::bad_input)?, human_ram);
+        return plan_ram::run(&args.kv, shape, ram, out);
     }
     let pairs = DEFAULT.map(|codec| KvCodecs { k: codec, v: codec });
     let policies = LifeArgs::from(args.ages.clone()).policies(&args.kv, &args.policy, &pairs);
-    let rows: Result<Vec<_>, CliError> =
-        policies.iter().map(|policy| row(&shape, policy, args.memory)).collect();
+    let weights = weights(args)?;
+    let weight_bytes = args.weight_bytes.or(weights.as_ref().map(|weights| weights.all));
+    let planner = Planner { shape, args, weight_bytes };
+    let rows = policies.iter().map(|policy| planner.row(policy));
+    let others = args.other.iter().map(|other| planner.other(other).map_err(CliError::bad_input));
+    let rows: Result<Vec<_>, CliError> = rows.chain(others).collect();
     let report = Report {
         layers: shape.num_layers,
         kv_heads: shape.num_kv_heads,
@@ -154,7 +188,10 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         window: shape.windowed.map(|windowed| windowed.tokens),
         model_context: shape.context,
         memory: args.memory,
-        weights: weights(args)?,
+        weights,
+        tokens: args.tokens,
+        bandwidth: args.bandwidth,
+        weight_bytes: args.bandwidth.and(weight_bytes),
         hot: args.ages.window.hot,
         sinks: args.ages.window.sinks,
         rows: rows?,
@@ -162,50 +199,69 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     out.print(&report, human)
 }
 
-fn row(shape: &CacheShape, policy: &Policy, memory: Option<u64>) -> Result<Row, CliError> {
-    let life = policy.life().map_err(CliError::bad_input)?;
-    let tiers = life.tiers.iter().map(|(after, kv)| format!(" tier={after}:{kv}")).collect::<String>();
-    let tiered = (!tiers.is_empty()).then(|| format!("{}{tiers}", life.codecs));
-    let planned = |codecs: KvCodecs| {
-        Ok(Row {
-            codec_k: life.codecs.k.name(),
-            codec_v: life.codecs.v.name(),
-            policy: policy.name.policy.clone().or_else(|| tiered.clone()),
-            bytes_per_token: shape.bytes_per_token(codecs)?,
-            bytes_per_token_past_window: shape.bytes_past_window(codecs)?,
-            max_tokens: memory.map(|memory| shape.max_tokens(&life, memory)).transpose()?,
-        })
-    };
-    let row = planned(life.oldest()).map_err(|error: PlanError| CliError::bad_input(error))?;
-    if !life.tiers.is_empty() {
-        // A cache says best which codecs can become which.
-        let vectors = KvShape::new(1, 1, 1, shape.head_dim).with_value_dim(shape.value_dim);
-        KvCache::new(policy.apply(vectors.into()))
-            .map_err(|error| CliError::bad_input(format_args!("{}: {error}", policy.name)))?;
-    }
-    Ok(row)
+/// What rows have in common.
+struct Planner<'a> {
+    shape: CacheShape,
+    args: &'a Args,
+    weight_bytes: Option<u64>,
 }
 
-fn microcontroller(args: &Args, shape: CacheShape, ram: u64) -> Result<RamReport, PlanError> {
-    let rows = args.kv.pairs(&INTEGER_CODECS.map(|codec| KvCodecs { k: codec, v: codec })).into_iter();
-    let rows = rows.map(|codecs| {
-        let tokens = shape.ring_tokens(codecs, ram)?;
-        let bytes_per_token = shape.ring_bytes_per_token(codecs)?;
-        Ok(RamRow {
-            codec_k: codecs.k.name(),
-            codec_v: codecs.v.name(),
-            bytes_per_token,
-            tokens_per_kib: 1024.0 / bytes_per_token as f64,
-            tokens,
-        })
-    });
-    Ok(RamReport {
-        layers: shape.num_layers,
-        kv_heads: shape.num_kv_heads,
-        head_dim: shape.head_dim,
-        ram,
-        rows: rows.collect::<Result<_, PlanError>>()?,
-    })
+impl Planner<'_> {
+    fn row(&self, policy: &Policy) -> Result<Row, CliError> {
+        let shape = &self.shape;
+        let life = policy.life().map_err(CliError::bad_input)?;
+        let tiers = life.tiers.iter().map(|(after, kv)| format!(" tier={after}:{kv}")).collect::<String>();
+        let tiered = (!tiers.is_empty()).then(|| format!("{}{tiers}", life.codecs));
+        let planned = |codecs: KvCodecs| {
+            let per_token = (shape.bytes_per_token(codecs)?, shape.bytes_past_window(codecs)?);
+            let max_tokens = self.args.memory.map(|memory| shape.max_tokens(&life, memory)).transpose()?;
+            let bytes = self.args.tokens.map(|tokens| shape.bytes(&life, tokens)).transpose()?;
+            Ok(Row {
+                codec_k: Some(life.codecs.k.name()),
+                codec_v: Some(life.codecs.v.name()),
+                policy: policy.name.policy.clone().or_else(|| tiered.clone()),
+                ..self.figures(per_token, max_tokens, bytes)
+            })
+        };
+        let row = planned(life.oldest()).map_err(|error: PlanError| CliError::bad_input(error))?;
+        if !life.tiers.is_empty() {
+            // A cache says best which codecs can become which.
+            let vectors = KvShape::new(1, 1, 1, shape.head_dim).with_value_dim(shape.value_dim);
+            KvCache::new(policy.apply(vectors.into()))
+                .map_err(|error| CliError::bad_input(format_args!("{}: {error}", policy.name)))?;
+        }
+        Ok(row)
+    }
+
+    fn other(&self, other: &Foreign) -> Result<Row, PlanError> {
+        let max_tokens = self.args.memory.map(|memory| other.max_tokens(&self.shape, memory));
+        let bytes = self.args.tokens.map(|tokens| other.bytes(&self.shape, tokens)).transpose()?;
+        let figures = self.figures(other.per_token(&self.shape)?, max_tokens, bytes);
+        Ok(Row { other: Some(other.name.clone()), ..figures })
+    }
+
+    fn figures(&self, per_token: (u64, Option<u64>), max_tokens: Option<u64>, bytes: Option<u64>) -> Row {
+        let values = self.shape.values_per_head() * self.shape.num_layers * self.shape.num_kv_heads;
+        let f16_ratio = 2.0 * values as f64 / per_token.0 as f64;
+        let milliseconds = |bytes: u64| Some(1e3 * bytes as f64 / self.args.bandwidth? as f64);
+        let all = |bytes: u64| self.weight_bytes.map(|weights| weights.saturating_add(bytes));
+        Row {
+            codec_k: None,
+            codec_v: None,
+            other: None,
+            policy: None,
+            bytes_per_token: per_token.0,
+            bytes_per_token_past_window: per_token.1,
+            f16_ratio,
+            f32_ratio: 2.0 * f16_ratio,
+            max_tokens,
+            step: Step {
+                cache_bytes: bytes,
+                read_ms: bytes.and_then(milliseconds),
+                step_ms: bytes.and_then(all).and_then(milliseconds),
+            },
+        }
+    }
 }
 
 fn shape(args: &Args) -> Result<CacheShape, CliError> {
@@ -240,85 +296,4 @@ fn weights(args: &Args) -> Result<Option<Weights>, CliError> {
         largest_layer: bytes.layer,
         streamed: bytes.streamed(),
     }))
-}
-
-fn human_ram(report: &RamReport) -> String {
-    let rows = report.rows.iter().map(|row| {
-        vec![
-            format!("{},{}", row.codec_k, row.codec_v),
-            grouped(row.bytes_per_token),
-            format!("{:.2}", row.tokens_per_kib),
-            grouped(row.tokens),
-        ]
-    });
-    format!(
-        "{} layers, {} KV heads, head dim {}, {} bytes for slots; {} bytes more a ring for signs and indices\n{}",
-        report.layers,
-        report.kv_heads,
-        report.head_dim,
-        grouped(report.ram),
-        grouped(ring_overhead(report.head_dim)),
-        table(&["K,V", "bytes/token", "tokens/KiB", "tokens"], rows)
-    )
-}
-
-/// Signs and scale mode of two codecs, and three words, on a 32-bit processor.
-fn ring_overhead(head_dim: usize) -> u64 {
-    (2 * (head_dim as u64 + 1)).next_multiple_of(4) + 3 * 4
-}
-
-fn human(report: &Report) -> String {
-    let per_head = if report.latent { report.head_dim } else { report.head_dim + report.value_dim };
-    let f16_values = per_head * report.layers * report.kv_heads;
-    let rows = report.rows.iter().map(|row| {
-        let pair = || format!("{},{}", row.codec_k, row.codec_v);
-        let mut cells = vec![
-            row.policy.clone().unwrap_or_else(pair),
-            grouped(row.bytes_per_token),
-            format!("{:.2}", 2.0 * f16_values as f64 / row.bytes_per_token as f64),
-        ];
-        cells.extend(row.bytes_per_token_past_window.map(grouped));
-        cells.extend(row.max_tokens.map(|tokens| match tokens {
-            u64::MAX => "no bound".to_owned(),
-            tokens if Some(tokens) == report.model_context => format!("{} (the model's)", grouped(tokens)),
-            tokens => grouped(tokens),
-        }));
-        cells
-    });
-    let mut head = vec!["K,V", "bytes/token", "f16 ratio"];
-    let mut text =
-        format!("{} layers, {} KV heads, head dim {}", report.layers, report.kv_heads, report.head_dim);
-    if report.value_dim != report.head_dim {
-        text.push_str(&format!(", that of values {}", report.value_dim));
-    }
-    if report.latent {
-        text.push_str(", one latent vector for key and value, kept by the codec of K");
-    }
-    if let Some(window) = report.window {
-        head.push("past window");
-        text.push_str(&format!(
-            "\n{} of the layers see the newest {} tokens only",
-            report.windowed_layers,
-            grouped(window)
-        ));
-    }
-    if let Some(weights) = &report.weights {
-        text.push_str(&format!(
-            "\n{} bytes of weights, {} where layers are streamed: two of at most {}, {} beside them",
-            grouped(weights.all),
-            grouped(weights.streamed),
-            grouped(weights.largest_layer),
-            grouped(weights.beside_layers)
-        ));
-    }
-    if let Some(memory) = report.memory {
-        head.push("longest context");
-        text.push_str(&format!(
-            "\n{} bytes of cache, of it f16: {} first and {} newest tokens",
-            grouped(memory),
-            report.sinks,
-            report.hot
-        ));
-    }
-    format!("{text}\n{}", table(&head, rows))
 }

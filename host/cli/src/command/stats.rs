@@ -1,10 +1,13 @@
 //! `tqkv stats`: what each codec does to vectors and their dot products.
 
+use std::path::PathBuf;
+
 use crate::array::{ArrayError, Vectors};
 use crate::stats::{self, CodecStats};
 use serde::Serialize;
 use tqkv_core::{AnyCodec, CodecId, is_supported_head_dim};
 
+use super::stats_delta;
 use crate::args::{self, EncodeArgs};
 use crate::error::CliError;
 use crate::output::{Output, grouped, table};
@@ -14,10 +17,17 @@ use crate::output::{Output, grouped, table};
 #[command(after_help = "Example: the classic 1 to 4 bit figures, then a model's own keys and queries
   tqkv stats --random 100000 --codec s1,s2,s3,s4 --scale-mode raw
   tqkv stats --codec s4 --codec i8 keys.safetensors:layers.0.k --queries q.npy
+Example: would differences between the layers of a model take fewer bits than the layers
+  tqkv stats --delta
 
 Columns: relative MSE is the mean of |x-x^|^2/|x|^2 as stored, cosine that between x and x^. Slope is \
 the regression of <q,x^> on <q,x> (1 is unbiased) and dot error its root mean square error relative to \
-<q,x>, over random unit queries unless --queries is given.")]
+<q,x>, over random unit queries unless --queries is given.
+
+Columns of --delta, of layers in pairs: correlation is Pearson's (keys and values less the mean of each channel), difference \
+energy that of a layer less the one before over the layer's own (2 is two layers that know nothing of each other), bits saved \
+what the best multiple of the layer before saves for each number of Gaussian ones, entropy that in steps of a quarter of the \
+deviation, given last the same where the number of the layer before is known.")]
 pub(crate) struct Args {
     /// Codecs to measure; may be repeated [default: all that have the head dim].
     #[arg(long = "codec", value_name = "CODEC", value_parser = args::codec, value_delimiter = ',')]
@@ -41,6 +51,10 @@ pub(crate) struct Args {
     /// Queries of shape [.., D] [default: 32 random unit vectors].
     #[arg(long, value_name = "ARRAY")]
     queries: Option<String>,
+    /// Measure instead what each layer says about the next, of keys, values and weights of the shipped model, or of the
+    /// one at MODEL: whether differences between layers would take fewer bits.
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["codecs", "input", "random", "dim", "queries"])]
+    delta: Option<Option<PathBuf>>,
 }
 
 /// Random queries: every vector meets each, so 20,000 vectors give 640,000 dot products.
@@ -56,6 +70,9 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    if let Some(model) = &args.delta {
+        return stats_delta::run(model.as_deref(), out);
+    }
     let level = args::machine_level()?;
     let name = args.input.as_deref().unwrap_or("random directions");
     let vectors = match &args.input {

@@ -189,13 +189,7 @@ fn human(report: &Report) -> String {
 fn perplexity(args: &CompressArgs, model: &Path, text: &[u8], out: &Output) -> Result<f64, CliError> {
     let bad = |error| CliError::model(Some(model), &error);
     let model = Model::load(model).map_err(bad)?;
-    let spec = EvalSpec {
-        context: args.context,
-        windows: Some(args.windows),
-        step: None,
-        layers: false,
-        attention: false,
-    };
+    let spec = EvalSpec::new(args.context, Some(args.windows));
     let exact = Setting {
         name: "exact".to_owned(),
         new_cache: Box::new(|| Ok(Box::new(model.config().dense_cache()?))),

@@ -40,6 +40,15 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, PlanError> {
     whole.checked_add(part as u64).ok_or_else(wrong)
 }
 
+/// Reads `2TB/s`: bytes that memory gives in a second.
+///
+/// # Errors
+/// [`PlanError::Bandwidth`].
+pub(crate) fn parse_bandwidth(text: &str) -> Result<u64, PlanError> {
+    let size = text.trim().strip_suffix("/s").and_then(|size| parse_size(size).ok());
+    size.filter(|&bytes| bytes > 0).ok_or_else(|| PlanError::Bandwidth(text.to_string()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,6 +75,15 @@ mod tests {
         {
             let error = parse_size(text).unwrap_err().to_string();
             assert!(error.contains("GiB"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_bandwidth_is_a_size_a_second() {
+        assert_eq!(parse_bandwidth("2TB/s").unwrap(), 2_000_000_000_000);
+        assert_eq!(parse_bandwidth("17.4 GB/s").unwrap(), 17_400_000_000);
+        for text in ["2TB", "2TB/h", "0B/s", "fast"] {
+            assert!(parse_bandwidth(text).unwrap_err().to_string().contains("2TB/s"), "{text}");
         }
     }
 }

@@ -148,7 +148,7 @@ fn sequences_share_products_and_evaluations_run() {
         }
 
         let text: Vec<_> = golden.tokens.iter().map(|token| format!("w{token}")).collect();
-        let spec = EvalSpec { context: 24, windows: Some(1), step: None, layers: true, attention: true };
+        let spec = EvalSpec { layers: true, attention: true, ..EvalSpec::new(24, Some(1)) };
         let config = golden.model.config();
         let setting = |codec| Setting {
             name: String::new(),

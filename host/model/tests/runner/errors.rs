@@ -328,7 +328,7 @@ fn prompts_and_windows_that_do_not_fit_name_the_numbers() {
         new_cache: Box::new(|| Ok(Box::new(model.config().dense_cache()?))),
     };
     let eval = |text: &[u8], context: usize, windows: Option<usize>| {
-        let spec = EvalSpec { context, windows, step: None, layers: false, attention: false };
+        let spec = EvalSpec::new(context, windows);
         let mut calls = Vec::new();
         let report = evaluate(&model, text, &spec, &dense(), &[dense()], &mut |progress| {
             if let Progress::Passes(done, all) = progress {

@@ -77,7 +77,7 @@ fn through<'a>(model: &'a Model, name: &str, quantise: fn(&[f32]) -> Vec<f32>) -
 }
 
 fn run(model: &Model, windows: usize, layers: bool, settings: &[Setting<'_>]) -> EvalReport {
-    let spec = EvalSpec { context: CONTEXT, windows: Some(windows), step: None, layers, attention: false };
+    let spec = EvalSpec { layers, ..EvalSpec::new(CONTEXT, Some(windows)) };
     evaluate(model, shipped::HELDOUT_TEXT, &spec, &dense(model), settings, &mut |_| {}).unwrap()
 }
 

@@ -1,0 +1,82 @@
+//! The table of `tqkv plan`.
+
+use super::plan::{Report, Row};
+use crate::output::{grouped, table};
+
+/// The report for people.
+pub(super) fn human(report: &Report) -> String {
+    let mut text = shape(report);
+    if let Some(weights) = &report.weights {
+        text.push_str(&format!(
+            "\n{} bytes of weights, {} where layers are streamed: two of at most {}, {} beside them",
+            grouped(weights.all),
+            grouped(weights.streamed),
+            grouped(weights.largest_layer),
+            grouped(weights.beside_layers)
+        ));
+    }
+    let f16 = format!("of it f16: {} first and {} newest tokens", report.sinks, report.hot);
+    match (report.memory, report.tokens) {
+        (Some(memory), _) => text.push_str(&format!("\n{} bytes of cache, {f16}", grouped(memory))),
+        (None, Some(_)) => text.push_str(&format!("\n{f16}")),
+        (None, None) => {}
+    }
+    if let (Some(tokens), Some(bandwidth)) = (report.tokens, report.bandwidth) {
+        let weights = report
+            .weight_bytes
+            .map_or(String::new(), |bytes| format!(", and {} bytes of weights", grouped(bytes)));
+        text.push_str(&format!(
+            "\na step reads the cache of {} tokens once{weights}, at {} bytes a second",
+            grouped(tokens),
+            grouped(bandwidth)
+        ));
+    }
+    format!("{text}\n{}", table(&head(report), report.rows.iter().map(|row| cells(report, row))))
+}
+
+fn shape(report: &Report) -> String {
+    let mut text =
+        format!("{} layers, {} KV heads, head dim {}", report.layers, report.kv_heads, report.head_dim);
+    if report.value_dim != report.head_dim {
+        text.push_str(&format!(", that of values {}", report.value_dim));
+    }
+    if report.latent {
+        text.push_str(", one latent vector for key and value, kept by the codec of K");
+    }
+    if let Some(window) = report.window {
+        let (layers, window) = (report.windowed_layers, grouped(window));
+        text.push_str(&format!("\n{layers} of the layers see the newest {window} tokens only"));
+    }
+    text
+}
+
+fn head(report: &Report) -> Vec<&'static str> {
+    let columns = [
+        ("past window", report.window.is_some()),
+        ("longest context", report.memory.is_some()),
+        ("cache", report.tokens.is_some()),
+        ("read ms", report.bandwidth.is_some()),
+        ("step ms", report.weight_bytes.is_some()),
+    ];
+    let columns = columns.into_iter().filter_map(|(name, there)| there.then_some(name));
+    ["K,V", "bytes/token", "f16 ratio", "f32 ratio"].into_iter().chain(columns).collect()
+}
+
+fn cells(report: &Report, row: &Row) -> Vec<String> {
+    let pair = || format!("{},{}", row.codec_k.unwrap_or_default(), row.codec_v.unwrap_or_default());
+    let mut cells = vec![
+        row.other.clone().or_else(|| row.policy.clone()).unwrap_or_else(pair),
+        grouped(row.bytes_per_token),
+        format!("{:.2}", row.f16_ratio),
+        format!("{:.2}", row.f32_ratio),
+    ];
+    cells.extend(row.bytes_per_token_past_window.map(grouped));
+    cells.extend(row.max_tokens.map(|tokens| match tokens {
+        u64::MAX => "no bound".to_owned(),
+        tokens if Some(tokens) == report.model_context => format!("{} (the model's)", grouped(tokens)),
+        tokens => grouped(tokens),
+    }));
+    cells.extend(row.step.cache_bytes.map(grouped));
+    cells.extend([row.step.read_ms, row.step.step_ms].into_iter().flatten().map(|ms| format!("{ms:.2}")));
+    cells
+}

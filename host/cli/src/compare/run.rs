@@ -1,0 +1,101 @@
+//! A run of a model over a text, for comparison with another.
+
+use std::path::PathBuf;
+
+use tqkv::Level;
+use tqkv::cache::KvCache;
+use tqkv_model::{Model, SpecialTokens, shipped};
+
+use crate::args::{EncodeArgs, WindowArgs};
+use crate::cache_args::ModelArgs;
+use crate::error::CliError;
+use crate::input;
+use crate::policy::{LifeArgs, PolicyArg};
+
+/// What a run is of.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Text of a run, - for standard input [default: the shipped held-out text].
+    #[arg(long, value_name = "FILE")]
+    text: Option<PathBuf>,
+    /// Tokens of a run, from the start of the text.
+    #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
+    context: usize,
+    #[command(flatten)]
+    window: WindowArgs,
+    #[command(flatten)]
+    encode: EncodeArgs,
+}
+
+/// A cache as the model left it, and the hidden states of each layer.
+pub(crate) struct Run {
+    /// The cache.
+    pub(crate) cache: KvCache,
+    hidden: Vec<Vec<f32>>,
+    width: usize,
+}
+
+/// The model and the tokens of all runs.
+pub(crate) struct Runner<'a> {
+    args: &'a RunArgs,
+    model: Model,
+    tokens: Vec<u32>,
+}
+
+impl RunArgs {
+    /// Loads the model and the text.
+    pub(crate) fn runner(&self) -> Result<Runner<'_>, CliError> {
+        let text = match &self.text {
+            Some(path) => input::read(path)?,
+            None => shipped::HELDOUT_TEXT.to_vec(),
+        };
+        let model = self.model.load()?;
+        let tokens = model.tokenizer().encode(&text, SpecialTokens::Omit);
+        let mut tokens = tokens.map_err(|e| CliError::model(None, &e))?;
+        if self.context == 0 || tokens.len() < self.context {
+            return Err(CliError::bad_input(format_args!(
+                "{} tokens of a text of {}; accepted are 1 and more that it has",
+                self.context,
+                tokens.len()
+            )));
+        }
+        tokens.truncate(self.context);
+        Ok(Runner { args: self, model, tokens })
+    }
+}
+
+impl Runner<'_> {
+    /// Runs the text with a cache as `POLICY` or `POLICY@LEVEL` says.
+    pub(crate) fn run(&self, what: &str) -> Result<Run, CliError> {
+        let bad =
+            |error: String| CliError::bad_input(format_args!("'{what}' is no file and no run: {error}"));
+        let (policy, level) =
+            what.split_once('@').map_or((what, None), |(policy, level)| (policy, Some(level)));
+        let policy: PolicyArg = policy.parse().map_err(bad)?;
+        let level = level.map(|level| Level::from_name(level).map_err(|e| bad(e.to_string()))).transpose()?;
+        let policy = LifeArgs::written_alone(self.args.window, &policy);
+        let config = self.model.config();
+        let spec = policy.apply(config.cache_spec()).options(self.args.encode.options());
+        let spec = match level {
+            Some(level) => spec.level(level),
+            None => spec,
+        };
+        let mut cache = KvCache::new(spec).map_err(|e| bad(e.to_string()))?;
+        let mut hidden: Vec<Vec<f32>> = vec![Vec::new(); config.num_layers];
+        self.model
+            .hidden(&self.tokens, 0, &mut cache, &mut |layer, _, rows| hidden[layer].extend_from_slice(rows))
+            .map_err(|e| CliError::model(None, &e))?;
+        Ok(Run { cache, hidden, width: config.hidden_size })
+    }
+}
+
+impl Run {
+    /// Mean cosine of the hidden states after a layer with those of another run of the same model and text.
+    pub(crate) fn hidden_cosine(&self, other: &Self, layer: usize) -> f64 {
+        let mut alike = super::Alike::default();
+        alike.rows(self.width, &self.hidden[layer], &other.hidden[layer]);
+        alike.figures().mean_cosine
+    }
+}

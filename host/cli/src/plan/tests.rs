@@ -1,0 +1,186 @@
+//! The plans of known shapes, and what they must equal.
+
+use super::*;
+
+const SEVENTY_B: &str = r#"{"num_hidden_layers": 80, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "hidden_size": 8192, "rope_theta": 5e5}"#;
+
+fn codecs(text: &str) -> KvCodecs {
+    text.parse().unwrap()
+}
+
+fn life(text: &str, kept: Uncompressed) -> Life {
+    Life { codecs: codecs(text), kept, tiers: Vec::new() }
+}
+
+#[test]
+fn seventy_b_class_bytes_per_token() {
+    let shape = CacheShape::from_config(SEVENTY_B).unwrap();
+    for (kv, bytes) in [("f16", 327_680), ("s4", 84_480), ("s3", 64_000), ("s2", 43_520)] {
+        assert_eq!(shape.bytes_per_token(codecs(kv)).unwrap(), bytes, "{kv}");
+    }
+}
+
+#[test]
+fn the_longest_context_counts_window_and_sinks_as_f16() {
+    let shape = CacheShape::from_config(SEVENTY_B).unwrap();
+    let kept = Uncompressed { sinks: 4, hot: 128 };
+    let (memory, raw, coded) = (34_000_000_000_u64, 327_680, 84_480);
+    let tokens = shape.max_tokens(&life("s4", kept), memory).unwrap();
+    let bytes = |tokens: u64| 132 * raw + (tokens - 132) * coded;
+    assert!(bytes(tokens) <= memory && bytes(tokens + 1) > memory, "{tokens}");
+    // f16 has no cheaper rest, and a budget below the window holds only part of it.
+    assert_eq!(shape.max_tokens(&life("f16", kept), memory).unwrap(), memory / raw);
+    assert_eq!(shape.max_tokens(&life("s2", kept), 10 * raw + 1).unwrap(), 10);
+    assert_eq!(shape.max_tokens(&life("s2", kept), raw - 1).unwrap(), 0);
+}
+
+#[test]
+fn the_bytes_of_a_context_are_those_that_fit() {
+    let kept = Uncompressed { sinks: 4, hot: 64 };
+    let full = CacheShape::new(6, 2, 128);
+    for shape in [full, CacheShape { windowed: Some(Windowed { layers: 2, tokens: 1024 }), ..full }] {
+        for tokens in [3, 68, 100_003] {
+            let bytes = shape.bytes(&life("s3", kept), tokens).unwrap();
+            assert_eq!(shape.max_tokens(&life("s3", kept), bytes).unwrap(), tokens);
+            assert_eq!(shape.max_tokens(&life("s3", kept), bytes - 1).unwrap(), tokens - 1);
+        }
+    }
+    assert_eq!(full.bytes(&life("s4", kept), 68).unwrap(), 6 * 2 * 68 * 512);
+}
+
+#[test]
+fn values_count_with_their_own_dim() {
+    let narrow = CacheShape { value_dim: 64, ..CacheShape::new(2, 3, 128) };
+    let per_head = |dim: usize| dim as u64 / 2 + 2;
+    assert_eq!(narrow.bytes_per_token(codecs("s4")).unwrap(), 6 * (per_head(128) + per_head(64)));
+    assert_eq!(narrow.bytes_per_token(codecs("f16")).unwrap(), 6 * 2 * (128 + 64));
+    assert_eq!(narrow.ring_bytes_per_token(codecs("s4")).unwrap(), 6 * (per_head(128) + per_head(64)));
+    let kept = Uncompressed { sinks: 4, hot: 64 };
+    assert_eq!(narrow.bytes(&life("s4", kept), 68).unwrap(), 6 * 68 * 2 * (128 + 64));
+    let odd = CacheShape { value_dim: 100, ..narrow };
+    for error in [odd.bytes_per_token(codecs("s4")), odd.ring_bytes_per_token(codecs("s4"))] {
+        assert!(error.unwrap_err().to_string().starts_with("head dim 100 is not one of codecs s4,s4"));
+    }
+}
+
+#[test]
+fn rings_hold_what_the_firmware_arithmetic_says() {
+    let shape = CacheShape::new(2, 3, 64);
+    for codec in INTEGER_CODECS {
+        let tokens = shape.ring_tokens(KvCodecs { k: codec, v: codec }, 6 * 4096).unwrap();
+        let each = tqkv_core::fixed::tokens_in(codec, codec, 64, 4096).unwrap();
+        assert_eq!(tokens, each as u64, "{codec:?}");
+    }
+    let error = shape.ring_tokens(codecs("s4,q8_0"), 4096).unwrap_err().to_string();
+    assert!(error.contains("q8_0") && error.contains("i8, s5, s4"), "{error}");
+}
+
+#[test]
+fn shapes_beyond_reason_are_errors() {
+    let shape = CacheShape::new(usize::MAX, 2, 128);
+    assert!(matches!(shape.bytes_per_token(codecs("s4")), Err(PlanError::TooLarge)));
+    let shape = CacheShape::new(1, 1, 100);
+    let error = shape.bytes_per_token(codecs("s4")).unwrap_err().to_string();
+    assert!(error.contains("100") && error.contains("s4,s4"), "{error}");
+}
+
+#[test]
+fn windows_bound_their_layers_and_the_context_bounds_all() {
+    let kept = Uncompressed { sinks: 4, hot: 64 };
+    let full = CacheShape::new(6, 1, 128);
+    let windowed = CacheShape { windowed: Some(Windowed { layers: 5, tokens: 1024 }), ..full };
+    let memory = 100_000_000;
+    let [all, one] = [full, windowed].map(|shape| shape.max_tokens(&life("s4", kept), memory).unwrap());
+    assert!(one > 5 * all && one < 6 * all, "{one} {all}");
+    assert_eq!(windowed.bytes_per_token(codecs("s4")).unwrap(), 6 * 132);
+    assert_eq!(windowed.bytes_past_window(codecs("s4")).unwrap(), Some(132));
+    let short = CacheShape { context: Some(4096), ..windowed };
+    assert_eq!(short.max_tokens(&life("s4", kept), memory).unwrap(), 4096);
+    let bounded = CacheShape { windowed: Some(Windowed { layers: 6, tokens: 1024 }), ..full };
+    assert_eq!(bounded.max_tokens(&life("s4", kept), memory).unwrap(), u64::MAX);
+}
+
+/// What a cache holds more of when it is 1024 tokens longer, in whole pages.
+#[test]
+fn a_token_takes_what_a_cache_allocates_for_it() {
+    use tqkv::cache::{Centring, KvCache};
+    for dim in [64, 80, 96, 128] {
+        for kv in ["f16", "i8", "s4", "t4", "t2h", "n3", "q8_0"] {
+            let codecs = codecs(kv);
+            let Ok(planned) = CacheShape::new(1, 1, dim).bytes_per_token(codecs) else { continue };
+            let spec = CacheSpec::new(1, 1, 1, dim).codecs(codecs.k, codecs.v).sinks(0).hot(0);
+            let mut cache = KvCache::new(spec.centring(Centring::Off)).unwrap();
+            let zeros = vec![0.0; 1024 * dim];
+            cache.append(0, &zeros, &zeros).unwrap();
+            let before = cache.stats().allocated_bytes;
+            cache.append(0, &zeros, &zeros).unwrap();
+            let grown = (cache.stats().allocated_bytes - before) as f64 / 1024.0;
+            // Lists of pages grow too.
+            let ratio = grown / planned as f64;
+            assert!((0.98..1.08).contains(&ratio), "{kv} at {dim}: {grown} {planned}");
+        }
+    }
+}
+
+/// A cache of 34 and of 22 GB in a community's tables, where a GB is 1000 MiB and no token is f16.
+#[test]
+fn longest_contexts_are_those_of_the_published_table() {
+    let shape = CacheShape::from_config(SEVENTY_B).unwrap();
+    let memory = [34_000 << 20, 22_000 << 20];
+    for (format, bytes, thousands) in [
+        ("f16=256", 327_680, [109, 70]),
+        ("q8_0 without scales=128", 163_840, [218, 141]),
+        ("tq3=52", 66_560, [536, 347]),
+        ("tq4=68", 87_040, [410, 265]),
+    ] {
+        let format: Foreign = format.parse().unwrap();
+        assert_eq!(format.per_token(&shape).unwrap(), (bytes, None), "{format:?}");
+        let found = memory.map(|memory| (format.max_tokens(&shape, memory) + 500) / 1000);
+        assert_eq!(found, thousands, "{format:?}");
+    }
+    let none = Uncompressed { sinks: 0, hot: 0 };
+    let f16 = shape.max_tokens(&life("f16", none), memory[0]).unwrap();
+    assert_eq!(f16, "f16=256".parse::<Foreign>().unwrap().max_tokens(&shape, memory[0]));
+    assert_eq!(shape.bytes_per_token(codecs("q8_0")).unwrap(), 174_080, "with its scales");
+}
+
+/// Tables of f16 and f32 caches that others published: GB of 2^30 bytes, but for the last, of 10^9.
+#[test]
+fn caches_of_known_models_are_those_of_the_published_tables() {
+    let full = CacheShape::new;
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    for (shape, format, tokens, expected) in [
+        (full(32, 32, 128), "f32=512", 4096, 4.0),
+        (full(32, 32, 128), "f32=512", 32 << 10, 32.0),
+        (full(48, 8, 128), "f16=256", 32 << 10, 6.0),
+        // A hybrid: one layer of four has keys and values.
+        (full(16, 4, 256), "f16=512", 128 << 10, 8.0),
+        (full(16, 4, 256), "f16=512", 256 << 10, 16.0),
+        (full(36, 2, 128), "f16=256", 1 << 20, 36.0),
+    ] {
+        let format: Foreign = format.parse().unwrap();
+        let found = gib(format.bytes(&shape, tokens).unwrap());
+        assert!((found - expected).abs() < 1e-9, "{shape:?} {format:?}: {found}");
+    }
+    let none = Uncompressed { sinks: 0, hot: 0 };
+    let f16 = full(32, 32, 128).bytes(&life("f16", none), 32 << 10).unwrap();
+    assert_eq!(f16, 17_179_869_184);
+    let turbo4: Foreign = "turbo4=68".parse().unwrap();
+    assert_eq!(turbo4.bytes(&full(32, 32, 128), 32 << 10).unwrap(), 4_563_402_752);
+}
+
+#[test]
+fn formats_of_others_are_a_name_and_bytes() {
+    let latent = CacheShape { latent: true, ..CacheShape::new(61, 1, 576) };
+    let format: Foreign = "k4v3=72,52".parse().unwrap();
+    assert_eq!(format.per_token(&CacheShape::new(1, 1, 128)).unwrap(), (124, None));
+    assert_eq!(format.per_token(&latent).unwrap(), (61 * 72, None), "a latent is one vector");
+    let sliding =
+        CacheShape { windowed: Some(Windowed { layers: 5, tokens: 1024 }), ..CacheShape::new(6, 1, 128) };
+    assert_eq!(format.per_token(&sliding).unwrap(), (6 * 124, Some(124)));
+    for text in ["tq3", "tq3=", "=52", "tq3=0", "tq3=52,x", "tq3=9999999999"] {
+        let error = text.parse::<Foreign>().unwrap_err().to_string();
+        assert!(error.contains("tq3=52"), "{text}: {error}");
+    }
+}

@@ -1,0 +1,138 @@
+//! Sums over the positions of a setting, and the figures that they become.
+
+use super::{EvalResult, HeadFigures, scores};
+use crate::sampling::argmax;
+use crate::{Model, ModelError};
+use tqkv::cache::HeadStats;
+
+/// Rows whose logits are held at once: bounds memory for vocabularies of 100,000 and more.
+const LOGIT_ROWS: usize = 128;
+
+/// Logits of the reference and of a setting, a few rows at a time.
+pub(crate) fn score(
+    model: &Model,
+    window: &[u32],
+    base: &[f32],
+    hidden: &[f32],
+    tally: &mut Tally,
+) -> Result<(), ModelError> {
+    let (width, vocab) = (model.config().hidden_size, model.config().vocab_size);
+    for first in (0..window.len()).step_by(LOGIT_ROWS) {
+        let rows = first..window.len().min(first + LOGIT_ROWS);
+        let span = rows.start * width..rows.end * width;
+        let base = log_softmax(&model.logits(&base[span.clone()]), vocab, first)?;
+        let own = log_softmax(&model.logits(&hidden[span]), vocab, first)?;
+        for (position, (base, own)) in rows.zip(base.iter().zip(&own)) {
+            tally.add(base, own, window.get(position + 1).map(|t| *t as usize));
+        }
+    }
+    Ok(())
+}
+
+/// Log probabilities of one position.
+struct LogProbs {
+    values: Vec<f32>,
+    best: usize,
+}
+
+fn log_softmax(logits: &[f32], vocab: usize, first: usize) -> Result<Vec<LogProbs>, ModelError> {
+    let row = |(i, row): (usize, &[f32])| {
+        let best = argmax(row).ok_or(ModelError::NonFiniteLogits { position: first + i })?;
+        let max = row[best];
+        // The sum in f64: a vocabulary of 150,000 equal terms would lose digits in f32.
+        let log_sum = row.iter().map(|l| f64::from((l - max).exp())).sum::<f64>().ln();
+        let values = row.iter().map(|l| (f64::from(l - max) - log_sum) as f32).collect();
+        Ok(LogProbs { values, best })
+    };
+    logits.chunks_exact(vocab).enumerate().map(row).collect()
+}
+
+/// Running sums of one setting.
+#[derive(Default)]
+pub(crate) struct Tally {
+    nll: f64,
+    scored: usize,
+    /// One a position.
+    pub(super) kl: Vec<f32>,
+    agreed: usize,
+    pub(super) cache_bytes: usize,
+    pub(super) cosine: Vec<f64>,
+    heads: Vec<HeadFigures>,
+    /// Of a window in the means.
+    share: f64,
+    /// Of each layer, sums of squares: of errors of the attention outputs, and of the reference's.
+    pub(super) attention: Vec<(f64, f64)>,
+    pub(super) scores: scores::Tally,
+}
+
+impl Tally {
+    /// Nothing yet of so many windows.
+    pub(crate) fn over(windows: usize) -> Self {
+        Self { share: 1.0 / windows as f64, ..Self::default() }
+    }
+
+    fn add(&mut self, reference: &LogProbs, own: &LogProbs, target: Option<usize>) {
+        if let Some(target) = target {
+            self.nll -= f64::from(own.values[target]);
+            self.scored += 1;
+        }
+        let kl = |(r, o): (&f32, &f32)| {
+            // A token of probability 0 adds nothing, whatever the other side says.
+            if *r == f32::NEG_INFINITY { 0.0 } else { f64::from(r.exp()) * (f64::from(*r) - f64::from(*o)) }
+        };
+        self.kl.push(reference.values.iter().zip(&own.values).map(kl).sum::<f64>() as f32);
+        self.agreed += usize::from(reference.best == own.best);
+    }
+
+    /// Mean negative log likelihood so far.
+    pub(crate) fn nll(&self) -> f64 {
+        self.nll / self.scored as f64
+    }
+
+    pub(super) fn add_cosines(&mut self, sums: &[(usize, f64)]) {
+        for &(layer, sum) in sums {
+            if self.cosine.len() <= layer {
+                self.cosine.resize(layer + 1, 0.0);
+            }
+            self.cosine[layer] += sum;
+        }
+    }
+
+    pub(super) fn add_heads(&mut self, heads: &[HeadStats]) {
+        if self.heads.is_empty() {
+            self.heads = heads.iter().map(|head| HeadFigures::none(head.layer, head.kv_head)).collect();
+        }
+        for (figures, stats) in self.heads.iter_mut().zip(heads) {
+            figures.add(stats, self.share);
+        }
+    }
+
+    pub(crate) fn finish(mut self, name: &str, reference_nll: f64) -> EvalResult {
+        let positions = self.kl.len() as f64;
+        let nll = self.nll();
+        EvalResult {
+            name: name.to_owned(),
+            nll,
+            perplexity: nll.exp(),
+            nll_delta: nll - reference_nll,
+            kl: self.kl.iter().map(|kl| f64::from(*kl)).sum::<f64>() / positions,
+            kl_p99: exceeded_by(&mut self.kl, 10),
+            kl_p999: exceeded_by(&mut self.kl, 1),
+            top1_agreement: self.agreed as f64 / positions,
+            cache_bytes_per_token: self.cache_bytes as f64 / positions,
+            layer_cosine: self.cosine.iter().map(|sum| sum / positions).collect(),
+            heads: self.heads,
+            scores: self.scores.finish(),
+            attention_error: (!self.attention.is_empty()).then(|| {
+                let errors = self.attention.iter().map(|(error, norm)| error / norm.max(f64::MIN_POSITIVE));
+                errors.sum::<f64>() / self.attention.len() as f64
+            }),
+        }
+    }
+}
+
+/// What `few` values of a thousand exceed.
+fn exceeded_by(values: &mut [f32], few: usize) -> f64 {
+    let at = (values.len() * (1000 - few)).div_ceil(1000).saturating_sub(1);
+    if values.is_empty() { 0.0 } else { f64::from(*values.select_nth_unstable_by(at, f32::total_cmp).1) }
+}

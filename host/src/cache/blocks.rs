@@ -1,0 +1,54 @@
+//! Encoded tokens as their codec made them: for programs that look into a cache. Attention needs none of it.
+
+use super::track::Track;
+use super::{Head, KvCache};
+use crate::error::CacheError;
+use tqkv_core::CodecId;
+
+/// Tokens of one KV head in one codec.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Encoded {
+    /// Codec of the blocks.
+    pub codec: CodecId,
+    /// Coordinates of a block.
+    pub dim: usize,
+    /// Position of the first token.
+    pub first: usize,
+    /// Blocks back to back, as in a `.tqk` file.
+    pub blocks: Vec<u8>,
+}
+
+impl KvCache {
+    /// Blocks of the encoded keys of a KV head that are held, oldest first, a run for each page; keys that are centred are
+    /// less their mean.
+    ///
+    /// # Errors
+    /// Layer or KV head out of range, or a page that cannot be read back.
+    pub fn key_blocks(&self, layer: usize, kv_head: usize) -> Result<Vec<Encoded>, CacheError> {
+        blocks(&self.head(layer, kv_head)?.keys)
+    }
+
+    /// Blocks of values, as [`KvCache::key_blocks`]; of latent vectors, which are keys and values, the same.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn value_blocks(&self, layer: usize, kv_head: usize) -> Result<Vec<Encoded>, CacheError> {
+        blocks(Head::values(self.head(layer, kv_head)?))
+    }
+}
+
+fn blocks(track: &Track) -> Result<Vec<Encoded>, CacheError> {
+    let pages = track.pages();
+    let mut runs = Vec::new();
+    let mut from = pages.first();
+    while from < pages.len() {
+        let (run, to) = (pages.run(from)?, pages.page_end(from));
+        let codec = run.format.codec();
+        let blocks = run.format.read_blocks(&run.lines, 0, to - from);
+        let first = track.sinks().len() + from;
+        runs.push(Encoded { codec: codec.id(), dim: codec.dim(), first, blocks });
+        from = to;
+    }
+    Ok(runs)
+}

@@ -1,0 +1,113 @@
+//! The spec of a snapshot, read back: the inverse of `fields`.
+
+use super::bytes::Parser;
+use super::{NO_NUMBER, refused};
+use crate::cache::layer::{LayerKind, LayerPolicy};
+use crate::cache::spec::{Arithmetic, CacheSpec, Centring, Cold};
+use crate::error::CacheError;
+use tqkv_core::{CodecId, Effort, KvShape, Options, ScaleMode};
+
+/// More than any count in a spec, and far from overflow.
+const MOST: usize = 1 << 48;
+
+/// KV heads of all layers: more than any model has, and not many megabytes while they are empty.
+const MOST_HEADS: usize = 1 << 16;
+
+/// Reads the payload of the spec's chunk.
+pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
+    let parser = &mut Parser::new(payload);
+    let mut shape = [0; 6];
+    for value in &mut shape {
+        *value = parser.count("layers, heads or coordinates", MOST)?;
+    }
+    let [num_layers, num_heads, num_kv_heads, head_dim, value_dim, position_dim] = shape;
+    let shape = KvShape::new(num_layers, num_heads, num_kv_heads, head_dim).with_value_dim(value_dim);
+    let heads = num_layers.saturating_mul(num_kv_heads);
+    if heads > MOST_HEADS {
+        return refused(format!("{heads} KV heads; accepted are up to {MOST_HEADS}"));
+    }
+    // Taken at once, so that no more layers are made than the chunk has bytes for.
+    let codecs = parser.bytes(num_layers, 2)?.chunks_exact(2);
+    let pairs = codecs.map(|pair| Ok((codec(pair[0])?, codec(pair[1])?)));
+    let pairs: Vec<_> = pairs.collect::<Result<_, CacheError>>()?;
+    let kinds = (0..num_layers).map(|_| kind(parser)).collect::<Result<Vec<_>, _>>()?;
+    let seed = parser.values::<u64>(1)?;
+    let [mode, effort] = two(parser)?;
+    let (Some(scale_mode), Some(&effort)) =
+        (ScaleMode::from_code(mode), Effort::ALL.get(usize::from(effort)))
+    else {
+        return refused(format!("scale mode {mode}, effort {effort}, which are not known"));
+    };
+    let (sinks, hot) = (parser.count("sinks", MOST)?, parser.count("hot tokens", MOST)?);
+    let (centring, arithmetic) = match two(parser)? {
+        [centring @ 0..3, arithmetic @ 0..2] => (
+            [Centring::Off, Centring::On, Centring::Auto][usize::from(centring)],
+            [Arithmetic::Int8, Arithmetic::F32][usize::from(arithmetic)],
+        ),
+        [centring, arithmetic] => {
+            return refused(format!("centring {centring}, arithmetic {arithmetic}, which are not known"));
+        }
+    };
+    let tiers = parser.count("cold tiers", usize::from(u16::MAX))?;
+    let cold = (0..tiers).map(|_| tier(parser)).collect::<Result<_, _>>()?;
+    let [scale, soft_cap] = [float(parser)?, float(parser)?];
+    let sparse_values = float(parser)?.unwrap_or(f32::NAN);
+    let logits = parser.count("learned sinks", MOST)?;
+    let sink_logits = parser.values::<f32>(logits)?;
+    parser.end()?;
+    let Some(&(key, value)) = pairs.first() else { return refused("of a cache without layers") };
+    Ok(CacheSpec {
+        position_dim,
+        key,
+        value,
+        layers: LayerPolicy::Custom(pairs),
+        kinds,
+        options: Options::DEFAULT
+            .seed(seed.first().copied().unwrap_or_default())
+            .scale_mode(scale_mode)
+            .effort(effort),
+        sinks,
+        hot,
+        centring,
+        arithmetic,
+        cold,
+        scale,
+        soft_cap,
+        sink_logits,
+        sparse_values,
+        ..CacheSpec::from(shape)
+    })
+}
+
+fn two(parser: &mut Parser<'_>) -> Result<[u8; 2], CacheError> {
+    let bytes = parser.bytes(1, 2)?;
+    Ok([bytes[0], bytes[1]])
+}
+
+fn codec(code: u8) -> Result<CodecId, CacheError> {
+    CodecId::from_code(code).map_or_else(|| refused(format!("codec {code}, which is not known")), Ok)
+}
+
+fn kind(parser: &mut Parser<'_>) -> Result<LayerKind, CacheError> {
+    match parser.count("kinds of layers", 2)? {
+        0 => Ok(LayerKind::Full),
+        1 => Ok(LayerKind::None),
+        _ => Ok(LayerKind::Sliding(parser.count("tokens of a window", MOST)?)),
+    }
+}
+
+fn tier(parser: &mut Parser<'_>) -> Result<(usize, Cold), CacheError> {
+    let after = parser.count("tokens before a tier", MOST)?;
+    let bytes = parser.bytes(1, 3)?;
+    match bytes[0] {
+        // The folder is the machine's own.
+        0 => Ok((after, Cold::Spill(std::env::temp_dir()))),
+        1 => Ok((after, Cold::Demote { key: codec(bytes[1])?, value: codec(bytes[2])? })),
+        other => refused(format!("a cold tier of kind {other}, which is not known")),
+    }
+}
+
+fn float(parser: &mut Parser<'_>) -> Result<Option<f32>, CacheError> {
+    let value = parser.values::<f32>(1)?.first().copied();
+    Ok(value.filter(|value| value.to_bits() != NO_NUMBER))
+}
