@@ -128,7 +128,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let model = args.model.load()?;
     let (context, windows) = (args.context, args.windows);
     if args.storage.is_asked() {
-        return args.storage.run(&model, &text, (context, windows), args.cache.pairs(), out);
+        return args.storage.run(&model, &text, (context, windows), args.cache.pairs("--storage")?, out);
     }
     let spec = EvalSpec {
         context,
@@ -183,7 +183,7 @@ pub(crate) fn measure(
     cache.check(place, &model.config().cache_spec(), &policies)?;
     let setting = |policy: &Policy| {
         // The reference is the CPU's on every device.
-        let place = if policy.name.kv == F16 { &Place::Cpu } else { place };
+        let place = if policy.name.kv == F16.into() { &Place::Cpu } else { place };
         let (name, policy) = (policy.name.to_string(), policy.clone());
         let new_cache = move || -> Result<Box<dyn AttentionCache>, CacheError> {
             cache.cache(place, model.config(), &policy)

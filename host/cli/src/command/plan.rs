@@ -138,7 +138,8 @@ struct RamRow {
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let shape = shape(args)?;
     if let Some(ram) = args.ram {
-        return out.print(&microcontroller(args, shape, ram).map_err(CliError::bad_input)?, human_ram);
+        let pairs = args.kv.own("plan")?;
+        return out.print(&microcontroller(pairs, shape, ram).map_err(CliError::bad_input)?, human_ram);
     }
     let pairs = DEFAULT.map(|codec| KvCodecs { k: codec, v: codec });
     let policies = LifeArgs::from(args.ages.clone()).policies(&args.kv, &args.policy, &pairs);
@@ -186,9 +187,13 @@ fn row(shape: &CacheShape, policy: &Policy, memory: Option<u64>) -> Result<Row, 
     Ok(row)
 }
 
-fn microcontroller(args: &Args, shape: CacheShape, ram: u64) -> Result<RamReport, PlanError> {
-    let rows = args.kv.pairs(&INTEGER_CODECS.map(|codec| KvCodecs { k: codec, v: codec })).into_iter();
-    let rows = rows.map(|codecs| {
+fn microcontroller(
+    pairs: Option<Vec<KvCodecs>>,
+    shape: CacheShape,
+    ram: u64,
+) -> Result<RamReport, PlanError> {
+    let all = || INTEGER_CODECS.map(|codec| KvCodecs { k: codec, v: codec }).to_vec();
+    let rows = pairs.unwrap_or_else(all).into_iter().map(|codecs| {
         let tokens = shape.ring_tokens(codecs, ram)?;
         let bytes_per_token = shape.ring_bytes_per_token(codecs)?;
         Ok(RamRow {
