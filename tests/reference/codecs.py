@@ -78,7 +78,8 @@ def pack(codes, bits):
 
 
 def f16(x):
-    return np.float16(x)
+    """To f32 and then to f16, as many programs do."""
+    return np.asarray(x, np.float32).astype(np.float16)
 
 
 class Codecs:

@@ -18,8 +18,9 @@ use crate::array::{ArrayError, Vectors};
 /// Rows per unit of work, and per stream of random numbers.
 const CHUNK: usize = 256;
 
-/// Layers whose matrices take turns where a format has one rotation a layer: estimators are unbiased on average over these.
-const LAYERS: usize = 16;
+/// Layers whose matrices take turns where a format has one rotation a layer, at head dim 128: estimators are unbiased on
+/// average over sketches. Larger head dims, whose matrices take longer to make, have fewer.
+const LAYERS: usize = 64;
 /// Rows from which channels are learned, of formats that have them.
 const LEARNED: usize = 4096;
 
@@ -49,7 +50,8 @@ impl Subject {
             }
             Choice::Reference(row) => row,
         };
-        let layers = (0..LAYERS).into_par_iter();
+        let layers = (LAYERS * 128 / dim).min(LAYERS).min(vectors.rows().div_ceil(CHUNK));
+        let layers = (0..layers.max(1)).into_par_iter();
         let coders = layers.map(|layer| Coder::new(row, dim, (options.seed, layer), rotation));
         let mut coders = coders.collect::<Result<Vec<_>, _>>()?;
         if row.has_channels() {

@@ -193,7 +193,7 @@ impl Norm {
     pub(crate) fn store(self, norm: f64, bytes: &mut [u8]) -> Result<f64, EncodeError> {
         let stored = match self {
             Self::F16 => {
-                let stored = f16::from_f64(norm);
+                let stored = f16::from_f32(norm as f32);
                 bytes.copy_from_slice(&stored.to_le_bytes());
                 stored.to_f64()
             }

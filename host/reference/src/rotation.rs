@@ -47,7 +47,7 @@ impl Rotation {
         match kind {
             RotationKind::Dense => Some(Self::dense(&haar(dim, seed), dim, |x| x as f32, false)),
             RotationKind::DenseBf16 => {
-                Some(Self::dense(&haar(dim, seed), dim, |x| bf16::from_f64(x).to_f32(), true))
+                Some(Self::dense(&haar(dim, seed), dim, |x| bf16::from_f32(x as f32).to_f32(), true))
             }
             RotationKind::Hadamard => dim.is_power_of_two().then(|| {
                 let mut draws = SplitMix::new(seed);
@@ -92,7 +92,7 @@ fn multiply(rows: &[f32], x: &[f64], is_bf16: bool) -> Vec<f64> {
     if !is_bf16 {
         return combine(rows, x);
     }
-    let rounded: Vec<f64> = x.iter().map(|&x| bf16::from_f64(x).to_f64()).collect();
+    let rounded: Vec<f64> = x.iter().map(|&x| bf16::from_f32(x as f32).to_f64()).collect();
     combine(rows, &rounded)
 }
 

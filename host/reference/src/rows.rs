@@ -1,6 +1,7 @@
 //! The table of formats.
 
 use crate::coder::Norm;
+use crate::levels::Levels;
 use crate::rotation::RotationKind::{self, Dense, DenseBf16, Hadamard};
 use crate::theory;
 use crate::{product, scalar, split, turbo, uniform};
@@ -129,12 +130,17 @@ impl Row {
     pub fn expected_error(&self, dim: usize) -> Option<f64> {
         let of = |bits, dim| theory::lloyd_max(dim, bits);
         match self.kind {
-            Kind::Scalar(form) if form.is_wide => of(form.bits, dim).map(theory::of_kept_norm),
+            Kind::Scalar(form) if form.is_wide => {
+                Some(theory::of_kept_norm(&Levels::gaussian(form.bits), dim))
+            }
             Kind::Scalar(form) => of(form.bits, dim),
             Kind::Product(form) => {
                 of(form.bits, dim).map(|error| error * theory::residual_error(form.residual, dim))
             }
-            Kind::Turbo { bits } => of(bits, dim).filter(|_| dim == 128).map(theory::of_kept_norm),
+            // Padding with zeros keeps the law of 128 coordinates, and loses what falls on it.
+            Kind::Turbo { bits } => dim
+                .is_multiple_of(turbo::GROUP)
+                .then(|| theory::of_kept_norm(&turbo::levels(bits), turbo::GROUP)),
             Kind::Split(form) => {
                 let (wide, narrow) = (of(form.wide, dim / 2)?, of(form.narrow, dim / 2)?);
                 Some((wide + narrow) / 2.0)

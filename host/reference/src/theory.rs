@@ -30,10 +30,33 @@ pub fn lloyd_max(dim: usize, bits: usize) -> Option<f64> {
     Some(Exact::solve(*ids.get(bits.wrapping_sub(1))?, dim)?.relative_mse())
 }
 
-/// What an error of levels that are means of their cells becomes when decoded vectors are given their norm back: the cosine is
-/// sqrt(1 - error), and two vectors of one norm differ by 2 - 2 cosine.
-pub fn of_kept_norm(error: f64) -> f64 {
-    2.0 - 2.0 * libm::sqrt(1.0 - error)
+/// The squared error of levels in sigma units, on the exact law of a head dim, when decoded vectors are given their norm back.
+///
+/// With y of norm sqrt(d) and levels Q the error is (|y - Q|^2 - (sqrt(d) - |Q|)^2) / (sqrt(d) |Q|): what the length of Q was off
+/// by is mended. Its square is on average that of its mean and its variance, which is a share of 1/d; as |y| is fixed, of the
+/// variance of Q^2 - y^2 only what y^2 does not explain counts.
+pub(crate) fn of_kept_norm(levels: &Levels, dim: usize) -> f64 {
+    const STEPS: usize = 1 << 14;
+    let d = dim as f64;
+    let edge = libm::sqrt(d);
+    let point = |step| edge * ((f64::from(step as u32) + 0.5) / STEPS as f64 * 2.0 - 1.0);
+    let density = |y: f64| libm::pow(1.0 - y * y / d, (d - 3.0) / 2.0);
+    let mass: f64 = (0..STEPS).map(|step| density(point(step))).sum();
+    let mean = |of: &dyn Fn(f64, f64) -> f64| {
+        let term = |step| {
+            let y = point(step);
+            density(y) * of(y, levels.level(levels.code(y)))
+        };
+        (0..STEPS).map(term).sum::<f64>() / mass
+    };
+    let (error, square) = (mean(&|y, q| (y - q) * (y - q)), mean(&|_, q| q * q));
+    // y^2 has the mean 1.
+    let gain = square - 1.0;
+    let (spread, of_y) =
+        (mean(&|y, _| (y * y - 1.0) * (y * y - 1.0)), mean(&|y, q| (q * q - y * y) * (y * y - 1.0)));
+    let variance = mean(&|y, q| libm::pow(q * q - y * y - gain, 2.0)) - of_y * of_y / spread;
+    let length = libm::sqrt(square);
+    (error - (1.0 - length) * (1.0 - length) - variance / (4.0 * square * d)) / length
 }
 
 /// The squared error of a residual of norm 1 that is kept as d codes of `bits` bits, 1 to 4, of its products with N(0, 1) rows:

@@ -11,7 +11,7 @@ use crate::rotation::{dot, hadamard};
 use tqkv_core::{DecodeError, EncodeError};
 
 /// Coordinates of a block.
-const GROUP: usize = 128;
+pub(crate) const GROUP: usize = 128;
 
 /// Bit i of byte i / 8 set: coordinate i changes its sign. WARNING: part of the format.
 const FIRST: [u8; GROUP / 8] =
@@ -27,6 +27,12 @@ const LEVELS: [&[f64]; 3] = [
 ];
 
 const NORM: Norm = Norm::F16;
+
+/// The levels in sigma units.
+pub(crate) fn levels(bits: usize) -> Levels {
+    let sigmas = LEVELS[bits - 2].iter().map(|level| level * libm::sqrt(GROUP as f64));
+    Levels::symmetric(&sigmas.collect::<Vec<_>>())
+}
 
 /// Bytes of all blocks of a vector.
 pub(crate) const fn block_bytes(dim: usize, bits: usize) -> usize {

@@ -56,7 +56,7 @@ impl Floats {
 
 /// e5m2 is the upper half of an f16; the nearest, ties to even, and no infinity.
 fn narrow(value: f64) -> u8 {
-    let bits = f16::from_f64(value.clamp(-LARGEST, LARGEST)).to_bits();
+    let bits = f16::from_f32(value.clamp(-LARGEST, LARGEST) as f32).to_bits();
     ((bits + 0x7f + (bits >> 8 & 1)) >> 8) as u8
 }
 

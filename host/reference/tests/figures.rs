@@ -46,13 +46,15 @@ fn errors_are_those_of_the_mathematics_within_a_hundredth() {
     for row in ROWS {
         for dim in [64, 128] {
             let Some(expected) = row.expected_error(dim) else { continue };
-            let Figures { error, .. } = figures(*row, dim, [16, 256], None);
+            // A single sketch has errors that differ by a hundredth.
+            let runs = if row.has_estimator() { [128, 64] } else { [16, 256] };
+            let Figures { error, .. } = figures(*row, dim, runs, None);
             println!("{} {dim}: {error:.5}, expected {expected:.5}", row.name());
             assert!((error / expected - 1.0).abs() < 0.01, "{} {dim}: {error} {expected}", row.name());
             seen += 1;
         }
     }
-    assert!(seen > 30);
+    assert!(seen > 30, "{seen}");
 }
 
 #[test]
@@ -61,7 +63,7 @@ fn the_rotation_does_not_matter_to_random_directions() {
         let row = Row::from_name(name).unwrap();
         let expected = row.expected_error(64).unwrap();
         for rotation in [RotationKind::Dense, RotationKind::DenseBf16, RotationKind::Hadamard] {
-            let Figures { error, .. } = figures(row, 64, [16, 256], Some(rotation));
+            let Figures { error, .. } = figures(row, 64, [128, 64], Some(rotation));
             assert!((error / expected - 1.0).abs() < 0.01, "{name} {rotation:?}: {error} {expected}");
         }
     }

@@ -25,7 +25,7 @@ the regression of <q,x^> on <q,x> (1 is unbiased) and dot error its root mean sq
 Theory, for random directions under the plain norm (raw): expected is the error that a format of the reference should have, \
 and else that of the Lloyd-Max levels of as many bits; shannon what no code of these bits goes below; bound that of the paper, \
 Theorem 2 for p2 and its like, then of the dot error, else Theorem 1. Formats of the reference (p2 and what follows in the \
-list) have a rotation for each layer: of every 16 x 256 vectors each 256 are another layer's.")]
+list) have a rotation for each layer: each 256 vectors are another one's, 64 in turn.")]
 pub(crate) struct Args {
     /// Codecs to measure; may be repeated [default: all that have the head dim].
     #[arg(long = "codec", value_name = "CODEC", value_parser = args::choice, value_delimiter = ',')]
