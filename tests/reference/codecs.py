@@ -157,7 +157,7 @@ class Codecs:
         scale = f16(np.abs(x).max() / 57344)
         half = f16(np.clip(x / float(scale), -57344, 57344)).view(np.uint16).astype(int)
         codes = ((half + 0x7F + (half >> 8 & 1)) >> 8).astype(np.uint8)
-        return scale.tobytes() + codes.tobytes(), float(scale) * (codes.astype(np.uint16) << 8).view(np.float16)
+        return scale.tobytes() + codes.tobytes(), float(scale) * (codes.astype(np.uint16) << 8).view(np.float16).astype(float)
 
     def rows(self):
         yield from ((f"p{b + 1}", lambda x, s, b=b: self.product(x, s, b, 1, f16)) for b in (1, 2, 3))

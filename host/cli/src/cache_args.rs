@@ -103,7 +103,7 @@ impl CacheArgs {
         for policy in policies {
             match place {
                 _ if policy.is_reference() => {
-                    drop(self.decoded_cache(place, &base, policy).map_err(|e| refused(policy, e))?);
+                    drop(self.decoded_cache(place, base, policy).map_err(|e| refused(policy, e))?);
                 }
                 Place::Cpu => {
                     drop(KvCache::new(self.spec(base.clone(), policy)).map_err(|e| refused(policy, e))?);

@@ -10,6 +10,7 @@ use rand_distr::{Distribution, StandardNormal};
 use rayon::prelude::*;
 use serde::Serialize;
 use tqkv::Level;
+use tqkv_core::code::Levels;
 use tqkv_core::{AnyCodec, DecodeError, EncodeError, Options, ShapeError};
 use tqkv_reference::{Choice, Coder, ReferenceError, RotationKind, theory};
 
@@ -129,19 +130,15 @@ impl Subject {
                 }
                 // One scale of two bytes.
                 let rate = (8 * (self.block_bytes() - 2)) as f64 / dim as f64;
-                let expected = if rate.fract() == 0.0 { theory::lloyd_max(dim, rate as usize) } else { None };
+                let scalar = matches!(id.levels(), Levels::LloydMax);
+                let expected = if scalar { theory::lloyd_max(dim, id.bits() as usize) } else { None };
                 let bound = Some(theory::error_bound(rate));
                 Theory { expected, shannon: Some(theory::shannon(rate)), bound }
             }
             Self::Reference(coders) => {
                 let row = coders[0].row();
-                let expected = row.expected_error(dim);
-                if !row.is_rotated() {
-                    return Theory { expected, ..Theory::default() };
-                }
-                let bound = if row.has_estimator() { theory::dot_bound } else { theory::error_bound };
-                let (shannon, bound) = (theory::shannon(row.rate()), bound(row.rate()));
-                Theory { expected, shannon: Some(shannon), bound: Some(bound) }
+                let shannon = row.is_rotated().then(|| theory::shannon(row.rate()));
+                Theory { expected: row.expected_error(dim), shannon, bound: row.bound() }
             }
         }
     }
@@ -150,7 +147,7 @@ impl Subject {
 /// Errors of random directions by the mathematics, relative as [`CodecStats::relative_mse`] is; none where it says nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Theory {
-    /// Of a format of the reference what it should have; of others that of the Lloyd-Max levels of as many bits.
+    /// What scalar codes have under the norm (`raw`) by the fastest search, and what formats of the reference have.
     pub(crate) expected: Option<f64>,
     /// No code of that many bits has less.
     pub(crate) shannon: Option<f64>,

@@ -34,10 +34,9 @@ fn eval_and_generate_run_formats_of_the_reference() {
     let results = rows(&report);
     let kv: Vec<_> = results.iter().map(|row| row["kv"].as_str().unwrap()).collect();
     assert_eq!(kv, ["f16,f16", "p3,p3", "tq3,tq3", "turbo4k,turbo3v"]);
-    // Four layers of one KV head of head dim 64 have the bytes of blocks, and nothing beside them.
-    let slots = number(&results[2], "cache_bytes_per_token") / 56.0;
-    for (row, bytes) in results[1..].iter().zip([56.0, 56.0, 68.0]) {
-        assert!((number(row, "cache_bytes_per_token") - slots * bytes).abs() < 1e-9, "{report}");
+    // Four layers of one KV head of head dim 128 have the bytes of blocks, and nothing beside them.
+    for (row, slot) in results[1..].iter().zip([52.0 + 52.0, 52.0 + 52.0, 72.0 + 52.0]) {
+        assert!((number(row, "cache_bytes_per_token") - 4.0 * slot).abs() < 1e-9, "{report}");
     }
     assert!(number(&results[1], "kl_to_f16") > number(&results[2], "kl_to_f16"), "{report}");
     let generate = ["generate", "--prompt", "fn main() {", "--tokens", "8"];

@@ -11,6 +11,13 @@ const GAUSSIAN: [&[f64]; 4] = [
     &[0.128_395_0, 0.388_048_3, 0.656_759_1, 0.942_340_5, 1.256_231_2, 1.618_046_4, 2.069_017_2, 2.732_589_6],
 ];
 
+/// The Lloyd-Max quantiser of `bits` bits for the exact law of a head dim, where `tqkv_core` has a scalar codec of it.
+pub(crate) fn lloyd_max(dim: usize, bits: usize) -> Option<Exact> {
+    let scalar = |id: &&CodecId| matches!(id.levels(), tqkv_core::code::Levels::LloydMax);
+    let id = CodecId::ALL.iter().filter(scalar).find(|id| id.bits() as usize == bits)?;
+    Exact::solve(*id, dim)
+}
+
 /// Levels, and the boundaries half-way between them.
 #[derive(Clone, Debug)]
 pub(crate) struct Levels {
@@ -33,8 +40,7 @@ impl Levels {
 
     /// The Lloyd-Max quantiser of the exact law of a head dim, 1 to 5 bits; `None` for other head dims.
     pub(crate) fn exact(dim: usize, bits: usize) -> Option<Self> {
-        let ids = [CodecId::S1, CodecId::S2, CodecId::S3, CodecId::S4, CodecId::S5];
-        let exact = Exact::solve(ids[bits - 1], dim)?;
+        let exact = lloyd_max(dim, bits)?;
         Some(Self { levels: exact.levels().to_vec(), boundaries: exact.boundaries().to_vec() })
     }
 

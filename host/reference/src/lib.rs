@@ -46,3 +46,8 @@ pub use product::Sketched;
 pub use rotation::{Rotation, RotationKind};
 pub use rows::{ROWS, Row};
 pub use split::Channels;
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -121,6 +121,16 @@ impl Row {
         matches!(self.kind, Kind::Product(_))
     }
 
+    /// The paper's bound: Theorem 2 of squared dot errors where there is an estimator, else Theorem 1; `None` where it says nothing.
+    pub fn bound(&self) -> Option<f64> {
+        match self.kind {
+            Kind::Scalar(_) | Kind::Turbo { .. } => Some(theory::error_bound(self.rate())),
+            // It speaks of signs.
+            Kind::Product(form) => (form.residual == 1).then(|| theory::dot_bound(self.rate())),
+            Kind::Split(_) | Kind::Uniform { .. } | Kind::Floats => None,
+        }
+    }
+
     /// Whether another rotation than its own can be asked for.
     pub fn has_rotations(&self) -> bool {
         matches!(self.kind, Kind::Scalar(_) | Kind::Product(_))

@@ -3,10 +3,8 @@
 //! Errors are relative: squared norms of errors over squared norms, or squared errors of dot products over |q|^2 |x|^2 / d,
 //! which is their own mean square for random directions. Rates are bits of codes a value, norms not counted.
 
-use crate::levels::Levels;
+use crate::levels::{self, Levels};
 use std::f64::consts::{PI, SQRT_2};
-use tqkv_core::CodecId;
-use tqkv_core::code::codebook::Exact;
 
 /// No code of this rate has a smaller squared error on Gaussian values (Shannon): 4^-rate.
 pub fn shannon(rate: f64) -> f64 {
@@ -26,8 +24,7 @@ pub fn dot_bound(rate: f64) -> f64 {
 
 /// The squared error of the Lloyd-Max quantiser of `bits` bits, 1 to 5, for the exact law of a head dim.
 pub fn lloyd_max(dim: usize, bits: usize) -> Option<f64> {
-    let ids = [CodecId::S1, CodecId::S2, CodecId::S3, CodecId::S4, CodecId::S5];
-    Some(Exact::solve(*ids.get(bits.wrapping_sub(1))?, dim)?.relative_mse())
+    levels::lloyd_max(dim, bits).map(|exact| exact.relative_mse())
 }
 
 /// The squared error of levels in sigma units, on the exact law of a head dim, when decoded vectors are given their norm back.

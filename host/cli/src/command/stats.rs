@@ -22,9 +22,9 @@ Columns: relative MSE is the mean of |x-x^|^2/|x|^2 as stored, cosine that betwe
 the regression of <q,x^> on <q,x> (1 is unbiased) and dot error its root mean square error relative to \
 <q,x>, over random unit queries unless --queries is given.
 
-Theory, for random directions under the plain norm (raw): expected is the error that a format of the reference should have, \
-and else that of the Lloyd-Max levels of as many bits; shannon what no code of these bits goes below; bound that of the paper, \
-Theorem 2 for p2 and its like, then of the dot error, else Theorem 1. Formats of the reference (p2 and what follows in the \
+Theory, for random directions: expected is the relative MSE that formats of the reference and scalar codes (raw, without a \
+search for the scale) should have, shannon what no code of these bits goes below, bound that of the paper, Theorem 2 for p2 and \
+its like, then of the dot error, else Theorem 1. Formats of the reference (p2 and what follows in the \
 list) have a rotation for each layer: each 256 vectors are another one's, 64 in turn.")]
 pub(crate) struct Args {
     /// Codecs to measure; may be repeated [default: all that have the head dim].

@@ -29,8 +29,7 @@ fn figures_follow_their_definitions() {
     let vectors = random_directions(300, 96, 3).unwrap();
     let queries = random_directions(5, 96, 4).unwrap();
     let codec = codec(CodecId::S2, 96);
-    let stats =
-        measure(&Subject::Own(Level::Portable, codec.clone().into()), &vectors, &queries, &|_| ()).unwrap();
+    let stats = measure(&Subject::Own(Level::Portable, codec.into()), &vectors, &queries, &|_| ()).unwrap();
     let (mut mse, mut cosine, mut st, mut tt, mut ee) = (0.0, 0.0, 0.0, 0.0, 0.0);
     let (mut block, mut decoded) = (vec![0; codec.block_bytes()], vec![0.0; 96]);
     for x in rows(&vectors) {
@@ -112,8 +111,7 @@ fn lengths_that_differ_are_an_error() {
     let vectors = random_directions(2, 64, 1).unwrap();
     let queries = random_directions(2, 32, 1).unwrap();
     for (codec, queries) in [(codec(CodecId::S4, 64), &queries), (codec(CodecId::S4, 32), &vectors)] {
-        let result =
-            measure(&Subject::Own(Level::Portable, codec.clone().into()), &vectors, queries, &|_| ());
+        let result = measure(&Subject::Own(Level::Portable, codec.into()), &vectors, queries, &|_| ());
         assert!(matches!(result, Err(StatsError::Dim { expected: 64, found: 32, .. })), "{result:?}");
     }
 }
