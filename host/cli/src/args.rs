@@ -57,7 +57,9 @@ fn accepted<const N: usize>(names: [&str; N]) -> String {
 /// Which codecs keep K and V.
 #[derive(Debug, Args)]
 pub(crate) struct KvArgs {
-    /// A preset (safe-lowbit, balanced, ..), K,V codecs, or one codec for both; may be repeated.
+    /// A preset (safe-lowbit, balanced, ..), K,V codecs, or one codec for both; may be repeated. eval and generate take formats of
+    /// other programs and of the literature too (p3, tq3, turbo4, tq_k4v3, ..): every token goes through a block and back as it
+    /// comes, --hot, --sinks, --centre and --arithmetic do nothing, and bytes are those of blocks.
     #[arg(long = "kv", visible_alias = "kv-cache-dtype", value_name = "PRESET|K,V")]
     kv: Vec<Kv>,
     /// The codec of K (that of V is f16 unless given); the name that llama.cpp uses.

@@ -30,6 +30,8 @@ use crate::preset::F16;
   tqkv eval --model DIR --text book.txt --context 4096 --kv i8,s3
 Example: codes that narrow with age against one width for all, and what that does to attention alone
   tqkv eval --kv s4 --policy \"n4 tier=256:n3 tier=512:n2\" --policy \"t2 hot=128\" --attention-error
+Example: the paper's code for dot products beside as many bytes of a scalar code
+  tqkv eval --kv p3 --kv tq3
 Example: prefixes of 768 tokens stored and read back, in a basis learned from the same kind of text
   tqkv basis --text manual.txt manual.tqb
   tqkv eval --text other.txt --storage 1.1 --storage 2.1 --basis manual.tqb
