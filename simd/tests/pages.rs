@@ -204,7 +204,7 @@ fn integer_arithmetic_costs_at_most_one_percent() {
 
 #[test]
 fn degenerate_queries_weights_and_blocks_do_no_harm() {
-    for id in [CodecId::S3, CodecId::T2H, CodecId::T4] {
+    for id in [CodecId::S3, CodecId::T2H, CodecId::T3H, CodecId::T4] {
         degenerate_inputs_do_no_harm(&AnyCodec::new(id, 80, Options::DEFAULT).unwrap());
     }
 }
@@ -298,7 +298,7 @@ impl Parts for OnePage<'_> {
 #[test]
 fn attention_over_pages_is_the_softmax_and_splits_anywhere() {
     let levels = levels();
-    for id in ["s4", "s3", "s2", "i8", "q8_0r", "n4", "t1h", "t2", "t2h", "t3", "t4"] {
+    for id in ["s4", "s3", "s2", "i8", "q8_0r", "n4", "t1h", "t2", "t2h", "t3", "t3h", "t4"] {
         let id = CodecId::from_name(id).unwrap();
         for dim in [32, 64, 80, 128, 256] {
             let Ok(codec) = AnyCodec::new(id, dim, Options::DEFAULT) else { continue };

@@ -37,10 +37,20 @@ fn dependency_arrows_point_one_way() {
         ("tqkv", vec!["tqkv-core", "tqkv-gpu", "tqkv-simd"]),
         ("tqkv-capi", vec!["tqkv", "tqkv-core", "tqkv-simd"]),
         ("tqkv-storage", vec!["tqkv", "tqkv-core", "tqkv-simd"]),
+        ("tqkv-reference", vec!["tqkv", "tqkv-core"]),
         ("tqkv-model", vec!["tqkv", "tqkv-core", "tqkv-simd", "tqkv-storage"]),
         (
             "tqkv-cli",
-            vec!["tqkv", "tqkv-benches", "tqkv-core", "tqkv-gpu", "tqkv-model", "tqkv-simd", "tqkv-storage"],
+            vec![
+                "tqkv",
+                "tqkv-benches",
+                "tqkv-core",
+                "tqkv-gpu",
+                "tqkv-model",
+                "tqkv-reference",
+                "tqkv-simd",
+                "tqkv-storage",
+            ],
         ),
     ] {
         assert_eq!(arrows(&metadata, package), allowed, "{package}");

@@ -33,6 +33,7 @@ macro_rules! for_each_code {
             T2 "t2" 130 rotated [Planes(Plain::Bits(1))] Trellis(&tables::T2);
             T2H "t2h" 131 rotated [Planes(Plain::PairOfThree)] Trellis(&tables::T2H);
             T3 "t3" 132 rotated [Planes(Plain::Bits(2))] Trellis(&tables::T3);
+            T3H "t3h" 134 rotated [Planes(Plain::PairOfSix)] Trellis(&tables::T3H);
             T4 "t4" 133 rotated [Planes(Plain::Bits(3))] Trellis(&tables::T4);
             T1S8 "t1s8" 144 rotated [Planes(Plain::Bits(0))] Trellis(&tables::T1S8);
             T2S8 "t2s8" 145 rotated [Planes(Plain::Bits(1))] Trellis(&tables::T2S8);

@@ -161,7 +161,7 @@ impl CodecId {
         self.row().levels
     }
 
-    /// Bits of one code (16 for `f16`), scales not counted; half rates (`t1h`, `t2h`) rounded down.
+    /// Bits of one code (16 for `f16`), scales not counted; half rates (`t1h`, `t2h`, `t3h`) rounded down.
     pub const fn bits(self) -> u32 {
         self.layout().bits()
     }

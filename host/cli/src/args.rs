@@ -1,11 +1,12 @@
 //! Arguments that several commands share.
 
 use crate::error::CliError;
-use crate::preset::{KvCodecs, UnknownCodec, parse_codec};
+use crate::preset::{Kv, KvCodecs, UnknownCodec, parse_choice, parse_codec};
 use clap::Args;
 use tqkv::Level;
 use tqkv::cache::CacheSpec;
 use tqkv_core::{CodecId, Effort, Options, ScaleMode};
+use tqkv_reference::{Choice, ROWS, RotationKind};
 
 /// How blocks are encoded.
 #[derive(Debug, Args)]
@@ -37,6 +38,10 @@ pub(crate) fn codec(name: &str) -> Result<CodecId, UnknownCodec> {
     parse_codec(name)
 }
 
+pub(crate) fn choice(name: &str) -> Result<Choice, UnknownCodec> {
+    parse_choice(name)
+}
+
 pub(crate) fn scale_mode(name: &str) -> Result<ScaleMode, String> {
     ScaleMode::from_name(name).ok_or_else(|| accepted(ScaleMode::ALL.map(ScaleMode::name)))
 }
@@ -52,32 +57,76 @@ fn accepted<const N: usize>(names: [&str; N]) -> String {
 /// Which codecs keep K and V.
 #[derive(Debug, Args)]
 pub(crate) struct KvArgs {
-    /// A preset (safe-lowbit, balanced, ..), K,V codecs, or one codec for both; may be repeated.
-    #[arg(long = "kv", value_name = "PRESET|K,V")]
-    kv: Vec<KvCodecs>,
+    /// A preset (safe-lowbit, balanced, ..), K,V codecs, or one codec for both; may be repeated. eval and generate take formats of
+    /// other programs and of the literature too (p3, tq3, turbo4, tq_k4v3, ..): every token goes through a block and back as it
+    /// comes, --hot, --sinks, --centre and --arithmetic do nothing, and bytes are those of blocks.
+    #[arg(long = "kv", visible_alias = "kv-cache-dtype", value_name = "PRESET|K,V")]
+    kv: Vec<Kv>,
     /// The codec of K (that of V is f16 unless given); the name that llama.cpp uses.
-    #[arg(long, value_name = "CODEC", value_parser = codec, conflicts_with = "kv")]
-    cache_type_k: Option<CodecId>,
+    #[arg(long, value_name = "CODEC", value_parser = choice, conflicts_with = "kv")]
+    cache_type_k: Option<Choice>,
     /// The codec of V (that of K is f16 unless given).
-    #[arg(long, value_name = "CODEC", value_parser = codec, conflicts_with = "kv")]
-    cache_type_v: Option<CodecId>,
+    #[arg(long, value_name = "CODEC", value_parser = choice, conflicts_with = "kv")]
+    cache_type_v: Option<Choice>,
 }
 
 impl KvArgs {
     /// The pairs asked for, in order; `None` where none was.
-    pub(crate) fn given(&self) -> Option<Vec<KvCodecs>> {
+    pub(crate) fn given(&self) -> Option<Vec<Kv>> {
         if self.cache_type_k.is_some() || self.cache_type_v.is_some() {
-            return Some(vec![KvCodecs {
-                k: self.cache_type_k.unwrap_or(CodecId::F16),
-                v: self.cache_type_v.unwrap_or(CodecId::F16),
+            let f16 = Choice::Core(CodecId::F16);
+            return Some(vec![Kv {
+                k: self.cache_type_k.unwrap_or(f16),
+                v: self.cache_type_v.unwrap_or(f16),
             }]);
         }
         Some(self.kv.clone()).filter(|kv| !kv.is_empty())
     }
 
-    /// The same, or else `default`.
-    pub(crate) fn pairs(&self, default: &[KvCodecs]) -> Vec<KvCodecs> {
-        self.given().unwrap_or_else(|| default.to_vec())
+    /// The pairs that caches store, where `what` takes no others; `None` where none was asked for.
+    pub(crate) fn own(&self, what: &str) -> Result<Option<Vec<KvCodecs>>, CliError> {
+        let own = |kv: Kv| kv.own().ok_or_else(|| CliError::not_stored(what, kv));
+        self.given().map(|pairs| pairs.into_iter().map(own).collect()).transpose()
+    }
+}
+
+/// The rotation of the formats of the reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum RotationArg {
+    /// A matrix of the Haar law, another for each layer: slow.
+    Dense,
+    /// Random signs and a Hadamard transform; head dims that are powers of two.
+    Hadamard,
+}
+
+/// How formats of the reference are made.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct ReferenceArgs {
+    /// The rotation of p2, p3, p4, tq3, tq4 and their like [default: that of the format's source].
+    #[arg(long, value_name = "WHICH", value_enum)]
+    rotation: Option<RotationArg>,
+}
+
+impl ReferenceArgs {
+    /// The rotation asked for.
+    pub(crate) fn rotation(self) -> Option<RotationKind> {
+        self.rotation.map(|rotation| match rotation {
+            RotationArg::Dense => RotationKind::Dense,
+            RotationArg::Hadamard => RotationKind::Hadamard,
+        })
+    }
+
+    /// Refuses a rotation of which none of `choices` has a choice.
+    pub(crate) fn check(self, mut choices: impl Iterator<Item = Choice>) -> Result<(), CliError> {
+        let has_rotations = |choice| matches!(choice, Choice::Reference(row) if row.has_rotations());
+        if self.rotation.is_none() || choices.any(has_rotations) {
+            return Ok(());
+        }
+        let rows: Vec<_> = ROWS.iter().filter(|row| row.has_rotations()).map(|row| row.name()).collect();
+        Err(CliError::bad_input(format_args!(
+            "--rotation: none of the codecs has a choice; {} have",
+            rows.join(", ")
+        )))
     }
 }
 

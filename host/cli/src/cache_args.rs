@@ -9,15 +9,16 @@
 
 use std::path::PathBuf;
 
-use crate::preset::{F16, KvCodecs, PRESETS};
+use crate::preset::{F16, Kv, KvCodecs, PRESETS};
 use clap::{Args, ValueEnum};
 use tqkv::attention::AttentionCache;
 use tqkv::cache::{Arithmetic, Budget, CacheSpec, Centring, KvCache, LayerKind};
 use tqkv::error::CacheError;
 use tqkv_core::KvShape;
 use tqkv_model::{Access, Config, Model};
+use tqkv_reference::DecodedCache;
 
-use crate::args::{EncodeArgs, KvArgs, WindowArgs};
+use crate::args::{EncodeArgs, KvArgs, ReferenceArgs, WindowArgs};
 use crate::device::Place;
 use crate::error::CliError;
 use crate::output::Waiting;
@@ -56,6 +57,8 @@ pub(crate) struct CacheArgs {
     life: LifeArgs,
     #[command(flatten)]
     encode: EncodeArgs,
+    #[command(flatten)]
+    reference: ReferenceArgs,
     /// Subtract the keys' mean before encoding; attention adds its dot back.
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = CentreArg::Auto)]
     centre: CentreArg,
@@ -70,9 +73,15 @@ impl CacheArgs {
         self.life.policies(&self.kv, &self.policy, default)
     }
 
-    /// The pairs of `--kv`, where there are any.
-    pub(crate) fn pairs(&self) -> Option<Vec<KvCodecs>> {
-        self.kv.given()
+    /// The pairs of `--kv`, where there are any; `what` takes such that caches store.
+    pub(crate) fn pairs(&self, what: &str) -> Result<Option<Vec<KvCodecs>>, CliError> {
+        self.kv.own(what)
+    }
+
+    /// Refuses formats that no cache stores, for `what` needs one.
+    pub(crate) fn check_stored(what: &str, policies: &[Policy]) -> Result<(), CliError> {
+        let found = policies.iter().find(|policy| policy.is_reference());
+        found.map_or(Ok(()), |policy| Err(CliError::not_stored(what, policy.name.kv)))
     }
 
     /// f16, then what was asked for, by default every preset.
@@ -90,8 +99,12 @@ impl CacheArgs {
     /// Refuses what cannot be made of `base` before any work is done for it.
     pub(crate) fn check(&self, place: &Place, base: &CacheSpec, policies: &[Policy]) -> Result<(), CliError> {
         let refused = |policy: &Policy, error| CliError::bad_input(format_args!("{}: {error}", policy.name));
+        self.reference.check(policies.iter().flat_map(|policy| [policy.name.kv.k, policy.name.kv.v]))?;
         for policy in policies {
             match place {
+                _ if policy.is_reference() => {
+                    drop(self.decoded_cache(place, base, policy).map_err(|e| refused(policy, e))?);
+                }
                 Place::Cpu => {
                     drop(KvCache::new(self.spec(base.clone(), policy)).map_err(|e| refused(policy, e))?);
                 }
@@ -112,7 +125,9 @@ impl CacheArgs {
         option: &str,
         context: usize,
     ) -> Result<(), CliError> {
-        for policy in policies.iter().filter(|policy| policy.name.kv != F16) {
+        // Formats of the reference keep nothing as it is.
+        let windowed = |policy: &&Policy| !policy.is_reference() && policy.name.kv != F16.into();
+        for policy in policies.iter().filter(windowed) {
             let WindowArgs { hot, sinks } = policy.window;
             // Tokens leave the hot window in fours.
             let least = hot.saturating_add(sinks).saturating_add(4);
@@ -164,10 +179,13 @@ impl CacheArgs {
         policy: &Policy,
     ) -> Result<Box<dyn AttentionCache>, CacheError> {
         match place {
+            _ if policy.is_reference() => {
+                Ok(Box::new(self.decoded_cache(place, &config.cache_spec(), policy)?))
+            }
             Place::Cpu => Ok(Box::new(self.cpu_cache(config, policy)?)),
             #[cfg(feature = "cuda")]
             Place::Cuda { device, or_cpu } => {
-                let spec = self.gpu_spec(config, policy.name.kv);
+                let spec = self.gpu_spec(config, policy.name.kv.own().unwrap_or(F16));
                 let slides = || {
                     // A sequence that fits the windows could be on the GPU, but how long it will be is not known here.
                     let why = "layers of the model slide, and a cache on the GPU has no windows";
@@ -195,6 +213,28 @@ impl CacheArgs {
             .codecs(codecs.k, codecs.v)
             .options(self.encode.options())
             .sequences(1, context)
+    }
+
+    /// An empty cache of the attention of `base` whose tokens go through blocks of the reference.
+    fn decoded_cache(
+        &self,
+        place: &Place,
+        base: &CacheSpec,
+        policy: &Policy,
+    ) -> Result<DecodedCache, CacheError> {
+        if !matches!(place, Place::Cpu) {
+            let why = format!("{} is a format of the reference, which needs --device cpu", policy.name.kv);
+            return Err(CacheError::BadSpec(why));
+        }
+        if !policy.is_uniform() || policy.name.policy.is_some() {
+            let why = format!(
+                "{}: formats of the reference have no policy; --tier, --spill and --layer-kv are for what caches store",
+                policy.name
+            );
+            return Err(CacheError::BadSpec(why));
+        }
+        let Kv { k, v } = policy.name.kv;
+        DecodedCache::new(base, [k, v], self.encode.options(), self.reference.rotation())
     }
 
     /// An empty cache in main memory for a model of this shape.

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::array::ArrayError;
+use crate::preset::Kv;
 use crate::stats::StatsError;
 use tqkv::file::FileError;
 use tqkv_core::{CodecId, ShapeError};
@@ -88,6 +89,13 @@ impl CliError {
     /// A codec that has no blocks of the head dim.
     pub(crate) fn shape(codec: CodecId, dim: usize, error: ShapeError) -> Self {
         Self::bad_input(format_args!("codec {} at head dim {dim}: {error}", codec.name()))
+    }
+
+    /// Formats that no cache stores, asked of `what`.
+    pub(crate) fn not_stored(what: &str, kv: Kv) -> Self {
+        Self::bad_input(format_args!(
+            "{what}: no cache stores {kv}; formats of the reference are for stats, eval and generate"
+        ))
     }
 
     /// The system failed on `path`: bad input where another path would do, a failure otherwise.

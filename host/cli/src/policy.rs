@@ -12,8 +12,9 @@ use serde::Serialize;
 use tqkv::cache::{CacheSpec, Cold, KvPair, LayerPolicy};
 
 use crate::args::{KvArgs, WindowArgs};
+use crate::error::CliError;
 use crate::plan::{Life, Uncompressed};
-use crate::preset::{F16, KvCodecs, PRESETS};
+use crate::preset::{F16, Kv, KvCodecs, PRESETS};
 
 /// What tokens become with age in every row, but where its policy says otherwise.
 #[derive(Clone, Debug, Args)]
@@ -47,7 +48,7 @@ pub(crate) struct LifeArgs {
 /// What a row is called.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Name {
-    pub(crate) kv: KvCodecs,
+    pub(crate) kv: Kv,
     /// As `--policy` was written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) policy: Option<String>,
@@ -56,7 +57,7 @@ pub(crate) struct Name {
 impl Name {
     /// In a table: the policy, or the pair and the preset's name where it is one.
     pub(crate) fn label(&self) -> String {
-        match (&self.policy, PRESETS.iter().find(|preset| preset.codecs == self.kv)) {
+        match (&self.policy, PRESETS.iter().find(|preset| Some(preset.codecs) == self.kv.own())) {
             (Some(policy), _) => policy.clone(),
             (None, Some(preset)) => format!("{} {}", self.kv, preset.name),
             (None, None) => self.kv.to_string(),
@@ -64,8 +65,8 @@ impl Name {
     }
 }
 
-impl From<KvCodecs> for Name {
-    fn from(kv: KvCodecs) -> Self {
+impl From<Kv> for Name {
+    fn from(kv: Kv) -> Self {
         Self { kv, policy: None }
     }
 }
@@ -101,24 +102,23 @@ impl LifeArgs {
     /// The rows of the pairs and policies asked for, in order; of the pairs of `default` where there are none.
     pub(crate) fn policies(&self, kv: &KvArgs, written: &[PolicyArg], default: &[KvCodecs]) -> Vec<Policy> {
         let pairs = match kv.given() {
-            None if written.is_empty() => default.to_vec(),
+            None if written.is_empty() => default.iter().map(|&pair| pair.into()).collect(),
             pairs => pairs.unwrap_or_default(),
         };
-        let row = |kv| if kv == F16 { self.plain(F16) } else { self.policy(kv) };
+        let row = |kv: Kv| if kv.own() == Some(F16) { self.plain(F16) } else { self.policy(kv) };
         let written = written.iter().map(|policy| self.written(policy));
         pairs.into_iter().map(row).chain(written).collect()
     }
 
     /// The row of a pair.
-    fn policy(&self, kv: KvCodecs) -> Policy {
+    fn policy(&self, kv: Kv) -> Policy {
         self.with(kv.into(), &Changes::default())
     }
 
     /// The row of f16, whose tokens stay f16 whatever is asked for.
     pub(crate) fn plain(&self, kv: KvCodecs) -> Policy {
-        let name = kv.into();
         Policy {
-            name,
+            name: Kv::from(kv).into(),
             window: self.ages.window,
             cold: Vec::new(),
             layers: LayerPolicy::Uniform,
@@ -133,7 +133,7 @@ impl LifeArgs {
 
     /// The row that `--policy` says.
     fn written(&self, policy: &PolicyArg) -> Policy {
-        self.with(Name { kv: policy.kv, policy: Some(policy.text.clone()) }, &policy.changes)
+        self.with(Name { kv: policy.kv.into(), policy: Some(policy.text.clone()) }, &policy.changes)
     }
 
     fn with(&self, name: Name, changes: &Changes) -> Policy {
@@ -158,9 +158,14 @@ impl LifeArgs {
 }
 
 impl Policy {
-    /// Codecs, windows, tiers and layers of a cache.
+    /// Whether no cache stores the codecs.
+    pub(crate) fn is_reference(&self) -> bool {
+        self.name.kv.own().is_none()
+    }
+
+    /// Codecs, windows, tiers and layers of a cache; of formats of the reference f16, in which decoded they might be held.
     pub(crate) fn apply(&self, spec: CacheSpec) -> CacheSpec {
-        let KvCodecs { k, v } = self.name.kv;
+        let KvCodecs { k, v } = self.name.kv.own().unwrap_or(F16);
         // Where layers slide, sinks beside their windows would show them more than the model's see.
         let sinks = if spec.kinds.is_empty() { self.window.sinks } else { 0 };
         let spec = spec.codecs(k, v).sinks(sinks).hot(self.window.hot);
@@ -176,6 +181,8 @@ impl Policy {
         };
         let WindowArgs { hot, sinks } = self.window;
         let kept = Uncompressed { sinks: sinks as u64, hot: hot as u64 };
+        let codecs =
+            self.name.kv.own().ok_or_else(|| CliError::not_stored("plan", self.name.kv).to_string())?;
         let tiers = self.cold.iter().map(tier).collect::<Option<_>>();
         let tiers = tiers.filter(|_| self.layers == LayerPolicy::Uniform).ok_or_else(|| {
             format!(
@@ -183,12 +190,11 @@ impl Policy {
                 self.name
             )
         })?;
-        Ok(Life { codecs: self.name.kv, kept, tiers })
+        Ok(Life { codecs, kept, tiers })
     }
 
     /// Whether the pair alone says how every token behind the window is kept.
-    #[cfg(any(test, feature = "cuda"))]
-    fn is_uniform(&self) -> bool {
+    pub(crate) fn is_uniform(&self) -> bool {
         self.cold.is_empty() && self.layers == LayerPolicy::Uniform
     }
 

@@ -1,5 +1,7 @@
 //! Which codecs keep keys and values: `K,V` pairs and their named presets.
 //!
+//! A pair of [`CodecId`] is what caches store; a pair of [`Choice`] may be formats of `tqkv_reference` as well, which
+//! `eval` and `generate` run through blocks and back, and then it has the names that other programs give to pairs.
 //! Not the whole cache policy: windows, sinks and tiers are the cache's own specification.
 
 use std::fmt;
@@ -7,14 +9,31 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 use tqkv_core::CodecId;
+use tqkv_reference::Choice;
 
 /// The codec of the keys and that of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct KvCodecs {
+pub(crate) struct KvCodecs<T = CodecId> {
     /// Codec of the keys.
-    pub(crate) k: CodecId,
+    pub(crate) k: T,
     /// Codec of the values.
-    pub(crate) v: CodecId,
+    pub(crate) v: T,
+}
+
+/// A pair of which either may be a format of the reference.
+pub(crate) type Kv = KvCodecs<Choice>;
+
+impl From<KvCodecs> for Kv {
+    fn from(KvCodecs { k, v }: KvCodecs) -> Self {
+        Self { k: k.into(), v: v.into() }
+    }
+}
+
+impl Kv {
+    /// The pair, where caches store both.
+    pub(crate) fn own(self) -> Option<KvCodecs> {
+        Some(KvCodecs { k: self.k.core()?, v: self.v.core()? })
+    }
 }
 
 /// The uncompressed pair, with which others are compared.
@@ -48,13 +67,27 @@ pub(crate) const PRESETS: &[Preset] = &[
     preset("tiny", CodecId::T2, CodecId::T2),
 ];
 
+/// Names that other programs give to pairs.
+const ALIASES: [(&str, [&str; 2]); 2] = [
+    // Three bits and the sign of a residual.
+    ("experimental-max", ["p4", "p4"]),
+    // Keys of three bits and the sign of a residual, values of three bits.
+    ("tq_k4v3", ["turbo4k", "turbo3v"]),
+];
+
 impl fmt::Display for KvCodecs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Kv::from(*self).fmt(f)
+    }
+}
+
+impl fmt::Display for Kv {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{},{}", self.k.name(), self.v.name())
     }
 }
 
-impl Serialize for KvCodecs {
+impl Serialize for Kv {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)
     }
@@ -63,21 +96,31 @@ impl Serialize for KvCodecs {
 /// A name that is neither a preset nor a codec.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown codec{or_preset} '{name}', accepted are {accepted}",
-    or_preset = if *.preset { " or preset" } else { "" }, accepted = accepted(*.preset))]
+    or_preset = if *.presets { " or preset" } else { "" }, accepted = self.accepted())]
 pub(crate) struct UnknownCodec {
     name: String,
     /// Whether a preset would have been accepted here.
-    preset: bool,
+    presets: bool,
+    /// Whether a format of the reference would have been.
+    reference: bool,
 }
 
-fn accepted(with_presets: bool) -> String {
-    let codecs: Vec<_> = CodecId::ALL.iter().map(|codec| codec.name()).collect();
-    let codecs = codecs.join(", ");
-    if !with_presets {
-        return codecs;
+impl UnknownCodec {
+    fn accepted(&self) -> String {
+        let choices = Choice::all().filter(|choice| self.reference || choice.core().is_some());
+        let codecs = choices.map(|choice| choice.name()).collect::<Vec<_>>().join(", ");
+        let aliases = ALIASES.iter().map(|alias| alias.0).filter(|_| self.reference);
+        let presets: Vec<_> = PRESETS.iter().map(|preset| preset.name).chain(aliases).collect();
+        let elsewhere = match Choice::from_name(&self.name) {
+            Some(Choice::Reference(_)) => " (it is a reference, for stats, eval and generate)",
+            _ => "",
+        };
+        if self.presets {
+            format!("{}, or K,V codecs (one name for both) of {codecs}{elsewhere}", presets.join(", "))
+        } else {
+            format!("{codecs}{elsewhere}")
+        }
     }
-    let presets: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
-    format!("{}, or K,V codecs (one name for both) of {codecs}", presets.join(", "))
 }
 
 /// The codec named `name`.
@@ -85,7 +128,17 @@ fn accepted(with_presets: bool) -> String {
 /// # Errors
 /// [`UnknownCodec`], which lists the names.
 pub(crate) fn parse_codec(name: &str) -> Result<CodecId, UnknownCodec> {
-    CodecId::from_name(name).ok_or_else(|| UnknownCodec { name: name.to_string(), preset: false })
+    let unknown = || UnknownCodec { name: name.to_string(), presets: false, reference: false };
+    CodecId::from_name(name).ok_or_else(unknown)
+}
+
+/// The codec or the format of the reference named `name`.
+///
+/// # Errors
+/// [`UnknownCodec`], which lists the names.
+pub(crate) fn parse_choice(name: &str) -> Result<Choice, UnknownCodec> {
+    let unknown = || UnknownCodec { name: name.to_string(), presets: false, reference: true };
+    Choice::from_name(name).ok_or_else(unknown)
 }
 
 impl FromStr for KvCodecs {
@@ -97,10 +150,26 @@ impl FromStr for KvCodecs {
             return Ok(preset.codecs);
         }
         let codec = |name: &str| {
-            CodecId::from_name(name.trim())
-                .ok_or_else(|| UnknownCodec { name: name.trim().to_string(), preset: true })
+            parse_codec(name.trim()).map_err(|unknown| UnknownCodec { presets: true, ..unknown })
         };
         let (k, v) = text.split_once(',').unwrap_or((text, text));
+        Ok(Self { k: codec(k)?, v: codec(v)? })
+    }
+}
+
+impl FromStr for Kv {
+    type Err = UnknownCodec;
+
+    /// Reads a preset's name, another program's for a pair, `K,V`, or one codec for both.
+    fn from_str(text: &str) -> Result<Self, UnknownCodec> {
+        if let Some(preset) = PRESETS.iter().find(|preset| preset.name == text) {
+            return Ok(preset.codecs.into());
+        }
+        let alias = ALIASES.iter().find(|(name, _)| *name == text).map(|(_, pair)| *pair);
+        let [k, v] = alias.unwrap_or_else(|| text.split_once(',').unwrap_or((text, text)).into());
+        let codec = |name: &str| {
+            parse_choice(name.trim()).map_err(|unknown| UnknownCodec { presets: true, ..unknown })
+        };
         Ok(Self { k: codec(k)?, v: codec(v)? })
     }
 }
@@ -134,6 +203,24 @@ mod tests {
             assert!(!error.contains('\n'));
         }
         assert!(!parse_codec("x").unwrap_err().to_string().contains("balanced"));
+        let error = "p3".parse::<KvCodecs>().unwrap_err().to_string();
+        assert!(error.contains("it is a reference, for stats, eval and generate"), "{error}");
+    }
+
+    #[test]
+    fn formats_of_the_reference_and_names_of_other_programs_parse_where_they_are_accepted() {
+        let parse = |text: &str| text.parse::<Kv>().map(|kv| (kv.to_string(), kv.own()));
+        assert_eq!(parse("tq3").unwrap(), ("tq3,tq3".to_owned(), None));
+        assert_eq!(parse("tq_k4v3").unwrap().0, "turbo4k,turbo3v");
+        assert_eq!(parse("experimental-max").unwrap().0, "p4,p4");
+        assert_eq!(parse("i8, p3").unwrap(), ("i8,p3".to_owned(), None));
+        assert_eq!(parse("balanced").unwrap().1, "balanced".parse().ok());
+        let error = parse("tq5").unwrap_err().to_string();
+        assert!(error.contains("turbo4k") && error.contains("tq_k4v3") && error.contains("tiny"), "{error}");
+        assert_eq!(parse_choice("f8e5m2").unwrap().name(), "f8e5m2");
+        for (name, _) in ALIASES {
+            assert!(Choice::from_name(name).is_none() && PRESETS.iter().all(|preset| preset.name != name));
+        }
     }
 
     #[test]

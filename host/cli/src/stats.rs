@@ -1,4 +1,4 @@
-//! How well a codec keeps vectors and their dot products, over given or random data.
+//! How well a codec or a format of the reference keeps vectors and their dot products, over given or random data.
 //!
 //! Every figure is that of the stored bytes: encode, decode, compare. Work is divided into chunks of
 //! fixed size whose sums are added in order, so the figures do not depend on the number of threads.
@@ -12,12 +12,150 @@ use rand_distr::{Distribution, StandardNormal};
 use rayon::prelude::*;
 use serde::Serialize;
 use tqkv::Level;
-use tqkv_core::{AnyCodec, DecodeError, EncodeError};
+use tqkv_core::code::Levels;
+use tqkv_core::{AnyCodec, DecodeError, EncodeError, Options, ShapeError};
+use tqkv_reference::{Choice, Coder, ReferenceError, RotationKind, theory};
 
 use crate::array::{ArrayError, Vectors};
 
 /// Rows per unit of work, and per stream of random numbers.
 const CHUNK: usize = 256;
+
+/// Layers whose matrices take turns where a format has one rotation a layer, at head dim 128: estimators are unbiased on
+/// average over sketches. Larger head dims, whose matrices take longer to make, have fewer.
+const LAYERS: usize = 64;
+/// Rows from which channels are learned, of formats that have them.
+const LEARNED: usize = 4096;
+
+/// What is measured.
+pub(crate) enum Subject {
+    /// A codec, on an instruction set.
+    Own(Level, Box<AnyCodec>),
+    /// A format of the reference: one coder a layer, each for [`CHUNK`] rows in turn.
+    Reference(Vec<Coder>),
+}
+
+impl Subject {
+    /// What `choice` is for `vectors`, from which channels are learned.
+    ///
+    /// # Errors
+    /// A head dim that there are no blocks of, a rotation that there is not, vectors that cannot be read.
+    pub(crate) fn new(
+        choice: Choice,
+        (level, options, rotation): (Level, Options, Option<RotationKind>),
+        vectors: &Vectors,
+    ) -> Result<Self, StatsError> {
+        let dim = vectors.dim();
+        let row = match choice {
+            Choice::Core(id) => {
+                let refused = |source| StatsError::Shape { codec: id.name(), dim, source };
+                return AnyCodec::new(id, dim, options).map(|c| Self::Own(level, c.into())).map_err(refused);
+            }
+            Choice::Reference(row) => row,
+        };
+        let layers = (LAYERS * 128 / dim).min(LAYERS).min(vectors.rows().div_ceil(CHUNK));
+        let layers = (0..layers.max(1)).into_par_iter();
+        let coders = layers.map(|layer| Coder::new(row, dim, (options.seed, layer), rotation));
+        let mut coders = coders.collect::<Result<Vec<_>, _>>()?;
+        if row.has_channels() {
+            let mut rows = vec![0f32; vectors.rows().min(LEARNED) * dim];
+            for (row, x) in rows.chunks_exact_mut(dim).enumerate() {
+                vectors.read_row(row, x).map_err(StatsError::Vectors)?;
+            }
+            coders.iter_mut().for_each(|coder| *coder = coder.learn(&rows));
+        }
+        Ok(Self::Reference(coders))
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Own(_, codec) => codec.id().name(),
+            Self::Reference(coders) => coders[0].row().name(),
+        }
+    }
+
+    fn scale_mode(&self) -> &'static str {
+        match self {
+            Self::Own(_, codec) => codec.options().scale_mode.name(),
+            Self::Reference(_) => "own",
+        }
+    }
+
+    fn dim(&self) -> usize {
+        match self {
+            Self::Own(_, codec) => codec.dim(),
+            Self::Reference(coders) => coders[0].dim(),
+        }
+    }
+
+    fn block_bytes(&self) -> usize {
+        match self {
+            Self::Own(_, codec) => codec.block_bytes(),
+            Self::Reference(coders) => coders[0].block_bytes(),
+        }
+    }
+
+    /// Encodes the rows of `x`, of which the first is row `first` of all, and decodes them again.
+    fn through(&self, first: usize, x: &[f32], decoded: &mut [f32]) -> Result<(), StatsError> {
+        let (dim, bytes) = (self.dim(), self.block_bytes());
+        let encode = |row, source| StatsError::Encode { row, source };
+        let decode = |row, source| StatsError::Decode { row, source };
+        match self {
+            Self::Own(level, codec) => {
+                let mut blocks = vec![0u8; x.len() / dim * bytes];
+                tqkv_simd::codec::encode(*level, codec, x, &mut blocks)
+                    .map_err(|failed| encode(first + failed.index, failed.error))?;
+                tqkv_simd::codec::decode(*level, codec, &blocks, decoded)
+                    .map_err(|failed| decode(first + failed.index, failed.error))
+            }
+            Self::Reference(coders) => {
+                let coder = &coders[first / CHUNK % coders.len()];
+                let mut block = vec![0u8; bytes];
+                let rows = x.chunks_exact(dim).zip(decoded.chunks_exact_mut(dim)).zip(first..);
+                for ((x, decoded), row) in rows {
+                    coder.encode(x, &mut block).map_err(|source| encode(row, source))?;
+                    coder.decode(&block, decoded).map_err(|source| decode(row, source))?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// What the mathematics says of the errors.
+    fn theory(&self) -> Theory {
+        let dim = self.dim();
+        match self {
+            Self::Own(_, codec) => {
+                let id = codec.id();
+                if !id.is_rotated() || !id.layout().has_one_scale() {
+                    return Theory::default();
+                }
+                // One scale of two bytes.
+                let rate = (8 * (self.block_bytes() - 2)) as f64 / dim as f64;
+                let scalar = matches!(id.levels(), Levels::LloydMax);
+                let expected = if scalar { theory::lloyd_max(dim, id.bits() as usize) } else { None };
+                let bound = Some(theory::error_bound(rate));
+                Theory { expected, shannon: Some(theory::shannon(rate)), bound }
+            }
+            Self::Reference(coders) => {
+                let row = coders[0].row();
+                let shannon = row.is_rotated().then(|| theory::shannon(row.rate()));
+                Theory { expected: row.expected_error(dim), shannon, bound: row.bound() }
+            }
+        }
+    }
+}
+
+/// Errors of random directions by the mathematics, relative as [`CodecStats::relative_mse`] is; none where it says nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Theory {
+    /// What scalar codes have under the norm (`raw`) by the fastest search, and what formats of the reference have.
+    pub(crate) expected: Option<f64>,
+    /// No code of that many bits has less.
+    pub(crate) shannon: Option<f64>,
+    /// The paper's bound: Theorem 2 for formats with an estimator, of the squared dot error, else Theorem 1.
+    pub(crate) bound: Option<f64>,
+}
 
 /// What one codec does to one set of vectors.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -41,6 +179,8 @@ pub(crate) struct CodecStats {
     pub(crate) zero_vectors: u64,
     /// Root mean square of <q, x^> - <q, x>, divided by that of <q, x>.
     pub(crate) dot_error: f64,
+    /// Beside `relative_mse`, or the square of `dot_error`.
+    pub(crate) theory: Theory,
 }
 
 /// Why there are no figures.
@@ -50,6 +190,19 @@ pub(crate) enum StatsError {
     /// A vector that cannot be read.
     #[error(transparent)]
     Vectors(ArrayError),
+    /// A codec that has no blocks of the head dim.
+    #[error("codec {codec} at head dim {dim}: {source}")]
+    Shape {
+        /// Name of the codec.
+        codec: &'static str,
+        /// The head dim.
+        dim: usize,
+        /// What the codec says.
+        source: ShapeError,
+    },
+    /// A format of the reference that has none.
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
     /// A query that cannot be read.
     #[error("queries: {0}")]
     Queries(ArrayError),
@@ -139,7 +292,7 @@ impl Sums {
     }
 }
 
-/// Measures `codec` on `vectors` against `queries`, both [.., dim]; calls `progress` with the number
+/// Measures `subject` on `vectors` against `queries`, both [.., dim]; calls `progress` with the number
 /// of rows done since its last call, from any thread.
 ///
 /// Cost: rows * (encode +
@@ -148,13 +301,13 @@ impl Sums {
 /// # Errors
 /// Rows that hold NaN or infinity, rows that the codec refuses, lengths that differ, nothing to measure.
 pub(crate) fn measure(
-    (level, codec): (Level, &AnyCodec),
+    subject: &Subject,
     vectors: &Vectors,
     queries: &Vectors,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<CodecStats, StatsError> {
     let dim = vectors.dim();
-    for (what, found) in [("the queries", queries.dim()), ("the codec's blocks", codec.dim())] {
+    for (what, found) in [("the queries", queries.dim()), ("the codec's blocks", subject.dim())] {
         if found != dim {
             return Err(StatsError::Dim { what, found, expected: dim });
         }
@@ -168,7 +321,7 @@ pub(crate) fn measure(
         .map(|chunk| {
             let rows = chunk * CHUNK..((chunk + 1) * CHUNK).min(vectors.rows());
             let done = rows.len() as u64;
-            let sums = measure_rows(level, codec, vectors, &flat, rows);
+            let sums = measure_rows(subject, vectors, &flat, rows);
             progress(done);
             sums
         })
@@ -184,10 +337,10 @@ pub(crate) fn measure(
     if sums.truth_squared == 0.0 {
         return Err(StatsError::NoProducts);
     }
-    let bytes = codec.block_bytes();
+    let bytes = subject.block_bytes();
     Ok(CodecStats {
-        codec: codec.id().name(),
-        scale_mode: codec.options().scale_mode.name(),
+        codec: subject.name(),
+        scale_mode: subject.scale_mode(),
         bytes_per_vector: bytes,
         bits_per_value: (8 * bytes) as f64 / dim as f64,
         relative_mse: sums.relative / sums.rows,
@@ -195,12 +348,12 @@ pub(crate) fn measure(
         zero_vectors: sums.zeros,
         dot_slope: sums.score_truth / sums.truth_squared,
         dot_error: (sums.error_squared / sums.truth_squared).sqrt(),
+        theory: subject.theory(),
     })
 }
 
 fn measure_rows(
-    level: Level,
-    codec: &AnyCodec,
+    subject: &Subject,
     vectors: &Vectors,
     queries: &[f32],
     rows: std::ops::Range<usize>,
@@ -209,14 +362,10 @@ fn measure_rows(
     let (first, count) = (rows.start, rows.len());
     let (mut x, mut decoded) = (vec![0f32; count * dim], vec![0f32; count * dim]);
     let mut difference = vec![0f32; dim];
-    let mut blocks = vec![0u8; count * codec.block_bytes()];
     for (row, x) in rows.zip(x.chunks_exact_mut(dim)) {
         vectors.read_row(row, x).map_err(StatsError::Vectors)?;
     }
-    tqkv_simd::codec::encode(level, codec, &x, &mut blocks)
-        .map_err(|failed| StatsError::Encode { row: first + failed.index, source: failed.error })?;
-    tqkv_simd::codec::decode(level, codec, &blocks, &mut decoded)
-        .map_err(|failed| StatsError::Decode { row: first + failed.index, source: failed.error })?;
+    subject.through(first, &x, &mut decoded)?;
     let mut sums = Sums::default();
     for (x, decoded) in x.chunks_exact(dim).zip(decoded.chunks_exact(dim)) {
         sums.row(x, decoded);

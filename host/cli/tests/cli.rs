@@ -149,6 +149,15 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
         (vec!["stats", "--dim", "100"], "100"),
         (vec!["stats", "--dim", "16", "--codec", "q8_0"], "multiple of 32"),
         (vec!["stats", "--random", "0"], "--random"),
+        (vec!["stats", "--codec", "p9"], "turbo4k"),
+        (vec!["stats", "--codec", "turbo4k", "--dim", "80"], "accepted are 16, 32, 64"),
+        (vec!["stats", "--codec", "s4", "--rotation", "dense"], "none of the codecs has a choice; p2, p3"),
+        (vec!["stats", "--codec", "p3", "--rotation", "hadamard", "--dim", "80"], "powers of two"),
+        (
+            vec!["encode", "--codec", "p3", "in.npy", "x.tqk"],
+            "it is a reference, for stats, eval and generate",
+        ),
+        (vec!["needle", "--tokens", "1024", "--kv", "tq3"], "needle: no cache stores tq3,tq3"),
         (vec!["stats", "--random", "10", "in.npy"], "cannot be used"),
         (vec!["stats", "none.npy"], "no vectors"),
         (vec!["stats", "in.npy", "--queries", "d16.npy"], "16 coordinates"),
@@ -172,6 +181,10 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
         (vec!["plan", "--ram", "64KiB", "--head-dim", "64", "--memory", "1GiB"], "--memory"),
         (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--memory", "34XB"], "GiB"),
         (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--kv", "s9"], "safe-lowbit"),
+        (
+            vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--kv", "p4"],
+            "no cache stores p4,p4",
+        ),
         (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "100", "--kv", "s4"], "head dim 100"),
     ] {
         let message = error(at, &args, 2);
@@ -239,6 +252,37 @@ fn stats_has_the_fields_and_the_known_distortion() {
     let unbiased = json(folder.path(), &["stats", "--random", "4000", "--codec", "s2"]);
     let slope = unbiased["codecs"][0]["dot_slope"].as_f64().unwrap();
     assert!((slope - 1.0).abs() < 0.005, "{slope}");
+}
+
+#[test]
+fn stats_holds_formats_of_the_reference_beside_the_theory() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["stats", "--random", "40000", "--codec", "p3,tq3,turbo3,c25,u3,s3"];
+    let report = json(folder.path(), &[&args[..], &["--scale-mode", "raw", "--effort", "fast"]].concat());
+    let codecs = report["codecs"].as_array().unwrap();
+    for (found, (name, bytes)) in
+        codecs.iter().zip([("p3", 52), ("tq3", 52), ("turbo3", 50), ("c25", 44), ("u3", 52), ("s3", 50)])
+    {
+        let field = |name: &str| found[name].as_f64().unwrap();
+        let theory = |name: &str| found["theory"][name].as_f64();
+        assert_eq!((&found["codec"], &found["bytes_per_vector"]), (&name.into(), &bytes.into()));
+        if let Some(expected) = theory("expected") {
+            let ratio = field("relative_mse") / expected;
+            assert!((ratio - 1.0).abs() < 0.01, "{name}: {ratio}");
+        } else {
+            assert_eq!(name, "u3");
+        }
+        if let Some(bound) = theory("bound") {
+            let error = if name == "p3" { field("dot_error").powi(2) } else { field("relative_mse") };
+            assert!(error < bound && error > theory("shannon").unwrap(), "{name}: {error}");
+        }
+    }
+    let slope = |row: usize| codecs[row]["dot_slope"].as_f64().unwrap();
+    assert!((slope(0) - 1.0).abs() < 0.003 && slope(1) < 0.97, "{} {}", slope(0), slope(1));
+    let hadamard =
+        json(folder.path(), &["stats", "--random", "4000", "--codec", "tq3", "--rotation", "hadamard"]);
+    let error = hadamard["codecs"][0]["relative_mse"].as_f64().unwrap();
+    assert!((error / 0.03397 - 1.0).abs() < 0.01, "{error}");
 }
 
 #[test]

@@ -24,6 +24,40 @@ fn number(value: &Value, name: &str) -> f64 {
     value[name].as_f64().unwrap_or_else(|| panic!("{name} in {value}"))
 }
 
+#[test]
+fn eval_and_generate_run_formats_of_the_reference() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let eval = ["eval", "--context", "256", "--windows", "2", "--hot", "0", "--sinks", "0"];
+    let report =
+        json(at, &[&eval[..], &["--kv", "p3", "--kv-cache-dtype", "tq3", "--kv", "tq_k4v3"]].concat());
+    let results = rows(&report);
+    let kv: Vec<_> = results.iter().map(|row| row["kv"].as_str().unwrap()).collect();
+    assert_eq!(kv, ["f16,f16", "p3,p3", "tq3,tq3", "turbo4k,turbo3v"]);
+    // Four layers of one KV head of head dim 128 have the bytes of blocks, and nothing beside them.
+    for (row, slot) in results[1..].iter().zip([52.0 + 52.0, 52.0 + 52.0, 72.0 + 52.0]) {
+        assert!((number(row, "cache_bytes_per_token") - 4.0 * slot).abs() < 1e-9, "{report}");
+    }
+    assert!(number(&results[1], "kl_to_f16") > number(&results[2], "kl_to_f16"), "{report}");
+    let generate = ["generate", "--prompt", "fn main() {", "--tokens", "8"];
+    let report = json(at, &[&generate[..], &["--cache-type-k", "tq3", "--cache-type-v", "tq3"]].concat());
+    assert_eq!((&rows(&report)[0]["kv"], &rows(&report)[0]["tokens"]), (&"tq3,tq3".into(), &8.into()));
+    for (args, expected) in [
+        (vec!["eval", "--kv", "tq9"], "experimental-max"),
+        (vec!["eval", "--kv", "tq3", "--tier", "256:n2"], "formats of the reference have no policy"),
+        (vec!["eval", "--storage", "1.1", "--kv", "tq3"], "--storage: no cache stores tq3,tq3"),
+        (vec!["eval", "--kv", "s4", "--rotation", "dense"], "none of the codecs has a choice"),
+        (vec!["demo", "--kv", "p4"], "demo: no cache stores p4,p4"),
+        (
+            vec!["generate", "--prompt", "a", "--sequences", "2", "--kv", "p4"],
+            "--sequences: no cache stores p4,p4",
+        ),
+    ] {
+        let message = error(at, &args, 2);
+        assert!(message.contains(expected), "{args:?}: {message}");
+    }
+}
+
 const EVAL_FIELDS: [&str; 9] = [
     "bits_per_value",
     "cache_bytes_per_token",

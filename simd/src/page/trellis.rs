@@ -29,7 +29,7 @@ use tqkv_core::code::{Code, Layout, Levels};
 pub(super) trait Planes {
     /// Index bits beside the three lowest, 0 to 3.
     const PLAIN: usize;
-    /// Lines of the symbols of pairs: 1 or 3, or 0 where coordinates have plain bits of their own.
+    /// Lines of the symbols of pairs: 1, 3 or 5, or 0 where coordinates have plain bits of their own.
     const PAIRED: usize;
     /// Lines of a unit of 4 bytes of a plane, or of two where they share symbols.
     const DEPTH: usize;
@@ -44,6 +44,7 @@ impl<C: Code> Planes for C {
         Layout::Planes(Plain::Bits(bits)) => bits as usize,
         Layout::Planes(Plain::PairBit) => 1,
         Layout::Planes(Plain::PairOfThree) => 2,
+        Layout::Planes(Plain::PairOfSix) => 3,
         Layout::Dense { bits } => (bits as usize).saturating_sub(3),
         // Never read as planes: `rows` names every layout.
         _ => 0,
@@ -51,6 +52,7 @@ impl<C: Code> Planes for C {
     const PAIRED: usize = match C::LAYOUT {
         Layout::Planes(Plain::PairBit) => 1,
         Layout::Planes(Plain::PairOfThree) => 3,
+        Layout::Planes(Plain::PairOfSix) => 5,
         _ => 0,
     };
     const DEPTH: usize = if C::PAIRED > 0 { 2 + C::PAIRED } else { 1 + C::BESIDE };
@@ -174,8 +176,9 @@ pub(super) fn plain<I: Machine, C: Planes>(isa: I, lines: &[super::Line]) -> Pla
     plain
 }
 
-/// The two plain bits of even and of odd coordinates, low bits first, of pairs in the places of their bytes.
-pub(super) type Symbols<I> = [[<I as Machine>::Line; 2]; 2];
+/// The plain bits of even and of odd coordinates, low bits first, of pairs in the places of their bytes; those that a code lacks
+/// are anything.
+pub(super) type Symbols<I> = [[<I as Machine>::Line; 3]; 2];
 
 /// What the symbols of pairs say.
 #[inline(always)]
@@ -185,11 +188,19 @@ pub(super) fn symbols<I: Machine, C: Planes>(isa: I, lines: &[super::Line]) -> S
         let (p0, p1, p2) = (isa.line(p0), isa.line(p1), isa.line(p2));
         let (both, either) = (isa.and(p0, p2), isa.xor(p0, p2));
         let middle = isa.and(p1, isa.xor(either, both));
-        let odd = [isa.xor(either, middle), isa.xor(isa.xor(both, p1), isa.and(p1, either))];
-        [[isa.xor(p2, middle), isa.and(p1, p2)], odd]
+        let odd = [isa.xor(either, middle), isa.xor(isa.xor(both, p1), isa.and(p1, either)), p0];
+        [[isa.xor(p2, middle), isa.and(p1, p2), p0], odd]
+    } else if let (5, [p0, p1, p2, p3, p4, ..]) = (C::PAIRED, lines) {
+        let (p0, p1, p2) = (isa.line(p0), isa.line(p1), isa.line(p2));
+        let (p3, p4) = (isa.line(p3), isa.line(p4));
+        // Whether the even coordinate has an outer part: then the two of the pair change places.
+        let outer = isa.and(p3, p4);
+        let (low, high) = (isa.and(isa.xor(p0, p2), outer), isa.and(p1, outer));
+        let odd = [isa.xor(p2, low), isa.xor(isa.xor(p3, outer), high), isa.xor(p4, outer)];
+        [[isa.xor(p0, low), isa.xor(p1, high), outer], odd]
     } else {
         let line = isa.line(lines.first().unwrap_or(&super::Line::ZERO));
-        [[line; 2]; 2]
+        [[line; 3]; 2]
     }
 }
 
@@ -197,8 +208,8 @@ pub(super) fn symbols<I: Machine, C: Planes>(isa: I, lines: &[super::Line]) -> S
 #[inline(always)]
 pub(super) fn expand<I: Machine, O: Order, const HALF: usize>(isa: I, symbols: Symbols<I>) -> PlainLines<I> {
     let [even, odd] = symbols;
-    let low = O::pair::<I, HALF>(isa, even[0], odd[0]);
-    [low, O::pair::<I, HALF>(isa, even[1], odd[1]), low, low]
+    let [low, middle, high] = [0, 1, 2].map(|bit| O::pair::<I, HALF>(isa, even[bit], odd[bit]));
+    [low, middle, high, low]
 }
 
 /// The two lines before the first of a ring whose last three coded lines are given, the last one first. Of a

@@ -119,7 +119,7 @@ fn pairs<I: Bytes>(
         }
     }
     let (mut least, mut symbol, mut best) = ([i32::MAX; RUN], [0i32; RUN], [[0i32; RUN]; 2]);
-    for candidate in 0..if plain == Plain::PairBit { 2 } else { 8 } {
+    for candidate in 0..plain.pair_symbols() {
         let (even, odd) = pair_parts(plain, candidate);
         let parts = [usize::from(even) % PARTS, usize::from(odd) % PARTS];
         let (even, odd) = (&squares[0][parts[0]], &squares[1][parts[1]]);

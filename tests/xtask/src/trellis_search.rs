@@ -8,7 +8,7 @@
 
 use clap::Args as ClapArgs;
 use tqkv_core::code::trellis::{
-    Code, MAX_LEVELS, PARITIES, Plain, Predictor, Search, Trellis, choose_plain, parities,
+    Code, MAX_LEVELS, PARITIES, Plain, Predictor, Search, Trellis, choose_plain, pair_parts, parities,
 };
 use tqkv_core::code::trellis::{RESOLUTION, workspace_bytes};
 use tqkv_core::{CodecId, Portable};
@@ -34,6 +34,9 @@ pub(crate) struct Args {
     /// Refine the codes that the crate holds: keep their generators, start from their levels
     #[arg(long)]
     refine: bool,
+    /// Rounds of the last training: the predictor of the scale, then levels
+    #[arg(long, default_value_t = 2)]
+    rounds: usize,
     /// Head dim
     #[arg(long, default_value_t = 128)]
     dim: usize,
@@ -117,9 +120,10 @@ fn encode(
     for (t, index) in indices.iter_mut().enumerate() {
         let part = match code.plain {
             Plain::Bits(_) => symbols[t],
-            Plain::PairBit => symbols[t / 2],
-            Plain::PairOfThree if t % 2 == 0 => symbols[t / 2] / 3,
-            Plain::PairOfThree => symbols[t / 2] % 3,
+            Plain::PairBit | Plain::PairOfThree | Plain::PairOfSix => {
+                let (even, odd) = pair_parts(code.plain, symbols[t / 2]);
+                if t % 2 == 0 { even } else { odd }
+            }
         };
         *index += PARITIES as u8 * part;
     }
@@ -186,7 +190,7 @@ fn set_levels(code: &mut Code, sigmas: &[f64], weights: &[f64]) {
 /// keep antisymmetric levels.
 fn lloyd(code: &mut Code, sigmas: &mut [f64], outcome: &Outcome) {
     let n = code.level_count();
-    let symmetric = code.plain != Plain::PairOfThree;
+    let symmetric = matches!(code.plain, Plain::Bits(_) | Plain::PairBit);
     let mut weights = vec![0.0; n];
     for i in 0..n {
         let (mut gy, mut gg) = outcome.sums[i];
@@ -206,12 +210,16 @@ fn lloyd(code: &mut Code, sigmas: &mut [f64], outcome: &Outcome) {
 /// Levels to start from: quantiles of a widened Gaussian (by its logistic approximation).
 fn first_levels(code: &mut Code) {
     let n = code.level_count();
-    let sigmas: Vec<f64> = (0..n)
+    let mut sigmas: Vec<f64> = (0..n)
         .map(|i| {
             let p = (i as f64 + 0.5) / n as f64;
             (p / (1.0 - p)).ln() * 0.75
         })
         .collect();
+    if code.plain == Plain::PairOfSix {
+        // The outer parts, the largest and the least levels, are the last two.
+        sigmas.rotate_left(PARITIES);
+    }
     set_levels(code, &sigmas, &vec![1.0; n]);
 }
 
@@ -221,6 +229,7 @@ fn rate(code: &Code) -> f64 {
         Plain::Bits(bits) => 1.0 + f64::from(bits),
         Plain::PairBit => 1.5,
         Plain::PairOfThree => 2.5,
+        Plain::PairOfSix => 3.5,
     }
 }
 
@@ -310,7 +319,7 @@ fn find(args: &Args, name: &str, held: Code) -> Code {
         }
     }
     let many = sphere(args.seed ^ 0x1a11, 16 * args.vectors, dim);
-    for _ in 0..2 {
+    for _ in 0..args.rounds {
         fit_predictor(&mut best, &many[..many.len() / 8], dim);
         let least = train(&mut best, &many[..many.len() / 2], dim, &[-0.07, 0.0, 0.07], 20);
         eprintln!("{name}: {least:.5} with three scales, {:?}", best.predictor);

@@ -51,6 +51,7 @@ impl Layout {
                 Plain::Bits(bits) => 1 + bits as u32,
                 Plain::PairBit => 1,
                 Plain::PairOfThree => 2,
+                Plain::PairOfSix => 3,
             },
         }
     }

@@ -18,9 +18,23 @@ pub enum Plain {
     /// Three bits for each pair of neighbours: a symbol `3 a + b` below 8, with a and b in 0..3
     /// the part of the levels that the even and the odd coordinate take; (2, 2) does not occur.
     PairOfThree,
+    /// Five bits for each pair of neighbours, whose coordinates take one of six parts, 0 to 3 inner and 4 and 5 outer ones, not
+    /// both an outer one. The symbol is two inner parts, the even one low; or, with bit 4, an inner part below the low bit of
+    /// the outer one, which is the even coordinate's with bit 3.
+    PairOfSix,
 }
 
 impl Plain {
+    /// Symbols of a pair, where neighbours share one.
+    pub const fn pair_symbols(self) -> u8 {
+        match self {
+            Self::Bits(_) => 0,
+            Self::PairBit => 2,
+            Self::PairOfThree => 8,
+            Self::PairOfSix => 32,
+        }
+    }
+
     /// Bytes of the coded plane and the plain ones for `dim` coordinates.
     pub(crate) const fn body_bytes(self, dim: usize) -> usize {
         dim / 8
@@ -28,6 +42,7 @@ impl Plain {
                 Self::Bits(bits) => dim / 8 * bits as usize,
                 Self::PairBit => dim / 16,
                 Self::PairOfThree => 3 * (dim / 16),
+                Self::PairOfSix => 5 * (dim / 16),
             }
     }
 }
@@ -94,6 +109,7 @@ impl Code {
             Plain::Bits(bits) => 1 << bits,
             Plain::PairBit => 2,
             Plain::PairOfThree => 3,
+            Plain::PairOfSix => 6,
         }
     }
 
@@ -131,12 +147,12 @@ impl Code {
     }
 
     /// Metric rows that one target needs: one, or one for each half of the symbols (pair bit), or
-    /// that for even and for odd coordinates (pair of three).
+    /// that for even and for odd coordinates (pairs of three and of six).
     pub const fn rows_per_target(&self) -> usize {
         match self.plain {
             Plain::Bits(_) => 1,
             Plain::PairBit => 2,
-            Plain::PairOfThree => 4,
+            Plain::PairOfThree | Plain::PairOfSix => 4,
         }
     }
 
@@ -201,7 +217,8 @@ impl Code {
     /// Parts of the levels that class 0 or 1 of a pair may use, for its even or odd coordinate.
     ///
     /// A pair bit has one part a class. A pair of three splits by the even coordinate: in class 0
-    /// it takes part 0 or 1 and the odd one any; in class 1 it takes part 2 and the odd one 0 or 1.
+    /// it takes part 0 or 1 and the odd one any; in class 1 it takes part 2 and the odd one 0 or 1. A pair of six likewise: in
+    /// class 0 the even coordinate takes an inner part, in class 1 an outer one and the odd coordinate an inner one.
     const fn class_parts(&self, class: usize, odd: bool) -> (usize, usize) {
         match (self.plain, class, odd) {
             (Plain::Bits(_), _, _) => (0, self.parts()),
@@ -209,6 +226,9 @@ impl Code {
             (Plain::PairOfThree, 0, false) | (Plain::PairOfThree, 1, true) => (0, 2),
             (Plain::PairOfThree, 0, true) => (0, 3),
             (Plain::PairOfThree, _, _) => (2, 3),
+            (Plain::PairOfSix, 0, false) | (Plain::PairOfSix, 1, true) => (0, 4),
+            (Plain::PairOfSix, 0, true) => (0, 6),
+            (Plain::PairOfSix, _, _) => (4, 6),
         }
     }
 }

@@ -278,7 +278,7 @@ fn finish<I: Memory, S: Search, const G: usize>(
     planes::parities(code, coded, parity);
     let symbols = match code.plain {
         Plain::Bits(_) => &mut symbols[..dim],
-        Plain::PairBit | Plain::PairOfThree => &mut symbols[..dim / 2],
+        Plain::PairBit | Plain::PairOfThree | Plain::PairOfSix => &mut symbols[..dim / 2],
     };
     search.choose_plain(code, targets, parity, symbols, levels);
     let (head, plain) = body.split_at_mut(coded.len());
@@ -323,14 +323,13 @@ pub fn choose_plain(code: &Code, targets: &[i16], parity: &[u8], symbols: &mut [
                 }
             }
         }
-        Plain::PairBit | Plain::PairOfThree => {
-            let count = if code.plain == Plain::PairBit { 2 } else { 8 };
+        Plain::PairBit | Plain::PairOfThree | Plain::PairOfSix => {
             let pairs = targets.as_chunks::<2>().0.iter().zip(parity.as_chunks::<2>().0);
             for ((([y0, y1], [z0, z1]), symbol), best) in
                 pairs.zip(symbols).zip(levels.as_chunks_mut::<2>().0)
             {
                 let mut least = i32::MAX;
-                for candidate in 0..count {
+                for candidate in 0..code.plain.pair_symbols() {
                     let (even, odd) = planes::pair_parts(code.plain, candidate);
                     let (even, odd) = (level(*z0, even), level(*z1, odd));
                     let d = distance(*y0, even) + distance(*y1, odd);

@@ -1,4 +1,4 @@
-//! Tail-biting trellis codes: `t1 t1h t2 t2h t3 t4` (256 states) and `t1s8 .. t4s8` (8 states).
+//! Tail-biting trellis codes: `t1 t1h t2 t2h t3 t3h t4` (256 states) and `t1s8 .. t4s8` (8 states).
 //!
 //! Half the squared error of a scalar codebook in the same bytes, and decode is still one look-up
 //! a coordinate:

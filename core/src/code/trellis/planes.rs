@@ -63,7 +63,7 @@ fn add_plain(code: &Code, plain: &[u8], index: &mut [u8]) {
                 }
             }
         }
-        Plain::PairBit | Plain::PairOfThree => {
+        Plain::PairBit | Plain::PairOfThree | Plain::PairOfSix => {
             for (bit, run) in index.chunks_exact_mut(n).enumerate() {
                 for (i, pair) in run.as_chunks_mut::<2>().0.iter_mut().enumerate() {
                     let mut symbol = 0;
@@ -84,7 +84,15 @@ fn add_plain(code: &Code, plain: &[u8], index: &mut [u8]) {
 pub const fn pair_parts(plain: Plain, symbol: u8) -> (u8, u8) {
     match plain {
         Plain::PairOfThree => (symbol / 3, symbol % 3),
-        _ => (symbol, symbol),
+        Plain::PairOfSix => {
+            let (low, middle) = (symbol & 3, symbol >> 2 & 3);
+            match symbol >> 3 {
+                0 | 1 => (low, middle),
+                2 => (low, 4 + (middle & 1)),
+                _ => (4 + (middle & 1), low),
+            }
+        }
+        Plain::PairBit | Plain::Bits(_) => (symbol, symbol),
     }
 }
 
@@ -175,6 +183,7 @@ pub(super) fn pack_plain(code: &Code, symbols: &[u8], plain: &mut [u8]) {
         Plain::Bits(bits) => usize::from(bits),
         Plain::PairBit => 1,
         Plain::PairOfThree => 3,
+        Plain::PairOfSix => 5,
     };
     let n = symbols.len() / 8;
     for (p, plane) in plain.chunks_exact_mut(n.max(1)).take(planes).enumerate() {

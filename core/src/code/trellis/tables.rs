@@ -115,6 +115,23 @@ entry!(
 );
 
 entry!(
+    T3H,
+    Code {
+        memory: 8,
+        generators: [244, 73, 299],
+        plain: Plain::PairOfSix,
+        levels: levels(&[
+            -80, -49, -60, -41, -36, -21, -30, -20, -31, -16, -25, -13, -9, 3, -8, 3, -3, 9, -2, 10, 13, 25,
+            15, 30, 20, 31, 22, 38, 38, 50, 61, 81, 43, 56, 48, 72, 66, 90, 104, 126, -125, -105, -90, -69,
+            -68, -50, -56, -40
+        ]),
+        per_sigma: 44.038506,
+        divisor: 48,
+        predictor: Predictor { offset: 1.574, slope: 0.199 },
+    }
+);
+
+entry!(
     T1S8,
     Code {
         memory: 3,

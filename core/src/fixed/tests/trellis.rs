@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::code::trellis::{Search, Trellis, workspace_bytes};
-use crate::code::{T1, T1H, T1S8, T2, T2H, T2S8, T3, T3S8, T4, T4S8};
+use crate::code::{T1, T1H, T1S8, T2, T2H, T2S8, T3, T3H, T3S8, T4, T4S8};
 use crate::fixed::trellis::Body;
 
 fn blocks<const D: usize, C: Code, const N: usize>(mode: ScaleMode, rounds: usize) {
@@ -106,9 +106,9 @@ fn all_codes_decode_and_damage_is_harmless() {
             $(decodes::<$dim, $codec, { FixedTrellis::<$dim, $codec>::BLOCK_BYTES }>();)*
         };
     }
-    each!(128: T1, T1H, T2, T2H, T3, T4, T1S8, T2S8, T3S8, T4S8);
-    each!(16: T1, T1H, T2H, T4);
-    each!(80: T1H, T2H, T3);
+    each!(128: T1, T1H, T2, T2H, T3, T3H, T4, T1S8, T2S8, T3S8, T4S8);
+    each!(16: T1, T1H, T2H, T3H, T4);
+    each!(80: T1H, T2H, T3, T3H);
     each!(1024: T2, T4);
 }
 

@@ -14,13 +14,13 @@ pub(in crate::fixed) struct Body<const D: usize, C>(PhantomData<C>);
 impl<const D: usize, C: Code> Body<D, C> {
     const TRELLIS: &'static Trellis<'static> = match C::ID.trellis() {
         Some(trellis) => trellis,
-        None => panic!("codec not supported: accepted are T1 to T4, T1H, T2H and T1S8 to T4S8"),
+        None => panic!("codec not supported: accepted are T1 to T4, T1H, T2H, T3H and T1S8 to T4S8"),
     };
     pub(super) const CODE: trellis::Code = Self::TRELLIS.code;
     /// Plain bits of a coordinate, where they are not shared.
     const PLAIN_BITS: usize = match Self::CODE.plain {
         Plain::Bits(bits) => bits as usize,
-        Plain::PairBit | Plain::PairOfThree => 0,
+        Plain::PairBit | Plain::PairOfThree | Plain::PairOfSix => 0,
     };
     /// Parity of each content of the register, newest bit lowest.
     const PARITIES_OF: &'static [u8; WINDOWS] = &parities(&Self::CODE);
@@ -53,9 +53,12 @@ impl<const D: usize, C: Code> Body<D, C> {
                         (0..Self::PLAIN_BITS).fold(0, |part, p| part | bit_of(plain, p * n + i, bit) << p)
                     }
                     Plain::PairBit => bit_of(plain, i / 2, bit),
-                    Plain::PairOfThree => {
-                        let symbol = (0..3).fold(0, |s, p| s | bit_of(plain, (p * n + i) / 2, bit) << p);
-                        if i % 2 == 0 { symbol / 3 } else { symbol % 3 }
+                    Plain::PairOfThree | Plain::PairOfSix => {
+                        let planes = if let Plain::PairOfThree = Self::CODE.plain { 3 } else { 5 };
+                        let symbol =
+                            (0..planes).fold(0, |s, p| s | (bit_of(plain, (p * n + i) / 2, bit) as u8) << p);
+                        let (even, odd) = trellis::pair_parts(Self::CODE.plain, symbol);
+                        usize::from(if i % 2 == 0 { even } else { odd })
                     }
                 };
                 let parity = usize::from(Self::PARITIES_OF[window]);

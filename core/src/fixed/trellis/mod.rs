@@ -49,7 +49,7 @@ impl<const D: usize> Default for TrellisWorkspace<D> {
 
 /// A trellis codec of one head dim in integers; best kept in a `static`.
 ///
-/// `C` is one of [`crate::code`]: `T1` to `T4`, `T1H`, `T2H`, or `T1S8` to `T4S8`.
+/// `C` is one of [`crate::code`]: `T1` to `T4`, `T1H`, `T2H`, `T3H`, or `T1S8` to `T4S8`.
 ///
 /// ```
 /// use tqkv_core::code::T2S8;

@@ -31,6 +31,8 @@ use crate::preset::F16;
   tqkv eval --model DIR --text book.txt --context 4096 --kv i8,s3
 Example: codes that narrow with age against one width for all, and what that does to attention alone
   tqkv eval --kv s4 --policy \"n4 tier=256:n3 tier=512:n2\" --policy \"t2 hot=128\" --attention-error
+Example: the paper's code for dot products beside as many bytes of a scalar code
+  tqkv eval --kv p3 --kv tq3
 Example: prefixes of 768 tokens stored and read back, in a basis learned from the same kind of text
   tqkv basis --text manual.txt manual.tqb
   tqkv eval --text other.txt --storage 1.1 --storage 2.1 --basis manual.tqb
@@ -143,7 +145,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let model = args.model.load()?;
     let (context, windows) = (args.context, args.windows);
     if args.storage.is_asked() {
-        return args.storage.run(&model, &text, (context, windows), args.cache.pairs(), out);
+        return args.storage.run(&model, &text, (context, windows), args.cache.pairs("--storage")?, out);
     }
     let spec = EvalSpec {
         step: args.step,
@@ -205,7 +207,7 @@ pub(crate) fn measure(
     cache.check(place, &model.config().cache_spec(), &policies)?;
     let setting = |policy: &Policy| {
         // The reference is the CPU's on every device.
-        let place = if policy.name.kv == F16 { &Place::Cpu } else { place };
+        let place = if policy.name.kv == F16.into() { &Place::Cpu } else { place };
         let (name, policy) = (policy.name.to_string(), policy.clone());
         let new_cache = move || -> Result<Box<dyn AttentionCache>, CacheError> {
             cache.cache(place, model.config(), &policy)

@@ -58,6 +58,7 @@ pub(crate) fn run(
     policies: &[Policy],
     out: &mut Output,
 ) -> Result<(), CliError> {
+    CacheArgs::check_stored("--sequences", policies)?;
     let bar = out.progress((policies.len() * sequences * spec.max_new_tokens) as u64, "generating");
     let row = |policy: &Policy| {
         let each =

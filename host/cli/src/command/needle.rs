@@ -114,6 +114,7 @@ struct Row {
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let presets: Vec<_> = PRESETS.iter().map(|preset| preset.codecs).collect();
     let policies = args.cache.policies(&presets);
+    CacheArgs::check_stored("needle", &policies)?;
     let shape = KvShape::new(1, args.heads.unwrap_or(args.kv_heads), args.kv_heads, args.head_dim);
     for &tokens in &args.tokens {
         if args.needles > tokens {

@@ -29,12 +29,13 @@ struct RamRow {
 
 /// Prints what ring caches in `ram` bytes hold.
 pub(super) fn run(kv: &KvArgs, shape: CacheShape, ram: u64, out: &mut Output) -> Result<(), CliError> {
-    out.print(&report(kv, shape, ram).map_err(CliError::bad_input)?, human)
+    let pairs = kv.own("plan")?;
+    out.print(&report(pairs, shape, ram).map_err(CliError::bad_input)?, human)
 }
 
-fn report(kv: &KvArgs, shape: CacheShape, ram: u64) -> Result<RamReport, PlanError> {
-    let rows = kv.pairs(&INTEGER_CODECS.map(|codec| KvCodecs { k: codec, v: codec })).into_iter();
-    let rows = rows.map(|codecs| {
+fn report(pairs: Option<Vec<KvCodecs>>, shape: CacheShape, ram: u64) -> Result<RamReport, PlanError> {
+    let all = || INTEGER_CODECS.map(|codec| KvCodecs { k: codec, v: codec }).to_vec();
+    let rows = pairs.unwrap_or_else(all).into_iter().map(|codecs| {
         let tokens = shape.ring_tokens(codecs, ram)?;
         let bytes_per_token = shape.ring_bytes_per_token(codecs)?;
         Ok(RamRow {

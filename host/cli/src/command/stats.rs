@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use crate::array::{ArrayError, Vectors};
-use crate::stats::{self, CodecStats};
+use crate::stats::{self, CodecStats, Subject};
 use serde::Serialize;
-use tqkv_core::{AnyCodec, CodecId, is_supported_head_dim};
+use tqkv_core::{CodecId, is_supported_head_dim};
+use tqkv_reference::Choice;
 
 use super::stats_delta;
-use crate::args::{self, EncodeArgs};
+use crate::args::{self, EncodeArgs, ReferenceArgs};
 use crate::error::CliError;
 use crate::output::{Output, grouped, table};
 
@@ -19,6 +20,8 @@ use crate::output::{Output, grouped, table};
   tqkv stats --codec s4 --codec i8 keys.safetensors:layers.0.k --queries q.npy
 Example: would differences between the layers of a model take fewer bits than the layers
   tqkv stats --delta
+Example: the paper's codes for dot products beside as many bytes of scalar codes, bounds in the last columns
+  tqkv stats --codec p3,tq3,p4,tq4 --random 200000
 
 Columns: relative MSE is the mean of |x-x^|^2/|x|^2 as stored, cosine that between x and x^. Slope is \
 the regression of <q,x^> on <q,x> (1 is unbiased) and dot error its root mean square error relative to \
@@ -27,13 +30,20 @@ the regression of <q,x^> on <q,x> (1 is unbiased) and dot error its root mean sq
 Columns of --delta, of layers in pairs: correlation is Pearson's (keys and values less the mean of each channel), difference \
 energy that of a layer less the one before over the layer's own (2 is two layers that know nothing of each other), bits saved \
 what the best multiple of the layer before saves for each number of Gaussian ones, entropy that in steps of a quarter of the \
-deviation, given last the same where the number of the layer before is known.")]
+deviation, given last the same where the number of the layer before is known.
+
+Theory, for random directions: expected is the relative MSE that formats of the reference and scalar codes (raw, without a \
+search for the scale) should have, shannon what no code of these bits goes below, bound that of the paper, Theorem 2 for p2 and \
+its like, then of the dot error, else Theorem 1. Formats of the reference (p2 and what follows in the \
+list) have a rotation for each layer: each 256 vectors are another one's, 64 in turn.")]
 pub(crate) struct Args {
     /// Codecs to measure; may be repeated [default: all that have the head dim].
-    #[arg(long = "codec", value_name = "CODEC", value_parser = args::codec, value_delimiter = ',')]
-    codecs: Vec<CodecId>,
+    #[arg(long = "codec", value_name = "CODEC", value_parser = args::choice, value_delimiter = ',')]
+    codecs: Vec<Choice>,
     #[command(flatten)]
     encode: EncodeArgs,
+    #[command(flatten)]
+    reference: ReferenceArgs,
     /// Array of shape [.., D]: a .npy of f32, f16 or f64 (rounded to f32), - for one on standard input, or
     /// file.safetensors:name (also bf16).
     #[arg(value_name = "IN")]
@@ -83,7 +93,12 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     if vectors.rows() == 0 {
         return Err(CliError::bad_input(format_args!("{name}: there are no vectors in it")));
     }
-    let codecs = codecs(args, vectors.dim())?;
+    let choices = choices(args, vectors.dim());
+    args.reference.check(choices.iter().copied())?;
+    let with = (level, args.encode.options(), args.reference.rotation());
+    let subjects = choices.into_iter().map(|choice| Subject::new(choice, with, &vectors));
+    let bad = |e| CliError::stats(name, args.queries.as_deref(), &e);
+    let subjects = subjects.collect::<Result<Vec<_>, _>>().map_err(bad)?;
     let queries = match &args.queries {
         Some(spec) => Vectors::open(spec).map_err(|e| CliError::array(spec, &e))?,
         // Another seed than the data's, so that no query is one of the vectors.
@@ -91,13 +106,13 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
             random(RANDOM_QUERIES, vectors.dim(), !args.data_seed).map_err(|e| CliError::array(name, &e))?
         }
     };
-    let bar = out.progress((vectors.rows() * codecs.len()) as u64, "measuring");
-    let measured: Result<Vec<_>, _> = codecs
+    let bar = out.progress((vectors.rows() * subjects.len()) as u64, "measuring");
+    let measured: Result<Vec<_>, _> = subjects
         .iter()
-        .map(|codec| stats::measure((level, codec), &vectors, &queries, &|rows| bar.inc(rows)))
+        .map(|subject| stats::measure(subject, &vectors, &queries, &|rows| bar.inc(rows)))
         .collect();
     bar.finish_and_clear();
-    let codecs = measured.map_err(|e| CliError::stats(name, args.queries.as_deref(), &e))?;
+    let codecs = measured.map_err(bad)?;
     let report = Report {
         dim: vectors.dim(),
         count: vectors.rows(),
@@ -115,15 +130,13 @@ fn random(rows: usize, dim: usize, seed: u64) -> Result<Vectors, ArrayError> {
     Err(ArrayError::Shape(vec![rows, dim]))
 }
 
-/// The codecs asked for at head dim `dim`; without any, all that have it.
-fn codecs(args: &Args, dim: usize) -> Result<Vec<AnyCodec>, CliError> {
-    let options = args.encode.options();
-    if args.codecs.is_empty() && is_supported_head_dim(dim) {
-        let all = CodecId::ALL.iter();
-        return Ok(all.filter_map(|&id| AnyCodec::new(id, dim, options).ok()).collect());
+/// The codecs asked for; without any, all that have the head dim, and f16 where none has, to say so.
+fn choices(args: &Args, dim: usize) -> Vec<Choice> {
+    if !args.codecs.is_empty() {
+        return args.codecs.clone();
     }
-    let asked = if args.codecs.is_empty() { &[CodecId::F16] } else { args.codecs.as_slice() };
-    asked.iter().map(|&id| AnyCodec::new(id, dim, options).map_err(|e| CliError::shape(id, dim, e))).collect()
+    let all: Vec<_> = Choice::all().filter(|choice| choice.block_bytes(dim).is_some()).collect();
+    if all.is_empty() { vec![CodecId::F16.into()] } else { all }
 }
 
 fn human(report: &Report) -> String {
@@ -137,15 +150,40 @@ fn human(report: &Report) -> String {
             format!("{:.6}", s.mean_cosine),
             format!("{:.5}", s.dot_slope),
             significant(s.dot_error),
+            known(s.theory.expected),
+            known(s.theory.shannon),
+            known(if is_of_dots(s) { s.theory.bound.map(f64::sqrt) } else { s.theory.bound }),
         ]
     });
-    let head = ["codec", "scale", "bytes", "bits/value", "relative MSE", "cosine", "slope", "dot error"];
+    let head = [
+        "codec",
+        "scale",
+        "bytes",
+        "bits/value",
+        "relative MSE",
+        "cosine",
+        "slope",
+        "dot error",
+        "expected",
+        "shannon",
+        "bound",
+    ];
     let zeros = match report.zero_vectors {
         0 => String::new(),
         n => format!(", {} of them zero and left out", grouped(n)),
     };
     let count = grouped(report.count as u64);
     format!("{count} vectors of {} coordinates{zeros}\n{}", report.dim, table(&head, rows))
+}
+
+/// Whether the paper's bound is that of the dot error.
+fn is_of_dots(stats: &CodecStats) -> bool {
+    Choice::from_name(stats.codec)
+        .is_some_and(|choice| matches!(choice, Choice::Reference(row) if row.has_estimator()))
+}
+
+fn known(x: Option<f64>) -> String {
+    x.map_or("-".to_owned(), significant)
 }
 
 /// Four significant digits, plain down to a thousandth.

@@ -1,6 +1,6 @@
 //! The figures of `stats` against definitions, and their independence of threads.
 
-use super::{StatsError, measure, random_directions};
+use super::{StatsError, Subject, measure, random_directions};
 use crate::array::Vectors;
 use tqkv::Level;
 use tqkv_core::{AnyCodec, CodecId, Effort, Options, ScaleMode};
@@ -29,7 +29,7 @@ fn figures_follow_their_definitions() {
     let vectors = random_directions(300, 96, 3).unwrap();
     let queries = random_directions(5, 96, 4).unwrap();
     let codec = codec(CodecId::S2, 96);
-    let stats = measure((Level::Portable, &codec), &vectors, &queries, &|_| ()).unwrap();
+    let stats = measure(&Subject::Own(Level::Portable, codec.into()), &vectors, &queries, &|_| ()).unwrap();
     let (mut mse, mut cosine, mut st, mut tt, mut ee) = (0.0, 0.0, 0.0, 0.0, 0.0);
     let (mut block, mut decoded) = (vec![0; codec.block_bytes()], vec![0.0; 96]);
     for x in rows(&vectors) {
@@ -57,7 +57,13 @@ fn figures_do_not_depend_on_the_number_of_threads() {
         pool.install(|| {
             let vectors = random_directions(1000, 64, 9).unwrap();
             let queries = random_directions(7, 64, 10).unwrap();
-            measure((Level::fastest(), &codec(CodecId::S3, 64)), &vectors, &queries, &|_| ()).unwrap()
+            measure(
+                &Subject::Own(Level::fastest(), codec(CodecId::S3, 64).into()),
+                &vectors,
+                &queries,
+                &|_| (),
+            )
+            .unwrap()
         })
     };
     let one = run(1);
@@ -86,12 +92,15 @@ fn zero_vectors_are_left_out_of_the_means() {
     values.extend(rows(&random_directions(1, 32, 1).unwrap())[0].iter());
     let vectors = Vectors::from_vec(values, 32).unwrap();
     let queries = random_directions(2, 32, 2).unwrap();
-    let stats = measure((Level::Portable, &codec(CodecId::I8, 32)), &vectors, &queries, &|_| ()).unwrap();
+    let stats =
+        measure(&Subject::Own(Level::Portable, codec(CodecId::I8, 32).into()), &vectors, &queries, &|_| ())
+            .unwrap();
     assert!(stats.mean_cosine > 0.999 && stats.relative_mse < 1e-3, "{stats:?}");
     assert_eq!(stats.zero_vectors, 2);
     let zeros = Vectors::from_vec(vec![0.0; 64], 32).unwrap();
     let figures = |vectors, queries| {
-        measure((Level::Portable, &codec(CodecId::S4, 32)), vectors, queries, &|_| ()).unwrap_err()
+        measure(&Subject::Own(Level::Portable, codec(CodecId::S4, 32).into()), vectors, queries, &|_| ())
+            .unwrap_err()
     };
     assert!(matches!(figures(&zeros, &queries), StatsError::AllZero));
     assert!(matches!(figures(&vectors, &zeros), StatsError::NoProducts));
@@ -102,7 +111,7 @@ fn lengths_that_differ_are_an_error() {
     let vectors = random_directions(2, 64, 1).unwrap();
     let queries = random_directions(2, 32, 1).unwrap();
     for (codec, queries) in [(codec(CodecId::S4, 64), &queries), (codec(CodecId::S4, 32), &vectors)] {
-        let result = measure((Level::Portable, &codec), &vectors, queries, &|_| ());
+        let result = measure(&Subject::Own(Level::Portable, codec.into()), &vectors, queries, &|_| ());
         assert!(matches!(result, Err(StatsError::Dim { expected: 64, found: 32, .. })), "{result:?}");
     }
 }

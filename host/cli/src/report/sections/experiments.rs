@@ -10,8 +10,7 @@ use crate::error::CliError;
 const QJL: [(&str, &str); 3] = [("s4", "p4"), ("s3", "p3"), ("s2", "p2")];
 
 pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
-    let all = [qjl(wanted), Some(cliff(wanted)?), Some(eight_bits(wanted)?), Some(delta::section(wanted)?)];
-    Ok(all.into_iter().flatten().collect())
+    Ok(vec![qjl(wanted), cliff(wanted)?, eight_bits(wanted)?, delta::section(wanted)?])
 }
 
 /// A codec's figures on random vectors, and on the model.
@@ -40,13 +39,9 @@ fn rows<'a>(wanted: &Wanted<'_>, codecs: impl Iterator<Item = &'a str>) -> Vec<V
 
 const HEAD: [&str; 7] = ["codec", "bytes (D = 128)", "error", "slope of dots", "dot error", "KL", "top-1"];
 
-/// None where the list of codecs has none with QJL.
-fn qjl(wanted: &Wanted<'_>) -> Option<Section> {
+fn qjl(wanted: &Wanted<'_>) -> Section {
     let rows = rows(wanted, QJL.iter().flat_map(|(scalar, sketch)| [*scalar, *sketch]));
-    if !rows.iter().any(|row| row[0].starts_with('p')) {
-        return None;
-    }
-    Some(Section {
+    Section {
         title: "A bit of QJL, or a bit more of code",
         lead: vec![
             "The paper's second algorithm spends one bit a coordinate on the signs of random projections of what the first left, and so \
@@ -57,7 +52,7 @@ fn qjl(wanted: &Wanted<'_>) -> Option<Section> {
         tables: vec![Table::new("The same bits, spent in two ways", &HEAD, rows).open()],
         commands: vec![wanted.rates.command.clone(), wanted.codecs.command.clone()],
         ..Section::default()
-    })
+    }
 }
 
 fn cliff(wanted: &Wanted<'_>) -> Result<Section, CliError> {

@@ -49,13 +49,16 @@ pub(crate) const SECTIONS: [(&str, Make); 10] = [
     ("published figures", published::sections),
 ];
 
+/// Formats of the reference that are judged on the model too: those with a bit of QJL, and codes of the same law by others.
+const OTHERS: [&str; 7] = ["p2", "p3", "p4", "tq3", "tq4", "turbo3", "turbo4"];
+
 impl<'a> Wanted<'a> {
     /// Runs what several sections show.
     pub(crate) fn new(source: &'a Source) -> Result<Self, CliError> {
         let dims = source.dims()?;
         let fits = |codec: &&CodecId| dims.iter().all(|&dim| codec.block_bytes(dim).is_some());
         let names = CodecId::ALL.iter().filter(fits).map(|codec| codec.name()).filter(|name| *name != "f16");
-        let each = names.map(|name| format!(" --kv {name}")).collect::<String>();
+        let each = names.chain(OTHERS).map(|name| format!(" --kv {name}")).collect::<String>();
         let (windows, tokens) = (source.windows(), source.full_or_quick(160, 24));
         let random = source.full_or_quick(10_000, 400);
         Ok(Self {

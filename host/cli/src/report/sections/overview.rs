@@ -83,7 +83,7 @@ fn cards(rows: &[Row<'_>]) -> String {
 fn name(row: Row<'_>) -> String {
     row.text("kv")
         .parse()
-        .map(|kv: crate::preset::KvCodecs| crate::policy::Name::from(kv).label())
+        .map(|kv: crate::preset::Kv| crate::policy::Name::from(kv).label())
         .unwrap_or_default()
 }
 

@@ -1,0 +1,130 @@
+//! A cache for models whose tokens went through blocks and back.
+//!
+//! It measures what a format does to a model, not how fast or small it is: every token is encoded when it comes, no sinks, no
+//! hot window, no mean taken off; decoded vectors are held as f32, and `allocated_bytes` counts the blocks that they came from.
+//! As estimators of dot products are linear in the query, attention to decoded vectors is attention by the estimator.
+
+use crate::choice::{Choice, ChoiceError, Coders};
+use crate::rotation::RotationKind;
+use rayon::prelude::*;
+use tqkv::attention::AttentionCache;
+use tqkv::cache::CacheSpec;
+use tqkv::dense::DenseCache;
+use tqkv::error::CacheError;
+use tqkv_core::{Chunk, KvShape, Options};
+
+/// The attention of a model over decoded blocks.
+#[derive(Debug)]
+pub struct DecodedCache {
+    dense: DenseCache,
+    is_latent: bool,
+    /// Of keys and of values, one a KV head of each layer.
+    coders: [Vec<Coders>; 2],
+}
+
+impl DecodedCache {
+    /// An empty cache of the attention of `spec`, which stores keys and values as `choices` say.
+    ///
+    /// # Errors
+    /// An attention that no cache computes, or choices that have no blocks of the head dims.
+    pub fn new(
+        spec: &CacheSpec,
+        choices: [Choice; 2],
+        options: Options,
+        rotation: Option<RotationKind>,
+    ) -> Result<Self, CacheError> {
+        let refused = |error: ChoiceError| CacheError::BadSpec(error.to_string());
+        let dense = DenseCache::like(spec)?;
+        let KvShape { num_layers, num_kv_heads, head_dim, value_dim, .. } = spec.shape;
+        let is_latent = spec.position_dim > 0;
+        let coders = |choice: Choice, dim| -> Result<Vec<Coders>, CacheError> {
+            let layers = (0..num_layers).into_par_iter();
+            let layers = layers.map(|layer| Coders::new(choice, dim, options, layer, rotation));
+            let layers = layers.collect::<Result<Vec<_>, _>>().map_err(refused)?;
+            Ok(layers.iter().flat_map(|coder| vec![coder.clone(); num_kv_heads]).collect())
+        };
+        let values = if is_latent { Vec::new() } else { coders(choices[1], value_dim)? };
+        Ok(Self { dense, is_latent, coders: [coders(choices[0], head_dim)?, values] })
+    }
+
+    /// Tokens of a layer.
+    fn tokens(&self, layer: usize) -> usize {
+        self.dense.keys(layer, 0).map_or(0, |keys| keys.len() / self.dense.shape().head_dim)
+    }
+
+    /// What `x`, `[n, num_kv_heads, dim]`, is after encoding and decoding; anything else is left to the check that follows.
+    fn through(&mut self, side: usize, layer: usize, x: &[f32]) -> Result<Vec<f32>, CacheError> {
+        let KvShape { num_layers, num_kv_heads, head_dim, value_dim, .. } = self.dense.shape();
+        let dim = [head_dim, value_dim][side];
+        let mut decoded = x.to_vec();
+        if x.is_empty() || layer >= num_layers || !x.len().is_multiple_of(num_kv_heads * dim) {
+            return Ok(decoded);
+        }
+        let held = self.tokens(layer);
+        let coders = &mut self.coders[side][layer * num_kv_heads..][..num_kv_heads];
+        if held == 0 {
+            for (head, coder) in coders.iter_mut().enumerate() {
+                let rows = x.chunks_exact(dim).skip(head).step_by(num_kv_heads);
+                *coder = coder.learn(&rows.flatten().copied().collect::<Vec<_>>());
+            }
+        }
+        let coders = &*coders;
+        decoded.par_chunks_exact_mut(dim).enumerate().try_for_each(|(row, x)| {
+            let coder = &coders[row % num_kv_heads];
+            let mut block = vec![0; coder.block_bytes()];
+            let failed = |why: &dyn std::fmt::Display| {
+                let (what, token) = (["key", "value"][side], held + row / num_kv_heads);
+                CacheError::Encode(format!("layer {layer}, {what} of token {token}: {why}"))
+            };
+            coder.encode(x, &mut block).map_err(|error| failed(&error))?;
+            coder.decode(&block, x).map_err(|error| failed(&error))
+        })?;
+        Ok(decoded)
+    }
+}
+
+impl AttentionCache for DecodedCache {
+    fn shape(&self) -> KvShape {
+        self.dense.shape()
+    }
+
+    fn attend_checked(&mut self, mut chunk: Chunk<'_>) -> Result<(), CacheError> {
+        let (layer, q, k, v) = (chunk.layer(), chunk.q(), chunk.k(), chunk.v());
+        self.attend_chunk(layer, q, k, v, chunk.out())
+    }
+
+    fn attend_chunk(
+        &mut self,
+        layer: usize,
+        q: &[f32],
+        k: &[f32],
+        v: &[f32],
+        out: &mut [f32],
+    ) -> Result<(), CacheError> {
+        let keys = self.through(0, layer, k)?;
+        // Values that are a part of latent vectors are decoded with them.
+        let values = if self.is_latent { v.to_vec() } else { self.through(1, layer, v)? };
+        self.dense.attend_chunk(layer, q, &keys, &values, out)
+    }
+
+    fn len(&self) -> usize {
+        self.dense.len()
+    }
+
+    fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
+        self.dense.truncate(len)
+    }
+
+    fn reset(&mut self) {
+        self.dense.reset();
+    }
+
+    fn allocated_bytes(&self) -> usize {
+        let KvShape { num_layers, num_kv_heads, .. } = self.dense.shape();
+        let slot = |layer: usize| {
+            let coders = self.coders.iter().filter_map(|coders| coders.get(layer * num_kv_heads));
+            coders.map(Coders::block_bytes).sum::<usize>() * num_kv_heads
+        };
+        (0..num_layers).map(|layer| self.tokens(layer) * slot(layer)).sum()
+    }
+}

@@ -1,0 +1,161 @@
+//! The table of formats.
+
+use crate::coder::Norm;
+use crate::levels::Levels;
+use crate::rotation::RotationKind::{self, Dense, DenseBf16, Hadamard};
+use crate::theory;
+use crate::{product, scalar, split, turbo, uniform};
+
+/// A format: its name, and how vectors become bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    name: &'static str,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    Scalar(scalar::Form),
+    Product(product::Form),
+    Turbo { bits: usize },
+    Split(split::Form),
+    Uniform { bits: usize },
+    Floats,
+}
+
+/// A scalar code with an f32 norm.
+const fn scalar(name: &'static str, bits: usize, is_wide: bool, rotation: RotationKind) -> Row {
+    Row { name, kind: Kind::Scalar(scalar::Form { bits, is_wide, rotation }) }
+}
+
+/// A scalar code with a residual.
+const fn product(
+    name: &'static str,
+    [bits, residual]: [usize; 2],
+    norm: Norm,
+    rotation: RotationKind,
+) -> Row {
+    Row { name, kind: Kind::Product(product::Form { bits, residual, norm, rotation }) }
+}
+
+/// Every format.
+pub const ROWS: &[Row] = &[
+    product("p2", [1, 1], Norm::F16, Dense),
+    product("p3", [2, 1], Norm::F16, Dense),
+    product("p4", [3, 1], Norm::F16, Dense),
+    product("p4r2", [3, 2], Norm::F16, Dense),
+    product("p4r3", [3, 3], Norm::F16, Dense),
+    product("p4r4", [3, 4], Norm::F16, Dense),
+    scalar("tq3", 3, false, Dense),
+    scalar("tq4", 4, false, Dense),
+    scalar("tq4u8", 4, true, DenseBf16),
+    Row { name: "turbo2", kind: Kind::Turbo { bits: 2 } },
+    Row { name: "turbo3", kind: Kind::Turbo { bits: 3 } },
+    Row { name: "turbo4", kind: Kind::Turbo { bits: 4 } },
+    product("turbo3k", [2, 1], Norm::F32, Hadamard),
+    product("turbo4k", [3, 1], Norm::F32, Hadamard),
+    scalar("turbo3v", 3, false, Hadamard),
+    scalar("turbo4v", 4, false, Hadamard),
+    Row { name: "c25", kind: Kind::Split(split::Form { wide: 3, narrow: 2 }) },
+    Row { name: "c35", kind: Kind::Split(split::Form { wide: 4, narrow: 3 }) },
+    Row { name: "u3", kind: Kind::Uniform { bits: 3 } },
+    Row { name: "u8", kind: Kind::Uniform { bits: 8 } },
+    Row { name: "f8e5m2", kind: Kind::Floats },
+];
+
+impl Row {
+    /// Name on the command line and in reports.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    pub(crate) const fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// The row of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        ROWS.iter().find(|row| row.name == name).copied()
+    }
+
+    /// Bytes of a block, or `None` where there are none of the head dim.
+    pub fn block_bytes(&self, dim: usize) -> Option<usize> {
+        let powers = |rotation| rotation != Hadamard || dim.is_power_of_two();
+        let halves = tqkv_core::is_supported_head_dim(dim / 2);
+        if !tqkv_core::is_supported_head_dim(dim) {
+            return None;
+        }
+        match self.kind {
+            Kind::Scalar(form) => powers(form.rotation).then(|| form.block_bytes(dim)),
+            Kind::Product(form) => powers(form.rotation).then(|| form.block_bytes(dim)),
+            Kind::Turbo { bits } => Some(turbo::block_bytes(dim, bits)),
+            Kind::Split(form) => halves.then(|| form.block_bytes(dim)),
+            Kind::Uniform { bits } => Some(uniform::Uniform::block_bytes(dim, bits)),
+            Kind::Floats => Some(uniform::Floats::block_bytes(dim)),
+        }
+    }
+
+    /// Bits of the codes of a value, residual included, norms and scales not.
+    pub fn rate(&self) -> f64 {
+        match self.kind {
+            Kind::Scalar(form) => form.bits as f64,
+            Kind::Product(form) => (form.bits + form.residual) as f64,
+            Kind::Turbo { bits } | Kind::Uniform { bits } => bits as f64,
+            Kind::Split(form) => (form.wide + form.narrow) as f64 / 2.0,
+            Kind::Floats => 8.0,
+        }
+    }
+
+    /// Whether vectors are rotated, so that errors do not depend on what they hold.
+    pub fn is_rotated(&self) -> bool {
+        !matches!(self.kind, Kind::Split(_) | Kind::Uniform { .. } | Kind::Floats)
+    }
+
+    /// Whether channels are coded by their energy, which has to be learned ([`crate::Coder::learn`]).
+    pub fn has_channels(&self) -> bool {
+        matches!(self.kind, Kind::Split(_))
+    }
+
+    /// Whether blocks have an unbiased estimate of dot products ([`crate::Coder::score`]).
+    pub fn has_estimator(&self) -> bool {
+        matches!(self.kind, Kind::Product(_))
+    }
+
+    /// The paper's bound: Theorem 2 of squared dot errors where there is an estimator, else Theorem 1; `None` where it says nothing.
+    pub fn bound(&self) -> Option<f64> {
+        match self.kind {
+            Kind::Scalar(_) | Kind::Turbo { .. } => Some(theory::error_bound(self.rate())),
+            // It speaks of signs.
+            Kind::Product(form) => (form.residual == 1).then(|| theory::dot_bound(self.rate())),
+            Kind::Split(_) | Kind::Uniform { .. } | Kind::Floats => None,
+        }
+    }
+
+    /// Whether another rotation than its own can be asked for.
+    pub fn has_rotations(&self) -> bool {
+        matches!(self.kind, Kind::Scalar(_) | Kind::Product(_))
+    }
+
+    /// The mean of |x - x^|^2 / |x|^2 that the mathematics gives for random directions; `None` where it gives none.
+    pub fn expected_error(&self, dim: usize) -> Option<f64> {
+        let of = |bits, dim| theory::lloyd_max(dim, bits);
+        match self.kind {
+            Kind::Scalar(form) if form.is_wide => {
+                Some(theory::of_kept_norm(&Levels::gaussian(form.bits), dim))
+            }
+            Kind::Scalar(form) => of(form.bits, dim),
+            Kind::Product(form) => {
+                of(form.bits, dim).map(|error| error * theory::residual_error(form.residual, dim))
+            }
+            // Padding with zeros keeps the law of 128 coordinates, and loses what falls on it.
+            Kind::Turbo { bits } => dim
+                .is_multiple_of(turbo::GROUP)
+                .then(|| theory::of_kept_norm(&turbo::levels(bits), turbo::GROUP)),
+            Kind::Split(form) => {
+                let (wide, narrow) = (of(form.wide, dim / 2)?, of(form.narrow, dim / 2)?);
+                Some((wide + narrow) / 2.0)
+            }
+            Kind::Uniform { .. } | Kind::Floats => None,
+        }
+    }
+}

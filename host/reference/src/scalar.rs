@@ -1,0 +1,78 @@
+//! `tq3`, `tq4` and their like: an f32 norm and a scalar code of the rotated unit vector.
+
+use crate::bits;
+use crate::coder::{Format, Layer, Norm};
+use crate::levels::Levels;
+use crate::rotation::{Rotation, RotationKind, dot};
+use tqkv_core::{DecodeError, EncodeError};
+
+/// What distinguishes the rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Form {
+    pub(crate) bits: usize,
+    /// A byte a code, Gaussian levels, and decoded vectors brought to their norm; else codes side by side, levels of the exact law.
+    pub(crate) is_wide: bool,
+    pub(crate) rotation: RotationKind,
+}
+
+impl Form {
+    /// Bits that a code takes.
+    pub(crate) const fn width(self) -> usize {
+        if self.is_wide { 8 } else { self.bits }
+    }
+
+    pub(crate) const fn block_bytes(self, dim: usize) -> usize {
+        NORM.bytes() + dim * self.width() / 8
+    }
+}
+
+const NORM: Norm = Norm::F32;
+
+#[derive(Debug)]
+pub(crate) struct Scalar {
+    form: Form,
+    levels: Levels,
+    rotation: Rotation,
+    /// A coordinate of a unit vector in sigmas.
+    sigmas: f64,
+}
+
+impl Scalar {
+    pub(crate) fn new(form: Form, layer: Layer) -> Option<Self> {
+        let Layer { dim, seed, layer, rotation } = layer;
+        let levels =
+            if form.is_wide { Some(Levels::gaussian(form.bits)) } else { Levels::exact(dim, form.bits) };
+        Some(Self {
+            form,
+            levels: levels?,
+            rotation: Rotation::new(rotation.unwrap_or(form.rotation), dim, seed, layer)?,
+            sigmas: libm::sqrt(dim as f64),
+        })
+    }
+}
+
+impl Format for Scalar {
+    fn encode(&self, x: &[f64], block: &mut [u8]) -> Result<(), EncodeError> {
+        let norm = libm::sqrt(dot(x, x));
+        let mut stored = [0; NORM.bytes()];
+        NORM.store(norm, &mut stored)?;
+        let unit: Vec<f64> = x.iter().map(|x| if norm > 0.0 { x / norm } else { 0.0 }).collect();
+        let y = self.rotation.apply(&unit);
+        let codes: Vec<u8> = y.iter().map(|y| self.levels.code(y * self.sigmas)).collect();
+        let (head, rest) = block.split_at_mut(NORM.bytes());
+        head.copy_from_slice(&stored);
+        bits::pack(&codes, self.form.width(), rest);
+        Ok(())
+    }
+
+    fn decode(&self, mut block: &[u8]) -> Result<Vec<f64>, DecodeError> {
+        let norm = NORM.load(&mut block)?;
+        let mask = (1 << self.form.bits) - 1;
+        let codes = (0..8 * block.len() / self.form.width()).map(|i| bits::code(block, self.form.width(), i));
+        let y: Vec<f64> = codes.map(|code| self.levels.level(code & mask) / self.sigmas).collect();
+        let scale = if self.form.is_wide { norm / libm::sqrt(dot(&y, &y)) } else { norm };
+        let mut x = self.rotation.invert(&y);
+        x.iter_mut().for_each(|x| *x *= scale);
+        Ok(x)
+    }
+}
