@@ -29,6 +29,29 @@ pub trait Kernels: Copy {
         let _ = (task, codes);
         None
     }
+
+    /// The dot of a query with signed bytes, as many as the query has coordinates, a multiple of 4. The query is composites of
+    /// two signed bytes each, the second in the low half.
+    #[inline(always)]
+    fn dot(self, query: &[i32], bytes: &[u8]) -> Option<i32> {
+        let _ = (query, bytes);
+        None
+    }
+
+    /// Adds `weight` times signed bytes to as many sums, a multiple of 4.
+    #[inline(always)]
+    fn add_bytes(self, weight: i32, bytes: &[u8], sums: &mut [i32]) -> Option<()> {
+        let _ = (weight, bytes, sums);
+        None
+    }
+
+    /// Products of two rows of weights with `x`, exact and times 256; `tqkv-lm` says how the rows lie. `x` has a multiple of 4
+    /// values, at most 512, and `weights` 8 bytes for each 4 of them.
+    #[inline(always)]
+    fn products(self, weights: &[u8], x: &[i16]) -> Option<[i64; 2]> {
+        let _ = (weights, x);
+        None
+    }
 }
 
 /// What [`Kernels::quantise`] works on.

@@ -25,7 +25,7 @@ pub(crate) enum Attention {
 pub(crate) struct Heads {
     pub(crate) q: Linear,
     pub(crate) k: Linear,
-    v: Linear,
+    pub(crate) v: Linear,
     /// Weights of the per-head norms, `[head_dim]`, queries then keys.
     pub(crate) qk_norm: Option<(Vec<f32>, Vec<f32>)>,
     /// `[num_kv_heads, head_dim]`, added to keys after RoPE; no checkpoint has it, [`crate::biased`] makes it.

@@ -1,6 +1,7 @@
 //! The token of the DSP extension and its kernels for the integer codec.
 
 use super::dsp_loops::{self, Task};
+use super::dsp_sums;
 use tqkv_core::fixed::{Kernels, Quantise};
 
 /// Proof that the processor has the DSP extension: Cortex-M4, M7, and an M33, M55 or M85 built with it.
@@ -82,5 +83,37 @@ impl Kernels for Dsp {
         // SAFETY: the token; y has a multiple of 8 values up to `end`, codes its codes, bins
         // one entry for each value of the bits that the kernel takes, levels one for each code.
         Some(unsafe { kernel(&arguments) })
+    }
+
+    #[inline(always)]
+    fn dot(self, query: &[i32], bytes: &[u8]) -> Option<i32> {
+        if bytes.len() != 2 * query.len() || !bytes.len().is_multiple_of(8) || bytes.is_empty() {
+            return None;
+        }
+        // SAFETY: the token; a positive multiple of 8 bytes, and a word for each two of them.
+        Some(unsafe { dsp_sums::dot(query.as_ptr(), bytes.as_ptr_range()) })
+    }
+
+    #[inline(always)]
+    fn add_bytes(self, weight: i32, bytes: &[u8], sums: &mut [i32]) -> Option<()> {
+        if bytes.len() != sums.len() || !bytes.len().is_multiple_of(8) || bytes.is_empty() {
+            return None;
+        }
+        let weight = i16::try_from(weight).ok()?;
+        // SAFETY: the token; a positive multiple of 8 bytes, and a sum for each.
+        unsafe { dsp_sums::add_bytes(weight.into(), bytes.as_ptr_range(), sums.as_mut_ptr()) };
+        Some(())
+    }
+
+    #[inline(always)]
+    fn products(self, weights: &[u8], x: &[i16]) -> Option<[i64; 2]> {
+        let aligned = weights.as_ptr().cast::<u32>().is_aligned() && x.as_ptr().cast::<u32>().is_aligned();
+        if !aligned || x.is_empty() || x.len() > 512 || !x.len().is_multiple_of(32) || weights.len() != 2 * x.len() {
+            return None;
+        }
+        let mut sums = [0; 2];
+        // SAFETY: the token; aligned pointers, a positive multiple of 32 activations, and two bytes for each.
+        unsafe { dsp_sums::products(weights.as_ptr(), x.as_ptr_range(), &mut sums) };
+        Some(sums)
     }
 }

@@ -11,6 +11,7 @@ mod demo_speed;
 mod encode;
 mod eval;
 mod eval_storage;
+mod export;
 mod generate;
 mod generate_many;
 mod inspect;
@@ -41,6 +42,7 @@ pub(crate) enum Command {
     Codebook(codebook::Args),
     Plan(plan::Args),
     Weights(weights::Args),
+    Export(export::Args),
     Bench(bench::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -67,6 +69,7 @@ impl Command {
             Self::Codebook(args) => codebook::run(args, out),
             Self::Plan(args) => plan::run(args, out),
             Self::Weights(args) => weights::run(args, out),
+            Self::Export(args) => export::run(args, out),
             Self::Bench(args) => bench::run(args, out),
             Self::Completions(args) => completions::run(args, out),
             Self::Man(args) => man::run(args, out),

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tqkv::cache::KvCache;
 use tqkv_core::fixed::INTEGER_CODECS;
 use tqkv_core::{CodecId, KvShape};
-use tqkv_model::WeightBytes;
+use tqkv_model::{WeightBytes, flat};
 
 use crate::args::KvArgs;
 use crate::error::CliError;
@@ -29,7 +29,9 @@ Example: codes that narrow with age; bytes/token is what a token adds to a long 
 Example: what a model takes that is larger than memory
   tqkv plan --config Llama-3.3-70B --weights --memory 8GB
 Example: a microcontroller, one KV head of 64 coordinates
-  tqkv plan --ram 64KiB --head-dim 64")]
+  tqkv plan --ram 64KiB --head-dim 64
+Example: a language model on it, from its flat file
+  tqkv plan --ram 520KiB --model model.tqlm")]
 pub(crate) struct Args {
     /// A model's Hugging Face config.json, the folder that holds it, or - for standard input. Sliding windows, layers
     /// without attention, latent attention and the longest context are taken from it.
@@ -48,6 +50,9 @@ pub(crate) struct Args {
     /// head unless told otherwise.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with_all = ["memory", "hot", "sinks", "tier", "policy"])]
     ram: Option<u64>,
+    /// The flat file of a model for microcontrollers (tqkv export): what it works in is taken off the RAM.
+    #[arg(long, value_name = "FILE", requires = "ram", conflicts_with_all = ["config", "layers", "kv_heads", "head_dim"])]
+    model: Option<PathBuf>,
     /// Memory for the cache, with its unit: 34GB is 34*10^9 bytes, 34GiB is 34*2^30.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
@@ -123,6 +128,11 @@ struct RamReport {
     kv_heads: usize,
     head_dim: usize,
     ram: u64,
+    /// Of it, what the model works in; its file is in flash.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    work_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flash_bytes: Option<u64>,
     rows: Vec<RamRow>,
 }
 
@@ -136,6 +146,16 @@ struct RamRow {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    if let (Some(ram), Some(path)) = (args.ram, &args.model) {
+        let file = input::read(path)?;
+        let model = flat::read(&file).map_err(|error| CliError::bad_input(format_args!("{}: {error}", path.display())))?;
+        let of = model.shape();
+        let shape = CacheShape::new(of.layers.into(), of.kv_heads.into(), of.head_dim.into());
+        let work = 4 * of.work_words() as u64;
+        let report = microcontroller(args, shape, ram.saturating_sub(work)).map_err(CliError::bad_input)?;
+        let report = RamReport { ram, work_bytes: Some(work), flash_bytes: Some(file.len() as u64), ..report };
+        return out.print(&report, human_ram);
+    }
     let shape = shape(args)?;
     if let Some(ram) = args.ram {
         return out.print(&microcontroller(args, shape, ram).map_err(CliError::bad_input)?, human_ram);
@@ -204,6 +224,8 @@ fn microcontroller(args: &Args, shape: CacheShape, ram: u64) -> Result<RamReport
         kv_heads: shape.num_kv_heads,
         head_dim: shape.head_dim,
         ram,
+        work_bytes: None,
+        flash_bytes: None,
         rows: rows.collect::<Result<_, PlanError>>()?,
     })
 }
@@ -251,12 +273,18 @@ fn human_ram(report: &RamReport) -> String {
             grouped(row.tokens),
         ]
     });
+    let model = match (report.flash_bytes, report.work_bytes) {
+        (Some(flash), Some(work)) => {
+            format!("{} bytes of flash; {} of the RAM to work in\n", grouped(flash), grouped(work))
+        }
+        _ => String::new(),
+    };
     format!(
-        "{} layers, {} KV heads, head dim {}, {} bytes for slots; {} bytes more a ring for signs and indices\n{}",
+        "{model}{} layers, {} KV heads, head dim {}, {} bytes for slots; {} bytes more a ring for signs and indices\n{}",
         report.layers,
         report.kv_heads,
         report.head_dim,
-        grouped(report.ram),
+        grouped(report.ram - report.work_bytes.unwrap_or(0).min(report.ram)),
         grouped(ring_overhead(report.head_dim)),
         table(&["K,V", "bytes/token", "tokens/KiB", "tokens"], rows)
     )
