@@ -3,7 +3,7 @@
 use crate::error::LmError;
 use crate::logits::Logits;
 use crate::model::{Layer, Model};
-use crate::rotary::rotate;
+use crate::rotary::{angles, rotate};
 use crate::silu::gated;
 use crate::vector::{RESIDUAL_BITS, add, mantissas, narrow};
 use tqkv_core::code::Code;
@@ -44,6 +44,8 @@ pub struct Lm<'a, 'r, const D: usize, K: Code, V: Code, M> {
     residual: &'a mut [i32],
     mantissas: &'a mut [i16],
     sums: &'a mut [i32],
+    /// Cosines and sines of the position.
+    angles: &'a mut [i32],
     position: u32,
     kernels: M,
 }
@@ -74,9 +76,10 @@ impl<'a, 'r, const D: usize, K: Code, V: Code, M: Kernels> Lm<'a, 'r, D, K, V, M
         let short = LmError::Work { expected: shape.work_words() as u32, got: work.len() as u32 };
         let (residual, rest) = work.split_at_mut_checked(usize::from(shape.hidden)).ok_or(short)?;
         let (halves, rest) = rest.split_at_mut_checked(shape.mantissa_words()).ok_or(short)?;
-        let (sums, _) = rest.split_at_mut_checked(shape.sum_words()).ok_or(short)?;
+        let (sums, rest) = rest.split_at_mut_checked(shape.sum_words()).ok_or(short)?;
+        let (angles, _) = rest.split_at_mut_checked(D).ok_or(short)?;
         let mantissas = bytemuck::try_cast_slice_mut(halves).unwrap_or_default();
-        Ok(Self { model, heads, residual, mantissas, sums, position: 0, kernels })
+        Ok(Self { model, heads, residual, mantissas, sums, angles, position: 0, kernels })
     }
 
     /// The model.
@@ -113,6 +116,7 @@ impl<'a, 'r, const D: usize, K: Code, V: Code, M: Kernels> Lm<'a, 'r, D, K, V, M
             return Err(LmError::Token { got: token, vocab });
         }
         self.model.tail().embedding.row(token as usize, -RESIDUAL_BITS, self.residual);
+        angles(self.model.frequencies(), self.position, self.angles);
         let (model, kv_heads) = (self.model, usize::from(self.model.shape().kv_heads).max(1));
         for (index, layer) in model.layers().enumerate() {
             self.attention(&layer, index * kv_heads)?;
@@ -149,7 +153,7 @@ impl<'a, 'r, const D: usize, K: Code, V: Code, M: Kernels> Lm<'a, 'r, D, K, V, M
         for ((head, k), v) in heads.iter_mut().zip(k.as_chunks::<D>().0).zip(v.as_chunks::<D>().0) {
             let (mut key, mut value) = ([0; D], [0; D]);
             let k_exponent = k_exponent + mantissas(k, TURNED, &mut key);
-            rotate(&mut key, self.model.frequencies(), self.position);
+            rotate(&mut key, self.angles);
             let v_exponent = v_exponent + mantissas(v, 15, &mut value);
             head.ring.push(&key, k_exponent, &value, v_exponent).map_err(|_| LmError::Encode)?;
             head.exponent = head.exponent.max(v_exponent);
@@ -163,7 +167,7 @@ impl<'a, 'r, const D: usize, K: Code, V: Code, M: Kernels> Lm<'a, 'r, D, K, V, M
             for (q, out) in queries.iter().zip(outs) {
                 let mut query = [0; D];
                 let q_exponent = q_exponent + mantissas(q, TURNED, &mut query);
-                rotate(&mut query, self.model.frequencies(), self.position);
+                rotate(&mut query, self.angles);
                 head.ring.attend(&query, q_exponent, exponent, out).map_err(|_| LmError::Decode)?;
             }
         }

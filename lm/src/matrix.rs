@@ -8,7 +8,7 @@
 //! With 4 bits, 32 columns share a byte as their scale, and of eight columns column c is nibble c / 2 + 4 (c % 2), less 8.
 
 use crate::vector::{bits_of, exponent_of};
-use tqkv_core::fixed::Kernels;
+use tqkv_core::fixed::{Kernels, Products};
 
 /// Columns of a group: with 4 bits they share a scale; rows are whole groups.
 pub const GROUP: usize = 32;
@@ -124,17 +124,29 @@ impl<'a> Matrix<'a> {
             WeightBits::Eight => (grown, 8),
             WeightBits::Four => (grown.saturating_sub(4), 0),
         };
+        let rows = (self.scales.len() / 2).min(out.len());
+        let out = out.get_mut(..rows).unwrap_or_default();
+        let task = Products { weights: self.pairs, scales: self.scales, x, shift: down };
+        let done = matches!(self.bits, WeightBits::Eight) && kernels.products(task, out).is_some();
+        if !done {
+            self.portable(x, down, out);
+        }
+        self.exponent() + down as i32 + 16 - unit
+    }
+
+    /// The products by the definition.
+    #[inline(never)]
+    fn portable(&self, x: &[i16], down: u32, out: &mut [i32]) {
         for (out, (scales, groups, codes)) in out.as_chunks_mut::<2>().0.iter_mut().zip(self.pairs()) {
             let sums = match self.bits {
-                WeightBits::Eight => bytes(kernels, codes, x),
+                WeightBits::Eight => bytes(codes, x),
                 WeightBits::Four => nibbles(groups, codes, x),
             };
             for ((out, sum), scale) in out.iter_mut().zip(sums).zip(scales) {
-                let product = (sum >> down) as i32 as i64 * i64::from(scale);
+                let product = i64::from((sum >> (down & 31)) as i32) * i64::from(scale);
                 *out = ((product + (1 << 15)) >> 16) as i32;
             }
         }
-        self.exponent() + down as i32 + 16 - unit
     }
 
     /// Row `index` in multiples of 2^`exponent`, into `out`.
@@ -175,10 +187,10 @@ impl<'a> Matrix<'a> {
 
 /// Sums over signed bytes, times 256, of two rows.
 #[inline(always)]
-fn bytes(kernels: impl Kernels, codes: &[u8], x: &[i16]) -> [i64; 2] {
+fn bytes(codes: &[u8], x: &[i16]) -> [i64; 2] {
     let mut sums = [0; 2];
     for (codes, x) in codes.chunks(2 * SEGMENT).zip(x.chunks(SEGMENT)) {
-        let part = kernels.products(codes, x).unwrap_or_else(|| segment(codes, x));
+        let part = segment(codes, x);
         sums = [sums[0] + part[0], sums[1] + part[1]];
     }
     sums

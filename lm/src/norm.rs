@@ -1,6 +1,6 @@
 //! RMSNorm by an integer root.
 
-use crate::vector::{RESIDUAL_BITS, mantissas};
+use crate::vector::{RESIDUAL_BITS, excess, mantissas, shifted};
 
 /// Fraction bits of the shape's epsilon.
 const EPSILON_BITS: u32 = 40;
@@ -26,8 +26,14 @@ impl<'a> Norm<'a> {
 
     /// Writes the normalised residual stream to `out` and returns its exponent; `room` is as long.
     pub(crate) fn apply(&self, residual: &[i32], epsilon: u32, room: &mut [i32], out: &mut [i16]) -> i32 {
-        let down = mantissas(residual, 15, out);
-        let squared: u64 = out.iter().map(|&n| u64::from((i32::from(n) * i32::from(n)) as u32)).sum();
+        let down = excess(residual, 15);
+        let (shifted, mut squared) = (shifted(down), 0_u64);
+        for (n, &h) in out.iter_mut().zip(residual) {
+            let mantissa = shifted(h);
+            squared += u64::from((mantissa * mantissa) as u32);
+            *n = mantissa as i16;
+        }
+        let down = down as i32;
         let width = residual.len() as u64;
         // Mantissas are in units of 2^(down - 18), squares in the square of that.
         let octaves = EPSILON_BITS as i32 - 2 * RESIDUAL_BITS + 2 * down;

@@ -41,11 +41,17 @@ fn turn(angle: u32) -> (i32, i32) {
     }
 }
 
+/// Writes cosine and sine in Q15 of each pair of coordinates at a position.
+pub(crate) fn angles(frequencies: impl Iterator<Item = u32>, position: u32, out: &mut [i32]) {
+    for (out, frequency) in out.as_chunks_mut::<2>().0.iter_mut().zip(frequencies) {
+        *out = turn(position.wrapping_mul(frequency)).into();
+    }
+}
+
 /// Rotates a head of mantissas of 14 bits in place, the first half of its coordinates with the second.
-pub(crate) fn rotate(head: &mut [i16], frequencies: impl Iterator<Item = u32>, position: u32) {
+pub(crate) fn rotate(head: &mut [i16], angles: &[i32]) {
     let Some((low, high)) = head.split_at_mut_checked(head.len() / 2) else { return };
-    for ((a, b), frequency) in low.iter_mut().zip(high).zip(frequencies) {
-        let (cosine, sine) = turn(position.wrapping_mul(frequency));
+    for ((a, b), [cosine, sine]) in low.iter_mut().zip(high).zip(angles.as_chunks::<2>().0) {
         let (x, y) = (i32::from(*a), i32::from(*b));
         let rounded = |sum: i32| ((sum + (1 << 14)) >> 15) as i16;
         (*a, *b) = (rounded(x * cosine - y * sine), rounded(y * cosine + x * sine));
@@ -72,10 +78,13 @@ mod tests {
     #[test]
     fn position_zero_changes_nothing_and_a_quarter_swaps() {
         let start = [1000, -2000, 3000, 4000];
-        let mut head = start;
-        rotate(&mut head, [1 << 30, 5].into_iter(), 0);
-        assert_eq!(head, start);
-        rotate(&mut head, [1 << 30, 0].into_iter(), 1);
-        assert_eq!(head, [-3000, -2000, 1000, 4000]);
+        let rotated = |frequencies: [u32; 2], position| {
+            let (mut head, mut table) = (start, [0; 4]);
+            angles(frequencies.into_iter(), position, &mut table);
+            rotate(&mut head, &table);
+            head
+        };
+        assert_eq!(rotated([1 << 30, 5], 0), start);
+        assert_eq!(rotated([1 << 30, 0], 1), [-3000, -2000, 1000, 4000]);
     }
 }

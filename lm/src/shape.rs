@@ -159,7 +159,7 @@ impl Shape {
 
     /// Words of [`crate::Lm`]'s working memory, 4 bytes each.
     pub const fn work_words(&self) -> usize {
-        self.hidden as usize + self.mantissa_words() + self.sum_words()
+        self.hidden as usize + self.mantissa_words() + self.sum_words() + self.head_dim as usize
     }
 
     /// Words for the widest vector of 16-bit mantissas.

@@ -1,7 +1,5 @@
 //! silu(g) * u, the logistic function from a table.
 
-use crate::vector::exponent_of;
-
 /// Steps of a table from 0 to 16.
 const STEPS: usize = 512;
 /// Fraction bits of its argument: a step is 2^10 of them.
@@ -38,8 +36,11 @@ fn logistic(x: i32) -> i32 {
 
 /// Makes mantissas of gates, in units of 2^exponent, silu(gate) * up, in units of 2^(both exponents).
 pub(crate) fn gated(gate: &mut [i32], exponent: i32, up: &[i32]) {
+    // Gates have 16 bits with their sign; in steps of more than one, where all but zero are beyond the table, they are taken as ones.
+    let by = (exponent + BITS).clamp(-31, 15);
+    let (left, right) = (by.max(0), (-by).max(0));
     for (g, &u) in gate.iter_mut().zip(up) {
-        let share = logistic(exponent_of(i64::from(*g), exponent + BITS));
+        let share = logistic((*g << left) >> right);
         *g = ((*g * share + (1 << 14)) >> 15) * u;
     }
 }

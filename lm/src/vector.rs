@@ -36,26 +36,28 @@ pub(crate) fn add(residual: &mut [i32], sums: &[i32], exponent: i32) {
     }
 }
 
-/// The largest magnitude.
-fn largest(values: &[i32]) -> u32 {
-    // One bit too many for powers of two, which are not worth a branch.
-    values.iter().fold(0, |most, &v| most | (v ^ (v >> 31)) as u32)
+/// How far values are shifted right, so that the largest magnitude, rounded, has at most so many bits.
+pub(crate) fn excess(values: &[i32], bits: u32) -> u32 {
+    // Has the bits of the largest magnitude; where it has ones that no value has, a bit is given away once in a while.
+    let all = values.iter().fold(0, |all, &v| all | (v ^ (v >> 31)) as u32);
+    let down = bits_of(all).saturating_sub(bits);
+    // Rounding may carry into one bit more.
+    let carries = down > 0 && bits_of((all >> (down - 1)) + 1) > bits + 1;
+    down + u32::from(carries)
 }
 
-/// Shifts right, rounding; sums that would round to one bit more stay below it.
-fn shifted(down: u32, bits: u32) -> impl Fn(i32) -> i32 {
-    let most = (1 << bits) - 1;
-    move |v| match down.checked_sub(1) {
-        Some(before) => (((v >> before) + 1) >> 1).min(most),
-        None => v,
-    }
+/// Shifts right, rounding.
+pub(crate) fn shifted(down: u32) -> impl Fn(i32) -> i32 {
+    // One more bit on the left is free: values are below 2^31 once doubled, as excess bits are counted.
+    let (up, down) = if down == 0 { (1, 0) } else { (0, down - 1) };
+    move |v| (((v << up) >> down) + 1) >> 1
 }
 
 /// Writes the upper `bits` bits (sign aside) of the largest value, and as many places of the others, to `out`, rounded; returns
 /// the exponent that this adds.
 pub(crate) fn mantissas(values: &[i32], bits: u32, out: &mut [i16]) -> i32 {
-    let down = bits_of(largest(values)).saturating_sub(bits);
-    let shifted = shifted(down, bits);
+    let down = excess(values, bits);
+    let shifted = shifted(down);
     for (out, &v) in out.iter_mut().zip(values) {
         *out = shifted(v) as i16;
     }
@@ -64,8 +66,8 @@ pub(crate) fn mantissas(values: &[i32], bits: u32, out: &mut [i16]) -> i32 {
 
 /// [`mantissas`] of 15 bits, in place.
 pub(crate) fn narrow(values: &mut [i32]) -> i32 {
-    let down = bits_of(largest(values)).saturating_sub(15);
-    let shifted = shifted(down, 15);
+    let down = excess(values, 15);
+    let shifted = shifted(down);
     for v in values {
         *v = shifted(*v);
     }

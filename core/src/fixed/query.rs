@@ -22,7 +22,7 @@ const LIMIT: i32 = 1 << 30;
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FixedQuery<const D: usize> {
-    /// Reversed composites: the second coordinate of a pair in the low half.
+    /// Reversed composites, or halves: the second coordinate of a pair in the low half.
     words: Words<D>,
     /// The score is dot * factor * scale of the block.
     factor: Real,
@@ -45,7 +45,7 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
         let bytes = ByteScale::new(largest, unit.over(Real { mantissa: largest, exponent: 0 }));
         for (word, two) in words.as_mut_slice().iter_mut().zip(y.as_chunks::<2>().0) {
             let [first, second] = two.map(|y| i32::from(bytes.round(y)));
-            *word = second + (first << 16);
+            *word = if Tables::<D, C>::HALVES { second & 0xffff | first << 16 } else { second + (first << 16) };
         }
         let unit = const { tables::score_unit(Tables::<D, C>::UNIT, D) };
         let factor = Real { mantissa: largest, exponent: clamp_exponent(exponent) }
@@ -76,19 +76,19 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
     fn score_slice(&self, query: &FixedQuery<D>, block: &[u8]) -> Result<i32, DecodeError> {
         let Some((head, codes)) = block.split_first_chunk::<SCALE_BYTES>() else { return Ok(0) };
         let (significand, octave) = from_f16(u16::from_le_bytes(*head)).ok_or(DecodeError::NonFiniteScale)?;
-        if const { Tables::<D, C>::IS_INT8 }
-            && let Some(dot) = self.kernels.dot(query.words.as_slice(), codes)
-        {
+        if const { Tables::<D, C>::IS_INT8 } {
+            let dot = self.kernels.dot(query.words.as_slice(), codes).unwrap_or_else(|| query.dot(codes));
+            return Ok(query.scored(dot, significand, octave));
+        }
+        if const { Tables::<D, C>::IS_TRELLIS } {
+            // The halves of a word lie as the machine has them.
+            let place = |i: usize| if cfg!(target_endian = "little") { (i ^ 1) % D } else { i % D };
+            let mut dot = 0;
+            Body::<D, C>::lanes(codes, |i, level| dot += i32::from(query.words.0[place(i)]) * level);
             return Ok(query.scored(dot, significand, octave));
         }
         // Opaque, so that it is added by the multiplication.
         let (mut dot, half) = (0, core::hint::black_box(1 << 15));
-        if const { Tables::<D, C>::IS_TRELLIS } {
-            // Of a reversed composite the low half is the second coordinate.
-            let place = |i: usize| if cfg!(target_endian = "little") { (i ^ 1) % D } else { i % D };
-            Body::<D, C>::lanes(codes, |i, level| dot += i32::from(query.words.0[place(i)]) * level);
-            return Ok(query.scored(dot, significand, octave));
-        }
         for (four, bytes) in
             query.words.as_slice().as_chunks::<4>().0.iter().zip(codes.chunks_exact(Tables::<D, C>::BITS))
         {
@@ -103,6 +103,15 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
 }
 
 impl<const D: usize> FixedQuery<D> {
+    /// The dot of halves with signed bytes.
+    #[inline(always)]
+    fn dot(&self, bytes: &[u8]) -> i32 {
+        let pairs = self.words.as_slice().iter().zip(bytes.as_chunks::<2>().0);
+        pairs.fold(0, |dot, (&q, &[first, second])| {
+            dot + (q >> 16) * i32::from(first as i8) + i32::from(q as i16) * i32::from(second as i8)
+        })
+    }
+
     /// The score of a dot with integer levels, under a block's scale.
     #[inline(always)]
     fn scored(&self, dot: i32, significand: i32, octave: i32) -> i32 {

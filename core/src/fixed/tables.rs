@@ -70,6 +70,9 @@ impl<const D: usize, C: Code> Tables<D, C> {
     pub(super) const HAS_COMPOSITES: bool =
         D * if Self::IS_INT8 { 128 } else { LARGEST as usize } <= i16::MAX as usize;
 
+    /// Whether queries are pairs of 16-bit halves, and not composites: where codes are not looked up in pairs.
+    pub(super) const HALVES: bool = Self::IS_INT8 || Self::IS_TRELLIS;
+
     /// Integer levels of eight codes in `BITS` bytes, two to a composite.
     #[inline(always)]
     pub(super) fn composites(bytes: &[u8]) -> [i32; 4] {

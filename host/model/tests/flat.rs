@@ -59,12 +59,77 @@ fn table() {
 }
 
 #[test]
-fn it_writes_what_the_float_model_writes_for_a_while() {
+fn it_goes_on_as_written_down() {
     let model = Model::shipped().unwrap();
-    let prompt = b"The borrow checker";
     let file = model.to_flat(WeightBits::Eight).unwrap();
-    let runner = FlatRunner::new(&file, I8, 300).unwrap();
-    let written = runner.greedy(&tokens(&model, prompt), 200).unwrap();
+    let runner = FlatRunner::new(&file, I8, 100).unwrap();
+    let written = runner.greedy(&tokens(&model, b"The borrow checker "), 60).unwrap();
     let text: Vec<u8> = written.iter().map(|token| *token as u8).collect();
-    assert_eq!(String::from_utf8_lossy(&text), "");
+    let golden = "is a command line and the borrow checker is a command line a";
+    assert_eq!(String::from_utf8_lossy(&text), golden);
+}
+
+#[test]
+fn four_bits_lose_more_and_take_half() {
+    let model = Model::shipped().unwrap();
+    let (eight, four) = (model.to_flat(WeightBits::Eight).unwrap(), model.to_flat(WeightBits::Four).unwrap());
+    assert!(four.len() * 100 < eight.len() * 54, "{} of {}", four.len(), eight.len());
+    let tokens = tokens(&model, shipped::HELDOUT_TEXT);
+    let perplexity = |file: &[u8]| {
+        FlatRunner::new(file, I8, 256).unwrap().perplexity(&tokens, 256, 4).unwrap().perplexity
+    };
+    let ratio = perplexity(&four) / perplexity(&eight);
+    assert!((1.002..1.03).contains(&ratio), "{ratio}");
+}
+
+/// What is damaged is refused by name; what only a checksum can see, by it.
+#[test]
+fn mutants_are_refused() {
+    let file = Model::shipped().unwrap().to_flat(WeightBits::Four).unwrap();
+    let refused = |file: &[u8]| FlatRunner::new(file, I8, 8).err().map(|error| error.to_string());
+    assert_eq!(refused(&file), None);
+    for len in [0, 1, 39, 40, file.len() / 2, file.len() - 1] {
+        assert!(refused(&file[..len]).is_some(), "{len} bytes");
+    }
+    let mut longer = file.clone();
+    longer.push(0);
+    assert!(refused(&longer).unwrap().contains("bytes"));
+    for at in (0..64).chain((64..file.len()).step_by(50_021)).chain([file.len() - 1]) {
+        let mut mutant = file.clone();
+        mutant[at] ^= 1 << (at % 8);
+        assert!(refused(&mutant).is_some(), "byte {at}");
+    }
+    // With a checksum that fits, fields are still checked.
+    let resealed = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut mutant = file.clone();
+        change(&mut mutant);
+        let end = mutant.len() - 4;
+        let sum = tqkv_lm::checksum(&mutant[..end]);
+        mutant[end..].copy_from_slice(&sum.to_le_bytes());
+        refused(&mutant).unwrap_or_default()
+    };
+    assert!(resealed(&|file| file[4] = 2).contains("version 2"));
+    assert!(resealed(&|file| file[6] = 3).contains("weight bits"));
+    assert!(resealed(&|file| file[7] = 2).contains("flags"));
+    assert!(resealed(&|file| file[8] = 1).contains("hidden"));
+    assert!(resealed(&|file| file[16] = 3).contains("heads"));
+    assert!(resealed(&|file| file[20] = 7).contains("bytes"));
+    assert!(resealed(&|file| file[36] = 1).contains("reserved"));
+    assert!(resealed(&|file| file[40 + 256 + 1] = 1).contains("exponent"));
+}
+
+#[test]
+fn models_of_other_kinds_are_refused_by_name() {
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/");
+    for (name, what) in [("gemma2", "norm"), ("mistral", "window")] {
+        let model = Model::load(std::path::Path::new(&format!("{golden}{name}"))).unwrap();
+        let error = model.to_flat(WeightBits::Eight).unwrap_err().to_string();
+        assert!(error.contains(what), "{name}: {error}");
+    }
+    let model = Model::shipped().unwrap();
+    let file = model.to_flat(WeightBits::Eight).unwrap();
+    let error = FlatRunner::new(&file, (CodecId::I8, CodecId::S2), 8).unwrap_err().to_string();
+    assert!(error.contains("accepted are i8,i8"), "{error}");
+    assert!(FlatRunner::new(&file, I8, 8).unwrap().greedy(&[256], 1).unwrap_err().to_string().contains("256"));
+    assert!(FlatRunner::new(&file, I8, 0).is_err());
 }

@@ -100,41 +100,86 @@ macro_rules! eight_columns {
     };
 }
 
-/// Products of two rows of weights, 256 times: 63 instructions for 32 columns of both.
+/// What [`products`] works on; it moves on as rows are done.
+#[repr(C)]
+pub(super) struct Task {
+    pub(super) weights: *const u8,
+    pub(super) x: *const i16,
+    pub(super) x_end: *const i16,
+    pub(super) scales: *const u8,
+    pub(super) shift: u32,
+    pub(super) out: *mut i32,
+    pub(super) out_end: *mut i32,
+}
+
+/// Products of pairs of rows: 63 instructions for 32 columns of both, and 42 a pair.
 ///
 /// # Safety
-/// DSP extension; all aligned to words; a positive multiple of 32 and at most 512 activations `x`, and 2 bytes of weights for each.
+/// DSP extension; weights and x aligned to words; a positive multiple of 32 and at most 992 columns; an even number of rows, with
+/// as many bytes of weights as columns and two of scales each; the shift 1 to 31.
 #[inline(never)]
-pub(super) unsafe fn products(weights: *const u8, x: Range<*const i16>, sums: &mut [i64; 2]) {
+pub(super) unsafe fn products(task: *mut Task) {
     // SAFETY: reads and writes what the caller promises; all other registers are restored.
     unsafe {
         asm!(
             "push {{r4-r11, lr}}",
-            "push {{r2, r3}}",
+            "ldr r1, [r0, #8]",
+            "push {{r0, r1}}",
+            "ldr r0, [r0]",
+            // One pair of rows: sums of bytes in r2 and r3, of halves in r4, r5 and r6, r7.
+            "2:",
+            "ldr r8, [sp]",
+            "ldr r1, [r8, #4]",
             "mov r2, #0",
             "mov r3, #0",
             "mov r4, #0",
             "mov r5, #0",
             "mov r6, #0",
             "mov r7, #0",
-            "2:",
+            "3:",
             eight_columns!(),
             eight_columns!(),
             eight_columns!(),
             eight_columns!(),
-            "ldr r8, [sp]",
+            "ldr r8, [sp, #4]",
             "cmp r1, r8",
-            "bne 2b",
+            "bne 3b",
+            "ldr r8, [sp]",
             "adds r4, r4, r2, lsl #8",
             "adc r5, r5, r2, asr #24",
             "adds r6, r6, r3, lsl #8",
             "adc r7, r7, r3, asr #24",
-            "ldr r8, [sp, #4]",
-            "strd r4, r5, [r8]",
-            "strd r6, r7, [r8, #8]",
+            "ldr r9, [r8, #16]",
+            "rsb r10, r9, #32",
+            "lsr r4, r4, r9",
+            "lsl r5, r5, r10",
+            "orr r4, r4, r5",
+            "lsr r6, r6, r9",
+            "lsl r7, r7, r10",
+            "orr r6, r6, r7",
+            "ldr r9, [r8, #12]",
+            "ldrh r2, [r9], #2",
+            "ldrh r3, [r9], #2",
+            "str r9, [r8, #12]",
+            "mov r10, #0x8000",
+            "mov r12, #0",
+            "smlal r10, r12, r4, r2",
+            "lsr r10, r10, #16",
+            "orr r10, r10, r12, lsl #16",
+            "mov r11, #0x8000",
+            "mov r12, #0",
+            "smlal r11, r12, r6, r3",
+            "lsr r11, r11, #16",
+            "orr r11, r11, r12, lsl #16",
+            "ldr r9, [r8, #20]",
+            "stm r9!, {{r10, r11}}",
+            "str r9, [r8, #20]",
+            "ldr r12, [r8, #24]",
+            "cmp r9, r12",
+            "bne 2b",
             "add sp, sp, #8",
             "pop {{r4-r11, lr}}",
-            inout("r0") weights => _, inout("r1") x.start => _, inout("r2") x.end => _, inout("r3") sums.as_mut_ptr() => _, out("r12") _,
+            inout("r0") task => _, out("r1") _, out("r2") _, out("r3") _, out("r12") _,
         )
     };
 }
