@@ -85,3 +85,54 @@ impl Sampler {
         z ^ (z >> 31)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn greedy_takes_the_first_of_equals() {
+        let logits = |values| Logits { values, exponent: 0 };
+        assert_eq!(logits(&[1, 3, 3]).greedy(), 1);
+        assert_eq!(logits(&[i32::MIN, i32::MIN]).greedy(), 0);
+        assert_eq!(logits(&[]).greedy(), 0);
+    }
+
+    /// Shares are those of the softmax, and the same seed gives the same tokens.
+    #[test]
+    fn draws_follow_the_softmax() {
+        for (exponent, values) in [(-16, [0, 65_536, 131_072]), (0, [0, 1, 2]), (-28, [0, 1 << 28, 1 << 29])] {
+            let logits = Logits { values: &values, exponent };
+            let mut counts = [0_u32; 3];
+            let (mut a, mut b) = (Sampler::new(128, 7), Sampler::new(128, 7));
+            for _ in 0..20_000 {
+                let token = a.pick(&logits);
+                assert_eq!(token, b.pick(&logits));
+                counts[token as usize] += 1;
+            }
+            let total: f64 = (0..3).map(|l| (2.0 * f64::from(l)).exp()).sum();
+            for (l, count) in (0..).zip(counts) {
+                let want = (2.0 * f64::from(l)).exp() / total;
+                let share = f64::from(count) / 20_000.0;
+                assert!((share - want).abs() < 0.01, "{exponent} {l}: {share} against {want}");
+            }
+        }
+    }
+
+    #[test]
+    fn cold_draws_are_greedy() {
+        let logits = Logits { values: &[0, 100, 200], exponent: -6 };
+        let mut sampler = Sampler::new(0, 3);
+        assert!((0..1000).all(|_| sampler.pick(&logits) == 2));
+    }
+
+    #[test]
+    fn extremes_do_not_overflow() {
+        for exponent in [-200, -64, -17, -16, 0, 14, 200] {
+            for values in [[i32::MIN, i32::MAX], [i32::MAX; 2], [i32::MIN; 2], [0, 1]] {
+                let token = Sampler::new(1, 5).pick(&Logits { values: &values, exponent });
+                assert!(token < 2);
+            }
+        }
+    }
+}

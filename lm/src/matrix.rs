@@ -238,3 +238,70 @@ fn nibbles(scales: &[u8], codes: &[u8], x: &[i16]) -> [i64; 2] {
     }
     sums
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::vec;
+    use std::vec::Vec;
+    use tqkv_core::Portable;
+
+    /// Bytes of a matrix, whatever they mean.
+    fn painted(bits: WeightBits, rows: usize, columns: usize) -> Vec<u8> {
+        let mut bytes = vec![0; LayoutBytes(bits).matrix(rows, columns) as usize];
+        let mut state = 1_u32;
+        for byte in &mut bytes {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *byte = (state >> 24) as u8;
+        }
+        bytes[..4].copy_from_slice(&(-20_i32).to_le_bytes());
+        bytes
+    }
+
+    /// A product is the sum over what [`Matrix::row`] says that the weights are.
+    #[test]
+    fn products_are_those_of_the_rows() {
+        for bits in [WeightBits::Eight, WeightBits::Four] {
+            for (rows, columns) in [(2, 32), (5, 96), (8, 544)] {
+                let bytes = painted(bits, rows, columns);
+                let (matrix, rest) = Matrix::read(&bytes, bits, rows, columns);
+                assert!(rest.is_empty());
+                let x: Vec<i16> = (0..columns as i32).map(|i| (i * 12_345 % 65_536 - 32_768) as i16).collect();
+                let mut out = vec![0; rows.next_multiple_of(2)];
+                let exponent = matrix.multiply(Portable, &x, &mut out);
+                for (index, &got) in out.iter().take(rows).enumerate() {
+                    let mut row = vec![0; columns];
+                    matrix.row(index, -28, &mut row);
+                    let want: f64 = row.iter().zip(&x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum();
+                    let (want, got) = (want * 2f64.powi(-28), f64::from(got) * 2f64.powi(exponent));
+                    let unit = 2f64.powi(exponent) * 2.0;
+                    assert!((got - want).abs() < unit + want.abs() * 1e-6, "{bits:?} {columns} {index}: {got} {want}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn extremes_do_not_overflow() {
+        for bits in [WeightBits::Eight, WeightBits::Four] {
+            for byte in [0x80, 0x7f, 0xff, 0] {
+                let mut bytes = vec![byte; LayoutBytes(bits).matrix(2, 8192) as usize];
+                bytes[..4].fill(0);
+                let (matrix, _) = Matrix::read(&bytes, bits, 2, 8192);
+                for x in [i16::MIN, i16::MAX] {
+                    let mut out = [0; 2];
+                    matrix.multiply(Portable, &vec![x; 8192], &mut out);
+                    assert_eq!(out[0], out[1]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_odd_row_has_a_partner() {
+        let of = LayoutBytes(WeightBits::Eight);
+        assert_eq!(of.matrix(3, 64), of.matrix(4, 64));
+        assert_eq!(LayoutBytes(WeightBits::Four).matrix(2, 96), 4 + 4 + 8 + 96);
+    }
+}

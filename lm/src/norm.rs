@@ -59,3 +59,41 @@ fn inverse_root(total: u64, width: u64) -> (i32, i32) {
     let down = (64 - inverse.leading_zeros()).saturating_sub(15);
     ((inverse >> down) as i32, down as i32 + up as i32 / 2 - 54)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against floats, over 30 octaves of the residual stream.
+    #[test]
+    fn it_is_the_norm_of_floats() {
+        let mut bytes = [0; 4 + 128];
+        bytes[..4].copy_from_slice(&(-14_i32).to_le_bytes());
+        for (i, weight) in bytes[4..].as_chunks_mut::<2>().0.iter_mut().enumerate() {
+            *weight = (1000 + 400 * i as i16).to_le_bytes();
+        }
+        let (norm, _) = Norm::read(&bytes, 64);
+        for octave in 0..30 {
+            let residual: [i32; 64] = core::array::from_fn(|i| (i as i32 * 97 % 64 - 30) * (1 << octave) / 31);
+            let (mut room, mut out) = ([0; 64], [0; 64]);
+            let exponent = norm.apply(&residual, 10_995_116, &mut room, &mut out);
+            let unit = 2f64.powi(-RESIDUAL_BITS);
+            let mean: f64 = residual.iter().map(|&h| (f64::from(h) * unit).powi(2)).sum::<f64>() / 64.0;
+            let scale = 1.0 / (mean + 1e-5).sqrt();
+            for (i, &got) in out.iter().enumerate() {
+                let want = f64::from(residual[i]) * unit * scale * (1000 + 400 * i) as f64 / 16_384.0;
+                let got = f64::from(got) * 2f64.powi(exponent);
+                assert!((got - want).abs() < 1e-3 * (want.abs() + 0.1), "octave {octave}, {i}: {got} {want}");
+            }
+        }
+    }
+
+    #[test]
+    fn zeros_and_extremes_are_fine() {
+        let (norm, _) = Norm::read(&[0x7f; 4 + 128], 64);
+        for value in [0, i32::MIN, i32::MAX] {
+            norm.apply(&[value; 64], u32::MAX, &mut [0; 64], &mut [0; 64]);
+            norm.apply(&[value; 64], 0, &mut [0; 64], &mut [0; 64]);
+        }
+    }
+}

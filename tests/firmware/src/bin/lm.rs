@@ -6,13 +6,14 @@
 use cortex_m as _;
 use defmt_semihosting as _;
 use firmware::model::{FILE, WORK_WORDS};
+use static_cell::ConstStaticCell;
 use tqkv_core::code::{Code, I8, S2, S4, T2S8};
 use tqkv_lm::Model;
 use workload::FASTEST;
 use workload::lm::{bytes_for, short_tokens, write};
 
-static mut MEMORY: [u8; bytes_for::<I8, I8>(short_tokens())] = [0; bytes_for::<I8, I8>(short_tokens())];
-static mut WORK: [i32; WORK_WORDS] = [0; WORK_WORDS];
+static MEMORY: ConstStaticCell<[u8; bytes_for::<I8, I8>(short_tokens())]> = ConstStaticCell::new([0; bytes_for::<I8, I8>(short_tokens())]);
+static WORK: ConstStaticCell<[i32; WORK_WORDS]> = ConstStaticCell::new([0; WORK_WORDS]);
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
@@ -40,8 +41,7 @@ fn main() -> ! {
         defmt::error!("{}", error);
         firmware::exit(1)
     }
-    // SAFETY: `main` runs once and no interrupt uses the memory: these are the only references.
-    let (memory, work) = unsafe { (&mut *(&raw mut MEMORY), &mut *(&raw mut WORK)) };
+    let (memory, work) = (MEMORY.take(), WORK.take());
     run::<I8>("i8", memory, work);
     run::<S4>("s4", memory, work);
     run::<T2S8>("t2s8", memory, work);

@@ -6,13 +6,14 @@
 use cortex_m as _;
 use defmt_semihosting as _;
 use firmware::model::{FILE, WORK_WORDS};
+use static_cell::ConstStaticCell;
 use tqkv_core::code::{S3, S4};
 use workload::FASTEST;
 use workload::lm::{LONG_TOKENS, bytes_for, write};
 
 const BYTES: usize = bytes_for::<S4, S3>(LONG_TOKENS);
-static mut MEMORY: [u8; BYTES] = [0; BYTES];
-static mut WORK: [i32; WORK_WORDS] = [0; WORK_WORDS];
+static MEMORY: ConstStaticCell<[u8; BYTES]> = ConstStaticCell::new([0; BYTES]);
+static WORK: ConstStaticCell<[i32; WORK_WORDS]> = ConstStaticCell::new([0; WORK_WORDS]);
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
@@ -22,8 +23,7 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
 
 #[firmware::entry]
 fn main() -> ! {
-    // SAFETY: `main` runs once and no interrupt uses the memory: these are the only references.
-    let (memory, work) = unsafe { (&mut *(&raw mut MEMORY), &mut *(&raw mut WORK)) };
+    let (memory, work) = (MEMORY.take(), WORK.take());
     match write::<S4, S3, _>(FASTEST, FILE, memory, work, LONG_TOKENS) {
         Ok(written) => defmt::info!("crc_long {=u32:08x}", written.crc),
         Err(error) => {

@@ -10,6 +10,7 @@ use defmt_semihosting as _;
 use firmware::count::Counter;
 use firmware::model::{FILE, WORK_WORDS};
 use firmware::stack::peak;
+use static_cell::ConstStaticCell;
 use tqkv_core::code::{Code, I8, S2, S3, S4, T2S8};
 use tqkv_core::fixed::{FixedCodec, Kernels, Products, RingCache};
 use tqkv_lm::{Head, Lm, LmError, Model};
@@ -18,8 +19,8 @@ use workload::{FASTEST, vector};
 
 /// Room for the widest cache of 1,024 tokens that fits; `i8` is measured at 64 only.
 const BYTES: usize = bytes_for::<S4, S3>(LONG_TOKENS);
-static mut MEMORY: [u8; BYTES] = [0; BYTES];
-static mut WORK: [i32; WORK_WORDS] = [0; WORK_WORDS];
+static MEMORY: ConstStaticCell<[u8; BYTES]> = ConstStaticCell::new([0; BYTES]);
+static WORK: ConstStaticCell<[i32; WORK_WORDS]> = ConstStaticCell::new([0; WORK_WORDS]);
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
@@ -82,9 +83,7 @@ fn measure<K: Code, V: Code>(
 
 /// All products of a token by the kernels, where there are any: matrices of as many rows and columns.
 fn products(counter: &Counter) {
-    static mut OUT: [i32; 384] = [0; 384];
-    // SAFETY: called once, and nothing else has it.
-    let out = unsafe { &mut *(&raw mut OUT) };
+    let mut out = [0; 384];
     let x = [0x1234_5678_i32; 192];
     let x = bytemuck::cast_slice::<i32, i16>(&x);
     let mut one = |rows: usize, columns: usize| {
@@ -107,8 +106,7 @@ fn products(counter: &Counter) {
 #[firmware::entry]
 fn main() -> ! {
     let Some(counter) = Counter::new() else { firmware::exit(1) };
-    // SAFETY: `main` runs once and no interrupt uses the memory: these are the only references.
-    let (memory, work) = unsafe { (&mut *(&raw mut MEMORY), &mut *(&raw mut WORK)) };
+    let (memory, work) = (MEMORY.take(), WORK.take());
     products(&counter);
     let all = [
         measure::<I8, I8>(&counter, "i8", memory, work, 64),

@@ -1,9 +1,11 @@
 //! The shipped language model at work: a prompt, the likeliest tokens after it, and one CRC over the logits of every step.
 
 use super::Crc;
-use tqkv_core::code::Code;
+use core::hint::black_box;
+use tqkv_core::Portable;
+use tqkv_core::code::{Code, S3, S4};
 use tqkv_core::fixed::{FixedCodec, Kernels, RingCache};
-use tqkv_lm::{Head, Lm, LmError, Model, Shape};
+use tqkv_lm::{Head, Lm, LmError, Model, Sampler, Shape};
 
 /// What the text begins with.
 pub const PROMPT: &[u8] = b"The borrow checker ";
@@ -95,4 +97,39 @@ pub const fn shape(file: &[u8]) -> Shape {
         Ok(shape) => shape,
         Err(_) => panic!("the flat model file has no header"),
     }
+}
+
+/// Calls everything of a model, of a file that the compiler knows nothing of, for images that are looked into and not run.
+pub fn everything<const D: usize, K: Code, V: Code, M: Kernels>(kernels: M) {
+    let Ok(model) = Model::load(black_box(&[])) else { return };
+    let keys = FixedCodec::<D, K>::DEFAULT.with_kernels(kernels);
+    let values = FixedCodec::<D, V>::DEFAULT.with_kernels(kernels);
+    let (mut memory, mut work) = ([0; 2048], [0; 512]);
+    let mut parts = memory.chunks_exact_mut(1024);
+    let mut heads: [_; 2] =
+        core::array::from_fn(|_| Head::new(RingCache::new(&keys, &values, parts.next().unwrap_or_default(), 1)));
+    let Ok(mut lm) = Lm::new(model, &mut heads, &mut work, kernels) else { return };
+    let mut sampler = Sampler::new(black_box(205), black_box(1));
+    for _ in 0..black_box(4) {
+        black_box(lm.push(black_box(65))).ok();
+        let logits = lm.logits();
+        black_box((logits.greedy(), sampler.pick(&logits)));
+    }
+    lm.clear();
+}
+
+/// [`write`] as the example project does it: `s4` keys, `s3` values, tokens drawn from a seed.
+pub fn example(file: &[u8], memory: &mut [u8], work: &mut [i32], text: &mut [u8]) -> Result<(), LmError> {
+    with::<S4, S3, _, _>(Portable, file, memory, work, |lm| {
+        let mut sampler = Sampler::new(205, 1);
+        for &byte in PROMPT {
+            lm.push(u32::from(byte))?;
+        }
+        for byte in text {
+            let token = sampler.pick(&lm.logits());
+            *byte = token as u8;
+            lm.push(token)?;
+        }
+        Ok(())
+    })
 }

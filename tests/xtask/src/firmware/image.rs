@@ -112,7 +112,9 @@ impl Image {
         let (mut flash, mut ram, mut data) = (0, 0, 0);
         for section in file.sections() {
             match section.kind() {
-                SectionKind::Text | SectionKind::ReadOnlyData => flash += section.size(),
+                SectionKind::Text | SectionKind::ReadOnlyData | SectionKind::ReadOnlyString => {
+                    flash += section.size();
+                }
                 SectionKind::Data => data += section.size(),
                 SectionKind::UninitializedData if section.name().is_ok_and(|n| n.starts_with(".bss")) => {
                     ram += section.size();

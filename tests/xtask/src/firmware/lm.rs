@@ -8,7 +8,7 @@ use std::process::Command;
 use tqkv_core::Portable;
 use tqkv_core::code::{Code, I8, S2, S3, S4, T2S8};
 use tqkv_lm::{LmError, Model};
-use workload::lm::{LONG_TOKENS, Written, bytes_for, short_tokens, write};
+use workload::lm::{LONG_TOKENS, NEW_TOKENS, Written, bytes_for, short_tokens, write};
 
 /// RAM of an RP2350, and flash on its usual boards.
 const RAM: u64 = 520 * 1024;
@@ -25,7 +25,7 @@ fn model() -> PathBuf {
 
 /// Everything.
 pub(super) fn check() -> Result<()> {
-    if std::env::var_os("DEV").is_none() { export()?; }
+    export()?;
     let file = std::fs::read(model()).map_err(|e| format!("{}: {e}", model().display()))?;
     let wrong = |error: LmError| format!("the model on this machine: {error}");
     let expected = expected(&file).map_err(wrong)?;
@@ -40,7 +40,7 @@ pub(super) fn check() -> Result<()> {
     for machine in MACHINES.iter().filter(|machine| machine.holds_model()) {
         costs(machine)?;
     }
-    Ok(())
+    example(&file)
 }
 
 /// Writes the flat file by the command that users have.
@@ -115,5 +115,38 @@ fn costs(machine: &Machine) -> Result<()> {
     if machine.cpu == "cortex-m4" && token > MOST_INSTRUCTIONS {
         return Err(format!("{}: a token takes {token} instructions, at most {MOST_INSTRUCTIONS}", machine.what));
     }
+    Ok(())
+}
+
+/// Copies the example project to where nothing of this repository is beside it, and runs it by the command of its README.
+fn example(file: &[u8]) -> Result<()> {
+    let (from, to) = (folder().join("example"), folder().join("target/example"));
+    let failed = |error: std::io::Error| format!("{}: {error}", to.display());
+    std::fs::create_dir_all(to.join(".cargo")).map_err(failed)?;
+    for name in ["Cargo.toml", "build.rs", "main.rs", "memory.x"] {
+        std::fs::copy(from.join(name), to.join(name)).map_err(failed)?;
+    }
+    std::fs::write(to.join("model.tqlm"), file).map_err(failed)?;
+    let root = std::path::absolute(folder().join("../..")).map_err(failed)?;
+    let config = std::fs::read_to_string(from.join(".cargo/config.toml")).map_err(failed)?;
+    let config = config.replace("../../..", &root.display().to_string());
+    std::fs::write(to.join(".cargo/config.toml"), config).map_err(failed)?;
+    let mut run = Command::new("cargo");
+    run.current_dir(&to).args(["run", "--release", "--quiet"]).env_remove("RUSTFLAGS").env_remove("CARGO_TARGET_DIR");
+    let printed = output(&mut run)?;
+    let mut text = workload::lm::PROMPT.to_vec();
+    let mut written = [0; NEW_TOKENS];
+    let mut memory = vec![0; bytes_for::<S4, S3>(LONG_TOKENS)];
+    let wrong = |error: LmError| format!("the model on this machine: {error}");
+    let mut work = vec![0; Model::load(file).map_err(wrong)?.shape().work_words()];
+    workload::lm::example(file, &mut memory, &mut work, &mut written).map_err(wrong)?;
+    text.extend(written);
+    // Bytes are printed as characters.
+    let expected: String = text.into_iter().map(char::from).collect();
+    let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+    if printed.trim_end() != expected.trim_end() {
+        return Err(format!("the copied example wrote {printed:?}, the host {expected:?}"));
+    }
+    println!("the copied example: {printed}");
     Ok(())
 }
