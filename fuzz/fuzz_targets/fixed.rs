@@ -7,8 +7,7 @@ use tqkv_core::code::{Code, I8, N4, S1, S2, S3, S4, S5, T2S8, T4S8};
 use tqkv_core::fixed::FixedCodec;
 use tqkv_core::{AnyCodec, Options, ScaleMode};
 
-const MODES: [ScaleMode; 4] =
-    [ScaleMode::Raw, ScaleMode::Unbiased, ScaleMode::Preserving, ScaleMode::Mmse];
+const MODES: [ScaleMode; 4] = [ScaleMode::Raw, ScaleMode::Unbiased, ScaleMode::Preserving, ScaleMode::Mmse];
 
 fuzz_target!(|data: &[u8]| {
     let [kind, mode, exponent, samples @ ..] = data else { return };
@@ -46,7 +45,8 @@ fn one<const D: usize, C: Code, const N: usize>(mode: ScaleMode, exponent: i32, 
         assert_eq!(block, [0; N], "a block of zeros stays where the scale is too large");
         return;
     }
-    let float = AnyCodec::new(C::ID, D, Options::DEFAULT.seed(42).scale_mode(mode)).expect("a codec of integers");
+    let float =
+        AnyCodec::new(C::ID, D, Options::DEFAULT.seed(42).scale_mode(mode)).expect("a codec of integers");
     let real = x.map(|v| f64::from(v) * 2f64.powi(exponent));
     let (mut by_floats, mut integers) = ([0.0; D], [0; D]);
     float.decode(&block, &mut by_floats).expect("what the encoder writes decodes");
@@ -67,7 +67,8 @@ fn one<const D: usize, C: Code, const N: usize>(mode: ScaleMode, exponent: i32, 
     if float.encode(&floats, &mut theirs).is_ok() {
         let mut back = [0.0; D];
         float.decode(&theirs, &mut back).expect("what the encoder writes decodes");
-        let error = |y: &[f32; D]| -> f64 { real.iter().zip(y).map(|(a, b)| (a - f64::from(*b)).powi(2)).sum() };
+        let error =
+            |y: &[f32; D]| -> f64 { real.iter().zip(y).map(|(a, b)| (a - f64::from(*b)).powi(2)).sum() };
         let own: f64 = real.iter().map(|v| v * v).sum();
         // Below this norm the f16 scale is subnormal and its rounding dominates.
         let tiny = own < 1e-5;

@@ -31,7 +31,9 @@ fn live<const D: usize, K: Code, V: Code>(room: usize, sinks: usize, program: &[
     for step in program.chunks(4).take(200) {
         let [operation, a, b, c] = core::array::from_fn(|i| step.get(i).copied().unwrap_or(0));
         let vector = |seed: u8| -> [i16; D] {
-            core::array::from_fn(|i| (i32::from(seed) * 977 + i as i32 * i32::from(b) * 61) as u16 as i16 >> (c % 16))
+            core::array::from_fn(|i| {
+                (i32::from(seed) * 977 + i as i32 * i32::from(b) * 61) as u16 as i16 >> (c % 16)
+            })
         };
         let exponent = i32::from(c as i8) / 4 - 10;
         match operation % 8 {

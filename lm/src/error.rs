@@ -71,15 +71,21 @@ pub enum LmError {
 impl fmt::Display for LmError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotAModel => f.write_str("not a flat model file: it must begin with TQLM and a whole header"),
+            Self::NotAModel => {
+                f.write_str("not a flat model file: it must begin with TQLM and a whole header")
+            }
             Self::Version { got } => {
                 write!(f, "version {got} of the flat model file is not read, accepted is {}", crate::VERSION)
             }
-            Self::Field { name, accepted } => write!(f, "{name} of the flat model file: accepted is {accepted}"),
+            Self::Field { name, accepted } => {
+                write!(f, "{name} of the flat model file: accepted is {accepted}")
+            }
             Self::Length { expected, got } => write!(f, "a file of {got} bytes, its header says {expected}"),
             Self::Checksum => f.write_str("the checksum of the flat model file is wrong: it is damaged"),
             Self::Exponent => write!(f, "an exponent beyond +-{}", crate::MAX_EXPONENT),
-            Self::HeadDim { expected, got } => write!(f, "codecs of head dim {got}, the model has {expected}"),
+            Self::HeadDim { expected, got } => {
+                write!(f, "codecs of head dim {got}, the model has {expected}")
+            }
             Self::Rings { expected, got } => write!(f, "{got} rings, the model needs {expected}"),
             Self::RingSize => f.write_str("rings without room for a token, or of several sizes"),
             Self::Work { expected, got } => write!(f, "{got} words to work in, the model needs {expected}"),

@@ -101,7 +101,8 @@ mod tests {
     /// Shares are those of the softmax, and the same seed gives the same tokens.
     #[test]
     fn draws_follow_the_softmax() {
-        for (exponent, values) in [(-16, [0, 65_536, 131_072]), (0, [0, 1, 2]), (-28, [0, 1 << 28, 1 << 29])] {
+        for (exponent, values) in [(-16, [0, 65_536, 131_072]), (0, [0, 1, 2]), (-28, [0, 1 << 28, 1 << 29])]
+        {
             let logits = Logits { values: &values, exponent };
             let mut counts = [0_u32; 3];
             let (mut a, mut b) = (Sampler::new(128, 7), Sampler::new(128, 7));

@@ -172,9 +172,11 @@ impl<'a> Matrix<'a> {
             WeightBits::Four => {
                 let groups = groups.as_chunks::<2>().0.iter().zip(codes.as_chunks::<{ GROUP }>().0);
                 for (out, (group, codes)) in out.as_chunks_mut::<GROUP>().0.iter_mut().zip(groups) {
-                    let (_, mine) = codes.split_at_checked(if second { GROUP / 2 } else { 0 }).unwrap_or_default();
+                    let (_, mine) =
+                        codes.split_at_checked(if second { GROUP / 2 } else { 0 }).unwrap_or_default();
                     let group = i32::from(if second { group[1] } else { group[0] });
-                    for (out, bytes) in out.as_chunks_mut::<8>().0.iter_mut().zip(mine.as_chunks::<EIGHT>().0) {
+                    for (out, bytes) in out.as_chunks_mut::<8>().0.iter_mut().zip(mine.as_chunks::<EIGHT>().0)
+                    {
                         for (out, code) in out.iter_mut().zip(eight(*bytes)) {
                             put(out, code * group, 0);
                         }
@@ -267,7 +269,8 @@ mod tests {
                 let bytes = painted(bits, rows, columns);
                 let (matrix, rest) = Matrix::read(&bytes, bits, rows, columns);
                 assert!(rest.is_empty());
-                let x: Vec<i16> = (0..columns as i32).map(|i| (i * 12_345 % 65_536 - 32_768) as i16).collect();
+                let x: Vec<i16> =
+                    (0..columns as i32).map(|i| (i * 12_345 % 65_536 - 32_768) as i16).collect();
                 let mut out = vec![0; rows.next_multiple_of(2)];
                 let exponent = matrix.multiply(Portable, &x, &mut out);
                 for (index, &got) in out.iter().take(rows).enumerate() {
@@ -276,7 +279,10 @@ mod tests {
                     let want: f64 = row.iter().zip(&x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum();
                     let (want, got) = (want * 2f64.powi(-28), f64::from(got) * 2f64.powi(exponent));
                     let unit = 2f64.powi(exponent) * 2.0;
-                    assert!((got - want).abs() < unit + want.abs() * 1e-6, "{bits:?} {columns} {index}: {got} {want}");
+                    assert!(
+                        (got - want).abs() < unit + want.abs() * 1e-6,
+                        "{bits:?} {columns} {index}: {got} {want}"
+                    );
                 }
             }
         }

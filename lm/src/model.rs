@@ -73,7 +73,9 @@ impl<'a> Model<'a> {
     /// What [`Shape::read`] says, a wrong length, a wrong checksum, an exponent out of range.
     pub fn load(file: &'a [u8]) -> Result<Self, LmError> {
         let model = Self::load_unverified(file)?;
-        let Some((bytes, sum)) = file.split_last_chunk::<TRAILER_BYTES>() else { return Err(LmError::NotAModel) };
+        let Some((bytes, sum)) = file.split_last_chunk::<TRAILER_BYTES>() else {
+            return Err(LmError::NotAModel);
+        };
         if checksum(bytes) == u32::from_le_bytes(*sum) { Ok(model) } else { Err(LmError::Checksum) }
     }
 

@@ -74,7 +74,8 @@ mod tests {
         }
         let (norm, _) = Norm::read(&bytes, 64);
         for octave in 0..30 {
-            let residual: [i32; 64] = core::array::from_fn(|i| (i as i32 * 97 % 64 - 30) * (1 << octave) / 31);
+            let residual: [i32; 64] =
+                core::array::from_fn(|i| (i as i32 * 97 % 64 - 30) * (1 << octave) / 31);
             let (mut room, mut out) = ([0; 64], [0; 64]);
             let exponent = norm.apply(&residual, 10_995_116, &mut room, &mut out);
             let unit = 2f64.powi(-RESIDUAL_BITS);

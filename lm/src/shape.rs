@@ -106,7 +106,11 @@ impl Shape {
         if self.layers == 0 || self.layers > 256 {
             return Err(field("layers", "1 to 256"));
         }
-        if self.kv_heads == 0 || self.heads == 0 || self.heads > 256 || !self.heads.is_multiple_of(self.kv_heads) {
+        if self.kv_heads == 0
+            || self.heads == 0
+            || self.heads > 256
+            || !self.heads.is_multiple_of(self.kv_heads)
+        {
             return Err(field("heads", "1 to 256, a multiple of kv heads"));
         }
         if self.head_dim == 0 || self.head_dim > 1024 || !self.head_dim.is_multiple_of(16) {
@@ -126,7 +130,8 @@ impl Shape {
         let mut h = [0; HEADER_BYTES];
         let mut rest = h.as_mut_slice();
         let mut put = |bytes: &[u8]| {
-            let (to, after) = core::mem::take(&mut rest).split_at_mut_checked(bytes.len()).unwrap_or_default();
+            let (to, after) =
+                core::mem::take(&mut rest).split_at_mut_checked(bytes.len()).unwrap_or_default();
             to.copy_from_slice(bytes);
             rest = after;
         };

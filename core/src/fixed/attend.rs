@@ -102,7 +102,9 @@ impl<const D: usize> Attention<D> {
         }
         if const { Tables::<D, C>::IS_TRELLIS } {
             Body::<D, C>::lanes(codes, |i, level| self.sums[i % D] += weight * level);
-        } else if !(const { Tables::<D, C>::IS_INT8 } && kernels.add_bytes(weight, codes, &mut self.sums).is_some()) {
+        } else if !(const { Tables::<D, C>::IS_INT8 }
+            && kernels.add_bytes(weight, codes, &mut self.sums).is_some())
+        {
             for (sums, bytes) in
                 self.sums.as_chunks_mut::<8>().0.iter_mut().zip(codes.chunks_exact(Tables::<D, C>::BITS))
             {

@@ -45,7 +45,8 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
         let bytes = ByteScale::new(largest, unit.over(Real { mantissa: largest, exponent: 0 }));
         for (word, two) in words.as_mut_slice().iter_mut().zip(y.as_chunks::<2>().0) {
             let [first, second] = two.map(|y| i32::from(bytes.round(y)));
-            *word = if Tables::<D, C>::HALVES { second & 0xffff | first << 16 } else { second + (first << 16) };
+            *word =
+                if Tables::<D, C>::HALVES { second & 0xffff | first << 16 } else { second + (first << 16) };
         }
         let unit = const { tables::score_unit(Tables::<D, C>::UNIT, D) };
         let factor = Real { mantissa: largest, exponent: clamp_exponent(exponent) }

@@ -13,8 +13,7 @@ fn tokens(model: &Model, text: &[u8]) -> Vec<u32> {
 
 /// Perplexity of the float model with an exact cache.
 fn exact(model: &Model, context: usize, windows: usize) -> f64 {
-    let spec =
-        EvalSpec { context, windows: Some(windows), step: None, layers: false, attention: false };
+    let spec = EvalSpec { context, windows: Some(windows), step: None, layers: false, attention: false };
     let dense = Setting {
         name: "exact".to_owned(),
         new_cache: Box::new(|| Ok(Box::new(model.config().dense_cache()?))),
@@ -53,7 +52,12 @@ fn table() {
             let runner = FlatRunner::new(&file, caches, context).unwrap();
             let got = runner.perplexity(&tokens, context, windows).unwrap().perplexity;
             let change = 100.0 * (got / want - 1.0);
-            println!("{} bits, {},{}: {got:.4} ({change:+.2} %)", bits.count(), caches.0.name(), caches.1.name());
+            println!(
+                "{} bits, {},{}: {got:.4} ({change:+.2} %)",
+                bits.count(),
+                caches.0.name(),
+                caches.1.name()
+            );
         }
     }
 }
@@ -75,9 +79,8 @@ fn four_bits_lose_more_and_take_half() {
     let (eight, four) = (model.to_flat(WeightBits::Eight).unwrap(), model.to_flat(WeightBits::Four).unwrap());
     assert!(four.len() * 100 < eight.len() * 54, "{} of {}", four.len(), eight.len());
     let tokens = tokens(&model, shipped::HELDOUT_TEXT);
-    let perplexity = |file: &[u8]| {
-        FlatRunner::new(file, I8, 256).unwrap().perplexity(&tokens, 256, 4).unwrap().perplexity
-    };
+    let perplexity =
+        |file: &[u8]| FlatRunner::new(file, I8, 256).unwrap().perplexity(&tokens, 256, 4).unwrap().perplexity;
     let ratio = perplexity(&four) / perplexity(&eight);
     assert!((1.002..1.03).contains(&ratio), "{ratio}");
 }
@@ -130,6 +133,8 @@ fn models_of_other_kinds_are_refused_by_name() {
     let file = model.to_flat(WeightBits::Eight).unwrap();
     let error = FlatRunner::new(&file, (CodecId::I8, CodecId::S2), 8).unwrap_err().to_string();
     assert!(error.contains("accepted are i8,i8"), "{error}");
-    assert!(FlatRunner::new(&file, I8, 8).unwrap().greedy(&[256], 1).unwrap_err().to_string().contains("256"));
+    assert!(
+        FlatRunner::new(&file, I8, 8).unwrap().greedy(&[256], 1).unwrap_err().to_string().contains("256")
+    );
     assert!(FlatRunner::new(&file, I8, 0).is_err());
 }

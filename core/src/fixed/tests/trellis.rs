@@ -166,7 +166,11 @@ fn ring_of<const D: usize, C: Code, const N: usize>() {
         let (mut key_block, mut value_block) = ([0; N], [0; N]);
         codec.encode(&vector(token as i32), -14, &mut workspace, &mut key_block).unwrap();
         codec.encode(&vector(token as i32 + 9), -14, &mut workspace, &mut value_block).unwrap();
-        assert_eq!((key, value), (&key_block[..], &value_block[..]), "the blocks are those of the trellis codec");
+        assert_eq!(
+            (key, value),
+            (&key_block[..], &value_block[..]),
+            "the blocks are those of the trellis codec"
+        );
         let (mut k, mut v) = ([0; D], [0; D]);
         codec.decode(&key_block, -14, &mut k).unwrap();
         codec.decode(&value_block, -14, &mut v).unwrap();

@@ -16,12 +16,14 @@ use crate::plan::parse_size;
 
 /// Quantise a model into one flat file that a microcontroller runs in place, in integers.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: a Llama-like model with 8-bit weights, and with 4-bit ones; then what fits a chip
+#[command(
+    after_help = "Example: a Llama-like model with 8-bit weights, and with 4-bit ones; then what fits a chip
   tqkv export --target mcu DIR model.tqlm
   tqkv export --target mcu --bits 4 --ram 256KiB model.gguf model.tqlm
   tqkv plan --ram 520KiB --model model.tqlm
 
-The file is read by the crate tqkv-lm, which needs no heap and no floats. Its logits are the same on every machine.")]
+The file is read by the crate tqkv-lm, which needs no heap and no floats. Its logits are the same on every machine."
+)]
 pub(crate) struct Args {
     /// What the file is for.
     #[arg(long, value_enum)]
@@ -110,11 +112,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
 
 fn human(report: &Report) -> String {
     let rows = report.rows.iter().map(|row| {
-        vec![
-            format!("{},{}", row.codec_k, row.codec_v),
-            grouped(row.bytes_per_token),
-            grouped(row.tokens),
-        ]
+        vec![format!("{},{}", row.codec_k, row.codec_v), grouped(row.bytes_per_token), grouped(row.tokens)]
     });
     format!(
         "{}: {}-bit weights\n{} bytes of flash, {} bytes of RAM to work in; stack comes on top\n{}",

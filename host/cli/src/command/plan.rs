@@ -148,12 +148,14 @@ struct RamRow {
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     if let (Some(ram), Some(path)) = (args.ram, &args.model) {
         let file = input::read(path)?;
-        let model = flat::read(&file).map_err(|error| CliError::bad_input(format_args!("{}: {error}", path.display())))?;
+        let model = flat::read(&file)
+            .map_err(|error| CliError::bad_input(format_args!("{}: {error}", path.display())))?;
         let of = model.shape();
         let shape = CacheShape::new(of.layers.into(), of.kv_heads.into(), of.head_dim.into());
         let work = 4 * of.work_words() as u64;
         let report = microcontroller(args, shape, ram.saturating_sub(work)).map_err(CliError::bad_input)?;
-        let report = RamReport { ram, work_bytes: Some(work), flash_bytes: Some(file.len() as u64), ..report };
+        let report =
+            RamReport { ram, work_bytes: Some(work), flash_bytes: Some(file.len() as u64), ..report };
         return out.print(&report, human_ram);
     }
     let shape = shape(args)?;

@@ -8,11 +8,11 @@ mod run;
 
 use std::f64::consts::TAU;
 
+use crate::attention::Attention;
 use crate::config::{Activation, RopeScaling};
 use crate::linear::Linear;
 use crate::mlp::Mlp;
 use crate::weights::Layer;
-use crate::attention::Attention;
 use crate::{Config, Model, ModelError};
 pub use run::{CACHES, FlatRunner, HEAD_DIMS};
 use tqkv_core::CodecId;

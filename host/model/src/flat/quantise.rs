@@ -14,7 +14,11 @@ fn exponent(largest: f32, bits: i32) -> Result<i32, ModelError> {
         return Err(refused("a weight is not finite"));
     }
     let exponent = if largest == 0.0 { 0 } else { largest.log2().floor() as i32 + 1 - bits };
-    if exponent.abs() <= MAX_EXPONENT { Ok(exponent) } else { Err(refused("weights beyond 2^63 or below 2^-48")) }
+    if exponent.abs() <= MAX_EXPONENT {
+        Ok(exponent)
+    } else {
+        Err(refused("weights beyond 2^63 or below 2^-48"))
+    }
 }
 
 fn largest(values: &[f32]) -> f32 {
@@ -46,7 +50,8 @@ pub(super) fn matrix(file: &mut Vec<u8>, linear: &Linear, bits: WeightBits) -> R
     let units: Vec<f32> = values.chunks_exact(columns).map(|row| largest(row) / codes / groups).collect();
     let exponent = exponent(largest(&units), 16)?;
     // Upwards, so that the largest code is not exceeded.
-    let mantissas = units.iter().map(|unit| (f64::from(*unit) * 2f64.powi(-exponent)).ceil().min(65_535.0) as u16);
+    let mantissas =
+        units.iter().map(|unit| (f64::from(*unit) * 2f64.powi(-exponent)).ceil().min(65_535.0) as u16);
     let mantissas: Vec<u16> = mantissas.collect();
     file.extend(exponent.to_le_bytes());
     file.extend(mantissas.iter().flat_map(|mantissa| mantissa.to_le_bytes()));

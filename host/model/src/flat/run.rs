@@ -94,7 +94,12 @@ impl<'a> FlatRunner<'a> {
     ///
     /// # Errors
     /// As [`FlatRunner::greedy`].
-    pub fn perplexity(&self, tokens: &[u32], context: usize, windows: usize) -> Result<FlatFigures, ModelError> {
+    pub fn perplexity(
+        &self,
+        tokens: &[u32],
+        context: usize,
+        windows: usize,
+    ) -> Result<FlatFigures, ModelError> {
         let (mut sum, mut count) = (0.0, 0);
         self.with(&mut |lm| {
             for window in tokens.chunks_exact(context).take(windows) {
@@ -145,7 +150,8 @@ impl<'a> FlatRunner<'a> {
         let shape = self.model.shape();
         let room = RingCache::<D, K, V>::bytes_for(self.tokens);
         let mut memory = vec![0; shape.rings() * room];
-        let rings = memory.chunks_exact_mut(room.max(1)).map(|memory| RingCache::new(&keys, &values, memory, 4));
+        let rings =
+            memory.chunks_exact_mut(room.max(1)).map(|memory| RingCache::new(&keys, &values, memory, 4));
         let mut heads: Vec<_> = rings.map(Head::new).collect();
         let mut work = vec![0; shape.work_words()];
         run(&mut Lm::new(self.model, &mut heads, &mut work, Portable)?)

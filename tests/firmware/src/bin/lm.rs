@@ -12,7 +12,8 @@ use tqkv_lm::Model;
 use workload::FASTEST;
 use workload::lm::{bytes_for, short_tokens, write};
 
-static MEMORY: ConstStaticCell<[u8; bytes_for::<I8, I8>(short_tokens())]> = ConstStaticCell::new([0; bytes_for::<I8, I8>(short_tokens())]);
+static MEMORY: ConstStaticCell<[u8; bytes_for::<I8, I8>(short_tokens())]> =
+    ConstStaticCell::new([0; bytes_for::<I8, I8>(short_tokens())]);
 static WORK: ConstStaticCell<[i32; WORK_WORDS]> = ConstStaticCell::new([0; WORK_WORDS]);
 
 #[panic_handler]
@@ -25,7 +26,11 @@ fn run<C: Code>(name: &str, memory: &mut [u8], work: &mut [i32]) {
     match write::<C, C, _>(FASTEST, FILE, memory, work, short_tokens()) {
         Ok(written) => {
             defmt::info!("crc_{=str} {=u32:08x}", name, written.crc);
-            defmt::info!("text_{=str} {=str}", name, core::str::from_utf8(&written.text).unwrap_or("not text"));
+            defmt::info!(
+                "text_{=str} {=str}",
+                name,
+                core::str::from_utf8(&written.text).unwrap_or("not text")
+            );
         }
         Err(error) => {
             defmt::error!("{}", error);

@@ -94,8 +94,8 @@ fn products(counter: &Counter) {
             shift: 8,
         };
         let mut is_there = false;
-        let n = counter
-            .instructions(|| is_there = black_box(FASTEST.products(task, &mut out[..rows])).is_some());
+        let n =
+            counter.instructions(|| is_there = black_box(FASTEST.products(task, &mut out[..rows])).is_some());
         if is_there { n } else { 0 }
     };
     // q and o; k and v; gate and up; down; the head.

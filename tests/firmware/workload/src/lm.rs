@@ -106,8 +106,9 @@ pub fn everything<const D: usize, K: Code, V: Code, M: Kernels>(kernels: M) {
     let values = FixedCodec::<D, V>::DEFAULT.with_kernels(kernels);
     let (mut memory, mut work) = ([0; 2048], [0; 512]);
     let mut parts = memory.chunks_exact_mut(1024);
-    let mut heads: [_; 2] =
-        core::array::from_fn(|_| Head::new(RingCache::new(&keys, &values, parts.next().unwrap_or_default(), 1)));
+    let mut heads: [_; 2] = core::array::from_fn(|_| {
+        Head::new(RingCache::new(&keys, &values, parts.next().unwrap_or_default(), 1))
+    });
     let Ok(mut lm) = Lm::new(model, &mut heads, &mut work, kernels) else { return };
     let mut sampler = Sampler::new(black_box(205), black_box(1));
     for _ in 0..black_box(4) {

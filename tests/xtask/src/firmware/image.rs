@@ -81,7 +81,11 @@ impl Image {
     }
 
     /// Emulates an image that runs for long: keys and values of what it logged.
-    pub(super) fn figures(&self, machine: &Machine, icount: Option<&str>) -> Result<BTreeMap<String, String>> {
+    pub(super) fn figures(
+        &self,
+        machine: &Machine,
+        icount: Option<&str>,
+    ) -> Result<BTreeMap<String, String>> {
         let log = self.decode(&self.emulate_by(machine, icount, 300)?)?;
         let pairs = log.iter().filter_map(|line| line.split_once(' '));
         Ok(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())

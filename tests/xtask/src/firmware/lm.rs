@@ -87,7 +87,10 @@ fn texts(machine: &Machine, expected: &BTreeMap<&'static str, Written>) -> Resul
         return Err(format!("{}: {} bytes of flash, {} of RAM", machine.what, sections.flash, sections.ram));
     }
     let (flash, ram) = (sections.flash, sections.ram);
-    println!("{}: text and logits as on the host over four caches; flash {flash}, static RAM {ram}", machine.what);
+    println!(
+        "{}: text and logits as on the host over four caches; flash {flash}, static RAM {ram}",
+        machine.what
+    );
     Ok(())
 }
 
@@ -99,7 +102,10 @@ fn long_context(machine: &Machine, expected: u32) -> Result<()> {
         return Err(format!("{}: {log:?}, the host {expected:08x}", machine.what));
     }
     let ram = image.sections()?.ram;
-    println!("{}: {LONG_TOKENS} tokens of context over s4,s3 in {ram} bytes of static RAM, of {RAM}", machine.what);
+    println!(
+        "{}: {LONG_TOKENS} tokens of context over s4,s3 in {ram} bytes of static RAM, of {RAM}",
+        machine.what
+    );
     Ok(())
 }
 
@@ -113,7 +119,10 @@ fn costs(machine: &Machine) -> Result<()> {
     let number = |key: &str| log.get(key).and_then(|figure| figure.parse::<u64>().ok());
     let token = number("token_i8_64").ok_or(format!("{}: no figure of a token", machine.what))?;
     if machine.cpu == "cortex-m4" && token > MOST_INSTRUCTIONS {
-        return Err(format!("{}: a token takes {token} instructions, at most {MOST_INSTRUCTIONS}", machine.what));
+        return Err(format!(
+            "{}: a token takes {token} instructions, at most {MOST_INSTRUCTIONS}",
+            machine.what
+        ));
     }
     Ok(())
 }
@@ -132,7 +141,10 @@ fn example(file: &[u8]) -> Result<()> {
     let config = config.replace("../../..", &root.display().to_string());
     std::fs::write(to.join(".cargo/config.toml"), config).map_err(failed)?;
     let mut run = Command::new("cargo");
-    run.current_dir(&to).args(["run", "--release", "--quiet"]).env_remove("RUSTFLAGS").env_remove("CARGO_TARGET_DIR");
+    run.current_dir(&to)
+        .args(["run", "--release", "--quiet"])
+        .env_remove("RUSTFLAGS")
+        .env_remove("CARGO_TARGET_DIR");
     let printed = output(&mut run)?;
     let mut text = workload::lm::PROMPT.to_vec();
     let mut written = [0; NEW_TOKENS];
