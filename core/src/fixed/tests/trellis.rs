@@ -174,6 +174,9 @@ fn ring_of<const D: usize, C: Code, const N: usize>() {
         let (mut k, mut v) = ([0; D], [0; D]);
         codec.decode(&key_block, -14, &mut k).unwrap();
         codec.decode(&value_block, -14, &mut v).unwrap();
+        let mut same = [0; D];
+        ring_codec.decode(&value_block, -14, &mut same).unwrap();
+        assert_eq!(same, v, "both ways to decode");
         let dot: f64 = query.iter().zip(&k).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum();
         weights[token] = (dot / 16_384.0 / 16_384.0 / (D as f64).sqrt()).exp();
         total += weights[token];
