@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use tqkv_core::code::{Code, I8, N4, S1, S2, S3, S4, S5, T2S8, T4S8};
 use tqkv_core::fixed::FixedCodec;
-use tqkv_core::{AnyCodec, Options, ScaleMode};
+use tqkv_core::{AnyCodec, Effort, Options, ScaleMode};
 
 const MODES: [ScaleMode; 4] = [ScaleMode::Raw, ScaleMode::Unbiased, ScaleMode::Preserving, ScaleMode::Mmse];
 
@@ -45,8 +45,8 @@ fn one<const D: usize, C: Code, const N: usize>(mode: ScaleMode, exponent: i32, 
         assert_eq!(block, [0; N], "a block of zeros stays where the scale is too large");
         return;
     }
-    let float =
-        AnyCodec::new(C::ID, D, Options::DEFAULT.seed(42).scale_mode(mode)).expect("a codec of integers");
+    let float = AnyCodec::new(C::ID, D, Options::DEFAULT.seed(42).scale_mode(mode).effort(Effort::Fast))
+        .expect("a codec of integers");
     let real = x.map(|v| f64::from(v) * 2f64.powi(exponent));
     let (mut by_floats, mut integers) = ([0.0; D], [0; D]);
     float.decode(&block, &mut by_floats).expect("what the encoder writes decodes");
