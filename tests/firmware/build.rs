@@ -6,7 +6,8 @@ use std::{env, fs};
 fn main() {
     let target = env::var("TARGET").unwrap();
     let out = PathBuf::from(env::var("OUT_DIR").unwrap());
-    let map = format!("memory/{target}.x");
+    let small = if env::var_os("CARGO_FEATURE_LM").is_some() { "rp2350/" } else { "" };
+    let map = format!("memory/{small}{target}.x");
     println!("cargo:rerun-if-changed={map}");
     println!("cargo:rustc-link-search={}", out.display());
     if fs::copy(&map, out.join("memory.x")).is_err() {

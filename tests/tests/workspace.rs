@@ -30,6 +30,7 @@ fn dependency_arrows_point_one_way() {
     let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
     for (package, allowed) in [
         ("tqkv-core", vec![]),
+        ("tqkv-lm", vec!["tqkv-core"]),
         ("tqkv-simd", vec!["tqkv-core"]),
         ("tqkv-gpu-kernels", vec!["tqkv-core"]),
         ("tqkv-gpu", vec!["tqkv-core", "tqkv-gpu-kernels"]),
@@ -38,7 +39,7 @@ fn dependency_arrows_point_one_way() {
         ("tqkv-capi", vec!["tqkv", "tqkv-core", "tqkv-simd"]),
         ("tqkv-storage", vec!["tqkv", "tqkv-core", "tqkv-simd"]),
         ("tqkv-reference", vec!["tqkv", "tqkv-core"]),
-        ("tqkv-model", vec!["tqkv", "tqkv-core", "tqkv-simd", "tqkv-storage"]),
+        ("tqkv-model", vec!["tqkv", "tqkv-core", "tqkv-lm", "tqkv-simd", "tqkv-storage"]),
         (
             "tqkv-cli",
             vec![

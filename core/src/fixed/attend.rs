@@ -5,8 +5,10 @@
 //! and shifts the sums: no table, no second pass, no buffer of scores.
 
 use super::codec::FixedCodec;
+use super::kernels::Kernels;
 use super::math::{Multiplier, Real, clamp_exponent, exp2_fraction, from_f16, halves};
 use super::tables::{self, Tables};
+use super::trellis::Body;
 use crate::code::Code;
 use crate::error::DecodeError;
 use crate::machine::block_io::SCALE_BYTES;
@@ -59,29 +61,34 @@ impl<const D: usize> Attention<D> {
     /// # Errors
     /// The stored scale is NaN or infinite; nothing is added then.
     #[inline(never)]
-    pub fn add<C: Code, K, const N: usize>(
+    pub fn add<C: Code, K: Kernels, const N: usize>(
         &mut self,
-        _codec: &FixedCodec<D, C, K>,
+        codec: &FixedCodec<D, C, K>,
         score: i32,
         value: &[u8; N],
     ) -> Result<(), DecodeError> {
         const { assert!(N == Tables::<D, C>::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
-        self.add_slice::<C>(score, value)
+        self.add_slice::<C>(codec.kernels, score, value)
     }
 
     /// [`Self::add`] for a ring.
     #[inline(never)]
-    pub(super) fn add_block<C: Code, K>(
+    pub(super) fn add_block<C: Code, K: Kernels>(
         &mut self,
-        _codec: &FixedCodec<D, C, K>,
+        codec: &FixedCodec<D, C, K>,
         score: i32,
         value: &[u8],
     ) -> Result<(), DecodeError> {
-        self.add_slice::<C>(score, value)
+        self.add_slice::<C>(codec.kernels, score, value)
     }
 
     #[inline(always)]
-    fn add_slice<C: Code>(&mut self, score: i32, value: &[u8]) -> Result<(), DecodeError> {
+    fn add_slice<C: Code>(
+        &mut self,
+        kernels: impl Kernels,
+        score: i32,
+        value: &[u8],
+    ) -> Result<(), DecodeError> {
         let Some((head, codes)) = value.split_first_chunk::<SCALE_BYTES>() else { return Ok(()) };
         let (significand, octave) = from_f16(u16::from_le_bytes(*head)).ok_or(DecodeError::NonFiniteScale)?;
         let exponent = ((i64::from(score) * LOG2_E) >> 16) as i32;
@@ -90,7 +97,14 @@ impl<const D: usize> Attention<D> {
         // At most 2^16 * 2^11 >> 12 = 2^15.
         let weight = (power as i32 * significand) >> 12;
         let weight = self.aligned(whole + octave, weight);
-        if weight != 0 {
+        if weight == 0 {
+            return Ok(());
+        }
+        if const { Tables::<D, C>::IS_TRELLIS } {
+            Body::<D, C>::lanes(codes, |i, level| self.sums[i % D] += weight * level);
+        } else if !(const { Tables::<D, C>::IS_INT8 }
+            && kernels.add_bytes(weight, codes, &mut self.sums).is_some())
+        {
             for (sums, bytes) in
                 self.sums.as_chunks_mut::<8>().0.iter_mut().zip(codes.chunks_exact(Tables::<D, C>::BITS))
             {

@@ -7,6 +7,7 @@ use super::rotation::FixedRotation;
 use super::scale::stored;
 use super::tables::{self, Tables};
 use super::transform::{four, paley, stages, stay_rolled};
+use super::trellis::Body;
 use super::words::Words;
 use crate::code::Code;
 use crate::error::DecodeError;
@@ -29,7 +30,11 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
         let unit = const { tables::inverse_unit(Tables::<D, C>::UNIT, D) };
         let (scale, negative) = stored(*head, exponent)?;
         let factor = scale.times(unit);
-        if Tables::<D, C>::HAS_COMPOSITES {
+        if const { Tables::<D, C>::IS_TRELLIS } {
+            let mut sums = [0; D];
+            Body::<D, C>::lanes(codes, |i, level| sums[i % D] = level);
+            self.rotation.inverse(&mut sums, Multiplier::new::<62>(factor, negative), out);
+        } else if Tables::<D, C>::HAS_COMPOSITES {
             let multiplier = Multiplier::new::<30>(factor, negative);
             self.decode_composites(codes, multiplier, out);
         } else {

@@ -8,6 +8,7 @@ use super::sample::Sample;
 use super::scale::{Moments, Units};
 use super::tables::Tables;
 use super::transform::stay_rolled;
+use super::trellis::{TrellisWorkspace, search};
 use crate::code::Code;
 use crate::code::codebook::MAX_LEVELS;
 use crate::error::EncodeError;
@@ -52,6 +53,9 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
         exponent: i32,
         block: &mut [u8],
     ) -> Result<(), EncodeError> {
+        if const { Tables::<D, C>::IS_TRELLIS } {
+            return self.encode_trellis(x, exponent, block);
+        }
         let exponent = clamp_exponent(exponent);
         let mut y = [self.kernels.blank(); D];
         let (squared, finished) = self.rotation.forward(self.kernels, x, &mut y);
@@ -80,6 +84,17 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
             codes.fill(0);
         }
         stored.map(|_| ())
+    }
+
+    #[inline(always)]
+    fn encode_trellis<T: Sample>(
+        &self,
+        x: &[T; D],
+        exponent: i32,
+        block: &mut [u8],
+    ) -> Result<(), EncodeError> {
+        let codec = (&self.rotation, self.mode, self.kernels);
+        search::<D, C, K, T>(codec, x, exponent, &mut TrellisWorkspace::new(), block)
     }
 
     /// The `i8` codec: codes under one absmax scale, rounded with the scale that is stored.

@@ -29,6 +29,44 @@ pub trait Kernels: Copy {
         let _ = (task, codes);
         None
     }
+
+    /// The dot of a query with signed bytes, as many as the query has coordinates, a multiple of 8. A word of the query is two
+    /// coordinates of 16 bits, the second in the low half.
+    #[inline(always)]
+    fn dot(self, query: &[i32], bytes: &[u8]) -> Option<i32> {
+        let _ = (query, bytes);
+        None
+    }
+
+    /// Adds `weight` times signed bytes to as many sums, a multiple of 8.
+    #[inline(always)]
+    fn add_bytes(self, weight: i32, bytes: &[u8], sums: &mut [i32]) -> Option<()> {
+        let _ = (weight, bytes, sums);
+        None
+    }
+
+    /// Products of rows of weights with a vector, an even number of them.
+    #[inline(always)]
+    fn products(self, task: Products<'_>, out: &mut [i32]) -> Option<()> {
+        let _ = (task, out);
+        None
+    }
+}
+
+/// What [`Kernels::products`] works on; `tqkv-lm` says how rows lie.
+///
+/// A row gives ((sum >> shift) * scale + 2^15) >> 16, where the exact sum of its products, times 256, is below 2^31 once shifted.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Products<'a> {
+    /// Two bytes a column for each pair of rows.
+    pub weights: &'a [u8],
+    /// Two bytes a row.
+    pub scales: &'a [u8],
+    /// The vector, a multiple of 32 values.
+    pub x: &'a [i16],
+    /// 1 to 31.
+    pub shift: u32,
 }
 
 /// What [`Kernels::quantise`] works on.

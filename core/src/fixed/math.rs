@@ -211,7 +211,7 @@ pub(super) const fn saturate(value: i32) -> i16 {
 /// 2^(fraction / 2^16) in Q15, for a fraction below 2^16: 2^15 to 2^16. Relative error below
 /// 3e-4 (a test sweeps all inputs).
 #[inline]
-pub(super) const fn exp2_fraction(fraction: u32) -> u32 {
+pub const fn exp2_fraction(fraction: u32) -> u32 {
     // Cubic through both ends: 2^f = 1 + f (a + f (b + f c)), in Q15.
     let f = fraction >> 1;
     let inner = 7_239 + ((2_693 * f) >> 15);

@@ -63,7 +63,8 @@ mod words;
 
 pub use attend::Attention;
 pub use codec::FixedCodec;
-pub use kernels::{Kernels, Quantise};
+pub use kernels::{Kernels, Products, Quantise};
+pub use math::exp2_fraction;
 pub use query::{FixedQuery, SCORE_BITS};
 pub use ring::RingCache;
 pub use sample::Sample;

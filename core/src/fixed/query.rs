@@ -6,6 +6,7 @@ use super::math::{ByteScale, LARGEST, Real, clamp_exponent, from_f16};
 use super::rotation::FixedRotation;
 use super::sample::Sample;
 use super::tables::{self, Tables};
+use super::trellis::Body;
 use super::words::Words;
 use crate::code::Code;
 use crate::error::DecodeError;
@@ -21,7 +22,7 @@ const LIMIT: i32 = 1 << 30;
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FixedQuery<const D: usize> {
-    /// Reversed composites: the second coordinate of a pair in the low half.
+    /// Reversed composites, or halves: the second coordinate of a pair in the low half.
     words: Words<D>,
     /// The score is dot * factor * scale of the block.
     factor: Real,
@@ -44,7 +45,8 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
         let bytes = ByteScale::new(largest, unit.over(Real { mantissa: largest, exponent: 0 }));
         for (word, two) in words.as_mut_slice().iter_mut().zip(y.as_chunks::<2>().0) {
             let [first, second] = two.map(|y| i32::from(bytes.round(y)));
-            *word = second + (first << 16);
+            *word =
+                if Tables::<D, C>::HALVES { second & 0xffff | first << 16 } else { second + (first << 16) };
         }
         let unit = const { tables::score_unit(Tables::<D, C>::UNIT, D) };
         let factor = Real { mantissa: largest, exponent: clamp_exponent(exponent) }
@@ -62,19 +64,30 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
     #[inline(never)]
     pub fn score<const N: usize>(&self, query: &FixedQuery<D>, block: &[u8; N]) -> Result<i32, DecodeError> {
         const { assert!(N == Tables::<D, C>::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
-        Self::score_slice(query, block)
+        self.score_slice(query, block)
     }
 
     /// [`Self::score`] for a ring.
     #[inline(never)]
-    pub(super) fn score_block(query: &FixedQuery<D>, block: &[u8]) -> Result<i32, DecodeError> {
-        Self::score_slice(query, block)
+    pub(super) fn score_block(&self, query: &FixedQuery<D>, block: &[u8]) -> Result<i32, DecodeError> {
+        self.score_slice(query, block)
     }
 
     #[inline(always)]
-    fn score_slice(query: &FixedQuery<D>, block: &[u8]) -> Result<i32, DecodeError> {
+    fn score_slice(&self, query: &FixedQuery<D>, block: &[u8]) -> Result<i32, DecodeError> {
         let Some((head, codes)) = block.split_first_chunk::<SCALE_BYTES>() else { return Ok(0) };
         let (significand, octave) = from_f16(u16::from_le_bytes(*head)).ok_or(DecodeError::NonFiniteScale)?;
+        if const { Tables::<D, C>::IS_INT8 } {
+            let dot = self.kernels.dot(query.words.as_slice(), codes).unwrap_or_else(|| query.dot(codes));
+            return Ok(query.scored(dot, significand, octave));
+        }
+        if const { Tables::<D, C>::IS_TRELLIS } {
+            // The halves of a word lie as the machine has them.
+            let place = |i: usize| if cfg!(target_endian = "little") { (i ^ 1) % D } else { i % D };
+            let mut dot = 0;
+            Body::<D, C>::lanes(codes, |i, level| dot += i32::from(query.words.0[place(i)]) * level);
+            return Ok(query.scored(dot, significand, octave));
+        }
         // Opaque, so that it is added by the multiplication.
         let (mut dot, half) = (0, core::hint::black_box(1 << 15));
         for (four, bytes) in
@@ -86,16 +99,33 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
                 dot += q.wrapping_mul(level).wrapping_add(half) >> 16;
             }
         }
+        Ok(query.scored(dot, significand, octave))
+    }
+}
+
+impl<const D: usize> FixedQuery<D> {
+    /// The dot of halves with signed bytes.
+    #[inline(always)]
+    fn dot(&self, bytes: &[u8]) -> i32 {
+        let pairs = self.words.as_slice().iter().zip(bytes.as_chunks::<2>().0);
+        pairs.fold(0, |dot, (&q, &[first, second])| {
+            dot + (q >> 16) * i32::from(first as i8) + i32::from(q as i16) * i32::from(second as i8)
+        })
+    }
+
+    /// The score of a dot with integer levels, under a block's scale.
+    #[inline(always)]
+    fn scored(&self, dot: i32, significand: i32, octave: i32) -> i32 {
         // dot * 2^7 < 2^31: 127 * 128 * 1024 * 2^7; factor <= 2^16 and significand < 2^11.
-        let product = i64::from(dot << 7) * i64::from((query.factor.mantissa as i32 * significand) << 4);
+        let product = i64::from(dot << 7) * i64::from((self.factor.mantissa as i32 * significand) << 4);
         // Below 2^31, with 2^21 of the dot times factor dropped: 2^-27 of the largest dot.
         let product = (product >> 32) as i32;
-        let up = query.factor.exponent + octave + SCORE_BITS as i32 + 21;
-        Ok(if up <= 0 {
+        let up = self.factor.exponent + octave + SCORE_BITS as i32 + 21;
+        if up <= 0 {
             (product >> up.unsigned_abs().min(31)).clamp(-LIMIT, LIMIT)
         } else {
             let up = up.min(31);
             product.clamp(-(LIMIT >> up), LIMIT >> up) << up
-        })
+        }
     }
 }

@@ -143,7 +143,7 @@ impl<'a, const D: usize, K: Code, V: Code, M: Kernels> RingCache<'a, D, K, V, M>
         let query = self.keys.query(q, exponent);
         let mut sum = Attention::new();
         for (key, value) in self.slots() {
-            let score = FixedCodec::<D, K, M>::score_block(&query, key)?;
+            let score = self.keys.score_block(&query, key)?;
             sum.add_block(self.values, score, value)?;
         }
         sum.finish(self.values, out_exponent, out);

@@ -3,7 +3,7 @@
 use crate::code::CodecId;
 
 /// The codecs of [`super::FixedCodec`], and so of keys and values of a [`super::RingCache`].
-pub const INTEGER_CODECS: [CodecId; 10] = [
+pub const INTEGER_CODECS: [CodecId; 14] = [
     CodecId::I8,
     CodecId::S5,
     CodecId::S4,
@@ -14,6 +14,10 @@ pub const INTEGER_CODECS: [CodecId; 10] = [
     CodecId::N3,
     CodecId::N2,
     CodecId::N1,
+    CodecId::T4S8,
+    CodecId::T3S8,
+    CodecId::T2S8,
+    CodecId::T1S8,
 ];
 
 /// Bytes of one token of one KV head: a block of each codec, or `None` where one does not support

@@ -29,11 +29,16 @@ impl<const D: usize, C: Code> Tables<D, C> {
     pub(super) const BITS: usize = C::LAYOUT.bits() as usize;
     pub(super) const BLOCK_BYTES: usize = SCALE_BYTES + D * Self::BITS / 8;
     pub(super) const IS_INT8: bool = matches!(C::LAYOUT, Layout::Bytes);
+    /// Whether it is a trellis code of eight states, whose blocks [`Body`] reads and writes.
+    pub(super) const IS_TRELLIS: bool = match C::ID.trellis() {
+        Some(trellis) => trellis.code.memory == 3,
+        None => false,
+    };
     const BOOK: Codebook = match Codebook::solve(C::ID, D) {
         Some(book) => book,
         // Stands where there is no codebook; never read.
-        None if Self::IS_INT8 => Codebook::solve_scalar(16, 1),
-        None => panic!("codec not supported: accepted are S1 to S5, N1 to N4 and I8"),
+        None if Self::IS_INT8 || Self::IS_TRELLIS => Codebook::solve_scalar(16, 1),
+        None => panic!("codec not supported: accepted are S1 to S5, N1 to N4, I8 and T1S8 to T4S8"),
     };
     pub(super) const BIN_SHIFT: u32 = 32 - bin_bits(&Self::BOOK, D);
     pub(super) const BINS: &'static [u32] = match bin_bits(&Self::BOOK, D) {
@@ -53,14 +58,20 @@ impl<const D: usize, C: Code> Tables<D, C> {
         _ => const { &pairs::<256>(&Self::BOOK) },
     };
     /// Levels in a sigma.
-    pub(super) const UNIT: f64 =
-        if let Levels::Codes(unit) = C::LEVELS { 1.0 / unit as f64 } else { 1.0 / Self::BOOK.unit() as f64 };
+    pub(super) const UNIT: f64 = match C::LEVELS {
+        Levels::Codes(unit) => 1.0 / unit as f64,
+        Levels::Trellis(trellis) => trellis.code.per_sigma as f64,
+        _ => 1.0 / Self::BOOK.unit() as f64,
+    };
     pub(super) const SIGMA: u32 = sigma(D);
     pub(super) const UNBOUNDED: f64 = unbounded_ratio(&Self::BOOK);
     /// Whether the transform of composites stays inside their halves. A damaged `i8` block may
     /// hold -128.
     pub(super) const HAS_COMPOSITES: bool =
         D * if Self::IS_INT8 { 128 } else { LARGEST as usize } <= i16::MAX as usize;
+
+    /// Whether queries are pairs of 16-bit halves, and not composites: where codes are not looked up in pairs.
+    pub(super) const HALVES: bool = Self::IS_INT8 || Self::IS_TRELLIS;
 
     /// Integer levels of eight codes in `BITS` bytes, two to a composite.
     #[inline(always)]

@@ -384,7 +384,7 @@ fn plan_knows_microcontrollers() {
     let plan = json(at, &["plan", "--ram", "64KiB", "--head-dim", "64"]);
     assert_eq!((&plan["ram"], &plan["kv_heads"], &plan["layers"]), (&65_536.into(), &1.into(), &1.into()));
     let rows = plan["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 10);
+    assert_eq!(rows.len(), 14);
     for (codec, bytes, tokens) in
         [("i8", 132u64, 496u64), ("s4", 68, 963), ("n3", 52, 1260), ("s2", 36, 1820)]
     {
@@ -572,4 +572,37 @@ fn plan_counts_tiers() {
         let message = error(at, &[&shape[..], &extra].concat(), 2);
         assert!(message.contains(expected), "{extra:?}: {message}");
     }
+}
+
+#[test]
+fn export_writes_a_flat_file_that_plan_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../model/shipped");
+    let eight = json(at, &["export", "--target", "mcu", model, "eight.tqlm"]);
+    assert_eq!((&eight["bits"], &eight["ram"]), (&8.into(), &532_480.into()));
+    let bytes = fs::read(at.join("eight.tqlm")).unwrap();
+    assert_eq!(eight["flash_bytes"], bytes.len() as u64);
+    assert_eq!(&bytes[..4], b"TQLM");
+    let four = json(at, &["export", "--target", "mcu", "--bits", "4", "--ram", "64KiB", model, "four.tqlm"]);
+    assert!(four["flash_bytes"].as_u64().unwrap() < eight["flash_bytes"].as_u64().unwrap() * 54 / 100);
+
+    let plan = json(at, &["plan", "--ram", "520KiB", "--model", "eight.tqlm", "--kv", "s4,s3"]);
+    assert_eq!((&plan["flash_bytes"], &plan["work_bytes"]), (&eight["flash_bytes"], &eight["work_bytes"]));
+    let row = eight["rows"].as_array().unwrap().iter().find(|row| row["codec_v"] == "s3").unwrap();
+    assert_eq!(plan["rows"][0]["tokens"], row["tokens"]);
+    assert!(row["tokens"].as_u64().unwrap() >= 1024, "{row}");
+
+    for (args, what) in [
+        (vec!["export", "--target", "mcu", "nowhere", "out"], "nowhere"),
+        (vec!["export", "--target", "pdp11", model, "out"], "pdp11"),
+        (vec!["export", "--target", "mcu", "--bits", "3", model, "out"], "8, 4"),
+        (vec!["plan", "--ram", "1KiB", "--model", "in.npy"], "in.npy"),
+        (vec!["plan", "--model", "eight.tqlm"], "--ram"),
+    ] {
+        assert!(error(at, &args, 2).contains(what), "{args:?}");
+    }
+    fs::write(at.join("bad.tqlm"), &bytes[..1000]).unwrap();
+    assert!(error(at, &["plan", "--ram", "1KiB", "--model", "bad.tqlm"], 2).contains("1000 bytes"));
+    assert!(!at.join("out").exists());
 }

@@ -157,6 +157,9 @@ pub enum ModelError {
     /// Weights that cannot be coded as asked for, or are no whole blocks of their format.
     #[error("weights: {0}")]
     Compress(String),
+    /// The model cannot be a flat file for microcontrollers, or such a file cannot be run.
+    #[error("flat model: {0}")]
+    Export(String),
     /// Who asked for it ended it before it was whole.
     #[error("ended before it was whole")]
     Cancelled,

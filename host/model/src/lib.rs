@@ -18,6 +18,7 @@ mod error;
 pub mod eval;
 mod experts;
 mod find;
+pub mod flat;
 mod forward;
 pub mod generate;
 mod gguf;

@@ -67,6 +67,11 @@ impl Linear {
         self.outputs
     }
 
+    /// Outputs and inputs.
+    pub(crate) fn shape(&self) -> (usize, usize) {
+        (self.outputs, self.inputs)
+    }
+
     /// Appends row `index` of the weight.
     pub(crate) fn push_row(&self, index: usize, out: &mut Vec<f32>) {
         let from = out.len();

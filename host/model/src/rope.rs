@@ -33,6 +33,11 @@ impl Rope {
         Self { inv_freq, amplitude, is_interleaved: rotary.is_interleaved }
     }
 
+    /// Radians a position of each pair.
+    pub(crate) fn frequencies(&self) -> &[f64] {
+        &self.inv_freq
+    }
+
     /// As the storage tier has it, where the rotated coordinates begin at `first`.
     pub(crate) fn stored(&self, first: usize) -> tqkv_storage::Rope {
         let pairs = if self.is_interleaved { Pairs::Interleaved } else { Pairs::Half };

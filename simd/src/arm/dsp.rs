@@ -1,7 +1,8 @@
 //! The token of the DSP extension and its kernels for the integer codec.
 
 use super::dsp_loops::{self, Task};
-use tqkv_core::fixed::{Kernels, Quantise};
+use super::dsp_sums;
+use tqkv_core::fixed::{Kernels, Products, Quantise};
 
 /// Proof that the processor has the DSP extension: Cortex-M4, M7, and an M33, M55 or M85 built with it.
 ///
@@ -82,5 +83,58 @@ impl Kernels for Dsp {
         // SAFETY: the token; y has a multiple of 8 values up to `end`, codes its codes, bins
         // one entry for each value of the bits that the kernel takes, levels one for each code.
         Some(unsafe { kernel(&arguments) })
+    }
+
+    #[inline(always)]
+    fn dot(self, query: &[i32], bytes: &[u8]) -> Option<i32> {
+        if bytes.len() != 2 * query.len() || !bytes.len().is_multiple_of(8) || bytes.is_empty() {
+            return None;
+        }
+        // SAFETY: the token; a positive multiple of 8 bytes, and a word for each two of them.
+        Some(unsafe { dsp_sums::dot(query.as_ptr(), bytes.as_ptr_range()) })
+    }
+
+    #[inline(always)]
+    fn add_bytes(self, weight: i32, bytes: &[u8], sums: &mut [i32]) -> Option<()> {
+        if bytes.len() != sums.len() || !bytes.len().is_multiple_of(8) || bytes.is_empty() {
+            return None;
+        }
+        let weight = i16::try_from(weight).ok()?;
+        // SAFETY: the token; a positive multiple of 8 bytes, and a sum for each.
+        unsafe { dsp_sums::add_bytes(weight.into(), bytes.as_ptr_range(), sums.as_mut_ptr()) };
+        Some(())
+    }
+
+    #[inline(always)]
+    fn products(self, task: Products<'_>, out: &mut [i32]) -> Option<()> {
+        let Products { weights, scales, x, shift } = task;
+        let aligned = weights.as_ptr().cast::<u32>().is_aligned() && x.as_ptr().cast::<u32>().is_aligned();
+        let rows = out.len();
+        // More columns could overflow the sums of 32 bits.
+        let columns = (32..=992).contains(&x.len()) && x.len().is_multiple_of(32);
+        if !aligned
+            || !columns
+            || rows == 0
+            || !rows.is_multiple_of(2)
+            || scales.len() != 2 * rows
+            || weights.len() != rows * x.len()
+            || !(1..32).contains(&shift)
+        {
+            return None;
+        }
+        let ends = (x.as_ptr_range(), out.as_mut_ptr_range());
+        let mut task = dsp_sums::Task {
+            weights: weights.as_ptr(),
+            x: ends.0.start,
+            x_end: ends.0.end,
+            scales: scales.as_ptr(),
+            shift,
+            out: ends.1.start,
+            out_end: ends.1.end,
+        };
+        // SAFETY: the token; aligned pointers to whole pairs of rows, a positive multiple of 32 columns, a scale and a place for
+        // each row.
+        unsafe { dsp_sums::products(&mut task) };
+        Some(())
     }
 }

@@ -2,5 +2,6 @@
 
 mod dsp;
 mod dsp_loops;
+mod dsp_sums;
 
 pub use dsp::Dsp;

@@ -12,6 +12,8 @@ pub use cortex_m_rt::entry;
 pub use riscv_rt::entry;
 
 pub mod count;
+#[cfg(feature = "lm")]
+pub mod model;
 pub mod stack;
 
 /// Ends the emulation.

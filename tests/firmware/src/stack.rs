@@ -4,8 +4,6 @@
 use core::arch::asm;
 use core::ptr;
 
-/// Bytes painted. The smallest machine has 16 KiB of RAM, and the closures far less stack.
-const PAINTED: usize = 4096;
 const PAINT: u32 = 0x5afe_57ac;
 
 #[inline(always)]
@@ -21,9 +19,10 @@ fn pointer() -> *mut u32 {
     sp
 }
 
-/// Bytes of stack that `f` used.
+/// Bytes of stack that `f` used, of at most `PAINTED`: the smallest machine has 16 KiB of RAM, and the closures of the codec far less
+/// stack than 4 KiB.
 #[inline(never)]
-pub fn peak(f: impl FnOnce()) -> usize {
+pub fn peak<const PAINTED: usize>(f: impl FnOnce()) -> usize {
     // Below the stack pointer, with some room for this function's own calls.
     let top = pointer().wrapping_byte_sub(16);
     let words = PAINTED / 4;

@@ -77,8 +77,7 @@ mod tests {
 
     #[test]
     fn hard_vectors_of_a_trellis_codec() {
-        let (mut workspace, mut block, mut back) =
-            (TrellisWorkspace::new(), [1; TRELLIS_BLOCK], [1; 128]);
+        let (mut workspace, mut block, mut back) = (TrellisWorkspace::new(), [1; TRELLIS_BLOCK], [1; 128]);
         assert_eq!(TRELLIS.encode(&[0_i16; 128], EXPONENT, &mut workspace, &mut block), Ok(()));
         assert!(block == [0; TRELLIS_BLOCK]);
         let result = TRELLIS.encode(&[i16::MAX; 128], 10, &mut workspace, &mut block);

@@ -9,6 +9,7 @@ use std::process::{Command, ExitCode, Output};
 
 mod figures;
 mod image;
+mod lm;
 mod proofs;
 
 use image::Image;
@@ -61,6 +62,11 @@ impl Machine {
     fn folder(&self) -> PathBuf {
         folder().join("target").join(self.target).join("release")
     }
+
+    /// Whether its flash and RAM hold the language model.
+    fn holds_model(&self) -> bool {
+        self.name != "microbit"
+    }
 }
 
 #[derive(clap::Args)]
@@ -71,6 +77,9 @@ pub(crate) struct Args {
     /// Write the measured figures as the new budget, and as the table in tests/firmware/FIGURES.md
     #[arg(long)]
     update_budget: bool,
+    /// Export the shipped language model and run it on the machines that hold it, and nothing else
+    #[arg(long, conflicts_with_all = ["json", "update_budget"])]
+    lm: bool,
 }
 
 /// Instructions, with the names of the images' log lines.
@@ -109,7 +118,8 @@ struct Reports {
 type Result<T> = std::result::Result<T, String>;
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    match check(args) {
+    let checked = if args.lm { lm::check() } else { check(args) };
+    match checked {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             eprintln!("xtask firmware: {message}");

@@ -138,3 +138,55 @@ fn hard_inputs() {
     codec.encode(&[i16::MAX; 128], i32::MIN, &mut workspace, &mut block).unwrap();
     assert_eq!(block, [0; 50]);
 }
+
+/// A ring of trellis codes attends to what its blocks decode to, and its scores are dots with them.
+#[test]
+fn a_ring_of_trellis_codes_attends_to_what_its_blocks_decode_to() {
+    use crate::code::{T2S8, T3S8, T4S8};
+    ring_of::<128, T2S8, 34>();
+    ring_of::<64, T4S8, 34>();
+    ring_of::<16, T3S8, 8>();
+    ring_of::<80, T2S8, 22>();
+}
+
+fn ring_of<const D: usize, C: Code, const N: usize>() {
+    use crate::fixed::{FixedCodec, RingCache};
+    let (ring_codec, codec) = (FixedCodec::<D, C>::DEFAULT, FixedTrellis::<D, C>::DEFAULT);
+    let vector = |seed: i32| -> [i16; D] {
+        core::array::from_fn(|i| ((i as i32 + 3) * (seed * 7919 + 1237) % 16_001 - 8000) as i16)
+    };
+    let (mut memory, mut workspace) = ([0; 2048], TrellisWorkspace::new());
+    let mut ring = RingCache::new(&ring_codec, &ring_codec, &mut memory[..4 * 2 * N], 0);
+    for token in 0..4 {
+        ring.push(&vector(token), -14, &vector(token + 9), -14).unwrap();
+    }
+    let query = vector(100);
+    let (mut weights, mut values, mut total) = ([0.0; 4], [0.0; D], 0.0);
+    for (token, (key, value)) in ring.slots().enumerate() {
+        let (mut key_block, mut value_block) = ([0; N], [0; N]);
+        codec.encode(&vector(token as i32), -14, &mut workspace, &mut key_block).unwrap();
+        codec.encode(&vector(token as i32 + 9), -14, &mut workspace, &mut value_block).unwrap();
+        assert_eq!(
+            (key, value),
+            (&key_block[..], &value_block[..]),
+            "the blocks are those of the trellis codec"
+        );
+        let (mut k, mut v) = ([0; D], [0; D]);
+        codec.decode(&key_block, -14, &mut k).unwrap();
+        codec.decode(&value_block, -14, &mut v).unwrap();
+        let mut same = [0; D];
+        ring_codec.decode(&value_block, -14, &mut same).unwrap();
+        assert_eq!(same, v, "both ways to decode");
+        let dot: f64 = query.iter().zip(&k).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum();
+        weights[token] = (dot / 16_384.0 / 16_384.0 / (D as f64).sqrt()).exp();
+        total += weights[token];
+        for (sum, &v) in values.iter_mut().zip(&v) {
+            *sum += weights[token] * f64::from(v);
+        }
+    }
+    let mut out = [0; D];
+    ring.attend(&query, -14, -14, &mut out).unwrap();
+    let error: f64 = out.iter().zip(&values).map(|(&o, v)| (f64::from(o) - v / total).powi(2)).sum();
+    let energy: f64 = values.iter().map(|v| (v / total).powi(2)).sum();
+    assert!(error < 1e-4 * energy, "D {D}: {error} of {energy}");
+}

@@ -95,6 +95,12 @@ impl<const D: usize, C: Code> FixedTrellis<D, C> {
 
     /// The codec with the signs of `seed`; encoder and decoder must agree on it.
     pub const fn new(seed: u64, mode: ScaleMode) -> Self {
+        const {
+            assert!(
+                C::ID.trellis().is_some(),
+                "codec not supported: accepted are T1 to T4, T1H, T2H and T1S8 to T4S8"
+            );
+        }
         Self { rotation: FixedRotation::new(seed), mode, kernels: Portable, code: PhantomData }
     }
 
@@ -142,31 +148,44 @@ impl<const D: usize, C: Code, K: Kernels> FixedTrellis<D, C, K> {
     ) -> Result<(), EncodeError> {
         const { assert!(N == SCALE_BYTES + Body::<D, C>::BYTES, "a block has BLOCK_BYTES bytes") };
         const { assert!(Body::<D, C>::CODE.memory == 3, "codes with 256 states only decode") };
-        block.fill(0);
-        let Some((head, body)) = block.split_first_chunk_mut::<SCALE_BYTES>() else { return Ok(()) };
-        let TrellisWorkspace { y, targets, decisions, warm_up } = workspace;
-        let (squared, finished) = self.rotation.forward(self.kernels, x, y);
-        FixedRotation::finish(y, finished);
-        if squared == 0 {
-            return Ok(());
-        }
-        let norm = Norm::new(squared, tables::sigma(D));
-        let predicted = Body::<D, C>::targets(y, norm, targets);
-        let state = Body::<D, C>::close(targets, warm_up);
-        let (cross, energy) = Body::<D, C>::write(y, norm.shift, targets, state, decisions, body);
-        let stored = if cross.mantissa == 0 {
-            Ok(0)
-        } else {
-            let assumed = norm.value.normalised().times(predicted);
-            let moments = Moments { cross, energy: || energy };
-            let scale = moments.scale(self.mode, norm.value, assumed, const { Body::<D, C>::UNITS });
-            to_f16(scale.shifted(clamp_exponent(exponent)))
-        };
-        let bits = stored.unwrap_or(0);
-        *head = bits.to_le_bytes();
-        if bits == 0 {
-            body.fill(0);
-        }
-        stored.map(|_| ())
+        search::<D, C, K, T>((&self.rotation, self.mode, self.kernels), x, exponent, workspace, block)
     }
+}
+
+/// Encodes into a block of as many bytes as the code has; [`FixedTrellis::encode`] says the rest.
+#[inline(always)]
+pub(super) fn search<const D: usize, C: Code, K: Kernels, T: Sample>(
+    codec: (&FixedRotation<D>, ScaleMode, K),
+    x: &[T; D],
+    exponent: i32,
+    workspace: &mut TrellisWorkspace<D>,
+    block: &mut [u8],
+) -> Result<(), EncodeError> {
+    let (rotation, mode, kernels) = codec;
+    block.fill(0);
+    let Some((head, body)) = block.split_first_chunk_mut::<SCALE_BYTES>() else { return Ok(()) };
+    let TrellisWorkspace { y, targets, decisions, warm_up } = workspace;
+    let (squared, finished) = rotation.forward(kernels, x, y);
+    FixedRotation::finish(y, finished);
+    if squared == 0 {
+        return Ok(());
+    }
+    let norm = Norm::new(squared, tables::sigma(D));
+    let predicted = Body::<D, C>::targets(y, norm, targets);
+    let state = Body::<D, C>::close(targets, warm_up);
+    let (cross, energy) = Body::<D, C>::write(y, norm.shift, targets, state, decisions, body);
+    let stored = if cross.mantissa == 0 {
+        Ok(0)
+    } else {
+        let assumed = norm.value.normalised().times(predicted);
+        let moments = Moments { cross, energy: || energy };
+        let scale = moments.scale(mode, norm.value, assumed, const { Body::<D, C>::UNITS });
+        to_f16(scale.shifted(clamp_exponent(exponent)))
+    };
+    let bits = stored.unwrap_or(0);
+    *head = bits.to_le_bytes();
+    if bits == 0 {
+        body.fill(0);
+    }
+    stored.map(|_| ())
 }

@@ -13,6 +13,7 @@ mod encode;
 mod eval;
 mod eval_scores;
 mod eval_storage;
+mod export;
 mod generate;
 mod generate_many;
 mod inspect;
@@ -50,6 +51,7 @@ pub(crate) enum Command {
     Plan(plan::Args),
     Report(report::Args),
     Weights(weights::Args),
+    Export(export::Args),
     Bench(bench::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -78,6 +80,7 @@ impl Command {
             Self::Plan(args) => plan::run(args, out),
             Self::Report(args) => report::run(args, out),
             Self::Weights(args) => weights::run(args, out),
+            Self::Export(args) => export::run(args, out),
             Self::Bench(args) => bench::run(args, out),
             Self::Completions(args) => completions::run(args, out),
             Self::Man(args) => man::run(args, out),

@@ -36,6 +36,8 @@ Example: beside formats of other programs, by their bytes a head vector
   tqkv plan --layers 80 --kv-heads 8 --head-dim 128 --memory 34GB --kv t3 --other tq3=52 --other turbo4=72,68
 Example: a microcontroller, one KV head of 64 coordinates
   tqkv plan --ram 64KiB --head-dim 64
+Example: a language model on it, from its flat file
+  tqkv plan --ram 520KiB --model model.tqlm
 
 Columns: bytes/token is what a token adds while no window is full, f16 and f32 are the bytes of those over it. With --tokens, cache \
 is all that so many tokens hold, read ms the time in which --bandwidth gives it, and step ms that with the weights: a step of \
@@ -58,6 +60,9 @@ pub(crate) struct Args {
     /// head unless told otherwise.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with_all = ["memory", "hot", "sinks", "tier", "policy"])]
     ram: Option<u64>,
+    /// The flat file of a model for microcontrollers (tqkv export): what it works in is taken off the RAM.
+    #[arg(long, value_name = "FILE", requires = "ram", conflicts_with_all = ["config", "layers", "kv_heads", "head_dim"])]
+    model: Option<PathBuf>,
     /// Memory for the cache, with its unit: 34GB is 34*10^9 bytes, 34GiB is 34*2^30.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
@@ -166,6 +171,9 @@ pub(super) struct Step {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    if let (Some(ram), Some(path)) = (args.ram, &args.model) {
+        return plan_ram::run_model(&args.kv, path, ram, out);
+    }
     let shape = shape(args)?;
     if let Some(ram) = args.ram {
         return plan_ram::run(&args.kv, shape, ram, out);

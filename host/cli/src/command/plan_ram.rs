@@ -1,10 +1,14 @@
 //! `tqkv plan --ram`: tokens per KiB of a microcontroller.
 
+use std::path::Path;
+
 use serde::Serialize;
 use tqkv_core::fixed::INTEGER_CODECS;
+use tqkv_model::flat;
 
 use crate::args::KvArgs;
 use crate::error::CliError;
+use crate::input;
 use crate::output::{Output, grouped, table};
 use crate::plan::{CacheShape, PlanError};
 use crate::preset::KvCodecs;
@@ -15,6 +19,11 @@ struct RamReport {
     kv_heads: usize,
     head_dim: usize,
     ram: u64,
+    /// Of it, what the model works in; its file is in flash.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    work_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flash_bytes: Option<u64>,
     rows: Vec<RamRow>,
 }
 
@@ -31,6 +40,19 @@ struct RamRow {
 pub(super) fn run(kv: &KvArgs, shape: CacheShape, ram: u64, out: &mut Output) -> Result<(), CliError> {
     let pairs = kv.own("plan")?;
     out.print(&report(pairs, shape, ram).map_err(CliError::bad_input)?, human)
+}
+
+/// The same beside a language model, from its flat file.
+pub(super) fn run_model(kv: &KvArgs, path: &Path, ram: u64, out: &mut Output) -> Result<(), CliError> {
+    let file = input::read(path)?;
+    let model = flat::read(&file)
+        .map_err(|error| CliError::bad_input(format_args!("{}: {error}", path.display())))?;
+    let of = model.shape();
+    let shape = CacheShape::new(of.layers.into(), of.kv_heads.into(), of.head_dim.into());
+    let work = 4 * of.work_words() as u64;
+    let report = report(kv.own("plan")?, shape, ram.saturating_sub(work)).map_err(CliError::bad_input)?;
+    let report = RamReport { ram, work_bytes: Some(work), flash_bytes: Some(file.len() as u64), ..report };
+    out.print(&report, human)
 }
 
 fn report(pairs: Option<Vec<KvCodecs>>, shape: CacheShape, ram: u64) -> Result<RamReport, PlanError> {
@@ -51,6 +73,8 @@ fn report(pairs: Option<Vec<KvCodecs>>, shape: CacheShape, ram: u64) -> Result<R
         kv_heads: shape.num_kv_heads,
         head_dim: shape.head_dim,
         ram,
+        work_bytes: None,
+        flash_bytes: None,
         rows: rows.collect::<Result<_, PlanError>>()?,
     })
 }
@@ -64,12 +88,18 @@ fn human(report: &RamReport) -> String {
             grouped(row.tokens),
         ]
     });
+    let model = match (report.flash_bytes, report.work_bytes) {
+        (Some(flash), Some(work)) => {
+            format!("{} bytes of flash; {} of the RAM to work in\n", grouped(flash), grouped(work))
+        }
+        _ => String::new(),
+    };
     format!(
-        "{} layers, {} KV heads, head dim {}, {} bytes for slots; {} bytes more a ring for signs and indices\n{}",
+        "{model}{} layers, {} KV heads, head dim {}, {} bytes for slots; {} bytes more a ring for signs and indices\n{}",
         report.layers,
         report.kv_heads,
         report.head_dim,
-        grouped(report.ram),
+        grouped(report.ram.saturating_sub(report.work_bytes.unwrap_or(0))),
         grouped(ring_overhead(report.head_dim)),
         table(&["K,V", "bytes/token", "tokens/KiB", "tokens"], rows)
     )

@@ -72,19 +72,19 @@ fn main() -> ! {
     defmt::info!("t2s8_encode {=u32}", trellis_encode);
     defmt::info!("t2s8_decode {=u32}", trellis_decode);
     defmt::info!("t2_decode {=u32}", trellis_decode_256);
-    let stack = peak(|| {
+    let stack = peak::<4096>(|| {
         black_box(CODEC.encode(&x, EXPONENT, &mut block)).ok();
     });
     defmt::info!("stack_encode {=usize}", stack);
-    let stack = peak(|| {
+    let stack = peak::<4096>(|| {
         black_box(CODEC.decode(&block, EXPONENT, &mut back)).ok();
     });
     defmt::info!("stack_decode {=usize}", stack);
-    let stack = peak(|| {
+    let stack = peak::<4096>(|| {
         black_box(TRELLIS.encode(&x, EXPONENT, &mut workspace, &mut small)).ok();
     });
     defmt::info!("stack_t2s8_encode {=usize}", stack);
-    let stack = peak(|| {
+    let stack = peak::<4096>(|| {
         black_box(TRELLIS.decode(&small, EXPONENT, &mut back)).ok();
     });
     defmt::info!("stack_t2s8_decode {=usize}", stack);

@@ -117,6 +117,8 @@ fn main() -> ! {
     decoder::<T3, 50>();
     decoder::<T4, 66>();
     ring();
+    workload::lm::everything::<128, I8, T2S8, _>(FASTEST);
+    workload::lm::everything::<64, S4, S3, _>(tqkv_core::Portable);
     #[cfg(feature = "control-panic")]
     {
         let table = [1, 2, 3];

@@ -1,6 +1,8 @@
 //! What every target computes: fixed inputs, and one CRC over all that comes out of them.
 #![no_std]
 
+pub mod lm;
+
 use tqkv_core::code::{Code, I8, N2, N4, S2, S3, S4, T1, T1H, T2, T2H, T2S8, T3, T4, T4S8};
 use tqkv_core::fixed::{
     Attention, FixedCodec, FixedQuery, FixedTrellis, Kernels, RingCache, TrellisWorkspace,

@@ -3,6 +3,7 @@
 use super::{Machine, Result, cargo, folder, output};
 use defmt_decoder::{DecodeError, Table};
 use object::{Object, ObjectSection, SectionKind};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -31,6 +32,13 @@ impl Image {
         Ok(Self::at(machine.folder().join(bin)))
     }
 
+    /// Builds a binary of the language model.
+    pub(super) fn model(machine: &Machine, bin: &str) -> Result<Self> {
+        let build = ["build", "--release", "--features", "lm", "--bin", bin, "--target", machine.target];
+        output(cargo().args(build))?;
+        Ok(Self::at(machine.folder().join(bin)))
+    }
+
     /// Builds an example of it, with so many features.
     pub(super) fn example(machine: &Machine, example: &str, features: &str) -> Result<Self> {
         let build = ["build", "--release", "--example", example, "--target", machine.target];
@@ -40,10 +48,18 @@ impl Image {
 
     /// Emulates the image for at most 60 seconds, with instructions as the clock.
     pub(super) fn emulate(&self, machine: &Machine) -> Result<Vec<u8>> {
+        self.emulate_by(machine, Some(machine.icount), 60)
+    }
+
+    /// Emulates the image for at most so many seconds; `icount` is the time of an instruction, where instructions are the clock.
+    fn emulate_by(&self, machine: &Machine, icount: Option<&str>, seconds: u32) -> Result<Vec<u8>> {
         let mut command = Command::new("timeout");
-        command.args(["60", machine.qemu, "-M", machine.name, "-display", "none", "-monitor", "none"]);
+        command.arg(seconds.to_string());
+        command.args([machine.qemu, "-M", machine.name, "-display", "none", "-monitor", "none"]);
         command.args(["-serial", "none", "-semihosting-config", "enable=on,target=native"]);
-        command.args(["-icount", &format!("{},align=off,sleep=off", machine.icount)]);
+        if let Some(icount) = icount {
+            command.args(["-icount", &format!("{icount},align=off,sleep=off")]);
+        }
         if machine.qemu.ends_with("riscv32") {
             command.args(["-bios", "none"]);
         }
@@ -62,6 +78,17 @@ impl Image {
     /// Emulates the image; returns the lines that it logged.
     pub(super) fn run(&self, machine: &Machine) -> Result<Vec<String>> {
         self.decode(&self.emulate(machine)?)
+    }
+
+    /// Emulates an image that runs for long: keys and values of what it logged.
+    pub(super) fn figures(
+        &self,
+        machine: &Machine,
+        icount: Option<&str>,
+    ) -> Result<BTreeMap<String, String>> {
+        let log = self.decode(&self.emulate_by(machine, icount, 300)?)?;
+        let pairs = log.iter().filter_map(|line| line.split_once(' '));
+        Ok(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
     }
 
     fn bytes(&self) -> Result<Vec<u8>> {
@@ -89,7 +116,9 @@ impl Image {
         let (mut flash, mut ram, mut data) = (0, 0, 0);
         for section in file.sections() {
             match section.kind() {
-                SectionKind::Text | SectionKind::ReadOnlyData => flash += section.size(),
+                SectionKind::Text | SectionKind::ReadOnlyData | SectionKind::ReadOnlyString => {
+                    flash += section.size();
+                }
                 SectionKind::Data => data += section.size(),
                 SectionKind::UninitializedData if section.name().is_ok_and(|n| n.starts_with(".bss")) => {
                     ram += section.size();

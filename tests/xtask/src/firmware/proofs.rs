@@ -64,18 +64,19 @@ fn is_float(line: &str) -> bool {
     vector || rest.starts_with("__") && CALLS.iter().any(|call| rest.contains(call))
 }
 
-/// Looks for floating-point instructions in the image of the codec alone. Control: the image that
-/// calls one.
+/// Looks for floating-point instructions in the images of the codec alone and of the language model alone. Control: the image
+/// that calls one.
 pub(super) fn no_floats(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
     if machine.target.starts_with("riscv") {
         // RV32IMAC has none to begin with.
         return Ok(());
     }
-    let text = Image::build(machine, "size")?.disassembly(machine)?;
-    // The start-up code of a core with a floating-point unit switches it on, without using it.
-    let found = text.lines().find(|line| is_float(line));
-    if let Some(line) = found {
-        return Err(format!("{}: a float instruction: {line}", machine.target));
+    for bin in ["size", "lm_size"] {
+        let text = Image::build(machine, bin)?.disassembly(machine)?;
+        // The start-up code of a core with a floating-point unit switches it on, without using it.
+        if let Some(line) = text.lines().find(|line| is_float(line)) {
+            return Err(format!("{}: a float instruction in {bin}: {line}", machine.target));
+        }
     }
     let build =
         ["build", "--release", "--bin", "size", "--target", machine.target, "--features", "control-float"];

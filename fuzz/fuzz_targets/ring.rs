@@ -1,0 +1,92 @@
+//! Bytes as the life of a ring: pushes, attention, clears, against a plain list of tokens. Slots are what the codecs write, in the
+//! order that a ring has; attention never panics, is the same twice, and of one token is its value.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tqkv_core::code::{Code, I8, S2, S3, S4, T2S8};
+use tqkv_core::fixed::{FixedCodec, RingCache};
+
+fuzz_target!(|data: &[u8]| {
+    let [kind, room, sinks, program @ ..] = data else { return };
+    let (room, sinks) = (usize::from(room % 9), usize::from(sinks % 11));
+    match kind % 4 {
+        0 => live::<16, I8, I8>(room, sinks, program),
+        1 => live::<32, S4, S3>(room, sinks, program),
+        2 => live::<16, T2S8, S2>(room, sinks, program),
+        _ => live::<48, I8, T2S8>(room, sinks, program),
+    }
+});
+
+/// The bytes of one token.
+type Slot = (Vec<u8>, Vec<u8>);
+
+fn live<const D: usize, K: Code, V: Code>(room: usize, sinks: usize, program: &[u8]) {
+    let (keys, values) = (FixedCodec::<D, K>::DEFAULT, FixedCodec::<D, V>::DEFAULT);
+    // Bytes beyond the last whole slot are never used.
+    let mut memory = vec![0x5a; RingCache::<D, K, V>::bytes_for(room) + 3];
+    let mut ring = RingCache::new(&keys, &values, &mut memory, sinks);
+    assert_eq!(ring.capacity(), room);
+    let kept = sinks.min(room.saturating_sub(1));
+    let (mut plain, mut next): (Vec<Slot>, usize) = (Vec::new(), kept);
+    for step in program.chunks(4).take(200) {
+        let [operation, a, b, c] = core::array::from_fn(|i| step.get(i).copied().unwrap_or(0));
+        let vector = |seed: u8| -> [i16; D] {
+            core::array::from_fn(|i| {
+                (i32::from(seed) * 977 + i as i32 * i32::from(b) * 61) as u16 as i16 >> (c % 16)
+            })
+        };
+        let exponent = i32::from(c as i8) / 4 - 10;
+        match operation % 8 {
+            0..=4 => {
+                let (key, value) = (vector(a), vector(a.wrapping_add(b)));
+                let pushed = ring.push(&key, exponent, &value, exponent);
+                if room == 0 {
+                    continue;
+                }
+                if pushed.is_err() {
+                    // The slot to be replaced is a token of zeros now.
+                    if plain.len() == room {
+                        plain[next].0.fill(0);
+                        plain[next].1.fill(0);
+                    }
+                    continue;
+                }
+                let slot = (block(&keys, &key, exponent), block(&values, &value, exponent));
+                if plain.len() < room {
+                    plain.push(slot);
+                } else {
+                    plain[next] = slot;
+                    next = if next + 1 < room { next + 1 } else { kept };
+                }
+            }
+            7 if a % 16 == 0 => {
+                ring.clear();
+                plain.clear();
+                next = kept;
+            }
+            _ => {
+                let (mut out, mut again) = ([1; D], [2; D]);
+                ring.attend(&vector(a), exponent, exponent, &mut out).expect("scales are finite");
+                ring.attend(&vector(a), exponent, exponent, &mut again).expect("scales are finite");
+                assert_eq!(out, again);
+                if plain.is_empty() {
+                    assert_eq!(out, [0; D]);
+                }
+            }
+        }
+        assert_eq!(ring.len(), plain.len());
+        for (slot, (key, value)) in ring.slots().zip(&plain) {
+            assert_eq!(slot, (&key[..], &value[..]));
+        }
+    }
+}
+
+/// The block of a codec, by a ring of one token.
+fn block<const D: usize, C: Code>(codec: &FixedCodec<D, C>, x: &[i16; D], exponent: i32) -> Vec<u8> {
+    let mut memory = vec![0; RingCache::<D, C, C>::bytes_for(1)];
+    let mut ring = RingCache::new(codec, codec, &mut memory, 0);
+    ring.push(x, exponent, x, exponent).expect("it fitted before");
+    let (key, value) = ring.slots().next().expect("one token");
+    assert_eq!(key, value);
+    key.to_vec()
+}

@@ -1,0 +1,145 @@
+//! Flat files for microcontrollers: a Llama-like model quantised to the integers of [`tqkv_lm`], and that integer model at work
+//! on this machine, to the same bits.
+//!
+//! Quantisation takes the weights alone, no calibration. SPEC.md has the bytes.
+
+mod quantise;
+mod run;
+
+use std::f64::consts::TAU;
+
+use crate::attention::Attention;
+use crate::config::{Activation, RopeScaling};
+use crate::linear::Linear;
+use crate::mlp::Mlp;
+use crate::weights::Layer;
+use crate::{Config, Model, ModelError};
+pub use run::{CACHES, FlatRunner, HEAD_DIMS};
+use tqkv_core::CodecId;
+pub use tqkv_lm::WeightBits;
+use tqkv_lm::{LmError, Shape, checksum};
+
+impl Model {
+    /// The flat file of this model.
+    ///
+    /// # Errors
+    /// [`ModelError::Export`], naming what the integer model does not compute or hold.
+    pub fn to_flat(&self, bits: WeightBits) -> Result<Vec<u8>, ModelError> {
+        let config = self.config();
+        let shape = shape(config, bits)?;
+        let mut file = shape.header().to_vec();
+        for frequency in self.rope.frequencies() {
+            // Fractions of a turn; a whole one is none.
+            let turn = (frequency / TAU * 4_294_967_296.0).round() as u64;
+            file.extend((turn as u32).to_le_bytes());
+        }
+        self.weights.layers.each(&mut |_, layer| write_layer(&mut file, layer, bits))?;
+        quantise::norm(&mut file, &self.weights.norm)?;
+        quantise::matrix(&mut file, &self.weights.embedding, bits)?;
+        if let Some(head) = &self.weights.head {
+            quantise::matrix(&mut file, head, bits)?;
+        }
+        file.extend(checksum(&file).to_le_bytes());
+        debug_assert_eq!(file.len() as u64, shape.file_bytes());
+        Ok(file)
+    }
+}
+
+/// The model of a flat file, checked.
+///
+/// # Errors
+/// [`ModelError::Export`], naming what is wrong.
+pub fn read(file: &[u8]) -> Result<tqkv_lm::Model<'_>, ModelError> {
+    Ok(tqkv_lm::Model::load(file)?)
+}
+
+/// Bytes of RAM of the integer model beside its code's stack: what it works in, and the slots of so many tokens.
+///
+/// `None` where a codec does not have the head dim.
+pub fn ram_bytes(shape: &Shape, (keys, values): (CodecId, CodecId), tokens: u64) -> Option<u64> {
+    let token = tqkv_core::fixed::token_bytes(keys, values, usize::from(shape.head_dim))?;
+    Some(4 * shape.work_words() as u64 + shape.rings() as u64 * token as u64 * tokens)
+}
+
+/// Tokens of context in so many bytes of RAM.
+pub fn tokens_in_ram(shape: &Shape, (keys, values): (CodecId, CodecId), ram: u64) -> Option<u64> {
+    let token = tqkv_core::fixed::token_bytes(keys, values, usize::from(shape.head_dim))?;
+    Some(ram.saturating_sub(4 * shape.work_words() as u64) / (shape.rings() as u64 * token as u64))
+}
+
+fn refused(what: impl Into<String>) -> ModelError {
+    ModelError::Export(what.into())
+}
+
+impl From<LmError> for ModelError {
+    fn from(error: LmError) -> Self {
+        refused(error.to_string())
+    }
+}
+
+fn shape(c: &Config, bits: WeightBits) -> Result<Shape, ModelError> {
+    let family = c.family();
+    let unlike = [
+        (family.head_norms, "norms of heads"),
+        (family.post_norms, "norms after attention and MLP"),
+        (family.scales_embedding, "scaled embeddings"),
+        (family.has_sinks, "learned sinks"),
+        (c.qkv_bias || c.output_bias || c.mlp_bias, "biases"),
+        (c.activation != Activation::Silu, "another activation than SiLU"),
+        (c.experts.is_some(), "experts"),
+        (c.latent.is_some(), "latent attention"),
+        (!c.kinds.is_empty(), "sliding windows"),
+        (c.scale.is_some(), "another scale of attention"),
+        (c.soft_cap.is_some() || c.final_soft_cap.is_some(), "soft caps"),
+        (c.local_rotary.is_some() || c.rotary.is_interleaved, "another RoPE"),
+        (c.rotary.dim != c.head_dim, "RoPE on a part of each head"),
+        (matches!(c.rotary.scaling, RopeScaling::Yarn { .. }), "YaRN"),
+    ];
+    if let Some((_, what)) = unlike.iter().find(|(is_so, _)| *is_so) {
+        return Err(refused(format!("{what}: the integer model is a plain Llama")));
+    }
+    let narrow = |value: usize, name: &str| {
+        u16::try_from(value).map_err(|_| refused(format!("{name} {value}: at most 65535")))
+    };
+    let epsilon = (f64::from(c.rms_norm_eps) * f64::from(1_u32 << 20) * f64::from(1_u32 << 20)).round();
+    if !(0.0..f64::from(u32::MAX)).contains(&epsilon) {
+        return Err(refused(format!("epsilon {}: at most 0.0039", c.rms_norm_eps)));
+    }
+    let shape = Shape {
+        bits,
+        is_tied: c.tie_word_embeddings,
+        hidden: narrow(c.hidden_size, "hidden size")?,
+        inner: narrow(c.intermediate_size, "intermediate size")?,
+        layers: narrow(c.num_layers, "layers")?,
+        heads: narrow(c.num_heads, "heads")?,
+        kv_heads: narrow(c.num_kv_heads, "KV heads")?,
+        head_dim: narrow(c.head_dim, "head dim")?,
+        vocab: c.vocab_size as u32,
+        context: c.context.min(u32::MAX as usize) as u32,
+        epsilon: epsilon as u32,
+    };
+    Ok(shape.checked()?)
+}
+
+fn write_layer(file: &mut Vec<u8>, layer: &Layer, bits: WeightBits) -> Result<(), ModelError> {
+    let (Attention::Heads(heads), Mlp::Gated(mlp)) = (&layer.attention, &layer.mlp) else {
+        return Err(refused("latent attention or experts: the integer model is a plain Llama"));
+    };
+    quantise::norm(file, &layer.attention_norm)?;
+    for linear in [&heads.q, &heads.k, &heads.v, &layer.o] {
+        quantise::matrix(file, linear, bits)?;
+    }
+    quantise::norm(file, &layer.mlp_norm)?;
+    for linear in [&mlp.gate, &mlp.up, &mlp.down] {
+        quantise::matrix(file, linear, bits)?;
+    }
+    Ok(())
+}
+
+/// All rows.
+fn values(linear: &Linear) -> (usize, Vec<f32>) {
+    let (rows, columns) = linear.shape();
+    let mut values = Vec::with_capacity(rows * columns);
+    (0..rows).for_each(|row| linear.push_row(row, &mut values));
+    (columns, values)
+}

@@ -1,0 +1,168 @@
+//! The integer model on this machine: any flat file of a known head dim, over rings of any of a few codecs.
+
+use crate::ModelError;
+use tqkv_core::code::{Code, I8, S2, S3, S4, T2S8};
+use tqkv_core::fixed::{FixedCodec, RingCache};
+use tqkv_core::{CodecId, Portable};
+use tqkv_lm::{Head, Lm, Logits, Model};
+
+/// Codecs of keys and values that [`FlatRunner`] knows.
+pub const CACHES: [(CodecId, CodecId); 6] = [
+    (CodecId::I8, CodecId::I8),
+    (CodecId::S4, CodecId::S4),
+    (CodecId::S4, CodecId::S3),
+    (CodecId::S3, CodecId::S3),
+    (CodecId::T2S8, CodecId::T2S8),
+    (CodecId::S2, CodecId::S2),
+];
+
+/// Head dims that it knows.
+pub const HEAD_DIMS: [usize; 2] = [64, 128];
+
+/// What is done with a model at work: takes tokens, gives logits.
+trait Works {
+    fn push(&mut self, token: u32) -> Result<(), ModelError>;
+    fn logits(&mut self) -> Logits<'_>;
+    fn clear(&mut self);
+}
+
+impl<const D: usize, K: Code, V: Code> Works for Lm<'_, '_, D, K, V, Portable> {
+    fn push(&mut self, token: u32) -> Result<(), ModelError> {
+        Ok(Self::push(self, token)?)
+    }
+
+    fn logits(&mut self) -> Logits<'_> {
+        Self::logits(self)
+    }
+
+    fn clear(&mut self) {
+        Self::clear(self);
+    }
+}
+
+/// A flat file at work.
+#[derive(Debug)]
+pub struct FlatRunner<'a> {
+    model: Model<'a>,
+    caches: (CodecId, CodecId),
+    tokens: usize,
+}
+
+/// Figures of a flat file on text.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FlatFigures {
+    /// Tokens predicted.
+    pub tokens: usize,
+    /// exp(mean negative log likelihood).
+    pub perplexity: f64,
+}
+
+impl<'a> FlatRunner<'a> {
+    /// Checks the file and that this machine has the loops for its head dim and these codecs, over rings of so many tokens.
+    ///
+    /// # Errors
+    /// [`ModelError::Export`] naming what is accepted.
+    pub fn new(file: &'a [u8], caches: (CodecId, CodecId), tokens: usize) -> Result<Self, ModelError> {
+        let model = Model::load(file)?;
+        let runner = Self { model, caches, tokens };
+        runner.with(&mut |_| Ok(()))?;
+        Ok(runner)
+    }
+
+    /// Feeds `prompt` and then the likeliest tokens; returns those.
+    ///
+    /// # Errors
+    /// A token that the vocabulary does not have; an empty prompt.
+    pub fn greedy(&self, prompt: &[u32], tokens: usize) -> Result<Vec<u32>, ModelError> {
+        let mut written = Vec::with_capacity(tokens);
+        if prompt.is_empty() {
+            return Err(ModelError::EmptyPrompt);
+        }
+        self.with(&mut |lm| {
+            prompt.iter().try_for_each(|token| lm.push(*token))?;
+            for _ in 0..tokens {
+                let token = lm.logits().greedy();
+                written.push(token);
+                lm.push(token)?;
+            }
+            Ok(())
+        })?;
+        Ok(written)
+    }
+
+    /// Perplexity of windows of so many tokens, each with an empty cache, as of [`crate::eval`].
+    ///
+    /// # Errors
+    /// As [`FlatRunner::greedy`].
+    pub fn perplexity(
+        &self,
+        tokens: &[u32],
+        context: usize,
+        windows: usize,
+    ) -> Result<FlatFigures, ModelError> {
+        let (mut sum, mut count) = (0.0, 0);
+        self.with(&mut |lm| {
+            for window in tokens.chunks_exact(context).take(windows) {
+                lm.clear();
+                for pair in window.windows(2) {
+                    lm.push(pair[0])?;
+                    sum += nll(&lm.logits(), pair[1] as usize);
+                    count += 1;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(FlatFigures { tokens: count, perplexity: (sum / count.max(1) as f64).exp() })
+    }
+
+    /// Runs with a model of empty rings.
+    fn with(&self, run: &mut dyn FnMut(&mut dyn Works) -> Result<(), ModelError>) -> Result<(), ModelError> {
+        match self.model.shape().head_dim {
+            64 => self.of_dim::<64>(run),
+            128 => self.of_dim::<128>(run),
+            got => Err(super::refused(format!("head dim {got}: accepted are 64 and 128"))),
+        }
+    }
+
+    fn of_dim<const D: usize>(
+        &self,
+        run: &mut dyn FnMut(&mut dyn Works) -> Result<(), ModelError>,
+    ) -> Result<(), ModelError> {
+        match self.caches {
+            (CodecId::I8, CodecId::I8) => self.of::<D, I8, I8>(run),
+            (CodecId::S4, CodecId::S4) => self.of::<D, S4, S4>(run),
+            (CodecId::S4, CodecId::S3) => self.of::<D, S4, S3>(run),
+            (CodecId::S3, CodecId::S3) => self.of::<D, S3, S3>(run),
+            (CodecId::T2S8, CodecId::T2S8) => self.of::<D, T2S8, T2S8>(run),
+            (CodecId::S2, CodecId::S2) => self.of::<D, S2, S2>(run),
+            (k, v) => {
+                let accepted = CACHES.map(|(k, v)| format!("{},{}", k.name(), v.name())).join(" ");
+                Err(super::refused(format!("a cache of {},{}: accepted are {accepted}", k.name(), v.name())))
+            }
+        }
+    }
+
+    fn of<const D: usize, K: Code, V: Code>(
+        &self,
+        run: &mut dyn FnMut(&mut dyn Works) -> Result<(), ModelError>,
+    ) -> Result<(), ModelError> {
+        let (keys, values) = (FixedCodec::<D, K>::DEFAULT, FixedCodec::<D, V>::DEFAULT);
+        let shape = self.model.shape();
+        let room = RingCache::<D, K, V>::bytes_for(self.tokens);
+        let mut memory = vec![0; shape.rings() * room];
+        let rings =
+            memory.chunks_exact_mut(room.max(1)).map(|memory| RingCache::new(&keys, &values, memory, 4));
+        let mut heads: Vec<_> = rings.map(Head::new).collect();
+        let mut work = vec![0; shape.work_words()];
+        run(&mut Lm::new(self.model, &mut heads, &mut work, Portable)?)
+    }
+}
+
+/// Negative log likelihood of a token, in nats.
+fn nll(logits: &Logits<'_>, target: usize) -> f64 {
+    let unit = 2f64.powi(logits.exponent);
+    let most = logits.values.iter().copied().max().unwrap_or(0);
+    let relative = |value: i32| (f64::from(value) - f64::from(most)) * unit;
+    let total: f64 = logits.values.iter().map(|value| relative(*value).exp()).sum();
+    total.ln() - logits.values.get(target).map_or(f64::NEG_INFINITY, |value| relative(*value))
+}

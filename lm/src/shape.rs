@@ -1,0 +1,216 @@
+//! The header of a flat model file: shapes, from which all sizes follow at compile time.
+
+use crate::error::LmError;
+use crate::matrix::{GROUP, LayoutBytes, WeightBits};
+
+/// First bytes of the file.
+pub const MAGIC: [u8; 4] = *b"TQLM";
+/// The version that is written and read.
+pub const VERSION: u16 = 1;
+/// Bytes of the header.
+pub const HEADER_BYTES: usize = 40;
+/// Bytes of the checksum after everything else.
+pub const TRAILER_BYTES: usize = 4;
+
+/// Shapes and constants of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Shape {
+    /// How weights are coded.
+    pub bits: WeightBits,
+    /// Whether the embedding is the output head too.
+    pub is_tied: bool,
+    /// Width of the residual stream.
+    pub hidden: u16,
+    /// Width of the MLP.
+    pub inner: u16,
+    /// Decoder layers.
+    pub layers: u16,
+    /// Query heads.
+    pub heads: u16,
+    /// KV heads; divides `heads`.
+    pub kv_heads: u16,
+    /// Coordinates of a head vector.
+    pub head_dim: u16,
+    /// Tokens in the vocabulary.
+    pub vocab: u32,
+    /// Longest sequence that the model was made for.
+    pub context: u32,
+    /// Epsilon of the norms in units of 2^-40.
+    pub epsilon: u32,
+}
+
+const fn u16_at(h: &[u8; HEADER_BYTES], at: usize) -> u16 {
+    u16::from_le_bytes([h[at], h[at + 1]])
+}
+
+const fn u32_at(h: &[u8; HEADER_BYTES], at: usize) -> u32 {
+    u32::from_le_bytes([h[at], h[at + 1], h[at + 2], h[at + 3]])
+}
+
+const fn field(name: &'static str, accepted: &'static str) -> LmError {
+    LmError::Field { name, accepted }
+}
+
+impl Shape {
+    /// Reads and checks the header; `const`, so that a firmware can size its memory by the model that it includes.
+    ///
+    /// # Errors
+    /// [`LmError::NotAModel`], [`LmError::Version`], or the first field that is out of range.
+    pub const fn read(file: &[u8]) -> Result<Self, LmError> {
+        let Some(h) = file.first_chunk::<HEADER_BYTES>() else { return Err(LmError::NotAModel) };
+        if h[0] != MAGIC[0] || h[1] != MAGIC[1] || h[2] != MAGIC[2] || h[3] != MAGIC[3] {
+            return Err(LmError::NotAModel);
+        }
+        if u16_at(h, 4) != VERSION {
+            return Err(LmError::Version { got: u16_at(h, 4) });
+        }
+        let bits = match h[6] {
+            8 => WeightBits::Eight,
+            4 => WeightBits::Four,
+            _ => return Err(field("weight bits", "8 or 4")),
+        };
+        if h[7] > 1 {
+            return Err(field("flags", "0 or 1 (tied)"));
+        }
+        let shape = Self {
+            bits,
+            is_tied: h[7] == 1,
+            hidden: u16_at(h, 8),
+            inner: u16_at(h, 10),
+            layers: u16_at(h, 12),
+            heads: u16_at(h, 14),
+            kv_heads: u16_at(h, 16),
+            head_dim: u16_at(h, 18),
+            vocab: u32_at(h, 20),
+            context: u32_at(h, 24),
+            epsilon: u32_at(h, 28),
+        };
+        if u32_at(h, 32) != 0 || u32_at(h, 36) != 0 {
+            return Err(field("reserved", "0"));
+        }
+        shape.checked()
+    }
+
+    /// The shape, if a model can have it.
+    ///
+    /// # Errors
+    /// The first field that is out of range.
+    pub const fn checked(self) -> Result<Self, LmError> {
+        if !wide(self.hidden) {
+            return Err(field("hidden", "a multiple of 32, 32 to 8192"));
+        }
+        if !wide(self.inner) {
+            return Err(field("inner", "a multiple of 32, 32 to 8192"));
+        }
+        if self.layers == 0 || self.layers > 256 {
+            return Err(field("layers", "1 to 256"));
+        }
+        if self.kv_heads == 0
+            || self.heads == 0
+            || self.heads > 256
+            || !self.heads.is_multiple_of(self.kv_heads)
+        {
+            return Err(field("heads", "1 to 256, a multiple of kv heads"));
+        }
+        if self.head_dim == 0 || self.head_dim > 1024 || !self.head_dim.is_multiple_of(16) {
+            return Err(field("head dim", "a multiple of 16, 16 to 1024"));
+        }
+        if !(self.attended() as u32).is_multiple_of(GROUP as u32) {
+            return Err(field("heads", "heads times head dim a multiple of 32"));
+        }
+        if self.vocab == 0 || self.vocab > 1 << 20 {
+            return Err(field("vocab", "1 to 2^20"));
+        }
+        Ok(self)
+    }
+
+    /// The header of this shape.
+    pub fn header(&self) -> [u8; HEADER_BYTES] {
+        let mut h = [0; HEADER_BYTES];
+        let mut rest = h.as_mut_slice();
+        let mut put = |bytes: &[u8]| {
+            let (to, after) =
+                core::mem::take(&mut rest).split_at_mut_checked(bytes.len()).unwrap_or_default();
+            to.copy_from_slice(bytes);
+            rest = after;
+        };
+        put(&MAGIC);
+        put(&VERSION.to_le_bytes());
+        put(&[self.bits.count(), u8::from(self.is_tied)]);
+        for field in [self.hidden, self.inner, self.layers, self.heads, self.kv_heads, self.head_dim] {
+            put(&field.to_le_bytes());
+        }
+        for field in [self.vocab, self.context, self.epsilon] {
+            put(&field.to_le_bytes());
+        }
+        h
+    }
+
+    /// Values of all heads together: what the output projection takes.
+    pub const fn attended(&self) -> usize {
+        self.heads as usize * self.head_dim as usize
+    }
+
+    /// Values of the keys, or of the values, of one token.
+    pub const fn keyed(&self) -> usize {
+        self.kv_heads as usize * self.head_dim as usize
+    }
+
+    /// One ring for each KV head of each layer.
+    pub const fn rings(&self) -> usize {
+        self.layers as usize * self.kv_heads as usize
+    }
+
+    /// Words of [`crate::Lm`]'s working memory, 4 bytes each.
+    pub const fn work_words(&self) -> usize {
+        self.hidden as usize + self.mantissa_words() + self.sum_words() + self.head_dim as usize
+    }
+
+    /// Words for the widest vector of 16-bit mantissas.
+    pub(crate) const fn mantissa_words(&self) -> usize {
+        largest([self.hidden as usize, self.inner as usize, self.attended()]).div_ceil(2)
+    }
+
+    /// Words for the sums of the widest products that are held at once.
+    pub(crate) const fn sum_words(&self) -> usize {
+        largest([
+            2 * self.inner as usize,
+            self.attended() + 2 * self.keyed(),
+            (self.vocab as usize).next_multiple_of(2),
+        ])
+    }
+
+    /// Bytes of one layer.
+    pub(crate) const fn layer_bytes(&self) -> u64 {
+        let (hidden, inner) = (self.hidden as usize, self.inner as usize);
+        let of = LayoutBytes(self.bits);
+        2 * of.norm(hidden)
+            + of.matrix(self.attended(), hidden)
+            + 2 * of.matrix(self.keyed(), hidden)
+            + of.matrix(hidden, self.attended())
+            + 2 * of.matrix(inner, hidden)
+            + of.matrix(hidden, inner)
+    }
+
+    /// Bytes of the whole file, header and checksum included.
+    pub const fn file_bytes(&self) -> u64 {
+        let of = LayoutBytes(self.bits);
+        let table = of.matrix(self.vocab as usize, self.hidden as usize);
+        (HEADER_BYTES + TRAILER_BYTES + 2 * self.head_dim as usize) as u64
+            + self.layers as u64 * self.layer_bytes()
+            + of.norm(self.hidden as usize)
+            + if self.is_tied { table } else { 2 * table }
+    }
+}
+
+/// Whether a row may be so long.
+const fn wide(columns: u16) -> bool {
+    columns > 0 && columns <= 8192 && columns.is_multiple_of(GROUP as u16)
+}
+
+const fn largest(of: [usize; 3]) -> usize {
+    let [a, b, c] = of;
+    let ab = if a > b { a } else { b };
+    if ab > c { ab } else { c }
+}

@@ -1,0 +1,78 @@
+//! A language model on a microcontroller: 520 KiB of RAM, 1,024 tokens of context, no heap, no floats.
+#![no_std]
+#![no_main]
+
+use cortex_m as _;
+use cortex_m_rt::entry;
+use semihosting::{print, println, process};
+use static_cell::ConstStaticCell;
+use tqkv_core::code::{S3, S4};
+use tqkv_core::fixed::{FixedCodec, RingCache};
+use tqkv_lm::{Head, Lm, LmError, Model, Sampler, Shape};
+use tqkv_simd::Dsp;
+
+/// The model in flash, aligned for the DSP loops.
+#[repr(C, align(4))]
+struct Aligned<T: ?Sized>(T);
+static FILE: &Aligned<[u8]> = &Aligned(*include_bytes!("model.tqlm"));
+
+/// All sizes follow from the file, at compile time.
+const SHAPE: Shape = match Shape::read(include_bytes!("model.tqlm")) {
+    Ok(shape) => shape,
+    Err(_) => panic!("model.tqlm is not a flat model file"),
+};
+const DIM: usize = SHAPE.head_dim as usize;
+const RINGS: usize = SHAPE.rings();
+
+/// Tokens of context, and how they are kept: keys in 4 bits, values in 3.
+const TOKENS: usize = 1024;
+type Keys = S4;
+type Values = S3;
+/// First tokens that are never forgotten when the context is full.
+const SINKS: usize = 4;
+const RING_BYTES: usize = RingCache::<DIM, Keys, Values>::bytes_for(TOKENS);
+
+// SAFETY: a Cortex-M33 with the DSP extension; for another core take `tqkv_core::Portable` in its place.
+const DSP: Dsp = unsafe { Dsp::assume_supported() };
+static KEYS: FixedCodec<DIM, Keys, Dsp> = FixedCodec::DEFAULT.with_kernels(DSP);
+static VALUES: FixedCodec<DIM, Values, Dsp> = FixedCodec::DEFAULT.with_kernels(DSP);
+
+/// Zeros, so they take no flash.
+static MEMORY: ConstStaticCell<[u8; RINGS * RING_BYTES]> = ConstStaticCell::new([0; RINGS * RING_BYTES]);
+static WORK: ConstStaticCell<[i32; SHAPE.work_words()]> = ConstStaticCell::new([0; SHAPE.work_words()]);
+
+/// What the text begins with: the shipped model's tokens are bytes.
+const PROMPT: &[u8] = b"The borrow checker ";
+const NEW_TOKENS: usize = 200;
+
+fn write_text() -> Result<(), LmError> {
+    let memory = MEMORY.take();
+    let mut parts = memory.chunks_exact_mut(RING_BYTES);
+    let mut heads: [_; RINGS] = core::array::from_fn(|_| {
+        Head::new(RingCache::new(&KEYS, &VALUES, parts.next().unwrap_or_default(), SINKS))
+    });
+    let mut lm = Lm::new(Model::load(&FILE.0)?, &mut heads, WORK.take(), DSP)?;
+    let mut sampler = Sampler::new(205, 1); // temperature 205 / 256, seed 1
+    for &byte in PROMPT {
+        print!("{}", char::from(byte));
+        lm.push(u32::from(byte))?;
+    }
+    for _ in 0..NEW_TOKENS {
+        let token = sampler.pick(&lm.logits());
+        print!("{}", char::from(token as u8));
+        lm.push(token)?;
+    }
+    println!();
+    Ok(())
+}
+
+#[entry]
+fn main() -> ! {
+    match write_text() {
+        Ok(()) => process::exit(0),
+        Err(error) => {
+            println!("{error}");
+            process::exit(1)
+        }
+    }
+}

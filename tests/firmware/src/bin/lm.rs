@@ -1,0 +1,55 @@
+//! The shipped language model over four caches: its text and the CRC of all its logits, through defmt.
+#![no_std]
+#![no_main]
+
+#[cfg(target_arch = "arm")]
+use cortex_m as _;
+use defmt_semihosting as _;
+use firmware::model::{FILE, WORK_WORDS};
+use static_cell::ConstStaticCell;
+use tqkv_core::code::{Code, I8, S2, S4, T2S8};
+use tqkv_lm::Model;
+use workload::FASTEST;
+use workload::lm::{bytes_for, short_tokens, write};
+
+static MEMORY: ConstStaticCell<[u8; bytes_for::<I8, I8>(short_tokens())]> =
+    ConstStaticCell::new([0; bytes_for::<I8, I8>(short_tokens())]);
+static WORK: ConstStaticCell<[i32; WORK_WORDS]> = ConstStaticCell::new([0; WORK_WORDS]);
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    defmt::error!("panic");
+    firmware::exit(101)
+}
+
+fn run<C: Code>(name: &str, memory: &mut [u8], work: &mut [i32]) {
+    match write::<C, C, _>(FASTEST, FILE, memory, work, short_tokens()) {
+        Ok(written) => {
+            defmt::info!("crc_{=str} {=u32:08x}", name, written.crc);
+            defmt::info!(
+                "text_{=str} {=str}",
+                name,
+                core::str::from_utf8(&written.text).unwrap_or("not text")
+            );
+        }
+        Err(error) => {
+            defmt::error!("{}", error);
+            firmware::exit(1)
+        }
+    }
+}
+
+#[firmware::entry]
+fn main() -> ! {
+    // The whole file, once.
+    if let Err(error) = Model::load(FILE) {
+        defmt::error!("{}", error);
+        firmware::exit(1)
+    }
+    let (memory, work) = (MEMORY.take(), WORK.take());
+    run::<I8>("i8", memory, work);
+    run::<S4>("s4", memory, work);
+    run::<T2S8>("t2s8", memory, work);
+    run::<S2>("s2", memory, work);
+    firmware::exit(0)
+}

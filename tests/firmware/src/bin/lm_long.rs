@@ -1,0 +1,35 @@
+//! The shipped language model over 1,024 tokens of context, in the 520 KiB of an RP2350.
+#![no_std]
+#![no_main]
+
+#[cfg(target_arch = "arm")]
+use cortex_m as _;
+use defmt_semihosting as _;
+use firmware::model::{FILE, WORK_WORDS};
+use static_cell::ConstStaticCell;
+use tqkv_core::code::{S3, S4};
+use workload::FASTEST;
+use workload::lm::{LONG_TOKENS, bytes_for, write};
+
+const BYTES: usize = bytes_for::<S4, S3>(LONG_TOKENS);
+static MEMORY: ConstStaticCell<[u8; BYTES]> = ConstStaticCell::new([0; BYTES]);
+static WORK: ConstStaticCell<[i32; WORK_WORDS]> = ConstStaticCell::new([0; WORK_WORDS]);
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    defmt::error!("panic");
+    firmware::exit(101)
+}
+
+#[firmware::entry]
+fn main() -> ! {
+    let (memory, work) = (MEMORY.take(), WORK.take());
+    match write::<S4, S3, _>(FASTEST, FILE, memory, work, LONG_TOKENS) {
+        Ok(written) => defmt::info!("crc_long {=u32:08x}", written.crc),
+        Err(error) => {
+            defmt::error!("{}", error);
+            firmware::exit(1)
+        }
+    }
+    firmware::exit(0)
+}
