@@ -6,9 +6,11 @@
 mod config;
 mod foreign;
 mod size;
+mod stored;
 
 pub(crate) use foreign::Foreign;
 pub(crate) use size::{parse_bandwidth, parse_size};
+pub(crate) use stored::StorageTier;
 
 use tqkv::cache::{CacheSpec, PAGE_TOKENS};
 use tqkv_core::fixed::INTEGER_CODECS;

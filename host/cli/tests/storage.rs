@@ -125,3 +125,24 @@ fn arrays_become_chunks_and_come_back() {
     assert!(said(&decode, &["x.npy", "k.npy", "y.npy"]).contains("not a chunk"));
     assert!(["x.tqc", "x.npy", "y.npy"].iter().all(|name| !at.join(name).exists()));
 }
+
+#[test]
+fn plan_counts_stored_tokens_and_their_basis() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let shape = ["plan", "--layers", "30", "--kv-heads", "3", "--head-dim", "64", "--memory", "1GB"];
+    let report = json(at, &[&shape[..], &["--kv", "f16", "--storage", "1", "--storage", "2.1"]].concat());
+    // One matrix of 384 columns a layer, with its scales, means and factors.
+    assert_eq!(report["basis_bytes"], 30 * (384 * 386 + 2 * 192 + 8));
+    let rows: Vec<_> = report["rows"].as_array().unwrap().iter().skip(1).collect();
+    for (row, bits) in rows.iter().zip([1.0, 2.1]) {
+        let bytes = number(row, "bytes_per_token");
+        let budget = 30.0 * 384.0 * bits / 8.0;
+        assert!(bytes >= budget && bytes < budget + 2.0, "{row}");
+        assert_eq!(number(row, "max_tokens"), (1e9 / bytes).floor());
+    }
+    assert!(rows[0]["other"].as_str().unwrap().contains("stored at 1 bits"));
+    let odd =
+        ["plan", "--layers", "2", "--kv-heads", "1", "--head-dim", "72", "--kv", "f16", "--storage", "1"];
+    assert!(error(at, &odd, 2).contains("multiples of 16"));
+}

@@ -161,6 +161,14 @@ impl Shape {
         }
     }
 
+    /// Bytes of a basis's matrices, means and scales.
+    pub fn basis_bytes(&self, join: Join) -> u64 {
+        let parts: u64 = self.parts(join).into_iter().map(|dim| dim as u64 * (dim as u64 + 2)).sum();
+        let layers = join.layers().max(1);
+        let frames = self.num_layers.div_ceil(layers) as u64;
+        frames * (parts + (layers * (2 * self.key_values() + 8)) as u64)
+    }
+
     /// Refuses layers that cannot share a basis.
     pub(crate) fn check_join(&self, join: Join) -> Result<(), StorageError> {
         let Join::Layers(layers) = join else { return Ok(()) };

@@ -3,19 +3,21 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::plan::{CacheShape, Foreign, PlanError, parse_bandwidth, parse_size};
+use crate::plan::{CacheShape, Foreign, PlanError, StorageTier, parse_bandwidth, parse_size};
 use crate::policy::{AgeArgs, LifeArgs, Policy, PolicyArg};
 use crate::preset::KvCodecs;
 use serde::Serialize;
 use tqkv::cache::KvCache;
 use tqkv_core::{CodecId, KvShape};
 use tqkv_model::WeightBytes;
+use tqkv_storage::Budget;
 
 use crate::args::KvArgs;
 use crate::error::CliError;
 use crate::input;
 use crate::output::Output;
 
+use super::eval_storage::budget;
 use super::plan_ram;
 use super::plan_table::human;
 
@@ -83,6 +85,9 @@ pub(crate) struct Args {
     /// differ). All its tokens count as encoded. May be repeated.
     #[arg(long, value_name = "NAME=BYTES", conflicts_with = "ram")]
     other: Vec<Foreign>,
+    /// A row for tokens stored at so many bits a value (encode --storage), and the bytes of their basis; may be repeated.
+    #[arg(long, value_name = "BITS", value_parser = budget, conflicts_with = "ram")]
+    storage: Vec<Budget>,
     #[command(flatten)]
     kv: KvArgs,
     /// A row with a life of its own: K,V and what differs from the options, by their names; may be repeated:
@@ -123,6 +128,9 @@ pub(super) struct Report {
     pub(super) weight_bytes: Option<u64>,
     pub(super) hot: usize,
     pub(super) sinks: usize,
+    /// Of the basis of stored tokens, once for all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) basis_bytes: Option<u64>,
     pub(super) rows: Vec<Row>,
 }
 
@@ -185,7 +193,9 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let planner = Planner { shape, args, weight_bytes };
     let rows = policies.iter().map(|policy| planner.row(policy));
     let others = args.other.iter().map(|other| planner.other(other).map_err(CliError::bad_input));
-    let rows: Result<Vec<_>, CliError> = rows.chain(others).collect();
+    let tier = (!args.storage.is_empty()).then(|| StorageTier::new(&shape)).transpose()?;
+    let stored = tier.iter().flat_map(|tier| args.storage.iter().map(|&bits| planner.stored(tier, bits)));
+    let rows: Result<Vec<_>, CliError> = rows.chain(others).chain(stored).collect();
     let report = Report {
         layers: shape.num_layers,
         kv_heads: shape.num_kv_heads,
@@ -202,6 +212,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         weight_bytes: args.bandwidth.and(weight_bytes),
         hot: args.ages.window.hot,
         sinks: args.ages.window.sinks,
+        basis_bytes: tier.as_ref().map(|tier| tier.basis_bytes),
         rows: rows?,
     };
     out.print(&report, human)
@@ -246,6 +257,14 @@ impl Planner<'_> {
         let bytes = self.args.tokens.map(|tokens| other.bytes(&self.shape, tokens)).transpose()?;
         let figures = self.figures(other.per_token(&self.shape)?, max_tokens, bytes);
         Ok(Row { other: Some(other.name.clone()), ..figures })
+    }
+
+    fn stored(&self, tier: &StorageTier, bits: Budget) -> Result<Row, CliError> {
+        let per_token = tier.bytes_per_token(bits)?;
+        let max_tokens = self.args.memory.map(|memory| memory / per_token.max(1));
+        let bytes = self.args.tokens.map(|tokens| tokens.saturating_mul(per_token));
+        let figures = self.figures((per_token, None), max_tokens, bytes);
+        Ok(Row { other: Some(format!("stored at {} bits", bits.bits())), ..figures })
     }
 
     fn figures(&self, per_token: (u64, Option<u64>), max_tokens: Option<u64>, bytes: Option<u64>) -> Row {

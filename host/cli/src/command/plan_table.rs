@@ -31,6 +31,12 @@ pub(super) fn human(report: &Report) -> String {
             grouped(bandwidth)
         ));
     }
+    if let Some(bytes) = report.basis_bytes {
+        text.push_str(&format!(
+            "\na basis of stored tokens takes {} bytes, once for all of them",
+            grouped(bytes)
+        ));
+    }
     format!("{text}\n{}", table(&head(report), report.rows.iter().map(|row| cells(report, row))))
 }
 
