@@ -20,7 +20,7 @@ const HEAD_DIM: usize = 128;
 /// Tokens appended at once.
 const CHUNK: usize = 512;
 /// Steps timed; the fastest counts.
-const STEPS: usize = 9;
+const STEPS: usize = 40;
 
 /// Milliseconds of attention of one token over one layer's cache of [`TOKENS`] random tokens, on all
 /// threads.
