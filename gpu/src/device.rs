@@ -148,16 +148,23 @@ impl Device {
 #[derive(Debug)]
 pub(crate) struct Staging {
     memory: Option<cudarc::driver::PinnedHostSlice<f32>>,
+    /// Behind the last copy from it, which may go on after [`Staging::send`] has returned.
+    sent: Option<cudarc::driver::CudaEvent>,
 }
 
 impl Staging {
     /// No memory yet.
     pub(crate) fn new() -> Self {
-        Self { memory: None }
+        Self { memory: None, sent: None }
     }
 
     /// The first `len` values, free to be overwritten.
     fn room(&mut self, device: &Device, len: usize) -> Result<&mut [f32], GpuError> {
+        // Taken once it has been waited for: after an error the next call waits again.
+        if let Some(sent) = &self.sent {
+            sent.synchronize()?;
+            self.sent = None;
+        }
         if self.memory.as_ref().is_none_or(|memory| memory.len() < len) {
             self.memory = None;
             // SAFETY: the values are unset until a copy fills them; any bits are a valid f32, and
@@ -171,7 +178,7 @@ impl Staging {
         }
     }
 
-    /// Copies rows to the device. The caller finishes the stream before the next use of `self`.
+    /// Copies rows to the device, without waiting; the next use of `self` does.
     pub(crate) fn send(
         &mut self,
         device: &Device,
@@ -181,7 +188,9 @@ impl Staging {
         device.grow(to, rows.len())?;
         let room = self.room(device, rows.len())?;
         room.copy_from_slice(rows);
-        Ok(device.stream.memcpy_htod(room, to)?)
+        device.stream.memcpy_htod(room, to)?;
+        self.sent = Some(device.stream.record_event(None)?);
+        Ok(())
     }
 
     /// Copies the first `out.len()` values from the device and waits for them.

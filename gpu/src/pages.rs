@@ -69,9 +69,13 @@ impl PageTable {
         self.pages - self.free.len()
     }
 
-    /// All entries, if they changed since the last call.
-    pub(crate) fn changes(&mut self) -> Option<&[u32]> {
-        std::mem::take(&mut self.changed).then_some(&self.entries)
+    /// Hands all entries to `copy` if they changed since it last succeeded.
+    pub(crate) fn copy_changes<E>(&mut self, copy: impl FnOnce(&[u32]) -> Result<(), E>) -> Result<(), E> {
+        if self.changed {
+            copy(&self.entries)?;
+            self.changed = false;
+        }
+        Ok(())
     }
 }
 
@@ -100,12 +104,22 @@ mod tests {
     #[test]
     fn the_device_copy_is_made_when_entries_changed() {
         let mut table = PageTable::new(1, 2, 2);
-        assert!(table.changes().is_some());
-        assert!(table.changes().is_none());
+        let copied = |table: &mut PageTable, result: Result<(), ()>| {
+            let mut entries = None;
+            let copied = table.copy_changes(|all| {
+                entries = Some(all.len());
+                result
+            });
+            assert_eq!(copied, if entries.is_some() { result } else { Ok(()) });
+            entries
+        };
+        assert_eq!(copied(&mut table, Ok(())), Some(2));
+        assert_eq!(copied(&mut table, Ok(())), None);
         table.reserve(0, 64).unwrap();
-        assert_eq!(table.changes().map(<[u32]>::len), Some(2));
+        assert_eq!(copied(&mut table, Err(())), Some(2));
+        assert_eq!(copied(&mut table, Ok(())), Some(2), "a copy that failed is made again");
         table.reserve(0, 10).unwrap();
-        assert!(table.changes().is_none(), "nothing was added");
+        assert_eq!(copied(&mut table, Ok(())), None, "nothing was added");
         table.trim(0, 0);
         assert_eq!(table.used(), 0);
     }

@@ -5,10 +5,12 @@ use tqkv_gpu::{Device, GpuCache, GpuError, GpuSpec, Qjl, Rows, Side, WeightDecod
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
 
-/// The device, or nothing where this machine has none; every other failure stops the test.
+/// The device, or nothing where this machine has none and `TQKV_REQUIRE_GPU` is not 1; every other failure stops the test.
 fn device() -> Option<Device> {
+    let is_required = std::env::var("TQKV_REQUIRE_GPU").is_ok_and(|value| value == "1");
     match Device::new(0) {
         Ok(device) => Some(device),
+        Err(error) if is_required => panic!("TQKV_REQUIRE_GPU=1: {error}"),
         Err(error @ (GpuError::NoDriver | GpuError::NoDevice { .. })) => {
             eprintln!("not run on a GPU: {error}");
             None

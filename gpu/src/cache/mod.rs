@@ -379,10 +379,8 @@ impl GpuCache {
     }
 
     fn update_table(&mut self) -> Result<(), GpuError> {
-        if let Some(entries) = self.pages.changes() {
-            self.device.stream().memcpy_htod(entries, &mut self.table)?;
-        }
-        Ok(())
+        let (stream, table) = (self.device.stream(), &mut self.table);
+        Ok(self.pages.copy_changes(|entries| stream.memcpy_htod(entries, table))?)
     }
 
     /// The output buffer, at least `values` long; the caller puts it back.

@@ -2,15 +2,17 @@
 //!
 //! Threads that branched apart run from the lowest instruction on until they meet, as structured
 //! code does. A shuffle or vote that not all threads reach together, an opcode that [`crate::alu`]
-//! does not know, and an access outside a buffer or off its alignment stop the test.
+//! does not know, an access outside a buffer or off its alignment, and one that another thread's has no order with
+//! ([`crate::races`]) stop the test.
 
-use crate::parse::{Column, Instruction, Kernel, Kind, Operand, SPACING};
+use crate::parse::{Column, Instruction, Kernel, Kind, Operand, SPACING, WARPS};
+use crate::races::Races;
 use std::ops::Range;
 use tqkv_gpu_kernels::args::Argument;
 
 impl Kernel {
-    /// Runs warp `warp` of a launch of `(32, 1)` threads a block; y and z are the block's. Buffers are named by
-    /// their positions.
+    /// Runs warp x of a launch of `(32, WARPS)` threads a block, counted along the launch's x axis; y and z are the block's. Buffers
+    /// are named by their positions.
     pub(crate) fn run(
         &self,
         (x, y, z): (u32, u32, u32),
@@ -21,10 +23,11 @@ impl Kernel {
         let mut warp = State {
             registers: vec![[0; 32]; self.registers],
             at: [0; 32],
-            block: [x, y, z].map(|index| [u64::from(index); 32]),
+            block: [x / WARPS, y, z, x % WARPS].map(|index| [u64::from(index); 32]),
             arguments,
             buffers,
             constants: &self.constants,
+            races: Races::default(),
         };
         while let Some(at) = warp.at.into_iter().min().filter(|&at| at < end) {
             let here = warp.at.map(|lane| lane == at);
@@ -37,10 +40,12 @@ impl Kernel {
 struct State<'a> {
     registers: Vec<Column>,
     at: [usize; 32],
-    block: [Column; 3],
+    /// Indices of the block, and of the warp in it.
+    block: [Column; 4],
     arguments: &'a [Argument<usize>],
     buffers: &'a mut [Vec<u8>],
     constants: &'a [Vec<u8>],
+    races: Races,
 }
 
 impl State<'_> {
@@ -81,17 +86,21 @@ impl State<'_> {
         (buffer, offset)
     }
 
-    fn load(&self, address: u64, bytes: u32, text: &str) -> u64 {
+    fn load(&mut self, lane: usize, address: u64, bytes: u32, text: &str) -> u64 {
         let (buffer, offset) = self.locate(address, bytes, text);
+        if buffer < 1000 {
+            self.races.read(lane, buffer, offset..offset + bytes as usize, text);
+        }
         let source = if buffer >= 1000 { &self.constants[buffer - 1000] } else { &self.buffers[buffer - 1] };
         let mut word = [0; 8];
         word[..bytes as usize].copy_from_slice(&source[offset..offset + bytes as usize]);
         u64::from_le_bytes(word)
     }
 
-    fn store(&mut self, address: u64, bytes: u32, value: u64, text: &str) {
+    fn store(&mut self, lane: usize, address: u64, bytes: u32, value: u64, text: &str) {
         let (buffer, offset) = self.locate(address, bytes, text);
         assert!(buffer < 1000, "{text}: writes a constant");
+        self.races.write(lane, buffer, offset..offset + bytes as usize, text);
         let word = &value.to_le_bytes()[..bytes as usize];
         self.buffers[buffer - 1][offset..offset + bytes as usize].copy_from_slice(word);
     }
@@ -166,7 +175,8 @@ impl State<'_> {
                 let addresses = self.addresses(&operands[1]);
                 for (word, addresses) in each_word(&operands[0], addresses, *bytes, active, text) {
                     let mut values = [0; 32];
-                    lanes(active).for_each(|lane| values[lane] = self.load(addresses[lane], *bytes, text));
+                    lanes(active)
+                        .for_each(|lane| values[lane] = self.load(lane, addresses[lane], *bytes, text));
                     self.set(word, active, &values);
                 }
             }
@@ -174,7 +184,8 @@ impl State<'_> {
                 let addresses = self.addresses(&operands[0]);
                 for (word, addresses) in each_word(&operands[1], addresses, *bytes, active, text) {
                     let values = *self.column(word);
-                    lanes(active).for_each(|lane| self.store(addresses[lane], *bytes, values[lane], text));
+                    lanes(active)
+                        .for_each(|lane| self.store(lane, addresses[lane], *bytes, values[lane], text));
                 }
             }
             Kind::Butterfly | Kind::Index | Kind::Ballot | Kind::Barrier => {
@@ -232,7 +243,7 @@ impl State<'_> {
                 let word = votes.fold(0, |word, vote| word << 1 | vote & 1);
                 return self.set(&operands[0], &[true; 32], &[word; 32]);
             }
-            Kind::Barrier => return,
+            Kind::Barrier => return self.races.barrier(),
             _ => panic!("{text}: not an exchange"),
         };
         let [values, from, clamp] = [1, 2, 3].map(|i| self.column(&operands[i]));

@@ -4,6 +4,7 @@
 mod alu;
 mod machine;
 mod parse;
+mod races;
 mod reads;
 
 use parse::Kernel;
@@ -20,8 +21,8 @@ use tqkv_tests::oracle;
 /// The committed files.
 const FILES: [&str; 2] = ["sm_80", "sm_90"];
 /// Vectors each file encodes with a scalar codec and with a trellis code, for each head dim.
-const SCALAR_VECTORS: usize = 2500;
-const TRELLIS_VECTORS: usize = 500;
+const SCALAR_VECTORS: usize = 1500;
+const TRELLIS_VECTORS: usize = 300;
 
 fn text(architecture: &str) -> String {
     let path = format!("{}/ptx/{architecture}.ptx", env!("CARGO_MANIFEST_DIR"));
@@ -182,13 +183,22 @@ fn the_committed_ptx_attends_as_f64_does() {
 }
 
 fn attend_all(text: &str) {
+    use CodecId::{I8, N4, S2, S3, S4, T2, T3, T4};
     for dim in HEAD_DIMS {
-        use CodecId::{I8, N4, S2, S3, S4, T2, T3, T4};
         for (key, value, group) in [
             (S4, S2, 1),
             (T3, T2, 1),
             (I8, S3, 1),
+            (T2, S4, 1),
+            (T4, I8, 1),
+            (S2, T3, 1),
+            (I8, T4, 1),
             (I8, S3, 2),
+            (S2, S4, 2),
+            (S3, I8, 2),
+            (S4, S2, 2),
+            (N4, N4, 2),
+            (T4, T4, 2),
             (N4, S4, 3),
             (S2, I8, 4),
             (S3, S2, 5),
@@ -202,52 +212,104 @@ fn attend_all(text: &str) {
             (T3, S3, 3),
             (S2, T4, 4),
         ] {
-            attend(text, dim, key, value, group);
+            attend(text, dim, (key, value), group, &Batch { num_kv_heads: 1, lengths: &[150] });
+        }
+        // Sequences of unlike lengths, one without a token, of several KV heads.
+        let batch = Batch { num_kv_heads: 2, lengths: &[70, 0, 150] };
+        for (codecs, group) in [((S4, S3), 4), ((T3, I8), 1), ((I8, T2), 5)] {
+            attend(text, dim, codecs, group, &batch);
         }
     }
 }
 
-fn attend(text: &str, dim: usize, key: CodecId, value: CodecId, group: u32) {
-    let (tokens, parts, pages) = (150u32, 2u32, 3);
-    let mut gaussian = Gaussian::new(3);
-    let mut side = |id: CodecId| {
-        let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
-        let rows = gaussian.vector(tokens as usize * dim);
-        let mut pool = vec![0xff; (pages * page::head_bytes(dim as u32, id.bits())) as usize];
-        let (mut block, mut out) = (vec![0; codec.block_bytes()], vec![0.0; dim]);
-        let decoded: Vec<Vec<f32>> = (0..tokens)
-            .zip(rows.chunks_exact(dim))
-            .map(|(token, x)| {
+/// Sequences that are attended to at once.
+struct Batch<'a> {
+    num_kv_heads: u32,
+    /// Tokens of each.
+    lengths: &'a [u32],
+}
+
+/// Pages that a sequence may have.
+const MAX_PAGES: u32 = 3;
+
+impl Batch<'_> {
+    fn pages(&self) -> u32 {
+        MAX_PAGES * self.lengths.len() as u32
+    }
+
+    /// Pages are numbered backwards.
+    fn table(&self) -> impl Iterator<Item = u32> {
+        (0..self.pages()).rev()
+    }
+
+    /// Page and KV head of a token, as one number.
+    fn place(&self, sequence: u32, head: u32, token: u32) -> u32 {
+        let page = self.pages() - 1 - (sequence * MAX_PAGES + token / page::SLOTS);
+        page * self.num_kv_heads + head
+    }
+}
+
+/// Keys or values of a batch: the pool with their pages, levels, and the decoded vectors of each sequence and KV head.
+struct Pool {
+    bytes: Vec<u8>,
+    levels: Vec<u8>,
+    decoded: Vec<Vec<Vec<f32>>>,
+}
+
+fn fill(id: CodecId, dim: usize, batch: &Batch<'_>, gaussian: &mut Gaussian) -> Pool {
+    let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
+    let heads = batch.pages() * batch.num_kv_heads;
+    let mut bytes = vec![0xff; (heads * page::head_bytes(dim as u32, id.bits())) as usize];
+    let (mut block, mut out) = (vec![0; codec.block_bytes()], vec![0.0; dim]);
+    let mut decoded = Vec::new();
+    for (sequence, &tokens) in (0..).zip(batch.lengths) {
+        for head in 0..batch.num_kv_heads {
+            let rows = gaussian.vector(tokens as usize * dim);
+            let one = (0..tokens).zip(rows.chunks_exact(dim)).map(|(token, x)| {
                 codec.encode(x, &mut block).unwrap();
-                put_block(&mut pool, &codec, pages - 1 - token / page::SLOTS, token % page::SLOTS, &block);
+                put_block(
+                    &mut bytes,
+                    &codec,
+                    batch.place(sequence, head, token),
+                    token % page::SLOTS,
+                    &block,
+                );
                 codec.decode(&block, &mut out).unwrap();
                 out.clone()
-            })
-            .collect();
-        (pool, decoded, words(tables(&codec)))
-    };
-    let (key_pool, keys, key_levels) = side(key);
-    let (value_pool, values, value_levels) = side(value);
-    let queries = gaussian.vector(group as usize * dim);
+            });
+            decoded.push(one.collect());
+        }
+    }
+    Pool { bytes, levels: words(tables(&codec)), decoded }
+}
+
+fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, batch: &Batch<'_>) {
+    let parts = 2;
+    let mut gaussian = Gaussian::new(3);
+    let keys = fill(key, dim, batch, &mut gaussian);
+    let values = fill(value, dim, batch, &mut gaussian);
+    let sequences = batch.lengths.len() as u32;
+    let count = sequences * batch.num_kv_heads * group;
+    let queries = gaussian.vector(count as usize * dim);
     let codec = AnyCodec::new(key, dim, Options::DEFAULT).unwrap();
     let factor = std::f32::consts::LOG2_E / (dim as f32 * (dim as f32).sqrt());
     let mut buffers = [
         floats(&queries),
         signs(&codec),
         vec![0xff; 4 * queries.len()],
-        key_pool,
-        key_levels,
-        value_pool,
-        value_levels,
-        words((0..pages).rev()),
-        words([tokens]),
-        vec![0xff; (group * parts) as usize * 4 * (4 + dim)],
+        keys.bytes,
+        keys.levels,
+        values.bytes,
+        values.levels,
+        words(batch.table()),
+        words(batch.lengths.iter().copied()),
+        vec![0xff; (count * parts) as usize * 4 * (4 + dim)],
         vec![0xff; 4 * queries.len()],
     ];
     let rotate = Kernel::new(text, &format!("rotate_queries_d{dim}"));
     let arguments =
-        RotateQueries { queries: 0, kind: element::F32, count: group, signs: 1, rotated: 1, factor, out: 2 };
-    for warp in 0..group {
+        RotateQueries { queries: 0, kind: element::F32, count, signs: 1, rotated: 1, factor, out: 2 };
+    for warp in 0..count {
         rotate.run((warp, 0, 0), &arguments.list(), &mut buffers);
     }
     let (key_format, value_format) = (page::format(key.layout()), page::format(value.layout()));
@@ -259,7 +321,7 @@ fn attend(text: &str, dim: usize, key: CodecId, value: CodecId, group: u32) {
     let arguments = Attend {
         parts,
         queries: 2,
-        num_kv_heads: 1,
+        num_kv_heads: batch.num_kv_heads,
         group,
         keys: 3,
         key_format,
@@ -268,24 +330,34 @@ fn attend(text: &str, dim: usize, key: CodecId, value: CodecId, group: u32) {
         value_format,
         value_levels: 6,
         page_table: 7,
-        max_pages: pages,
+        max_pages: MAX_PAGES,
         lengths: 8,
         partials: 9,
     };
-    for y in 0..group.div_ceil(heads_a_warp) {
-        for part in 0..parts {
-            kernel.run((part, y, 0), &arguments.list(), &mut buffers);
+    for z in 0..sequences {
+        for y in 0..batch.num_kv_heads * group.div_ceil(heads_a_warp) {
+            for part in 0..parts {
+                kernel.run((part, y, z), &arguments.list(), &mut buffers);
+            }
         }
     }
     let merge = Kernel::new(text, &format!("attend_merge_d{dim}"));
-    let arguments = AttendMerge { count: group, partials: 9, parts, signs: 1, rotated: 1, out: 10 };
-    for warp in 0..group {
+    let arguments = AttendMerge { count, partials: 9, parts, signs: 1, rotated: 1, out: 10 };
+    for warp in 0..count {
         merge.run((warp, 0, 0), &arguments.list(), &mut buffers);
     }
-    for (query, got) in queries.chunks_exact(dim).zip(read_floats(&buffers[10]).chunks_exact(dim)) {
-        for (&got, want) in got.iter().zip(oracle::attention(query, &keys, &values)) {
+    let got = read_floats(&buffers[10]);
+    for (i, (query, got)) in queries.chunks_exact(dim).zip(got.chunks_exact(dim)).enumerate() {
+        let head = i / group as usize;
+        let (keys, values) = (&keys.decoded[head], &values.decoded[head]);
+        let name = format!("{} {} dim {dim} group {group}, head {head}", key.name(), value.name());
+        if keys.is_empty() {
+            assert!(got.iter().all(|&x| x == 0.0), "{name}: nothing to attend to");
+            continue;
+        }
+        for (&got, want) in got.iter().zip(oracle::attention(query, keys, values)) {
             let error = (f64::from(got) - want).abs();
-            assert!(error < 1e-5, "{} {} dim {dim} group {group}: {error:e}", key.name(), value.name());
+            assert!(error < 1e-5, "{name}: {error:e}");
         }
     }
 }
@@ -363,16 +435,53 @@ fn the_machine_stops_where_a_gpu_would_go_wrong() {
         assert!(stops(&format!("{lane}{divergent}")), "a divergent {exchange}");
     }
     // The last thread would store past the end if it took part in what the others do alone.
-    let apart = "setp.gt.u32 %p1, %r1, 30; @%p1 bra L; add.s32 %r1, %r1, 1; L: bar.warp.sync -1;";
+    let apart = "setp.gt.u32 %p1, %r1, 30; @%p1 bra L; add.s32 %r1, %r1, 1; bra M; L: xor.b32 %r1, %r1, 31; M: bar.warp.sync -1;";
     assert!(!stops(&format!("{lane}{apart}{store}")), "threads that branched apart meet");
     assert!(stops(&format!("{lane}{}{store}", apart.replace("@%p1 bra L;", ""))), "all threads add");
-    let guarded = "setp.gt.u32 %p1, %r1, 30; @!%p1 add.s32 %r1, %r1, 1;";
+    let guarded = "setp.gt.u32 %p1, %r1, 30; @!%p1 add.s32 %r1, %r1, 1; @%p1 xor.b32 %r1, %r1, 31;";
     assert!(!stops(&format!("{lane}{guarded}{store}")), "a guard keeps a thread's register");
     let load = store.replace("st.global.b32 [%rd3], %r1", "ld.global.b32 %r2, [%rd3+4]");
     assert!(stops(&format!("{lane}{load}")), "a load past the end");
     let pair = "setp.gt.u32 %p1, %r1, 30; @!%p1 st.global.v2.b32 [%rd3], {%r1, %r1};";
-    assert!(stops(&format!("{lane}{store}{pair}")), "a misaligned pair within the buffer");
+    assert!(stops(&format!("{lane}{store}bar.warp.sync -1;{pair}")), "a misaligned pair within the buffer");
     let even = pair.replace("%r1, 30", "%r1, 15").replace("[%rd3]", "[%rd4]");
     let pairs = format!("mul.wide.u32 %rd2, %r1, 8; add.s64 %rd4, %rd1, %rd2; {even}");
-    assert!(!stops(&format!("{lane}{store}{pairs}")), "aligned pairs");
+    let meet = "bar.warp.sync -1;";
+    assert!(!stops(&format!("{lane}{store}{meet}{pairs}")), "aligned pairs");
+    assert!(stops(&format!("{lane}{store}{pairs}")), "two threads write a word");
+    let neighbour = "xor.b32 %r2, %r1, 1; mul.wide.u32 %rd4, %r2, 4; add.s64 %rd5, %rd1, %rd4;";
+    let read = "ld.global.b32 %r3, [%rd5];";
+    assert!(
+        !stops(&format!("{lane}{store}{meet}{neighbour}{read}")),
+        "a word of another thread, behind a barrier"
+    );
+    assert!(stops(&format!("{lane}{store}{neighbour}{read}")), "without one");
+    assert!(!stops(&format!("{lane}{neighbour}{read}{meet}{store}")), "a word that another thread has read");
+    assert!(stops(&format!("{lane}{neighbour}{read}{store}")), "that another may still read");
+    let all = "ld.global.b32 %r3, [%rd1];";
+    assert!(!stops(&format!("{lane}{all}")), "a word that all threads read");
+    assert!(stops(&format!("{lane}{all}st.global.b32 [%rd1], %r1;")), "and all write");
+}
+
+#[test]
+fn encoders_without_their_barriers_stop() {
+    for architecture in FILES {
+        let text = text(architecture);
+        let bare: String = text
+            .lines()
+            .filter(|line| !line.contains("bar.warp.sync"))
+            .flat_map(|line| [line, "\n"])
+            .collect();
+        assert!(bare.len() < text.len());
+        let codec = AnyCodec::new(CodecId::T2, 64, Options::DEFAULT).unwrap();
+        let rows = Gaussian::new(2).vector(2 * 64);
+        let encoded = |text: &str| {
+            let kernel = Kernel::new(text, "encode_append_t2_d64");
+            std::panic::catch_unwind(|| mismatches(&codec, &rows, &encode(&kernel, &codec, &rows)))
+        };
+        assert_eq!(encoded(&text).ok(), Some(0), "{architecture}");
+        let why = encoded(&bare).expect_err("a race");
+        let why = why.downcast_ref::<String>().expect("a message");
+        assert!(why.contains("no barrier since another thread"), "{architecture}: {why}");
+    }
 }

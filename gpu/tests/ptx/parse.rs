@@ -5,6 +5,8 @@ use std::collections::HashMap;
 
 /// Distance of buffers in the address space.
 pub(crate) const SPACING: u64 = 1 << 32;
+/// Warps of a block, as launches have it.
+pub(crate) const WARPS: u32 = 4;
 
 /// A value of each thread of a warp.
 pub(crate) type Column = [u64; 32];
@@ -14,7 +16,7 @@ pub(crate) enum Operand {
     Register(usize),
     /// An immediate, or a special register that every warp sees alike.
     Constant(Box<Column>),
-    /// %ctaid, along an axis.
+    /// %ctaid, along an axis, or %tid.y.
     Block(usize),
     /// `_`, which takes a result nobody reads.
     Sink,
@@ -77,8 +79,8 @@ fn constant(value: u64) -> Operand {
 fn special(name: &str) -> Operand {
     match name {
         "%tid.x" => Operand::Constant(Box::new(std::array::from_fn(|lane| lane as u64))),
-        "%tid.y" => constant(0),
-        "%ntid.y" => constant(1),
+        "%tid.y" => Operand::Block(3),
+        "%ntid.y" => constant(u64::from(WARPS)),
         "%ctaid.x" => Operand::Block(0),
         "%ctaid.y" => Operand::Block(1),
         "%ctaid.z" => Operand::Block(2),

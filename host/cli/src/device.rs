@@ -1,26 +1,56 @@
 //! `--device`: where caches are kept.
 
-use clap::ValueEnum;
+use std::fmt;
+use std::str::FromStr;
 
 use crate::error::CliError;
 
 /// The choice on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceArg {
     /// In main memory.
     Cpu,
-    /// On an NVIDIA GPU, or not at all.
-    Cuda,
+    /// On the NVIDIA GPU of this number, or not at all.
+    Cuda(usize),
     /// On an NVIDIA GPU where there is one that can, otherwise in main memory; stderr says so.
     Auto,
+}
+
+impl FromStr for DeviceArg {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "cpu" => Ok(Self::Cpu),
+            "auto" => Ok(Self::Auto),
+            "cuda" => Ok(Self::Cuda(0)),
+            _ => {
+                let number = text.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+                number
+                    .map(Self::Cuda)
+                    .ok_or("accepted are cpu, cuda, cuda:N (the GPU number N, from 0) and auto")
+            }
+        }
+    }
+}
+
+impl fmt::Display for DeviceArg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(0) => f.write_str("cuda"),
+            Self::Cuda(number) => write!(f, "cuda:{number}"),
+            Self::Auto => f.write_str("auto"),
+        }
+    }
 }
 
 /// Where the caches of a command are.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DeviceArgs {
-    /// Where the cache is. On a GPU every token is encoded at once and attention is in f32: --hot,
-    /// --sinks, --centre and --arithmetic do nothing there.
-    #[arg(long, value_name = "WHERE", value_enum, default_value_t = DeviceArg::Cpu)]
+    /// Where the cache is: cpu; cuda or cuda:N, the first NVIDIA GPU or number N; or auto, a GPU where there is one that can, otherwise main
+    /// memory. On a GPU every token is encoded at once and attention is in f32: --hot, --sinks, --centre and --arithmetic do nothing there.
+    #[arg(long, value_name = "WHERE", default_value_t = DeviceArg::Cpu)]
     device: DeviceArg,
 }
 
@@ -29,7 +59,7 @@ pub(crate) struct DeviceArgs {
 pub(crate) enum Place {
     /// Main memory.
     Cpu,
-    /// The first GPU.
+    /// A GPU.
     #[cfg(feature = "cuda")]
     Cuda {
         /// The GPU.
@@ -44,10 +74,9 @@ impl DeviceArgs {
     pub(crate) fn open(&self) -> Result<Place, CliError> {
         match self.device {
             DeviceArg::Cpu => Ok(Place::Cpu),
-            DeviceArg::Cuda => {
-                gpu(false).map_err(|why| CliError::bad_input(format_args!("--device cuda: {why}")))
-            }
-            DeviceArg::Auto => Ok(gpu(true).unwrap_or_else(|why| {
+            DeviceArg::Cuda(number) => gpu(number, false)
+                .map_err(|why| CliError::bad_input(format_args!("--device {}: {why}", self.device))),
+            DeviceArg::Auto => Ok(gpu(0, true).unwrap_or_else(|why| {
                 eprintln!("tqkv: --device auto: {why}; running on the CPU");
                 Place::Cpu
             })),
@@ -56,12 +85,27 @@ impl DeviceArgs {
 }
 
 #[cfg(feature = "cuda")]
-fn gpu(or_cpu: bool) -> Result<Place, String> {
-    let device = tqkv_gpu::Device::new(0).map_err(|error| error.to_string())?;
+fn gpu(number: usize, or_cpu: bool) -> Result<Place, String> {
+    let device = tqkv_gpu::Device::new(number).map_err(|error| error.to_string())?;
     Ok(Place::Cuda { device, or_cpu })
 }
 
 #[cfg(not(feature = "cuda"))]
-fn gpu(_or_cpu: bool) -> Result<Place, String> {
+fn gpu(_number: usize, _or_cpu: bool) -> Result<Place, String> {
     Err("this tqkv was built without the feature cuda".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_named_as_they_are_read() {
+        for name in ["cpu", "cuda", "cuda:3", "auto"] {
+            assert_eq!(name.parse::<DeviceArg>().unwrap().to_string(), name);
+        }
+        for name in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "CUDA"] {
+            assert!(name.parse::<DeviceArg>().is_err(), "{name}");
+        }
+    }
 }

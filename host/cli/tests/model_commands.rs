@@ -615,7 +615,10 @@ fn a_gpu_that_is_not_there_is_one_line_and_auto_goes_on_without() {
     let line = error(at, &[&base[..], &["--device", "cuda"]].concat(), 2);
     assert!(line.starts_with("tqkv: --device cuda: ") && line.contains(why), "{line}");
     for command in [&base[..], &["eval", "--windows", "1"]] {
-        assert!(error(at, &[command, &["--device", "tpu"]].concat(), 2).contains("cpu, cuda, auto"));
+        assert!(
+            error(at, &[command, &["--device", "tpu"]].concat(), 2)
+                .contains("accepted are cpu, cuda, cuda:N")
+        );
     }
 }
 

@@ -1,0 +1,60 @@
+//! What the threads of a warp touch between two barriers: bytes that one writes and another reads or writes have no order on a GPU, whatever
+//! the lock step of this machine makes of them. Shuffles and votes order no memory.
+
+use std::collections::HashMap;
+
+/// Accesses since the last barrier, by buffer and byte.
+#[derive(Default)]
+pub(crate) struct Races {
+    touched: HashMap<(usize, usize), Touched>,
+}
+
+#[derive(Default)]
+struct Touched {
+    writer: Option<usize>,
+    reader: Option<Reader>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Reader {
+    One(usize),
+    Several,
+}
+
+impl Races {
+    /// All that was asked of memory before has been done.
+    pub(crate) fn barrier(&mut self) {
+        self.touched.clear();
+    }
+
+    /// Notes that a thread reads some bytes of a buffer; stops where another has written one.
+    pub(crate) fn read(&mut self, lane: usize, buffer: usize, bytes: std::ops::Range<usize>, text: &str) {
+        for byte in bytes {
+            let touched = self.touched.entry((buffer, byte)).or_default();
+            touched.check_writer(lane, text);
+            let is_shared = touched.is_read_by_others(lane);
+            touched.reader = Some(if is_shared { Reader::Several } else { Reader::One(lane) });
+        }
+    }
+
+    /// Notes that a thread writes some bytes of a buffer; stops where another has read or written one.
+    pub(crate) fn write(&mut self, lane: usize, buffer: usize, bytes: std::ops::Range<usize>, text: &str) {
+        for byte in bytes {
+            let touched = self.touched.entry((buffer, byte)).or_default();
+            touched.check_writer(lane, text);
+            assert!(!touched.is_read_by_others(lane), "{text}: no barrier since another thread read this");
+            touched.writer = Some(lane);
+        }
+    }
+}
+
+impl Touched {
+    fn check_writer(&self, lane: usize, text: &str) {
+        let is_own = self.writer.is_none_or(|writer| writer == lane);
+        assert!(is_own, "{text}: no barrier since another thread wrote this");
+    }
+
+    fn is_read_by_others(&self, lane: usize) -> bool {
+        self.reader.is_some_and(|reader| reader != Reader::One(lane))
+    }
+}
