@@ -86,7 +86,10 @@ fn decode(good: &Good, bytes: &[u8]) {
     if let Ok(decoded) = good.codec.decode(bytes, &mut k, &mut v) {
         assert_eq!(decoded, span);
         for least in 2..=5 {
-            let _ = good.codec.thin(bytes, least).map(|thin| good.codec.decode(&thin, &mut k, &mut v).expect("a chunk"));
+            let _ = good
+                .codec
+                .thin(bytes, least)
+                .map(|thin| good.codec.decode(&thin, &mut k, &mut v).expect("a chunk"));
         }
     }
 }

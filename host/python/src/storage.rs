@@ -175,7 +175,9 @@ impl Storage {
         let step = tokens.max(1);
         if end.div_ceil(step as u64) > MOST_CANDIDATES {
             let most = MOST_CANDIDATES * step as u64;
-            return Err(refused(format!("end {end}; accepted are positions up to {most} in steps of {step}")));
+            return Err(refused(format!(
+                "end {end}; accepted are positions up to {most} in steps of {step}"
+            )));
         }
         let candidates: Vec<u64> = (0..end).step_by(step).collect();
         Ok(py.detach(|| match k {

@@ -119,7 +119,7 @@ pub fn everything<const D: usize, K: Code, V: Code, M: Kernels>(kernels: M) {
     lm.clear();
 }
 
-/// [`write`] as the example project does it: `s4` keys, `s3` values, tokens drawn from a seed.
+/// [`write()`] as the example project does it: `s4` keys, `s3` values, tokens drawn from a seed.
 pub fn example(file: &[u8], memory: &mut [u8], work: &mut [i32], text: &mut [u8]) -> Result<(), LmError> {
     with::<S4, S3, _, _>(Portable, file, memory, work, |lm| {
         let mut sampler = Sampler::new(205, 1);
