@@ -19,8 +19,13 @@ pub(crate) struct TargetArgs {
 impl TargetArgs {
     /// Starts the file that will be `output`, made of `input`.
     pub(crate) fn create(self, output: &Path, input: &Path) -> Result<AtomicFile, CliError> {
+        self.create_beside(output, &[input])
+    }
+
+    /// The same, made of several files.
+    pub(crate) fn create_beside(self, output: &Path, inputs: &[&Path]) -> Result<AtomicFile, CliError> {
         // By identity, not by name: links and hard links too. What cannot be compared is not there.
-        if is_same_file(input, output).unwrap_or(false) {
+        if inputs.iter().any(|input| is_same_file(input, output).unwrap_or(false)) {
             return Err(CliError::bad_input(format_args!(
                 "{}: is the input itself, accepted is another file",
                 output.display()

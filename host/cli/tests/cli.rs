@@ -596,6 +596,7 @@ fn export_writes_a_flat_file_that_plan_reads() {
     for (args, what) in [
         (vec!["export", "--target", "mcu", "nowhere", "out"], "nowhere"),
         (vec!["export", "--target", "pdp11", model, "out"], "pdp11"),
+        (vec!["export", "--target", "mcu", model, "eight.tqlm"], "exists, --force"),
         (vec!["export", "--target", "mcu", "--bits", "3", model, "out"], "8, 4"),
         (vec!["plan", "--ram", "1KiB", "--model", "in.npy"], "in.npy"),
         (vec!["plan", "--model", "eight.tqlm"], "--ram"),

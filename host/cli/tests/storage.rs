@@ -117,6 +117,14 @@ fn arrays_become_chunks_and_come_back() {
     assert!(said(&["encode", "--storage", "1"], &["k.npy", "x.tqc"]).contains("--basis"));
     assert!(said(&["encode", "--storage", "1", "--codec", "t2"], &["k.npy", "x.tqc"]).contains("--codec"));
     assert!(said(&["encode"], &["k.npy", "x.tqc"]).contains("--codec"));
+    let far = ["v.npy", "k.npy", "x.tqc", "--position", "18446744073709551615"];
+    assert!(said(&encode, &far).contains("--position"));
+    for own in ["v.npy", "m.tqb"] {
+        assert!(said(&encode, &["v.npy", "k.npy", own, "--force"]).contains("is the input itself"), "{own}");
+    }
+    assert!(said(&decode, &["y.npy", "kv.tqc", "y.npy"]).contains("need a file each"));
+    // The values' file is there: nor are keys written.
+    assert!(said(&decode, &["v2.npy", "kv.tqc", "y.npy"]).contains("v2.npy: exists"));
     let whole = fs::read(at.join("kv.tqc")).unwrap();
     fs::write(at.join("cut.tqc"), &whole[..whole.len() - 9]).unwrap();
     fs::write(at.join("none.tqc"), []).unwrap();

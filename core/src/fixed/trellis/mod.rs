@@ -98,7 +98,7 @@ impl<const D: usize, C: Code> FixedTrellis<D, C> {
         const {
             assert!(
                 C::ID.trellis().is_some(),
-                "codec not supported: accepted are T1 to T4, T1H, T2H and T1S8 to T4S8"
+                "codec not supported: accepted are T1 to T4, T1H to T3H and T1S8 to T4S8"
             );
         }
         Self { rotation: FixedRotation::new(seed), mode, kernels: Portable, code: PhantomData }

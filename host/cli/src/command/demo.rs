@@ -15,6 +15,10 @@ use crate::device::Place;
 use crate::error::CliError;
 use crate::output::{Output, table};
 
+/// Columns of the table for people.
+pub(crate) const HEAD: [&str; 9] =
+    ["K,V", "perplexity", "KL to f16", "top-1", "bytes/token", "ratio", "tokens/s", "ms at 32k", "speed-up"];
+
 /// Show what a compressed cache costs and saves, on a real model, in under a minute.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
@@ -157,24 +161,13 @@ fn human(report: &Report) -> String {
             format!("{:.2}", row.long_speedup),
         ]
     });
-    let head = [
-        "K,V",
-        "perplexity",
-        "KL to f16",
-        "top-1",
-        "bytes/token",
-        "ratio",
-        "tokens/s",
-        "ms at 32k",
-        "speed-up",
-    ];
     let texts = report.results.iter().map(|row| titled(&row.quality.name, &row.made.text));
     format!(
         "model {}: predictions over {} windows of {} tokens, then what each cache writes\n\n{}\n\n[prompt]\n{}{}",
         report.model,
         report.windows,
         report.context,
-        table(&head, rows),
+        table(&HEAD, rows),
         report.prompt.trim_end(),
         texts.collect::<String>()
     )

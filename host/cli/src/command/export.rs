@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use tqkv::file::{AtomicFile, Existing};
 use tqkv_core::CodecId;
 use tqkv_model::Model;
 use tqkv_model::flat::{CACHES, WeightBits, ram_bytes, tokens_in_ram};
@@ -13,6 +12,7 @@ use tqkv_model::flat::{CACHES, WeightBits, ram_bytes, tokens_in_ram};
 use crate::error::CliError;
 use crate::output::{Output, grouped, table};
 use crate::plan::parse_size;
+use crate::target::TargetArgs;
 
 /// Quantise a model into one flat file that a microcontroller runs in place, in integers.
 #[derive(Debug, clap::Args)]
@@ -30,6 +30,8 @@ pub(crate) struct Args {
     target: Target,
     /// The model: a .gguf file, or a folder with config.json and .safetensors; of the Llama kind.
     model: PathBuf,
+    #[command(flatten)]
+    to: TargetArgs,
     /// The file to write.
     out: PathBuf,
     /// Bits of a weight.
@@ -84,9 +86,10 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         Bits::Four => WeightBits::Four,
     };
     let refused = |error| CliError::model(Some(&args.model), &error);
+    // Refused before anything is quantised.
+    let mut to = args.to.create(&args.out, &args.model)?;
     let file = Model::load(&args.model).and_then(|model| model.to_flat(bits)).map_err(refused)?;
     let io = |error| CliError::io(&args.out, &error);
-    let mut to = AtomicFile::create(&args.out, Existing::Replace).map_err(io)?;
     to.write_all(&file).map_err(io)?;
     to.commit().map_err(io)?;
     let shape = *tqkv_model::flat::read(&file).map_err(refused)?.shape();

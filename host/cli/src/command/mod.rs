@@ -7,7 +7,7 @@ mod codebook;
 mod compare;
 mod completions;
 mod decode;
-mod demo;
+pub(crate) mod demo;
 mod demo_speed;
 mod encode;
 mod eval;

@@ -29,7 +29,7 @@ pub(crate) struct StorageArgs {
     #[arg(long, value_name = "IN", requires = "budget")]
     values: Option<String>,
     /// Position of the first token; those before the fifth stay as they are.
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "budget")]
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "budget", value_parser = clap::value_parser!(u64).range(..=1 << 52))]
     position: u64,
 }
 
@@ -59,7 +59,8 @@ pub(crate) fn encode(
     let open = |name: &str| Vectors::open(name).map_err(|error| CliError::array(name, &error));
     let (k, v) = (open(keys)?, open(values)?);
     let tokens = check(shape, (keys, &k), (values, &v))?;
-    let mut file = target.create(output, Path::new(array::split(keys).0))?;
+    let inputs = [Path::new(array::split(keys).0), Path::new(array::split(values).0), path];
+    let mut file = target.create_beside(output, &inputs)?;
     let bar = out.progress(tokens as u64, "encoding");
     let mut bytes = 0;
     for first in (0..tokens).step_by(MAX_TOKENS) {
@@ -135,10 +136,17 @@ pub(crate) fn decode(
     let Some(first_position) = first else {
         return Err(CliError::bad_input(format_args!("{}: holds no chunk", input_path.display())));
     };
-    for (path, rows, dim) in [(keys, k, shape.head_dim()), (values, v, shape.value_dim())] {
+    if keys == values {
+        let keys = keys.display();
+        return Err(CliError::bad_input(format_args!("{keys}: keys and values need a file each")));
+    }
+    // Both are begun before one is finished: either may be refused.
+    let inputs = [input_path, path];
+    let files = [target.create_beside(keys, &inputs)?, target.create_beside(values, &inputs)?];
+    let arrays = [(keys, k, shape.head_dim()), (values, v, shape.value_dim())];
+    for ((path, rows, dim), file) in arrays.into_iter().zip(files) {
         let bad_array = |error: ArrayError| CliError::array(&path.display().to_string(), &error);
         let heads = rows[0].len() / (tokens * dim).max(1);
-        let file = target.create(path, input_path)?;
         let mut npy =
             NpyWriter::new(file, &[layers as u64, tokens as u64, heads as u64], dim).map_err(bad_array)?;
         rows.iter().try_for_each(|rows| npy.push(rows)).map_err(bad_array)?;

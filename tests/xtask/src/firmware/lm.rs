@@ -48,7 +48,16 @@ fn export() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     std::fs::create_dir_all(folder().join("target")).map_err(|e| e.to_string())?;
     let mut cargo = Command::new("cargo");
-    cargo.current_dir(root).args(["run", "--release", "--quiet", "--", "export", "--target", "mcu"]);
+    cargo.current_dir(root).args([
+        "run",
+        "--release",
+        "--quiet",
+        "--",
+        "export",
+        "--force",
+        "--target",
+        "mcu",
+    ]);
     let printed = output(cargo.arg("host/model/shipped").arg(model()))?;
     print!("{}", String::from_utf8_lossy(&printed.stdout));
     Ok(())

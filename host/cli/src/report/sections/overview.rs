@@ -3,6 +3,7 @@
 use super::super::page::escape;
 use super::super::source::Row;
 use super::{Section, Table, Wanted, digits, percent};
+use crate::command::demo::HEAD;
 use crate::error::CliError;
 use crate::output::grouped;
 
@@ -28,17 +29,6 @@ fn saves(rows: &[Row<'_>], command: &str) -> Section {
             format!("{:.2}", row.number("long_speedup")),
         ]
     });
-    let head = [
-        "K,V",
-        "perplexity",
-        "KL to f16",
-        "top-1",
-        "bytes/token",
-        "ratio",
-        "tokens/s",
-        "ms at 32k",
-        "speed-up",
-    ];
     Section {
         title: "What it saves, and what it costs",
         lead: vec![
@@ -50,7 +40,7 @@ fn saves(rows: &[Row<'_>], command: &str) -> Section {
                 .to_owned(),
         ],
         html: cards(rows),
-        tables: vec![Table::new("Presets", &head, cells.collect()).open()],
+        tables: vec![Table::new("Presets", &HEAD, cells.collect()).open()],
         commands: vec![command.to_owned()],
         ..Section::default()
     }
