@@ -15,7 +15,7 @@ use crate::error::CliError;
 use crate::output::{Output, grouped};
 use crate::target::TargetArgs;
 
-/// Encode an array of vectors into a .tqk file.
+/// Encode an array of vectors into a .tqk file, or keys and values at a budget of bits into a .tqc file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: 300 keys of head dim 128 at 4 bits, 66 bytes each
   tqkv encode --codec s4 keys.npy keys.tqk
