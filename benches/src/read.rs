@@ -1,6 +1,6 @@
 //! Plain streaming read: what this machine gives a thread, as the yardstick of the baselines.
 
-use tqkv_simd::page::Line;
+use tqkv_simd::page::{Line, ask_for};
 
 /// Lines of a call: 1 MiB.
 const CALL: usize = 1 << 14;
@@ -32,7 +32,7 @@ fn checksum(lines: &[Line]) -> u32 {
     for i in (0..length).step_by(RUN) {
         for stream in streams.chunks_exact(length) {
             let ahead = stream.get(i + AHEAD..i + AHEAD + RUN).unwrap_or_default();
-            ahead.iter().for_each(prefetch);
+            ahead.iter().for_each(ask_for);
             for line in stream.iter().skip(i).take(RUN) {
                 for (sum, dword) in sums.iter_mut().zip(line.0.as_chunks::<4>().0) {
                     *sum = sum.wrapping_add(u32::from_ne_bytes(*dword));
@@ -41,26 +41,4 @@ fn checksum(lines: &[Line]) -> u32 {
         }
     }
     sums.iter().fold(0, |a, &b| a.wrapping_add(b))
-}
-
-/// Asks for a line to be brought near.
-#[inline(always)]
-fn prefetch(line: &Line) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint that reads no memory the program can see.
-    unsafe {
-        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(line.0.as_ptr().cast());
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
-    unsafe {
-        core::arch::asm!(
-            "prfm pldl1keep, [{line}]",
-            line = in(reg) line.0.as_ptr(),
-            options(nostack, preserves_flags, readonly)
-        );
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = line;
 }

@@ -4,7 +4,10 @@ use crate::paired::{BenchError, Case, DRAM_POOL, Data, L2_POOL, Op};
 use crate::{q4_0, read};
 use std::sync::Arc;
 use tqkv_core::{AnyCodec, CodecId, Options};
-use tqkv_simd::page::{Attention, HalfPages, KeyPages, Line, MAX_HEADS, Parts, ValuePages, attend, rescale};
+use tqkv_simd::page::{
+    Attention, HalfPages, KeyPages, Line, MAX_HEADS, MAX_PARTS, Part, Parts, ValuePages, ValuePart, attend,
+    rescale,
+};
 use tqkv_simd::{Level, codec};
 
 /// Tokens of a page, and of a call but for attention.
@@ -170,12 +173,14 @@ fn sums(case: &Case, codec: &AnyCodec, blocks: &[u8], pages: usize) -> Option<Ca
     }))
 }
 
-/// Attention as the cache runs it, over pages in turns; `scores` and `accumulate` do page `at`.
+/// Attention as the cache runs it, over pages in turns; `scores` does page `at`, `accumulate` one or two.
 struct Pool<S, A> {
     /// Pages of keys, and of values.
     pages: usize,
     scores: S,
     accumulate: A,
+    /// Whether two pages are summed together.
+    joins: bool,
     /// `[heads, dim]`
     sums: Vec<f32>,
     dim: usize,
@@ -184,7 +189,7 @@ struct Pool<S, A> {
 impl<S, A> Parts for Pool<S, A>
 where
     S: Fn(usize, &mut [f32]),
-    A: Fn(usize, &[f32], &mut [f32]),
+    A: Fn(&[PageWeights<'_>], &mut [f32]),
 {
     fn part_end(&self, from: usize) -> usize {
         (from / SLOTS + 1) * SLOTS
@@ -198,19 +203,31 @@ where
         rescale(factors, self.dim, &mut self.sums);
     }
 
-    fn accumulate(&mut self, from: usize, _: usize, weights: &[f32]) {
-        (self.accumulate)(from / SLOTS % self.pages, weights, &mut self.sums);
+    fn joins(&self, _: usize) -> bool {
+        self.joins
+    }
+
+    fn accumulate(&mut self, parts: &[Part<'_>]) {
+        let mut weights = [(0, &[][..]); MAX_PARTS];
+        for (weights, part) in weights.iter_mut().zip(parts) {
+            *weights = (part.from / SLOTS % self.pages, part.weights);
+        }
+        (self.accumulate)(&weights[..parts.len()], &mut self.sums);
     }
 }
 
+/// The number of a page, and the weights of its tokens: `[heads, SLOTS]`.
+type PageWeights<'a> = (usize, &'a [f32]);
+
 /// Attends to a span of pages a call.
-fn attention<S, A>(case: &Case, pages: usize, scores: S, accumulate: A) -> Call
+fn attention<S, A>(case: &Case, (pages, joins): (usize, bool), scores: S, accumulate: A) -> Call
 where
     S: Fn(usize, &mut [f32]) + Send + 'static,
-    A: Fn(usize, &[f32], &mut [f32]) + Send + 'static,
+    A: Fn(&[PageWeights<'_>], &mut [f32]) + Send + 'static,
 {
     let (level, dim, heads) = (case.level, case.dim, case.query_heads);
-    let mut pool = Pool { pages: pages.max(1), scores, accumulate, sums: vec![0.0; heads * dim], dim };
+    let sums = vec![0.0; heads * dim];
+    let mut pool = Pool { pages: pages.max(1), scores, accumulate, joins, sums, dim };
     Box::new(move |at| {
         let mut state = [Attention::EMPTY; MAX_HEADS];
         let from = at * SPAN * SLOTS;
@@ -229,6 +246,7 @@ fn code_attention(case: &Case, codec: &AnyCodec, blocks: &[u8], pages: usize) ->
     let (keys, key_pool) = key_pool(codec, blocks, pages)?;
     let (rows, value_pool) = value_pool(codec, blocks, pages)?;
     let (queries, level) = (keys.queries(case.level, &scaled(case)), case.level);
+    let joins = rows.joins(case.query_heads);
     // Both sides ask for what is read next.
     let (key_pool, value_pool) = (Arc::new(key_pool), Arc::new(value_pool));
     let (next_keys, next_values) = (Arc::clone(&key_pool), Arc::clone(&value_pool));
@@ -237,12 +255,16 @@ fn code_attention(case: &Case, codec: &AnyCodec, blocks: &[u8], pages: usize) ->
         let (next, _) = two(&next_values, rows.lines(), at);
         keys.scores(level, page, 0, &queries, next, out);
     };
-    let accumulate = move |at, weights: &[f32], sums: &mut [f32]| {
-        let (page, _) = two(&value_pool, rows.lines(), at);
-        let (_, next) = two(&next_keys, keys.lines(), at);
-        rows.accumulate(level, page, 0, weights, next, sums);
+    let accumulate = move |parts: &[PageWeights<'_>], sums: &mut [f32]| {
+        let mut summed = [ValuePart { page: &[], from: 0, weights: &[], next: &[] }; MAX_PARTS];
+        for (summed, &(at, weights)) in summed.iter_mut().zip(parts) {
+            let (page, _) = two(&value_pool, rows.lines(), at);
+            let (_, next) = two(&next_keys, keys.lines(), (at + parts.len() - 1) % pages.max(1));
+            *summed = ValuePart { page, from: 0, weights, next };
+        }
+        rows.accumulate_parts(level, &summed[..parts.len()], sums);
     };
-    Some(attention(case, pages, scores, accumulate))
+    Some(attention(case, (pages, joins), scores, accumulate))
 }
 
 fn half_attention(case: &Case, blocks: &[u8], pages: usize) -> Option<Call> {
@@ -256,12 +278,14 @@ fn half_attention(case: &Case, blocks: &[u8], pages: usize) -> Option<Call> {
         let (next, _) = two(&next_values, rows.lines(), at);
         rows.scores(level, page, 0, &queries, next, out);
     };
-    let accumulate = move |at, weights: &[f32], sums: &mut [f32]| {
-        let (page, _) = two(&value_pool, rows.lines(), at);
-        let (_, next) = two(&next_keys, rows.lines(), at);
-        rows.accumulate(level, page, 0, weights, next, sums);
+    let accumulate = move |parts: &[PageWeights<'_>], sums: &mut [f32]| {
+        for &(at, weights) in parts {
+            let (page, _) = two(&value_pool, rows.lines(), at);
+            let (_, next) = two(&next_keys, rows.lines(), at);
+            rows.accumulate(level, page, 0, weights, next, sums);
+        }
     };
-    Some(attention(case, pages, scores, accumulate))
+    Some(attention(case, (pages, false), scores, accumulate))
 }
 
 fn half_scores(case: &Case, blocks: &[u8], pages: usize) -> Option<Call> {

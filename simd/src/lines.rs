@@ -139,6 +139,8 @@ pub(crate) trait Machine: Memory + Search {
     fn load_halves(self, halves: &[u16; 32]) -> Self::V;
     /// `acc + a * b`, fused where the machine can: only for f16 rows, which promise no bits.
     fn fma(self, acc: Self::V, a: Self::V, b: Self::V) -> Self::V;
+    /// Lane by lane the larger of two numbers; of zeros either.
+    fn larger(self, a: Self::V, b: Self::V) -> Self::V;
     /// The sums of four registers, in any order.
     fn sum4(self, v: [Self::V; 4]) -> [f32; 4];
 }
@@ -355,6 +357,14 @@ impl Machine for Portable {
     #[inline(always)]
     fn fma(self, acc: F32x32, a: F32x32, b: F32x32) -> F32x32 {
         acc + a * b
+    }
+
+    #[inline(always)]
+    fn larger(self, mut a: F32x32, b: F32x32) -> F32x32 {
+        for (a, b) in a.0.iter_mut().zip(b.0) {
+            *a = if *a > b { *a } else { b };
+        }
+        a
     }
 
     #[inline(always)]

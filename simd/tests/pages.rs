@@ -7,8 +7,8 @@ use common::{Random, assert_bits, dims, levels};
 use tqkv_core::code::Levels;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::page::{
-    Attention, EXP_ERROR, HalfPages, KeyPages, Line, MAX_HEADS, Parts, Queries, ValuePages, attend, exp,
-    merge, narrow_rows, rescale, row_scores, row_sums, soften, widen_rows,
+    Attention, EXP_ERROR, HalfPages, KeyPages, Line, MAX_HEADS, MAX_PARTS, Part, Parts, Queries, ValuePages,
+    ValuePart, attend, exp, merge, narrow_rows, rescale, row_scores, row_sums, soften, widen_rows,
 };
 use tqkv_simd::{Level, codec};
 
@@ -274,6 +274,7 @@ struct OnePage<'a> {
     keys: (&'a KeyPages, &'a [Line]),
     values: (&'a ValuePages, &'a [Line]),
     queries: &'a Queries,
+    joins: bool,
     acc: &'a mut [f32],
 }
 
@@ -290,8 +291,16 @@ impl Parts for OnePage<'_> {
         rescale(factors, self.acc.len() / factors.len(), self.acc);
     }
 
-    fn accumulate(&mut self, from: usize, _: usize, weights: &[f32]) {
-        self.values.0.accumulate(self.level, self.values.1, from, weights, &[], self.acc);
+    fn joins(&self, _: usize) -> bool {
+        self.joins
+    }
+
+    fn accumulate(&mut self, parts: &[Part<'_>]) {
+        let mut summed = [ValuePart { page: self.values.1, from: 0, weights: &[], next: &[] }; MAX_PARTS];
+        for (summed, part) in summed.iter_mut().zip(parts) {
+            (summed.from, summed.weights) = (part.from, part.weights);
+        }
+        self.values.0.accumulate_parts(self.level, &summed[..parts.len()], self.acc);
     }
 }
 
@@ -311,7 +320,7 @@ fn attention_over_pages_is_the_softmax_and_splits_anywhere() {
             let (heads, scale) = (3, 1.0 / (dim as f32).sqrt());
             let q: Vec<f32> = random.normals(heads * dim).iter().map(|x| 2.0 * x).collect();
             let scaled: Vec<f32> = q.iter().map(|x| x * scale).collect();
-            let run = |level: Level, len: usize, split: bool| {
+            let run = |level: Level, len: usize, (split, joins): (bool, bool)| {
                 let mut rotated = vec![0.0; heads * dim];
                 codec::rotate_queries(level, &codec, &scaled, &mut rotated);
                 let queries = keys.queries(level, &rotated);
@@ -319,7 +328,7 @@ fn attention_over_pages_is_the_softmax_and_splits_anywhere() {
                     let (keys, values) = ((&keys, &key_page[..]), (&values, &value_page[..]));
                     attend(
                         level,
-                        &mut OnePage { level, keys, values, queries: &queries, acc },
+                        &mut OnePage { level, keys, values, queries: &queries, joins, acc },
                         0,
                         len,
                         state,
@@ -345,11 +354,12 @@ fn attention_over_pages_is_the_softmax_and_splits_anywhere() {
                 codec::unrotate(level, &codec, &mut acc);
                 acc
             };
-            for len in [1, TILE + 1, SLOTS] {
-                let what = format!("{} dim {dim}, {len} tokens", id.name());
-                let portable = run(Level::Portable, len, false);
+            for (len, joins) in [(1, true), (TILE + 1, true), (SLOTS, true), (SLOTS, false)] {
+                let joined = if joins { "parts together" } else { "part by part" };
+                let what = format!("{} dim {dim}, {len} tokens, {joined}", id.name());
+                let portable = run(Level::Portable, len, (false, joins));
                 for &level in &levels {
-                    assert_bits(&run(level, len, false), &portable, &what);
+                    assert_bits(&run(level, len, (false, joins)), &portable, &what);
                 }
                 let exact: Vec<f32> = q
                     .chunks_exact(dim)
@@ -357,7 +367,7 @@ fn attention_over_pages_is_the_softmax_and_splits_anywhere() {
                     .collect();
                 let error = relative_rms(&portable, &exact);
                 assert!(error < 0.03, "{what}: {error}");
-                let error = relative_rms(&run(Level::Portable, len, true), &portable);
+                let error = relative_rms(&run(Level::Portable, len, (true, joins)), &portable);
                 assert!(error < 1e-6, "{what}: merged {error}");
             }
         }
@@ -527,7 +537,7 @@ fn a_query_that_is_not_finite_gives_nan_everywhere() {
             assert!(out[..SLOTS].iter().all(|v| v.is_finite()) && out[SLOTS..].iter().all(|v| v.is_nan()));
             let (mut state, mut acc) = ([Attention::EMPTY; 2], [0.0; 2 * 64]);
             let (keys, values) = ((&keys, &key_page[..]), (&values, &value_page[..]));
-            let mut page = OnePage { level, keys, values, queries: &queries, acc: &mut acc };
+            let mut page = OnePage { level, keys, values, queries: &queries, joins: true, acc: &mut acc };
             attend(level, &mut page, 0, SLOTS, &mut state);
             assert!(state[0].sum >= 1.0 && state[1].sum.is_nan(), "{bad}: {state:?}");
             // It stays, whatever comes before and after.

@@ -7,7 +7,7 @@ use super::spec::{Arithmetic, CacheSpec};
 use crate::error::CacheError;
 use tqkv_core::{AnyCodec, CodecId};
 use tqkv_simd::Level;
-use tqkv_simd::page::{HalfPages, KeyPages, Line, Queries, ValuePages, row_scores, row_sums};
+use tqkv_simd::page::{HalfPages, KeyPages, Line, Queries, ValuePages, ValuePart, row_scores, row_sums};
 
 /// Tokens a full page holds.
 pub const PAGE_TOKENS: usize = 128;
@@ -225,7 +225,7 @@ impl PageFormat {
         let dim = self.codec.dim();
         let n = weights.len() / (acc.len() / dim);
         match &self.layout {
-            Layout::Values(pages) => pages.accumulate(self.level, page, from, weights, next, acc),
+            Layout::Values(_) => self.accumulate_parts(&[ValuePart { page, from, weights, next }], acc),
             Layout::Halves(pages) => pages.accumulate(self.level, page, from, weights, next, acc),
             Layout::Rows => {
                 row_sums(self.level, &halves(page)[from * dim..(from + n) * dim], dim, weights, acc);
@@ -236,6 +236,18 @@ impl PageFormat {
                     tqkv_simd::codec::accumulate(self.level, &self.codec, weights, blocks, acc);
                 }
             }
+        }
+    }
+
+    /// Whether sums over two pages are made together for so many heads: [`PageFormat::accumulate_parts`].
+    pub(super) fn joins(&self, heads: usize) -> bool {
+        matches!(&self.layout, Layout::Values(pages) if pages.joins(heads))
+    }
+
+    /// [`PageFormat::accumulate`] over several pages, where they are [joined](PageFormat::joins).
+    pub(super) fn accumulate_parts(&self, parts: &[ValuePart<'_>], acc: &mut [f32]) {
+        if let Layout::Values(pages) = &self.layout {
+            pages.accumulate_parts(self.level, parts, acc);
         }
     }
 

@@ -7,7 +7,7 @@ use super::vectors::Vectors;
 use crate::error::CacheError;
 use rayon::prelude::*;
 use std::cell::RefCell;
-use tqkv_simd::page::{Attention, MAX_HEADS, MAX_PART, Parts, attend, merge, rescale};
+use tqkv_simd::page::{Attention, MAX_HEADS, MAX_PART, Part, Parts, attend, merge, rescale};
 
 /// Tokens of a span, which one thread attends to. Spans begin at the same positions whatever the number
 /// of threads, and are merged in order, so the result does not depend on it.
@@ -316,6 +316,17 @@ impl Tokens<'_> {
         }
     }
 
+    /// Adds the values of two parts in one sum; false where they lie in pages of unlike formats.
+    fn add_two(&mut self, parts: &[Part<'_>; 2]) -> bool {
+        let [first, second] = *parts;
+        // What is read next begins where these end.
+        let next = [second.to, second.to + (first.to - first.from)].map(|at| self.head.keys.lines(at));
+        let added = self.head.values().accumulate_two(parts, next, self.rotated);
+        let done = *added.as_ref().unwrap_or(&true);
+        self.note(added.map(|_| ()));
+        done
+    }
+
     /// Adds the values of one part, all of them.
     fn add(&mut self, from: usize, next: usize, weights: &[f32]) {
         let sums = [&mut *self.plain, &mut *self.rotated];
@@ -359,7 +370,9 @@ impl Parts for Tokens<'_> {
         self.head.keys.part_end(from).min(self.head.values().part_end(from))
     }
 
-    fn scores(&self, from: usize, _: usize, logits: &mut [f32]) {
+    fn scores(&self, from: usize, to: usize, logits: &mut [f32]) {
+        self.head.keys.ask_for(to);
+        self.head.values().ask_for(to);
         let next = self.head.values().lines(from);
         self.note(self.head.keys.scores(self.queries, from, next, logits));
         self.head.cap(logits);
@@ -371,11 +384,22 @@ impl Parts for Tokens<'_> {
         rescale(factors, dim, self.rotated);
     }
 
-    fn accumulate(&mut self, from: usize, to: usize, weights: &[f32]) {
-        if self.head.rule.sparse > 0.0 && self.head.values().is_coded(from) {
-            self.add_sparse(from, to, weights);
-        } else {
-            self.add(from, to, weights);
+    fn joins(&self, from: usize) -> bool {
+        self.head.rule.sparse == 0.0 && self.head.values().joins(from, self.queries.heads())
+    }
+
+    fn accumulate(&mut self, parts: &[Part<'_>]) {
+        if let Some(both) = parts.as_array()
+            && self.add_two(both)
+        {
+            return;
+        }
+        for &Part { from, to, weights } in parts {
+            if self.head.rule.sparse > 0.0 && self.head.values().is_coded(from) {
+                self.add_sparse(from, to, weights);
+            } else {
+                self.add(from, to, weights);
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::error::CacheError;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use tqkv_simd::page::{Line, SLOT_STEP};
+use tqkv_simd::page::{Line, SLOT_STEP, ask_for};
 
 /// Where the lines of a page are.
 #[derive(Clone, Debug)]
@@ -449,6 +449,14 @@ impl Pages {
     pub(super) fn lines(&self, index: usize) -> &[Line] {
         let page = (index / PAGE_TOKENS).checked_sub(self.evicted).and_then(|page| self.pages.get(page));
         page.map_or(&[], |page| page.lines())
+    }
+
+    /// Asks for what says where the page with token `index` is: it lies far from the others', and attention would wait for it.
+    pub(super) fn ask_for(&self, index: usize) {
+        let page = (index / PAGE_TOKENS).checked_sub(self.evicted).and_then(|page| self.pages.get(page));
+        if let Some(page) = page {
+            ask_for(&**page);
+        }
     }
 
     /// Tokens `from..to` of one page, decoded in the domain of the blocks.

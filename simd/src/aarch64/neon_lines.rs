@@ -362,6 +362,16 @@ impl<const DOT: bool> Machine for Neon<DOT> {
         }
     );
 
+    neon!(
+        fn larger(self, a: V, b: V) -> V {
+            let (mut out, b) = (a.registers(), b.registers());
+            for (out, b) in out.iter_mut().zip(b) {
+                *out = vmaxq_f32(*out, b);
+            }
+            V::from_registers(out)
+        }
+    );
+
     #[inline(always)]
     fn sum4(self, v: [V; 4]) -> [f32; 4] {
         v.map(tqkv_core::machine::Lanes::sum)

@@ -5,9 +5,10 @@
 //! over different pages can be [`merge`]d. Who splits a sequence into spans at fixed places and
 //! merges them in order gets the same bits from any number of threads.
 
-use super::{MAX_HEADS, MAX_PART, exp};
+use super::{MAX_HEADS, MAX_PART, MAX_PARTS, exp};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
+use tqkv_core::machine::Lanes;
 
 /// What one query head has seen so far, beside its accumulator.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,25 +43,55 @@ pub trait Parts {
     /// Multiplies what each head has summed by its factor ([`rescale`]).
     fn rescale(&mut self, factors: &[f32]);
 
-    /// Adds the weighted values of tokens `from..to` of one part: `weights` is `[heads, n]`.
-    fn accumulate(&mut self, from: usize, to: usize, weights: &[f32]);
+    /// Whether the part that begins with token `from` may be taken together with the one that ends before it, which saves what is done
+    /// once for each: maxima, rounding of weights, sums that leave their registers.
+    fn joins(&self, _from: usize) -> bool {
+        false
+    }
+
+    /// Adds the weighted values of up to [`MAX_PARTS`] parts that follow each other.
+    fn accumulate(&mut self, parts: &[Part<'_>]);
 }
 
-/// Attends with every query head over tokens `from..end`, part by part and at most [`MAX_PART`] at once. `state` has one
-/// entry a head; what `parts` has summed in the end is to be divided by its `sum`.
+/// Tokens `from..to` of one part, with the weight of each for each head: `[heads, n]`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Part<'a> {
+    /// The first token.
+    pub from: usize,
+    /// One past the last.
+    pub to: usize,
+    /// Relative to each head's largest logit so far.
+    pub weights: &'a [f32],
+}
+
+/// Attends with every query head over tokens `from..end`, part by part (or [`MAX_PARTS`] that join) and at most [`MAX_PART`] of
+/// each. `state` has one entry a head; what `parts` has summed in the end is to be divided by its `sum`.
 ///
 /// # Panics
 /// More heads than [`MAX_HEADS`].
 pub fn attend(level: Level, parts: &mut impl Parts, mut from: usize, end: usize, state: &mut [Attention]) {
-    let mut logits = [0.0; MAX_HEADS * MAX_PART];
+    let mut room = [[0.0; MAX_HEADS * MAX_PART]; MAX_PARTS];
     while from < end {
-        let to = end.min(parts.part_end(from)).min(from + MAX_PART);
-        let logits = &mut logits[..state.len() * (to - from)];
-        parts.scores(from, to, logits);
-        let factors = soften(level, logits, state);
+        let mut ends = [from; MAX_PARTS];
+        let mut logits: [&mut [f32]; MAX_PARTS] = Default::default();
+        let mut count = 0;
+        for (at, room) in room.iter_mut().enumerate() {
+            if at > 0 && (from == end || !parts.joins(from)) {
+                break;
+            }
+            let to = end.min(parts.part_end(from)).min(from + MAX_PART);
+            let part = &mut room[..state.len() * (to - from)];
+            parts.scores(from, to, part);
+            (ends[at], logits[at], count) = (to, part, at + 1);
+            from = to;
+        }
+        let factors = level.run(Soften { logits: &mut logits[..count], state });
         parts.rescale(&factors[..state.len()]);
-        parts.accumulate(from, to, logits);
-        from = to;
+        let mut softened = [Part::default(); MAX_PARTS];
+        for (part, (weights, &to)) in softened.iter_mut().zip(logits.iter().zip(&ends)) {
+            *part = Part { from: to - weights.len() / state.len().max(1), to, weights };
+        }
+        parts.accumulate(&softened[..count]);
     }
 }
 
@@ -72,7 +103,7 @@ pub fn attend(level: Level, parts: &mut impl Parts, mut from: usize, end: usize,
 /// More heads than [`MAX_HEADS`].
 pub fn soften(level: Level, logits: &mut [f32], state: &mut [Attention]) -> [f32; MAX_HEADS] {
     assert!(state.len() <= MAX_HEADS, "at most MAX_HEADS heads");
-    level.run(Soften { logits, state })
+    level.run(Soften { logits: &mut [logits], state })
 }
 
 /// Multiplies the sums of each head (`[heads, dim]`) by its factor.
@@ -84,24 +115,36 @@ pub fn rescale(factors: &[f32], dim: usize, sums: &mut [f32]) {
     }
 }
 
-struct Soften<'a> {
-    logits: &'a mut [f32],
+struct Soften<'a, 'b> {
+    /// `[heads, n]` of each part.
+    logits: &'a mut [&'b mut [f32]],
     state: &'a mut [Attention],
 }
 
-impl Kernel for Soften<'_> {
+impl Kernel for Soften<'_, '_> {
     type Output = [f32; MAX_HEADS];
 
     #[inline(always)]
-    fn run<I: Machine>(self, _: I) -> [f32; MAX_HEADS] {
-        let mut factors = [1.0; MAX_HEADS];
-        let len = self.logits.len() / self.state.len().max(1);
-        let heads = self.logits.chunks_exact_mut(len.max(1)).zip(self.state);
-        for ((logits, state), factor) in heads.zip(&mut factors) {
-            *factor = soften_head(logits, state);
+    fn run<I: Machine>(self, isa: I) -> [f32; MAX_HEADS] {
+        let (mut factors, mut largest) = ([1.0; MAX_HEADS], [0.0; MAX_HEADS]);
+        let heads = self.state.len();
+        // Of all heads first: each maximum waits for its lanes, and the next head's need not.
+        for (h, (max, state)) in largest.iter_mut().zip(&*self.state).enumerate() {
+            let parts = self.logits.iter().map(|part| of_head(part, h, heads));
+            *max = larger(max_of(isa, parts), state.max);
+        }
+        for (h, state) in self.state.iter_mut().enumerate() {
+            factors[h] = soften_head(isa, self.logits, (h, heads), largest[h], state);
         }
         factors
     }
+}
+
+/// What head `h` of `heads` has of a part.
+#[inline(always)]
+fn of_head(part: &[f32], h: usize, heads: usize) -> &[f32] {
+    let n = part.len() / heads;
+    part.get(h * n..(h + 1) * n).unwrap_or_default()
 }
 
 /// Lanes of a sum of weights.
@@ -113,69 +156,70 @@ fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// Folds lanes by halves: four steps that wait for each other instead of fifteen.
-macro_rules! fold {
-    ($lanes:ident, $join:expr) => {{
-        let mut lanes = $lanes;
-        let mut half = LANES / 2;
-        while half > 0 {
-            for i in 0..half {
-                lanes[i] = $join(lanes[i], lanes[i + half]);
-            }
-            half /= 2;
-        }
-        lanes[0]
-    }};
+/// Lanes of a machine's register, the others `rest`: its folds wait four times, and not for each lane.
+#[inline(always)]
+fn widen<I: Machine>(isa: I, lanes: [f32; LANES], rest: f32) -> I::V {
+    let mut wide = [rest; 32];
+    wide[..LANES].copy_from_slice(&lanes);
+    isa.load(&wide)
 }
 
-/// The largest lane.
+/// The largest of a head's logits; -inf where none is larger.
 #[inline(always)]
-fn largest(lanes: [f32; LANES]) -> f32 {
-    fold!(lanes, larger)
-}
-
-/// The sum of the lanes, halves first.
-#[inline(always)]
-fn total(lanes: [f32; LANES]) -> f32 {
-    fold!(lanes, core::ops::Add::add)
-}
-
-/// Turns logits into weights relative to the running maximum; returns what sums made so far must
-/// be multiplied by.
-#[inline(always)]
-fn soften_head(logits: &mut [f32], state: &mut Attention) -> f32 {
+fn max_of<'a, I: Machine>(isa: I, parts: impl Iterator<Item = &'a [f32]>) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
-    let (wholes, rest) = logits.as_chunks_mut::<LANES>();
-    for whole in wholes.iter() {
-        for (lane, logit) in lanes.iter_mut().zip(whole) {
+    for logits in parts {
+        let (wholes, rest) = logits.as_chunks::<LANES>();
+        for whole in wholes {
+            for (lane, logit) in lanes.iter_mut().zip(whole) {
+                *lane = larger(*logit, *lane);
+            }
+        }
+        for (lane, logit) in lanes.iter_mut().zip(rest) {
             *lane = larger(*logit, *lane);
         }
     }
-    for (lane, logit) in lanes.iter_mut().zip(rest.iter()) {
-        *lane = larger(*logit, *lane);
-    }
-    let max = larger(largest(lanes), state.max);
-    if max == f32::NEG_INFINITY {
-        // NaN is not larger than anything, so it may be here.
-        if logits.iter().any(|logit| logit.is_nan()) {
-            state.sum = f32::NAN;
-        }
-        logits.fill(0.0);
-        return 1.0;
-    }
+    widen(isa, lanes, f32::NEG_INFINITY).max()
+}
+
+/// Turns the logits of head `h` of `heads` into weights relative to `max`; returns what sums made so far must be multiplied by.
+#[inline(always)]
+fn soften_head<I: Machine>(
+    isa: I,
+    parts: &mut [&mut [f32]],
+    (h, heads): (usize, usize),
+    max: f32,
+    state: &mut Attention,
+) -> f32 {
     let mut sums = [0.0; LANES];
-    for whole in wholes {
-        for (sum, logit) in sums.iter_mut().zip(whole) {
+    for part in parts {
+        let n = part.len() / heads;
+        let logits = part.get_mut(h * n..(h + 1) * n).unwrap_or_default();
+        if max == f32::NEG_INFINITY {
+            // NaN is not larger than anything, so it may be here.
+            if logits.iter().any(|logit| logit.is_nan()) {
+                state.sum = f32::NAN;
+            }
+            logits.fill(0.0);
+            continue;
+        }
+        let (wholes, rest) = logits.as_chunks_mut::<LANES>();
+        for whole in wholes {
+            for (sum, logit) in sums.iter_mut().zip(whole) {
+                *logit = exp(*logit - max);
+                *sum += *logit;
+            }
+        }
+        for (sum, logit) in sums.iter_mut().zip(rest) {
             *logit = exp(*logit - max);
             *sum += *logit;
         }
     }
-    for (sum, logit) in sums.iter_mut().zip(rest) {
-        *logit = exp(*logit - max);
-        *sum += *logit;
+    if max == f32::NEG_INFINITY {
+        return 1.0;
     }
     let rescale = if state.max == max { 1.0 } else { exp(state.max - max) };
-    state.sum = state.sum * rescale + total(sums);
+    state.sum = state.sum * rescale + widen(isa, sums, 0.0).sum();
     state.max = max;
     rescale
 }

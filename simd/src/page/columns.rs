@@ -11,25 +11,38 @@ pub(super) const WOVEN_POSITIONS: usize = 4;
 /// Heads that share the look-ups of a column.
 pub(super) const TOGETHER: usize = 4;
 
-/// One column of a page: the same few code bytes of all tokens.
-pub(super) struct Columns<'a> {
+/// What is summed of one page: the lines of its columns.
+pub(super) struct Strip<'a> {
     /// Lines of all columns, one after the other.
     pub(super) body: &'a [Line],
     /// Lines of a column.
     pub(super) lines: usize,
     /// Those of the runs that hold a token of the range.
     pub(super) range: core::ops::Range<usize>,
-    /// The column.
-    pub(super) at: usize,
+    /// What is read soon, and not yet asked for.
+    pub(super) next: &'a [Line],
 }
 
-impl<'a> Columns<'a> {
+impl<'a> Strip<'a> {
     /// The lines of the range of a column.
     #[inline(always)]
     pub(super) fn column(&self, column: usize) -> &'a [Line] {
         let column = self.body.get(column * self.lines..(column + 1) * self.lines);
         column.and_then(|lines| lines.get(self.range.clone())).unwrap_or_default()
     }
+}
+
+/// As many lines to ask for as `lines` has, of which `count` count as asked for; `lines` where no strip has so many, as to ask for what is
+/// there costs less than to look. One strip's after the other's: memory gives lines in a row sooner.
+#[inline(always)]
+pub(super) fn ahead<'a>(strips: &mut [Strip<'a>], lines: &'a [Line], count: usize) -> &'a [Line] {
+    for strip in strips {
+        if let Some(ahead) = strip.next.get(..lines.len()) {
+            strip.next = strip.next.get(count..).unwrap_or_default();
+            return ahead;
+        }
+    }
+    lines
 }
 
 /// Where the sums of a column go.
@@ -138,17 +151,17 @@ pub(super) trait ValueCodes {
     /// Makes levels ready.
     fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> Self::Table<I>;
 
-    /// Sums one column over the tokens of its lines, for the first `heads` of up to [`TOGETHER`] heads; the first lines of `next`
-    /// are taken from it and prefetched.
-    #[expect(clippy::too_many_arguments, reason = "a column, its weights, what comes next, where sums go")]
+    /// Sums column `at` over the tokens of its lines on every strip, for the first `heads` of up to [`TOGETHER`] heads, and asks for
+    /// as many lines of what is next. The runs of the strips' weights follow each other.
+    #[expect(clippy::too_many_arguments, reason = "a column, its weights, where sums go")]
     fn sum<I: Machine>(
         isa: I,
-        columns: &Columns<'_>,
+        strips: &mut [Strip<'_>],
+        at: usize,
         positions: usize,
         table: Self::Table<I>,
         heads: usize,
         weights: &[Run],
-        next: &mut &[Line],
         out: &mut Out<'_>,
     );
 }

@@ -179,8 +179,11 @@ impl<'a> Streams<'a> {
             None => (self.rows, at + rows_ahead),
             Some(past) => (self.next, s * self.length + past),
         };
-        for line in Self::lines(lines, row_ahead * self.groups, self.groups).unwrap_or_default() {
-            isa.prefetch(line);
+        // Of a known number where there are any.
+        if let Some(lines) = Self::lines(lines, row_ahead * self.groups, self.groups) {
+            for line in lines {
+                isa.prefetch(line);
+            }
         }
         Some((at, super::halves(row).as_chunks::<32>().0))
     }
@@ -196,8 +199,10 @@ impl<'a> Streams<'a> {
     ) -> Option<(usize, &'a [[u16; 32]])> {
         let at = s * self.length + i;
         let row = Self::lines(self.rows, at * self.groups + column, count)?;
-        for line in Self::lines(self.next, at * self.groups + column, count).unwrap_or_default() {
-            isa.prefetch_near(line);
+        if let Some(lines) = Self::lines(self.next, at * self.groups + column, count) {
+            for line in lines {
+                isa.prefetch_near(line);
+            }
         }
         Some((at, super::halves(row).as_chunks::<32>().0))
     }

@@ -157,13 +157,10 @@ impl Scores<'_> {
         let tile_lines = self.pages.tile_lines;
         let run_lines = tile_lines / runs;
         let mut ahead = fetch_scales(isa, self.next, self.pages.scale_lines).chunks(tile_lines);
-        for tile in first..last {
-            let (Some(lines), Some(scales)) = (
-                body.get(tile * tile_lines..(tile + 1) * tile_lines),
-                scales.get(tile * runs..(tile + 1) * runs),
-            ) else {
-                return;
-            };
+        let tiles =
+            body.get(first * tile_lines..last * tile_lines).unwrap_or_default().chunks_exact(tile_lines);
+        let scales = scales.get(first * runs..last * runs).unwrap_or_default().chunks_exact(runs);
+        for (tile, (lines, scales)) in (first..last).zip(tiles.zip(scales)) {
             let mut next = ahead.next().unwrap_or_default();
             let mut head = 0;
             while head < self.queries.count {
@@ -196,22 +193,29 @@ impl Scores<'_> {
         }
     }
 
-    /// Copies a tile's logits of heads from `head` on out, dropping lanes outside of the range.
+    /// Copies a tile's logits of heads from `head` on out.
     #[inline(always)]
     fn store(&mut self, tile: usize, head: usize, logits: &[[f32; TILE]]) {
         let start = tile * TILE;
-        let is_whole = start >= self.from && start + TILE <= self.from + self.n;
-        for (h, logits) in logits.iter().enumerate() {
-            let first = (head + h) * self.n;
-            // None where a head is one too many.
-            let Some(out) = self.out.get_mut(first..first + self.n) else { return };
-            if is_whole && let Some(whole) = out.get_mut(start - self.from..start - self.from + TILE) {
-                whole.copy_from_slice(logits);
-                continue;
+        if start < self.from || start + TILE > self.from + self.n {
+            return self.store_edge(start, head, logits);
+        }
+        let rows = self.out.chunks_exact_mut(self.n).skip(head);
+        for (logits, out) in logits.iter().zip(rows) {
+            if let Some(out) = out.get_mut(start - self.from..start - self.from + TILE) {
+                out.copy_from_slice(logits);
             }
+        }
+    }
+
+    /// [`Self::store`] of a tile that is not whole: drops lanes outside of the range. Apart, as what it needs was computed for every tile.
+    #[cold]
+    #[inline(never)]
+    fn store_edge(&mut self, start: usize, head: usize, logits: &[[f32; TILE]]) {
+        let rows = self.out.chunks_exact_mut(self.n).skip(head);
+        for (logits, out) in logits.iter().zip(rows) {
             for (lane, &logit) in logits.iter().enumerate() {
-                let at = (start + lane).wrapping_sub(self.from);
-                if let Some(out) = out.get_mut(at) {
+                if let Some(out) = out.get_mut((start + lane).wrapping_sub(self.from)) {
                     *out = logit;
                 }
             }

@@ -30,13 +30,13 @@ mod weights;
 mod woven;
 
 pub use crate::lines::Line;
-pub use attend::{Attention, Parts, attend, merge, rescale, soften};
+pub use attend::{Attention, Part, Parts, attend, merge, rescale, soften};
 pub use exp::{EXP_ERROR, exp};
 pub use half_rows::HalfPages;
 pub use keys::KeyPages;
 pub use query::Queries;
 pub use rows::{narrow_rows, row_scores, row_sums, widen_rows};
-pub use values::ValuePages;
+pub use values::{ValuePages, ValuePart};
 
 /// Most query heads of a call: a larger GQA group takes several.
 pub const MAX_HEADS: usize = 8;
@@ -44,8 +44,11 @@ pub const MAX_HEADS: usize = 8;
 /// Most tokens of a page: what keeps sums of values inside `i32`.
 pub const MAX_SLOTS: usize = 512;
 
-/// Most tokens that are attended to at once.
+/// Most tokens of a part: what is scored at once.
 pub const MAX_PART: usize = 128;
+
+/// Most parts that are softened and summed together.
+pub const MAX_PARTS: usize = 2;
 
 /// Tokens of a page are a multiple of this.
 pub const SLOT_STEP: usize = 32;
@@ -73,6 +76,25 @@ fn prefetch<I: crate::lines::Machine, const BITS: usize>(isa: I, lines: &[Line])
 #[inline(always)]
 fn ahead_of<'a>(lines: &'a [Line], next: &'a [Line]) -> &'a [Line] {
     next.get(..lines.len()).unwrap_or(lines)
+}
+
+/// Asks for the line in which a value begins: what is read soon, such as that which says where a page is.
+#[inline]
+pub fn ask_for<T>(value: &T) {
+    let at: *const T = value;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which reads nothing that the program can see; every processor of this architecture has it.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        core::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = at;
 }
 
 /// The bytes of lines.

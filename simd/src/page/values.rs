@@ -7,13 +7,17 @@
 //! Weights times scales are 14-bit integers in two halves ([`super::weights`]) and summed exactly: at most
 //! 512 tokens times 16383 times 127 is below 2^30.
 
-use super::columns::{Columns, Out, TOGETHER, ValueCodes, WOVEN_POSITIONS, join, load_weights};
+use super::columns::{Out, Strip, TOGETHER, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights};
 use super::plan::{MAX_WORDS, Packed, Plan, with_kernel};
-use super::weights::{NONE, Products, RUN, RUN_LINES, Run};
-use super::{Line, MAX_PART, MAX_SLOTS, SLOT_STEP, ahead_of, bytes, bytes_mut, fetch_scales, prefetch};
+use super::weights::{NONE, Products, RUN, RUN_LINES, Run, bounds, step};
+use super::{Line, MAX_PART, MAX_PARTS, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, fetch_scales, prefetch};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
+use arrayvec::ArrayVec;
 use tqkv_core::AnyCodec;
+
+/// Lines of a page whose reading takes less than its sums do: 128 tokens of 2 bits at a head dim of 128 have 68, of 4 bits 132.
+const SMALL_PAGE: usize = 80;
 
 /// How pages of values of one codec are arranged.
 #[derive(Clone, Copy, Debug)]
@@ -160,40 +164,89 @@ impl ValuePages {
         next: &[Line],
         acc: &mut [f32],
     ) {
+        self.accumulate_parts(level, &[ValuePart { page, from, weights, next }], acc);
+    }
+
+    /// Whether two pages are better summed [together](ValuePages::accumulate_parts) for so many heads: not where one head waits for
+    /// the memory of large pages, which is busier when they come one by one.
+    pub fn joins(&self, heads: usize) -> bool {
+        heads > 1 || self.lines <= SMALL_PAGE
+    }
+
+    /// [`ValuePages::accumulate`] over several pages, with sums that stay in registers from one to the next: weights are rounded
+    /// against the largest of all.
+    ///
+    /// # Panics
+    /// As [`ValuePages::accumulate`]; more parts than [`MAX_PARTS`], or more than [`MAX_SLOTS`] tokens in pages that hold any.
+    pub fn accumulate_parts(&self, level: Level, parts: &[ValuePart<'_>], acc: &mut [f32]) {
         let heads = acc.len() / self.plan.dim;
         if heads == 0 {
             return;
         }
-        let n = weights.len() / heads;
-        assert!(from + n <= self.slots, "slots of this page");
-        if n == 0 {
-            return;
+        let mut given = ArrayVec::<Given<'_>, MAX_PARTS>::new();
+        let mut runs = 0;
+        for &ValuePart { page, from, weights, next } in parts {
+            let n = weights.len() / heads;
+            assert!(from + n <= self.slots, "slots of this page");
+            if n > 0 {
+                let (head, body) = page[..self.lines].split_at(self.scale_lines);
+                given.push(Given { scales: super::halves(head), body, from, n, weights, next });
+                runs += (from + n).div_ceil(RUN) - from / RUN;
+            }
         }
-        let page = &page[..self.lines];
         // Only as much memory as is needed: clearing it counts beside a page of few bits.
         let (mut few, mut many);
-        let runs = (from + n).div_ceil(RUN) - from / RUN;
-        let room: &mut [Run] = if runs <= MAX_PART / RUN {
-            few = [NONE; MAX_PART / RUN];
+        let room: &mut [Run] = if runs <= MAX_PARTS * MAX_PART / RUN {
+            few = [NONE; MAX_PARTS * MAX_PART / RUN];
             &mut few
         } else {
             many = [NONE; MAX_SLOTS / RUN];
             &mut many
         };
-        level.run(Accumulate { pages: self, page, from, n, weights, room, next, acc });
+        assert!(runs <= room.len(), "tokens of one sum");
+        level.run(Accumulate { pages: self, parts: &given, room, acc });
     }
 }
 
-/// [`ValuePages::accumulate`] inside an instruction set.
-struct Accumulate<'a> {
-    pages: &'a ValuePages,
-    page: &'a [Line],
+/// Tokens of one page that are summed with weights `[heads, n]`: slots from `from` on. `next` is memory that will be read soon.
+#[derive(Clone, Copy, Debug)]
+pub struct ValuePart<'a> {
+    /// As [`ValuePages::write`] filled it.
+    pub page: &'a [Line],
+    /// The first slot.
+    pub from: usize,
+    /// Of each head, one after the other.
+    pub weights: &'a [f32],
+    /// Empty where there is none.
+    pub next: &'a [Line],
+}
+
+/// A [`ValuePart`] that has tokens.
+struct Given<'a> {
+    scales: &'a [u16],
+    body: &'a [Line],
     from: usize,
     n: usize,
     weights: &'a [f32],
+    next: &'a [Line],
+}
+
+impl<'a> Given<'a> {
+    /// Weights of a head, with the scales of run `r` of the page's slots.
+    #[inline(always)]
+    fn products(&self, head: usize, (r, slots): (usize, usize)) -> Products<'a> {
+        let given = self.weights.get(head * self.n..(head + 1) * self.n).unwrap_or_default();
+        let scales = self.scales.get(r * slots..(r + 1) * slots).unwrap_or_default();
+        Products { given, from: self.from, scales }
+    }
+}
+
+/// [`ValuePages::accumulate_parts`] inside an instruction set.
+struct Accumulate<'a> {
+    pages: &'a ValuePages,
+    parts: &'a [Given<'a>],
     /// For the rounded weights of the heads of one pass.
     room: &'a mut [Run],
-    next: &'a [Line],
     acc: &'a mut [f32],
 }
 
@@ -209,50 +262,58 @@ impl Kernel for Accumulate<'_> {
 impl Accumulate<'_> {
     #[inline(always)]
     fn heads<I: Machine, C: ValueCodes>(self, isa: I) {
-        let (pages, plan) = (self.pages, &self.pages.plan);
-        let (head, body) = self.page.split_at(pages.scale_lines);
-        let scales = super::halves(head);
+        let (pages, plan, parts, room) = (self.pages, &self.pages.plan, self.parts, self.room);
         let table = C::table(isa, &plan.levels);
-        let mut next = fetch_scales(isa, self.next, pages.scale_lines);
-        let weights = self.room;
         let run_columns = pages.columns / plan.runs.max(1);
-        let column_lines = pages.groups * plan.depth();
+        let lines = pages.groups * plan.depth();
         // Only lines of runs that hold a token of the range are read.
         let run_lines = RUN / pages.line_tokens * plan.depth();
-        let lines = self.from / RUN * run_lines..(self.from + self.n).div_ceil(RUN) * run_lines;
-        let given = self.weights.chunks(TOGETHER * self.n.max(1));
-        for (given, accs) in given.zip(self.acc.chunks_mut(TOGETHER * plan.dim)) {
-            let heads = accs.len() / plan.dim;
-            let products = |head: usize, scales| {
-                let given = given.get(head * self.n..(head + 1) * self.n).unwrap_or_default();
-                Products { given, from: self.from, scales }
-            };
+        let mut strips = ArrayVec::<Strip<'_>, MAX_PARTS>::new();
+        for part in parts {
+            let range = part.from / RUN * run_lines..(part.from + part.n).div_ceil(RUN) * run_lines;
+            let next = fetch_scales(isa, part.next, pages.scale_lines);
+            if strips.try_push(Strip { body: part.body, lines, range, next }).is_err() {
+                return;
+            }
+        }
+        for (pass, accs) in self.acc.chunks_mut(TOGETHER * plan.dim).enumerate() {
+            let (first, heads) = (pass * TOGETHER, (accs.len() / plan.dim).min(TOGETHER));
             // Weights are unsigned on the machine: what is negative (weights that the caller made so,
             // scales of `q4_0`) makes a second pass.
-            let mut bounds = [[0.0; 2]; TOGETHER];
+            let mut largest = [[0.0; 2]; TOGETHER];
             for pass in 0..2 * plan.runs {
                 let (r, side) = (pass / 2, pass % 2);
-                let Some(scales) = scales.get(r * pages.slots..(r + 1) * pages.slots) else { return };
+                let scales = (r, pages.slots);
                 if side == 0 {
                     // Of all heads first: each bound waits for its lanes, and the next head's need not.
-                    for (h, bounds) in bounds.iter_mut().enumerate().take(heads) {
-                        *bounds = products(h, scales).bounds(isa);
+                    for (h, largest) in largest.iter_mut().enumerate().take(heads) {
+                        *largest = bounds(isa, parts.iter().map(|part| part.products(first + h, scales)));
                     }
                 }
                 let sign = if side == 0 { 1.0 } else { -1.0 };
                 let (mut factors, mut some) = ([0.0; TOGETHER], false);
-                for h in 0..heads.min(TOGETHER) {
-                    let step = products(h, scales).round(isa, sign, bounds[h][side], h, weights);
+                for h in 0..heads {
+                    let largest = largest[h][side];
+                    let step = step(sign, largest);
                     factors[h] = step * plan.unit;
-                    some |= step != 0.0;
+                    if step == 0.0 {
+                        continue;
+                    }
+                    some = true;
+                    let mut room = &mut *room;
+                    for part in parts {
+                        let products = part.products(first + h, scales);
+                        let (now, later) = room.split_at_mut(products.runs().len().min(room.len()));
+                        products.round(isa, sign, largest, h, now);
+                        room = later;
+                    }
                 }
                 if !some {
                     continue;
                 }
                 for column in r * run_columns..(r + 1) * run_columns {
-                    let columns = Columns { body, lines: column_lines, range: lines.clone(), at: column };
                     let mut out = Out { plan, column: column * pages.positions, accs, factors };
-                    C::sum(isa, &columns, pages.positions, table, heads, weights, &mut next, &mut out);
+                    C::sum(isa, &mut strips, column, pages.positions, table, heads, room, &mut out);
                 }
             }
         }
@@ -270,17 +331,20 @@ impl<const BITS: usize> ValueCodes for Packed<BITS> {
     #[inline(always)]
     fn sum<I: Machine>(
         isa: I,
-        columns: &Columns<'_>,
+        strips: &mut [Strip<'_>],
+        at: usize,
         positions: usize,
         table: I::Table,
         heads: usize,
         weights: &[Run],
-        next: &mut &[Line],
         out: &mut Out<'_>,
     ) {
-        let lines = columns.column(columns.at);
-        let mut ahead = ahead_of(lines, next);
-        *next = next.get(lines.len()..).unwrap_or_default();
+        let mut reads: [[&[Line]; 2]; MAX_PARTS] = [[&[]; 2]; MAX_PARTS];
+        let count = strips.len().min(MAX_PARTS);
+        for (i, read) in reads.iter_mut().enumerate().take(count) {
+            let lines = strips[i].column(at);
+            *read = [lines, ahead(strips, lines, lines.len())];
+        }
         let mut head = 0;
         while head < heads {
             macro_rules! column {
@@ -288,9 +352,9 @@ impl<const BITS: usize> ValueCodes for Packed<BITS> {
                     match positions {
                         $($positions if $heads <= heads - head => {
                             sum_column::<I, BITS, $positions, $dwords, $lines, $heads>(
-                                isa, [lines, ahead], table, weights, head, out,
+                                isa, &reads[..count], table, weights, head, out,
                             );
-                            ahead = lines;
+                            reads = reads.map(|[lines, _]| [lines, lines]);
                             head += $heads;
                             continue;
                         })*
@@ -323,7 +387,7 @@ fn read_lines<I: Machine, const DEPTH: usize>(isa: I, lines: &[Line; DEPTH]) -> 
 }
 
 /// Sums one column of packed codes over the tokens of its lines, which have `POSITIONS` times `DWORDS` dwords; a run of tokens is
-/// `LINES` of them. `lines` are those of the column, and as many to prefetch.
+/// `LINES` of them. `reads` are the lines of the column on each page, and as many to prefetch.
 #[inline(always)]
 fn sum_column<
     I: Machine,
@@ -334,7 +398,7 @@ fn sum_column<
     const H: usize,
 >(
     isa: I,
-    [lines, next]: [&[Line]; 2],
+    reads: &[[&[Line]; 2]],
     table: I::Table,
     weights: &[Run],
     head: usize,
@@ -345,11 +409,15 @@ fn sum_column<
     macro_rules! fields {
         ($depth:literal, |$line:ident| [$($field:literal: $levels:expr),*]) => {{
             const COUNT: usize = [$($field),*].len();
-            let (lines, next) = (lines.as_chunks::<$depth>().0, next.as_chunks::<$depth>().0);
-            let runs = lines.as_chunks::<LINES>().0.iter().zip(next.as_chunks::<LINES>().0).zip(weights);
             // Few sums are kept twice, so that additions need not wait.
             let mut sums = [[[[isa.zero(); 2]; COUNT]; H]; 2];
-            for ((lines, next), run) in runs {
+            let mut weights = weights;
+            for [lines, next] in reads {
+            let (lines, next) = (lines.as_chunks::<$depth>().0, next.as_chunks::<$depth>().0);
+            let (lines, next) = (lines.as_chunks::<LINES>().0, next.as_chunks::<LINES>().0);
+            let (runs, later) = weights.split_at(lines.len().min(weights.len()));
+            weights = later;
+            for ((lines, next), run) in lines.iter().zip(next).zip(runs) {
                 let Some(heads) = run.get(head..).and_then(|heads| heads.first_chunk::<H>()) else { return };
                 macro_rules! step {
                     ($at:expr, $part:expr) => {{
@@ -383,6 +451,7 @@ fn sum_column<
                 if LINES == 1 {
                     step!(0, 0);
                 }
+            }
             }
             for h in 0..H {
                 let mut lanes = [[0; 16]; COUNT];

@@ -1,6 +1,6 @@
 //! Weights of tokens as integers: what sums of values multiply levels with.
 //!
-//! Weights times scales are rounded to 14 bits against the largest of the page and taken apart into two
+//! Weights times scales are rounded to 14 bits against the largest of the part and taken apart into two
 //! 7-bit halves that fit every machine's byte products.
 
 use super::SLOT_STEP;
@@ -40,7 +40,7 @@ pub(super) struct Products<'a> {
 impl Products<'_> {
     /// The runs that hold a slot of the range.
     #[inline(always)]
-    fn runs(&self) -> core::ops::Range<usize> {
+    pub(super) fn runs(&self) -> core::ops::Range<usize> {
         self.from / RUN..(self.from + self.given.len()).div_ceil(RUN)
     }
 
@@ -64,32 +64,8 @@ impl Products<'_> {
         })
     }
 
-    /// The largest of the products, and of their negatives; at least 0.
-    #[inline(always)]
-    pub(super) fn bounds<I: Machine>(&self, isa: I) -> [f32; 2] {
-        let zero = isa.splat(0.0);
-        let (mut largest, mut least) = (zero, zero);
-        for run in self.runs() {
-            let products = self.run(isa, run);
-            let sizes = products.max_abs(zero);
-            largest = largest.max_abs(products);
-            // Twice what is negative.
-            least = least.max_abs(products - sizes);
-        }
-        let least = least.max() * 0.5;
-        if least == 0.0 {
-            return [largest.max(), 0.0];
-        }
-        let mut most = zero;
-        for run in self.runs() {
-            let products = self.run(isa, run);
-            most = most.max_abs(products + products.max_abs(zero));
-        }
-        [most.max() * 0.5, least]
-    }
-
-    /// Rounds the products times `sign`, where that is positive, against the largest of these, as weights of head `head`; returns
-    /// what one step is worth, 0 where nothing is positive. Slots of the runs outside of the range get the weight 0.
+    /// Rounds the products times `sign`, where that is positive, against `largest` of them, as weights of head `head`. Slots of the
+    /// runs outside of the range get the weight 0.
     #[inline(always)]
     pub(super) fn round<I: Machine>(
         &self,
@@ -98,16 +74,33 @@ impl Products<'_> {
         largest: f32,
         head: usize,
         weights: &mut [Run],
-    ) -> f32 {
-        if largest < LEAST {
-            return 0.0;
-        }
-        let (zero, signs, half) = (isa.splat(0.0), isa.splat(sign), isa.splat(STEPS / largest * 0.5));
+    ) {
+        let (zero, steps) = (isa.splat(0.0), isa.splat(sign * (STEPS / largest)));
         for (run, weights) in self.runs().zip(weights) {
             let Some(halves) = weights.get_mut(head) else { break };
-            let products = self.run(isa, run) * signs;
-            isa.write_halves((products + products.max_abs(zero)) * half, bytemuck::must_cast_mut(halves));
+            let steps = isa.larger(self.run(isa, run) * steps, zero);
+            isa.write_halves(steps, bytemuck::must_cast_mut(halves));
         }
-        largest * (sign / STEPS)
     }
+}
+
+/// The largest of the products of one head, and of their negatives; at least 0.
+#[inline(always)]
+pub(super) fn bounds<'a, I: Machine>(isa: I, parts: impl Iterator<Item = Products<'a>>) -> [f32; 2] {
+    let zero = isa.splat(0.0);
+    let (mut largest, mut least) = (zero, zero);
+    for part in parts {
+        for run in part.runs() {
+            let products = part.run(isa, run);
+            largest = isa.larger(largest, products);
+            least = isa.larger(least, zero - products);
+        }
+    }
+    [largest.max(), least.max()]
+}
+
+/// What one step of weights is worth that are rounded against `largest`; 0 where nothing is to be summed.
+#[inline(always)]
+pub(super) fn step(sign: f32, largest: f32) -> f32 {
+    if largest < LEAST { 0.0 } else { largest * (sign / STEPS) }
 }

@@ -1,10 +1,10 @@
 //! Values of trellis and 5-bit codes: sums over tokens of levels that are made from bit planes.
 
-use super::columns::{Columns, Out, ValueCodes, WOVEN_POSITIONS, join, load_weights};
+use super::columns::{Out, Strip, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights};
 use super::plan::{Plan, Woven};
 use super::trellis::{self, InQuads, PlainLines, Planes, eight};
 use super::weights::{RUN_LINES, Run};
-use super::{Line, MAX_SLOTS, ahead_of, prefetch};
+use super::{Line, MAX_SLOTS, prefetch};
 use crate::lines::Machine;
 use arrayvec::ArrayVec;
 
@@ -23,34 +23,37 @@ impl<C: Planes> ValueCodes for Woven<C> {
     #[inline(always)]
     fn sum<I: Machine>(
         isa: I,
-        columns: &Columns<'_>,
+        strips: &mut [Strip<'_>],
+        at: usize,
         _: usize,
         table: I::Levels,
         heads: usize,
         weights: &[Run],
-        next: &mut &[Line],
         out: &mut Out<'_>,
     ) {
-        let units = Units::<C>::new(columns, out.plan);
-        let lines = columns.column(columns.at);
-        let mut ahead = ahead_of(lines, next).chunks(Units::<C>::FETCHED);
-        *next = next.get(units.count * Units::<C>::FETCHED..).unwrap_or_default();
         if heads == 1 && I::SUMS >= 8 {
             // The sums of one head stay in the registers.
-            let mut sums = [[isa.zero(); 2]; 8];
-            for group in 0..units.count {
-                prefetch::<I, 0>(isa, ahead.next().unwrap_or_default());
-                let levels = units.levels(isa, group, table);
-                sums = add_levels(isa, sums, &levels, weights, 0, group);
+            let (mut sums, mut first) = ([[isa.zero(); 2]; 8], 0);
+            for i in 0..strips.len() {
+                let (units, mut ahead) = Units::<C>::of(strips, i, at, out.plan);
+                for group in 0..units.count {
+                    prefetch::<I, 0>(isa, ahead.next().unwrap_or_default());
+                    let levels = units.levels(isa, group, table);
+                    sums = add_levels(isa, sums, &levels, weights, 0, first + group);
+                }
+                first += units.count;
             }
             return close(isa, 0, sums, out);
         }
         // Memory that is written before it is read: clearing it would take as long as the products of a head.
         let mut kept = ArrayVec::<[I::Line; 8], MAX_GROUPS>::new();
-        for group in 0..units.count {
-            prefetch::<I, 0>(isa, ahead.next().unwrap_or_default());
-            if kept.try_push(units.levels(isa, group, table)).is_err() {
-                return;
+        for i in 0..strips.len() {
+            let (units, mut ahead) = Units::<C>::of(strips, i, at, out.plan);
+            for group in 0..units.count {
+                prefetch::<I, 0>(isa, ahead.next().unwrap_or_default());
+                if kept.try_push(units.levels(isa, group, table)).is_err() {
+                    return;
+                }
             }
         }
         for head in 0..heads {
@@ -161,10 +164,23 @@ impl<'a, C: Planes> Units<'a, C> {
     /// Lines to prefetch for each unit.
     const FETCHED: usize = if C::PAIRED > 0 { Self::DEPTH.div_ceil(2) } else { Self::DEPTH };
 
+    /// The units of column `at` of strip `i`, and for each the lines to ask for.
     #[inline(always)]
-    fn new(columns: &Columns<'a>, plan: &Plan) -> Self {
-        let (count, at, shifted) = (plan.units(), columns.at, plan.pad > 0);
-        let strand = |column: usize| Self::strand(columns, column, count);
+    fn of(
+        strips: &mut [Strip<'a>],
+        i: usize,
+        at: usize,
+        plan: &Plan,
+    ) -> (Self, core::slice::Chunks<'a, Line>) {
+        let (units, lines) = (Self::new(&strips[i], at, plan), strips[i].column(at));
+        let ahead = ahead(strips, lines, units.count * Self::FETCHED);
+        (units, ahead.chunks(Self::FETCHED))
+    }
+
+    #[inline(always)]
+    fn new(strip: &Strip<'a>, at: usize, plan: &Plan) -> Self {
+        let (count, shifted) = (plan.units(), plan.pad > 0);
+        let strand = |column: usize| Self::strand(strip, column, count);
         let before = |back: usize| match at.checked_sub(back) {
             Some(column) => (strand(column), false),
             None => (strand((at + count).saturating_sub(back)), true),
@@ -178,24 +194,24 @@ impl<'a, C: Planes> Units<'a, C> {
             at,
             columns: count,
             shifted,
-            count: columns.range.len() / Self::DEPTH,
+            count: strip.range.len() / Self::DEPTH,
             code: core::marker::PhantomData,
         }
     }
 
     /// The coded lines of a column.
     #[inline(always)]
-    fn strand(columns: &Columns<'a>, column: usize, count: usize) -> Strand<'a> {
-        let (groups, first) = (columns.lines / Self::DEPTH, columns.range.start / Self::DEPTH);
+    fn strand(strip: &Strip<'a>, column: usize, count: usize) -> Strand<'a> {
+        let (groups, first) = (strip.lines / Self::DEPTH, strip.range.start / Self::DEPTH);
         let (base, stride) = if C::PAIRED == 0 {
-            (column * columns.lines, Self::DEPTH)
+            (column * strip.lines, Self::DEPTH)
         } else {
             // Two columns together, or the last one alone.
             let together = column / 2 * 2 + 1 < count;
             let stride = if together { Self::DEPTH } else { Self::DEPTH - 1 };
             (column / 2 * Self::DEPTH * groups + column % 2 * (Self::DEPTH - 1), stride)
         };
-        Strand { lines: columns.body.get(base + first * stride..).unwrap_or_default(), stride }
+        Strand { lines: strip.body.get(base + first * stride..).unwrap_or_default(), stride }
     }
 
     /// The lines of plain bits of a group of tokens.

@@ -368,6 +368,17 @@ impl Machine for Avx2 {
     }
 
     #[inline(always)]
+    fn larger(self, a: V, b: V) -> V {
+        let (a, b) = (a.registers(), b.registers());
+        avx2!(V::from_registers([
+            _mm256_max_ps(a[0], b[0]),
+            _mm256_max_ps(a[1], b[1]),
+            _mm256_max_ps(a[2], b[2]),
+            _mm256_max_ps(a[3], b[3])
+        ]))
+    }
+
+    #[inline(always)]
     fn sum4(self, v: [V; 4]) -> [f32; 4] {
         avx2!({
             let join = |v: V| {

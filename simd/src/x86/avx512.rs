@@ -68,7 +68,7 @@ impl V {
     }
 
     #[inline(always)]
-    fn zip(self, other: Self, f: impl Fn(__m512, __m512) -> __m512) -> Self {
+    pub(super) fn zip(self, other: Self, f: impl Fn(__m512, __m512) -> __m512) -> Self {
         Self([f(self.0[0], other.0[0]), f(self.0[1], other.0[1])])
     }
 

@@ -265,6 +265,12 @@ impl Machine for Avx512 {
     );
 
     avx512!(
+        fn larger(self, a: V, b: V) -> V {
+            a.zip(b, |a, b| _mm512_max_ps(a, b))
+        }
+    );
+
+    avx512!(
         fn sum4(self, v: [V; 4]) -> [f32; 4] {
             let join = |v: V| _mm512_add_ps(v.registers()[0], v.registers()[1]);
             let (a, b, c, d) = (join(v[0]), join(v[1]), join(v[2]), join(v[3]));

@@ -141,24 +141,30 @@ fn words<const W: usize>(bytes: &[u8]) -> Option<[u64; W]> {
 /// The parity planes of a ring, most significant parity first.
 #[inline(always)]
 fn parity_words<const W: usize>(code: &Code, coded: &[u64; W]) -> [[u64; W]; 3] {
-    // What precedes the first word: the last one, a bit further in every byte.
+    // The word before each; before the first the last one, a bit further in every byte.
     let last = coded[W - 1];
-    let mut before = (last << 1 & !LOW) | (last >> 7 & LOW);
+    let mut before = [(last << 1 & !LOW) | (last >> 7 & LOW); W];
+    before[1..].copy_from_slice(&coded[..W - 1]);
     let mut parities = [[0; W]; 3];
-    for w in 0..W {
-        let now = coded[w];
-        for back in 0..=MAX_MEMORY {
-            let earlier = match back {
-                0 => now,
-                MAX_MEMORY => before,
-                _ => now << (8 * back) | before >> (64 - 8 * back),
-            };
-            for (parity, &taps) in parities.iter_mut().zip(&code.generators) {
-                parity[w] ^= earlier & 0u64.wrapping_sub(u64::from(taps >> back & 1));
+    // All words of a step at once, and steps written out: the compiler makes vectors of these, and of a loop branches.
+    macro_rules! steps {
+        ($($back:literal)*) => {$(
+            let mut earlier = if $back == MAX_MEMORY { before } else { *coded };
+            if $back % MAX_MEMORY != 0 {
+                for (earlier, before) in earlier.iter_mut().zip(before) {
+                    *earlier = *earlier << (8 * $back) | before >> (64 - 8 * $back);
+                }
             }
-        }
-        before = now;
+            for (parity, &taps) in parities.iter_mut().zip(&code.generators) {
+                let mask = 0u64.wrapping_sub(u64::from(taps >> $back & 1));
+                for (parity, earlier) in parity.iter_mut().zip(earlier) {
+                    *parity ^= earlier & mask;
+                }
+            }
+        )*};
     }
+    const { assert!(MAX_MEMORY == 8, "steps") };
+    steps!(0 1 2 3 4 5 6 7 8);
     parities
 }
 

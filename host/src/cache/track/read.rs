@@ -4,7 +4,7 @@ use super::Track;
 use crate::cache::format::PAGE_TOKENS;
 use crate::cache::scratch::Queries;
 use crate::error::CacheError;
-use tqkv_simd::page::{Line, MAX_PART};
+use tqkv_simd::page::{Line, MAX_PART, Part, ValuePart};
 
 impl Track {
     /// End of the range from position `from` on that lies in one part: sinks, a page, recent rows.
@@ -23,6 +23,13 @@ impl Track {
     /// Lines of the page that holds a position; empty where it is not encoded.
     pub(in crate::cache) fn lines(&self, position: usize) -> &[Line] {
         position.checked_sub(self.sinks.len()).map_or(&[], |index| self.pages.lines(index))
+    }
+
+    /// Asks for what says where the page of a position is.
+    pub(in crate::cache) fn ask_for(&self, position: usize) {
+        if let Some(index) = position.checked_sub(self.sinks.len()) {
+            self.pages.ask_for(index);
+        }
     }
 
     /// Whether a position is encoded.
@@ -76,6 +83,34 @@ impl Track {
             run.format.accumulate(&run.lines, run.slot, weights, next, rotated);
         }
         Ok(())
+    }
+
+    /// Whether values from `from` on, where a part begins, are summed together with those before for so many heads: both encoded, in
+    /// pages that gain by it.
+    pub(in crate::cache) fn joins(&self, from: usize, heads: usize) -> bool {
+        from > 0 && self.is_coded(from - 1) && self.is_coded(from) && self.pages.warm().joins(heads)
+    }
+
+    /// [`Track::accumulate`] for two parts in pages of one format; false where they are not.
+    pub(in crate::cache) fn accumulate_two(
+        &self,
+        parts: &[Part<'_>; 2],
+        next: [&[Line]; 2],
+        rotated: &mut [f32],
+    ) -> Result<bool, CacheError> {
+        let sinks = self.sinks.len();
+        let runs = [self.pages.run(parts[0].from - sinks)?, self.pages.run(parts[1].from - sinks)?];
+        if !std::ptr::eq(runs[0].format, runs[1].format) {
+            return Ok(false);
+        }
+        let part = |i: usize| ValuePart {
+            page: &runs[i].lines,
+            from: runs[i].slot,
+            weights: parts[i].weights,
+            next: next[i],
+        };
+        runs[0].format.accumulate_parts(&[part(0), part(1)], rotated);
+        Ok(true)
     }
 
     /// Encoded tokens of positions `from..to`, decoded in the domain of the blocks into `out`.
