@@ -57,10 +57,10 @@ impl Exact {
 
     /// What a token decodes to as caches read it: in the domain of the blocks first.
     pub(crate) fn row(&self, head: usize, token: usize, tier: usize) -> Vec<f32> {
-        let codec = &self.codecs[tier];
+        let (codec, level) = (&self.codecs[tier], Level::fastest());
         let mut x = vec![0.0; codec.dim()];
-        codec.decode_rotated(&self.heads[head][token], &mut x);
-        codec.unrotate(&mut x);
+        codec::decode_rotated(level, codec, &self.heads[head][token], &mut x);
+        codec::unrotate(level, codec, &mut x);
         x
     }
 }
