@@ -61,7 +61,7 @@ fuzz_target!(|input: Input<'_>| {
     };
     let queries = input.queries.of(input.bytes, call.heads * dim);
     let weights = input.weights.of(input.bytes, call.heads * call.count);
-    let soft = || softened(&queries, call.heads);
+    softened(&queries, call.heads);
     let write =
         |lines, write: &dyn Fn(&mut [Line], usize, &[u8])| written(&codec, lines, slots, &input, write);
     if let (Some(keys), Some(values)) = (KeyPages::new(&codec, slots), ValuePages::new(&codec, slots)) {
@@ -71,7 +71,6 @@ fuzz_target!(|input: Input<'_>| {
         let page = write(values.lines(), &|page, slot, block| values.write(page, slot, block));
         page.comes_back(|page, slot, block| values.read(page, slot, block));
         page.sums(&values, &weights, call);
-        soft();
     } else if let (CodecId::F16, Some(halves)) = (id, HalfPages::new(dim, slots)) {
         let page = write(halves.lines(), &|page, slot, block| halves.write(page, slot, block));
         page.comes_back(|page, slot, block| halves.read(page, slot, block));
