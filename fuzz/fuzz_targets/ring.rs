@@ -1,10 +1,11 @@
 //! Bytes as the life of a ring: pushes, attention, clears, against a plain list of tokens. Slots are what the codecs write, in the
-//! order that a ring has; attention never panics, is the same twice, and of one token is its value.
+//! order that a ring has; attention never panics, is the same twice, and is softmax over what the blocks score and decode to.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use tqkv_core::code::{Code, I8, S2, S3, S4, T2S8};
 use tqkv_core::fixed::{FixedCodec, RingCache};
+use tqkv_core::{AnyCodec, Options};
 
 fuzz_target!(|data: &[u8]| {
     let [kind, room, sinks, program @ ..] = data else { return };
@@ -71,6 +72,8 @@ fn live<const D: usize, K: Code, V: Code>(room: usize, sinks: usize, program: &[
                 assert_eq!(out, again);
                 if plain.is_empty() {
                     assert_eq!(out, [0; D]);
+                } else {
+                    assert_attends::<D, K, V>(&vector(a), exponent, &plain, &out);
                 }
             }
         }
@@ -78,6 +81,52 @@ fn live<const D: usize, K: Code, V: Code>(room: usize, sinks: usize, program: &[
         for (slot, (key, value)) in ring.slots().zip(&plain) {
             assert_eq!(slot, (&key[..], &value[..]));
         }
+    }
+}
+
+/// Attention with the query times 2^exponent against f64 attention over what the blocks decode to; `out` has the same exponent.
+fn assert_attends<const D: usize, K: Code, V: Code>(
+    q: &[i16; D],
+    exponent: i32,
+    plain: &[Slot],
+    out: &[i16; D],
+) {
+    let codec = |id| AnyCodec::new(id, D, Options::DEFAULT).expect("a codec of integers");
+    let (keys, values, unit) = (codec(K::ID), codec(V::ID), 2f64.powi(exponent));
+    let mut rotated = [0.0; D];
+    keys.rotate_query(&q.map(|v| (f64::from(v) * unit) as f32), &mut rotated);
+    let largest = rotated.iter().fold(0.0, |most: f64, v| most.max(f64::from(v.abs())));
+    let (mut logits, mut error) = (Vec::new(), 0.0);
+    for (key, _) in plain {
+        let mut row = [0.0; D];
+        keys.decode_rotated(key, &mut row);
+        let dot: f64 = rotated.iter().zip(&row).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
+        let size: f64 = row.iter().map(|v| f64::from(v.abs())).sum();
+        let root = (D as f64).sqrt();
+        logits.push(dot / root);
+        // Half a step of the query in each coordinate, and the rounding of factors.
+        error = f64::max(error, (0.51 / 127.0 + 1e-4) * largest * size / root);
+    }
+    // Beyond, weights are anything.
+    if error > 0.1 || logits.iter().any(|logit| logit.abs() > 8000.0) {
+        return;
+    }
+    let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let total: f64 = logits.iter().map(|logit| (logit - most).exp()).sum();
+    let (mut want, mut longest) = ([0.0; D], 0.0);
+    for (logit, (_, value)) in logits.iter().zip(plain) {
+        let mut row = [0.0; D];
+        values.decode(value, &mut row).expect("a block of the encoder's");
+        let weight = (logit - most).exp() / total;
+        want.iter_mut().zip(&row).for_each(|(sum, v)| *sum += weight * f64::from(*v));
+        longest = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt().max(longest);
+    }
+    // The weights of all, one unit of what is written, and an eighth of the smallest f16: weights are rounded as scales are.
+    let allowed = longest * (3.0 * error + 2e-3 + plain.len() as f64 / 8192.0) + 1.5 * unit + 1e-8;
+    for (got, want) in out.iter().zip(&want) {
+        let want = want.clamp(-32768.0 * unit, 32767.0 * unit);
+        let off = (f64::from(*got) * unit - want).abs();
+        assert!(off <= allowed, "{} {}: {off} of {longest}, {allowed} allowed", K::ID.name(), V::ID.name());
     }
 }
 

@@ -1,10 +1,12 @@
-//! Bytes as a chunk of the storage tier and as a basis: as they are, and as changes to good ones whose checksums are mended. None
-//! makes a panic; a chunk that is accepted says what it holds, and a basis that is accepted is written as it was read.
+//! Bytes as a chunk of the storage tier, as an archive and as a basis: as they are, and as changes to good ones whose checksums are
+//! mended. None makes a panic; a chunk that is accepted says what it holds, a cache takes up a whole archive or nothing, and a basis
+//! that is accepted is written as it was read.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use sha2::{Digest, Sha256};
 use std::sync::{Arc, LazyLock};
+use tqkv::cache::{CacheSpec, KvCache};
 use tqkv_storage::{Basis, Budget, Join, Learner, Pairs, Rope, Shape, Span, StorageCodec};
 
 const HEADER: usize = 92;
@@ -80,6 +82,7 @@ fn changed(bytes: &[u8], changes: &[u8]) -> Vec<u8> {
 }
 
 fn decode(good: &Good, bytes: &[u8]) {
+    restore(good, bytes);
     let Ok(span) = good.codec.span(bytes) else { return };
     let values = span.layers * span.tokens * WIDTH;
     let (mut k, mut v) = (vec![0.0f32; values], vec![0.0f32; values]);
@@ -91,6 +94,15 @@ fn decode(good: &Good, bytes: &[u8]) {
                 .thin(bytes, least)
                 .map(|thin| good.codec.decode(&thin, &mut k, &mut v).expect("a chunk"));
         }
+    }
+}
+
+/// As an archive: a cache that was empty has all of it or nothing.
+fn restore(good: &Good, bytes: &[u8]) {
+    let mut cache = KvCache::new(CacheSpec::new(2, 2, 2, 16)).expect("a cache of the codec's shape");
+    match good.codec.restore(&mut &bytes[..], &mut cache) {
+        Ok(tokens) => assert_eq!(tokens, cache.len()),
+        Err(error) => assert!(cache.is_empty() && !error.to_string().is_empty()),
     }
 }
 

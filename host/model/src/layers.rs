@@ -20,8 +20,8 @@ const WITHOUT_KEYS: [&str; 8] =
 /// Layers from which on Qwen's slide, where the file has windows switched on and does not say.
 const DEFAULT_WINDOW_LAYERS: usize = 28;
 
-/// More layers than any model has.
-const MOST_LAYERS: usize = 1 << 20;
+/// More layers than any model has; few enough to look each up in whatever lists a file has.
+const MOST_LAYERS: usize = 1 << 12;
 
 /// The fields of a `config.json` that say what its layers keep.
 #[derive(Debug, Deserialize)]
@@ -91,7 +91,9 @@ impl LayerFields {
             return types.iter().take(layers).map(|kind| self.kind(kind)).collect();
         }
         let layers = self.num_hidden_layers.filter(|n| (1..=MOST_LAYERS).contains(n));
-        let layers = layers.ok_or_else(|| ModelError::Config("no usable num_hidden_layers".to_owned()))?;
+        let layers = layers.ok_or_else(|| {
+            ModelError::Config(format!("num_hidden_layers is missing or none from 1 to {MOST_LAYERS}"))
+        })?;
         if let Some(types) = self.block_types.as_ref().filter(|types| !types.is_empty()) {
             return types.iter().cycle().take(layers).map(|kind| self.kind(kind)).collect();
         }
@@ -161,9 +163,9 @@ impl LayerFields {
         let family = self.family();
         let every = match (pattern, family) {
             (Some(Pattern::Letters(letters)), _) => {
-                let letters: Vec<_> = letters.chars().collect();
+                let letters = letters.as_bytes();
                 // The last layer of a lettered pattern always sees all.
-                let local = layer + 1 < layers && letters.get(layer % letters.len().max(1)) == Some(&'L');
+                let local = layer + 1 < layers && letters.get(layer % letters.len().max(1)) == Some(&b'L');
                 return if local { LayerKind::Sliding(tokens) } else { LayerKind::Full };
             }
             (Some(Pattern::Every(every)), _) => Some(*every),

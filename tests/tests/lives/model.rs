@@ -1,8 +1,9 @@
 //! The rules of a token's life, counted: nothing here knows of pages in memory, rows or files.
 
+use super::exact::Exact;
 use super::truth::{Held, Of, Rows, error, halves, loss};
 use tqkv::cache::{CacheSpec, CacheStats, Centring, Cold, KvCache, LayerKind, MEAN_TOKENS, PAGE_TOKENS};
-use tqkv_core::CodecId;
+use tqkv_core::{AnyCodec, CodecId};
 use tqkv_tests::oracle::energy;
 
 /// Tokens behind a window that are kept for a rollback.
@@ -28,6 +29,8 @@ struct Side {
     /// Pages that are there or beyond.
     cooled: Vec<usize>,
     evicted: usize,
+    /// What is encoded, to the bit; of keys less a mean it is not known.
+    exact: Option<Exact>,
 }
 
 impl Side {
@@ -49,7 +52,19 @@ impl Side {
         }
         let rows = if is_first { rows } else { Rows { shift: 0.0, ..rows } };
         let centred = is_first && !latent && spec.centring != Centring::Off && codecs[0] != CodecId::F16;
+        let make = |&id: &CodecId| AnyCodec::new(id, dim, spec.options).unwrap();
+        let exact = || Exact {
+            rows,
+            of: if is_first { Of::Key } else { Of::Value },
+            layer,
+            width: if is_first { spec.shape.head_dim } else { dim },
+            codecs: codecs.iter().map(make).collect(),
+            heads: vec![Vec::new(); spec.shape.num_kv_heads],
+        };
+        // Positional parts are never told.
+        let is_told = !centred && (is_first || !latent);
         Self {
+            exact: is_told.then(exact),
             sinks: spec.sinks,
             hot: spec.hot,
             centred,
@@ -84,12 +99,17 @@ impl Side {
         self.cooled.iter().filter(|&&cooled| page < cooled).count()
     }
 
-    fn push(&mut self, tokens: usize) {
-        self.len += tokens;
+    /// Takes up what is new of a layer's tokens.
+    fn push(&mut self, tokens: &[u64]) {
+        self.len = tokens.len();
         let extra = self.recent().saturating_sub(self.hot);
         if !self.learning || extra >= MEAN_TOKENS {
             self.learning = false;
             let leaving = if self.hot < BATCH { extra } else { extra / BATCH * BATCH };
+            let first = self.sinks() + self.coded();
+            if let Some(exact) = &mut self.exact {
+                exact.push(&tokens[first..first + leaving]);
+            }
             self.errors.resize(self.coded() + leaving, self.tiers[0].1);
         }
         for tier in 1..self.tiers.len() {
@@ -104,6 +124,9 @@ impl Side {
 
     /// Adds what tokens lose on the way from one tier to another.
     fn recode(&mut self, tokens: std::ops::Range<usize>, from: usize, to: usize) {
+        if let Some(exact) = &mut self.exact {
+            exact.recode(tokens.clone(), from, to);
+        }
         let ((from, _), (to, loss)) = (self.tiers[from], self.tiers[to]);
         if from != to {
             self.errors[tokens].iter_mut().for_each(|error| *error += loss * (1.0 + *error));
@@ -124,6 +147,9 @@ impl Side {
         let page = coded / PAGE_TOKENS;
         self.recode(page * PAGE_TOKENS..coded, self.tier(page), 0);
         self.errors.truncate(coded);
+        if let Some(exact) = &mut self.exact {
+            exact.truncate(coded);
+        }
         self.cooled.iter_mut().for_each(|cooled| *cooled = (*cooled).min(page));
         if coded == 0 {
             (self.evicted, self.learning) = (0, self.centred);
@@ -210,7 +236,7 @@ impl Model {
         layer.tokens.extend(tokens);
         let first = layer.first_seen(layer.tokens.len()).saturating_sub(ROLLBACK);
         for side in &mut layer.sides {
-            side.push(tokens.len());
+            side.push(&layer.tokens);
             side.evict(first);
         }
     }
@@ -295,6 +321,12 @@ impl Model {
                 assert_eq!(row, halves(truth), "token {position} of {at:?} is not encoded");
                 continue;
             };
+            if let Some(exact) = &side.exact {
+                let token = position - side.sinks;
+                let want = exact.row(at.1, token, side.tier(token / PAGE_TOKENS));
+                let same = row.iter().zip(&want).all(|(got, want)| got.to_bits() == want.to_bits());
+                assert!(same, "{kind:?} of token {position} of {at:?}: {row:?}, encoded it is {want:?}");
+            }
             let spread = self.spread(kind, truth);
             let (error, most) = (error(row, truth), share * spread + 1e-9);
             // A coordinate beyond the last level may lose as much as many others.

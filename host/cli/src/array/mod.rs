@@ -7,6 +7,7 @@ mod error;
 mod npy;
 mod tensor;
 
+use std::io::{self, Read};
 use std::path::Path;
 
 pub(crate) use error::ArrayError;
@@ -82,17 +83,31 @@ impl Vectors {
     /// many bytes as the shape says.
     pub(crate) fn open(spec: &str) -> Result<Self, ArrayError> {
         if input::is_stdin(Path::new(spec)) {
-            let bytes = npy::read(std::io::stdin().lock())?;
-            let layout = npy::layout(&bytes)?;
-            return Self::from_layout(Bytes::Owned(bytes), layout);
+            return Self::read(io::stdin().lock());
         }
-        let (path, name) = split(spec);
+        let (path, tensor) = split(spec);
         let bytes = Bytes::open(Path::new(path))?;
-        let layout = match name {
+        if tensor.is_none() && path.ends_with(".safetensors") {
+            return Err(tensor::name_needed(bytes.as_ref())?);
+        }
+        Self::from_bytes(bytes, tensor)
+    }
+
+    /// Reads a `.npy` file that comes piece by piece into memory.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(crate) fn read(input: impl Read) -> Result<Self, ArrayError> {
+        Self::from_bytes(Bytes::Owned(npy::read(input)?), None)
+    }
+
+    /// From the bytes of a `.npy` file, or those of a safetensors file and the name of one of its tensors.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(crate) fn from_bytes(bytes: Bytes, tensor: Option<&str>) -> Result<Self, ArrayError> {
+        let layout = match tensor {
             Some(name) => tensor::layout(bytes.as_ref(), name)?,
-            None if path.ends_with(".safetensors") => {
-                return Err(tensor::name_needed(bytes.as_ref())?);
-            }
             None => npy::layout(bytes.as_ref())?,
         };
         Self::from_layout(bytes, layout)

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use tqkv::cache::LayerKind;
+use tqkv_model::layers::LayerFields;
 use tqkv_model::{Activation, Config, RopeScaling};
 
 /// Fields that files of every family have.
@@ -154,6 +155,25 @@ fn configs_of_well_known_models_are_accepted() {
         assert_eq!(spec.shape, config.kv_shape(), "{name}");
         config.dense_cache().unwrap();
     }
+}
+
+/// What a layer keeps is looked up, layer by layer, in lists as long as the file likes.
+#[test]
+fn long_lists_in_a_small_file_take_no_long_time() {
+    let clock = std::time::Instant::now();
+    let base = json!({ "num_attention_heads": 2, "hidden_size": 256, "sliding_window": 512 });
+    for layers in [4096, 1 << 20] {
+        for (name, value) in [
+            ("sliding_window_pattern", json!("L".repeat(1 << 20))),
+            ("attn_layer_indices", json!(vec![1 << 30; 1 << 17])),
+        ] {
+            let mut config = base.clone();
+            (config["num_hidden_layers"], config[name]) = (json!(layers), value);
+            let fields: LayerFields = serde_json::from_value(config).unwrap();
+            assert_eq!(fields.kinds().ok().map(|kinds| kinds.len()), (layers == 4096).then_some(4096));
+        }
+    }
+    assert!(clock.elapsed().as_secs() < 5, "{:?}", clock.elapsed());
 }
 
 #[test]

@@ -1,0 +1,36 @@
+//! Any bytes as a `config.json`: refused with a reason, or a model of which every cache can be made, at least in principle; and what its
+//! layers keep, which is read of many more files.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tqkv::cache::KvCache;
+use tqkv_model::Config;
+use tqkv_model::layers::LayerFields;
+
+/// Heads of caches that are worth making: the file says how many.
+const MOST: usize = 1 << 12;
+
+fuzz_target!(|data: &[u8]| {
+    if let Ok(fields) = serde_json::from_slice::<LayerFields>(data) {
+        let _ = fields.kinds();
+    }
+    let mut config = match Config::from_json(data) {
+        Ok(config) => config,
+        Err(error) => return assert!(!error.to_string().is_empty()),
+    };
+    // Of any file, and of this one, where it is a file of both kinds.
+    let _ = config.add_generation_config(data);
+    let shape = config.kv_shape();
+    shape.check().expect("a shape that was accepted");
+    assert!(config.kinds.is_empty() || config.kinds.len() == config.num_layers);
+    assert!(config.cached_values() > 0);
+    let _ = config.refused_by_gpu();
+    let spec = config.cache_spec();
+    if shape.num_layers * shape.num_kv_heads <= MOST {
+        config.dense_cache().expect("an exact cache of a config that was accepted");
+        // Head dims of models are more than those of codecs.
+        if let Err(error) = KvCache::new(spec) {
+            assert!(!error.to_string().is_empty());
+        }
+    }
+});

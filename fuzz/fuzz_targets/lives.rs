@@ -1,0 +1,154 @@
+//! A program of bytes over a few caches, against the plain model of the tests, which knows the rules of a token's life and nothing of
+//! pages: what is held is to the bit what encoding the tokens in one tier after the other gives, what attention gives is f64
+//! attention over that, and lengths, counts and refusals are the model's.
+#![no_main]
+
+#[path = "../../tests/tests/lives"]
+mod lives {
+    pub(crate) mod exact;
+    pub(crate) mod model;
+    pub(crate) mod truth;
+    pub(crate) mod world;
+}
+
+use libfuzzer_sys::arbitrary::{self, Arbitrary};
+use libfuzzer_sys::fuzz_target;
+use lives::truth::Rows;
+use lives::world::{Kind, Op, World};
+use tqkv::Level;
+use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, LayerKind};
+use tqkv_core::{CodecId, Effort, KvShape, Options, ScaleMode};
+
+/// Steps of a life; each is checked against all tokens that are held.
+const MOST_STEPS: usize = 12;
+
+#[derive(Arbitrary, Debug)]
+struct Input {
+    ageing: u8,
+    codecs: [u8; 2],
+    dims: [u8; 2],
+    heads: u8,
+    hot: u8,
+    sinks: u8,
+    window: u8,
+    options: [u8; 3],
+    level: u8,
+    limit: u8,
+    is_exact: bool,
+    is_spiky: bool,
+    is_centred: bool,
+    steps: Vec<Step>,
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Step {
+    Append(bool, u8),
+    OneByOne(u8),
+    Prefill(bool, u8),
+    Truncate(u8),
+    Cut(u8),
+    Fork,
+    Switch(u8),
+    Drop,
+    Restore(u8),
+    Reset,
+    Refused(u8, u8),
+}
+
+/// Codecs that pages begin in, and what becomes of them.
+const AGEING: [&[(&str, &str, usize)]; 10] = [
+    &[("n4", "n4", 0), ("n3", "n3", 20), ("n2", "n1", 140), ("", "", 300)],
+    &[("n4", "n3", 0), ("n2", "n3", 0)],
+    &[("s5", "s4", 0), ("s3", "s2", 90)],
+    &[("t4", "t3s8", 0), ("t2", "t1s8", 50), ("", "", 200)],
+    &[("i8", "f16", 0), ("s4", "f8", 30), ("t2", "u4", 250)],
+    &[("q8_0", "q8_0", 0), ("q4_0", "q8_0", 100)],
+    &[("f16", "f16", 0), ("u4", "f8", 64), ("", "", 128)],
+    &[("i8", "i8", 0), ("q4_0r", "t1h", 0), ("s2", "t1h", 129)],
+    &[("q8_0r", "s5", 0), ("n2", "n4", 127), ("n1", "n1", 128)],
+    &[("", "", 60)],
+];
+
+fuzz_target!(|input: Input| {
+    let Some(kind) = input.kind() else { return };
+    let mut world = World::new(&kind);
+    for (number, step) in (0..).zip(input.steps.iter().take(MOST_STEPS)) {
+        world.step(&step.op());
+        world.check(number);
+    }
+    world.end();
+});
+
+fn pick<T: Copy>(number: u8, of: &[T]) -> T {
+    of[usize::from(number) % of.len()]
+}
+
+impl Input {
+    /// What the caches are, where there is such a cache.
+    fn kind(&self) -> Option<Kind> {
+        let dims = self.dims.map(|dim| pick(dim, &[32, 48, 16, 64, 80, 128]));
+        let heads = pick(self.heads, &[(1, 1, 1), (1, 2, 1), (1, 2, 2), (2, 4, 2), (1, 9, 1)]);
+        let shape = KvShape::new(heads.0, heads.1, heads.2, dims[0]).with_value_dim(dims[1]);
+        let id = |name: &str| CodecId::from_name(name).expect("a codec");
+        let [mut key, mut value] = self.codecs.map(|codec| pick(codec, CodecId::ALL));
+        let mut spec = CacheSpec::from(shape);
+        for (after, &(k, v, tokens)) in AGEING[usize::from(self.ageing) % AGEING.len()].iter().enumerate() {
+            spec = match (after, k) {
+                (_, "") => spec.cold(tokens, Cold::Spill(std::env::temp_dir())),
+                // Half of the lives have one tier, of any codecs.
+                (0, _) if self.ageing >= 128 => break,
+                (0, _) => {
+                    (key, value) = (id(k), id(v));
+                    spec
+                }
+                _ => spec.cold(tokens, Cold::Demote { key: id(k), value: id(v) }),
+            };
+        }
+        let tiers = spec.cold.iter().filter_map(|(_, cold)| match cold {
+            Cold::Demote { key, value } => Some([*key, *value]),
+            Cold::Spill(_) => None,
+        });
+        let has = |[key, value]: [CodecId; 2]| {
+            key.block_bytes(dims[0]).is_some() && value.block_bytes(dims[1]).is_some()
+        };
+        if !tiers.chain([[key, value]]).all(has) {
+            return None;
+        }
+        let hot = usize::from(self.hot % 41);
+        let kinds = match self.window {
+            0..128 => vec![LayerKind::Full; heads.0],
+            window => vec![LayerKind::Sliding(hot + 1 + usize::from(window - 128)); heads.0],
+        };
+        let options = Options::DEFAULT
+            .scale_mode(pick(self.options[0], &ScaleMode::ALL))
+            .effort(pick(self.options[1], &Effort::ALL))
+            .seed(u64::from(self.options[2]));
+        let levels: Vec<Level> = Level::available().collect();
+        spec =
+            spec.codecs(key, value).hot(hot).sinks(usize::from(self.sinks % 7)).kinds(kinds).options(options);
+        spec.level = Some(pick(self.level, &levels));
+        spec.arithmetic = if self.is_exact { Arithmetic::F32 } else { Arithmetic::Int8 };
+        spec.centring = if self.is_centred { Centring::On } else { Centring::Off };
+        let limit = if self.limit < 200 { usize::MAX } else { usize::from(self.limit) * 400 };
+        Some(Kind { spec, rows: Rows { shift: 0.0, spiky: self.is_spiky }, limit })
+    }
+}
+
+impl Step {
+    fn op(self) -> Op {
+        let wide = usize::from;
+        match self {
+            Self::Append(all, count) => Op::Append(if all { 2 } else { 0 }, 1 + wide(count)),
+            Self::OneByOne(count) => Op::OneByOne(0, 1 + wide(count) % 24),
+            Self::Prefill(all, count) => Op::Prefill(if all { 2 } else { 0 }, 1 + wide(count)),
+            Self::Truncate(back) => Op::Truncate(wide(back)),
+            Self::Cut(share) => Op::Cut(wide(share) % 100),
+            Self::Fork => Op::Fork,
+            Self::Switch(to) => Op::Switch(wide(to)),
+            Self::Drop => Op::Drop,
+            Self::Restore(to) => Op::Restore(wide(to)),
+            Self::Reset => Op::Reset,
+            Self::Refused(layer, what) => Op::Refused(wide(layer), wide(what) % 9),
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What a block promises of its vector, whatever vector that is.
+
+use crate::oracle::{dot, energy};
+use tqkv_core::code::{Layout, Levels};
+use tqkv_core::{AnyCodec, ScaleMode, f16};
+
+/// Holds a block to what its codec promises of `x`: codes of levels keep what their scale mode is named for, plain numbers and codes
+/// of even steps each coordinate.
+///
+/// # Panics
+/// They do not, or the block does not decode.
+pub fn assert_kept(codec: &AnyCodec, x: &[f32], block: &[u8]) {
+    match codec.id().levels() {
+        Levels::LloydMax | Levels::Nested | Levels::Trellis(_) => assert_scale(codec, x, block),
+        Levels::Values | Levels::Codes(_) => assert_steps(codec, x, block),
+    }
+}
+
+fn told(codec: &AnyCodec) -> String {
+    format!("{} dim {} {:?}", codec.id().name(), codec.dim(), codec.options())
+}
+
+fn assert_scale(codec: &AnyCodec, x: &[f32], block: &[u8]) {
+    // A subnormal scale has few bits.
+    if f16::from_le_bytes([block[0], block[1]]) < f16::from_f32(2.5e-4) {
+        return;
+    }
+    let mut y = vec![0.0; x.len()];
+    codec.decode(block, &mut y).expect("a block of the encoder's");
+    let (own, got, cross) = (energy(x), energy(&y), dot(x, &y));
+    let near = |a: f64, b: f64| (a - b).abs() <= 3e-3 * b;
+    let kept = match codec.options().scale_mode {
+        // The norm, or what a search for less error took in its place.
+        ScaleMode::Raw => cross >= 0.0 && got <= 9.0 * own,
+        ScaleMode::Preserving => near(got, own),
+        // Dot products as they were, unless that would make the vector more than twice as long.
+        ScaleMode::Unbiased => near(cross, own) || (cross <= own && near(got, 4.0 * own)),
+        ScaleMode::Mmse => near(cross, got) && own - 2.0 * cross + got <= 1.0001 * own,
+    };
+    assert!(kept, "{}: energy {own}, decoded {got}, product {cross}", told(codec));
+}
+
+fn assert_steps(codec: &AnyCodec, x: &[f32], block: &[u8]) {
+    let dim = codec.dim();
+    let (mut y, mut z) = (vec![0.0; dim], vec![0.0; dim]);
+    codec.rotate_query(x, &mut y);
+    codec.decode_rotated(block, &mut z);
+    if codec.id().is_rotated() {
+        y.iter_mut().for_each(|v| *v *= dim as f32);
+    }
+    let run = if let Layout::Runs { .. } = codec.id().layout() { 32 } else { dim };
+    // What rotating loses in f32.
+    let rounding = 1e-6 * largest(&y);
+    for (y, z) in y.chunks(run).zip(z.chunks(run)) {
+        for (own, got) in y.iter().zip(z) {
+            let (error, most) = ((f64::from(*own) - f64::from(*got)).abs(), step(codec, y, *own) + rounding);
+            assert!(error <= most, "{}: {own} came back as {got}, {most} allowed", told(codec));
+        }
+    }
+}
+
+fn largest(x: &[f32]) -> f64 {
+    x.iter().fold(0.0, |most, v| most.max(f64::from(v.abs())))
+}
+
+/// The most that one coordinate of a run loses. Scales are f16: a part in 2048 of what they multiply, or 2^-25 where they are subnormal.
+fn step(codec: &AnyCodec, run: &[f32], own: f32) -> f64 {
+    let (most, own) = (largest(run), f64::from(own.abs()));
+    match codec.id().layout() {
+        Layout::F16 => own / 2048.0 + 3.1e-8,
+        Layout::Bytes => most * (0.51 / 127.0) + 4e-6,
+        Layout::Runs { bits: 8 } => most * (0.5 / 127.0 + 5e-4) + 4e-6,
+        // The largest of the other sign is a whole step off.
+        Layout::Runs { .. } => most * (1.0 / 8.0 + 5e-4) + 1e-6,
+        Layout::Affine => {
+            let least = run.iter().fold(f64::INFINITY, |least, v| least.min(f64::from(*v)));
+            let span = run.iter().fold(0.0, |span: f64, v| span.max(f64::from(*v) - least));
+            span * (0.51 / 15.0) + least.abs() / 2000.0 + 1e-6
+        }
+        // Three bits behind the leading one; below the smallest normal number steps are even.
+        Layout::Floats => own / 15.9 + most / 448.0 / 1000.0 + 2e-5,
+        Layout::Dense { .. } | Layout::Planes(_) => 0.0,
+    }
+}

@@ -1,0 +1,325 @@
+//! Some caches that share a budget, beside what they must be, and the steps of their lives.
+
+use super::model::Model;
+use super::truth::Rows;
+use tqkv::cache::{Budget, CacheSpec, CacheStats, KvCache};
+use tqkv::error::CacheError;
+use tqkv_core::KvError;
+
+/// Tokens of a layer: two pages and tiers behind them.
+const MOST_TOKENS: usize = 700;
+const MOST_CACHES: usize = 4;
+
+/// One step of a life. Layers, caches and shares are taken modulo what there is.
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    Append(usize, usize),
+    OneByOne(usize, usize),
+    Prefill(usize, usize),
+    Truncate(usize),
+    Cut(usize),
+    Fork,
+    Switch(usize),
+    Drop,
+    Restore(usize),
+    Reset,
+    Refused(usize, usize),
+}
+
+/// A kind of cache.
+#[derive(Clone, Debug)]
+pub(crate) struct Kind {
+    pub(crate) spec: CacheSpec,
+    pub(crate) rows: Rows,
+    pub(crate) limit: usize,
+}
+
+/// A cache, and what it must be.
+struct Life {
+    cache: KvCache,
+    model: Model,
+}
+
+/// What must not change where an operation is refused.
+type Seen = (CacheStats, Vec<Option<Vec<u32>>>);
+
+impl Life {
+    fn seen(&self) -> Seen {
+        let of = |layer| {
+            let q = self.model.queries(layer, 3);
+            let mut out = vec![0.0; self.model.spec.shape.out_values()];
+            self.cache.attend(layer, &q, &mut out).ok()?;
+            Some(out.iter().map(|x| x.to_bits()).collect())
+        };
+        let mut stats = self.cache.stats();
+        // Others may come and go.
+        stats.shared_bytes = 0;
+        (stats, (0..self.model.spec.shape.num_layers).map(of).collect())
+    }
+
+    /// What the next operation may not change, where a budget may refuse it.
+    fn before(&self) -> Option<Seen> {
+        (self.cache.budget().limit() != usize::MAX).then(|| self.seen())
+    }
+
+    /// Whether it was done. It may be refused for want of bytes only, and has changed nothing then.
+    fn done(&self, result: Result<(), CacheError>, before: &Option<Seen>) -> bool {
+        let Err(error) = result else { return true };
+        let CacheError::Full { needed, free, limit } = error else { panic!("{error}") };
+        assert!(needed > free && limit == self.cache.budget().limit(), "{error}");
+        assert_eq!(Some(self.seen()), *before);
+        false
+    }
+
+    fn append(&mut self, layer: usize, tokens: &[u64]) {
+        let ([k, v], before) = (self.model.inputs(layer, tokens), self.before());
+        match self.cache.append(layer, &k, &v) {
+            Err(CacheError::NoCache { .. }) => assert!(!self.model.keeps(layer)),
+            result if self.done(result.clone(), &before) => self.model.push(layer, tokens),
+            _ => {}
+        }
+    }
+
+    /// A chunk with queries, of which the last and one more are checked: that against a fork that got as many
+    /// tokens.
+    fn prefill(&mut self, layer: usize, tokens: &[u64]) {
+        let ([k, v], before) = (self.model.inputs(layer, tokens), self.before());
+        let q: Vec<f32> = tokens.iter().flat_map(|&token| self.model.queries(layer, token)).collect();
+        let outs = self.model.spec.shape.out_values();
+        let mut out = vec![f32::NAN; tokens.len() * outs];
+        let one = tokens[0] as usize % tokens.len();
+        let mut fork = self.cache.fork().ok().map(|cache| Self { cache, model: self.model.clone() });
+        if let Some(fork) = &mut fork {
+            fork.append(layer, &tokens[..=one]);
+        }
+        match self.cache.attend_prefill(layer, &q, &k, &v, &mut out) {
+            Err(CacheError::NoCache { .. }) => return assert!(!self.model.keeps(layer)),
+            result if !self.done(result.clone(), &before) => return,
+            _ => self.model.push(layer, tokens),
+        }
+        self.check_answer(layer, tokens[tokens.len() - 1], &out[out.len() - outs..]);
+        if let Some(fork) =
+            fork.filter(|fork| fork.model.len(layer) + tokens.len() == self.model.len(layer) + one + 1)
+        {
+            fork.check_answer(layer, tokens[one], &out[one * outs..(one + 1) * outs]);
+        }
+    }
+
+    fn truncate(&mut self, len: usize) {
+        let before = self.seen();
+        match self.cache.truncate(len) {
+            Err(CacheError::Evicted { .. }) => {
+                assert!(self.model.refuses(len), "nothing that {len} tokens see is gone");
+                assert_eq!(self.seen(), before);
+            }
+            result if self.done(result.clone(), &Some(before)) => {
+                assert!(!self.model.refuses(len), "what {len} tokens see is gone");
+                self.model.truncate(len);
+            }
+            _ => {}
+        }
+    }
+
+    /// What no cache takes, and what it says.
+    fn refused(&mut self, layer: usize, what: usize) {
+        let (before, shape) = (self.seen(), self.model.spec.shape);
+        let (keeps, len) = (self.model.keeps(layer), self.model.len(layer));
+        let [mut k, v] = self.model.inputs(layer, &[1, 2, 3]);
+        let (mut q, mut out) = (self.model.queries(layer, 1), vec![0.0; shape.out_values()]);
+        let error = match what {
+            0 => self.cache.append(layer, &k[1..], &v),
+            1 => self.cache.append(shape.num_layers, &k, &v),
+            2 => {
+                k[shape.head_dim / 2] = [f32::NAN, f32::INFINITY, 3e38][len % 3];
+                self.cache.append(layer, &k, &v)
+            }
+            3 => {
+                q[len % shape.head_dim] = f32::NAN;
+                self.cache.attend(layer, &q, &mut out)
+            }
+            4 => self.cache.attend(layer, &q, &mut out[1..]),
+            5 => self.cache.keys(layer, 0, len..len + 1).map(drop),
+            6 => self.cache.values(layer, shape.num_kv_heads, 0..0).map(drop),
+            7 => self.cache.scores(layer, shape.num_heads, &q[..shape.head_dim]).map(drop),
+            _ if len > 0 => self.cache.restore(&mut &self.bytes()[..40]),
+            _ => self.cache.attend(layer, &q, &mut out),
+        };
+        let error = error.unwrap_err();
+        let told = match &error {
+            CacheError::Shape(KvError::NotWholeTokens { .. } | KvError::Length { .. }) => {
+                [0, 4].contains(&what)
+            }
+            CacheError::Shape(KvError::Layer { .. }) => what == 1,
+            CacheError::Shape(KvError::Query { .. }) => what == 3,
+            CacheError::Shape(KvError::Head { .. }) => what == 7,
+            CacheError::BadVector { token, kv_head: 0, .. } => what == 2 && *token == len,
+            CacheError::NoTokens { .. } => what == 5,
+            CacheError::KvHead { .. } => what == 6 || !keeps,
+            CacheError::NoCache { .. } => !keeps,
+            CacheError::Empty { .. } => what == 8 && keeps && len == 0,
+            CacheError::Snapshot(_) => what == 8 && len > 0,
+            _ => false,
+        };
+        assert!(told, "{what} of layer {layer} with {len} tokens: {error}");
+        assert_eq!(self.seen(), before);
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.cache.snapshot(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// What attention of the newest position gave against f64 over what is held.
+    fn check_answer(&self, layer: usize, token: u64, out: &[f32]) {
+        let (shape, q) = (self.model.spec.shape, self.model.queries(layer, token));
+        for kv_head in 0..shape.num_kv_heads {
+            let held = self.model.held(&self.cache, layer, kv_head);
+            // The first and the last of those that share it.
+            for head in [kv_head * shape.group(), (kv_head + 1) * shape.group() - 1] {
+                let q = &q[head * shape.head_dim..(head + 1) * shape.head_dim];
+                let want = held.attend(&self.model.spec, layer, head, q);
+                want.assert_out(&out[head * shape.value_dim..(head + 1) * shape.value_dim]);
+                want.assert_scores(&self.cache.scores(layer, head, q).unwrap());
+            }
+        }
+    }
+
+    fn check(&self, step: u64) {
+        let (cache, model) = (&self.cache, &self.model);
+        assert_eq!((cache.len(), cache.is_empty()), (model.first_len(), model.first_len() == 0));
+        let stats = cache.stats();
+        model.assert_stats(&stats);
+        assert!(stats.shared_bytes <= stats.allocated_bytes, "{stats:?}");
+        for layer in 0..model.spec.shape.num_layers {
+            let (q, mut out) = (model.queries(layer, step), vec![f32::NAN; model.spec.shape.out_values()]);
+            match cache.attend(layer, &q, &mut out) {
+                Ok(()) => self.check_answer(layer, step, &out),
+                Err(CacheError::NoCache { .. }) => assert!(!model.keeps(layer)),
+                Err(CacheError::Empty { .. }) => assert!(model.keeps(layer) && model.len(layer) == 0),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+/// Some caches that share a budget and, by forks, pages.
+pub(crate) struct World {
+    kind: Kind,
+    budget: Budget,
+    lives: Vec<Life>,
+    current: usize,
+    /// Tokens named so far.
+    named: u64,
+}
+
+impl World {
+    pub(crate) fn new(kind: &Kind) -> Self {
+        let budget = Budget::new(kind.limit);
+        let mut world = Self { kind: kind.clone(), budget, lives: Vec::new(), current: 0, named: 0 };
+        world.lives.push(world.empty());
+        world
+    }
+
+    fn empty(&self) -> Life {
+        let Kind { spec, rows, .. } = &self.kind;
+        Life { cache: KvCache::within(spec.clone(), &self.budget).unwrap(), model: Model::new(spec, *rows) }
+    }
+
+    /// Names for `count` tokens more of a layer, or as many as it may have.
+    fn tokens(&mut self, layer: usize, count: usize) -> Vec<u64> {
+        let room = MOST_TOKENS - self.lives[self.current].model.len(layer);
+        let first = self.named;
+        self.named += count.min(room) as u64;
+        (first..self.named).collect()
+    }
+
+    pub(crate) fn step(&mut self, op: &Op) {
+        let (layers, at) = (self.kind.spec.shape.num_layers, self.current);
+        let len = self.lives[at].model.first_len();
+        match *op {
+            // One number more than there are layers means all of them.
+            Op::Append(layer, n) | Op::OneByOne(layer, n) | Op::Prefill(layer, n) => {
+                let all = layer % (layers + 1);
+                for layer in if all == layers { 0..layers } else { all..all + 1 } {
+                    self.grow(op, layer, n);
+                }
+            }
+            Op::Truncate(back) => self.lives[at].truncate(len.saturating_sub(back)),
+            Op::Cut(share) => self.lives[at].truncate(len * share / 100),
+            Op::Switch(i) => self.current = i % self.lives.len(),
+            Op::Fork if self.lives.len() < MOST_CACHES => self.fork(),
+            Op::Drop if self.lives.len() > 1 => {
+                self.lives.swap_remove(at);
+                self.current = 0;
+            }
+            Op::Restore(i) => self.restore(i),
+            Op::Reset => {
+                self.lives[at].cache.reset();
+                self.lives[at].model.reset();
+            }
+            Op::Refused(layer, what) => self.lives[at].refused(layer % layers, what),
+            Op::Fork | Op::Drop => {}
+        }
+    }
+
+    fn grow(&mut self, op: &Op, layer: usize, n: usize) {
+        let tokens = self.tokens(layer, n);
+        let life = &mut self.lives[self.current];
+        match op {
+            _ if tokens.is_empty() => {}
+            Op::Prefill(..) => life.prefill(layer, &tokens),
+            Op::OneByOne(..) => tokens.chunks(1).for_each(|token| life.append(layer, token)),
+            _ => life.append(layer, &tokens),
+        }
+    }
+
+    fn fork(&mut self) {
+        let origin = &self.lives[self.current];
+        let before = origin.before();
+        match origin.cache.fork() {
+            Ok(cache) => {
+                let fork = Life { cache, model: origin.model.clone() };
+                assert_eq!(fork.seen().1, origin.seen().1);
+                self.lives.push(fork);
+            }
+            Err(error) => assert!(!origin.done(Err(error), &before)),
+        }
+    }
+
+    /// What one cache holds into another, or into a new one.
+    fn restore(&mut self, i: usize) {
+        let (from, bytes) = (self.current, self.lives[self.current].bytes());
+        let to = i % (self.lives.len() + 1);
+        if to == self.lives.len() {
+            let empty = self.empty();
+            self.lives.push(empty);
+        }
+        let before = self.lives[to].before();
+        let result = self.lives[to].cache.restore(&mut bytes.as_slice());
+        if self.lives[to].done(result, &before) {
+            self.lives[to].model = self.lives[from].model.clone();
+            assert_eq!(self.lives[to].seen().1, self.lives[from].seen().1);
+            assert_eq!(self.lives[to].bytes(), bytes);
+            self.lives.swap(from, to);
+        }
+        self.lives.truncate(MOST_CACHES);
+        self.current = self.current.min(self.lives.len() - 1);
+    }
+
+    pub(crate) fn check(&self, step: u64) {
+        self.lives[self.current].check(step);
+        let held: usize = self.lives.iter().map(|life| life.cache.stats().allocated_bytes).sum();
+        // The lists of a fork may be shorter than those of its origin, and are counted as long.
+        let lists =
+            self.lives.len() * self.kind.spec.shape.num_layers * self.kind.spec.shape.num_kv_heads * 256;
+        let used = self.budget.used();
+        assert!(used <= held + lists && used <= self.budget.limit(), "{used} bytes used, {held} held");
+    }
+
+    pub(crate) fn end(self) {
+        self.lives.iter().for_each(|life| life.check(9));
+        drop(self.lives);
+        assert_eq!(self.budget.used(), 0, "what is dropped gives its bytes back");
+    }
+}
