@@ -164,7 +164,9 @@ fn sparse_values_move_the_result_by_less_than_their_share() {
         out
     };
     let exact = result(0.0);
-    assert_eq!(result(1e-30), exact);
+    // Pages are summed one by one then, and their weights rounded one by one.
+    let error = oracle::relative_mse(&exact, &result(1e-30));
+    assert!(error < 1e-7, "nothing is skipped: {error}");
     let error = oracle::relative_mse(&exact, &result(5e-3));
     assert!(error > 0.0 && error < 1e-2, "{error}");
 }
