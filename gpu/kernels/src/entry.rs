@@ -24,13 +24,13 @@ fn warp() -> u32 {
 #[inline(always)]
 fn share(heads: u32, args: &Attend<*mut u8>) -> Option<Share> {
     // SAFETY: special registers can be read anywhere.
-    let (y, sequence) = unsafe { (nvptx::_block_idx_y() as u32, nvptx::_block_idx_z() as u32) };
+    let (y, row) = unsafe { (nvptx::_block_idx_y() as u32, nvptx::_block_idx_z() as u32) };
     let part = warp();
     if part >= args.parts {
         return None;
     }
     let (kv_head, chunk) = divide(y, args.group.div_ceil(heads));
-    Some(Share { part, chunk, kv_head, sequence })
+    Some(Share { part, chunk, kv_head, row })
 }
 
 /// An entry point: its name, and what it runs with its arguments.

@@ -207,6 +207,7 @@ fn f16_attention(text: &str, dim: usize, heads: usize) {
         words([TOKENS as u32]),
         vec![0xff; heads * 2 * 4 * (4 + dim)],
         vec![0xff; 4 * queries.len()],
+        words([0]),
     ];
     let a_warp = heads.min(2) as u32;
     let attend = Kernel::new(text, &format!("attend_f16_d{dim}_r{a_warp}"));
@@ -224,6 +225,7 @@ fn f16_attention(text: &str, dim: usize, heads: usize) {
         value_levels: 3,
         page_table: 4,
         max_pages: 2,
+        sequence_of: 8,
         lengths: 5,
         partials: 6,
     };
@@ -233,7 +235,8 @@ fn f16_attention(text: &str, dim: usize, heads: usize) {
         }
     }
     let merge = Kernel::new(text, &format!("attend_merge_d{dim}"));
-    let arguments = AttendMerge { count: heads, partials: 6, parts: 2, signs: 3, rotated: 0, out: 7 };
+    let arguments =
+        AttendMerge { count: heads, partials: 6, parts: 2, signs: 3, rotated: 0, out: 7, kind: element::F32 };
     for warp in 0..heads {
         merge.run((warp, 0, 0), &arguments.list(), &mut buffers);
     }

@@ -207,8 +207,11 @@ fn normalise(text: &str) -> String {
         }
     }
     for (kernel, registers) in REGISTERS {
-        let end = format!("{kernel}_param_13\n)\n");
-        out = out.replace(&end, &format!("{end}.maxnreg {registers}\n"));
+        let start = out.find(&format!(".entry {kernel}("));
+        let end = start.and_then(|start| Some(start + out[start..].find("\n)\n")? + 3));
+        if let Some(end) = end {
+            out.insert_str(end, &format!(".maxnreg {registers}\n"));
+        }
     }
     out
 }
