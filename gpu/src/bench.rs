@@ -1,11 +1,12 @@
 //! Timed launches, by CUDA events: what `cargo xtask gpu-check` measures.
 
-use crate::attention::{Attention, Batch, Pool, Queries};
+use crate::attention::{Attention, Batch, Pool};
 use crate::device::Device;
 use crate::pages::SLOTS;
 use crate::{GpuCache, GpuError, GpuSpec, Rows};
 use cudarc::driver::{CudaSlice, sys};
 use tqkv_core::CodecId;
+use tqkv_gpu_kernels::encode::element;
 use tqkv_gpu_kernels::page;
 use tqkv_gpu_kernels::tables::TABLE_WORDS;
 
@@ -118,22 +119,30 @@ pub fn halves(device: &Device, shape: Shape) -> Result<f64, GpuError> {
     let table: Vec<u32> = (0..(shape.sequences * max_pages) as u32).collect();
     let (table, lengths) =
         (device.upload(&table)?, device.upload(&vec![shape.tokens as u32; shape.sequences])?);
-    let batch = Batch {
-        table: &table,
-        max_pages,
-        lengths: &lengths,
-        sequences: shape.sequences,
-        longest: shape.tokens,
-    };
+    let sequences = device.upload(&(0..shape.sequences as u32).collect::<Vec<_>>())?;
     let count = shape.sequences * shape.num_kv_heads * shape.group * shape.head_dim;
     let queries = device.upload(&noise(count))?;
-    let mut out = device.zeros(count)?;
+    let mut out = device.zeros::<f32>(count)?;
     let mut attention =
         Attention::new(device, shape.num_kv_heads, shape.group, shape.head_dim, [page::HALF_BITS; 2])?;
     seconds(device, 20, || {
+        let batch = Batch {
+            table: &table,
+            max_pages,
+            sequence_of: sequences.as_view(),
+            lengths: lengths.as_view(),
+            rows: shape.sequences,
+            longest: shape.tokens,
+        };
         // SAFETY: every buffer was made for `shape` above; the table's pages are 0 .. sequences * max_pages.
         unsafe {
-            attention.run(device, Queries::Floats(&queries), [pool(&keys), pool(&values)], batch, &mut out)
+            attention.run(
+                device,
+                ((&queries).into(), element::F32),
+                [pool(&keys), pool(&values)],
+                batch,
+                ((&mut out).into(), element::F32),
+            )
         }
     })
 }

@@ -2,8 +2,8 @@
 //!
 //! | what | file |
 //! | --- | --- |
-//! | [`Device`]: a GPU and its stream | `device` |
-//! | [`GpuCache`]: paged keys and values of many sequences | `cache` |
+//! | [`Device`]: a GPU and its stream; which PTX it gets; page-locked memory | `device`, `loader`, `staging` |
+//! | [`GpuCache`]: paged keys and values of many sequences; which pages are whose | `cache`, `pages` |
 //! | [`GpuSpec`]: its shape | `spec` |
 //! | [`WeightDecoder`], [`Qjl`]: encoded weights; 1-bit residuals | `weights`, `qjl` |
 //! | decode attention in three launches | `attention` |
@@ -23,12 +23,14 @@ mod cache;
 mod device;
 mod error;
 mod launch;
+mod loader;
 mod pages;
 mod qjl;
 mod spec;
+mod staging;
 mod weights;
 
-pub use cache::{GpuCache, GpuStats, Rows, Side};
+pub use cache::{Element, GpuCache, GpuStats, Out, Raw, Rows, Side};
 pub use cudarc;
 pub use device::Device;
 pub use error::GpuError;
