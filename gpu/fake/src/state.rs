@@ -16,7 +16,7 @@ pub(crate) const ILLEGAL_ADDRESS: Failure = 700;
 pub(crate) const CAPTURE_UNSUPPORTED: Failure = 900;
 
 /// Bytes of each device's memory.
-pub(crate) const MEMORY: usize = 1 << 32;
+pub(crate) const MEMORY: usize = 12 << 20;
 
 /// A run of device memory, to its end.
 pub(crate) struct Allocation {

@@ -195,6 +195,18 @@ macro_rules! with_arguments {
             kind: Word,
         } }
     };
+    (ReadBytes => $then:ident! $with:tt) => {
+        $then! { $with ReadBytes {
+            /// [runs, warps] of 4096 bytes.
+            memory: Memory,
+            /// Warps.
+            warps: Word,
+            /// Runs of each.
+            runs: Word,
+            /// [warps, 32 threads, 4] words, written.
+            sums: Memory,
+        } }
+    };
     (QjlSketch => $then:ident! $with:tt) => {
         $then! { $with QjlSketch {
             /// [count, 32 G] in f32.
@@ -262,5 +274,6 @@ with_arguments!(RotateQueries => arguments! ["rotate_queries"]);
 with_arguments!(Scores => arguments! ["scores"]);
 with_arguments!(Attend => arguments! ["attend"]);
 with_arguments!(AttendMerge => arguments! ["attend_merge"]);
+with_arguments!(ReadBytes => arguments! ["read_bytes"]);
 with_arguments!(QjlSketch => arguments! ["qjl_sketch"]);
 with_arguments!(QjlCorrect => arguments! ["qjl_correct"]);

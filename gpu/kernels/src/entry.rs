@@ -2,6 +2,7 @@
 
 use crate::args::{self, Attend};
 use crate::attend::{self, Share, attend_merge};
+use crate::bandwidth::read_bytes;
 use crate::decode::{decode_pages, weight_decode};
 use crate::device::Device;
 use crate::encode::encode_append;
@@ -119,6 +120,8 @@ macro_rules! entries {
 }
 
 head_dims!([entries] []);
+
+with_arguments!(ReadBytes => entry! ["read_bytes", args => read_bytes::<Device>(warp(), args)]);
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

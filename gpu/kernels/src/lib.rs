@@ -20,6 +20,7 @@
 //! | codes and levels as attention reads them | `reader`, [`tables`], `planes` |
 //! | `attend` on tensor cores | [`tensor`] |
 //! | `qjl_sketch`, `qjl_correct` | [`qjl`] |
+//! | `read_bytes`, a yardstick | [`bandwidth`] |
 //!
 //! Every warp works alone: no kernel uses shared memory, a barrier of the block or an atomic, so there
 //! is no race between warps to find; within one, only [`viterbi`] passes data through memory. When not to use it:
@@ -87,6 +88,7 @@ macro_rules! unroll2 {
 #[macro_use]
 pub mod args;
 pub mod attend;
+pub mod bandwidth;
 #[macro_use]
 pub mod codecs;
 pub mod decode;

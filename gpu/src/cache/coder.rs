@@ -2,6 +2,7 @@
 
 use super::{GpuCache, Lists, Rows, Side};
 use crate::attention::Pool;
+use crate::bench::{self, Times};
 use crate::device::Device;
 use crate::launch::{launch, warps};
 use crate::{GpuError, GpuSpec};
@@ -134,10 +135,15 @@ impl GpuCache {
         })
     }
 
-    /// Seconds of the encoder's kernel for the keys of an append like this one, which is done first.
-    pub(crate) fn encode_seconds(&mut self, sequences: &[usize], rows: Rows<'_>) -> Result<f64, GpuError> {
+    /// Times of the encoder's kernel for the keys of an append like this one, which is done first.
+    pub(crate) fn encode_times(
+        &mut self,
+        sequences: &[usize],
+        rows: Rows<'_>,
+        seconds: f64,
+    ) -> Result<Times, GpuError> {
         self.append(0, sequences, rows, rows)?;
         let device = self.device.clone();
-        crate::bench::seconds(&device, 20, || self.launch_encode(0, 0, Side::Keys, rows, sequences.len()))
+        bench::times(&device, seconds, || self.launch_encode(0, 0, Side::Keys, rows, sequences.len()))
     }
 }

@@ -4,7 +4,9 @@ use crate::parse::Kernel;
 use crate::{FILES, floats, put_block, read_floats, signs, text, words};
 use half::f16;
 use tqkv_core::{AnyCodec, Options};
-use tqkv_gpu_kernels::args::{Attend, AttendMerge, DecodePages, QjlCorrect, QjlSketch, Scores, WeightDecode};
+use tqkv_gpu_kernels::args::{
+    Attend, AttendMerge, DecodePages, QjlCorrect, QjlSketch, ReadBytes, Scores, WeightDecode,
+};
 use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
 use tqkv_gpu_kernels::encode::element;
 use tqkv_gpu_kernels::page;
@@ -120,6 +122,26 @@ fn decode(text: &str, codec: &AnyCodec, blocks: &[u8]) {
         codec.decode(block, &mut want).unwrap();
         assert_eq!(got, want, "{}_d{dim}", codec.id().name());
     }
+}
+
+#[test]
+fn the_yardstick_reads_every_word() {
+    each_file(|text| {
+        let (warps, runs) = (3, 5);
+        let memory: Vec<u32> = (0..warps * runs * 1024).map(|i: u32| i.wrapping_mul(2_654_435_761)).collect();
+        let mut buffers = [words(memory.iter().copied()), vec![0xff; warps as usize * 512]];
+        let kernel = Kernel::new(text, "read_bytes");
+        let arguments = ReadBytes { memory: 0, warps, runs, sums: 1 };
+        for warp in 0..=warps {
+            kernel.run((warp, 0, 0), &arguments.list(), &mut buffers);
+        }
+        let all = |words: &[u32]| words.iter().fold(0, |sum, word| sum ^ word);
+        let sums: Vec<u32> = buffers[1].as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
+        for (warp, sums) in sums.chunks_exact(128).enumerate() {
+            let runs = memory.chunks_exact(1024).skip(warp).step_by(warps as usize);
+            assert_eq!(all(sums), runs.fold(0, |sum, run| sum ^ all(run)), "warp {warp}");
+        }
+    });
 }
 
 #[test]
