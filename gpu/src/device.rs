@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Device {
     stream: Arc<CudaStream>,
-    target: &'static Target,
+    target: Arc<Target>,
     multiprocessors: usize,
 }
 
@@ -43,7 +43,7 @@ impl Device {
         };
         let count = context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let multiprocessors = usize::try_from(count).unwrap_or(1).max(1);
-        Ok(Self { stream, target, multiprocessors })
+        Ok(Self { stream, target: Arc::new(target), multiprocessors })
     }
 
     /// The same for a stream that another library made, in the primary context of device number `ordinal` (the one that the
@@ -64,6 +64,15 @@ impl Device {
         }
         // SAFETY: the caller's, and it belongs to this context.
         Self::on(unsafe { context.wrap_borrowed_stream(stream) })
+    }
+
+    /// The same device with the kernels of another PTX text: to measure what another form of them would do.
+    ///
+    /// # Safety
+    /// `ptx` is a build of this version of `tqkv-gpu-kernels`: its kernels take the same arguments and touch what those do.
+    #[must_use]
+    pub unsafe fn with_ptx(&self, ptx: String) -> Self {
+        Self { target: Arc::new(self.target.with_text(ptx)), ..self.clone() }
     }
 
     /// The device's name.

@@ -3,6 +3,7 @@
 use crate::GpuError;
 use cudarc::driver::{CudaContext, CudaFunction, DriverError, sys};
 use cudarc::nvrtc::Ptx;
+use std::borrow::Cow;
 use std::ffi::CString;
 use std::sync::Arc;
 
@@ -11,21 +12,34 @@ use std::sync::Arc;
 pub(crate) struct Target {
     /// The least compute capability.
     least: (i32, i32),
-    text: &'static str,
+    text: Cow<'static, str>,
     /// The least driver that reads the text's version of PTX.
     driver: &'static str,
 }
 
 /// The newest first.
-static TARGETS: [Target; 2] = [
-    Target { least: (9, 0), text: include_str!("../ptx/sm_90.ptx"), driver: "520 (CUDA 11.8)" },
-    Target { least: (8, 0), text: include_str!("../ptx/sm_80.ptx"), driver: "450 (CUDA 11.0)" },
+const TARGETS: [Target; 2] = [
+    Target {
+        least: (9, 0),
+        text: Cow::Borrowed(include_str!("../ptx/sm_90.ptx")),
+        driver: "520 (CUDA 11.8)",
+    },
+    Target {
+        least: (8, 0),
+        text: Cow::Borrowed(include_str!("../ptx/sm_80.ptx")),
+        driver: "450 (CUDA 11.0)",
+    },
 ];
 
 impl Target {
     /// The text for a compute capability.
-    pub(crate) fn of(capability: (i32, i32)) -> Option<&'static Self> {
-        TARGETS.iter().find(|target| capability >= target.least)
+    pub(crate) fn of(capability: (i32, i32)) -> Option<Self> {
+        TARGETS.into_iter().find(|target| capability >= target.least)
+    }
+
+    /// The same with another text.
+    pub(crate) fn with_text(&self, text: String) -> Self {
+        Self { text: text.into(), ..*self }
     }
 
     /// Compiles and loads kernels, in the order of their names.
@@ -34,7 +48,7 @@ impl Target {
         context: &Arc<CudaContext>,
         names: [&str; N],
     ) -> Result<[CudaFunction; N], GpuError> {
-        let text = select(self.text, &names);
+        let text = select(&self.text, &names);
         let module = context.load_module(Ptx::from_src(&text)).map_err(|error| self.refused(error, &text))?;
         let loaded = names.map(|name| module.load_function(name));
         let mut functions = Vec::with_capacity(N);
@@ -129,7 +143,7 @@ mod tests {
     fn a_selection_holds_the_kernels_asked_for_and_no_others() {
         for target in &TARGETS {
             let names = ["encode_append_s4_d128", "attend_merge_d128"];
-            let selected = select(target.text, &names);
+            let selected = select(&target.text, &names);
             assert_eq!(selected.matches(".entry").count(), 2);
             for name in names {
                 let body = |text: &str| {
@@ -137,7 +151,7 @@ mod tests {
                     let end = text[start..].find("\n}").unwrap();
                     text[start..start + end].to_owned()
                 };
-                assert_eq!(body(&selected), body(target.text));
+                assert_eq!(body(&selected), body(&target.text));
             }
             assert!(selected.contains(".version") && selected.contains(".address_size 64"));
         }

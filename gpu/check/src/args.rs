@@ -1,5 +1,6 @@
 //! The options.
 
+use std::path::PathBuf;
 use tqkv_core::CodecId;
 use tqkv_gpu::bench::Shape;
 
@@ -28,6 +29,9 @@ pub struct CheckArgs {
     /// Vectors to encode for each codec and head dim
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub(crate) vectors: usize,
+    /// Kernels of this file instead of the program's own: a build of the same source, whose kernels are trusted as a program is
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ptx: Option<PathBuf>,
     /// Number of the GPU, from 0
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) gpu: usize,

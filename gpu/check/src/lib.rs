@@ -9,7 +9,6 @@
 //! | rows, as JSON and for people | `row` |
 //!
 //! When not to use it: to measure kernels of the CPU (`tqkv bench`).
-#![forbid(unsafe_code)]
 
 mod args;
 mod right;
@@ -20,6 +19,7 @@ pub use args::CheckArgs;
 
 use row::{Row, Writer};
 use std::io;
+use std::path::PathBuf;
 use tqkv_gpu::bench;
 use tqkv_gpu::{Device, GpuError};
 
@@ -29,6 +29,9 @@ pub enum CheckError {
     /// The device, or a shape that it does not take.
     #[error(transparent)]
     Gpu(#[from] GpuError),
+    /// The file of kernels could not be read.
+    #[error("{}: {}", .0.display(), .1)]
+    Ptx(PathBuf, #[source] io::Error),
     /// The rows could not be written.
     #[error(transparent)]
     Write(#[from] io::Error),
@@ -52,6 +55,13 @@ pub fn run(
     json: bool,
     write: &mut dyn FnMut(&str) -> io::Result<()>,
 ) -> Result<bool, CheckError> {
+    let mut device = device.clone();
+    if let Some(path) = &args.ptx {
+        let ptx = std::fs::read_to_string(path).map_err(|error| CheckError::Ptx(path.clone(), error))?;
+        // SAFETY: who names the file says that it is a build of the same source.
+        device = unsafe { device.with_ptx(ptx) };
+    }
+    let device = &device;
     let mut writer = Writer::new(json, write);
     let bytes = device.memory()?.0 / 4;
     let bandwidth = bench::bandwidth(device, bytes, args.seconds)?;

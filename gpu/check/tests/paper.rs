@@ -65,6 +65,22 @@ fn speed_has_f16_and_the_codecs_with_shares_of_what_the_memory_does() {
 }
 
 #[test]
+fn kernels_of_a_file_are_used_or_the_file_is_named() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../ptx/");
+    let options = ["--codes", "--codec", "s2", "--vectors", "8", "--ptx"];
+    // The other file runs as well; one that is no PTX does not.
+    let other = format!("{folder}sm_80.ptx");
+    assert!(rows(&[&options[..], &[&other]].concat()).0);
+    for (file, expected) in [("REGISTERS.md", "NOT_FOUND"), ("none.ptx", "none.ptx: No such file")] {
+        let path = format!("{folder}{file}");
+        let line = Line::parse_from([&["check", "--seconds", "0.001"], &options[..], &[&path]].concat());
+        let device = tqkv_gpu_check::open(&line.check).unwrap();
+        let error = tqkv_gpu_check::run(&device, &line.check, true, &mut |_| Ok(())).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
 fn people_get_tables() {
     let (is_right, text) =
         check(&["--codes", "--speed", "--codec", "s2", "--vectors", "8", "--shape", "1x64x1x1x64"], false);

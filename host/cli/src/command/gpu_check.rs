@@ -26,6 +26,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         Ok(true) => Ok(()),
         Ok(false) => Err(CliError::failure("codes or attention differ from the CPU's; see above")),
         Err(tqkv_gpu_check::CheckError::Write(error)) => Err(error.into()),
-        Err(tqkv_gpu_check::CheckError::Gpu(error)) => Err(CliError::failure(error)),
+        Err(tqkv_gpu_check::CheckError::Ptx(path, error)) => Err(CliError::io(&path, &error)),
+        Err(error) => Err(CliError::failure(error)),
     }
 }
