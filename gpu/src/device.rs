@@ -30,7 +30,7 @@ impl Device {
 
     /// The device of a stream, which an engine has already; all kernels run on it.
     ///
-    /// A context of cudarc that tracks events makes about 17 calls of the driver a launch, and breaks the capture of graphs:
+    /// A context of cudarc that tracks events calls the driver for each buffer of a launch, and breaks the capture of graphs:
     /// call its `disable_event_tracking` before the first allocation, unless several streams rely on it.
     ///
     /// # Errors

@@ -15,7 +15,8 @@
 //! [`Device::new`] says [`GpuError::NoDriver`].
 //!
 //! When not to use it: without a GPU (`tqkv::cache::KvCache` has more tiers and runs anywhere), or where
-//! the engine owns pages and streams; it can launch the PTX of `gpu/ptx` itself.
+//! the engine owns pages; it can launch the PTX of `gpu/ptx` itself. An engine that has a stream of its own
+//! brings it ([`Device::on`]).
 
 mod attention;
 pub mod bench;
@@ -38,3 +39,8 @@ pub use qjl::Qjl;
 pub use spec::{CODECS, GpuSpec, HEAD_DIMS};
 pub use tqkv_gpu_kernels::codecs::tensor_heads;
 pub use weights::WeightDecoder;
+
+/// The example of the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

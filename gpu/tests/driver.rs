@@ -1,4 +1,5 @@
-//! What the host does with a driver: on a fake one, which is late and strict, with the kernels in the interpreter of PTX.
+//! What the host does with a driver: on a fake one, which is late and strict, with the kernels in the interpreter of PTX; with
+//! `TQKV_REQUIRE_GPU=1` on a GPU, as far as the fake one is not what is asked.
 #![cfg(target_os = "linux")]
 
 use std::sync::OnceLock;
@@ -8,6 +9,11 @@ use tqkv_gpu::{Device, Element, GpuCache, GpuError, GpuSpec, Out, Qjl, Raw, Rows
 use tqkv_gpu_fake::Counts;
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
+
+/// Whether the driver is the fake one.
+fn on_paper() -> bool {
+    std::env::var("TQKV_REQUIRE_GPU").map_or(true, |value| value != "1")
+}
 
 /// The fake driver, which is opened before anything looks for the real one.
 fn fake() -> &'static libloading::Library {
@@ -24,6 +30,9 @@ fn fake() -> &'static libloading::Library {
 /// What this thread has asked of the driver.
 fn counts() -> Counts {
     let mut counts = Counts::default();
+    if !on_paper() {
+        return counts;
+    }
     // SAFETY: the library has this function, which writes one `Counts`.
     unsafe {
         let call = fake().get::<unsafe extern "C" fn(*mut Counts) -> i32>(b"tqkv_fake_counts").unwrap();
@@ -49,7 +58,9 @@ fn since(before: Counts) -> Counts {
 
 /// A GPU of its own stream.
 fn device(ordinal: usize) -> Device {
-    fake();
+    if on_paper() {
+        fake();
+    }
     Device::new(ordinal).unwrap()
 }
 
@@ -175,6 +186,9 @@ fn cache_stream(cache: &GpuCache) -> std::sync::Arc<CudaStream> {
 
 #[test]
 fn nothing_is_sent_from_memory_that_is_not_page_locked_and_equal_words_are_sent_once() {
+    if !on_paper() {
+        return;
+    }
     let before = counts();
     let mut cache = cache(3);
     let device = cache.device().clone();
@@ -206,6 +220,9 @@ fn device_part(queries: &CudaSlice<f32>, device: &Device) -> CudaSlice<f32> {
 
 #[test]
 fn one_codec_is_compiled_once() {
+    if !on_paper() {
+        return;
+    }
     let device = device(0);
     let modules = |key, value| {
         let before = counts();
@@ -227,7 +244,7 @@ fn an_append_waits_once_and_codes_are_the_portable_codecs() {
     let before = counts();
     cache.append(0, &[0; 70], Rows::F32(&keys_there), Rows::F32(&values_there)).unwrap();
     let append = since(before);
-    assert_eq!(append.launches, 2);
+    assert!(append.launches == 2 || !on_paper());
     // One for the outcomes; the lists' page-locked memory was used before.
     assert!(append.waits <= 1 + 2, "{append:?}");
     assert_eq!(cache.blocks(0, 0, Side::Keys).unwrap(), blocks(cache.codec(Side::Keys), &noise(8, 70 * ROW)));
@@ -371,6 +388,9 @@ fn a_captured_step_is_launched_again() {
 
 #[test]
 fn launches_that_a_graph_may_hold_do_not_depend_on_lengths() {
+    if !on_paper() {
+        return;
+    }
     let mut cache = GpuCache::new(&device(0), spec(1).sequences(3, 2000).pool_tokens(2000)).unwrap();
     let device = cache.device().clone();
     let queries = upload(&device, &noise(1, 3 * QUERY));
@@ -507,6 +527,9 @@ fn chunks_of_several_tiles_are_causal() {
 
 #[test]
 fn memory_of_another_device_is_refused() {
+    if !on_paper() {
+        return;
+    }
     let (mut cache, other) = (cache(1), device(1));
     let stream = other.stream().clone();
     let rows = stream.alloc_zeros::<f32>(3 * QUERY).unwrap();
@@ -534,7 +557,7 @@ fn memory_of_another_device_is_refused() {
 
 #[test]
 fn an_engines_stream_and_context_are_used() {
-    fake();
+    drop(device(0));
     let context = CudaContext::new(0).unwrap();
     // SAFETY: one stream uses what is allocated.
     unsafe { context.disable_event_tracking() };
@@ -552,6 +575,9 @@ fn an_engines_stream_and_context_are_used() {
     drop((second, raw));
     stream.synchronize().expect("the stream is still the engine's");
 
+    if !on_paper() {
+        return;
+    }
     // SAFETY: as above; it is refused.
     let error = unsafe { Device::from_raw(1, stream.cu_stream()) }.unwrap_err();
     assert_eq!(error.to_string(), "stream belongs to another context than this cache's device, number 1");
@@ -559,6 +585,9 @@ fn an_engines_stream_and_context_are_used() {
 
 #[test]
 fn a_cache_makes_no_calls_for_tracking_events() {
+    if !on_paper() {
+        return;
+    }
     let mut cache = cache(1);
     let device = cache.device().clone();
     let (rows, queries) = (upload(&device, &noise(1, ROW)), upload(&device, &noise(2, 3 * QUERY)));
@@ -576,6 +605,9 @@ fn a_cache_makes_no_calls_for_tracking_events() {
 
 #[test]
 fn a_driver_that_is_too_old_says_what_is_needed() {
+    if !on_paper() {
+        return;
+    }
     let device = device(0);
     let refuse = |refuses: i32| {
         // SAFETY: the library has this function.
@@ -597,6 +629,9 @@ fn a_driver_that_is_too_old_says_what_is_needed() {
 
 #[test]
 fn a_device_without_room_says_how_much_it_wants() {
+    if !on_paper() {
+        return;
+    }
     let huge = GpuSpec::new(32, 8, 8, 128).sequences(64, 1 << 15);
     let bytes = huge.pool_bytes().unwrap();
     assert_eq!(GpuCache::new(&device(0), huge).unwrap_err(), GpuError::OutOfMemory { bytes });

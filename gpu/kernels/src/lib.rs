@@ -8,7 +8,7 @@
 //!
 //! | operation | file |
 //! | --- | --- |
-//! | what a warp can do | [`threads`] |
+//! | what a warp can do; the same by way of `cuda_std` | [`threads`], `rust_cuda` |
 //! | the core's instruction set on it | [`warp`] |
 //! | what each kernel takes; which codecs and head dims have kernels | [`args`], [`codecs`] |
 //! | where pages keep rows and scales; how attention reads them | [`page`], [`rows`] |
@@ -104,6 +104,8 @@ pub mod qjl;
 #[macro_use]
 mod reader;
 pub mod rows;
+#[cfg(feature = "rust-cuda")]
+pub mod rust_cuda;
 pub mod score;
 pub mod tables;
 pub mod tensor;

@@ -48,11 +48,11 @@ fn bundle(folder: &Path) -> Result<(), String> {
         return Err(format!("{} is no bundle; accepted is one, or a name that is free", folder.display()));
     }
     let tqkv = built(&["build", "--release", "--package", "tqkv-cli", "--features", "cuda"], "tqkv")?;
-    let device =
-        built(&["test", "--release", "--no-run", "--package", "tqkv-gpu", "--test", "device"], "device")?;
+    let tests = ["test", "--release", "--no-run", "--package", "tqkv-gpu", "--test"];
+    let [device, driver] = ["device", "driver"].map(|name| built(&[&tests[..], &[name]].concat(), name));
     fs::create_dir_all(folder).map_err(said)?;
     write_texts(folder).map_err(said)?;
-    for (program, name) in [(tqkv, "tqkv"), (device, "device")] {
+    for (program, name) in [(tqkv, "tqkv"), (device?, "device"), (driver?, "driver")] {
         let to = folder.join(name);
         fs::copy(program, &to).map_err(said)?;
         // Smaller, where there is the program for it; it runs either way.
@@ -125,8 +125,8 @@ mod tests {
             let status = Command::new("bash").arg("-n").arg(folder.join(name)).status().expect("bash");
             assert!(status.success(), "{name}");
             for word in text.split_whitespace().filter_map(|word| word.strip_prefix("./")) {
-                let is_there =
-                    ["tqkv", "device"].contains(&word) || TEXTS.iter().any(|(name, _)| *name == word);
+                let is_there = ["tqkv", "device", "driver"].contains(&word)
+                    || TEXTS.iter().any(|(name, _)| *name == word);
                 assert!(is_there, "{name}: {word} is not in the bundle");
             }
             let is_listed = TEXTS[0].1.contains(&format!("`{name}`"));

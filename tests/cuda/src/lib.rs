@@ -18,13 +18,13 @@ mod api;
 mod launch;
 mod state;
 
-#[path = "../../tests/ptx/alu.rs"]
+#[path = "../../../gpu/tests/ptx/alu.rs"]
 mod alu;
-#[path = "../../tests/ptx/machine.rs"]
+#[path = "../../../gpu/tests/ptx/machine.rs"]
 mod machine;
-#[path = "../../tests/ptx/parse.rs"]
+#[path = "../../../gpu/tests/ptx/parse.rs"]
 mod parse;
-#[path = "../../tests/ptx/races.rs"]
+#[path = "../../../gpu/tests/ptx/races.rs"]
 mod races;
 
 /// What the calling thread has asked for since it began; `tqkv_fake_counts` writes it.
