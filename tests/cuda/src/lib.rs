@@ -10,12 +10,14 @@
 //!
 //! | what | file |
 //! | --- | --- |
-//! | the driver's functions | `api` |
+//! | the driver's functions, and what they share | `api`, `memory`, `call` |
 //! | memory, streams, events, graphs | `state` |
 //! | a launch in the interpreter | `launch` |
 
 mod api;
+mod call;
 mod launch;
+mod memory;
 mod state;
 
 #[path = "../../../gpu/tests/ptx/alu.rs"]
