@@ -210,6 +210,7 @@ fn nothing_is_sent_from_memory_that_is_not_page_locked_and_equal_words_are_sent_
     // The part of the queries is a copy of the test's, and not page-locked: one a layer, of which none is the cache's.
     assert_eq!(second.copies_in - second.pageable, 1, "one list of tokens for all layers, no page table");
     assert_eq!(second.launches, 3 * (2 + 3));
+    assert_eq!(second.waits, 3 + 1, "for each layer's outcomes, and for the list's page-locked memory");
 }
 
 /// The first two rows of queries, as a buffer of their own.
@@ -337,6 +338,14 @@ fn steps_that_cannot_be_are_refused() {
     );
     cache.end_step().unwrap();
     assert_eq!(cache.len(0), 1, "a layer that was left out counts");
+    // Pages that a step would write may be another sequence's by now.
+    for end in [|cache: &mut GpuCache| cache.truncate(0, 0).unwrap(), GpuCache::reset] {
+        cache.begin_step(&[0]).unwrap();
+        end(&mut cache);
+        let late = cache.append_step(0, Rows::Host(&rows), Rows::Host(&rows));
+        assert!(message(late).starts_with("no step has begun"));
+        cache.truncate(1, 0).unwrap();
+    }
 }
 
 #[test]
@@ -368,9 +377,13 @@ fn a_captured_step_is_launched_again() {
         let (new_rows, new_queries) = (noise(10 + step, 2 * ROW), noise(100 + step, 2 * QUERY));
         stream.memcpy_htod(&new_rows, &mut rows).unwrap();
         stream.memcpy_htod(&new_queries, &mut queries).unwrap();
+        let before = counts();
         cache.begin_step(&sequences).unwrap();
         graph.launch().unwrap();
         cache.end_step().unwrap();
+        let waits = since(before).waits;
+        // For the outcomes, for the page-locked memory of the list, and for that of the table where a page was taken.
+        assert!(waits <= 3, "step {step} waits {waits} times");
         if step < 66 {
             continue;
         }

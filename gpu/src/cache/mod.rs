@@ -184,12 +184,14 @@ impl GpuCache {
         Ok(())
     }
 
-    /// Drops the tokens of one sequence from index `len` on, in every layer, and takes their pages back.
+    /// Drops the tokens of one sequence from index `len` on, in every layer, and takes their pages back. A step that has begun
+    /// is over, since its tokens may be among them.
     ///
     /// # Errors
     /// [`GpuError::SequenceOutOfRange`].
     pub fn truncate(&mut self, sequence: usize, len: usize) -> Result<(), GpuError> {
         self.check_sequence(sequence)?;
+        self.step = None;
         for layer in &mut self.layers {
             layer.lengths[sequence] = layer.lengths[sequence].min(len);
         }
@@ -199,6 +201,7 @@ impl GpuCache {
 
     /// Back to the empty cache; the memory stays.
     pub fn reset(&mut self) {
+        self.step = None;
         for sequence in 0..self.spec.num_sequences {
             for layer in &mut self.layers {
                 layer.lengths[sequence] = 0;
