@@ -4,7 +4,7 @@
 use crate::device::Device;
 use crate::launch::{Memory, WARPS, launch, warps};
 use crate::{GpuError, pages};
-use cudarc::driver::{CudaFunction, CudaSlice, LaunchConfig};
+use cudarc::driver::{CudaFunction, CudaSlice, CudaView, LaunchConfig};
 use tqkv_gpu_kernels::args::{Attend, AttendMerge, RotateQueries};
 use tqkv_gpu_kernels::attend::{PARTIAL_HEADER, kernel};
 use tqkv_gpu_kernels::{encode::element, page};
@@ -25,39 +25,24 @@ pub(crate) struct Pool<'a> {
     pub(crate) signs: &'a CudaSlice<u32>,
 }
 
-/// Where the tokens of a batch are.
-#[derive(Clone, Copy)]
+/// What a batch of query tokens reads.
 pub(crate) struct Batch<'a> {
     /// [sequences, max_pages]
     pub(crate) table: &'a CudaSlice<u32>,
     /// Entries a sequence.
     pub(crate) max_pages: usize,
-    /// [sequences]
-    pub(crate) lengths: &'a CudaSlice<u32>,
-    /// Sequences, at most 65535.
-    pub(crate) sequences: usize,
-    /// Tokens of the longest sequence.
+    /// The sequence of each row.
+    pub(crate) sequence_of: CudaView<'a, u32>,
+    /// How many of its tokens each row sees.
+    pub(crate) lengths: CudaView<'a, u32>,
+    /// Rows: query tokens, at most 65535.
+    pub(crate) rows: usize,
+    /// Tokens that any row sees, at most.
     pub(crate) longest: usize,
 }
 
-/// Queries on the device.
-#[derive(Clone, Copy)]
-pub(crate) enum Queries<'a> {
-    /// f32
-    Floats(&'a CudaSlice<f32>),
-    /// f16 or bf16, by the kernels' number for the type.
-    Halves(&'a CudaSlice<u16>, u32),
-}
-
-impl<'a> Queries<'a> {
-    /// The rows, and the kernels' number for their type.
-    fn parts(self) -> (Memory<'a>, u32) {
-        match self {
-            Self::Floats(rows) => (rows.into(), element::F32),
-            Self::Halves(rows, kind) => (rows.into(), kind),
-        }
-    }
-}
+/// Vectors on the device, and the kernels' number for their type.
+pub(crate) type Vectors<'a> = (Memory<'a>, u32);
 
 /// The kernels and buffers of attention for one shape of heads.
 #[derive(Debug)]
@@ -102,18 +87,17 @@ impl Attention {
     /// Rotates `count` queries and multiplies them by `factor`; valid until the next call.
     ///
     /// # Safety
-    /// `queries` holds `count` vectors, `signs` their head dim's words.
+    /// `queries` holds `count` vectors of f32, `signs` their head dim's words.
     pub(crate) unsafe fn rotate(
         &mut self,
         device: &Device,
-        queries: &CudaSlice<f32>,
+        queries: Memory<'_>,
         signs: &CudaSlice<u32>,
         count: usize,
         factor: f32,
     ) -> Result<&CudaSlice<f32>, GpuError> {
-        let queries = Queries::Floats(queries);
         // SAFETY: the caller's.
-        unsafe { self.launch_rotation(device, queries, signs, 1, count, factor) }?;
+        unsafe { self.launch_rotation(device, (queries, element::F32), signs, 1, count, factor) }?;
         Ok(&self.rotated)
     }
 
@@ -122,14 +106,13 @@ impl Attention {
     unsafe fn launch_rotation(
         &mut self,
         device: &Device,
-        queries: Queries<'_>,
+        (queries, kind): Vectors<'_>,
         signs: &CudaSlice<u32>,
         is_rotated: u32,
         count: usize,
         factor: f32,
     ) -> Result<(), GpuError> {
         device.grow(&mut self.rotated, count * self.head_dim)?;
-        let (queries, kind) = queries.parts();
         let arguments = RotateQueries {
             queries,
             kind,
@@ -140,27 +123,40 @@ impl Attention {
             out: Memory::from(&mut self.rotated),
         };
         // SAFETY: the caller's, and `rotated` was made large enough above.
-        unsafe { launch(device, &self.rotate, arguments.list(), warps(count)) }
+        unsafe { launch(device, &self.rotate, arguments.list(), warps(count)?) }
     }
 
-    /// Attends with one query token a sequence: `queries`, `out` are [sequences, num_heads,
-    /// head_dim]; `out` is f32. Sequences without tokens get zeros.
+    /// Parts that each row's sequence is split into.
+    fn parts(&self, device: &Device, rows: usize, longest: usize) -> usize {
+        let warps_a_part = rows * self.num_kv_heads * self.group.div_ceil(self.heads_a_warp);
+        split(device.multiprocessors(), warps_a_part, longest)
+    }
+
+    /// Makes room for launches of up to `rows` rows over sequences of up to `longest` tokens.
+    pub(crate) fn reserve(&mut self, device: &Device, rows: usize, longest: usize) -> Result<(), GpuError> {
+        let heads = self.num_kv_heads * self.group;
+        let most = (1..=rows).map(|rows| rows * self.parts(device, rows, longest)).max().unwrap_or(0);
+        device.grow(&mut self.partials, most * heads * (PARTIAL_HEADER as usize + self.head_dim))?;
+        device.grow(&mut self.rotated, rows * heads * self.head_dim)
+    }
+
+    /// Attends with the query tokens of a batch: `queries`, `out` are [rows, num_heads, head_dim]. Rows that see no
+    /// token get zeros.
     ///
     /// # Safety
     /// Every buffer is as large as its shape says, and every page number in use is inside the pools.
     pub(crate) unsafe fn run(
         &mut self,
         device: &Device,
-        queries: Queries<'_>,
+        queries: Vectors<'_>,
         [keys, values]: [Pool<'_>; 2],
         batch: Batch<'_>,
-        out: &mut CudaSlice<f32>,
+        (out, kind): Vectors<'_>,
     ) -> Result<(), GpuError> {
         let dim = self.head_dim;
-        let count = batch.sequences * self.num_kv_heads * self.group;
+        let count = batch.rows * self.num_kv_heads * self.group;
         let chunks = self.group.div_ceil(self.heads_a_warp);
-        let warps_a_part = batch.sequences * self.num_kv_heads * chunks;
-        let parts = split(device.multiprocessors(), warps_a_part, batch.longest);
+        let parts = self.parts(device, batch.rows, batch.longest);
         device.grow(&mut self.partials, count * parts * (PARTIAL_HEADER as usize + dim))?;
 
         let is_rotated = u32::from(keys.format != page::HALF_BITS);
@@ -182,11 +178,12 @@ impl Attention {
             value_levels: values.levels.into(),
             page_table: batch.table.into(),
             max_pages: batch.max_pages as u32,
+            sequence_of: batch.sequence_of.into(),
             lengths: batch.lengths.into(),
             partials: (&mut self.partials).into(),
         };
         let blocks = (parts as u32).div_ceil(WARPS);
-        let grid_dim = (blocks, (self.num_kv_heads * chunks) as u32, batch.sequences as u32);
+        let grid_dim = (blocks, (self.num_kv_heads * chunks) as u32, batch.rows as u32);
         let config = LaunchConfig { grid_dim, block_dim: (32, WARPS, 1), shared_mem_bytes: 0 };
         // SAFETY: the caller's, and the partial results were made large enough above.
         unsafe { launch(device, &self.attend, arguments.list(), config) }?;
@@ -197,10 +194,11 @@ impl Attention {
             parts: parts as u32,
             signs: values.signs.into(),
             rotated: is_rotated,
-            out: out.into(),
+            out,
+            kind,
         };
         // SAFETY: as above.
-        unsafe { launch(device, &self.merge, arguments.list(), warps(count)) }
+        unsafe { launch(device, &self.merge, arguments.list(), warps(count)?) }
     }
 }
 

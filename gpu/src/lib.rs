@@ -2,8 +2,8 @@
 //!
 //! | what | file |
 //! | --- | --- |
-//! | [`Device`]: a GPU and its stream | `device` |
-//! | [`GpuCache`]: paged keys and values of many sequences | `cache` |
+//! | [`Device`]: a GPU and its stream; which PTX it gets; page-locked memory | `device`, `loader`, `staging` |
+//! | [`GpuCache`]: paged keys and values of many sequences; which pages are whose | `cache`, `pages` |
 //! | [`GpuSpec`]: its shape | `spec` |
 //! | [`WeightDecoder`], [`Qjl`]: encoded weights; 1-bit residuals | `weights`, `qjl` |
 //! | decode attention in three launches | `attention` |
@@ -15,7 +15,8 @@
 //! [`Device::new`] says [`GpuError::NoDriver`].
 //!
 //! When not to use it: without a GPU (`tqkv::cache::KvCache` has more tiers and runs anywhere), or where
-//! the engine owns pages and streams; it can launch the PTX of `gpu/ptx` itself.
+//! the engine owns pages; it can launch the PTX of `gpu/ptx` itself. An engine that has a stream of its own
+//! brings it ([`Device::on`]).
 
 mod attention;
 pub mod bench;
@@ -23,12 +24,14 @@ mod cache;
 mod device;
 mod error;
 mod launch;
+mod loader;
 mod pages;
 mod qjl;
 mod spec;
+mod staging;
 mod weights;
 
-pub use cache::{GpuCache, GpuStats, Rows, Side};
+pub use cache::{Element, GpuCache, GpuStats, Out, Raw, Rows, Side};
 pub use cudarc;
 pub use device::Device;
 pub use error::GpuError;
@@ -36,3 +39,8 @@ pub use qjl::Qjl;
 pub use spec::{CODECS, GpuSpec, HEAD_DIMS};
 pub use tqkv_gpu_kernels::codecs::tensor_heads;
 pub use weights::WeightDecoder;
+
+/// The example of the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

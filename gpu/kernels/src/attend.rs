@@ -20,10 +20,11 @@
 
 use crate::args::{Attend, AttendMerge};
 use crate::codecs::tensor_heads;
-use crate::decode::unrotate;
+use crate::decode::{store_element, unrotate};
+use crate::encode::element;
 use crate::page;
 use crate::rows::{Pool, Rows, order};
-use crate::threads::{Threads, divide, load_f32, shuffle_xor_f32, store_f32};
+use crate::threads::{Threads, divide, load_f32, shuffle_xor_f32};
 use crate::warp::Lane;
 
 /// Below every logit; finite, so that differences are not NaN.
@@ -122,21 +123,21 @@ pub struct Share {
     pub chunk: u32,
     /// The KV head.
     pub kv_head: u32,
-    /// The sequence.
-    pub sequence: u32,
+    /// The query token.
+    pub row: u32,
 }
 
 /// Attends over a share with `R` query heads of a KV head.
 #[inline(always)]
 pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(share: Share, args: Attend<T::Memory>) {
     let Attend { parts, num_kv_heads, group, partials, .. } = args;
-    let Share { part, chunk, kv_head, sequence } = share;
+    let Share { part, chunk, kv_head, row } = share;
     let (keys, values) = (Pool::<T>::keys(&args), Pool::<T>::values(&args));
     let dim = 32 * G as u32;
     let heads = num_kv_heads * group;
     let head = |r: usize| {
         // A chunk past the end of the group repeats its last head and does not write it.
-        sequence * heads + kv_head * group + u32::min(chunk * R as u32 + r as u32, group - 1)
+        row * heads + kv_head * group + u32::min(chunk * R as u32 + r as u32, group - 1)
     };
     let (first, stride) = order::<T, G>(keys.format);
     let (zero, key_unit) = (T::splat(0.0), keys.unit::<W>());
@@ -155,7 +156,7 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(share: Share,
         });
     });
     let (key_table, value_table) = (keys.table(), values.table());
-    let length = T::read(args.lengths, 4 * sequence);
+    let (sequence, length) = (T::read(args.sequence_of, 4 * row), T::read(args.lengths, 4 * row));
     let steps_a_page = page::SLOTS * G as u32 / 32;
     let pages = length.div_ceil(page::SLOTS);
     let pages_a_part = divide(pages + parts - 1, parts).0;
@@ -297,9 +298,8 @@ pub fn attend_merge<T: Threads, const G: usize>(warp: u32, args: AttendMerge<T::
         unrotate(args.signs, &mut acc);
         factor *= 1.0 / (32 * G) as f32;
     }
-    let out = T::at(args.out, u64::from(warp) * u64::from(128 * G as u32));
+    let out = T::at(args.out, u64::from(warp) * u64::from(32 * G as u32 * element::bytes(args.kind)));
     for (g, &v) in acc.iter().enumerate() {
-        let offset = T::map(T::lane(), |lane| 4 * (32 * g as u32 + lane));
-        store_f32::<T>(out, offset, (v * Lane(T::splat(factor))).0);
+        store_element::<T>(out, args.kind, 32 * g as u32, (v * Lane(T::splat(factor))).0);
     }
 }

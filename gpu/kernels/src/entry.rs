@@ -2,6 +2,7 @@
 
 use crate::args::{self, Attend};
 use crate::attend::{self, Share, attend_merge};
+use crate::bandwidth::read_bytes;
 use crate::decode::{decode_pages, weight_decode};
 use crate::device::Device;
 use crate::encode::encode_append;
@@ -24,13 +25,13 @@ fn warp() -> u32 {
 #[inline(always)]
 fn share(heads: u32, args: &Attend<*mut u8>) -> Option<Share> {
     // SAFETY: special registers can be read anywhere.
-    let (y, sequence) = unsafe { (nvptx::_block_idx_y() as u32, nvptx::_block_idx_z() as u32) };
+    let (y, row) = unsafe { (nvptx::_block_idx_y() as u32, nvptx::_block_idx_z() as u32) };
     let part = warp();
     if part >= args.parts {
         return None;
     }
     let (kv_head, chunk) = divide(y, args.group.div_ceil(heads));
-    Some(Share { part, chunk, kv_head, sequence })
+    Some(Share { part, chunk, kv_head, row })
 }
 
 /// An entry point: its name, and what it runs with its arguments.
@@ -119,6 +120,8 @@ macro_rules! entries {
 }
 
 head_dims!([entries] []);
+
+with_arguments!(ReadBytes => entry! ["read_bytes", args => read_bytes::<Device>(warp(), args)]);
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

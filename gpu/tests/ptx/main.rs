@@ -237,6 +237,11 @@ impl Batch<'_> {
         MAX_PAGES * self.lengths.len() as u32
     }
 
+    /// Query tokens: a row reads the sequence as far from the end.
+    fn sequence_of(&self) -> impl Iterator<Item = u32> {
+        (0..self.lengths.len() as u32).rev()
+    }
+
     /// Pages are numbered backwards.
     fn table(&self) -> impl Iterator<Item = u32> {
         (0..self.pages()).rev()
@@ -302,9 +307,10 @@ fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, 
         values.bytes,
         values.levels,
         words(batch.table()),
-        words(batch.lengths.iter().copied()),
+        words(batch.lengths.iter().rev().copied()),
         vec![0xff; (count * parts) as usize * 4 * (4 + dim)],
         vec![0xff; 4 * queries.len()],
+        words(batch.sequence_of()),
     ];
     let rotate = Kernel::new(text, &format!("rotate_queries_d{dim}"));
     let arguments =
@@ -331,6 +337,7 @@ fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, 
         value_levels: 6,
         page_table: 7,
         max_pages: MAX_PAGES,
+        sequence_of: 11,
         lengths: 8,
         partials: 9,
     };
@@ -342,13 +349,22 @@ fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, 
         }
     }
     let merge = Kernel::new(text, &format!("attend_merge_d{dim}"));
-    let arguments = AttendMerge { count, partials: 9, parts, signs: 1, rotated: 1, out: 10 };
-    for warp in 0..count {
-        merge.run((warp, 0, 0), &arguments.list(), &mut buffers);
-    }
-    let got = read_floats(&buffers[10]);
+    let mut results = |kind: u32| {
+        let arguments = AttendMerge { count, partials: 9, parts, signs: 1, rotated: 1, out: 10, kind };
+        for warp in 0..count {
+            merge.run((warp, 0, 0), &arguments.list(), &mut buffers);
+        }
+        buffers[10].clone()
+    };
+    let got = read_floats(&results(element::F32));
+    let halves = got.iter().flat_map(|&v| half::f16::from_f32(v).to_le_bytes()).collect::<Vec<_>>();
+    assert_eq!(results(element::F16)[..halves.len()], halves);
+    let brains = got.iter().flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()).collect::<Vec<_>>();
+    assert_eq!(results(element::BF16)[..brains.len()], brains);
     for (i, (query, got)) in queries.chunks_exact(dim).zip(got.chunks_exact(dim)).enumerate() {
-        let head = i / group as usize;
+        let heads = batch.num_kv_heads as usize;
+        let row = i / (group as usize * heads);
+        let head = (sequences as usize - 1 - row) * heads + i / group as usize % heads;
         let (keys, values) = (&keys.decoded[head], &values.decoded[head]);
         let name = format!("{} {} dim {dim} group {group}, head {head}", key.name(), value.name());
         if keys.is_empty() {

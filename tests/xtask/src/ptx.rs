@@ -114,7 +114,8 @@ fn register_table(all: &[BTreeMap<String, Cost>]) -> String {
         for dim in head_dims {
             let name = row.replace('*', &dim.to_string());
             let registers = all.iter().filter_map(|costs| Some(costs.get(&name)?.registers.to_string()));
-            let registers = registers.collect::<Vec<_>>().join(" / ");
+            let has_dims = row.contains('*') || dim == head_dims[0];
+            let registers = registers.filter(|_| has_dims).collect::<Vec<_>>().join(" / ");
             text += &format!(" {} |", if registers.is_empty() { "-" } else { &registers });
         }
         text.push('\n');
@@ -150,6 +151,7 @@ fn kernels() -> Vec<String> {
             names.extend(heads.map(|heads| format!("{kernel}_d{dim}_r{heads}")));
         }
     }
+    names.push("read_bytes".to_owned());
     names
 }
 
@@ -207,8 +209,11 @@ fn normalise(text: &str) -> String {
         }
     }
     for (kernel, registers) in REGISTERS {
-        let end = format!("{kernel}_param_13\n)\n");
-        out = out.replace(&end, &format!("{end}.maxnreg {registers}\n"));
+        let start = out.find(&format!(".entry {kernel}("));
+        let end = start.and_then(|start| Some(start + out[start..].find("\n)\n")? + 3));
+        if let Some(end) = end {
+            out.insert_str(end, &format!(".maxnreg {registers}\n"));
+        }
     }
     out
 }

@@ -109,19 +109,19 @@ pub fn attend<T: Threads, const G: usize, const H: usize, const TRELLIS: bool>(
     args: Attend<T::Memory>,
 ) {
     let Attend { parts, num_kv_heads, group, .. } = args;
-    let Share { part, chunk, kv_head, sequence } = share;
+    let Share { part, chunk, kv_head, row: query } = share;
     let (keys, values) = (Pool::<T>::keys(&args), Pool::<T>::values(&args));
     let dim = 32 * G as u32;
     // Of scalar codes it is the format; registers are short.
     let bits = |pool: &Pool<T>| if TRELLIS { page::bits(pool.format) } else { pool.format };
-    let head = sequence * num_kv_heads * group + kv_head * group + chunk * H as u32;
+    let head = query * num_kv_heads * group + kv_head * group + chunk * H as u32;
     let heads = u32::min(group - chunk * H as u32, H as u32);
     let place = T::at(args.queries, u64::from(head) * u64::from(4 * dim));
     let queries = Queries::<T>::load::<G>(place, heads - 1, keys.format);
     let (key_planes, value_planes) = (keys.planes(), values.planes());
     let unit = T::map(queries.unit, |unit| unit * key_planes.unit);
 
-    let length = T::read(args.lengths, 4 * sequence);
+    let (sequence, length) = (T::read(args.sequence_of, 4 * query), T::read(args.lengths, 4 * query));
     let pages = length.div_ceil(page::SLOTS);
     let pages_a_part = divide(pages + parts - 1, parts).0;
     let begin = u32::min(part * pages_a_part, pages);

@@ -94,7 +94,11 @@ fn run(
     let queries = rotate(dim, &signs, queries, rotated, factor);
     let count = scene.lengths.len() as u32 * scene.num_kv_heads * group;
     let partials = Buffer::garbage((count * parts * (PARTIAL_HEADER + dim as u32) * 4) as usize);
-    let (page_table, lengths) = (Buffer::from_u32(&scene.page_table), Buffer::from_u32(&scene.lengths));
+    let page_table = Buffer::from_u32(&scene.page_table);
+    // The rows are the sequences backwards, so that one is not taken for the other.
+    let sequences: Vec<u32> = (0..scene.lengths.len() as u32).rev().collect();
+    let lengths: Vec<u32> = scene.lengths.iter().rev().copied().collect();
+    let (sequence_of, lengths) = (Buffer::from_u32(&sequences), Buffer::from_u32(&lengths));
     let out = Buffer::garbage(4 * count as usize * dim);
     let args = Attend {
         parts,
@@ -109,14 +113,15 @@ fn run(
         value_levels: values.levels.place(),
         page_table: page_table.place(),
         max_pages: scene.max_pages,
+        sequence_of: sequence_of.place(),
         lengths: lengths.place(),
         partials: partials.place(),
     };
     let chunks = group.div_ceil(kernel.heads());
-    for sequence in 0..scene.lengths.len() as u32 {
+    for row in 0..scene.lengths.len() as u32 {
         for kv_head in 0..scene.num_kv_heads {
             for (chunk, part) in (0..chunks).flat_map(|chunk| (0..parts).map(move |part| (chunk, part))) {
-                let share = Share { part, chunk, kv_head, sequence };
+                let share = Share { part, chunk, kv_head, row };
                 with_groups!(dim, G => match kernel {
                     Kernel::Codes => attend::attend::<Emulated<'_>, Codes, G, 1>(share, args),
                     Kernel::Halves(1) => attend::attend::<Emulated<'_>, Halves, G, 1>(share, args),
@@ -134,11 +139,47 @@ fn run(
         signs: signs.place(),
         rotated: u32::from(rotated),
         out: out.place(),
+        kind: encode::element::F32,
     };
     for warp in 0..=count {
         with_groups!(dim, G => attend_merge::<Emulated<'_>, G>(warp, args));
     }
     out.floats()
+}
+
+#[test]
+fn results_are_rounded_to_the_type_asked_for() {
+    let (dim, count, parts) = (64, 5, 3);
+    let mut partials = Gaussian::new(9).vector((count * parts) as usize * (PARTIAL_HEADER as usize + dim));
+    for part in partials.chunks_exact_mut(PARTIAL_HEADER as usize + dim) {
+        part[1] = part[1].abs();
+    }
+    // One that is no number, one beyond every half.
+    (partials[PARTIAL_HEADER as usize], partials[1000]) = (f32::NAN, 1e30);
+    let (partials, signs) =
+        (Buffer::from_f32(&partials), signs(&AnyCodec::new(CodecId::S4, dim, Options::DEFAULT).unwrap()));
+    let run = |kind| {
+        let out = Buffer::garbage((count * encode::element::bytes(kind)) as usize * dim);
+        let args = AttendMerge {
+            count,
+            partials: partials.place(),
+            parts,
+            signs: signs.place(),
+            rotated: 1,
+            out: out.place(),
+            kind,
+        };
+        for warp in 0..=count {
+            with_groups!(dim, G => attend_merge::<Emulated<'_>, G>(warp, args));
+        }
+        out
+    };
+    let floats = run(encode::element::F32).floats();
+    let halves = floats.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect::<Vec<_>>();
+    let brains = floats.iter().flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()).collect::<Vec<_>>();
+    assert!(floats.iter().any(|v| v.is_nan()) && floats.iter().any(|v| *v > 1e20), "the edges are in");
+    assert_eq!(run(encode::element::F16).bytes(), halves);
+    assert_eq!(run(encode::element::BF16).bytes(), brains);
 }
 
 /// Compares every head of every sequence with softmax attention in f64.
@@ -147,7 +188,7 @@ fn check(scene: &Scene, dim: usize, group: u32, keys: &Side, values: &Side, shap
     let queries = Gaussian::new(u64::from(group)).vector(scene.lengths.len() * heads as usize * dim);
     let out = run(scene, dim, group, &queries, keys, values, shape);
     for (i, (query, got)) in queries.chunks_exact(dim).zip(out.chunks_exact(dim)).enumerate() {
-        let (sequence, head) = (i / heads as usize, i % heads as usize);
+        let (sequence, head) = (scene.lengths.len() - 1 - i / heads as usize, i % heads as usize);
         let of_head = |side: &Side| -> Vec<Vec<f32>> {
             let kv_head = head / group as usize;
             side.decoded[sequence]
