@@ -1,16 +1,14 @@
 //! One launch of decode attention over pages: rotation of the queries, the split over the
 //! sequence, and the merge.
 
+use crate::GpuError;
 use crate::device::Device;
-use crate::launch::{Memory, WARPS, launch, warps};
-use crate::{GpuError, pages};
+use crate::launch::{Memory, WARPS, launch};
+use crate::parts::{parts, warps_of_block};
 use cudarc::driver::{CudaFunction, CudaSlice, LaunchConfig};
 use tqkv_gpu_kernels::args::{Attend, AttendMerge, RotateQueries};
 use tqkv_gpu_kernels::attend::{PARTIAL_HEADER, kernel};
 use tqkv_gpu_kernels::{encode::element, page};
-
-/// Warps that a multiprocessor should have to hide the latency of memory.
-const WARPS_PER_MULTIPROCESSOR: usize = 32;
 
 /// Keys or values of one layer, as the kernel takes them.
 #[derive(Clone, Copy)]
@@ -66,17 +64,13 @@ pub(crate) struct Attention {
     attend: CudaFunction,
     merge: CudaFunction,
     heads_a_warp: usize,
+    /// Warps of `attend` that run on the device at once.
+    resident: usize,
     num_kv_heads: usize,
     group: usize,
     head_dim: usize,
     rotated: CudaSlice<f32>,
     partials: CudaSlice<f32>,
-}
-
-/// Parts that each sequence is split into: enough warps to fill the device, a page each at least.
-fn split(multiprocessors: usize, warps_a_part: usize, longest: usize) -> usize {
-    let wanted = (multiprocessors * WARPS_PER_MULTIPROCESSOR).div_ceil(warps_a_part.max(1));
-    wanted.clamp(1, longest.div_ceil(pages::SLOTS).max(1))
 }
 
 impl Attention {
@@ -88,15 +82,27 @@ impl Attention {
         head_dim: usize,
         formats: [u32; 2],
     ) -> Result<Self, GpuError> {
-        let (name, heads_a_warp) = kernel(formats, group as u32, head_dim);
+        let (name, heads_a_warp) = kernel(formats, group as u32);
         let heads_a_warp = heads_a_warp as usize;
-        let [rotate, attend, merge] = device.kernels([
-            &format!("rotate_queries_d{head_dim}"),
-            &format!("{name}_d{head_dim}_r{heads_a_warp}"),
-            &format!("attend_merge_d{head_dim}"),
-        ])?;
+        let name = format!("{name}_d{head_dim}_r{heads_a_warp}");
+        let [rotate, merge] =
+            device.kernels([&format!("rotate_queries_d{head_dim}"), &format!("attend_merge_d{head_dim}")])?;
+        let attend = device.attention(&name, formats)?;
+        let blocks = attend.occupancy_max_active_blocks_per_multiprocessor(32 * WARPS, 0, None)?;
+        let resident = device.multiprocessors() * (blocks * WARPS) as usize;
         let (rotated, partials) = (device.zeros(1)?, device.zeros(1)?);
-        Ok(Self { rotate, attend, merge, heads_a_warp, num_kv_heads, group, head_dim, rotated, partials })
+        Ok(Self {
+            rotate,
+            attend,
+            merge,
+            heads_a_warp,
+            resident,
+            num_kv_heads,
+            group,
+            head_dim,
+            rotated,
+            partials,
+        })
     }
 
     /// Rotates `count` queries and multiplies them by `factor`; valid until the next call.
@@ -140,7 +146,7 @@ impl Attention {
             out: Memory::from(&mut self.rotated),
         };
         // SAFETY: the caller's, and `rotated` was made large enough above.
-        unsafe { launch(device, &self.rotate, arguments.list(), warps(count)) }
+        unsafe { launch(device, &self.rotate, arguments.list(), crate::launch::warps(count)) }
     }
 
     /// Attends with one query token a sequence: `queries`, `out` are [sequences, num_heads,
@@ -160,7 +166,7 @@ impl Attention {
         let count = batch.sequences * self.num_kv_heads * self.group;
         let chunks = self.group.div_ceil(self.heads_a_warp);
         let warps_a_part = batch.sequences * self.num_kv_heads * chunks;
-        let parts = split(device.multiprocessors(), warps_a_part, batch.longest);
+        let parts = parts(self.resident, warps_a_part, batch.longest);
         device.grow(&mut self.partials, count * parts * (PARTIAL_HEADER as usize + dim))?;
 
         let is_rotated = u32::from(keys.format != page::HALF_BITS);
@@ -185,9 +191,9 @@ impl Attention {
             lengths: batch.lengths.into(),
             partials: (&mut self.partials).into(),
         };
-        let blocks = (parts as u32).div_ceil(WARPS);
-        let grid_dim = (blocks, (self.num_kv_heads * chunks) as u32, batch.sequences as u32);
-        let config = LaunchConfig { grid_dim, block_dim: (32, WARPS, 1), shared_mem_bytes: 0 };
+        let warps = warps_of_block(parts);
+        let grid_dim = (parts as u32 / warps, (self.num_kv_heads * chunks) as u32, batch.sequences as u32);
+        let config = LaunchConfig { grid_dim, block_dim: (32, warps, 1), shared_mem_bytes: 0 };
         // SAFETY: the caller's, and the partial results were made large enough above.
         unsafe { launch(device, &self.attend, arguments.list(), config) }?;
 
@@ -200,8 +206,13 @@ impl Attention {
             out: out.into(),
         };
         // SAFETY: as above.
-        unsafe { launch(device, &self.merge, arguments.list(), warps(count)) }
+        unsafe { launch(device, &self.merge, arguments.list(), alone(count)) }
     }
+}
+
+/// A launch of the merge: few warps, which wait for memory, so each is a block and has a multiprocessor for itself.
+fn alone(count: usize) -> LaunchConfig {
+    LaunchConfig { grid_dim: (count as u32, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 }
 }
 
 #[cfg(test)]
@@ -211,34 +222,23 @@ mod tests {
     use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
 
     #[test]
-    fn a_sequence_is_split_to_fill_the_device_but_not_below_a_page() {
-        assert_eq!(split(132, 8 * 64, 32_768), 9);
-        assert_eq!(split(132, 8, 32_768), 512, "one sequence: a page a warp");
-        assert_eq!(split(132, 8, 100), 2);
-        assert_eq!(split(132, 1_000_000, 32_768), 1);
-        assert_eq!(split(132, 8, 0), 1, "no tokens still write their zeros");
-    }
-
-    #[test]
     fn every_shape_has_a_kernel() {
         let text = include_str!("../ptx/sm_90.ptx");
         let formats = CODECS.map(|id| page::format(id.layout()));
         let pairs = formats.iter().flat_map(|&key| formats.map(|value| [key, value]));
         for pair in pairs.chain([[page::HALF_BITS; 2]]) {
             for (group, dim) in (1..=9).flat_map(|group| HEAD_DIMS.map(|dim| (group, dim))) {
-                let (name, heads) = kernel(pair, group, dim);
+                let (name, heads) = kernel(pair, group);
                 assert!(text.contains(&format!(".entry {name}_d{dim}_r{heads}(")), "{pair:?} {group} {dim}");
             }
         }
-        let of = |key, value, group, dim| {
-            kernel([key, value].map(|id: CodecId| page::format(id.layout())), group, dim)
+        let of = |key: CodecId, value: CodecId, group| {
+            kernel([key, value].map(|id| page::format(id.layout())), group)
         };
-        assert_eq!(of(CodecId::S4, CodecId::N4, 1, 128), ("attend_tensor", 2));
-        assert_eq!(of(CodecId::S4, CodecId::T4, 1, 128), ("attend", 1));
-        assert_eq!(of(CodecId::S4, CodecId::S4, 8, 128), ("attend_tensor", 4));
-        assert_eq!(of(CodecId::S4, CodecId::S4, 2, 128), ("attend_tensor", 2));
-        assert_eq!(of(CodecId::S2, CodecId::I8, 1, 256), ("attend_tensor", 2));
-        assert_eq!(of(CodecId::S4, CodecId::T2, 3, 64), ("attend_trellis", 4));
-        assert_eq!(of(CodecId::S4, CodecId::T2, 3, 256), ("attend_trellis", 2));
+        assert_eq!(of(CodecId::S4, CodecId::N4, 1), ("attend_tensor", 4));
+        assert_eq!(of(CodecId::S4, CodecId::T4, 1), ("attend", 1));
+        assert_eq!(of(CodecId::S2, CodecId::I8, 8), ("attend_tensor", 4));
+        assert_eq!(of(CodecId::S4, CodecId::T2, 3), ("attend_trellis", 4));
+        assert_eq!(kernel([page::HALF_BITS; 2], 1), ("attend_f16", 1));
     }
 }

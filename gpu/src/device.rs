@@ -1,6 +1,7 @@
 //! A GPU: its context, its stream, and the kernels for it.
 
 use crate::GpuError;
+use crate::formats::with_formats;
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits, sys};
 use cudarc::nvrtc::Ptx;
 use std::sync::Arc;
@@ -97,7 +98,18 @@ impl Device {
 
     /// Compiles and loads kernels, in the order of their names.
     pub(crate) fn kernels<const N: usize>(&self, names: [&str; N]) -> Result<[CudaFunction; N], GpuError> {
-        let module = self.context.load_module(Ptx::from_src(select(self.text, &names)))?;
+        self.load(select(self.text, &names), names)
+    }
+
+    /// Compiles and loads an attention kernel for keys and values of these formats.
+    pub(crate) fn attention(&self, name: &str, formats: [u32; 2]) -> Result<CudaFunction, GpuError> {
+        let text = with_formats(&select(self.text, &[name]), name, formats)
+            .ok_or_else(|| GpuError::Driver(format!("{name} is no attention kernel")))?;
+        self.load(text, [name]).map(|[function]| function)
+    }
+
+    fn load<const N: usize>(&self, text: String, names: [&str; N]) -> Result<[CudaFunction; N], GpuError> {
+        let module = self.context.load_module(Ptx::from_src(text))?;
         let loaded = names.map(|name| module.load_function(name));
         let mut functions = Vec::with_capacity(N);
         for function in loaded {

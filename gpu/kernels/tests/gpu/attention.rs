@@ -5,8 +5,9 @@ use crate::warp::{Buffer, Emulated};
 use half::f16;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_gpu_kernels::args::{Attend, AttendMerge};
-use tqkv_gpu_kernels::attend::{self, PARTIAL_HEADER, Share, attend_merge};
+use tqkv_gpu_kernels::attend::{self, PARTIAL_HEADER, Share};
 use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
+use tqkv_gpu_kernels::merge::attend_merge;
 use tqkv_gpu_kernels::rows::{Codes, Halves};
 use tqkv_gpu_kernels::tables::tables;
 use tqkv_gpu_kernels::{encode, page, tensor, with_groups};
@@ -64,16 +65,23 @@ impl Side {
 enum Kernel {
     Codes,
     Halves(u32),
-    Tensor(u32),
+    /// Whether a side may have a trellis code.
+    Tensor(bool),
 }
 
 impl Kernel {
     fn heads(self) -> u32 {
         match self {
             Self::Codes => 1,
-            Self::Halves(heads) | Self::Tensor(heads) => heads,
+            Self::Halves(heads) => heads,
+            Self::Tensor(_) => tensor::HEADS,
         }
     }
+}
+
+/// The tensor-core kernel for these sides.
+fn tensor_of(keys: &Side, values: &Side) -> Kernel {
+    Kernel::Tensor([keys, values].iter().any(|side| page::is_trellis(side.format)))
 }
 
 /// Runs rotation, attention in `parts` parts, and the merge.
@@ -121,8 +129,12 @@ fn run(
                     Kernel::Codes => attend::attend::<Emulated<'_>, Codes, G, 1>(share, args),
                     Kernel::Halves(1) => attend::attend::<Emulated<'_>, Halves, G, 1>(share, args),
                     Kernel::Halves(_) => attend::attend::<Emulated<'_>, Halves, G, 2>(share, args),
-                    Kernel::Tensor(2) => tensor::attend::<Emulated<'_>, G, 2, true>(share, args),
-                    Kernel::Tensor(_) => tensor::attend::<Emulated<'_>, G, 4, true>(share, args),
+                    Kernel::Tensor(false) => {
+                        tensor::attend::<Emulated<'_>, G, false, { tensor::slice(G, false) }>(share, args);
+                    }
+                    Kernel::Tensor(true) => {
+                        tensor::attend::<Emulated<'_>, G, true, { tensor::slice(G, true) }>(share, args);
+                    }
                 });
             }
         }
@@ -201,7 +213,7 @@ fn every_pair_of_codecs_attends_as_f64_does() {
             for key in &keys {
                 for value in &values {
                     check(&scene, dim, 1, key, value, (Kernel::Codes, 3));
-                    check(&scene, dim, 2, key, value, (Kernel::Tensor(2), 3));
+                    check(&scene, dim, 2, key, value, (tensor_of(key, value), 3));
                 }
             }
         }
@@ -211,7 +223,8 @@ fn every_pair_of_codecs_attends_as_f64_does() {
 #[test]
 fn every_group_size_and_split_attends_as_f64_does() {
     with_stack(|| {
-        const PARTS: [u32; 4] = [1, 2, 4, 9];
+        // Of 330 tokens: more parts than pages, and than are merged at once.
+        const PARTS: [u32; 4] = [1, 3, 70, 9];
         use CodecId::{I8, N4, S2, S3, S4, T2, T3, T4};
         for dim in HEAD_DIMS {
             let scene = Scene::new(&LENGTHS, 2);
@@ -219,8 +232,8 @@ fn every_group_size_and_split_attends_as_f64_does() {
                 .map(|ids| (side(&scene, dim, ids[0], 1), side(&scene, dim, ids[1], 2)));
             for group in 1..=8 {
                 for (i, (keys, values)) in (0..).zip(&sides) {
-                    let kernel = Kernel::Tensor(if (group + i) % 2 == 0 { 4 } else { 2 });
-                    check(&scene, dim, group, keys, values, (kernel, PARTS[(group + i) as usize % 4]));
+                    let shape = (tensor_of(keys, values), PARTS[(group + i) as usize % 4]);
+                    check(&scene, dim, group, keys, values, shape);
                 }
             }
             for (parts, (keys, values)) in PARTS.into_iter().zip(&sides) {
