@@ -93,20 +93,37 @@ impl Code {
         self.next.iter().enumerate().flat_map(back)
     }
 
-    /// The opcodes of the shortest way once round the loop with the most products; a loop within it that has products
-    /// is gone round `rounds` times. `None` without such a loop.
+    /// The opcodes of the shortest way once round the loop with the most products; loops within it that have products
+    /// are on the way, and gone round `rounds` times. `None` without such a loop.
     pub(crate) fn once_round(&self, rounds: usize) -> Option<Vec<&str>> {
         let outer = self.loops().max_by_key(|range| (self.products(range.clone()), range.len()))?;
         if self.products(outer.clone()) == 0 {
             return None;
         }
-        let way = self.shortest(outer.clone())?;
-        let inner: Vec<_> = self
+        let mut inner: Vec<_> = self
             .loops()
             .filter(|range| *range != outer && outer.start < range.start && range.end < outer.end)
             .filter(|range| self.products(range.clone()) > 0)
             .collect();
-        let times = |block: &usize| if inner.iter().any(|range| range.contains(block)) { rounds } else { 1 };
+        inner.sort_by_key(|range| range.start);
+        // What a loop that is never entered would leave out is on the way too.
+        let stops: Vec<_> = inner.iter().map(|range| range.start).chain([outer.end - 1]).collect();
+        let mut way = vec![outer.start];
+        for stop in stops {
+            let from = way.pop()?;
+            way.extend(self.shortest(outer.clone(), from, stop)?);
+        }
+        let before: usize = way
+            .iter()
+            .filter(|block| !inner.iter().any(|range| range.contains(block)))
+            .map(|&block| self.products(block..block + 1))
+            .sum();
+        let times = |block: &usize| match inner.iter().find(|range| range.contains(block)) {
+            // The assembler has put the first round before the loop.
+            Some(range) if self.products(range.clone()) == before => rounds - 1,
+            Some(_) => rounds,
+            None => 1,
+        };
         let opcodes = way.iter().flat_map(|block| {
             let opcodes = &self.opcodes[self.blocks[*block].clone()];
             std::iter::repeat_n(opcodes, times(block)).flatten().map(String::as_str)
@@ -114,17 +131,17 @@ impl Code {
         Some(opcodes.collect())
     }
 
-    /// The blocks of the way from the first block of a range to its last with the fewest instructions.
-    fn shortest(&self, range: Range<usize>) -> Option<Vec<usize>> {
-        let mut best: HashMap<usize, (usize, Option<usize>)> = HashMap::from([(range.start, (0, None))]);
+    /// The blocks of the way from one block to another within a loop, both included, with the fewest instructions.
+    fn shortest(&self, within: Range<usize>, from: usize, to: usize) -> Option<Vec<usize>> {
+        let mut best: HashMap<usize, (usize, Option<usize>)> = HashMap::from([(from, (0, None))]);
         // As often as a way may be long; most blocks follow each other, so twice is the rule.
-        for _ in range.clone() {
+        for _ in within.clone() {
             let mut changed = false;
-            for block in range.clone() {
+            for block in within.clone() {
                 let Some(&(length, _)) = best.get(&block) else { continue };
                 let length = length + self.blocks[block].len();
                 for &next in
-                    self.next[block].iter().filter(|&next| range.contains(next) && *next != range.start)
+                    self.next[block].iter().filter(|&next| within.contains(next) && *next != within.start)
                 {
                     if best.get(&next).is_none_or(|&(known, _)| length < known) {
                         best.insert(next, (length, Some(block)));
@@ -136,7 +153,7 @@ impl Code {
                 break;
             }
         }
-        let mut way = vec![range.end - 1];
+        let mut way = vec![to];
         while let Some(before) = best.get(way.last()?)?.1 {
             way.push(before);
         }
@@ -183,7 +200,7 @@ mod tests {
         .text.k:
             /*0000*/                   MOV R1, c[0x0][0x28] ;
         .L_x_3:
-            /*0010*/                   IMMA.16832.S8.S8 R8, R4.ROW, R6.COL, RZ ;
+            /*0010*/                   FADD R8, R4, R6 ;
             /*0020*/              @!P0 BRA `(.L_x_1) ;
             /*0030*/                   FMUL R1, R2, R3 ;
             /*0040*/                   FMUL R1, R2, R3 ;
@@ -201,13 +218,22 @@ mod tests {
     #[test]
     fn a_loop_is_counted_by_its_shortest_way_and_inner_loops_as_often_as_they_run() {
         let code = Code::parse(LISTING);
-        let once = ["IMMA.16832.S8.S8", "BRA", "PRMT", "IMMA.16832.S8.U8", "BRA", "UIADD3", "BRA"];
+        let once = ["FADD", "BRA", "PRMT", "IMMA.16832.S8.U8", "BRA", "UIADD3", "BRA"];
         assert_eq!(code.once_round(1).unwrap(), once);
-        let often = code.once_round(4).unwrap();
-        assert_eq!(often.len(), once.len() + 3 * 3);
-        assert_eq!(often.iter().filter(|opcode| pipe(opcode) == Pipe::Tensor).count(), 5);
-        assert_eq!(often.iter().filter(|opcode| pipe(opcode) == Pipe::Integer).count(), 4);
+        let of = |listing: &str, wanted| {
+            let code = Code::parse(listing);
+            code.once_round(4).unwrap().iter().filter(|opcode| pipe(opcode) == wanted).count()
+        };
+        assert_eq!(code.once_round(4).unwrap().len(), once.len() + 3 * 3);
+        assert_eq!((of(LISTING, Pipe::Tensor), of(LISTING, Pipe::Integer)), (4, 4));
         assert!(Code::parse("/*0000*/ EXIT ;").once_round(1).is_none());
+        // A jump past the inner loop.
+        let past = LISTING.replace("@!P0 BRA `(.L_x_1)", "@!P0 BRA `(.L_x_4)");
+        let past = past.replace("UIADD3", "NOP ;\n.L_x_4:\n/*0088*/ UIADD3");
+        assert_eq!(of(&past, Pipe::Tensor), 4);
+        // Its first round before it.
+        let ahead = LISTING.replace("FADD R8, R4, R6", "IMMA.16832.S8.U8 R8, R4, R6");
+        assert_eq!((of(&ahead, Pipe::Tensor), of(&ahead, Pipe::Integer)), (4, 3));
     }
 
     #[test]

@@ -15,15 +15,15 @@ use tqkv_tests::inputs::Gaussian;
 
 /// Keys or values: their pool, their codec (none: f16), and what the pool decodes to,
 /// [sequence][position][head][dim].
-struct Side {
-    pool: Buffer,
-    format: u32,
-    levels: Buffer,
+pub(crate) struct Side {
+    pub(crate) pool: Buffer,
+    pub(crate) format: u32,
+    pub(crate) levels: Buffer,
     decoded: Vec<Vec<Vec<f32>>>,
 }
 
 impl Side {
-    fn encoded(scene: &Scene, codec: &AnyCodec, rows: &[f32]) -> Self {
+    pub(crate) fn encoded(scene: &Scene, codec: &AnyCodec, rows: &[f32]) -> Self {
         let pool = scene.fill(codec, rows);
         let decoded = (0..scene.lengths.len() as u32)
             .map(|sequence| {
@@ -197,7 +197,7 @@ fn side(scene: &Scene, dim: usize, id: CodecId, seed: u64) -> Side {
 }
 
 /// Runs a test where the many copies that unoptimised bodies keep have room.
-fn with_stack(test: fn()) {
+pub(crate) fn with_stack(test: fn()) {
     let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(test).expect("a thread starts");
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
