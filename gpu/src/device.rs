@@ -121,6 +121,12 @@ impl Device {
         self.target.load(self.context(), names)
     }
 
+    /// Compiles and loads an attention kernel for keys and values of these formats.
+    pub(crate) fn attention(&self, name: &str, formats: [u32; 2]) -> Result<CudaFunction, GpuError> {
+        let target = self.target.with_formats(name, formats)?;
+        target.load(self.context(), [name]).map(|[function]| function)
+    }
+
     /// `len` zeros.
     pub(crate) fn zeros<T: DeviceRepr + ValidAsZeroBits>(
         &self,

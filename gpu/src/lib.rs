@@ -6,7 +6,7 @@
 //! | [`GpuCache`]: paged keys and values of many sequences; which pages are whose | `cache`, `pages` |
 //! | [`GpuSpec`]: its shape | `spec` |
 //! | [`WeightDecoder`], [`Qjl`]: encoded weights; 1-bit residuals | `weights`, `qjl` |
-//! | decode attention in three launches | `attention` |
+//! | decode attention in three launches, its parts, its kernel for the formats of a cache | `attention`, `parts`, `formats` |
 //! | arguments to a launch, by their names | `launch` |
 //! | [`mod@bench`]: timed launches | `bench` |
 //!
@@ -23,9 +23,11 @@ pub mod bench;
 mod cache;
 mod device;
 mod error;
+mod formats;
 mod launch;
 mod loader;
 mod pages;
+mod parts;
 mod qjl;
 mod spec;
 mod staging;
@@ -35,9 +37,10 @@ pub use cache::{Element, GpuCache, GpuStats, Out, Raw, Rows, Side};
 pub use cudarc;
 pub use device::Device;
 pub use error::GpuError;
+pub use formats::{page_format, with_formats};
 pub use qjl::Qjl;
 pub use spec::{CODECS, GpuSpec, HEAD_DIMS};
-pub use tqkv_gpu_kernels::codecs::tensor_heads;
+pub use tqkv_gpu_kernels::attend::kernel as kernel_for;
 pub use weights::WeightDecoder;
 
 /// The example of the README compiles.

@@ -1,6 +1,7 @@
 //! Which PTX a device gets, and its kernels.
 
 use crate::GpuError;
+use crate::formats::with_formats;
 use cudarc::driver::{CudaContext, CudaFunction, DriverError, sys};
 use cudarc::nvrtc::Ptx;
 use std::borrow::Cow;
@@ -40,6 +41,13 @@ impl Target {
     /// The same with another text.
     pub(crate) fn with_text(&self, text: String) -> Self {
         Self { text: text.into(), ..*self }
+    }
+
+    /// One attention kernel alone, for keys and values of these formats.
+    pub(crate) fn with_formats(&self, name: &str, formats: [u32; 2]) -> Result<Self, GpuError> {
+        let text = with_formats(&select(&self.text, &[name]), name, formats)
+            .ok_or_else(|| GpuError::Driver(format!("{name} is no attention kernel")))?;
+        Ok(self.with_text(text))
     }
 
     /// Compiles and loads kernels, in the order of their names.

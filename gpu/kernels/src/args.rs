@@ -259,6 +259,10 @@ macro_rules! arguments {
         impl<M: Copy> Copy for $name<M> {}
 
         impl<M> $name<M> {
+            /// The name of each parameter of the entry, and its bytes.
+            pub const PARAMETERS: [(&str, usize); [$(stringify!($field)),*].len()] =
+                [$((stringify!($field), size_of::<kind!($kind u64)>())),*];
+
             /// The arguments in the order of the entry's parameters.
             pub fn list(self) -> [Argument<M>; [$(stringify!($field)),*].len()] {
                 [$(Argument::$kind(self.$field)),*]

@@ -16,7 +16,8 @@
 //! | `encode_append` | [`encode`], [`viterbi`] |
 //! | `decode_pages`, `weight_decode` | [`decode`] |
 //! | `rotate_queries`, `scores` | [`score`] |
-//! | `attend`, `attend_merge` | [`attend`] |
+//! | `attend` | [`attend`] |
+//! | `attend_merge` | [`merge`] |
 //! | codes and levels as attention reads them | `reader`, [`tables`], `planes` |
 //! | `attend` on tensor cores | [`tensor`] |
 //! | `qjl_sketch`, `qjl_correct` | [`qjl`] |
@@ -98,6 +99,7 @@ pub mod encode;
 #[cfg(target_arch = "nvptx64")]
 mod entry;
 pub mod format;
+pub mod merge;
 pub mod page;
 mod planes;
 pub mod qjl;

@@ -289,7 +289,8 @@ fn fill(id: CodecId, dim: usize, batch: &Batch<'_>, gaussian: &mut Gaussian) -> 
 }
 
 fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, batch: &Batch<'_>) {
-    let parts = 2;
+    // One with more parts than pages, and than are merged at once.
+    let parts = if batch.lengths.len() > 1 { 35 } else { 2 };
     let mut gaussian = Gaussian::new(3);
     let keys = fill(key, dim, batch, &mut gaussian);
     let values = fill(value, dim, batch, &mut gaussian);
@@ -321,9 +322,13 @@ fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, 
     let (key_format, value_format) = (page::format(key.layout()), page::format(value.layout()));
     let (name, heads_a_warp) = match group {
         1 => ("attend", 1),
-        _ => attend::kernel([key_format, value_format], group, dim),
+        _ => attend::kernel([key_format, value_format], group),
     };
-    let kernel = Kernel::new(text, &format!("{name}_d{dim}_r{heads_a_warp}"));
+    let name = format!("{name}_d{dim}_r{heads_a_warp}");
+    // As a cache gets it, where it has a batch, and as it is committed.
+    let fixed =
+        tqkv_gpu::with_formats(text, &name, [key_format, value_format]).expect("it reads its formats");
+    let kernel = Kernel::new(if batch.lengths.len() > 1 { &fixed } else { text }, &name);
     let arguments = Attend {
         parts,
         queries: 2,
@@ -374,6 +379,44 @@ fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, 
         for (&got, want) in got.iter().zip(oracle::attention(query, keys, values)) {
             let error = (f64::from(got) - want).abs();
             assert!(error < 1e-5, "{name}: {error:e}");
+        }
+    }
+}
+
+#[test]
+fn arguments_are_as_many_and_as_wide_as_the_parameters() {
+    use tqkv_gpu_kernels::args::{QjlCorrect, QjlSketch, Scores, WeightDecode};
+    let lists: [(&str, &[(&str, usize)]); 9] = [
+        ("encode_append_", &EncodeAppend::<()>::PARAMETERS),
+        ("decode_pages_", &DecodePages::<()>::PARAMETERS),
+        ("weight_decode_", &WeightDecode::<()>::PARAMETERS),
+        ("rotate_queries_", &RotateQueries::<()>::PARAMETERS),
+        ("scores_", &Scores::<()>::PARAMETERS),
+        ("attend_merge_", &AttendMerge::<()>::PARAMETERS),
+        ("attend_", &Attend::<()>::PARAMETERS),
+        ("qjl_sketch_", &QjlSketch::<()>::PARAMETERS),
+        ("qjl_correct_", &QjlCorrect::<()>::PARAMETERS),
+    ];
+    for architecture in FILES {
+        let text = text(architecture);
+        let kernels: Vec<_> = text.split(".visible .entry ").skip(1).collect();
+        assert!(kernels.len() > 100, "{architecture}");
+        for kernel in kernels {
+            let (name, rest) = kernel.split_once('(').unwrap();
+            let (_, list) = lists.iter().find(|(start, _)| name.starts_with(start)).expect(name);
+            let declared =
+                rest.split_once(')').unwrap().0.lines().map(str::trim).filter(|line| !line.is_empty());
+            // `.param .u64 .ptr .align 1 name_param_0,`
+            let bytes = declared.map(|line| match line.split_whitespace().nth(1) {
+                Some(".u64" | ".b64") => 8,
+                Some(".u32" | ".b32" | ".f32") => 4,
+                other => panic!("{name}: a parameter of type {other:?}"),
+            });
+            assert_eq!(
+                bytes.collect::<Vec<_>>(),
+                list.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(),
+                "{name}"
+            );
         }
     }
 }
@@ -444,6 +487,24 @@ fn the_machine_stops_where_a_gpu_would_go_wrong() {
     assert!(stops(&format!("{lane}{}", store.replace("[%rd3]", "[%rd3+4]"))), "an access past the end");
     assert!(stops(&format!("{lane}{}", store.replace("[%rd3]", "[%rd3+2]"))), "a misaligned access");
     assert!(stops("lop3.b32 %r1, %r1, %r1, %r1, 1;"), "an unknown opcode");
+    let unwritten = "add.s32 %r1, %r9, %r1;";
+    assert!(!stops(&format!("{lane}{unwritten}")), "nobody looks at it");
+    assert!(
+        stops(&format!("{lane}{store}{unwritten}bar.warp.sync -1;st.global.b32 [%rd3], %r1;")),
+        "it is stored"
+    );
+    assert!(stops(&format!("{lane}{unwritten}{store}")), "it is an address");
+    assert!(
+        stops(&format!("{lane}{unwritten}shfl.sync.bfly.b32 %r2, %r1, 1, 31, -1;")),
+        "it is shown to others"
+    );
+    assert!(stops("setp.lt.u32 %p1, %r9, 7; @%p1 bra L; L:"), "a jump depends on it");
+    let chosen = "setp.lt.u32 %p1, %r1, 99; selp.b32 %r1, %r1, %r9, %p1;";
+    assert!(!stops(&format!("{lane}{chosen}{store}")), "it is not chosen");
+    assert!(stops(&format!("{lane}{}{store}", chosen.replace("99", "9"))), "some choose it");
+    // -1 as a word is 32 bits wide: what is shifted down comes to 1.
+    let word = "mov.b32 %r2, -1; cvt.u64.u32 %rd5, %r2; shr.u64 %rd6, %rd5, 31; cvt.u32.u64 %r1, %rd6;";
+    assert!(stops(&format!("{lane}{word}{store}")), "all threads write word 1");
     let divergent = "setp.lt.u32 %p1, %r1, 7; @%p1 bra L; shfl.sync.bfly.b32 %r2, %r1, 1, 31, -1; L:";
     assert!(stops(&format!("{lane}{divergent}")), "a divergent shuffle");
     for exchange in ["vote.sync.ballot.b32 %r2, %p1, -1;", "bar.warp.sync -1;"] {

@@ -1,6 +1,7 @@
 //! Task runner: `cargo xtask TASK`.
 
 mod asm;
+mod counts;
 mod doctor;
 mod firmware;
 mod gpu_bundle;
@@ -8,6 +9,7 @@ mod gpu_check;
 mod needs;
 mod ptx;
 mod real_model;
+mod sass;
 mod trellis_search;
 mod vectors;
 mod wheel;
