@@ -259,6 +259,23 @@ fn names_and_codes_are_unique_and_stable() {
 }
 
 #[test]
+fn errors_say_what_is_accepted() {
+    let blocks = [
+        (BlockError::Shape(ShapeError::UnsupportedHeadDim), "multiples of 16 from 16 to 1024"),
+        (BlockError::Shape(ShapeError::UnsupportedCodec), "multiple of 32"),
+        (BlockError::Decode(DecodeError::WrongLength), "head_dim values"),
+        (BlockError::Decode(DecodeError::NonFiniteScale), "finite f16"),
+        (BlockError::Encode(EncodeError::NonFinite), "only finite"),
+        (BlockError::Encode(EncodeError::OutOfRange), "at most 65504"),
+        (BlockError::Encode(EncodeError::WrongLength), "head_dim values"),
+        (BlockError::Encode(EncodeError::WorkspaceTooSmall), "workspace_bytes"),
+    ];
+    for (error, word) in blocks {
+        assert!(error.to_string().contains(word), "{error}");
+    }
+}
+
+#[test]
 fn a_vector_made_against_the_signs_is_not_stretched_without_end() {
     for dim in [16, 128, 576, 1024] {
         for codec in codecs(dim).filter(|codec| codec.id().is_rotated()) {

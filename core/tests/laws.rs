@@ -142,6 +142,7 @@ proptest! {
     #[test]
     fn attention_lies_between_the_values_that_it_sees(
         x in prop::collection::vec(any::<i16>(), 256..640), exponents in [-18..-8i32, -18..-8, -18..-8], sinks in 0..3usize,
+        is_blank in prop::bool::weighted(0.1),
     ) {
         static CODEC: FixedCodec<64, I8> = FixedCodec::DEFAULT;
         let mut memory = [0; RingCache::<64, I8, I8>::bytes_for(5)];
@@ -150,18 +151,24 @@ proptest! {
         let [key, value, query] = exponents;
         rows.windows(2).for_each(|two| ring.push(&two[0], key, &two[1], value).unwrap());
         let (mut out, mut low, mut high) = ([0; 64], [f64::INFINITY; 64], [f64::NEG_INFINITY; 64]);
-        ring.attend(&rows[0], query, value, &mut out).unwrap();
+        let q = if is_blank { [0; 64] } else { rows[0] };
+        ring.attend(&q, query, value, &mut out).unwrap();
+        let mut sum = [0.0; 64];
         for (_, block) in ring.slots() {
             let mut row = [0; 64];
             let block: &[u8; 66] = block.try_into().unwrap();
             CODEC.decode(block, value, &mut row).unwrap();
             for (i, v) in row.into_iter().enumerate() {
+                sum[i] += f64::from(v);
                 (low[i], high[i]) = (low[i].min(f64::from(v)), high[i].max(f64::from(v)));
             }
         }
         for (i, v) in out.into_iter().enumerate() {
             // A weight is right to a part in 3000, and coordinates of the sum are joined from 64 of them.
             prop_assert!((low[i] - 100.0..=high[i] + 100.0).contains(&f64::from(v)), "{} {v} {}", low[i], high[i]);
+            // A query of nought asks for all alike.
+            let mean = sum[i] / ring.len() as f64;
+            prop_assert!(!is_blank || (mean - f64::from(v)).abs() < 100.0, "{mean} {v}");
         }
     }
 }

@@ -1,16 +1,14 @@
 //! One launch of decode attention over pages: rotation of the queries, the split over the
 //! sequence, and the merge.
 
+use crate::GpuError;
 use crate::device::Device;
 use crate::launch::{Memory, WARPS, launch, warps};
-use crate::{GpuError, pages};
-use cudarc::driver::{CudaFunction, CudaSlice, LaunchConfig};
+use crate::parts::{parts, warps_of_block};
+use cudarc::driver::{CudaFunction, CudaSlice, CudaView, LaunchConfig};
 use tqkv_gpu_kernels::args::{Attend, AttendMerge, RotateQueries};
 use tqkv_gpu_kernels::attend::{PARTIAL_HEADER, kernel};
 use tqkv_gpu_kernels::{encode::element, page};
-
-/// Warps that a multiprocessor should have to hide the latency of memory.
-const WARPS_PER_MULTIPROCESSOR: usize = 32;
 
 /// Keys or values of one layer, as the kernel takes them.
 #[derive(Clone, Copy)]
@@ -25,39 +23,24 @@ pub(crate) struct Pool<'a> {
     pub(crate) signs: &'a CudaSlice<u32>,
 }
 
-/// Where the tokens of a batch are.
-#[derive(Clone, Copy)]
+/// What a batch of query tokens reads.
 pub(crate) struct Batch<'a> {
     /// [sequences, max_pages]
     pub(crate) table: &'a CudaSlice<u32>,
     /// Entries a sequence.
     pub(crate) max_pages: usize,
-    /// [sequences]
-    pub(crate) lengths: &'a CudaSlice<u32>,
-    /// Sequences, at most 65535.
-    pub(crate) sequences: usize,
-    /// Tokens of the longest sequence.
+    /// The sequence of each row.
+    pub(crate) sequence_of: CudaView<'a, u32>,
+    /// How many of its tokens each row sees.
+    pub(crate) lengths: CudaView<'a, u32>,
+    /// Rows: query tokens, at most 65535.
+    pub(crate) rows: usize,
+    /// Tokens that any row sees, at most.
     pub(crate) longest: usize,
 }
 
-/// Queries on the device.
-#[derive(Clone, Copy)]
-pub(crate) enum Queries<'a> {
-    /// f32
-    Floats(&'a CudaSlice<f32>),
-    /// f16 or bf16, by the kernels' number for the type.
-    Halves(&'a CudaSlice<u16>, u32),
-}
-
-impl<'a> Queries<'a> {
-    /// The rows, and the kernels' number for their type.
-    fn parts(self) -> (Memory<'a>, u32) {
-        match self {
-            Self::Floats(rows) => (rows.into(), element::F32),
-            Self::Halves(rows, kind) => (rows.into(), kind),
-        }
-    }
-}
+/// Vectors on the device, and the kernels' number for their type.
+pub(crate) type Vectors<'a> = (Memory<'a>, u32);
 
 /// The kernels and buffers of attention for one shape of heads.
 #[derive(Debug)]
@@ -66,17 +49,13 @@ pub(crate) struct Attention {
     attend: CudaFunction,
     merge: CudaFunction,
     heads_a_warp: usize,
+    /// Warps of `attend` that run on the device at once.
+    resident: usize,
     num_kv_heads: usize,
     group: usize,
     head_dim: usize,
     rotated: CudaSlice<f32>,
     partials: CudaSlice<f32>,
-}
-
-/// Parts that each sequence is split into: enough warps to fill the device, a page each at least.
-fn split(multiprocessors: usize, warps_a_part: usize, longest: usize) -> usize {
-    let wanted = (multiprocessors * WARPS_PER_MULTIPROCESSOR).div_ceil(warps_a_part.max(1));
-    wanted.clamp(1, longest.div_ceil(pages::SLOTS).max(1))
 }
 
 impl Attention {
@@ -88,32 +67,43 @@ impl Attention {
         head_dim: usize,
         formats: [u32; 2],
     ) -> Result<Self, GpuError> {
-        let (name, heads_a_warp) = kernel(formats, group as u32, head_dim);
+        let (name, heads_a_warp) = kernel(formats, group as u32);
         let heads_a_warp = heads_a_warp as usize;
-        let [rotate, attend, merge] = device.kernels([
-            &format!("rotate_queries_d{head_dim}"),
-            &format!("{name}_d{head_dim}_r{heads_a_warp}"),
-            &format!("attend_merge_d{head_dim}"),
-        ])?;
+        let name = format!("{name}_d{head_dim}_r{heads_a_warp}");
+        let [rotate, merge] =
+            device.kernels([&format!("rotate_queries_d{head_dim}"), &format!("attend_merge_d{head_dim}")])?;
+        let attend = device.attention(&name, formats)?;
+        let blocks = attend.occupancy_max_active_blocks_per_multiprocessor(32 * WARPS, 0, None)?;
+        let resident = device.multiprocessors() * (blocks * WARPS) as usize;
         let (rotated, partials) = (device.zeros(1)?, device.zeros(1)?);
-        Ok(Self { rotate, attend, merge, heads_a_warp, num_kv_heads, group, head_dim, rotated, partials })
+        Ok(Self {
+            rotate,
+            attend,
+            merge,
+            heads_a_warp,
+            resident,
+            num_kv_heads,
+            group,
+            head_dim,
+            rotated,
+            partials,
+        })
     }
 
     /// Rotates `count` queries and multiplies them by `factor`; valid until the next call.
     ///
     /// # Safety
-    /// `queries` holds `count` vectors, `signs` their head dim's words.
+    /// `queries` holds `count` vectors of f32, `signs` their head dim's words.
     pub(crate) unsafe fn rotate(
         &mut self,
         device: &Device,
-        queries: &CudaSlice<f32>,
+        queries: Memory<'_>,
         signs: &CudaSlice<u32>,
         count: usize,
         factor: f32,
     ) -> Result<&CudaSlice<f32>, GpuError> {
-        let queries = Queries::Floats(queries);
         // SAFETY: the caller's.
-        unsafe { self.launch_rotation(device, queries, signs, 1, count, factor) }?;
+        unsafe { self.launch_rotation(device, (queries, element::F32), signs, 1, count, factor) }?;
         Ok(&self.rotated)
     }
 
@@ -122,14 +112,13 @@ impl Attention {
     unsafe fn launch_rotation(
         &mut self,
         device: &Device,
-        queries: Queries<'_>,
+        (queries, kind): Vectors<'_>,
         signs: &CudaSlice<u32>,
         is_rotated: u32,
         count: usize,
         factor: f32,
     ) -> Result<(), GpuError> {
         device.grow(&mut self.rotated, count * self.head_dim)?;
-        let (queries, kind) = queries.parts();
         let arguments = RotateQueries {
             queries,
             kind,
@@ -140,27 +129,40 @@ impl Attention {
             out: Memory::from(&mut self.rotated),
         };
         // SAFETY: the caller's, and `rotated` was made large enough above.
-        unsafe { launch(device, &self.rotate, arguments.list(), warps(count)) }
+        unsafe { launch(device, &self.rotate, arguments.list(), warps(count)?) }
     }
 
-    /// Attends with one query token a sequence: `queries`, `out` are [sequences, num_heads,
-    /// head_dim]; `out` is f32. Sequences without tokens get zeros.
+    /// Parts that each row's sequence is split into.
+    fn parts(&self, rows: usize, longest: usize) -> usize {
+        let warps_a_part = rows * self.num_kv_heads * self.group.div_ceil(self.heads_a_warp);
+        parts(self.resident, warps_a_part, longest)
+    }
+
+    /// Makes room for launches of up to `rows` rows over sequences of up to `longest` tokens.
+    pub(crate) fn reserve(&mut self, device: &Device, rows: usize, longest: usize) -> Result<(), GpuError> {
+        let heads = self.num_kv_heads * self.group;
+        let most = (1..=rows).map(|rows| rows * self.parts(rows, longest)).max().unwrap_or(0);
+        device.grow(&mut self.partials, most * heads * (PARTIAL_HEADER as usize + self.head_dim))?;
+        device.grow(&mut self.rotated, rows * heads * self.head_dim)
+    }
+
+    /// Attends with the query tokens of a batch: `queries`, `out` are [rows, num_heads, head_dim]. Rows that see no
+    /// token get zeros.
     ///
     /// # Safety
     /// Every buffer is as large as its shape says, and every page number in use is inside the pools.
     pub(crate) unsafe fn run(
         &mut self,
         device: &Device,
-        queries: Queries<'_>,
+        queries: Vectors<'_>,
         [keys, values]: [Pool<'_>; 2],
         batch: Batch<'_>,
-        out: &mut CudaSlice<f32>,
+        (out, kind): Vectors<'_>,
     ) -> Result<(), GpuError> {
         let dim = self.head_dim;
-        let count = batch.sequences * self.num_kv_heads * self.group;
+        let count = batch.rows * self.num_kv_heads * self.group;
         let chunks = self.group.div_ceil(self.heads_a_warp);
-        let warps_a_part = batch.sequences * self.num_kv_heads * chunks;
-        let parts = split(device.multiprocessors(), warps_a_part, batch.longest);
+        let parts = self.parts(batch.rows, batch.longest);
         device.grow(&mut self.partials, count * parts * (PARTIAL_HEADER as usize + dim))?;
 
         let is_rotated = u32::from(keys.format != page::HALF_BITS);
@@ -182,12 +184,13 @@ impl Attention {
             value_levels: values.levels.into(),
             page_table: batch.table.into(),
             max_pages: batch.max_pages as u32,
+            sequence_of: batch.sequence_of.into(),
             lengths: batch.lengths.into(),
             partials: (&mut self.partials).into(),
         };
-        let blocks = (parts as u32).div_ceil(WARPS);
-        let grid_dim = (blocks, (self.num_kv_heads * chunks) as u32, batch.sequences as u32);
-        let config = LaunchConfig { grid_dim, block_dim: (32, WARPS, 1), shared_mem_bytes: 0 };
+        let warps_a_block = warps_of_block(parts);
+        let grid_dim = (parts as u32 / warps_a_block, (self.num_kv_heads * chunks) as u32, batch.rows as u32);
+        let config = LaunchConfig { grid_dim, block_dim: (32, warps_a_block, 1), shared_mem_bytes: 0 };
         // SAFETY: the caller's, and the partial results were made large enough above.
         unsafe { launch(device, &self.attend, arguments.list(), config) }?;
 
@@ -197,11 +200,17 @@ impl Attention {
             parts: parts as u32,
             signs: values.signs.into(),
             rotated: is_rotated,
-            out: out.into(),
+            out,
+            kind,
         };
         // SAFETY: as above.
-        unsafe { launch(device, &self.merge, arguments.list(), warps(count)) }
+        unsafe { launch(device, &self.merge, arguments.list(), alone(count)) }
     }
+}
+
+/// A launch of the merge: few warps, which wait for memory, so each is a block and has a multiprocessor for itself.
+fn alone(count: usize) -> LaunchConfig {
+    LaunchConfig { grid_dim: (count as u32, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 }
 }
 
 #[cfg(test)]
@@ -211,34 +220,23 @@ mod tests {
     use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
 
     #[test]
-    fn a_sequence_is_split_to_fill_the_device_but_not_below_a_page() {
-        assert_eq!(split(132, 8 * 64, 32_768), 9);
-        assert_eq!(split(132, 8, 32_768), 512, "one sequence: a page a warp");
-        assert_eq!(split(132, 8, 100), 2);
-        assert_eq!(split(132, 1_000_000, 32_768), 1);
-        assert_eq!(split(132, 8, 0), 1, "no tokens still write their zeros");
-    }
-
-    #[test]
     fn every_shape_has_a_kernel() {
         let text = include_str!("../ptx/sm_90.ptx");
         let formats = CODECS.map(|id| page::format(id.layout()));
         let pairs = formats.iter().flat_map(|&key| formats.map(|value| [key, value]));
         for pair in pairs.chain([[page::HALF_BITS; 2]]) {
             for (group, dim) in (1..=9).flat_map(|group| HEAD_DIMS.map(|dim| (group, dim))) {
-                let (name, heads) = kernel(pair, group, dim);
+                let (name, heads) = kernel(pair, group);
                 assert!(text.contains(&format!(".entry {name}_d{dim}_r{heads}(")), "{pair:?} {group} {dim}");
             }
         }
-        let of = |key, value, group, dim| {
-            kernel([key, value].map(|id: CodecId| page::format(id.layout())), group, dim)
+        let of = |key: CodecId, value: CodecId, group| {
+            kernel([key, value].map(|id| page::format(id.layout())), group)
         };
-        assert_eq!(of(CodecId::S4, CodecId::N4, 1, 128), ("attend_tensor", 2));
-        assert_eq!(of(CodecId::S4, CodecId::T4, 1, 128), ("attend", 1));
-        assert_eq!(of(CodecId::S4, CodecId::S4, 8, 128), ("attend_tensor", 4));
-        assert_eq!(of(CodecId::S4, CodecId::S4, 2, 128), ("attend_tensor", 2));
-        assert_eq!(of(CodecId::S2, CodecId::I8, 1, 256), ("attend_tensor", 2));
-        assert_eq!(of(CodecId::S4, CodecId::T2, 3, 64), ("attend_trellis", 4));
-        assert_eq!(of(CodecId::S4, CodecId::T2, 3, 256), ("attend_trellis", 2));
+        assert_eq!(of(CodecId::S4, CodecId::N4, 1), ("attend_tensor", 4));
+        assert_eq!(of(CodecId::S4, CodecId::T4, 1), ("attend", 1));
+        assert_eq!(of(CodecId::S2, CodecId::I8, 8), ("attend_tensor", 4));
+        assert_eq!(of(CodecId::S4, CodecId::T2, 3), ("attend_trellis", 4));
+        assert_eq!(kernel([page::HALF_BITS; 2], 1), ("attend_f16", 1));
     }
 }

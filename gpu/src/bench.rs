@@ -1,41 +1,99 @@
-//! Timed launches, by CUDA events: what `cargo xtask gpu-check` measures.
+//! Timed launches, by CUDA events: what `tqkv gpu-check` measures.
 
-use crate::attention::{Attention, Batch, Pool, Queries};
+use crate::attention::{Attention, Batch, Pool};
 use crate::device::Device;
+use crate::launch::{Memory, launch, warps};
 use crate::pages::SLOTS;
+use crate::spec::MAX_CHUNK;
 use crate::{GpuCache, GpuError, GpuSpec, Rows};
 use cudarc::driver::{CudaSlice, sys};
 use tqkv_core::CodecId;
+use tqkv_gpu_kernels::args::ReadBytes;
+use tqkv_gpu_kernels::bandwidth::RUN_BYTES;
+use tqkv_gpu_kernels::encode::element;
 use tqkv_gpu_kernels::page;
 use tqkv_gpu_kernels::tables::TABLE_WORDS;
 
-/// Seconds of one of `count` equal runs, after one that is not counted.
+/// Warps of a multiprocessor that read, enough to keep its memory busy.
+const WARPS_PER_MULTIPROCESSOR: usize = 32;
+
+/// Seconds of equal runs.
+#[derive(Clone, Debug)]
+pub struct Times(Vec<f64>);
+
+impl Times {
+    /// The time that so many percent of the runs did not exceed.
+    pub fn at(&self, percent: usize) -> f64 {
+        let last = self.0.len().saturating_sub(1);
+        self.0.get((last * percent.min(100)).div_ceil(100)).copied().unwrap_or(f64::NAN)
+    }
+
+    /// How many there are.
+    pub fn runs(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Times 10 to 2,000 equal runs, about `seconds` together, each by events of its own; two more come first.
 ///
 /// # Errors
 /// Those of `run`, and what the driver reports.
-pub fn seconds(
+pub fn times(
     device: &Device,
-    count: usize,
+    seconds: f64,
     mut run: impl FnMut() -> Result<(), GpuError>,
-) -> Result<f64, GpuError> {
-    let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
+) -> Result<Times, GpuError> {
+    let event = || device.stream().record_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT));
     run()?;
-    let start = device.stream().record_event(flags)?;
+    let start = event()?;
+    run()?;
+    let once = f64::from(start.elapsed_ms(&event()?)?) / 1e3;
+    let count = (seconds / once.max(1e-9)).clamp(10.0, 2000.0) as usize;
+    let mut events = vec![event()?];
     for _ in 0..count {
         run()?;
+        events.push(event()?);
     }
-    let end = device.stream().record_event(flags)?;
-    Ok(f64::from(start.elapsed_ms(&end)?) / 1e3 / count as f64)
+    let mut all = Vec::with_capacity(count);
+    for pair in events.windows(2) {
+        all.push(f64::from(pair[0].elapsed_ms(&pair[1])?) / 1e3);
+    }
+    all.sort_by(f64::total_cmp);
+    Ok(Times(all))
 }
 
-/// Bytes read and written a second by a copy of `bytes` bytes inside the device.
+/// Bytes that the device's memory moves a second.
+#[derive(Clone, Copy, Debug)]
+pub struct Bandwidth {
+    /// Read and written by a copy inside the device.
+    pub copy: f64,
+    /// Read by a kernel that only reads.
+    pub read: f64,
+}
+
+/// Measures the bandwidth of the memory over `bytes` bytes, each for `seconds`.
 ///
 /// # Errors
 /// What the driver reports.
-pub fn copy_bandwidth(device: &Device, bytes: usize) -> Result<f64, GpuError> {
+pub fn bandwidth(device: &Device, bytes: usize, seconds: f64) -> Result<Bandwidth, GpuError> {
+    let count = device.multiprocessors() * WARPS_PER_MULTIPROCESSOR;
+    let runs = (bytes / (count * RUN_BYTES)).max(1);
+    let bytes = count * runs * RUN_BYTES;
     let (from, mut to) = (device.zeros::<u8>(bytes)?, device.zeros::<u8>(bytes)?);
-    let time = seconds(device, 10, || Ok(device.stream().memcpy_dtod(&from, &mut to)?))?;
-    Ok(2.0 * bytes as f64 / time)
+    let copy = times(device, seconds, || Ok(device.stream().memcpy_dtod(&from, &mut to)?))?;
+    let [kernel] = device.kernels(["read_bytes"])?;
+    let mut sums = device.zeros::<u32>(count * 128)?;
+    let read = times(device, seconds, || {
+        let arguments = ReadBytes {
+            memory: Memory::from(&from),
+            warps: count as u32,
+            runs: runs as u32,
+            sums: (&mut sums).into(),
+        };
+        // SAFETY: `from` has `runs` runs for each of `count` warps, `sums` 128 words.
+        unsafe { launch(device, &kernel, arguments.list(), warps(count)?) }
+    })?;
+    Ok(Bandwidth { copy: 2.0 * bytes as f64 / copy.at(50), read: bytes as f64 / read.at(50) })
 }
 
 /// A batch to attend over.
@@ -54,6 +112,24 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// Whether it can be measured.
+    ///
+    /// # Errors
+    /// [`GpuError::BadSpec`] names what is wrong and what is accepted.
+    pub fn check(&self) -> Result<(), GpuError> {
+        self.spec(CodecId::S4, CodecId::S4).check()?;
+        let refuse = |message: String| Err(GpuError::BadSpec(message));
+        if !self.tokens.is_multiple_of(SLOTS) {
+            return refuse(format!("{} tokens to measure; a multiple of {SLOTS} is accepted", self.tokens));
+        }
+        // Each call appends a page's tokens to every sequence.
+        let most = MAX_CHUNK / SLOTS;
+        if self.sequences > most {
+            return refuse(format!("{} sequences to measure; at most {most}", self.sequences));
+        }
+        Ok(())
+    }
+
     fn spec(&self, key: CodecId, value: CodecId) -> GpuSpec {
         GpuSpec::new(1, self.num_kv_heads * self.group, self.num_kv_heads, self.head_dim)
             .codecs(key, value)
@@ -78,38 +154,46 @@ fn noise(count: usize) -> Vec<f32> {
 }
 
 /// What [`codes`] measures.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Codes {
-    /// Seconds of one attention: rotation, attention, merge.
-    pub attend: f64,
+    /// Of one attention: rotation, attention, merge.
+    pub attend: Times,
     /// Vectors that the key encoder makes a second, rows and codes in device memory.
     pub encoded_per_second: f64,
 }
 
-/// Times attention over codes, and the encoder on `64 * sequences` tokens.
+/// Times attention over codes, and the encoder on `64 * sequences` tokens, each for `seconds`.
 ///
 /// # Errors
-/// Those of [`GpuCache`].
-pub fn codes(device: &Device, shape: Shape, key: CodecId, value: CodecId) -> Result<Codes, GpuError> {
+/// As [`Shape::check`], and those of [`GpuCache`].
+pub fn codes(
+    device: &Device,
+    shape: Shape,
+    key: CodecId,
+    value: CodecId,
+    seconds: f64,
+) -> Result<Codes, GpuError> {
+    shape.check()?;
     let mut cache = GpuCache::new(device, shape.spec(key, value))?;
     let step: Vec<usize> = (0..shape.sequences * SLOTS).map(|i| i % shape.sequences).collect();
     let rows = device.upload(&noise(step.len() * shape.num_kv_heads * shape.head_dim))?;
     for _ in 1..shape.tokens / SLOTS {
         cache.append(0, &step, Rows::F32(&rows), Rows::F32(&rows))?;
     }
-    let encode = cache.encode_seconds(&step, Rows::F32(&rows))?;
+    let encode = cache.encode_times(&step, Rows::F32(&rows), seconds)?.at(50);
     let values = shape.sequences * shape.num_kv_heads * shape.group * shape.head_dim;
     let queries = device.upload(&noise(values))?;
-    let mut out = device.zeros(values)?;
-    let attend = seconds(device, 20, || cache.attend_on_device(0, Rows::F32(&queries), &mut out))?;
+    let mut out = device.zeros::<f32>(values)?;
+    let attend = times(device, seconds, || cache.attend_on_device(0, Rows::F32(&queries), &mut out))?;
     Ok(Codes { attend, encoded_per_second: (step.len() * shape.num_kv_heads) as f64 / encode })
 }
 
-/// Seconds of one attention over f16 rows of the same shape: the baseline.
+/// Times attention over f16 rows of the same shape: the baseline.
 ///
 /// # Errors
-/// [`GpuError::OutOfMemory`], or what the driver reports.
-pub fn halves(device: &Device, shape: Shape) -> Result<f64, GpuError> {
+/// As [`Shape::check`], [`GpuError::OutOfMemory`], or what the driver reports.
+pub fn halves(device: &Device, shape: Shape, seconds: f64) -> Result<Times, GpuError> {
+    shape.check()?;
     let max_pages = shape.tokens.div_ceil(SLOTS);
     let bytes = shape.bytes(page::HALF_BITS, page::HALF_BITS) / 2;
     let (keys, values) = (random_halves(device, bytes)?, random_halves(device, bytes)?);
@@ -118,22 +202,30 @@ pub fn halves(device: &Device, shape: Shape) -> Result<f64, GpuError> {
     let table: Vec<u32> = (0..(shape.sequences * max_pages) as u32).collect();
     let (table, lengths) =
         (device.upload(&table)?, device.upload(&vec![shape.tokens as u32; shape.sequences])?);
-    let batch = Batch {
-        table: &table,
-        max_pages,
-        lengths: &lengths,
-        sequences: shape.sequences,
-        longest: shape.tokens,
-    };
+    let sequences = device.upload(&(0..shape.sequences as u32).collect::<Vec<_>>())?;
     let count = shape.sequences * shape.num_kv_heads * shape.group * shape.head_dim;
     let queries = device.upload(&noise(count))?;
-    let mut out = device.zeros(count)?;
+    let mut out = device.zeros::<f32>(count)?;
     let mut attention =
         Attention::new(device, shape.num_kv_heads, shape.group, shape.head_dim, [page::HALF_BITS; 2])?;
-    seconds(device, 20, || {
+    times(device, seconds, || {
+        let batch = Batch {
+            table: &table,
+            max_pages,
+            sequence_of: sequences.as_view(),
+            lengths: lengths.as_view(),
+            rows: shape.sequences,
+            longest: shape.tokens,
+        };
         // SAFETY: every buffer was made for `shape` above; the table's pages are 0 .. sequences * max_pages.
         unsafe {
-            attention.run(device, Queries::Floats(&queries), [pool(&keys), pool(&values)], batch, &mut out)
+            attention.run(
+                device,
+                ((&queries).into(), element::F32),
+                [pool(&keys), pool(&values)],
+                batch,
+                ((&mut out).into(), element::F32),
+            )
         }
     })
 }
@@ -150,4 +242,20 @@ fn random_halves(device: &Device, bytes: usize) -> Result<CudaSlice<u8>, GpuErro
         device.stream().memcpy_dtod(&source.slice(..end - start), &mut pool.slice_mut(start..end))?;
     }
     Ok(pool)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_times_that_were_measured() {
+        let times = Times((1..=11).map(f64::from).collect());
+        assert_eq!(
+            [0, 1, 50, 90, 99, 100].map(|percent| times.at(percent)),
+            [1.0, 2.0, 6.0, 10.0, 11.0, 11.0]
+        );
+        assert_eq!(Times(vec![3.0]).at(99), 3.0);
+        assert!(Times(Vec::new()).at(50).is_nan());
+    }
 }

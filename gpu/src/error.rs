@@ -29,6 +29,26 @@ pub enum GpuError {
         /// Compute capability behind the point.
         minor: i32,
     },
+    /// The driver does not compile the kernels.
+    #[error("the driver (CUDA {cuda}) refuses the kernels: {reason}; they need driver {needs} or newer{}", said(.log))]
+    KernelsRefused {
+        /// Its name for the error.
+        reason: String,
+        /// The least driver that reads them.
+        needs: &'static str,
+        /// The CUDA version that the driver is of.
+        cuda: String,
+        /// What its compiler says; may be empty.
+        log: String,
+    },
+    /// Memory or a stream of another device or context, which a kernel could not touch.
+    #[error("{what} belongs to another context than this cache's device, number {ordinal}")]
+    OtherContext {
+        /// Which argument.
+        what: &'static str,
+        /// The device that was expected.
+        ordinal: usize,
+    },
     /// The device's memory does not suffice.
     #[error("the device has no room for {bytes} more bytes")]
     OutOfMemory {
@@ -81,9 +101,22 @@ pub enum GpuError {
         /// Pages of the pool.
         pages: usize,
     },
+    /// A sequence that was to be empty.
+    #[error("sequence {sequence} has {tokens} tokens; it must be empty to become the copy of another")]
+    NotEmpty {
+        /// The sequence.
+        sequence: usize,
+        /// Its tokens.
+        tokens: usize,
+    },
+    /// A step where layers differ, or a call of a step without one.
+    #[error("{0}")]
+    BadStep(String),
     /// A vector that cannot be encoded.
-    #[error("{what} of token {token}, KV head {kv_head} {reason}")]
+    #[error("{what} of layer {layer}, token {token}, KV head {kv_head} {reason}")]
     BadVector {
+        /// Its layer.
+        layer: usize,
         /// "key" or "value".
         what: &'static str,
         /// Position in the call.
@@ -96,6 +129,11 @@ pub enum GpuError {
     /// Anything else that the driver reports, by its name for it.
     #[error("the CUDA driver reports {0}")]
     Driver(String),
+}
+
+/// The compiler's words, behind the rest of a message.
+fn said(log: &str) -> String {
+    if log.is_empty() { String::new() } else { format!("; it says: {log}") }
 }
 
 impl GpuError {

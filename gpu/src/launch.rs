@@ -2,6 +2,7 @@
 
 use crate::GpuError;
 use crate::device::Device;
+use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{
     CudaFunction, CudaSlice, CudaView, CudaViewMut, LaunchArgs, LaunchConfig, PushKernelArg,
 };
@@ -10,10 +11,16 @@ use tqkv_gpu_kernels::args::Argument;
 /// Warps a block; they work alone, so this only fills blocks.
 pub(crate) const WARPS: u32 = 4;
 
+/// Warps of one launch at most: kernels number them in 32 bits, those of the last block too.
+const MAX_WARPS: usize = (u32::MAX - WARPS) as usize;
+
 /// A launch of `count` warps that work alone.
-pub(crate) fn warps(count: usize) -> LaunchConfig {
+pub(crate) fn warps(count: usize) -> Result<LaunchConfig, GpuError> {
+    if count > MAX_WARPS {
+        return Err(GpuError::BadSpec(format!("{count} vectors in one launch; at most {MAX_WARPS}")));
+    }
     let blocks = (count as u32).div_ceil(WARPS);
-    LaunchConfig { grid_dim: (blocks.max(1), 1, 1), block_dim: (32, WARPS, 1), shared_mem_bytes: 0 }
+    Ok(LaunchConfig { grid_dim: (blocks.max(1), 1, 1), block_dim: (32, WARPS, 1), shared_mem_bytes: 0 })
 }
 
 macro_rules! memory {
@@ -21,6 +28,8 @@ macro_rules! memory {
         /// A buffer of a launch, which is read or written.
         pub(crate) enum Memory<'a> {
             $($read(CudaView<'a, $element>), $write(CudaViewMut<'a, $element>),)*
+            /// What another library owns, by its address.
+            Raw(CUdeviceptr),
         }
 
         impl Memory<'_> {
@@ -30,6 +39,7 @@ macro_rules! memory {
                         Self::$read(view) => launch.arg(&*view),
                         Self::$write(view) => launch.arg(view),
                     )*
+                    Self::Raw(address) => launch.arg(&*address),
                 };
             }
         }
@@ -103,8 +113,21 @@ mod tests {
 
     #[test]
     fn launches_are_rounded_up_to_blocks() {
-        assert_eq!(warps(1).grid_dim, (1, 1, 1));
-        assert_eq!(warps(9).grid_dim, (3, 1, 1));
-        assert_eq!(warps(9).block_dim, (32, WARPS, 1));
+        let grid = |count| warps(count).unwrap().grid_dim;
+        assert_eq!([grid(0), grid(1), grid(9)], [(1, 1, 1), (1, 1, 1), (3, 1, 1)]);
+        assert_eq!(warps(9).unwrap().block_dim, (32, WARPS, 1));
+    }
+
+    #[test]
+    fn a_launch_that_32_bits_do_not_number_is_refused() {
+        let (blocks, ..) = warps(MAX_WARPS).unwrap().grid_dim;
+        assert!(
+            blocks.checked_mul(WARPS).is_some() && blocks <= i32::MAX as u32,
+            "the last block has numbers"
+        );
+        // A million tokens of 4,096 heads.
+        for count in [MAX_WARPS + 1, 1 << 32, usize::MAX] {
+            assert!(warps(count).unwrap_err().to_string().ends_with("in one launch; at most 4294967291"));
+        }
     }
 }

@@ -2,11 +2,11 @@
 //!
 //! | what | file |
 //! | --- | --- |
-//! | [`Device`]: a GPU and its stream | `device` |
-//! | [`GpuCache`]: paged keys and values of many sequences | `cache` |
+//! | [`Device`]: a GPU and its stream; which PTX it gets; page-locked memory | `device`, `loader`, `staging` |
+//! | [`GpuCache`]: paged keys and values of many sequences; which pages are whose | `cache`, `pages` |
 //! | [`GpuSpec`]: its shape | `spec` |
 //! | [`WeightDecoder`], [`Qjl`]: encoded weights; 1-bit residuals | `weights`, `qjl` |
-//! | decode attention in three launches | `attention` |
+//! | decode attention in three launches, its parts, its kernel for the formats of a cache | `attention`, `parts`, `formats` |
 //! | arguments to a launch, by their names | `launch` |
 //! | [`mod@bench`]: timed launches | `bench` |
 //!
@@ -15,24 +15,35 @@
 //! [`Device::new`] says [`GpuError::NoDriver`].
 //!
 //! When not to use it: without a GPU (`tqkv::cache::KvCache` has more tiers and runs anywhere), or where
-//! the engine owns pages and streams; it can launch the PTX of `gpu/ptx` itself.
+//! the engine owns pages; it can launch the PTX of `gpu/ptx` itself. An engine that has a stream of its own
+//! brings it ([`Device::on`]).
 
 mod attention;
 pub mod bench;
 mod cache;
 mod device;
 mod error;
+mod formats;
 mod launch;
+mod loader;
 mod pages;
+mod parts;
 mod qjl;
 mod spec;
+mod staging;
 mod weights;
 
-pub use cache::{GpuCache, GpuStats, Rows, Side};
+pub use cache::{Element, GpuCache, GpuStats, Out, Raw, Rows, Side};
 pub use cudarc;
 pub use device::Device;
 pub use error::GpuError;
+pub use formats::{page_format, with_formats};
 pub use qjl::Qjl;
 pub use spec::{CODECS, GpuSpec, HEAD_DIMS};
-pub use tqkv_gpu_kernels::codecs::tensor_heads;
+pub use tqkv_gpu_kernels::attend::kernel as kernel_for;
 pub use weights::WeightDecoder;
+
+/// The example of the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,7 +1,8 @@
 //! Which page of the pool holds which tokens of which sequence.
 //!
 //! The table is the host's; the device gets a copy before a kernel that reads it. All layers share
-//! it, since their sequences have equal lengths between model steps.
+//! it, since their sequences have equal lengths between model steps. Sequences may share pages; who writes first to one
+//! that others have too gets a copy.
 
 use crate::GpuError;
 use tqkv_gpu_kernels::page;
@@ -16,8 +17,9 @@ pub(crate) struct PageTable {
     entries: Vec<u32>,
     max_pages: usize,
     taken: Vec<usize>,
+    /// Sequences that have a page.
+    users: Vec<u32>,
     free: Vec<u32>,
-    pages: usize,
     /// Whether the device's copy is older.
     changed: bool,
 }
@@ -29,28 +31,72 @@ impl PageTable {
             entries: vec![0; sequences * max_pages],
             max_pages,
             taken: vec![0; sequences],
+            users: vec![0; pages],
             free: (0..pages as u32).rev().collect(),
-            pages,
             changed: true,
         }
     }
 
-    /// Gives `sequence` pages for `tokens` tokens, if it has fewer.
-    pub(crate) fn reserve(&mut self, sequence: usize, tokens: usize) -> Result<(), GpuError> {
-        while self.taken[sequence] < tokens.div_ceil(SLOTS) {
-            let page = self.free.pop().ok_or(GpuError::PoolFull { pages: self.pages })?;
-            self.entries[sequence * self.max_pages + self.taken[sequence]] = page;
+    fn take(&mut self) -> Result<u32, GpuError> {
+        let page = self.free.pop().ok_or(GpuError::PoolFull { pages: self.users.len() })?;
+        self.users[page as usize] = 1;
+        Ok(page)
+    }
+
+    fn release(&mut self, page: u32) {
+        let users = &mut self.users[page as usize];
+        *users -= 1;
+        if *users == 0 {
+            self.free.push(page);
+        }
+    }
+
+    /// Makes the page of `position`, at most one behind its last token, one that only `sequence` has. Where others have it
+    /// too, `copy` takes its contents from the first page to the second.
+    pub(crate) fn own(
+        &mut self,
+        sequence: usize,
+        position: usize,
+        copy: impl FnOnce(u32, u32) -> Result<(), GpuError>,
+    ) -> Result<(), GpuError> {
+        let (number, start) = (position / SLOTS, sequence * self.max_pages);
+        while self.taken[sequence] <= number {
+            let page = self.take()?;
+            self.entries[start + self.taken[sequence]] = page;
             self.taken[sequence] += 1;
             self.changed = true;
         }
+        let shared = self.entries[start + number];
+        if self.users[shared as usize] > 1 {
+            let page = self.take()?;
+            if let Err(error) = copy(shared, page) {
+                self.release(page);
+                return Err(error);
+            }
+            self.entries[start + number] = page;
+            self.release(shared);
+            self.changed = true;
+        }
         Ok(())
+    }
+
+    /// Gives `to`, which has no pages, those of the first `tokens` tokens of `from` as well.
+    pub(crate) fn share(&mut self, from: usize, to: usize, tokens: usize) {
+        let count = tokens.div_ceil(SLOTS).min(self.taken[from]);
+        let start = from * self.max_pages;
+        self.entries.copy_within(start..start + count, to * self.max_pages);
+        self.taken[to] = count;
+        for &page in &self.entries[start..start + count] {
+            self.users[page as usize] += 1;
+        }
+        self.changed = true;
     }
 
     /// Takes back the pages of `sequence` behind its first `tokens` tokens.
     pub(crate) fn trim(&mut self, sequence: usize, tokens: usize) {
         while self.taken[sequence] > tokens.div_ceil(SLOTS) {
             self.taken[sequence] -= 1;
-            self.free.push(self.entries[sequence * self.max_pages + self.taken[sequence]]);
+            self.release(self.entries[sequence * self.max_pages + self.taken[sequence]]);
         }
     }
 
@@ -64,9 +110,9 @@ impl PageTable {
         self.max_pages
     }
 
-    /// Pages in use.
+    /// Pages in use, each counted once.
     pub(crate) fn used(&self) -> usize {
-        self.pages - self.free.len()
+        self.users.len() - self.free.len()
     }
 
     /// Hands all entries to `copy` if they changed since it last succeeded.
@@ -83,22 +129,83 @@ impl PageTable {
 mod tests {
     use super::*;
 
+    /// Pages for `tokens` tokens, none of which is shared.
+    fn reserve(table: &mut PageTable, sequence: usize, tokens: usize) -> Result<(), GpuError> {
+        (0..tokens).try_for_each(|position| table.own(sequence, position, |_, _| panic!("a shared page")))
+    }
+
     #[test]
     fn pages_are_taken_once_and_come_back() {
         let mut table = PageTable::new(3, 4, 6);
-        table.reserve(0, 65).unwrap();
-        table.reserve(1, 256).unwrap();
+        reserve(&mut table, 0, 65).unwrap();
+        reserve(&mut table, 1, 256).unwrap();
         assert_eq!(table.of(0).len(), 2);
         let mut all = [table.of(0), table.of(1)].concat();
         all.sort_unstable();
         assert_eq!(all, [0, 1, 2, 3, 4, 5], "every page has one owner");
-        assert_eq!(table.reserve(2, 1), Err(GpuError::PoolFull { pages: 6 }));
+        assert_eq!(reserve(&mut table, 2, 1), Err(GpuError::PoolFull { pages: 6 }));
         table.trim(1, 64);
         assert_eq!((table.used(), table.of(1).len()), (3, 1));
         let kept = table.of(1).to_vec();
-        table.reserve(2, 130).unwrap();
+        reserve(&mut table, 2, 130).unwrap();
         assert_eq!(table.of(1), kept, "trimming leaves the first pages alone");
         assert!(table.of(2).iter().all(|page| !kept.contains(page) && !table.of(0).contains(page)));
+    }
+
+    #[test]
+    fn who_writes_to_a_shared_page_gets_a_copy_and_the_last_one_none() {
+        let mut table = PageTable::new(3, 4, 5);
+        reserve(&mut table, 0, 130).unwrap();
+        table.share(0, 1, 100);
+        table.share(0, 2, 64);
+        assert_eq!((table.of(1), table.of(2)), (&table.of(0)[..2], &table.of(0)[..1]));
+        assert_eq!(table.used(), 3, "a shared page counts once");
+
+        let mut copies = Vec::new();
+        let mut own = |table: &mut PageTable, sequence, position| {
+            table.own(sequence, position, |from, to| {
+                copies.push((from, to));
+                Ok(())
+            })
+        };
+        let second = table.of(0)[1];
+        own(&mut table, 1, 100).unwrap();
+        own(&mut table, 1, 101).unwrap();
+        own(&mut table, 0, 100).unwrap();
+        assert_ne!(table.of(1)[1], second);
+        assert_eq!((table.of(0)[1], table.used()), (second, 4), "the other keeps the page");
+        own(&mut table, 2, 10).unwrap();
+        assert_eq!(copies, [(second, table.of(1)[1]), (table.of(0)[0], table.of(2)[0])]);
+        assert_eq!(table.used(), 5);
+
+        table.trim(0, 0);
+        assert_eq!(table.used(), 3, "the first page is still the second sequence's");
+        for sequence in [1, 2] {
+            table.trim(sequence, 0);
+        }
+        assert_eq!(table.used(), 0);
+        let mut free = table.free.clone();
+        free.sort_unstable();
+        assert_eq!(free, [0, 1, 2, 3, 4], "every page came back once");
+    }
+
+    #[test]
+    fn a_copy_that_fails_leaves_the_page_shared() {
+        let mut table = PageTable::new(2, 1, 2);
+        reserve(&mut table, 0, 3).unwrap();
+        table.share(0, 1, 3);
+        let before = table.of(1).to_vec();
+        let failed = table.own(1, 3, |_, _| Err(GpuError::NoDriver));
+        assert_eq!((failed, table.of(1), table.used()), (Err(GpuError::NoDriver), &before[..], 1));
+        let mut table = PageTable::new(2, 1, 1);
+        reserve(&mut table, 0, 3).unwrap();
+        table.share(0, 1, 3);
+        assert_eq!(
+            table.own(1, 3, |_, _| Ok(())),
+            Err(GpuError::PoolFull { pages: 1 }),
+            "no page for a copy"
+        );
+        assert_eq!(table.used(), 1);
     }
 
     #[test]
@@ -115,10 +222,10 @@ mod tests {
         };
         assert_eq!(copied(&mut table, Ok(())), Some(2));
         assert_eq!(copied(&mut table, Ok(())), None);
-        table.reserve(0, 64).unwrap();
+        reserve(&mut table, 0, 64).unwrap();
         assert_eq!(copied(&mut table, Err(())), Some(2));
         assert_eq!(copied(&mut table, Ok(())), Some(2), "a copy that failed is made again");
-        table.reserve(0, 10).unwrap();
+        reserve(&mut table, 0, 10).unwrap();
         assert_eq!(copied(&mut table, Ok(())), None, "nothing was added");
         table.trim(0, 0);
         assert_eq!(table.used(), 0);

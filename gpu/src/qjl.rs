@@ -52,6 +52,9 @@ impl Qjl {
         check("residuals", residuals.len(), count * self.dim)?;
         check("signs", signs.len(), count * self.dim / 32)?;
         check("norms", norms.len(), count)?;
+        self.device.check_context("residuals", residuals.context())?;
+        self.device.check_context("signs", signs.context())?;
+        self.device.check_context("norms", norms.context())?;
         let arguments = QjlSketch {
             residuals: Memory::from(residuals),
             count: count as u32,
@@ -60,7 +63,7 @@ impl Qjl {
             norms: norms.into(),
         };
         // SAFETY: lengths were checked above, and `transposed` is [dim, dim].
-        unsafe { launch(&self.device, &self.sketch, arguments.list(), warps(count)) }
+        unsafe { launch(&self.device, &self.sketch, arguments.list(), warps(count)?) }
     }
 
     /// S q for queries `[n, dim]`, on the host: what [`Qjl::correct`] takes. dim^2 products a query.
@@ -92,6 +95,10 @@ impl Qjl {
         check("norms", norms.len(), tokens * num_kv_heads)?;
         check("signs", signs.len(), norms.len() * self.dim / 32)?;
         check("scores", scores.len(), tokens * heads)?;
+        self.device.check_context("projected", projected.context())?;
+        self.device.check_context("signs", signs.context())?;
+        self.device.check_context("norms", norms.context())?;
+        self.device.check_context("scores", scores.context())?;
         let arguments = QjlCorrect {
             sketched: Memory::from(projected),
             num_heads: heads as u32,
@@ -102,7 +109,7 @@ impl Qjl {
             scores: scores.into(),
         };
         // SAFETY: lengths were checked above.
-        unsafe { launch(&self.device, &self.correct, arguments.list(), warps(tokens * heads)) }
+        unsafe { launch(&self.device, &self.correct, arguments.list(), warps(tokens * heads)?) }
     }
 }
 

@@ -61,6 +61,8 @@ impl WeightDecoder {
             let expected = count * self.codec.dim();
             return Err(GpuError::WrongLength { what: "out", got: out.len(), expected });
         }
+        self.device.check_context("blocks", blocks.context())?;
+        self.device.check_context("out", out.context())?;
         let arguments = WeightDecode {
             blocks: Memory::from(blocks),
             count: count as u32,
@@ -68,7 +70,7 @@ impl WeightDecoder {
             out: out.into(),
         };
         // SAFETY: lengths were checked above.
-        unsafe { launch(&self.device, &self.kernel, arguments.list(), warps(count)) }
+        unsafe { launch(&self.device, &self.kernel, arguments.list(), warps(count)?) }
     }
 }
 

@@ -183,7 +183,10 @@ fn refused_calls_leave_the_cache_as_it_was() {
     assert_eq!(append(&[2], &row).0.unwrap_err(), "sequence 2 is out of range: the cache has 2 sequences");
     assert_eq!(append(&[0], &row[1..]).0.unwrap_err(), "keys has 63 values, expected 64");
     let (error, tokens) = append(&[0, 1], &[row.clone(), bad].concat());
-    assert_eq!((error.unwrap_err().as_str(), tokens), ("key of token 1, KV head 0 is not finite", 0));
+    assert_eq!(
+        (error.unwrap_err().as_str(), tokens),
+        ("key of layer 0, token 1, KV head 0 is not finite", 0)
+    );
     let many = row.repeat(101);
     assert_eq!(append(&[0; 101], &many).0.unwrap_err(), "sequence 0 is full: it holds at most 100 tokens");
     assert_eq!(append(&[0; 100], &many[..6400]).1, 100);

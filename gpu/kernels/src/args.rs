@@ -86,7 +86,7 @@ macro_rules! with_arguments {
             signs: Memory,
             /// [tokens, num_kv_heads, 32 G] of `kind`, written.
             out: Memory,
-            /// An [`element`](crate::encode::element): f32 or f16.
+            /// An [`element`](crate::encode::element).
             kind: Word,
         } }
     };
@@ -146,7 +146,7 @@ macro_rules! with_arguments {
         $then! { $with Attend {
             /// Parts that a sequence is split into.
             parts: Word,
-            /// [sequences, num_kv_heads * group, 32 G] in f32, as `rotate_queries` leaves them.
+            /// [rows, num_kv_heads * group, 32 G] in f32, as `rotate_queries` leaves them; a row is a query token.
             queries: Memory,
             /// KV heads of a token.
             num_kv_heads: Word,
@@ -168,16 +168,18 @@ macro_rules! with_arguments {
             page_table: Memory,
             /// Entries a sequence.
             max_pages: Word,
-            /// [sequences], tokens of each.
+            /// [rows], the sequence whose pages each query token reads.
+            sequence_of: Memory,
+            /// [rows], how many of its tokens it sees.
             lengths: Memory,
-            /// [sequences, num_kv_heads * group, parts, 4 + 32 G] in f32, written: maximum, sum, two unused,
+            /// [rows, num_kv_heads * group, parts, 4 + 32 G] in f32, written: maximum, sum, two unused,
             /// accumulator. A part without tokens has a sum of 0.
             partials: Memory,
         } }
     };
     (AttendMerge => $then:ident! $with:tt) => {
         $then! { $with AttendMerge {
-            /// Query heads of all sequences.
+            /// Query heads of all rows.
             count: Word,
             /// [count, parts, 4 + 32 G] in f32, as `attend` leaves them.
             partials: Memory,
@@ -187,8 +189,22 @@ macro_rules! with_arguments {
             signs: Memory,
             /// 0 leaves the rotation out, for f16 rows.
             rotated: Word,
-            /// [count, 32 G] in f32, written; zeros where there was no token.
+            /// [count, 32 G] of `kind`, written; zeros where there was no token.
             out: Memory,
+            /// An [`element`](crate::encode::element).
+            kind: Word,
+        } }
+    };
+    (ReadBytes => $then:ident! $with:tt) => {
+        $then! { $with ReadBytes {
+            /// [runs, warps] of 4096 bytes.
+            memory: Memory,
+            /// Warps.
+            warps: Word,
+            /// Runs of each.
+            runs: Word,
+            /// [warps, 32 threads, 4] words, written.
+            sums: Memory,
         } }
     };
     (QjlSketch => $then:ident! $with:tt) => {
@@ -243,6 +259,10 @@ macro_rules! arguments {
         impl<M: Copy> Copy for $name<M> {}
 
         impl<M> $name<M> {
+            /// The name of each parameter of the entry, and its bytes.
+            pub const PARAMETERS: [(&str, usize); [$(stringify!($field)),*].len()] =
+                [$((stringify!($field), size_of::<kind!($kind u64)>())),*];
+
             /// The arguments in the order of the entry's parameters.
             pub fn list(self) -> [Argument<M>; [$(stringify!($field)),*].len()] {
                 [$(Argument::$kind(self.$field)),*]
@@ -258,5 +278,6 @@ with_arguments!(RotateQueries => arguments! ["rotate_queries"]);
 with_arguments!(Scores => arguments! ["scores"]);
 with_arguments!(Attend => arguments! ["attend"]);
 with_arguments!(AttendMerge => arguments! ["attend_merge"]);
+with_arguments!(ReadBytes => arguments! ["read_bytes"]);
 with_arguments!(QjlSketch => arguments! ["qjl_sketch"]);
 with_arguments!(QjlCorrect => arguments! ["qjl_correct"]);

@@ -1,4 +1,4 @@
-//! `attend` and `attend_merge`: paged decode attention with one query head a KV head, and on f16 rows.
+//! `attend`: paged decode attention with one query head a KV head, and on f16 rows.
 //!
 //! Where several heads share codes, [`crate::tensor`] attends.
 //!
@@ -6,7 +6,7 @@
 //! keys a step: each reads its 32 codes with one or two wide loads, or a word of each plane of a
 //! trellis code (the warp reads one contiguous run), and query and accumulator stay in registers. Every key slot of the warp keeps an online
 //! softmax of its own; slots are merged once at the end of the warp's part, parts by a second
-//! kernel, which also rotates back. Values are accumulated in the rotated domain.
+//! kernel ([`crate::merge`]), which also rotates back. Values are accumulated in the rotated domain.
 //!
 //! ```text
 //! for each step of the part: load codes of the next step (keys and values, in flight meanwhile)
@@ -18,13 +18,12 @@
 //! One warp serves `R` query heads of one KV head. Logits arrive in log2 units because
 //! `rotate_queries` multiplied the query by log2(e) / (dim sqrt(dim)).
 
-use crate::args::{Attend, AttendMerge};
-use crate::codecs::tensor_heads;
-use crate::decode::unrotate;
+use crate::args::Attend;
 use crate::page;
 use crate::rows::{Pool, Rows, order};
-use crate::threads::{Threads, divide, load_f32, shuffle_xor_f32, store_f32};
-use crate::warp::Lane;
+use crate::tensor;
+use crate::threads::{Threads, divide, shuffle_xor_f32};
+use core::ops::Range;
 
 /// Below every logit; finite, so that differences are not NaN.
 pub(crate) const LOWEST: f32 = -1e30;
@@ -34,20 +33,17 @@ pub const PARTIAL_HEADER: u32 = 4;
 
 /// The attention kernel for keys and values of these formats, `group` query heads a KV head, and how many query
 /// heads share a warp: entry `{name}_d{head_dim}_r{heads}`.
-pub fn kernel(formats: [u32; 2], group: u32, head_dim: usize) -> (&'static str, u32) {
+pub fn kernel(formats: [u32; 2], group: u32) -> (&'static str, u32) {
     let any = |test: fn(u32) -> bool| formats.iter().any(|&format| test(format));
-    let heads = tensor_heads(head_dim).iter().copied();
-    // As many as there are, but not the next larger kernel for heads that it would repeat.
-    let heads = heads.filter(|&heads| heads == 2 || heads / 2 < group).max().unwrap_or(1);
     if any(|format| format == page::HALF_BITS) {
         ("attend_f16", group.min(2))
     } else if group == 1 && any(page::is_trellis) {
         // Fewer instructions on the plain cores.
         ("attend", 1)
     } else if any(page::is_trellis) {
-        ("attend_trellis", heads)
+        ("attend_trellis", tensor::HEADS)
     } else {
-        ("attend_tensor", heads)
+        ("attend_tensor", tensor::HEADS)
     }
 }
 
@@ -122,21 +118,30 @@ pub struct Share {
     pub chunk: u32,
     /// The KV head.
     pub kv_head: u32,
-    /// The sequence.
-    pub sequence: u32,
+    /// The query token.
+    pub row: u32,
+}
+
+/// The pages of a part of a sequence of `length` tokens.
+#[inline(always)]
+pub(crate) fn share_pages(length: u32, part: u32, parts: u32) -> Range<u32> {
+    let pages = length.div_ceil(page::SLOTS);
+    let pages_a_part = divide(pages + parts - 1, parts).0;
+    let start = u32::min(part * pages_a_part, pages);
+    start..u32::min(start + pages_a_part, pages)
 }
 
 /// Attends over a share with `R` query heads of a KV head.
 #[inline(always)]
 pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(share: Share, args: Attend<T::Memory>) {
     let Attend { parts, num_kv_heads, group, partials, .. } = args;
-    let Share { part, chunk, kv_head, sequence } = share;
+    let Share { part, chunk, kv_head, row } = share;
     let (keys, values) = (Pool::<T>::keys(&args), Pool::<T>::values(&args));
     let dim = 32 * G as u32;
     let heads = num_kv_heads * group;
     let head = |r: usize| {
         // A chunk past the end of the group repeats its last head and does not write it.
-        sequence * heads + kv_head * group + u32::min(chunk * R as u32 + r as u32, group - 1)
+        row * heads + kv_head * group + u32::min(chunk * R as u32 + r as u32, group - 1)
     };
     let (first, stride) = order::<T, G>(keys.format);
     let (zero, key_unit) = (T::splat(0.0), keys.unit::<W>());
@@ -155,14 +160,10 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(share: Share,
         });
     });
     let (key_table, value_table) = (keys.table(), values.table());
-    let length = T::read(args.lengths, 4 * sequence);
+    let (sequence, length) = (T::read(args.sequence_of, 4 * row), T::read(args.lengths, 4 * row));
     let steps_a_page = page::SLOTS * G as u32 / 32;
-    let pages = length.div_ceil(page::SLOTS);
-    let pages_a_part = divide(pages + parts - 1, parts).0;
-    let begin = u32::min(part * pages_a_part, pages);
-    let end = u32::min(begin + pages_a_part, pages);
     let mut running = Running::<T, R>::new();
-    for page in begin..end {
+    for page in share_pages(length, part, parts) {
         let id = T::read(args.page_table, 4 * (sequence * args.max_pages + page));
         let home = |pool: &Pool<T>| {
             T::at(pool.memory, page::head_offset(id, kv_head, num_kv_heads, dim, page::bits(pool.format)))
@@ -267,39 +268,4 @@ fn write_partial<T: Threads, const G: usize, const R: usize>(
             T::store::<4>(place, offset, four, active);
         }
     });
-}
-
-/// Merges the parts of query head `warp` of `count` and rotates the result back.
-#[inline(always)]
-pub fn attend_merge<T: Threads, const G: usize>(warp: u32, args: AttendMerge<T::Memory>) {
-    let AttendMerge { count, partials, parts, .. } = args;
-    if warp >= count {
-        return;
-    }
-    let stride = 4 * (PARTIAL_HEADER + 32 * G as u32);
-    let place = |part: u32| T::at(partials, u64::from(warp * parts + part) * u64::from(stride));
-    let mut max = LOWEST;
-    for part in 0..parts {
-        max = f32::max(max, f32::from_bits(T::read(place(part), 0)));
-    }
-    let (mut sum, mut acc) = (0.0, [Lane::<T>(T::splat(0.0)); G]);
-    for part in 0..parts {
-        let place = place(part);
-        let factor = T::exp2(f32::from_bits(T::read(place, 0)) - max);
-        sum += f32::from_bits(T::read(place, 4)) * factor;
-        for (g, acc) in acc.iter_mut().enumerate() {
-            let offset = T::map(T::lane(), |lane| 4 * (PARTIAL_HEADER + 32 * g as u32 + lane));
-            *acc = *acc + Lane(load_f32::<T>(place, offset)) * Lane(T::splat(factor));
-        }
-    }
-    let mut factor = if sum > 0.0 { 1.0 / sum } else { 0.0 };
-    if args.rotated != 0 {
-        unrotate(args.signs, &mut acc);
-        factor *= 1.0 / (32 * G) as f32;
-    }
-    let out = T::at(args.out, u64::from(warp) * u64::from(128 * G as u32));
-    for (g, &v) in acc.iter().enumerate() {
-        let offset = T::map(T::lane(), |lane| 4 * (32 * g as u32 + lane));
-        store_f32::<T>(out, offset, (v * Lane(T::splat(factor))).0);
-    }
 }

@@ -15,13 +15,12 @@ macro_rules! codecs {
     };
 }
 
-/// Hands the head dims with kernels to a macro, as [`codecs!`] does: a row is the head dim, and the numbers of heads
-/// a warp that attention on tensor cores has registers for.
+/// Hands the head dims with kernels to a macro, as [`codecs!`] does.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! head_dims {
     ([$($then:tt)*] $arguments:tt) => {
-        $($then)*! { $arguments 64 [2 4], 128 [2 4], 256 [2] }
+        $($then)*! { $arguments 64, 128, 256 }
     };
 }
 
@@ -33,18 +32,9 @@ macro_rules! codec_constants {
 }
 
 macro_rules! head_dim_constants {
-    ([] $($dim:literal [$($heads:literal)*]),*) => {
+    ([] $($dim:literal),*) => {
         /// Head dims that have kernels.
         pub const HEAD_DIMS: [usize; [$($dim),*].len()] = [$($dim),*];
-
-        /// The numbers of heads a warp for which attention on tensor cores has kernels, the least first; none
-        /// where the head dim has no kernels.
-        pub const fn tensor_heads(head_dim: usize) -> &'static [u32] {
-            match head_dim {
-                $($dim => &[$($heads),*],)*
-                _ => &[],
-            }
-        }
     };
 }
 
@@ -87,7 +77,7 @@ macro_rules! with_groups {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! with_groups_arms {
-    ([$dim:expr, $groups:ident => $body:expr] $($of:literal [$($heads:literal)*]),*) => {
+    ([$dim:expr, $groups:ident => $body:expr] $($of:literal),*) => {
         match $dim {
             $($of => {
                 const $groups: usize = $of / 32;

@@ -38,17 +38,29 @@ fn decode_row<T: Threads, F: Blocks<G>, const G: usize>(
     let mut y = F::read::<T>(home, codes);
     unrotate(signs, &mut y);
     let factor = Warp::<T>::new().splat(scale * (1.0 / (32 * G) as f32));
-    let size = if kind == element::F32 { 4 } else { 2 };
-    let out = T::at(out, u64::from(row) * u64::from(32 * G as u32 * size));
+    let out = T::at(out, u64::from(row) * u64::from(32 * G as u32 * element::bytes(kind)));
     for (g, &v) in y.iter().enumerate() {
-        let value = (v * factor).0;
-        let at = |size: u32| T::map(T::lane(), |lane| (32 * g as u32 + lane) * size);
-        if kind == element::F32 {
-            store_f32::<T>(out, at(4), value);
-        } else {
-            T::store_u16(out, at(2), T::map(value, T::to_half), T::splat(true));
-        }
+        store_element::<T>(out, kind, 32 * g as u32, (v * factor).0);
     }
+}
+
+/// Writes elements `first ..` of `row`, one a thread, rounded to nearest, ties to even.
+#[inline(always)]
+pub(crate) fn store_element<T: Threads>(row: T::Memory, kind: u32, first: u32, value: T::Of<f32>) {
+    let at = |size: u32| T::map(T::lane(), |lane| (first + lane) * size);
+    match kind {
+        element::F32 => store_f32::<T>(row, at(4), value),
+        element::F16 => T::store_u16(row, at(2), T::map(value, T::to_half), T::splat(true)),
+        _ => T::store_u16(row, at(2), T::map(value, to_bf16), T::splat(true)),
+    }
+}
+
+/// Rounds to bfloat16, to nearest, ties to even; NaN stays NaN.
+#[inline(always)]
+fn to_bf16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    if x.is_nan() { (bits >> 16) as u16 | 0x40 } else { rounded as u16 }
 }
 
 /// Decodes vector `warp` of a sequence, for the `tokens` positions from `start` on.

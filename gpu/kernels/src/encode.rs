@@ -15,8 +15,14 @@ pub mod element {
     pub const F32: u32 = 0;
     /// Half precision.
     pub const F16: u32 = 1;
-    /// bfloat16; input only.
+    /// bfloat16.
     pub const BF16: u32 = 2;
+
+    /// Bytes of one.
+    #[inline(always)]
+    pub const fn bytes(kind: u32) -> u32 {
+        if kind == F32 { 4 } else { 2 }
+    }
 }
 
 /// What became of a vector.
@@ -44,8 +50,7 @@ const _: () = assert!(ScaleMode::ALL.len() == 4 && Effort::ALL.len() == 3, "a mo
 /// Loads row `row` of `32 * G` elements.
 #[inline(always)]
 pub(crate) fn load_row<T: Threads, const G: usize>(rows: T::Memory, row: u32, kind: u32) -> [Lane<T>; G] {
-    let size = if kind == element::F32 { 4 } else { 2 };
-    let row = T::at(rows, u64::from(row) * u64::from(32 * G as u32 * size));
+    let row = T::at(rows, u64::from(row) * u64::from(32 * G as u32 * element::bytes(kind)));
     let mut y = [Lane(T::splat(0.0)); G];
     for (g, v) in y.iter_mut().enumerate() {
         let at = |size: u32| T::map(T::lane(), |lane| (32 * g as u32 + lane) * size);

@@ -1,10 +1,12 @@
 //! The entry points of the PTX, made of the lists of [`crate::args`] and [`crate::codecs`].
 
 use crate::args::{self, Attend};
-use crate::attend::{self, Share, attend_merge};
+use crate::attend::{self, Share};
+use crate::bandwidth::read_bytes;
 use crate::decode::{decode_pages, weight_decode};
 use crate::device::Device;
 use crate::encode::encode_append;
+use crate::merge::attend_merge;
 use crate::qjl::{qjl_correct, qjl_sketch};
 use crate::rows::{Codes, Halves};
 use crate::score::{rotate_queries, scores};
@@ -24,13 +26,13 @@ fn warp() -> u32 {
 #[inline(always)]
 fn share(heads: u32, args: &Attend<*mut u8>) -> Option<Share> {
     // SAFETY: special registers can be read anywhere.
-    let (y, sequence) = unsafe { (nvptx::_block_idx_y() as u32, nvptx::_block_idx_z() as u32) };
+    let (y, row) = unsafe { (nvptx::_block_idx_y() as u32, nvptx::_block_idx_z() as u32) };
     let part = warp();
     if part >= args.parts {
         return None;
     }
     let (kv_head, chunk) = divide(y, args.group.div_ceil(heads));
-    Some(Share { part, chunk, kv_head, sequence })
+    Some(Share { part, chunk, kv_head, row })
 }
 
 /// An entry point: its name, and what it runs with its arguments.
@@ -82,7 +84,7 @@ macro_rules! codec_entries {
 
 /// Entry points of every head dim.
 macro_rules! entries {
-    ([] $($dim:literal [$($heads:literal)*]),*) => { $(
+    ([] $($dim:literal),*) => { $(
         codecs!([codec_entries] [$dim]);
         with_arguments!(RotateQueries => entry! [
             concat!("rotate_queries_d", $dim),
@@ -103,22 +105,22 @@ macro_rules! entries {
         attend_entry!(concat!("attend_d", $dim, "_r1"), 1, attend::attend::<Device, Codes, { $dim / 32 }, 1>);
         attend_entry!(concat!("attend_f16_d", $dim, "_r1"), 1, attend::attend::<Device, Halves, { $dim / 32 }, 1>);
         attend_entry!(concat!("attend_f16_d", $dim, "_r2"), 2, attend::attend::<Device, Halves, { $dim / 32 }, 2>);
-        $(
-            attend_entry!(
-                concat!("attend_tensor_d", $dim, "_r", $heads),
-                $heads,
-                tensor::attend::<Device, { $dim / 32 }, $heads, false>
-            );
-            attend_entry!(
-                concat!("attend_trellis_d", $dim, "_r", $heads),
-                $heads,
-                tensor::attend::<Device, { $dim / 32 }, $heads, true>
-            );
-        )*
+        attend_entry!(
+            concat!("attend_tensor_d", $dim, "_r4"),
+            tensor::HEADS,
+            tensor::attend::<Device, { $dim / 32 }, false, { tensor::slice($dim / 32, false) }>
+        );
+        attend_entry!(
+            concat!("attend_trellis_d", $dim, "_r4"),
+            tensor::HEADS,
+            tensor::attend::<Device, { $dim / 32 }, true, { tensor::slice($dim / 32, true) }>
+        );
     )* };
 }
 
 head_dims!([entries] []);
+
+with_arguments!(ReadBytes => entry! ["read_bytes", args => read_bytes::<Device>(warp(), args)]);
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

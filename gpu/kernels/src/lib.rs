@@ -8,7 +8,7 @@
 //!
 //! | operation | file |
 //! | --- | --- |
-//! | what a warp can do | [`threads`] |
+//! | what a warp can do; the same by way of `cuda_std` | [`threads`], `rust_cuda` |
 //! | the core's instruction set on it | [`warp`] |
 //! | what each kernel takes; which codecs and head dims have kernels | [`args`], [`codecs`] |
 //! | where pages keep rows and scales; how attention reads them | [`page`], [`rows`] |
@@ -16,10 +16,12 @@
 //! | `encode_append` | [`encode`], [`viterbi`] |
 //! | `decode_pages`, `weight_decode` | [`decode`] |
 //! | `rotate_queries`, `scores` | [`score`] |
-//! | `attend`, `attend_merge` | [`attend`] |
+//! | `attend` | [`attend`] |
+//! | `attend_merge` | [`merge`] |
 //! | codes and levels as attention reads them | `reader`, [`tables`], `planes` |
 //! | `attend` on tensor cores | [`tensor`] |
 //! | `qjl_sketch`, `qjl_correct` | [`qjl`] |
+//! | `read_bytes`, a yardstick | [`bandwidth`] |
 //!
 //! Every warp works alone: no kernel uses shared memory, a barrier of the block or an atomic, so there
 //! is no race between warps to find; within one, only [`viterbi`] passes data through memory. When not to use it:
@@ -87,6 +89,7 @@ macro_rules! unroll2 {
 #[macro_use]
 pub mod args;
 pub mod attend;
+pub mod bandwidth;
 #[macro_use]
 pub mod codecs;
 pub mod decode;
@@ -96,12 +99,15 @@ pub mod encode;
 #[cfg(target_arch = "nvptx64")]
 mod entry;
 pub mod format;
+pub mod merge;
 pub mod page;
 mod planes;
 pub mod qjl;
 #[macro_use]
 mod reader;
 pub mod rows;
+#[cfg(feature = "rust-cuda")]
+pub mod rust_cuda;
 pub mod score;
 pub mod tables;
 pub mod tensor;

@@ -34,38 +34,44 @@ impl Planes {
 
     /// Look-ups among the 8 bytes of words 2 part and 2 part + 1, by nibbles below 8.
     #[inline(always)]
-    fn look_up<T: Threads>(&self, part: usize, codes: Bytes) -> Bytes {
-        codes.map(|codes| T::permute(self.bytes[2 * part], self.bytes[2 * part + 1], codes))
+    fn look_up<T: Threads>(&self, part: usize, codes: u32) -> Bytes {
+        let look_up = |codes| T::permute(self.bytes[2 * part], self.bytes[2 * part + 1], codes);
+        [look_up(codes), look_up(upper::<T>(codes))]
     }
 
     /// Look-ups by 8 nibbles among the 16 bytes from word 4 part on.
     #[inline(always)]
     fn look_up_nibbles<T: Threads>(&self, part: usize, codes: u32) -> Bytes {
-        let inner = [codes & 0x7777_7777, (codes & 0x7777_7777) >> 16];
+        let inner = codes & 0x7777_7777;
         let (lower, upper) = (self.look_up::<T>(2 * part, inner), self.look_up::<T>(2 * part + 1, inner));
         choose(top_bits::<T>(codes), lower, upper)
     }
 
-    /// Levels of the 8 codes of 2 bits of unit `unit`: the even ones, then the odd ones.
+    /// Levels of 8 codes of 2 bits in the lower half of a word: the even ones, then the odd ones.
     #[inline(always)]
-    pub(crate) fn of_twos<T: Threads>(&self, words: &Words, unit: usize) -> Bytes {
-        let (codes, shift) = (words[unit / 2], 16 * (unit as u32 % 2));
-        self.look_up::<T>(0, [codes >> shift & 0x3333, codes >> (shift + 2) & 0x3333])
+    pub(crate) fn of_twos<T: Threads>(&self, codes: u32) -> Bytes {
+        let look_up = |codes| T::permute(self.bytes[0], self.bytes[1], codes & 0x3333);
+        [look_up(codes), look_up(codes >> 2)]
     }
 
-    /// Levels of 8 codes of 3 bits.
+    /// Levels of 16 codes of 2 bits, bytes of two tokens in turn: pairs of the even codes, then of the odd ones.
     #[inline(always)]
-    pub(crate) fn of_threes<T: Threads>(&self, words: &Words, unit: usize) -> Bytes {
-        let (word, shift) = (3 * unit / 4, 24 * unit as u32 % 32);
-        let pair = u64::from(words[word % 16]) | u64::from(words[(word + 1) % 16]) << 32;
-        let codes = spread((pair >> shift) as u32);
-        self.look_up::<T>(0, [codes, codes >> 16])
+    pub(crate) fn of_paired_twos<T: Threads>(&self, codes: u32) -> [u32; 4] {
+        let ([a, b], [c, d]) =
+            (self.look_up::<T>(0, codes & 0x3333_3333), self.look_up::<T>(0, codes >> 2 & 0x3333_3333));
+        [a, b, c, d]
+    }
+
+    /// Levels of 8 codes of 3 bits, one a nibble.
+    #[inline(always)]
+    pub(crate) fn of_threes<T: Threads>(&self, nibbles: u32) -> Bytes {
+        self.look_up::<T>(0, nibbles)
     }
 
     /// Levels of 8 codes of 4 bits.
     #[inline(always)]
-    pub(crate) fn of_fours<T: Threads>(&self, words: &Words, unit: usize) -> Bytes {
-        self.look_up_nibbles::<T>(0, words[unit])
+    pub(crate) fn of_fours<T: Threads>(&self, codes: u32) -> Bytes {
+        self.look_up_nibbles::<T>(0, codes)
     }
 
     /// Levels of 8 coordinates from what [`crate::trellis::Trellis::nibbles`] gives of `planes` planes.
@@ -121,10 +127,35 @@ fn top_bits<T: Threads>(nibbles: u32) -> Bytes {
     [T::permute(even, nibbles, 0xd9c8), T::permute(even, nibbles, 0xfbea)]
 }
 
-/// Eight codes of 3 bits as nibbles.
+/// The upper half of a word, as a permutation: written as a shift, the compiler moves it before the mask of the
+/// nibbles, and masks both halves.
 #[inline(always)]
-const fn spread(codes: u32) -> u32 {
-    let fours = codes & 0xfff | (codes & 0xff_f000) << 4;
-    let twos = fours & 0x003f_003f | (fours & 0x0fc0_0fc0) << 2;
-    twos & 0x0707_0707 | (twos & 0x3838_3838) << 1
+fn upper<T: Threads>(word: u32) -> u32 {
+    T::permute(word, 0, 0x4432)
+}
+
+/// Words of which two bytes are the first token's and two the second's, in turn pairs of bytes 0, 1 and 2, 3.
+#[inline(always)]
+pub(crate) fn in_turn<T: Threads>(first: u32, second: u32) -> [u32; 2] {
+    [T::permute(first, second, 0x5140), T::permute(first, second, 0x7362)]
+}
+
+/// Bytes of two tokens as factors: two coordinates of the first beside the same of the second.
+#[inline(always)]
+pub(crate) fn beside<T: Threads>(first: Bytes, second: Bytes) -> [u32; 4] {
+    let pairs = |i: usize| [T::permute(first[i], second[i], 0x5410), T::permute(first[i], second[i], 0x7632)];
+    let ([a, b], [c, d]) = (pairs(0), pairs(1));
+    [a, b, c, d]
+}
+
+/// Codes 8 unit .. of 3 bits as nibbles.
+#[inline(always)]
+pub(crate) fn spread(words: &Words, unit: usize) -> u32 {
+    let (word, shift) = (3 * unit / 4, 24 * unit as u32 % 32);
+    let pair = u64::from(words[word % 16]) | u64::from(words[(word + 1) % 16]) << 32;
+    let codes = (pair >> shift) as u32;
+    // Multiplications: they are not the integer pipe's.
+    let fours = (codes & 0xfff) + (codes & 0xff_f000) * 16;
+    let twos = fours + (fours & 0x0fc0_0fc0) * 3;
+    twos + (twos & 0x3838_3838)
 }

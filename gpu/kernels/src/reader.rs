@@ -3,7 +3,7 @@
 
 use crate::codecs::CODECS;
 use crate::page;
-use crate::planes::{Bytes, Planes};
+use crate::planes::{Bytes, Planes, beside, in_turn, spread};
 use crate::tables::Words;
 use crate::threads::{Threads, shuffle_f32};
 use crate::trellis::Trellis;
@@ -31,11 +31,19 @@ pub(crate) trait Reader: Code {
 
     /// Levels of the 8 codes of a unit, in the order of [`crate::planes::coordinate`].
     fn bytes<T: Threads>(planes: &Planes, words: &Words, unit: usize) -> Bytes;
+
+    /// Levels of the 8 codes of a unit of two tokens: a word for two coordinates, two bytes of it the first token's.
+    #[inline(always)]
+    fn pairs<T: Threads>(planes: &Planes, words: [&Words; 2], unit: usize) -> [u32; 4] {
+        let [first, second] = words.map(|words| Self::bytes::<T>(planes, words, unit));
+        beside::<T>(first, second)
+    }
 }
 
-/// Codes side by side: the code, and the levels of a unit.
+/// Codes side by side: the code, the levels of a unit, and those of a unit of two tokens, where codes are sooner
+/// paired than levels.
 macro_rules! side_by_side {
-    ($($code:ident $bytes:expr;)*) => { $(
+    ($($code:ident $bytes:expr $(, $pairs:expr)?;)*) => { $(
         impl Reader for $code {
             #[inline(always)]
             fn fetch<T: Threads, const G: usize>(home: T::Memory, row: T::Of<u32>) -> T::Of<[u32; 8]> {
@@ -64,15 +72,41 @@ macro_rules! side_by_side {
             fn bytes<T: Threads>(planes: &Planes, words: &Words, unit: usize) -> Bytes {
                 $bytes(planes, words, unit)
             }
+
+            $(
+                #[inline(always)]
+                fn pairs<T: Threads>(planes: &Planes, words: [&Words; 2], unit: usize) -> [u32; 4] {
+                    $pairs(planes, words, unit)
+                }
+            )?
         }
     )* };
 }
 
 side_by_side! {
-    S2 Planes::of_twos::<T>;
-    S3 Planes::of_threes::<T>;
-    S4 Planes::of_fours::<T>;
+    S2 |planes: &Planes, words: &Words, unit: usize| planes.of_twos::<T>(words[unit / 2] >> (16 * (unit % 2))),
+        |planes: &Planes, words: [&Words; 2], unit: usize| {
+            let [first, second] = words.map(|words| words[unit / 2]);
+            planes.of_paired_twos::<T>(in_turn::<T>(first, second)[unit % 2])
+        };
+    S3 |planes: &Planes, words: &Words, unit: usize| planes.of_threes::<T>(spread(words, unit)),
+        |planes: &Planes, words: [&Words; 2], unit: usize| {
+            let [first, second] = words.map(|words| spread(words, unit));
+            look_up_pairs(in_turn::<T>(first, second), |codes| planes.of_threes::<T>(codes))
+        };
+    S4 |planes: &Planes, words: &Words, unit: usize| planes.of_fours::<T>(words[unit]),
+        |planes: &Planes, words: [&Words; 2], unit: usize| {
+            let [first, second] = words.map(|words| words[unit]);
+            look_up_pairs(in_turn::<T>(first, second), |codes| planes.of_fours::<T>(codes))
+        };
     I8 |_: &Planes, words: &Words, unit: usize| [words[2 * unit % 16], words[(2 * unit + 1) % 16]];
+}
+
+/// The levels of two words of codes.
+#[inline(always)]
+fn look_up_pairs(codes: [u32; 2], levels: impl Fn(u32) -> Bytes) -> [u32; 4] {
+    let [[a, b], [c, d]] = codes.map(levels);
+    [a, b, c, d]
 }
 
 /// Planes of a trellis.

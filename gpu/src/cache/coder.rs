@@ -1,12 +1,13 @@
 //! [`Coder`]: a codec on the device, and how a cache encodes with it.
 
-use super::rows::{element_of, on_device};
-use super::{GpuCache, Rows, Side};
-use crate::attention::{Pool, Queries};
+use super::{GpuCache, Lists, Rows, Side};
+use crate::attention::Pool;
+use crate::bench::{self, Times};
 use crate::device::Device;
 use crate::launch::{launch, warps};
 use crate::{GpuError, GpuSpec};
 use cudarc::driver::{CudaFunction, CudaSlice};
+use std::ops::Range;
 use tqkv_core::{AnyCodec, CodecId, Effort};
 use tqkv_gpu_kernels::args::EncodeAppend;
 use tqkv_gpu_kernels::encode::status;
@@ -22,7 +23,6 @@ pub(super) struct Coder {
     encode: CudaFunction,
     pub(super) decode: CudaFunction,
     pub(super) scores: CudaFunction,
-    outcomes: CudaSlice<u32>,
 }
 
 impl Coder {
@@ -33,7 +33,7 @@ impl Coder {
         let names = [name("encode_append"), name("decode_pages"), name("scores")];
         let [encode, decode, scores] = device.kernels(names.each_ref().map(String::as_str))?;
         let (signs, levels) = (device.upload(&signs)?, device.upload(&tables(&codec))?);
-        Ok(Self { codec, signs, levels, encode, decode, scores, outcomes: device.zeros(1)? })
+        Ok(Self { codec, signs, levels, encode, decode, scores })
     }
 
     pub(super) fn bits(&self) -> u32 {
@@ -51,35 +51,23 @@ impl Coder {
 }
 
 impl GpuCache {
-    /// Encodes rows into the slots that the scratch buffers name, and looks at the outcomes.
+    /// Encodes keys and values of the tokens of which the device knows; outcomes go to place `place` of those of the call.
     pub(super) fn encode(
         &mut self,
         layer: usize,
-        side: Side,
-        rows: Rows<'_>,
+        place: usize,
+        rows: [Rows<'_>; 2],
         tokens: usize,
     ) -> Result<(), GpuError> {
-        let vectors = tokens * self.spec.num_kv_heads;
-        self.device.grow(&mut self.coders[side as usize].outcomes, vectors)?;
-        if let Rows::Host(rows) = rows {
-            self.scratch.staging.send(&self.device, rows, &mut self.scratch.rows)?;
+        for (side, rows) in [Side::Keys, Side::Values].into_iter().zip(rows) {
+            if let Rows::Host(rows) = rows {
+                let (staging, memory) =
+                    (&mut self.scratch.staging[side as usize], &mut self.scratch.rows[side as usize]);
+                staging.send(&self.device, rows, memory)?;
+            }
+            self.launch_encode(layer, place, side, rows, tokens)?;
         }
-        self.launch_encode(layer, side, rows, tokens)?;
-        let outcomes = &self.coders[side as usize].outcomes;
-        let outcomes = self.device.stream().clone_dtoh(&outcomes.slice(..vectors))?;
-        self.device.finish()?;
-        match outcomes.iter().position(|&outcome| outcome != status::DONE) {
-            None => Ok(()),
-            Some(i) => Err(GpuError::BadVector {
-                what: if side == Side::Keys { "key" } else { "value" },
-                token: i / self.spec.num_kv_heads,
-                kv_head: i % self.spec.num_kv_heads,
-                reason: match outcomes[i] {
-                    status::NON_FINITE => "is not finite",
-                    _ => "is too large: its scale does not fit f16",
-                },
-            }),
-        }
+        Ok(())
     }
 
     /// The kernel of [`GpuCache::encode`]; host rows are in the scratch buffer already. A trellis encoder
@@ -87,52 +75,75 @@ impl GpuCache {
     fn launch_encode(
         &mut self,
         layer: usize,
+        place: usize,
         side: Side,
         rows: Rows<'_>,
         tokens: usize,
     ) -> Result<(), GpuError> {
-        let (coder, scratch) = (&mut self.coders[side as usize], &mut self.scratch);
+        let side = side as usize;
+        let (coder, scratch) = (&self.coders[side], &mut self.scratch);
         let (heads, dim) = (self.spec.num_kv_heads, self.spec.head_dim);
         let searches = coder.codec.trellis().is_some();
         let together = if searches { self.spec.vectors_a_launch() / heads } else { tokens };
-        let (kind, options) = (element_of(rows), coder.codec.options());
+        let options = coder.codec.options();
         let effort = Effort::ALL.iter().position(|&effort| effort == options.effort).unwrap_or(0) as u32;
+        let lists = Lists::new(&self.tokens, tokens);
+        let outcomes = (2 * place + side) * tokens * heads;
         for first in (0..tokens).step_by(together.max(1)) {
             let count = together.min(tokens - first);
             let vectors = first * heads..(first + count) * heads;
-            let values = vectors.start * dim..vectors.end * dim;
-            let rows = match on_device(rows, &scratch.rows) {
-                Queries::Floats(rows) => rows.slice(values).into(),
-                Queries::Halves(rows, _) => rows.slice(values).into(),
-            };
             let arguments = EncodeAppend {
-                rows,
-                kind,
+                rows: rows.memory(&scratch.rows[side], vectors.start * dim..vectors.end * dim),
+                kind: rows.kind(),
                 tokens: count as u32,
                 num_kv_heads: heads as u32,
                 signs: (&coder.signs).into(),
                 mode: u32::from(options.scale_mode.code()),
                 effort,
-                sequence_of: scratch.sequence_of.slice(first..).into(),
-                position_of: scratch.position_of.slice(first..).into(),
+                sequence_of: lists.sequences().slice(first..).into(),
+                position_of: lists.positions().slice(first..).into(),
                 page_table: (&self.table).into(),
                 max_pages: self.pages.max_pages() as u32,
-                pool: (&mut self.layers[layer].pools[side as usize]).into(),
+                pool: (&mut self.layers[layer].pools[side]).into(),
                 workspace: (&mut scratch.workspace).into(),
-                outcome: coder.outcomes.slice_mut(vectors.clone()).into(),
+                outcome: scratch.outcomes.slice_mut(outcomes + vectors.start..outcomes + vectors.end).into(),
             };
-            // SAFETY: `append` checked that rows hold `tokens * heads` vectors; positions lie in pages that
-            // `reserve` entered in the table, and these are inside the pool; `encode` made `outcomes` large
-            // enough; the workspace is for as many vectors as a launch has, and launches run in order.
-            unsafe { launch(&self.device, &coder.encode, arguments.list(), warps(vectors.len())) }?;
+            // SAFETY: rows were checked to hold `tokens * heads` vectors; positions lie in pages that `place` entered in
+            // the table, and these are inside the pool; callers made `outcomes` large enough; the workspace is for as
+            // many vectors as a launch has, and launches run in order.
+            unsafe { launch(&self.device, &coder.encode, arguments.list(), warps(vectors.len())?) }?;
         }
         Ok(())
     }
 
-    /// Seconds of the encoder's kernel for the keys of an append like this one, which is done first.
-    pub(crate) fn encode_seconds(&mut self, sequences: &[usize], rows: Rows<'_>) -> Result<f64, GpuError> {
+    /// Waits, and looks at what became of the vectors of some layers.
+    pub(super) fn read_outcomes(&mut self, layers: Range<usize>, tokens: usize) -> Result<(), GpuError> {
+        let vectors = self.vectors(tokens);
+        let mut outcomes = vec![status::DONE; 2 * layers.len() * vectors];
+        self.scratch.received.receive(&self.device, &self.scratch.outcomes, &mut outcomes)?;
+        let Some(i) = outcomes.iter().position(|&outcome| outcome != status::DONE) else { return Ok(()) };
+        let vector = i % vectors;
+        Err(GpuError::BadVector {
+            what: if i / vectors % 2 == Side::Keys as usize { "key" } else { "value" },
+            layer: layers.start + i / (2 * vectors),
+            token: vector / self.spec.num_kv_heads,
+            kv_head: vector % self.spec.num_kv_heads,
+            reason: match outcomes[i] {
+                status::NON_FINITE => "is not finite",
+                _ => "is too large: its scale does not fit f16",
+            },
+        })
+    }
+
+    /// Times of the encoder's kernel for the keys of an append like this one, which is done first.
+    pub(crate) fn encode_times(
+        &mut self,
+        sequences: &[usize],
+        rows: Rows<'_>,
+        seconds: f64,
+    ) -> Result<Times, GpuError> {
         self.append(0, sequences, rows, rows)?;
         let device = self.device.clone();
-        crate::bench::seconds(&device, 20, || self.launch_encode(0, Side::Keys, rows, sequences.len()))
+        bench::times(&device, seconds, || self.launch_encode(0, 0, Side::Keys, rows, sequences.len()))
     }
 }

@@ -1,13 +1,11 @@
 //! What a cache gives back besides attention: blocks, vectors and logits.
 
-use super::{GpuCache, Side, check_len, check_room};
+use super::{GpuCache, Out, Side, check_len};
 use crate::GpuError;
 use crate::launch::{Memory, launch, warps};
 use crate::pages::SLOTS;
-use cudarc::driver::CudaSlice;
 use tqkv_core::AnyCodec;
 use tqkv_gpu_kernels::args::{DecodePages, Scores};
-use tqkv_gpu_kernels::encode::element;
 use tqkv_gpu_kernels::page;
 
 impl GpuCache {
@@ -46,23 +44,23 @@ impl GpuCache {
         &self.coders[side as usize].codec
     }
 
-    /// Decodes a sequence into `out`, `[len, num_kv_heads, head_dim]` in f32 on the device, to the bit
-    /// as the CPU does. Does not wait.
+    /// Decodes a sequence into `out`, `[len, num_kv_heads, head_dim]` on the device: f32 to the bit as the CPU does, or that
+    /// rounded to f16 or bf16, which a prefill kernel of the engine can read beside its own keys and values. Does not wait.
     ///
     /// # Errors
-    /// Layer or sequence out of range, `out` too small, or what the driver reports.
-    pub fn decode(
+    /// Layer or sequence out of range, `out` too small or of another device, or what the driver reports.
+    pub fn decode<'a>(
         &mut self,
         layer: usize,
         sequence: usize,
         side: Side,
-        out: &mut CudaSlice<f32>,
+        out: impl Into<Out<'a>>,
     ) -> Result<(), GpuError> {
         self.check_layer(layer)?;
         self.check_sequence(sequence)?;
         let tokens = self.layers[layer].lengths[sequence];
-        let vectors = tokens * self.spec.num_kv_heads;
-        check_room(out, vectors * self.spec.head_dim)?;
+        let vectors = self.vectors(tokens);
+        let (out, kind) = out.into().memory(&self.device, vectors * self.spec.head_dim)?;
         self.update_table()?;
         let coder = &self.coders[side as usize];
         let arguments = DecodePages {
@@ -74,11 +72,11 @@ impl GpuCache {
             tokens: tokens as u32,
             num_kv_heads: self.spec.num_kv_heads as u32,
             signs: (&coder.signs).into(),
-            out: out.into(),
-            kind: element::F32,
+            out,
+            kind,
         };
         // SAFETY: the sequence's pages are in the table and inside the pool; `out` was checked above.
-        unsafe { launch(&self.device, &coder.decode, arguments.list(), warps(vectors)) }
+        unsafe { launch(&self.device, &coder.decode, arguments.list(), warps(vectors)?) }
     }
 
     /// Logits (scaled by 1/sqrt(head_dim)) of one query token over every key of a sequence: `queries` is
@@ -94,12 +92,12 @@ impl GpuCache {
         let tokens = self.layers[layer].lengths[sequence];
         let mut out = self.take_out(tokens * heads)?;
         self.update_table()?;
-        self.device.finish()?;
         let (device, scratch, coder) = (&self.device, &mut self.scratch, &self.coders[0]);
-        scratch.staging.send(device, queries, &mut scratch.rows)?;
+        scratch.staging[0].send(device, queries, &mut scratch.rows[0])?;
         let factor = 1.0 / (dim as f32 * (dim as f32).sqrt());
         // SAFETY: `rows` holds `heads` vectors, as sent above.
-        let rotated = unsafe { self.attention.rotate(device, &scratch.rows, &coder.signs, heads, factor) }?;
+        let rotated =
+            unsafe { self.attention.rotate(device, (&scratch.rows[0]).into(), &coder.signs, heads, factor) }?;
         let arguments = Scores {
             rotated: Memory::from(rotated),
             num_heads: heads as u32,
@@ -112,10 +110,9 @@ impl GpuCache {
             out: (&mut out).into(),
         };
         // SAFETY: the sequence's pages are in the table and inside the pool; `out` holds `tokens * heads`.
-        unsafe { launch(device, &coder.scores, arguments.list(), warps(tokens * heads)) }?;
-        device.finish()?;
+        unsafe { launch(device, &coder.scores, arguments.list(), warps(tokens * heads)?) }?;
         let mut scores = vec![0.0; tokens * heads];
-        scratch.staging.receive(device, &out, &mut scores)?;
+        scratch.staging[1].receive(device, &out, &mut scores)?;
         scratch.out = Some(out);
         Ok(scores)
     }

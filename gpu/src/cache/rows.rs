@@ -1,8 +1,59 @@
-//! [`Rows`]: head vectors, on the host or on the device.
+//! [`Rows`] and [`Out`]: head vectors that go in and results that come out, on the host or on the device.
 
-use crate::attention::Queries;
+use crate::device::Device;
+use crate::launch::Memory;
+use crate::{GpuError, cache::check_len};
 use cudarc::driver::CudaSlice;
+use cudarc::driver::sys::CUdeviceptr;
+use std::ops::Range;
 use tqkv_gpu_kernels::encode::element;
+
+/// How a value is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element {
+    /// 32-bit floats.
+    F32,
+    /// Half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+impl Element {
+    /// The kernels' number for it.
+    fn number(self) -> u32 {
+        match self {
+            Self::F32 => element::F32,
+            Self::F16 => element::F16,
+            Self::Bf16 => element::BF16,
+        }
+    }
+}
+
+/// Device memory that another library owns: an address, and what lies there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Raw {
+    address: CUdeviceptr,
+    len: usize,
+    element: Element,
+}
+
+impl Raw {
+    /// `len` values at `address`, in order and without gaps.
+    ///
+    /// # Safety
+    /// Until the device has done what it is asked to do with them: the values lie in memory of the device's context, at a
+    /// multiple of their size, nothing frees them, and nothing else writes them (or, where they are results, touches them) but
+    /// in the order of the device's stream.
+    pub unsafe fn new(address: CUdeviceptr, len: usize, element: Element) -> Self {
+        Self { address, len, element }
+    }
+
+    /// Where value `first` lies.
+    fn place(self, first: usize) -> CUdeviceptr {
+        self.address + first as CUdeviceptr * CUdeviceptr::from(element::bytes(self.element.number()))
+    }
+}
 
 /// Head vectors as they come from a model, `[.., heads, head_dim]`.
 #[derive(Clone, Copy, Debug)]
@@ -15,21 +66,54 @@ pub enum Rows<'a> {
     F16(&'a CudaSlice<u16>),
     /// Bits of bf16 on the device.
     Bf16(&'a CudaSlice<u16>),
+    /// What another library has on the device.
+    Raw(Raw),
 }
 
-impl Rows<'_> {
+impl<'a> Rows<'a> {
     /// Number of values.
     pub fn len(&self) -> usize {
         match self {
             Self::Host(rows) => rows.len(),
             Self::F32(rows) => rows.len(),
             Self::F16(rows) | Self::Bf16(rows) => rows.len(),
+            Self::Raw(raw) => raw.len,
         }
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether they are `expected` values that the device can read.
+    pub(super) fn check(&self, device: &Device, what: &'static str, expected: usize) -> Result<(), GpuError> {
+        check_len(what, self.len(), expected)?;
+        match self {
+            Self::Host(_) | Self::Raw(_) => Ok(()),
+            Self::F32(rows) => device.check_context(what, rows.context()),
+            Self::F16(rows) | Self::Bf16(rows) => device.check_context(what, rows.context()),
+        }
+    }
+
+    /// The kernels' number for the type of the values.
+    pub(super) fn kind(&self) -> u32 {
+        match self {
+            Self::Host(_) | Self::F32(_) => element::F32,
+            Self::F16(_) => element::F16,
+            Self::Bf16(_) => element::BF16,
+            Self::Raw(raw) => raw.element.number(),
+        }
+    }
+
+    /// Some of the values on the device; those of the host were copied to `copied`.
+    pub(super) fn memory(&self, copied: &'a CudaSlice<f32>, values: Range<usize>) -> Memory<'a> {
+        match self {
+            Self::Host(_) => copied.slice(values).into(),
+            Self::F32(rows) => rows.slice(values).into(),
+            Self::F16(rows) | Self::Bf16(rows) => rows.slice(values).into(),
+            Self::Raw(raw) => Memory::Raw(raw.place(values.start)),
+        }
     }
 }
 
@@ -39,21 +123,73 @@ impl<'a> From<&'a [f32]> for Rows<'a> {
     }
 }
 
-/// The kernels' number for the type of `rows`.
-pub(super) fn element_of(rows: Rows<'_>) -> u32 {
-    match rows {
-        Rows::Host(_) | Rows::F32(_) => element::F32,
-        Rows::F16(_) => element::F16,
-        Rows::Bf16(_) => element::BF16,
+/// Where results go on the device, `[.., heads, head_dim]`; what is longer keeps its rest.
+#[derive(Debug)]
+pub enum Out<'a> {
+    /// As f32.
+    F32(&'a mut CudaSlice<f32>),
+    /// As bits of f16.
+    F16(&'a mut CudaSlice<u16>),
+    /// As bits of bf16.
+    Bf16(&'a mut CudaSlice<u16>),
+    /// Into what another library has on the device.
+    Raw(Raw),
+}
+
+impl<'a> Out<'a> {
+    /// Memory for `expected` values, and the kernels' number for their type.
+    pub(super) fn memory(self, device: &Device, expected: usize) -> Result<(Memory<'a>, u32), GpuError> {
+        let what = "out";
+        let got = match &self {
+            Self::F32(out) => out.len(),
+            Self::F16(out) | Self::Bf16(out) => out.len(),
+            Self::Raw(raw) => raw.len,
+        };
+        if got < expected {
+            return Err(GpuError::WrongLength { what, got, expected });
+        }
+        match self {
+            Self::F32(out) => {
+                device.check_context(what, out.context())?;
+                Ok((out.into(), element::F32))
+            }
+            Self::F16(out) => {
+                device.check_context(what, out.context())?;
+                Ok((out.into(), element::F16))
+            }
+            Self::Bf16(out) => {
+                device.check_context(what, out.context())?;
+                Ok((out.into(), element::BF16))
+            }
+            Self::Raw(raw) => Ok((Memory::Raw(raw.address), raw.element.number())),
+        }
     }
 }
 
-/// Rows on the device; those of the host were copied to `copied`.
-pub(super) fn on_device<'a>(rows: Rows<'a>, copied: &'a CudaSlice<f32>) -> Queries<'a> {
-    match rows {
-        Rows::Host(_) => Queries::Floats(copied),
-        Rows::F32(rows) => Queries::Floats(rows),
-        Rows::F16(rows) => Queries::Halves(rows, element::F16),
-        Rows::Bf16(rows) => Queries::Halves(rows, element::BF16),
+impl<'a> From<&'a mut CudaSlice<f32>> for Out<'a> {
+    fn from(out: &'a mut CudaSlice<f32>) -> Self {
+        Self::F32(out)
+    }
+}
+
+impl From<Raw> for Out<'_> {
+    fn from(raw: Raw) -> Self {
+        Self::Raw(raw)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_another_library_lie_as_far_apart_as_they_are_large() {
+        let place = |element, first| {
+            // SAFETY: never read.
+            unsafe { Raw::new(1 << 40, 10, element) }.place(first)
+        };
+        assert_eq!(place(Element::F32, 3), (1 << 40) + 12);
+        assert_eq!([Element::F16, Element::Bf16].map(|element| place(element, 3)), [(1 << 40) + 6; 2]);
+        assert_eq!(place(Element::F32, 1 << 33), (1 << 40) + (1 << 35));
     }
 }

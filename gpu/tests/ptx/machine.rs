@@ -2,8 +2,9 @@
 //!
 //! Threads that branched apart run from the lowest instruction on until they meet, as structured
 //! code does. A shuffle or vote that not all threads reach together, an opcode that [`crate::alu`]
-//! does not know, an access outside a buffer or off its alignment, and one that another thread's has no order with
-//! ([`crate::races`]) stop the test.
+//! does not know, an access outside a buffer or off its alignment, one that another thread's has no order with
+//! ([`crate::races`]), and a register that nothing was written to, where it decides a jump, is an address or is stored
+//! or shown to other threads, stop the test.
 
 use crate::parse::{Column, Instruction, Kernel, Kind, Operand, SPACING, WARPS};
 use crate::races::Races;
@@ -21,7 +22,8 @@ impl Kernel {
     ) {
         let end = self.instructions.len();
         let mut warp = State {
-            registers: vec![[0; 32]; self.registers],
+            registers: vec![[POISON; 32]; self.registers],
+            known: vec![0; self.registers],
             at: [0; 32],
             block: [x / WARPS, y, z, x % WARPS].map(|index| [u64::from(index); 32]),
             arguments,
@@ -37,8 +39,13 @@ impl Kernel {
     }
 }
 
+/// What a register holds before anything was written to it.
+const POISON: u64 = 0xdead_beef_dead_beef;
+
 struct State<'a> {
     registers: Vec<Column>,
+    /// A bit for each thread whose register was computed from what was written.
+    known: Vec<u32>,
     at: [usize; 32],
     /// Indices of the block, and of the warp in it.
     block: [Column; 4],
@@ -58,15 +65,32 @@ impl State<'_> {
         }
     }
 
-    fn set(&mut self, operand: &Operand, active: &[bool; 32], values: &Column) {
-        let register = match operand {
-            Operand::Register(index) => &mut self.registers[*index],
+    /// The threads for which a value, or the values of a vector or an address, is known.
+    fn known(&self, operand: &Operand) -> u32 {
+        match operand {
+            Operand::Register(index) => self.known[*index],
+            Operand::Vector(parts) => parts.iter().fold(!0, |known, part| known & self.known(part)),
+            Operand::Memory(base, _) => self.known(base),
+            Operand::Constant(_) | Operand::Block(_) | Operand::Parameter(_) | Operand::Sink => !0,
+        }
+    }
+
+    /// Stops where an active thread's value is not known.
+    fn demand(&self, operand: &Operand, active: &[bool; 32], text: &str) {
+        assert!(bits(active) & !self.known(operand) == 0, "{text}: a register that nothing was written to");
+    }
+
+    fn set(&mut self, operand: &Operand, active: &[bool; 32], known: u32, values: &Column) {
+        let index = match operand {
+            Operand::Register(index) => *index,
             Operand::Sink => return,
             _ => panic!("not a register: {operand:?}"),
         };
-        for ((value, new), active) in register.iter_mut().zip(values).zip(active) {
+        for ((value, new), active) in self.registers[index].iter_mut().zip(values).zip(active) {
             *value = if *active { *new } else { *value };
         }
+        let active = bits(active);
+        self.known[index] = self.known[index] & !active | known & active;
     }
 
     fn addresses(&self, operand: &Operand) -> Column {
@@ -112,6 +136,10 @@ impl State<'_> {
             let instruction = &instructions[at];
             let active = self.active(instruction, here);
             if matches!(instruction.kind, Kind::Branch | Kind::Table | Kind::Return) {
+                instruction
+                    .operands
+                    .iter()
+                    .for_each(|operand| self.demand(operand, &active, &instruction.text));
                 for lane in lanes(&here) {
                     self.at[lane] = if active[lane] {
                         self.target(instruction, lane, instructions.len())
@@ -129,6 +157,7 @@ impl State<'_> {
     /// The threads of `here` whose guard holds.
     fn active(&self, instruction: &Instruction, here: [bool; 32]) -> [bool; 32] {
         let Some((index, wanted)) = instruction.guard else { return here };
+        self.demand(&Operand::Register(index), &here, &instruction.text);
         std::array::from_fn(|lane| here[lane] && (self.registers[index][lane] != 0) == wanted)
     }
 
@@ -143,21 +172,31 @@ impl State<'_> {
         }
     }
 
-    fn step(&mut self, Instruction { kind, operands, text, .. }: &Instruction, active: &[bool; 32]) {
+    fn step(&mut self, Instruction { kind, operands, text, width, .. }: &Instruction, active: &[bool; 32]) {
+        // All but the results.
+        let sources = operands.get(1..).unwrap_or_default();
+        let known = sources.iter().fold(!0, |known, operand| known & self.known(operand));
         match kind {
             Kind::Alu(operation) => {
                 let [a, b, c] =
                     [1, 2, 3].map(|i| operands.get(i).map_or(&[0; 32], |operand| self.column(operand)));
                 let mut result = [0; 32];
                 for lane in lanes(active) {
-                    result[lane] = operation(a[lane], b[lane], c[lane]);
+                    result[lane] = operation(a[lane], b[lane], c[lane]) & width;
                 }
-                self.set(&operands[0], active, &result);
+                self.set(&operands[0], active, known, &result);
+            }
+            Kind::Select => {
+                let [first, second, choice] = [1, 2, 3].map(|i| self.column(&operands[i]));
+                let result = std::array::from_fn(|lane| {
+                    width & if choice[lane] != 0 { first[lane] } else { second[lane] }
+                });
+                self.set(&operands[0], active, self.chosen(operands), &result);
             }
             Kind::Split(bits) => {
                 let mut values = *self.column(&operands[1]);
                 for part in words(&operands[0]) {
-                    self.set(part, active, &values.map(|value| value & ((1 << bits) - 1)));
+                    self.set(part, active, known, &values.map(|value| value & ((1 << bits) - 1)));
                     values = values.map(|value| value >> bits);
                 }
             }
@@ -169,18 +208,20 @@ impl State<'_> {
                     Argument::Float(float) => u64::from(float.to_bits()),
                     Argument::Memory(buffer) => (buffer as u64 + 1) * SPACING,
                 };
-                self.set(&operands[0], active, &[value; 32]);
+                self.set(&operands[0], active, !0, &[value; 32]);
             }
             Kind::Load(bytes) => {
+                self.demand(&operands[1], active, text);
                 let addresses = self.addresses(&operands[1]);
                 for (word, addresses) in each_word(&operands[0], addresses, *bytes, active, text) {
                     let mut values = [0; 32];
                     lanes(active)
                         .for_each(|lane| values[lane] = self.load(lane, addresses[lane], *bytes, text));
-                    self.set(word, active, &values);
+                    self.set(word, active, !0, &values);
                 }
             }
             Kind::Store(bytes) => {
+                operands.iter().for_each(|operand| self.demand(operand, active, text));
                 let addresses = self.addresses(&operands[0]);
                 for (word, addresses) in each_word(&operands[1], addresses, *bytes, active, text) {
                     let values = *self.column(word);
@@ -190,13 +231,16 @@ impl State<'_> {
             }
             Kind::Butterfly | Kind::Index | Kind::Ballot | Kind::Barrier => {
                 assert!(active == &[true; 32], "{text}: not all threads are here");
+                sources.iter().for_each(|operand| self.demand(operand, active, text));
                 self.exchange(*kind, operands, text);
             }
             Kind::Multiply(signed) => {
                 assert!(active == &[true; 32], "{text}: not all threads are here");
+                sources.iter().for_each(|operand| self.demand(operand, active, text));
                 self.multiply(*signed, operands);
             }
             Kind::Prefetch => {
+                self.demand(&operands[0], active, text);
                 let addresses = self.addresses(&operands[0]);
                 for lane in lanes(active) {
                     self.locate(addresses[lane], 1, text);
@@ -204,6 +248,13 @@ impl State<'_> {
             }
             Kind::Branch | Kind::Table | Kind::Return => panic!("{text}: a jump is no step"),
         }
+    }
+
+    /// The threads for which the operand that a choice takes is known.
+    fn chosen(&self, operands: &[Operand]) -> u32 {
+        let choice = self.column(&operands[3]);
+        let first = (0..32).filter(|&lane| choice[lane] != 0).fold(0, |bits, lane| bits | 1 << lane);
+        self.known(&operands[3]) & (first & self.known(&operands[1]) | !first & self.known(&operands[2]))
     }
 
     /// 16 x 32 bytes times 32 x 8 bytes, added to 16 x 8 sums: thread 4 i + j holds, four bytes a word, columns
@@ -226,7 +277,7 @@ impl State<'_> {
                 });
                 u64::from((c[i][lane] as i32).wrapping_add(products.sum()) as u32)
             });
-            self.set(sum, &[true; 32], &result);
+            self.set(sum, &[true; 32], !0, &result);
         }
     }
 
@@ -241,7 +292,7 @@ impl State<'_> {
             Kind::Ballot => {
                 let votes = self.column(&operands[1]).iter().rev();
                 let word = votes.fold(0, |word, vote| word << 1 | vote & 1);
-                return self.set(&operands[0], &[true; 32], &[word; 32]);
+                return self.set(&operands[0], &[true; 32], !0, &[word; 32]);
             }
             Kind::Barrier => return self.races.barrier(),
             _ => panic!("{text}: not an exchange"),
@@ -249,12 +300,17 @@ impl State<'_> {
         let [values, from, clamp] = [1, 2, 3].map(|i| self.column(&operands[i]));
         assert!(clamp.iter().all(|&clamp| clamp == 31), "{text}: a segmented shuffle");
         let result = std::array::from_fn(|lane| values[source(lane, from[lane])]);
-        self.set(&operands[0], &[true; 32], &result);
+        self.set(&operands[0], &[true; 32], !0, &result);
     }
 }
 
 fn lanes(active: &[bool; 32]) -> impl Iterator<Item = usize> {
     (0..32).filter(|&lane| active[lane])
+}
+
+/// A bit for each active thread.
+fn bits(active: &[bool; 32]) -> u32 {
+    lanes(active).fold(0, |bits, lane| bits | 1 << lane)
 }
 
 /// The words of a scalar or vector.

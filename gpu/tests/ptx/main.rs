@@ -237,6 +237,11 @@ impl Batch<'_> {
         MAX_PAGES * self.lengths.len() as u32
     }
 
+    /// Query tokens: a row reads the sequence as far from the end.
+    fn sequence_of(&self) -> impl Iterator<Item = u32> {
+        (0..self.lengths.len() as u32).rev()
+    }
+
     /// Pages are numbered backwards.
     fn table(&self) -> impl Iterator<Item = u32> {
         (0..self.pages()).rev()
@@ -284,7 +289,8 @@ fn fill(id: CodecId, dim: usize, batch: &Batch<'_>, gaussian: &mut Gaussian) -> 
 }
 
 fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, batch: &Batch<'_>) {
-    let parts = 2;
+    // One with more parts than pages, and than are merged at once.
+    let parts = if batch.lengths.len() > 1 { 35 } else { 2 };
     let mut gaussian = Gaussian::new(3);
     let keys = fill(key, dim, batch, &mut gaussian);
     let values = fill(value, dim, batch, &mut gaussian);
@@ -302,9 +308,10 @@ fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, 
         values.bytes,
         values.levels,
         words(batch.table()),
-        words(batch.lengths.iter().copied()),
+        words(batch.lengths.iter().rev().copied()),
         vec![0xff; (count * parts) as usize * 4 * (4 + dim)],
         vec![0xff; 4 * queries.len()],
+        words(batch.sequence_of()),
     ];
     let rotate = Kernel::new(text, &format!("rotate_queries_d{dim}"));
     let arguments =
@@ -315,9 +322,13 @@ fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, 
     let (key_format, value_format) = (page::format(key.layout()), page::format(value.layout()));
     let (name, heads_a_warp) = match group {
         1 => ("attend", 1),
-        _ => attend::kernel([key_format, value_format], group, dim),
+        _ => attend::kernel([key_format, value_format], group),
     };
-    let kernel = Kernel::new(text, &format!("{name}_d{dim}_r{heads_a_warp}"));
+    let name = format!("{name}_d{dim}_r{heads_a_warp}");
+    // As a cache gets it, where it has a batch, and as it is committed.
+    let fixed =
+        tqkv_gpu::with_formats(text, &name, [key_format, value_format]).expect("it reads its formats");
+    let kernel = Kernel::new(if batch.lengths.len() > 1 { &fixed } else { text }, &name);
     let arguments = Attend {
         parts,
         queries: 2,
@@ -331,6 +342,7 @@ fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, 
         value_levels: 6,
         page_table: 7,
         max_pages: MAX_PAGES,
+        sequence_of: 11,
         lengths: 8,
         partials: 9,
     };
@@ -342,13 +354,22 @@ fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, 
         }
     }
     let merge = Kernel::new(text, &format!("attend_merge_d{dim}"));
-    let arguments = AttendMerge { count, partials: 9, parts, signs: 1, rotated: 1, out: 10 };
-    for warp in 0..count {
-        merge.run((warp, 0, 0), &arguments.list(), &mut buffers);
-    }
-    let got = read_floats(&buffers[10]);
+    let mut results = |kind: u32| {
+        let arguments = AttendMerge { count, partials: 9, parts, signs: 1, rotated: 1, out: 10, kind };
+        for warp in 0..count {
+            merge.run((warp, 0, 0), &arguments.list(), &mut buffers);
+        }
+        buffers[10].clone()
+    };
+    let got = read_floats(&results(element::F32));
+    let halves = got.iter().flat_map(|&v| half::f16::from_f32(v).to_le_bytes()).collect::<Vec<_>>();
+    assert_eq!(results(element::F16)[..halves.len()], halves);
+    let brains = got.iter().flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()).collect::<Vec<_>>();
+    assert_eq!(results(element::BF16)[..brains.len()], brains);
     for (i, (query, got)) in queries.chunks_exact(dim).zip(got.chunks_exact(dim)).enumerate() {
-        let head = i / group as usize;
+        let heads = batch.num_kv_heads as usize;
+        let row = i / (group as usize * heads);
+        let head = (sequences as usize - 1 - row) * heads + i / group as usize % heads;
         let (keys, values) = (&keys.decoded[head], &values.decoded[head]);
         let name = format!("{} {} dim {dim} group {group}, head {head}", key.name(), value.name());
         if keys.is_empty() {
@@ -358,6 +379,44 @@ fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, 
         for (&got, want) in got.iter().zip(oracle::attention(query, keys, values)) {
             let error = (f64::from(got) - want).abs();
             assert!(error < 1e-5, "{name}: {error:e}");
+        }
+    }
+}
+
+#[test]
+fn arguments_are_as_many_and_as_wide_as_the_parameters() {
+    use tqkv_gpu_kernels::args::{QjlCorrect, QjlSketch, Scores, WeightDecode};
+    let lists: [(&str, &[(&str, usize)]); 9] = [
+        ("encode_append_", &EncodeAppend::<()>::PARAMETERS),
+        ("decode_pages_", &DecodePages::<()>::PARAMETERS),
+        ("weight_decode_", &WeightDecode::<()>::PARAMETERS),
+        ("rotate_queries_", &RotateQueries::<()>::PARAMETERS),
+        ("scores_", &Scores::<()>::PARAMETERS),
+        ("attend_merge_", &AttendMerge::<()>::PARAMETERS),
+        ("attend_", &Attend::<()>::PARAMETERS),
+        ("qjl_sketch_", &QjlSketch::<()>::PARAMETERS),
+        ("qjl_correct_", &QjlCorrect::<()>::PARAMETERS),
+    ];
+    for architecture in FILES {
+        let text = text(architecture);
+        let kernels: Vec<_> = text.split(".visible .entry ").skip(1).collect();
+        assert!(kernels.len() > 100, "{architecture}");
+        for kernel in kernels {
+            let (name, rest) = kernel.split_once('(').unwrap();
+            let (_, list) = lists.iter().find(|(start, _)| name.starts_with(start)).expect(name);
+            let declared =
+                rest.split_once(')').unwrap().0.lines().map(str::trim).filter(|line| !line.is_empty());
+            // `.param .u64 .ptr .align 1 name_param_0,`
+            let bytes = declared.map(|line| match line.split_whitespace().nth(1) {
+                Some(".u64" | ".b64") => 8,
+                Some(".u32" | ".b32" | ".f32") => 4,
+                other => panic!("{name}: a parameter of type {other:?}"),
+            });
+            assert_eq!(
+                bytes.collect::<Vec<_>>(),
+                list.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(),
+                "{name}"
+            );
         }
     }
 }
@@ -428,6 +487,24 @@ fn the_machine_stops_where_a_gpu_would_go_wrong() {
     assert!(stops(&format!("{lane}{}", store.replace("[%rd3]", "[%rd3+4]"))), "an access past the end");
     assert!(stops(&format!("{lane}{}", store.replace("[%rd3]", "[%rd3+2]"))), "a misaligned access");
     assert!(stops("lop3.b32 %r1, %r1, %r1, %r1, 1;"), "an unknown opcode");
+    let unwritten = "add.s32 %r1, %r9, %r1;";
+    assert!(!stops(&format!("{lane}{unwritten}")), "nobody looks at it");
+    assert!(
+        stops(&format!("{lane}{store}{unwritten}bar.warp.sync -1;st.global.b32 [%rd3], %r1;")),
+        "it is stored"
+    );
+    assert!(stops(&format!("{lane}{unwritten}{store}")), "it is an address");
+    assert!(
+        stops(&format!("{lane}{unwritten}shfl.sync.bfly.b32 %r2, %r1, 1, 31, -1;")),
+        "it is shown to others"
+    );
+    assert!(stops("setp.lt.u32 %p1, %r9, 7; @%p1 bra L; L:"), "a jump depends on it");
+    let chosen = "setp.lt.u32 %p1, %r1, 99; selp.b32 %r1, %r1, %r9, %p1;";
+    assert!(!stops(&format!("{lane}{chosen}{store}")), "it is not chosen");
+    assert!(stops(&format!("{lane}{}{store}", chosen.replace("99", "9"))), "some choose it");
+    // -1 as a word is 32 bits wide: what is shifted down comes to 1.
+    let word = "mov.b32 %r2, -1; cvt.u64.u32 %rd5, %r2; shr.u64 %rd6, %rd5, 31; cvt.u32.u64 %r1, %rd6;";
+    assert!(stops(&format!("{lane}{word}{store}")), "all threads write word 1");
     let divergent = "setp.lt.u32 %p1, %r1, 7; @%p1 bra L; shfl.sync.bfly.b32 %r2, %r1, 1, 31, -1; L:";
     assert!(stops(&format!("{lane}{divergent}")), "a divergent shuffle");
     for exchange in ["vote.sync.ballot.b32 %r2, %p1, -1;", "bar.warp.sync -1;"] {

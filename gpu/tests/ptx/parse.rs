@@ -29,6 +29,8 @@ pub(crate) enum Operand {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Alu(Operation),
+    /// One of two operands.
+    Select,
     Split(u32),
     LoadParameter,
     Load(u32),
@@ -50,6 +52,8 @@ pub(crate) struct Instruction {
     pub(crate) guard: Option<(usize, bool)>,
     pub(crate) kind: Kind,
     pub(crate) operands: Vec<Operand>,
+    /// The bits that a register of the result has.
+    pub(crate) width: u64,
     pub(crate) targets: Vec<usize>,
     pub(crate) text: String,
 }
@@ -146,6 +150,23 @@ fn split_operands(text: &str) -> Vec<&str> {
     parts.into_iter().map(str::trim).filter(|part| !part.is_empty()).collect()
 }
 
+/// The bits of the registers that an opcode writes: those of its first type, or twice as many of a wide product.
+fn width(opcode: &str) -> u64 {
+    let of = |part: &str| match part {
+        "pred" => Some(1),
+        "b8" | "s8" | "u8" | "b16" | "s16" | "u16" | "f16" => Some(0xffff),
+        "b32" | "s32" | "u32" | "f32" => Some(0xffff_ffff),
+        "b64" | "s64" | "u64" => Some(u64::MAX),
+        _ => None,
+    };
+    let narrow = opcode.split('.').find_map(of).unwrap_or(u64::MAX);
+    match (opcode.starts_with("setp"), opcode.contains(".wide.")) {
+        (true, _) => 1,
+        (_, true) => narrow << narrow.count_ones() | narrow,
+        _ => narrow,
+    }
+}
+
 /// Words of a vector access, and bytes of a word.
 fn kind(opcode: &str) -> Option<Kind> {
     Some(match opcode {
@@ -167,6 +188,7 @@ fn kind(opcode: &str) -> Option<Kind> {
         "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32" => Kind::Multiply(true),
         "mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32" => Kind::Multiply(false),
         "prefetch.L2" => Kind::Prefetch,
+        "selp.b16" | "selp.b32" | "selp.b64" | "selp.f32" => Kind::Select,
         "bra" | "bra.uni" => Kind::Branch,
         "brx.idx" => Kind::Table,
         "ret" | "exit" => Kind::Return,
@@ -282,6 +304,7 @@ impl Kernel {
                 guard,
                 kind,
                 operands,
+                width: width(opcode),
                 targets: Vec::new(),
                 text: statement.to_owned(),
             });

@@ -4,7 +4,9 @@ use crate::parse::Kernel;
 use crate::{FILES, floats, put_block, read_floats, signs, text, words};
 use half::f16;
 use tqkv_core::{AnyCodec, Options};
-use tqkv_gpu_kernels::args::{Attend, AttendMerge, DecodePages, QjlCorrect, QjlSketch, Scores, WeightDecode};
+use tqkv_gpu_kernels::args::{
+    Attend, AttendMerge, DecodePages, QjlCorrect, QjlSketch, ReadBytes, Scores, WeightDecode,
+};
 use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
 use tqkv_gpu_kernels::encode::element;
 use tqkv_gpu_kernels::page;
@@ -123,6 +125,26 @@ fn decode(text: &str, codec: &AnyCodec, blocks: &[u8]) {
 }
 
 #[test]
+fn the_yardstick_reads_every_word() {
+    each_file(|text| {
+        let (warps, runs) = (3, 5);
+        let memory: Vec<u32> = (0..warps * runs * 1024).map(|i: u32| i.wrapping_mul(2_654_435_761)).collect();
+        let mut buffers = [words(memory.iter().copied()), vec![0xff; warps as usize * 512]];
+        let kernel = Kernel::new(text, "read_bytes");
+        let arguments = ReadBytes { memory: 0, warps, runs, sums: 1 };
+        for warp in 0..=warps {
+            kernel.run((warp, 0, 0), &arguments.list(), &mut buffers);
+        }
+        let all = |words: &[u32]| words.iter().fold(0, |sum, word| sum ^ word);
+        let sums: Vec<u32> = buffers[1].as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
+        for (warp, sums) in sums.chunks_exact(128).enumerate() {
+            let runs = memory.chunks_exact(1024).skip(warp).step_by(warps as usize);
+            assert_eq!(all(sums), runs.fold(0, |sum, run| sum ^ all(run)), "warp {warp}");
+        }
+    });
+}
+
+#[test]
 fn the_residual_sketch_follows_algorithm_2() {
     each_file(|text| {
         for dim in HEAD_DIMS {
@@ -207,6 +229,7 @@ fn f16_attention(text: &str, dim: usize, heads: usize) {
         words([TOKENS as u32]),
         vec![0xff; heads * 2 * 4 * (4 + dim)],
         vec![0xff; 4 * queries.len()],
+        words([0]),
     ];
     let a_warp = heads.min(2) as u32;
     let attend = Kernel::new(text, &format!("attend_f16_d{dim}_r{a_warp}"));
@@ -224,6 +247,7 @@ fn f16_attention(text: &str, dim: usize, heads: usize) {
         value_levels: 3,
         page_table: 4,
         max_pages: 2,
+        sequence_of: 8,
         lengths: 5,
         partials: 6,
     };
@@ -233,7 +257,8 @@ fn f16_attention(text: &str, dim: usize, heads: usize) {
         }
     }
     let merge = Kernel::new(text, &format!("attend_merge_d{dim}"));
-    let arguments = AttendMerge { count: heads, partials: 6, parts: 2, signs: 3, rotated: 0, out: 7 };
+    let arguments =
+        AttendMerge { count: heads, partials: 6, parts: 2, signs: 3, rotated: 0, out: 7, kind: element::F32 };
     for warp in 0..heads {
         merge.run((warp, 0, 0), &arguments.list(), &mut buffers);
     }

@@ -1,4 +1,4 @@
-//! Errors of the command line: one line on stderr, 2 for bad input, 1 for a failure.
+//! Errors of the command line: one line on stderr, 2 for bad input, 1 for a failure, 3 for want of a GPU to check.
 
 use std::fmt;
 use std::io;
@@ -21,6 +21,9 @@ pub(crate) struct CliError {
 }
 
 const BAD_INPUT: u8 = 2;
+/// As `cargo xtask gpu-check` says it too.
+#[cfg(feature = "cuda")]
+const LACKING: u8 = 3;
 /// What a shell says of a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
 const FAILURE: u8 = 1;
@@ -34,6 +37,12 @@ impl CliError {
     /// Something failed that other input would not mend.
     pub(crate) fn failure(message: impl fmt::Display) -> Self {
         Self::new(message, FAILURE)
+    }
+
+    /// The machine has not what the command is about.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn lacking(message: impl fmt::Display) -> Self {
+        Self::new(message, LACKING)
     }
 
     /// Ctrl-C ended the command early, which has said all that there is to say.

@@ -1,12 +1,15 @@
 //! Task runner: `cargo xtask TASK`.
 
 mod asm;
+mod counts;
 mod doctor;
 mod firmware;
+mod gpu_bundle;
 mod gpu_check;
 mod needs;
 mod ptx;
 mod real_model;
+mod sass;
 mod trellis_search;
 mod vectors;
 mod wheel;
@@ -23,6 +26,8 @@ enum Task {
     Doctor(doctor::Args),
     /// Build the firmware images, run them in QEMU, and compare their costs with the budget
     Firmware(firmware::Args),
+    /// Write programs and scripts for a machine with a GPU and no compiler
+    GpuBundle(gpu_bundle::Args),
     /// Check the GPU kernels on this machine's GPU, and measure them; exits 3 without one
     GpuCheck(gpu_check::Args),
     /// Build the GPU kernels, or compare them with the committed PTX, and audit them
@@ -40,6 +45,7 @@ fn main() -> ExitCode {
         Task::Asm(args) => when_ready("asm", || asm::run(&args)),
         Task::Doctor(args) => doctor::run(&args),
         Task::Firmware(args) => when_ready("firmware", || firmware::run(&args)),
+        Task::GpuBundle(args) => when_ready("gpu-bundle", || gpu_bundle::run(&args)),
         // Says itself that there is no GPU, with an exit code of its own.
         Task::GpuCheck(args) => gpu_check::run(&args),
         Task::Ptx(args) => when_ready("ptx", || ptx::run(&args)),

@@ -34,7 +34,7 @@ const fn need(name: &'static str, source: Source) -> Need {
 }
 
 /// The rows: what is run, and what it needs.
-pub(crate) const TASKS: [(&str, &[Need]); 15] = [
+pub(crate) const TASKS: [(&str, &[Need]); 16] = [
     ("cargo fmt, cargo clippy", &[need("rustfmt", Component), need("clippy", Component)]),
     ("cargo xtask asm", &[need("an x86-64 machine", Other(is_x86_64, "run it on one"))]),
     (
@@ -52,6 +52,7 @@ pub(crate) const TASKS: [(&str, &[Need]); 15] = [
             need("coreutils", Program("timeout")),
         ],
     ),
+    ("cargo xtask gpu-bundle", &[]),
     (
         "cargo xtask gpu-check",
         &[need("an NVIDIA GPU", Other(has_gpu, "run it on a machine with one, and its driver"))],

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use crate::wheel;
+use crate::{counts, wheel};
 
 /// Architectures with a committed file.
 const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90"];
@@ -23,9 +23,14 @@ const PTXAS_FOLDER: &str = "target/ptxas";
 /// The program in that folder.
 const PTXAS_PROGRAM: &str = "nvidia/cu13/bin/ptxas";
 
-/// Registers of kernels that would take more without need: these let three blocks of four warps run on a
-/// multiprocessor, not two. The compiler has no word for it.
-const REGISTERS: [(&str, u32); 1] = [("attend_tensor_d128_r4", 168)];
+/// Architectures that run a committed file, which has to assemble for them too.
+const LATER: [&str; 2] = ["sm_100", "sm_120"];
+
+/// Directives that the compiler has no word for, and the start of the names of the kernels that get them. With 168
+/// registers three blocks of four warps run on a multiprocessor. The assembler would keep the merge below 33, so that
+/// many warps fit; there are few, and what they need is words of memory under way.
+const DIRECTIVES: [(&str, &str); 2] =
+    [("attend_tensor_d128_", ".maxnreg 168\n"), ("attend_merge_", ".maxntid 128, 1, 1\n.minnctapersm 1\n")];
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -35,6 +40,9 @@ pub(crate) struct Args {
     /// Print the registers of every kernel
     #[arg(long)]
     registers: bool,
+    /// Build nothing: count the instructions of attention in the committed file, and what follows from them
+    #[arg(long, conflicts_with_all = ["check", "registers"])]
+    counts: bool,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -50,6 +58,10 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 fn build_all(args: &Args) -> Result<(), String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).ok_or("no workspace root")?;
     let ptxas = ptxas(root)?;
+    if args.counts {
+        print!("{}", counts::tables(root, &ptxas, "sm_90")?);
+        return Ok(());
+    }
     // Each is one piece of code to the compiler, which takes one processor: side by side.
     let made = |architecture| {
         let text = normalise(&build(root, architecture)?);
@@ -61,7 +73,8 @@ fn build_all(args: &Args) -> Result<(), String> {
     });
     let mut all = Vec::new();
     for (architecture, made) in ARCHITECTURES.into_iter().zip(made) {
-        let (costs, text) = made?;
+        let (mut costs, text) = made?;
+        costs.extend(costs_by_format(root, &ptxas, architecture, &text)?);
         let mut faults = audit_text(&text, root);
         faults.extend(audit_costs(&costs));
         if !faults.is_empty() {
@@ -75,6 +88,11 @@ fn build_all(args: &Args) -> Result<(), String> {
             }
         }
         all.push(costs);
+        if architecture == ARCHITECTURES[1] {
+            for later in LATER {
+                assemble(root, &ptxas, later, &text)?;
+            }
+        }
     }
     write_or_compare(&root.join("gpu/ptx/REGISTERS.md"), &register_table(&all), args.check)
 }
@@ -96,7 +114,8 @@ fn register_table(all: &[BTreeMap<String, Cost>]) -> String {
     let head_dims = tqkv_gpu::HEAD_DIMS;
     let mut text = format!(
         "# Registers of the GPU kernels\n\n{}, ptxas {assembler}; all {} kernels of both: 0 bytes of stack, 0 spills, \
-         0 calls.\nWritten by `cargo xtask ptx`.\n\n| kernel |{}\n| --- |{}\n",
+         0 calls.\nAttention on tensor cores: the most of any format for keys and values, and of any beside the last, as \
+         constants.\nWritten by `cargo xtask ptx`.\n\n| kernel |{}\n| --- |{}\n",
         ARCHITECTURES.join(" / "),
         kernels().len(),
         head_dims.map(|dim| format!(" d{dim} |")).concat(),
@@ -114,7 +133,8 @@ fn register_table(all: &[BTreeMap<String, Cost>]) -> String {
         for dim in head_dims {
             let name = row.replace('*', &dim.to_string());
             let registers = all.iter().filter_map(|costs| Some(costs.get(&name)?.registers.to_string()));
-            let registers = registers.collect::<Vec<_>>().join(" / ");
+            let has_dims = row.contains('*') || dim == head_dims[0];
+            let registers = registers.filter(|_| has_dims).collect::<Vec<_>>().join(" / ");
             text += &format!(" {} |", if registers.is_empty() { "-" } else { &registers });
         }
         text.push('\n');
@@ -146,10 +166,10 @@ fn kernels() -> Vec<String> {
         names.push(format!("attend_d{dim}_r1"));
         names.extend([1, 2].map(|heads| format!("attend_f16_d{dim}_r{heads}")));
         for kernel in ["attend_tensor", "attend_trellis"] {
-            let heads = tqkv_gpu::tensor_heads(dim).iter();
-            names.extend(heads.map(|heads| format!("{kernel}_d{dim}_r{heads}")));
+            names.push(format!("{kernel}_d{dim}_r4"));
         }
     }
+    names.push("read_bytes".to_owned());
     names
 }
 
@@ -206,11 +226,29 @@ fn normalise(text: &str) -> String {
             out.push('\n');
         }
     }
-    for (kernel, registers) in REGISTERS {
-        let end = format!("{kernel}_param_13\n)\n");
-        out = out.replace(&end, &format!("{end}.maxnreg {registers}\n"));
+    with_directives(&out)
+}
+
+/// Writes the directives of kernels between their parameters and their bodies.
+fn with_directives(text: &str) -> String {
+    let mut kernels = text.split(ENTRY);
+    let mut out = kernels.next().unwrap_or_default().to_owned();
+    for kernel in kernels {
+        let directives = DIRECTIVES.iter().find(|(start, _)| kernel.starts_with(start));
+        let (parameters, body) = kernel.split_once("\n)\n").unwrap_or((kernel, ""));
+        out +=
+            &format!("{ENTRY}{parameters}\n)\n{}{body}", directives.map_or("", |(_, directives)| directives));
     }
     out
+}
+
+/// What stands before a kernel's name.
+const ENTRY: &str = ".visible .entry ";
+
+/// The text with one kernel alone.
+pub(crate) fn only(text: &str, name: &str) -> String {
+    let is_kept = |(i, kernel): &(usize, &str)| *i == 0 || kernel.starts_with(&format!("{name}("));
+    text.split(ENTRY).enumerate().filter(is_kept).map(|(_, kernel)| kernel).collect::<Vec<_>>().join(ENTRY)
 }
 
 /// The line without the hash in the names of the core's statics, `_RNv..Cs(hash)_9tqkv_core..`.
@@ -231,7 +269,7 @@ fn without_crate_hash(line: &str) -> String {
 
 /// The kernels of a PTX text: name and body.
 fn bodies(text: &str) -> BTreeMap<&str, &str> {
-    text.split(".visible .entry ").skip(1).filter_map(|kernel| kernel.split_once('(')).collect()
+    text.split(ENTRY).skip(1).filter_map(|kernel| kernel.split_once('(')).collect()
 }
 
 /// What the text must not hold.
@@ -251,10 +289,10 @@ fn audit_text(text: &str, root: &Path) -> Vec<String> {
         // A softmax weight that small is none; encoders have no such exception.
         let body =
             if name.starts_with("attend") { body.replace("ex2.approx.ftz.f32", "") } else { body.to_owned() };
-        if let Some((_, registers)) = REGISTERS.iter().find(|(limited, _)| *limited == name)
-            && !body.contains(&format!(".maxnreg {registers}\n"))
+        if let Some((_, directives)) = DIRECTIVES.iter().find(|(start, _)| name.starts_with(start))
+            && !body.contains(directives)
         {
-            faults.push(format!("{name}: its limit of {registers} registers was not written"));
+            faults.push(format!("{name}: its directives were not written"));
         }
         for word in forbidden {
             if body.contains(word) {
@@ -272,19 +310,20 @@ fn audit_text(text: &str, root: &Path) -> Vec<String> {
 
 /// What `ptxas` says of a kernel.
 #[derive(Default)]
-struct Cost {
-    registers: u32,
+pub(crate) struct Cost {
+    pub(crate) registers: u32,
     stack: u32,
     spills: u32,
 }
 
-fn assemble(
+pub(crate) fn assemble(
     root: &Path,
     ptxas: &Path,
     architecture: &str,
     text: &str,
 ) -> Result<BTreeMap<String, Cost>, String> {
     let folder = root.join(format!("target/ptx-{architecture}"));
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let (input, output) = (folder.join("kernels.ptx"), folder.join("kernels.cubin"));
     fs::write(&input, text).map_err(|error| format!("{}: {error}", input.display()))?;
     let result = Command::new(ptxas)
@@ -298,6 +337,34 @@ fn assemble(
         return Err(format!("ptxas refuses the {architecture} file:\n{report}"));
     }
     Ok(read_report(&report))
+}
+
+/// What the attention kernels cost as caches get them: each the most of any format for keys and values, and of any
+/// beside the last one, which takes the most registers.
+fn costs_by_format(
+    root: &Path,
+    ptxas: &Path,
+    architecture: &str,
+    text: &str,
+) -> Result<BTreeMap<String, Cost>, String> {
+    let mut formats = tqkv_gpu::CODECS.map(tqkv_gpu::page_format).to_vec();
+    formats.dedup();
+    let last = formats[formats.len() - 1];
+    let pairs = formats.iter().flat_map(|&format| [[format; 2], [format, last], [last, format]]);
+    let mut costs = BTreeMap::<String, Cost>::new();
+    for (formats, dim) in pairs.flat_map(|pair| tqkv_gpu::HEAD_DIMS.map(|dim| (pair, dim))) {
+        let (name, heads) = tqkv_gpu::kernel_for(formats, 2);
+        let name = format!("{name}_d{dim}_r{heads}");
+        let text = tqkv_gpu::with_formats(&only(text, &name), &name, formats);
+        let text = text.ok_or_else(|| format!("{name}: it does not read its formats"))?;
+        for (name, cost) in assemble(root, ptxas, architecture, &text)? {
+            let most = costs.entry(name).or_default();
+            most.registers = most.registers.max(cost.registers);
+            most.stack = most.stack.max(cost.stack);
+            most.spills = most.spills.max(cost.spills);
+        }
+    }
+    Ok(costs)
 }
 
 /// Reads "Compiling entry function 'x'", "n bytes stack frame, n bytes spill .." and "Used n registers".
@@ -355,18 +422,7 @@ fn ptxas(root: &Path) -> Result<PathBuf, String> {
     if let Some(path) = env::var_os("TQKV_PTXAS") {
         return Ok(PathBuf::from(path));
     }
-    let folder = root.join(PTXAS_FOLDER);
-    let path = folder.join(PTXAS_PROGRAM);
-    if path.exists() {
-        return Ok(path);
-    }
-    wheel::fetch(&folder, PTXAS_PACKAGE)?;
-    let status = Command::new("chmod").arg("+x").arg(&path).status();
-    if status.is_ok_and(|status| status.success()) {
-        Ok(path)
-    } else {
-        Err("the wheel holds no ptxas".to_owned())
-    }
+    wheel::program(&root.join(PTXAS_FOLDER), PTXAS_PACKAGE, PTXAS_PROGRAM)
 }
 
 #[cfg(test)]
@@ -401,8 +457,6 @@ mod tests {
         assert!(text.contains(
             "| kernel | d64 | d128 | d256 |\n| --- | --- | --- | --- |\n| encode_append_s2 | 1 / 1000 |"
         ));
-        let row = text.lines().find(|line| line.starts_with("| attend_tensor_r4 |")).unwrap();
-        assert!(row.ends_with("| - |"), "no such kernel at the largest head dim: {row}");
         let cells: usize = text.matches(" / ").count();
         assert_eq!(cells, kernels().len() + 1, "every kernel, and the heading");
     }
@@ -410,10 +464,8 @@ mod tests {
     #[test]
     fn the_audit_names_what_a_kernel_must_not_do() {
         let entry = |name: &str, body: &str| format!(".visible .entry {name}(\n)\n{{\n\t{body}\n}}\n");
-        let limited = entry(REGISTERS[0].0, "ret;");
-        let limit = format!("{limited}.maxnreg {}\n", REGISTERS[0].1);
         let without: String = kernels().iter().map(|name| entry(name, "ret;")).collect();
-        let good = without.replace(&limited, &limit);
+        let good = with_directives(&without);
         let root = Path::new("/a/folder");
         assert!(audit_text(&good, root).is_empty());
         let with = |name: &str, body: &str| good.replace(&entry(name, "ret;"), &entry(name, body));
@@ -430,7 +482,7 @@ mod tests {
             assert_eq!(faults[0], format!("{name}: {fault} is not allowed here"));
         }
         assert!(audit_text(&with("attend_d64_r1", "ex2.approx.ftz.f32 %f1, %f2;"), root).is_empty());
-        assert_eq!(audit_text(&without, root).len(), 1, "the limit of registers is missing");
+        assert_eq!(audit_text(&without, root).len(), 4, "the directives are missing");
         assert!(audit_text(&with("attend_d64_r1", "fma.rn.f32 %f1, %f2, %f3, %f4;"), root).is_empty());
         assert_eq!(audit_text(&good.replace("scores_s2_d64(", "x("), root), ["scores_s2_d64: missing"]);
         assert_eq!(audit_text(&(good + "\"/a/folder/x.rs\""), root), ["the text names /a/folder"]);

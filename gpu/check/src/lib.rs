@@ -1,0 +1,97 @@
+//! What `tqkv gpu-check` and `cargo xtask gpu-check` do: codes against the portable codec, attention against f64, and times
+//! beside f16 and the bandwidth of the memory. A row is written as soon as it is measured.
+//!
+//! | what | file |
+//! | --- | --- |
+//! | options | `args` |
+//! | are codes and attention right | `right` |
+//! | times | `speed` |
+//! | rows, as JSON and for people | `row` |
+//!
+//! When not to use it: to measure kernels of the CPU (`tqkv bench`).
+
+mod args;
+mod right;
+mod row;
+mod speed;
+
+pub use args::CheckArgs;
+
+use row::{Row, Writer};
+use std::io;
+use std::path::PathBuf;
+use tqkv_gpu::bench;
+use tqkv_gpu::{Device, GpuError};
+
+/// Why a check ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// The device, or a shape that it does not take.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// The file of kernels could not be read.
+    #[error("{}: {}", .0.display(), .1)]
+    Ptx(PathBuf, #[source] io::Error),
+    /// The rows could not be written.
+    #[error(transparent)]
+    Write(#[from] io::Error),
+}
+
+/// The GPU that is asked for.
+///
+/// # Errors
+/// As [`Device::new`]: no driver, no device of that number, one that is too old.
+pub fn open(args: &CheckArgs) -> Result<Device, GpuError> {
+    Device::new(args.gpu)
+}
+
+/// Checks and measures; `write` gets each line when it is known, an object each with `json`. Returns whether all is right.
+///
+/// # Errors
+/// What the device reports, or `write`.
+pub fn run(
+    device: &Device,
+    args: &CheckArgs,
+    json: bool,
+    write: &mut dyn FnMut(&str) -> io::Result<()>,
+) -> Result<bool, CheckError> {
+    let mut device = device.clone();
+    if let Some(path) = &args.ptx {
+        let ptx = std::fs::read_to_string(path).map_err(|error| CheckError::Ptx(path.clone(), error))?;
+        // SAFETY: who names the file says that it is a build of the same source.
+        device = unsafe { device.with_ptx(ptx) };
+    }
+    let device = &device;
+    let mut writer = Writer::new(json, write);
+    let bytes = device.memory()?.0 / 4;
+    let bandwidth = bench::bandwidth(device, bytes, args.seconds)?;
+    writer.write(&Row::Device(row::Gpu {
+        device: device.name()?,
+        multiprocessors: device.multiprocessors(),
+        copy_bytes_per_second: bandwidth.copy,
+        read_bytes_per_second: bandwidth.read,
+    }))?;
+    let mut is_right = true;
+    if args.does(args.codes) {
+        for (id, dim) in args.codecs().into_iter().flat_map(|id| tqkv_gpu::HEAD_DIMS.map(|dim| (id, dim))) {
+            let row = right::codes(device, id, dim, args.vectors)?;
+            is_right &= row.mismatches == 0;
+            writer.write(&Row::Codes(row))?;
+        }
+    }
+    if args.does(args.attend) {
+        for (key, value, dim, group) in right::PAIRS {
+            if [key, value].iter().all(|id| args.codecs().contains(id)) {
+                let row = right::attention(device, [key, value], dim, group)?;
+                is_right &= row.largest_error <= right::MAX_ERROR;
+                writer.write(&Row::Attention(row))?;
+            }
+        }
+    }
+    if args.does(args.speed) {
+        for shape in args.shapes() {
+            speed::measure(device, shape, args, bandwidth, &mut |row| writer.write(&Row::Speed(row)))?;
+        }
+    }
+    Ok(is_right)
+}

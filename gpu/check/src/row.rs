@@ -1,0 +1,172 @@
+//! Rows, as JSON objects and as tables.
+
+use crate::CheckError;
+use crate::right::MAX_ERROR;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::io;
+use tqkv_gpu::bench::Times;
+
+/// A line of the report.
+#[derive(Serialize)]
+#[serde(tag = "row", rename_all = "lowercase")]
+pub(crate) enum Row {
+    Device(Gpu),
+    Codes(Codes),
+    Attention(Attention),
+    Speed(Speed),
+}
+
+/// The GPU, and how fast its memory is.
+#[derive(Serialize)]
+pub(crate) struct Gpu {
+    pub(crate) device: String,
+    pub(crate) multiprocessors: usize,
+    /// Bytes read and written by a copy inside the device.
+    pub(crate) copy_bytes_per_second: f64,
+    /// Bytes read by a kernel that only reads.
+    pub(crate) read_bytes_per_second: f64,
+}
+
+/// Codes against the portable codec.
+#[derive(Serialize)]
+pub(crate) struct Codes {
+    pub(crate) codec: &'static str,
+    pub(crate) head_dim: usize,
+    pub(crate) vectors: usize,
+    pub(crate) mismatches: usize,
+}
+
+/// Attention against f64 on the decoded cache.
+#[derive(Serialize)]
+pub(crate) struct Attention {
+    pub(crate) key: &'static str,
+    pub(crate) value: &'static str,
+    pub(crate) head_dim: usize,
+    pub(crate) heads_per_kv_head: usize,
+    pub(crate) largest_error: f64,
+}
+
+/// One codec for keys and values, or f16 rows.
+#[derive(Serialize)]
+pub(crate) struct Speed {
+    pub(crate) codec: &'static str,
+    pub(crate) sequences: usize,
+    pub(crate) tokens: usize,
+    pub(crate) num_kv_heads: usize,
+    pub(crate) heads_per_kv_head: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) runs: usize,
+    pub(crate) attend_seconds: Spread,
+    /// Of the cache's bytes, by the median.
+    pub(crate) attend_bytes_per_second: f64,
+    /// Of the bandwidth of a copy, and of reading.
+    pub(crate) copy_share: f64,
+    pub(crate) read_share: f64,
+    /// f16's median over this codec's.
+    pub(crate) f16_ratio: f64,
+    pub(crate) encoded_vectors_per_second: Option<f64>,
+}
+
+/// Percentiles of some times.
+#[derive(Serialize)]
+pub(crate) struct Spread {
+    p1: f64,
+    p50: f64,
+    p90: f64,
+    p99: f64,
+}
+
+impl Spread {
+    pub(crate) fn of(times: &Times) -> Self {
+        Self { p1: times.at(1), p50: times.at(50), p90: times.at(90), p99: times.at(99) }
+    }
+}
+
+/// Writes rows as they come.
+pub(crate) struct Writer<'a> {
+    json: bool,
+    write: &'a mut dyn FnMut(&str) -> io::Result<()>,
+    head: &'static str,
+}
+
+const CODES: &str = "\ncodes against the portable codec\n";
+const ATTENTION: &str = "\nattention against f64\n";
+const SPEED: &str = "\n     sequences x tokens x KV heads x heads x dim  attend us     p1    p90    p99   TB/s  of copy  \
+    of read  times f16  encode Gvec/s\n";
+
+impl<'a> Writer<'a> {
+    pub(crate) fn new(json: bool, write: &'a mut dyn FnMut(&str) -> io::Result<()>) -> Self {
+        Self { json, write, head: "" }
+    }
+
+    pub(crate) fn write(&mut self, row: &Row) -> Result<(), CheckError> {
+        let text = if self.json {
+            serde_json::to_string(row).map_err(io::Error::from)? + "\n"
+        } else {
+            let (head, line) = for_people(row);
+            let mut text = if head == self.head { String::new() } else { head.to_owned() };
+            self.head = head;
+            text.push_str(&line);
+            text
+        };
+        Ok((self.write)(&text)?)
+    }
+}
+
+/// The head of a row's table, and its line.
+fn for_people(row: &Row) -> (&'static str, String) {
+    let mut line = String::new();
+    let (head, _) = match row {
+        Row::Device(row) => (
+            "",
+            writeln!(
+                line,
+                "{}, {} multiprocessors, copies {:.2} TB/s, reads {:.2} TB/s",
+                row.device,
+                row.multiprocessors,
+                row.copy_bytes_per_second / 1e12,
+                row.read_bytes_per_second / 1e12
+            ),
+        ),
+        Row::Codes(row) => (
+            CODES,
+            writeln!(
+                line,
+                "{:>4} {:>4} {:>7} vectors {:>6} differ",
+                row.codec, row.head_dim, row.vectors, row.mismatches
+            ),
+        ),
+        Row::Attention(row) => (
+            ATTENTION,
+            writeln!(
+                line,
+                "{:>4},{:<3} {:>4} {} heads a KV head {:>9.1e} of {MAX_ERROR:e}",
+                row.key, row.value, row.head_dim, row.heads_per_kv_head, row.largest_error
+            ),
+        ),
+        Row::Speed(row) => (SPEED, speed_line(&mut line, row)),
+    };
+    (head, line)
+}
+
+fn speed_line(line: &mut String, row: &Speed) -> std::fmt::Result {
+    let Speed { sequences, tokens, num_kv_heads, heads_per_kv_head, head_dim, .. } = row;
+    let shape = format!("{sequences}x{tokens}x{num_kv_heads}x{heads_per_kv_head}x{head_dim}");
+    let micros = |seconds: f64| seconds * 1e6;
+    let Spread { p1, p50, p90, p99 } = row.attend_seconds;
+    let encode = row.encoded_vectors_per_second.map_or("-".to_owned(), |speed| format!("{:.3}", speed / 1e9));
+    writeln!(
+        line,
+        "{:>4} {shape:>44} {:>10.1} {:>6.1} {:>6.1} {:>6.1} {:>6.2} {:>7.1}% {:>7.1}% {:>10.2} {encode:>14}",
+        row.codec,
+        micros(p50),
+        micros(p1),
+        micros(p90),
+        micros(p99),
+        row.attend_bytes_per_second / 1e12,
+        100.0 * row.copy_share,
+        100.0 * row.read_share,
+        row.f16_ratio
+    )
+}

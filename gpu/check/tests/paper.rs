@@ -1,0 +1,94 @@
+//! The whole check, on the fake driver: every row, right, in order, as soon as it is known.
+#![cfg(target_os = "linux")]
+
+use clap::Parser;
+use serde_json::Value;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    check: tqkv_gpu_check::CheckArgs,
+}
+
+/// Runs the check with these options; returns its verdict and lines.
+fn check(options: &[&str], json: bool) -> (bool, String) {
+    let path = std::env::current_exe().unwrap().parent().unwrap().join("libtqkv_gpu_fake.so");
+    // SAFETY: a library of this workspace, whose loading runs nothing. It stays open: it is the driver now.
+    std::mem::forget(unsafe { libloading::Library::new(&path) }.unwrap());
+    let line = Line::parse_from([&["check", "--seconds", "0.001"], options].concat());
+    let device = tqkv_gpu_check::open(&line.check).unwrap();
+    let mut text = String::new();
+    let mut write = |line: &str| {
+        assert!(line.ends_with('\n') && !line.is_empty());
+        text.push_str(line);
+        Ok(())
+    };
+    let is_right = tqkv_gpu_check::run(&device, &line.check, json, &mut write).unwrap();
+    (is_right, text)
+}
+
+fn rows(options: &[&str]) -> (bool, Vec<Value>) {
+    let (is_right, text) = check(options, true);
+    (is_right, text.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+}
+
+#[test]
+fn codes_and_attention_of_the_codecs_asked_for_are_right() {
+    let (is_right, rows) = rows(&["--codes", "--attend", "--codec", "s3,n4", "--vectors", "16"]);
+    assert!(is_right);
+    assert_eq!(rows[0]["row"], "device");
+    assert!(rows[0]["read_bytes_per_second"].as_f64().unwrap() > 0.0);
+    let codes: Vec<_> = rows.iter().filter(|row| row["row"] == "codes").collect();
+    assert_eq!(codes.len(), 2 * 3, "two codecs at three head dims");
+    assert!(codes.iter().all(|row| row["vectors"] == 16 && row["mismatches"] == 0));
+    let attention: Vec<_> = rows.iter().filter(|row| row["row"] == "attention").collect();
+    assert_eq!(attention.len(), 2, "pairs of both");
+    assert!(attention.iter().all(|row| row["largest_error"].as_f64().unwrap() < 1e-5));
+    assert_eq!(rows.len(), 1 + 6 + 2);
+}
+
+#[test]
+fn speed_has_f16_and_the_codecs_with_shares_of_what_the_memory_does() {
+    let (is_right, rows) = rows(&["--speed", "--codec", "s2", "--shape", "1x128x1x2x64,2x64x1x1x64"]);
+    assert!(is_right);
+    let codecs: Vec<_> = rows[1..].iter().map(|row| row["codec"].as_str().unwrap()).collect();
+    assert_eq!(codecs, ["f16", "s2", "f16", "s2"]);
+    // A run takes a millisecond on the fake driver.
+    let s2 = &rows[2];
+    assert_eq!(s2["attend_seconds"]["p50"].as_f64().unwrap(), 1e-3);
+    let bytes = 128.0 * 2.0 * (16.0 + 2.0);
+    assert_eq!(s2["attend_bytes_per_second"].as_f64().unwrap(), bytes / 1e-3);
+    let copy = rows[0]["copy_bytes_per_second"].as_f64().unwrap();
+    assert_eq!(s2["copy_share"].as_f64().unwrap(), bytes / 1e-3 / copy);
+    assert_eq!((s2["f16_ratio"].as_f64(), rows[1]["f16_ratio"].as_f64()), (Some(1.0), Some(1.0)));
+    assert!(rows[1]["encoded_vectors_per_second"].is_null());
+}
+
+#[test]
+fn kernels_of_a_file_are_used_or_the_file_is_named() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../ptx/");
+    let options = ["--codes", "--codec", "s2", "--vectors", "8", "--ptx"];
+    // The other file runs as well; one that is no PTX does not.
+    let other = format!("{folder}sm_80.ptx");
+    assert!(rows(&[&options[..], &[&other]].concat()).0);
+    for (file, expected) in [("REGISTERS.md", "NOT_FOUND"), ("none.ptx", "none.ptx: No such file")] {
+        let path = format!("{folder}{file}");
+        let line = Line::parse_from([&["check", "--seconds", "0.001"], &options[..], &[&path]].concat());
+        let device = tqkv_gpu_check::open(&line.check).unwrap();
+        let error = tqkv_gpu_check::run(&device, &line.check, true, &mut |_| Ok(())).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn people_get_tables() {
+    let (is_right, text) =
+        check(&["--codes", "--speed", "--codec", "s2", "--vectors", "8", "--shape", "1x64x1x1x64"], false);
+    assert!(is_right);
+    for expected in
+        ["a GPU of paper", "codes against", "       8 vectors      0 differ", "1x64x1x1x64", "1000.0"]
+    {
+        assert!(text.contains(expected), "{expected} is missing in:\n{text}");
+    }
+    assert_eq!(text.matches("codes against").count(), 1, "a head a table");
+}

@@ -1,0 +1,119 @@
+//! `attend_merge`: the parts of a sequence become one result, which is rotated back.
+//!
+//! A warp merges the parts of one query head. What bounds it is how often it waits for memory, so 64 headers are read
+//! at once, a part in each thread, and then 64 words a thread of the accumulators: of 64 parts of head dim 128 it waits
+//! five times. Parts are made by [`crate::attend`] and [`crate::tensor`].
+
+use crate::args::AttendMerge;
+use crate::attend::{LOWEST, PARTIAL_HEADER};
+use crate::decode::{store_element, unrotate};
+use crate::encode::element;
+use crate::threads::{Threads, load_f32, shuffle_f32, shuffle_xor_f32};
+use crate::warp::Lane;
+
+/// The partial results of a query head: where they start, how many they are, and bytes from one to the next.
+#[derive(Clone, Copy)]
+struct Parts<T: Threads> {
+    home: T::Memory,
+    count: u32,
+    stride: u32,
+}
+
+impl<T: Threads> Parts<T> {
+    /// Maximum and sum of part `first` and those behind it, one in each thread; of none behind the last.
+    #[inline(always)]
+    fn headers(self, first: u32) -> T::Of<(f32, f32)> {
+        let part = T::map(T::lane(), |lane| first + lane);
+        let place = T::map(part, |part| u32::min(part, self.count - 1) * self.stride);
+        T::zip(T::load::<2>(self.home, place), part, |[max, sum], part| {
+            let header = (f32::from_bits(max), f32::from_bits(sum));
+            if part < self.count { header } else { (LOWEST, 0.0) }
+        })
+    }
+
+    /// The accumulator of a part, of the last one behind it.
+    #[inline(always)]
+    fn accumulator<const G: usize>(self, part: u32) -> [T::Of<f32>; G] {
+        let place = T::at(self.home, u64::from(u32::min(part, self.count - 1) * self.stride));
+        let mut words = [T::splat(0.0); G];
+        unroll32!(I => {
+            if I < G {
+                let offset = T::map(T::lane(), |lane| 4 * (PARTIAL_HEADER + 32 * I as u32 + lane));
+                words[I % G] = load_f32::<T>(place, offset);
+            }
+        });
+        words
+    }
+
+    /// The maximum over all parts, and the sum of all in its units.
+    #[inline(always)]
+    fn softmax(self) -> (f32, f32) {
+        let mut all = T::splat((LOWEST, 0.0));
+        let mut first = 0;
+        while first < self.count {
+            let (near, far) = (self.headers(first), self.headers(first + 32));
+            all = T::zip(all, T::zip(near, far, together::<T>), together::<T>);
+            first += 64;
+        }
+        unroll32!(I => {
+            let mask = I as u32;
+            if mask.is_power_of_two() {
+                let other = |of: fn((f32, f32)) -> f32| shuffle_xor_f32::<T>(T::map(all, of), mask);
+                all = T::zip(all, T::zip(other(|v| v.0), other(|v| v.1), |max, sum| (max, sum)), together::<T>);
+            }
+        });
+        (T::uniform(T::map(all, |(max, _)| max)), T::uniform(T::map(all, |(_, sum)| sum)))
+    }
+}
+
+/// The softmax of two sets of parts.
+#[inline(always)]
+fn together<T: Threads>(a: (f32, f32), b: (f32, f32)) -> (f32, f32) {
+    let max = f32::max(a.0, b.0);
+    (max, a.1 * T::exp2(a.0 - max) + b.1 * T::exp2(b.0 - max))
+}
+
+/// Merges the parts of query head `warp` of `count` and rotates the result back.
+#[inline(always)]
+pub fn attend_merge<T: Threads, const G: usize>(warp: u32, args: AttendMerge<T::Memory>) {
+    if warp >= args.count {
+        return;
+    }
+    // So many parts at once: 64 words a thread.
+    let run = 64 / G;
+    let stride = 4 * (PARTIAL_HEADER + 32 * G as u32);
+    let home = T::at(args.partials, u64::from(warp) * u64::from(args.parts) * u64::from(stride));
+    let parts = Parts::<T> { home, count: args.parts, stride };
+    let (max, sum) = parts.softmax();
+    let mut acc = [Lane::<T>(T::splat(0.0)); G];
+    let mut first = 0;
+    while first < args.parts {
+        let factors = T::map(parts.headers(first), |(part, _)| T::exp2(part - max));
+        let mut words = [[T::splat(0.0); G]; 32];
+        unroll32!(PART => {
+            if PART < run {
+                words[PART] = parts.accumulator::<G>(first + PART as u32);
+            }
+        });
+        unroll32!(PART => {
+            if PART < run {
+                let factor = shuffle_f32::<T>(factors, T::splat(PART as u32));
+                unroll32!(I => {
+                    if I < G {
+                        acc[I % G] = acc[I % G] + Lane(words[PART][I % G]) * Lane(factor);
+                    }
+                });
+            }
+        });
+        first += run as u32;
+    }
+    let mut factor = if sum > 0.0 { 1.0 / sum } else { 0.0 };
+    if args.rotated != 0 {
+        unrotate(args.signs, &mut acc);
+        factor *= 1.0 / (32 * G) as f32;
+    }
+    let out = T::at(args.out, u64::from(warp) * u64::from(32 * G as u32 * element::bytes(args.kind)));
+    for (g, &v) in acc.iter().enumerate() {
+        store_element::<T>(out, args.kind, 32 * g as u32, (v * Lane(T::splat(factor))).0);
+    }
+}

@@ -1,0 +1,116 @@
+//! Logits on tensor cores are integers: the sums over the levels that the CPU's kernels multiply too, to the last one.
+//!
+//! What differs is the query, which the CPU rounds to 8 bits for each 32 coordinates, and a GPU to 24 bits for all. So
+//! the definition is written out here in integers, with the levels taken from the portable codec's dot product.
+
+use crate::attention::{Side, with_stack};
+use crate::scene::Scene;
+use crate::warp::{Buffer, Emulated};
+use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_gpu_kernels::args::Attend;
+use tqkv_gpu_kernels::attend::{PARTIAL_HEADER, Share};
+use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
+use tqkv_gpu_kernels::{page, tensor, with_groups};
+use tqkv_tests::inputs::Gaussian;
+
+/// Query heads a KV head.
+const GROUP: u32 = 4;
+
+/// The integer of the largest coordinate of a query.
+const LARGEST: f32 = 8_355_703.0;
+
+/// Levels of a block as whole numbers: dot products of the portable codec with one coordinate at a time, by what a
+/// level of 1 is worth.
+fn levels(codec: &AnyCodec, block: &[u8]) -> Vec<i64> {
+    let scale = half::f16::from_le_bytes([block[0], block[1]]).to_f32();
+    let one = |i: usize| {
+        let (mut query, mut score) = (vec![0.0; codec.dim()], [0.0]);
+        query[i] = 1.0;
+        codec.scores(&query, block, &mut score);
+        let level = score[0] / (scale * codec.unit());
+        assert!(
+            (level - level.round()).abs() < 1e-3,
+            "{} {i}: {level} is no whole number",
+            codec.id().name()
+        );
+        level.round() as i64
+    };
+    (0..codec.dim()).map(one).collect()
+}
+
+/// The logit of a query by integers: three digits of it, and floats only where their sums are put together.
+fn logit(query: &[f32], levels: &[i64], scale: f32, unit: f32) -> f32 {
+    let largest = query.iter().fold(0.0, |m: f32, v| m.max(v.abs()));
+    let steps = LARGEST / largest;
+    let dot: i64 = query.iter().zip(levels).map(|(v, level)| i64::from((v * steps) as i32) * level).sum();
+    // The third digit is signed: what lies above it is summed apart.
+    let last: i64 = query
+        .iter()
+        .zip(levels)
+        .map(|(v, level)| {
+            i64::from(((v * steps) as i32).wrapping_add(0x80) as u8 ^ 0x80) as i8 as i64 * level
+        })
+        .sum();
+    assert_eq!((dot - last) % 256, 0);
+    let upper = i32::try_from((dot - last) / 256).expect("sums are 32 bits");
+    (256.0 * upper as f32 + last as f32) * (scale * (largest / LARGEST * unit))
+}
+
+/// The largest logits of sequences of one token, which are the only ones.
+fn maxima(scene: &Scene, dim: usize, queries: &[f32], keys: &Side, values: &Side) -> Vec<f32> {
+    let count = scene.lengths.len() as u32 * GROUP;
+    let stride = PARTIAL_HEADER as usize + dim;
+    let (partials, queries) = (Buffer::garbage(4 * count as usize * stride), Buffer::from_f32(queries));
+    let (page_table, lengths) = (Buffer::from_u32(&scene.page_table), Buffer::from_u32(&scene.lengths));
+    let sequence_of = Buffer::from_u32(&(0..scene.lengths.len() as u32).collect::<Vec<_>>());
+    let args = Attend {
+        parts: 1,
+        queries: queries.place(),
+        num_kv_heads: 1,
+        group: GROUP,
+        keys: keys.pool.place(),
+        key_format: keys.format,
+        key_levels: keys.levels.place(),
+        values: values.pool.place(),
+        value_format: values.format,
+        value_levels: values.levels.place(),
+        page_table: page_table.place(),
+        max_pages: scene.max_pages,
+        sequence_of: sequence_of.place(),
+        lengths: lengths.place(),
+        partials: partials.place(),
+    };
+    for row in 0..scene.lengths.len() as u32 {
+        let share = Share { part: 0, chunk: 0, kv_head: 0, row };
+        with_groups!(dim, G => if page::is_trellis(keys.format) {
+            tensor::attend::<Emulated<'_>, G, true, { tensor::slice(G, true) }>(share, args);
+        } else {
+            tensor::attend::<Emulated<'_>, G, false, { tensor::slice(G, false) }>(share, args);
+        });
+    }
+    partials.floats().chunks_exact(stride).map(|part| part[0]).collect()
+}
+
+#[test]
+fn logits_are_the_integer_sums_of_the_levels() {
+    with_stack(|| {
+        for dim in HEAD_DIMS {
+            for id in CODECS {
+                let scene = Scene::new(&[1; 4], 1);
+                let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
+                let mut gaussian = Gaussian::new(dim as u64);
+                let (rows, queries) = (gaussian.vector(4 * dim), gaussian.vector(16 * dim));
+                let values = AnyCodec::new(CodecId::S2, dim, Options::DEFAULT).unwrap();
+                let [keys, values] = [&codec, &values].map(|codec| Side::encoded(&scene, codec, &rows));
+                let got = maxima(&scene, dim, &queries, &keys, &values);
+                let mut block = vec![0; codec.block_bytes()];
+                for (i, (query, got)) in queries.chunks_exact(dim).zip(got).enumerate() {
+                    codec.encode(&rows[i / GROUP as usize * dim..][..dim], &mut block).unwrap();
+                    let scale = half::f16::from_le_bytes([block[0], block[1]]).to_f32();
+                    let want = logit(query, &levels(&codec, &block), scale, codec.unit());
+                    assert_eq!(got.to_bits(), want.to_bits(), "{} {dim}: {got} {want}", id.name());
+                }
+            }
+        }
+    });
+}

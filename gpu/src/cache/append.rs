@@ -1,0 +1,121 @@
+//! Appending tokens to one layer, and finding pages for them.
+
+use super::coder::Coder;
+use super::{GpuCache, Rows, Token, tokens};
+use crate::GpuError;
+use crate::spec::MAX_CHUNK;
+use cudarc::driver::{CudaSlice, CudaStream};
+use std::sync::Arc;
+use tqkv_gpu_kernels::page;
+
+impl GpuCache {
+    /// Appends tokens to one layer: token i goes to the end of `sequences[i]`, which may repeat.
+    /// `keys`, `values`: `[sequences.len(), num_kv_heads, head_dim]`, keys after RoPE.
+    ///
+    /// Waits for the device, because what the encoder made of each vector is looked at.
+    ///
+    /// # Errors
+    /// Shapes, a full sequence or pool, or a vector that cannot be encoded, named by token and KV
+    /// head; nothing is appended then.
+    pub fn append(
+        &mut self,
+        layer: usize,
+        sequences: &[usize],
+        keys: Rows<'_>,
+        values: Rows<'_>,
+    ) -> Result<(), GpuError> {
+        let tokens = self.check_append(layer, sequences)?;
+        self.check_rows(sequences.len(), keys, values)?;
+        if sequences.is_empty() {
+            return Ok(());
+        }
+        let result = self.place(&tokens).and_then(|()| {
+            let outcomes = 2 * self.vectors(tokens.len());
+            self.device.grow(&mut self.scratch.outcomes, outcomes)?;
+            self.encode(layer, 0, [keys, values], tokens.len())?;
+            self.read_outcomes(layer..layer + 1, tokens.len())
+        });
+        if result.is_err() {
+            for &sequence in sequences {
+                self.trim(sequence);
+            }
+            return result;
+        }
+        for &(sequence, length) in &tokens {
+            self.layers[layer].lengths[sequence] = length;
+        }
+        Ok(())
+    }
+
+    /// Checks an append; returns where each token goes.
+    pub(super) fn check_append(&self, layer: usize, sequences: &[usize]) -> Result<Vec<Token>, GpuError> {
+        self.check_layer(layer)?;
+        if sequences.len() > MAX_CHUNK {
+            return Err(GpuError::BadSpec(format!(
+                "{} tokens in one call; at most {MAX_CHUNK}",
+                sequences.len()
+            )));
+        }
+        let (mut lengths, max_tokens) = (self.layers[layer].lengths.clone(), self.spec.max_tokens);
+        let mut tokens = Vec::with_capacity(sequences.len());
+        for &sequence in sequences {
+            self.check_sequence(sequence)?;
+            if lengths[sequence] == max_tokens {
+                return Err(GpuError::SequenceFull { sequence, max_tokens });
+            }
+            lengths[sequence] += 1;
+            tokens.push((sequence, lengths[sequence]));
+        }
+        Ok(tokens)
+    }
+
+    /// Checks keys and values of an append.
+    pub(super) fn check_rows(&self, tokens: usize, keys: Rows<'_>, values: Rows<'_>) -> Result<(), GpuError> {
+        let expected = self.vectors(tokens) * self.spec.head_dim;
+        keys.check(&self.device, "keys", expected)?;
+        values.check(&self.device, "values", expected)
+    }
+
+    /// Key vectors, or value vectors, of so many tokens.
+    pub(super) fn vectors(&self, tokens: usize) -> usize {
+        tokens * self.spec.num_kv_heads
+    }
+
+    /// Finds pages for tokens that are appended, and tells the device of both.
+    pub(super) fn place(&mut self, tokens: &[Token]) -> Result<(), GpuError> {
+        let head_bytes = |coder: &Coder| page::head_bytes(self.spec.head_dim as u32, coder.bits()) as usize;
+        let page_bytes = [0, 1].map(|side: usize| self.spec.num_kv_heads * head_bytes(&self.coders[side]));
+        for &(sequence, length) in tokens {
+            let (stream, layers) = (self.device.stream(), &mut self.layers);
+            self.pages.own(sequence, length - 1, |from, to| {
+                for layer in layers {
+                    for (pool, bytes) in layer.pools.iter_mut().zip(page_bytes) {
+                        copy_page(stream, pool, from as usize * bytes, to as usize * bytes, bytes)?;
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        self.update_table()?;
+        self.tokens.send(&self.device, &tokens::words(tokens.iter().copied()))
+    }
+}
+
+/// Copies `bytes` bytes of a pool inside it.
+fn copy_page(
+    stream: &Arc<CudaStream>,
+    pool: &mut CudaSlice<u8>,
+    from: usize,
+    to: usize,
+    bytes: usize,
+) -> Result<(), GpuError> {
+    let (mut low, mut high) = pool.split_at_mut(from.max(to));
+    let (mut first, mut second) =
+        (low.slice_mut(from.min(to)..from.min(to) + bytes), high.slice_mut(..bytes));
+    if from < to {
+        stream.memcpy_dtod(&first, &mut second)?;
+    } else {
+        stream.memcpy_dtod(&second, &mut first)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,161 @@
+//! Attention: of all sequences, of some, and of the tokens of one chunk.
+
+use super::{GpuCache, Lists, Out, Rows, Token, check_len, pools, tokens};
+use crate::GpuError;
+use crate::attention::Batch;
+use tqkv_core::Chunk;
+
+/// Query tokens of one sequence that are attended in one launch.
+const QUERY_TILE: usize = 256;
+
+impl GpuCache {
+    /// Attends from the newest position of every sequence: `queries`, `out` are `[num_sequences,
+    /// num_heads, head_dim]`, logits are scaled by 1/sqrt(head_dim). Empty sequences give zeros.
+    ///
+    /// # Errors
+    /// Wrong shapes, or what the driver reports.
+    pub fn attend(&mut self, layer: usize, queries: &[f32], out: &mut [f32]) -> Result<(), GpuError> {
+        self.check_layer(layer)?;
+        check_len("out", out.len(), self.query_values(self.spec.num_sequences))?;
+        self.attend_to_host(layer, &self.newest(layer, 0..self.spec.num_sequences), queries, out)
+    }
+
+    /// As [`GpuCache::attend`], with the result left on the device. Does not wait where the queries
+    /// are there already.
+    ///
+    /// # Errors
+    /// Wrong shapes, memory of another device, or what the driver reports.
+    pub fn attend_on_device<'a>(
+        &mut self,
+        layer: usize,
+        queries: Rows<'_>,
+        out: impl Into<Out<'a>>,
+    ) -> Result<(), GpuError> {
+        self.check_layer(layer)?;
+        let newest = self.newest(layer, 0..self.spec.num_sequences);
+        self.attend_tokens(layer, &newest, queries, out.into())
+    }
+
+    /// As [`GpuCache::attend_on_device`], of some sequences: row i of `queries` and `out`, `[sequences.len(), num_heads,
+    /// head_dim]`, is for `sequences[i]`.
+    ///
+    /// # Errors
+    /// A sequence out of range, and as [`GpuCache::attend_on_device`].
+    pub fn attend_some<'a>(
+        &mut self,
+        layer: usize,
+        sequences: &[usize],
+        queries: Rows<'_>,
+        out: impl Into<Out<'a>>,
+    ) -> Result<(), GpuError> {
+        self.check_layer(layer)?;
+        sequences.iter().try_for_each(|&sequence| self.check_sequence(sequence))?;
+        let newest = self.newest(layer, sequences.iter().copied());
+        self.attend_tokens(layer, &newest, queries, out.into())
+    }
+
+    /// Appends n tokens to one sequence and attends causally with each token's queries: `queries`,
+    /// `out` are `[n, num_heads, head_dim]`. Each query reads the cache on its own, so a long prompt
+    /// is cheaper with a prefill kernel and [`GpuCache::append`].
+    ///
+    /// # Errors
+    /// As [`GpuCache::append`] and [`GpuCache::attend`].
+    pub fn attend_chunk(
+        &mut self,
+        layer: usize,
+        sequence: usize,
+        queries: &[f32],
+        keys: &[f32],
+        values: &[f32],
+        out: &mut [f32],
+    ) -> Result<(), GpuError> {
+        let shape = self.spec.shape();
+        let mut chunk = Chunk::new(shape, layer, queries, keys, values, out)?;
+        let tokens = chunk.tokens();
+        self.append(layer, &vec![sequence; tokens], keys.into(), values.into())?;
+        if tokens == 0 {
+            return Ok(());
+        }
+        let before = self.layers[layer].lengths[sequence] - tokens;
+        let appended: Vec<Token> = (before + 1..=before + tokens).map(|length| (sequence, length)).collect();
+        let tile = QUERY_TILE * shape.query_values();
+        let rows = queries.chunks(tile).zip(chunk.out().chunks_mut(tile));
+        for (tokens, (queries, out)) in appended.chunks(QUERY_TILE).zip(rows) {
+            self.attend_to_host(layer, tokens, queries, out)?;
+        }
+        Ok(())
+    }
+
+    /// The newest token of each sequence, as attention sees it.
+    fn newest(&self, layer: usize, sequences: impl Iterator<Item = usize>) -> Vec<Token> {
+        sequences.map(|sequence| (sequence, self.layers[layer].lengths[sequence])).collect()
+    }
+
+    /// Values of the queries of so many tokens.
+    pub(super) fn query_values(&self, tokens: usize) -> usize {
+        tokens * self.spec.num_heads * self.spec.head_dim
+    }
+
+    /// Attends with a query of each token, from and to host memory.
+    fn attend_to_host(
+        &mut self,
+        layer: usize,
+        tokens: &[Token],
+        queries: &[f32],
+        out: &mut [f32],
+    ) -> Result<(), GpuError> {
+        let mut device_out = self.take_out(out.len())?;
+        let result = self
+            .attend_tokens(layer, tokens, Rows::Host(queries), Out::F32(&mut device_out))
+            .and_then(|()| self.scratch.staging[1].receive(&self.device, &device_out, out));
+        self.scratch.out = Some(device_out);
+        result
+    }
+
+    /// Attends with a query of each token, which sees its sequence up to itself.
+    fn attend_tokens(
+        &mut self,
+        layer: usize,
+        tokens: &[Token],
+        queries: Rows<'_>,
+        out: Out<'_>,
+    ) -> Result<(), GpuError> {
+        queries.check(&self.device, "queries", self.query_values(tokens.len()))?;
+        self.update_table()?;
+        self.tokens.send(&self.device, &tokens::words(tokens.iter().copied()))?;
+        let longest = tokens.iter().map(|&(_, length)| length).max().unwrap_or(0);
+        self.attend_sent(layer, (tokens.len(), longest), queries, out)
+    }
+
+    /// Attends with a query of each of `count` tokens, of which the device knows already; only launches, where the queries
+    /// are on the device.
+    pub(super) fn attend_sent(
+        &mut self,
+        layer: usize,
+        (count, longest): (usize, usize),
+        queries: Rows<'_>,
+        out: Out<'_>,
+    ) -> Result<(), GpuError> {
+        let values = self.query_values(count);
+        let out = out.memory(&self.device, values)?;
+        if count == 0 {
+            return Ok(());
+        }
+        if let Rows::Host(rows) = queries {
+            self.scratch.staging[0].send(&self.device, rows, &mut self.scratch.rows[0])?;
+        }
+        let lists = Lists::new(&self.tokens, count);
+        let batch = Batch {
+            table: &self.table,
+            max_pages: self.pages.max_pages(),
+            sequence_of: lists.sequences(),
+            lengths: lists.lengths(),
+            rows: count,
+            longest: if self.is_fixed { self.spec.max_tokens } else { longest },
+        };
+        let queries = (queries.memory(&self.scratch.rows[0], 0..values), queries.kind());
+        let pools = pools(&self.coders, &self.layers[layer]);
+        // SAFETY: shapes were checked above, the table's pages are inside the pools.
+        unsafe { self.attention.run(&self.device, queries, pools, batch, out) }
+    }
+}

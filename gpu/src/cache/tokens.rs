@@ -1,0 +1,90 @@
+//! Which tokens a launch is about: control words that kernels read from device memory.
+
+use crate::GpuError;
+use crate::device::Device;
+use crate::staging::Staging;
+use cudarc::driver::{CudaSlice, CudaView};
+
+/// A token of a launch: its sequence, and how many tokens of it there are with this one.
+pub(super) type Token = (usize, usize);
+
+/// Words on the device, and what they are there: equal ones are not sent again, so a step of a model sends each list once.
+#[derive(Debug)]
+pub(super) struct Words {
+    sent: Vec<u32>,
+    memory: CudaSlice<u32>,
+    staging: Staging<u32>,
+}
+
+impl Words {
+    /// Room for `len` words.
+    pub(super) fn new(device: &Device, len: usize) -> Result<Self, GpuError> {
+        Ok(Self { sent: Vec::new(), memory: device.zeros(len)?, staging: Staging::new() })
+    }
+
+    /// Makes room for `len` words, which later lists of that length do not move.
+    pub(super) fn reserve(&mut self, device: &Device, len: usize) -> Result<(), GpuError> {
+        if self.memory.len() < len {
+            self.sent.clear();
+            device.grow(&mut self.memory, len)?;
+        }
+        Ok(())
+    }
+
+    /// Puts `words` on the device, without waiting.
+    pub(super) fn send(&mut self, device: &Device, words: &[u32]) -> Result<(), GpuError> {
+        if self.sent != words {
+            // Unknown until the copy was accepted.
+            self.sent.clear();
+            self.staging.send(device, words, &mut self.memory)?;
+            self.sent.extend_from_slice(words);
+        }
+        Ok(())
+    }
+}
+
+/// The words of some tokens: sequences, positions, lengths.
+pub(super) fn words(tokens: impl Iterator<Item = Token> + Clone) -> Vec<u32> {
+    let sequences = tokens.clone().map(|(sequence, _)| sequence);
+    let positions = tokens.clone().map(|(_, length)| length.saturating_sub(1));
+    let lengths = tokens.map(|(_, length)| length);
+    sequences.chain(positions).chain(lengths).map(|word| word as u32).collect()
+}
+
+/// The lists of `count` tokens as [`words`] lays them out.
+#[derive(Clone, Copy)]
+pub(super) struct Lists<'a> {
+    words: &'a Words,
+    count: usize,
+}
+
+impl<'a> Lists<'a> {
+    /// Those that were sent last.
+    pub(super) fn new(words: &'a Words, count: usize) -> Self {
+        Self { words, count }
+    }
+
+    pub(super) fn sequences(self) -> CudaView<'a, u32> {
+        self.words.memory.slice(..self.count)
+    }
+
+    pub(super) fn positions(self) -> CudaView<'a, u32> {
+        self.words.memory.slice(self.count..2 * self.count)
+    }
+
+    pub(super) fn lengths(self) -> CudaView<'a, u32> {
+        self.words.memory.slice(2 * self.count..3 * self.count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lists_stand_one_behind_the_other() {
+        let tokens = [(3, 1), (0, 65), (3, 2), (1, 0)];
+        assert_eq!(words(tokens.into_iter()), [3, 0, 3, 1, 0, 64, 1, 0, 1, 65, 2, 0]);
+        assert!(words(std::iter::empty()).is_empty());
+    }
+}

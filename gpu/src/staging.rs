@@ -1,0 +1,89 @@
+//! [`Staging`]: page-locked host memory, through which all that the host sends travels.
+//!
+//! A copy from other memory may be read after the call that asked for it has returned, and waits for the stream where it is
+//! large. From here it does neither: who writes here next waits for the copy, and so does who frees the memory.
+
+use crate::GpuError;
+use crate::device::Device;
+use cudarc::driver::{CudaEvent, CudaSlice, DeviceRepr, PinnedHostSlice, ValidAsZeroBits};
+
+/// Page-locked memory for one copy at a time.
+#[derive(Debug)]
+pub(crate) struct Staging<T> {
+    memory: Option<PinnedHostSlice<T>>,
+    /// Behind the last copy from it, which may go on after [`Staging::send`] has returned.
+    sent: Option<CudaEvent>,
+}
+
+impl<T: Copy + DeviceRepr + ValidAsZeroBits> Staging<T> {
+    /// No memory yet.
+    pub(crate) fn new() -> Self {
+        Self { memory: None, sent: None }
+    }
+
+    /// The first `len` values, free to be overwritten.
+    fn room(&mut self, device: &Device, len: usize) -> Result<&mut [T], GpuError> {
+        // Taken once it has been waited for: after an error the next call waits again.
+        if let Some(sent) = &self.sent {
+            sent.synchronize()?;
+            self.sent = None;
+        }
+        if self.memory.as_ref().is_none_or(|memory| memory.len() < len) {
+            self.memory = None;
+            let len = len.next_power_of_two();
+            // SAFETY: the values are unset until they are written; any bits are valid, and each caller writes
+            // `len` values before it reads them.
+            let memory = unsafe { device.context().alloc_pinned_with_flags(len, 0) };
+            self.memory =
+                Some(memory.map_err(|error| GpuError::from_allocation(error, len * size_of::<T>()))?);
+        }
+        match &mut self.memory {
+            Some(memory) => Ok(&mut memory.as_mut_slice()?[..len]),
+            None => Ok(&mut []),
+        }
+    }
+
+    /// Copies values to the start of `to`, without waiting.
+    pub(crate) fn send(
+        &mut self,
+        device: &Device,
+        values: &[T],
+        to: &mut CudaSlice<T>,
+    ) -> Result<(), GpuError> {
+        if values.is_empty() {
+            return Ok(());
+        }
+        device.grow(to, values.len())?;
+        let room = self.room(device, values.len())?;
+        room.copy_from_slice(values);
+        device.stream().memcpy_htod(room, to)?;
+        self.sent = Some(device.stream().record_event(None)?);
+        Ok(())
+    }
+
+    /// Copies the first `out.len()` values from the device and waits for them.
+    pub(crate) fn receive(
+        &mut self,
+        device: &Device,
+        from: &CudaSlice<T>,
+        out: &mut [T],
+    ) -> Result<(), GpuError> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        let room = self.room(device, out.len())?;
+        device.stream().memcpy_dtoh(&from.slice(..out.len()), room)?;
+        device.finish()?;
+        out.copy_from_slice(room);
+        Ok(())
+    }
+}
+
+impl<T> Drop for Staging<T> {
+    fn drop(&mut self) {
+        if let Some(sent) = &self.sent {
+            // A failure stays with the context, whose next call says it.
+            let _ = sent.synchronize();
+        }
+    }
+}

@@ -1,0 +1,652 @@
+//! What the host does with a driver: on a fake one, which is late and strict, with the kernels in the interpreter of PTX; with
+//! `TQKV_REQUIRE_GPU=1` on a GPU, as far as the fake one is not what is asked.
+#![cfg(target_os = "linux")]
+
+use std::sync::OnceLock;
+use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_gpu::cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DeviceRepr, sys};
+use tqkv_gpu::{Device, Element, GpuCache, GpuError, GpuSpec, Out, Qjl, Raw, Rows, Side, WeightDecoder};
+use tqkv_gpu_fake::Counts;
+use tqkv_tests::inputs::Gaussian;
+use tqkv_tests::oracle;
+
+/// Whether the driver is the fake one.
+fn on_paper() -> bool {
+    std::env::var("TQKV_REQUIRE_GPU").map_or(true, |value| value != "1")
+}
+
+/// The fake driver, which is opened before anything looks for the real one.
+fn fake() -> &'static libloading::Library {
+    static FAKE: OnceLock<libloading::Library> = OnceLock::new();
+    FAKE.get_or_init(|| {
+        let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+        let path = folder.join("libtqkv_gpu_fake.so");
+        // SAFETY: a library of this workspace, whose loading runs nothing.
+        unsafe { libloading::Library::new(&path) }
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    })
+}
+
+/// What this thread has asked of the driver.
+fn counts() -> Counts {
+    let mut counts = Counts::default();
+    if !on_paper() {
+        return counts;
+    }
+    // SAFETY: the library has this function, which writes one `Counts`.
+    unsafe {
+        let call = fake().get::<unsafe extern "C" fn(*mut Counts) -> i32>(b"tqkv_fake_counts").unwrap();
+        call(&raw mut counts);
+    }
+    counts
+}
+
+/// What this thread has asked since `before`.
+fn since(before: Counts) -> Counts {
+    let now = counts();
+    Counts {
+        launches: now.launches - before.launches,
+        warps: now.warps - before.warps,
+        copies_in: now.copies_in - before.copies_in,
+        pageable: now.pageable - before.pageable,
+        waits: now.waits - before.waits,
+        allocations: now.allocations - before.allocations,
+        modules: now.modules - before.modules,
+        events: now.events - before.events,
+    }
+}
+
+/// A GPU of its own stream.
+fn device(ordinal: usize) -> Device {
+    if on_paper() {
+        fake();
+    }
+    Device::new(ordinal).unwrap()
+}
+
+const DIM: usize = 64;
+const KV_HEADS: usize = 2;
+const HEADS: usize = 4;
+/// Values of a token's keys, and of its queries.
+const ROW: usize = KV_HEADS * DIM;
+const QUERY: usize = HEADS * DIM;
+
+fn spec(layers: usize) -> GpuSpec {
+    GpuSpec::new(layers, HEADS, KV_HEADS, DIM).sequences(3, 200).options(Options::DEFAULT.seed(5))
+}
+
+fn cache(layers: usize) -> GpuCache {
+    GpuCache::new(&device(0), spec(layers)).unwrap()
+}
+
+fn noise(seed: u64, len: usize) -> Vec<f32> {
+    Gaussian::new(seed).vector(len)
+}
+
+/// `values` on the device, by a copy that has ended.
+fn upload<T: DeviceRepr>(device: &Device, values: &[T]) -> CudaSlice<T> {
+    device.stream().clone_htod(values).unwrap()
+}
+
+/// Decoded rows of one KV head.
+fn decoded(cache: &GpuCache, layer: usize, sequence: usize, side: Side, head: usize) -> Vec<Vec<f32>> {
+    let codec = cache.codec(side);
+    let blocks = cache.blocks(layer, sequence, side).unwrap();
+    let blocks = blocks.chunks_exact(codec.block_bytes()).skip(head).step_by(KV_HEADS);
+    let decode = |block: &[u8]| {
+        let mut row = vec![0.0; codec.dim()];
+        codec.decode(block, &mut row).unwrap();
+        row
+    };
+    blocks.map(decode).collect()
+}
+
+/// Attention of one token's queries over the first `length` tokens of a sequence, in f64.
+fn wanted(cache: &GpuCache, layer: usize, sequence: usize, length: usize, queries: &[f32]) -> Vec<f64> {
+    let mut all = Vec::new();
+    for (head, query) in queries.chunks_exact(DIM).enumerate() {
+        let side = |side| {
+            let mut rows = decoded(cache, layer, sequence, side, head * KV_HEADS / HEADS);
+            rows.truncate(length);
+            rows
+        };
+        all.extend(match length {
+            0 => vec![0.0; DIM],
+            _ => oracle::attention(query, &side(Side::Keys), &side(Side::Values)),
+        });
+    }
+    all
+}
+
+fn assert_near(got: &[f32], want: &[f64], tolerance: f64) {
+    assert_eq!(got.len(), want.len());
+    for (i, (got, want)) in got.iter().zip(want).enumerate() {
+        assert!((f64::from(*got) - want).abs() <= tolerance, "value {i}: {got} {want}");
+    }
+}
+
+/// Appends `tokens` tokens to a sequence in all layers, and returns the keys.
+fn fill(cache: &mut GpuCache, sequence: usize, tokens: usize, seed: u64) -> Vec<f32> {
+    let rows = noise(seed, tokens * ROW);
+    for layer in 0..cache.spec().num_layers {
+        cache.append(layer, &vec![sequence; tokens], Rows::Host(&rows), Rows::Host(&rows)).unwrap();
+    }
+    rows
+}
+
+/// The portable codec's blocks of rows.
+fn blocks(codec: &AnyCodec, rows: &[f32]) -> Vec<u8> {
+    let mut block = vec![0; codec.block_bytes()];
+    let encode = |row: &[f32]| {
+        codec.encode(row, &mut block).unwrap();
+        block.clone()
+    };
+    rows.chunks_exact(codec.dim()).flat_map(encode).collect()
+}
+
+#[test]
+fn host_memory_may_be_written_again_as_soon_as_a_call_returns() {
+    let mut cache = cache(1);
+    fill(&mut cache, 0, 3, 1);
+    let (all, len) = (noise(2, 3 * 3 * QUERY), 3 * QUERY);
+    let stream = {
+        // Three calls that do not wait, from one buffer that is overwritten between them.
+        let device = device(0);
+        let mut outs: Vec<_> = (0..3).map(|_| device.stream().alloc_zeros::<f32>(len).unwrap()).collect();
+        device.stream().synchronize().unwrap();
+        for (queries, out) in all.chunks_exact(len).zip(&mut outs) {
+            let mut given = queries.to_vec();
+            cache.attend_on_device(0, Rows::Host(&given), out).unwrap();
+            given.fill(f32::NAN);
+        }
+        // Keys go through the same page-locked memory, and need more of it.
+        cache
+            .append(0, &[1; 150], Rows::Host(&noise(3, 150 * ROW)), Rows::Host(&noise(4, 150 * ROW)))
+            .unwrap();
+        for (queries, out) in all.chunks_exact(len).zip(&outs) {
+            let got = device.stream().clone_dtoh(out).unwrap();
+            assert_near(&got[..QUERY], &wanted(&cache, 0, 0, 3, &queries[..QUERY]), 1e-5);
+            assert!(got[QUERY..].iter().all(|v| *v == 0.0), "empty sequences give zeros");
+        }
+        device.stream().clone()
+    };
+    // A cache may go while a copy out of its page-locked memory is under way.
+    let mut out = stream.alloc_zeros::<f32>(len).unwrap();
+    let queries = Rows::Host(&all[..len]);
+    let of_cache = cache_stream(&cache);
+    cache.attend_on_device(0, queries, &mut out).unwrap();
+    drop(cache);
+    of_cache.synchronize().unwrap();
+}
+
+/// A stream on which what a cache asked for can be waited for.
+fn cache_stream(cache: &GpuCache) -> std::sync::Arc<CudaStream> {
+    cache.device().stream().clone()
+}
+
+#[test]
+fn nothing_is_sent_from_memory_that_is_not_page_locked_and_equal_words_are_sent_once() {
+    if !on_paper() {
+        return;
+    }
+    let before = counts();
+    let mut cache = cache(3);
+    let device = cache.device().clone();
+    let rows = upload(&device, &noise(1, 2 * ROW));
+    let uploads = since(before);
+    assert_eq!(uploads.pageable, 1, "the test's own copy");
+    let queries = upload(&device, &noise(2, 3 * QUERY));
+    let mut out = device.stream().alloc_zeros::<f32>(3 * QUERY).unwrap();
+    let mut step = |cache: &mut GpuCache| {
+        let before = counts();
+        for layer in 0..3 {
+            cache.append(layer, &[0, 2], Rows::F32(&rows), Rows::F32(&rows)).unwrap();
+            cache.attend_some(layer, &[0, 2], Rows::F32(&device_part(&queries, &device)), &mut out).unwrap();
+        }
+        since(before)
+    };
+    let _ = step(&mut cache);
+    let second = step(&mut cache);
+    // The part of the queries is a copy of the test's, and not page-locked: one a layer, of which none is the cache's.
+    assert_eq!(second.copies_in - second.pageable, 1, "one list of tokens for all layers, no page table");
+    assert_eq!(second.launches, 3 * (2 + 3));
+    assert_eq!(second.waits, 3 + 1, "for each layer's outcomes, and for the list's page-locked memory");
+}
+
+/// The first two rows of queries, as a buffer of their own.
+fn device_part(queries: &CudaSlice<f32>, device: &Device) -> CudaSlice<f32> {
+    let all = device.stream().clone_dtoh(queries).unwrap();
+    upload(device, &all[..2 * QUERY])
+}
+
+#[test]
+fn one_codec_is_compiled_once() {
+    if !on_paper() {
+        return;
+    }
+    let device = device(0);
+    let modules = |key, value| {
+        let before = counts();
+        GpuCache::new(&device, spec(1).codecs(key, value)).unwrap();
+        since(before).modules
+    };
+    assert_eq!(modules(CodecId::S4, CodecId::S4), 2, "one coder, and attention");
+    assert_eq!(modules(CodecId::S4, CodecId::S2), 3);
+}
+
+#[test]
+fn an_append_waits_once_and_codes_are_the_portable_codecs() {
+    let mut cache = cache(1);
+    let device = cache.device().clone();
+    let values = noise(9, 70 * ROW);
+    let (keys_there, values_there) = (upload(&device, &noise(8, 70 * ROW)), upload(&device, &values));
+    cache.append(0, &[0], Rows::Host(&noise(1, ROW)), Rows::Host(&noise(1, ROW))).unwrap();
+    cache.truncate(0, 0).unwrap();
+    let before = counts();
+    cache.append(0, &[0; 70], Rows::F32(&keys_there), Rows::F32(&values_there)).unwrap();
+    let append = since(before);
+    assert!(append.launches == 2 || !on_paper());
+    // One for the outcomes; the lists' page-locked memory was used before.
+    assert!(append.waits <= 1 + 2, "{append:?}");
+    assert_eq!(cache.blocks(0, 0, Side::Keys).unwrap(), blocks(cache.codec(Side::Keys), &noise(8, 70 * ROW)));
+    assert_eq!(cache.blocks(0, 0, Side::Values).unwrap(), blocks(cache.codec(Side::Values), &values));
+}
+
+#[test]
+fn refused_vectors_are_named_and_leave_the_cache_as_it_was() {
+    let mut cache = cache(2);
+    fill(&mut cache, 1, 5, 1);
+    let good = noise(2, 3 * ROW);
+    let mut bad = good.clone();
+    bad[2 * ROW + DIM] = f32::INFINITY;
+    let error = cache.append(1, &[1, 0, 1], Rows::Host(&good), Rows::Host(&bad)).unwrap_err();
+    assert_eq!(error.to_string(), "value of layer 1, token 2, KV head 1 is not finite");
+    assert_eq!((cache.len(0), cache.len(1), cache.stats().pages_used), (0, 5, 1));
+
+    let mut huge = good.clone();
+    huge[ROW..ROW + DIM].fill(1e30);
+    cache.begin_step(&[1, 0, 1]).unwrap();
+    cache.append_step(0, Rows::Host(&good), Rows::Host(&good)).unwrap();
+    cache.append_step(1, Rows::Host(&huge), Rows::Host(&good)).unwrap();
+    assert_eq!((cache.len(0), cache.len(1)), (1, 7), "tokens of a step count at once");
+    let error = cache.end_step().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "key of layer 1, token 1, KV head 0 is too large: its scale does not fit f16"
+    );
+    assert_eq!((cache.len(0), cache.len(1), cache.stats().pages_used), (0, 5, 1), "all layers went back");
+}
+
+#[test]
+fn steps_are_what_appends_and_attentions_are() {
+    let (mut stepped, mut plain) = (cache(2), cache(2));
+    let device = stepped.device().clone();
+    for cache in [&mut stepped, &mut plain] {
+        fill(cache, 2, 63, 1);
+    }
+    // Two tokens of one sequence, which crosses a page, and one of another.
+    let sequences = [2, 0, 2];
+    let (keys, values, queries) = (noise(2, 3 * ROW), noise(3, 3 * ROW), noise(4, 3 * QUERY));
+    let halves: Vec<u16> = keys.iter().map(|&v| half::f16::from_f32(v).to_bits()).collect();
+    let keys: Vec<f32> = halves.iter().map(|&bits| half::f16::from_bits(bits).to_f32()).collect();
+    let [halves_there, values_there] = [upload(&device, &halves), upload(&device, &[0_u16])];
+    let (values_f32, queries_there) = (upload(&device, &values), upload(&device, &queries));
+    drop(values_there);
+    let mut out = device.stream().alloc_zeros::<f32>(3 * QUERY).unwrap();
+    stepped.begin_step(&sequences).unwrap();
+    for layer in 0..2 {
+        stepped.append_step(layer, Rows::F16(&halves_there), Rows::F32(&values_f32)).unwrap();
+        // Another call between two of the step's does not disturb it.
+        let _ = stepped.scores(layer, 2, &queries[..QUERY]).unwrap();
+        stepped.attend(layer, &noise(5, 3 * QUERY), &mut vec![0.0; 3 * QUERY]).unwrap();
+        stepped.attend_step(layer, Rows::F32(&queries_there), &mut out).unwrap();
+        plain.append(layer, &sequences, Rows::Host(&keys), Rows::Host(&values)).unwrap();
+        for side in [Side::Keys, Side::Values] {
+            for sequence in 0..3 {
+                let blocks = |cache: &GpuCache| cache.blocks(layer, sequence, side).unwrap();
+                assert!(blocks(&stepped) == blocks(&plain), "layer {layer} sequence {sequence} {side:?}");
+            }
+        }
+        let got = device.stream().clone_dtoh(&out).unwrap();
+        for (i, (sequence, length)) in [(2, 64), (0, 1), (2, 65)].into_iter().enumerate() {
+            let part = i * QUERY..(i + 1) * QUERY;
+            assert_near(&got[part.clone()], &wanted(&plain, layer, sequence, length, &queries[part]), 1e-5);
+        }
+    }
+    stepped.end_step().unwrap();
+}
+
+#[test]
+fn steps_that_cannot_be_are_refused() {
+    let mut cache = cache(2);
+    let message = |result: Result<(), GpuError>| result.unwrap_err().to_string();
+    let rows = noise(1, ROW);
+    assert_eq!(message(cache.end_step()), "no step has begun; call begin_step first");
+    assert!(
+        message(cache.append_step(0, Rows::Host(&rows), Rows::Host(&rows))).starts_with("no step has begun")
+    );
+    cache.append(0, &[1], Rows::Host(&rows), Rows::Host(&rows)).unwrap();
+    assert_eq!(
+        message(cache.begin_step(&[0, 1])),
+        "sequence 1 has 1 tokens in layer 0 and 0 in layer 1; a step needs as many in all"
+    );
+    cache.begin_step(&[0]).unwrap();
+    assert_eq!(message(cache.begin_step(&[0])), "a step has begun; end it first");
+    assert_eq!(
+        message(cache.append_step(0, Rows::Host(&rows[1..]), Rows::Host(&rows))),
+        "keys has 127 values, expected 128"
+    );
+    cache.end_step().unwrap();
+    assert_eq!(cache.len(0), 1, "a layer that was left out counts");
+    // Pages that a step would write may be another sequence's by now.
+    for end in [|cache: &mut GpuCache| cache.truncate(0, 0).unwrap(), GpuCache::reset] {
+        cache.begin_step(&[0]).unwrap();
+        end(&mut cache);
+        let late = cache.append_step(0, Rows::Host(&rows), Rows::Host(&rows));
+        assert!(message(late).starts_with("no step has begun"));
+        cache.truncate(1, 0).unwrap();
+    }
+}
+
+#[test]
+fn a_captured_step_is_launched_again() {
+    let mut cache = cache(2);
+    let device = cache.device().clone();
+    let stream = device.stream().clone();
+    cache.reserve_scratch(2).unwrap();
+    let mut rows = upload(&device, &noise(1, 2 * ROW));
+    let mut queries = upload(&device, &noise(2, 2 * QUERY));
+    let mut outs = [0, 1].map(|_| stream.alloc_zeros::<f32>(2 * QUERY).unwrap());
+
+    cache.begin_step(&[0, 1]).unwrap();
+    stream.synchronize().unwrap();
+    let before = counts();
+    stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).unwrap();
+    for (layer, out) in outs.iter_mut().enumerate() {
+        cache.append_step(layer, Rows::F32(&rows), Rows::F32(&rows)).unwrap();
+        cache.attend_step(layer, Rows::F32(&queries), &mut *out).unwrap();
+    }
+    let captured = since(before);
+    assert_eq!((captured.allocations, captured.copies_in, captured.waits), (0, 0, 0), "launches only");
+    let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0)).unwrap().expect("a graph");
+    graph.launch().unwrap();
+    cache.end_step().unwrap();
+
+    // The same graph, for tokens further on, in a second page and in another sequence.
+    for (step, sequences) in (1..70).map(|step| (step, if step % 2 == 0 { [0, 1] } else { [1, 2] })) {
+        let (new_rows, new_queries) = (noise(10 + step, 2 * ROW), noise(100 + step, 2 * QUERY));
+        stream.memcpy_htod(&new_rows, &mut rows).unwrap();
+        stream.memcpy_htod(&new_queries, &mut queries).unwrap();
+        let before = counts();
+        cache.begin_step(&sequences).unwrap();
+        graph.launch().unwrap();
+        cache.end_step().unwrap();
+        let waits = since(before).waits;
+        // For the outcomes, for the page-locked memory of the list, and for that of the table where a page was taken.
+        assert!(waits <= 3, "step {step} waits {waits} times");
+        if step < 66 {
+            continue;
+        }
+        for (layer, out) in outs.iter().enumerate() {
+            let got = stream.clone_dtoh(out).unwrap();
+            for (i, &sequence) in sequences.iter().enumerate() {
+                let part = i * QUERY..(i + 1) * QUERY;
+                let want = wanted(&cache, layer, sequence, cache.len(sequence), &new_queries[part.clone()]);
+                assert_near(&got[part], &want, 1e-5);
+            }
+        }
+    }
+    assert_eq!([0, 1, 2].map(|sequence| cache.len(sequence)), [35, 70, 35]);
+}
+
+#[test]
+fn launches_that_a_graph_may_hold_do_not_depend_on_lengths() {
+    if !on_paper() {
+        return;
+    }
+    let mut cache = GpuCache::new(&device(0), spec(1).sequences(3, 2000).pool_tokens(2000)).unwrap();
+    let device = cache.device().clone();
+    let queries = upload(&device, &noise(1, 3 * QUERY));
+    let mut out = device.stream().alloc_zeros::<f32>(3 * QUERY).unwrap();
+    let mut warps = |cache: &mut GpuCache| {
+        let before = counts();
+        cache.attend_on_device(0, Rows::F32(&queries), &mut out).unwrap();
+        since(before).warps
+    };
+    let short = warps(&mut cache);
+    fill(&mut cache, 1, 1500, 1);
+    assert!(warps(&mut cache) > short, "parts follow the longest sequence");
+    cache.reserve_scratch(3).unwrap();
+    let fixed = warps(&mut cache);
+    cache.truncate(1, 1).unwrap();
+    assert_eq!(warps(&mut cache), fixed);
+}
+
+#[test]
+fn forks_share_pages_until_one_writes() {
+    let mut cache = cache(2);
+    fill(&mut cache, 0, 100, 1);
+    cache.fork(0, 2, 90).unwrap();
+    assert_eq!((cache.len(2), cache.stats().pages_used), (90, 2), "no page is taken");
+    let before = [0, 1].map(|layer| cache.blocks(layer, 0, Side::Keys).unwrap());
+    let start = 90 * KV_HEADS * cache.codec(Side::Keys).block_bytes();
+    for (layer, before) in before.iter().enumerate() {
+        assert_eq!(cache.blocks(layer, 2, Side::Keys).unwrap(), before[..start]);
+    }
+    let more = fill(&mut cache, 2, 3, 7);
+    assert_eq!(cache.stats().pages_used, 3, "a copy of the second page");
+    for (layer, before) in before.iter().enumerate() {
+        assert_eq!(cache.blocks(layer, 0, Side::Keys).unwrap(), *before, "the first goes on as it was");
+        let wanted = [&before[..start], &blocks(cache.codec(Side::Keys), &more)].concat();
+        assert_eq!(cache.blocks(layer, 2, Side::Keys).unwrap(), wanted);
+        assert_eq!(cache.blocks(layer, 2, Side::Values).unwrap(), wanted, "values of the same rows");
+    }
+    let message = |result: Result<(), GpuError>| result.unwrap_err().to_string();
+    assert_eq!(
+        message(cache.fork(0, 2, 5)),
+        "sequence 2 has 93 tokens; it must be empty to become the copy of another"
+    );
+    assert_eq!(message(cache.fork(3, 1, 5)), "sequence 3 is out of range: the cache has 3 sequences");
+    cache.truncate(0, 0).unwrap();
+    assert_eq!(cache.stats().pages_used, 2);
+    assert_eq!(
+        cache.blocks(0, 2, Side::Keys).unwrap()[..start],
+        before[0][..start],
+        "shared pages outlive one"
+    );
+    cache.reset();
+    assert_eq!(cache.stats().pages_used, 0);
+}
+
+#[test]
+fn results_and_rows_have_the_type_and_the_owner_that_they_are_given() {
+    let mut cache = cache(1);
+    let device = cache.device().clone();
+    let stream = device.stream().clone();
+    for (sequence, tokens) in [(0, 70), (2, 3)] {
+        fill(&mut cache, sequence, tokens, 1 + sequence as u64);
+    }
+    let queries = noise(5, 3 * QUERY);
+    let mut exact = vec![0.0; 3 * QUERY];
+    cache.attend(0, &queries, &mut exact).unwrap();
+    let there = upload(&device, &queries);
+    let mut halves = stream.alloc_zeros::<u16>(3 * QUERY).unwrap();
+    cache.attend_on_device(0, Rows::F32(&there), Out::F16(&mut halves)).unwrap();
+    let f16 = |values: &[f32]| values.iter().map(|&v| half::f16::from_f32(v).to_bits()).collect::<Vec<_>>();
+    let bf16 = |values: &[f32]| values.iter().map(|&v| half::bf16::from_f32(v).to_bits()).collect::<Vec<_>>();
+    assert_eq!(stream.clone_dtoh(&halves).unwrap(), f16(&exact));
+    cache.attend_on_device(0, Rows::F32(&there), Out::Bf16(&mut halves)).unwrap();
+    assert_eq!(stream.clone_dtoh(&halves).unwrap(), bf16(&exact));
+
+    // By address, some sequences in an order of their own.
+    let mut picked = stream.alloc_zeros::<f32>(2 * QUERY).unwrap();
+    let two = upload(&device, &[&queries[2 * QUERY..], &queries[..QUERY]].concat());
+    {
+        let (from, _guard) = two.device_ptr(&stream);
+        let (to, _other) = picked.device_ptr(&stream);
+        // SAFETY: both live until the stream is done, with as many values, and no one else uses them.
+        let (from, to) =
+            unsafe { (Raw::new(from, 2 * QUERY, Element::F32), Raw::new(to, 2 * QUERY, Element::F32)) };
+        cache.attend_some(0, &[2, 0], Rows::Raw(from), to).unwrap();
+        let short = cache.attend_some(0, &[2], Rows::Raw(from), to).unwrap_err();
+        assert_eq!(short.to_string(), "queries has 512 values, expected 256");
+    }
+    assert_eq!(stream.clone_dtoh(&picked).unwrap(), [&exact[2 * QUERY..], &exact[..QUERY]].concat());
+    cache.attend_some(0, &[], Rows::Host(&[]), &mut picked).unwrap();
+
+    // Decoded for a prefill kernel.
+    let mut floats = stream.alloc_zeros::<f32>(70 * ROW).unwrap();
+    cache.decode(0, 0, Side::Keys, &mut floats).unwrap();
+    let floats = stream.clone_dtoh(&floats).unwrap();
+    let mut decoded = stream.alloc_zeros::<u16>(70 * ROW).unwrap();
+    cache.decode(0, 0, Side::Keys, Out::F16(&mut decoded)).unwrap();
+    assert_eq!(stream.clone_dtoh(&decoded).unwrap(), f16(&floats));
+    cache.decode(0, 0, Side::Keys, Out::Bf16(&mut decoded)).unwrap();
+    assert_eq!(stream.clone_dtoh(&decoded).unwrap(), bf16(&floats));
+    // SAFETY: never used: too short.
+    let raw = unsafe { Raw::new(0, 3, Element::F16) };
+    assert_eq!(
+        cache.decode(0, 0, Side::Keys, raw).unwrap_err().to_string(),
+        "out has 3 values, expected 8960"
+    );
+    picked = stream.alloc_zeros::<f32>(2).unwrap();
+    drop(picked);
+}
+
+#[test]
+fn chunks_of_several_tiles_are_causal() {
+    let spec = GpuSpec::new(1, 2, 1, DIM).sequences(1, 300);
+    let mut cache = GpuCache::new(&device(0), spec).unwrap();
+    let tokens = 260;
+    let (queries, rows) = (noise(1, tokens * 2 * DIM), noise(2, tokens * DIM));
+    let mut out = vec![0.0; queries.len()];
+    cache.attend_chunk(0, 0, &queries, &rows, &rows, &mut out).unwrap();
+    let codec = cache.codec(Side::Keys);
+    let all = cache.blocks(0, 0, Side::Keys).unwrap();
+    let decode = |block: &[u8]| {
+        let mut row = vec![0.0; DIM];
+        codec.decode(block, &mut row).unwrap();
+        row
+    };
+    let all: Vec<Vec<f32>> = all.chunks_exact(codec.block_bytes()).map(decode).collect();
+    for token in [0, 1, 63, 64, 255, 256, 259] {
+        for head in 0..2 {
+            let part = (2 * token + head) * DIM..(2 * token + head + 1) * DIM;
+            let want = oracle::attention(&queries[part.clone()], &all[..=token], &all[..=token]);
+            assert_near(&out[part], &want, 1e-5);
+        }
+    }
+}
+
+#[test]
+fn memory_of_another_device_is_refused() {
+    if !on_paper() {
+        return;
+    }
+    let (mut cache, other) = (cache(1), device(1));
+    let stream = other.stream().clone();
+    let rows = stream.alloc_zeros::<f32>(3 * QUERY).unwrap();
+    let halves = stream.alloc_zeros::<u16>(3 * QUERY).unwrap();
+    let mut out = stream.alloc_zeros::<f32>(3 * QUERY).unwrap();
+    let refused = |what: &str, result: Result<(), GpuError>| {
+        let expected = format!("{what} belongs to another context than this cache's device, number 0");
+        assert_eq!(result.unwrap_err().to_string(), expected);
+    };
+    let keys = stream.alloc_zeros::<f32>(ROW).unwrap();
+    let host = noise(1, ROW);
+    refused("keys", cache.append(0, &[0], Rows::F32(&keys), Rows::Host(&host)));
+    refused("values", cache.append(0, &[0], Rows::Host(&host), Rows::F32(&keys)));
+    refused("queries", cache.attend_on_device(0, Rows::Bf16(&halves), &mut out));
+    refused("out", cache.attend_on_device(0, Rows::Host(&noise(1, 3 * QUERY)), &mut out));
+    refused("out", cache.decode(0, 0, Side::Keys, &mut out));
+    let decoder = WeightDecoder::new(cache.device(), CodecId::S4, DIM, Options::DEFAULT).unwrap();
+    let blocks = stream.alloc_zeros::<u8>(34).unwrap();
+    refused("blocks", decoder.decode(&blocks, &mut stream.alloc_zeros(DIM).unwrap()));
+    let qjl = Qjl::new(cache.device(), DIM, noise(1, DIM * DIM)).unwrap();
+    let (mut signs, mut norms) = (stream.alloc_zeros(6 * 4).unwrap(), stream.alloc_zeros(12).unwrap());
+    refused("residuals", qjl.sketch(&rows, &mut signs, &mut norms));
+    assert_eq!(cache.stats().tokens, 0);
+}
+
+#[test]
+fn an_engines_stream_and_context_are_used() {
+    drop(device(0));
+    let context = CudaContext::new(0).unwrap();
+    // SAFETY: one stream uses what is allocated.
+    unsafe { context.disable_event_tracking() };
+    let stream = context.new_stream().unwrap();
+    let on = Device::on(stream.clone()).unwrap();
+    assert!(std::sync::Arc::ptr_eq(on.stream(), &stream));
+    let mut cache = GpuCache::new(&on, spec(1)).unwrap();
+    fill(&mut cache, 0, 2, 1);
+
+    // SAFETY: `stream` outlives the device and its cache.
+    let raw = unsafe { Device::from_raw(0, stream.cu_stream()) }.unwrap();
+    let mut second = GpuCache::new(&raw, spec(1)).unwrap();
+    fill(&mut second, 0, 2, 1);
+    assert_eq!(cache.blocks(0, 0, Side::Keys), second.blocks(0, 0, Side::Keys));
+    drop((second, raw));
+    stream.synchronize().expect("the stream is still the engine's");
+
+    if !on_paper() {
+        return;
+    }
+    // SAFETY: as above; it is refused.
+    let error = unsafe { Device::from_raw(1, stream.cu_stream()) }.unwrap_err();
+    assert_eq!(error.to_string(), "stream belongs to another context than this cache's device, number 1");
+}
+
+#[test]
+fn a_cache_makes_no_calls_for_tracking_events() {
+    if !on_paper() {
+        return;
+    }
+    let mut cache = cache(1);
+    let device = cache.device().clone();
+    let (rows, queries) = (upload(&device, &noise(1, ROW)), upload(&device, &noise(2, 3 * QUERY)));
+    let mut out = device.stream().alloc_zeros::<f32>(3 * QUERY).unwrap();
+    let mut step = || {
+        cache.append(0, &[0], Rows::F32(&rows), Rows::F32(&rows)).unwrap();
+        cache.attend_on_device(0, Rows::F32(&queries), &mut out).unwrap();
+    };
+    step();
+    let before = counts();
+    step();
+    // One behind each list of tokens: of the append, and of all sequences.
+    assert_eq!(since(before).events, 2);
+}
+
+#[test]
+fn a_driver_that_is_too_old_says_what_is_needed() {
+    if !on_paper() {
+        return;
+    }
+    let device = device(0);
+    let refuse = |refuses: i32| {
+        // SAFETY: the library has this function.
+        unsafe {
+            let call = fake().get::<unsafe extern "C" fn(i32) -> i32>(b"tqkv_fake_refuses_ptx").unwrap();
+            call(refuses);
+        }
+    };
+    refuse(1);
+    let error = GpuCache::new(&device, spec(1)).unwrap_err();
+    refuse(0);
+    assert_eq!(
+        error.to_string(),
+        "the driver (CUDA 11.6) refuses the kernels: CUDA_ERROR_UNSUPPORTED_PTX_VERSION; they need driver \
+         520 (CUDA 11.8) or newer; it says: ptxas fatal: PTX .version is newer than this paper reads"
+    );
+    GpuCache::new(&device, spec(1)).unwrap();
+}
+
+#[test]
+fn a_device_without_room_says_how_much_it_wants() {
+    if !on_paper() {
+        return;
+    }
+    let huge = GpuSpec::new(32, 8, 8, 128).sequences(64, 1 << 15);
+    let bytes = huge.pool_bytes().unwrap();
+    assert_eq!(GpuCache::new(&device(0), huge).unwrap_err(), GpuError::OutOfMemory { bytes });
+    assert_eq!(Device::new(2).unwrap_err(), GpuError::NoDevice { ordinal: 2, found: 2 });
+}

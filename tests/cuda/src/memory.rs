@@ -1,0 +1,154 @@
+//! Memory, copies, modules and launches, by the driver's names.
+
+use crate::call::*;
+use crate::launch::{Function, Launch};
+use crate::state::*;
+use std::ffi::{CStr, c_char, c_void};
+
+driver! {
+    cuMemAllocAsync(at: *mut u64, len: usize, stream: usize) {
+        count(|counts| counts.allocations += 1);
+        answer(|machine| {
+            let stream = machine.stream(stream)?;
+            if stream.capture.is_some() {
+                return Err(CAPTURE_UNSUPPORTED);
+            }
+            let context = stream.context;
+            let place = machine.allocate(context, len)?;
+            // SAFETY: the caller's.
+            unsafe { put(at, place) };
+            Ok(())
+        })
+    }
+    cuMemFreeAsync(at: u64, stream: usize) { answer(|machine| machine.ask(stream, Work::Free { at })) }
+    cuMemsetD8Async(to: u64, value: u8, len: usize, stream: usize) {
+        answer(|machine| machine.ask(stream, Work::Set { to, value, len }))
+    }
+    cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, len: usize, stream: usize) {
+        count(|counts| counts.copies_in += 1);
+        answer(|machine| {
+            let captured = machine.stream(stream)?.capture.is_some();
+            if machine.is_pinned(from as usize, len) {
+                return machine.ask(stream, Work::In { to, from: from as usize, len });
+            }
+            count(|counts| counts.pageable += 1);
+            if captured {
+                return Err(CAPTURE_UNSUPPORTED);
+            }
+            machine.finish(stream)?;
+            // SAFETY: the caller's: `from` has `len` bytes.
+            machine.write(to, unsafe { std::slice::from_raw_parts(from.cast(), len) })
+        })
+    }
+    cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, len: usize, stream: usize) {
+        answer(|machine| {
+            if machine.is_pinned(to as usize, len) {
+                return machine.ask(stream, Work::Out { to: to as usize, from, len });
+            }
+            // Memory that is not page-locked is written before the call returns.
+            machine.finish(stream)?;
+            let bytes = machine.read(from, len)?;
+            // SAFETY: the caller's: `to` has room for `len` bytes.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), len) };
+            Ok(())
+        })
+    }
+    cuMemcpyDtoDAsync_v2(to: u64, from: u64, len: usize, stream: usize) {
+        answer(|machine| machine.ask(stream, Work::Copy { to, from, len }))
+    }
+    cuMemHostAlloc(at: *mut *mut c_void, len: usize, _flags: u32) {
+        with(|machine| {
+            let mut words = vec![u64::MAX; len.div_ceil(8).max(1)];
+            let place = words.as_mut_ptr();
+            machine.pinned.insert(place as usize, words);
+            // SAFETY: the caller's.
+            unsafe { put(at, place.cast()) };
+        });
+        0
+    }
+    cuMemFreeHost(at: *mut c_void) {
+        answer(|machine| machine.pinned.remove(&(at as usize)).map(|_| ()).ok_or(INVALID_VALUE))
+    }
+    cuModuleLoadData(module: *mut usize, image: *const c_char) {
+        if REFUSES_PTX.get() {
+            return UNSUPPORTED_PTX;
+        }
+        count(|counts| counts.modules += 1);
+        // SAFETY: the caller's: a PTX text ends in a zero byte.
+        let text = unsafe { CStr::from_ptr(image) }.to_string_lossy().into_owned();
+        let handle = with(|machine| {
+            let handle = machine.handle();
+            machine.modules.insert(handle, text);
+            handle
+        });
+        // SAFETY: the caller's.
+        unsafe { put(module, handle) };
+        0
+    }
+    // Of the options, those that say where the log of errors goes and how long it may be.
+    cuModuleLoadDataEx(module: *mut usize, image: *const c_char, options: u32, names: *const u32, values: *const usize) {
+        if !REFUSES_PTX.get() {
+            // SAFETY: the caller's.
+            return unsafe { cuModuleLoadData(module, image) };
+        }
+        let option = |wanted: u32| (0..options as usize).find_map(|i| {
+            // SAFETY: the caller's: both have `options` entries.
+            let (name, value) = unsafe { (*names.add(i), *values.add(i)) };
+            (name == wanted).then_some(value)
+        });
+        if let (Some(log), Some(len)) = (option(5), option(6)) {
+            let text = b"ptxas fatal: PTX .version is newer than this paper reads\0";
+            // SAFETY: the caller's: the log has `len` bytes.
+            unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), log as *mut u8, text.len().min(len)) };
+        }
+        UNSUPPORTED_PTX
+    }
+    cuModuleUnload(module: usize) { answer(|machine| machine.modules.remove(&module).map(|_| ()).ok_or(INVALID_HANDLE)) }
+    cuModuleGetFunction(function: *mut usize, module: usize, name: *const c_char) {
+        // SAFETY: the caller's: a name ends in a zero byte.
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+        answer(|machine| {
+            let text = machine.modules.get(&module).ok_or(INVALID_HANDLE)?;
+            let loaded = Function::new(CONTEXT_HERE.get(), text, &name).ok_or(NOT_FOUND)?;
+            let handle = machine.handle();
+            machine.functions.insert(handle, loaded);
+            // SAFETY: the caller's.
+            unsafe { put(function, handle) };
+            Ok(())
+        })
+    }
+    // Blocks that a multiprocessor holds: of registers and shared memory nothing is known here.
+    cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: *mut i32, _function: usize, threads: i32, _shared: usize) {
+        // SAFETY: the caller's.
+        unsafe { put(blocks, 2048 / threads.max(32)) };
+        0
+    }
+    cuLaunchKernel(
+        function: usize, x: u32, y: u32, z: u32, width: u32, height: u32, depth: u32, shared: u32,
+        stream: usize, parameters: *const *const c_void, _extra: *const c_void
+    ) {
+        answer(|machine| {
+            let function = machine.functions.get(&function).cloned().ok_or(INVALID_HANDLE)?;
+            if [width, height, depth, shared] != [32, crate::parse::WARPS, 1, 0]
+                || [x, y, z].contains(&0)
+                || y.max(z) > 65_535
+            {
+                return Err(INVALID_VALUE);
+            }
+            if machine.stream(stream)?.context != function.context {
+                return Err(INVALID_HANDLE);
+            }
+            let value = |(i, &is_pointer): (usize, &bool)| {
+                // SAFETY: the caller's: there is a parameter of its width for each of the kernel's.
+                unsafe {
+                    let parameter = *parameters.add(i);
+                    if is_pointer { *parameter.cast::<u64>() } else { u64::from(*parameter.cast::<u32>()) }
+                }
+            };
+            let values = function.pointers.iter().enumerate().map(value).collect();
+            let work = Work::Launch(Launch { function, grid: [x, y, z], values });
+            count_launch(&work);
+            machine.ask(stream, work)
+        })
+    }
+}

@@ -1,0 +1,234 @@
+//! Memory, streams, events and graphs.
+
+use crate::launch::{Function, Launch};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard};
+
+/// What a function of the driver returns where it fails: a `CUresult`.
+pub(crate) type Failure = i32;
+pub(crate) const INVALID_VALUE: Failure = 1;
+pub(crate) const OUT_OF_MEMORY: Failure = 2;
+pub(crate) const INVALID_DEVICE: Failure = 101;
+pub(crate) const UNSUPPORTED_PTX: Failure = 222;
+pub(crate) const INVALID_HANDLE: Failure = 400;
+pub(crate) const NOT_FOUND: Failure = 500;
+pub(crate) const ILLEGAL_ADDRESS: Failure = 700;
+pub(crate) const CAPTURE_UNSUPPORTED: Failure = 900;
+
+/// Bytes of each device's memory.
+pub(crate) const MEMORY: usize = 12 << 20;
+
+/// A run of device memory, to its end.
+pub(crate) struct Allocation {
+    pub(crate) context: usize,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// What a stream does in its order.
+#[derive(Clone)]
+pub(crate) enum Work {
+    /// From host memory, which is read when the stream gets there.
+    In {
+        to: u64,
+        from: usize,
+        len: usize,
+    },
+    /// To page-locked host memory.
+    Out {
+        to: usize,
+        from: u64,
+        len: usize,
+    },
+    Copy {
+        to: u64,
+        from: u64,
+        len: usize,
+    },
+    Set {
+        to: u64,
+        value: u8,
+        len: usize,
+    },
+    Free {
+        at: u64,
+    },
+    Launch(Launch),
+}
+
+pub(crate) struct Stream {
+    pub(crate) context: usize,
+    queue: VecDeque<Work>,
+    /// Works asked for and done.
+    asked: u64,
+    done: u64,
+    /// What is captured, while it is.
+    pub(crate) capture: Option<Vec<Work>>,
+    fault: Option<Failure>,
+}
+
+impl Stream {
+    pub(crate) fn new(context: usize) -> Self {
+        Self { context, queue: VecDeque::new(), asked: 0, done: 0, capture: None, fault: None }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Machine {
+    pub(crate) memory: BTreeMap<u64, Allocation>,
+    pub(crate) pinned: BTreeMap<usize, Vec<u64>>,
+    pub(crate) streams: HashMap<usize, Stream>,
+    /// The stream and the work behind which each event stands.
+    pub(crate) events: HashMap<usize, (usize, u64)>,
+    pub(crate) modules: HashMap<usize, String>,
+    pub(crate) functions: HashMap<usize, Function>,
+    pub(crate) graphs: HashMap<usize, Vec<Work>>,
+    handles: usize,
+    next: u64,
+}
+
+static MACHINE: Mutex<Option<Machine>> = Mutex::new(None);
+
+/// The machine, for the calling thread alone.
+pub(crate) fn with<R>(f: impl FnOnce(&mut Machine) -> R) -> R {
+    let mut guard: MutexGuard<'_, Option<Machine>> =
+        MACHINE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    f(guard.get_or_insert_default())
+}
+
+impl Machine {
+    /// A number that nothing has yet.
+    pub(crate) fn handle(&mut self) -> usize {
+        self.handles += 1;
+        0x1000 + self.handles
+    }
+
+    pub(crate) fn allocate(&mut self, context: usize, len: usize) -> Result<u64, Failure> {
+        let used: usize = self.memory.values().map(|allocation| allocation.bytes.len()).sum();
+        if used + len > MEMORY {
+            return Err(OUT_OF_MEMORY);
+        }
+        // A gap behind each, so that what runs over an end meets nothing. Garbage, as on a GPU.
+        let at = 0x7000_0000_0000 + self.next;
+        self.next += (len as u64).next_multiple_of(256) + 4096;
+        self.memory.insert(at, Allocation { context, bytes: vec![0xff; len] });
+        Ok(at)
+    }
+
+    /// The allocation that holds `at`, and the place in it.
+    pub(crate) fn locate(&self, at: u64) -> Option<(u64, usize)> {
+        let (&start, allocation) = self.memory.range(..=at).next_back()?;
+        let offset = (at - start) as usize;
+        (offset < allocation.bytes.len()).then_some((start, offset))
+    }
+
+    fn bytes(&mut self, at: u64, len: usize) -> Result<&mut [u8], Failure> {
+        let (start, offset) = self.locate(at).ok_or(ILLEGAL_ADDRESS)?;
+        let allocation = self.memory.get_mut(&start).ok_or(ILLEGAL_ADDRESS)?;
+        allocation.bytes.get_mut(offset..offset + len).ok_or(ILLEGAL_ADDRESS)
+    }
+
+    /// Whether all of a run of host memory is page-locked.
+    pub(crate) fn is_pinned(&self, at: usize, len: usize) -> bool {
+        let Some((&start, words)) = self.pinned.range(..=at).next_back() else { return false };
+        at + len <= start + 8 * words.len()
+    }
+
+    /// Adds work to a stream, or to what is captured of it.
+    pub(crate) fn ask(&mut self, stream: usize, work: Work) -> Result<(), Failure> {
+        let stream = self.stream(stream)?;
+        match &mut stream.capture {
+            Some(captured) if matches!(work, Work::Free { .. }) => {
+                captured.clear();
+                return Err(CAPTURE_UNSUPPORTED);
+            }
+            Some(captured) => captured.push(work),
+            None => {
+                stream.queue.push_back(work);
+                stream.asked += 1;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn stream(&mut self, stream: usize) -> Result<&mut Stream, Failure> {
+        self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)
+    }
+
+    /// An event behind everything that a stream was asked.
+    pub(crate) fn record(&mut self, event: usize, stream: usize) -> Result<(), Failure> {
+        let asked = self.stream(stream)?.asked;
+        self.events.insert(event, (stream, asked));
+        Ok(())
+    }
+
+    /// Does what a stream was asked up to its work number `until`.
+    pub(crate) fn run(&mut self, stream: usize, until: u64) -> Result<(), Failure> {
+        loop {
+            let here = self.stream(stream)?;
+            if here.capture.is_some() {
+                return Err(CAPTURE_UNSUPPORTED);
+            }
+            if let Some(fault) = here.fault {
+                return Err(fault);
+            }
+            if here.done >= until {
+                return Ok(());
+            }
+            let work = here.queue.pop_front().ok_or(INVALID_HANDLE)?;
+            here.done += 1;
+            if let Err(fault) = self.work(work) {
+                self.stream(stream)?.fault = Some(fault);
+                return Err(fault);
+            }
+        }
+    }
+
+    /// Does all that a stream was asked.
+    pub(crate) fn finish(&mut self, stream: usize) -> Result<(), Failure> {
+        let asked = self.stream(stream)?.asked;
+        self.run(stream, asked)
+    }
+
+    fn work(&mut self, work: Work) -> Result<(), Failure> {
+        match work {
+            Work::In { to, from, len } => {
+                if !self.is_pinned(from, len) {
+                    eprintln!("the fake driver: host memory was freed while a copy from it was under way");
+                    return Err(ILLEGAL_ADDRESS);
+                }
+                // SAFETY: page-locked memory of this machine, of at least this length: asked just above.
+                let source = unsafe { std::slice::from_raw_parts(from as *const u8, len) };
+                self.bytes(to, len)?.copy_from_slice(source);
+            }
+            Work::Out { to, from, len } => {
+                if !self.is_pinned(to, len) {
+                    eprintln!("the fake driver: host memory was freed while a copy to it was under way");
+                    return Err(ILLEGAL_ADDRESS);
+                }
+                let source = self.bytes(from, len)?.to_vec();
+                // SAFETY: page-locked memory of this machine, of at least this length: asked just above.
+                unsafe { std::slice::from_raw_parts_mut(to as *mut u8, len) }.copy_from_slice(&source);
+            }
+            Work::Copy { to, from, len } => {
+                let source = self.bytes(from, len)?.to_vec();
+                self.bytes(to, len)?.copy_from_slice(&source);
+            }
+            Work::Set { to, value, len } => self.bytes(to, len)?.fill(value),
+            Work::Free { at } => {
+                self.memory.remove(&at).ok_or(INVALID_VALUE)?;
+            }
+            Work::Launch(launch) => self.launch(&launch)?,
+        }
+        Ok(())
+    }
+
+    /// What lies at `at` on the device, now.
+    pub(crate) fn read(&mut self, at: u64, len: usize) -> Result<Vec<u8>, Failure> {
+        Ok(self.bytes(at, len)?.to_vec())
+    }
+
+    pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Failure> {
+        self.bytes(at, bytes.len())?.copy_from_slice(bytes);
+        Ok(())
+    }
+}

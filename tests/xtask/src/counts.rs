@@ -1,0 +1,157 @@
+//! Instructions of attention on tensor cores, counted in the machine code, and what they let one expect.
+//!
+//! Each count is of the kernel as the driver gets it, with the formats of keys and values as constants: the way once
+//! round the loop over pages, for a page of 64 tokens that is full and leaves the maximum where it was. Nothing here is
+//! measured: the second table follows from the first by the figures of [`H200`].
+
+use crate::ptx::{self, Cost};
+use crate::sass::{Code, Pipe, pipe};
+use crate::wheel;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tqkv_core::CodecId;
+use tqkv_gpu::{CODECS, kernel_for, page_format, with_formats};
+
+/// The disassembler, from the Python package index.
+const PACKAGE: &str = "nvidia-cuda-nvdisasm==13.5.37";
+const FOLDER: &str = "target/nvdisasm";
+const PROGRAM: &str = "nvidia/cu13/bin/nvdisasm";
+
+/// Head dim, and query heads a KV head, of the tables.
+const HEAD_DIM: usize = 128;
+const GROUP: u32 = 4;
+
+/// Tiles of a page: how often loops over them go round.
+const TILES: usize = 4;
+
+/// What a GPU does in a second.
+struct Gpu {
+    /// Bytes copied, counted once for reading and once for writing.
+    bytes: f64,
+    /// Instructions issued: multiprocessors, their four schedulers, clock.
+    issue: f64,
+}
+
+const H200: Gpu = Gpu { bytes: 4.3e12, issue: 132.0 * 4.0 * 1.755e9 };
+
+/// Cycles of a scheduler that an instruction keeps the integer pipe and the tensor cores for.
+const INTEGER_CYCLES: f64 = 2.0;
+const TENSOR_CYCLES: f64 = 8.0;
+
+/// What a page costs one warp.
+struct Page {
+    codec: CodecId,
+    registers: u32,
+    issue: usize,
+    integer: usize,
+    products: usize,
+}
+
+/// The tables as Markdown, from the committed text of an architecture.
+pub(crate) fn tables(root: &Path, ptxas: &Path, architecture: &str) -> Result<String, String> {
+    let disassembler = disassembler(root)?;
+    let path = root.join(format!("gpu/ptx/{architecture}.ptx"));
+    let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let pages = CODECS.iter().filter(|id| **id != CodecId::N4);
+    let pages: Vec<Page> = pages
+        .map(|&id| count(root, ptxas, &disassembler, architecture, &text, id))
+        .collect::<Result<_, _>>()?;
+    Ok(counts(architecture, &pages) + "\n" + &expectations(&pages))
+}
+
+fn counts(architecture: &str, pages: &[Page]) -> String {
+    let mut text = format!(
+        "| page of 64 tokens, d{HEAD_DIM}, {architecture} | registers | issue | of it integer pipe | products |\n\
+         | --- | --- | --- | --- | --- |\n"
+    );
+    for Page { codec, registers, issue, integer, products } in pages {
+        text += &format!("| {} | {registers} | {issue} | {integer} | {products} |\n", codec.name());
+    }
+    text
+}
+
+fn expectations(pages: &[Page]) -> String {
+    let picoseconds = |share: f64, bytes: f64| 1e12 * bytes / (share * H200.bytes);
+    let half = 4.0 * HEAD_DIM as f64;
+    let mut text = "| keys and values | bytes a token | bandwidth, ps | issue, ps | integer pipe, ps | tensor cores, ps | \
+                    times f16, both at 92 % of copy | at 80 % |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n"
+        .to_owned();
+    for page in pages {
+        let bytes = 2.0 * (HEAD_DIM as f64 * f64::from(page.codec.bits()) / 8.0 + 2.0);
+        let cycles = |cycles: f64| 1e12 * cycles / 64.0 / H200.issue;
+        let issue = cycles(page.issue as f64);
+        let integer = cycles(INTEGER_CYCLES * page.integer as f64);
+        let tensor = cycles(TENSOR_CYCLES * page.products as f64);
+        let ratio = |share| {
+            picoseconds(0.92, half)
+                / [picoseconds(share, bytes), issue, integer, tensor].into_iter().fold(0.0, f64::max)
+        };
+        text += &format!(
+            "| {} | {bytes} | {:.1} | {issue:.1} | {integer:.1} | {tensor:.1} | {:.1} | {:.1} |\n",
+            page.codec.name(),
+            picoseconds(1.0, bytes),
+            ratio(0.92),
+            ratio(0.8)
+        );
+    }
+    text
+}
+
+/// Assembles the kernel for keys and values of one codec, and counts its page.
+fn count(
+    root: &Path,
+    ptxas: &Path,
+    disassembler: &Path,
+    architecture: &str,
+    text: &str,
+    codec: CodecId,
+) -> Result<Page, String> {
+    let formats = [page_format(codec); 2];
+    let (name, heads) = kernel_for(formats, GROUP);
+    let name = format!("{name}_d{HEAD_DIM}_r{heads}");
+    let text = with_formats(&ptx::only(text, &name), &name, formats).ok_or(format!("{name}: no formats"))?;
+    let costs = ptx::assemble(root, ptxas, architecture, &text)?;
+    let Cost { registers, .. } = *costs.get(&name).ok_or(format!("{name}: not assembled"))?;
+    let object = root.join(format!("target/ptx-{architecture}/kernels.cubin"));
+    let output = Command::new(disassembler).arg("-c").arg(object).output();
+    let output = output.map_err(|error| format!("{}: {error}", disassembler.display()))?;
+    if !output.status.success() {
+        return Err(format!("nvdisasm: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    let code = Code::parse(&String::from_utf8_lossy(&output.stdout));
+    let opcodes = code.once_round(TILES).ok_or(format!("{name}: no loop over pages"))?;
+    let of = |wanted| opcodes.iter().filter(|opcode| pipe(opcode) == wanted).count();
+    Ok(Page {
+        codec,
+        registers,
+        issue: opcodes.len(),
+        integer: of(Pipe::Integer),
+        products: of(Pipe::Tensor),
+    })
+}
+
+/// Path of `nvdisasm`: the variable `TQKV_NVDISASM`, or fetched once into the target folder.
+fn disassembler(root: &Path) -> Result<PathBuf, String> {
+    match env::var_os("TQKV_NVDISASM") {
+        Some(path) => Ok(PathBuf::from(path)),
+        None => wheel::program(&root.join(FOLDER), PACKAGE, PROGRAM),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_longest_bounds_the_expectation() {
+        let page =
+            |issue, integer, products| Page { codec: CodecId::S4, registers: 0, issue, integer, products };
+        let row = |page: Page| expectations(&[page]).lines().nth(2).unwrap().to_owned();
+        // 132 bytes at 4.3 TB/s, against 512 at 92 % of it.
+        assert_eq!(row(page(593, 59, 8)), "| s4 | 132 | 30.7 | 10.0 | 2.0 | 1.1 | 3.9 | 3.4 |");
+        assert_eq!(row(page(5930, 59, 8)), "| s4 | 132 | 30.7 | 100.0 | 2.0 | 1.1 | 1.3 | 1.3 |");
+        assert_eq!(row(page(5930, 5930, 8)), "| s4 | 132 | 30.7 | 100.0 | 200.0 | 1.1 | 0.6 | 0.6 |");
+    }
+}

@@ -1,0 +1,159 @@
+//! `cargo xtask gpu-bundle`: programs and scripts for a machine that has a GPU and no compiler.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+/// The scripts and what they read, by their names in the bundle.
+const TEXTS: [(&str, &str); 12] = [
+    ("README.md", include_str!("gpu_bundle/README.md")),
+    ("common.sh", include_str!("gpu_bundle/common.sh")),
+    ("1-first-launch.sh", include_str!("gpu_bundle/1-first-launch.sh")),
+    ("2-sanitizers.sh", include_str!("gpu_bundle/2-sanitizers.sh")),
+    ("3-check.sh", include_str!("gpu_bundle/3-check.sh")),
+    ("4-one-sequence.sh", include_str!("gpu_bundle/4-one-sequence.sh")),
+    ("5-profile.sh", include_str!("gpu_bundle/5-profile.sh")),
+    ("6-tune.sh", include_str!("gpu_bundle/6-tune.sh")),
+    ("7-baseline.sh", include_str!("gpu_bundle/7-baseline.sh")),
+    ("sdpa.py", include_str!("gpu_bundle/sdpa.py")),
+    ("sm_80.ptx", include_str!("../../../gpu/ptx/sm_80.ptx")),
+    ("sm_90.ptx", include_str!("../../../gpu/ptx/sm_90.ptx")),
+];
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Folder to write, which must not exist or be a bundle of before
+    #[arg(value_name = "FOLDER", default_value = "target/gpu-bundle")]
+    folder: PathBuf,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match bundle(&args.folder) {
+        Ok(()) => {
+            println!("{}: README.md says what to run there", args.folder.display());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("gpu-bundle: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn bundle(folder: &Path) -> Result<(), String> {
+    let said = |error: io::Error| format!("{}: {error}", folder.display());
+    // Nothing of others is written over.
+    if folder.exists() && !folder.join("sdpa.py").exists() {
+        return Err(format!("{} is no bundle; accepted is one, or a name that is free", folder.display()));
+    }
+    let tqkv = built(&["build", "--release", "--package", "tqkv-cli", "--features", "cuda"], "tqkv")?;
+    let tests = ["test", "--release", "--no-run", "--package", "tqkv-gpu", "--test"];
+    let [device, driver] = ["device", "driver"].map(|name| built(&[&tests[..], &[name]].concat(), name));
+    fs::create_dir_all(folder).map_err(said)?;
+    write_texts(folder).map_err(said)?;
+    for (program, name) in [(tqkv, "tqkv"), (device?, "device"), (driver?, "driver")] {
+        let to = folder.join(name);
+        fs::copy(program, &to).map_err(said)?;
+        // Smaller, where there is the program for it; it runs either way.
+        let _ = Command::new("strip").arg(&to).stderr(Stdio::null()).status();
+    }
+    Ok(())
+}
+
+fn write_texts(folder: &Path) -> io::Result<()> {
+    for (name, text) in TEXTS {
+        let path = folder.join(name);
+        fs::write(&path, text)?;
+        #[cfg(unix)]
+        if name.ends_with(".sh") {
+            use std::os::unix::fs::PermissionsExt;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs cargo, and returns the path of the program `name` that it built.
+fn built(arguments: &[&str], name: &str) -> Result<PathBuf, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
+        .args(arguments)
+        .args(["--locked", "--message-format", "json-render-diagnostics"])
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("cargo: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("cargo {} failed", arguments.join(" ")));
+    }
+    program(&String::from_utf8_lossy(&output.stdout), name)
+        .ok_or_else(|| format!("cargo {} built no {name}", arguments.join(" ")))
+}
+
+/// The program of a target, in cargo's messages.
+fn program(messages: &str, name: &str) -> Option<PathBuf> {
+    let of_target = |line: &str| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        let program = message["executable"].as_str().map(PathBuf::from)?;
+        (message["target"]["name"] == name).then_some(program)
+    };
+    messages.lines().find_map(of_target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_of_a_target_is_found_in_what_cargo_says() {
+        let messages = r#"{"reason":"compiler-artifact","target":{"name":"tqkv"},"executable":null}
+{"reason":"compiler-artifact","target":{"name":"device"},"executable":"/a/device-1"}
+{"reason":"compiler-artifact","target":{"name":"tqkv"},"executable":"/a/tqkv"}
+{"reason":"build-finished","success":true}"#;
+        assert_eq!(program(messages, "tqkv"), Some(PathBuf::from("/a/tqkv")));
+        assert_eq!(program(messages, "device"), Some(PathBuf::from("/a/device-1")));
+        assert_eq!(program(messages, "xtask"), None);
+    }
+
+    #[test]
+    fn scripts_are_shell_and_name_what_is_in_the_bundle() {
+        let folder = std::env::temp_dir().join(format!("tqkv-gpu-bundle-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        write_texts(&folder).unwrap();
+        for (name, text) in TEXTS.iter().filter(|(name, _)| name.ends_with(".sh")) {
+            let status = Command::new("bash").arg("-n").arg(folder.join(name)).status().expect("bash");
+            assert!(status.success(), "{name}");
+            for word in text.split_whitespace().filter_map(|word| word.strip_prefix("./")) {
+                let is_there = ["tqkv", "device", "driver"].contains(&word)
+                    || TEXTS.iter().any(|(name, _)| *name == word);
+                assert!(is_there, "{name}: {word} is not in the bundle");
+            }
+            let is_listed = TEXTS[0].1.contains(&format!("`{name}`"));
+            assert!(*name == "common.sh" || is_listed, "{name} is not in the bundle's README.md");
+        }
+        let refused = bundle(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap_err();
+        assert!(refused.contains("is no bundle"), "{refused}");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// A limit for the kernels that the tuning is about, and for no others.
+    #[test]
+    fn the_tuning_changes_the_limits_of_attention_alone() {
+        let script = TEXTS.iter().find(|(name, _)| *name == "6-tune.sh").unwrap().1;
+        let start = script.find("awk -v limit=\"$limit\" '").unwrap() + "awk -v limit=\"$limit\" '".len();
+        let program = &script[start..start + script[start..].find('\'').unwrap()];
+        let ptx = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../gpu/ptx/sm_90.ptx");
+        let variant = |limit: &str| {
+            let output =
+                Command::new("awk").args(["-v", &format!("limit={limit}"), program]).arg(&ptx).output();
+            String::from_utf8(output.expect("awk").stdout).unwrap()
+        };
+        let original = fs::read_to_string(&ptx).unwrap();
+        let without = original.lines().filter(|line| !line.starts_with(".maxnreg")).collect::<Vec<_>>();
+        assert_eq!(variant("none").lines().collect::<Vec<_>>(), without);
+        let limited = variant("144");
+        assert_eq!(limited.matches("\n)\n.maxnreg 144\n{").count(), 4, "two forms of two kernels");
+        assert_eq!(limited.lines().filter(|line| !line.starts_with(".maxnreg")).collect::<Vec<_>>(), without);
+    }
+}

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# The kernels of attention with other limits of registers: more warps side by side, or fewer spills.
+. ./common.sh
+capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1)
+case $capability in 8.*) ptx=sm_80.ptx ;; *) ptx=sm_90.ptx ;; esac
+shapes=64x32768x8x4x128,64x32768x8x1x128,64x32768x8x8x128,1x32768x8x4x128
+: > "$OUT/tune.jsonl"
+for limit in none 128 144 168 192; do
+    # A limit stands behind the parameters of an entry.
+    awk -v limit="$limit" '
+        /^\.maxnreg/ { next }
+        { print }
+        /^\.visible \.entry attend_(tensor|trellis)_d128/ { inside = 1 }
+        inside && /^\)/ { if (limit != "none") print ".maxnreg " limit; inside = 0 }
+    ' "$ptx" > "$OUT/variant.ptx"
+    echo "== registers: $limit"
+    ./tqkv gpu-check --speed --seconds 0.2 --ptx "$OUT/variant.ptx" --shape "$shapes" --codec s4,s2,t4 --json |
+        sed "s/^{/{\"limit\":\"$limit\",/" | tee -a "$OUT/tune.jsonl"
+done
+rm -f "$OUT/variant.ptx"

@@ -1,0 +1,68 @@
+"""Attention of one new token a sequence over f16 rows, by PyTorch, at the shapes of `tqkv gpu-check`: the tuned kernels to compare with."""
+
+import json
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+SHAPES = [
+    (64, 32768, 8, 1, 128),
+    (64, 32768, 8, 4, 128),
+    (64, 32768, 8, 8, 128),
+    (64, 32768, 8, 1, 64),
+    (64, 32768, 8, 1, 256),
+    (1, 32768, 8, 4, 128),
+]
+BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+RUNS = 50
+
+
+def times(run):
+    """Seconds of RUNS runs, sorted, each by events of its own, after three that do not count."""
+    for _ in range(3):
+        run()
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(RUNS + 1)]
+    events[0].record()
+    for event in events[1:]:
+        run()
+        event.record()
+    torch.cuda.synchronize()
+    return sorted(start.elapsed_time(end) / 1e3 for start, end in zip(events, events[1:]))
+
+
+def measure(shape, backend):
+    sequences, tokens, num_kv_heads, group, head_dim = shape
+    # Halved until both fit half of the memory, as `tqkv gpu-check` does.
+    free, _ = torch.cuda.mem_get_info()
+    while sequences > 1 and sequences * tokens * num_kv_heads * head_dim * 4 > free / 2:
+        sequences //= 2
+    rows = lambda heads, length: torch.randn(sequences, heads, length, head_dim, device="cuda", dtype=torch.float16)
+    query, key, value = rows(num_kv_heads * group, 1), rows(num_kv_heads, tokens), rows(num_kv_heads, tokens)
+    row = {
+        "backend": backend.name,
+        "sequences": sequences,
+        "tokens": tokens,
+        "num_kv_heads": num_kv_heads,
+        "heads_per_kv_head": group,
+        "head_dim": head_dim,
+    }
+    try:
+        with sdpa_kernel(backend):
+            all_times = times(lambda: scaled_dot_product_attention(query, key, value, enable_gqa=group > 1))
+    except RuntimeError as error:
+        return row | {"error": str(error).splitlines()[0]}
+    median = all_times[RUNS // 2]
+    read = key.numel() * 2 * 2
+    return row | {"seconds": median, "p90": all_times[RUNS * 9 // 10], "bytes_per_second": read / median}
+
+
+def main():
+    print(json.dumps({"torch": torch.__version__, "device": torch.cuda.get_device_name()}), flush=True)
+    for shape in SHAPES:
+        for backend in BACKENDS:
+            print(json.dumps(measure(shape, backend)), flush=True)
+            torch.cuda.empty_cache()
+
+
+main()
