@@ -225,7 +225,7 @@ impl PageFormat {
         let dim = self.codec.dim();
         let n = weights.len() / (acc.len() / dim);
         match &self.layout {
-            Layout::Values(_) => self.accumulate_parts(&[ValuePart { page, from, weights, next }], acc),
+            Layout::Values(pages) => pages.accumulate(self.level, page, from, weights, next, acc),
             Layout::Halves(pages) => pages.accumulate(self.level, page, from, weights, next, acc),
             Layout::Rows => {
                 row_sums(self.level, &halves(page)[from * dim..(from + n) * dim], dim, weights, acc);
@@ -239,16 +239,21 @@ impl PageFormat {
         }
     }
 
-    /// Whether sums over two pages are made together for so many heads: [`PageFormat::accumulate_parts`].
+    /// Whether sums over two pages are made together for so many heads: [`PageFormat::part`].
     pub(super) fn joins(&self, heads: usize) -> bool {
         matches!(&self.layout, Layout::Values(pages) if pages.joins(heads))
     }
 
-    /// [`PageFormat::accumulate`] over several pages, where they are [joined](PageFormat::joins).
-    pub(super) fn accumulate_parts(&self, parts: &[ValuePart<'_>], acc: &mut [f32]) {
-        if let Layout::Values(pages) = &self.layout {
-            pages.accumulate_parts(self.level, parts, acc);
-        }
+    /// A page of values for [`ValuePages::accumulate_parts`], where its format has that.
+    pub(super) fn part<'a>(
+        &'a self,
+        page: &'a [Line],
+        from: usize,
+        weights: &'a [f32],
+        next: &'a [Line],
+    ) -> Option<ValuePart<'a>> {
+        let Layout::Values(pages) = &self.layout else { return None };
+        Some(ValuePart { pages, page, from, weights, next })
     }
 
     /// Decodes slots from `from` on in the domain of the blocks: `out` is `[n, dim]`.

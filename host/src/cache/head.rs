@@ -316,12 +316,11 @@ impl Tokens<'_> {
         }
     }
 
-    /// Adds the values of two parts in one sum; false where they lie in pages of unlike formats.
-    fn add_two(&mut self, parts: &[Part<'_>; 2]) -> bool {
-        let [first, second] = *parts;
+    /// Adds the values of two parts in one sum; false where they lie in pages of several codecs.
+    fn add_two(&mut self, first: &Part<'_>, second: &Part<'_>) -> bool {
         // What is read next begins where these end.
         let next = [second.to, second.to + (first.to - first.from)].map(|at| self.head.keys.lines(at));
-        let added = self.head.values().accumulate_two(parts, next, self.rotated);
+        let added = self.head.values().accumulate_two([first, second], next, self.rotated);
         let done = *added.as_ref().unwrap_or(&true);
         self.note(added.map(|_| ()));
         done
@@ -389,8 +388,8 @@ impl Parts for Tokens<'_> {
     }
 
     fn accumulate(&mut self, parts: &[Part<'_>]) {
-        if let Some(both) = parts.as_array()
-            && self.add_two(both)
+        if let [first, second] = parts
+            && self.add_two(first, second)
         {
             return;
         }

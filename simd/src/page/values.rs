@@ -164,7 +164,7 @@ impl ValuePages {
         next: &[Line],
         acc: &mut [f32],
     ) {
-        self.accumulate_parts(level, &[ValuePart { page, from, weights, next }], acc);
+        Self::accumulate_parts(level, &[ValuePart { pages: self, page, from, weights, next }], acc);
     }
 
     /// Whether two pages are better summed [together](ValuePages::accumulate_parts) for so many heads: not where one head waits for
@@ -173,24 +173,26 @@ impl ValuePages {
         heads > 1 || self.lines <= SMALL_PAGE
     }
 
-    /// [`ValuePages::accumulate`] over several pages, with sums that stay in registers from one to the next: weights are rounded
-    /// against the largest of all.
+    /// [`ValuePages::accumulate`] over several pages of one codec, with sums that stay in registers from one to the next: weights are
+    /// rounded against the largest of all.
     ///
     /// # Panics
-    /// As [`ValuePages::accumulate`]; more parts than [`MAX_PARTS`], or more than [`MAX_SLOTS`] tokens in pages that hold any.
-    pub fn accumulate_parts(&self, level: Level, parts: &[ValuePart<'_>], acc: &mut [f32]) {
-        let heads = acc.len() / self.plan.dim;
+    /// As [`ValuePages::accumulate`]; more parts than [`MAX_PARTS`], parts of several codecs, or more than [`MAX_SLOTS`] tokens.
+    pub fn accumulate_parts(level: Level, parts: &[ValuePart<'_>], acc: &mut [f32]) {
+        let Some(&ValuePart { pages, .. }) = parts.first() else { return };
+        let heads = acc.len() / pages.plan.dim;
         if heads == 0 {
             return;
         }
         let mut given = ArrayVec::<Given<'_>, MAX_PARTS>::new();
         let mut runs = 0;
-        for &ValuePart { page, from, weights, next } in parts {
+        for &ValuePart { pages: own, page, from, weights, next } in parts {
             let n = weights.len() / heads;
-            assert!(from + n <= self.slots, "slots of this page");
+            assert!(from + n <= own.slots, "slots of this page");
+            assert!(own.plan.id == pages.plan.id && own.plan.dim == pages.plan.dim, "pages of one codec");
             if n > 0 {
-                let (head, body) = page[..self.lines].split_at(self.scale_lines);
-                given.push(Given { scales: super::halves(head), body, from, n, weights, next });
+                let (head, body) = page[..own.lines].split_at(own.scale_lines);
+                given.push(Given { pages: own, scales: super::halves(head), body, from, n, weights, next });
                 runs += (from + n).div_ceil(RUN) - from / RUN;
             }
         }
@@ -204,13 +206,15 @@ impl ValuePages {
             &mut many
         };
         assert!(runs <= room.len(), "tokens of one sum");
-        level.run(Accumulate { pages: self, parts: &given, room, acc });
+        level.run(Accumulate { pages, parts: &given, room, acc });
     }
 }
 
 /// Tokens of one page that are summed with weights `[heads, n]`: slots from `from` on. `next` is memory that will be read soon.
 #[derive(Clone, Copy, Debug)]
 pub struct ValuePart<'a> {
+    /// How the page is arranged.
+    pub pages: &'a ValuePages,
     /// As [`ValuePages::write`] filled it.
     pub page: &'a [Line],
     /// The first slot.
@@ -223,6 +227,7 @@ pub struct ValuePart<'a> {
 
 /// A [`ValuePart`] that has tokens.
 struct Given<'a> {
+    pages: &'a ValuePages,
     scales: &'a [u16],
     body: &'a [Line],
     from: usize,
@@ -234,15 +239,27 @@ struct Given<'a> {
 impl<'a> Given<'a> {
     /// Weights of a head, with the scales of run `r` of the page's slots.
     #[inline(always)]
-    fn products(&self, head: usize, (r, slots): (usize, usize)) -> Products<'a> {
-        let given = self.weights.get(head * self.n..(head + 1) * self.n).unwrap_or_default();
+    fn products(&self, head: usize, r: usize) -> Products<'a> {
+        let (slots, n) = (self.pages.slots, self.n);
+        let given = self.weights.get(head * n..(head + 1) * n).unwrap_or_default();
         let scales = self.scales.get(r * slots..(r + 1) * slots).unwrap_or_default();
         Products { given, from: self.from, scales }
+    }
+
+    /// What is read of the page: only lines of runs that hold a token of the range.
+    #[inline(always)]
+    fn strip<I: Machine>(&self, isa: I) -> Strip<'a> {
+        let depth = self.pages.plan.depth();
+        let run_lines = RUN / self.pages.line_tokens * depth;
+        let range = self.from / RUN * run_lines..(self.from + self.n).div_ceil(RUN) * run_lines;
+        let next = fetch_scales(isa, self.next, self.pages.scale_lines);
+        Strip { body: self.body, lines: self.pages.groups * depth, range, next }
     }
 }
 
 /// [`ValuePages::accumulate_parts`] inside an instruction set.
 struct Accumulate<'a> {
+    /// Of the first part: those of the others differ only in how many slots they have.
     pages: &'a ValuePages,
     parts: &'a [Given<'a>],
     /// For the rounded weights of the heads of one pass.
@@ -265,14 +282,9 @@ impl Accumulate<'_> {
         let (pages, plan, parts, room) = (self.pages, &self.pages.plan, self.parts, self.room);
         let table = C::table(isa, &plan.levels);
         let run_columns = pages.columns / plan.runs.max(1);
-        let lines = pages.groups * plan.depth();
-        // Only lines of runs that hold a token of the range are read.
-        let run_lines = RUN / pages.line_tokens * plan.depth();
         let mut strips = ArrayVec::<Strip<'_>, MAX_PARTS>::new();
         for part in parts {
-            let range = part.from / RUN * run_lines..(part.from + part.n).div_ceil(RUN) * run_lines;
-            let next = fetch_scales(isa, part.next, pages.scale_lines);
-            if strips.try_push(Strip { body: part.body, lines, range, next }).is_err() {
+            if strips.try_push(part.strip(isa)).is_err() {
                 return;
             }
         }
@@ -283,11 +295,10 @@ impl Accumulate<'_> {
             let mut largest = [[0.0; 2]; TOGETHER];
             for pass in 0..2 * plan.runs {
                 let (r, side) = (pass / 2, pass % 2);
-                let scales = (r, pages.slots);
                 if side == 0 {
                     // Of all heads first: each bound waits for its lanes, and the next head's need not.
                     for (h, largest) in largest.iter_mut().enumerate().take(heads) {
-                        *largest = bounds(isa, parts.iter().map(|part| part.products(first + h, scales)));
+                        *largest = bounds(isa, parts.iter().map(|part| part.products(first + h, r)));
                     }
                 }
                 let sign = if side == 0 { 1.0 } else { -1.0 };
@@ -302,7 +313,7 @@ impl Accumulate<'_> {
                     some = true;
                     let mut room = &mut *room;
                     for part in parts {
-                        let products = part.products(first + h, scales);
+                        let products = part.products(first + h, r);
                         let (now, later) = room.split_at_mut(products.runs().len().min(room.len()));
                         products.round(isa, sign, largest, h, now);
                         room = later;

@@ -4,7 +4,7 @@ use super::Track;
 use crate::cache::format::PAGE_TOKENS;
 use crate::cache::scratch::Queries;
 use crate::error::CacheError;
-use tqkv_simd::page::{Line, MAX_PART, Part, ValuePart};
+use tqkv_simd::page::{Line, MAX_PART, Part, ValuePages};
 
 impl Track {
     /// End of the range from position `from` on that lies in one part: sinks, a page, recent rows.
@@ -91,25 +91,24 @@ impl Track {
         from > 0 && self.is_coded(from - 1) && self.is_coded(from) && self.pages.warm().joins(heads)
     }
 
-    /// [`Track::accumulate`] for two parts in pages of one format; false where they are not.
+    /// [`Track::accumulate`] for two parts in pages of one codec; false where they are not. Which codec it is alone decides: memory that
+    /// is spilled, or has room to spare, changes no bit.
     pub(in crate::cache) fn accumulate_two(
         &self,
-        parts: &[Part<'_>; 2],
+        [first, second]: [&Part<'_>; 2],
         next: [&[Line]; 2],
         rotated: &mut [f32],
     ) -> Result<bool, CacheError> {
         let sinks = self.sinks.len();
-        let runs = [self.pages.run(parts[0].from - sinks)?, self.pages.run(parts[1].from - sinks)?];
-        if !std::ptr::eq(runs[0].format, runs[1].format) {
+        let runs = [self.pages.run(first.from - sinks)?, self.pages.run(second.from - sinks)?];
+        if runs[0].format.codec().id() != runs[1].format.codec().id() {
             return Ok(false);
         }
-        let part = |i: usize| ValuePart {
-            page: &runs[i].lines,
-            from: runs[i].slot,
-            weights: parts[i].weights,
-            next: next[i],
+        let part = |i: usize, weights| runs[i].format.part(&runs[i].lines, runs[i].slot, weights, next[i]);
+        let (Some(one), Some(two)) = (part(0, first.weights), part(1, second.weights)) else {
+            return Ok(false);
         };
-        runs[0].format.accumulate_parts(&[part(0), part(1)], rotated);
+        ValuePages::accumulate_parts(runs[0].format.level(), &[one, two], rotated);
         Ok(true)
     }
 
