@@ -385,8 +385,8 @@ fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, 
 
 #[test]
 fn arguments_are_as_many_and_as_wide_as_the_parameters() {
-    use tqkv_gpu_kernels::args::{QjlCorrect, QjlSketch, Scores, WeightDecode};
-    let lists: [(&str, &[(&str, usize)]); 9] = [
+    use tqkv_gpu_kernels::args::{QjlCorrect, QjlSketch, ReadBytes, Scores, WeightDecode};
+    let lists: [(&str, &[(&str, usize)]); 10] = [
         ("encode_append_", &EncodeAppend::<()>::PARAMETERS),
         ("decode_pages_", &DecodePages::<()>::PARAMETERS),
         ("weight_decode_", &WeightDecode::<()>::PARAMETERS),
@@ -396,6 +396,7 @@ fn arguments_are_as_many_and_as_wide_as_the_parameters() {
         ("attend_", &Attend::<()>::PARAMETERS),
         ("qjl_sketch_", &QjlSketch::<()>::PARAMETERS),
         ("qjl_correct_", &QjlCorrect::<()>::PARAMETERS),
+        ("read_bytes", &ReadBytes::<()>::PARAMETERS),
     ];
     for architecture in FILES {
         let text = text(architecture);

@@ -22,10 +22,9 @@ pub(crate) fn count(f: impl FnOnce(&mut Counts)) {
 /// Counts a launch, if the work is one.
 pub(crate) fn count_launch(work: &Work) {
     if let Work::Launch(launch) = work {
-        let blocks: u32 = launch.grid.iter().product();
         count(|counts| {
             counts.launches += 1;
-            counts.warps += u64::from(blocks * crate::parse::WARPS);
+            counts.warps += launch.warps.iter().map(|&n| u64::from(n)).product::<u64>();
         });
     }
 }

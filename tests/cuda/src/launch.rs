@@ -1,6 +1,6 @@
 //! A launch in the interpreter.
 
-use crate::parse::{Kernel, WARPS};
+use crate::parse::Kernel;
 use crate::state::{Failure, ILLEGAL_ADDRESS, INVALID_VALUE, Machine};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ pub(crate) struct Function {
 #[derive(Clone)]
 pub(crate) struct Launch {
     pub(crate) function: Function,
-    pub(crate) grid: [u32; 3],
+    /// Along x, all of its blocks together, which is how kernels count them; and blocks along y and z.
+    pub(crate) warps: [u32; 3],
     pub(crate) values: Vec<u64>,
 }
 
@@ -53,11 +54,11 @@ impl Machine {
         let before: Vec<Vec<u8>> =
             places.iter().map(|(start, offset)| self.memory[start].bytes[*offset..].to_vec()).collect();
         let mut buffers = before.clone();
-        let [x, y, z] = launch.grid;
+        let [x, y, z] = launch.warps;
         let run = AssertUnwindSafe(|| {
             for (z, y, x) in (0..z)
                 .flat_map(|z| (0..y).map(move |y| (z, y)))
-                .flat_map(|(z, y)| (0..x * WARPS).map(move |x| (z, y, x)))
+                .flat_map(|(z, y)| (0..x).map(move |x| (z, y, x)))
             {
                 launch.function.kernel.run((x, y, z), &arguments, &mut buffers);
             }

@@ -118,7 +118,9 @@ driver! {
         })
     }
     // Blocks that a multiprocessor holds: of registers and shared memory nothing is known here.
-    cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: *mut i32, _function: usize, threads: i32, _shared: usize) {
+    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        blocks: *mut i32, _function: usize, threads: i32, _shared: usize, _flags: u32
+    ) {
         // SAFETY: the caller's.
         unsafe { put(blocks, 2048 / threads.max(32)) };
         0
@@ -129,7 +131,8 @@ driver! {
     ) {
         answer(|machine| {
             let function = machine.functions.get(&function).cloned().ok_or(INVALID_HANDLE)?;
-            if [width, height, depth, shared] != [32, crate::parse::WARPS, 1, 0]
+            if [width, depth, shared] != [32, 1, 0]
+                || !(1..=crate::parse::WARPS).contains(&height)
                 || [x, y, z].contains(&0)
                 || y.max(z) > 65_535
             {
@@ -146,7 +149,7 @@ driver! {
                 }
             };
             let values = function.pointers.iter().enumerate().map(value).collect();
-            let work = Work::Launch(Launch { function, grid: [x, y, z], values });
+            let work = Work::Launch(Launch { function, warps: [x * height, y, z], values });
             count_launch(&work);
             machine.ask(stream, work)
         })
