@@ -168,8 +168,16 @@ impl Scores<'_> {
                 macro_rules! tile_of {
                     ($heads:literal) => {{
                         let queries = (self.queries, head);
-                        let logits =
-                            score_tile::<I, C, $heads>(isa, (lines, run_lines), scales, table, queries, next);
+                        let mut logits = [[0.0; TILE]; $heads];
+                        score_tile::<I, C, $heads>(
+                            isa,
+                            (lines, run_lines),
+                            scales,
+                            table,
+                            queries,
+                            next,
+                            &mut logits,
+                        );
                         self.store(tile, head, &logits);
                         head += $heads;
                     }};
@@ -223,7 +231,7 @@ impl Scores<'_> {
     }
 }
 
-/// Logits of one tile, with the lines of a run, for `H` heads from that one on.
+/// Adds the logits of one tile, with the lines of a run, for `H` heads from that one on.
 #[inline(always)]
 fn score_tile<I: Machine, C: KeyCodes, const H: usize>(
     isa: I,
@@ -232,11 +240,9 @@ fn score_tile<I: Machine, C: KeyCodes, const H: usize>(
     table: C::Table<I>,
     (queries, head): (&Queries, usize),
     next: &[Line],
-) -> [[f32; TILE]; H] {
-    let mut logits = [[0.0; TILE]; H];
-    let Some(heads) = queries.heads.get(head..).and_then(|heads| heads.first_chunk::<H>()) else {
-        return logits;
-    };
+    logits: &mut [[f32; TILE]; H],
+) {
+    let Some(heads) = queries.heads.get(head..).and_then(|heads| heads.first_chunk::<H>()) else { return };
     let words = queries.words.as_flattened().get(head..).unwrap_or_default();
     let next = ahead_of(lines, next);
     let run_words = run_lines / C::DEPTH * C::FIELDS;
@@ -254,7 +260,6 @@ fn score_tile<I: Machine, C: KeyCodes, const H: usize>(
             }
         }
     }
-    logits
 }
 
 /// Into how many parts each of `heads` sums is split, where `chains` fit the registers.

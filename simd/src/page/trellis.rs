@@ -170,8 +170,11 @@ pub(super) type PlainLines<I> = [<I as Machine>::Line; 4];
 #[inline(always)]
 pub(super) fn plain<I: Machine, C: Planes>(isa: I, lines: &[super::Line]) -> PlainLines<I> {
     let mut plain = [isa.line(&super::Line::ZERO); 4];
-    for (plain, line) in plain.iter_mut().zip(lines).take(C::BESIDE) {
-        *plain = isa.line(line);
+    // Of a known number: else the compiler calls for a copy.
+    if let Some(lines) = lines.get(..C::BESIDE) {
+        for (plain, line) in plain.iter_mut().zip(lines) {
+            *plain = isa.line(line);
+        }
     }
     plain
 }

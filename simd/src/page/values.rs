@@ -16,9 +16,6 @@ use crate::lines::Machine;
 use arrayvec::ArrayVec;
 use tqkv_core::AnyCodec;
 
-/// Lines of a page whose reading takes less than its sums do: 128 tokens of 2 bits at a head dim of 128 have 68, of 4 bits 132.
-const SMALL_PAGE: usize = 80;
-
 /// How pages of values of one codec are arranged.
 #[derive(Clone, Copy, Debug)]
 pub struct ValuePages {
@@ -167,10 +164,12 @@ impl ValuePages {
         Self::accumulate_parts(level, &[ValuePart { pages: self, page, from, weights, next }], acc);
     }
 
-    /// Whether two pages are better summed [together](ValuePages::accumulate_parts) for so many heads: not where one head waits for
-    /// the memory of large pages, which is busier when they come one by one.
+    /// Whether two pages are better summed [together](ValuePages::accumulate_parts) for so many heads: not where these wait for memory,
+    /// which is busier when pages come one by one. Levels of planes cost more than memory does; two bits a value are read in no time,
+    /// four sooner than two heads are summed, eight hardly sooner than eight heads are.
     pub fn joins(&self, heads: usize) -> bool {
-        heads > 1 || self.lines <= SMALL_PAGE
+        let bits = 8 * self.plan.block_bytes / self.plan.dim;
+        self.plan.is_woven() || bits < 3 || (bits < 8 && heads > 1)
     }
 
     /// [`ValuePages::accumulate`] over several pages of one codec, with sums that stay in registers from one to the next: weights are
