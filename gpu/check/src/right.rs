@@ -11,8 +11,11 @@ use tqkv_gpu::{Device, GpuCache, GpuError, GpuSpec, Rows, Side};
 /// Largest error of attention against f64 on the decoded cache.
 pub(crate) const MAX_ERROR: f64 = 1e-5;
 
-/// Codecs of keys and values, head dim, query heads a KV head: every kernel of attention.
-pub(crate) const PAIRS: [(CodecId, CodecId, usize, usize); 11] = [
+/// Codecs of keys and values, head dim, query heads a KV head.
+type Pair = (CodecId, CodecId, usize, usize);
+
+/// Every kernel of attention, and every codec.
+const PAIRS: [Pair; 11] = [
     (S4, S4, 128, 1),
     (S4, S4, 128, 4),
     (S2, S2, 256, 1),
@@ -25,6 +28,18 @@ pub(crate) const PAIRS: [(CodecId, CodecId, usize, usize); 11] = [
     (T4, S4, 64, 8),
     (T2, T4, 256, 2),
 ];
+
+/// The pairs of these codecs; one that is in none of them is attended with itself, so that each that is asked for is checked.
+pub(crate) fn pairs(codecs: &[CodecId]) -> Vec<Pair> {
+    let mut pairs: Vec<Pair> = PAIRS.to_vec();
+    pairs.retain(|(key, value, ..)| codecs.contains(key) && codecs.contains(value));
+    for &id in codecs {
+        if !pairs.iter().any(|&(key, value, ..)| key == id || value == id) {
+            pairs.push((id, id, 128, 4));
+        }
+    }
+    pairs
+}
 
 /// Values of N(0, 1), the same on every machine.
 fn gaussian(rng: &mut ChaCha8Rng, len: usize) -> Vec<f32> {
@@ -128,6 +143,16 @@ fn exact(query: &[f32], keys: Vec<Vec<f32>>, values: Vec<Vec<f32>>) -> Vec<f64> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_codec_that_is_asked_for_is_attended() {
+        assert_eq!(pairs(&tqkv_gpu::CODECS), PAIRS);
+        assert_eq!(pairs(&[S3]), [(S3, S3, 128, 4)]);
+        assert_eq!(pairs(&[S4, I8]), [(S4, S4, 128, 1), (S4, S4, 128, 4), (I8, S4, 128, 8)]);
+        for id in tqkv_gpu::CODECS {
+            assert!(!pairs(&[id]).is_empty(), "{}", id.name());
+        }
+    }
 
     #[test]
     fn exact_attention_weighs_values_by_the_softmax_of_their_keys() {

@@ -132,6 +132,12 @@ fn count(
     })
 }
 
+/// Whether there is a disassembler, or a way to fetch it.
+pub(crate) fn has_disassembler() -> bool {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(FOLDER).join(PROGRAM);
+    env::var_os("TQKV_NVDISASM").is_some() || kept.exists() || wheel::has_pip()
+}
+
 /// Path of `nvdisasm`: the variable `TQKV_NVDISASM`, or fetched once into the target folder.
 fn disassembler(root: &Path) -> Result<PathBuf, String> {
     match env::var_os("TQKV_NVDISASM") {

@@ -34,7 +34,7 @@ const fn need(name: &'static str, source: Source) -> Need {
 }
 
 /// The rows: what is run, and what it needs.
-pub(crate) const TASKS: [(&str, &[Need]); 16] = [
+pub(crate) const TASKS: [(&str, &[Need]); 17] = [
     ("cargo fmt, cargo clippy", &[need("rustfmt", Component), need("clippy", Component)]),
     ("cargo xtask asm", &[need("an x86-64 machine", Other(is_x86_64, "run it on one"))]),
     (
@@ -71,6 +71,16 @@ pub(crate) const TASKS: [(&str, &[Need]); 16] = [
                 ),
             ),
         ],
+    ),
+    (
+        "cargo xtask ptx --counts",
+        &[need(
+            "nvdisasm",
+            Other(
+                crate::counts::has_disassembler,
+                "apt-get install -y python3-pip (fetches it), or name yours in TQKV_NVDISASM",
+            ),
+        )],
     ),
     (
         "cargo xtask real-model",

@@ -1,5 +1,6 @@
 # What the scripts share; they source it.
-set -eu
+# A check that fails must not end as what writes its lines down does.
+set -euo pipefail
 cd "$(dirname "$0")"
 OUT=${OUT:-out}
 mkdir -p "$OUT"
