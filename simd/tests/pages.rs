@@ -154,6 +154,69 @@ fn weighted_sums_are_the_portable_ones() {
     }
 }
 
+/// Pages with and without room to spare, from the middle of one to the middle of the next; a third of the weights below 0, which
+/// are rounded apart.
+#[test]
+fn two_pages_in_one_sum_are_the_portable_one_and_near_both() {
+    let levels = levels();
+    for codec in codecs() {
+        let (dim, mut random) = (codec.dim(), Random(11));
+        let blocks = blocks(&codec, &mut random);
+        let (whole, first) = values(&codec, &blocks);
+        let half = ValuePages::new(&codec, SLOTS / 2).unwrap();
+        let mut second = vec![Line::ZERO; half.lines()];
+        for (slot, block) in blocks.chunks_exact(codec.block_bytes()).rev().take(SLOTS / 2).enumerate() {
+            half.write(&mut second, slot, block);
+        }
+        for heads in [1, 2, 4, 5] {
+            let [a, b] = [SLOTS - 5, SLOTS / 2 - 1].map(|n| {
+                let weights = random.normals(heads * n);
+                weights.iter().enumerate().map(|(i, x)| if i % 3 == 0 { *x } else { x.exp() }).collect()
+            });
+            let (a, b): (Vec<f32>, Vec<f32>) = (a, b);
+            let parts = [
+                ValuePart { pages: &whole, page: &first, from: 5, weights: &a, next: &second },
+                ValuePart { pages: &half, page: &second, from: 0, weights: &b, next: &[] },
+            ];
+            let run =
+                |level| guarded(heads * dim, 0.25, |acc| ValuePages::accumulate_parts(level, &parts, acc));
+            let what = format!("{} dim {dim}, {heads} heads", codec.id().name());
+            let together = run(Level::Portable);
+            for &level in &levels {
+                assert_bits(&run(level), &together, &format!("{} {what}", level.name().name()));
+            }
+            let apart = guarded(heads * dim, 0.25, |acc| {
+                for part in parts {
+                    part.pages.accumulate(
+                        Level::Portable,
+                        part.page,
+                        part.from,
+                        part.weights,
+                        part.next,
+                        acc,
+                    );
+                }
+            });
+            let error = relative_rms(&together, &apart);
+            assert!(error < 1e-3, "{what}: {error}");
+        }
+    }
+}
+
+/// Where heads wait for memory pages come one by one.
+#[test]
+fn pages_join_where_their_sums_take_longer_than_their_reading() {
+    for (name, heads) in
+        [("s2", 1), ("s4", 2), ("n3", 2), ("i8", usize::MAX), ("t2", 1), ("t4", 1), ("s5", 1)]
+    {
+        let codec = AnyCodec::new(CodecId::from_name(name).unwrap(), 128, Options::DEFAULT).unwrap();
+        let pages = ValuePages::new(&codec, 128).unwrap();
+        for group in 1..=MAX_HEADS {
+            assert_eq!(pages.joins(group), group >= heads, "{name}, {group} heads");
+        }
+    }
+}
+
 /// Root mean square of the differences over that of `b`.
 fn relative_rms(a: &[f32], b: &[f32]) -> f64 {
     let square = |v: f32| f64::from(v) * f64::from(v);
