@@ -20,6 +20,9 @@ pub fn scores(level: Level, query: &[u8], rows: &[u8], out: &mut [f32]) {
         // SAFETY: a level that exists is one that this machine runs, and `Avx2` stands for AVX2, FMA and F16C.
         LevelName::Avx2 => unsafe { x86::avx2(query, rows, out) },
         #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above; `AvxVnni` stands for that as well.
+        LevelName::AvxVnni => unsafe { x86::avx_vnni(query, rows, out) },
+        #[cfg(target_arch = "x86_64")]
         // SAFETY: as above; `Avx512` stands for VNNI and VL as well.
         LevelName::Avx512 => unsafe { x86::vnni(query, rows, out) },
         // Elsewhere the compiler's code is the baseline.
@@ -68,16 +71,30 @@ mod x86 {
         });
     }
 
+    #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+    pub(super) fn avx_vnni(query: &[Q8], rows: &[Q4], out: &mut [f32]) {
+        each_row(query, rows, out, |row, query| {
+            dot(row, query, |codes, query| biased(codes, query, |s, a, b| _mm256_dpbusd_avx_epi32(s, a, b)))
+        });
+    }
+
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512vnni")]
     pub(super) fn vnni(query: &[Q8], rows: &[Q4], out: &mut [f32]) {
         each_row(query, rows, out, |row, query| {
-            dot(row, query, |codes, query| {
-                // Biased codes are unsigned; 8 times the query's sum comes off by a second product.
-                let biased = _mm256_dpbusd_epi32(_mm256_setzero_si256(), codes, query);
-                let bias = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(8), query);
-                _mm256_sub_epi32(biased, bias)
-            })
+            dot(row, query, |codes, query| biased(codes, query, |s, a, b| _mm256_dpbusd_epi32(s, a, b)))
         });
+    }
+
+    /// Biased codes are unsigned; 8 times the query's sum comes off by a second product.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn biased(
+        codes: __m256i,
+        query: __m256i,
+        dpbusd: impl Fn(__m256i, __m256i, __m256i) -> __m256i,
+    ) -> __m256i {
+        let bias = dpbusd(_mm256_setzero_si256(), _mm256_set1_epi8(8), query);
+        _mm256_sub_epi32(dpbusd(_mm256_setzero_si256(), codes, query), bias)
     }
 
     /// `multiply` takes 32 codes (0 to 15) and 32 signed query bytes to eight partial dot products of code - 8.

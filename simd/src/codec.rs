@@ -5,9 +5,20 @@
 
 use crate::Level;
 use crate::level::at_level;
+use crate::lines::Machine;
 use tqkv_core::code::trellis::Search;
 use tqkv_core::machine::Memory;
 use tqkv_core::{AnyCodec, DecodeError, EncodeError};
+
+/// [`at_level!`] with the token for operations on blocks.
+macro_rules! with_blocks {
+    ($level:expr, $isa:ident => $fast:expr, $portable:expr) => {
+        at_level!($level, isa => {
+            let $isa = isa.of_blocks();
+            $fast
+        }, $portable)
+    };
+}
 
 /// Which vector of a batch failed, and how; those before it are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +116,7 @@ pub fn encode_in(
         return Err(BatchError { index: 0, error: EncodeError::WrongLength });
     }
     let trellis = codec.trellis().is_some();
-    let done = at_level!(level, isa => if trellis {
+    let done = with_blocks!(level, isa => if trellis {
         encode_trellis(isa, codec, workspace, x, blocks)
     } else {
         codec.encode_with(isa, x, blocks)
@@ -130,7 +141,7 @@ pub fn decode(
     if !codec.fit(out.len(), blocks.len()) {
         return Err(BatchError { index: 0, error: DecodeError::WrongLength });
     }
-    let done = at_level!(level, isa => codec.decode_with(isa, blocks, out), {
+    let done = with_blocks!(level, isa => codec.decode_with(isa, blocks, out), {
         let mut vectors = out.chunks_mut(codec.dim()).zip(blocks.chunks(codec.block_bytes())).enumerate();
         vectors.try_for_each(|(i, (out, block))| codec.decode(block, out).map_err(|error| (i, error)))
     });
@@ -142,7 +153,7 @@ pub fn decode(
 /// # Panics
 /// As there: the slices differ in length, or hold no whole number of vectors.
 pub fn rotate_queries(level: Level, codec: &AnyCodec, queries: &[f32], out: &mut [f32]) {
-    at_level!(level, isa => codec.rotate_query_with(isa, queries, out), codec.rotate_query(queries, out));
+    with_blocks!(level, isa => codec.rotate_query_with(isa, queries, out), codec.rotate_query(queries, out));
 }
 
 /// [`AnyCodec::unrotate`] for accumulators back to back, in place.
@@ -150,7 +161,7 @@ pub fn rotate_queries(level: Level, codec: &AnyCodec, queries: &[f32], out: &mut
 /// # Panics
 /// As there: `accs` holds no whole number of vectors.
 pub fn unrotate(level: Level, codec: &AnyCodec, accs: &mut [f32]) {
-    at_level!(level, isa => codec.unrotate_with(isa, accs), codec.unrotate(accs));
+    with_blocks!(level, isa => codec.unrotate_with(isa, accs), codec.unrotate(accs));
 }
 
 /// [`AnyCodec::scores`]: exact levels in `f32`, canonical sums, blocks as stored. The page kernels
@@ -159,7 +170,7 @@ pub fn unrotate(level: Level, codec: &AnyCodec, accs: &mut [f32]) {
 /// # Panics
 /// As there: the query does not hold `dim` values, or `blocks` is not `out.len()` blocks.
 pub fn scores(level: Level, codec: &AnyCodec, rotated_query: &[f32], blocks: &[u8], out: &mut [f32]) {
-    at_level!(level, isa => codec.scores_with(isa, rotated_query, blocks, out),
+    with_blocks!(level, isa => codec.scores_with(isa, rotated_query, blocks, out),
         codec.scores(rotated_query, blocks, out));
 }
 
@@ -168,7 +179,7 @@ pub fn scores(level: Level, codec: &AnyCodec, rotated_query: &[f32], blocks: &[u
 /// # Panics
 /// As there: `acc` does not hold `dim` values, or `blocks` is not `weights.len()` blocks.
 pub fn accumulate(level: Level, codec: &AnyCodec, weights: &[f32], blocks: &[u8], acc: &mut [f32]) {
-    at_level!(level, isa => codec.accumulate_with(isa, weights, blocks, acc),
+    with_blocks!(level, isa => codec.accumulate_with(isa, weights, blocks, acc),
         codec.accumulate(weights, blocks, acc));
 }
 
@@ -177,5 +188,5 @@ pub fn accumulate(level: Level, codec: &AnyCodec, weights: &[f32], blocks: &[u8]
 /// # Panics
 /// As there: `out` does not hold `dim` values for each block.
 pub fn decode_rotated(level: Level, codec: &AnyCodec, blocks: &[u8], out: &mut [f32]) {
-    at_level!(level, isa => codec.decode_rotated_with(isa, blocks, out), codec.decode_rotated(blocks, out));
+    with_blocks!(level, isa => codec.decode_rotated_with(isa, blocks, out), codec.decode_rotated(blocks, out));
 }

@@ -15,7 +15,9 @@ macro_rules! for_each_level {
     ([$($with:tt)*] $given:tt) => {
         $($with)*! { $given
             /// AVX2, FMA, F16C, BMI: x86-64-v3.
-            Avx2 = "avx2", "x86_64", crate::x86::avx2::Avx2;
+            Avx2 = "avx2", "x86_64", crate::x86::avx2::Avx2<false>;
+            /// AVX2 with AVX-VNNI: Alder Lake and later, Zen 5.
+            AvxVnni = "avxvnni", "x86_64", crate::x86::avx2::Avx2<true>;
             /// AVX-512 with VBMI and VNNI: Ice Lake, Zen 4 and later.
             Avx512 = "avx512", "x86_64", crate::x86::avx512::Avx512;
             /// NEON: every AArch64 processor.

@@ -28,6 +28,8 @@ unsafe impl bytemuck::Pod for Line {}
 
 /// What the page kernels may ask of a token.
 pub(crate) trait Machine: Memory + Search {
+    /// The token for operations on blocks.
+    type Blocks: Memory + Search;
     /// 64 bytes.
     type Line: Copy;
     /// 16 lanes of `i32`.
@@ -47,6 +49,9 @@ pub(crate) trait Machine: Memory + Search {
     const SUMS: usize;
     /// What is added to every level of [`Machine::key_level`].
     const KEY_BIAS: i32;
+
+    /// What operations on blocks are compiled for: tokens that differ in products of bytes alone share them.
+    fn of_blocks(self) -> Self::Blocks;
 
     /// Reads a line.
     fn line(self, line: &Line) -> Self::Line;
@@ -118,16 +123,7 @@ pub(crate) trait Machine: Memory + Search {
     /// The same four weights in every dword.
     fn splat_weights(self, weights: u32) -> Self::Line;
     /// The integers nearest to weights of 0 to 16383, ties to even, as their high and their low 7 bits.
-    #[inline(always)]
-    fn write_halves(self, weights: Self::V, [high, low]: &mut [[u8; 32]; 2]) {
-        // 1.5 * 2^23: adding and taking it away rounds.
-        let round = self.splat(12_582_912.0);
-        let weights = weights + round - round;
-        // Rounds down, as the fraction is never a half.
-        let upper = (weights - self.splat(63.5)) * self.splat(1.0 / 128.0) + round - round;
-        self.write_codes::<8>(self.round_i8(upper), high);
-        self.write_codes::<8>(self.round_i8(weights - upper * self.splat(128.0)), low);
-    }
+    fn write_halves(self, weights: Self::V, halves: &mut [[u8; 32]; 2]);
     /// Adds the dot product of each dword's four levels and four weights below 128.
     fn value_dot(self, sum: Self::Sum, levels: Self::Line, weights: Self::Line) -> Self::Sum;
     /// The lanes.
@@ -189,6 +185,7 @@ const fn field3(a: u8, b: u8, c: u8, field: usize) -> usize {
 /// What takes much code is compiled once, not at each place: the definition need not be fast, and the crate is
 /// built in four fifths of the time.
 impl Machine for Portable {
+    type Blocks = Self;
     type Line = [u8; 64];
     type Sum = [i32; 16];
     type Table = [i8; 16];
@@ -199,6 +196,11 @@ impl Machine for Portable {
     const FIELDS: usize = 8;
     const SUMS: usize = 8;
     const KEY_BIAS: i32 = 0;
+
+    #[inline(always)]
+    fn of_blocks(self) -> Self {
+        self
+    }
 
     #[inline(always)]
     fn line(self, line: &Line) -> [u8; 64] {
@@ -326,6 +328,16 @@ impl Machine for Portable {
     #[inline(always)]
     fn splat_weights(self, weights: u32) -> [u8; 64] {
         self.weights(&[weights; 16])
+    }
+
+    #[inline(never)]
+    fn write_halves(self, weights: F32x32, [high, low]: &mut [[u8; 32]; 2]) {
+        // 1.5 * 2^23: adding and taking it away rounds.
+        const ROUND: f32 = 12_582_912.0;
+        for (weight, (high, low)) in weights.0.into_iter().zip(high.iter_mut().zip(low)) {
+            let weight = (weight + ROUND - ROUND) as u16;
+            (*high, *low) = ((weight >> 7) as u8, (weight & 127) as u8);
+        }
     }
 
     #[inline(never)]

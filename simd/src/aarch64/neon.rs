@@ -30,6 +30,12 @@ impl<const DOT: bool> Neon<DOT> {
     pub const unsafe fn assume_supported() -> Self {
         Self(())
     }
+
+    /// What every one of these processors has.
+    #[inline(always)]
+    pub(super) fn common(self) -> Neon<false> {
+        Neon(())
+    }
 }
 
 /// [`crate::method::method!`] with the features of [`Neon`].

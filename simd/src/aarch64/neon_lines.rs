@@ -118,6 +118,7 @@ impl<const DOT: bool> Neon<DOT> {
 }
 
 impl<const DOT: bool> Machine for Neon<DOT> {
+    type Blocks = Neon<false>;
     type Line = Quad;
     type Sum = Sum;
     type Table = uint8x16_t;
@@ -128,6 +129,11 @@ impl<const DOT: bool> Machine for Neon<DOT> {
     const FIELDS: usize = 2;
     const SUMS: usize = 2;
     const KEY_BIAS: i32 = 0;
+
+    #[inline(always)]
+    fn of_blocks(self) -> Neon<false> {
+        self.common()
+    }
 
     #[inline(always)]
     fn line(self, line: &Line) -> Quad {
@@ -313,6 +319,19 @@ impl<const DOT: bool> Machine for Neon<DOT> {
     neon!(
         fn splat_weights(self, weights: u32) -> Quad {
             [vreinterpretq_u8_u32(vdupq_n_u32(weights)); 4]
+        }
+    );
+
+    neon!(
+        fn write_halves(self, weights: V, halves: &mut [[u8; 32]; 2]) {
+            let [high, low] = halves;
+            let parts = high.as_chunks_mut::<8>().0.iter_mut().zip(low.as_chunks_mut::<8>().0);
+            for (&[a, b], (high, low)) in weights.registers().as_chunks::<2>().0.iter().zip(parts) {
+                let (a, b) = (vmovn_u32(vcvtnq_u32_f32(a)), vmovn_u32(vcvtnq_u32_f32(b)));
+                let weights = vcombine_u16(a, b);
+                *high = cast(vshrn_n_u16::<7>(weights));
+                *low = cast(vmovn_u16(vandq_u16(weights, vdupq_n_u16(127))));
+            }
         }
     );
 

@@ -2,7 +2,7 @@
 
 use super::Line;
 use super::plan::Plan;
-use super::weights::Run;
+use super::weights::{NO_HALVES, RUN_LINES, Run};
 use crate::lines::Machine;
 
 /// Positions of a line of bit planes: dwords of 128 bits.
@@ -82,44 +82,41 @@ impl Out<'_> {
         values
     }
 
-    /// Adds a head's sums of one field.
+    /// Adds a head's sums of all fields of the column's bytes.
     #[inline(always)]
-    fn add<const POSITIONS: usize>(&mut self, head: usize, field: usize, sums: [i32; 16]) {
-        let (plan, column) = (self.plan, self.column);
-        let Some((acc, factor)) = self.head(head) else { return };
-        let Some(acc) = acc.get_mut(plan.coordinate(column, field)..) else { return };
-        let values = Self::values::<POSITIONS>(factor, sums);
-        for (acc, value) in acc.iter_mut().step_by(plan.stride()).zip(values) {
-            *acc += value;
-        }
-    }
-
-    /// Adds a head's sums of several fields.
-    #[inline(always)]
-    pub(super) fn add_fields<const POSITIONS: usize, const COUNT: usize>(
+    pub(super) fn add<const POSITIONS: usize, const CODES: usize>(
         &mut self,
         head: usize,
-        fields: [usize; COUNT],
-        sums: [[i32; 16]; COUNT],
+        sums: [[i32; 16]; CODES],
     ) {
-        if self.plan.stride() != COUNT {
-            for (field, sums) in fields.into_iter().zip(sums) {
-                self.add::<POSITIONS>(head, field, sums);
+        if self.plan.stride() != CODES {
+            for (field, sums) in sums.into_iter().enumerate() {
+                self.add_field::<POSITIONS>(head, field, sums);
             }
             return;
         }
-        // All fields of a byte: neighbours.
         let first = self.plan.coordinate(self.column, 0);
         let Some((acc, factor)) = self.head(head) else { return };
-        let Some(acc) = acc.get_mut(first..first + POSITIONS * COUNT) else { return };
-        let mut values = [[0.0; POSITIONS]; COUNT];
+        let mut values = [[0.0; POSITIONS]; CODES];
         for (values, sums) in values.iter_mut().zip(sums) {
             *values = Self::values(factor, sums);
         }
-        for (p, acc) in acc.as_chunks_mut::<COUNT>().0.iter_mut().enumerate().take(POSITIONS) {
+        let Some(acc) = acc.get_mut(first..first + POSITIONS * CODES) else { return };
+        for (p, acc) in acc.as_chunks_mut::<CODES>().0.iter_mut().enumerate().take(POSITIONS) {
             for (acc, values) in acc.iter_mut().zip(&values) {
                 *acc += values[p];
             }
+        }
+    }
+
+    /// Adds a head's sums of a field that lies beside that of the next byte, not beside the other fields.
+    #[inline(always)]
+    fn add_field<const POSITIONS: usize>(&mut self, head: usize, field: usize, sums: [i32; 16]) {
+        let first = self.plan.coordinate(self.column, field);
+        let Some((acc, factor)) = self.head(head) else { return };
+        let Some(acc) = acc.get_mut(first..first + POSITIONS) else { return };
+        for (acc, value) in acc.iter_mut().zip(Self::values::<POSITIONS>(factor, sums)) {
+            *acc += value;
         }
     }
 }
@@ -141,6 +138,39 @@ pub(super) fn load_weights<I: Machine, const DWORDS: usize>(isa: I, dwords: &[[u
     } else {
         isa.weights(&core::array::from_fn(|i| u32::from_le_bytes(dwords[i * DWORDS / 16])))
     }
+}
+
+/// One head's sums of `N` of the `COUNT` levels a byte, from level `FIRST` on, over tokens whose levels are made: at most what registers
+/// hold.
+#[inline(always)]
+pub(super) fn sum_levels<I, const COUNT: usize, const FIRST: usize, const N: usize, const DWORDS: usize>(
+    isa: I,
+    levels: &[[I::Line; COUNT]],
+    weights: &[Run],
+    head: usize,
+) -> [[i32; 16]; N]
+where
+    I: Machine,
+{
+    let mut sums = [[isa.zero(); 2]; N];
+    for (levels, run) in levels.chunks(RUN_LINES / DWORDS).zip(weights) {
+        let [high, low] = run.get(head).unwrap_or(&NO_HALVES);
+        let halves = high.as_chunks::<DWORDS>().0.iter().zip(low.as_chunks::<DWORDS>().0);
+        for (levels, (high, low)) in levels.iter().zip(halves) {
+            let (by_high, by_low) = (load_weights(isa, high), load_weights(isa, low));
+            for n in 0..N {
+                let [high, low] = sums[n];
+                let high = isa.value_dot(high, levels[FIRST + n], by_high);
+                sums[n] = [high, isa.value_dot(low, levels[FIRST + n], by_low)];
+            }
+        }
+    }
+    let mut lanes = [[0; 16]; N];
+    for n in 0..N {
+        let [high, low] = sums[n];
+        lanes[n] = join(isa.lanes(high), isa.lanes(low));
+    }
+    lanes
 }
 
 /// How lines of codes are summed over tokens.

@@ -7,13 +7,16 @@
 //! Weights times scales are 14-bit integers in two halves ([`super::weights`]) and summed exactly: at most
 //! 512 tokens times 16383 times 127 is below 2^30.
 
-use super::columns::{Out, Strip, TOGETHER, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights};
+use super::columns::{
+    Out, Strip, TOGETHER, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights, sum_levels,
+};
 use super::plan::{MAX_WORDS, Packed, Plan, with_kernel};
 use super::weights::{NONE, Products, RUN, RUN_LINES, Run, bounds, step};
 use super::{Line, MAX_PART, MAX_PARTS, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, fetch_scales, prefetch};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
 use arrayvec::ArrayVec;
+use core::ops::Range;
 use tqkv_core::AnyCodec;
 
 /// How pages of values of one codec are arranged.
@@ -330,6 +333,9 @@ impl Accumulate<'_> {
     }
 }
 
+/// Lines whose levels are kept: of four tokens each.
+const MAX_KEPT: usize = MAX_SLOTS / 4;
+
 impl<const BITS: usize> ValueCodes for Packed<BITS> {
     type Table<I: Machine> = I::Table;
 
@@ -360,20 +366,25 @@ impl<const BITS: usize> ValueCodes for Packed<BITS> {
             macro_rules! column {
                 ($heads:literal, $($positions:literal of $dwords:literal in $lines:literal)*) => {
                     match positions {
-                        $($positions if $heads <= heads - head => {
+                        $($positions if head + $heads <= heads => {
+                            let last = if $heads == 0 { heads } else { head + $heads };
                             sum_column::<I, BITS, $positions, $dwords, $lines, $heads>(
-                                isa, &reads[..count], table, weights, head, out,
+                                isa, &reads[..count], table, weights, head..last, out,
                             );
                             reads = reads.map(|[lines, _]| [lines, lines]);
-                            head += $heads;
+                            head = last;
                             continue;
                         })*
                         _ => {}
                     }
                 };
             }
+            // Conditions on constants: what is not used is not compiled.
+            if Self::CODES > I::FIELDS {
+                column!(0, 16 of 1 in 8 8 of 2 in 4 4 of 4 in 2 2 of 8 in 1);
+            }
             // Several heads where the sums of all fields fit the registers and whole lines are summed, which
-            // is so at common head dims. Conditions on constants: what is not used is not compiled.
+            // is so at common head dims.
             if 4 * Self::CODES <= I::SUMS {
                 column!(4, 16 of 1 in 8);
             }
@@ -397,7 +408,8 @@ fn read_lines<I: Machine, const DEPTH: usize>(isa: I, lines: &[Line; DEPTH]) -> 
 }
 
 /// Sums one column of packed codes over the tokens of its lines, which have `POSITIONS` times `DWORDS` dwords; a run of tokens is
-/// `LINES` of them. `reads` are the lines of the column on each page, and as many to prefetch.
+/// `LINES` of them. `reads` are the lines of the column on each page, and as many to prefetch. The `H` heads of `asked`; any number of them,
+/// one after the other, where `H` is 0.
 #[inline(always)]
 fn sum_column<
     I: Machine,
@@ -411,14 +423,14 @@ fn sum_column<
     reads: &[[&[Line]; 2]],
     table: I::Table,
     weights: &[Run],
-    head: usize,
+    asked: Range<usize>,
     out: &mut Out<'_>,
 ) {
     const { assert!(LINES * DWORDS == RUN_LINES, "a run of tokens") };
-    // Sums the given fields over all lines; `$depth` lines a step.
-    macro_rules! fields {
-        ($depth:literal, |$line:ident| [$($field:literal: $levels:expr),*]) => {{
-            const COUNT: usize = [$($field),*].len();
+    // Sums all fields over all lines, for `H` heads at once; `$depth` lines a step.
+    macro_rules! together {
+        ($depth:literal, |$line:ident| [$($levels:expr),*]) => {{
+            const COUNT: usize = [$(stringify!($levels)),*].len();
             // Few sums are kept twice, so that additions need not wait.
             let mut sums = [[[[isa.zero(); 2]; COUNT]; H]; 2];
             let mut weights = weights;
@@ -428,7 +440,7 @@ fn sum_column<
             let (runs, later) = weights.split_at(lines.len().min(weights.len()));
             weights = later;
             for ((lines, next), run) in lines.iter().zip(next).zip(runs) {
-                let Some(heads) = run.get(head..).and_then(|heads| heads.first_chunk::<H>()) else { return };
+                let Some(heads) = run.get(asked.start..).and_then(|heads| heads.first_chunk::<H>()) else { return };
                 macro_rules! step {
                     ($at:expr, $part:expr) => {{
                         let (at, part) = ($at, const { if 2 * COUNT * H <= I::SUMS { $part } else { 0 } });
@@ -473,55 +485,80 @@ fn sum_column<
                     }
                     lanes[field] = join(isa.lanes(high), isa.lanes(low));
                 }
-                out.add_fields::<POSITIONS, COUNT>(head + h, [$($field),*], lanes);
+                out.add::<POSITIONS, COUNT>(asked.start + h, lanes);
+            }
+        }};
+    }
+    // Sums `$codes` fields two by two, as more do not fit the registers, head by head over levels that are made once.
+    macro_rules! in_pairs {
+        ($codes:literal, $depth:literal, |$line:ident| [$($field:literal: $even:expr, $odd:expr);*]) => {{
+            let mut sums = [[[0; 16]; $codes]; TOGETHER];
+            $(
+                let mut levels = ArrayVec::<[I::Line; 2], MAX_KEPT>::new();
+                for [lines, next] in reads {
+                    let lines = lines.as_chunks::<$depth>().0;
+                    for (lines, next) in lines.iter().zip(next.as_chunks::<$depth>().0) {
+                        prefetch::<I, BITS>(isa, next);
+                        let $line = read_lines(isa, lines);
+                        if levels.try_push([$even, $odd]).is_err() {
+                            return;
+                        }
+                    }
+                }
+                for (head, sums) in asked.clone().zip(&mut sums) {
+                    [sums[$field], sums[$field + 1]] = sum_levels::<I, 2, 0, 2, DWORDS>(isa, &levels, weights, head);
+                }
+            )*
+            for (head, sums) in asked.zip(sums) {
+                out.add::<POSITIONS, $codes>(head, sums);
             }
         }};
     }
     match BITS {
-        8 => fields!(1, |line| [0: line[0]]),
-        4 => fields!(1, |line| [0: isa.level::<4, 0>(line[0], table), 1: isa.level::<4, 1>(line[0], table)]),
-        2 if I::FIELDS >= 4 => fields!(1, |line| [
-            0: isa.level::<2, 0>(line[0], table),
-            1: isa.level::<2, 1>(line[0], table),
-            2: isa.level::<2, 2>(line[0], table),
-            3: isa.level::<2, 3>(line[0], table)
+        8 => together!(1, |line| [line[0]]),
+        4 => together!(1, |line| [isa.level::<4, 0>(line[0], table), isa.level::<4, 1>(line[0], table)]),
+        2 if I::FIELDS >= 4 => together!(1, |line| [
+            isa.level::<2, 0>(line[0], table),
+            isa.level::<2, 1>(line[0], table),
+            isa.level::<2, 2>(line[0], table),
+            isa.level::<2, 3>(line[0], table)
         ]),
-        2 => {
-            fields!(1, |line| [0: isa.level::<2, 0>(line[0], table), 1: isa.level::<2, 1>(line[0], table)]);
-            fields!(1, |line| [2: isa.level::<2, 2>(line[0], table), 3: isa.level::<2, 3>(line[0], table)]);
-        }
-        1 if I::FIELDS >= 8 => fields!(1, |line| [
-            0: isa.level::<1, 0>(line[0], table),
-            1: isa.level::<1, 1>(line[0], table),
-            2: isa.level::<1, 2>(line[0], table),
-            3: isa.level::<1, 3>(line[0], table),
-            4: isa.level::<1, 4>(line[0], table),
-            5: isa.level::<1, 5>(line[0], table),
-            6: isa.level::<1, 6>(line[0], table),
-            7: isa.level::<1, 7>(line[0], table)
+        2 => in_pairs!(4, 1, |line| [
+            0: isa.level::<2, 0>(line[0], table), isa.level::<2, 1>(line[0], table);
+            2: isa.level::<2, 2>(line[0], table), isa.level::<2, 3>(line[0], table)
         ]),
-        1 => {
-            fields!(1, |line| [0: isa.level::<1, 0>(line[0], table), 1: isa.level::<1, 1>(line[0], table)]);
-            fields!(1, |line| [2: isa.level::<1, 2>(line[0], table), 3: isa.level::<1, 3>(line[0], table)]);
-            fields!(1, |line| [4: isa.level::<1, 4>(line[0], table), 5: isa.level::<1, 5>(line[0], table)]);
-            fields!(1, |line| [6: isa.level::<1, 6>(line[0], table), 7: isa.level::<1, 7>(line[0], table)]);
-        }
-        3 if I::FIELDS >= 8 => fields!(3, |line| [
-            0: isa.level3::<0>(line, table),
-            1: isa.level3::<1>(line, table),
-            2: isa.level3::<2>(line, table),
-            3: isa.level3::<3>(line, table),
-            4: isa.level3::<4>(line, table),
-            5: isa.level3::<5>(line, table),
-            6: isa.level3::<6>(line, table),
-            7: isa.level3::<7>(line, table)
+        1 if I::FIELDS >= 8 => together!(1, |line| [
+            isa.level::<1, 0>(line[0], table),
+            isa.level::<1, 1>(line[0], table),
+            isa.level::<1, 2>(line[0], table),
+            isa.level::<1, 3>(line[0], table),
+            isa.level::<1, 4>(line[0], table),
+            isa.level::<1, 5>(line[0], table),
+            isa.level::<1, 6>(line[0], table),
+            isa.level::<1, 7>(line[0], table)
         ]),
-        3 => {
-            fields!(3, |line| [0: isa.level3::<0>(line, table), 1: isa.level3::<1>(line, table)]);
-            fields!(3, |line| [2: isa.level3::<2>(line, table), 3: isa.level3::<3>(line, table)]);
-            fields!(3, |line| [4: isa.level3::<4>(line, table), 5: isa.level3::<5>(line, table)]);
-            fields!(3, |line| [6: isa.level3::<6>(line, table), 7: isa.level3::<7>(line, table)]);
-        }
+        1 => in_pairs!(8, 1, |line| [
+            0: isa.level::<1, 0>(line[0], table), isa.level::<1, 1>(line[0], table);
+            2: isa.level::<1, 2>(line[0], table), isa.level::<1, 3>(line[0], table);
+            4: isa.level::<1, 4>(line[0], table), isa.level::<1, 5>(line[0], table);
+            6: isa.level::<1, 6>(line[0], table), isa.level::<1, 7>(line[0], table)
+        ]),
+        3 if I::FIELDS >= 8 => together!(3, |line| [
+            isa.level3::<0>(line, table),
+            isa.level3::<1>(line, table),
+            isa.level3::<2>(line, table),
+            isa.level3::<3>(line, table),
+            isa.level3::<4>(line, table),
+            isa.level3::<5>(line, table),
+            isa.level3::<6>(line, table),
+            isa.level3::<7>(line, table)
+        ]),
+        3 => in_pairs!(8, 3, |line| [
+            0: isa.level3::<0>(line, table), isa.level3::<1>(line, table);
+            2: isa.level3::<2>(line, table), isa.level3::<3>(line, table);
+            4: isa.level3::<4>(line, table), isa.level3::<5>(line, table);
+            6: isa.level3::<6>(line, table), isa.level3::<7>(line, table)
+        ]),
         _ => unreachable!("rows of such codes"),
     }
 }

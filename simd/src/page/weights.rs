@@ -22,10 +22,16 @@ pub(super) const RUN_LINES: usize = RUN / 4;
 
 /// Weights of a run of tokens as bytes, four tokens a dword: for each head the high halves and the low ones. Heads are neighbours, so
 /// kernels go through one slice whatever the number of heads.
-pub(super) type Run = [[[[u8; 4]; RUN_LINES]; 2]; TOGETHER];
+pub(super) type Run = [Halves; TOGETHER];
+
+/// The high halves of a head's weights, and the low ones.
+pub(super) type Halves = [[[u8; 4]; RUN_LINES]; 2];
 
 /// Of tokens without weight.
-pub(super) const NONE: Run = [[[[0; 4]; RUN_LINES]; 2]; TOGETHER];
+pub(super) const NO_HALVES: Halves = [[[0; 4]; RUN_LINES]; 2];
+
+/// [`NO_HALVES`] of every head.
+pub(super) const NONE: Run = [NO_HALVES; TOGETHER];
 
 /// Weights times scales of the slots of a page.
 #[derive(Clone, Copy)]

@@ -1,15 +1,18 @@
 //! Values of trellis and 5-bit codes: sums over tokens of levels that are made from bit planes.
 
-use super::columns::{Out, Strip, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights};
+use super::columns::{Out, Strip, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights, sum_levels};
 use super::plan::{Plan, Woven};
 use super::trellis::{self, InQuads, PlainLines, Planes, eight};
-use super::weights::{RUN_LINES, Run};
+use super::weights::{NONE, RUN_LINES, Run};
 use super::{Line, MAX_SLOTS, prefetch};
 use crate::lines::Machine;
 use arrayvec::ArrayVec;
 
 /// Groups of tokens of the largest page.
 const MAX_GROUPS: usize = MAX_SLOTS / (64 / WOVEN_POSITIONS);
+
+/// Dwords of a line that hold other tokens.
+const DWORDS: usize = 16 / WOVEN_POSITIONS;
 
 impl<C: Planes> ValueCodes for Woven<C> {
     type Table<I: Machine> = I::Levels;
@@ -39,11 +42,15 @@ impl<C: Planes> ValueCodes for Woven<C> {
                 for group in 0..units.count {
                     prefetch::<I, 0>(isa, ahead.next().unwrap_or_default());
                     let levels = units.levels(isa, group, table);
-                    sums = add_levels(isa, sums, &levels, weights, 0, first + group);
+                    sums = add_levels(isa, sums, &levels, weights, first + group);
                 }
                 first += units.count;
             }
-            return close(isa, 0, sums, out);
+            let mut lanes = [[0; 16]; 8];
+            for (lanes, [high, low]) in lanes.iter_mut().zip(sums) {
+                *lanes = join(isa.lanes(high), isa.lanes(low));
+            }
+            return close::<0, 8>(0, lanes, out);
         }
         // Memory that is written before it is read: clearing it would take as long as the products of a head.
         let mut kept = ArrayVec::<[I::Line; 8], MAX_GROUPS>::new();
@@ -56,25 +63,32 @@ impl<C: Planes> ValueCodes for Woven<C> {
                 }
             }
         }
+        macro_rules! head {
+            ($head:expr, $n:literal: $($first:literal)*) => {{
+                $({
+                    let sums = sum_levels::<I, 8, $first, $n, DWORDS>(isa, &kept, weights, $head);
+                    close::<$first, $n>($head, sums, out);
+                })*
+            }};
+        }
         for head in 0..heads {
-            let mut sums = [[isa.zero(); 2]; 8];
-            for (group, levels) in kept.iter().enumerate() {
-                sums = add_levels(isa, sums, levels, weights, head, group);
+            if I::FIELDS >= 8 {
+                head!(head, 8: 0);
+            } else {
+                head!(head, 2: 0 2 4 6);
             }
-            close(isa, head, sums, out);
         }
     }
 }
 
-/// Adds the sums of a column to those of a head: bit b of a byte is of coordinate b D/8 further.
+/// Adds a head's sums of a column, of bits `FIRST` on: bit b of a byte is of coordinate b D/8 further.
 #[inline(always)]
-fn close<I: Machine>(isa: I, head: usize, sums: [[I::Sum; 2]; 8], out: &mut Out<'_>) {
+fn close<const FIRST: usize, const N: usize>(head: usize, sums: [[i32; 16]; N], out: &mut Out<'_>) {
     let (row, pad, column) = (out.plan.dim / 8, out.plan.pad, out.column);
     let Some((acc, factor)) = out.head(head) else { return };
-    eight!(|FIELD| {
-        let [high, low] = sums[FIELD];
-        let values: [f32; WOVEN_POSITIONS] = Out::values(factor, join(isa.lanes(high), isa.lanes(low)));
-        let acc = acc.get_mut(FIELD * row..(FIELD + 1) * row).unwrap_or_default();
+    for (bit, sums) in (FIRST..).zip(sums) {
+        let values: [f32; WOVEN_POSITIONS] = Out::values(factor, sums);
+        let acc = acc.get_mut(bit * row..(bit + 1) * row).unwrap_or_default();
         if let Some(acc) = column.checked_sub(pad).and_then(|at| acc.get_mut(at..)?.first_chunk_mut()) {
             let acc: &mut [f32; WOVEN_POSITIONS] = acc;
             for p in 0..WOVEN_POSITIONS {
@@ -86,24 +100,21 @@ fn close<I: Machine>(isa: I, head: usize, sums: [[I::Sum; 2]; 8], out: &mut Out<
                 *acc += value;
             }
         }
-    });
+    }
 }
 
-/// Adds the products of the levels of a group of tokens with one head's weights.
+/// Adds the products of the levels of a group of tokens with the weights of the only head.
 #[inline(always)]
 fn add_levels<I: Machine>(
     isa: I,
     mut sums: [[I::Sum; 2]; 8],
     levels: &[I::Line; 8],
     weights: &[Run],
-    head: usize,
     group: usize,
 ) -> [[I::Sum; 2]; 8] {
-    const DWORDS: usize = 16 / WOVEN_POSITIONS;
     const GROUPS: usize = RUN_LINES / DWORDS;
     // Past the end, which callers never ask for, weights are 0: cheaper than a check that panics.
-    let halves =
-        weights.get(group / GROUPS).and_then(|run| run.get(head)).unwrap_or(&[[[0; 4]; RUN_LINES]; 2]);
+    let [halves, ..] = weights.get(group / GROUPS).unwrap_or(&NONE);
     let dwords = |half: &[[u8; 4]; RUN_LINES]| half.as_chunks::<DWORDS>().0[group % GROUPS];
     let (high, low) = (load_weights(isa, &dwords(&halves[0])), load_weights(isa, &dwords(&halves[1])));
     eight!(|FIELD| {

@@ -1,4 +1,5 @@
-//! AVX2 with FMA, F16C and BMI2 (every x86-64-v3 processor): 32 lanes in four registers.
+//! AVX2 with FMA, F16C and BMI2 (every x86-64-v3 processor), and the same with AVX-VNNI: 32 lanes in four registers.
+//! The two tokens share everything but the integer dot products of the page kernels.
 //!
 //! Equal to `Portable` to the bit: additions, subtractions and multiplications are the same IEEE
 //! operations on the same operands. The one fused operation, in the butterfly, multiplies by +-1,
@@ -9,11 +10,11 @@ use core::ops::{Add, Mul, Sub};
 use half::f16;
 use tqkv_core::machine::{Isa, Lanes, Memory};
 
-/// Proof that the processor has AVX2, FMA, F16C and BMI2.
+/// Proof that the processor has AVX2, FMA, F16C and BMI2, and with `VNNI` AVX-VNNI.
 #[derive(Clone, Copy, Debug)]
-pub struct Avx2(());
+pub struct Avx2<const VNNI: bool>(());
 
-impl Avx2 {
+impl<const VNNI: bool> Avx2<VNNI> {
     /// The token, where the processor has all of the features.
     #[cfg(feature = "std")]
     pub fn new() -> Option<Self> {
@@ -21,7 +22,8 @@ impl Avx2 {
             && std::is_x86_feature_detected!("fma")
             && std::is_x86_feature_detected!("f16c")
             && std::is_x86_feature_detected!("bmi1")
-            && std::is_x86_feature_detected!("bmi2");
+            && std::is_x86_feature_detected!("bmi2")
+            && (!VNNI || std::is_x86_feature_detected!("avxvnni"));
         // SAFETY: all features that the token stands for were just detected.
         all.then(|| unsafe { Self::assume_supported() })
     }
@@ -29,9 +31,15 @@ impl Avx2 {
     /// The token, on the caller's word.
     ///
     /// # Safety
-    /// The processor has AVX2, FMA, F16C, BMI1 and BMI2.
+    /// The processor has AVX2, FMA, F16C, BMI1 and BMI2, and with `VNNI` AVX-VNNI.
     pub const unsafe fn assume_supported() -> Self {
         Self(())
+    }
+
+    /// What every one of these processors has.
+    #[inline(always)]
+    pub(super) fn common(self) -> Avx2<false> {
+        Avx2(())
     }
 }
 
@@ -284,7 +292,7 @@ fn each<T, U>([a, b, c, d]: [T; 4], f: impl Fn(T) -> U) -> [U; 4] {
     [f(a), f(b), f(c), f(d)]
 }
 
-impl Isa for Avx2 {
+impl<const VNNI: bool> Isa for Avx2<VNNI> {
     type V = V;
     type C = [__m256i; 4];
 
@@ -407,7 +415,7 @@ impl Isa for Avx2 {
     }
 }
 
-impl Memory for Avx2 {
+impl<const VNNI: bool> Memory for Avx2<VNNI> {
     #[inline(always)]
     fn look_up_levels(self, indices: &mut [u8], levels: &[i8; 64]) {
         crate::lines::look_up_levels(self, indices, levels);
@@ -417,11 +425,21 @@ impl Memory for Avx2 {
     fn apart<R>(self, work: impl FnOnce(Self) -> R) -> R {
         #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2")]
         #[inline(never)]
-        fn enter<R>(isa: Avx2, work: impl FnOnce(Avx2) -> R) -> R {
+        fn enter<T, R>(isa: T, work: impl FnOnce(T) -> R) -> R {
             work(isa)
         }
-        // SAFETY: `self` proves the features that `enter` is compiled with.
-        unsafe { enter(self, work) }
+        #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,avxvnni")]
+        #[inline(never)]
+        fn enter_vnni<T, R>(isa: T, work: impl FnOnce(T) -> R) -> R {
+            work(isa)
+        }
+        if VNNI {
+            // SAFETY: a token with `VNNI` proves AVX-VNNI as well.
+            unsafe { enter_vnni(self, work) }
+        } else {
+            // SAFETY: every token proves the features that `enter` is compiled with.
+            unsafe { enter(self, work) }
+        }
     }
 
     #[inline(always)]

@@ -4,7 +4,7 @@ use super::avx2::{Avx2, avx2};
 use crate::trellis::{Bytes, DECISIONS, search};
 use core::arch::x86_64::*;
 
-impl Bytes for Avx2 {
+impl<const VNNI: bool> Bytes for Avx2<VNNI> {
     type B = __m256i;
     type D = [u32; 8];
     const WIDTH: usize = 32;
@@ -110,4 +110,4 @@ impl Bytes for Avx2 {
     }
 }
 
-search!(Avx2);
+search!(Avx2<VNNI>, const VNNI: bool);

@@ -1,5 +1,6 @@
-//! AVX2: a line is two registers, four products of bytes three instructions.
+//! AVX2: a line is two registers, four products of bytes three instructions, with AVX-VNNI one.
 //!
+//! There one operand is unsigned: keys' levels carry a bias, values' weights are below 128. Without it
 //! `vpmaddubsw` adds two products of an unsigned and a signed byte with saturation, so the operands
 //! must be bounded. Keys: |q| <= 127 times a level whose sign is adjusted by `vpsignb`, at most
 //! 127, so a pair is at most 2 * 127 * 127 < 2^15. `vpsignb` cannot negate -128, so codes that are their own levels
@@ -16,6 +17,18 @@ fn dot(sum: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i {
         let pairs = _mm256_maddubs_epi16(unsigned, signed);
         _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
     })
+}
+
+/// The same in one instruction, whatever the bytes: only where a token with `VNNI` is at hand.
+#[inline(always)]
+fn dot_vnni(sum: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i {
+    avx2!(_mm256_dpbusd_avx_epi32(sum, unsigned, signed))
+}
+
+/// Signed bytes as unsigned ones, 128 larger, where products want them so.
+#[inline(always)]
+fn biased<const VNNI: bool>(bytes: __m256i) -> __m256i {
+    if VNNI { avx2!(_mm256_xor_si256(bytes, splat(0x80))) } else { bytes }
 }
 
 #[inline(always)]
@@ -141,17 +154,23 @@ fn pair_dwords<const HALF: usize>(even: __m256i, odd: __m256i) -> __m256i {
     })
 }
 
-impl Machine for Avx2 {
+impl<const VNNI: bool> Machine for Avx2<VNNI> {
+    type Blocks = Avx2<false>;
     type Line = [__m256i; 2];
     type Sum = [__m256i; 2];
     type Table = __m256i;
     type Levels = [__m256i; 4];
 
-    const HEADS: usize = 2;
+    const HEADS: usize = 4;
     const CHAINS: usize = 4;
     const FIELDS: usize = 2;
     const SUMS: usize = 2;
-    const KEY_BIAS: i32 = 0;
+    const KEY_BIAS: i32 = if VNNI { 128 } else { 0 };
+
+    #[inline(always)]
+    fn of_blocks(self) -> Avx2<false> {
+        self.common()
+    }
 
     #[inline(always)]
     fn line(self, line: &Line) -> [__m256i; 2] {
@@ -176,7 +195,7 @@ impl Machine for Avx2 {
 
     #[inline(always)]
     fn key_table(self, levels: &[i8; 16]) -> __m256i {
-        self.value_table(levels)
+        biased::<VNNI>(self.value_table(levels))
     }
 
     #[inline(always)]
@@ -199,7 +218,7 @@ impl Machine for Avx2 {
 
     #[inline(always)]
     fn key_bytes(self, line: [__m256i; 2]) -> [__m256i; 2] {
-        line
+        [biased::<VNNI>(line[0]), biased::<VNNI>(line[1])]
     }
 
     #[inline(always)]
@@ -210,7 +229,8 @@ impl Machine for Avx2 {
 
     #[inline(always)]
     fn key_levels(self, levels: &[i8; 64]) -> [__m256i; 4] {
-        self.value_levels(levels)
+        let [a, b, c, d] = self.value_levels(levels);
+        [biased::<VNNI>(a), biased::<VNNI>(b), biased::<VNNI>(c), biased::<VNNI>(d)]
     }
 
     #[inline(always)]
@@ -286,8 +306,11 @@ impl Machine for Avx2 {
 
     #[inline(always)]
     fn key_dot(self, sum: [__m256i; 2], levels: [__m256i; 2], query: u32) -> [__m256i; 2] {
+        let query = avx2!(_mm256_set1_epi32(query as i32));
+        if VNNI {
+            return [dot_vnni(sum[0], levels[0], query), dot_vnni(sum[1], levels[1], query)];
+        }
         avx2!({
-            let query = _mm256_set1_epi32(query as i32);
             let size = _mm256_abs_epi8(query);
             [
                 dot(sum[0], size, _mm256_sign_epi8(levels[0], query)),
@@ -298,6 +321,9 @@ impl Machine for Avx2 {
 
     #[inline(always)]
     fn byte_dot(self, sum: [__m256i; 2], levels: [__m256i; 2], query: u32) -> [__m256i; 2] {
+        if VNNI {
+            return self.key_dot(sum, levels, query);
+        }
         avx2!({
             let query = _mm256_set1_epi32(query as i32);
             [
@@ -318,9 +344,32 @@ impl Machine for Avx2 {
         [avx2!(_mm256_set1_epi32(weights as i32)); 2]
     }
 
+    /// One conversion, a shift and a mask.
+    #[inline(always)]
+    fn write_halves(self, weights: V, [high, low]: &mut [[u8; 32]; 2]) {
+        let [a, b, c, d] = weights.registers();
+        avx2!({
+            let ab = _mm256_packus_epi32(_mm256_cvtps_epi32(a), _mm256_cvtps_epi32(b));
+            let cd = _mm256_packus_epi32(_mm256_cvtps_epi32(c), _mm256_cvtps_epi32(d));
+            // Packed within each half of a register: fours of both halves in turns.
+            let in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+            let upper = _mm256_packus_epi16(_mm256_srli_epi16::<7>(ab), _mm256_srli_epi16::<7>(cd));
+            let mask = _mm256_set1_epi16(127);
+            let lower = _mm256_packus_epi16(_mm256_and_si256(ab, mask), _mm256_and_si256(cd, mask));
+            let (upper, lower) =
+                (_mm256_permutevar8x32_epi32(upper, in_order), _mm256_permutevar8x32_epi32(lower, in_order));
+            _mm256_storeu_si256(high.as_mut_ptr().cast(), upper);
+            _mm256_storeu_si256(low.as_mut_ptr().cast(), lower);
+        });
+    }
+
     #[inline(always)]
     fn value_dot(self, sum: [__m256i; 2], levels: [__m256i; 2], weights: [__m256i; 2]) -> [__m256i; 2] {
-        [dot(sum[0], weights[0], levels[0]), dot(sum[1], weights[1], levels[1])]
+        if VNNI {
+            [dot_vnni(sum[0], weights[0], levels[0]), dot_vnni(sum[1], weights[1], levels[1])]
+        } else {
+            [dot(sum[0], weights[0], levels[0]), dot(sum[1], weights[1], levels[1])]
+        }
     }
 
     #[inline(always)]

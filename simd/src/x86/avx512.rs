@@ -18,7 +18,7 @@ impl Avx512 {
     /// The token, where the processor has all of the features.
     #[cfg(feature = "std")]
     pub fn new() -> Option<Self> {
-        let all = super::avx2::Avx2::new().is_some()
+        let all = super::avx2::Avx2::<false>::new().is_some()
             && std::is_x86_feature_detected!("avx512f")
             && std::is_x86_feature_detected!("avx512bw")
             && std::is_x86_feature_detected!("avx512dq")

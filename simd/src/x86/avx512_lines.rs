@@ -12,6 +12,7 @@ use bytemuck::{must_cast as cast, must_cast_ref as parts};
 use core::arch::x86_64::*;
 
 impl Machine for Avx512 {
+    type Blocks = Self;
     type Line = __m512i;
     type Sum = __m512i;
     type Table = __m512i;
@@ -22,6 +23,11 @@ impl Machine for Avx512 {
     const FIELDS: usize = 8;
     const SUMS: usize = 8;
     const KEY_BIAS: i32 = 128;
+
+    #[inline(always)]
+    fn of_blocks(self) -> Self {
+        self
+    }
 
     #[inline(always)]
     fn line(self, line: &Line) -> __m512i {
