@@ -23,3 +23,8 @@ pub fn start() -> Result<(), CacheError> {
     });
     refused.clone().map_or(Ok(()), |error| Err(CacheError::Threads(error)))
 }
+
+/// Whether rayon has another thread to give work to. Handing it over costs a wake of about 10 us.
+pub(crate) fn several() -> bool {
+    rayon::current_num_threads() > 1
+}

@@ -1,4 +1,4 @@
-//! The tqkv codec and attention kernels on AVX2, AVX-512 and NEON.
+//! The tqkv codec and attention kernels on AVX2, AVX-VNNI, AVX-512 and NEON.
 //!
 //! Two halves. [`codec`] runs the float algorithms of `tqkv-core` on wider registers: same source,
 //! same bits, entered once per batch of vectors. [`page`] holds what attends over a cache: int8 scores and sums

@@ -5,6 +5,7 @@ use super::scratch::{Queries, Scratch, Seen, dot};
 use super::track::Track;
 use super::vectors::Vectors;
 use crate::error::CacheError;
+use crate::threads;
 use rayon::prelude::*;
 use std::cell::RefCell;
 use tqkv_simd::page::{Attention, MAX_HEADS, MAX_PART, Part, Parts, attend, merge, rescale};
@@ -157,10 +158,11 @@ impl Head {
             span.clear(out.len());
         }
         self.start(first, &mut spans[0].state[..heads]);
-        if let [span] = spans {
-            self.attend_span(queries, 0, span);
+        let each = |(i, span): (usize, &mut Seen)| self.attend_span(queries, i, span);
+        if spans.len() > 1 && threads::several() {
+            spans.par_iter_mut().enumerate().for_each(each);
         } else {
-            spans.par_iter_mut().enumerate().for_each(|(i, span)| self.attend_span(queries, i, span));
+            spans.iter_mut().enumerate().for_each(each);
         }
         let Some((seen, later)) = spans.split_first_mut() else { return Ok(()) };
         later.iter().for_each(|span| seen.join(span, heads));
@@ -186,7 +188,7 @@ impl Head {
     }
 
     /// Into how many spans that is cut, at fixed positions: 1 where there is nothing.
-    fn spans(&self) -> usize {
+    pub(super) fn spans(&self) -> usize {
         let ((_, end), first) = self.newest();
         let past = end.saturating_sub(self.values().sink_capacity()).div_ceil(SPAN);
         past.saturating_sub(first).max(1)

@@ -198,7 +198,8 @@ impl KvCache {
         let work = |((head, q), out): ((&Head, &[f32]), &mut [f32])| {
             self.scratch.with(|scratch| head.attend(q, out, scratch))
         };
-        if heads.len() * heads[0].len() < PARALLEL_TOKENS {
+        let parts = heads.len() * heads[0].spans();
+        if parts == 1 || heads.len() * heads[0].len() < PARALLEL_TOKENS || !threads::several() {
             heads.iter().zip(q.chunks_exact(group)).zip(out.chunks_exact_mut(outs)).try_for_each(work)
         } else {
             let heads = heads.par_iter().zip(q.par_chunks_exact(group));
@@ -268,7 +269,7 @@ impl KvCache {
                 .map_err(|error| error.within(format_args!("layer {layer}, KV head {i}")))
         };
         let is_dear = heads.iter().any(|head| head.keys.is_dear() || head.other.is_dear());
-        let result = if is_dear || n * heads.len() >= PARALLEL_VECTORS {
+        let result = if (is_dear || n * heads.len() >= PARALLEL_VECTORS) && threads::several() {
             heads.par_iter_mut().enumerate().try_for_each(each)
         } else {
             heads.iter_mut().enumerate().try_for_each(each)

@@ -232,7 +232,8 @@ impl Kernel for HalfScores<'_> {
             let heads = (self.queries.len() / dim).min(MAX_HEADS);
             let mut head = 0;
             while head < heads {
-                let take = match (heads - head).min(I::HEADS) {
+                // A sum has 32 lanes here, 16 with codes.
+                let take = match (heads - head).min(I::HEADS).min(I::CHAINS / 2) {
                     8 => self.many::<I, G, 8>(isa, head),
                     4.. => self.many::<I, G, 4>(isa, head),
                     2.. => self.many::<I, G, 2>(isa, head),

@@ -365,9 +365,9 @@ impl<const BITS: usize> ValueCodes for Packed<BITS> {
         while head < heads {
             macro_rules! column {
                 ($heads:literal, $($positions:literal of $dwords:literal in $lines:literal)*) => {
+                    let last = if $heads == 0 { heads } else { head + $heads };
                     match positions {
-                        $($positions if head + $heads <= heads => {
-                            let last = if $heads == 0 { heads } else { head + $heads };
+                        $($positions if last <= heads => {
                             sum_column::<I, BITS, $positions, $dwords, $lines, $heads>(
                                 isa, &reads[..count], table, weights, head..last, out,
                             );

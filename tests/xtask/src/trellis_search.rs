@@ -144,7 +144,8 @@ fn peak(x: &[f32]) -> f32 {
 fn measure(code: &Code, vectors: &[f32], dim: usize, offsets: &[f32]) -> Outcome {
     let mut rows = vec![[0; PARITIES]; code.row_count()];
     code.fill_rows(&mut rows);
-    let trellis = Trellis::new(*code, &rows);
+    let taps = code.tap_masks();
+    let trellis = Trellis::new(*code, &rows, &taps);
     let mut workspace = vec![0; workspace_bytes(code, dim)];
     let mut outcome = Outcome { distortion: 0.0, sums: [(0.0, 0.0); MAX_LEVELS] };
     for x in vectors.chunks_exact(dim) {
@@ -272,7 +273,8 @@ fn train(code: &mut Code, vectors: &[f32], dim: usize, offsets: &[f32], iteratio
 fn fit_predictor(code: &mut Code, vectors: &[f32], dim: usize) {
     let mut rows = vec![[0; PARITIES]; code.row_count()];
     code.fill_rows(&mut rows);
-    let trellis = Trellis::new(*code, &rows);
+    let taps = code.tap_masks();
+    let trellis = Trellis::new(*code, &rows, &taps);
     let (mut workspace, mut indices) = (vec![0; workspace_bytes(code, dim)], vec![0; dim]);
     let (mut n, mut sp, mut ss, mut spp, mut sps) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for x in vectors.chunks_exact(dim) {

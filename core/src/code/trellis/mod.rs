@@ -32,7 +32,7 @@ mod planes;
 pub(super) mod tables;
 mod viterbi;
 
-pub use code::{Code, MAX_LEVELS, MAX_MEMORY, PARITIES, Plain, Predictor, RESOLUTION};
+pub use code::{Code, MAX_LEVELS, MAX_MEMORY, PARITIES, Plain, Predictor, RESOLUTION, TapMasks};
 pub use encode::{Candidate, Search, Vector, choose_plain, offsets, round_target};
 pub(crate) use encode::{Job, encode_all};
 pub use planes::{levels, pair_parts, parities};
@@ -45,16 +45,17 @@ pub struct Trellis<'a> {
     /// The code.
     pub code: Code,
     rows: &'a [[u8; PARITIES]],
+    taps: &'a TapMasks,
 }
 
 impl<'a> Trellis<'a> {
-    /// Takes rows that [`Code::fill_rows`] filled.
+    /// Takes rows that [`Code::fill_rows`] filled, and [`Code::tap_masks`].
     ///
     /// # Panics
     /// `rows` does not hold [`Code::row_count`] rows.
-    pub const fn new(code: Code, rows: &'a [[u8; PARITIES]]) -> Self {
+    pub const fn new(code: Code, rows: &'a [[u8; PARITIES]], taps: &'a TapMasks) -> Self {
         assert!(rows.len() == code.row_count(), "row_count rows, filled by fill_rows");
-        Self { code, rows }
+        Self { code, rows, taps }
     }
 
     /// All metric rows.

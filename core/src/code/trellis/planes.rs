@@ -6,7 +6,8 @@
 //! plane, in whole bytes, on any machine.
 //! Planes of pairs have n / 2 bytes: the pair (2 i, 2 i + 1) lies in byte (2 i mod n) / 2.
 
-use super::code::{Code, MAX_MEMORY, Plain};
+use super::Trellis;
+use super::code::{Code, MAX_MEMORY, Plain, TapMasks};
 use crate::head_dim::MAX_HEAD_DIM;
 use crate::machine::Memory;
 
@@ -98,12 +99,13 @@ pub const fn pair_parts(plain: Plain, symbol: u8) -> (u8, u8) {
 
 /// Levels (as the bits of an `i8`) of the codes `body`; `levels` holds head_dim bytes.
 #[inline(always)]
-pub fn levels<I: Memory>(isa: I, code: &Code, body: &[u8], levels: &mut [u8]) {
+pub fn levels<I: Memory>(isa: I, trellis: &Trellis<'_>, body: &[u8], levels: &mut [u8]) {
+    let (code, taps) = (&trellis.code, trellis.taps);
     let Some((coded, plain)) = body.split_at_checked(levels.len() / 8) else { return };
     match (coded.len(), code.plain) {
-        (8, Plain::Bits(_)) => in_words::<1>(code, coded, plain, levels),
-        (16, Plain::Bits(_)) => in_words::<2>(code, coded, plain, levels),
-        (32, Plain::Bits(_)) => in_words::<4>(code, coded, plain, levels),
+        (8, Plain::Bits(_)) => in_words::<1>(taps, coded, plain, levels),
+        (16, Plain::Bits(_)) => in_words::<2>(taps, coded, plain, levels),
+        (32, Plain::Bits(_)) => in_words::<4>(taps, coded, plain, levels),
         _ => {
             parities(code, coded, levels);
             add_plain(code, plain, levels);
@@ -114,9 +116,9 @@ pub fn levels<I: Memory>(isa: I, code: &Code, body: &[u8], levels: &mut [u8]) {
 
 /// Indices of the levels where a plane is `W` words: of head dims 64, 128 and 256, a fifth of the time.
 #[inline(always)]
-fn in_words<const W: usize>(code: &Code, coded: &[u8], plain: &[u8], indices: &mut [u8]) {
+fn in_words<const W: usize>(taps: &TapMasks, coded: &[u8], plain: &[u8], indices: &mut [u8]) {
     let (Some(coded), planes) = (words(coded), plain.chunks_exact(8 * W)) else { return };
-    let [high, middle, low] = parity_words::<W>(code, &coded);
+    let [high, middle, low] = parity_words::<W>(taps, &coded);
     let mut all = [low, middle, high, [0; W], [0; W], [0; W]];
     let mut count = 3;
     for (plane, bytes) in all[3..].iter_mut().zip(planes) {
@@ -140,7 +142,7 @@ fn words<const W: usize>(bytes: &[u8]) -> Option<[u64; W]> {
 
 /// The parity planes of a ring, most significant parity first.
 #[inline(always)]
-fn parity_words<const W: usize>(code: &Code, coded: &[u64; W]) -> [[u64; W]; 3] {
+fn parity_words<const W: usize>(taps: &TapMasks, coded: &[u64; W]) -> [[u64; W]; 3] {
     // The word before each; before the first the last one, a bit further in every byte.
     let last = coded[W - 1];
     let mut before = [(last << 1 & !LOW) | (last >> 7 & LOW); W];
@@ -155,8 +157,7 @@ fn parity_words<const W: usize>(code: &Code, coded: &[u64; W]) -> [[u64; W]; 3] 
                     *earlier = *earlier << (8 * $back) | before >> (64 - 8 * $back);
                 }
             }
-            for (parity, &taps) in parities.iter_mut().zip(&code.generators) {
-                let mask = 0u64.wrapping_sub(u64::from(taps >> $back & 1));
+            for (parity, mask) in parities.iter_mut().zip(taps[$back]) {
                 for (parity, earlier) in parity.iter_mut().zip(earlier) {
                     *parity ^= earlier & mask;
                 }

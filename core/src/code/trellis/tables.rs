@@ -1,7 +1,7 @@
 //! The ten codes, as `cargo xtask trellis-search` finds them.
 
 use super::Trellis;
-use super::code::{Code, MAX_LEVELS, PARITIES, Plain, Predictor};
+use super::code::{Code, MAX_LEVELS, PARITIES, Plain, Predictor, TapMasks};
 
 const fn levels(used: &[i8]) -> [i8; MAX_LEVELS] {
     let (mut all, mut i) = ([0; MAX_LEVELS], 0);
@@ -21,7 +21,8 @@ macro_rules! entry {
                 CODE.fill_rows(&mut rows);
                 rows
             };
-            Trellis::new(CODE, &ROWS)
+            static TAPS: TapMasks = CODE.tap_masks();
+            Trellis::new(CODE, &ROWS, &TAPS)
         };
     };
 }

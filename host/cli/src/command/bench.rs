@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// Head dims.
     #[arg(long = "dim", value_name = "D", value_delimiter = ',', default_value = "128")]
     dims: Vec<usize>,
-    /// portable, avx2, avx512, neon, neondot [default: the fastest of this machine].
+    /// portable, avx2, avxvnni, avx512, neon, neondot [default: the fastest of this machine].
     #[arg(long = "level", value_name = "LEVEL", value_parser = level, value_delimiter = ',')]
     levels: Vec<Level>,
     /// l1 or l2 (in that cache), dram (beyond all caches), or a number of tokens.
