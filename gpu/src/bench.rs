@@ -158,11 +158,11 @@ fn noise(count: usize) -> Vec<f32> {
 pub struct Codes {
     /// Of one attention: rotation, attention, merge.
     pub attend: Times,
-    /// Vectors that the key encoder makes a second, rows and codes in device memory.
+    /// Vectors that the encoders of keys and values make a second, rows and codes in device memory.
     pub encoded_per_second: f64,
 }
 
-/// Times attention over codes, and the encoder on `64 * sequences` tokens, each for `seconds`.
+/// Times attention over codes, and the encoders on `64 * sequences` tokens, each for `seconds`.
 ///
 /// # Errors
 /// As [`Shape::check`], and those of [`GpuCache`].
@@ -185,7 +185,7 @@ pub fn codes(
     let queries = device.upload(&noise(values))?;
     let mut out = device.zeros::<f32>(values)?;
     let attend = times(device, seconds, || cache.attend_on_device(0, Rows::F32(&queries), &mut out))?;
-    Ok(Codes { attend, encoded_per_second: (step.len() * shape.num_kv_heads) as f64 / encode })
+    Ok(Codes { attend, encoded_per_second: (2 * step.len() * shape.num_kv_heads) as f64 / encode })
 }
 
 /// Times attention over f16 rows of the same shape: the baseline.
