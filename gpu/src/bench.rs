@@ -4,6 +4,7 @@ use crate::attention::{Attention, Batch, Pool};
 use crate::device::Device;
 use crate::launch::{Memory, launch, warps};
 use crate::pages::SLOTS;
+pub use crate::parts::Cut;
 use crate::spec::MAX_CHUNK;
 use crate::{GpuCache, GpuError, GpuSpec, Rows};
 use cudarc::driver::{CudaSlice, sys};
@@ -162,7 +163,8 @@ pub struct Codes {
     pub encoded_per_second: f64,
 }
 
-/// Times attention over codes, and the encoders on `64 * sequences` tokens, each for `seconds`.
+/// Times attention over codes, cut as `cut` says or as a cache does, and the encoders on `64 * sequences` tokens, each for
+/// `seconds`.
 ///
 /// # Errors
 /// As [`Shape::check`], and those of [`GpuCache`].
@@ -171,6 +173,7 @@ pub fn codes(
     shape: Shape,
     key: CodecId,
     value: CodecId,
+    cut: Option<Cut>,
     seconds: f64,
 ) -> Result<Codes, GpuError> {
     shape.check()?;
@@ -181,6 +184,7 @@ pub fn codes(
         cache.append(0, &step, Rows::F32(&rows), Rows::F32(&rows))?;
     }
     let encode = cache.encode_times(&step, Rows::F32(&rows), seconds)?.at(50);
+    cache.set_cut(cut);
     let values = shape.sequences * shape.num_kv_heads * shape.group * shape.head_dim;
     let queries = device.upload(&noise(values))?;
     let mut out = device.zeros::<f32>(values)?;

@@ -5,6 +5,7 @@
 use std::sync::OnceLock;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_gpu::cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DeviceRepr, sys};
+use tqkv_gpu::bench::{self, Cut, Shape};
 use tqkv_gpu::{Device, Element, GpuCache, GpuError, GpuSpec, Out, Qjl, Raw, Rows, Side, WeightDecoder};
 use tqkv_gpu_fake::Counts;
 use tqkv_tests::inputs::Gaussian;
@@ -455,6 +456,25 @@ fn launches_that_a_graph_may_hold_do_not_depend_on_lengths() {
     let fixed = warps(&mut cache);
     cache.truncate(1, 1).unwrap();
     assert_eq!(warps(&mut cache), fixed);
+}
+
+#[test]
+fn measured_launches_are_cut_as_asked() {
+    if !on_paper() {
+        return;
+    }
+    let device = device(0);
+    let shape = Shape { sequences: 1, tokens: 256, num_kv_heads: 2, group: 1, head_dim: DIM };
+    let mut warps = |cut: Option<Cut>| {
+        let before = counts();
+        let codes = bench::codes(&device, shape, CodecId::S2, CodecId::S2, cut, 0.001).unwrap();
+        (since(before).warps, codes.attend.runs() as u64 + 2)
+    };
+    let (one, runs) = warps(Some(Cut::new(1, 1).unwrap()));
+    // A warp more for each part, KV head and run; the merge has as many as before.
+    assert_eq!(warps(Some(Cut::new(8, 2).unwrap())), (one + 7 * 2 * runs, runs));
+    assert_eq!(warps(Some(Cut::new(8, 4).unwrap())), (one + 7 * 2 * runs, runs));
+    assert_eq!(warps(None), (one + 3 * 2 * runs, runs), "a page each");
 }
 
 #[test]
