@@ -4,8 +4,8 @@
 
 use std::sync::OnceLock;
 use tqkv_core::{AnyCodec, CodecId, Options};
-use tqkv_gpu::cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DeviceRepr, sys};
 use tqkv_gpu::bench::{self, Cut, Shape};
+use tqkv_gpu::cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DeviceRepr, sys};
 use tqkv_gpu::{Device, Element, GpuCache, GpuError, GpuSpec, Out, Qjl, Raw, Rows, Side, WeightDecoder};
 use tqkv_gpu_fake::Counts;
 use tqkv_tests::inputs::Gaussian;
@@ -566,6 +566,37 @@ fn results_and_rows_have_the_type_and_the_owner_that_they_are_given() {
     );
     picked = stream.alloc_zeros::<f32>(2).unwrap();
     drop(picked);
+}
+
+#[test]
+fn a_mean_that_is_taken_off_all_keys_changes_no_attention_and_much_of_its_error() {
+    const TOKENS: usize = 70;
+    let (noise_of_keys, values, queries) = (noise(1, TOKENS * ROW), noise(2, TOKENS * ROW), noise(3, QUERY));
+    // A large constant in each KV head, as the biases of some models leave it.
+    let mean: Vec<f32> = noise(4, ROW).iter().map(|v| 20.0 * v).collect();
+    let with = |keys: &[f32], sign: f32| -> Vec<f32> {
+        keys.iter().zip(mean.iter().cycle()).map(|(key, mean)| key + sign * mean).collect()
+    };
+    let biased = with(&noise_of_keys, 1.0);
+    let rows = |rows: &[f32], kv_head: usize| -> Vec<Vec<f32>> {
+        rows.chunks_exact(DIM).skip(kv_head).step_by(KV_HEADS).map(<[f32]>::to_vec).collect()
+    };
+    let exact: Vec<f64> = (0..HEADS)
+        .flat_map(|head| {
+            let (kv_head, query) = (head * KV_HEADS / HEADS, &queries[head * DIM..(head + 1) * DIM]);
+            oracle::attention(query, &rows(&biased, kv_head), &rows(&values, kv_head))
+        })
+        .collect();
+    let error = |keys: &[f32]| {
+        let mut cache = cache(1);
+        cache.append(0, &[0; TOKENS], Rows::Host(keys), Rows::Host(&values)).unwrap();
+        let mut out = cache.device().stream().alloc_zeros::<f32>(QUERY).unwrap();
+        cache.attend_some(0, &[0], Rows::Host(&queries), &mut out).unwrap();
+        let got = cache.device().stream().clone_dtoh(&out).unwrap();
+        got.iter().zip(&exact).map(|(got, exact)| (f64::from(*got) - exact).powi(2)).sum::<f64>().sqrt()
+    };
+    let (plain, centred) = (error(&biased), error(&with(&biased, -1.0)));
+    assert!(5.0 * centred < plain, "{centred} {plain}");
 }
 
 #[test]
