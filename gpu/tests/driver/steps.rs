@@ -188,7 +188,7 @@ fn measured_launches_are_cut_as_asked() {
     }
     let device = device(0);
     let shape = Shape { sequences: 1, tokens: 256, num_kv_heads: 2, group: 1, head_dim: DIM };
-    let mut warps = |cut: Option<Cut>| {
+    let warps = |cut: Option<Cut>| {
         let before = counts();
         let codes = bench::codes(&device, shape, CodecId::S2, CodecId::S2, cut, 0.001).unwrap();
         (since(before).warps, codes.attend.runs() as u64 + 2)
