@@ -7,7 +7,10 @@
 //! been compiled for no device.
 #![cfg_attr(target_os = "cuda", no_std)]
 #![allow(unexpected_cfgs, reason = "`#[kernel]` asks for targets that compilers no longer know")]
-#![allow(clippy::missing_safety_doc, reason = "launches pass what `tqkv_gpu_kernels::args` says of each argument")]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "launches pass what `tqkv_gpu_kernels::args` says of each argument"
+)]
 
 use cuda_std::{kernel, thread};
 use tqkv_core::code::S4;

@@ -114,7 +114,7 @@ impl Tensor {
             dense = dense.saturating_mul(size);
         }
         let address = (self.data.addr() as u64).wrapping_add(self.byte_offset);
-        if address % bytes != 0 {
+        if !address.is_multiple_of(bytes) {
             return Err(refused(format!("{what} is not aligned to {bytes} bytes")));
         }
         // SAFETY: the capsule's word for what lies there; the caller of Python holds the tensor, and orders its use.
