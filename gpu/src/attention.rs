@@ -4,7 +4,7 @@
 use crate::GpuError;
 use crate::device::Device;
 use crate::launch::{Memory, WARPS, launch, warps};
-use crate::parts::{parts, warps_of_block};
+use crate::parts::Cut;
 use cudarc::driver::{CudaFunction, CudaSlice, CudaView, LaunchConfig};
 use tqkv_gpu_kernels::args::{Attend, AttendMerge, RotateQueries};
 use tqkv_gpu_kernels::attend::{PARTIAL_HEADER, kernel};
@@ -56,6 +56,8 @@ pub(crate) struct Attention {
     head_dim: usize,
     rotated: CudaSlice<f32>,
     partials: CudaSlice<f32>,
+    /// In place of the best one.
+    cut: Option<Cut>,
 }
 
 impl Attention {
@@ -87,6 +89,7 @@ impl Attention {
             head_dim,
             rotated,
             partials,
+            cut: None,
         })
     }
 
@@ -132,16 +135,21 @@ impl Attention {
         unsafe { launch(device, &self.rotate, arguments.list(), warps(count)?) }
     }
 
-    /// Parts that each row's sequence is split into.
-    fn parts(&self, rows: usize, longest: usize) -> usize {
+    /// How a launch is cut.
+    fn cut(&self, rows: usize, longest: usize) -> Cut {
         let warps_a_part = rows * self.num_kv_heads * self.group.div_ceil(self.heads_a_warp);
-        parts(self.resident, warps_a_part, longest)
+        self.cut.unwrap_or_else(|| Cut::best(self.resident, warps_a_part, longest))
+    }
+
+    /// Cuts all launches like this from now on.
+    pub(crate) fn set_cut(&mut self, cut: Option<Cut>) {
+        self.cut = cut;
     }
 
     /// Makes room for launches of up to `rows` rows over sequences of up to `longest` tokens.
     pub(crate) fn reserve(&mut self, device: &Device, rows: usize, longest: usize) -> Result<(), GpuError> {
         let heads = self.num_kv_heads * self.group;
-        let most = (1..=rows).map(|rows| rows * self.parts(rows, longest)).max().unwrap_or(0);
+        let most = (1..=rows).map(|rows| rows * self.cut(rows, longest).parts()).max().unwrap_or(0);
         device.grow(&mut self.partials, most * heads * (PARTIAL_HEADER as usize + self.head_dim))?;
         device.grow(&mut self.rotated, rows * heads * self.head_dim)
     }
@@ -162,7 +170,8 @@ impl Attention {
         let dim = self.head_dim;
         let count = batch.rows * self.num_kv_heads * self.group;
         let chunks = self.group.div_ceil(self.heads_a_warp);
-        let parts = self.parts(batch.rows, batch.longest);
+        let cut = self.cut(batch.rows, batch.longest);
+        let parts = cut.parts();
         device.grow(&mut self.partials, count * parts * (PARTIAL_HEADER as usize + dim))?;
 
         let is_rotated = u32::from(keys.format != page::HALF_BITS);
@@ -188,7 +197,7 @@ impl Attention {
             lengths: batch.lengths.into(),
             partials: (&mut self.partials).into(),
         };
-        let warps_a_block = warps_of_block(parts);
+        let warps_a_block = cut.warps();
         let grid_dim = (parts as u32 / warps_a_block, (self.num_kv_heads * chunks) as u32, batch.rows as u32);
         let config = LaunchConfig { grid_dim, block_dim: (32, warps_a_block, 1), shared_mem_bytes: 0 };
         // SAFETY: the caller's, and the partial results were made large enough above.

@@ -4,6 +4,7 @@ use crate::attention::{Attention, Batch, Pool};
 use crate::device::Device;
 use crate::launch::{Memory, launch, warps};
 use crate::pages::SLOTS;
+pub use crate::parts::Cut;
 use crate::spec::MAX_CHUNK;
 use crate::{GpuCache, GpuError, GpuSpec, Rows};
 use cudarc::driver::{CudaSlice, sys};
@@ -158,11 +159,12 @@ fn noise(count: usize) -> Vec<f32> {
 pub struct Codes {
     /// Of one attention: rotation, attention, merge.
     pub attend: Times,
-    /// Vectors that the key encoder makes a second, rows and codes in device memory.
+    /// Vectors that the encoders of keys and values make a second, rows and codes in device memory.
     pub encoded_per_second: f64,
 }
 
-/// Times attention over codes, and the encoder on `64 * sequences` tokens, each for `seconds`.
+/// Times attention over codes, cut as `cut` says or as a cache does, and the encoders on `64 * sequences` tokens, each for
+/// `seconds`.
 ///
 /// # Errors
 /// As [`Shape::check`], and those of [`GpuCache`].
@@ -171,6 +173,7 @@ pub fn codes(
     shape: Shape,
     key: CodecId,
     value: CodecId,
+    cut: Option<Cut>,
     seconds: f64,
 ) -> Result<Codes, GpuError> {
     shape.check()?;
@@ -181,11 +184,12 @@ pub fn codes(
         cache.append(0, &step, Rows::F32(&rows), Rows::F32(&rows))?;
     }
     let encode = cache.encode_times(&step, Rows::F32(&rows), seconds)?.at(50);
+    cache.set_cut(cut);
     let values = shape.sequences * shape.num_kv_heads * shape.group * shape.head_dim;
     let queries = device.upload(&noise(values))?;
     let mut out = device.zeros::<f32>(values)?;
     let attend = times(device, seconds, || cache.attend_on_device(0, Rows::F32(&queries), &mut out))?;
-    Ok(Codes { attend, encoded_per_second: (step.len() * shape.num_kv_heads) as f64 / encode })
+    Ok(Codes { attend, encoded_per_second: (2 * step.len() * shape.num_kv_heads) as f64 / encode })
 }
 
 /// Times attention over f16 rows of the same shape: the baseline.

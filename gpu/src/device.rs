@@ -2,6 +2,7 @@
 
 use crate::GpuError;
 use crate::loader::Target;
+use crate::pair::PAIR;
 use crate::staging::Staging;
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits, sys};
 use std::sync::Arc;
@@ -125,6 +126,11 @@ impl Device {
     pub(crate) fn attention(&self, name: &str, formats: [u32; 2]) -> Result<CudaFunction, GpuError> {
         let target = self.target.with_formats(name, formats)?;
         target.load(self.context(), [name]).map(|[function]| function)
+    }
+
+    /// Compiles and loads two kernels as one: blocks of row 0 of a launch run the first, those of row 1 the second.
+    pub(crate) fn pair(&self, names: [&str; 2]) -> Result<CudaFunction, GpuError> {
+        self.target.pair(names)?.load(self.context(), [PAIR]).map(|[function]| function)
     }
 
     /// `len` zeros.

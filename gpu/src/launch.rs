@@ -82,16 +82,16 @@ memory! {
 /// Launches a kernel.
 ///
 /// # Safety
-/// `arguments` are the list of `kernel`'s own type, buffers as long as its fields say, and every page number in use
-/// is inside the pools.
-pub(crate) unsafe fn launch<const N: usize>(
+/// `arguments` are the list of `kernel`'s own type (of two kernels as one, both lists), buffers as long as its fields say,
+/// and every page number in use is inside the pools.
+pub(crate) unsafe fn launch<'a>(
     device: &Device,
     kernel: &CudaFunction,
-    mut arguments: [Argument<Memory<'_>>; N],
+    mut arguments: impl AsMut<[Argument<Memory<'a>>]>,
     config: LaunchConfig,
 ) -> Result<(), GpuError> {
     let mut launch = device.stream().launch_builder(kernel);
-    for argument in &mut arguments {
+    for argument in arguments.as_mut() {
         match argument {
             Argument::Memory(memory) => memory.push(&mut launch),
             Argument::Word(word) => {

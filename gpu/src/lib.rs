@@ -7,7 +7,7 @@
 //! | [`GpuSpec`]: its shape | `spec` |
 //! | [`WeightDecoder`], [`Qjl`]: encoded weights; 1-bit residuals | `weights`, `qjl` |
 //! | decode attention in three launches, its parts, its kernel for the formats of a cache | `attention`, `parts`, `formats` |
-//! | arguments to a launch, by their names | `launch` |
+//! | arguments to a launch, by their names; two kernels in one launch | `launch`, `pair` |
 //! | [`mod@bench`]: timed launches | `bench` |
 //!
 //! The kernels are the Rust functions of `tqkv-gpu-kernels`, embedded as PTX, which the driver
@@ -27,6 +27,7 @@ mod formats;
 mod launch;
 mod loader;
 mod pages;
+mod pair;
 mod parts;
 mod qjl;
 mod spec;
@@ -38,6 +39,7 @@ pub use cudarc;
 pub use device::Device;
 pub use error::GpuError;
 pub use formats::{page_format, with_formats};
+pub use pair::{PAIR, side_by_side};
 pub use qjl::Qjl;
 pub use spec::{CODECS, GpuSpec, HEAD_DIMS};
 pub use tqkv_gpu_kernels::attend::kernel as kernel_for;

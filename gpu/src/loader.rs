@@ -2,6 +2,7 @@
 
 use crate::GpuError;
 use crate::formats::with_formats;
+use crate::pair::side_by_side;
 use cudarc::driver::{CudaContext, CudaFunction, DriverError, sys};
 use cudarc::nvrtc::Ptx;
 use std::borrow::Cow;
@@ -48,6 +49,12 @@ impl Target {
         let text = with_formats(&select(&self.text, &[name]), name, formats)
             .ok_or_else(|| GpuError::Driver(format!("{name} is no attention kernel")))?;
         Ok(self.with_text(text))
+    }
+
+    /// Two kernels as one, [`crate::PAIR`], alone.
+    pub(crate) fn pair(&self, names: [&str; 2]) -> Result<Self, GpuError> {
+        let text = side_by_side(&self.text, names);
+        Ok(self.with_text(text.ok_or_else(|| GpuError::Driver(format!("no kernels {}", names.join(", "))))?))
     }
 
     /// Compiles and loads kernels, in the order of their names.

@@ -1,5 +1,6 @@
 //! How many parts the sequences of a launch of attention are split into.
 
+use crate::GpuError;
 use crate::launch::WARPS;
 use crate::pages::SLOTS;
 
@@ -13,10 +14,53 @@ const LEAST_PAGES: usize = 4;
 /// What a part costs beside its pages, in pages: its queries are rounded and its result is written. An estimate.
 const EDGES: usize = 1;
 
+/// How launches of attention are cut, where that is to be measured: a cache decides it for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    parts: usize,
+    warps: u32,
+}
+
+impl Cut {
+    /// Parts of each sequence, 1 to 64, and warps of a block, 1, 2 or 4, which divide them.
+    ///
+    /// # Errors
+    /// [`GpuError::BadSpec`] names what is wrong and what is accepted.
+    pub fn new(parts: usize, warps: u32) -> Result<Self, GpuError> {
+        if !(1..=MOST).contains(&parts) || ![1, 2, WARPS].contains(&warps) {
+            return Err(GpuError::BadSpec(format!(
+                "{parts} parts in blocks of {warps} warps; accepted are 1 to {MOST} parts, and 1, 2 or {WARPS} warps"
+            )));
+        }
+        if !parts.is_multiple_of(warps as usize) {
+            return Err(GpuError::BadSpec(format!(
+                "{parts} parts do not divide into blocks of {warps} warps"
+            )));
+        }
+        Ok(Self { parts, warps })
+    }
+
+    /// What [`parts`] and [`warps_of_block`] say.
+    pub(crate) fn best(resident: usize, shares: usize, longest: usize) -> Self {
+        let parts = parts(resident, shares, longest);
+        Self { parts, warps: warps_of_block(parts) }
+    }
+
+    /// Parts of each sequence.
+    pub(crate) fn parts(self) -> usize {
+        self.parts
+    }
+
+    /// Warps of a block.
+    pub(crate) fn warps(self) -> u32 {
+        self.warps
+    }
+}
+
 /// Parts of each sequence of up to `longest` tokens, where `shares` warps serve a part of all sequences and
 /// `resident` warps run on the device at once: as many as make the last warp finish first, a warp taking a part's
 /// pages one after the other, and warps in turns where there are more than run at once.
-pub(crate) fn parts(resident: usize, shares: usize, longest: usize) -> usize {
+fn parts(resident: usize, shares: usize, longest: usize) -> usize {
     let pages = longest.div_ceil(SLOTS).max(1);
     // Few pages: one for each warp of a block.
     let most = (pages / LEAST_PAGES).clamp(pages.min(WARPS as usize), MOST);
@@ -25,7 +69,7 @@ pub(crate) fn parts(resident: usize, shares: usize, longest: usize) -> usize {
 }
 
 /// Warps of a block, so that none is without a part: a block's registers are free when its last warp ends.
-pub(crate) fn warps_of_block(parts: usize) -> u32 {
+fn warps_of_block(parts: usize) -> u32 {
     let divides = |warps: &u32| parts.is_multiple_of(*warps as usize);
     [WARPS, WARPS / 2].into_iter().find(divides).unwrap_or(1)
 }
@@ -63,6 +107,18 @@ mod tests {
         assert_eq!(parts(RESIDENT, 8, 64 * 9), 3, "nine pages, three each, as four parts would have");
         assert_eq!(parts(RESIDENT, 8, 0), 1, "no tokens still write their zeros");
         assert_eq!(parts(0, 0, 0), 1);
+    }
+
+    #[test]
+    fn a_cut_leaves_no_warp_without_a_part() {
+        for (parts, warps) in [(1, 1), (6, 2), (64, 4)] {
+            assert_eq!(Cut::new(parts, warps), Ok(Cut { parts, warps }));
+        }
+        let message = |parts, warps| Cut::new(parts, warps).unwrap_err().to_string();
+        assert_eq!(message(6, 4), "6 parts do not divide into blocks of 4 warps");
+        for (parts, warps) in [(0, 1), (65, 1), (9, 3), (8, 8)] {
+            assert!(message(parts, warps).ends_with("accepted are 1 to 64 parts, and 1, 2 or 4 warps"));
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub(crate) fn accepted_head_dims() -> String {
 /// Tokens of one call of `append` at most; the launch counts vectors in 32 bits.
 pub(crate) const MAX_CHUNK: usize = 1 << 16;
 
-/// Vectors that one launch of a trellis encoder takes: several times what a device runs at once, and
+/// Vectors that one launch of trellis encoders takes: several times what a device runs at once, and
 /// each needs workspace.
 pub(crate) const TRELLIS_VECTORS: usize = 1 << 14;
 
@@ -148,14 +148,20 @@ impl GpuSpec {
     /// Bytes of device memory that encoding needs beside the pool: none for scalar codes, 48 a coordinate of
     /// a launch's vectors (100 MB at head dim 128) for trellis codes.
     pub fn workspace_bytes(&self) -> usize {
-        let searches = [self.key, self.value].iter().any(|id| id.trellis().is_some());
-        if searches { self.vectors_a_launch() * workspace_bytes(self.head_dim as u32) as usize } else { 0 }
+        self.side_workspace(self.key) + self.side_workspace(self.value)
     }
 
-    /// Vectors of one launch where a side has a trellis code: whole tokens, no more than fit the pool.
-    pub(crate) fn vectors_a_launch(&self) -> usize {
-        let tokens = (TRELLIS_VECTORS / self.num_kv_heads).max(1);
-        tokens.min(self.pool_tokens) * self.num_kv_heads
+    /// The part of it for keys or values, which are encoded side by side.
+    pub(crate) fn side_workspace(&self, codec: CodecId) -> usize {
+        let vectors = self.tokens_a_launch() * self.num_kv_heads;
+        if codec.trellis().is_some() { vectors * workspace_bytes(self.head_dim as u32) as usize } else { 0 }
+    }
+
+    /// Tokens whose keys and values one launch encodes, no more than fit the pool.
+    pub(crate) fn tokens_a_launch(&self) -> usize {
+        let sides = [self.key, self.value].iter().filter(|id| id.trellis().is_some()).count();
+        let most = TRELLIS_VECTORS.checked_div(sides * self.num_kv_heads).unwrap_or(MAX_CHUNK);
+        most.max(1).min(self.pool_tokens)
     }
 
     /// Whether a cache can be built; needs no device.
@@ -237,11 +243,15 @@ mod tests {
         assert_eq!(spec.workspace_bytes(), 0);
         for (key, value) in [(CodecId::S4, CodecId::T2), (CodecId::T4, CodecId::S4)] {
             let spec = spec.clone().codecs(key, value);
-            assert_eq!(spec.vectors_a_launch(), 16_380);
+            assert_eq!(spec.tokens_a_launch(), 16_380 / 12);
             assert_eq!(spec.workspace_bytes(), 16_380 * 48 * 128);
         }
-        assert_eq!(GpuSpec::new(1, 1 << 15, 1 << 15, 64).vectors_a_launch(), 1 << 15, "one token at least");
-        assert_eq!(spec.sequences(1, 10).vectors_a_launch(), 120, "no more than can ever be appended");
+        let both = spec.clone().codecs(CodecId::T3, CodecId::T2);
+        assert_eq!((both.tokens_a_launch(), both.workspace_bytes()), (682, 2 * 682 * 12 * 48 * 128));
+        let wide = GpuSpec::new(1, 1 << 15, 1 << 15, 64).codecs(CodecId::T4, CodecId::T4);
+        assert_eq!(wide.tokens_a_launch(), 1, "one token at least");
+        assert_eq!(both.sequences(1, 10).tokens_a_launch(), 10, "no more than can ever be appended");
+        assert_eq!(spec.tokens_a_launch(), 4096, "scalar codes need none");
     }
 
     #[test]

@@ -2,6 +2,9 @@
 //! `TQKV_REQUIRE_GPU=1` on a GPU, as far as the fake one is not what is asked.
 #![cfg(target_os = "linux")]
 
+#[path = "driver/steps.rs"]
+mod steps;
+
 use std::sync::OnceLock;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_gpu::cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DeviceRepr, sys};
@@ -209,8 +212,8 @@ fn nothing_is_sent_from_memory_that_is_not_page_locked_and_equal_words_are_sent_
     let second = step(&mut cache);
     // The part of the queries is a copy of the test's, and not page-locked: one a layer, of which none is the cache's.
     assert_eq!(second.copies_in - second.pageable, 1, "one list of tokens for all layers, no page table");
-    assert_eq!(second.launches, 3 * (2 + 3));
-    assert_eq!(second.waits, 3 + 1, "for each layer's outcomes, and for the list's page-locked memory");
+    assert_eq!(second.launches, 3 * (1 + 3));
+    assert_eq!(second.waits, 3, "for each layer's outcomes");
 }
 
 /// The first two rows of queries, as a buffer of their own.
@@ -232,10 +235,10 @@ fn one_codec_is_compiled_once() {
     };
     assert_eq!(
         modules(CodecId::S4, CodecId::S4),
-        3,
-        "one coder, what stands round attention, and that for its formats"
+        4,
+        "one coder, the encoders of both sides, what stands round attention, and that for its formats"
     );
-    assert_eq!(modules(CodecId::S4, CodecId::S2), 4);
+    assert_eq!(modules(CodecId::S4, CodecId::S2), 5);
 }
 
 #[test]
@@ -249,9 +252,7 @@ fn an_append_waits_once_and_codes_are_the_portable_codecs() {
     let before = counts();
     cache.append(0, &[0; 70], Rows::F32(&keys_there), Rows::F32(&values_there)).unwrap();
     let append = since(before);
-    assert!(append.launches == 2 || !on_paper());
-    // One for the outcomes; the lists' page-locked memory was used before.
-    assert!(append.waits <= 1 + 2, "{append:?}");
+    assert!((append.launches, append.waits) == (1, 1) || !on_paper(), "{append:?}");
     assert_eq!(cache.blocks(0, 0, Side::Keys).unwrap(), blocks(cache.codec(Side::Keys), &noise(8, 70 * ROW)));
     assert_eq!(cache.blocks(0, 0, Side::Values).unwrap(), blocks(cache.codec(Side::Values), &values));
 }
@@ -279,151 +280,6 @@ fn refused_vectors_are_named_and_leave_the_cache_as_it_was() {
         "key of layer 1, token 1, KV head 0 is too large: its scale does not fit f16"
     );
     assert_eq!((cache.len(0), cache.len(1), cache.stats().pages_used), (0, 5, 1), "all layers went back");
-}
-
-#[test]
-fn steps_are_what_appends_and_attentions_are() {
-    let (mut stepped, mut plain) = (cache(2), cache(2));
-    let device = stepped.device().clone();
-    for cache in [&mut stepped, &mut plain] {
-        fill(cache, 2, 63, 1);
-    }
-    // Two tokens of one sequence, which crosses a page, and one of another.
-    let sequences = [2, 0, 2];
-    let (keys, values, queries) = (noise(2, 3 * ROW), noise(3, 3 * ROW), noise(4, 3 * QUERY));
-    let halves: Vec<u16> = keys.iter().map(|&v| half::f16::from_f32(v).to_bits()).collect();
-    let keys: Vec<f32> = halves.iter().map(|&bits| half::f16::from_bits(bits).to_f32()).collect();
-    let [halves_there, values_there] = [upload(&device, &halves), upload(&device, &[0_u16])];
-    let (values_f32, queries_there) = (upload(&device, &values), upload(&device, &queries));
-    drop(values_there);
-    let mut out = device.stream().alloc_zeros::<f32>(3 * QUERY).unwrap();
-    stepped.begin_step(&sequences).unwrap();
-    for layer in 0..2 {
-        stepped.append_step(layer, Rows::F16(&halves_there), Rows::F32(&values_f32)).unwrap();
-        // Another call between two of the step's does not disturb it.
-        let _ = stepped.scores(layer, 2, &queries[..QUERY]).unwrap();
-        stepped.attend(layer, &noise(5, 3 * QUERY), &mut vec![0.0; 3 * QUERY]).unwrap();
-        stepped.attend_step(layer, Rows::F32(&queries_there), &mut out).unwrap();
-        plain.append(layer, &sequences, Rows::Host(&keys), Rows::Host(&values)).unwrap();
-        for side in [Side::Keys, Side::Values] {
-            for sequence in 0..3 {
-                let blocks = |cache: &GpuCache| cache.blocks(layer, sequence, side).unwrap();
-                assert!(blocks(&stepped) == blocks(&plain), "layer {layer} sequence {sequence} {side:?}");
-            }
-        }
-        let got = device.stream().clone_dtoh(&out).unwrap();
-        for (i, (sequence, length)) in [(2, 64), (0, 1), (2, 65)].into_iter().enumerate() {
-            let part = i * QUERY..(i + 1) * QUERY;
-            assert_near(&got[part.clone()], &wanted(&plain, layer, sequence, length, &queries[part]), 1e-5);
-        }
-    }
-    stepped.end_step().unwrap();
-}
-
-#[test]
-fn steps_that_cannot_be_are_refused() {
-    let mut cache = cache(2);
-    let message = |result: Result<(), GpuError>| result.unwrap_err().to_string();
-    let rows = noise(1, ROW);
-    assert_eq!(message(cache.end_step()), "no step has begun; call begin_step first");
-    assert!(
-        message(cache.append_step(0, Rows::Host(&rows), Rows::Host(&rows))).starts_with("no step has begun")
-    );
-    cache.append(0, &[1], Rows::Host(&rows), Rows::Host(&rows)).unwrap();
-    assert_eq!(
-        message(cache.begin_step(&[0, 1])),
-        "sequence 1 has 1 tokens in layer 0 and 0 in layer 1; a step needs as many in all"
-    );
-    cache.begin_step(&[0]).unwrap();
-    assert_eq!(message(cache.begin_step(&[0])), "a step has begun; end it first");
-    assert_eq!(
-        message(cache.append_step(0, Rows::Host(&rows[1..]), Rows::Host(&rows))),
-        "keys has 127 values, expected 128"
-    );
-    cache.end_step().unwrap();
-    assert_eq!(cache.len(0), 1, "a layer that was left out counts");
-    // Pages that a step would write may be another sequence's by now.
-    for end in [|cache: &mut GpuCache| cache.truncate(0, 0).unwrap(), GpuCache::reset] {
-        cache.begin_step(&[0]).unwrap();
-        end(&mut cache);
-        let late = cache.append_step(0, Rows::Host(&rows), Rows::Host(&rows));
-        assert!(message(late).starts_with("no step has begun"));
-        cache.truncate(1, 0).unwrap();
-    }
-}
-
-#[test]
-fn a_captured_step_is_launched_again() {
-    let mut cache = cache(2);
-    let device = cache.device().clone();
-    let stream = device.stream().clone();
-    cache.reserve_scratch(2).unwrap();
-    let mut rows = upload(&device, &noise(1, 2 * ROW));
-    let mut queries = upload(&device, &noise(2, 2 * QUERY));
-    let mut outs = [0, 1].map(|_| stream.alloc_zeros::<f32>(2 * QUERY).unwrap());
-
-    cache.begin_step(&[0, 1]).unwrap();
-    stream.synchronize().unwrap();
-    let before = counts();
-    stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).unwrap();
-    for (layer, out) in outs.iter_mut().enumerate() {
-        cache.append_step(layer, Rows::F32(&rows), Rows::F32(&rows)).unwrap();
-        cache.attend_step(layer, Rows::F32(&queries), &mut *out).unwrap();
-    }
-    let captured = since(before);
-    assert_eq!((captured.allocations, captured.copies_in, captured.waits), (0, 0, 0), "launches only");
-    let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0)).unwrap().expect("a graph");
-    graph.launch().unwrap();
-    cache.end_step().unwrap();
-
-    // The same graph, for tokens further on, in a second page and in another sequence.
-    for (step, sequences) in (1..70).map(|step| (step, if step % 2 == 0 { [0, 1] } else { [1, 2] })) {
-        let (new_rows, new_queries) = (noise(10 + step, 2 * ROW), noise(100 + step, 2 * QUERY));
-        stream.memcpy_htod(&new_rows, &mut rows).unwrap();
-        stream.memcpy_htod(&new_queries, &mut queries).unwrap();
-        let before = counts();
-        cache.begin_step(&sequences).unwrap();
-        graph.launch().unwrap();
-        cache.end_step().unwrap();
-        let waits = since(before).waits;
-        // For the outcomes, for the page-locked memory of the list, and for that of the table where a page was taken.
-        assert!(waits <= 3, "step {step} waits {waits} times");
-        if step < 66 {
-            continue;
-        }
-        for (layer, out) in outs.iter().enumerate() {
-            let got = stream.clone_dtoh(out).unwrap();
-            for (i, &sequence) in sequences.iter().enumerate() {
-                let part = i * QUERY..(i + 1) * QUERY;
-                let want = wanted(&cache, layer, sequence, cache.len(sequence), &new_queries[part.clone()]);
-                assert_near(&got[part], &want, 1e-5);
-            }
-        }
-    }
-    assert_eq!([0, 1, 2].map(|sequence| cache.len(sequence)), [35, 70, 35]);
-}
-
-#[test]
-fn launches_that_a_graph_may_hold_do_not_depend_on_lengths() {
-    if !on_paper() {
-        return;
-    }
-    let mut cache = GpuCache::new(&device(0), spec(1).sequences(3, 2000).pool_tokens(2000)).unwrap();
-    let device = cache.device().clone();
-    let queries = upload(&device, &noise(1, 3 * QUERY));
-    let mut out = device.stream().alloc_zeros::<f32>(3 * QUERY).unwrap();
-    let mut warps = |cache: &mut GpuCache| {
-        let before = counts();
-        cache.attend_on_device(0, Rows::F32(&queries), &mut out).unwrap();
-        since(before).warps
-    };
-    let short = warps(&mut cache);
-    fill(&mut cache, 1, 1500, 1);
-    assert!(warps(&mut cache) > short, "parts follow the longest sequence");
-    cache.reserve_scratch(3).unwrap();
-    let fixed = warps(&mut cache);
-    cache.truncate(1, 1).unwrap();
-    assert_eq!(warps(&mut cache), fixed);
 }
 
 #[test]
@@ -515,6 +371,37 @@ fn results_and_rows_have_the_type_and_the_owner_that_they_are_given() {
     );
     picked = stream.alloc_zeros::<f32>(2).unwrap();
     drop(picked);
+}
+
+#[test]
+fn a_mean_that_is_taken_off_all_keys_changes_no_attention_and_much_of_its_error() {
+    const TOKENS: usize = 70;
+    let (noise_of_keys, values, queries) = (noise(1, TOKENS * ROW), noise(2, TOKENS * ROW), noise(3, QUERY));
+    // A large constant in each KV head, as the biases of some models leave it.
+    let mean: Vec<f32> = noise(4, ROW).iter().map(|v| 20.0 * v).collect();
+    let with = |keys: &[f32], sign: f32| -> Vec<f32> {
+        keys.iter().zip(mean.iter().cycle()).map(|(key, mean)| key + sign * mean).collect()
+    };
+    let biased = with(&noise_of_keys, 1.0);
+    let rows = |rows: &[f32], kv_head: usize| -> Vec<Vec<f32>> {
+        rows.chunks_exact(DIM).skip(kv_head).step_by(KV_HEADS).map(<[f32]>::to_vec).collect()
+    };
+    let exact: Vec<f64> = (0..HEADS)
+        .flat_map(|head| {
+            let (kv_head, query) = (head * KV_HEADS / HEADS, &queries[head * DIM..(head + 1) * DIM]);
+            oracle::attention(query, &rows(&biased, kv_head), &rows(&values, kv_head))
+        })
+        .collect();
+    let error = |keys: &[f32]| {
+        let mut cache = cache(1);
+        cache.append(0, &[0; TOKENS], Rows::Host(keys), Rows::Host(&values)).unwrap();
+        let mut out = cache.device().stream().alloc_zeros::<f32>(QUERY).unwrap();
+        cache.attend_some(0, &[0], Rows::Host(&queries), &mut out).unwrap();
+        let got = cache.device().stream().clone_dtoh(&out).unwrap();
+        got.iter().zip(&exact).map(|(got, exact)| (f64::from(*got) - exact).powi(2)).sum::<f64>().sqrt()
+    };
+    let (plain, centred) = (error(&biased), error(&with(&biased, -1.0)));
+    assert!(5.0 * centred < plain, "{centred} {plain}");
 }
 
 #[test]

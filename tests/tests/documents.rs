@@ -13,17 +13,19 @@ const GUIDE_BYTES: usize = 20_000;
 /// Longer files hold two ideas.
 const SOURCE_LINES: usize = 700;
 
-/// Where `unsafe` may stand: instruction sets (a yardstick's too), launches, pointers of C, two leaf files, bare machines.
-const MAY_BE_UNSAFE: [&str; 12] = [
+/// Where `unsafe` may stand: instruction sets (a yardstick's too), launches, pointers of C, tensors of others, two leaf files, bare machines.
+const MAY_BE_UNSAFE: [&str; 14] = [
     "simd/src/",
     "benches/src/q4_0.rs",
     "benches/src/read.rs",
     "gpu/src/",
     "gpu/kernels/src/",
+    "gpu/rust-cuda/src/",
     "gpu/check/src/lib.rs",
     "tests/cuda/src/",
     "host/capi/src/",
     "host/capi/fixed/src/",
+    "host/python/src/dlpack.rs",
     "host/src/matmul.rs",
     "host/src/mmap.rs",
     "tests/firmware/",

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use tqkv_core::CodecId;
-use tqkv_gpu::bench::Shape;
+use tqkv_gpu::bench::{Cut, Shape};
 
 /// What is checked, and how long.
 #[derive(Clone, Debug, clap::Args)]
@@ -26,6 +26,9 @@ pub struct CheckArgs {
     /// How long to measure each time
     #[arg(long, value_name = "SECONDS", default_value = "0.3", value_parser = seconds)]
     pub(crate) seconds: f64,
+    /// Measure attention over codes with so many parts of each sequence, and warps of a block [default: as a cache does]
+    #[arg(long, value_name = "PARTSxWARPS", value_parser = cut)]
+    pub(crate) cut: Option<Cut>,
     /// Vectors to encode for each codec and head dim
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub(crate) vectors: usize,
@@ -75,6 +78,14 @@ fn seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "accepted are 0.001 to 600".to_owned())
 }
 
+fn cut(text: &str) -> Result<Cut, String> {
+    let numbers =
+        text.split_once('x').and_then(|(parts, warps)| Some((parts.parse().ok()?, warps.parse().ok()?)));
+    let (parts, warps) =
+        numbers.ok_or_else(|| "two numbers with x between them are accepted, such as 32x4".to_owned())?;
+    Cut::new(parts, warps).map_err(|error| error.to_string())
+}
+
 fn shape(text: &str) -> Result<Shape, String> {
     let numbers: Option<Vec<usize>> = text.split('x').map(|number| number.parse().ok()).collect();
     let Some(&[sequences, tokens, num_kv_heads, group, head_dim]) = numbers.as_deref() else {
@@ -106,6 +117,9 @@ mod tests {
             let error = shape(text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");
         }
+        assert_eq!(cut("32x4"), Ok(Cut::new(32, 4).unwrap()));
+        assert!(cut("32").unwrap_err().contains("such as 32x4"));
+        assert!(cut("6x4").unwrap_err().contains("do not divide"));
         assert_eq!(codec("s4"), Ok(CodecId::S4));
         assert!(codec("f16").unwrap_err().contains("accepted are s2, s3"));
         assert!(seconds("0").is_err() && seconds("nan").is_err() && seconds("2.5") == Ok(2.5));

@@ -42,7 +42,7 @@ pub(crate) fn measure(
     };
     each(row("f16", &halves, HALF_BITS, None))?;
     for id in args.codecs() {
-        let measured = bench::codes(device, shape, id, id, args.seconds)?;
+        let measured = bench::codes(device, shape, id, id, args.cut, args.seconds)?;
         each(row(id.name(), &measured.attend, id.bits(), Some(measured.encoded_per_second)))?;
     }
     Ok(())

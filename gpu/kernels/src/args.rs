@@ -19,6 +19,8 @@ pub enum Argument<M> {
 }
 
 /// The type of an argument.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! kind {
     (Memory $memory:ty) => {
         $memory
@@ -32,6 +34,8 @@ macro_rules! kind {
 }
 
 /// Hands the arguments of a kernel to the macro `$then`, after `$with`: the lists.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! with_arguments {
     (EncodeAppend => $then:ident! $with:tt) => {
         $then! { $with EncodeAppend {

@@ -3,6 +3,7 @@
 use super::{GpuCache, Lists, Out, Rows, Token, check_len, pools, tokens};
 use crate::GpuError;
 use crate::attention::Batch;
+use crate::parts::Cut;
 use tqkv_core::Chunk;
 
 /// Query tokens of one sequence that are attended in one launch.
@@ -84,6 +85,11 @@ impl GpuCache {
             self.attend_to_host(layer, tokens, queries, out)?;
         }
         Ok(())
+    }
+
+    /// Cuts launches of attention like this from now on.
+    pub(crate) fn set_cut(&mut self, cut: Option<Cut>) {
+        self.attention.set_cut(cut);
     }
 
     /// The newest token of each sequence, as attention sees it.

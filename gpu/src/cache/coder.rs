@@ -20,20 +20,23 @@ pub(super) struct Coder {
     pub(super) codec: AnyCodec,
     pub(super) signs: CudaSlice<u32>,
     levels: CudaSlice<u32>,
-    encode: CudaFunction,
     pub(super) decode: CudaFunction,
     pub(super) scores: CudaFunction,
+}
+
+/// A codec's kernel.
+pub(super) fn name(kernel: &str, id: CodecId, spec: &GpuSpec) -> String {
+    format!("{kernel}_{}_d{}", id.name(), spec.head_dim)
 }
 
 impl Coder {
     pub(super) fn new(device: &Device, spec: &GpuSpec, id: CodecId) -> Result<Self, GpuError> {
         let codec = spec.codec(id)?;
         let signs: Vec<u32> = (0..spec.head_dim / 32).map(|group| codec.signs().group(group)).collect();
-        let name = |kernel: &str| format!("{kernel}_{}_d{}", id.name(), spec.head_dim);
-        let names = [name("encode_append"), name("decode_pages"), name("scores")];
-        let [encode, decode, scores] = device.kernels(names.each_ref().map(String::as_str))?;
+        let names = ["decode_pages", "scores"].map(|kernel| name(kernel, id, spec));
+        let [decode, scores] = device.kernels(names.each_ref().map(String::as_str))?;
         let (signs, levels) = (device.upload(&signs)?, device.upload(&tables(&codec))?);
-        Ok(Self { codec, signs, levels, encode, decode, scores })
+        Ok(Self { codec, signs, levels, decode, scores })
     }
 
     pub(super) fn bits(&self) -> u32 {
@@ -59,59 +62,67 @@ impl GpuCache {
         rows: [Rows<'_>; 2],
         tokens: usize,
     ) -> Result<(), GpuError> {
-        for (side, rows) in [Side::Keys, Side::Values].into_iter().zip(rows) {
+        for (side, rows) in rows.into_iter().enumerate() {
             if let Rows::Host(rows) = rows {
-                let (staging, memory) =
-                    (&mut self.scratch.staging[side as usize], &mut self.scratch.rows[side as usize]);
+                let (staging, memory) = (&mut self.scratch.staging[side], &mut self.scratch.rows[side]);
                 staging.send(&self.device, rows, memory)?;
             }
-            self.launch_encode(layer, place, side, rows, tokens)?;
         }
-        Ok(())
+        self.launch_encode(layer, place, rows, tokens)
     }
 
-    /// The kernel of [`GpuCache::encode`]; host rows are in the scratch buffer already. A trellis encoder
-    /// runs as often as its workspace asks for.
+    /// The kernel of [`GpuCache::encode`], both sides in one launch; host rows are in the scratch buffers already. Trellis
+    /// encoders run as often as their workspace asks for.
     fn launch_encode(
         &mut self,
         layer: usize,
         place: usize,
-        side: Side,
-        rows: Rows<'_>,
+        rows: [Rows<'_>; 2],
         tokens: usize,
     ) -> Result<(), GpuError> {
-        let side = side as usize;
-        let (coder, scratch) = (&self.coders[side], &mut self.scratch);
-        let (heads, dim) = (self.spec.num_kv_heads, self.spec.head_dim);
-        let searches = coder.codec.trellis().is_some();
-        let together = if searches { self.spec.vectors_a_launch() / heads } else { tokens };
-        let options = coder.codec.options();
-        let effort = Effort::ALL.iter().position(|&effort| effort == options.effort).unwrap_or(0) as u32;
+        let (heads, dim, together) =
+            (self.spec.num_kv_heads, self.spec.head_dim, self.spec.tokens_a_launch());
         let lists = Lists::new(&self.tokens, tokens);
-        let outcomes = (2 * place + side) * tokens * heads;
-        for first in (0..tokens).step_by(together.max(1)) {
+        for first in (0..tokens).step_by(together) {
             let count = together.min(tokens - first);
             let vectors = first * heads..(first + count) * heads;
-            let arguments = EncodeAppend {
-                rows: rows.memory(&scratch.rows[side], vectors.start * dim..vectors.end * dim),
-                kind: rows.kind(),
-                tokens: count as u32,
-                num_kv_heads: heads as u32,
-                signs: (&coder.signs).into(),
-                mode: u32::from(options.scale_mode.code()),
-                effort,
-                sequence_of: lists.sequences().slice(first..).into(),
-                position_of: lists.positions().slice(first..).into(),
-                page_table: (&self.table).into(),
-                max_pages: self.pages.max_pages() as u32,
-                pool: (&mut self.layers[layer].pools[side]).into(),
-                workspace: (&mut scratch.workspace).into(),
-                outcome: scratch.outcomes.slice_mut(outcomes + vectors.start..outcomes + vectors.end).into(),
-            };
+            let scratch = &mut self.scratch;
+            let mut outcomes = scratch.outcomes.slice_mut(2 * place * tokens * heads..);
+            let (keys, values) = outcomes.split_at_mut(tokens * heads);
+            let mut outcomes = [keys, values];
+            let pools = &mut self.layers[layer].pools;
+            let sides = pools.iter_mut().zip(&mut scratch.workspaces).zip(&mut outcomes);
+            let mut arguments = Vec::new();
+            for (side, ((pool, workspace), outcomes)) in sides.enumerate() {
+                let (coder, rows) = (&self.coders[side], &rows[side]);
+                let options = coder.codec.options();
+                let effort = Effort::ALL.iter().position(|&effort| effort == options.effort).unwrap_or(0);
+                arguments.extend(
+                    EncodeAppend {
+                        rows: rows.memory(&scratch.rows[side], vectors.start * dim..vectors.end * dim),
+                        kind: rows.kind(),
+                        tokens: count as u32,
+                        num_kv_heads: heads as u32,
+                        signs: (&coder.signs).into(),
+                        mode: u32::from(options.scale_mode.code()),
+                        effort: effort as u32,
+                        sequence_of: lists.sequences().slice(first..).into(),
+                        position_of: lists.positions().slice(first..).into(),
+                        page_table: (&self.table).into(),
+                        max_pages: self.pages.max_pages() as u32,
+                        pool: pool.into(),
+                        workspace: workspace.into(),
+                        outcome: outcomes.slice_mut(vectors.clone()).into(),
+                    }
+                    .list(),
+                );
+            }
+            let mut config = warps(vectors.len())?;
+            config.grid_dim.1 = 2;
             // SAFETY: rows were checked to hold `tokens * heads` vectors; positions lie in pages that `place` entered in
-            // the table, and these are inside the pool; callers made `outcomes` large enough; the workspace is for as
-            // many vectors as a launch has, and launches run in order.
-            unsafe { launch(&self.device, &coder.encode, arguments.list(), warps(vectors.len())?) }?;
+            // the table, and these are inside the pools; callers made `outcomes` large enough; each side's workspace is
+            // for as many vectors as it has in a launch, and launches run in order.
+            unsafe { launch(&self.device, &self.encode, arguments, config) }?;
         }
         Ok(())
     }
@@ -135,7 +146,7 @@ impl GpuCache {
         })
     }
 
-    /// Times of the encoder's kernel for the keys of an append like this one, which is done first.
+    /// Times of the encoders' kernel for an append of these keys, and the same values, which is done first.
     pub(crate) fn encode_times(
         &mut self,
         sequences: &[usize],
@@ -144,6 +155,6 @@ impl GpuCache {
     ) -> Result<Times, GpuError> {
         self.append(0, sequences, rows, rows)?;
         let device = self.device.clone();
-        bench::times(&device, seconds, || self.launch_encode(0, 0, Side::Keys, rows, sequences.len()))
+        bench::times(&device, seconds, || self.launch_encode(0, 0, [rows; 2], sequences.len()))
     }
 }

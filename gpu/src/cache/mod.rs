@@ -15,7 +15,7 @@ use crate::pages::PageTable;
 use crate::spec::GpuSpec;
 use crate::staging::Staging;
 use coder::Coder;
-use cudarc::driver::CudaSlice;
+use cudarc::driver::{CudaFunction, CudaSlice};
 pub use rows::{Element, Out, Raw, Rows};
 use std::sync::Arc;
 use step::Step;
@@ -66,8 +66,8 @@ struct Scratch {
     outcomes: CudaSlice<u32>,
     received: Staging<u32>,
     table: Staging<u32>,
-    /// Of trellis encoders, which run one after the other.
-    workspace: CudaSlice<u8>,
+    /// Of trellis encoders: of keys, of values.
+    workspaces: [CudaSlice<u8>; 2],
 }
 
 /// Keys and values of `num_sequences` sequences, encoded, in pages of 64 tokens.
@@ -81,6 +81,8 @@ pub struct GpuCache {
     spec: GpuSpec,
     /// Of keys and values; one where they have the same codec.
     coders: [Arc<Coder>; 2],
+    /// The encoders of both as one kernel.
+    encode: CudaFunction,
     attention: Attention,
     layers: Vec<Layer>,
     pages: PageTable,
@@ -110,6 +112,8 @@ impl GpuCache {
         } else {
             Arc::new(Coder::new(device, &spec, spec.value)?)
         };
+        let names = [spec.key, spec.value].map(|id| coder::name("encode_append", id, &spec));
+        let encode = device.pair(names.each_ref().map(String::as_str))?;
         let attention =
             Attention::new(device, spec.num_kv_heads, spec.group(), spec.head_dim, spec.formats())?;
         let layer = || -> Result<Layer, GpuError> {
@@ -127,12 +131,16 @@ impl GpuCache {
             outcomes: device.zeros(1)?,
             received: Staging::new(),
             table: Staging::new(),
-            workspace: device.zeros(spec.workspace_bytes())?,
+            workspaces: [
+                device.zeros(spec.side_workspace(spec.key))?,
+                device.zeros(spec.side_workspace(spec.value))?,
+            ],
         };
         Ok(Self {
             device: device.clone(),
             spec,
             coders: [key, value],
+            encode,
             attention,
             layers,
             pages,

@@ -77,6 +77,10 @@ typedef enum {
    * What was read is no snapshot, damaged, cut short, or of a cache with another spec; the cache is as it was.
    */
   TQKV_BAD_SNAPSHOT = 14,
+  /**
+   * The memory of a device, the pages of a cache on it, or a sequence there, is full: nothing was done.
+   */
+  TQKV_NO_ROOM = 15,
 } tqkv_status;
 
 /**
@@ -183,6 +187,13 @@ typedef struct tqkv_cache tqkv_cache;
  * A codec of one head dim: encodes, decodes and scores blocks. It never changes.
  */
 typedef struct tqkv_codec tqkv_codec;
+
+#if defined(TQKV_CUDA)
+/**
+ * Keys and values of many sequences on a GPU.
+ */
+typedef struct tqkv_gpu_cache tqkv_gpu_cache;
+#endif
 
 /**
  * A cold tier.
@@ -393,6 +404,66 @@ typedef struct {
    */
   size_t shared_bytes;
 } tqkv_cache_stats;
+
+#if defined(TQKV_CUDA)
+/**
+ * What a cache on a GPU is built from.
+ */
+typedef struct {
+  /**
+   * sizeof(tqkv_gpu_spec), set by tqkv_gpu_spec_init.
+   */
+  size_t struct_size;
+  /**
+   * Decoder layers.
+   */
+  size_t num_layers;
+  /**
+   * Query heads.
+   */
+  size_t num_heads;
+  /**
+   * KV heads; divides num_heads.
+   */
+  size_t num_kv_heads;
+  /**
+   * Coordinates of a head vector: 64, 128 or 256.
+   */
+  size_t head_dim;
+  /**
+   * Sequences side by side.
+   */
+  size_t num_sequences;
+  /**
+   * Tokens of one sequence at most.
+   */
+  size_t max_tokens;
+  /**
+   * Tokens of all sequences together that there are pages for. 0: num_sequences * max_tokens.
+   */
+  size_t pool_tokens;
+  /**
+   * Seed of the rotation.
+   */
+  uint64_t seed;
+  /**
+   * Codec of keys: s2, s3, s4, n4, i8, t2, t3 or t4.
+   */
+  uint32_t key_codec;
+  /**
+   * Codec of values: one of the same.
+   */
+  uint32_t value_codec;
+  /**
+   * A `tqkv_scale_mode`.
+   */
+  uint32_t scale_mode;
+  /**
+   * A `tqkv_effort`.
+   */
+  uint32_t effort;
+} tqkv_gpu_spec;
+#endif
 
 /**
  * Writes all of `len` bytes, and returns 0; anything else is a failure. `user` is what was passed beside the function. It must
@@ -727,6 +798,207 @@ const char *tqkv_status_name(uint32_t status);
  * The version of the library, such as "0.1.0".
  */
 const char *tqkv_version(void);
+
+#if defined(TQKV_CUDA)
+/**
+ * Fills a spec with the defaults: codec s4 for keys and values, one sequence of up to 4096 tokens. `struct_size` is
+ * `sizeof(tqkv_gpu_spec)`. The shape is checked when a cache is made.
+ *
+ * # Safety
+ * `spec` is null or points to `struct_size` bytes that can be written.
+ */
+tqkv_status tqkv_gpu_spec_init(tqkv_gpu_spec *spec,
+                               size_t struct_size,
+                               size_t num_layers,
+                               size_t num_heads,
+                               size_t num_kv_heads,
+                               size_t head_dim);
+#endif
+
+#if defined(TQKV_CUDA)
+/**
+ * Makes an empty cache on device number `ordinal`, in its primary context (that of the runtime API); takes its device memory
+ * at once. All work happens in the order of `stream`, a CUstream or cudaStream_t, null for the default stream; it lives as
+ * long as the cache. On failure `*cache` is null; TQKV_UNSUPPORTED is a machine without a driver or a device that serves.
+ *
+ * # Safety
+ * `spec` is null or was filled by `tqkv_gpu_spec_init`; `stream` is a stream or null; `cache` is null or can be written.
+ */
+tqkv_status tqkv_gpu_create(const tqkv_gpu_spec *spec,
+                            size_t ordinal,
+                            void *stream,
+                            tqkv_gpu_cache **cache);
+#endif
+
+#if defined(TQKV_CUDA)
+/**
+ * Frees a cache; null is accepted.
+ *
+ * # Safety
+ * `cache` is null or came from `tqkv_gpu_create`, was not freed, and no call uses it.
+ */
+void tqkv_gpu_free(tqkv_gpu_cache *cache);
+#endif
+
+#if defined(TQKV_CUDA)
+/**
+ * Appends tokens to one layer: token i goes to the end of `sequences[i]`, which may repeat. `k` and `v` are device memory,
+ * [tokens, num_kv_heads, head_dim] of a `tqkv_dtype`, k after RoPE. Waits for the device; what is refused leaves the cache as
+ * it was.
+ *
+ * # Safety
+ * `cache` is null or a cache that is not freed; `sequences` is null or has `tokens` numbers; `k` and `v` have as many values
+ * in memory of the device's context, written in the order of the cache's stream.
+ */
+tqkv_status tqkv_gpu_append(tqkv_gpu_cache *cache,
+                            size_t layer,
+                            const size_t *sequences,
+                            size_t tokens,
+                            uint32_t dtype,
+                            const void *k,
+                            size_t k_values,
+                            const void *v,
+                            size_t v_values);
+#endif
+
+#if defined(TQKV_CUDA)
+/**
+ * Attends from the newest token of some sequences: row i of `q` and `out`, device memory of [count, num_heads, head_dim], is
+ * for `sequences[i]`; null with a count of 0 is all of them in order. Sequences without tokens give zeros. Does not wait.
+ *
+ * # Safety
+ * As `tqkv_gpu_append`; nothing else touches `out` before the stream has passed the call.
+ */
+tqkv_status tqkv_gpu_attend(tqkv_gpu_cache *cache,
+                            size_t layer,
+                            const size_t *sequences,
+                            size_t count,
+                            uint32_t q_dtype,
+                            const void *q,
+                            size_t q_values,
+                            uint32_t out_dtype,
+                            void *out,
+                            size_t out_values);
+#endif
+
+#if defined(TQKV_CUDA)
+/**
+ * Begins a step of a model: a token at the end of each of `sequences`, which may repeat, in every layer. Then follow
+ * `tqkv_gpu_append_step` and `tqkv_gpu_attend_step` of each layer, which only launch kernels, and `tqkv_gpu_end_step`.
+ *
+ * # Safety
+ * `cache` is null or a cache that is not freed; `sequences` is null or has `tokens` numbers.
+ */
+tqkv_status tqkv_gpu_begin_step(tqkv_gpu_cache *cache,
+                                const size_t *sequences,
+                                size_t tokens);
+#endif
+
+#if defined(TQKV_CUDA)
+/**
+ * Encodes keys and values of the step's tokens in one layer, as `tqkv_gpu_append`, in one launch and without waiting.
+ *
+ * # Safety
+ * As `tqkv_gpu_append`, until the step has ended.
+ */
+tqkv_status tqkv_gpu_append_step(tqkv_gpu_cache *cache,
+                                 size_t layer,
+                                 uint32_t dtype,
+                                 const void *k,
+                                 size_t k_values,
+                                 const void *v,
+                                 size_t v_values);
+#endif
+
+#if defined(TQKV_CUDA)
+/**
+ * Attends with the query of each of the step's tokens, which sees its sequence up to itself: `q` and `out` are device memory
+ * of [tokens, num_heads, head_dim]. Does not wait.
+ *
+ * # Safety
+ * As `tqkv_gpu_attend`.
+ */
+tqkv_status tqkv_gpu_attend_step(tqkv_gpu_cache *cache,
+                                 size_t layer,
+                                 uint32_t q_dtype,
+                                 const void *q,
+                                 size_t q_values,
+                                 uint32_t out_dtype,
+                                 void *out,
+                                 size_t out_values);
+#endif
+
+#if defined(TQKV_CUDA)
+/**
+ * Waits for the step, once. TQKV_BAD_VECTOR names a vector that could not be encoded: the step's tokens are dropped then.
+ *
+ * # Safety
+ * `cache` is null or a cache that is not freed.
+ */
+tqkv_status tqkv_gpu_end_step(tqkv_gpu_cache *cache);
+#endif
+
+#if defined(TQKV_CUDA)
+/**
+ * Allocates what steps of up to `tokens` tokens need, so that no buffer moves later and CUDA graphs may hold their launches.
+ *
+ * # Safety
+ * `cache` is null or a cache that is not freed.
+ */
+tqkv_status tqkv_gpu_reserve(tqkv_gpu_cache *cache,
+                             size_t tokens);
+#endif
+
+#if defined(TQKV_CUDA)
+/**
+ * Makes sequence `to`, which is empty, a copy of the first `len` tokens of `from`, or of as many as there are. Both use the
+ * same pages until one of them writes.
+ *
+ * # Safety
+ * `cache` is null or a cache that is not freed.
+ */
+tqkv_status tqkv_gpu_fork(tqkv_gpu_cache *cache,
+                          size_t from,
+                          size_t to,
+                          size_t len);
+#endif
+
+#if defined(TQKV_CUDA)
+/**
+ * Drops the tokens of a sequence from index `len` on, and takes their pages back.
+ *
+ * # Safety
+ * `cache` is null or a cache that is not freed.
+ */
+tqkv_status tqkv_gpu_truncate(tqkv_gpu_cache *cache, size_t sequence, size_t len);
+#endif
+
+#if defined(TQKV_CUDA)
+/**
+ * Writes the tokens of a sequence; 0 for a sequence out of range.
+ *
+ * # Safety
+ * `cache` is null or a cache that is not freed; `len` is null or can be written.
+ */
+tqkv_status tqkv_gpu_len(tqkv_gpu_cache *cache, size_t sequence, size_t *len);
+#endif
+
+#if defined(TQKV_CUDA)
+/**
+ * Decodes the keys (`values` is 0) or the values (1) of a sequence in one layer to `out`, device memory of
+ * [len, num_kv_heads, head_dim]. Does not wait.
+ *
+ * # Safety
+ * `cache` is null or a cache that is not freed; `out` as for `tqkv_gpu_attend`.
+ */
+tqkv_status tqkv_gpu_decode(tqkv_gpu_cache *cache,
+                            size_t layer,
+                            size_t sequence,
+                            uint32_t values,
+                            uint32_t out_dtype,
+                            void *out,
+                            size_t out_values);
+#endif
 
 /**
  * Writes the whole state through a function, from the first byte to the last. The cache must not be used in it.

@@ -111,7 +111,7 @@ impl Values {
     }
 }
 
-const DTYPES: [TqkvDtype; 3] = [TqkvDtype::TqkvF32, TqkvDtype::TqkvF16, TqkvDtype::TqkvBf16];
+pub(crate) const DTYPES: [TqkvDtype; 3] = [TqkvDtype::TqkvF32, TqkvDtype::TqkvF16, TqkvDtype::TqkvBf16];
 
 impl TqkvCache {
     fn new(cache: KvCache) -> Self {
@@ -140,7 +140,7 @@ impl TqkvCache {
     }
 }
 
-fn broken() -> Failure {
+pub(crate) fn broken() -> Failure {
     Failure::new(TqkvStatus::TqkvPanic, "an earlier call left the cache half changed: free it")
 }
 

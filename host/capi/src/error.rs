@@ -46,6 +46,8 @@ pub enum TqkvStatus {
     TqkvEmpty = 13,
     /// What was read is no snapshot, damaged, cut short, or of a cache with another spec; the cache is as it was.
     TqkvBadSnapshot = 14,
+    /// The memory of a device, the pages of a cache on it, or a sequence there, is full: nothing was done.
+    TqkvNoRoom = 15,
 }
 
 /// A status with its text.
@@ -202,6 +204,7 @@ pub extern "C" fn tqkv_status_name(status: u32) -> *const c_char {
         12 => c"TQKV_NO_BUDGET",
         13 => c"TQKV_EMPTY",
         14 => c"TQKV_BAD_SNAPSHOT",
+        15 => c"TQKV_NO_ROOM",
         _ => c"unknown status",
     };
     name.as_ptr()

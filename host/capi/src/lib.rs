@@ -9,6 +9,7 @@
 //! | `budget.rs` | bytes that caches share |
 //! | `snapshot.rs` | a cache as bytes: files, and functions of the program |
 //! | `codec.rs` | the list of codecs, and blocks without a cache |
+//! | `gpu.rs` | the cache on a GPU, with the feature `cuda` |
 //!
 //! An entry point turns pointers into references and lengths into slices, and calls the crates `tqkv` and `tqkv-simd`;
 //! no logic of the codec is here. `include/tqkv.h` is made from these files, README.md beside it is for authors of C.
@@ -18,6 +19,8 @@ mod budget;
 mod cache;
 mod codec;
 mod error;
+#[cfg(feature = "cuda")]
+mod gpu;
 mod pointer;
 mod snapshot;
 mod spec;
@@ -34,5 +37,11 @@ pub use codec::{
     tqkv_codec_scores,
 };
 pub use error::{TqkvStatus, tqkv_last_error, tqkv_status_name, tqkv_version};
+#[cfg(feature = "cuda")]
+pub use gpu::{
+    TqkvGpuCache, TqkvGpuSpec, tqkv_gpu_append, tqkv_gpu_append_step, tqkv_gpu_attend, tqkv_gpu_attend_step,
+    tqkv_gpu_begin_step, tqkv_gpu_create, tqkv_gpu_decode, tqkv_gpu_end_step, tqkv_gpu_fork, tqkv_gpu_free,
+    tqkv_gpu_len, tqkv_gpu_reserve, tqkv_gpu_spec_init, tqkv_gpu_truncate,
+};
 pub use snapshot::{TqkvRead, TqkvWrite, tqkv_load, tqkv_restore, tqkv_save, tqkv_snapshot};
 pub use spec::{TqkvArithmetic, TqkvCentring, TqkvEffort, TqkvScaleMode, TqkvSpec, TqkvTier, tqkv_spec_init};

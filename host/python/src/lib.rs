@@ -7,8 +7,12 @@ mod arrays;
 mod batch;
 mod cache;
 mod codec;
+#[cfg(feature = "cuda")]
+mod dlpack;
 mod errors;
 mod file;
+#[cfg(feature = "cuda")]
+mod gpu;
 mod pool;
 mod spec;
 mod storage;
@@ -23,6 +27,9 @@ mod _native {
     use super::errors::TqkvError;
     #[pymodule_export]
     use super::file::{File, FileWriter};
+    #[cfg(feature = "cuda")]
+    #[pymodule_export]
+    use super::gpu::GpuCache;
     #[pymodule_export]
     use super::storage::{Basis, Learner, Storage};
 }

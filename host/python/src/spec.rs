@@ -73,7 +73,7 @@ impl Spec {
 }
 
 /// Codecs of keys and values: "t4,t3", or one for both.
-fn pair(kv: &str) -> Result<KvPair, Failure> {
+pub(crate) fn pair(kv: &str) -> Result<KvPair, Failure> {
     let (key, value) = kv.split_once(',').unwrap_or((kv, kv));
     Ok((id(key.trim())?, id(value.trim())?))
 }

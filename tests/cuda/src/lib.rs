@@ -41,7 +41,7 @@ pub struct Counts {
     pub copies_in: u64,
     /// Of these, such from memory that is not page-locked.
     pub pageable: u64,
-    /// Waits for a stream or an event.
+    /// Waits for a stream, or for an event that had not been.
     pub waits: u64,
     /// Allocations of device memory.
     pub allocations: u64,

@@ -70,6 +70,11 @@ impl Stream {
     pub(crate) fn new(context: usize) -> Self {
         Self { context, queue: VecDeque::new(), asked: 0, done: 0, capture: None, fault: None }
     }
+
+    /// Whether work number `until` is still to be done.
+    pub(crate) fn is_before(&self, until: u64) -> bool {
+        self.done < until
+    }
 }
 
 #[derive(Default)]

@@ -75,6 +75,7 @@ fn build_all(args: &Args) -> Result<(), String> {
     for (architecture, made) in ARCHITECTURES.into_iter().zip(made) {
         let (mut costs, text) = made?;
         costs.extend(costs_by_format(root, &ptxas, architecture, &text)?);
+        costs.extend(costs_of_pairs(root, &ptxas, architecture, &text)?);
         let mut faults = audit_text(&text, root);
         faults.extend(audit_costs(&costs));
         if !faults.is_empty() {
@@ -115,7 +116,8 @@ fn register_table(all: &[BTreeMap<String, Cost>]) -> String {
     let mut text = format!(
         "# Registers of the GPU kernels\n\n{}, ptxas {assembler}; all {} kernels of both: 0 bytes of stack, 0 spills, \
          0 calls.\nAttention on tensor cores: the most of any format for keys and values, and of any beside the last, as \
-         constants.\nWritten by `cargo xtask ptx`.\n\n| kernel |{}\n| --- |{}\n",
+         constants.\nEncoders: keys and values side by side, as one kernel, of this codec (of the last also beside the first).\nWritten by \
+         `cargo xtask ptx`.\n\n| kernel |{}\n| --- |{}\n",
         ARCHITECTURES.join(" / "),
         kernels().len(),
         head_dims.map(|dim| format!(" d{dim} |")).concat(),
@@ -316,6 +318,15 @@ pub(crate) struct Cost {
     spills: u32,
 }
 
+impl Cost {
+    /// Takes the larger of each.
+    fn raise(&mut self, other: &Self) {
+        self.registers = self.registers.max(other.registers);
+        self.stack = self.stack.max(other.stack);
+        self.spills = self.spills.max(other.spills);
+    }
+}
+
 pub(crate) fn assemble(
     root: &Path,
     ptxas: &Path,
@@ -358,10 +369,30 @@ fn costs_by_format(
         let text = tqkv_gpu::with_formats(&only(text, &name), &name, formats);
         let text = text.ok_or_else(|| format!("{name}: it does not read its formats"))?;
         for (name, cost) in assemble(root, ptxas, architecture, &text)? {
-            let most = costs.entry(name).or_default();
-            most.registers = most.registers.max(cost.registers);
-            most.stack = most.stack.max(cost.stack);
-            most.spills = most.spills.max(cost.spills);
+            costs.entry(name).or_default().raise(&cost);
+        }
+    }
+    Ok(costs)
+}
+
+/// What the encoders cost as caches get them, keys beside values: each with itself, and the last one, which takes the most
+/// registers, with the first.
+fn costs_of_pairs(
+    root: &Path,
+    ptxas: &Path,
+    architecture: &str,
+    text: &str,
+) -> Result<BTreeMap<String, Cost>, String> {
+    let codecs = tqkv_gpu::CODECS.map(|id| id.name());
+    let mixed = [codecs[codecs.len() - 1], codecs[0]];
+    let pairs = codecs.into_iter().map(|codec| [codec; 2]).chain([mixed]);
+    let mut costs = BTreeMap::<String, Cost>::new();
+    for (pair, dim) in pairs.flat_map(|pair| tqkv_gpu::HEAD_DIMS.map(|dim| (pair, dim))) {
+        let names = pair.map(|codec| format!("encode_append_{codec}_d{dim}"));
+        let text = tqkv_gpu::side_by_side(text, names.each_ref().map(String::as_str));
+        let text = text.ok_or_else(|| format!("{}: not in the text", names.join(", ")))?;
+        for cost in assemble(root, ptxas, architecture, &text)?.into_values() {
+            costs.entry(names[0].clone()).or_default().raise(&cost);
         }
     }
     Ok(costs)

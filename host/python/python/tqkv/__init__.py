@@ -7,6 +7,7 @@ from ._cache import KvCache
 from ._codec import Codec
 from ._compress import Compressor
 from ._files import TqkFile, TqkWriter, open, save
+from ._gpu import GpuCache
 from ._native import TqkvError
 from ._storage import Basis, Learner, Rope, Storage
 
@@ -14,6 +15,7 @@ __all__ = [
     "Basis",
     "Codec",
     "Compressor",
+    "GpuCache",
     "KvCache",
     "Learner",
     "Rope",

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The kernels of attention with other limits of registers: more warps side by side, or fewer spills.
+# The kernels of attention with other limits of registers (more warps side by side, or fewer spills), and launches that are cut
+# into other parts and blocks.
 . ./common.sh
 capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1)
 case $capability in 8.*) ptx=sm_80.ptx ;; *) ptx=sm_90.ptx ;; esac
@@ -18,3 +19,8 @@ for limit in none 128 144 168 192; do
         sed "s/^{/{\"limit\":\"$limit\",/" | tee -a "$OUT/tune.jsonl"
 done
 rm -f "$OUT/variant.ptx"
+for cut in 1x1 2x2 4x4 8x4 16x4 32x4 64x4 64x2 64x1; do
+    echo "== parts x warps: $cut"
+    ./tqkv gpu-check --speed --seconds 0.2 --cut "$cut" --shape "$shapes" --codec s4,s2,t4 --json |
+        sed "s/^{/{\"cut\":\"$cut\",/" | tee -a "$OUT/tune.jsonl"
+done

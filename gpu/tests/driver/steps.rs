@@ -1,0 +1,201 @@
+//! Steps of a model, and how launches are cut: how often the driver is asked and waited for.
+
+use super::*;
+use tqkv_gpu::bench::{self, Cut, Shape};
+
+#[test]
+fn a_step_appends_keys_and_values_in_one_launch_a_layer_and_waits_once() {
+    use CodecId::{I8, S2, S4, T2, T3};
+    for (key, value) in [(S4, S4), (S4, S2), (T3, T3), (I8, T2), (T2, S4)] {
+        let mut cache = GpuCache::new(&device(0), spec(2).codecs(key, value)).unwrap();
+        let device = cache.device().clone();
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        for step in 0..3 {
+            let (new_keys, new_values) = (noise(10 + step, 2 * ROW), noise(20 + step, 2 * ROW));
+            let there = [upload(&device, &new_keys), upload(&device, &new_values)];
+            let queries = upload(&device, &noise(30 + step, 2 * QUERY));
+            let mut out = device.stream().alloc_zeros::<f32>(2 * QUERY).unwrap();
+            let before = counts();
+            cache.begin_step(&[2, 0]).unwrap();
+            for layer in 0..2 {
+                cache.append_step(layer, Rows::F32(&there[0]), Rows::F32(&there[1])).unwrap();
+                cache.attend_step(layer, Rows::F32(&queries), &mut out).unwrap();
+            }
+            cache.end_step().unwrap();
+            let step = since(before);
+            assert!(
+                (step.launches, step.waits) == (2 * (1 + 3), 1) || !on_paper(),
+                "{key:?} {value:?}: {step:?}"
+            );
+            keys.extend_from_slice(&new_keys[..ROW]);
+            values.extend_from_slice(&new_values[..ROW]);
+        }
+        for (side, rows) in [(Side::Keys, &keys), (Side::Values, &values)] {
+            let wanted = blocks(cache.codec(side), rows);
+            assert!((0..2).all(|layer| cache.blocks(layer, 2, side).unwrap() == wanted), "{key:?} {value:?}");
+        }
+    }
+}
+
+#[test]
+fn steps_are_what_appends_and_attentions_are() {
+    let (mut stepped, mut plain) = (cache(2), cache(2));
+    let device = stepped.device().clone();
+    for cache in [&mut stepped, &mut plain] {
+        fill(cache, 2, 63, 1);
+    }
+    // Two tokens of one sequence, which crosses a page, and one of another.
+    let sequences = [2, 0, 2];
+    let (keys, values, queries) = (noise(2, 3 * ROW), noise(3, 3 * ROW), noise(4, 3 * QUERY));
+    let halves: Vec<u16> = keys.iter().map(|&v| half::f16::from_f32(v).to_bits()).collect();
+    let keys: Vec<f32> = halves.iter().map(|&bits| half::f16::from_bits(bits).to_f32()).collect();
+    let [halves_there, values_there] = [upload(&device, &halves), upload(&device, &[0_u16])];
+    let (values_f32, queries_there) = (upload(&device, &values), upload(&device, &queries));
+    drop(values_there);
+    let mut out = device.stream().alloc_zeros::<f32>(3 * QUERY).unwrap();
+    stepped.begin_step(&sequences).unwrap();
+    for layer in 0..2 {
+        stepped.append_step(layer, Rows::F16(&halves_there), Rows::F32(&values_f32)).unwrap();
+        // Another call between two of the step's does not disturb it.
+        let _ = stepped.scores(layer, 2, &queries[..QUERY]).unwrap();
+        stepped.attend(layer, &noise(5, 3 * QUERY), &mut vec![0.0; 3 * QUERY]).unwrap();
+        stepped.attend_step(layer, Rows::F32(&queries_there), &mut out).unwrap();
+        plain.append(layer, &sequences, Rows::Host(&keys), Rows::Host(&values)).unwrap();
+        for side in [Side::Keys, Side::Values] {
+            for sequence in 0..3 {
+                let blocks = |cache: &GpuCache| cache.blocks(layer, sequence, side).unwrap();
+                assert!(blocks(&stepped) == blocks(&plain), "layer {layer} sequence {sequence} {side:?}");
+            }
+        }
+        let got = device.stream().clone_dtoh(&out).unwrap();
+        for (i, (sequence, length)) in [(2, 64), (0, 1), (2, 65)].into_iter().enumerate() {
+            let part = i * QUERY..(i + 1) * QUERY;
+            assert_near(&got[part.clone()], &wanted(&plain, layer, sequence, length, &queries[part]), 1e-5);
+        }
+    }
+    stepped.end_step().unwrap();
+}
+
+#[test]
+fn steps_that_cannot_be_are_refused() {
+    let mut cache = cache(2);
+    let message = |result: Result<(), GpuError>| result.unwrap_err().to_string();
+    let rows = noise(1, ROW);
+    assert_eq!(message(cache.end_step()), "no step has begun; call begin_step first");
+    assert!(
+        message(cache.append_step(0, Rows::Host(&rows), Rows::Host(&rows))).starts_with("no step has begun")
+    );
+    cache.append(0, &[1], Rows::Host(&rows), Rows::Host(&rows)).unwrap();
+    assert_eq!(
+        message(cache.begin_step(&[0, 1])),
+        "sequence 1 has 1 tokens in layer 0 and 0 in layer 1; a step needs as many in all"
+    );
+    cache.begin_step(&[0]).unwrap();
+    assert_eq!(message(cache.begin_step(&[0])), "a step has begun; end it first");
+    assert_eq!(
+        message(cache.append_step(0, Rows::Host(&rows[1..]), Rows::Host(&rows))),
+        "keys has 127 values, expected 128"
+    );
+    cache.end_step().unwrap();
+    assert_eq!(cache.len(0), 1, "a layer that was left out counts");
+    // Pages that a step would write may be another sequence's by now.
+    for end in [|cache: &mut GpuCache| cache.truncate(0, 0).unwrap(), GpuCache::reset] {
+        cache.begin_step(&[0]).unwrap();
+        end(&mut cache);
+        let late = cache.append_step(0, Rows::Host(&rows), Rows::Host(&rows));
+        assert!(message(late).starts_with("no step has begun"));
+        cache.truncate(1, 0).unwrap();
+    }
+}
+
+#[test]
+fn a_captured_step_is_launched_again() {
+    let mut cache = cache(2);
+    let device = cache.device().clone();
+    let stream = device.stream().clone();
+    cache.reserve_scratch(2).unwrap();
+    let mut rows = upload(&device, &noise(1, 2 * ROW));
+    let mut queries = upload(&device, &noise(2, 2 * QUERY));
+    let mut outs = [0, 1].map(|_| stream.alloc_zeros::<f32>(2 * QUERY).unwrap());
+
+    cache.begin_step(&[0, 1]).unwrap();
+    stream.synchronize().unwrap();
+    let before = counts();
+    stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).unwrap();
+    for (layer, out) in outs.iter_mut().enumerate() {
+        cache.append_step(layer, Rows::F32(&rows), Rows::F32(&rows)).unwrap();
+        cache.attend_step(layer, Rows::F32(&queries), &mut *out).unwrap();
+    }
+    let captured = since(before);
+    assert_eq!((captured.allocations, captured.copies_in, captured.waits), (0, 0, 0), "launches only");
+    let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0)).unwrap().expect("a graph");
+    graph.launch().unwrap();
+    cache.end_step().unwrap();
+
+    // The same graph, for tokens further on, in a second page and in another sequence.
+    for (step, sequences) in (1..70).map(|step| (step, if step % 2 == 0 { [0, 1] } else { [1, 2] })) {
+        let (new_rows, new_queries) = (noise(10 + step, 2 * ROW), noise(100 + step, 2 * QUERY));
+        stream.memcpy_htod(&new_rows, &mut rows).unwrap();
+        stream.memcpy_htod(&new_queries, &mut queries).unwrap();
+        let before = counts();
+        cache.begin_step(&sequences).unwrap();
+        graph.launch().unwrap();
+        cache.end_step().unwrap();
+        let waits = since(before).waits;
+        assert!(waits == 1 || !on_paper(), "step {step} waits {waits} times");
+        if step < 66 {
+            continue;
+        }
+        for (layer, out) in outs.iter().enumerate() {
+            let got = stream.clone_dtoh(out).unwrap();
+            for (i, &sequence) in sequences.iter().enumerate() {
+                let part = i * QUERY..(i + 1) * QUERY;
+                let want = wanted(&cache, layer, sequence, cache.len(sequence), &new_queries[part.clone()]);
+                assert_near(&got[part], &want, 1e-5);
+            }
+        }
+    }
+    assert_eq!([0, 1, 2].map(|sequence| cache.len(sequence)), [35, 70, 35]);
+}
+
+#[test]
+fn launches_that_a_graph_may_hold_do_not_depend_on_lengths() {
+    if !on_paper() {
+        return;
+    }
+    let mut cache = GpuCache::new(&device(0), spec(1).sequences(3, 2000).pool_tokens(2000)).unwrap();
+    let device = cache.device().clone();
+    let queries = upload(&device, &noise(1, 3 * QUERY));
+    let mut out = device.stream().alloc_zeros::<f32>(3 * QUERY).unwrap();
+    let mut warps = |cache: &mut GpuCache| {
+        let before = counts();
+        cache.attend_on_device(0, Rows::F32(&queries), &mut out).unwrap();
+        since(before).warps
+    };
+    let short = warps(&mut cache);
+    fill(&mut cache, 1, 1500, 1);
+    assert!(warps(&mut cache) > short, "parts follow the longest sequence");
+    cache.reserve_scratch(3).unwrap();
+    let fixed = warps(&mut cache);
+    cache.truncate(1, 1).unwrap();
+    assert_eq!(warps(&mut cache), fixed);
+}
+
+#[test]
+fn measured_launches_are_cut_as_asked() {
+    if !on_paper() {
+        return;
+    }
+    let device = device(0);
+    let shape = Shape { sequences: 1, tokens: 256, num_kv_heads: 2, group: 1, head_dim: DIM };
+    let warps = |cut: Option<Cut>| {
+        let before = counts();
+        let codes = bench::codes(&device, shape, CodecId::S2, CodecId::S2, cut, 0.001).unwrap();
+        (since(before).warps, codes.attend.runs() as u64 + 2)
+    };
+    let (one, runs) = warps(Some(Cut::new(1, 1).unwrap()));
+    // A warp more for each part, KV head and run; the merge has as many as before.
+    assert_eq!(warps(Some(Cut::new(8, 2).unwrap())), (one + 7 * 2 * runs, runs));
+    assert_eq!(warps(Some(Cut::new(8, 4).unwrap())), (one + 7 * 2 * runs, runs));
+    assert_eq!(warps(None), (one + 3 * 2 * runs, runs), "a page each");
+}

@@ -1,0 +1,447 @@
+//! The cache on an NVIDIA GPU behind a handle; feature `cuda`, and TQKV_CUDA where the header is read.
+//!
+//! Keys, values, queries and results are the engine's device memory, by address. A handle is a lock around a [`GpuCache`], so
+//! calls of any number of threads come one at a time. What an address is good for cannot be checked here: it is the contract
+//! of every call.
+
+use crate::cache::{DTYPES, TqkvDtype, broken};
+use crate::codec;
+use crate::error::{Failure, TqkvStatus, guard, guard_quietly};
+use crate::pointer::{self, In, Out};
+use crate::spec::{one_of, options};
+use half::{bf16, f16};
+use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard};
+use tqkv_gpu::{Device, Element, GpuCache, GpuError, GpuSpec, Raw, Rows, Side};
+
+/// Keys and values of many sequences on a GPU.
+#[derive(Debug)]
+pub struct TqkvGpuCache {
+    cache: Mutex<GpuCache>,
+}
+
+/// What a cache on a GPU is built from.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TqkvGpuSpec {
+    /// sizeof(tqkv_gpu_spec), set by tqkv_gpu_spec_init.
+    pub struct_size: usize,
+    /// Decoder layers.
+    pub num_layers: usize,
+    /// Query heads.
+    pub num_heads: usize,
+    /// KV heads; divides num_heads.
+    pub num_kv_heads: usize,
+    /// Coordinates of a head vector: 64, 128 or 256.
+    pub head_dim: usize,
+    /// Sequences side by side.
+    pub num_sequences: usize,
+    /// Tokens of one sequence at most.
+    pub max_tokens: usize,
+    /// Tokens of all sequences together that there are pages for. 0: num_sequences * max_tokens.
+    pub pool_tokens: usize,
+    /// Seed of the rotation.
+    pub seed: u64,
+    /// Codec of keys: s2, s3, s4, n4, i8, t2, t3 or t4.
+    pub key_codec: u32,
+    /// Codec of values: one of the same.
+    pub value_codec: u32,
+    /// A `tqkv_scale_mode`.
+    pub scale_mode: u32,
+    /// A `tqkv_effort`.
+    pub effort: u32,
+}
+
+impl From<GpuError> for Failure {
+    fn from(error: GpuError) -> Self {
+        let status = match &error {
+            GpuError::NoDriver
+            | GpuError::NoDevice { .. }
+            | GpuError::UnsupportedArchitecture { .. }
+            | GpuError::KernelsRefused { .. } => TqkvStatus::TqkvUnsupported,
+            GpuError::OutOfMemory { .. } | GpuError::SequenceFull { .. } | GpuError::PoolFull { .. } => {
+                TqkvStatus::TqkvNoRoom
+            }
+            GpuError::BadVector { .. } => TqkvStatus::TqkvBadVector,
+            GpuError::BadSpec(_)
+            | GpuError::Shape(_)
+            | GpuError::LayerOutOfRange { .. }
+            | GpuError::SequenceOutOfRange { .. }
+            | GpuError::WrongLength { .. }
+            | GpuError::NotEmpty { .. }
+            | GpuError::BadStep(_)
+            | GpuError::OtherContext { .. } => TqkvStatus::TqkvBadArgument,
+            _ => TqkvStatus::TqkvOther,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl TqkvGpuSpec {
+    /// What the program asks for.
+    ///
+    /// # Safety
+    /// As [`pointer::read_struct`].
+    unsafe fn read(pointer: *const Self) -> Result<GpuSpec, Failure> {
+        let mut spec = Self::new(0, 0, 0, 0);
+        // SAFETY: the caller's promise; the struct is of numbers, which any bytes make.
+        unsafe { pointer::read_struct("spec", pointer, size_of::<Self>(), &mut spec) }?;
+        let made = GpuSpec::new(spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim)
+            .codecs(
+                codec::from_number("key_codec", spec.key_codec)?,
+                codec::from_number("value_codec", spec.value_codec)?,
+            )
+            .options(options(spec.seed, spec.scale_mode, spec.effort)?)
+            .sequences(spec.num_sequences, spec.max_tokens);
+        Ok(if spec.pool_tokens == 0 { made } else { made.pool_tokens(spec.pool_tokens) })
+    }
+
+    fn new(num_layers: usize, num_heads: usize, num_kv_heads: usize, head_dim: usize) -> Self {
+        let spec = GpuSpec::new(num_layers, num_heads, num_kv_heads, head_dim);
+        Self {
+            struct_size: size_of::<Self>(),
+            num_layers,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            num_sequences: spec.num_sequences,
+            max_tokens: spec.max_tokens,
+            pool_tokens: 0,
+            seed: spec.options.seed,
+            key_codec: u32::from(spec.key.code()),
+            value_codec: u32::from(spec.value.code()),
+            scale_mode: u32::from(spec.options.scale_mode.code()),
+            effort: spec.options.effort as u32,
+        }
+    }
+}
+
+/// `len` values of a `tqkv_dtype` on the device.
+///
+/// # Safety
+/// As [`Raw::new`].
+unsafe fn memory(what: &'static str, dtype: u32, pointer: *const c_void, len: usize) -> Result<Raw, Failure> {
+    let element = match one_of("dtype", dtype, &DTYPES)? {
+        TqkvDtype::TqkvF32 => In::<f32>::new(what, pointer.cast(), len).map(|_| Element::F32),
+        TqkvDtype::TqkvF16 => In::<f16>::new(what, pointer.cast(), len).map(|_| Element::F16),
+        TqkvDtype::TqkvBf16 => In::<bf16>::new(what, pointer.cast(), len).map(|_| Element::Bf16),
+    }?;
+    // SAFETY: the caller's promise.
+    Ok(unsafe { Raw::new(pointer.addr() as u64, len, element) })
+}
+
+/// Numbers of sequences.
+///
+/// # Safety
+/// As [`In::get`].
+unsafe fn sequences<'a>(pointer: *const usize, len: usize) -> Result<&'a [usize], Failure> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { In::new("sequences", pointer, len)?.get() })
+}
+
+/// Runs a call on the cache of a handle.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed.
+unsafe fn with(
+    cache: *const TqkvGpuCache,
+    work: impl FnOnce(MutexGuard<'_, GpuCache>) -> Result<(), Failure>,
+) -> TqkvStatus {
+    guard(|| {
+        // SAFETY: the caller's promise; the handle changes under its lock only.
+        let cache = unsafe { pointer::handle("cache", cache) }?;
+        work(cache.cache.lock().map_err(|_| broken())?)
+    })
+}
+
+/// Fills a spec with the defaults: codec s4 for keys and values, one sequence of up to 4096 tokens. `struct_size` is
+/// `sizeof(tqkv_gpu_spec)`. The shape is checked when a cache is made.
+///
+/// # Safety
+/// `spec` is null or points to `struct_size` bytes that can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_gpu_spec_init(
+    spec: *mut TqkvGpuSpec,
+    struct_size: usize,
+    num_layers: usize,
+    num_heads: usize,
+    num_kv_heads: usize,
+    head_dim: usize,
+) -> TqkvStatus {
+    guard(|| {
+        let made = TqkvGpuSpec::new(num_layers, num_heads, num_kv_heads, head_dim);
+        let made = TqkvGpuSpec { struct_size, ..made };
+        // SAFETY: the caller's promise is the same.
+        unsafe { pointer::write_struct("spec", spec, struct_size, size_of::<TqkvGpuSpec>(), &made) }
+    })
+}
+
+/// Makes an empty cache on device number `ordinal`, in its primary context (that of the runtime API); takes its device memory
+/// at once. All work happens in the order of `stream`, a CUstream or cudaStream_t, null for the default stream; it lives as
+/// long as the cache. On failure `*cache` is null; TQKV_UNSUPPORTED is a machine without a driver or a device that serves.
+///
+/// # Safety
+/// `spec` is null or was filled by `tqkv_gpu_spec_init`; `stream` is a stream or null; `cache` is null or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_gpu_create(
+    spec: *const TqkvGpuSpec,
+    ordinal: usize,
+    stream: *mut c_void,
+    cache: *mut *mut TqkvGpuCache,
+) -> TqkvStatus {
+    guard(|| {
+        let place = Out::new("cache", cache, 1)?;
+        // SAFETY: the caller's promise.
+        unsafe { place.write(std::ptr::null_mut()) };
+        // SAFETY: the caller's promises.
+        let (spec, device) = unsafe { (TqkvGpuSpec::read(spec)?, Device::from_raw(ordinal, stream.cast())?) };
+        let made = Box::new(TqkvGpuCache { cache: Mutex::new(GpuCache::new(&device, spec)?) });
+        // SAFETY: the caller's promise.
+        unsafe { place.write(Box::into_raw(made)) };
+        Ok(())
+    })
+}
+
+/// Frees a cache; null is accepted.
+///
+/// # Safety
+/// `cache` is null or came from `tqkv_gpu_create`, was not freed, and no call uses it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_gpu_free(cache: *mut TqkvGpuCache) {
+    if !cache.is_null() {
+        // SAFETY: made by `Box::into_raw`, and freed once, by the caller's promise.
+        guard_quietly((), || drop(unsafe { Box::from_raw(cache) }));
+    }
+}
+
+/// Appends tokens to one layer: token i goes to the end of `sequences[i]`, which may repeat. `k` and `v` are device memory,
+/// [tokens, num_kv_heads, head_dim] of a `tqkv_dtype`, k after RoPE. Waits for the device; what is refused leaves the cache as
+/// it was.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed; `sequences` is null or has `tokens` numbers; `k` and `v` have as many values
+/// in memory of the device's context, written in the order of the cache's stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_gpu_append(
+    cache: *mut TqkvGpuCache,
+    layer: usize,
+    sequences: *const usize,
+    tokens: usize,
+    dtype: u32,
+    k: *const c_void,
+    k_values: usize,
+    v: *const c_void,
+    v_values: usize,
+) -> TqkvStatus {
+    let work = |mut cache: MutexGuard<'_, GpuCache>| {
+        // SAFETY: the caller's promises.
+        let (sequences, k, v) = unsafe {
+            (
+                self::sequences(sequences, tokens)?,
+                memory("k", dtype, k, k_values)?,
+                memory("v", dtype, v, v_values)?,
+            )
+        };
+        Ok(cache.append(layer, sequences, Rows::Raw(k), Rows::Raw(v))?)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(cache, work) }
+}
+
+/// Attends from the newest token of some sequences: row i of `q` and `out`, device memory of [count, num_heads, head_dim], is
+/// for `sequences[i]`; null with a count of 0 is all of them in order. Sequences without tokens give zeros. Does not wait.
+///
+/// # Safety
+/// As `tqkv_gpu_append`; nothing else touches `out` before the stream has passed the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_gpu_attend(
+    cache: *mut TqkvGpuCache,
+    layer: usize,
+    sequences: *const usize,
+    count: usize,
+    q_dtype: u32,
+    q: *const c_void,
+    q_values: usize,
+    out_dtype: u32,
+    out: *mut c_void,
+    out_values: usize,
+) -> TqkvStatus {
+    let work = |mut cache: MutexGuard<'_, GpuCache>| {
+        // SAFETY: the caller's promises.
+        let (some, q, out) = unsafe {
+            (
+                self::sequences(sequences, count)?,
+                Rows::Raw(memory("q", q_dtype, q, q_values)?),
+                memory("out", out_dtype, out, out_values)?,
+            )
+        };
+        if some.is_empty() {
+            return Ok(cache.attend_on_device(layer, q, out)?);
+        }
+        Ok(cache.attend_some(layer, some, q, out)?)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(cache, work) }
+}
+
+/// Begins a step of a model: a token at the end of each of `sequences`, which may repeat, in every layer. Then follow
+/// `tqkv_gpu_append_step` and `tqkv_gpu_attend_step` of each layer, which only launch kernels, and `tqkv_gpu_end_step`.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed; `sequences` is null or has `tokens` numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_gpu_begin_step(
+    cache: *mut TqkvGpuCache,
+    sequences: *const usize,
+    tokens: usize,
+) -> TqkvStatus {
+    // SAFETY: the caller's promises.
+    unsafe { with(cache, |mut cache| Ok(cache.begin_step(self::sequences(sequences, tokens)?)?)) }
+}
+
+/// Encodes keys and values of the step's tokens in one layer, as `tqkv_gpu_append`, in one launch and without waiting.
+///
+/// # Safety
+/// As `tqkv_gpu_append`, until the step has ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_gpu_append_step(
+    cache: *mut TqkvGpuCache,
+    layer: usize,
+    dtype: u32,
+    k: *const c_void,
+    k_values: usize,
+    v: *const c_void,
+    v_values: usize,
+) -> TqkvStatus {
+    let work = |mut cache: MutexGuard<'_, GpuCache>| {
+        // SAFETY: the caller's promises.
+        let (k, v) = unsafe { (memory("k", dtype, k, k_values)?, memory("v", dtype, v, v_values)?) };
+        Ok(cache.append_step(layer, Rows::Raw(k), Rows::Raw(v))?)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(cache, work) }
+}
+
+/// Attends with the query of each of the step's tokens, which sees its sequence up to itself: `q` and `out` are device memory
+/// of [tokens, num_heads, head_dim]. Does not wait.
+///
+/// # Safety
+/// As `tqkv_gpu_attend`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_gpu_attend_step(
+    cache: *mut TqkvGpuCache,
+    layer: usize,
+    q_dtype: u32,
+    q: *const c_void,
+    q_values: usize,
+    out_dtype: u32,
+    out: *mut c_void,
+    out_values: usize,
+) -> TqkvStatus {
+    let work = |mut cache: MutexGuard<'_, GpuCache>| {
+        // SAFETY: the caller's promises.
+        let (q, out) =
+            unsafe { (memory("q", q_dtype, q, q_values)?, memory("out", out_dtype, out, out_values)?) };
+        Ok(cache.attend_step(layer, Rows::Raw(q), out)?)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(cache, work) }
+}
+
+/// Waits for the step, once. TQKV_BAD_VECTOR names a vector that could not be encoded: the step's tokens are dropped then.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_gpu_end_step(cache: *mut TqkvGpuCache) -> TqkvStatus {
+    // SAFETY: the caller's promise.
+    unsafe { with(cache, |mut cache| Ok(cache.end_step()?)) }
+}
+
+/// Allocates what steps of up to `tokens` tokens need, so that no buffer moves later and CUDA graphs may hold their launches.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_gpu_reserve(cache: *mut TqkvGpuCache, tokens: usize) -> TqkvStatus {
+    // SAFETY: the caller's promise.
+    unsafe { with(cache, |mut cache| Ok(cache.reserve_scratch(tokens)?)) }
+}
+
+/// Makes sequence `to`, which is empty, a copy of the first `len` tokens of `from`, or of as many as there are. Both use the
+/// same pages until one of them writes.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_gpu_fork(
+    cache: *mut TqkvGpuCache,
+    from: usize,
+    to: usize,
+    len: usize,
+) -> TqkvStatus {
+    // SAFETY: the caller's promise.
+    unsafe { with(cache, |mut cache| Ok(cache.fork(from, to, len)?)) }
+}
+
+/// Drops the tokens of a sequence from index `len` on, and takes their pages back.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_gpu_truncate(
+    cache: *mut TqkvGpuCache,
+    sequence: usize,
+    len: usize,
+) -> TqkvStatus {
+    // SAFETY: the caller's promise.
+    unsafe { with(cache, |mut cache| Ok(cache.truncate(sequence, len)?)) }
+}
+
+/// Writes the tokens of a sequence; 0 for a sequence out of range.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed; `len` is null or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_gpu_len(
+    cache: *mut TqkvGpuCache,
+    sequence: usize,
+    len: *mut usize,
+) -> TqkvStatus {
+    let work = |cache: MutexGuard<'_, GpuCache>| {
+        let place = Out::new("len", len, 1)?;
+        // SAFETY: the caller's promise.
+        unsafe { place.write(cache.len(sequence)) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(cache, work) }
+}
+
+/// Decodes the keys (`values` is 0) or the values (1) of a sequence in one layer to `out`, device memory of
+/// [len, num_kv_heads, head_dim]. Does not wait.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed; `out` as for `tqkv_gpu_attend`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_gpu_decode(
+    cache: *mut TqkvGpuCache,
+    layer: usize,
+    sequence: usize,
+    values: u32,
+    out_dtype: u32,
+    out: *mut c_void,
+    out_values: usize,
+) -> TqkvStatus {
+    let work = |mut cache: MutexGuard<'_, GpuCache>| {
+        let side = one_of("values", values, &[Side::Keys, Side::Values])?;
+        // SAFETY: the caller's promise.
+        let out = unsafe { memory("out", out_dtype, out, out_values) }?;
+        Ok(cache.decode(layer, sequence, side, out)?)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(cache, work) }
+}

@@ -1,0 +1,110 @@
+"""The KV cache of many sequences on an NVIDIA GPU."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from . import _native
+from ._native import TqkvError
+
+
+class GpuCache:
+    """Compressed keys and values of many sequences on a GPU, and attention over them, for engines that decode there.
+
+    Keys, values, queries and `out` are tensors on that GPU that speak DLPack (`__dlpack__`: PyTorch, CuPy, JAX), contiguous, of
+    float32, float16 or bfloat16: `[tokens, num_kv_heads, head_dim]`, or `[tokens, num_heads, head_dim]`. Nothing is copied, and
+    results are written where `out` lies. All work happens in the order of `stream`, the number of a CUDA stream
+    (`torch.cuda.current_stream().cuda_stream`), 0 for the default stream; it lives as long as the cache.
+
+    `kv` is of `s2 s3 s4 n4 i8 t2 t3 t4`. Every token is encoded as it is appended: there are no sinks, no hot window and no
+    centring, which `KvCache` has. The package has this class where it was built with the feature `cuda`
+    (`maturin build --features cuda`); it needs the driver of NVIDIA at run time and has not run on a GPU yet.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        kv: str = "s4",
+        *,
+        num_heads: int | None = None,
+        num_sequences: int = 1,
+        max_tokens: int = 4096,
+        pool_tokens: int | None = None,
+        seed: int = 42,
+        scale_mode: str = "unbiased",
+        effort: str = "default",
+        device: int = 0,
+        stream: int = 0,
+    ) -> None:
+        native = getattr(_native, "GpuCache", None)
+        if native is None:
+            raise TqkvError("this package was built without the feature cuda: maturin build --features cuda")
+        self._native = native(
+            {
+                "num_layers": num_layers,
+                "num_heads": num_kv_heads if num_heads is None else num_heads,
+                "num_kv_heads": num_kv_heads,
+                "head_dim": head_dim,
+                "kv": kv,
+                "num_sequences": num_sequences,
+                "max_tokens": max_tokens,
+                "pool_tokens": pool_tokens,
+                "seed": seed,
+                "scale_mode": scale_mode,
+                "effort": effort,
+                "device": device,
+                "stream": stream,
+            }
+        )
+
+    def length(self, sequence: int) -> int:
+        """Tokens of a sequence; 0 for a sequence out of range."""
+        held: int = self._native.len(sequence)
+        return held
+
+    def append(self, layer: int, sequences: Sequence[int], k: Any, v: Any) -> None:
+        """Appends a token to each of `sequences`, which may repeat, in one layer; keys after RoPE. Waits for the device."""
+        self._native.append(layer, sequences, k, v)
+
+    def attend(self, layer: int, sequences: Sequence[int], q: Any, out: Any) -> None:
+        """Attends from the newest token of each of `sequences`. Does not wait."""
+        self._native.attend(layer, sequences, q, out)
+
+    def begin_step(self, sequences: Sequence[int]) -> None:
+        """Begins a step of a model: a token at the end of each of `sequences` in every layer. Then follow `append_step` and
+        `attend_step` of each layer, which only launch kernels, and `end_step`."""
+        self._native.begin_step(sequences)
+
+    def append_step(self, layer: int, k: Any, v: Any) -> None:
+        """Encodes keys and values of the step's tokens in one layer, in one launch."""
+        self._native.append_step(layer, k, v)
+
+    def attend_step(self, layer: int, q: Any, out: Any) -> None:
+        """Attends with the query of each of the step's tokens, which sees its sequence up to itself."""
+        self._native.attend_step(layer, q, out)
+
+    def end_step(self) -> None:
+        """Waits for the step, once; where a vector could not be encoded, names it and drops the step's tokens."""
+        self._native.end_step()
+
+    def reserve(self, tokens: int) -> None:
+        """Allocates what steps of up to `tokens` tokens need, so that CUDA graphs may hold their launches."""
+        self._native.reserve(tokens)
+
+    def fork(self, source: int, to: int, tokens: int) -> None:
+        """Makes sequence `to`, which is empty, a copy of the first tokens of `source`; both share pages until one writes."""
+        self._native.fork(source, to, tokens)
+
+    def truncate(self, sequence: int, tokens: int) -> None:
+        """Drops the tokens of a sequence from index `tokens` on."""
+        self._native.truncate(sequence, tokens)
+
+    def keys(self, layer: int, sequence: int, out: Any) -> None:
+        """Decodes the keys of a sequence to `out`, [tokens, num_kv_heads, head_dim]. Does not wait."""
+        self._native.decode(layer, sequence, False, out)
+
+    def values(self, layer: int, sequence: int, out: Any) -> None:
+        """Decodes the values of a sequence, as `keys`."""
+        self._native.decode(layer, sequence, True, out)

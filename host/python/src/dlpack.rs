@@ -1,0 +1,132 @@
+//! Tensors on a GPU, by DLPack: where a tensor of PyTorch, CuPy or another library lies, and what is there.
+//!
+//! A tensor is asked for its device, then for a capsule with its address, shape, strides and type. What a capsule says is
+//! believed, as every reader of DLPack does. The capsule is held while it is read, and not taken over: the tensor stays the
+//! caller's. This is the one file of the package with unsafe code.
+#![allow(unsafe_code, reason = "DLPack is a struct of C behind a pointer")]
+
+use crate::errors::{Failure, refused};
+use pyo3::prelude::*;
+use pyo3::types::{IntoPyDict, PyCapsule, PyCapsuleMethods};
+use std::ffi::c_void;
+use tqkv_gpu::cudarc::driver::sys::CUstream;
+use tqkv_gpu::{Device, Element, GpuError, Raw};
+
+/// `DLDeviceType` of CUDA memory, and of such that the driver moves.
+const CUDA: i32 = 2;
+const CUDA_MANAGED: i32 = 13;
+/// `DLDataTypeCode`.
+const FLOAT: u8 = 2;
+const BFLOAT: u8 = 4;
+/// What stands for the default stream.
+const DEFAULT_STREAM: usize = 1;
+
+/// `DLTensor` of version 0 and 1, with which `DLManagedTensor` begins.
+#[repr(C)]
+struct Tensor {
+    data: *mut c_void,
+    device_type: i32,
+    device: i32,
+    ndim: i32,
+    code: u8,
+    bits: u8,
+    lanes: u16,
+    shape: *const i64,
+    strides: *const i64,
+    byte_offset: u64,
+}
+
+/// The device of an engine's stream, by its handle; 0 is the default stream.
+pub(crate) fn device(ordinal: usize, stream: usize) -> Result<Device, GpuError> {
+    let stream: CUstream = std::ptr::with_exposed_provenance_mut(stream);
+    // SAFETY: the caller's word, in Python: a stream that lives as long as the cache.
+    unsafe { Device::from_raw(ordinal, stream) }
+}
+
+/// A tensor of f32, f16 or bf16 on device `ordinal`, in C order without gaps: its memory and its shape. Who made it has
+/// ordered it before the work of `stream`.
+pub(crate) fn tensor(
+    what: &str,
+    object: &Bound<'_, PyAny>,
+    ordinal: usize,
+    stream: usize,
+) -> Result<(Raw, Vec<usize>), Failure> {
+    let kind = object.get_type().name()?;
+    if !object.hasattr("__dlpack__")? || !object.hasattr("__dlpack_device__")? {
+        return Err(refused(format!("{what} is a {kind}; accepted are tensors on a GPU that speak DLPack")));
+    }
+    let (device_type, device): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
+    check_device(what, (device_type, device), ordinal)?;
+    let stream = if stream == 0 { DEFAULT_STREAM } else { stream };
+    let options = [("stream", stream)].into_py_dict(object.py())?;
+    let capsule = object.call_method("__dlpack__", (), Some(&options))?;
+    let capsule = capsule
+        .cast::<PyCapsule>()
+        .map_err(|_| refused(format!("{what}: __dlpack__ of a {kind} returns no capsule")))?;
+    let pointer = capsule
+        .pointer_checked(Some(c"dltensor"))
+        .map_err(|_| refused(format!("{what}: the capsule of a {kind} is not called 'dltensor'")))?;
+    // SAFETY: a capsule of this name holds a `DLManagedTensor`, which begins with this, for as long as the capsule lives.
+    let tensor = unsafe { pointer.cast::<Tensor>().as_ref() };
+    tensor.read(what, ordinal)
+}
+
+/// Refuses other devices than CUDA's number `ordinal`.
+fn check_device(what: &str, (device_type, device): (i32, i32), ordinal: usize) -> Result<(), Failure> {
+    let is_cuda = matches!(device_type, CUDA | CUDA_MANAGED);
+    if is_cuda && usize::try_from(device) == Ok(ordinal) {
+        return Ok(());
+    }
+    let lies = match device_type {
+        1 => "in main memory".to_owned(),
+        _ if is_cuda => format!("on CUDA device {device}"),
+        other => format!("on a device of DLPack's type {other}"),
+    };
+    Err(refused(format!("{what} lies {lies}; accepted are tensors on CUDA device {ordinal}")))
+}
+
+impl Tensor {
+    fn read(&self, what: &str, ordinal: usize) -> Result<(Raw, Vec<usize>), Failure> {
+        check_device(what, (self.device_type, self.device), ordinal)?;
+        let (element, bytes) = match (self.code, self.bits, self.lanes) {
+            (FLOAT, 32, 1) => (Element::F32, 4),
+            (FLOAT, 16, 1) => (Element::F16, 2),
+            (BFLOAT, 16, 1) => (Element::Bf16, 2),
+            (code, bits, lanes) => {
+                return Err(refused(format!(
+                    "{what} has DLPack's type {code} of {bits} bits, {lanes} a value; accepted are float32, float16 and \
+                     bfloat16"
+                )));
+            }
+        };
+        let shape = self.axes(self.shape);
+        let odd = || refused(format!("{what} has the shape {shape:?}, which is none"));
+        let sizes: Vec<usize> =
+            shape.iter().map(|&size| usize::try_from(size).map_err(|_| odd())).collect::<Result<_, _>>()?;
+        let values = sizes.iter().try_fold(1, |n: usize, &size| n.checked_mul(size)).ok_or_else(odd)?;
+        // Without strides it is in C order; axes of one, and tensors of nothing, may have any.
+        let mut dense = 1;
+        for (&stride, &size) in self.axes(self.strides).iter().zip(shape).rev() {
+            if size > 1 && stride != dense && values > 0 {
+                let message = format!("{what} is not contiguous in C order: .contiguous() makes it so");
+                return Err(refused(message));
+            }
+            dense = dense.saturating_mul(size);
+        }
+        let address = (self.data.addr() as u64).wrapping_add(self.byte_offset);
+        if !address.is_multiple_of(bytes) {
+            return Err(refused(format!("{what} is not aligned to {bytes} bytes")));
+        }
+        // SAFETY: the capsule's word for what lies there; the caller of Python holds the tensor, and orders its use.
+        Ok((unsafe { Raw::new(address, values, element) }, sizes))
+    }
+
+    /// Numbers of the axes, as many as there are; none where the pointer is null.
+    fn axes(&self, numbers: *const i64) -> &[i64] {
+        match usize::try_from(self.ndim) {
+            // SAFETY: `ndim` numbers, by the capsule's word.
+            Ok(axes) if !numbers.is_null() => unsafe { std::slice::from_raw_parts(numbers, axes) },
+            _ => &[],
+        }
+    }
+}
