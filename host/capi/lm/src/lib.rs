@@ -173,8 +173,11 @@ pub unsafe extern "C" fn tqkv_lm_open(
 /// `lm` is a handle that was opened, its memories as they were left, in use by no other thread; or it is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_lm_push(lm: *mut TqkvLm, token: u32) -> TqkvLmStatus {
-    // SAFETY: a handle by the caller's promise.
-    status::of(|| Ok(unsafe { (TqkvLm::of(lm)?.push)(lm, token)? }))
+    status::of(|| {
+        // SAFETY: a handle by the caller's promise.
+        unsafe { (TqkvLm::of(lm)?.push)(lm, token)? };
+        Ok(())
+    })
 }
 
 /// Takes tokens one after the other; where one of them is not in the vocabulary, none.

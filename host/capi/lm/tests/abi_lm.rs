@@ -142,18 +142,17 @@ fn its_tokens_and_logits_are_those_of_the_crate() {
         // SAFETY: as many values as are said, until the next call.
         let values = unsafe { std::slice::from_raw_parts(got.values, got.count as usize) };
         assert_eq!((values, got.exponent), (want.values, want.exponent), "{step}");
-        let expected = if step % 2 == 0 {
-            // SAFETY: logits, a sampler that was started, and a place to write.
-            assert_eq!(
-                unsafe { tqkv_lm_sample(sampler.as_mut_ptr(), &raw const got, &raw mut token) },
-                TqkvLmOk
-            );
-            draws.pick(&want)
-        } else {
-            // SAFETY: as above.
-            assert_eq!(unsafe { tqkv_lm_greedy(&raw const got, &raw mut token) }, TqkvLmOk);
-            want.greedy()
+        let (at, is_drawn) = (&raw const got, step % 2 == 0);
+        let expected = if is_drawn { draws.pick(&want) } else { want.greedy() };
+        // SAFETY: logits, a sampler that was started, and a place to write.
+        let status = unsafe {
+            if is_drawn {
+                tqkv_lm_sample(sampler.as_mut_ptr(), at, &raw mut token)
+            } else {
+                tqkv_lm_greedy(at, &raw mut token)
+            }
         };
+        assert_eq!(status, TqkvLmOk);
         assert_eq!(token, expected, "{step}");
         seen.insert(token);
         rust.push(token).unwrap();
