@@ -126,9 +126,9 @@ impl<'a> Matrix<'a> {
         };
         let rows = (self.scales.len() / 2).min(out.len());
         let out = out.get_mut(..rows).unwrap_or_default();
-        let task = Products { weights: self.pairs, scales: self.scales, x, shift: down };
-        let done = matches!(self.bits, WeightBits::Eight) && kernels.products(task, out).is_some();
-        if !done {
+        let task =
+            Products { bits: self.bits.count(), weights: self.pairs, scales: self.scales, x, shift: down };
+        if kernels.products(task, out).is_none() {
             self.portable(x, down, out);
         }
         self.exponent() + down as i32 + 16 - unit

@@ -40,6 +40,8 @@ mod x86;
 pub use aarch64::neon::Neon;
 #[cfg(all(target_arch = "arm", target_os = "none", target_has_atomic = "ptr"))]
 pub use arm::Dsp;
+#[cfg(all(target_arch = "arm", target_os = "none", target_has_atomic = "ptr", feature = "helium"))]
+pub use arm::Helium;
 #[cfg(not(all(target_arch = "arm", target_os = "none")))]
 pub use level::{Level, LevelError, LevelName};
 #[cfg(target_arch = "x86_64")]

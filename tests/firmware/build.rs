@@ -6,8 +6,9 @@ use std::{env, fs};
 fn main() {
     let target = env::var("TARGET").unwrap();
     let out = PathBuf::from(env::var("OUT_DIR").unwrap());
-    let small = if env::var_os("CARGO_FEATURE_LM").is_some() { "rp2350/" } else { "" };
-    let map = format!("memory/{small}{target}.x");
+    let has = |feature: &str| env::var_os(format!("CARGO_FEATURE_{feature}")).is_some();
+    let small = if has("LM") { "rp2350/" } else { "" };
+    let map = format!("memory/{small}{}.x", if has("M55") { "cortex-m55" } else { &target });
     println!("cargo:rerun-if-changed={map}");
     println!("cargo:rustc-link-search={}", out.display());
     if fs::copy(&map, out.join("memory.x")).is_err() {

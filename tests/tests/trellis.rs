@@ -1,7 +1,7 @@
 //! The trellis codecs: golden files, quality, every head dim, inputs that break codecs.
 
 use serde::Deserialize;
-use tqkv_core::code::trellis::{Code, MAX_LEVELS, Plain, Predictor, levels};
+use tqkv_core::code::trellis::{Code, MAX_LEVELS, PARITIES, Plain, Predictor, Trellis, levels};
 use tqkv_core::{AnyCodec, CodecId, Effort, EncodeError, HEAD_DIMS, Options, Portable, ScaleMode};
 use tqkv_tests::inputs::{Gaussian, edge_cases};
 
@@ -66,7 +66,9 @@ fn reference_codes_decode_exactly() {
             }
         }
         let mut decoded = [0; 128];
-        levels(Portable, &code, &body, &mut decoded);
+        let (mut rows, taps) = (vec![[0; PARITIES]; code.row_count()], code.tap_masks());
+        code.fill_rows(&mut rows);
+        levels(Portable, &Trellis::new(code, &rows, &taps), &body, &mut decoded);
         let expected: Vec<u8> = family.index.iter().map(|&i| family.levels[i] as u8).collect();
         assert_eq!(decoded.as_slice(), expected, "{}", family.name);
     }
@@ -128,7 +130,8 @@ fn distortion_is_within_the_limits() {
 fn levels_are_the_centroids_of_their_cells() {
     for id in [CodecId::T2S8, CodecId::T3] {
         let codec = codec(id, 128, ScaleMode::Mmse, Effort::Best);
-        let code = codec.trellis().expect("a trellis codec").code;
+        let trellis = codec.trellis().expect("a trellis codec");
+        let code = trellis.code;
         let mut source = Gaussian::new(11);
         let (mut block, mut y, mut codes) = (vec![0; codec.block_bytes()], [0.0; 128], [0; 128]);
         let mut sums = [(0.0, 0.0); 128];
@@ -137,7 +140,7 @@ fn levels_are_the_centroids_of_their_cells() {
             let norm = x.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>().sqrt();
             codec.encode(&x, &mut block).expect("finite");
             codec.rotate_query(&x, &mut y);
-            levels(Portable, &code, &block[2..], &mut codes);
+            levels(Portable, trellis, &block[2..], &mut codes);
             let scale = f64::from(half::f16::from_le_bytes([block[0], block[1]]).to_f32());
             let gain = scale * f64::from(code.unit()) / norm;
             for (&y, &level) in y.iter().zip(&codes) {

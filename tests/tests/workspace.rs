@@ -39,6 +39,7 @@ fn dependency_arrows_point_one_way() {
         ("tqkv-benches", vec!["tqkv-core", "tqkv-simd"]),
         ("tqkv", vec!["tqkv-core", "tqkv-gpu", "tqkv-simd"]),
         ("tqkv-capi", vec!["tqkv", "tqkv-core", "tqkv-gpu", "tqkv-simd"]),
+        ("tqkv-capi-lm", vec!["tqkv-core", "tqkv-lm", "tqkv-simd"]),
         ("tqkv-storage", vec!["tqkv", "tqkv-core", "tqkv-simd"]),
         ("tqkv-reference", vec!["tqkv", "tqkv-core"]),
         ("tqkv-model", vec!["tqkv", "tqkv-core", "tqkv-lm", "tqkv-simd", "tqkv-storage"]),

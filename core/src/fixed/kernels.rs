@@ -55,11 +55,14 @@ pub trait Kernels: Copy {
 
 /// What [`Kernels::products`] works on; `tqkv-lm` says how rows lie.
 ///
-/// A row gives ((sum >> shift) * scale + 2^15) >> 16, where the exact sum of its products, times 256, is below 2^31 once shifted.
+/// A row gives ((sum >> shift) * scale + 2^15) >> 16, where the exact sum of its products, with 8 bits times 256, is below 2^31 once
+/// shifted.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Products<'a> {
-    /// Two bytes a column for each pair of rows.
+    /// Bits of a weight, 8 or 4.
+    pub bits: u8,
+    /// For each pair of rows two bytes a column with 8 bits; with 4 the scales of groups, then a byte a column.
     pub weights: &'a [u8],
     /// Two bytes a row.
     pub scales: &'a [u8],

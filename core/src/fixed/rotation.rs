@@ -45,11 +45,21 @@ impl<const D: usize> FixedRotation<D> {
         x: &[T; D],
         y: &mut [i32; D],
     ) -> (u64, bool) {
-        let input = if Self::SHAPE.order() == 1 { T::wide(x) } else { None };
-        match input.and_then(|x| kernels.rotate(x, &self.signs, y)) {
-            Some(squared) => (squared, true),
-            None => (self.portable(x, y), false),
+        if Self::SHAPE.order() == 1 {
+            // Where kernels leave the work to the portable code, nothing is widened.
+            let room;
+            let wide = match T::wide(x) {
+                Some(wide) => wide,
+                None => {
+                    room = x.map(|v| v.widen() as i16);
+                    &room
+                }
+            };
+            if let Some(squared) = kernels.rotate(wide, &self.signs, y) {
+                return (squared, true);
+            }
         }
+        (self.portable(x, y), false)
     }
 
     /// y = H diag(signs) x but for stride 1; returns |x|^2.

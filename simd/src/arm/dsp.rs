@@ -1,7 +1,7 @@
 //! The token of the DSP extension and its kernels for the integer codec.
 
 use super::dsp_loops::{self, Task};
-use super::dsp_sums;
+use super::{dsp_sums, products};
 use tqkv_core::fixed::{Kernels, Products, Quantise};
 
 /// Proof that the processor has the DSP extension: Cortex-M4, M7, and an M33, M55 or M85 built with it.
@@ -107,34 +107,7 @@ impl Kernels for Dsp {
 
     #[inline(always)]
     fn products(self, task: Products<'_>, out: &mut [i32]) -> Option<()> {
-        let Products { weights, scales, x, shift } = task;
-        let aligned = weights.as_ptr().cast::<u32>().is_aligned() && x.as_ptr().cast::<u32>().is_aligned();
-        let rows = out.len();
-        // More columns could overflow the sums of 32 bits.
-        let columns = (32..=992).contains(&x.len()) && x.len().is_multiple_of(32);
-        if !aligned
-            || !columns
-            || rows == 0
-            || !rows.is_multiple_of(2)
-            || scales.len() != 2 * rows
-            || weights.len() != rows * x.len()
-            || !(1..32).contains(&shift)
-        {
-            return None;
-        }
-        let ends = (x.as_ptr_range(), out.as_mut_ptr_range());
-        let mut task = dsp_sums::Task {
-            weights: weights.as_ptr(),
-            x: ends.0.start,
-            x_end: ends.0.end,
-            scales: scales.as_ptr(),
-            shift,
-            out: ends.1.start,
-            out_end: ends.1.end,
-        };
-        // SAFETY: the token; aligned pointers to whole pairs of rows, a positive multiple of 32 columns, a scale and a place for
-        // each row.
-        unsafe { dsp_sums::products(&mut task) };
-        Some(())
+        // SAFETY: the token.
+        unsafe { products::products(&products::DSP, task, out) }
     }
 }

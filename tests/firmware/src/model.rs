@@ -3,11 +3,27 @@
 use tqkv_lm::Shape;
 use workload::lm::shape;
 
-/// Aligned to words, for the DSP loops.
+#[cfg(not(feature = "four"))]
+macro_rules! file {
+    () => {
+        include_bytes!("../target/model.tqlm")
+    };
+}
+
+#[cfg(feature = "four")]
+macro_rules! file {
+    () => {
+        include_bytes!("../target/model4.tqlm")
+    };
+}
+
+/// Aligned to words, for the loops of [`workload::FASTEST`].
 #[repr(C, align(4))]
 struct Aligned<T: ?Sized>(T);
 
-static BYTES: &Aligned<[u8]> = &Aligned(*include_bytes!("../target/model.tqlm"));
+// A section of its own: a memory map may have a place for it.
+#[unsafe(link_section = ".rodata.model")]
+static BYTES: Aligned<[u8; FILE_CONST.len()]> = Aligned(*file!());
 
 /// The shipped model.
 pub static FILE: &[u8] = &BYTES.0;
@@ -15,7 +31,7 @@ pub static FILE: &[u8] = &BYTES.0;
 /// Its shape.
 pub const SHAPE: Shape = shape(FILE_CONST);
 
-const FILE_CONST: &[u8] = include_bytes!("../target/model.tqlm");
+const FILE_CONST: &[u8] = file!();
 
 /// Words that it works in.
 pub const WORK_WORDS: usize = SHAPE.work_words();

@@ -50,6 +50,7 @@ pub(crate) const TASKS: [(&str, &[Need]); 17] = [
             need("gcc-arm-none-eabi", Program("arm-none-eabi-gcc")),
             need("libnewlib-arm-none-eabi", File("/usr/lib/arm-none-eabi")),
             need("coreutils", Program("timeout")),
+            need("make", Program("make")),
         ],
     ),
     ("cargo xtask gpu-bundle", &[]),

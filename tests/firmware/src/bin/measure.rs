@@ -8,8 +8,12 @@ use cortex_m as _;
 use defmt_semihosting as _;
 use firmware::count::Counter;
 use firmware::stack::peak;
-use tqkv_core::fixed::{Attention, TrellisWorkspace};
-use workload::{BLOCK, CODEC, DECODER, EXPONENT, FASTEST, TOKENS, TRELLIS, TRELLIS_BLOCK, vector};
+use tqkv_core::code::T2S8;
+use tqkv_core::fixed::{Attention, FixedCodec, RingCache, TrellisWorkspace};
+use workload::{BLOCK, CODEC, DECODER, EXPONENT, FASTEST, Fastest, TOKENS, TRELLIS, TRELLIS_BLOCK, vector};
+
+/// The trellis codec as rings take it, in flash.
+static RINGED: FixedCodec<128, T2S8, Fastest> = FixedCodec::DEFAULT.with_kernels(FASTEST);
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
@@ -62,7 +66,18 @@ fn main() -> ! {
     let trellis_decode_256 = counter.instructions(|| {
         black_box(DECODER.decode(black_box(&small), EXPONENT, &mut back)).ok();
     });
-    black_box((out, back, other));
+    let mut memory = [0; RingCache::<128, T2S8, T2S8>::bytes_for(TOKENS)];
+    let mut ring = RingCache::new(&RINGED, &RINGED, &mut memory, 0);
+    for seed in 1..TOKENS as u32 {
+        ring.push(&vector(seed), EXPONENT, &vector(seed + 100), EXPONENT).ok();
+    }
+    let ring_push = counter.instructions(|| {
+        black_box(ring.push(&x, EXPONENT, &x, EXPONENT)).ok();
+    });
+    let ring_attend = counter.instructions(|| {
+        black_box(ring.attend(&x, EXPONENT, EXPONENT, &mut out)).ok();
+    });
+    black_box((out, back, other, ring.len()));
     defmt::info!("encode {=u32}", encode);
     defmt::info!("encode_from_i8 {=u32}", encode_i8);
     defmt::info!("decode {=u32}", decode);
@@ -72,6 +87,8 @@ fn main() -> ! {
     defmt::info!("t2s8_encode {=u32}", trellis_encode);
     defmt::info!("t2s8_decode {=u32}", trellis_decode);
     defmt::info!("t2_decode {=u32}", trellis_decode_256);
+    defmt::info!("t2s8_push {=u32}", ring_push);
+    defmt::info!("t2s8_attend_64 {=u32}", ring_attend);
     let stack = peak::<4096>(|| {
         black_box(CODEC.encode(&x, EXPONENT, &mut block)).ok();
     });

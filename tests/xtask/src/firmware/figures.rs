@@ -11,14 +11,17 @@ pub(super) fn path() -> PathBuf {
 /// A row of the table: what it says of a target.
 type Row = (&'static str, fn(&Report) -> u64);
 
-const ROWS: [Row; 10] = [
+const ROWS: [Row; 13] = [
     ("encode, instructions", |r| r.instructions.encode),
+    ("encode from i8", |r| r.instructions.encode_from_i8),
     ("decode", |r| r.instructions.decode),
     ("score of one key", |r| r.instructions.score),
     ("attention over 64 tokens", |r| r.instructions.attend_64),
     ("encode `t2s8`", |r| r.instructions.t2s8_encode),
     ("decode `t2s8`", |r| r.instructions.t2s8_decode),
     ("decode `t2`", |r| r.instructions.t2_decode),
+    ("append a token to a ring of `t2s8`", |r| r.instructions.t2s8_push),
+    ("attention over 64 tokens of it", |r| r.instructions.t2s8_attend_64),
     ("stack of encode, bytes", |r| r.stack_bytes),
     ("flash of encode, decode and score, bytes", |r| r.flash_bytes),
     ("static RAM, bytes", |r| r.ram_bytes),

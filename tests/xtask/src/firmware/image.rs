@@ -32,10 +32,16 @@ impl Image {
         Ok(Self::at(machine.folder().join(bin)))
     }
 
-    /// Builds a binary of the language model.
-    pub(super) fn model(machine: &Machine, bin: &str) -> Result<Self> {
-        let build = ["build", "--release", "--features", "lm", "--bin", bin, "--target", machine.target];
-        output(cargo().args(build))?;
+    /// Builds a binary of the language model, with a feature more.
+    pub(super) fn model(machine: &Machine, bin: &str, feature: &str) -> Result<Self> {
+        let features = format!("lm,{feature},{}", machine.feature.unwrap_or_default());
+        let build = ["build", "--release", "--features", &features, "--bin", bin, "--target", machine.target];
+        let mut cargo = cargo();
+        if machine.feature.is_some() {
+            cargo.env("CARGO_TARGET_DIR", machine.target_folder());
+            cargo.env("RUSTFLAGS", format!("-C target-cpu={}", machine.cpu));
+        }
+        output(cargo.args(build))?;
         Ok(Self::at(machine.folder().join(bin)))
     }
 
@@ -93,6 +99,11 @@ impl Image {
 
     fn bytes(&self) -> Result<Vec<u8>> {
         fs::read(&self.path).map_err(|e| format!("{}: {e}", self.path.display()))
+    }
+
+    /// Whether a name of a symbol is in it.
+    pub(super) fn names(&self, symbol: &str) -> Result<bool> {
+        Ok(self.bytes()?.windows(symbol.len()).any(|bytes| bytes == symbol.as_bytes()))
     }
 
     fn decode(&self, log: &[u8]) -> Result<Vec<String>> {

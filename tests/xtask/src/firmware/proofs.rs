@@ -139,8 +139,8 @@ pub(super) fn c_example(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
         "-Wall",
         "-Werror",
     ]);
-    gcc.args(["-nostartfiles", "--specs=rdimon.specs", "-I../../host/capi/fixed", "c/main.c", "c/startup.c"]);
-    gcc.arg(out.join("libtqkv_capi_fixed.a"));
+    gcc.args(["-nostartfiles", "--specs=rdimon.specs", "-I../../host/capi/fixed", "c/main.c"]);
+    gcc.arg("example_c/startup.c").arg(out.join("libtqkv_capi_fixed.a"));
     gcc.args(["-T", "c/link.ld", "-Wl,--gc-sections", "-Wl,--no-warn-rwx-segments", "-o"]).arg(&elf);
     output(&mut gcc)?;
     let printed = Image::at(elf).emulate(machine)?;

@@ -1,0 +1,223 @@
+//! Which codecs keep keys and values: one constant a pair and head dim, and a program links those that it names.
+
+use crate::TQKV_LM_ALIGN;
+use crate::TqkvLmStatus;
+use core::marker::PhantomData;
+use tqkv_core::code::{Code, I8, S2, S3, S4, T2S8};
+use tqkv_core::fixed::{FixedCodec, RingCache};
+use tqkv_lm::{Head, Lm, LmError, Logits, Model, Shape};
+
+#[cfg(all(feature = "dsp", target_arch = "arm", target_os = "none"))]
+type Fastest = tqkv_simd::Dsp;
+#[cfg(all(feature = "dsp", target_arch = "arm", target_os = "none"))]
+// SAFETY: the feature is the word of who builds the library.
+const FASTEST: Fastest = unsafe { tqkv_simd::Dsp::assume_supported() };
+#[cfg(not(all(feature = "dsp", target_arch = "arm", target_os = "none")))]
+type Fastest = tqkv_core::Portable;
+#[cfg(not(all(feature = "dsp", target_arch = "arm", target_os = "none")))]
+const FASTEST: Fastest = tqkv_core::Portable;
+
+/// Codecs of keys and values at one head dim; its content is private. Only what a program names is linked.
+pub struct TqkvLmCache {
+    head_dim: u16,
+    /// Bytes of a token of one KV head.
+    slot_bytes: usize,
+    /// Bytes of what a handle points to, and of a KV head without its tokens.
+    handle_bytes: usize,
+    head_bytes: usize,
+    /// Makes a handle in memory that is aligned to TQKV_LM_ALIGN, writable for the whole plan, and of no other use; the plan is this
+    /// cache's for the model.
+    pub(crate) open:
+        unsafe fn(&'static Self, Model<'static>, &Plan, usize, *mut u8) -> Result<*mut TqkvLm, LmError>,
+    /// This and what follows take a handle of this cache that no other thread uses.
+    pub(crate) push: unsafe fn(*mut TqkvLm, u32) -> Result<(), LmError>,
+    /// Logits that the next call overwrites.
+    pub(crate) logits: unsafe fn(*mut TqkvLm) -> Logits<'static>,
+    pub(crate) clear: unsafe fn(*mut TqkvLm),
+    pub(crate) position: unsafe fn(*mut TqkvLm) -> u32,
+    pub(crate) vocab: unsafe fn(*mut TqkvLm) -> u32,
+}
+
+/// `i8` keys and values, head dim 64.
+#[unsafe(no_mangle)]
+pub static TQKV_LM_64_I8: TqkvLmCache = Kind::<64, I8, I8>::CACHE;
+/// `s4` keys and values, head dim 64.
+#[unsafe(no_mangle)]
+pub static TQKV_LM_64_S4: TqkvLmCache = Kind::<64, S4, S4>::CACHE;
+/// `s4` keys and `s3` values, head dim 64.
+#[unsafe(no_mangle)]
+pub static TQKV_LM_64_S4_S3: TqkvLmCache = Kind::<64, S4, S3>::CACHE;
+/// `t2s8` keys and values, head dim 64.
+#[unsafe(no_mangle)]
+pub static TQKV_LM_64_T2S8: TqkvLmCache = Kind::<64, T2S8, T2S8>::CACHE;
+/// `i8` keys and values, head dim 128.
+#[unsafe(no_mangle)]
+pub static TQKV_LM_128_I8: TqkvLmCache = Kind::<128, I8, I8>::CACHE;
+/// `s4` keys and values, head dim 128.
+#[unsafe(no_mangle)]
+pub static TQKV_LM_128_S4: TqkvLmCache = Kind::<128, S4, S4>::CACHE;
+/// `s4` keys and `s3` values, head dim 128.
+#[unsafe(no_mangle)]
+pub static TQKV_LM_128_S4_S3: TqkvLmCache = Kind::<128, S4, S3>::CACHE;
+/// `t2s8` keys and values, head dim 128.
+#[unsafe(no_mangle)]
+pub static TQKV_LM_128_T2S8: TqkvLmCache = Kind::<128, T2S8, T2S8>::CACHE;
+/// `s2` keys and values, head dim 128.
+#[unsafe(no_mangle)]
+pub static TQKV_LM_128_S2: TqkvLmCache = Kind::<128, S2, S2>::CACHE;
+
+/// A model at work in the memory that it was given; its content is private.
+pub struct TqkvLm {
+    mark: u32,
+    cache: &'static TqkvLmCache,
+}
+
+/// What stands where a handle was opened.
+const MARK: u32 = 0x4d4c_5154;
+
+/// What a handle points to.
+#[repr(C)]
+struct Opened<const D: usize, K: Code, V: Code> {
+    /// First, so that a pointer to it is one to the whole.
+    handle: TqkvLm,
+    lm: Lm<'static, 'static, D, K, V, Fastest>,
+}
+
+/// Where things lie in the memory: the handle, then these, then the tokens.
+pub(crate) struct Plan {
+    heads: usize,
+    work: usize,
+    tokens: usize,
+    /// Bytes of the tokens of one KV head.
+    ring_bytes: usize,
+    pub(crate) total: usize,
+}
+
+impl TqkvLmCache {
+    /// Where things lie with so many tokens of context.
+    pub(crate) fn plan(&self, shape: &Shape, context: u32) -> Result<Plan, TqkvLmStatus> {
+        if shape.head_dim != self.head_dim {
+            return Err(TqkvLmStatus::TqkvLmHeadDim);
+        }
+        self.places(shape, context).ok_or(TqkvLmStatus::TqkvLmContext)
+    }
+
+    fn places(&self, shape: &Shape, context: u32) -> Option<Plan> {
+        let context = usize::try_from(context).ok().filter(|&context| context > 0)?;
+        let after =
+            |start: usize, bytes: usize| start.checked_add(bytes)?.checked_next_multiple_of(TQKV_LM_ALIGN);
+        let ring_bytes = context.checked_mul(self.slot_bytes)?;
+        let heads = after(0, self.handle_bytes)?;
+        let work = after(heads, shape.rings().checked_mul(self.head_bytes)?)?;
+        let tokens = after(work, 4 * shape.work_words())?;
+        let total = after(tokens, shape.rings().checked_mul(ring_bytes)?)?;
+        // No more than a slice can be.
+        isize::try_from(total).ok().map(|_| Plan { heads, work, tokens, ring_bytes, total })
+    }
+}
+
+impl TqkvLm {
+    /// The cache of a handle.
+    ///
+    /// # Safety
+    /// It was opened, or points to as many readable bytes, or is null.
+    pub(crate) unsafe fn of(lm: *mut Self) -> Result<&'static TqkvLmCache, TqkvLmStatus> {
+        let lm = crate::pointer::input(lm)?;
+        // SAFETY: readable by the caller's promise; of the mark every value is one.
+        if unsafe { (&raw const (*lm).mark).read() } != MARK {
+            return Err(TqkvLmStatus::TqkvLmNotOpen);
+        }
+        // SAFETY: it has the mark, so it was opened.
+        Ok(unsafe { (&raw const (*lm).cache).read() })
+    }
+}
+
+/// The functions of one pair of codecs.
+struct Kind<const D: usize, K, V>(PhantomData<(K, V)>);
+
+impl<const D: usize, K: Code + 'static, V: Code + 'static> Kind<D, K, V> {
+    const KEYS: &'static FixedCodec<D, K, Fastest> = &FixedCodec::DEFAULT.with_kernels(FASTEST);
+    const VALUES: &'static FixedCodec<D, V, Fastest> = &FixedCodec::DEFAULT.with_kernels(FASTEST);
+
+    const CACHE: TqkvLmCache = {
+        assert!(align_of::<Opened<D, K, V>>() <= TQKV_LM_ALIGN);
+        assert!(align_of::<Head<'static, D, K, V, Fastest>>() <= TQKV_LM_ALIGN);
+        TqkvLmCache {
+            head_dim: D as u16,
+            slot_bytes: RingCache::<D, K, V>::SLOT_BYTES,
+            handle_bytes: size_of::<Opened<D, K, V>>(),
+            head_bytes: size_of::<Head<'static, D, K, V, Fastest>>(),
+            open: Self::open,
+            push: Self::push,
+            logits: Self::logits,
+            clear: Self::clear,
+            position: Self::position,
+            vocab: Self::vocab,
+        }
+    };
+
+    /// # Safety
+    /// That of the field of this name.
+    unsafe fn open(
+        cache: &'static TqkvLmCache,
+        model: Model<'static>,
+        plan: &Plan,
+        sinks: usize,
+        memory: *mut u8,
+    ) -> Result<*mut TqkvLm, LmError> {
+        let (rings, words) = (model.shape().rings(), model.shape().work_words());
+        // SAFETY: the plan lies in the memory, its parts apart and aligned; all of it is written before it is read.
+        let (heads, work) = unsafe {
+            memory.write_bytes(0, plan.total);
+            let heads = memory.add(plan.heads).cast::<Head<'static, D, K, V, Fastest>>();
+            for index in 0..rings {
+                let tokens = memory.add(plan.tokens + index * plan.ring_bytes);
+                let tokens = core::slice::from_raw_parts_mut(tokens, plan.ring_bytes);
+                heads.add(index).write(Head::new(RingCache::new(Self::KEYS, Self::VALUES, tokens, sinks)));
+            }
+            let work = core::slice::from_raw_parts_mut(memory.add(plan.work).cast::<i32>(), words);
+            (core::slice::from_raw_parts_mut(heads, rings), work)
+        };
+        let handle = TqkvLm { mark: MARK, cache };
+        let opened = memory.cast::<Opened<D, K, V>>();
+        // SAFETY: the handle is the first part of the plan.
+        unsafe { opened.write(Opened { handle, lm: Lm::new(model, heads, work, FASTEST)? }) };
+        Ok(opened.cast())
+    }
+
+    /// The model behind a handle.
+    ///
+    /// # Safety
+    /// A handle of this kind, in use by no other thread.
+    unsafe fn lm(lm: *mut TqkvLm) -> &'static mut Lm<'static, 'static, D, K, V, Fastest> {
+        // SAFETY: the caller's promise; a handle is the first field of what was opened.
+        unsafe { &mut (*lm.cast::<Opened<D, K, V>>()).lm }
+    }
+
+    /// # Safety
+    /// That of [`Self::lm`], as of those below.
+    unsafe fn push(lm: *mut TqkvLm, token: u32) -> Result<(), LmError> {
+        // SAFETY: the caller's promise.
+        unsafe { Self::lm(lm) }.push(token)
+    }
+
+    unsafe fn logits(lm: *mut TqkvLm) -> Logits<'static> {
+        // SAFETY: the caller's promise.
+        unsafe { Self::lm(lm) }.logits()
+    }
+
+    unsafe fn clear(lm: *mut TqkvLm) {
+        // SAFETY: the caller's promise.
+        unsafe { Self::lm(lm) }.clear();
+    }
+
+    unsafe fn position(lm: *mut TqkvLm) -> u32 {
+        // SAFETY: the caller's promise.
+        unsafe { Self::lm(lm) }.position()
+    }
+
+    unsafe fn vocab(lm: *mut TqkvLm) -> u32 {
+        // SAFETY: the caller's promise.
+        unsafe { Self::lm(lm) }.model().shape().vocab
+    }
+}

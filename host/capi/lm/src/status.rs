@@ -1,0 +1,94 @@
+//! How calls end.
+
+use core::ffi::CStr;
+use tqkv_lm::LmError;
+
+/// How a call ended. With any but TqkvLmOk nothing was written, unless it says so.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TqkvLmStatus {
+    /// All is well.
+    TqkvLmOk = 0,
+    /// A pointer is null.
+    TqkvLmNull = 1,
+    /// A pointer is not aligned to what it points to, memory not to TQKV_LM_ALIGN.
+    TqkvLmMisaligned = 2,
+    /// The bytes are not a flat model file: they do not begin with TQLM, or end within the header.
+    TqkvLmNotAModel = 3,
+    /// The flat model file has a version that this library does not read.
+    TqkvLmVersion = 4,
+    /// A field of the flat model file is out of range.
+    TqkvLmField = 5,
+    /// The length is not the one that the header says, or a list is empty or larger than memory.
+    TqkvLmLength = 6,
+    /// The checksum of the flat model file is wrong: it is damaged.
+    TqkvLmChecksum = 7,
+    /// An exponent of the flat model file is out of range.
+    TqkvLmExponent = 8,
+    /// The cache has another head dim than the model.
+    TqkvLmHeadDim = 9,
+    /// A context of no tokens, or of more than memory can have.
+    TqkvLmContext = 10,
+    /// Less memory than `tqkv_lm_memory` says.
+    TqkvLmMemory = 11,
+    /// The memory and the model have bytes in common.
+    TqkvLmOverlap = 12,
+    /// The handle was not opened, or its memory was written to.
+    TqkvLmNotOpen = 13,
+    /// A token that the vocabulary does not have.
+    TqkvLmToken = 14,
+    /// A key or value is above 65504: the weights are damaged. Clear the handle.
+    TqkvLmEncode = 15,
+    /// A cached scale is not finite: its memory was written to. Clear the handle.
+    TqkvLmDecode = 16,
+}
+
+use TqkvLmStatus::*;
+
+/// The status that a call returns.
+pub(crate) fn of(run: impl FnOnce() -> Result<(), TqkvLmStatus>) -> TqkvLmStatus {
+    run().err().unwrap_or(TqkvLmOk)
+}
+
+impl From<LmError> for TqkvLmStatus {
+    fn from(error: LmError) -> Self {
+        match error {
+            LmError::NotAModel => TqkvLmNotAModel,
+            LmError::Version { .. } => TqkvLmVersion,
+            LmError::Field { .. } => TqkvLmField,
+            LmError::Length { .. } => TqkvLmLength,
+            LmError::Checksum => TqkvLmChecksum,
+            LmError::Exponent => TqkvLmExponent,
+            LmError::HeadDim { .. } => TqkvLmHeadDim,
+            LmError::Token { .. } => TqkvLmToken,
+            LmError::Encode => TqkvLmEncode,
+            LmError::Decode => TqkvLmDecode,
+            // Rings and words to work in are planned here.
+            _ => TqkvLmMemory,
+        }
+    }
+}
+
+/// Its line.
+pub(crate) const fn text(status: u32) -> &'static CStr {
+    const LINES: [&CStr; 17] = [
+        c"no error",
+        c"a pointer is null",
+        c"a pointer is not aligned to what it points to, or memory not to 8 bytes",
+        c"not a flat model file: it must begin with TQLM and a whole header",
+        c"a version of the flat model file that is not read, accepted is 1",
+        c"a field of the flat model file is out of range",
+        c"a length that is not the one the header says, or an empty or too long list",
+        c"the checksum of the flat model file is wrong: it is damaged",
+        c"an exponent of the flat model file beyond +-64",
+        c"the cache has another head dim than the model",
+        c"a context of no tokens, or of more than memory can have",
+        c"less memory than tqkv_lm_memory says",
+        c"the memory and the model have bytes in common",
+        c"a handle that was not opened, or whose memory was written to",
+        c"a token that the vocabulary does not have",
+        c"a key or value above 65504: the weights are damaged",
+        c"a cached scale that is not finite: its memory was written to",
+    ];
+    if (status as usize) < LINES.len() { LINES[status as usize] } else { c"no status of this library" }
+}
