@@ -14,8 +14,11 @@ pub(crate) struct Args {}
 
 /// Levels of x86-64 as types, where `Memory::apart` enters, and whether operations on blocks are compiled for them: AVX-VNNI
 /// shares those of AVX2.
-const LEVELS: [(&str, &str, bool); 3] =
-    [("avx2::Avx2<_>", "enter", true), ("avx2::Avx2<_>", "enter_vnni", false), ("avx512::Avx512", "enter", true)];
+const LEVELS: [(&str, &str, bool); 3] = [
+    ("avx2::Avx2<_>", "enter", true),
+    ("avx2::Avx2<_>", "enter_vnni", false),
+    ("avx512::Avx512", "enter", true),
+];
 
 /// Where operations on blocks are.
 const OF_BLOCKS: &str = "codec::ops::";
