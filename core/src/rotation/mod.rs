@@ -185,6 +185,15 @@ fn paley_registers<I: Memory>(isa: I, shape: HeadDim, transposed: bool, y: &mut 
         16 => paley_short::<I, 16>(isa, columns, x, y),
         m => paley_long(isa, columns, m / GROUP, x, y),
     }
+    if shape.is_ragged()
+        && let Some(last) = y.last_mut()
+    {
+        // Lanes past the last row have summed parts of x.
+        let mut lanes = [0.0; GROUP];
+        isa.store(*last, &mut lanes);
+        lanes[GROUP / 2..].fill(0.0);
+        *last = isa.load(&lanes);
+    }
 }
 
 /// [`paley_registers`] for parts of `M` < 32 coordinates, several rows a register.
