@@ -131,7 +131,7 @@ typedef struct {
 } TqkvLmShape;
 
 /**
- * Logits of the next token: values[i] times 2^exponent for token i.
+ * Logits of the next token: `values` at i times 2^exponent for token i.
  */
 typedef struct {
   /**

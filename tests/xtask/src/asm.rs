@@ -120,6 +120,8 @@ struct Function<'a> {
 fn functions(text: &str) -> Vec<Function<'_>> {
     let mut all: Vec<Function<'_>> = Vec::new();
     for line in text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
+        // How an instruction is encoded does not matter.
+        let line = line.strip_prefix("{vex}").map_or(line, str::trim_start);
         match line.strip_suffix(':') {
             Some(label) if !label.starts_with(".L") => {
                 all.push(Function {

@@ -38,7 +38,7 @@ pub struct TqkvLmShape {
     pub weight_bits: u32,
 }
 
-/// Logits of the next token: values[i] times 2^exponent for token i.
+/// Logits of the next token: `values` at i times 2^exponent for token i.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TqkvLmLogits {
