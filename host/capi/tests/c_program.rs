@@ -27,7 +27,7 @@ fn library() -> PathBuf {
     let deps = test.parent().unwrap();
     let named = |path: &Path| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.starts_with("libtqkv_capi") && name.ends_with(".a")
+        (name == "libtqkv_capi.a" || name.starts_with("libtqkv_capi-")) && name.ends_with(".a")
     };
     let entries = [deps, deps.parent().unwrap()].into_iter().filter_map(|folder| folder.read_dir().ok());
     let found = entries.flatten().filter_map(|entry| Some(entry.ok()?.path())).filter(|path| named(path));
