@@ -2,7 +2,7 @@
 #![allow(missing_docs, reason = "a test crate")]
 
 use serde_json::Value;
-use tqkv_core::code::codebook::Exact;
+use tqkv_core::code::codebook::{Codebook, Exact};
 use tqkv_core::{CodecId, HEAD_DIMS};
 
 const SCALAR: [CodecId; 5] = [CodecId::S1, CodecId::S2, CodecId::S3, CodecId::S4, CodecId::S5];
@@ -59,6 +59,18 @@ fn the_exact_solution_is_found() {
             "dim {dim}, {bits} bits: {}",
             book.relative_mse()
         );
+    }
+}
+
+#[test]
+fn the_committed_codebooks_are_the_solved_ones() {
+    for dim in HEAD_DIMS {
+        for id in SCALAR.into_iter().chain(NESTED) {
+            let (kept, solved) = (id.codebook(dim).unwrap(), Codebook::solve(id, dim).unwrap());
+            // Floats as text that tells all bits apart.
+            let same = format!("{kept:?}") == format!("{solved:?}");
+            assert!(same, "{} {dim}: run `cargo xtask codebooks`", id.name());
+        }
     }
 }
 

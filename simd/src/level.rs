@@ -197,6 +197,12 @@ impl Level {
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         at_level!(self, isa => run(isa, kernel))
     }
+
+    /// Runs `kernels`, which enters this level by itself, once for each piece.
+    #[inline]
+    pub(crate) fn choose<K: Kernels>(self, kernels: K) {
+        at_level!(self, isa => kernels.run(isa))
+    }
 }
 
 fn run<I: Machine, K: Kernel>(isa: I, kernel: K) -> K::Output {
@@ -214,4 +220,12 @@ pub(crate) trait Kernel {
     type Output;
     /// Does the work.
     fn run<I: Machine>(self, isa: I) -> Self::Output;
+}
+
+/// A page-sized piece of work for which there are many kernels: one for each codec and number of heads. `run` chooses among
+/// them in plain code and calls each through [`tqkv_core::machine::Memory::apart`], so that each is a function of its own.
+/// As one function a level, all kernels together took the compiler three times as long.
+pub(crate) trait Kernels {
+    /// Does the work.
+    fn run<I: Machine>(self, isa: I);
 }

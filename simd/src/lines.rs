@@ -49,9 +49,17 @@ pub(crate) trait Machine: Memory + Search {
     const SUMS: usize;
     /// What is added to every level of [`Machine::key_level`].
     const KEY_BIAS: i32;
+    /// Whether this is the definition: it need not be fast, and runs codes that have no kernels elsewhere.
+    const IS_DEFINITION: bool = false;
 
     /// What operations on blocks are compiled for: tokens that differ in products of bytes alone share them.
     fn of_blocks(self) -> Self::Blocks;
+
+    /// Runs `work`, an `#[inline(always)]` closure: in line, but of the definition as a function, so that its kernels share it.
+    #[inline(always)]
+    fn step<R>(self, work: impl FnOnce(Self) -> R) -> R {
+        work(self)
+    }
 
     /// Reads a line.
     fn line(self, line: &Line) -> Self::Line;
@@ -196,10 +204,16 @@ impl Machine for Portable {
     const FIELDS: usize = 8;
     const SUMS: usize = 8;
     const KEY_BIAS: i32 = 0;
+    const IS_DEFINITION: bool = true;
 
     #[inline(always)]
     fn of_blocks(self) -> Self {
         self
+    }
+
+    #[inline(never)]
+    fn step<R>(self, work: impl FnOnce(Self) -> R) -> R {
+        work(self)
     }
 
     #[inline(always)]
@@ -225,12 +239,12 @@ impl Machine for Portable {
         *levels
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn level<const BITS: usize, const FIELD: usize>(self, line: [u8; 64], table: [i8; 16]) -> [u8; 64] {
         line.map(|byte| table[field(byte, BITS, FIELD)] as u8)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn level3<const FIELD: usize>(self, lines: [[u8; 64]; 3], table: [i8; 16]) -> [u8; 64] {
         core::array::from_fn(|i| table[field3(lines[0][i], lines[1][i], lines[2][i], FIELD)] as u8)
     }

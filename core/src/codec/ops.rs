@@ -166,7 +166,8 @@ impl AnyCodec {
     pub fn scores_with<I: Memory>(&self, isa: I, rotated_query: &[f32], blocks: &[u8], out: &mut [f32]) {
         assert!(rotated_query.len() == self.dim(), "a query of head_dim values");
         assert!(self.fit(out.len() * self.dim(), blocks.len()), "a score for each block of block_bytes");
-        with_form!(self, F, G => scores::<I, F, G>(self, isa, rotated_query, blocks, out));
+        // One function for all forms: page kernels are the fast way.
+        with_groups!(self.shape(), G => scores::<I, Any, G>(self, isa, rotated_query, blocks, out));
     }
 
     /// [`AnyCodec::accumulate`] on the instruction set of `isa`; same bits.
@@ -176,7 +177,7 @@ impl AnyCodec {
     pub fn accumulate_with<I: Memory>(&self, isa: I, weights: &[f32], blocks: &[u8], acc: &mut [f32]) {
         assert!(acc.len() == self.dim(), "a sum of head_dim values");
         assert!(self.fit(weights.len() * self.dim(), blocks.len()), "a weight for each block of block_bytes");
-        with_form!(self, F, G => accumulate::<I, F, G>(self, isa, weights, blocks, acc));
+        with_groups!(self.shape(), G => accumulate::<I, G>(self, isa, weights, blocks, acc));
     }
 
     /// Encodes vectors of `dim` values back to back with the search of a machine; the same bytes
@@ -412,7 +413,7 @@ pub(super) fn scores<I: Memory, F: Form, const G: usize>(
 }
 
 /// Adds weighted blocks to `acc`.
-fn accumulate<I: Memory, F: Form, const G: usize>(
+fn accumulate<I: Memory, const G: usize>(
     codec: &AnyCodec,
     isa: I,
     weights: &[f32],
@@ -427,8 +428,8 @@ fn accumulate<I: Memory, F: Form, const G: usize>(
             let sums = &mut sum_registers[..shape.groups()];
             let levels = &mut level_registers[..shape.groups()];
             rotation::load(isa, acc, sums);
-            for (&weight, block) in weights.iter().zip(blocks.chunks_exact(codec.bytes_of::<F, G>())) {
-                let weight = weight * F::levels(codec, isa, shape, block, levels);
+            for (&weight, block) in weights.iter().zip(blocks.chunks_exact(codec.block_bytes())) {
+                let weight = weight * Any::levels(codec, isa, shape, block, levels);
                 for (sum, &level) in sums.iter_mut().zip(levels.iter()) {
                     *sum = *sum + level * isa.splat(weight);
                 }

@@ -65,7 +65,7 @@ macro_rules! with_groups {
 }
 
 impl<const D: usize, C: Code> Codec<D, C> {
-    const BOOK: Option<Codebook> = Codebook::solve(C::ID, D);
+    const BOOK: Option<Codebook> = Codebook::of(C::ID, D);
     const INNER: AnyCodec = match AnyCodec::from_parts(C::ID, D, Options::DEFAULT, Self::BOOK.as_ref()) {
         Ok(codec) => codec,
         Err(error) => panic!("{}", error.text()),

@@ -34,10 +34,10 @@ impl<const D: usize, C: Code> Tables<D, C> {
         Some(trellis) => trellis.code.memory == 3,
         None => false,
     };
-    const BOOK: Codebook = match Codebook::solve(C::ID, D) {
+    const BOOK: Codebook = match Codebook::of(C::ID, D) {
         Some(book) => book,
         // Stands where there is no codebook; never read.
-        None if Self::IS_INT8 || Self::IS_TRELLIS => Codebook::solve_scalar(16, 1),
+        None if Self::IS_INT8 || Self::IS_TRELLIS => Codebook::scalar(16, 1),
         None => panic!("codec not supported: accepted are S1 to S5, N1 to N4, I8 and T1S8 to T4S8"),
     };
     pub(super) const BIN_SHIFT: u32 = 32 - bin_bits(&Self::BOOK, D);

@@ -125,7 +125,7 @@ dense!(S2 S3 S4 N4);
 
 /// The codebook of a code that has one.
 const fn book<C: Code>(dim: usize) -> Codebook {
-    match Codebook::solve(C::ID, dim) {
+    match Codebook::of(C::ID, dim) {
         Some(book) => book,
         None => panic!("a code without a codebook"),
     }

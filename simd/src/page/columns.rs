@@ -133,7 +133,7 @@ pub(super) fn join(high: [i32; 16], mut low: [i32; 16]) -> [i32; 16] {
 /// Weights of a line's tokens, each repeated over its positions.
 #[inline(always)]
 pub(super) fn load_weights<I: Machine, const DWORDS: usize>(isa: I, dwords: &[[u8; 4]; DWORDS]) -> I::Line {
-    if DWORDS == 1 {
+    if const { DWORDS == 1 } {
         isa.splat_weights(u32::from_le_bytes(dwords[0]))
     } else {
         isa.weights(&core::array::from_fn(|i| u32::from_le_bytes(dwords[i * DWORDS / 16])))
@@ -173,25 +173,21 @@ where
     lanes
 }
 
+/// Columns to sum over the tokens of their lines on every strip.
+pub(super) struct Job<'a, 's> {
+    /// The pages; the runs of their weights follow each other.
+    pub(super) strips: &'a mut [Strip<'s>],
+    pub(super) columns: core::ops::Range<usize>,
+    /// Dwords of a line that belong to the same four tokens.
+    pub(super) positions: usize,
+    pub(super) weights: &'a [Run],
+    /// Heads that have weights, at most [`TOGETHER`].
+    pub(super) heads: usize,
+    pub(super) out: Out<'a>,
+}
+
 /// How lines of codes are summed over tokens.
 pub(super) trait ValueCodes {
-    /// Levels, ready for look-ups.
-    type Table<I: Machine>: Copy;
-
-    /// Makes levels ready.
-    fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> Self::Table<I>;
-
-    /// Sums column `at` over the tokens of its lines on every strip, for the first `heads` of up to [`TOGETHER`] heads, and asks for
-    /// as many lines of what is next. The runs of the strips' weights follow each other.
-    #[expect(clippy::too_many_arguments, reason = "a column, its weights, where sums go")]
-    fn sum<I: Machine>(
-        isa: I,
-        strips: &mut [Strip<'_>],
-        at: usize,
-        positions: usize,
-        table: Self::Table<I>,
-        heads: usize,
-        weights: &[Run],
-        out: &mut Out<'_>,
-    );
+    /// Sums the columns of a job, and asks for as many lines of what is next. Each kernel is compiled apart.
+    fn sum<I: Machine>(isa: I, job: Job<'_, '_>);
 }

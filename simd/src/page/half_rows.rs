@@ -5,7 +5,7 @@
 //! bits are promised here.
 
 use super::{Line, MAX_HEADS, bytes, bytes_mut};
-use crate::level::{Kernel, Level};
+use crate::level::{Kernels, Level};
 use crate::lines::Machine;
 use tqkv_core::MAX_HEAD_DIM;
 use tqkv_core::rotation;
@@ -91,7 +91,7 @@ impl HalfPages {
             return;
         }
         let rows = &page[from * self.row_lines()..(from + n) * self.row_lines()];
-        level.run(HalfScores { groups: self.row_lines(), rows, n, queries, next, out });
+        level.choose(HalfScores { groups: self.row_lines(), rows, n, queries, next, out });
     }
 
     /// `acc[h] += sum of weights[h][i] * row from + i`; `weights` is `[heads, n]`, `acc`
@@ -117,7 +117,7 @@ impl HalfPages {
             return;
         }
         let rows = &page[from * self.row_lines()..(from + n) * self.row_lines()];
-        level.run(HalfAccumulate { groups: self.row_lines(), rows, n, weights, next, acc });
+        level.choose(HalfAccumulate { groups: self.row_lines(), rows, n, weights, next, acc });
     }
 }
 
@@ -222,38 +222,54 @@ struct HalfScores<'a> {
     out: &'a mut [f32],
 }
 
-impl Kernel for HalfScores<'_> {
-    type Output = ();
-
-    #[inline(always)]
+impl Kernels for HalfScores<'_> {
     fn run<I: Machine>(mut self, isa: I) {
-        with_groups!(self.groups, G => {
-            let dim = self.groups * 32;
-            let heads = (self.queries.len() / dim).min(MAX_HEADS);
-            let mut head = 0;
-            while head < heads {
-                // A sum has 32 lanes here, 16 with codes.
-                let take = match (heads - head).min(I::HEADS).min(I::CHAINS / 2) {
-                    8 => self.many::<I, G, 8>(isa, head),
-                    4.. => self.many::<I, G, 4>(isa, head),
-                    2.. => self.many::<I, G, 2>(isa, head),
-                    _ => self.one::<I, G>(isa, head),
-                };
-                head += take;
-                self.next = &[];
-            }
-        });
+        let heads = (self.queries.len() / (self.groups * 32)).min(MAX_HEADS);
+        let mut head = 0;
+        while head < heads {
+            // A sum has 32 lanes here, 16 with codes. Conditions on constants: a kernel that is never chosen is not compiled.
+            head += match heads - head {
+                8.. if const { most_heads::<I>() >= 8 } => self.many::<I, 8>(isa, head),
+                4.. if const { most_heads::<I>() >= 4 } => self.many::<I, 4>(isa, head),
+                2.. if const { most_heads::<I>() >= 2 } => self.many::<I, 2>(isa, head),
+                _ => self.one(isa, head),
+            };
+            self.next = &[];
+        }
     }
 }
 
+/// Heads for which sums of one row fit the registers.
+const fn most_heads<I: Machine>() -> usize {
+    if I::HEADS < I::CHAINS / 2 { I::HEADS } else { I::CHAINS / 2 }
+}
+
 impl HalfScores<'_> {
+    /// [`Self::one_head`] of as many groups as there are.
+    fn one<I: Machine>(&mut self, isa: I, head: usize) -> usize {
+        with_groups!(self.groups, G => isa.apart(
+            #[inline(always)]
+            |isa| self.one_head::<I, G>(isa, head),
+        ));
+        1
+    }
+
+    /// [`Self::many_heads`] of as many groups as there are.
+    fn many<I: Machine, const H: usize>(&mut self, isa: I, head: usize) -> usize {
+        with_groups!(self.groups, G => isa.apart(
+            #[inline(always)]
+            |isa| self.many_heads::<I, G, H>(isa, head),
+        ));
+        H
+    }
+
     /// One query, four keys at a time.
     #[inline(always)]
-    fn one<I: Machine, const G: usize>(&mut self, isa: I, head: usize) -> usize {
+    fn one_head<I: Machine, const G: usize>(&mut self, isa: I, head: usize) {
         let groups = if G < MAX_GROUPS { G } else { self.groups };
         let mut q = [isa.splat(0.0); G];
         rotation::load(isa, &self.queries[head * groups * 32..(head + 1) * groups * 32], &mut q[..groups]);
-        let Some(out) = self.out.chunks_exact_mut(self.n).nth(head) else { return 1 };
+        let Some(out) = self.out.chunks_exact_mut(self.n).nth(head) else { return };
         let streams = Streams::new(self.rows, self.next, groups);
         for i in 0..streams.length {
             let mut sums = [isa.splat(0.0); STREAMS];
@@ -269,12 +285,11 @@ impl HalfScores<'_> {
                 }
             }
         }
-        1
     }
 
     /// `H` queries, one key at a time.
     #[inline(always)]
-    fn many<I: Machine, const G: usize, const H: usize>(&mut self, isa: I, head: usize) -> usize {
+    fn many_heads<I: Machine, const G: usize, const H: usize>(&mut self, isa: I, head: usize) {
         let groups = if G < MAX_GROUPS { G } else { self.groups };
         let given = self.queries[head * groups * 32..(head + H) * groups * 32].as_chunks::<32>().0;
         let mut queries = [[[0.0; 32]; H]; G];
@@ -305,7 +320,6 @@ impl HalfScores<'_> {
                 }
             }
         }
-        H
     }
 }
 
@@ -318,38 +332,38 @@ struct HalfAccumulate<'a> {
     acc: &'a mut [f32],
 }
 
-impl Kernel for HalfAccumulate<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<I: Machine>(self, isa: I) {
-        with_groups!(self.groups, G => self.heads::<I, G>(isa));
-    }
-}
-
-impl HalfAccumulate<'_> {
-    #[inline(always)]
-    fn heads<I: Machine, const G: usize>(mut self, isa: I) {
-        let groups = if G < MAX_GROUPS { G } else { self.groups };
-        let heads = self.acc.len() / (32 * groups);
+impl Kernels for HalfAccumulate<'_> {
+    fn run<I: Machine>(mut self, isa: I) {
+        let heads = self.acc.len() / (32 * self.groups);
         let mut head = 0;
         while head < heads {
             // Conditions on constants: as many heads share a conversion as have their sums in the registers.
             head += match heads - head {
-                4.. if I::CHAINS >= 16 => self.together::<I, 4, 2>(isa, head, groups),
-                2.. if I::CHAINS < 16 => self.together::<I, 2, 1>(isa, head, groups),
-                _ => self.one::<I, G>(isa, head, groups),
+                4.. if const { I::CHAINS >= 16 } => self.together::<I, 4, 2>(isa, head),
+                2.. if const { I::CHAINS < 16 && I::HEADS >= 2 } => self.together::<I, 2, 1>(isa, head),
+                _ => self.one(isa, head),
             };
             self.next = &[];
         }
     }
+}
 
+impl HalfAccumulate<'_> {
     /// One head, all columns.
+    fn one<I: Machine>(&mut self, isa: I, head: usize) -> usize {
+        with_groups!(self.groups, G => isa.apart(
+            #[inline(always)]
+            |isa| self.one_head::<I, G>(isa, head),
+        ));
+        1
+    }
+
     #[inline(always)]
-    fn one<I: Machine, const G: usize>(&mut self, isa: I, head: usize, groups: usize) -> usize {
+    fn one_head<I: Machine, const G: usize>(&mut self, isa: I, head: usize) {
+        let groups = if G < MAX_GROUPS { G } else { self.groups };
         let streams = Streams::new(self.rows, self.next, groups);
         let weights = self.weights.get(head * self.n..).unwrap_or_default();
-        let Some(acc) = self.acc.chunks_exact_mut(32 * groups).nth(head) else { return 1 };
+        let Some(acc) = self.acc.chunks_exact_mut(32 * groups).nth(head) else { return };
         let mut sums = [isa.splat(0.0); G];
         let sums = &mut sums[..groups];
         rotation::load(isa, acc, sums);
@@ -363,27 +377,25 @@ impl HalfAccumulate<'_> {
             }
         }
         rotation::store(isa, sums, acc);
-        1
     }
 
     /// `H` heads, `C` groups of columns at a time.
-    #[inline(always)]
-    fn together<I: Machine, const H: usize, const C: usize>(
-        &mut self,
-        isa: I,
-        head: usize,
-        groups: usize,
-    ) -> usize {
-        let mut column = 0;
-        while column < groups {
-            if groups - column >= C {
-                self.columns::<I, H, C>(isa, head, groups, column);
-                column += C;
-            } else {
-                self.columns::<I, H, 1>(isa, head, groups, column);
-                column += 1;
-            }
-        }
+    fn together<I: Machine, const H: usize, const C: usize>(&mut self, isa: I, head: usize) -> usize {
+        isa.apart(
+            #[inline(always)]
+            |isa| {
+                let (groups, mut column) = (self.groups, 0);
+                while column < groups {
+                    if groups - column >= C {
+                        self.columns::<I, H, C>(isa, head, groups, column);
+                        column += C;
+                    } else {
+                        self.columns::<I, H, 1>(isa, head, groups, column);
+                        column += 1;
+                    }
+                }
+            },
+        );
         H
     }
 

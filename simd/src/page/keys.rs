@@ -7,8 +7,10 @@
 use super::plan::{MAX_WORDS, Packed, Plan, Woven, with_kernel};
 use super::query::Queries;
 use super::trellis::{self, InDwords, Planes, eight};
-use super::{Line, MAX_HEADS, MAX_SLOTS, SLOT_STEP, ahead_of, bytes, bytes_mut, fetch_scales, prefetch};
-use crate::level::{Kernel, Level};
+use super::{
+    Line, MAX_HEADS, MAX_SLOTS, SLOT_STEP, ahead_of, bytes, bytes_mut, fetch_scales, prefetch, read_lines,
+};
+use crate::level::{Kernels, Level};
 use crate::lines::Machine;
 use tqkv_core::AnyCodec;
 
@@ -122,7 +124,15 @@ impl KeyPages {
         if n == 0 {
             return;
         }
-        level.run(Scores { pages: self, page: &page[..self.lines], from, n, queries, next, out });
+        self.plan.level(level).choose(Scores {
+            pages: self,
+            page: &page[..self.lines],
+            from,
+            n,
+            queries,
+            next,
+            out,
+        });
     }
 }
 
@@ -137,18 +147,42 @@ struct Scores<'a> {
     out: &'a mut [f32],
 }
 
-impl Kernel for Scores<'_> {
-    type Output = ();
-
-    #[inline(always)]
+impl Kernels for Scores<'_> {
     fn run<I: Machine>(mut self, isa: I) {
-        with_kernel!(self.pages.plan, K => self.tiles::<I, K>(isa));
+        with_kernel!(I, self.pages.plan, K => self.passes::<I, K>(isa));
     }
 }
 
 impl Scores<'_> {
+    /// Goes over the tiles once for as many heads as registers hold. The first pass asks for what is next.
+    fn passes<I: Machine, C: KeyCodes>(&mut self, isa: I) {
+        let mut head = 0;
+        while head < self.queries.count {
+            // Conditions on constants: a kernel that is never chosen is not compiled.
+            head += match self.queries.count - head {
+                8.. if const { I::HEADS >= 8 && !C::FOUR_OR_ONE } => self.pass::<I, C, 8>(isa, head),
+                4.. if const { I::HEADS >= 4 } => self.pass::<I, C, 4>(isa, head),
+                2.. if const { I::HEADS >= 4 && C::FOUR_OR_ONE } && head + 4 <= MAX_HEADS => {
+                    self.pass::<I, C, 4>(isa, head)
+                }
+                2.. if const { I::HEADS >= 2 && !C::FOUR_OR_ONE } => self.pass::<I, C, 2>(isa, head),
+                _ => self.pass::<I, C, 1>(isa, head),
+            };
+            self.next = &[];
+        }
+    }
+
+    /// Scores of all tiles for `H` heads from `head` on; returns `H`.
+    fn pass<I: Machine, C: KeyCodes, const H: usize>(&mut self, isa: I, head: usize) -> usize {
+        isa.apart(
+            #[inline(always)]
+            |isa| self.tiles::<I, C, H>(isa, head),
+        );
+        H
+    }
+
     #[inline(always)]
-    fn tiles<I: Machine, C: KeyCodes>(&mut self, isa: I) {
+    fn tiles<I: Machine, C: KeyCodes, const H: usize>(&mut self, isa: I, first_head: usize) {
         let runs = self.pages.plan.runs;
         let (head, body) = self.page.split_at(self.pages.scale_lines);
         let scales = super::halves(head).as_chunks::<TILE>().0;
@@ -161,43 +195,11 @@ impl Scores<'_> {
             body.get(first * tile_lines..last * tile_lines).unwrap_or_default().chunks_exact(tile_lines);
         let scales = scales.get(first * runs..last * runs).unwrap_or_default().chunks_exact(runs);
         for (tile, (lines, scales)) in (first..last).zip(tiles.zip(scales)) {
-            let mut next = ahead.next().unwrap_or_default();
-            let mut head = 0;
-            while head < self.queries.count {
-                let wanted = (self.queries.count - head).min(I::HEADS);
-                macro_rules! tile_of {
-                    ($heads:literal) => {{
-                        let queries = (self.queries, head);
-                        let mut logits = [[0.0; TILE]; $heads];
-                        score_tile::<I, C, $heads>(
-                            isa,
-                            (lines, run_lines),
-                            scales,
-                            table,
-                            queries,
-                            next,
-                            &mut logits,
-                        );
-                        self.store(tile, head, &logits);
-                        head += $heads;
-                    }};
-                }
-                // A condition on a constant: what a codec does not use is not compiled.
-                if C::FOUR_OR_ONE {
-                    match wanted {
-                        2.. if head + 4 <= MAX_HEADS => tile_of!(4),
-                        _ => tile_of!(1),
-                    }
-                } else {
-                    match wanted {
-                        8.. => tile_of!(8),
-                        4.. => tile_of!(4),
-                        2.. => tile_of!(2),
-                        _ => tile_of!(1),
-                    }
-                }
-                next = &[];
-            }
+            let next = ahead.next().unwrap_or_default();
+            let queries = (self.queries, first_head);
+            let mut logits = [[0.0; TILE]; H];
+            score_tile::<I, C, H>(isa, (lines, run_lines), scales, table, queries, next, &mut logits);
+            self.store(tile, first_head, &logits);
         }
     }
 
@@ -281,7 +283,7 @@ trait KeyCodes {
     type Table<I: Machine>: Copy;
 
     /// Levels cost so much more than products that two or three heads are cheapest as four, of which
-    /// some are thrown away.
+    /// some are thrown away; eight are twice four.
     const FOUR_OR_ONE: bool;
 
     /// Makes levels ready.
@@ -366,7 +368,7 @@ impl<C: Planes> KeyCodes for Woven<C> {
             prefetch::<I, 0>(isa, next);
             let Some((coded, rest)) = unit.split_first() else { break };
             let coded = isa.line(coded);
-            if C::PAIRED == 0 {
+            if const { C::PAIRED == 0 } {
                 let plain = trellis::plain::<I, C>(isa, rest);
                 let levels = trellis::levels::<I, C, InDwords>(isa, coded, before, plain, table);
                 before = [coded, before[0]];
@@ -385,7 +387,11 @@ impl<C: Planes> KeyCodes for Woven<C> {
             before = [coded, before[0]];
             sums = Self::add(isa, sums, levels, words_at(words, 16 * i + 8));
         }
-        sums.map(|[a, b]| if H < 4 { isa.add(a, b) } else { a })
+        let mut joined = [isa.zero(); H];
+        for (joined, [a, b]) in joined.iter_mut().zip(sums) {
+            *joined = if const { H < 4 } { isa.add(a, b) } else { a };
+        }
+        joined
     }
 }
 
@@ -417,14 +423,14 @@ impl<const BITS: usize> KeyCodes for Packed<BITS> {
             let words = words.as_chunks::<{ $words * MAX_HEADS }>().0;
             for (($line, next), now) in lines.iter().zip(next).zip(words) {
                 prefetch::<I, BITS>(isa, next);
-                let $line: [I::Line; $lines] = core::array::from_fn(|k| isa.line(&$line[k]));
+                let $line = read_lines(isa, $line);
                 let mut field = 0;
                 $(
                     let levels = $levels;
                     for h in 0..H {
                         // Heads split their sum as registers allow, so that additions need not wait.
                         let part = field % const { parts(I::CHAINS, H) };
-                        sums[h][part] = if BITS == 8 {
+                        sums[h][part] = if const { BITS == 8 } {
                             isa.byte_dot(sums[h][part], levels, now[field * MAX_HEADS + h])
                         } else {
                             isa.key_dot(sums[h][part], levels, now[field * MAX_HEADS + h])
@@ -477,13 +483,14 @@ impl<const BITS: usize> KeyCodes for Packed<BITS> {
             ]),
             _ => unreachable!("rows of such codes"),
         }
-        core::array::from_fn(|h| {
-            let [a, b, c, d] = sums[h];
-            match const { parts(I::CHAINS, H) } {
+        let mut joined = [isa.zero(); H];
+        for (joined, [a, b, c, d]) in joined.iter_mut().zip(sums) {
+            *joined = match const { parts(I::CHAINS, H) } {
                 1 => a,
                 2 => isa.add(a, b),
                 _ => isa.add(isa.add(a, b), isa.add(c, d)),
-            }
-        })
+            };
+        }
+        joined
     }
 }

@@ -67,8 +67,21 @@ fn fetch_scales<I: crate::lines::Machine>(isa: I, next: &[Line], scales: usize) 
 #[inline(always)]
 fn prefetch<I: crate::lines::Machine, const BITS: usize>(isa: I, lines: &[Line]) {
     for line in lines {
-        if BITS > 2 { isa.prefetch_near(line) } else { isa.prefetch(line) }
+        if const { BITS > 2 } { isa.prefetch_near(line) } else { isa.prefetch(line) }
     }
+}
+
+/// Lines of one step. No `array::from_fn`: it may be compiled without the instruction set.
+#[inline(always)]
+fn read_lines<I: crate::lines::Machine, const DEPTH: usize>(
+    isa: I,
+    lines: &[Line; DEPTH],
+) -> [I::Line; DEPTH] {
+    let mut read = [isa.line(&lines[0]); DEPTH];
+    for k in 1..DEPTH {
+        read[k] = isa.line(&lines[k]);
+    }
+    read
 }
 
 /// As many lines to ask for as `lines` has: `next`, or where these are fewer the lines themselves. To ask for what is there costs

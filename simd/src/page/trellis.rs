@@ -186,14 +186,18 @@ pub(super) type Symbols<I> = [[<I as Machine>::Line; 3]; 2];
 /// What the symbols of pairs say.
 #[inline(always)]
 pub(super) fn symbols<I: Machine, C: Planes>(isa: I, lines: &[super::Line]) -> Symbols<I> {
-    if let (3, [p0, p1, p2, ..]) = (C::PAIRED, lines) {
+    if const { C::PAIRED == 3 }
+        && let [p0, p1, p2, ..] = lines
+    {
         // Digits of 3 even + odd from its bits, found by hand and checked by the tests of all codecs.
         let (p0, p1, p2) = (isa.line(p0), isa.line(p1), isa.line(p2));
         let (both, either) = (isa.and(p0, p2), isa.xor(p0, p2));
         let middle = isa.and(p1, isa.xor(either, both));
         let odd = [isa.xor(either, middle), isa.xor(isa.xor(both, p1), isa.and(p1, either)), p0];
         [[isa.xor(p2, middle), isa.and(p1, p2), p0], odd]
-    } else if let (5, [p0, p1, p2, p3, p4, ..]) = (C::PAIRED, lines) {
+    } else if const { C::PAIRED == 5 }
+        && let [p0, p1, p2, p3, p4, ..] = lines
+    {
         let (p0, p1, p2) = (isa.line(p0), isa.line(p1), isa.line(p2));
         let (p3, p4) = (isa.line(p3), isa.line(p4));
         // Whether the even coordinate has an outer part: then the two of the pair change places.
@@ -211,8 +215,9 @@ pub(super) fn symbols<I: Machine, C: Planes>(isa: I, lines: &[super::Line]) -> S
 #[inline(always)]
 pub(super) fn expand<I: Machine, O: Order, const HALF: usize>(isa: I, symbols: Symbols<I>) -> PlainLines<I> {
     let [even, odd] = symbols;
-    let [low, middle, high] = [0, 1, 2].map(|bit| O::pair::<I, HALF>(isa, even[bit], odd[bit]));
-    [low, middle, high, low]
+    // Written out: a closure of `map` would be a call without the instruction set.
+    let low = O::pair::<I, HALF>(isa, even[0], odd[0]);
+    [low, O::pair::<I, HALF>(isa, even[1], odd[1]), O::pair::<I, HALF>(isa, even[2], odd[2]), low]
 }
 
 /// The two lines before the first of a ring whose last three coded lines are given, the last one first. Of a
@@ -247,10 +252,25 @@ pub(super) fn levels<I: Machine, C: Planes, O: Order>(
     plain: PlainLines<I>,
     table: I::Levels,
 ) -> [I::Line; 8] {
+    isa.step(
+        #[inline(always)]
+        |isa| levels_in_line::<I, C, O>(isa, now, before, plain, table),
+    )
+}
+
+#[inline(always)]
+fn levels_in_line<I: Machine, C: Planes, O: Order>(
+    isa: I,
+    now: I::Line,
+    before: [I::Line; 2],
+    plain: PlainLines<I>,
+    table: I::Levels,
+) -> [I::Line; 8] {
     let [a, b, c, d] = plain;
-    let ([z0, z1, z2], [j0, j1, j2]) = match C::GENERATORS {
-        Some(taps) => (parities::<I, O>(isa, taps, now, before), [a, b, c]),
-        None => ([now, a, b], [c, d, d]),
+    let ([z0, z1, z2], [j0, j1, j2]) = if const { C::GENERATORS.is_some() } {
+        (parities::<I, O>(isa, C::GENERATORS.unwrap_or_default(), now, before), [a, b, c])
+    } else {
+        ([now, a, b], [c, d, d])
     };
     // Without plain bits any fourth plane does, as the level table repeats.
     let j0 = if C::PLAIN == 0 { z2 } else { j0 };

@@ -8,12 +8,14 @@
 //! 512 tokens times 16383 times 127 is below 2^30.
 
 use super::columns::{
-    Out, Strip, TOGETHER, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights, sum_levels,
+    Job, Out, Strip, TOGETHER, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights, sum_levels,
 };
 use super::plan::{MAX_WORDS, Packed, Plan, with_kernel};
 use super::weights::{NONE, Products, RUN, RUN_LINES, Run, bounds, step};
-use super::{Line, MAX_PART, MAX_PARTS, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, fetch_scales, prefetch};
-use crate::level::{Kernel, Level};
+use super::{
+    Line, MAX_PART, MAX_PARTS, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, fetch_scales, prefetch, read_lines,
+};
+use crate::level::{Kernels, Level};
 use crate::lines::Machine;
 use arrayvec::ArrayVec;
 use core::ops::Range;
@@ -208,7 +210,7 @@ impl ValuePages {
             &mut many
         };
         assert!(runs <= room.len(), "tokens of one sum");
-        level.run(Accumulate { pages, parts: &given, room, acc });
+        pages.plan.level(level).choose(Accumulate { pages, parts: &given, room, acc });
     }
 }
 
@@ -259,9 +261,9 @@ impl<'a> Given<'a> {
     }
 }
 
-/// [`ValuePages::accumulate_parts`] inside an instruction set.
+/// [`ValuePages::accumulate_parts`] at a level.
 struct Accumulate<'a> {
-    /// Of the first part: those of the others differ only in how many slots they have.
+    /// The pages of the first part; those of the others differ only in how many slots they have.
     pages: &'a ValuePages,
     parts: &'a [Given<'a>],
     /// For the rounded weights of the heads of one pass.
@@ -269,67 +271,95 @@ struct Accumulate<'a> {
     acc: &'a mut [f32],
 }
 
-impl Kernel for Accumulate<'_> {
-    type Output = ();
-
-    #[inline(always)]
+impl Kernels for Accumulate<'_> {
     fn run<I: Machine>(self, isa: I) {
-        with_kernel!(self.pages.plan, K => self.heads::<I, K>(isa));
+        let Self { pages, parts, room, acc } = self;
+        let plan = &pages.plan;
+        let run_columns = pages.columns / plan.runs.max(1);
+        let mut strips = isa.apart(
+            #[inline(always)]
+            |isa| {
+                parts.iter().take(MAX_PARTS).map(|part| part.strip(isa)).collect::<ArrayVec<_, MAX_PARTS>>()
+            },
+        );
+        for (pass, accs) in acc.chunks_mut(TOGETHER * plan.dim).enumerate() {
+            let heads = Heads { first: pass * TOGETHER, count: (accs.len() / plan.dim).min(TOGETHER) };
+            // Weights are unsigned on the machine: what is negative (weights that the caller made so,
+            // scales of `q4_0`) makes a second pass.
+            for r in 0..plan.runs {
+                let largest = heads.bounds(isa, parts, r);
+                for (side, sign) in [1.0, -1.0].into_iter().enumerate() {
+                    let largest = largest.map(|largest| largest[side]);
+                    let factors = largest.map(|largest| step(sign, largest) * plan.unit);
+                    if factors == [0.0; TOGETHER] {
+                        continue;
+                    }
+                    heads.round(isa, parts, r, sign, largest, room);
+                    let job = Job {
+                        strips: &mut strips,
+                        columns: r * run_columns..(r + 1) * run_columns,
+                        positions: pages.positions,
+                        weights: room,
+                        heads: heads.count,
+                        out: Out { plan, column: 0, accs, factors },
+                    };
+                    with_kernel!(I, plan, K => K::sum(isa, job));
+                }
+            }
+        }
     }
 }
 
-impl Accumulate<'_> {
-    #[inline(always)]
-    fn heads<I: Machine, C: ValueCodes>(self, isa: I) {
-        let (pages, plan, parts, room) = (self.pages, &self.pages.plan, self.parts, self.room);
-        let table = C::table(isa, &plan.levels);
-        let run_columns = pages.columns / plan.runs.max(1);
-        let mut strips = ArrayVec::<Strip<'_>, MAX_PARTS>::new();
-        for part in parts {
-            if strips.try_push(part.strip(isa)).is_err() {
-                return;
-            }
-        }
-        for (pass, accs) in self.acc.chunks_mut(TOGETHER * plan.dim).enumerate() {
-            let (first, heads) = (pass * TOGETHER, (accs.len() / plan.dim).min(TOGETHER));
-            // Weights are unsigned on the machine: what is negative (weights that the caller made so,
-            // scales of `q4_0`) makes a second pass.
-            let mut largest = [[0.0; 2]; TOGETHER];
-            for pass in 0..2 * plan.runs {
-                let (r, side) = (pass / 2, pass % 2);
-                if side == 0 {
-                    // Of all heads first: each bound waits for its lanes, and the next head's need not.
-                    for (h, largest) in largest.iter_mut().enumerate().take(heads) {
-                        *largest = bounds(isa, parts.iter().map(|part| part.products(first + h, r)));
-                    }
+/// The heads of one pass.
+#[derive(Clone, Copy)]
+struct Heads {
+    first: usize,
+    count: usize,
+}
+
+impl Heads {
+    /// The [`bounds`] of each head's products with the scales of run `r`: 0 past the last head.
+    fn bounds<I: Machine>(self, isa: I, parts: &[Given<'_>], r: usize) -> [[f32; 2]; TOGETHER] {
+        isa.apart(
+            #[inline(always)]
+            |isa| {
+                // All heads before any is rounded: each bound waits for its lanes, and the next head's need not.
+                let mut largest = [[0.0; 2]; TOGETHER];
+                for (h, largest) in largest.iter_mut().enumerate().take(self.count) {
+                    *largest = bounds(isa, parts.iter().map(|part| part.products(self.first + h, r)));
                 }
-                let sign = if side == 0 { 1.0 } else { -1.0 };
-                let (mut factors, mut some) = ([0.0; TOGETHER], false);
-                for h in 0..heads {
-                    let largest = largest[h][side];
-                    let step = step(sign, largest);
-                    factors[h] = step * plan.unit;
-                    if step == 0.0 {
+                largest
+            },
+        )
+    }
+
+    /// Rounds each head's products times `sign` against its largest, where that is not 0.
+    fn round<I: Machine>(
+        self,
+        isa: I,
+        parts: &[Given<'_>],
+        r: usize,
+        sign: f32,
+        largest: [f32; TOGETHER],
+        room: &mut [Run],
+    ) {
+        isa.apart(
+            #[inline(always)]
+            |isa| {
+                for (h, largest) in largest.into_iter().enumerate().take(self.count) {
+                    if step(sign, largest) == 0.0 {
                         continue;
                     }
-                    some = true;
                     let mut room = &mut *room;
                     for part in parts {
-                        let products = part.products(first + h, r);
+                        let products = part.products(self.first + h, r);
                         let (now, later) = room.split_at_mut(products.runs().len().min(room.len()));
                         products.round(isa, sign, largest, h, now);
                         room = later;
                     }
                 }
-                if !some {
-                    continue;
-                }
-                for column in r * run_columns..(r + 1) * run_columns {
-                    let mut out = Out { plan, column: column * pages.positions, accs, factors };
-                    C::sum(isa, &mut strips, column, pages.positions, table, heads, room, &mut out);
-                }
-            }
-        }
+            },
+        );
     }
 }
 
@@ -337,74 +367,95 @@ impl Accumulate<'_> {
 const MAX_KEPT: usize = MAX_SLOTS / 4;
 
 impl<const BITS: usize> ValueCodes for Packed<BITS> {
-    type Table<I: Machine> = I::Table;
-
-    #[inline(always)]
-    fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> I::Table {
-        isa.value_table(levels.first_chunk().unwrap_or(&[0; 16]))
-    }
-
-    #[inline(always)]
-    fn sum<I: Machine>(
-        isa: I,
-        strips: &mut [Strip<'_>],
-        at: usize,
-        positions: usize,
-        table: I::Table,
-        heads: usize,
-        weights: &[Run],
-        out: &mut Out<'_>,
-    ) {
-        let mut reads: [[&[Line]; 2]; MAX_PARTS] = [[&[]; 2]; MAX_PARTS];
-        let count = strips.len().min(MAX_PARTS);
-        for (i, read) in reads.iter_mut().enumerate().take(count) {
-            let lines = strips[i].column(at);
-            *read = [lines, ahead(strips, lines, lines.len())];
-        }
-        let mut head = 0;
-        while head < heads {
-            macro_rules! column {
-                ($heads:literal, $($positions:literal of $dwords:literal in $lines:literal)*) => {
-                    let last = if $heads == 0 { heads } else { head + $heads };
-                    match positions {
-                        $($positions if last <= heads => {
-                            sum_column::<I, BITS, $positions, $dwords, $lines, $heads>(
-                                isa, &reads[..count], table, weights, head..last, out,
-                            );
-                            reads = reads.map(|[lines, _]| [lines, lines]);
-                            head = last;
-                            continue;
-                        })*
-                        _ => {}
-                    }
-                };
-            }
-            // Conditions on constants: what is not used is not compiled.
-            if Self::CODES > I::FIELDS {
-                column!(0, 16 of 1 in 8 8 of 2 in 4 4 of 4 in 2 2 of 8 in 1);
-            }
-            // Several heads where the sums of all fields fit the registers and whole lines are summed, which
-            // is so at common head dims.
-            if 4 * Self::CODES <= I::SUMS {
-                column!(4, 16 of 1 in 8);
-            }
-            if 2 * Self::CODES <= I::SUMS {
-                column!(2, 16 of 1 in 8);
-            }
-            column!(1, 16 of 1 in 8 8 of 2 in 4 4 of 4 in 2 2 of 8 in 1);
-            return;
+    fn sum<I: Machine>(isa: I, job: Job<'_, '_>) {
+        match job.positions {
+            2 => Self::heads::<I, 2, 8, 1>(isa, job),
+            4 => Self::heads::<I, 4, 4, 2>(isa, job),
+            8 => Self::heads::<I, 8, 2, 4>(isa, job),
+            _ => Self::heads::<I, 16, 1, 8>(isa, job),
         }
     }
 }
 
-/// Lines of one step. No `array::from_fn`: it may be compiled without the instruction set.
-#[inline(always)]
-fn read_lines<I: Machine, const DEPTH: usize>(isa: I, lines: &[Line; DEPTH]) -> [I::Line; DEPTH] {
-    let mut read = [isa.line(&lines[0]); DEPTH];
-    for k in 1..DEPTH {
-        read[k] = isa.line(&lines[k]);
+impl<const BITS: usize> Packed<BITS> {
+    /// Sums the columns for all heads, as many at a time as have their sums in the registers. Lines have `POSITIONS` times `DWORDS`
+    /// dwords, and a run of tokens is `LINES` of them.
+    fn heads<I: Machine, const POSITIONS: usize, const DWORDS: usize, const LINES: usize>(
+        isa: I,
+        mut job: Job<'_, '_>,
+    ) {
+        let heads = job.heads;
+        // Conditions on constants: a kernel that is never chosen is not compiled.
+        if const { Self::CODES > I::FIELDS } {
+            return Self::columns::<I, POSITIONS, DWORDS, LINES, 0>(isa, &mut job, 0..heads);
+        }
+        // Several heads where whole lines are summed, which is so at common head dims.
+        let mut head = 0;
+        if const { LINES == 8 && 4 * Self::CODES <= I::SUMS && I::HEADS >= 4 } && heads >= 4 {
+            Self::columns::<I, POSITIONS, DWORDS, LINES, 4>(isa, &mut job, 0..4);
+            head = 4;
+        }
+        if const { LINES == 8 && 2 * Self::CODES <= I::SUMS && I::HEADS >= 2 } && heads - head >= 2 {
+            let last = head + (heads - head) / 2 * 2;
+            Self::columns::<I, POSITIONS, DWORDS, LINES, 2>(isa, &mut job, head..last);
+            head = last;
+        }
+        if head < heads {
+            Self::columns::<I, POSITIONS, DWORDS, LINES, 1>(isa, &mut job, head..heads);
+        }
     }
-    read
+
+    /// Sums the columns for the heads of `asked`, `H` at a time, or all of them over levels that are made once where `H` is 0.
+    fn columns<
+        I: Machine,
+        const POSITIONS: usize,
+        const DWORDS: usize,
+        const LINES: usize,
+        const H: usize,
+    >(
+        isa: I,
+        job: &mut Job<'_, '_>,
+        asked: Range<usize>,
+    ) {
+        isa.apart(
+            #[inline(always)]
+            |isa| {
+                let table = isa.value_table(job.out.plan.levels.first_chunk().unwrap_or(&[0; 16]));
+                for at in job.columns.clone() {
+                    let mut reads: [[&[Line]; 2]; MAX_PARTS] = [[&[]; 2]; MAX_PARTS];
+                    let count = job.strips.len().min(MAX_PARTS);
+                    for (i, read) in reads.iter_mut().enumerate().take(count) {
+                        let lines = job.strips[i].column(at);
+                        *read = [lines, ahead(job.strips, lines, lines.len())];
+                    }
+                    job.out.column = at * POSITIONS;
+                    if const { H == 0 } {
+                        let reads = &reads[..count];
+                        sum_column::<I, BITS, POSITIONS, DWORDS, LINES, H>(
+                            isa,
+                            reads,
+                            table,
+                            job.weights,
+                            asked.clone(),
+                            &mut job.out,
+                        );
+                        continue;
+                    }
+                    for head in asked.clone().step_by(H) {
+                        sum_column::<I, BITS, POSITIONS, DWORDS, LINES, H>(
+                            isa,
+                            &reads[..count],
+                            table,
+                            job.weights,
+                            head..head + H,
+                            &mut job.out,
+                        );
+                        reads = reads.map(|[lines, _]| [lines, lines]);
+                    }
+                }
+            },
+        );
+    }
 }
 
 /// Sums one column of packed codes over the tokens of its lines, which have `POSITIONS` times `DWORDS` dwords; a run of tokens is
@@ -470,7 +521,7 @@ fn sum_column<
                     step!(2 * pair, 0);
                     step!(2 * pair + 1, 1);
                 }
-                if LINES == 1 {
+                if const { LINES == 1 } {
                     step!(0, 0);
                 }
             }
@@ -479,7 +530,7 @@ fn sum_column<
                 let mut lanes = [[0; 16]; COUNT];
                 for field in 0..COUNT {
                     let [mut high, mut low] = sums[0][h][field];
-                    if 2 * COUNT * H <= I::SUMS {
+                    if const { 2 * COUNT * H <= I::SUMS } {
                         let [others_high, others_low] = sums[1][h][field];
                         (high, low) = (isa.add(high, others_high), isa.add(low, others_low));
                     }
@@ -496,9 +547,11 @@ fn sum_column<
             $(
                 let mut levels = ArrayVec::<[I::Line; 2], MAX_KEPT>::new();
                 for [lines, next] in reads {
-                    let lines = lines.as_chunks::<$depth>().0;
-                    for (lines, next) in lines.iter().zip(next.as_chunks::<$depth>().0) {
-                        prefetch::<I, BITS>(isa, next);
+                    let (lines, next) = (lines.as_chunks::<$depth>().0, next.as_chunks::<$depth>().0);
+                    for (lines, next) in lines.iter().zip(next) {
+                        if const { $field == 0 } {
+                            prefetch::<I, BITS>(isa, next);
+                        }
                         let $line = read_lines(isa, lines);
                         if levels.try_push([$even, $odd]).is_err() {
                             return;
@@ -517,7 +570,7 @@ fn sum_column<
     match BITS {
         8 => together!(1, |line| [line[0]]),
         4 => together!(1, |line| [isa.level::<4, 0>(line[0], table), isa.level::<4, 1>(line[0], table)]),
-        2 if I::FIELDS >= 4 => together!(1, |line| [
+        2 if const { I::FIELDS >= 4 } => together!(1, |line| [
             isa.level::<2, 0>(line[0], table),
             isa.level::<2, 1>(line[0], table),
             isa.level::<2, 2>(line[0], table),
@@ -527,7 +580,7 @@ fn sum_column<
             0: isa.level::<2, 0>(line[0], table), isa.level::<2, 1>(line[0], table);
             2: isa.level::<2, 2>(line[0], table), isa.level::<2, 3>(line[0], table)
         ]),
-        1 if I::FIELDS >= 8 => together!(1, |line| [
+        1 if const { I::FIELDS >= 8 } => together!(1, |line| [
             isa.level::<1, 0>(line[0], table),
             isa.level::<1, 1>(line[0], table),
             isa.level::<1, 2>(line[0], table),
@@ -543,7 +596,7 @@ fn sum_column<
             4: isa.level::<1, 4>(line[0], table), isa.level::<1, 5>(line[0], table);
             6: isa.level::<1, 6>(line[0], table), isa.level::<1, 7>(line[0], table)
         ]),
-        3 if I::FIELDS >= 8 => together!(3, |line| [
+        3 if const { I::FIELDS >= 8 } => together!(3, |line| [
             isa.level3::<0>(line, table),
             isa.level3::<1>(line, table),
             isa.level3::<2>(line, table),

@@ -1,6 +1,6 @@
 //! Values of trellis and 5-bit codes: sums over tokens of levels that are made from bit planes.
 
-use super::columns::{Out, Strip, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights, sum_levels};
+use super::columns::{Job, Out, Strip, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights, sum_levels};
 use super::plan::{Plan, Woven};
 use super::trellis::{self, InQuads, PlainLines, Planes, eight};
 use super::weights::{NONE, RUN_LINES, Run};
@@ -15,47 +15,65 @@ const MAX_GROUPS: usize = MAX_SLOTS / (64 / WOVEN_POSITIONS);
 const DWORDS: usize = 16 / WOVEN_POSITIONS;
 
 impl<C: Planes> ValueCodes for Woven<C> {
-    type Table<I: Machine> = I::Levels;
+    fn sum<I: Machine>(isa: I, mut job: Job<'_, '_>) {
+        // A condition on constants: a kernel that is never chosen is not compiled.
+        if const { I::SUMS >= 8 && I::HEADS > 1 } && job.heads == 1 {
+            Self::columns_of_one(isa, &mut job);
+        } else {
+            Self::columns_of_many(isa, &mut job);
+        }
+    }
+}
 
-    #[inline(always)]
-    fn table<I: Machine>(isa: I, levels: &[i8; 64]) -> I::Levels {
-        isa.value_levels(levels)
+impl<C: Planes> Woven<C> {
+    /// Sums the columns for the only head, with its sums in the registers.
+    fn columns_of_one<I: Machine>(isa: I, job: &mut Job<'_, '_>) {
+        isa.apart(
+            #[inline(always)]
+            |isa| {
+                let table = isa.value_levels(&job.out.plan.levels);
+                for at in job.columns.clone() {
+                    let (mut sums, mut first) = ([[isa.zero(); 2]; 8], 0);
+                    for i in 0..job.strips.len() {
+                        let (units, mut ahead) = Units::<C>::of(job.strips, i, at, job.out.plan);
+                        for group in 0..units.count {
+                            prefetch::<I, 0>(isa, ahead.next().unwrap_or_default());
+                            let levels = units.levels(isa, group, table);
+                            sums = add_levels(isa, sums, &levels, job.weights, first + group);
+                        }
+                        first += units.count;
+                    }
+                    let mut lanes = [[0; 16]; 8];
+                    for (lanes, [high, low]) in lanes.iter_mut().zip(sums) {
+                        *lanes = join(isa.lanes(high), isa.lanes(low));
+                    }
+                    job.out.column = at * WOVEN_POSITIONS;
+                    close::<0, 8>(0, lanes, &mut job.out);
+                }
+            },
+        );
     }
 
-    /// Levels cost several times what their products do, so each line's are made once and kept.
-    #[inline(always)]
-    fn sum<I: Machine>(
-        isa: I,
-        strips: &mut [Strip<'_>],
-        at: usize,
-        _: usize,
-        table: I::Levels,
-        heads: usize,
-        weights: &[Run],
-        out: &mut Out<'_>,
-    ) {
-        if heads == 1 && I::SUMS >= 8 {
-            // The sums of one head stay in the registers.
-            let (mut sums, mut first) = ([[isa.zero(); 2]; 8], 0);
-            for i in 0..strips.len() {
-                let (units, mut ahead) = Units::<C>::of(strips, i, at, out.plan);
-                for group in 0..units.count {
-                    prefetch::<I, 0>(isa, ahead.next().unwrap_or_default());
-                    let levels = units.levels(isa, group, table);
-                    sums = add_levels(isa, sums, &levels, weights, first + group);
+    /// Sums the columns for all heads: levels cost several times what their products do, so each line's are made once and kept.
+    fn columns_of_many<I: Machine>(isa: I, job: &mut Job<'_, '_>) {
+        isa.apart(
+            #[inline(always)]
+            |isa| {
+                let table = isa.value_levels(&job.out.plan.levels);
+                for at in job.columns.clone() {
+                    job.out.column = at * WOVEN_POSITIONS;
+                    Self::column_of_many(isa, job, at, table);
                 }
-                first += units.count;
-            }
-            let mut lanes = [[0; 16]; 8];
-            for (lanes, [high, low]) in lanes.iter_mut().zip(sums) {
-                *lanes = join(isa.lanes(high), isa.lanes(low));
-            }
-            return close::<0, 8>(0, lanes, out);
-        }
+            },
+        );
+    }
+
+    #[inline(always)]
+    fn column_of_many<I: Machine>(isa: I, job: &mut Job<'_, '_>, at: usize, table: I::Levels) {
         // Memory that is written before it is read: clearing it would take as long as the products of a head.
         let mut kept = ArrayVec::<[I::Line; 8], MAX_GROUPS>::new();
-        for i in 0..strips.len() {
-            let (units, mut ahead) = Units::<C>::of(strips, i, at, out.plan);
+        for i in 0..job.strips.len() {
+            let (units, mut ahead) = Units::<C>::of(job.strips, i, at, job.out.plan);
             for group in 0..units.count {
                 prefetch::<I, 0>(isa, ahead.next().unwrap_or_default());
                 if kept.try_push(units.levels(isa, group, table)).is_err() {
@@ -63,22 +81,34 @@ impl<C: Planes> ValueCodes for Woven<C> {
                 }
             }
         }
-        macro_rules! head {
-            ($head:expr, $n:literal: $($first:literal)*) => {{
-                $({
-                    let sums = sum_levels::<I, 8, $first, $n, DWORDS>(isa, &kept, weights, $head);
-                    close::<$first, $n>($head, sums, out);
-                })*
-            }};
-        }
-        for head in 0..heads {
-            if I::FIELDS >= 8 {
-                head!(head, 8: 0);
+        for head in 0..job.heads {
+            if const { I::FIELDS >= 8 } {
+                sum_bits::<I, 0, 8>(isa, &kept, job, head);
             } else {
-                head!(head, 2: 0 2 4 6);
+                sum_bits::<I, 0, 2>(isa, &kept, job, head);
+                sum_bits::<I, 2, 2>(isa, &kept, job, head);
+                sum_bits::<I, 4, 2>(isa, &kept, job, head);
+                sum_bits::<I, 6, 2>(isa, &kept, job, head);
             }
         }
     }
+}
+
+/// Sums the `N` levels of every byte from bit `FIRST` on for a head.
+#[inline(always)]
+fn sum_bits<I: Machine, const FIRST: usize, const N: usize>(
+    isa: I,
+    kept: &[[I::Line; 8]],
+    job: &mut Job<'_, '_>,
+    head: usize,
+) {
+    isa.step(
+        #[inline(always)]
+        |isa| {
+            let sums = sum_levels::<I, 8, FIRST, N, DWORDS>(isa, kept, job.weights, head);
+            close::<FIRST, N>(head, sums, &mut job.out);
+        },
+    );
 }
 
 /// Adds a head's sums of a column, of bits `FIRST` on: bit b of a byte is of coordinate b D/8 further.
@@ -228,7 +258,7 @@ impl<'a, C: Planes> Units<'a, C> {
     /// The lines of plain bits of a group of tokens.
     #[inline(always)]
     fn plain<I: Machine>(&self, isa: I, group: usize) -> PlainLines<I> {
-        if C::PAIRED == 0 {
+        if const { C::PAIRED == 0 } {
             return trellis::plain::<I, C>(isa, self.now.after::<C>(group));
         }
         let (strand, second) = self.symbols;

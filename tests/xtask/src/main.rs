@@ -1,6 +1,7 @@
 //! Task runner: `cargo xtask TASK`.
 
 mod asm;
+mod codebooks;
 mod counts;
 mod doctor;
 mod firmware;
@@ -22,6 +23,8 @@ use std::process::ExitCode;
 enum Task {
     /// Check that the hot loops of the release assembly hold no calls and no bounds checks
     Asm(asm::Args),
+    /// Solve the codebooks and write their file, or compare with it
+    Codebooks(codebooks::Args),
     /// List what each task needs of this machine, and how to get what is missing
     Doctor(doctor::Args),
     /// Build the firmware images, run them in QEMU, and compare their costs with the budget
@@ -43,6 +46,7 @@ enum Task {
 fn main() -> ExitCode {
     match Task::parse() {
         Task::Asm(args) => when_ready("asm", || asm::run(&args)),
+        Task::Codebooks(args) => when_ready("codebooks", || codebooks::run(&args)),
         Task::Doctor(args) => doctor::run(&args),
         Task::Firmware(args) => when_ready("firmware", || firmware::run(&args)),
         Task::GpuBundle(args) => when_ready("gpu-bundle", || gpu_bundle::run(&args)),

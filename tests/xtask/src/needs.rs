@@ -34,9 +34,10 @@ const fn need(name: &'static str, source: Source) -> Need {
 }
 
 /// The rows: what is run, and what it needs.
-pub(crate) const TASKS: [(&str, &[Need]); 17] = [
+pub(crate) const TASKS: [(&str, &[Need]); 18] = [
     ("cargo fmt, cargo clippy", &[need("rustfmt", Component), need("clippy", Component)]),
     ("cargo xtask asm", &[need("an x86-64 machine", Other(is_x86_64, "run it on one"))]),
+    ("cargo xtask codebooks", &[need("rustfmt", Component)]),
     (
         "cargo xtask firmware",
         &[

@@ -1,4 +1,4 @@
-//! Codebooks: levels and boundaries for every head dim and bit width, solved at compile time.
+//! Codebooks: levels and boundaries for every head dim and bit width, solved from the exact law.
 //!
 //! A level is a signed **byte** times a **unit**; units and boundaries are in sigma units: a
 //! coordinate of a rotated unit vector times sqrt(dim), so that it has about unit variance. Codes
@@ -11,14 +11,19 @@
 //! gives the 3-bit code; levels are refitted to each rate. [`Exact`] is what was rounded.
 //!
 //! 5 bits are the widest code that the look-ups of all machines serve.
+//!
+//! The file `solved.rs` keeps the solutions, because the compiler needs eleven seconds to find them. `cargo xtask codebooks` writes
+//! it, and a test solves every codebook again and compares all bits. A head dim that the file lacks is solved by the compiler.
 
 mod beta;
 mod solve;
+mod solved;
 
 use super::{CodecId, Levels};
 use crate::head_dim::{HEAD_DIMS, index_of};
 pub(crate) use beta::sqrt;
-use solve::{HALF, HalfBytes, HalfCodebook, from_boundaries, lloyd_max, to_bytes};
+use solve::{HALF, HalfCodebook, from_boundaries, lloyd_max, to_bytes};
+use solved::SOLVED;
 
 /// Widest scalar code.
 pub(crate) const MAX_BITS: usize = 5;
@@ -77,54 +82,92 @@ impl Codebook {
         self.relative_mse
     }
 
-    const fn from_half(half: &HalfBytes, dim: usize) -> Self {
-        let n = half.count;
-        let unit = (half.unit * sqrt(dim as f64)) as f32;
+    /// The codebook of a solution; scalar codes have boundaries half-way between levels.
+    const fn from_solution(solution: &Solution, is_nested: bool) -> Self {
+        let (n, unit) = (solution.bytes.len(), solution.unit);
+        let bits = (2 * n).trailing_zeros() as u8;
         let (mut bytes, mut table, mut boundaries) = ([0; MAX_LEVELS], [0.0; MAX_LEVELS], [0.0; MAX_LEVELS]);
         let mut i = 0;
         while i < n {
-            let byte = half.bytes[i];
+            let byte = solution.bytes[i];
             (bytes[n + i], bytes[n - 1 - i]) = (byte, -byte);
             (table[n + i], table[n - 1 - i]) = (byte as f32, -(byte as f32));
             if i + 1 < n {
-                let boundary = (byte as f32 + half.bytes[i + 1] as f32) * 0.5 * unit;
+                let boundary = if is_nested {
+                    nested_boundary(bits as usize, i) as f32
+                } else {
+                    (byte as f32 + solution.bytes[i + 1] as f32) * 0.5 * unit
+                };
                 (boundaries[n + i], boundaries[n - 2 - i]) = (boundary, -boundary);
             }
             i += 1;
         }
-        let bits = (2 * n).trailing_zeros() as u8;
-        Self { bytes, unit, table, boundaries, bits, relative_mse: half.relative_mse }
+        Self { bytes, unit, table, boundaries, bits, relative_mse: solution.relative_mse }
     }
 
-    /// The codebook of a codec that has one, solved afresh. `const` evaluation only: run-time users
-    /// take [`CodecId::codebook`].
+    /// The codebook of a codec that has one, for constants. At run time, [`CodecId::codebook`] refers to one table.
     ///
     /// # Panics
     /// The head dim is unsupported.
+    pub const fn of(id: CodecId, dim: usize) -> Option<Self> {
+        let (is_nested, bits) = match id.levels() {
+            Levels::LloydMax => (false, id.bits() as usize),
+            Levels::Nested => (true, id.bits() as usize),
+            Levels::Values | Levels::Codes(_) | Levels::Trellis(_) => return None,
+        };
+        Some(Self::known(dim, bits, is_nested))
+    }
+
+    /// The scalar codebook of `bits` bits; see [`Codebook::of`].
+    pub(crate) const fn scalar(dim: usize, bits: usize) -> Self {
+        Self::known(dim, bits, false)
+    }
+
+    const fn known(dim: usize, bits: usize, is_nested: bool) -> Self {
+        let mut i = 0;
+        while i < SOLVED.len() {
+            if SOLVED[i].dim == dim {
+                let rows: &[Solution] = if is_nested { &SOLVED[i].nested } else { &SOLVED[i].scalar };
+                return Self::from_solution(&rows[bits - 1], is_nested);
+            }
+            i += 1;
+        }
+        Self::solve_half(dim, bits, is_nested)
+    }
+
+    /// [`Codebook::of`], solved again: for the test and the writer of the table.
     pub const fn solve(id: CodecId, dim: usize) -> Option<Self> {
         match id.levels() {
-            Levels::LloydMax => Some(Self::solve_scalar(dim, id.bits() as usize)),
-            Levels::Nested => Some(Self::solve_nested(dim, id.bits() as usize)),
+            Levels::LloydMax => Some(Self::solve_half(dim, id.bits() as usize, false)),
+            Levels::Nested => Some(Self::solve_half(dim, id.bits() as usize, true)),
             Levels::Values | Levels::Codes(_) | Levels::Trellis(_) => None,
         }
     }
 
-    /// The scalar codebook of `bits` bits; see [`Codebook::solve`].
-    pub(crate) const fn solve_scalar(dim: usize, bits: usize) -> Self {
-        Self::from_half(&to_bytes(dim, &lloyd_max(dim, bits), true), dim)
+    const fn solve_half(dim: usize, bits: usize, is_nested: bool) -> Self {
+        let half = if is_nested {
+            to_bytes(dim, &nested_half(dim, bits), false)
+        } else {
+            to_bytes(dim, &lloyd_max(dim, bits), true)
+        };
+        let unit = (half.unit * sqrt(dim as f64)) as f32;
+        let bytes = half.bytes.split_at(half.count).0;
+        Self::from_solution(&Solution { bytes, unit, relative_mse: half.relative_mse }, is_nested)
     }
+}
 
-    /// The nested codebook of `bits` bits; see [`Codebook::solve`].
-    const fn solve_nested(dim: usize, bits: usize) -> Self {
-        let mut book = Self::from_half(&to_bytes(dim, &nested_half(dim, bits), false), dim);
-        let (count, mut i) = (1 << (bits - 1), 0);
-        while i + 1 < count {
-            let boundary = nested_boundary(bits, i) as f32;
-            (book.boundaries[count + i], book.boundaries[count - 2 - i]) = (boundary, -boundary);
-            i += 1;
-        }
-        book
-    }
+/// The positive levels of a codebook in units, ascending, and what else is solved: see [`Codebook`].
+struct Solution<'a> {
+    bytes: &'a [i8],
+    unit: f32,
+    relative_mse: f64,
+}
+
+/// The codebooks of a head dim.
+struct Solved {
+    dim: usize,
+    scalar: [Solution<'static>; MAX_BITS],
+    nested: [Solution<'static>; MAX_NESTED_BITS],
 }
 
 /// Positive boundaries of the nested family in sigma units.
@@ -200,33 +243,23 @@ impl Exact {
     }
 }
 
-static SCALAR: [[Codebook; MAX_BITS]; HEAD_DIMS.len()] = {
-    let mut tables = [[Codebook::solve_scalar(16, 1); MAX_BITS]; HEAD_DIMS.len()];
+/// The codebooks of all head dims, 1 bit first.
+const fn tables<const BITS: usize>(is_nested: bool) -> [[Codebook; BITS]; HEAD_DIMS.len()] {
+    let mut tables = [[Codebook::known(HEAD_DIMS[0], 1, is_nested); BITS]; HEAD_DIMS.len()];
     let mut d = 0;
     while d < HEAD_DIMS.len() {
         let mut b = 0;
-        while b < MAX_BITS {
-            tables[d][b] = Codebook::solve_scalar(HEAD_DIMS[d], b + 1);
+        while b < BITS {
+            tables[d][b] = Codebook::known(HEAD_DIMS[d], b + 1, is_nested);
             b += 1;
         }
         d += 1;
     }
     tables
-};
+}
 
-static NESTED: [[Codebook; MAX_NESTED_BITS]; HEAD_DIMS.len()] = {
-    let mut tables = [[Codebook::solve_nested(16, 1); MAX_NESTED_BITS]; HEAD_DIMS.len()];
-    let mut d = 0;
-    while d < HEAD_DIMS.len() {
-        let mut b = 0;
-        while b < MAX_NESTED_BITS {
-            tables[d][b] = Codebook::solve_nested(HEAD_DIMS[d], b + 1);
-            b += 1;
-        }
-        d += 1;
-    }
-    tables
-};
+static SCALAR: [[Codebook; MAX_BITS]; HEAD_DIMS.len()] = tables(false);
+static NESTED: [[Codebook; MAX_NESTED_BITS]; HEAD_DIMS.len()] = tables(true);
 
 /// The Lloyd-Max codebook of `bits` bits for a supported head dim, or `None`.
 pub(super) fn scalar(dim: usize, bits: usize) -> Option<&'static Codebook> {

@@ -1,4 +1,4 @@
-//! Lloyd-Max codebooks for the coordinate law, solved at compile time.
+//! Lloyd-Max codebooks for the coordinate law.
 //!
 //! The optimal scalar quantiser has every level at the centroid of its cell and every boundary
 //! half-way between levels (TurboQuant, section 3.1). The law is symmetric, so only the positive

@@ -221,13 +221,17 @@ fn encode<I: Memory, S: Search, const G: usize, const N: usize>(
 }
 
 /// Rotates one vector and predicts its scale.
-#[inline(always)]
 fn prepare<I: Memory>(job: &Job<'_>, isa: I, x: &[f32], y: &mut [I::V]) -> Result<Vector, EncodeError> {
-    rotation::load(isa, x, y);
-    let norm_squared = scalar::norm_squared(isa, y);
-    check_finite(x, norm_squared)?;
-    rotation::forward(isa, job.shape, job.signs, y);
-    Ok(Vector::new(isa, &job.trellis.code, norm_squared, y))
+    isa.apart(
+        #[inline(always)]
+        |isa| {
+            rotation::load(isa, x, y);
+            let norm_squared = scalar::norm_squared(isa, y);
+            check_finite(x, norm_squared)?;
+            rotation::forward_apart(isa, job.shape, job.signs, y);
+            Ok(Vector::new(isa, &job.trellis.code, norm_squared, y))
+        },
+    )
 }
 
 /// Adding and subtracting it rounds to an integer, ties to even.
@@ -261,8 +265,23 @@ fn fill_targets<I: Memory>(
 }
 
 /// Completes the codes of one problem; returns the sums y l and l^2 with l in units of the levels.
-#[inline(always)]
 fn finish<I: Memory, S: Search, const G: usize>(
+    code: &Code,
+    isa: I,
+    search: S,
+    y: &[I::V],
+    targets: &[i16],
+    coded: &[u8],
+    body: &mut [u8],
+) -> (f32, f32) {
+    isa.apart(
+        #[inline(always)]
+        |isa| finish_in_line::<I, S, G>(code, isa, search, y, targets, coded, body),
+    )
+}
+
+#[inline(always)]
+fn finish_in_line<I: Memory, S: Search, const G: usize>(
     code: &Code,
     isa: I,
     search: S,
