@@ -49,8 +49,6 @@ pub(crate) trait Machine: Memory + Search {
     const SUMS: usize;
     /// What is added to every level of [`Machine::key_level`].
     const KEY_BIAS: i32;
-    /// Whether this is the definition: it need not be fast, and runs codes that have no kernels elsewhere.
-    const IS_DEFINITION: bool = false;
 
     /// What operations on blocks are compiled for: tokens that differ in products of bytes alone share them.
     fn of_blocks(self) -> Self::Blocks;
@@ -204,7 +202,6 @@ impl Machine for Portable {
     const FIELDS: usize = 8;
     const SUMS: usize = 8;
     const KEY_BIAS: i32 = 0;
-    const IS_DEFINITION: bool = true;
 
     #[inline(always)]
     fn of_blocks(self) -> Self {

@@ -124,15 +124,7 @@ impl KeyPages {
         if n == 0 {
             return;
         }
-        self.plan.level(level).choose(Scores {
-            pages: self,
-            page: &page[..self.lines],
-            from,
-            n,
-            queries,
-            next,
-            out,
-        });
+        level.choose(Scores { pages: self, page: &page[..self.lines], from, n, queries, next, out });
     }
 }
 
@@ -149,7 +141,7 @@ struct Scores<'a> {
 
 impl Kernels for Scores<'_> {
     fn run<I: Machine>(mut self, isa: I) {
-        with_kernel!(I, self.pages.plan, K => self.passes::<I, K>(isa));
+        with_kernel!(self.pages.plan, K => self.passes::<I, K>(isa));
     }
 }
 
@@ -160,12 +152,12 @@ impl Scores<'_> {
         while head < self.queries.count {
             // Conditions on constants: a kernel that is never chosen is not compiled.
             head += match self.queries.count - head {
-                8.. if const { I::HEADS >= 8 && !C::FOUR_OR_ONE } => self.pass::<I, C, 8>(isa, head),
-                4.. if const { I::HEADS >= 4 } => self.pass::<I, C, 4>(isa, head),
-                2.. if const { I::HEADS >= 4 && C::FOUR_OR_ONE } && head + 4 <= MAX_HEADS => {
+                8.. if const { I::HEADS >= 8 && C::HEADS.has(8) } => self.pass::<I, C, 8>(isa, head),
+                4.. if const { I::HEADS >= 4 && C::HEADS.has(4) } => self.pass::<I, C, 4>(isa, head),
+                2.. if const { I::HEADS >= 2 && C::HEADS.has(2) } => self.pass::<I, C, 2>(isa, head),
+                2.. if const { I::HEADS >= 4 && C::HEADS.has(4) } && head + 4 <= MAX_HEADS => {
                     self.pass::<I, C, 4>(isa, head)
                 }
-                2.. if const { I::HEADS >= 2 && !C::FOUR_OR_ONE } => self.pass::<I, C, 2>(isa, head),
                 _ => self.pass::<I, C, 1>(isa, head),
             };
             self.next = &[];
@@ -273,6 +265,24 @@ const fn parts(chains: usize, heads: usize) -> usize {
     }
 }
 
+/// Numbers of heads that kernels of a codec are compiled for.
+#[derive(Clone, Copy)]
+enum Heads {
+    One,
+    OneOrFour,
+    Any,
+}
+
+impl Heads {
+    const fn has(self, count: usize) -> bool {
+        match self {
+            Self::One => count == 1,
+            Self::OneOrFour => count == 1 || count == 4,
+            Self::Any => true,
+        }
+    }
+}
+
 /// How lines of codes meet queries.
 trait KeyCodes {
     /// Codes of one byte or byte column.
@@ -282,9 +292,8 @@ trait KeyCodes {
     /// Levels, ready for look-ups.
     type Table<I: Machine>: Copy;
 
-    /// Levels cost so much more than products that two or three heads are cheapest as four, of which
-    /// some are thrown away; eight are twice four.
-    const FOUR_OR_ONE: bool;
+    /// Numbers of heads that kernels are made for.
+    const HEADS: Heads;
 
     /// Makes levels ready.
     fn table<I: Machine>(isa: I, plan: &Plan) -> Self::Table<I>;
@@ -341,7 +350,9 @@ impl<C: Planes> KeyCodes for Woven<C> {
     /// With whether the ring begins at the third byte.
     type Table<I: Machine> = (I::Levels, bool);
 
-    const FOUR_OR_ONE: bool = true;
+    /// Levels cost so much more than products that two or three heads are cheapest as four, of which
+    /// some are thrown away; eight are twice four.
+    const HEADS: Heads = if C::IS_SMALL { Heads::One } else { Heads::OneOrFour };
 
     #[inline(always)]
     fn table<I: Machine>(isa: I, plan: &Plan) -> (I::Levels, bool) {
@@ -400,7 +411,7 @@ impl<const BITS: usize> KeyCodes for Packed<BITS> {
     const DEPTH: usize = if BITS == 3 { 3 } else { 1 };
     type Table<I: Machine> = I::Table;
 
-    const FOUR_OR_ONE: bool = false;
+    const HEADS: Heads = Heads::Any;
 
     #[inline(always)]
     fn table<I: Machine>(isa: I, plan: &Plan) -> I::Table {

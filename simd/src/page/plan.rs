@@ -6,10 +6,7 @@
 //! and [`Plan::block`] how blocks become such lines and back. `f16` has none: its pages are rows of values; yardsticks have none and are decoded.
 
 use super::trellis::Planes;
-use crate::level::Level;
-use crate::lines::Machine;
 use core::marker::PhantomData;
-use tqkv_core::code::trellis::MAX_MEMORY;
 use tqkv_core::code::{Code, Layout, Levels};
 use tqkv_core::{AnyCodec, CodecId, with_code};
 
@@ -71,29 +68,14 @@ const fn rows<C: Code>() -> Option<Rows> {
 }
 
 /// Whether lines of a codec are bit planes.
-const fn is_woven<C: Code>() -> bool {
+pub(super) const fn is_woven<C: Code>() -> bool {
     matches!(rows::<C>(), Some(Rows::Planes { .. }))
 }
 
-/// Whether a codec is for microcontrollers, where it is searched fast. Its pages are read by the definition at every level, which
-/// saves a third of the kernels of bit planes.
-const fn is_small<C: Code>() -> bool {
-    match C::LEVELS {
-        Levels::Trellis(trellis) => trellis.code.memory < MAX_MEMORY as u8,
-        Levels::Values | Levels::Codes(_) | Levels::LloydMax | Levels::Nested => false,
-    }
-}
-
-/// Whether a machine has a kernel for bit planes of a codec.
-pub(super) const fn has_woven<I: Machine, C: Code>() -> bool {
-    is_woven::<C>() && (I::IS_DEFINITION || !is_small::<C>())
-}
-
-/// Runs `$body` with the type `$kernel` set to how lines of a plan are read on the machine `$isa`. Codecs with the same rows share a
-/// kernel.
+/// Runs `$body` with the type `$kernel` set to how lines of a plan are read. Codecs with the same rows share a kernel.
 macro_rules! with_kernel {
-    ($isa:ty, $plan:expr, $kernel:ident => $body:expr) => {{
-        use crate::page::plan::{Packed, Rows, Woven, has_woven};
+    ($plan:expr, $kernel:ident => $body:expr) => {{
+        use crate::page::plan::{Packed, Rows, Woven, is_woven};
         macro_rules! packed {
             ($bits:literal) => {{
                 type $kernel = Packed<$bits>;
@@ -107,7 +89,7 @@ macro_rules! with_kernel {
             Rows::Nibbles | Rows::SplitNibbles => packed!(4),
             Rows::Bytes => packed!(8),
             // A condition on a constant: kernels of other codecs are not compiled.
-            Rows::Planes { .. } => tqkv_core::with_code!($plan.id, PlaneCode => if const { has_woven::<$isa, PlaneCode>() } {
+            Rows::Planes { .. } => tqkv_core::with_code!($plan.id, PlaneCode => if const { is_woven::<PlaneCode>() } {
                 type $kernel = Woven<PlaneCode>;
                 $body
             } else {
@@ -169,11 +151,6 @@ impl Plan {
             unit: codec.unit(),
             block_bytes: codec.block_bytes(),
         })
-    }
-
-    /// The level whose kernels read such pages where `level` is asked for.
-    pub(super) fn level(&self, level: Level) -> Level {
-        if with_code!(self.id, C => const { is_small::<C>() }) { Level::Portable } else { level }
     }
 
     /// Whether lines are bit planes.

@@ -58,7 +58,7 @@ impl Queries {
     /// [`super::KeyPages::queries`].
     pub(super) fn set(&mut self, level: Level, plan: &Plan, rotated: &[f32]) {
         self.count = (rotated.len() / plan.dim).min(MAX_HEADS);
-        plan.level(level).run(Quantise { plan, rotated, queries: self });
+        level.run(Quantise { plan, rotated, queries: self });
     }
 }
 

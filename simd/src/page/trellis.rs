@@ -21,7 +21,7 @@
 //! of what precedes them in the ring.
 
 use crate::lines::Machine;
-use tqkv_core::code::trellis::Plain;
+use tqkv_core::code::trellis::{MAX_MEMORY, Plain};
 use tqkv_core::code::{Code, Layout, Levels};
 
 /// Bit planes of a codec, known when the kernel is compiled: of a trellis, or of codes that are wide enough to be
@@ -37,6 +37,8 @@ pub(super) trait Planes {
     const BESIDE: usize;
     /// Taps of the parity bits, most significant parity first; without them the three lowest index bits are planes.
     const GENERATORS: Option<[u16; 3]>;
+    /// Whether the code is for microcontrollers: its kernels serve one head at a time, as few caches here have it.
+    const IS_SMALL: bool;
 }
 
 impl<C: Code> Planes for C {
@@ -64,6 +66,10 @@ impl<C: Code> Planes for C {
     const GENERATORS: Option<[u16; 3]> = match C::LEVELS {
         Levels::Trellis(trellis) => Some(trellis.code.generators),
         Levels::Values | Levels::Codes(_) | Levels::LloydMax | Levels::Nested => None,
+    };
+    const IS_SMALL: bool = match C::LEVELS {
+        Levels::Trellis(trellis) => (trellis.code.memory as usize) < MAX_MEMORY,
+        Levels::Values | Levels::Codes(_) | Levels::LloydMax | Levels::Nested => false,
     };
 }
 

@@ -210,7 +210,7 @@ impl ValuePages {
             &mut many
         };
         assert!(runs <= room.len(), "tokens of one sum");
-        pages.plan.level(level).choose(Accumulate { pages, parts: &given, room, acc });
+        level.choose(Accumulate { pages, parts: &given, room, acc });
     }
 }
 
@@ -303,7 +303,7 @@ impl Kernels for Accumulate<'_> {
                         heads: heads.count,
                         out: Out { plan, column: 0, accs, factors },
                     };
-                    with_kernel!(I, plan, K => K::sum(isa, job));
+                    with_kernel!(plan, K => K::sum(isa, job));
                 }
             }
         }

@@ -17,7 +17,7 @@ const DWORDS: usize = 16 / WOVEN_POSITIONS;
 impl<C: Planes> ValueCodes for Woven<C> {
     fn sum<I: Machine>(isa: I, mut job: Job<'_, '_>) {
         // A condition on constants: a kernel that is never chosen is not compiled.
-        if const { I::SUMS >= 8 && I::HEADS > 1 } && job.heads == 1 {
+        if const { I::SUMS >= 8 && I::HEADS > 1 && !C::IS_SMALL } && job.heads == 1 {
             Self::columns_of_one(isa, &mut job);
         } else {
             Self::columns_of_many(isa, &mut job);
