@@ -27,7 +27,7 @@ const OF_BLOCKS: &str = "codec::ops::";
 /// from those around them.
 const KERNELS: [(&str, &str, &[&str]); 6] = [
     ("scores", "page::keys::", &["vpmaddubsw", "vpdpbusd"]),
-    ("accumulate", "page::values::", &["vpmaddubsw", "vpdpbusd"]),
+    ("accumulate", ">::columns", &["vpmaddubsw", "vpdpbusd"]),
     ("attend", "page::attend::", &["vmulps"]),
     ("f16 rows", "page::half_rows::", &["vcvtph2ps"]),
     ("encode", "codec::ops::encode_rotated<", &["vpermps", "vpermd"]),
