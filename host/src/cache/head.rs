@@ -2,7 +2,7 @@
 
 use super::format::PAGE_TOKENS;
 use super::scratch::{Queries, Scratch, Seen, dot};
-use super::track::Track;
+use super::track::{Cut, Track};
 use super::vectors::Vectors;
 use crate::error::CacheError;
 use crate::threads;
@@ -82,10 +82,25 @@ impl Head {
         [&self.keys, &self.other].iter().all(|track| track.first_live() <= first)
     }
 
-    /// Drops the tokens from position `len` on.
-    pub(super) fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
-        self.keys.truncate(len)?;
-        self.other.truncate(len)
+    /// Reads what dropping the tokens from position `len` on needs. Changes nothing.
+    pub(super) fn plan_cut(&self, len: usize) -> Result<[Cut; 2], CacheError> {
+        Ok([self.keys.plan_cut(len)?, self.other.plan_cut(len)?])
+    }
+
+    /// Drops tokens as planned for what is held now.
+    pub(super) fn truncate(&mut self, [keys, other]: [Cut; 2]) {
+        self.keys.truncate(keys);
+        self.other.truncate(other);
+    }
+
+    /// Whether pages leave the warm tier.
+    pub(super) fn has_cold_tiers(&self) -> bool {
+        self.keys.has_cold_tiers() || self.other.has_cold_tiers()
+    }
+
+    /// The most that a copy takes that shares pages and rows.
+    pub(super) fn list_bytes(&self) -> usize {
+        self.keys.list_bytes() + self.other.list_bytes()
     }
 
     /// Appends tokens and encodes what leaves the hot window. Fails with the tokens taken up or not; who calls cuts them off.
@@ -107,8 +122,9 @@ impl Head {
 
     /// Sends pages to colder tiers that are due once there are `len` tokens.
     pub(super) fn cool(&mut self, len: usize) -> Result<(), CacheError> {
-        self.keys.cool(len)?;
-        self.other.cool(len)
+        let keys = self.keys.cool(len);
+        // One side does not wait for room for the other.
+        keys.and(self.other.cool(len))
     }
 
     /// Frees what the sliding window has left behind.

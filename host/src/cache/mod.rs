@@ -27,6 +27,8 @@
 mod ahead;
 mod blocks;
 mod budget;
+#[cfg(test)]
+mod faults;
 mod format;
 mod head;
 mod layer;
@@ -156,7 +158,7 @@ impl KvCache {
     /// # Errors
     /// [`CacheError::Full`].
     pub fn fork(&self) -> Result<Self, CacheError> {
-        let lists = self.heads().map(|head| head.keys.list_bytes() + head.other.list_bytes()).sum();
+        let lists = self.heads().map(Head::list_bytes).sum();
         let _room = self.budget.reserve(lists)?;
         Ok(self.clone())
     }
@@ -179,11 +181,7 @@ impl KvCache {
     ) -> Result<(), CacheError> {
         let (k, v) = (k.into(), v.into());
         let n = self.spec.check_tokens(layer, k, v)?;
-        self.take_up(layer, n, k, v, |head, _, k, v, scratch| {
-            head.push(k, v, scratch)?;
-            head.cool_what_fits(head.len());
-            Ok(())
-        })
+        self.take_up(layer, n, k, v, false, |head, _, k, v, scratch| head.push(k, v, scratch))
     }
 
     /// Attends from the newest position: `q` is `[num_heads, head_dim]`, `out` `[num_heads, value_dim]`.
@@ -236,16 +234,18 @@ impl KvCache {
             scatter(&out, i, kv_heads, group * value_dim, &mut results);
             Ok(())
         };
-        self.take_up(layer, n, k, v, attend)
+        self.take_up(layer, n, k, v, true, attend)
     }
 
     /// Checks `n` tokens of a layer, has each head take up its own with `work`, and takes all back where one cannot.
+    /// `cools` says that `work` sends pages to colder tiers.
     fn take_up(
         &mut self,
         layer: usize,
         n: usize,
         k: Floats<'_>,
         v: Floats<'_>,
+        cools: bool,
         work: impl Fn(&mut Head, usize, Vectors<'_>, Vectors<'_>, &mut Scratch) -> Result<(), CacheError> + Sync,
     ) -> Result<(), CacheError> {
         let num_kv_heads = self.spec.shape.num_kv_heads;
@@ -254,13 +254,19 @@ impl KvCache {
         let Some(before) = heads.first().map(Head::len) else { return Err(CacheError::NoCache { layer }) };
         let sides = self.spec.sides(k, v);
         check_vectors(layer, before, num_kv_heads, &sides, *max_norms, level)?;
+        // A page that went to the file may not come back from it: heads are put back as they were, and share until then.
+        let keeps = cools && heads.iter().any(Head::has_cold_tiers);
+        let lists = if keeps { heads.iter().map(Head::list_bytes).sum() } else { 0 };
+        let _lists = self.budget.reserve(lists)?;
+        let kept = keeps.then(|| heads.clone());
         let growth = if self.budget.is_limited() {
             heads.iter().map(|head| head.keys.growth(n) + head.other.growth(n)).sum()
         } else {
             0
         };
         let _room = self.budget.reserve(growth)?;
-        heads.iter_mut().try_for_each(|head| head.cool(before + 1))?;
+        // What found no room in the file before. It changes no value.
+        heads.iter_mut().try_for_each(|head| head.cool(before))?;
         let scratch = &self.scratch;
         let each = |(i, head): (usize, &mut Head)| {
             let [k, v] = sides.map(|side| side.of_head(i, num_kv_heads));
@@ -275,12 +281,17 @@ impl KvCache {
             heads.iter_mut().enumerate().try_for_each(each)
         };
         if let Err(error) = result {
-            // The newest tokens are the easiest to take back: they are rows, or at the end of pages in memory.
-            heads.iter_mut().try_for_each(|head| head.truncate(before))?;
+            match kept {
+                Some(kept) => *heads = kept,
+                // The newest tokens are rows, or at the end of pages in memory, which can be read.
+                None => cut(heads, before)?,
+            }
             return Err(error);
         }
+        drop(kept);
         count(Event::Tokens, n);
         for head in heads {
+            head.cool_what_fits(head.len());
             head.evict();
             head.keys.encode_ahead();
             head.other.encode_ahead();
@@ -351,7 +362,7 @@ impl KvCache {
             self.heads().map(|head| head.keys.truncate_growth(len) + head.other.truncate_growth(len)).sum();
         let budget = self.budget.clone();
         let _room = budget.reserve(growth)?;
-        self.layers.iter_mut().flat_map(|layer| &mut layer.heads).try_for_each(|head| head.truncate(len))
+        cut(self.layers.iter_mut().flat_map(|layer| &mut layer.heads), len)
     }
 
     /// Back to the empty cache; key means are learnt anew.
@@ -390,6 +401,14 @@ impl KvCache {
             Some(_) => Ok(heads),
         }
     }
+}
+
+/// Drops the tokens from position `len` on in all heads, or in none where a page cannot be read.
+fn cut<'a>(heads: impl IntoIterator<Item = &'a mut Head>, len: usize) -> Result<(), CacheError> {
+    let heads: Vec<&mut Head> = heads.into_iter().collect();
+    let plans = heads.iter().map(|head| head.plan_cut(len)).collect::<Result<Vec<_>, _>>()?;
+    heads.into_iter().zip(plans).for_each(|(head, plan)| head.truncate(plan));
+    Ok(())
 }
 
 impl Layer {

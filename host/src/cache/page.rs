@@ -13,7 +13,7 @@ use tqkv_simd::page::{Line, SLOT_STEP, ask_for};
 
 /// Where the lines of a page are.
 #[derive(Clone, Debug)]
-enum Memory {
+pub(super) enum Memory {
     /// Blocks back to back: so few that whole lines of them would be larger than f16 rows.
     Loose(Box<[u8]>),
     Held(Box<[Line]>),
@@ -299,20 +299,29 @@ impl Pages {
         (len.div_ceil(PAGE_TOKENS).saturating_sub(self.evicted), len % PAGE_TOKENS)
     }
 
-    /// Drops tokens from index `len` on. A cold page that is cut in the middle is brought back to
-    /// the warm codec, so that new tokens can follow.
-    pub(super) fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
-        if len >= self.len {
-            return Ok(());
-        }
+    /// A cold page that a cut at index `len` goes through, brought back to the warm codec so that new tokens can follow.
+    pub(super) fn plan_cut(&self, len: usize) -> Result<Option<Memory>, CacheError> {
         let (pages, kept) = self.cut(len);
-        if kept > 0
+        if len < self.len
+            && kept > 0
             && let Some(page) = self.pages.get(pages - 1)
             && let tier = self.tier(self.evicted + pages - 1)
             && tier > 0
         {
             let lines = transcode(self.tiers.format(tier), &page.load()?, kept, self.warm())?;
-            self.set(pages - 1, Memory::Held(lines.into()));
+            return Ok(Some(Memory::Held(lines.into())));
+        }
+        Ok(None)
+    }
+
+    /// Drops tokens from index `len` on; `warm` is what [`Pages::plan_cut`] said.
+    pub(super) fn truncate(&mut self, len: usize, warm: Option<Memory>) {
+        if len >= self.len {
+            return;
+        }
+        let (pages, _) = self.cut(len);
+        if let Some(memory) = warm {
+            self.set(pages - 1, memory);
         }
         // Every page before the last one is whole.
         if pages < self.pages.len() {
@@ -326,7 +335,6 @@ impl Pages {
         if len == 0 {
             self.clear();
         }
-        Ok(())
     }
 
     fn set(&mut self, index: usize, memory: Memory) {
@@ -403,6 +411,11 @@ impl Pages {
             }
         }
         Ok(())
+    }
+
+    /// Whether there are tiers behind the warm one.
+    pub(super) fn has_cold_tiers(&self) -> bool {
+        self.tiers.len() > 1
     }
 
     /// After how many tokens in all a page goes cold next.

@@ -20,6 +20,8 @@ pub(super) struct SpillFile(Arc<Shared>);
 struct Shared {
     file: File,
     room: Mutex<Room>,
+    #[cfg(test)]
+    faults: super::faults::Faults,
 }
 
 /// Which ranges of the file are used.
@@ -49,7 +51,12 @@ impl SpillFile {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "a spill file needs a Unix system"));
         }
         let file = tempfile::tempfile_in(folder)?;
-        Ok(Self(Arc::new(Shared { file, room: Mutex::default() })))
+        Ok(Self(Arc::new(Shared {
+            file,
+            room: Mutex::default(),
+            #[cfg(test)]
+            faults: Default::default(),
+        })))
     }
 
     /// Writes lines where there is room.
@@ -59,9 +66,16 @@ impl SpillFile {
         let slot = Slot { file: self.clone(), start, lines: lines.len(), crc: crc32fast::hash(bytes) };
         // Where this fails, the slot gives its room back.
         check_limit(start + bytes.len() as u64)?;
+        #[cfg(test)]
+        self.0.faults.check()?;
         write_at(&self.0.file, bytes, start)?;
         count(Event::PageSpilled, 1);
         Ok(Spilled(Arc::new(slot)))
+    }
+
+    #[cfg(test)]
+    pub(super) fn faults(&self) -> &super::faults::Faults {
+        &self.0.faults
     }
 
     fn room(&self) -> MutexGuard<'_, Room> {
@@ -80,6 +94,8 @@ impl Spilled {
         let slot = &*self.0;
         lines.resize(slot.lines, Line::ZERO);
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(lines);
+        #[cfg(test)]
+        slot.file.0.faults.check()?;
         read_at(&slot.file.0.file, bytes, slot.start)?;
         if crc32fast::hash(bytes) == slot.crc {
             Ok(())

@@ -10,7 +10,7 @@ use super::budget::Budget;
 use super::format::PAGE_TOKENS;
 use super::means::{Means, State};
 use super::meter::{Event, count};
-use super::page::Pages;
+use super::page::{Memory, Pages};
 use super::rows::Rows;
 use super::sample::Sample;
 use super::scratch::Scratch;
@@ -32,6 +32,13 @@ pub(super) const PIECE: usize = 64;
 pub(super) fn leaving(hot: usize, extra: usize) -> usize {
     // A window shorter than a batch means every token at once.
     if hot < BATCH { extra } else { extra / BATCH * BATCH }
+}
+
+/// A cut that cannot fail any more: what was to be read for it has been read.
+pub(super) struct Cut {
+    len: usize,
+    means: Option<Means>,
+    page: Option<Memory>,
 }
 
 #[derive(Clone, Debug)]
@@ -278,6 +285,11 @@ impl Track {
         self.pages.cool(len.saturating_sub(self.sink_capacity))
     }
 
+    /// Whether pages leave the warm tier.
+    pub(super) fn has_cold_tiers(&self) -> bool {
+        self.pages.has_cold_tiers()
+    }
+
     /// The length at which a page goes cold next.
     pub(super) fn next_cooling(&self) -> Option<usize> {
         self.pages.next_cooling().map(|tokens| tokens + self.sink_capacity)
@@ -288,16 +300,29 @@ impl Track {
         self.sink_capacity + self.pages.first()
     }
 
-    /// Drops the tokens from position `len` on.
-    pub(super) fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
+    /// Reads what dropping the tokens from position `len` on needs of the pages. Changes nothing.
+    ///
+    /// # Errors
+    /// A page that cannot be read from the spill file.
+    pub(super) fn plan_cut(&self, len: usize) -> Result<Cut, CacheError> {
+        let coded = len.saturating_sub(self.sinks.len()).min(self.pages.len());
+        Ok(Cut { len, means: self.reopened(coded)?, page: self.pages.plan_cut(coded)? })
+    }
+
+    /// Drops tokens as planned for what is held now.
+    pub(super) fn truncate(&mut self, cut: Cut) {
+        let Cut { len, means, page } = cut;
         if len >= self.len() {
-            return Ok(());
+            return;
         }
         // Other tokens may come where some are dropped.
         self.ahead = self.ahead.take().filter(|ahead| ahead.first() + BATCH <= len);
         let coded = len.saturating_sub(self.sinks.len()).min(self.pages.len());
-        self.reopen(coded)?;
-        self.pages.truncate(coded)?;
+        if let Some(means) = means {
+            self.means = means;
+            self.pages.set_beside(self.means.allocated_bytes());
+        }
+        self.pages.truncate(coded, page);
         let recent = len.saturating_sub(self.coded_end());
         if recent < self.recent.len() {
             Arc::make_mut(&mut self.recent).truncate(recent);
@@ -305,25 +330,25 @@ impl Track {
         if len < self.sinks.len() {
             Arc::make_mut(&mut self.sinks).truncate(len);
         }
-        Ok(())
     }
 
-    /// Takes the keys of pages that are full and will not be, or not be there, off the means.
-    fn reopen(&mut self, coded: usize) -> Result<(), CacheError> {
-        if self.means.state() == State::On {
+    /// The means without the keys of pages that are full and will not be, or not be there; none where they stay.
+    fn reopened(&self, coded: usize) -> Result<Option<Means>, CacheError> {
+        if coded >= self.pages.len() {
+            return Ok(None);
+        }
+        let mut means = self.means.clone();
+        if means.state() == State::On {
             let mut keys = Vec::new();
             let full = (coded / PAGE_TOKENS).max(self.pages.first() / PAGE_TOKENS);
             for page in full..self.pages.len() / PAGE_TOKENS {
                 keys.resize(PAGE_TOKENS * self.dim, 0.0);
                 self.pages.decode_rotated(page * PAGE_TOKENS, &mut keys)?;
-                self.means.reopen(&keys, self.dim);
+                means.reopen(&keys, self.dim);
             }
         }
-        if coded < self.pages.len() {
-            self.means.truncate(coded.div_ceil(PAGE_TOKENS));
-            self.pages.set_beside(self.means.allocated_bytes());
-        }
-        Ok(())
+        means.truncate(coded.div_ceil(PAGE_TOKENS));
+        Ok(Some(means))
     }
 
     pub(super) fn clear(&mut self) {
@@ -367,7 +392,8 @@ impl Track {
         let copy = |rows: &Arc<Rows>| if Arc::strong_count(rows) > 1 { rows.allocated_bytes() } else { 0 };
         let sinks = if len < self.sinks.len() { copy(&self.sinks) } else { 0 };
         let recent = if len < self.len() { copy(&self.recent) } else { 0 };
-        sinks + recent + self.pages.truncate_growth(len.saturating_sub(self.sinks.len()))
+        let means = if len < self.coded_end() { self.means.allocated_bytes() } else { 0 };
+        sinks + recent + means + self.pages.truncate_growth(len.saturating_sub(self.sinks.len()))
     }
 
     /// What a copy does not share.
