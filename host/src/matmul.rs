@@ -1,9 +1,10 @@
-//! Matrix products: a bounds-checked face over the `gemm` crate.
+//! Matrix products: a bounds-checked face over the crate `gemm-f32`.
 //!
 //! Only what the model runner and the dense cache need: f32, row-major with a row stride, either side transposed.
-#![expect(unsafe_code, reason = "`gemm` takes pointers")]
+#![expect(unsafe_code, reason = "`gemm-f32` takes pointers")]
 
-use gemm::Parallelism;
+use gemm_common::Parallelism;
+use gemm_f32::gemm::f32::get_gemm_fn;
 use rayon::prelude::*;
 
 /// Multiply-adds below which a product stays on the calling thread; a fork costs some 10 us.
@@ -96,18 +97,21 @@ pub fn product(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f32, sto
 fn run(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f32, store: Store, threads: Parallelism) {
     let (m, n, k) = (dst.rows, dst.cols, lhs.cols);
     assert!(lhs.rows == m && rhs.rows == k && rhs.cols == n, "matrix shapes do not match");
-    // SAFETY: `gemm::gemm` needs pointers and strides that stay inside their allocations for all m*k, k*n and m*n
+    // The kernels write columns, and rows are those of the transposed product; a single column is left as it is.
+    let (m, n, lhs, rhs) =
+        if dst.row_stride > 1 { (n, m, rhs.transposed(), lhs.transposed()) } else { (m, n, lhs, rhs) };
+    // SAFETY: `gemm-f32` needs pointers and strides that stay inside their allocations for all m*k, k*n and m*n
     // elements, and a destination that no input overlaps. The views were checked by `check_bounds` when made (and
-    // `columns` only narrows one), the
-    // shapes by the assertion above, and the destination is a unique borrow. Slice lengths fit isize.
+    // `columns` only narrows one), the shapes by the assertion above, which transposing both sides keeps, and the
+    // destination is a unique borrow. Slice lengths fit isize.
     unsafe {
-        gemm::gemm(
+        get_gemm_fn()(
             m,
             n,
             k,
             dst.data.as_mut_ptr(),
-            1,
             dst.row_stride as isize,
+            1,
             store == Store::Add,
             lhs.data.as_ptr(),
             lhs.col_stride as isize,
