@@ -3,7 +3,7 @@
 //! attention over that, and lengths, counts and refusals are the model's.
 #![no_main]
 
-#[path = "../../tests/tests/lives"]
+#[path = "../../tests/tests/it/lives"]
 mod lives {
     pub(crate) mod exact;
     pub(crate) mod model;

@@ -1,4 +1,5 @@
 //! What the crate does on this machine: with a GPU, codes, attention and every verb; without one, a clear error.
+// A binary of its own: no fake driver may be in its process, and it runs on machines without this repository.
 
 use tqkv_core::{CodecId, Options};
 use tqkv_gpu::{Device, GpuCache, GpuError, GpuSpec, Qjl, Rows, Side, WeightDecoder};

@@ -1,5 +1,6 @@
 //! What the host does with a driver: on a fake one, which is late and strict, with the kernels in the interpreter of PTX; with
 //! `TQKV_REQUIRE_GPU=1` on a GPU, as far as the fake one is not what is asked.
+// A binary of its own: it loads the fake driver into its process, and runs on machines without this repository.
 #![cfg(target_os = "linux")]
 
 #[path = "driver/steps.rs"]

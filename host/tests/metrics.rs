@@ -1,4 +1,5 @@
 //! What the cache counts for a recorder of the program's.
+// A binary of its own: it needs a feature, and a recorder hears of whatever else runs.
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
 //! `.tqk` files and snapshots in stores of objects: memory, and a folder.
+// A binary of its own: it needs a feature.
 
 use async_trait::async_trait;
 use futures_core::stream::BoxStream;

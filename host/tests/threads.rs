@@ -1,4 +1,5 @@
 //! What a program sees that cannot have the threads it asks for.
+// A binary of its own: it starts itself as a process that lacks memory for threads.
 #![cfg(target_os = "linux")]
 
 use std::process::Command;

@@ -9,6 +9,7 @@
 //! ```
 //!
 //! Encoding is left out: Miri lacks the conversion to f16, and libm's square root is assembly on x86.
+// A binary of its own: Miri runs it, and runs nothing as large as the others.
 
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::Level;

@@ -1,5 +1,7 @@
 //! The committed PTX, run instruction by instruction on the CPU, against the portable codec and
 //! against attention in f64.
+//!
+//! By default each case of attention runs with one file at one head dim; with `TQKV_EXHAUSTIVE=1` with both at all.
 
 mod alu;
 mod machine;
@@ -10,17 +12,17 @@ mod reads;
 use parse::Kernel;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_gpu_kernels::args::{Argument, Attend, AttendMerge, DecodePages, EncodeAppend, RotateQueries};
-use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
+use tqkv_gpu_kernels::codecs::HEAD_DIMS;
 use tqkv_gpu_kernels::encode::element;
 use tqkv_gpu_kernels::tables::tables;
 use tqkv_gpu_kernels::viterbi::workspace_bytes;
 use tqkv_gpu_kernels::{attend, page};
 use tqkv_tests::inputs::Gaussian;
-use tqkv_tests::oracle;
+use tqkv_tests::{oracle, scope};
 
 /// The committed files.
 const FILES: [&str; 2] = ["sm_80", "sm_90"];
-/// Vectors each file encodes with a scalar codec and with a trellis code, for each head dim.
+/// Vectors each file encodes with a scalar codec and with a trellis code, for each head dim, where everything is tested.
 const SCALAR_VECTORS: usize = 1500;
 const TRELLIS_VECTORS: usize = 300;
 
@@ -119,29 +121,58 @@ fn mismatches(codec: &AnyCodec, rows: &[f32], encoded: &Encoded) -> usize {
     rows.chunks_exact(codec.dim()).enumerate().filter(|&vector| wrong(vector)).count()
 }
 
-// A test for each file, so that they run side by side.
-#[test]
-fn sm_80_encodes_and_decodes_as_the_portable_codec_does() {
-    encode_and_decode("sm_80", 80);
-}
-
-#[test]
-fn sm_90_encodes_and_decodes_as_the_portable_codec_does() {
-    encode_and_decode("sm_90", 90);
-}
-
-fn encode_and_decode(architecture: &str, seed: u64) {
-    let text = text(architecture);
-    for id in CODECS {
-        for dim in HEAD_DIMS {
-            let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
-            let vectors = if id.trellis().is_some() { TRELLIS_VECTORS } else { SCALAR_VECTORS };
-            let rows = Gaussian::new(seed + dim as u64).vector(vectors * dim);
-            let name = format!("{}_d{dim}", id.name());
-            let encoded = encode(&Kernel::new(&text, &format!("encode_append_{name}")), &codec, &rows);
-            assert_eq!(mismatches(&codec, &rows, &encoded), 0, "{architecture} {name}");
-            decode(&text, &codec, &encoded, &rows);
+/// `of_each_codec!(encode)` makes tests of `fn encode(file: &str, id: CodecId)`, such as `encode::sm_90::T3`: one of each file
+/// and codec.
+macro_rules! of_each_codec {
+    ($check:ident) => {
+        mod $check {
+            tqkv_gpu_kernels::codecs!([crate::codec_tests] [$check sm_80 "sm_80"]);
+            tqkv_gpu_kernels::codecs!([crate::codec_tests] [$check sm_90 "sm_90"]);
         }
+    };
+}
+
+macro_rules! codec_tests {
+    ([$check:ident $module:ident $file:literal] $($id:ident $name:literal),*) => {
+        #[allow(non_snake_case, reason = "codecs have these names")]
+        mod $module {
+            $(#[test]
+            fn $id() {
+                super::super::$check($file, tqkv_core::CodecId::$id);
+            })*
+        }
+    };
+}
+
+pub(crate) use {codec_tests, of_each_codec};
+
+/// Head dims with their places among the combinations of a file and a head dim.
+fn shapes(file: &str) -> impl Iterator<Item = (usize, usize)> {
+    let first = if file == FILES[0] { 0 } else { HEAD_DIMS.len() };
+    (first..).zip(scope::dims(&HEAD_DIMS))
+}
+
+/// Combinations of a file and a head dim.
+const SHAPES: usize = FILES.len() * HEAD_DIMS.len();
+
+of_each_codec!(encodes_and_decodes_as_the_portable_codec_does);
+
+fn encodes_and_decodes_as_the_portable_codec_does(file: &str, id: CodecId) {
+    let text = text(file);
+    for (shape, dim) in shapes(file) {
+        let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
+        let is_trellis = id.trellis().is_some();
+        let vectors = match scope::is_exhaustive() {
+            true if is_trellis => TRELLIS_VECTORS,
+            true => SCALAR_VECTORS,
+            false if is_trellis => 10,
+            false => 100,
+        };
+        let rows = Gaussian::new((80 + 10 * (shape / HEAD_DIMS.len()) + dim) as u64).vector(vectors * dim);
+        let name = format!("{}_d{dim}", id.name());
+        let encoded = encode(&Kernel::new(&text, &format!("encode_append_{name}")), &codec, &rows);
+        assert_eq!(mismatches(&codec, &rows, &encoded), 0, "{file} {name}");
+        decode(&text, &codec, &encoded, &rows);
     }
 }
 
@@ -174,18 +205,22 @@ fn decode(text: &str, codec: &AnyCodec, encoded: &Encoded, rows: &[f32]) {
     }
 }
 
+// A test for each file, so that they run side by side.
 #[test]
-fn the_committed_ptx_attends_as_f64_does() {
-    for architecture in FILES {
-        let text = text(architecture);
-        attend_all(&text);
-    }
+fn sm_80_attends_as_f64_does() {
+    attend_all("sm_80");
 }
 
-fn attend_all(text: &str) {
+#[test]
+fn sm_90_attends_as_f64_does() {
+    attend_all("sm_90");
+}
+
+fn attend_all(file: &str) {
     use CodecId::{I8, N4, S2, S3, S4, T2, T3, T4};
-    for dim in HEAD_DIMS {
-        for (key, value, group) in [
+    let text = &text(file);
+    for (shape, dim) in shapes(file) {
+        let cases = [
             (S4, S2, 1),
             (T3, T2, 1),
             (I8, S3, 1),
@@ -211,13 +246,18 @@ fn attend_all(text: &str) {
             (S3, T3, 2),
             (T3, S3, 3),
             (S2, T4, 4),
-        ] {
-            attend(text, dim, (key, value), group, &Batch { num_kv_heads: 1, lengths: &[150] });
+        ];
+        for (i, (key, value, group)) in cases.into_iter().enumerate() {
+            if scope::is_turn(i, shape, SHAPES) {
+                attend(text, dim, (key, value), group, &Batch { num_kv_heads: 1, lengths: &[150] });
+            }
         }
         // Sequences of unlike lengths, one without a token, of several KV heads.
         let batch = Batch { num_kv_heads: 2, lengths: &[70, 0, 150] };
-        for (codecs, group) in [((S4, S3), 4), ((T3, I8), 1), ((I8, T2), 5)] {
-            attend(text, dim, codecs, group, &batch);
+        for (i, (codecs, group)) in [((S4, S3), 4), ((T3, I8), 1), ((I8, T2), 5)].into_iter().enumerate() {
+            if scope::is_turn(2 * i, shape, SHAPES) || scope::is_turn(2 * i + 1, shape, SHAPES) {
+                attend(text, dim, codecs, group, &batch);
+            }
         }
     }
 }

@@ -1,17 +1,17 @@
 //! The kernels that read: scores, weights, the residual sketch, and attention over f16 rows.
 
 use crate::parse::Kernel;
-use crate::{FILES, floats, put_block, read_floats, signs, text, words};
+use crate::{FILES, floats, of_each_codec, put_block, read_floats, signs, text, words};
 use half::f16;
-use tqkv_core::{AnyCodec, Options};
+use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_gpu_kernels::args::{
     Attend, AttendMerge, DecodePages, QjlCorrect, QjlSketch, ReadBytes, Scores, WeightDecode,
 };
-use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
+use tqkv_gpu_kernels::codecs::HEAD_DIMS;
 use tqkv_gpu_kernels::encode::element;
 use tqkv_gpu_kernels::page;
 use tqkv_tests::inputs::Gaussian;
-use tqkv_tests::oracle;
+use tqkv_tests::{oracle, scope};
 
 /// Tokens of the tests below: over a page boundary.
 const TOKENS: usize = 70;
@@ -22,68 +22,65 @@ fn each_file(test: impl Fn(&str)) {
     }
 }
 
-#[test]
-fn scores_and_weights_are_the_portable_codecs() {
-    each_file(|text| {
-        for id in CODECS {
-            for dim in HEAD_DIMS {
-                let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
-                let rows = Gaussian::new(2).vector(TOKENS * dim);
-                let name = format!("{}_d{dim}", id.name());
-                let mut block = vec![0; codec.block_bytes()];
-                let mut blocks = Vec::new();
-                for x in rows.chunks_exact(dim) {
-                    codec.encode(x, &mut block).unwrap();
-                    blocks.extend_from_slice(&block);
-                }
-                let pool = pool(&codec, &blocks);
+of_each_codec!(scores_and_weights_are_the_portable_codecs);
 
-                let queries = Gaussian::new(3).vector(2 * dim);
-                let mut rotated = vec![0.0; 2 * dim];
-                for (query, rotated) in queries.chunks_exact(dim).zip(rotated.chunks_exact_mut(dim)) {
-                    codec.rotate_query(query, rotated);
-                }
-                let mut buffers = [floats(&rotated), pool, words([0, 1]), vec![0xff; 4 * TOKENS * 2]];
-                let kernel = Kernel::new(text, &format!("scores_{name}"));
-                let arguments = Scores {
-                    rotated: 0,
-                    num_heads: 2,
-                    pool: 1,
-                    page_table: 2,
-                    max_pages: 2,
-                    sequence: 0,
-                    tokens: TOKENS as u32,
-                    num_kv_heads: 1,
-                    out: 3,
-                };
-                for warp in 0..2 * TOKENS as u32 + 1 {
-                    kernel.run((warp, 0, 0), &arguments.list(), &mut buffers);
-                }
-                let mut want = vec![0.0; TOKENS];
-                for (head, query) in rotated.chunks_exact(dim).enumerate() {
-                    codec.scores(query, &blocks, &mut want);
-                    let got: Vec<f32> = read_floats(&buffers[3]).into_iter().skip(head).step_by(2).collect();
-                    assert_eq!(got, want, "{name}");
-                }
-
-                let kernel = Kernel::new(text, &format!("weight_decode_{name}"));
-                let mut buffers = [blocks.clone(), signs(&codec), vec![0xff; 2 * rows.len()]];
-                let arguments = WeightDecode { blocks: 0, count: TOKENS as u32, signs: 1, out: 2 };
-                for warp in 0..TOKENS as u32 + 1 {
-                    kernel.run((warp, 0, 0), &arguments.list(), &mut buffers);
-                }
-                let mut decoded = vec![0.0; dim];
-                decode(text, &codec, &blocks);
-                let halves = buffers[2].chunks_exact(2 * dim);
-                for (block, got) in blocks.chunks_exact(codec.block_bytes()).zip(halves) {
-                    codec.decode(block, &mut decoded).unwrap();
-                    let want: Vec<u8> =
-                        decoded.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect();
-                    assert_eq!(got, want, "{name}");
-                }
-            }
+fn scores_and_weights_are_the_portable_codecs(file: &str, id: CodecId) {
+    let text = &text(file);
+    for dim in scope::dims(&HEAD_DIMS) {
+        let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
+        let rows = Gaussian::new(2).vector(TOKENS * dim);
+        let name = format!("{}_d{dim}", id.name());
+        let mut block = vec![0; codec.block_bytes()];
+        let mut blocks = Vec::new();
+        for x in rows.chunks_exact(dim) {
+            codec.encode(x, &mut block).unwrap();
+            blocks.extend_from_slice(&block);
         }
-    });
+        let pool = pool(&codec, &blocks);
+
+        let queries = Gaussian::new(3).vector(2 * dim);
+        let mut rotated = vec![0.0; 2 * dim];
+        for (query, rotated) in queries.chunks_exact(dim).zip(rotated.chunks_exact_mut(dim)) {
+            codec.rotate_query(query, rotated);
+        }
+        let mut buffers = [floats(&rotated), pool, words([0, 1]), vec![0xff; 4 * TOKENS * 2]];
+        let kernel = Kernel::new(text, &format!("scores_{name}"));
+        let arguments = Scores {
+            rotated: 0,
+            num_heads: 2,
+            pool: 1,
+            page_table: 2,
+            max_pages: 2,
+            sequence: 0,
+            tokens: TOKENS as u32,
+            num_kv_heads: 1,
+            out: 3,
+        };
+        for warp in 0..2 * TOKENS as u32 + 1 {
+            kernel.run((warp, 0, 0), &arguments.list(), &mut buffers);
+        }
+        let mut want = vec![0.0; TOKENS];
+        for (head, query) in rotated.chunks_exact(dim).enumerate() {
+            codec.scores(query, &blocks, &mut want);
+            let got: Vec<f32> = read_floats(&buffers[3]).into_iter().skip(head).step_by(2).collect();
+            assert_eq!(got, want, "{name}");
+        }
+
+        let kernel = Kernel::new(text, &format!("weight_decode_{name}"));
+        let mut buffers = [blocks.clone(), signs(&codec), vec![0xff; 2 * rows.len()]];
+        let arguments = WeightDecode { blocks: 0, count: TOKENS as u32, signs: 1, out: 2 };
+        for warp in 0..TOKENS as u32 + 1 {
+            kernel.run((warp, 0, 0), &arguments.list(), &mut buffers);
+        }
+        let mut decoded = vec![0.0; dim];
+        decode(text, &codec, &blocks);
+        let halves = buffers[2].chunks_exact(2 * dim);
+        for (block, got) in blocks.chunks_exact(codec.block_bytes()).zip(halves) {
+            codec.decode(block, &mut decoded).unwrap();
+            let want: Vec<u8> = decoded.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect();
+            assert_eq!(got, want, "{name}");
+        }
+    }
 }
 
 /// Blocks in pages 0, 1, .. of one head.

@@ -2,6 +2,7 @@
 //! sanitizer where TQKV_SANITIZE names one (`address`), and under valgrind. The header is compiled as C++ too.
 //!
 //! A tool that is missing is said aloud, past the capture of the test's output; with TQKV_REQUIRE_TOOLS=1 it is a failure.
+// A binary of its own: it needs compilers, and CI runs it once more under a sanitizer.
 #![allow(missing_docs, reason = "a test crate")]
 #![cfg(unix)]
 

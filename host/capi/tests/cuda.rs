@@ -1,7 +1,9 @@
 //! The calls of the cache on a GPU, on the fake driver: what they compute, and what they refuse.
+// A binary of its own: it needs a feature, and loads the fake driver into its process.
 #![cfg(all(feature = "cuda", target_os = "linux"))]
 #![allow(missing_docs, reason = "a test crate")]
 
+#[path = "it/common.rs"]
 mod common;
 
 use common::{DIM, HEADS, KV_HEADS, QUERY, TOKEN, last_error, refused};

@@ -1,5 +1,7 @@
 //! Too many threads asked for, and none to be had.
+// A binary of its own: it asks the machine for more threads than there are, which would starve other tests.
 
+#[path = "it/support.rs"]
 mod support;
 
 use support::tqkv_with;

@@ -87,9 +87,7 @@ impl Op {
         // Up to where the next token makes a page colder, among others.
         let n = [0, 1, 1, 1, 127 - len % 128, 127 - len % 128, 9, 330][random.below(8)];
         match random.below(10) {
-            0..5 => {
-                Self::Append(layer, random.vector(n * KV_HEADS * DIM), random.vector(n * KV_HEADS * DIM))
-            }
+            0..5 => Self::Append(layer, random.vector(n * KV_HEADS * DIM), random.vector(n * KV_HEADS * DIM)),
             5..9 => {
                 let n = n.max(1);
                 let [k, v] = [(); 2].map(|()| random.vector(n * KV_HEADS * DIM));

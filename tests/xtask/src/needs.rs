@@ -256,11 +256,11 @@ mod tests {
         assert!(need("shell", Program("sh")).is_there());
     }
 
-    /// The lists at the head of the CI script hold nothing that `doctor` does not know.
+    /// The lists of what CI installs hold nothing that `doctor` does not know.
     #[test]
     fn the_table_holds_what_ci_installs() {
         let script =
-            std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.ci/run")).unwrap();
+            std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.ci/tools")).unwrap();
         for list in ["packages=(", "targets=(", "components=("] {
             let words = script.split(list).nth(1).and_then(|rest| rest.split(')').next()).unwrap();
             assert!(words.split_whitespace().count() > 1, "{list}");

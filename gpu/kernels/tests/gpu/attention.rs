@@ -12,6 +12,7 @@ use tqkv_gpu_kernels::rows::{Codes, Halves};
 use tqkv_gpu_kernels::tables::tables;
 use tqkv_gpu_kernels::{encode, page, tensor, with_groups};
 use tqkv_tests::inputs::Gaussian;
+use tqkv_tests::scope;
 
 /// Keys or values: their pool, their codec (none: f16), and what the pool decodes to,
 /// [sequence][position][head][dim].
@@ -228,6 +229,11 @@ fn check(scene: &Scene, dim: usize, group: u32, keys: &Side, values: &Side, shap
 /// Lengths around every boundary: none, one, a step, a page, many pages.
 const LENGTHS: [u32; 8] = [0, 1, 7, 16, 63, 64, 65, 330];
 
+/// Fewer of them, unless everything is tested.
+fn lengths(few: &[u32]) -> &[u32] {
+    scope::extent(few, &LENGTHS)
+}
+
 /// The rows of `seed`, stored as `id` has it.
 fn side(scene: &Scene, dim: usize, id: CodecId, seed: u64) -> Side {
     let rows = Gaussian::new(seed).vector((scene.tokens() * scene.num_kv_heads) as usize * dim);
@@ -238,47 +244,74 @@ fn side(scene: &Scene, dim: usize, id: CodecId, seed: u64) -> Side {
 }
 
 /// Runs a test where the many copies that unoptimised bodies keep have room.
-pub(crate) fn with_stack(test: fn()) {
+pub(crate) fn with_stack(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(test).expect("a thread starts");
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
     }
 }
 
-#[test]
-fn every_pair_of_codecs_attends_as_f64_does() {
-    with_stack(|| {
-        for dim in HEAD_DIMS {
-            let scene = Scene::new(&LENGTHS, 2);
-            let [keys, values] = [1, 2].map(|seed| CODECS.map(|id| side(&scene, dim, id, seed)));
-            for key in &keys {
-                for value in &values {
-                    check(&scene, dim, 1, key, value, (Kernel::Codes, 3));
-                    check(&scene, dim, 2, key, value, (tensor_of(key, value), 3));
+/// Head dims with their places among them.
+fn shapes() -> impl Iterator<Item = (usize, usize)> {
+    scope::dims(&HEAD_DIMS).into_iter().enumerate()
+}
+
+of_each_codec!(pairs_with_any_values_attend_as_f64_does);
+
+fn pairs_with_any_values_attend_as_f64_does(key_id: CodecId) {
+    with_stack(move || {
+        let number = CODECS.iter().position(|&id| id == key_id).expect("a codec with kernels");
+        for (shape, dim) in shapes() {
+            let scene = Scene::new(lengths(&[0, 1, 16, 65]), 2);
+            let key = side(&scene, dim, key_id, 1);
+            for (i, value_id) in CODECS.into_iter().enumerate() {
+                if scope::is_turn(number + i, shape, HEAD_DIMS.len()) {
+                    let value = side(&scene, dim, value_id, 2);
+                    check(&scene, dim, 1, &key, &value, (Kernel::Codes, 3));
+                    check(&scene, dim, 2, &key, &value, (tensor_of(&key, &value), 3));
                 }
             }
         }
     });
 }
 
+// A test for each pair, so that they run side by side.
 #[test]
-fn every_group_size_and_split_attends_as_f64_does() {
-    with_stack(|| {
-        // Of 330 tokens: more parts than pages, and than are merged at once.
+fn every_group_size_and_split_of_bytes_and_3_bits_attends_as_f64_does() {
+    group_sizes_and_splits(0, [CodecId::I8, CodecId::S3]);
+}
+
+#[test]
+fn every_group_size_and_split_of_4_and_2_bits_attends_as_f64_does() {
+    group_sizes_and_splits(1, [CodecId::S4, CodecId::S2]);
+}
+
+#[test]
+fn every_group_size_and_split_of_trellis_codes_attends_as_f64_does() {
+    group_sizes_and_splits(2, [CodecId::T2, CodecId::T3]);
+}
+
+#[test]
+fn every_group_size_and_split_of_a_trellis_code_and_4_bits_attends_as_f64_does() {
+    group_sizes_and_splits(3, [CodecId::T4, CodecId::N4]);
+}
+
+fn group_sizes_and_splits(number: usize, ids: [CodecId; 2]) {
+    with_stack(move || {
+        // Of the longest: more parts than pages, and than are merged at once.
         const PARTS: [u32; 4] = [1, 3, 70, 9];
-        use CodecId::{I8, N4, S2, S3, S4, T2, T3, T4};
-        for dim in HEAD_DIMS {
-            let scene = Scene::new(&LENGTHS, 2);
-            let sides = [[I8, S3], [S4, S2], [T2, T3], [T4, N4]]
-                .map(|ids| (side(&scene, dim, ids[0], 1), side(&scene, dim, ids[1], 2)));
+        for (shape, dim) in shapes() {
+            let scene = Scene::new(lengths(&[0, 63, 150]), 2);
+            let (keys, values) = (side(&scene, dim, ids[0], 1), side(&scene, dim, ids[1], 2));
             for group in 1..=8 {
-                for (i, (keys, values)) in (0..).zip(&sides) {
-                    let shape = (tensor_of(keys, values), PARTS[(group + i) as usize % 4]);
-                    check(&scene, dim, group, keys, values, shape);
+                // By default each group size with two of the four pairs.
+                if scope::is_turn(number + group, 2 * shape, 2 * HEAD_DIMS.len()) {
+                    let shape = (tensor_of(&keys, &values), PARTS[(group + number) % 4]);
+                    check(&scene, dim, group as u32, &keys, &values, shape);
                 }
             }
-            for (parts, (keys, values)) in PARTS.into_iter().zip(&sides) {
-                check(&scene, dim, 3, keys, values, (Kernel::Codes, parts));
+            if scope::is_turn(number, shape, HEAD_DIMS.len()) {
+                check(&scene, dim, 3, &keys, &values, (Kernel::Codes, PARTS[number]));
             }
         }
     });
@@ -288,8 +321,8 @@ fn every_group_size_and_split_attends_as_f64_does() {
 fn the_f16_baseline_attends_as_f64_does() {
     with_stack(|| {
         use Kernel::Halves;
-        for dim in HEAD_DIMS {
-            let scene = Scene::new(&LENGTHS, 2);
+        for (_, dim) in shapes() {
+            let scene = Scene::new(lengths(&[0, 63, 150]), 2);
             let (keys, values) = (side(&scene, dim, CodecId::F16, 1), side(&scene, dim, CodecId::F16, 2));
             for (group, shape) in
                 [(1, (Halves(1), 2)), (3, (Halves(2), 3)), (4, (Halves(2), 2)), (4, (Halves(1), 3))]

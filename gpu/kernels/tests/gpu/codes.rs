@@ -5,9 +5,10 @@ use crate::warp::{Buffer, Emulated};
 use half::{bf16, f16};
 use tqkv_core::{AnyCodec, CodecId, Effort, EncodeError, Options, ScaleMode};
 use tqkv_gpu_kernels::args::WeightDecode;
-use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
+use tqkv_gpu_kernels::codecs::HEAD_DIMS;
 use tqkv_gpu_kernels::{decode, encode, with_codec};
 use tqkv_tests::inputs::{Gaussian, edge_cases, one_hot};
+use tqkv_tests::scope;
 
 /// Encodes rows with the kernel and with the portable codec and compares every block; a vector
 /// that the codec refuses must be refused alike and leave its slot alone.
@@ -35,44 +36,32 @@ fn is_trellis(id: CodecId) -> bool {
     id.trellis().is_some()
 }
 
-fn each_shape(test: impl Fn(CodecId, usize)) {
-    for id in CODECS {
-        for dim in HEAD_DIMS {
-            test(id, dim);
-        }
-    }
+fn each_dim(test: impl Fn(usize)) {
+    scope::dims(&HEAD_DIMS).into_iter().for_each(test);
 }
 
-#[test]
-fn hundreds_of_vectors_encode_to_the_portable_trellis_codes() {
-    each_shape(|id, dim| {
-        if !is_trellis(id) {
-            return;
-        }
-        let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
-        let scene = Scene::new(&[1, 0, 64, 67], 2);
-        let rows = Gaussian::new(dim as u64).vector(2 * 132 * dim);
-        compare(&codec, &scene, &rows, &Buffer::from_f32(&rows), encode::element::F32);
-    });
-}
+of_each_codec!(vectors_encode_to_the_portable_codes);
 
-#[test]
-fn ten_thousand_vectors_encode_to_the_portable_codes() {
-    each_shape(|id, dim| {
-        if is_trellis(id) {
-            return;
-        }
+fn vectors_encode_to_the_portable_codes(id: CodecId) {
+    each_dim(|dim| {
         let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
-        let scene = Scene::new(&[1, 2_000, 0, 64, 65, 2_870], 2);
+        // A page and parts of others, also of sequences that begin and end elsewhere.
+        let lengths: &[u32] = match (is_trellis(id), scope::is_exhaustive()) {
+            (true, false) => &[1, 0, 6, 8],
+            (true, true) | (false, false) => &[1, 0, 64, 67],
+            (false, true) => &[1, 2_000, 0, 64, 65, 2_870],
+        };
+        let scene = Scene::new(lengths, 2);
         let mut gaussian = Gaussian::new(dim as u64 + u64::from(id.code()));
-        let rows: Vec<f32> = (0..10_000).flat_map(|_| gaussian.vector(dim)).collect();
+        let rows: Vec<f32> = (0..2 * scene.tokens()).flat_map(|_| gaussian.vector(dim)).collect();
         compare(&codec, &scene, &rows, &Buffer::from_f32(&rows), encode::element::F32);
     });
 }
 
-#[test]
-fn every_mode_effort_and_edge_case_encodes_to_the_portable_codes() {
-    each_shape(|id, dim| {
+of_each_codec!(every_mode_effort_and_edge_case_encodes_to_the_portable_codes);
+
+fn every_mode_effort_and_edge_case_encodes_to_the_portable_codes(id: CodecId) {
+    for (shape, dim) in scope::dims(&HEAD_DIMS).into_iter().enumerate() {
         let mut rows: Vec<Vec<f32>> = edge_cases(dim).into_iter().map(|(_, x)| x).collect();
         rows.push(one_hot(dim, 1, f32::NAN));
         rows.push(one_hot(dim, dim - 1, f32::NEG_INFINITY));
@@ -82,7 +71,7 @@ fn every_mode_effort_and_edge_case_encodes_to_the_portable_codes() {
         for (i, scale_mode) in ScaleMode::ALL.into_iter().enumerate() {
             for (j, effort) in Effort::ALL.into_iter().enumerate() {
                 // A trellis search takes its time, and mode and effort do not meet.
-                if is_trellis(id) && i % 3 != j {
+                if is_trellis(id) && i % 3 != j || !scope::is_turn(i + j, shape, HEAD_DIMS.len()) {
                     continue;
                 }
                 let codec =
@@ -92,12 +81,13 @@ fn every_mode_effort_and_edge_case_encodes_to_the_portable_codes() {
                 compare(&codec, &scene, &rows, &Buffer::from_f32(&rows), encode::element::F32);
             }
         }
-    });
+    }
 }
 
-#[test]
-fn half_and_bfloat_rows_encode_as_the_floats_that_they_are() {
-    each_shape(|id, dim| {
+of_each_codec!(half_and_bfloat_rows_encode_as_the_floats_that_they_are);
+
+fn half_and_bfloat_rows_encode_as_the_floats_that_they_are(id: CodecId) {
+    each_dim(|dim| {
         let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
         let tokens = if is_trellis(id) { 3 } else { 67 };
         let scene = Scene::new(&[tokens], 3);
@@ -113,22 +103,25 @@ fn half_and_bfloat_rows_encode_as_the_floats_that_they_are() {
     });
 }
 
-#[test]
-fn pages_weights_and_scores_equal_the_portable_codec() {
-    each_shape(reads);
+of_each_codec!(pages_weights_and_scores_equal_the_portable_codec);
+
+fn pages_weights_and_scores_equal_the_portable_codec(id: CodecId) {
+    each_dim(|dim| reads(id, dim));
 }
 
 fn reads(id: CodecId, dim: usize) {
     let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
     let (heads, kv_heads) = (6, 2);
-    let scene = Scene::new(&[3, 130], kv_heads);
+    // Past a page, or past two.
+    let long = scope::extent(66, 130);
+    let scene = Scene::new(&[3, long], kv_heads);
     let mut gaussian = Gaussian::new(9);
-    let pool = scene.fill(&codec, &gaussian.vector(133 * 2 * dim));
+    let pool = scene.fill(&codec, &gaussian.vector((3 + long as usize) * 2 * dim));
 
-    let blocks: Vec<u8> = (0..130 * kv_heads)
+    let blocks: Vec<u8> = (0..long * kv_heads)
         .flat_map(|i| scene.block(&pool.bytes(), &codec, 1, i / kv_heads, i % kv_heads))
         .collect();
-    let mut expected = vec![0.0; 130 * 2 * dim];
+    let mut expected = vec![0.0; long as usize * 2 * dim];
     for (block, out) in blocks.chunks_exact(codec.block_bytes()).zip(expected.chunks_exact_mut(dim)) {
         codec.decode(block, out).unwrap();
     }
@@ -139,7 +132,7 @@ fn reads(id: CodecId, dim: usize) {
     assert_eq!(scene.decode(&codec, &pool, 1, encode::element::BF16).bytes(), brains);
 
     let (stored, out, signs) = (Buffer::from_bytes(&blocks), Buffer::garbage(halves.len()), signs(&codec));
-    let count = 130 * kv_heads;
+    let count = long * kv_heads;
     let args = WeightDecode { blocks: stored.place(), count, signs: signs.place(), out: out.place() };
     for warp in 0..=count {
         with_codec!(id, dim, C, G => decode::weight_decode::<Emulated<'_>, C, G>(warp, args));

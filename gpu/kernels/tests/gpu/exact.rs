@@ -9,9 +9,10 @@ use crate::warp::{Buffer, Emulated};
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_gpu_kernels::args::Attend;
 use tqkv_gpu_kernels::attend::{PARTIAL_HEADER, Share};
-use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
+use tqkv_gpu_kernels::codecs::HEAD_DIMS;
 use tqkv_gpu_kernels::{page, tensor, with_groups};
 use tqkv_tests::inputs::Gaussian;
+use tqkv_tests::scope;
 
 /// Query heads a KV head.
 const GROUP: u32 = 4;
@@ -91,25 +92,24 @@ fn maxima(scene: &Scene, dim: usize, queries: &[f32], keys: &Side, values: &Side
     partials.floats().chunks_exact(stride).map(|part| part[0]).collect()
 }
 
-#[test]
-fn logits_are_the_integer_sums_of_the_levels() {
-    with_stack(|| {
-        for dim in HEAD_DIMS {
-            for id in CODECS {
-                let scene = Scene::new(&[1; 4], 1);
-                let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
-                let mut gaussian = Gaussian::new(dim as u64);
-                let (rows, queries) = (gaussian.vector(4 * dim), gaussian.vector(16 * dim));
-                let values = AnyCodec::new(CodecId::S2, dim, Options::DEFAULT).unwrap();
-                let [keys, values] = [&codec, &values].map(|codec| Side::encoded(&scene, codec, &rows));
-                let got = maxima(&scene, dim, &queries, &keys, &values);
-                let mut block = vec![0; codec.block_bytes()];
-                for (i, (query, got)) in queries.chunks_exact(dim).zip(got).enumerate() {
-                    codec.encode(&rows[i / GROUP as usize * dim..][..dim], &mut block).unwrap();
-                    let scale = half::f16::from_le_bytes([block[0], block[1]]).to_f32();
-                    let want = logit(query, &levels(&codec, &block), scale, codec.unit());
-                    assert_eq!(got.to_bits(), want.to_bits(), "{} {dim}: {got} {want}", id.name());
-                }
+of_each_codec!(logits_are_the_integer_sums_of_the_levels);
+
+fn logits_are_the_integer_sums_of_the_levels(id: CodecId) {
+    with_stack(move || {
+        for dim in scope::dims(&HEAD_DIMS) {
+            let scene = Scene::new(&[1; 4], 1);
+            let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
+            let mut gaussian = Gaussian::new(dim as u64);
+            let (rows, queries) = (gaussian.vector(4 * dim), gaussian.vector(16 * dim));
+            let values = AnyCodec::new(CodecId::S2, dim, Options::DEFAULT).unwrap();
+            let [keys, values] = [&codec, &values].map(|codec| Side::encoded(&scene, codec, &rows));
+            let got = maxima(&scene, dim, &queries, &keys, &values);
+            let mut block = vec![0; codec.block_bytes()];
+            for (i, (query, got)) in queries.chunks_exact(dim).zip(got).enumerate() {
+                codec.encode(&rows[i / GROUP as usize * dim..][..dim], &mut block).unwrap();
+                let scale = half::f16::from_le_bytes([block[0], block[1]]).to_f32();
+                let want = logit(query, &levels(&codec, &block), scale, codec.unit());
+                assert_eq!(got.to_bits(), want.to_bits(), "{} {dim}: {got} {want}", id.name());
             }
         }
     });

@@ -1,0 +1,11 @@
+//! The stored bytes, against the golden file; run on a big-endian machine as well.
+
+#[test]
+fn blocks_equal_the_golden_file() {
+    let golden = include_str!("../../../tests/vectors/blocks.txt");
+    let made = tqkv_tests::golden::blocks();
+    for (i, (want, got)) in golden.lines().zip(made.lines()).enumerate() {
+        assert_eq!(got, want, "line {}", i + 1);
+    }
+    assert_eq!(made.lines().count(), golden.lines().count());
+}

@@ -1,0 +1,7 @@
+//! The C interface as a C program calls it, whole states of caches, and the headers.
+#![allow(missing_docs, reason = "a test crate")]
+
+mod abi;
+mod common;
+mod header;
+mod state;

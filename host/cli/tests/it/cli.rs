@@ -1,0 +1,607 @@
+//! The `tqkv` command: results, exit codes, one-line errors, and no file left behind.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::arrays::{DIM, elements, files, folder, npy, raw, values};
+use crate::support::{error, json, tqkv, tqkv_with};
+
+fn relative_mse(x: &[f32], y: &[f32]) -> f64 {
+    assert_eq!(x.len(), y.len());
+    let square = |v: f32| f64::from(v) * f64::from(v);
+    let error: f64 = x.iter().zip(y).map(|(a, b)| square(a - b)).sum();
+    error / x.iter().map(|a| square(*a)).sum::<f64>()
+}
+
+#[test]
+fn encode_inspect_and_decode_agree() {
+    let folder = folder();
+    let at = folder.path();
+    for (extra, bound) in
+        [(&["--codec", "i8"][..], 1e-4), (&["--codec", "s4", "--centre", "--seed", "7"], 0.012)]
+    {
+        let encoded = json(at, &[&["encode", "--force"], extra, &["in.npy", "x.tqk"]].concat());
+        assert_eq!((&encoded["count"], &encoded["dim"]), (&50.into(), &DIM.into()));
+        assert_eq!(encoded["file_bytes"], fs::metadata(at.join("x.tqk")).unwrap().len());
+        let inspected = json(at, &["inspect", "x.tqk"]);
+        for field in ["codec", "scale_mode", "dim", "count", "seed", "bytes_per_vector"] {
+            assert_eq!(inspected[field], encoded[field], "{field}");
+        }
+        assert_eq!((&inspected["crc"], &inspected["chunks"]), (&"ok".into(), &1.into()));
+        assert_eq!(inspected["mean"].is_array(), extra.contains(&"--centre"));
+        json(at, &["decode", "--force", "x.tqk", "out.npy"]);
+        let mse = relative_mse(&values(50), &elements(&at.join("out.npy")));
+        assert!(mse > 0.0 && mse < bound, "{extra:?}: {mse}");
+    }
+    assert_eq!(files(at).len(), 3, "only the files named");
+}
+
+#[test]
+fn half_precision_and_safetensors_inputs_give_the_same_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    // Values that f16 and bf16 hold exactly.
+    let values: Vec<f32> = (0..6 * DIM).map(|i| (i % 61) as f32 - 30.0).collect();
+    let f16: Vec<u8> = values.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect();
+    let bf16: Vec<u8> = values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();
+    npy(&at.join("a.npy"), "<f4", &format!("(6, {DIM})"), &raw(&values));
+    npy(&at.join("b.npy"), "<f2", &format!("(2, 3, {DIM})"), &f16);
+    let tensor = |dtype, data| safetensors::tensor::TensorView::new(dtype, vec![3, 2, DIM], data).unwrap();
+    let tensors =
+        [("k", tensor(safetensors::Dtype::F16, &f16)), ("v", tensor(safetensors::Dtype::BF16, &bf16))];
+    fs::write(at.join("t.safetensors"), safetensors::serialize(tensors, None).unwrap()).unwrap();
+    let encode = |input: &str| {
+        json(at, &["encode", "--force", "--codec", "s3", input, "x.tqk"]);
+        fs::read(at.join("x.tqk")).unwrap()
+    };
+    let expected = encode("a.npy");
+    for input in ["b.npy", "t.safetensors:k", "t.safetensors:v"] {
+        assert_eq!(encode(input), expected, "{input}");
+    }
+    let message = error(at, &["encode", "--codec", "s3", "t.safetensors:q", "y.tqk"], 2);
+    assert!(message.contains("'q'") && message.contains("k, v"), "{message}");
+    let message = error(at, &["encode", "--codec", "s3", "t.safetensors", "y.tqk"], 2);
+    assert!(message.contains("k, v"), "{message}");
+}
+
+#[test]
+fn nan_is_reported_with_its_row_and_nothing_stays() {
+    let folder = folder();
+    let at = folder.path();
+    for bad in [f32::NAN, f32::INFINITY] {
+        let mut values = values(50);
+        values[17 * DIM + 5] = bad;
+        values[40 * DIM] = bad;
+        npy(&at.join("bad.npy"), "<f4", &format!("(50, {DIM})"), &raw(&values));
+        let before = files(at);
+        for args in [
+            &["encode", "--codec", "s4", "bad.npy", "x.tqk"][..],
+            &["encode", "--codec", "s4", "--centre", "bad.npy", "x.tqk"],
+            &["stats", "--codec", "s4", "bad.npy"],
+            &["stats", "--codec", "s4", "in.npy", "--queries", "bad.npy"],
+        ] {
+            let message = error(at, args, 2);
+            assert!(message.contains("row 17 ") && message.contains("bad.npy"), "{message}");
+            assert_eq!(files(at), before, "{args:?}");
+        }
+    }
+}
+
+#[test]
+fn a_vector_too_large_for_its_scale_names_its_row() {
+    let folder = folder();
+    let at = folder.path();
+    let mut values = values(50);
+    values[33 * DIM] = 1e30;
+    npy(&at.join("in.npy"), "<f4", &format!("(50, {DIM})"), &raw(&values));
+    for args in [&["encode", "--codec", "s4", "in.npy", "x.tqk"][..], &["stats", "--codec", "s4", "in.npy"]] {
+        let message = error(at, args, 2);
+        assert!(message.contains("row 33 ") && message.contains("65504"), "{message}");
+    }
+    assert_eq!(files(at).len(), 1);
+}
+
+#[test]
+fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
+    let folder = folder();
+    let at = folder.path();
+    json(at, &["encode", "--codec", "s4", "in.npy", "good.tqk"]);
+    let good = fs::read(at.join("good.tqk")).unwrap();
+    fs::write(at.join("short.tqk"), &good[..good.len() - 9]).unwrap();
+    fs::write(at.join("foreign.tqk"), b"not one of ours").unwrap();
+    npy(&at.join("i8.npy"), "<i8", "(2, 32)", &[0; 512]);
+    npy(&at.join("big.npy"), ">f8", "(2, 32)", &[0; 512]);
+    npy(&at.join("short.npy"), "<f4", "(2, 32)", &[0; 255]);
+    npy(&at.join("flat.npy"), "<f4", "(64,)", &[0; 256]);
+    npy(&at.join("d100.npy"), "<f4", "(2, 100)", &[0; 800]);
+    npy(&at.join("d16.npy"), "<f4", "(2, 16)", &[0; 128]);
+    npy(&at.join("none.npy"), "<f4", "(0, 32)", &[]);
+    fs::write(at.join("config.json"), "{}").unwrap();
+    let before = files(at);
+    let encode = |input, output| vec!["encode", "--codec", "s4", input, output];
+    for (args, expected) in [
+        (vec!["enc0de"], "enc0de"),
+        (vec!["encode", "in.npy", "x.tqk"], "--codec"),
+        (vec!["encode", "--codec", "t9", "in.npy", "x.tqk"], "accepted are f16, i8"),
+        (vec!["encode", "--codec", "s4", "--scale-mode", "best", "in.npy", "x.tqk"], "raw, preserving"),
+        (vec!["encode", "--codec", "s4", "--effort", "raw", "in.npy", "x.tqk"], "fast, default, best"),
+        (encode("missing.npy", "x.tqk"), "missing.npy"),
+        (encode(".", "x.tqk"), ".: "),
+        (encode("good.tqk", "x.tqk"), "accepted are .npy"),
+        (encode("i8.npy", "x.tqk"), "<i8"),
+        (encode("big.npy", "x.tqk"), "'>f8' is big-endian"),
+        (encode("good.tqk", "good.tqk"), "accepted are .npy"),
+        (encode("short.npy", "x.tqk"), "needs 256 bytes of elements, found 255"),
+        (encode("flat.npy", "x.tqk"), "two or more dimensions"),
+        (encode("d100.npy", "x.tqk"), "head dim 100"),
+        (vec!["encode", "--codec", "q4_0", "d16.npy", "x.tqk"], "multiple of 32"),
+        (encode("in.npy", "no/such/x.tqk"), "not an existing folder"),
+        (encode("in.npy", "."), "not a regular file"),
+        (vec!["decode", "short.tqk", "x.npy"], "truncated"),
+        (vec!["decode", "foreign.tqk", "x.npy"], "not a .tqk file"),
+        (vec!["decode", "good.tqk", "no/such/x.npy"], "not an existing folder"),
+        (vec!["inspect", "short.tqk"], "truncated"),
+        (vec!["inspect", "missing.tqk"], "missing.tqk"),
+        (vec!["stats", "--dim", "100"], "100"),
+        (vec!["stats", "--dim", "16", "--codec", "q8_0"], "multiple of 32"),
+        (vec!["stats", "--random", "0"], "--random"),
+        (vec!["stats", "--codec", "p9"], "turbo4k"),
+        (vec!["stats", "--codec", "turbo4k", "--dim", "80"], "accepted are 16, 32, 64"),
+        (vec!["stats", "--codec", "s4", "--rotation", "dense"], "none of the codecs has a choice; p2, p3"),
+        (vec!["stats", "--codec", "p3", "--rotation", "hadamard", "--dim", "80"], "powers of two"),
+        (
+            vec!["encode", "--codec", "p3", "in.npy", "x.tqk"],
+            "it is a reference, for stats, eval and generate",
+        ),
+        (vec!["needle", "--tokens", "1024", "--kv", "tq3"], "needle: no cache stores tq3,tq3"),
+        (vec!["stats", "--random", "10", "in.npy"], "cannot be used"),
+        (vec!["stats", "none.npy"], "no vectors"),
+        (vec!["stats", "in.npy", "--queries", "d16.npy"], "16 coordinates"),
+        (vec!["codebook", "--dim", "128", "--bits", "6"], "1 to 5 bits"),
+        (vec!["codebook", "--dim", "128", "--bits", "5", "--nested"], "1 to 4 bits"),
+        (vec!["codebook", "--dim", "100", "--bits", "2"], "head dims 16, 32"),
+        (vec!["plan"], "--config"),
+        (vec!["plan", "--config", "config.json"], "config.json has no usable"),
+        (vec!["plan", "--config", "in.npy"], "in.npy"),
+        (vec!["plan", "--layers", "80"], "--kv-heads"),
+        (
+            vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--bandwidth", "2TB/s"],
+            "--tokens",
+        ),
+        (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--other", "tq3"], "tq3=52"),
+        (vec!["plan", "--ram", "64KiB"], "--head-dim"),
+        (vec!["plan", "--head-dim", "64"], "--layers"),
+        (vec!["plan", "--kv-heads", "2", "--head-dim", "64"], "--layers"),
+        (vec!["plan", "--ram", "64KiB", "--head-dim", "60"], "head dim 60"),
+        (vec!["plan", "--ram", "64KiB", "--head-dim", "64", "--kv", "f16"], "codec f16 has no integer form"),
+        (vec!["plan", "--ram", "64KiB", "--head-dim", "64", "--memory", "1GiB"], "--memory"),
+        (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--memory", "34XB"], "GiB"),
+        (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--kv", "s9"], "safe-lowbit"),
+        (
+            vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--kv", "p4"],
+            "no cache stores p4,p4",
+        ),
+        (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "100", "--kv", "s4"], "head dim 100"),
+    ] {
+        let message = error(at, &args, 2);
+        assert!(message.starts_with("tqkv: ") && message.contains(expected), "{args:?}: {message}");
+        assert_eq!(files(at), before, "{args:?}");
+    }
+}
+
+#[test]
+fn damage_is_shown_by_inspect_and_stops_decode() {
+    let folder = folder();
+    let at = folder.path();
+    json(at, &["encode", "--codec", "s4", "in.npy", "x.tqk"]);
+    let mut bytes = fs::read(at.join("x.tqk")).unwrap();
+    bytes[200] ^= 4;
+    fs::write(at.join("x.tqk"), bytes).unwrap();
+    let message = error(at, &["decode", "x.tqk", "out.npy"], 2);
+    assert!(message.contains("chunk 0"), "{message}");
+    assert!(!at.join("out.npy").exists());
+    let output = tqkv(at, &["inspect", "x.tqk", "--json"]);
+    assert_eq!(output.status.code(), Some(2));
+    let inspected: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(inspected["crc"], "damaged");
+    assert_eq!(inspected["damaged_chunks"], serde_json::json!([0]));
+}
+
+#[test]
+fn a_failed_run_keeps_the_output_that_was_there() {
+    let folder = folder();
+    let at = folder.path();
+    fs::write(at.join("x.tqk"), b"precious").unwrap();
+    let mut values = values(50);
+    values[49 * DIM] = f32::NAN;
+    npy(&at.join("in.npy"), "<f4", &format!("(50, {DIM})"), &raw(&values));
+    error(at, &["encode", "--force", "--codec", "s4", "in.npy", "x.tqk"], 2);
+    assert_eq!(fs::read(at.join("x.tqk")).unwrap(), b"precious");
+    assert_eq!(files(at).len(), 2);
+}
+
+#[test]
+fn stats_has_the_fields_and_the_known_distortion() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["stats", "--random", "4000", "--codec", "s1,s2,s3", "--codec", "s4", "--codec", "s5"];
+    let raw = json(folder.path(), &[&args[..], &["--scale-mode", "raw", "--effort", "fast"]].concat());
+    assert_eq!((&raw["dim"], &raw["count"]), (&128.into(), &4000.into()));
+    let codecs = raw["codecs"].as_array().unwrap();
+    let expected = [
+        ("s1", 18, 0.3609),
+        ("s2", 34, 0.1160),
+        ("s3", 50, 0.03397),
+        ("s4", 66, 0.009315),
+        ("s5", 82, 0.002469),
+    ];
+    for (found, (name, bytes, mse)) in codecs.iter().zip(expected) {
+        let field = |name: &str| found[name].as_f64().unwrap();
+        assert_eq!((&found["codec"], &found["scale_mode"]), (&name.into(), &"raw".into()));
+        assert_eq!(found["bytes_per_vector"], bytes);
+        assert!((field("bits_per_value") - f64::from(bytes) / 16.0).abs() < 1e-12);
+        assert!((field("relative_mse") / mse - 1.0).abs() < 0.01, "{name}: {}", field("relative_mse"));
+        assert!((field("mean_cosine") - (1.0 - mse).sqrt()).abs() < 0.002, "{name}");
+        assert!((field("dot_slope") - (1.0 - mse)).abs() < 0.005, "{name}: {}", field("dot_slope"));
+        assert!((field("dot_error") / mse.sqrt() - 1.0).abs() < 0.02, "{name}: {}", field("dot_error"));
+    }
+    assert_eq!(codecs.len(), 5);
+    let unbiased = json(folder.path(), &["stats", "--random", "4000", "--codec", "s2"]);
+    let slope = unbiased["codecs"][0]["dot_slope"].as_f64().unwrap();
+    assert!((slope - 1.0).abs() < 0.005, "{slope}");
+}
+
+#[test]
+fn stats_holds_formats_of_the_reference_beside_the_theory() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["stats", "--random", "40000", "--codec", "p3,tq3,turbo3,c25,u3,s3"];
+    let report = json(folder.path(), &[&args[..], &["--scale-mode", "raw", "--effort", "fast"]].concat());
+    let codecs = report["codecs"].as_array().unwrap();
+    for (found, (name, bytes)) in
+        codecs.iter().zip([("p3", 52), ("tq3", 52), ("turbo3", 50), ("c25", 44), ("u3", 52), ("s3", 50)])
+    {
+        let field = |name: &str| found[name].as_f64().unwrap();
+        let theory = |name: &str| found["theory"][name].as_f64();
+        assert_eq!((&found["codec"], &found["bytes_per_vector"]), (&name.into(), &bytes.into()));
+        if let Some(expected) = theory("expected") {
+            let ratio = field("relative_mse") / expected;
+            assert!((ratio - 1.0).abs() < 0.01, "{name}: {ratio}");
+        } else {
+            assert_eq!(name, "u3");
+        }
+        if let Some(bound) = theory("bound") {
+            let error = if name == "p3" { field("dot_error").powi(2) } else { field("relative_mse") };
+            assert!(error < bound && error > theory("shannon").unwrap(), "{name}: {error}");
+        }
+    }
+    let slope = |row: usize| codecs[row]["dot_slope"].as_f64().unwrap();
+    assert!((slope(0) - 1.0).abs() < 0.003 && slope(1) < 0.97, "{} {}", slope(0), slope(1));
+    let hadamard =
+        json(folder.path(), &["stats", "--random", "4000", "--codec", "tq3", "--rotation", "hadamard"]);
+    let error = hadamard["codecs"][0]["relative_mse"].as_f64().unwrap();
+    assert!((error / 0.03397 - 1.0).abs() < 0.01, "{error}");
+}
+
+#[test]
+fn plan_shows_the_figures_of_a_70b_class_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let config = r#"{"num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "hidden_size": 8192}"#;
+    fs::write(at.join("config.json"), config).unwrap();
+    let args = ["plan", "--config", "config.json", "--memory", "34GB", "--hot", "128", "--sinks", "4"];
+    let plan = json(at, &args);
+    let row = |codec: &str| {
+        let rows = plan["rows"].as_array().unwrap();
+        rows.iter().find(|row| row["codec_k"] == codec && row["codec_v"] == codec).unwrap().clone()
+    };
+    for (codec, bytes, tokens) in [
+        ("f16", 327_680u64, 103_759u64),
+        ("s4", 84_480, 402_082),
+        ("s3", 64_000, 530_706),
+        ("s2", 43_520, 780_388),
+    ] {
+        assert_eq!(row(codec)["bytes_per_token"], bytes, "{codec}");
+        assert_eq!(row(codec)["max_tokens"], tokens, "{codec}");
+        let f16_tokens = if codec == "f16" { tokens } else { 132 };
+        let used = |tokens: u64| f16_tokens * 327_680 + (tokens - f16_tokens) * bytes;
+        assert!(used(tokens) <= 34_000_000_000 && used(tokens + 1) > 34_000_000_000, "{codec}");
+    }
+    let shape = ["plan", "--layers", "80", "--kv-heads", "8", "--head-dim", "128"];
+    let pair = json(at, &[&shape[..], &["--cache-type-k", "i8", "--cache-type-v", "s4"]].concat());
+    let preset = json(at, &[&shape[..], &["--kv", "safe-lowbit"]].concat());
+    assert_eq!(pair["rows"], preset["rows"]);
+    assert_eq!(pair["rows"][0]["bytes_per_token"], 640 * (130 + 66));
+    assert_eq!(pair["rows"][0]["max_tokens"], Value::Null);
+}
+
+#[test]
+fn compare_reads_two_files_of_the_same_vectors() {
+    let folder = folder();
+    let at = folder.path();
+    let encode = |codec: &str, seed: &str, out: &str| {
+        let done = tqkv(at, &["encode", "--codec", codec, "--seed", seed, "in.npy", out]);
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    };
+    encode("s4", "1", "a.tqk");
+    encode("s4", "2", "b.tqk");
+    encode("s2", "1", "c.tqk");
+    let compare = |a: &str, b: &str| json(at, &["compare", a, b])["vectors"].clone();
+    let same = compare("a.tqk", "a.tqk");
+    assert_eq!((&same["code_agreement"], &same["equal_blocks"]), (&1.0.into(), &1.0.into()));
+    assert_eq!((&same["relative_error"], &same["mean_cosine"]), (&0.0.into(), &1.0.into()));
+    for other in ["b.tqk", "c.tqk"] {
+        let found = compare("a.tqk", other);
+        assert_eq!(
+            found["code_agreement"],
+            Value::Null,
+            "codes of other seeds and codecs mean something else"
+        );
+        let error = found["relative_error"].as_f64().unwrap();
+        assert!(error > 0.005 && error < 0.3, "{found}");
+    }
+    let text = tqkv(at, &["compare", "a.tqk", "c.tqk"]);
+    assert!(String::from_utf8_lossy(&text.stdout).contains("equal blocks"));
+}
+
+#[test]
+fn plan_says_how_long_a_step_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let shape =
+        ["plan", "--layers", "32", "--kv-heads", "32", "--head-dim", "128", "--hot", "0", "--sinks", "0"];
+    let step = ["--tokens", "32768", "--bandwidth", "2TB/s", "--kv", "f16", "--other", "turbo4=68"];
+    let args = [&shape[..], &step].concat();
+    let plan = json(at, &args);
+    // 17.2 and 4.6 GB, 8.6 and 2.3 ms: a published argument for compression.
+    for (row, bytes, ms) in [(0, 17_179_869_184u64, 8.59), (1, 4_563_402_752, 2.28)] {
+        let row = &plan["rows"][row];
+        assert_eq!(row["cache_bytes"], bytes);
+        assert!((row["read_ms"].as_f64().unwrap() - ms).abs() < 0.005, "{row}");
+        assert_eq!(row["step_ms"], Value::Null, "no weights were named");
+    }
+    assert_eq!(
+        (&plan["rows"][1]["other"], &plan["rows"][1]["f32_ratio"]),
+        (&"turbo4".into(), &(512.0 / 68.0).into())
+    );
+    let plan = json(at, &[&args[..], &["--weight-bytes", "16GB"]].concat());
+    let row = &plan["rows"][1];
+    let (read, step) = (row["read_ms"].as_f64().unwrap(), row["step_ms"].as_f64().unwrap());
+    assert!((step - read - 8.0).abs() < 1e-9, "{row}");
+    let text = tqkv(at, &[&args[..], &["--memory", "34GB"]].concat());
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    for word in ["f32 ratio", "longest context", "read ms", "turbo4"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+#[test]
+fn plan_knows_microcontrollers() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let plan = json(at, &["plan", "--ram", "64KiB", "--head-dim", "64"]);
+    assert_eq!((&plan["ram"], &plan["kv_heads"], &plan["layers"]), (&65_536.into(), &1.into(), &1.into()));
+    let rows = plan["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 14);
+    for (codec, bytes, tokens) in
+        [("i8", 132u64, 496u64), ("s4", 68, 963), ("n3", 52, 1260), ("s2", 36, 1820)]
+    {
+        let row = rows.iter().find(|row| row["codec_k"] == codec && row["codec_v"] == codec).unwrap();
+        assert_eq!((&row["bytes_per_token"], &row["tokens"]), (&bytes.into(), &tokens.into()), "{codec}");
+        let per_kib = row["tokens_per_kib"].as_f64().unwrap();
+        assert!((per_kib - 1024.0 / bytes as f64).abs() < 1e-9, "{codec}");
+    }
+    let shape = ["plan", "--ram", "64KiB", "--head-dim", "64", "--kv-heads", "2", "--kv", "s4,s2"];
+    let mixed = json(at, &shape);
+    assert_eq!(mixed["rows"][0]["bytes_per_token"], 2 * (34 + 18));
+    assert_eq!(mixed["rows"][0]["tokens"], 65_536 / 104);
+    let text = tqkv(at, &shape);
+    assert!(String::from_utf8_lossy(&text.stdout).contains("tokens/KiB"));
+}
+
+#[test]
+fn codebook_prints_coordinates_of_unit_vectors() {
+    let folder = tempfile::tempdir().unwrap();
+    let book = json(folder.path(), &["codebook", "--dim", "128", "--bits", "2"]);
+    let numbers = |field: &str| -> Vec<f64> {
+        book[field].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+    };
+    let centroids = [-0.13304152, -0.03999160, 0.03999160, 0.13304152];
+    assert!(numbers("centroids").iter().zip(centroids).all(|(a, b)| (a - b).abs() < 1e-8));
+    let boundaries = [-0.08651656, 0.0, 0.08651656];
+    assert!(numbers("boundaries").iter().zip(boundaries).all(|(a, b)| (a - b).abs() < 1e-8));
+    assert_eq!((numbers("centroids").len(), numbers("boundaries").len()), (4, 3));
+    assert!((book["relative_mse"].as_f64().unwrap() - 0.11600).abs() < 1e-5);
+}
+
+#[test]
+fn bench_measures_each_combination_once() {
+    let options = ["--codec", "s4,t2", "--data", "l1", "--query-heads", "1,4", "--threads", "2"];
+    let command = [&["bench", "--op", "scores", "--seconds", "1", "--json"], &options[..]].concat();
+    // On a busy machine it says on stderr that figures do not count.
+    let output = tqkv(folder().path(), &command);
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["results"].as_array().unwrap();
+    let cases: Vec<_> = rows
+        .iter()
+        .map(|row| (row["codec"].as_str().unwrap(), row["query_heads"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(cases, [("s4", 1), ("t2", 1), ("s4", 4), ("t2", 4)]);
+    for row in rows {
+        assert_eq!(row["threads"], 2, "{row}");
+        assert!(row["ns_min"].as_f64() > Some(0.0) && row["ratio_to_f16"].as_f64() > Some(0.0), "{row}");
+    }
+}
+
+#[test]
+fn a_sweep_measures_every_length_and_draws_it() {
+    let folder = folder();
+    let command =
+        ["bench", "--codec", "s2", "--dim", "32", "--seconds", "1", "--sweep", "growth.svg", "--json"];
+    let output = tqkv(folder.path(), &command);
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let tokens: Vec<_> = report["results"].as_array().unwrap().iter().map(|row| &row["tokens"]).collect();
+    assert_eq!((tokens.len(), tokens[0].as_u64(), tokens[10].as_u64()), (11, Some(1 << 10), Some(1 << 20)));
+    let svg = fs::read_to_string(folder.path().join("growth.svg")).unwrap();
+    for name in ["s2, 1 head, D = 32", "f16, 1 head, D = 32", "reading f16, D = 32", "1024k"] {
+        assert!(svg.contains(name), "{name}");
+    }
+    // What is there is not replaced unless told to.
+    let again = tqkv(folder.path(), &command);
+    assert_eq!(again.status.code(), Some(2), "{again:?}");
+    assert_eq!(fs::read_to_string(folder.path().join("growth.svg")).unwrap(), svg);
+}
+
+#[test]
+fn every_help_text_shows_an_example() {
+    let folder = tempfile::tempdir().unwrap();
+    for command in ["demo", "generate", "eval", "encode", "decode", "inspect", "stats", "codebook", "plan"] {
+        let output = tqkv(folder.path(), &[command, "--help"]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            output.status.success() && text.contains(&format!("\n  tqkv {command}")),
+            "{command}: {text}"
+        );
+    }
+    assert!(tqkv(folder.path(), &["--version"]).status.success());
+}
+
+#[test]
+fn zero_vectors_are_counted_and_left_out() {
+    let folder = folder();
+    let at = folder.path();
+    let mut some = values(50);
+    some[..3 * DIM].fill(0.0);
+    npy(&at.join("some.npy"), "<f4", &format!("(50, {DIM})"), &raw(&some));
+    let report = json(at, &["stats", "some.npy", "--codec", "s4"]);
+    assert_eq!((&report["zero_vectors"], &report["count"]), (&3.into(), &50.into()));
+    assert!(report["codecs"][0]["relative_mse"].as_f64().is_some_and(|mse| mse < 0.02), "{report}");
+    let text = tqkv(at, &["stats", "some.npy", "--codec", "s4"]).stdout;
+    assert!(String::from_utf8(text).unwrap().contains("3 of them zero and left out"));
+    npy(&at.join("none.npy"), "<f4", &format!("(4, {DIM})"), &raw(&vec![0.0; 4 * DIM]));
+    assert!(error(at, &["stats", "none.npy"], 2).contains("every vector is zero"));
+    assert!(error(at, &["stats", "in.npy", "--queries", "none.npy"], 2).contains("not all zero"));
+}
+
+#[test]
+fn files_and_figures_are_the_same_on_every_level_and_a_bad_level_is_named() {
+    let folder = folder();
+    let at = folder.path();
+    let run = |level: &str, args: &[&str]| tqkv_with(at, args, ("TQKV_LEVEL", level));
+    for codec in ["s4", "t3", "i8", "q4_0"] {
+        let mut files = Vec::new();
+        for level in tqkv_simd::Level::available() {
+            let level = level.name().name();
+            let encode = run(level, &["encode", "--force", "--codec", codec, "in.npy", "x.tqk"]);
+            assert!(encode.status.success(), "{encode:?}");
+            assert!(run(level, &["decode", "--force", "x.tqk", "x.npy"]).status.success());
+            let stats = run(level, &["stats", "in.npy", "--codec", codec, "--json"]).stdout;
+            files.push((fs::read(at.join("x.tqk")).unwrap(), fs::read(at.join("x.npy")).unwrap(), stats));
+        }
+        assert!(files.iter().all(|file| *file == files[0]), "{codec}");
+    }
+    for args in
+        [&["encode", "--codec", "s4", "in.npy", "y.tqk"][..], &["decode", "x.tqk", "y.npy"], &["stats"]]
+    {
+        let output = run("mmx", args);
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.code() == Some(2) && message.contains("TQKV_LEVEL: unknown level"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn plan_knows_units_windows_latents_and_the_model_context() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let shape = ["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--memory"];
+    assert!(error(at, &[&shape[..], &["34"]].concat(), 2).contains("a number and a unit: B, KB"));
+    let rows = json(at, &[&shape[..], &["34GB"]].concat())["rows"].clone();
+    let codecs: Vec<_> =
+        rows.as_array().unwrap().iter().map(|row| row["codec_k"].as_str().unwrap()).collect();
+    assert!(["f16", "t4", "t3", "t2"].iter().all(|codec| codecs.contains(codec)), "{codecs:?}");
+    let config = r#"{"num_hidden_layers": 6, "num_attention_heads": 4, "head_dim": 128, "sliding_window": 512,
+        "sliding_window_pattern": 6, "max_position_embeddings": 8192}"#;
+    fs::write(at.join("config.json"), config).unwrap();
+    let args = ["plan", "--config", "config.json", "--kv", "s4", "--memory", "64MiB"];
+    let plan = json(at, &args);
+    assert_eq!((&plan["windowed_layers"], &plan["window"]), (&5.into(), &512.into()));
+    let row = &plan["rows"][0];
+    assert_eq!((&row["bytes_per_token"], &row["bytes_per_token_past_window"]), (&3168.into(), &528.into()));
+    assert_eq!((&row["max_tokens"], &plan["model_context"]), (&8192.into(), &8192.into()));
+    let text = String::from_utf8(tqkv(at, &args).stdout).unwrap();
+    assert!(text.contains("8,192 (the model's)") && text.contains("newest 512 tokens"), "{text}");
+    let piped =
+        crate::support::piped(at, &["plan", "--config", "-", "--kv", "s4", "--json"], config.as_bytes());
+    assert!(piped.status.success(), "{piped:?}");
+}
+
+/// Tiers by the options and by a policy are the same plan, and a longer one than that of the pair alone.
+#[test]
+fn plan_counts_tiers() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let shape = ["plan", "--layers", "4", "--kv-heads", "2", "--head-dim", "128", "--memory", "64MiB"];
+    let written = "n4 tier=4096:n3 tier=16384:n2";
+    let by_policy = json(at, &[&shape[..], &["--kv", "n4", "--kv", "n2", "--policy", written]].concat());
+    let number = |row: usize, name: &str| by_policy["rows"][row][name].as_u64().unwrap();
+    let [n4, n2, tiered] = [0, 1, 2].map(|row| number(row, "max_tokens"));
+    assert!(n4 < tiered && tiered < n2, "{by_policy}");
+    assert_eq!(number(2, "bytes_per_token"), number(1, "bytes_per_token"), "the oldest tier grows");
+    assert_eq!(
+        (&by_policy["rows"][2]["policy"], &by_policy["rows"][0]["policy"]),
+        (&written.into(), &Value::Null)
+    );
+    let options = ["--kv", "n4", "--tier", "16384:n2", "--tier", "4096:n3"];
+    let by_options = json(at, &[&shape[..], &options].concat());
+    assert_eq!(by_options["rows"][0]["max_tokens"], tiered);
+    let text = String::from_utf8(tqkv(at, &[&shape[..], &options].concat()).stdout).unwrap();
+    assert!(text.contains("\nn4,n4 tier=4096:n3,n3 tier=16384:n2,n2 "), "{text}");
+    for (extra, expected) in [
+        (["--policy", "s4 tier=9:q4_0"], "s4 pages cannot go cold as q4_0"),
+        (["--policy", "s4 spill=9:/tmp"], "files and codecs by layer are not planned"),
+        (["--policy", "s4 layer-kv=tail:1:i8"], "accepted are hot=, sinks= and tier="),
+        (["--tier", "9"], "AFTER:K,V"),
+        (["--ram", "4KiB"], "cannot be used with"),
+    ] {
+        let message = error(at, &[&shape[..], &extra].concat(), 2);
+        assert!(message.contains(expected), "{extra:?}: {message}");
+    }
+}
+
+#[test]
+fn export_writes_a_flat_file_that_plan_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../model/shipped");
+    let eight = json(at, &["export", "--target", "mcu", model, "eight.tqlm"]);
+    assert_eq!((&eight["bits"], &eight["ram"]), (&8.into(), &532_480.into()));
+    let bytes = fs::read(at.join("eight.tqlm")).unwrap();
+    assert_eq!(eight["flash_bytes"], bytes.len() as u64);
+    assert_eq!(&bytes[..4], b"TQLM");
+    let four = json(at, &["export", "--target", "mcu", "--bits", "4", "--ram", "64KiB", model, "four.tqlm"]);
+    assert!(four["flash_bytes"].as_u64().unwrap() < eight["flash_bytes"].as_u64().unwrap() * 54 / 100);
+
+    let plan = json(at, &["plan", "--ram", "520KiB", "--model", "eight.tqlm", "--kv", "s4,s3"]);
+    assert_eq!((&plan["flash_bytes"], &plan["work_bytes"]), (&eight["flash_bytes"], &eight["work_bytes"]));
+    let row = eight["rows"].as_array().unwrap().iter().find(|row| row["codec_v"] == "s3").unwrap();
+    assert_eq!(plan["rows"][0]["tokens"], row["tokens"]);
+    assert!(row["tokens"].as_u64().unwrap() >= 1024, "{row}");
+
+    for (args, what) in [
+        (vec!["export", "--target", "mcu", "nowhere", "out"], "nowhere"),
+        (vec!["export", "--target", "pdp11", model, "out"], "pdp11"),
+        (vec!["export", "--target", "mcu", model, "eight.tqlm"], "exists, --force"),
+        (vec!["export", "--target", "mcu", "--bits", "3", model, "out"], "8, 4"),
+        (vec!["plan", "--ram", "1KiB", "--model", "in.npy"], "in.npy"),
+        (vec!["plan", "--model", "eight.tqlm"], "--ram"),
+    ] {
+        assert!(error(at, &args, 2).contains(what), "{args:?}");
+    }
+    fs::write(at.join("bad.tqlm"), &bytes[..1000]).unwrap();
+    assert!(error(at, &["plan", "--ram", "1KiB", "--model", "bad.tqlm"], 2).contains("1000 bytes"));
+    assert!(!at.join("out").exists());
+}

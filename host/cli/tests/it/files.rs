@@ -1,0 +1,184 @@
+//! Which files the command writes and reads: never its own input, no other's place without a word, nothing half
+//! done, and no input without an end.
+
+use std::fs;
+use std::path::Path;
+
+use crate::arrays::{DIM, elements, files, folder, npy, raw, values};
+use crate::support::{error, json};
+
+const ENCODE: [&str; 3] = ["encode", "--codec", "s4"];
+
+fn encode<'a>(extra: &[&'a str]) -> Vec<&'a str> {
+    [&ENCODE, extra].concat()
+}
+
+#[test]
+fn an_input_is_never_its_own_output() {
+    let folder = folder();
+    let at = folder.path();
+    let original = fs::read(at.join("in.npy")).unwrap();
+    fs::hard_link(at.join("in.npy"), at.join("hard.npy")).unwrap();
+    fs::create_dir(at.join("sub")).unwrap();
+    let mut outputs = vec!["in.npy", "./in.npy", "sub/../in.npy", "hard.npy"];
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink("in.npy", at.join("soft.npy")).unwrap();
+        outputs.push("soft.npy");
+    }
+    for output in outputs {
+        for force in [&[][..], &["--force"]] {
+            let message = error(at, &encode(&[force, &["in.npy", output]].concat()), 2);
+            assert!(message.contains("is the input itself"), "{output}: {message}");
+            assert_eq!(fs::read(at.join("in.npy")).unwrap(), original, "{output}");
+        }
+    }
+    json(at, &encode(&["in.npy", "x.tqk"]));
+    let encoded = fs::read(at.join("x.tqk")).unwrap();
+    assert!(error(at, &["decode", "--force", "x.tqk", "x.tqk"], 2).contains("is the input itself"));
+    assert_eq!(fs::read(at.join("x.tqk")).unwrap(), encoded);
+}
+
+#[test]
+fn an_output_that_exists_is_replaced_by_force_only() {
+    let folder = folder();
+    let at = folder.path();
+    json(at, &encode(&["in.npy", "x.tqk"]));
+    fs::write(at.join("out"), b"precious").unwrap();
+    for args in [encode(&["in.npy", "out"]), vec!["decode", "x.tqk", "out"]] {
+        let message = error(at, &args, 2);
+        assert!(message.contains("out: exists") && message.contains("--force"), "{message}");
+        assert_eq!(fs::read(at.join("out")).unwrap(), b"precious", "{args:?}");
+    }
+    json(at, &["decode", "--force", "x.tqk", "out"]);
+    assert_eq!(elements(&at.join("out")).len(), 50 * DIM);
+    assert_eq!(files(at).len(), 3);
+}
+
+#[test]
+#[cfg(unix)]
+fn what_is_replaced_keeps_its_permissions_and_links_keep_leading() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let folder = folder();
+    let at = folder.path();
+    let mode = |name: &str| fs::metadata(at.join(name)).unwrap().permissions().mode() & 0o777;
+    fs::write(at.join("private"), b"old").unwrap();
+    fs::set_permissions(at.join("private"), fs::Permissions::from_mode(0o600)).unwrap();
+    symlink("private", at.join("link")).unwrap();
+    json(at, &encode(&["--force", "in.npy", "link"]));
+    assert_eq!(mode("private"), 0o600);
+    assert!(at.join("link").is_symlink() && fs::read(at.join("private")).unwrap().len() > 900);
+    // A new file is what the umask leaves of it, as this process's own are.
+    fs::write(at.join("own"), b"").unwrap();
+    json(at, &encode(&["in.npy", "new"]));
+    assert_eq!(mode("new"), mode("own"));
+    symlink("gone", at.join("dangling")).unwrap();
+    for force in [&[][..], &["--force"]] {
+        let message = error(at, &encode(&[force, &["in.npy", "dangling"]].concat()), 2);
+        assert!(message.contains("a link that leads to no file"), "{message}");
+    }
+    assert!(at.join("dangling").is_symlink() && !at.join("gone").exists());
+}
+
+#[test]
+fn f64_is_rounded_to_f32_and_says_so() {
+    let folder = folder();
+    let at = folder.path();
+    let exact: Vec<f64> = values(50).iter().map(|&x| f64::from(x) * (1.0 + 1e-12)).collect();
+    let bytes: Vec<u8> = exact.iter().flat_map(|x| x.to_le_bytes()).collect();
+    npy(&at.join("f64.npy"), "<f8", &format!("(50, {DIM})"), &bytes);
+    assert_eq!(json(at, &encode(&["in.npy", "a.tqk"]))["rounded"], false);
+    assert_eq!(json(at, &encode(&["f64.npy", "b.tqk"]))["rounded"], true);
+    assert_eq!(fs::read(at.join("a.tqk")).unwrap(), fs::read(at.join("b.tqk")).unwrap());
+    let said = crate::support::tqkv(at, &encode(&["f64.npy", "c.tqk"])).stdout;
+    assert!(String::from_utf8(said).unwrap().contains("f64 rounded to f32"));
+    let mut huge = exact;
+    huge[3 * DIM] = 1e300;
+    let bytes: Vec<u8> = huge.iter().flat_map(|x| x.to_le_bytes()).collect();
+    npy(&at.join("huge.npy"), "<f8", &format!("(50, {DIM})"), &bytes);
+    let message = error(at, &encode(&["huge.npy", "d.tqk"]), 2);
+    assert!(message.contains("row 3 ") && message.contains("beyond f32"), "{message}");
+}
+
+#[test]
+fn standard_input_is_read_as_far_as_its_header_says() {
+    let folder = folder();
+    let at = folder.path();
+    json(at, &encode(&["in.npy", "x.tqk"]));
+    let (array, encoded) = (fs::read(at.join("in.npy")).unwrap(), fs::read(at.join("x.tqk")).unwrap());
+    let piped = |args: &[&str], input: &[u8]| crate::support::piped(at, args, input);
+    assert!(piped(&encode(&["-", "y.tqk"]), &array).status.success());
+    assert_eq!(fs::read(at.join("y.tqk")).unwrap(), encoded);
+    assert!(piped(&["decode", "-", "y.npy"], &encoded).status.success());
+    assert_eq!(elements(&at.join("y.npy")).len(), 50 * DIM);
+    let inspected = piped(&["inspect", "--json", "-"], &encoded);
+    let inspected: serde_json::Value = serde_json::from_slice(&inspected.stdout).unwrap();
+    assert_eq!((&inspected["crc"], &inspected["count"]), (&"ok".into(), &50.into()));
+    for (input, expected) in [
+        (&array[..array.len() - 1], "needs 6400 bytes of elements, found 6399"),
+        (&[&array[..], b"x"].concat(), "found 6401"),
+        (&array[..9], "truncated"),
+        (b"PK", "accepted are .npy"),
+    ] {
+        let output = piped(&encode(&["-", "z.tqk"]), input);
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && message.contains(expected), "{message}");
+    }
+    assert!(!at.join("z.tqk").exists());
+}
+
+#[test]
+#[cfg(unix)]
+fn a_device_without_an_end_is_refused_at_once() {
+    let folder = folder();
+    let at = folder.path();
+    for (args, expected) in [
+        (vec!["inspect", "/dev/zero"], "not a .tqk file"),
+        (vec!["decode", "/dev/zero", "x.npy"], "not a .tqk file"),
+        (encode(&["/dev/zero", "x.tqk"]), "is not a regular file"),
+        (vec!["stats", "/dev/zero"], "is not a regular file"),
+        (vec!["stats", "in.npy", "--queries", "/dev/zero"], "is not a regular file"),
+    ] {
+        let message = error(at, &args, 2);
+        assert!(message.contains("/dev/zero") && message.contains(expected), "{args:?}: {message}");
+    }
+}
+
+/// A file that takes long to encode.
+#[cfg(unix)]
+fn long(at: &Path) {
+    let rows = 200_000;
+    npy(&at.join("long.npy"), "<f4", &format!("({rows}, {DIM})"), &raw(&values(rows)));
+}
+
+#[test]
+#[cfg(unix)]
+fn signals_remove_what_was_begun_and_end_the_command() {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    long(at);
+    fs::write(at.join("x.tqk"), b"precious").unwrap();
+    let before = files(at);
+    for (name, number) in [("INT", 2), ("TERM", 15)] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tqkv"))
+            .current_dir(at)
+            .args(["encode", "--force", "--codec", "t4", "--effort", "best", "long.npy", "x.tqk"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let begun = Instant::now();
+        while files(at) == before {
+            assert!(begun.elapsed() < Duration::from_secs(60), "no file was begun");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let kill = Command::new("sh").args(["-c", &format!("kill -{name} {}", child.id())]).status();
+        assert!(kill.unwrap().success());
+        let status = child.wait().unwrap();
+        assert_eq!(status.signal(), Some(number), "{status:?}");
+        assert_eq!(files(at), before, "SIG{name}");
+        assert_eq!(fs::read(at.join("x.tqk")).unwrap(), b"precious");
+    }
+}

@@ -1,0 +1,91 @@
+//! The command in a shell: completions, manual pages, narrow terminals, prompts from files and pipes.
+
+use std::fs;
+
+use tqkv_model::shipped;
+
+use crate::support::{error, json, piped, tqkv, tqkv_with};
+
+#[test]
+fn completions_and_manual_pages_name_every_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let text = |args: &[&str]| {
+        let output = tqkv(at, args);
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for script in ["bash", "zsh", "fish", "elvish", "powershell"].map(|shell| text(&["completions", shell])) {
+        assert!(["generate", "inspect", "scale-mode"].iter().all(|word| script.contains(word)), "{script}");
+    }
+    assert!(error(at, &["completions", "cmd"], 2).contains("bash"));
+    let page = text(&["man"]);
+    assert!(page.starts_with(".ie") && page.contains(".TH tqkv") && page.contains("generate"), "{page}");
+    assert!(text(&["man", "encode"]).contains("centre"));
+    assert!(error(at, &["man", "decod"], 2).contains("accepted are demo, generate"));
+    assert_eq!(json(at, &["man", "encode"])["name"], "tqkv-encode");
+}
+
+#[test]
+fn tables_go_on_below_where_the_terminal_ends_and_lose_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["stats", "--random", "300", "--codec", "s4,t2h"];
+    let text = |columns: &str| {
+        let output = tqkv_with(folder.path(), &args, ("COLUMNS", columns));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (wide, narrow) = (text("400"), text("40"));
+    assert!(narrow.lines().all(|line| line.len() <= 40), "{narrow}");
+    let words = |text: &str| {
+        let mut words: Vec<_> = text.split_whitespace().map(str::to_owned).collect();
+        words.sort();
+        words.dedup();
+        words
+    };
+    assert_eq!(words(&wide), words(&narrow));
+    assert!(narrow.matches("t2h").count() > 1 && wide.matches("t2h").count() == 1, "{narrow}");
+}
+
+#[test]
+fn help_fits_a_terminal_without_broken_paragraphs() {
+    let folder = tempfile::tempdir().unwrap();
+    for command in [
+        "demo", "generate", "eval", "needle", "encode", "stats", "codebook", "compare", "plan", "report",
+        "bench",
+    ] {
+        let output = tqkv_with(folder.path(), &[command, "--help"], ("COLUMNS", "80"));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines.iter().all(|line| line.len() <= 80), "{command}: {text}");
+        // A paragraph that was wrapped twice has a short line between two long ones.
+        for three in lines.windows(3).filter(|three| three.iter().all(|l| l.starts_with(char::is_alphabetic)))
+        {
+            let short = three[1].len() < 50 && !three[1].ends_with(':');
+            assert!(!(short && three[0].len() > 60 && three[2].len() > 40), "{command}: {three:?}");
+        }
+    }
+}
+
+#[test]
+fn a_prompt_may_come_from_a_file_or_a_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let prompt = std::str::from_utf8(&shipped::HELDOUT_TEXT[..120]).unwrap();
+    fs::write(at.join("prompt.txt"), prompt).unwrap();
+    let tokens = ["--tokens", "8", "--json"];
+    let given = tqkv(at, &[&["generate", "--prompt", prompt][..], &tokens].concat());
+    let text = |output: std::process::Output| {
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (report["prompt"].clone(), report["results"][0]["text"].clone())
+    };
+    let given = text(given);
+    assert_eq!(given.0, prompt);
+    let file = ["generate", "--prompt-file"];
+    assert_eq!(text(tqkv(at, &[&file[..], &["prompt.txt"], &tokens].concat())), given);
+    assert_eq!(text(piped(at, &[&file[..], &["-"], &tokens].concat(), prompt.as_bytes())), given);
+    let twice = [&file[..], &["prompt.txt", "--prompt", "x"]].concat();
+    assert!(error(at, &twice, 2).contains("cannot be used with"));
+    fs::write(at.join("latin1.txt"), b"caf\xe9").unwrap();
+    assert!(error(at, &[&file[..], &["latin1.txt"]].concat(), 2).contains("latin1.txt: incomplete utf-8"));
+    assert!(error(at, &[&file[..], &["none.txt"]].concat(), 2).contains("none.txt"));
+}

@@ -1,0 +1,142 @@
+//! Evaluation through the compressed cache against the figures of the program that made the shipped
+//! model (`host/model/shipped/figures.json`), which quantises by means of its own: a few windows by default, all with
+//! `TQKV_EXHAUSTIVE=1`.
+
+use serde_json::Value;
+use tqkv::attention::AttentionCache;
+use tqkv::cache::{CacheSpec, Centring, KvCache};
+use tqkv::error::CacheError;
+use tqkv_core::{CodecId, Options, ScaleMode};
+use tqkv_model::eval::{EvalReport, EvalSpec, Setting, evaluate};
+use tqkv_model::{Model, shipped};
+use tqkv_tests::scope::{extent, is_exhaustive};
+
+fn figures() -> Value {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/shipped/figures.json");
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// A cache that quantises every token: no sinks, no hot window, no centring, the norm kept.
+fn setting(model: &Model, codec: CodecId) -> Setting<'_> {
+    let config = model.config();
+    let new_cache = move || -> Result<Box<dyn AttentionCache>, CacheError> {
+        let options = Options::DEFAULT.scale_mode(ScaleMode::Preserving);
+        let spec = CacheSpec::from(config.kv_shape())
+            .codecs(codec, codec)
+            .options(options)
+            .sinks(0)
+            .hot(0)
+            .centring(Centring::Off);
+        Ok(Box::new(KvCache::new(spec)?))
+    };
+    Setting { name: codec.name().to_owned(), new_cache: Box::new(new_cache) }
+}
+
+fn run(model: &Model, windows: usize, codecs: &[CodecId]) -> EvalReport {
+    run_in_steps(model, windows, None, codecs)
+}
+
+fn run_in_steps(model: &Model, windows: usize, step: Option<usize>, codecs: &[CodecId]) -> EvalReport {
+    let spec = EvalSpec { step, ..EvalSpec::new(1024, Some(windows)) };
+    let settings: Vec<_> = codecs.iter().map(|&codec| setting(model, codec)).collect();
+    let reference = setting(model, CodecId::F16);
+    let report = evaluate(model, shipped::HELDOUT_TEXT, &spec, &reference, &settings, &mut |_| {});
+    let report = report.unwrap();
+    println!("{report:#?}");
+    report
+}
+
+fn relative(got: f64, want: f64) -> f64 {
+    (got / want - 1.0).abs()
+}
+
+#[test]
+fn the_codecs_have_the_figures_perplexity() {
+    let figures = figures();
+    let rows = &figures["quantized"]["rows"];
+    let number = |row: &str, field: &str| rows[row][field].as_f64().unwrap();
+    let model = Model::shipped().unwrap();
+    let cases = [
+        (CodecId::S4, "K4V4", 0.005),
+        (CodecId::S3, "K3V3", 0.005),
+        (CodecId::S2, "K2V2", 0.005),
+        (CodecId::Q8_0, "q8_0", 0.0005),
+        (CodecId::Q4_0, "q4_0", 0.001),
+    ];
+    let report = run(&model, extent(4, 48), &cases.map(|(codec, ..)| codec));
+    // Of few windows the text is another, and what is held to the figures is what a codec costs.
+    let base = if is_exhaustive() { 1.0 } else { report.reference.perplexity / number("f16", "ppl") };
+    assert!(relative(report.reference.perplexity / base, number("f16", "ppl")) < 0.001);
+    for (result, (codec, row, tolerance)) in report.results.iter().zip(cases) {
+        let (got, want) = (result.perplexity / base, number(row, "ppl"));
+        assert!(relative(got, want) < extent(8.0, 1.0) * tolerance, "{codec:?}: {got} {want}");
+        let agreement = number(row, "top1_agree");
+        assert!((result.top1_agreement - agreement).abs() < 0.01, "{codec:?}: {}", result.top1_agreement);
+        assert!(relative(result.kl, number(row, "kl_nats")) < extent(0.3, 0.15), "{codec:?}: {}", result.kl);
+    }
+}
+
+#[test]
+fn the_outlier_variant_spares_rotated_codes() {
+    let figures = figures();
+    let rows = &figures["outlier_variant"]["rows"];
+    let model = Model::shipped().unwrap().into_outlier_variant().unwrap();
+    let cases = [(CodecId::S4, "K4V4", 0.01), (CodecId::Q4_0, "q4_0", 0.002)];
+    let report = run(&model, extent(2, 16), &cases.map(|(codec, ..)| codec));
+    let figure = |row: &str| rows[row]["outlier"]["ppl"].as_f64().unwrap();
+    let base = if is_exhaustive() { 1.0 } else { report.reference.perplexity / figure("f32") };
+    for (result, (codec, row, tolerance)) in report.results.iter().zip(cases) {
+        let (got, want) = (result.perplexity / base, figure(row));
+        assert!(relative(got, want) < extent(8.0, 1.0) * tolerance, "{codec:?}: {got} {want}");
+    }
+    assert!(report.results[0].kl < 0.5 * report.results[1].kl, "rotation spreads outlier channels");
+}
+
+/// A constant in all keys changes nothing in exact arithmetic, little where it is taken off before encoding, and
+/// ruins what is encoded with it.
+#[test]
+fn centring_spares_a_model_with_biased_keys() {
+    const WINDOWS: usize = 2;
+    let (plain, biased) =
+        (Model::shipped().unwrap(), Model::shipped().unwrap().into_biased_variant(30.0).unwrap());
+    let measure = |model: &Model, centring: Centring| {
+        let setting = |name: &str, codec: CodecId| {
+            let spec = CacheSpec::from(model.config().kv_shape()).codecs(codec, codec).centring(centring);
+            let new_cache = move || -> Result<Box<dyn AttentionCache>, CacheError> {
+                Ok(Box::new(KvCache::new(spec.clone())?))
+            };
+            Setting { name: name.to_owned(), new_cache: Box::new(new_cache) }
+        };
+        let exact = Setting {
+            name: "f32".to_owned(),
+            new_cache: Box::new(|| Ok(Box::new(model.config().dense_cache()?))),
+        };
+        let settings = [CodecId::F16, CodecId::S4, CodecId::S3].map(|codec| setting(codec.name(), codec));
+        let spec = EvalSpec::new(1024, Some(WINDOWS));
+        let report = evaluate(model, shipped::HELDOUT_TEXT, &spec, &exact, &settings, &mut |_| {}).unwrap();
+        println!("{report:#?}");
+        (report.reference.perplexity, [0, 1, 2].map(|i| report.results[i].perplexity))
+    };
+    let (exact, [_, plain_s4, plain_s3]) = measure(&plain, Centring::Auto);
+    let (biased_exact, [f16, s4, s3]) = measure(&biased, Centring::Auto);
+    assert!(relative(biased_exact, exact) < 1e-4, "the same function: {biased_exact} {exact}");
+    assert!(relative(f16, exact) < 0.01, "f16 loses digits: {f16} {exact}");
+    assert!(relative(s4, plain_s4) < 0.01, "{s4} {plain_s4}");
+    assert!(relative(s3, plain_s3) < 0.02, "{s3} {plain_s3}");
+    let (_, [_, s4, s3]) = measure(&biased, Centring::Off);
+    assert!(s4 > 1.2 * exact && s3 > 1.2 * exact, "{s4} {s3}");
+}
+
+/// Whole windows decode tokens to f32; token by token, queries meet codes in int8.
+#[test]
+fn integer_scores_keep_the_perplexity() {
+    let model = Model::shipped().unwrap();
+    let (windows, most) = extent((2, 0.002), (12, 0.001));
+    let codecs = [CodecId::S4];
+    let (float, integer) = (run(&model, windows, &codecs), run_in_steps(&model, windows, Some(1), &codecs));
+    for (float, integer) in float.results.iter().zip(&integer.results) {
+        let change = relative(integer.perplexity, float.perplexity);
+        println!("{}: {} against {}, {change:.6}", float.name, integer.perplexity, float.perplexity);
+        assert!(change < most, "{}: {change}", float.name);
+    }
+}

@@ -1,0 +1,13 @@
+//! What no crate shows alone: caches against plain models of them, trellis codes, the documents and the workspace.
+#![allow(missing_docs, reason = "a test crate")]
+
+mod cache;
+mod cache_kinds;
+mod cache_life;
+mod cache_memory;
+mod cache_model;
+mod documents;
+mod lives;
+mod publish;
+mod trellis;
+mod workspace;
