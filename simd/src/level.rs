@@ -199,7 +199,6 @@ impl Level {
     }
 
     /// Runs `kernels`, which enters this level by itself, once for each piece.
-    #[inline]
     pub(crate) fn choose<K: Kernels>(self, kernels: K) {
         at_level!(self, isa => kernels.run(isa))
     }

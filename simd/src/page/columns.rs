@@ -11,6 +11,9 @@ pub(super) const WOVEN_POSITIONS: usize = 4;
 /// Heads that share the look-ups of a column.
 pub(super) const TOGETHER: usize = 4;
 
+/// Runs of coordinates with one scale that are rounded together: as few calls as that, as each is felt.
+pub(super) const RUNS: usize = 4;
+
 /// What is summed of one page: the lines of its columns.
 pub(super) struct Strip<'a> {
     /// Lines of all columns, one after the other.
@@ -53,7 +56,7 @@ pub(super) struct Out<'a> {
     /// `[heads, dim]`
     pub(super) accs: &'a mut [f32],
     /// What a step of each head's weights is worth; 0 where the head has none.
-    pub(super) factors: [f32; TOGETHER],
+    pub(super) factors: &'a [f32; TOGETHER],
 }
 
 impl Out<'_> {
@@ -177,13 +180,34 @@ where
 pub(super) struct Job<'a, 's> {
     /// The pages; the runs of their weights follow each other.
     pub(super) strips: &'a mut [Strip<'s>],
-    pub(super) columns: core::ops::Range<usize>,
+    /// Runs of coordinates with one scale, at most [`RUNS`].
+    pub(super) runs: core::ops::Range<usize>,
+    pub(super) run_columns: usize,
     /// Dwords of a line that belong to the same four tokens.
     pub(super) positions: usize,
+    /// Weights of all runs, and how many there are for each.
+    pub(super) room: &'a [Run],
+    pub(super) tokens: usize,
+    /// What a step of them is worth, for each run and head.
+    pub(super) factors: &'a [[f32; TOGETHER]; RUNS],
+    /// Weights of the run that is summed.
     pub(super) weights: &'a [Run],
     /// Heads that have weights, at most [`TOGETHER`].
     pub(super) heads: usize,
     pub(super) out: Out<'a>,
+}
+
+impl Job<'_, '_> {
+    /// Turns to run `r`, and gives its columns: none where no head has weights.
+    #[inline(always)]
+    pub(super) fn begin(&mut self, r: usize) -> core::ops::Range<usize> {
+        let i = r - self.runs.start;
+        let Some(factors) = self.factors.get(i) else { return 0..0 };
+        self.out.factors = factors;
+        self.weights = self.room.get(i * self.tokens..(i + 1) * self.tokens).unwrap_or_default();
+        let is_any = factors.iter().any(|&factor| factor != 0.0);
+        if is_any { r * self.run_columns..(r + 1) * self.run_columns } else { 0..0 }
+    }
 }
 
 /// How lines of codes are summed over tokens.

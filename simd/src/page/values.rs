@@ -8,13 +8,11 @@
 //! 512 tokens times 16383 times 127 is below 2^30.
 
 use super::columns::{
-    Job, Out, Strip, TOGETHER, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights, sum_levels,
+    Job, Out, RUNS, Strip, TOGETHER, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights, sum_levels,
 };
 use super::plan::{MAX_WORDS, Packed, Plan, with_kernel};
 use super::weights::{NONE, Products, RUN, RUN_LINES, Run, bounds, step};
-use super::{
-    Line, MAX_PART, MAX_PARTS, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, fetch_scales, prefetch, read_lines,
-};
+use super::{Line, MAX_PARTS, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, fetch_scales, prefetch, read_lines};
 use crate::level::{Kernels, Level};
 use crate::lines::Machine;
 use arrayvec::ArrayVec;
@@ -33,8 +31,12 @@ pub struct ValuePages {
     line_tokens: usize,
     /// Runs of `positions` code bytes in a row.
     columns: usize,
+    /// Those of a run of coordinates with one scale.
+    run_columns: usize,
     /// Lines (or line triples) of a column.
     groups: usize,
+    /// Lines of a column that hold the tokens of one [`Run`].
+    run_lines: usize,
     /// Lines of scales: for each run all tokens.
     scale_lines: usize,
     lines: usize,
@@ -53,7 +55,19 @@ impl ValuePages {
         let groups = slots / line_tokens;
         let body = if plan.is_woven() { plan.word_count() } else { columns * plan.depth() };
         let lines = scale_lines + body * groups;
-        Some(Self { plan, slots, positions, line_tokens, columns, groups, scale_lines, lines })
+        let (run_columns, run_lines) = (columns / plan.runs.max(1), RUN / line_tokens * plan.depth());
+        Some(Self {
+            plan,
+            slots,
+            positions,
+            line_tokens,
+            columns,
+            run_columns,
+            groups,
+            run_lines,
+            scale_lines,
+            lines,
+        })
     }
 
     /// Tokens of a page.
@@ -189,7 +203,7 @@ impl ValuePages {
             return;
         }
         let mut given = ArrayVec::<Given<'_>, MAX_PARTS>::new();
-        let mut runs = 0;
+        let mut tokens = 0;
         for &ValuePart { pages: own, page, from, weights, next } in parts {
             let n = weights.len() / heads;
             assert!(from + n <= own.slots, "slots of this page");
@@ -197,20 +211,20 @@ impl ValuePages {
             if n > 0 {
                 let (head, body) = page[..own.lines].split_at(own.scale_lines);
                 given.push(Given { pages: own, scales: super::halves(head), body, from, n, weights, next });
-                runs += (from + n).div_ceil(RUN) - from / RUN;
+                tokens += (from + n).div_ceil(RUN) - from / RUN;
             }
         }
         // Only as much memory as is needed: clearing it counts beside a page of few bits.
-        let (mut few, mut many);
-        let room: &mut [Run] = if runs <= MAX_PARTS * MAX_PART / RUN {
-            few = [NONE; MAX_PARTS * MAX_PART / RUN];
-            &mut few
-        } else {
-            many = [NONE; MAX_SLOTS / RUN];
-            &mut many
-        };
-        assert!(runs <= room.len(), "tokens of one sum");
-        level.choose(Accumulate { pages, parts: &given, room, acc });
+        let accumulate = Accumulate { pages, parts: &given, acc, heads, tokens };
+        match tokens * pages.plan.runs.min(RUNS) {
+            0..=4 => accumulate.with_room::<4>(level),
+            5..=8 => accumulate.with_room::<8>(level),
+            9..=16 => accumulate.with_room::<16>(level),
+            needed => {
+                assert!(needed <= RUNS * MAX_SLOTS / RUN, "tokens of one sum");
+                accumulate.with_room::<{ RUNS * MAX_SLOTS / RUN }>(level);
+            }
+        }
     }
 }
 
@@ -254,7 +268,7 @@ impl<'a> Given<'a> {
     #[inline(always)]
     fn strip<I: Machine>(&self, isa: I) -> Strip<'a> {
         let depth = self.pages.plan.depth();
-        let run_lines = RUN / self.pages.line_tokens * depth;
+        let run_lines = self.pages.run_lines;
         let range = self.from / RUN * run_lines..(self.from + self.n).div_ceil(RUN) * run_lines;
         let next = fetch_scales(isa, self.next, self.pages.scale_lines);
         Strip { body: self.body, lines: self.pages.groups * depth, range, next }
@@ -266,48 +280,87 @@ struct Accumulate<'a> {
     /// The pages of the first part; those of the others differ only in how many slots they have.
     pages: &'a ValuePages,
     parts: &'a [Given<'a>],
-    /// For the rounded weights of the heads of one pass.
-    room: &'a mut [Run],
     acc: &'a mut [f32],
+    heads: usize,
+    /// Runs of tokens.
+    tokens: usize,
 }
 
-impl Kernels for Accumulate<'_> {
+impl Accumulate<'_> {
+    /// With room for the rounded weights of the heads of one pass. A function each, as a large frame is felt too.
+    #[inline(never)]
+    fn with_room<const N: usize>(self, level: Level) {
+        level.choose(Roomy { sum: self, room: &mut [NONE; N] });
+    }
+}
+
+/// With its room.
+struct Roomy<'a, 'r> {
+    sum: Accumulate<'a>,
+    room: &'r mut [Run],
+}
+
+impl Kernels for Roomy<'_, '_> {
     fn run<I: Machine>(self, isa: I) {
-        let Self { pages, parts, room, acc } = self;
+        let Self { sum: Accumulate { pages, parts, acc, heads, tokens }, room } = self;
         let plan = &pages.plan;
-        let run_columns = pages.columns / plan.runs.max(1);
-        let mut strips = isa.apart(
-            #[inline(always)]
-            |isa| {
-                parts.iter().take(MAX_PARTS).map(|part| part.strip(isa)).collect::<ArrayVec<_, MAX_PARTS>>()
-            },
-        );
+        let mut strips = ArrayVec::<Strip<'_>, MAX_PARTS>::new();
         for (pass, accs) in acc.chunks_mut(TOGETHER * plan.dim).enumerate() {
-            let heads = Heads { first: pass * TOGETHER, count: (accs.len() / plan.dim).min(TOGETHER) };
-            // Weights are unsigned on the machine: what is negative (weights that the caller made so,
-            // scales of `q4_0`) makes a second pass.
-            for r in 0..plan.runs {
-                let largest = heads.bounds(isa, parts, r);
-                for (side, sign) in [1.0, -1.0].into_iter().enumerate() {
-                    let largest = largest.map(|largest| largest[side]);
-                    let factors = largest.map(|largest| step(sign, largest) * plan.unit);
-                    if factors == [0.0; TOGETHER] {
+            let first = pass * TOGETHER;
+            let heads = Heads { first, count: (heads - first).min(TOGETHER) };
+            for first_run in (0..plan.runs).step_by(RUNS) {
+                let runs = first_run..plan.runs.min(first_run + RUNS);
+                // Weights are unsigned on the machine: what is negative (weights that the caller made so,
+                // scales of `q4_0`) makes a second pass.
+                let mut sides = [Side::NONE; 2];
+                let what = Rounding { pages, parts, runs: runs.clone(), tokens };
+                let some = heads.bound_and_round(isa, &what, room, &mut sides, &mut strips);
+                for (side, &some) in sides.iter().zip(&some) {
+                    if !some {
                         continue;
                     }
-                    heads.round(isa, parts, r, sign, largest, room);
+                    if side.sign < 0.0 {
+                        heads.round(isa, &what, side, room);
+                    }
                     let job = Job {
                         strips: &mut strips,
-                        columns: r * run_columns..(r + 1) * run_columns,
+                        runs: runs.clone(),
+                        run_columns: pages.run_columns,
                         positions: pages.positions,
-                        weights: room,
+                        room,
+                        tokens,
+                        factors: &side.factors,
+                        weights: &[],
                         heads: heads.count,
-                        out: Out { plan, column: 0, accs, factors },
+                        out: Out { plan, column: 0, accs, factors: &side.factors[0] },
                     };
                     with_kernel!(plan, K => K::sum(isa, job));
                 }
             }
         }
     }
+}
+
+/// Products of one sign. Passed on by reference: what is written value by value and copied as one register waits for memory.
+struct Side {
+    sign: f32,
+    /// Of each run of scales and head; 0 past the last head.
+    largest: [[f32; TOGETHER]; RUNS],
+    /// What a step of their weights is worth.
+    factors: [[f32; TOGETHER]; RUNS],
+}
+
+impl Side {
+    const NONE: Self = Self { sign: 0.0, largest: [[0.0; TOGETHER]; RUNS], factors: [[0.0; TOGETHER]; RUNS] };
+}
+
+/// What is rounded: weights of parts, with some runs of scales.
+struct Rounding<'a, 'p> {
+    pages: &'a ValuePages,
+    parts: &'a [Given<'p>],
+    runs: Range<usize>,
+    /// Runs of tokens.
+    tokens: usize,
 }
 
 /// The heads of one pass.
@@ -318,48 +371,70 @@ struct Heads {
 }
 
 impl Heads {
-    /// The [`bounds`] of each head's products with the scales of run `r`: 0 past the last head.
-    fn bounds<I: Machine>(self, isa: I, parts: &[Given<'_>], r: usize) -> [[f32; 2]; TOGETHER] {
+    /// The [`bounds`] of each head's products, and which signs there are; the positive ones are rounded, and strips that are not
+    /// made yet are made. In one function, as each call more a page is felt.
+    fn bound_and_round<'p, I: Machine>(
+        self,
+        isa: I,
+        what: &Rounding<'_, 'p>,
+        room: &mut [Run],
+        sides: &mut [Side; 2],
+        strips: &mut ArrayVec<Strip<'p>, MAX_PARTS>,
+    ) -> [bool; 2] {
         isa.apart(
             #[inline(always)]
             |isa| {
-                // All heads before any is rounded: each bound waits for its lanes, and the next head's need not.
-                let mut largest = [[0.0; 2]; TOGETHER];
-                for (h, largest) in largest.iter_mut().enumerate().take(self.count) {
-                    *largest = bounds(isa, parts.iter().map(|part| part.products(self.first + h, r)));
+                if strips.is_empty() {
+                    for part in what.parts.iter().take(MAX_PARTS) {
+                        strips.push(part.strip(isa));
+                    }
                 }
-                largest
+                let mut some = [false; 2];
+                // All heads before any is rounded: each bound waits for its lanes, and the next head's need not.
+                for (i, r) in what.runs.clone().enumerate().take(RUNS) {
+                    for h in 0..self.count.min(TOGETHER) {
+                        let products = what.parts.iter().map(|part| part.products(self.first + h, r));
+                        let largest = bounds(isa, products);
+                        for (s, sign) in [1.0, -1.0].into_iter().enumerate() {
+                            let step = step(sign, largest[s]);
+                            sides[s].sign = sign;
+                            sides[s].largest[i][h] = largest[s];
+                            sides[s].factors[i][h] = step * what.pages.plan.unit;
+                            some[s] |= step != 0.0;
+                        }
+                    }
+                }
+                self.round_in_line(isa, what, &sides[0], room);
+                some
             },
         )
     }
 
-    /// Rounds each head's products times `sign` against its largest, where that is not 0.
-    fn round<I: Machine>(
-        self,
-        isa: I,
-        parts: &[Given<'_>],
-        r: usize,
-        sign: f32,
-        largest: [f32; TOGETHER],
-        room: &mut [Run],
-    ) {
+    /// Rounds each head's products against its largest, where that is not 0.
+    fn round<I: Machine>(self, isa: I, what: &Rounding<'_, '_>, side: &Side, room: &mut [Run]) {
         isa.apart(
             #[inline(always)]
-            |isa| {
-                for (h, largest) in largest.into_iter().enumerate().take(self.count) {
-                    if step(sign, largest) == 0.0 {
-                        continue;
-                    }
-                    let mut room = &mut *room;
-                    for part in parts {
-                        let products = part.products(self.first + h, r);
-                        let (now, later) = room.split_at_mut(products.runs().len().min(room.len()));
-                        products.round(isa, sign, largest, h, now);
-                        room = later;
-                    }
-                }
-            },
+            |isa| self.round_in_line(isa, what, side, room),
         );
+    }
+
+    #[inline(always)]
+    fn round_in_line<I: Machine>(self, isa: I, what: &Rounding<'_, '_>, side: &Side, room: &mut [Run]) {
+        let rooms = room.chunks_exact_mut(what.tokens.max(1));
+        for ((r, room), largest) in what.runs.clone().zip(rooms).zip(&side.largest) {
+            for (h, &largest) in largest.iter().enumerate().take(self.count) {
+                if step(side.sign, largest) == 0.0 {
+                    continue;
+                }
+                let mut room = &mut *room;
+                for part in what.parts {
+                    let products = part.products(self.first + h, r);
+                    let (now, later) = room.split_at_mut(products.runs().len().min(room.len()));
+                    products.round(isa, side.sign, largest, h, now);
+                    room = later;
+                }
+            }
+        }
     }
 }
 
@@ -421,36 +496,23 @@ impl<const BITS: usize> Packed<BITS> {
             #[inline(always)]
             |isa| {
                 let table = isa.value_table(job.out.plan.levels.first_chunk().unwrap_or(&[0; 16]));
-                for at in job.columns.clone() {
-                    let mut reads: [[&[Line]; 2]; MAX_PARTS] = [[&[]; 2]; MAX_PARTS];
-                    let count = job.strips.len().min(MAX_PARTS);
-                    for (i, read) in reads.iter_mut().enumerate().take(count) {
-                        let lines = job.strips[i].column(at);
-                        *read = [lines, ahead(job.strips, lines, lines.len())];
-                    }
-                    job.out.column = at * POSITIONS;
-                    if const { H == 0 } {
-                        let reads = &reads[..count];
-                        sum_column::<I, BITS, POSITIONS, DWORDS, LINES, H>(
-                            isa,
-                            reads,
-                            table,
-                            job.weights,
-                            asked.clone(),
-                            &mut job.out,
-                        );
-                        continue;
-                    }
-                    for head in asked.clone().step_by(H) {
-                        sum_column::<I, BITS, POSITIONS, DWORDS, LINES, H>(
-                            isa,
-                            &reads[..count],
-                            table,
-                            job.weights,
-                            head..head + H,
-                            &mut job.out,
-                        );
-                        reads = reads.map(|[lines, _]| [lines, lines]);
+                for r in job.runs.clone() {
+                    for at in job.begin(r) {
+                        let mut reads = ArrayVec::<[&[Line]; 2], MAX_PARTS>::new();
+                        for i in 0..job.strips.len().min(MAX_PARTS) {
+                            let lines = job.strips[i].column(at);
+                            reads.push([lines, ahead(job.strips, lines, lines.len())]);
+                        }
+                        job.out.column = at * POSITIONS;
+                        // Heads one after the other, `H` at a time; 0 for all.
+                        for head in asked.clone().step_by(if H == 0 { TOGETHER } else { H }) {
+                            let heads = if H == 0 { asked.clone() } else { head..head + H };
+                            let (weights, out) = (job.weights, &mut job.out);
+                            sum_column::<I, BITS, POSITIONS, DWORDS, LINES, H>(
+                                isa, &reads, table, weights, heads, out,
+                            );
+                            reads.iter_mut().for_each(|[lines, ahead]| *ahead = lines);
+                        }
                     }
                 }
             },

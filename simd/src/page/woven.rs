@@ -32,7 +32,7 @@ impl<C: Planes> Woven<C> {
             #[inline(always)]
             |isa| {
                 let table = isa.value_levels(&job.out.plan.levels);
-                for at in job.columns.clone() {
+                for at in job.begin(0) {
                     let (mut sums, mut first) = ([[isa.zero(); 2]; 8], 0);
                     for i in 0..job.strips.len() {
                         let (units, mut ahead) = Units::<C>::of(job.strips, i, at, job.out.plan);
@@ -60,7 +60,7 @@ impl<C: Planes> Woven<C> {
             #[inline(always)]
             |isa| {
                 let table = isa.value_levels(&job.out.plan.levels);
-                for at in job.columns.clone() {
+                for at in job.begin(0) {
                     job.out.column = at * WOVEN_POSITIONS;
                     Self::column_of_many(isa, job, at, table);
                 }
