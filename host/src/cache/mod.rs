@@ -27,8 +27,6 @@
 mod ahead;
 mod blocks;
 mod budget;
-#[cfg(test)]
-mod faults;
 mod format;
 mod head;
 mod layer;
@@ -546,3 +544,6 @@ fn scatter(rows: &[f32], head: usize, heads: usize, width: usize, all: &mut [f32
         token[head * width..(head + 1) * width].copy_from_slice(row);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,7 +21,7 @@ struct Shared {
     file: File,
     room: Mutex<Room>,
     #[cfg(test)]
-    faults: super::faults::Faults,
+    faults: super::tests::Faults,
 }
 
 /// Which ranges of the file are used.
@@ -74,7 +74,7 @@ impl SpillFile {
     }
 
     #[cfg(test)]
-    pub(super) fn faults(&self) -> &super::faults::Faults {
+    pub(super) fn faults(&self) -> &super::tests::Faults {
         &self.0.faults
     }
 
