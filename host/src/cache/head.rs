@@ -93,7 +93,7 @@ impl Head {
         self.other.truncate(other);
     }
 
-    /// Whether pages leave the warm tier.
+    /// True where pages of a side leave the warm tier.
     pub(super) fn has_cold_tiers(&self) -> bool {
         self.keys.has_cold_tiers() || self.other.has_cold_tiers()
     }

@@ -263,7 +263,7 @@ impl KvCache {
             0
         };
         let _room = self.budget.reserve(growth)?;
-        // What found no room in the file before. It changes no value.
+        // Pages that found no room in the file before go there now, which changes no value.
         heads.iter_mut().try_for_each(|head| head.cool(before))?;
         let scratch = &self.scratch;
         let each = |(i, head): (usize, &mut Head)| {

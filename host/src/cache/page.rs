@@ -413,7 +413,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Whether there are tiers behind the warm one.
+    /// True where there are tiers behind the warm one.
     pub(super) fn has_cold_tiers(&self) -> bool {
         self.tiers.len() > 1
     }

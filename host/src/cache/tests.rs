@@ -183,7 +183,7 @@ fn live(spec: &CacheSpec, seed: u64, ops: usize) -> usize {
 #[test]
 fn what_a_failing_file_refuses_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let lives: u64 = std::env::var("TQKV_LIVES").ok().and_then(|lives| lives.parse().ok()).unwrap_or(1);
+    let lives: u64 = std::env::var("TQKV_LIVES").map_or(1, |lives| lives.parse().expect("TQKV_LIVES"));
     let mut refused = 0;
     for spec in specs(folder.path()) {
         for seed in 0..6 * lives {

@@ -285,7 +285,7 @@ impl Track {
         self.pages.cool(len.saturating_sub(self.sink_capacity))
     }
 
-    /// Whether pages leave the warm tier.
+    /// True where pages leave the warm tier.
     pub(super) fn has_cold_tiers(&self) -> bool {
         self.pages.has_cold_tiers()
     }

@@ -188,7 +188,7 @@ pub(super) struct Job<'a, 's> {
     /// Weights of all runs, and how many there are for each.
     pub(super) room: &'a [Run],
     pub(super) tokens: usize,
-    /// What a step of them is worth, for each run and head.
+    /// The worth of a step of the weights, for each run and head.
     pub(super) factors: &'a [[f32; TOGETHER]; RUNS],
     /// Weights of the run that is summed.
     pub(super) weights: &'a [Run],

@@ -287,14 +287,14 @@ struct Accumulate<'a> {
 }
 
 impl Accumulate<'_> {
-    /// With room for the rounded weights of the heads of one pass. A function each, as a large frame is felt too.
+    /// Sums with room for the rounded weights of the heads of one pass. Each size is a function, as a large frame costs time too.
     #[inline(never)]
     fn with_room<const N: usize>(self, level: Level) {
         level.choose(Roomy { sum: self, room: &mut [NONE; N] });
     }
 }
 
-/// With its room.
+/// An [`Accumulate`] and its room.
 struct Roomy<'a, 'r> {
     sum: Accumulate<'a>,
     room: &'r mut [Run],
@@ -344,7 +344,7 @@ impl Kernels for Roomy<'_, '_> {
 /// Products of one sign. Passed on by reference: what is written value by value and copied as one register waits for memory.
 struct Side {
     sign: f32,
-    /// Of each run of scales and head; 0 past the last head.
+    /// One for each run of scales and each head; 0 past the last head.
     largest: [[f32; TOGETHER]; RUNS],
     /// What a step of their weights is worth.
     factors: [[f32; TOGETHER]; RUNS],

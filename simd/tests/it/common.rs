@@ -1,19 +1,27 @@
 //! What the tests share: the levels to run on, tests for each of them, and inputs that reach the edges.
 
+use std::io::Write;
+use std::sync::{Mutex, PoisonError};
 use tqkv_core::code::Layout;
 use tqkv_core::{CodecId, HEAD_DIMS};
 use tqkv_simd::{Level, LevelName};
 use tqkv_tests::scope;
 
-/// The level of this name. Where the machine lacks it, that is said; where `TQKV_REQUIRE_LEVELS` (names with commas between)
-/// demands it, that is a failure.
+/// The level of this name. A level that the machine lacks is reported once, past the capture of test output; where
+/// `TQKV_REQUIRE_LEVELS` (names with commas between) demands it, that is a failure.
 pub(crate) fn level(name: LevelName) -> Option<Level> {
     Level::new(name)
         .map_err(|error| {
             let required = std::env::var("TQKV_REQUIRE_LEVELS").unwrap_or_default();
             let is_demanded = required.split(',').any(|wanted| wanted.trim() == name.name());
             assert!(!is_demanded, "TQKV_REQUIRE_LEVELS demands {}: {error}", name.name());
-            println!("skipped level {}: {error}", name.name());
+            static SAID: Mutex<Vec<LevelName>> = Mutex::new(Vec::new());
+            let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+            if !said.contains(&name) {
+                said.push(name);
+                // `eprintln!` is shown for failures alone, and a level without tests would look like one that passed.
+                let _ = writeln!(std::io::stderr(), "NOT TESTED: level {}: {error}", name.name());
+            }
         })
         .ok()
 }
@@ -92,18 +100,23 @@ macro_rules! of_each_level {
     };
 }
 
-/// `for_each_level!([a_macro] [given])` becomes `a_macro! { [given] rows }`, a row being a module's name and the level's.
+/// `for_each_level!([a_macro] [given])` becomes `a_macro! { [given] rows }`. A row is a module's name, the level's and its
+/// architecture; on another architecture its tests are ignored.
 macro_rules! for_each_level {
     ([$($then:tt)*] $given:tt) => {
-        $($then)*! { $given avx2 Avx2, avxvnni AvxVnni, avx512 Avx512, neon Neon, neondot NeonDot }
+        $($then)*! { $given
+            avx2 Avx2 "x86_64", avxvnni AvxVnni "x86_64", avx512 Avx512 "x86_64",
+            neon Neon "aarch64", neondot NeonDot "aarch64"
+        }
     };
 }
 
 /// A test a level.
 macro_rules! level_tests {
-    ([$check:ident] $($test:ident $level:ident),*) => {
+    ([$check:ident] $($test:ident $level:ident $arch:tt),*) => {
         mod $check {
             $(#[test]
+            #[cfg_attr(not(target_arch = $arch), ignore = "a level of another architecture")]
             fn $test() {
                 if let Some(level) = $crate::common::level(tqkv_simd::LevelName::$level) {
                     super::$check(level);
@@ -115,17 +128,18 @@ macro_rules! level_tests {
 
 /// A module a level.
 macro_rules! of_each_group {
-    ([$check:ident $groups:tt] $($module:ident $level:ident),*) => {
+    ([$check:ident $groups:tt] $($module:ident $level:ident $arch:tt),*) => {
         $(mod $module {
-            $crate::common::group_tests! { $check $level $groups }
+            $crate::common::group_tests! { $check $level $arch $groups }
         })*
     };
 }
 
 /// A test a group.
 macro_rules! group_tests {
-    ($check:ident $level:ident [$($test:ident $group:ident $(($bits:literal))?),*]) => {
+    ($check:ident $level:ident $arch:tt [$($test:ident $group:ident $(($bits:literal))?),*]) => {
         $(#[test]
+        #[cfg_attr(not(target_arch = $arch), ignore = "a level of another architecture")]
         fn $test() {
             let group = $crate::common::Group::$group $(($bits))?;
             $crate::common::check(tqkv_simd::LevelName::$level, group, super::super::$check);
@@ -136,7 +150,7 @@ macro_rules! group_tests {
 pub(crate) use {for_each_level, group_tests, level_tests, of_each_group, of_each_level};
 
 macro_rules! level_names {
-    ([] $($module:ident $level:ident),*) => {
+    ([] $($module:ident $level:ident $arch:tt),*) => {
         [$((stringify!($module), LevelName::$level)),*]
     };
 }

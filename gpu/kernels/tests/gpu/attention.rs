@@ -298,7 +298,7 @@ fn every_group_size_and_split_of_a_trellis_code_and_4_bits_attends_as_f64_does()
 
 fn group_sizes_and_splits(number: usize, ids: [CodecId; 2]) {
     with_stack(move || {
-        // Of the longest: more parts than pages, and than are merged at once.
+        // The longest sequence has more parts than pages, and more than are merged at once.
         const PARTS: [u32; 4] = [1, 3, 70, 9];
         for (shape, dim) in shapes() {
             let scene = Scene::new(lengths(&[0, 63, 150]), 2);
