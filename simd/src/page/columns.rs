@@ -1,18 +1,16 @@
 //! What readers of value pages share: the lines of a column, where its sums go, and the seam between the two.
 
-use super::Line;
 use super::plan::Plan;
-use super::weights::{NO_HALVES, RUN_LINES, Run};
+use super::weights::{NO_HALVES, Products, RUN_LINES, Run, bounds, step};
+use super::{Line, fetch_scales};
 use crate::lines::Machine;
+use core::ops::Range;
 
 /// Positions of a line of bit planes: dwords of 128 bits.
 pub(super) const WOVEN_POSITIONS: usize = 4;
 
 /// Heads that share the look-ups of a column.
 pub(super) const TOGETHER: usize = 4;
-
-/// Runs of coordinates with one scale that are rounded together: as few calls as that, as each is felt.
-pub(super) const RUNS: usize = 4;
 
 /// What is summed of one page: the lines of its columns.
 pub(super) struct Strip<'a> {
@@ -21,7 +19,7 @@ pub(super) struct Strip<'a> {
     /// Lines of a column.
     pub(super) lines: usize,
     /// Those of the runs that hold a token of the range.
-    pub(super) range: core::ops::Range<usize>,
+    pub(super) range: Range<usize>,
     /// What is read soon, and not yet asked for.
     pub(super) next: &'a [Line],
 }
@@ -38,8 +36,8 @@ impl<'a> Strip<'a> {
 /// As many lines to ask for as `lines` has, of which `count` count as asked for; `lines` where no strip has so many, as to ask for what is
 /// there costs less than to look. One strip's after the other's: memory gives lines in a row sooner.
 #[inline(always)]
-pub(super) fn ahead<'a>(strips: &mut [Strip<'a>], lines: &'a [Line], count: usize) -> &'a [Line] {
-    for strip in strips {
+pub(super) fn ahead<'a>(parts: &mut [Given<'a>], lines: &'a [Line], count: usize) -> &'a [Line] {
+    for Given { strip, .. } in parts {
         if let Some(ahead) = strip.next.get(..lines.len()) {
             strip.next = strip.next.get(count..).unwrap_or_default();
             return ahead;
@@ -176,42 +174,126 @@ where
     lanes
 }
 
-/// Columns to sum over the tokens of their lines on every strip.
-pub(super) struct Job<'a, 's> {
-    /// The pages; the runs of their weights follow each other.
-    pub(super) strips: &'a mut [Strip<'s>],
-    /// Runs of coordinates with one scale, at most [`RUNS`].
-    pub(super) runs: core::ops::Range<usize>,
+/// Tokens of one page that have weights.
+pub(super) struct Given<'a> {
+    /// Of all slots of the page, for each run of coordinates with one scale.
+    pub(super) scales: &'a [u16],
+    pub(super) slots: usize,
+    /// The first slot, and how many there are.
+    pub(super) from: usize,
+    pub(super) n: usize,
+    /// `[heads, n]`
+    pub(super) weights: &'a [f32],
+    pub(super) strip: Strip<'a>,
+    /// Lines of scales at the head of the page.
+    pub(super) scale_lines: usize,
+}
+
+impl<'a> Given<'a> {
+    /// Weights of a head, with the scales of run `r` of the page's slots.
+    #[inline(always)]
+    fn products(&self, head: usize, r: usize) -> Products<'a> {
+        let given = self.weights.get(head * self.n..(head + 1) * self.n).unwrap_or_default();
+        let scales = self.scales.get(r * self.slots..(r + 1) * self.slots).unwrap_or_default();
+        Products { given, from: self.from, scales }
+    }
+}
+
+/// Parts to sum for the heads of a pass.
+pub(super) struct Pass<'a, 'p> {
+    /// How the pages of all parts lie; they may differ in their number of slots.
+    pub(super) plan: &'a Plan,
+    /// Columns of a run of coordinates with one scale.
     pub(super) run_columns: usize,
     /// Dwords of a line that belong to the same four tokens.
     pub(super) positions: usize,
-    /// Weights of all runs, and how many there are for each.
-    pub(super) room: &'a [Run],
-    pub(super) tokens: usize,
-    /// The worth of a step of the weights, for each run and head.
-    pub(super) factors: &'a [[f32; TOGETHER]; RUNS],
-    /// Weights of the run that is summed.
-    pub(super) weights: &'a [Run],
-    /// Heads that have weights, at most [`TOGETHER`].
+    pub(super) parts: &'a mut [Given<'p>],
+    /// The first head of the pass, and how many there are: at most [`TOGETHER`].
+    pub(super) first: usize,
     pub(super) heads: usize,
-    pub(super) out: Out<'a>,
+    /// `[heads, dim]`
+    pub(super) accs: &'a mut [f32],
+    /// For the rounded weights of all runs of tokens.
+    pub(super) room: &'a mut [Run],
 }
 
-impl Job<'_, '_> {
-    /// Turns to run `r`, and gives its columns: none where no head has weights.
+impl<'p> Pass<'_, 'p> {
+    /// Rounds the weights of some heads of the pass and hands them to `columns`, one run of scales and one sign at a time. Weights are
+    /// unsigned on the machine, so negative ones (of the caller, or by scales of `q4_0`) are summed by themselves.
+    ///
+    /// A part of each kernel, as a call between the two is 5 to 10 ns a page.
     #[inline(always)]
-    pub(super) fn begin(&mut self, r: usize) -> core::ops::Range<usize> {
-        let i = r - self.runs.start;
-        let Some(factors) = self.factors.get(i) else { return 0..0 };
-        self.out.factors = factors;
-        self.weights = self.room.get(i * self.tokens..(i + 1) * self.tokens).unwrap_or_default();
-        let is_any = factors.iter().any(|&factor| factor != 0.0);
-        if is_any { r * self.run_columns..(r + 1) * self.run_columns } else { 0..0 }
+    pub(super) fn for_each_sign<I: Machine>(
+        &mut self,
+        isa: I,
+        heads: Range<usize>,
+        mut columns: impl FnMut(I, &mut Job<'_, 'p>),
+    ) {
+        for Given { strip, scale_lines, .. } in &mut *self.parts {
+            strip.next = fetch_scales(isa, strip.next, core::mem::take(scale_lines));
+        }
+        for r in 0..self.plan.runs {
+            // All heads before any is rounded: each bound waits for its lanes, and the next head's need not.
+            let mut largest = [[0.0; TOGETHER]; 2];
+            for h in heads.start..heads.end.min(TOGETHER) {
+                [largest[0][h], largest[1][h]] =
+                    bounds(isa, self.parts.iter().map(|part| part.products(self.first + h, r)));
+            }
+            for (sign, largest) in [1.0, -1.0].into_iter().zip(&largest) {
+                let factors = self.round(isa, r, &heads, sign, largest);
+                if factors.iter().all(|&factor| factor == 0.0) {
+                    continue;
+                }
+                let out = Out { plan: self.plan, column: 0, accs: &mut *self.accs, factors: &factors };
+                let range = r * self.run_columns..(r + 1) * self.run_columns;
+                columns(isa, &mut Job { parts: &mut *self.parts, columns: range, weights: &*self.room, out });
+            }
+        }
     }
+
+    /// Rounds each head's products of a sign against its largest, with the scales of run `r`. Returns the worth of a step of each
+    /// head's weights: 0 where it has none.
+    #[inline(always)]
+    fn round<I: Machine>(
+        &mut self,
+        isa: I,
+        r: usize,
+        heads: &Range<usize>,
+        sign: f32,
+        largest: &[f32; TOGETHER],
+    ) -> [f32; TOGETHER] {
+        let mut factors = [0.0; TOGETHER];
+        for (h, (factor, &largest)) in
+            factors.iter_mut().zip(largest).enumerate().take(heads.end).skip(heads.start)
+        {
+            let step = step(sign, largest);
+            *factor = step * self.plan.unit;
+            if step == 0.0 {
+                continue;
+            }
+            let mut room = &mut *self.room;
+            for part in &*self.parts {
+                let products = part.products(self.first + h, r);
+                let (now, later) = room.split_at_mut(products.runs().len().min(room.len()));
+                products.round(isa, sign, largest, h, now);
+                room = later;
+            }
+        }
+        factors
+    }
+}
+
+/// Columns to sum over the tokens of their lines, with the weights of one run of scales and one sign.
+pub(super) struct Job<'a, 'p> {
+    /// The runs of their weights follow each other.
+    pub(super) parts: &'a mut [Given<'p>],
+    pub(super) columns: Range<usize>,
+    pub(super) weights: &'a [Run],
+    pub(super) out: Out<'a>,
 }
 
 /// How lines of codes are summed over tokens.
 pub(super) trait ValueCodes {
-    /// Sums the columns of a job, and asks for as many lines of what is next. Each kernel is compiled apart.
-    fn sum<I: Machine>(isa: I, job: Job<'_, '_>);
+    /// Sums all columns of a pass, and asks for as many lines of what is next. Each kernel is compiled apart.
+    fn sum<I: Machine>(isa: I, pass: Pass<'_, '_>);
 }

@@ -8,11 +8,11 @@
 //! 512 tokens times 16383 times 127 is below 2^30.
 
 use super::columns::{
-    Job, Out, RUNS, Strip, TOGETHER, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights, sum_levels,
+    Given, Out, Pass, Strip, TOGETHER, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights, sum_levels,
 };
 use super::plan::{MAX_WORDS, Packed, Plan, with_kernel};
-use super::weights::{NONE, Products, RUN, RUN_LINES, Run, bounds, step};
-use super::{Line, MAX_PARTS, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, fetch_scales, prefetch, read_lines};
+use super::weights::{NONE, RUN, RUN_LINES, Run};
+use super::{Line, MAX_PARTS, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, prefetch, read_lines};
 use crate::level::{Kernels, Level};
 use crate::lines::Machine;
 use arrayvec::ArrayVec;
@@ -183,6 +183,29 @@ impl ValuePages {
         Self::accumulate_parts(level, &[ValuePart { pages: self, page, from, weights, next }], acc);
     }
 
+    /// Slots of a page with their weights: of the page, only lines of runs that hold a slot of the range are read.
+    fn given<'a>(
+        &self,
+        page: &'a [Line],
+        slots: Range<usize>,
+        weights: &'a [f32],
+        next: &'a [Line],
+    ) -> Given<'a> {
+        let (head, body) = page[..self.lines].split_at(self.scale_lines);
+        let lines = self.groups * self.plan.depth();
+        let range = slots.start / RUN * self.run_lines..slots.end.div_ceil(RUN) * self.run_lines;
+        let strip = Strip { body, lines, range, next };
+        Given {
+            scales: super::halves(head),
+            slots: self.slots,
+            from: slots.start,
+            n: slots.len(),
+            weights,
+            strip,
+            scale_lines: self.scale_lines,
+        }
+    }
+
     /// Whether two pages are better summed [together](ValuePages::accumulate_parts) for so many heads: not where these wait for memory,
     /// which is busier when pages come one by one. Levels of planes cost more than memory does; two bits a value are read in no time,
     /// four sooner than two heads are summed, eight hardly sooner than eight heads are.
@@ -209,20 +232,19 @@ impl ValuePages {
             assert!(from + n <= own.slots, "slots of this page");
             assert!(own.plan.id == pages.plan.id && own.plan.dim == pages.plan.dim, "pages of one codec");
             if n > 0 {
-                let (head, body) = page[..own.lines].split_at(own.scale_lines);
-                given.push(Given { pages: own, scales: super::halves(head), body, from, n, weights, next });
+                given.push(own.given(page, from..from + n, weights, next));
                 tokens += (from + n).div_ceil(RUN) - from / RUN;
             }
         }
         // Only as much memory as is needed: clearing it counts beside a page of few bits.
-        let accumulate = Accumulate { pages, parts: &given, acc, heads, tokens };
-        match tokens * pages.plan.runs.min(RUNS) {
+        let accumulate = Accumulate { pages, parts: &mut given, acc };
+        match tokens {
             0..=4 => accumulate.with_room::<4>(level),
             5..=8 => accumulate.with_room::<8>(level),
             9..=16 => accumulate.with_room::<16>(level),
             needed => {
-                assert!(needed <= RUNS * MAX_SLOTS / RUN, "tokens of one sum");
-                accumulate.with_room::<{ RUNS * MAX_SLOTS / RUN }>(level);
+                assert!(needed <= MAX_SLOTS / RUN, "tokens of one sum");
+                accumulate.with_room::<{ MAX_SLOTS / RUN }>(level);
             }
         }
     }
@@ -243,50 +265,15 @@ pub struct ValuePart<'a> {
     pub next: &'a [Line],
 }
 
-/// A [`ValuePart`] that has tokens.
-struct Given<'a> {
-    pages: &'a ValuePages,
-    scales: &'a [u16],
-    body: &'a [Line],
-    from: usize,
-    n: usize,
-    weights: &'a [f32],
-    next: &'a [Line],
-}
-
-impl<'a> Given<'a> {
-    /// Weights of a head, with the scales of run `r` of the page's slots.
-    #[inline(always)]
-    fn products(&self, head: usize, r: usize) -> Products<'a> {
-        let (slots, n) = (self.pages.slots, self.n);
-        let given = self.weights.get(head * n..(head + 1) * n).unwrap_or_default();
-        let scales = self.scales.get(r * slots..(r + 1) * slots).unwrap_or_default();
-        Products { given, from: self.from, scales }
-    }
-
-    /// What is read of the page: only lines of runs that hold a token of the range.
-    #[inline(always)]
-    fn strip<I: Machine>(&self, isa: I) -> Strip<'a> {
-        let depth = self.pages.plan.depth();
-        let run_lines = self.pages.run_lines;
-        let range = self.from / RUN * run_lines..(self.from + self.n).div_ceil(RUN) * run_lines;
-        let next = fetch_scales(isa, self.next, self.pages.scale_lines);
-        Strip { body: self.body, lines: self.pages.groups * depth, range, next }
-    }
-}
-
 /// [`ValuePages::accumulate_parts`] at a level.
-struct Accumulate<'a> {
+struct Accumulate<'a, 'p> {
     /// The pages of the first part; those of the others differ only in how many slots they have.
     pages: &'a ValuePages,
-    parts: &'a [Given<'a>],
+    parts: &'a mut [Given<'p>],
     acc: &'a mut [f32],
-    heads: usize,
-    /// Runs of tokens.
-    tokens: usize,
 }
 
-impl Accumulate<'_> {
+impl Accumulate<'_, '_> {
     /// Sums with room for the rounded weights of the heads of one pass. Each size is a function, as a large frame costs time too.
     #[inline(never)]
     fn with_room<const N: usize>(self, level: Level) {
@@ -295,145 +282,27 @@ impl Accumulate<'_> {
 }
 
 /// An [`Accumulate`] and its room.
-struct Roomy<'a, 'r> {
-    sum: Accumulate<'a>,
+struct Roomy<'a, 'p, 'r> {
+    sum: Accumulate<'a, 'p>,
     room: &'r mut [Run],
 }
 
-impl Kernels for Roomy<'_, '_> {
+impl Kernels for Roomy<'_, '_, '_> {
     fn run<I: Machine>(self, isa: I) {
-        let Self { sum: Accumulate { pages, parts, acc, heads, tokens }, room } = self;
-        let plan = &pages.plan;
-        let mut strips = ArrayVec::<Strip<'_>, MAX_PARTS>::new();
+        let Self { sum: Accumulate { pages, parts, acc }, room } = self;
+        let ValuePages { plan, run_columns, positions, .. } = pages;
         for (pass, accs) in acc.chunks_mut(TOGETHER * plan.dim).enumerate() {
-            let first = pass * TOGETHER;
-            let heads = Heads { first, count: (heads - first).min(TOGETHER) };
-            for first_run in (0..plan.runs).step_by(RUNS) {
-                let runs = first_run..plan.runs.min(first_run + RUNS);
-                // Weights are unsigned on the machine: what is negative (weights that the caller made so,
-                // scales of `q4_0`) makes a second pass.
-                let mut sides = [Side::NONE; 2];
-                let what = Rounding { pages, parts, runs: runs.clone(), tokens };
-                let some = heads.bound_and_round(isa, &what, room, &mut sides, &mut strips);
-                for (side, &some) in sides.iter().zip(&some) {
-                    if !some {
-                        continue;
-                    }
-                    if side.sign < 0.0 {
-                        heads.round(isa, &what, side, room);
-                    }
-                    let job = Job {
-                        strips: &mut strips,
-                        runs: runs.clone(),
-                        run_columns: pages.run_columns,
-                        positions: pages.positions,
-                        room,
-                        tokens,
-                        factors: &side.factors,
-                        weights: &[],
-                        heads: heads.count,
-                        out: Out { plan, column: 0, accs, factors: &side.factors[0] },
-                    };
-                    with_kernel!(plan, K => K::sum(isa, job));
-                }
-            }
-        }
-    }
-}
-
-/// Products of one sign. Passed on by reference: what is written value by value and copied as one register waits for memory.
-struct Side {
-    sign: f32,
-    /// One for each run of scales and each head; 0 past the last head.
-    largest: [[f32; TOGETHER]; RUNS],
-    /// What a step of their weights is worth.
-    factors: [[f32; TOGETHER]; RUNS],
-}
-
-impl Side {
-    const NONE: Self = Self { sign: 0.0, largest: [[0.0; TOGETHER]; RUNS], factors: [[0.0; TOGETHER]; RUNS] };
-}
-
-/// What is rounded: weights of parts, with some runs of scales.
-struct Rounding<'a, 'p> {
-    pages: &'a ValuePages,
-    parts: &'a [Given<'p>],
-    runs: Range<usize>,
-    /// Runs of tokens.
-    tokens: usize,
-}
-
-/// The heads of one pass.
-#[derive(Clone, Copy)]
-struct Heads {
-    first: usize,
-    count: usize,
-}
-
-impl Heads {
-    /// The [`bounds`] of each head's products, and which signs there are; the positive ones are rounded, and strips that are not
-    /// made yet are made. In one function, as each call more a page is felt.
-    fn bound_and_round<'p, I: Machine>(
-        self,
-        isa: I,
-        what: &Rounding<'_, 'p>,
-        room: &mut [Run],
-        sides: &mut [Side; 2],
-        strips: &mut ArrayVec<Strip<'p>, MAX_PARTS>,
-    ) -> [bool; 2] {
-        isa.apart(
-            #[inline(always)]
-            |isa| {
-                if strips.is_empty() {
-                    for part in what.parts.iter().take(MAX_PARTS) {
-                        strips.push(part.strip(isa));
-                    }
-                }
-                let mut some = [false; 2];
-                // All heads before any is rounded: each bound waits for its lanes, and the next head's need not.
-                for (i, r) in what.runs.clone().enumerate().take(RUNS) {
-                    for h in 0..self.count.min(TOGETHER) {
-                        let products = what.parts.iter().map(|part| part.products(self.first + h, r));
-                        let largest = bounds(isa, products);
-                        for (s, sign) in [1.0, -1.0].into_iter().enumerate() {
-                            let step = step(sign, largest[s]);
-                            sides[s].sign = sign;
-                            sides[s].largest[i][h] = largest[s];
-                            sides[s].factors[i][h] = step * what.pages.plan.unit;
-                            some[s] |= step != 0.0;
-                        }
-                    }
-                }
-                self.round_in_line(isa, what, &sides[0], room);
-                some
-            },
-        )
-    }
-
-    /// Rounds each head's products against its largest, where that is not 0.
-    fn round<I: Machine>(self, isa: I, what: &Rounding<'_, '_>, side: &Side, room: &mut [Run]) {
-        isa.apart(
-            #[inline(always)]
-            |isa| self.round_in_line(isa, what, side, room),
-        );
-    }
-
-    #[inline(always)]
-    fn round_in_line<I: Machine>(self, isa: I, what: &Rounding<'_, '_>, side: &Side, room: &mut [Run]) {
-        let rooms = room.chunks_exact_mut(what.tokens.max(1));
-        for ((r, room), largest) in what.runs.clone().zip(rooms).zip(&side.largest) {
-            for (h, &largest) in largest.iter().enumerate().take(self.count) {
-                if step(side.sign, largest) == 0.0 {
-                    continue;
-                }
-                let mut room = &mut *room;
-                for part in what.parts {
-                    let products = part.products(self.first + h, r);
-                    let (now, later) = room.split_at_mut(products.runs().len().min(room.len()));
-                    products.round(isa, side.sign, largest, h, now);
-                    room = later;
-                }
-            }
+            let pass = Pass {
+                plan,
+                run_columns: *run_columns,
+                positions: *positions,
+                parts: &mut *parts,
+                first: pass * TOGETHER,
+                heads: accs.len() / plan.dim,
+                accs,
+                room: &mut *room,
+            };
+            with_kernel!(plan, K => K::sum(isa, pass));
         }
     }
 }
@@ -442,12 +311,12 @@ impl Heads {
 const MAX_KEPT: usize = MAX_SLOTS / 4;
 
 impl<const BITS: usize> ValueCodes for Packed<BITS> {
-    fn sum<I: Machine>(isa: I, job: Job<'_, '_>) {
-        match job.positions {
-            2 => Self::heads::<I, 2, 8, 1>(isa, job),
-            4 => Self::heads::<I, 4, 4, 2>(isa, job),
-            8 => Self::heads::<I, 8, 2, 4>(isa, job),
-            _ => Self::heads::<I, 16, 1, 8>(isa, job),
+    fn sum<I: Machine>(isa: I, pass: Pass<'_, '_>) {
+        match pass.positions {
+            2 => Self::heads::<I, 2, 8, 1>(isa, pass),
+            4 => Self::heads::<I, 4, 4, 2>(isa, pass),
+            8 => Self::heads::<I, 8, 2, 4>(isa, pass),
+            _ => Self::heads::<I, 16, 1, 8>(isa, pass),
         }
     }
 }
@@ -457,26 +326,26 @@ impl<const BITS: usize> Packed<BITS> {
     /// dwords, and a run of tokens is `LINES` of them.
     fn heads<I: Machine, const POSITIONS: usize, const DWORDS: usize, const LINES: usize>(
         isa: I,
-        mut job: Job<'_, '_>,
+        mut pass: Pass<'_, '_>,
     ) {
-        let heads = job.heads;
+        let heads = pass.heads;
         // Conditions on constants: a kernel that is never chosen is not compiled.
         if const { Self::CODES > I::FIELDS } {
-            return Self::columns::<I, POSITIONS, DWORDS, LINES, 0>(isa, &mut job, 0..heads);
+            return Self::columns::<I, POSITIONS, DWORDS, LINES, 0>(isa, &mut pass, 0..heads);
         }
         // Several heads where whole lines are summed, which is so at common head dims.
         let mut head = 0;
         if const { LINES == 8 && 4 * Self::CODES <= I::SUMS && I::HEADS >= 4 } && heads >= 4 {
-            Self::columns::<I, POSITIONS, DWORDS, LINES, 4>(isa, &mut job, 0..4);
+            Self::columns::<I, POSITIONS, DWORDS, LINES, 4>(isa, &mut pass, 0..4);
             head = 4;
         }
         if const { LINES == 8 && 2 * Self::CODES <= I::SUMS && I::HEADS >= 2 } && heads - head >= 2 {
             let last = head + (heads - head) / 2 * 2;
-            Self::columns::<I, POSITIONS, DWORDS, LINES, 2>(isa, &mut job, head..last);
+            Self::columns::<I, POSITIONS, DWORDS, LINES, 2>(isa, &mut pass, head..last);
             head = last;
         }
         if head < heads {
-            Self::columns::<I, POSITIONS, DWORDS, LINES, 1>(isa, &mut job, head..heads);
+            Self::columns::<I, POSITIONS, DWORDS, LINES, 1>(isa, &mut pass, head..heads);
         }
     }
 
@@ -489,32 +358,37 @@ impl<const BITS: usize> Packed<BITS> {
         const H: usize,
     >(
         isa: I,
-        job: &mut Job<'_, '_>,
+        pass: &mut Pass<'_, '_>,
         asked: Range<usize>,
     ) {
         isa.apart(
             #[inline(always)]
             |isa| {
-                let table = isa.value_table(job.out.plan.levels.first_chunk().unwrap_or(&[0; 16]));
-                for r in job.runs.clone() {
-                    for at in job.begin(r) {
-                        let mut reads = ArrayVec::<[&[Line]; 2], MAX_PARTS>::new();
-                        for i in 0..job.strips.len().min(MAX_PARTS) {
-                            let lines = job.strips[i].column(at);
-                            reads.push([lines, ahead(job.strips, lines, lines.len())]);
+                let table = isa.value_table(pass.plan.levels.first_chunk().unwrap_or(&[0; 16]));
+                pass.for_each_sign(
+                    isa,
+                    asked.clone(),
+                    #[inline(always)]
+                    |isa, job| {
+                        for at in job.columns.clone() {
+                            let mut reads = ArrayVec::<[&[Line]; 2], MAX_PARTS>::new();
+                            for i in 0..job.parts.len().min(MAX_PARTS) {
+                                let lines = job.parts[i].strip.column(at);
+                                reads.push([lines, ahead(job.parts, lines, lines.len())]);
+                            }
+                            job.out.column = at * POSITIONS;
+                            // Heads one after the other, `H` at a time; 0 for all.
+                            for head in asked.clone().step_by(if H == 0 { TOGETHER } else { H }) {
+                                let heads = if H == 0 { asked.clone() } else { head..head + H };
+                                let (weights, out) = (job.weights, &mut job.out);
+                                sum_column::<I, BITS, POSITIONS, DWORDS, LINES, H>(
+                                    isa, &reads, table, weights, heads, out,
+                                );
+                                reads.iter_mut().for_each(|[lines, ahead]| *ahead = lines);
+                            }
                         }
-                        job.out.column = at * POSITIONS;
-                        // Heads one after the other, `H` at a time; 0 for all.
-                        for head in asked.clone().step_by(if H == 0 { TOGETHER } else { H }) {
-                            let heads = if H == 0 { asked.clone() } else { head..head + H };
-                            let (weights, out) = (job.weights, &mut job.out);
-                            sum_column::<I, BITS, POSITIONS, DWORDS, LINES, H>(
-                                isa, &reads, table, weights, heads, out,
-                            );
-                            reads.iter_mut().for_each(|[lines, ahead]| *ahead = lines);
-                        }
-                    }
-                }
+                    },
+                );
             },
         );
     }
@@ -559,24 +433,23 @@ fn sum_column<
                         let (at, part) = ($at, const { if 2 * COUNT * H <= I::SUMS { $part } else { 0 } });
                         prefetch::<I, BITS>(isa, &next[at]);
                         let $line = read_lines(isa, &lines[at]);
-                        let mut now = [[isa.line(&Line::ZERO); 2]; H];
+                        // Levels of several heads first: fewer registers than the weights of all heads take. Levels of one head
+                        // one by one: fewer registers than all levels take, which AVX-VNNI feels at 4 bits.
+                        let made = if const { H > 1 } { [$($levels),*] } else { [isa.line(&Line::ZERO); COUNT] };
                         for h in 0..H {
                             let [high, low] = &heads[h];
                             let (high, low) = (high.as_chunks::<DWORDS>().0, low.as_chunks::<DWORDS>().0);
-                            now[h] = [load_weights(isa, &high[at]), load_weights(isa, &low[at])];
-                        }
-                        let mut field = 0;
-                        $(
-                            let levels = $levels;
-                            for h in 0..H {
+                            let (by_high, by_low) = (load_weights(isa, &high[at]), load_weights(isa, &low[at]));
+                            let mut field = 0;
+                            $(
+                                let levels = if const { H > 1 } { made[field] } else { $levels };
                                 let [high, low] = sums[part][h][field];
-                                let [by_high, by_low] = now[h];
                                 let high = isa.value_dot(high, levels, by_high);
                                 sums[part][h][field] = [high, isa.value_dot(low, levels, by_low)];
-                            }
-                            field += 1;
-                        )*
-                        debug_assert_eq!(field, COUNT);
+                                field += 1;
+                            )*
+                            debug_assert_eq!(field, COUNT);
+                        }
                     }};
                 }
                 for pair in 0..LINES / 2 {

@@ -1,6 +1,8 @@
 //! Values of trellis and 5-bit codes: sums over tokens of levels that are made from bit planes.
 
-use super::columns::{Job, Out, Strip, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights, sum_levels};
+use super::columns::{
+    Given, Job, Out, Pass, Strip, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights, sum_levels,
+};
 use super::plan::{Plan, Woven};
 use super::trellis::{self, InQuads, PlainLines, Planes, eight};
 use super::weights::{NONE, RUN_LINES, Run};
@@ -15,65 +17,84 @@ const MAX_GROUPS: usize = MAX_SLOTS / (64 / WOVEN_POSITIONS);
 const DWORDS: usize = 16 / WOVEN_POSITIONS;
 
 impl<C: Planes> ValueCodes for Woven<C> {
-    fn sum<I: Machine>(isa: I, mut job: Job<'_, '_>) {
+    fn sum<I: Machine>(isa: I, mut pass: Pass<'_, '_>) {
         // A condition on constants: a kernel that is never chosen is not compiled.
-        if const { I::SUMS >= 8 && I::HEADS > 1 && !C::IS_SMALL } && job.heads == 1 {
-            Self::columns_of_one(isa, &mut job);
+        if const { I::SUMS >= 8 && I::HEADS > 1 && !C::IS_SMALL } && pass.heads == 1 {
+            Self::columns_of_one(isa, &mut pass);
         } else {
-            Self::columns_of_many(isa, &mut job);
+            Self::columns_of_many(isa, &mut pass);
         }
     }
 }
 
 impl<C: Planes> Woven<C> {
     /// Sums the columns for the only head, with its sums in the registers.
-    fn columns_of_one<I: Machine>(isa: I, job: &mut Job<'_, '_>) {
+    fn columns_of_one<I: Machine>(isa: I, pass: &mut Pass<'_, '_>) {
         isa.apart(
             #[inline(always)]
             |isa| {
-                let table = isa.value_levels(&job.out.plan.levels);
-                for at in job.begin(0) {
-                    let (mut sums, mut first) = ([[isa.zero(); 2]; 8], 0);
-                    for i in 0..job.strips.len() {
-                        let (units, mut ahead) = Units::<C>::of(job.strips, i, at, job.out.plan);
-                        for group in 0..units.count {
-                            prefetch::<I, 0>(isa, ahead.next().unwrap_or_default());
-                            let levels = units.levels(isa, group, table);
-                            sums = add_levels(isa, sums, &levels, job.weights, first + group);
+                let table = isa.value_levels(&pass.plan.levels);
+                pass.for_each_sign(
+                    isa,
+                    0..1,
+                    #[inline(always)]
+                    |isa, job| {
+                        for at in job.columns.clone() {
+                            job.out.column = at * WOVEN_POSITIONS;
+                            Self::column_of_one(isa, job, at, table);
                         }
-                        first += units.count;
-                    }
-                    let mut lanes = [[0; 16]; 8];
-                    for (lanes, [high, low]) in lanes.iter_mut().zip(sums) {
-                        *lanes = join(isa.lanes(high), isa.lanes(low));
-                    }
-                    job.out.column = at * WOVEN_POSITIONS;
-                    close::<0, 8>(0, lanes, &mut job.out);
-                }
-            },
-        );
-    }
-
-    /// Sums the columns for all heads: levels cost several times what their products do, so each line's are made once and kept.
-    fn columns_of_many<I: Machine>(isa: I, job: &mut Job<'_, '_>) {
-        isa.apart(
-            #[inline(always)]
-            |isa| {
-                let table = isa.value_levels(&job.out.plan.levels);
-                for at in job.begin(0) {
-                    job.out.column = at * WOVEN_POSITIONS;
-                    Self::column_of_many(isa, job, at, table);
-                }
+                    },
+                );
             },
         );
     }
 
     #[inline(always)]
-    fn column_of_many<I: Machine>(isa: I, job: &mut Job<'_, '_>, at: usize, table: I::Levels) {
+    fn column_of_one<I: Machine>(isa: I, job: &mut Job<'_, '_>, at: usize, table: I::Levels) {
+        let (mut sums, mut first) = ([[isa.zero(); 2]; 8], 0);
+        for i in 0..job.parts.len() {
+            let (units, mut ahead) = Units::<C>::of(job.parts, i, at, job.out.plan);
+            for group in 0..units.count {
+                prefetch::<I, 0>(isa, ahead.next().unwrap_or_default());
+                let levels = units.levels(isa, group, table);
+                sums = add_levels(isa, sums, &levels, job.weights, first + group);
+            }
+            first += units.count;
+        }
+        let mut lanes = [[0; 16]; 8];
+        for (lanes, [high, low]) in lanes.iter_mut().zip(sums) {
+            *lanes = join(isa.lanes(high), isa.lanes(low));
+        }
+        close::<0, 8>(0, lanes, &mut job.out);
+    }
+
+    /// Sums the columns for all heads: levels cost several times what their products do, so each line's are made once and kept.
+    fn columns_of_many<I: Machine>(isa: I, pass: &mut Pass<'_, '_>) {
+        isa.apart(
+            #[inline(always)]
+            |isa| {
+                let (table, heads) = (isa.value_levels(&pass.plan.levels), pass.heads);
+                pass.for_each_sign(
+                    isa,
+                    0..heads,
+                    #[inline(always)]
+                    |isa, job| {
+                        for at in job.columns.clone() {
+                            job.out.column = at * WOVEN_POSITIONS;
+                            Self::column_of_many(isa, job, heads, at, table);
+                        }
+                    },
+                );
+            },
+        );
+    }
+
+    #[inline(always)]
+    fn column_of_many<I: Machine>(isa: I, job: &mut Job<'_, '_>, heads: usize, at: usize, table: I::Levels) {
         // Memory that is written before it is read: clearing it would take as long as the products of a head.
         let mut kept = ArrayVec::<[I::Line; 8], MAX_GROUPS>::new();
-        for i in 0..job.strips.len() {
-            let (units, mut ahead) = Units::<C>::of(job.strips, i, at, job.out.plan);
+        for i in 0..job.parts.len() {
+            let (units, mut ahead) = Units::<C>::of(job.parts, i, at, job.out.plan);
             for group in 0..units.count {
                 prefetch::<I, 0>(isa, ahead.next().unwrap_or_default());
                 if kept.try_push(units.levels(isa, group, table)).is_err() {
@@ -81,7 +102,7 @@ impl<C: Planes> Woven<C> {
                 }
             }
         }
-        for head in 0..job.heads {
+        for head in 0..heads {
             if const { I::FIELDS >= 8 } {
                 sum_bits::<I, 0, 8>(isa, &kept, job, head);
             } else {
@@ -205,16 +226,16 @@ impl<'a, C: Planes> Units<'a, C> {
     /// Lines to prefetch for each unit.
     const FETCHED: usize = if C::PAIRED > 0 { Self::DEPTH.div_ceil(2) } else { Self::DEPTH };
 
-    /// The units of column `at` of strip `i`, and for each the lines to ask for.
+    /// The units of column `at` of part `i`, and for each the lines to ask for.
     #[inline(always)]
     fn of(
-        strips: &mut [Strip<'a>],
+        parts: &mut [Given<'a>],
         i: usize,
         at: usize,
         plan: &Plan,
     ) -> (Self, core::slice::Chunks<'a, Line>) {
-        let (units, lines) = (Self::new(&strips[i], at, plan), strips[i].column(at));
-        let ahead = ahead(strips, lines, units.count * Self::FETCHED);
+        let (units, lines) = (Self::new(&parts[i].strip, at, plan), parts[i].strip.column(at));
+        let ahead = ahead(parts, lines, units.count * Self::FETCHED);
         (units, ahead.chunks(Self::FETCHED))
     }
 
