@@ -1,7 +1,8 @@
 //! Arguments that several commands share.
 
 use crate::error::CliError;
-use crate::preset::{Kv, KvCodecs, UnknownCodec, parse_choice, parse_codec};
+use crate::names;
+use crate::preset::{Kv, KvCodecs};
 use clap::Args;
 use tqkv::Level;
 use tqkv::cache::CacheSpec;
@@ -34,14 +35,6 @@ pub(crate) fn machine_level() -> Result<Level, CliError> {
     Level::detect().map_err(|error| CliError::bad_input(format_args!("TQKV_LEVEL: {error}")))
 }
 
-pub(crate) fn codec(name: &str) -> Result<CodecId, UnknownCodec> {
-    parse_codec(name)
-}
-
-pub(crate) fn choice(name: &str) -> Result<Choice, UnknownCodec> {
-    parse_choice(name)
-}
-
 pub(crate) fn scale_mode(name: &str) -> Result<ScaleMode, String> {
     ScaleMode::from_name(name).ok_or_else(|| accepted(ScaleMode::ALL.map(ScaleMode::name)))
 }
@@ -57,16 +50,16 @@ fn accepted<const N: usize>(names: [&str; N]) -> String {
 /// Which codecs keep K and V.
 #[derive(Debug, Args)]
 pub(crate) struct KvArgs {
-    /// A preset (safe-lowbit, balanced, ..), K,V codecs, or one codec for both; may be repeated. eval and generate take formats of
-    /// other programs and of the literature too (p3, tq3, turbo4, tq_k4v3, ..): every token goes through a block and back as it
-    /// comes, --hot, --sinks, --centre and --arithmetic do nothing, and bytes are those of blocks.
-    #[arg(long = "kv", visible_alias = "kv-cache-dtype", value_name = "PRESET|K,V")]
+    /// Codecs of the cache: a preset (balanced), one codec for both (s4), or two as K,V (t4,t2); may be repeated. `tqkv codecs`
+    /// lists them. eval and generate also take yardsticks (tqkv codecs --all): these are simulated, so they save no memory, bytes are
+    /// those of their blocks, and --hot, --sinks, --centre and --arithmetic do nothing.
+    #[arg(long = "kv", visible_alias = "kv-cache-dtype", value_name = "PRESET|K,V", value_parser = names::kv)]
     kv: Vec<Kv>,
     /// The codec of K (that of V is f16 unless given); the name that llama.cpp uses.
-    #[arg(long, value_name = "CODEC", value_parser = choice, conflicts_with = "kv")]
+    #[arg(long, value_name = "CODEC", value_parser = names::choice, conflicts_with = "kv")]
     cache_type_k: Option<Choice>,
     /// The codec of V (that of K is f16 unless given).
-    #[arg(long, value_name = "CODEC", value_parser = choice, conflicts_with = "kv")]
+    #[arg(long, value_name = "CODEC", value_parser = names::choice, conflicts_with = "kv")]
     cache_type_v: Option<Choice>,
 }
 
@@ -93,7 +86,7 @@ impl KvArgs {
 /// The rotation of the formats of the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum RotationArg {
-    /// A matrix of the Haar law, another for each layer: slow.
+    /// A matrix of the Haar law, another for each layer: slow. Measured: its errors are those of hadamard.
     Dense,
     /// Random signs and a Hadamard transform; head dims that are powers of two.
     Hadamard,

@@ -194,7 +194,7 @@ impl CacheArgs {
                 let refused = policy.refused_by_gpu().or_else(|| config.refused_by_gpu()).or_else(slides);
                 match refused.clone().or_else(|| spec.check().err().map(|why| why.to_string())) {
                     Some(why) if *or_cpu => {
-                        eprintln!("tqkv: --device auto: {why}; running on the CPU");
+                        crate::output::note(format_args!("--device auto: {why}; running on the CPU"));
                         Ok(Box::new(self.cpu_cache(config, policy)?))
                     }
                     _ => match refused {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::CliError;
+use crate::output::note;
 
 /// The choice on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +78,7 @@ impl DeviceArgs {
             DeviceArg::Cuda(number) => gpu(number, false)
                 .map_err(|why| CliError::bad_input(format_args!("--device {}: {why}", self.device))),
             DeviceArg::Auto => Ok(gpu(0, true).unwrap_or_else(|why| {
-                eprintln!("tqkv: --device auto: {why}; running on the CPU");
+                note(format_args!("--device auto: {why}; running on the CPU"));
                 Place::Cpu
             })),
         }

@@ -1,13 +1,16 @@
 //! Errors of the command line: one line on stderr, 2 for bad input, 1 for a failure, 3 for want of a GPU to check.
 
+use std::error::Error as _;
 use std::fmt;
 use std::io;
+use std::num::{IntErrorKind, ParseIntError};
 use std::path::Path;
 use std::process::ExitCode;
 
 use crate::array::ArrayError;
 use crate::preset::Kv;
 use crate::stats::StatsError;
+use clap::error::{ContextKind, ContextValue};
 use tqkv::file::FileError;
 use tqkv_core::{CodecId, ShapeError};
 use tqkv_model::ModelError;
@@ -18,6 +21,7 @@ pub(crate) struct CliError {
     message: String,
     code: u8,
     is_silent: bool,
+    is_closed_pipe: bool,
 }
 
 const BAD_INPUT: u8 = 2;
@@ -26,6 +30,8 @@ const BAD_INPUT: u8 = 2;
 const LACKING: u8 = 3;
 /// What a shell says of a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
+/// What a shell says of a program that SIGPIPE ended.
+const CLOSED_PIPE: u8 = 141;
 const FAILURE: u8 = 1;
 
 impl CliError {
@@ -54,7 +60,7 @@ impl CliError {
         // Some libraries' messages span lines.
         let message = message.to_string();
         let lines: Vec<_> = message.split_whitespace().collect();
-        Self { message: lines.join(" "), code, is_silent: false }
+        Self { message: lines.join(" "), code, is_silent: false, is_closed_pipe: false }
     }
 
     /// Something wrong with the file at `path`.
@@ -131,11 +137,17 @@ impl CliError {
         let text = text.strip_prefix("error: ").unwrap_or(&text);
         let end = ["\nUsage:", "\nFor more information"].iter().filter_map(|marker| text.find(marker)).min();
         let message = &text[..end.unwrap_or(text.len())];
-        Self::bad_input(format_args!("{message} (see --help)"))
+        let number = refused_number(error);
+        Self::bad_input(format_args!("{} (see --help)", number.as_deref().unwrap_or(message)))
     }
 
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code)
+    }
+
+    /// Whether the reader of stdout went away.
+    pub(crate) fn is_closed_pipe(&self) -> bool {
+        self.is_closed_pipe
     }
 
     /// Whether nobody is to read the message.
@@ -153,10 +165,35 @@ impl fmt::Display for CliError {
 /// Writing to stdout.
 impl From<io::Error> for CliError {
     fn from(error: io::Error) -> Self {
-        Self {
-            // A reader that went away (`tqkv .. | head`) is not worth a message.
-            is_silent: error.kind() == io::ErrorKind::BrokenPipe,
-            ..Self::new(format_args!("stdout: {error}"), FAILURE)
-        }
+        // A reader that went away (`tqkv .. | head`) is not worth a message.
+        let closed = error.kind() == io::ErrorKind::BrokenPipe;
+        let code = if closed { CLOSED_PIPE } else { FAILURE };
+        Self { is_silent: closed, is_closed_pipe: closed, ..Self::new(format_args!("stdout: {error}"), code) }
     }
+}
+
+/// What is wrong with a number, where clap says it in the words of a programmer.
+fn refused_number(error: &clap::Error) -> Option<String> {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let (option, value) = (text(ContextKind::InvalidArg)?, text(ContextKind::InvalidValue)?);
+    let cause = error.source()?;
+    let why = match cause.downcast_ref::<ParseIntError>().map(ParseIntError::kind) {
+        Some(IntErrorKind::PosOverflow) => "too large".to_owned(),
+        Some(_) if value.starts_with('-') => "negative, accepted are whole numbers that are not".to_owned(),
+        Some(_) => "not a whole number, which it must be".to_owned(),
+        None => accepted_range(&cause.to_string())?,
+    };
+    Some(format!("{option}: '{value}' is {why}"))
+}
+
+/// `-5 is not in 1..18446744073709551615` for people.
+fn accepted_range(clap: &str) -> Option<String> {
+    let (_, range) = clap.split_once(" is not in ")?;
+    let (from, to) = range.split_once("..")?;
+    let to = to.trim_start_matches('=');
+    let to = if to == u64::MAX.to_string() { "and more".to_owned() } else { format!("to {to}") };
+    Some(format!("out of range, accepted are {from} {to}"))
 }

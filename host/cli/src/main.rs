@@ -10,8 +10,10 @@ mod command;
 mod compare;
 mod device;
 mod error;
+mod help;
 mod input;
 mod memory;
+mod names;
 mod output;
 mod plan;
 mod policy;
@@ -22,11 +24,11 @@ mod stats;
 mod target;
 mod threads;
 
-use std::io::{self, Write};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::builder::RangedU64ValueParser;
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches, Parser};
 
 use command::Command;
 use error::CliError;
@@ -38,10 +40,11 @@ use output::Output;
 #[command(name = "tqkv", version, max_term_width = 100, arg_required_else_help = false)]
 struct Cli {
     /// Print one JSON object on stdout and nothing else.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 900)]
     json: bool,
     /// Threads to work with [default: RAYON_NUM_THREADS, or else one a processor]. Texts and figures do not depend on it.
-    #[arg(long, global = true, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    #[arg(long, global = true, display_order = 901, value_name = "N",
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     threads: Option<usize>,
     /// What to do; without one, demo.
     #[command(subcommand)]
@@ -50,17 +53,24 @@ struct Cli {
 
 /// All commands and options, for texts about them.
 fn command_line() -> clap::Command {
-    Cli::command()
+    help::laid_out(Cli::command())
+}
+
+/// What `words` ask for, the program's name first.
+fn parse_line<T: Into<OsString> + Clone>(words: impl IntoIterator<Item = T>) -> Result<Cli, clap::Error> {
+    let mut command = command_line();
+    let matches = command.try_get_matches_from_mut(words)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
 /// The command of a line without the program's name.
 fn parse(words: &[&str]) -> Result<Command, CliError> {
-    let line = Cli::try_parse_from(std::iter::once(&"tqkv").chain(words)).map_err(|e| CliError::usage(&e))?;
+    let line = parse_line(std::iter::once(&"tqkv").chain(words)).map_err(|e| CliError::usage(&e))?;
     line.command.map_or_else(Command::demo, Ok)
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match parse_line(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => return report(&CliError::usage(&error)),
         // `--help` and `--version`.
@@ -81,8 +91,11 @@ fn main() -> ExitCode {
 }
 
 fn report(error: &CliError) -> ExitCode {
+    if error.is_closed_pipe() {
+        signals::end_as_by_closed_pipe();
+    }
     if !error.is_silent() {
-        let _ = writeln!(io::stderr(), "tqkv: {error}");
+        output::note(error);
     }
     error.exit_code()
 }

@@ -10,6 +10,6 @@ pub(crate) fn peak_resident_bytes() -> Option<u64> {
 
 /// The same for people, as a line of its own.
 pub(crate) fn peak_line() -> String {
-    let line = |bytes| format!("\npeak memory {} bytes", crate::output::grouped(bytes));
+    let line = |bytes| format!("\npeak memory {}", crate::output::bytes(bytes));
     peak_resident_bytes().map_or_else(String::new, line)
 }

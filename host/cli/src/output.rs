@@ -1,6 +1,7 @@
 //! Where results go: a table for people or one JSON object for programs, and progress on a terminal.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::time::Duration;
@@ -164,6 +165,32 @@ fn terminal_width() -> usize {
     terminal.or_else(asked).unwrap_or(usize::MAX)
 }
 
+/// Says something on stderr beside the result; whether anybody reads it does not matter.
+pub(crate) fn note(text: impl fmt::Display) {
+    let _ = writeln!(io::stderr(), "tqkv: {text}");
+}
+
+/// A number of bytes for a cell of a table: `17,179,869,184 (16.0 GiB)`.
+pub(crate) fn sized(bytes: u64) -> String {
+    format!("{}{}", grouped(bytes), binary(bytes))
+}
+
+/// A number of bytes for a sentence: `17,179,869,184 bytes (16.0 GiB)`.
+pub(crate) fn bytes(bytes: u64) -> String {
+    format!("{} bytes{}", grouped(bytes), binary(bytes))
+}
+
+/// The same in MiB or GiB, where it is one at least.
+fn binary(bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB")];
+    let Some((power, unit)) = units.into_iter().find(|(power, _)| bytes >> power > 0) else {
+        return String::new();
+    };
+    let size = bytes as f64 / (1u64 << power) as f64;
+    let decimals = usize::from(size < 99.95) + usize::from(size < 9.995);
+    format!(" ({size:.decimals$} {unit})")
+}
+
 /// An integer with thousands separated: `327,680`.
 pub(crate) fn grouped(n: u64) -> String {
     let digits = n.to_string();
@@ -175,4 +202,26 @@ pub(crate) fn grouped(n: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_in_binary_units_from_a_mebibyte_on() {
+        for (count, expected) in [
+            (0, "0 bytes"),
+            ((1 << 20) - 1, "1,048,575 bytes"),
+            (1 << 20, "1,048,576 bytes (1.00 MiB)"),
+            (10_480_000, "10,480,000 bytes (9.99 MiB)"),
+            (10_485_000, "10,485,000 bytes (10.0 MiB)"),
+            (34_000_000_000, "34,000,000,000 bytes (31.7 GiB)"),
+            (137_438_953_472, "137,438,953,472 bytes (128 GiB)"),
+            (u64::MAX, "18,446,744,073,709,551,615 bytes (17179869184 GiB)"),
+        ] {
+            assert_eq!(bytes(count), expected);
+        }
+        assert_eq!(sized(17_179_869_184), "17,179,869,184 (16.0 GiB)");
+    }
 }

@@ -13,6 +13,7 @@ use tqkv::cache::{CacheSpec, Cold, KvPair, LayerPolicy};
 
 use crate::args::{KvArgs, WindowArgs};
 use crate::error::CliError;
+use crate::names;
 use crate::plan::{Life, Uncompressed};
 use crate::preset::{F16, Kv, KvCodecs, PRESETS};
 
@@ -36,11 +37,13 @@ pub(crate) struct LifeArgs {
     #[arg(long, value_name = "AFTER:FOLDER")]
     spill: Option<Spill>,
     /// Codecs of some layers: boundary:1:i8,s4 those of the first and the last one, tail:2:i8,i8 those of the last two,
-    /// gradient:i8,i8/s4,s4/s3,s3 by equal parts from the first to the last. f16,f16 has none.
+    /// gradient:i8,i8/s4,s4/s3,s3 by equal parts from the first to the last. f16,f16 has none. Measured: a gradient loses
+    /// more than one width (s4/s3/s2: KL .021, s3 for all: .016 at fewer bytes).
     #[arg(long, value_name = "WHICH")]
     layer_kv: Option<LayerKv>,
     /// Skip encoded values whose weight is below this share of the largest, in runs of 32 tokens, where queries come one
-    /// at a time (generate, eval --step 1): --sparse-values 1e-4
+    /// at a time (generate, eval --step 1): --sparse-values 1e-4. Measured: it saves no time at 4k to 128k tokens (MEASURED.md, M13), and two
+    /// pages are no longer summed at once.
     #[arg(long, value_name = "SHARE", value_parser = share)]
     sparse_values: Option<f32>,
 }
@@ -250,10 +253,6 @@ fn number(text: &str, of: &str) -> Result<usize, String> {
     text.trim().parse().map_err(|_| format!("'{text}' is no number of {of}"))
 }
 
-fn codecs(text: &str) -> Result<KvCodecs, String> {
-    text.parse().map_err(|error: crate::preset::UnknownCodec| error.to_string())
-}
-
 fn share(text: &str) -> Result<f32, String> {
     let share = text.parse::<f32>().ok().filter(|share| (0.0..1.0).contains(share));
     share.ok_or_else(|| "accepted are 0 to 1, 1 not included".to_owned())
@@ -264,7 +263,7 @@ impl FromStr for Tier {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (after, kv) = text.split_once(':').ok_or("accepted is AFTER:K,V, such as 256:n3,n3")?;
-        Ok(Self { after: number(after, "tokens")?, kv: codecs(kv)? })
+        Ok(Self { after: number(after, "tokens")?, kv: names::pair(kv)? })
     }
 }
 
@@ -285,7 +284,7 @@ impl FromStr for LayerKv {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let pair = |text: &str| codecs(text).map(|kv| -> KvPair { (kv.k, kv.v) });
+        let pair = |text: &str| names::pair(text).map(|kv| -> KvPair { (kv.k, kv.v) });
         let parts: Vec<_> = text.split(':').collect();
         Ok(Self(match *parts.as_slice() {
             ["boundary", n, kv] => LayerPolicy::Boundary { layers: number(n, "layers")?, codecs: pair(kv)? },
@@ -303,7 +302,7 @@ impl FromStr for PolicyArg {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let mut words = text.split_whitespace();
-        let kv = codecs(words.next().unwrap_or(""))?;
+        let kv = names::pair(words.next().unwrap_or(""))?;
         let mut changes = Changes::default();
         for word in words {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));

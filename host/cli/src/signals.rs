@@ -31,6 +31,17 @@ pub(crate) fn unless_interrupted() -> ControlFlow<()> {
     if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
+/// Ends the process as a closed pipe ends any program, which shells show as 141.
+#[cfg(unix)]
+pub(crate) fn end_as_by_closed_pipe() {
+    // Where the signal cannot be raised, the exit code that follows says the same.
+    let _ = signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGPIPE);
+}
+
+/// Nothing: the exit code says it.
+#[cfg(not(unix))]
+pub(crate) fn end_as_by_closed_pipe() {}
+
 /// Watches for the signals on a thread of its own; without a thread to spare they end the command as they would
 /// anyway.
 #[cfg(unix)]
@@ -38,10 +49,13 @@ pub(crate) fn watch() {
     use signal_hook::consts::{SIGINT, SIGTERM};
     use signal_hook::iterator::Signals;
     use signal_hook::low_level::emulate_default_handler;
+    use std::sync::mpsc;
 
-    let watch = || {
+    let (ready, watched) = mpsc::channel::<()>();
+    let watch = move || {
         // The handlers are set by the thread that answers them, never without it.
         let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
+        drop(ready);
         let asks = |signal| {
             signal == SIGINT && LOOKS.load(Ordering::Relaxed) && !INTERRUPTED.swap(true, Ordering::Relaxed)
         };
@@ -53,6 +67,8 @@ pub(crate) fn watch() {
         }
     };
     let _ = std::thread::Builder::new().name("signals".into()).stack_size(64 << 10).spawn(watch);
+    // No file is begun before: the end of the channel is all that comes, with a thread or without one.
+    let _ = watched.recv();
 }
 
 /// Nothing: the system ends the command.

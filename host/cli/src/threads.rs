@@ -3,6 +3,7 @@
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::error::CliError;
+use crate::output::note;
 
 /// More than any machine's processors give nothing; each takes a stack.
 const MOST: usize = 256;
@@ -19,7 +20,7 @@ pub(crate) fn with_threads<T: Send>(
     let pool = pool(wanted)?;
     let found = pool.current_num_threads();
     if found < wanted {
-        eprintln!("tqkv: {wanted} threads asked for, going on with {found}");
+        note(format_args!("{wanted} threads asked for, going on with {found}"));
     }
     pool.install(work)
 }

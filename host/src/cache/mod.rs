@@ -4,14 +4,14 @@
 //! append -> sinks   first tokens, f16 for ever
 //!        -> hot     newest tokens, f16
 //!             -> warm pages   encoded once, when a token leaves the hot window
-//!                  -> cold pages   narrower codes, or a mapped file
+//!                  -> cold pages   narrower codes, or a file
 //! attend <- scores on codes, online softmax, values summed in the rotated domain, rotated back once
 //! ```
 //!
 //! One cache holds one sequence; [`KvCache::fork`] makes another that shares its pages until one of them writes, and a
 //! [`Budget`] bounds what all of them hold. Keys and values have codecs of their own, and so may layers ([`LayerPolicy`]), which
 //! may also see all tokens, a window, or none ([`LayerKind`]). Nothing is decompressed
-//! to attend, but for chunks of queries, where decoding each token once for all of them is cheaper.
+//! to attend, but what not all queries of a chunk see encoded: each of these tokens is decoded once.
 //!
 //! **Centring.** Softmax ignores a constant added to all logits, so keys may be stored as k - mu:
 //! the logit of an encoded key becomes `dot + <q, mu>`, exact beside uncompressed ones. The first page takes the

@@ -18,7 +18,7 @@ use std::ops::Range;
 use tqkv_core::MAX_HEAD_DIM;
 use tqkv_simd::page::{Attention, MAX_HEADS, soften, widen_rows};
 
-/// Chunks of at least this many queries are worth decoding keys and values once for all.
+/// Chunks of at least this many queries are worth a pass for all of them at once.
 const PREFILL_FROM: usize = 8;
 
 /// Tokens decoded at once.

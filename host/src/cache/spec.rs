@@ -54,7 +54,7 @@ pub enum Cold {
 
 /// In which numbers queries meet encoded tokens one at a time, as in generation.
 ///
-/// Chunks of eight tokens and more are decoded to f32 either way.
+/// Chunks of eight tokens and more read what all their queries see encoded in the same numbers; the rest is decoded to f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arithmetic {
     /// Queries and levels as signed bytes, weights of 14 bits, exact integer sums: several times

@@ -239,6 +239,18 @@ fn every_measured_table_has_a_date_and_a_commit() {
     }
 }
 
+#[test]
+fn counts_in_documents_are_those_of_the_tree() {
+    let kernels = read("gpu/ptx/sm_90.ptx").matches(".visible .entry ").count();
+    let trellises = read("core/src/code/list.rs").matches(" Trellis(&tables::").count();
+    for (document, says) in [
+        ("gpu/DESIGN.md", format!("\n  all {kernels}.\n")),
+        ("core/src/fixed/DESIGN.md", format!("all {trellises} trellis codes")),
+    ] {
+        assert!(read(document).contains(&says), "{document} does not say '{}'", says.trim());
+    }
+}
+
 /// Sources that are built into a product: no tests, no test helpers, no fuzz targets.
 fn is_source(path: &str) -> bool {
     path.ends_with(".rs")

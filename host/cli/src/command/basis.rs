@@ -9,7 +9,7 @@ use tqkv_storage::{Join, Learner, StorageError};
 use crate::cache_args::ModelArgs;
 use crate::error::CliError;
 use crate::input;
-use crate::output::{Output, grouped};
+use crate::output::{self, Output, grouped};
 
 /// Learn a basis in which a model's keys and values are stored at about one bit a value.
 #[derive(Debug, clap::Args)]
@@ -84,8 +84,8 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     };
     out.print(&report, |report| {
         let Report { model, basis, tokens, bytes } = report;
-        let (tokens, bytes) = (grouped(*tokens), grouped(*bytes));
-        format!("basis {basis}\nof model {model}, learned from {tokens} tokens, {bytes} bytes")
+        let (tokens, bytes) = (grouped(*tokens), output::bytes(*bytes));
+        format!("basis {basis}\nof model {model}, learned from {tokens} tokens, {bytes}")
     })?;
     Ok(())
 }

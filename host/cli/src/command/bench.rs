@@ -12,6 +12,7 @@ use tqkv_simd::Level;
 use super::bench_growth;
 use crate::args;
 use crate::error::CliError;
+use crate::names;
 use crate::output::{Output, table};
 use crate::target::TargetArgs;
 
@@ -33,7 +34,7 @@ pub(crate) struct Args {
         default_value = "scores,accumulate,attend")]
     ops: Vec<Op>,
     /// Codecs to measure.
-    #[arg(long = "codec", value_name = "CODEC", value_parser = args::codec, value_delimiter = ',',
+    #[arg(long = "codec", value_name = "CODEC", value_parser = names::codec, value_delimiter = ',',
         default_value = "s4,s3,s2")]
     codecs: Vec<CodecId>,
     /// Head dims.
@@ -156,7 +157,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     bar.finish_and_clear();
     let measured = measured.map_err(CliError::bad_input)?;
     for doubt in &measured.doubts {
-        eprintln!("tqkv: too noisy to count: {doubt}");
+        crate::output::note(format_args!("too noisy to count: {doubt}"));
     }
     if let Some((path, file)) = plot {
         bench_growth::plot(&measured, path, file)?;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use tqkv::cache::{KvCache, SNAPSHOT_MAGIC};
 
 use crate::args;
-use crate::compare::{self, Figures, LayerFigures, Run, RunArgs};
+use crate::compare::{self, Figures, LayerFigures, Run, RunArgs, Setting};
 use crate::error::CliError;
 use crate::output::{Output, Waiting, grouped, table};
 
@@ -76,13 +76,15 @@ impl Side {
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let waiting = Waiting::new("reading");
     let names = [args.a.as_str(), args.b.as_str()];
-    let is_run = names.map(|name| !Path::new(name).exists());
-    let runner = is_run.contains(&true).then(|| args.run.runner()).transpose()?;
-    let side = |name: &str| match &runner {
-        Some(runner) if !Path::new(name).exists() => runner.run(name).map(Side::Run),
-        _ => open(Path::new(name)),
+    let setting = |name: &str| (!Path::new(name).exists()).then(|| Setting::parse(name)).transpose();
+    let settings = [setting(names[0])?, setting(names[1])?];
+    let is_run = settings.iter().any(Option::is_some);
+    let runner = is_run.then(|| args.run.runner()).transpose()?;
+    let side = |at: usize| match (&settings[at], &runner) {
+        (Some(setting), Some(runner)) => runner.run(setting).map(Side::Run),
+        _ => open(Path::new(names[at])),
     };
-    let (a, b) = (side(names[0])?, side(names[1])?);
+    let (a, b) = (side(0)?, side(1)?);
     drop(waiting);
     if let Some(path) = &args.save {
         save(&a, path)?;

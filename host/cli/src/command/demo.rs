@@ -8,8 +8,9 @@ use tqkv_model::eval::EvalSpec;
 use tqkv_model::{Model, shipped};
 
 use super::demo_speed;
+use super::demo_text::{self, Outcome};
 use super::eval;
-use super::generate::{Made, SamplingArgs, continue_prompt, titled};
+use super::generate::{Made, SamplingArgs, continue_prompt};
 use crate::cache_args::{CacheArgs, ModelArgs};
 use crate::device::Place;
 use crate::error::CliError;
@@ -161,14 +162,21 @@ fn human(report: &Report) -> String {
             format!("{:.2}", row.long_speedup),
         ]
     });
-    let texts = report.results.iter().map(|row| titled(&row.quality.name, &row.made.text));
+    let texts = report.results.iter().map(|row| (&row.quality.name, row.made.text.as_str()));
+    let outcomes = report.results.iter().map(|row| Outcome {
+        name: &row.quality.name,
+        ratio: row.ratio,
+        kl: row.quality.kl_to_f16,
+        top1: row.quality.top1_agreement,
+    });
     format!(
-        "model {}: predictions over {} windows of {} tokens, then what each cache writes\n\n{}\n\n[prompt]\n{}{}",
+        "model {}: predictions over {} windows of {} tokens, then what each cache writes\n\n{}\n\n[prompt]\n{}{}{}",
         report.model,
         report.windows,
         report.context,
         table(&HEAD, rows),
         report.prompt.trim_end(),
-        texts.collect::<String>()
+        demo_text::texts(texts),
+        demo_text::closing(outcomes)
     )
 }

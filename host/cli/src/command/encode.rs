@@ -12,6 +12,7 @@ use tqkv_core::{AnyCodec, CodecId};
 use super::stored::{self, StorageArgs};
 use crate::args::{self, EncodeArgs};
 use crate::error::CliError;
+use crate::names;
 use crate::output::{Output, grouped};
 use crate::target::TargetArgs;
 
@@ -26,7 +27,7 @@ Example: keys and values of a prefix at about one bit a value, in a basis of the
   tqkv encode --storage 1.1 --basis model.tqb --values v.npy k.npy prefix.tqc")]
 pub(crate) struct Args {
     /// Codec of the blocks.
-    #[arg(long, value_parser = args::codec, required_unless_present = "budget", conflicts_with = "budget")]
+    #[arg(long, value_parser = names::codec, required_unless_present = "budget", conflicts_with = "budget")]
     codec: Option<CodecId>,
     #[command(flatten)]
     storage: StorageArgs,
@@ -118,7 +119,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
             if done.rounded { " (f64 rounded to f32)" } else { "" },
             done.codec,
             done.bytes_per_vector,
-            grouped(done.file_bytes),
+            crate::output::bytes(done.file_bytes),
         )
     })
 }

@@ -10,7 +10,7 @@ use tqkv_model::Model;
 use tqkv_model::flat::{CACHES, WeightBits, ram_bytes, tokens_in_ram};
 
 use crate::error::CliError;
-use crate::output::{Output, grouped, table};
+use crate::output::{Output, bytes, grouped, table};
 use crate::plan::parse_size;
 use crate::target::TargetArgs;
 
@@ -118,11 +118,11 @@ fn human(report: &Report) -> String {
         vec![format!("{},{}", row.codec_k, row.codec_v), grouped(row.bytes_per_token), grouped(row.tokens)]
     });
     format!(
-        "{}: {}-bit weights\n{} bytes of flash, {} bytes of RAM to work in; stack comes on top\n{}",
+        "{}: {}-bit weights\n{} of flash, {} of RAM to work in; stack comes on top\n{}",
         report.output,
         report.bits,
-        grouped(report.flash_bytes as u64),
-        grouped(report.work_bytes),
+        bytes(report.flash_bytes as u64),
+        bytes(report.work_bytes),
         table(&["K,V", "bytes/token", &format!("tokens in {} bytes", grouped(report.ram))], rows)
     )
 }

@@ -11,13 +11,13 @@ use serde::Serialize;
 use tqkv_model::generate::{GenerateSpec, Generation, StopReason, generate};
 use tqkv_model::{Model, ModelError};
 
-use super::generate_many;
+use super::{generate_many, generate_window};
 use crate::cache_args::{CacheArgs, ModelArgs};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
 use crate::input;
 use crate::memory;
-use crate::output::{Output, Waiting, grouped, table};
+use crate::output::{Output, Waiting, sized, table};
 use crate::signals;
 
 /// Generate text with a compressed cache, and say how fast and how large it was.
@@ -132,6 +132,9 @@ pub(crate) struct Made {
     f16_bytes: usize,
     /// Why it ended.
     stop: &'static str,
+    /// Tokens in the cache at the end.
+    #[serde(skip)]
+    cache_tokens: usize,
 }
 
 /// Why a text ended, as reports have it.
@@ -187,7 +190,9 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     };
     out.print(&report, |report| {
         let texts = report.results.iter().map(|row| titled(&row.name, &row.made.text));
-        format!("{}{}", summary(&report.results), texts.collect::<String>())
+        let lengths = report.results.iter().map(|row| row.made.cache_tokens);
+        let note = generate_window::note((model.config(), &place, &args.cache), policies.iter().zip(lengths));
+        format!("{}{note}{}", summary(&report.results), texts.collect::<String>())
     })?;
     ended()
 }
@@ -215,7 +220,9 @@ fn stream(
     })?;
     drop(waiting);
     written?;
-    out.write_text(&format!("\n\n{}\n", summary(&[Row { name: policy.name.clone(), made }])))?;
+    let lengths = std::iter::once((policy, made.cache_tokens));
+    let note = generate_window::note((model.config(), place, &args.cache), lengths);
+    out.write_text(&format!("\n\n{}{note}\n", summary(&[Row { name: policy.name.clone(), made }])))?;
     ended()
 }
 
@@ -243,6 +250,7 @@ pub(crate) fn continue_prompt(
         tokens_per_second: made.decode_tokens_per_second(),
         stop: stop_name(made.stop),
         tokens: made.tokens.len(),
+        cache_tokens: made.cache_tokens,
         cache_bytes: made.cache_bytes,
         text: made.text,
     })
@@ -258,7 +266,7 @@ fn summary(rows: &[Row]) -> String {
             row.made.tokens.to_string(),
             format!("{:.2}", row.made.ms_per_token),
             format!("{:.0}", row.made.tokens_per_second),
-            grouped(row.made.cache_bytes as u64),
+            sized(row.made.cache_bytes as u64),
             format!("{:.2}", row.made.f16_bytes as f64 / row.made.cache_bytes as f64),
         ]
     });
@@ -277,6 +285,6 @@ fn summary(rows: &[Row]) -> String {
 }
 
 /// A setting's text under its name.
-pub(crate) fn titled(name: &Name, text: &str) -> String {
+fn titled(name: &Name, text: &str) -> String {
     format!("\n\n[{name}]\n{}", text.trim_end())
 }

@@ -7,11 +7,12 @@ use tqkv_model::generate::{Caches, Continuations, GenerateSpec, generate_many};
 use tqkv_model::{Model, ModelError};
 
 use super::generate::ended;
+use super::generate_window;
 use crate::cache_args::CacheArgs;
 use crate::device::Place;
 use crate::error::CliError;
 use crate::memory;
-use crate::output::{Output, grouped, table};
+use crate::output::{Output, sized, table};
 use crate::policy::{Name, Policy};
 use crate::signals;
 
@@ -47,6 +48,9 @@ struct Row {
     /// What they would be if they shared nothing.
     unshared_bytes: usize,
     f16_bytes: usize,
+    /// Tokens of the longest sequence at the end.
+    #[serde(skip)]
+    cache_tokens: usize,
 }
 
 /// Continues `prompt` `sequences` times under each of `policies`.
@@ -77,13 +81,19 @@ pub(crate) fn run(
         });
         made.and_then(|made| row(model, cache, policy, made, shared)).map_err(|e| CliError::model(None, &e))
     };
-    let policies = policies.iter().take_while(|_| !signals::interrupted());
-    let results: Result<Vec<_>, CliError> = policies.map(row).collect();
+    let results: Result<Vec<_>, CliError> =
+        policies.iter().take_while(|_| !signals::interrupted()).map(row).collect();
     bar.finish_and_clear();
     let peak_resident_bytes = memory::peak_resident_bytes();
     out.print(
         &Report { model: model.name(), prompt, sequences, peak_resident_bytes, results: results? },
-        human,
+        |report| {
+            let lengths = report.results.iter().map(|row| row.cache_tokens);
+            human(
+                report,
+                &generate_window::note((model.config(), place, cache), policies.iter().zip(lengths)),
+            )
+        },
     )?;
     ended()
 }
@@ -103,6 +113,7 @@ fn row(
     let f16_bytes = cache.f16_bytes(model.config(), made.prompt_tokens, &lengths, shared)?;
     Ok(Row {
         name: policy.name.clone(),
+        cache_tokens: lengths.into_iter().max().unwrap_or(0),
         prompt_tokens: made.prompt_tokens,
         prefill_seconds: made.prefill_seconds,
         prefill_tokens_per_second: made.prefill_tokens_per_second(),
@@ -116,7 +127,7 @@ fn row(
     })
 }
 
-fn human(report: &Report<'_>) -> String {
+fn human(report: &Report<'_>, note: &str) -> String {
     let rows = report.results.iter().map(|row| {
         vec![
             row.name.label(),
@@ -127,8 +138,8 @@ fn human(report: &Report<'_>) -> String {
             row.tokens.to_string(),
             format!("{:.2}", row.ms_per_step),
             format!("{:.0}", row.tokens_per_second),
-            grouped(row.cache_bytes as u64),
-            grouped((row.unshared_bytes.saturating_sub(row.cache_bytes)) as u64),
+            sized(row.cache_bytes as u64),
+            sized((row.unshared_bytes.saturating_sub(row.cache_bytes)) as u64),
             format!("{:.2}", row.f16_bytes as f64 / row.cache_bytes as f64),
         ]
     });
@@ -149,5 +160,5 @@ fn human(report: &Report<'_>) -> String {
         let texts = row.texts.iter().enumerate();
         texts.map(|(i, text)| format!("\n\n[{}, sequence {}]\n{}", row.name, i + 1, text.trim_end()))
     });
-    format!("{}{}{}", table(&head, rows), memory::peak_line(), texts.collect::<String>())
+    format!("{}{}{note}{}", table(&head, rows), memory::peak_line(), texts.collect::<String>())
 }

@@ -4,11 +4,13 @@ mod basis;
 mod bench;
 mod bench_growth;
 mod codebook;
+mod codecs;
 mod compare;
 mod completions;
 mod decode;
 pub(crate) mod demo;
 mod demo_speed;
+mod demo_text;
 mod encode;
 mod eval;
 mod eval_scores;
@@ -16,6 +18,7 @@ mod eval_storage;
 mod export;
 mod generate;
 mod generate_many;
+mod generate_window;
 #[cfg(feature = "cuda")]
 mod gpu_check;
 mod inspect;
@@ -48,6 +51,7 @@ pub(crate) enum Command {
     Decode(decode::Args),
     Inspect(inspect::Args),
     Stats(stats::Args),
+    Codecs(codecs::Args),
     Codebook(codebook::Args),
     Compare(compare::Args),
     Plan(plan::Args),
@@ -79,6 +83,7 @@ impl Command {
             Self::Decode(args) => decode::run(args, out),
             Self::Inspect(args) => inspect::run(args, out),
             Self::Stats(args) => stats::run(args, out),
+            Self::Codecs(args) => codecs::run(args, out),
             Self::Codebook(args) => codebook::run(args, out),
             Self::Compare(args) => compare::run(args, out),
             Self::Plan(args) => plan::run(args, out),

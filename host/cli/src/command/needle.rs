@@ -16,7 +16,7 @@ use super::needle_data::{CHUNK, Haystack, dot};
 use crate::cache_args::CacheArgs;
 use crate::device::Place;
 use crate::error::CliError;
-use crate::output::{Output, grouped, table};
+use crate::output::{Output, grouped, sized, table};
 
 /// Hide needles in a long random cache and ask for them: retrieval, bytes and time of one layer.
 #[derive(Debug, clap::Args)]
@@ -232,8 +232,8 @@ fn human(report: &Report) -> String {
             format!("{:.4}", row.cosine),
             format!("{:.4}", row.weight),
             format!("{:.4}", row.exact_weight),
-            grouped(row.resident_bytes as u64),
-            row.planned_bytes.map_or_else(|| "-".to_owned(), grouped),
+            sized(row.resident_bytes as u64),
+            row.planned_bytes.map_or_else(|| "-".to_owned(), sized),
             format!("{:.3}", row.ms_per_query),
             format!("{:.1}", row.gb_per_s),
         ]

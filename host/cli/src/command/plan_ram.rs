@@ -9,7 +9,7 @@ use tqkv_model::flat;
 use crate::args::KvArgs;
 use crate::error::CliError;
 use crate::input;
-use crate::output::{Output, grouped, table};
+use crate::output::{Output, bytes, grouped, table};
 use crate::plan::{CacheShape, PlanError};
 use crate::preset::KvCodecs;
 
@@ -90,16 +90,16 @@ fn human(report: &RamReport) -> String {
     });
     let model = match (report.flash_bytes, report.work_bytes) {
         (Some(flash), Some(work)) => {
-            format!("{} bytes of flash; {} of the RAM to work in\n", grouped(flash), grouped(work))
+            format!("{} of flash; {} of the RAM to work in\n", bytes(flash), bytes(work))
         }
         _ => String::new(),
     };
     format!(
-        "{model}{} layers, {} KV heads, head dim {}, {} bytes for slots; {} bytes more a ring for signs and indices\n{}",
+        "{model}{} layers, {} KV heads, head dim {}, {} for slots; {} bytes more a ring for signs and indices\n{}",
         report.layers,
         report.kv_heads,
         report.head_dim,
-        grouped(report.ram.saturating_sub(report.work_bytes.unwrap_or(0))),
+        bytes(report.ram.saturating_sub(report.work_bytes.unwrap_or(0))),
         grouped(ring_overhead(report.head_dim)),
         table(&["K,V", "bytes/token", "tokens/KiB", "tokens"], rows)
     )

@@ -1,41 +1,38 @@
 //! The table of `tqkv plan`.
 
 use super::plan::{Report, Row};
-use crate::output::{grouped, table};
+use crate::output::{bytes, grouped, sized, table};
 
 /// The report for people.
 pub(super) fn human(report: &Report) -> String {
     let mut text = shape(report);
     if let Some(weights) = &report.weights {
         text.push_str(&format!(
-            "\n{} bytes of weights, {} where layers are streamed: two of at most {}, {} beside them",
-            grouped(weights.all),
-            grouped(weights.streamed),
-            grouped(weights.largest_layer),
-            grouped(weights.beside_layers)
+            "\n{} of weights, {} where layers are streamed: two of at most {}, {} beside them",
+            bytes(weights.all),
+            sized(weights.streamed),
+            sized(weights.largest_layer),
+            sized(weights.beside_layers)
         ));
     }
     let f16 = format!("of it f16: {} first and {} newest tokens", report.sinks, report.hot);
     match (report.memory, report.tokens) {
-        (Some(memory), _) => text.push_str(&format!("\n{} bytes of cache, {f16}", grouped(memory))),
+        (Some(memory), _) => text.push_str(&format!("\n{} of cache, {f16}", bytes(memory))),
         (None, Some(_)) => text.push_str(&format!("\n{f16}")),
         (None, None) => {}
     }
     if let (Some(tokens), Some(bandwidth)) = (report.tokens, report.bandwidth) {
         let weights = report
             .weight_bytes
-            .map_or(String::new(), |bytes| format!(", and {} bytes of weights", grouped(bytes)));
+            .map_or(String::new(), |weights| format!(", and {} of weights", bytes(weights)));
         text.push_str(&format!(
             "\na step reads the cache of {} tokens once{weights}, at {} bytes a second",
             grouped(tokens),
             grouped(bandwidth)
         ));
     }
-    if let Some(bytes) = report.basis_bytes {
-        text.push_str(&format!(
-            "\na basis of stored tokens takes {} bytes, once for all of them",
-            grouped(bytes)
-        ));
+    if let Some(basis) = report.basis_bytes {
+        text.push_str(&format!("\na basis of stored tokens takes {}, once for all of them", bytes(basis)));
     }
     format!("{text}\n{}", table(&head(report), report.rows.iter().map(|row| cells(report, row))))
 }
@@ -82,7 +79,7 @@ fn cells(report: &Report, row: &Row) -> Vec<String> {
         tokens if Some(tokens) == report.model_context => format!("{} (the model's)", grouped(tokens)),
         tokens => grouped(tokens),
     }));
-    cells.extend(row.step.cache_bytes.map(grouped));
+    cells.extend(row.step.cache_bytes.map(sized));
     cells.extend([row.step.read_ms, row.step.step_ms].into_iter().flatten().map(|ms| format!("{ms:.2}")));
     cells
 }

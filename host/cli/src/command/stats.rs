@@ -11,6 +11,7 @@ use tqkv_reference::Choice;
 use super::stats_delta;
 use crate::args::{self, EncodeArgs, ReferenceArgs};
 use crate::error::CliError;
+use crate::names;
 use crate::output::{Output, grouped, table};
 
 /// Measure the error of codecs on an array, or on random directions.
@@ -38,7 +39,7 @@ its like, then of the dot error, else Theorem 1. Formats of the reference (p2 an
 list) have a rotation for each layer: each 256 vectors are another one's, 64 in turn.")]
 pub(crate) struct Args {
     /// Codecs to measure; may be repeated [default: all that have the head dim].
-    #[arg(long = "codec", value_name = "CODEC", value_parser = args::choice, value_delimiter = ',')]
+    #[arg(long = "codec", value_name = "CODEC", value_parser = names::choice, value_delimiter = ',')]
     codecs: Vec<Choice>,
     #[command(flatten)]
     encode: EncodeArgs,

@@ -88,11 +88,8 @@ pub(crate) fn encode(
         bits_per_value: 8.0 * bytes as f64 / (tokens * shape.num_layers() * shape.layer_values()) as f64,
     };
     out.print(&stored, |stored| {
-        let (tokens, bytes) = (grouped(stored.tokens as u64), grouped(stored.file_bytes));
-        format!(
-            "{}: {tokens} tokens, {bytes} bytes, {:.3} bits a value",
-            stored.output, stored.bits_per_value
-        )
+        let (tokens, file) = (grouped(stored.tokens as u64), crate::output::bytes(stored.file_bytes));
+        format!("{}: {tokens} tokens, {file}, {:.3} bits a value", stored.output, stored.bits_per_value)
     })
 }
 

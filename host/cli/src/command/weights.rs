@@ -12,10 +12,11 @@ use tqkv_model::compress::{CompressSpec, Compressed, compress};
 use tqkv_model::eval::{EvalSpec, Progress, Setting, evaluate};
 use tqkv_model::{Model, ModelError, shipped};
 
-use crate::args::{EncodeArgs, codec};
+use crate::args::EncodeArgs;
 use crate::error::CliError;
 use crate::input;
-use crate::output::{Output, grouped, table};
+use crate::names;
+use crate::output::{Output, grouped, sized, table};
 use crate::signals;
 
 /// Compress the weights of a model.
@@ -54,10 +55,10 @@ struct CompressArgs {
         value_parser = PossibleValuesParser::new(["2", "3", "4"]).map(|bits| of_bits(&bits)))]
     bits: CodecId,
     /// Another codec: any that `tqkv codebook` knows.
-    #[arg(long, value_name = "CODEC", value_parser = codec, conflicts_with = "bits")]
+    #[arg(long, value_name = "CODEC", value_parser = names::codec, conflicts_with = "bits")]
     codec: Option<CodecId>,
     /// Codec of the embedding and the head.
-    #[arg(long, value_name = "CODEC", value_parser = codec, default_value = "i8")]
+    #[arg(long, value_name = "CODEC", value_parser = names::codec, default_value = "i8")]
     embedding: CodecId,
     /// Weights that share a scale; the width of every matrix is a multiple of it.
     #[arg(long, value_name = "WEIGHTS", default_value = "64",
@@ -172,8 +173,8 @@ fn human(report: &Report) -> String {
     let mut rows = vec![
         vec!["coded weights".to_owned(), grouped(report.coded_values as u64)],
         vec!["bits a coded weight".to_owned(), format!("{:.3}", report.bits_per_weight)],
-        vec!["bytes before".to_owned(), grouped(report.bytes_before as u64)],
-        vec!["bytes now".to_owned(), grouped(report.bytes as u64)],
+        vec!["bytes before".to_owned(), sized(report.bytes_before as u64)],
+        vec!["bytes now".to_owned(), sized(report.bytes as u64)],
         vec!["seconds".to_owned(), format!("{:.1}", report.seconds)],
     ];
     if let Some(Perplexity { before, after }) = &report.perplexity {

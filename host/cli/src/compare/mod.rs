@@ -8,7 +8,7 @@ mod run;
 
 pub(crate) use caches::{LayerFigures, caches};
 pub(crate) use files::files;
-pub(crate) use run::{Run, RunArgs};
+pub(crate) use run::{Run, RunArgs, Setting};
 
 use half::f16;
 use serde::Serialize;

@@ -29,6 +29,32 @@ pub(crate) struct RunArgs {
     encode: EncodeArgs,
 }
 
+/// How a run is made: a policy, and an instruction set where it is not the machine's.
+pub(crate) struct Setting {
+    what: String,
+    policy: PolicyArg,
+    level: Option<Level>,
+}
+
+impl Setting {
+    /// Reads `POLICY` or `POLICY@LEVEL`, which is the name of no file.
+    pub(crate) fn parse(what: &str) -> Result<Self, CliError> {
+        // No codec has a point or a stroke in its name.
+        if what.split_whitespace().next().is_some_and(|first| first.contains(['.', '/', '\\'])) {
+            return Err(CliError::bad_input(format_args!(
+                "{what}: no such file; accepted are a .tqk file, a snapshot, or a run such as s4 or \"t4 hot=0\""
+            )));
+        }
+        let bad =
+            |error: String| CliError::bad_input(format_args!("'{what}' is no file and no run: {error}"));
+        let (policy, level) =
+            what.split_once('@').map_or((what, None), |(policy, level)| (policy, Some(level)));
+        let policy = policy.parse().map_err(bad)?;
+        let level = level.map(|level| Level::from_name(level).map_err(|e| bad(e.to_string()))).transpose()?;
+        Ok(Self { what: what.to_owned(), policy, level })
+    }
+}
+
 /// A cache as the model left it, and the hidden states of each layer.
 pub(crate) struct Run {
     /// The cache.
@@ -67,22 +93,18 @@ impl RunArgs {
 }
 
 impl Runner<'_> {
-    /// Runs the text with a cache as `POLICY` or `POLICY@LEVEL` says.
-    pub(crate) fn run(&self, what: &str) -> Result<Run, CliError> {
-        let bad =
-            |error: String| CliError::bad_input(format_args!("'{what}' is no file and no run: {error}"));
-        let (policy, level) =
-            what.split_once('@').map_or((what, None), |(policy, level)| (policy, Some(level)));
-        let policy: PolicyArg = policy.parse().map_err(bad)?;
-        let level = level.map(|level| Level::from_name(level).map_err(|e| bad(e.to_string()))).transpose()?;
-        let policy = LifeArgs::written_alone(self.args.window, &policy);
+    /// Runs the text with a cache of `setting`.
+    pub(crate) fn run(&self, setting: &Setting) -> Result<Run, CliError> {
+        let Setting { what, policy, level } = setting;
+        let policy = LifeArgs::written_alone(self.args.window, policy);
         let config = self.model.config();
         let spec = policy.apply(config.cache_spec()).options(self.args.encode.options());
         let spec = match level {
-            Some(level) => spec.level(level),
+            Some(level) => spec.level(*level),
             None => spec,
         };
-        let mut cache = KvCache::new(spec).map_err(|e| bad(e.to_string()))?;
+        let refused = |error| CliError::bad_input(format_args!("{what}: {error}"));
+        let mut cache = KvCache::new(spec).map_err(refused)?;
         let mut hidden: Vec<Vec<f32>> = vec![Vec::new(); config.num_layers];
         self.model
             .hidden(&self.tokens, 0, &mut cache, &mut |layer, _, rows| hidden[layer].extend_from_slice(rows))

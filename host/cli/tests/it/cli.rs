@@ -146,7 +146,7 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
         (vec!["stats", "--dim", "100"], "100"),
         (vec!["stats", "--dim", "16", "--codec", "q8_0"], "multiple of 32"),
         (vec!["stats", "--random", "0"], "--random"),
-        (vec!["stats", "--codec", "p9"], "turbo4k"),
+        (vec!["stats", "--codec", "p9"], "tqkv codecs --all"),
         (vec!["stats", "--codec", "turbo4k", "--dim", "80"], "accepted are 16, 32, 64"),
         (vec!["stats", "--codec", "s4", "--rotation", "dense"], "none of the codecs has a choice; p2, p3"),
         (vec!["stats", "--codec", "p3", "--rotation", "hadamard", "--dim", "80"], "powers of two"),
@@ -456,7 +456,9 @@ fn a_sweep_measures_every_length_and_draws_it() {
 #[test]
 fn every_help_text_shows_an_example() {
     let folder = tempfile::tempdir().unwrap();
-    for command in ["demo", "generate", "eval", "encode", "decode", "inspect", "stats", "codebook", "plan"] {
+    for command in
+        ["demo", "generate", "eval", "encode", "decode", "inspect", "stats", "codecs", "codebook", "plan"]
+    {
         let output = tqkv(folder.path(), &[command, "--help"]);
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(

@@ -2,6 +2,7 @@
 
 mod arrays;
 mod cli;
+mod documents;
 mod files;
 mod model_commands;
 mod needle;
@@ -9,3 +10,4 @@ mod shell;
 mod storage;
 mod support;
 mod tools;
+mod usage;

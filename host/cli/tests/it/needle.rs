@@ -97,10 +97,10 @@ fn the_table_says_the_same() {
 fn bad_input_is_one_line_with_code_2() {
     let folder = tempfile::tempdir().unwrap();
     for (args, expected) in [
-        (&["--tokens", "0"][..], "0 is not in 1.."),
-        (&["--tokens", "some"], "invalid value 'some'"),
+        (&["--tokens", "0"][..], "accepted are 1 to 4294967296"),
+        (&["--tokens", "some"], "'some' is not a whole number"),
         (&["--tokens", "128", "--needles", "129"], "129 needles do not fit 128 tokens"),
-        (&["--tokens", "4096", "--needles", "0"], "0 is not in 1.."),
+        (&["--tokens", "4096", "--needles", "0"], "accepted are 1 to 1024"),
         (&["--tokens", "4096", "--heads", "3", "--kv-heads", "2"], "3 query heads do not divide among 2"),
         (&["--tokens", "4096", "--head-dim", "100", "--kv", "s4"], "head_dim 100"),
         (&["--tokens", "4096", "--head-dim", "0", "--kv", "s4"], "head_dim 0"),

@@ -50,8 +50,8 @@ fn tables_go_on_below_where_the_terminal_ends_and_lose_nothing() {
 fn help_fits_a_terminal_without_broken_paragraphs() {
     let folder = tempfile::tempdir().unwrap();
     for command in [
-        "demo", "generate", "eval", "needle", "encode", "stats", "codebook", "compare", "plan", "report",
-        "bench",
+        "demo", "generate", "eval", "needle", "encode", "stats", "codecs", "codebook", "compare", "plan",
+        "report", "bench",
     ] {
         let output = tqkv_with(folder.path(), &[command, "--help"], ("COLUMNS", "80"));
         let text = String::from_utf8(output.stdout).unwrap();

@@ -1,0 +1,206 @@
+//! `tqkv codecs`: what `--kv` and `--codec` accept, a line each.
+
+use serde::Serialize;
+use tqkv_core::HEAD_DIMS;
+
+use crate::error::CliError;
+use crate::names::{self, COMMON};
+use crate::output::Output;
+
+/// List presets and codecs: bits, bytes, and what each is for.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: what to choose from, then everything, at another head dim
+  tqkv codecs
+  tqkv codecs --all --dim 64
+
+Bits are those of a value, scale included. Bytes are those of one head vector, for a preset those of a key and a value. \
+Yardsticks are in no cache and no file: eval, generate and stats simulate them. Their errors are those of random directions \
+(tqkv stats), relative and squared, and of dot products with unit vectors.")]
+pub(crate) struct Args {
+    /// Head dim.
+    #[arg(long, value_name = "D", default_value_t = 128)]
+    dim: usize,
+    /// List the codecs of the laboratory too, and the yardsticks: what the literature and other programs store.
+    #[arg(long)]
+    all: bool,
+}
+
+/// What each preset is for.
+const PRESETS_FOR: [(&str, &str); 6] = [
+    ("eight-bit", "no visible loss"),
+    ("safe-lowbit", "keys matter more than values"),
+    ("near-lossless", "best at 4 bits; slower to encode"),
+    ("balanced", "4 bits, fastest to encode"),
+    ("compact", "long contexts: keys carry most loss"),
+    ("tiny", "the longest; keep a hot window"),
+];
+
+/// Names that other programs give to pairs of yardsticks, and what is true of them.
+const PAIRS_FOR: [(&str, &str); 2] = [
+    ("experimental-max", "larger than balanced, and 13 times its KL"),
+    ("tq_k4v3", "keys with QJL, values without"),
+];
+
+/// What each codec is for: those of [`COMMON`], then the laboratory.
+const CODECS_FOR: [(&str, &str); 28] = [
+    ("f16", "not compressed: what others are compared with"),
+    ("i8", "8 bits: no visible loss"),
+    ("t4", "4 bits, trellis: half the error, slower to encode"),
+    ("s4", "4 bits, scalar: fast to encode"),
+    ("t3", "3 bits, trellis"),
+    ("s3", "3 bits, scalar"),
+    ("t2", "2 bits, trellis: keep a hot window"),
+    ("s2", "2 bits, scalar: keep a hot window"),
+    ("q8_0", "llama.cpp's 8 bits, for comparison"),
+    ("q4_0", "llama.cpp's 4 bits, for comparison"),
+    ("s5", "5 bits, scalar: weights"),
+    ("s1", "1 bit, scalar: for the theory"),
+    ("n4", "4 bits that become n3 with age (--tier)"),
+    ("n3", "3 bits that become n2"),
+    ("n2", "2 bits that become n1"),
+    ("n1", "1 bit"),
+    ("t3h", "3.5 bits, trellis"),
+    ("t2h", "2.5 bits, trellis"),
+    ("t1h", "1.5 bits, trellis"),
+    ("t1", "1 bit, trellis: for the theory"),
+    ("t4s8", "t4 that microcontrollers encode"),
+    ("t3s8", "t3 that microcontrollers encode"),
+    ("t2s8", "t2 that microcontrollers encode"),
+    ("t1s8", "t1 that microcontrollers encode"),
+    ("q8_0r", "q8_0 of rotated vectors"),
+    ("q4_0r", "q4_0 of rotated vectors"),
+    ("u4", "4 bits by minimum and step, for comparison"),
+    ("f8", "8-bit floats (e4m3), for comparison"),
+];
+
+/// What each yardstick is, and what measuring says of it: relative squared errors of 100,000 random directions, D = 128, and dot
+/// errors (MEASURED.md, M21).
+const YARDSTICKS_FOR: [(&str, &str); 21] = [
+    ("p2", "1 bit and one of QJL: dot error .75, of s2 .36"),
+    ("p3", "2 bits and one of QJL: dot error .43, of s3 .19"),
+    ("p4", "3 bits and one of QJL: dot error .23, of s4 .09"),
+    ("p4r2", "3 bits, residual of 2: error .038, of s5 .002"),
+    ("p4r3", "3 bits, residual of 3: error .035, of s5 .002"),
+    ("p4r4", "3 bits, residual of 4: error .034, of s5 .002"),
+    ("tq3", "3 bits, dense rotation: the error of s3"),
+    ("tq4", "4 bits, dense rotation: the error of s4"),
+    ("tq4u8", "tq4 with a byte a code"),
+    ("turbo2", "2 bits of a fork of llama.cpp: the error of s2"),
+    ("turbo3", "3 bits of a fork of llama.cpp: the error of s3"),
+    ("turbo4", "4 bits of a fork of llama.cpp: the error of s4"),
+    ("turbo3k", "p3 with norms of 32 bits: keys of a fork of vLLM"),
+    ("turbo4k", "p4 with norms of 32 bits: keys of a fork of vLLM"),
+    ("turbo3v", "tq3 without a dense rotation: values of that fork"),
+    ("turbo4v", "tq4 without a dense rotation: values of that fork"),
+    ("c25", "2.5 bits of two widths: error .074, of t2h .039"),
+    ("c35", "3.5 bits of two widths: error .021, of t3h .009"),
+    ("u3", "3 bits by minimum and step: error .046, s3: .035"),
+    ("u8", "8 bits by minimum and step: the error of i8"),
+    ("f8e5m2", "8-bit floats: error .003, of i8 .00004"),
+];
+
+#[derive(Serialize)]
+struct Report {
+    dim: usize,
+    presets: Vec<Row>,
+    codecs: Vec<Row>,
+    /// Simulated only; empty without `--all`.
+    yardsticks: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    name: &'static str,
+    /// Codecs of a preset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kv: Option<String>,
+    /// Of a value, scales included; null where there are no blocks of the head dim.
+    bits: Option<f64>,
+    bytes: Option<usize>,
+    r#for: &'static str,
+}
+
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    if !tqkv_core::is_supported_head_dim(args.dim) {
+        let dims = HEAD_DIMS.map(|dim| dim.to_string()).join(", ");
+        return Err(CliError::bad_input(format_args!(
+            "no codec has head dim {}, accepted are {dims}",
+            args.dim
+        )));
+    }
+    let shown = if args.all { CODECS_FOR.len() } else { COMMON.len() };
+    let pairs = |of: &[(&'static str, &'static str)]| -> Result<Vec<Row>, CliError> {
+        of.iter().map(|row| pair(*row, args.dim).map_err(CliError::failure)).collect()
+    };
+    let singles = |of: &[(&'static str, &'static str)]| -> Result<Vec<Row>, CliError> {
+        of.iter().map(|row| single(*row, args.dim).map_err(CliError::failure)).collect()
+    };
+    let all = |of| if args.all { of } else { &[][..] };
+    let mut yardsticks = pairs(all(&PAIRS_FOR))?;
+    yardsticks.extend(singles(all(&YARDSTICKS_FOR))?);
+    let report = Report {
+        dim: args.dim,
+        presets: pairs(&PRESETS_FOR)?,
+        codecs: singles(&CODECS_FOR[..shown])?,
+        yardsticks,
+    };
+    out.print(&report, human)
+}
+
+fn pair((name, r#for): (&'static str, &'static str), dim: usize) -> Result<Row, String> {
+    let kv = names::kv(name)?;
+    let bytes = kv.k.block_bytes(dim).zip(kv.v.block_bytes(dim)).map(|(k, v)| k + v);
+    Ok(Row { name, kv: Some(kv.to_string()), bits: bits(bytes, 2 * dim), bytes, r#for })
+}
+
+fn single((name, r#for): (&'static str, &'static str), dim: usize) -> Result<Row, String> {
+    let bytes = names::choice(name)?.block_bytes(dim);
+    Ok(Row { name, kv: None, bits: bits(bytes, dim), bytes, r#for })
+}
+
+fn bits(bytes: Option<usize>, values: usize) -> Option<f64> {
+    bytes.map(|bytes| 8.0 * bytes as f64 / values as f64)
+}
+
+fn human(report: &Report) -> String {
+    let mut text = format!("head dim {}\n\npreset             bits bytes  K,V    for\n", report.dim);
+    text.extend(report.presets.iter().map(line));
+    text.push_str("\ncodec              bits bytes  for\n");
+    text.extend(report.codecs.iter().map(line));
+    if report.yardsticks.is_empty() {
+        text.push_str("\ntqkv codecs --all lists the laboratory and the yardsticks");
+    } else {
+        text.push_str("\nyardstick          bits bytes  for (simulated: bytes are those of its blocks)\n");
+        text.extend(report.yardsticks.iter().map(line));
+    }
+    text.trim_end().to_owned()
+}
+
+/// A line of at most 80 columns.
+fn line(row: &Row) -> String {
+    let bits = row.bits.map_or_else(|| "-".to_owned(), |bits| format!("{bits:.3}"));
+    let bytes = row.bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
+    let kv = row.kv.as_ref().map_or_else(String::new, |kv| format!("{kv:<5}  "));
+    format!("{:<16} {bits:>6} {bytes:>5}  {kv}{}\n", row.name, row.r#for)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::preset::PRESETS;
+    use std::collections::BTreeSet;
+    use tqkv_reference::Choice;
+
+    #[test]
+    fn every_name_is_listed_once() {
+        let listed: Vec<_> = CODECS_FOR.iter().chain(&YARDSTICKS_FOR).map(|row| row.0).collect();
+        let choices: BTreeSet<_> = Choice::all().map(|choice| choice.name()).collect();
+        assert_eq!(listed.iter().copied().collect::<BTreeSet<_>>(), choices);
+        assert_eq!(listed.len(), choices.len());
+        let common = CODECS_FOR.iter().map(|row| row.0).take(COMMON.len());
+        assert!(common.eq(COMMON), "the codecs that errors name come first");
+        assert!(PRESETS_FOR.iter().map(|row| row.0).eq(PRESETS.iter().map(|preset| preset.name)));
+        assert!(YARDSTICKS_FOR.iter().all(|row| names::pair(row.0).is_err()), "no cache stores them");
+        assert!(PAIRS_FOR.iter().all(|row| names::kv(row.0).is_ok() && names::pair(row.0).is_err()));
+    }
+}

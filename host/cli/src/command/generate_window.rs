@@ -1,0 +1,116 @@
+//! What `generate` says of caches in which nothing is compressed yet: why, and what the ratio becomes.
+
+use tqkv::cache::{CacheSpec, LayerKind, LayerPolicy, PAGE_TOKENS};
+use tqkv::error::CacheError;
+use tqkv_model::Config;
+
+use crate::cache_args::CacheArgs;
+use crate::device::Place;
+use crate::output::grouped;
+use crate::policy::Policy;
+use crate::preset::{F16, KvCodecs};
+
+/// Codecs of tokens older than a number of others.
+type Tier = (u64, KvCodecs);
+
+/// A line for people about the policies whose longest sequence, of so many tokens, still lies in the window; empty where there
+/// are none.
+pub(super) fn note<'a>(
+    (config, place, cache): (&Config, &Place, &CacheArgs),
+    rows: impl Iterator<Item = (&'a Policy, usize)>,
+) -> String {
+    if !matches!(place, Place::Cpu) {
+        return String::new();
+    }
+    let waiting = rows.filter(|(policy, tokens)| {
+        let is_compressed = !policy.is_reference() && policy.name.kv != F16.into();
+        // Tokens leave the window in fours.
+        is_compressed && *tokens < policy.window.hot.saturating_add(policy.window.sinks).saturating_add(4)
+    });
+    let (mut ratios, mut most) = (Vec::new(), None);
+    for (policy, tokens) in waiting {
+        most = most.max(Some(tokens));
+        let spec = cache.spec(config.cache_spec(), policy);
+        let ratio = tiers(policy, &spec).and_then(|tiers| f16_ratio(&spec, &tiers, config.context).ok());
+        ratios.extend(ratio.map(|ratio| format!("{ratio:.2} times those of {}", policy.name)));
+    }
+    let Some(most) = most else { return String::new() };
+    let later = match ratios.as_slice() {
+        [] => String::new(),
+        ratios => format!(
+            ";\nat the model's full context of {} tokens the bytes of f16 are {}",
+            grouped(config.context as u64),
+            ratios.join(", ")
+        ),
+    };
+    format!("\nnothing is compressed yet: all {most} tokens lie in the window of --sinks and --hot{later}")
+}
+
+/// The tiers of a policy, from the newest tokens to the oldest; `None` where some tokens are in a file, or layers differ as well.
+fn tiers(policy: &Policy, spec: &CacheSpec) -> Option<Vec<Tier>> {
+    if spec.cold.is_empty() { Some(Vec::new()) } else { policy.life().ok().map(|life| life.tiers) }
+}
+
+/// Bytes of a cache of f16 over those of one of `spec`, with `tokens` tokens in full pages.
+fn f16_ratio(spec: &CacheSpec, tiers: &[Tier], tokens: usize) -> Result<f64, CacheError> {
+    let (mut f16, mut coded) = (0.0, 0.0);
+    for layer in 0..spec.shape.num_layers {
+        let held = match spec.kind(layer) {
+            LayerKind::Full => tokens,
+            LayerKind::Sliding(window) => tokens.min(window.saturating_add(spec.sinks)),
+            LayerKind::None => 0,
+        };
+        f16 += held as f64 * token_bytes(spec, layer, Some(F16))?;
+        coded += layer_bytes(spec, tiers, layer, held)?;
+    }
+    Ok(f16 / coded)
+}
+
+/// Bytes of a KV head of a layer that holds so many tokens, by their ages.
+fn layer_bytes(spec: &CacheSpec, tiers: &[Tier], layer: usize, held: usize) -> Result<f64, CacheError> {
+    let mut from = held.min(spec.sinks.saturating_add(spec.hot));
+    let mut bytes = from as f64 * token_bytes(spec, layer, Some(F16))?;
+    let mut codecs = None;
+    for &(after, colder) in tiers {
+        let until = (after as usize).saturating_add(spec.sinks).clamp(from, held);
+        bytes += (until - from) as f64 * token_bytes(spec, layer, codecs)?;
+        (from, codecs) = (until, Some(colder));
+    }
+    Ok(bytes + (held - from) as f64 * token_bytes(spec, layer, codecs)?)
+}
+
+/// Bytes of a token of a KV head in a full page, in the layer's codecs unless others are given.
+fn token_bytes(spec: &CacheSpec, layer: usize, codecs: Option<KvCodecs>) -> Result<f64, CacheError> {
+    let [key, value] = match codecs {
+        None => spec.page_bytes(layer)?,
+        Some(KvCodecs { k, v }) => {
+            spec.clone().codecs(k, v).layers(LayerPolicy::Uniform).page_bytes(layer)?
+        }
+    };
+    Ok((key + value) as f64 / PAGE_TOKENS as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By hand: a vector of 128 coordinates takes 256 bytes as f16, 66 as s4, 34 as s2.
+    #[test]
+    fn the_ratio_at_a_length_counts_windows_tiers_and_kinds() {
+        let ratio = |spec: &CacheSpec, tiers: &[Tier], tokens| f16_ratio(spec, tiers, tokens).unwrap();
+        let [s4, s2]: [KvCodecs; 2] = ["s4", "s2"].map(|name| name.parse().unwrap());
+        let spec = CacheSpec::new(2, 4, 2, 128).sinks(4).hot(60).codecs(s4.k, s4.v);
+        let expected = 256.0 * 1024.0 / (256.0 * 64.0 + 66.0 * 960.0);
+        assert!((ratio(&spec, &[], 1024) - expected).abs() < 1e-12);
+        assert_eq!(ratio(&spec, &[], 64), 1.0);
+        let tiered = 256.0 * 1024.0 / (256.0 * 64.0 + 66.0 * 440.0 + 34.0 * 520.0);
+        assert!((ratio(&spec, &[(500, s2)], 1024) - tiered).abs() < 1e-12);
+        let tail = spec.clone().layers(LayerPolicy::Tail { layers: 1, codecs: (s2.k, s2.v) });
+        let expected = 256.0 * 2048.0 / (256.0 * 128.0 + (66.0 + 34.0) * 960.0);
+        assert!((ratio(&tail, &[], 1024) - expected).abs() < 1e-12);
+        // One layer sees 96 tokens and the sinks.
+        let kinds = spec.kinds(vec![LayerKind::Full, LayerKind::Sliding(96)]);
+        let sliding = 256.0 * 1124.0 / (256.0 * 128.0 + 66.0 * (960.0 + 36.0));
+        assert!((ratio(&kinds, &[], 1024) - sliding).abs() < 1e-12);
+    }
+}

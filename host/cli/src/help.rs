@@ -1,0 +1,71 @@
+//! How the command line is laid out: options under headings, and numbers below 0 taken as values, so that an option can refuse them.
+
+use clap::{Arg, Command};
+
+/// Headings in their order, and the options below each by their ids. All others stand above them, under "Options".
+const HEADINGS: [(&str, &[&str]); 5] = [
+    ("Model", &["model", "stream_weights"]),
+    ("Sampling", &["temperature", "sample_seed"]),
+    ("Cache", &["kv", "cache_type_k", "cache_type_v", "policy", "hot", "sinks", "device"]),
+    ("Older tokens, and layers", &["tier", "spill", "layer_kv"]),
+    (
+        "Laboratory",
+        &[
+            "seed",
+            "scale_mode",
+            "effort",
+            "centre",
+            "arithmetic",
+            "sparse_values",
+            "rotation",
+            "outlier_variant",
+            "biased_keys",
+        ],
+    ),
+];
+
+/// Commands that are about encoding: how they encode is no laboratory there.
+const PLAIN: [&str; 1] = ["encode"];
+
+/// The command and those below it, laid out.
+pub(crate) fn laid_out(command: Command) -> Command {
+    let command = command.mut_subcommands(laid_out);
+    let is_plain = PLAIN.contains(&command.get_name());
+    let place = |arg: &Arg| {
+        let is_option = !is_plain && !arg.is_positional();
+        let below = |(_, ids): &(&str, &[&str])| is_option && ids.contains(&arg.get_id().as_str());
+        HEADINGS.iter().position(below)
+    };
+    // Headings appear in the order of the options, which stand where their structs do.
+    let mut args: Vec<Arg> = command.get_arguments().cloned().collect();
+    args.sort_by_key(|arg| place(arg).map_or(0, |heading| heading + 1));
+    let args = args.into_iter().map(|arg| {
+        let negative = !arg.is_positional() && arg.get_action().takes_values();
+        match place(&arg) {
+            Some(heading) => arg.help_heading(HEADINGS[heading].0),
+            None => arg,
+        }
+        .allow_negative_numbers(negative)
+    });
+    let mut args = args.collect::<Vec<_>>().into_iter();
+    command.mut_args(|arg| args.next().unwrap_or(arg))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command_line;
+
+    #[test]
+    fn every_option_below_a_heading_exists() {
+        let command = command_line();
+        for id in HEADINGS.iter().flat_map(|(_, ids)| *ids) {
+            let has = |command: &Command| command.get_arguments().any(|arg| arg.get_id() == id);
+            assert!(command.get_subcommands().any(has), "{id}");
+        }
+        for name in PLAIN {
+            assert!(command.find_subcommand(name).is_some(), "{name}");
+        }
+        command.debug_assert();
+    }
+}
