@@ -5,6 +5,8 @@
 
 use super::budget::{Budget, Lease};
 use super::vectors::Floats;
+use crate::error::CacheError;
+use crate::memory;
 use tqkv_simd::Level;
 use tqkv_simd::page::{row_scores, row_sums, widen_rows};
 
@@ -59,12 +61,18 @@ impl Rows {
         self.dim * size_of::<u16>()
     }
 
-    /// Appends rows of `dim` values.
-    pub(super) fn push<'a>(&mut self, rows: impl ExactSizeIterator<Item = Floats<'a>>) {
+    /// Appends rows of `dim` values, all or none.
+    ///
+    /// # Errors
+    /// Memory that cannot be had.
+    pub(super) fn push<'a>(
+        &mut self,
+        rows: impl ExactSizeIterator<Item = Floats<'a>>,
+    ) -> Result<(), CacheError> {
         let new = rows.len() * self.dim;
         if self.values.capacity() - self.values.len() < new {
             self.close_gap();
-            self.values.reserve_exact(new);
+            memory::reserve_exact(&mut self.values, new)?;
             self.count();
         }
         let mut at = self.values.len();
@@ -73,6 +81,7 @@ impl Rows {
             row.narrow(self.level, &mut self.values[at..at + self.dim]);
             at += self.dim;
         }
+        Ok(())
     }
 
     /// Drops the oldest rows, and gives back memory but for `spare` rows.
@@ -144,7 +153,7 @@ mod tests {
         for round in 0..200 {
             let pushed: Vec<[f32; 16]> = (0..round % 7).map(|i| [next + i as f32; 16]).collect();
             next = (next + pushed.len() as f32) % 2000.0;
-            rows.push(pushed.iter().map(Floats::from));
+            rows.push(pushed.iter().map(Floats::from)).unwrap();
             model.extend(pushed);
             let gone = (round * 5 % 7).min(model.len());
             rows.drop_front(gone, round % 3);

@@ -135,11 +135,11 @@ impl Track {
         let mut from = 0;
         if self.sinks.len() < self.sink_capacity && x.len() > 0 {
             from = (self.sink_capacity - self.sinks.len()).min(x.len());
-            Arc::make_mut(&mut self.sinks).push(x.part(0, from).rows());
+            Arc::make_mut(&mut self.sinks).push(x.part(0, from).rows())?;
         }
         while from < x.len() {
             let to = x.len().min(from + PIECE);
-            Arc::make_mut(&mut self.recent).push(x.part(from, to).rows());
+            Arc::make_mut(&mut self.recent).push(x.part(from, to).rows())?;
             self.encode_oldest(scratch)?;
             from = to;
         }
