@@ -45,11 +45,18 @@ pub enum DecodeError {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UnknownCodec;
 
+impl UnknownCodec {
+    /// Names of the usual codecs, for a message.
+    pub const USUAL: &str = "s4, s3, s2, t4, t3, t2, n4, i8, q8_0, f16";
+}
+
 impl fmt::Display for UnknownCodec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "no codec has this name: accepted are s4, s3, s2, t4, t3, t2, n4, i8, q8_0, f16 and the others of \
-             CodecId::ALL; presets such as 'balanced' are pairs of codecs, not codecs",
+        write!(
+            f,
+            "no codec has this name: accepted are {} and the others of CodecId::ALL; presets such as 'balanced' are \
+             pairs of codecs, not codecs",
+            Self::USUAL
         )
     }
 }

@@ -18,11 +18,11 @@ mod memory;
 mod mmap;
 pub mod threads;
 
+/// The types of keys and values beside f32.
+pub use half::{bf16, f16};
 /// The crate whose stores are accepted, in the version that they must have.
 #[cfg(feature = "object-store")]
 pub use object_store;
-/// The types of keys and values beside f32.
-pub use half::{bf16, f16};
 pub use tqkv_core::{
     AnyCodec, Chunk, CodecId, DecodeError, Effort, EncodeError, HEAD_DIMS, KvError, KvShape, Options,
     ScaleMode, ShapeError, UnknownCodec,

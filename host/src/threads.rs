@@ -37,6 +37,15 @@ pub fn start_with(threads: usize) -> Result<(), CacheError> {
     Err(CacheError::Threads(format!("{threads} are asked for, {running} have been started before")))
 }
 
+/// How many threads calls divide their work among; starts them where nothing has.
+///
+/// # Errors
+/// As [`start`].
+pub fn running() -> Result<usize, CacheError> {
+    start()?;
+    Ok(rayon::current_num_threads())
+}
+
 /// Starts the global pool with so many threads, 0 for as many as rayon would, or does nothing where it is there.
 fn start_pool(threads: usize) -> Result<(), CacheError> {
     static REFUSED: OnceLock<Option<String>> = OnceLock::new();

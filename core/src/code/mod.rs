@@ -50,7 +50,7 @@ pub enum Levels {
 }
 
 /// A codec, as a type: what the compiler knows of it.
-pub trait Code: form::Formed + Copy + core::fmt::Debug + 'static {
+pub trait Code: form::Formed + Copy + fmt::Debug + 'static {
     /// The same as a value.
     const ID: CodecId;
     /// How its bytes lie.

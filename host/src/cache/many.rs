@@ -21,7 +21,8 @@ impl KvCache {
     /// leaves `out` written in part.
     pub fn attend_many(caches: &[&Self], layer: usize, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
         // No query is what no cache answers.
-        let shape = caches.first().map_or(KvShape::new(layer.saturating_add(1), 1, 1, 1), |first| first.spec.shape);
+        let shape =
+            caches.first().map_or(KvShape::new(layer.saturating_add(1), 1, 1, 1), |first| first.spec.shape);
         shape.check_queries(layer, caches.len(), q, out)?;
         let of = |index: usize| move |error: CacheError| CacheError::Of { index, error: Box::new(error) };
         let mut work = 0;
@@ -36,7 +37,8 @@ impl KvCache {
             let parts = caches.iter().zip(q.chunks_exact(queries)).zip(out.chunks_exact_mut(outs));
             parts.enumerate().try_for_each(each)
         } else {
-            let parts = caches.par_iter().zip(q.par_chunks_exact(queries)).zip(out.par_chunks_exact_mut(outs));
+            let parts =
+                caches.par_iter().zip(q.par_chunks_exact(queries)).zip(out.par_chunks_exact_mut(outs));
             parts.enumerate().try_for_each(each)
         }
     }
@@ -45,7 +47,9 @@ impl KvCache {
     fn work_of(&self, shape: KvShape, layer: usize) -> Result<usize, CacheError> {
         let own = self.spec.shape;
         if own != (KvShape { num_layers: own.num_layers, ..shape }) {
-            return Err(CacheError::BadSpec(format!("{own}; accepted are the heads and dims of cache 0: {shape}")));
+            return Err(CacheError::BadSpec(format!(
+                "{own}; accepted are the heads and dims of cache 0: {shape}"
+            )));
         }
         own.check_layer(layer)?;
         let heads = self.heads_with_tokens(layer)?;

@@ -110,8 +110,8 @@ struct Tile {
 }
 
 impl Tile {
-    fn new(dim: usize) -> Self {
-        Self { coded: vec![0.0; TILE * dim], plain: vec![0.0; TILE * dim] }
+    fn new(dim: usize) -> Result<Self, CacheError> {
+        Ok(Self { coded: memory::filled(TILE * dim, 0.0)?, plain: memory::filled(TILE * dim, 0.0)? })
     }
 
     /// Fills the parts that the queries need; says which are.
@@ -253,8 +253,9 @@ impl Work<'_> {
         let rows = q.len() / (dim + position_dim);
         let group = rows / (tile.1 - tile.0);
         let mut queries = Queries::new(head, q, group, out.len())?;
-        let (mut key_tile, mut value_tile) = (Tile::new(dim), self.values.map(|_| Tile::new(value_dim)));
-        let mut position = vec![0.0; TILE * position_dim];
+        let mut key_tile = Tile::new(dim)?;
+        let mut value_tile = self.values.map(|_| Tile::new(value_dim)).transpose()?;
+        let mut position = memory::filled(TILE * position_dim, 0.0)?;
         let [mut logits, mut spare] = [memory::filled(rows * TILE, 0.0)?, memory::filled(rows * TILE, 0.0)?];
         let (oldest, newest) = (head.seen(first + tile.0), head.seen(first + tile.1 - 1));
         let past = self.past();

@@ -38,6 +38,18 @@ impl Rows {
         Self { dim, level, values: Vec::new(), start: 0, lease: budget.lease() }
     }
 
+    /// A copy with as much room, as [`Clone`] makes it.
+    ///
+    /// # Errors
+    /// Memory that cannot be had.
+    pub(super) fn copy(&self) -> Result<Self, CacheError> {
+        let mut rows = self.emptied();
+        memory::reserve_exact(&mut rows.values, self.values.capacity())?;
+        rows.values.extend_from_slice(&self.values[self.start * self.dim..]);
+        rows.count();
+        Ok(rows)
+    }
+
     /// Rows like these without any.
     pub(super) fn emptied(&self) -> Self {
         Self::new(self.dim, self.level, self.lease.budget())

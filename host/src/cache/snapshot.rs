@@ -135,7 +135,8 @@ impl KvCache {
     /// # Errors
     /// As there, or a file that cannot be read; the text begins with its path.
     pub fn load(path: &Path) -> Result<Self, CacheError> {
-        Self::from_snapshot(&mut open(path)?).map_err(|error| error.within(format_args!("{}", path.display())))
+        Self::from_snapshot(&mut open(path)?)
+            .map_err(|error| error.within(format_args!("{}", path.display())))
     }
 
     /// [`KvCache::restore`] from a file: into a cache that has the snapshot's spec, and its budget and spill folder.

@@ -135,11 +135,11 @@ impl Track {
         let mut from = 0;
         if self.sinks.len() < self.sink_capacity && x.len() > 0 {
             from = (self.sink_capacity - self.sinks.len()).min(x.len());
-            Arc::make_mut(&mut self.sinks).push(x.part(0, from).rows())?;
+            own(&mut self.sinks)?.push(x.part(0, from).rows())?;
         }
         while from < x.len() {
             let to = x.len().min(from + PIECE);
-            Arc::make_mut(&mut self.recent).push(x.part(from, to).rows())?;
+            own(&mut self.recent)?.push(x.part(from, to).rows())?;
             self.encode_oldest(scratch)?;
             from = to;
         }
@@ -416,6 +416,14 @@ impl Track {
         let ahead = if self.is_dear() { BATCH * self.dim * size_of::<f32>() } else { 0 };
         rows + pages + means + copies + ahead
     }
+}
+
+/// Rows to write to, copied where a fork uses them as well.
+fn own(rows: &mut Arc<Rows>) -> Result<&mut Rows, CacheError> {
+    if Arc::strong_count(rows) > 1 {
+        *rows = Arc::new(rows.copy()?);
+    }
+    Ok(Arc::make_mut(rows))
 }
 
 /// Takes the mean off rows.

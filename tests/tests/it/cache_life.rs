@@ -470,7 +470,8 @@ fn a_cache_is_made_of_its_snapshot_alone() {
 fn a_cache_is_loaded_from_its_file_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cache.tqks");
-    for spec in [base(), base().sliding_window(200).hot(16), base().codecs(CodecId::T4, CodecId::T2).sinks(1)] {
+    for spec in [base(), base().sliding_window(200).hot(16), base().codecs(CodecId::T4, CodecId::T2).sinks(1)]
+    {
         let mut cache = filled(spec, 500);
         cache.save(&path).unwrap();
         let mut loaded = KvCache::load(&path).unwrap();
