@@ -31,12 +31,12 @@ pub(crate) fn collected<T>(len: usize, values: impl Iterator<Item = T>) -> Resul
 
 /// Room for so many more.
 pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), CacheError> {
-    list.try_reserve(more).map_err(|_| refused::<T>(more))
+    list.try_reserve(more).map_err(|_| refused::<T>(list.len().saturating_add(more)))
 }
 
 /// Room for just so many more.
 pub(crate) fn reserve_exact<T>(list: &mut Vec<T>, more: usize) -> Result<(), CacheError> {
-    list.try_reserve_exact(more).map_err(|_| refused::<T>(more))
+    list.try_reserve_exact(more).map_err(|_| refused::<T>(list.len().saturating_add(more)))
 }
 
 /// Whether the system has so many bytes, asked in one piece and given back: for work that takes them in many small pieces.

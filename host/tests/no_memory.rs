@@ -9,6 +9,7 @@ use tqkv::attention::AttentionCache;
 use tqkv::cache::{CacheSpec, KvCache};
 use tqkv::dense::DenseCache;
 use tqkv::error::CacheError;
+use tqkv::matmul::{Mat, MatMut, Store, product};
 use tqkv::{CodecId, KvShape};
 
 /// Larger than every buffer of a fixed size. What a caller's size decides is larger here.
@@ -20,17 +21,31 @@ const TOKENS: usize = 6000;
 static LEFT: AtomicUsize = AtomicUsize::new(OFF);
 const OFF: usize = usize::MAX;
 
+/// Whether an allocation of so many bytes is the one that fails.
+fn fails(bytes: usize) -> bool {
+    let step = |left| if left == OFF || left == 0 { None } else { Some(left - 1) };
+    bytes >= LARGE && LEFT.fetch_update(SeqCst, SeqCst, step) == Err(0)
+}
+
 struct Failing;
 
 // SAFETY: the system's allocator, or null, which every caller of an allocator expects.
 unsafe impl GlobalAlloc for Failing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let step = |left| if left == OFF || left == 0 { None } else { Some(left - 1) };
-        if layout.size() >= LARGE && LEFT.fetch_update(SeqCst, SeqCst, step) == Err(0) {
+        if fails(layout.size()) {
             return std::ptr::null_mut();
         }
         // SAFETY: the caller's promise is the same.
         unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // Who gives memory back is not refused.
+        if size > layout.size() && fails(size) {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the caller's promise is the same.
+        unsafe { System.realloc(pointer, layout, size) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
@@ -99,6 +114,14 @@ fn changes(
 /// One test, as the allocator is everybody's.
 #[test]
 fn memory_that_cannot_be_had_is_an_error_everywhere() {
+    // Products of matrices keep a buffer of fixed size on each thread, made when it first computes one.
+    tqkv::threads::start().unwrap();
+    rayon::broadcast(|_| {
+        let (a, mut out) = (vec![1.0; 64 * 64], vec![0.0; 64 * 64]);
+        let mat = || Mat::new(&a, 64, 64, 64);
+        product(&mut MatMut::new(&mut out, 64, 64, 64), mat(), mat(), 1.0, Store::Replace);
+    });
+
     let n = TOKENS * 2 * DIM;
     let (k, v, q) = (values(n, 1), values(n, 2), values(n, 3));
     let mut out = vec![0.0; n];

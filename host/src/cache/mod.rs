@@ -272,7 +272,8 @@ impl KvCache {
         let sides = self.spec.sides(k, v);
         check_vectors(layer, before, num_kv_heads, &sides, *max_norms, level)?;
         // A page that went to the file may not come back from it: heads are put back as they were, and share until then.
-        let keeps = cools && heads.iter().any(Head::has_cold_tiers);
+        // So are they where much of a long chunk may be encoded before some of it is refused.
+        let keeps = n >= BULK || (cools && heads.iter().any(Head::has_cold_tiers));
         let lists = if keeps { heads.iter().map(Head::list_bytes).sum() } else { 0 };
         let _lists = self.budget.reserve(lists)?;
         let kept = keeps.then(|| heads.clone());
@@ -284,6 +285,10 @@ impl KvCache {
         let _room = self.budget.reserve(growth)?;
         if n >= BULK {
             memory::check(growth)?;
+        }
+        for head in heads.iter_mut() {
+            head.keys.make_room(n)?;
+            head.other.make_room(n)?;
         }
         // Pages that found no room in the file before go there now, which changes no value.
         heads.iter_mut().try_for_each(|head| head.cool(before))?;
@@ -383,6 +388,10 @@ impl KvCache {
         let budget = self.budget.clone();
         let _room = budget.reserve(growth)?;
         memory::check(growth)?;
+        for head in self.layers.iter_mut().flat_map(|layer| &mut layer.heads) {
+            head.keys.own_rows_from(len)?;
+            head.other.own_rows_from(len)?;
+        }
         cut(self.layers.iter_mut().flat_map(|layer| &mut layer.heads), len)
     }
 

@@ -73,6 +73,20 @@ impl Rows {
         self.dim * size_of::<u16>()
     }
 
+    /// Makes room for so many rows in all.
+    ///
+    /// # Errors
+    /// Memory that cannot be had.
+    pub(super) fn make_room(&mut self, rows: usize) -> Result<(), CacheError> {
+        if self.capacity() < rows {
+            self.close_gap();
+            let more = rows * self.dim - self.values.len();
+            memory::reserve_exact(&mut self.values, more)?;
+            self.count();
+        }
+        Ok(())
+    }
+
     /// Appends rows of `dim` values, all or none.
     ///
     /// # Errors
