@@ -149,6 +149,34 @@ fn the_header_is_c_and_cpp() {
     }
 }
 
+/// Names of the three headers have one style, and none is in two of them.
+#[test]
+fn the_three_headers_go_into_one_program() {
+    let source = "#include \"tqkv.h\"\n#include \"tqkv_fixed.h\"\n#include \"tqkv_lm.h\"\n\
+        int main(void) {\n\
+            tqkv_status cache = TQKV_NULL_POINTER;\n\
+            tqkv_fixed_status fixed = TQKV_FIXED_NULL_POINTER;\n\
+            tqkv_lm_status lm = TQKV_LM_NULL_POINTER;\n\
+            return (int)cache - (int)fixed + (int)lm - TQKV_LM_NULL_POINTER + TQKV_OK + TQKV_FIXED_OK + TQKV_LM_OK;\n\
+        }\n";
+    let headers = [("include", "tqkv.h"), ("fixed", "tqkv_fixed.h"), ("lm", "tqkv_lm.h")];
+    for (folder, name) in headers {
+        let text = std::fs::read_to_string(root().join(folder).join(name)).unwrap();
+        assert!(!text.contains("Tqkv"), "{name} has names of Rust");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("three.c");
+    std::fs::write(&path, source).unwrap();
+    for (compiler, standard) in [("cc", "-std=c99"), ("c++", "-std=c++11")] {
+        if has(compiler, "the three headers together") {
+            let mut command = Command::new(compiler);
+            command.args(["-x", if compiler == "cc" { "c" } else { "c++" }, standard, "-fsyntax-only"]);
+            command.args(headers.map(|(folder, _)| format!("-I{}", root().join(folder).display())));
+            output(command.args(WARNINGS).arg(&path));
+        }
+    }
+}
+
 /// `make install` with some variables, of the libraries that were built with this test.
 fn install(built_at: &Path, variables: &[String]) {
     for ending in [".a", ".so"] {

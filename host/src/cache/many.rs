@@ -29,17 +29,17 @@ impl KvCache {
         for (index, cache) in caches.iter().enumerate() {
             work += cache.work_of(shape, layer).map_err(of(index))?;
         }
-        let each = |(index, ((cache, q), out)): (usize, ((&&Self, &[f32]), &mut [f32]))| {
+        let each = |index: usize, cache: &Self, q: &[f32], out: &mut [f32]| {
             cache.attend(layer, q, out).map_err(of(index))
         };
         let (queries, outs) = (shape.query_values(), shape.out_values());
         if work < PARALLEL_TOKENS || !threads::several() {
             let parts = caches.iter().zip(q.chunks_exact(queries)).zip(out.chunks_exact_mut(outs));
-            parts.enumerate().try_for_each(each)
+            parts.enumerate().try_for_each(|(index, ((cache, q), out))| each(index, cache, q, out))
         } else {
             let parts =
                 caches.par_iter().zip(q.par_chunks_exact(queries)).zip(out.par_chunks_exact_mut(outs));
-            parts.enumerate().try_for_each(each)
+            parts.enumerate().try_for_each(|(index, ((cache, q), out))| each(index, cache, q, out))
         }
     }
 

@@ -19,7 +19,8 @@
 //! have doubled, the next one takes the mean of all before it. It rescues models whose key bias dwarfs the signal.
 //!
 //! **Failure.** An operation that fails leaves every head of every layer as long as it was, and what it holds as it was;
-//! tokens that it encoded stay encoded.
+//! tokens that it encoded stay encoded, unless it was of 256 tokens or more. Memory whose size the caller decides can be
+//! refused ([`CacheError::Memory`]); buffers of a fixed size, a few megabytes per thread, cannot.
 //!
 //! When not to use it: an engine with its own paged allocator wants the blocks of `tqkv-core`; a
 //! model runner should ask for no more than [`crate::attention::AttentionCache`].
