@@ -168,10 +168,10 @@ impl Head {
         scratch: &mut Scratch,
     ) -> Result<(), CacheError> {
         scratch.queries.set(&self.keys, q, self.rule.scale);
-        let (queries, spans) = scratch.spans(self.spans());
+        let (queries, spans) = scratch.spans(self.spans())?;
         let heads = queries.heads();
         for span in &mut *spans {
-            span.clear(out.len());
+            span.clear(out.len())?;
         }
         self.start(first, &mut spans[0].state[..heads]);
         let each = |(i, span): (usize, &mut Seen)| self.attend_span(queries, i, span);
