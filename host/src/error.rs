@@ -48,12 +48,12 @@ pub enum CacheError {
         /// Bytes that were asked for at once.
         bytes: usize,
     },
-    /// What one of several caches refuses.
+    /// One of several caches refuses.
     #[error("cache {index}: {error}")]
     Of {
         /// Its place among them.
         index: usize,
-        /// What it says.
+        /// Its reason.
         #[source]
         error: Box<Self>,
     },

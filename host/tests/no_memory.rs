@@ -21,7 +21,7 @@ const TOKENS: usize = 6000;
 static LEFT: AtomicUsize = AtomicUsize::new(OFF);
 const OFF: usize = usize::MAX;
 
-/// Whether an allocation of so many bytes is the one that fails.
+/// True for the allocation that is to fail.
 fn fails(bytes: usize) -> bool {
     let step = |left| if left == OFF || left == 0 { None } else { Some(left - 1) };
     bytes >= LARGE && LEFT.fetch_update(SeqCst, SeqCst, step) == Err(0)
@@ -40,7 +40,7 @@ unsafe impl GlobalAlloc for Failing {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // Who gives memory back is not refused.
+        // Memory is given back without asking.
         if size > layout.size() && fails(size) {
             return std::ptr::null_mut();
         }
@@ -99,7 +99,7 @@ fn changes(
     let failures = every_failure(what, || {
         let result = operation(&mut cache);
         last = Some(result.is_err());
-        // What it may have changed is looked at with all memory there is.
+        // A look at what it may have changed has all memory there is.
         let left = LEFT.swap(OFF, SeqCst);
         if result.is_err() {
             assert!(snapshot(&cache) == before, "{what} changed what it refused, with {left} left");

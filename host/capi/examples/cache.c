@@ -162,7 +162,8 @@ static void life_of_a_cache(const float *k, const float *v, const float *q) {
     check(length(cache) == TOKENS, "all tokens are there");
     must(attend(plain, 1, q, exact), "tqkv_attend");
     must(attend(cache, 1, q, out), "tqkv_attend");
-    printf("  attended: the largest difference of s4,s3 from f16 is %.1f %% of the largest result\n", 100 * distance(exact, out, QUERY_VALUES));
+    printf("  attended: the largest difference of s4,s3 from f16 is %.1f %% of the largest result\n",
+           100 * distance(exact, out, QUERY_VALUES));
     check(distance(exact, out, QUERY_VALUES) < 0.25, "attention is near that of f16");
 
     must(tqkv_scores(cache, 0, 3, TQKV_F32, q, DIM, scores, TOKENS, &count), "tqkv_scores");

@@ -652,7 +652,8 @@ tqkv_status tqkv_append(tqkv_cache *cache,
 
 /**
  * Writes the keys of tokens `start` to `end`, not included, of one KV head as they are held, decoded: `out` is
- * [end - start, head_dim] of a `tqkv_dtype`. Tokens that are gone are TQKV_EVICTED. For engines that must have them; attention does not.
+ * [end - start, head_dim] of a `tqkv_dtype`. Tokens that are gone are TQKV_EVICTED. For engines that must have them;
+ * attention does not.
  *
  * # Safety
  * `cache` is null or a cache that is not freed; `out` is null or points to as many values as are passed.

@@ -164,14 +164,14 @@ where
     Ok(wide)
 }
 
-/// So many zeros.
+/// Makes `len` zeros.
 fn zeros(len: usize) -> Result<Vec<f32>, Failure> {
     let mut zeros = room(len)?;
     zeros.resize(len, 0.0);
     Ok(zeros)
 }
 
-/// An empty list with room for so many.
+/// Makes an empty list with room for `len` values.
 pub(crate) fn room<T>(len: usize) -> Result<Vec<T>, Failure> {
     let mut list = Vec::new();
     list.try_reserve_exact(len).map_err(|_| {

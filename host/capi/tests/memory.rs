@@ -17,7 +17,7 @@ const TOKEN: usize = HEADS * DIM;
 /// Tokens of a cache before there is a limit, and those of a call that is refused.
 const BEFORE: usize = 20_000;
 const MANY: usize = 60_000;
-/// What is left to the process: less than any call below asks for, and more than it takes beside that.
+/// Memory that is left to the process: less than any call below asks for, and more than it takes beside that.
 const LEFT: u64 = 3 << 20;
 
 /// The memory that the process has mapped.

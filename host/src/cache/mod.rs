@@ -219,14 +219,15 @@ impl KvCache {
     /// `[n, num_heads, value_dim]`, `k` and `v` as in [`KvCache::append`]. Every query sees each token in the form that it
     /// would have had token by token.
     ///
-    /// | call | appends | attends | for |
-    /// | --- | --- | --- | --- |
-    /// | [`KvCache::append`], then [`KvCache::attend`] | n tokens | with one query per head, at the newest position | a generated token |
-    /// | [`KvCache::attend_prefill`] | n tokens | with n queries per head, causally | a prompt, or a chunk of one |
-    /// | [`AttentionCache::attend_chunk`] | n tokens | the same | code over any cache: f32 keys and values only |
+    /// | call | queries per head | for |
+    /// | --- | --- | --- |
+    /// | [`KvCache::append`], then [`KvCache::attend`] | one, at the newest position | a generated token |
+    /// | [`KvCache::attend_prefill`] | n, causally | a prompt, or a chunk of one |
+    /// | [`AttentionCache::attend_chunk`] | n, causally | code over any cache; keys and values are f32 |
     ///
-    /// `attend_chunk` of a [`KvCache`] is this call. With n = 1 it gives the bits of `append` and `attend`. Of chunks of eight and more the chunk's own tokens, and others that not all of its queries see encoded, are decoded
-    /// once, to f32, whatever [`CacheSpec::arithmetic`] says.
+    /// All three append n tokens. `attend_chunk` of a [`KvCache`] is this call. With n = 1 it gives the bits of `append` and
+    /// `attend`. Of chunks of eight and more the chunk's own tokens, and others that not all of its queries see encoded, are
+    /// decoded once, to f32, whatever [`CacheSpec::arithmetic`] says.
     ///
     /// # Errors
     /// As [`KvCache::append`] and [`KvCache::attend`]; nothing is appended then.

@@ -130,7 +130,7 @@ impl Track {
         if self.means.state() == State::Learning { MEAN_TOKENS } else { 0 }
     }
 
-    /// Makes room for the rows of `tokens` more, which are the large pieces that an append asks for: where one cannot be had,
+    /// Makes room for the rows of `tokens` more. They are the large pieces that an append asks for; where one cannot be had,
     /// nothing has changed yet.
     pub(super) fn make_room(&mut self, tokens: usize) -> Result<(), CacheError> {
         let (sinks, recent) = self.rows_after(tokens);

@@ -1,4 +1,4 @@
-//! What a program of this crate alone writes: names, presets, several caches in one call, a chunk of one token.
+//! Calls of a program that has this crate alone: names, presets, several caches at once, a chunk of one token.
 
 use tqkv::attention::AttentionCache;
 use tqkv::cache::{CacheSpec, Cold, KvCache, PRESETS};

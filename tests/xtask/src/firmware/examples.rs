@@ -63,7 +63,7 @@ fn expected(file: &[u8]) -> Result<Vec<u8>> {
 
 /// The project in Rust.
 pub(super) fn rust(file: &[u8]) -> Result<()> {
-    // What was built before is used again.
+    // An earlier build is used again.
     let (printed, _place) =
         follow("example", file, &[("CARGO_TARGET_DIR", folder().join("target/example"))])?;
     // Bytes are printed as characters.
