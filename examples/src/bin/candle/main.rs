@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::time::Instant;
 use tokenizers::Tokenizer;
+use tqkv::CodecId;
 use tqkv::cache::{CacheSpec, KvCache};
 
 /// Tokens to generate.
