@@ -40,6 +40,29 @@ pub enum DecodeError {
     NonFiniteScale,
 }
 
+/// A name that no codec has. The message names the usual ones; [`crate::CodecId::ALL`] has all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct UnknownCodec;
+
+impl UnknownCodec {
+    /// Names of the usual codecs, for a message.
+    pub const USUAL: &str = "s4, s3, s2, t4, t3, t2, n4, i8, q8_0, f16";
+}
+
+impl fmt::Display for UnknownCodec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "no codec has this name: accepted are {} and the others of CodecId::ALL; presets such as 'balanced' are \
+             pairs of codecs, not codecs",
+            Self::USUAL
+        )
+    }
+}
+
+impl core::error::Error for UnknownCodec {}
+
 impl ShapeError {
     /// The message.
     pub(crate) const fn text(self) -> &'static str {

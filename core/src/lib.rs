@@ -45,7 +45,7 @@ pub use code::CodecId;
 pub use code::scale::{Effort, ScaleMode, Stored, to_f16};
 pub use codec::{AnyCodec, Codec, Options};
 pub use demote::demote;
-pub use error::{DecodeError, EncodeError, ShapeError};
+pub use error::{DecodeError, EncodeError, ShapeError, UnknownCodec};
 pub use half::f16;
 pub use head_dim::{HEAD_DIMS, MAX_HEAD_DIM, is_supported_head_dim};
 pub use kv::{Chunk, KvError, KvShape};

@@ -3,12 +3,11 @@
 //! `cargo run --release -p tqkv --example cache` prints what the cache costs and how far its results are from exact ones.
 //! Vectors are random here; keys and queries of a model come from its projections, keys after RoPE.
 
-use tqkv::KvShape;
 use tqkv::attention::AttentionCache;
 use tqkv::cache::{CacheSpec, KvCache};
 use tqkv::dense::DenseCache;
 use tqkv::error::CacheError;
-use tqkv_core::CodecId;
+use tqkv::{CodecId, KvShape};
 
 const HEADS: usize = 8;
 const KV_HEADS: usize = 2;

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::fs::File;
 use std::io::BufReader;
 use tqkv::file::{Header, Reader, TqkView, Writer};
-use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv::{AnyCodec, CodecId, Options};
 
 const DIM: usize = 128;
 const COUNT: usize = 5000;

@@ -19,7 +19,10 @@ pub trait AttentionCache {
     /// Whatever the cache cannot store.
     fn attend_checked(&mut self, chunk: Chunk<'_>) -> Result<(), CacheError>;
 
-    /// Appends n tokens of one layer and attends causally.
+    /// Appends n tokens of one layer and attends causally: a prompt, a chunk of one, or with n = 1 a generated token.
+    ///
+    /// Every cache has this call, so a model runner needs no other. [`crate::cache::KvCache::attend_prefill`] is the same
+    /// call of a compressed cache alone, which also takes keys and values of f16 and bf16; a table there compares the calls.
     ///
     /// `k`, `v`: `[n, num_kv_heads, head_dim]`, `k` after RoPE; `q`, `out`: `[n, num_heads, head_dim]`. Logits are
     /// scaled by 1/sqrt(head_dim). Query i sees everything appended before and tokens 0..=i of this chunk.

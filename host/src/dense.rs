@@ -7,6 +7,7 @@ use crate::attention::AttentionCache;
 use crate::cache::{CacheSpec, LayerKind};
 use crate::error::CacheError;
 use crate::matmul::{Mat, MatMut, Store, product};
+use crate::memory;
 use std::ops::Range;
 use tqkv_core::{Chunk, KvError, KvShape};
 
@@ -47,7 +48,7 @@ impl DenseCache {
     /// # Errors
     /// As [`KvShape::check`].
     pub fn new(shape: KvShape) -> Result<Self, CacheError> {
-        Self::with_kinds(shape, vec![LayerKind::Full; shape.num_layers])
+        Self::with_kinds(shape, memory::filled(shape.num_layers, LayerKind::Full)?)
     }
 
     /// An empty cache whose layers see what `kinds` says, one a layer. There are no sinks beside a window, and nothing is
@@ -65,7 +66,7 @@ impl DenseCache {
         if kinds.contains(&LayerKind::Sliding(0)) {
             return bad("a sliding window of 0 tokens sees nothing".into());
         }
-        let heads = vec![Head::default(); shape.num_layers * shape.num_kv_heads];
+        let heads = memory::filled(shape.num_layers.saturating_mul(shape.num_kv_heads), Head::default())?;
         let scale = 1.0 / (shape.head_dim as f32).sqrt();
         let (soft_cap, sink_logits) = (None, Vec::new());
         Ok(Self { shape, kinds, is_latent: false, scale, soft_cap, sink_logits, heads, scores: Vec::new() })
@@ -115,8 +116,7 @@ impl DenseCache {
         let latent = self.latent_values(k, v)?;
         let v = latent.as_deref().unwrap_or(v);
         self.shape.check_tokens(layer, k.len(), v.len())?;
-        self.push(layer, k, v);
-        Ok(())
+        self.push(layer, k, v)
     }
 
     /// The values that latent vectors are, `None` where values are their own.
@@ -129,12 +129,18 @@ impl DenseCache {
             return Err(KvError::Length { what, got: v.len(), expected: 0 }.into());
         }
         let KvShape { head_dim, value_dim, .. } = self.shape;
-        Ok(Some(k.chunks_exact(head_dim).flat_map(|key| &key[..value_dim]).copied().collect()))
+        let values = k.chunks_exact(head_dim).flat_map(|key| &key[..value_dim]).copied();
+        memory::collected(k.len() / head_dim * value_dim, values).map(Some)
     }
 
-    fn push(&mut self, layer: usize, k: &[f32], v: &[f32]) {
+    fn push(&mut self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
         let first = layer * self.shape.num_kv_heads;
         let heads = &mut self.heads[first..first + self.shape.num_kv_heads];
+        // All have room before any takes a token.
+        for head in &mut *heads {
+            memory::reserve(&mut head.keys, k.len() / self.shape.num_kv_heads)?;
+            memory::reserve(&mut head.values, v.len() / self.shape.num_kv_heads)?;
+        }
         for (i, (key, value)) in
             k.chunks_exact(self.shape.head_dim).zip(v.chunks_exact(self.shape.value_dim)).enumerate()
         {
@@ -142,6 +148,7 @@ impl DenseCache {
             head.keys.extend_from_slice(key);
             head.values.extend_from_slice(value);
         }
+        Ok(())
     }
 }
 
@@ -160,14 +167,16 @@ impl AttentionCache for DenseCache {
         if n == 0 {
             return Ok(());
         }
-        self.push(layer, chunk.k(), chunk.v());
+        let before = self.heads[layer * self.shape.num_kv_heads].keys.len() / self.shape.head_dim;
+        self.scores.clear();
+        memory::reserve(&mut self.scores, QUERY_TILE.min(n) * (before + n))?;
+        self.push(layer, chunk.k(), chunk.v())?;
         let out = chunk.out();
         let (shape, d, stride) = (self.shape, self.shape.head_dim, self.shape.query_values());
         let (width, out_stride) = (shape.value_dim, shape.out_values());
         let mut scores = std::mem::take(&mut self.scores);
         for head in 0..shape.num_heads {
             let kv = &self.heads[layer * shape.num_kv_heads + head / shape.group()];
-            let before = kv.keys.len() / d - n;
             let sink = self.sink_logits.get(layer * shape.num_heads + head).copied();
             for first in (0..n).step_by(QUERY_TILE) {
                 let tile = QUERY_TILE.min(n - first);

@@ -42,6 +42,21 @@ pub enum CacheError {
         /// Bytes of the budget.
         limit: usize,
     },
+    /// The system has not the memory that the size of the operation asks for.
+    #[error("no memory: {bytes} bytes cannot be had")]
+    Memory {
+        /// Bytes that were asked for at once.
+        bytes: usize,
+    },
+    /// One of several caches refuses.
+    #[error("cache {index}: {error}")]
+    Of {
+        /// Its place among them.
+        index: usize,
+        /// Its reason.
+        #[source]
+        error: Box<Self>,
+    },
     /// The pool has no such sequence (any more).
     #[error("no such sequence: it was removed, or evicted for others")]
     NoSequence,

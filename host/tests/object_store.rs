@@ -249,7 +249,9 @@ fn a_cache_goes_on_from_an_object_to_the_bit() {
     }
     block_on(cache.save_object(&store, &path)).unwrap();
     let mut other = KvCache::new(spec.clone()).unwrap();
-    block_on(other.load_object(&store, &path)).unwrap();
+    block_on(other.restore_object(&store, &path)).unwrap();
+    let made = block_on(KvCache::load_object(&store, &path)).unwrap();
+    assert_eq!(made.keys(1, 0, 0..300).unwrap(), cache.keys(1, 0, 0..300).unwrap());
     let step = |cache: &mut KvCache| {
         let mut out = vec![0.0; 4 * DIM];
         let q: Vec<f32> = (0..4 * DIM).map(|i| (i as f32 * 0.11).cos()).collect();
@@ -263,9 +265,9 @@ fn a_cache_goes_on_from_an_object_to_the_bit() {
     let last = bytes.len() - 40;
     bytes[last] ^= 1;
     block_on(put_object(&store, &path, bytes)).unwrap();
-    let error = block_on(other.load_object(&store, &path)).unwrap_err().to_string();
+    let error = block_on(other.restore_object(&store, &path)).unwrap_err().to_string();
     assert!(error.contains("damaged") || error.contains("CRC"), "{error}");
-    let missing = block_on(other.load_object(&store, &Path::from("gone"))).unwrap_err().to_string();
+    let missing = block_on(other.restore_object(&store, &Path::from("gone"))).unwrap_err().to_string();
     assert!(missing.contains("gone"), "{missing}");
     assert_eq!(format!("{:?}", other.stats()), format!("{before:?}"));
 }

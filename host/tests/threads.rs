@@ -29,3 +29,28 @@ fn threads_that_cannot_be_had_are_an_error_and_no_panic() {
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(text.matches("cannot start threads").count(), 2, "{text}");
 }
+
+/// Runs as a process of its own, as threads are started once.
+#[test]
+#[ignore = "run by the other test"]
+fn asking_for_threads() {
+    let refused = |threads| tqkv::threads::start_with(threads).unwrap_err().to_string();
+    for absurd in [0, 1025, usize::MAX] {
+        assert!(refused(absurd).contains("accepted are 1 to 1024"), "{}", refused(absurd));
+    }
+    tqkv::threads::start_with(3).unwrap();
+    KvCache::new(CacheSpec::new(1, 2, 1, 64)).unwrap();
+    tqkv::threads::start_with(3).unwrap();
+    assert!(refused(2).contains("2 are asked for, 3 have been started before"), "{}", refused(2));
+    assert_eq!(tqkv::threads::running(), Ok(3));
+}
+
+#[test]
+fn a_program_says_how_many_threads_there_are() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "asking_for_threads", "--nocapture"])
+        .env("RAYON_NUM_THREADS", "2")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

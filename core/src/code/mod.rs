@@ -26,7 +26,10 @@ pub mod scalar;
 pub(crate) mod scale;
 pub mod trellis;
 
+use crate::error::UnknownCodec;
 use codebook::Codebook;
+use core::fmt;
+use core::str::FromStr;
 pub use layout::Layout;
 use trellis::{Plain, Trellis, tables};
 
@@ -47,7 +50,7 @@ pub enum Levels {
 }
 
 /// A codec, as a type: what the compiler knows of it.
-pub trait Code: form::Formed + Copy + core::fmt::Debug + 'static {
+pub trait Code: form::Formed + Copy + fmt::Debug + 'static {
     /// The same as a value.
     const ID: CodecId;
     /// How its bytes lie.
@@ -136,7 +139,7 @@ impl CodecId {
         self.row().name
     }
 
-    /// The codec of that name.
+    /// The codec of that name, as [`CodecId::name`] writes it; `parse` accepts capitals too.
     pub fn from_name(name: &str) -> Option<Self> {
         ROWS.iter().find(|row| row.name == name).map(|row| row.id)
     }
@@ -196,5 +199,29 @@ impl CodecId {
             Levels::Nested => codebook::nested(dim, self.bits() as usize),
             Levels::Values | Levels::Codes(_) | Levels::Trellis(_) => None,
         }
+    }
+}
+
+/// The name.
+impl fmt::Display for CodecId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Reads a name, in small letters or capitals.
+///
+/// ```
+/// use tqkv_core::CodecId;
+///
+/// assert_eq!("S4".parse(), Ok(CodecId::S4));
+/// assert!("balanced".parse::<CodecId>().is_err());
+/// ```
+impl FromStr for CodecId {
+    type Err = UnknownCodec;
+
+    fn from_str(name: &str) -> Result<Self, UnknownCodec> {
+        let found = Self::ALL.iter().find(|id| id.name().eq_ignore_ascii_case(name));
+        found.copied().ok_or(UnknownCodec)
     }
 }

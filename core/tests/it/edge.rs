@@ -211,6 +211,24 @@ fn dropping_bits_equals_encoding_with_fewer() {
 }
 
 #[test]
+fn a_codec_is_read_back_from_what_it_prints_in_any_case() {
+    for &id in CodecId::ALL {
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_eq!(id.name().to_uppercase().parse(), Ok(id));
+        assert_eq!(format!("{id:>6}|"), format!("{:>6}|", id.name()));
+    }
+    for none in ["", " s4", "s4 ", "s9", "balanced", "s4,s4", "s\u{17f}4"] {
+        let error = none.parse::<CodecId>().unwrap_err().to_string();
+        assert_eq!(error.lines().count(), 1);
+        assert!(error.contains("presets such as 'balanced'"), "{error}");
+        // The names in the text are names.
+        let names = error.split("accepted are ").nth(1).unwrap().split(" and ").next().unwrap();
+        assert!(names.split(", ").all(|name| name.parse::<CodecId>().is_ok()), "{names}");
+        assert!((8..=12).contains(&names.split(", ").count()), "{names}");
+    }
+}
+
+#[test]
 fn names_and_codes_are_unique_and_stable() {
     for &id in CodecId::ALL {
         assert_eq!(CodecId::from_name(id.name()), Some(id));

@@ -12,7 +12,7 @@ use tqkv::cache::{CacheSpec, KvCache};
 use tqkv::file::{Header, TqkObject, Writer, put_object};
 use tqkv::object_store::path::Path;
 use tqkv::object_store::{ObjectStore, ObjectStoreExt, parse_url_opts};
-use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv::{AnyCodec, CodecId, Options};
 use url::Url;
 
 const DIM: usize = 128;
@@ -78,7 +78,7 @@ async fn vectors(store: &Arc<dyn ObjectStore>, path: Path) -> Result<()> {
 
 async fn cache(store: &dyn ObjectStore, path: Path) -> Result<()> {
     let spec = CacheSpec::new(4, 16, 8, DIM).codecs(CodecId::S4, CodecId::S4);
-    let (mut cache, tokens) = (KvCache::new(spec.clone())?, random(8192 * 8 * DIM));
+    let (mut cache, tokens) = (KvCache::new(spec)?, random(8192 * 8 * DIM));
     for layer in 0..4 {
         cache.append(layer, &tokens[..], &tokens[..])?;
     }
@@ -86,8 +86,7 @@ async fn cache(store: &dyn ObjectStore, path: Path) -> Result<()> {
     cache.save_object(store, &path).await?;
     println!("{path}: {} bytes saved in {:.1} ms", store.head(&path).await?.size, ms(begin));
     let begin = Instant::now();
-    let mut other = KvCache::new(spec)?;
-    other.load_object(store, &path).await?;
+    let other = KvCache::load_object(store, &path).await?;
     println!("loaded in {:.1} ms", ms(begin));
     let (q, mut a, mut b) = (random(16 * DIM), vec![0.0; 16 * DIM], vec![0.0; 16 * DIM]);
     cache.attend(3, &q, &mut a)?;

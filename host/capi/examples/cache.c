@@ -116,10 +116,25 @@ static void print_stats(const tqkv_cache *cache, const char *when) {
     check(stats.sinks + stats.hot + stats.warm == stats.tokens, "every token is in one place");
 }
 
+static tqkv_status attend(const tqkv_cache *cache, size_t layer, const float *q, float *out) {
+    return tqkv_attend(cache, layer, TQKV_F32, q, QUERY_VALUES, TQKV_F32, out, QUERY_VALUES);
+}
+
 static size_t length(const tqkv_cache *cache) {
     size_t len = SIZE_MAX;
     must(tqkv_len(cache, &len), "tqkv_len");
     return len;
+}
+
+/* Before the first cache: how many threads divide the work of a call. */
+static void threads(void) {
+    size_t running = 0;
+    must(tqkv_set_threads(2), "tqkv_set_threads");
+    must(tqkv_threads(&running), "tqkv_threads");
+    printf("%zu threads\n", running);
+    check(running == 2, "as many as were asked for");
+    must(tqkv_set_threads(2), "the same again");
+    refused(tqkv_set_threads(3), TQKV_UNSUPPORTED, "another number");
 }
 
 static tqkv_cache *create(const char *key, const char *value) {
@@ -139,18 +154,19 @@ static void life_of_a_cache(const float *k, const float *v, const float *q) {
     printf("a cache of %d layers, %d heads over %d KV heads\n", LAYERS, HEADS, KV_HEADS);
     tqkv_cache *plain = create("f16", "f16"), *cache = create("s4", "s3");
     print_stats(cache, "empty");
-    check(tqkv_attend(cache, 0, q, QUERY_VALUES, out, QUERY_VALUES) == TQKV_EMPTY, "nothing to attend to");
+    check(attend(cache, 0, q, out) == TQKV_EMPTY, "nothing to attend to");
 
     append_all(plain, k, v, TOKENS);
     append_all(cache, k, v, TOKENS);
     print_stats(cache, "appended");
     check(length(cache) == TOKENS, "all tokens are there");
-    must(tqkv_attend(plain, 1, q, QUERY_VALUES, exact, QUERY_VALUES), "tqkv_attend");
-    must(tqkv_attend(cache, 1, q, QUERY_VALUES, out, QUERY_VALUES), "tqkv_attend");
-    printf("  attended: s4,s3 is %.1f %% from f16\n", 100 * distance(exact, out, QUERY_VALUES));
+    must(attend(plain, 1, q, exact), "tqkv_attend");
+    must(attend(cache, 1, q, out), "tqkv_attend");
+    printf("  attended: the largest difference of s4,s3 from f16 is %.1f %% of the largest result\n",
+           100 * distance(exact, out, QUERY_VALUES));
     check(distance(exact, out, QUERY_VALUES) < 0.25, "attention is near that of f16");
 
-    must(tqkv_scores(cache, 0, 3, q, DIM, scores, TOKENS, &count), "tqkv_scores");
+    must(tqkv_scores(cache, 0, 3, TQKV_F32, q, DIM, scores, TOKENS, &count), "tqkv_scores");
     check(count == TOKENS, "a score for every token");
     double largest = 0;
     for (size_t i = 0; i < count; i++)
@@ -164,7 +180,7 @@ static void life_of_a_cache(const float *k, const float *v, const float *q) {
     must(tqkv_reset(cache), "tqkv_reset");
     print_stats(cache, "reset");
     append_all(cache, k, v, TOKENS);
-    must(tqkv_attend(cache, 1, q, QUERY_VALUES, again, QUERY_VALUES), "tqkv_attend");
+    must(attend(cache, 1, q, again), "tqkv_attend");
     check(memcmp(out, again, sizeof out) == 0, "the same tokens give the same bits after a reset");
     tqkv_free(plain);
     tqkv_free(cache);
@@ -180,14 +196,42 @@ static void halves_and_prefill(const float *k, const float *v) {
         hv[i] = half_bits(v[i]);
     }
     tqkv_cache *cache = create("t3", "t3");
-    must(tqkv_prefill(cache, 0, TQKV_F16, q, CHUNK * QUERY_VALUES, hk, CHUNK * TOKEN_VALUES, hv, CHUNK * TOKEN_VALUES,
-                      out, CHUNK * QUERY_VALUES),
+    must(tqkv_prefill(cache, 0, TQKV_F32, q, CHUNK * QUERY_VALUES, TQKV_F16, hk, CHUNK * TOKEN_VALUES, hv,
+                      CHUNK * TOKEN_VALUES, TQKV_F32, out, CHUNK * QUERY_VALUES),
          "tqkv_prefill");
-    must(tqkv_attend(cache, 0, q + (CHUNK - 1) * QUERY_VALUES, QUERY_VALUES, one, QUERY_VALUES), "tqkv_attend");
+    must(attend(cache, 0, q + (CHUNK - 1) * QUERY_VALUES, one), "tqkv_attend");
     double apart = distance(one, out + (CHUNK - 1) * QUERY_VALUES, QUERY_VALUES);
     printf("a chunk of %zu tokens of f16: its last row is %.5f from attending alone\n", length(cache), apart);
     check(apart < 1e-3, "a chunk attends as its tokens do");
     tqkv_free(cache);
+}
+
+/* A step of several sequences in one call, with queries and results of f16. */
+static void several_sequences(const float *k, const float *v) {
+    enum { MANY = 3, LONGEST = 300 };
+    static const size_t tokens[MANY] = {20, LONGEST, 100};
+    static float wide[MANY * QUERY_VALUES], want[QUERY_VALUES];
+    static uint16_t q[MANY * QUERY_VALUES], out[MANY * QUERY_VALUES], one[QUERY_VALUES];
+    tqkv_cache *caches[MANY];
+    const tqkv_cache *handles[MANY];
+    fill(wide, MANY * QUERY_VALUES, 11);
+    for (size_t i = 0; i < MANY * QUERY_VALUES; i++)
+        q[i] = half_bits(wide[i]);
+    for (size_t i = 0; i < MANY; i++) {
+        handles[i] = caches[i] = create("s4", "s4");
+        append_all(caches[i], k, v, tokens[i]);
+    }
+    must(tqkv_attend_many(handles, MANY, 1, TQKV_F16, q, MANY * QUERY_VALUES, TQKV_F16, out, MANY * QUERY_VALUES),
+         "tqkv_attend_many");
+    for (size_t i = 0; i < MANY; i++) {
+        const uint16_t *query = q + i * QUERY_VALUES;
+        must(tqkv_attend(caches[i], 1, TQKV_F16, query, QUERY_VALUES, TQKV_F16, one, QUERY_VALUES), "tqkv_attend");
+        check(memcmp(one, out + i * QUERY_VALUES, sizeof one) == 0, "one call answers as many");
+        must(tqkv_attend(caches[i], 1, TQKV_F16, query, QUERY_VALUES, TQKV_F32, want, QUERY_VALUES), "tqkv_attend");
+    }
+    printf("%d sequences of %zu, %zu and %zu tokens attended in one call\n", MANY, tokens[0], tokens[1], tokens[2]);
+    for (size_t i = 0; i < MANY; i++)
+        tqkv_free(caches[i]);
 }
 
 /* Bytes in memory, for the functions below. */
@@ -221,36 +265,36 @@ static void forks_and_snapshots(const float *k, const float *v, const float *q) 
     tqkv_cache_stats stats;
     struct stream stream = {NULL, 0, 0};
     append_all(cache, k, v, TOKENS);
-    must(tqkv_attend(cache, 1, q, QUERY_VALUES, want, QUERY_VALUES), "tqkv_attend");
+    must(attend(cache, 1, q, want), "tqkv_attend");
 
     must(tqkv_fork(cache, &fork), "tqkv_fork");
     must(tqkv_stats(fork, &stats, sizeof stats), "tqkv_stats");
     printf("a fork of %zu tokens: %zu of %zu bytes are shared\n", length(fork), stats.shared_bytes, stats.allocated_bytes);
     check(2 * stats.shared_bytes > stats.allocated_bytes, "a fork shares pages");
     append_all(fork, k, v, 10);
-    must(tqkv_attend(cache, 1, q, QUERY_VALUES, out, QUERY_VALUES), "tqkv_attend");
+    must(attend(cache, 1, q, out), "tqkv_attend");
     check(memcmp(want, out, sizeof out) == 0, "what is appended to a fork changes nothing else");
     must(tqkv_truncate(fork, TOKENS), "tqkv_truncate");
-    must(tqkv_attend(fork, 1, q, QUERY_VALUES, out, QUERY_VALUES), "tqkv_attend");
+    must(attend(fork, 1, q, out), "tqkv_attend");
     check(distance(want, out, QUERY_VALUES) < 0.05, "a fork that is cut back answers as before");
 
     must(tqkv_snapshot(cache, write_bytes, &stream), "tqkv_snapshot");
     must(tqkv_restore(restored, read_bytes, &stream), "tqkv_restore");
-    must(tqkv_attend(restored, 1, q, QUERY_VALUES, out, QUERY_VALUES), "tqkv_attend");
+    must(attend(restored, 1, q, out), "tqkv_attend");
     printf("a snapshot of %zu bytes\n", stream.len);
     check(memcmp(want, out, sizeof out) == 0, "a restored cache gives the same bits");
     append_all(cache, k, v, 50);
     append_all(restored, k, v, 50);
-    must(tqkv_attend(cache, 1, q, QUERY_VALUES, want, QUERY_VALUES), "tqkv_attend");
-    must(tqkv_attend(restored, 1, q, QUERY_VALUES, out, QUERY_VALUES), "tqkv_attend");
+    must(attend(cache, 1, q, want), "tqkv_attend");
+    must(attend(restored, 1, q, out), "tqkv_attend");
     check(memcmp(want, out, sizeof out) == 0, "and goes on with the same bits");
     stream.at = 0;
     stream.bytes[stream.len / 2] ^= 1;
     refused(tqkv_restore(restored, read_bytes, &stream), TQKV_BAD_SNAPSHOT, "a damaged snapshot");
     check(length(restored) == TOKENS + 50, "what is refused changes nothing");
 
-    must(tqkv_keys(cache, 0, 0, 0, 1, key, DIM), "tqkv_keys");
-    must(tqkv_values(cache, 0, 0, TOKENS - 1, TOKENS, one, DIM), "tqkv_values");
+    must(tqkv_keys(cache, 0, 0, 0, 1, TQKV_F32, key, DIM), "tqkv_keys");
+    must(tqkv_values(cache, 0, 0, TOKENS - 1, TOKENS, TQKV_F32, one, DIM), "tqkv_values");
     check(distance(k, key, DIM) < 0.001, "a sink is f16");
     check(dot(one, one, DIM) > 0, "a value is there");
     free(stream.bytes);
@@ -266,6 +310,7 @@ static void budgets(const float *k, const float *v) {
     tqkv_cache *first = NULL, *second = NULL;
     size_t used = 0, limit = 0;
     must(tqkv_spec_init(&spec, sizeof spec, LAYERS, HEADS, KV_HEADS, DIM), "tqkv_spec_init");
+    must(tqkv_spec_preset(&spec, "compact"), "tqkv_spec_preset");
     must(tqkv_budget_create(LIMIT, &budget), "tqkv_budget_create");
     must(tqkv_create_within(&spec, budget, &first), "tqkv_create_within");
     must(tqkv_create_within(&spec, budget, &second), "tqkv_create_within");
@@ -305,8 +350,8 @@ static void errors(const float *k, const float *v, const float *q) {
     refused(tqkv_append(cache, LAYERS, TQKV_F32, k, TOKEN_VALUES, v, TOKEN_VALUES), TQKV_BAD_ARGUMENT, "a layer too many");
     refused(tqkv_append(cache, 0, TQKV_F32, k, 100, v, 100), TQKV_BAD_ARGUMENT, "part of a token");
     refused(tqkv_append(cache, 0, TQKV_F32, bad, TOKEN_VALUES, v, TOKEN_VALUES), TQKV_BAD_VECTOR, "a key with NaN");
-    refused(tqkv_attend(cache, 0, q, 5, out, QUERY_VALUES), TQKV_BAD_ARGUMENT, "a short query");
-    refused(tqkv_scores(cache, 0, 0, q, DIM, out, 4, &count), TQKV_FULL, "little room");
+    refused(tqkv_attend(cache, 0, TQKV_F32, q, 5, TQKV_F32, out, QUERY_VALUES), TQKV_BAD_ARGUMENT, "a short query");
+    refused(tqkv_scores(cache, 0, 0, TQKV_F32, q, DIM, out, 4, &count), TQKV_FULL, "little room");
     check(count == 10, "the number of scores is told");
     check(length(cache) == 10, "what is refused changes nothing");
     tqkv_free(cache);
@@ -322,9 +367,11 @@ int main(void) {
     fill(k, TOKENS * TOKEN_VALUES, 1);
     fill(v, TOKENS * TOKEN_VALUES, 2);
     fill(q, QUERY_VALUES, 3);
+    threads();
     codecs();
     life_of_a_cache(k, v, q);
     halves_and_prefill(k, v);
+    several_sequences(k, v);
     forks_and_snapshots(k, v, q);
     budgets(k, v);
     errors(k, v, q);

@@ -8,17 +8,17 @@
 /**
  * Samples of a vector.
  */
-#define TQKV_DIM 128
+#define TQKV_FIXED_DIM 128
 
 /**
  * Bytes of a block.
  */
-#define TQKV_BLOCK_BYTES 66
+#define TQKV_FIXED_BLOCK_BYTES 66
 
 /**
  * Words of a prepared query.
  */
-#define TQKV_QUERY_WORDS 66
+#define TQKV_FIXED_QUERY_WORDS 66
 
 /**
  * How a call ended.
@@ -27,61 +27,69 @@ typedef enum {
   /**
    * All is well.
    */
-  TqkvOk = 0,
+  TQKV_FIXED_OK = 0,
   /**
    * A pointer is null; nothing was done.
    */
-  TqkvNull = 1,
+  TQKV_FIXED_NULL_POINTER = 1,
   /**
    * The vector is too large for an f16 scale; the block holds zeros.
    */
-  TqkvOutOfRange = 2,
+  TQKV_FIXED_BAD_VECTOR = 2,
   /**
    * The stored scale is NaN or infinite; nothing was written.
    */
-  TqkvDamaged = 3,
-} TqkvStatus;
+  TQKV_FIXED_BAD_BLOCK = 3,
+} tqkv_fixed_status;
 
 /**
  * A prepared query; its content is private.
  */
 typedef struct {
-  uint32_t words[TQKV_QUERY_WORDS];
-} TqkvQuery;
+  uint32_t words[TQKV_FIXED_QUERY_WORDS];
+} tqkv_fixed_query;
 
 /**
- * Encodes TQKV_DIM samples, multiples of 2^exponent, into a block of TQKV_BLOCK_BYTES bytes.
+ * Encodes TQKV_FIXED_DIM samples, multiples of 2^exponent, into a block of TQKV_FIXED_BLOCK_BYTES bytes.
  *
  * # Safety
- * `x` points to TQKV_DIM readable samples and `block` to TQKV_BLOCK_BYTES writable bytes, or
+ * `x` points to TQKV_FIXED_DIM readable samples and `block` to TQKV_FIXED_BLOCK_BYTES writable bytes, or
  * either is null.
  */
-TqkvStatus tqkv_encode(const int16_t *x, int32_t exponent, uint8_t *block);
+tqkv_fixed_status tqkv_fixed_encode(const int16_t *x,
+                                    int32_t exponent,
+                                    uint8_t *block);
 
 /**
- * Decodes a block to TQKV_DIM samples in multiples of 2^exponent, rounded and saturated.
+ * Decodes a block to TQKV_FIXED_DIM samples in multiples of 2^exponent, rounded and saturated.
  *
  * # Safety
- * `block` points to TQKV_BLOCK_BYTES readable bytes and `out` to TQKV_DIM writable samples, or
+ * `block` points to TQKV_FIXED_BLOCK_BYTES readable bytes and `out` to TQKV_FIXED_DIM writable samples, or
  * either is null.
  */
-TqkvStatus tqkv_decode(const uint8_t *block, int32_t exponent, int16_t *out);
+tqkv_fixed_status tqkv_fixed_decode(const uint8_t *block,
+                                    int32_t exponent,
+                                    int16_t *out);
 
 /**
- * Prepares a query of TQKV_DIM samples, multiples of 2^exponent.
+ * Prepares a query of TQKV_FIXED_DIM samples, multiples of 2^exponent.
  *
  * # Safety
- * `q` points to TQKV_DIM readable samples and `query` to a writable query, or either is null.
+ * `q` points to TQKV_FIXED_DIM readable samples and `query` to a writable query, or either is null.
  */
-TqkvStatus tqkv_query(const int16_t *q, int32_t exponent, TqkvQuery *query);
+tqkv_fixed_status tqkv_fixed_query_init(const int16_t *q,
+                                        int32_t exponent,
+                                        tqkv_fixed_query *query);
 
 /**
- * Writes the score of a query and a block: their dot product / sqrt(TQKV_DIM) in units of 2^-16.
+ * Writes the score of a query and a block: their dot product / sqrt(TQKV_FIXED_DIM) in units of 2^-16.
  *
  * # Safety
- * `query` was filled by `tqkv_query`, `block` points to TQKV_BLOCK_BYTES readable bytes, and
+ * `query` was filled by `tqkv_fixed_query_init`, `block` points to TQKV_FIXED_BLOCK_BYTES readable bytes, and
  * `score` to a writable word, or one is null.
  */
-TqkvStatus tqkv_score(const TqkvQuery *query, const uint8_t *block, int32_t *score);
+tqkv_fixed_status tqkv_fixed_score(const tqkv_fixed_query *query,
+                                   const uint8_t *block,
+                                   int32_t *score);
 
 #endif  /* TQKV_FIXED_H */

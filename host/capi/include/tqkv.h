@@ -81,6 +81,10 @@ typedef enum {
    * The memory of a device, the pages of a cache on it, or a sequence there, is full: nothing was done.
    */
   TQKV_NO_ROOM = 15,
+  /**
+   * The system has not the memory that the sizes passed ask for: nothing was done. Pass fewer tokens, or free some.
+   */
+  TQKV_NO_MEMORY = 16,
 } tqkv_status;
 
 /**
@@ -116,7 +120,7 @@ typedef enum {
 } tqkv_centring;
 
 /**
- * The type of keys and values that are appended.
+ * The type of keys, values, queries and results.
  */
 typedef enum {
   /**
@@ -482,6 +486,83 @@ extern "C" {
 #endif // __cplusplus
 
 /**
+ * Attends from the newest position of one layer: `q` is [num_heads, head_dim] and `out` [num_heads, value_dim], each of a
+ * `tqkv_dtype`; results are rounded to that of `out`. A layer without a token is TQKV_EMPTY. Several threads may attend
+ * at once.
+ *
+ * # Safety
+ * `cache` is null or a cache that is not freed; `q` and `out` are null or point to as many values as are passed.
+ */
+tqkv_status tqkv_attend(const tqkv_cache *cache,
+                        size_t layer,
+                        uint32_t q_dtype,
+                        const void *q,
+                        size_t q_values,
+                        uint32_t out_dtype,
+                        void *out,
+                        size_t out_values);
+
+/**
+ * Attends in one layer of several caches, as `tqkv_attend` in each: `q` is [caches, num_heads, head_dim], `out`
+ * [caches, num_heads, value_dim]. Results are those of the calls one by one, to the bit; the threads divide the caches as
+ * well. Heads and dims are alike in all caches, lengths are not; one cache may be there twice. What is refused is named by
+ * the index of its cache, and nothing is written.
+ *
+ * # Safety
+ * `caches` is null or points to `num_caches` handles, each null or a cache that is not freed; `q` and `out` are null or point
+ * to as many values as are passed.
+ */
+tqkv_status tqkv_attend_many(const tqkv_cache *const *caches,
+                             size_t num_caches,
+                             size_t layer,
+                             uint32_t q_dtype,
+                             const void *q,
+                             size_t q_values,
+                             uint32_t out_dtype,
+                             void *out,
+                             size_t out_values);
+
+/**
+ * Appends a chunk of tokens and attends causally with the queries of each: `q` is [tokens, num_heads, head_dim] of `q_dtype`
+ * and `out` [tokens, num_heads, value_dim] of `out_dtype`; `dtype`, `k` and `v` are as in `tqkv_append`.
+ *
+ * # Safety
+ * `cache` is null or a cache that is not freed; the others are null or point to as many values as are passed.
+ */
+tqkv_status tqkv_prefill(tqkv_cache *cache,
+                         size_t layer,
+                         uint32_t q_dtype,
+                         const void *q,
+                         size_t q_values,
+                         uint32_t dtype,
+                         const void *k,
+                         size_t k_values,
+                         const void *v,
+                         size_t v_values,
+                         uint32_t out_dtype,
+                         void *out,
+                         size_t out_values);
+
+/**
+ * Writes the logits of one query head (`q` has head_dim values of `q_dtype`), scaled and capped as the spec says, over every
+ * token that the newest position sees, oldest first, as 32-bit floats, and their number to `count`. Where `out` is too
+ * short, the number is written, and the call ends with TQKV_FULL.
+ *
+ * # Safety
+ * `cache` is null or a cache that is not freed; `q` and `out` are null or point to as many values as are passed; `count`
+ * is null or can be written.
+ */
+tqkv_status tqkv_scores(const tqkv_cache *cache,
+                        size_t layer,
+                        size_t head,
+                        uint32_t q_dtype,
+                        const void *q,
+                        size_t q_values,
+                        float *out,
+                        size_t out_values,
+                        size_t *count);
+
+/**
  * Makes a budget of at most `bytes` bytes; SIZE_MAX counts and refuses nothing. On failure `*budget` is null.
  *
  * # Safety
@@ -515,7 +596,8 @@ tqkv_status tqkv_budget_limit(const tqkv_budget *budget, size_t *bytes);
 
 /**
  * Makes an empty cache. On failure `*cache` is null. The first cache of a process starts its threads: as many as
- * RAYON_NUM_THREADS says, or as there are processors; a child of `fork` has none of them and makes no use of a cache.
+ * `tqkv_set_threads` or RAYON_NUM_THREADS says, or as there are processors; a child of `fork` has none of them and makes no
+ * use of a cache.
  *
  * # Safety
  * `spec` is null or was filled by `tqkv_spec_init`; `cache` is null or can be written.
@@ -569,59 +651,9 @@ tqkv_status tqkv_append(tqkv_cache *cache,
                         size_t v_values);
 
 /**
- * Attends from the newest position of one layer: `q` is [num_heads, head_dim], `out` [num_heads, value_dim]. A layer
- * without a token is TQKV_EMPTY. Several threads may attend at once.
- *
- * # Safety
- * `cache` is null or a cache that is not freed; `q` and `out` are null or point to as many values as are passed.
- */
-tqkv_status tqkv_attend(const tqkv_cache *cache,
-                        size_t layer,
-                        const float *q,
-                        size_t q_values,
-                        float *out,
-                        size_t out_values);
-
-/**
- * Appends a chunk of tokens and attends causally with the queries of each: `q` is [tokens, num_heads, head_dim] and `out`
- * [tokens, num_heads, value_dim] of 32-bit floats, `k` and `v` as in `tqkv_append`.
- *
- * # Safety
- * `cache` is null or a cache that is not freed; the others are null or point to as many values as are passed.
- */
-tqkv_status tqkv_prefill(tqkv_cache *cache,
-                         size_t layer,
-                         uint32_t dtype,
-                         const float *q,
-                         size_t q_values,
-                         const void *k,
-                         size_t k_values,
-                         const void *v,
-                         size_t v_values,
-                         float *out,
-                         size_t out_values);
-
-/**
- * Writes the logits of one query head (`q` has head_dim values), scaled and capped as the spec says, over every token
- * that the newest position sees, oldest first, and their number to `count`. Where `out` is too short, the number is
- * written, and the call ends with TQKV_FULL.
- *
- * # Safety
- * `cache` is null or a cache that is not freed; `q` and `out` are null or point to as many values as are passed; `count`
- * is null or can be written.
- */
-tqkv_status tqkv_scores(const tqkv_cache *cache,
-                        size_t layer,
-                        size_t head,
-                        const float *q,
-                        size_t q_values,
-                        float *out,
-                        size_t out_values,
-                        size_t *count);
-
-/**
  * Writes the keys of tokens `start` to `end`, not included, of one KV head as they are held, decoded: `out` is
- * [end - start, head_dim]. Tokens that are gone are TQKV_EVICTED. For engines that must have them; attention does not.
+ * [end - start, head_dim] of a `tqkv_dtype`. Tokens that are gone are TQKV_EVICTED. For engines that must have them;
+ * attention does not.
  *
  * # Safety
  * `cache` is null or a cache that is not freed; `out` is null or points to as many values as are passed.
@@ -631,7 +663,8 @@ tqkv_status tqkv_keys(const tqkv_cache *cache,
                       size_t kv_head,
                       size_t start,
                       size_t end,
-                      float *out,
+                      uint32_t out_dtype,
+                      void *out,
                       size_t out_values);
 
 /**
@@ -645,12 +678,14 @@ tqkv_status tqkv_values(const tqkv_cache *cache,
                         size_t kv_head,
                         size_t start,
                         size_t end,
-                        float *out,
+                        uint32_t out_dtype,
+                        void *out,
                         size_t out_values);
 
 /**
  * Drops the tokens from index `len` on, in every layer; a layer that is shorter stays as it is. With a sliding window,
- * tokens that would be seen again may be gone: TQKV_EVICTED; up to 128 tokens can always be dropped.
+ * tokens that would be seen again may be gone: TQKV_EVICTED, and nothing is dropped. The newest 256 tokens can always be
+ * dropped, counted from the greatest length since the cache was made or reset, not from the present one.
  *
  * # Safety
  * `cache` is null or a cache that is not freed.
@@ -700,7 +735,7 @@ tqkv_status tqkv_codec_id(size_t index,
                           uint32_t *codec);
 
 /**
- * Writes the number of the codec of a name, such as "s4".
+ * Writes the number of the codec of a name, such as "s4", in small letters or capitals.
  *
  * # Safety
  * `name` is null or ends with a zero; `codec` is null or can be written.
@@ -1053,6 +1088,31 @@ tqkv_status tqkv_spec_init(tqkv_spec *spec,
                            size_t num_heads,
                            size_t num_kv_heads,
                            size_t head_dim);
+
+/**
+ * Sets the codecs of a spec to those of a preset: "eight-bit", "safe-lowbit", "near-lossless", "balanced", "compact" or
+ * "tiny". An unknown name changes nothing.
+ *
+ * # Safety
+ * `spec` is null or was filled by `tqkv_spec_init`; `name` is null or ends with a zero.
+ */
+tqkv_status tqkv_spec_preset(tqkv_spec *spec,
+                             const char *name);
+
+/**
+ * Has calls divide their work among `threads` threads, 1 to 1024, whatever RAYON_NUM_THREADS says; with 1 the thread that
+ * calls does all of it. Call it before the first cache is made: threads that were started stay as many, and another number
+ * ends with TQKV_UNSUPPORTED.
+ */
+tqkv_status tqkv_set_threads(size_t threads);
+
+/**
+ * Writes how many threads there are, and starts them where no call has.
+ *
+ * # Safety
+ * `threads` is null or can be written.
+ */
+tqkv_status tqkv_threads(size_t *threads);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -17,88 +17,88 @@
 #define TQKV_LM_SAMPLER_WORDS 2
 
 /**
- * How a call ended. With any but TqkvLmOk nothing was written, unless it says so.
+ * How a call ended. With any but TQKV_LM_OK nothing was written, unless it says so.
  */
 typedef enum {
   /**
    * All is well.
    */
-  TqkvLmOk = 0,
+  TQKV_LM_OK = 0,
   /**
    * A pointer is null.
    */
-  TqkvLmNull = 1,
+  TQKV_LM_NULL_POINTER = 1,
   /**
    * A pointer is not aligned to what it points to, memory not to TQKV_LM_ALIGN.
    */
-  TqkvLmMisaligned = 2,
+  TQKV_LM_MISALIGNED = 2,
   /**
    * The bytes are not a flat model file: they do not begin with TQLM, or end within the header.
    */
-  TqkvLmNotAModel = 3,
+  TQKV_LM_NOT_A_MODEL = 3,
   /**
    * The flat model file has a version that this library does not read.
    */
-  TqkvLmVersion = 4,
+  TQKV_LM_VERSION = 4,
   /**
    * A field of the flat model file is out of range.
    */
-  TqkvLmField = 5,
+  TQKV_LM_FIELD = 5,
   /**
    * The length is not the one that the header says, or a list is empty or larger than memory.
    */
-  TqkvLmLength = 6,
+  TQKV_LM_LENGTH = 6,
   /**
    * The checksum of the flat model file is wrong: it is damaged.
    */
-  TqkvLmChecksum = 7,
+  TQKV_LM_CHECKSUM = 7,
   /**
    * An exponent of the flat model file is out of range.
    */
-  TqkvLmExponent = 8,
+  TQKV_LM_EXPONENT = 8,
   /**
    * The cache has another head dim than the model.
    */
-  TqkvLmHeadDim = 9,
+  TQKV_LM_HEAD_DIM = 9,
   /**
    * A context of no tokens, or of more than memory can have.
    */
-  TqkvLmContext = 10,
+  TQKV_LM_CONTEXT = 10,
   /**
    * Less memory than `tqkv_lm_memory` says.
    */
-  TqkvLmMemory = 11,
+  TQKV_LM_MEMORY = 11,
   /**
    * The memory and the model have bytes in common.
    */
-  TqkvLmOverlap = 12,
+  TQKV_LM_OVERLAP = 12,
   /**
    * The handle was not opened, or its memory was written to.
    */
-  TqkvLmNotOpen = 13,
+  TQKV_LM_NOT_OPEN = 13,
   /**
    * A token that the vocabulary does not have.
    */
-  TqkvLmToken = 14,
+  TQKV_LM_TOKEN = 14,
   /**
    * A key or value is above 65504: the weights are damaged. Clear the handle.
    */
-  TqkvLmEncode = 15,
+  TQKV_LM_ENCODE = 15,
   /**
    * A cached scale is not finite: its memory was written to. Clear the handle.
    */
-  TqkvLmDecode = 16,
-} TqkvLmStatus;
+  TQKV_LM_DECODE = 16,
+} tqkv_lm_status;
 
 /**
  * A model at work in the memory that it was given; its content is private.
  */
-typedef struct TqkvLm TqkvLm;
+typedef struct tqkv_lm tqkv_lm;
 
 /**
  * Codecs of keys and values at one head dim; its content is private. Only what a program names is linked.
  */
-typedef struct TqkvLmCache TqkvLmCache;
+typedef struct tqkv_lm_cache tqkv_lm_cache;
 
 /**
  * What a model is.
@@ -128,7 +128,7 @@ typedef struct {
    * Bits of a weight.
    */
   uint32_t weight_bits;
-} TqkvLmShape;
+} tqkv_lm_shape;
 
 /**
  * Logits of the next token: `values` at i times 2^exponent for token i.
@@ -146,14 +146,14 @@ typedef struct {
    * Power of two of all of them.
    */
   int32_t exponent;
-} TqkvLmLogits;
+} tqkv_lm_logits;
 
 /**
  * Draws tokens; its content is private.
  */
 typedef struct {
   uint64_t words[TQKV_LM_SAMPLER_WORDS];
-} TqkvLmSampler;
+} tqkv_lm_sampler;
 
 #ifdef __cplusplus
 extern "C" {
@@ -162,47 +162,47 @@ extern "C" {
 /**
  * `i8` keys and values, head dim 64.
  */
-extern const TqkvLmCache TQKV_LM_64_I8;
+extern const tqkv_lm_cache TQKV_LM_64_I8;
 
 /**
  * `s4` keys and values, head dim 64.
  */
-extern const TqkvLmCache TQKV_LM_64_S4;
+extern const tqkv_lm_cache TQKV_LM_64_S4;
 
 /**
  * `s4` keys and `s3` values, head dim 64.
  */
-extern const TqkvLmCache TQKV_LM_64_S4_S3;
+extern const tqkv_lm_cache TQKV_LM_64_S4_S3;
 
 /**
  * `t2s8` keys and values, head dim 64.
  */
-extern const TqkvLmCache TQKV_LM_64_T2S8;
+extern const tqkv_lm_cache TQKV_LM_64_T2S8;
 
 /**
  * `i8` keys and values, head dim 128.
  */
-extern const TqkvLmCache TQKV_LM_128_I8;
+extern const tqkv_lm_cache TQKV_LM_128_I8;
 
 /**
  * `s4` keys and values, head dim 128.
  */
-extern const TqkvLmCache TQKV_LM_128_S4;
+extern const tqkv_lm_cache TQKV_LM_128_S4;
 
 /**
  * `s4` keys and `s3` values, head dim 128.
  */
-extern const TqkvLmCache TQKV_LM_128_S4_S3;
+extern const tqkv_lm_cache TQKV_LM_128_S4_S3;
 
 /**
  * `t2s8` keys and values, head dim 128.
  */
-extern const TqkvLmCache TQKV_LM_128_T2S8;
+extern const tqkv_lm_cache TQKV_LM_128_T2S8;
 
 /**
  * `s2` keys and values, head dim 128.
  */
-extern const TqkvLmCache TQKV_LM_128_S2;
+extern const tqkv_lm_cache TQKV_LM_128_S2;
 
 /**
  * One line of text for a status, of any number.
@@ -215,7 +215,7 @@ const char *tqkv_lm_status_text(uint32_t status);
  * # Safety
  * `model` points to `length` readable bytes, and `shape` to a writable struct, or either is null.
  */
-TqkvLmStatus tqkv_lm_shape(const uint8_t *model, size_t length, TqkvLmShape *shape);
+tqkv_lm_status tqkv_lm_read_shape(const uint8_t *model, size_t length, tqkv_lm_shape *shape);
 
 /**
  * Writes how many bytes of memory a model needs with a context of so many tokens.
@@ -224,11 +224,11 @@ TqkvLmStatus tqkv_lm_shape(const uint8_t *model, size_t length, TqkvLmShape *sha
  * `cache` is one of the constants TQKV_LM_.., `model` points to `length` readable bytes, and `bytes` to a writable number, or one
  * is null.
  */
-TqkvLmStatus tqkv_lm_memory(const TqkvLmCache *cache,
-                            const uint8_t *model,
-                            size_t length,
-                            uint32_t context,
-                            size_t *bytes);
+tqkv_lm_status tqkv_lm_memory(const tqkv_lm_cache *cache,
+                              const uint8_t *model,
+                              size_t length,
+                              uint32_t context,
+                              size_t *bytes);
 
 /**
  * Checks a whole model, some 10 instructions a byte, and makes a handle in `memory`, whatever that holds.
@@ -242,14 +242,14 @@ TqkvLmStatus tqkv_lm_memory(const TqkvLmCache *cache,
  * `cache` is one of the constants TQKV_LM_..; `model` points to `length` bytes that stay as they are, `memory` to `bytes` bytes that
  * nothing else uses, for as long as the handle is in use; `lm` points to a writable pointer; or one is null.
  */
-TqkvLmStatus tqkv_lm_open(const TqkvLmCache *cache,
-                          const uint8_t *model,
-                          size_t length,
-                          uint32_t context,
-                          uint32_t sinks,
-                          void *memory,
-                          size_t bytes,
-                          TqkvLm **lm);
+tqkv_lm_status tqkv_lm_open(const tqkv_lm_cache *cache,
+                            const uint8_t *model,
+                            size_t length,
+                            uint32_t context,
+                            uint32_t sinks,
+                            void *memory,
+                            size_t bytes,
+                            tqkv_lm **lm);
 
 /**
  * Takes a token: the logits are then those of what follows it.
@@ -257,7 +257,7 @@ TqkvLmStatus tqkv_lm_open(const TqkvLmCache *cache,
  * # Safety
  * `lm` is a handle that was opened, its memories as they were left, in use by no other thread; or it is null.
  */
-TqkvLmStatus tqkv_lm_push(TqkvLm *lm, uint32_t token);
+tqkv_lm_status tqkv_lm_push(tqkv_lm *lm, uint32_t token);
 
 /**
  * Takes tokens one after the other; where one of them is not in the vocabulary, none.
@@ -265,7 +265,7 @@ TqkvLmStatus tqkv_lm_push(TqkvLm *lm, uint32_t token);
  * # Safety
  * As `tqkv_lm_push`; `tokens` points to `count` readable numbers, or is null.
  */
-TqkvLmStatus tqkv_lm_prefill(TqkvLm *lm, const uint32_t *tokens, size_t count);
+tqkv_lm_status tqkv_lm_prefill(tqkv_lm *lm, const uint32_t *tokens, size_t count);
 
 /**
  * Computes the logits of the token after the last one taken.
@@ -273,7 +273,7 @@ TqkvLmStatus tqkv_lm_prefill(TqkvLm *lm, const uint32_t *tokens, size_t count);
  * # Safety
  * As `tqkv_lm_push`; `logits` points to a writable struct, or is null.
  */
-TqkvLmStatus tqkv_lm_logits(TqkvLm *lm, TqkvLmLogits *logits);
+tqkv_lm_status tqkv_lm_next_logits(tqkv_lm *lm, tqkv_lm_logits *logits);
 
 /**
  * Writes how many tokens were taken since the start.
@@ -281,7 +281,7 @@ TqkvLmStatus tqkv_lm_logits(TqkvLm *lm, TqkvLmLogits *logits);
  * # Safety
  * As `tqkv_lm_push`; `position` points to a writable number, or is null.
  */
-TqkvLmStatus tqkv_lm_position(TqkvLm *lm, uint32_t *position);
+tqkv_lm_status tqkv_lm_position(tqkv_lm *lm, uint32_t *position);
 
 /**
  * Forgets all tokens.
@@ -289,16 +289,16 @@ TqkvLmStatus tqkv_lm_position(TqkvLm *lm, uint32_t *position);
  * # Safety
  * As `tqkv_lm_push`.
  */
-TqkvLmStatus tqkv_lm_clear(TqkvLm *lm);
+tqkv_lm_status tqkv_lm_clear(tqkv_lm *lm);
 
 /**
  * Writes the likeliest token, the first among equals.
  *
  * # Safety
- * `logits` are those of `tqkv_lm_logits`, not yet overwritten, and `token` points to a writable number, or either is null.
+ * `logits` are those of `tqkv_lm_next_logits`, not yet overwritten, and `token` points to a writable number, or either is null.
  */
-TqkvLmStatus tqkv_lm_greedy(const TqkvLmLogits *logits,
-                            uint32_t *token);
+tqkv_lm_status tqkv_lm_greedy(const tqkv_lm_logits *logits,
+                              uint32_t *token);
 
 /**
  * Starts a sampler of softmax(logits / temperature): the same seed and logits give the same tokens on every machine.
@@ -307,9 +307,9 @@ TqkvLmStatus tqkv_lm_greedy(const TqkvLmLogits *logits,
  * # Safety
  * `sampler` points to a writable struct, or is null.
  */
-TqkvLmStatus tqkv_lm_sampler(uint16_t temperature,
-                             uint64_t seed,
-                             TqkvLmSampler *sampler);
+tqkv_lm_status tqkv_lm_sampler_init(uint16_t temperature,
+                                    uint64_t seed,
+                                    tqkv_lm_sampler *sampler);
 
 /**
  * Draws the next token.
@@ -317,7 +317,7 @@ TqkvLmStatus tqkv_lm_sampler(uint16_t temperature,
  * # Safety
  * As `tqkv_lm_greedy`; `sampler` was started and is in use by no other thread, or is null.
  */
-TqkvLmStatus tqkv_lm_sample(TqkvLmSampler *sampler, const TqkvLmLogits *logits, uint32_t *token);
+tqkv_lm_status tqkv_lm_sample(tqkv_lm_sampler *sampler, const tqkv_lm_logits *logits, uint32_t *token);
 
 #ifdef __cplusplus
 }  // extern "C"

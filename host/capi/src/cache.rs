@@ -7,25 +7,13 @@
 
 use crate::budget::TqkvBudget;
 use crate::error::{Failure, TqkvStatus, guard, guard_quietly};
-use crate::pointer::{self, In, Out};
-use crate::spec::{TqkvSpec, one_of};
-use half::{bf16, f16};
+use crate::floats::{Room, Values};
+use crate::pointer::{self, Out};
+use crate::spec::TqkvSpec;
 use std::ffi::c_void;
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-use tqkv::cache::{Floats, KvCache};
+use tqkv::cache::KvCache;
 use tqkv::error::CacheError;
-
-/// The type of keys and values that are appended.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TqkvDtype {
-    /// 32-bit floats.
-    TqkvF32 = 0,
-    /// IEEE 16-bit floats.
-    TqkvF16 = 1,
-    /// The upper halves of 32-bit floats.
-    TqkvBf16 = 2,
-}
 
 /// A KV cache of one sequence.
 #[derive(Debug)]
@@ -64,55 +52,6 @@ pub struct TqkvCacheStats {
 /// Bytes of the struct in its first version. WARNING: programs were compiled with it; fields are added, this stays.
 const FIRST_STATS_SIZE: usize = 10 * size_of::<usize>();
 
-/// One argument of keys or values.
-#[derive(Clone, Copy)]
-enum Values {
-    F32(In<f32>),
-    F16(In<f16>),
-    Bf16(In<bf16>),
-}
-
-impl Values {
-    fn new(
-        what: &'static str,
-        dtype: TqkvDtype,
-        pointer: *const c_void,
-        len: usize,
-    ) -> Result<Self, Failure> {
-        Ok(match dtype {
-            TqkvDtype::TqkvF32 => Self::F32(In::new(what, pointer.cast(), len)?),
-            TqkvDtype::TqkvF16 => Self::F16(In::new(what, pointer.cast(), len)?),
-            TqkvDtype::TqkvBf16 => Self::Bf16(In::new(what, pointer.cast(), len)?),
-        })
-    }
-
-    fn apart_from(self, out: Out<f32>) -> Result<(), Failure> {
-        match self {
-            Self::F32(values) => out.apart_from(values),
-            Self::F16(values) => out.apart_from(values),
-            Self::Bf16(values) => out.apart_from(values),
-        }
-        .map(|_| ())
-    }
-
-    /// The values.
-    ///
-    /// # Safety
-    /// As [`In::get`].
-    unsafe fn get<'a>(self) -> Floats<'a> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self {
-                Self::F32(values) => values.get().into(),
-                Self::F16(values) => values.get().into(),
-                Self::Bf16(values) => values.get().into(),
-            }
-        }
-    }
-}
-
-pub(crate) const DTYPES: [TqkvDtype; 3] = [TqkvDtype::TqkvF32, TqkvDtype::TqkvF16, TqkvDtype::TqkvBf16];
-
 impl TqkvCache {
     fn new(cache: KvCache) -> Self {
         Self { cache: RwLock::new(cache) }
@@ -131,11 +70,11 @@ impl TqkvCache {
         work(&mut *self.write()?)
     }
 
-    fn read(&self) -> Result<RwLockReadGuard<'_, KvCache>, Failure> {
+    pub(crate) fn read(&self) -> Result<RwLockReadGuard<'_, KvCache>, Failure> {
         self.cache.read().map_err(|_| broken())
     }
 
-    fn write(&self) -> Result<RwLockWriteGuard<'_, KvCache>, Failure> {
+    pub(crate) fn write(&self) -> Result<RwLockWriteGuard<'_, KvCache>, Failure> {
         self.cache.write().map_err(|_| broken())
     }
 }
@@ -145,7 +84,8 @@ pub(crate) fn broken() -> Failure {
 }
 
 /// Makes an empty cache. On failure `*cache` is null. The first cache of a process starts its threads: as many as
-/// RAYON_NUM_THREADS says, or as there are processors; a child of `fork` has none of them and makes no use of a cache.
+/// `tqkv_set_threads` or RAYON_NUM_THREADS says, or as there are processors; a child of `fork` has none of them and makes no
+/// use of a cache.
 ///
 /// # Safety
 /// `spec` is null or was filled by `tqkv_spec_init`; `cache` is null or can be written.
@@ -239,7 +179,6 @@ pub unsafe extern "C" fn tqkv_append(
     guard(|| {
         // SAFETY: the caller's promise; the handle changes under its lock only.
         let cache = unsafe { pointer::handle("cache", cache) }?;
-        let dtype = one_of("dtype", dtype, &DTYPES)?;
         let (k, v) = (Values::new("k", dtype, k, k_values)?, Values::new("v", dtype, v, v_values)?);
         // SAFETY: the caller's promise.
         let (k, v) = unsafe { (k.get(), v.get()) };
@@ -247,105 +186,9 @@ pub unsafe extern "C" fn tqkv_append(
     })
 }
 
-/// Attends from the newest position of one layer: `q` is [num_heads, head_dim], `out` [num_heads, value_dim]. A layer
-/// without a token is TQKV_EMPTY. Several threads may attend at once.
-///
-/// # Safety
-/// `cache` is null or a cache that is not freed; `q` and `out` are null or point to as many values as are passed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tqkv_attend(
-    cache: *const TqkvCache,
-    layer: usize,
-    q: *const f32,
-    q_values: usize,
-    out: *mut f32,
-    out_values: usize,
-) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promise; the handle changes under its lock only.
-        let cache = unsafe { pointer::handle("cache", cache) }?;
-        let q = In::new("q", q, q_values)?;
-        let out = Out::new("out", out, out_values)?.apart_from(q)?;
-        // SAFETY: the caller's promise, and they are apart.
-        let (q, out) = unsafe { (q.get(), out.get()) };
-        Ok(cache.read()?.attend(layer, q, out)?)
-    })
-}
-
-/// Appends a chunk of tokens and attends causally with the queries of each: `q` is [tokens, num_heads, head_dim] and `out`
-/// [tokens, num_heads, value_dim] of 32-bit floats, `k` and `v` as in `tqkv_append`.
-///
-/// # Safety
-/// `cache` is null or a cache that is not freed; the others are null or point to as many values as are passed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tqkv_prefill(
-    cache: *mut TqkvCache,
-    layer: usize,
-    dtype: u32,
-    q: *const f32,
-    q_values: usize,
-    k: *const c_void,
-    k_values: usize,
-    v: *const c_void,
-    v_values: usize,
-    out: *mut f32,
-    out_values: usize,
-) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promise; the handle changes under its lock only.
-        let cache = unsafe { pointer::handle("cache", cache) }?;
-        let dtype = one_of("dtype", dtype, &DTYPES)?;
-        let q = In::new("q", q, q_values)?;
-        let (k, v) = (Values::new("k", dtype, k, k_values)?, Values::new("v", dtype, v, v_values)?);
-        let out = Out::new("out", out, out_values)?.apart_from(q)?;
-        k.apart_from(out)?;
-        v.apart_from(out)?;
-        // SAFETY: the caller's promise, and the output is apart from all inputs.
-        let (q, k, v, out) = unsafe { (q.get(), k.get(), v.get(), out.get()) };
-        Ok(cache.write()?.attend_prefill(layer, q, k, v, out)?)
-    })
-}
-
-/// Writes the logits of one query head (`q` has head_dim values), scaled and capped as the spec says, over every token
-/// that the newest position sees, oldest first, and their number to `count`. Where `out` is too short, the number is
-/// written, and the call ends with TQKV_FULL.
-///
-/// # Safety
-/// `cache` is null or a cache that is not freed; `q` and `out` are null or point to as many values as are passed; `count`
-/// is null or can be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tqkv_scores(
-    cache: *const TqkvCache,
-    layer: usize,
-    head: usize,
-    q: *const f32,
-    q_values: usize,
-    out: *mut f32,
-    out_values: usize,
-    count: *mut usize,
-) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promise; the handle changes under its lock only.
-        let cache = unsafe { pointer::handle("cache", cache) }?;
-        let q = In::new("q", q, q_values)?;
-        let (out, count) = (Out::new("out", out, out_values)?, Out::new("count", count, 1)?);
-        // SAFETY: the caller's promise; nothing is written while this is read.
-        let scores = cache.read()?.scores(layer, head, unsafe { q.get() })?;
-        // SAFETY: the caller's promise.
-        unsafe { count.write(scores.len()) };
-        if scores.len() > out_values {
-            let text = format!("out has room for {out_values} scores of {}", scores.len());
-            return Err(Failure::new(TqkvStatus::TqkvFull, text));
-        }
-        // SAFETY: the caller's promise; the query is not used any more, the count is written already.
-        let out = unsafe { out.get() };
-        out[..scores.len()].copy_from_slice(&scores);
-        Ok(())
-    })
-}
-
 /// Writes the keys of tokens `start` to `end`, not included, of one KV head as they are held, decoded: `out` is
-/// [end - start, head_dim]. Tokens that are gone are TQKV_EVICTED. For engines that must have them; attention does not.
+/// [end - start, head_dim] of a `tqkv_dtype`. Tokens that are gone are TQKV_EVICTED. For engines that must have them;
+/// attention does not.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed; `out` is null or points to as many values as are passed.
@@ -356,7 +199,8 @@ pub unsafe extern "C" fn tqkv_keys(
     kv_head: usize,
     start: usize,
     end: usize,
-    out: *mut f32,
+    out_dtype: u32,
+    out: *mut c_void,
     out_values: usize,
 ) -> TqkvStatus {
     // SAFETY: the caller's promise.
@@ -364,7 +208,7 @@ pub unsafe extern "C" fn tqkv_keys(
         rows(
             cache,
             (start, end),
-            (out, out_values),
+            || Room::new("out", out_dtype, out, out_values),
             |cache| cache.spec().shape.head_dim,
             |cache| cache.keys(layer, kv_head, start..end),
         )
@@ -382,7 +226,8 @@ pub unsafe extern "C" fn tqkv_values(
     kv_head: usize,
     start: usize,
     end: usize,
-    out: *mut f32,
+    out_dtype: u32,
+    out: *mut c_void,
     out_values: usize,
 ) -> TqkvStatus {
     // SAFETY: the caller's promise.
@@ -390,7 +235,7 @@ pub unsafe extern "C" fn tqkv_values(
         rows(
             cache,
             (start, end),
-            (out, out_values),
+            || Room::new("out", out_dtype, out, out_values),
             |cache| cache.spec().shape.value_dim,
             |cache| cache.values(layer, kv_head, start..end),
         )
@@ -404,21 +249,25 @@ pub unsafe extern "C" fn tqkv_values(
 unsafe fn rows(
     cache: *const TqkvCache,
     (start, end): (usize, usize),
-    (out, out_values): (*mut f32, usize),
+    out: impl Fn() -> Result<Room, Failure>,
     dim: impl Fn(&KvCache) -> usize,
     read: impl Fn(&KvCache) -> Result<Vec<f32>, CacheError>,
 ) -> TqkvStatus {
     guard(|| {
         // SAFETY: the caller's promise; the handle changes under its lock only.
         let cache = unsafe { pointer::handle("cache", cache) }?;
-        let out = Out::new("out", out, out_values)?;
+        let out = out()?;
         let rows = cache.with(|cache| {
-            check_rows(start, end, dim(cache), out_values)?;
+            check_rows(start, end, dim(cache), out.len())?;
             Ok(read(cache)?)
         })?;
         // SAFETY: the caller's promise.
-        unsafe { out.get() }.copy_from_slice(&rows);
-        Ok(())
+        unsafe {
+            out.fill(|out| {
+                out.copy_from_slice(&rows);
+                Ok(())
+            })
+        }
     })
 }
 
@@ -434,7 +283,8 @@ fn check_rows(start: usize, end: usize, dim: usize, values: usize) -> Result<(),
 }
 
 /// Drops the tokens from index `len` on, in every layer; a layer that is shorter stays as it is. With a sliding window,
-/// tokens that would be seen again may be gone: TQKV_EVICTED; up to 128 tokens can always be dropped.
+/// tokens that would be seen again may be gone: TQKV_EVICTED, and nothing is dropped. The newest 256 tokens can always be
+/// dropped, counted from the greatest length since the cache was made or reset, not from the present one.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed.

@@ -6,7 +6,7 @@ use crate::spec::options;
 use std::ffi::{CString, c_char};
 use std::sync::LazyLock;
 use tqkv::error::CacheError;
-use tqkv_core::{AnyCodec, CodecId};
+use tqkv_core::{AnyCodec, CodecId, UnknownCodec};
 use tqkv_simd::{Level, codec};
 
 /// Names of all codecs, as C has them.
@@ -21,9 +21,12 @@ pub(crate) fn from_number(what: &str, number: u32) -> Result<CodecId, Failure> {
 }
 
 fn from_name(name: &str) -> Result<CodecId, Failure> {
-    CodecId::from_name(name).ok_or_else(|| {
-        let all: Vec<_> = CodecId::ALL.iter().map(|id| id.name()).collect();
-        Failure::argument(format!("no codec is named '{name}': there are {}", all.join(", ")))
+    name.parse().map_err(|_: UnknownCodec| {
+        let usual = UnknownCodec::USUAL;
+        Failure::argument(format!(
+            "no codec is named '{name}': accepted are {usual} and the others that tqkv_codec_count counts; presets are \
+             pairs, which tqkv_spec_preset takes"
+        ))
     })
 }
 
@@ -52,7 +55,7 @@ pub unsafe extern "C" fn tqkv_codec_id(index: usize, codec: *mut u32) -> TqkvSta
     })
 }
 
-/// Writes the number of the codec of a name, such as "s4".
+/// Writes the number of the codec of a name, such as "s4", in small letters or capitals.
 ///
 /// # Safety
 /// `name` is null or ends with a zero; `codec` is null or can be written.

@@ -48,6 +48,8 @@ pub enum TqkvStatus {
     TqkvBadSnapshot = 14,
     /// The memory of a device, the pages of a cache on it, or a sequence there, is full: nothing was done.
     TqkvNoRoom = 15,
+    /// The system has not the memory that the sizes passed ask for: nothing was done. Pass fewer tokens, or free some.
+    TqkvNoMemory = 16,
 }
 
 /// A status with its text.
@@ -102,6 +104,10 @@ impl From<CacheError> for Failure {
     fn from(error: CacheError) -> Self {
         let status = match error {
             CacheError::Shape(error) => return error.into(),
+            CacheError::Of { index, error } => {
+                return Self::from(*error).about(&format!("caches[{index}]"));
+            }
+            CacheError::Memory { .. } => TqkvStatus::TqkvNoMemory,
             CacheError::BadSpec(_) | CacheError::NoCache { .. } | CacheError::KvHead { .. } => {
                 TqkvStatus::TqkvBadArgument
             }
@@ -205,6 +211,7 @@ pub extern "C" fn tqkv_status_name(status: u32) -> *const c_char {
         13 => c"TQKV_EMPTY",
         14 => c"TQKV_BAD_SNAPSHOT",
         15 => c"TQKV_NO_ROOM",
+        16 => c"TQKV_NO_MEMORY",
         _ => c"unknown status",
     };
     name.as_ptr()
@@ -267,12 +274,15 @@ mod tests {
             (CacheError::Snapshot("x".into()), TqkvBadSnapshot),
             (CacheError::Threads("x".into()), TqkvUnsupported),
             (CacheError::Spill("x".into()), TqkvIo),
+            (CacheError::Memory { bytes: 5 }, TqkvNoMemory),
             (KvError::Layer { layer: 1, num_layers: 1 }.into(), TqkvBadArgument),
             (KvError::Query { layer: 0, token: 0, head: 0 }.into(), TqkvBadVector),
         ] {
             let text = error.to_string();
-            let failure = Failure::from(error);
-            assert_eq!((failure.status, failure.text), (status, text));
+            let failure = Failure::from(error.clone());
+            assert_eq!((failure.status, failure.text), (status, text.clone()));
+            let failure = Failure::from(CacheError::Of { index: 3, error: Box::new(error) });
+            assert_eq!((failure.status, failure.text), (status, format!("caches[3]: {text}")));
         }
     }
 }

@@ -4,9 +4,10 @@
 //! calls of any number of threads come one at a time. What an address is good for cannot be checked here: it is the contract
 //! of every call.
 
-use crate::cache::{DTYPES, TqkvDtype, broken};
+use crate::cache::broken;
 use crate::codec;
 use crate::error::{Failure, TqkvStatus, guard, guard_quietly};
+use crate::floats::{DTYPES, TqkvDtype};
 use crate::pointer::{self, In, Out};
 use crate::spec::{one_of, options};
 use half::{bf16, f16};

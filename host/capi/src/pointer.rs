@@ -12,6 +12,7 @@ impl Plain for usize {}
 impl Plain for f32 {}
 impl Plain for half::f16 {}
 impl Plain for half::bf16 {}
+impl<T> Plain for *const T {}
 
 /// Refuses what no slice called `what` can be.
 fn check<T>(what: &str, pointer: *const T, len: usize) -> Result<(), Failure> {
@@ -63,6 +64,14 @@ impl<T> Out<T> {
     pub(crate) fn new(what: &'static str, pointer: *mut T, len: usize) -> Result<Self, Failure> {
         check(what, pointer, len)?;
         Ok(Self { what, pointer, len })
+    }
+
+    /// How many values there is room for.
+    pub(crate) fn len(self) -> usize
+    where
+        T: Copy,
+    {
+        self.len
     }
 
     /// Refuses an input that shares bytes with it: slices of both may not exist.

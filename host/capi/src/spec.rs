@@ -5,7 +5,8 @@
 
 use crate::codec;
 use crate::error::{Failure, TqkvStatus, guard};
-use crate::pointer::{self, In, Plain};
+use crate::floats::room;
+use crate::pointer::{self, In, Out, Plain};
 use std::ffi::c_char;
 use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, LayerKind, LayerPolicy};
 use tqkv_core::{Effort, KvShape, Options, ScaleMode};
@@ -248,21 +249,27 @@ impl TqkvSpec {
         let layers = Some(spec.num_layers);
         // SAFETY: as above.
         let windows = unsafe { array("layer_windows", spec.layer_windows, spec.layer_windows_len, layers) }?;
-        made = made.kinds(windows.iter().copied().map(kind).collect());
+        let mut kinds = room(windows.len())?;
+        kinds.extend(windows.iter().copied().map(kind));
+        made = made.kinds(kinds);
         // A product that overflows is longer than any array, so none is read.
         let numbers = Some(spec.num_layers.saturating_mul(2));
         // SAFETY: as above.
         let codecs = unsafe { array("layer_codecs", spec.layer_codecs, spec.layer_codecs_len, numbers) }?;
         if !codecs.is_empty() {
             let number = |number| codec::from_number("layer_codecs", number);
-            let pairs =
-                codecs.as_chunks::<2>().0.iter().map(|&[key, value]| Ok((number(key)?, number(value)?)));
-            made = made.layers(LayerPolicy::Custom(pairs.collect::<Result<_, Failure>>()?));
+            let mut pairs = room(spec.num_layers)?;
+            for &[key, value] in codecs.as_chunks::<2>().0 {
+                pairs.push((number(key)?, number(value)?));
+            }
+            made = made.layers(LayerPolicy::Custom(pairs));
         }
         let logits = Some(spec.num_layers.saturating_mul(spec.num_heads));
         // SAFETY: as above.
         let logits = unsafe { array("sink_logits", spec.sink_logits, spec.sink_logits_len, logits) }?;
-        made = made.sink_logits(logits.to_vec()).sparse_values(spec.sparse_values);
+        let mut sinks = room(logits.len())?;
+        sinks.extend_from_slice(logits);
+        made = made.sink_logits(sinks).sparse_values(spec.sparse_values);
         if spec.scale != 0.0 {
             made = made.scale(spec.scale);
         }
@@ -355,6 +362,29 @@ pub unsafe extern "C" fn tqkv_spec_init(
             TqkvSpec { struct_size, ..TqkvSpec::new(num_layers, num_heads, num_kv_heads, head_dim) };
         // SAFETY: the caller's promise is the same.
         unsafe { pointer::write_struct("spec", spec, struct_size, FIRST_SIZE, &defaults) }
+    })
+}
+
+/// Sets the codecs of a spec to those of a preset: "eight-bit", "safe-lowbit", "near-lossless", "balanced", "compact" or
+/// "tiny". An unknown name changes nothing.
+///
+/// # Safety
+/// `spec` is null or was filled by `tqkv_spec_init`; `name` is null or ends with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_spec_preset(spec: *mut TqkvSpec, name: *const c_char) -> TqkvStatus {
+    guard(|| {
+        Out::new("spec", spec, 1)?;
+        // SAFETY: not null; a spec by the caller's promise, which had the two fields in its first version.
+        let [key, value] = unsafe { [&raw mut (*spec).key_codec, &raw mut (*spec).value_codec] };
+        let places = [Out::new("spec", key, 1)?, Out::new("spec", value, 1)?];
+        // SAFETY: the caller's promise.
+        let name = unsafe { pointer::text("name", name) }?;
+        let CacheSpec { key, value, .. } = CacheSpec::new(1, 1, 1, 64).preset(name)?;
+        for (place, codec) in places.into_iter().zip([key, value]) {
+            // SAFETY: the caller's promise.
+            unsafe { place.write(u32::from(codec.code())) };
+        }
+        Ok(())
     })
 }
 

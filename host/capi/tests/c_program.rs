@@ -22,27 +22,40 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The static library that was built with this test: it lies beside it, or a folder above.
+/// The static library that was built with this test.
 fn library() -> PathBuf {
+    built(".a")
+}
+
+/// A library that was built with this test: it lies beside it, or a folder above.
+fn built(ending: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let deps = test.parent().unwrap();
     let named = |path: &Path| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        (name == "libtqkv_capi.a" || name.starts_with("libtqkv_capi-")) && name.ends_with(".a")
+        let stem = name.strip_suffix(ending).unwrap_or_default();
+        stem == "libtqkv_capi" || stem.starts_with("libtqkv_capi-")
     };
     let entries = [deps, deps.parent().unwrap()].into_iter().filter_map(|folder| folder.read_dir().ok());
     let found = entries.flatten().filter_map(|entry| Some(entry.ok()?.path())).filter(|path| named(path));
     let newest = found.max_by_key(|path| path.metadata().and_then(|m| m.modified()).ok());
-    newest.unwrap_or_else(|| panic!("no libtqkv_capi.a at {}", deps.display()))
+    newest.unwrap_or_else(|| panic!("no libtqkv_capi{ending} at {}", deps.display()))
 }
 
 /// Whether a tool is here; says so where it is not.
 fn has(tool: &str, what_for: &str) -> bool {
+    let here = may_have(tool, what_for);
+    let required = std::env::var_os("TQKV_REQUIRE_TOOLS").is_some_and(|value| value == "1");
+    assert!(here || !required, "no {tool} on this machine, which {what_for} needs");
+    here
+}
+
+/// The same for a tool that may be missing everywhere.
+fn may_have(tool: &str, what_for: &str) -> bool {
     let version = Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     let here = version.is_ok_and(|status| status.success());
     if !here {
         let line = format!("WARNING: no {tool} on this machine: NOT checked here: {what_for}\n");
-        assert!(std::env::var_os("TQKV_REQUIRE_TOOLS").is_none_or(|value| value != "1"), "{line}");
         // Not by `eprintln!`, which a test that passes keeps to itself.
         let _ = std::io::stderr().write_all(line.as_bytes());
     }
@@ -134,4 +147,166 @@ fn the_header_is_c_and_cpp() {
             output(command.arg(&header));
         }
     }
+}
+
+/// Names of the three headers have one style, and none is in two of them.
+#[test]
+fn the_three_headers_go_into_one_program() {
+    let source = "#include \"tqkv.h\"\n#include \"tqkv_fixed.h\"\n#include \"tqkv_lm.h\"\n\
+        int main(void) {\n\
+            tqkv_status cache = TQKV_NULL_POINTER;\n\
+            tqkv_fixed_status fixed = TQKV_FIXED_NULL_POINTER;\n\
+            tqkv_lm_status lm = TQKV_LM_NULL_POINTER;\n\
+            return (int)cache - (int)fixed + (int)lm - TQKV_LM_NULL_POINTER + TQKV_OK + TQKV_FIXED_OK + TQKV_LM_OK;\n\
+        }\n";
+    let headers = [("include", "tqkv.h"), ("fixed", "tqkv_fixed.h"), ("lm", "tqkv_lm.h")];
+    for (folder, name) in headers {
+        let text = std::fs::read_to_string(root().join(folder).join(name)).unwrap();
+        assert!(!text.contains("Tqkv"), "{name} has names of Rust");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("three.c");
+    std::fs::write(&path, source).unwrap();
+    for (compiler, standard) in [("cc", "-std=c99"), ("c++", "-std=c++11")] {
+        if has(compiler, "the three headers together") {
+            let mut command = Command::new(compiler);
+            command.args(["-x", if compiler == "cc" { "c" } else { "c++" }, standard, "-fsyntax-only"]);
+            command.args(headers.map(|(folder, _)| format!("-I{}", root().join(folder).display())));
+            output(command.args(WARNINGS).arg(&path));
+        }
+    }
+}
+
+/// `make install` with some variables, of the libraries that were built with this test.
+fn install(built_at: &Path, variables: &[String]) {
+    for ending in [".a", ".so"] {
+        std::fs::copy(built(ending), built_at.join(format!("libtqkv_capi{ending}"))).unwrap();
+    }
+    let mut make = Command::new("make");
+    make.arg("--silent").arg("-C").arg(root()).arg("install").arg(format!("BUILT={}", built_at.display()));
+    output(make.args(variables).env_remove("MAKEFLAGS"));
+}
+
+/// Every file and link below a folder.
+fn files(folder: &Path, below: &str, out: &mut Vec<String>) {
+    for entry in folder.read_dir().unwrap() {
+        let entry = entry.unwrap();
+        let name = format!("{below}{}", entry.file_name().to_str().unwrap());
+        if entry.file_type().unwrap().is_dir() {
+            files(&entry.path(), &format!("{name}/"), out);
+        } else {
+            out.push(name);
+        }
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn an_installed_library_is_found_by_pkg_config_and_by_cmake() {
+    if !(has("make", "the target install") && has("cc", "an installed library")) {
+        return;
+    }
+    let (version, folder) = (env!("CARGO_PKG_VERSION"), tempfile::tempdir().unwrap());
+    let abi = version.rsplit_once('.').unwrap().0;
+    let at = |name: &str| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    };
+    // Below the root of a package, with the folders of the system that it is for.
+    let (built_at, package, prefix) = (at("built"), at("package"), at("a prefix"));
+    let libraries = "LIBDIR=/usr/lib/x86_64-linux-gnu".to_owned();
+    install(&built_at, &["PREFIX=/usr".to_owned(), format!("DESTDIR={}", package.display()), libraries]);
+    let mut found = Vec::new();
+    files(&package, "", &mut found);
+    found.sort();
+    let library = |name: String| format!("usr/lib/x86_64-linux-gnu/{name}");
+    let mut expected =
+        ["cmake/tqkv/tqkv-config.cmake", "cmake/tqkv/tqkv-config-version.cmake", "pkgconfig/tqkv.pc"]
+            .map(|name| library(name.to_owned()))
+            .to_vec();
+    expected.push("usr/include/tqkv.h".to_owned());
+    expected
+        .extend(["a".to_owned(), "so".to_owned()].map(|ending| library(format!("libtqkv_capi.{ending}"))));
+    expected.extend([abi, version].map(|number| library(format!("libtqkv_capi.so.{number}"))));
+    expected.sort();
+    assert_eq!(found, expected);
+    for name in ["pkgconfig/tqkv.pc", "cmake/tqkv/tqkv-config.cmake", "cmake/tqkv/tqkv-config-version.cmake"]
+    {
+        let text = std::fs::read_to_string(package.join(library(name.to_owned()))).unwrap();
+        assert!(!text.contains('@') && !text.contains(package.to_str().unwrap()), "{text}");
+    }
+
+    install(&built_at, &[format!("PREFIX={}", prefix.display())]);
+    if has("pkg-config", "what an installed library says of itself") {
+        with_pkg_config(&prefix, abi);
+    }
+    if may_have("cmake", "find_package(tqkv)") {
+        with_cmake(&prefix, &at("project"), abi);
+    }
+}
+
+/// Compiles the example with what `pkg-config` says, and runs it.
+#[cfg(target_os = "linux")]
+fn with_pkg_config(prefix: &Path, abi: &str) {
+    let library = prefix.join("lib");
+    let said = |flags: &[&str]| {
+        let mut command = Command::new("pkg-config");
+        command.args(flags).arg("tqkv").env("PKG_CONFIG_PATH", library.join("pkgconfig"));
+        // A space in a path is escaped, as for a shell.
+        output(&mut command).trim().to_owned()
+    };
+    assert_eq!(said(&["--modversion"]), env!("CARGO_PKG_VERSION"));
+    let (shared, fixed) = (prefix.join("shared"), prefix.join("static"));
+    let compile = |flags: &str, program: &Path| {
+        let line = format!(
+            "cc -std=c11 '{}' -o '{}' {flags}",
+            root().join("examples/cache.c").display(),
+            program.display()
+        );
+        output(Command::new("sh").args(["-c", &line]));
+    };
+    let path = library.display().to_string().replace(' ', "\\ ");
+    compile(&format!("{} -lm -Wl,-rpath,{path}", said(&["--cflags", "--libs"])), &shared);
+    // Without the link that compilers follow they find the static library, and programs ask for the interface by number.
+    let link = library.join("libtqkv_capi.so");
+    std::fs::rename(&link, library.join("away")).unwrap();
+    compile(&said(&["--static", "--cflags", "--libs"]), &fixed);
+    check(&output(&mut Command::new(&shared)));
+    check(&output(&mut Command::new(&fixed)));
+    std::fs::rename(library.join("away"), &link).unwrap();
+    std::fs::rename(library.join(format!("libtqkv_capi.so.{abi}")), library.join("away")).unwrap();
+    let missing = Command::new(&shared).output().unwrap();
+    let text = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(!missing.status.success() && text.contains(&format!("libtqkv_capi.so.{abi}")), "{text}");
+    std::fs::rename(library.join("away"), library.join(format!("libtqkv_capi.so.{abi}"))).unwrap();
+}
+
+/// Builds the example as a project that finds the library, both ways, and runs it.
+#[cfg(target_os = "linux")]
+fn with_cmake(prefix: &Path, project: &Path, abi: &str) {
+    let example = root().join("examples/cache.c");
+    let lists = |version: &str| {
+        format!(
+            "cmake_minimum_required(VERSION 3.13)\nproject(example C)\nfind_package(tqkv {version} REQUIRED)\n\
+             add_executable(shared \"{0}\")\ntarget_link_libraries(shared tqkv::tqkv m)\n\
+             add_executable(fixed \"{0}\")\ntarget_link_libraries(fixed tqkv::static)\n",
+            example.display()
+        )
+    };
+    let configure = |version: &str| {
+        std::fs::write(project.join("CMakeLists.txt"), lists(version)).unwrap();
+        let mut cmake = Command::new("cmake");
+        cmake.arg("-S").arg(project).arg("-B").arg(project.join("build"));
+        cmake.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display())).output().unwrap()
+    };
+    let made = configure(abi);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    output(Command::new("cmake").arg("--build").arg(project.join("build")));
+    for program in ["shared", "fixed"] {
+        check(&output(&mut Command::new(project.join("build").join(program))));
+    }
+    let newer = configure("99.0");
+    let text = String::from_utf8_lossy(&newer.stderr).into_owned();
+    assert!(!newer.status.success() && text.contains("99.0"), "{text}");
 }

@@ -86,7 +86,7 @@ impl CacheArgs {
 
     /// f16, then what was asked for, by default every preset.
     pub(crate) fn policies_beside_f16(&self) -> Vec<Policy> {
-        let presets: Vec<_> = PRESETS.iter().map(|preset| preset.codecs).collect();
+        let presets: Vec<KvCodecs> = PRESETS.iter().map(|preset| preset.codecs.into()).collect();
         let mut policies = vec![self.life.plain(F16)];
         for policy in self.policies(&presets) {
             if !policies.contains(&policy) {

@@ -60,7 +60,7 @@ pub(crate) struct Name {
 impl Name {
     /// In a table: the policy, or the pair and the preset's name where it is one.
     pub(crate) fn label(&self) -> String {
-        match (&self.policy, PRESETS.iter().find(|preset| Some(preset.codecs) == self.kv.own())) {
+        match (&self.policy, PRESETS.iter().find(|preset| Some(preset.codecs.into()) == self.kv.own())) {
             (Some(policy), _) => policy.clone(),
             (None, Some(preset)) => format!("{} {}", self.kv, preset.name),
             (None, None) => self.kv.to_string(),

@@ -1,4 +1,4 @@
-//! Which codecs keep keys and values: `K,V` pairs and their named presets.
+//! Which codecs keep keys and values: `K,V` pairs, or the library's presets by name.
 //!
 //! A pair of [`CodecId`] is what caches store; a pair of [`Choice`] may be formats of `tqkv_reference` as well, which
 //! `eval` and `generate` run through blocks and back, and then it has the names that other programs give to pairs.
@@ -8,6 +8,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
+use tqkv::cache::KvPair;
+pub(crate) use tqkv::cache::PRESETS;
 use tqkv_core::CodecId;
 use tqkv_reference::Choice;
 
@@ -22,6 +24,12 @@ pub(crate) struct KvCodecs<T = CodecId> {
 
 /// A pair of which either may be a format of the reference.
 pub(crate) type Kv = KvCodecs<Choice>;
+
+impl From<KvPair> for KvCodecs {
+    fn from((k, v): KvPair) -> Self {
+        Self { k, v }
+    }
+}
 
 impl From<KvCodecs> for Kv {
     fn from(KvCodecs { k, v }: KvCodecs) -> Self {
@@ -38,34 +46,6 @@ impl Kv {
 
 /// The uncompressed pair, with which others are compared.
 pub(crate) const F16: KvCodecs = KvCodecs { k: CodecId::F16, v: CodecId::F16 };
-
-/// A named pair.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Preset {
-    /// The name that `--kv` accepts.
-    pub(crate) name: &'static str,
-    /// What it stands for.
-    pub(crate) codecs: KvCodecs,
-}
-
-const fn preset(name: &'static str, k: CodecId, v: CodecId) -> Preset {
-    Preset { name, codecs: KvCodecs { k, v } }
-}
-
-/// Every preset, from the most bytes to the fewest.
-pub(crate) const PRESETS: &[Preset] = &[
-    // About half of f16.
-    preset("eight-bit", CodecId::I8, CodecId::I8),
-    preset("safe-lowbit", CodecId::I8, CodecId::S4),
-    // Half the error of balanced at its bytes.
-    preset("near-lossless", CodecId::T4, CodecId::T4),
-    // Encodes fastest.
-    preset("balanced", CodecId::S4, CodecId::S4),
-    // A fifth of f16; keys carry most of a model's loss, so they have the wider half.
-    preset("compact", CodecId::T4, CodecId::T2),
-    // An eighth of f16.
-    preset("tiny", CodecId::T2, CodecId::T2),
-];
 
 /// Names that other programs give to pairs.
 const ALIASES: [(&str, [&str; 2]); 2] = [
@@ -147,7 +127,7 @@ impl FromStr for KvCodecs {
     /// Reads a preset's name, `K,V`, or one codec for both.
     fn from_str(text: &str) -> Result<Self, UnknownCodec> {
         if let Some(preset) = PRESETS.iter().find(|preset| preset.name == text) {
-            return Ok(preset.codecs);
+            return Ok(preset.codecs.into());
         }
         let codec = |name: &str| {
             parse_codec(name.trim()).map_err(|unknown| UnknownCodec { presets: true, ..unknown })
@@ -163,7 +143,7 @@ impl FromStr for Kv {
     /// Reads a preset's name, another program's for a pair, `K,V`, or one codec for both.
     fn from_str(text: &str) -> Result<Self, UnknownCodec> {
         if let Some(preset) = PRESETS.iter().find(|preset| preset.name == text) {
-            return Ok(preset.codecs.into());
+            return Ok(KvCodecs::from(preset.codecs).into());
         }
         let alias = ALIASES.iter().find(|(name, _)| *name == text).map(|(_, pair)| *pair);
         let [k, v] = alias.unwrap_or_else(|| text.split_once(',').unwrap_or((text, text)).into());
@@ -225,7 +205,7 @@ mod tests {
 
     #[test]
     fn presets_have_distinct_names_that_no_codec_has_and_shrink() {
-        let slot = |pair: KvCodecs| pair.k.block_bytes(128).unwrap() + pair.v.block_bytes(128).unwrap();
+        let slot = |(k, v): KvPair| k.block_bytes(128).unwrap() + v.block_bytes(128).unwrap();
         let bytes: Vec<_> = PRESETS.iter().map(|preset| slot(preset.codecs)).collect();
         assert!(bytes.windows(2).all(|pair| pair[0] >= pair[1]), "{bytes:?}");
         for (i, preset) in PRESETS.iter().enumerate() {

@@ -253,7 +253,7 @@ impl Cache {
     }
 
     fn load(&self, py: Python<'_>, path: PathBuf) -> Result<(), Failure> {
-        self.with_mut(py, |cache| Ok(cache.load(&path)?))
+        self.with_mut(py, |cache| Ok(cache.restore_from(&path)?))
     }
 }
 

@@ -5,7 +5,7 @@ use super::scratch::{Queries, Scratch, Seen, dot};
 use super::track::{Cut, Track};
 use super::vectors::Vectors;
 use crate::error::CacheError;
-use crate::threads;
+use crate::{memory, threads};
 use rayon::prelude::*;
 use std::cell::RefCell;
 use tqkv_simd::page::{Attention, MAX_HEADS, MAX_PART, Part, Parts, attend, merge, rescale};
@@ -168,10 +168,10 @@ impl Head {
         scratch: &mut Scratch,
     ) -> Result<(), CacheError> {
         scratch.queries.set(&self.keys, q, self.rule.scale);
-        let (queries, spans) = scratch.spans(self.spans());
+        let (queries, spans) = scratch.spans(self.spans())?;
         let heads = queries.heads();
         for span in &mut *spans {
-            span.clear(out.len());
+            span.clear(out.len())?;
         }
         self.start(first, &mut spans[0].state[..heads]);
         let each = |(i, span): (usize, &mut Seen)| self.attend_span(queries, i, span);
@@ -263,8 +263,9 @@ impl Head {
     pub(super) fn scores(&self, q: &[f32], scratch: &mut Scratch) -> Result<Vec<f32>, CacheError> {
         let (q, position) = q.split_at(self.keys.codec().dim());
         scratch.queries.set(&self.keys, q, self.rule.scale);
-        let mut logits = Vec::new();
-        for (start, end) in self.seen(self.len().saturating_sub(1)) {
+        let seen = self.seen(self.len().saturating_sub(1));
+        let mut logits = memory::list(seen.iter().map(|(start, end)| end.saturating_sub(*start)).sum())?;
+        for (start, end) in seen {
             let end = end.min(self.len());
             let mut from = start;
             while from < end {

@@ -19,7 +19,8 @@
 //! have doubled, the next one takes the mean of all before it. It rescues models whose key bias dwarfs the signal.
 //!
 //! **Failure.** An operation that fails leaves every head of every layer as long as it was, and what it holds as it was;
-//! tokens that it encoded stay encoded.
+//! tokens that it encoded stay encoded, unless it was of 256 tokens or more. Memory whose size the caller decides can be
+//! refused ([`CacheError::Memory`]); buffers of a fixed size, a few megabytes per thread, cannot.
 //!
 //! When not to use it: an engine with its own paged allocator wants the blocks of `tqkv-core`; a
 //! model runner should ask for no more than [`crate::attention::AttentionCache`].
@@ -30,11 +31,13 @@ mod budget;
 mod format;
 mod head;
 mod layer;
+mod many;
 mod means;
 mod meter;
 mod page;
 mod pool;
 mod prefill;
+mod preset;
 mod rows;
 mod sample;
 mod scratch;
@@ -51,6 +54,7 @@ pub use budget::Budget;
 pub use format::PAGE_TOKENS;
 pub use layer::{KvPair, LayerKind, LayerPolicy};
 pub use pool::{CachePool, Eviction, SequenceId};
+pub use preset::{PRESETS, Preset};
 pub use snapshot::MAGIC as SNAPSHOT_MAGIC;
 pub use spec::{AUTO_SHARE, Arithmetic, CacheSpec, Centring, Cold, MEAN_TOKENS};
 pub use stats::{CacheStats, HeadStats};
@@ -58,12 +62,13 @@ pub use vectors::Floats;
 
 use crate::attention::AttentionCache;
 use crate::error::CacheError;
-use crate::threads;
+use crate::{memory, threads};
 use format::Side;
 use head::{Head, Rule};
 use means::Means;
 use meter::{Event, count};
 use rayon::prelude::*;
+use rows::Rows;
 use scratch::{Scratch, ScratchPool};
 use spill::SpillFile;
 use std::ops::Range;
@@ -77,6 +82,10 @@ use vectors::Vectors;
 /// Vectors to take up, and tokens to read, below which waking threads costs more than it saves.
 const PARALLEL_VECTORS: usize = 64;
 const PARALLEL_TOKENS: usize = 2048;
+
+/// Tokens from which on an operation asks beforehand for the memory that it may need: it takes that in many small pieces,
+/// none of which can be refused.
+const BULK: usize = 256;
 
 /// A compressed KV cache; see the module documentation.
 ///
@@ -124,9 +133,11 @@ impl KvCache {
             }
             _ => None,
         };
-        let layers = (0..spec.shape.num_layers)
-            .map(|layer| Layer::new(&spec, layer, level, file.as_ref(), budget))
-            .collect::<Result<_, _>>()?;
+        memory::check(Layer::bytes(&spec))?;
+        let mut layers = memory::list(spec.shape.num_layers)?;
+        for layer in 0..spec.shape.num_layers {
+            layers.push(Layer::new(&spec, layer, level, file.as_ref(), budget)?);
+        }
         Ok(Self { spec, layers, budget: budget.clone(), scratch: ScratchPool::default() })
     }
 
@@ -158,6 +169,7 @@ impl KvCache {
     pub fn fork(&self) -> Result<Self, CacheError> {
         let lists = self.heads().map(Head::list_bytes).sum();
         let _room = self.budget.reserve(lists)?;
+        memory::check(lists + Layer::bytes(&self.spec))?;
         Ok(self.clone())
     }
 
@@ -204,9 +216,18 @@ impl KvCache {
     }
 
     /// Appends a chunk and attends causally with each token's queries: `q` is `[n, num_heads, head_dim]`, `out`
-    /// `[n, num_heads, value_dim]`. Every query sees each token in the form that it would have had token by
-    /// token. Of chunks of eight and more the chunk's own tokens, and others that not all of its queries see encoded, are decoded
-    /// once, to f32, whatever [`CacheSpec::arithmetic`] says.
+    /// `[n, num_heads, value_dim]`, `k` and `v` as in [`KvCache::append`]. Every query sees each token in the form that it
+    /// would have had token by token.
+    ///
+    /// | call | queries per head | for |
+    /// | --- | --- | --- |
+    /// | [`KvCache::append`], then [`KvCache::attend`] | one, at the newest position | a generated token |
+    /// | [`KvCache::attend_prefill`] | n, causally | a prompt, or a chunk of one |
+    /// | [`AttentionCache::attend_chunk`] | n, causally | code over any cache; keys and values are f32 |
+    ///
+    /// All three append n tokens. `attend_chunk` of a [`KvCache`] is this call. With n = 1 it gives the bits of `append` and
+    /// `attend`. Of chunks of eight and more the chunk's own tokens, and others that not all of its queries see encoded, are
+    /// decoded once, to f32, whatever [`CacheSpec::arithmetic`] says.
     ///
     /// # Errors
     /// As [`KvCache::append`] and [`KvCache::attend`]; nothing is appended then.
@@ -225,8 +246,8 @@ impl KvCache {
         let group = self.spec.shape.group();
         let results = Mutex::new(out);
         let attend = |head: &mut Head, i: usize, k: Vectors<'_>, v: Vectors<'_>, scratch: &mut Scratch| {
-            let q = gather(q, i, kv_heads, group * head_dim);
-            let mut out = vec![0.0; n * group * value_dim];
+            let q = gather(q, i, kv_heads, group * head_dim)?;
+            let mut out = memory::filled(n * group * value_dim, 0.0)?;
             head.attend_chunk(&q, k, v, &mut out, scratch)?;
             let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
             scatter(&out, i, kv_heads, group * value_dim, &mut results);
@@ -253,16 +274,24 @@ impl KvCache {
         let sides = self.spec.sides(k, v);
         check_vectors(layer, before, num_kv_heads, &sides, *max_norms, level)?;
         // A page that went to the file may not come back from it: heads are put back as they were, and share until then.
-        let keeps = cools && heads.iter().any(Head::has_cold_tiers);
+        // So are they where much of a long chunk may be encoded before some of it is refused.
+        let keeps = n >= BULK || (cools && heads.iter().any(Head::has_cold_tiers));
         let lists = if keeps { heads.iter().map(Head::list_bytes).sum() } else { 0 };
         let _lists = self.budget.reserve(lists)?;
         let kept = keeps.then(|| heads.clone());
-        let growth = if self.budget.is_limited() {
+        let growth = if self.budget.is_limited() || n >= BULK {
             heads.iter().map(|head| head.keys.growth(n) + head.other.growth(n)).sum()
         } else {
             0
         };
         let _room = self.budget.reserve(growth)?;
+        if n >= BULK {
+            memory::check(growth)?;
+        }
+        for head in heads.iter_mut() {
+            head.keys.make_room(n)?;
+            head.other.make_room(n)?;
+        }
         // Pages that found no room in the file before go there now, which changes no value.
         heads.iter_mut().try_for_each(|head| head.cool(before))?;
         let scratch = &self.scratch;
@@ -339,7 +368,7 @@ impl KvCache {
         if !held || (tokens.start.max(sinks) < live.min(len) && tokens.end > sinks) {
             return Err(CacheError::NoTokens { start: tokens.start, end: tokens.end, first_live: live, len });
         }
-        let mut out = vec![0.0; tokens.len() * track.codec().dim()];
+        let mut out = memory::filled(tokens.len() * track.codec().dim(), 0.0)?;
         track.read(tokens.start, tokens.end, &mut out)?;
         Ok(out)
     }
@@ -360,6 +389,11 @@ impl KvCache {
             self.heads().map(|head| head.keys.truncate_growth(len) + head.other.truncate_growth(len)).sum();
         let budget = self.budget.clone();
         let _room = budget.reserve(growth)?;
+        memory::check(growth)?;
+        for head in self.layers.iter_mut().flat_map(|layer| &mut layer.heads) {
+            head.keys.own_rows_from(len)?;
+            head.other.own_rows_from(len)?;
+        }
         cut(self.layers.iter_mut().flat_map(|layer| &mut layer.heads), len)
     }
 
@@ -442,14 +476,22 @@ impl Layer {
             sparse: spec.sparse_values,
         };
         let sink_logits = spec.sink_logits.chunks(num_heads).nth(layer).unwrap_or_default();
-        let heads = (0..num_kv_heads).map(|i| Head {
+        let made = (0..num_kv_heads).map(|i| Head {
             keys: track(&keys, centring),
             other: track(&other, Centring::Off),
             is_latent,
             rule: rule.clone(),
             sink_logits: sink_logits.chunks(spec.shape.group()).nth(i).unwrap_or_default().to_vec(),
         });
-        Ok(Self { max_norms, heads: heads.collect() })
+        Ok(Self { max_norms, heads: memory::collected(num_kv_heads, made)? })
+    }
+
+    /// About what all layers of a cache take before there is a token.
+    fn bytes(spec: &CacheSpec) -> usize {
+        // Rows and their counts lie apart.
+        let head = size_of::<Head>() + 4 * (size_of::<Rows>() + 2 * size_of::<usize>());
+        let KvShape { num_layers, num_kv_heads, .. } = spec.shape;
+        num_layers * (size_of::<Self>() + num_kv_heads * head) + size_of_val(spec.sink_logits.as_slice())
     }
 }
 
@@ -531,11 +573,9 @@ impl AttentionCache for KvCache {
 }
 
 /// Rows of one head out of `[n, heads, width]`.
-fn gather(all: &[f32], head: usize, heads: usize, width: usize) -> Vec<f32> {
-    all.chunks_exact(heads * width)
-        .flat_map(|token| &token[head * width..(head + 1) * width])
-        .copied()
-        .collect()
+fn gather(all: &[f32], head: usize, heads: usize, width: usize) -> Result<Vec<f32>, CacheError> {
+    let rows = all.chunks_exact(heads * width).flat_map(|token| &token[head * width..(head + 1) * width]);
+    memory::collected(all.len() / heads, rows.copied())
 }
 
 /// The inverse of [`gather`].

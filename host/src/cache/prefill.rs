@@ -13,6 +13,7 @@ use super::track::{Track, leaving};
 use super::vectors::Vectors;
 use crate::error::CacheError;
 use crate::matmul::{Mat, MatMut, Store, product};
+use crate::memory;
 use rayon::prelude::*;
 use std::ops::Range;
 use tqkv_core::MAX_HEAD_DIM;
@@ -34,19 +35,18 @@ struct Plain {
 
 impl Plain {
     /// The track's uncompressed tail followed by the chunk.
-    fn new(track: &Track, chunk: Vectors<'_>) -> Self {
-        let dim = track.codec().dim();
-        let mut rows = vec![0.0; track.recent().len() * dim];
-        track.recent().read(0, &mut rows);
-        let (level, mut at) = (track.level(), rows.len());
-        rows.resize(at + chunk.len() * dim, 0.0);
+    fn new(track: &Track, chunk: Vectors<'_>) -> Result<Self, CacheError> {
+        let (dim, recent) = (track.codec().dim(), track.recent().len());
+        let mut rows = memory::filled((recent + chunk.len()) * dim, 0.0)?;
+        let (level, mut at) = (track.level(), recent * dim);
+        track.recent().read(0, &mut rows[..at]);
         let mut halves = [0; MAX_HEAD_DIM];
         for row in chunk.rows() {
             row.narrow(level, &mut halves[..dim]);
             widen_rows(level, &halves[..dim], &mut rows[at..at + dim]);
             at += dim;
         }
-        Self { first: track.len() - track.recent().len(), rows }
+        Ok(Self { first: track.len() - recent, rows })
     }
 
     /// Copies positions `from..to` to `out`; what is not held uncompressed stays as it is.
@@ -71,14 +71,14 @@ struct Boundary {
 
 impl Boundary {
     /// For `n` more queries of a track.
-    fn new(track: &Track, n: usize) -> Self {
+    fn new(track: &Track, n: usize) -> Result<Self, CacheError> {
         let (first, sinks, hot, wait) = (track.len(), track.sink_capacity(), track.hot(), track.wait());
         let coded = track.coded_end().max(sinks);
         let end = |position: usize| {
             let extra = (position + 1).saturating_sub(coded + hot);
             if extra >= wait { coded + leaving(hot, extra) } else { coded }
         };
-        Self { ends: (first..first + n).map(end).collect(), sinks }
+        Ok(Self { ends: memory::collected(n, (first..first + n).map(end))?, sinks })
     }
 
     /// For a query at the newest position.
@@ -110,8 +110,8 @@ struct Tile {
 }
 
 impl Tile {
-    fn new(dim: usize) -> Self {
-        Self { coded: vec![0.0; TILE * dim], plain: vec![0.0; TILE * dim] }
+    fn new(dim: usize) -> Result<Self, CacheError> {
+        Ok(Self { coded: memory::filled(TILE * dim, 0.0)?, plain: memory::filled(TILE * dim, 0.0)? })
     }
 
     /// Fills the parts that the queries need; says which are.
@@ -205,8 +205,9 @@ fn attend(
     scratch: &mut Scratch,
 ) -> Result<(), CacheError> {
     let (n, first) = (k.len(), head.len());
-    let keys = (Plain::new(&head.keys, k), Boundary::new(&head.keys, n));
-    let values = (!head.is_latent).then(|| (Plain::new(&head.other, v), Boundary::new(&head.other, n)));
+    let before = |track: &Track, x| Ok::<_, CacheError>((Plain::new(track, x)?, Boundary::new(track, n)?));
+    let keys = before(&head.keys, k)?;
+    let values = (!head.is_latent).then(|| before(&head.other, v)).transpose()?;
     head.push(k, v, scratch)?;
     let head = &*head;
     let keys = Side { track: &head.keys, plain: keys.0, boundary: keys.1 };
@@ -222,12 +223,11 @@ fn attend(
 impl Head {
     /// Attends with queries at the newest position, decoding each token once for all of them.
     pub(super) fn attend_decoded(&self, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
-        let side = |track| Side {
-            track,
-            plain: Plain::new(track, Vectors::none(track.codec().dim())),
-            boundary: Boundary::now(track),
+        let side = |track| {
+            let plain = Plain::new(track, Vectors::none(track.codec().dim()))?;
+            Ok::<_, CacheError>(Side { track, plain, boundary: Boundary::now(track) })
         };
-        let (keys, values) = (side(&self.keys), (!self.is_latent).then(|| side(&self.other)));
+        let (keys, values) = (side(&self.keys)?, (!self.is_latent).then(|| side(&self.other)).transpose()?);
         Work { head: self, keys: &keys, values: values.as_ref(), first: self.len() - 1, tile: (0, 1) }
             .run(q, out)
     }
@@ -252,10 +252,11 @@ impl Work<'_> {
         let position_dim = head.position().map_or(0, |track| track.codec().dim());
         let rows = q.len() / (dim + position_dim);
         let group = rows / (tile.1 - tile.0);
-        let mut queries = Queries::new(head, q, group, out.len());
-        let (mut key_tile, mut value_tile) = (Tile::new(dim), self.values.map(|_| Tile::new(value_dim)));
-        let mut position = vec![0.0; TILE * position_dim];
-        let (mut logits, mut spare) = (vec![0.0; rows * TILE], vec![0.0; rows * TILE]);
+        let mut queries = Queries::new(head, q, group, out.len())?;
+        let mut key_tile = Tile::new(dim)?;
+        let mut value_tile = self.values.map(|_| Tile::new(value_dim)).transpose()?;
+        let mut position = memory::filled(TILE * position_dim, 0.0)?;
+        let [mut logits, mut spare] = [memory::filled(rows * TILE, 0.0)?, memory::filled(rows * TILE, 0.0)?];
         let (oldest, newest) = (head.seen(first + tile.0), head.seen(first + tile.1 - 1));
         let past = self.past();
         self.attend_past(&mut queries, q, past)?;
@@ -379,31 +380,24 @@ impl Work<'_> {
 
 impl Queries {
     /// For `out` values of results; `group` query heads a token.
-    fn new(head: &Head, q: &[f32], group: usize, out: usize) -> Self {
+    fn new(head: &Head, q: &[f32], group: usize, out: usize) -> Result<Self, CacheError> {
         let dim = head.keys.codec().dim();
         let width = dim + head.position().map_or(0, |track| track.codec().dim());
-        let scaled = |at: Range<usize>| -> Vec<f32> {
-            q.chunks_exact(width).flat_map(|q| &q[at.clone()]).map(|x| x * head.rule.scale).collect()
+        let rows = q.len() / width;
+        let scaled = |at: Range<usize>| {
+            let part = q.chunks_exact(width).flat_map(|q| &q[at.clone()]).map(|x| x * head.rule.scale);
+            memory::collected(rows * at.len(), part)
         };
-        let (plain, position) = (scaled(0..dim), scaled(dim..width));
+        let (plain, position) = (scaled(0..dim)?, scaled(dim..width)?);
         let means = head.keys.means().list();
-        let offsets = plain
-            .chunks_exact(dim)
-            .flat_map(|q| means.iter().map(move |mean| dot(q, &mean.values)))
-            .collect();
-        let mut rotated = vec![0.0; plain.len()];
+        let each = |q| means.iter().map(move |mean| dot(q, &mean.values));
+        let offsets = memory::collected(rows * means.len(), plain.chunks_exact(dim).flat_map(each))?;
+        let mut rotated = memory::filled(plain.len(), 0.0)?;
         tqkv_simd::codec::rotate_queries(head.keys.level(), head.keys.codec(), &plain, &mut rotated);
-        let mut softmax = vec![Attention::EMPTY; plain.len() / dim];
+        let mut softmax = memory::filled(rows, Attention::EMPTY)?;
         softmax.chunks_exact_mut(group).for_each(|heads| head.start(0, heads));
-        Self {
-            plain,
-            rotated,
-            position,
-            offsets,
-            softmax,
-            plain_sum: vec![0.0; out],
-            rotated_sum: vec![0.0; out],
-        }
+        let (plain_sum, rotated_sum) = (memory::filled(out, 0.0)?, memory::filled(out, 0.0)?);
+        Ok(Self { plain, rotated, position, offsets, softmax, plain_sum, rotated_sum })
     }
 
     /// `out[row, i]` = <query row, token i>; untouched where there are no tokens.

@@ -5,6 +5,8 @@
 
 use super::budget::{Budget, Lease};
 use super::vectors::Floats;
+use crate::error::CacheError;
+use crate::memory;
 use tqkv_simd::Level;
 use tqkv_simd::page::{row_scores, row_sums, widen_rows};
 
@@ -36,6 +38,18 @@ impl Rows {
         Self { dim, level, values: Vec::new(), start: 0, lease: budget.lease() }
     }
 
+    /// A copy with as much room, as [`Clone`] makes it.
+    ///
+    /// # Errors
+    /// Memory that cannot be had.
+    pub(super) fn copy(&self) -> Result<Self, CacheError> {
+        let mut rows = self.emptied();
+        memory::reserve_exact(&mut rows.values, self.values.capacity())?;
+        rows.values.extend_from_slice(&self.values[self.start * self.dim..]);
+        rows.count();
+        Ok(rows)
+    }
+
     /// Rows like these without any.
     pub(super) fn emptied(&self) -> Self {
         Self::new(self.dim, self.level, self.lease.budget())
@@ -59,12 +73,32 @@ impl Rows {
         self.dim * size_of::<u16>()
     }
 
-    /// Appends rows of `dim` values.
-    pub(super) fn push<'a>(&mut self, rows: impl ExactSizeIterator<Item = Floats<'a>>) {
+    /// Makes room for so many rows in all.
+    ///
+    /// # Errors
+    /// Memory that cannot be had.
+    pub(super) fn make_room(&mut self, rows: usize) -> Result<(), CacheError> {
+        if self.capacity() < rows {
+            self.close_gap();
+            let more = rows * self.dim - self.values.len();
+            memory::reserve_exact(&mut self.values, more)?;
+            self.count();
+        }
+        Ok(())
+    }
+
+    /// Appends rows of `dim` values, all or none.
+    ///
+    /// # Errors
+    /// Memory that cannot be had.
+    pub(super) fn push<'a>(
+        &mut self,
+        rows: impl ExactSizeIterator<Item = Floats<'a>>,
+    ) -> Result<(), CacheError> {
         let new = rows.len() * self.dim;
         if self.values.capacity() - self.values.len() < new {
             self.close_gap();
-            self.values.reserve_exact(new);
+            memory::reserve_exact(&mut self.values, new)?;
             self.count();
         }
         let mut at = self.values.len();
@@ -73,6 +107,7 @@ impl Rows {
             row.narrow(self.level, &mut self.values[at..at + self.dim]);
             at += self.dim;
         }
+        Ok(())
     }
 
     /// Drops the oldest rows, and gives back memory but for `spare` rows.
@@ -144,7 +179,7 @@ mod tests {
         for round in 0..200 {
             let pushed: Vec<[f32; 16]> = (0..round % 7).map(|i| [next + i as f32; 16]).collect();
             next = (next + pushed.len() as f32) % 2000.0;
-            rows.push(pushed.iter().map(Floats::from));
+            rows.push(pushed.iter().map(Floats::from)).unwrap();
             model.extend(pushed);
             let gone = (round * 5 % 7).min(model.len());
             rows.drop_front(gone, round % 3);

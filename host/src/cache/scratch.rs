@@ -3,6 +3,7 @@
 use super::format::CodedQueries;
 use super::track::Track;
 use crate::error::CacheError;
+use crate::memory;
 #[cfg(all(loom, test))]
 use loom::sync::{Mutex, MutexGuard};
 use std::sync::PoisonError;
@@ -78,13 +79,18 @@ impl Seen {
     }
 
     /// Nothing yet; sums of `values` values.
-    pub(super) fn clear(&mut self, values: usize) {
+    ///
+    /// # Errors
+    /// Memory that cannot be had.
+    pub(super) fn clear(&mut self, values: usize) -> Result<(), CacheError> {
         self.state = [Attention::EMPTY; MAX_HEADS];
         for sums in [&mut self.plain, &mut self.rotated] {
             sums.clear();
+            memory::reserve(sums, values)?;
             sums.resize(values, 0.0);
         }
         self.failed = None;
+        Ok(())
     }
 }
 
@@ -99,11 +105,16 @@ pub(super) struct Scratch {
 
 impl Scratch {
     /// Queries, and room for what `spans` spans see.
-    pub(super) fn spans(&mut self, spans: usize) -> (&Queries, &mut [Seen]) {
-        if self.seen.len() < spans {
+    ///
+    /// # Errors
+    /// Memory that cannot be had.
+    pub(super) fn spans(&mut self, spans: usize) -> Result<(&Queries, &mut [Seen]), CacheError> {
+        let made = self.seen.len();
+        if made < spans {
+            memory::reserve(&mut self.seen, spans - made)?;
             self.seen.resize_with(spans, Seen::new);
         }
-        (&self.queries, &mut self.seen[..spans])
+        Ok((&self.queries, &mut self.seen[..spans]))
     }
 
     /// Room for some values.

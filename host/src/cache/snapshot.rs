@@ -18,6 +18,7 @@ use super::spec::{Arithmetic, CacheSpec, Centring, Cold};
 use super::{KvCache, Layer, LayerKind};
 use crate::error::CacheError;
 use crate::file::{AtomicFile, Existing};
+use crate::memory;
 use bytes::{Parser, put};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -69,8 +70,8 @@ impl KvCache {
         self.read_heads(reader)
     }
 
-    /// The cache of a snapshot, with the spec that the snapshot has; pages that were in a file go to one in the folder for
-    /// temporary files. For programs that look into snapshots of others: an engine knows its spec, and restores.
+    /// The cache of a snapshot, with the spec that the snapshot has and no budget; pages that were in a file go to one in
+    /// the folder for temporary files. Where the spec must be the program's own, [`KvCache::restore`] checks it.
     ///
     /// # Errors
     /// A snapshot of another version, of a spec that no cache can have, cut short or damaged.
@@ -89,6 +90,7 @@ impl KvCache {
                 // Blocks and what says where they are; only the last page may have room for more.
                 let last = head.keys.pages().page_bytes() + head.other.pages().page_bytes();
                 let _room = self.budget.reserve(2 * payload.len() + last)?;
+                memory::check(2 * payload.len() + last)?;
                 let mut parser = Parser::new(&payload);
                 let read = state::read(head, *max_norms, &mut parser).and_then(|()| parser.end());
                 read.map_err(|error| error.within(format_args!("layer {layer}, KV head {i}")))?;
@@ -117,14 +119,32 @@ impl KvCache {
         file.commit().map_err(failed)
     }
 
-    /// [`KvCache::restore`] from a file.
+    /// The cache that [`KvCache::save`] wrote, spec included; otherwise as [`KvCache::from_snapshot`].
+    ///
+    /// ```
+    /// # use tqkv::cache::{CacheSpec, KvCache};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("cache");
+    /// let mut cache = KvCache::new(CacheSpec::new(1, 1, 1, 64))?;
+    /// cache.append(0, &[0.5; 64], &[0.25; 64])?;
+    /// cache.save(&path)?;
+    /// assert_eq!(KvCache::load(&path)?.len(), 1);
+    /// # Ok::<(), tqkv::error::CacheError>(())
+    /// ```
     ///
     /// # Errors
-    /// As there.
-    pub fn load(&mut self, path: &Path) -> Result<(), CacheError> {
-        let file = File::open(path);
-        let file = file.map_err(|error| CacheError::Snapshot(format!("{}: {error}", path.display())))?;
-        self.restore(&mut BufReader::new(file))
+    /// As there, or a file that cannot be read; the text begins with its path.
+    pub fn load(path: &Path) -> Result<Self, CacheError> {
+        Self::from_snapshot(&mut open(path)?)
+            .map_err(|error| error.within(format_args!("{}", path.display())))
+    }
+
+    /// [`KvCache::restore`] from a file: into a cache that has the snapshot's spec, and its budget and spill folder.
+    ///
+    /// # Errors
+    /// As there, or a file that cannot be read; the text begins with its path.
+    pub fn restore_from(&mut self, path: &Path) -> Result<(), CacheError> {
+        self.restore(&mut open(path)?).map_err(|error| error.within(format_args!("{}", path.display())))
     }
 
     /// Names what a snapshot's spec has other than this cache.
@@ -137,6 +157,11 @@ impl KvCache {
         }
         if other.is_empty() { Ok(()) } else { refused("of a cache with a longer spec") }
     }
+}
+
+fn open(path: &Path) -> Result<BufReader<File>, CacheError> {
+    let file = File::open(path);
+    Ok(BufReader::new(file.map_err(|error| CacheError::Snapshot(format!("{}: {error}", path.display())))?))
 }
 
 /// Checks what a snapshot begins with; the result is the payload of its spec.
@@ -234,7 +259,10 @@ fn read_chunk(reader: &mut dyn Read, payload: &mut Vec<u8>) -> Result<(), CacheE
         return refused(format!("a chunk of {length} bytes; accepted are up to {MAX_CHUNK}"));
     }
     payload.clear();
-    let got = reader.take(length).read_to_end(payload).or_else(|error| refused(error.to_string()))?;
+    let got = reader.take(length).read_to_end(payload).or_else(|error| match error.kind() {
+        io::ErrorKind::OutOfMemory => Err(CacheError::Memory { bytes: length as usize }),
+        _ => refused(error.to_string()),
+    })?;
     if (got as u64) < length {
         return refused("cut short");
     }

@@ -68,8 +68,8 @@ pub enum Arithmetic {
 /// Shape and policy of a [`crate::cache::KvCache`].
 ///
 /// ```
+/// use tqkv::CodecId;
 /// use tqkv::cache::{CacheSpec, KvCache};
-/// use tqkv_core::CodecId;
 ///
 /// let spec = CacheSpec::new(32, 32, 8, 128).codecs(CodecId::S4, CodecId::S3).hot(64);
 /// let cache = KvCache::new(spec)?;

@@ -130,16 +130,34 @@ impl Track {
         if self.means.state() == State::Learning { MEAN_TOKENS } else { 0 }
     }
 
+    /// Makes room for the rows of `tokens` more. They are the large pieces that an append asks for; where one cannot be had,
+    /// nothing has changed yet.
+    pub(super) fn make_room(&mut self, tokens: usize) -> Result<(), CacheError> {
+        let (sinks, recent) = self.rows_after(tokens);
+        if sinks > self.sinks.len() {
+            own(&mut self.sinks)?.make_room(sinks)?;
+        }
+        own(&mut self.recent)?.make_room(recent)
+    }
+
+    /// The most rows that sinks and recent tokens may be while `tokens` more are taken up.
+    fn rows_after(&self, tokens: usize) -> (usize, usize) {
+        let sinks = tokens.min(self.sink_capacity - self.sinks.len());
+        let (held, after) = (self.recent.len(), self.recent.len() + tokens - sinks);
+        let most = after.min(self.hot + MEAN_TOKENS + PIECE + 2 * BATCH).max(held);
+        (self.sinks.len() + sinks, most)
+    }
+
     /// Appends tokens and encodes what leaves the hot window.
     pub(super) fn push(&mut self, x: Vectors<'_>, scratch: &mut Scratch) -> Result<(), CacheError> {
         let mut from = 0;
         if self.sinks.len() < self.sink_capacity && x.len() > 0 {
             from = (self.sink_capacity - self.sinks.len()).min(x.len());
-            Arc::make_mut(&mut self.sinks).push(x.part(0, from).rows());
+            own(&mut self.sinks)?.push(x.part(0, from).rows())?;
         }
         while from < x.len() {
             let to = x.len().min(from + PIECE);
-            Arc::make_mut(&mut self.recent).push(x.part(from, to).rows());
+            own(&mut self.recent)?.push(x.part(from, to).rows())?;
             self.encode_oldest(scratch)?;
             from = to;
         }
@@ -309,6 +327,17 @@ impl Track {
         Ok(Cut { len, means: self.reopened(coded)?, page: self.pages.plan_cut(coded)? })
     }
 
+    /// Copies the rows that a cut at `len` shortens and that a fork uses as well. Changes no value.
+    pub(super) fn own_rows_from(&mut self, len: usize) -> Result<(), CacheError> {
+        if len < self.len() {
+            own(&mut self.recent)?;
+        }
+        if len < self.sinks.len() {
+            own(&mut self.sinks)?;
+        }
+        Ok(())
+    }
+
     /// Drops tokens as planned for what is held now.
     pub(super) fn truncate(&mut self, cut: Cut) {
         let Cut { len, means, page } = cut;
@@ -405,9 +434,9 @@ impl Track {
     pub(super) fn growth(&self, tokens: usize) -> usize {
         let copy = |rows: &Arc<Rows>| if Arc::strong_count(rows) > 1 { rows.allocated_bytes() } else { 0 };
         let row = self.recent.row_bytes();
-        let sinks = tokens.min(self.sink_capacity - self.sinks.len());
-        let (held, after) = (self.recent.len(), self.recent.len() + tokens - sinks);
-        let most = after.min(self.hot + MEAN_TOKENS + PIECE + 2 * BATCH).max(held);
+        let (sinks, most) = self.rows_after(tokens);
+        let sinks = sinks - self.sinks.len();
+        let after = self.recent.len() + tokens - sinks;
         let rows = sinks * row + most.saturating_sub(self.recent.capacity()) * row;
         let coded = leaving(self.hot, after.saturating_sub(self.hot));
         let pages = self.pages.growth(coded);
@@ -416,6 +445,14 @@ impl Track {
         let ahead = if self.is_dear() { BATCH * self.dim * size_of::<f32>() } else { 0 };
         rows + pages + means + copies + ahead
     }
+}
+
+/// Rows to write to, copied where a fork uses them as well.
+fn own(rows: &mut Arc<Rows>) -> Result<&mut Rows, CacheError> {
+    if Arc::strong_count(rows) > 1 {
+        *rows = Arc::new(rows.copy()?);
+    }
+    Ok(Arc::make_mut(rows))
 }
 
 /// Takes the mean off rows.

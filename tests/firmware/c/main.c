@@ -22,7 +22,7 @@ static int16_t next(void) {
 
 static void vector(uint32_t seed, int16_t *x) {
     state = seed * 747796405u + 2891336453u;
-    for (int i = 0; i < TQKV_DIM; i++) {
+    for (int i = 0; i < TQKV_FIXED_DIM; i++) {
         int16_t sum = 0;
         for (int k = 0; k < 4; k++)
             sum += next();
@@ -31,19 +31,21 @@ static void vector(uint32_t seed, int16_t *x) {
 }
 
 int main(void) {
-    static int16_t x[TQKV_DIM], back[TQKV_DIM];
-    static uint8_t block[TQKV_BLOCK_BYTES];
-    static TqkvQuery query;
+    static int16_t x[TQKV_FIXED_DIM], back[TQKV_FIXED_DIM];
+    static uint8_t block[TQKV_FIXED_BLOCK_BYTES];
+    static tqkv_fixed_query query;
     vector(9, x);
-    if (tqkv_query(x, -12, &query) != TqkvOk || tqkv_encode(0, -15, block) != TqkvNull)
+    if (tqkv_fixed_query_init(x, -12, &query) != TQKV_FIXED_OK)
+        return 1;
+    if (tqkv_fixed_encode(0, -15, block) != TQKV_FIXED_NULL_POINTER)
         return 1;
     for (uint32_t seed = 0; seed < 4; seed++) {
         int32_t score = INT32_MIN;
         vector(seed, x);
         uint8_t good[2];
-        good[0] = tqkv_encode(x, -15, block) == TqkvOk;
-        good[1] = tqkv_decode(block, -15, back) == TqkvOk;
-        if (tqkv_score(&query, block, &score) != TqkvOk)
+        good[0] = tqkv_fixed_encode(x, -15, block) == TQKV_FIXED_OK;
+        good[1] = tqkv_fixed_decode(block, -15, back) == TQKV_FIXED_OK;
+        if (tqkv_fixed_score(&query, block, &score) != TQKV_FIXED_OK)
             return 1;
         take(good, sizeof good);
         take(block, sizeof block);

@@ -34,31 +34,31 @@ static void take(const void *data, size_t length) {
     }
 }
 
-static TqkvLmStatus next(TqkvLm *lm, TqkvLmSampler *sampler, uint32_t *token) {
-    TqkvLmLogits logits;
-    TqkvLmStatus status = tqkv_lm_logits(lm, &logits);
-    if (status != TqkvLmOk)
+static tqkv_lm_status next(tqkv_lm *lm, tqkv_lm_sampler *sampler, uint32_t *token) {
+    tqkv_lm_logits logits;
+    tqkv_lm_status status = tqkv_lm_next_logits(lm, &logits);
+    if (status != TQKV_LM_OK)
         return status;
     take(logits.values, logits.count * sizeof *logits.values);
     take(&logits.exponent, sizeof logits.exponent);
     return TEMPERATURE ? tqkv_lm_sample(sampler, &logits, token) : tqkv_lm_greedy(&logits, token);
 }
 
-static TqkvLmStatus write_text(void) {
-    TqkvLm *lm;
-    TqkvLmSampler sampler;
+static tqkv_lm_status write_text(void) {
+    tqkv_lm *lm;
+    tqkv_lm_sampler sampler;
     uint32_t token;
-    TqkvLmStatus status = tqkv_lm_open(&CACHE, model, (size_t)(model_end - model), CONTEXT, SINKS, memory,
+    tqkv_lm_status status = tqkv_lm_open(&CACHE, model, (size_t)(model_end - model), CONTEXT, SINKS, memory,
                                        sizeof memory, &lm);
-    if (status == TqkvLmOk)
-        status = tqkv_lm_sampler(TEMPERATURE, SEED, &sampler);
-    for (const char *at = prompt; status == TqkvLmOk && *at; at++) {
+    if (status == TQKV_LM_OK)
+        status = tqkv_lm_sampler_init(TEMPERATURE, SEED, &sampler);
+    for (const char *at = prompt; status == TQKV_LM_OK && *at; at++) {
         putchar(*at);
         status = tqkv_lm_push(lm, (uint8_t)*at);
     }
-    for (int i = 0; status == TqkvLmOk && i < NEW_TOKENS; i++) {
+    for (int i = 0; status == TQKV_LM_OK && i < NEW_TOKENS; i++) {
         status = next(lm, &sampler, &token);
-        if (status == TqkvLmOk) {
+        if (status == TQKV_LM_OK) {
             putchar((int)token);
             status = tqkv_lm_push(lm, token);
         }
@@ -67,10 +67,10 @@ static TqkvLmStatus write_text(void) {
 }
 
 int main(void) {
-    TqkvLmStatus status = write_text();
-    if (status == TqkvLmOk)
+    tqkv_lm_status status = write_text();
+    if (status == TQKV_LM_OK)
         printf("\ncrc %08lx\n", (unsigned long)~crc);
     else
         printf("\n%s\n", tqkv_lm_status_text(status));
-    return status == TqkvLmOk ? 0 : 1;
+    return status == TQKV_LM_OK ? 0 : 1;
 }

@@ -467,6 +467,28 @@ fn a_cache_is_made_of_its_snapshot_alone() {
 }
 
 #[test]
+fn a_cache_is_loaded_from_its_file_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cache.tqks");
+    for spec in [base(), base().sliding_window(200).hot(16), base().codecs(CodecId::T4, CodecId::T2).sinks(1)]
+    {
+        let mut cache = filled(spec, 500);
+        cache.save(&path).unwrap();
+        let mut loaded = KvCache::load(&path).unwrap();
+        assert_eq!(loaded.spec().codecs_at(0), cache.spec().codecs_at(0));
+        for cache in [&mut cache, &mut loaded] {
+            (500..700).for_each(|i| append(cache, 1, i + 1));
+        }
+        assert_eq!(bits(&cache), bits(&loaded), "it goes on as the one that was saved");
+    }
+    let refused = |path: &std::path::Path| KvCache::load(path).unwrap_err().to_string();
+    let none = folder.path().join("none");
+    assert!(refused(&none).contains("none"), "{}", refused(&none));
+    std::fs::write(&none, b"no snapshot").unwrap();
+    assert!(refused(&none).contains("none: "), "{}", refused(&none));
+}
+
+#[test]
 fn a_damaged_or_foreign_snapshot_is_refused_and_changes_nothing() {
     let cache = filled(base(), 300);
     let bytes = snapshot(&cache);
@@ -509,7 +531,7 @@ fn a_cache_goes_on_from_a_file_as_if_it_had_never_stopped() {
         let mut cache = filled(base().cold(300, Cold::Spill(folder.path().into())), to);
         cache.save(&path).unwrap();
         let mut restored = KvCache::new(cache.spec().clone()).unwrap();
-        restored.load(&path).unwrap();
+        restored.restore_from(&path).unwrap();
         assert_eq!(restored.stats().spilled_bytes, cache.stats().spilled_bytes);
         for cache in [&mut cache, &mut restored] {
             (to..to + 300).for_each(|i| append(cache, 1, i + 1));
@@ -519,8 +541,9 @@ fn a_cache_goes_on_from_a_file_as_if_it_had_never_stopped() {
     let names: Vec<_> =
         std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["cache.tqks"]);
-    let missing = KvCache::new(base()).unwrap().load(&folder.path().join("none")).unwrap_err().to_string();
-    assert!(missing.contains("none"), "{missing}");
+    let none = folder.path().join("none");
+    let missing = KvCache::new(base()).unwrap().restore_from(&none).unwrap_err();
+    assert!(missing.to_string().contains("none"), "{missing}");
 }
 
 /// Old faults of this cache, one each.
@@ -616,7 +639,7 @@ fn a_process_killed_in_the_middle_leaves_the_old_file_or_the_new_one() {
         child.kill().unwrap();
         child.wait().unwrap();
         let mut cache = KvCache::new(spec()).unwrap();
-        cache.load(&path).unwrap();
+        cache.restore_from(&path).unwrap();
         lengths.push(cache.len());
     }
     let whole = lengths.iter().filter(|&&len| len == 4999 || len == 5000).count();

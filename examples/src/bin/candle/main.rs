@@ -15,8 +15,8 @@ use std::fs::File;
 use std::io::BufReader;
 use std::time::Instant;
 use tokenizers::Tokenizer;
+use tqkv::CodecId;
 use tqkv::cache::{CacheSpec, KvCache};
-use tqkv_core::CodecId;
 
 /// Tokens to generate.
 const TOKENS: usize = 400;
@@ -45,10 +45,7 @@ fn main() -> Result<()> {
 
 /// A cache for the model, with the codecs of keys and of values, or one for both.
 fn spec(shape: &Shape, names: &str) -> Result<CacheSpec> {
-    let codec = |name: &str| {
-        let accepted = || CodecId::ALL.iter().map(|codec| codec.name()).collect::<Vec<_>>().join(", ");
-        CodecId::from_name(name).with_context(|| format!("codec {name}; accepted are {}", accepted()))
-    };
+    let codec = |name: &str| name.parse::<CodecId>().with_context(|| format!("codec '{name}'"));
     let (key, value) = names.split_once(',').unwrap_or((names, names));
     let spec = CacheSpec::new(shape.num_layers, shape.num_heads, shape.num_kv_heads, shape.head_dim);
     Ok(spec.codecs(codec(key)?, codec(value)?))

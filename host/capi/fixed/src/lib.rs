@@ -12,116 +12,116 @@ type Codec = FixedCodec<128, S4>;
 static CODEC: Codec = Codec::DEFAULT;
 
 /// Samples of a vector.
-pub const TQKV_DIM: usize = 128;
+pub const TQKV_FIXED_DIM: usize = 128;
 /// Bytes of a block.
-pub const TQKV_BLOCK_BYTES: usize = 66;
+pub const TQKV_FIXED_BLOCK_BYTES: usize = 66;
 /// Words of a prepared query.
-pub const TQKV_QUERY_WORDS: usize = 66;
+pub const TQKV_FIXED_QUERY_WORDS: usize = 66;
 
 const _: () = {
-    assert!(Codec::BLOCK_BYTES == TQKV_BLOCK_BYTES);
-    assert!(size_of::<FixedQuery<TQKV_DIM>>() == 4 * TQKV_QUERY_WORDS);
-    assert!(align_of::<FixedQuery<TQKV_DIM>>() == align_of::<TqkvQuery>());
+    assert!(Codec::BLOCK_BYTES == TQKV_FIXED_BLOCK_BYTES);
+    assert!(size_of::<FixedQuery<TQKV_FIXED_DIM>>() == 4 * TQKV_FIXED_QUERY_WORDS);
+    assert!(align_of::<FixedQuery<TQKV_FIXED_DIM>>() == align_of::<TqkvFixedQuery>());
 };
 
 /// How a call ended.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum TqkvStatus {
+pub enum TqkvFixedStatus {
     /// All is well.
-    TqkvOk = 0,
+    TqkvFixedOk = 0,
     /// A pointer is null; nothing was done.
-    TqkvNull = 1,
+    TqkvFixedNullPointer = 1,
     /// The vector is too large for an f16 scale; the block holds zeros.
-    TqkvOutOfRange = 2,
+    TqkvFixedBadVector = 2,
     /// The stored scale is NaN or infinite; nothing was written.
-    TqkvDamaged = 3,
+    TqkvFixedBadBlock = 3,
 }
 
 /// A prepared query; its content is private.
 #[repr(C)]
-pub struct TqkvQuery {
-    words: [u32; TQKV_QUERY_WORDS],
+pub struct TqkvFixedQuery {
+    words: [u32; TQKV_FIXED_QUERY_WORDS],
 }
 
-/// Encodes TQKV_DIM samples, multiples of 2^exponent, into a block of TQKV_BLOCK_BYTES bytes.
+/// Encodes TQKV_FIXED_DIM samples, multiples of 2^exponent, into a block of TQKV_FIXED_BLOCK_BYTES bytes.
 ///
 /// # Safety
-/// `x` points to TQKV_DIM readable samples and `block` to TQKV_BLOCK_BYTES writable bytes, or
+/// `x` points to TQKV_FIXED_DIM readable samples and `block` to TQKV_FIXED_BLOCK_BYTES writable bytes, or
 /// either is null.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tqkv_encode(x: *const i16, exponent: i32, block: *mut u8) -> TqkvStatus {
+pub unsafe extern "C" fn tqkv_fixed_encode(x: *const i16, exponent: i32, block: *mut u8) -> TqkvFixedStatus {
     // SAFETY: the caller promises that pointers that are not null are good for these lengths.
     let (x, block) =
-        unsafe { (x.cast::<[i16; TQKV_DIM]>().as_ref(), block.cast::<[u8; TQKV_BLOCK_BYTES]>().as_mut()) };
-    let (Some(x), Some(block)) = (x, block) else { return TqkvStatus::TqkvNull };
+        unsafe { (x.cast::<[i16; TQKV_FIXED_DIM]>().as_ref(), block.cast::<[u8; TQKV_FIXED_BLOCK_BYTES]>().as_mut()) };
+    let (Some(x), Some(block)) = (x, block) else { return TqkvFixedStatus::TqkvFixedNullPointer };
     match CODEC.encode(x, exponent, block) {
-        Ok(()) => TqkvStatus::TqkvOk,
-        Err(_) => TqkvStatus::TqkvOutOfRange,
+        Ok(()) => TqkvFixedStatus::TqkvFixedOk,
+        Err(_) => TqkvFixedStatus::TqkvFixedBadVector,
     }
 }
 
-/// Decodes a block to TQKV_DIM samples in multiples of 2^exponent, rounded and saturated.
+/// Decodes a block to TQKV_FIXED_DIM samples in multiples of 2^exponent, rounded and saturated.
 ///
 /// # Safety
-/// `block` points to TQKV_BLOCK_BYTES readable bytes and `out` to TQKV_DIM writable samples, or
+/// `block` points to TQKV_FIXED_BLOCK_BYTES readable bytes and `out` to TQKV_FIXED_DIM writable samples, or
 /// either is null.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tqkv_decode(block: *const u8, exponent: i32, out: *mut i16) -> TqkvStatus {
+pub unsafe extern "C" fn tqkv_fixed_decode(block: *const u8, exponent: i32, out: *mut i16) -> TqkvFixedStatus {
     // SAFETY: the caller promises that pointers that are not null are good for these lengths.
     let (block, out) =
-        unsafe { (block.cast::<[u8; TQKV_BLOCK_BYTES]>().as_ref(), out.cast::<[i16; TQKV_DIM]>().as_mut()) };
-    let (Some(block), Some(out)) = (block, out) else { return TqkvStatus::TqkvNull };
+        unsafe { (block.cast::<[u8; TQKV_FIXED_BLOCK_BYTES]>().as_ref(), out.cast::<[i16; TQKV_FIXED_DIM]>().as_mut()) };
+    let (Some(block), Some(out)) = (block, out) else { return TqkvFixedStatus::TqkvFixedNullPointer };
     match CODEC.decode(block, exponent, out) {
-        Ok(()) => TqkvStatus::TqkvOk,
-        Err(_) => TqkvStatus::TqkvDamaged,
+        Ok(()) => TqkvFixedStatus::TqkvFixedOk,
+        Err(_) => TqkvFixedStatus::TqkvFixedBadBlock,
     }
 }
 
-/// Prepares a query of TQKV_DIM samples, multiples of 2^exponent.
+/// Prepares a query of TQKV_FIXED_DIM samples, multiples of 2^exponent.
 ///
 /// # Safety
-/// `q` points to TQKV_DIM readable samples and `query` to a writable query, or either is null.
+/// `q` points to TQKV_FIXED_DIM readable samples and `query` to a writable query, or either is null.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tqkv_query(q: *const i16, exponent: i32, query: *mut TqkvQuery) -> TqkvStatus {
+pub unsafe extern "C" fn tqkv_fixed_query_init(q: *const i16, exponent: i32, query: *mut TqkvFixedQuery) -> TqkvFixedStatus {
     // SAFETY: the caller promises that pointers that are not null are good for these lengths.
-    let q = unsafe { q.cast::<[i16; TQKV_DIM]>().as_ref() };
-    let Some(q) = q else { return TqkvStatus::TqkvNull };
+    let q = unsafe { q.cast::<[i16; TQKV_FIXED_DIM]>().as_ref() };
+    let Some(q) = q else { return TqkvFixedStatus::TqkvFixedNullPointer };
     if query.is_null() {
-        return TqkvStatus::TqkvNull;
+        return TqkvFixedStatus::TqkvFixedNullPointer;
     }
     // SAFETY: not null, writable by the caller's promise; size and alignment are asserted above.
-    unsafe { query.cast::<FixedQuery<TQKV_DIM>>().write(CODEC.query(q, exponent)) };
-    TqkvStatus::TqkvOk
+    unsafe { query.cast::<FixedQuery<TQKV_FIXED_DIM>>().write(CODEC.query(q, exponent)) };
+    TqkvFixedStatus::TqkvFixedOk
 }
 
-/// Writes the score of a query and a block: their dot product / sqrt(TQKV_DIM) in units of 2^-16.
+/// Writes the score of a query and a block: their dot product / sqrt(TQKV_FIXED_DIM) in units of 2^-16.
 ///
 /// # Safety
-/// `query` was filled by `tqkv_query`, `block` points to TQKV_BLOCK_BYTES readable bytes, and
+/// `query` was filled by `tqkv_fixed_query_init`, `block` points to TQKV_FIXED_BLOCK_BYTES readable bytes, and
 /// `score` to a writable word, or one is null.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tqkv_score(
-    query: *const TqkvQuery,
+pub unsafe extern "C" fn tqkv_fixed_score(
+    query: *const TqkvFixedQuery,
     block: *const u8,
     score: *mut i32,
-) -> TqkvStatus {
+) -> TqkvFixedStatus {
     // SAFETY: the caller promises that pointers that are not null are good for these lengths, and
-    // that the query was written by `tqkv_query`.
+    // that the query was written by `tqkv_fixed_query_init`.
     let (query, block, score) = unsafe {
         (
-            query.cast::<FixedQuery<TQKV_DIM>>().as_ref(),
-            block.cast::<[u8; TQKV_BLOCK_BYTES]>().as_ref(),
+            query.cast::<FixedQuery<TQKV_FIXED_DIM>>().as_ref(),
+            block.cast::<[u8; TQKV_FIXED_BLOCK_BYTES]>().as_ref(),
             score.as_mut(),
         )
     };
-    let (Some(query), Some(block), Some(score)) = (query, block, score) else { return TqkvStatus::TqkvNull };
+    let (Some(query), Some(block), Some(score)) = (query, block, score) else { return TqkvFixedStatus::TqkvFixedNullPointer };
     match CODEC.score(query, block) {
         Ok(value) => {
             *score = value;
-            TqkvStatus::TqkvOk
+            TqkvFixedStatus::TqkvFixedOk
         }
-        Err(_) => TqkvStatus::TqkvDamaged,
+        Err(_) => TqkvFixedStatus::TqkvFixedBadBlock,
     }
 }
 

@@ -76,7 +76,7 @@ pub extern "C" fn tqkv_lm_status_text(status: u32) -> *const c_char {
 /// # Safety
 /// `model` points to `length` readable bytes, and `shape` to a writable struct, or either is null.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tqkv_lm_shape(
+pub unsafe extern "C" fn tqkv_lm_read_shape(
     model: *const u8,
     length: usize,
     shape: *mut TqkvLmShape,
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn tqkv_lm_prefill(lm: *mut TqkvLm, tokens: *const u32, co
 /// # Safety
 /// As `tqkv_lm_push`; `logits` points to a writable struct, or is null.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tqkv_lm_logits(lm: *mut TqkvLm, logits: *mut TqkvLmLogits) -> TqkvLmStatus {
+pub unsafe extern "C" fn tqkv_lm_next_logits(lm: *mut TqkvLm, logits: *mut TqkvLmLogits) -> TqkvLmStatus {
     status::of(|| {
         let to = output(logits)?;
         // SAFETY: a handle by the caller's promise.
@@ -260,7 +260,7 @@ unsafe fn logits<'a>(logits: *const TqkvLmLogits) -> Result<Logits<'a>, TqkvLmSt
 /// Writes the likeliest token, the first among equals.
 ///
 /// # Safety
-/// `logits` are those of `tqkv_lm_logits`, not yet overwritten, and `token` points to a writable number, or either is null.
+/// `logits` are those of `tqkv_lm_next_logits`, not yet overwritten, and `token` points to a writable number, or either is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_lm_greedy(logits: *const TqkvLmLogits, token: *mut u32) -> TqkvLmStatus {
     status::of(|| {
@@ -277,7 +277,7 @@ pub unsafe extern "C" fn tqkv_lm_greedy(logits: *const TqkvLmLogits, token: *mut
 /// # Safety
 /// `sampler` points to a writable struct, or is null.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tqkv_lm_sampler(
+pub unsafe extern "C" fn tqkv_lm_sampler_init(
     temperature: u16,
     seed: u64,
     sampler: *mut TqkvLmSampler,

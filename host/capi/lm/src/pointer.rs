@@ -6,7 +6,7 @@ use core::ops::Range;
 /// A pointer that is neither null nor misaligned.
 pub(crate) fn input<T>(pointer: *const T) -> Result<*const T, TqkvLmStatus> {
     if pointer.is_null() {
-        Err(TqkvLmNull)
+        Err(TqkvLmNullPointer)
     } else if pointer.is_aligned() {
         Ok(pointer)
     } else {

@@ -3,14 +3,14 @@
 use core::ffi::CStr;
 use tqkv_lm::LmError;
 
-/// How a call ended. With any but TqkvLmOk nothing was written, unless it says so.
+/// How a call ended. With any but TQKV_LM_OK nothing was written, unless it says so.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TqkvLmStatus {
     /// All is well.
     TqkvLmOk = 0,
     /// A pointer is null.
-    TqkvLmNull = 1,
+    TqkvLmNullPointer = 1,
     /// A pointer is not aligned to what it points to, memory not to TQKV_LM_ALIGN.
     TqkvLmMisaligned = 2,
     /// The bytes are not a flat model file: they do not begin with TQLM, or end within the header.

@@ -99,7 +99,7 @@ fn open(file: &[u8], memory: &mut [u64]) -> *mut TqkvLm {
 fn logits(lm: *mut TqkvLm) -> TqkvLmLogits {
     let mut logits = TqkvLmLogits { values: null(), count: 0, exponent: 0 };
     // SAFETY: a handle, and a place to write.
-    assert_eq!(unsafe { tqkv_lm_logits(lm, &raw mut logits) }, TqkvLmOk);
+    assert_eq!(unsafe { tqkv_lm_next_logits(lm, &raw mut logits) }, TqkvLmOk);
     logits
 }
 
@@ -130,7 +130,7 @@ fn its_tokens_and_logits_are_those_of_the_crate() {
     let (prompt, mut token) = ([3, 1, 49], 0);
     // SAFETY: handles, numbers and places to write that live.
     unsafe {
-        assert_eq!(tqkv_lm_sampler(205, 9, sampler.as_mut_ptr()), TqkvLmOk);
+        assert_eq!(tqkv_lm_sampler_init(205, 9, sampler.as_mut_ptr()), TqkvLmOk);
         assert_eq!(tqkv_lm_prefill(lm, prompt.as_ptr(), prompt.len()), TqkvLmOk);
     }
     for token in prompt {
@@ -201,7 +201,7 @@ fn a_file_that_is_not_whole_is_refused() {
     }
     let mut shape = std::mem::MaybeUninit::uninit();
     // SAFETY: as many bytes as are said, and a place to write.
-    let status = unsafe { tqkv_lm_shape(file.as_ptr(), file.len(), shape.as_mut_ptr()) };
+    let status = unsafe { tqkv_lm_read_shape(file.as_ptr(), file.len(), shape.as_mut_ptr()) };
     // SAFETY: written, as the status says.
     let shape = unsafe { shape.assume_init() };
     assert_eq!((status, shape.vocab, shape.layers, shape.head_dim), (TqkvLmOk, 50, 2, 64));
@@ -252,13 +252,13 @@ fn null_and_misaligned_pointers_are_refused() {
         let cache = &raw const TQKV_LM_64_S4_S3;
         let odd = (&raw mut numbers).cast::<u8>().add(1);
         let mut got = logits(lm);
-        assert_eq!(tqkv_lm_shape(null(), length, odd.cast()), TqkvLmMisaligned);
-        assert_eq!(tqkv_lm_shape(data, length, null_mut()), TqkvLmNull);
-        assert_eq!(tqkv_lm_memory(null(), data, length, 1, &raw mut size), TqkvLmNull);
+        assert_eq!(tqkv_lm_read_shape(null(), length, odd.cast()), TqkvLmMisaligned);
+        assert_eq!(tqkv_lm_read_shape(data, length, null_mut()), TqkvLmNullPointer);
+        assert_eq!(tqkv_lm_memory(null(), data, length, 1, &raw mut size), TqkvLmNullPointer);
         assert_eq!(tqkv_lm_memory(cache.byte_add(1), data, length, 1, &raw mut size), TqkvLmMisaligned);
-        assert_eq!(tqkv_lm_memory(cache, null(), length, 1, &raw mut size), TqkvLmNull);
+        assert_eq!(tqkv_lm_memory(cache, null(), length, 1, &raw mut size), TqkvLmNullPointer);
         assert_eq!(tqkv_lm_memory(cache, data, usize::MAX, 1, &raw mut size), TqkvLmLength);
-        assert_eq!(tqkv_lm_memory(cache, data, length, 1, null_mut()), TqkvLmNull);
+        assert_eq!(tqkv_lm_memory(cache, data, length, 1, null_mut()), TqkvLmNullPointer);
         let mut other = null_mut();
         let refused = [
             tqkv_lm_open(null(), data, length, 1, 0, place.as_mut_ptr().cast(), bytes, &raw mut other),
@@ -268,17 +268,17 @@ fn null_and_misaligned_pointers_are_refused() {
             tqkv_lm_push(null_mut(), 1),
             tqkv_lm_prefill(lm, null(), 1),
             tqkv_lm_prefill(null_mut(), numbers.as_ptr(), 1),
-            tqkv_lm_logits(lm, null_mut()),
-            tqkv_lm_logits(null_mut(), &raw mut got),
+            tqkv_lm_next_logits(lm, null_mut()),
+            tqkv_lm_next_logits(null_mut(), &raw mut got),
             tqkv_lm_position(lm, null_mut()),
             tqkv_lm_position(null_mut(), &raw mut number),
             tqkv_lm_clear(null_mut()),
             tqkv_lm_greedy(null(), &raw mut number),
             tqkv_lm_greedy(&raw const got, null_mut()),
-            tqkv_lm_sampler(1, 1, null_mut()),
+            tqkv_lm_sampler_init(1, 1, null_mut()),
             tqkv_lm_sample(null_mut(), &raw const got, &raw mut number),
         ];
-        assert_eq!(refused, [TqkvLmNull; 16]);
+        assert_eq!(refused, [TqkvLmNullPointer; 16]);
         assert!(other.is_null());
         assert_eq!(tqkv_lm_prefill(lm, odd.cast(), 1), TqkvLmMisaligned);
         assert_eq!(tqkv_lm_push(odd.cast(), 1), TqkvLmMisaligned);
@@ -286,7 +286,7 @@ fn null_and_misaligned_pointers_are_refused() {
         let none = TqkvLmLogits { count: 0, ..got };
         assert_eq!(tqkv_lm_greedy(&raw const none, &raw mut number), TqkvLmLength);
         let nowhere = TqkvLmLogits { values: null(), ..got };
-        assert_eq!(tqkv_lm_greedy(&raw const nowhere, &raw mut number), TqkvLmNull);
+        assert_eq!(tqkv_lm_greedy(&raw const nowhere, &raw mut number), TqkvLmNullPointer);
     }
     assert_eq!((number, size, position(lm)), (7, 7, 0));
 }

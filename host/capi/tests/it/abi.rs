@@ -2,13 +2,15 @@
 //! leaves the cache as it was.
 
 use crate::common::*;
-use half::{bf16, f16};
+use half::f16;
 use std::ffi::{CStr, CString};
 use std::ptr::{null, null_mut};
 use tqkv::cache::{CacheSpec, KvCache};
 use tqkv_capi::TqkvDtype::*;
 use tqkv_capi::TqkvStatus::*;
 use tqkv_capi::*;
+
+const F32: u32 = TqkvF32 as u32;
 
 #[test]
 fn a_cache_of_c_is_the_cache_of_rust() {
@@ -28,7 +30,17 @@ fn a_cache_of_c_is_the_cache_of_rust() {
     let (mut scores, mut count) = (vec![0.0; 300], 0);
     // SAFETY: the cache lives, the lengths are those of the slices, and the count can be written.
     let status = unsafe {
-        tqkv_scores(cache.0, 0, 3, q.as_ptr(), DIM, scores.as_mut_ptr(), scores.len(), &raw mut count)
+        tqkv_scores(
+            cache.0,
+            0,
+            3,
+            F32,
+            q.as_ptr().cast(),
+            DIM,
+            scores.as_mut_ptr(),
+            scores.len(),
+            &raw mut count,
+        )
     };
     assert_eq!((status, count), (TqkvOk, 200));
     assert_eq!(scores[..200], want[..]);
@@ -46,43 +58,17 @@ fn a_cache_of_c_is_the_cache_of_rust() {
 }
 
 #[test]
-fn every_type_of_keys_appends_the_same() {
-    let (k, v, q) = (values(1, 100 * TOKEN), values(2, 100 * TOKEN), values(3, 100 * QUERY));
-    let half = [&k, &v].map(|x| x.iter().map(|x| f16::from_f32(*x)).collect::<Vec<_>>());
-    let brain = [&k, &v].map(|x| x.iter().map(|x| bf16::from_f32(*x)).collect::<Vec<_>>());
-    let pointers = [
-        (TqkvF32, [k.as_ptr().cast(), v.as_ptr().cast()]),
-        (TqkvF16, [half[0].as_ptr().cast(), half[1].as_ptr().cast()]),
-        (TqkvBf16, [brain[0].as_ptr().cast(), brain[1].as_ptr().cast()]),
-    ];
-    let outputs = pointers.map(|(dtype, [key, value])| {
-        let (cache, n) = (Cache::new(&spec()), k.len());
-        let (mut all, mut one) = (vec![0.0; q.len()], vec![0.0; QUERY]);
-        // SAFETY: the cache lives; the pointers are good for as many values of their type.
-        unsafe {
-            let (dtype, out) = (dtype as u32, all.as_mut_ptr());
-            let status = tqkv_prefill(cache.0, 0, dtype, q.as_ptr(), q.len(), key, n, value, n, out, q.len());
-            assert_eq!(status, TqkvOk, "{}", last_error());
-            assert_eq!(tqkv_append(cache.0, 0, dtype, key, n, value, n), TqkvOk, "{}", last_error());
-        }
-        assert_eq!(cache.len(), 200);
-        assert_eq!(cache.attend(0, &q[..QUERY], &mut one), TqkvOk);
-        (all, one)
-    });
-    assert_eq!(outputs[0], outputs[1]);
-    assert_eq!(outputs[0], outputs[2]);
-}
-
-#[test]
 fn null_is_refused_wherever_a_pointer_goes() {
     let (cache, spec, name) = (Cache::new(&spec()), spec(), c"s4".as_ptr());
     let (x, mut out, mut number, mut size) = ([0.0; QUERY], [0.0; QUERY], 0, 0);
-    let (mut codec, mut other) = (null_mut(), null_mut());
+    let (mut codec, mut other, mut filled) = (null_mut(), null_mut(), spec);
     // SAFETY: what is not null is good for the lengths beside it.
     unsafe {
         assert_eq!(tqkv_codec_create(name, DIM, 42, 2, 1, &raw mut codec), TqkvOk);
         let (xs, o, n) = (x.as_ptr(), out.as_mut_ptr(), QUERY);
-        let kv = xs.cast();
+        let (kv, r) = (xs.cast(), o.cast());
+        let (own, none) = ([cache.0.cast_const()], [null::<TqkvCache>()]);
+        let (own, none) = (own.as_ptr(), none.as_ptr());
         for (status, what) in [
             (tqkv_spec_init(null_mut(), size_of::<TqkvSpec>(), 1, 1, 1, 64), "spec"),
             (tqkv_create(null(), &raw mut other), "spec"),
@@ -91,18 +77,25 @@ fn null_is_refused_wherever_a_pointer_goes() {
             (tqkv_append(cache.0, 0, 0, null(), TOKEN, kv, TOKEN), "k"),
             (tqkv_append(cache.0, 0, 1, kv, TOKEN, null(), TOKEN), "v"),
             (tqkv_append(cache.0, 0, 2, null(), 0, null(), 0), "k"),
-            (tqkv_attend(null(), 0, xs, n, o, n), "cache"),
-            (tqkv_attend(cache.0, 0, null(), n, o, n), "q"),
-            (tqkv_attend(cache.0, 0, xs, n, null_mut(), n), "out"),
-            (tqkv_prefill(null_mut(), 0, 0, xs, n, kv, TOKEN, kv, TOKEN, o, n), "cache"),
-            (tqkv_prefill(cache.0, 0, 0, null(), n, kv, TOKEN, kv, TOKEN, o, n), "q"),
-            (tqkv_prefill(cache.0, 0, 0, xs, n, null(), TOKEN, kv, TOKEN, o, n), "k"),
-            (tqkv_prefill(cache.0, 0, 0, xs, n, kv, TOKEN, null(), TOKEN, o, n), "v"),
-            (tqkv_prefill(cache.0, 0, 0, xs, n, kv, TOKEN, kv, TOKEN, null_mut(), n), "out"),
-            (tqkv_scores(null(), 0, 0, xs, DIM, o, n, &raw mut size), "cache"),
-            (tqkv_scores(cache.0, 0, 0, null(), DIM, o, n, &raw mut size), "q"),
-            (tqkv_scores(cache.0, 0, 0, xs, DIM, null_mut(), n, &raw mut size), "out"),
-            (tqkv_scores(cache.0, 0, 0, xs, DIM, o, n, null_mut()), "count"),
+            (tqkv_attend(null(), 0, 0, kv, n, 0, r, n), "cache"),
+            (tqkv_attend(cache.0, 0, 1, null(), n, 0, r, n), "q"),
+            (tqkv_attend(cache.0, 0, 0, kv, n, 2, null_mut(), n), "out"),
+            (tqkv_attend_many(null(), 1, 0, 0, kv, n, 0, r, n), "caches"),
+            (tqkv_attend_many(none, 1, 0, 0, kv, n, 0, r, n), "caches[0]"),
+            (tqkv_attend_many(own, 1, 0, 0, null(), n, 0, r, n), "q"),
+            (tqkv_attend_many(own, 1, 0, 0, kv, n, 0, null_mut(), n), "out"),
+            (tqkv_prefill(null_mut(), 0, 0, kv, n, 0, kv, TOKEN, kv, TOKEN, 0, r, n), "cache"),
+            (tqkv_prefill(cache.0, 0, 0, null(), n, 0, kv, TOKEN, kv, TOKEN, 0, r, n), "q"),
+            (tqkv_prefill(cache.0, 0, 0, kv, n, 0, null(), TOKEN, kv, TOKEN, 0, r, n), "k"),
+            (tqkv_prefill(cache.0, 0, 0, kv, n, 0, kv, TOKEN, null(), TOKEN, 0, r, n), "v"),
+            (tqkv_prefill(cache.0, 0, 0, kv, n, 0, kv, TOKEN, kv, TOKEN, 0, null_mut(), n), "out"),
+            (tqkv_scores(null(), 0, 0, 0, kv, DIM, o, n, &raw mut size), "cache"),
+            (tqkv_scores(cache.0, 0, 0, 0, null(), DIM, o, n, &raw mut size), "q"),
+            (tqkv_scores(cache.0, 0, 0, 0, kv, DIM, null_mut(), n, &raw mut size), "out"),
+            (tqkv_scores(cache.0, 0, 0, 0, kv, DIM, o, n, null_mut()), "count"),
+            (tqkv_threads(null_mut()), "threads"),
+            (tqkv_spec_preset(null_mut(), name), "spec"),
+            (tqkv_spec_preset(&raw mut filled, null()), "name"),
             (tqkv_truncate(null_mut(), 0), "cache"),
             (tqkv_reset(null_mut()), "cache"),
             (tqkv_create_within(null(), null(), &raw mut other), "spec"),
@@ -112,10 +105,10 @@ fn null_is_refused_wherever_a_pointer_goes() {
             (tqkv_budget_limit(null(), &raw mut size), "budget"),
             (tqkv_fork(null(), &raw mut other), "cache"),
             (tqkv_fork(cache.0, null_mut()), "fork"),
-            (tqkv_keys(null(), 0, 0, 0, 0, o, 0), "cache"),
-            (tqkv_keys(cache.0, 0, 0, 0, 0, null_mut(), 0), "out"),
-            (tqkv_values(null(), 0, 0, 0, 0, o, 0), "cache"),
-            (tqkv_values(cache.0, 0, 0, 0, 0, null_mut(), 0), "out"),
+            (tqkv_keys(null(), 0, 0, 0, 0, 0, r, 0), "cache"),
+            (tqkv_keys(cache.0, 0, 0, 0, 0, 0, null_mut(), 0), "out"),
+            (tqkv_values(null(), 0, 0, 0, 0, 0, r, 0), "cache"),
+            (tqkv_values(cache.0, 0, 0, 0, 0, 0, null_mut(), 0), "out"),
             (tqkv_snapshot(null(), Some(write), null_mut()), "cache"),
             (tqkv_snapshot(cache.0, None, null_mut()), "write"),
             (tqkv_restore(null_mut(), Some(read), null_mut()), "cache"),
@@ -176,13 +169,25 @@ fn wrong_lengths_and_numbers_are_refused_and_change_nothing() {
     // SAFETY: the cache lives; what is longer than its memory is refused before it is read.
     unsafe {
         let kv = p.cast();
-        refused(tqkv_append(cache.0, 0, 3, kv, n, kv, n), TqkvBadArgument, "dtype is 3");
+        refused(
+            tqkv_append(cache.0, 0, 3, kv, n, kv, n),
+            TqkvBadArgument,
+            "dtype of k is 3, accepted are 0 to 2",
+        );
         refused(tqkv_append(cache.0, 0, 0, kv, usize::MAX, kv, n), TqkvBadArgument, "memory");
         refused(tqkv_append(cache.0, 0, 0, kv.byte_add(1), 1, kv, n), TqkvBadArgument, "aligned");
-        refused(tqkv_attend(cache.0, 0, o, QUERY, o, QUERY), TqkvBadArgument, "q and out overlap");
-        let status = tqkv_prefill(cache.0, 0, 0, q.as_ptr(), QUERY, o.cast(), TOKEN, kv, TOKEN, o, QUERY);
+        let (q, r) = (q.as_ptr().cast(), o.cast());
+        refused(
+            tqkv_attend(cache.0, 0, 0, o.cast(), QUERY, 0, r, QUERY),
+            TqkvBadArgument,
+            "q and out overlap",
+        );
+        refused(tqkv_attend(cache.0, 0, 3, q, QUERY, 0, r, QUERY), TqkvBadArgument, "dtype of q is 3");
+        refused(tqkv_attend(cache.0, 0, 0, q, QUERY, 9, r, QUERY), TqkvBadArgument, "dtype of out is 9");
+        let status = tqkv_prefill(cache.0, 0, 0, q, QUERY, 0, o.cast(), TOKEN, kv, TOKEN, 0, r, QUERY);
         refused(status, TqkvBadArgument, "k and out overlap");
-        let scores = |head, values, room, count| tqkv_scores(cache.0, 0, head, p, values, o, room, count);
+        let scores =
+            |head, values, room, count| tqkv_scores(cache.0, 0, head, 0, p.cast(), values, o, room, count);
         refused(scores(HEADS, DIM, 9, &raw mut count), TqkvBadArgument, "query head 4");
         refused(scores(0, DIM + 1, 9, &raw mut count), TqkvBadArgument, "q has 65 values");
         assert_eq!(count, 77);
@@ -327,6 +332,37 @@ fn tokens_behind_the_sliding_window_do_not_come_back() {
     assert_eq!(cache.len(), 1000);
 }
 
+/// The text of `tqkv_truncate`: the newest 256 tokens, counted from the greatest length, can always be dropped.
+#[test]
+fn tokens_up_to_256_behind_the_greatest_length_can_be_dropped() {
+    let k = values(1, TOKEN * 1500);
+    for (hot, sinks, window) in [(0, 0, 128), (16, 4, 100), (64, 4, 300)] {
+        let sliding = TqkvSpec { hot, sinks, centring: 0, sliding_window: window, ..spec() };
+        let mut refusals = 0;
+        for greatest in (520..1400).step_by(37) {
+            let cache = Cache::new(&sliding);
+            let append = |tokens: usize| {
+                (0..2).for_each(|layer| {
+                    assert_eq!(cache.append(layer, &k[..tokens * TOKEN], &k[..tokens * TOKEN]), TqkvOk);
+                });
+            };
+            append(greatest);
+            // SAFETY: the cache lives.
+            let truncate = |len| unsafe { tqkv_truncate(cache.0, len) };
+            for len in [greatest - 127, greatest - 254, greatest - 256] {
+                assert_eq!(truncate(len), TqkvOk, "{len} of {greatest}: {}", last_error());
+            }
+            // Shorter lengths count from the greatest one, and so does what is appended again.
+            append(100);
+            assert_eq!(truncate(greatest - 256), TqkvOk, "again to {} of {greatest}", greatest - 256);
+            let status = truncate(greatest - 256 - 128);
+            assert!([TqkvOk, TqkvEvicted].contains(&status));
+            refusals += usize::from(status == TqkvEvicted);
+        }
+        assert!(refusals > 0, "what is further behind may be gone");
+    }
+}
+
 #[test]
 fn codecs_encode_decode_and_score_as_those_of_rust() {
     let x = values(5, 3 * DIM);
@@ -376,7 +412,7 @@ fn codecs_refuse_what_they_cannot_do() {
         let create = |name: &CStr, dim, scale, effort, place| {
             tqkv_codec_create(name.as_ptr(), dim, 42, scale, effort, place)
         };
-        refused(create(c"s9", DIM, 2, 1, &raw mut codec), TqkvBadArgument, "there are f16, i8, s1");
+        refused(create(c"s9", DIM, 2, 1, &raw mut codec), TqkvBadArgument, "accepted are s4, s3");
         refused(create(c"s4", 65, 2, 1, &raw mut codec), TqkvBadArgument, "head dim not supported");
         refused(create(c"q4_0", 48, 2, 1, &raw mut codec), TqkvBadArgument, "multiple of 32");
         refused(create(c"s4", DIM, 7, 1, &raw mut codec), TqkvBadArgument, "scale_mode is 7");
@@ -436,9 +472,9 @@ fn every_status_has_a_name_and_the_library_a_version() {
     assert_eq!(text(tqkv_status_name(TqkvOk as u32)), "TQKV_OK");
     assert_eq!(text(tqkv_status_name(u32::MAX)), "unknown status");
     let header = include_str!("../../include/tqkv.h");
-    for number in 0..=TqkvNoRoom as u32 {
+    for number in 0..=TqkvNoMemory as u32 {
         let name = text(tqkv_status_name(number));
         assert!(header.contains(&format!("  {name} = {number},")), "{name} is not {number} in the header");
     }
-    assert_eq!(text(tqkv_status_name(TqkvNoRoom as u32 + 1)), "unknown status");
+    assert_eq!(text(tqkv_status_name(TqkvNoMemory as u32 + 1)), "unknown status");
 }

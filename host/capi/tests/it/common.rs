@@ -76,7 +76,10 @@ impl Cache {
 
     pub(crate) fn attend(&self, layer: usize, q: &[f32], out: &mut [f32]) -> TqkvStatus {
         // SAFETY: the cache lives, and the slices are as long as they say.
-        unsafe { tqkv_attend(self.0, layer, q.as_ptr(), q.len(), out.as_mut_ptr(), out.len()) }
+        unsafe {
+            let (q, values) = (q.as_ptr().cast(), q.len());
+            tqkv_attend(self.0, layer, 0, q, values, 0, out.as_mut_ptr().cast(), out.len())
+        }
     }
 }
 

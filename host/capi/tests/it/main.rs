@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "a test crate")]
 
 mod abi;
+mod attend;
 mod common;
 mod header;
 mod state;

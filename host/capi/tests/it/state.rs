@@ -166,28 +166,28 @@ fn keys_and_values_are_read_as_those_of_rust() {
     let mut rust = KvCache::new(CacheSpec::new(2, HEADS, KV_HEADS, DIM).hot(8)).unwrap();
     rust.append(1, &values(1, 200 * TOKEN), &values(2, 200 * TOKEN)).unwrap();
     let mut out = vec![0.0; 150 * DIM];
-    let (o, n) = (out.as_mut_ptr(), out.len());
+    let (o, n) = (out.as_mut_ptr().cast(), out.len());
     // SAFETY: the cache lives, and as many values can be written.
     unsafe {
-        assert_eq!(tqkv_keys(cache.0, 1, 1, 2, 152, o, n), TqkvOk, "{}", last_error());
+        assert_eq!(tqkv_keys(cache.0, 1, 1, 2, 152, 0, o, n), TqkvOk, "{}", last_error());
         assert_eq!(out, rust.keys(1, 1, 2..152).unwrap());
-        assert_eq!(tqkv_values(cache.0, 1, 0, 50, 200, o, n), TqkvOk, "{}", last_error());
+        assert_eq!(tqkv_values(cache.0, 1, 0, 50, 200, 0, o, n), TqkvOk, "{}", last_error());
         assert_eq!(out, rust.values(1, 0, 50..200).unwrap());
-        assert_eq!(tqkv_keys(cache.0, 0, 0, 200, 200, o, 0), TqkvOk, "{}", last_error());
+        assert_eq!(tqkv_keys(cache.0, 0, 0, 200, 200, 0, o, 0), TqkvOk, "{}", last_error());
         for call in [tqkv_keys, tqkv_values] {
-            refused(call(cache.0, 2, 0, 0, 150, o, n), TqkvBadArgument, "layer 2 is out of range");
-            refused(call(cache.0, 0, 2, 0, 150, o, n), TqkvBadArgument, "KV head 2 is out of range");
-            refused(call(cache.0, 0, 0, 51, 201, o, n), TqkvBadArgument, "not all there");
-            refused(call(cache.0, 0, 0, 1, 0, o, n), TqkvBadArgument, "the end is before the start");
-            refused(call(cache.0, 0, 0, 0, 149, o, n), TqkvBadArgument, "149 tokens of 64 values");
-            refused(call(cache.0, 0, 0, 0, usize::MAX, o, n), TqkvBadArgument, "are asked for");
+            refused(call(cache.0, 2, 0, 0, 150, 0, o, n), TqkvBadArgument, "layer 2 is out of range");
+            refused(call(cache.0, 0, 2, 0, 150, 0, o, n), TqkvBadArgument, "KV head 2 is out of range");
+            refused(call(cache.0, 0, 0, 51, 201, 0, o, n), TqkvBadArgument, "not all there");
+            refused(call(cache.0, 0, 0, 1, 0, 0, o, n), TqkvBadArgument, "the end is before the start");
+            refused(call(cache.0, 0, 0, 0, 149, 0, o, n), TqkvBadArgument, "149 tokens of 64 values");
+            refused(call(cache.0, 0, 0, 0, usize::MAX, 0, o, n), TqkvBadArgument, "are asked for");
         }
         assert_eq!(out, rust.values(1, 0, 50..200).unwrap());
     }
     let window = TqkvSpec { hot: 0, sinks: 0, centring: 0, sliding_window: 128, ..spec() };
     let cache = appended(&window, 1024);
     // SAFETY: the cache lives, and as many values can be written.
-    refused(unsafe { tqkv_keys(cache.0, 0, 0, 0, 150, o, n) }, TqkvEvicted, "not all there");
+    refused(unsafe { tqkv_keys(cache.0, 0, 0, 0, 150, 0, o, n) }, TqkvEvicted, "not all there");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use crate::policy::{Name, Policy};
-use crate::preset::PRESETS;
+use crate::preset::{KvCodecs, PRESETS};
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use tqkv_model::generate::{GenerateSpec, Generation, StopReason, generate};
@@ -152,7 +152,8 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let model = args.model.load()?;
     let asked = |error| CliError::model(None, &error);
     let model = if args.chat { model.into_chat().map_err(asked)? } else { model };
-    let balanced: Vec<_> = PRESETS.iter().filter(|p| p.name == "balanced").map(|p| p.codecs).collect();
+    let balanced = PRESETS.iter().filter(|preset| preset.name == "balanced");
+    let balanced: Vec<KvCodecs> = balanced.map(|preset| preset.codecs.into()).collect();
     let policies = args.cache.policies(&balanced);
     args.cache.check(&place, &model.config().cache_spec(), &policies)?;
     let prompt = args.prompt()?;

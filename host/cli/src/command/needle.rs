@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::plan::CacheShape;
 use crate::policy::{Name, Policy};
-use crate::preset::PRESETS;
+use crate::preset::{KvCodecs, PRESETS};
 use clap::builder::RangedU64ValueParser;
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -112,7 +112,7 @@ struct Row {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
-    let presets: Vec<_> = PRESETS.iter().map(|preset| preset.codecs).collect();
+    let presets: Vec<KvCodecs> = PRESETS.iter().map(|preset| preset.codecs.into()).collect();
     let policies = args.cache.policies(&presets);
     CacheArgs::check_stored("needle", &policies)?;
     let shape = KvShape::new(1, args.heads.unwrap_or(args.kv_heads), args.kv_heads, args.head_dim);

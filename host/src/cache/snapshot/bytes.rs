@@ -2,6 +2,7 @@
 
 use super::refused;
 use crate::error::CacheError;
+use crate::memory;
 use bytemuck::{Pod, Zeroable};
 
 /// Numbers whose memory is their stored form once their bytes are in order.
@@ -57,10 +58,8 @@ impl<'a> Parser<'a> {
 
     pub(super) fn values<T: Stored>(&mut self, count: usize) -> Result<Vec<T>, CacheError> {
         let bytes = self.bytes(count, size_of::<T>())?;
-        Ok(bytes
-            .chunks_exact(size_of::<T>())
-            .map(|bytes| bytemuck::pod_read_unaligned::<T>(bytes).little_endian())
-            .collect())
+        let values = bytes.chunks_exact(size_of::<T>());
+        memory::collected(count, values.map(|value| bytemuck::pod_read_unaligned::<T>(value).little_endian()))
     }
 
     /// A count that is at most `most`.

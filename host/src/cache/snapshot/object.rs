@@ -17,15 +17,26 @@ impl KvCache {
         put_object(store, path, bytes).await.map_err(|error| failed(path, &error))
     }
 
+    /// The cache that [`KvCache::save_object`] wrote, as [`KvCache::load`]; the snapshot is in memory meanwhile.
+    ///
+    /// # Errors
+    /// As there, or what the store says.
+    pub async fn load_object(store: &dyn ObjectStore, path: &Path) -> Result<Self, CacheError> {
+        Self::from_snapshot(&mut read(store, path).await?.as_ref())
+    }
+
     /// [`KvCache::restore`] from an object; the snapshot is in memory meanwhile.
     ///
     /// # Errors
     /// As there, or what the store says.
-    pub async fn load_object(&mut self, store: &dyn ObjectStore, path: &Path) -> Result<(), CacheError> {
-        let found = store.get(path).await.map_err(|error| failed(path, &error))?;
-        let bytes = found.bytes().await.map_err(|error| failed(path, &error))?;
-        self.restore(&mut bytes.as_ref())
+    pub async fn restore_object(&mut self, store: &dyn ObjectStore, path: &Path) -> Result<(), CacheError> {
+        self.restore(&mut read(store, path).await?.as_ref())
     }
+}
+
+async fn read(store: &dyn ObjectStore, path: &Path) -> Result<impl AsRef<[u8]>, CacheError> {
+    let found = store.get(path).await.map_err(|error| failed(path, &error))?;
+    found.bytes().await.map_err(|error| failed(path, &error))
 }
 
 fn failed(path: &Path, error: &dyn std::error::Error) -> CacheError {

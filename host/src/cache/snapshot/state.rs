@@ -11,6 +11,7 @@ use crate::cache::spec::MOST_TOKENS;
 use crate::cache::track::Track;
 use crate::cache::vectors::Floats;
 use crate::error::CacheError;
+use crate::memory;
 use half::f16;
 use half::slice::HalfBitsSliceExt;
 
@@ -18,6 +19,7 @@ use half::slice::HalfBitsSliceExt;
 const STATES: [State; 3] = [State::Off, State::Learning, State::On];
 
 pub(super) fn write(head: &Head, bytes: &mut Vec<u8>) -> Result<(), CacheError> {
+    memory::reserve(bytes, most_bytes(&head.keys) + most_bytes(&head.other))?;
     write_track(&head.keys, bytes)?;
     write_track(&head.other, bytes)
 }
@@ -34,6 +36,15 @@ pub(super) fn read(head: &mut Head, max_norms: [f32; 2], parser: &mut Parser<'_>
     } else {
         refused("tokens that the newest position sees are missing")
     }
+}
+
+/// The most that a track takes: rows and blocks as they lie in memory, counts, and means with a first page each.
+fn most_bytes(track: &Track) -> usize {
+    const COUNTS: usize = 1024;
+    let rows = (track.sinks().len() + track.recent().len()) * track.sinks().row_bytes();
+    let (pages, codec) = (track.pages(), track.pages().warm().codec());
+    // Cold blocks are no larger than warm ones.
+    rows + (pages.len() - pages.first()) * codec.block_bytes() + track.means().allocated_bytes() + COUNTS
 }
 
 fn write_track(track: &Track, bytes: &mut Vec<u8>) -> Result<(), CacheError> {
@@ -91,7 +102,7 @@ fn read_rows(like: &Rows, most: usize, max_norm: f32, parser: &mut Parser<'_>) -
         return refused("a row that no append would have accepted");
     }
     let mut rows = like.clone();
-    rows.push(given());
+    rows.push(given())?;
     Ok(rows)
 }
 

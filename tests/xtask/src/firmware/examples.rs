@@ -1,9 +1,11 @@
-//! The projects that a firmware author copies, in Rust and in C: copied, built and run by the commands of their READMEs.
+//! The projects that a firmware author copies, in Rust and in C: made, built and run by the commands of their READMEs, in a
+//! folder outside of this repository.
 
 use super::image::Image;
 use super::{Result, folder, output};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tempfile::TempDir;
 use tqkv_core::code::{S3, S4};
 use tqkv_lm::{LmError, Model};
 use workload::lm::{LONG_TOKENS, NEW_TOKENS, PROMPT, bytes_for};
@@ -13,16 +15,40 @@ fn root() -> Result<PathBuf> {
     std::path::absolute(folder().join("../..")).map_err(|e| e.to_string())
 }
 
-/// Copies files of a project to where nothing of this repository is beside it, and the model with them.
-fn copied(name: &str, files: &[&str], model: &[u8]) -> Result<PathBuf> {
-    let (from, to) = (folder().join(name), folder().join("target").join(name));
-    let failed = |error: std::io::Error| format!("{}: {error}", to.display());
-    std::fs::create_dir_all(&to).map_err(failed)?;
-    for name in files {
-        std::fs::copy(from.join(name), to.join(name)).map_err(failed)?;
+/// The commands of a README, with this checkout in the place of the reader's, and the model copied rather than exported.
+fn commands(readme: &str, root: &Path, model: &Path) -> Result<String> {
+    let block = readme.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next());
+    let mut lines = block.ok_or("no commands in the README")?.lines();
+    if lines.next().is_none_or(|first| !first.starts_with("TQKV=/path/to/tqkv ")) {
+        return Err("the first command of the README does not say where the checkout is".to_owned());
     }
-    std::fs::write(to.join("model.tqlm"), model).map_err(failed)?;
-    Ok(to)
+    let mut script = format!("TQKV='{}'\n", root.display());
+    for line in lines {
+        let exports = line.starts_with("tqkv export ") && line.ends_with(" model.tqlm");
+        let copied = format!("cp '{}' model.tqlm", model.display());
+        script += if exports { &copied } else { line };
+        script.push('\n');
+    }
+    Ok(script)
+}
+
+/// Does what the README of a project says, in a new folder. The result is what was printed, and the folder, in which the
+/// copy is called `firmware`.
+fn follow(name: &str, model: &[u8], environment: &[(&str, PathBuf)]) -> Result<(Vec<u8>, TempDir)> {
+    let failed = |error: std::io::Error| format!("{name}: {error}");
+    let place = tempfile::tempdir().map_err(failed)?;
+    let file = place.path().join("exported.tqlm");
+    std::fs::write(&file, model).map_err(failed)?;
+    let readme = std::fs::read_to_string(folder().join(name).join("README.md")).map_err(failed)?;
+    let mut sh = Command::new("sh");
+    sh.arg("-ec").arg(commands(&readme, &root()?, &file)?).current_dir(place.path());
+    // A reader has none of what this run of cargo sets; make is to print what the program prints alone.
+    sh.env_remove("RUSTFLAGS")
+        .env_remove("CARGO_TARGET_DIR")
+        .env_remove("CARGO_BUILD_TARGET")
+        .env("MAKEFLAGS", "s");
+    let printed = output(sh.envs(environment.iter().cloned()))?;
+    Ok((printed.stdout, place))
 }
 
 /// What both write: the prompt, and tokens that this machine draws.
@@ -37,21 +63,12 @@ fn expected(file: &[u8]) -> Result<Vec<u8>> {
 
 /// The project in Rust.
 pub(super) fn rust(file: &[u8]) -> Result<()> {
-    let to = copied("example", &["Cargo.toml", "build.rs", "main.rs", "memory.x"], file)?;
-    let failed = |error: std::io::Error| format!("{}: {error}", to.display());
-    std::fs::create_dir_all(to.join(".cargo")).map_err(failed)?;
-    let config = std::fs::read_to_string(folder().join("example/.cargo/config.toml")).map_err(failed)?;
-    let config = config.replace("../../..", &root()?.display().to_string());
-    std::fs::write(to.join(".cargo/config.toml"), config).map_err(failed)?;
-    let mut run = Command::new("cargo");
-    run.current_dir(&to)
-        .args(["run", "--release", "--quiet"])
-        .env_remove("RUSTFLAGS")
-        .env_remove("CARGO_TARGET_DIR");
-    let printed = output(&mut run)?;
+    // An earlier build is used again.
+    let (printed, _place) =
+        follow("example", file, &[("CARGO_TARGET_DIR", folder().join("target/example"))])?;
     // Bytes are printed as characters.
     let expected: String = expected(file)?.into_iter().map(char::from).collect();
-    let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&printed).into_owned();
     if printed.trim_end() != expected.trim_end() {
         return Err(format!("the copied example wrote {printed:?}, the host {expected:?}"));
     }
@@ -61,8 +78,8 @@ pub(super) fn rust(file: &[u8]) -> Result<()> {
 
 /// The project in C: the same text; and with the likeliest tokens of the whole context, the same logits as the image of it.
 pub(super) fn c(file: &[u8], long_crc: u32) -> Result<()> {
-    let to = copied("example_c", &["Makefile", "main.c", "startup.c", "model.S", "link.ld"], file)?;
-    let printed = make(&to, "")?;
+    let (printed, place) = follow("example_c", file, &[])?;
+    let to = place.path().join("firmware");
     let expected = expected(file)?;
     if !printed.starts_with(&expected) {
         let (printed, expected) = (String::from_utf8_lossy(&printed), String::from_utf8_lossy(&expected));
@@ -90,7 +107,43 @@ pub(super) fn c(file: &[u8], long_crc: u32) -> Result<()> {
 /// Builds and runs it with definitions; what it printed, without what make did.
 fn make(folder: &Path, definitions: &str) -> Result<Vec<u8>> {
     let mut make = Command::new("make");
-    make.current_dir(folder).args(["--silent", "run"]).arg(format!("TQKV={}", root()?.display()));
-    make.arg(format!("DEFINES={definitions}")).env_remove("MAKEFLAGS").env_remove("CARGO_BUILD_TARGET");
+    make.current_dir(folder).args(["--silent", "run"]).arg(format!("DEFINES={definitions}"));
+    make.env_remove("MAKEFLAGS").env_remove("CARGO_BUILD_TARGET").env_remove("RUSTFLAGS");
     Ok(output(&mut make)?.stdout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The project as the first commands of its README leave it, in a folder outside of this repository.
+    fn copied(name: &str) -> TempDir {
+        let (place, root) = (tempfile::tempdir().unwrap(), root().unwrap());
+        let readme = std::fs::read_to_string(folder().join(name).join("README.md")).unwrap();
+        let script = commands(&readme, &root, Path::new("/no/model")).unwrap();
+        let first: Vec<&str> = script.lines().take_while(|line| !line.ends_with(" model.tqlm")).collect();
+        assert!(first.len() < script.lines().count() - 1, "{script}");
+        output(Command::new("sh").arg("-ec").arg(first.join("\n")).current_dir(place.path())).unwrap();
+        place
+    }
+
+    /// The crates that a copy names are where it says.
+    #[test]
+    fn a_copy_finds_the_crates_by_the_commands_of_its_readme() {
+        let place = copied("example");
+        let config = std::fs::read_to_string(place.path().join("firmware/.cargo/config.toml")).unwrap();
+        let paths: Vec<&str> =
+            config.split("path = \"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+        assert_eq!(paths.len(), 3, "{config}");
+        for path in paths {
+            assert!(Path::new(path).is_absolute() && Path::new(path).join("Cargo.toml").exists(), "{path}");
+        }
+        let place = copied("example_c");
+        let makefile = std::fs::read_to_string(place.path().join("firmware/Makefile")).unwrap();
+        let path = makefile.lines().find_map(|line| line.strip_prefix("TQKV = ")).unwrap();
+        assert!(
+            Path::new(path).is_absolute() && Path::new(path).join("host/capi/lm/tqkv_lm.h").exists(),
+            "{path}"
+        );
+    }
 }

@@ -103,7 +103,7 @@ fn contexts() -> Result<Result<Section, CliError>, PlanError> {
         lead: vec![format!(
             "What the cache of one sequence takes, weights not counted. Solid lines are f16, dashed ones the preset compact ({}). \
              Models with sliding windows or latent vectors start lower; a hybrid's recurrent layers keep no keys and values.",
-            compact.map(|preset| preset.codecs.to_string()).unwrap_or_default()
+            compact.map(|preset| KvCodecs::from(preset.codecs).to_string()).unwrap_or_default()
         )],
         figures: vec![figure],
         tables: vec![Table::new("Models at their full context, and what 24 GiB hold", &head, rows)],

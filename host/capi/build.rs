@@ -1,0 +1,15 @@
+//! Gives the shared library its name at run time, so that programs find the version that they were linked with.
+
+/// Systems whose shared libraries carry such a name, and whose linkers take it like this.
+const ELF: [&str; 5] = ["linux", "android", "freebsd", "netbsd", "openbsd"];
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    let of = |name: &str| std::env::var(name).unwrap_or_default();
+    // Before 1.0 a minor version may change the interface.
+    let (major, minor) = (of("CARGO_PKG_VERSION_MAJOR"), of("CARGO_PKG_VERSION_MINOR"));
+    let abi = if major == "0" { format!("0.{minor}") } else { major };
+    if ELF.contains(&of("CARGO_CFG_TARGET_OS").as_str()) {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libtqkv_capi.so.{abi}");
+    }
+}

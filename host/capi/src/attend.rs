@@ -1,0 +1,178 @@
+//! Attention: one query per head, those of several caches, a chunk, and the logits of one head.
+
+use crate::cache::TqkvCache;
+use crate::error::{Failure, TqkvStatus, guard};
+use crate::floats::{Room, Values, room};
+use crate::pointer::{self, In, Out};
+use std::ffi::c_void;
+use tqkv::cache::KvCache;
+
+/// Attends from the newest position of one layer: `q` is [num_heads, head_dim] and `out` [num_heads, value_dim], each of a
+/// `tqkv_dtype`; results are rounded to that of `out`. A layer without a token is TQKV_EMPTY. Several threads may attend
+/// at once.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed; `q` and `out` are null or point to as many values as are passed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_attend(
+    cache: *const TqkvCache,
+    layer: usize,
+    q_dtype: u32,
+    q: *const c_void,
+    q_values: usize,
+    out_dtype: u32,
+    out: *mut c_void,
+    out_values: usize,
+) -> TqkvStatus {
+    guard(|| {
+        // SAFETY: the caller's promise; the handle changes under its lock only.
+        let cache = unsafe { pointer::handle("cache", cache) }?;
+        let q = Values::new("q", q_dtype, q, q_values)?;
+        let out = Room::new("out", out_dtype, out, out_values)?.apart_from(q)?;
+        // SAFETY: the caller's promise.
+        let q = unsafe { q.wide() }?;
+        let cache = cache.read()?;
+        // SAFETY: the caller's promise, and the output is apart from the query.
+        unsafe { out.fill(|out| Ok(cache.attend(layer, &q, out)?)) }
+    })
+}
+
+/// Attends in one layer of several caches, as `tqkv_attend` in each: `q` is [caches, num_heads, head_dim], `out`
+/// [caches, num_heads, value_dim]. Results are those of the calls one by one, to the bit; the threads divide the caches as
+/// well. Heads and dims are alike in all caches, lengths are not; one cache may be there twice. What is refused is named by
+/// the index of its cache, and nothing is written.
+///
+/// # Safety
+/// `caches` is null or points to `num_caches` handles, each null or a cache that is not freed; `q` and `out` are null or point
+/// to as many values as are passed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_attend_many(
+    caches: *const *const TqkvCache,
+    num_caches: usize,
+    layer: usize,
+    q_dtype: u32,
+    q: *const c_void,
+    q_values: usize,
+    out_dtype: u32,
+    out: *mut c_void,
+    out_values: usize,
+) -> TqkvStatus {
+    guard(|| {
+        let handles = In::new("caches", caches, num_caches)?;
+        let q = Values::new("q", q_dtype, q, q_values)?;
+        let out = Room::new("out", out_dtype, out, out_values)?.apart_from(q)?.apart(handles)?;
+        // SAFETY: the caller's promise.
+        let handles = unsafe { handles.get() };
+        let mut caches = room(num_caches)?;
+        for (index, &handle) in handles.iter().enumerate() {
+            // SAFETY: the caller's promise; the handle changes under its lock only.
+            caches.push(unsafe { pointer::handle(&format!("caches[{index}]"), handle) }?);
+        }
+        // SAFETY: the caller's promise.
+        let q = unsafe { q.wide() }?;
+        locked(&caches, |caches| {
+            // SAFETY: the caller's promise, and the output is apart from the inputs.
+            unsafe { out.fill(|out| Ok(KvCache::attend_many(caches, layer, &q, out)?)) }
+        })
+    })
+}
+
+/// Calls `work` with all caches, which no call changes meanwhile.
+fn locked(
+    handles: &[&TqkvCache],
+    work: impl FnOnce(&[&KvCache]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    // Each lock once, and all calls in one order, so that none waits for another that waits for it: a reader waits
+    // behind a writer that waits.
+    let address = |handle: &TqkvCache| std::ptr::from_ref(handle).addr();
+    let mut order: Vec<&TqkvCache> = room(handles.len())?;
+    order.extend(handles);
+    order.sort_unstable_by_key(|handle| address(handle));
+    order.dedup_by_key(|handle| address(handle));
+    let mut guards = room(order.len())?;
+    for handle in &order {
+        guards.push(handle.read()?);
+    }
+    let mut caches: Vec<&KvCache> = room(handles.len())?;
+    for handle in handles {
+        // Before it are as many as have smaller addresses.
+        caches.push(&guards[order.partition_point(|other| address(other) < address(handle))]);
+    }
+    work(&caches)
+}
+
+/// Appends a chunk of tokens and attends causally with the queries of each: `q` is [tokens, num_heads, head_dim] of `q_dtype`
+/// and `out` [tokens, num_heads, value_dim] of `out_dtype`; `dtype`, `k` and `v` are as in `tqkv_append`.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed; the others are null or point to as many values as are passed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_prefill(
+    cache: *mut TqkvCache,
+    layer: usize,
+    q_dtype: u32,
+    q: *const c_void,
+    q_values: usize,
+    dtype: u32,
+    k: *const c_void,
+    k_values: usize,
+    v: *const c_void,
+    v_values: usize,
+    out_dtype: u32,
+    out: *mut c_void,
+    out_values: usize,
+) -> TqkvStatus {
+    guard(|| {
+        // SAFETY: the caller's promise; the handle changes under its lock only.
+        let cache = unsafe { pointer::handle("cache", cache) }?;
+        let q = Values::new("q", q_dtype, q, q_values)?;
+        let (k, v) = (Values::new("k", dtype, k, k_values)?, Values::new("v", dtype, v, v_values)?);
+        let out = Room::new("out", out_dtype, out, out_values)?;
+        let out = out.apart_from(q)?.apart_from(k)?.apart_from(v)?;
+        // SAFETY: the caller's promise.
+        let (q, k, v) = unsafe { (q.wide()?, k.get(), v.get()) };
+        let mut cache = cache.write()?;
+        // SAFETY: the caller's promise, and the output is apart from all inputs.
+        unsafe { out.fill(|out| Ok(cache.attend_prefill(layer, &q, k, v, out)?)) }
+    })
+}
+
+/// Writes the logits of one query head (`q` has head_dim values of `q_dtype`), scaled and capped as the spec says, over every
+/// token that the newest position sees, oldest first, as 32-bit floats, and their number to `count`. Where `out` is too
+/// short, the number is written, and the call ends with TQKV_FULL.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed; `q` and `out` are null or point to as many values as are passed; `count`
+/// is null or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_scores(
+    cache: *const TqkvCache,
+    layer: usize,
+    head: usize,
+    q_dtype: u32,
+    q: *const c_void,
+    q_values: usize,
+    out: *mut f32,
+    out_values: usize,
+    count: *mut usize,
+) -> TqkvStatus {
+    guard(|| {
+        // SAFETY: the caller's promise; the handle changes under its lock only.
+        let cache = unsafe { pointer::handle("cache", cache) }?;
+        let q = Values::new("q", q_dtype, q, q_values)?;
+        let (out, count) = (Out::new("out", out, out_values)?, Out::new("count", count, 1)?);
+        // SAFETY: the caller's promise; nothing is written while this is read.
+        let q = unsafe { q.wide() }?;
+        let scores = cache.read()?.scores(layer, head, &q)?;
+        // SAFETY: the caller's promise.
+        unsafe { count.write(scores.len()) };
+        if scores.len() > out_values {
+            let text = format!("out has room for {out_values} scores of {}", scores.len());
+            return Err(Failure::new(TqkvStatus::TqkvFull, text));
+        }
+        // SAFETY: the caller's promise; the query is not used any more, the count is written already.
+        let out = unsafe { out.get() };
+        out[..scores.len()].copy_from_slice(&scores);
+        Ok(())
+    })
+}

@@ -1,0 +1,45 @@
+//! Memory that a caller's size asks for, and that may not be had: an error, where Rust's own collections end the process.
+//!
+//! A call needs a little more of a fixed size, which is not asked for here.
+
+use crate::error::CacheError;
+
+fn refused<T>(values: usize) -> CacheError {
+    CacheError::Memory { bytes: values.saturating_mul(size_of::<T>()) }
+}
+
+/// Makes an empty list with room for `len` values.
+pub(crate) fn list<T>(len: usize) -> Result<Vec<T>, CacheError> {
+    let mut list = Vec::new();
+    list.try_reserve_exact(len).map_err(|_| refused::<T>(len))?;
+    Ok(list)
+}
+
+/// Makes `len` copies of a value.
+pub(crate) fn filled<T: Clone>(len: usize, value: T) -> Result<Vec<T>, CacheError> {
+    let mut list = list(len)?;
+    list.resize(len, value);
+    Ok(list)
+}
+
+/// Collects what an iterator makes, `len` values at most.
+pub(crate) fn collected<T>(len: usize, values: impl Iterator<Item = T>) -> Result<Vec<T>, CacheError> {
+    let mut list = list(len)?;
+    list.extend(values.take(len));
+    Ok(list)
+}
+
+/// Makes room for `more` values behind those there are.
+pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), CacheError> {
+    list.try_reserve(more).map_err(|_| refused::<T>(list.len().saturating_add(more)))
+}
+
+/// Makes room for just `more` values behind those there are.
+pub(crate) fn reserve_exact<T>(list: &mut Vec<T>, more: usize) -> Result<(), CacheError> {
+    list.try_reserve_exact(more).map_err(|_| refused::<T>(list.len().saturating_add(more)))
+}
+
+/// Asks the system for so many bytes in one piece and gives them back: for work that takes them in many small pieces.
+pub(crate) fn check(bytes: usize) -> Result<(), CacheError> {
+    list::<u8>(bytes).map(|_| ())
+}

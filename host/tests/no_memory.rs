@@ -1,0 +1,191 @@
+//! Memory that cannot be had is an error, and changes nothing: every large allocation of every operation fails in its turn.
+// A binary of its own: its allocator is that of the whole program.
+#![allow(missing_docs, reason = "a test crate")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use tqkv::attention::AttentionCache;
+use tqkv::cache::{CacheSpec, KvCache};
+use tqkv::dense::DenseCache;
+use tqkv::error::CacheError;
+use tqkv::matmul::{Mat, MatMut, Store, product};
+use tqkv::{CodecId, KvShape};
+
+/// Larger than every buffer of a fixed size. What a caller's size decides is larger here.
+const LARGE: usize = 512 << 10;
+const DIM: usize = 128;
+const TOKENS: usize = 6000;
+
+/// Large allocations that succeed before one fails; [`OFF`] where none does.
+static LEFT: AtomicUsize = AtomicUsize::new(OFF);
+const OFF: usize = usize::MAX;
+
+/// True for the allocation that is to fail.
+fn fails(bytes: usize) -> bool {
+    let step = |left| if left == OFF || left == 0 { None } else { Some(left - 1) };
+    bytes >= LARGE && LEFT.fetch_update(SeqCst, SeqCst, step) == Err(0)
+}
+
+struct Failing;
+
+// SAFETY: the system's allocator, or null, which every caller of an allocator expects.
+unsafe impl GlobalAlloc for Failing {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if fails(layout.size()) {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the caller's promise is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // Memory is given back without asking.
+        if size > layout.size() && fails(size) {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the caller's promise is the same.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is the same, and all memory is the system's.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Failing = Failing;
+
+/// Runs an operation until all its large allocations succeed, each time with the next one failing. The result is how many
+/// there were.
+fn every_failure<R>(what: &str, mut operation: impl FnMut() -> Result<R, CacheError>) -> usize {
+    for left in 0.. {
+        LEFT.store(left, SeqCst);
+        let result = operation();
+        LEFT.store(OFF, SeqCst);
+        match result {
+            Ok(_) => return left,
+            Err(CacheError::Memory { bytes }) => assert!(bytes >= LARGE, "{what}: {bytes} bytes"),
+            Err(other) => panic!("{what}, allocation {left}: {other}"),
+        }
+    }
+    unreachable!("an operation makes finitely many allocations")
+}
+
+fn values(n: usize, salt: usize) -> Vec<f32> {
+    (0..n).map(|i| ((i * 37 + salt * 101) as f32 * 0.37).sin()).collect()
+}
+
+fn spec() -> CacheSpec {
+    CacheSpec::new(2, 2, 2, DIM).codecs(CodecId::S4, CodecId::S3).hot(3000)
+}
+
+fn snapshot(cache: &KvCache) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    cache.snapshot(&mut bytes).unwrap();
+    bytes
+}
+
+/// An operation that changes a cache: refused for want of memory it changes nothing, and then it does what it does elsewhere.
+fn changes(
+    what: &str,
+    base: &KvCache,
+    mut operation: impl FnMut(&mut KvCache) -> Result<(), CacheError>,
+) -> usize {
+    let (mut cache, before) = (base.fork().unwrap(), snapshot(base));
+    let mut elsewhere = KvCache::from_snapshot(&mut &before[..]).unwrap();
+    let mut last = None;
+    let failures = every_failure(what, || {
+        let result = operation(&mut cache);
+        last = Some(result.is_err());
+        // A look at what it may have changed has all memory there is.
+        let left = LEFT.swap(OFF, SeqCst);
+        if result.is_err() {
+            assert!(snapshot(&cache) == before, "{what} changed what it refused, with {left} left");
+        }
+        result
+    });
+    operation(&mut elsewhere).unwrap();
+    assert!(snapshot(&cache) == snapshot(&elsewhere), "{what} after refusals is not {what}");
+    failures
+}
+
+/// One test, as the allocator is everybody's.
+#[test]
+fn memory_that_cannot_be_had_is_an_error_everywhere() {
+    // Products of matrices keep a buffer of fixed size on each thread, made when it first computes one.
+    tqkv::threads::start().unwrap();
+    rayon::broadcast(|_| {
+        let (a, mut out) = (vec![1.0; 64 * 64], vec![0.0; 64 * 64]);
+        let mat = || Mat::new(&a, 64, 64, 64);
+        product(&mut MatMut::new(&mut out, 64, 64, 64), mat(), mat(), 1.0, Store::Replace);
+    });
+
+    let n = TOKENS * 2 * DIM;
+    let (k, v, q) = (values(n, 1), values(n, 2), values(n, 3));
+    let mut out = vec![0.0; n];
+    let mut base = KvCache::new(spec()).unwrap();
+    for layer in 0..2 {
+        base.append(layer, &k[..], &v[..]).unwrap();
+    }
+    let whole = snapshot(&base);
+
+    let many = CacheSpec::new(2000, 2, 2, DIM);
+    let mut counts = vec![
+        ("new", every_failure("new", || KvCache::new(many.clone()))),
+        ("fork", {
+            let empty = KvCache::new(many.clone()).unwrap();
+            every_failure("fork", || empty.fork())
+        }),
+        ("append", changes("append", &base, |cache| cache.append(1, &k[..], &v[..]))),
+        ("prefill", changes("prefill", &base, |cache| cache.attend_prefill(1, &q, &k[..], &v[..], &mut out))),
+        ("sinks", {
+            let empty = KvCache::new(spec().sinks(5000)).unwrap();
+            changes("sinks", &empty, |cache| cache.append(0, &k[..], &v[..]))
+        }),
+        ("truncate", changes("truncate", &base, |cache| cache.truncate(5000))),
+        ("keys", every_failure("keys", || base.keys(0, 0, 0..TOKENS))),
+        ("values", every_failure("values", || base.values(0, 1, 0..TOKENS))),
+        ("snapshot", every_failure("snapshot", || base.snapshot(&mut io::sink()))),
+        ("from_snapshot", every_failure("from_snapshot", || KvCache::from_snapshot(&mut &whole[..]))),
+    ];
+    let long = {
+        let mut long = KvCache::new(CacheSpec::new(1, 1, 1, 16).codecs(CodecId::S1, CodecId::S1)).unwrap();
+        let rows = values(150_000 * 16, 4);
+        long.append(0, &rows[..], &rows[..]).unwrap();
+        long
+    };
+    counts.push(("scores", every_failure("scores", || long.scores(0, 0, &[0.5; 16]))));
+    counts.push(("dense", {
+        let mut cache = DenseCache::new(KvShape::new(1, 2, 2, DIM)).unwrap();
+        let m = 1500 * 2 * DIM;
+        let (q, k, v, out) = (&q[..m], &k[..m], &v[..m], &mut out[..m]);
+        every_failure("dense", || {
+            let result = cache.attend_chunk(0, q, k, v, out);
+            assert_eq!(cache.len(), if result.is_ok() { 1500 } else { 0 });
+            result
+        })
+    }));
+    println!("large allocations that failed in their turn: {counts:?}");
+    for (what, count) in counts {
+        assert!(count > 0, "{what} asks for no large piece of memory: the test shows nothing");
+    }
+    absurd_sizes_are_refused_in_one_line();
+}
+
+fn absurd_sizes_are_refused_in_one_line() {
+    let absurd = |error: CacheError| {
+        let text = error.to_string();
+        assert_eq!(text.lines().count(), 1, "{text}");
+    };
+    for layers in [1 << 21, 1 << 40, usize::MAX] {
+        absurd(KvCache::new(CacheSpec::new(layers, 1, 1, 64)).map(|_| ()).unwrap_err());
+    }
+    absurd(DenseCache::new(KvShape::new(usize::MAX, 1, 1, 64)).map(|_| ()).unwrap_err());
+    absurd(DenseCache::new(KvShape::new(1 << 50, 1, 1, 4)).map(|_| ()).unwrap_err());
+    let mut cache = KvCache::new(CacheSpec::new(1, 1, 1, 64).hot(1 << 39).sinks(1 << 39)).unwrap();
+    cache.append(0, &[0.5; 640], &[0.5; 640]).unwrap();
+    absurd(cache.keys(0, 0, 0..usize::MAX).unwrap_err());
+    absurd(cache.keys(0, 0, usize::MAX - 1..usize::MAX).unwrap_err());
+}
