@@ -234,13 +234,12 @@ impl<'p> Pass<'_, 'p> {
         }
         for r in 0..self.plan.runs {
             // All heads before any is rounded: each bound waits for its lanes, and the next head's need not.
-            let mut largest = [[0.0; TOGETHER]; 2];
-            for h in heads.start..heads.end.min(TOGETHER) {
-                [largest[0][h], largest[1][h]] =
-                    bounds(isa, self.parts.iter().map(|part| part.products(self.first + h, r)));
+            let mut largest = [[0.0; 2]; TOGETHER];
+            for (h, largest) in largest.iter_mut().enumerate().take(heads.end).skip(heads.start) {
+                *largest = bounds(isa, self.parts.iter().map(|part| part.products(self.first + h, r)));
             }
-            for (sign, largest) in [1.0, -1.0].into_iter().zip(&largest) {
-                let factors = self.round(isa, r, &heads, sign, largest);
+            for (side, sign) in [1.0, -1.0].into_iter().enumerate() {
+                let factors = self.round(isa, r, &heads, (side, sign), &largest);
                 if factors.iter().all(|&factor| factor == 0.0) {
                     continue;
                 }
@@ -251,21 +250,22 @@ impl<'p> Pass<'_, 'p> {
         }
     }
 
-    /// Rounds each head's products of a sign against its largest, with the scales of run `r`. Returns the worth of a step of each
-    /// head's weights: 0 where it has none.
+    /// Rounds each head's products of a sign against its largest, with the scales of run `r`. `side` is where the largest of
+    /// that sign is. Returns the worth of a step of each head's weights: 0 where it has none.
     #[inline(always)]
     fn round<I: Machine>(
         &mut self,
         isa: I,
         r: usize,
         heads: &Range<usize>,
-        sign: f32,
-        largest: &[f32; TOGETHER],
+        (side, sign): (usize, f32),
+        largest: &[[f32; 2]; TOGETHER],
     ) -> [f32; TOGETHER] {
         let mut factors = [0.0; TOGETHER];
-        for (h, (factor, &largest)) in
+        for (h, (factor, largest)) in
             factors.iter_mut().zip(largest).enumerate().take(heads.end).skip(heads.start)
         {
+            let largest = largest[side];
             let step = step(sign, largest);
             *factor = step * self.plan.unit;
             if step == 0.0 {
