@@ -57,7 +57,7 @@ fn accepted<const N: usize>(names: [&str; N]) -> String {
 /// Which codecs keep K and V.
 #[derive(Debug, Args)]
 pub(crate) struct KvArgs {
-    /// A preset (safe-lowbit, balanced, ..), K,V codecs, or one codec for both; may be repeated. eval and generate take formats of
+    /// A preset (safe-lowbit, balanced, ..), K,V codecs, or one codec for both; may be repeated. eval, generate and plan take formats of
     /// other programs and of the literature too (p3, tq3, turbo4, tq_k4v3, ..): every token goes through a block and back as it
     /// comes, --hot, --sinks, --centre and --arithmetic do nothing, and bytes are those of blocks.
     #[arg(long = "kv", visible_alias = "kv-cache-dtype", value_name = "PRESET|K,V")]
@@ -136,7 +136,7 @@ pub(crate) struct WindowArgs {
     /// Newest tokens kept as f16.
     #[arg(long, value_name = "TOKENS", default_value_t = CacheSpec::DEFAULT_HOT)]
     pub(crate) hot: usize,
-    /// First tokens kept as f16. A model with sliding layers is run without: those would see them beside their window.
+    /// First tokens kept as f16. Layers with a sliding window keep none: the model does not see them beside its window.
     #[arg(long, value_name = "TOKENS", default_value_t = CacheSpec::DEFAULT_SINKS)]
     pub(crate) sinks: usize,
 }

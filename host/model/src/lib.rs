@@ -37,6 +37,7 @@ pub mod stored;
 mod stream;
 mod tokenizer;
 mod weights;
+mod windows;
 
 pub use biased::{BIASED_CHANNELS, BIASED_SHARE};
 pub use checkpoint::{Access, CodedAs};
@@ -44,7 +45,7 @@ pub use config::{Activation, Architecture, Config, Experts, Latent, RopeScaling,
 pub use error::ModelError;
 pub use forward::LayerObserver;
 pub use outlier::{OUTLIER_CHANNELS, OUTLIER_FACTOR};
-pub use size::WeightBytes;
+pub use size::{WeightBytes, config_json};
 pub use tokenizer::{Library, SpecialTokens, Tokenizer};
 
 use chat::Chat;
@@ -68,7 +69,7 @@ pub struct Model {
     local_rope: Option<Rope>,
     tokenizer: Tokenizer,
     chat: Chat,
-    /// Those of prompts.
+    /// Those before prompts and windows of text.
     special: SpecialTokens,
 }
 

@@ -4,8 +4,8 @@
 //! chunks of up to 256 tokens and read back, and the other T - P tokens run on what was read, beside an exact run on what was
 //! not. Figures are over those T - P positions. Of caches that compress as they go see [`crate::eval`].
 
-use crate::eval::{EvalResult, EvalSpec, Tally, count_windows, score};
-use crate::{Model, ModelError, SpecialTokens};
+use crate::eval::{EvalResult, EvalSpec, Tally, score};
+use crate::{Model, ModelError};
 use half::f16;
 use tqkv::attention::AttentionCache;
 use tqkv::dense::DenseCache;
@@ -137,12 +137,9 @@ impl Model {
         learner: &mut Learner,
         progress: &mut dyn FnMut(usize),
     ) -> Result<(), ModelError> {
-        let tokens = self.tokenizer().encode(text, SpecialTokens::Omit)?;
-        let spec = EvalSpec::new(context, windows);
-        let windows = count_windows(self, tokens.len(), &spec)?;
-        for window in tokens.chunks_exact(context).take(windows) {
+        for window in self.windows(text, &EvalSpec::new(context, windows))? {
             let mut cache = self.config().dense_cache()?;
-            self.hidden(window, 0, &mut cache, &mut |_, _, _| {})?;
+            self.hidden(&window, 0, &mut cache, &mut |_, _, _| {})?;
             let all = self.tokens(&cache, 0, context);
             learner.learn(&all.k, &all.v, 0)?;
             progress(context);
@@ -222,13 +219,12 @@ pub fn evaluate_stored(
             context.saturating_sub(2)
         )));
     }
-    let tokens = model.tokenizer().encode(text, SpecialTokens::Omit)?;
-    let whole = EvalSpec::new(context, windows);
-    let windows = count_windows(model, tokens.len(), &whole)?;
+    let texts = model.windows(text, &EvalSpec::new(context, windows))?;
+    let windows = texts.len();
     let total = windows * (stores.len() + 1);
     let (mut reference, mut done) = (Tally::over(windows), 0);
     let mut tallies: Vec<(Tally, usize)> = stores.iter().map(|_| (Tally::over(windows), 0)).collect();
-    for window in tokens.chunks_exact(context).take(windows) {
+    for window in &texts {
         let rest = &window[prefix..];
         let continued = |cache: &mut DenseCache| model.hidden(rest, prefix, cache, &mut |_, _, _| {});
         let mut exact = model.config().dense_cache()?;

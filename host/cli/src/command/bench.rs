@@ -13,7 +13,7 @@ use super::bench_growth;
 use crate::args;
 use crate::error::CliError;
 use crate::output::{Output, table};
-use crate::target::TargetArgs;
+use crate::target::{TargetArgs, yield_stdout};
 
 /// Measure the kernels: time per token, and ratios to f16 and q4_0 measured in the same run.
 #[derive(Debug, clap::Args)]
@@ -160,6 +160,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     }
     if let Some((path, file)) = plot {
         bench_growth::plot(&measured, path, file)?;
+        yield_stdout(&[path], out);
     }
     let report = Report {
         cpu: tqkv_benches::cpu_name(),

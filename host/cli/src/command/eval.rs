@@ -73,9 +73,9 @@ pub(crate) struct Args {
     /// Tokens per window; each begins with an empty cache.
     #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
     context: usize,
-    /// Windows to score, from the start of the text.
-    #[arg(long, value_name = "N", default_value_t = 12)]
-    windows: usize,
+    /// Windows to score, from the start of the text [default: 12, or as many as the text has].
+    #[arg(long, value_name = "N")]
+    windows: Option<usize>,
     /// Tokens fed at once [default: the whole window]; 1 attends as generation does, on codes.
     #[arg(long, value_name = "TOKENS", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     step: Option<usize>,
@@ -143,7 +143,8 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     };
     let place = args.device.open()?;
     let model = args.model.load()?;
-    let (context, windows) = (args.context, args.windows);
+    let context = args.context;
+    let windows = args.windows.map_or_else(|| some_windows(&model, &text, context), Ok)?;
     if args.storage.is_asked() {
         return args.storage.run(&model, &text, (context, windows), args.cache.pairs("--storage")?, out);
     }
@@ -188,6 +189,15 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         ))?;
     }
     Ok(())
+}
+
+/// Windows where none are asked for.
+const WINDOWS: usize = 12;
+
+/// As many windows as the text has, and at least one, of which an evaluation says that it is not there.
+fn some_windows(model: &Model, text: &[u8], context: usize) -> Result<usize, CliError> {
+    let there = model.count_windows(text, context).map_err(|e| CliError::model(None, &e))?;
+    Ok(there.clamp(1, WINDOWS))
 }
 
 /// Evaluates f16 and the settings asked for, f16 first; `on_row` has each as soon as it is measured.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::array::{ArrayError, Vectors};
+use crate::array::Vectors;
 use crate::stats::{self, CodecStats, Subject};
 use serde::Serialize;
 use tqkv_core::{CodecId, is_supported_head_dim};
@@ -83,11 +83,17 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     if let Some(model) = &args.delta {
         return stats_delta::run(model.as_deref(), out);
     }
+    if args.input.is_none() && !is_supported_head_dim(args.dim) {
+        let dim = args.dim;
+        return Err(CliError::bad_input(format_args!(
+            "--dim {dim}: accepted are head dims of 16 to 1024, n*2^k with n = 1, 12, 20, 28 or 36, a multiple of 16"
+        )));
+    }
     let level = args::machine_level()?;
     let name = args.input.as_deref().unwrap_or("random directions");
     let vectors = match &args.input {
         Some(spec) => Vectors::open(spec),
-        None => random(args.random as usize, args.dim, args.data_seed),
+        None => stats::random_directions(args.random as usize, args.dim, args.data_seed),
     };
     let vectors = vectors.map_err(|e| CliError::array(name, &e))?;
     if vectors.rows() == 0 {
@@ -102,9 +108,8 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let queries = match &args.queries {
         Some(spec) => Vectors::open(spec).map_err(|e| CliError::array(spec, &e))?,
         // Another seed than the data's, so that no query is one of the vectors.
-        None => {
-            random(RANDOM_QUERIES, vectors.dim(), !args.data_seed).map_err(|e| CliError::array(name, &e))?
-        }
+        None => stats::random_directions(RANDOM_QUERIES, vectors.dim(), !args.data_seed)
+            .map_err(|e| CliError::array(name, &e))?,
     };
     let bar = out.progress((vectors.rows() * subjects.len()) as u64, "measuring");
     let measured: Result<Vec<_>, _> = subjects
@@ -120,14 +125,6 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         codecs,
     };
     out.print(&report, human)
-}
-
-/// The head dim is checked before a vector is drawn, as a hostile one would take all memory.
-fn random(rows: usize, dim: usize, seed: u64) -> Result<Vectors, ArrayError> {
-    if is_supported_head_dim(dim) {
-        return stats::random_directions(rows, dim, seed);
-    }
-    Err(ArrayError::Shape(vec![rows, dim]))
 }
 
 /// The codecs asked for; without any, all that have the head dim, and f16 where none has, to say so.

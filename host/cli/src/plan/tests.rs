@@ -172,7 +172,7 @@ fn caches_of_known_models_are_those_of_the_published_tables() {
 
 #[test]
 fn formats_of_others_are_a_name_and_bytes() {
-    let latent = CacheShape { latent: true, ..CacheShape::new(61, 1, 576) };
+    let latent = CacheShape::latent(61, 512, 64);
     let format: Foreign = "k4v3=72,52".parse().unwrap();
     assert_eq!(format.per_token(&CacheShape::new(1, 1, 128)).unwrap(), (124, None));
     assert_eq!(format.per_token(&latent).unwrap(), (61 * 72, None), "a latent is one vector");

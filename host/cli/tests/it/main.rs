@@ -5,6 +5,7 @@ mod cli;
 mod files;
 mod model_commands;
 mod needle;
+mod plans;
 mod shell;
 mod storage;
 mod support;

@@ -119,6 +119,7 @@ impl<'a> Contents<'a> {
         let family = Family::of(files.first().ok_or_else(empty)?)?;
         let contents = Self { files, sources: heads.iter().map(|head| head.source).collect(), family };
         contents.check()?;
+        contents.check_lengths()?;
         Ok(contents)
     }
 
@@ -136,6 +137,24 @@ impl<'a> Contents<'a> {
                 let refused =
                     format!("tensor {} is not read, and would change what the model computes", info.name);
                 return Err(ModelError::Config(refused));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a file that ends before its last tensor does, as what a broken download leaves.
+    fn check_lengths(&self) -> Result<(), ModelError> {
+        for (file, source) in self.files.iter().zip(&self.sources) {
+            for info in &file.tensors {
+                let bytes = Kind::numbered(info.kind).and_then(|kind| Format::Plain(kind).bytes_of(&info.shape).ok());
+                let start = file.data.saturating_add(info.offset);
+                let end = start.saturating_add(bytes.unwrap_or(0) as u64);
+                if end > source.len {
+                    return Err(source.bad(format!(
+                        "it ends early: it has {} bytes, and its tensor {} ends at {end}",
+                        source.len, info.name
+                    )));
+                }
             }
         }
         Ok(())

@@ -23,7 +23,7 @@ pub enum Tokenizer {
 pub enum SpecialTokens {
     /// As `tokenizer.json` says: for prompts.
     Add,
-    /// None: for windows cut from running text.
+    /// None: for text that follows other tokens.
     Omit,
 }
 
@@ -56,6 +56,19 @@ impl Tokenizer {
                 tokenizer.encode(text, special == SpecialTokens::Add).map_err(|e| bad(&e))
             }
         }
+    }
+
+    /// Tokens that [`SpecialTokens::Add`] puts before a text.
+    ///
+    /// # Errors
+    /// [`ModelError::Tokenizer`].
+    pub(crate) fn beginning(&self) -> Result<Vec<u32>, ModelError> {
+        const TEXT: &[u8] = b"a";
+        let mut with = self.encode(TEXT, SpecialTokens::Add)?;
+        let without = self.encode(TEXT, SpecialTokens::Omit)?;
+        let at = with.windows(without.len().max(1)).position(|tokens| tokens == without);
+        with.truncate(at.unwrap_or(0));
+        Ok(with)
     }
 
     /// The token that is called so; raw bytes have no names.
