@@ -65,6 +65,13 @@ impl Name {
     }
 }
 
+impl Name {
+    /// Bytes as a table has them: of formats of the reference no cache holds them.
+    pub(crate) fn bytes(&self, bytes: String) -> String {
+        if self.kv.own().is_some() { bytes } else { format!("{bytes} simulated") }
+    }
+}
+
 impl From<Kv> for Name {
     fn from(kv: Kv) -> Self {
         Self { kv, policy: None }

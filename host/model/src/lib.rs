@@ -46,7 +46,7 @@ pub use error::ModelError;
 pub use forward::LayerObserver;
 pub use outlier::{OUTLIER_CHANNELS, OUTLIER_FACTOR};
 pub use size::{WeightBytes, config_json};
-pub use tokenizer::{Library, SpecialTokens, Tokenizer};
+pub use tokenizer::{Library, Pieces, SpecialTokens, Tokenizer};
 
 use chat::Chat;
 use checkpoint::{Checkpoint, Source};
@@ -114,7 +114,7 @@ impl Model {
         let load = || {
             let folder = gguf::read(files)?;
             let config = Config::from_json(&folder.config)?;
-            let tokenizer = Tokenizer::new(Some(&folder.tokenizer), config.vocab_size)?;
+            let tokenizer = folder.tokenizer.read(config.vocab_size)?;
             Ok(Self { chat: folder.chat, ..Self::assemble(name, config, tokenizer, folder.tensors, access)? })
         };
         load().map_err(|error| gguf::said_of(&file, error))

@@ -11,7 +11,7 @@ use tqkv::attention::AttentionCache;
 use tqkv::dense::DenseCache;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::{Level, codec};
-use tqkv_storage::{Budget, EXACT_TOKENS, Learner, MAX_TOKENS, Shape, Span, StorageCodec};
+use tqkv_storage::{Basis, Budget, EXACT_TOKENS, Learner, MAX_TOKENS, Shape, Span, StorageCodec};
 
 /// Keys and values of consecutive tokens, `[layers, tokens, num_kv_heads, head_dim]` each; values are empty for latent vectors.
 #[derive(Debug, Default, Clone)]
@@ -124,7 +124,7 @@ impl Model {
         Ok(all.with_rope(local.stored(rank), (0..shape.num_layers).filter(|&layer| config.is_local(layer)))?)
     }
 
-    /// Shows a learner the keys and values of windows of `context` tokens of a text; `progress` gets the tokens of each. What is left of
+    /// Shows a learner the keys and values of windows of `context` tokens of a text, and lets it remember the text; `progress` gets the tokens of each. What is left of
     /// the text at its end is passed over.
     ///
     /// # Errors
@@ -142,9 +142,19 @@ impl Model {
             self.hidden(&window, 0, &mut cache, &mut |_, _, _| {})?;
             let all = self.tokens(&cache, 0, context);
             learner.learn(&all.k, &all.v, 0)?;
+            learner.mark(&window);
             progress(context);
         }
         Ok(())
+    }
+
+    /// How many of the windows that `spec` asks for a basis was learned from, by more than half of each.
+    ///
+    /// # Errors
+    /// As [`evaluate_stored`], of the text.
+    pub fn learned_windows(&self, text: &[u8], spec: &StoredSpec, basis: &Basis) -> Result<usize, ModelError> {
+        let windows = self.windows(text, &EvalSpec::new(spec.context, spec.windows))?;
+        Ok(windows.iter().filter(|window| basis.learned_from(window) > 0.5).count())
     }
 
     /// Tokens `first..first + count` of a cache.

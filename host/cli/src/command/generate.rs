@@ -258,7 +258,7 @@ fn summary(rows: &[Row]) -> String {
             row.made.tokens.to_string(),
             format!("{:.2}", row.made.ms_per_token),
             format!("{:.0}", row.made.tokens_per_second),
-            grouped(row.made.cache_bytes as u64),
+            row.name.bytes(grouped(row.made.cache_bytes as u64)),
             format!("{:.2}", row.made.f16_bytes as f64 / row.made.cache_bytes as f64),
         ]
     });

@@ -8,7 +8,7 @@ mod compare;
 mod completions;
 mod decode;
 pub(crate) mod demo;
-mod demo_speed;
+pub(crate) mod demo_speed;
 mod encode;
 mod eval;
 mod eval_scores;

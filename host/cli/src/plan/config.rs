@@ -40,19 +40,19 @@ impl CacheShape {
         while let Some(text) = config.text_config.take() {
             config = *text;
         }
-        let (num_layers, windowed) = config.layers()?;
         let shape = match config.kv_lora_rank {
-            Some(_) => {
-                let rank = used(config.kv_lora_rank, "kv_lora_rank")?;
-                Self::latent(num_layers, rank, used(config.qk_rope_head_dim, "qk_rope_head_dim")?)
+            Some(rank) => {
+                let rank = used(Some(rank), "kv_lora_rank")?;
+                Self::latent(0, rank, used(config.qk_rope_head_dim, "qk_rope_head_dim")?)
             }
             None => {
                 let (num_kv_heads, head_dim) = config.vectors()?;
                 let value_dim = config.v_head_dim.map_or(Ok(head_dim), |dim| used(Some(dim), "v_head_dim"))?;
-                Self { value_dim, ..Self::new(num_layers, num_kv_heads, head_dim) }
+                Self { value_dim, ..Self::new(0, num_kv_heads, head_dim) }
             }
         };
-        Ok(Self { windowed, context: config.max_position_embeddings, ..shape })
+        let (num_layers, windowed) = config.layers()?;
+        Ok(Self { num_layers, windowed, context: config.max_position_embeddings, ..shape })
     }
 }
 

@@ -17,6 +17,7 @@ use crate::checkpoint::{Access, Checkpoint, Entry, Format, Kind, Source};
 use crate::error::ModelError;
 use config::Family;
 use file::{File, Info, Value};
+pub(crate) use vocabulary::Vocabulary;
 
 /// Errors of what was made of a file, said of the file: there is no `config.json` that a user could look into.
 pub(crate) fn said_of(file: &str, error: ModelError) -> ModelError {
@@ -47,7 +48,7 @@ pub(crate) fn part_names(path: &Path) -> Vec<PathBuf> {
 /// What a Hugging Face folder would have.
 pub(crate) struct Folder {
     pub(crate) config: Vec<u8>,
-    pub(crate) tokenizer: Vec<u8>,
+    pub(crate) tokenizer: Vocabulary,
     pub(crate) chat: Chat,
     pub(crate) tensors: Checkpoint,
 }
@@ -176,9 +177,8 @@ impl<'a> Contents<'a> {
         config::json(&self.files[0], self.family, &seen)
     }
 
-    /// What `tokenizer.json` would say.
-    fn tokenizer(&self) -> Result<Vec<u8>, ModelError> {
-        vocabulary::json(&self.files[0])
+    fn tokenizer(&self) -> Result<Vocabulary, ModelError> {
+        Vocabulary::of(&self.files[0])
     }
 
     /// Where each tensor lies, by its name in Hugging Face checkpoints; what these do not have keeps its name.
