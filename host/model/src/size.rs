@@ -101,11 +101,16 @@ fn check_embedding(config: &[u8], tensors: &Checkpoint) -> Result<(), ModelError
     }
     const EMBEDDING: &str = "model.embed_tokens.weight";
     let Widths { hidden_size, vocab_size } = serde_json::from_slice(config).unwrap_or_default();
-    let (Some(hidden), Some(vocab), Ok((_, shape))) = (hidden_size, vocab_size, tensors.describe(EMBEDDING)) else {
+    let (Some(hidden), Some(vocab), Ok((_, shape))) = (hidden_size, vocab_size, tensors.describe(EMBEDDING))
+    else {
         return Ok(());
     };
     if shape == [vocab, hidden] {
         return Ok(());
     }
-    Err(ModelError::WrongShape { name: EMBEDDING.to_owned(), got: shape.to_vec(), expected: vec![vocab, hidden] })
+    Err(ModelError::WrongShape {
+        name: EMBEDDING.to_owned(),
+        got: shape.to_vec(),
+        expected: vec![vocab, hidden],
+    })
 }

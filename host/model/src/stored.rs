@@ -152,7 +152,12 @@ impl Model {
     ///
     /// # Errors
     /// As [`evaluate_stored`], of the text.
-    pub fn learned_windows(&self, text: &[u8], spec: &StoredSpec, basis: &Basis) -> Result<usize, ModelError> {
+    pub fn learned_windows(
+        &self,
+        text: &[u8],
+        spec: &StoredSpec,
+        basis: &Basis,
+    ) -> Result<usize, ModelError> {
         let windows = self.windows(text, &EvalSpec::new(spec.context, spec.windows))?;
         Ok(windows.iter().filter(|window| basis.learned_from(window) > 0.5).count())
     }

@@ -17,7 +17,13 @@ const VERSIONS: [u16; 2] = [1, 2];
 const DIGEST: usize = 32;
 
 impl Basis {
-    pub(crate) fn new(shape: Shape, join: Join, model: &str, (tokens, marks): (u64, Marks), frames: Vec<Frame>) -> Self {
+    pub(crate) fn new(
+        shape: Shape,
+        join: Join,
+        model: &str,
+        (tokens, marks): (u64, Marks),
+        frames: Vec<Frame>,
+    ) -> Self {
         let mut basis =
             Self { shape, join, model: model.to_owned(), tokens, marks, frames, id: BasisId([0; 32]) };
         basis.id = BasisId(Sha256::digest(basis.body()).into());
@@ -108,7 +114,8 @@ impl Basis {
 
 fn marks(bytes: &mut Bytes<'_>) -> Result<Marks, StorageError> {
     let count = bytes.u32()? as usize;
-    let hashes = bytes.take(count.saturating_mul(8))?.as_chunks().0.iter().map(|mark| u64::from_le_bytes(*mark));
+    let hashes =
+        bytes.take(count.saturating_mul(8))?.as_chunks().0.iter().map(|mark| u64::from_le_bytes(*mark));
     let marks = Marks::read(hashes).filter(|_| count > 0);
     marks.ok_or_else(|| StorageError::basis("the hashes of its text do not ascend, or there are none"))
 }

@@ -46,7 +46,13 @@ impl Learner {
         shape.check_join(join)?;
         let products = shape.parts(join).iter().map(|dim| vec![0.0; dim * dim]).collect();
         let moments = Moments { sums: vec![0.0; join.layers() * shape.layer_values()], products };
-        Ok(Self { join, tokens: 0, marks: Marks::default(), moments: vec![moments; shape.num_layers / join.layers()], shape })
+        Ok(Self {
+            join,
+            tokens: 0,
+            marks: Marks::default(),
+            moments: vec![moments; shape.num_layers / join.layers()],
+            shape,
+        })
     }
 
     /// Tokens seen.

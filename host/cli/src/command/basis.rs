@@ -73,9 +73,9 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let mut learner = Learner::new(shape, join).map_err(CliError::bad_input)?;
     let bar = out.progress((texts.len() * args.windows.unwrap_or(WINDOWS) * args.context) as u64, "learning");
     for text in &texts {
-        let windows = args.windows.unwrap_or_else(|| {
-            model.count_windows(text, args.context).unwrap_or(0).clamp(1, WINDOWS)
-        });
+        let windows = args
+            .windows
+            .unwrap_or_else(|| model.count_windows(text, args.context).unwrap_or(0).clamp(1, WINDOWS));
         model
             .learn(text, args.context, Some(windows), &mut learner, &mut |tokens| bar.inc(tokens as u64))
             .map_err(refused)?;

@@ -150,7 +150,8 @@ pub(crate) fn withheld() -> String {
     "-".to_owned()
 }
 
-const NOISY: &str = "\n\n-: the median of the times is more than 1.5 times the least, as something else runs on this machine";
+const NOISY: &str =
+    "\n\n-: the median of the times is more than 1.5 times the least, as something else runs on this machine";
 
 fn human(report: &Report) -> String {
     let rows = report.results.iter().map(|row| {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use crate::plan::{CacheShape, Foreign, PlanError, PlanSource, StorageTier, parse_bandwidth, parse_size};
 use crate::policy::{AgeArgs, LifeArgs, Policy, PolicyArg};
-use clap::builder::RangedU64ValueParser;
 use crate::preset::KvCodecs;
+use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use tqkv::cache::KvCache;
 use tqkv_core::CodecId;

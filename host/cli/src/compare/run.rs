@@ -52,8 +52,7 @@ impl RunArgs {
             None => shipped::HELDOUT_TEXT.to_vec(),
         };
         let model = self.model.load()?;
-        let tokens =
-            model.first_tokens(&text, self.context).map_err(|e| CliError::model(None, &e))?;
+        let tokens = model.first_tokens(&text, self.context).map_err(|e| CliError::model(None, &e))?;
         if self.context == 0 || tokens.len() < self.context {
             return Err(CliError::bad_input(format_args!(
                 "{} tokens of a text of {}; accepted are 1 and more that it has",

@@ -47,7 +47,8 @@ impl CacheShape {
             }
             None => {
                 let (num_kv_heads, head_dim) = config.vectors()?;
-                let value_dim = config.v_head_dim.map_or(Ok(head_dim), |dim| used(Some(dim), "v_head_dim"))?;
+                let value_dim =
+                    config.v_head_dim.map_or(Ok(head_dim), |dim| used(Some(dim), "v_head_dim"))?;
                 Self { value_dim, ..Self::new(0, num_kv_heads, head_dim) }
             }
         };

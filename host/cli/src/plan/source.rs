@@ -49,7 +49,9 @@ impl PlanSource {
         let name = self.path.file_name();
         let folder = self.path.parent().filter(|_| name.is_some_and(|name| name == "config.json"));
         let Some(folder) = folder else {
-            return Err(self.bad("weights are counted beside a file called config.json; --weight-bits needs none"));
+            return Err(
+                self.bad("weights are counted beside a file called config.json; --weight-bits needs none")
+            );
         };
         // The parent of a bare name is an empty path.
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };

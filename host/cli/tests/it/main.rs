@@ -2,6 +2,7 @@
 
 mod arrays;
 mod cli;
+mod figures;
 mod files;
 mod model_commands;
 mod needle;

@@ -496,8 +496,12 @@ fn demo_measures_and_generates() {
     let args = ["demo", "--context", "128", "--windows", "1", "--tokens", "8", "--kv", "s3", "--hot", "16"];
     let report = json(at, &args);
     assert_eq!(names(&report), ["context", "model", "prompt", "results", "windows"]);
-    let mut fields =
-        [&EVAL_FIELDS[..], &GENERATE_FIELDS[..], &["ratio", "long_step_ms", "long_step_spread", "long_speedup"]].concat();
+    let mut fields = [
+        &EVAL_FIELDS[..],
+        &GENERATE_FIELDS[..],
+        &["ratio", "long_step_ms", "long_step_spread", "long_speedup"],
+    ]
+    .concat();
     fields.sort_unstable();
     fields.dedup();
     assert_eq!(rows(&report).len(), 2);
@@ -510,7 +514,10 @@ fn demo_measures_and_generates() {
     // A time is there where its spread is narrow, and a speed-up where both times are.
     for row in [f16, s3] {
         assert_eq!(row["long_step_ms"].is_null(), number(row, "long_step_spread") > 1.5, "{row}");
-        assert_eq!(row["long_speedup"].is_null(), row["long_step_ms"].is_null() || f16["long_step_ms"].is_null());
+        assert_eq!(
+            row["long_speedup"].is_null(),
+            row["long_step_ms"].is_null() || f16["long_step_ms"].is_null()
+        );
     }
     if !s3["long_speedup"].is_null() {
         let speedup = number(f16, "long_step_ms") / number(s3, "long_step_ms");

@@ -106,7 +106,10 @@ fn formats_are_planned_by_name() {
     let at = folder.path();
     let shape = ["plan", "--layers", "80", "--kv-heads", "8", "--head-dim", "128", "--memory", "34GB"];
     let named = json(at, &[&shape[..], &["--kv", "tq3", "--kv", "s4,tq3"]].concat());
-    let bytes = json(at, &[&shape[..], &["--kv", "f16", "--other", "tq3,tq3=52", "--other", "s4,tq3=66,52"]].concat());
+    let bytes = json(
+        at,
+        &[&shape[..], &["--kv", "f16", "--other", "tq3,tq3=52", "--other", "s4,tq3=66,52"]].concat(),
+    );
     assert_eq!(named["rows"][0], bytes["rows"][1]);
     assert_eq!(named["rows"][1], bytes["rows"][2]);
 }

@@ -147,7 +147,8 @@ impl<'a> Contents<'a> {
     fn check_lengths(&self) -> Result<(), ModelError> {
         for (file, source) in self.files.iter().zip(&self.sources) {
             for info in &file.tensors {
-                let bytes = Kind::numbered(info.kind).and_then(|kind| Format::Plain(kind).bytes_of(&info.shape).ok());
+                let bytes =
+                    Kind::numbered(info.kind).and_then(|kind| Format::Plain(kind).bytes_of(&info.shape).ok());
                 let start = file.data.saturating_add(info.offset);
                 let end = start.saturating_add(bytes.unwrap_or(0) as u64);
                 if end > source.len {

@@ -241,7 +241,11 @@ mod tests {
                     let text: String = letters.into_iter().collect();
                     let ids = tokenizer.encode(text.as_bytes(), SpecialTokens::Omit).unwrap();
                     assert_eq!(ids, pieces.slow_encode(&text, spaced), "seed {seed}, {text:?}");
-                    assert_eq!(ids, library.encode(text.as_bytes(), SpecialTokens::Omit).unwrap(), "{text:?}");
+                    assert_eq!(
+                        ids,
+                        library.encode(text.as_bytes(), SpecialTokens::Omit).unwrap(),
+                        "{text:?}"
+                    );
                     for from in 0..ids.len().min(5) {
                         let [ours, theirs] = [&tokenizer, &library].map(|t| t.decode(&ids[from..]).unwrap());
                         assert_eq!(ours, theirs, "seed {seed}, {text:?}");

@@ -62,9 +62,12 @@ impl Pieces {
                 specials[usize::from(first)].push(id as u32);
             }
         }
-        specials.iter_mut().for_each(|ids| ids.sort_by_key(|&id| std::cmp::Reverse(tokens[id as usize].len())));
+        specials
+            .iter_mut()
+            .for_each(|ids| ids.sort_by_key(|&id| std::cmp::Reverse(tokens[id as usize].len())));
         let ends = ends.collect();
-        let mut pieces = Self { text, ends, scores, kinds, sorted, bytes: Vec::new(), specials, first, spaced };
+        let mut pieces =
+            Self { text, ends, scores, kinds, sorted, bytes: Vec::new(), specials, first, spaced };
         for byte in 0..=u8::MAX {
             let id = pieces.id(&format!("<0x{byte:02X}>"));
             pieces.bytes.push(id.filter(|&id| pieces.kinds[id as usize] == kind::BYTE).ok_or(byte)?);
@@ -127,7 +130,9 @@ impl Pieces {
         for &id in ids.iter().filter(|&&id| (id as usize) < self.len()) {
             match self.kinds[id as usize] {
                 kind::UNKNOWN | kind::CONTROL => {}
-                kind::BYTE => bytes.extend(self.bytes.iter().position(|&byte| byte == id).map(|byte| byte as u8)),
+                kind::BYTE => {
+                    bytes.extend(self.bytes.iter().position(|&byte| byte == id).map(|byte| byte as u8))
+                }
                 _ => {
                     push_bytes(&mut text, &mut bytes);
                     text += &self.token(id).replace(SPACE, " ");

@@ -109,7 +109,9 @@ enum Seen {
 
 /// The kinds of the layers, or the window of them all.
 fn windows(seen: &[Seen], sinks: usize) -> Result<(Vec<LayerKind>, Option<usize>), CacheError> {
-    if let Some(Seen::Sinks(window)) = seen.first().filter(|first| sinks > 0 && seen.iter().all(|s| s == *first)) {
+    if let Some(Seen::Sinks(window)) =
+        seen.first().filter(|first| sinks > 0 && seen.iter().all(|s| s == *first))
+    {
         return Ok((Vec::new(), Some(*window)));
     }
     let kind = |seen: &Seen| match *seen {

@@ -82,10 +82,16 @@ fn windows(demo: Row<'_>) -> String {
 fn speed(row: Row<'_>) -> (String, String) {
     let times = row.number("long_speedup");
     if times.is_nan() {
-        return (withheld(), "attention at 32k tokens: other work on this machine made its times too uneven".to_owned());
+        return (
+            withheld(),
+            "attention at 32k tokens: other work on this machine made its times too uneven".to_owned(),
+        );
     }
     let spread = row.number("long_step_spread");
-    (format!("{times:.1} x"), format!("faster attention at 32k tokens, with {}; spread {spread:.2}", name(row)))
+    (
+        format!("{times:.1} x"),
+        format!("faster attention at 32k tokens, with {}; spread {spread:.2}", name(row)),
+    )
 }
 
 fn name(row: Row<'_>) -> String {
