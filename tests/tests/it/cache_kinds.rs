@@ -203,7 +203,7 @@ fn latent_vectors_are_keys_and_values() {
         for head in 0..HEADS {
             let q = &q[(last * HEADS + head) * width..][..width];
             let first = window.map_or(0, |window| n - window);
-            let seen: Vec<usize> = (0..n).filter(|&i| i >= first).collect();
+            let seen: Vec<usize> = (0..n).filter(|&i| i < 4 || i >= first).collect();
             let scores = cache.scores(0, head, q).unwrap();
             let latents: Vec<Vec<f32>> =
                 seen.iter().map(|&i| cache.values(0, 0, i..i + 1).unwrap()).collect();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::array::Vectors;
 use crate::stats::{self, CodecStats, Subject};
 use serde::Serialize;
-use tqkv_core::{CodecId, is_supported_head_dim};
+use tqkv_core::{CodecId, HEAD_DIMS};
 use tqkv_reference::Choice;
 
 use super::stats_delta;
@@ -83,10 +83,12 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     if let Some(model) = &args.delta {
         return stats_delta::run(model.as_deref(), out);
     }
-    if args.input.is_none() && !is_supported_head_dim(args.dim) {
-        let dim = args.dim;
+    if args.input.is_none() && !HEAD_DIMS.contains(&args.dim) {
+        let accepted: Vec<_> = HEAD_DIMS.iter().map(ToString::to_string).collect();
         return Err(CliError::bad_input(format_args!(
-            "--dim {dim}: accepted are head dims of 16 to 1024, n*2^k with n = 1, 12, 20, 28 or 36, a multiple of 16"
+            "--dim {}: accepted are the head dims {}",
+            args.dim,
+            accepted.join(", ")
         )));
     }
     let level = args::machine_level()?;

@@ -201,8 +201,8 @@ fn held(spec: CacheSpec, tokens: usize) -> u64 {
 fn plans_are_within_three_percent_of_what_caches_hold() {
     use tqkv::cache::{Centring, LayerKind};
     use tqkv_core::{Effort, Options, is_supported_head_dim};
-    const TOKENS: usize = 8192;
-    const WINDOW: usize = 6000;
+    const TOKENS: usize = 32 << 10;
+    const WINDOW: usize = 24_000;
     let whole = std::env::var_os("TQKV_EXHAUSTIVE").is_some_and(|value| value == "1");
     let dims = (16..=1024).filter(|&dim| is_supported_head_dim(dim));
     let dims = dims.filter(|dim| whole || [64, 128].contains(dim));

@@ -165,7 +165,7 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
         (vec!["plan", "--layers", "0", "--kv-heads", "8", "--head-dim", "128"], "--layers"),
         (vec!["plan", "--layers", "8", "--kv-heads", "0", "--head-dim", "128"], "--kv-heads"),
         (vec!["plan", "--ram", "64KiB", "--head-dim", "0"], "--head-dim"),
-        (vec!["stats", "--dim", "100"], "--dim 100: accepted are head dims of 16 to 1024"),
+        (vec!["stats", "--dim", "100"], "--dim 100: accepted are the head dims 16, "),
         (vec!["plan", "--config", "config.json"], "config.json has no usable"),
         (vec!["plan", "--config", "in.npy"], "in.npy"),
         (vec!["plan", "--layers", "80"], "--kv-heads"),

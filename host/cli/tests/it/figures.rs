@@ -215,7 +215,8 @@ fn presets_stay_within_their_bounds() {
 /// README's comparison with llama.cpp is the quotient of the rows of M14.
 #[test]
 fn readme_compares_with_llama_cpp_as_m14_does() {
-    let section = document("MEASURED.md").split("\n## ").find(|text| text.starts_with("M14 ")).unwrap().to_owned();
+    let section =
+        document("MEASURED.md").split("\n## ").find(|text| text.starts_with("M14 ")).unwrap().to_owned();
     let table = rows(&section, "| cache | KL");
     let kl = |name: &str| -> f64 {
         let row = table.iter().map(|row| cells(row)).find(|row| row[0] == name);

@@ -90,7 +90,7 @@ fn f64_is_rounded_to_f32_and_says_so() {
     assert_eq!(json(at, &encode(&["in.npy", "a.tqk"]))["rounded"], false);
     assert_eq!(json(at, &encode(&["f64.npy", "b.tqk"]))["rounded"], true);
     assert_eq!(fs::read(at.join("a.tqk")).unwrap(), fs::read(at.join("b.tqk")).unwrap());
-    let said = crate::support::tqkv(at, &encode(&["f64.npy", "c.tqk"])).stdout;
+    let said = tqkv(at, &encode(&["f64.npy", "c.tqk"])).stdout;
     assert!(String::from_utf8(said).unwrap().contains("f64 rounded to f32"));
     let mut huge = exact;
     huge[3 * DIM] = 1e300;

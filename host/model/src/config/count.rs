@@ -1,6 +1,6 @@
 //! How many weights a model of a config has.
 
-use super::{Architecture, Config};
+use super::Config;
 use crate::attention::Attention;
 
 /// A matrix, and its bias where there is one.
@@ -46,9 +46,8 @@ impl Config {
         match self.experts.as_ref().filter(|experts| experts.layers.get(layer) == Some(&true)) {
             None => gated(self.intermediate_size, self.mlp_bias),
             Some(experts) => {
-                let has_bias = self.architecture == Architecture::GptOss;
-                experts.count as u64 * gated(experts.intermediate_size, has_bias || self.mlp_bias)
-                    + linear(experts.count, self.hidden_size, has_bias)
+                experts.count as u64 * gated(experts.intermediate_size, experts.has_bias || self.mlp_bias)
+                    + linear(experts.count, self.hidden_size, experts.has_bias)
                     + gated(experts.shared_size, self.mlp_bias && experts.shared_size > 0)
             }
         }

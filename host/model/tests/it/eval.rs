@@ -66,7 +66,7 @@ fn the_codecs_have_the_figures_perplexity() {
     let report = run(&model, extent(4, 48), &cases.map(|(codec, ..)| codec));
     // Few windows are another text than that of the figures. There the cost of each codec is compared, not the perplexity itself.
     let off = report.reference.perplexity / number("f16", "ppl");
-    assert!((off - 1.0).abs() < extent(0.1, 0.001), "f16: {off} times the figure");
+    assert!((off - 1.0).abs() < extent(0.15, 0.001), "f16: {off} times the figure");
     let base = extent(off, 1.0);
     for (result, (codec, row, tolerance)) in report.results.iter().zip(cases) {
         let (got, want) = (result.perplexity / base, number(row, "ppl"));
