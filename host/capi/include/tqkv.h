@@ -317,7 +317,7 @@ typedef struct {
    */
   size_t tiers_len;
   /**
-   * For each layer, tokens that a query sees besides the sinks; 0: all of them; SIZE_MAX: the layer keeps no keys and
+   * For each layer, tokens that a query sees in the model, without sinks; 0: all of them; SIZE_MAX: the layer keeps no keys and
    * values. Null: sliding_window says it for all.
    */
   const size_t *layer_windows;

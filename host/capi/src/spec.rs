@@ -127,7 +127,7 @@ pub struct TqkvSpec {
     pub tiers: *const TqkvTier,
     /// How many.
     pub tiers_len: usize,
-    /// For each layer, tokens that a query sees besides the sinks; 0: all of them; SIZE_MAX: the layer keeps no keys and
+    /// For each layer, tokens that a query sees in the model, without sinks; 0: all of them; SIZE_MAX: the layer keeps no keys and
     /// values. Null: sliding_window says it for all.
     pub layer_windows: *const usize,
     /// num_layers, or 0.

@@ -302,6 +302,9 @@ pub(crate) struct ModelArgs {
     /// leaves the model's function as it is and its keys with a bias, as some large models have.
     #[arg(long, value_name = "FACTOR")]
     biased_keys: Option<f32>,
+    /// Begin texts without the model's BOS. Some models predict badly without it; figures of earlier versions had none.
+    #[arg(long)]
+    no_bos: bool,
 }
 
 impl ModelArgs {
@@ -326,6 +329,7 @@ impl ModelArgs {
             Some(factor) => model.and_then(|model| model.into_biased_variant(factor)),
             None => model,
         };
+        let model = if self.no_bos { model.map(Model::without_bos) } else { model };
         model.map_err(|e| CliError::model(self.model.as_deref(), &e))
     }
 }

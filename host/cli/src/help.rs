@@ -20,6 +20,7 @@ const HEADINGS: [(&str, &[&str]); 5] = [
             "rotation",
             "outlier_variant",
             "biased_keys",
+            "no_bos",
         ],
     ),
 ];

@@ -17,21 +17,28 @@ pub(crate) struct Output {
     json: bool,
     /// What was printed, where it is kept.
     kept: Option<String>,
+    /// Whether stdout is for something else.
+    on_stderr: bool,
 }
 
 impl Output {
     pub(crate) fn new(json: bool) -> Self {
-        Self { json, kept: None }
+        Self { json, kept: None, on_stderr: false }
     }
 
     /// One that keeps the JSON object of a command for another command.
     pub(crate) fn keeping() -> Self {
-        Self { json: true, kept: Some(String::new()) }
+        Self { json: true, kept: Some(String::new()), on_stderr: false }
     }
 
     /// What was printed to one that keeps it.
     pub(crate) fn kept(self) -> String {
         self.kept.unwrap_or_default()
+    }
+
+    /// From here on text goes to stderr, as stdout is for what the command makes.
+    pub(crate) fn report_on_stderr(&mut self) {
+        self.on_stderr = true;
     }
 
     /// Whether stdout is to hold one JSON object.
@@ -44,6 +51,9 @@ impl Output {
         if let Some(kept) = &mut self.kept {
             kept.push_str(text);
             return Ok(());
+        }
+        if self.on_stderr {
+            return io::stderr().lock().write_all(text.as_bytes());
         }
         let mut stdout = io::stdout().lock();
         stdout.write_all(text.as_bytes())?;

@@ -6,10 +6,12 @@
 mod config;
 mod foreign;
 mod size;
+mod source;
 mod stored;
 
 pub(crate) use foreign::Foreign;
 pub(crate) use size::{parse_bandwidth, parse_size};
+pub(crate) use source::PlanSource;
 pub(crate) use stored::StorageTier;
 
 use tqkv::cache::{CacheSpec, PAGE_TOKENS};
@@ -26,12 +28,13 @@ pub(crate) struct CacheShape {
     pub(crate) num_layers: usize,
     /// KV heads per layer.
     pub(crate) num_kv_heads: usize,
-    /// Coordinates of a key.
+    /// Coordinates of a key, or of a latent vector and its positional part.
     pub(crate) head_dim: usize,
-    /// Coordinates of a value.
+    /// Coordinates of a value, or of a latent vector.
     pub(crate) value_dim: usize,
-    /// Whether keys and values are one latent vector, which the codec of K keeps.
-    pub(crate) latent: bool,
+    /// Coordinates of a latent vector's positional part, which stay f16; the codec of K keeps the others. 0 where keys and values
+    /// are vectors of their own.
+    pub(crate) position_dim: usize,
     /// The layers that forget old tokens.
     pub(crate) windowed: Option<Windowed>,
     /// Longest sequence that the model is made for.
@@ -97,6 +100,14 @@ pub(crate) enum PlanError {
         /// The pair asked for.
         codecs: KvCodecs,
     },
+    /// A format that has no block of the head dim.
+    #[error("format {format} has no blocks of head dim {head_dim}")]
+    NoBlock {
+        /// Its name.
+        format: &'static str,
+        /// Coordinates per head vector.
+        head_dim: usize,
+    },
     /// A codec that [`tqkv_core::fixed`] does not have.
     #[error(
         "codec {} has no integer form, accepted are {}",
@@ -126,12 +137,31 @@ impl CacheShape {
     /// A plain shape: every layer keeps every token.
     pub(crate) fn new(num_layers: usize, num_kv_heads: usize, head_dim: usize) -> Self {
         let value_dim = head_dim;
-        Self { num_layers, num_kv_heads, head_dim, value_dim, latent: false, windowed: None, context: None }
+        Self { num_layers, num_kv_heads, head_dim, value_dim, position_dim: 0, windowed: None, context: None }
+    }
+
+    /// Latent vectors, and what of them stays f16.
+    pub(crate) fn latent(num_layers: usize, latent_dim: usize, position_dim: usize) -> Self {
+        let head_dim = latent_dim.saturating_add(position_dim);
+        Self { value_dim: latent_dim, position_dim, ..Self::new(num_layers, 1, head_dim) }
+    }
+
+    /// Whether keys and values are one latent vector.
+    pub(crate) fn is_latent(&self) -> bool {
+        self.position_dim > 0
+    }
+
+    /// A cache of one layer and KV head.
+    pub(crate) fn spec(&self) -> CacheSpec {
+        let shape = KvShape::new(1, 1, 1, self.head_dim).with_value_dim(self.value_dim);
+        let mut spec = CacheSpec::from(shape);
+        spec.position_dim = self.position_dim;
+        spec
     }
 
     /// Coordinates that a token has in a KV head of a layer.
     pub(crate) fn values_per_head(&self) -> usize {
-        if self.latent { self.head_dim } else { self.head_dim + self.value_dim }
+        if self.is_latent() { self.head_dim } else { self.head_dim + self.value_dim }
     }
 
     /// Bytes that a token adds in full pages of all layers and KV heads, while no window is full.
@@ -163,18 +193,16 @@ impl CacheShape {
 
     /// Bytes of [`PAGE_TOKENS`] tokens of one KV head.
     fn page_bytes(&self, codecs: KvCodecs) -> Result<usize, PlanError> {
-        let shape = KvShape::new(1, 1, 1, self.head_dim).with_value_dim(self.value_dim);
-        let [key, value] = CacheSpec::from(shape)
-            .codecs(codecs.k, codecs.v)
-            .page_bytes(0)
-            .map_err(|_| self.unsupported(codecs))?;
-        Ok(if self.latent { key } else { key + value })
+        let spec = self.spec().codecs(codecs.k, codecs.v);
+        let [key, other] = spec.page_bytes(0).map_err(|_| self.unsupported(codecs))?;
+        Ok(key + other)
     }
 
     /// The error of the side whose dim a codec does not have.
     fn unsupported(&self, codecs: KvCodecs) -> PlanError {
-        let keys = codecs.k.block_bytes(self.head_dim).is_none();
-        PlanError::UnsupportedHeadDim { head_dim: if keys { self.head_dim } else { self.value_dim }, codecs }
+        let coded = if self.is_latent() { self.value_dim } else { self.head_dim };
+        let keys = codecs.k.block_bytes(coded).is_none();
+        PlanError::UnsupportedHeadDim { head_dim: if keys { coded } else { self.value_dim }, codecs }
     }
 
     /// Bytes of `tokens` tokens of all layers and KV heads, at most: each tier may have a page more.
@@ -208,12 +236,12 @@ impl CacheShape {
         kept: Uncompressed,
     ) -> impl Fn(u64) -> u128 + use<> {
         let raw_page = (2 * self.values_per_head() * PAGE_TOKENS) as u128;
-        let uncompressed = kept.sinks.saturating_add(kept.hot);
-        let layer = move |tokens: u64| {
+        let layer = move |tokens: u64, sinks: u64| {
+            let uncompressed = sinks.saturating_add(kept.hot);
             let raw = tokens.min(uncompressed);
             let warm = u128::from(raw) * raw_page + u128::from(tokens - raw) * warm_page;
             // Pages go on whole, once their newest token is old enough.
-            let waiting = kept.sinks.saturating_add(PAGE_TOKENS as u64 - 1);
+            let waiting = sinks.saturating_add(PAGE_TOKENS as u64 - 1);
             let saved = savings.iter().map(|(after, saving)| {
                 let cold = tokens.saturating_sub(waiting.saturating_add(*after)).min(tokens - raw);
                 u128::from(cold) * saving
@@ -223,14 +251,13 @@ impl CacheShape {
         let (windowed, held) = match self.windowed {
             None => (0, 0),
             // Pages are evicted whole, and one more is kept for rollbacks.
-            Some(w) => {
-                (w.layers, w.tokens.saturating_add(kept.sinks).saturating_add(2 * PAGE_TOKENS as u64 - 1))
-            }
+            Some(w) => (w.layers, w.tokens.saturating_add(2 * PAGE_TOKENS as u64 - 1)),
         };
         let (layers, kv_heads) = (self.num_layers, self.num_kv_heads as u128);
         move |tokens: u64| {
-            let full = (layers - windowed) as u128 * layer(tokens);
-            let bytes = full + windowed as u128 * layer(tokens.min(held));
+            let full = (layers - windowed) as u128 * layer(tokens, kept.sinks);
+            // Layers with a window have no sinks.
+            let bytes = full + windowed as u128 * layer(tokens.min(held), 0);
             bytes.saturating_mul(kv_heads)
         }
     }
@@ -267,8 +294,11 @@ impl CacheShape {
     /// # Errors
     /// [`PlanError::UnsupportedHeadDim`], [`PlanError::TooLarge`].
     pub(crate) fn ring_bytes_per_token(&self, codecs: KvCodecs) -> Result<u64, PlanError> {
-        let value = if self.latent { Some(0) } else { codecs.v.block_bytes(self.value_dim) };
-        let slot = codecs.k.block_bytes(self.head_dim).zip(value).map(|(key, value)| key + value);
+        let (coded, other) = match self.position_dim {
+            0 => (self.head_dim, codecs.v.block_bytes(self.value_dim)),
+            positions => (self.value_dim, Some(2 * positions)),
+        };
+        let slot = codecs.k.block_bytes(coded).zip(other).map(|(key, value)| key + value);
         let slot = slot.ok_or_else(|| self.unsupported(codecs))?;
         [self.num_layers, self.num_kv_heads]
             .into_iter()

@@ -68,6 +68,13 @@ impl Name {
     }
 }
 
+impl Name {
+    /// Bytes as a table has them: of formats of the reference no cache holds them.
+    pub(crate) fn bytes(&self, bytes: String) -> String {
+        if self.kv.own().is_some() { bytes } else { format!("{bytes} simulated") }
+    }
+}
+
 impl From<Kv> for Name {
     fn from(kv: Kv) -> Self {
         Self { kv, policy: None }
@@ -169,9 +176,7 @@ impl Policy {
     /// Codecs, windows, tiers and layers of a cache; of formats of the reference f16, in which decoded they might be held.
     pub(crate) fn apply(&self, spec: CacheSpec) -> CacheSpec {
         let KvCodecs { k, v } = self.name.kv.own().unwrap_or(F16);
-        // Where layers slide, sinks beside their windows would show them more than the model's see.
-        let sinks = if spec.kinds.is_empty() { self.window.sinks } else { 0 };
-        let spec = spec.codecs(k, v).sinks(sinks).hot(self.window.hot);
+        let spec = spec.codecs(k, v).sinks(self.window.sinks).hot(self.window.hot);
         let spec = self.cold.iter().fold(spec, |spec, (after, cold)| spec.cold(*after, cold.clone()));
         spec.layers(self.layers.clone()).sparse_values(self.sparse_values)
     }

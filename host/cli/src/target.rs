@@ -1,12 +1,81 @@
-//! The file that a command writes: never its own input, and another file's place only when told to.
+//! The file that a command writes: never its own input, and another file's place only when told to. `-` is standard output.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use same_file::is_same_file;
 use tqkv::file::{AtomicFile, Existing};
 
 use crate::error::CliError;
+use crate::input::is_stdin;
+use crate::output::Output;
+
+/// Whether `path` stands for standard output.
+pub(crate) fn is_stdout(path: &Path) -> bool {
+    is_stdin(path)
+}
+
+/// What a command writes. It appears whole, when committed, or not at all.
+#[derive(Debug)]
+pub(crate) enum Target {
+    /// A file.
+    File(AtomicFile),
+    /// What will be on standard output, which cannot be sought in.
+    Stdout(File),
+}
+
+impl Target {
+    /// Puts it where it belongs; the result is its length in bytes.
+    pub(crate) fn commit(self) -> io::Result<u64> {
+        match self {
+            Self::File(mut file) => {
+                let len = file.seek(SeekFrom::End(0))?;
+                file.commit()?;
+                Ok(len)
+            }
+            Self::Stdout(mut file) => {
+                file.rewind()?;
+                let mut stdout = io::stdout().lock();
+                let len = io::copy(&mut file, &mut stdout)?;
+                stdout.flush()?;
+                Ok(len)
+            }
+        }
+    }
+}
+
+impl Write for Target {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::File(file) => file.write(bytes),
+            Self::Stdout(file) => file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::File(file) => file.flush(),
+            Self::Stdout(file) => file.flush(),
+        }
+    }
+}
+
+impl Seek for Target {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        match self {
+            Self::File(file) => file.seek(to),
+            Self::Stdout(file) => file.seek(to),
+        }
+    }
+}
+
+/// Leaves standard output to what is written to one of `paths`: the command's report goes to standard error then.
+pub(crate) fn yield_stdout(paths: &[&Path], out: &mut Output) {
+    if paths.iter().any(|path| is_stdout(path)) {
+        out.report_on_stderr();
+    }
+}
 
 /// Whether an existing output may be replaced.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -18,12 +87,12 @@ pub(crate) struct TargetArgs {
 
 impl TargetArgs {
     /// Starts the file that will be `output`, made of `input`.
-    pub(crate) fn create(self, output: &Path, input: &Path) -> Result<AtomicFile, CliError> {
+    pub(crate) fn create(self, output: &Path, input: &Path) -> Result<Target, CliError> {
         self.create_beside(output, &[input])
     }
 
     /// The same, made of several files.
-    pub(crate) fn create_beside(self, output: &Path, inputs: &[&Path]) -> Result<AtomicFile, CliError> {
+    pub(crate) fn create_beside(self, output: &Path, inputs: &[&Path]) -> Result<Target, CliError> {
         // By identity, not by name: links and hard links too. What cannot be compared is not there.
         if inputs.iter().any(|input| is_same_file(input, output).unwrap_or(false)) {
             return Err(CliError::bad_input(format_args!(
@@ -35,9 +104,12 @@ impl TargetArgs {
     }
 
     /// Starts the file that will be `output`, made of nothing that is a file.
-    pub(crate) fn create_new(self, output: &Path) -> Result<AtomicFile, CliError> {
+    pub(crate) fn create_new(self, output: &Path) -> Result<Target, CliError> {
+        if is_stdout(output) {
+            return tempfile::tempfile().map(Target::Stdout).map_err(|error| CliError::io(output, &error));
+        }
         let existing = if self.force { Existing::Replace } else { Existing::Refuse };
-        AtomicFile::create(output, existing).map_err(|error| match error.kind() {
+        AtomicFile::create(output, existing).map(Target::File).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
                 CliError::bad_input(format_args!("{}: exists, --force replaces it", output.display()))
             }

@@ -11,7 +11,7 @@
 
 use crate::attention::Attention;
 use crate::error::ModelError;
-use crate::{Model, SpecialTokens, shipped};
+use crate::{Model, shipped};
 
 /// Channels of a KV head that have most of the constant.
 pub const BIASED_CHANNELS: usize = 4;
@@ -41,8 +41,7 @@ impl Model {
             return Err(ModelError::Variant { variant: "biased", what });
         }
         let text = &shipped::HELDOUT_TEXT[..SAMPLE_BYTES];
-        let mut tokens = self.tokenizer.encode(text, SpecialTokens::Omit)?;
-        tokens.truncate(SAMPLE.min(self.config.context));
+        let tokens = self.first_tokens(text, SAMPLE.min(self.config.context))?;
         let mut cache = self.config.dense_cache()?;
         self.hidden(&tokens, 0, &mut cache, &mut |_, _, _| {})?;
         let (heads, dim) = (self.config.num_kv_heads, self.config.head_dim);

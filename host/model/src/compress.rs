@@ -112,7 +112,7 @@ fn open(from: &Path) -> Result<(Vec<Named>, Checkpoint), ModelError> {
             let folder = gguf::read(gguf::open(&file, Access::Streamed)?)?;
             let beside = [
                 ("config.json", folder.config),
-                ("tokenizer.json", folder.tokenizer),
+                ("tokenizer.json", folder.tokenizer.json()),
                 ("tokenizer_config.json", folder.chat.to_json()),
             ];
             return Ok((beside.into(), folder.tensors));

@@ -1,6 +1,7 @@
 //! Quality of a cache on text: perplexity, KL divergence and top-1 agreement against a reference cache.
 //!
-//! Convention: non-overlapping windows of T tokens without special tokens, each with an empty cache; tokens 1..T-1
+//! Convention: non-overlapping windows of T tokens, each with an empty cache. The first token of a window is the model's BOS,
+//! where it has one ([`Model::without_bos`]), else of the text. Tokens 1..T-1
 //! of a window are scored (the first is only input); perplexity is exp(mean negative log likelihood in nats per
 //! token); KL(reference || setting) and agreement are means over all T positions. Settings are the outer loop, so that
 //! the figures of one are there before the next begins; memory holds the reference's last hidden states of all
@@ -11,7 +12,7 @@ mod tally;
 
 pub use scores::{PROBE, ScoreFigures};
 
-use crate::{Model, ModelError, SpecialTokens};
+use crate::{Model, ModelError};
 use scores::Scores;
 use serde::Serialize;
 pub(crate) use tally::{Tally, score};
@@ -158,14 +159,13 @@ pub fn evaluate(
     settings: &[Setting<'_>],
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<EvalReport, ModelError> {
-    let tokens = model.tokenizer().encode(text, SpecialTokens::Omit)?;
-    let windows = count_windows(model, tokens.len(), spec)?;
+    let texts = model.windows(text, spec)?;
+    let windows = texts.len();
     let total = windows * (settings.len() + 1);
-    let windowed = || tokens.chunks_exact(spec.context).take(windows);
     let mut done = 0;
     let mut bases = Vec::with_capacity(windows);
     let mut tally = Tally::over(windows);
-    for window in windowed() {
+    for window in &texts {
         let mut states = States::default();
         let hidden = run(model, window, spec, (reference, None), &mut tally, &mut |layer, _, x| {
             if spec.layers {
@@ -190,7 +190,7 @@ pub fn evaluate(
     let mut results = Vec::with_capacity(settings.len());
     for setting in settings {
         let mut tally = Tally::over(windows);
-        for (window, (base, states)) in windowed().zip(&bases) {
+        for (window, (base, states)) in texts.iter().zip(&bases) {
             let mut cosines = Vec::new();
             let beside = Some(reference_setting).filter(|_| spec.attention || spec.scores);
             let hidden = run(model, window, spec, (setting, beside), &mut tally, &mut |layer, offset, x| {
@@ -208,31 +208,6 @@ pub fn evaluate(
         results.push(result);
     }
     Ok(EvalReport { context: spec.context, windows, reference, results })
-}
-
-pub(crate) fn count_windows(model: &Model, tokens: usize, spec: &EvalSpec) -> Result<usize, ModelError> {
-    let context = model.config().context;
-    if spec.context < 2 {
-        return Err(ModelError::Evaluation(format!(
-            "a window of {} tokens scores nothing; accepted: 2 to {context}",
-            spec.context
-        )));
-    }
-    if spec.context > context {
-        return Err(ModelError::Evaluation(format!(
-            "windows of {} tokens do not fit: the model's context is {context}",
-            spec.context
-        )));
-    }
-    let available = tokens / spec.context;
-    let windows = spec.windows.unwrap_or(available);
-    if windows == 0 || windows > available {
-        return Err(ModelError::Evaluation(format!(
-            "{windows} windows of {} tokens asked for; the text has {tokens} tokens, enough for {available}",
-            spec.context
-        )));
-    }
-    Ok(windows)
 }
 
 /// Runs one window through a fresh cache, with one of another setting beside it where attention is compared; the result

@@ -37,6 +37,7 @@ pub mod stored;
 mod stream;
 mod tokenizer;
 mod weights;
+mod windows;
 
 pub use biased::{BIASED_CHANNELS, BIASED_SHARE};
 pub use checkpoint::{Access, CodedAs};
@@ -44,8 +45,8 @@ pub use config::{Activation, Architecture, Config, Experts, Latent, RopeScaling,
 pub use error::ModelError;
 pub use forward::LayerObserver;
 pub use outlier::{OUTLIER_CHANNELS, OUTLIER_FACTOR};
-pub use size::WeightBytes;
-pub use tokenizer::{Library, SpecialTokens, Tokenizer};
+pub use size::{WeightBytes, config_json};
+pub use tokenizer::{Library, Pieces, SpecialTokens, Tokenizer};
 
 use chat::Chat;
 use checkpoint::{Checkpoint, Source};
@@ -68,7 +69,7 @@ pub struct Model {
     local_rope: Option<Rope>,
     tokenizer: Tokenizer,
     chat: Chat,
-    /// Those of prompts.
+    /// Those before prompts and windows of text.
     special: SpecialTokens,
 }
 
@@ -113,7 +114,7 @@ impl Model {
         let load = || {
             let folder = gguf::read(files)?;
             let config = Config::from_json(&folder.config)?;
-            let tokenizer = Tokenizer::new(Some(&folder.tokenizer), config.vocab_size)?;
+            let tokenizer = folder.tokenizer.read(config.vocab_size)?;
             Ok(Self { chat: folder.chat, ..Self::assemble(name, config, tokenizer, folder.tensors, access)? })
         };
         load().map_err(|error| gguf::said_of(&file, error))

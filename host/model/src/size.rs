@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use serde::Deserialize;
+
 use crate::checkpoint::{Access, Checkpoint};
+use crate::config::Config;
 use crate::error::ModelError;
 use crate::find::{self, Found};
 use crate::gguf;
@@ -25,11 +28,26 @@ impl WeightBytes {
     /// # Errors
     /// What is malformed or not read, by name.
     pub fn of(path: &Path) -> Result<Self, ModelError> {
-        let tensors = match find::model(path)? {
-            Found::Folder(dir) => Checkpoint::open_folder(&dir, Access::Streamed)?,
-            Found::Gguf(file) => gguf::read(gguf::open(&file, Access::Streamed)?)?.tensors,
-        };
-        Self::of_tensors(&tensors)
+        match find::model(path)? {
+            Found::Folder(dir) => {
+                let tensors = Checkpoint::open_folder(&dir, Access::Streamed)?;
+                check_embedding(&read(&dir.join(CONFIG))?, &tensors)?;
+                Self::of_tensors(&tensors)
+            }
+            Found::Gguf(file) => Self::of_tensors(&gguf::read(gguf::open(&file, Access::Streamed)?)?.tensors),
+        }
+    }
+
+    /// Those of a model of this shape, at so many bits per weight: no file is looked at.
+    pub fn of_config(config: &Config, bits: f64) -> Self {
+        let bytes = |weights: u64| (weights as f64 * bits / 8.0).ceil() as u64;
+        let layers = || (0..config.num_layers).map(|layer| config.layer_weights(layer));
+        let beside = config.weights_beside_layers();
+        Self {
+            all: bytes(beside + layers().sum::<u64>()),
+            layer: bytes(layers().max().unwrap_or(0)),
+            beside: bytes(beside),
+        }
     }
 
     fn of_tensors(tensors: &Checkpoint) -> Result<Self, ModelError> {
@@ -50,4 +68,49 @@ impl WeightBytes {
     pub fn streamed(&self) -> u64 {
         self.beside + 2 * self.layer
     }
+}
+
+const CONFIG: &str = "config.json";
+
+fn read(path: &Path) -> Result<Vec<u8>, ModelError> {
+    std::fs::read(path).map_err(|source| ModelError::Io { path: path.to_owned(), source })
+}
+
+/// The bytes of a model's `config.json`, or what would stand there for a GGUF file. `path` is as [`crate::Model::load`] takes it;
+/// no tensor is read.
+///
+/// # Errors
+/// As [`crate::Model::load`], of the files that are read.
+pub fn config_json(path: &Path) -> Result<Vec<u8>, ModelError> {
+    match find::model(path)? {
+        Found::Folder(dir) => read(&dir.join(CONFIG)),
+        Found::Gguf(file) => {
+            let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
+            let folder = gguf::open(&file, Access::Streamed).and_then(gguf::read);
+            folder.map(|folder| folder.config).map_err(|error| gguf::said_of(&name, error))
+        }
+    }
+}
+
+/// Refuses weights whose embedding is not as the config says: they are of another model.
+fn check_embedding(config: &[u8], tensors: &Checkpoint) -> Result<(), ModelError> {
+    #[derive(Default, Deserialize)]
+    struct Widths {
+        hidden_size: Option<usize>,
+        vocab_size: Option<usize>,
+    }
+    const EMBEDDING: &str = "model.embed_tokens.weight";
+    let Widths { hidden_size, vocab_size } = serde_json::from_slice(config).unwrap_or_default();
+    let (Some(hidden), Some(vocab), Ok((_, shape))) = (hidden_size, vocab_size, tensors.describe(EMBEDDING))
+    else {
+        return Ok(());
+    };
+    if shape == [vocab, hidden] {
+        return Ok(());
+    }
+    Err(ModelError::WrongShape {
+        name: EMBEDDING.to_owned(),
+        got: shape.to_vec(),
+        expected: vec![vocab, hidden],
+    })
 }

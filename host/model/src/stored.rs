@@ -4,14 +4,14 @@
 //! chunks of up to 256 tokens and read back, and the other T - P tokens run on what was read, beside an exact run on what was
 //! not. Figures are over those T - P positions. Of caches that compress as they go see [`crate::eval`].
 
-use crate::eval::{EvalResult, EvalSpec, Tally, count_windows, score};
-use crate::{Model, ModelError, SpecialTokens};
+use crate::eval::{EvalResult, EvalSpec, Tally, score};
+use crate::{Model, ModelError};
 use half::f16;
 use tqkv::attention::AttentionCache;
 use tqkv::dense::DenseCache;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::{Level, codec};
-use tqkv_storage::{Budget, EXACT_TOKENS, Learner, MAX_TOKENS, Shape, Span, StorageCodec};
+use tqkv_storage::{Basis, Budget, EXACT_TOKENS, Learner, MAX_TOKENS, Shape, Span, StorageCodec};
 
 /// Keys and values of consecutive tokens, `[layers, tokens, num_kv_heads, head_dim]` each; values are empty for latent vectors.
 #[derive(Debug, Default, Clone)]
@@ -124,7 +124,7 @@ impl Model {
         Ok(all.with_rope(local.stored(rank), (0..shape.num_layers).filter(|&layer| config.is_local(layer)))?)
     }
 
-    /// Shows a learner the keys and values of windows of `context` tokens of a text; `progress` gets the tokens of each. What is left of
+    /// Shows a learner the keys and values of windows of `context` tokens of a text, and lets it remember the text; `progress` gets the tokens of each. What is left of
     /// the text at its end is passed over.
     ///
     /// # Errors
@@ -137,17 +137,29 @@ impl Model {
         learner: &mut Learner,
         progress: &mut dyn FnMut(usize),
     ) -> Result<(), ModelError> {
-        let tokens = self.tokenizer().encode(text, SpecialTokens::Omit)?;
-        let spec = EvalSpec::new(context, windows);
-        let windows = count_windows(self, tokens.len(), &spec)?;
-        for window in tokens.chunks_exact(context).take(windows) {
+        for window in self.windows(text, &EvalSpec::new(context, windows))? {
             let mut cache = self.config().dense_cache()?;
-            self.hidden(window, 0, &mut cache, &mut |_, _, _| {})?;
+            self.hidden(&window, 0, &mut cache, &mut |_, _, _| {})?;
             let all = self.tokens(&cache, 0, context);
             learner.learn(&all.k, &all.v, 0)?;
+            learner.mark(&window);
             progress(context);
         }
         Ok(())
+    }
+
+    /// How many of the windows that `spec` asks for a basis was learned from, by more than half of each.
+    ///
+    /// # Errors
+    /// As [`evaluate_stored`], of the text.
+    pub fn learned_windows(
+        &self,
+        text: &[u8],
+        spec: &StoredSpec,
+        basis: &Basis,
+    ) -> Result<usize, ModelError> {
+        let windows = self.windows(text, &EvalSpec::new(spec.context, spec.windows))?;
+        Ok(windows.iter().filter(|window| basis.learned_from(window) > 0.5).count())
     }
 
     /// Tokens `first..first + count` of a cache.
@@ -222,13 +234,12 @@ pub fn evaluate_stored(
             context.saturating_sub(2)
         )));
     }
-    let tokens = model.tokenizer().encode(text, SpecialTokens::Omit)?;
-    let whole = EvalSpec::new(context, windows);
-    let windows = count_windows(model, tokens.len(), &whole)?;
+    let texts = model.windows(text, &EvalSpec::new(context, windows))?;
+    let windows = texts.len();
     let total = windows * (stores.len() + 1);
     let (mut reference, mut done) = (Tally::over(windows), 0);
     let mut tallies: Vec<(Tally, usize)> = stores.iter().map(|_| (Tally::over(windows), 0)).collect();
-    for window in tokens.chunks_exact(context).take(windows) {
+    for window in &texts {
         let rest = &window[prefix..];
         let continued = |cache: &mut DenseCache| model.hidden(rest, prefix, cache, &mut |_, _, _| {});
         let mut exact = model.config().dense_cache()?;

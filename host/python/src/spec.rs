@@ -21,6 +21,7 @@ pub(crate) struct Spec {
     sinks: usize,
     hot: usize,
     windows: Option<Vec<Option<usize>>>,
+    sliding_window: Option<usize>,
     cold: Vec<(usize, String)>,
     spill: Option<(usize, PathBuf)>,
     centring: String,
@@ -67,7 +68,7 @@ impl Spec {
             spec = spec.cold(after, Cold::Spill(folder));
         }
         // No builder sets what is left open.
-        (spec.scale, spec.soft_cap) = (self.scale, self.soft_cap);
+        (spec.scale, spec.soft_cap, spec.sliding_window) = (self.scale, self.soft_cap, self.sliding_window);
         Ok(spec)
     }
 }

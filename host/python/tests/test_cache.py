@@ -107,6 +107,7 @@ def test_every_option_arrives(rng, tmp_path):
         "hot": {"hot": 128},
         "layers": {"layers": ["s4", "f16"]},
         "windows": {"windows": [200, None]},
+        "sliding_window": {"sliding_window": 200},
         "cold": {"cold": [(128, "t2,t1")]},
         "spill": {"spill": (128, tmp_path)},
         "centring": {"centring": "on"},

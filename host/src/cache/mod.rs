@@ -465,9 +465,9 @@ impl Layer {
         // Uncompressed keys gain nothing from a mean, and values have none.
         let plain = spec.codecs_at(layer).0 == CodecId::F16 || is_latent;
         let centring = if plain { Centring::Off } else { spec.centring };
-        let track = |tiers: &Tiers, centring| {
-            Track::new(tiers.clone(), (spec.sinks, spec.hot), Means::new(centring, budget), budget)
-        };
+        let kept = (spec.sinks_at(layer), spec.hot);
+        let track =
+            |tiers: &Tiers, centring| Track::new(tiers.clone(), kept, Means::new(centring, budget), budget);
         let KvShape { num_heads, num_kv_heads, head_dim, .. } = spec.shape;
         let rule = Rule {
             window,

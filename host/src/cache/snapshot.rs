@@ -198,7 +198,8 @@ fn fields(spec: &CacheSpec) -> Vec<(&'static str, Vec<u8>)> {
     let kinds = (0..spec.shape.num_layers).flat_map(|layer| match spec.kind(layer) {
         LayerKind::Full => ints(&[0]),
         LayerKind::None => ints(&[1]),
-        LayerKind::Sliding(window) => ints(&[2, window]),
+        LayerKind::Sliding(window) if spec.sinks_at(layer) == spec.sinks => ints(&[2, window]),
+        LayerKind::Sliding(window) => ints(&[3, window]),
     });
     let mut cold: Vec<u8> = ints(&[spec.cold.len()]);
     for (after, tier) in &spec.cold {

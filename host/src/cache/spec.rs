@@ -90,11 +90,11 @@ pub struct CacheSpec {
     pub value: CodecId,
     /// Layers with other codecs.
     pub layers: LayerPolicy,
-    /// What each layer's queries see; empty where all are alike ([`CacheSpec::sliding_window`] or full).
+    /// What each layer's queries see in the model; empty where all are alike ([`CacheSpec::sliding_window`] or full).
     pub kinds: Vec<LayerKind>,
     /// Rotation seed, scale mode, effort.
     pub options: Options,
-    /// First tokens of the sequence, kept f16 for ever.
+    /// First tokens of the sequence, kept f16 for ever, in the layers of [`CacheSpec::sinks_at`].
     pub sinks: usize,
     /// Newest tokens, kept f16. Older ones leave in fours, so up to three more wait; below 4, every token
     /// leaves at once.
@@ -282,6 +282,13 @@ impl CacheSpec {
     pub fn kind(&self, layer: usize) -> LayerKind {
         let all = self.sliding_window.map_or(LayerKind::Full, LayerKind::Sliding);
         self.kinds.get(layer).copied().unwrap_or(all)
+    }
+
+    /// First tokens that a layer keeps as f16: [`CacheSpec::sinks`], and none where the model itself slides
+    /// ([`CacheSpec::kinds`]), as its queries see none beside their window.
+    pub fn sinks_at(&self, layer: usize) -> usize {
+        let slides = matches!(self.kinds.get(layer), Some(LayerKind::Sliding(_)));
+        if slides { 0 } else { self.sinks }
     }
 
     /// Codecs of a layer's warm keys and values.

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::error::StorageError;
 use crate::frame::Frame;
+use crate::marks::Marks;
 use crate::shape::{Join, Shape};
 
 /// The SHA-256 of a basis file: its name.
@@ -32,6 +33,7 @@ pub struct Basis {
     pub(crate) join: Join,
     pub(crate) model: String,
     pub(crate) tokens: u64,
+    pub(crate) marks: Marks,
     /// In the order of their layers.
     pub(crate) frames: Vec<Frame>,
     pub(crate) id: BasisId,
@@ -56,6 +58,12 @@ impl Basis {
     /// Tokens that it was learned from.
     pub const fn tokens(&self) -> u64 {
         self.tokens
+    }
+
+    /// The share of a text that it was learned from, estimated from some hashes of what [`crate::Learner::mark`] was shown; figures on
+    /// such a text say nothing of others. 0 where it was shown nothing.
+    pub fn learned_from(&self, tokens: &[u32]) -> f64 {
+        self.marks.share(tokens)
     }
 
     /// What keys and values it is for.

@@ -7,16 +7,25 @@ use crate::basis::{Basis, BasisId};
 use crate::columns::Columns;
 use crate::error::StorageError;
 use crate::frame::Frame;
+use crate::marks::Marks;
 use crate::parse::Bytes;
 use crate::shape::{Join, Shape};
 
 const MAGIC: [u8; 8] = *b"\x89TQB\r\n\x1a\n";
-const VERSION: u16 = 1;
+/// Without marks, and with them.
+const VERSIONS: [u16; 2] = [1, 2];
 const DIGEST: usize = 32;
 
 impl Basis {
-    pub(crate) fn new(shape: Shape, join: Join, model: &str, tokens: u64, frames: Vec<Frame>) -> Self {
-        let mut basis = Self { shape, join, model: model.to_owned(), tokens, frames, id: BasisId([0; 32]) };
+    pub(crate) fn new(
+        shape: Shape,
+        join: Join,
+        model: &str,
+        (tokens, marks): (u64, Marks),
+        frames: Vec<Frame>,
+    ) -> Self {
+        let mut basis =
+            Self { shape, join, model: model.to_owned(), tokens, marks, frames, id: BasisId([0; 32]) };
         basis.id = BasisId(Sha256::digest(basis.body()).into());
         basis
     }
@@ -36,12 +45,17 @@ impl Basis {
             Join::Apart => 1,
             Join::Layers(layers) => layers,
         };
-        for field in [VERSION, join] {
+        let has_marks = self.marks.iter().len() > 0;
+        for field in [VERSIONS[usize::from(has_marks)], join] {
             out.extend_from_slice(&field.to_le_bytes());
         }
         out.extend_from_slice(&(self.model.len() as u32).to_le_bytes());
         out.extend_from_slice(self.model.as_bytes());
         out.extend_from_slice(&self.tokens.to_le_bytes());
+        if has_marks {
+            out.extend_from_slice(&(self.marks.iter().len() as u32).to_le_bytes());
+            self.marks.iter().for_each(|mark| out.extend_from_slice(&mark.to_le_bytes()));
+        }
         out.extend_from_slice(&self.shape.to_bytes());
         for frame in &self.frames {
             push_f16s(frame.mean.iter().map(|x| f16::from_f32(*x)), &mut out);
@@ -69,8 +83,8 @@ impl Basis {
             ));
         }
         let version = rest.u16()?;
-        if version != VERSION {
-            return Err(StorageError::basis(format!("version {version}; accepted is {VERSION}")));
+        if !VERSIONS.contains(&version) {
+            return Err(StorageError::basis(format!("version {version}; accepted are 1 and 2")));
         }
         let found: [u8; DIGEST] = Sha256::digest(body).into();
         if found != *digest {
@@ -85,6 +99,7 @@ impl Basis {
         let model = String::from_utf8(rest.take(name)?.to_vec())
             .map_err(|_| StorageError::basis("the model's name is no UTF-8"))?;
         let tokens = rest.u64()?;
+        let marks = if version == VERSIONS[1] { marks(&mut rest)? } else { Marks::default() };
         let shape = Shape::parse(&mut rest)?;
         shape.check_join(join).map_err(|error| StorageError::basis(error.to_string()))?;
         let frames = (0..shape.num_layers / join.layers())
@@ -93,8 +108,16 @@ impl Basis {
         if !rest.rest().is_empty() {
             return Err(StorageError::basis(format!("{} bytes too many", rest.rest().len())));
         }
-        Ok(Self { shape, join, model, tokens, frames, id: BasisId(*digest) })
+        Ok(Self { shape, join, model, tokens, marks, frames, id: BasisId(*digest) })
     }
+}
+
+fn marks(bytes: &mut Bytes<'_>) -> Result<Marks, StorageError> {
+    let count = bytes.u32()? as usize;
+    let hashes =
+        bytes.take(count.saturating_mul(8))?.as_chunks().0.iter().map(|mark| u64::from_le_bytes(*mark));
+    let marks = Marks::read(hashes).filter(|_| count > 0);
+    marks.ok_or_else(|| StorageError::basis("the hashes of its text do not ascend, or there are none"))
 }
 
 fn frame(bytes: &mut Bytes<'_>, shape: &Shape, join: Join) -> Result<Frame, StorageError> {

@@ -10,6 +10,7 @@ use crate::columns::Columns;
 use crate::element::Element;
 use crate::error::StorageError;
 use crate::frame::{Frame, rounded, scale_of};
+use crate::marks::Marks;
 use crate::rope::Angles;
 use crate::rows::Place;
 use crate::shape::{Join, Shape};
@@ -32,6 +33,7 @@ pub struct Learner {
     shape: Shape,
     join: Join,
     tokens: u64,
+    marks: Marks,
     moments: Vec<Moments>,
 }
 
@@ -44,7 +46,13 @@ impl Learner {
         shape.check_join(join)?;
         let products = shape.parts(join).iter().map(|dim| vec![0.0; dim * dim]).collect();
         let moments = Moments { sums: vec![0.0; join.layers() * shape.layer_values()], products };
-        Ok(Self { join, tokens: 0, moments: vec![moments; shape.num_layers / join.layers()], shape })
+        Ok(Self {
+            join,
+            tokens: 0,
+            marks: Marks::default(),
+            moments: vec![moments; shape.num_layers / join.layers()],
+            shape,
+        })
     }
 
     /// Tokens seen.
@@ -105,6 +113,12 @@ impl Learner {
         Ok(())
     }
 
+    /// Remembers a text that it learns from by some hashes, 8 bytes for about 64 tokens, so that [`Basis::learned_from`] tells it
+    /// again.
+    pub fn mark(&mut self, tokens: &[u32]) {
+        self.marks.add(tokens);
+    }
+
     /// Takes what another learner of the same shape has seen.
     ///
     /// # Errors
@@ -116,6 +130,7 @@ impl Learner {
             return Err(StorageError::Basis(why));
         }
         self.tokens += other.tokens;
+        self.marks.merge(&other.marks);
         for (own, others) in self.moments.iter_mut().zip(&other.moments) {
             add(&mut own.sums, &others.sums);
             own.products.iter_mut().zip(&others.products).for_each(|(own, others)| add(own, others));
@@ -142,7 +157,7 @@ impl Learner {
             .par_iter()
             .map(|moments| moments.frame(self.tokens as f64, self.join.layers(), &self.shape, &parts))
             .collect::<Result<_, _>>()?;
-        Ok(Basis::new(self.shape.clone(), self.join, model, self.tokens, frames))
+        Ok(Basis::new(self.shape.clone(), self.join, model, (self.tokens, self.marks.clone()), frames))
     }
 }
 

@@ -30,6 +30,7 @@ mod frame;
 mod layer;
 mod learn;
 mod locate;
+mod marks;
 mod parse;
 mod rope;
 mod rows;

@@ -101,7 +101,7 @@ fn every_kind_of_attention_equals_f64_over_what_is_held() {
         cache.attend(1, q, &mut single).unwrap();
         for head in 0..4 {
             let first = window.map_or(0, |window| n - window);
-            let seen: Vec<usize> = (0..n).filter(|&i| i < 4 || i >= first).collect();
+            let seen: Vec<usize> = (0..n).filter(|&i| i >= first).collect();
             let held = |from: usize, to: usize| {
                 (cache.keys(1, head / 2, from..to).unwrap(), cache.values(1, head / 2, from..to).unwrap())
             };
@@ -304,4 +304,44 @@ fn the_exact_cache_has_values_of_another_width_too() {
     assert!(oracle::relative_mse(&want, &got) < 1e-6);
     dense.truncate(30).unwrap();
     assert_eq!(dense.values(0, 1).unwrap().len(), 30 * 48);
+}
+
+/// A model whose layers slide in part: the full ones keep their sinks, the others have none, and a snapshot says so.
+#[test]
+fn sinks_stay_in_full_layers_alone() {
+    let spec = || CacheSpec::new(2, 2, 1, DIM).codecs(CodecId::S2, CodecId::S2).hot(8).sinks(4);
+    let kinds = spec().kinds(vec![LayerKind::Sliding(90), LayerKind::Full]);
+    let (k, v) = (Gaussian::new(5).vector(700 * DIM), Gaussian::new(6).vector(700 * DIM));
+    let filled = |spec: CacheSpec| {
+        let mut cache = KvCache::new(spec).unwrap();
+        for layer in 0..2 {
+            cache.append(layer, &k, &v).unwrap();
+        }
+        cache
+    };
+    let halves: Vec<f32> = k[..4 * DIM].iter().map(|x| f16::from_f32(*x).to_f32()).collect();
+    let cache = filled(kinds);
+    assert_eq!(cache.keys(1, 0, 0..4).unwrap(), halves);
+    assert!(cache.keys(0, 0, 0..4).is_err(), "the model does not see them");
+    let read = |cache: &KvCache| {
+        let mut bytes = Vec::new();
+        cache.snapshot(&mut bytes).unwrap();
+        KvCache::from_snapshot(&mut &bytes[..]).unwrap()
+    };
+    let q = Gaussian::new(7).vector(2 * DIM);
+    let attended = |cache: &mut KvCache| {
+        [0, 1].map(|layer| {
+            let mut out = vec![0.0; 2 * DIM];
+            cache.attend(layer, &q, &mut out).unwrap();
+            out
+        })
+    };
+    // A window of the cache, not of the model, has sinks beside it, and is read back as that.
+    for mut cache in [cache, filled(spec().sliding_window(90))] {
+        let mut back = read(&cache);
+        let own = [0, 1].map(|layer| (cache.spec().kind(layer), cache.spec().sinks_at(layer)));
+        assert_eq!([0, 1].map(|layer| (back.spec().kind(layer), back.spec().sinks_at(layer))), own);
+        assert_eq!(attended(&mut back), attended(&mut cache));
+    }
+    assert_eq!(read(&filled(spec().sliding_window(90))).keys(0, 0, 0..4).unwrap(), halves);
 }

@@ -6,7 +6,7 @@
 use std::io::{BufWriter, Read, Write};
 
 use super::{ArrayError, Dtype, Layout};
-use tqkv::file::AtomicFile;
+use crate::target::Target;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
@@ -171,7 +171,7 @@ impl Dictionary<'_> {
 /// Writes an f32 `.npy` file of shape [.., dim]; it appears whole, when committed, or not at all.
 #[derive(Debug)]
 pub(crate) struct NpyWriter {
-    out: BufWriter<AtomicFile>,
+    out: BufWriter<Target>,
     announced: u128,
     pushed: u128,
 }
@@ -181,7 +181,7 @@ impl NpyWriter {
     ///
     /// # Errors
     /// Those of writing.
-    pub(crate) fn new(file: AtomicFile, leading: &[u64], dim: usize) -> Result<Self, ArrayError> {
+    pub(crate) fn new(file: Target, leading: &[u64], dim: usize) -> Result<Self, ArrayError> {
         let mut out = BufWriter::new(file);
         out.write_all(&header(leading, dim))?;
         let announced = leading.iter().map(|&n| u128::from(n)).product::<u128>() * dim as u128;
@@ -209,7 +209,8 @@ impl NpyWriter {
             return Err(ArrayError::Count { expected: self.announced, found: self.pushed });
         }
         let file = self.out.into_inner().map_err(|e| e.into_error())?;
-        Ok(file.commit()?)
+        file.commit()?;
+        Ok(())
     }
 }
 

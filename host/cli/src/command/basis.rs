@@ -19,20 +19,22 @@ use crate::output::{self, Output, grouped};
   tqkv eval --text other.txt --storage 1.1 --storage 2.1 --basis manual.tqb
 
 A few thousand tokens do. A text of several kinds serves all of them: --text may be repeated. The file holds second moments of
-keys and values: what it says of the text is little, but not nothing."
+keys and values, and hashes of some runs of 32 tokens, by which eval refuses text that was learned from: what it says of the text is little, \
+but not nothing."
 )]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// Text to learn from, - for standard input; may be repeated [default: the shipped held-out text].
+    /// Text to learn from, - for standard input; may be repeated [default: the second half of the shipped held-out text, which
+    /// eval does not read by default].
     #[arg(long, value_name = "FILE")]
     text: Vec<PathBuf>,
     /// Tokens per window; each is a text of its own.
     #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
     context: usize,
-    /// Windows of each text, from its start.
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    windows: usize,
+    /// Windows of each text, from its start [default: 4, or as many as the text has].
+    #[arg(long, value_name = "N")]
+    windows: Option<usize>,
     /// One basis for keys and one for values, half as large: what layers of more than 1024 values a token have anyway.
     #[arg(long)]
     apart: bool,
@@ -44,6 +46,9 @@ pub(crate) struct Args {
     out: PathBuf,
 }
 
+/// Windows of a text where none are asked for.
+const WINDOWS: usize = 4;
+
 #[derive(Serialize)]
 struct Report {
     model: String,
@@ -54,7 +59,7 @@ struct Report {
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let texts = match &args.text[..] {
-        [] => vec![shipped::HELDOUT_TEXT.to_vec()],
+        [] => vec![shipped::HELDOUT_TEXT[shipped::HELDOUT_TEXT.len() / 2..].to_vec()],
         paths => paths.iter().map(|path| input::read(path)).collect::<Result<_, _>>()?,
     };
     let model = args.model.load()?;
@@ -66,10 +71,13 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         None => shape.join(),
     };
     let mut learner = Learner::new(shape, join).map_err(CliError::bad_input)?;
-    let bar = out.progress((texts.len() * args.windows * args.context) as u64, "learning");
+    let bar = out.progress((texts.len() * args.windows.unwrap_or(WINDOWS) * args.context) as u64, "learning");
     for text in &texts {
+        let windows = args
+            .windows
+            .unwrap_or_else(|| model.count_windows(text, args.context).unwrap_or(0).clamp(1, WINDOWS));
         model
-            .learn(text, args.context, Some(args.windows), &mut learner, &mut |tokens| bar.inc(tokens as u64))
+            .learn(text, args.context, Some(windows), &mut learner, &mut |tokens| bar.inc(tokens as u64))
             .map_err(refused)?;
     }
     bar.finish_and_clear();

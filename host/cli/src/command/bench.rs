@@ -14,7 +14,7 @@ use crate::args;
 use crate::error::CliError;
 use crate::names;
 use crate::output::{Output, table};
-use crate::target::TargetArgs;
+use crate::target::{TargetArgs, yield_stdout};
 
 /// Measure the kernels: time per token, and ratios to f16 and q4_0 measured in the same run.
 #[derive(Debug, clap::Args)]
@@ -161,6 +161,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     }
     if let Some((path, file)) = plot {
         bench_growth::plot(&measured, path, file)?;
+        yield_stdout(&[path], out);
     }
     let report = Report {
         cpu: tqkv_benches::cpu_name(),

@@ -4,11 +4,11 @@ use std::io::Write;
 use std::path::Path;
 
 use plotters::prelude::*;
-use tqkv::file::AtomicFile;
 use tqkv_benches::{Data, Outcome, Report};
 use tqkv_core::CodecId;
 
 use crate::error::CliError;
+use crate::target::Target;
 
 /// Tokens of the caches: of one layer and one KV head.
 pub(super) const LENGTHS: [usize; 11] = {
@@ -31,10 +31,11 @@ struct Curve {
 }
 
 /// Writes nanoseconds a token against tokens, with the time in which plain reading takes the bytes of f16.
-pub(super) fn plot(report: &Report, path: &Path, mut file: AtomicFile) -> Result<(), CliError> {
+pub(super) fn plot(report: &Report, path: &Path, mut file: Target) -> Result<(), CliError> {
     let mut svg = String::new();
     draw(&mut svg, &curves(report)).map_err(|error| CliError::failure(format_args!("the plot: {error}")))?;
-    file.write_all(svg.as_bytes()).and_then(|()| file.commit()).map_err(|error| CliError::io(path, &error))
+    let written = file.write_all(svg.as_bytes()).and_then(|()| file.commit());
+    written.map(drop).map_err(|error| CliError::io(path, &error))
 }
 
 fn curves(report: &Report) -> Vec<Curve> {

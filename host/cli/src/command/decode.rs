@@ -11,7 +11,7 @@ use crate::args;
 use crate::error::CliError;
 use crate::input;
 use crate::output::{Output, grouped};
-use crate::target::TargetArgs;
+use crate::target::{TargetArgs, yield_stdout};
 
 /// Decode a .tqk file into an f32 .npy array of shape [count, D], or one of `tqkv encode --storage` into two.
 #[derive(Debug, clap::Args)]
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// The file to read, - for standard input.
     #[arg(value_name = "IN")]
     input: PathBuf,
-    /// The array to write.
+    /// The array to write, - for standard output.
     #[arg(value_name = "OUT.npy")]
     output: PathBuf,
 }
@@ -86,6 +86,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     }
     bar.finish_and_clear();
     npy.commit().map_err(bad_array)?;
+    yield_stdout(&[&args.output], out);
 
     let done = Decoded {
         input: args.input.display().to_string(),

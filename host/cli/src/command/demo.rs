@@ -7,7 +7,7 @@ use serde::Serialize;
 use tqkv_model::eval::EvalSpec;
 use tqkv_model::{Model, shipped};
 
-use super::demo_speed;
+use super::demo_speed::{self, Timing};
 use super::demo_text::{self, Outcome};
 use super::eval;
 use super::generate::{Made, SamplingArgs, continue_prompt};
@@ -18,7 +18,7 @@ use crate::output::{Output, table};
 
 /// Columns of the table for people.
 pub(crate) const HEAD: [&str; 9] =
-    ["K,V", "perplexity", "KL to f16", "top-1", "bytes/token", "ratio", "tokens/s", "ms at 32k", "speed-up"];
+    ["K,V", "perplexity", "KL to f16", "top-1", "bytes/token", "ratio", "ms at 32k", "spread", "speed-up"];
 
 /// Show what a compressed cache costs and saves, on a real model, in under a minute.
 #[derive(Debug, clap::Args)]
@@ -29,8 +29,9 @@ pub(crate) const HEAD: [&str; 9] =
 Perplexity is exp of the mean surprise at the text's next token (less is better), KL to f16 how far the \
 predictions are from those with an f16 cache (0 is equal), top-1 how often the likeliest token is the \
 same; ratio is f16's bytes per token over the setting's. `tqkv eval --help` says more. `ms at 32k` is the \
-attention of one token over one layer (32 heads, 8 KV heads, head dim 128) of 32,768 random tokens, and \
-the speed-up f16's time for that over the setting's.")]
+attention of one token over one layer (32 heads, 8 KV heads, head dim 128) of 32,768 random tokens: the least time of forty rounds in \
+which the settings take turns. Spread is the median over the least, and the speed-up f16's time over the setting's. A time whose spread \
+is above 1.5 is left out.")]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -76,10 +77,12 @@ struct Row {
     quality: eval::Row,
     /// Bytes per token of f16 over those of the setting.
     ratio: f64,
-    /// Attention of one token over one layer of 32,768 random ones.
-    long_step_ms: f64,
+    /// Attention of one token over one layer of 32,768 random ones; null where the spread is too wide.
+    long_step_ms: Option<f64>,
+    /// The median of its times over the least.
+    long_step_spread: f64,
     /// f16's time for that over the setting's.
-    long_speedup: f64,
+    long_speedup: Option<f64>,
     #[serde(flatten)]
     made: Made,
 }
@@ -96,13 +99,14 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         })?;
     let f16 = measured.first().map_or(0.0, |row| row.cache_bytes_per_token);
     let steps = time_long_steps(args, out)?;
-    let fastest_f16 = steps.first().copied().unwrap_or_default();
+    let f16_step = steps.first().and_then(Timing::milliseconds);
     let rows = measured.into_iter().zip(made).zip(steps);
     let results = rows
-        .map(|((quality, made), long_step_ms)| Row {
+        .map(|((quality, made), step)| Row {
             ratio: f16 / quality.cache_bytes_per_token,
-            long_step_ms,
-            long_speedup: fastest_f16 / long_step_ms,
+            long_step_ms: step.milliseconds(),
+            long_step_spread: step.spread,
+            long_speedup: f16_step.zip(step.milliseconds()).map(|(f16, own)| f16 / own),
             quality,
             made,
         })
@@ -135,18 +139,20 @@ fn generate_all(args: &Args, model: &Model, prompt: &str, out: &mut Output) -> R
 }
 
 /// The time of a step over a long cache under each setting.
-fn time_long_steps(args: &Args, out: &mut Output) -> Result<Vec<f64>, CliError> {
-    let policies = args.cache.policies_beside_f16();
-    let bar = out.progress(policies.len() as u64, "timing attention over 32k tokens");
-    let steps = policies.iter().map(|policy| {
-        let step = demo_speed::step_milliseconds(policy);
-        bar.inc(1);
-        step.map_err(CliError::bad_input)
-    });
-    let steps = steps.collect();
+fn time_long_steps(args: &Args, out: &mut Output) -> Result<Vec<Timing>, CliError> {
+    let bar = out.progress(demo_speed::rounds(), "timing attention over 32k tokens");
+    let steps = demo_speed::time(&args.cache.policies_beside_f16(), &mut || bar.inc(1));
     bar.finish_and_clear();
-    steps
+    steps.map_err(CliError::bad_input)
 }
+
+/// What stands for a time that means nothing.
+pub(crate) fn withheld() -> String {
+    "-".to_owned()
+}
+
+const NOISY: &str =
+    "\n\n-: the median of the times is more than 1.5 times the least, as something else runs on this machine";
 
 fn human(report: &Report) -> String {
     let rows = report.results.iter().map(|row| {
@@ -157,11 +163,13 @@ fn human(report: &Report) -> String {
             format!("{:.2} %", 100.0 * row.quality.top1_agreement),
             format!("{:.0}", row.quality.cache_bytes_per_token),
             format!("{:.2}", row.ratio),
-            format!("{:.0}", row.made.tokens_per_second),
-            format!("{:.2}", row.long_step_ms),
-            format!("{:.2}", row.long_speedup),
+            row.long_step_ms.map_or_else(withheld, |ms| format!("{ms:.2}")),
+            format!("{:.2}", row.long_step_spread),
+            row.long_speedup.map_or_else(withheld, |times| format!("{times:.2}")),
         ]
     });
+    let noisy = report.results.iter().any(|row| row.long_speedup.is_none());
+    let why = if noisy { NOISY } else { "" };
     let texts = report.results.iter().map(|row| (&row.quality.name, row.made.text.as_str()));
     let outcomes = report.results.iter().map(|row| Outcome {
         name: &row.quality.name,
@@ -170,7 +178,7 @@ fn human(report: &Report) -> String {
         top1: row.quality.top1_agreement,
     });
     format!(
-        "model {}: predictions over {} windows of {} tokens, then what each cache writes\n\n{}\n\n[prompt]\n{}{}{}",
+        "model {}: predictions over {} windows of {} tokens, then what each cache writes\n\n{}{why}\n\n[prompt]\n{}{}{}",
         report.model,
         report.windows,
         report.context,

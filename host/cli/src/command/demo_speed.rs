@@ -1,4 +1,4 @@
-//! How long one attention step over a long cache takes: the speed column of `tqkv demo`.
+//! How long one attention step over a long cache takes: the speed columns of `tqkv demo`.
 
 use std::time::Instant;
 
@@ -19,29 +19,78 @@ const HEAD_DIM: usize = 128;
 
 /// Tokens appended at once.
 const CHUNK: usize = 512;
-/// Steps timed; the fastest counts.
-const STEPS: usize = 40;
+/// Rounds timed; in each every cache has a step.
+const ROUNDS: usize = 40;
 
-/// Milliseconds of attention of one token over one layer's cache of [`TOKENS`] random tokens, on all
-/// threads.
-pub(crate) fn step_milliseconds(policy: &Policy) -> Result<f64, CacheError> {
+/// How often the least time the median may be, as of `tqkv bench`: beyond it something else ran on the machine.
+pub(crate) const WIDEST_SPREAD: f64 = 1.5;
+
+/// Times of a step under one setting.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timing {
+    /// The least, in milliseconds.
+    min: f64,
+    /// The median over the least.
+    pub(crate) spread: f64,
+}
+
+impl Timing {
+    /// Of times in seconds, at least one.
+    fn of(mut seconds: Vec<f64>) -> Self {
+        seconds.sort_by(f64::total_cmp);
+        Self { min: 1e3 * seconds[0], spread: seconds[seconds.len() / 2] / seconds[0] }
+    }
+
+    /// Milliseconds of the fastest step; `None` where the times are too far apart to mean anything.
+    pub(crate) fn milliseconds(&self) -> Option<f64> {
+        (self.spread <= WIDEST_SPREAD).then_some(self.min)
+    }
+}
+
+/// Times attention of one token over one layer's cache of [`TOKENS`] random tokens, on all threads. The settings take turns, so
+/// that what else runs on the machine slows all of them alike.
+pub(crate) fn time(policies: &[Policy], on_round: &mut dyn FnMut()) -> Result<Vec<Timing>, CacheError> {
+    let mut random = ChaCha8Rng::seed_from_u64(1);
+    let mut normals = |n: usize| -> Vec<f32> { (0..n).map(|_| StandardNormal.sample(&mut random)).collect() };
+    let (k, v) = (normals(CHUNK * NUM_KV_HEADS * HEAD_DIM), normals(CHUNK * NUM_KV_HEADS * HEAD_DIM));
+    let q = normals(NUM_HEADS * HEAD_DIM);
+    let mut caches = policies.iter().map(|policy| filled(policy, &k, &v)).collect::<Result<Vec<_>, _>>()?;
+    let (mut times, mut out) = (vec![Vec::with_capacity(ROUNDS); caches.len()], vec![0.0; q.len()]);
+    for _ in 0..ROUNDS {
+        for (cache, times) in caches.iter_mut().zip(&mut times) {
+            let start = Instant::now();
+            cache.attend(0, &q, &mut out)?;
+            times.push(start.elapsed().as_secs_f64());
+        }
+        on_round();
+    }
+    Ok(times.into_iter().map(Timing::of).collect())
+}
+
+/// A cache of as many tokens, the same ones again and again.
+fn filled(policy: &Policy, k: &[f32], v: &[f32]) -> Result<KvCache, CacheError> {
     // How well the codes were searched for does not change how fast they are read.
     let options = Options::DEFAULT.effort(Effort::Fast);
     let spec = policy.apply(CacheSpec::new(1, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM)).options(options);
     let mut cache = KvCache::new(spec)?;
-    let mut random = ChaCha8Rng::seed_from_u64(1);
-    let mut normals = |n: usize| -> Vec<f32> { (0..n).map(|_| StandardNormal.sample(&mut random)).collect() };
-    let (k, v) = (normals(CHUNK * NUM_KV_HEADS * HEAD_DIM), normals(CHUNK * NUM_KV_HEADS * HEAD_DIM));
-    for _ in 0..TOKENS / CHUNK {
-        cache.append(0, &k, &v)?;
+    (0..TOKENS / CHUNK).try_for_each(|_| cache.append(0, k, v))?;
+    Ok(cache)
+}
+
+/// How many rounds [`time`] tells of.
+pub(crate) const fn rounds() -> u64 {
+    ROUNDS as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_that_are_too_far_apart_are_withheld() {
+        let quiet = Timing::of(vec![0.003, 0.002, 0.0025]);
+        assert_eq!((quiet.milliseconds(), quiet.spread), (Some(2.0), 1.25));
+        let busy = Timing::of(vec![0.002, 0.0031, 0.009]);
+        assert_eq!(busy.milliseconds(), None);
     }
-    let q = normals(NUM_HEADS * HEAD_DIM);
-    let mut out = vec![0.0; q.len()];
-    let mut best = f64::INFINITY;
-    for _ in 0..STEPS {
-        let start = Instant::now();
-        cache.attend(0, &q, &mut out)?;
-        best = best.min(start.elapsed().as_secs_f64());
-    }
-    Ok(best * 1e3)
 }

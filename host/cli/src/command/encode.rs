@@ -14,7 +14,7 @@ use crate::args::{self, EncodeArgs};
 use crate::error::CliError;
 use crate::names;
 use crate::output::{Output, grouped};
-use crate::target::TargetArgs;
+use crate::target::{TargetArgs, yield_stdout};
 
 /// Encode an array of vectors into a .tqk file, or keys and values at a budget of bits into a .tqc file.
 #[derive(Debug, clap::Args)]
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     /// file.safetensors:name (also bf16).
     #[arg(value_name = "IN")]
     input: String,
-    /// The file to write: .tqk, with --storage .tqc.
+    /// The file to write, - for standard output: .tqk, with --storage .tqc.
     #[arg(value_name = "OUT")]
     output: PathBuf,
 }
@@ -94,9 +94,9 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         bar.inc(rows as u64);
     }
     bar.finish_and_clear();
-    let count = writer.commit().map_err(bad_file)?;
-
-    let file_bytes = std::fs::metadata(&args.output).map_err(|e| CliError::io(&args.output, &e))?;
+    let (file, count) = writer.finish().map_err(bad_file)?;
+    let file_bytes = file.commit().map_err(|e| CliError::io(&args.output, &e))?;
+    yield_stdout(&[&args.output], out);
     let done = Encoded {
         input: &args.input,
         output: args.output.display().to_string(),
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         centred: args.centre,
         rounded: vectors.is_rounded(),
         bytes_per_vector: codec.block_bytes(),
-        file_bytes: file_bytes.len(),
+        file_bytes,
     };
     out.print(&done, |done| {
         format!(

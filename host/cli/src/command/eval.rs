@@ -43,7 +43,8 @@ Columns:
   KL to f16    how far the predictions are from those under f16; 0 is equal
   KL 99 %      what one position of a hundred exceeds; KL 99.9 % what one of a thousand does
   top-1        how often the likeliest token is the same as under f16
-  bytes/token  memory of the cache at the end of a window, all included
+  bytes/token  memory of the cache at the end of a window, all included; simulated where no cache stores the format: f32 is
+               held, and the bytes are those of its blocks
   bits         the same in bits for each value of a key or a value, uncompressed ones included
   attention    squared error of the attention outputs over their squared norm, beside an f16 cache with the
                same queries, keys and values; mean over the layers
@@ -73,9 +74,9 @@ pub(crate) struct Args {
     /// Tokens per window; each begins with an empty cache.
     #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
     context: usize,
-    /// Windows to score, from the start of the text.
-    #[arg(long, value_name = "N", default_value_t = 12)]
-    windows: usize,
+    /// Windows to score, from the start of the text [default: 12, or as many as the text has].
+    #[arg(long, value_name = "N")]
+    windows: Option<usize>,
     /// Tokens fed at once [default: the whole window]; 1 attends as generation does, on codes.
     #[arg(long, value_name = "TOKENS", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     step: Option<usize>,
@@ -143,7 +144,8 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     };
     let place = args.device.open()?;
     let model = args.model.load()?;
-    let (context, windows) = (args.context, args.windows);
+    let context = args.context;
+    let windows = args.windows.unwrap_or_else(|| some_windows(&model, &text, context));
     if args.storage.is_asked() {
         return args.storage.run(&model, &text, (context, windows), args.cache.pairs("--storage")?, out);
     }
@@ -156,7 +158,8 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     };
     let names =
         args.cache.policies_beside_f16().into_iter().map(|policy| policy.name.label().chars().count());
-    let first = names.max().unwrap_or(0);
+    let simulated = args.cache.policies_beside_f16().iter().any(Policy::is_reference);
+    let widths = (names.max().unwrap_or(0), if simulated { 18 } else { 11 });
     let mut begun = false;
     let clock = Instant::now();
     let results = measure(&model, &place, &text, &spec, &args.cache, out, &mut |out, row| {
@@ -166,9 +169,9 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         let mut text = String::new();
         if !std::mem::replace(&mut begun, true) {
             let title = format!("model {}, {windows} windows of {context} tokens", model.name());
-            text = format!("{title}\n{}\n", line(first, &head(args.attention_error)));
+            text = format!("{title}\n{}\n", line(widths, &head(args.attention_error)));
         }
-        Ok(out.write_text(&format!("{text}{}\n", line(first, &cells(row))))?)
+        Ok(out.write_text(&format!("{text}{}\n", line(widths, &cells(row))))?)
     })?;
     let seconds = clock.elapsed().as_secs_f64();
     if out.is_json() {
@@ -188,6 +191,14 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         ))?;
     }
     Ok(())
+}
+
+/// Windows where none are asked for.
+const WINDOWS: usize = 12;
+
+/// As many windows as the text has, and at least one: an evaluation says why it is not there.
+fn some_windows(model: &Model, text: &[u8], context: usize) -> usize {
+    model.count_windows(text, context).unwrap_or(0).clamp(1, WINDOWS)
 }
 
 /// Evaluates f16 and the settings asked for, f16 first; `on_row` has each as soon as it is measured.
@@ -281,15 +292,15 @@ fn cells(row: &Row) -> Vec<String> {
         format!("{:.4}", row.kl_p99),
         format!("{:.4}", row.kl_p999),
         format!("{:.2} %", 100.0 * row.top1_agreement),
-        format!("{:.0}", row.cache_bytes_per_token),
+        row.name.bytes(format!("{:.0}", row.cache_bytes_per_token)),
         format!("{:.2}", row.bits_per_value),
     ];
     cells.into_iter().chain(row.attention_error.map(|error| format!("{error:.6}"))).collect()
 }
 
 /// A line of the table. Its columns are as wide before the first row is known as after the last.
-fn line(first: usize, cells: &[String]) -> String {
-    let widths = [first, 10, 9, 9, 7, 9, 8, 11, 5, 9];
+fn line((first, bytes): (usize, usize), cells: &[String]) -> String {
+    let widths = [first, 10, 9, 9, 7, 9, 8, bytes, 5, 9];
     let cells: Vec<_> = cells.iter().map(String::as_str).zip(widths).collect();
     table_line(&cells)
 }

@@ -87,14 +87,24 @@ impl StorageArgs {
             }
         };
         let name = basis.as_ref().map(|basis| basis.id().to_string());
+        let prefix = self.prefix.unwrap_or(context * 3 / 4);
+        let spec = StoredSpec { context, prefix, windows: Some(windows) };
+        if let (Some(basis), Some(path)) = (&basis, &self.basis) {
+            let learned = model.learned_windows(text, &spec, basis).map_err(refused)?;
+            if learned > 0 {
+                return Err(CliError::bad_input(format_args!(
+                    "{}: it was learned from {learned} of these {windows} windows, so figures on them say nothing of other text; \
+                     accepted is --text of which it has seen nothing",
+                    path.display()
+                )));
+            }
+        }
         let codec = StorageCodec::new(shape, basis).map_err(CliError::bad_input)?;
         let kv = kv.unwrap_or_else(|| BESIDE.map(|id| KvCodecs { k: id, v: id }).to_vec());
         let blocks = kv.iter().map(|kv| Store::blocks(model, kv.k, kv.v).map_err(refused));
         let mut stores = blocks.collect::<Result<Vec<_>, _>>()?;
         let named = |budget: &Budget| format!("storage {}", budget.bits());
         stores.extend(self.storage.iter().map(|budget| Store::chunks(named(budget), &codec, *budget)));
-        let prefix = self.prefix.unwrap_or(context * 3 / 4);
-        let spec = StoredSpec { context, prefix, windows: Some(windows) };
         let bar = out.progress(0, "evaluating");
         let clock = Instant::now();
         let results = evaluate_stored(model, text, &spec, &stores, &mut |done, total| {

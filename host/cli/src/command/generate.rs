@@ -267,7 +267,7 @@ fn summary(rows: &[Row]) -> String {
             row.made.tokens.to_string(),
             format!("{:.2}", row.made.ms_per_token),
             format!("{:.0}", row.made.tokens_per_second),
-            sized(row.made.cache_bytes as u64),
+            row.name.bytes(sized(row.made.cache_bytes as u64)),
             format!("{:.2}", row.made.f16_bytes as f64 / row.made.cache_bytes as f64),
         ]
     });

@@ -138,7 +138,7 @@ fn human(report: &Report<'_>, note: &str) -> String {
             row.tokens.to_string(),
             format!("{:.2}", row.ms_per_step),
             format!("{:.0}", row.tokens_per_second),
-            sized(row.cache_bytes as u64),
+            row.name.bytes(sized(row.cache_bytes as u64)),
             sized((row.unshared_bytes.saturating_sub(row.cache_bytes)) as u64),
             format!("{:.2}", row.f16_bytes as f64 / row.cache_bytes as f64),
         ]

@@ -9,7 +9,7 @@ mod compare;
 mod completions;
 mod decode;
 pub(crate) mod demo;
-mod demo_speed;
+pub(crate) mod demo_speed;
 mod demo_text;
 mod encode;
 mod eval;

@@ -1,20 +1,19 @@
 //! `tqkv plan`: bytes per token and longest context of a model, per pair of codecs; tokens per KiB of a
 //! microcontroller.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::plan::{CacheShape, Foreign, PlanError, StorageTier, parse_bandwidth, parse_size};
+use crate::plan::{CacheShape, Foreign, PlanError, PlanSource, StorageTier, parse_bandwidth, parse_size};
 use crate::policy::{AgeArgs, LifeArgs, Policy, PolicyArg};
 use crate::preset::KvCodecs;
+use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use tqkv::cache::KvCache;
-use tqkv_core::{CodecId, KvShape};
-use tqkv_model::WeightBytes;
+use tqkv_core::CodecId;
 use tqkv_storage::Budget;
 
 use crate::args::KvArgs;
 use crate::error::CliError;
-use crate::input;
 use crate::output::Output;
 
 use super::eval_storage::budget;
@@ -24,54 +23,60 @@ use super::plan_table::human;
 /// Compute the bytes per token of a model's cache, and the longest context for a memory budget.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("whose").args(["layers", "ram"]).multiple(true))]
-#[command(after_help = "Example: a 70B-class model, from its config.json and from its shape
-  tqkv plan --config Llama-3.3-70B/config.json --memory 34GB --kv balanced
+#[command(after_help = "Example: a 70B-class model from its config.json and from its shape, a GGUF file
+  tqkv plan --model Llama-3.3-70B/config.json --memory 34GB --kv balanced
+  tqkv plan --model model.gguf --memory 2GB
   tqkv plan --layers 80 --kv-heads 8 --head-dim 128 --memory 34GiB
 Example: codes that narrow with age; bytes/token is what a token adds to a long context
-  tqkv plan --config Llama-3.3-70B --memory 34GB --kv n4 --tier 4096:n3 --tier 32768:n2
-  tqkv plan --config Llama-3.3-70B --memory 34GB --policy \"n4 hot=128 tier=4096:n2\" --kv n4
+  tqkv plan --model Llama-3.3-70B --memory 34GB --kv n4 --tier 4096:n3 --tier 32768:n2
+  tqkv plan --model Llama-3.3-70B --memory 34GB --policy \"n4 hot=128 tier=4096:n2\" --kv n4
 Example: what a model takes that is larger than memory
-  tqkv plan --config Llama-3.3-70B --weights --memory 8GB
+  tqkv plan --model Llama-3.3-70B --weights --memory 8GB
+  tqkv plan --model Llama-3.3-70B/config.json --weight-bits 4.5 --memory 8GB
 Example: what of a decode step is reading, at 32k tokens on a GPU of 2 TB/s with 16 GB of weights
   tqkv plan --layers 32 --kv-heads 32 --head-dim 128 --tokens 32768 --bandwidth 2TB/s --weight-bytes 16GB
-Example: beside formats of other programs, by their bytes a head vector
-  tqkv plan --layers 80 --kv-heads 8 --head-dim 128 --memory 34GB --kv t3 --other tq3=52 --other turbo4=72,68
+Example: beside formats of other programs, by name or by their bytes per head vector
+  tqkv plan --layers 80 --kv-heads 8 --head-dim 128 --memory 34GB --kv t3 --kv tq3 --other mine=72,68
 Example: a microcontroller, one KV head of 64 coordinates
   tqkv plan --ram 64KiB --head-dim 64
 Example: a language model on it, from its flat file
-  tqkv plan --ram 520KiB --model model.tqlm
+  tqkv plan --ram 520KiB --firmware-model model.tqlm
 
 Columns: bytes/token is what a token adds while no window is full, f16 and f32 are the bytes of those over it. With --tokens, cache \
 is all that so many tokens hold, read ms the time in which --bandwidth gives it, and step ms that with the weights: a step of \
 generation reads both once, and is no faster than that. Layers with a state of fixed size, which hybrids have, are not counted.")]
 pub(crate) struct Args {
-    /// A model's Hugging Face config.json, the folder that holds it, or - for standard input. Sliding windows, layers
-    /// without attention, latent attention and the longest context are taken from it.
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["layers", "kv_heads", "head_dim", "ram"])]
-    config: Option<PathBuf>,
+    /// The model: a .gguf file, a folder with config.json, a config.json alone, or - for one on standard input. Sliding
+    /// windows, layers without attention, latent attention and the longest context are taken from it.
+    #[arg(long, visible_alias = "config", value_name = "PATH",
+        required_unless_present_any = ["layers", "kv_heads", "head_dim", "ram"])]
+    model: Option<PathBuf>,
     /// Decoder layers, in place of a config.json.
-    #[arg(long, value_name = "N", requires_all = ["kv_heads", "head_dim"], conflicts_with = "config")]
+    #[arg(long, value_name = "N", requires_all = ["kv_heads", "head_dim"], conflicts_with = "model", value_parser = size())]
     layers: Option<u32>,
     /// KV heads per layer.
-    #[arg(long, value_name = "N", requires_all = ["whose", "head_dim"])]
+    #[arg(long, value_name = "N", requires_all = ["whose", "head_dim"], value_parser = size())]
     kv_heads: Option<u32>,
     /// Coordinates per head vector.
-    #[arg(long, value_name = "D", requires = "whose")]
+    #[arg(long, value_name = "D", requires = "whose", value_parser = size())]
     head_dim: Option<u32>,
     /// Memory of a microcontroller for the cache: tokens per KiB of the integer codecs. One layer and one KV
     /// head unless told otherwise.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with_all = ["memory", "hot", "sinks", "tier", "policy"])]
     ram: Option<u64>,
     /// The flat file of a model for microcontrollers (tqkv export): what it works in is taken off the RAM.
-    #[arg(long, value_name = "FILE", requires = "ram", conflicts_with_all = ["config", "layers", "kv_heads", "head_dim"])]
-    model: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", requires = "ram", conflicts_with_all = ["model", "layers", "kv_heads", "head_dim"])]
+    firmware_model: Option<PathBuf>,
     /// Memory for the cache, with its unit: 34GB is 34*10^9 bytes, 34GiB is 34*2^30.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
-    /// Say what the weights in the folder of --config take as well, in memory and streamed layer by layer
+    /// Say what the weights of --model take as well, in memory and streamed layer by layer
     /// (generate --stream-weights); activations of a prompt come on top, 1024 tokens at a time.
-    #[arg(long, requires = "config")]
+    #[arg(long, requires = "model")]
     weights: bool,
+    /// The same without weights on disk: so many bits per weight, counted from the config of --model.
+    #[arg(long, value_name = "BITS", requires = "model", conflicts_with = "weights", value_parser = weight_bits)]
+    weight_bits: Option<f64>,
     /// Tokens in the cache: say what they take.
     #[arg(long, value_name = "N", conflicts_with = "ram", value_parser = clap::value_parser!(u64).range(1..))]
     tokens: Option<u64>,
@@ -96,6 +101,16 @@ pub(crate) struct Args {
     policy: Vec<PolicyArg>,
     #[command(flatten)]
     ages: AgeArgs,
+}
+
+/// A number of layers, heads or coordinates.
+fn size() -> RangedU64ValueParser<u32> {
+    RangedU64ValueParser::new().range(1..)
+}
+
+fn weight_bits(text: &str) -> Result<f64, String> {
+    let bits = text.parse::<f64>().ok().filter(|bits| (0.1..=64.0).contains(bits));
+    bits.ok_or_else(|| "accepted are 0.1 to 64".to_owned())
 }
 
 /// Rows without `--kv`.
@@ -179,16 +194,17 @@ pub(super) struct Step {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
-    if let (Some(ram), Some(path)) = (args.ram, &args.model) {
+    if let (Some(ram), Some(path)) = (args.ram, &args.firmware_model) {
         return plan_ram::run_model(&args.kv, path, ram, out);
     }
-    let shape = shape(args)?;
+    let source = args.model.as_deref().map(PlanSource::read).transpose()?;
+    let shape = shape(args, source.as_ref())?;
     if let Some(ram) = args.ram {
         return plan_ram::run(&args.kv, shape, ram, out);
     }
     let pairs = DEFAULT.map(|codec| KvCodecs { k: codec, v: codec });
     let policies = LifeArgs::from(args.ages.clone()).policies(&args.kv, &args.policy, &pairs);
-    let weights = weights(args)?;
+    let weights = source.as_ref().map_or(Ok(None), |source| weights(args, source))?;
     let weight_bytes = args.weight_bytes.or(weights.as_ref().map(|weights| weights.all));
     let planner = Planner { shape, args, weight_bytes };
     let rows = policies.iter().map(|policy| planner.row(policy));
@@ -201,7 +217,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         kv_heads: shape.num_kv_heads,
         head_dim: shape.head_dim,
         value_dim: shape.value_dim,
-        latent: shape.latent,
+        latent: shape.is_latent(),
         windowed_layers: shape.windowed.map_or(0, |windowed| windowed.layers),
         window: shape.windowed.map(|windowed| windowed.tokens),
         model_context: shape.context,
@@ -228,6 +244,10 @@ struct Planner<'a> {
 impl Planner<'_> {
     fn row(&self, policy: &Policy) -> Result<Row, CliError> {
         let shape = &self.shape;
+        if policy.is_reference() && policy.is_uniform() {
+            let format = Foreign::reference(policy.name.kv, shape);
+            return format.and_then(|format| self.other(&format)).map_err(CliError::bad_input);
+        }
         let life = policy.life().map_err(CliError::bad_input)?;
         let tiers = life.tiers.iter().map(|(after, kv)| format!(" tier={after}:{kv}")).collect::<String>();
         let tiered = (!tiers.is_empty()).then(|| format!("{}{tiers}", life.codecs));
@@ -245,8 +265,7 @@ impl Planner<'_> {
         let row = planned(life.oldest()).map_err(|error: PlanError| CliError::bad_input(error))?;
         if !life.tiers.is_empty() {
             // A cache says best which codecs can become which.
-            let vectors = KvShape::new(1, 1, 1, shape.head_dim).with_value_dim(shape.value_dim);
-            KvCache::new(policy.apply(vectors.into()))
+            KvCache::new(policy.apply(shape.spec()))
                 .map_err(|error| CliError::bad_input(format_args!("{}: {error}", policy.name)))?;
         }
         Ok(row)
@@ -291,32 +310,24 @@ impl Planner<'_> {
     }
 }
 
-fn shape(args: &Args) -> Result<CacheShape, CliError> {
+fn shape(args: &Args, source: Option<&PlanSource>) -> Result<CacheShape, CliError> {
+    if let Some(source) = source {
+        return source.shape();
+    }
     // The command line lets neither layers nor KV heads be absent without `--ram`.
-    if let Some(head_dim) = args.head_dim {
-        let (layers, kv_heads) = (args.layers.unwrap_or(1), args.kv_heads.unwrap_or(1));
-        return Ok(CacheShape::new(layers as usize, kv_heads as usize, head_dim as usize));
-    }
-    let Some(mut path) = args.config.clone() else {
-        return Err(CliError::bad_input(
-            "--ram needs the shape of the vectors: --head-dim, or a model's --config",
-        ));
+    let Some(head_dim) = args.head_dim else {
+        return Err(CliError::bad_input("--ram needs the shape of the vectors: --head-dim, or a --model"));
     };
-    if path.is_dir() {
-        path.push("config.json");
-    }
-    let json = String::from_utf8_lossy(&input::read(&path)?).into_owned();
-    CacheShape::from_config(&json).map_err(|e| CliError::bad_input(format_args!("{}: {e}", path.display())))
+    let (layers, kv_heads) = (args.layers.unwrap_or(1), args.kv_heads.unwrap_or(1));
+    Ok(CacheShape::new(layers as usize, kv_heads as usize, head_dim as usize))
 }
 
-fn weights(args: &Args) -> Result<Option<Weights>, CliError> {
-    let Some(path) = args.config.as_deref().filter(|_| args.weights) else { return Ok(None) };
-    let folder = if path.is_dir() { Some(path) } else { path.parent().filter(|_| !input::is_stdin(path)) };
-    let folder =
-        folder.ok_or_else(|| CliError::bad_input("--weights needs the folder of a model as --config"))?;
-    // The parent of a bare name is an empty path.
-    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    let bytes = WeightBytes::of(folder).map_err(|error| CliError::model(Some(folder), &error))?;
+fn weights(args: &Args, source: &PlanSource) -> Result<Option<Weights>, CliError> {
+    let bytes = match args.weight_bits {
+        Some(bits) => source.weights_of(bits)?,
+        None if args.weights => source.weights()?,
+        None => return Ok(None),
+    };
     Ok(Some(Weights {
         all: bytes.all,
         beside_layers: bytes.beside,

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::error::CliError;
 use crate::output::Output;
 use crate::report::{Page, SECTIONS, Source, Wanted, render};
-use crate::target::TargetArgs;
+use crate::target::{TargetArgs, yield_stdout};
 
 /// Measure this machine, and write what a compressed cache saves and costs as one page to read.
 #[derive(Debug, clap::Args)]
@@ -63,6 +63,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     file.write_all(html.as_bytes())
         .and_then(|()| file.commit())
         .map_err(|error| CliError::io(&args.output, &error))?;
+    yield_stdout(&[&args.output], out);
     let report = Report {
         output: args.output.display().to_string(),
         bytes: html.len(),

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::array::{ArrayError, Vectors};
+use crate::array::Vectors;
 use crate::stats::{self, CodecStats, Subject};
 use serde::Serialize;
-use tqkv_core::{CodecId, is_supported_head_dim};
+use tqkv_core::{CodecId, HEAD_DIMS};
 use tqkv_reference::Choice;
 
 use super::stats_delta;
@@ -84,11 +84,19 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     if let Some(model) = &args.delta {
         return stats_delta::run(model.as_deref(), out);
     }
+    if args.input.is_none() && !HEAD_DIMS.contains(&args.dim) {
+        let accepted: Vec<_> = HEAD_DIMS.iter().map(ToString::to_string).collect();
+        return Err(CliError::bad_input(format_args!(
+            "--dim {}: accepted are the head dims {}",
+            args.dim,
+            accepted.join(", ")
+        )));
+    }
     let level = args::machine_level()?;
     let name = args.input.as_deref().unwrap_or("random directions");
     let vectors = match &args.input {
         Some(spec) => Vectors::open(spec),
-        None => random(args.random as usize, args.dim, args.data_seed),
+        None => stats::random_directions(args.random as usize, args.dim, args.data_seed),
     };
     let vectors = vectors.map_err(|e| CliError::array(name, &e))?;
     if vectors.rows() == 0 {
@@ -103,9 +111,8 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let queries = match &args.queries {
         Some(spec) => Vectors::open(spec).map_err(|e| CliError::array(spec, &e))?,
         // Another seed than the data's, so that no query is one of the vectors.
-        None => {
-            random(RANDOM_QUERIES, vectors.dim(), !args.data_seed).map_err(|e| CliError::array(name, &e))?
-        }
+        None => stats::random_directions(RANDOM_QUERIES, vectors.dim(), !args.data_seed)
+            .map_err(|e| CliError::array(name, &e))?,
     };
     let bar = out.progress((vectors.rows() * subjects.len()) as u64, "measuring");
     let measured: Result<Vec<_>, _> = subjects
@@ -121,14 +128,6 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         codecs,
     };
     out.print(&report, human)
-}
-
-/// The head dim is checked before a vector is drawn, as a hostile one would take all memory.
-fn random(rows: usize, dim: usize, seed: u64) -> Result<Vectors, ArrayError> {
-    if is_supported_head_dim(dim) {
-        return stats::random_directions(rows, dim, seed);
-    }
-    Err(ArrayError::Shape(vec![rows, dim]))
 }
 
 /// The codecs asked for; without any, all that have the head dim, and f16 where none has, to say so.

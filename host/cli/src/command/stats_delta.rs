@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use tqkv_model::{Model, ModelError, SpecialTokens, shipped};
+use tqkv_model::{Model, ModelError, shipped};
 
 use crate::error::CliError;
 use crate::output::{Output, Waiting, grouped, table};
@@ -24,8 +24,8 @@ pub(super) fn run(path: Option<&Path>, out: &mut Output) -> Result<(), CliError>
     let _waiting = Waiting::new("measuring layers against each other");
     let bad = |error: ModelError| CliError::model(path, &error);
     let model = path.map_or_else(Model::shipped, Model::load).map_err(bad)?;
-    let mut tokens = model.tokenizer().encode(shipped::HELDOUT_TEXT, SpecialTokens::Omit).map_err(bad)?;
-    tokens.truncate(TOKENS.min(model.config().context));
+    let tokens =
+        model.first_tokens(shipped::HELDOUT_TEXT, TOKENS.min(model.config().context)).map_err(bad)?;
     let delta = figures(&model, &tokens).map_err(bad)?;
     if delta.is_empty() {
         return Err(CliError::bad_input("the model has no two layers of a size, accepted are two and more"));

@@ -13,7 +13,7 @@ use crate::array::{self, ArrayError, NpyWriter, Vectors};
 use crate::error::CliError;
 use crate::input;
 use crate::output::{Output, grouped};
-use crate::target::TargetArgs;
+use crate::target::{TargetArgs, yield_stdout};
 
 /// Keys and values together, instead of vectors one by one.
 #[derive(Debug, clap::Args)]
@@ -78,6 +78,7 @@ pub(crate) fn encode(
     }
     bar.finish_and_clear();
     file.commit().map_err(|error| CliError::io(output, &error))?;
+    yield_stdout(&[output], out);
     let stored = Stored {
         output: output.display().to_string(),
         basis: basis.id().to_string(),
@@ -149,6 +150,7 @@ pub(crate) fn decode(
         rows.iter().try_for_each(|rows| npy.push(rows)).map_err(bad_array)?;
         npy.commit().map_err(bad_array)?;
     }
+    yield_stdout(&[keys, values], out);
     let loaded = Loaded {
         input: input_path.display().to_string(),
         keys: keys.display().to_string(),

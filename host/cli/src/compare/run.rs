@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use tqkv::Level;
 use tqkv::cache::KvCache;
-use tqkv_model::{Model, SpecialTokens, shipped};
+use tqkv_model::{Model, shipped};
 
 use crate::args::{EncodeArgs, WindowArgs};
 use crate::cache_args::ModelArgs;
@@ -78,8 +78,7 @@ impl RunArgs {
             None => shipped::HELDOUT_TEXT.to_vec(),
         };
         let model = self.model.load()?;
-        let tokens = model.tokenizer().encode(&text, SpecialTokens::Omit);
-        let mut tokens = tokens.map_err(|e| CliError::model(None, &e))?;
+        let tokens = model.first_tokens(&text, self.context).map_err(|e| CliError::model(None, &e))?;
         if self.context == 0 || tokens.len() < self.context {
             return Err(CliError::bad_input(format_args!(
                 "{} tokens of a text of {}; accepted are 1 and more that it has",
@@ -87,7 +86,6 @@ impl RunArgs {
                 tokens.len()
             )));
         }
-        tokens.truncate(self.context);
         Ok(Runner { args: self, model, tokens })
     }
 }

@@ -31,7 +31,7 @@ impl CacheShape {
     ///
     /// `num_key_value_heads` defaults to `num_attention_heads`, `head_dim` to `hidden_size / num_attention_heads`,
     /// `v_head_dim` to that, and a `text_config` stands for the whole. With `kv_lora_rank` a token is one latent vector a
-    /// layer. What layers keep is read by [`LayerFields::kinds`].
+    /// layer, of which `qk_rope_head_dim` coordinates stay f16. What layers keep is read by [`LayerFields::kinds`].
     ///
     /// # Errors
     /// [`PlanError::Json`], [`PlanError::Missing`], [`PlanError::Layers`].
@@ -40,19 +40,20 @@ impl CacheShape {
         while let Some(text) = config.text_config.take() {
             config = *text;
         }
-        let (num_kv_heads, head_dim) = config.vectors()?;
+        let shape = match config.kv_lora_rank {
+            Some(rank) => {
+                let rank = used(Some(rank), "kv_lora_rank")?;
+                Self::latent(0, rank, used(config.qk_rope_head_dim, "qk_rope_head_dim")?)
+            }
+            None => {
+                let (num_kv_heads, head_dim) = config.vectors()?;
+                let value_dim =
+                    config.v_head_dim.map_or(Ok(head_dim), |dim| used(Some(dim), "v_head_dim"))?;
+                Self { value_dim, ..Self::new(0, num_kv_heads, head_dim) }
+            }
+        };
         let (num_layers, windowed) = config.layers()?;
-        let latent = config.kv_lora_rank.is_some();
-        let value_dim = if latent { None } else { config.v_head_dim };
-        Ok(Self {
-            num_layers,
-            num_kv_heads,
-            head_dim,
-            value_dim: value_dim.map_or(Ok(head_dim), |dim| used(Some(dim), "v_head_dim"))?,
-            latent,
-            windowed,
-            context: config.max_position_embeddings,
-        })
+        Ok(Self { num_layers, windowed, context: config.max_position_embeddings, ..shape })
     }
 }
 
@@ -61,14 +62,8 @@ fn used(value: Option<usize>, name: &'static str) -> Result<usize, PlanError> {
 }
 
 impl Config {
-    /// Vectors of a token in a layer, and their coordinates.
+    /// KV heads, and coordinates of a key.
     fn vectors(&self) -> Result<(usize, usize), PlanError> {
-        if let Some(rank) = self.kv_lora_rank {
-            return Ok((
-                1,
-                used(rank.checked_add(used(self.qk_rope_head_dim, "qk_rope_head_dim")?), "kv_lora_rank")?,
-            ));
-        }
         let heads = used(self.num_attention_heads, "num_attention_heads");
         let kv_heads = match self.num_key_value_heads {
             None => heads,
@@ -137,10 +132,12 @@ mod tests {
         let json = r#"{"num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128,
             "hidden_size": 7168, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "max_position_embeddings": 163840}"#;
         let shape = CacheShape::from_config(json).unwrap();
-        let expected = CacheShape { latent: true, context: Some(163_840), ..CacheShape::new(61, 1, 576) };
+        let expected = CacheShape { context: Some(163_840), ..CacheShape::latent(61, 512, 64) };
         assert_eq!(shape, expected);
         let f16 = "f16".parse().unwrap();
         assert_eq!(shape.bytes_per_token(f16).unwrap(), 61 * 576 * 2);
+        // 64 of its coordinates say where a token is, and stay f16.
+        assert_eq!(shape.bytes_per_token("s4".parse().unwrap()).unwrap(), 61 * (512 / 2 + 2 + 2 * 64));
     }
 
     #[test]
@@ -154,7 +151,7 @@ mod tests {
         let json = r#"{"num_hidden_layers": 8, "num_attention_heads": 32, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
             "head_dim": 72, "v_head_dim": 128, "linear_attn_config": {"full_attn_layers": [4, 8]}}"#;
         let shape = CacheShape::from_config(json).unwrap();
-        assert_eq!(shape, CacheShape { latent: true, ..CacheShape::new(2, 1, 576) });
+        assert_eq!(shape, CacheShape::latent(2, 512, 64));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use tqkv::cache::PAGE_TOKENS;
 
 use super::{CacheShape, PlanError, Uncompressed};
+use crate::preset::Kv;
 
 /// Blocks of a codec of another program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,9 +39,21 @@ impl FromStr for Foreign {
 }
 
 impl Foreign {
+    /// A pair of which `tqkv_reference` has a format.
+    ///
+    /// # Errors
+    /// [`PlanError::NoBlock`].
+    pub(crate) fn reference(kv: Kv, shape: &CacheShape) -> Result<Self, PlanError> {
+        let coded = if shape.is_latent() { shape.value_dim } else { shape.head_dim };
+        let none = |format: &'static str, head_dim| PlanError::NoBlock { format, head_dim };
+        let key = kv.k.block_bytes(coded).ok_or_else(|| none(kv.k.name(), coded))?;
+        let value = kv.v.block_bytes(shape.value_dim).ok_or_else(|| none(kv.v.name(), shape.value_dim))?;
+        Ok(Self { name: kv.to_string(), bytes: [key + 2 * shape.position_dim, value] })
+    }
+
     fn page(&self, shape: &CacheShape) -> usize {
         let [key, value] = self.bytes;
-        PAGE_TOKENS * if shape.latent { key } else { key + value }
+        PAGE_TOKENS * if shape.is_latent() { key } else { key + value }
     }
 
     /// Bytes that a token adds, and those where windows are full.

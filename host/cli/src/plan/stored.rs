@@ -17,7 +17,7 @@ impl StorageTier {
     /// Refuses head dims that chunks do not have.
     pub(crate) fn new(shape: &CacheShape) -> Result<Self, CliError> {
         // How positions turn keys changes no size.
-        let value_dim = if shape.latent { 0 } else { shape.value_dim };
+        let value_dim = if shape.is_latent() { 0 } else { shape.value_dim };
         let shape = Shape::new(shape.num_layers, shape.num_kv_heads, shape.head_dim, value_dim, Rope::none())
             .map_err(CliError::bad_input)?;
         let basis_bytes = shape.basis_bytes(shape.join());

@@ -172,7 +172,7 @@ fn caches_of_known_models_are_those_of_the_published_tables() {
 
 #[test]
 fn formats_of_others_are_a_name_and_bytes() {
-    let latent = CacheShape { latent: true, ..CacheShape::new(61, 1, 576) };
+    let latent = CacheShape::latent(61, 512, 64);
     let format: Foreign = "k4v3=72,52".parse().unwrap();
     assert_eq!(format.per_token(&CacheShape::new(1, 1, 128)).unwrap(), (124, None));
     assert_eq!(format.per_token(&latent).unwrap(), (61 * 72, None), "a latent is one vector");
@@ -183,4 +183,64 @@ fn formats_of_others_are_a_name_and_bytes() {
         let error = text.parse::<Foreign>().unwrap_err().to_string();
         assert!(error.contains("tq3=52"), "{text}: {error}");
     }
+}
+
+/// What a cache of a kind holds after so many tokens of zeros.
+fn held(spec: CacheSpec, tokens: usize) -> u64 {
+    use tqkv::cache::KvCache;
+    let (key, value) = (spec.shape.head_dim, if spec.position_dim > 0 { 0 } else { spec.shape.value_dim });
+    let mut cache = KvCache::new(spec).unwrap();
+    for _ in 0..tokens / 512 {
+        cache.append(0, &vec![0.0; 512 * key], &vec![0.0; 512 * value]).unwrap();
+    }
+    cache.stats().allocated_bytes as u64
+}
+
+/// Every kind of layer, codec and head dim: those in use by default, all with `TQKV_EXHAUSTIVE=1`.
+#[test]
+fn plans_are_within_three_percent_of_what_caches_hold() {
+    use tqkv::cache::{Centring, LayerKind};
+    use tqkv_core::{Effort, Options, is_supported_head_dim};
+    const TOKENS: usize = 32 << 10;
+    const WINDOW: usize = 24_000;
+    let whole = std::env::var_os("TQKV_EXHAUSTIVE").is_some_and(|value| value == "1");
+    let dims = (16..=1024).filter(|&dim| is_supported_head_dim(dim));
+    let dims = dims.filter(|dim| whole || [64, 128].contains(dim));
+    let few = ["f16", "i8", "s4", "t2", "q8_0"];
+    let codecs = || CodecId::ALL.iter().filter(|codec| whole || few.contains(&codec.name()));
+    let kept = Uncompressed { sinks: 4, hot: 64 };
+    let (mut worst, mut cases) = (1.0f64, 0);
+    for dim in dims {
+        for &codec in codecs().filter(|codec| codec.block_bytes(dim).is_some()) {
+            let life = Life { codecs: KvCodecs { k: codec, v: codec }, kept, tiers: Vec::new() };
+            let full = CacheShape::new(1, 1, dim);
+            let sliding =
+                CacheShape { windowed: Some(Windowed { layers: 1, tokens: WINDOW as u64 }), ..full };
+            let narrow = CacheShape { value_dim: 64, ..full };
+            let latent = CacheShape::latent(1, dim, 64);
+            for (kind, shape) in
+                [("full", full), ("sliding", sliding), ("values of 64", narrow), ("latent", latent)]
+            {
+                if codec.block_bytes(shape.value_dim).is_none() {
+                    continue;
+                }
+                let options = Options::DEFAULT.effort(Effort::Fast);
+                let mut spec = shape.spec().codecs(codec, codec).options(options).centring(Centring::Off);
+                if shape.windowed.is_some() {
+                    spec = spec.kinds(vec![LayerKind::Sliding(WINDOW)]);
+                }
+                let planned = shape.bytes(&life, TOKENS as u64).unwrap();
+                let ratio = held(spec, TOKENS) as f64 / planned as f64;
+                assert!(
+                    (0.97..1.03).contains(&ratio),
+                    "{kind}, {} at {dim}: {ratio} of {planned}",
+                    codec.name()
+                );
+                worst = if (ratio - 1.0).abs() > (worst - 1.0).abs() { ratio } else { worst };
+                cases += 1;
+            }
+        }
+    }
+    println!("{cases} kinds of caches, the farthest holds {worst:.4} of what is planned");
+    assert!(cases >= 40);
 }

@@ -87,6 +87,11 @@ impl Answer {
 }
 
 impl<'a> Row<'a> {
+    #[cfg(test)]
+    pub(crate) fn new(json: &'a Value) -> Self {
+        Self(json)
+    }
+
     /// A number; NaN where there is none, which no plot draws.
     pub(crate) fn number(self, name: &str) -> f64 {
         self.0[name].as_f64().unwrap_or(f64::NAN)

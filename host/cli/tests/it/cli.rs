@@ -161,7 +161,11 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
         (vec!["codebook", "--dim", "128", "--bits", "6"], "1 to 5 bits"),
         (vec!["codebook", "--dim", "128", "--bits", "5", "--nested"], "1 to 4 bits"),
         (vec!["codebook", "--dim", "100", "--bits", "2"], "head dims 16, 32"),
-        (vec!["plan"], "--config"),
+        (vec!["plan"], "--model"),
+        (vec!["plan", "--layers", "0", "--kv-heads", "8", "--head-dim", "128"], "--layers"),
+        (vec!["plan", "--layers", "8", "--kv-heads", "0", "--head-dim", "128"], "--kv-heads"),
+        (vec!["plan", "--ram", "64KiB", "--head-dim", "0"], "--head-dim"),
+        (vec!["stats", "--dim", "100"], "--dim 100: accepted are the head dims 16, "),
         (vec!["plan", "--config", "config.json"], "config.json has no usable"),
         (vec!["plan", "--config", "in.npy"], "in.npy"),
         (vec!["plan", "--layers", "80"], "--kv-heads"),
@@ -179,9 +183,22 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
         (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--memory", "34XB"], "GiB"),
         (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--kv", "s9"], "safe-lowbit"),
         (
-            vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--kv", "p4"],
+            vec![
+                "plan",
+                "--layers",
+                "8",
+                "--kv-heads",
+                "1",
+                "--head-dim",
+                "128",
+                "--kv",
+                "p4",
+                "--tier",
+                "9:s4",
+            ],
             "no cache stores p4,p4",
         ),
+        (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "1024", "--kv", "tq3"], "tq3"),
         (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "100", "--kv", "s4"], "head dim 100"),
     ] {
         let message = error(at, &args, 2);
@@ -587,7 +604,7 @@ fn export_writes_a_flat_file_that_plan_reads() {
     let four = json(at, &["export", "--target", "mcu", "--bits", "4", "--ram", "64KiB", model, "four.tqlm"]);
     assert!(four["flash_bytes"].as_u64().unwrap() < eight["flash_bytes"].as_u64().unwrap() * 54 / 100);
 
-    let plan = json(at, &["plan", "--ram", "520KiB", "--model", "eight.tqlm", "--kv", "s4,s3"]);
+    let plan = json(at, &["plan", "--ram", "520KiB", "--firmware-model", "eight.tqlm", "--kv", "s4,s3"]);
     assert_eq!((&plan["flash_bytes"], &plan["work_bytes"]), (&eight["flash_bytes"], &eight["work_bytes"]));
     let row = eight["rows"].as_array().unwrap().iter().find(|row| row["codec_v"] == "s3").unwrap();
     assert_eq!(plan["rows"][0]["tokens"], row["tokens"]);
@@ -598,12 +615,12 @@ fn export_writes_a_flat_file_that_plan_reads() {
         (vec!["export", "--target", "pdp11", model, "out"], "pdp11"),
         (vec!["export", "--target", "mcu", model, "eight.tqlm"], "exists, --force"),
         (vec!["export", "--target", "mcu", "--bits", "3", model, "out"], "8, 4"),
-        (vec!["plan", "--ram", "1KiB", "--model", "in.npy"], "in.npy"),
-        (vec!["plan", "--model", "eight.tqlm"], "--ram"),
+        (vec!["plan", "--ram", "1KiB", "--firmware-model", "in.npy"], "in.npy"),
+        (vec!["plan", "--firmware-model", "eight.tqlm"], "--ram"),
     ] {
         assert!(error(at, &args, 2).contains(what), "{args:?}");
     }
     fs::write(at.join("bad.tqlm"), &bytes[..1000]).unwrap();
-    assert!(error(at, &["plan", "--ram", "1KiB", "--model", "bad.tqlm"], 2).contains("1000 bytes"));
+    assert!(error(at, &["plan", "--ram", "1KiB", "--firmware-model", "bad.tqlm"], 2).contains("1000 bytes"));
     assert!(!at.join("out").exists());
 }

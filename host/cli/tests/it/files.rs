@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::arrays::{DIM, elements, files, folder, npy, raw, values};
-use crate::support::{error, json};
+use crate::support::{error, json, tqkv};
 
 const ENCODE: [&str; 3] = ["encode", "--codec", "s4"];
 
@@ -90,7 +90,7 @@ fn f64_is_rounded_to_f32_and_says_so() {
     assert_eq!(json(at, &encode(&["in.npy", "a.tqk"]))["rounded"], false);
     assert_eq!(json(at, &encode(&["f64.npy", "b.tqk"]))["rounded"], true);
     assert_eq!(fs::read(at.join("a.tqk")).unwrap(), fs::read(at.join("b.tqk")).unwrap());
-    let said = crate::support::tqkv(at, &encode(&["f64.npy", "c.tqk"])).stdout;
+    let said = tqkv(at, &encode(&["f64.npy", "c.tqk"])).stdout;
     assert!(String::from_utf8(said).unwrap().contains("f64 rounded to f32"));
     let mut huge = exact;
     huge[3 * DIM] = 1e300;
@@ -181,4 +181,23 @@ fn signals_remove_what_was_begun_and_end_the_command() {
         assert_eq!(files(at), before, "SIG{name}");
         assert_eq!(fs::read(at.join("x.tqk")).unwrap(), b"precious");
     }
+}
+
+/// `-` is standard output where a file would be written, as it is standard input where one is read; the report goes to stderr then.
+#[test]
+fn standard_output_takes_what_a_file_would() {
+    let folder = folder();
+    let at = folder.path();
+    json(at, &encode(&["in.npy", "x.tqk"]));
+    json(at, &["decode", "x.tqk", "x.npy"]);
+    for (args, file) in [(encode(&["in.npy", "-"]), "x.tqk"), (vec!["decode", "x.tqk", "-"], "x.npy")] {
+        let before = files(at);
+        let done = tqkv(at, &args);
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert!(done.status.success() && said.contains("vectors of"), "{args:?}: {said}");
+        assert!(done.stdout == fs::read(at.join(file)).unwrap(), "{args:?}: other bytes than in {file}");
+        assert_eq!(files(at), before, "{args:?}: no file is called -");
+    }
+    let piped = crate::support::piped(at, &["decode", "-", "-"], &fs::read(at.join("x.tqk")).unwrap());
+    assert!(piped.stdout == fs::read(at.join("x.npy")).unwrap());
 }

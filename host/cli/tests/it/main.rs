@@ -3,9 +3,11 @@
 mod arrays;
 mod cli;
 mod documents;
+mod figures;
 mod files;
 mod model_commands;
 mod needle;
+mod plans;
 mod shell;
 mod storage;
 mod support;

@@ -42,6 +42,20 @@ fn a_learned_basis_stores_nearer_than_codes_alone_in_fewer_bits() {
     assert!(kl[3] < 0.7 * without, "without a basis: {without}, {kl:?}");
 }
 
+/// A basis is judged on text that it has not seen: not by default, and not where the windows are cut in another way.
+#[test]
+fn an_evaluation_on_the_text_that_was_learned_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    json(at, &["basis", "--context", "512", "--windows", "2", "own.tqb"]);
+    let eval = ["eval", "--context", "256", "--windows", "1", "--kv", "t2", "--storage", "1", "--basis"];
+    json(at, &[&eval[..], &["own.tqb"]].concat());
+    let text = shipped::HELDOUT_TEXT;
+    fs::write(at.join("seen.txt"), &text[text.len() / 2 + 300..text.len() / 2 + 900]).unwrap();
+    let said = error(at, &[&eval[..], &["own.tqb", "--text", "seen.txt"]].concat(), 2);
+    assert!(said.contains("own.tqb: it was learned from 1 of these 1 windows"), "{said}");
+}
+
 #[test]
 fn what_does_not_fit_is_named() {
     let folder = tempfile::tempdir().unwrap();

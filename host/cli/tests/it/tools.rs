@@ -131,6 +131,10 @@ fn a_report_is_one_page_that_stands_alone() {
     for word in ["<script", "http:", "https:", "src=", "@import", "NaN", "/tmp"] {
         assert!(!outside.contains(word), "{word}");
     }
+    // The claim about QJL is made of a table at the scale of which it speaks.
+    let sketches = page.split("<section ").find(|text| text.contains("A bit of QJL")).unwrap();
+    assert!(sketches.contains("--scale-mode unbiased") && !sketches.contains("mmse"), "{sketches}");
+    assert!(page.contains("1 window of 256 tokens of held-out text"));
     for (contexts, bytes) in
         [("108,800", "327,680"), ("535,630", "66,560"), ("409,600", "87,040"), ("217,600", "163,840")]
     {

@@ -21,6 +21,8 @@ pub struct Experts {
     pub is_normalised: bool,
     /// Factor of the weights after that.
     pub scaling: f32,
+    /// Whether router and experts have biases.
+    pub has_bias: bool,
 }
 
 impl Experts {
@@ -44,6 +46,7 @@ impl Experts {
                 count: count("num_local_experts", raw.num_local_experts)?,
                 // The softmax over those that take part is that over all, made to add up to 1.
                 is_normalised: true,
+                has_bias: true,
                 ..Self::plain(raw, raw.intermediate_size)?
             },
             Architecture::DeepseekV2 => {
@@ -81,6 +84,7 @@ impl Experts {
             shared_size: 0,
             is_normalised: false,
             scaling: 1.0,
+            has_bias: false,
         })
     }
 }

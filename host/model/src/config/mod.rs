@@ -1,5 +1,6 @@
 //! `config.json` of a Hugging Face checkpoint, reduced to what the forward pass reads.
 
+mod count;
 mod experts;
 mod family;
 mod fields;
@@ -199,14 +200,12 @@ impl Config {
 
     /// A compressed cache of this model's shape that computes the model's attention: what its layers see, latent vectors, factor
     /// and soft cap of the logits, learned sinks.
-    ///
-    /// Where some slide no first tokens are kept beside the window: a cache sees them, and such a model does not.
     pub fn cache_spec(&self) -> CacheSpec {
         let mut spec = CacheSpec::from(self.kv_shape());
         spec.position_dim = self.latent.as_ref().map_or(0, |latent| latent.position_dim);
         (spec.scale, spec.soft_cap) = (self.scale, self.soft_cap);
         spec = spec.sink_logits(self.sink_logits.clone());
-        if self.kinds.is_empty() { spec } else { spec.kinds(self.kinds.clone()).sinks(0) }
+        if self.kinds.is_empty() { spec } else { spec.kinds(self.kinds.clone()) }
     }
 
     /// What of this model's attention a cache on a GPU does not compute; `None` where it is all there. Windows are not counted:

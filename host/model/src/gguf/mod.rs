@@ -17,6 +17,7 @@ use crate::checkpoint::{Access, Checkpoint, Entry, Format, Kind, Source};
 use crate::error::ModelError;
 use config::Family;
 use file::{File, Info, Value};
+pub(crate) use vocabulary::Vocabulary;
 
 /// Errors of what was made of a file, said of the file: there is no `config.json` that a user could look into.
 pub(crate) fn said_of(file: &str, error: ModelError) -> ModelError {
@@ -47,7 +48,7 @@ pub(crate) fn part_names(path: &Path) -> Vec<PathBuf> {
 /// What a Hugging Face folder would have.
 pub(crate) struct Folder {
     pub(crate) config: Vec<u8>,
-    pub(crate) tokenizer: Vec<u8>,
+    pub(crate) tokenizer: Vocabulary,
     pub(crate) chat: Chat,
     pub(crate) tensors: Checkpoint,
 }
@@ -119,6 +120,7 @@ impl<'a> Contents<'a> {
         let family = Family::of(files.first().ok_or_else(empty)?)?;
         let contents = Self { files, sources: heads.iter().map(|head| head.source).collect(), family };
         contents.check()?;
+        contents.check_lengths()?;
         Ok(contents)
     }
 
@@ -141,6 +143,25 @@ impl<'a> Contents<'a> {
         Ok(())
     }
 
+    /// Refuses a file that ends before its last tensor does, as what a broken download leaves.
+    fn check_lengths(&self) -> Result<(), ModelError> {
+        for (file, source) in self.files.iter().zip(&self.sources) {
+            for info in &file.tensors {
+                let bytes =
+                    Kind::numbered(info.kind).and_then(|kind| Format::Plain(kind).bytes_of(&info.shape).ok());
+                let start = file.data.saturating_add(info.offset);
+                let end = start.saturating_add(bytes.unwrap_or(0) as u64);
+                if end > source.len {
+                    return Err(source.bad(format!(
+                        "it ends early: it has {} bytes, and its tensor {} ends at {end}",
+                        source.len, info.name
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn info(&self, name: &str) -> Option<&Info<'a>> {
         self.files.iter().flat_map(|file| &file.tensors).find(|info| info.name == name)
     }
@@ -157,9 +178,8 @@ impl<'a> Contents<'a> {
         config::json(&self.files[0], self.family, &seen)
     }
 
-    /// What `tokenizer.json` would say.
-    fn tokenizer(&self) -> Result<Vec<u8>, ModelError> {
-        vocabulary::json(&self.files[0])
+    fn tokenizer(&self) -> Result<Vocabulary, ModelError> {
+        Vocabulary::of(&self.files[0])
     }
 
     /// Where each tensor lies, by its name in Hugging Face checkpoints; what these do not have keeps its name.

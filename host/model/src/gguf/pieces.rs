@@ -1,4 +1,4 @@
-//! Pieces with scores, as SentencePiece has them, as a `tokenizer.json` of BPE.
+//! Pieces with scores out of a file, and as a `tokenizer.json` of BPE for folders.
 //!
 //! llama.cpp joins, again and again, the two neighbours whose union is the piece of the best score, the leftmost of equal
 //! ones. BPE joins the neighbours whose merge is listed first, so the list is every way to split a piece in two, the best
@@ -8,12 +8,11 @@ use std::collections::HashMap;
 
 use serde_json::json;
 
-use super::vocabulary::{added, bad, beginning, kind, kinds, list, switch, texts, vocabulary};
+use super::vocabulary::{added, bad, beginning, kinds, list, switch, texts, vocabulary};
 use super::{File, Value};
+use crate::Pieces;
 use crate::error::ModelError;
-
-/// What stands for a space within pieces.
-const SPACE: &str = "\u{2581}";
+use crate::tokenizer::pieces::{SPACE, kind};
 
 /// Longest piece in bytes, which bounds the time for its splits; those of real vocabularies are under 100.
 const LONGEST: usize = 512;
@@ -21,11 +20,11 @@ const LONGEST: usize = 512;
 /// What texts begin with where the file does not say.
 const FIRST: usize = 1;
 
-/// The bytes of a `tokenizer.json`.
-pub(super) fn json(file: &File<'_>) -> Result<Vec<u8>, ModelError> {
+/// The pieces of a file.
+pub(super) fn read(file: &File<'_>) -> Result<Pieces, ModelError> {
     let tokens = texts(file, "tokenizer.ggml.tokens")?;
     let scores = list(file, "tokenizer.ggml.scores", "numbers", |value| match value {
-        Value::Float(score) if !score.is_nan() => Some(*score),
+        Value::Float(score) if !score.is_nan() => Some(*score as f32),
         _ => None,
     })?;
     let kinds = kinds(file)?;
@@ -35,49 +34,51 @@ pub(super) fn json(file: &File<'_>) -> Result<Vec<u8>, ModelError> {
         }
     }
     let id = super::config::number(file, "tokenizer.ggml.bos_token_id")?.unwrap_or(FIRST);
-    let first = switch(file, "add_bos_token", true)?.then_some(id);
+    let first = switch(file, "add_bos_token", true)?.then_some(id).filter(|id| *id < tokens.len());
     let spaced = switch(file, "add_space_prefix", true)?;
-    Ok(whole(&tokens, &scores, &kinds, first, spaced)?.to_string().into_bytes())
+    pieces(&tokens, scores, kinds, first, spaced)
 }
 
-fn whole(
+fn pieces(
     tokens: &[&str],
-    scores: &[f64],
-    kinds: &[u64],
+    scores: Vec<f32>,
+    kinds: Vec<u8>,
     first: Option<usize>,
     spaced: bool,
-) -> Result<serde_json::Value, ModelError> {
-    check(tokens, kinds)?;
+) -> Result<Pieces, ModelError> {
+    check(tokens, &kinds)?;
+    let first = first.and_then(|id| u32::try_from(id).ok());
+    Pieces::new(tokens, scores, kinds, first, spaced)
+        .map_err(|byte| bad(format!("no token of kind {} for the byte 0x{byte:02X}", kind::BYTE)))
+}
+
+/// What a `tokenizer.json` would say.
+pub(super) fn json(pieces: &Pieces) -> serde_json::Value {
+    let tokens: Vec<_> = (0..pieces.len() as u32).map(|id| pieces.token(id)).collect();
     let replace = |pattern: &str, content: &str| json!({ "type": "Replace", "pattern": { "String": pattern }, "content": content });
     let mut normalizers = vec![replace(" ", SPACE)];
     let mut decoders =
         vec![replace(SPACE, " "), json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })];
-    if spaced {
+    if pieces.spaced {
         normalizers.insert(0, json!({ "type": "Prepend", "prepend": SPACE }));
         decoders.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
     }
-    Ok(json!({
+    let special = [kind::UNKNOWN, kind::CONTROL, kind::USER_DEFINED];
+    json!({
         "version": "1.0",
-        "added_tokens": added(tokens, kinds, &[kind::UNKNOWN, kind::CONTROL, kind::USER_DEFINED]),
+        "added_tokens": added(&tokens, pieces.kinds(), &special),
         "normalizer": { "type": "Sequence", "normalizers": normalizers },
-        "post_processor": beginning(tokens, first),
+        "post_processor": beginning(&tokens, pieces.first.map(|id| id as usize)),
         "decoder": { "type": "Sequence", "decoders": decoders },
         "model": {
-            "type": "BPE", "vocab": vocabulary(tokens), "merges": merges(tokens, scores),
+            "type": "BPE", "vocab": vocabulary(&tokens), "merges": merges(&tokens, pieces.scores()),
             "byte_fallback": true, "fuse_unk": true,
         },
-    }))
+    })
 }
 
 /// Refuses what merges cannot say.
-fn check(tokens: &[&str], kinds: &[u64]) -> Result<(), ModelError> {
-    let of_kind = |wanted: u64| {
-        tokens.iter().zip(kinds).filter(move |(_, kind)| **kind == wanted).map(|(token, _)| *token)
-    };
-    let bytes: Vec<_> = of_kind(kind::BYTE).collect();
-    if let Some(byte) = (0..=u8::MAX).find(|byte| !bytes.contains(&format!("<0x{byte:02X}>").as_str())) {
-        return Err(bad(format!("no token of kind {} for the byte 0x{byte:02X}", kind::BYTE)));
-    }
+fn check(tokens: &[&str], kinds: &[u8]) -> Result<(), ModelError> {
     if let Some(token) = tokens.iter().find(|token| token.len() > LONGEST) {
         let start: String = token.chars().take(20).collect();
         return Err(bad(format!(
@@ -88,14 +89,15 @@ fn check(tokens: &[&str], kinds: &[u64]) -> Result<(), ModelError> {
     let known: std::collections::HashSet<_> = tokens.iter().copied().collect();
     let mut letter = [0; 4];
     let mut is_known = |letter_of: char| known.contains(&*letter_of.encode_utf8(&mut letter));
-    match of_kind(kind::NORMAL).find(|token| !token.chars().all(&mut is_known)) {
-        Some(token) => Err(bad(format!("the piece {token:?} has a character that is no piece itself"))),
+    let mut normal = tokens.iter().zip(kinds).filter(|(_, kind)| **kind == kind::NORMAL);
+    match normal.find(|(token, _)| !token.chars().all(&mut is_known)) {
+        Some((token, _)) => Err(bad(format!("the piece {token:?} has a character that is no piece itself"))),
         None => Ok(()),
     }
 }
 
 /// Every way to make a piece of two, those of the best piece first.
-fn merges<'a>(tokens: &[&'a str], scores: &[f64]) -> Vec<[&'a str; 2]> {
+fn merges<'a>(tokens: &[&'a str], scores: &[f32]) -> Vec<[&'a str; 2]> {
     let ids: HashMap<&str, usize> = tokens.iter().enumerate().map(|(id, token)| (*token, id)).collect();
     let mut found = Vec::new();
     for (&piece, &id) in &ids {
@@ -116,14 +118,14 @@ mod tests {
     const TEXT: &str = "fn main() {\n    let gr\u{f6}\u{df}e = \"\u{1f980} 12345\";\n\n\n\treturn   x;}  \r\n\
         The cat sat on the mat, that cat! aaaaaaa ----- ==== \u{4f60}\u{597d} <b>na\u{ef}ve</b> <unk> caf\u{e9}s";
 
-    struct Pieces {
+    struct Vocabulary {
         tokens: Vec<String>,
-        scores: Vec<f64>,
-        kinds: Vec<u64>,
+        scores: Vec<f32>,
+        kinds: Vec<u8>,
     }
 
-    impl Pieces {
-        fn push(&mut self, token: &str, score: f64, kind: u64) {
+    impl Vocabulary {
+        fn push(&mut self, token: &str, score: f32, kind: u8) {
             self.tokens.push(token.to_owned());
             self.scores.push(score);
             self.kinds.push(kind);
@@ -148,14 +150,14 @@ mod tests {
             let mut score = 0.0;
             for letter in &letters {
                 score -= 1.0;
-                pieces.push(letter, score - 1e6, kind::NORMAL);
+                pieces.push(letter, score - 1e4, kind::NORMAL);
             }
             for _ in 0..120 {
                 let at = random.usize(..symbols.len() - 1);
                 let joined = format!("{}{}", symbols[at], symbols[at + 1]);
                 let known = joined.chars().all(|letter| letters.contains(&letter.to_string()));
                 if known && joined.len() < 24 && !pieces.tokens.contains(&joined) {
-                    score -= random.f64();
+                    score -= random.f32();
                     pieces.push(&joined, score, kind::NORMAL);
                     symbols.splice(at..at + 2, [joined]);
                 }
@@ -169,8 +171,13 @@ mod tests {
 
         fn tokenizer(&self, spaced: bool) -> Result<Tokenizer, ModelError> {
             let tokens: Vec<_> = self.tokens.iter().map(String::as_str).collect();
-            let json = whole(&tokens, &self.scores, &self.kinds, Some(1), spaced)?;
-            Tokenizer::new(Some(json.to_string().as_bytes()), self.tokens.len())
+            pieces(&tokens, self.scores.clone(), self.kinds.clone(), Some(1), spaced).map(Tokenizer::Pieces)
+        }
+
+        /// The library's, out of the `tokenizer.json`.
+        fn library(&self, spaced: bool) -> Tokenizer {
+            let Ok(Tokenizer::Pieces(pieces)) = self.tokenizer(spaced) else { panic!("pieces") };
+            Tokenizer::new(Some(json(&pieces).to_string().as_bytes()), self.tokens.len()).unwrap()
         }
 
         /// What the pieces make of a text, by the rule alone.
@@ -197,7 +204,7 @@ mod tests {
             let text = format!("{prefix}{}", text.replace(' ', SPACE));
             let mut symbols: Vec<String> = text.chars().map(String::from).collect();
             loop {
-                let mut best: Option<(usize, f64)> = None;
+                let mut best: Option<(usize, f32)> = None;
                 for (at, pair) in symbols.windows(2).enumerate() {
                     let score = self.id(&pair.concat()).map(|id| self.scores[id]);
                     if let Some(score) = score.filter(|score| best.is_none_or(|(_, most)| *score > most)) {
@@ -222,9 +229,9 @@ mod tests {
     #[test]
     fn merges_join_as_scores_do() {
         for seed in 0..20 {
-            let pieces = Pieces::new(seed);
+            let pieces = Vocabulary::new(seed);
             for spaced in [false, true] {
-                let tokenizer = pieces.tokenizer(spaced).unwrap();
+                let (tokenizer, library) = (pieces.tokenizer(spaced).unwrap(), pieces.library(spaced));
                 let mut random = fastrand::Rng::with_seed(seed);
                 for _ in 0..40 {
                     let mut letters: Vec<char> = TEXT.chars().collect();
@@ -234,6 +241,15 @@ mod tests {
                     let text: String = letters.into_iter().collect();
                     let ids = tokenizer.encode(text.as_bytes(), SpecialTokens::Omit).unwrap();
                     assert_eq!(ids, pieces.slow_encode(&text, spaced), "seed {seed}, {text:?}");
+                    assert_eq!(
+                        ids,
+                        library.encode(text.as_bytes(), SpecialTokens::Omit).unwrap(),
+                        "{text:?}"
+                    );
+                    for from in 0..ids.len().min(5) {
+                        let [ours, theirs] = [&tokenizer, &library].map(|t| t.decode(&ids[from..]).unwrap());
+                        assert_eq!(ours, theirs, "seed {seed}, {text:?}");
+                    }
                 }
             }
         }
@@ -242,7 +258,7 @@ mod tests {
     #[test]
     fn texts_begin_with_their_token_and_come_back() {
         for spaced in [false, true] {
-            let tokenizer = Pieces::new(1).tokenizer(spaced).unwrap();
+            let tokenizer = Vocabulary::new(1).tokenizer(spaced).unwrap();
             let text = TEXT.replace("<unk>", "").replace("<b>", "");
             let ids = tokenizer.encode(text.as_bytes(), SpecialTokens::Add).unwrap();
             assert_eq!(ids[0], 1);
@@ -254,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_text_goes_on_with_its_space() {
-        let tokenizer = Pieces::new(1).tokenizer(true).unwrap();
+        let tokenizer = Vocabulary::new(1).tokenizer(true).unwrap();
         let ids = tokenizer.encode(b"The cat sat on the mat", SpecialTokens::Add).unwrap();
         for prompt in 0..ids.len() {
             let mut stream = crate::tokenizer::TextStream::after(&tokenizer, &ids[..prompt]);
@@ -266,8 +282,8 @@ mod tests {
 
     #[test]
     fn what_merges_cannot_say_is_refused_by_name() {
-        let refused = |change: fn(&mut Pieces)| {
-            let mut pieces = Pieces::new(1);
+        let refused = |change: fn(&mut Vocabulary)| {
+            let mut pieces = Vocabulary::new(1);
             change(&mut pieces);
             pieces.tokenizer(true).unwrap_err().to_string()
         };

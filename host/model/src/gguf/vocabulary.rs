@@ -8,6 +8,8 @@ use serde_json::{Map, Value as Json, json};
 use super::{File, Value, pieces};
 use crate::chat::Chat;
 use crate::error::ModelError;
+use crate::tokenizer::pieces::kind;
+use crate::{Pieces, Tokenizer};
 
 /// Words, numbers and signs as GPT-4's splitting has them; numbers by so many digits.
 const WORDS: [&str; 2] = [
@@ -60,15 +62,6 @@ impl Splitting {
     }
 }
 
-/// Kinds of tokens.
-pub(super) mod kind {
-    pub(in super::super) const NORMAL: u64 = 1;
-    pub(in super::super) const UNKNOWN: u64 = 2;
-    pub(in super::super) const CONTROL: u64 = 3;
-    pub(in super::super) const USER_DEFINED: u64 = 4;
-    pub(in super::super) const BYTE: u64 = 6;
-}
-
 pub(super) fn bad(what: impl Into<String>) -> ModelError {
     ModelError::Tokenizer(what.into())
 }
@@ -101,17 +94,46 @@ pub(super) fn switch(file: &File<'_>, name: &str, default: bool) -> Result<bool,
     }
 }
 
-/// The bytes of a `tokenizer.json`.
-pub(super) fn json(file: &File<'_>) -> Result<Vec<u8>, ModelError> {
-    if switch(file, "add_eos_token", false)? {
-        return Err(bad("tokenizer.ggml.add_eos_token: ending prompts with a token is not supported"));
+/// The tokenizer of a file.
+pub(crate) enum Vocabulary {
+    /// The bytes of a `tokenizer.json`.
+    Json(Vec<u8>),
+    /// Pieces with scores.
+    Pieces(Pieces),
+}
+
+impl Vocabulary {
+    pub(super) fn of(file: &File<'_>) -> Result<Self, ModelError> {
+        if switch(file, "add_eos_token", false)? {
+            return Err(bad("tokenizer.ggml.add_eos_token: ending prompts with a token is not supported"));
+        }
+        match text(file, "tokenizer.ggml.model") {
+            "gpt2" => byte_level(file).map(Self::Json),
+            "llama" => pieces::read(file).map(Self::Pieces),
+            other => Err(bad(format!(
+                "a GGUF tokenizer of kind {other} is not supported; accepted: gpt2 (byte-level BPE), llama (pieces with scores)"
+            ))),
+        }
     }
-    match text(file, "tokenizer.ggml.model") {
-        "gpt2" => byte_level(file),
-        "llama" => pieces::json(file),
-        other => Err(bad(format!(
-            "a GGUF tokenizer of kind {other} is not supported; accepted: gpt2 (byte-level BPE), llama (pieces with scores)"
-        ))),
+
+    /// The tokenizer of a model with so many tokens.
+    pub(crate) fn read(self, vocab_size: usize) -> Result<Tokenizer, ModelError> {
+        match self {
+            Self::Json(json) => Tokenizer::new(Some(&json), vocab_size),
+            Self::Pieces(pieces) if pieces.len() > vocab_size => Err(bad(format!(
+                "it has {} tokens, and the model's vocab_size is {vocab_size}",
+                pieces.len()
+            ))),
+            Self::Pieces(pieces) => Ok(Tokenizer::Pieces(pieces)),
+        }
+    }
+
+    /// The bytes of a `tokenizer.json`.
+    pub(crate) fn json(self) -> Vec<u8> {
+        match self {
+            Self::Json(json) => json,
+            Self::Pieces(pieces) => pieces::json(&pieces).to_string().into_bytes(),
+        }
     }
 }
 
@@ -176,23 +198,23 @@ pub(super) fn vocabulary(tokens: &[&str]) -> Map<String, Json> {
 }
 
 /// The kind of each token; none where the file has no such list.
-pub(super) fn kinds(file: &File<'_>) -> Result<Vec<u64>, ModelError> {
+pub(super) fn kinds(file: &File<'_>) -> Result<Vec<u8>, ModelError> {
     let key = "tokenizer.ggml.token_type";
     if !file.metadata.contains_key(key) {
         return Ok(Vec::new());
     }
     list(file, key, "whole numbers", |value| match value {
-        Value::Unsigned(kind) => Some(*kind),
-        Value::Signed(kind) => u64::try_from(*kind).ok(),
+        Value::Unsigned(kind) => u8::try_from(*kind).ok(),
+        Value::Signed(kind) => u8::try_from(*kind).ok(),
         _ => None,
     })
 }
 
 /// Tokens of `wanted` kinds, which are found in a text before it is split.
-pub(super) fn added(tokens: &[&str], kinds: &[u64], wanted: &[u64]) -> Vec<Json> {
+pub(super) fn added(tokens: &[&str], kinds: &[u8], wanted: &[u8]) -> Vec<Json> {
     let all = tokens.iter().zip(kinds).enumerate();
     let found = all.filter(|(_, (token, kind))| wanted.contains(kind) && !token.is_empty());
-    let entry = |(id, (token, kind)): (usize, (&&str, &u64))| {
+    let entry = |(id, (token, kind)): (usize, (&&str, &u8))| {
         json!({
             "id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
             "normalized": false, "special": *kind != kind::USER_DEFINED,

@@ -1,10 +1,12 @@
-//! Text to tokens and back: `tokenizer.json` through the `tokenizers` crate, or raw bytes.
+//! Text to tokens and back: `tokenizer.json` through the `tokenizers` crate, pieces with scores, or raw bytes.
 
 mod check;
 mod library;
+pub(crate) mod pieces;
 
 use crate::error::ModelError;
 pub use library::Library;
+pub use pieces::Pieces;
 
 /// Vocabulary of a model that reads raw bytes.
 const BYTE_VOCAB: usize = 256;
@@ -16,6 +18,8 @@ pub enum Tokenizer {
     Bytes,
     /// A Hugging Face `tokenizer.json`.
     HuggingFace(Library),
+    /// Pieces with scores, of a GGUF file.
+    Pieces(Pieces),
 }
 
 /// Whether the tokens a model wants around a prompt (such as BOS) are added.
@@ -23,7 +27,7 @@ pub enum Tokenizer {
 pub enum SpecialTokens {
     /// As `tokenizer.json` says: for prompts.
     Add,
-    /// None: for windows cut from running text.
+    /// None: for text that follows other tokens.
     Omit,
 }
 
@@ -55,7 +59,25 @@ impl Tokenizer {
                     .map_err(|e| ModelError::NotUtf8 { valid_up_to: e.valid_up_to() })?;
                 tokenizer.encode(text, special == SpecialTokens::Add).map_err(|e| bad(&e))
             }
+            Self::Pieces(pieces) => {
+                let text = std::str::from_utf8(text)
+                    .map_err(|e| ModelError::NotUtf8 { valid_up_to: e.valid_up_to() })?;
+                Ok(pieces.encode(text, special == SpecialTokens::Add))
+            }
         }
+    }
+
+    /// Tokens that [`SpecialTokens::Add`] puts before a text.
+    ///
+    /// # Errors
+    /// [`ModelError::Tokenizer`].
+    pub(crate) fn beginning(&self) -> Result<Vec<u32>, ModelError> {
+        const TEXT: &[u8] = b"a";
+        let mut with = self.encode(TEXT, SpecialTokens::Add)?;
+        let without = self.encode(TEXT, SpecialTokens::Omit)?;
+        let at = with.windows(without.len().max(1)).position(|tokens| tokens == without);
+        with.truncate(at.unwrap_or(0));
+        Ok(with)
     }
 
     /// The token that is called so; raw bytes have no names.
@@ -63,6 +85,7 @@ impl Tokenizer {
         match self {
             Self::Bytes => None,
             Self::HuggingFace(tokenizer) => tokenizer.id(token),
+            Self::Pieces(pieces) => pieces.id(token),
         }
     }
 
@@ -77,6 +100,7 @@ impl Tokenizer {
                 Ok(String::from_utf8_lossy(&bytes).into_owned())
             }
             Self::HuggingFace(tokenizer) => tokenizer.decode(tokens).map_err(|e| bad(&e)),
+            Self::Pieces(pieces) => Ok(pieces.decode(tokens)),
         }
     }
 }

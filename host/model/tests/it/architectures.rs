@@ -8,7 +8,7 @@ use tqkv::attention::AttentionCache;
 use tqkv::cache::{Centring, KvCache};
 use tqkv_core::CodecId;
 use tqkv_model::eval::{EvalSpec, Setting, evaluate};
-use tqkv_model::{Access, Architecture, Model};
+use tqkv_model::{Access, Architecture, Config, Model, WeightBytes};
 
 pub(crate) const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
 
@@ -167,5 +167,16 @@ fn sequences_share_products_and_evaluations_run() {
         println!("{}: attention error of f16 and i8 {errors:?}", golden.name);
         // Squares: of 11 bits a number, and of 8 bits a block.
         assert!(errors[0] < 1e-6 && errors[1] < 1e-4, "{}: {errors:?}", golden.name);
+    }
+}
+
+/// Planning without weights counts as many as the files have.
+#[test]
+fn a_config_has_as_many_weights_as_its_checkpoint() {
+    for folder in folders() {
+        let config = Config::from_json(&std::fs::read(folder.join("config.json")).unwrap()).unwrap();
+        let stored = WeightBytes::of(&folder).unwrap();
+        let counted = [16.0, 32.0].map(|bits| WeightBytes::of_config(&config, bits));
+        assert!(counted.contains(&stored), "{folder:?}: {stored:?}, of its config {counted:?}");
     }
 }

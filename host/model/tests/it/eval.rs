@@ -143,3 +143,50 @@ fn integer_scores_keep_the_perplexity() {
         assert!(change < most, "{}: {change}", float.name);
     }
 }
+
+/// The shipped model with a tokeniser of words "w0" to "w255", before every text w7.
+fn beginning_with_w7() -> Model {
+    let vocab: serde_json::Map<_, _> = (0..256).map(|token| (format!("w{token}"), token.into())).collect();
+    let json = serde_json::json!({ "version": "1.0", "added_tokens": [], "pre_tokenizer": { "type": "WhitespaceSplit" },
+        "post_processor": { "type": "TemplateProcessing",
+            "single": [{ "SpecialToken": { "id": "w7", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }],
+            "pair": [{ "Sequence": { "id": "A", "type_id": 0 } }, { "Sequence": { "id": "B", "type_id": 0 } }],
+            "special_tokens": { "w7": { "id": "w7", "ids": [7], "tokens": ["w7"] } } },
+        "model": { "type": "WordLevel", "vocab": vocab, "unk_token": "w0" } });
+    Model::from_bytes("w7", shipped::CONFIG, shipped::WEIGHTS, Some(json.to_string().as_bytes())).unwrap()
+}
+
+#[test]
+fn every_window_begins_as_a_text_of_the_model_does() {
+    let model = beginning_with_w7();
+    let words: Vec<u32> = (0..34).map(|i| 32 + i * 5 % 90).collect();
+    let text = words.iter().map(|word| format!("w{word} ")).collect::<String>();
+    let text = text.as_bytes();
+    assert_eq!(model.first_tokens(text, 4).unwrap(), [7, words[0], words[1], words[2]]);
+    assert_eq!(model.count_windows(text, 12).unwrap(), 3, "of 11 words each");
+    let exact = |model: &Model| -> f64 {
+        let cache = model.config().clone();
+        let new_cache =
+            move || -> Result<Box<dyn AttentionCache>, CacheError> { Ok(Box::new(cache.dense_cache()?)) };
+        let setting = Setting { name: "exact".to_owned(), new_cache: Box::new(new_cache) };
+        evaluate(model, text, &EvalSpec::new(12, Some(2)), &setting, &[], &mut |_| {}).unwrap().reference.nll
+    };
+    let by_hand = |model: &Model, windows: [Vec<u32>; 2]| -> f64 {
+        let nll = windows.iter().map(|window| {
+            let logits = model.forward(window, 0, &mut model.config().dense_cache().unwrap()).unwrap();
+            let scored = logits.chunks_exact(256).zip(&window[1..]);
+            scored
+                .map(|(row, next)| {
+                    let sum: f64 = row.iter().map(|logit| f64::from(*logit).exp()).sum();
+                    sum.ln() - f64::from(row[*next as usize])
+                })
+                .sum::<f64>()
+        });
+        nll.sum::<f64>() / 22.0
+    };
+    let begun = |from: usize| [&[7], &words[from..from + 11]].concat();
+    assert!((exact(&model) - by_hand(&model, [begun(0), begun(11)])).abs() < 1e-4);
+    let bare = model.without_bos();
+    assert_eq!(bare.first_tokens(text, 2).unwrap(), words[..2]);
+    assert!((exact(&bare) - by_hand(&bare, [words[..12].to_vec(), words[12..24].to_vec()])).abs() < 1e-4);
+}

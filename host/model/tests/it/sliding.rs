@@ -7,7 +7,7 @@ use crate::support::{CONTEXT, Checkpoint, LAYERS, VOCAB};
 use serde_json::{Value, json};
 use tqkv::attention::AttentionCache;
 use tqkv::cache::LayerKind::{self, Full, Sliding};
-use tqkv::cache::{Arithmetic, KvCache};
+use tqkv::cache::{Arithmetic, CacheSpec, KvCache};
 use tqkv_core::CodecId;
 use tqkv_model::generate::{GenerateSpec, StopReason, generate};
 use tqkv_model::{Config, Model};
@@ -164,13 +164,14 @@ fn generation_goes_on_past_the_window() {
     assert_eq!(compressed.tokens[..8], exact.tokens[..8]);
 }
 
-/// Sinks beside a window would be tokens that the model does not see.
+/// Sinks beside a window would be tokens that the model does not see; a full layer sees them.
 #[test]
-fn a_sliding_model_has_no_sinks() {
-    let sinks =
+fn full_layers_of_a_sliding_model_keep_their_sinks() {
+    let spec =
         |changes| load(&checkpoint(MISTRAL, changes, [0; LAYERS])).map(|m: Model| m.config().cache_spec());
-    let sliding = sinks(alternating(8)).unwrap();
-    assert_eq!((sliding.sinks, sliding.kinds), (0, vec![Sliding(8), Full]));
-    let full = sinks(json!({})).unwrap();
-    assert!(full.sinks > 0 && full.kinds.is_empty());
+    let sliding = spec(alternating(8)).unwrap();
+    assert_eq!(sliding.kinds, [Sliding(8), Full]);
+    assert_eq!([0, 1].map(|layer| sliding.sinks_at(layer)), [0, CacheSpec::DEFAULT_SINKS]);
+    let full = spec(json!({})).unwrap();
+    assert_eq!((full.sinks_at(0), full.kinds), (CacheSpec::DEFAULT_SINKS, vec![]));
 }

@@ -22,7 +22,8 @@ class KvCache:
     `num_heads`: query heads, where KV heads are shared;
     `value_dim`: of values that are not as wide as keys;
     `layers`: codecs of each layer, in the place of `kv`;
-    `windows`: for each layer, how many newest tokens its queries see besides the sinks, or None for all;
+    `windows`: for each layer, how many newest tokens its queries see in the model, without sinks, or None for all;
+    `sliding_window`: for all layers, how many newest tokens queries see besides the sinks; older ones are evicted;
     `cold`: tiers `(after, kv)` of older tokens in narrower codecs; `spill`: `(after, folder)`, the last tier, in a file;
     `centring`: "auto", "on" or "off" of keys; `arithmetic`: "int8" or "f32" of generated tokens;
     `seed`, `scale_mode`, `effort`: of the codecs, as of `Codec`;
@@ -53,6 +54,7 @@ class KvCache:
         hot: int = 64,
         layers: Sequence[str] | None = None,
         windows: Sequence[int | None] | None = None,
+        sliding_window: int | None = None,
         cold: Sequence[tuple[int, str]] = (),
         spill: tuple[int, str | os.PathLike[str]] | None = None,
         centring: str = "auto",

@@ -30,7 +30,7 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
     let codecs = parser.bytes(num_layers, 2)?.chunks_exact(2);
     let pairs = codecs.map(|pair| Ok((codec(pair[0])?, codec(pair[1])?)));
     let pairs: Vec<_> = pairs.collect::<Result<_, CacheError>>()?;
-    let kinds = (0..num_layers).map(|_| kind(parser)).collect::<Result<Vec<_>, _>>()?;
+    let seen = (0..num_layers).map(|_| seen(parser)).collect::<Result<Vec<_>, _>>()?;
     let seed = parser.values::<u64>(1)?;
     let [mode, effort] = two(parser)?;
     let (Some(scale_mode), Some(&effort)) =
@@ -39,6 +39,7 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
         return refused(format!("scale mode {mode}, effort {effort}, which are not known"));
     };
     let (sinks, hot) = (parser.count("sinks", MOST)?, parser.count("hot tokens", MOST)?);
+    let (kinds, sliding_window) = windows(&seen, sinks)?;
     let (centring, arithmetic) = match two(parser)? {
         [centring @ 0..3, arithmetic @ 0..2] => (
             [Centring::Off, Centring::On, Centring::Auto][usize::from(centring)],
@@ -62,6 +63,7 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
         value,
         layers: LayerPolicy::Custom(pairs),
         kinds,
+        sliding_window,
         options: Options::DEFAULT
             .seed(seed.first().copied().unwrap_or_default())
             .scale_mode(scale_mode)
@@ -88,12 +90,36 @@ fn codec(code: u8) -> Result<CodecId, CacheError> {
     CodecId::from_code(code).map_or_else(|| refused(format!("codec {code}, which is not known")), Ok)
 }
 
-fn kind(parser: &mut Parser<'_>) -> Result<LayerKind, CacheError> {
-    match parser.count("kinds of layers", 2)? {
-        0 => Ok(LayerKind::Full),
-        1 => Ok(LayerKind::None),
-        _ => Ok(LayerKind::Sliding(parser.count("tokens of a window", MOST)?)),
+fn seen(parser: &mut Parser<'_>) -> Result<Seen, CacheError> {
+    Ok(match parser.count("kinds of layers", 3)? {
+        0 => Seen::Kind(LayerKind::Full),
+        1 => Seen::Kind(LayerKind::None),
+        2 => Seen::Sinks(parser.count("tokens of a window", MOST)?),
+        _ => Seen::Kind(LayerKind::Sliding(parser.count("tokens of a window", MOST)?)),
+    })
+}
+
+/// What a layer's queries see.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    Kind(LayerKind),
+    /// A window beside the sinks.
+    Sinks(usize),
+}
+
+/// The kinds of the layers, or the window of them all.
+fn windows(seen: &[Seen], sinks: usize) -> Result<(Vec<LayerKind>, Option<usize>), CacheError> {
+    if let Some(Seen::Sinks(window)) =
+        seen.first().filter(|first| sinks > 0 && seen.iter().all(|s| s == *first))
+    {
+        return Ok((Vec::new(), Some(*window)));
     }
+    let kind = |seen: &Seen| match *seen {
+        Seen::Kind(kind) => Ok(kind),
+        Seen::Sinks(window) if sinks == 0 => Ok(LayerKind::Sliding(window)),
+        Seen::Sinks(_) => refused("a window beside sinks in some layers; accepted is one for all layers"),
+    };
+    Ok((seen.iter().map(kind).collect::<Result<_, _>>()?, None))
 }
 
 fn tier(parser: &mut Parser<'_>) -> Result<(usize, Cold), CacheError> {

@@ -65,7 +65,7 @@ impl Side {
         let is_told = !centred && (is_first || !latent);
         Self {
             exact: is_told.then(exact),
-            sinks: spec.sinks,
+            sinks: spec.sinks_at(layer),
             hot: spec.hot,
             centred,
             learning: centred,
@@ -278,7 +278,7 @@ impl Model {
     pub(crate) fn held(&self, cache: &KvCache, layer: usize, head: usize) -> Held {
         let mut held = Held::default();
         let Some(of) = &self.layers[layer] else { return held };
-        let (len, sinks) = (of.tokens.len(), self.spec.sinks.min(of.tokens.len()));
+        let (len, sinks) = (of.tokens.len(), self.spec.sinks_at(layer).min(of.tokens.len()));
         let first = of.first_seen(len.saturating_sub(1)).max(sinks);
         for part in [0..sinks, first..len] {
             let keys = cache.keys(layer, head, part.clone()).unwrap();

@@ -1,7 +1,7 @@
 //! Experiments that others reported, done again.
 
 use super::super::chart::{Axis, Chart, Look};
-use super::super::source::Row;
+use super::super::source::{Answer, Row};
 use super::quality::by_family;
 use super::{Section, Table, Wanted, delta, digits, pair, percent};
 use crate::error::CliError;
@@ -14,16 +14,16 @@ pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
 }
 
 /// A codec's figures on random vectors, and on the model.
-fn both<'a>(wanted: &'a Wanted<'_>, codec: &str) -> Option<(Row<'a>, Row<'a>)> {
-    let rate = wanted.rates.rows("codecs").into_iter().find(|row| row.text("codec") == codec)?;
+fn both<'a>(wanted: &'a Wanted<'_>, rates: &'a Answer, codec: &str) -> Option<(Row<'a>, Row<'a>)> {
+    let rate = rates.rows("codecs").into_iter().find(|row| row.text("codec") == codec)?;
     let kl = wanted.codecs.rows("results").into_iter().find(|row| pair(row.text("kv")) == codec)?;
     Some((rate, kl))
 }
 
-/// Rows of codecs that there are.
-fn rows<'a>(wanted: &Wanted<'_>, codecs: impl Iterator<Item = &'a str>) -> Vec<Vec<String>> {
+/// Rows of codecs that there are, on random vectors as `rates` has them.
+fn rows<'a>(wanted: &Wanted<'_>, rates: &Answer, codecs: impl Iterator<Item = &'a str>) -> Vec<Vec<String>> {
     let row = |codec: &str| {
-        let (rate, kl) = both(wanted, codec)?;
+        let (rate, kl) = both(wanted, rates, codec)?;
         Some(vec![
             codec.to_owned(),
             rate.count("bytes_per_vector").to_string(),
@@ -40,7 +40,7 @@ fn rows<'a>(wanted: &Wanted<'_>, codecs: impl Iterator<Item = &'a str>) -> Vec<V
 const HEAD: [&str; 7] = ["codec", "bytes (D = 128)", "error", "slope of dots", "dot error", "KL", "top-1"];
 
 fn qjl(wanted: &Wanted<'_>) -> Section {
-    let rows = rows(wanted, QJL.iter().flat_map(|(scalar, sketch)| [*scalar, *sketch]));
+    let rows = rows(wanted, &wanted.unbiased, QJL.iter().flat_map(|(scalar, sketch)| [*scalar, *sketch]));
     Section {
         title: "A bit of QJL, or a bit more of code",
         lead: vec![
@@ -50,7 +50,7 @@ fn qjl(wanted: &Wanted<'_>) -> Section {
                 .to_owned(),
         ],
         tables: vec![Table::new("The same bits, spent in two ways", &HEAD, rows).open()],
-        commands: vec![wanted.rates.command.clone(), wanted.codecs.command.clone()],
+        commands: vec![wanted.unbiased.command.clone(), wanted.codecs.command.clone()],
         ..Section::default()
     }
 }
@@ -109,7 +109,7 @@ fn eight_bits(wanted: &Wanted<'_>) -> Result<Section, CliError> {
                 .to_owned(),
         ],
         tables: vec![
-            Table::new("Heads of 128", &HEAD, rows(wanted, codecs.into_iter())).open(),
+            Table::new("Heads of 128", &HEAD, rows(wanted, &wanted.rates, codecs.into_iter())).open(),
             Table::new("Latent vectors of 512", &["codec", "bytes", "error", "slope of dots", "dot error"], cells.collect()).open(),
         ],
         commands: vec![wanted.rates.command.clone(), latent.command.clone()],

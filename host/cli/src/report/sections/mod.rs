@@ -28,8 +28,10 @@ pub(crate) struct Wanted<'a> {
     pub(crate) codecs: Answer,
     /// Of `tqkv eval` with s3, head by head.
     pub(crate) heads: Answer,
-    /// Of `tqkv stats` with every codec.
+    /// Of `tqkv stats` with every codec, at the least error.
     pub(crate) rates: Answer,
+    /// Of `tqkv stats` with every codec, at the scale that leaves dot products unbiased.
+    pub(crate) unbiased: Answer,
 }
 
 /// Makes a section, or several.
@@ -68,6 +70,7 @@ impl<'a> Wanted<'a> {
             heads: source
                 .run_model(&format!("eval --hot 0 --sinks 0 {windows} --layers --attention --kv s3"))?,
             rates: source.run(&format!("stats --random {random} --scale-mode mmse"))?,
+            unbiased: source.run(&format!("stats --random {random} --scale-mode unbiased"))?,
         })
     }
 }

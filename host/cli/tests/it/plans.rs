@@ -1,0 +1,129 @@
+//! `tqkv plan` from what people have: GGUF files, folders, configs without weights, names of formats.
+
+use std::fs;
+use std::path::Path;
+
+use crate::support::{error, json};
+
+/// A GGUF file of a model with one tensor, an embedding of 64 by 300.
+fn gguf(layers: u32) -> Vec<u8> {
+    let mut bytes = b"GGUF".to_vec();
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
+    let number = |key: &str, value: u32| [&text(key)[..], &[4, 0, 0, 0], &value.to_le_bytes()].concat();
+    let string = |key: &str, value: &str| [&text(key)[..], &[8, 0, 0, 0], &text(value)].concat();
+    let texts = |key: &str, values: &[String]| {
+        let head = [&text(key)[..], &[9, 0, 0, 0, 8, 0, 0, 0], &(values.len() as u64).to_le_bytes()].concat();
+        values.iter().fold(head, |all, value| [all, text(value)].concat())
+    };
+    let tokens: Vec<_> = (0..300).map(|token| format!("t{token}")).collect();
+    let pairs = [
+        string("general.architecture", "llama"),
+        number("llama.block_count", layers),
+        number("llama.context_length", 8192),
+        number("llama.embedding_length", 64),
+        number("llama.feed_forward_length", 128),
+        number("llama.attention.head_count", 4),
+        number("llama.attention.head_count_kv", 2),
+        [&text("llama.attention.layer_norm_rms_epsilon")[..], &[6, 0, 0, 0], &1e-5f32.to_le_bytes()].concat(),
+        string("tokenizer.ggml.model", "gpt2"),
+        string("tokenizer.ggml.pre", "gpt-2"),
+        texts("tokenizer.ggml.tokens", &tokens),
+        texts("tokenizer.ggml.merges", &["t 1".to_owned()]),
+    ];
+    bytes.extend(3u32.to_le_bytes());
+    bytes.extend(1u64.to_le_bytes());
+    bytes.extend((pairs.len() as u64).to_le_bytes());
+    bytes.extend(pairs.concat());
+    bytes.extend(text("token_embd.weight"));
+    bytes.extend(2u32.to_le_bytes());
+    for extent in [64u64, 300] {
+        bytes.extend(extent.to_le_bytes());
+    }
+    bytes.extend([0; 4 + 8]);
+    bytes.resize(bytes.len().next_multiple_of(32) + 4 * 64 * 300, 0);
+    bytes
+}
+
+#[test]
+fn a_gguf_file_is_a_model_to_plan_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    fs::write(at.join("small.gguf"), gguf(5)).unwrap();
+    let args = ["plan", "--kv", "s4", "--weights", "--memory", "1GB", "--model"];
+    let plan = json(at, &[&args[..], &["small.gguf"]].concat());
+    assert_eq!((&plan["layers"], &plan["kv_heads"], &plan["head_dim"]), (&5.into(), &2.into(), &16.into()));
+    assert_eq!((&plan["model_context"], &plan["weights"]["all"]), (&8192.into(), &(4 * 64 * 300).into()));
+    let in_folder = json(at, &[&args[..], &["."]].concat());
+    assert_eq!(plan, in_folder, "a folder with one such file");
+    // What a broken download leaves.
+    let whole = gguf(5);
+    fs::write(at.join("cut.gguf"), &whole[..whole.len() - 1000]).unwrap();
+    let said = error(at, &["plan", "--model", "cut.gguf"], 2);
+    assert!(said.contains("ends early") && said.contains("token_embd.weight"), "{said}");
+    assert!(error(at, &["plan", "--model", "none.gguf"], 2).contains("none.gguf"));
+}
+
+/// The weights that are counted are those of the config, and not what else lies beside it.
+#[test]
+fn weights_beside_a_config_are_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/shipped");
+    let config = fs::read_to_string(shipped.join("config.json")).unwrap();
+    fs::write(at.join("config.json"), &config).unwrap();
+    fs::write(at.join("other.gguf"), gguf(5)).unwrap();
+    let plan = |more: &[&'static str]| [&["plan", "--kv", "f16", "--model"], more].concat();
+    let said = error(at, &plan(&["config.json", "--weights"]), 2);
+    assert!(said.contains("another model"), "{said}");
+    fs::remove_file(at.join("other.gguf")).unwrap();
+    let said = error(at, &plan(&["config.json", "--weights"]), 2);
+    assert!(said.contains("no .safetensors file"), "{said}");
+    // Safetensors of another width.
+    fs::copy(shipped.join("model.safetensors"), at.join("model.safetensors")).unwrap();
+    let own = json(at, &plan(&["config.json", "--weights"]));
+    assert_eq!(own, json(at, &plan(&[".", "--weights"])));
+    let hidden = serde_json::from_str::<serde_json::Value>(&config).unwrap()["hidden_size"].as_u64().unwrap();
+    let wider = config.replace(&format!("\"hidden_size\": {hidden}"), "\"hidden_size\": 5120");
+    assert_ne!(wider, config);
+    fs::write(at.join("config.json"), wider).unwrap();
+    let said = error(at, &plan(&["config.json", "--weights"]), 2);
+    assert!(said.contains("embed_tokens"), "{said}");
+    // Without weights, by their number.
+    fs::write(at.join("elsewhere.json"), &config).unwrap();
+    let counted = json(at, &plan(&["elsewhere.json", "--weight-bits", "4.5"]));
+    let number = |report: &serde_json::Value| report["weights"]["all"].as_f64().unwrap();
+    let stored = json(at, &plan(&["elsewhere.json", "--weight-bits", "16"]));
+    assert_eq!(number(&stored), number(&own), "the shipped weights have 16 bits");
+    assert!((number(&counted) / number(&own) - 4.5 / 16.0).abs() < 1e-4);
+    assert!(error(at, &plan(&["elsewhere.json", "--weights"]), 2).contains("--weight-bits"));
+    assert!(error(at, &plan(&["elsewhere.json", "--weight-bits", "0"]), 2).contains("0.1 to 64"));
+}
+
+/// A format of the reference is planned by its name, as `--other` plans it by its bytes.
+#[test]
+fn formats_are_planned_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let shape = ["plan", "--layers", "80", "--kv-heads", "8", "--head-dim", "128", "--memory", "34GB"];
+    let named = json(at, &[&shape[..], &["--kv", "tq3", "--kv", "s4,tq3"]].concat());
+    let bytes = json(
+        at,
+        &[&shape[..], &["--kv", "f16", "--other", "tq3,tq3=52", "--other", "s4,tq3=66,52"]].concat(),
+    );
+    assert_eq!(named["rows"][0], bytes["rows"][1]);
+    assert_eq!(named["rows"][1], bytes["rows"][2]);
+}
+
+/// A latent's positional part stays f16: DeepSeek-V3 holds 258 + 128 bytes per token and layer at s4.
+#[test]
+fn latents_are_planned_as_they_are_held() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let config = r#"{"num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128, "hidden_size": 7168,
+        "kv_lora_rank": 512, "qk_rope_head_dim": 64, "max_position_embeddings": 163840}"#;
+    fs::write(at.join("config.json"), config).unwrap();
+    let plan = json(at, &["plan", "--model", "config.json", "--kv", "s4", "--kv", "f16"]);
+    assert_eq!(plan["latent"], true);
+    assert_eq!(plan["rows"][0]["bytes_per_token"], 61 * (258 + 128));
+    assert_eq!(plan["rows"][1]["bytes_per_token"], 61 * 2 * 576);
+}

@@ -1,0 +1,76 @@
+//! Windows of a text. Each begins as the model's texts do: with its BOS, where its tokeniser puts one before a prompt.
+
+use crate::eval::EvalSpec;
+use crate::{Model, ModelError, SpecialTokens};
+
+impl Model {
+    /// This model with texts that begin without BOS, for figures of texts that have none.
+    #[must_use]
+    pub fn without_bos(mut self) -> Self {
+        self.special = SpecialTokens::Omit;
+        self
+    }
+
+    /// Tokens that begin every text: the model's BOS, or none.
+    fn beginning(&self) -> Result<Vec<u32>, ModelError> {
+        if self.special == SpecialTokens::Omit {
+            return Ok(Vec::new());
+        }
+        self.tokenizer.beginning()
+    }
+
+    /// The first tokens of a text as the model reads it, BOS included, at most `most` of them.
+    ///
+    /// # Errors
+    /// What the tokeniser refuses.
+    pub fn first_tokens(&self, text: &[u8], most: usize) -> Result<Vec<u32>, ModelError> {
+        let mut tokens = self.beginning()?;
+        tokens.extend(self.tokenizer.encode(text, SpecialTokens::Omit)?);
+        tokens.truncate(most);
+        Ok(tokens)
+    }
+
+    /// How many windows of `context` tokens, BOS included, a text has.
+    ///
+    /// # Errors
+    /// What the tokeniser refuses, and a `context` that the model does not take.
+    pub fn count_windows(&self, text: &[u8], context: usize) -> Result<usize, ModelError> {
+        let fresh = self.fresh_tokens(context, self.beginning()?.len())?;
+        Ok(self.tokenizer.encode(text, SpecialTokens::Omit)?.len() / fresh)
+    }
+
+    /// The windows that `spec` asks for, one after the other, each `spec.context` tokens long.
+    pub(crate) fn windows(&self, text: &[u8], spec: &EvalSpec) -> Result<Vec<Vec<u32>>, ModelError> {
+        let beginning = self.beginning()?;
+        let fresh = self.fresh_tokens(spec.context, beginning.len())?;
+        let tokens = self.tokenizer.encode(text, SpecialTokens::Omit)?;
+        let available = tokens.len() / fresh;
+        let windows = spec.windows.unwrap_or(available);
+        if windows == 0 || windows > available {
+            return Err(ModelError::Evaluation(format!(
+                "{windows} windows of {} tokens asked for; the text has {} tokens, enough for {available}",
+                spec.context,
+                tokens.len()
+            )));
+        }
+        let window = |text: &[u32]| [beginning.as_slice(), text].concat();
+        Ok(tokens.chunks_exact(fresh).take(windows).map(window).collect())
+    }
+
+    /// Tokens of a window that come from the text.
+    fn fresh_tokens(&self, context: usize, beginning: usize) -> Result<usize, ModelError> {
+        let most = self.config.context;
+        if context < beginning + 2 {
+            return Err(ModelError::Evaluation(format!(
+                "a window of {context} tokens scores nothing; accepted: {} to {most}",
+                beginning + 2
+            )));
+        }
+        if context > most {
+            return Err(ModelError::Evaluation(format!(
+                "windows of {context} tokens do not fit: the model's context is {most}"
+            )));
+        }
+        Ok(context - beginning)
+    }
+}
