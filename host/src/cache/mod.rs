@@ -432,7 +432,12 @@ impl Layer {
         let plain = spec.codecs_at(layer).0 == CodecId::F16 || is_latent;
         let centring = if plain { Centring::Off } else { spec.centring };
         let track = |tiers: &Tiers, centring| {
-            Track::new(tiers.clone(), (spec.sinks, spec.hot), Means::new(centring, budget), budget)
+            Track::new(
+                tiers.clone(),
+                (spec.sinks, spec.hot),
+                Means::new(centring, max_norms[0], budget),
+                budget,
+            )
         };
         let KvShape { num_heads, num_kv_heads, head_dim, .. } = spec.shape;
         let rule = Rule {
