@@ -3,6 +3,8 @@
 mod arrays;
 mod cli;
 mod files;
+#[cfg(unix)]
+mod kills;
 mod model_commands;
 mod needle;
 mod shell;

@@ -25,7 +25,7 @@ const FIRST: usize = 1;
 pub(super) fn json(file: &File<'_>) -> Result<Vec<u8>, ModelError> {
     let tokens = texts(file, "tokenizer.ggml.tokens")?;
     let scores = list(file, "tokenizer.ggml.scores", "numbers", |value| match value {
-        Value::Float(score) if !score.is_nan() => Some(*score),
+        Value::Float(score) if !score.is_nan() => Some(score),
         _ => None,
     })?;
     let kinds = kinds(file)?;
