@@ -2,16 +2,18 @@
 //! vector: what encodes comes back no further away than the zero vector.
 #![no_main]
 
+mod seeds;
+
 use libfuzzer_sys::fuzz_target;
 use tqkv_core::{AnyCodec, BlockView, CodecId, HEAD_DIMS, Options, ScaleMode};
 
 fuzz_target!(|data: &[u8]| {
-    let [codec, dim, seed, bytes @ ..] = data else { return };
+    let [codec, dim, seed, bytes @ ..] = data else { return seeds::refused("too short") };
     let id = CodecId::ALL[usize::from(*codec) % CodecId::ALL.len()];
     // The first dims reach every kind of rotation and the ragged group; larger ones only cost time.
     let dim = HEAD_DIMS[usize::from(*dim) % 10];
     let options = Options::DEFAULT.seed(u64::from(*seed)).scale_mode(ScaleMode::Mmse);
-    let Ok(codec) = AnyCodec::new(id, dim, options) else { return };
+    let Ok(codec) = AnyCodec::new(id, dim, options) else { return seeds::refused("no such codec") };
 
     let mut block = bytes.to_vec();
     block.resize(codec.block_bytes(), 0);

@@ -4,6 +4,7 @@
 #![no_main]
 
 mod caches;
+mod seeds;
 
 use caches::{answers, check_lengths, keeps_nothing, snapshot, spec, tokens, values};
 use libfuzzer_sys::fuzz_target;
@@ -98,7 +99,7 @@ impl Sequence {
 }
 
 fuzz_target!(|data: &[u8]| {
-    let [kind, hot, bytes, program @ ..] = data else { return };
+    let [kind, hot, bytes, program @ ..] = data else { return seeds::refused("too short") };
     // 0 is no limit; the others begin below what a page takes.
     let budget = if *bytes == 0 { Budget::unlimited() } else { Budget::new(usize::from(*bytes) * 300) };
     let empty = match KvCache::within(spec(*kind, *hot), &budget) {

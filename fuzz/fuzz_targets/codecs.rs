@@ -4,6 +4,7 @@
 #![no_main]
 
 mod numbers;
+mod seeds;
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
@@ -34,7 +35,8 @@ fuzz_target!(|input: Input<'_>| {
         .seed(u64::from(input.seed))
         .scale_mode(ScaleMode::ALL[pick(input.mode, 4)])
         .effort(Effort::ALL[pick(input.effort, 3)]);
-    let Ok(codec) = AnyCodec::new(id, HEAD_DIMS[pick(input.dim, HEAD_DIMS.len())], options) else { return };
+    let dim = HEAD_DIMS[pick(input.dim, HEAD_DIMS.len())];
+    let Ok(codec) = AnyCodec::new(id, dim, options) else { return seeds::refused("no such codec") };
     // Long ones take their time, one by one as well.
     let vectors = if codec.dim() > 256 { 1 } else { 1 + pick(input.vectors, MOST_VECTORS) };
     let x = input.numbers.of(input.bytes, vectors * codec.dim());

@@ -2,6 +2,8 @@
 //! they decode to by integers, and are as near to the vector as the float path's own.
 #![no_main]
 
+mod seeds;
+
 use libfuzzer_sys::fuzz_target;
 use tqkv_core::code::{Code, I8, N4, S1, S2, S3, S4, S5, T2S8, T4S8};
 use tqkv_core::fixed::FixedCodec;
@@ -10,7 +12,7 @@ use tqkv_core::{AnyCodec, Effort, Options, ScaleMode};
 const MODES: [ScaleMode; 4] = [ScaleMode::Raw, ScaleMode::Unbiased, ScaleMode::Preserving, ScaleMode::Mmse];
 
 fuzz_target!(|data: &[u8]| {
-    let [kind, mode, exponent, samples @ ..] = data else { return };
+    let [kind, mode, exponent, samples @ ..] = data else { return seeds::refused("too short") };
     let mode = MODES[usize::from(*mode) % 4];
     let exponent = i32::from(*exponent as i8) / 3;
     match kind % 10 {

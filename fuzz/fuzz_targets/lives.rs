@@ -11,6 +11,8 @@ mod lives {
     pub(crate) mod world;
 }
 
+mod seeds;
+
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use lives::truth::Rows;
@@ -70,7 +72,7 @@ const AGEING: [&[(&str, &str, usize)]; 10] = [
 ];
 
 fuzz_target!(|input: Input| {
-    let Some(kind) = input.kind() else { return };
+    let Some(kind) = input.kind() else { return seeds::refused("no such cache") };
     let mut world = World::new(&kind);
     for (number, step) in (0..).zip(input.steps.iter().take(MOST_STEPS)) {
         world.step(&step.op());

@@ -2,6 +2,8 @@
 //! fit, computes something, and the same thing twice.
 #![no_main]
 
+mod seeds;
+
 use libfuzzer_sys::fuzz_target;
 use tqkv_core::Portable;
 use tqkv_core::code::{I8, S2};
@@ -16,7 +18,7 @@ fuzz_target!(|data: &[u8]| {
         let _ = run(model, &[0, 1]);
     }
     let _ = Model::load_unverified(data);
-    let [kind, tokens, rest @ ..] = data else { return };
+    let [kind, tokens, rest @ ..] = data else { return seeds::refused("too short") };
     let shape = Shape {
         bits: if kind & 1 == 0 { WeightBits::Eight } else { WeightBits::Four },
         is_tied: kind & 2 == 0,

@@ -2,6 +2,8 @@
 //! and files whose header says what it should, or nearly. What says so is read to the bit, and nothing else is accepted.
 #![no_main]
 
+mod seeds;
+
 use half::{bf16, f16};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
@@ -78,6 +80,7 @@ fn read(vectors: Result<Vectors, ArrayError>) -> Option<(Vec<usize>, Vec<f32>)> 
         Ok(vectors) => vectors,
         Err(error) => {
             assert!(!error.to_string().is_empty());
+            seeds::refused(error);
             return None;
         }
     };

@@ -4,6 +4,7 @@
 #![no_main]
 
 mod numbers;
+mod seeds;
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
@@ -51,7 +52,7 @@ struct Call {
 fuzz_target!(|input: Input<'_>| {
     let id = CodecId::ALL[usize::from(input.codec) % CodecId::ALL.len()];
     let dim = HEAD_DIMS[usize::from(input.dim) % HEAD_DIMS.len()];
-    let Ok(codec) = AnyCodec::new(id, dim, Options::DEFAULT) else { return };
+    let Ok(codec) = AnyCodec::new(id, dim, Options::DEFAULT) else { return seeds::refused("no such codec") };
     let slots = SLOT_STEP * (1 + usize::from(input.slots) % (MAX_SLOTS / SLOT_STEP));
     let from = usize::from(input.from) % slots;
     let call = Call {

@@ -2,13 +2,15 @@
 //! order that a ring has; attention never panics, is the same twice, and is softmax over what the blocks score and decode to.
 #![no_main]
 
+mod seeds;
+
 use libfuzzer_sys::fuzz_target;
 use tqkv_core::code::{Code, I8, S2, S3, S4, T2S8};
 use tqkv_core::fixed::{FixedCodec, RingCache};
 use tqkv_core::{AnyCodec, Options};
 
 fuzz_target!(|data: &[u8]| {
-    let [kind, room, sinks, program @ ..] = data else { return };
+    let [kind, room, sinks, program @ ..] = data else { return seeds::refused("too short") };
     let (room, sinks) = (usize::from(room % 9), usize::from(sinks % 11));
     match kind % 4 {
         0 => live::<16, I8, I8>(room, sinks, program),

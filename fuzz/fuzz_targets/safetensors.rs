@@ -2,6 +2,8 @@
 //! are said to be codes: refused with a reason, or a model that reads a text.
 #![no_main]
 
+mod seeds;
+
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Map, Value, json};
@@ -139,13 +141,16 @@ fn read(config: &[u8], file: &[u8], tokenizer: &[u8], is_whole: bool) {
     match Config::from_json(config) {
         Ok(config) if config.context.max(config.num_layers) > MOST => return,
         Ok(_) => {}
-        Err(error) => return assert!(!error.to_string().is_empty()),
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            return seeds::refused(error);
+        }
     }
     let model = match Model::from_bytes("fuzzed", config, file, Some(tokenizer)) {
         Ok(model) => model,
         Err(error) => {
-            assert!(!is_whole, "{error}");
-            return assert!(!error.to_string().is_empty());
+            assert!(!is_whole && !error.to_string().is_empty(), "{error}");
+            return seeds::refused(error);
         }
     };
     let Ok(mut cache) = model.config().dense_cache() else { return };

@@ -4,6 +4,7 @@
 #![no_main]
 
 mod caches;
+mod seeds;
 
 use caches::{SPECS, answers, snapshot, spec, tokens};
 use libfuzzer_sys::fuzz_target;
@@ -88,7 +89,7 @@ fn change(chunks: &mut [Vec<u8>], program: &[u8]) {
 }
 
 fuzz_target!(|data: &[u8]| {
-    let [number, mode, bytes @ ..] = data else { return };
+    let [number, mode, bytes @ ..] = data else { return seeds::refused("too short") };
     let number = number % (2 * SPECS);
     let good = GOOD[usize::from(number)].get_or_init(|| good(number));
     let bytes = match mode % 3 {
@@ -118,9 +119,9 @@ fuzz_target!(|data: &[u8]| {
     }
     let mut cache = good.cache.fork().expect("nothing bounds it");
     let before = answers(&cache);
-    if cache.restore(&mut bytes.as_slice()).is_err() {
+    if let Err(error) = cache.restore(&mut bytes.as_slice()) {
         assert_eq!(answers(&cache), before);
-        return;
+        return seeds::refused(error);
     }
     let shape = cache.spec().shape;
     let _ = answers(&cache);

@@ -1,6 +1,6 @@
 //! The file that a command writes: never its own input, and another file's place only when told to. `-` is standard output.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
 
@@ -86,34 +86,59 @@ pub(crate) struct TargetArgs {
 }
 
 impl TargetArgs {
-    /// Starts the file that will be `output`, made of `input`.
+    /// Starts the file that will be `output`, made of `input`; a new one is its owner's alone.
     pub(crate) fn create(self, output: &Path, input: &Path) -> Result<Target, CliError> {
         self.create_beside(output, &[input])
     }
 
     /// The same, made of several files.
     pub(crate) fn create_beside(self, output: &Path, inputs: &[&Path]) -> Result<Target, CliError> {
-        // By identity, not by name: links and hard links too. What cannot be compared is not there.
-        if inputs.iter().any(|input| is_same_file(input, output).unwrap_or(false)) {
-            return Err(CliError::bad_input(format_args!(
-                "{}: is the input itself, accepted is another file",
-                output.display()
-            )));
-        }
+        refuse_input(output, inputs)?;
+        self.start(output, AtomicFile::create)
+    }
+
+    /// Starts the file that will be `output`, made of a model, for others to read.
+    pub(crate) fn create_of_model(self, output: &Path, model: &Path) -> Result<Target, CliError> {
+        refuse_input(output, &[model])?;
         self.create_new(output)
     }
 
-    /// Starts the file that will be `output`, made of nothing that is a file.
+    /// Starts the file that will be `output`, made of nothing that is a file, for others to read.
     pub(crate) fn create_new(self, output: &Path) -> Result<Target, CliError> {
+        self.start(output, AtomicFile::create_shared)
+    }
+
+    fn start(
+        self,
+        output: &Path,
+        create: impl FnOnce(&Path, Existing) -> io::Result<AtomicFile>,
+    ) -> Result<Target, CliError> {
         if is_stdout(output) {
             return tempfile::tempfile().map(Target::Stdout).map_err(|error| CliError::io(output, &error));
         }
         let existing = if self.force { Existing::Replace } else { Existing::Refuse };
-        AtomicFile::create(output, existing).map(Target::File).map_err(|error| match error.kind() {
+        create(output, existing).map(Target::File).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
                 CliError::bad_input(format_args!("{}: exists, --force replaces it", output.display()))
             }
             _ => CliError::io(output, &error),
         })
     }
+}
+
+fn refuse_input(output: &Path, inputs: &[&Path]) -> Result<(), CliError> {
+    if inputs.iter().any(|input| is_same(input, output)) {
+        let output = output.display();
+        return Err(CliError::bad_input(format_args!(
+            "{output}: is the input itself, accepted is another file"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether two names are of one file: links and hard links too. Only files are opened: to open a pipe waits for its other end.
+fn is_same(input: &Path, output: &Path) -> bool {
+    let is_file = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.is_file());
+    // What cannot be compared is not there.
+    is_file(input) && is_file(output) && is_same_file(input, output).unwrap_or(false)
 }

@@ -4,13 +4,17 @@
 //! Not for what is quantised already, unless to measure: a second rounding adds to the first.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 use safetensors::{Dtype, View};
+use serde::{Deserialize, Serialize};
+use tqkv::file::AtomicFolder;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::Level;
 
@@ -72,33 +76,42 @@ pub fn compress(
     on_tensor: &(dyn Fn(usize, usize) -> ControlFlow<()> + Sync),
 ) -> Result<Compressed, ModelError> {
     let io = |source| ModelError::Io { path: to.to_owned(), source };
-    if to.exists() {
-        return Err(io(std::io::ErrorKind::AlreadyExists.into()));
-    }
+    let folder = AtomicFolder::create(to).map_err(io)?;
     let (beside, tensors) = open(from)?;
-    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let folder = tempfile::Builder::new().prefix(".tqkv-").tempdir_in(parent).map_err(io)?;
     for (name, bytes) in beside {
         std::fs::write(folder.path().join(name), bytes).map_err(io)?;
     }
-    let made = write(&tensors, &folder.path().join(WEIGHTS), spec, on_tensor)?;
-    // Temporary ones are their owner's alone; the result is a folder like any other.
-    let (weights, like) = (folder.path().join(WEIGHTS), folder.path().join(BESIDE[0]));
-    let mode = std::fs::metadata(like).map_err(io)?.permissions();
+    let weights = folder.path().join(WEIGHTS);
+    let made = write(&tensors, &weights, spec, on_tensor)?;
+    sort_header(&weights).map_err(io)?;
+    // The library makes its file its owner's alone; the result is a file like any other.
+    let mode = std::fs::metadata(folder.path().join(BESIDE[0])).map_err(io)?.permissions();
     std::fs::set_permissions(weights, mode).map_err(io)?;
-    std::fs::create_dir(to).map_err(io)?;
-    let moved = std::fs::read_dir(folder.path()).and_then(|entries| {
-        entries.into_iter().try_for_each(|entry| {
-            let entry = entry?;
-            std::fs::rename(entry.path(), to.join(entry.file_name()))
-        })
-    });
-    moved.map_err(|error| {
-        // Nothing more can be done for what cannot be removed.
-        let _ = std::fs::remove_dir_all(to);
-        io(error)
-    })?;
+    folder.commit().map_err(io)?;
     Ok(made)
+}
+
+/// An entry of the header of a safetensors file.
+#[derive(Deserialize, Serialize)]
+#[serde(untagged)]
+enum Entry {
+    Metadata(BTreeMap<String, String>),
+    Tensor(serde_json::Value),
+}
+
+/// Puts the entries of a file's header in order: the library takes those of the metadata out of a map that has none.
+fn sort_header(path: &Path) -> io::Result<()> {
+    let mut file = File::options().read(true).write(true).open(path)?;
+    let mut length = [0; 8];
+    file.read_exact(&mut length)?;
+    let mut header = Vec::new();
+    (&file).take(u64::from_le_bytes(length)).read_to_end(&mut header)?;
+    let sorted: BTreeMap<String, Entry> = serde_json::from_slice(&header)?;
+    let mut bytes = serde_json::to_vec(&sorted)?;
+    // The same entries, and spaces behind them.
+    bytes.resize(header.len(), b' ');
+    file.seek(io::SeekFrom::Start(length.len() as u64))?;
+    file.write_all(&bytes)
 }
 
 /// A file by its name.

@@ -1,5 +1,7 @@
 """The cache is exact attention where it is uncompressed, and near it where it is not."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -37,6 +39,19 @@ def test_attention_is_near_the_exact_one(rng, kv, error):
     out = held.attend(1, q)
     assert np.linalg.norm(out - exact) < error * np.linalg.norm(exact)
     assert len(held) == 700
+
+
+def test_a_child_that_drops_a_cache_leaves_its_parent_the_spill_file(rng, tmp_path):
+    held = cache(sinks=0, hot=0, spill=(128, tmp_path))
+    k, v, q = tokens(rng, 600), tokens(rng, 600), tokens(rng, 1, HEADS)[0]
+    held.append(0, k, v)
+    before = held.attend(0, q)
+    child = os.fork()
+    if child == 0:
+        del held
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    np.testing.assert_array_equal(held.attend(0, q), before)
 
 
 def test_a_chunk_is_its_tokens_one_by_one(rng):

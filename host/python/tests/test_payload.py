@@ -181,6 +181,31 @@ def test_a_payload_decodes_under_its_name_only():
             decode(data, [blank(keys)], name)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_what_is_not_finite_is_refused_whatever_the_crc_says(dtype):
+    """A peer of a store may write anything."""
+    parts = [sides(dtype), sides(dtype, seed=1)]
+    good = Format("i8", exact=4).encode(parts)
+    size = len(good) // 2
+    rows, width = HEADS * DIM, torch.empty(0, dtype=dtype).element_size()
+    kept = LAYERS * 4 * rows * width
+    means = 64 + 2 * kept
+    blocks = means + 2 * LAYERS * rows
+    nan = torch.tensor([float("nan")], dtype=dtype).view(torch.uint8).numpy()
+    inf = np.array([np.inf], "<f2").view(np.uint8)
+    # Keys and values that are exact, a mean, the scale of a block of keys and of the last one of values.
+    last = size - 4 - (DIM + 2)
+    for at, bad in ((64, nan), (64 + kept, nan), (means, inf), (blocks, inf), (last, inf)):
+        data = good.copy()
+        # In the second part: the first one is whole.
+        data[size + at : size + at + len(bad)] = bad
+        data[-4:] = np.frombuffer(struct.pack("<I", zlib.crc32(data[size:-4])), np.uint8)
+        got = [blank(keys) for keys, _ in parts]
+        with pytest.raises(tqkv.TqkvError, match="(?i)finite"):
+            decode(data, got)
+        assert not any(x.any() for part in got for x in part), at
+
+
 def test_more_effort_is_less_error_in_as_many_bytes():
     keys, values = sides()
     errors = []

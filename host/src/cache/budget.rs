@@ -24,6 +24,8 @@ struct Counters {
     used: AtomicUsize,
     /// Promised to operations that are running.
     reserved: AtomicUsize,
+    #[cfg(test)]
+    faults: super::tests::Faults,
 }
 
 impl Default for Budget {
@@ -35,7 +37,13 @@ impl Default for Budget {
 impl Budget {
     /// At most that many bytes.
     pub fn new(bytes: usize) -> Self {
-        Self(Arc::new(Counters { limit: bytes, used: AtomicUsize::new(0), reserved: AtomicUsize::new(0) }))
+        Self(Arc::new(Counters {
+            limit: bytes,
+            used: AtomicUsize::new(0),
+            reserved: AtomicUsize::new(0),
+            #[cfg(test)]
+            faults: Default::default(),
+        }))
     }
 
     /// Counts, and refuses nothing.
@@ -59,6 +67,10 @@ impl Budget {
 
     /// Promises bytes to an operation, until the promise is dropped.
     pub(super) fn reserve(&self, bytes: usize) -> Result<Reserved<'_>, CacheError> {
+        #[cfg(test)]
+        if self.0.faults.check().is_err() {
+            return Err(CacheError::Full { needed: bytes, free: 0, limit: self.0.limit });
+        }
         // Whoever sees that an operation has ended sees what it has taken: acquired here, released by its drop.
         let before = self.0.reserved.fetch_add(bytes, Ordering::AcqRel);
         let reserved = Reserved { budget: self, bytes };
@@ -73,6 +85,11 @@ impl Budget {
                 limit: self.0.limit,
             })
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn faults(&self) -> &super::tests::Faults {
+        &self.0.faults
     }
 
     /// Counts bytes that were reserved.

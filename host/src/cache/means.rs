@@ -36,6 +36,8 @@ pub(super) enum State {
 #[derive(Clone, Debug)]
 pub(super) struct Means {
     centring: Centring,
+    /// Largest norm of a key that is appended, and so of a mean: a key less a mean can always be encoded then.
+    max_norm: f32,
     state: State,
     list: Vec<Mean>,
     /// Keys of the pages that are full, less their means, in the domain of the blocks; exact integers, so that what was
@@ -45,9 +47,9 @@ pub(super) struct Means {
 }
 
 impl Means {
-    pub(super) fn new(centring: Centring, budget: &Budget) -> Self {
-        let mut means =
-            Self { centring, state: State::Off, list: Vec::new(), sum: Vec::new(), lease: budget.lease() };
+    pub(super) fn new(centring: Centring, max_norm: f32, budget: &Budget) -> Self {
+        let (list, sum, lease) = (Vec::new(), Vec::new(), budget.lease());
+        let mut means = Self { centring, max_norm, state: State::Off, list, sum, lease };
         means.clear();
         means
     }
@@ -81,6 +83,19 @@ impl Means {
         }
     }
 
+    /// Whether this cache could have made such a mean.
+    pub(super) fn can_be_mean(&self, mean: &[f32]) -> bool {
+        // A mean of f16 rows may be a little longer than the vectors that they were.
+        norm(mean) <= self.max_norm * 1.01
+    }
+
+    /// Whether this cache could have counted such sums over so many pages.
+    pub(super) fn can_be_sums(&self, sums: &[i64], pages: usize) -> bool {
+        // A key less its mean is two norms long at most, and no coordinate decodes to more than some times that.
+        let key = f64::from(8.0 * self.max_norm) * f64::from(ONE);
+        sums.iter().all(|&sum| (sum as f64).abs() <= key * (pages * PAGE_TOKENS) as f64)
+    }
+
     /// What a snapshot knew.
     pub(super) fn restore(&mut self, state: State, list: Vec<Mean>, sum: Vec<i64>) {
         (self.state, self.list, self.sum) = (state, list, sum);
@@ -91,7 +106,7 @@ impl Means {
     pub(super) fn learn(&mut self, mean: Vec<f32>, share: f32) {
         if self.centring == Centring::On || share >= AUTO_SHARE {
             self.state = State::On;
-            self.add(0, mean.into());
+            self.add(0, mean);
         } else {
             self.state = State::Off;
         }
@@ -107,14 +122,18 @@ impl Means {
         let last = self.list.last()?;
         if page.is_power_of_two() && last.first_page < page && !self.sum.is_empty() {
             let mean = self.mean_before(page, pages);
-            self.add(page, mean.into());
+            self.add(page, mean);
         }
         self.index(page).map(|i| self.list[i].values.clone())
     }
 
-    fn add(&mut self, first_page: usize, values: Arc<[f32]>) {
+    fn add(&mut self, first_page: usize, mut values: Vec<f32>) {
+        let norm = norm(&values);
+        if norm > self.max_norm {
+            values.iter_mut().for_each(|x| *x *= self.max_norm / norm);
+        }
         self.list.reserve_exact(1);
-        self.list.push(Mean { first_page, values });
+        self.list.push(Mean { first_page, values: values.into() });
         self.lease.set(self.allocated_bytes());
     }
 
@@ -171,6 +190,10 @@ impl Means {
         }
         self.allocated_bytes() + 2 * size_of::<Mean>() + dim * (size_of::<f32>() + size_of::<i64>())
     }
+}
+
+fn norm(mean: &[f32]) -> f32 {
+    mean.iter().map(|x| x * x).sum::<f32>().sqrt()
 }
 
 /// Adds a key in fixed point to the sums, or takes it off, as `join` says.

@@ -466,8 +466,9 @@ impl Layer {
         let plain = spec.codecs_at(layer).0 == CodecId::F16 || is_latent;
         let centring = if plain { Centring::Off } else { spec.centring };
         let kept = (spec.sinks_at(layer), spec.hot);
-        let track =
-            |tiers: &Tiers, centring| Track::new(tiers.clone(), kept, Means::new(centring, budget), budget);
+        let track = |tiers: &Tiers, centring| {
+            Track::new(tiers.clone(), kept, Means::new(centring, max_norms[0], budget), budget)
+        };
         let KvShape { num_heads, num_kv_heads, head_dim, .. } = spec.shape;
         let rule = Rule {
             window,

@@ -17,7 +17,7 @@ mod state;
 use super::spec::{Arithmetic, CacheSpec, Centring, Cold};
 use super::{KvCache, Layer, LayerKind};
 use crate::error::CacheError;
-use crate::file::{AtomicFile, Existing};
+use crate::file::{AtomicFile, Existing, flush};
 use crate::memory;
 use bytes::{Parser, put};
 use std::fs::File;
@@ -56,7 +56,7 @@ impl KvCache {
             written(write_chunk(writer, &payload))?;
         }
         written(write_chunk(writer, &[]))?;
-        written(writer.flush())
+        written(flush(writer))
     }
 
     /// Takes the state of a snapshot over, in the place of the tokens there are.

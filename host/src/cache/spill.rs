@@ -19,6 +19,8 @@ pub(super) struct SpillFile(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     file: File,
+    /// The process that made it. A child of fork(2) has the same file and its own copy of the room.
+    process: u32,
     room: Mutex<Room>,
     #[cfg(test)]
     faults: super::tests::Faults,
@@ -51,16 +53,31 @@ impl SpillFile {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "a spill file needs a Unix system"));
         }
         let file = tempfile::tempfile_in(folder)?;
-        Ok(Self(Arc::new(Shared {
+        Ok(Self::of(file, std::process::id()))
+    }
+
+    fn of(file: File, process: u32) -> Self {
+        Self(Arc::new(Shared {
             file,
+            process,
             room: Mutex::default(),
             #[cfg(test)]
             faults: Default::default(),
-        })))
+        }))
+    }
+
+    /// Whether this process made the file, so that nobody else says what is where.
+    fn is_own(&self) -> bool {
+        self.0.process == std::process::id()
     }
 
     /// Writes lines where there is room.
     pub(super) fn write(&self, lines: &[Line]) -> io::Result<Spilled> {
+        if !self.is_own() {
+            return Err(io::Error::other(
+                "the spill file belongs to the process that this one is a child of",
+            ));
+        }
         let bytes: &[u8] = bytemuck::cast_slice(lines);
         let start = self.room().take(bytes.len() as u64);
         let slot = Slot { file: self.clone(), start, lines: lines.len(), crc: crc32fast::hash(bytes) };
@@ -107,6 +124,10 @@ impl Spilled {
 
 impl Drop for Slot {
     fn drop(&mut self) {
+        // The parent's pages stay where they are. Whoever held the lock when it forked is not here to let it go.
+        if !self.file.is_own() {
+            return;
+        }
         let mut room = self.file.room();
         let end = room.end;
         room.give_back(self.start, (self.lines * size_of::<Line>()) as u64);
@@ -193,11 +214,42 @@ fn read_at(_: &File, _: &mut [u8], _: u64) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    fn page(value: u8, lines: usize) -> Vec<Line> {
+        vec![bytemuck::cast::<[u8; 64], Line>([value; 64]); lines]
+    }
+
+    /// What a child of fork(2) has: the same file, its own memory.
+    #[test]
+    fn another_process_neither_shortens_nor_writes_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = SpillFile::create(folder.path()).unwrap();
+        let written = file.write(&page(3, 4)).unwrap();
+        let of_child = SpillFile::of(file.0.file.try_clone().unwrap(), file.0.process ^ 1);
+        let copied = |slot: &Slot| Slot {
+            file: of_child.clone(),
+            start: slot.start,
+            lines: slot.lines,
+            crc: slot.crc,
+        };
+        let copy = Spilled(Arc::new(copied(&written.0)));
+        let mut lines = Vec::new();
+        copy.read(&mut lines).unwrap();
+        assert_eq!(lines, page(3, 4), "it reads what was there");
+        assert!(of_child.write(&page(5, 1)).unwrap_err().to_string().contains("is a child of"));
+        // A lock that another thread held stays held in a child.
+        let held = of_child.room();
+        drop(copy);
+        drop(held);
+        assert_eq!(file.0.file.metadata().unwrap().len(), 4 * 64);
+        written.read(&mut lines).unwrap();
+        drop(written);
+        assert_eq!(file.0.file.metadata().unwrap().len(), 0);
+    }
+
     #[test]
     fn room_is_used_again_and_the_file_shrinks() {
         let folder = tempfile::tempdir().unwrap();
         let file = SpillFile::create(folder.path()).unwrap();
-        let page = |value: u8, lines| vec![bytemuck::cast::<[u8; 64], Line>([value; 64]); lines];
         let length = || file.0.file.metadata().unwrap().len();
         let mut slots: Vec<Spilled> = (0..6).map(|i| file.write(&page(i, 3)).unwrap()).collect();
         assert_eq!(length(), 6 * 3 * 64);

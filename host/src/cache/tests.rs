@@ -1,13 +1,13 @@
-//! Lives of caches whose spill file fails, at every call in turn: what is refused changes nothing, and heads stay in step.
+//! Lives of caches whose spill file or budget fails, at every call in turn: what is refused changes nothing, and heads stay in step.
 
 use super::tier::Store;
-use super::{CacheSpec, Centring, Cold, KvCache};
+use super::{CacheSpec, CacheStats, Centring, Cold, KvCache};
 use crate::error::CacheError;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tqkv_core::CodecId;
 
-/// Which calls of a spill file fail.
+/// Which calls of a spill file, or of a budget, fail.
 #[derive(Debug)]
 pub(super) struct Faults {
     /// Calls until then succeed.
@@ -49,7 +49,28 @@ const KV_HEADS: usize = 2;
 const HEADS: usize = 4;
 const DIM: usize = 32;
 
-fn faults(cache: &KvCache) -> &Faults {
+/// What is made to fail.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Part {
+    File,
+    Budget,
+}
+
+/// Lets `left` calls of a part succeed, and the `fail` next ones fail.
+fn set_faults(cache: &KvCache, part: Part, left: usize, fail: usize) {
+    match part {
+        Part::File => file_of(cache).set(left, fail),
+        Part::Budget => cache.budget().faults().set(left, fail),
+    }
+}
+
+fn no_faults(cache: &KvCache) {
+    for part in [Part::File, Part::Budget] {
+        set_faults(cache, part, usize::MAX, 0);
+    }
+}
+
+fn file_of(cache: &KvCache) -> &Faults {
     let tiers = cache.layers[0].heads[0].keys.pages().tiers();
     let file = (0..tiers.len()).find_map(|tier| match tiers.store(tier) {
         Store::File(file) => Some(file),
@@ -78,6 +99,10 @@ enum Op {
     Append(usize, Vec<f32>, Vec<f32>),
     Prefill(usize, Vec<f32>, Vec<f32>, Vec<f32>),
     Truncate(usize),
+    /// The cache goes on as its own copy; what it was is kept.
+    Fork,
+    /// The cache goes on as what its snapshot says.
+    Restore,
 }
 
 impl Op {
@@ -86,19 +111,30 @@ impl Op {
         let len = cache.layers[layer].heads[0].len();
         // Up to where the next token makes a page colder, among others.
         let n = [0, 1, 1, 1, 127 - len % 128, 127 - len % 128, 9, 330][random.below(8)];
-        match random.below(10) {
+        match random.below(13) {
             0..5 => Self::Append(layer, random.vector(n * KV_HEADS * DIM), random.vector(n * KV_HEADS * DIM)),
             5..9 => {
                 let n = n.max(1);
                 let [k, v] = [(); 2].map(|()| random.vector(n * KV_HEADS * DIM));
                 Self::Prefill(layer, random.vector(n * HEADS * DIM), k, v)
             }
-            _ => Self::Truncate(len.saturating_sub(random.below(200))),
+            9 | 10 => Self::Truncate(len.saturating_sub(random.below(200))),
+            11 => Self::Fork,
+            _ => Self::Restore,
         }
     }
 
-    fn run(&self, cache: &mut KvCache) -> Result<Vec<f32>, CacheError> {
+    fn run(&self, cache: &mut KvCache, kept: &mut Option<KvCache>) -> Result<Vec<f32>, CacheError> {
         match self {
+            Self::Fork => {
+                *kept = Some(std::mem::replace(cache, cache.fork()?));
+                Ok(Vec::new())
+            }
+            Self::Restore => {
+                let mut bytes = Vec::new();
+                cache.snapshot(&mut bytes)?;
+                cache.restore(&mut &bytes[..]).map(|()| Vec::new())
+            }
             Self::Append(layer, k, v) => cache.append(*layer, k, v).map(|()| Vec::new()),
             Self::Prefill(layer, q, k, v) => {
                 let mut out = vec![0.0; q.len()];
@@ -114,9 +150,9 @@ fn close(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 2e-3)
 }
 
-/// Every key and value of every head.
-fn held(cache: &KvCache) -> Vec<Vec<u32>> {
-    faults(cache).set(usize::MAX, 0);
+/// Every key and value of every head, in bits, and what the cache says of itself.
+fn held(cache: &KvCache) -> (Vec<Vec<u32>>, CacheStats) {
+    no_faults(cache);
     let mut all = Vec::new();
     for (layer, of) in cache.layers.iter().enumerate() {
         for (head, tracks) in of.heads.iter().enumerate() {
@@ -126,7 +162,8 @@ fn held(cache: &KvCache) -> Vec<Vec<u32>> {
             all.push(cache.values(layer, head, 0..lens[0]).unwrap());
         }
     }
-    all.into_iter().map(|values| values.into_iter().map(f32::to_bits).collect()).collect()
+    let bits = all.into_iter().map(|values| values.into_iter().map(f32::to_bits).collect()).collect();
+    (bits, cache.stats())
 }
 
 fn specs(folder: &std::path::Path) -> Vec<CacheSpec> {
@@ -144,52 +181,160 @@ fn specs(folder: &std::path::Path) -> Vec<CacheSpec> {
     ]
 }
 
-/// One life: operations on a cache whose file fails at call 0, 1, 2 and so on of each, until the operation gets through. Returns how
-/// many failed.
-fn live(spec: &CacheSpec, seed: u64, ops: usize) -> usize {
+/// Operations that were done, and those that were refused.
+#[derive(Debug, Default)]
+struct Counts {
+    done: usize,
+    refused: usize,
+}
+
+/// One life: operations on a cache whose file or budget fails at call 0, 1, 2 and so on of each, until the operation gets through.
+fn live(spec: &CacheSpec, seed: u64, ops: usize, counts: &mut Counts) {
     let mut random = Random(seed * 2 + 1);
     let mut cache = KvCache::new(spec.clone()).unwrap();
     // A cache whose file never fails, beside it.
     let mut twin = KvCache::new(spec.clone()).unwrap();
-    let mut refused = 0;
+    let (mut kept, mut kept_twin) = (None, None);
     for step in 0..ops {
         let op = Op::random(&mut random, &cache);
         let before = held(&cache);
+        let part = [Part::File, Part::Budget][random.below(2)];
         // One call that fails, or all from there on.
         let many = if random.below(2) == 0 { 1 } else { usize::MAX };
         for call in 0.. {
-            faults(&cache).set(call, many);
-            let result = op.run(&mut cache);
-            faults(&cache).set(usize::MAX, 0);
+            let what = format!("life {seed}, step {step}: {part:?} fails at call {call}, {many} times");
+            set_faults(&cache, part, call, many);
+            let result = op.run(&mut cache, &mut kept);
+            no_faults(&cache);
             match result {
                 Ok(out) => {
-                    let expected = op.run(&mut twin).unwrap();
-                    assert!(close(&out, &expected), "life {seed}, step {step}, call {call}: other results");
+                    let expected = op.run(&mut twin, &mut kept_twin).unwrap();
+                    assert!(close(&out, &expected), "{what}: other results");
                     break;
                 }
-                Err(_) => {
-                    refused += 1;
-                    let what = format!("life {seed}, step {step}, call {call}, {many} fail, was refused");
-                    assert!(held(&cache) == before, "{what}");
+                Err(error) => {
+                    let told = match part {
+                        Part::File => !matches!(error, CacheError::Full { .. }),
+                        Part::Budget => matches!(error, CacheError::Full { .. }),
+                    };
+                    assert!(told, "{what}: {error}");
+                    counts.refused += 1;
+                    let after = held(&cache);
+                    assert!(after.0 == before.0, "{what}: what is held has changed");
+                    // Pages that found no room in the file before may have gone there.
+                    assert!(part == Part::File || after.1 == before.1, "{what}: {after:?} was {before:?}");
                 }
             }
-            assert!(call < 10_000, "life {seed}, step {step}: never gets through");
+            assert!(call < 10_000, "{what}: never gets through");
         }
-        assert!(held(&cache) == held(&twin), "life {seed}, step {step}: not its twin");
+        counts.done += 1;
+        assert!(held(&cache).0 == held(&twin).0, "life {seed}, step {step}: not its twin");
     }
-    refused
+    if let (Some(kept), Some(twin)) = (&kept, &kept_twin) {
+        assert!(held(kept).0 == held(twin).0, "life {seed}: what was kept is not its twin");
+    }
+    let budget = cache.budget().clone();
+    drop((cache, kept));
+    assert_eq!(budget.used(), 0, "life {seed}: what is dropped gives its bytes back");
 }
 
+/// By default a few lives, `TQKV_LIVES=n` times as many; 10,000 with `TQKV_EXHAUSTIVE=1`.
 #[test]
-fn what_a_failing_file_refuses_changes_nothing() {
+fn what_a_failing_file_or_budget_refuses_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let lives: u64 = std::env::var("TQKV_LIVES").map_or(1, |lives| lives.parse().expect("TQKV_LIVES"));
-    let mut refused = 0;
+    let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
+    let lives = match number("TQKV_EXHAUSTIVE") {
+        Some(1) => 10_000,
+        _ => 18 * number("TQKV_LIVES").unwrap_or(1),
+    };
+    let (specs, first) = (specs(folder.path()), number("TQKV_LIVES_SEED").unwrap_or(0));
+    let mut counts = Counts::default();
+    for (seed, spec) in (first..first + lives).zip(specs.iter().cycle()) {
+        live(spec, seed, 24, &mut counts);
+    }
+    println!("{lives} lives: {counts:?}");
+    assert!(counts.refused > 5 * lives as usize, "{counts:?}");
+}
+
+/// The page whose last token is the next but one stays as it is.
+#[test]
+fn an_append_of_no_tokens_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
     for spec in specs(folder.path()) {
-        for seed in 0..6 * lives {
-            refused += live(&spec, seed, 24);
+        let (mut random, mut cache) = (Random(7), KvCache::new(spec).unwrap());
+        for len in 1..530 {
+            for layer in 0..LAYERS {
+                let [k, v] = [(); 2].map(|()| random.vector(KV_HEADS * DIM));
+                cache.append(layer, &k, &v).unwrap();
+            }
+            if (len + 20) % 128 < 40 {
+                let before = held(&cache);
+                for layer in 0..LAYERS {
+                    cache.append(layer, &[] as &[f32], &[] as &[f32]).unwrap();
+                    cache.attend_prefill(layer, &[], &[] as &[f32], &[] as &[f32], &mut []).unwrap();
+                }
+                assert!(held(&cache) == before, "{len} tokens");
+            }
         }
     }
-    println!("{refused} operations were refused");
-    assert!(refused > 100, "only {refused} were refused");
+}
+
+/// Chunks of a snapshot: magic and version, spec, KV heads, end.
+fn chunks(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let (head, mut rest) = bytes.split_at(12);
+    let mut chunks = vec![head.to_vec()];
+    while let Some((length, body)) = rest.split_first_chunk::<8>() {
+        let (payload, after) = body.split_at(u64::from_le_bytes(*length) as usize);
+        chunks.push(payload.to_vec());
+        rest = &after[4..];
+    }
+    chunks
+}
+
+fn joined(chunks: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = chunks[0].clone();
+    for chunk in &chunks[1..] {
+        bytes.extend((chunk.len() as u64).to_le_bytes());
+        bytes.extend(chunk);
+        bytes.extend(crc32fast::hash(chunk).to_le_bytes());
+    }
+    bytes
+}
+
+/// Whoever writes a snapshot may write what no cache has, with checksums that are right.
+#[test]
+fn means_and_sums_that_no_cache_has_are_refused() {
+    let spec = CacheSpec::new(1, 1, 1, DIM).codecs(CodecId::S4, CodecId::S4).sinks(0).hot(0);
+    let (mut cache, mut random) = (KvCache::new(spec.centring(Centring::On)).unwrap(), Random(9));
+    for _ in 0..128 {
+        let [k, v] = [(); 2].map(|()| random.vector(DIM));
+        cache.append(0, &k, &v).unwrap();
+    }
+    let mut bytes = Vec::new();
+    cache.snapshot(&mut bytes).unwrap();
+    let good = chunks(&bytes);
+    // No sinks, state, one mean of page 0, sums.
+    let (mean, sums) = (8 + 1 + 8 + 8, 8 + 1 + 8 + 8 + 4 * DIM + 8);
+    let longest = cache.layers[0].max_norms[0];
+    let mut with = |at: usize, bytes: &[u8]| {
+        let mut changed = good.clone();
+        changed[2][at..at + bytes.len()].copy_from_slice(bytes);
+        cache.restore(&mut &joined(&changed)[..])
+    };
+    for bad in [f32::NAN, f32::INFINITY, 3e38, -1e6, 1.5 * longest] {
+        let error = with(mean, &bad.to_le_bytes()).unwrap_err().to_string();
+        assert!(error.contains("a mean that is not finite, or longer than a key may be"), "{bad}: {error}");
+    }
+    for bad in [i64::MAX, i64::MIN, 1 << 62, -(1 << 50)] {
+        let error = with(sums, &bad.to_le_bytes()).unwrap_err().to_string();
+        assert!(error.contains("do not fit each other"), "{bad}: {error}");
+    }
+    // The worst that is taken over: keys are encoded with the next mean, and with the one after it.
+    with(mean, &longest.to_le_bytes()).unwrap();
+    let most = (8.0 * longest * 65536.0 * 128.0) as i64;
+    with(sums, &most.to_le_bytes()).unwrap();
+    for _ in 0..400 {
+        let [k, v] = [(); 2].map(|()| random.vector(DIM));
+        cache.append(0, &k, &v).unwrap();
+    }
 }

@@ -2,42 +2,17 @@
 //!
 //! The bytes go to a temporary file in the target's own folder, which is synced and renamed by
 //! [`AtomicFile::commit`]; a value dropped before that removes it. A signal drops nothing, so a program that handles
-//! one calls [`remove_unfinished`] first. Not for appending to a file that exists. [`super::Writer::create`] writes
-//! to one.
+//! one calls [`super::remove_unfinished`] first. A killed process leaves it, and the next writer of that name removes it. Not for
+//! appending to a file that exists. [`super::Writer::create`] writes to one.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::NamedTempFile;
 
-/// Temporary files that are being written, all of this process.
-static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-
-fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
-    // A list of paths is whole after every statement, so a panic elsewhere does not spoil it.
-    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// While this lives no [`AtomicFile`] of the process is begun, committed or dropped: other threads wait.
-#[derive(Debug)]
-pub struct Removed {
-    _files: MutexGuard<'static, Vec<PathBuf>>,
-}
-
-/// Removes what has been written of files that are not committed, for a process about to end by a signal.
-///
-/// Call it from an ordinary thread, as it takes a lock, and keep the result until the process ends.
-#[must_use = "files may be begun again once it is dropped"]
-pub fn remove_unfinished() -> Removed {
-    let mut files = unfinished();
-    for path in files.drain(..) {
-        // Nothing is left to do for one that cannot be removed.
-        let _ = fs::remove_file(path);
-    }
-    Removed { _files: files }
-}
+use super::links;
+use super::unfinished::{Unfinished, list, sync_folder_of};
 
 /// What becomes of a file that is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,34 +28,34 @@ pub enum Existing {
 pub struct AtomicFile {
     // Dropped in this order: removed, then taken off the list.
     temporary: NamedTempFile,
-    listed: Listed,
+    unfinished: Unfinished,
     target: PathBuf,
     existing: Existing,
 }
 
-/// An entry of [`UNFINISHED`].
-#[derive(Debug)]
-struct Listed(PathBuf);
-
-impl Drop for Listed {
-    fn drop(&mut self) {
-        unfinished().retain(|path| *path != self.0);
-    }
-}
-
 impl AtomicFile {
-    /// Starts a file that will be `path` once committed; a symbolic link to a regular file is followed.
+    /// Starts a file that will be `path` once committed; a symbolic link to a regular file is followed, but for one of another
+    /// user's in a folder where everybody writes (sticky, as `/tmp` is). A new file is its owner's alone (mode 0600): keys and
+    /// values are the text that they were made of.
     ///
     /// # Errors
     /// `AlreadyExists` as [`Existing`] says; `InvalidInput` where `path` is no regular file (a folder, a device) or
-    /// a link that leads nowhere; otherwise those of creating a file in its folder.
+    /// a link that leads nowhere or is another user's; otherwise those of creating a file in its folder.
     pub fn create(path: &Path, existing: Existing) -> io::Result<Self> {
+        Self::begin(path, existing, 0o600)
+    }
+
+    /// As [`AtomicFile::create`], for what holds no user's text: a new file is what the umask leaves of it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_shared(path: &Path, existing: Existing) -> io::Result<Self> {
+        Self::begin(path, existing, 0o666)
+    }
+
+    fn begin(path: &Path, existing: Existing, mode: u32) -> io::Result<Self> {
         let invalid = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-        let target = match fs::canonicalize(path) {
-            Ok(target) => target,
-            Err(_) if path.is_symlink() => return invalid("is a link that leads to no file"),
-            Err(_) => path.to_path_buf(),
-        };
+        let target = links::target(path)?;
         let old = fs::metadata(&target).ok();
         if old.as_ref().is_some_and(|old| !old.is_file()) {
             return invalid("exists and is not a regular file");
@@ -91,21 +66,16 @@ impl AtomicFile {
         if target.file_name().is_none() {
             return invalid("names no file");
         }
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".tqkv-").suffix(".part");
-        #[cfg(unix)]
-        if old.is_none() {
-            // What the umask leaves of it, as for any new file; until it replaces one, a file is the owner's alone.
-            builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        }
-        let folder = folder(&target)?;
-        // Under the lock, so that a signal finds the file on the list or not made yet.
-        let mut files = unfinished();
-        let temporary = builder.tempfile_in(folder)?;
-        let listed = Listed(temporary.path().to_path_buf());
-        files.push(listed.0.clone());
-        drop(files);
-        Ok(Self { temporary, listed, target, existing })
+        // Until it replaces one, a file is the owner's alone.
+        let mode = if old.is_some() { 0o600 } else { mode };
+        let (temporary, unfinished) = Unfinished::begin(&target, |builder, folder| {
+            #[cfg(unix)]
+            builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(mode));
+            builder.tempfile_in(folder)
+        })?;
+        #[cfg(not(unix))]
+        let _ = mode;
+        Ok(Self { temporary, unfinished, target, existing })
     }
 
     /// Syncs the bytes to the disk and renames the file into place.
@@ -114,35 +84,23 @@ impl AtomicFile {
     /// `AlreadyExists` where a file that is not to be replaced has come meanwhile, and those of syncing and
     /// renaming; the temporary file is removed then.
     pub fn commit(self) -> io::Result<()> {
-        let Self { temporary, listed, target, existing } = self;
+        let Self { temporary, unfinished, target, existing } = self;
         if let Ok(old) = fs::metadata(&target) {
             temporary.as_file().set_permissions(old.permissions())?;
         }
         temporary.as_file().sync_all()?;
         // Under the lock: with a signal the file is there whole, or not at all.
-        let files = unfinished();
+        let paths = list();
         let renamed = match existing {
             Existing::Refuse => temporary.persist_noclobber(&target),
             Existing::Replace => temporary.persist(&target),
         };
-        drop(files);
+        drop(paths);
         renamed.map_err(|failed| failed.error)?;
-        drop(listed);
+        drop(unfinished);
         // The rename itself lasts through a power cut only once the folder is on the disk.
-        #[cfg(unix)]
-        File::open(folder(&target)?)?.sync_all()?;
-        Ok(())
+        sync_folder_of(&target)
     }
-}
-
-/// The folder that holds `path`, or the reason why there is none.
-fn folder(path: &Path) -> io::Result<&Path> {
-    let parent = path.parent().unwrap_or(Path::new("."));
-    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-    if parent.is_dir() {
-        return Ok(parent);
-    }
-    Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not an existing folder", parent.display())))
 }
 
 impl Write for AtomicFile {
@@ -246,6 +204,21 @@ mod tests {
         assert!(refused.iter().all(|error| error.kind() == io::ErrorKind::AlreadyExists), "{refused:?}");
         assert_eq!(names(folder.path()), ["out"]);
         assert_eq!(fs::read(&path).unwrap(), b"old");
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_new_file_is_its_owners_alone_unless_it_is_shared() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let mode = |name: &str| fs::metadata(folder.path().join(name)).unwrap().permissions().mode() & 0o777;
+        fs::write(folder.path().join("any"), b"").unwrap();
+        let create = |name: &str, how: fn(&Path, Existing) -> io::Result<AtomicFile>| {
+            how(&folder.path().join(name), Existing::Refuse).unwrap().commit().unwrap();
+        };
+        create("private", AtomicFile::create);
+        create("shared", AtomicFile::create_shared);
+        assert_eq!((mode("private"), mode("shared")), (0o600, mode("any")));
     }
 
     #[test]

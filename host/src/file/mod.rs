@@ -12,20 +12,27 @@
 mod atomic;
 mod bytes;
 mod error;
+mod flush;
+mod folder;
 mod header;
+mod links;
 #[cfg(feature = "object-store")]
 mod object;
 mod reader;
+mod unfinished;
 mod view;
 mod writer;
 
-pub use atomic::{AtomicFile, Existing, Removed, remove_unfinished};
+pub use atomic::{AtomicFile, Existing};
 pub use bytes::Bytes;
 pub use error::FileError;
+pub use flush::flush;
+pub use folder::AtomicFolder;
 pub use header::Header;
 #[cfg(feature = "object-store")]
 pub use object::{TqkObject, put_object};
 pub use reader::Reader;
+pub use unfinished::{Removed, remove_unfinished};
 pub use view::TqkView;
 pub use writer::Writer;
 

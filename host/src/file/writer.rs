@@ -3,7 +3,7 @@
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
-use super::{AtomicFile, CHUNK_HEAD, Existing, FileError, Header};
+use super::{AtomicFile, CHUNK_HEAD, Existing, FileError, Header, flush};
 
 /// Writes blocks one by one; holds one chunk in memory.
 ///
@@ -81,7 +81,7 @@ impl<W: Write + Seek> Writer<W> {
         }
         self.out.seek(SeekFrom::Start(0))?;
         self.out.write_all(&self.header.to_bytes()?)?;
-        self.out.flush()?;
+        flush(&mut self.out)?;
         Ok((self.out, self.header.count))
     }
 

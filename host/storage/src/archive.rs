@@ -32,7 +32,7 @@ impl StorageCodec {
             out.write_all(&chunk)?;
             bytes += chunk.len() as u64;
         }
-        out.flush()?;
+        tqkv::file::flush(out)?;
         Ok(bytes)
     }
 

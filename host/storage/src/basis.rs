@@ -1,12 +1,18 @@
 //! A basis for the keys and values of each layer of one model.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use crate::error::StorageError;
+use crate::file::MAGIC;
 use crate::frame::Frame;
 use crate::marks::Marks;
 use crate::shape::{Join, Shape};
+
+/// Longest file that is read: that of the largest models without shared KV heads takes 2 GB.
+const MOST: u64 = 8 << 30;
 
 /// The SHA-256 of a basis file: its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -93,9 +99,18 @@ impl Basis {
     /// Reads a file that [`Basis::save`] wrote.
     ///
     /// # Errors
-    /// Those of reading, and what [`Basis::from_bytes`] refuses.
+    /// Those of reading, a file of more than 8 GiB, and what [`Basis::from_bytes`] refuses.
     pub fn load(path: &Path) -> Result<Self, StorageError> {
-        Self::from_bytes(&std::fs::read(path)?)
+        let (file, mut bytes) = (File::open(path)?, Vec::new());
+        // What begins otherwise may have no end.
+        (&file).take(MAGIC.len() as u64).read_to_end(&mut bytes)?;
+        if bytes == MAGIC {
+            (&file).take(MOST).read_to_end(&mut bytes)?;
+        }
+        if bytes.len() as u64 > MOST {
+            return Err(StorageError::basis(format!("longer than {MOST} bytes")));
+        }
+        Self::from_bytes(&bytes)
     }
 
     /// Writes the file, whole or not at all.

@@ -203,29 +203,39 @@ impl Header {
         Ok(Self { span, dtype, has_basis: flags == 1, frame, least: least as u8, section })
     }
 
-    /// Copies the exact tokens of a chunk, in whichever numbers they are.
-    pub(crate) fn read_exact<T: Element>(&self, shape: &Shape, bytes: &[u8], k: &mut [T], v: &mut [T]) {
-        let mut from = &bytes[HEADER..HEADER + self.exact_bytes(shape)];
+    /// Copies the exact tokens of a chunk, in whichever numbers they are. Where one is not finite nothing is copied.
+    pub(crate) fn read_exact<T: Element>(
+        &self,
+        shape: &Shape,
+        bytes: &[u8],
+        k: &mut [T],
+        v: &mut [T],
+    ) -> Result<(), StorageError> {
+        let all = numbers::<T>(self.dtype, &bytes[HEADER..HEADER + self.exact_bytes(shape)]);
+        if all.iter().any(|x| !x.to_f32().is_finite()) {
+            return Err(StorageError::chunk("exact tokens that are not finite, or too large"));
+        }
+        let mut from = &all[..];
         for (x, values) in [(k, shape.key_values()), (v, shape.value_values())] {
             for layer in 0..self.span.layers {
                 let first = layer * self.span.tokens * values;
-                let target = &mut x[first..first + self.span.exact * values];
-                let (own, rest) = from.split_at(target.len() * self.dtype.bytes());
-                copy(self.dtype, own, target);
+                let (own, rest) = from.split_at(self.span.exact * values);
+                x[first..first + own.len()].copy_from_slice(own);
                 from = rest;
             }
         }
+        Ok(())
     }
 }
 
-fn copy<T: Element>(dtype: Dtype, bytes: &[u8], target: &mut [T]) {
-    fn of<S: Element, T: Element>(bytes: &[u8], target: &mut [T]) {
-        let values = bytes.chunks_exact(S::DTYPE.bytes()).map(|x| T::from_f32(S::read(x).to_f32()));
-        target.iter_mut().zip(values).for_each(|(to, x)| *to = x);
+/// Numbers as another kind of numbers.
+fn numbers<T: Element>(dtype: Dtype, bytes: &[u8]) -> Vec<T> {
+    fn of<S: Element, T: Element>(bytes: &[u8]) -> Vec<T> {
+        bytes.chunks_exact(S::DTYPE.bytes()).map(|x| T::from_f32(S::read(x).to_f32())).collect()
     }
     match dtype {
-        Dtype::F32 => of::<f32, T>(bytes, target),
-        Dtype::F16 => of::<half::f16, T>(bytes, target),
-        Dtype::Bf16 => of::<half::bf16, T>(bytes, target),
+        Dtype::F32 => of::<f32, T>(bytes),
+        Dtype::F16 => of::<half::f16, T>(bytes),
+        Dtype::Bf16 => of::<half::bf16, T>(bytes),
     }
 }

@@ -205,7 +205,7 @@ impl StorageCodec {
         let span = header.span;
         span.check_lengths(&self.shape, k.len(), v.len())?;
         let (layout, sections) = self.all_sections(&header, rest)?;
-        header.read_exact(&self.shape, bytes, k, v);
+        header.read_exact(&self.shape, bytes, k, v)?;
         if span.coded() == 0 {
             return Ok(span);
         }

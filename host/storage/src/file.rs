@@ -11,7 +11,7 @@ use crate::marks::Marks;
 use crate::parse::Bytes;
 use crate::shape::{Join, Shape};
 
-const MAGIC: [u8; 8] = *b"\x89TQB\r\n\x1a\n";
+pub(crate) const MAGIC: [u8; 8] = *b"\x89TQB\r\n\x1a\n";
 /// Without marks, and with them.
 const VERSIONS: [u16; 2] = [1, 2];
 const DIGEST: usize = 32;
@@ -73,15 +73,16 @@ impl Basis {
     /// # Errors
     /// [`StorageError::Bytes`]: another magic, version or digest, or fields that contradict each other.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, StorageError> {
-        let Some((body, digest)) = bytes.split_last_chunk::<DIGEST>() else {
-            return Err(StorageError::basis("truncated: shorter than a digest"));
-        };
-        let mut rest = Bytes::new(body, "basis");
-        if rest.array()? != MAGIC {
+        if !bytes.starts_with(&MAGIC) {
             return Err(StorageError::basis(
                 "not a basis (the first 8 bytes must be 89 54 51 42 0d 0a 1a 0a)",
             ));
         }
+        let Some((body, digest)) = bytes.split_last_chunk::<DIGEST>() else {
+            return Err(StorageError::basis("truncated: shorter than a digest"));
+        };
+        let mut rest = Bytes::new(body, "basis");
+        rest.take(MAGIC.len())?;
         let version = rest.u16()?;
         if !VERSIONS.contains(&version) {
             return Err(StorageError::basis(format!("version {version}; accepted are 1 and 2")));

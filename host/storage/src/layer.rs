@@ -192,8 +192,11 @@ impl<'a> Layout<'a> {
         }
         let is_used = |i: usize| head.widths[i / run] >= least;
         let mut rows = head.frame.rows(coefficients, stride, is_used);
-        place.put_together(&mut rows, head.norms, k, v);
-        Ok(())
+        if place.put_together(&mut rows, head.norms, k, v) {
+            Ok(())
+        } else {
+            Err("keys or values that are not finite, or too large".into())
+        }
     }
 }
 

@@ -123,8 +123,16 @@ impl Place<'_> {
         sums.into_iter().map(|sum| sum / tokens).collect()
     }
 
-    /// To keys and values, exact ones in front left as they are; `rows` is used up.
-    pub(crate) fn put_together<T: Element>(&self, rows: &mut [f32], norms: &[u8], k: &mut [T], v: &mut [T]) {
+    /// To keys and values, exact ones in front left as they are; `rows` is used up. False where some number is not finite, which
+    /// no encoder writes.
+    pub(crate) fn put_together<T: Element>(
+        &self,
+        rows: &mut [f32],
+        norms: &[u8],
+        k: &mut [T],
+        v: &mut [T],
+    ) -> bool {
+        let mut finite = true;
         for layer in 0..self.layers {
             let (keys, values) = self.parts(layer);
             for (token, row) in rows.chunks_exact_mut(self.stride()).enumerate() {
@@ -134,10 +142,11 @@ impl Place<'_> {
                     let norm = norm_of(*code);
                     part.iter_mut().for_each(|x| *x *= norm);
                 }
-                write(&row[keys.clone()], &mut k[self.source(layer, token, keys.len())]);
-                write(&row[values.clone()], &mut v[self.source(layer, token, values.len())]);
+                finite &= write(&row[keys.clone()], &mut k[self.source(layer, token, keys.len())]);
+                finite &= write(&row[values.clone()], &mut v[self.source(layer, token, values.len())]);
             }
         }
+        finite
     }
 }
 
@@ -145,8 +154,12 @@ fn read<T: Element>(from: &[T], to: &mut [f32]) {
     from.iter().zip(to).for_each(|(from, to)| *to = from.to_f32());
 }
 
-fn write<T: Element>(from: &[f32], to: &mut [T]) {
-    from.iter().zip(to).for_each(|(from, to)| *to = T::from_f32(*from));
+/// Whether all that was written is finite.
+fn write<T: Element>(from: &[f32], to: &mut [T]) -> bool {
+    from.iter().zip(to).fold(true, |finite, (from, to)| {
+        *to = T::from_f32(*from);
+        finite & to.to_f32().is_finite()
+    })
 }
 
 #[cfg(test)]

@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     };
     let refused = |error| CliError::model(Some(&args.model), &error);
     // Refused before anything is quantised.
-    let mut to = args.to.create(&args.out, &args.model)?;
+    let mut to = args.to.create_of_model(&args.out, &args.model)?;
     let file = Model::load(&args.model).and_then(|model| model.to_flat(bits)).map_err(refused)?;
     let io = |error| CliError::io(&args.out, &error);
     to.write_all(&file).map_err(io)?;

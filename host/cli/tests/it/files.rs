@@ -68,10 +68,14 @@ fn what_is_replaced_keeps_its_permissions_and_links_keep_leading() {
     json(at, &encode(&["--force", "in.npy", "link"]));
     assert_eq!(mode("private"), 0o600);
     assert!(at.join("link").is_symlink() && fs::read(at.join("private")).unwrap().len() > 900);
-    // A new file is what the umask leaves of it, as this process's own are.
-    fs::write(at.join("own"), b"").unwrap();
+    // A new file is its owner's alone: keys and values are the text that they were made of.
     json(at, &encode(&["in.npy", "new"]));
-    assert_eq!(mode("new"), mode("own"));
+    json(at, &["decode", "new", "new.npy"]);
+    assert_eq!([mode("new"), mode("new.npy")], [0o600; 2]);
+    // A model is not: what the umask leaves of it, as this process's own files are.
+    fs::write(at.join("own"), b"").unwrap();
+    json(at, &["export", "--target", "mcu", &shipped(), "model.tqlm"]);
+    assert_eq!(mode("model.tqlm"), mode("own"));
     symlink("gone", at.join("dangling")).unwrap();
     for force in [&[][..], &["--force"]] {
         let message = error(at, &encode(&[force, &["in.npy", "dangling"]].concat()), 2);
@@ -138,9 +142,60 @@ fn a_device_without_an_end_is_refused_at_once() {
         (encode(&["/dev/zero", "x.tqk"]), "is not a regular file"),
         (vec!["stats", "/dev/zero"], "is not a regular file"),
         (vec!["stats", "in.npy", "--queries", "/dev/zero"], "is not a regular file"),
+        (vec!["eval", "--storage", "1", "--basis", "/dev/zero"], "not a basis"),
+        (vec!["decode", "--basis", "/dev/zero", "--values", "v.npy", "in.npy", "k.npy"], "not a basis"),
     ] {
         let message = error(at, &args, 2);
         assert!(message.contains("/dev/zero") && message.contains(expected), "{args:?}: {message}");
+    }
+}
+
+/// The model that is shipped.
+fn shipped() -> String {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../model/shipped").to_owned()
+}
+
+/// A pipe waits for its other end, which nobody has here.
+#[test]
+#[cfg(unix)]
+fn an_output_that_is_a_pipe_is_refused_at_once() {
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+    let folder = folder();
+    let at = folder.path();
+    json(at, &encode(&["in.npy", "x.tqk"]));
+    assert!(Command::new("mkfifo").arg(at.join("pipe")).status().unwrap().success());
+    let model = shipped();
+    for args in [
+        encode(&["in.npy", "pipe"]),
+        vec!["decode", "x.tqk", "pipe"],
+        vec!["export", "--target", "mcu", &model, "pipe"],
+        vec!["report", "pipe"],
+    ] {
+        for force in [&[][..], &["--force"]] {
+            let args = [&args[..], force].concat();
+            let mut child = Command::new(env!("CARGO_BIN_EXE_tqkv"))
+                .current_dir(at)
+                .args(&args)
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let begun = Instant::now();
+            while child.try_wait().unwrap().is_none() {
+                if begun.elapsed() > Duration::from_secs(60) {
+                    child.kill().unwrap();
+                    panic!("{args:?} waits for a pipe");
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let output = child.wait_with_output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(
+                output.status.code() == Some(2) && said.contains("not a regular file"),
+                "{args:?}: {said}"
+            );
+        }
     }
 }
 
@@ -162,10 +217,14 @@ fn signals_remove_what_was_begun_and_end_the_command() {
     long(at);
     fs::write(at.join("x.tqk"), b"precious").unwrap();
     let before = files(at);
-    for (name, number) in [("INT", 2), ("TERM", 15)] {
+    let model = shipped();
+    let encode = ["encode", "--force", "--codec", "t4", "--effort", "best", "long.npy", "x.tqk"];
+    // Asked by Ctrl-C, this one ends by itself.
+    let weights = ["weights", "compress", &model, "coded", "--effort", "best"];
+    for (args, name, number) in [(&encode[..], "INT", 2), (&encode, "TERM", 15), (&weights, "TERM", 15)] {
         let mut child = Command::new(env!("CARGO_BIN_EXE_tqkv"))
             .current_dir(at)
-            .args(["encode", "--force", "--codec", "t4", "--effort", "best", "long.npy", "x.tqk"])
+            .args(args)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -177,8 +236,8 @@ fn signals_remove_what_was_begun_and_end_the_command() {
         let kill = Command::new("sh").args(["-c", &format!("kill -{name} {}", child.id())]).status();
         assert!(kill.unwrap().success());
         let status = child.wait().unwrap();
-        assert_eq!(status.signal(), Some(number), "{status:?}");
-        assert_eq!(files(at), before, "SIG{name}");
+        assert_eq!(status.signal(), Some(number), "{args:?}: {status:?}");
+        assert_eq!(files(at), before, "{args:?}: SIG{name}");
         assert_eq!(fs::read(at.join("x.tqk")).unwrap(), b"precious");
     }
 }

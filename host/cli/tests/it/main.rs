@@ -5,6 +5,8 @@ mod cli;
 mod documents;
 mod figures;
 mod files;
+#[cfg(unix)]
+mod kills;
 mod model_commands;
 mod needle;
 mod plans;

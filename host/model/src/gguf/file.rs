@@ -11,6 +11,10 @@ const VERSIONS: [u32; 2] = [2, 3];
 /// Most dimensions of a tensor.
 const MOST_DIMS: u32 = 4;
 
+/// Most pairs of metadata, and most tensors: real files have some hundred and some thousand.
+const MOST_PAIRS: u64 = 1 << 16;
+const MOST_TENSORS: usize = 1 << 16;
+
 /// Tensors begin at multiples of so many bytes where the file does not say otherwise.
 const ALIGNMENT: u64 = 32;
 
@@ -22,7 +26,28 @@ pub(super) enum Value<'a> {
     Float(f64),
     Bool(bool),
     Text(&'a str),
-    List(Vec<Value<'a>>),
+    List(List<'a>),
+}
+
+/// A list, as the file has it: its entries are read whenever they are asked for. In memory of its own, one of bytes would take
+/// 32 times the file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct List<'a> {
+    kind: u32,
+    len: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> List<'a> {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Value<'a>> {
+        let (mut parser, kind) = (Parser { bytes: self.bytes, at: 0 }, self.kind);
+        // All were read once already.
+        (0..self.len).map_while(move |_| parser.value(kind, false).ok())
+    }
 }
 
 /// A tensor as the file describes it.
@@ -63,6 +88,11 @@ impl<'a> File<'a> {
             return Err(format!("version {version}; accepted are 2 and 3, little endian"));
         }
         let (tensors, pairs) = (parser.count(24)?, parser.u64()?);
+        if pairs > MOST_PAIRS || tensors > MOST_TENSORS {
+            return Err(format!(
+                "{pairs} pairs of metadata and {tensors} tensors; accepted are up to {MOST_PAIRS} and {MOST_TENSORS}"
+            ));
+        }
         let mut metadata = HashMap::new();
         for _ in 0..pairs {
             let (key, kind) = (parser.text()?, parser.u32()?);
@@ -72,7 +102,7 @@ impl<'a> File<'a> {
         let alignment = match metadata.get("general.alignment") {
             None => ALIGNMENT,
             Some(Value::Unsigned(alignment)) if alignment.is_power_of_two() => *alignment,
-            Some(other) => return Err(format!("general.alignment is {other:?}, no power of two")),
+            Some(_) => return Err("general.alignment is no power of two".into()),
         };
         let data = (parser.at as u64).checked_next_multiple_of(alignment);
         let data = data.ok_or("general.alignment is beyond any file")?;
@@ -143,8 +173,12 @@ impl<'a> Parser<'a> {
                     4..=6 => 4,
                     _ => 8,
                 };
-                let count = self.count(bytes)?;
-                Value::List((0..count).map(|_| self.value(kind, false)).collect::<Result<_, _>>()?)
+                let len = self.count(bytes)?;
+                let start = self.at;
+                for _ in 0..len {
+                    self.value(kind, false)?;
+                }
+                Value::List(List { kind, len, bytes: &self.bytes[start..self.at] })
             }
             10 => Value::Unsigned(self.u64()?),
             11 => Value::Signed(i64::from_le_bytes(self.array()?)),

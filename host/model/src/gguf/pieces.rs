@@ -24,7 +24,7 @@ const FIRST: usize = 1;
 pub(super) fn read(file: &File<'_>) -> Result<Pieces, ModelError> {
     let tokens = texts(file, "tokenizer.ggml.tokens")?;
     let scores = list(file, "tokenizer.ggml.scores", "numbers", |value| match value {
-        Value::Float(score) if !score.is_nan() => Some(*score as f32),
+        Value::Float(score) if !score.is_nan() => Some(score as f32),
         _ => None,
     })?;
     let kinds = kinds(file)?;

@@ -66,14 +66,20 @@ pub(super) fn bad(what: impl Into<String>) -> ModelError {
     ModelError::Tokenizer(what.into())
 }
 
+/// Most tokens, and most merges: what is made of them takes many times the bytes of the file. Those of Gemma 3 are 262,144.
+const MOST_ENTRIES: usize = 1 << 20;
+
 /// A list of which every entry is what `read` takes.
 pub(super) fn list<'a, T>(
     file: &File<'a>,
     key: &str,
     what: &str,
-    read: fn(&Value<'a>) -> Option<T>,
+    read: fn(Value<'a>) -> Option<T>,
 ) -> Result<Vec<T>, ModelError> {
     let found = match file.metadata.get(key) {
+        Some(Value::List(list)) if list.len() > MOST_ENTRIES => {
+            return Err(bad(format!("{key} has {} entries; accepted are up to {MOST_ENTRIES}", list.len())));
+        }
         Some(Value::List(list)) => list.iter().map(read).collect(),
         Some(_) | None => None,
     };
@@ -81,7 +87,7 @@ pub(super) fn list<'a, T>(
 }
 
 pub(super) fn texts<'a>(file: &File<'a>, key: &str) -> Result<Vec<&'a str>, ModelError> {
-    list(file, key, "texts", |value| if let Value::Text(text) = value { Some(*text) } else { None })
+    list(file, key, "texts", |value| if let Value::Text(text) = value { Some(text) } else { None })
 }
 
 /// A switch, or what it is where the file does not say.
@@ -152,13 +158,12 @@ pub(super) fn chat(file: &File<'_>) -> Result<Chat, ModelError> {
     };
     let token = |name: &str| {
         let id = super::config::number(file, &format!("tokenizer.ggml.{name}_token_id"))?;
-        let tokens = match file.metadata.get("tokenizer.ggml.tokens") {
-            Some(Value::List(tokens)) => tokens.as_slice(),
-            Some(_) | None => &[],
-        };
-        Ok::<_, ModelError>(match id.and_then(|id| tokens.get(id)) {
-            Some(Value::Text(text)) => Some((*text).to_owned()),
-            Some(_) | None => None,
+        Ok::<_, ModelError>(match (file.metadata.get("tokenizer.ggml.tokens"), id) {
+            (Some(Value::List(tokens)), Some(id)) => match tokens.iter().nth(id) {
+                Some(Value::Text(text)) => Some(text.to_owned()),
+                Some(_) | None => None,
+            },
+            _ => None,
         })
     };
     Ok(Chat { template: own("tokenizer.chat_template"), bos: token("bos")?, eos: token("eos")? })
@@ -204,8 +209,8 @@ pub(super) fn kinds(file: &File<'_>) -> Result<Vec<u8>, ModelError> {
         return Ok(Vec::new());
     }
     list(file, key, "whole numbers", |value| match value {
-        Value::Unsigned(kind) => u8::try_from(*kind).ok(),
-        Value::Signed(kind) => u8::try_from(*kind).ok(),
+        Value::Unsigned(kind) => u8::try_from(kind).ok(),
+        Value::Signed(kind) => u8::try_from(kind).ok(),
         _ => None,
     })
 }

@@ -13,11 +13,18 @@ pub(crate) enum Value {
     Text(String),
     Texts(Vec<String>),
     Numbers(Vec<u32>),
+    Floats(Vec<f32>),
+    Bytes(Vec<u8>),
 }
 
 fn text(bytes: &mut Vec<u8>, text: &str) {
     bytes.extend((text.len() as u64).to_le_bytes());
     bytes.extend(text.as_bytes());
+}
+
+/// A list of entries of a kind.
+fn listed(kind: u32, len: usize, entries: &[u8]) -> Vec<u8> {
+    [&kind.to_le_bytes()[..], &(len as u64).to_le_bytes(), entries].concat()
 }
 
 fn put(bytes: &mut Vec<u8>, key: &str, value: &Value) {
@@ -32,17 +39,19 @@ fn put(bytes: &mut Vec<u8>, key: &str, value: &Value) {
             rest
         }),
         Value::Texts(list) => (9, {
-            let mut rest = 8u32.to_le_bytes().to_vec();
-            rest.extend((list.len() as u64).to_le_bytes());
-            list.iter().for_each(|words| text(&mut rest, words));
-            rest
+            let mut all = Vec::new();
+            list.iter().for_each(|words| text(&mut all, words));
+            listed(8, list.len(), &all)
         }),
-        Value::Numbers(list) => (9, {
-            let mut rest = 4u32.to_le_bytes().to_vec();
-            rest.extend((list.len() as u64).to_le_bytes());
-            rest.extend(list.iter().flat_map(|number| number.to_le_bytes()));
-            rest
-        }),
+        Value::Numbers(list) => (
+            9,
+            listed(4, list.len(), &list.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>()),
+        ),
+        Value::Floats(list) => (
+            9,
+            listed(6, list.len(), &list.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>()),
+        ),
+        Value::Bytes(list) => (9, listed(0, list.len(), list)),
     };
     bytes.extend(kind.to_le_bytes());
     bytes.extend(rest);
@@ -52,18 +61,36 @@ fn put(bytes: &mut Vec<u8>, key: &str, value: &Value) {
 pub(crate) type Tensor = (String, Vec<usize>, Vec<f32>);
 
 pub(crate) fn file(metadata: &[(String, Value)], tensors: &[Tensor]) -> Vec<u8> {
+    let stored = |(name, shape, values): &Tensor| Stored {
+        name: name.clone(),
+        shape: shape.clone(),
+        kind: 0,
+        bytes: values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+    };
+    file_of(metadata, &tensors.iter().map(stored).collect::<Vec<_>>())
+}
+
+/// A tensor as the file has it, its shape outermost first.
+pub(crate) struct Stored {
+    pub(crate) name: String,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) kind: u32,
+    pub(crate) bytes: Vec<u8>,
+}
+
+pub(crate) fn file_of(metadata: &[(String, Value)], tensors: &[Stored]) -> Vec<u8> {
     let mut bytes = b"GGUF\x03\0\0\0".to_vec();
     bytes.extend((tensors.len() as u64).to_le_bytes());
     bytes.extend((metadata.len() as u64).to_le_bytes());
     metadata.iter().for_each(|(key, value)| put(&mut bytes, key, value));
     let mut data = Vec::new();
-    for (name, shape, values) in tensors {
-        text(&mut bytes, name);
-        bytes.extend((shape.len() as u32).to_le_bytes());
-        shape.iter().rev().for_each(|&extent| bytes.extend((extent as u64).to_le_bytes()));
-        bytes.extend(0u32.to_le_bytes());
+    for tensor in tensors {
+        text(&mut bytes, &tensor.name);
+        bytes.extend((tensor.shape.len() as u32).to_le_bytes());
+        tensor.shape.iter().rev().for_each(|&extent| bytes.extend((extent as u64).to_le_bytes()));
+        bytes.extend(tensor.kind.to_le_bytes());
         bytes.extend((data.len() as u64).to_le_bytes());
-        data.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        data.extend(&tensor.bytes);
         data.resize(data.len().next_multiple_of(32), 0);
     }
     bytes.resize(bytes.len().next_multiple_of(32), 0);
@@ -275,6 +302,41 @@ fn damaged_files_end_in_one_line() {
             assert!(!error.contains('\n'), "{error}");
         }
     }
+}
+
+/// Whatever stands in the metadata, memory is in proportion to the file.
+#[test]
+fn lists_of_the_metadata_take_no_memory_of_their_own() {
+    let checkpoint = Checkpoint::new("LlamaForCausalLM", 8, json!({}));
+    let all = tensors(&checkpoint, "llama");
+    for list in [Value::Bytes(vec![7; 16 << 20]), Value::Texts(vec![String::new(); 2 << 20])] {
+        let mut metadata = metadata("llama", 8);
+        metadata.push(("general.other".to_owned(), list));
+        let bytes = file(&metadata, &all);
+        let used = allocation_counter::measure(|| drop(load(&bytes).unwrap())).bytes_max;
+        assert!(used < 4 * bytes.len() as u64, "{used} bytes of memory for {} of a file", bytes.len());
+    }
+}
+
+#[test]
+fn more_entries_than_any_model_has_are_refused() {
+    let checkpoint = Checkpoint::new("LlamaForCausalLM", 8, json!({}));
+    let all = tensors(&checkpoint, "llama");
+    let mut many = metadata("llama", 8);
+    for (_, value) in many.iter_mut().filter(|(key, _)| key == "tokenizer.ggml.tokens") {
+        *value = Value::Texts(vec![String::new(); (1 << 20) + 1]);
+    }
+    let error = load(&file(&many, &all)).unwrap_err();
+    assert!(
+        error.contains("tokenizer.ggml.tokens has 1048577 entries; accepted are up to 1048576"),
+        "{error}"
+    );
+    let pairs = (0..65_537).map(|i| (format!("k{i}"), Value::Bool(true)));
+    let error = load(&file(&pairs.collect::<Vec<_>>(), &all)).unwrap_err();
+    assert!(error.contains("65537 pairs of metadata"), "{error}");
+    let tensors: Vec<Tensor> = (0..65_537).map(|i| (format!("t{i}"), vec![], vec![])).collect();
+    let error = load(&file(&metadata("llama", 8), &tensors)).unwrap_err();
+    assert!(error.contains("65537 tensors; accepted are up to"), "{error}");
 }
 
 /// A model with that chat template, and tokens of its own for the beginning of a text (0), the end of a turn (9) and of a text.

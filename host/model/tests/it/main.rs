@@ -12,6 +12,7 @@ mod gguf;
 mod gguf_gemma;
 mod mutants;
 mod paths;
+mod seeds;
 mod sequences;
 mod shipped;
 mod sliding;

@@ -62,6 +62,19 @@ fn coded_weights_compute_nearly_the_same_the_nearer_the_more_bits() {
 }
 
 #[test]
+fn two_runs_give_equal_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = ["a", "b"].map(|name| {
+        let to = folder.path().join(name);
+        compress(&shipped(), &to, &spec(CodecId::S2), &|_, _| ControlFlow::Continue(())).unwrap();
+        let mut files: Vec<_> = std::fs::read_dir(to).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        files.into_iter().map(|file| std::fs::read(file).unwrap()).collect::<Vec<_>>()
+    });
+    assert!(made[0] == made[1] && made[0].len() > 1);
+}
+
+#[test]
 fn products_on_codes_are_those_of_the_decoded_weights() {
     let folder = tempfile::tempdir().unwrap();
     let coded = Model::load(&compressed(CodecId::S4, folder.path())).unwrap();

@@ -234,8 +234,8 @@ def decode(data: Any, parts: Sequence[Part], name: str = "", basis: str | None =
     """Writes the keys and values of a payload into views of the shape and dtype that were encoded. Chunks of the storage tier need
     the file of the basis that they were encoded with.
 
-    Everything that was not written by `Format.encode` for such parts under this name is refused; of a damaged one, the views are
-    left as they were.
+    Everything that was not written by `Format.encode` for such parts under this name is refused, and the views are left as they
+    were. So all parts are decoded before any is written: that takes as much memory as they do.
     """
     data = np.frombuffer(data, np.uint8)
     if data[: len(MAGIC)].tobytes() == _chunks.MAGIC:
@@ -258,8 +258,10 @@ def decode(data: Any, parts: Sequence[Part], name: str = "", basis: str | None =
         at += header.size
     if at != len(data):
         raise TqkvError(f"payload of {len(data)} bytes, {at} of which were expected")
-    for header, part, keys, values in checked:
-        _decode(header, part, keys, values)
+    decoded = [_decode(header, part, keys.shape) for header, part, keys, _ in checked]
+    for (*_, keys, values), (k, v) in zip(checked, decoded):
+        keys.copy_(k)
+        values.copy_(v)
 
 
 def _decode_chunks(data: np.ndarray, parts: Sequence[Part], name: str, basis: str | None) -> None:
@@ -322,24 +324,28 @@ def _encode(
     part[-_CRC.size :] = np.frombuffer(_CRC.pack(zlib.crc32(part[: -_CRC.size])), np.uint8)
 
 
-def _decode(header: Header, part: np.ndarray, keys: torch.Tensor, values: torch.Tensor) -> None:
+def _decode(header: Header, part: np.ndarray, axes: Sequence[int]) -> list[torch.Tensor]:
+    """Keys and values in memory of their own. The CRC says that the bytes are those of the writer, not that the writer is one of
+    ours: what is not finite is refused."""
     *kept, means, key_blocks, value_blocks = _sections(header, part)
     rows = header.shape.tokens, header.shape.heads, header.shape.head_dim
     key_codec, value_codec = header.codecs()
-    sides = (keys, kept[0], key_codec, key_blocks, header.centred), (values, kept[1], value_codec, value_blocks, False)
-    for layer in range(header.shape.layers):
-        for side, exact, codec, blocks, centred in sides:
-            target = side[layer]
-            x = target.view(rows) if target.is_contiguous() else torch.empty(rows, dtype=target.dtype)
-            _bytes(x[: header.exact])[:] = exact[layer]
-            rest = x[header.exact :]
+    sides = (kept[0], key_codec, key_blocks, header.centred), (kept[1], value_codec, value_blocks, False)
+    decoded = []
+    for exact, codec, blocks, centred in sides:
+        side = torch.empty(header.shape.layers, *rows, dtype=header.dtype)
+        for layer in range(header.shape.layers):
+            _bytes(side[layer, : header.exact])[:] = exact[layer]
+            rest = side[layer, header.exact :]
             if centred:
                 wide = torch.from_numpy(codec.decode(blocks[layer]))
                 torch.add(wide, torch.from_numpy(means[layer].astype(np.float32)), out=rest)
             else:
                 codec.decode(blocks[layer], rest.dtype, out=rest)
-            if not target.is_contiguous():
-                target.copy_(x.view(target.shape))
+        if not side.isfinite().all():
+            raise TqkvError("payload with keys or values that are not finite")
+        decoded.append(side.view(*axes))
+    return decoded
 
 
 def _bytes(x: torch.Tensor) -> np.ndarray:

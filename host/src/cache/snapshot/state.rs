@@ -79,7 +79,8 @@ fn read_track(track: &mut Track, max_norm: f32, parser: &mut Parser<'_>) -> Resu
         State::Off | State::Learning => list.is_empty() && sum.is_empty(),
     };
     let waits = state != State::Learning || pages.len() == 0;
-    if !begins || !learnt || !waits || list.iter().any(|mean| mean.first_page > held) {
+    let summed = track.means().can_be_sums(&sum, full);
+    if !begins || !learnt || !waits || !summed || list.iter().any(|mean| mean.first_page > held) {
         return refused("rows, pages and means that do not fit each other");
     }
     track.restore(sinks, pages, recent, |means| means.restore(state, list, sum));
@@ -130,8 +131,11 @@ fn read_means(means: &Means, dim: usize, parser: &mut Parser<'_>) -> Result<Mean
         let first_page = parser.count("pages", MOST_TOKENS)?;
         let values = parser.values::<f32>(dim)?;
         let follows = list.last().is_none_or(|mean| mean.first_page < first_page);
-        if !follows || values.iter().any(|value| !value.is_finite()) {
-            return refused("means out of order, or not finite");
+        if !follows {
+            return refused("means out of order");
+        }
+        if !means.can_be_mean(&values) {
+            return refused("a mean that is not finite, or longer than a key may be");
         }
         list.push(Mean { first_page, values: values.into() });
     }

@@ -167,6 +167,52 @@ fn no_change_of_ten_thousand_comes_back_as_tokens() {
     }
 }
 
+/// A peer may write what no encoder writes, with checksums that are right.
+#[test]
+fn numbers_that_are_not_finite_are_refused_whatever_the_checksums_say() {
+    const HEADER: usize = 92;
+    let source = source();
+    let plain = codec(&source, None);
+    let good = chunk(&source, &plain);
+    let mend = |bytes: &mut [u8], start: usize, end: usize| {
+        let crc = crc32fast::hash(&bytes[start..end]).to_le_bytes();
+        bytes[end..end + 4].copy_from_slice(&crc);
+    };
+    // Two layers of four exact tokens of 128 values.
+    let exact = HEADER + 2 * 4 * 128 * 4;
+    for (place, bad) in [(0, f32::NAN), (700, f32::INFINITY), (1023, f32::NEG_INFINITY)] {
+        let mut bytes = good.clone();
+        bytes[HEADER + 4 * place..][..4].copy_from_slice(&bad.to_le_bytes());
+        mend(&mut bytes, 0, exact);
+        let (mut k, mut v) = (vec![7.0f32; 2 * 60 * 64], vec![7.0f32; 2 * 60 * 64]);
+        assert!(said(plain.decode(&bytes, &mut k, &mut v)).contains("exact tokens that are not finite"));
+        assert!(k.iter().chain(&v).all(|x| *x == 7.0), "nothing is written");
+    }
+    // Too large for the numbers that are asked for.
+    let mut large = good.clone();
+    large[HEADER..HEADER + 4].copy_from_slice(&1e30f32.to_le_bytes());
+    mend(&mut large, 0, exact);
+    let mut halves = [(); 2].map(|()| vec![half::f16::ZERO; 2 * 60 * 64]);
+    let [k, v] = &mut halves;
+    assert!(said(plain.decode(&large, k, v)).contains("too large"));
+    decode(&plain, &large).unwrap();
+    // A section: 56 tokens of two norms, the mean of 64 keys, their scale, widths of 128 channels.
+    let (start, mean) = (exact + 4, exact + 4 + 56 * 2);
+    let end = mean + 2 * 64 + 4 + 128 * 3 / 8;
+    for (at, bad) in [
+        (mean, half::f16::INFINITY.to_le_bytes().to_vec()),
+        (mean + 2 * 64, f32::NAN.to_le_bytes().to_vec()),
+        // What divides keys: they are beyond f32.
+        (mean + 2 * 64, f32::MIN_POSITIVE.to_le_bytes().to_vec()),
+    ] {
+        let mut bytes = good.clone();
+        bytes[at..at + bad.len()].copy_from_slice(&bad);
+        mend(&mut bytes, start, end);
+        let error = said(decode(&plain, &bytes));
+        assert!(error.contains("no such number") || error.contains("not finite"), "{error}");
+    }
+}
+
 #[test]
 fn no_change_of_a_basis_comes_back() {
     let source = source();

@@ -1,0 +1,261 @@
+//! What is being written beside its target, and what becomes of it when its process ends.
+//!
+//! A temporary file or folder is `.tqkv-HASH-SLOT.part`, where the hash is of the target's name, so the next writer of that name
+//! finds what a killed process has left. Its own process holds a lock on it: what nobody holds is removed. A signal drops nothing,
+//! so a program that handles one calls [`remove_unfinished`].
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tempfile::Builder;
+
+/// Writers of one name at a time whose leavings are found. More of them get names that nobody looks for.
+const SLOTS: usize = 16;
+
+/// How often a temporary is made anew where another writer took it for one that was left.
+const TRIES: usize = 100;
+
+/// Temporary files and folders that are being written, all of this process.
+static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// While this lives nothing of the process is begun, taken into place or dropped.
+pub(super) fn list() -> MutexGuard<'static, Vec<PathBuf>> {
+    // A list of paths is whole after every statement, so a panic elsewhere does not spoil it.
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// While this lives no [`super::AtomicFile`] and no [`super::AtomicFolder`] of the process is begun, committed or dropped: other
+/// threads wait.
+#[derive(Debug)]
+pub struct Removed {
+    _files: MutexGuard<'static, Vec<PathBuf>>,
+}
+
+/// Removes what has been written of files and folders that are not committed, for a process about to end by a signal.
+///
+/// Call it from an ordinary thread, as it takes a lock, and keep the result until the process ends.
+#[must_use = "files may be begun again once it is dropped"]
+pub fn remove_unfinished() -> Removed {
+    let mut paths = list();
+    for path in paths.drain(..) {
+        remove(&path);
+    }
+    Removed { _files: paths }
+}
+
+/// Removes a temporary; nothing is left to do for one that cannot be removed.
+fn remove(path: &Path) {
+    if fs::remove_file(path).is_ok() {
+        return;
+    }
+    // Files may still be coming into a folder.
+    for _ in 0..TRIES {
+        if fs::remove_dir_all(path).is_ok() || !path.exists() {
+            return;
+        }
+    }
+}
+
+/// An entry of the list, and the lock that says that somebody writes.
+#[derive(Debug)]
+pub(super) struct Unfinished {
+    path: PathBuf,
+    _lock: Option<File>,
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        list().retain(|path| *path != self.path);
+    }
+}
+
+impl Unfinished {
+    /// Removes what killed processes have left of `target`, and makes a temporary in its folder with `make`.
+    pub(super) fn begin<T: AsRef<Path>>(
+        target: &Path,
+        make: impl Fn(&mut Builder<'_, '_>, &Path) -> io::Result<T>,
+    ) -> io::Result<(T, Self)> {
+        let folder = folder(target)?;
+        let name = target.file_name().unwrap_or_default();
+        let prefix = format!(".tqkv-{:08x}-", crc32fast::hash(name.as_encoded_bytes()));
+        for slot in 0..SLOTS {
+            remove_what_is_left(&folder.join(format!("{prefix}{slot}.part")));
+        }
+        let mut taken = 0;
+        for _ in 0..TRIES {
+            let in_slot = format!("{prefix}{taken}");
+            let mut builder = Builder::new();
+            if taken < SLOTS {
+                builder.prefix(&in_slot).rand_bytes(0);
+            } else {
+                builder.prefix(&prefix);
+            }
+            builder.suffix(".part");
+            // Under the lock, so that a signal finds the temporary on the list or not made yet.
+            let mut paths = list();
+            let made = match make(&mut builder, folder) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && taken < SLOTS => {
+                    taken += 1;
+                    continue;
+                }
+                made => made?,
+            };
+            let path = made.as_ref().to_path_buf();
+            paths.push(path.clone());
+            drop(paths);
+            match hold(&path) {
+                Some(lock) => return Ok((made, Self { path, _lock: lock })),
+                None => drop(Self { path, _lock: None }),
+            }
+        }
+        Err(io::Error::new(
+            io::ErrorKind::WouldBlock,
+            "other processes write a file of this name again and again",
+        ))
+    }
+}
+
+/// Locks a temporary of this process. `None` where another process has taken it for one that was left, which it removes;
+/// `Some(None)` where it cannot be locked.
+fn hold(path: &Path) -> Option<Option<File>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(_) => return Some(None),
+        Ok(file) => file,
+    };
+    match file.try_lock() {
+        Ok(()) => path.exists().then_some(Some(file)),
+        Err(fs::TryLockError::WouldBlock) => None,
+        Err(fs::TryLockError::Error(_)) => Some(None),
+    }
+}
+
+/// Removes a temporary of this user whose process has ended.
+#[cfg(unix)]
+fn remove_what_is_left(path: &Path) {
+    use rustix::fs::{Mode, OFlags};
+    use std::os::unix::fs::MetadataExt;
+    // Neither follows a link nor waits for a pipe.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::open(path, flags, Mode::empty()).map(File::from) else { return };
+    let own = file.metadata().is_ok_and(|meta| meta.uid() == rustix::process::geteuid().as_raw());
+    if own && file.try_lock().is_ok() {
+        remove(path);
+    }
+}
+
+/// Removes a temporary whose process has ended: a file that is open cannot be removed.
+#[cfg(not(unix))]
+fn remove_what_is_left(path: &Path) {
+    let _ = fs::remove_file(path);
+}
+
+/// The folder that holds `path`, or the reason why there is none.
+pub(super) fn folder(path: &Path) -> io::Result<&Path> {
+    let parent = path.parent().unwrap_or(Path::new("."));
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    if parent.is_dir() {
+        return Ok(parent);
+    }
+    Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not an existing folder", parent.display())))
+}
+
+/// Makes the names in the folder of `path` last through a power cut.
+pub(super) fn sync_folder_of(path: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    File::open(folder(path)?)?.sync_all()?;
+    #[cfg(not(unix))]
+    folder(path)?;
+    Ok(())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    fn begin(target: &Path) -> (tempfile::NamedTempFile, Unfinished) {
+        Unfinished::begin(target, |builder, folder| builder.tempfile_in(folder)).unwrap()
+    }
+
+    /// As a killed process leaves it.
+    fn leave(target: &Path) -> PathBuf {
+        let (file, unfinished) = begin(target);
+        let path = file.path().to_path_buf();
+        std::mem::forget(file.into_temp_path());
+        drop(unfinished);
+        path
+    }
+
+    #[test]
+    fn the_next_writer_of_a_name_removes_what_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let (target, other) = (folder.path().join("out"), folder.path().join("other"));
+        let count = || fs::read_dir(folder.path()).unwrap().count();
+        let [left, of_other] = [&target, &other].map(|target| leave(target));
+        assert!(left.exists() && of_other.exists() && count() == 2);
+        let (first, held) = begin(&target);
+        // One that is written at the same time stays.
+        let (second, other_held) = begin(&target);
+        assert!(first.path().exists() && second.path().exists() && first.path() != second.path());
+        assert_eq!(count(), 3);
+        drop((first, held, second, other_held));
+        assert_eq!((count(), of_other.exists()), (1, true), "a file of another name is not looked for");
+        drop(begin(&other));
+        assert_eq!(count(), 0);
+    }
+
+    #[test]
+    fn what_is_left_of_a_folder_goes_with_its_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("out");
+        let make = || Unfinished::begin(&target, |builder, folder| builder.tempdir_in(folder)).unwrap();
+        let (left, held) = make();
+        let left = left.keep();
+        fs::write(left.join("file"), b"text").unwrap();
+        drop(held);
+        let (new, _held) = make();
+        assert_eq!(fs::read_dir(new.path()).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn many_writers_of_a_name_get_a_file_each() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("out");
+        let all: Vec<_> = (0..2 * SLOTS).map(|_| begin(&target)).collect();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), all.len());
+    }
+
+    #[test]
+    fn links_and_pipes_in_the_place_of_a_temporary_are_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (target, precious) = (folder.path().join("out"), folder.path().join("precious"));
+        fs::write(&precious, b"old").unwrap();
+        let slot = leave(&target);
+        fs::remove_file(&slot).unwrap();
+        std::os::unix::fs::symlink(&precious, &slot).unwrap();
+        let (file, _held) = begin(&target);
+        assert!(slot.is_symlink() && file.path() != slot);
+        assert_eq!(fs::read(&precious).unwrap(), b"old");
+    }
+
+    #[test]
+    fn threads_that_write_one_name_do_not_take_each_others_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("out");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let (file, _held) = begin(&target);
+                        assert!(file.path().exists());
+                        file.persist(&target).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}
