@@ -198,7 +198,10 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
             ],
             "no cache stores p4,p4",
         ),
-        (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "1024", "--kv", "tq3"], "tq3"),
+        (
+            vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "100", "--kv", "tq3"],
+            "format tq3 has no blocks of head dim 100",
+        ),
         (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "100", "--kv", "s4"], "head dim 100"),
     ] {
         let message = error(at, &args, 2);
