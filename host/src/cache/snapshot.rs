@@ -107,7 +107,7 @@ impl KvCache {
         Ok(())
     }
 
-    /// [`KvCache::snapshot`] to a file, which appears whole or not at all.
+    /// [`KvCache::snapshot`] to a file, which appears whole or not at all. A new file is its owner's alone: it says what the text was.
     ///
     /// # Errors
     /// As there; a file that was there before stays then.

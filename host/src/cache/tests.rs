@@ -338,3 +338,35 @@ fn means_and_sums_that_no_cache_has_are_refused() {
         cache.append(0, &k, &v).unwrap();
     }
 }
+
+/// A writer whose flushes a signal interrupts.
+struct Interrupted {
+    bytes: Vec<u8>,
+    times: usize,
+}
+
+impl io::Write for Interrupted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.bytes.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self.times.checked_sub(1) {
+            Some(left) => {
+                self.times = left;
+                Err(io::ErrorKind::Interrupted.into())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_is_written_though_its_flush_is_interrupted() {
+    let mut cache = KvCache::new(CacheSpec::new(1, 1, 1, DIM)).unwrap();
+    cache.append(0, &[0.5; DIM], &[0.25; DIM]).unwrap();
+    let (mut whole, mut writer) = (Vec::new(), Interrupted { bytes: Vec::new(), times: 3 });
+    cache.snapshot(&mut whole).unwrap();
+    cache.snapshot(&mut writer).unwrap();
+    assert_eq!(writer.bytes, whole);
+}
