@@ -328,7 +328,9 @@ unsafe extern "C" fn clear(buffer: *mut Buffer, value: u8) {
         cached.iter().for_each(|cached| cached.store().clear());
         if value != 0 {
             std::ptr::write_bytes(space.base.cast::<u8>(), value, space.size);
-        } else if libc::madvise(space.base, space.size, libc::MADV_DONTNEED) != 0 || !cfg!(target_os = "linux") {
+        } else if libc::madvise(space.base, space.size, libc::MADV_DONTNEED) != 0
+            || !cfg!(target_os = "linux")
+        {
             // Elsewhere pages need not become zeros.
             if cached.is_empty() || cached.iter().any(|cached| cached.is_plain()) {
                 std::ptr::write_bytes(space.base.cast::<u8>(), 0, space.size);

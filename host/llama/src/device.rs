@@ -2,7 +2,9 @@
 
 #![allow(unsafe_code, reason = "the host calls functions with pointers")]
 
-use crate::abi::{self, Backend, BufferType, Device, DeviceFunctions, DeviceProps, Reg, RegFunctions, Tensor};
+use crate::abi::{
+    self, Backend, BufferType, Device, DeviceFunctions, DeviceProps, Reg, RegFunctions, Tensor,
+};
 use crate::backend;
 use crate::buffer;
 use crate::host::{self, Operation};

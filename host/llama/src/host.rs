@@ -31,8 +31,7 @@ pub enum Operation {
 pub struct Host {
     /// `GGML_BACKEND_API_VERSION`: 2 or 3.
     pub api: c_int,
-    buffer_init:
-        unsafe extern "C" fn(*mut BufferType, BufferFunctions, *mut c_void, usize) -> *mut Buffer,
+    buffer_init: unsafe extern "C" fn(*mut BufferType, BufferFunctions, *mut c_void, usize) -> *mut Buffer,
     buft_is_host: unsafe extern "C" fn(*mut BufferType) -> bool,
     graph_len: unsafe extern "C" fn(*mut c_void) -> c_int,
     graph_node: unsafe extern "C" fn(*mut c_void, c_int) -> *mut Tensor,
@@ -70,19 +69,17 @@ impl Host {
         let api = if function(library, c"ggml_backend_buft_alloc_buffer_n").is_some() { 3 } else { 2 };
         // SAFETY: the signatures are those of ggml.h, ggml-backend.h and ggml-backend-impl.h of all versions that are known.
         unsafe {
-            let op_name = std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> *const c_char>(
-                op_name,
-            );
+            let op_name =
+                std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> *const c_char>(op_name);
             Ok(Self {
                 api,
                 buffer_init: std::mem::transmute::<
                     *mut c_void,
                     unsafe extern "C" fn(*mut BufferType, BufferFunctions, *mut c_void, usize) -> *mut Buffer,
                 >(need(c"ggml_backend_buffer_init")?),
-                buft_is_host: std::mem::transmute::<
-                    *mut c_void,
-                    unsafe extern "C" fn(*mut BufferType) -> bool,
-                >(need(c"ggml_backend_buft_is_host")?),
+                buft_is_host: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut BufferType) -> bool>(
+                    need(c"ggml_backend_buft_is_host")?,
+                ),
                 graph_len: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> c_int>(
                     need(c"ggml_graph_n_nodes")?,
                 ),
@@ -229,9 +226,14 @@ mod tests {
 
     #[test]
     fn versions_before_the_oldest_are_refused() {
-        for (version, known) in
-            [("0.24.0", true), ("0.25.1", true), ("0.26.0-dirty", true), ("1.0.0", true), ("0.9.4", false), ("", false)]
-        {
+        for (version, known) in [
+            ("0.24.0", true),
+            ("0.25.1", true),
+            ("0.26.0-dirty", true),
+            ("1.0.0", true),
+            ("0.9.4", false),
+            ("", false),
+        ] {
             assert_eq!(is_known(version), known, "{version}");
         }
         let refusal = unsupported("0.9.4");

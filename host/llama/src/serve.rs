@@ -93,7 +93,9 @@ unsafe fn note_columns(op: &View<'_>) {
     if let Some((cached, _)) = unsafe { buffer::cached(op) } {
         cached.is_plain.store(true, Ordering::Relaxed);
         SAID.call_once(|| {
-            eprintln!("tqkv: without flash attention nothing is encoded and steps are slow: use -fa on (or auto)");
+            eprintln!(
+                "tqkv: without flash attention nothing is encoded and steps are slow: use -fa on (or auto)"
+            );
         });
     }
 }
@@ -195,7 +197,8 @@ impl<'a> Attending<'a> {
         let (mask, sinks) = (op.source(3), op.source(4));
         let [dim, _, heads, streams] = queries.shape();
         let sides = keys.side == Side::Keys && values.side == Side::Values;
-        let alike = keys.slots == values.slots && keys.heads == values.heads && keys.streams == values.streams;
+        let alike =
+            keys.slots == values.slots && keys.heads == values.heads && keys.streams == values.streams;
         let asked = dim == keys.dim && heads.is_multiple_of(keys.heads.max(1)) && streams == keys.streams;
         let numbers = queries.strides::<f32>().is_some()
             && mask.is_none_or(|mask| mask.strides::<f16>().is_some() && mask.shape()[0] >= keys.slots)
@@ -305,7 +308,12 @@ impl<'a> Operands<'a> {
     }
 
     /// Attends with one task's queries.
-    fn attend(&self, task: &Task, (keys, values): (&Streams<'_>, &Streams<'_>), out: &mut [f32]) -> Option<()> {
+    fn attend(
+        &self,
+        task: &Task,
+        (keys, values): (&Streams<'_>, &Streams<'_>),
+        out: &mut [f32],
+    ) -> Option<()> {
         thread_local!(static SCRATCH: RefCell<(Vec<f32>, Scratch)> = RefCell::default());
         let (queries, steps) = self.queries;
         let dim = keys.format.dim();
@@ -384,7 +392,13 @@ pub(crate) unsafe fn attend(op: &View<'_>, threads: &Threads) -> Option<()> {
 }
 
 impl Operands<'_> {
-    fn run(&self, tasks: &[Task], (key, value): (&Store, &Store), out: &mut [f32], steps: [usize; 4]) -> Option<()> {
+    fn run(
+        &self,
+        tasks: &[Task],
+        (key, value): (&Store, &Store),
+        out: &mut [f32],
+        steps: [usize; 4],
+    ) -> Option<()> {
         let first = self.first_streams;
         let keys = Streams { store: key, format: key.format()?, first_stream: first[0] };
         let values = Streams { store: value, format: value.format()?, first_stream: first[1] };

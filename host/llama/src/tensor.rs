@@ -43,7 +43,8 @@ impl<'a> View<'a> {
     /// Its name.
     pub(crate) fn name(&self) -> &'a CStr {
         // SAFETY: an array of characters as long as the struct.
-        let bytes = unsafe { std::slice::from_raw_parts(self.0.name.as_ptr().cast::<u8>(), self.0.name.len()) };
+        let bytes =
+            unsafe { std::slice::from_raw_parts(self.0.name.as_ptr().cast::<u8>(), self.0.name.len()) };
         CStr::from_bytes_until_nul(bytes).unwrap_or_default()
     }
 

@@ -125,7 +125,6 @@ fn score(
     for (i, &(page, masked)) in seen.iter().enumerate() {
         let count = page_slots(rule, page);
         let logits = &mut logits[i * SLOTS * n..][..count * n];
-        let coded = keys.stream.coded(page);
         if let Some((lines, Pages::Keys(pages))) = coded_page(keys, page) {
             let next = seen.get(i + 1).and_then(|next| keys.stream.page(keys.head, next.0));
             pages.scores(keys.format.level, lines, 0, int8, next.unwrap_or_default(), logits);
@@ -135,7 +134,7 @@ fn score(
         } else {
             logits.fill(0.0);
         }
-        if coded < count {
+        if keys.stream.coded(page) < SLOTS {
             take_exact(keys.stream, page, count, logits, exact, rows);
         }
         for (q, (logits, asked)) in logits.chunks_exact_mut(count).zip(asked).enumerate() {
@@ -189,14 +188,7 @@ fn coded_page<'a>(track: Track<'a>, page: usize) -> Option<(&'a [Line], &'a Page
 }
 
 /// Logits of slots of a page that are no codes.
-fn take_exact(
-    stream: &Stream,
-    page: usize,
-    count: usize,
-    logits: &mut [f32],
-    exact: &[f32],
-    rows: usize,
-) {
+fn take_exact(stream: &Stream, page: usize, count: usize, logits: &mut [f32], exact: &[f32], rows: usize) {
     for slot in 0..count {
         let place = stream.place(page * SLOTS + slot);
         if place == Place::Coded {
@@ -212,13 +204,7 @@ fn take_exact(
 }
 
 /// Turns logits into weights against each query's largest, and sums values.
-fn sum(
-    rule: &Rule,
-    values: Track<'_>,
-    state: &mut [Attention],
-    out: &mut [f32],
-    scratch: &mut Scratch,
-) {
+fn sum(rule: &Rule, values: Track<'_>, state: &mut [Attention], out: &mut [f32], scratch: &mut Scratch) {
     let (n, level, stream) = (state.len(), values.format.level, values.stream);
     let Scratch { logits, exact, weights, sums, plain, seen, .. } = scratch;
     let rows = stream.exact_rows();
@@ -234,7 +220,7 @@ fn sum(
         // Their maximum is known, so that no sum is to be multiplied.
         soften(level, logits, state);
         let mut now = &*logits;
-        if stream.coded(page) < count {
+        if stream.coded(page) < SLOTS {
             weights.clear();
             weights.extend_from_slice(logits);
             give_exact(stream, page, count, weights, exact, rows);
