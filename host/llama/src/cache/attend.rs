@@ -80,7 +80,7 @@ pub fn attend(
         state.max = largest.max(sink);
         state.sum = if asked.sink.is_some() { (sink - state.max).exp() } else { 0.0 };
     }
-    sum(rule, values, &mut state[..asked.len()], out, scratch);
+    sum(rule, values, asked, &mut state[..asked.len()], out, scratch);
 }
 
 /// Finds the pages that some query sees.
@@ -118,10 +118,9 @@ fn score(
     scratch: &mut Scratch,
 ) -> [f32; MAX_HEADS] {
     let n = asked.len();
-    prepare(rule, keys, queries, scratch);
+    let rows = prepare(rule, keys, asked, queries, scratch);
     let Scratch { logits, offsets, exact, seen, int8, .. } = scratch;
     let mut largest = [f32::NEG_INFINITY; MAX_HEADS];
-    let rows = keys.stream.exact_rows();
     for (i, &(page, masked)) in seen.iter().enumerate() {
         let count = page_slots(rule, page);
         let logits = &mut logits[i * SLOTS * n..][..count * n];
@@ -153,8 +152,21 @@ fn score(
     largest
 }
 
-/// Queries times the factor of logits in all forms that slots need, and the logits of all exact rows: `[n, rows]`.
-fn prepare(rule: &Rule, keys: Track<'_>, queries: &[f32], scratch: &mut Scratch) {
+/// Whether some query sees a slot.
+fn is_seen(rule: &Rule, asked: &[Asked<'_>], slot: usize) -> bool {
+    let shown = |asked: &Asked<'_>| asked.mask.get(slot).is_none_or(|mask| mask.to_bits() != MINUS_INFINITY);
+    slot < rule.slots && asked.iter().any(shown)
+}
+
+/// Queries times the factor of logits in all forms that slots need, and the logits of the exact rows that are seen: `[n, rows]`.
+/// Returns the first and one past the last of these rows.
+fn prepare(
+    rule: &Rule,
+    keys: Track<'_>,
+    asked: &[Asked<'_>],
+    queries: &[f32],
+    scratch: &mut Scratch,
+) -> (usize, usize) {
     let (dim, level) = (keys.format.dim, keys.format.level);
     let Scratch { scaled, rotated, offsets, exact, int8, .. } = scratch;
     scaled.clear();
@@ -171,10 +183,12 @@ fn prepare(rule: &Rule, keys: Track<'_>, queries: &[f32], scratch: &mut Scratch)
         let dot = |q: &[f32]| q.iter().zip(mean).map(|(q, m)| q * m).sum::<f32>();
         offsets.extend(scaled.chunks_exact(dim).map(dot));
     }
-    let rows = &keys.stream.exact[keys.head];
+    let (first, end) = keys.stream.exact_range(|slot| is_seen(rule, asked, slot));
+    let rows = &keys.stream.exact[keys.head][first * dim..end * dim];
     exact.clear();
-    exact.resize(n * keys.stream.exact_rows(), 0.0);
+    exact.resize(n * (end - first), 0.0);
     row_scores(level, half_bits(rows), dim, scaled, exact);
+    (first, end)
 }
 
 fn half_bits(rows: &[f16]) -> &[u16] {
@@ -187,29 +201,74 @@ fn coded_page<'a>(track: Track<'a>, page: usize) -> Option<(&'a [Line], &'a Page
     Some((track.stream.page(track.head, page)?, pages))
 }
 
-/// Logits of slots of a page that are no codes.
-fn take_exact(stream: &Stream, page: usize, count: usize, logits: &mut [f32], exact: &[f32], rows: usize) {
-    for slot in 0..count {
-        let place = stream.place(page * SLOTS + slot);
-        if place == Place::Coded {
-            continue;
+/// Calls `visit` with runs of slots of a page that are no codes: the first slot, how many, and the exact row of the first, whose
+/// neighbours are those of the others; none where nothing was written.
+fn each_run(stream: &Stream, page: usize, count: usize, mut visit: impl FnMut(usize, usize, Option<usize>)) {
+    let mut slot = 0;
+    while slot < count {
+        let first = stream.place(page * SLOTS + slot);
+        let follows = |i: usize| match (first, stream.place(page * SLOTS + slot + i)) {
+            (Place::Exact(first), Place::Exact(at)) => at == first + i,
+            (first, place) => first == place && first != Place::Coded,
+        };
+        let mut length = 1;
+        while slot + length < count && follows(length) {
+            length += 1;
         }
-        for (q, logits) in logits.chunks_exact_mut(count).enumerate() {
-            logits[slot] = match place {
-                Place::Exact(at) => exact[q * rows + at],
-                _ => 0.0,
-            };
+        match first {
+            Place::Exact(at) => visit(slot, length, Some(at)),
+            Place::Empty => visit(slot, length, None),
+            Place::Coded => {}
         }
+        slot += length;
     }
 }
 
+/// The part of a run of exact rows that lies among rows `first..end`: the run's slot and row, and how many.
+fn clip((slot, length, at): (usize, usize, usize), (first, end): (usize, usize)) -> (usize, usize, usize) {
+    let from = at.max(first);
+    (slot + from - at, from, (at + length).min(end).saturating_sub(from))
+}
+
+/// Logits of slots of a page that are no codes, from those of exact rows `first..end`.
+fn take_exact(
+    stream: &Stream,
+    page: usize,
+    count: usize,
+    logits: &mut [f32],
+    exact: &[f32],
+    (first, end): (usize, usize),
+) {
+    each_run(stream, page, count, |slot, length, at| {
+        let logits = logits.chunks_exact_mut(count).enumerate();
+        let Some(at) = at else {
+            logits.for_each(|(_, logits)| logits[slot..slot + length].fill(0.0));
+            return;
+        };
+        let (to, from, length) = clip((slot, length, at), (first, end));
+        if length > 0 {
+            for (q, logits) in logits {
+                let from = q * (end - first) + from - first;
+                logits[to..to + length].copy_from_slice(&exact[from..from + length]);
+            }
+        }
+    });
+}
+
 /// Turns logits into weights against each query's largest, and sums values.
-fn sum(rule: &Rule, values: Track<'_>, state: &mut [Attention], out: &mut [f32], scratch: &mut Scratch) {
+fn sum(
+    rule: &Rule,
+    values: Track<'_>,
+    asked: &[Asked<'_>],
+    state: &mut [Attention],
+    out: &mut [f32],
+    scratch: &mut Scratch,
+) {
     let (n, level, stream) = (state.len(), values.format.level, values.stream);
     let Scratch { logits, exact, weights, sums, plain, seen, .. } = scratch;
-    let rows = stream.exact_rows();
+    let (first, end) = stream.exact_range(|slot| is_seen(rule, asked, slot));
     exact.clear();
-    exact.resize(n * rows, 0.0);
+    exact.resize(n * (end - first), 0.0);
     for buffer in [&mut *sums, &mut *plain] {
         buffer.clear();
         buffer.resize(out.len(), 0.0);
@@ -223,7 +282,7 @@ fn sum(rule: &Rule, values: Track<'_>, state: &mut [Attention], out: &mut [f32],
         if stream.coded(page) < SLOTS {
             weights.clear();
             weights.extend_from_slice(logits);
-            give_exact(stream, page, count, weights, exact, rows);
+            give_exact(stream, page, count, weights, exact, (first, end));
             now = weights;
         }
         if let Some((lines, Pages::Values(pages))) = coded_page(values, page) {
@@ -231,11 +290,12 @@ fn sum(rule: &Rule, values: Track<'_>, state: &mut [Attention], out: &mut [f32],
             pages.accumulate(level, lines, 0, now, next.unwrap_or_default(), sums);
         }
     }
-    row_sums(level, half_bits(&stream.exact[values.head]), values.format.dim, exact, plain);
+    let dim = values.format.dim;
+    let rows = &stream.exact[values.head][first * dim..end * dim];
+    row_sums(level, half_bits(rows), dim, exact, plain);
     if let Some((codec, _)) = &values.format.coded {
         codec::unrotate(level, codec, sums);
     }
-    let dim = values.format.dim;
     for (q, state) in state.iter().enumerate() {
         // Nothing seen gives zeros, as the host's own attention does.
         let factor = if state.sum == 0.0 { 0.0 } else { 1.0 / state.sum };
@@ -245,25 +305,25 @@ fn sum(rule: &Rule, values: Track<'_>, state: &mut [Attention], out: &mut [f32],
     }
 }
 
-/// Weights of slots of a page that are no codes: to the exact rows, and off the codes.
+/// Weights of slots of a page that are no codes: to the exact rows `first..end`, and off the codes.
 fn give_exact(
     stream: &Stream,
     page: usize,
     count: usize,
     weights: &mut [f32],
     exact: &mut [f32],
-    rows: usize,
+    (first, end): (usize, usize),
 ) {
-    for slot in 0..count {
-        let place = stream.place(page * SLOTS + slot);
-        if place == Place::Coded {
-            continue;
-        }
+    each_run(stream, page, count, |slot, length, at| {
         for (q, weights) in weights.chunks_exact_mut(count).enumerate() {
-            let weight = std::mem::take(&mut weights[slot]);
-            if let Place::Exact(at) = place {
-                exact[q * rows + at] = weight;
+            if let Some(at) = at {
+                let (from, to, length) = clip((slot, length, at), (first, end));
+                if length > 0 {
+                    let to = q * (end - first) + to - first;
+                    exact[to..to + length].copy_from_slice(&weights[from..from + length]);
+                }
             }
+            weights[slot..slot + length].fill(0.0);
         }
-    }
+    });
 }

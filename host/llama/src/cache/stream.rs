@@ -109,9 +109,12 @@ impl Stream {
         }
     }
 
-    /// Exact rows held.
-    pub(super) fn exact_rows(&self) -> usize {
-        self.owners.len()
+    /// From the first to behind the last of the exact rows whose slot `is_seen`.
+    pub(super) fn exact_range(&self, is_seen: impl Fn(usize) -> bool) -> (usize, usize) {
+        let is_seen = |&(slot, _): &(u32, u64)| is_seen(slot as usize);
+        let Some(first) = self.owners.iter().position(is_seen) else { return (0, 0) };
+        let last = self.owners.iter().rposition(is_seen).unwrap_or(first);
+        (first, last + 1)
     }
 
     /// An exact row, head by head.
