@@ -240,14 +240,14 @@ fn take_exact(
     (first, end): (usize, usize),
 ) {
     each_run(stream, page, count, |slot, length, at| {
-        let logits = logits.chunks_exact_mut(count).enumerate();
+        let logits = logits.chunks_exact_mut(count);
         let Some(at) = at else {
-            logits.for_each(|(_, logits)| logits[slot..slot + length].fill(0.0));
+            logits.for_each(|logits| logits[slot..slot + length].fill(0.0));
             return;
         };
         let (to, from, length) = clip((slot, length, at), (first, end));
         if length > 0 {
-            for (q, logits) in logits {
+            for (q, logits) in logits.enumerate() {
                 let from = q * (end - first) + from - first;
                 logits[to..to + length].copy_from_slice(&exact[from..from + length]);
             }
