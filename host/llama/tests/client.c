@@ -5,7 +5,7 @@
 //   text N               the N most likely tokens behind TEXT
 //   states N             the same, then a save, a clear, a restore and N more; and N more without: both lines are printed
 //   shift N TIMES        N tokens, TIMES shifts by 8 positions with N tokens behind each
-//   logits FILE          logits of every position of TEXT (at most the context), f32 [positions, vocabulary]; both are printed
+//   logits FILE          logits of every position of TEXT (at most the context, and from FROM on), f32 [positions, vocabulary]; both are printed
 //   speed CONTEXT N      seconds per token of N tokens behind a context of CONTEXT, and of the prefill
 //   parallel N           4 sequences with TEXT in common, N tokens each, in turns
 // Environment: CTX (1024), THREADS (1), LAYERS (999), BATCH (512), TYPE (f16, q8_0, q4_0), UNIFIED (1), FA (1)
@@ -146,7 +146,8 @@ int main(int count, char ** arguments) {
         for (int done = 0; done < end; done += most) {
             int now = end - done < most ? end - done : most;
             decode(tokens + done, now, done, 0, 1);
-            for (int i = 0; i < now; i++) fwrite(llama_get_logits_ith(context, i), sizeof(float), words, file);
+            for (int i = 0; i < now; i++)
+                if (done + i >= number("FROM", 0)) fwrite(llama_get_logits_ith(context, i), sizeof(float), words, file);
         }
         fclose(file);
         printf("%d %d\n", end, words);

@@ -303,6 +303,49 @@ static void rope_case(double tolerance) {
     free_cache(&mine);
     free_cache(&other);
 }
+// Keys that are values too, as of latent attention: the host's scheduler gives them to the CPU, which gets exact copies.
+static void latent_case(void) {
+    struct shape s = {64, 64, 1, 4, 256, 1, 3, 256, 0.1f, 0, 0, 0, 0};
+    struct cache c = new_cache(ours, &s);
+    float *rows = malloc(4 * 64 * 256), q[64 * 12], out[64 * 12], *wanted = malloc(4 * 64 * 12);
+    int64_t places[256];
+    for (int i = 0; i < 256; i++) places[i] = (i * 37) % 256;
+    for (int i = 0; i < 64 * 256; i++) rows[i] = normal();
+    for (int i = 0; i < 64 * 12; i++) q[i] = normal();
+    write_rows(ours, c.k, 256, rows, places);
+    ggml_backend_t both[2] = {ours, cpu};
+    ggml_backend_sched_t scheduler = ggml_backend_sched_new(both, NULL, 2, 64, false, true);
+    struct work w = begin();
+    struct ggml_tensor * given = ggml_new_tensor_4d(w.context, GGML_TYPE_F32, 64, 3, 4, 1);
+    ggml_set_input(given);
+    struct ggml_tensor * k = heads_of(&w, c.k, 64, &s);
+    struct ggml_tensor * result = ggml_flash_attn_ext(w.context, given, k, k, NULL, s.scale, 0, 0);
+    ggml_set_output(result);
+    ggml_build_forward_expand(w.graph, result);
+    check(ggml_backend_sched_alloc_graph(scheduler, w.graph), "a graph is divided");
+    ggml_backend_tensor_set(given, q, 0, sizeof q);
+    check(ggml_backend_sched_graph_compute(scheduler, w.graph) == GGML_STATUS_SUCCESS, "a divided graph is computed");
+    check(ggml_backend_sched_get_tensor_backend(scheduler, result) == cpu, "latent attention is the CPU's");
+    ggml_backend_tensor_get(result, out, 0, sizeof out);
+    // In f64, with the rows as f16.
+    for (int h = 0; h < 4; h++)
+        for (int t = 0; t < 3; t++) {
+            double sum = 0, acc[64] = {0};
+            for (int i = 0; i < 256; i++) {
+                double dot = 0;
+                for (int d = 0; d < 64; d++) dot += (double) q[(h * 3 + t) * 64 + d] * ggml_fp16_to_fp32(ggml_fp32_to_fp16(rows[i * 64 + d]));
+                double weight = exp(dot * s.scale);
+                sum += weight;
+                for (int d = 0; d < 64; d++) acc[d] += weight * rows[i * 64 + d];
+            }
+            for (int d = 0; d < 64; d++) wanted[(t * 4 + h) * 64 + d] = (float) (acc[d] / sum);
+        }
+    check(difference(out, wanted, 64 * 12, "outputs are finite") < 0.005, "latent attention is right");
+    ggml_backend_sched_free(scheduler);
+    ggml_free(w.context);
+    free_cache(&c);
+    free(rows), free(wanted);
+}
 // What is not served is said before anything is lost.
 static void refusals(void) {
     struct shape s = {64, 64, 2, 2, 256, 1, 1, 256, 0.1f, 0, 0, 0, 0};
@@ -342,6 +385,7 @@ int main(int count, char ** arguments) {
     for (int i = 0; i < atoi(arguments[3]); i++) one_case(tolerance);
     double rotation = count > 5 ? atof(arguments[5]) : tolerance;
     for (int i = 0; i < 8; i++) rope_case(rotation);
+    latent_case();
     refusals();
     ggml_backend_free(ours);
     ggml_backend_free(cpu);
