@@ -308,11 +308,15 @@ impl Stream {
 
     /// Gives back memory of rows that have left.
     fn release(&mut self) {
-        let wanted = (self.owners.len() + self.owners.len() / 4 + PIECE) * self.dim;
+        let rows = self.owners.len();
         for head in &mut self.exact {
-            if head.capacity() > 2 * wanted {
-                head.shrink_to(wanted);
+            // Not for the few that come before the next ones leave.
+            if head.capacity() > (rows + PIECE) * self.dim {
+                head.shrink_to((rows + 2 * BATCH) * self.dim);
             }
+        }
+        if self.owners.capacity() > rows + PIECE {
+            self.owners.shrink_to(rows + 2 * BATCH);
         }
         self.queue.shrink_to(2 * self.waiting + 2 * PIECE);
     }
