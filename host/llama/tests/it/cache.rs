@@ -1,6 +1,7 @@
 //! The cache without a host: random programs of slots and masks against sums in f64.
 
 use ggml_tqkv::cache::attend::{Asked, Rule, Scratch, Track, attend};
+use ggml_tqkv::cache::rope::{self, Rope};
 use ggml_tqkv::cache::{Side, Store};
 use ggml_tqkv::options::{Options, Pair};
 use half::f16;
@@ -165,4 +166,44 @@ fn a_row_that_cannot_be_encoded_stays_exact() {
     store.clear();
     store.read(12, &mut held);
     assert!(held.iter().all(|x| *x == f16::ZERO));
+}
+
+/// Relative error of keys after so many shifts by 8 positions back, against keys that were rotated once and never encoded.
+fn shift_error(id: CodecId, shifts: usize) -> f32 {
+    let rope = Rope {
+        head_dim: DIM,
+        dims: DIM,
+        halves: true,
+        base: 10_000.0,
+        scale: 1.0,
+        extrapolated: 0.0,
+        factor: 1.0,
+        ramp: [0.0, 1.0],
+        divisors: Vec::new(),
+    };
+    let mut random = Random(9);
+    let (mut coded, mut exact) = (store(Side::Keys, id, 0), store(Side::Keys, CodecId::F16, 0));
+    for slot in 0..SLOTS {
+        let row: Vec<f16> = (0..HEADS * DIM).map(|_| f16::from_f32(random.normal())).collect();
+        coded.write(slot, &row);
+        exact.write(slot, &row);
+    }
+    coded.cool();
+    for _ in 0..shifts {
+        rope::rotate(&mut coded, &rope, &[-8; 2 * SLOTS]);
+    }
+    rope::rotate(&mut exact, &rope, &vec![-8 * shifts as i32; 2 * SLOTS]);
+    let (a, b) = (rows(&coded, 0), rows(&exact, 0));
+    let error: f32 = a.iter().zip(&b).map(|(a, b)| (a - b).powi(2)).sum();
+    (error / b.iter().map(|x| x * x).sum::<f32>()).sqrt()
+}
+
+#[test]
+fn shifts_lose_what_as_many_encodings_lose() {
+    for id in [CodecId::I8, CodecId::S4, CodecId::T4, CodecId::T2] {
+        let errors = [0, 1, 10].map(|shifts| shift_error(id, shifts));
+        println!("{}: {errors:.4?}", id.name());
+        // Errors of independent encodings add up as squares do; lengths of 2 bits grow a little too.
+        assert!(errors[1] < 1.5 * errors[0] && errors[2] < 4.2 * errors[0], "{id:?}: {errors:?}");
+    }
 }
