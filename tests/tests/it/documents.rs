@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The guide is read in ten minutes.
-const GUIDE_BYTES: usize = 20_000;
+const GUIDE_BYTES: usize = 21_000;
 /// Longer files hold two ideas.
 const SOURCE_LINES: usize = 700;
 
 /// Where `unsafe` may stand: instruction sets (a yardstick's too), launches, pointers of C, tensors of others, two leaf files, bare machines.
-const MAY_BE_UNSAFE: [&str; 15] = [
+const MAY_BE_UNSAFE: [&str; 16] = [
     "simd/src/",
     "benches/src/q4_0.rs",
     "benches/src/read.rs",
@@ -26,6 +26,7 @@ const MAY_BE_UNSAFE: [&str; 15] = [
     "host/capi/fixed/src/",
     "host/python/src/dlpack.rs",
     "host/capi/lm/src/",
+    "host/llama/src/",
     "host/src/matmul.rs",
     "host/src/mmap.rs",
     "tests/firmware/",

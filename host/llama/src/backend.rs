@@ -1,0 +1,91 @@
+//! A back end: what a context has. It goes through graphs.
+
+#![allow(unsafe_code, reason = "the host calls functions with pointers")]
+
+use crate::abi::{self, Backend, BackendFunctions, Tensor};
+use crate::host::{self, Operation};
+use crate::serve;
+use crate::tensor::View;
+use crate::{device, threads::Threads};
+use std::ffi::{c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// `GGML_TENSOR_FLAG_COMPUTE` has this value since it is there.
+const COMPUTE: i32 = 16;
+
+static GUID: [u8; 16] = *b"tqkv kv cache 01";
+
+/// A back end that the host frees by its function.
+pub(crate) fn new() -> *mut Backend {
+    let functions = BackendFunctions {
+        get_name: name,
+        free,
+        set_tensor_async: None,
+        get_tensor_async: None,
+        set_tensor_2d_async: None,
+        get_tensor_2d_async: None,
+        cpy_tensor_async: None,
+        synchronize: None,
+        graph_plan_create: None,
+        graph_plan_free: None,
+        graph_plan_update: None,
+        graph_plan_compute: None,
+        graph_compute: compute,
+        event_record: None,
+        event_wait: None,
+        graph_optimize: None,
+    };
+    let context = Box::into_raw(Box::new(Threads::default())).cast();
+    Box::into_raw(Box::new(Backend { guid: &raw const GUID, functions, device: device::device(), context }))
+}
+
+unsafe extern "C" fn name(_: *mut Backend) -> *const c_char {
+    c"TQKV".as_ptr()
+}
+
+unsafe extern "C" fn free(backend: *mut Backend) {
+    // SAFETY: made by `new`, and freed once.
+    unsafe {
+        let backend = Box::from_raw(backend);
+        drop(Box::from_raw(backend.context.cast::<Threads>()));
+    }
+}
+
+/// `ggml_backend_set_n_threads`
+pub(crate) unsafe extern "C" fn set_threads(backend: *mut Backend, count: c_int) {
+    // SAFETY: a back end of ours, which computes nothing meanwhile.
+    let threads = unsafe { &*(*backend).context.cast::<Threads>() };
+    threads.set(usize::try_from(count).unwrap_or(1));
+}
+
+unsafe extern "C" fn compute(backend: *mut Backend, graph: *mut c_void) -> c_int {
+    // SAFETY: a back end of ours and a graph of the host's, whose tensors live.
+    let done = catch_unwind(AssertUnwindSafe(|| unsafe {
+        let Ok(host) = host::host() else { return false };
+        let threads = &*(*backend).context.cast::<Threads>();
+        host.nodes(graph).all(|node| run(host, threads, node))
+    }));
+    if done.unwrap_or(false) { abi::SUCCESS } else { abi::FAILED }
+}
+
+/// Runs one operation; false where it is not one of ours.
+///
+/// # Safety
+/// `node` is a tensor of the host's.
+unsafe fn run(host: &host::Host, threads: &Threads, node: *const Tensor) -> bool {
+    // SAFETY: the caller's.
+    unsafe {
+        let Some(op) = View::new(node) else { return false };
+        let kind = host.operation(op.get().op);
+        if kind == Operation::Nothing || op.is_empty() || op.get().flags & COMPUTE == 0 {
+            return true;
+        }
+        match kind {
+            Operation::SetRows => serve::set_rows(&op),
+            Operation::Attention => serve::attend(&op, threads),
+            Operation::Rope => serve::rotate(&op),
+            Operation::Nothing | Operation::Other => None,
+        }
+        .is_some()
+    }
+}

@@ -1,0 +1,101 @@
+//! How the vectors of one side of a KV head are encoded and arranged.
+
+use super::stream::SLOTS;
+use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_simd::page::{KeyPages, Line, ValuePages};
+use tqkv_simd::{Level, codec};
+
+/// What vectors are to attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// They are scored.
+    Keys,
+    /// They are summed.
+    Values,
+}
+
+/// Arrangement of a page of [`SLOTS`] blocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Pages {
+    Keys(KeyPages),
+    Values(ValuePages),
+}
+
+/// A codec at a head dim, and its pages; none where every row stays f16.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
+    pub(super) dim: usize,
+    pub(super) level: Level,
+    pub(super) coded: Option<(AnyCodec, Pages)>,
+}
+
+impl Format {
+    /// Of vectors of `dim` values, or `None` where the codec does not have this head dim.
+    pub fn new(id: CodecId, dim: usize, side: Side) -> Option<Self> {
+        // Also of f16: it is what the kernels of rows need.
+        let codec = AnyCodec::new(id, dim, Options::DEFAULT).ok()?;
+        let pages = match side {
+            Side::Keys => KeyPages::new(&codec, SLOTS).map(Pages::Keys),
+            Side::Values => ValuePages::new(&codec, SLOTS).map(Pages::Values),
+        };
+        if id != CodecId::F16 && pages.is_none() {
+            return None;
+        }
+        let level = Level::detect().unwrap_or_else(|_| Level::fastest());
+        Some(Self { dim, level, coded: pages.map(|pages| (codec, pages)) })
+    }
+
+    /// Values of a vector.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// Bytes of a page.
+    pub fn page_bytes(&self) -> usize {
+        self.coded.as_ref().map_or(0, |(_, pages)| pages.lines() * size_of::<Line>())
+    }
+
+    /// Encodes vectors back to back; false where one cannot be encoded.
+    pub(super) fn encode(&self, x: &[f32], blocks: &mut Vec<u8>) -> bool {
+        let Some((codec, _)) = &self.coded else { return false };
+        blocks.clear();
+        blocks.resize(x.len() / self.dim * codec.block_bytes(), 0);
+        codec::encode(self.level, codec, x, blocks).is_ok()
+    }
+
+    /// Writes blocks (back to back) to slots of a page.
+    pub(super) fn write(&self, page: &mut [Line], slots: impl Iterator<Item = usize>, blocks: &[u8]) {
+        let Some((codec, pages)) = &self.coded else { return };
+        for (slot, block) in slots.zip(blocks.chunks_exact(codec.block_bytes())) {
+            match pages {
+                Pages::Keys(pages) => pages.write(page, slot, block),
+                Pages::Values(pages) => pages.write(page, slot, block),
+            }
+        }
+    }
+
+    /// Decodes slots of a page: `out` is `[slots, dim]`.
+    pub(super) fn decode(&self, page: &[Line], slots: &[usize], out: &mut [f32]) {
+        let Some((codec, pages)) = &self.coded else { return };
+        let mut blocks = vec![0; slots.len() * codec.block_bytes()];
+        for (&slot, block) in slots.iter().zip(blocks.chunks_exact_mut(codec.block_bytes())) {
+            match pages {
+                Pages::Keys(pages) => pages.read(page, slot, block),
+                Pages::Values(pages) => pages.read(page, slot, block),
+            }
+        }
+        if codec::decode(self.level, codec, &blocks, out).is_err() {
+            // Blocks that were encoded here decode; a vector of them that did not would be no reason to stop the host.
+            out.fill(f32::NAN);
+        }
+    }
+}
+
+impl Pages {
+    pub(super) fn lines(&self) -> usize {
+        match self {
+            Self::Keys(pages) => pages.lines(),
+            Self::Values(pages) => pages.lines(),
+        }
+    }
+}

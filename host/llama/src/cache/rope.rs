@@ -1,0 +1,139 @@
+//! The rotation of keys by a shift of positions, as the host's own `ROPE` has it.
+
+use super::Format;
+use super::means;
+use super::store::Store;
+use super::stream::{Place, SLOTS, Stream};
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+/// What all rows have in common.
+#[derive(Clone, Debug)]
+pub struct Rope {
+    /// Values of a head.
+    pub head_dim: usize,
+    /// Values that are rotated, from the first of a head on.
+    pub dims: usize,
+    /// Pairs are a half apart (NEOX), not neighbours.
+    pub halves: bool,
+    /// Base of the angles.
+    pub base: f32,
+    /// Factor of positions.
+    pub scale: f32,
+    /// How much of the angles is extrapolated (YaRN); 0 for none of that.
+    pub extrapolated: f32,
+    /// Factor of lengths.
+    pub factor: f32,
+    /// Pairs between which angles go from extrapolated to interpolated.
+    pub ramp: [f32; 2],
+    /// Divisors of the angles, one a pair; empty for none.
+    pub divisors: Vec<f32>,
+}
+
+/// First and last pair of the ramp of YaRN.
+pub fn ramp(dims: usize, trained: usize, base: f32, [fast, slow]: [f32; 2]) -> [f32; 2] {
+    let pair = |turns: f32| {
+        dims as f32 * (trained as f32 / (turns * 2.0 * std::f32::consts::PI)).ln() / (2.0 * base.ln())
+    };
+    [pair(fast).floor().max(0.0), pair(slow).ceil().min(dims as f32 - 1.0)]
+}
+
+impl Rope {
+    /// Cosine and sine of each pair for a shift, times the factor of lengths.
+    fn angles(&self, shift: i32) -> Vec<[f32; 2]> {
+        let step = self.base.powf(-2.0 / self.dims as f32);
+        let mut outer = shift as f32;
+        let pairs = 0..self.dims / 2;
+        let angle = |pair: usize| {
+            let given = outer / self.divisors.get(pair).copied().unwrap_or(1.0);
+            outer *= step;
+            let (mut angle, mut length) = (self.scale * given, self.factor);
+            if self.extrapolated != 0.0 {
+                let way = (pair as f32 - self.ramp[0]) / (self.ramp[1] - self.ramp[0]).max(0.001);
+                let mix = (1.0 - way.clamp(0.0, 1.0)) * self.extrapolated;
+                angle = angle * (1.0 - mix) + given * mix;
+                length *= 1.0 + 0.1 * (1.0 / self.scale).ln();
+            }
+            [angle.cos() * length, angle.sin() * length]
+        };
+        pairs.map(angle).collect()
+    }
+
+    fn rotate(&self, angles: &[[f32; 2]], x: &mut [f32]) {
+        for (pair, [cos, sin]) in angles.iter().enumerate() {
+            let (a, b) = if self.halves { (pair, pair + self.dims / 2) } else { (2 * pair, 2 * pair + 1) };
+            let (first, second) = (x[a], x[b]);
+            x[a] = first * cos - second * sin;
+            x[b] = first * sin + second * cos;
+        }
+    }
+}
+
+/// Rotates the keys of rows `0..shifts.len()`, counted over all streams: codes are decoded, rotated and encoded.
+pub fn rotate(store: &mut Store, rope: &Rope, shifts: &[i32]) {
+    let slots = store.slots();
+    let (streams, format) = store.streams_mut();
+    for (stream, shifts) in streams.iter_mut().zip(shifts.chunks(slots)) {
+        rotate_stream(stream, format, rope, shifts);
+    }
+}
+
+fn rotate_stream(stream: &mut Stream, format: Option<&Format>, rope: &Rope, shifts: &[i32]) {
+    // Most rows move by the same number of positions.
+    let mut known: Option<(i32, Vec<[f32; 2]>)> = None;
+    let mut angles_of = |shift: i32| {
+        if known.as_ref().is_none_or(|(of, _)| *of != shift) {
+            known = Some((shift, rope.angles(shift)));
+        }
+        known.as_ref().map(|(_, angles)| angles.clone()).unwrap_or_default()
+    };
+    let is_moved = |shift: i32| shift != 0 || rope.factor != 1.0 || rope.extrapolated != 0.0;
+    let end = stream.len().min(shifts.len());
+    for slot in (0..end).filter(|&slot| is_moved(shifts[slot])) {
+        let Place::Exact(at) = stream.place(slot) else { continue };
+        let angles = angles_of(shifts[slot]);
+        for head in stream.exact_mut(at).flat_map(|part| part.chunks_exact_mut(rope.head_dim)) {
+            let mut x = vec![0.0; rope.head_dim];
+            head.convert_to_f32_slice(&mut x);
+            rope.rotate(&angles, &mut x);
+            head.convert_from_f32_slice(&x);
+        }
+    }
+    let Some(format) = format else { return };
+    for page in 0..end.div_ceil(SLOTS) {
+        let from = page * SLOTS;
+        let mut slots = stream.coded_slots(page, 0, SLOTS.min(end - from));
+        slots.retain(|slot| is_moved(shifts[from + slot]));
+        let decoded = (0..stream.exact.len()).map(|head| stream.decode(format, head, page, &slots));
+        let mut heads: Vec<Vec<f32>> = decoded.collect();
+        for (i, slot) in slots.iter().enumerate() {
+            let angles = angles_of(shifts[from + slot]);
+            heads.iter_mut().for_each(|x| rope.rotate(&angles, &mut x[i * format.dim..][..format.dim]));
+        }
+        encode_again(stream, format, from, &slots, &heads);
+    }
+}
+
+/// Puts keys back as codes; where some cannot be encoded, all become exact rows.
+fn encode_again(stream: &mut Stream, format: &Format, from: usize, slots: &[usize], heads: &[Vec<f32>]) {
+    if slots.is_empty() {
+        return;
+    }
+    let mut blocks = vec![Vec::new(); heads.len()];
+    let mut fine = true;
+    for (head, (x, blocks)) in heads.iter().zip(&mut blocks).enumerate() {
+        let mut x = x.clone();
+        means::subtract(&mut x, stream.means.of(head, format.dim));
+        fine &= format.encode(&x, blocks);
+    }
+    if fine {
+        let slots: Vec<usize> = slots.iter().map(|slot| from + slot).collect();
+        stream.put(format, &slots, &blocks);
+        return;
+    }
+    for (i, slot) in slots.iter().enumerate() {
+        let part = |x: &Vec<f32>| x[i * format.dim..][..format.dim].to_vec();
+        let row: Vec<f16> = heads.iter().flat_map(part).map(f16::from_f32).collect();
+        stream.write(from + slot, &row);
+    }
+}

@@ -1,0 +1,183 @@
+//! All streams of one tensor of the cache, as the host sees it: rows of f16, one stream after the other.
+
+use super::format::{Format, Side};
+use super::stream::{SLOTS, Stream};
+use crate::options::Options;
+use half::f16;
+
+/// Rows that are decoded at once where a range is read or written.
+const TOGETHER: usize = SLOTS;
+
+/// A tensor `cache_k_l*` or `cache_v_l*`.
+#[derive(Debug)]
+pub struct Store {
+    side: Side,
+    options: Options,
+    /// Values of a row.
+    width: usize,
+    /// Slots of a stream.
+    slots: usize,
+    streams: Vec<Stream>,
+    format: Option<Format>,
+}
+
+impl Store {
+    /// Of `streams` streams of `slots` rows of `width` values.
+    pub fn new(side: Side, options: Options, width: usize, slots: usize, streams: usize) -> Self {
+        let mut store = Self { side, options, width, slots, streams: Vec::new(), format: None };
+        store.streams = vec![store.empty(); streams];
+        store
+    }
+
+    fn empty(&self) -> Stream {
+        let mut stream =
+            Stream::new(self.width, (self.options.hot, self.options.sinks), self.side == Side::Keys);
+        if let Some(format) = &self.format {
+            stream.divide(format.dim);
+        }
+        stream
+    }
+
+    /// Whether rows are divided into heads of `dim` values that can be encoded. From the first yes on, they are.
+    pub fn divide(&mut self, dim: usize) -> bool {
+        if let Some(format) = &self.format {
+            return format.dim == dim;
+        }
+        let Some(format) = Self::format_of(self.side, &self.options, self.width, dim) else { return false };
+        self.streams.iter_mut().for_each(|stream| stream.divide(dim));
+        self.format = Some(format);
+        true
+    }
+
+    /// The format of rows of `width` values in heads of `dim`, where there is one.
+    pub fn format_of(side: Side, options: &Options, width: usize, dim: usize) -> Option<Format> {
+        let id = match side {
+            Side::Keys => options.kv.key,
+            Side::Values => options.kv.value,
+        };
+        if dim == 0 || !width.is_multiple_of(dim) { None } else { Format::new(id, dim, side) }
+    }
+
+    /// How heads are encoded, once that is known.
+    pub fn format(&self) -> Option<&Format> {
+        self.format.as_ref()
+    }
+
+    /// Values of a row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Slots of a stream.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Rows of all streams.
+    pub fn rows(&self) -> usize {
+        self.slots * self.streams.len()
+    }
+
+    /// A stream.
+    pub fn stream(&self, stream: usize) -> Option<&Stream> {
+        self.streams.get(stream)
+    }
+
+    /// The streams, and how they are encoded.
+    pub(super) fn streams_mut(&mut self) -> (&mut [Stream], Option<&Format>) {
+        (&mut self.streams, self.format.as_ref())
+    }
+
+    /// Bytes held.
+    pub fn held_bytes(&self) -> usize {
+        self.streams.iter().map(Stream::held_bytes).sum()
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        let empty = self.empty();
+        self.streams.fill(empty);
+    }
+
+    /// Writes a row (counted over all streams); one past the end is left out.
+    pub fn write(&mut self, row: usize, values: &[f16]) {
+        if let Some(stream) = self.streams.get_mut(row / self.slots) {
+            stream.write(row % self.slots, values);
+        }
+    }
+
+    /// Encodes what is not among the newest writes.
+    pub fn cool(&mut self) {
+        let Some(format) = &self.format else { return };
+        self.streams.iter_mut().for_each(|stream| stream.cool(format));
+    }
+
+    /// Takes over everything of one stream to another.
+    pub fn copy_stream(&mut self, from: usize, to: usize) {
+        if from < self.streams.len() && to < self.streams.len() {
+            self.streams[to] = self.streams[from].clone();
+        }
+    }
+
+    /// Reads rows from `first` on: `out` is `[n, width]`.
+    pub fn read(&self, first: usize, out: &mut [f16]) {
+        let mut row = first;
+        let mut rest = out;
+        while !rest.is_empty() {
+            let (stream, slot) = (row / self.slots, row % self.slots);
+            let count = (self.slots - slot).min(rest.len() / self.width).max(1);
+            let (now, later) = rest.split_at_mut((count * self.width).min(rest.len()));
+            match self.streams.get(stream) {
+                Some(stream) => stream.read(self.format.as_ref(), slot, now),
+                None => now.fill(f16::ZERO),
+            }
+            row += count;
+            rest = later;
+        }
+    }
+
+    /// Reads bytes from `offset` on, as they would lie in the tensor.
+    pub fn read_bytes(&self, offset: usize, out: &mut [u8]) {
+        let row_bytes = 2 * self.width;
+        let mut rows = vec![f16::ZERO; TOGETHER * self.width];
+        let mut done = 0;
+        while done < out.len() {
+            let at = offset + done;
+            let (row, skip) = (at / row_bytes, at % row_bytes);
+            let count = (skip + out.len() - done).div_ceil(row_bytes).min(TOGETHER);
+            let rows = &mut rows[..count * self.width];
+            self.read(row, rows);
+            let bytes = rows.iter().flat_map(|x| x.to_ne_bytes()).skip(skip);
+            let now = (count * row_bytes - skip).min(out.len() - done);
+            out[done..done + now].iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
+            done += now;
+        }
+    }
+
+    /// Writes bytes from `offset` on. A row that reads back as what it is to become stays as it is, exact or code.
+    pub fn write_bytes(&mut self, offset: usize, bytes: &[u8]) {
+        let row_bytes = 2 * self.width;
+        let (first, end) = (offset / row_bytes, (offset + bytes.len()).div_ceil(row_bytes).min(self.rows()));
+        let mut from = first;
+        while from < end {
+            let to = end.min(from + TOGETHER);
+            let mut held = vec![0; (to - from) * row_bytes];
+            self.read_bytes(from * row_bytes, &mut held);
+            let mut wanted = held.clone();
+            let start = offset.saturating_sub(from * row_bytes);
+            let skipped = (from * row_bytes).saturating_sub(offset);
+            let now = bytes.get(skipped..).unwrap_or_default();
+            wanted[start..].iter_mut().zip(now).for_each(|(to, byte)| *to = *byte);
+            let rows = held.chunks_exact(row_bytes).zip(wanted.chunks_exact(row_bytes));
+            for (row, (held, wanted)) in (from..to).zip(rows) {
+                if held != wanted {
+                    let halves = wanted.as_chunks::<2>().0;
+                    let values: Vec<f16> = halves.iter().map(|half| f16::from_ne_bytes(*half)).collect();
+                    self.write(row, &values);
+                }
+            }
+            from = to;
+        }
+        self.cool();
+    }
+}

@@ -1,0 +1,375 @@
+//! Slots of one stream. A slot is empty, exact, or a code.
+//!
+//! Exact rows lie back to back, for each head, in no order: a row that leaves gives its place to the last one. What was written
+//! last stays exact; the oldest writes leave in fours and become codes in pages of [`SLOTS`] slots.
+
+use super::format::Format;
+use super::means::{self, MEAN_TOKENS, Means};
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use rayon::prelude::*;
+use std::collections::VecDeque;
+use tqkv_simd::page::Line;
+
+/// Slots of a page.
+pub const SLOTS: usize = 128;
+
+/// Rows that leave together: encoders are faster with several vectors.
+const BATCH: usize = 4;
+
+/// Rows that are encoded at once, so that what waits for it is bounded.
+const PIECE: usize = 64;
+
+/// Where a slot's row is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Empty,
+    Coded,
+    /// At this place of the exact rows.
+    Exact(usize),
+}
+
+const EMPTY: u32 = u32::MAX;
+const CODED: u32 = u32::MAX - 1;
+
+/// Pages of one head.
+type PageList = Vec<Option<Box<[Line]>>>;
+
+/// The slots of one stream of a tensor.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    /// Values of a row: of all heads.
+    width: usize,
+    dim: usize,
+    hot: usize,
+    sinks: usize,
+    /// Of each slot up to the last that was written: [`EMPTY`], [`CODED`] or a place of the exact rows.
+    places: Vec<u32>,
+    /// Slot and time of the last write of each exact row. Time 0: it never leaves.
+    owners: Vec<(u32, u64)>,
+    /// For each head `[rows, dim]`.
+    pub(super) exact: Vec<Vec<f16>>,
+    /// Writes, oldest first; those that are not the last of their slot are passed over.
+    queue: VecDeque<(u32, u64)>,
+    /// Entries of the queue that count.
+    waiting: usize,
+    time: u64,
+    pages: Vec<PageList>,
+    /// Of each page, how many slots are codes.
+    coded: Vec<u32>,
+    pub(super) means: Means,
+}
+
+impl Stream {
+    pub(super) fn new(width: usize, (hot, sinks): (usize, usize), has_means: bool) -> Self {
+        Self {
+            width,
+            dim: width,
+            hot,
+            sinks,
+            places: Vec::new(),
+            owners: Vec::new(),
+            exact: vec![Vec::new()],
+            queue: VecDeque::new(),
+            waiting: 0,
+            time: 0,
+            pages: vec![Vec::new()],
+            coded: Vec::new(),
+            means: if has_means { Means::Learning } else { Means::Off },
+        }
+    }
+
+    /// Says how rows are divided into heads. Before that all rows stay exact.
+    pub(super) fn divide(&mut self, dim: usize) {
+        if self.dim == dim {
+            return;
+        }
+        let heads = self.width / dim;
+        let whole = std::mem::take(&mut self.exact);
+        self.exact = vec![Vec::new(); heads];
+        for row in whole.concat().chunks_exact(self.width) {
+            for (head, part) in self.exact.iter_mut().zip(row.chunks_exact(dim)) {
+                head.extend_from_slice(part);
+            }
+        }
+        self.pages = vec![Vec::new(); heads];
+        self.dim = dim;
+    }
+
+    /// One past the last slot that was written.
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(super) fn place(&self, slot: usize) -> Place {
+        match self.places.get(slot) {
+            None | Some(&EMPTY) => Place::Empty,
+            Some(&CODED) => Place::Coded,
+            Some(&row) => Place::Exact(row as usize),
+        }
+    }
+
+    /// From the first to behind the last of the exact rows whose slot `is_seen`.
+    pub(super) fn exact_range(&self, is_seen: impl Fn(usize) -> bool) -> (usize, usize) {
+        let is_seen = |&(slot, _): &(u32, u64)| is_seen(slot as usize);
+        let Some(first) = self.owners.iter().position(is_seen) else { return (0, 0) };
+        let last = self.owners.iter().rposition(is_seen).unwrap_or(first);
+        (first, last + 1)
+    }
+
+    /// An exact row, head by head.
+    pub(super) fn exact_mut(&mut self, at: usize) -> impl Iterator<Item = &mut [f16]> {
+        let dim = self.dim;
+        self.exact.iter_mut().map(move |head| &mut head[at * dim..(at + 1) * dim])
+    }
+
+    /// Codes of a page of one head; none where no slot of it is a code.
+    pub(super) fn page(&self, head: usize, page: usize) -> Option<&[Line]> {
+        self.pages.get(head)?.get(page)?.as_deref()
+    }
+
+    /// Slots of a page that are codes.
+    pub(super) fn coded(&self, page: usize) -> usize {
+        self.coded.get(page).map_or(0, |&count| count as usize)
+    }
+
+    /// Bytes held.
+    pub(super) fn held_bytes(&self) -> usize {
+        let pages = self.pages.iter().flatten().flatten().map(|page| size_of_val(&**page)).sum::<usize>();
+        let exact = self.exact.iter().map(|rows| rows.capacity() * 2).sum::<usize>();
+        pages + exact + self.places.capacity() * 4 + (self.owners.capacity() + self.queue.capacity()) * 16
+    }
+
+    /// Writes a row to a slot; it is exact until it leaves.
+    pub(super) fn write(&mut self, slot: usize, row: &[f16]) {
+        if self.places.len() <= slot {
+            self.places.resize(slot + 1, EMPTY);
+        }
+        let at = match self.place(slot) {
+            Place::Exact(at) => at,
+            place => {
+                if place == Place::Coded {
+                    self.forget_code(slot);
+                }
+                self.owners.push((slot as u32, 0));
+                for head in &mut self.exact {
+                    head.resize(head.len() + self.dim, f16::ZERO);
+                }
+                self.places[slot] = self.owners.len() as u32 - 1;
+                self.owners.len() - 1
+            }
+        };
+        for (head, part) in self.exact.iter_mut().zip(row.chunks_exact(self.dim)) {
+            head[at * self.dim..(at + 1) * self.dim].copy_from_slice(part);
+        }
+        if slot >= self.sinks {
+            self.time += 1;
+            self.waiting += usize::from(self.owners[at].1 == 0);
+            self.owners[at].1 = self.time;
+            self.queue.push_back((slot as u32, self.time));
+            // Writes to the same slots again and again make no list without end.
+            if self.queue.len() > 2 * self.waiting + PIECE {
+                let (places, owners) = (&self.places, &self.owners);
+                self.queue.retain(|&(slot, time)| is_last(places, owners, slot, time));
+            }
+        }
+    }
+
+    /// A slot is no code any more; a page without one is freed.
+    fn forget_code(&mut self, slot: usize) {
+        let page = slot / SLOTS;
+        self.coded[page] -= 1;
+        if self.coded[page] == 0 {
+            self.pages.iter_mut().for_each(|pages| pages[page] = None);
+        }
+    }
+
+    /// Encodes rows that came before the newest ones. Where one cannot be encoded it stays exact for good.
+    pub(super) fn cool(&mut self, format: &Format) {
+        if format.coded.is_none() || format.dim != self.dim {
+            return;
+        }
+        let extra = self.waiting.saturating_sub(self.hot);
+        let mut count = if self.hot < BATCH { extra } else { extra / BATCH * BATCH };
+        if self.means == Means::Learning {
+            if extra < MEAN_TOKENS {
+                return;
+            }
+            let oldest = self.oldest(MEAN_TOKENS);
+            let means = (0..self.exact.len()).map(|h| means::mean_of(&self.rows(h, &oldest), self.dim));
+            self.means = Means::Known(means.collect::<Vec<_>>().concat());
+        }
+        while count > 0 {
+            let slots = self.oldest(count.min(PIECE));
+            if slots.is_empty() {
+                break;
+            }
+            count -= slots.len();
+            self.leave(format, &slots);
+        }
+        self.release();
+    }
+
+    /// The slots that have waited longest.
+    fn oldest(&mut self, count: usize) -> Vec<usize> {
+        let (places, owners) = (&self.places, &self.owners);
+        while self.queue.front().is_some_and(|&(slot, time)| !is_last(places, owners, slot, time)) {
+            self.queue.pop_front();
+        }
+        let last = self.queue.iter().filter(|&&(slot, time)| is_last(places, owners, slot, time));
+        last.take(count).map(|&(slot, _)| slot as usize).collect()
+    }
+
+    /// Exact rows of one head: `[slots, dim]`.
+    fn rows(&self, head: usize, slots: &[usize]) -> Vec<f32> {
+        let mut rows = vec![0.0; slots.len() * self.dim];
+        for (slot, row) in slots.iter().zip(rows.chunks_exact_mut(self.dim)) {
+            if let Place::Exact(at) = self.place(*slot) {
+                self.exact[head][at * self.dim..(at + 1) * self.dim].convert_to_f32_slice(row);
+            }
+        }
+        rows
+    }
+
+    /// Encodes the rows of some exact slots; those that cannot be encoded stay for good.
+    fn leave(&mut self, format: &Format, slots: &[usize]) {
+        self.waiting -= slots.len();
+        for &slot in slots {
+            if let Place::Exact(at) = self.place(slot) {
+                self.owners[at].1 = 0;
+            }
+        }
+        if let Some(blocks) = self.encode(format, slots) {
+            self.put(format, slots, &blocks);
+            slots.iter().for_each(|&slot| self.drop_exact(slot));
+        } else if slots.len() > 1 {
+            for &slot in slots {
+                if let Some(blocks) = self.encode(format, &[slot]) {
+                    self.put(format, &[slot], &blocks);
+                    self.drop_exact(slot);
+                }
+            }
+        }
+    }
+
+    /// Blocks of exact slots for each head; none where a row cannot be encoded.
+    fn encode(&self, format: &Format, slots: &[usize]) -> Option<Vec<Vec<u8>>> {
+        let each = |head: usize| {
+            let (mut rows, mut blocks) = (self.rows(head, slots), Vec::new());
+            means::subtract(&mut rows, self.means.of(head, self.dim));
+            format.encode(&rows, &mut blocks).then_some(blocks)
+        };
+        let heads = 0..self.exact.len();
+        // In the host's threads, where it gave any.
+        if slots.len() >= PIECE / 2 && rayon::current_thread_index().is_some() {
+            heads.into_par_iter().map(each).collect()
+        } else {
+            heads.map(each).collect()
+        }
+    }
+
+    /// Writes blocks of each head to slots, which are codes from then on.
+    pub(super) fn put(&mut self, format: &Format, slots: &[usize], blocks: &[Vec<u8>]) {
+        let lines = format.page_bytes() / size_of::<Line>();
+        let pages = slots.iter().map(|slot| slot / SLOTS + 1).max().unwrap_or(0);
+        if self.coded.len() < pages {
+            self.coded.resize(pages, 0);
+        }
+        for (list, blocks) in self.pages.iter_mut().zip(blocks) {
+            if list.len() < pages {
+                list.resize_with(pages, || None);
+            }
+            for (&slot, block) in slots.iter().zip(blocks.chunks_exact(blocks.len() / slots.len())) {
+                let page = list[slot / SLOTS].get_or_insert_with(|| vec![Line::ZERO; lines].into());
+                format.write(page, std::iter::once(slot % SLOTS), block);
+            }
+        }
+        for &slot in slots {
+            if self.place(slot) != Place::Coded {
+                self.coded[slot / SLOTS] += 1;
+            }
+        }
+    }
+
+    /// A slot whose code has been written gives up its exact row.
+    fn drop_exact(&mut self, slot: usize) {
+        let Place::Exact(at) = self.place(slot) else { return };
+        self.places[slot] = CODED;
+        let last = self.owners.len() - 1;
+        self.owners.swap_remove(at);
+        for head in &mut self.exact {
+            head.copy_within(last * self.dim..(last + 1) * self.dim, at * self.dim);
+            head.truncate(last * self.dim);
+        }
+        if let Some(&(moved, _)) = self.owners.get(at) {
+            self.places[moved as usize] = at as u32;
+        }
+    }
+
+    /// Gives back memory of rows that have left.
+    fn release(&mut self) {
+        let rows = self.owners.len();
+        for head in &mut self.exact {
+            // Not for the few that come before the next ones leave.
+            if head.capacity() > (rows + PIECE) * self.dim {
+                head.shrink_to((rows + 2 * BATCH) * self.dim);
+            }
+        }
+        if self.owners.capacity() > rows + PIECE {
+            self.owners.shrink_to(rows + 2 * BATCH);
+        }
+        self.queue.shrink_to(2 * self.waiting + 2 * PIECE);
+    }
+
+    /// Slots of one page that are codes, of those from `from` to before `to`, counted in the page.
+    pub(super) fn coded_slots(&self, page: usize, from: usize, to: usize) -> Vec<usize> {
+        (from..to).filter(|slot| self.place(page * SLOTS + slot) == Place::Coded).collect()
+    }
+
+    /// Decoded keys or values of some codes of a page of one head: `[slots, dim]`.
+    pub(super) fn decode(&self, format: &Format, head: usize, page: usize, slots: &[usize]) -> Vec<f32> {
+        let mut rows = vec![0.0; slots.len() * self.dim];
+        if let Some(lines) = self.page(head, page) {
+            format.decode(lines, slots, &mut rows);
+            means::add(&mut rows, self.means.of(head, self.dim));
+        }
+        rows
+    }
+
+    /// Rows of slots from `first` on as f16, zeros where nothing was written: `out` is `[n, width]`.
+    pub(super) fn read(&self, format: Option<&Format>, first: usize, out: &mut [f16]) {
+        let (width, dim, end) = (self.width, self.dim, first + out.len() / self.width);
+        for (slot, row) in (first..end).zip(out.chunks_exact_mut(width)) {
+            match self.place(slot) {
+                Place::Exact(at) => {
+                    for (part, head) in row.chunks_exact_mut(dim).zip(&self.exact) {
+                        part.copy_from_slice(&head[at * dim..(at + 1) * dim]);
+                    }
+                }
+                Place::Empty | Place::Coded => row.fill(f16::ZERO),
+            }
+        }
+        let Some(format) = format else { return };
+        for page in first / SLOTS..end.div_ceil(SLOTS) {
+            let start = page * SLOTS;
+            let slots =
+                self.coded_slots(page, first.saturating_sub(start).min(SLOTS), (end - start).min(SLOTS));
+            if slots.is_empty() {
+                continue;
+            }
+            for head in 0..self.exact.len() {
+                let rows = self.decode(format, head, page, &slots);
+                for (slot, row) in slots.iter().zip(rows.chunks_exact(dim)) {
+                    let at = (start + slot - first) * width + head * dim;
+                    out[at..at + dim].convert_from_f32_slice(row);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a write of the queue is the last of its slot, which still waits.
+fn is_last(places: &[u32], owners: &[(u32, u64)], slot: u32, time: u64) -> bool {
+    let row = places.get(slot as usize).copied().unwrap_or(EMPTY);
+    row < CODED && owners.get(row as usize).is_some_and(|owner| *owner == (slot, time))
+}

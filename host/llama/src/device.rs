@@ -1,0 +1,199 @@
+//! The device, and the list of devices: what the host asks before there is a context.
+
+#![allow(unsafe_code, reason = "the host calls functions with pointers")]
+
+use crate::abi::{
+    self, Backend, BufferType, Device, DeviceFunctions, DeviceProps, Reg, RegFunctions, Tensor,
+};
+use crate::backend;
+use crate::buffer;
+use crate::host::{self, Operation};
+use crate::options::Options;
+use crate::serve;
+use crate::tensor::View;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::{LazyLock, OnceLock};
+use tqkv_simd::Level;
+
+/// What never moves once it is made, and is only read.
+struct Fixed<T>(*mut T);
+// SAFETY: nothing is written after it was made.
+unsafe impl<T> Send for Fixed<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Fixed<T> {}
+
+impl<T> Fixed<T> {
+    fn new(value: T) -> Self {
+        Self(Box::into_raw(Box::new(value)))
+    }
+}
+
+/// What the user has set, read once.
+///
+/// # Errors
+/// A line that says what is wrong and what is accepted.
+pub(crate) fn options() -> Result<&'static Options, &'static str> {
+    static OPTIONS: OnceLock<Result<Options, String>> = OnceLock::new();
+    let read = || {
+        Level::detect().map_err(|error| error.to_string())?;
+        Options::from_environment()
+    };
+    OPTIONS.get_or_init(read).as_ref().map_err(String::as_str)
+}
+
+/// What the host looks for in a library of a back end. Null, and a line on the standard error output, where the version of ggml
+/// or an option is not supported.
+#[unsafe(no_mangle)]
+pub extern "C" fn ggml_backend_init() -> *mut Reg {
+    if let Err(error) = host::host().and(options()) {
+        eprintln!("tqkv: {error}");
+        return null_mut();
+    }
+    reg()
+}
+
+fn reg() -> *mut Reg {
+    static REG: LazyLock<Fixed<Reg>> = LazyLock::new(|| {
+        Fixed::new(Reg {
+            api_version: host::host().map_or(0, |host| host.api),
+            functions: RegFunctions {
+                get_name: reg_name,
+                get_device_count: count,
+                get_device: first,
+                get_proc_address: address,
+            },
+            context: null_mut(),
+        })
+    });
+    REG.0
+}
+
+/// The one device.
+pub(crate) fn device() -> *mut Device {
+    static DEVICE: LazyLock<Fixed<Device>> = LazyLock::new(|| {
+        Fixed::new(Device {
+            functions: DeviceFunctions {
+                get_name: name,
+                get_description: description,
+                get_memory: memory,
+                get_type: kind,
+                get_props: props,
+                init_backend: init,
+                get_buffer_type: buffer_type,
+                get_host_buffer_type: None,
+                buffer_from_host_ptr: None,
+                supports_op,
+                supports_buft,
+                offload_op: None,
+                event_new: None,
+                event_free: None,
+                event_synchronize: None,
+            },
+            reg: reg(),
+            context: null_mut(),
+        })
+    });
+    DEVICE.0
+}
+
+unsafe extern "C" fn reg_name(_: *mut Reg) -> *const c_char {
+    c"TQKV".as_ptr()
+}
+
+unsafe extern "C" fn count(_: *mut Reg) -> usize {
+    1
+}
+
+unsafe extern "C" fn first(_: *mut Reg, _: usize) -> *mut Device {
+    device()
+}
+
+unsafe extern "C" fn address(_: *mut Reg, name: *const c_char) -> *mut c_void {
+    if name.is_null() {
+        return null_mut();
+    }
+    // SAFETY: a string with an end.
+    match unsafe { CStr::from_ptr(name) }.to_bytes() {
+        b"ggml_backend_set_n_threads" => backend::set_threads as *mut c_void,
+        b"tqkv_held_bytes" => buffer::held_bytes as *mut c_void,
+        _ => null_mut(),
+    }
+}
+
+unsafe extern "C" fn name(_: *mut Device) -> *const c_char {
+    c"TQKV".as_ptr()
+}
+
+unsafe extern "C" fn description(_: *mut Device) -> *const c_char {
+    c"KV cache in tqkv codes".as_ptr()
+}
+
+/// Free and all memory of the machine.
+fn machine() -> (usize, usize) {
+    // SAFETY: questions about constants of the system.
+    let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    let total = usize::try_from(pages).unwrap_or(0) * usize::try_from(page).unwrap_or(0);
+    (available().unwrap_or(total), total)
+}
+
+/// `MemAvailable` of Linux.
+fn available() -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().trim_end_matches("kB").trim().parse::<usize>().ok().map(|kib| kib << 10)
+}
+
+unsafe extern "C" fn memory(_: *mut Device, free: *mut usize, total: *mut usize) {
+    let machine = machine();
+    // SAFETY: the host gives room for both.
+    unsafe { (*free, *total) = machine };
+}
+
+unsafe extern "C" fn kind(_: *mut Device) -> c_int {
+    abi::DEVICE_GPU
+}
+
+unsafe extern "C" fn props(_: *mut Device, props: *mut DeviceProps) {
+    let (memory_free, memory_total) = machine();
+    let all = DeviceProps {
+        name: c"TQKV".as_ptr(),
+        description: c"KV cache in tqkv codes".as_ptr(),
+        memory_free,
+        memory_total,
+        kind: abi::DEVICE_GPU,
+        device_id: std::ptr::null(),
+        caps: [false; 5],
+    };
+    // SAFETY: the host gives room for the struct.
+    unsafe { props.write(all) };
+}
+
+unsafe extern "C" fn init(_: *mut Device, _: *const c_char) -> *mut Backend {
+    backend::new()
+}
+
+unsafe extern "C" fn buffer_type(_: *mut Device) -> *mut BufferType {
+    buffer::kind()
+}
+
+/// Whether an operation is served: those on a cache of ours that `serve` knows, and views. Everything else is the CPU's.
+unsafe extern "C" fn supports_op(_: *mut Device, tensor: *const Tensor) -> bool {
+    // SAFETY: a tensor of the host's, whose sources and buffers live.
+    unsafe {
+        let (Some(op), Ok(host)) = (View::new(tensor), host::host()) else { return false };
+        match host.operation(op.get().op) {
+            Operation::Nothing => true,
+            Operation::SetRows => serve::can_set_rows(&op),
+            Operation::Attention => serve::can_attend(&op),
+            Operation::Rope => serve::can_rotate(&op),
+            Operation::Other => false,
+        }
+    }
+}
+
+/// Ours, and memory that the host's own operations read.
+unsafe extern "C" fn supports_buft(_: *mut Device, kind: *mut BufferType) -> bool {
+    // SAFETY: a buffer type of the host's.
+    kind == buffer::kind() || host::host().is_ok_and(|host| unsafe { host.is_host(kind) })
+}

@@ -1,0 +1,242 @@
+//! The functions of the program that loads us, and which interface version it has.
+
+#![allow(unsafe_code, reason = "functions of another library are called by address")]
+
+use crate::abi::{Buffer, BufferFunctions, BufferType, Tensor};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+/// Versions of ggml whose structs are known here.
+const OLDEST: (u32, u32) = (0, 24);
+/// Operations looked for by name, as their numbers change between versions.
+const MOST_OPERATIONS: c_int = 96;
+
+/// Operations that are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Views and leaves: nothing is to be done.
+    Nothing,
+    /// `SET_ROWS`
+    SetRows,
+    /// `FLASH_ATTN_EXT`
+    Attention,
+    /// `ROPE`
+    Rope,
+    /// Everything else.
+    Other,
+}
+
+/// What we need of libggml-base.
+#[derive(Debug)]
+pub struct Host {
+    /// `GGML_BACKEND_API_VERSION`: 2 or 3.
+    pub api: c_int,
+    buffer_init: unsafe extern "C" fn(*mut BufferType, BufferFunctions, *mut c_void, usize) -> *mut Buffer,
+    buft_is_host: unsafe extern "C" fn(*mut BufferType) -> bool,
+    graph_len: unsafe extern "C" fn(*mut c_void) -> c_int,
+    graph_node: unsafe extern "C" fn(*mut c_void, c_int) -> *mut Tensor,
+    operations: Vec<Operation>,
+}
+
+/// The host, looked up once.
+///
+/// # Errors
+/// A line that says which versions are supported.
+pub fn host() -> Result<&'static Host, &'static str> {
+    static HOST: OnceLock<Result<Host, String>> = OnceLock::new();
+    HOST.get_or_init(Host::find).as_ref().map_err(String::as_str)
+}
+
+impl Host {
+    fn find() -> Result<Self, String> {
+        let library = open();
+        let version = function(library, c"ggml_version").map(|address| {
+            // SAFETY: ggml.h: `const char * ggml_version(void)`, a string that lives as long as the library.
+            unsafe {
+                let version: unsafe extern "C" fn() -> *const c_char = std::mem::transmute(address);
+                CStr::from_ptr(version()).to_string_lossy().into_owned()
+            }
+        });
+        let version = version.ok_or_else(|| unsupported("without a version"))?;
+        if !is_known(&version) {
+            return Err(unsupported(&version));
+        }
+        let need = |name: &CStr| {
+            let missing = || unsupported(&format!("{version} without {}", name.to_string_lossy()));
+            function(library, name).ok_or_else(missing)
+        };
+        let op_name = need(c"ggml_op_name")?;
+        let api = if function(library, c"ggml_backend_buft_alloc_buffer_n").is_some() { 3 } else { 2 };
+        // SAFETY: the signatures are those of ggml.h, ggml-backend.h and ggml-backend-impl.h of all versions that are known.
+        unsafe {
+            let op_name =
+                std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> *const c_char>(op_name);
+            Ok(Self {
+                api,
+                buffer_init: std::mem::transmute::<
+                    *mut c_void,
+                    unsafe extern "C" fn(*mut BufferType, BufferFunctions, *mut c_void, usize) -> *mut Buffer,
+                >(need(c"ggml_backend_buffer_init")?),
+                buft_is_host: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut BufferType) -> bool>(
+                    need(c"ggml_backend_buft_is_host")?,
+                ),
+                graph_len: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> c_int>(
+                    need(c"ggml_graph_n_nodes")?,
+                ),
+                graph_node: std::mem::transmute::<
+                    *mut c_void,
+                    unsafe extern "C" fn(*mut c_void, c_int) -> *mut Tensor,
+                >(need(c"ggml_graph_node")?),
+                operations: operations(op_name),
+            })
+        }
+    }
+
+    /// What an operation's number stands for.
+    pub fn operation(&self, number: c_int) -> Operation {
+        let known = usize::try_from(number).ok().and_then(|number| self.operations.get(number));
+        known.copied().unwrap_or(Operation::Other)
+    }
+
+    /// A buffer that the host owns and frees.
+    ///
+    /// # Safety
+    /// `functions` accept `context`.
+    pub unsafe fn new_buffer(
+        &self,
+        kind: *mut BufferType,
+        functions: BufferFunctions,
+        context: *mut c_void,
+        size: usize,
+    ) -> *mut Buffer {
+        // SAFETY: the host copies what it is given; the caller answers for the context.
+        unsafe { (self.buffer_init)(kind, functions, context, size) }
+    }
+
+    /// Whether tensors of a buffer type lie in memory as ggml.h says.
+    ///
+    /// # Safety
+    /// `kind` is a buffer type of the host's.
+    pub unsafe fn is_host(&self, kind: *mut BufferType) -> bool {
+        // SAFETY: the caller's.
+        unsafe { (self.buft_is_host)(kind) }
+    }
+
+    /// The nodes of a graph, in order.
+    ///
+    /// # Safety
+    /// `graph` is a graph of the host's that outlives the iterator.
+    pub unsafe fn nodes(&self, graph: *mut c_void) -> impl Iterator<Item = *mut Tensor> {
+        // SAFETY: the caller's.
+        let count = unsafe { (self.graph_len)(graph) };
+        // SAFETY: the caller's, and the number is one of the graph's.
+        (0..count).map(move |i| unsafe { (self.graph_node)(graph, i) })
+    }
+}
+
+/// Whether structs of that version are as [`crate::abi`] has them, as far as this side can know: the host itself refuses an
+/// interface version that it does not have.
+fn is_known(version: &str) -> bool {
+    let mut numbers = version.split(['.', '-']).map(|part| part.parse::<u32>().ok());
+    let (major, minor) = (numbers.next().flatten(), numbers.next().flatten());
+    major.zip(minor).is_some_and(|version| version >= OLDEST)
+}
+
+fn unsupported(version: &str) -> String {
+    format!(
+        "ggml {version} is not supported; supported are 0.24 and later with interface version 2 or 3 \
+         (GGML_BACKEND_API_VERSION), in builds with loadable back ends (GGML_BACKEND_DL)"
+    )
+}
+
+/// Numbers of operations by their names. The names behind the last one that is looked for are not asked for: a list has an end.
+fn operations(name: unsafe extern "C" fn(c_int) -> *const c_char) -> Vec<Operation> {
+    let mut found = Vec::new();
+    let (mut left, mut number) = (8, 0);
+    while left > 0 && number < MOST_OPERATIONS {
+        // SAFETY: all that are looked for are in the list of every version that is known, so that the number is below its length.
+        let text = unsafe { CStr::from_ptr(name(number)) };
+        let operation = match text.to_bytes() {
+            b"NONE" | b"RESHAPE" | b"VIEW" | b"PERMUTE" | b"TRANSPOSE" => Operation::Nothing,
+            b"SET_ROWS" => Operation::SetRows,
+            b"FLASH_ATTN_EXT" => Operation::Attention,
+            b"ROPE" => Operation::Rope,
+            _ => Operation::Other,
+        };
+        left -= i32::from(operation != Operation::Other);
+        found.push(operation);
+        number += 1;
+    }
+    found
+}
+
+/// The library that is loaded already, also where the program keeps its names to itself; null where it has no file of its own.
+fn open() -> *mut c_void {
+    let Some(path) = loaded() else { return std::ptr::null_mut() };
+    // SAFETY: a string with an end; a library that is loaded is not loaded again, so nothing of it runs.
+    unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
+}
+
+/// Path of the library that is loaded.
+#[cfg(target_os = "linux")]
+fn loaded() -> Option<CString> {
+    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+        // SAFETY: dl_iterate_phdr gives an entry that is valid during the call, and the pointer that it was given.
+        unsafe {
+            let name = (*info).dlpi_name;
+            if !name.is_null() {
+                let name = CStr::from_ptr(name);
+                if name.to_bytes().windows(9).any(|part| part == b"ggml-base") {
+                    *found.cast::<Option<CString>>() = Some(name.to_owned());
+                    return 1;
+                }
+            }
+        }
+        0
+    }
+    let mut found: Option<CString> = None;
+    // SAFETY: `visit` takes the pointer for what it is, during the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
+    found
+}
+
+#[cfg(not(target_os = "linux"))]
+fn loaded() -> Option<CString> {
+    ["libggml-base.dylib", "@rpath/libggml-base.dylib"].into_iter().find_map(|name| {
+        let name = CString::new(name).ok()?;
+        // SAFETY: as in `open`.
+        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        (!library.is_null()).then_some(name)
+    })
+}
+
+/// Address of a function of the library, or of any that the program shows.
+fn function(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: a string with an end, and a library that is loaded or the default of dlsym.
+    let address = unsafe {
+        let own = if library.is_null() { std::ptr::null_mut() } else { libc::dlsym(library, name.as_ptr()) };
+        if own.is_null() { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) } else { own }
+    };
+    (!address.is_null()).then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_before_the_oldest_are_refused() {
+        for (version, known) in [
+            ("0.24.0", true),
+            ("0.25.1", true),
+            ("0.26.0-dirty", true),
+            ("1.0.0", true),
+            ("0.9.4", false),
+            ("", false),
+        ] {
+            assert_eq!(is_known(version), known, "{version}");
+        }
+        let refusal = unsupported("0.9.4");
+        assert!(refusal.contains("0.24") && !refusal.contains('\n'));
+    }
+}

@@ -1,0 +1,484 @@
+//! The operations on a cache: what is served, and doing it.
+//!
+//! What `can_*` refuses runs on the CPU, which gets the cache as f16. It must refuse whatever the function beside it cannot do.
+
+#![allow(unsafe_code, reason = "operands are tensors of the host's")]
+
+use crate::buffer;
+use crate::cache::attend::{Asked, Rule, Scratch, Track, attend as attend_head};
+use crate::cache::rope::{self, Rope};
+use crate::cache::{Format, Side, Store};
+use crate::device::options;
+use crate::tensor::View;
+use crate::threads::Threads;
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use rayon::prelude::*;
+use std::cell::RefCell;
+use std::sync::Once;
+use std::sync::atomic::Ordering;
+use tqkv_simd::page::MAX_HEADS;
+
+/// Bytes of a value as the cache is declared.
+const HALF: usize = size_of::<f16>();
+
+/// Keys or values of an operation: views `[dim, slots, heads, streams]` of a tensor of the cache.
+#[derive(Clone, Copy, Debug)]
+struct Heads {
+    side: Side,
+    width: usize,
+    dim: usize,
+    slots: usize,
+    heads: usize,
+    streams: usize,
+    first_stream: usize,
+}
+
+impl Heads {
+    /// None where the view is not that.
+    ///
+    /// # Safety
+    /// The buffer of the tensor lives.
+    unsafe fn new(view: &View<'_>) -> Option<Self> {
+        // SAFETY: the caller's.
+        if !unsafe { buffer::is_cached(view) } {
+            return None;
+        }
+        let root = view.root();
+        let [width, all_slots, ..] = root.shape();
+        let [dim, slots, heads, streams] = view.shape();
+        let stream_bytes = HALF * width * all_slots;
+        let steps = [HALF, HALF * width, HALF * dim, stream_bytes];
+        let counted = view.shape().into_iter().zip(view.get().nb.into_iter().zip(steps));
+        let in_order = counted.into_iter().all(|(n, (step, wanted))| n == 1 || step == wanted);
+        let whole = view.get().view_offs.is_multiple_of(stream_bytes.max(1)) && slots <= all_slots;
+        if !in_order || !whole || dim * heads != width || view.strides::<f16>().is_none() {
+            return None;
+        }
+        let first_stream = view.get().view_offs / stream_bytes;
+        Some(Self { side: buffer::side(&root)?, width, dim, slots, heads, streams, first_stream })
+    }
+}
+
+/// Whether rows may be written to a cache.
+///
+/// # Safety
+/// A tensor of the host's, whose sources and buffers live.
+pub(crate) unsafe fn can_set_rows(op: &View<'_>) -> bool {
+    // SAFETY: the caller's.
+    let is_cached = unsafe { buffer::is_cached(op) };
+    let (Some(rows), Some(indices)) = (op.source(0), op.source(1)) else { return false };
+    let numbers = rows.strides::<f32>().is_some() || rows.strides::<f16>().is_some();
+    let places = indices.strides::<i64>().is_some() || indices.strides::<i32>().is_some();
+    let [width, _, two, three] = op.shape();
+    let flat = two == 1 && three == 1 && op.strides::<f16>().is_some();
+    if !is_cached || !numbers || !places || !flat {
+        return false;
+    }
+    if width == 1 && op.root().shape()[0] > 1 {
+        // SAFETY: the caller's.
+        unsafe { note_columns(op) };
+        return true;
+    }
+    width == op.root().shape()[0]
+}
+
+/// Values that are written by columns stay as they are: that is how the host does without flash attention.
+///
+/// # Safety
+/// As of [`can_set_rows`].
+unsafe fn note_columns(op: &View<'_>) {
+    static SAID: Once = Once::new();
+    // SAFETY: the caller's.
+    if let Some((cached, _)) = unsafe { buffer::cached(op) } {
+        cached.is_plain.store(true, Ordering::Relaxed);
+        SAID.call_once(|| {
+            eprintln!(
+                "tqkv: without flash attention nothing is encoded and steps are slow: use -fa on (or auto)"
+            );
+        });
+    }
+}
+
+/// Writes rows to a cache.
+///
+/// # Safety
+/// As of [`can_set_rows`], and the sources lie in memory.
+pub(crate) unsafe fn set_rows(op: &View<'_>) -> Option<()> {
+    let (rows, indices) = (op.source(0)?, op.source(1)?);
+    // SAFETY: the caller's.
+    let ((cached, at), indices) = unsafe { (buffer::cached(op)?, read_indices(&indices)?) };
+    if cached.is_plain() {
+        // SAFETY: the memory of a tensor that is not held in rows; nobody else uses it during the operation.
+        let (to, step) = (unsafe { op.elements_mut::<f16>() }?, op.strides::<f16>()?[1]);
+        // SAFETY: the caller's.
+        return unsafe {
+            each_row(&rows, |i, row| {
+                if let Some(to) = indices.get(i).and_then(|&row| to.get_mut(row * step)) {
+                    *to = row.first().copied().unwrap_or(f16::ZERO);
+                }
+            })
+        };
+    }
+    let mut store = cached.store();
+    let first = at / (HALF * store.width());
+    // SAFETY: the caller's.
+    unsafe {
+        each_row(&rows, |i, row| {
+            if let Some(index) = indices.get(i) {
+                store.write(first + index, row);
+            }
+        })
+    }
+}
+
+/// Calls `visit` with each row as f16.
+///
+/// # Safety
+/// The tensor lies in memory.
+unsafe fn each_row(rows: &View<'_>, mut visit: impl FnMut(usize, &[f16])) -> Option<()> {
+    let [width, count, ..] = rows.shape();
+    // SAFETY: the caller's; both are looked at for type.
+    let (wide, narrow) = unsafe { (rows.elements::<f32>(), rows.elements::<f16>()) };
+    let mut row = vec![f16::ZERO; width];
+    for i in 0..count {
+        match (wide, narrow) {
+            (Some(wide), _) => {
+                let step = rows.strides::<f32>()?[1];
+                row.convert_from_f32_slice(wide.get(i * step..i * step + width)?);
+            }
+            (_, Some(narrow)) => {
+                let step = rows.strides::<f16>()?[1];
+                row.copy_from_slice(narrow.get(i * step..i * step + width)?);
+            }
+            _ => return None,
+        }
+        visit(i, &row);
+    }
+    Some(())
+}
+
+/// Row numbers of either type.
+///
+/// # Safety
+/// The tensor lies in memory.
+unsafe fn read_indices(indices: &View<'_>) -> Option<Vec<usize>> {
+    let count = indices.shape()[0];
+    // SAFETY: the caller's; both are looked at for type.
+    let (long, short) = unsafe { (indices.elements::<i64>(), indices.elements::<i32>()) };
+    match (long, short) {
+        (Some(long), _) => long.get(..count)?.iter().map(|&i| usize::try_from(i).ok()).collect(),
+        (_, Some(short)) => short.get(..count)?.iter().map(|&i| usize::try_from(i).ok()).collect(),
+        _ => None,
+    }
+}
+
+/// Operands of attention.
+struct Attending<'a> {
+    queries: View<'a>,
+    keys: (View<'a>, Heads),
+    values: (View<'a>, Heads),
+    mask: Option<View<'a>>,
+    sinks: Option<View<'a>>,
+    scale: f32,
+    max_bias: f32,
+    soft_cap: f32,
+}
+
+impl<'a> Attending<'a> {
+    /// None where it is not what we serve.
+    ///
+    /// # Safety
+    /// As of [`can_attend`].
+    unsafe fn new(op: &View<'a>) -> Option<Self> {
+        let (queries, key, value) = (op.source(0)?, op.source(1)?, op.source(2)?);
+        // SAFETY: the caller's.
+        let (keys, values) = unsafe { (Heads::new(&key)?, Heads::new(&value)?) };
+        let (mask, sinks) = (op.source(3), op.source(4));
+        let [dim, _, heads, streams] = queries.shape();
+        let sides = keys.side == Side::Keys && values.side == Side::Values;
+        let alike =
+            keys.slots == values.slots && keys.heads == values.heads && keys.streams == values.streams;
+        let asked = dim == keys.dim && heads.is_multiple_of(keys.heads.max(1)) && streams == keys.streams;
+        let numbers = queries.strides::<f32>().is_some()
+            && mask.is_none_or(|mask| mask.strides::<f16>().is_some() && mask.shape()[0] >= keys.slots)
+            && sinks.is_none_or(|sinks| sinks.strides::<f32>().is_some() && sinks.shape()[0] == heads)
+            && op.strides::<f32>().is_some();
+        let (scale, max_bias, soft_cap) = (op.float(0), op.float(1), op.float(2));
+        (sides && alike && asked && numbers).then_some(Self {
+            queries,
+            keys: (key, keys),
+            values: (value, values),
+            mask,
+            sinks,
+            scale,
+            max_bias,
+            soft_cap,
+        })
+    }
+
+    /// Factor of the mask of a query head (ALiBi).
+    fn slope(&self, head: usize) -> f32 {
+        if self.max_bias <= 0.0 {
+            return 1.0;
+        }
+        let heads = self.queries.shape()[2];
+        let power = 1 << heads.ilog2();
+        let base = |bias: f32| (-bias / power as f32).exp2();
+        if head < power {
+            base(self.max_bias).powi(head as i32 + 1)
+        } else {
+            base(self.max_bias / 2.0).powi(2 * (head - power) as i32 + 1)
+        }
+    }
+}
+
+/// Whether attention over a cache is served; divides its rows into heads if so.
+///
+/// # Safety
+/// A tensor of the host's, whose sources and buffers live.
+pub(crate) unsafe fn can_attend(op: &View<'_>) -> bool {
+    // SAFETY: the caller's.
+    let (Some(asked), Ok(options)) = (unsafe { Attending::new(op) }, options()) else { return false };
+    let sides = [&asked.keys, &asked.values];
+    if !sides.iter().all(|(_, h)| Store::format_of(h.side, options, h.width, h.dim).is_some()) {
+        return false;
+    }
+    sides.iter().all(|(view, heads)| {
+        // Without memory yet there is nothing to divide.
+        // SAFETY: the caller's.
+        unsafe { buffer::cached(view) }.is_none_or(|(cached, _)| cached.store().divide(heads.dim))
+    })
+}
+
+/// A few queries of one KV head, which are attended to together.
+#[derive(Clone, Copy, Debug)]
+struct Task {
+    stream: usize,
+    head: usize,
+    query_heads: (usize, usize),
+    tokens: (usize, usize),
+}
+
+impl Task {
+    /// All of an operation: as many tokens together as have no more than [`MAX_HEADS`] query heads.
+    fn all(streams: usize, heads: usize, query_heads: usize, tokens: usize) -> Vec<Self> {
+        let group = query_heads / heads.max(1);
+        let together = (MAX_HEADS / group.max(1)).max(1);
+        let mut all = Vec::new();
+        for stream in 0..streams {
+            for head in 0..heads {
+                for first in (0..group).step_by(MAX_HEADS) {
+                    let last = group.min(first + MAX_HEADS);
+                    for token in (0..tokens).step_by(together) {
+                        let query_heads = (head * group + first, head * group + last);
+                        let tokens = (token, tokens.min(token + together));
+                        all.push(Self { stream, head, query_heads, tokens });
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// Its queries in order: token, query head.
+    fn queries(&self) -> impl Iterator<Item = (usize, usize)> {
+        let (first, last) = self.query_heads;
+        (self.tokens.0..self.tokens.1).flat_map(move |token| (first..last).map(move |head| (token, head)))
+    }
+}
+
+/// Slices of the operands.
+struct Operands<'a> {
+    rule: Rule,
+    /// Of keys and of values.
+    first_streams: [usize; 2],
+    queries: (&'a [f32], [usize; 4]),
+    mask: Option<(&'a [f16], [usize; 4], [usize; 4])>,
+    sinks: &'a [f32],
+    slopes: Vec<f32>,
+}
+
+impl<'a> Operands<'a> {
+    /// The mask of a query.
+    fn mask(&self, stream: usize, token: usize, head: usize) -> &'a [f16] {
+        let Some((mask, steps, shape)) = self.mask else { return &[] };
+        let at = token * steps[1] + head % shape[2] * steps[2] + stream % shape[3] * steps[3];
+        mask.get(at..at + self.rule.slots).unwrap_or_default()
+    }
+
+    /// Attends with one task's queries.
+    fn attend(
+        &self,
+        task: &Task,
+        (keys, values): (&Streams<'_>, &Streams<'_>),
+        out: &mut [f32],
+    ) -> Option<()> {
+        thread_local!(static SCRATCH: RefCell<(Vec<f32>, Scratch)> = RefCell::default());
+        let (queries, steps) = self.queries;
+        let dim = keys.format.dim();
+        let mut asked = [Asked::default(); MAX_HEADS];
+        let count = task.queries().count();
+        SCRATCH.with_borrow_mut(|(given, scratch)| {
+            given.clear();
+            for ((token, head), asked) in task.queries().zip(&mut asked) {
+                let at = token * steps[1] + head * steps[2] + task.stream * steps[3];
+                given.extend_from_slice(queries.get(at..at + dim)?);
+                asked.mask = self.mask(task.stream, token, head);
+                asked.slope = self.slopes[head];
+                asked.sink = self.sinks.get(head).copied();
+            }
+            let tracks = (keys.track(task)?, values.track(task)?);
+            let out = &mut out[..count * values.format.dim()];
+            attend_head(&self.rule, tracks, &asked[..count], given, out, scratch);
+            Some(())
+        })
+    }
+}
+
+/// The streams of one side.
+struct Streams<'a> {
+    store: &'a Store,
+    format: &'a Format,
+    first_stream: usize,
+}
+
+impl<'a> Streams<'a> {
+    fn track(&self, task: &Task) -> Option<Track<'a>> {
+        let stream = self.store.stream(self.first_stream + task.stream)?;
+        Some(Track { stream, format: self.format, head: task.head })
+    }
+}
+
+/// Attends to a cache, then encodes what is not among its newest writes.
+///
+/// # Safety
+/// As of [`can_attend`], and the operands lie in memory.
+pub(crate) unsafe fn attend(op: &View<'_>, threads: &Threads) -> Option<()> {
+    // SAFETY: the caller's.
+    let (asked, out) = unsafe { (Attending::new(op)?, op.elements_mut::<f32>()?) };
+    let ((key, keys), (value, values)) = (&asked.keys, &asked.values);
+    // SAFETY: the caller's.
+    let ((key, _), (value, _)) = unsafe { (buffer::cached(key)?, buffer::cached(value)?) };
+    let [_, tokens, query_heads, streams] = asked.queries.shape();
+    // SAFETY: the caller's; nobody writes to operands during the operation.
+    let operands = unsafe {
+        Operands {
+            rule: Rule { scale: asked.scale, soft_cap: asked.soft_cap, slots: keys.slots },
+            first_streams: [keys.first_stream, values.first_stream],
+            queries: (asked.queries.elements()?, asked.queries.strides::<f32>()?),
+            mask: match &asked.mask {
+                Some(mask) => Some((mask.elements()?, mask.strides::<f16>()?, mask.shape())),
+                None => None,
+            },
+            sinks: asked.sinks.and_then(|sinks| sinks.elements()).unwrap_or_default(),
+            slopes: (0..query_heads).map(|head| asked.slope(head)).collect(),
+        }
+    };
+    let (mut key, mut value) = (key.store(), value.store());
+    let (key, value) = (&mut *key, &mut *value);
+    if !key.divide(keys.dim) || !value.divide(values.dim) {
+        return None;
+    }
+    let tasks = Task::all(streams, keys.heads, query_heads, tokens);
+    let products = tokens * query_heads * keys.slots * (keys.dim + values.dim);
+    let steps = op.strides::<f32>()?;
+    threads.run(products, || {
+        operands.run(&tasks, (key, value), out, steps)?;
+        key.cool();
+        value.cool();
+        Some(())
+    })
+}
+
+impl Operands<'_> {
+    fn run(
+        &self,
+        tasks: &[Task],
+        (key, value): (&Store, &Store),
+        out: &mut [f32],
+        steps: [usize; 4],
+    ) -> Option<()> {
+        let first = self.first_streams;
+        let keys = Streams { store: key, format: key.format()?, first_stream: first[0] };
+        let values = Streams { store: value, format: value.format()?, first_stream: first[1] };
+        let dim = values.format.dim();
+        let mut outs = vec![0.0; tasks.len() * MAX_HEADS * dim];
+        let each = |(task, out): (&Task, &mut [f32])| self.attend(task, (&keys, &values), out);
+        if rayon::current_thread_index().is_some() {
+            tasks.par_iter().zip(outs.par_chunks_mut(MAX_HEADS * dim)).map(each).collect::<Option<()>>()?;
+        } else {
+            tasks.iter().zip(outs.chunks_mut(MAX_HEADS * dim)).map(each).collect::<Option<()>>()?;
+        }
+        for (task, outs) in tasks.iter().zip(outs.chunks(MAX_HEADS * dim)) {
+            for ((token, head), row) in task.queries().zip(outs.chunks_exact(dim)) {
+                let at = head * steps[1] + token * steps[2] + task.stream * steps[3];
+                out.get_mut(at..at + dim)?.copy_from_slice(row);
+            }
+        }
+        Some(())
+    }
+}
+
+/// `GGML_ROPE_TYPE_NEOX`
+const NEOX: i32 = 2;
+
+/// Whether a rotation is one of all keys of a cache where they are.
+///
+/// # Safety
+/// A tensor of the host's, whose sources and buffers live.
+pub(crate) unsafe fn can_rotate(op: &View<'_>) -> bool {
+    let (Some(keys), Some(shifts)) = (op.source(0), op.source(1)) else { return false };
+    // SAFETY: the caller's.
+    if !unsafe { buffer::is_cached(op) && buffer::is_cached(&keys) } {
+        return false;
+    }
+    let root = op.root();
+    let [width, slots, streams, _] = root.shape();
+    let [dim, heads, rows, one] = keys.shape();
+    let steps = [HALF, HALF * dim, HALF * width];
+    let in_place = keys.get().view_offs == 0 && op.get().view_offs == 0 && keys.root().name() == root.name();
+    let whole = dim * heads == width && rows == slots * streams && one == 1;
+    let in_order = keys.get().nb.iter().zip(steps).all(|(step, wanted)| *step == wanted);
+    let divisors = op.source(2).is_none_or(|divisors| divisors.strides::<f32>().is_some());
+    let pairs = op.int(1) % 2 == 0 && (2..=dim).contains(&usize::try_from(op.int(1)).unwrap_or(0));
+    in_place
+        && whole
+        && in_order
+        && divisors
+        && pairs
+        && keys.strides::<f16>().is_some()
+        && shifts.strides::<i32>().is_some()
+        && (op.int(2) == 0 || op.int(2) == NEOX)
+        && op.int(15) == 0
+        && buffer::side(&root) == Some(Side::Keys)
+}
+
+/// Rotates all keys of a cache by a shift of positions.
+///
+/// # Safety
+/// As of [`can_rotate`], and the shifts lie in memory.
+pub(crate) unsafe fn rotate(op: &View<'_>) -> Option<()> {
+    let (keys, shifts) = (op.source(0)?, op.source(1)?);
+    // SAFETY: the caller's.
+    let ((cached, _), shifts) = unsafe { (buffer::cached(op)?, shifts.elements::<i32>()?) };
+    let divisors = match op.source(2) {
+        // SAFETY: the caller's.
+        Some(divisors) => unsafe { divisors.elements::<f32>()? }.to_vec(),
+        None => Vec::new(),
+    };
+    let (dims, trained) = (usize::try_from(op.int(1)).ok()?, usize::try_from(op.int(4)).unwrap_or(0));
+    let rope = Rope {
+        head_dim: keys.shape()[0],
+        dims,
+        halves: op.int(2) == NEOX,
+        base: op.float(5),
+        scale: op.float(6),
+        extrapolated: op.float(7),
+        factor: op.float(8),
+        ramp: rope::ramp(dims, trained, op.float(5), [op.float(9), op.float(10)]),
+        divisors,
+    };
+    rope::rotate(&mut cached.store(), &rope, shifts);
+    Some(())
+}

@@ -1,0 +1,133 @@
+//! Tensors of the host as slices.
+
+#![allow(unsafe_code, reason = "tensors of the host are pointers")]
+
+use crate::abi::{self, DIMS, Tensor};
+use std::ffi::{CStr, c_int};
+
+/// A tensor whose fields may be read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View<'a>(&'a Tensor);
+
+impl<'a> View<'a> {
+    /// Of a tensor of the host's; none of null.
+    ///
+    /// # Safety
+    /// It lives, unchanged, as long as the view.
+    pub(crate) unsafe fn new(tensor: *const Tensor) -> Option<Self> {
+        // SAFETY: the caller's.
+        unsafe { tensor.as_ref() }.map(Self)
+    }
+
+    /// The struct.
+    pub(crate) fn get(&self) -> &'a Tensor {
+        self.0
+    }
+
+    /// A source of the operation.
+    pub(crate) fn source(&self, i: usize) -> Option<Self> {
+        // SAFETY: sources live as long as the tensor that names them.
+        unsafe { Self::new(self.0.src[i]) }
+    }
+
+    /// The tensor that this one is a view of, or itself.
+    pub(crate) fn root(&self) -> Self {
+        let mut root = *self;
+        // SAFETY: what is viewed lives as long as the view.
+        while let Some(viewed) = unsafe { Self::new(root.0.view_src) } {
+            root = viewed;
+        }
+        root
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &'a CStr {
+        // SAFETY: an array of characters as long as the struct.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(self.0.name.as_ptr().cast::<u8>(), self.0.name.len()) };
+        CStr::from_bytes_until_nul(bytes).unwrap_or_default()
+    }
+
+    /// Elements in each dimension.
+    pub(crate) fn shape(&self) -> [usize; DIMS] {
+        self.0.ne.map(|n| usize::try_from(n).unwrap_or(0))
+    }
+
+    /// Whether it has no element.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shape().contains(&0)
+    }
+
+    /// A parameter of the operation.
+    pub(crate) fn int(&self, i: usize) -> i32 {
+        self.0.op_params[i]
+    }
+
+    /// A parameter of the operation.
+    pub(crate) fn float(&self, i: usize) -> f32 {
+        f32::from_bits(self.0.op_params[i].cast_unsigned())
+    }
+
+    /// Bytes from its first element to behind its last.
+    fn span(&self, element: usize) -> usize {
+        let steps = self.shape().into_iter().zip(self.0.nb);
+        steps.map(|(n, step)| n.saturating_sub(1) * step).sum::<usize>() + element
+    }
+
+    /// Strides in elements of type `T`, where the tensor is of that type and elements of a row are neighbours.
+    pub(crate) fn strides<T: Element>(&self) -> Option<[usize; DIMS]> {
+        let size = size_of::<T>();
+        let fits = self.0.kind == T::KIND && self.0.nb.iter().all(|step| step % size == 0);
+        (fits && (self.0.nb[0] == size || self.0.ne[0] <= 1)).then(|| self.0.nb.map(|step| step / size))
+    }
+
+    /// Where its elements begin, and how many lie between the first and the last; none where the tensor is of another type, nowhere
+    /// or not aligned.
+    fn place<T: Element>(&self) -> Option<(*mut T, usize)> {
+        let at: *mut T = self.0.data.cast();
+        let usable = self.0.kind == T::KIND && !at.is_null() && at.is_aligned() && !self.is_empty();
+        usable.then(|| (at, self.span(size_of::<T>()) / size_of::<T>()))
+    }
+
+    /// All elements between the first and the last; none where the tensor is of another type, nowhere or not aligned.
+    ///
+    /// # Safety
+    /// It lies in memory as ggml.h says, and nobody writes to it as long as the slice lives.
+    pub(crate) unsafe fn elements<T: Element>(&self) -> Option<&'a [T]> {
+        let (at, count) = self.place()?;
+        // SAFETY: the caller's; type and alignment were looked at.
+        Some(unsafe { std::slice::from_raw_parts(at, count) })
+    }
+
+    /// As [`View::elements`], to write.
+    ///
+    /// # Safety
+    /// It lies in memory as ggml.h says, and nobody else reads or writes it as long as the slice lives.
+    pub(crate) unsafe fn elements_mut<T: Element>(&self) -> Option<&'a mut [T]> {
+        let (at, count) = self.place()?;
+        // SAFETY: the caller's; type and alignment were looked at.
+        Some(unsafe { std::slice::from_raw_parts_mut(at, count) })
+    }
+}
+
+/// Numbers of tensors.
+pub(crate) trait Element: Copy {
+    /// Its `ggml_type`.
+    const KIND: c_int;
+}
+
+impl Element for f32 {
+    const KIND: c_int = abi::F32;
+}
+
+impl Element for half::f16 {
+    const KIND: c_int = abi::F16;
+}
+
+impl Element for i32 {
+    const KIND: c_int = abi::I32;
+}
+
+impl Element for i64 {
+    const KIND: c_int = abi::I64;
+}

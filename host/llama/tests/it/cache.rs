@@ -1,0 +1,209 @@
+//! The cache without a host: random programs of slots and masks against sums in f64.
+
+use ggml_tqkv::cache::attend::{Asked, Rule, Scratch, Track, attend};
+use ggml_tqkv::cache::rope::{self, Rope};
+use ggml_tqkv::cache::{Side, Store};
+use ggml_tqkv::options::{Options, Pair};
+use half::f16;
+use tqkv_core::CodecId;
+
+/// A generator that needs no crate (64-bit congruential).
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as u32
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        self.bits() as usize % n
+    }
+
+    fn normal(&mut self) -> f32 {
+        (0..6).map(|_| self.bits() as f32 / 2.0f32.powi(31) - 0.5).sum::<f32>() * std::f32::consts::SQRT_2
+    }
+}
+
+const SLOTS: usize = 300;
+const HEADS: usize = 2;
+const DIM: usize = 64;
+
+fn store(side: Side, id: CodecId, hot: usize) -> Store {
+    let options = Options { kv: Pair { key: id, value: id }, hot, ..Options::default() };
+    let mut store = Store::new(side, options, HEADS * DIM, SLOTS, 2);
+    assert!(store.divide(DIM));
+    store
+}
+
+fn rows(store: &Store, stream: usize) -> Vec<f32> {
+    let mut rows = vec![f16::ZERO; SLOTS * HEADS * DIM];
+    store.read(stream * SLOTS, &mut rows);
+    rows.iter().map(|x| x.to_f32()).collect()
+}
+
+/// Attention of one query in f64.
+fn exact(rule: &Rule, asked: &Asked<'_>, q: &[f32], keys: &[f32], values: &[f32], head: usize) -> Vec<f64> {
+    let vector = |rows: &[f32], slot: usize| {
+        let at = (slot * HEADS + head) * DIM;
+        rows[at..at + DIM].iter().map(|&x| f64::from(x)).collect::<Vec<f64>>()
+    };
+    let mut weights: Vec<f64> = (0..rule.slots)
+        .map(|slot| {
+            let dot: f64 = vector(keys, slot).iter().zip(q).map(|(k, &q)| k * f64::from(q)).sum();
+            let mut logit = dot * f64::from(rule.scale);
+            if rule.soft_cap != 0.0 {
+                logit = f64::from(rule.soft_cap) * (logit / f64::from(rule.soft_cap)).tanh();
+            }
+            (logit + f64::from(asked.slope) * asked.mask[slot].to_f64()).exp()
+        })
+        .collect();
+    let sum: f64 = weights.iter().sum::<f64>() + asked.sink.map_or(0.0, |sink| f64::from(sink).exp());
+    weights.iter_mut().for_each(|weight| *weight /= if sum == 0.0 { 1.0 } else { sum });
+    let mut out = vec![0.0; DIM];
+    for (slot, weight) in weights.iter().enumerate() {
+        out.iter_mut().zip(vector(values, slot)).for_each(|(o, v)| *o += weight * v);
+    }
+    out
+}
+
+fn check_steps(id: CodecId, hot: usize, tolerance: f64) {
+    let mut random = Random(id as u64 + hot as u64);
+    let (mut keys, mut values) = (store(Side::Keys, id, hot), store(Side::Values, id, hot));
+    let mut scratch = Scratch::default();
+    for step in 0..40 {
+        for _ in 0..random.below(60) {
+            let row = random.below(2 * SLOTS);
+            let mut vector = |mean: f32| -> Vec<f16> {
+                (0..HEADS * DIM).map(|i| f16::from_f32(random.normal() + mean * (i % 5) as f32)).collect()
+            };
+            let (key, value) = (vector(0.3), vector(0.0));
+            keys.write(row, &key);
+            values.write(row, &value);
+        }
+        if step % 3 > 0 {
+            keys.cool();
+            values.cool();
+        }
+        let (stream, head, n) = (random.below(2), random.below(HEADS), 1 + random.below(8));
+        let rule =
+            Rule { scale: 0.125, soft_cap: [0.0, 15.0][random.below(2)], slots: 1 + random.below(SLOTS) };
+        let density = 1 + random.below(4);
+        let mut mask = || if random.below(density) == 0 { f16::ZERO } else { f16::NEG_INFINITY };
+        let masks: Vec<Vec<f16>> = (0..n).map(|_| (0..rule.slots).map(|_| mask()).collect()).collect();
+        let sinks: Vec<Option<f32>> = (0..n).map(|i| (i % 2 == 0).then(|| random.normal())).collect();
+        let asked: Vec<Asked<'_>> =
+            masks.iter().zip(&sinks).map(|(mask, &sink)| Asked { mask, slope: 1.0, sink }).collect();
+        let q: Vec<f32> = (0..n * DIM).map(|_| random.normal()).collect();
+        let mut out = vec![f32::NAN; n * DIM];
+        let of = |store| Track {
+            stream: Store::stream(store, stream).unwrap(),
+            format: store.format().unwrap(),
+            head,
+        };
+        attend(&rule, (of(&keys), of(&values)), &asked, &q, &mut out, &mut scratch);
+        let (k, v) = (rows(&keys, stream), rows(&values, stream));
+        for (i, out) in out.chunks_exact(DIM).enumerate() {
+            let wanted = exact(&rule, &asked[i], &q[i * DIM..(i + 1) * DIM], &k, &v, head);
+            let error: f64 = out.iter().zip(&wanted).map(|(&o, w)| (f64::from(o) - w).powi(2)).sum();
+            // One value of a vector is about 1.
+            let error = (error / DIM as f64).sqrt();
+            assert!(error <= tolerance, "{id:?} hot {hot} step {step} query {i}: {error}");
+        }
+    }
+}
+
+#[test]
+fn attention_over_random_slots_and_masks_is_that_of_f64() {
+    check_steps(CodecId::F16, 64, 1e-5);
+    for hot in [0, 7, 64] {
+        check_steps(CodecId::I8, hot, 0.03);
+        check_steps(CodecId::S4, hot, 0.03);
+        check_steps(CodecId::T2, hot, 0.03);
+    }
+}
+
+#[test]
+fn rows_are_exact_until_they_leave_and_close_afterwards() {
+    let mut random = Random(5);
+    let mut store = store(Side::Values, CodecId::T4, 16);
+    let mut written = vec![vec![f16::ZERO; HEADS * DIM]; SLOTS];
+    for _ in 0..500 {
+        let slot = random.below(SLOTS);
+        written[slot] = (0..HEADS * DIM).map(|_| f16::from_f32(random.normal())).collect();
+        store.write(slot, &written[slot]);
+        let mut row = vec![f16::ZERO; HEADS * DIM];
+        store.read(slot, &mut row);
+        assert_eq!(row, written[slot]);
+        store.cool();
+    }
+    let held = rows(&store, 0);
+    let (mut exact, mut error, mut energy) = (0, 0.0, 0.0);
+    for (held, written) in held.chunks_exact(HEADS * DIM).zip(&written) {
+        let difference: f32 = held.iter().zip(written).map(|(h, w)| (h - w.to_f32()).powi(2)).sum();
+        exact += usize::from(difference == 0.0 && written.iter().any(|x| *x != f16::ZERO));
+        error += difference;
+        energy += written.iter().map(|x| x.to_f32().powi(2)).sum::<f32>();
+    }
+    // The newest 16, up to three that wait, the first four.
+    assert!((16..=23).contains(&exact), "{exact}");
+    assert!(error < 0.01 * energy, "{error} of {energy}");
+    assert!(store.held_bytes() < SLOTS * HEADS * DIM * 2, "{}", store.held_bytes());
+}
+
+#[test]
+fn a_row_that_cannot_be_encoded_stays_exact() {
+    let mut store = store(Side::Values, CodecId::S4, 0);
+    let mut row = vec![f16::ONE; HEADS * DIM];
+    row[3] = f16::INFINITY;
+    for slot in 10..20 {
+        store.write(slot, if slot == 12 { &row } else { &[f16::ONE; HEADS * DIM] });
+    }
+    store.cool();
+    let mut held = vec![f16::ZERO; HEADS * DIM];
+    store.read(12, &mut held);
+    assert_eq!(held, row);
+    store.clear();
+    store.read(12, &mut held);
+    assert!(held.iter().all(|x| *x == f16::ZERO));
+}
+
+/// Relative error of keys after so many shifts by 8 positions back, against keys that were rotated once and never encoded.
+fn shift_error(id: CodecId, shifts: usize) -> f32 {
+    let rope = Rope {
+        head_dim: DIM,
+        dims: DIM,
+        halves: true,
+        base: 10_000.0,
+        scale: 1.0,
+        extrapolated: 0.0,
+        factor: 1.0,
+        ramp: [0.0, 1.0],
+        divisors: Vec::new(),
+    };
+    let mut random = Random(9);
+    let (mut coded, mut exact) = (store(Side::Keys, id, 0), store(Side::Keys, CodecId::F16, 0));
+    for slot in 0..SLOTS {
+        let row: Vec<f16> = (0..HEADS * DIM).map(|_| f16::from_f32(random.normal())).collect();
+        coded.write(slot, &row);
+        exact.write(slot, &row);
+    }
+    coded.cool();
+    for _ in 0..shifts {
+        rope::rotate(&mut coded, &rope, &[-8; 2 * SLOTS]);
+    }
+    rope::rotate(&mut exact, &rope, &vec![-8 * shifts as i32; 2 * SLOTS]);
+    let (a, b) = (rows(&coded, 0), rows(&exact, 0));
+    let error: f32 = a.iter().zip(&b).map(|(a, b)| (a - b).powi(2)).sum();
+    (error / b.iter().map(|x| x * x).sum::<f32>()).sqrt()
+}
+
+#[test]
+fn shifts_lose_what_as_many_encodings_lose() {
+    for id in [CodecId::I8, CodecId::S4, CodecId::T4, CodecId::T2] {
+        let errors = [0, 1, 10].map(|shifts| shift_error(id, shifts));
+        println!("{}: {errors:.4?}", id.name());
+        // Errors of independent encodings add up as squares do; lengths of 2 bits grow a little too.
+        assert!(errors[1] < 1.5 * errors[0] && errors[2] < 4.2 * errors[0], "{id:?}: {errors:?}");
+    }
+}

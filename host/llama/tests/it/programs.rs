@@ -1,0 +1,152 @@
+//! Stock libraries load the library: graphs against the CPU's back end, and whole models.
+
+use crate::tools;
+use std::path::{Path, PathBuf};
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
+}
+
+/// A program beside the stock libraries, and their folder.
+fn program(name: &str) -> Option<(PathBuf, String)> {
+    let headers = tools::headers().into_iter().next()?;
+    let libraries = tools::path("TQKV_LLAMA_LIBS")?;
+    let file = source(&format!("{name}.c"));
+    Some((tools::compile(name, &file, &headers, Some(&libraries)), libraries.display().to_string()))
+}
+
+/// Variables of a run with the library.
+fn with<'a>(library: &'a str, kv: &'a str, hot: &'a str) -> Vec<(&'a str, &'a str)> {
+    vec![("GGML_BACKEND_PATH", library), ("TQKV_KV", kv), ("TQKV_HOT", hot)]
+}
+
+#[test]
+fn attention_and_shifts_are_those_of_the_cpu_on_what_the_cache_reads_back_as() {
+    let Some((graph, libraries)) = program("graph") else { return };
+    let library = tools::library().display().to_string();
+    // To encode a rotated key again costs about the codec's error once more.
+    for (kv, hot, tolerance, rotation) in [
+        ("f16", "64", "0.004", "0.001"),
+        ("i8", "16", "0.012", "0.02"),
+        ("s4", "0", "0.012", "0.2"),
+        ("t4,t2", "16", "0.012", "0.2"),
+        ("t2,s4", "300", "0.012", "0.5"),
+    ] {
+        let done =
+            tools::run(&graph, &[&libraries, tolerance, "24", "7", rotation], &with(&library, kv, hot));
+        assert!(done.is_ok(), "{kv} hot {hot}: {}", done.unwrap_err());
+    }
+}
+
+const TEXT: &str = "Once upon a time there was a small village by the sea, and the people who lived there were fishermen. \
+    Every morning they sailed out with their boats, and every evening they came back with what they had caught. One day";
+
+#[test]
+fn a_model_writes_the_same_text_also_after_a_restore_and_with_sequences_side_by_side() {
+    let Some((client, libraries)) = program("client") else { return };
+    let Some(model) = tools::path("TQKV_LLAMA_MODEL") else { return };
+    let (model, library) = (model.display().to_string(), tools::library().display().to_string());
+    let run = |command: &[&str], variables: &[(&str, &str)]| {
+        let arguments = [&[libraries.as_str(), model.as_str(), TEXT], command].concat();
+        tools::run(&client, &arguments, variables).expect("it runs")
+    };
+    let first_line = |text: String| text.lines().next().unwrap_or_default().to_owned();
+    let stock = first_line(run(&["text", "8"], &[("LAYERS", "0")]));
+    for kv in ["f16", "t4"] {
+        assert_eq!(first_line(run(&["text", "8"], &with(&library, kv, "8"))), stock, "{kv}");
+    }
+    let columns = first_line(run(&["text", "8"], &[&with(&library, "t4", "8")[..], &[("FA", "0")]].concat()));
+    assert_eq!(columns, first_line(run(&["text", "8"], &[("LAYERS", "0"), ("FA", "0")])));
+
+    let states = run(&["states", "16"], &with(&library, "s4", "8"));
+    let lines: Vec<&str> = states.lines().collect();
+    assert!(lines.len() >= 3 && lines[1] == lines[2], "{states}");
+
+    for unified in ["0", "1"] {
+        let stock = first_line(run(&["parallel", "5"], &[("LAYERS", "0"), ("UNIFIED", unified)]));
+        let variables = [&with(&library, "i8", "8")[..], &[("UNIFIED", unified)]].concat();
+        assert_eq!(first_line(run(&["parallel", "5"], &variables)), stock, "unified {unified}");
+    }
+    // Ten shifts: the host stops where one is not served.
+    run(&["shift", "4", "10"], &with(&library, "t4", "8"));
+}
+
+/// Logits of every position of the text, `[positions, words]`.
+fn logits(client: &Path, arguments: [&str; 3], name: &str, variables: &[(&str, &str)]) -> (usize, Vec<f64>) {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let path = file.display().to_string();
+    let arguments = [&arguments[..], &["logits", &path]].concat();
+    let said = tools::run(client, &arguments, variables).expect("it runs");
+    let words =
+        said.lines().next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).expect("a number of words");
+    let bytes = std::fs::read(&file).expect("logits");
+    (words, bytes.as_chunks::<4>().0.iter().map(|x| f64::from(f32::from_ne_bytes(*x))).collect())
+}
+
+/// Mean KL divergence from the first to the second.
+fn divergence(words: usize, first: &[f64], second: &[f64]) -> f64 {
+    let normalise = |logits: &[f64]| {
+        let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = logits.iter().map(|x| (x - most).exp()).sum();
+        logits.iter().map(|x| x - most - sum.ln()).collect::<Vec<f64>>()
+    };
+    let rows = first.chunks_exact(words).zip(second.chunks_exact(words));
+    let each = rows.map(|(p, q)| {
+        let (p, q) = (normalise(p), normalise(q));
+        p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum::<f64>()
+    });
+    each.sum::<f64>() / (first.len() / words) as f64
+}
+
+#[test]
+fn codes_change_what_a_model_predicts_less_than_the_4_bits_of_the_host() {
+    let Some((client, libraries)) = program("client") else { return };
+    let Some(model) = tools::path("TQKV_LLAMA_MODEL") else { return };
+    let (model, library) = (model.display().to_string(), tools::library().display().to_string());
+    let text = TEXT.repeat(4);
+    // In short steps, so that queries meet codes.
+    let run = |name: &str, variables: &[(&str, &str)]| {
+        let all = [variables, &[("BATCH", "8")]].concat();
+        logits(&client, [&libraries, &model, &text], name, &all)
+    };
+    let (words, f16) = run("cpu-f16", &[("LAYERS", "0")]);
+    let (_, q4) = run("cpu-q4", &[("LAYERS", "0"), ("TYPE", "q4_0")]);
+    let q4 = divergence(words, &f16, &q4);
+    let all_coded = [&with(&library, "t4", "0")[..], &[("TQKV_SINKS", "0")]].concat();
+    for (name, variables, most) in [
+        ("f16", with(&library, "f16", "0"), 0.2),
+        ("t4", with(&library, "t4", "64"), 0.3),
+        ("t4-all", all_coded, 0.45),
+    ] {
+        let ours = divergence(words, &f16, &run(name, &variables).1);
+        assert!(ours <= most * q4, "{name}: {ours}, q4_0 of the host: {q4}");
+    }
+}
+
+#[test]
+fn what_is_held_is_said_and_is_a_part_of_what_is_declared() {
+    let Some((client, libraries)) = program("client") else { return };
+    let Some(model) = tools::path("TQKV_LLAMA_MODEL") else { return };
+    let (model, library) = (model.display().to_string(), tools::library().display().to_string());
+    let variables = [&with(&library, "t4,t2", "8")[..], &[("TQKV_LOG", "1"), ("CTX", "2048")]].concat();
+    let said =
+        tools::run(&client, &[&libraries, &model, TEXT, "speed", "1024", "1"], &variables).expect("it runs");
+    let line = said.lines().find_map(|line| line.strip_prefix("tqkv: held ")).expect("a line");
+    let numbers: Vec<f64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+    // Half of the slots, at most a third of the bytes of f16 each, the first and the newest tokens, lists.
+    assert!(numbers[0] < 0.2 * numbers[1], "{line}");
+}
+
+#[test]
+fn wrong_use_is_refused_in_a_line() {
+    let Some((client, libraries)) = program("client") else { return };
+    let Some(model) = tools::path("TQKV_LLAMA_MODEL") else { return };
+    let (model, library) = (model.display().to_string(), tools::library().display().to_string());
+    let arguments = [libraries.as_str(), &model, TEXT, "text", "2"];
+    // Without the library the model runs on the CPU.
+    let unknown = tools::run(&client, &arguments, &with(&library, "q9", "8")).expect("it runs");
+    assert!(unknown.contains("tqkv: TQKV_KV=q9: accepted are"), "{unknown}");
+    let quantised = [&with(&library, "t4", "8")[..], &[("TYPE", "q8_0")]].concat();
+    let refused = tools::run(&client, &arguments, &quantised).expect_err("no context");
+    assert!(refused.contains("tqkv: cache_k_l0 is not f16"), "{refused}");
+}
