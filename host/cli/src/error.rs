@@ -30,7 +30,7 @@ const BAD_INPUT: u8 = 2;
 const LACKING: u8 = 3;
 /// What a shell says of a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
-/// What a shell says of a program that SIGPIPE ended.
+/// The exit code that a shell gives a program that SIGPIPE ended.
 const CLOSED_PIPE: u8 = 141;
 const FAILURE: u8 = 1;
 
@@ -145,7 +145,7 @@ impl CliError {
         ExitCode::from(self.code)
     }
 
-    /// Whether the reader of stdout went away.
+    /// True if the reader of stdout went away.
     pub(crate) fn is_closed_pipe(&self) -> bool {
         self.is_closed_pipe
     }
@@ -172,7 +172,7 @@ impl From<io::Error> for CliError {
     }
 }
 
-/// What is wrong with a number, where clap says it in the words of a programmer.
+/// The fault of a number in plain words, where clap has a programmer's.
 fn refused_number(error: &clap::Error) -> Option<String> {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),

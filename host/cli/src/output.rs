@@ -17,7 +17,7 @@ pub(crate) struct Output {
     json: bool,
     /// What was printed, where it is kept.
     kept: Option<String>,
-    /// Whether stdout is for something else.
+    /// True if stdout is for something else.
     on_stderr: bool,
 }
 

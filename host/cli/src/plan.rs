@@ -146,7 +146,7 @@ impl CacheShape {
         Self { value_dim: latent_dim, position_dim, ..Self::new(num_layers, 1, head_dim) }
     }
 
-    /// Whether keys and values are one latent vector.
+    /// True if keys and values are one latent vector.
     pub(crate) fn is_latent(&self) -> bool {
         self.position_dim > 0
     }

@@ -16,12 +16,12 @@ pub(crate) fn is_stdout(path: &Path) -> bool {
     is_stdin(path)
 }
 
-/// What a command writes. It appears whole, when committed, or not at all.
+/// The output of a command. It appears whole, when committed, or not at all.
 #[derive(Debug)]
 pub(crate) enum Target {
     /// A file.
     File(AtomicFile),
-    /// What will be on standard output, which cannot be sought in.
+    /// A file that is copied to standard output, which cannot be sought in.
     Stdout(File),
 }
 
@@ -136,9 +136,9 @@ fn refuse_input(output: &Path, inputs: &[&Path]) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Whether two names are of one file: links and hard links too. Only files are opened: to open a pipe waits for its other end.
+/// True if two names are of one file, links included. Only files are opened, because opening a pipe waits for its other end.
 fn is_same(input: &Path, output: &Path) -> bool {
     let is_file = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.is_file());
-    // What cannot be compared is not there.
+    // A file that cannot be compared is not there.
     is_file(input) && is_file(output) && is_same_file(input, output).unwrap_or(false)
 }

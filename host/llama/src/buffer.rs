@@ -38,7 +38,7 @@ impl Cached {
     }
 }
 
-/// What is behind a buffer.
+/// The memory of a buffer.
 #[derive(Debug)]
 struct Space {
     base: *mut c_void,
@@ -75,7 +75,7 @@ impl Drop for Space {
     }
 }
 
-/// What a buffer of ours has behind it; none of others, and of those without bytes.
+/// The memory of a buffer of ours; none for other buffers, and for those without bytes.
 ///
 /// # Safety
 /// `buffer` is null or a buffer of the host's that outlives the result.
@@ -89,7 +89,7 @@ unsafe fn space<'a>(buffer: *mut Buffer) -> Option<&'a Space> {
     Some(unsafe { &*buffer.context.cast::<Space>() })
 }
 
-/// Whether a tensor is one of a cache, or a view of one, in a buffer of ours.
+/// True if a tensor is one of a cache, or a view of one, in a buffer of ours.
 ///
 /// # Safety
 /// The buffer of the tensor lives.

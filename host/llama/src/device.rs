@@ -16,7 +16,7 @@ use std::ptr::null_mut;
 use std::sync::{LazyLock, OnceLock};
 use tqkv_simd::Level;
 
-/// What never moves once it is made, and is only read.
+/// Data that never moves once it is made, and is only read.
 struct Fixed<T>(*mut T);
 // SAFETY: nothing is written after it was made.
 unsafe impl<T> Send for Fixed<T> {}
@@ -29,7 +29,7 @@ impl<T> Fixed<T> {
     }
 }
 
-/// What the user has set, read once.
+/// The user's settings, read once.
 ///
 /// # Errors
 /// A line that says what is wrong and what is accepted.
@@ -42,7 +42,7 @@ pub(crate) fn options() -> Result<&'static Options, &'static str> {
     OPTIONS.get_or_init(read).as_ref().map_err(String::as_str)
 }
 
-/// What the host looks for in a library of a back end. Null, and a line on the standard error output, where the version of ggml
+/// The entry that the host looks for in the library of a back end. Null, and a line on the standard error output, where the version of ggml
 /// or an option is not supported.
 #[unsafe(no_mangle)]
 pub extern "C" fn ggml_backend_init() -> *mut Reg {
@@ -177,7 +177,7 @@ unsafe extern "C" fn buffer_type(_: *mut Device) -> *mut BufferType {
     buffer::kind()
 }
 
-/// Whether an operation is served: those on a cache of ours that `serve` knows, and views. Everything else is the CPU's.
+/// True if an operation is served: those on a cache of ours that `serve` knows, and views. Everything else is the CPU's.
 unsafe extern "C" fn supports_op(_: *mut Device, tensor: *const Tensor) -> bool {
     // SAFETY: a tensor of the host's, whose sources and buffers live.
     unsafe {

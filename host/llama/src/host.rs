@@ -26,7 +26,7 @@ pub enum Operation {
     Other,
 }
 
-/// What we need of libggml-base.
+/// The functions of libggml-base that are called here.
 #[derive(Debug)]
 pub struct Host {
     /// `GGML_BACKEND_API_VERSION`: 2 or 3.
@@ -92,7 +92,7 @@ impl Host {
         }
     }
 
-    /// What an operation's number stands for.
+    /// The operation that a number stands for.
     pub fn operation(&self, number: c_int) -> Operation {
         let known = usize::try_from(number).ok().and_then(|number| self.operations.get(number));
         known.copied().unwrap_or(Operation::Other)
@@ -113,7 +113,7 @@ impl Host {
         unsafe { (self.buffer_init)(kind, functions, context, size) }
     }
 
-    /// Whether tensors of a buffer type lie in memory as ggml.h says.
+    /// True if tensors of a buffer type lie in memory as ggml.h says.
     ///
     /// # Safety
     /// `kind` is a buffer type of the host's.
@@ -134,7 +134,7 @@ impl Host {
     }
 }
 
-/// Whether structs of that version are as [`crate::abi`] has them, as far as this side can know: the host itself refuses an
+/// True if structs of that version are as [`crate::abi`] has them, as far as this side can know: the host itself refuses an
 /// interface version that it does not have.
 fn is_known(version: &str) -> bool {
     let mut numbers = version.split(['.', '-']).map(|part| part.parse::<u32>().ok());

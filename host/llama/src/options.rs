@@ -1,4 +1,4 @@
-//! What a user sets by environment variables.
+//! Settings of a user by environment variables.
 
 use tqkv::cache::PRESETS;
 use tqkv_core::{AnyCodec, CodecId, Options as CodecOptions};
@@ -10,9 +10,9 @@ const MOST: usize = 1 << 20;
 /// A codec for keys and one for values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// Of keys.
+    /// The codec of keys.
     pub key: CodecId,
-    /// Of values.
+    /// The codec of values.
     pub value: CodecId,
 }
 

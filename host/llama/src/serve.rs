@@ -60,7 +60,7 @@ impl Heads {
     }
 }
 
-/// Whether rows may be written to a cache.
+/// True if rows may be written to a cache.
 ///
 /// # Safety
 /// A tensor of the host's, whose sources and buffers live.
@@ -233,7 +233,7 @@ impl<'a> Attending<'a> {
     }
 }
 
-/// Whether attention over a cache is served; divides its rows into heads if so.
+/// True if attention over a cache is served; divides its rows into heads if so.
 ///
 /// # Safety
 /// A tensor of the host's, whose sources and buffers live.
@@ -291,7 +291,7 @@ impl Task {
 /// Slices of the operands.
 struct Operands<'a> {
     rule: Rule,
-    /// Of keys and of values.
+    /// The tensors of keys and of values.
     first_streams: [usize; 2],
     queries: (&'a [f32], [usize; 4]),
     mask: Option<(&'a [f16], [usize; 4], [usize; 4])>,
@@ -423,7 +423,7 @@ impl Operands<'_> {
 /// `GGML_ROPE_TYPE_NEOX`
 const NEOX: i32 = 2;
 
-/// Whether a rotation is one of all keys of a cache where they are.
+/// True if a rotation is one of all keys of a cache where they are.
 ///
 /// # Safety
 /// A tensor of the host's, whose sources and buffers live.

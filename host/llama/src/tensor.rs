@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_int};
 pub(crate) struct View<'a>(&'a Tensor);
 
 impl<'a> View<'a> {
-    /// Of a tensor of the host's; none of null.
+    /// The view of a tensor of the host's; none for null.
     ///
     /// # Safety
     /// It lives, unchanged, as long as the view.
@@ -53,7 +53,7 @@ impl<'a> View<'a> {
         self.0.ne.map(|n| usize::try_from(n).unwrap_or(0))
     }
 
-    /// Whether it has no element.
+    /// True if it has no element.
     pub(crate) fn is_empty(&self) -> bool {
         self.shape().contains(&0)
     }

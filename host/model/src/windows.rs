@@ -22,7 +22,7 @@ impl Model {
     /// The first tokens of a text as the model reads it, BOS included, at most `most` of them.
     ///
     /// # Errors
-    /// What the tokeniser refuses.
+    /// Texts that the tokeniser refuses.
     pub fn first_tokens(&self, text: &[u8], most: usize) -> Result<Vec<u32>, ModelError> {
         let mut tokens = self.beginning()?;
         tokens.extend(self.tokenizer.encode(text, SpecialTokens::Omit)?);
@@ -33,7 +33,7 @@ impl Model {
     /// How many windows of `context` tokens, BOS included, a text has.
     ///
     /// # Errors
-    /// What the tokeniser refuses, and a `context` that the model does not take.
+    /// Texts that the tokeniser refuses, and a `context` that the model does not take.
     pub fn count_windows(&self, text: &[u8], context: usize) -> Result<usize, ModelError> {
         let fresh = self.fresh_tokens(context, self.beginning()?.len())?;
         Ok(self.tokenizer.encode(text, SpecialTokens::Omit)?.len() / fresh)

@@ -83,13 +83,13 @@ impl Means {
         }
     }
 
-    /// Whether this cache could have made such a mean.
+    /// True if this cache could have made such a mean.
     pub(super) fn can_be_mean(&self, mean: &[f32]) -> bool {
         // A mean of f16 rows may be a little longer than the vectors that they were.
         norm(mean) <= self.max_norm * 1.01
     }
 
-    /// Whether this cache could have counted such sums over so many pages.
+    /// True if this cache could have counted such sums over so many pages.
     pub(super) fn can_be_sums(&self, sums: &[i64], pages: usize) -> bool {
         // A key less its mean is two norms long at most, and no coordinate decodes to more than some times that.
         let key = f64::from(8.0 * self.max_norm) * f64::from(ONE);

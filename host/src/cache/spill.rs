@@ -66,7 +66,7 @@ impl SpillFile {
         }))
     }
 
-    /// Whether this process made the file, so that nobody else says what is where.
+    /// True if this process made the file, so that no other process says what is where.
     fn is_own(&self) -> bool {
         self.0.process == std::process::id()
     }
@@ -218,7 +218,7 @@ mod tests {
         vec![bytemuck::cast::<[u8; 64], Line>([value; 64]); lines]
     }
 
-    /// What a child of fork(2) has: the same file, its own memory.
+    /// The state of a child of fork(2): the same file, its own memory.
     #[test]
     fn another_process_neither_shortens_nor_writes_the_file() {
         let folder = tempfile::tempdir().unwrap();

@@ -49,7 +49,7 @@ const KV_HEADS: usize = 2;
 const HEADS: usize = 4;
 const DIM: usize = 32;
 
-/// What is made to fail.
+/// The operations that are made to fail.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Part {
     File,

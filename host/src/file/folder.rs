@@ -31,7 +31,7 @@ impl AtomicFolder {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "names no folder"));
         }
         let (temporary, unfinished) = Unfinished::begin(path, |builder, folder| {
-            // What the umask leaves of it, as for any new folder.
+            // The umask takes its part of it, as for any new folder.
             #[cfg(unix)]
             builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
             builder.tempdir_in(folder)

@@ -33,7 +33,7 @@ pub(super) fn target(path: &Path) -> io::Result<PathBuf> {
     if path.is_symlink() { invalid("is a link that leads to no file") } else { Ok(target) }
 }
 
-/// Whether the system would follow a link of that folder.
+/// True if the system would follow a link of that folder.
 #[cfg(unix)]
 fn may_be_followed(folder: &Path, link: &fs::Metadata) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! What is being written beside its target, and what becomes of it when its process ends.
+//! Files that are written beside their target, and their end when the process ends.
 //!
 //! A temporary file or folder is `.tqkv-HASH-SLOT.part`, where the hash is of the target's name, so the next writer of that name
 //! finds what a killed process has left. Its own process holds a lock on it: what nobody holds is removed. A signal drops nothing,

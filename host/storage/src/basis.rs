@@ -102,7 +102,7 @@ impl Basis {
     /// Those of reading, a file of more than 8 GiB, and what [`Basis::from_bytes`] refuses.
     pub fn load(path: &Path) -> Result<Self, StorageError> {
         let (file, mut bytes) = (File::open(path)?, Vec::new());
-        // What begins otherwise may have no end.
+        // A file that begins otherwise may have no end.
         (&file).take(MAGIC.len() as u64).read_to_end(&mut bytes)?;
         if bytes == MAGIC {
             (&file).take(MOST).read_to_end(&mut bytes)?;

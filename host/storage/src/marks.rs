@@ -1,4 +1,4 @@
-//! What a basis remembers of the text it was learned from: enough to tell whether another text is the same.
+//! The traces that a basis keeps of the text it was learned from: enough to tell whether another text is the same.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 /// Consecutive tokens that are hashed together.
 const RUN: usize = 32;
-/// Of so many hashes about one is kept.
+/// About one of so many hashes is kept.
 const EVERY: u64 = 64;
 
 /// Hashes of runs of 32 tokens, about one of 64. Two texts that share a few hundred tokens share some, wherever their windows begin.

@@ -154,7 +154,7 @@ fn read<T: Element>(from: &[T], to: &mut [f32]) {
     from.iter().zip(to).for_each(|(from, to)| *to = from.to_f32());
 }
 
-/// Whether all that was written is finite.
+/// True if all that was written is finite.
 fn write<T: Element>(from: &[f32], to: &mut [T]) -> bool {
     from.iter().zip(to).fold(true, |finite, (from, to)| {
         *to = T::from_f32(*from);

@@ -25,7 +25,7 @@ pub(crate) struct Args {
     all: bool,
 }
 
-/// What each preset is for.
+/// The use of each preset.
 const PRESETS_FOR: [(&str, &str); 6] = [
     ("eight-bit", "no visible loss"),
     ("safe-lowbit", "keys matter more than values"),
@@ -41,7 +41,7 @@ const PAIRS_FOR: [(&str, &str); 2] = [
     ("tq_k4v3", "keys with QJL, values without"),
 ];
 
-/// What each codec is for: those of [`COMMON`], then the laboratory.
+/// The use of each codec: those of [`COMMON`], then the laboratory.
 const CODECS_FOR: [(&str, &str); 28] = [
     ("f16", "not compressed: what others are compared with"),
     ("i8", "8 bits: no visible loss"),
@@ -73,7 +73,7 @@ const CODECS_FOR: [(&str, &str); 28] = [
     ("f8", "8-bit floats (e4m3), for comparison"),
 ];
 
-/// What each yardstick is, and what measuring says of it: relative squared errors of 100,000 random directions, D = 128, and dot
+/// Each yardstick, and its figures: relative squared errors of 100,000 random directions, D = 128, and dot
 /// errors (MEASURED.md, M21).
 const YARDSTICKS_FOR: [(&str, &str); 21] = [
     ("p2", "1 bit and one of QJL: dot error .75, of s2 .36"),
@@ -114,7 +114,7 @@ struct Row {
     /// Codecs of a preset.
     #[serde(skip_serializing_if = "Option::is_none")]
     kv: Option<String>,
-    /// Of a value, scales included; null where there are no blocks of the head dim.
+    /// Bits per value, scales included; null where there are no blocks of the head dim.
     bits: Option<f64>,
     bytes: Option<usize>,
     r#for: &'static str,

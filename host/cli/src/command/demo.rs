@@ -146,7 +146,7 @@ fn time_long_steps(args: &Args, out: &mut Output) -> Result<Vec<Timing>, CliErro
     steps.map_err(CliError::bad_input)
 }
 
-/// What stands for a time that means nothing.
+/// Printed in the place of a time that means nothing.
 pub(crate) fn withheld() -> String {
     "-".to_owned()
 }

@@ -35,7 +35,7 @@ pub(crate) struct Timing {
 }
 
 impl Timing {
-    /// Of times in seconds, at least one.
+    /// Takes times in seconds, at least one.
     fn of(mut seconds: Vec<f64>) -> Self {
         seconds.sort_by(f64::total_cmp);
         Self { min: 1e3 * seconds[0], spread: seconds[seconds.len() / 2] / seconds[0] }

@@ -39,7 +39,7 @@ fn departure(first: &str, other: &str) -> Option<usize> {
     Some(word)
 }
 
-/// What a setting costs and saves.
+/// Cost and saving of a setting.
 pub(super) struct Outcome<'a> {
     pub(super) name: &'a Name,
     /// Tokens in the memory that f16 takes for one.

@@ -32,13 +32,13 @@ impl PlanSource {
         CacheShape::from_config(&String::from_utf8_lossy(&self.json)).map_err(|error| self.bad(error))
     }
 
-    /// What the model's own weights take as they are stored.
+    /// Bytes of the model's own weights as they are stored.
     pub(crate) fn weights(&self) -> Result<WeightBytes, CliError> {
         let folder = if self.is_config { self.folder()? } else { &self.path };
         WeightBytes::of(folder).map_err(|error| CliError::model(Some(folder), &error))
     }
 
-    /// What weights of so many bits each take.
+    /// Bytes of weights of so many bits each.
     pub(crate) fn weights_of(&self, bits: f64) -> Result<WeightBytes, CliError> {
         let config = Config::from_json(&self.json).map_err(|error| self.bad(error))?;
         Ok(WeightBytes::of_config(&config, bits))

@@ -185,7 +185,7 @@ fn formats_of_others_are_a_name_and_bytes() {
     }
 }
 
-/// What a cache of a kind holds after so many tokens of zeros.
+/// Bytes that a cache of a kind holds after so many tokens of zeros.
 fn held(spec: CacheSpec, tokens: usize) -> u64 {
     use tqkv::cache::KvCache;
     let (key, value) = (spec.shape.head_dim, if spec.position_dim > 0 { 0 } else { spec.shape.value_dim });

@@ -39,7 +39,7 @@ fn cells(row: &str) -> Vec<String> {
     row.trim().trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('*').to_owned()).collect()
 }
 
-/// Whether a figure is what is printed, but for one in its last digit.
+/// True if a figure is as printed, but for one in its last digit.
 fn assert_printed(what: &str, printed: &str, value: f64) {
     let text = printed.trim_end_matches('%').trim().replace(',', "");
     let wanted: f64 = text.parse().unwrap_or_else(|_| panic!("{what}: {printed} is no number"));

@@ -12,7 +12,7 @@ use std::time::Instant;
 use crate::arrays::{DIM, npy, raw, values};
 use crate::support::json;
 
-/// What lies at a path: a file's bytes, or those of all files of a folder.
+/// The contents of a path: a file's bytes, or those of all files of a folder.
 fn contents(path: &Path) -> Option<BTreeMap<String, Vec<u8>>> {
     if path.is_file() {
         return Some([(String::new(), fs::read(path).unwrap())].into());
@@ -31,7 +31,7 @@ fn parts(folder: &Path) -> usize {
     names.filter(|name| name.to_string_lossy().starts_with(".tqkv-")).count()
 }
 
-/// What was found after the kills.
+/// Counts of the files that were found after the kills.
 #[derive(Debug, Default)]
 struct Found {
     none: usize,

@@ -55,7 +55,7 @@ fn a_gguf_file_is_a_model_to_plan_for() {
     assert_eq!((&plan["model_context"], &plan["weights"]["all"]), (&8192.into(), &(4 * 64 * 300).into()));
     let in_folder = json(at, &[&args[..], &["."]].concat());
     assert_eq!(plan, in_folder, "a folder with one such file");
-    // What a broken download leaves.
+    // A broken download leaves a file like this.
     let whole = gguf(5);
     fs::write(at.join("cut.gguf"), &whole[..whole.len() - 1000]).unwrap();
     let said = error(at, &["plan", "--model", "cut.gguf"], 2);

@@ -1,4 +1,4 @@
-//! What the command says to people: refusals, lists, help, notes, and how it ends when nobody reads on.
+//! The words of the command: refusals, lists, help, notes, and how it ends when nobody reads on.
 
 use serde_json::Value;
 
@@ -109,7 +109,7 @@ fn codecs_lists_presets_then_ten_codecs_and_the_laboratory_on_request() {
         report[list].as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!((names("presets").len(), names("codecs").len(), names("yardsticks").len()), (6, 10, 0));
-    // What is listed is accepted, and has the bytes that the list says.
+    // Every name of the list is accepted, and has the bytes that the list says.
     let all = json(folder.path(), &["codecs", "--all"]);
     for row in all["codecs"].as_array().unwrap() {
         let name = row["name"].as_str().unwrap();

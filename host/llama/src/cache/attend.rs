@@ -11,7 +11,7 @@ use half::slice::HalfFloatSliceExt;
 use tqkv_simd::codec;
 use tqkv_simd::page::{Attention, Line, MAX_HEADS, Queries, row_scores, row_sums, soften};
 
-/// What all queries of an operation have in common.
+/// The settings that all queries of an operation share.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
     /// Factor of logits.
@@ -152,7 +152,7 @@ fn score(
     largest
 }
 
-/// Whether some query sees a slot.
+/// True if some query sees a slot.
 fn is_seen(rule: &Rule, asked: &[Asked<'_>], slot: usize) -> bool {
     let shown = |asked: &Asked<'_>| asked.mask.get(slot).is_none_or(|mask| mask.to_bits() != MINUS_INFINITY);
     slot < rule.slots && asked.iter().any(shown)

@@ -5,7 +5,7 @@ use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::page::{KeyPages, Line, ValuePages};
 use tqkv_simd::{Level, codec};
 
-/// What vectors are to attention.
+/// The role of vectors in attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// They are scored.
@@ -30,7 +30,7 @@ pub struct Format {
 }
 
 impl Format {
-    /// Of vectors of `dim` values, or `None` where the codec does not have this head dim.
+    /// The format of vectors of `dim` values, or `None` where the codec does not have this head dim.
     pub fn new(id: CodecId, dim: usize, side: Side) -> Option<Self> {
         // Also of f16: it is what the kernels of rows need.
         let codec = AnyCodec::new(id, dim, Options::DEFAULT).ok()?;

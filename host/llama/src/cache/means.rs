@@ -20,7 +20,7 @@ pub(super) enum Means {
 }
 
 impl Means {
-    /// Of head `head`; empty where there is none.
+    /// The mean of head `head`; empty where there is none.
     pub(super) fn of(&self, head: usize, dim: usize) -> &[f32] {
         match self {
             Self::Known(means) => &means[head * dim..(head + 1) * dim],

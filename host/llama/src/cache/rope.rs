@@ -7,7 +7,7 @@ use super::stream::{Place, SLOTS, Stream};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-/// What all rows have in common.
+/// The settings that all rows share.
 #[derive(Clone, Debug)]
 pub struct Rope {
     /// Values of a head.

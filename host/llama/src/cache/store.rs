@@ -38,7 +38,7 @@ impl Store {
         stream
     }
 
-    /// Whether rows are divided into heads of `dim` values that can be encoded. From the first yes on, they are.
+    /// True if rows are divided into heads of `dim` values that can be encoded. From the first yes on, they are.
     pub fn divide(&mut self, dim: usize) -> bool {
         if let Some(format) = &self.format {
             return format.dim == dim;

@@ -43,7 +43,7 @@ pub struct Stream {
     dim: usize,
     hot: usize,
     sinks: usize,
-    /// Of each slot up to the last that was written: [`EMPTY`], [`CODED`] or a place of the exact rows.
+    /// The state of each slot up to the last that was written: [`EMPTY`], [`CODED`] or a place of the exact rows.
     places: Vec<u32>,
     /// Slot and time of the last write of each exact row. Time 0: it never leaves.
     owners: Vec<(u32, u64)>,
@@ -55,7 +55,7 @@ pub struct Stream {
     waiting: usize,
     time: u64,
     pages: Vec<PageList>,
-    /// Of each page, how many slots are codes.
+    /// The number of coded slots in each page.
     coded: Vec<u32>,
     pub(super) means: Means,
 }
@@ -368,7 +368,7 @@ impl Stream {
     }
 }
 
-/// Whether a write of the queue is the last of its slot, which still waits.
+/// True if a write of the queue is the last of its slot, which still waits.
 fn is_last(places: &[u32], owners: &[(u32, u64)], slot: u32, time: u64) -> bool {
     let row = places.get(slot as usize).copied().unwrap_or(EMPTY);
     row < CODED && owners.get(row as usize).is_some_and(|owner| *owner == (slot, time))

@@ -1,9 +1,9 @@
-//! What the tests run: the C compiler, and stock libraries.
+//! Programs that the tests run: the C compiler, and stock libraries.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a test lacks is said, past the capture of output.
+/// Says what a test lacks, past the capture of output.
 fn lacks(what: &str) -> bool {
     assert!(std::env::var_os("TQKV_REQUIRE_TOOLS").is_none(), "{what} is not set");
     use std::io::Write;
@@ -61,7 +61,7 @@ pub(crate) fn compile(name: &str, source: &Path, headers: &Path, libraries: Opti
     program
 }
 
-/// What a program prints, with variables set; its errors where it fails.
+/// The output of a program, with variables set; its errors where it fails.
 pub(crate) fn run(program: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Result<String, String> {
     let mut command = Command::new(program);
     let done = command.args(arguments).envs(variables.iter().copied()).output().expect("the program runs");

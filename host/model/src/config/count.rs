@@ -23,7 +23,7 @@ impl Config {
         self.hidden_size as u64 * (tables * self.vocab_size as u64 + 1)
     }
 
-    /// What makes queries, keys and values.
+    /// Weights that make queries, keys and values.
     fn attention_weights(&self) -> u64 {
         let (hidden, bias) = (self.hidden_size, self.qkv_bias);
         let Some(latent) = &self.latent else {

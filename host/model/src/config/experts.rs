@@ -21,7 +21,7 @@ pub struct Experts {
     pub is_normalised: bool,
     /// Factor of the weights after that.
     pub scaling: f32,
-    /// Whether router and experts have biases.
+    /// True if router and experts have biases.
     pub has_bias: bool,
 }
 

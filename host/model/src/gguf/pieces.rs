@@ -52,7 +52,7 @@ fn pieces(
         .map_err(|byte| bad(format!("no token of kind {} for the byte 0x{byte:02X}", kind::BYTE)))
 }
 
-/// What a `tokenizer.json` would say.
+/// The contents that a `tokenizer.json` would have.
 pub(super) fn json(pieces: &Pieces) -> serde_json::Value {
     let tokens: Vec<_> = (0..pieces.len() as u32).map(|id| pieces.token(id)).collect();
     let replace = |pattern: &str, content: &str| json!({ "type": "Replace", "pattern": { "String": pattern }, "content": content });

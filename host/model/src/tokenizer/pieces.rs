@@ -7,7 +7,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// What stands for a space within pieces.
+/// The sign that stands for a space within pieces.
 pub(crate) const SPACE: &str = "\u{2581}";
 
 /// Kinds of tokens, as GGUF files number them.
@@ -33,14 +33,14 @@ pub struct Pieces {
     bytes: Vec<u32>,
     /// Tokens that are found in a text before it is split, by their first byte, the longest first.
     specials: Vec<Vec<u32>>,
-    /// What texts begin with.
+    /// The token that texts begin with.
     pub(crate) first: Option<u32>,
-    /// Whether a space is put before a text.
+    /// True if a space is put before a text.
     pub(crate) spaced: bool,
 }
 
 impl Pieces {
-    /// Of so many texts as scores and kinds, among them one of kind [`kind::BYTE`] for every byte, or the first byte that has none.
+    /// Takes as many texts as scores and kinds, among them one of kind [`kind::BYTE`] for every byte, or the first byte that has none.
     pub(crate) fn new(
         tokens: &[&str],
         scores: Vec<f32>,
@@ -164,7 +164,7 @@ impl Pieces {
     /// The pieces of a text, characters that are none among them.
     fn join<'a>(&self, text: &'a str) -> Vec<&'a str> {
         let starts: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
-        // Of each character that begins a part: where the part ends, and which character begins the one before it.
+        // For each character that begins a part: where the part ends, and which character begins the one before it.
         let mut ends: Vec<usize> = (1..=starts.len()).collect();
         let mut before: Vec<Option<usize>> = (0..starts.len()).map(|at| at.checked_sub(1)).collect();
         let start = |at: usize| starts.get(at).copied().unwrap_or(text.len());

@@ -1,4 +1,4 @@
-//! What the fuzzer of GGUF files begins with: small models that load, of each kind of vocabulary and of weights.
+//! The seeds of the fuzzer of GGUF files: small models that load, of each kind of vocabulary and of weights.
 //!
 //! `TQKV_WRITE_SEEDS=1` writes them to `fuzz/corpus/gguf`.
 

@@ -202,7 +202,7 @@ fn numbers_that_are_not_finite_are_refused_whatever_the_checksums_say() {
     for (at, bad) in [
         (mean, half::f16::INFINITY.to_le_bytes().to_vec()),
         (mean + 2 * 64, f32::NAN.to_le_bytes().to_vec()),
-        // What divides keys: they are beyond f32.
+        // The divisor of keys: they are beyond f32.
         (mean + 2 * 64, f32::MIN_POSITIVE.to_le_bytes().to_vec()),
     ] {
         let mut bytes = good.clone();
