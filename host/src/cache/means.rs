@@ -15,6 +15,10 @@ use std::sync::Arc;
 /// in memory, and wraps rather than panics, which the way back undoes.
 const ONE: f32 = 65536.0;
 
+/// Pages of which sums may hold a part beside those that are full. A cold page that is cut is taken off as it decodes then, which
+/// is not what was added when it was warm, so a little stays.
+const SPARE_PAGES: usize = 16;
+
 /// A mean, and the page from which on it is used.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Mean {
@@ -93,7 +97,8 @@ impl Means {
     pub(super) fn can_be_sums(&self, sums: &[i64], pages: usize) -> bool {
         // A key less its mean is two norms long at most, and no coordinate decodes to more than some times that.
         let key = f64::from(8.0 * self.max_norm) * f64::from(ONE);
-        sums.iter().all(|&sum| (sum as f64).abs() <= key * (pages * PAGE_TOKENS) as f64)
+        let keys = (pages + SPARE_PAGES) * PAGE_TOKENS;
+        sums.iter().all(|&sum| (sum as f64).abs() <= key * keys as f64)
     }
 
     /// What a snapshot knew.

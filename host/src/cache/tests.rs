@@ -339,6 +339,24 @@ fn means_and_sums_that_no_cache_has_are_refused() {
     }
 }
 
+/// Keys of a page that went cold decode to others than those that were summed, so a cut leaves a part in the sums.
+#[test]
+fn a_cache_that_was_cut_into_a_cold_page_is_restored() {
+    let demote = Cold::Demote { key: CodecId::N3, value: CodecId::N2 };
+    let spec = CacheSpec::new(1, 1, 1, DIM).codecs(CodecId::N4, CodecId::N3).sinks(0).hot(0);
+    let spec = spec.centring(Centring::On).cold(150, demote);
+    let (mut cache, mut random) = (KvCache::new(spec).unwrap(), Random(11));
+    for _ in 0..278 {
+        let [k, v] = [(); 2].map(|()| random.vector(DIM));
+        cache.append(0, &k, &v).unwrap();
+    }
+    cache.truncate(127).unwrap();
+    let mut bytes = Vec::new();
+    cache.snapshot(&mut bytes).unwrap();
+    cache.restore(&mut &bytes[..]).unwrap();
+    assert_eq!(cache.len(), 127);
+}
+
 /// A writer whose flushes a signal interrupts.
 struct Interrupted {
     bytes: Vec<u8>,
