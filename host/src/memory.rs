@@ -4,12 +4,26 @@
 
 use crate::error::CacheError;
 
+#[cfg(test)]
+thread_local! {
+    /// Requests of this thread that a test refuses.
+    pub(crate) static FAULTS: crate::cache::tests::Faults = crate::cache::tests::Faults::default();
+}
+
 fn refused<T>(values: usize) -> CacheError {
     CacheError::Memory { bytes: values.saturating_mul(size_of::<T>()) }
 }
 
+/// Fails where a test asks for it.
+fn check_faults<T>(_values: usize) -> Result<(), CacheError> {
+    #[cfg(test)]
+    FAULTS.with(|faults| faults.check()).map_err(|_| refused::<T>(_values))?;
+    Ok(())
+}
+
 /// Makes an empty list with room for `len` values.
 pub(crate) fn list<T>(len: usize) -> Result<Vec<T>, CacheError> {
+    check_faults::<T>(len)?;
     let mut list = Vec::new();
     list.try_reserve_exact(len).map_err(|_| refused::<T>(len))?;
     Ok(list)
@@ -31,11 +45,13 @@ pub(crate) fn collected<T>(len: usize, values: impl Iterator<Item = T>) -> Resul
 
 /// Makes room for `more` values behind those there are.
 pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), CacheError> {
+    check_faults::<T>(more)?;
     list.try_reserve(more).map_err(|_| refused::<T>(list.len().saturating_add(more)))
 }
 
 /// Makes room for just `more` values behind those there are.
 pub(crate) fn reserve_exact<T>(list: &mut Vec<T>, more: usize) -> Result<(), CacheError> {
+    check_faults::<T>(more)?;
     list.try_reserve_exact(more).map_err(|_| refused::<T>(list.len().saturating_add(more)))
 }
 

@@ -205,7 +205,7 @@ impl CacheShape {
         PlanError::UnsupportedHeadDim { head_dim: if keys { coded } else { self.value_dim }, codecs }
     }
 
-    /// Bytes of `tokens` tokens of all layers and KV heads, at most: each tier may have a page more.
+    /// Bytes of `tokens` tokens of all layers and KV heads, at most: each tier may have a page more. Headers of pages count.
     ///
     /// # Errors
     /// As [`Self::bytes_per_token`].
@@ -218,7 +218,7 @@ impl CacheShape {
     fn bytes_times_page(&self, life: &Life) -> Result<impl Fn(u64) -> u128, PlanError> {
         self.bytes_per_token(life.codecs)?;
         let mut page = self.page_bytes(life.codecs)?;
-        let warm_page = page as u128;
+        let warm_page = (page + 2 * CacheSpec::PAGE_HEADER_BYTES) as u128;
         // What a page saves where it goes to a tier.
         let mut savings = Vec::with_capacity(life.tiers.len());
         for &(after, codecs) in &life.tiers {

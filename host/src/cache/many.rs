@@ -11,8 +11,8 @@ impl KvCache {
     /// `[caches, num_heads, head_dim]`, `out` `[caches, num_heads, value_dim]`. Results are those of [`KvCache::attend`] of
     /// each, to the bit. Caches may be of any length, and may share pages or be the same; heads and dims are alike in all.
     ///
-    /// Cost: that of the calls one by one, divided among threads by cache as well as by head. Many short sequences gain,
-    /// none of which is work enough for several threads.
+    /// Cost: that of the calls one by one, divided among threads by cache as well as by head. It pays only where each
+    /// sequence is too short for several threads: on two threads it took .95 to 1.04 of the time of single calls.
     ///
     /// # Errors
     /// A `q` or `out` of the wrong length; a query that is not finite, whose cache the text calls a token; or

@@ -587,4 +587,4 @@ fn scatter(rows: &[f32], head: usize, heads: usize, width: usize, all: &mut [f32
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -85,7 +85,7 @@ impl Drop for Page {
 const MANY_PAGES: usize = 16;
 
 /// A page's own memory beside its blocks: itself and the counters of its users.
-const PAGE_OVERHEAD: usize = size_of::<Page>() + 2 * size_of::<usize>();
+pub(super) const PAGE_OVERHEAD: usize = size_of::<Page>() + 2 * size_of::<usize>();
 
 /// All encoded tokens of one head's keys (or values), oldest first.
 ///
