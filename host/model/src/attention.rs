@@ -28,7 +28,8 @@ pub(crate) struct Heads {
     pub(crate) v: Linear,
     /// Weights of the per-head norms, `[head_dim]`, queries then keys.
     pub(crate) qk_norm: Option<(Vec<f32>, Vec<f32>)>,
-    /// `[num_kv_heads, head_dim]`, added to keys after RoPE; no checkpoint has it, [`crate::biased`] makes it.
+    /// `[num_kv_heads, head_dim]`, added to keys after RoPE; no checkpoint has it, [`crate::biased`] makes
+    /// it.
     pub(crate) key_bias: Option<Vec<f32>>,
 }
 

@@ -1,13 +1,13 @@
 //! The biased variant: keys with a large constant part in a model that has none.
 //!
-//! In the first and the last layer of some large models (Qwen2.5 is the known one) every key has the same large vector
-//! added to it, most of it in a few channels. Softmax cancels it: <q, k + b> is <q, k> plus a number that is the same
-//! for all tokens. A codec does not cancel it, as its error grows with the norm of what it stores; a cache that takes
-//! the mean off its keys first does.
+//! In the first and the last layer of some large models (Qwen2.5 is the known one) every key has the same
+//! large vector added to it, most of it in a few channels. Softmax cancels it: <q, k + b> is <q, k> plus a
+//! number that is the same for all tokens. A codec does not cancel it, as its error grows with the norm of
+//! what it stores; a cache that takes the mean off its keys first does.
 //!
 //! Here the constant is added after RoPE, where it is the same at every position, so that attention in exact
-//! arithmetic is unchanged and whatever a measurement shows is the cache's doing. Stored as f16, keys of many times
-//! their norm lose digits too: a comparison needs the f16 row of the biased model.
+//! arithmetic is unchanged and whatever a measurement shows is the cache's doing. Stored as f16, keys of many
+//! times their norm lose digits too: a comparison needs the f16 row of the biased model.
 
 use crate::attention::Attention;
 use crate::error::ModelError;
@@ -24,15 +24,16 @@ const SAMPLE: usize = 256;
 const SAMPLE_BYTES: usize = 8 << 10;
 
 impl Model {
-    /// This model with a constant of `factor` times the mean key norm in every key of the first and the last layer,
-    /// the same function in exact arithmetic.
+    /// This model with a constant of `factor` times the mean key norm in every key of the first and the last
+    /// layer, the same function in exact arithmetic.
     ///
-    /// The mean is over the layer's keys of the first 256 tokens of [`shipped::HELDOUT_TEXT`]. The direction is fixed
-    /// for each layer and KV head: [`BIASED_CHANNELS`] channels, drawn at random, have [`BIASED_SHARE`] of the energy
-    /// in equal parts, the others the rest, with random signs.
+    /// The mean is over the layer's keys of the first 256 tokens of [`shipped::HELDOUT_TEXT`]. The direction
+    /// is fixed for each layer and KV head: [`BIASED_CHANNELS`] channels, drawn at random, have
+    /// [`BIASED_SHARE`] of the energy in equal parts, the others the rest, with random signs.
     ///
     /// # Errors
-    /// [`ModelError::BadKeyBias`] for a negative or non-finite factor, [`ModelError::Streamed`], and what running the text refuses.
+    /// [`ModelError::BadKeyBias`] for a negative or non-finite factor, [`ModelError::Streamed`], and what
+    /// running the text refuses.
     pub fn into_biased_variant(mut self, factor: f32) -> Result<Self, ModelError> {
         if !(factor.is_finite() && factor >= 0.0) {
             return Err(ModelError::BadKeyBias(factor));

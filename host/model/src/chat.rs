@@ -35,7 +35,8 @@ pub(crate) struct Chat {
 }
 
 impl Chat {
-    /// From the bytes of `tokenizer_config.json` and of `chat_template.jinja`, which goes before the template in the former.
+    /// From the bytes of `tokenizer_config.json` and of `chat_template.jinja`, which goes before the template
+    /// in the former.
     pub(crate) fn from_json(config: Option<&[u8]>, template: Option<&[u8]>) -> Result<Self, ModelError> {
         let bad = |error: String| ModelError::Chat(format!("tokenizer_config.json: {error}"));
         let config: Value =
@@ -104,8 +105,8 @@ impl Chat {
 }
 
 impl Model {
-    /// A model that converses: its prompts are those of [`Model::chat_prompt`], which say all special tokens themselves, and the
-    /// end of a turn ends a text.
+    /// A model that converses: its prompts are those of [`Model::chat_prompt`], which say all special tokens
+    /// themselves, and the end of a turn ends a text.
     ///
     /// # Errors
     /// [`ModelError::NoChatTemplate`].
@@ -123,7 +124,8 @@ impl Model {
         Ok(self)
     }
 
-    /// A question, with what the model is told beforehand where there is something, as its chat template has it.
+    /// A question, with what the model is told beforehand where there is something, as its chat template has
+    /// it.
     ///
     /// # Errors
     /// [`ModelError::NoChatTemplate`], or [`ModelError::Chat`] where the template fails.

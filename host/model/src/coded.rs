@@ -1,8 +1,9 @@
 //! Products straight on coded weights.
 //!
-//! The groups of a weight's rows are to an activation what encoded keys are to a query: both are rotated alike, so their dot
-//! product is that of the codes' levels with the rotated activation. One column of groups, 128 rows of it, is a page of keys,
-//! and the page kernels of the cache are the product. Activations are rounded to 8 bits, a group at a time.
+//! The groups of a weight's rows are to an activation what encoded keys are to a query: both are rotated
+//! alike, so their dot product is that of the codes' levels with the rotated activation. One column of
+//! groups, 128 rows of it, is a page of keys, and the page kernels of the cache are the product. Activations
+//! are rounded to 8 bits, a group at a time.
 
 use rayon::prelude::*;
 use tqkv::matmul::Store;

@@ -1,5 +1,5 @@
-//! Weights as codes: a model's matrices in groups along their rows, each group a vector of a codec (data-free, as the cache's
-//! vectors are), in a folder that [`crate::Model::load`] takes.
+//! Weights as codes: a model's matrices in groups along their rows, each group a vector of a codec
+//! (data-free, as the cache's vectors are), in a folder that [`crate::Model::load`] takes.
 //!
 //! Not for what is quantised already, unless to measure: a second rounding adds to the first.
 
@@ -61,10 +61,11 @@ const BESIDE: [&str; 5] = [
     "chat_template.jinja",
 ];
 
-/// Codes the weights of the model at `from` into the folder `to`, which must not exist; it appears whole or not at all.
+/// Codes the weights of the model at `from` into the folder `to`, which must not exist; it appears whole or
+/// not at all.
 ///
-/// `on_tensor` gets the tensors done and their number, and says whether to go on: else it is [`ModelError::Cancelled`], and nothing
-/// is left. Memory is that of the largest tensor, a few times.
+/// `on_tensor` gets the tensors done and their number, and says whether to go on: else it is
+/// [`ModelError::Cancelled`], and nothing is left. Memory is that of the largest tensor, a few times.
 ///
 /// # Errors
 /// What [`crate::Model::load`] refuses of files, [`ModelError::Compress`] for what cannot be coded, and
@@ -99,7 +100,8 @@ enum Entry {
     Tensor(serde_json::Value),
 }
 
-/// Puts the entries of a file's header in order: the library takes those of the metadata out of a map that has none.
+/// Puts the entries of a file's header in order: the library takes those of the metadata out of a map that
+/// has none.
 fn sort_header(path: &Path) -> io::Result<()> {
     let mut file = File::options().read(true).write(true).open(path)?;
     let mut length = [0; 8];
@@ -271,7 +273,8 @@ impl View for Tensor<'_> {
     }
 }
 
-/// Whether a tensor is a matrix whose rows are coded. Routers are small, and an expert that is missed is a large error.
+/// Whether a tensor is a matrix whose rows are coded. Routers are small, and an expert that is missed is a
+/// large error.
 fn is_coded(name: &str, shape: &[usize]) -> bool {
     let is_matrix = shape.len() >= 2 && !name.ends_with("bias");
     is_matrix && !name.ends_with("mlp.gate.weight") && !name.contains("router")

@@ -1,11 +1,11 @@
 //! Quality of a cache on text: perplexity, KL divergence and top-1 agreement against a reference cache.
 //!
-//! Convention: non-overlapping windows of T tokens, each with an empty cache. The first token of a window is the model's BOS,
-//! where it has one ([`Model::without_bos`]), else of the text. Tokens 1..T-1
-//! of a window are scored (the first is only input); perplexity is exp(mean negative log likelihood in nats per
-//! token); KL(reference || setting) and agreement are means over all T positions. Settings are the outer loop, so that
-//! the figures of one are there before the next begins; memory holds the reference's last hidden states of all
-//! windows (those of every layer where these are compared).
+//! Convention: non-overlapping windows of T tokens, each with an empty cache. The first token of a window is
+//! the model's BOS, where it has one ([`Model::without_bos`]), else of the text. Tokens 1..T-1 of a window
+//! are scored (the first is only input); perplexity is exp(mean negative log likelihood in nats per token);
+//! KL(reference || setting) and agreement are means over all T positions. Settings are the outer loop, so
+//! that the figures of one are there before the next begins; memory holds the reference's last hidden states
+//! of all windows (those of every layer where these are compared).
 
 mod scores;
 mod tally;
@@ -41,12 +41,14 @@ pub struct EvalSpec {
     pub windows: Option<usize>,
     /// Tokens fed at once; `None` for a whole window. 1 attends as generation does, one query at a time.
     pub step: Option<usize>,
-    /// Whether hidden states are compared layer by layer as well, and what the cache knows of each KV head is kept.
+    /// Whether hidden states are compared layer by layer as well, and what the cache knows of each KV head is
+    /// kept.
     pub layers: bool,
-    /// Whether attention outputs are compared with those of a reference cache that is fed the same queries, keys and values.
+    /// Whether attention outputs are compared with those of a reference cache that is fed the same queries,
+    /// keys and values.
     pub attention: bool,
-    /// Whether attention scores are compared with those of such a cache, head by head; the caches are fed [`PROBE`] tokens at a
-    /// time then.
+    /// Whether attention scores are compared with those of such a cache, head by head; the caches are fed
+    /// [`PROBE`] tokens at a time then.
     pub scores: bool,
 }
 
@@ -117,8 +119,8 @@ pub struct EvalResult {
     pub layer_cosine: Vec<f64>,
     /// One a KV head, layers in order; empty unless asked for, and of a cache that does not keep count.
     pub heads: Vec<HeadFigures>,
-    /// Squared error of the attention outputs over their squared norm, where the reference is fed the same queries, keys and
-    /// values; mean over the layers. `None` unless asked for.
+    /// Squared error of the attention outputs over their squared norm, where the reference is fed the same
+    /// queries, keys and values; mean over the layers. `None` unless asked for.
     pub attention_error: Option<f64>,
     /// One a query head, layers in order; empty unless asked for.
     pub scores: Vec<ScoreFigures>,
@@ -149,8 +151,8 @@ pub enum Progress<'a> {
 /// Evaluates `settings` against `reference` on `text`, one after the other.
 ///
 /// # Errors
-/// [`ModelError::Evaluation`] where the windows do not fit the text or the model, [`ModelError::NonFiniteLogits`],
-/// and whatever tokeniser and caches refuse.
+/// [`ModelError::Evaluation`] where the windows do not fit the text or the model,
+/// [`ModelError::NonFiniteLogits`], and whatever tokeniser and caches refuse.
 pub fn evaluate(
     model: &Model,
     text: &[u8],
@@ -210,8 +212,8 @@ pub fn evaluate(
     Ok(EvalReport { context: spec.context, windows, reference, results })
 }
 
-/// Runs one window through a fresh cache, with one of another setting beside it where attention is compared; the result
-/// is the last hidden states.
+/// Runs one window through a fresh cache, with one of another setting beside it where attention is compared;
+/// the result is the last hidden states.
 fn run(
     model: &Model,
     window: &[u32],

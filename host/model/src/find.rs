@@ -1,4 +1,5 @@
-//! Which files a path means: a GGUF file, a folder of a checkpoint, or the folder of a hub's cache that holds one.
+//! Which files a path means: a GGUF file, a folder of a checkpoint, or the folder of a hub's cache that holds
+//! one.
 
 use std::path::{Path, PathBuf};
 
@@ -127,7 +128,8 @@ fn snapshot(root: &Path) -> Result<PathBuf, ModelError> {
     }
 }
 
-/// The name of a model for reports: that of its file or folder, or in a hub's cache what the folder is named after.
+/// The name of a model for reports: that of its file or folder, or in a hub's cache what the folder is named
+/// after.
 pub(crate) fn name(given: &Path, found: &Found) -> String {
     let text = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     match found {

@@ -11,8 +11,8 @@ use tqkv::error::CacheError;
 /// `intermediate_size`) without making the products small.
 const MAX_CHUNK: usize = 1024;
 
-/// Called after every layer with the layer, the first token of the rows within the call, and the residual stream
-/// `[rows, hidden_size]`.
+/// Called after every layer with the layer, the first token of the rows within the call, and the residual
+/// stream `[rows, hidden_size]`.
 pub type LayerObserver<'a> = dyn FnMut(usize, usize, &[f32]) + 'a;
 
 /// Attention of one layer: its index, then q, k, v and where the result goes, as of
@@ -29,8 +29,9 @@ struct Tables {
 impl Model {
     /// Logits `[n, vocab_size]` of `tokens` at positions `start..start + n`, appended to the cache.
     ///
-    /// `start` is normally the number of tokens already in the cache. Long inputs are appended in chunks of at most
-    /// 1024 tokens. Where only some logits are wanted, [`Model::hidden`] and [`Model::logits`] avoid the others.
+    /// `start` is normally the number of tokens already in the cache. Long inputs are appended in chunks of
+    /// at most 1024 tokens. Where only some logits are wanted, [`Model::hidden`] and [`Model::logits`] avoid
+    /// the others.
     ///
     /// # Errors
     /// As [`Model::hidden`].
@@ -46,9 +47,9 @@ impl Model {
     /// The normalised last hidden states `[n, hidden_size]`, from which [`Model::logits`] makes logits.
     ///
     /// # Errors
-    /// [`ModelError::EmptyPrompt`], [`ModelError::TokenOutOfRange`], [`ModelError::ContextExceeded`], or what the
-    /// cache refuses. The cache is then as long as it was before the call, unless sliding layers have let go of what it saw
-    /// then: that is the error, and only [`AttentionCache::reset`] helps.
+    /// [`ModelError::EmptyPrompt`], [`ModelError::TokenOutOfRange`], [`ModelError::ContextExceeded`], or what
+    /// the cache refuses. The cache is then as long as it was before the call, unless sliding layers have let
+    /// go of what it saw then: that is the error, and only [`AttentionCache::reset`] helps.
     pub fn hidden(
         &self,
         tokens: &[u32],
@@ -82,12 +83,12 @@ impl Model {
 
     /// One more token of each of n sequences, which share the matrix products: the logits `[n, vocab_size]`.
     ///
-    /// Row i is token `tokens[i]` at `positions[i]` of the sequence that `caches[i]` holds, as if it ran through
-    /// [`Model::forward`] alone; only the order of sums within a product may differ.
+    /// Row i is token `tokens[i]` at `positions[i]` of the sequence that `caches[i]` holds, as if it ran
+    /// through [`Model::forward`] alone; only the order of sums within a product may differ.
     ///
     /// # Errors
-    /// [`ModelError::Sequences`] where the three are not of one length, and what [`Model::hidden`] refuses of any
-    /// sequence. Every cache is then as long as it was before the call.
+    /// [`ModelError::Sequences`] where the three are not of one length, and what [`Model::hidden`] refuses of
+    /// any sequence. Every cache is then as long as it was before the call.
     pub fn step_many(
         &self,
         tokens: &[u32],

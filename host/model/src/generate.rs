@@ -1,7 +1,7 @@
 //! Text generation over any cache, with its speed.
 //!
-//! One sequence, or several that go on from one prompt: prefill, then one token of each a step. For figures of quality
-//! use [`crate::eval`].
+//! One sequence, or several that go on from one prompt: prefill, then one token of each a step. For figures
+//! of quality use [`crate::eval`].
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -83,12 +83,13 @@ fn rate(count: usize, seconds: f64) -> f64 {
 
 /// Continues `prompt` in `cache`, which is reset first.
 ///
-/// `on_text` receives the new text piece by piece, in whole characters (a token that opens a character passes an
-/// empty piece, so it is called once a token); returning `Break` ends the generation with what there is.
+/// `on_text` receives the new text piece by piece, in whole characters (a token that opens a character passes
+/// an empty piece, so it is called once a token); returning `Break` ends the generation with what there is.
 ///
 /// # Errors
-/// [`ModelError::EmptyPrompt`], [`ModelError::ContextExceeded`] where prompt and new tokens do not fit the context,
-/// [`ModelError::BadTemperature`], [`ModelError::NonFiniteLogits`], and those of the tokeniser and the cache.
+/// [`ModelError::EmptyPrompt`], [`ModelError::ContextExceeded`] where prompt and new tokens do not fit the
+/// context, [`ModelError::BadTemperature`], [`ModelError::NonFiniteLogits`], and those of the tokeniser and
+/// the cache.
 pub fn generate(
     model: &Model,
     prompt: &[u8],
@@ -231,14 +232,14 @@ struct Sequence<'a> {
 pub enum Caches<'a> {
     /// An empty one for each; the prompt is run through every one. For caches that cannot be forked.
     Each(&'a CacheFactory<'a>),
-    /// This one, with the prompt, and forks of it, which share its pages until they write to them; the prompt is run once.
-    /// What they hold together is read off its budget, which should be its own.
+    /// This one, with the prompt, and forks of it, which share its pages until they write to them; the prompt
+    /// is run once. What they hold together is read off its budget, which should be its own.
     Forked(Box<KvCache>),
 }
 
 /// Continues `prompt` `count` times, each in a cache of its own, all with one forward pass a step
-/// ([`Model::step_many`]). Sequence i draws with the seed `spec.seed + i`, so it is what [`generate`] makes with that
-/// seed, but for rounding.
+/// ([`Model::step_many`]). Sequence i draws with the seed `spec.seed + i`, so it is what [`generate`] makes
+/// with that seed, but for rounding.
 ///
 /// `on_step` gets the number of tokens that the step made; returning `Break` ends all with what there is.
 ///

@@ -1,7 +1,8 @@
-//! Latent attention: a token is cached as one vector, from which the keys and values of all heads could be made.
+//! Latent attention: a token is cached as one vector, from which the keys and values of all heads could be
+//! made.
 //!
-//! They are not: the projection of keys is taken into the query instead, which then meets the vector itself, and that of values
-//! follows attention.
+//! They are not: the projection of keys is taken into the query instead, which then meets the vector itself,
+//! and that of values follows attention.
 
 use crate::attention::Attend;
 use crate::checkpoint::Checkpoint;

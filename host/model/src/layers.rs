@@ -1,7 +1,7 @@
 //! What the layers of a model keep, as a Hugging Face `config.json` says it.
 //!
-//! Of every family that says so in a known way, hybrids without attention in some layers included: more than the runner
-//! computes ([`crate::Config`]), since a cache can be planned for models that are run elsewhere.
+//! Of every family that says so in a known way, hybrids without attention in some layers included: more than
+//! the runner computes ([`crate::Config`]), since a cache can be planned for models that are run elsewhere.
 
 use serde::Deserialize;
 use tqkv::cache::LayerKind;
@@ -78,9 +78,9 @@ fn unknown(kind: &str) -> ModelError {
 }
 
 impl LayerFields {
-    /// What each layer keeps, as the first of these fields says that is there: a kind a layer, the places of attention
-    /// layers, every how many there is one, a window for all or in a pattern. Llama has no windows, and those of Qwen are
-    /// off unless switched on; others have theirs on where one is named.
+    /// What each layer keeps, as the first of these fields says that is there: a kind a layer, the places of
+    /// attention layers, every how many there is one, a window for all or in a pattern. Llama has no windows,
+    /// and those of Qwen are off unless switched on; others have theirs on where one is named.
     ///
     /// # Errors
     /// [`ModelError::Config`] where the number of layers is missing, or a kind is not known.

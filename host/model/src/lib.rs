@@ -1,8 +1,10 @@
-//! A small runner for Llama, Qwen, Gemma, Phi-3, gpt-oss, DeepSeek-V2 and other decoders over any [`tqkv::attention::AttentionCache`].
+//! A small runner for Llama, Qwen, Gemma, Phi-3, gpt-oss, DeepSeek-V2 and other decoders over any
+//! [`tqkv::attention::AttentionCache`].
 //!
-//! It exists because the usual runners keep their cache private. It reads Hugging Face directories (`config.json`,
-//! safetensors, `tokenizer.json`) and GGUF files, computes in f32 on the CPU and is meant for measuring caches, not for serving.
-//! Weights stay as they are stored. Text comes out of [`mod@generate`], figures out of [`eval`].
+//! It exists because the usual runners keep their cache private. It reads Hugging Face directories
+//! (`config.json`, safetensors, `tokenizer.json`) and GGUF files, computes in f32 on the CPU and is meant for
+//! measuring caches, not for serving. Weights stay as they are stored. Text comes out of [`mod@generate`],
+//! figures out of [`eval`].
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -74,10 +76,11 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads a GGUF file, with its other parts where it is split, or a Hugging Face directory: `config.json`, one safetensors file or the
-    /// shards of `model.safetensors.index.json`, `tokenizer.json` unless the vocabulary is the 256 byte values, and the end
-    /// tokens of `generation_config.json` where there is one. A directory may hold one GGUF model instead, or be that of a
-    /// repository in a hub's cache. The model is named after the file or directory.
+    /// Loads a GGUF file, with its other parts where it is split, or a Hugging Face directory: `config.json`,
+    /// one safetensors file or the shards of `model.safetensors.index.json`, `tokenizer.json` unless the
+    /// vocabulary is the 256 byte values, and the end tokens of `generation_config.json` where there is one.
+    /// A directory may hold one GGUF model instead, or be that of a repository in a hub's cache. The model is
+    /// named after the file or directory.
     ///
     /// Weights stay as they are stored, where they are stored: see [`Access::Mapped`].
     ///
@@ -141,7 +144,8 @@ impl Model {
         Ok(Self { chat, ..Self::assemble(name, config, tokenizer, tensors, access)? })
     }
 
-    /// Loads from memory: the bytes of `config.json`, of one safetensors file, and of `tokenizer.json` if any.
+    /// Loads from memory: the bytes of `config.json`, of one safetensors file, and of `tokenizer.json` if
+    /// any.
     ///
     /// # Errors
     /// As [`Model::load`].

@@ -1,7 +1,7 @@
 //! A projection `y = W x + b` over many tokens, whatever the weights are stored as.
 //!
-//! Weights that are not f32 stay as they are: a tile of rows at a time is expanded, into a piece of memory that the nearest
-//! cache holds, and multiplied there.
+//! Weights that are not f32 stay as they are: a tile of rows at a time is expanded, into a piece of memory
+//! that the nearest cache holds, and multiplied there.
 
 use rayon::prelude::*;
 
@@ -25,12 +25,13 @@ enum Weight {
     Coded(Coded),
 }
 
-/// Values of a matrix that is expanded once and for all: as f32 it stays in the second cache, and expanding it costs more than
-/// reading it there.
+/// Values of a matrix that is expanded once and for all: as f32 it stays in the second cache, and expanding
+/// it costs more than reading it there.
 const SMALL: usize = 1 << 18;
 /// Values of a tile for few tokens: each thread has its own, in its second cache.
 const SMALL_TILE: usize = 1 << 15;
-/// Values of a tile for many tokens, which all threads share; the more, the less a product waits for its ends.
+/// Values of a tile for many tokens, which all threads share; the more, the less a product waits for its
+/// ends.
 const LARGE_TILE: usize = 1 << 18;
 /// Tokens that are few.
 const FEW: usize = 16;

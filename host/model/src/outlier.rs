@@ -1,8 +1,8 @@
 //! The function-preserving outlier variant: large key channels in a model that has none.
 //!
-//! Large models have a few key channels many times stronger than the rest, which block formats handle badly. Scaling
-//! some K channels by 8 and the same Q channels by 1/8 leaves every dot product, and so the f32 model, unchanged. The
-//! channels come in RoPE pairs (c, c + 64), so the scaling commutes with the rotation.
+//! Large models have a few key channels many times stronger than the rest, which block formats handle badly.
+//! Scaling some K channels by 8 and the same Q channels by 1/8 leaves every dot product, and so the f32
+//! model, unchanged. The channels come in RoPE pairs (c, c + 64), so the scaling commutes with the rotation.
 
 use crate::Model;
 use crate::attention::Attention;

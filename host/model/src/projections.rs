@@ -6,8 +6,9 @@ use crate::mlp::Mlp;
 use crate::{Model, ModelError};
 
 impl Model {
-    /// Shows the projections of each layer in order: its index, a name (`q`, `k`, `v`, `o`, `gate`, `up`, `down`; of latent
-    /// attention and of experts only `o`), and the weights as f32, `[outputs, inputs]`. One is in memory at a time.
+    /// Shows the projections of each layer in order: its index, a name (`q`, `k`, `v`, `o`, `gate`, `up`,
+    /// `down`; of latent attention and of experts only `o`), and the weights as f32, `[outputs, inputs]`. One
+    /// is in memory at a time.
     ///
     /// # Errors
     /// A layer that is streamed and cannot be read.

@@ -1,5 +1,5 @@
-//! Rotary position embedding: in the half-split ("rotate_half") convention channel c pairs with c + half of the rotated ones, in
-//! the interleaved one with its neighbour.
+//! Rotary position embedding: in the half-split ("rotate_half") convention channel c pairs with c + half of
+//! the rotated ones, in the interleaved one with its neighbour.
 
 use std::f64::consts::TAU;
 
@@ -91,7 +91,8 @@ fn frequency(index: usize, rotary: &Rotary) -> f64 {
 }
 
 impl RopeTable {
-    /// Rotates `[n, heads, head_dim]` in place: of each head the coordinates from `first` on that there are angles for.
+    /// Rotates `[n, heads, head_dim]` in place: of each head the coordinates from `first` on that there are
+    /// angles for.
     pub(crate) fn apply(&self, x: &mut [f32], heads: usize, head_dim: usize, first: usize) {
         let angles = self.cos.chunks_exact(self.half).zip(self.sin.chunks_exact(self.half));
         for (token, (cos, sin)) in x.chunks_exact_mut(heads * head_dim).zip(angles) {

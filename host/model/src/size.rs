@@ -76,8 +76,8 @@ fn read(path: &Path) -> Result<Vec<u8>, ModelError> {
     std::fs::read(path).map_err(|source| ModelError::Io { path: path.to_owned(), source })
 }
 
-/// The bytes of a model's `config.json`, or what would stand there for a GGUF file. `path` is as [`crate::Model::load`] takes it;
-/// no tensor is read.
+/// The bytes of a model's `config.json`, or what would stand there for a GGUF file. `path` is as
+/// [`crate::Model::load`] takes it; no tensor is read.
 ///
 /// # Errors
 /// As [`crate::Model::load`], of the files that are read.

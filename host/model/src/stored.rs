@@ -1,8 +1,10 @@
-//! Prefixes that are stored and read back: what a model makes of their continuation, and a basis to store them with.
+//! Prefixes that are stored and read back: what a model makes of their continuation, and a basis to store
+//! them with.
 //!
-//! Convention: non-overlapping windows of T tokens; the first P, the prefix, run exactly; their keys and values are stored in
-//! chunks of up to 256 tokens and read back, and the other T - P tokens run on what was read, beside an exact run on what was
-//! not. Figures are over those T - P positions. Of caches that compress as they go see [`crate::eval`].
+//! Convention: non-overlapping windows of T tokens; the first P, the prefix, run exactly; their keys and
+//! values are stored in chunks of up to 256 tokens and read back, and the other T - P tokens run on what was
+//! read, beside an exact run on what was not. Figures are over those T - P positions. Of caches that compress
+//! as they go see [`crate::eval`].
 
 use crate::eval::{EvalResult, EvalSpec, Tally, score};
 use crate::{Model, ModelError};
@@ -13,7 +15,8 @@ use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::{Level, codec};
 use tqkv_storage::{Basis, Budget, EXACT_TOKENS, Learner, MAX_TOKENS, Shape, Span, StorageCodec};
 
-/// Keys and values of consecutive tokens, `[layers, tokens, num_kv_heads, head_dim]` each; values are empty for latent vectors.
+/// Keys and values of consecutive tokens, `[layers, tokens, num_kv_heads, head_dim]` each; values are empty
+/// for latent vectors.
 #[derive(Debug, Default, Clone)]
 pub struct Tokens {
     /// Position of the first.
@@ -48,8 +51,8 @@ impl<'a> Store<'a> {
         Self { name, pass: Box::new(pass) }
     }
 
-    /// Blocks of one codec for keys and one for values, keys less the mean of their chunk and head, the first tokens of a text as
-    /// they are: what layers that store blocks keep.
+    /// Blocks of one codec for keys and one for values, keys less the mean of their chunk and head, the first
+    /// tokens of a text as they are: what layers that store blocks keep.
     ///
     /// # Errors
     /// A head dim that a codec does not have, or a level of `TQKV_LEVEL` that this machine does not have.
@@ -124,8 +127,8 @@ impl Model {
         Ok(all.with_rope(local.stored(rank), (0..shape.num_layers).filter(|&layer| config.is_local(layer)))?)
     }
 
-    /// Shows a learner the keys and values of windows of `context` tokens of a text, and lets it remember the text; `progress` gets the tokens of each. What is left of
-    /// the text at its end is passed over.
+    /// Shows a learner the keys and values of windows of `context` tokens of a text, and lets it remember the
+    /// text; `progress` gets the tokens of each. What is left of the text at its end is passed over.
     ///
     /// # Errors
     /// What tokeniser, model and learner refuse.
@@ -183,7 +186,8 @@ impl Model {
         tokens
     }
 
-    /// Stores the first `prefix` tokens of `exact`, and reads them into a cache of their own; with the bytes that they took.
+    /// Stores the first `prefix` tokens of `exact`, and reads them into a cache of their own; with the bytes
+    /// that they took.
     fn stored(
         &self,
         exact: &DenseCache,
@@ -215,11 +219,12 @@ pub struct StoredSpec {
     pub windows: Option<usize>,
 }
 
-/// Evaluates stores on `text`: the exact continuation against itself, then each store's. `progress` gets the runs done and all there
-/// are. Bytes a token are those of the stored prefix.
+/// Evaluates stores on `text`: the exact continuation against itself, then each store's. `progress` gets the
+/// runs done and all there are. Bytes a token are those of the stored prefix.
 ///
 /// # Errors
-/// [`ModelError::Evaluation`] where windows or prefix do not fit, and what tokeniser, model and stores refuse.
+/// [`ModelError::Evaluation`] where windows or prefix do not fit, and what tokeniser, model and stores
+/// refuse.
 pub fn evaluate_stored(
     model: &Model,
     text: &[u8],

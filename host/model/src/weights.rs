@@ -57,7 +57,8 @@ impl Layer {
 }
 
 impl Weights {
-    /// Reads every tensor that `config` asks for; those of the layers stay where they are if they are to be streamed.
+    /// Reads every tensor that `config` asks for; those of the layers stay where they are if they are to be
+    /// streamed.
     pub(crate) fn read(config: &Config, tensors: Checkpoint, access: Access) -> Result<Self, ModelError> {
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
         let head = if config.tie_word_embeddings {

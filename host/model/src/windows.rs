@@ -1,4 +1,5 @@
-//! Windows of a text. Each begins as the model's texts do: with its BOS, where its tokeniser puts one before a prompt.
+//! Windows of a text. Each begins as the model's texts do: with its BOS, where its tokeniser puts one before
+//! a prompt.
 
 use crate::eval::EvalSpec;
 use crate::{Model, ModelError, SpecialTokens};

@@ -18,7 +18,8 @@ fn list(key: &str, kind: u32, values: &[Vec<u8>]) -> Vec<u8> {
     pair(key, 9, &[head, values.concat()].concat())
 }
 
-/// A GGUF file without weights but the embedding, of pieces of four to eight letters beside bytes and letters.
+/// A GGUF file without weights but the embedding, of pieces of four to eight letters beside bytes and
+/// letters.
 fn file(pieces: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(1);
     let bytes = (0..=255).map(|byte| (format!("<0x{byte:02X}>"), 6u32));
@@ -70,8 +71,8 @@ fn a_large_vocabulary_takes_little() {
         let config = config_json(&path).unwrap();
         assert!(config.starts_with(b"{"));
     });
-    // The file's lists as they are parsed, 32 bytes an entry of three, the head of the file, and the pieces: with a list of all merges
-    // it was 2,000 bytes a piece.
+    // The file's lists as they are parsed, 32 bytes an entry of three, the head of the file, and the pieces:
+    // with a list of all merges it was 2,000 bytes a piece.
     let each = taken.bytes_max as usize / PIECES;
     println!("{each} bytes a piece at most");
     assert!(each < 300, "{each} bytes a piece");

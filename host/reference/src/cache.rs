@@ -1,8 +1,9 @@
 //! A cache for models whose tokens went through blocks and back.
 //!
-//! It measures what a format does to a model, not how fast or small it is: every token is encoded when it comes, no sinks, no
-//! hot window, no mean taken off; decoded vectors are held as f32, and `allocated_bytes` counts the blocks that they came from.
-//! As estimators of dot products are linear in the query, attention to decoded vectors is attention by the estimator.
+//! It measures what a format does to a model, not how fast or small it is: every token is encoded when it
+//! comes, no sinks, no hot window, no mean taken off; decoded vectors are held as f32, and `allocated_bytes`
+//! counts the blocks that they came from. As estimators of dot products are linear in the query, attention to
+//! decoded vectors is attention by the estimator.
 
 use crate::choice::{Choice, ChoiceError, Coders};
 use crate::rotation::RotationKind;
@@ -52,7 +53,8 @@ impl DecodedCache {
         self.dense.keys(layer, 0).map_or(0, |keys| keys.len() / self.dense.shape().head_dim)
     }
 
-    /// What `x`, `[n, num_kv_heads, dim]`, is after encoding and decoding; anything else is left to the check that follows.
+    /// What `x`, `[n, num_kv_heads, dim]`, is after encoding and decoding; anything else is left to the check
+    /// that follows.
     fn through(&mut self, side: usize, layer: usize, x: &[f32]) -> Result<Vec<f32>, CacheError> {
         let KvShape { num_layers, num_kv_heads, head_dim, value_dim, .. } = self.dense.shape();
         let dim = [head_dim, value_dim][side];

@@ -94,8 +94,8 @@ pub enum Coders {
 }
 
 impl Coders {
-    /// The coder of layer `layer`. Codecs of `tqkv_core` have one rotation for all layers, that of `options.seed`; formats have
-    /// one a layer, and of `options` the seed alone.
+    /// The coder of layer `layer`. Codecs of `tqkv_core` have one rotation for all layers, that of
+    /// `options.seed`; formats have one a layer, and of `options` the seed alone.
     ///
     /// # Errors
     /// A head dim without blocks, a rotation that there is not.

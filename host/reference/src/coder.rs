@@ -67,8 +67,8 @@ pub struct Coder {
 }
 
 impl Coder {
-    /// The coder of layer `layer`, whose rotation has the seed `seed + 1000 * layer`; `rotation` is another than the
-    /// row's own, and of no effect where there is no choice ([`Row::has_rotations`]).
+    /// The coder of layer `layer`, whose rotation has the seed `seed + 1000 * layer`; `rotation` is another
+    /// than the row's own, and of no effect where there is no choice ([`Row::has_rotations`]).
     ///
     /// Cost: of a dense rotation about 4 d^3 operations.
     ///
@@ -155,10 +155,12 @@ impl Coder {
         self.format.product().filter(|_| query.len() == self.dim).map(|product| product.sketch(&query))
     }
 
-    /// The unbiased estimate of the dot product of a sketched query with the vector of `block`, which is not decoded.
+    /// The unbiased estimate of the dot product of a sketched query with the vector of `block`, which is not
+    /// decoded.
     ///
     /// # Errors
-    /// A block of another length, or norms that are NaN or infinite; a row without an estimator has no lengths that fit.
+    /// A block of another length, or norms that are NaN or infinite; a row without an estimator has no
+    /// lengths that fit.
     pub fn score(&self, query: &Sketched, block: &[u8]) -> Result<f64, DecodeError> {
         let product = self.format.product().filter(|_| block.len() == self.block_bytes);
         product.ok_or(DecodeError::WrongLength)?.score(query, block)

@@ -11,7 +11,8 @@ const GAUSSIAN: [&[f64]; 4] = [
     &[0.128_395_0, 0.388_048_3, 0.656_759_1, 0.942_340_5, 1.256_231_2, 1.618_046_4, 2.069_017_2, 2.732_589_6],
 ];
 
-/// The Lloyd-Max quantiser of `bits` bits for the exact law of a head dim, where `tqkv_core` has a scalar codec of it.
+/// The Lloyd-Max quantiser of `bits` bits for the exact law of a head dim, where `tqkv_core` has a scalar
+/// codec of it.
 pub(crate) fn lloyd_max(dim: usize, bits: usize) -> Option<Exact> {
     let scalar = |id: &&CodecId| matches!(id.levels(), tqkv_core::code::Levels::LloydMax);
     let id = CodecId::ALL.iter().filter(scalar).find(|id| id.bits() as usize == bits)?;

@@ -1,9 +1,9 @@
 //! What the literature and other programs store, to compare with: slow, plain, never the hot path.
 //!
-//! A [`Row`] is a format: its name, its bytes, and how a head vector becomes a block and back. They need dense matrices of
-//! head_dim x head_dim numbers, which a codec for microcontrollers cannot hold, so they are not codecs of `tqkv_core`: they are
-//! yardsticks, which no cache and no file stores, and no kernel reads. [`DecodedCache`] puts one under a model: it holds decoded
-//! vectors and counts blocks.
+//! A [`Row`] is a format: its name, its bytes, and how a head vector becomes a block and back. They need
+//! dense matrices of head_dim x head_dim numbers, which a codec for microcontrollers cannot hold, so they are
+//! not codecs of `tqkv_core`: they are yardsticks, which no cache and no file stores, and no kernel reads.
+//! [`DecodedCache`] puts one under a model: it holds decoded vectors and counts blocks.
 //!
 //! | rows | what | source |
 //! | --- | --- | --- |

@@ -1,15 +1,16 @@
 //! `p2`, `p3`, `p4`: TurboQuant_prod, Algorithm 2 of arXiv 2504.19874, and its like with wider residuals.
 //!
-//! The unit vector u is kept as a scalar code of b - 1 bits; of what that leaves, r, the norm and signs of S r, where the rows
-//! s_j of S are N(0, 1). As E[s sign(<s, r>)] = sqrt(2/pi) r / |r|,
+//! The unit vector u is kept as a scalar code of b - 1 bits; of what that leaves, r, the norm and signs of S
+//! r, where the rows s_j of S are N(0, 1). As E[s sign(<s, r>)] = sqrt(2/pi) r / |r|,
 //!
 //! ```text
 //! <q, x> = |x| (<q, u^> + |r| sqrt(pi/2) / d * sum of sign(<s_j, r>) <s_j, q>)      on average over S
 //! ```
 //!
-//! Wider residuals keep <s_j, r> / |r|, which is N(0, 1), as a Lloyd-Max code Q; then the factor is 1 / E[g Q(g)] in place of
-//! sqrt(pi/2). The estimate is linear in q, so decoding gives a vector with the same dot products, and pi/2 - 1/d times the
-//! squared error of the scalar code (of one residual bit): unbiased at the price of a larger error.
+//! Wider residuals keep <s_j, r> / |r|, which is N(0, 1), as a Lloyd-Max code Q; then the factor is 1 / E[g
+//! Q(g)] in place of sqrt(pi/2). The estimate is linear in q, so decoding gives a vector with the same dot
+//! products, and pi/2 - 1/d times the squared error of the scalar code (of one residual bit): unbiased at the
+//! price of a larger error.
 
 use crate::bits;
 use crate::coder::{Format, Layer, Norm};

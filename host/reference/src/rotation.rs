@@ -1,9 +1,10 @@
 //! Dense random rotations, and the orthonormal Hadamard transform with random signs beside them.
 //!
-//! A matrix of the Haar law is the orthogonal factor of a Gaussian matrix whose triangular factor has a positive diagonal;
-//! that factorisation is unique, so any sound algorithm gives the same one. Here it is Householder's, in f64, with sums in one
-//! order and nothing fused, and entries are rounded to f32: the same bits on every platform. d^3 operations to make one, d^2 to
-//! use it, where the Hadamard transform takes d log d; `tqkv_core` has that one without a matrix.
+//! A matrix of the Haar law is the orthogonal factor of a Gaussian matrix whose triangular factor has a
+//! positive diagonal; that factorisation is unique, so any sound algorithm gives the same one. Here it is
+//! Householder's, in f64, with sums in one order and nothing fused, and entries are rounded to f32: the same
+//! bits on every platform. d^3 operations to make one, d^2 to use it, where the Hadamard transform takes d
+//! log d; `tqkv_core` has that one without a matrix.
 
 use crate::random::{SplitMix, normals};
 use half::bf16;
@@ -41,7 +42,8 @@ pub(crate) fn layer_seed(seed: u64, layer: usize) -> u64 {
 }
 
 impl Rotation {
-    /// The rotation of a layer: that of `seed + 1000 * layer`. `None` for a Hadamard transform of no power of two.
+    /// The rotation of a layer: that of `seed + 1000 * layer`. `None` for a Hadamard transform of no power of
+    /// two.
     pub fn new(kind: RotationKind, dim: usize, seed: u64, layer: usize) -> Option<Self> {
         let seed = layer_seed(seed, layer);
         match kind {
@@ -123,7 +125,8 @@ pub(crate) fn hadamard(x: &mut [f64]) {
 
 /// An orthogonal matrix of the Haar law in `dim` dimensions, rows one after the other.
 fn haar(dim: usize, seed: u64) -> Vec<f64> {
-    // Columns of the Gaussian matrix, as those are what reflections work on; its entries are drawn row by row.
+    // Columns of the Gaussian matrix, as those are what reflections work on; its entries are drawn row by
+    // row.
     let draws = normals(seed, dim * dim);
     let mut columns: Vec<Vec<f64>> =
         (0..dim).map(|c| (0..dim).map(|r| draws[r * dim + c]).collect()).collect();
@@ -142,7 +145,8 @@ fn haar(dim: usize, seed: u64) -> Vec<f64> {
         }
         reflections.push(v);
     }
-    // Column c of Q is the product of all reflections, applied to the unit vector c from the last to the first.
+    // Column c of Q is the product of all reflections, applied to the unit vector c from the last to the
+    // first.
     let mut q = vec![0.0; dim * dim];
     for (c, is_positive) in is_positive.into_iter().enumerate() {
         let mut column = vec![0.0; dim];
@@ -217,7 +221,8 @@ mod tests {
         assert!((squares / layers as f64 - 1.0).abs() < 0.3, "{squares}");
     }
 
-    /// The bytes of the matrices are part of the formats. WARNING: a change here changes what blocks decode to.
+    /// The bytes of the matrices are part of the formats. WARNING: a change here changes what blocks decode
+    /// to.
     #[test]
     fn matrices_are_the_same_bits_everywhere() {
         let hash = |layer| {

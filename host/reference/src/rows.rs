@@ -121,7 +121,8 @@ impl Row {
         matches!(self.kind, Kind::Product(_))
     }
 
-    /// The paper's bound: Theorem 2 of squared dot errors where there is an estimator, else Theorem 1; `None` where it says nothing.
+    /// The paper's bound: Theorem 2 of squared dot errors where there is an estimator, else Theorem 1; `None`
+    /// where it says nothing.
     pub fn bound(&self) -> Option<f64> {
         match self.kind {
             Kind::Scalar(_) | Kind::Turbo { .. } => Some(theory::error_bound(self.rate())),
@@ -136,7 +137,8 @@ impl Row {
         matches!(self.kind, Kind::Scalar(_) | Kind::Product(_))
     }
 
-    /// The mean of |x - x^|^2 / |x|^2 that the mathematics gives for random directions; `None` where it gives none.
+    /// The mean of |x - x^|^2 / |x|^2 that the mathematics gives for random directions; `None` where it gives
+    /// none.
     pub fn expected_error(&self, dim: usize) -> Option<f64> {
         let of = |bits, dim| theory::lloyd_max(dim, bits);
         match self.kind {

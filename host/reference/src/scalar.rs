@@ -10,7 +10,8 @@ use tqkv_core::{DecodeError, EncodeError};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Form {
     pub(crate) bits: usize,
-    /// A byte a code, Gaussian levels, and decoded vectors brought to their norm; else codes side by side, levels of the exact law.
+    /// A byte a code, Gaussian levels, and decoded vectors brought to their norm; else codes side by side,
+    /// levels of the exact law.
     pub(crate) is_wide: bool,
     pub(crate) rotation: RotationKind,
 }

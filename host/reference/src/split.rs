@@ -1,8 +1,9 @@
 //! `c25`, `c35`: the half of the channels with the most energy at one bit more, each half rotated by itself.
 //!
-//! Channels are those of the vector as it is, before a rotation: after one all are alike, and two widths would gain nothing.
-//! Which ones have the energy is learned from vectors and stored once, not in the blocks; until then it is the first half.
-//! A block is the norms of both halves (f16) and their codes, the wide half first.
+//! Channels are those of the vector as it is, before a rotation: after one all are alike, and two widths
+//! would gain nothing. Which ones have the energy is learned from vectors and stored once, not in the blocks;
+//! until then it is the first half. A block is the norms of both halves (f16) and their codes, the wide half
+//! first.
 
 use crate::bits;
 use crate::coder::{Format, Layer, Norm};

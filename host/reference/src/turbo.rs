@@ -1,8 +1,9 @@
 //! `turbo2`, `turbo3`, `turbo4`: blocks of 128 coordinates as a fork of llama.cpp stores them.
 //!
-//! y = s2 * H(s1 * x) with two fixed vectors of signs and the orthonormal Sylvester transform; the norm is divided by that of
-//! the levels, so decoded vectors keep theirs. Head dims that are no multiple of 128 are padded with zeros. The levels are those
-//! of the fork since it stored 66 bytes for `turbo4`; blocks of `turbo3` from before have .021460 .065717 .117832 .190685.
+//! y = s2 * H(s1 * x) with two fixed vectors of signs and the orthonormal Sylvester transform; the norm is
+//! divided by that of the levels, so decoded vectors keep theirs. Head dims that are no multiple of 128 are
+//! padded with zeros. The levels are those of the fork since it stored 66 bytes for `turbo4`; blocks of
+//! `turbo3` from before have .021460 .065717 .117832 .190685.
 
 use crate::bits;
 use crate::coder::{Format, Norm};

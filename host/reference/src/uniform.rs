@@ -42,7 +42,8 @@ impl Format for Uniform {
     }
 }
 
-/// e5m2 numbers under one scale (f16) that maps the largest magnitude to 57344, the largest number of the format.
+/// e5m2 numbers under one scale (f16) that maps the largest magnitude to 57344, the largest number of the
+/// format.
 #[derive(Debug)]
 pub(crate) struct Floats;
 

@@ -4,8 +4,8 @@
 //! RAYON_NUM_THREADS=1 cargo run --release -p tqkv-storage --example cost [CHUNKS]
 //! ```
 //!
-//! Times are processor time of all threads, as Linux counts it. CHUNKS of 256 tokens (4096 are a million tokens) go to a file one
-//! after the other, and come back from it; memory is that of one.
+//! Times are processor time of all threads, as Linux counts it. CHUNKS of 256 tokens (4096 are a million
+//! tokens) go to a file one after the other, and come back from it; memory is that of one.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Seek, Write};

@@ -1,8 +1,9 @@
-//! Sequences as streams of chunks: a cache that is put away, and taken up again by another process or machine.
+//! Sequences as streams of chunks: a cache that is put away, and taken up again by another process or
+//! machine.
 //!
-//! An archive is chunks of all layers, one after another, at consecutive positions from 0 on; nothing is between or behind them. Both ways
-//! hold one chunk in memory. A snapshot of a cache ([`KvCache::snapshot`]) keeps its codes bit for bit; an archive is a fraction of that,
-//! and what comes back is near, not equal.
+//! An archive is chunks of all layers, one after another, at consecutive positions from 0 on; nothing is
+//! between or behind them. Both ways hold one chunk in memory. A snapshot of a cache ([`KvCache::snapshot`])
+//! keeps its codes bit for bit; an archive is a fraction of that, and what comes back is near, not equal.
 
 use std::io::{ErrorKind, Read, Write};
 
@@ -19,8 +20,8 @@ impl StorageCodec {
     /// Writes all tokens of a cache, as it holds them, in chunks. Returns the bytes.
     ///
     /// # Errors
-    /// A cache of another shape or of latent vectors, tokens that left a sliding window or a page that cannot be read, numbers too
-    /// large for the basis, and what `out` refuses.
+    /// A cache of another shape or of latent vectors, tokens that left a sliding window or a page that cannot
+    /// be read, numbers too large for the basis, and what `out` refuses.
     pub fn archive(&self, budget: Budget, cache: &KvCache, out: &mut dyn Write) -> Result<u64, StorageError> {
         check_cache(self.shape(), cache)?;
         let mut bytes = 0;
@@ -39,8 +40,8 @@ impl StorageCodec {
     /// Appends the tokens of an archive to an empty cache. Returns how many.
     ///
     /// # Errors
-    /// As [`StorageCodec::decode`], chunks that do not follow one another, a cache that is not empty or of another shape, and what the cache
-    /// refuses; the cache is empty then.
+    /// As [`StorageCodec::decode`], chunks that do not follow one another, a cache that is not empty or of
+    /// another shape, and what the cache refuses; the cache is empty then.
     pub fn restore(&self, input: &mut dyn Read, cache: &mut KvCache) -> Result<usize, StorageError> {
         check_cache(self.shape(), cache)?;
         if !cache.is_empty() {
@@ -84,7 +85,8 @@ impl StorageCodec {
     /// Reads the next chunk of an archive into `chunk`, whose memory is reused; false at the end.
     ///
     /// # Errors
-    /// As [`StorageCodec::span`], a chunk without all of its streams, one that is cut short, and what `input` refuses.
+    /// As [`StorageCodec::span`], a chunk without all of its streams, one that is cut short, and what `input`
+    /// refuses.
     pub fn read_chunk(&self, input: &mut dyn Read, chunk: &mut Vec<u8>) -> Result<bool, StorageError> {
         chunk.resize(Header::BYTES, 0);
         let read = read_up_to(input, chunk)?;

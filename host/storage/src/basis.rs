@@ -30,9 +30,11 @@ impl fmt::Debug for BasisId {
     }
 }
 
-/// Where keys and values of each layer are coded: [`crate::Learner::freeze`] makes one, and nothing changes it.
+/// Where keys and values of each layer are coded: [`crate::Learner::freeze`] makes one, and nothing changes
+/// it.
 ///
-/// About `layer_values^2` bytes a layer where keys and values share one, half of that where they do not, n times that where n layers do.
+/// About `layer_values^2` bytes a layer where keys and values share one, half of that where they do not, n
+/// times that where n layers do.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Basis {
     pub(crate) shape: Shape,
@@ -66,8 +68,9 @@ impl Basis {
         self.tokens
     }
 
-    /// The share of a text that it was learned from, estimated from some hashes of what [`crate::Learner::mark`] was shown; figures on
-    /// such a text say nothing of others. 0 where it was shown nothing.
+    /// The share of a text that it was learned from, estimated from some hashes of what
+    /// [`crate::Learner::mark`] was shown; figures on such a text say nothing of others. 0 where it was shown
+    /// nothing.
     pub fn learned_from(&self, tokens: &[u32]) -> f64 {
         self.marks.share(tokens)
     }

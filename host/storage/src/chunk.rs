@@ -106,7 +106,8 @@ impl Header {
         HEADER + self.exact_bytes(shape) + CRC
     }
 
-    /// Writes header, exact tokens and their CRC; refuses exact tokens that are not finite, as coded ones are.
+    /// Writes header, exact tokens and their CRC; refuses exact tokens that are not finite, as coded ones
+    /// are.
     pub(crate) fn write<T: Element>(
         &self,
         shape: &Shape,
@@ -159,7 +160,8 @@ impl Header {
         out.extend_from_slice(frame);
     }
 
-    /// Reads and checks the header of a chunk for keys and values of `shape`; what follows it and its exact tokens is left.
+    /// Reads and checks the header of a chunk for keys and values of `shape`; what follows it and its exact
+    /// tokens is left.
     pub(crate) fn read<'a>(bytes: &'a [u8], shape: &Shape) -> Result<(Self, &'a [u8]), StorageError> {
         let mut rest = Bytes::new(bytes, "chunk");
         let header = Self::read_fields(&mut rest, shape)?;
@@ -203,7 +205,8 @@ impl Header {
         Ok(Self { span, dtype, has_basis: flags == 1, frame, least: least as u8, section })
     }
 
-    /// Copies the exact tokens of a chunk, in whichever numbers they are. Where one is not finite nothing is copied.
+    /// Copies the exact tokens of a chunk, in whichever numbers they are. Where one is not finite nothing is
+    /// copied.
     pub(crate) fn read_exact<T: Element>(
         &self,
         shape: &Shape,

@@ -43,9 +43,9 @@ type Section<'a> = (Head<'a>, &'a [u8]);
 
 /// Encodes and decodes chunks of one model's keys and values.
 ///
-/// Sections run on the threads of rayon's pool, each with the memory of its layers' tokens in f32 three times over and their
-/// basis. Encoding gives the same bytes for any number of threads; without a basis on every machine, with one up to the order of
-/// sums in the machine's matrix products.
+/// Sections run on the threads of rayon's pool, each with the memory of its layers' tokens in f32 three times
+/// over and their basis. Encoding gives the same bytes for any number of threads; without a basis on every
+/// machine, with one up to the order of sums in the machine's matrix products.
 #[derive(Debug, Clone)]
 pub struct StorageCodec {
     shape: Shape,
@@ -59,8 +59,8 @@ impl StorageCodec {
     /// A codec in a basis, or without one.
     ///
     /// # Errors
-    /// [`StorageError::Basis`] where the basis is of another shape (of which model it is, [`Basis::check`] says), or a level
-    /// forced by `TQKV_LEVEL` that this machine does not have.
+    /// [`StorageError::Basis`] where the basis is of another shape (of which model it is, [`Basis::check`]
+    /// says), or a level forced by `TQKV_LEVEL` that this machine does not have.
     pub fn new(shape: Shape, basis: Option<Arc<Basis>>) -> Result<Self, StorageError> {
         if let Some(why) = basis.as_ref().and_then(|basis| basis.shape().differs(&shape)) {
             return Err(StorageError::Basis(why));
@@ -122,7 +122,8 @@ impl StorageCodec {
     /// Encodes keys `[layers, tokens, num_kv_heads, head_dim]`, after RoPE, and values likewise.
     ///
     /// # Errors
-    /// A span or slices that do not fit the shape, and numbers that are not finite or too large for the basis.
+    /// A span or slices that do not fit the shape, and numbers that are not finite or too large for the
+    /// basis.
     pub fn encode<T: Element>(
         &self,
         budget: Budget,
@@ -157,8 +158,9 @@ impl StorageCodec {
         [rows * self.shape.key_values(), rows * self.shape.value_values()]
     }
 
-    /// The likeliest of `candidates` as the position of the first token of a span, for stores that do not say: RoPE is undone for
-    /// it. Without a basis nothing tells, and the span's own position comes back. A wrong one costs bits, not correctness.
+    /// The likeliest of `candidates` as the position of the first token of a span, for stores that do not
+    /// say: RoPE is undone for it. Without a basis nothing tells, and the span's own position comes back. A
+    /// wrong one costs bits, not correctness.
     ///
     /// # Errors
     /// A span or keys that do not fit the shape.
@@ -198,8 +200,8 @@ impl StorageCodec {
     /// Decodes a chunk into keys and values, as long as [`StorageCodec::span`] says.
     ///
     /// # Errors
-    /// [`StorageError::OtherBasis`], [`StorageError::Bytes`] for what is no chunk, damaged or truncated, and slices of other
-    /// lengths. What keys and values hold then is of no meaning.
+    /// [`StorageError::OtherBasis`], [`StorageError::Bytes`] for what is no chunk, damaged or truncated, and
+    /// slices of other lengths. What keys and values hold then is of no meaning.
     pub fn decode<T: Element>(&self, bytes: &[u8], k: &mut [T], v: &mut [T]) -> Result<Span, StorageError> {
         let (header, rest) = self.read_header(bytes)?;
         let span = header.span;

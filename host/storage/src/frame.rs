@@ -6,7 +6,8 @@ use crate::columns::Columns;
 use crate::rows::Rows;
 use crate::shape::Shape;
 
-/// The frame of a layer, or of the layers that share a basis. Without columns, coefficients are the scaled channels themselves.
+/// The frame of a layer, or of the layers that share a basis. Without columns, coefficients are the scaled
+/// channels themselves.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Frame {
     /// Of the un-RoPEd keys, f16 each.

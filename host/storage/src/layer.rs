@@ -1,5 +1,5 @@
-//! The part of a chunk that one layer has, or those that share a basis: norms and widths, then a stream for each width, the widest
-//! first.
+//! The part of a chunk that one layer has, or those that share a basis: norms and widths, then a stream for
+//! each width, the widest first.
 
 use std::borrow::Cow;
 
@@ -68,8 +68,8 @@ impl<'a> Layout<'a> {
             + CRC
     }
 
-    /// Bytes of a section at so many bits for each coded value, norms, widths, scales and checksums included. Where tokens are few
-    /// the head would take all of it, and half of what is there is for the streams.
+    /// Bytes of a section at so many bits for each coded value, norms, widths, scales and checksums included.
+    /// Where tokens are few the head would take all of it, and half of what is there is for the streams.
     pub(crate) fn section(&self, bits: f32) -> usize {
         if self.tokens == 0 {
             return 0;

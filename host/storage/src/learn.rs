@@ -26,8 +26,9 @@ struct Moments {
 
 /// Gathers what a [`Basis`] is made of.
 ///
-/// Memory: 8 bytes for each entry of the basis. Cost: one matrix product a layer as tokens pass, and eigenvectors once
-/// ([`Learner::freeze`]). A few thousand tokens do; from one to three thousand the error falls by a fifth to a third.
+/// Memory: 8 bytes for each entry of the basis. Cost: one matrix product a layer as tokens pass, and
+/// eigenvectors once ([`Learner::freeze`]). A few thousand tokens do; from one to three thousand the error
+/// falls by a fifth to a third.
 #[derive(Debug, Clone)]
 pub struct Learner {
     shape: Shape,
@@ -60,8 +61,9 @@ impl Learner {
         self.tokens
     }
 
-    /// Takes keys `[layers, tokens, num_kv_heads, head_dim]`, after RoPE, and values likewise, of tokens at consecutive positions
-    /// from `first_position` on. The first tokens of a text, which are stored as they are, are passed over.
+    /// Takes keys `[layers, tokens, num_kv_heads, head_dim]`, after RoPE, and values likewise, of tokens at
+    /// consecutive positions from `first_position` on. The first tokens of a text, which are stored as they
+    /// are, are passed over.
     ///
     /// # Errors
     /// Lengths that do not fit the shape, or numbers that are not finite; nothing is taken then.
@@ -113,8 +115,8 @@ impl Learner {
         Ok(())
     }
 
-    /// Remembers a text that it learns from by some hashes, 8 bytes for about 64 tokens, so that [`Basis::learned_from`] tells it
-    /// again.
+    /// Remembers a text that it learns from by some hashes, 8 bytes for about 64 tokens, so that
+    /// [`Basis::learned_from`] tells it again.
     pub fn mark(&mut self, tokens: &[u32]) {
         self.marks.add(tokens);
     }
@@ -138,8 +140,8 @@ impl Learner {
         Ok(())
     }
 
-    /// The basis of what was seen, of a model so called. Cost: eigenvectors of each layer, a second for 1024 values
-    /// on one core.
+    /// The basis of what was seen, of a model so called. Cost: eigenvectors of each layer, a second for 1024
+    /// values on one core.
     ///
     /// # Errors
     /// [`StorageError::Learning`]: fewer tokens than a basis has columns.
@@ -187,8 +189,8 @@ impl Moments {
         }
     }
 
-    /// Keys are centred, values are not: tokens with small values are the attended ones, and a mean would be noise to them. Both
-    /// are scaled to the same centred energy, in each layer.
+    /// Keys are centred, values are not: tokens with small values are the attended ones, and a mean would be
+    /// noise to them. Both are scaled to the same centred energy, in each layer.
     fn frame(
         &self,
         tokens: f64,

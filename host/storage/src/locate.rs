@@ -6,12 +6,12 @@ use crate::element::Element;
 use crate::rope::{Pairs, Rope};
 use crate::rows::Place;
 
-/// The position among `first, first + step, ..` below `end` at which un-RoPEd keys are most like those that the basis was
-/// learned from: their mean turns with the position, and most pairs' means are large.
+/// The position among `first, first + step, ..` below `end` at which un-RoPEd keys are most like those that
+/// the basis was learned from: their mean turns with the position, and most pairs' means are large.
 ///
-/// `k` are keys `[layers, tokens, num_kv_heads, head_dim]` of the layers of `span`. Another position than the true one costs bits, not
-/// correctness: a chunk is decoded with that which it was encoded with. Cost: a pass over the keys, and a product of all pairs for
-/// each candidate.
+/// `k` are keys `[layers, tokens, num_kv_heads, head_dim]` of the layers of `span`. Another position than the
+/// true one costs bits, not correctness: a chunk is decoded with that which it was encoded with. Cost: a pass
+/// over the keys, and a product of all pairs for each candidate.
 pub(crate) fn locate<T: Element>(basis: &Basis, span: &Span, k: &[T], candidates: &[u64]) -> u64 {
     let shape = basis.shape();
     let keys = shape.key_values();
@@ -39,7 +39,8 @@ pub(crate) fn locate<T: Element>(basis: &Basis, span: &Span, k: &[T], candidates
     best.map_or(span.first_position, |(position, _)| *position)
 }
 
-/// Of each pair, summed over heads, the product of the mean with the conjugate of the basis's, as complex numbers.
+/// Of each pair, summed over heads, the product of the mean with the conjugate of the basis's, as complex
+/// numbers.
 fn products(rope: &Rope, head_dim: usize, mean: &[f64], known: &[f32]) -> Vec<(f64, f64)> {
     let half = rope.inv_freq.len();
     let mut sums = vec![(0.0, 0.0); half];

@@ -1,4 +1,5 @@
-//! The traces that a basis keeps of the text it was learned from: enough to tell whether another text is the same.
+//! The traces that a basis keeps of the text it was learned from: enough to tell whether another text is the
+//! same.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,8 @@ const RUN: usize = 32;
 /// About one of so many hashes is kept.
 const EVERY: u64 = 64;
 
-/// Hashes of runs of 32 tokens, about one of 64. Two texts that share a few hundred tokens share some, wherever their windows begin.
+/// Hashes of runs of 32 tokens, about one of 64. Two texts that share a few hundred tokens share some,
+/// wherever their windows begin.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Marks(BTreeSet<u64>);
 

@@ -1,8 +1,8 @@
 //! RoPE undone before keys are coded, and done again after.
 //!
-//! Angles come from a table of frequencies, so every scaling of them is one kind. A constant factor of rotated coordinates (the
-//! attention scaling of YaRN) stays in the keys: a turn is all that is undone. Angles are computed in f64 by `libm`, and so are
-//! the same on every machine.
+//! Angles come from a table of frequencies, so every scaling of them is one kind. A constant factor of
+//! rotated coordinates (the attention scaling of YaRN) stays in the keys: a turn is all that is undone.
+//! Angles are computed in f64 by `libm`, and so are the same on every machine.
 
 use std::str::FromStr;
 
@@ -20,7 +20,8 @@ pub enum Pairs {
 impl FromStr for Pairs {
     type Err = StorageError;
 
-    /// By name; kinds whose angles are not one position times one frequency (M-RoPE, dynamic ones) are refused by theirs.
+    /// By name; kinds whose angles are not one position times one frequency (M-RoPE, dynamic ones) are
+    /// refused by theirs.
     fn from_str(name: &str) -> Result<Self, StorageError> {
         match name {
             "half" => Ok(Self::Half),
@@ -39,7 +40,8 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// Coordinates `first..first + 2 * inv_freq.len()` of each head turn, pair i by the angle `position * inv_freq[i]`.
+    /// Coordinates `first..first + 2 * inv_freq.len()` of each head turn, pair i by the angle
+    /// `position * inv_freq[i]`.
     pub const fn new(first: usize, pairs: Pairs, inv_freq: Vec<f64>) -> Self {
         Self { first, pairs, inv_freq }
     }

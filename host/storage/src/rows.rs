@@ -1,9 +1,10 @@
-//! Keys and values as rows of numbers, of one layer or of those that share a basis: keys un-RoPEd, values over an 8-bit norm.
+//! Keys and values as rows of numbers, of one layer or of those that share a basis: keys un-RoPEd, values
+//! over an 8-bit norm.
 //!
 //! A row is the keys of its layers, then their values.
 //!
-//! Tokens with small values are the attended ones, so noise must shrink with them: each token's values are divided by a norm of
-//! their own. Keys want the same noise for every token, and are not.
+//! Tokens with small values are the attended ones, so noise must shrink with them: each token's values are
+//! divided by a norm of their own. Keys want the same noise for every token, and are not.
 
 use std::ops::Range;
 
@@ -123,8 +124,8 @@ impl Place<'_> {
         sums.into_iter().map(|sum| sum / tokens).collect()
     }
 
-    /// To keys and values, exact ones in front left as they are; `rows` is used up. False where some number is not finite, which
-    /// no encoder writes.
+    /// To keys and values, exact ones in front left as they are; `rows` is used up. False where some number
+    /// is not finite, which no encoder writes.
     pub(crate) fn put_together<T: Element>(
         &self,
         rows: &mut [f32],

@@ -16,9 +16,11 @@ const MAX_COUNT: usize = 1 << 16;
 pub enum Join {
     /// Keys and values of a layer.
     Joint,
-    /// Keys of a layer, and values of a layer: half the file and half the products, for a few tenths of a bit.
+    /// Keys of a layer, and values of a layer: half the file and half the products, for a few tenths of a
+    /// bit.
     Apart,
-    /// Keys and values of so many consecutive layers, two or more: the fewest bits, for so many times the file and the products.
+    /// Keys and values of so many consecutive layers, two or more: the fewest bits, for so many times the
+    /// file and the products.
     Layers(u16),
 }
 
@@ -45,11 +47,12 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Layers that all have the same RoPE. `value_dim` is 0 where one latent vector is key and value of a token (MLA); it is
-    /// given as keys then.
+    /// Layers that all have the same RoPE. `value_dim` is 0 where one latent vector is key and value of a
+    /// token (MLA); it is given as keys then.
     ///
     /// # Errors
-    /// A count of zero or beyond 65536, head dims that no codec takes, or a RoPE that turns more than there is.
+    /// A count of zero or beyond 65536, head dims that no codec takes, or a RoPE that turns more than there
+    /// is.
     pub fn new(
         num_layers: usize,
         num_kv_heads: usize,

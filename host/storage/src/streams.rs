@@ -1,8 +1,9 @@
 //! Coefficients of one width as blocks of trellis codes.
 //!
-//! A stream holds the coefficients of all runs of its width, token after token, cut into vectors of 256; zeros fill the last. The
-//! random rotation of a block spreads what a token has over those beside it, and one scale serves 256 values. Scales are the
-//! unbiased ones: noise averages out over the attended tokens, shrinkage does not.
+//! A stream holds the coefficients of all runs of its width, token after token, cut into vectors of 256;
+//! zeros fill the last. The random rotation of a block spreads what a token has over those beside it, and one
+//! scale serves 256 values. Scales are the unbiased ones: noise averages out over the attended tokens,
+//! shrinkage does not.
 
 use std::sync::LazyLock;
 

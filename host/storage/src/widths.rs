@@ -30,8 +30,8 @@ impl Ord for Step {
     }
 }
 
-/// Widths of runs of `run_values` stored values each (coefficients of all tokens), so that their streams take at most `bytes`:
-/// greedily, always the bit that takes off the most energy.
+/// Widths of runs of `run_values` stored values each (coefficients of all tokens), so that their streams take
+/// at most `bytes`: greedily, always the bit that takes off the most energy.
 pub(crate) fn allot(energies: &[f64], run_values: usize, bytes: usize) -> Vec<u8> {
     let mut widths = vec![0u8; energies.len()];
     let mut runs_at = [0usize; MAX_WIDTH as usize + 1];

@@ -21,8 +21,8 @@ pub(crate) struct Coding {
     pub(crate) level: Level,
 }
 
-/// What a file says of a coded tensor, as JSON in the metadata beside the tensor's name ([`CodedAs::key`]); the tensor itself is
-/// bytes, of which those of a row's groups lie one after the other.
+/// What a file says of a coded tensor, as JSON in the metadata beside the tensor's name ([`CodedAs::key`]);
+/// the tensor itself is bytes, of which those of a row's groups lie one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CodedAs {

@@ -1,5 +1,5 @@
-//! The tensors of a model, by their names in Hugging Face checkpoints, wherever they lie: safetensors files (one or shards)
-//! or GGUF files ([`crate::gguf`]).
+//! The tensors of a model, by their names in Hugging Face checkpoints, wherever they lie: safetensors files
+//! (one or shards) or GGUF files ([`crate::gguf`]).
 
 mod format;
 mod kinds;

@@ -87,7 +87,8 @@ fn contents(file: &Source, index: usize) -> Result<Vec<(String, Entry)>, ModelEr
 /// A format, or the name of one that is not read.
 type MaybeFormat = Result<Format, String>;
 
-/// The format of a tensor and its shape in values; the metadata of the file says which tensors of bytes are codes.
+/// The format of a tensor and its shape in values; the metadata of the file says which tensors of bytes are
+/// codes.
 ///
 /// # Errors
 /// What is wrong with what the metadata says.

@@ -1,4 +1,5 @@
-//! The bytes of a model's files: mapped, or read piece by piece where a model is larger than the memory it may take.
+//! The bytes of a model's files: mapped, or read piece by piece where a model is larger than the memory it
+//! may take.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -13,8 +14,8 @@ use tqkv::file::Bytes;
 /// How the files of a model are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Access {
-    /// Mapped for the life of the model: weights are read where they lie, and the system may drop and read again what memory
-    /// is short for. The files must not be changed meanwhile.
+    /// Mapped for the life of the model: weights are read where they lie, and the system may drop and read
+    /// again what memory is short for. The files must not be changed meanwhile.
     #[default]
     Mapped,
     /// Read layer by layer, the next while one is computed: of the layers no more than two are in memory.

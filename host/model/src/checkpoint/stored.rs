@@ -105,7 +105,8 @@ impl Stored {
         Self { format: self.format.clone(), shape: vec![rows, self.shape[0]], bytes: bytes.into() }
     }
 
-    /// Rows of each head from (pair, half) to (half, pair): GGUF files of some families have the former, for interleaved RoPE.
+    /// Rows of each head from (pair, half) to (half, pair): GGUF files of some families have the former, for
+    /// interleaved RoPE.
     pub(crate) fn unpermuted(self, heads: usize) -> Self {
         let (rows, row_bytes) = (self.shape.first().copied().unwrap_or(0), self.row_bytes());
         let head_dim = rows / heads.max(1);

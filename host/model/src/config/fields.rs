@@ -101,7 +101,8 @@ const READ: [&str; 19] = [
     "hidden_act",
 ];
 
-/// Of no matter to logits: where the file comes from, numbers of tokens, training, sampling, how other programs run it.
+/// Of no matter to logits: where the file comes from, numbers of tokens, training, sampling, how other
+/// programs run it.
 #[rustfmt::skip]
 const OF_NO_MATTER: [&str; 62] = [
     "_name_or_path", "name_or_path", "auto_map", "transformers_version", "transformers.js_config", "tokenizer_class",
@@ -117,7 +118,8 @@ const OF_NO_MATTER: [&str; 62] = [
     "length_penalty", "diversity_penalty", "num_beam_groups",
 ];
 
-/// Refuses a field that would change the result and is not computed, and a file without one that must be there.
+/// Refuses a field that would change the result and is not computed, and a file without one that must be
+/// there.
 pub(super) fn refuse_unread(fields: &Map<String, Value>, family: &Family) -> Result<(), ModelError> {
     let class = family.name();
     if let Some(name) = family.required.iter().find(|name| !fields.contains_key(**name)) {

@@ -4,8 +4,8 @@ use super::count;
 use super::fields::RawConfig;
 use crate::error::ModelError;
 
-/// Attention over latent vectors (multi-head latent attention): each token has one vector that is key and value of all heads,
-/// and a positional part of the key.
+/// Attention over latent vectors (multi-head latent attention): each token has one vector that is key and
+/// value of all heads, and a positional part of the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Latent {
     /// Width of the vector.

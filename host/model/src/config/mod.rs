@@ -44,8 +44,8 @@ pub struct Config {
     pub vocab_size: usize,
     /// Longest sequence: `max_position_embeddings`.
     pub context: usize,
-    /// What the queries of each layer see; empty where all see every token of the longest sequence. A query at position p
-    /// of a layer with a window of w tokens sees the positions p - w + 1 to p.
+    /// What the queries of each layer see; empty where all see every token of the longest sequence. A query
+    /// at position p of a layer with a window of w tokens sees the positions p - w + 1 to p.
     pub kinds: Vec<LayerKind>,
     /// Epsilon of every RMSNorm.
     pub rms_norm_eps: f32,
@@ -61,8 +61,8 @@ pub struct Config {
     pub soft_cap: Option<f32>,
     /// And so do those of the vocabulary.
     pub final_soft_cap: Option<f32>,
-    /// A learned logit for each query head of each layer that takes weight and adds no value, `[num_layers, num_heads]`. They are
-    /// weights: here once the model is loaded, where its family has them.
+    /// A learned logit for each query head of each layer that takes weight and adds no value,
+    /// `[num_layers, num_heads]`. They are weights: here once the model is loaded, where its family has them.
     pub sink_logits: Vec<f32>,
     /// How the MLP's gate and its other half are joined.
     pub activation: Activation,
@@ -105,12 +105,13 @@ impl Config {
     /// Reads and checks the bytes of a `config.json`.
     ///
     /// # Errors
-    /// [`ModelError::UnsupportedArchitecture`], or [`ModelError::Config`] for a missing or malformed field, an
-    /// impossible shape, or a feature the runner does not compute.
+    /// [`ModelError::UnsupportedArchitecture`], or [`ModelError::Config`] for a missing or malformed field,
+    /// an impossible shape, or a feature the runner does not compute.
     pub fn from_json(json: &[u8]) -> Result<Self, ModelError> {
         let malformed = |error: serde_json::Error| ModelError::Config(error.to_string());
         let fields: Map<String, Value> = serde_json::from_slice(json).map_err(malformed)?;
-        // The architecture first: a foreign config should be refused by its name, not by the first missing field.
+        // The architecture first: a foreign config should be refused by its name, not by the first missing
+        // field.
         let architecture = read_architecture(&fields)?;
         let family = architecture.family();
         fields::refuse_unread(&fields, family)?;
@@ -178,8 +179,8 @@ impl Config {
         Ok(())
     }
 
-    /// The shape of this model's KV cache: of latent attention, the latent vector with its positional part is the one key, and
-    /// what attention gives is as wide as the vector without.
+    /// The shape of this model's KV cache: of latent attention, the latent vector with its positional part is
+    /// the one key, and what attention gives is as wide as the vector without.
     pub const fn kv_shape(&self) -> KvShape {
         match &self.latent {
             None => KvShape::new(self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim),
@@ -198,8 +199,8 @@ impl Config {
         shape.num_layers * shape.num_kv_heads * (shape.head_dim + values)
     }
 
-    /// A compressed cache of this model's shape that computes the model's attention: what its layers see, latent vectors, factor
-    /// and soft cap of the logits, learned sinks.
+    /// A compressed cache of this model's shape that computes the model's attention: what its layers see,
+    /// latent vectors, factor and soft cap of the logits, learned sinks.
     pub fn cache_spec(&self) -> CacheSpec {
         let mut spec = CacheSpec::from(self.kv_shape());
         spec.position_dim = self.latent.as_ref().map_or(0, |latent| latent.position_dim);
@@ -208,8 +209,8 @@ impl Config {
         if self.kinds.is_empty() { spec } else { spec.kinds(self.kinds.clone()) }
     }
 
-    /// What of this model's attention a cache on a GPU does not compute; `None` where it is all there. Windows are not counted:
-    /// within them such a cache may be used.
+    /// What of this model's attention a cache on a GPU does not compute; `None` where it is all there.
+    /// Windows are not counted: within them such a cache may be used.
     pub fn refused_by_gpu(&self) -> Option<String> {
         let what = if self.latent.is_some() {
             "latent attention"

@@ -30,7 +30,8 @@ pub enum RopeScaling {
         /// The divisor, above 0.
         factor: f64,
     },
-    /// Every frequency divided by one of its own, half of the rotated coordinates of them, above 0: what GGUF files have.
+    /// Every frequency divided by one of its own, half of the rotated coordinates of them, above 0: what GGUF
+    /// files have.
     Factors(Vec<f64>),
     /// Llama 3.1: long wavelengths divided, short ones kept, a linear blend between.
     Llama3 {
@@ -43,7 +44,8 @@ pub enum RopeScaling {
         /// Context of the pre-training.
         original_context: f64,
     },
-    /// `YaRN`: coordinates that turn seldom in the original context divided, those that turn often kept, a ramp between.
+    /// `YaRN`: coordinates that turn seldom in the original context divided, those that turn often kept, a
+    /// ramp between.
     Yarn {
         /// The divisor, above 0.
         factor: f64,
@@ -110,7 +112,8 @@ fn bad(what: String) -> ModelError {
     ModelError::Config(what)
 }
 
-/// RoPE of all layers, or of those that see everything and those with a window. `head_dim` has the rotated coordinates.
+/// RoPE of all layers, or of those that see everything and those with a window. `head_dim` has the rotated
+/// coordinates.
 pub(super) fn read(
     raw: &RawConfig,
     family: &Family,

@@ -1,7 +1,8 @@
 //! Attention scores of a cache beside those of exact keys: the same queries and keys, head by head.
 //!
-//! Every [`PROBE`] tokens the newest token's queries are scored against all tokens before it by both caches. Scores are the
-//! logits before the softmax, of all tokens that the position sees, uncompressed ones included.
+//! Every [`PROBE`] tokens the newest token's queries are scored against all tokens before it by both caches.
+//! Scores are the logits before the softmax, of all tokens that the position sees, uncompressed ones
+//! included.
 
 use super::cosine;
 use serde::Serialize;

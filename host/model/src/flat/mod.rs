@@ -1,5 +1,5 @@
-//! Flat files for microcontrollers: a Llama-like model quantised to the integers of [`tqkv_lm`], and that integer model at work
-//! on this machine, to the same bits.
+//! Flat files for microcontrollers: a Llama-like model quantised to the integers of [`tqkv_lm`], and that
+//! integer model at work on this machine, to the same bits.
 //!
 //! Quantisation takes the weights alone, no calibration. SPEC.md has the bytes.
 
@@ -53,7 +53,8 @@ pub fn read(file: &[u8]) -> Result<tqkv_lm::Model<'_>, ModelError> {
     Ok(tqkv_lm::Model::load(file)?)
 }
 
-/// Bytes of RAM of the integer model beside its code's stack: what it works in, and the slots of so many tokens.
+/// Bytes of RAM of the integer model beside its code's stack: what it works in, and the slots of so many
+/// tokens.
 ///
 /// `None` where a codec does not have the head dim.
 pub fn ram_bytes(shape: &Shape, (keys, values): (CodecId, CodecId), tokens: u64) -> Option<u64> {

@@ -58,7 +58,8 @@ pub struct FlatFigures {
 }
 
 impl<'a> FlatRunner<'a> {
-    /// Checks the file and that this machine has the loops for its head dim and these codecs, over rings of so many tokens.
+    /// Checks the file and that this machine has the loops for its head dim and these codecs, over rings of
+    /// so many tokens.
     ///
     /// # Errors
     /// [`ModelError::Export`] naming what is accepted.

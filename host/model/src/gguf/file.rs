@@ -1,6 +1,7 @@
 //! The container: typed key and value pairs, and where each tensor lies.
 //!
-//! Everything in a file may be wrong. Counts are held against the bytes that are left before room is made for them.
+//! Everything in a file may be wrong. Counts are held against the bytes that are left before room is made for
+//! them.
 
 use crate::error::ModelError;
 use std::collections::HashMap;
@@ -29,8 +30,8 @@ pub(super) enum Value<'a> {
     List(List<'a>),
 }
 
-/// A list, as the file has it: its entries are read whenever they are asked for. In memory of its own, one of bytes would take
-/// 32 times the file.
+/// A list, as the file has it: its entries are read whenever they are asked for. In memory of its own, one of
+/// bytes would take 32 times the file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct List<'a> {
     kind: u32,

@@ -1,6 +1,7 @@
 //! GGUF files: one model with its metadata, its tokenizer and its tensors, as llama.cpp has them.
 //!
-//! What is read becomes what a Hugging Face folder has ([`Folder`], tensors by their names there), so that all else exists once. What would change the result and is not computed is refused by name.
+//! What is read becomes what a Hugging Face folder has ([`Folder`], tensors by their names there), so that
+//! all else exists once. What would change the result and is not computed is refused by name.
 
 mod config;
 mod file;
@@ -19,7 +20,8 @@ use config::Family;
 use file::{File, Info, Value};
 pub(crate) use vocabulary::Vocabulary;
 
-/// Errors of what was made of a file, said of the file: there is no `config.json` that a user could look into.
+/// Errors of what was made of a file, said of the file: there is no `config.json` that a user could look
+/// into.
 pub(crate) fn said_of(file: &str, error: ModelError) -> ModelError {
     let reason = match error {
         ModelError::Config(reason) | ModelError::Tokenizer(reason) => reason,
@@ -76,7 +78,8 @@ pub(crate) fn read(files: Vec<Source>) -> Result<Folder, ModelError> {
     Ok(Folder { config, tokenizer, chat, tensors: Checkpoint::new(files, entries) })
 }
 
-/// Bytes of a file that are looked at first for what stands before its tensors; so many times as many where it is longer.
+/// Bytes of a file that are looked at first for what stands before its tensors; so many times as many where
+/// it is longer.
 const HEAD: u64 = 1 << 20;
 const LONGER: u64 = 8;
 /// Longest such part that is read; large vocabularies take some ten megabytes.
@@ -182,7 +185,8 @@ impl<'a> Contents<'a> {
         Vocabulary::of(&self.files[0])
     }
 
-    /// Where each tensor lies, by its name in Hugging Face checkpoints; what these do not have keeps its name.
+    /// Where each tensor lies, by its name in Hugging Face checkpoints; what these do not have keeps its
+    /// name.
     fn entries(&self) -> Result<HashMap<String, Entry>, ModelError> {
         let mut entries = HashMap::new();
         for (file, contents) in self.files.iter().enumerate() {

@@ -1,8 +1,8 @@
 //! Pieces with scores out of a file, and as a `tokenizer.json` of BPE for folders.
 //!
-//! llama.cpp joins, again and again, the two neighbours whose union is the piece of the best score, the leftmost of equal
-//! ones. BPE joins the neighbours whose merge is listed first, so the list is every way to split a piece in two, the best
-//! piece first. A character that is no piece becomes the tokens of its bytes.
+//! llama.cpp joins, again and again, the two neighbours whose union is the piece of the best score, the
+//! leftmost of equal ones. BPE joins the neighbours whose merge is listed first, so the list is every way to
+//! split a piece in two, the best piece first. A character that is no piece becomes the tokens of its bytes.
 
 use std::collections::HashMap;
 
@@ -131,7 +131,8 @@ mod tests {
             self.kinds.push(kind);
         }
 
-        /// Bytes, some special tokens, the characters of the text but its last few, and pieces grown from it at random.
+        /// Bytes, some special tokens, the characters of the text but its last few, and pieces grown from it
+        /// at random.
         fn new(seed: u64) -> Self {
             let mut pieces = Self { tokens: Vec::new(), scores: Vec::new(), kinds: Vec::new() };
             pieces.push("<unk>", 0.0, kind::UNKNOWN);

@@ -1,7 +1,7 @@
 //! The tokenizer in a file, as a `tokenizer.json`.
 //!
-//! Byte-level BPE, split before its merges as the name of the splitting says; another name would give other tokens without
-//! an error, so it is refused. Or pieces with scores ([`super::pieces`]).
+//! Byte-level BPE, split before its merges as the name of the splitting says; another name would give other
+//! tokens without an error, so it is refused. Or pieces with scores ([`super::pieces`]).
 
 use serde_json::{Map, Value as Json, json};
 
@@ -56,7 +56,8 @@ impl Splitting {
         }
     }
 
-    /// Whether a word that is a token needs no merges, and texts begin with the first token unless said otherwise.
+    /// Whether a word that is a token needs no merges, and texts begin with the first token unless said
+    /// otherwise.
     fn is_llama3(self) -> bool {
         matches!(self, Self::Words(r"\p{N}{1,3}"))
     }
@@ -66,7 +67,8 @@ pub(super) fn bad(what: impl Into<String>) -> ModelError {
     ModelError::Tokenizer(what.into())
 }
 
-/// Most tokens, and most merges: what is made of them takes many times the bytes of the file. Those of Gemma 3 are 262,144.
+/// Most tokens, and most merges: what is made of them takes many times the bytes of the file. Those of Gemma
+/// 3 are 262,144.
 const MOST_ENTRIES: usize = 1 << 20;
 
 /// A list of which every entry is what `read` takes.

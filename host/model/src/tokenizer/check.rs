@@ -1,4 +1,5 @@
-//! Bounds of a `tokenizer.json`: what would take memory or time without end is refused before the library sees it.
+//! Bounds of a `tokenizer.json`: what would take memory or time without end is refused before the library
+//! sees it.
 
 use serde_json::Value;
 
@@ -26,8 +27,8 @@ const GROWTH: usize = 1024;
 /// Most tokens that a template adds.
 const PIECES: usize = 16;
 
-/// The parsed file, without what a runner does not want: truncation and padding, which would cut and fill up prompts,
-/// and dropout, which would tokenise them at random.
+/// The parsed file, without what a runner does not want: truncation and padding, which would cut and fill up
+/// prompts, and dropout, which would tokenise them at random.
 pub(super) fn checked(json: &[u8]) -> Result<Value, String> {
     let commas = json.iter().filter(|byte| **byte == b',').count();
     if json.len() > BYTES || commas > COMMAS {

@@ -1,4 +1,5 @@
-//! The `tokenizers` library behind a guard: what it makes of a malformed `tokenizer.json` is an error, never a panic.
+//! The `tokenizers` library behind a guard: what it makes of a malformed `tokenizer.json` is an error, never
+//! a panic.
 
 use std::any::Any;
 use std::cell::Cell;

@@ -1,4 +1,5 @@
-//! Text to tokens and back: `tokenizer.json` through the `tokenizers` crate, pieces with scores, or raw bytes.
+//! Text to tokens and back: `tokenizer.json` through the `tokenizers` crate, pieces with scores, or raw
+//! bytes.
 
 mod check;
 mod library;
@@ -32,9 +33,11 @@ pub enum SpecialTokens {
 }
 
 impl Tokenizer {
-    /// From the bytes of `tokenizer.json`, or raw bytes where there is none and the vocabulary has 256 entries.
+    /// From the bytes of `tokenizer.json`, or raw bytes where there is none and the vocabulary has 256
+    /// entries.
     ///
-    /// Its own truncation and padding, which would cut and fill up prompts, and dropout of merges are switched off.
+    /// Its own truncation and padding, which would cut and fill up prompts, and dropout of merges are
+    /// switched off.
     ///
     /// # Errors
     /// [`ModelError::Tokenizer`] or [`ModelError::MissingTokenizer`].
@@ -49,8 +52,8 @@ impl Tokenizer {
     /// Tokens of a text. Raw-byte models take any bytes.
     ///
     /// # Errors
-    /// [`ModelError::NotUtf8`] or [`ModelError::Tokenizer`], for tokens beyond the model's vocabulary as well; both for
-    /// `tokenizer.json` only.
+    /// [`ModelError::NotUtf8`] or [`ModelError::Tokenizer`], for tokens beyond the model's vocabulary as
+    /// well; both for `tokenizer.json` only.
     pub fn encode(&self, text: &[u8], special: SpecialTokens) -> Result<Vec<u32>, ModelError> {
         match self {
             Self::Bytes => Ok(text.iter().map(|b| u32::from(*b)).collect()),
@@ -111,9 +114,9 @@ fn bad(error: &dyn std::fmt::Display) -> ModelError {
 
 /// Text as it grows, token by token.
 ///
-/// A token may hold part of a character, and a decoder may place spaces by what came before; so a piece is the
-/// difference between the decoded text with and without the newest tokens, held back while it ends in an incomplete
-/// character.
+/// A token may hold part of a character, and a decoder may place spaces by what came before; so a piece is
+/// the difference between the decoded text with and without the newest tokens, held back while it ends in an
+/// incomplete character.
 pub(crate) struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
     tokens: Vec<u32>,
@@ -124,7 +127,8 @@ pub(crate) struct TextStream<'a> {
 }
 
 impl<'a> TextStream<'a> {
-    /// What follows `prompt`, whose text is not emitted: it tells whether the first piece begins with a space.
+    /// What follows `prompt`, whose text is not emitted: it tells whether the first piece begins with a
+    /// space.
     pub(crate) fn after(tokenizer: &'a Tokenizer, prompt: &[u32]) -> Self {
         Self { tokenizer, tokens: prompt.to_vec(), context_from: 0, emitted: prompt.len() }
     }
@@ -132,7 +136,8 @@ impl<'a> TextStream<'a> {
     /// The text that this token completes; empty where a character is still open.
     pub(crate) fn push(&mut self, token: u32) -> Result<String, ModelError> {
         self.tokens.push(token);
-        // Four tokens always hold a whole UTF-8 character of a byte-level vocabulary; past that it is not UTF-8.
+        // Four tokens always hold a whole UTF-8 character of a byte-level vocabulary; past that it is not
+        // UTF-8.
         let open = self.tokens.len() - self.emitted < 4;
         self.take(open)
     }

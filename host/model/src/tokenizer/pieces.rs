@@ -1,8 +1,8 @@
 //! Pieces with scores, as SentencePiece has them, out of GGUF files.
 //!
-//! The two neighbours whose union is the piece of the best score are joined, again and again, the leftmost of equal ones first. A
-//! character that is no piece becomes the tokens of its bytes. Written here because the library needs a list of merges for it,
-//! which takes a kilobyte and more per token of a vocabulary.
+//! The two neighbours whose union is the piece of the best score are joined, again and again, the leftmost of
+//! equal ones first. A character that is no piece becomes the tokens of its bytes. Written here because the
+//! library needs a list of merges for it, which takes a kilobyte and more per token of a vocabulary.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -40,7 +40,8 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Takes as many texts as scores and kinds, among them one of kind [`kind::BYTE`] for every byte, or the first byte that has none.
+    /// Takes as many texts as scores and kinds, among them one of kind [`kind::BYTE`] for every byte, or the
+    /// first byte that has none.
     pub(crate) fn new(
         tokens: &[&str],
         scores: Vec<f32>,
@@ -164,7 +165,8 @@ impl Pieces {
     /// The pieces of a text, characters that are none among them.
     fn join<'a>(&self, text: &'a str) -> Vec<&'a str> {
         let starts: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
-        // For each character that begins a part: where the part ends, and which character begins the one before it.
+        // For each character that begins a part: where the part ends, and which character begins the one
+        // before it.
         let mut ends: Vec<usize> = (1..=starts.len()).collect();
         let mut before: Vec<Option<usize>> = (0..starts.len()).map(|at| at.checked_sub(1)).collect();
         let start = |at: usize| starts.get(at).copied().unwrap_or(text.len());

@@ -1,4 +1,5 @@
-//! A tiny checkpoint of every architecture against the logits of Hugging Face Transformers (`tests/reference/architectures.py`).
+//! A tiny checkpoint of every architecture against the logits of Hugging Face Transformers
+//! (`tests/reference/architectures.py`).
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

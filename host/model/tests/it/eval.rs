@@ -1,6 +1,6 @@
-//! Evaluation through the compressed cache against the figures of the program that made the shipped
-//! model (`host/model/shipped/figures.json`), which quantises by means of its own: a few windows by default, all with
-//! `TQKV_EXHAUSTIVE=1`.
+//! Evaluation through the compressed cache against the figures of the program that made the shipped model
+//! (`host/model/shipped/figures.json`), which quantises by means of its own: a few windows by default, all
+//! with `TQKV_EXHAUSTIVE=1`.
 
 use serde_json::Value;
 use tqkv::attention::AttentionCache;
@@ -64,7 +64,8 @@ fn the_codecs_have_the_figures_perplexity() {
         (CodecId::Q4_0, "q4_0", 0.001),
     ];
     let report = run(&model, extent(4, 48), &cases.map(|(codec, ..)| codec));
-    // The first four windows are harder than all 48: README has their perplexity. There the cost of each codec is compared.
+    // The first four windows are harder than all 48: README has their perplexity. There the cost of each
+    // codec is compared.
     let reference = extent(2.6724, number("f16", "ppl"));
     assert!(relative(report.reference.perplexity, reference) < 0.001, "f16: {}", report.reference.perplexity);
     let base = extent(report.reference.perplexity / number("f16", "ppl"), 1.0);
@@ -95,8 +96,8 @@ fn the_outlier_variant_spares_rotated_codes() {
     assert!(report.results[0].kl < 0.5 * report.results[1].kl, "rotation spreads outlier channels");
 }
 
-/// A constant in all keys changes nothing in exact arithmetic, little where it is taken off before encoding, and
-/// ruins what is encoded with it.
+/// A constant in all keys changes nothing in exact arithmetic, little where it is taken off before encoding,
+/// and ruins what is encoded with it.
 #[test]
 fn centring_spares_a_model_with_biased_keys() {
     const WINDOWS: usize = 2;

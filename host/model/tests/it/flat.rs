@@ -36,7 +36,8 @@ fn eight_bit_weights_and_cache_lose_less_than_a_hundredth() {
     assert!((0.99..1.01).contains(&ratio), "{} against {want}", got.perplexity);
 }
 
-/// `TQKV_FLAT_WINDOWS=48 cargo test --release --workspace --test it flat::table -- --ignored --nocapture` prints the table.
+/// `TQKV_FLAT_WINDOWS=48 cargo test --release --workspace --test it flat::table -- --ignored --nocapture`
+/// prints the table.
 #[test]
 #[ignore = "prints a table; minutes"]
 fn table() {

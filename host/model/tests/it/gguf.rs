@@ -339,7 +339,8 @@ fn more_entries_than_any_model_has_are_refused() {
     assert!(error.contains("65537 tensors; accepted are up to"), "{error}");
 }
 
-/// A model with that chat template, and tokens of its own for the beginning of a text (0), the end of a turn (9) and of a text.
+/// A model with that chat template, and tokens of its own for the beginning of a text (0), the end of a turn
+/// (9) and of a text.
 pub(crate) fn conversing(template: Option<&str>) -> Model {
     let mut metadata = metadata("llama", 8);
     for (key, value) in &mut metadata {

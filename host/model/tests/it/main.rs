@@ -1,5 +1,5 @@
-//! The model runner: the shipped model against its figures, synthetic checkpoints against a slow reference, the integer model,
-//! errors.
+//! The model runner: the shipped model against its figures, synthetic checkpoints against a slow reference,
+//! the integer model, errors.
 
 mod architectures;
 mod chat;

@@ -47,7 +47,8 @@ fn sequences_together_give_what_each_gives_alone() {
             worst[i] = worst[i].max(apart / largest);
         }
     }
-    // Sums of products are in another order. In the compressed cache that moves a value over a boundary now and then.
+    // Sums of products are in another order. In the compressed cache that moves a value over a boundary now
+    // and then.
     println!("{worst:?}");
     assert!(worst[0] < 1e-5 && worst[1] < 1e-5 && worst[2] < 2e-3, "{worst:?}");
     assert_eq!(together.each_ref().map(|cache| cache.len()), lengths.map(|n| n + 40));
@@ -120,7 +121,8 @@ fn continuations_are_those_of_their_seeds() {
     assert!(long.unwrap_err().to_string().contains("context is 1024"));
 }
 
-/// A fork of the cache that holds the prompt is as good as one through which the prompt was run, and the prompt is held once.
+/// A fork of the cache that holds the prompt is as good as one through which the prompt was run, and the
+/// prompt is held once.
 #[test]
 fn forks_of_a_prompt_continue_as_caches_of_their_own() {
     let model = Model::shipped().unwrap();

@@ -29,8 +29,8 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// A checkpoint of `architecture`; `changes` are merged into its config and decide which tensors there are.
-    /// `head_dim` is free of `hidden_size / num_attention_heads` on purpose.
+    /// A checkpoint of `architecture`; `changes` are merged into its config and decide which tensors there
+    /// are. `head_dim` is free of `hidden_size / num_attention_heads` on purpose.
     pub(crate) fn new(architecture: &str, head_dim: usize, changes: Value) -> Self {
         let mut config = json!({
             "architectures": [architecture], "hidden_act": "silu", "hidden_size": HIDDEN,
@@ -85,8 +85,8 @@ impl Checkpoint {
         }
         let mut rng = fastrand::Rng::with_seed(7);
         for (name, shape) in all {
-            // Norm weights around 1, everything else around 0. All values are exact in bf16 and in f16, so one
-            // reference serves every format.
+            // Norm weights around 1, everything else around 0. All values are exact in bf16 and in f16, so
+            // one reference serves every format.
             let centre = if name.contains("norm") { 1.0 } else { 0.0 };
             let count = shape.iter().product();
             let mut value = || bf16::from_f32(centre + rng.f32() - 0.5).to_f32();

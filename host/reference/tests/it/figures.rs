@@ -73,8 +73,8 @@ fn the_rotation_does_not_matter_to_random_directions() {
     }
 }
 
-/// On average over sketches, which is what the paper promises: one sketch alone is off by about the residual's share over
-/// sqrt(2) d.
+/// On average over sketches, which is what the paper promises: one sketch alone is off by about the
+/// residual's share over sqrt(2) d.
 #[test]
 fn estimates_are_unbiased() {
     let (sketches, most) = scope::extent((128, 0.002), (512, 0.001));

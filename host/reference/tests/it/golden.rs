@@ -1,5 +1,5 @@
-//! Blocks that another program encoded from SPEC.md alone (`tests/reference/codecs.py`): ours are the same bytes, and theirs
-//! decode to what it says.
+//! Blocks that another program encoded from SPEC.md alone (`tests/reference/codecs.py`): ours are the same
+//! bytes, and theirs decode to what it says.
 
 use serde_json::Value;
 use tqkv_reference::{Coder, ROWS, Row};

@@ -114,7 +114,8 @@ fn the_error_is_what_the_widths_promise() {
     let bytes = codec.encode(bits(2.17), &span, &keys, &values).unwrap();
     let (mut k, mut v) = (vec![0.0f32; keys.len()], vec![0.0f32; values.len()]);
     codec.decode(&bytes, &mut k, &mut v).unwrap();
-    // Heads and scales take .169 bits. Two bits of a trellis code leave .0711; the unbiased scale adds its share.
+    // Heads and scales take .169 bits. Two bits of a trellis code leave .0711; the unbiased scale adds its
+    // share.
     let promised = 0.0711 / (1.0 - 0.0711);
     for found in [error(&k, &keys), error(&v, &values)] {
         assert!((found / promised - 1.0).abs() < 0.12, "{found}, {promised} promised");

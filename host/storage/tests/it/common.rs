@@ -1,5 +1,5 @@
-//! Keys and values like those of a model: linear maps of one hidden vector a token, keys with a mean and RoPE, tokens of unlike
-//! norms.
+//! Keys and values like those of a model: linear maps of one hidden vector a token, keys with a mean and
+//! RoPE, tokens of unlike norms.
 #![allow(dead_code, reason = "each test uses its own part")]
 
 use fastrand::Rng;

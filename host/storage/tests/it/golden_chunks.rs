@@ -1,6 +1,7 @@
 //! Stored bytes do not change: a chunk without a basis to the bit, one in a basis, and the basis.
 //!
-//! `cargo test --workspace --test it golden_chunks:: -- --ignored` writes the files anew, which is a new version of the format.
+//! `cargo test --workspace --test it golden_chunks:: -- --ignored` writes the files anew, which is a new
+//! version of the format.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
