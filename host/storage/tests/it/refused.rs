@@ -1,4 +1,4 @@
-//! What does not fit is refused by name; no damage comes back as tokens.
+//! Inputs that do not fit are refused by name. Damaged bytes never come back as tokens.
 
 use std::sync::Arc;
 
@@ -98,7 +98,7 @@ fn bad_input_is_named() {
     let budget = Budget::new(1.0).unwrap();
     let tokens = source.tokens(1, 0, 8);
     let span = Span::of(&source.shape, 0, 8);
-    assert_eq!(said(Budget::new(0.4)), "budget of 0.4 bits a value; accepted are 0.5 to 5");
+    assert_eq!(said(Budget::new(0.4)), "budget of 0.4 bits per value; accepted are 0.5 to 5");
     assert!(Budget::new(f32::NAN).is_err());
     let encode = |span: &Span, k: &[f32], v: &[f32]| said(codec.encode(budget, span, k, v));
     assert_eq!(encode(&span, &tokens.k[1..], &tokens.v), "keys have 1023 values; 1024 are needed");
@@ -113,7 +113,7 @@ fn bad_input_is_named() {
         encode(&span, &tokens.k, &bad),
         "layer 1: keys or values of token 3 of those coded are not finite"
     );
-    // Token 2 is kept as it is: two layers of 64 keys a token.
+    // Token 2 is kept exactly: two layers of 64 keys per token.
     let mut bad_keys = tokens.k.clone();
     bad_keys[2 * 64] = f32::INFINITY;
     assert_eq!(encode(&span, &bad_keys, &tokens.v), "layer 0: exact tokens are not finite");
@@ -167,7 +167,7 @@ fn no_change_of_ten_thousand_comes_back_as_tokens() {
     }
 }
 
-/// A peer may write what no encoder writes, with checksums that are right.
+/// A peer may send bytes that no encoder writes, with correct checksums.
 #[test]
 fn numbers_that_are_not_finite_are_refused_whatever_the_checksums_say() {
     const HEADER: usize = 92;
@@ -188,7 +188,7 @@ fn numbers_that_are_not_finite_are_refused_whatever_the_checksums_say() {
         assert!(said(plain.decode(&bytes, &mut k, &mut v)).contains("exact tokens that are not finite"));
         assert!(k.iter().chain(&v).all(|x| *x == 7.0), "nothing is written");
     }
-    // Too large for the numbers that are asked for.
+    // Too large for the requested numbers.
     let mut large = good.clone();
     large[HEADER..HEADER + 4].copy_from_slice(&1e30f32.to_le_bytes());
     mend(&mut large, 0, exact);
@@ -202,7 +202,7 @@ fn numbers_that_are_not_finite_are_refused_whatever_the_checksums_say() {
     for (at, bad) in [
         (mean, half::f16::INFINITY.to_le_bytes().to_vec()),
         (mean + 2 * 64, f32::NAN.to_le_bytes().to_vec()),
-        // The divisor of keys: they are beyond f32.
+        // The divisor of keys: it makes them larger than f32 holds.
         (mean + 2 * 64, f32::MIN_POSITIVE.to_le_bytes().to_vec()),
     ] {
         let mut bytes = good.clone();
