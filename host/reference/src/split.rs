@@ -40,7 +40,7 @@ impl Channels {
         Self((0..dim).collect())
     }
 
-    /// Orders channels by their energy in `vectors`, `[n, dim]`. Of equal ones the lower channel comes first.
+    /// Orders channels by their energy in `vectors`, `[n, dim]`. Equal channels stay in ascending order.
     pub fn learn(vectors: &[f32], dim: usize) -> Self {
         let mut energy = vec![0.0; dim];
         for x in vectors.chunks_exact(dim) {
