@@ -9,7 +9,7 @@
 //! | rows | what | source |
 //! | --- | --- | --- |
 //! | `p2 p3 p4`, `p4r2` .. | scalar code and QJL residual, unbiased dot products | TurboQuant, Algorithm 2 |
-//! | `tq3 tq4`, `tq4u8` | f32 norm, dense rotation; packed, or a byte per code | ports to llama.cpp and an NPU |
+//! | `tq3 tq4`, `tq4u8` | f32 norm, dense rotation; packed, or a byte per code | ports: llama.cpp, an NPU |
 //! | `turbo2 turbo3 turbo4`, `turbo3k` .. | formats of two forks | |
 //! | `c25 c35` | channels split by energy, two widths | TurboQuant, section 4.3 |
 //! | `u3 u8 f8e5m2` | yardsticks | |
