@@ -96,7 +96,7 @@ impl Tensor {
             (BFLOAT, 16, 1) => (Element::Bf16, 2),
             (code, bits, lanes) => {
                 return Err(refused(format!(
-                    "{what} has DLPack's type {code} of {bits} bits, {lanes} a value; accepted are float32, float16 and \
+                    "{what} has DLPack's type {code} of {bits} bits with {lanes} lanes; accepted are float32, float16 and \
                      bfloat16"
                 )));
             }

@@ -173,7 +173,7 @@ def test_tensors_that_cannot_be_read_are_refused_with_the_reason(gpu):
         (Tensor(at, shape, device=(CUDA, 1)), "k lies on CUDA device 1; accepted are tensors on CUDA device 0"),
         (Tensor(at, shape, device=(CPU, 0), says=(CUDA, 0)), "k lies in main memory"),
         (Tensor(at, shape, device=(8, 0)), "k lies on a device of DLPack's type 8"),
-        (Tensor(at, shape, bits=64), "k has DLPack's type 2 of 64 bits, 1 a value; accepted are float32, float16"),
+        (Tensor(at, shape, bits=64), "k has DLPack's type 2 of 64 bits with 1 lanes; accepted are float32, float16"),
         (Tensor(at, shape, code=INT), "k has DLPack's type 0 of 32 bits"),
         (Tensor(at, shape, code=BFLOAT), "k has DLPack's type 4 of 32 bits"),
         (Tensor(at, shape, strides=(KV_HEADS * DIM, 1, KV_HEADS)), "k is not contiguous in C order"),
