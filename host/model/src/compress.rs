@@ -148,7 +148,7 @@ fn write(
     on_tensor: &(dyn Fn(usize, usize) -> ControlFlow<()> + Sync),
 ) -> Result<Compressed, ModelError> {
     let level = Level::detect().map_err(|error| ModelError::Compress(error.to_string()))?;
-    // Names are sorted, so that of several faults the same one is always reported.
+    // Names are sorted, so that the same one of several faults is always reported.
     let mut names: Vec<_> = tensors.names().collect();
     names.sort_unstable();
     let job = Job { tensors, level, on_tensor, all: names.len(), state: Mutex::default() };

@@ -74,7 +74,7 @@ pub enum ModelError {
         name: String,
         /// Shape in the file.
         got: Vec<usize>,
-        /// Shape wanted.
+        /// Expected shape.
         expected: Vec<usize>,
     },
     /// A tensor is stored in a number format that the runner does not read.
@@ -101,7 +101,7 @@ pub enum ModelError {
     /// The text for a `tokenizer.json` model is not UTF-8.
     #[error("the text is not UTF-8 from byte {valid_up_to} on; this model's tokenizer.json reads UTF-8 only")]
     NotUtf8 {
-        /// Bytes before the first bad one.
+        /// Number of valid bytes before the first bad one.
         valid_up_to: usize,
     },
     /// The prompt has no tokens.
@@ -114,7 +114,7 @@ pub enum ModelError {
         prompt: usize,
         /// Tokens requested after it.
         new: usize,
-        /// `max_position_embeddings`, or the attention window where that is shorter.
+        /// `max_position_embeddings`, or the attention window if that is shorter.
         context: usize,
     },
     /// The embedding table does not have this token.
@@ -131,7 +131,7 @@ pub enum ModelError {
     /// The model computed a NaN or an infinity.
     #[error("the logits at position {position} are not finite")]
     NonFiniteLogits {
-        /// Position of the token whose successor was to be chosen.
+        /// Position of the token before the one to be chosen.
         position: usize,
     },
     /// The sampling temperature is negative or not a number.

@@ -23,7 +23,7 @@ use tqkv::cache::HeadStats;
 use tqkv::error::CacheError;
 use tqkv::{Chunk, KvShape};
 
-/// A cache under test: a name and how to make an empty one.
+/// A cache under test: its name, and a function that makes an empty one.
 pub struct Setting<'a> {
     /// Name for the report.
     pub name: String,
@@ -34,7 +34,7 @@ pub struct Setting<'a> {
 /// Makes an empty cache.
 pub type CacheFactory<'a> = dyn Fn() -> Result<Box<dyn AttentionCache>, CacheError> + 'a;
 
-/// Which windows to evaluate, and what to compare.
+/// The windows to evaluate, and the comparisons to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EvalSpec {
     /// Tokens per window, T.
@@ -126,12 +126,12 @@ pub struct EvalResult {
     pub scores: Vec<ScoreFigures>,
 }
 
-/// A whole evaluation.
+/// The result of an evaluation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EvalReport {
     /// Tokens per window.
     pub context: usize,
-    /// Windows evaluated.
+    /// Number of evaluated windows.
     pub windows: usize,
     /// The reference, compared with itself.
     pub reference: EvalResult,
@@ -148,7 +148,7 @@ pub enum Progress<'a> {
     Result(&'a EvalResult),
 }
 
-/// Evaluates `settings` against `reference` on `text`, one after the other.
+/// Compares `settings` with `reference` on `text`, one after the other.
 ///
 /// # Errors
 /// [`ModelError::Evaluation`] if the windows do not fit the text or the model,

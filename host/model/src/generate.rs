@@ -172,7 +172,7 @@ fn last_logits(
     Ok(model.logits(&hidden[hidden.len() - model.config().hidden_size..]))
 }
 
-/// One of several continuations.
+/// One of several continuations of a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Continuation {
     /// The new text, without the prompt.
@@ -187,7 +187,7 @@ pub struct Continuation {
     pub stop: StopReason,
 }
 
-/// Several continuations of one prompt, and how fast they were made.
+/// Several continuations of one prompt, and their speed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Continuations {
     /// The sequences in the order of their seeds.

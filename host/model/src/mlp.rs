@@ -13,7 +13,7 @@ pub(crate) enum Mlp {
     Experts(Box<Experts>),
 }
 
-/// down(act(gate(x), up(x)))
+/// A gated MLP: `down(act(gate(x), up(x)))`.
 #[derive(Debug)]
 pub(crate) struct Gated {
     pub(crate) gate: Linear,

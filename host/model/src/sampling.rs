@@ -13,7 +13,7 @@ impl Sampler {
     /// Greedy at temperature 0. Otherwise draws from softmax(logits / temperature) with `seed`.
     ///
     /// # Errors
-    /// [`ModelError::BadTemperature`] for a negative or non-finite temperature.
+    /// [`ModelError::BadTemperature`] for a temperature that is negative or not finite.
     pub fn new(temperature: f32, seed: u64) -> Result<Self, ModelError> {
         if !(temperature.is_finite() && temperature >= 0.0) {
             return Err(ModelError::BadTemperature(temperature));

@@ -11,7 +11,7 @@ use crate::error::ModelError;
 use crate::find::{self, Found};
 use crate::gguf;
 
-/// Bytes of weights as they are stored.
+/// Bytes of weights in their stored format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightBytes {
     /// Bytes of all weights: the memory of a fully loaded model.

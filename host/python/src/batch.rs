@@ -1,4 +1,4 @@
-//! Many vectors at once, on all threads.
+//! Encodes, decodes and scores many vectors at once, on all threads.
 
 use crate::arrays::{Narrow, Values};
 use rayon::prelude::*;

@@ -17,7 +17,7 @@ use tqkv::dense::DenseCache;
 use tqkv::error::CacheError;
 use tqkv_core::{Chunk, KvShape, Options};
 
-/// The attention of a model over decoded blocks.
+/// Attention of a model over decoded blocks.
 #[derive(Debug)]
 pub struct DecodedCache {
     dense: DenseCache,

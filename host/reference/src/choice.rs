@@ -8,7 +8,7 @@ use tqkv_core::{AnyCodec, CodecId, DecodeError, EncodeError, Options};
 /// A codec or format that stores vectors in a comparison.
 #[derive(Clone, Copy, Debug)]
 pub enum Choice {
-    /// A codec that caches store.
+    /// A codec of `tqkv_core`, which caches store.
     Core(CodecId),
     /// A format of this crate.
     Reference(Row),

@@ -102,7 +102,7 @@ impl Coder {
         self.row
     }
 
-    /// Coordinates of a vector.
+    /// Coordinates per vector.
     pub fn dim(&self) -> usize {
         self.dim
     }

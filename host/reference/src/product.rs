@@ -47,7 +47,7 @@ pub(crate) struct Product {
     levels: Levels,
     residual: Levels,
     rotation: Rotation,
-    /// S by rows, and by columns.
+    /// S row by row, and its transpose.
     sketch: Vec<f32>,
     transposed: Vec<f32>,
     /// The factor of the sum over the rows of S.

@@ -10,7 +10,7 @@
 use crate::random::{SplitMix, normals};
 use half::bf16;
 
-/// Which rotation a row uses.
+/// The rotation of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RotationKind {
     /// A Haar matrix with entries in f32.
@@ -33,7 +33,7 @@ pub enum Rotation {
         /// Vectors are rounded to bf16 before they are multiplied.
         is_bf16: bool,
     },
-    /// H diag(signs) / sqrt(d).
+    /// The signs. The map is H diag(signs) / sqrt(d).
     Hadamard(Vec<f64>),
 }
 
@@ -159,7 +159,7 @@ fn haar(dim: usize, seed: u64) -> Vec<f64> {
     q
 }
 
-/// x - 2 v (v x) / (v v)
+/// Reflects: x - 2 v (v x) / (v v).
 fn reflect(v: &[f64], x: &mut [f64]) {
     let factor = 2.0 * dot(v, x) / dot(v, v);
     x.iter_mut().zip(v).for_each(|(x, v)| *x -= factor * v);

@@ -42,7 +42,7 @@ pub struct Basis {
     pub(crate) model: String,
     pub(crate) tokens: u64,
     pub(crate) marks: Marks,
-    /// In the order of their layers.
+    /// One frame per layer or group of layers, in their order.
     pub(crate) frames: Vec<Frame>,
     pub(crate) id: BasisId,
 }

@@ -16,16 +16,16 @@ pub const MAX_TOKENS: usize = 256;
 /// Tokens at the start of a text that are kept exactly, because all later tokens attend to them.
 pub const EXACT_TOKENS: u64 = 4;
 
-/// Which tokens of which layers a chunk holds.
+/// The tokens and layers that a chunk holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// The first layer.
     pub first_layer: usize,
     /// Number of layers.
     pub layers: usize,
-    /// Position of the first token; the others follow.
+    /// Position of the first token. The others follow.
     pub first_position: u64,
-    /// Tokens, 1 to [`MAX_TOKENS`].
+    /// Number of tokens, 1 to [`MAX_TOKENS`].
     pub tokens: usize,
     /// Number of tokens, from the first on, that are kept exactly.
     pub exact: usize,
@@ -40,7 +40,7 @@ impl Span {
         Self { first_layer: 0, layers: shape.num_layers, first_position, tokens, exact, name: [0; 8] }
     }
 
-    /// Tokens that are coded.
+    /// Number of coded tokens.
     pub(crate) const fn coded(&self) -> usize {
         self.tokens - self.exact
     }

@@ -40,7 +40,7 @@ mod sealed {
     impl Sealed for half::bf16 {}
 }
 
-/// A number that keys and values may be: f32, f16 or bf16.
+/// A number type of keys and values: f32, f16 or bf16.
 pub trait Element: Copy + Send + Sync + sealed::Sealed + 'static {
     /// The type of this number.
     const DTYPE: Dtype;

@@ -25,9 +25,9 @@ pub enum StorageError {
     Length {
         /// Keys or values.
         what: &'static str,
-        /// Values passed.
+        /// Number of values passed.
         got: usize,
-        /// Values needed.
+        /// Number of values needed.
         expected: usize,
     },
     /// Keys or values that cannot be encoded.

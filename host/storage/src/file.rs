@@ -37,7 +37,7 @@ impl Basis {
         out
     }
 
-    /// All but the digest.
+    /// The bytes without the digest.
     fn body(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         let join = match self.join {
@@ -68,7 +68,7 @@ impl Basis {
         out
     }
 
-    /// Reads what [`Basis::to_bytes`] gives.
+    /// Reads the bytes of [`Basis::to_bytes`].
     ///
     /// # Errors
     /// [`StorageError::Bytes`]: another magic, version or digest, or fields that contradict each other.

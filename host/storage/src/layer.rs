@@ -28,7 +28,7 @@ pub(crate) struct Layout<'a> {
 }
 
 impl<'a> Layout<'a> {
-    /// Layers of a section.
+    /// Layers per section.
     pub(crate) fn layers(&self) -> usize {
         self.basis.map_or(1, |basis| basis.join().layers())
     }

@@ -15,7 +15,7 @@ use crate::rope::Angles;
 use crate::rows::Place;
 use crate::shape::{Join, Shape};
 
-/// Sums over the rows of one layer, or of those that share a basis.
+/// Sums over the rows of one layer, or of the layers that share a basis.
 #[derive(Debug, Clone)]
 struct Moments {
     /// Sums of the rows.
@@ -56,7 +56,7 @@ impl Learner {
         })
     }
 
-    /// Tokens seen.
+    /// The number of tokens seen so far.
     pub const fn tokens(&self) -> u64 {
         self.tokens
     }

@@ -27,18 +27,18 @@ fn norm_of(code: u8) -> f32 {
 
 /// Rows of coded tokens.
 pub(crate) struct Rows {
-    /// `[tokens, layers * layer_values]`
+    /// Values of the rows, `[tokens, layers * layer_values]`.
     pub(crate) values: Vec<f32>,
-    /// `[tokens, layers * norms]`
+    /// Norm codes, `[tokens, layers * norms]`.
     pub(crate) norms: Vec<u8>,
 }
 
-/// Which tokens of which layers, and how their keys turn.
+/// The tokens and layers of rows, and the angles of their keys.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) shape: &'a Shape,
     pub(crate) first_layer: usize,
-    /// Layers of a row.
+    /// Layers per row.
     pub(crate) layers: usize,
     /// Exact tokens in front of the tokens in rows.
     pub(crate) exact: usize,

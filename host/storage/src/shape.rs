@@ -25,7 +25,7 @@ pub enum Join {
 }
 
 impl Join {
-    /// Layers that share a basis.
+    /// Number of layers that share a basis.
     pub(crate) fn layers(self) -> usize {
         match self {
             Self::Joint | Self::Apart => 1,
@@ -127,22 +127,22 @@ impl Shape {
         self.head_dim
     }
 
-    /// Coordinates of a value; 0 for latent vectors.
+    /// Coordinates of a value. 0 for latent vectors.
     pub const fn value_dim(&self) -> usize {
         self.value_dim
     }
 
-    /// Values of a token's keys in one layer.
+    /// Numbers in a token's keys in one layer.
     pub const fn key_values(&self) -> usize {
         self.num_kv_heads * self.head_dim
     }
 
-    /// Values of a token's values in one layer; 0 for latent vectors.
+    /// Numbers in a token's values in one layer. 0 for latent vectors.
     pub const fn value_values(&self) -> usize {
         self.num_kv_heads * self.value_dim
     }
 
-    /// Values of a token in one layer.
+    /// Numbers in a token's keys and values in one layer.
     pub const fn layer_values(&self) -> usize {
         self.key_values() + self.value_values()
     }
@@ -151,7 +151,7 @@ impl Shape {
         &self.ropes[usize::from(self.rope_of[layer])]
     }
 
-    /// Keys and values share a basis by default where a layer has at most 1024 values.
+    /// The default: keys and values share a basis if a layer has at most 1024 values.
     pub const fn join(&self) -> Join {
         if self.layer_values() <= LARGEST_JOINT { Join::Joint } else { Join::Apart }
     }

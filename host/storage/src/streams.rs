@@ -12,7 +12,7 @@ use tqkv_simd::{Level, codec};
 
 use crate::widths::MAX_WIDTH;
 
-/// Values of a block.
+/// Values per block.
 const BLOCK: usize = 256;
 const CRC: usize = 4;
 

@@ -2,7 +2,7 @@
 
 use crate::error::ModelError;
 
-/// The decoder families the runner computes.
+/// The decoder families that the runner computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Architecture {
     /// Llama, and models with the same tensors: TinyLlama, SmolLM, Yi and others.
@@ -17,7 +17,7 @@ pub enum Architecture {
     Qwen3Moe,
     /// Phi-3: q, k and v in one tensor, RoPE on a part of each head.
     Phi3,
-    /// Gemma 2: norms before and after, windows in every other layer, soft caps.
+    /// Gemma 2: norms before and after attention and MLP, windows in every other layer, soft caps.
     Gemma2,
     /// Gemma 3, text: norms of heads as well, and another RoPE in layers with a window.
     Gemma3,

@@ -23,8 +23,8 @@ impl Model {
     /// The flat file of this model.
     ///
     /// [`ModelError::Export`] names a feature that the integer model does not compute, or a size that it does
-    /// not hold.
-    /// [`ModelError::Export`], naming what the integer model does not compute or hold.
+    /// not hold. [`ModelError::Export`] names a feature that the integer model does not compute, or a size
+    /// that it does not hold.
     pub fn to_flat(&self, bits: WeightBits) -> Result<Vec<u8>, ModelError> {
         let config = self.config();
         let shape = shape(config, bits)?;

@@ -51,7 +51,7 @@ pub struct FlatRunner<'a> {
 /// Quality of a flat file on text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FlatFigures {
-    /// Tokens predicted.
+    /// Number of predicted tokens.
     pub tokens: usize,
     /// exp(mean negative log likelihood).
     pub perplexity: f64,

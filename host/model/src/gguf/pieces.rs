@@ -133,7 +133,7 @@ mod tests {
             self.kinds.push(kind);
         }
 
-        /// Bytes, some special tokens, the characters of the text but its last few, and pieces grown from it
+        /// A vocabulary of bytes, some special tokens, most characters of the text, and pieces grown from it
         /// at random.
         fn new(seed: u64) -> Self {
             let mut pieces = Self { tokens: Vec::new(), scores: Vec::new(), kinds: Vec::new() };
