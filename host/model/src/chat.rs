@@ -54,7 +54,7 @@ impl Chat {
             Value::Null => None,
             Value::String(template) => Some(template.clone()),
             Value::Array(list) => named(list),
-            _ => return Err(bad("chat_template is no text and no list of them".into())),
+            _ => return Err(bad("chat_template is neither a text nor a list of texts".into())),
         };
         let template = template.map(|bytes| {
             let text = String::from_utf8(bytes.to_vec());

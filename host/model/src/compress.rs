@@ -214,8 +214,9 @@ impl<'a> Tensor<'a> {
         let (format, shape) = job.tensors.describe(name)?;
         let (bytes_before, mut shape) = (format.bytes_of(shape).map_err(bad)?, shape.to_vec());
         if !is_coded(name, &shape) {
-            let dtype =
-                format.dtype().ok_or_else(|| bad(format!("{} is kept as it is nowhere", format.name())))?;
+            let dtype = format.dtype().ok_or_else(|| {
+                bad(format!("{} cannot stay uncoded: safetensors files have no such format", format.name()))
+            })?;
             return Ok(Self { job, name, shape, dtype, coded: None, bytes_before });
         }
         if let Format::Coded(_) = format {

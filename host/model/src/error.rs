@@ -161,7 +161,7 @@ pub enum ModelError {
     #[error("flat model: {0}")]
     Export(String),
     /// The caller cancelled the work before it was complete.
-    #[error("ended before it was whole")]
+    #[error("cancelled before it was complete")]
     Cancelled,
     /// A variant changes weights in memory, but these are streamed.
     #[error("weights that are streamed cannot be changed; load the model whole")]

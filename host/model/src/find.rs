@@ -123,7 +123,10 @@ fn snapshot(root: &Path) -> Result<PathBuf, ModelError> {
         [one] => Ok(all.join(one)),
         _ => Err(refused(
             &all,
-            format!("not one snapshot, and no refs/main that names one; it has {}", names.shown()),
+            format!(
+                "no refs/main that names a snapshot, and not exactly one snapshot; it has {}",
+                names.shown()
+            ),
         )),
     }
 }

@@ -98,7 +98,7 @@ impl LayerFields {
         }
         let layers = self.num_hidden_layers.filter(|n| (1..=MOST_LAYERS).contains(n));
         let layers = layers.ok_or_else(|| {
-            ModelError::Config(format!("num_hidden_layers is missing or none from 1 to {MOST_LAYERS}"))
+            ModelError::Config(format!("num_hidden_layers is missing or not 1 to {MOST_LAYERS}"))
         })?;
         if let Some(types) = self.block_types.as_ref().filter(|types| !types.is_empty()) {
             return types.iter().cycle().take(layers).map(|kind| self.kind(kind)).collect();

@@ -67,7 +67,7 @@ impl StorageCodec {
             let span = self.span(&chunk)?;
             if span.first_position != cache.len() as u64 || span.layers != layers {
                 return Err(StorageError::chunk(format!(
-                    "{} layers of tokens from {} on; all layers from {} on are next",
+                    "{} layers of tokens from {} on; expected are all layers from {} on",
                     span.layers,
                     span.first_position,
                     cache.len()

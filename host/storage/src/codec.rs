@@ -309,8 +309,7 @@ impl StorageCodec {
         }
     }
 
-    /// The chunk without its streams of fewer than `least` bits. This takes fewer bytes at once, without
-    /// encoding again.
+    /// The chunk without its streams of fewer than `least` bits. The result is smaller, and nothing is encoded again.
     ///
     /// # Errors
     /// A chunk that [`StorageCodec::decode`] refuses before it reads streams, or `least` outside 2 to 5.

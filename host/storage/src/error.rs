@@ -53,7 +53,7 @@ pub enum StorageError {
         why: String,
     },
     /// A chunk encoded with another basis, or for another model.
-    #[error("chunk needs basis {wanted}; {offered} is here")]
+    #[error("chunk needs basis {wanted}; the codec has {offered}")]
     OtherBasis {
         /// The basis of the chunk.
         wanted: String,

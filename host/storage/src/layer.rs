@@ -144,7 +144,7 @@ impl<'a> Layout<'a> {
             None => Cow::Owned(self.own_frame(&mut rest)?),
         };
         let widths = widths::unpack(rest.rest(), self.runs())
-            .ok_or_else(|| StorageError::chunk("a width that no stream has"))?;
+            .ok_or_else(|| StorageError::chunk("widths above 5 bits, or bits behind the last width"))?;
         Ok(Head { norms, frame, widths, head })
     }
 
@@ -153,7 +153,7 @@ impl<'a> Layout<'a> {
         let mean: Vec<f32> = mean.as_chunks().0.iter().map(|x| f16::from_le_bytes(*x).to_f32()).collect();
         let key_scale = f32::from_bits(bytes.u32()?);
         if !key_scale.is_normal() || key_scale < 0.0 || mean.iter().any(|x| !x.is_finite()) {
-            return Err(StorageError::chunk("a mean or scale of keys that is no such number"));
+            return Err(StorageError::chunk("a mean or scale of keys that is not a valid number"));
         }
         Ok(Frame { mean, scales: vec![[key_scale, Frame::own_value_scale(self.shape)]], columns: Vec::new() })
     }

@@ -127,8 +127,10 @@ impl Learner {
     /// [`StorageError::Basis`] where the shapes differ.
     pub fn merge(&mut self, other: &Self) -> Result<(), StorageError> {
         if self.shape != other.shape || self.join != other.join {
-            let why =
-                other.shape.differs(&self.shape).unwrap_or_else(|| "other things share a basis in it".into());
+            let why = other
+                .shape
+                .differs(&self.shape)
+                .unwrap_or_else(|| "the two share bases in different ways".into());
             return Err(StorageError::Basis(why));
         }
         self.tokens += other.tokens;
@@ -150,7 +152,7 @@ impl Learner {
         let least = parts.iter().copied().max().unwrap_or(0) as u64;
         if self.tokens < least {
             return Err(StorageError::Learning(format!(
-                "{} tokens to learn a basis of {least} values a token from; needed are {least}, better ten times that",
+                "{} tokens for a basis of {least} values per token; needed are {least}, better ten times as many",
                 self.tokens
             )));
         }

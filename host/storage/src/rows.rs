@@ -95,7 +95,7 @@ impl Place<'_> {
                 read(&k[self.source(layer, token, keys.len())], &mut row[keys.clone()]);
                 read(&v[self.source(layer, token, values.len())], &mut row[values.clone()]);
                 if row[keys.clone()].iter().chain(&row[values.clone()]).any(|x| !x.is_finite()) {
-                    let what = format!("keys or values of token {token} of those coded are not finite");
+                    let what = format!("keys or values of coded token {token} are not finite");
                     return Err(StorageError::Layer { layer: self.first_layer + layer, what });
                 }
                 self.turn(layer, token, &mut row[keys.clone()], Way::Undo);

@@ -206,7 +206,7 @@ impl Shape {
         let counts: [u32; 5] = bytes.u32s()?;
         let [num_layers, num_kv_heads, head_dim, value_dim, kinds] = counts.map(|count| count as usize);
         if !(1..=256).contains(&kinds) {
-            return bad("its number of RoPE kinds is none of 1 to 256");
+            return bad("its number of RoPE kinds is not 1 to 256");
         }
         let mut ropes = Vec::new();
         for _ in 0..kinds {
@@ -225,7 +225,7 @@ impl Shape {
         }
         let rope_of = bytes.take(num_layers)?.to_vec();
         if rope_of.iter().any(|&kind| usize::from(kind) >= kinds) {
-            return bad("a layer has a RoPE that is not there");
+            return bad("a layer names a RoPE that does not exist");
         }
         let shape = Self { num_layers, num_kv_heads, head_dim, value_dim, ropes, rope_of };
         shape.check().map_err(|error| bytes_error(&error.to_string()))?;

@@ -74,7 +74,7 @@ fn contents(file: &Source, index: usize) -> Result<Vec<(String, Entry)>, ModelEr
     let metadata: Metadata = serde_json::from_slice(&head).map_err(|error| bad(error.to_string()))?;
     if metadata.data_len() as u64 != file.len - data {
         let (said, there) = (metadata.data_len(), file.len - data);
-        return Err(bad(format!("its header speaks of {said} bytes of tensors, here are {there}")));
+        return Err(bad(format!("its header describes {said} bytes of tensors, the file has {there}")));
     }
     let entry = |(name, info): (String, &TensorInfo)| {
         let (format, shape) = format_of(&name, info, metadata.metadata().as_ref()).map_err(&bad)?;

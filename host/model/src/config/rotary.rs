@@ -135,10 +135,7 @@ pub(super) fn read(
         return Ok((one(raw.rope_scaling.as_ref(), theta)?, Some(one(None, local_theta)?)));
     }
     let (Some(full), Some(sliding)) = (nested(FULL), nested(SLIDING)) else {
-        return Err(bad(format!(
-            "rope_parameters has not both {FULL} and {SLIDING}, which {} needs",
-            family.name()
-        )));
+        return Err(bad(format!("rope_parameters lacks {FULL} or {SLIDING}; {} needs both", family.name())));
     };
     Ok((one(Some(full), theta)?, Some(one(Some(sliding), local_theta)?)))
 }

@@ -186,7 +186,7 @@ fn byte_level(file: &File<'_>) -> Result<Vec<u8>, ModelError> {
         .iter()
         .map(|merge| merge.split_once(' ').map(|(a, b)| [a, b]))
         .collect::<Option<_>>()
-        .ok_or_else(|| bad("tokenizer.ggml.merges has one that is no pair"))?;
+        .ok_or_else(|| bad("tokenizer.ggml.merges has an entry that is no pair"))?;
     let first = switch(file, "add_bos_token", splitting.is_llama3())?;
     let first = if first { super::config::number(file, "tokenizer.ggml.bos_token_id")? } else { None };
     let whole = json!({

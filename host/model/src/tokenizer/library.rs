@@ -94,10 +94,9 @@ fn parse(value: Value) -> tokenizers::Result<Tokenizer> {
         let got = tokenizer.token_to_id(token);
         if got.is_none_or(|got| u64::from(got) != *id) {
             let got = got.map_or("none".to_owned(), |got| got.to_string());
-            return Err(format!(
-                "the added token {token:?} has the id {id}, and as the vocabulary goes {got}"
-            )
-            .into());
+            return Err(
+                format!("the added token {token:?} has the id {id}, and {got} in the vocabulary").into()
+            );
         }
     }
     Ok(tokenizer)

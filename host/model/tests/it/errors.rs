@@ -147,7 +147,7 @@ fn what_a_family_does_not_compute_is_refused_by_name() {
             "Gemma3ForCausalLM",
             "rope_parameters",
             json!({ "rope_type": "default" }),
-            "has not both full_attention",
+            "lacks full_attention or sliding_attention",
         ),
         ("Qwen3MoeForCausalLM", "use_sliding_window", json!(true), "use_sliding_window is true"),
         (

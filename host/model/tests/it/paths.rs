@@ -118,7 +118,10 @@ fn the_cache_of_a_hub_leads_to_its_snapshot() {
     assert_eq!(name(&root), "some-model");
     fs::create_dir_all(snapshot("bbb")).unwrap();
     let error = Model::load(&root).unwrap_err().to_string();
-    assert!(error.contains("not one snapshot, and no refs/main that names one; it has aaa, bbb"), "{error}");
+    assert!(
+        error.contains("no refs/main that names a snapshot, and not exactly one snapshot; it has aaa, bbb"),
+        "{error}"
+    );
     fs::create_dir_all(root.join("refs")).unwrap();
     fs::write(root.join("refs/main"), "aaa\n").unwrap();
     assert_eq!(name(&root), "some-model");

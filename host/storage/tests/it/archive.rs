@@ -97,7 +97,7 @@ fn what_is_damaged_or_does_not_follow_leaves_an_empty_cache() {
     }
     assert_eq!(
         refused(&bytes.repeat(2)),
-        "chunk: 2 layers of tokens from 0 on; all layers from 600 on are next"
+        "chunk: 2 layers of tokens from 0 on; expected are all layers from 600 on"
     );
     // No chunk has a length that would take all memory.
     let mut huge = bytes.clone();
