@@ -309,7 +309,8 @@ impl StorageCodec {
         }
     }
 
-    /// The chunk without its streams of fewer than `least` bits. The result is smaller, and nothing is encoded again.
+    /// The chunk without its streams of fewer than `least` bits. The result is smaller, and nothing is
+    /// encoded again.
     ///
     /// # Errors
     /// A chunk that [`StorageCodec::decode`] refuses before it reads streams, or `least` outside 2 to 5.
