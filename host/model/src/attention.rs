@@ -1,4 +1,4 @@
-//! What becomes of a layer's input before and after its cache.
+//! Attention of a layer, without the cache: makes queries, keys and values.
 
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
@@ -9,11 +9,11 @@ use crate::norm::rms_norm;
 use crate::rope::RopeTable;
 use tqkv::error::CacheError;
 
-/// Attention of one layer by the caches: q, k, v and where the result goes, as of
+/// Attention of one layer by the cache. The arguments are q, k, v and the output, as in
 /// [`tqkv::attention::AttentionCache::attend_chunk`].
 pub(crate) type Attend<'a> = dyn FnMut(&[f32], &[f32], &[f32], &mut [f32]) -> Result<(), CacheError> + 'a;
 
-/// How a layer's queries, keys and values are made.
+/// The projections that make a layer's queries, keys and values.
 #[derive(Debug)]
 pub(crate) enum Attention {
     Heads(Heads),
@@ -28,12 +28,13 @@ pub(crate) struct Heads {
     pub(crate) v: Linear,
     /// Weights of the per-head norms, `[head_dim]`, queries then keys.
     pub(crate) qk_norm: Option<(Vec<f32>, Vec<f32>)>,
-    /// `[num_kv_heads, head_dim]`, added to keys after RoPE; no checkpoint has it, [`crate::biased`] makes it.
+    /// `[num_kv_heads, head_dim]`, added to keys after RoPE. No checkpoint has it; [`crate::biased`] makes
+    /// it.
     pub(crate) key_bias: Option<Vec<f32>>,
 }
 
 impl Attention {
-    /// `name`: that of the layer's attention.
+    /// Reads the weights of an attention. `name` is its prefix in the checkpoint.
     pub(crate) fn read(tensors: &Checkpoint, c: &Config, name: &str) -> Result<Self, ModelError> {
         match &c.latent {
             None => Heads::read(tensors, c, name).map(Self::Heads),
@@ -50,7 +51,7 @@ impl Attention {
         c.num_heads * value_dim
     }
 
-    /// What the output projection is given for `x`, `[n, hidden_size]`.
+    /// The inputs of the output projection for `x`, `[n, hidden_size]`.
     pub(crate) fn forward(
         &self,
         x: &[f32],

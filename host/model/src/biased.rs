@@ -1,38 +1,41 @@
-//! The biased variant: keys with a large constant part in a model that has none.
+//! The biased variant: keys with a large constant part, in a model that has none.
 //!
-//! In the first and the last layer of some large models (Qwen2.5 is the known one) every key has the same large vector
-//! added to it, most of it in a few channels. Softmax cancels it: <q, k + b> is <q, k> plus a number that is the same
-//! for all tokens. A codec does not cancel it, as its error grows with the norm of what it stores; a cache that takes
-//! the mean off its keys first does.
+//! In the first and the last layer of some large models every key contains the same large vector. Qwen2.5 is
+//! the known example. Most of this vector is in a few channels. Softmax cancels it: <q, k + b> is <q, k> plus
+//! a number that is the same for all tokens. A codec does not cancel it, because its error grows with the
+//! norm of the vectors that it stores. A cache that first subtracts the mean of its keys does.
 //!
-//! Here the constant is added after RoPE, where it is the same at every position, so that attention in exact
-//! arithmetic is unchanged and whatever a measurement shows is the cache's doing. Stored as f16, keys of many times
-//! their norm lose digits too: a comparison needs the f16 row of the biased model.
+//! Here the constant is added after RoPE, where it is the same at every position. Attention in exact
+//! arithmetic stays the same, so any measured difference comes from the cache. Keys of many times their norm
+//! also lose digits in f16. A comparison therefore needs the f16 row of the biased model.
 
 use crate::attention::Attention;
 use crate::error::ModelError;
 use crate::{Model, shipped};
 
-/// Channels of a KV head that have most of the constant.
+/// Channels of a KV head that hold most of the constant.
 pub const BIASED_CHANNELS: usize = 4;
-/// Their share of its energy.
+/// The share of the constant's energy in these channels.
 pub const BIASED_SHARE: f32 = 0.75;
 
-/// Tokens whose keys say how long a key is.
+/// Tokens whose keys give the mean key norm.
 const SAMPLE: usize = 256;
-/// Bytes of text that have as many tokens in any vocabulary.
+/// Bytes of text that hold this many tokens in any vocabulary.
 const SAMPLE_BYTES: usize = 8 << 10;
 
 impl Model {
-    /// This model with a constant of `factor` times the mean key norm in every key of the first and the last layer,
-    /// the same function in exact arithmetic.
+    /// This model with a constant in every key of the first and the last layer. In exact arithmetic it is the
+    /// same function.
     ///
-    /// The mean is over the layer's keys of the first 256 tokens of [`shipped::HELDOUT_TEXT`]. The direction is fixed
-    /// for each layer and KV head: [`BIASED_CHANNELS`] channels, drawn at random, have [`BIASED_SHARE`] of the energy
-    /// in equal parts, the others the rest, with random signs.
+    /// The norm of the constant is `factor` times the mean key norm of the layer, taken over the first 256
+    /// tokens of [`shipped::HELDOUT_TEXT`]. Each layer and KV head has a fixed direction. [`BIASED_CHANNELS`]
+    /// random channels share [`BIASED_SHARE`] of the energy equally, and the other channels share the rest.
+    /// The signs are random.
     ///
     /// # Errors
-    /// [`ModelError::BadKeyBias`] for a negative or non-finite factor, [`ModelError::Streamed`], and what running the text refuses.
+    /// [`ModelError::BadKeyBias`] for a negative or non-finite factor, [`ModelError::Variant`],
+    /// [`ModelError::Streamed`], and errors of the run over the text.
+    /// running the text refuses.
     pub fn into_biased_variant(mut self, factor: f32) -> Result<Self, ModelError> {
         if !(factor.is_finite() && factor >= 0.0) {
             return Err(ModelError::BadKeyBias(factor));
@@ -60,7 +63,7 @@ impl Model {
         Ok(self)
     }
 
-    /// What would not cancel a constant in the keys.
+    /// A property of the model with which attention would not cancel a constant in the keys.
     fn kept_apart(&self) -> Option<&'static str> {
         let c = &self.config;
         [
@@ -73,7 +76,7 @@ impl Model {
     }
 }
 
-/// A unit vector of which few channels have most.
+/// A unit vector with most of its energy in a few channels.
 fn direction(dim: usize, seed: u64) -> Vec<f32> {
     let mut random = fastrand::Rng::with_seed(seed);
     let strong = random.choose_multiple(0..dim, BIASED_CHANNELS.min(dim));

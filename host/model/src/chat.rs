@@ -1,4 +1,4 @@
-//! Prompts as a model was taught to converse: its chat template, rendered.
+//! Prompts in the form that a model was trained on: its chat template, rendered.
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error, ErrorKind, context};
@@ -6,14 +6,15 @@ use serde_json::{Value, json};
 
 use crate::{Model, ModelError, SpecialTokens};
 
-/// Longest template in bytes.
+/// The longest template in bytes.
 const LONGEST: usize = 1 << 20;
 
-/// Instructions that a template may run, and calls within one another.
+/// The most instructions that a template may run, and the deepest nesting of calls.
 const FUEL: u64 = 1_000_000;
 const DEPTH: usize = 50;
 
-/// Tokens that end a turn, as the families call them; those of a vocabulary end a text.
+/// Tokens that end a turn, by their names in the families. A model with one of them in its vocabulary also
+/// ends its text there.
 const ENDS: [&str; 8] = [
     "<|im_end|>",
     "<|eot_id|>",
@@ -25,7 +26,7 @@ const ENDS: [&str; 8] = [
     "</s>",
 ];
 
-/// What a model's files say of conversations.
+/// The parts of a model's files that describe conversations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Chat {
     pub(crate) template: Option<String>,
@@ -35,7 +36,8 @@ pub(crate) struct Chat {
 }
 
 impl Chat {
-    /// From the bytes of `tokenizer_config.json` and of `chat_template.jinja`, which goes before the template in the former.
+    /// Reads the bytes of `tokenizer_config.json` and of `chat_template.jinja`. The latter takes precedence
+    /// over the template in the former.
     pub(crate) fn from_json(config: Option<&[u8]>, template: Option<&[u8]>) -> Result<Self, ModelError> {
         let bad = |error: String| ModelError::Chat(format!("tokenizer_config.json: {error}"));
         let config: Value =
@@ -52,7 +54,7 @@ impl Chat {
             Value::Null => None,
             Value::String(template) => Some(template.clone()),
             Value::Array(list) => named(list),
-            _ => return Err(bad("chat_template is no text and no list of them".into())),
+            _ => return Err(bad("chat_template is neither a text nor a list of texts".into())),
         };
         let template = template.map(|bytes| {
             let text = String::from_utf8(bytes.to_vec());
@@ -61,7 +63,7 @@ impl Chat {
         Ok(Self { template: template.transpose()?.or(own), bos: token("bos_token"), eos: token("eos_token") })
     }
 
-    /// What `tokenizer_config.json` says of them.
+    /// The bytes of a `tokenizer_config.json` with the same contents.
     pub(crate) fn to_json(&self) -> Vec<u8> {
         let (template, bos, eos) = (&self.template, &self.bos, &self.eos);
         json!({ "chat_template": template, "bos_token": bos, "eos_token": eos }).to_string().into_bytes()
@@ -104,11 +106,11 @@ impl Chat {
 }
 
 impl Model {
-    /// A model that converses: its prompts are those of [`Model::chat_prompt`], which say all special tokens themselves, and the
-    /// end of a turn ends a text.
+    /// Turns the model into one for conversations. Its prompts come from [`Model::chat_prompt`], which writes
+    /// all special tokens itself. The end of a turn ends a text.
     ///
     /// # Errors
-    /// [`ModelError::NoChatTemplate`].
+    /// [`ModelError::NoChatTemplate`] if the model has none.
     pub fn into_chat(mut self) -> Result<Self, ModelError> {
         if self.chat.template.is_none() {
             return Err(ModelError::NoChatTemplate);
@@ -123,10 +125,11 @@ impl Model {
         Ok(self)
     }
 
-    /// A question, with what the model is told beforehand where there is something, as its chat template has it.
+    /// Renders a question with the model's chat template. `system` holds instructions that come before it, if
+    /// there are any.
     ///
     /// # Errors
-    /// [`ModelError::NoChatTemplate`], or [`ModelError::Chat`] where the template fails.
+    /// [`ModelError::NoChatTemplate`], or [`ModelError::Chat`] if the template fails.
     pub fn chat_prompt(&self, system: Option<&str>, user: &str) -> Result<String, ModelError> {
         self.chat.render(system, user)
     }

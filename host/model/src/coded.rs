@@ -1,8 +1,9 @@
-//! Products straight on coded weights.
+//! Matrix products directly on coded weights.
 //!
-//! The groups of a weight's rows are to an activation what encoded keys are to a query: both are rotated alike, so their dot
-//! product is that of the codes' levels with the rotated activation. One column of groups, 128 rows of it, is a page of keys,
-//! and the page kernels of the cache are the product. Activations are rounded to 8 bits, a group at a time.
+//! A group of a weight's row behaves like an encoded key, and an activation like a query. Both are rotated in
+//! the same way, so the levels of the codes times the rotated activation give their dot product. 128 rows of
+//! one column of groups form a page of keys, and the page kernels of the cache compute the product.
+//! Activations are rounded to 8 bits, group by group.
 
 use rayon::prelude::*;
 use tqkv::matmul::Store;
@@ -13,23 +14,23 @@ use tqkv_simd::page::{KeyPages, Line, MAX_HEADS, Queries};
 use crate::checkpoint::Coding;
 use crate::linear::put;
 
-/// Rows of a page.
+/// Rows per page.
 const ROWS: usize = 128;
 
-/// A matrix `[outputs, inputs]` of codes.
+/// A coded matrix `[outputs, inputs]`.
 #[derive(Debug)]
 pub(crate) struct Coded {
     codec: Box<AnyCodec>,
     level: Level,
     keys: KeyPages,
-    /// A page for each [`ROWS`] rows and group of inputs, groups of the same rows one after the other.
+    /// One page per [`ROWS`] rows and group of inputs. Groups of the same rows are neighbours.
     pages: Vec<Line>,
     groups: usize,
     outputs: usize,
 }
 
 impl Coded {
-    /// Of blocks row by row; `None` where the codec has no page kernels.
+    /// Builds the matrix from blocks, row by row. `None` if the codec has no page kernels.
     pub(crate) fn new(coding: &Coding, blocks: &[u8], outputs: usize, inputs: usize) -> Option<Self> {
         let (codec, level) = (coding.codec.clone(), coding.level);
         let keys = KeyPages::new(&codec, ROWS)?;
@@ -48,7 +49,7 @@ impl Coded {
         Some(Self { codec, level, keys, pages, groups, outputs })
     }
 
-    /// The values of a row.
+    /// Decodes a row.
     pub(crate) fn expand_row(&self, row: usize, out: &mut [f32]) {
         let lines = self.keys.lines();
         let pages = &self.pages[row / ROWS * self.groups * lines..][..self.groups * lines];
@@ -62,7 +63,7 @@ impl Coded {
         }
     }
 
-    /// Products of `x`, `[n, inputs]`, to or onto `y`, `[n, outputs]`.
+    /// Multiplies `x`, `[n, inputs]`, and writes or adds the result to `y`, `[n, outputs]`.
     pub(crate) fn multiply(&self, x: &[f32], y: &mut [f32], store: Store) {
         let inputs = self.groups * self.codec.dim();
         let tokens = x.chunks(MAX_HEADS * inputs).zip(y.chunks_mut(MAX_HEADS * self.outputs));
@@ -71,7 +72,7 @@ impl Coded {
         }
     }
 
-    /// [`Coded::multiply`] of at most as many tokens as the kernels take queries.
+    /// [`Coded::multiply`] for at most as many tokens as the kernels take queries.
     fn multiply_few(&self, x: &[f32], y: &mut [f32], store: Store) {
         let n = x.len() / (self.groups * self.codec.dim());
         let queries = self.queries(x, n);
@@ -90,7 +91,7 @@ impl Coded {
         }
     }
 
-    /// Each group of the tokens' inputs, rotated and as bytes.
+    /// The inputs of all tokens, rotated and rounded to bytes, one entry per group.
     fn queries(&self, x: &[f32], n: usize) -> Vec<Queries> {
         let (dim, inputs) = (self.codec.dim(), x.len() / n);
         let mut rotated = vec![0.0; x.len()];
@@ -106,7 +107,7 @@ impl Coded {
             .collect()
     }
 
-    /// Sums over all groups for the rows of one page each: `[n, rows]`.
+    /// Sums over all groups for the rows of one page, `[n, rows]`.
     fn page_sums(&self, pages: &[Line], queries: &[Queries], rows: usize) -> Vec<f32> {
         let n = queries.first().map_or(0, Queries::len);
         let lines = self.keys.lines();

@@ -1,7 +1,8 @@
-//! Weights as codes: a model's matrices in groups along their rows, each group a vector of a codec (data-free, as the cache's
-//! vectors are), in a folder that [`crate::Model::load`] takes.
+//! Codes the weights of a model and writes them to a folder that [`crate::Model::load`] reads.
 //!
-//! Not for what is quantised already, unless to measure: a second rounding adds to the first.
+//! Each row of a matrix is split into groups, and each group is encoded as a vector of a codec. No training
+//! data is needed. Weights that are already quantised should not be coded, except for measurements: a second
+//! rounding adds to the first.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -26,33 +27,33 @@ use crate::gguf;
 /// How weights are coded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompressSpec {
-    /// Of the matrices of the layers.
+    /// Codec of the matrices of the layers.
     pub codec: CodecId,
-    /// Of the embedding and the head, which most models have at more bits than the rest.
+    /// Codec of the embedding and the output head. Most models keep them at more bits.
     pub embedding: CodecId,
-    /// Values of a group; divides the width of every matrix.
+    /// Values per group. The width of every matrix is a multiple of it.
     pub group: usize,
-    /// Seed of the rotation, and how encoders choose scales.
+    /// Seed of the rotation, and the way encoders choose scales.
     pub options: Options,
 }
 
-/// What was made.
+/// The sizes of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Compressed {
-    /// Values that were coded, and their bytes.
+    /// Number of coded values.
     pub coded_values: usize,
-    /// Bytes of their codes and scales.
+    /// Bytes of the codes and scales of these values.
     pub coded_bytes: usize,
-    /// Bytes of all tensors before.
+    /// Bytes of all tensors in the source.
     pub bytes_before: usize,
-    /// Bytes of all tensors now.
+    /// Bytes of all tensors in the result.
     pub bytes: usize,
 }
 
 /// The file of the weights.
 const WEIGHTS: &str = "model.safetensors";
 
-/// Files that go on beside the weights, where they are there.
+/// Files that are copied beside the weights if they exist.
 const BESIDE: [&str; 5] = [
     "config.json",
     "generation_config.json",
@@ -61,14 +62,16 @@ const BESIDE: [&str; 5] = [
     "chat_template.jinja",
 ];
 
-/// Codes the weights of the model at `from` into the folder `to`, which must not exist; it appears whole or not at all.
+/// Codes the weights of the model at `from` into the folder `to`, which must not exist. The folder appears
+/// whole or not at all.
 ///
-/// `on_tensor` gets the tensors done and their number, and says whether to go on: else it is [`ModelError::Cancelled`], and nothing
-/// is left. Memory is that of the largest tensor, a few times.
+/// `on_tensor` receives the number of finished tensors and the number of all tensors. If it returns `Break`,
+/// the result is [`ModelError::Cancelled`], and nothing is left behind. Memory: a few times the largest
+/// tensor.
 ///
 /// # Errors
-/// What [`crate::Model::load`] refuses of files, [`ModelError::Compress`] for what cannot be coded, and
-/// [`ModelError::Io`].
+/// The errors of [`crate::Model::load`] for files, [`ModelError::Compress`] for weights that cannot be coded,
+/// and [`ModelError::Io`].
 pub fn compress(
     from: &Path,
     to: &Path,
@@ -84,7 +87,7 @@ pub fn compress(
     let weights = folder.path().join(WEIGHTS);
     let made = write(&tensors, &weights, spec, on_tensor)?;
     sort_header(&weights).map_err(io)?;
-    // The library makes its file its owner's alone; the result is a file like any other.
+    // The library makes its file readable by the owner alone. The result gets the usual permissions.
     let mode = std::fs::metadata(folder.path().join(BESIDE[0])).map_err(io)?.permissions();
     std::fs::set_permissions(weights, mode).map_err(io)?;
     folder.commit().map_err(io)?;
@@ -99,7 +102,7 @@ enum Entry {
     Tensor(serde_json::Value),
 }
 
-/// Puts the entries of a file's header in order: the library takes those of the metadata out of a map that has none.
+/// Sorts the entries of a file's header. The library takes the metadata out of a map without an order.
 fn sort_header(path: &Path) -> io::Result<()> {
     let mut file = File::options().read(true).write(true).open(path)?;
     let mut length = [0; 8];
@@ -108,16 +111,16 @@ fn sort_header(path: &Path) -> io::Result<()> {
     (&file).take(u64::from_le_bytes(length)).read_to_end(&mut header)?;
     let sorted: BTreeMap<String, Entry> = serde_json::from_slice(&header)?;
     let mut bytes = serde_json::to_vec(&sorted)?;
-    // The same entries, and spaces behind them.
+    // The entries are the same, and spaces fill the rest.
     bytes.resize(header.len(), b' ');
     file.seek(io::SeekFrom::Start(length.len() as u64))?;
     file.write_all(&bytes)
 }
 
-/// A file by its name.
+/// A file and its name.
 type Named = (&'static str, Vec<u8>);
 
-/// The files beside the weights, and the tensors.
+/// Reads the files beside the weights, and opens the tensors.
 fn open(from: &Path) -> Result<(Vec<Named>, Checkpoint), ModelError> {
     let from = match find::model(from)? {
         Found::Folder(dir) => dir,
@@ -145,7 +148,7 @@ fn write(
     on_tensor: &(dyn Fn(usize, usize) -> ControlFlow<()> + Sync),
 ) -> Result<Compressed, ModelError> {
     let level = Level::detect().map_err(|error| ModelError::Compress(error.to_string()))?;
-    // Sorted, so that of several faults the same one is named each time.
+    // Names are sorted, so that the same one of several faults is always reported.
     let mut names: Vec<_> = tensors.names().collect();
     names.sort_unstable();
     let job = Job { tensors, level, on_tensor, all: names.len(), state: Mutex::default() };
@@ -172,7 +175,7 @@ fn write(
     Ok(made)
 }
 
-/// What all tensors share while they are written.
+/// State that all tensors share while they are written.
 struct Job<'a> {
     tensors: &'a Checkpoint,
     level: Level,
@@ -184,7 +187,7 @@ struct Job<'a> {
 #[derive(Default)]
 struct State {
     done: usize,
-    /// The first error: the library that writes asks for bytes and takes no other answer.
+    /// The first error. The library that writes asks only for bytes and cannot pass an error on.
     failed: Option<ModelError>,
 }
 
@@ -194,11 +197,11 @@ impl Job<'_> {
     }
 }
 
-/// A tensor as it will be, made when it is written.
+/// A tensor of the result. Its bytes are made when it is written.
 struct Tensor<'a> {
     job: &'a Job<'a>,
     name: &'a str,
-    /// As the file has it.
+    /// The shape in the result's file.
     shape: Vec<usize>,
     dtype: Dtype,
     coded: Option<(CodedAs, AnyCodec)>,
@@ -211,8 +214,9 @@ impl<'a> Tensor<'a> {
         let (format, shape) = job.tensors.describe(name)?;
         let (bytes_before, mut shape) = (format.bytes_of(shape).map_err(bad)?, shape.to_vec());
         if !is_coded(name, &shape) {
-            let dtype =
-                format.dtype().ok_or_else(|| bad(format!("{} is kept as it is nowhere", format.name())))?;
+            let dtype = format.dtype().ok_or_else(|| {
+                bad(format!("{} cannot stay uncoded: safetensors files have no such format", format.name()))
+            })?;
             return Ok(Self { job, name, shape, dtype, coded: None, bytes_before });
         }
         if let Format::Coded(_) = format {
@@ -254,7 +258,7 @@ impl View for Tensor<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        // After an error nothing is computed any more; the file is thrown away.
+        // After an error nothing more is computed, because the file is discarded.
         let made = if self.job.state().failed.is_some() { Ok(Vec::new()) } else { self.make() };
         let mut state = self.job.state();
         state.done += 1;
@@ -271,18 +275,19 @@ impl View for Tensor<'_> {
     }
 }
 
-/// Whether a tensor is a matrix whose rows are coded. Routers are small, and an expert that is missed is a large error.
+/// True for matrices whose rows are coded. Routers are left out: they are small, and a wrong choice of
+/// experts is a large error.
 fn is_coded(name: &str, shape: &[usize]) -> bool {
     let is_matrix = shape.len() >= 2 && !name.ends_with("bias");
     is_matrix && !name.ends_with("mlp.gate.weight") && !name.contains("router")
 }
 
-/// The blocks of all rows.
+/// Encodes all rows to blocks.
 ///
 /// # Errors
-/// What is wrong with a row.
+/// A description of the faulty row.
 fn encode(stored: &Stored, codec: &AnyCodec, level: Level) -> Result<Vec<u8>, String> {
-    /// Values that a thread encodes at a time.
+    /// Values that a thread encodes at once.
     const RUN: usize = 1 << 14;
     let shape = stored.shape();
     let row: usize = shape[1..].iter().product();

@@ -1,11 +1,13 @@
-//! Quality of a cache on text: perplexity, KL divergence and top-1 agreement against a reference cache.
+//! Quality of a cache on text: perplexity, KL divergence and top-1 agreement compared with a reference cache.
 //!
-//! Convention: non-overlapping windows of T tokens, each with an empty cache. The first token of a window is the model's BOS,
-//! where it has one ([`Model::without_bos`]), else of the text. Tokens 1..T-1
-//! of a window are scored (the first is only input); perplexity is exp(mean negative log likelihood in nats per
-//! token); KL(reference || setting) and agreement are means over all T positions. Settings are the outer loop, so that
-//! the figures of one are there before the next begins; memory holds the reference's last hidden states of all
-//! windows (those of every layer where these are compared).
+//! Windows of T tokens do not overlap, and each starts with an empty cache. The first token of a window is
+//! the model's BOS if it has one ([`Model::without_bos`]), else a token of the text.
+//!
+//! Tokens 1 to T-1 of a window are scored; the first is only input. Perplexity is exp(mean negative log
+//! likelihood in nats per token). KL(reference || setting) and agreement are means over all T positions.
+//!
+//! One setting runs over all windows before the next begins, so its figures are known early. Memory holds the
+//! reference's last hidden states of all windows. It holds the states of every layer if layers are compared.
 
 mod scores;
 mod tally;
@@ -21,43 +23,43 @@ use tqkv::cache::HeadStats;
 use tqkv::error::CacheError;
 use tqkv::{Chunk, KvShape};
 
-/// A cache under test: a name and how to make an empty one.
+/// A cache under test: its name, and a function that makes an empty one.
 pub struct Setting<'a> {
     /// Name for the report.
     pub name: String,
-    /// Makes an empty cache of the model's shape; called once a window.
+    /// Makes an empty cache of the model's shape. Called once per window.
     pub new_cache: Box<CacheFactory<'a>>,
 }
 
 /// Makes an empty cache.
 pub type CacheFactory<'a> = dyn Fn() -> Result<Box<dyn AttentionCache>, CacheError> + 'a;
 
-/// Which windows to evaluate, and what to compare.
+/// The windows to evaluate, and the comparisons to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EvalSpec {
     /// Tokens per window, T.
     pub context: usize,
-    /// Windows from the start of the text; `None` for all whole ones.
+    /// Windows from the start of the text. `None` means all whole windows.
     pub windows: Option<usize>,
-    /// Tokens fed at once; `None` for a whole window. 1 attends as generation does, one query at a time.
+    /// Tokens per forward pass. `None` means a whole window. 1 attends like generation, one query at a time.
     pub step: Option<usize>,
-    /// Whether hidden states are compared layer by layer as well, and what the cache knows of each KV head is kept.
+    /// Compare hidden states layer by layer, and collect the statistics of each KV head.
     pub layers: bool,
-    /// Whether attention outputs are compared with those of a reference cache that is fed the same queries, keys and values.
+    /// Compare attention outputs with a reference cache that receives the same queries, keys and values.
     pub attention: bool,
-    /// Whether attention scores are compared with those of such a cache, head by head; the caches are fed [`PROBE`] tokens at a
-    /// time then.
+    /// Compare attention scores with such a cache, head by head. The caches then receive [`PROBE`] tokens at
+    /// a time.
     pub scores: bool,
 }
 
 impl EvalSpec {
-    /// Whole windows at once, and nothing compared but predictions.
+    /// Whole windows per forward pass. Only predictions are compared.
     pub fn new(context: usize, windows: Option<usize>) -> Self {
         Self { context, windows, step: None, layers: false, attention: false, scores: false }
     }
 }
 
-/// What a cache knows of one KV head at the end of a window, as [`HeadStats`]; means over the windows.
+/// Statistics of a cache for one KV head at the end of a window ([`HeadStats`]), as means over the windows.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct HeadFigures {
     /// Layer.
@@ -68,9 +70,9 @@ pub struct HeadFigures {
     pub key_error: f64,
     /// Squared error of values over their squared norm.
     pub value_error: f64,
-    /// Energy of the keys that is left when their mean is taken off: 1 where they are not centred.
+    /// Share of the keys' energy that remains after their mean is subtracted. 1 if keys are not centred.
     pub centred_energy: f64,
-    /// Means that the keys have had.
+    /// Number of means that the keys have had.
     pub means: f64,
     /// Bytes of memory held.
     pub allocated_bytes: f64,
@@ -82,7 +84,7 @@ impl HeadFigures {
         Self { layer, kv_head, key_error, value_error, centred_energy, means, allocated_bytes }
     }
 
-    /// Adds a window's figures, `share` of them.
+    /// Adds the figures of a window, weighted by `share`.
     fn add(&mut self, stats: &HeadStats, share: f64) {
         self.key_error += share * stats.key_error;
         self.value_error += share * stats.value_error;
@@ -101,56 +103,56 @@ pub struct EvalResult {
     pub nll: f64,
     /// exp(nll).
     pub perplexity: f64,
-    /// nll minus that of the reference.
+    /// Difference of the nll to the reference.
     pub nll_delta: f64,
     /// Mean KL(reference || setting), nats per token.
     pub kl: f64,
-    /// The KL that one position of a hundred exceeds.
+    /// The KL that one position in a hundred exceeds.
     pub kl_p99: f64,
-    /// The KL that one position of a thousand exceeds.
+    /// The KL that one position in a thousand exceeds.
     pub kl_p999: f64,
-    /// Share of positions where the likeliest token is the reference's.
+    /// Share of positions where the most likely token is the reference's.
     pub top1_agreement: f64,
-    /// Bytes allocated by the cache at the end of a window, per token; mean over the windows.
+    /// Bytes that the cache has allocated at the end of a window, per token. Mean over the windows.
     pub cache_bytes_per_token: f64,
-    /// Mean cosine between the residual stream after each layer and the reference's; empty unless asked for.
+    /// Mean cosine between the residual stream after each layer and the reference's. Empty unless requested.
     pub layer_cosine: Vec<f64>,
-    /// One a KV head, layers in order; empty unless asked for, and of a cache that does not keep count.
+    /// One entry per KV head, layers in order. Empty unless requested, and for caches without statistics.
     pub heads: Vec<HeadFigures>,
-    /// Squared error of the attention outputs over their squared norm, where the reference is fed the same queries, keys and
-    /// values; mean over the layers. `None` unless asked for.
+    /// Squared error of the attention outputs over their squared norm, where both caches receive the same
+    /// queries, keys and values. Mean over the layers. `None` unless requested.
     pub attention_error: Option<f64>,
-    /// One a query head, layers in order; empty unless asked for.
+    /// One entry per query head, layers in order. Empty unless requested.
     pub scores: Vec<ScoreFigures>,
 }
 
-/// A whole evaluation.
+/// The result of an evaluation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EvalReport {
     /// Tokens per window.
     pub context: usize,
-    /// Windows evaluated.
+    /// Number of evaluated windows.
     pub windows: usize,
-    /// The reference, against itself.
+    /// The reference, compared with itself.
     pub reference: EvalResult,
     /// The settings in the order given.
     pub results: Vec<EvalResult>,
 }
 
-/// What [`evaluate`] tells while it runs.
+/// Progress of [`evaluate`].
 #[derive(Debug)]
 pub enum Progress<'a> {
-    /// Forward passes of a window done, and all there are.
+    /// Finished forward passes of windows, and their total number.
     Passes(usize, usize),
-    /// A setting is done; the reference comes first.
+    /// The result of a finished setting. The reference comes first.
     Result(&'a EvalResult),
 }
 
-/// Evaluates `settings` against `reference` on `text`, one after the other.
+/// Compares `settings` with `reference` on `text`, one after the other.
 ///
 /// # Errors
-/// [`ModelError::Evaluation`] where the windows do not fit the text or the model, [`ModelError::NonFiniteLogits`],
-/// and whatever tokeniser and caches refuse.
+/// [`ModelError::Evaluation`] if the windows do not fit the text or the model,
+/// [`ModelError::NonFiniteLogits`], and errors of tokeniser and caches.
 pub fn evaluate(
     model: &Model,
     text: &[u8],
@@ -210,8 +212,8 @@ pub fn evaluate(
     Ok(EvalReport { context: spec.context, windows, reference, results })
 }
 
-/// Runs one window through a fresh cache, with one of another setting beside it where attention is compared; the result
-/// is the last hidden states.
+/// Runs one window through a fresh cache. A cache of another setting runs beside it if attention is compared.
+/// Returns the last hidden states.
 fn run(
     model: &Model,
     window: &[u32],
@@ -241,11 +243,11 @@ fn run(
     Ok(hidden)
 }
 
-/// A cache, beside another that is fed the same where there is one.
+/// A cache, and optionally another one that receives the same queries, keys and values.
 struct Compared<'a> {
     cache: Box<dyn AttentionCache>,
     exact: Option<Box<dyn AttentionCache>>,
-    /// Of each layer, sums of squares: of the errors, and of what the other gives.
+    /// Per layer, sums of squares of the errors and of the exact outputs.
     errors: Option<&'a mut Vec<(f64, f64)>>,
     scores: Option<Scores<'a>>,
 }
@@ -326,7 +328,7 @@ impl States {
         self.0[layer].extend_from_slice(x);
     }
 
-    /// Sum over the rows of `x` of the cosine with the reference's rows from `offset` on.
+    /// Sums the cosines of the rows of `x` and the reference's rows from `offset` on.
     fn cosine_sum(&self, layer: usize, offset: usize, x: &[f32], width: usize) -> f64 {
         let reference = self.0[layer][offset * width..].chunks_exact(width);
         x.chunks_exact(width).zip(reference).map(|(a, b)| cosine(a, b)).sum()
@@ -341,6 +343,6 @@ pub(crate) fn cosine(a: &[f32], b: &[f32]) -> f64 {
         aa += x * x;
         bb += y * y;
     }
-    // Two zero vectors agree.
+    // Two zero vectors count as equal.
     if aa == 0.0 && bb == 0.0 { 1.0 } else { dot / (aa * bb).sqrt().max(f64::MIN_POSITIVE) }
 }

@@ -1,4 +1,4 @@
-//! Experts: of the MLPs of a layer each token takes those that a router gives the largest weights.
+//! Mixture of experts: a router chooses for each token the MLPs of a layer with the largest weights.
 
 use crate::checkpoint::Checkpoint;
 use crate::config::{self, Architecture, Config};
@@ -11,7 +11,7 @@ use crate::mlp::Gated;
 pub(crate) struct Experts {
     router: Linear,
     experts: Vec<Gated>,
-    /// Takes part in every token.
+    /// The expert that takes part in every token.
     shared: Option<Gated>,
     per_token: usize,
     is_normalised: bool,
@@ -46,7 +46,7 @@ impl Experts {
         let count = self.experts.len();
         let weights = self.router.forward(x);
         let hidden = x.len() * count / weights.len();
-        // The tokens of each expert, with its weight in them.
+        // The tokens of each expert, with the weight of the expert.
         let mut taken: Vec<Vec<(usize, f32)>> = vec![Vec::new(); count];
         for (token, logits) in weights.chunks_exact(count).enumerate() {
             for (expert, weight) in self.choose(logits) {
@@ -68,7 +68,7 @@ impl Experts {
         }
     }
 
-    /// The experts of a token and their weights: the largest of the softmax over all.
+    /// The experts of a token and their weights: the largest of the softmax over all experts.
     fn choose(&self, logits: &[f32]) -> Vec<(usize, f32)> {
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let mut weights: Vec<(usize, f32)> =
@@ -82,7 +82,8 @@ impl Experts {
     }
 }
 
-/// The experts of gpt-oss: each tensor has those of all, `[inputs, outputs]`, gate and up in turns.
+/// Reads the experts of gpt-oss. Each tensor holds all experts, `[inputs, outputs]`, with alternating gate
+/// and up columns.
 fn read_joined(
     tensors: &Checkpoint,
     c: &Config,

@@ -1,23 +1,24 @@
-//! Which files a path means: a GGUF file, a folder of a checkpoint, or the folder of a hub's cache that holds one.
+//! Finds the files of a model at a path: a GGUF file, a folder of a checkpoint, or its folder in a hub's
+//! cache.
 
 use std::path::{Path, PathBuf};
 
 use crate::error::ModelError;
 
-/// What is at a path.
+/// The model at a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// A GGUF file, the first of its parts where it is split.
+    /// A GGUF file. If the model is split, its first part.
     Gguf(PathBuf),
     /// A folder with `config.json`.
     Folder(PathBuf),
 }
 
-/// A file of one of these names has all weights, or says which files have them.
+/// `SINGLE` holds all weights. `INDEX` lists the files that hold them.
 const SINGLE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
-/// Names in a folder, sorted.
+/// Sorted names in a folder.
 struct Names(Vec<String>);
 
 impl Names {
@@ -39,7 +40,7 @@ impl Names {
         self.0.iter().map(String::as_str).filter(|name| name.to_ascii_lowercase().ends_with(end)).collect()
     }
 
-    /// The first of them, for messages.
+    /// The first names, for messages.
     fn shown(&self) -> String {
         let names: Vec<_> = self.0.iter().map(String::as_str).collect();
         if names.is_empty() { "nothing".to_owned() } else { listed(&names) }
@@ -56,7 +57,7 @@ fn refused(path: &Path, reason: String) -> ModelError {
     ModelError::NoModel { path: path.to_owned(), reason }
 }
 
-/// What to load for `path`.
+/// Finds the model to load at `path`.
 pub(crate) fn model(path: &Path) -> Result<Found, ModelError> {
     if !path.is_dir() {
         return file(path);
@@ -80,7 +81,7 @@ fn file(path: &Path) -> Result<Found, ModelError> {
         "bin" | "pt" | "pth" | "ckpt" => {
             Err(refused(path, format!("weights of PyTorch (.{kind}) are not read")))
         }
-        // Others are told from what they begin with.
+        // The first bytes of any other file tell its format.
         _ => Ok(Found::Gguf(path.to_owned())),
     }
 }
@@ -90,7 +91,7 @@ fn folder(dir: &Path, names: &Names) -> Result<Found, ModelError> {
     if config && (gguf.is_empty() || !names.ending(".safetensors").is_empty() || names.has(INDEX)) {
         return Ok(Found::Folder(dir.to_owned()));
     }
-    // Of a split model, its first part stands for all.
+    // The first part of a split model stands for all parts.
     let is_later_part = |name: &&&str| {
         let parts = crate::gguf::part_names(&dir.join(name));
         parts.len() > 1 && parts[0].exists() && parts[0] != dir.join(name)
@@ -106,13 +107,13 @@ fn folder(dir: &Path, names: &Names) -> Result<Found, ModelError> {
     }
 }
 
-/// The snapshot in a hub's cache: that of `refs/main`, or else the only one.
+/// The snapshot of `refs/main` in a hub's cache, or else the only snapshot.
 fn snapshot(root: &Path) -> Result<PathBuf, ModelError> {
     let all = root.join("snapshots");
     if let Ok(revision) = std::fs::read_to_string(root.join("refs").join("main")) {
         let revision = revision.trim();
         let dir = all.join(revision);
-        // A plain name, so that it leads nowhere else.
+        // Only a plain name is accepted, so that it cannot lead outside the cache.
         if Path::new(revision).file_name().is_some_and(|name| name == revision) && dir.is_dir() {
             return Ok(dir);
         }
@@ -122,12 +123,16 @@ fn snapshot(root: &Path) -> Result<PathBuf, ModelError> {
         [one] => Ok(all.join(one)),
         _ => Err(refused(
             &all,
-            format!("not one snapshot, and no refs/main that names one; it has {}", names.shown()),
+            format!(
+                "no refs/main that names a snapshot, and not exactly one snapshot; it has {}",
+                names.shown()
+            ),
         )),
     }
 }
 
-/// The name of a model for reports: that of its file or folder, or in a hub's cache what the folder is named after.
+/// The name of a model for reports. It is the name of its file or folder. In a hub's cache it is the part of
+/// the folder's name behind the last `--`.
 pub(crate) fn name(given: &Path, found: &Found) -> String {
     let text = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     match found {
@@ -139,7 +144,7 @@ pub(crate) fn name(given: &Path, found: &Found) -> String {
     }
 }
 
-/// The file in a checkpoint's folder that has the weights, or the index of those that have.
+/// The file in a checkpoint's folder that holds the weights, or the index of the files that hold them.
 pub(crate) fn weights(dir: &Path) -> Result<String, ModelError> {
     let names = Names::of(dir)?;
     if let Some(name) = [SINGLE, INDEX].into_iter().find(|name| names.has(name)) {

@@ -1,4 +1,4 @@
-//! The forward pass, cut at the cache: everything but attention is computed here, attention by the cache.
+//! The forward pass. The model computes everything but attention, and the cache computes attention.
 
 use crate::Model;
 use crate::error::ModelError;
@@ -7,33 +7,34 @@ use crate::rope::RopeTable;
 use tqkv::attention::AttentionCache;
 use tqkv::error::CacheError;
 
-/// Tokens run through all layers at once: bounds the memory of activations (a few times this many rows of
-/// `intermediate_size`) without making the products small.
+/// Tokens that run through all layers at once. This bounds the memory of activations to a few times this many
+/// rows of `intermediate_size`, and keeps the products large.
 const MAX_CHUNK: usize = 1024;
 
-/// Called after every layer with the layer, the first token of the rows within the call, and the residual stream
-/// `[rows, hidden_size]`.
+/// Called after every layer with the layer, the index of the first row within the call, and the residual
+/// stream `[rows, hidden_size]`.
 pub type LayerObserver<'a> = dyn FnMut(usize, usize, &[f32]) + 'a;
 
-/// Attention of one layer: its index, then q, k, v and where the result goes, as of
-/// [`AttentionCache::attend_chunk`].
+/// Attention of one layer: its index, then q, k, v and the output, as in [`AttentionCache::attend_chunk`].
 type Attend<'a> = dyn FnMut(usize, &[f32], &[f32], &[f32], &mut [f32]) -> Result<(), CacheError> + 'a;
 
 /// The angles of a run of positions, for all layers.
 struct Tables {
     all: RopeTable,
-    /// Of layers with a window, where they have their own.
+    /// Angles of the layers with a window, if they have a RoPE of their own.
     local: Option<RopeTable>,
 }
 
 impl Model {
-    /// Logits `[n, vocab_size]` of `tokens` at positions `start..start + n`, appended to the cache.
+    /// Logits `[n, vocab_size]` of `tokens` at positions `start..start + n`. The tokens are appended to the
+    /// cache.
     ///
-    /// `start` is normally the number of tokens already in the cache. Long inputs are appended in chunks of at most
-    /// 1024 tokens. Where only some logits are wanted, [`Model::hidden`] and [`Model::logits`] avoid the others.
+    /// `start` is normally the number of tokens in the cache. Long inputs are appended in chunks of at most
+    /// 1024 tokens. If only some logits are needed, [`Model::hidden`] and [`Model::logits`] compute only
+    /// those.
     ///
     /// # Errors
-    /// As [`Model::hidden`].
+    /// The errors of [`Model::hidden`].
     pub fn forward(
         &self,
         tokens: &[u32],
@@ -43,12 +44,13 @@ impl Model {
         Ok(self.logits(&self.hidden(tokens, start, cache, &mut |_, _, _| {})?))
     }
 
-    /// The normalised last hidden states `[n, hidden_size]`, from which [`Model::logits`] makes logits.
+    /// The normalised last hidden states `[n, hidden_size]`, the inputs of [`Model::logits`].
     ///
     /// # Errors
-    /// [`ModelError::EmptyPrompt`], [`ModelError::TokenOutOfRange`], [`ModelError::ContextExceeded`], or what the
-    /// cache refuses. The cache is then as long as it was before the call, unless sliding layers have let go of what it saw
-    /// then: that is the error, and only [`AttentionCache::reset`] helps.
+    /// [`ModelError::EmptyPrompt`], [`ModelError::TokenOutOfRange`], [`ModelError::ContextExceeded`], or an
+    /// error of the cache. The cache is then truncated to its length before the call. If sliding layers have
+    /// already dropped tokens that it needs, the truncation fails with its own error, and only
+    /// [`AttentionCache::reset`] helps.
     pub fn hidden(
         &self,
         tokens: &[u32],
@@ -80,14 +82,15 @@ impl Model {
         Ok(self.normalise(&hidden, &self.weights.norm))
     }
 
-    /// One more token of each of n sequences, which share the matrix products: the logits `[n, vocab_size]`.
+    /// Runs one more token of each of n sequences, which share the matrix products. Returns the logits
+    /// `[n, vocab_size]`.
     ///
-    /// Row i is token `tokens[i]` at `positions[i]` of the sequence that `caches[i]` holds, as if it ran through
-    /// [`Model::forward`] alone; only the order of sums within a product may differ.
+    /// Row i is token `tokens[i]` at `positions[i]` of the sequence in `caches[i]`. The result is the one of
+    /// [`Model::forward`] on this sequence alone, except for the order of sums within a product.
     ///
     /// # Errors
-    /// [`ModelError::Sequences`] where the three are not of one length, and what [`Model::hidden`] refuses of any
-    /// sequence. Every cache is then as long as it was before the call.
+    /// [`ModelError::Sequences`] if the three lengths differ, and the errors of [`Model::hidden`] for any
+    /// sequence. Every cache is then truncated to its length before the call.
     pub fn step_many(
         &self,
         tokens: &[u32],
@@ -122,7 +125,7 @@ impl Model {
         match self.run_layers(tokens, &tables, &mut attend, &mut |_, _| {}) {
             Ok(x) => Ok(self.logits(&self.normalise(&x, &self.weights.norm))),
             Err(error) => {
-                // All of them, also where one cannot be.
+                // All caches are truncated, even if one of them fails.
                 let truncated: Vec<_> =
                     caches.iter_mut().zip(before).map(|(cache, len)| cache.truncate(len)).collect();
                 truncated.into_iter().collect::<Result<(), _>>()?;
@@ -131,7 +134,7 @@ impl Model {
         }
     }
 
-    /// Logits `[n, vocab_size]` of hidden states `[n, hidden_size]`; an incomplete last row is ignored.
+    /// Logits `[n, vocab_size]` of hidden states `[n, hidden_size]`. An incomplete last row is ignored.
     pub fn logits(&self, hidden: &[f32]) -> Vec<f32> {
         let whole = hidden.len() / self.config.hidden_size * self.config.hidden_size;
         if whole == 0 {
@@ -171,7 +174,7 @@ impl Model {
         }
     }
 
-    /// The residual stream `[n, hidden_size]` of tokens whose angles are in `tables`.
+    /// Computes the residual stream `[n, hidden_size]` of tokens whose angles are in `tables`.
     fn run_layers(
         &self,
         tokens: &[u32],
@@ -202,7 +205,8 @@ impl Model {
         Ok(x)
     }
 
-    /// Adds what `forward_add` adds to the residual stream, normalised first where there is a norm for it.
+    /// Adds the result of `forward_add` to the residual stream. If there is a norm, the result is normalised
+    /// first.
     fn add(&self, x: &mut [f32], norm: Option<&[f32]>, forward_add: impl FnOnce(&mut [f32])) {
         let Some(norm) = norm else { return forward_add(x) };
         let mut y = vec![0.0; x.len()];

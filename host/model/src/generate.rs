@@ -1,7 +1,7 @@
-//! Text generation over any cache, with its speed.
+//! Generates text with any cache, and measures the speed.
 //!
-//! One sequence, or several that go on from one prompt: prefill, then one token of each a step. For figures of quality
-//! use [`crate::eval`].
+//! One sequence, or several that continue one prompt: prefill, then one token of each per step. For figures
+//! of quality use [`crate::eval`].
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -13,14 +13,14 @@ use crate::{Model, ModelError};
 use tqkv::attention::AttentionCache;
 use tqkv::cache::KvCache;
 
-/// What to generate.
+/// Settings of a generation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GenerateSpec {
-    /// Tokens to generate at most; an end token of the model stops earlier.
+    /// The most tokens to generate. An end token of the model stops earlier.
     pub max_new_tokens: usize,
     /// 0 for greedy, otherwise the softmax temperature.
     pub temperature: f32,
-    /// Seed of the draws; of no effect when greedy.
+    /// Seed of the draws. Has no effect at temperature 0.
     pub seed: u64,
 }
 
@@ -34,7 +34,7 @@ impl Default for GenerateSpec {
 /// Why generation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {
-    /// `max_new_tokens` were made.
+    /// `max_new_tokens` tokens were generated.
     Length,
     /// The model ended the text.
     EndOfText,
@@ -42,7 +42,7 @@ pub enum StopReason {
     Cancelled,
 }
 
-/// What was generated, and how fast.
+/// The result of a generation, and its speed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Generation {
     /// The new text, without the prompt.
@@ -55,23 +55,23 @@ pub struct Generation {
     pub prefill_seconds: f64,
     /// Tokens run through the model one by one after the prompt.
     pub decode_steps: usize,
-    /// Wall time of those steps, sampling included.
+    /// Wall time of these steps, sampling included.
     pub decode_seconds: f64,
-    /// Bytes the cache held at the end.
+    /// Bytes that the cache held at the end.
     pub cache_bytes: usize,
-    /// Tokens the cache held at the end.
+    /// Tokens that the cache held at the end.
     pub cache_tokens: usize,
-    /// Why it ended.
+    /// Why generation ended.
     pub stop: StopReason,
 }
 
 impl Generation {
-    /// Prompt tokens a second.
+    /// Prompt tokens per second.
     pub fn prefill_tokens_per_second(&self) -> f64 {
         rate(self.prompt_tokens, self.prefill_seconds)
     }
 
-    /// Generated tokens a second after the prompt; 0 where there was no such step.
+    /// Generated tokens per second after the prompt. 0 if there was no such step.
     pub fn decode_tokens_per_second(&self) -> f64 {
         rate(self.decode_steps, self.decode_seconds)
     }
@@ -81,14 +81,16 @@ fn rate(count: usize, seconds: f64) -> f64 {
     if count == 0 || seconds <= 0.0 { 0.0 } else { count as f64 / seconds }
 }
 
-/// Continues `prompt` in `cache`, which is reset first.
+/// Continues `prompt` in `cache`, after a reset of the cache.
 ///
-/// `on_text` receives the new text piece by piece, in whole characters (a token that opens a character passes an
-/// empty piece, so it is called once a token); returning `Break` ends the generation with what there is.
+/// `on_text` receives the new text piece by piece, in whole characters. It is called once per token. The
+/// piece is empty if the token does not complete a character. `Break` ends the generation and keeps the text
+/// so far.
 ///
 /// # Errors
-/// [`ModelError::EmptyPrompt`], [`ModelError::ContextExceeded`] where prompt and new tokens do not fit the context,
-/// [`ModelError::BadTemperature`], [`ModelError::NonFiniteLogits`], and those of the tokeniser and the cache.
+/// [`ModelError::EmptyPrompt`], [`ModelError::ContextExceeded`] if prompt and new tokens do not fit in the
+/// context, [`ModelError::BadTemperature`], [`ModelError::NonFiniteLogits`], and errors of tokeniser and
+/// cache.
 pub fn generate(
     model: &Model,
     prompt: &[u8],
@@ -131,7 +133,7 @@ pub fn generate(
     let rest = stream.finish()?;
     if !rest.is_empty() {
         text.push_str(&rest);
-        // The text is complete; there is nothing left to break off.
+        // The text is complete, so there is nothing left to cancel.
         let _ = on_text(&rest);
     }
     Ok(Generation {
@@ -147,7 +149,7 @@ pub fn generate(
     })
 }
 
-/// The tokens of a prompt that leaves room for what is asked for.
+/// Encodes a prompt, and checks that the context has room for the new tokens.
 fn encode_prompt(model: &Model, prompt: &[u8], spec: &GenerateSpec) -> Result<Vec<u32>, ModelError> {
     let prompt = model.tokenizer().encode(prompt, model.special)?;
     if prompt.is_empty() {
@@ -170,80 +172,83 @@ fn last_logits(
     Ok(model.logits(&hidden[hidden.len() - model.config().hidden_size..]))
 }
 
-/// One of several continuations.
+/// One of several continuations of a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Continuation {
     /// The new text, without the prompt.
     pub text: String,
     /// The new tokens, without an end token.
     pub tokens: Vec<u32>,
-    /// Bytes its cache held at the end, those that it shared included.
+    /// Bytes that its cache held at the end, shared ones included.
     pub cache_bytes: usize,
-    /// Tokens its cache held at the end.
+    /// Tokens that its cache held at the end.
     pub cache_tokens: usize,
-    /// Why it ended.
+    /// Why generation ended.
     pub stop: StopReason,
 }
 
-/// Several continuations of one prompt, and how fast they were made.
+/// Several continuations of one prompt, and their speed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Continuations {
-    /// In the order of their seeds.
+    /// The sequences in the order of their seeds.
     pub sequences: Vec<Continuation>,
-    /// Bytes that their caches held together at the end; what they share counts once.
+    /// Bytes that the caches held together at the end. Shared bytes count once.
     pub cache_bytes: usize,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Wall time until every cache held the prompt.
     pub prefill_seconds: f64,
-    /// Tokens run through the model after the prompt, of all sequences.
+    /// Tokens run through the model after the prompt, over all sequences.
     pub decode_tokens: usize,
-    /// Wall time of those, sampling included.
+    /// Wall time of these tokens, sampling included.
     pub decode_seconds: f64,
 }
 
 impl Continuations {
-    /// Prompt tokens a second; the prompt counts once.
+    /// Prompt tokens per second. The prompt counts once.
     pub fn prefill_tokens_per_second(&self) -> f64 {
         rate(self.prompt_tokens, self.prefill_seconds)
     }
 
-    /// Generated tokens of all sequences a second after the prompt; 0 where there was no such step.
+    /// Generated tokens of all sequences per second after the prompt. 0 if there was no such step.
     pub fn decode_tokens_per_second(&self) -> f64 {
         rate(self.decode_tokens, self.decode_seconds)
     }
 }
 
-/// A sequence that is being made.
+/// A sequence in progress.
 struct Sequence<'a> {
     cache: Box<dyn AttentionCache>,
     sampler: Sampler,
     stream: TextStream<'a>,
-    /// Of the next token.
+    /// Logits of the next token.
     logits: Vec<f32>,
     text: String,
     tokens: Vec<u32>,
-    /// `None` while it goes on.
+    /// `None` until the sequence ends.
     stop: Option<StopReason>,
 }
 
-/// Where the caches of several sequences come from.
+/// The source of the caches of several sequences.
 pub enum Caches<'a> {
-    /// An empty one for each; the prompt is run through every one. For caches that cannot be forked.
+    /// Makes an empty cache per sequence. The prompt runs through each of them. For caches that cannot be
+    /// forked.
     Each(&'a CacheFactory<'a>),
-    /// This one, with the prompt, and forks of it, which share its pages until they write to them; the prompt is run once.
-    /// What they hold together is read off its budget, which should be its own.
+    /// The prompt runs once, in this cache. The other sequences get forks of it, which share its pages until
+    /// they write to them. The cache's budget counts the bytes of all together, so no other cache should use
+    /// it.
     Forked(Box<KvCache>),
 }
 
-/// Continues `prompt` `count` times, each in a cache of its own, all with one forward pass a step
-/// ([`Model::step_many`]). Sequence i draws with the seed `spec.seed + i`, so it is what [`generate`] makes with that
-/// seed, but for rounding.
+/// Continues `prompt` `count` times. Each sequence has its own cache, and all share one forward pass per step
+/// ([`Model::step_many`]). Sequence i draws with the seed `spec.seed + i`. It equals the result of
+/// [`generate`] with that seed, except for rounding.
 ///
-/// `on_step` gets the number of tokens that the step made; returning `Break` ends all with what there is.
+/// `on_step` receives the number of tokens that the step chose. `Break` ends all sequences and keeps their
+/// text so far.
 ///
 /// # Errors
-/// As [`generate`].
+/// The errors of [`generate`].
 pub fn generate_many(
     model: &Model,
     prompt: &[u8],
@@ -308,10 +313,10 @@ pub fn generate_many(
     })
 }
 
-/// A cache that holds a prompt, and the logits there.
+/// A cache that holds a prompt, and the logits after the prompt.
 type Prompted = (Box<dyn AttentionCache>, Vec<f32>);
 
-/// Caches that hold `prompt`.
+/// Makes `count` caches that hold `prompt`.
 fn with_prompt(
     model: &Model,
     prompt: &[u32],
@@ -342,7 +347,7 @@ fn with_prompt(
     Ok(prompted)
 }
 
-/// Runs the newest token of every sequence, all at `position`.
+/// Runs the newest token of every sequence. All are at `position`.
 fn step(model: &Model, position: usize, live: &mut [&mut Sequence<'_>]) -> Result<(), ModelError> {
     let tokens: Vec<u32> = live.iter().filter_map(|sequence| sequence.tokens.last().copied()).collect();
     let mut caches: Vec<&mut dyn AttentionCache> =
@@ -356,7 +361,7 @@ fn step(model: &Model, position: usize, live: &mut [&mut Sequence<'_>]) -> Resul
 }
 
 impl Sequence<'_> {
-    /// Chooses the token after `position`; whether there is one, or the model ended the text.
+    /// Chooses the token after `position`. Returns false if the model ended the text.
     fn pick(&mut self, model: &Model, position: usize) -> Result<bool, ModelError> {
         let token = self.sampler.pick(&self.logits).ok_or(ModelError::NonFiniteLogits { position })? as u32;
         if model.config().eos_tokens.contains(&token) {

@@ -1,7 +1,8 @@
-//! Latent attention: a token is cached as one vector, from which the keys and values of all heads could be made.
+//! Latent attention: the cache holds one vector per token, from which the keys and values of all heads could
+//! be computed.
 //!
-//! They are not: the projection of keys is taken into the query instead, which then meets the vector itself, and that of values
-//! follows attention.
+//! The computation avoids that. The key projection is applied to the query, whose product with the latent
+//! vector is then the logit. The value projection is applied after attention.
 
 use crate::attention::Attend;
 use crate::checkpoint::Checkpoint;
@@ -12,22 +13,22 @@ use crate::norm::rms_norm;
 use crate::rope::RopeTable;
 use tqkv::error::CacheError;
 
-/// The model library makes these norms without the epsilon of the config.
+/// The model library ignores the config's epsilon in these norms.
 const EPS: f32 = 1e-6;
 
 /// Latent attention of one layer.
 #[derive(Debug)]
 pub(crate) struct Latent {
     fields: config::Latent,
-    /// What queries are made from, normalised, where that is not the layer's input.
+    /// The projection and norm before `q`. `None` if queries are made directly from the layer's input.
     query_input: Option<(Linear, Vec<f32>)>,
     q: Linear,
-    /// The latent vector and the positional part of the key.
+    /// Makes the latent vector and the positional part of the key.
     kv: Linear,
     kv_norm: Vec<f32>,
-    /// Of each head, from its query to what meets the latent vector.
+    /// Per head, from the content part of its query to the latent space.
     to_latent: Vec<Linear>,
-    /// Of each head, from attended latent vectors to its values.
+    /// Per head, from attended latent vectors to its values.
     from_latent: Vec<Linear>,
 }
 
@@ -91,7 +92,7 @@ impl Latent {
         Ok(attended)
     }
 
-    /// `[n, num_heads, rank + position_dim]`
+    /// Queries `[n, num_heads, rank + position_dim]`.
     fn queries(&self, x: &[f32], c: &Config, table: &RopeTable) -> Vec<f32> {
         let config::Latent { rank, content_dim, position_dim, .. } = self.fields;
         let mut q = match &self.query_input {
@@ -112,7 +113,7 @@ impl Latent {
         queries
     }
 
-    /// `[n, rank + position_dim]`
+    /// Keys `[n, rank + position_dim]`.
     fn keys(&self, x: &[f32], table: &RopeTable) -> Vec<f32> {
         let config::Latent { rank, position_dim, .. } = self.fields;
         let width = rank + position_dim;
@@ -124,12 +125,12 @@ impl Latent {
     }
 }
 
-/// Some columns of rows of `width` values.
+/// Copies some columns out of rows of `width` values.
 fn gather(rows: &[f32], columns: std::ops::Range<usize>, width: usize) -> Vec<f32> {
     rows.chunks_exact(width).flat_map(|row| &row[columns.clone()]).copied().collect()
 }
 
-/// Rows of `from_width` values into rows of `width`, from column `first` on.
+/// Copies rows of `from_width` values into rows of `width` values, from column `first` on.
 fn scatter(from: &[f32], from_width: usize, to: &mut [f32], first: usize, width: usize) {
     for (from, to) in from.chunks_exact(from_width).zip(to.chunks_exact_mut(width)) {
         to[first..first + from_width].copy_from_slice(from);

@@ -1,60 +1,60 @@
-//! What the layers of a model keep, as a Hugging Face `config.json` says it.
+//! The kind of each layer of a model, read from a Hugging Face `config.json`.
 //!
-//! Of every family that says so in a known way, hybrids without attention in some layers included: more than the runner
-//! computes ([`crate::Config`]), since a cache can be planned for models that are run elsewhere.
+//! This covers every family with known fields, hybrids without attention in some layers included. These are
+//! more than the runner computes ([`crate::Config`]): a cache can be planned for models that run elsewhere.
 
 use serde::Deserialize;
 use tqkv::cache::LayerKind;
 
 use crate::error::ModelError;
 
-/// Layers that keep every token.
+/// Kinds of layers that keep every token.
 const FULL: [&str; 2] = ["full_attention", "hybrid"];
-/// Layers with a window, where the file has one.
+/// Kinds of layers with a window, if the file has a window.
 const WINDOWED: [&str; 5] =
     ["attention", "sliding_attention", "sliding_window_attention", "local_attention", "chunked_attention"];
-/// Layers with a state of fixed size, or no state at all.
+/// Kinds of layers with a state of fixed size, or without a state.
 const WITHOUT_KEYS: [&str; 8] =
     ["linear_attention", "mamba", "mamba2", "recurrent", "conv", "gated_delta_net", "moe", "mlp"];
 
-/// Layers from which on Qwen's slide, where the file has windows switched on and does not say.
+/// The default of `max_window_layers` in Qwen, if windows are switched on.
 const DEFAULT_WINDOW_LAYERS: usize = 28;
 
-/// More layers than any model has; few enough to look each up in whatever lists a file has.
+/// More layers than any model has. Few enough to look each one up in the lists of the file.
 const MOST_LAYERS: usize = 1 << 12;
 
-/// The fields of a `config.json` that say what its layers keep.
+/// The fields of a `config.json` that determine the kinds of layers.
 #[derive(Debug, Deserialize)]
 pub struct LayerFields {
     model_type: Option<String>,
     architectures: Option<Vec<String>>,
     num_hidden_layers: Option<usize>,
     pub(crate) sliding_window: Option<usize>,
-    /// The window of models that are recurrent between their attention layers.
+    /// The window of models with recurrent layers between the attention layers.
     attention_window_size: Option<usize>,
     use_sliding_window: Option<bool>,
-    /// First layer with a window, where windows can be switched on.
+    /// First layer with a window, in families that can switch windows on.
     max_window_layers: Option<usize>,
-    /// Every how many layers one sees all tokens, or a period written in letters, L for those with a window.
+    /// Every n-th layer sees all tokens, or a period in letters where L is a layer with a window.
     sliding_window_pattern: Option<Pattern>,
-    /// The same, by the name that the model library writes; files may have both.
+    /// The same field by the name that the model library writes. A file may have both.
     #[serde(rename = "_sliding_window_pattern")]
     written_window_pattern: Option<Pattern>,
     attention_chunk_size: Option<usize>,
-    /// A kind a layer; `block_types` is repeated.
+    /// One kind per layer. `block_types` is repeated.
     pub(crate) layer_types: Option<Vec<String>>,
     layers_block_type: Option<Vec<String>>,
     block_types: Option<Vec<String>>,
-    /// Of hybrid models, one letter a layer: * is attention.
+    /// Hybrid models have one letter per layer: * is attention.
     hybrid_override_pattern: Option<String>,
-    /// Every how many layers one has attention, the others being linear.
+    /// Every n-th layer has attention, the others are linear.
     full_attention_interval: Option<usize>,
     attn_layer_period: Option<usize>,
     attn_layer_offset: Option<usize>,
-    /// The layers with attention, from 0.
+    /// Indices of the layers with attention, from 0.
     #[serde(alias = "full_attn_idxs")]
     attn_layer_indices: Option<Vec<usize>>,
-    /// 1 a layer with attention, 0 one without.
+    /// 1 for a layer with attention, 0 for a layer without.
     attn_type_list: Option<Vec<u8>>,
     linear_attn_config: Option<LinearConfig>,
 }
@@ -68,7 +68,7 @@ enum Pattern {
 
 #[derive(Debug, Deserialize)]
 struct LinearConfig {
-    /// The layers with attention, from 1.
+    /// Indices of the layers with attention, from 1.
     full_attn_layers: Option<Vec<usize>>,
 }
 
@@ -78,21 +78,27 @@ fn unknown(kind: &str) -> ModelError {
 }
 
 impl LayerFields {
-    /// What each layer keeps, as the first of these fields says that is there: a kind a layer, the places of attention
-    /// layers, every how many there is one, a window for all or in a pattern. Llama has no windows, and those of Qwen are
-    /// off unless switched on; others have theirs on where one is named.
+    /// The kind of each layer. The first of these fields that exists determines it:
+    ///
+    /// * a list of kinds
+    /// * the positions of attention layers
+    /// * their period
+    /// * a window, for all layers or in a pattern
+    ///
+    /// Llama has no windows. Qwen's windows are off unless switched on. In other families a window is on if
+    /// the file has one.
     ///
     /// # Errors
-    /// [`ModelError::Config`] where the number of layers is missing, or a kind is not known.
+    /// [`ModelError::Config`] if the number of layers is missing, or a kind is unknown.
     pub fn kinds(&self) -> Result<Vec<LayerKind>, ModelError> {
         if let Some(types) = self.layer_types.as_ref().or(self.layers_block_type.as_ref()) {
-            // Some list more layers than there are.
+            // Some files list more kinds than there are layers.
             let layers = self.num_hidden_layers.unwrap_or(types.len());
             return types.iter().take(layers).map(|kind| self.kind(kind)).collect();
         }
         let layers = self.num_hidden_layers.filter(|n| (1..=MOST_LAYERS).contains(n));
         let layers = layers.ok_or_else(|| {
-            ModelError::Config(format!("num_hidden_layers is missing or none from 1 to {MOST_LAYERS}"))
+            ModelError::Config(format!("num_hidden_layers is missing or not 1 to {MOST_LAYERS}"))
         })?;
         if let Some(types) = self.block_types.as_ref().filter(|types| !types.is_empty()) {
             return types.iter().cycle().take(layers).map(|kind| self.kind(kind)).collect();
@@ -127,7 +133,7 @@ impl LayerFields {
         })
     }
 
-    /// What a layer of a named kind keeps.
+    /// The kind of a layer with this name.
     fn kind(&self, name: &str) -> Result<LayerKind, ModelError> {
         let window = |tokens: Option<usize>| tokens.map_or(LayerKind::Full, LayerKind::Sliding);
         match name {
@@ -140,7 +146,7 @@ impl LayerFields {
         }
     }
 
-    /// The window, where it is in use.
+    /// The window, if it is in use.
     fn window(&self) -> Option<usize> {
         let is = |family: &dyn Fn(&str) -> bool| {
             self.model_type.iter().chain(self.architectures.iter().flatten()).any(|name| family(name))
@@ -150,13 +156,13 @@ impl LayerFields {
         self.sliding_window.filter(|_| !is_llama && self.use_sliding_window.unwrap_or(!is_qwen))
     }
 
-    /// The name of the family, or of its class; empty where the file has neither.
+    /// The family name, or the class name. Empty if the file has neither.
     fn family(&self) -> &str {
         let class = || self.architectures.as_ref()?.first();
         self.model_type.as_ref().or_else(class).map_or("", String::as_str)
     }
 
-    /// Whether an attention layer has a window, where no list says so.
+    /// The kind of an attention layer, if no list gives it.
     fn windowed(&self, layer: usize, layers: usize) -> LayerKind {
         let Some(tokens) = self.window() else { return LayerKind::Full };
         let pattern = self.sliding_window_pattern.as_ref().or(self.written_window_pattern.as_ref());
@@ -164,7 +170,7 @@ impl LayerFields {
         let every = match (pattern, family) {
             (Some(Pattern::Letters(letters)), _) => {
                 let letters = letters.as_bytes();
-                // The last layer of a lettered pattern always sees all.
+                // The last layer of a lettered pattern always sees all tokens.
                 let local = layer + 1 < layers && letters.get(layer % letters.len().max(1)) == Some(&b'L');
                 return if local { LayerKind::Sliding(tokens) } else { LayerKind::Full };
             }

@@ -1,8 +1,10 @@
-//! A small runner for Llama, Qwen, Gemma, Phi-3, gpt-oss, DeepSeek-V2 and other decoders over any [`tqkv::attention::AttentionCache`].
+//! A small runner for Llama, Qwen, Gemma, Phi-3, gpt-oss, DeepSeek-V2 and other decoders over any
+//! [`tqkv::attention::AttentionCache`].
 //!
-//! It exists because the usual runners keep their cache private. It reads Hugging Face directories (`config.json`,
-//! safetensors, `tokenizer.json`) and GGUF files, computes in f32 on the CPU and is meant for measuring caches, not for serving.
-//! Weights stay as they are stored. Text comes out of [`mod@generate`], figures out of [`eval`].
+//! The usual runners keep their cache private, so this one exists. It reads Hugging Face directories
+//! (`config.json`, safetensors, `tokenizer.json`) and GGUF files, and computes in f32 on the CPU. It is meant
+//! for measuring caches, not for serving. Weights stay in their stored format. [`mod@generate`] makes text,
+//! and [`eval`] makes figures.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -54,7 +56,7 @@ use find::Found;
 use rope::Rope;
 use weights::Weights;
 
-/// What [`Model::load`] takes, for messages.
+/// The inputs that [`Model::load`] accepts, for messages.
 pub const ACCEPTED: &str =
     "a .gguf file, or a folder with config.json, .safetensors and tokenizer.json, or with one .gguf";
 
@@ -65,32 +67,36 @@ pub struct Model {
     config: Config,
     weights: Weights,
     rope: Rope,
-    /// Of layers with a window, where they have their own.
+    /// RoPE of the layers with a window, if they have their own.
     local_rope: Option<Rope>,
     tokenizer: Tokenizer,
     chat: Chat,
-    /// Those before prompts and windows of text.
+    /// Tokens before prompts and before windows of text.
     special: SpecialTokens,
 }
 
 impl Model {
-    /// Loads a GGUF file, with its other parts where it is split, or a Hugging Face directory: `config.json`, one safetensors file or the
-    /// shards of `model.safetensors.index.json`, `tokenizer.json` unless the vocabulary is the 256 byte values, and the end
-    /// tokens of `generation_config.json` where there is one. A directory may hold one GGUF model instead, or be that of a
-    /// repository in a hub's cache. The model is named after the file or directory.
+    /// Loads a GGUF file or a Hugging Face directory.
     ///
-    /// Weights stay as they are stored, where they are stored: see [`Access::Mapped`].
+    /// * A GGUF file may be split. The other parts are found by their names.
+    /// * A directory has `config.json`, and one safetensors file or the shards of
+    ///   `model.safetensors.index.json`. It needs `tokenizer.json` unless the vocabulary is the 256 byte
+    ///   values. End tokens of `generation_config.json` are read if the file exists.
+    /// * A directory may hold one GGUF model instead, or be the directory of a repository in a hub's cache.
+    ///
+    /// The model is named after the file or directory. Weights stay in their file and in their stored format:
+    /// see [`Access::Mapped`].
     ///
     /// # Errors
-    /// The first thing that is missing, malformed or not supported, by name.
+    /// The first thing that is missing, malformed or not supported. The error names it.
     pub fn load(path: &Path) -> Result<Self, ModelError> {
         Self::open(path, Access::Mapped)
     }
 
-    /// [`Model::load`], with a choice of how the files are read.
+    /// Like [`Model::load`], with a choice of how the files are read.
     ///
     /// # Errors
-    /// As [`Model::load`].
+    /// The errors of [`Model::load`].
     pub fn open(path: &Path, access: Access) -> Result<Self, ModelError> {
         let found = find::model(path)?;
         let name = find::name(path, &found);
@@ -100,10 +106,10 @@ impl Model {
         }
     }
 
-    /// Loads from memory: the bytes of each part of a GGUF model, with its name for messages.
+    /// Loads a GGUF model from memory. Each part has a name for messages.
     ///
     /// # Errors
-    /// As [`Model::load`].
+    /// The errors of [`Model::load`].
     pub fn from_gguf(name: &str, parts: &[(&str, &[u8])]) -> Result<Self, ModelError> {
         let files = parts.iter().map(|(name, bytes)| Source::in_memory(name, bytes)).collect();
         Self::of_gguf(name.to_owned(), files, Access::Mapped)
@@ -141,10 +147,11 @@ impl Model {
         Ok(Self { chat, ..Self::assemble(name, config, tokenizer, tensors, access)? })
     }
 
-    /// Loads from memory: the bytes of `config.json`, of one safetensors file, and of `tokenizer.json` if any.
+    /// Loads from memory: the bytes of `config.json`, of one safetensors file, and of `tokenizer.json` if
+    /// there is one.
     ///
     /// # Errors
-    /// As [`Model::load`].
+    /// The errors of [`Model::load`].
     pub fn from_bytes(
         name: &str,
         config: &[u8],
@@ -173,12 +180,12 @@ impl Model {
         Ok(Self { name, rope, local_rope, config, weights, tokenizer, chat, special })
     }
 
-    /// Name for reports.
+    /// The name of the model in reports.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Shapes and constants.
+    /// The shapes and constants of the model.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -189,7 +196,7 @@ impl Model {
     }
 }
 
-/// The example of the README compiles and runs.
+/// The example of the README must compile and run.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,7 +1,7 @@
-//! A projection `y = W x + b` over many tokens, whatever the weights are stored as.
+//! A projection `y = W x + b` over many tokens, for any stored format of the weights.
 //!
-//! Weights that are not f32 stay as they are: a tile of rows at a time is expanded, into a piece of memory that the nearest
-//! cache holds, and multiplied there.
+//! Weights that are not f32 stay in their format. One tile of rows at a time is expanded into memory that
+//! fits in the nearest cache, and multiplied there.
 
 use rayon::prelude::*;
 
@@ -9,7 +9,7 @@ use crate::checkpoint::Stored;
 use crate::coded::Coded;
 use tqkv::matmul::{Mat, MatMut, Store, product};
 
-/// `weight` is `[outputs, inputs]` as Hugging Face stores it.
+/// A projection. `weight` is `[outputs, inputs]`, as Hugging Face stores it.
 #[derive(Debug)]
 pub(crate) struct Linear {
     weight: Weight,
@@ -21,25 +21,26 @@ pub(crate) struct Linear {
 #[derive(Debug)]
 enum Weight {
     Stored(Stored),
-    /// Never expanded.
+    /// Weights that are multiplied as codes, without expanding them.
     Coded(Coded),
 }
 
-/// Values of a matrix that is expanded once and for all: as f32 it stays in the second cache, and expanding it costs more than
-/// reading it there.
+/// Matrices of fewer values than this are expanded once. They stay in the second-level cache as f32, and
+/// expanding costs more than reading them there.
 const SMALL: usize = 1 << 18;
-/// Values of a tile for few tokens: each thread has its own, in its second cache.
+/// Values of a tile for few tokens. Each thread has its own tile in its second-level cache.
 const SMALL_TILE: usize = 1 << 15;
-/// Values of a tile for many tokens, which all threads share; the more, the less a product waits for its ends.
+/// Values of a tile for many tokens, which all threads share. A larger tile waits less for the end of each
+/// product.
 const LARGE_TILE: usize = 1 << 18;
-/// Tokens that are few.
+/// The most tokens that count as few.
 const FEW: usize = 16;
-/// Weights from which on threads share the tiles; waking them takes some 10 us.
+/// Threads share the tiles of weights with at least this many values. Waking the threads takes some 10 us.
 const PARALLEL_FROM: usize = 1 << 19;
 
 impl Linear {
     /// # Panics
-    /// The weight has other than two dimensions, or the bias is not as long as the first.
+    /// The weight does not have two dimensions, or the bias does not have one value per output.
     pub(crate) fn new(weight: Stored, bias: Option<Vec<f32>>) -> Self {
         let [outputs, inputs] = *weight.shape() else { panic!("a matrix has two dimensions") };
         assert!(bias.as_ref().is_none_or(|bias| bias.len() == outputs), "a bias for each output");
@@ -50,29 +51,29 @@ impl Linear {
         Self { weight: coded.map_or(Weight::Stored(weight), Weight::Coded), bias, inputs, outputs }
     }
 
-    /// `x`: `[n, inputs]`; the result is `[n, outputs]`.
+    /// Multiplies `x`, `[n, inputs]`. The result is `[n, outputs]`.
     pub(crate) fn forward(&self, x: &[f32]) -> Vec<f32> {
         let mut y = vec![0.0; x.len() / self.inputs * self.outputs];
         self.run(x, &mut y, Store::Replace);
         y
     }
 
-    /// Adds the result to `y`: the residual connection.
+    /// Adds the result to `y`, for the residual connection.
     pub(crate) fn forward_add(&self, x: &[f32], y: &mut [f32]) {
         self.run(x, y, Store::Add);
     }
 
-    /// Rows of the weight.
+    /// Number of outputs, which are the rows of the weight.
     pub(crate) fn outputs(&self) -> usize {
         self.outputs
     }
 
-    /// Outputs and inputs.
+    /// Numbers of outputs and inputs.
     pub(crate) fn shape(&self) -> (usize, usize) {
         (self.outputs, self.inputs)
     }
 
-    /// Appends row `index` of the weight.
+    /// Appends row `index` of the weight to `out`.
     pub(crate) fn push_row(&self, index: usize, out: &mut Vec<f32>) {
         let from = out.len();
         out.resize(from + self.inputs, 0.0);
@@ -82,7 +83,7 @@ impl Linear {
         }
     }
 
-    /// Multiplies some output channels, bias included.
+    /// Multiplies some output channels, bias included, by factors.
     pub(crate) fn scale_outputs(&mut self, channels: impl Iterator<Item = (usize, f32)>) {
         let mut values = Vec::with_capacity(self.outputs * self.inputs);
         (0..self.outputs).for_each(|row| self.push_row(row, &mut values));
@@ -111,7 +112,8 @@ impl Linear {
         }
     }
 
-    /// A tile a thread: few tokens take little time a tile, so threads do not wait for each other.
+    /// Each thread takes whole tiles. A tile takes little time with few tokens, so threads hardly wait for
+    /// each other.
     fn by_small_tiles(&self, weight: &Stored, x: &[f32], y: &mut [f32], store: Store) {
         let rows = self.tile_rows(SMALL_TILE);
         let n = x.len() / self.inputs;
@@ -139,7 +141,7 @@ impl Linear {
         }
     }
 
-    /// One tile at a time, expanded and multiplied by all threads.
+    /// All threads expand and multiply one tile at a time.
     fn by_large_tiles(&self, weight: &Stored, x: &[f32], y: &mut [f32], store: Store) {
         let (rows, small) = (self.tile_rows(LARGE_TILE), self.tile_rows(SMALL_TILE));
         let mut tile = vec![0.0; rows.min(self.outputs) * self.inputs];
@@ -152,12 +154,13 @@ impl Linear {
         }
     }
 
-    /// Rows of a tile of so many values.
+    /// Rows of a tile of about `values` values.
     fn tile_rows(&self, values: usize) -> usize {
         (values / self.inputs).max(1)
     }
 
-    /// The outputs of whole rows of the weight, to where `y` begins and every `stride` values on.
+    /// Multiplies whole rows of the weight. The outputs go to the start of `y` and to every `stride` values
+    /// after it.
     fn multiply(&self, weight: &[f32], x: &[f32], y: &mut [f32], stride: usize, store: Store) {
         let (n, rows) = (x.len() / self.inputs, weight.len() / self.inputs);
         product(
@@ -170,7 +173,7 @@ impl Linear {
     }
 }
 
-/// Puts products where they belong.
+/// Copies or adds products to `y`.
 pub(crate) fn put(y: &mut [f32], products: &[f32], store: Store) {
     match store {
         Store::Replace => y.copy_from_slice(products),
@@ -193,7 +196,7 @@ mod tests {
         Stored::new(Format::Plain(Kind::named(name).unwrap()), shape, bytes.into()).unwrap()
     }
 
-    /// More rows than a tile of either kind, fewer tokens than are few, and more.
+    /// More rows than a tile of either kind holds, with fewer and with more than `FEW` tokens.
     #[test]
     fn tiles_give_what_the_whole_gives() {
         let (outputs, inputs) = (2 * LARGE_TILE / 288 + 5, 288);
@@ -202,7 +205,7 @@ mod tests {
         let f32s = Linear::new(Stored::from_f32(&values, shape()), Some(bias.clone()));
         let halves = values.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect();
         let brains = values.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect();
-        // Scale 1, so that codes are values.
+        // The scale is 1, so codes equal values.
         let block = |i: usize| [f16::ONE.to_le_bytes().as_slice(), &[i as u8; 32]].concat();
         let bytes: Vec<u8> = (0..outputs * inputs / 32).flat_map(block).collect();
         let eights = stored("Q8_0", bytes, shape());

@@ -1,4 +1,4 @@
-//! The MLP of a layer: a gated pair of projections, or experts that each are one.
+//! The MLP of a layer: a gated pair of projections, or experts, each of which is such a pair.
 
 use crate::checkpoint::Checkpoint;
 use crate::config::{Activation, Config};
@@ -6,14 +6,14 @@ use crate::error::ModelError;
 use crate::experts::Experts;
 use crate::linear::Linear;
 
-/// What follows the attention of a layer.
+/// The MLP after the attention of a layer.
 #[derive(Debug)]
 pub(crate) enum Mlp {
     Gated(Box<Gated>),
     Experts(Box<Experts>),
 }
 
-/// down(act(gate(x), up(x)))
+/// A gated MLP: `down(act(gate(x), up(x)))`.
 #[derive(Debug)]
 pub(crate) struct Gated {
     pub(crate) gate: Linear,
@@ -23,7 +23,7 @@ pub(crate) struct Gated {
 }
 
 impl Mlp {
-    /// `name`: that of the layer's MLP.
+    /// Reads the weights of an MLP. `name` is its prefix in the checkpoint.
     pub(crate) fn read(
         tensors: &Checkpoint,
         c: &Config,
@@ -81,7 +81,7 @@ impl Gated {
     }
 }
 
-/// GELU by its usual approximation.
+/// GELU by its usual approximation with tanh.
 fn gelu_tanh(x: f32) -> f32 {
     const SQRT_2_OVER_PI: f32 = 0.797_884_6;
     0.5 * x * (1.0 + (SQRT_2_OVER_PI * (x + 0.044_715 * x * x * x)).tanh())

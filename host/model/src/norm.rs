@@ -1,6 +1,6 @@
 //! RMSNorm.
 
-/// Of every run of `weight.len()` values: a token, or a head of one.
+/// Normalises every run of `weight.len()` values: whole tokens, or their heads.
 pub(crate) fn rms_norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     let mut out = Vec::with_capacity(x.len());
     for row in x.chunks_exact(weight.len()) {

@@ -1,4 +1,4 @@
-//! The weights of a model, for programs that look at them.
+//! The weights of a model, for programs that inspect them.
 
 use crate::attention::Attention;
 use crate::linear::Linear;
@@ -6,11 +6,12 @@ use crate::mlp::Mlp;
 use crate::{Model, ModelError};
 
 impl Model {
-    /// Shows the projections of each layer in order: its index, a name (`q`, `k`, `v`, `o`, `gate`, `up`, `down`; of latent
-    /// attention and of experts only `o`), and the weights as f32, `[outputs, inputs]`. One is in memory at a time.
+    /// Calls `show` for the projections of each layer in order. The arguments are the layer, a name, and the
+    /// weights as f32, `[outputs, inputs]`. Names are `q`, `k`, `v`, `o`, `gate`, `up` and `down`. Latent
+    /// attention shows only `o`, and experts show none. One projection is in memory at a time.
     ///
     /// # Errors
-    /// A layer that is streamed and cannot be read.
+    /// A streamed layer that cannot be read.
     pub fn projections(&self, show: &mut dyn FnMut(usize, &'static str, &[f32])) -> Result<(), ModelError> {
         let mut weights = Vec::new();
         self.weights.layers.each(&mut |index, layer| {

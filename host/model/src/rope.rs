@@ -1,21 +1,23 @@
-//! Rotary position embedding: in the half-split ("rotate_half") convention channel c pairs with c + half of the rotated ones, in
-//! the interleaved one with its neighbour.
+//! Rotary position embedding. In the half-split ("rotate_half") convention channel c pairs with channel c +
+//! half of the rotated ones. In the interleaved convention it pairs with its neighbour.
 
 use std::f64::consts::TAU;
 
 use crate::config::{RopeScaling, Rotary};
 use tqkv_storage::Pairs;
 
-/// Frequencies of the layers of one kind; angles are computed in f64 so that long contexts lose nothing.
+/// Frequencies of the layers of one kind. Angles are computed in f64, so that long contexts lose no
+/// precision.
 #[derive(Debug, Clone)]
 pub(crate) struct Rope {
     inv_freq: Vec<f64>,
-    /// Factor of what is rotated.
+    /// Factor of the rotated coordinates.
     amplitude: f64,
     is_interleaved: bool,
 }
 
-/// Cosines and sines of a run of positions, each `[n, half]`, half being that of the rotated coordinates.
+/// Cosines and sines of a run of positions, each `[n, half]`. `half` is half the number of rotated
+/// coordinates.
 pub(crate) struct RopeTable {
     cos: Vec<f32>,
     sin: Vec<f32>,
@@ -33,18 +35,18 @@ impl Rope {
         Self { inv_freq, amplitude, is_interleaved: rotary.is_interleaved }
     }
 
-    /// Radians a position of each pair.
+    /// Radians per position, for each pair.
     pub(crate) fn frequencies(&self) -> &[f64] {
         &self.inv_freq
     }
 
-    /// As the storage tier has it, where the rotated coordinates begin at `first`.
+    /// The same RoPE for the storage tier. The rotated coordinates begin at `first`.
     pub(crate) fn stored(&self, first: usize) -> tqkv_storage::Rope {
         let pairs = if self.is_interleaved { Pairs::Interleaved } else { Pairs::Half };
         tqkv_storage::Rope::new(first, pairs, self.inv_freq.clone())
     }
 
-    /// The angles of one position a row; made once a pass and shared by all layers of the kind.
+    /// The angles, one row per position. Made once per pass, and shared by all layers of the kind.
     pub(crate) fn table(&self, positions: impl ExactSizeIterator<Item = usize>) -> RopeTable {
         let half = self.inv_freq.len();
         let room = || Vec::with_capacity(positions.len() * half);
@@ -60,11 +62,11 @@ impl Rope {
     }
 }
 
-/// The frequency of pair `index`. The rules are those of the transformers library for its `rope_type`s.
+/// The frequency of pair `index`, by the rules of the transformers library for its `rope_type`s.
 fn frequency(index: usize, rotary: &Rotary) -> f64 {
     let &Rotary { theta, dim, .. } = rotary;
     let freq = theta.powf(-((2 * index) as f64) / dim as f64);
-    // Share that is kept, the rest being divided.
+    // Keeps the share `keep` of the frequency and divides the rest.
     let blend = |keep: f64, factor: f64| keep * freq + (1.0 - keep) * freq / factor;
     match rotary.scaling {
         RopeScaling::None => freq,
@@ -75,7 +77,7 @@ fn frequency(index: usize, rotary: &Rotary) -> f64 {
             blend(((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0), factor)
         }
         RopeScaling::Yarn { factor, beta_fast, beta_slow, original_context, is_truncated, .. } => {
-            // The pair that turns so often in the original context, not rounded.
+            // The pair that makes `turns` turns in the original context, not rounded.
             let pair = |turns: f64| dim as f64 * (original_context / (turns * TAU)).ln() / (2.0 * theta.ln());
             let (mut low, mut high) = (pair(beta_fast), pair(beta_slow));
             if is_truncated {
@@ -91,7 +93,8 @@ fn frequency(index: usize, rotary: &Rotary) -> f64 {
 }
 
 impl RopeTable {
-    /// Rotates `[n, heads, head_dim]` in place: of each head the coordinates from `first` on that there are angles for.
+    /// Rotates `[n, heads, head_dim]` in place. In each head it turns the coordinates from `first` on, as
+    /// many as there are angles for.
     pub(crate) fn apply(&self, x: &mut [f32], heads: usize, head_dim: usize, first: usize) {
         let angles = self.cos.chunks_exact(self.half).zip(self.sin.chunks_exact(self.half));
         for (token, (cos, sin)) in x.chunks_exact_mut(heads * head_dim).zip(angles) {
@@ -130,7 +133,7 @@ mod tests {
         assert_eq!(slower * 8.0, plain * 2.0);
     }
 
-    /// The three branches as transformers writes them, with wavelengths.
+    /// The three branches as transformers writes them, by wavelengths.
     #[test]
     fn llama3_scaling_follows_the_three_branches() {
         let (factor, low, high, old) = (8.0, 1.0, 4.0, 8192.0);

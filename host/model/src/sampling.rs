@@ -1,8 +1,8 @@
-//! Choosing the next token from logits: greedy, or by temperature from a seed.
+//! Chooses the next token from logits: greedy, or by temperature with a seed.
 
 use crate::error::ModelError;
 
-/// Chooses tokens; the same seed and logits give the same choices.
+/// Chooses tokens. The same seed and logits give the same choices.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     temperature: f32,
@@ -10,10 +10,10 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Greedy at temperature 0, otherwise softmax(logits / temperature) drawn from `seed`.
+    /// Greedy at temperature 0. Otherwise draws from softmax(logits / temperature) with `seed`.
     ///
     /// # Errors
-    /// [`ModelError::BadTemperature`] for a negative or non-finite temperature.
+    /// [`ModelError::BadTemperature`] for a temperature that is negative or not finite.
     pub fn new(temperature: f32, seed: u64) -> Result<Self, ModelError> {
         if !(temperature.is_finite() && temperature >= 0.0) {
             return Err(ModelError::BadTemperature(temperature));
@@ -21,7 +21,7 @@ impl Sampler {
         Ok(Self { temperature, rng: fastrand::Rng::with_seed(seed) })
     }
 
-    /// Index of the chosen logit; `None` where there is none or the largest is not finite.
+    /// Index of the chosen logit. `None` if there are no logits or the largest is not finite.
     pub fn pick(&mut self, logits: &[f32]) -> Option<usize> {
         let best = argmax(logits)?;
         if self.temperature == 0.0 {
@@ -36,12 +36,12 @@ impl Sampler {
                 return Some(i);
             }
         }
-        // Rounding may leave a sliver past the last weight.
+        // Rounding may leave a small rest after the last weight.
         Some(best)
     }
 }
 
-/// Index of the largest value, the first among equals; `None` for no values, a NaN or an infinite maximum.
+/// Index of the largest value, the first among equals. `None` for no values, a NaN or an infinite maximum.
 pub(crate) fn argmax(values: &[f32]) -> Option<usize> {
     let mut best = 0;
     for (i, v) in values.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! The model that is compiled into the binary, so that it runs from anywhere with nothing to download.
+//! The model that is compiled into the binary. It runs anywhere, without a download.
 //!
-//! `host/model/shipped/README.md` says how it was made and what it measures.
+//! `host/model/shipped/README.md` describes its training and its figures.
 
 use crate::{Model, ModelError};
 
@@ -17,7 +17,7 @@ impl Model {
     /// The shipped byte-level model: 2 M parameters, 4 layers, one KV head of 128, context 1024.
     ///
     /// # Errors
-    /// None, unless the files were changed before the build.
+    /// No error is possible unless the files were changed before the build.
     pub fn shipped() -> Result<Self, ModelError> {
         Self::from_bytes(NAME, CONFIG, WEIGHTS, None)
     }

@@ -1,4 +1,4 @@
-//! What a model's weights take, read off the tables of contents of its files.
+//! The size of a model's weights, read from the headers of its files.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,22 +11,22 @@ use crate::error::ModelError;
 use crate::find::{self, Found};
 use crate::gguf;
 
-/// Bytes of weights as they are stored.
+/// Bytes of weights in their stored format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightBytes {
-    /// All of them: what a model takes that is in memory.
+    /// Bytes of all weights: the memory of a fully loaded model.
     pub all: u64,
-    /// Of the largest layer.
+    /// Bytes of the largest layer.
     pub layer: u64,
-    /// Of the embedding, the head and what else belongs to no layer.
+    /// Bytes of the embedding, the head, and other weights outside the layers.
     pub beside: u64,
 }
 
 impl WeightBytes {
-    /// Those of the model at `path`, as [`crate::Model::load`] takes it. No tensor is read.
+    /// The sizes for the model at `path`, which is a path for [`crate::Model::load`]. No tensor is read.
     ///
     /// # Errors
-    /// What is malformed or not read, by name.
+    /// A malformed or unsupported file. The error names the fault.
     pub fn of(path: &Path) -> Result<Self, ModelError> {
         match find::model(path)? {
             Found::Folder(dir) => {
@@ -38,7 +38,7 @@ impl WeightBytes {
         }
     }
 
-    /// Those of a model of this shape, at so many bits per weight: no file is looked at.
+    /// The sizes for a model of this shape, at `bits` bits per weight. No file is read.
     pub fn of_config(config: &Config, bits: f64) -> Self {
         let bytes = |weights: u64| (weights as f64 * bits / 8.0).ceil() as u64;
         let layers = || (0..config.num_layers).map(|layer| config.layer_weights(layer));
@@ -64,7 +64,8 @@ impl WeightBytes {
         Ok(Self { all: beside + layers.values().sum::<u64>(), layer, beside })
     }
 
-    /// What a model takes whose layers are streamed: one that is computed, and the next.
+    /// Bytes of a model with streamed layers: the layer in computation, the next one, and the weights outside
+    /// the layers.
     pub fn streamed(&self) -> u64 {
         self.beside + 2 * self.layer
     }
@@ -76,11 +77,11 @@ fn read(path: &Path) -> Result<Vec<u8>, ModelError> {
     std::fs::read(path).map_err(|source| ModelError::Io { path: path.to_owned(), source })
 }
 
-/// The bytes of a model's `config.json`, or what would stand there for a GGUF file. `path` is as [`crate::Model::load`] takes it;
-/// no tensor is read.
+/// The bytes of a model's `config.json`, or of its equivalent for a GGUF file. `path` is a path for
+/// [`crate::Model::load`]. No tensor is read.
 ///
 /// # Errors
-/// As [`crate::Model::load`], of the files that are read.
+/// The errors of [`crate::Model::load`] for the files that are read.
 pub fn config_json(path: &Path) -> Result<Vec<u8>, ModelError> {
     match find::model(path)? {
         Found::Folder(dir) => read(&dir.join(CONFIG)),
@@ -92,7 +93,7 @@ pub fn config_json(path: &Path) -> Result<Vec<u8>, ModelError> {
     }
 }
 
-/// Refuses weights whose embedding is not as the config says: they are of another model.
+/// Refuses weights whose embedding contradicts the config: they belong to another model.
 fn check_embedding(config: &[u8], tensors: &Checkpoint) -> Result<(), ModelError> {
     #[derive(Default, Deserialize)]
     struct Widths {

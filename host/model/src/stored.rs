@@ -1,8 +1,10 @@
-//! Prefixes that are stored and read back: what a model makes of their continuation, and a basis to store them with.
+//! Measures prefixes that are stored and read back: the model's predictions after them, and a basis to store
+//! them with.
 //!
-//! Convention: non-overlapping windows of T tokens; the first P, the prefix, run exactly; their keys and values are stored in
-//! chunks of up to 256 tokens and read back, and the other T - P tokens run on what was read, beside an exact run on what was
-//! not. Figures are over those T - P positions. Of caches that compress as they go see [`crate::eval`].
+//! Windows of T tokens do not overlap. The first P tokens, the prefix, run exactly. Their keys and values are
+//! stored in chunks of up to 256 tokens and read back. The other T - P tokens run twice: on the keys and
+//! values that came back, and on the exact ones. Figures cover these T - P positions. For caches that
+//! compress at every step see [`crate::eval`].
 
 use crate::eval::{EvalResult, EvalSpec, Tally, score};
 use crate::{Model, ModelError};
@@ -13,20 +15,22 @@ use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::{Level, codec};
 use tqkv_storage::{Basis, Budget, EXACT_TOKENS, Learner, MAX_TOKENS, Shape, Span, StorageCodec};
 
-/// Keys and values of consecutive tokens, `[layers, tokens, num_kv_heads, head_dim]` each; values are empty for latent vectors.
+/// Keys and values of consecutive tokens, `[layers, tokens, num_kv_heads, head_dim]` each. Values are empty
+/// for latent vectors.
 #[derive(Debug, Default, Clone)]
 pub struct Tokens {
-    /// Position of the first.
+    /// Position of the first token.
     pub first_position: usize,
-    /// How many.
+    /// Number of tokens.
     pub count: usize,
-    /// After RoPE.
+    /// Keys after RoPE.
     pub k: Vec<f32>,
     /// Values.
     pub v: Vec<f32>,
 }
 
-/// A way to store tokens: a name, and what they are when they come back, with the bytes that they took.
+/// A way to store tokens. It has a name, and a function that stores tokens, reads them back and returns the
+/// bytes used.
 pub struct Store<'a> {
     /// Name for the report.
     pub name: String,
@@ -36,7 +40,7 @@ pub struct Store<'a> {
 type Pass<'a> = dyn Fn(&mut Tokens) -> Result<usize, ModelError> + 'a;
 
 impl<'a> Store<'a> {
-    /// Chunks of the storage tier, whose exact tokens are f16.
+    /// Stores chunks of the storage tier. Exact tokens are f16.
     pub fn chunks(name: String, codec: &'a StorageCodec, budget: Budget) -> Self {
         let pass = move |tokens: &mut Tokens| {
             let halves = |x: &[f32]| -> Vec<f16> { x.iter().map(|x| f16::from_f32(*x)).collect() };
@@ -48,11 +52,12 @@ impl<'a> Store<'a> {
         Self { name, pass: Box::new(pass) }
     }
 
-    /// Blocks of one codec for keys and one for values, keys less the mean of their chunk and head, the first tokens of a text as
-    /// they are: what layers that store blocks keep.
+    /// Stores blocks of one codec for keys and one for values. Keys are stored without the mean of their
+    /// chunk and head, and the first tokens of a text stay exact. A cache layer that stores blocks does the
+    /// same.
     ///
     /// # Errors
-    /// A head dim that a codec does not have, or a level of `TQKV_LEVEL` that this machine does not have.
+    /// A head dim that a codec does not have, or a level in `TQKV_LEVEL` that this machine does not have.
     pub fn blocks(model: &Model, keys: CodecId, values: CodecId) -> Result<Self, ModelError> {
         let shape = model.config().kv_shape();
         let of = |id: CodecId, dim| {
@@ -79,7 +84,7 @@ impl<'a> Store<'a> {
     }
 }
 
-/// Encodes and decodes rows, less their mean where asked for; the bytes of blocks and mean.
+/// Encodes and decodes rows, optionally without their mean. Returns the bytes of blocks and mean.
 fn pass_blocks(
     level: Level,
     codec: &AnyCodec,
@@ -110,10 +115,10 @@ fn pass_blocks(
 }
 
 impl Model {
-    /// What the storage tier has to know of this model's keys and values.
+    /// The shape of this model's keys and values for the storage tier.
     ///
     /// # Errors
-    /// Head dims that it does not take.
+    /// Head dims that the storage tier does not accept.
     pub fn storage_shape(&self) -> Result<Shape, ModelError> {
         let config = self.config();
         let (shape, rank) = (config.kv_shape(), config.latent.as_ref().map_or(0, |latent| latent.rank));
@@ -124,11 +129,11 @@ impl Model {
         Ok(all.with_rope(local.stored(rank), (0..shape.num_layers).filter(|&layer| config.is_local(layer)))?)
     }
 
-    /// Shows a learner the keys and values of windows of `context` tokens of a text, and lets it remember the text; `progress` gets the tokens of each. What is left of
-    /// the text at its end is passed over.
+    /// Passes the keys and values of windows of `context` tokens to a learner, and lets it mark the text.
+    /// `progress` receives the tokens of each window. An incomplete window at the end is skipped.
     ///
     /// # Errors
-    /// What tokeniser, model and learner refuse.
+    /// Errors of tokeniser, model and learner.
     pub fn learn(
         &self,
         text: &[u8],
@@ -148,10 +153,10 @@ impl Model {
         Ok(())
     }
 
-    /// How many of the windows that `spec` asks for a basis was learned from, by more than half of each.
+    /// Number of the windows of `spec` that a basis knows: it learned from more than half of each.
     ///
     /// # Errors
-    /// As [`evaluate_stored`], of the text.
+    /// The errors of [`evaluate_stored`] for the text.
     pub fn learned_windows(
         &self,
         text: &[u8],
@@ -183,7 +188,8 @@ impl Model {
         tokens
     }
 
-    /// Stores the first `prefix` tokens of `exact`, and reads them into a cache of their own; with the bytes that they took.
+    /// Stores the first `prefix` tokens of `exact`, and reads them into a new cache. Returns the cache and
+    /// the bytes used.
     fn stored(
         &self,
         exact: &DenseCache,
@@ -204,22 +210,23 @@ impl Model {
     }
 }
 
-/// Which windows to evaluate: of `context` tokens, the first `prefix` of which are stored.
+/// The windows to evaluate: `context` tokens each, the first `prefix` of them stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredSpec {
-    /// Tokens of a window.
+    /// Tokens per window.
     pub context: usize,
-    /// Those of them that are stored.
+    /// Tokens of a window that are stored.
     pub prefix: usize,
-    /// Windows from the start of the text; `None` for all whole ones.
+    /// Windows from the start of the text. `None` means all whole windows.
     pub windows: Option<usize>,
 }
 
-/// Evaluates stores on `text`: the exact continuation against itself, then each store's. `progress` gets the runs done and all there
-/// are. Bytes a token are those of the stored prefix.
+/// Evaluates stores on `text`. The first result is the exact continuation compared with itself, then one
+/// follows per store. `progress` receives the finished runs and their total number. Bytes per token count the
+/// stored prefix.
 ///
 /// # Errors
-/// [`ModelError::Evaluation`] where windows or prefix do not fit, and what tokeniser, model and stores refuse.
+/// [`ModelError::Evaluation`] if windows or prefix do not fit, and errors of tokeniser, model and stores.
 pub fn evaluate_stored(
     model: &Model,
     text: &[u8],

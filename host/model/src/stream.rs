@@ -1,4 +1,5 @@
-//! The layers of a model: all in memory, or one after the other, each read while the one before is computed.
+//! The layers of a model: all in memory, or streamed. Each streamed layer is read while the one before it is
+//! computed.
 
 use std::thread;
 
@@ -14,7 +15,7 @@ pub(crate) enum Layers {
     Streamed(Box<Stream>),
 }
 
-/// Layers that are read whenever they are run.
+/// Layers that are read each time they run.
 #[derive(Debug)]
 pub(crate) struct Stream {
     tensors: Checkpoint,
@@ -22,7 +23,7 @@ pub(crate) struct Stream {
 }
 
 impl Layers {
-    /// All of them, in memory. What of the tensors was not read by then is refused.
+    /// Reads all layers into memory. Refuses tensors that nothing has read by then.
     pub(crate) fn resident(config: &Config, tensors: &Checkpoint) -> Result<Self, ModelError> {
         let layers = (0..config.num_layers).map(|index| Layer::read(tensors, config, index));
         let layers = layers.collect::<Result<_, _>>()?;
@@ -30,7 +31,8 @@ impl Layers {
         Ok(Self::Resident(layers))
     }
 
-    /// None of them. Each is read once, so that what is missing, malformed or not read by then is said now.
+    /// Keeps no layer. Each one is read once now, so that missing, malformed and unread tensors are errors
+    /// now.
     pub(crate) fn streamed(config: &Config, tensors: Checkpoint) -> Result<Self, ModelError> {
         let stream = Stream { tensors, config: config.clone() };
         stream.each(&mut |_, _| Ok(()))?;
@@ -40,7 +42,7 @@ impl Layers {
 
     /// Runs every layer.
     ///
-    /// # Errors
+    /// The first error of `run`, or of reading a layer.
     /// The first of `run`, or of reading a layer.
     pub(crate) fn each(
         &self,
@@ -54,10 +56,10 @@ impl Layers {
         }
     }
 
-    /// Those in memory, to be changed.
+    /// The layers in memory, to change them.
     ///
     /// # Errors
-    /// [`ModelError::Streamed`] where they are not.
+    /// [`ModelError::Streamed`] if the layers are streamed.
     pub(crate) fn resident_mut(&mut self) -> Result<&mut [Layer], ModelError> {
         match self {
             Self::Resident(layers) => Ok(layers),
@@ -70,7 +72,7 @@ impl Stream {
     fn each(&self, run: &mut dyn FnMut(usize, &Layer) -> Result<(), ModelError>) -> Result<(), ModelError> {
         let read = |index| Layer::read(&self.tensors, &self.config, index);
         thread::scope(|scope| {
-            // Where there is no thread to be had, the next layer is read when it is needed.
+            // If no thread can be started, the next layer is read when it is needed.
             let ahead = |index| {
                 let is_there = index < self.config.num_layers;
                 let thread = || thread::Builder::new().spawn_scoped(scope, move || read(index)).ok();

@@ -8,14 +8,14 @@ use crate::linear::Linear;
 use crate::mlp::Mlp;
 use crate::stream::Layers;
 
-/// All weights of a model, but for its learned sinks.
+/// All weights of a model except its learned sinks.
 #[derive(Debug)]
 pub(crate) struct Weights {
-    /// `[vocab_size, hidden_size]`; also the head of a tied model.
+    /// `[vocab_size, hidden_size]`. Also the output head of a tied model.
     pub(crate) embedding: Linear,
     pub(crate) layers: Layers,
     pub(crate) norm: Vec<f32>,
-    /// `None` where the embedding is the head.
+    /// `None` if the embedding is the output head.
     pub(crate) head: Option<Linear>,
 }
 
@@ -25,11 +25,11 @@ pub(crate) struct Layer {
     pub(crate) attention_norm: Vec<f32>,
     pub(crate) attention: Attention,
     pub(crate) o: Linear,
-    /// Of what attention adds.
+    /// Norm of the attention's output, before it is added to the residual stream.
     pub(crate) post_attention_norm: Option<Vec<f32>>,
     pub(crate) mlp_norm: Vec<f32>,
     pub(crate) mlp: Mlp,
-    /// Of what the MLP adds.
+    /// Norm of the MLP's output, before it is added to the residual stream.
     pub(crate) post_mlp_norm: Option<Vec<f32>>,
 }
 
@@ -57,7 +57,7 @@ impl Layer {
 }
 
 impl Weights {
-    /// Reads every tensor that `config` asks for; those of the layers stay where they are if they are to be streamed.
+    /// Reads every tensor that `config` needs. Streamed layers stay in their files.
     pub(crate) fn read(config: &Config, tensors: Checkpoint, access: Access) -> Result<Self, ModelError> {
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
         let head = if config.tie_word_embeddings {
@@ -69,7 +69,7 @@ impl Weights {
             embedding: tensors.linear("model.embed_tokens", vocab, hidden, false)?,
             norm: tensors.norm("model.norm", hidden, config)?,
             head,
-            // Last, since they see to it that all tensors were read.
+            // The layers come last, because they check that all tensors were read.
             layers: match access {
                 Access::Mapped => Layers::resident(config, &tensors)?,
                 Access::Streamed => Layers::streamed(config, tensors)?,
@@ -78,7 +78,7 @@ impl Weights {
     }
 }
 
-/// Learned sinks, `[num_layers, num_heads]`; empty where the family has none.
+/// Learned sinks, `[num_layers, num_heads]`. Empty if the family has none.
 pub(crate) fn read_sinks(config: &Config, tensors: &Checkpoint) -> Result<Vec<f32>, ModelError> {
     let layers = if config.family().has_sinks { config.num_layers } else { 0 };
     let mut sinks = Vec::new();
@@ -89,7 +89,7 @@ pub(crate) fn read_sinks(config: &Config, tensors: &Checkpoint) -> Result<Vec<f3
 }
 
 impl Checkpoint {
-    /// The weights of a norm, with what they lack.
+    /// The weights of a norm, with the offset of the config added.
     pub(crate) fn norm(&self, name: &str, len: usize, c: &Config) -> Result<Vec<f32>, ModelError> {
         let mut weights = self.vector(&format!("{name}.weight"), len)?;
         weights.iter_mut().for_each(|weight| *weight += c.norm_offset);

@@ -1,17 +1,18 @@
-//! Windows of a text. Each begins as the model's texts do: with its BOS, where its tokeniser puts one before a prompt.
+//! Windows of a text. Each begins like the model's texts: with BOS, if the tokeniser puts one before a
+//! prompt.
 
 use crate::eval::EvalSpec;
 use crate::{Model, ModelError, SpecialTokens};
 
 impl Model {
-    /// This model with texts that begin without BOS, for figures of texts that have none.
+    /// This model without BOS at the start of texts, to compare with figures that were measured without BOS.
     #[must_use]
     pub fn without_bos(mut self) -> Self {
         self.special = SpecialTokens::Omit;
         self
     }
 
-    /// Tokens that begin every text: the model's BOS, or none.
+    /// Tokens at the start of every text: the model's BOS, or none.
     fn beginning(&self) -> Result<Vec<u32>, ModelError> {
         if self.special == SpecialTokens::Omit {
             return Ok(Vec::new());
@@ -19,7 +20,7 @@ impl Model {
         self.tokenizer.beginning()
     }
 
-    /// The first tokens of a text as the model reads it, BOS included, at most `most` of them.
+    /// The first `most` tokens of a text as the model reads it, BOS included.
     ///
     /// # Errors
     /// Texts that the tokeniser refuses.
@@ -30,16 +31,16 @@ impl Model {
         Ok(tokens)
     }
 
-    /// How many windows of `context` tokens, BOS included, a text has.
+    /// Number of windows of `context` tokens in a text, BOS included.
     ///
     /// # Errors
-    /// Texts that the tokeniser refuses, and a `context` that the model does not take.
+    /// Texts that the tokeniser refuses, and a `context` that the model does not accept.
     pub fn count_windows(&self, text: &[u8], context: usize) -> Result<usize, ModelError> {
         let fresh = self.fresh_tokens(context, self.beginning()?.len())?;
         Ok(self.tokenizer.encode(text, SpecialTokens::Omit)?.len() / fresh)
     }
 
-    /// The windows that `spec` asks for, one after the other, each `spec.context` tokens long.
+    /// The windows of `spec`, one after the other, each `spec.context` tokens long.
     pub(crate) fn windows(&self, text: &[u8], spec: &EvalSpec) -> Result<Vec<Vec<u32>>, ModelError> {
         let beginning = self.beginning()?;
         let fresh = self.fresh_tokens(spec.context, beginning.len())?;
@@ -57,7 +58,7 @@ impl Model {
         Ok(tokens.chunks_exact(fresh).take(windows).map(window).collect())
     }
 
-    /// Tokens of a window that come from the text.
+    /// Number of tokens in a window that come from the text.
     fn fresh_tokens(&self, context: usize, beginning: usize) -> Result<usize, ModelError> {
         let most = self.config.context;
         if context < beginning + 2 {

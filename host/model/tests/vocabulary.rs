@@ -1,5 +1,5 @@
-//! A large vocabulary of pieces takes little memory: to read it, and once it is read.
-// A binary of its own: counting takes the place of the allocator of the whole program.
+//! A large vocabulary of pieces takes little memory, both while it is read and afterwards.
+// This test has its own binary, because it replaces the allocator of the whole program.
 #![allow(missing_docs, reason = "a test crate")]
 
 use allocation_counter::measure;
@@ -18,7 +18,8 @@ fn list(key: &str, kind: u32, values: &[Vec<u8>]) -> Vec<u8> {
     pair(key, 9, &[head, values.concat()].concat())
 }
 
-/// A GGUF file without weights but the embedding, of pieces of four to eight letters beside bytes and letters.
+/// A GGUF file whose only weights are the embedding. It has pieces of four to eight letters, bytes and
+/// letters.
 fn file(pieces: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(1);
     let bytes = (0..=255).map(|byte| (format!("<0x{byte:02X}>"), 6u32));
@@ -70,8 +71,8 @@ fn a_large_vocabulary_takes_little() {
         let config = config_json(&path).unwrap();
         assert!(config.starts_with(b"{"));
     });
-    // The file's lists as they are parsed, 32 bytes an entry of three, the head of the file, and the pieces: with a list of all merges
-    // it was 2,000 bytes a piece.
+    // The parsed lists of the file take 32 bytes for each of three entries. The head of the file and the
+    // pieces come on top. With a list of all merges it was 2,000 bytes per piece.
     let each = taken.bytes_max as usize / PIECES;
     println!("{each} bytes a piece at most");
     assert!(each < 300, "{each} bytes a piece");

@@ -1,13 +1,16 @@
-"""Decoding behind a long context in Transformers: tokens a second and memory, with caches of the library and with TqkvCache.
+"""Decoding after a long context in Transformers: speed and memory, with caches of the library and with TqkvCache.
 
     python examples/decode_speed.py --model MODEL --text FILE
 
-MODEL is a folder of Hugging Face Transformers, or a GGUF file (needs the package gguf). Needs the packages transformers,
-optimum-quanto and hqq; Linux. Keys and values of the first tokens of the text are computed once. Each cache has a process of its own,
-which takes them up and predicts the next tokens one by one, whatever it would have said. Prints a table in Markdown: bytes that the cache
-holds; how far the memory of the process is above what it was with the model alone, at most, while it decodes; tokens a second of
-processor time (median of single tokens), which other programs change little; seconds of it to take the context up; and the divergence
-of the predictions from those with the exact cache.
+MODEL is a folder of Hugging Face Transformers, or a GGUF file (needs the package gguf). Needs Linux and the packages transformers,
+optimum-quanto and hqq. Keys and values of the first tokens of the text are computed once. Each cache runs in its own process, which
+loads them and predicts the next tokens of the text one by one. Prints a table in Markdown:
+
+* bytes that the cache holds
+* peak memory of the process while it decodes, above its memory with the model alone
+* tokens per second of processor time (median of single tokens), which other programs change little
+* seconds of processor time to load the context
+* divergence of the predictions from those with the exact cache
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ CACHES = {
 
 
 def load(arguments):
-    """Model, and tokens of the text."""
+    """The model, and the tokens of the text."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -64,7 +67,7 @@ def make(config, settings):
 
 
 def held(thing, seen: set) -> int:
-    """Bytes of the tensors that a cache holds, packed ones as they lie, and of rows of ours."""
+    """Bytes of the tensors that a cache holds, packed ones as stored, and of rows of a TqkvCache."""
     import torch
     import tqkv
 
@@ -86,7 +89,7 @@ def held(thing, seen: set) -> int:
 
 
 def resident(field: str) -> int:
-    """Bytes of main memory of this process; VmHWM is the most since the mark was put back."""
+    """Bytes of main memory of this process. VmHWM is the peak since the last reset."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return 1024 * int(line.split()[1])
@@ -94,13 +97,13 @@ def resident(field: str) -> int:
 
 
 def settle() -> None:
-    """Gives freed memory back to the system, and puts the mark of the most memory back."""
+    """Returns freed memory to the system, and resets the peak."""
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def context(arguments) -> dict:
-    """Keys and values of the context, by layers, to a file for the other processes."""
+    """Writes keys and values of the context, layer by layer, to a file for the other processes."""
     import torch
     from transformers import DynamicCache
 
@@ -114,14 +117,14 @@ def context(arguments) -> dict:
 
 
 def decode(arguments) -> dict:
-    """One cache."""
+    """Measures one cache."""
     import torch
 
     attention, settings = CACHES[arguments.step]
     torch.set_num_threads(arguments.threads)
     model, ids = load(arguments)
     with torch.no_grad():
-        # Whatever is loaded or compiled at first use, before memory is looked at.
+        # Load and compile everything that the first use needs, before memory is measured.
         warm = make(model.config, settings)
         for at in (slice(0, 256), slice(256, 257)):
             model(ids[:, at], past_key_values=warm, logits_to_keep=1)
@@ -174,7 +177,7 @@ def main(arguments) -> None:
 
 
 def run(arguments, name: str, folder: str) -> dict:
-    """A step in a process of its own."""
+    """Runs a step in its own process."""
     threads = str(arguments.threads)
     # quanto compiles its kernels with the ninja that pip has installed.
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])

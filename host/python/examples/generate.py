@@ -1,4 +1,4 @@
-"""Text of a model with a compressed cache, beside the bytes that it takes: generate.py FOLDER [PROMPT]."""
+"""Prints text of a model with a compressed cache, and the bytes of the cache: generate.py FOLDER [PROMPT]."""
 
 import sys
 

@@ -4,8 +4,8 @@
 
 DIR is a model of Hugging Face Transformers with `config.json`, tokenizer and safetensors. Needs the packages lmcache, transformers and
 zstandard, and the program redis-server (or valkey-server). One process reads 2,048 tokens of the text and stores their keys and
-values, in chunks of 256 tokens, once with each codec and once as they are (bf16). A second one loads each of them and predicts the
-next 256 tokens. Prints a table in Markdown.
+values, in chunks of 256 tokens, once with each codec and once uncompressed (bf16). A second process loads each of them and predicts
+the next 256 tokens. Prints a table in Markdown.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SERDES = {
 
 
 class Adapter:
-    """LMCache's RESP adapter with a serde, as its storage manager makes it."""
+    """LMCache's RESP adapter with a serde, as in its storage manager."""
 
     def __init__(self, port: int, serde: dict | None, head_dim: int) -> None:
         import tqkv.lmcache  # noqa: F401  registers the serde
@@ -56,7 +56,7 @@ class Adapter:
             self.l2 = SerdeL2AdapterWrapper(self.l2, create_serde_processor(parsed.serde_config), l1)
 
     def store(self, keys: list, chunks: list) -> tuple[float, int]:
-        """Seconds, and bytes on the wire."""
+        """Stores chunks. Returns seconds and bytes on the wire."""
         begin = time.perf_counter()
         task = self.l2.submit_store_task(keys, chunks)
         done = wait(lambda: self.l2.pop_completed_store_tasks().get(task))
@@ -64,7 +64,7 @@ class Adapter:
         return time.perf_counter() - begin, int(done)
 
     def load(self, keys: list, chunks: list) -> float:
-        """Seconds."""
+        """Loads chunks. Returns seconds."""
         begin = time.perf_counter()
         task = self.l2.submit_load_task(keys, chunks)
         found = wait(lambda: self.l2.query_load_result(task))
@@ -171,7 +171,7 @@ def load(arguments) -> dict:
 
 
 def speed(arguments) -> dict:
-    """Bytes of bf16 a second of processor time: the environment holds this process to one thread."""
+    """Bytes of bf16 per second of processor time. The environment limits this process to one thread."""
     import torch
     from tqkv.payload import Format, decode
 
@@ -216,7 +216,7 @@ def start_server() -> tuple[subprocess.Popen, int]:
 
 
 def step(arguments, name: str, environment: dict | None = None, **more) -> dict:
-    """Runs a function of this file in a process of its own."""
+    """Runs a function of this file in its own process."""
     options = {"model": arguments.model, "text": arguments.text, **more}
     command = [sys.executable, __file__, "--step", name, *(f"--{key}={value}" for key, value in options.items())]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, **(environment or {})})

@@ -1,10 +1,10 @@
-"""A prefix of a real model is stored in files by one process and loaded by another, at 1 and 2 bits, as t3, t2 and as it is.
+"""One process stores a prefix of a real model in files, and another loads it: at 1 and 2 bits, as t3, as t2 and uncompressed.
 
     python examples/storage_prefix.py --model DIR_OR_GGUF --learn TEXT --text TEXT
 
 The first process learns a basis from windows of one text, reads 2,048 tokens of the other and stores their keys and values in chunks of
-256 tokens. The second one loads them and predicts the next 256 tokens. Needs transformers and zstandard, for a GGUF file gguf and accelerate.
-Prints a table in Markdown.
+256 tokens. The second process loads them and predicts the next 256 tokens. Needs transformers and zstandard, and for a GGUF file gguf
+and accelerate. Prints a table in Markdown.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def load(arguments) -> dict:
 
 
 def step(arguments, name: str, **more) -> dict:
-    """Runs a function of this file in a process of its own."""
+    """Runs a function of this file in its own process."""
     options = {"model": arguments.model, "learn": arguments.learn, "text": arguments.text, **more}
     command = [sys.executable, __file__, "--step", name, *(f"--{key}={value}" for key, value in options.items())]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -142,7 +142,7 @@ def main(arguments) -> None:
         loaded = step(arguments, "load", folder=folder, shape=json.dumps(stored["shape"]))
     values = 2 * PREFIX * stored["shape"][0] * stored["shape"][2] * stored["shape"][3]
     print(f"{PREFIX} tokens in chunks {stored['shape']}, prefilled in {stored['prefill']:.1f} s; {os.cpu_count()} cores\n")
-    print("| stored as | bytes | bits a value | ms to store | ms to load | KL of the next tokens | 99 % | top-1 |")
+    print("| stored as | bytes | bits per value | ms to store | ms to load | KL of the next tokens | 99 % | top-1 |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name, row in stored["rows"].items():
         back = loaded["rows"].get(name)

@@ -1,4 +1,4 @@
-//! NumPy arrays, read and written where they lie, in the types that engines hold keys and values in.
+//! NumPy arrays, read and written in place, in the types that engines use for keys and values.
 
 use crate::errors::{Failure, refused};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
@@ -11,15 +11,15 @@ use numpy::{PyArrayDescrMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use tqkv::cache::Floats;
 
-/// An argument of vectors, held as long as it is read.
+/// An argument with vectors, locked while it is read.
 pub(crate) enum Vectors<'py> {
     F32(PyReadonlyArrayDyn<'py, f32>),
     F16(PyReadonlyArrayDyn<'py, f16>),
-    /// NumPy has no bfloat16: it passes the bits.
+    /// NumPy has no bfloat16, so its bits are passed.
     Bf16(PyReadonlyArrayDyn<'py, u16>),
 }
 
-/// Values that other threads may read while Python goes on.
+/// Values that other threads may read while the interpreter is released.
 #[derive(Clone, Copy)]
 pub(crate) enum Values<'a> {
     F32(&'a [f32]),
@@ -65,7 +65,7 @@ impl<'py> Vectors<'py> {
 }
 
 impl<'a> Values<'a> {
-    /// Values `from..from + len` as f32: where they lie, or written to `scratch`.
+    /// Values `from..from + len` as f32: in place, or written to `scratch`.
     pub(crate) fn wide<'b>(self, from: usize, len: usize, scratch: &'b mut Vec<f32>) -> &'b [f32]
     where
         'a: 'b,
@@ -112,9 +112,9 @@ impl<'a> From<Values<'a>> for Floats<'a> {
     }
 }
 
-/// A type that results are written in.
+/// A type for results.
 pub(crate) trait Narrow: Element + Copy + Send + Sync {
-    /// Has `fill` write f32 values that become `out`.
+    /// Calls `fill` with f32 values and converts them into `out`.
     fn narrow<R>(out: &mut [Self], scratch: &mut Vec<f32>, fill: impl FnOnce(&mut [f32]) -> R) -> R;
 }
 
@@ -133,7 +133,7 @@ impl Narrow for f16 {
     }
 }
 
-/// Bits of bfloat16.
+/// The bits of bfloat16.
 impl Narrow for u16 {
     fn narrow<R>(out: &mut [Self], scratch: &mut Vec<f32>, fill: impl FnOnce(&mut [f32]) -> R) -> R {
         scratch.resize(out.len(), 0.0);
@@ -143,7 +143,7 @@ impl Narrow for u16 {
     }
 }
 
-/// Calls a generic function with the type that a name stands for.
+/// Calls a generic function with the type of a dtype name.
 macro_rules! with_dtype {
     ($dtype:expr, $call:ident :: <_>($($argument:expr),* $(,)?)) => {
         match $dtype {
@@ -158,7 +158,7 @@ macro_rules! with_dtype {
 }
 pub(crate) use with_dtype;
 
-/// An array that nothing else of this module writes meanwhile.
+/// Locks an array for reading, so that no other call of this module writes it.
 pub(crate) fn reading<'py, T: Element>(
     what: &str,
     array: &Bound<'py, PyArrayDyn<T>>,
@@ -179,7 +179,7 @@ pub(crate) fn slice<'a, T: Element>(
     }
 }
 
-/// Encoded vectors.
+/// Locks an array of encoded vectors for reading.
 pub(crate) fn bytes<'py>(
     what: &str,
     array: &Bound<'py, PyAny>,
@@ -190,7 +190,7 @@ pub(crate) fn bytes<'py>(
     }
 }
 
-/// The array to write: the caller's, if it has the shape, or a new one.
+/// The array to write: the caller's if it has the shape, else a new one.
 pub(crate) fn target<'py, T: Element>(
     py: Python<'py>,
     out: Option<&Bound<'py, PyAny>>,
@@ -206,7 +206,7 @@ pub(crate) fn target<'py, T: Element>(
     }
 }
 
-/// A new array; where there is no memory for it, NumPy says so.
+/// A new array. If memory is short, NumPy raises the error.
 pub(crate) fn zeros<'py, T: Element>(
     py: Python<'py>,
     shape: &[usize],
@@ -215,7 +215,7 @@ pub(crate) fn zeros<'py, T: Element>(
     array.cast_into().map_err(|error| refused(format!("numpy.zeros: {}", PyErr::from(error))))
 }
 
-/// The right to write an array.
+/// Locks an array for writing.
 pub(crate) fn writing<'py, T: Element>(
     array: &Bound<'py, PyArrayDyn<T>>,
 ) -> Result<PyReadwriteArrayDyn<'py, T>, Failure> {
@@ -229,7 +229,7 @@ pub(crate) fn slice_mut<'a, T: Element>(
     array.as_slice_mut().map_err(|_| refused("out is not contiguous and aligned"))
 }
 
-/// Refuses vectors whose last axis is not as long as it must be; the shape before it.
+/// Refuses vectors whose last axis does not have length `last`. Returns the shape before it.
 pub(crate) fn leading<'a>(what: &str, shape: &'a [usize], last: usize) -> Result<&'a [usize], Failure> {
     match shape.split_last() {
         Some((found, before)) if *found == last => Ok(before),

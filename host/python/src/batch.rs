@@ -1,4 +1,4 @@
-//! Many vectors at once, on all threads.
+//! Encodes, decodes and scores many vectors at once, on all threads.
 
 use crate::arrays::{Narrow, Values};
 use rayon::prelude::*;
@@ -6,13 +6,13 @@ use tqkv_core::{AnyCodec, DecodeError, EncodeError};
 use tqkv_simd::Level;
 use tqkv_simd::codec::{self, BatchError};
 
-/// Vectors that a thread takes at a time, and at most this many are not worth a thread.
+/// Vectors that a thread takes at a time. Up to this many run on one thread.
 const ROWS: usize = 16;
 
 /// Blocks that a thread scores at a time.
 const SCORES: usize = 1024;
 
-/// Encodes vectors, less `mean`, into as many blocks. Of several bad vectors the first is reported.
+/// Encodes vectors, minus `mean`, into blocks. If several vectors are bad, the first one is reported.
 pub(crate) fn encode(
     (level, codec): (Level, &AnyCodec),
     x: Values<'_>,
@@ -41,7 +41,7 @@ pub(crate) fn encode(
     failed.map_or(Ok(()), Err)
 }
 
-/// Decodes blocks, and adds `mean`, into as many vectors. Of several bad blocks the first is reported.
+/// Decodes blocks into vectors, and adds `mean`. If several blocks are bad, the first one is reported.
 pub(crate) fn decode<T: Narrow>(
     (level, codec): (Level, &AnyCodec),
     blocks: &[u8],
@@ -85,8 +85,8 @@ pub(crate) fn scores((level, codec): (Level, &AnyCodec), q: &[f32], blocks: &[u8
     });
 }
 
-/// Attention of each query over all tokens: exact levels in f32, values summed in the rotated domain. False where a block
-/// has a scale that no encoder writes.
+/// Attention of each query over all tokens, with exact levels in f32. Values are summed in the rotated
+/// domain. Returns false if a block has a scale that no encoder writes.
 pub(crate) fn attend(
     level: Level,
     [keys, values]: [&AnyCodec; 2],

@@ -1,7 +1,8 @@
 //! The KV cache of one sequence.
 //!
-//! A lock makes any order of calls of any threads safe: calls that read share it, calls that change the cache have it
-//! alone. It is taken after the interpreter is released, so no two threads wait for each other.
+//! A lock makes calls from any threads safe in any order. Calls that read share it, and calls that change the
+//! cache hold it alone. It is taken after the interpreter is released, so two threads never wait for each
+//! other.
 
 use crate::arrays::{Narrow, Vectors, leading, slice_mut, with_dtype, writing, zeros};
 use crate::codec::queries;
@@ -27,7 +28,7 @@ pub(crate) struct Cache {
     shape: KvShape,
 }
 
-/// Keys, or values.
+/// Selects keys or values.
 #[derive(Clone, Copy)]
 enum Side {
     Keys,
@@ -39,7 +40,7 @@ impl Cache {
         Self { shape: cache.spec().shape, cache: RwLock::new(cache) }
     }
 
-    /// Reads the cache without the interpreter.
+    /// Reads the cache with the interpreter released.
     fn with<R: Send>(
         &self,
         py: Python<'_>,
@@ -49,7 +50,7 @@ impl Cache {
         py.detach(|| work(&*self.cache.read().map_err(|_| broken())?))
     }
 
-    /// Changes the cache without the interpreter.
+    /// Changes the cache with the interpreter released.
     fn with_mut<R: Send>(
         &self,
         py: Python<'_>,
@@ -59,7 +60,7 @@ impl Cache {
         py.detach(|| work(&mut *self.cache.write().map_err(|_| broken())?))
     }
 
-    /// Tokens of an array `[tokens, heads, dim]`.
+    /// Number of tokens in an array `[tokens, heads, dim]`.
     fn tokens(what: &str, shape: &[usize], heads: usize, dim: usize) -> Result<usize, Failure> {
         match *shape {
             [tokens, found, width] if found == heads && width == dim => Ok(tokens),
@@ -258,7 +259,7 @@ impl Cache {
 }
 
 impl Cache {
-    /// Tokens of keys and values.
+    /// Number of tokens in keys and values.
     fn check_kv(&self, k: &Vectors<'_>, v: &Vectors<'_>) -> Result<usize, Failure> {
         let KvShape { num_kv_heads, head_dim, value_dim, .. } = self.shape;
         let keys = Self::tokens("k", k.shape(), num_kv_heads, head_dim)?;
@@ -267,7 +268,7 @@ impl Cache {
     }
 }
 
-/// Keys or values of all KV heads of a layer as they are held, decoded: `[num_kv_heads, tokens, dim]`.
+/// Decoded keys or values of all KV heads of a layer, `[num_kv_heads, tokens, dim]`.
 fn read_as<'py, T: Narrow>(
     cache: &Cache,
     py: Python<'py>,
@@ -280,7 +281,7 @@ fn read_as<'py, T: Narrow>(
         Side::Keys => head_dim,
         Side::Values => value_dim,
     };
-    // Before memory is asked for.
+    // Checks the range before memory is allocated.
     let last = if tokens.is_empty() { tokens.clone() } else { tokens.end..tokens.end };
     cache.with(py, |cache| Ok(cache.keys(layer, 0, last)?))?;
     let out = zeros::<T>(py, &[num_kv_heads, tokens.len(), dim])?;

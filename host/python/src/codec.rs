@@ -12,7 +12,7 @@ use tqkv::Level;
 use tqkv::error::CacheError;
 use tqkv_core::{AnyCodec, CodecId, Effort, Options, ScaleMode};
 
-/// Encodes, decodes and scores blocks; it never changes.
+/// Encodes, decodes and scores blocks. Immutable.
 #[pyclass(frozen, module = "tqkv._native")]
 pub(crate) struct Codec {
     codec: AnyCodec,
@@ -34,13 +34,13 @@ fn level() -> Result<Level, Failure> {
     Ok(Level::detect().map_err(CacheError::Level)?)
 }
 
-/// The codec of a name.
+/// The codec with this name.
 pub(crate) fn id(name: &str) -> Result<CodecId, Failure> {
     CodecId::from_name(name)
         .ok_or_else(|| refused(format!("codec '{name}'; accepted are {}", Codec::names().join(", "))))
 }
 
-/// Seed, scale mode and effort.
+/// The options for a seed, a scale mode and an effort.
 pub(crate) fn options(seed: u64, scale_mode: &str, effort: &str) -> Result<Options, Failure> {
     let scales = || ScaleMode::ALL.map(ScaleMode::name).join(", ");
     let efforts = || Effort::ALL.map(Effort::name).join(", ");
@@ -200,13 +200,13 @@ fn decode_as<'py, T: Narrow>(
     Ok(vectors.into_any())
 }
 
-/// Queries as f32: there are few.
+/// Queries as f32. They are few, so they are copied.
 pub(crate) fn queries(what: &str, values: Values<'_>) -> Result<Vec<f32>, Failure> {
     let q = values.wide(0, values.len(), &mut Vec::new()).to_vec();
     if q.iter().all(|x| x.is_finite()) { Ok(q) } else { Err(refused_in(what, "values must be finite")) }
 }
 
-/// Blocks of an array `[tokens, block_bytes]`.
+/// Number of blocks in an array `[tokens, block_bytes]`.
 fn tokens(what: &str, shape: &[usize], codec: &AnyCodec) -> Result<usize, Failure> {
     match *shape {
         [tokens, bytes] if bytes == codec.block_bytes() => Ok(tokens),

@@ -1,8 +1,9 @@
-//! Tensors on a GPU, by DLPack: where a tensor of PyTorch, CuPy or another library lies, and what is there.
+//! Tensors on a GPU, through DLPack: the address and the description of a tensor of PyTorch, CuPy or another
+//! library.
 //!
-//! A tensor is asked for its device, then for a capsule with its address, shape, strides and type. What a capsule says is
-//! believed, as every reader of DLPack does. The capsule is held while it is read, and not taken over: the tensor stays the
-//! caller's. This is the one file of the package with unsafe code.
+//! A tensor is asked for its device, then for a capsule with its address, shape, strides and type. The
+//! contents of the capsule are trusted, as in every reader of DLPack. The capsule is held while it is read
+//! and is not consumed: the tensor stays the caller's. This is the only file of the package with unsafe code.
 #![allow(unsafe_code, reason = "DLPack is a struct of C behind a pointer")]
 
 use crate::errors::{Failure, refused};
@@ -12,16 +13,16 @@ use std::ffi::c_void;
 use tqkv_gpu::cudarc::driver::sys::CUstream;
 use tqkv_gpu::{Device, Element, GpuError, Raw};
 
-/// `DLDeviceType` of CUDA memory, and of such that the driver moves.
+/// `DLDeviceType` of CUDA memory, and of managed memory, which the driver moves.
 const CUDA: i32 = 2;
 const CUDA_MANAGED: i32 = 13;
 /// `DLDataTypeCode`.
 const FLOAT: u8 = 2;
 const BFLOAT: u8 = 4;
-/// What stands for the default stream.
+/// The stream number of the default stream.
 const DEFAULT_STREAM: usize = 1;
 
-/// `DLTensor` of version 0 and 1, with which `DLManagedTensor` begins.
+/// `DLTensor` of version 0 and 1. `DLManagedTensor` begins with it.
 #[repr(C)]
 struct Tensor {
     data: *mut c_void,
@@ -36,15 +37,15 @@ struct Tensor {
     byte_offset: u64,
 }
 
-/// The device of an engine's stream, by its handle; 0 is the default stream.
+/// The device of an engine's stream, by its handle. 0 is the default stream.
 pub(crate) fn device(ordinal: usize, stream: usize) -> Result<Device, GpuError> {
     let stream: CUstream = std::ptr::with_exposed_provenance_mut(stream);
-    // SAFETY: the caller's word, in Python: a stream that lives as long as the cache.
+    // SAFETY: the Python caller promises that the stream exists as long as the cache.
     unsafe { Device::from_raw(ordinal, stream) }
 }
 
-/// A tensor of f32, f16 or bf16 on device `ordinal`, in C order without gaps: its memory and its shape. Who made it has
-/// ordered it before the work of `stream`.
+/// A tensor of f32, f16 or bf16 on device `ordinal`, in C order without gaps: its memory and its shape. The
+/// library of the tensor has ordered its writes before the work of `stream`.
 pub(crate) fn tensor(
     what: &str,
     object: &Bound<'_, PyAny>,
@@ -66,12 +67,13 @@ pub(crate) fn tensor(
     let pointer = capsule
         .pointer_checked(Some(c"dltensor"))
         .map_err(|_| refused(format!("{what}: the capsule of a {kind} is not called 'dltensor'")))?;
-    // SAFETY: a capsule of this name holds a `DLManagedTensor`, which begins with this, for as long as the capsule lives.
+    // SAFETY: a capsule of this name holds a `DLManagedTensor`, which begins with a `DLTensor`. It stays
+    // valid while the capsule exists.
     let tensor = unsafe { pointer.cast::<Tensor>().as_ref() };
     tensor.read(what, ordinal)
 }
 
-/// Refuses other devices than CUDA's number `ordinal`.
+/// Refuses any device but CUDA device `ordinal`.
 fn check_device(what: &str, (device_type, device): (i32, i32), ordinal: usize) -> Result<(), Failure> {
     let is_cuda = matches!(device_type, CUDA | CUDA_MANAGED);
     if is_cuda && usize::try_from(device) == Ok(ordinal) {
@@ -94,7 +96,7 @@ impl Tensor {
             (BFLOAT, 16, 1) => (Element::Bf16, 2),
             (code, bits, lanes) => {
                 return Err(refused(format!(
-                    "{what} has DLPack's type {code} of {bits} bits, {lanes} a value; accepted are float32, float16 and \
+                    "{what} has DLPack's type {code} of {bits} bits with {lanes} lanes; accepted are float32, float16 and \
                      bfloat16"
                 )));
             }
@@ -104,7 +106,7 @@ impl Tensor {
         let sizes: Vec<usize> =
             shape.iter().map(|&size| usize::try_from(size).map_err(|_| odd())).collect::<Result<_, _>>()?;
         let values = sizes.iter().try_fold(1, |n: usize, &size| n.checked_mul(size)).ok_or_else(odd)?;
-        // Without strides it is in C order; axes of one, and tensors of nothing, may have any.
+        // Without strides the tensor is in C order. Axes of size one and empty tensors may have any strides.
         let mut dense = 1;
         for (&stride, &size) in self.axes(self.strides).iter().zip(shape).rev() {
             if size > 1 && stride != dense && values > 0 {
@@ -117,14 +119,14 @@ impl Tensor {
         if !address.is_multiple_of(bytes) {
             return Err(refused(format!("{what} is not aligned to {bytes} bytes")));
         }
-        // SAFETY: the capsule's word for what lies there; the caller of Python holds the tensor, and orders its use.
+        // SAFETY: the capsule describes this memory. The Python caller holds the tensor and orders its use.
         Ok((unsafe { Raw::new(address, values, element) }, sizes))
     }
 
-    /// Numbers of the axes, as many as there are; none where the pointer is null.
+    /// The numbers of all axes. Empty if the pointer is null.
     fn axes(&self, numbers: *const i64) -> &[i64] {
         match usize::try_from(self.ndim) {
-            // SAFETY: `ndim` numbers, by the capsule's word.
+            // SAFETY: the capsule promises `ndim` numbers at this address.
             Ok(axes) if !numbers.is_null() => unsafe { std::slice::from_raw_parts(numbers, axes) },
             _ => &[],
         }

@@ -1,4 +1,4 @@
-//! What Python sees of an error: one line.
+//! Errors that Python sees: one line each.
 
 use pyo3::create_exception;
 use pyo3::exceptions::PyValueError;
@@ -18,17 +18,17 @@ create_exception!(
 /// An exception on its way to Python.
 pub(crate) struct Failure(PyErr);
 
-/// A refusal in these words.
+/// An error with this text.
 pub(crate) fn refused(text: impl Into<String>) -> Failure {
     Failure(TqkvError::new_err(text.into()))
 }
 
-/// A refusal of one argument.
+/// An error of one argument.
 pub(crate) fn refused_in(what: &str, error: impl Display) -> Failure {
     refused(format!("{what}: {error}"))
 }
 
-/// An error of a file, which is named; what the system refuses is an `OSError`.
+/// An error of a file, with its path. Errors of the system become an `OSError`.
 pub(crate) fn in_file(path: &Path, error: FileError) -> Failure {
     match error {
         FileError::Io(error) => {

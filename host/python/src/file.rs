@@ -1,4 +1,4 @@
-//! `.tqk` files: encoded vectors on disk, as the command `tqkv` writes and reads them.
+//! `.tqk` files: encoded vectors on disk, in the format of the command `tqkv`.
 
 use crate::arrays::{Narrow, Values, Vectors, leading, slice_mut, with_dtype, writing, zeros};
 use crate::batch;
@@ -30,7 +30,7 @@ impl File {
         Ok(Self { path, view, codec: Codec::of(codec)? })
     }
 
-    /// Of the name, dim and seed of the file's blocks.
+    /// The codec with the name, dim and seed of the file's blocks.
     #[getter]
     fn codec(&self) -> Result<Codec, Failure> {
         Codec::of(*self.codec.parts().1)
@@ -42,7 +42,7 @@ impl File {
     }
 
     fn __len__(&self) -> usize {
-        // A file that is mapped is not longer than memory can address.
+        // A mapped file is never longer than the address space.
         usize::try_from(self.view.header().count).unwrap_or(usize::MAX)
     }
 
@@ -92,7 +92,7 @@ impl File {
         Err(refused(format!("{}: vectors {start} to {stop} of {count}", self.path.display())))
     }
 
-    /// Hands out the blocks of a range, a chunk at a time, each with its place in the range.
+    /// Passes the blocks of a range to `work`, one chunk at a time, with their index in the range.
     fn runs(
         &self,
         range: Range<usize>,
@@ -136,7 +136,7 @@ fn read_as<'py, T: Narrow>(
     Ok(out.into_any())
 }
 
-/// A file being written: it appears whole when it is committed, or not at all.
+/// A file that is being written. It appears whole on commit, or not at all.
 #[pyclass(frozen, module = "tqkv._native")]
 pub(crate) struct FileWriter {
     path: PathBuf,
@@ -191,7 +191,7 @@ impl FileWriter {
     }
 }
 
-/// Vectors that are encoded before they are written.
+/// Vectors that are encoded before each write.
 const BATCH: usize = 4096;
 
 impl FileWriter {

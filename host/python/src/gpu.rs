@@ -1,6 +1,7 @@
-//! The cache on an NVIDIA GPU (feature `cuda`): tensors of other libraries go in and take results, by DLPack.
+//! The cache on an NVIDIA GPU (feature `cuda`). Inputs and outputs are tensors of other libraries, through
+//! DLPack.
 //!
-//! A lock makes any order of calls of any threads safe. It is taken after the interpreter is released.
+//! A lock makes calls from any threads safe in any order. It is taken after the interpreter is released.
 
 use crate::codec::options;
 use crate::dlpack;
@@ -19,7 +20,7 @@ pub(crate) struct GpuCache {
     stream: usize,
 }
 
-/// The dict that the constructor of the Python class passes; names as there.
+/// The dict that the constructor of the Python class passes. The names are the same there.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Spec {
@@ -45,7 +46,7 @@ impl From<GpuError> for Failure {
 }
 
 impl GpuCache {
-    /// Works on the cache without the interpreter.
+    /// Uses the cache with the interpreter released.
     fn with<R: Send>(
         &self,
         py: Python<'_>,
@@ -59,7 +60,7 @@ impl GpuCache {
         })
     }
 
-    /// A tensor of `[rows, heads, head_dim]` on the cache's device.
+    /// A tensor `[rows, heads, head_dim]` on the cache's device.
     fn rows(
         &self,
         what: &str,
@@ -78,7 +79,7 @@ impl GpuCache {
         }
     }
 
-    /// Keys and values of so many tokens, as many as the step has where that is not said.
+    /// Keys and values of `tokens` tokens. `None` accepts any number of tokens.
     fn kv(
         &self,
         tokens: Option<usize>,
@@ -89,7 +90,7 @@ impl GpuCache {
         Ok((self.rows("k", k, tokens, heads)?, self.rows("v", v, tokens, heads)?))
     }
 
-    /// Queries, and where their results go.
+    /// Queries and output.
     fn queries(
         &self,
         tokens: Option<usize>,

@@ -1,7 +1,9 @@
-//! What the Python package `tqkv` calls: NumPy arrays in, NumPy arrays out, the interpreter released meanwhile.
+//! The native module of the Python package `tqkv`. It takes and returns NumPy arrays, and releases the
+//! interpreter.
 //!
-//! Private to the package: its Python modules are what is documented, and take other arrays and tensors as well. Every
-//! argument is checked here nevertheless, so that nothing that Python passes ends in more than an exception.
+//! The module is private to the package. The package's Python modules are the documented interface, and
+//! accept other arrays and tensors as well. This module still checks every argument, so that nothing from
+//! Python causes more than an exception.
 
 mod arrays;
 mod batch;

@@ -1,17 +1,18 @@
-//! The threads of rayon's pool: started where they can still be refused, and never asked for in the child of a fork.
+//! The threads of rayon's pool. They start where a failure can be reported, and are not used in a forked
+//! child.
 
 use crate::errors::{Failure, refused};
 use std::error::Error;
 use std::process;
 use std::sync::OnceLock;
 
-/// Starts the pool at its first call. A process that was forked after that has none of its threads, and would wait for
-/// them for ever.
+/// Starts the pool at the first call. A process that is forked after that has none of its threads, and would
+/// wait for them forever.
 pub(crate) fn start() -> Result<(), Failure> {
     static STARTED: OnceLock<(u32, Option<String>)> = OnceLock::new();
     let (pid, why) = STARTED.get_or_init(|| {
         let error = rayon::ThreadPoolBuilder::new().build_global().err();
-        // Without a source: the pool was there.
+        // An error without a source means that the pool already existed.
         (process::id(), error.and_then(|error| Some(error.source()?.to_string())))
     });
     if *pid != process::id() {

@@ -1,4 +1,4 @@
-//! What Python says of a cache, as a `CacheSpec`.
+//! Converts the options of a Python cache to a `CacheSpec`.
 
 use crate::codec::{id, options};
 use crate::errors::{Failure, refused};
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, KvPair, LayerKind, LayerPolicy};
 use tqkv_core::KvShape;
 
-/// The dict that the constructor of the Python class passes; names as there.
+/// The dict that the constructor of the Python class passes. The names are the same there.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Spec {
@@ -33,7 +33,7 @@ pub(crate) struct Spec {
     soft_cap: Option<f32>,
     sink_logits: Vec<f32>,
     sparse_values: f32,
-    /// Most bytes that the cache and its forks hold.
+    /// The most bytes that the cache and its forks hold together.
     pub(crate) max_bytes: Option<usize>,
 }
 
@@ -67,7 +67,7 @@ impl Spec {
         if let Some((after, folder)) = self.spill {
             spec = spec.cold(after, Cold::Spill(folder));
         }
-        // No builder sets what is left open.
+        // No builder takes `None` for these.
         (spec.scale, spec.soft_cap, spec.sliding_window) = (self.scale, self.soft_cap, self.sliding_window);
         Ok(spec)
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tqkv_storage as storage;
 use tqkv_storage::{Budget, Join, Pairs, Rope, Shape, Span, StorageError};
 
-/// Positions that are tried.
+/// The most positions that are tried.
 const MOST_CANDIDATES: u64 = 1 << 20;
 
 impl From<StorageError> for Failure {
@@ -24,7 +24,7 @@ impl From<StorageError> for Failure {
     }
 }
 
-/// A basis; it never changes.
+/// A basis. Immutable.
 #[pyclass(frozen, module = "tqkv._native")]
 pub(crate) struct Basis(Arc<storage::Basis>);
 
@@ -62,7 +62,7 @@ impl Basis {
     }
 }
 
-/// A shape from what Python knows of it.
+/// Makes a shape from Python's arguments.
 fn shape(
     (layers, heads, head_dim, value_dim): (usize, usize, usize, usize),
     kind: &str,
@@ -75,7 +75,7 @@ fn shape(
     Ok(Shape::new(layers, heads, head_dim, value_dim, rope)?)
 }
 
-/// Gathers what a basis is made of.
+/// Gathers the sums for a basis.
 #[pyclass(frozen, module = "tqkv._native")]
 pub(crate) struct Learner(Mutex<storage::Learner>);
 
@@ -132,7 +132,7 @@ impl Learner {
     }
 }
 
-/// Encodes and decodes chunks; it never changes.
+/// Encodes and decodes chunks. Immutable.
 #[pyclass(frozen, module = "tqkv._native")]
 pub(crate) struct Storage(storage::StorageCodec);
 
@@ -158,7 +158,7 @@ impl Storage {
         let (span, budget) = (self.span(tokens, exact, 0, [0; 8]), Budget::new(budget)?);
         Ok(match dtype {
             "float32" => self.0.encoded_bytes::<f32>(budget, &span)?,
-            // Of one width.
+            // Both types have the same size.
             "float16" | "bfloat16" => self.0.encoded_bytes::<bf16>(budget, &span)?,
             other => {
                 return Err(refused(format!("dtype {other}; accepted are float32, float16 and bfloat16")));
@@ -166,7 +166,7 @@ impl Storage {
         })
     }
 
-    /// The likeliest multiple of the number of tokens as the first position.
+    /// The multiple of `tokens`, below `end`, that is most likely the position of the first token.
     fn locate(&self, py: Python<'_>, k: &Bound<'_, PyAny>, tokens: usize, end: u64) -> Result<u64, Failure> {
         pool::start()?;
         let k = Vectors::new("k", k)?;
@@ -214,7 +214,7 @@ impl Storage {
         Ok(out)
     }
 
-    /// Bytes, tokens, first position and name of the chunk that `data` begins with.
+    /// Bytes, tokens, first position and name of the chunk at the start of `data`.
     fn peek(&self, data: &Bound<'_, PyAny>) -> Result<(usize, usize, u64, [u8; 8]), Failure> {
         let data = arrays::bytes("data", data)?;
         let bytes = arrays::slice("data", &data)?;
@@ -243,7 +243,7 @@ impl Storage {
     }
 }
 
-/// Numbers that the native module writes as those of the storage tier.
+/// Converts the number types of this module to those of the storage tier.
 trait Stored: Element + Copy + Send + Sync {
     type As: storage::Element;
     fn of(values: &mut [Self]) -> &mut [Self::As];
@@ -263,7 +263,7 @@ impl Stored for half::f16 {
     }
 }
 
-/// The bits of a bfloat16, which NumPy has not.
+/// The bits of a bfloat16, which NumPy does not have.
 impl Stored for u16 {
     type As = bf16;
     fn of(values: &mut [Self]) -> &mut [bf16] {
@@ -285,7 +285,7 @@ fn decode<T: Stored>(
     Ok(())
 }
 
-/// A contiguous array of the dtype.
+/// Casts to a contiguous array of the dtype.
 fn array<'py, T: Element>(what: &str, x: &Bound<'py, PyAny>) -> Result<Bound<'py, PyArrayDyn<T>>, Failure> {
     match x.cast::<PyArrayDyn<T>>() {
         Ok(array) if array.is_c_contiguous() => Ok(array.clone()),

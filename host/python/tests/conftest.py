@@ -1,4 +1,4 @@
-"""What the tests share."""
+"""Fixtures of the tests."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ def rng():
 
 @pytest.fixture(scope="session")
 def command():
-    """The command `tqkv`: what TQKV_COMMAND names, which must be there, or one that is built already."""
+    """The command `tqkv`: the one in TQKV_COMMAND, which must exist, or one that is already built."""
     named = os.environ.get("TQKV_COMMAND")
     if named:
         assert os.access(named, os.X_OK), f"TQKV_COMMAND: {named} cannot be run"

@@ -1,4 +1,4 @@
-"""The cache is exact attention where it is uncompressed, and near it where it is not."""
+"""Attention is exact without compression, and nearly exact with it."""
 
 import os
 
@@ -19,7 +19,7 @@ def tokens(rng, n, heads=KV_HEADS):
 
 
 def attention(q, k, v):
-    """Of one query, in float64."""
+    """Attention of one query, in float64."""
     out = []
     for head, query in enumerate(q.astype(np.float64)):
         logits = k[:, head * KV_HEADS // HEADS].astype(np.float64) @ query / DIM**0.5
@@ -89,7 +89,7 @@ def test_forks_part_and_rollbacks_come_back(rng):
     assert (held.attend(0, q) == before).all()
     assert (other.attend(0, q) != before).any()
     other.truncate(300)
-    # Tokens that left the hot window stay encoded, so this is near, not equal.
+    # Tokens that left the hot window stay encoded, so results are near, not equal.
     assert np.linalg.norm(other.attend(0, q) - before) < 0.1 * np.linalg.norm(before)
     held.reset()
     assert len(held) == 0 and len(other) == 300

@@ -1,4 +1,4 @@
-"""Blocks are those of the Rust library; whatever array holds the vectors."""
+"""Blocks are the same as those of the Rust library, for every kind of array."""
 
 import sys
 from pathlib import Path
@@ -46,16 +46,16 @@ def test_blocks_are_those_of_the_golden_file():
 @pytest.mark.parametrize("name", tqkv.Codec.names())
 def test_every_codec_makes_the_round_trip(name, rng):
     codec = tqkv.Codec(name, 128)
-    # More than one thread's share, and fewer than a multiple of it.
+    # More vectors than one thread takes, and no multiple of that number.
     x = rng.standard_normal((5, 41, 128), dtype=np.float32)
     blocks = codec.encode(x)
     assert blocks.shape == (5, 41, codec.block_bytes)
     assert codec.bits_per_value == codec.block_bytes * 8 / 128
     y = codec.decode(blocks)
     error = ((y - x) ** 2).sum() / (x**2).sum()
-    # Floats of eight bits have as many of them for the exponent.
+    # Some of f8's eight bits are for the exponent.
     assert error < 3.4 * 4 ** -(5.5 if name == "f8" else min(codec.bits_per_value - 0.1, 8))
-    # One by one is the same.
+    # Encoding one by one gives the same.
     assert (codec.encode(x[3, 7]) == blocks[3, 7]).all()
     assert (codec.decode(blocks[3, 7]) == y[3, 7]).all()
 
@@ -68,7 +68,7 @@ def test_types_of_arrays_and_tensors_hold_the_same_vectors(rng):
         blocks = codec.encode(tensor)
         assert isinstance(blocks, torch.Tensor) and blocks.dtype == torch.uint8
         assert (codec.encode(tensor.float().numpy()) == blocks.numpy()).all()
-        # Of another layout in memory.
+        # Another layout in memory.
         turned = tensor.transpose(0, 1)
         assert (codec.encode(turned) == blocks.transpose(0, 1)).all()
         decoded = codec.decode(blocks, dtype)
@@ -83,7 +83,7 @@ def test_types_of_arrays_and_tensors_hold_the_same_vectors(rng):
 
 def test_an_array_of_another_library_is_taken(rng):
     class Foreign:
-        """What only speaks DLPack."""
+        """An object with DLPack only."""
 
         def __init__(self, array):
             self.array = array

@@ -1,4 +1,4 @@
-""".tqk files are those of the command."""
+""".tqk files are the same as those of the command."""
 
 import subprocess
 
@@ -38,7 +38,7 @@ def test_what_is_written_piece_by_piece_is_read_anywhere(rng, tmp_path):
     assert (torch.from_numpy(file.blocks()) == blocks).all()
     whole = file.read()
     np.testing.assert_allclose(whole, codec.decode(blocks) + mean, atol=1e-6)
-    # Across chunks of the file.
+    # The range crosses chunks of the file.
     assert (file[3000:9001] == whole[3000:9001]).all()
     assert (file[-1] == whole[-1]).all() and (file[5] == whole[5]).all() and (file[9:3:-2] == whole[9:3:-2]).all()
     assert (file.read(7, 9, np.float16) == whole[7:9].astype(np.float16)).all()

@@ -1,6 +1,6 @@
-"""`GpuCache`: tensors on a GPU by DLPack, on a driver of paper; no GPU is needed.
+"""`GpuCache`: tensors on a GPU through DLPack, on a fake driver. No GPU is needed.
 
-The package needs the feature `cuda`, and `TQKV_FAKE_CUDA` the library that `cargo build -p tqkv-gpu-fake` makes.
+The package needs the feature `cuda`. `TQKV_FAKE_CUDA` must name the library that `cargo build -p tqkv-gpu-fake` makes.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ needs_feature = pytest.mark.skipif(not hasattr(_native, "GpuCache"), reason="bui
 
 
 class DLTensor(ctypes.Structure):
-    """`DLTensor`, with which `DLManagedTensor` begins; nothing here is taken over, so there is no deleter."""
+    """`DLTensor`, with which `DLManagedTensor` begins. The capsule is never consumed, so there is no deleter."""
 
     _fields_ = [
         ("data", ctypes.c_void_p),
@@ -42,7 +42,7 @@ new_capsule.restype, new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, 
 
 
 class Tensor:
-    """What another library would have on a GPU."""
+    """A tensor of another library on a GPU."""
 
     def __init__(self, address, shape, code=FLOAT, bits=32, strides=None, device=(CUDA, 0), says=None, offset=0):
         axes = ctypes.c_int64 * len(shape)
@@ -62,10 +62,10 @@ class Tensor:
 
 
 class Gpu:
-    """The driver of paper: a stream and memory."""
+    """The fake driver: a stream and memory."""
 
     def __init__(self, path):
-        # Its name is the driver's, so what looks for that finds it.
+        # It has the driver's name, so code that looks for the driver finds it.
         self.driver = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
         context, stream = ctypes.c_void_p(), ctypes.c_void_p()
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
@@ -133,7 +133,7 @@ def test_attention_is_that_of_the_codes(gpu, rng):
             weights = np.exp(logits - logits.max())
             assert np.abs(got[row, head] - weights @ of_v / weights.sum()).max() < 1e-5
 
-    # A step, which appends what was appended, then a fork of it, decoded.
+    # A step appends the same tokens again, then a fork of it is decoded.
     tokens = [2, 2, 2]
     cache.reserve(3)
     cache.begin_step(tokens)
@@ -173,7 +173,7 @@ def test_tensors_that_cannot_be_read_are_refused_with_the_reason(gpu):
         (Tensor(at, shape, device=(CUDA, 1)), "k lies on CUDA device 1; accepted are tensors on CUDA device 0"),
         (Tensor(at, shape, device=(CPU, 0), says=(CUDA, 0)), "k lies in main memory"),
         (Tensor(at, shape, device=(8, 0)), "k lies on a device of DLPack's type 8"),
-        (Tensor(at, shape, bits=64), "k has DLPack's type 2 of 64 bits, 1 a value; accepted are float32, float16"),
+        (Tensor(at, shape, bits=64), "k has DLPack's type 2 of 64 bits with 1 lanes; accepted are float32, float16"),
         (Tensor(at, shape, code=INT), "k has DLPack's type 0 of 32 bits"),
         (Tensor(at, shape, code=BFLOAT), "k has DLPack's type 4 of 32 bits"),
         (Tensor(at, shape, strides=(KV_HEADS * DIM, 1, KV_HEADS)), "k is not contiguous in C order"),
@@ -187,7 +187,7 @@ def test_tensors_that_cannot_be_read_are_refused_with_the_reason(gpu):
         with pytest.raises(tqkv.TqkvError) as refused:
             cache.append(0, [0], tensor, good)
         assert reason in str(refused.value)
-    # Axes of one may have any stride; the default stream has a number of its own.
+    # Axes of size one may have any stride. The default stream has a number of its own.
     cache.append(0, [0], Tensor(at, shape, strides=(7, DIM, 1)), Tensor(at, shape, code=BFLOAT, bits=16))
     assert cache.length(0) == 1
     for call in [lambda: cache.end_step(), lambda: cache.begin_step([5]), lambda: cache.fork(0, 9, 1)]:

@@ -1,4 +1,4 @@
-"""The serde through LMCache's own processor, wrapper and L2 adapters: files, and a Redis server where one is installed."""
+"""Runs the serde through LMCache's own processor, wrapper and L2 adapters: files, and a Redis server if one is installed."""
 
 import argparse
 import json
@@ -31,7 +31,7 @@ OPTIONS = {"codec": "t4,t3", "head_dim": DIM}
 
 
 def chunk(*shapes, dtype=torch.bfloat16, layout=MemoryFormat.UNDEFINED, seed=None):
-    """A memory object as the L1 manager makes them, of random numbers or zeros."""
+    """A memory object like those of the L1 manager, with random numbers or zeros."""
     shapes = [torch.Size(shape) for shape in shapes or [SHAPE]]
     if seed is not None:
         torch.manual_seed(seed)
@@ -51,7 +51,7 @@ def key(i):
 
 
 def as_decoded(obj, codec="t4,t3"):
-    """What the bytes of a chunk [2, layers, tokens, width] become by way of a payload."""
+    """The bytes of a chunk [2, layers, tokens, width] after encoding and decoding a payload."""
     keys, values = (side.view(LAYERS, TOKENS, HEADS, DIM) for side in obj.tensor.unbind(0))
     out = torch.zeros(2, LAYERS, TOKENS, HEADS, DIM, dtype=obj.tensor.dtype)
     decode(Format(codec).encode([(keys, values)]), [tuple(out.unbind(0))])
@@ -68,7 +68,7 @@ def until(ready, seconds=20):
 
 
 class L2:
-    """An adapter of a configuration, wrapped with its serde as the storage manager does it."""
+    """An adapter for a configuration, wrapped with its serde as in the storage manager."""
 
     def __init__(self, **config):
         config.setdefault("serde", {"type": "tqkv", **OPTIONS})
@@ -105,7 +105,7 @@ class L2:
 
 @pytest.fixture
 def server(tmp_path):
-    """Starts a Redis (or Valkey) server at a free port; a second call starts it again with its data."""
+    """Starts a Redis (or Valkey) server at a free port. A second call starts it again with its data."""
     program = shutil.which("redis-server") or shutil.which("valkey-server")
     if program is None:
         pytest.skip("neither redis-server nor valkey-server is installed")
@@ -252,7 +252,7 @@ def test_damaged_entries_of_a_redis_server_are_misses(server):
         assert l2.load([key(1)], [target]) == [False] and not target.raw_data.any()
     client.set(name, whole)
     assert l2.load([key(1)], [chunk()]) == [True]
-    # LMCache's client for Redis is no longer usable after an answer of another length than it wanted.
+    # LMCache's client for Redis is no longer usable after an answer of an unexpected length.
     for damaged in (whole[:-1], whole + b"\0"):
         client.set(name, damaged)
         target = chunk()

@@ -1,4 +1,4 @@
-"""Whatever comes in, an exception comes out, never a crash; and caches are as they were."""
+"""Any bad input raises an exception and never crashes. Caches stay as they are."""
 
 import random
 import subprocess
@@ -13,7 +13,7 @@ FINE = (tqkv.TqkvError, TypeError, ValueError, OverflowError)
 
 
 def arrays(random):
-    """Arrays of any type and shape, and what is none."""
+    """Arrays of any type and shape, and objects that are no arrays."""
     shape = tuple(random.choice([0, 1, 2, 4]) for _ in range(random.randint(0, 3)))
     shape += random.choice([(), (32,), (64,), (66,), (128,)])
     dtype = random.choice(["f4", "f4", "f2", "u2", "u1", "f8", "i4", "?", "c8", ">f4", "S3", "O"])
@@ -71,7 +71,7 @@ def test_any_blocks_are_decoded_or_refused():
                 assert np.isfinite(codec.decode(block)).all() or name in ("f16", "q8_0", "q4_0", "q4_0r")
             except tqkv.TqkvError:
                 refused += 1
-        # Of f16 each value may be what is refused, of others the scale.
+        # In f16 any value may be refused, in other codecs only the scale.
         assert refused < (200 if name == "f16" else 100), name
 
 

@@ -13,7 +13,7 @@ NOTEBOOK = Path(__file__).resolve().parents[1] / "examples" / "memory_saved.ipyn
 
 def test_the_notebook_runs_and_draws(monkeypatch):
     monkeypatch.delenv("TQKV_MODEL", raising=False)
-    # Threads of PyTorch that wait for work take the processor from ours.
+    # Waiting threads of PyTorch take the processor from ours.
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -23,6 +23,6 @@ def test_the_notebook_runs_and_draws(monkeypatch):
     assert sum("image/png" in output.get("data", {}) for output in outputs) == 3
     text = "".join(output.get("text", "") for output in outputs if output.get("name") == "stdout")
     assert "times fewer than f16 takes" in text
-    # i8 shows nothing, t2 does: what is drawn was measured.
+    # i8 shows no loss and t2 does, so the notebook draws measured numbers.
     kl = {line.split()[0]: float(line.split()[-1]) for line in text.splitlines() if ", KL " in line}
     assert kl["i8"] < 1e-4 < kl["t2"] < 1

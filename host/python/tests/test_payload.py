@@ -1,4 +1,4 @@
-"""Payloads: the bytes of SPEC.md, round trips against `Codec`, damage."""
+"""Payloads: the bytes of SPEC.md, round trips compared with `Codec`, damage."""
 
 import hashlib
 import struct
@@ -76,7 +76,7 @@ def test_the_first_tokens_stay_as_they_are(exact):
     decode(data, [got])
     for side, want in zip(got, (keys, values)):
         assert torch.equal(bits(side[:, :exact]), bits(want[:, :exact]))
-    # The others are what they are without those, and their mean is theirs.
+    # The other tokens are encoded as they are without the exact ones, with a mean of their own.
     decode(Format("t4,t3", exact=0).encode([(keys[:, exact:], values[:, exact:])]), [rest])
     for side, want in zip(got, rest):
         assert torch.equal(bits(side[:, exact:]), bits(want))
@@ -85,7 +85,7 @@ def test_the_first_tokens_stay_as_they_are(exact):
 def test_views_of_any_strides_have_one_payload():
     keys, values = sides()
     data = Format().encode([(keys, values)])
-    # Heads before tokens, K and V beside each other, tokens in two axes.
+    # Heads come before tokens, K and V are neighbours, and tokens have two axes.
     packed = torch.stack([keys, values], -2).view(LAYERS, 5, 8, HEADS, 2, DIM).transpose(2, 3).contiguous()
     parts = lambda x: tuple(side.transpose(2, 3) for side in x.unbind(-2))
     assert bytes(Format().encode([parts(packed)])) == bytes(data)
@@ -134,7 +134,7 @@ def test_ten_thousand_damaged_payloads_are_refused_and_write_nothing():
             mutant = data[: rng.integers(len(data))]
         else:
             mutant = data.copy()
-            # Of the header every second time.
+            # Every second change is in the header.
             at = rng.integers(68 if i % 2 else len(data), size=rng.integers(1, 4))
             mutant[at] ^= rng.integers(1, 256, len(at), np.uint8)
         if bytes(mutant) == bytes(data):
@@ -151,7 +151,7 @@ def test_forged_headers_are_refused_although_their_crc_fits():
         for byte in (0, 1, 255, data[at] ^ 1):
             forged = data[:at] + bytes([byte]) + data[at + 1 : -4]
             forged += struct.pack("<I", zlib.crc32(forged))
-            # Another seed is another payload, and no error.
+            # Another seed is another valid payload.
             if forged == data or 32 <= at < 40:
                 continue
             with pytest.raises(tqkv.TqkvError):
@@ -183,7 +183,7 @@ def test_a_payload_decodes_under_its_name_only():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_what_is_not_finite_is_refused_whatever_the_crc_says(dtype):
-    """A peer of a store may write anything."""
+    """Another user of a store may write any bytes."""
     parts = [sides(dtype), sides(dtype, seed=1)]
     good = Format("i8", exact=4).encode(parts)
     size = len(good) // 2
@@ -193,11 +193,11 @@ def test_what_is_not_finite_is_refused_whatever_the_crc_says(dtype):
     blocks = means + 2 * LAYERS * rows
     nan = torch.tensor([float("nan")], dtype=dtype).view(torch.uint8).numpy()
     inf = np.array([np.inf], "<f2").view(np.uint8)
-    # Keys and values that are exact, a mean, the scale of a block of keys and of the last one of values.
+    # Exact keys and values, a mean, the scale of a block of keys and of the last block of values.
     last = size - 4 - (DIM + 2)
     for at, bad in ((64, nan), (64 + kept, nan), (means, inf), (blocks, inf), (last, inf)):
         data = good.copy()
-        # In the second part: the first one is whole.
+        # The change is in the second part, and the first part is whole.
         data[size + at : size + at + len(bad)] = bad
         data[-4:] = np.frombuffer(struct.pack("<I", zlib.crc32(data[size:-4])), np.uint8)
         got = [blank(keys) for keys, _ in parts]
@@ -257,7 +257,7 @@ def test_package_needs_neither_engines_nor_torch():
 
 
 def linear(tokens, seed):
-    """Keys and values that are linear maps of one hidden vector a token, as those of a model."""
+    """Keys and values that are linear maps of one hidden vector per token, like those of a model."""
     maps = torch.randn(32, LAYERS * 2 * HEADS * DIM, generator=torch.Generator().manual_seed(0))
     hidden = torch.randn(tokens, 32, generator=torch.Generator().manual_seed(seed))
     both = (hidden @ maps).view(tokens, LAYERS, 2, HEADS, DIM)

@@ -1,4 +1,4 @@
-"""The storage backend of HiCache, made by SGLang's own factory."""
+"""The storage backend of HiCache, created by SGLang's own factory."""
 
 import pytest
 
@@ -21,7 +21,7 @@ SHAPES = {
 
 
 class MHATokenToKVPoolHost:
-    """The part of SGLang's host pool of this name that backends see; the class itself does not load without GPU kernels."""
+    """The part of SGLang's host pool that backends use. The class itself does not load without GPU kernels."""
 
     def __init__(self, layout, dtype=torch.bfloat16):
         self.layout, self.dtype = layout, dtype
@@ -65,7 +65,7 @@ def backend(pool, mla=False, tp_rank=0, **extra):
 
 
 def wanted(part, exact):
-    """Keys and values as they come back from a payload."""
+    """Keys and values after encoding and decoding a payload."""
     got = tuple(torch.zeros(side.shape, dtype=side.dtype) for side in part)
     decode(Format("t4,t3", exact=exact).encode([part]), [got])
     return got
@@ -90,7 +90,7 @@ def test_pages_come_back_as_the_codec_has_them(tmp_path, layout, interface_v1):
     sizes = [Format("t4,t3", exact=exact).size((LAYERS, PAGE, HEADS, DIM), torch.bfloat16) for exact in (0, 0, 0, 4)]
     assert sorted(path.stat().st_size for path in tmp_path.rglob("*.tqp")) == sizes
 
-    # By another process, after a restart.
+    # Another process reads them, after a restart.
     pool.kv_buffer.zero_()
     storage = backend(pool, folder=str(tmp_path))
     if interface_v1:

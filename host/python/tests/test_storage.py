@@ -1,4 +1,4 @@
-"""Chunks of the storage tier: what comes back, and what is refused."""
+"""Chunks of the storage tier: their accuracy, and refused inputs."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ LAYERS, HEADS, DIM, TOKENS = 2, 2, 32, 64
 
 
 def low_rank(rng, tokens):
-    """Keys and values of a few directions, as those of a model are."""
+    """Keys and values in a few directions, like those of a model."""
     hidden = rng.standard_normal((tokens, 24), dtype=np.float32)
     mix = rng.standard_normal((24, 2 * LAYERS * HEADS * DIM), dtype=np.float32)
     both = (hidden @ mix).reshape(tokens, 2, LAYERS, HEADS, DIM).transpose(1, 2, 0, 3, 4)

@@ -1,4 +1,4 @@
-"""The cache in models of Transformers: tiny, random, on the CPU."""
+"""The cache in tiny, random models of Transformers on the CPU."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ SMALL = dict(
 CONFIGS = {
     "llama": lambda: LlamaConfig(**SMALL),
     "qwen3": lambda: Qwen3Config(**SMALL),
-    # Two layers slide, one sees all.
+    # Two layers have a window, one sees all tokens.
     "gemma3": lambda: Gemma3TextConfig(
         **SMALL,
         sliding_window=16,
@@ -40,7 +40,7 @@ CONFIGS = {
     "gemma2": lambda: Gemma2Config(
         **SMALL,
         sliding_window=16,
-        # Large logits, so that the cap does something.
+        # Logits are large, so that the cap has an effect.
         query_pre_attn_scalar=1,
         attn_logit_softcapping=0.2,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
@@ -51,7 +51,7 @@ CONFIGS = {
 def make(name):
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(CONFIGS[name](), dtype=torch.float32, attn_implementation="eager")
-    # Sharper than they begin, so that attention matters.
+    # Sharper than initial weights, so that attention matters.
     for parameter in model.parameters():
         parameter.data *= 1.5
     return model.eval()
@@ -104,7 +104,7 @@ def test_generation_is_that_of_the_default_cache(model, implementation, pads, kv
 
 @pytest.mark.parametrize("implementation", ["eager", "tqkv"])
 def test_codes_are_read_and_are_near(model, implementation):
-    """Logits of the next token are those of the default cache but for the error of the codec."""
+    """Logits of the next token equal those of the default cache, except for the error of the codec."""
     ids = prompt(2, 400)["input_ids"]
     exact = logits(model, DynamicCache(config=model.config), ids)[:, -1]
     errors = {}
@@ -141,7 +141,7 @@ def test_crop_is_starting_over(llama, implementation):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     cropped.crop(-1000)
     assert cropped.get_seq_length() == 0
-    # Back to behind padding, into it, and to nothing: what follows is as from the beginning.
+    # Crops back to the padding, into it, and to nothing. The result is the same as with a new cache.
     expected = logits(llama, DynamicCache(config=llama.config), other)
     for steps in ((-40, -80), (-115, -5)):
         padded = TqkvCache(llama.config, kv="f16")
@@ -168,7 +168,7 @@ def test_rows_move_as_the_library_moves_them(llama, implementation):
         getattr(moved, move)(argument)
         logits(llama, fresh, ids[rows], implementation)
         for token in range(3):
-            # Of their own from here on.
+            # From here on each row has its own tokens.
             new = torch.arange(len(rows))[:, None] + 20 * token + 1
             found, expected = (logits(llama, cache, new, implementation) for cache in (moved, fresh))
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, msg=move)

@@ -1,4 +1,4 @@
-"""The secondary tier of KV offloading, made by vLLM's own factory over a region of its own."""
+"""The secondary tier of KV offloading, created by vLLM's own factory over vLLM's own region."""
 
 import os
 import uuid
@@ -31,7 +31,7 @@ AXES = (LAYERS, BLOCKS * TOKENS, HEADS, DIM)
 
 
 def offloading(layout="LBNHC", workers=2, groups=1, dtype="bfloat16", canonical=False, extra_bytes=0):
-    """What vLLM says of itself to a tier."""
+    """The configuration that vLLM passes to a tier."""
     names = tuple(f"layer.{i}" for i in range(LAYERS))
     config = OffloadingConfig(
         groups=tuple(OffloadingGroupConfig(TOKENS, names, i) for i in range(groups)),
@@ -50,7 +50,7 @@ def offloading(layout="LBNHC", workers=2, groups=1, dtype="bfloat16", canonical=
 
 @pytest.fixture
 def region():
-    """The primary tier: rows of two workers, and padding."""
+    """The primary tier: rows of two workers, with padding."""
     row = 2 * BLOCKS * LAYERS * HEADS * TOKENS * 2 * DIM * 2
     made = SharedOffloadRegion(f"tqkv-{os.getpid()}-{uuid.uuid4().hex}", CHUNKS, None, row + 4096, row // 2)
     made.base_tensor.view(CHUNKS, -1).copy_(
@@ -79,7 +79,7 @@ def keys(count):
 
 
 def sides(region, layout, chunk):
-    """Keys and values of each worker `[layers, tokens, heads, head_dim]`, by the words of vLLM's layouts."""
+    """Keys and values of each worker `[layers, tokens, heads, head_dim]`, read by the letters of vLLM's layouts."""
     sizes = {"L": LAYERS, "B": BLOCKS, "H": HEADS, "N": TOKENS, "C": 2 * DIM}
     cells = region.base_tensor.view(CHUNKS, -1)[chunk, :-4096].view(torch.bfloat16).view(2, *(sizes[a] for a in layout))
     cells = cells.permute(0, *(1 + layout.index(axis) for axis in "LBNHC")).reshape(2, LAYERS, BLOCKS * TOKENS, HEADS, -1)
@@ -175,5 +175,5 @@ def test_jobs_run_at_once_and_are_all_reported(tmp_path, region):
 def test_what_is_not_understood_is_refused_by_name(tmp_path, region, spec, why):
     with pytest.raises(tqkv.TqkvError, match=why):
         tier(region, spec, folder=str(tmp_path))
-    with pytest.raises(tqkv.TqkvError, match="needed is one of them"):
+    with pytest.raises(tqkv.TqkvError, match="accepted is one of them"):
         tier(region)

@@ -1,6 +1,6 @@
-//! Codes side by side: code i of b bits begins at bit b i, least significant bit first.
+//! Codes side by side: code i of b bits begins at bit b i. The least significant bit comes first.
 
-/// Writes codes of `bits` bits, 8 at most, over `bytes`.
+/// Writes codes of `bits` bits, at most 8, over `bytes`.
 pub(crate) fn pack(codes: &[u8], bits: usize, bytes: &mut [u8]) {
     bytes.fill(0);
     for (i, &code) in codes.iter().enumerate() {
@@ -11,7 +11,7 @@ pub(crate) fn pack(codes: &[u8], bits: usize, bytes: &mut [u8]) {
     }
 }
 
-/// Code `i` of `bits` bits.
+/// Reads code `i` of `bits` bits.
 pub(crate) fn code(bytes: &[u8], bits: usize, i: usize) -> u8 {
     (0..bits).map(|bit| (bytes[(bits * i + bit) / 8] >> ((bits * i + bit) % 8) & 1) << bit).sum()
 }

@@ -1,8 +1,12 @@
-//! A cache for models whose tokens went through blocks and back.
+//! A cache of decoded vectors: each token is encoded to a block and decoded again.
 //!
-//! It measures what a format does to a model, not how fast or small it is: every token is encoded when it comes, no sinks, no
-//! hot window, no mean taken off; decoded vectors are held as f32, and `allocated_bytes` counts the blocks that they came from.
-//! As estimators of dot products are linear in the query, attention to decoded vectors is attention by the estimator.
+//! It measures the effect of a format on a model, not its speed or size:
+//!
+//! * Every token is encoded when it comes. There are no sinks and no hot window, and no mean is subtracted.
+//! * Decoded vectors are held as f32. `allocated_bytes` counts the blocks that they came from.
+//!
+//! An estimator of dot products is linear in the query, so attention to decoded vectors equals attention by
+//! the estimator.
 
 use crate::choice::{Choice, ChoiceError, Coders};
 use crate::rotation::RotationKind;
@@ -13,20 +17,20 @@ use tqkv::dense::DenseCache;
 use tqkv::error::CacheError;
 use tqkv_core::{Chunk, KvShape, Options};
 
-/// The attention of a model over decoded blocks.
+/// Attention of a model over decoded blocks.
 #[derive(Debug)]
 pub struct DecodedCache {
     dense: DenseCache,
     is_latent: bool,
-    /// Of keys and of values, one a KV head of each layer.
+    /// Coders of keys and of values, one per KV head of each layer.
     coders: [Vec<Coders>; 2],
 }
 
 impl DecodedCache {
-    /// An empty cache of the attention of `spec`, which stores keys and values as `choices` say.
+    /// An empty cache for the attention of `spec`. `choices` are the formats of keys and values.
     ///
     /// # Errors
-    /// An attention that no cache computes, or choices that have no blocks of the head dims.
+    /// An attention that no cache computes, or choices without blocks of the head dims.
     pub fn new(
         spec: &CacheSpec,
         choices: [Choice; 2],
@@ -47,12 +51,13 @@ impl DecodedCache {
         Ok(Self { dense, is_latent, coders: [coders(choices[0], head_dim)?, values] })
     }
 
-    /// Tokens of a layer.
+    /// Tokens that a layer holds.
     fn tokens(&self, layer: usize) -> usize {
         self.dense.keys(layer, 0).map_or(0, |keys| keys.len() / self.dense.shape().head_dim)
     }
 
-    /// What `x`, `[n, num_kv_heads, dim]`, is after encoding and decoding; anything else is left to the check that follows.
+    /// Encodes and decodes `x`, `[n, num_kv_heads, dim]`. Another shape comes back unchanged: the check that
+    /// follows refuses it.
     fn through(&mut self, side: usize, layer: usize, x: &[f32]) -> Result<Vec<f32>, CacheError> {
         let KvShape { num_layers, num_kv_heads, head_dim, value_dim, .. } = self.dense.shape();
         let dim = [head_dim, value_dim][side];
@@ -102,7 +107,7 @@ impl AttentionCache for DecodedCache {
         out: &mut [f32],
     ) -> Result<(), CacheError> {
         let keys = self.through(0, layer, k)?;
-        // Values that are a part of latent vectors are decoded with them.
+        // Latent vectors contain their values, which are decoded with them.
         let values = if self.is_latent { v.to_vec() } else { self.through(1, layer, v)? };
         self.dense.attend_chunk(layer, q, &keys, &values, out)
     }

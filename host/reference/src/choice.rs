@@ -1,14 +1,14 @@
-//! A codec of `tqkv_core` or a row of this crate: what a comparison is made of.
+//! A choice in a comparison: a codec of `tqkv_core`, or a row of this crate.
 
 use crate::coder::{Coder, ReferenceError};
 use crate::rotation::RotationKind;
 use crate::rows::{ROWS, Row};
 use tqkv_core::{AnyCodec, CodecId, DecodeError, EncodeError, Options};
 
-/// What keeps vectors in a comparison.
+/// A codec or format that stores vectors in a comparison.
 #[derive(Clone, Copy, Debug)]
 pub enum Choice {
-    /// A codec that caches store.
+    /// A codec of `tqkv_core`, which caches store.
     Core(CodecId),
     /// A format of this crate.
     Reference(Row),
@@ -35,7 +35,7 @@ impl Choice {
         CodecId::ALL.iter().map(|&id| Self::Core(id)).chain(rows)
     }
 
-    /// The codec or format of that name.
+    /// The codec or format of a name.
     pub fn from_name(name: &str) -> Option<Self> {
         CodecId::from_name(name).map(Self::Core).or_else(|| Row::from_name(name).map(Self::Reference))
     }
@@ -48,7 +48,7 @@ impl Choice {
         }
     }
 
-    /// The codec, of a choice that is one.
+    /// The codec, if the choice is one.
     pub const fn core(&self) -> Option<CodecId> {
         match self {
             Self::Core(id) => Some(*id),
@@ -56,7 +56,7 @@ impl Choice {
         }
     }
 
-    /// Bytes of a block, or `None` where there are none of the head dim.
+    /// Bytes of a block. `None` if there are no blocks of the head dim.
     pub fn block_bytes(&self, dim: usize) -> Option<usize> {
         match self {
             Self::Core(id) => id.block_bytes(dim),
@@ -65,21 +65,21 @@ impl Choice {
     }
 }
 
-/// Why there are no such coders.
+/// Why a choice has no coders.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChoiceError {
-    /// A codec that has no blocks of the head dim.
+    /// The codec has no blocks of the head dim.
     #[error("codec {codec} at head dim {dim}: {source}")]
     Core {
         /// Name of the codec.
         codec: &'static str,
         /// The head dim.
         dim: usize,
-        /// What the codec says.
+        /// The error of the codec.
         source: tqkv_core::ShapeError,
     },
-    /// A format that has none, or not with the rotation.
+    /// The format has no blocks of the head dim, or not with this rotation.
     #[error(transparent)]
     Reference(#[from] ReferenceError),
 }
@@ -87,18 +87,18 @@ pub enum ChoiceError {
 /// A choice at a head dim, for one layer.
 #[derive(Clone, Debug)]
 pub enum Coders {
-    /// Of `tqkv_core`, by its portable code.
+    /// A codec of `tqkv_core`, run by its portable code.
     Core(Box<AnyCodec>),
-    /// Of this crate.
+    /// A format of this crate.
     Reference(Coder),
 }
 
 impl Coders {
-    /// The coder of layer `layer`. Codecs of `tqkv_core` have one rotation for all layers, that of `options.seed`; formats have
-    /// one a layer, and of `options` the seed alone.
+    /// The coder of a layer. A codec of `tqkv_core` has one rotation for all layers, which `options.seed`
+    /// determines. A format has one rotation per layer, and reads only the seed of `options`.
     ///
     /// # Errors
-    /// A head dim without blocks, a rotation that there is not.
+    /// A head dim without blocks, or a rotation that the format does not have.
     pub fn new(
         choice: Choice,
         dim: usize,
@@ -126,7 +126,7 @@ impl Coders {
         }
     }
 
-    /// As [`Coder::learn`].
+    /// See [`Coder::learn`].
     pub fn learn(&self, vectors: &[f32]) -> Self {
         match self {
             Self::Core(_) => self.clone(),
@@ -137,7 +137,7 @@ impl Coders {
     /// Encodes a vector.
     ///
     /// # Errors
-    /// As [`Coder::encode`].
+    /// The errors of [`Coder::encode`].
     pub fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
         match self {
             Self::Core(codec) => codec.encode(x, block),
@@ -148,7 +148,7 @@ impl Coders {
     /// Decodes a block.
     ///
     /// # Errors
-    /// As [`Coder::decode`].
+    /// The errors of [`Coder::decode`].
     pub fn decode(&self, block: &[u8], out: &mut [f32]) -> Result<(), DecodeError> {
         match self {
             Self::Core(codec) => codec.decode(block, out),

@@ -1,4 +1,4 @@
-//! A row at a head dim and a layer: vectors to blocks and back.
+//! A row at a head dim and a layer: encodes vectors to blocks and decodes them.
 
 use crate::product::{Product, Sketched};
 use crate::rotation::RotationKind;
@@ -11,11 +11,11 @@ use half::f16;
 use std::sync::Arc;
 use tqkv_core::{DecodeError, EncodeError, HEAD_DIMS};
 
-/// Why there is no such coder.
+/// Why a row has no coder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReferenceError {
-    /// A head dim that the row has no blocks of.
+    /// The row has no blocks of this head dim.
     #[error("{row} has no blocks of head dim {dim}; accepted are {accepted}", accepted = accepted(.row))]
     HeadDim {
         /// The row.
@@ -23,7 +23,7 @@ pub enum ReferenceError {
         /// The head dim.
         dim: usize,
     },
-    /// A Hadamard transform of another head dim than a power of two.
+    /// A Hadamard transform needs a power of two as the head dim.
     #[error(
         "{row} at head dim {dim} has no Hadamard transform: accepted are powers of two, or a dense rotation"
     )]
@@ -41,17 +41,17 @@ fn accepted(row: &str) -> String {
     dims.map(|dim| dim.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// How bytes and vectors of one format become each other; lengths and finiteness are checked before.
+/// Encodes and decodes one format. Lengths and finiteness are checked before.
 pub(crate) trait Format: std::fmt::Debug + Send + Sync {
     fn encode(&self, x: &[f64], block: &mut [u8]) -> Result<(), EncodeError>;
     fn decode(&self, block: &[u8]) -> Result<Vec<f64>, DecodeError>;
 
-    /// The same with other channels, of formats that have them.
+    /// The same format with other channels, if it has channels.
     fn with_channels(&self, _: &Channels) -> Option<Arc<dyn Format>> {
         None
     }
 
-    /// The estimator that reads blocks without decoding them, of formats that have one.
+    /// The estimator that reads blocks without decoding them, if the format has one.
     fn product(&self) -> Option<&Product> {
         None
     }
@@ -67,13 +67,13 @@ pub struct Coder {
 }
 
 impl Coder {
-    /// The coder of layer `layer`, whose rotation has the seed `seed + 1000 * layer`; `rotation` is another than the
-    /// row's own, and of no effect where there is no choice ([`Row::has_rotations`]).
+    /// The coder of layer `layer`, whose rotation has the seed `seed + 1000 * layer`. `rotation` replaces the
+    /// row's own. It has no effect on rows without a choice ([`Row::has_rotations`]).
     ///
-    /// Cost: of a dense rotation about 4 d^3 operations.
+    /// Cost: about 4 d^3 operations for a dense rotation.
     ///
     /// # Errors
-    /// A head dim without blocks, a rotation that there is not.
+    /// A head dim without blocks, or a rotation that the row does not have.
     pub fn new(
         row: Row,
         dim: usize,
@@ -102,7 +102,7 @@ impl Coder {
         self.row
     }
 
-    /// Coordinates of a vector.
+    /// Coordinates per vector.
     pub fn dim(&self) -> usize {
         self.dim
     }
@@ -112,10 +112,10 @@ impl Coder {
         self.block_bytes
     }
 
-    /// Encodes `x`, `[dim]`, into `block`; on an error nothing is written.
+    /// Encodes `x`, `[dim]`, into `block`. Writes nothing on an error.
     ///
     /// # Errors
-    /// NaN or infinities, a norm that its field does not hold, wrong lengths.
+    /// NaN or infinities, a norm too large for its field, or wrong lengths.
     pub fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
         if x.len() != self.dim || block.len() != self.block_bytes {
             return Err(EncodeError::WrongLength);
@@ -127,10 +127,10 @@ impl Coder {
         self.format.encode(&x, block)
     }
 
-    /// Decodes `block` into `out`, `[dim]`; on an error nothing is written.
+    /// Decodes `block` into `out`, `[dim]`. Writes nothing on an error.
     ///
     /// # Errors
-    /// A norm that is NaN or infinite, wrong lengths.
+    /// A norm that is NaN or infinite, or wrong lengths.
     pub fn decode(&self, block: &[u8], out: &mut [f32]) -> Result<(), DecodeError> {
         if out.len() != self.dim || block.len() != self.block_bytes {
             return Err(DecodeError::WrongLength);
@@ -140,7 +140,7 @@ impl Coder {
         Ok(())
     }
 
-    /// The same with the channels that `vectors`, `[n, dim]`, ask for; without effect on rows that have none.
+    /// The coder with the channels learned from `vectors`, `[n, dim]`. Rows without channels stay the same.
     pub fn learn(&self, vectors: &[f32]) -> Self {
         if !self.row.has_channels() {
             return self.clone();
@@ -149,23 +149,25 @@ impl Coder {
         Self { format: format.unwrap_or_else(|| self.format.clone()), ..self.clone() }
     }
 
-    /// A query made ready for [`Coder::score`]; `None` for rows without an estimator, and for another length.
+    /// Prepares a query for [`Coder::score`]. `None` for rows without an estimator, and for another length.
     pub fn sketch(&self, query: &[f32]) -> Option<Sketched> {
         let query: Vec<f64> = query.iter().map(|&q| f64::from(q)).collect();
         self.format.product().filter(|_| query.len() == self.dim).map(|product| product.sketch(&query))
     }
 
-    /// The unbiased estimate of the dot product of a sketched query with the vector of `block`, which is not decoded.
+    /// Estimates the dot product of a sketched query and the vector of `block`, without decoding it. The
+    /// estimate is unbiased.
     ///
     /// # Errors
-    /// A block of another length, or norms that are NaN or infinite; a row without an estimator has no lengths that fit.
+    /// A block of another length, or norms that are NaN or infinite. For a row without an estimator every
+    /// length is wrong.
     pub fn score(&self, query: &Sketched, block: &[u8]) -> Result<f64, DecodeError> {
         let product = self.format.product().filter(|_| block.len() == self.block_bytes);
         product.ok_or(DecodeError::WrongLength)?.score(query, block)
     }
 }
 
-/// What the matrices of a coder are made from.
+/// The inputs from which the matrices of a coder are made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layer {
     pub(crate) dim: usize,
@@ -189,7 +191,7 @@ impl Norm {
         }
     }
 
-    /// The bytes, and the value that they stand for.
+    /// Stores a norm and returns the value that the bytes stand for.
     pub(crate) fn store(self, norm: f64, bytes: &mut [u8]) -> Result<f64, EncodeError> {
         let stored = match self {
             Self::F16 => {
@@ -205,7 +207,7 @@ impl Norm {
         if stored.is_finite() { Ok(stored) } else { Err(EncodeError::OutOfRange) }
     }
 
-    /// Takes a norm off the front of `bytes`.
+    /// Reads a norm from the front of `bytes`.
     pub(crate) fn load<'a>(self, bytes: &mut &'a [u8]) -> Result<f64, DecodeError> {
         let (norm, rest): (&'a [u8], &'a [u8]) = bytes.split_at(self.bytes());
         *bytes = rest;

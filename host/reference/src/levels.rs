@@ -1,4 +1,4 @@
-//! Tables of levels in sigma units, ascending, and the nearest of them.
+//! Ascending tables of levels in sigma units, and the search for the nearest level.
 
 use tqkv_core::CodecId;
 use tqkv_core::code::codebook::Exact;
@@ -11,14 +11,15 @@ const GAUSSIAN: [&[f64]; 4] = [
     &[0.128_395_0, 0.388_048_3, 0.656_759_1, 0.942_340_5, 1.256_231_2, 1.618_046_4, 2.069_017_2, 2.732_589_6],
 ];
 
-/// The Lloyd-Max quantiser of `bits` bits for the exact law of a head dim, where `tqkv_core` has a scalar codec of it.
+/// The Lloyd-Max quantiser of `bits` bits for the exact law of a head dim. `None` where `tqkv_core` has no
+/// scalar codec of it.
 pub(crate) fn lloyd_max(dim: usize, bits: usize) -> Option<Exact> {
     let scalar = |id: &&CodecId| matches!(id.levels(), tqkv_core::code::Levels::LloydMax);
     let id = CodecId::ALL.iter().filter(scalar).find(|id| id.bits() as usize == bits)?;
     Exact::solve(*id, dim)
 }
 
-/// Levels, and the boundaries half-way between them.
+/// Levels, and the boundaries half-way between neighbours.
 #[derive(Clone, Debug)]
 pub(crate) struct Levels {
     pub(crate) levels: Vec<f64>,
@@ -26,7 +27,7 @@ pub(crate) struct Levels {
 }
 
 impl Levels {
-    /// From the positive half, ascending.
+    /// Levels from their positive half, ascending.
     pub(crate) fn symmetric(half: &[f64]) -> Self {
         let levels: Vec<f64> = half.iter().rev().map(|l| -l).chain(half.iter().copied()).collect();
         let boundaries = levels.windows(2).map(|pair| (pair[0] + pair[1]) / 2.0).collect();
@@ -38,13 +39,13 @@ impl Levels {
         Self::symmetric(GAUSSIAN[bits - 1])
     }
 
-    /// The Lloyd-Max quantiser of the exact law of a head dim, 1 to 5 bits; `None` for other head dims.
+    /// The Lloyd-Max quantiser for the exact law of a head dim, 1 to 5 bits. `None` for other head dims.
     pub(crate) fn exact(dim: usize, bits: usize) -> Option<Self> {
         let exact = lloyd_max(dim, bits)?;
         Some(Self { levels: exact.levels().to_vec(), boundaries: exact.boundaries().to_vec() })
     }
 
-    /// The code of a value; one on a boundary belongs to the code above.
+    /// The code of a value. A value on a boundary gets the code above it.
     pub(crate) fn code(&self, value: f64) -> u8 {
         self.boundaries.iter().map(|&boundary| u8::from(value >= boundary)).sum()
     }
@@ -53,7 +54,7 @@ impl Levels {
         self.levels[usize::from(code)]
     }
 
-    /// E[g Q(g)] of g from N(0, 1): the sum of each level times the integral of g over its cell.
+    /// E[g Q(g)] for g from N(0, 1): the sum over levels of the level times the integral of g over its cell.
     pub(crate) fn correlation(&self) -> f64 {
         let density = |x: f64| libm::exp(-x * x / 2.0) / libm::sqrt(std::f64::consts::TAU);
         let (mut sum, mut below) = (0.0, 0.0);
@@ -72,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_quantiser_of_centroids_correlates_by_what_it_explains() {
-        // 1 - D of the classic quantisers (Max, 1960).
+        // These are 1 - D of the classic quantisers (Max, 1960).
         for (bits, distortion) in [(1, 0.363_38), (2, 0.117_48), (3, 0.034_548), (4, 0.009_497_3)] {
             let correlation = Levels::gaussian(bits).correlation();
             assert!((correlation - (1.0 - distortion)).abs() < 2e-5, "{bits}: {correlation}");

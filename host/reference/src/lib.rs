@@ -1,14 +1,15 @@
-//! What the literature and other programs store, to compare with: slow, plain, never the hot path.
+//! Formats of the literature and of other programs, to compare with: slow, plain, never on the hot path.
 //!
-//! A [`Row`] is a format: its name, its bytes, and how a head vector becomes a block and back. They need dense matrices of
-//! head_dim x head_dim numbers, which a codec for microcontrollers cannot hold, so they are not codecs of `tqkv_core`: they are
-//! yardsticks, which no cache and no file stores, and no kernel reads. [`DecodedCache`] puts one under a model: it holds decoded
-//! vectors and counts blocks.
+//! A [`Row`] is a format: its name, its bytes, and the code that turns a head vector into a block and back.
+//! These formats need dense matrices of head_dim x head_dim numbers, too large for a microcontroller. They
+//! are therefore yardsticks, not codecs of `tqkv_core`: no cache or file stores them, and no kernel reads
+//! them. [`DecodedCache`] runs a model with a format: it holds decoded vectors and counts the bytes of
+//! blocks.
 //!
 //! | rows | what | source |
 //! | --- | --- | --- |
 //! | `p2 p3 p4`, `p4r2` .. | scalar code and QJL residual, unbiased dot products | TurboQuant, Algorithm 2 |
-//! | `tq3 tq4`, `tq4u8` | f32 norm, dense rotation; packed, or a byte a code | ports to llama.cpp and to an NPU |
+//! | `tq3 tq4`, `tq4u8` | f32 norm, dense rotation; packed, or a byte per code | ports: llama.cpp, an NPU |
 //! | `turbo2 turbo3 turbo4`, `turbo3k` .. | formats of two forks | |
 //! | `c25 c35` | channels split by energy, two widths | TurboQuant, section 4.3 |
 //! | `u3 u8 f8e5m2` | yardsticks | |
@@ -18,11 +19,11 @@
 //! | `rows` | the table |
 //! | `coder` | a row at a head dim and layer: encode, decode |
 //! | `scalar`, `product`, `turbo`, `split`, `uniform` | the formats |
-//! | `rotation`, `random`, `levels`, `bits` | what they are made of |
+//! | `rotation`, `random`, `levels`, `bits` | the parts of the formats |
 //! | [`theory`] | Shannon's bound, the paper's two, and expected errors |
 //! | `cache` | a cache that holds decoded vectors |
 //!
-//! For a cache in a program take `tqkv::cache`. The bytes are described in SPEC.md.
+//! For a cache in a program use `tqkv::cache`. SPEC.md describes the bytes.
 #![forbid(unsafe_code)]
 
 mod bits;
@@ -48,7 +49,7 @@ pub use rotation::{Rotation, RotationKind};
 pub use rows::{ROWS, Row};
 pub use split::Channels;
 
-/// The example of the README compiles and runs.
+/// The example of the README must compile and run.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

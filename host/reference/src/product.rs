@@ -1,15 +1,18 @@
-//! `p2`, `p3`, `p4`: TurboQuant_prod, Algorithm 2 of arXiv 2504.19874, and its like with wider residuals.
+//! `p2`, `p3`, `p4`: TurboQuant_prod, Algorithm 2 of arXiv 2504.19874, and variants with wider residuals.
 //!
-//! The unit vector u is kept as a scalar code of b - 1 bits; of what that leaves, r, the norm and signs of S r, where the rows
-//! s_j of S are N(0, 1). As E[s sign(<s, r>)] = sqrt(2/pi) r / |r|,
+//! The unit vector u is kept as a scalar code u^ of b - 1 bits. The residual is r = u - u^. Its norm is kept,
+//! and the signs of S r, where the rows s_j of S are N(0, 1). E[s sign(<s, r>)] = sqrt(2/pi) r / |r| gives
+//! the estimate:
 //!
 //! ```text
 //! <q, x> = |x| (<q, u^> + |r| sqrt(pi/2) / d * sum of sign(<s_j, r>) <s_j, q>)      on average over S
 //! ```
 //!
-//! Wider residuals keep <s_j, r> / |r|, which is N(0, 1), as a Lloyd-Max code Q; then the factor is 1 / E[g Q(g)] in place of
-//! sqrt(pi/2). The estimate is linear in q, so decoding gives a vector with the same dot products, and pi/2 - 1/d times the
-//! squared error of the scalar code (of one residual bit): unbiased at the price of a larger error.
+//! Wider residuals keep <s_j, r> / |r|, which is N(0, 1), as a Lloyd-Max code Q. The factor is then 1 / E[g
+//! Q(g)] in place of sqrt(pi/2).
+//!
+//! The estimate is linear in q, so decoding gives a vector with the same dot products. It is unbiased at the
+//! price of a larger error: pi/2 - 1/d times the squared error of the scalar code, for one residual bit.
 
 use crate::bits;
 use crate::coder::{Format, Layer, Norm};
@@ -18,13 +21,13 @@ use crate::random::normals;
 use crate::rotation::{Rotation, RotationKind, combine, dot, layer_seed};
 use tqkv_core::{DecodeError, EncodeError};
 
-/// What distinguishes the rows.
+/// The parameters of a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Form {
-    /// Of the scalar code, residual not counted.
+    /// Bits of the scalar code, residual not counted.
     pub(crate) bits: usize,
     pub(crate) residual: usize,
-    /// Of both norms.
+    /// The format of both norms.
     pub(crate) norm: Norm,
     pub(crate) rotation: RotationKind,
 }
@@ -35,7 +38,7 @@ impl Form {
     }
 }
 
-/// Between the seed of a layer's rotation and that of its sketch.
+/// Difference between the seeds of a layer's rotation and of its sketch.
 const SKETCH_SEED: u64 = 500;
 
 #[derive(Debug)]
@@ -44,10 +47,10 @@ pub(crate) struct Product {
     levels: Levels,
     residual: Levels,
     rotation: Rotation,
-    /// S by rows, and by columns.
+    /// S row by row, and its transpose.
     sketch: Vec<f32>,
     transposed: Vec<f32>,
-    /// Of the sum over the rows of S.
+    /// The factor of the sum over the rows of S.
     factor: f64,
     dim: usize,
 }
@@ -59,7 +62,7 @@ pub struct Sketched {
     sketched: Vec<f64>,
 }
 
-/// A block, taken apart.
+/// The parts of a block.
 struct Parts<'a> {
     norm: f64,
     residual_norm: f64,
@@ -102,7 +105,7 @@ impl Product {
         (0..self.dim).map(level).collect()
     }
 
-    /// The levels of the residual's code, |r| and the factor in them.
+    /// The levels of the residual's code, multiplied by |r| and the factor.
     fn weights(&self, parts: &Parts<'_>) -> Vec<f64> {
         let scale = parts.residual_norm * self.factor;
         let level = |i| scale * self.residual.level(bits::code(parts.residual, self.form.residual, i));
@@ -139,7 +142,7 @@ impl Format for Product {
             let left_norm = libm::sqrt(dot(&left, &left));
             self.form.norm.store(left_norm, second)?;
             let projected = combine(&self.transposed, &left);
-            // A residual of zero has no direction, and weighs nothing.
+            // A residual of zero has no direction, and its weight is zero.
             let inverse = if left_norm > 0.0 { 1.0 / left_norm } else { 0.0 };
             let signs: Vec<u8> = projected.iter().map(|p| self.residual.code(p * inverse)).collect();
             bits::pack(&signs, self.form.residual, residual);

@@ -1,4 +1,4 @@
-//! Seeded normal numbers, the same bits on every platform.
+//! Seeded normal numbers with the same bits on every platform.
 
 use std::f64::consts::TAU;
 
@@ -18,13 +18,13 @@ impl SplitMix {
         z ^ (z >> 31)
     }
 
-    /// 53 bits of a draw, in [0, 1).
+    /// A number in [0, 1) from 53 bits of a draw.
     fn uniform(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// `count` draws from N(0, 1), by pairs: Box-Muller, cosine before sine.
+/// `count` draws from N(0, 1), in pairs: Box-Muller, cosine before sine.
 pub(crate) fn normals(seed: u64, count: usize) -> Vec<f64> {
     let mut draws = SplitMix::new(seed);
     let pair = |_| {
@@ -51,7 +51,7 @@ mod tests {
         assert!((mean(2) - 1.0).abs() < 0.01 && (mean(4) - 3.0).abs() < 0.1, "{} {}", mean(2), mean(4));
     }
 
-    /// Figures of another implementation of the same text (`tests/reference/codecs.py`).
+    /// Figures of another implementation (`tests/reference/codecs.py`).
     #[test]
     fn the_first_draws_of_seed_42() {
         let draws = normals(42, 3);

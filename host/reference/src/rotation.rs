@@ -1,47 +1,50 @@
-//! Dense random rotations, and the orthonormal Hadamard transform with random signs beside them.
+//! Dense random rotations, and the orthonormal Hadamard transform with random signs.
 //!
-//! A matrix of the Haar law is the orthogonal factor of a Gaussian matrix whose triangular factor has a positive diagonal;
-//! that factorisation is unique, so any sound algorithm gives the same one. Here it is Householder's, in f64, with sums in one
-//! order and nothing fused, and entries are rounded to f32: the same bits on every platform. d^3 operations to make one, d^2 to
-//! use it, where the Hadamard transform takes d log d; `tqkv_core` has that one without a matrix.
+//! A Haar matrix is the orthogonal factor of a Gaussian matrix whose triangular factor has a positive
+//! diagonal. This factorisation is unique, so any sound algorithm gives the same matrix.
+//!
+//! The algorithm here is Householder's, in f64, with a fixed order of sums and no fused operations. Entries
+//! are rounded to f32, so they have the same bits on every platform. Making a matrix takes d^3 operations and
+//! using it d^2. The Hadamard transform takes d log d, and `tqkv_core` has it without a matrix.
 
 use crate::random::{SplitMix, normals};
 use half::bf16;
 
-/// Which rotation a row uses.
+/// The rotation of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RotationKind {
-    /// A matrix of the Haar law, entries in f32.
+    /// A Haar matrix with entries in f32.
     Dense,
-    /// The same, entries rounded to bf16, as are the vectors that it multiplies.
+    /// The same with entries rounded to bf16. The vectors that it multiplies are rounded as well.
     DenseBf16,
-    /// Random signs, then a Hadamard transform; powers of two alone.
+    /// Random signs, then a Hadamard transform. Only for powers of two.
     Hadamard,
 }
 
 /// An orthogonal map of head vectors.
 #[derive(Clone, Debug)]
 pub enum Rotation {
-    /// A matrix and its transpose, rows one after the other.
+    /// A matrix and its transpose, row by row.
     Dense {
         /// Q.
         rows: Vec<f32>,
         /// Its transpose.
         columns: Vec<f32>,
-        /// Whether vectors are rounded to bf16 before they are multiplied.
+        /// Vectors are rounded to bf16 before they are multiplied.
         is_bf16: bool,
     },
-    /// H diag(signs) / sqrt(d).
+    /// The signs. The map is H diag(signs) / sqrt(d).
     Hadamard(Vec<f64>),
 }
 
-/// Layers have seeds a thousand apart.
+/// Seeds of layers are a thousand apart.
 pub(crate) fn layer_seed(seed: u64, layer: usize) -> u64 {
     seed.wrapping_add(1000u64.wrapping_mul(layer as u64))
 }
 
 impl Rotation {
-    /// The rotation of a layer: that of `seed + 1000 * layer`. `None` for a Hadamard transform of no power of two.
+    /// The rotation of a layer, with the seed `seed + 1000 * layer`. `None` for a Hadamard transform whose
+    /// size is no power of two.
     pub fn new(kind: RotationKind, dim: usize, seed: u64, layer: usize) -> Option<Self> {
         let seed = layer_seed(seed, layer);
         match kind {
@@ -96,7 +99,7 @@ fn multiply(rows: &[f32], x: &[f64], is_bf16: bool) -> Vec<f64> {
     combine(rows, &rounded)
 }
 
-/// The sum of row i of `rows` times `x[i]`, from the first to the last.
+/// The sum over i of row i of `rows` times `x[i]`, in the order of the rows.
 pub(crate) fn combine(rows: &[f32], x: &[f64]) -> Vec<f64> {
     let mut sum = vec![0.0; rows.len() / x.len().max(1)];
     for (row, &x) in rows.chunks_exact(sum.len().max(1)).zip(x) {
@@ -121,9 +124,10 @@ pub(crate) fn hadamard(x: &mut [f64]) {
     x.iter_mut().for_each(|x| *x *= scale);
 }
 
-/// An orthogonal matrix of the Haar law in `dim` dimensions, rows one after the other.
+/// A Haar matrix in `dim` dimensions, row by row.
 fn haar(dim: usize, seed: u64) -> Vec<f64> {
-    // Columns of the Gaussian matrix, as those are what reflections work on; its entries are drawn row by row.
+    // Reflections work on columns, so the Gaussian matrix is kept by columns. Its entries are drawn row by
+    // row.
     let draws = normals(seed, dim * dim);
     let mut columns: Vec<Vec<f64>> =
         (0..dim).map(|c| (0..dim).map(|r| draws[r * dim + c]).collect()).collect();
@@ -133,7 +137,7 @@ fn haar(dim: usize, seed: u64) -> Vec<f64> {
         let (pivot, rest) = columns[c..].split_at_mut(1);
         let mut v = pivot[0][c..].to_vec();
         let norm = libm::sqrt(dot(&v, &v));
-        // The reflection goes to the side that cancels nothing, so the diagonal has the other sign.
+        // The reflection goes to the side where nothing cancels, so the diagonal gets the other sign.
         let sign = if v[0] < 0.0 { -1.0 } else { 1.0 };
         v[0] += sign * norm;
         is_positive.push(sign < 0.0);
@@ -142,7 +146,7 @@ fn haar(dim: usize, seed: u64) -> Vec<f64> {
         }
         reflections.push(v);
     }
-    // Column c of Q is the product of all reflections, applied to the unit vector c from the last to the first.
+    // Column c of Q is the product of all reflections, last to first, applied to the unit vector c.
     let mut q = vec![0.0; dim * dim];
     for (c, is_positive) in is_positive.into_iter().enumerate() {
         let mut column = vec![0.0; dim];
@@ -155,7 +159,7 @@ fn haar(dim: usize, seed: u64) -> Vec<f64> {
     q
 }
 
-/// x - 2 v (v x) / (v v)
+/// Reflects: x - 2 v (v x) / (v v).
 fn reflect(v: &[f64], x: &mut [f64]) {
     let factor = 2.0 * dot(v, x) / dot(v, v);
     x.iter_mut().zip(v).for_each(|(x, v)| *x -= factor * v);
@@ -196,12 +200,12 @@ mod tests {
         let hadamard = Rotation::new(RotationKind::Hadamard, 128, 42, 0).unwrap();
         assert!(defect(&hadamard, 128) < 1e-12);
         assert!(Rotation::new(RotationKind::Hadamard, 80, 42, 0).is_none());
-        // Two digits of bf16 are lost in every entry.
+        // bf16 loses two digits in every entry.
         let coarse = defect(&Rotation::new(RotationKind::DenseBf16, 128, 42, 0).unwrap(), 128);
         assert!((1e-5..0.01).contains(&coarse), "{coarse}");
     }
 
-    /// A Haar matrix has entries of variance 1/d and no preferred sign, its diagonal included.
+    /// A Haar matrix has entries of variance 1/d and no preferred sign. The diagonal is no exception.
     #[test]
     fn the_law_has_no_preferred_direction() {
         let dim = 32;
@@ -217,7 +221,8 @@ mod tests {
         assert!((squares / layers as f64 - 1.0).abs() < 0.3, "{squares}");
     }
 
-    /// The bytes of the matrices are part of the formats. WARNING: a change here changes what blocks decode to.
+    /// The bytes of the matrices are part of the formats. WARNING: a change here changes the decoded vectors
+    /// of stored blocks.
     #[test]
     fn matrices_are_the_same_bits_everywhere() {
         let hash = |layer| {

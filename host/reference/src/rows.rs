@@ -6,7 +6,7 @@ use crate::rotation::RotationKind::{self, Dense, DenseBf16, Hadamard};
 use crate::theory;
 use crate::{product, scalar, split, turbo, uniform};
 
-/// A format: its name, and how vectors become bytes.
+/// A format: its name, and its conversion of vectors to bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     name: &'static str,
@@ -73,12 +73,12 @@ impl Row {
         &self.kind
     }
 
-    /// The row of that name.
+    /// The row of a name.
     pub fn from_name(name: &str) -> Option<Self> {
         ROWS.iter().find(|row| row.name == name).copied()
     }
 
-    /// Bytes of a block, or `None` where there are none of the head dim.
+    /// Bytes of a block. `None` if there are no blocks of the head dim.
     pub fn block_bytes(&self, dim: usize) -> Option<usize> {
         let powers = |rotation| rotation != Hadamard || dim.is_power_of_two();
         let halves = tqkv_core::is_supported_head_dim(dim / 2);
@@ -95,7 +95,7 @@ impl Row {
         }
     }
 
-    /// Bits of the codes of a value, residual included, norms and scales not.
+    /// Bits of the codes per value. The residual counts, norms and scales do not.
     pub fn rate(&self) -> f64 {
         match self.kind {
             Kind::Scalar(form) => form.bits as f64,
@@ -106,37 +106,38 @@ impl Row {
         }
     }
 
-    /// Whether vectors are rotated, so that errors do not depend on what they hold.
+    /// True if vectors are rotated, so that errors do not depend on their contents.
     pub fn is_rotated(&self) -> bool {
         !matches!(self.kind, Kind::Split(_) | Kind::Uniform { .. } | Kind::Floats)
     }
 
-    /// Whether channels are coded by their energy, which has to be learned ([`crate::Coder::learn`]).
+    /// True if channels are coded by their energy, which has to be learned ([`crate::Coder::learn`]).
     pub fn has_channels(&self) -> bool {
         matches!(self.kind, Kind::Split(_))
     }
 
-    /// Whether blocks have an unbiased estimate of dot products ([`crate::Coder::score`]).
+    /// True if blocks give an unbiased estimate of dot products ([`crate::Coder::score`]).
     pub fn has_estimator(&self) -> bool {
         matches!(self.kind, Kind::Product(_))
     }
 
-    /// The paper's bound: Theorem 2 of squared dot errors where there is an estimator, else Theorem 1; `None` where it says nothing.
+    /// The paper's bound. For rows with an estimator it is Theorem 2, on squared errors of dot products; for
+    /// others Theorem 1. `None` where the paper has no bound.
     pub fn bound(&self) -> Option<f64> {
         match self.kind {
             Kind::Scalar(_) | Kind::Turbo { .. } => Some(theory::error_bound(self.rate())),
-            // It speaks of signs.
+            // The theorem covers signs only.
             Kind::Product(form) => (form.residual == 1).then(|| theory::dot_bound(self.rate())),
             Kind::Split(_) | Kind::Uniform { .. } | Kind::Floats => None,
         }
     }
 
-    /// Whether another rotation than its own can be asked for.
+    /// True if the row accepts another rotation than its own.
     pub fn has_rotations(&self) -> bool {
         matches!(self.kind, Kind::Scalar(_) | Kind::Product(_))
     }
 
-    /// The mean of |x - x^|^2 / |x|^2 that the mathematics gives for random directions; `None` where it gives none.
+    /// The expected |x - x^|^2 / |x|^2 for random directions. `None` where there is no formula.
     pub fn expected_error(&self, dim: usize) -> Option<f64> {
         let of = |bits, dim| theory::lloyd_max(dim, bits);
         match self.kind {
@@ -147,7 +148,8 @@ impl Row {
             Kind::Product(form) => {
                 of(form.bits, dim).map(|error| error * theory::residual_error(form.residual, dim))
             }
-            // Padding with zeros keeps the law of 128 coordinates, and loses what falls on it.
+            // Padding with zeros keeps the law of 128 coordinates. The error that falls on the padding is
+            // lost, so such head dims have no formula.
             Kind::Turbo { bits } => dim
                 .is_multiple_of(turbo::GROUP)
                 .then(|| theory::of_kept_norm(&turbo::levels(bits), turbo::GROUP)),

@@ -1,4 +1,4 @@
-//! `tq3`, `tq4` and their like: an f32 norm and a scalar code of the rotated unit vector.
+//! `tq3`, `tq4` and variants: an f32 norm and a scalar code of the rotated unit vector.
 
 use crate::bits;
 use crate::coder::{Format, Layer, Norm};
@@ -6,17 +6,18 @@ use crate::levels::Levels;
 use crate::rotation::{Rotation, RotationKind, dot};
 use tqkv_core::{DecodeError, EncodeError};
 
-/// What distinguishes the rows.
+/// The parameters of a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Form {
     pub(crate) bits: usize,
-    /// A byte a code, Gaussian levels, and decoded vectors brought to their norm; else codes side by side, levels of the exact law.
+    /// True: one byte per code, Gaussian levels, and decoded vectors rescaled to their norm. False: packed
+    /// codes and the levels of the exact law.
     pub(crate) is_wide: bool,
     pub(crate) rotation: RotationKind,
 }
 
 impl Form {
-    /// Bits that a code takes.
+    /// Bits that a code takes in the block.
     pub(crate) const fn width(self) -> usize {
         if self.is_wide { 8 } else { self.bits }
     }
@@ -33,7 +34,7 @@ pub(crate) struct Scalar {
     form: Form,
     levels: Levels,
     rotation: Rotation,
-    /// A coordinate of a unit vector in sigmas.
+    /// Converts a coordinate of a unit vector to sigmas.
     sigmas: f64,
 }
 

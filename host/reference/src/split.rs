@@ -1,8 +1,10 @@
-//! `c25`, `c35`: the half of the channels with the most energy at one bit more, each half rotated by itself.
+//! `c25`, `c35`: the half of the channels with the most energy has one more bit. Each half is rotated on its
+//! own.
 //!
-//! Channels are those of the vector as it is, before a rotation: after one all are alike, and two widths would gain nothing.
-//! Which ones have the energy is learned from vectors and stored once, not in the blocks; until then it is the first half.
-//! A block is the norms of both halves (f16) and their codes, the wide half first.
+//! Channels are coordinates of the vector before any rotation. After a rotation all channels are alike, and
+//! two widths would gain nothing. The channels with the most energy are learned from vectors and stored once,
+//! not in the blocks. Before learning they are the first half. A block is the norms of both halves (f16) and
+//! their codes, the wide half first.
 
 use crate::bits;
 use crate::coder::{Format, Layer, Norm};
@@ -11,7 +13,7 @@ use crate::rotation::{Rotation, RotationKind, dot};
 use std::sync::Arc;
 use tqkv_core::{DecodeError, EncodeError};
 
-/// What distinguishes the rows: bits of the channels with the most energy, and of the others.
+/// The parameters of a row: bits of the channels with the most energy, and of the others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Form {
     pub(crate) wide: usize,
@@ -25,20 +27,20 @@ impl Form {
 }
 
 const NORM: Norm = Norm::F16;
-/// Between the seeds of the two rotations of a layer.
+/// Difference between the seeds of the two rotations of a layer.
 const NARROW_SEED: u64 = 250;
 
-/// Channels by their energy: the half with the most, ascending, then the others, ascending.
+/// Channels by their energy: the half with the most, ascending, then the other half, ascending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Channels(Vec<usize>);
 
 impl Channels {
-    /// The first half before the second.
+    /// Channels in their own order.
     pub fn in_order(dim: usize) -> Self {
         Self((0..dim).collect())
     }
 
-    /// By the energies in `vectors`, `[n, dim]`; of equal ones the first comes first.
+    /// Orders channels by their energy in `vectors`, `[n, dim]`. Equal channels stay in ascending order.
     pub fn learn(vectors: &[f32], dim: usize) -> Self {
         let mut energy = vec![0.0; dim];
         for x in vectors.chunks_exact(dim) {
@@ -52,7 +54,7 @@ impl Channels {
         Self(order)
     }
 
-    /// Channels, the half with the most energy first.
+    /// Channels. The half with the most energy comes first.
     pub fn order(&self) -> &[usize] {
         &self.0
     }

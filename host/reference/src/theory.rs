@@ -1,23 +1,25 @@
-//! What the mathematics says of errors: bounds at a rate, and expectations of formats.
+//! Theoretical errors: bounds at a rate, and expectations of formats.
 //!
-//! Errors are relative: squared norms of errors over squared norms, or squared errors of dot products over |q|^2 |x|^2 / d,
-//! which is their own mean square for random directions. Rates are bits of codes a value, norms not counted.
+//! Errors are relative. The squared norm of an error is divided by the squared norm of the vector. The
+//! squared error of a dot product is divided by |q|^2 |x|^2 / d, the mean square of dot products of random
+//! directions. Rates are bits of codes per value, norms not counted.
 
 use crate::levels::{self, Levels};
 use std::f64::consts::{PI, SQRT_2};
 
-/// No code of this rate has a smaller squared error on Gaussian values (Shannon): 4^-rate.
+/// Shannon's bound: no code of this rate has a smaller squared error on Gaussian values. It is 4^-rate.
 pub fn shannon(rate: f64) -> f64 {
     libm::exp2(-2.0 * rate)
 }
 
-/// Theorem 1 of arXiv 2504.19874, for the scalar code after a random rotation: sqrt(3) pi / 2 4^-rate. Its proof needs many
-/// levels: at one bit a scalar code has .363, and the bound says .680.
+/// Theorem 1 of arXiv 2504.19874, for the scalar code after a random rotation: sqrt(3) pi / 2 4^-rate. Its
+/// proof needs many levels: at one bit a scalar code has .363, and the bound gives .680.
 pub fn error_bound(rate: f64) -> f64 {
     libm::sqrt(3.0) * PI / 2.0 * shannon(rate)
 }
 
-/// Theorem 2, for `p2`, `p3`, `p4`: the mean squared error of a dot product over |q|^2 |x|^2 / d is at most sqrt(3) pi^2 4^-rate.
+/// Theorem 2, for `p2`, `p3`, `p4`: the mean squared error of a dot product over |q|^2 |x|^2 / d is at most
+/// sqrt(3) pi^2 4^-rate.
 pub fn dot_bound(rate: f64) -> f64 {
     libm::sqrt(3.0) * PI * PI * shannon(rate)
 }
@@ -27,11 +29,14 @@ pub fn lloyd_max(dim: usize, bits: usize) -> Option<f64> {
     levels::lloyd_max(dim, bits).map(|exact| exact.relative_mse())
 }
 
-/// The squared error of levels in sigma units, on the exact law of a head dim, when decoded vectors are given their norm back.
+/// The squared error of levels in sigma units, on the exact law of a head dim, for formats that give decoded
+/// vectors their norm back.
 ///
-/// With y of norm sqrt(d) and levels Q the error is (|y - Q|^2 - (sqrt(d) - |Q|)^2) / (sqrt(d) |Q|): what the length of Q was off
-/// by is mended. Its square is on average that of its mean and its variance, which is a share of 1/d; as |y| is fixed, of the
-/// variance of Q^2 - y^2 only what y^2 does not explain counts.
+/// Let y have norm sqrt(d), and Q be its levels. Rescaling Q to the norm of y removes the error of its
+/// length. The error becomes (|y - Q|^2 - (sqrt(d) - |Q|)^2) / (sqrt(d) |Q|).
+///
+/// The mean of (sqrt(d) - |Q|)^2 is the square of its mean plus its variance, which is a share of 1/d. |y| is
+/// fixed, so the variance of Q^2 - y^2 counts only in the part that y^2 does not explain.
 pub(crate) fn of_kept_norm(levels: &Levels, dim: usize) -> f64 {
     const STEPS: usize = 1 << 14;
     let d = dim as f64;
@@ -47,7 +52,7 @@ pub(crate) fn of_kept_norm(levels: &Levels, dim: usize) -> f64 {
         (0..STEPS).map(term).sum::<f64>() / mass
     };
     let (error, square) = (mean(&|y, q| (y - q) * (y - q)), mean(&|_, q| q * q));
-    // y^2 has the mean 1.
+    // The mean of y^2 is 1.
     let gain = square - 1.0;
     let (spread, of_y) =
         (mean(&|y, _| (y * y - 1.0) * (y * y - 1.0)), mean(&|y, q| (q * q - y * y) * (y * y - 1.0)));
@@ -56,8 +61,11 @@ pub(crate) fn of_kept_norm(levels: &Levels, dim: usize) -> f64 {
     (error - (1.0 - length) * (1.0 - length) - variance / (4.0 * square * d)) / length
 }
 
-/// The squared error of a residual of norm 1 that is kept as d codes of `bits` bits, 1 to 4, of its products with N(0, 1) rows:
-/// with c = E[g Q(g)] it is (E[g^2 Q^2] + (d - 1) E[Q^2]) / (d c^2) - 1 / d, which for signs is pi/2 - 1/d.
+/// The squared error of a residual of norm 1. It is kept as d codes of `bits` bits, 1 to 4, of its products
+/// with N(0, 1) rows.
+///
+/// With c = E[g Q(g)] the error is (E[g^2 Q^2] + (d - 1) E[Q^2]) / (d c^2) - 1 / d. For signs that is pi/2 -
+/// 1/d.
 pub fn residual_error(bits: usize, dim: usize) -> f64 {
     let levels = Levels::gaussian(bits);
     let below = |x: f64| 0.5 * libm::erfc(-x / SQRT_2);
@@ -82,7 +90,8 @@ mod tests {
 
     #[test]
     fn the_figures_of_the_paper() {
-        // Section 1.2 of the paper has D of 1 to 4 bits, and 1.57, .56, .18, .047 over d for dot products; the exact ones are near.
+        // Section 1.2 of the paper gives rounded figures for 1 to 4 bits: D of the scalar code, and 1.57,
+        // .56, .18, .047 over d for dot products.
         for (bits, error, dot) in [(1, 0.36, 1.57), (2, 0.117, 0.56), (3, 0.03, 0.18), (4, 0.009, 0.047)] {
             let exact = lloyd_max(1024, bits).unwrap();
             assert!((exact / error - 1.0).abs() < 0.16, "{bits}: {exact}");

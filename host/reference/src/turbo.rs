@@ -1,8 +1,11 @@
 //! `turbo2`, `turbo3`, `turbo4`: blocks of 128 coordinates as a fork of llama.cpp stores them.
 //!
-//! y = s2 * H(s1 * x) with two fixed vectors of signs and the orthonormal Sylvester transform; the norm is divided by that of
-//! the levels, so decoded vectors keep theirs. Head dims that are no multiple of 128 are padded with zeros. The levels are those
-//! of the fork since it stored 66 bytes for `turbo4`; blocks of `turbo3` from before have .021460 .065717 .117832 .190685.
+//! y = s2 * H(s1 * x), with two fixed vectors of signs and the orthonormal Sylvester transform H. The stored
+//! norm is divided by the norm of the levels, so decoded vectors keep their norm. Head dims that are no
+//! multiple of 128 are padded with zeros.
+//!
+//! The levels are the ones that the fork has used since `turbo4` takes 66 bytes. Older blocks of `turbo3`
+//! have .021460 .065717 .117832 .190685.
 
 use crate::bits;
 use crate::coder::{Format, Norm};
@@ -13,13 +16,13 @@ use tqkv_core::{DecodeError, EncodeError};
 /// Coordinates of a block.
 pub(crate) const GROUP: usize = 128;
 
-/// Bit i of byte i / 8 set: coordinate i changes its sign. WARNING: part of the format.
+/// Coordinate i changes its sign if bit i of byte i / 8 is set. WARNING: part of the format.
 const FIRST: [u8; GROUP / 8] =
     [0x59, 0x03, 0x6a, 0xe4, 0x49, 0x59, 0xf8, 0x42, 0xbb, 0x3b, 0xc6, 0xa4, 0xa9, 0x50, 0xf2, 0x49];
 const SECOND: [u8; GROUP / 8] =
     [0x90, 0xee, 0xac, 0x16, 0xdc, 0x8f, 0x62, 0x3f, 0x76, 0x3a, 0x35, 0xa5, 0xb7, 0x62, 0x65, 0xbe];
 
-/// Positive levels, of coordinates of a unit vector.
+/// Positive levels, in units of coordinates of a unit vector.
 const LEVELS: [&[f64]; 3] = [
     &[0.039_994, 0.133_462],
     &[0.021_663, 0.066_822, 0.118_786, 0.190_207],
@@ -58,7 +61,7 @@ impl Turbo {
         Self { bits, levels: Levels::symmetric(LEVELS[bits - 2]) }
     }
 
-    /// Three bits are stored apart: the low two of every code, then the high one.
+    /// Codes of three bits are split: first the low two bits of every code, then the high bits.
     fn fields(&self) -> &'static [usize] {
         match self.bits {
             3 => &[2, 1],

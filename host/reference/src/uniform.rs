@@ -42,7 +42,7 @@ impl Format for Uniform {
     }
 }
 
-/// e5m2 numbers under one scale (f16) that maps the largest magnitude to 57344, the largest number of the format.
+/// e5m2 numbers with one scale (f16) that maps the largest magnitude to 57344, the largest e5m2 number.
 #[derive(Debug)]
 pub(crate) struct Floats;
 
@@ -54,7 +54,7 @@ impl Floats {
     }
 }
 
-/// e5m2 is the upper half of an f16; the nearest, ties to even, and no infinity.
+/// Rounds to e5m2, the upper half of an f16: nearest, ties to even, never infinity.
 fn narrow(value: f64) -> u8 {
     let bits = f16::from_f32(value.clamp(-LARGEST, LARGEST) as f32).to_bits();
     ((bits + 0x7f + (bits >> 8 & 1)) >> 8) as u8
@@ -75,7 +75,7 @@ impl Format for Floats {
     fn decode(&self, mut block: &[u8]) -> Result<Vec<f64>, DecodeError> {
         let scale = FIELD.load(&mut block)?;
         let wide = |&byte: &u8| f16::from_bits(u16::from(byte) << 8).to_f64();
-        // Of infinities and NaN, which no encoder writes, the scale's refusal is the same.
+        // No encoder writes infinities or NaN. They give the same error as a bad scale.
         let values = block.iter().map(|byte| Some(scale * wide(byte)).filter(|value| value.is_finite()));
         values.collect::<Option<_>>().ok_or(DecodeError::NonFiniteScale)
     }

@@ -1,11 +1,12 @@
-//! What a token costs: learning, encoding and decoding for the shapes of two models, on numbers made up.
+//! Measures the cost of a token: learning, encoding and decoding for the shapes of two models, on synthetic
+//! numbers.
 //!
 //! ```sh
 //! RAYON_NUM_THREADS=1 cargo run --release -p tqkv-storage --example cost [CHUNKS]
 //! ```
 //!
-//! Times are processor time of all threads, as Linux counts it. CHUNKS of 256 tokens (4096 are a million tokens) go to a file one
-//! after the other, and come back from it; memory is that of one.
+//! Times are processor time of all threads, as Linux counts it. CHUNKS of 256 tokens go to a file one after
+//! the other, and come back from it. 4096 chunks are a million tokens. Memory holds one chunk.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Seek, Write};
@@ -83,7 +84,7 @@ fn report(codec: &StorageCodec, budget: Budget, kind: &str, chunks: usize) -> Re
     let plain = (2 * (k.len() + v.len())) as f64 / MAX_TOKENS as f64;
     println!(
         "  {kind}, {} bits: encode {:.0} us a token ({:.2} GB/s of bf16), decode {:.0} us ({:.2} GB/s), {:.0} bytes a token \
-         ({:.3} bits a value), peak {} MB",
+         ({:.3} bits per value), peak {} MB",
         budget.bits(),
         per_token(encoding),
         plain / per_token(encoding) / 1e3,
@@ -96,7 +97,7 @@ fn report(codec: &StorageCodec, budget: Budget, kind: &str, chunks: usize) -> Re
     Ok(())
 }
 
-/// Keys and values as maps of one hidden vector a token.
+/// Keys and values as linear maps of one hidden vector per token.
 fn tokens(shape: &Shape, seed: u64) -> (Vec<bf16>, Vec<bf16>) {
     let mut rng = Rng::with_seed(seed);
     let mut maps = Rng::with_seed(7);
@@ -114,14 +115,14 @@ fn tokens(shape: &Shape, seed: u64) -> (Vec<bf16>, Vec<bf16>) {
     (side(shape.key_values(), &mut rng, &mut maps), side(shape.value_values(), &mut rng, &mut maps))
 }
 
-/// Processor time of this process, in hundredths; 0 where the system does not say.
+/// Processor time of this process in seconds, to a hundredth. 0 where the system does not report it.
 fn seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
     fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-/// Of this process; 0 where the system does not say.
+/// Peak memory of this process. 0 where the system does not report it.
 fn peak_megabytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmHWM"));

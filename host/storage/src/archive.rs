@@ -1,8 +1,9 @@
-//! Sequences as streams of chunks: a cache that is put away, and taken up again by another process or machine.
+//! A cache is put away as a stream of chunks, and another process or machine takes it up again.
 //!
-//! An archive is chunks of all layers, one after another, at consecutive positions from 0 on; nothing is between or behind them. Both ways
-//! hold one chunk in memory. A snapshot of a cache ([`KvCache::snapshot`]) keeps its codes bit for bit; an archive is a fraction of that,
-//! and what comes back is near, not equal.
+//! An archive holds chunks of all layers, one after another, at consecutive positions from 0 on. Nothing
+//! stands between or behind the chunks. Writing and reading hold one chunk in memory. A snapshot of a cache
+//! ([`KvCache::snapshot`]) keeps its codes bit for bit. An archive is a fraction of that size, and its tokens
+//! come back near the originals, not equal to them.
 
 use std::io::{ErrorKind, Read, Write};
 
@@ -16,11 +17,13 @@ use crate::error::StorageError;
 use crate::shape::Shape;
 
 impl StorageCodec {
-    /// Writes all tokens of a cache, as it holds them, in chunks. Returns the bytes.
+    /// Writes all tokens of a cache in chunks, as the cache holds them. Returns the bytes written.
     ///
     /// # Errors
-    /// A cache of another shape or of latent vectors, tokens that left a sliding window or a page that cannot be read, numbers too
-    /// large for the basis, and what `out` refuses.
+    /// * A cache of another shape, or of latent vectors.
+    /// * Tokens that left a sliding window, or a page that cannot be read.
+    /// * Numbers too large for the basis.
+    /// * An error of `out`.
     pub fn archive(&self, budget: Budget, cache: &KvCache, out: &mut dyn Write) -> Result<u64, StorageError> {
         check_cache(self.shape(), cache)?;
         let mut bytes = 0;
@@ -36,11 +39,12 @@ impl StorageCodec {
         Ok(bytes)
     }
 
-    /// Appends the tokens of an archive to an empty cache. Returns how many.
+    /// Appends the tokens of an archive to an empty cache. Returns the number of tokens.
     ///
     /// # Errors
-    /// As [`StorageCodec::decode`], chunks that do not follow one another, a cache that is not empty or of another shape, and what the cache
-    /// refuses; the cache is empty then.
+    /// * A cache that is not empty or of another shape. It stays as it is.
+    /// * The errors of [`StorageCodec::decode`], chunks that do not follow one another, and errors of the
+    ///   cache. The cache is empty then.
     pub fn restore(&self, input: &mut dyn Read, cache: &mut KvCache) -> Result<usize, StorageError> {
         check_cache(self.shape(), cache)?;
         if !cache.is_empty() {
@@ -63,7 +67,7 @@ impl StorageCodec {
             let span = self.span(&chunk)?;
             if span.first_position != cache.len() as u64 || span.layers != layers {
                 return Err(StorageError::chunk(format!(
-                    "{} layers of tokens from {} on; all layers from {} on are next",
+                    "{} layers of tokens from {} on; expected are all layers from {} on",
                     span.layers,
                     span.first_position,
                     cache.len()
@@ -81,10 +85,11 @@ impl StorageCodec {
         Ok(cache.len())
     }
 
-    /// Reads the next chunk of an archive into `chunk`, whose memory is reused; false at the end.
+    /// Reads the next chunk of an archive into `chunk` and reuses its memory. Returns false at the end.
     ///
     /// # Errors
-    /// As [`StorageCodec::span`], a chunk without all of its streams, one that is cut short, and what `input` refuses.
+    /// The errors of [`StorageCodec::span`], a chunk without all of its streams, a truncated chunk, and
+    /// errors of `input`.
     pub fn read_chunk(&self, input: &mut dyn Read, chunk: &mut Vec<u8>) -> Result<bool, StorageError> {
         chunk.resize(Header::BYTES, 0);
         let read = read_up_to(input, chunk)?;
@@ -101,7 +106,7 @@ impl StorageCodec {
     }
 }
 
-/// As much as there is, up to the length of `to`.
+/// Reads until `to` is full or the input ends. Returns the bytes read.
 fn read_up_to(input: &mut dyn Read, to: &mut [u8]) -> Result<usize, StorageError> {
     let mut filled = 0;
     while filled < to.len() {

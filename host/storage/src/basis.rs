@@ -11,7 +11,7 @@ use crate::frame::Frame;
 use crate::marks::Marks;
 use crate::shape::{Join, Shape};
 
-/// Longest file that is read: that of the largest models without shared KV heads takes 2 GB.
+/// The largest file that is read. The largest models without shared KV heads have a basis of 2 GB.
 const MOST: u64 = 8 << 30;
 
 /// The SHA-256 of a basis file: its name.
@@ -30,9 +30,11 @@ impl fmt::Debug for BasisId {
     }
 }
 
-/// Where keys and values of each layer are coded: [`crate::Learner::freeze`] makes one, and nothing changes it.
+/// The basis of each layer, in which its keys and values are coded. [`crate::Learner::freeze`] makes one, and
+/// nothing changes it.
 ///
-/// About `layer_values^2` bytes a layer where keys and values share one, half of that where they do not, n times that where n layers do.
+/// Size: about `layer_values^2` bytes per layer where keys and values share a basis. It is half of that where
+/// they have one each, and n times that where n layers share one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Basis {
     pub(crate) shape: Shape,
@@ -40,52 +42,53 @@ pub struct Basis {
     pub(crate) model: String,
     pub(crate) tokens: u64,
     pub(crate) marks: Marks,
-    /// In the order of their layers.
+    /// One frame per layer or group of layers, in their order.
     pub(crate) frames: Vec<Frame>,
     pub(crate) id: BasisId,
 }
 
 impl Basis {
-    /// That in which a layer is coded.
+    /// The frame in which a layer is coded.
     pub(crate) fn frame(&self, layer: usize) -> &Frame {
         &self.frames[layer / self.join.layers()]
     }
 
-    /// Its name.
+    /// The name of the basis.
     pub const fn id(&self) -> BasisId {
         self.id
     }
 
-    /// The model that it was learned for.
+    /// The model that the basis was learned for.
     pub fn model(&self) -> &str {
         &self.model
     }
 
-    /// Tokens that it was learned from.
+    /// The number of tokens that the basis was learned from.
     pub const fn tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// The share of a text that it was learned from, estimated from some hashes of what [`crate::Learner::mark`] was shown; figures on
-    /// such a text say nothing of others. 0 where it was shown nothing.
+    /// The share of a text that the basis was learned from, estimated from hashes of the tokens passed to
+    /// [`crate::Learner::mark`]. Figures measured on such a text say nothing about other texts. 0 where no
+    /// tokens were marked.
     pub fn learned_from(&self, tokens: &[u32]) -> f64 {
         self.marks.share(tokens)
     }
 
-    /// What keys and values it is for.
+    /// The shape of the keys and values.
     pub const fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// What shares it.
+    /// Which keys and values share one basis.
     pub const fn join(&self) -> Join {
         self.join
     }
 
-    /// Refuses a basis of another model or shape.
+    /// Checks that the basis is for this model and shape.
     ///
     /// # Errors
-    /// [`StorageError::Basis`] with what differs.
+    /// [`StorageError::Basis`] names the difference.
     pub fn check(&self, model: &str, shape: &Shape) -> Result<(), StorageError> {
         if self.model != model {
             return Err(StorageError::Basis(format!(
@@ -99,10 +102,10 @@ impl Basis {
     /// Reads a file that [`Basis::save`] wrote.
     ///
     /// # Errors
-    /// Those of reading, a file of more than 8 GiB, and what [`Basis::from_bytes`] refuses.
+    /// Errors of reading, a file of more than 8 GiB, and the errors of [`Basis::from_bytes`].
     pub fn load(path: &Path) -> Result<Self, StorageError> {
         let (file, mut bytes) = (File::open(path)?, Vec::new());
-        // A file that begins otherwise may have no end.
+        // A file with another magic is not read further: it may have no end.
         (&file).take(MAGIC.len() as u64).read_to_end(&mut bytes)?;
         if bytes == MAGIC {
             (&file).take(MOST).read_to_end(&mut bytes)?;
@@ -116,7 +119,7 @@ impl Basis {
     /// Writes the file, whole or not at all.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Errors of writing.
     pub fn save(&self, path: &Path) -> Result<(), StorageError> {
         use std::io::Write;
         use tqkv::file::{AtomicFile, Existing};

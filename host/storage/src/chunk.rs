@@ -1,4 +1,4 @@
-//! What a chunk says of itself: its header, and the tokens that it keeps as they are.
+//! The header of a chunk, and the tokens that it keeps exactly.
 
 use crate::element::{Dtype, Element};
 use crate::error::StorageError;
@@ -11,36 +11,36 @@ const VERSION: u16 = 1;
 /// Bytes before the exact tokens.
 const HEADER: usize = 92;
 pub(crate) const CRC: usize = 4;
-/// Tokens of a chunk at most.
+/// The most tokens of a chunk.
 pub const MAX_TOKENS: usize = 256;
-/// Tokens at the start of a text that are kept as they are: all others attend to them.
+/// Tokens at the start of a text that are kept exactly, because all later tokens attend to them.
 pub const EXACT_TOKENS: u64 = 4;
 
-/// Which tokens of which layers a chunk holds.
+/// The tokens and layers that a chunk holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// The first layer.
     pub first_layer: usize,
-    /// Layers.
+    /// Number of layers.
     pub layers: usize,
-    /// Position of the first token; the others follow.
+    /// Position of the first token. The others follow.
     pub first_position: u64,
-    /// Tokens, 1 to [`MAX_TOKENS`].
+    /// Number of tokens, 1 to [`MAX_TOKENS`].
     pub tokens: usize,
-    /// The first so many are kept as they are.
+    /// Number of tokens, from the first on, that are kept exactly.
     pub exact: usize,
-    /// What the store calls the chunk, shortened to eight bytes; not looked at here.
+    /// The store's name of the chunk, shortened to eight bytes. The codec does not read it.
     pub name: [u8; 8],
 }
 
 impl Span {
-    /// All layers of consecutive tokens; those of the first four positions stay exact.
+    /// All layers of consecutive tokens. Those at the first four positions stay exact.
     pub fn of(shape: &Shape, first_position: u64, tokens: usize) -> Self {
         let exact = EXACT_TOKENS.saturating_sub(first_position).min(tokens as u64) as usize;
         Self { first_layer: 0, layers: shape.num_layers, first_position, tokens, exact, name: [0; 8] }
     }
 
-    /// Tokens that are coded.
+    /// Number of coded tokens.
     pub(crate) const fn coded(&self) -> usize {
         self.tokens - self.exact
     }
@@ -57,14 +57,14 @@ impl Span {
         if layers == 0 || first_layer.checked_add(layers).is_none_or(|end| end > shape.num_layers) {
             return bad(format!("{layers} layers from layer {first_layer} on of {}", shape.num_layers));
         }
-        // Beyond it, positions are no longer apart in f64.
+        // Beyond this, neighbouring positions are equal in f64.
         if first_position > 1 << 52 {
             return bad(format!("position {first_position}; accepted are 0 to 2^52"));
         }
         Ok(())
     }
 
-    /// Checks slices against the span, keys first.
+    /// Checks the lengths of the slices against the span, keys first.
     pub(crate) fn check_lengths(&self, shape: &Shape, k: usize, v: usize) -> Result<(), StorageError> {
         let rows = self.layers * self.tokens;
         for (what, got, expected) in
@@ -78,17 +78,17 @@ impl Span {
     }
 }
 
-/// The fields before the sections.
+/// The fields of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) span: Span,
     pub(crate) dtype: Dtype,
     pub(crate) has_basis: bool,
-    /// Of the basis, or of the shape where there is none.
+    /// The digest of the basis, or of the shape where there is no basis.
     pub(crate) frame: [u8; 32],
-    /// Streams of fewer bits are not there; 1 in a whole chunk.
+    /// The chunk has no streams of fewer bits. 1 in a whole chunk.
     pub(crate) least: u8,
-    /// Bytes, in a whole chunk.
+    /// Bytes of a section in a whole chunk.
     pub(crate) section: usize,
 }
 
@@ -106,7 +106,8 @@ impl Header {
         HEADER + self.exact_bytes(shape) + CRC
     }
 
-    /// Writes header, exact tokens and their CRC; refuses exact tokens that are not finite, as coded ones are.
+    /// Writes header, exact tokens and their CRC. Exact tokens that are not finite are an error, as coded
+    /// ones are.
     pub(crate) fn write<T: Element>(
         &self,
         shape: &Shape,
@@ -132,7 +133,7 @@ impl Header {
         Ok(())
     }
 
-    /// These fields in front of the exact tokens of another chunk that has the same.
+    /// These fields, followed by the exact tokens of a chunk whose exact tokens are the same.
     pub(crate) fn copied(&self, shape: &Shape, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         self.write_fields(shape, &mut out);
@@ -159,7 +160,8 @@ impl Header {
         out.extend_from_slice(frame);
     }
 
-    /// Reads and checks the header of a chunk for keys and values of `shape`; what follows it and its exact tokens is left.
+    /// Reads and checks the header of a chunk for keys and values of `shape`. Returns the bytes behind the
+    /// exact tokens as well.
     pub(crate) fn read<'a>(bytes: &'a [u8], shape: &Shape) -> Result<(Self, &'a [u8]), StorageError> {
         let mut rest = Bytes::new(bytes, "chunk");
         let header = Self::read_fields(&mut rest, shape)?;
@@ -171,7 +173,7 @@ impl Header {
         Ok((header, rest.rest()))
     }
 
-    /// Reads the fields alone, which nothing vouches for yet.
+    /// Reads the fields alone. No checksum covers them yet.
     pub(crate) fn read_fields(rest: &mut Bytes<'_>, shape: &Shape) -> Result<Self, StorageError> {
         let bad = |why: String| Err(StorageError::chunk(why));
         if rest.array()? != MAGIC {
@@ -203,7 +205,7 @@ impl Header {
         Ok(Self { span, dtype, has_basis: flags == 1, frame, least: least as u8, section })
     }
 
-    /// Copies the exact tokens of a chunk, in whichever numbers they are. Where one is not finite nothing is copied.
+    /// Copies the exact tokens of a chunk and converts their numbers. Copies nothing if one is not finite.
     pub(crate) fn read_exact<T: Element>(
         &self,
         shape: &Shape,
@@ -228,7 +230,7 @@ impl Header {
     }
 }
 
-/// Numbers as another kind of numbers.
+/// Converts stored numbers of one type to another.
 fn numbers<T: Element>(dtype: Dtype, bytes: &[u8]) -> Vec<T> {
     fn of<S: Element, T: Element>(bytes: &[u8]) -> Vec<T> {
         bytes.chunks_exact(S::DTYPE.bytes()).map(|x| T::from_f32(S::read(x).to_f32())).collect()

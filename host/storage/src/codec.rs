@@ -1,4 +1,4 @@
-//! Chunks of keys and values, to bytes and back.
+//! Encodes keys and values to chunks, and decodes them.
 
 use std::sync::Arc;
 
@@ -17,50 +17,52 @@ use crate::rope::Angles;
 use crate::rows::Place;
 use crate::shape::Shape;
 
-/// Bits for each coded value, everything but the header and exact tokens included.
+/// Bits per coded value. All bytes count but the header and the exact tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Budget(f32);
 
 impl Budget {
     const MOST: f32 = 5.0;
 
-    /// 0.5 to 5 bits.
+    /// A budget of 0.5 to 5 bits per value.
     ///
     /// # Errors
-    /// Others.
+    /// [`StorageError::Budget`] for any other number.
     pub fn new(bits: f32) -> Result<Self, StorageError> {
         if (0.5..=Self::MOST).contains(&bits) { Ok(Self(bits)) } else { Err(StorageError::Budget(bits)) }
     }
 
-    /// Its bits.
+    /// Bits per coded value.
     pub const fn bits(self) -> f32 {
         self.0
     }
 }
 
-/// What a section holds: its head, and its streams with the zeros behind them.
+/// The head of a section, and its streams with the zeros behind them.
 type Section<'a> = (Head<'a>, &'a [u8]);
 
 /// Encodes and decodes chunks of one model's keys and values.
 ///
-/// Sections run on the threads of rayon's pool, each with the memory of its layers' tokens in f32 three times over and their
-/// basis. Encoding gives the same bytes for any number of threads; without a basis on every machine, with one up to the order of
-/// sums in the machine's matrix products.
+/// Sections run on the threads of rayon's pool. Each needs its basis, and the tokens of its layers in f32
+/// three times.
+///
+/// Encoding gives the same bytes for any number of threads. Without a basis it also gives the same bytes on
+/// every machine. With a basis they depend on the order of sums in the machine's matrix products.
 #[derive(Debug, Clone)]
 pub struct StorageCodec {
     shape: Shape,
     basis: Option<Arc<Basis>>,
-    /// Of the basis, or of the shape.
+    /// The digest of the basis, or of the shape.
     frame: [u8; 32],
     level: Level,
 }
 
 impl StorageCodec {
-    /// A codec in a basis, or without one.
+    /// A codec with a basis, or without one.
     ///
     /// # Errors
-    /// [`StorageError::Basis`] where the basis is of another shape (of which model it is, [`Basis::check`] says), or a level
-    /// forced by `TQKV_LEVEL` that this machine does not have.
+    /// [`StorageError::Basis`] where the basis is of another shape; [`Basis::check`] compares the model. An
+    /// error as well if `TQKV_LEVEL` forces a level that this machine does not have.
     pub fn new(shape: Shape, basis: Option<Arc<Basis>>) -> Result<Self, StorageError> {
         if let Some(why) = basis.as_ref().and_then(|basis| basis.shape().differs(&shape)) {
             return Err(StorageError::Basis(why));
@@ -71,7 +73,7 @@ impl StorageCodec {
         Ok(Self { shape, basis, frame, level })
     }
 
-    /// What keys and values it is for.
+    /// The shape of the keys and values.
     pub const fn shape(&self) -> &Shape {
         &self.shape
     }
@@ -98,7 +100,7 @@ impl StorageCodec {
         })
     }
 
-    /// Refuses part of the layers that share a basis.
+    /// Refuses a span that holds a part of the layers that share a basis.
     fn check_layers(&self, span: &Span) -> Result<(), StorageError> {
         let layers = self.layout(span).layers();
         if span.first_layer.is_multiple_of(layers) && span.layers.is_multiple_of(layers) {
@@ -110,7 +112,7 @@ impl StorageCodec {
         )))
     }
 
-    /// Bytes of a chunk of such tokens, whatever they hold.
+    /// Bytes of a chunk of this span. They do not depend on the numbers in it.
     ///
     /// # Errors
     /// A span that does not fit the shape.
@@ -122,7 +124,8 @@ impl StorageCodec {
     /// Encodes keys `[layers, tokens, num_kv_heads, head_dim]`, after RoPE, and values likewise.
     ///
     /// # Errors
-    /// A span or slices that do not fit the shape, and numbers that are not finite or too large for the basis.
+    /// A span or slices that do not fit the shape, and numbers that are not finite or too large for the
+    /// basis.
     pub fn encode<T: Element>(
         &self,
         budget: Budget,
@@ -151,14 +154,15 @@ impl StorageCodec {
         Ok(out)
     }
 
-    /// Keys and values of the layers of a section.
+    /// Numbers of keys and of values in one section.
     fn section_values(&self, span: &Span, layout: &Layout<'_>) -> [usize; 2] {
         let rows = layout.layers() * span.tokens;
         [rows * self.shape.key_values(), rows * self.shape.value_values()]
     }
 
-    /// The likeliest of `candidates` as the position of the first token of a span, for stores that do not say: RoPE is undone for
-    /// it. Without a basis nothing tells, and the span's own position comes back. A wrong one costs bits, not correctness.
+    /// The candidate that is most likely the position of the first token, for stores that do not keep
+    /// positions. Encoding undoes RoPE for this position. A wrong position costs bits, not correctness.
+    /// Without a basis there is nothing to compare with, and the result is the span's own position.
     ///
     /// # Errors
     /// A span or keys that do not fit the shape.
@@ -171,10 +175,10 @@ impl StorageCodec {
         Ok(self.basis().map_or(span.first_position, |basis| locate(basis, span, k, candidates)))
     }
 
-    /// What a chunk holds.
+    /// The tokens and layers that a chunk holds.
     ///
     /// # Errors
-    /// As [`StorageCodec::decode`], but for damage past the header.
+    /// The errors of [`StorageCodec::decode`], except damage behind the header.
     pub fn span(&self, bytes: &[u8]) -> Result<Span, StorageError> {
         Ok(self.read_header(bytes)?.0.span)
     }
@@ -195,11 +199,11 @@ impl StorageCodec {
         Ok((header, rest))
     }
 
-    /// Decodes a chunk into keys and values, as long as [`StorageCodec::span`] says.
+    /// Decodes a chunk into keys and values. [`StorageCodec::span`] gives their lengths.
     ///
     /// # Errors
-    /// [`StorageError::OtherBasis`], [`StorageError::Bytes`] for what is no chunk, damaged or truncated, and slices of other
-    /// lengths. What keys and values hold then is of no meaning.
+    /// [`StorageError::OtherBasis`]; [`StorageError::Bytes`] for bytes that are no chunk, damaged or
+    /// truncated; and slices of other lengths. After an error the contents of `k` and `v` are unspecified.
     pub fn decode<T: Element>(&self, bytes: &[u8], k: &mut [T], v: &mut [T]) -> Result<Span, StorageError> {
         let (header, rest) = self.read_header(bytes)?;
         let span = header.span;
@@ -211,7 +215,7 @@ impl StorageCodec {
         }
         let angles = self.angles(&span);
         let [keys, values] = self.section_values(&span, &layout);
-        // Latent vectors have no values: an empty slice a section.
+        // Latent vectors have no values: each section gets an empty slice.
         let mut v = v.chunks_exact_mut(values.max(1));
         let targets: Vec<_> = k.chunks_exact_mut(keys).map(|k| (k, v.next().unwrap_or_default())).collect();
         targets.into_par_iter().zip(&sections).enumerate().try_for_each(
@@ -225,10 +229,10 @@ impl StorageCodec {
         Ok(span)
     }
 
-    /// Bytes of the chunk that `bytes` begin with.
+    /// Bytes of the chunk at the start of `bytes`.
     ///
     /// # Errors
-    /// As [`StorageCodec::thin`].
+    /// The errors of [`StorageCodec::thin`].
     pub fn chunk_bytes(&self, bytes: &[u8]) -> Result<usize, StorageError> {
         let (header, rest) = self.read_header(bytes)?;
         Ok(bytes.len() - self.sections(&header, rest)?.2)
@@ -253,7 +257,7 @@ impl StorageCodec {
         let layout = self.layout(&header.span);
         let mut rest = Bytes::new(bytes, "chunk");
         let mut sections = Vec::new();
-        // Of exact tokens alone there are none.
+        // A chunk of exact tokens alone has no sections.
         let layers = if header.span.coded() == 0 { 0 } else { header.span.layers };
         for layer in (0..layers).step_by(layout.layers()) {
             let head = layout.parse(header.span.first_layer + layer, &mut rest)?;
@@ -268,7 +272,7 @@ impl StorageCodec {
         Ok((layout, sections, rest.rest().len()))
     }
 
-    /// As [`StorageCodec::sections`], behind which nothing may be.
+    /// The result of [`StorageCodec::sections`]. Bytes behind the sections are an error.
     fn all_sections<'a>(
         &'a self,
         header: &Header,
@@ -280,7 +284,7 @@ impl StorageCodec {
         }
     }
 
-    /// One for each kind of RoPE, of the coded tokens.
+    /// The angles of the coded tokens, for each kind of RoPE.
     fn angles(&self, span: &Span) -> Vec<Angles> {
         let first = span.first_position + span.exact as u64;
         self.shape.ropes.iter().map(|rope| rope.angles(first, span.coded())).collect()
@@ -305,10 +309,11 @@ impl StorageCodec {
         }
     }
 
-    /// The chunk without its streams of fewer than `least` bits: fewer bytes at once, without encoding again.
+    /// The chunk without its streams of fewer than `least` bits. The result is smaller, and nothing is
+    /// encoded again.
     ///
     /// # Errors
-    /// A chunk that [`StorageCodec::decode`] refuses before it looks at streams, or `least` not of 2 to 5.
+    /// A chunk that [`StorageCodec::decode`] refuses before it reads streams, or `least` outside 2 to 5.
     pub fn thin(&self, bytes: &[u8], least: u8) -> Result<Vec<u8>, StorageError> {
         let (header, rest) = self.read_header(bytes)?;
         if !(2..=5).contains(&least) || least < header.least {

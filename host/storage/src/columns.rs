@@ -7,12 +7,12 @@ use tqkv::matmul::{Mat, MatMut, Store, product};
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Columns {
     pub(crate) scales: Vec<f16>,
-    /// Column after column.
+    /// Column by column.
     pub(crate) entries: Vec<i8>,
 }
 
 impl Columns {
-    /// Rounds a column after another of `dim` numbers.
+    /// Rounds a matrix column by column. A column has `dim` numbers.
     pub(crate) fn round(columns: &[f64], dim: usize) -> Self {
         let (mut scales, mut entries) = (Vec::with_capacity(dim), Vec::with_capacity(dim * dim));
         for column in columns.chunks_exact(dim) {
@@ -29,7 +29,7 @@ impl Columns {
         self.scales.len()
     }
 
-    /// Coefficients `[rows, stride]` of rows `[rows, stride]`, in columns `first..first + dim` of both.
+    /// Coefficients `[rows, stride]` of rows `[rows, stride]`. Uses columns `first..first + dim` of both.
     pub(crate) fn project(&self, rows: &[f32], out: &mut [f32], stride: usize, first: usize) {
         let (dim, count) = (self.dim(), rows.len() / stride);
         let columns: Vec<f32> = self.entries.iter().map(|x| f32::from(*x)).collect();
@@ -46,7 +46,7 @@ impl Columns {
         }
     }
 
-    /// Rows of coefficients, as [`Columns::project`] takes them; only columns that `is_used` says are read.
+    /// The inverse of [`Columns::project`]. Reads only the columns for which `is_used` is true.
     pub(crate) fn back(
         &self,
         coefficients: &[f32],
@@ -87,7 +87,7 @@ mod tests {
     fn a_rotation_comes_back_and_unused_columns_are_left_out() {
         let (c, s) = (0.8, 0.6);
         let columns = Columns::round(&[c, s, -s, c], 2);
-        // A stride of 3 whose middle and last values are the part.
+        // With a stride of 3, the middle and last values are the part.
         let rows = [9.0, 1.0, 2.0, 9.0, -3.0, 0.5];
         let (mut coefficients, mut back) = ([0.0; 6], [7.0; 6]);
         columns.project(&rows, &mut coefficients, 3, 1);

@@ -1,8 +1,8 @@
-//! The numbers that keys and values come in.
+//! The types of numbers in keys and values.
 
 use half::{bf16, f16};
 
-/// Which numbers, as the format codes them.
+/// The type of a number, as the format codes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dtype {
     /// f32.
@@ -40,17 +40,17 @@ mod sealed {
     impl Sealed for half::bf16 {}
 }
 
-/// A number that keys and values may be: f32, f16 or bf16.
+/// A number type of keys and values: f32, f16 or bf16.
 pub trait Element: Copy + Send + Sync + sealed::Sealed + 'static {
-    /// Which.
+    /// The type of this number.
     const DTYPE: Dtype;
-    /// As f32, exactly.
+    /// Converts to f32, exactly.
     fn to_f32(self) -> f32;
-    /// To nearest, ties to even.
+    /// Rounds to nearest, ties to even.
     fn from_f32(x: f32) -> Self;
     /// Appends its bytes, little-endian.
     fn push(self, out: &mut Vec<u8>);
-    /// From as many bytes as it has.
+    /// Reads a number from its bytes.
     fn read(bytes: &[u8]) -> Self;
 }
 

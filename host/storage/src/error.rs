@@ -1,4 +1,4 @@
-//! What can be wrong with a shape, a basis or a chunk.
+//! Errors of shapes, bases and chunks.
 
 use std::io;
 
@@ -8,16 +8,16 @@ use tqkv::error::CacheError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StorageError {
-    /// No shape of keys and values that can be stored.
+    /// A shape of keys and values that cannot be stored.
     #[error("{0}")]
     Shape(String),
-    /// A kind of RoPE that is not undone.
+    /// A kind of RoPE that cannot be undone.
     #[error("RoPE of the kind '{0}' is not stored; accepted are half, interleaved and none")]
     RopeKind(String),
-    /// A budget outside of what chunks can have.
-    #[error("budget of {0} bits a value; accepted are 0.5 to 5")]
+    /// A budget outside the accepted range.
+    #[error("budget of {0} bits per value; accepted are 0.5 to 5")]
     Budget(f32),
-    /// A run of tokens that does not fit the shape or the format.
+    /// A span of tokens that does not fit the shape or the format.
     #[error("{0}")]
     Span(String),
     /// A slice of the wrong length.
@@ -25,9 +25,9 @@ pub enum StorageError {
     Length {
         /// Keys or values.
         what: &'static str,
-        /// Values passed.
+        /// Number of values passed.
         got: usize,
-        /// Values needed.
+        /// Number of values needed.
         expected: usize,
     },
     /// Keys or values that cannot be encoded.
@@ -35,29 +35,29 @@ pub enum StorageError {
     Layer {
         /// The layer.
         layer: usize,
-        /// What is wrong there.
+        /// The fault.
         what: String,
     },
-    /// Too little to learn from.
+    /// Too few tokens to learn from.
     #[error("{0}")]
     Learning(String),
     /// A basis of another model, shape or RoPE.
     #[error("basis does not fit: {0}")]
     Basis(String),
-    /// Bytes that are no chunk or no basis, or a damaged one.
+    /// Bytes that are no chunk or no basis, or are damaged.
     #[error("{kind}: {why}")]
     Bytes {
         /// "chunk" or "basis".
         kind: &'static str,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// A chunk encoded with another basis, or for another model.
-    #[error("chunk needs basis {wanted}; {offered} is here")]
+    #[error("chunk needs basis {wanted}; the codec has {offered}")]
     OtherBasis {
-        /// That of the chunk.
+        /// The basis of the chunk.
         wanted: String,
-        /// That of the codec.
+        /// The basis of the codec.
         offered: String,
     },
     /// The system failed to read or write.
@@ -66,7 +66,7 @@ pub enum StorageError {
     /// A cache that does not fit.
     #[error("cache does not fit: {0}")]
     Cache(String),
-    /// What a cache refused; or the machine lacks threads, or an instruction set that was asked for.
+    /// An error of a cache, missing threads, or an instruction set that this machine does not have.
     #[error(transparent)]
     Machine(#[from] CacheError),
 }

@@ -12,7 +12,7 @@ use crate::parse::Bytes;
 use crate::shape::{Join, Shape};
 
 pub(crate) const MAGIC: [u8; 8] = *b"\x89TQB\r\n\x1a\n";
-/// Without marks, and with them.
+/// Version 1 has no marks, version 2 has them.
 const VERSIONS: [u16; 2] = [1, 2];
 const DIGEST: usize = 32;
 
@@ -30,14 +30,14 @@ impl Basis {
         basis
     }
 
-    /// As the file has it.
+    /// The bytes of the file.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = self.body();
         out.extend_from_slice(&self.id.0);
         out
     }
 
-    /// All but the digest.
+    /// The bytes without the digest.
     fn body(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         let join = match self.join {
@@ -68,7 +68,7 @@ impl Basis {
         out
     }
 
-    /// Reads what [`Basis::to_bytes`] gives.
+    /// Reads the bytes of [`Basis::to_bytes`].
     ///
     /// # Errors
     /// [`StorageError::Bytes`]: another magic, version or digest, or fields that contradict each other.

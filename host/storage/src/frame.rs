@@ -1,4 +1,4 @@
-//! Where rows are coded: moved by a mean, scaled, and turned into a basis where there is one.
+//! A frame moves rows by a mean and scales them. With a basis it also rotates them into it.
 
 use half::f16;
 
@@ -6,19 +6,21 @@ use crate::columns::Columns;
 use crate::rows::Rows;
 use crate::shape::Shape;
 
-/// The frame of a layer, or of the layers that share a basis. Without columns, coefficients are the scaled channels themselves.
+/// The frame of a layer, or of the layers that share a basis. Without columns, coefficients are the scaled
+/// channels themselves.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Frame {
-    /// Of the un-RoPEd keys, f16 each.
+    /// The mean of the un-RoPEd keys, f16 each.
     pub(crate) mean: Vec<f32>,
-    /// Of the keys and of the values of each layer.
+    /// One scale for the keys and one for the values of each layer.
     pub(crate) scales: Vec<[f32; 2]>,
-    /// One over all of a row, or of keys and of values.
+    /// One matrix for the whole row, or one for keys and one for values. Empty without a basis.
     pub(crate) columns: Vec<Columns>,
 }
 
 impl Frame {
-    /// The frame of rows without a basis: keys less their own mean, as large as values over their norms.
+    /// The frame of rows without a basis. It subtracts the mean of the keys and makes them as large as values
+    /// over their norms.
     pub(crate) fn of_rows(rows: &Rows, shape: &Shape) -> Self {
         let (keys, stride) = (shape.key_values(), shape.layer_values());
         let tokens = (rows.values.len() / stride) as f64;
@@ -32,12 +34,12 @@ impl Frame {
         Self { mean, scales: vec![[scale_of(energy), Self::own_value_scale(shape)]], columns: Vec::new() }
     }
 
-    /// What makes values over their norm as large as keys, without a basis.
+    /// The scale that makes values over their norm as large as keys, without a basis.
     pub(crate) fn own_value_scale(shape: &Shape) -> f32 {
         (shape.value_dim.max(1) as f32).sqrt()
     }
 
-    /// Coefficients `[tokens, stride]` of rows.
+    /// Transforms rows to coefficients `[tokens, stride]`.
     pub(crate) fn coefficients(&self, mut rows: Vec<f32>, stride: usize) -> Vec<f32> {
         for row in rows.chunks_exact_mut(stride) {
             row.iter_mut().zip(&self.mean).for_each(|(x, mean)| *x -= mean);
@@ -54,7 +56,7 @@ impl Frame {
         out
     }
 
-    /// Rows of coefficients; those that `is_used` does not say are zero.
+    /// Transforms coefficients back to rows. A coefficient counts as zero where `is_used` is false.
     pub(crate) fn rows(
         &self,
         coefficients: Vec<f32>,
@@ -78,7 +80,7 @@ impl Frame {
         rows
     }
 
-    /// Multiplies the keys and the values of each layer in a row by what their scale says.
+    /// Multiplies the keys and the values of each layer in a row by `factor` of their scale.
     fn scale(&self, row: &mut [f32], factor: impl Fn(f32) -> f32) {
         let layers = self.scales.len();
         let (keys, values) = row.split_at_mut(self.mean.len());
@@ -92,13 +94,13 @@ impl Frame {
     }
 }
 
-/// To the nearest f16, within its range.
+/// Rounds to the nearest f16. Larger numbers become its largest.
 pub(crate) fn rounded(x: f64) -> f32 {
     let most = f64::from(f16::MAX);
     f16::from_f64(x.clamp(-most, most)).to_f32()
 }
 
-/// What makes a mean square 1; 1 where there is nothing.
+/// The scale that makes a mean square 1. It is 1 where there is no normal number.
 pub(crate) fn scale_of(mean_square: f64) -> f32 {
     let scale = (1.0 / mean_square.sqrt()) as f32;
     if scale.is_normal() { scale } else { 1.0 }

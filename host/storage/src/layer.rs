@@ -1,5 +1,5 @@
-//! The part of a chunk that one layer has, or those that share a basis: norms and widths, then a stream for each width, the widest
-//! first.
+//! A section: the part of a chunk for one layer, or for the layers that share a basis. It holds norms and
+//! widths, then a stream for each width, the widest first.
 
 use std::borrow::Cow;
 
@@ -15,11 +15,11 @@ use crate::rows::Place;
 use crate::shape::Shape;
 use crate::{streams, widths};
 
-/// Coefficients that share a width in a basis; channels have one each without.
+/// Coefficients in a basis that share a width. Without a basis each channel has its own.
 const RUN: usize = 16;
 const CRC: usize = 4;
 
-/// How sections are laid out: what shape, basis and number of coded tokens say.
+/// The layout of sections follows from the shape, the basis and the number of coded tokens.
 #[derive(Clone, Copy)]
 pub(crate) struct Layout<'a> {
     pub(crate) shape: &'a Shape,
@@ -28,17 +28,17 @@ pub(crate) struct Layout<'a> {
 }
 
 impl<'a> Layout<'a> {
-    /// Layers of a section.
+    /// Layers per section.
     pub(crate) fn layers(&self) -> usize {
         self.basis.map_or(1, |basis| basis.join().layers())
     }
 
-    /// Values of a token.
+    /// Values per token.
     fn stride(&self) -> usize {
         self.layers() * self.shape.layer_values()
     }
 
-    /// Norms of a token's values in a layer: one in a basis over all heads, else one a head.
+    /// Norms of a token's values in a layer: one with a basis over all heads, else one per head.
     pub(crate) const fn norms(&self) -> usize {
         match (self.shape.value_dim, self.basis) {
             (0, _) => 0,
@@ -55,7 +55,7 @@ impl<'a> Layout<'a> {
         self.stride() / self.run()
     }
 
-    /// Mean and scale of the keys, where no basis has them.
+    /// Bytes of the mean and scale of the keys, which a basis has for all chunks.
     const fn frame_bytes(&self) -> usize {
         if self.basis.is_some() { 0 } else { 2 * self.shape.key_values() + 4 }
     }
@@ -68,8 +68,8 @@ impl<'a> Layout<'a> {
             + CRC
     }
 
-    /// Bytes of a section at so many bits for each coded value, norms, widths, scales and checksums included. Where tokens are few
-    /// the head would take all of it, and half of what is there is for the streams.
+    /// Bytes of a section at `bits` bits per coded value. Norms, widths, scales and checksums are included.
+    /// With few tokens the head would take all of it, so half of the section is kept for the streams.
     pub(crate) fn section(&self, bits: f32) -> usize {
         if self.tokens == 0 {
             return 0;
@@ -118,7 +118,7 @@ impl<'a> Layout<'a> {
         let (to_norms, rest) = body.split_at_mut(norms.len());
         to_norms.copy_from_slice(norms);
         let (to_frame, to_widths) = rest.split_at_mut(self.frame_bytes());
-        // Empty in a basis.
+        // A section with a basis has no frame of its own.
         if let Some((mean, scale)) = to_frame.split_last_chunk_mut() {
             for (to, x) in mean.as_chunks_mut().0.iter_mut().zip(&frame.mean) {
                 *to = f16::from_f32(*x).to_le_bytes();
@@ -129,7 +129,7 @@ impl<'a> Layout<'a> {
         crc.copy_from_slice(&crc32fast::hash(body).to_le_bytes());
     }
 
-    /// Reads the head of the section of `layer` in front of `bytes`.
+    /// Reads the head of the section of `layer` from the start of `bytes`.
     pub(crate) fn parse(&self, layer: usize, bytes: &mut Bytes<'a>) -> Result<Head<'a>, StorageError> {
         let head = bytes.take(self.head())?;
         let mut rest = Bytes::new(head, "chunk");
@@ -144,7 +144,7 @@ impl<'a> Layout<'a> {
             None => Cow::Owned(self.own_frame(&mut rest)?),
         };
         let widths = widths::unpack(rest.rest(), self.runs())
-            .ok_or_else(|| StorageError::chunk("a width that no stream has"))?;
+            .ok_or_else(|| StorageError::chunk("widths above 5 bits, or bits behind the last width"))?;
         Ok(Head { norms, frame, widths, head })
     }
 
@@ -153,7 +153,7 @@ impl<'a> Layout<'a> {
         let mean: Vec<f32> = mean.as_chunks().0.iter().map(|x| f16::from_le_bytes(*x).to_f32()).collect();
         let key_scale = f32::from_bits(bytes.u32()?);
         if !key_scale.is_normal() || key_scale < 0.0 || mean.iter().any(|x| !x.is_finite()) {
-            return Err(StorageError::chunk("a mean or scale of keys that is no such number"));
+            return Err(StorageError::chunk("a mean or scale of keys that is not a valid number"));
         }
         Ok(Frame { mean, scales: vec![[key_scale, Frame::own_value_scale(self.shape)]], columns: Vec::new() })
     }
@@ -200,17 +200,17 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// What a section says before its streams.
+/// The head of a section: everything before its streams.
 pub(crate) struct Head<'a> {
     norms: &'a [u8],
-    /// The basis's, or the section's own.
+    /// The frame of the basis, or of the section.
     frame: Cow<'a, Frame>,
     pub(crate) widths: Vec<u8>,
-    /// All of it, as stored.
+    /// All bytes of the head, as stored.
     pub(crate) head: &'a [u8],
 }
 
-/// Of each run of coefficients.
+/// The energy of each run of coefficients.
 fn energies(coefficients: &[f32], stride: usize, run: usize) -> Vec<f64> {
     let mut energies = vec![0.0; stride / run];
     for row in coefficients.chunks_exact(stride) {

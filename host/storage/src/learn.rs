@@ -1,4 +1,4 @@
-//! Learning a basis from keys and values that pass.
+//! Learns a basis from keys and values that pass.
 
 use nalgebra::{DMatrix, SymmetricEigen};
 use rayon::prelude::*;
@@ -15,19 +15,20 @@ use crate::rope::Angles;
 use crate::rows::Place;
 use crate::shape::{Join, Shape};
 
-/// Sums over the rows of one layer, or of those that share a basis.
+/// Sums over the rows of one layer, or of the layers that share a basis.
 #[derive(Debug, Clone)]
 struct Moments {
-    /// Of the rows.
+    /// Sums of the rows.
     sums: Vec<f64>,
-    /// Of the products of a row's values, for each part.
+    /// Sums of the products of a row's values, for each part.
     products: Vec<Vec<f64>>,
 }
 
-/// Gathers what a [`Basis`] is made of.
+/// Gathers the sums that a [`Basis`] is made of.
 ///
-/// Memory: 8 bytes for each entry of the basis. Cost: one matrix product a layer as tokens pass, and eigenvectors once
-/// ([`Learner::freeze`]). A few thousand tokens do; from one to three thousand the error falls by a fifth to a third.
+/// Memory: 8 bytes per entry of the basis. Cost: one matrix product per layer as tokens pass, and
+/// eigenvectors once ([`Learner::freeze`]). A few thousand tokens are enough. Three thousand in place of one
+/// lower the error by a fifth to a third.
 #[derive(Debug, Clone)]
 pub struct Learner {
     shape: Shape,
@@ -38,7 +39,7 @@ pub struct Learner {
 }
 
 impl Learner {
-    /// Nothing seen yet. [`Shape::join`] has the usual choice of `join`.
+    /// A learner that has seen no tokens. [`Shape::join`] is the usual `join`.
     ///
     /// # Errors
     /// Layers that cannot share a basis.
@@ -55,16 +56,17 @@ impl Learner {
         })
     }
 
-    /// Tokens seen.
+    /// The number of tokens seen so far.
     pub const fn tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// Takes keys `[layers, tokens, num_kv_heads, head_dim]`, after RoPE, and values likewise, of tokens at consecutive positions
-    /// from `first_position` on. The first tokens of a text, which are stored as they are, are passed over.
+    /// Learns from keys `[layers, tokens, num_kv_heads, head_dim]`, after RoPE, and values likewise. The
+    /// tokens are at consecutive positions from `first_position` on. The first tokens of a text are skipped,
+    /// because chunks keep them exactly.
     ///
     /// # Errors
-    /// Lengths that do not fit the shape, or numbers that are not finite; nothing is taken then.
+    /// Lengths that do not fit the shape, or numbers that are not finite. Nothing is learned then.
     pub fn learn<T: Element>(&mut self, k: &[T], v: &[T], first_position: u64) -> Result<(), StorageError> {
         let (keys, values) = (self.shape.key_values(), self.shape.value_values());
         let all = self.shape.num_layers * keys;
@@ -113,20 +115,22 @@ impl Learner {
         Ok(())
     }
 
-    /// Remembers a text that it learns from by some hashes, 8 bytes for about 64 tokens, so that [`Basis::learned_from`] tells it
-    /// again.
+    /// Keeps hashes of a text that the learner learns from: 8 bytes for about 64 tokens.
+    /// [`Basis::learned_from`] recognises the text by them.
     pub fn mark(&mut self, tokens: &[u32]) {
         self.marks.add(tokens);
     }
 
-    /// Takes what another learner of the same shape has seen.
+    /// Adds everything that another learner of the same shape has seen.
     ///
     /// # Errors
     /// [`StorageError::Basis`] where the shapes differ.
     pub fn merge(&mut self, other: &Self) -> Result<(), StorageError> {
         if self.shape != other.shape || self.join != other.join {
-            let why =
-                other.shape.differs(&self.shape).unwrap_or_else(|| "other things share a basis in it".into());
+            let why = other
+                .shape
+                .differs(&self.shape)
+                .unwrap_or_else(|| "the two share bases in different ways".into());
             return Err(StorageError::Basis(why));
         }
         self.tokens += other.tokens;
@@ -138,17 +142,17 @@ impl Learner {
         Ok(())
     }
 
-    /// The basis of what was seen, of a model so called. Cost: eigenvectors of each layer, a second for 1024 values
-    /// on one core.
+    /// The basis of the tokens seen so far, named after `model`. Cost: eigenvectors of each layer, one second
+    /// for 1024 values on one core.
     ///
     /// # Errors
-    /// [`StorageError::Learning`]: fewer tokens than a basis has columns.
+    /// [`StorageError::Learning`]: fewer tokens than the basis has columns, or no eigenvectors.
     pub fn freeze(&self, model: &str) -> Result<Basis, StorageError> {
         let parts = self.shape.parts(self.join);
         let least = parts.iter().copied().max().unwrap_or(0) as u64;
         if self.tokens < least {
             return Err(StorageError::Learning(format!(
-                "{} tokens to learn a basis of {least} values a token from; needed are {least}, better ten times that",
+                "{} tokens for a basis of {least} values per token; needed are {least}, better ten times as many",
                 self.tokens
             )));
         }
@@ -187,8 +191,8 @@ impl Moments {
         }
     }
 
-    /// Keys are centred, values are not: tokens with small values are the attended ones, and a mean would be noise to them. Both
-    /// are scaled to the same centred energy, in each layer.
+    /// Keys are centred, values are not. Tokens with small values are the attended ones, and a mean would add
+    /// noise to them. Both are scaled to the same centred energy, in each layer.
     fn frame(
         &self,
         tokens: f64,
@@ -240,10 +244,10 @@ impl Moments {
     }
 }
 
-/// QR steps for each eigenvalue before no solution is expected; three are many.
+/// QR steps per eigenvalue before the iteration gives up. Three are already many.
 const MOST_STEPS: usize = 64;
 
-/// One after the other, those of the largest eigenvalues first. Of the matrix its lower triangle is read.
+/// The eigenvectors one after the other, largest eigenvalue first. Reads the lower triangle of the matrix.
 fn eigenvectors(matrix: &[f64], dim: usize) -> Result<Vec<f64>, StorageError> {
     let failed = |why| StorageError::Learning(format!("no eigenvectors: {why}"));
     if matrix.iter().any(|x| !x.is_finite()) {

@@ -1,8 +1,9 @@
-//! The storage tier: keys and values of tokens that leave fast memory, at about one bit a value.
+//! The storage tier: keys and values of tokens that leave fast memory, at about one bit per value.
 //!
-//! What is written to a disk or sent to another machine is read once, not at every step, so a transform may cost a
-//! millisecond there and bytes are everything. Keys and values of one layer are linear maps of one hidden vector: a [`Basis`] over
-//! all KV heads of a layer, keys and values together, holds that redundancy, and trellis codes of 0 to 5 bits take what is left.
+//! A chunk on a disk or on another machine is read once, not at every step. A transform may therefore cost a
+//! millisecond, and bytes matter most. Keys and values of one layer are linear maps of one hidden vector. A
+//! [`Basis`] over the keys and values of all KV heads of a layer removes that redundancy. Trellis codes of 0
+//! to 5 bits store the rest.
 //!
 //! ```text
 //! Learner  <- keys, values           moments of the first few thousand tokens that pass
@@ -11,11 +12,12 @@
 //!    archive, restore                a cache's whole sequence <-> a stream of chunks
 //! ```
 //!
-//! Not for pages that are read at every step: decoding costs two matrix products a layer, and a cache reads codes directly
-//! (`tqkv::cache`). Without a basis the tier works from the first token on, with a width for each channel instead.
+//! This tier is not for pages that are read at every step: decoding costs two matrix products per layer. A
+//! cache reads codes directly (`tqkv::cache`). Without a basis the tier works from the first token on, and
+//! each channel has a width of its own.
 //!
-//! A basis holds second moments of what it was learned from. They may say something of prompts: keep one for each tenant, or
-//! learn one from text that anybody may read.
+//! A basis holds second moments of the text that it was learned from. They may reveal something about
+//! prompts. Keep one basis per tenant, or learn it from public text.
 #![forbid(unsafe_code)]
 
 mod archive;
@@ -47,7 +49,7 @@ pub use learn::Learner;
 pub use rope::{Pairs, Rope};
 pub use shape::{Join, Shape};
 
-/// The example of the README compiles and runs.
+/// The example of the README must compile and run.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

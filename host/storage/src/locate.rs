@@ -1,4 +1,4 @@
-//! Where in its text a run of tokens lies, for stores that do not say.
+//! Finds the position of a run of tokens, for stores that do not keep it.
 
 use crate::basis::Basis;
 use crate::chunk::Span;
@@ -6,12 +6,12 @@ use crate::element::Element;
 use crate::rope::{Pairs, Rope};
 use crate::rows::Place;
 
-/// The position among `first, first + step, ..` below `end` at which un-RoPEd keys are most like those that the basis was
-/// learned from: their mean turns with the position, and most pairs' means are large.
+/// The candidate position at which un-RoPEd keys are most like the keys that the basis was learned from. The
+/// mean of keys turns with the position, and in most pairs of coordinates the mean is large.
 ///
-/// `k` are keys `[layers, tokens, num_kv_heads, head_dim]` of the layers of `span`. Another position than the true one costs bits, not
-/// correctness: a chunk is decoded with that which it was encoded with. Cost: a pass over the keys, and a product of all pairs for
-/// each candidate.
+/// `k` are keys `[layers, tokens, num_kv_heads, head_dim]` of the layers of `span`. A wrong position costs
+/// bits, not correctness: a chunk is decoded with the position that it was encoded with. Cost: a pass over
+/// the keys, and a product of all pairs for each candidate.
 pub(crate) fn locate<T: Element>(basis: &Basis, span: &Span, k: &[T], candidates: &[u64]) -> u64 {
     let shape = basis.shape();
     let keys = shape.key_values();
@@ -39,7 +39,8 @@ pub(crate) fn locate<T: Element>(basis: &Basis, span: &Span, k: &[T], candidates
     best.map_or(span.first_position, |(position, _)| *position)
 }
 
-/// Of each pair, summed over heads, the product of the mean with the conjugate of the basis's, as complex numbers.
+/// For each pair of coordinates, the complex product of the mean and the conjugate of the basis's mean,
+/// summed over heads.
 fn products(rope: &Rope, head_dim: usize, mean: &[f64], known: &[f32]) -> Vec<(f64, f64)> {
     let half = rope.inv_freq.len();
     let mut sums = vec![(0.0, 0.0); half];

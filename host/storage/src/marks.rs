@@ -1,4 +1,5 @@
-//! The traces that a basis keeps of the text it was learned from: enough to tell whether another text is the same.
+//! Marks: the traces of a text in the basis that was learned from it. They tell whether another text is the
+//! same.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +7,11 @@ use sha2::{Digest, Sha256};
 
 /// Consecutive tokens that are hashed together.
 const RUN: usize = 32;
-/// About one of so many hashes is kept.
+/// About one hash of this many is kept.
 const EVERY: u64 = 64;
 
-/// Hashes of runs of 32 tokens, about one of 64. Two texts that share a few hundred tokens share some, wherever their windows begin.
+/// Hashes of runs of 32 tokens, about one of 64. Two texts that share a few hundred tokens share some hashes,
+/// wherever their windows begin.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Marks(BTreeSet<u64>);
 
@@ -32,7 +34,7 @@ impl Marks {
         self.0.extend(&other.0);
     }
 
-    /// The share of a text's marks that are here; 0 where it has none.
+    /// The share of a text's marks that are here. 0 where the text has no marks.
     pub(crate) fn share(&self, tokens: &[u32]) -> f64 {
         let (mut known, mut all) = (0u32, 0u32);
         for hash in hashes(tokens) {
@@ -42,12 +44,12 @@ impl Marks {
         if all == 0 { 0.0 } else { f64::from(known) / f64::from(all) }
     }
 
-    /// In ascending order.
+    /// The hashes in ascending order.
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = u64> {
         self.0.iter().copied()
     }
 
-    /// `None` where they do not ascend.
+    /// Reads hashes. `None` if they do not ascend.
     pub(crate) fn read(hashes: impl Iterator<Item = u64> + Clone) -> Option<Self> {
         hashes.clone().is_sorted_by(|a, b| a < b).then(|| Self(hashes.collect()))
     }

@@ -1,8 +1,8 @@
-//! Reading fields one after the other from bytes that nobody vouches for.
+//! Reads fields one after the other from untrusted bytes.
 
 use crate::error::StorageError;
 
-/// What is left of the bytes, and what they are called in errors.
+/// The bytes that are left, and their name in errors.
 pub(crate) struct Bytes<'a> {
     rest: &'a [u8],
     kind: &'static str,

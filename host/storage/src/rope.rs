@@ -1,8 +1,8 @@
-//! RoPE undone before keys are coded, and done again after.
+//! RoPE is undone before keys are coded, and applied again after decoding.
 //!
-//! Angles come from a table of frequencies, so every scaling of them is one kind. A constant factor of rotated coordinates (the
-//! attention scaling of YaRN) stays in the keys: a turn is all that is undone. Angles are computed in f64 by `libm`, and so are
-//! the same on every machine.
+//! Angles come from a table of frequencies, which covers every scaling of them. A constant factor of rotated
+//! coordinates (the attention scaling of YaRN) stays in the keys: only the rotation is undone. `libm`
+//! computes the angles in f64, so they are the same on every machine.
 
 use std::str::FromStr;
 
@@ -11,16 +11,17 @@ use crate::error::StorageError;
 /// Which coordinates turn together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pairs {
-    /// Those half of the rotated ones apart, as in Llama.
+    /// Coordinates that are half of the rotated ones apart, as in Llama.
     Half,
-    /// Neighbours, as in DeepSeek-V2 and GPT-J.
+    /// Neighbouring coordinates, as in DeepSeek-V2 and GPT-J.
     Interleaved,
 }
 
 impl FromStr for Pairs {
     type Err = StorageError;
 
-    /// By name; kinds whose angles are not one position times one frequency (M-RoPE, dynamic ones) are refused by theirs.
+    /// Parses a name. Kinds whose angles are not position times frequency (M-RoPE, dynamic ones) are refused
+    /// by name.
     fn from_str(name: &str) -> Result<Self, StorageError> {
         match name {
             "half" => Ok(Self::Half),
@@ -39,17 +40,18 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// Coordinates `first..first + 2 * inv_freq.len()` of each head turn, pair i by the angle `position * inv_freq[i]`.
+    /// Turns coordinates `first..first + 2 * inv_freq.len()` of each head. Pair i turns by the angle
+    /// `position * inv_freq[i]`.
     pub const fn new(first: usize, pairs: Pairs, inv_freq: Vec<f64>) -> Self {
         Self { first, pairs, inv_freq }
     }
 
-    /// Keys that positions do not turn.
+    /// No RoPE: positions do not turn the keys.
     pub const fn none() -> Self {
         Self::new(0, Pairs::Half, Vec::new())
     }
 
-    /// What [`Rope::new`] was given.
+    /// The arguments of [`Rope::new`].
     pub fn into_parts(self) -> (usize, Pairs, Vec<f64>) {
         (self.first, self.pairs, self.inv_freq)
     }
@@ -64,7 +66,7 @@ impl Rope {
         Angles { sin, cos }
     }
 
-    /// Turns one token's keys `[heads, head_dim]` by the angles of its row.
+    /// Turns the keys `[heads, head_dim]` of one token by the angles of its row.
     pub(crate) fn turn(&self, angles: &Angles, row: usize, keys: &mut [f32], head_dim: usize, way: Way) {
         let half = self.inv_freq.len();
         let (cos, sin) = (&angles.cos[row * half..][..half], &angles.sin[row * half..][..half]);
@@ -83,14 +85,14 @@ impl Rope {
     }
 }
 
-/// Of a run of positions, `[tokens, pairs]`.
+/// Cosines and sines of consecutive positions, `[tokens, pairs]`.
 #[derive(Debug)]
 pub(crate) struct Angles {
     cos: Vec<f32>,
     sin: Vec<f32>,
 }
 
-/// What becomes of a turn.
+/// The direction of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Undo,

@@ -1,9 +1,8 @@
-//! Keys and values as rows of numbers, of one layer or of those that share a basis: keys un-RoPEd, values over an 8-bit norm.
+//! Keys and values as rows of numbers, of one layer or of the layers that share a basis.
 //!
-//! A row is the keys of its layers, then their values.
-//!
-//! Tokens with small values are the attended ones, so noise must shrink with them: each token's values are divided by a norm of
-//! their own. Keys want the same noise for every token, and are not.
+//! A row is the un-RoPEd keys of its layers, then their values. Each token's values are divided by their own
+//! 8-bit norm. Tokens with small values are the attended ones, so noise must shrink with the values. Keys
+//! need the same noise for every token, and have no norm.
 
 use std::ops::Range;
 
@@ -12,13 +11,13 @@ use crate::error::StorageError;
 use crate::rope::{Angles, Way};
 use crate::shape::Shape;
 
-/// Steps of a norm's logarithm to base 2 are an eighth; this code is the norm 1.
+/// The code of norm 1. A step of the code is an eighth of the norm's logarithm to base 2.
 const UNIT_CODE: f32 = 128.0;
 const STEPS: f32 = 8.0;
 
-/// The code of the nearest norm there is.
+/// The code of the nearest norm.
 fn norm_code(norm: f32) -> u8 {
-    // Zero is the least code: the logarithm is minus infinity.
+    // Zero gets the smallest code: its logarithm is minus infinity.
     (libm::roundf(STEPS * libm::log2f(norm)) + UNIT_CODE).clamp(0.0, 255.0) as u8
 }
 
@@ -28,49 +27,49 @@ fn norm_of(code: u8) -> f32 {
 
 /// Rows of coded tokens.
 pub(crate) struct Rows {
-    /// `[tokens, layers * layer_values]`
+    /// Values of the rows, `[tokens, layers * layer_values]`.
     pub(crate) values: Vec<f32>,
-    /// `[tokens, layers * norms]`
+    /// Norm codes, `[tokens, layers * norms]`.
     pub(crate) norms: Vec<u8>,
 }
 
-/// Which tokens of which layers, and how their keys turn.
+/// The tokens and layers of rows, and the angles of their keys.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) shape: &'a Shape,
     pub(crate) first_layer: usize,
-    /// Layers of a row.
+    /// Layers per row.
     pub(crate) layers: usize,
-    /// Tokens in front of those in rows.
+    /// Exact tokens in front of the tokens in rows.
     pub(crate) exact: usize,
-    /// Tokens in rows.
+    /// Number of tokens in rows.
     pub(crate) tokens: usize,
-    /// One for each kind of RoPE, a row for each token in rows.
+    /// Angles for each kind of RoPE, one row per token in rows.
     pub(crate) angles: &'a [Angles],
-    /// Norms of a token's values in a layer: one, or one a KV head. None for latent vectors.
+    /// Norms of a token's values in a layer: one, or one per KV head. Zero for latent vectors.
     pub(crate) norms: usize,
 }
 
 impl Place<'_> {
     /// Values that share a norm.
     fn norm_values(&self) -> usize {
-        // One where there are none: chunks of zero values do not exist.
+        // Without norms this is 1: chunks of zero values do not exist.
         self.shape.value_values().checked_div(self.norms).unwrap_or(1)
     }
 
-    /// Values of a row.
+    /// Values per row.
     pub(crate) const fn stride(&self) -> usize {
         self.layers * self.shape.layer_values()
     }
 
-    /// Where the keys and the values of one of the layers lie in a row.
+    /// The ranges of the keys and values of one layer in a row.
     const fn parts(&self, layer: usize) -> (Range<usize>, Range<usize>) {
         let (keys, values) = (self.shape.key_values(), self.shape.value_values());
         let (key, value) = (layer * keys, self.layers * keys + layer * values);
         (key..key + keys, value..value + values)
     }
 
-    /// Where a token in rows lies among those of its layers, of so many values each.
+    /// The range of a token in keys or values `[layers, exact + tokens, values]`.
     const fn source(&self, layer: usize, token: usize, values: usize) -> Range<usize> {
         let first = (layer * (self.exact + self.tokens) + self.exact + token) * values;
         first..first + values
@@ -82,10 +81,11 @@ impl Place<'_> {
         self.shape.rope(layer).turn(angles, token, key, self.shape.head_dim, way);
     }
 
-    /// From keys `[layers, tokens, num_kv_heads, head_dim]`, exact ones in front, and values likewise.
+    /// Makes rows from keys `[layers, tokens, num_kv_heads, head_dim]`, exact tokens in front, and values
+    /// likewise.
     ///
     /// # Errors
-    /// [`StorageError::Layer`] with what is not finite.
+    /// [`StorageError::Layer`] names a token that is not finite.
     pub(crate) fn take_apart<T: Element>(&self, k: &[T], v: &[T]) -> Result<Rows, StorageError> {
         let (stride, norms) = (self.stride(), self.layers * self.norms);
         let mut rows = Rows { values: vec![0.0; self.tokens * stride], norms: vec![0; self.tokens * norms] };
@@ -95,7 +95,7 @@ impl Place<'_> {
                 read(&k[self.source(layer, token, keys.len())], &mut row[keys.clone()]);
                 read(&v[self.source(layer, token, values.len())], &mut row[values.clone()]);
                 if row[keys.clone()].iter().chain(&row[values.clone()]).any(|x| !x.is_finite()) {
-                    let what = format!("keys or values of token {token} of those coded are not finite");
+                    let what = format!("keys or values of coded token {token} are not finite");
                     return Err(StorageError::Layer { layer: self.first_layer + layer, what });
                 }
                 self.turn(layer, token, &mut row[keys.clone()], Way::Undo);
@@ -123,8 +123,8 @@ impl Place<'_> {
         sums.into_iter().map(|sum| sum / tokens).collect()
     }
 
-    /// To keys and values, exact ones in front left as they are; `rows` is used up. False where some number is not finite, which
-    /// no encoder writes.
+    /// Writes rows back to keys and values. The exact tokens in front stay, and `rows` is overwritten.
+    /// Returns false if a number is not finite, which no encoder writes.
     pub(crate) fn put_together<T: Element>(
         &self,
         rows: &mut [f32],
@@ -154,7 +154,7 @@ fn read<T: Element>(from: &[T], to: &mut [f32]) {
     from.iter().zip(to).for_each(|(from, to)| *to = from.to_f32());
 }
 
-/// True if all that was written is finite.
+/// True if all numbers written are finite.
 fn write<T: Element>(from: &[f32], to: &mut [T]) -> bool {
     from.iter().zip(to).fold(true, |finite, (from, to)| {
         *to = T::from_f32(*from);

@@ -1,4 +1,4 @@
-//! What keys and values of a model are like.
+//! The shape of a model's keys and values.
 
 use sha2::{Digest, Sha256};
 
@@ -6,24 +6,26 @@ use crate::error::StorageError;
 use crate::parse::Bytes;
 use crate::rope::{Pairs, Rope};
 
-/// Values of a layer that share a basis beyond which keys and values have one each.
+/// A layer with more values than this has one basis for keys and one for values.
 const LARGEST_JOINT: usize = 1024;
-/// Widths and counts beyond this are no model; below it no product of three overflows.
+/// No model has larger widths or counts. Up to this limit a product of three does not overflow.
 const MAX_COUNT: usize = 1 << 16;
 
-/// What shares one basis.
+/// Which keys and values share one basis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Join {
-    /// Keys and values of a layer.
+    /// One basis for keys and values of a layer.
     Joint,
-    /// Keys of a layer, and values of a layer: half the file and half the products, for a few tenths of a bit.
+    /// One basis for the keys of a layer, and one for its values. This halves the file and the products, and
+    /// costs a few tenths of a bit.
     Apart,
-    /// Keys and values of so many consecutive layers, two or more: the fewest bits, for so many times the file and the products.
+    /// One basis for keys and values of this many consecutive layers, two or more. This needs the fewest
+    /// bits. The file and the products grow by the number of layers.
     Layers(u16),
 }
 
 impl Join {
-    /// Layers that share a basis.
+    /// Number of layers that share a basis.
     pub(crate) fn layers(self) -> usize {
         match self {
             Self::Joint | Self::Apart => 1,
@@ -40,16 +42,17 @@ pub struct Shape {
     pub(crate) head_dim: usize,
     pub(crate) value_dim: usize,
     pub(crate) ropes: Vec<Rope>,
-    /// Of each layer, which RoPE.
+    /// The index of the RoPE of each layer.
     pub(crate) rope_of: Vec<u8>,
 }
 
 impl Shape {
-    /// Layers that all have the same RoPE. `value_dim` is 0 where one latent vector is key and value of a token (MLA); it is
-    /// given as keys then.
+    /// A shape whose layers all have the same RoPE. `value_dim` is 0 where one latent vector is both key and
+    /// value of a token (MLA). The latent vector is then passed as the key.
     ///
     /// # Errors
-    /// A count of zero or beyond 65536, head dims that no codec takes, or a RoPE that turns more than there is.
+    /// A count of zero or above 65536, head dims that no codec accepts, or a RoPE that turns more coordinates
+    /// than a key has.
     pub fn new(
         num_layers: usize,
         num_kv_heads: usize,
@@ -63,10 +66,10 @@ impl Shape {
         Ok(shape)
     }
 
-    /// Gives some layers another RoPE, as those with a sliding window have in some models.
+    /// Gives some layers another RoPE: in some models the layers with a sliding window have their own.
     ///
     /// # Errors
-    /// A layer that is not there, or a RoPE that turns more than there is.
+    /// A layer that does not exist, or a RoPE that turns more coordinates than a key has.
     pub fn with_rope(
         mut self,
         rope: Rope,
@@ -114,7 +117,7 @@ impl Shape {
         Ok(())
     }
 
-    /// Layers.
+    /// Number of layers.
     pub const fn num_layers(&self) -> usize {
         self.num_layers
     }
@@ -124,22 +127,22 @@ impl Shape {
         self.head_dim
     }
 
-    /// Coordinates of a value; 0 for latent vectors.
+    /// Coordinates of a value. 0 for latent vectors.
     pub const fn value_dim(&self) -> usize {
         self.value_dim
     }
 
-    /// Values of a token's keys in one layer.
+    /// Numbers in a token's keys in one layer.
     pub const fn key_values(&self) -> usize {
         self.num_kv_heads * self.head_dim
     }
 
-    /// Values of a token's values in one layer; 0 for latent vectors.
+    /// Numbers in a token's values in one layer. 0 for latent vectors.
     pub const fn value_values(&self) -> usize {
         self.num_kv_heads * self.value_dim
     }
 
-    /// Values of a token in one layer.
+    /// Numbers in a token's keys and values in one layer.
     pub const fn layer_values(&self) -> usize {
         self.key_values() + self.value_values()
     }
@@ -148,12 +151,12 @@ impl Shape {
         &self.ropes[usize::from(self.rope_of[layer])]
     }
 
-    /// Whether keys and values share a basis by default: where a layer has at most 1024 values.
+    /// The default: keys and values share a basis if a layer has at most 1024 values.
     pub const fn join(&self) -> Join {
         if self.layer_values() <= LARGEST_JOINT { Join::Joint } else { Join::Apart }
     }
 
-    /// Widths of what has a basis of its own, one after the other.
+    /// Widths of the parts that have a basis of their own, one after the other.
     pub(crate) fn parts(&self, join: Join) -> Vec<usize> {
         match (join, self.value_values()) {
             (Join::Apart, values) if values > 0 => vec![self.key_values(), values],
@@ -182,7 +185,7 @@ impl Shape {
         Ok(())
     }
 
-    /// As the format has it.
+    /// The bytes of the shape in the format.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         for count in [self.num_layers, self.num_kv_heads, self.head_dim, self.value_dim, self.ropes.len()] {
@@ -203,7 +206,7 @@ impl Shape {
         let counts: [u32; 5] = bytes.u32s()?;
         let [num_layers, num_kv_heads, head_dim, value_dim, kinds] = counts.map(|count| count as usize);
         if !(1..=256).contains(&kinds) {
-            return bad("its number of RoPE kinds is none of 1 to 256");
+            return bad("its number of RoPE kinds is not 1 to 256");
         }
         let mut ropes = Vec::new();
         for _ in 0..kinds {
@@ -222,19 +225,19 @@ impl Shape {
         }
         let rope_of = bytes.take(num_layers)?.to_vec();
         if rope_of.iter().any(|&kind| usize::from(kind) >= kinds) {
-            return bad("a layer has a RoPE that is not there");
+            return bad("a layer names a RoPE that does not exist");
         }
         let shape = Self { num_layers, num_kv_heads, head_dim, value_dim, ropes, rope_of };
         shape.check().map_err(|error| bytes_error(&error.to_string()))?;
         Ok(shape)
     }
 
-    /// What stands for a basis where there is none: the RoPE and the counts must be the same to decode.
+    /// The digest that replaces a basis where there is none. RoPE and counts must be the same to decode.
     pub(crate) fn digest(&self) -> [u8; 32] {
         Sha256::digest(self.to_bytes()).into()
     }
 
-    /// What of `self` is not what `other` has, in words.
+    /// The first difference to `other`, in words.
     pub(crate) fn differs(&self, other: &Self) -> Option<String> {
         let counts = |shape: &Self| {
             let Self { num_layers, num_kv_heads, head_dim, value_dim, .. } = shape;

@@ -1,8 +1,9 @@
 //! Coefficients of one width as blocks of trellis codes.
 //!
-//! A stream holds the coefficients of all runs of its width, token after token, cut into vectors of 256; zeros fill the last. The
-//! random rotation of a block spreads what a token has over those beside it, and one scale serves 256 values. Scales are the
-//! unbiased ones: noise averages out over the attended tokens, shrinkage does not.
+//! A stream holds the coefficients of all runs of its width, token after token, cut into vectors of 256.
+//! Zeros fill the last vector. The random rotation of a block spreads a token over its neighbours, and one
+//! scale serves 256 values. The scales are unbiased: noise averages out over the attended tokens, shrinkage
+//! does not.
 
 use std::sync::LazyLock;
 
@@ -11,7 +12,7 @@ use tqkv_simd::{Level, codec};
 
 use crate::widths::MAX_WIDTH;
 
-/// Values of a block.
+/// Values per block.
 const BLOCK: usize = 256;
 const CRC: usize = 4;
 
@@ -30,21 +31,21 @@ pub(crate) fn order() -> impl Iterator<Item = u8> {
     (1..=MAX_WIDTH).rev()
 }
 
-/// Bytes of a stream of so many values, its CRC included.
+/// Bytes of a stream of `values` values, its CRC included.
 pub(crate) fn bytes(values: usize, width: u8) -> usize {
     if values == 0 { 0 } else { values.div_ceil(BLOCK) * codec_of(width).block_bytes() + CRC }
 }
 
-/// The coefficients of a token in the stream of a width; runs are of `run` coefficients.
+/// The indices of a token's coefficients in the stream of a width. A run has `run` coefficients.
 pub(crate) fn members(widths: &[u8], run: usize, width: u8) -> Vec<usize> {
     let runs = widths.iter().enumerate().filter(|(_, own)| **own == width);
     runs.flat_map(|(i, _)| i * run..(i + 1) * run).collect()
 }
 
-/// Writes a stream of the coefficients `[tokens, stride]`; `out` is as long as [`bytes`] says.
+/// Writes a stream of the coefficients `[tokens, stride]`. [`bytes`] gives the length of `out`.
 ///
 /// # Errors
-/// Coefficients too large for a block, in words.
+/// Coefficients too large for a block, as a message.
 pub(crate) fn encode(
     level: Level,
     width: u8,
@@ -66,7 +67,7 @@ pub(crate) fn encode(
 /// Reads a stream into the coefficients of its members.
 ///
 /// # Errors
-/// A damaged stream, in words.
+/// A damaged stream, as a message.
 pub(crate) fn decode(
     level: Level,
     width: u8,

@@ -1,14 +1,14 @@
-//! How many bits each run of coefficients gets.
+//! Chooses the bits of each run of coefficients.
 
 use std::collections::BinaryHeap;
 
 use crate::streams;
 
-/// What is left of a coefficient's energy at each width.
+/// The share of a coefficient's energy that is lost at each width.
 const LEFT: [f64; 6] = [1.0, 0.273, 0.0711, 0.0178, 0.0044, 0.0024];
 pub(crate) const MAX_WIDTH: u8 = 5;
 
-/// One bit more for a run.
+/// One more bit for a run.
 #[derive(PartialEq)]
 struct Step {
     gain: f64,
@@ -24,14 +24,14 @@ impl PartialOrd for Step {
 }
 
 impl Ord for Step {
-    /// The larger gain first, of equal ones the earlier run.
+    /// Orders by gain. Equal gains order by run, the earlier first.
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.gain.total_cmp(&other.gain).then(other.run.cmp(&self.run))
     }
 }
 
-/// Widths of runs of `run_values` stored values each (coefficients of all tokens), so that their streams take at most `bytes`:
-/// greedily, always the bit that takes off the most energy.
+/// Chooses widths so that the streams take at most `bytes`. Greedy: each step adds the bit that removes the
+/// most energy. A run has `run_values` stored values, its coefficients of all tokens.
 pub(crate) fn allot(energies: &[f64], run_values: usize, bytes: usize) -> Vec<u8> {
     let mut widths = vec![0u8; energies.len()];
     let mut runs_at = [0usize; MAX_WIDTH as usize + 1];
@@ -45,7 +45,7 @@ pub(crate) fn allot(energies: &[f64], run_values: usize, bytes: usize) -> Vec<u8
         let mut next = runs_at;
         next[usize::from(width)] -= 1;
         next[usize::from(width) + 1] += 1;
-        // A run of no energy is not worth a bit.
+        // A run without energy gets no bit.
         if worth <= 0.0 || stream_bytes(&next, run_values) > bytes {
             continue;
         }
@@ -62,7 +62,7 @@ fn stream_bytes(runs_at: &[usize; 6], run_values: usize) -> usize {
     (1..=MAX_WIDTH).map(|width| streams::bytes(runs_at[usize::from(width)] * run_values, width)).sum()
 }
 
-/// Three bits each, least significant first.
+/// Writes three bits per width, least significant first.
 pub(crate) fn pack(widths: &[u8], out: &mut [u8]) {
     out.fill(0);
     for (bit, width) in (0..).step_by(3).zip(widths) {
@@ -72,7 +72,7 @@ pub(crate) fn pack(widths: &[u8], out: &mut [u8]) {
     }
 }
 
-/// `None` where a width is above 5, or a bit past the last is set.
+/// Reads widths. `None` if one is above 5, or a bit past the last is set.
 pub(crate) fn unpack(bytes: &[u8], count: usize) -> Option<Vec<u8>> {
     let bit = |at: usize| bytes[at / 8] >> (at % 8) & 1;
     let widths: Vec<u8> = (0..count).map(|i| (0..3).map(|b| bit(3 * i + b) << b).sum()).collect();

@@ -70,7 +70,7 @@ fn what_does_not_fit_is_named() {
     assert!(said(&["--basis", "bad.tqb"]).contains("--storage"));
     assert!(said(&["--storage", "1", "--layers"]).contains("--layers"));
     let few = error(at, &["basis", "--context", "64", "--windows", "1", "out.tqb"], 2);
-    assert!(few.contains("tokens to learn a basis"), "{few}");
+    assert!(few.contains("tokens for a basis of"), "{few}");
     assert!(!at.join("out.tqb").exists());
     assert!(tqkv(at, &["basis"]).status.code() == Some(2));
 }

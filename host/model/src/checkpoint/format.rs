@@ -1,4 +1,5 @@
-//! What the bytes of a tensor are: a plain number format, or groups of values in one of the project's codes.
+//! The format of a tensor's bytes: a plain number format, or groups of values coded by one of the project's
+//! codecs.
 
 use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
@@ -7,51 +8,51 @@ use tqkv_simd::Level;
 
 use super::kinds::Kind;
 
-/// How the values of a tensor are stored, in blocks along its rows.
+/// How the values of a tensor are stored. Blocks follow each other along the rows.
 #[derive(Debug, Clone)]
 pub(crate) enum Format {
     Plain(&'static Kind),
     Coded(Coding),
 }
 
-/// Groups of values of a row, each a vector of a codec.
+/// Groups of a row's values, each encoded as a vector of a codec.
 #[derive(Debug, Clone)]
 pub(crate) struct Coding {
     pub(crate) codec: Box<AnyCodec>,
     pub(crate) level: Level,
 }
 
-/// What a file says of a coded tensor, as JSON in the metadata beside the tensor's name ([`CodedAs::key`]); the tensor itself is
-/// bytes, of which those of a row's groups lie one after the other.
+/// The description of a coded tensor in a file. It is JSON in the metadata under the tensor's key
+/// ([`CodedAs::key`]). The tensor itself is bytes, and the groups of a row are neighbours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CodedAs {
-    /// Which codec.
+    /// The codec of the groups.
     #[serde(with = "codec_name")]
     pub codec: CodecId,
-    /// Values of a group: the head dim of the codec.
+    /// Values per group, which is the head dim of the codec.
     pub group: usize,
     /// Seed of the rotation.
     pub seed: u64,
 }
 
 impl CodedAs {
-    /// Where the metadata of a file has it.
+    /// The key of a tensor in the file's metadata.
     pub fn key(tensor: &str) -> String {
         format!("tqkv.{tensor}")
     }
 
-    /// The codec of the groups; of the options a decoder needs none but the seed.
+    /// The codec of the groups. A decoder needs no option but the seed.
     ///
     /// # Errors
-    /// One line, where the codec has no such groups.
+    /// A one-line message if the codec has no groups of this size.
     pub fn codec(&self, options: Options) -> Result<AnyCodec, String> {
         AnyCodec::new(self.codec, self.group, options.seed(self.seed))
             .map_err(|error| format!("groups of {} coded as {}: {error}", self.group, self.codec.name()))
     }
 }
 
-/// Codecs by their names.
+/// Reads and writes codecs by name.
 mod codec_name {
     use serde::{Deserialize, Deserializer, Serializer, de};
     use tqkv_core::CodecId;
@@ -76,13 +77,13 @@ impl Format {
         }
     }
 
-    /// What safetensors files call it, where they have it.
+    /// The name of the format in safetensors files. `None` if they do not have it.
     pub(crate) fn dtype(&self) -> Option<Dtype> {
         let name = self.name();
         [Dtype::F32, Dtype::F16, Dtype::BF16].into_iter().find(|dtype| dtype.to_string() == name)
     }
 
-    /// Values of a block.
+    /// Values per block.
     pub(super) fn block(&self) -> usize {
         match self {
             Self::Plain(kind) => kind.block,
@@ -100,7 +101,7 @@ impl Format {
     /// Bytes of a tensor.
     ///
     /// # Errors
-    /// What is wrong with the shape.
+    /// A description of the fault in the shape.
     pub(crate) fn bytes_of(&self, shape: &[usize]) -> Result<usize, String> {
         let (row, block) = (shape.last().copied().unwrap_or(1), self.block());
         if !row.is_multiple_of(block) {
@@ -111,12 +112,12 @@ impl Format {
         bytes.ok_or_else(|| format!("shape {shape:?} does not fit the file"))
     }
 
-    /// Bytes of so many values, which are whole blocks.
+    /// Bytes of `values` values. They must fill whole blocks.
     pub(crate) fn len_of(&self, values: usize) -> usize {
         values / self.block() * self.block_bytes()
     }
 
-    /// Values of whole blocks. Damaged groups are NaN.
+    /// Decodes whole blocks to values. Damaged groups become NaN.
     pub(crate) fn expand(&self, bytes: &[u8], out: &mut [f32]) {
         match self {
             Self::Plain(kind) => kind.expand(bytes, out),

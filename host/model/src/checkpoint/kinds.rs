@@ -1,4 +1,4 @@
-//! The number formats of tensors, as f32.
+//! The number formats of tensors, and their conversion to f32.
 
 use std::sync::LazyLock;
 
@@ -6,22 +6,22 @@ use half::{bf16, f16};
 use tqkv_simd::Level;
 use tqkv_simd::page::widen_rows;
 
-/// A format: its name, values and bytes a block, and how whole blocks are read.
+/// A format: its name, values and bytes per block, and the function that decodes whole blocks.
 #[derive(Debug)]
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
     pub(crate) block: usize,
     pub(crate) bytes: usize,
-    /// Its number in GGUF files.
+    /// The number of the format in GGUF files.
     number: u32,
     expand: fn(&[u8], &mut [f32]),
 }
 
-/// Little endian.
+/// Little-endian.
 pub(crate) static F32: Kind =
     kind("F32", 0, 1, 4, |bytes, out| blocks(bytes, out, |b, [x]| *x = f32::from_le_bytes(*b)));
 
-/// Every format that is read.
+/// All formats that are read.
 static KINDS: [&Kind; 11] = [
     &F32,
     &kind("F16", 1, 1, 2, halves),
@@ -79,28 +79,28 @@ const fn kind(
 }
 
 impl Kind {
-    /// The format of that number in GGUF files.
+    /// The format with this number in GGUF files.
     pub(crate) fn numbered(number: u32) -> Option<&'static Self> {
         KINDS.into_iter().find(|kind| kind.number == number)
     }
 
-    /// The format of that name; safetensors files have the first three.
+    /// The format with this name. Safetensors files have the first three.
     pub(crate) fn named(name: &str) -> Option<&'static Self> {
         KINDS.into_iter().find(|kind| kind.name == name)
     }
 
-    /// The names of all, for messages.
+    /// All names, for messages.
     pub(crate) fn names() -> String {
         KINDS.map(|kind| kind.name).join(", ")
     }
 
-    /// Values of whole blocks.
+    /// Decodes whole blocks to values.
     pub(crate) fn expand(&self, bytes: &[u8], out: &mut [f32]) {
         (self.expand)(bytes, out);
     }
 }
 
-/// Expands block by block; lengths that are known let the compiler use wide registers.
+/// Decodes block by block. The lengths are constants, so the compiler can use wide registers.
 fn blocks<const BYTES: usize, const VALUES: usize>(
     bytes: &[u8],
     out: &mut [f32],
@@ -110,11 +110,11 @@ fn blocks<const BYTES: usize, const VALUES: usize>(
     from.iter().zip(to).for_each(|(block, out)| expand(block, out));
 }
 
-/// At the machine's width where they are aligned, as they are in files that libraries write.
+/// Decodes f16 values. Aligned values use the machine's kernel, and files written by libraries are aligned.
 fn halves(bytes: &[u8], out: &mut [f32]) {
     static LEVEL: LazyLock<Level> = LazyLock::new(Level::fastest);
     match bytemuck::try_cast_slice(bytes) {
-        // The kernel takes whole registers.
+        // The kernel needs whole registers.
         Ok(rows)
             if cfg!(target_endian = "little") && out.len().is_multiple_of(16) && rows.len() == out.len() =>
         {
@@ -136,7 +136,7 @@ fn bit(bits: u32, index: usize) -> u8 {
     (bits >> index & 1) as u8
 }
 
-/// 32 codes: low nibbles, then high ones.
+/// Decodes 32 codes: first the low nibbles, then the high ones.
 fn nibbles(codes: [u8; 16], out: &mut [f32; 32], value: impl Fn(usize, u8) -> f32) {
     let (low, high) = out.split_at_mut(16);
     for (i, ((low, high), code)) in low.iter_mut().zip(high).zip(codes).enumerate() {
@@ -145,7 +145,7 @@ fn nibbles(codes: [u8; 16], out: &mut [f32; 32], value: impl Fn(usize, u8) -> f3
     }
 }
 
-/// Scale and minimum (6 bits each) of one of eight runs of 32 in a block of 256.
+/// Scale and minimum (6 bits each) of one of eight runs of 32 values in a block of 256.
 fn scale_and_min(scales: [u8; 12], run: usize) -> [u8; 2] {
     if run < 4 {
         [scales[run] & 63, scales[run + 4] & 63]
@@ -155,7 +155,7 @@ fn scale_and_min(scales: [u8; 12], run: usize) -> [u8; 2] {
     }
 }
 
-/// Q4_K and Q5_K: eight runs of 32 codes, two of them in 32 bytes; fifth bits are a bit plane a run.
+/// Q4_K and Q5_K: eight runs of 32 codes, two runs in 32 bytes. The fifth bits form one bit plane per run.
 fn super_block<const N: usize>(block: &[u8; N], fifth: [u8; 32], codes: &[u8; 128], out: &mut [f32; 256]) {
     let (scale, min, scales) = (half(block, 0), half(block, 2), part(block, 4));
     for (run, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
@@ -169,10 +169,10 @@ fn super_block<const N: usize>(block: &[u8; N], fifth: [u8; 32], codes: &[u8; 12
     }
 }
 
-/// Q6_K: low nibbles, upper bits by two, sixteen signed scales, then the scale of all.
+/// Q6_K: low nibbles, upper bits in pairs, sixteen signed scales, then the scale of the block.
 fn six_bits(block: &[u8; 210], out: &mut [f32; 256]) {
     let scale = half(block, 208);
-    // Halves of 128 values; in each four runs of 32, which share bytes.
+    // A block has two halves of 128 values. Each half has four runs of 32, which share bytes.
     for (i, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         let (half, run) = (i / 4, i % 4);
         let low: [u8; 32] = part(block, half * 64 + run % 2 * 32);
@@ -214,7 +214,7 @@ mod tests {
             let mut got = vec![f32::NAN; row.values.len()];
             kind.expand(&bytes, &mut got);
             for (i, (got, want)) in got.iter().zip(&row.values).enumerate() {
-                // A product more or less is a rounding more or less.
+                // The order of products may differ by one rounding.
                 assert!(
                     (got - want).abs() <= 4e-7 * want.abs().max(1.0),
                     "{} value {i}: {got}, {want}",

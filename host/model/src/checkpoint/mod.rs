@@ -1,5 +1,5 @@
-//! The tensors of a model, by their names in Hugging Face checkpoints, wherever they lie: safetensors files (one or shards)
-//! or GGUF files ([`crate::gguf`]).
+//! The tensors of a model, by their names in Hugging Face checkpoints. They come from safetensors files (one
+//! or several shards) or GGUF files ([`crate::gguf`]).
 
 mod format;
 mod kinds;
@@ -19,22 +19,22 @@ pub use source::Access;
 pub(crate) use source::{Chunk, Source};
 pub(crate) use stored::Stored;
 
-/// Where a tensor lies.
+/// The place and format of a tensor.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// `Err` has the name of a format that is not read; only what asks for the tensor is refused.
+    /// `Err` holds the name of an unsupported format. It is an error only if the tensor is requested.
     pub(crate) format: Result<Format, String>,
     /// Extents, outermost first.
     pub(crate) shape: Vec<usize>,
-    /// Which of the files, and where in it.
+    /// Index of the file, and the tensor's start in it.
     pub(crate) file: usize,
     pub(crate) start: u64,
-    /// Heads whose rows lie as interleaved RoPE wants them.
+    /// Heads whose rows are in the order of interleaved RoPE. `None` for the usual order.
     pub(crate) interleaved_heads: Option<usize>,
 }
 
 impl Entry {
-    /// The tensor, out of the files of its model.
+    /// Reads the tensor from the files of its model.
     pub(crate) fn read(&self, name: &str, files: &[Source]) -> Result<Stored, ModelError> {
         let (file, format) = (&files[self.file], self.known_format(name)?);
         let bad = |reason: String| file.bad(format!("tensor {name}: {reason}"));
@@ -58,12 +58,12 @@ impl Entry {
     }
 }
 
-/// The files of a model, and where each of its tensors lies.
+/// The files of a model, and the place of each of its tensors.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
     files: Vec<Source>,
     tensors: HashMap<String, Entry>,
-    /// Names that were asked for.
+    /// Names that were requested.
     asked: Mutex<HashSet<String>>,
 }
 
@@ -77,13 +77,13 @@ impl Checkpoint {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// A tensor; `None` where there is none of that name.
+    /// Reads a tensor. `None` if there is none of this name.
     pub(crate) fn get(&self, name: &str) -> Result<Option<Stored>, ModelError> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
         self.tensors.get(name).map(|entry| entry.read(name, &self.files)).transpose()
     }
 
-    /// Refuses tensors that nothing asked for: the model that they are of is another than was read.
+    /// Refuses tensors that nothing requested: they belong to a model that the runner does not compute.
     pub(crate) fn refuse_unread(&self, is_tied: bool) -> Result<(), ModelError> {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         // Frequencies that follow from the config, and copies of the embedding.
@@ -93,19 +93,19 @@ impl Checkpoint {
         unread.map_or(Ok(()), |name| Err(ModelError::UnreadTensor { name: name.to_owned() }))
     }
 
-    /// A tensor of any shape that must be there.
+    /// Reads a required tensor of any shape.
     pub(crate) fn any(&self, name: &str) -> Result<Stored, ModelError> {
         self.get(name)?.ok_or_else(|| ModelError::MissingTensor { name: name.to_owned() })
     }
 
-    /// Format and shape of a tensor that must be there, which is not read for it.
+    /// Format and shape of a required tensor. Does not read it.
     pub(crate) fn describe(&self, name: &str) -> Result<(&Format, &[usize]), ModelError> {
         let missing = || ModelError::MissingTensor { name: name.to_owned() };
         let entry = self.tensors.get(name).ok_or_else(missing)?;
         Ok((entry.known_format(name)?, &entry.shape))
     }
 
-    /// A tensor that must have that shape where it is there.
+    /// Reads an optional tensor, which must have this shape.
     pub(crate) fn optional(&self, name: &str, shape: &[usize]) -> Result<Option<Stored>, ModelError> {
         let Some(stored) = self.get(name)? else { return Ok(None) };
         if stored.shape() != shape {
@@ -118,17 +118,17 @@ impl Checkpoint {
         Ok(Some(stored))
     }
 
-    /// A tensor that must be there.
+    /// Reads a required tensor, which must have this shape.
     pub(crate) fn required(&self, name: &str, shape: &[usize]) -> Result<Stored, ModelError> {
         self.optional(name, shape)?.ok_or_else(|| ModelError::MissingTensor { name: name.to_owned() })
     }
 
-    /// The values of a vector that must be there.
+    /// Reads the values of a required vector.
     pub(crate) fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
         Ok(self.required(name, &[len])?.to_f32())
     }
 
-    /// Several projections whose rows are joined in one tensor.
+    /// Reads several projections whose rows are joined in one tensor.
     pub(crate) fn fused<const N: usize>(
         &self,
         name: &str,
@@ -143,7 +143,8 @@ impl Checkpoint {
         }))
     }
 
-    /// A projection; a bias in the file is always used, and missed only where the config promises one.
+    /// Reads a projection. A bias in the file is always used. A missing bias is an error only if the config
+    /// promises one.
     pub(crate) fn linear(
         &self,
         name: &str,

@@ -18,14 +18,14 @@ struct ShardIndex {
     weight_map: HashMap<String, String>,
 }
 
-/// Bytes of the length that a file begins with.
+/// Bytes of the length at the start of a file.
 const LENGTH: u64 = 8;
 
-/// Longest table of contents that is read; the format's own library has the same limit.
+/// The longest header that is read. The format's own library has the same limit.
 const MAX_HEADER: u64 = 100_000_000;
 
 impl Checkpoint {
-    /// The one safetensors file of a folder, or the shards that its `model.safetensors.index.json` names.
+    /// Opens the one safetensors file of a folder, or the shards in its `model.safetensors.index.json`.
     pub(crate) fn open_folder(dir: &Path, access: Access) -> Result<Self, ModelError> {
         let mut names = BTreeSet::new();
         let found = find::weights(dir)?;
@@ -35,7 +35,7 @@ impl Checkpoint {
             let bad = |reason: String| ModelError::Weights { file: found.clone(), reason };
             let index: ShardIndex = serde_json::from_slice(&json).map_err(|e| bad(e.to_string()))?;
             names.extend(index.weight_map.into_values());
-            // A shard lies beside its index; anything else would let a checkpoint read files elsewhere.
+            // A shard must lie beside its index. Otherwise a checkpoint could read files elsewhere.
             if let Some(name) =
                 names.iter().find(|n| Path::new(n).file_name().is_none_or(|f| f != n.as_str()))
             {
@@ -48,7 +48,7 @@ impl Checkpoint {
         Self::of_safetensors(files.collect::<Result<_, _>>()?)
     }
 
-    /// From the tables of contents of safetensors files. Of a name that is in several, the first file has it.
+    /// Reads the headers of safetensors files. If a name is in several files, the first one counts.
     pub(crate) fn of_safetensors(files: Vec<Source>) -> Result<Self, ModelError> {
         let mut tensors = HashMap::new();
         for (index, file) in files.iter().enumerate() {
@@ -60,7 +60,7 @@ impl Checkpoint {
     }
 }
 
-/// The table of contents of one file.
+/// Reads the header of one file.
 fn contents(file: &Source, index: usize) -> Result<Vec<(String, Entry)>, ModelError> {
     let bad = |what: String| file.bad(format!("not a readable safetensors file: {what}"));
     let head = file.head(LENGTH)?;
@@ -74,7 +74,7 @@ fn contents(file: &Source, index: usize) -> Result<Vec<(String, Entry)>, ModelEr
     let metadata: Metadata = serde_json::from_slice(&head).map_err(|error| bad(error.to_string()))?;
     if metadata.data_len() as u64 != file.len - data {
         let (said, there) = (metadata.data_len(), file.len - data);
-        return Err(bad(format!("its header speaks of {said} bytes of tensors, here are {there}")));
+        return Err(bad(format!("its header describes {said} bytes of tensors, the file has {there}")));
     }
     let entry = |(name, info): (String, &TensorInfo)| {
         let (format, shape) = format_of(&name, info, metadata.metadata().as_ref()).map_err(&bad)?;
@@ -84,13 +84,14 @@ fn contents(file: &Source, index: usize) -> Result<Vec<(String, Entry)>, ModelEr
     metadata.tensors().into_iter().map(entry).collect()
 }
 
-/// A format, or the name of one that is not read.
+/// A format, or the name of an unsupported one.
 type MaybeFormat = Result<Format, String>;
 
-/// The format of a tensor and its shape in values; the metadata of the file says which tensors of bytes are codes.
+/// The format of a tensor, and its shape in values. The file's metadata lists the byte tensors that hold
+/// codes.
 ///
 /// # Errors
-/// What is wrong with what the metadata says.
+/// A description of the fault in the metadata.
 fn format_of(
     name: &str,
     info: &TensorInfo,

@@ -1,4 +1,5 @@
-//! The bytes of a model's files: mapped, or read piece by piece where a model is larger than the memory it may take.
+//! The bytes of a model's files. They are mapped, or read piece by piece if the model is larger than the
+//! memory it may take.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -13,11 +14,12 @@ use tqkv::file::Bytes;
 /// How the files of a model are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Access {
-    /// Mapped for the life of the model: weights are read where they lie, and the system may drop and read again what memory
-    /// is short for. The files must not be changed meanwhile.
+    /// Mapped while the model exists. Weights are read in place. Under memory pressure the system may drop
+    /// pages and read them again. The files must not change during this time.
     #[default]
     Mapped,
-    /// Read layer by layer, the next while one is computed: of the layers no more than two are in memory.
+    /// Read layer by layer, the next one during the computation of the current one. At most two layers are in
+    /// memory.
     Streamed,
 }
 
@@ -47,7 +49,7 @@ impl Source {
     pub(crate) fn open(path: &Path, access: Access) -> Result<Self, ModelError> {
         let io = |source| ModelError::Io { path: path.to_owned(), source };
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        // Also where it is not kept: what is no regular file is refused by this.
+        // This refuses anything that is no regular file, for mapped files as well.
         let len = std::fs::metadata(path).map_err(io)?;
         if access == Access::Streamed && len.is_file() {
             let file = Mutex::new(File::open(path).map_err(io)?);
@@ -57,13 +59,13 @@ impl Source {
         Ok(Self { name, len: bytes.as_ref().len() as u64, data: Data::Whole(Arc::new(bytes)) })
     }
 
-    /// A file that is in memory.
+    /// Makes a source from bytes in memory.
     pub(crate) fn in_memory(name: &str, bytes: &[u8]) -> Self {
         let data = Data::Whole(Arc::new(Bytes::Owned(bytes.to_vec())));
         Self { name: name.to_owned(), len: bytes.len() as u64, data }
     }
 
-    /// At most the first `len` bytes; all of a file that is in memory.
+    /// The first `len` bytes at most. A file in memory gives all of its bytes.
     pub(crate) fn head(&self, len: u64) -> Result<Cow<'_, [u8]>, ModelError> {
         match &self.data {
             Data::Whole(bytes) => Ok(Cow::Borrowed(bytes.as_ref().as_ref())),
@@ -71,13 +73,13 @@ impl Source {
         }
     }
 
-    /// A piece that lies within the file.
+    /// A piece of the file.
     pub(crate) fn chunk(&self, range: Range<u64>) -> Result<Chunk, ModelError> {
         if range.start > range.end || range.end > self.len {
             return Err(self.bad(format!("bytes {range:?} of a file of {} were asked for", self.len)));
         }
         match &self.data {
-            // Its length is one of memory, so both ends are.
+            // The file is in memory, so both ends fit in `usize`.
             Data::Whole(bytes) => {
                 Ok(Chunk { bytes: Arc::clone(bytes), range: range.start as usize..range.end as usize })
             }
@@ -85,7 +87,7 @@ impl Source {
         }
     }
 
-    /// What is wrong with this file.
+    /// An error about this file.
     pub(crate) fn bad(&self, reason: impl Into<String>) -> ModelError {
         ModelError::Weights { file: self.name.clone(), reason: reason.into() }
     }
@@ -95,7 +97,7 @@ impl Source {
         let io = |source| ModelError::Io { path: path.clone(), source };
         let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
         file.seek(SeekFrom::Start(range.start)).map_err(io)?;
-        // Streamed where memory is short, so what cannot be had is an error.
+        // Files are streamed because memory is short, so a failed allocation is an error.
         let (len, mut bytes) = ((range.end - range.start) as usize, Vec::new());
         bytes.try_reserve_exact(len).map_err(|_| io(std::io::ErrorKind::OutOfMemory.into()))?;
         bytes.resize(len, 0);
@@ -111,7 +113,7 @@ impl From<Vec<u8>> for Chunk {
 }
 
 impl Chunk {
-    /// A piece of it.
+    /// A part of this piece.
     pub(crate) fn part(&self, range: Range<usize>) -> Self {
         let (start, end) = (self.range.start + range.start, self.range.start + range.end);
         assert!(start <= end && end <= self.range.end, "a part of the piece");

@@ -1,4 +1,4 @@
-//! A tensor as its file has it: the bytes of a number format, expanded where it is computed with.
+//! A tensor in its stored format. Its bytes are expanded when they are needed.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use super::Chunk;
 use super::format::{Coding, Format};
 use super::kinds::F32;
 
-/// Rows of one format; of a matrix they are `[outputs, inputs]`.
+/// Rows of one format. For a matrix they are `[outputs, inputs]`.
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
     format: Format,
@@ -16,7 +16,7 @@ pub(crate) struct Stored {
 
 impl Stored {
     /// # Errors
-    /// What is wrong, where rows are no whole blocks of the format or the bytes are not those of that shape.
+    /// Rows that do not fill whole blocks of the format, or bytes that do not match the shape.
     pub(crate) fn new(format: Format, shape: Vec<usize>, bytes: Chunk) -> Result<Self, String> {
         let expected = format.bytes_of(&shape)?;
         if expected != bytes.len() {
@@ -29,7 +29,7 @@ impl Stored {
         Ok(Self { format, shape, bytes })
     }
 
-    /// A matrix of values.
+    /// Makes a tensor from f32 values.
     pub(crate) fn from_f32(values: &[f32], shape: Vec<usize>) -> Self {
         assert_eq!(values.len(), shape.iter().product::<usize>(), "values of that shape");
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -40,7 +40,7 @@ impl Stored {
         &self.shape
     }
 
-    /// How groups of its rows are coded, where they are.
+    /// The coding of the row groups, if the tensor is coded.
     pub(crate) fn coding(&self) -> Option<&Coding> {
         match &self.format {
             Format::Plain(_) => None,
@@ -52,28 +52,28 @@ impl Stored {
         &self.bytes
     }
 
-    /// Every value.
+    /// All values.
     pub(crate) fn to_f32(&self) -> Vec<f32> {
         let mut values = vec![0.0; self.shape.iter().product()];
         self.format.expand(&self.bytes, &mut values);
         values
     }
 
-    /// The values, where they lie as the machine has them.
+    /// The values in place, if the machine can read them as f32.
     pub(crate) fn as_f32(&self) -> Option<&[f32]> {
         let is_f32 = matches!(self.format, Format::Plain(kind) if std::ptr::eq(kind, &F32));
         let is_native = is_f32 && cfg!(target_endian = "little");
         if is_native { bytemuck::try_cast_slice(&self.bytes).ok() } else { None }
     }
 
-    /// Expands the rows from `first` on that `out` has room for.
+    /// Expands rows from `first` on, as many as `out` has room for.
     pub(crate) fn expand_rows(&self, first: usize, out: &mut [f32]) {
         let start = first * self.row_bytes();
         let len = self.format.len_of(out.len());
         self.format.expand(&self.bytes[start..start + len], out);
     }
 
-    /// The rows in that range, of what is joined in one tensor.
+    /// A range of rows, for tensors that join several matrices.
     pub(crate) fn rows(&self, range: Range<usize>) -> Self {
         let row_bytes = self.row_bytes();
         let mut shape = self.shape.clone();
@@ -82,14 +82,14 @@ impl Stored {
         Self { format: self.format.clone(), shape, bytes }
     }
 
-    /// One of the matrices of a tensor of three dimensions.
+    /// One of the matrices of a tensor with three dimensions.
     pub(crate) fn matrix(&self, index: usize) -> Self {
         let mut matrix = self.rows(index..index + 1);
         matrix.shape.remove(0);
         matrix
     }
 
-    /// The matrix that has the columns `first`, `first + step` and so on of this one as its rows.
+    /// A matrix whose rows are the columns `first`, `first + step` and so on of this one.
     pub(crate) fn columns(&self, first: usize, step: usize) -> Self {
         if self.format.block() > 1 {
             return Self::from_f32(&self.to_f32(), self.shape.clone()).columns(first, step);
@@ -105,11 +105,12 @@ impl Stored {
         Self { format: self.format.clone(), shape: vec![rows, self.shape[0]], bytes: bytes.into() }
     }
 
-    /// Rows of each head from (pair, half) to (half, pair): GGUF files of some families have the former, for interleaved RoPE.
+    /// Reorders the rows of each head from (pair, half) to (half, pair). GGUF files of some families have the
+    /// first order, for interleaved RoPE.
     pub(crate) fn unpermuted(self, heads: usize) -> Self {
         let (rows, row_bytes) = (self.shape.first().copied().unwrap_or(0), self.row_bytes());
         let head_dim = rows / heads.max(1);
-        // What is no whole number of heads will be refused for its shape.
+        // A number of rows that does not fit the heads is refused later for its shape.
         if row_bytes == 0 || head_dim == 0 || !head_dim.is_multiple_of(2) || head_dim * heads != rows {
             return self;
         }
@@ -124,7 +125,7 @@ impl Stored {
         Self { bytes: bytes.into(), ..self }
     }
 
-    /// Bytes of what one step of the outermost extent holds.
+    /// Bytes of one step in the outermost dimension.
     fn row_bytes(&self) -> usize {
         self.bytes.len() / self.shape.first().map_or(1, |&rows| rows.max(1))
     }

@@ -1,15 +1,15 @@
-//! How many weights a model of a config has.
+//! Counts the weights of a model from its config.
 
 use super::Config;
 use crate::attention::Attention;
 
-/// A matrix, and its bias where there is one.
+/// Weights of a matrix, and of its bias if it has one.
 fn linear(outputs: usize, inputs: usize, has_bias: bool) -> u64 {
     outputs as u64 * (inputs as u64 + u64::from(has_bias))
 }
 
 impl Config {
-    /// Weights of a layer.
+    /// Number of weights in a layer.
     pub(crate) fn layer_weights(&self, layer: usize) -> u64 {
         let norms = if self.family().post_norms { 4 } else { 2 };
         let sinks = if self.family().has_sinks { self.num_heads as u64 } else { 0 };
@@ -17,13 +17,13 @@ impl Config {
         norms * self.hidden_size as u64 + sinks + self.attention_weights() + output + self.mlp_weights(layer)
     }
 
-    /// Those of the embedding, the last norm and the head.
+    /// Number of weights in the embedding, the last norm and the head.
     pub(crate) fn weights_beside_layers(&self) -> u64 {
         let tables = if self.tie_word_embeddings { 1 } else { 2 };
         self.hidden_size as u64 * (tables * self.vocab_size as u64 + 1)
     }
 
-    /// Weights that make queries, keys and values.
+    /// Number of weights that make queries, keys and values.
     fn attention_weights(&self) -> u64 {
         let (hidden, bias) = (self.hidden_size, self.qkv_bias);
         let Some(latent) = &self.latent else {

@@ -1,23 +1,23 @@
-//! What a `config.json` says of experts.
+//! Reads the fields of a `config.json` about experts.
 
 use super::fields::RawConfig;
 use super::{Architecture, MAX_WIDTH, count, positive};
 use crate::error::ModelError;
 
-/// MLPs of which each token takes some.
+/// MLPs of a layer, some of which take part in each token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experts {
-    /// Whether a layer has them; the others have one MLP.
+    /// True for layers with experts. The other layers have one MLP.
     pub layers: Vec<bool>,
-    /// Experts of a layer.
+    /// Experts per layer.
     pub count: usize,
-    /// Those with the largest weights take part.
+    /// Experts per token: those with the largest weights.
     pub per_token: usize,
-    /// Width of each.
+    /// Width of each expert.
     pub intermediate_size: usize,
-    /// Width of those that take part in every token, as one; 0 where there are none.
+    /// Width of the experts that take part in every token, joined to one. 0 if there are none.
     pub shared_size: usize,
-    /// Whether the weights of those that take part are made to add up to 1.
+    /// The weights of a token's experts are scaled so that they add up to 1.
     pub is_normalised: bool,
     /// Factor of the weights after that.
     pub scaling: f32,
@@ -44,7 +44,7 @@ impl Experts {
             Architecture::GptOss => Self {
                 layers: vec![true; layers],
                 count: count("num_local_experts", raw.num_local_experts)?,
-                // The softmax over those that take part is that over all, made to add up to 1.
+                // A softmax over the token's experts equals the softmax over all, scaled to add up to 1.
                 is_normalised: true,
                 has_bias: true,
                 ..Self::plain(raw, raw.intermediate_size)?
@@ -89,7 +89,7 @@ impl Experts {
     }
 }
 
-/// Refuses what DeepSeek's routing may be besides the largest of a softmax.
+/// Refuses DeepSeek routing other than the largest weights of a softmax.
 fn check_routing(raw: &RawConfig) -> Result<(), ModelError> {
     let refused = |name: &str, got: &str, accepted: &str| {
         Err(ModelError::Config(format!("{name} {got} is not supported; accepted: {accepted}")))

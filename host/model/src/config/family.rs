@@ -1,11 +1,11 @@
-//! The families of models, and what sets each apart from Llama.
+//! The families of models, and their differences from Llama.
 
 use crate::error::ModelError;
 
-/// The decoder families the runner computes.
+/// The decoder families that the runner computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Architecture {
-    /// Llama, and what shares its tensors: TinyLlama, SmolLM, Yi and so on.
+    /// Llama, and models with the same tensors: TinyLlama, SmolLM, Yi and others.
     Llama,
     /// Mistral: Llama with a sliding window.
     Mistral,
@@ -17,9 +17,9 @@ pub enum Architecture {
     Qwen3Moe,
     /// Phi-3: q, k and v in one tensor, RoPE on a part of each head.
     Phi3,
-    /// Gemma 2: norms before and after, windows in every other layer, soft caps.
+    /// Gemma 2: norms before and after attention and MLP, windows in every other layer, soft caps.
     Gemma2,
-    /// Gemma 3, text: norms of heads too, another RoPE in layers with a window.
+    /// Gemma 3, text: norms of heads as well, and another RoPE in layers with a window.
     Gemma3,
     /// gpt-oss: learned sinks, experts with biases.
     GptOss,
@@ -27,21 +27,21 @@ pub enum Architecture {
     DeepseekV2,
 }
 
-/// What a family computes beside what Llama does.
+/// The features of a family that differ from Llama.
 #[derive(Debug)]
 pub(crate) struct Family {
     pub(crate) architecture: Architecture,
     /// The name in `architectures` of `config.json`.
     class: &'static str,
-    /// Fields that must be there: left out, the model library would put a default that is not known here.
+    /// Fields that must exist. For a missing one the model library would use a default that is unknown here.
     pub(super) required: &'static [&'static str],
-    /// Fields that are read besides.
+    /// Other fields that are read.
     pub(super) optional: &'static [&'static str],
     /// RMSNorm on every query and key head before RoPE.
     pub(crate) head_norms: bool,
-    /// Norms of what attention and MLP add to the residual stream.
+    /// Norms of the outputs of attention and MLP, before they are added to the residual stream.
     pub(crate) post_norms: bool,
-    /// What the weights of norms lack.
+    /// Added to the stored weights of norms.
     pub(crate) norm_offset: f32,
     /// Embeddings are multiplied by the square root of their width.
     pub(crate) scales_embedding: bool,
@@ -49,21 +49,21 @@ pub(crate) struct Family {
     pub(crate) is_fused: bool,
     /// A learned sink for each query head.
     pub(crate) has_sinks: bool,
-    /// Biases on q, k and v, whatever the config says.
+    /// Biases on q, k and v, independent of the config.
     pub(super) qkv_bias: bool,
     /// The gate of the MLP is GELU by tanh.
     pub(super) is_gelu: bool,
-    /// The head is the embedding unless the config says otherwise.
+    /// The head is the embedding, unless the config has another value.
     pub(super) is_tied: bool,
-    /// RoPE may turn a part of each head.
+    /// RoPE may turn only a part of each head.
     pub(super) partial_rotary: bool,
     /// RoPE turns neighbours together.
     pub(super) is_interleaved: bool,
-    /// RoPE may be stretched in one of the known ways.
+    /// RoPE may be scaled in one of the known ways.
     pub(super) has_rope_scaling: bool,
     /// Layers with a window have a RoPE of their own.
     pub(super) has_local_rope: bool,
-    /// Base of the RoPE frequencies where the file does not say.
+    /// Base of the RoPE frequencies if the file has none.
     pub(super) rope_theta: f64,
 }
 
@@ -71,7 +71,7 @@ const LLAMA: Family = Family {
     architecture: Architecture::Llama,
     class: "LlamaForCausalLM",
     required: &[],
-    // The class has no windows, whatever a config says of them.
+    // The class has no windows, so these fields have no effect.
     optional: &["sliding_window", "use_sliding_window", "max_window_layers", "is_llama_config"],
     head_norms: false,
     post_norms: false,
@@ -131,7 +131,7 @@ static FAMILIES: [Family; 10] = [
         architecture: Architecture::Qwen3Moe,
         class: "Qwen3MoeForCausalLM",
         required: &["num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"],
-        // A window is switched on by `use_sliding_window` alone, which is not read.
+        // Only `use_sliding_window` switches a window on, and that field is not read.
         optional: &[
             "num_experts",
             "num_local_experts",
@@ -146,7 +146,7 @@ static FAMILIES: [Family; 10] = [
     Family {
         architecture: Architecture::Phi3,
         class: "Phi3ForCausalLM",
-        // The original context is of effect together with a RoPE scaling alone.
+        // The original context has an effect only together with RoPE scaling.
         optional: &[
             "sliding_window",
             "original_max_position_embeddings",
@@ -155,7 +155,7 @@ static FAMILIES: [Family; 10] = [
         ],
         is_fused: true,
         partial_rotary: true,
-        // Its own kind is none of those known, and others are taken for it by the model library.
+        // Its own kind of scaling is not supported, and the model library treats other kinds as that one.
         has_rope_scaling: false,
         ..LLAMA
     },
@@ -236,7 +236,7 @@ impl Architecture {
         self.family().class
     }
 
-    /// What sets it apart.
+    /// The features of the family.
     pub(crate) fn family(self) -> &'static Family {
         FAMILIES.iter().find(|family| family.architecture == self).unwrap_or(&FAMILIES[0])
     }

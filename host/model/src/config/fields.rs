@@ -1,4 +1,4 @@
-//! The fields of a `config.json`: those that are read, and those that are of no matter to the result.
+//! The fields of a `config.json`: those that are read, and those without an effect on the result.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::family::Family;
 use crate::error::ModelError;
 
-/// The file as written; [`refuse_unread`] has seen to it that nothing else in it matters.
+/// The file as written. [`refuse_unread`] has checked that no other field matters.
 #[derive(Debug, Deserialize)]
 pub(super) struct RawConfig {
     pub(super) hidden_size: usize,
@@ -21,7 +21,7 @@ pub(super) struct RawConfig {
     pub(super) rope_theta: Option<f64>,
     pub(super) rope_local_base_freq: Option<f64>,
     pub(super) rope_scaling: Option<Map<String, Value>>,
-    /// The newer spelling: theta and scaling in one object, or an object a kind of layers.
+    /// The newer spelling: theta and scaling in one object, or one object per kind of layer.
     pub(super) rope_parameters: Option<Map<String, Value>>,
     pub(super) partial_rotary_factor: Option<f64>,
     pub(super) tie_word_embeddings: Option<bool>,
@@ -34,12 +34,12 @@ pub(super) struct RawConfig {
     pub(super) query_pre_attn_scalar: Option<f64>,
     pub(super) attn_logit_softcapping: Option<f64>,
     pub(super) final_logit_softcapping: Option<f64>,
-    /// Written by [`crate::gguf`] alone, whose files have the norms so.
+    /// Only [`crate::gguf`] writes this field, because norms in GGUF files include the 1.
     pub(super) norms_include_one: Option<bool>,
     pub(super) swiglu_limit: Option<f64>,
     pub(super) swiglu_alpha: Option<f64>,
     pub(super) eos_token_id: Option<Eos>,
-    /// Experts, by the names that families have for the same.
+    /// Experts, by the names of the different families.
     pub(super) num_experts: Option<usize>,
     pub(super) num_local_experts: Option<usize>,
     pub(super) n_routed_experts: Option<usize>,
@@ -78,7 +78,7 @@ impl Eos {
     }
 }
 
-/// Read of every family.
+/// Fields that are read for every family.
 const READ: [&str; 19] = [
     "architectures",
     "model_type",
@@ -101,7 +101,8 @@ const READ: [&str; 19] = [
     "hidden_act",
 ];
 
-/// Of no matter to logits: where the file comes from, numbers of tokens, training, sampling, how other programs run it.
+/// Fields without an effect on logits: origin of the file, token ids, training, sampling, and settings of
+/// other programs.
 #[rustfmt::skip]
 const OF_NO_MATTER: [&str; 62] = [
     "_name_or_path", "name_or_path", "auto_map", "transformers_version", "transformers.js_config", "tokenizer_class",
@@ -117,7 +118,8 @@ const OF_NO_MATTER: [&str; 62] = [
     "length_penalty", "diversity_penalty", "num_beam_groups",
 ];
 
-/// Refuses a field that would change the result and is not computed, and a file without one that must be there.
+/// Refuses a file with a field that would change the result and is not computed. Also refuses a file without
+/// a required field.
 pub(super) fn refuse_unread(fields: &Map<String, Value>, family: &Family) -> Result<(), ModelError> {
     let class = family.name();
     if let Some(name) = family.required.iter().find(|name| !fields.contains_key(**name)) {
@@ -129,7 +131,7 @@ pub(super) fn refuse_unread(fields: &Map<String, Value>, family: &Family) -> Res
     };
     match fields.iter().find(|(name, value)| !is_known(&name.as_str()) && !is_nothing(value)) {
         Some((name, value)) => {
-            // The one object of which a single field says it all.
+            // For a quantisation config the name of the method is enough.
             let value = value.get("quant_method").unwrap_or(value);
             Err(ModelError::Config(format!("{name} is {}, which is not computed for {class}", shown(value))))
         }
@@ -137,7 +139,7 @@ pub(super) fn refuse_unread(fields: &Map<String, Value>, family: &Family) -> Res
     }
 }
 
-/// Whether a value switches nothing on.
+/// True if a value switches nothing on.
 pub(super) fn is_nothing(value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -1,20 +1,20 @@
-//! What a `config.json` says of latent attention.
+//! Reads the fields of a `config.json` about latent attention.
 
 use super::count;
 use super::fields::RawConfig;
 use crate::error::ModelError;
 
-/// Attention over latent vectors (multi-head latent attention): each token has one vector that is key and value of all heads,
-/// and a positional part of the key.
+/// Attention over latent vectors (multi-head latent attention). Each token has one vector that is key and
+/// value of all heads, and a positional part of the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Latent {
-    /// Width of the vector.
+    /// Width of the latent vector.
     pub rank: usize,
-    /// Width between the two projections of queries, where there are two.
+    /// Width between the two projections of queries. `None` if there is one projection.
     pub query_rank: Option<usize>,
-    /// Coordinates of a head's query that meet the vector.
+    /// Coordinates of a head's query that are multiplied with the latent vector, through the key projection.
     pub content_dim: usize,
-    /// Coordinates that RoPE turns, shared by all heads in the key.
+    /// Coordinates that RoPE turns. In the key all heads share them.
     pub position_dim: usize,
     /// Coordinates of a head's value.
     pub value_dim: usize,

@@ -1,4 +1,4 @@
-//! `config.json` of a Hugging Face checkpoint, reduced to what the forward pass reads.
+//! `config.json` of a Hugging Face checkpoint, reduced to the fields that the forward pass reads.
 
 mod count;
 mod experts;
@@ -26,59 +26,61 @@ use tqkv::error::CacheError;
 /// Shapes and constants of a decoder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Which family.
+    /// The family.
     pub architecture: Architecture,
     /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Width of the MLP, where it has no experts.
+    /// Width of the MLP, in layers without experts.
     pub intermediate_size: usize,
-    /// Decoder layers.
+    /// Number of decoder layers.
     pub num_layers: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub num_heads: usize,
-    /// Key and value heads; divides `num_heads`. Of no effect on latent attention.
+    /// Number of key and value heads; divides `num_heads`. Has no effect on latent attention.
     pub num_kv_heads: usize,
-    /// Coordinates of a query and of a key, before latent attention takes them into its rank.
+    /// Coordinates of a query and of a key. For latent attention these are the ones before the key projection
+    /// is applied.
     pub head_dim: usize,
-    /// Tokens in the vocabulary.
+    /// Number of tokens in the vocabulary.
     pub vocab_size: usize,
     /// Longest sequence: `max_position_embeddings`.
     pub context: usize,
-    /// What the queries of each layer see; empty where all see every token of the longest sequence. A query at position p
-    /// of a layer with a window of w tokens sees the positions p - w + 1 to p.
+    /// The kind of each layer. Empty if all layers see every token of the longest sequence. If a layer has a
+    /// window of w tokens, its query at position p sees the positions p - w + 1 to p.
     pub kinds: Vec<LayerKind>,
     /// Epsilon of every RMSNorm.
     pub rms_norm_eps: f32,
     /// Added to the weights of every RMSNorm.
     pub norm_offset: f32,
-    /// RoPE of all layers, but for those of [`Config::local_rotary`].
+    /// RoPE of all layers, except those of [`Config::local_rotary`].
     pub rotary: Rotary,
-    /// RoPE of the layers with a window, where they have their own.
+    /// RoPE of the layers with a window, if they have their own.
     pub local_rotary: Option<Rotary>,
-    /// Factor of attention's logits; `None` is 1/sqrt(head_dim).
+    /// Factor of the attention logits. `None` is 1/sqrt(head_dim).
     pub scale: Option<f32>,
-    /// Attention's logits l become cap * tanh(l / cap).
+    /// Attention logits l become cap * tanh(l / cap).
     pub soft_cap: Option<f32>,
-    /// And so do those of the vocabulary.
+    /// The same cap for the logits of the vocabulary.
     pub final_soft_cap: Option<f32>,
-    /// A learned logit for each query head of each layer that takes weight and adds no value, `[num_layers, num_heads]`. They are
-    /// weights: here once the model is loaded, where its family has them.
+    /// A learned logit for each query head of each layer, `[num_layers, num_heads]`. It takes weight and adds
+    /// no value. The logits are weights, so they are here only after the model is loaded, and only in
+    /// families with sinks.
     pub sink_logits: Vec<f32>,
-    /// How the MLP's gate and its other half are joined.
+    /// How the MLP joins its gate and its other half.
     pub activation: Activation,
     /// Experts in the MLPs of some layers.
     pub experts: Option<Experts>,
     /// Attention over latent vectors.
     pub latent: Option<Latent>,
-    /// Whether the output head is the embedding table.
+    /// The output head is the embedding table.
     pub tie_word_embeddings: bool,
-    /// Whether q, k, v must have a bias.
+    /// q, k and v must have a bias.
     pub qkv_bias: bool,
-    /// Whether the attention output must have a bias.
+    /// The attention output must have a bias.
     pub output_bias: bool,
-    /// Whether the MLP's projections must have one.
+    /// The projections of the MLP must have a bias.
     pub mlp_bias: bool,
-    /// Tokens that end a text; may be empty.
+    /// Tokens that end a text. May be empty.
     pub eos_tokens: Vec<u32>,
 }
 
@@ -93,24 +95,25 @@ pub enum Activation {
     Clamped {
         /// Steepness of the sigmoid.
         alpha: f32,
-        /// The most of both halves.
+        /// Upper limit of g, and limit of |u|.
         limit: f32,
     },
 }
 
-/// Widths beyond this are no real model; below it no product of two widths overflows 64 bits.
+/// No real model is wider than this. Up to this limit, no product of two widths overflows 64 bits.
 const MAX_WIDTH: usize = 1 << 24;
 
 impl Config {
     /// Reads and checks the bytes of a `config.json`.
     ///
     /// # Errors
-    /// [`ModelError::UnsupportedArchitecture`], or [`ModelError::Config`] for a missing or malformed field, an
-    /// impossible shape, or a feature the runner does not compute.
+    /// [`ModelError::UnsupportedArchitecture`], or [`ModelError::Config`] for a missing or malformed field,
+    /// an impossible shape, or a feature that the runner does not compute.
     pub fn from_json(json: &[u8]) -> Result<Self, ModelError> {
         let malformed = |error: serde_json::Error| ModelError::Config(error.to_string());
         let fields: Map<String, Value> = serde_json::from_slice(json).map_err(malformed)?;
-        // The architecture first: a foreign config should be refused by its name, not by the first missing field.
+        // The architecture is checked first, so that an unknown config is refused by its name, not by a
+        // missing field.
         let architecture = read_architecture(&fields)?;
         let family = architecture.family();
         fields::refuse_unread(&fields, family)?;
@@ -159,10 +162,10 @@ impl Config {
         Ok(config)
     }
 
-    /// Adds the end tokens of a `generation_config.json`, where chat models keep theirs.
+    /// Adds the end tokens of a `generation_config.json`. Chat models keep theirs there.
     ///
     /// # Errors
-    /// [`ModelError::Config`] where the file is not JSON.
+    /// [`ModelError::Config`] if the file is not JSON.
     pub fn add_generation_config(&mut self, json: &[u8]) -> Result<(), ModelError> {
         #[derive(Deserialize)]
         struct Generation {
@@ -178,8 +181,8 @@ impl Config {
         Ok(())
     }
 
-    /// The shape of this model's KV cache: of latent attention, the latent vector with its positional part is the one key, and
-    /// what attention gives is as wide as the vector without.
+    /// The shape of this model's KV cache. For latent attention, the latent vector with its positional part
+    /// is the only key. The output of attention is then as wide as the latent vector alone.
     pub const fn kv_shape(&self) -> KvShape {
         match &self.latent {
             None => KvShape::new(self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim),
@@ -190,16 +193,16 @@ impl Config {
         }
     }
 
-    /// Numbers that a cache holds of each token, in all layers.
+    /// Numbers that a cache holds per token, in all layers.
     pub const fn cached_values(&self) -> usize {
         let shape = self.kv_shape();
-        // A latent vector is key and value.
+        // A latent vector is both key and value.
         let values = if self.latent.is_some() { 0 } else { shape.value_dim };
         shape.num_layers * shape.num_kv_heads * (shape.head_dim + values)
     }
 
-    /// A compressed cache of this model's shape that computes the model's attention: what its layers see, latent vectors, factor
-    /// and soft cap of the logits, learned sinks.
+    /// A compressed cache of this model's shape. It computes the model's attention: kinds of layers, latent
+    /// vectors, factor and soft cap of the logits, learned sinks.
     pub fn cache_spec(&self) -> CacheSpec {
         let mut spec = CacheSpec::from(self.kv_shape());
         spec.position_dim = self.latent.as_ref().map_or(0, |latent| latent.position_dim);
@@ -208,8 +211,8 @@ impl Config {
         if self.kinds.is_empty() { spec } else { spec.kinds(self.kinds.clone()) }
     }
 
-    /// What of this model's attention a cache on a GPU does not compute; `None` where it is all there. Windows are not counted:
-    /// within them such a cache may be used.
+    /// The feature of this model's attention that a cache on a GPU does not compute. `None` if it computes
+    /// everything. Windows do not count: such a cache may be used for texts within the window.
     pub fn refused_by_gpu(&self) -> Option<String> {
         let what = if self.latent.is_some() {
             "latent attention"
@@ -225,25 +228,25 @@ impl Config {
         Some(format!("attention of the model has {what}, which a cache on the GPU does not compute"))
     }
 
-    /// An empty exact cache of this model's shape that computes the model's attention.
+    /// An empty exact cache of this model's shape, which computes the model's attention.
     ///
     /// # Errors
-    /// None for a config that [`Config::from_json`] accepted.
+    /// No error for a config that [`Config::from_json`] accepted.
     pub fn dense_cache(&self) -> Result<DenseCache, CacheError> {
         DenseCache::like(&self.cache_spec())
     }
 
-    /// What the family computes beside what Llama does.
+    /// The features of the family that differ from Llama.
     pub(crate) fn family(&self) -> &'static Family {
         self.architecture.family()
     }
 
-    /// Whether a layer has the RoPE of those with a window.
+    /// True for layers with the RoPE of the layers with a window.
     pub(crate) fn is_local(&self, layer: usize) -> bool {
         self.local_rotary.is_some() && matches!(self.kinds.get(layer), Some(LayerKind::Sliding(_)))
     }
 
-    /// The kinds of the layers: full or sliding, no others.
+    /// The kinds of the layers. Only full and sliding are accepted.
     fn read_kinds(&self, json: &[u8]) -> Result<Vec<LayerKind>, ModelError> {
         let bad = |what: String| Err(ModelError::Config(what));
         let fields: LayerFields =
@@ -270,8 +273,8 @@ impl Config {
             match *kind {
                 LayerKind::Sliding(0) => return bad("sliding_window is 0".to_owned()),
                 LayerKind::None => return bad("layers without attention are not computed".to_owned()),
-                // Within the window, windowed and full attention are the same.
-                // But where such layers have a RoPE of their own, they are to be told from the others.
+                // Windowed and full attention are the same within the window. A sliding layer with its own
+                // RoPE must still stay a sliding one.
                 LayerKind::Sliding(window) if window >= self.context && self.local_rotary.is_none() => {
                     *kind = LayerKind::Full;
                 }
@@ -308,7 +311,7 @@ impl Config {
     }
 }
 
-/// A number of something, within what no product overflows.
+/// Checks a count. Products of accepted counts do not overflow.
 fn count(name: &str, value: Option<usize>) -> Result<usize, ModelError> {
     match value {
         Some(value) if (1..=MAX_WIDTH).contains(&value) => Ok(value),
@@ -325,12 +328,12 @@ fn positive(name: &str, value: f64) -> Result<f32, ModelError> {
     Err(ModelError::Config(format!("{name} is {value}; it must be a positive number")))
 }
 
-/// A soft cap; none where it is 0 or missing.
+/// A soft cap. `None` if it is 0 or missing.
 fn cap(name: &str, value: Option<f64>) -> Result<Option<f32>, ModelError> {
     value.filter(|cap| *cap != 0.0).map(|cap| positive(name, cap)).transpose()
 }
 
-/// The factor of attention's logits where it is not that of the head dim.
+/// The factor of the attention logits. `None` if it follows from the head dim.
 fn scale(raw: &RawConfig, latent: Option<&Latent>, head_dim: usize) -> Result<Option<f32>, ModelError> {
     if latent.is_some() {
         let scale = rotary::logit_factor(raw)? / (head_dim as f64).sqrt();

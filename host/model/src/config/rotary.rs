@@ -1,4 +1,4 @@
-//! What a `config.json` says of RoPE.
+//! Reads the fields of a `config.json` about RoPE.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -12,27 +12,29 @@ use crate::error::ModelError;
 pub struct Rotary {
     /// Base of the frequencies.
     pub theta: f64,
-    /// Coordinates at the start of each head that are turned, even; the others stay.
+    /// Number of coordinates at the start of each head that are turned. It is even, and the other coordinates
+    /// stay.
     pub dim: usize,
-    /// Whether neighbours are turned together; else those half of `dim` apart.
+    /// True if neighbours turn together, false if coordinates half of `dim` apart do.
     pub is_interleaved: bool,
-    /// Stretching of the frequencies.
+    /// Scaling of the frequencies.
     pub scaling: RopeScaling,
 }
 
-/// How RoPE frequencies are stretched beyond the trained context.
+/// How RoPE frequencies are scaled beyond the trained context.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// No scaling.
     None,
-    /// Every frequency divided by the factor (position interpolation).
+    /// Every frequency is divided by the factor (position interpolation).
     Linear {
         /// The divisor, above 0.
         factor: f64,
     },
-    /// Every frequency divided by one of its own, half of the rotated coordinates of them, above 0: what GGUF files have.
+    /// Every frequency is divided by its own factor, above 0. There are half as many factors as rotated
+    /// coordinates. GGUF files have this kind.
     Factors(Vec<f64>),
-    /// Llama 3.1: long wavelengths divided, short ones kept, a linear blend between.
+    /// Llama 3.1: long wavelengths are divided, short ones are kept, with a linear blend between.
     Llama3 {
         /// The divisor of the long wavelengths, above 0.
         factor: f64,
@@ -43,7 +45,8 @@ pub enum RopeScaling {
         /// Context of the pre-training.
         original_context: f64,
     },
-    /// `YaRN`: coordinates that turn seldom in the original context divided, those that turn often kept, a ramp between.
+    /// `YaRN`: coordinates that turn rarely in the original context are divided. Coordinates that turn often
+    /// are kept, with a ramp between.
     Yarn {
         /// The divisor, above 0.
         factor: f64,
@@ -53,14 +56,14 @@ pub enum RopeScaling {
         beta_slow: f64,
         /// Context of the pre-training.
         original_context: f64,
-        /// Whether the ends of the ramp are whole coordinates.
+        /// The ends of the ramp are rounded to whole coordinates.
         is_truncated: bool,
         /// Factor of rotated queries and of rotated keys.
         amplitude: f64,
     },
 }
 
-/// The fields of one object that says how positions turn.
+/// The fields of one RoPE object.
 #[derive(Debug, Default, Deserialize)]
 struct RawRope {
     rope_type: Option<String>,
@@ -68,7 +71,7 @@ struct RawRope {
     rope_theta: Option<f64>,
     partial_rotary_factor: Option<f64>,
     factor: Option<f64>,
-    /// Written by [`crate::gguf`] alone.
+    /// Only [`crate::gguf`] writes this field.
     factors: Option<Vec<f64>>,
     low_freq_factor: Option<f64>,
     high_freq_factor: Option<f64>,
@@ -98,19 +101,20 @@ const READ: [&str; 15] = [
     "mscale_all_dim",
     "truncate",
 ];
-/// A note of the file's maker.
+/// A note by the maker of the file.
 const OF_NO_MATTER: &str = "finetuned";
 
 const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
-/// Base of the frequencies in layers with a window, where they have their own and the file does not say.
+/// Base of the frequencies in layers with a window, if they have their own RoPE and the file has no base.
 const LOCAL_THETA: f64 = 10_000.0;
 
 fn bad(what: String) -> ModelError {
     ModelError::Config(what)
 }
 
-/// RoPE of all layers, or of those that see everything and those with a window. `head_dim` has the rotated coordinates.
+/// The RoPE of all layers. In families with local RoPE the second one is for layers with a window, and the
+/// first for the others. `head_dim` is the number of coordinates that RoPE may turn.
 pub(super) fn read(
     raw: &RawConfig,
     family: &Family,
@@ -131,15 +135,12 @@ pub(super) fn read(
         return Ok((one(raw.rope_scaling.as_ref(), theta)?, Some(one(None, local_theta)?)));
     }
     let (Some(full), Some(sliding)) = (nested(FULL), nested(SLIDING)) else {
-        return Err(bad(format!(
-            "rope_parameters has not both {FULL} and {SLIDING}, which {} needs",
-            family.name()
-        )));
+        return Err(bad(format!("rope_parameters lacks {FULL} or {SLIDING}; {} needs both", family.name())));
     };
     Ok((one(Some(full), theta)?, Some(one(Some(sliding), local_theta)?)))
 }
 
-/// The square of what `mscale_all_dim` makes of the logits, in the family that reads it so.
+/// The factor of the logits that follows from `mscale_all_dim`. Only latent attention uses it.
 pub(super) fn logit_factor(raw: &RawConfig) -> Result<f64, ModelError> {
     let rope = RawRope::read(raw.rope_parameters.as_ref().or(raw.rope_scaling.as_ref()))?;
     let factor = rope.kind().filter(|kind| *kind != "default").and(rope.factor).unwrap_or(1.0);
@@ -149,7 +150,7 @@ pub(super) fn logit_factor(raw: &RawConfig) -> Result<f64, ModelError> {
     })
 }
 
-/// How much longer queries and keys become with a context `factor` times as long.
+/// The factor by which queries and keys get longer if the context is `factor` times as long.
 fn magnitude(factor: f64, scale: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 }
 }
@@ -160,7 +161,7 @@ impl RawRope {
         let is_known = |name: &str| READ.contains(&name) || name == OF_NO_MATTER;
         if let Some((name, value)) = fields.iter().find(|(name, value)| !is_known(name) && !is_nothing(value))
         {
-            // A kind that is not computed is refused by its own name, not by that of its first field.
+            // An unsupported kind is refused by its name, not by its first unknown field.
             let kind = fields.get("rope_type").or(fields.get("type")).and_then(Value::as_str);
             if kind.is_none_or(|kind| ACCEPTED.contains(&kind)) {
                 return Err(bad(format!("rope_scaling: {name} is {}, which is not computed", shown(value))));
@@ -274,7 +275,7 @@ impl RawRope {
     }
 }
 
-/// Kinds of scaling that files may name.
+/// Kinds of scaling that are accepted.
 const ACCEPTED: [&str; 4] = ["default", "linear", "llama3", "yarn"];
 
 fn need(name: &str, value: Option<f64>) -> Result<f64, ModelError> {

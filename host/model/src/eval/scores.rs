@@ -1,20 +1,21 @@
-//! Attention scores of a cache beside those of exact keys: the same queries and keys, head by head.
+//! Compares the attention scores of a cache with those of exact keys, head by head.
 //!
-//! Every [`PROBE`] tokens the newest token's queries are scored against all tokens before it by both caches. Scores are the
-//! logits before the softmax, of all tokens that the position sees, uncompressed ones included.
+//! Every [`PROBE`] tokens both caches score the newest token's queries against all tokens before it. Scores
+//! are the logits before the softmax. They cover all tokens that the position sees, uncompressed ones
+//! included.
 
 use super::cosine;
 use serde::Serialize;
 use tqkv::attention::AttentionCache;
 use tqkv::error::CacheError;
 
-/// Tokens between two positions whose scores are compared.
+/// Tokens between two compared positions.
 pub const PROBE: usize = 64;
 
 /// Ranks that count as near the top.
 const NEAR: usize = 5;
 
-/// How well a query head finds the same tokens.
+/// Agreement of a query head's scores with the exact ones.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ScoreFigures {
     /// Layer.
@@ -23,15 +24,15 @@ pub struct ScoreFigures {
     pub head: usize,
     /// Mean cosine between the vectors of scores.
     pub cosine: f64,
-    /// Share of queries whose best token is the same.
+    /// Share of queries with the same best token.
     pub top1: f64,
-    /// Share of queries whose best token is among the best five.
+    /// Share of queries whose best token is among the best five of the cache.
     pub top5: f64,
-    /// Queries compared.
+    /// Number of compared queries.
     pub queries: usize,
 }
 
-/// Sums over the windows of a setting, one a query head: `[layers][heads]`.
+/// Sums over the windows of a setting, one per query head: `[layers][heads]`.
 #[derive(Default)]
 pub(super) struct Tally(Vec<Vec<Sums>>);
 
@@ -44,7 +45,7 @@ struct Sums {
 }
 
 impl Tally {
-    /// What adds a window.
+    /// The comparison of one more window, which adds to these sums.
     pub(super) fn window(&mut self) -> Scores<'_> {
         Scores { sums: &mut self.0, fed: Vec::new() }
     }
@@ -65,12 +66,12 @@ impl Tally {
 /// The comparison within one window.
 pub(super) struct Scores<'a> {
     sums: &'a mut Vec<Vec<Sums>>,
-    /// Tokens that each layer has had.
+    /// Tokens that each layer has received.
     fed: Vec<usize>,
 }
 
 impl Scores<'_> {
-    /// Attends with both caches in pieces that end where scores are compared.
+    /// Attends with both caches, in pieces that end at compared positions.
     pub(super) fn attend(
         &mut self,
         exact: &mut dyn AttentionCache,
@@ -87,7 +88,7 @@ impl Scores<'_> {
         let mut from = 0;
         while from < n {
             let to = n.min(from + PROBE - self.fed[layer] % PROBE);
-            // Of each the same tokens; latent vectors have no values.
+            // The same tokens of each slice. Latent vectors have no values.
             let range = |len: usize| from * (len / n)..to * (len / n);
             let (rows, outs) = (range(q.len()), range(out.len()));
             let (k, v) = (&k[range(k.len())], &v[range(v.len())]);
@@ -149,7 +150,7 @@ mod tests {
         let exact = [0.0, 3.0, 1.0, 2.0, -1.0, 0.5, 0.25];
         let mut tally = Tally(vec![vec![Sums::default(); 2]]);
         tally.0[0][1].add(&exact, &exact);
-        // Two tokens go before the best one, then five.
+        // First two tokens rank before the best one, then five.
         tally.0[0][1].add(&exact, &[4.0, 3.0, 1.0, 5.0, 0.0, 0.0, 0.0]);
         tally.0[0][1].add(&exact, &[4.0, 3.0, 4.0, 5.0, 4.0, 4.0, 0.0]);
         let [figures] = tally.finish()[..] else { panic!("a head without queries is left out") };

@@ -1,14 +1,14 @@
-//! Sums over the positions of a setting, and the figures that they become.
+//! Sums over the positions of a setting, and its figures.
 
 use super::{EvalResult, HeadFigures, scores};
 use crate::sampling::argmax;
 use crate::{Model, ModelError};
 use tqkv::cache::HeadStats;
 
-/// Rows whose logits are held at once: bounds memory for vocabularies of 100,000 and more.
+/// Rows of logits that are held at once. This bounds memory for vocabularies of 100,000 tokens and more.
 const LOGIT_ROWS: usize = 128;
 
-/// Logits of the reference and of a setting, a few rows at a time.
+/// Compares the logits of the reference and of a setting, a few rows at a time.
 pub(crate) fn score(
     model: &Model,
     window: &[u32],
@@ -39,7 +39,7 @@ fn log_softmax(logits: &[f32], vocab: usize, first: usize) -> Result<Vec<LogProb
     let row = |(i, row): (usize, &[f32])| {
         let best = argmax(row).ok_or(ModelError::NonFiniteLogits { position: first + i })?;
         let max = row[best];
-        // The sum in f64: a vocabulary of 150,000 equal terms would lose digits in f32.
+        // The sum is in f64: in f32 a vocabulary of 150,000 equal terms would lose digits.
         let log_sum = row.iter().map(|l| f64::from((l - max).exp())).sum::<f64>().ln();
         let values = row.iter().map(|l| (f64::from(l - max) - log_sum) as f32).collect();
         Ok(LogProbs { values, best })
@@ -52,21 +52,21 @@ fn log_softmax(logits: &[f32], vocab: usize, first: usize) -> Result<Vec<LogProb
 pub(crate) struct Tally {
     nll: f64,
     scored: usize,
-    /// One a position.
+    /// One entry per position.
     pub(super) kl: Vec<f32>,
     agreed: usize,
     pub(super) cache_bytes: usize,
     pub(super) cosine: Vec<f64>,
     heads: Vec<HeadFigures>,
-    /// Of a window in the means.
+    /// The weight of a window in the means.
     share: f64,
-    /// Of each layer, sums of squares: of errors of the attention outputs, and of the reference's.
+    /// Per layer, sums of squares of the attention outputs' errors and of the reference's outputs.
     pub(super) attention: Vec<(f64, f64)>,
     pub(super) scores: scores::Tally,
 }
 
 impl Tally {
-    /// Nothing yet of so many windows.
+    /// Empty sums for `windows` windows.
     pub(crate) fn over(windows: usize) -> Self {
         Self { share: 1.0 / windows as f64, ..Self::default() }
     }
@@ -77,7 +77,7 @@ impl Tally {
             self.scored += 1;
         }
         let kl = |(r, o): (&f32, &f32)| {
-            // A token of probability 0 adds nothing, whatever the other side says.
+            // A token of probability 0 adds nothing, whatever the other probability is.
             if *r == f32::NEG_INFINITY { 0.0 } else { f64::from(r.exp()) * (f64::from(*r) - f64::from(*o)) }
         };
         self.kl.push(reference.values.iter().zip(&own.values).map(kl).sum::<f64>() as f32);
@@ -131,7 +131,7 @@ impl Tally {
     }
 }
 
-/// What `few` values of a thousand exceed.
+/// The value that `few` of a thousand values exceed.
 fn exceeded_by(values: &mut [f32], few: usize) -> f64 {
     let at = (values.len() * (1000 - few)).div_ceil(1000).saturating_sub(1);
     if values.is_empty() { 0.0 } else { f64::from(*values.select_nth_unstable_by(at, f32::total_cmp).1) }

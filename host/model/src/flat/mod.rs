@@ -1,7 +1,7 @@
-//! Flat files for microcontrollers: a Llama-like model quantised to the integers of [`tqkv_lm`], and that integer model at work
-//! on this machine, to the same bits.
+//! Flat files for microcontrollers: a Llama-like model quantised to the integers of [`tqkv_lm`]. This machine
+//! can run the same integer model and gets the same bits.
 //!
-//! Quantisation takes the weights alone, no calibration. SPEC.md has the bytes.
+//! Quantisation needs only the weights, no calibration data. SPEC.md describes the bytes.
 
 mod quantise;
 mod run;
@@ -22,14 +22,15 @@ use tqkv_lm::{LmError, Shape, checksum};
 impl Model {
     /// The flat file of this model.
     ///
-    /// # Errors
-    /// [`ModelError::Export`], naming what the integer model does not compute or hold.
+    /// [`ModelError::Export`] names a feature that the integer model does not compute, or a size that it does
+    /// not hold. [`ModelError::Export`] names a feature that the integer model does not compute, or a size
+    /// that it does not hold.
     pub fn to_flat(&self, bits: WeightBits) -> Result<Vec<u8>, ModelError> {
         let config = self.config();
         let shape = shape(config, bits)?;
         let mut file = shape.header().to_vec();
         for frequency in self.rope.frequencies() {
-            // Fractions of a turn; a whole one is none.
+            // Fractions of a turn. A whole turn becomes zero.
             let turn = (frequency / TAU * 4_294_967_296.0).round() as u64;
             file.extend((turn as u32).to_le_bytes());
         }
@@ -45,23 +46,23 @@ impl Model {
     }
 }
 
-/// The model of a flat file, checked.
+/// Reads and checks the model of a flat file.
 ///
 /// # Errors
-/// [`ModelError::Export`], naming what is wrong.
+/// [`ModelError::Export`] names the fault.
 pub fn read(file: &[u8]) -> Result<tqkv_lm::Model<'_>, ModelError> {
     Ok(tqkv_lm::Model::load(file)?)
 }
 
-/// Bytes of RAM of the integer model beside its code's stack: what it works in, and the slots of so many tokens.
+/// Bytes of RAM that the integer model needs without the stack: its buffers, and slots for `tokens` tokens.
 ///
-/// `None` where a codec does not have the head dim.
+/// `None` if a codec does not have the head dim.
 pub fn ram_bytes(shape: &Shape, (keys, values): (CodecId, CodecId), tokens: u64) -> Option<u64> {
     let token = tqkv_core::fixed::token_bytes(keys, values, usize::from(shape.head_dim))?;
     Some(4 * shape.work_words() as u64 + shape.rings() as u64 * token as u64 * tokens)
 }
 
-/// Tokens of context in so many bytes of RAM.
+/// Tokens of context that fit in `ram` bytes.
 pub fn tokens_in_ram(shape: &Shape, (keys, values): (CodecId, CodecId), ram: u64) -> Option<u64> {
     let token = tqkv_core::fixed::token_bytes(keys, values, usize::from(shape.head_dim))?;
     Some(ram.saturating_sub(4 * shape.work_words() as u64) / (shape.rings() as u64 * token as u64))
@@ -136,7 +137,7 @@ fn write_layer(file: &mut Vec<u8>, layer: &Layer, bits: WeightBits) -> Result<()
     Ok(())
 }
 
-/// All rows.
+/// The number of columns, and the values of all rows.
 fn values(linear: &Linear) -> (usize, Vec<f32>) {
     let (rows, columns) = linear.shape();
     let mut values = Vec::with_capacity(rows * columns);

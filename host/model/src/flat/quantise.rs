@@ -1,14 +1,14 @@
-//! Weights to codes: one scale a row (8 bits), and one a row and group of columns (4 bits).
+//! Quantises weights to codes: one scale per row (8 bits), plus one per row and group of columns (4 bits).
 
 use super::{refused, values};
 use crate::ModelError;
 use crate::linear::Linear;
 use tqkv_lm::{GROUP, LayoutBytes, MAX_EXPONENT, WeightBits};
 
-/// Scales of groups that are tried, in shares of that which just holds the largest weight.
+/// Group scales are tried from this share of the scale that just holds the largest weight.
 const LEAST_SHARE: f32 = 0.7;
 
-/// The largest exponent with which `largest` has so many bits.
+/// The exponent at which the mantissa of `largest` has `bits` bits.
 fn exponent(largest: f32, bits: i32) -> Result<i32, ModelError> {
     if !largest.is_finite() {
         return Err(refused("a weight is not finite"));
@@ -25,31 +25,32 @@ fn largest(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |most: f32, v| if v.is_nan() { f32::INFINITY } else { most.max(v.abs()) })
 }
 
-/// The weights of a norm.
+/// Writes the weights of a norm.
 pub(super) fn norm(file: &mut Vec<u8>, weights: &[f32]) -> Result<(), ModelError> {
     let exponent = exponent(largest(weights), 15)?;
     file.extend(exponent.to_le_bytes());
     for weight in weights {
         let mantissa = (f64::from(*weight) * 2f64.powi(-exponent)).round();
-        // The cast saturates: a weight just below a power of two rounds up to it.
+        // A weight just below a power of two rounds up to it, and the cast saturates.
         file.extend((mantissa as i16).to_le_bytes());
     }
     Ok(())
 }
 
-/// A matrix.
+/// Writes a matrix.
 pub(super) fn matrix(file: &mut Vec<u8>, linear: &Linear, bits: WeightBits) -> Result<(), ModelError> {
     let (columns, mut values) = values(linear);
     let rows = values.len() / columns;
     values.resize(rows.next_multiple_of(2) * columns, 0.0);
-    // What a row's mantissa stands for: the value of a code, or of a code in a group whose scale is one.
+    // The unit of a row's mantissa is the value of a code. With groups it is the value of a code in a group
+    // of scale one.
     let (codes, groups) = match bits {
         WeightBits::Eight => (127.0, 1.0),
         WeightBits::Four => (7.0, 255.0),
     };
     let units: Vec<f32> = values.chunks_exact(columns).map(|row| largest(row) / codes / groups).collect();
     let exponent = exponent(largest(&units), 16)?;
-    // Upwards, so that the largest code is not exceeded.
+    // Rounded up, so that no weight exceeds the largest code.
     let mantissas =
         units.iter().map(|unit| (f64::from(*unit) * 2f64.powi(-exponent)).ceil().min(65_535.0) as u16);
     let mantissas: Vec<u16> = mantissas.collect();
@@ -70,20 +71,20 @@ pub(super) fn matrix(file: &mut Vec<u8>, linear: &Linear, bits: WeightBits) -> R
     Ok(())
 }
 
-/// Words of four columns, of both rows in turn.
+/// Writes words of four columns, of both rows in turn.
 fn eight_bits(file: &mut Vec<u8>, rows: &[Vec<f32>; 2]) {
     let byte = |value: f32| value.round().clamp(-128.0, 127.0) as i8 as u8;
     for (a, b) in rows[0].chunks_exact(4).zip(rows[1].chunks_exact(4)) {
         for four in [a, b] {
             let (low, other) = (byte(four[0]), byte(four[1]));
-            // These two have the bytes before them as fractions.
+            // The bytes before these two act as their fractions.
             let upper = |value: f32, low: u8| byte(value - f32::from(low) / 256.0);
             file.extend([low, upper(four[2], low), other, upper(four[3], other)]);
         }
     }
 }
 
-/// Scales of groups, then codes of 32 columns of both rows in turn.
+/// Writes scales of groups, then codes of 32 columns of both rows in turn.
 fn four_bits(file: &mut Vec<u8>, rows: &[Vec<f32>; 2]) {
     let groups = rows[0].chunks_exact(GROUP).zip(rows[1].chunks_exact(GROUP));
     let groups: Vec<_> = groups.flat_map(|(a, b)| [a, b]).map(|group| (best_scale(group), group)).collect();
@@ -100,7 +101,7 @@ fn four_bits(file: &mut Vec<u8>, rows: &[Vec<f32>; 2]) {
     }
 }
 
-/// -8 to 7.
+/// Rounds to a code from -8 to 7.
 fn code(value: f32, scale: u8) -> f32 {
     (value / f32::from(scale.max(1))).round().clamp(-8.0, 7.0)
 }

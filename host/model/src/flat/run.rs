@@ -1,4 +1,4 @@
-//! The integer model on this machine: any flat file of a known head dim, over rings of any of a few codecs.
+//! Runs the integer model on this machine, for the known head dims and pairs of cache codecs.
 
 use crate::ModelError;
 use tqkv_core::code::{Code, I8, S2, S3, S4, T2S8};
@@ -16,10 +16,10 @@ pub const CACHES: [(CodecId, CodecId); 6] = [
     (CodecId::S2, CodecId::S2),
 ];
 
-/// Head dims that it knows.
+/// Head dims that [`FlatRunner`] knows.
 pub const HEAD_DIMS: [usize; 2] = [64, 128];
 
-/// What is done with a model at work: takes tokens, gives logits.
+/// A running model: takes tokens and gives logits.
 trait Works {
     fn push(&mut self, token: u32) -> Result<(), ModelError>;
     fn logits(&mut self) -> Logits<'_>;
@@ -40,7 +40,7 @@ impl<const D: usize, K: Code, V: Code> Works for Lm<'_, '_, D, K, V, Portable> {
     }
 }
 
-/// A flat file at work.
+/// A flat file that is ready to run.
 #[derive(Debug)]
 pub struct FlatRunner<'a> {
     model: Model<'a>,
@@ -48,20 +48,21 @@ pub struct FlatRunner<'a> {
     tokens: usize,
 }
 
-/// Figures of a flat file on text.
+/// Quality of a flat file on text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FlatFigures {
-    /// Tokens predicted.
+    /// Number of predicted tokens.
     pub tokens: usize,
     /// exp(mean negative log likelihood).
     pub perplexity: f64,
 }
 
 impl<'a> FlatRunner<'a> {
-    /// Checks the file and that this machine has the loops for its head dim and these codecs, over rings of so many tokens.
+    /// Checks the file. This machine must have the loops for its head dim and for these codecs. Each ring
+    /// holds `tokens` tokens.
     ///
     /// # Errors
-    /// [`ModelError::Export`] naming what is accepted.
+    /// [`ModelError::Export`] names the accepted values.
     pub fn new(file: &'a [u8], caches: (CodecId, CodecId), tokens: usize) -> Result<Self, ModelError> {
         let model = Model::load(file)?;
         let runner = Self { model, caches, tokens };
@@ -69,10 +70,10 @@ impl<'a> FlatRunner<'a> {
         Ok(runner)
     }
 
-    /// Feeds `prompt` and then the likeliest tokens; returns those.
+    /// Feeds `prompt`, then continues with the most likely tokens and returns them.
     ///
     /// # Errors
-    /// A token that the vocabulary does not have; an empty prompt.
+    /// A token outside the vocabulary, or an empty prompt.
     pub fn greedy(&self, prompt: &[u32], tokens: usize) -> Result<Vec<u32>, ModelError> {
         let mut written = Vec::with_capacity(tokens);
         if prompt.is_empty() {
@@ -90,10 +91,10 @@ impl<'a> FlatRunner<'a> {
         Ok(written)
     }
 
-    /// Perplexity of windows of so many tokens, each with an empty cache, as of [`crate::eval`].
+    /// Perplexity over windows of tokens, each with an empty cache, as in [`crate::eval`].
     ///
     /// # Errors
-    /// As [`FlatRunner::greedy`].
+    /// The errors of [`FlatRunner::greedy`].
     pub fn perplexity(
         &self,
         tokens: &[u32],
@@ -115,7 +116,7 @@ impl<'a> FlatRunner<'a> {
         Ok(FlatFigures { tokens: count, perplexity: (sum / count.max(1) as f64).exp() })
     }
 
-    /// Runs with a model of empty rings.
+    /// Calls `run` with a model whose rings are empty.
     fn with(&self, run: &mut dyn FnMut(&mut dyn Works) -> Result<(), ModelError>) -> Result<(), ModelError> {
         match self.model.shape().head_dim {
             64 => self.of_dim::<64>(run),
@@ -158,7 +159,7 @@ impl<'a> FlatRunner<'a> {
     }
 }
 
-/// Negative log likelihood of a token, in nats.
+/// Negative log likelihood of a token in nats.
 fn nll(logits: &Logits<'_>, target: usize) -> f64 {
     let unit = 2f64.powi(logits.exponent);
     let most = logits.values.iter().copied().max().unwrap_or(0);

@@ -1,23 +1,23 @@
-//! Metadata as the `config.json` of a Hugging Face checkpoint.
+//! Converts metadata to the `config.json` of a Hugging Face checkpoint.
 
 use serde_json::{Map, json};
 
 use super::{File, Value};
 use crate::error::ModelError;
 
-/// A family of models as such files have it.
+/// A family of models in GGUF files.
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) name: &'static str,
-    /// The class of the model library.
+    /// The class in the model library.
     class: &'static str,
-    /// Whether rows of queries and keys were permuted for interleaved RoPE.
+    /// Rows of queries and keys were permuted for interleaved RoPE.
     pub(super) is_interleaved: bool,
-    /// Whether each head of queries and keys has a norm.
+    /// Each head of queries and keys has a norm.
     pub(super) has_head_norms: bool,
-    /// Whether there are norms behind attention and MLP.
+    /// There are norms after attention and MLP.
     pub(super) has_post_norms: bool,
-    /// Keys that are read beside [`READ`].
+    /// Keys that this family reads besides [`READ`].
     own: &'static [&'static str],
 }
 
@@ -45,7 +45,7 @@ static FAMILIES: [Family; 4] = [
 ];
 
 const GEMMA3: &str = "gemma3";
-/// Layers of the one Gemma 3 whose queries are scaled by another width than that of a head.
+/// Number of layers of the one Gemma 3 that does not scale its queries by the head dim.
 const GEMMA3_27B_LAYERS: usize = 62;
 
 impl Family {
@@ -63,7 +63,7 @@ impl Family {
     }
 }
 
-/// What of the config is seen by the tensors.
+/// The parts of the config that follow from the tensors.
 pub(super) struct Tensors {
     pub(super) vocab_size: Option<usize>,
     pub(super) has_head: bool,
@@ -75,7 +75,7 @@ fn bad(key: &str, what: &str) -> ModelError {
     ModelError::Config(format!("{key}: {what}"))
 }
 
-/// A whole number; `None` where the key is missing.
+/// A whole number. `None` if the key is missing.
 pub(super) fn number(file: &File<'_>, key: &str) -> Result<Option<usize>, ModelError> {
     match file.metadata.get(key) {
         None => Ok(None),
@@ -87,7 +87,7 @@ pub(super) fn number(file: &File<'_>, key: &str) -> Result<Option<usize>, ModelE
     }
 }
 
-/// Keys of a family that say what the config says, or nothing that matters to the result.
+/// Keys of all families that are read, or that have no effect on the result.
 const READ: [&str; 19] = [
     "vocab_size",
     "context_length",
@@ -110,7 +110,7 @@ const READ: [&str; 19] = [
     "tensor_data_layout",
 ];
 
-/// The bytes of a `config.json`.
+/// Makes the bytes of a `config.json`.
 pub(super) fn json(file: &File<'_>, family: &Family, tensors: &Tensors) -> Result<Vec<u8>, ModelError> {
     refuse_unread(file, family)?;
     let key = |name: &str| format!("{}.{name}", family.name);
@@ -149,7 +149,7 @@ pub(super) fn json(file: &File<'_>, family: &Family, tensors: &Tensors) -> Resul
     if family.name == GEMMA3 {
         let scalar =
             if required("block_count")? == GEMMA3_27B_LAYERS { hidden.checked_div(heads) } else { head_dim };
-        // What these files leave to the program.
+        // GGUF files do not contain these values. Every program has to know them.
         for (name, value) in [
             ("hidden_act", json!("gelu_pytorch_tanh")),
             ("query_pre_attn_scalar", json!(scalar)),
@@ -167,7 +167,7 @@ pub(super) fn json(file: &File<'_>, family: &Family, tensors: &Tensors) -> Resul
     Ok(config.to_string().into_bytes())
 }
 
-/// Refuses what a model of this family would be computed with and is not.
+/// Refuses keys of the family that would change the computation and are not read.
 fn refuse_unread(file: &File<'_>, family: &Family) -> Result<(), ModelError> {
     let unread = |key: &&&str| {
         let own = key.strip_prefix(family.name).and_then(|rest| rest.strip_prefix('.'));

@@ -1,21 +1,22 @@
-//! The container: typed key and value pairs, and where each tensor lies.
+//! The container: typed pairs of key and value, and the place of each tensor.
 //!
-//! Everything in a file may be wrong. Counts are held against the bytes that are left before room is made for them.
+//! Nothing in a file can be trusted. Counts are compared with the remaining bytes before memory is allocated.
 
 use crate::error::ModelError;
 use std::collections::HashMap;
 
-/// Versions that are read; 1 had counts of 32 bits and is not seen any more.
+/// Versions that are read. Version 1 had counts of 32 bits and is no longer used.
 const VERSIONS: [u32; 2] = [2, 3];
 
-/// Most dimensions of a tensor.
+/// The most dimensions of a tensor.
 const MOST_DIMS: u32 = 4;
 
-/// Most pairs of metadata, and most tensors: real files have some hundred and some thousand.
+/// The most pairs of metadata and the most tensors. Real files have some hundred pairs and some thousand
+/// tensors.
 const MOST_PAIRS: u64 = 1 << 16;
 const MOST_TENSORS: usize = 1 << 16;
 
-/// Tensors begin at multiples of so many bytes where the file does not say otherwise.
+/// Tensors begin at multiples of this many bytes, unless the file has another alignment.
 const ALIGNMENT: u64 = 32;
 
 /// A value of the metadata.
@@ -29,8 +30,8 @@ pub(super) enum Value<'a> {
     List(List<'a>),
 }
 
-/// A list, as the file has it: its entries are read whenever they are asked for. In memory of its own, one of bytes would take
-/// 32 times the file.
+/// A list in its stored form. Entries are parsed each time they are needed. A parsed list of bytes would take
+/// 32 times the memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct List<'a> {
     kind: u32,
@@ -45,28 +46,28 @@ impl<'a> List<'a> {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = Value<'a>> {
         let (mut parser, kind) = (Parser { bytes: self.bytes, at: 0 }, self.kind);
-        // All were read once already.
+        // All entries were parsed once before, so this cannot fail.
         (0..self.len).map_while(move |_| parser.value(kind, false).ok())
     }
 }
 
-/// A tensor as the file describes it.
+/// The description of a tensor in the file.
 #[derive(Clone, Debug)]
 pub(super) struct Info<'a> {
     pub(super) name: &'a str,
-    /// Extents, outermost first, as Hugging Face has them; the file has the innermost first.
+    /// Extents, outermost first as in Hugging Face files. GGUF files have the innermost first.
     pub(super) shape: Vec<usize>,
     pub(super) kind: u32,
-    /// From the start of the data.
+    /// Position from the start of the data.
     pub(super) offset: u64,
 }
 
-/// A file, or one of the files of a model that was split.
+/// A file, or one part of a split model.
 #[derive(Debug)]
 pub(super) struct File<'a> {
     pub(super) metadata: HashMap<&'a str, Value<'a>>,
     pub(super) tensors: Vec<Info<'a>>,
-    /// Where the data of the tensors begins.
+    /// Start of the tensors' data.
     pub(super) data: u64,
 }
 
@@ -110,7 +111,7 @@ impl<'a> File<'a> {
     }
 }
 
-/// What is left of a file.
+/// A parser of the bytes behind `at`.
 struct Parser<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -139,7 +140,7 @@ impl<'a> Parser<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// A count of things of at least `bytes` each, which must still be there.
+    /// Reads a count of items of at least `bytes` bytes each. The file must still have that many bytes.
     fn count(&mut self, bytes: usize) -> Result<usize, String> {
         let (count, left) = (self.u64()?, self.bytes.len() - self.at);
         usize::try_from(count)

@@ -1,6 +1,8 @@
-//! GGUF files: one model with its metadata, its tokenizer and its tensors, as llama.cpp has them.
+//! GGUF files: one model with its metadata, its tokenizer and its tensors, as llama.cpp stores them.
 //!
-//! What is read becomes what a Hugging Face folder has ([`Folder`], tensors by their names there), so that all else exists once. What would change the result and is not computed is refused by name.
+//! The contents are converted to those of a Hugging Face folder ([`Folder`], with tensor names of Hugging
+//! Face), so that everything else exists once. A field that would change the result and is not computed is
+//! refused by name.
 
 mod config;
 mod file;
@@ -19,7 +21,7 @@ use config::Family;
 use file::{File, Info, Value};
 pub(crate) use vocabulary::Vocabulary;
 
-/// Errors of what was made of a file, said of the file: there is no `config.json` that a user could look into.
+/// Attributes an error to the GGUF file, because the user has no `config.json` to look at.
 pub(crate) fn said_of(file: &str, error: ModelError) -> ModelError {
     let reason = match error {
         ModelError::Config(reason) | ModelError::Tokenizer(reason) => reason,
@@ -31,7 +33,7 @@ pub(crate) fn said_of(file: &str, error: ModelError) -> ModelError {
     ModelError::Weights { file: file.to_owned(), reason }
 }
 
-/// All parts of the model that a file belongs to.
+/// The paths of all parts of the model that a file belongs to.
 pub(crate) fn part_names(path: &Path) -> Vec<PathBuf> {
     let split = || {
         let stem = path.file_stem()?.to_str()?;
@@ -45,7 +47,7 @@ pub(crate) fn part_names(path: &Path) -> Vec<PathBuf> {
     split().unwrap_or_else(|| vec![path.to_owned()])
 }
 
-/// What a Hugging Face folder would have.
+/// The contents of an equivalent Hugging Face folder.
 pub(crate) struct Folder {
     pub(crate) config: Vec<u8>,
     pub(crate) tokenizer: Vocabulary,
@@ -53,21 +55,21 @@ pub(crate) struct Folder {
     pub(crate) tensors: Checkpoint,
 }
 
-/// Opens a file, and those beside it where its name says that it is one of several (`-00001-of-00003.gguf`).
+/// Opens a file. If its name ends like `-00001-of-00003.gguf`, opens all parts of the model.
 pub(crate) fn open(path: &Path, access: Access) -> Result<Vec<Source>, ModelError> {
     part_names(path).iter().map(|path| Source::open(path, access)).collect()
 }
 
-/// Reads a model from all of its files.
+/// Reads a model from all of its parts.
 ///
 /// # Errors
-/// [`ModelError::Weights`] for what is no GGUF file, [`ModelError::UnsupportedArchitecture`], and
-/// [`ModelError::Config`] for what is not computed.
+/// [`ModelError::Weights`] for bytes that are no GGUF file, [`ModelError::UnsupportedArchitecture`], and
+/// [`ModelError::Config`] for a feature that is not computed.
 pub(crate) fn read(files: Vec<Source>) -> Result<Folder, ModelError> {
     let heads: Vec<_> = files.iter().map(Head::read).collect::<Result<_, _>>()?;
     let contents = Contents::parse(&heads)?;
     let mut entries = contents.entries()?;
-    // They go into the config.
+    // The factors go into the config.
     let factors =
         entries.remove(names::FACTORS).map(|entry| entry.read(names::FACTORS, &files)).transpose()?;
     let config = contents.config(factors.map(|factors| factors.to_f32()))?;
@@ -76,13 +78,14 @@ pub(crate) fn read(files: Vec<Source>) -> Result<Folder, ModelError> {
     Ok(Folder { config, tokenizer, chat, tensors: Checkpoint::new(files, entries) })
 }
 
-/// Bytes of a file that are looked at first for what stands before its tensors; so many times as many where it is longer.
+/// Bytes of a file that are first searched for its header. For a longer header this grows by a factor of
+/// [`LONGER`].
 const HEAD: u64 = 1 << 20;
 const LONGER: u64 = 8;
-/// Longest such part that is read; large vocabularies take some ten megabytes.
+/// The longest header that is read. Large vocabularies take some ten megabytes.
 const MAX_HEAD: u64 = 1 << 28;
 
-/// What stands before the tensors of a file.
+/// The bytes of a file before its tensors.
 struct Head<'a> {
     source: &'a Source,
     bytes: Cow<'a, [u8]>,
@@ -102,7 +105,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// A model in GGUF files, what it is and where its tensors lie.
+/// The metadata and tensor tables of a model's GGUF files.
 #[derive(Debug)]
 struct Contents<'a> {
     /// The first part has the metadata.
@@ -112,7 +115,7 @@ struct Contents<'a> {
 }
 
 impl<'a> Contents<'a> {
-    /// From what stands at the beginning of each file.
+    /// Parses the header of each file.
     fn parse(heads: &'a [Head<'a>]) -> Result<Self, ModelError> {
         let parse = |head: &'a Head<'a>| File::parse(&head.source.name, &head.bytes);
         let files: Vec<_> = heads.iter().map(parse).collect::<Result<_, ModelError>>()?;
@@ -143,7 +146,7 @@ impl<'a> Contents<'a> {
         Ok(())
     }
 
-    /// Refuses a file that ends before its last tensor does, as what a broken download leaves.
+    /// Refuses a file that ends before its last tensor, as after an interrupted download.
     fn check_lengths(&self) -> Result<(), ModelError> {
         for (file, source) in self.files.iter().zip(&self.sources) {
             for info in &file.tensors {
@@ -166,7 +169,7 @@ impl<'a> Contents<'a> {
         self.files.iter().flat_map(|file| &file.tensors).find(|info| info.name == name)
     }
 
-    /// What `config.json` would say, with the stretching of each RoPE frequency where there is one.
+    /// Makes the `config.json`. `factors` scale the RoPE frequencies, if the file has them.
     fn config(&self, factors: Option<Vec<f32>>) -> Result<Vec<u8>, ModelError> {
         let vocabulary = self.info(names::EMBEDDING).and_then(|info| info.shape.first());
         let seen = config::Tensors {
@@ -182,7 +185,8 @@ impl<'a> Contents<'a> {
         Vocabulary::of(&self.files[0])
     }
 
-    /// Where each tensor lies, by its name in Hugging Face checkpoints; what these do not have keeps its name.
+    /// The place of each tensor, by its name in Hugging Face checkpoints. A tensor without such a name keeps
+    /// its own.
     fn entries(&self) -> Result<HashMap<String, Entry>, ModelError> {
         let mut entries = HashMap::new();
         for (file, contents) in self.files.iter().enumerate() {
@@ -202,7 +206,7 @@ impl<'a> Contents<'a> {
         Ok(entries)
     }
 
-    /// Heads of a projection whose rows lie as interleaved RoPE wants them.
+    /// Heads of a projection whose rows are in the order of interleaved RoPE.
     fn interleaved_heads(&self, name: &str) -> Result<Option<usize>, ModelError> {
         let key = match name.split('.').nth(2) {
             Some("attn_q") => "attention.head_count",

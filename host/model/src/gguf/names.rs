@@ -1,24 +1,24 @@
-//! Names of tensors there and here.
+//! Names of tensors: "there" is a Hugging Face checkpoint, "here" is a GGUF file.
 
 use super::config::Family;
 
-/// The embedding, the head and the frequencies' factors.
+/// The embedding, the head and the factors of the RoPE frequencies.
 pub(super) const EMBEDDING: &str = "token_embd.weight";
 pub(super) const HEAD: &str = "output.weight";
 pub(super) const FACTORS: &str = "rope_freqs.weight";
 
-/// What a part of a layer is.
+/// The kind of a part of a layer.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
-    /// Weights alone.
+    /// Only weights.
     Norm,
-    /// Weights alone, in families that have it.
+    /// Only weights, in families with norms of heads.
     HeadNorm,
-    /// Weights, and a bias where there is one.
+    /// Weights, and optionally a bias.
     Projection,
 }
 
-/// Parts of a layer: in Hugging Face checkpoints, and here.
+/// Parts of a layer: the name there, the name here, and the kind.
 const PARTS: [(&str, &str, Part); 10] = [
     ("input_layernorm", "attn_norm", Part::Norm),
     ("self_attn.q_proj", "attn_q", Part::Projection),
@@ -32,7 +32,7 @@ const PARTS: [(&str, &str, Part); 10] = [
     ("mlp.down_proj", "ffn_down", Part::Projection),
 ];
 
-/// The norm before the MLP, and those in families that have norms behind attention and MLP too.
+/// The norm before the MLP. The second list is for families that also have norms after attention and MLP.
 const MLP_NORM: [(&str, &str, Part); 1] = [("post_attention_layernorm", "ffn_norm", Part::Norm)];
 const MLP_NORMS: [(&str, &str, Part); 3] = [
     ("post_attention_layernorm", "post_attention_norm", Part::Norm),
@@ -40,13 +40,13 @@ const MLP_NORMS: [(&str, &str, Part); 3] = [
     ("post_feedforward_layernorm", "post_ffw_norm", Part::Norm),
 ];
 
-/// The part that is called so here.
+/// The part with this name here.
 fn part(here: &str, family: &Family) -> Option<&'static (&'static str, &'static str, Part)> {
     let norms = if family.has_post_norms { &MLP_NORMS[..] } else { &MLP_NORM };
     PARTS.iter().chain(norms).find(|(_, name, _)| *name == here)
 }
 
-/// The name in Hugging Face checkpoints of a tensor here; `None` where they have none of its kind.
+/// The name there of a tensor here. `None` for a tensor that Hugging Face checkpoints do not have.
 pub(super) fn there(name: &str, family: &Family) -> Option<String> {
     match name {
         EMBEDDING => return Some("model.embed_tokens.weight".to_owned()),
@@ -60,7 +60,7 @@ pub(super) fn there(name: &str, family: &Family) -> Option<String> {
     Some(format!("model.layers.{layer}.{there}.{kind}"))
 }
 
-/// Whether a tensor of that name is read of a model of so many layers.
+/// True if a tensor is read in a model of `layers` layers.
 pub(super) fn is_read(name: &str, layers: usize, family: &Family) -> bool {
     let in_layer = || {
         let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;

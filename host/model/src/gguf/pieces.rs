@@ -1,8 +1,9 @@
-//! Pieces with scores out of a file, and as a `tokenizer.json` of BPE for folders.
+//! Reads pieces with scores from a file, and converts them to a `tokenizer.json` of BPE for folders.
 //!
-//! llama.cpp joins, again and again, the two neighbours whose union is the piece of the best score, the leftmost of equal
-//! ones. BPE joins the neighbours whose merge is listed first, so the list is every way to split a piece in two, the best
-//! piece first. A character that is no piece becomes the tokens of its bytes.
+//! llama.cpp repeatedly joins the two neighbours whose union is the piece with the best score. If several are
+//! equal, it takes the leftmost. BPE joins the neighbours whose merge is listed first. The list therefore
+//! holds every way to split a piece in two, and the best piece comes first. A character that is no piece
+//! becomes the tokens of its bytes.
 
 use std::collections::HashMap;
 
@@ -14,13 +15,14 @@ use crate::Pieces;
 use crate::error::ModelError;
 use crate::tokenizer::pieces::{SPACE, kind};
 
-/// Longest piece in bytes, which bounds the time for its splits; those of real vocabularies are under 100.
+/// The longest piece in bytes, which bounds the time for its splits. Pieces of real vocabularies have under
+/// 100.
 const LONGEST: usize = 512;
 
-/// What texts begin with where the file does not say.
+/// The token at the start of texts, if the file has none.
 const FIRST: usize = 1;
 
-/// The pieces of a file.
+/// Reads the pieces of a file.
 pub(super) fn read(file: &File<'_>) -> Result<Pieces, ModelError> {
     let tokens = texts(file, "tokenizer.ggml.tokens")?;
     let scores = list(file, "tokenizer.ggml.scores", "numbers", |value| match value {
@@ -52,7 +54,7 @@ fn pieces(
         .map_err(|byte| bad(format!("no token of kind {} for the byte 0x{byte:02X}", kind::BYTE)))
 }
 
-/// The contents that a `tokenizer.json` would have.
+/// The contents of an equivalent `tokenizer.json`.
 pub(super) fn json(pieces: &Pieces) -> serde_json::Value {
     let tokens: Vec<_> = (0..pieces.len() as u32).map(|id| pieces.token(id)).collect();
     let replace = |pattern: &str, content: &str| json!({ "type": "Replace", "pattern": { "String": pattern }, "content": content });
@@ -77,7 +79,7 @@ pub(super) fn json(pieces: &Pieces) -> serde_json::Value {
     })
 }
 
-/// Refuses what merges cannot say.
+/// Refuses vocabularies that merges cannot express.
 fn check(tokens: &[&str], kinds: &[u8]) -> Result<(), ModelError> {
     if let Some(token) = tokens.iter().find(|token| token.len() > LONGEST) {
         let start: String = token.chars().take(20).collect();
@@ -96,7 +98,7 @@ fn check(tokens: &[&str], kinds: &[u8]) -> Result<(), ModelError> {
     }
 }
 
-/// Every way to make a piece of two, those of the best piece first.
+/// Every way to split a piece in two, the best piece first.
 fn merges<'a>(tokens: &[&'a str], scores: &[f32]) -> Vec<[&'a str; 2]> {
     let ids: HashMap<&str, usize> = tokens.iter().enumerate().map(|(id, token)| (*token, id)).collect();
     let mut found = Vec::new();
@@ -105,7 +107,7 @@ fn merges<'a>(tokens: &[&'a str], scores: &[f32]) -> Vec<[&'a str; 2]> {
         let known = splits.filter(|(left, right)| ids.contains_key(left) && ids.contains_key(right));
         found.extend(known.map(|(left, right)| (scores[id], id, left, right)));
     }
-    // Of one piece that with the longer left part, so that the order is always the same.
+    // Splits of the same piece with a longer left part come first, so that the order is always the same.
     found.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(b.2.len().cmp(&a.2.len())));
     found.into_iter().map(|(_, _, left, right)| [left, right]).collect()
 }
@@ -131,7 +133,8 @@ mod tests {
             self.kinds.push(kind);
         }
 
-        /// Bytes, some special tokens, the characters of the text but its last few, and pieces grown from it at random.
+        /// A vocabulary of bytes, some special tokens, most characters of the text, and pieces grown from it
+        /// at random.
         fn new(seed: u64) -> Self {
             let mut pieces = Self { tokens: Vec::new(), scores: Vec::new(), kinds: Vec::new() };
             pieces.push("<unk>", 0.0, kind::UNKNOWN);
@@ -174,13 +177,13 @@ mod tests {
             pieces(&tokens, self.scores.clone(), self.kinds.clone(), Some(1), spaced).map(Tokenizer::Pieces)
         }
 
-        /// The library's, out of the `tokenizer.json`.
+        /// The library's tokeniser, made from the `tokenizer.json`.
         fn library(&self, spaced: bool) -> Tokenizer {
             let Ok(Tokenizer::Pieces(pieces)) = self.tokenizer(spaced) else { panic!("pieces") };
             Tokenizer::new(Some(json(&pieces).to_string().as_bytes()), self.tokens.len()).unwrap()
         }
 
-        /// What the pieces make of a text, by the rule alone.
+        /// Encodes a text by the rule itself, slowly.
         fn slow_encode(&self, text: &str, spaced: bool) -> Vec<u32> {
             let is_special =
                 |i: &usize| [kind::UNKNOWN, kind::CONTROL, kind::USER_DEFINED].contains(&self.kinds[*i]);
@@ -263,7 +266,8 @@ mod tests {
             let ids = tokenizer.encode(text.as_bytes(), SpecialTokens::Add).unwrap();
             assert_eq!(ids[0], 1);
             let back = tokenizer.decode(&ids).unwrap();
-            // Every text after a special token begins with a space as well, and there it stays.
+            // The library also puts a space before the text after a special token, and decoding keeps that
+            // space.
             assert_eq!(if spaced { back.replace("\n\n ", "\n\n") } else { back }, text);
         }
     }

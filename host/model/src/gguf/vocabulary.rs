@@ -1,7 +1,8 @@
-//! The tokenizer in a file, as a `tokenizer.json`.
+//! Converts the tokenizer of a file to a `tokenizer.json`.
 //!
-//! Byte-level BPE, split before its merges as the name of the splitting says; another name would give other tokens without
-//! an error, so it is refused. Or pieces with scores ([`super::pieces`]).
+//! Byte-level BPE splits a text before its merges, and the file names the kind of splitting. An unknown kind
+//! is refused, because another splitting would give other tokens without an error. The other type of
+//! tokenizer is pieces with scores ([`super::pieces`]).
 
 use serde_json::{Map, Value as Json, json};
 
@@ -11,13 +12,13 @@ use crate::error::ModelError;
 use crate::tokenizer::pieces::kind;
 use crate::{Pieces, Tokenizer};
 
-/// Words, numbers and signs as GPT-4's splitting has them; numbers by so many digits.
+/// GPT-4's pattern for words, numbers and signs. The pattern for numbers goes between the two.
 const WORDS: [&str; 2] = [
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|",
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 ];
 
-/// Names of splittings that are known, and what they do.
+/// Names of the known splittings.
 const SPLITTINGS: [(&str, Splitting); 6] = [
     ("gpt-2", Splitting::Gpt2),
     ("smollm", Splitting::DigitsFirst),
@@ -30,9 +31,9 @@ const SPLITTINGS: [(&str, Splitting); 6] = [
 #[derive(Clone, Copy)]
 enum Splitting {
     Gpt2,
-    /// Digits one by one, then as GPT-2.
+    /// Single digits, then the splitting of GPT-2.
     DigitsFirst,
-    /// [`WORDS`] with that for numbers.
+    /// [`WORDS`] with this pattern for numbers.
     Words(&'static str),
 }
 
@@ -56,7 +57,8 @@ impl Splitting {
         }
     }
 
-    /// Whether a word that is a token needs no merges, and texts begin with the first token unless said otherwise.
+    /// Llama 3: a word that is a token needs no merges. Texts begin with the first token, unless the file has
+    /// another value.
     fn is_llama3(self) -> bool {
         matches!(self, Self::Words(r"\p{N}{1,3}"))
     }
@@ -66,10 +68,11 @@ pub(super) fn bad(what: impl Into<String>) -> ModelError {
     ModelError::Tokenizer(what.into())
 }
 
-/// Most tokens, and most merges: what is made of them takes many times the bytes of the file. Those of Gemma 3 are 262,144.
+/// The most tokens and the most merges, because the result takes many times the bytes of the file. Gemma 3
+/// has 262,144 tokens.
 const MOST_ENTRIES: usize = 1 << 20;
 
-/// A list of which every entry is what `read` takes.
+/// A list. `read` must accept every entry.
 pub(super) fn list<'a, T>(
     file: &File<'a>,
     key: &str,
@@ -90,7 +93,7 @@ pub(super) fn texts<'a>(file: &File<'a>, key: &str) -> Result<Vec<&'a str>, Mode
     list(file, key, "texts", |value| if let Value::Text(text) = value { Some(text) } else { None })
 }
 
-/// A switch, or what it is where the file does not say.
+/// A switch. `default` applies if the file does not have it.
 pub(super) fn switch(file: &File<'_>, name: &str, default: bool) -> Result<bool, ModelError> {
     let key = format!("tokenizer.ggml.{name}");
     match file.metadata.get(key.as_str()) {
@@ -122,7 +125,7 @@ impl Vocabulary {
         }
     }
 
-    /// The tokenizer of a model with so many tokens.
+    /// The tokenizer of a model with `vocab_size` tokens.
     pub(crate) fn read(self, vocab_size: usize) -> Result<Tokenizer, ModelError> {
         match self {
             Self::Json(json) => Tokenizer::new(Some(&json), vocab_size),
@@ -150,7 +153,7 @@ fn text<'a>(file: &File<'a>, key: &str) -> &'a str {
     }
 }
 
-/// The template of conversations, and the tokens that it may name.
+/// The chat template, and the tokens that it may name.
 pub(super) fn chat(file: &File<'_>) -> Result<Chat, ModelError> {
     let own = |key: &str| match file.metadata.get(key) {
         Some(Value::Text(text)) => Some((*text).to_owned()),
@@ -183,7 +186,7 @@ fn byte_level(file: &File<'_>) -> Result<Vec<u8>, ModelError> {
         .iter()
         .map(|merge| merge.split_once(' ').map(|(a, b)| [a, b]))
         .collect::<Option<_>>()
-        .ok_or_else(|| bad("tokenizer.ggml.merges has one that is no pair"))?;
+        .ok_or_else(|| bad("tokenizer.ggml.merges has an entry that is no pair"))?;
     let first = switch(file, "add_bos_token", splitting.is_llama3())?;
     let first = if first { super::config::number(file, "tokenizer.ggml.bos_token_id")? } else { None };
     let whole = json!({
@@ -197,12 +200,12 @@ fn byte_level(file: &File<'_>) -> Result<Vec<u8>, ModelError> {
     Ok(whole.to_string().into_bytes())
 }
 
-/// Tokens and their ids; of those that are alike, the last.
+/// Tokens and their ids. The last of equal tokens counts.
 pub(super) fn vocabulary(tokens: &[&str]) -> Map<String, Json> {
     tokens.iter().enumerate().map(|(id, token)| ((*token).to_owned(), id.into())).collect()
 }
 
-/// The kind of each token; none where the file has no such list.
+/// The kind of each token. Empty if the file has no such list.
 pub(super) fn kinds(file: &File<'_>) -> Result<Vec<u8>, ModelError> {
     let key = "tokenizer.ggml.token_type";
     if !file.metadata.contains_key(key) {
@@ -215,7 +218,7 @@ pub(super) fn kinds(file: &File<'_>) -> Result<Vec<u8>, ModelError> {
     })
 }
 
-/// Tokens of `wanted` kinds, which are found in a text before it is split.
+/// Tokens of the `wanted` kinds. They are found in a text before it is split.
 pub(super) fn added(tokens: &[&str], kinds: &[u8], wanted: &[u8]) -> Vec<Json> {
     let all = tokens.iter().zip(kinds).enumerate();
     let found = all.filter(|(_, (token, kind))| wanted.contains(kind) && !token.is_empty());
@@ -228,7 +231,7 @@ pub(super) fn added(tokens: &[&str], kinds: &[u8], wanted: &[u8]) -> Vec<Json> {
     found.map(entry).collect()
 }
 
-/// The token of that id at the beginning of every text, where there is one.
+/// Puts the token `id` at the beginning of every text, if there is one.
 pub(super) fn beginning(tokens: &[&str], id: Option<usize>) -> Json {
     let Some((id, token)) = id.and_then(|id| Some((id, *tokens.get(id)?))) else { return Json::Null };
     let (first, text) = (

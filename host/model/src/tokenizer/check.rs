@@ -1,33 +1,34 @@
-//! Bounds of a `tokenizer.json`: what would take memory or time without end is refused before the library sees it.
+//! Limits of a `tokenizer.json`. A file that would take unbounded memory or time is refused before the
+//! library reads it.
 
 use serde_json::Value;
 
-/// Most bytes of a file; those of 262,144 tokens take 33 MB.
+/// The most bytes of a file. A file of 262,144 tokens takes 33 MB.
 const BYTES: usize = 128 << 20;
 
-/// Most commas, which bounds the values to make room for; 262,144 tokens have two million.
+/// The most commas, which bounds the number of values. 262,144 tokens have two million.
 const COMMAS: usize = 16 << 20;
 
-/// Most lists and objects within one another.
+/// The deepest nesting of lists and objects.
 const DEPTH: usize = 12;
 
-/// Longest text in bytes, but for [`CHARSMAP`].
+/// The longest text in bytes, except for [`CHARSMAP`].
 const TEXT: usize = 4096;
 
-/// Key of the one long text, its most bytes, and the most bytes that it may put for a character.
+/// The key of the one long text, its most bytes, and the most bytes that it may put in place of a character.
 const CHARSMAP: (&str, usize, usize) = ("precompiled_charsmap", 4 << 20, 256);
 
-/// Most steps in all of the sequences.
+/// The most steps in all sequences together.
 const STEPS: usize = 64;
 
-/// Most times that a text may grow.
+/// The largest factor by which a text may grow.
 const GROWTH: usize = 1024;
 
-/// Most tokens that a template adds.
+/// The most tokens that a template adds.
 const PIECES: usize = 16;
 
-/// The parsed file, without what a runner does not want: truncation and padding, which would cut and fill up prompts,
-/// and dropout, which would tokenise them at random.
+/// Parses and checks the file. Removes truncation and padding, which would cut or fill up prompts. Removes
+/// dropout as well, which would tokenise prompts at random.
 pub(super) fn checked(json: &[u8]) -> Result<Value, String> {
     let commas = json.iter().filter(|byte| **byte == b',').count();
     if json.len() > BYTES || commas > COMMAS {
@@ -56,7 +57,7 @@ pub(super) fn checked(json: &[u8]) -> Result<Value, String> {
     Ok(value)
 }
 
-/// Refuses what is nested too deep, and texts that are too long.
+/// Refuses deep nesting and long texts.
 fn sizes(value: &Value, depth: usize) -> Result<(), String> {
     let fits = |text: &str| match text.len() {
         0..=TEXT => Ok(()),
@@ -76,7 +77,7 @@ fn sizes(value: &Value, depth: usize) -> Result<(), String> {
     }
 }
 
-/// Refuses models on which the library would go on for ever, or read beyond a token.
+/// Refuses models on which the library would loop forever or read past the end of a token.
 fn check_model(model: &Value) -> Result<(), String> {
     if !model["continuing_subword_prefix"].as_str().is_none_or(str::is_empty) && model["merges"].is_array() {
         return Err("model: continuing_subword_prefix with merges is not supported".into());
@@ -88,7 +89,7 @@ fn check_model(model: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks a step and those within it; `growth` is how often longer a text may be after those so far.
+/// Checks a step and the steps within it. `growth` is the factor by which a text may have grown so far.
 fn walk(step: &Value, steps: &mut usize, growth: &mut usize) -> Result<(), String> {
     if step.is_null() {
         return Ok(());
@@ -115,7 +116,7 @@ fn walk(step: &Value, steps: &mut usize, growth: &mut usize) -> Result<(), Strin
     within.into_iter().try_for_each(|step| walk(step, steps, growth))
 }
 
-/// How often longer a text may be after its pattern was replaced.
+/// The factor by which a text may grow when its pattern is replaced.
 fn replaced(step: &Value) -> usize {
     let content = step["content"].as_str().map_or(0, str::len);
     match step["pattern"]["String"].as_str() {
@@ -125,7 +126,7 @@ fn replaced(step: &Value) -> usize {
     }
 }
 
-/// Refuses templates that make much of little.
+/// Refuses templates that make a short text long.
 fn check_template(step: &Value) -> Result<(), String> {
     let pieces = step["single"].as_array().map_or(&[][..], Vec::as_slice);
     let texts = pieces.iter().filter(|piece| piece.get("Sequence").is_some()).count();
@@ -137,13 +138,14 @@ fn check_template(step: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses a map that puts much for a character: the table's bytes, the table, then texts that end in 0.
+/// Refuses a map that replaces a character by a long text. Its bytes are the table's length, the table, then
+/// texts that end in 0.
 fn check_charsmap(encoded: &str) -> Result<(), String> {
     let (name, most, longest) = CHARSMAP;
     if encoded.len() > most {
         return Err(format!("{name} has {} bytes; accepted are up to {most}", encoded.len()));
     }
-    // As the library decodes it.
+    // Decodes as the library does.
     let bytes = base64::decode(encoded).map_err(|error| format!("{name}: {error}"))?;
     let table = bytes.first_chunk().map_or(0, |len| u32::from_le_bytes(*len) as usize);
     let texts = bytes.get(4..).and_then(|rest| rest.get(table..)).ok_or(format!("{name} is cut short"))?;

@@ -1,4 +1,4 @@
-//! The `tokenizers` library behind a guard: what it makes of a malformed `tokenizer.json` is an error, never a panic.
+//! The `tokenizers` library behind a guard: a malformed `tokenizer.json` gives an error, never a panic.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -11,10 +11,10 @@ use tokenizers::Tokenizer;
 
 use super::check;
 
-/// Stack of the thread that parses: the library descends into a file as deep as it is nested.
+/// Stack of the thread that parses. The library's recursion is as deep as the nesting of the file.
 const STACK: usize = 16 << 20;
 
-/// A text of what tokenisers treat in their own ways.
+/// A text with parts that tokenisers treat in different ways.
 const TRIAL: &str =
     "Two  words, 1234 'tis\n\n\tna\u{ef}ve \u{1f980} \u{4f60}\u{597d} e\u{301} <s> x = [0];\r\n ";
 
@@ -25,12 +25,12 @@ const TRIED: u32 = 64;
 #[derive(Debug)]
 pub struct Library {
     tokenizer: Box<Tokenizer>,
-    /// The model's.
+    /// Vocabulary size of the model.
     vocab_size: usize,
 }
 
 impl Library {
-    /// Parses `tokenizer.json` and tries it out.
+    /// Parses `tokenizer.json` and tries the tokeniser.
     pub(super) fn new(json: &[u8], vocab_size: usize) -> Result<Self, String> {
         let value = check::checked(json)?;
         let parse = || {
@@ -62,7 +62,7 @@ impl Library {
         encoding.map(|encoding| encoding.get_ids().to_vec()).map_err(|error| error.to_string())
     }
 
-    /// Tokens of a text, all of the model's vocabulary.
+    /// Tokens of a text. All must be in the model's vocabulary.
     pub(super) fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, String> {
         let ids = self.ids(text, special)?;
         match ids.iter().find(|&&id| id as usize >= self.vocab_size) {
@@ -74,7 +74,7 @@ impl Library {
         }
     }
 
-    /// The token of that name, where the model has it.
+    /// The id of a token, if the model has it.
     pub(super) fn id(&self, token: &str) -> Option<u32> {
         self.tokenizer.token_to_id(token).filter(|id| (*id as usize) < self.vocab_size)
     }
@@ -84,20 +84,19 @@ impl Library {
     }
 }
 
-/// The library's tokeniser, with the ids that the file says.
+/// The library's tokeniser. Its ids must be those of the file.
 fn parse(value: Value) -> tokenizers::Result<Tokenizer> {
     let said = |token: &Value| Some((token["content"].as_str()?.to_owned(), token["id"].as_u64()?));
     let added: Vec<_> = value["added_tokens"].as_array().into_iter().flatten().filter_map(said).collect();
     let tokenizer: Tokenizer = serde_json::from_value(value)?;
-    // The library numbers added tokens by itself, whatever the file says.
+    // The library numbers added tokens by itself and ignores the ids of the file.
     for (token, id) in added.iter().filter(|(token, _)| !token.is_empty()) {
         let got = tokenizer.token_to_id(token);
         if got.is_none_or(|got| u64::from(got) != *id) {
             let got = got.map_or("none".to_owned(), |got| got.to_string());
-            return Err(format!(
-                "the added token {token:?} has the id {id}, and as the vocabulary goes {got}"
-            )
-            .into());
+            return Err(
+                format!("the added token {token:?} has the id {id}, and {got} in the vocabulary").into()
+            );
         }
     }
     Ok(tokenizer)
@@ -107,7 +106,7 @@ thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work`; a panic in it is an error, and nothing is printed.
+/// Runs `work`. A panic in it becomes an error, and nothing is printed.
 fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

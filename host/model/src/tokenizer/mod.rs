@@ -1,4 +1,5 @@
-//! Text to tokens and back: `tokenizer.json` through the `tokenizers` crate, pieces with scores, or raw bytes.
+//! Converts text to tokens and back. It uses `tokenizer.json` with the `tokenizers` crate, pieces with
+//! scores, or raw bytes.
 
 mod check;
 mod library;
@@ -8,7 +9,7 @@ use crate::error::ModelError;
 pub use library::Library;
 pub use pieces::Pieces;
 
-/// Vocabulary of a model that reads raw bytes.
+/// Vocabulary size of a model that reads raw bytes.
 const BYTE_VOCAB: usize = 256;
 
 /// A model's tokeniser.
@@ -18,23 +19,25 @@ pub enum Tokenizer {
     Bytes,
     /// A Hugging Face `tokenizer.json`.
     HuggingFace(Library),
-    /// Pieces with scores, of a GGUF file.
+    /// Pieces with scores from a GGUF file.
     Pieces(Pieces),
 }
 
-/// Whether the tokens a model wants around a prompt (such as BOS) are added.
+/// The choice to add the tokens around a prompt, such as BOS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpecialTokens {
-    /// As `tokenizer.json` says: for prompts.
+    /// Add the tokens of `tokenizer.json`: for prompts.
     Add,
-    /// None: for text that follows other tokens.
+    /// Add no tokens: for text that follows other tokens.
     Omit,
 }
 
 impl Tokenizer {
-    /// From the bytes of `tokenizer.json`, or raw bytes where there is none and the vocabulary has 256 entries.
+    /// Makes a tokeniser from the bytes of `tokenizer.json`. Without the file it reads raw bytes, and the
+    /// vocabulary must have 256 entries.
     ///
-    /// Its own truncation and padding, which would cut and fill up prompts, and dropout of merges are switched off.
+    /// Truncation, padding and dropout of merges in the file are switched off, because they would change
+    /// prompts.
     ///
     /// # Errors
     /// [`ModelError::Tokenizer`] or [`ModelError::MissingTokenizer`].
@@ -46,11 +49,11 @@ impl Tokenizer {
         }
     }
 
-    /// Tokens of a text. Raw-byte models take any bytes.
+    /// Tokens of a text. Raw-byte models accept any bytes.
     ///
     /// # Errors
-    /// [`ModelError::NotUtf8`] or [`ModelError::Tokenizer`], for tokens beyond the model's vocabulary as well; both for
-    /// `tokenizer.json` only.
+    /// [`ModelError::NotUtf8`], or [`ModelError::Tokenizer`], also for tokens beyond the model's vocabulary.
+    /// Raw-byte models give no error.
     pub fn encode(&self, text: &[u8], special: SpecialTokens) -> Result<Vec<u32>, ModelError> {
         match self {
             Self::Bytes => Ok(text.iter().map(|b| u32::from(*b)).collect()),
@@ -80,7 +83,7 @@ impl Tokenizer {
         Ok(with)
     }
 
-    /// The token that is called so; raw bytes have no names.
+    /// The id of a token by its name. Raw bytes have no names.
     pub(crate) fn id(&self, token: &str) -> Option<u32> {
         match self {
             Self::Bytes => None,
@@ -89,7 +92,7 @@ impl Tokenizer {
         }
     }
 
-    /// Text of tokens, special tokens left out; what is not UTF-8 shows as U+FFFD.
+    /// Text of tokens, without special tokens. Bytes that are not UTF-8 become U+FFFD.
     ///
     /// # Errors
     /// [`ModelError::Tokenizer`].
@@ -111,33 +114,35 @@ fn bad(error: &dyn std::fmt::Display) -> ModelError {
 
 /// Text as it grows, token by token.
 ///
-/// A token may hold part of a character, and a decoder may place spaces by what came before; so a piece is the
-/// difference between the decoded text with and without the newest tokens, held back while it ends in an incomplete
-/// character.
+/// A token may hold part of a character, and a decoder may place spaces depending on earlier tokens. A piece
+/// is therefore the difference between the decoded text with and without the newest tokens. It is held back
+/// while it ends in an incomplete character.
 pub(crate) struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
     tokens: Vec<u32>,
-    /// Tokens before this are context only.
+    /// Tokens before this one are only context.
     context_from: usize,
-    /// Tokens before this have been emitted.
+    /// Tokens before this one have been emitted.
     emitted: usize,
 }
 
 impl<'a> TextStream<'a> {
-    /// What follows `prompt`, whose text is not emitted: it tells whether the first piece begins with a space.
+    /// The text after `prompt`. The prompt is not emitted: it only determines whether the first piece begins
+    /// with a space.
     pub(crate) fn after(tokenizer: &'a Tokenizer, prompt: &[u32]) -> Self {
         Self { tokenizer, tokens: prompt.to_vec(), context_from: 0, emitted: prompt.len() }
     }
 
-    /// The text that this token completes; empty where a character is still open.
+    /// The text that this token completes. Empty while a character is incomplete.
     pub(crate) fn push(&mut self, token: u32) -> Result<String, ModelError> {
         self.tokens.push(token);
-        // Four tokens always hold a whole UTF-8 character of a byte-level vocabulary; past that it is not UTF-8.
+        // In a byte-level vocabulary, four tokens always hold a whole UTF-8 character. More tokens than that
+        // are not UTF-8.
         let open = self.tokens.len() - self.emitted < 4;
         self.take(open)
     }
 
-    /// Whatever is still held back.
+    /// The text that is still held back.
     pub(crate) fn finish(&mut self) -> Result<String, ModelError> {
         self.take(false)
     }

@@ -1,16 +1,16 @@
-//! Pieces with scores, as SentencePiece has them, out of GGUF files.
+//! Pieces with scores, as in SentencePiece, from GGUF files.
 //!
-//! The two neighbours whose union is the piece of the best score are joined, again and again, the leftmost of equal ones first. A
-//! character that is no piece becomes the tokens of its bytes. Written here because the library needs a list of merges for it,
-//! which takes a kilobyte and more per token of a vocabulary.
+//! The two neighbours whose union is the piece with the best score are joined, again and again. If several
+//! are equal, the leftmost goes first. A character that is no piece becomes the tokens of its bytes. The
+//! library needs a list of merges for this, of a kilobyte and more per token, so the code is here.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// The sign that stands for a space within pieces.
+/// The character that replaces a space within pieces.
 pub(crate) const SPACE: &str = "\u{2581}";
 
-/// Kinds of tokens, as GGUF files number them.
+/// Kinds of tokens, by their numbers in GGUF files.
 pub(crate) mod kind {
     pub(crate) const NORMAL: u8 = 1;
     pub(crate) const UNKNOWN: u8 = 2;
@@ -22,25 +22,26 @@ pub(crate) mod kind {
 /// A vocabulary of pieces.
 #[derive(Debug)]
 pub struct Pieces {
-    /// Texts of all tokens, one behind the other, and where each ends.
+    /// Texts of all tokens, one after the other, and the end of each.
     text: String,
     ends: Vec<u32>,
     scores: Vec<f32>,
     kinds: Vec<u8>,
-    /// Tokens in the order of their texts; of equal ones the last counts.
+    /// Tokens in the order of their texts. The last of equal tokens counts.
     sorted: Vec<u32>,
     /// The token of each byte.
     bytes: Vec<u32>,
-    /// Tokens that are found in a text before it is split, by their first byte, the longest first.
+    /// Tokens that are found in a text before it is split: a list per first byte, the longest token first.
     specials: Vec<Vec<u32>>,
-    /// The token that texts begin with.
+    /// The token at the start of texts.
     pub(crate) first: Option<u32>,
     /// True if a space is put before a text.
     pub(crate) spaced: bool,
 }
 
 impl Pieces {
-    /// Takes as many texts as scores and kinds, among them one of kind [`kind::BYTE`] for every byte, or the first byte that has none.
+    /// The three lists have one entry per token. There must be a token of kind [`kind::BYTE`] for every byte.
+    /// The error is the first byte without one.
     pub(crate) fn new(
         tokens: &[&str],
         scores: Vec<f32>,
@@ -75,7 +76,7 @@ impl Pieces {
         Ok(pieces)
     }
 
-    /// How many tokens there are.
+    /// The number of tokens.
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
     }
@@ -95,14 +96,14 @@ impl Pieces {
         &self.kinds
     }
 
-    /// The token of that text.
+    /// The token with this text.
     pub(crate) fn id(&self, text: &str) -> Option<u32> {
         let behind = self.sorted.partition_point(|&id| self.token(id) <= text);
         let id = *self.sorted.get(behind.checked_sub(1)?)?;
         (self.token(id) == text).then_some(id)
     }
 
-    /// Tokens of a text, behind the one that begins texts where `begins`.
+    /// Tokens of a text. If `begins`, the first token of texts comes before them.
     pub(crate) fn encode(&self, text: &str, begins: bool) -> Vec<u32> {
         let mut ids: Vec<u32> = self.first.filter(|_| begins).into_iter().collect();
         let (mut from, mut at) = (0, 0);
@@ -124,7 +125,7 @@ impl Pieces {
         ids
     }
 
-    /// Text of tokens without unknown and control ones.
+    /// Text of tokens, without unknown and control tokens.
     pub(crate) fn decode(&self, ids: &[u32]) -> String {
         let (mut text, mut bytes) = (String::new(), Vec::new());
         for &id in ids.iter().filter(|&&id| (id as usize) < self.len()) {
@@ -146,7 +147,7 @@ impl Pieces {
         text
     }
 
-    /// Appends the tokens of a text that has no special ones.
+    /// Appends the tokens of a text that has no special tokens.
     fn split(&self, text: &str, ids: &mut Vec<u32>) {
         if text.is_empty() {
             return;
@@ -161,10 +162,10 @@ impl Pieces {
         }
     }
 
-    /// The pieces of a text, characters that are none among them.
+    /// The pieces of a text. Characters that are no piece stand alone.
     fn join<'a>(&self, text: &'a str) -> Vec<&'a str> {
         let starts: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
-        // For each character that begins a part: where the part ends, and which character begins the one before it.
+        // Per character that begins a part: the end of the part, and the start of the part before it.
         let mut ends: Vec<usize> = (1..=starts.len()).collect();
         let mut before: Vec<Option<usize>> = (0..starts.len()).map(|at| at.checked_sub(1)).collect();
         let start = |at: usize| starts.get(at).copied().unwrap_or(text.len());
@@ -177,7 +178,7 @@ impl Pieces {
         pairs.extend((0..starts.len()).filter_map(|left| pair(left, &ends)));
         while let Some(Pair { left, end, .. }) = pairs.pop() {
             let right = ends[left];
-            // One of the two has been joined with another since.
+            // One of the two has been joined with another part in the meantime.
             if right == GONE || right >= ends.len() || ends[right] != end {
                 continue;
             }
@@ -193,7 +194,7 @@ impl Pieces {
     }
 }
 
-/// The end of a part that was joined with the one before it.
+/// Marks a part that was joined with the one before it.
 const GONE: usize = usize::MAX;
 
 /// Neighbours whose union is a piece.
@@ -223,7 +224,7 @@ impl PartialEq for Pair {
 
 impl Eq for Pair {}
 
-/// Appends bytes as text; those that are none show as U+FFFD, one each.
+/// Appends bytes as text. If they are not UTF-8, each byte becomes U+FFFD.
 fn push_bytes(text: &mut String, bytes: &mut Vec<u8>) {
     match std::str::from_utf8(bytes) {
         Ok(whole) => text.push_str(whole),

@@ -1,4 +1,5 @@
-//! A tiny checkpoint of every architecture against the logits of Hugging Face Transformers (`tests/reference/architectures.py`).
+//! Compares a tiny checkpoint of every architecture with the logits of Hugging Face Transformers
+//! (`tests/reference/architectures.py`).
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -30,7 +31,7 @@ fn golden() -> Vec<Golden> {
     let read = |folder: PathBuf| {
         let bytes = |file: &str| std::fs::read(folder.join(file)).unwrap();
         let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
-        // Of a vocabulary without a tokenizer, which folders need, so from memory.
+        // The vocabulary has no tokenizer, which a folder would need, so the model is loaded from memory.
         let model = model(&name, &bytes("config.json"), &bytes("model.safetensors"));
         let json: Value = serde_json::from_slice(&bytes("logits.json")).unwrap();
         let tokens = json["tokens"].as_array().unwrap().iter().map(|t| t.as_u64().unwrap() as u32).collect();
@@ -46,7 +47,7 @@ fn model(name: &str, config: &[u8], tensors: &[u8]) -> Model {
         .unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// One word a token.
+/// A tokenizer with one word per token.
 pub(crate) fn tokenizer(config: &[u8]) -> Vec<u8> {
     let config: Value = serde_json::from_slice(config).unwrap();
     let size = config["vocab_size"].as_u64().unwrap();
@@ -72,7 +73,7 @@ impl Golden {
         unreachable!("steps are above 0")
     }
 
-    /// Largest difference.
+    /// The largest difference to the expected logits.
     fn error(&self, logits: &[f32]) -> f32 {
         assert_eq!(logits.len(), self.logits.len(), "{}", self.name);
         logits.iter().zip(&self.logits).map(|(got, want)| (got - want).abs()).fold(0.0, f32::max)
@@ -86,7 +87,7 @@ fn every_architecture_has_the_logits_of_transformers() {
     let all = Architecture::ALL.iter().map(|architecture| architecture.name()).collect();
     assert_eq!(there, all, "a folder for each");
     for golden in golden {
-        // The whole prompt, token by token, chunks of several lengths.
+        // The whole prompt at once, token by token, and in chunks of different lengths.
         for steps in [&[24][..], &[1], &[5, 1, 10]] {
             let error = golden.error(&golden.run(&mut golden.model.config().dense_cache().unwrap(), steps));
             println!("{} in steps of {steps:?}: {error:.2e}", golden.name);
@@ -113,7 +114,7 @@ fn streamed_layers_are_those_in_memory() {
     }
 }
 
-/// f16 keeps 11 bits of each number of keys and values, so logits are off by some thousandths of their size.
+/// f16 keeps 11 bits of each number in keys and values, so logits are off by some thousandths of their size.
 #[test]
 fn a_compressed_cache_computes_the_same_attention() {
     for golden in golden() {
@@ -135,7 +136,7 @@ fn sequences_share_products_and_evaluations_run() {
         let mut caches = [(), ()].map(|()| golden.model.config().dense_cache().unwrap());
         let (prompt, rest) = golden.tokens.split_at(20);
         let vocab = golden.model.config().vocab_size;
-        // One sequence is behind the other.
+        // One sequence is ahead of the other.
         golden.model.forward(prompt, 0, &mut caches[0]).unwrap();
         golden.model.forward(&prompt[..9], 0, &mut caches[1]).unwrap();
         let [first, second] = &mut caches;
@@ -165,12 +166,12 @@ fn sequences_share_products_and_evaluations_run() {
                 .unwrap();
         let errors: Vec<_> = report.results.iter().map(|result| result.attention_error.unwrap()).collect();
         println!("{}: attention error of f16 and i8 {errors:?}", golden.name);
-        // Squares: of 11 bits a number, and of 8 bits a block.
+        // These are squared errors: of numbers with 11 bits, and of blocks with 8 bits.
         assert!(errors[0] < 1e-6 && errors[1] < 1e-4, "{}: {errors:?}", golden.name);
     }
 }
 
-/// Planning without weights counts as many as the files have.
+/// The count from the config equals the number of weights in the files.
 #[test]
 fn a_config_has_as_many_weights_as_its_checkpoint() {
     for folder in folders() {

@@ -1,4 +1,4 @@
-//! Prompts as chat templates have them.
+//! Prompts rendered by chat templates.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -10,7 +10,7 @@ use serde_json::json;
 use tqkv_model::generate::{GenerateSpec, generate};
 use tqkv_model::{Model, ModelError};
 
-/// What the families' templates are made of, in short.
+/// The elements of the families' templates, in short.
 const LIKE_SMOLLM: &str = "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}\
     {{ '<|im_start|>system\nBe brief<|im_end|>\n' }}{% endif %}\
     {{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}\

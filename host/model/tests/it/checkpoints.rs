@@ -1,4 +1,4 @@
-//! Every kind of checkpoint of Llama and its nearest against a slow f64 forward pass.
+//! Compares every kind of checkpoint of Llama and its close relatives with a slow f64 forward pass.
 
 use std::ops::ControlFlow;
 
@@ -18,7 +18,7 @@ pub(crate) fn painted_tokens(n: usize) -> Vec<u32> {
 pub(crate) fn assert_agrees(what: &str, model: &Model, checkpoint: &Checkpoint) {
     let tokens = painted_tokens(model.config().context);
     let mut cache = model.config().dense_cache().unwrap();
-    // A prompt, then a few single tokens: both shapes of product.
+    // A prompt, then a few single tokens, to use both shapes of product.
     let (prompt, rest) = tokens.split_at(tokens.len() - 3);
     let mut got = model.forward(prompt, 0, &mut cache).unwrap();
     for token in rest {
@@ -118,7 +118,7 @@ fn the_outlier_variant_is_the_same_function_to_the_bit() {
     }
 }
 
-/// A byte-level BPE as GPT-2's: 256 byte symbols, one merge, a BOS before every prompt.
+/// A byte-level BPE like GPT-2's: 256 byte symbols, one merge, and BOS before every prompt.
 fn byte_level_bpe() -> Value {
     let printable = |b: u32| matches!(b, 33..=126 | 161..=172 | 174..=255);
     let mut vocab = serde_json::Map::new();
@@ -147,7 +147,7 @@ fn a_tokenizer_json_drives_prompts_text_and_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let mut checkpoint =
         Checkpoint::new("LlamaForCausalLM", HEAD_DIM, json!({ "tie_word_embeddings": true }));
-    // Two more rows for the merge and the BOS.
+    // Two more rows, for the merge and for BOS.
     let (shape, values) = checkpoint.tensors.get_mut("model.embed_tokens.weight").unwrap();
     shape[0] += 2;
     values.extend((0..2 * HIDDEN).map(|i| (i % 5) as f32 / 8.0));
@@ -180,7 +180,7 @@ fn a_tokenizer_json_drives_prompts_text_and_the_end() {
     };
     let free = run(&model);
     assert_eq!((free.prompt_tokens, free.tokens.len(), free.stop), (2, 8, StopReason::Length));
-    // The same run, told that the third token ends the text.
+    // The same run, where the third token ends the text.
     let end = json!({ "eos_token_id": [free.tokens[2], 999] });
     std::fs::write(dir.path().join("generation_config.json"), end.to_string()).unwrap();
     let ended = run(&Model::load(dir.path()).unwrap());

@@ -1,11 +1,11 @@
-//! Texts of `config.json` as well-known models have them: each is accepted, and read as what it says.
+//! Each `config.json` of a well-known model must be accepted and read correctly.
 
 use serde_json::{Value, json};
 use tqkv::cache::LayerKind;
 use tqkv_model::layers::LayerFields;
 use tqkv_model::{Activation, Config, RopeScaling};
 
-/// Fields that files of every family have.
+/// Fields that the files of every family have.
 fn common() -> Value {
     json!({ "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
         "initializer_range": 0.02, "rope_scaling": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
@@ -20,7 +20,7 @@ fn with(changes: Value) -> Value {
     config
 }
 
-/// Names of the models, their configs.
+/// Names of the models, and their configs.
 fn known() -> Vec<(&'static str, Value)> {
     vec![
         (
@@ -136,7 +136,7 @@ fn known() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// That of the first model of an architecture.
+/// The config of the first model of an architecture.
 pub(crate) fn of(architecture: &str) -> Value {
     let is_of = |config: &Value| config["architectures"][0] == architecture;
     known().into_iter().map(|(_, config)| config).find(is_of).expect("a known model of each architecture")
@@ -157,7 +157,7 @@ fn configs_of_well_known_models_are_accepted() {
     }
 }
 
-/// What a layer keeps is looked up, layer by layer, in lists as long as the file likes.
+/// The kind of each layer is looked up in lists, which may be as long as the file.
 #[test]
 fn long_lists_in_a_small_file_take_no_long_time() {
     let clock = std::time::Instant::now();

@@ -1,4 +1,4 @@
-//! What the model runner refuses, and that it says so in one line that names the cause.
+//! Inputs that the model runner refuses. Each error is one line that names the cause.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -115,7 +115,7 @@ fn configs_that_are_not_computed_are_refused_by_name() {
     assert!(message(Model::from_bytes("tiny", b"{", &[], None)).starts_with("config.json: "));
 }
 
-/// What a well-known model of the family says, and more of the same.
+/// The error for a well-known model of the family with one changed field.
 fn refused(architecture: &str, name: &str, value: Value) -> String {
     let mut config = super::configs::of(architecture);
     config[name] = value;
@@ -147,7 +147,7 @@ fn what_a_family_does_not_compute_is_refused_by_name() {
             "Gemma3ForCausalLM",
             "rope_parameters",
             json!({ "rope_type": "default" }),
-            "has not both full_attention",
+            "lacks full_attention or sliding_attention",
         ),
         ("Qwen3MoeForCausalLM", "use_sliding_window", json!(true), "use_sliding_window is true"),
         (
@@ -182,7 +182,7 @@ fn what_a_family_does_not_compute_is_refused_by_name() {
     assert!(text.contains("missing field `query_pre_attn_scalar`"), "{text}");
 }
 
-/// A tensor that is not read belongs to a model other than the one that would be computed.
+/// A tensor that is not read belongs to another model than the computed one.
 #[test]
 fn tensors_that_nothing_reads_are_refused_by_name() {
     for name in ["model.layers.0.self_attn.sinks", "model.layers.2.input_layernorm.weight", "lm_head.qweight"]
@@ -195,7 +195,7 @@ fn tensors_that_nothing_reads_are_refused_by_name() {
         checkpoint.write(dir.path(), Dtype::F32);
         assert_eq!(message(Model::open(dir.path(), Access::Streamed)), text);
     }
-    // Old files have the frequencies of RoPE, and a head that is the embedding.
+    // Old files contain the frequencies of RoPE, and a head that equals the embedding.
     let mut checkpoint =
         Checkpoint::new("LlamaForCausalLM", HEAD_DIM, json!({ "tie_word_embeddings": true }));
     let head = checkpoint.tensors["model.embed_tokens.weight"].clone();
@@ -285,7 +285,7 @@ fn truncated_and_flipped_bytes_never_panic() {
     for at in 0..header {
         let mut bytes = bytes.clone();
         bytes[at] ^= 1 << (at % 8);
-        // Either refused or, where the flip hit a name in the metadata, read; never a panic.
+        // The file is refused, or it is read because the flip hit a name in the metadata. It never panics.
         let _ = Model::from_bytes("flipped", config.as_bytes(), &bytes, None);
     }
     for at in 0..config.len() {

@@ -1,6 +1,6 @@
-//! Evaluation through the compressed cache against the figures of the program that made the shipped
-//! model (`host/model/shipped/figures.json`), which quantises by means of its own: a few windows by default, all with
-//! `TQKV_EXHAUSTIVE=1`.
+//! Compares evaluation through the compressed cache with `host/model/shipped/figures.json`. The program that
+//! made the shipped model measured these figures with its own quantisers. By default a few windows run, and
+//! all with `TQKV_EXHAUSTIVE=1`.
 
 use serde_json::Value;
 use tqkv::attention::AttentionCache;
@@ -16,7 +16,7 @@ fn figures() -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// A cache that quantises every token: no sinks, no hot window, no centring, the norm kept.
+/// A cache that quantises every token: no sinks, no hot window, no centring, the norm preserved.
 fn setting(model: &Model, codec: CodecId) -> Setting<'_> {
     let config = model.config();
     let new_cache = move || -> Result<Box<dyn AttentionCache>, CacheError> {
@@ -64,7 +64,8 @@ fn the_codecs_have_the_figures_perplexity() {
         (CodecId::Q4_0, "q4_0", 0.001),
     ];
     let report = run(&model, extent(4, 48), &cases.map(|(codec, ..)| codec));
-    // The first four windows are harder than all 48: README has their perplexity. There the cost of each codec is compared.
+    // The first four windows are harder than all 48, so they have a perplexity of their own here. For them
+    // the test compares the increase by each codec.
     let reference = extent(2.6724, number("f16", "ppl"));
     assert!(relative(report.reference.perplexity, reference) < 0.001, "f16: {}", report.reference.perplexity);
     let base = extent(report.reference.perplexity / number("f16", "ppl"), 1.0);
@@ -95,8 +96,8 @@ fn the_outlier_variant_spares_rotated_codes() {
     assert!(report.results[0].kl < 0.5 * report.results[1].kl, "rotation spreads outlier channels");
 }
 
-/// A constant in all keys changes nothing in exact arithmetic, little where it is taken off before encoding, and
-/// ruins what is encoded with it.
+/// A constant in all keys changes nothing in exact arithmetic. It changes little if it is subtracted before
+/// encoding, and it ruins keys that are encoded with it.
 #[test]
 fn centring_spares_a_model_with_biased_keys() {
     const WINDOWS: usize = 2;
@@ -130,7 +131,7 @@ fn centring_spares_a_model_with_biased_keys() {
     assert!(s4 > 1.2 * exact && s3 > 1.2 * exact, "{s4} {s3}");
 }
 
-/// Whole windows decode tokens to f32; token by token, queries meet codes in int8.
+/// Whole windows decode tokens to f32. Token by token, queries are multiplied with codes in int8.
 #[test]
 fn integer_scores_keep_the_perplexity() {
     let model = Model::shipped().unwrap();
@@ -144,7 +145,7 @@ fn integer_scores_keep_the_perplexity() {
     }
 }
 
-/// The shipped model with a tokeniser of words "w0" to "w255", before every text w7.
+/// The shipped model with a tokeniser of the words "w0" to "w255", which puts w7 before every text.
 fn beginning_with_w7() -> Model {
     let vocab: serde_json::Map<_, _> = (0..256).map(|token| (format!("w{token}"), token.into())).collect();
     let json = serde_json::json!({ "version": "1.0", "added_tokens": [], "pre_tokenizer": { "type": "WhitespaceSplit" },

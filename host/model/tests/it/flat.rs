@@ -1,4 +1,4 @@
-//! The integer model against the float model, on the shipped weights.
+//! Compares the integer model with the float model, on the shipped weights.
 
 use tqkv_core::CodecId;
 use tqkv_model::eval::{EvalSpec, Setting, evaluate};
@@ -36,7 +36,8 @@ fn eight_bit_weights_and_cache_lose_less_than_a_hundredth() {
     assert!((0.99..1.01).contains(&ratio), "{} against {want}", got.perplexity);
 }
 
-/// `TQKV_FLAT_WINDOWS=48 cargo test --release --workspace --test it flat::table -- --ignored --nocapture` prints the table.
+/// Prints the table:
+/// `TQKV_FLAT_WINDOWS=48 cargo test --release --workspace --test it flat::table -- --ignored --nocapture`
 #[test]
 #[ignore = "prints a table; minutes"]
 fn table() {
@@ -85,7 +86,7 @@ fn four_bits_lose_more_and_take_half() {
     assert!((1.002..1.03).contains(&ratio), "{ratio}");
 }
 
-/// What is damaged is refused by name; what only a checksum can see, by it.
+/// Damage is refused by name. Damage that only the checksum can find is refused by the checksum.
 #[test]
 fn mutants_are_refused() {
     let file = Model::shipped().unwrap().to_flat(WeightBits::Four).unwrap();
@@ -102,7 +103,7 @@ fn mutants_are_refused() {
         mutant[at] ^= 1 << (at % 8);
         assert!(refused(&mutant).is_some(), "byte {at}");
     }
-    // With a checksum that fits, fields are still checked.
+    // Fields are also checked if the checksum is correct.
     let resealed = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut mutant = file.clone();
         change(&mut mutant);

@@ -1,11 +1,11 @@
-//! GGUF files of the same weights as Hugging Face checkpoints.
+//! GGUF files with the same weights as Hugging Face checkpoints.
 
 use crate::support::{CONTEXT, Checkpoint, HEADS, HIDDEN, INTER, KV_HEADS, LAYERS, VOCAB};
 use safetensors::Dtype;
 use serde_json::json;
 use tqkv_model::{Model, SpecialTokens};
 
-/// A value of the metadata.
+/// A metadata value.
 pub(crate) enum Value {
     Number(u32),
     Float(f32),
@@ -22,7 +22,7 @@ fn text(bytes: &mut Vec<u8>, text: &str) {
     bytes.extend(text.as_bytes());
 }
 
-/// A list of entries of a kind.
+/// A list of entries of one kind.
 fn listed(kind: u32, len: usize, entries: &[u8]) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &(len as u64).to_le_bytes(), entries].concat()
 }
@@ -57,7 +57,7 @@ fn put(bytes: &mut Vec<u8>, key: &str, value: &Value) {
     bytes.extend(rest);
 }
 
-/// A tensor's name, shape (outermost first) and f32 values.
+/// The name, shape (outermost first) and f32 values of a tensor.
 pub(crate) type Tensor = (String, Vec<usize>, Vec<f32>);
 
 pub(crate) fn file(metadata: &[(String, Value)], tensors: &[Tensor]) -> Vec<u8> {
@@ -70,7 +70,7 @@ pub(crate) fn file(metadata: &[(String, Value)], tensors: &[Tensor]) -> Vec<u8> 
     file_of(metadata, &tensors.iter().map(stored).collect::<Vec<_>>())
 }
 
-/// A tensor as the file has it, its shape outermost first.
+/// A tensor in its stored form, with its shape outermost first.
 pub(crate) struct Stored {
     pub(crate) name: String,
     pub(crate) shape: Vec<usize>,
@@ -106,7 +106,7 @@ pub(crate) fn byte_tokens() -> Vec<String> {
     (0..256).map(char_of).map(|code| char::from_u32(code).unwrap().to_string()).collect()
 }
 
-/// Rows as interleaved RoPE wants them: halves of a head in turn.
+/// Reorders rows for interleaved RoPE, where the halves of a head alternate.
 fn interleaved(values: &[f32], heads: usize, width: usize) -> Vec<f32> {
     let head_dim = values.len() / width / heads;
     let row = |head: usize, i: usize| (head * head_dim + i % 2 * (head_dim / 2) + i / 2) * width;
@@ -268,7 +268,7 @@ fn what_is_not_computed_is_refused_by_name() {
     }
     let error = load(&file(&metadata("llama", 8), &uneven)).unwrap_err();
     assert!(error.contains("has shape [29, 24], expected [32, 24]"), "{error}");
-    // Nobody reads them: of no part, of a layer too many, a bias of a norm, norms that another family has.
+    // Nothing reads these: an unknown part, a layer too many, a bias of a norm, and norms of another family.
     for name in
         ["blk.0.attn_sinks.weight", "blk.2.ffn_up.weight", "blk.0.attn_norm.bias", "blk.0.attn_q_norm.weight"]
     {
@@ -304,7 +304,7 @@ fn damaged_files_end_in_one_line() {
     }
 }
 
-/// Whatever stands in the metadata, memory is in proportion to the file.
+/// For any metadata, memory stays in proportion to the file.
 #[test]
 fn lists_of_the_metadata_take_no_memory_of_their_own() {
     let checkpoint = Checkpoint::new("LlamaForCausalLM", 8, json!({}));
@@ -339,7 +339,8 @@ fn more_entries_than_any_model_has_are_refused() {
     assert!(error.contains("65537 tensors; accepted are up to"), "{error}");
 }
 
-/// A model with that chat template, and tokens of its own for the beginning of a text (0), the end of a turn (9) and of a text.
+/// A model with this chat template. It has its own tokens for the beginning of a text (0), the end of a turn
+/// (9) and the end of a text.
 pub(crate) fn conversing(template: Option<&str>) -> Model {
     let mut metadata = metadata("llama", 8);
     for (key, value) in &mut metadata {
@@ -358,12 +359,12 @@ pub(crate) fn conversing(template: Option<&str>) -> Model {
     load(&file(&metadata, &tensors(&checkpoint, "llama"))).unwrap()
 }
 
-/// The bytes of a file of `checkpoint`, of the family llama.
+/// The bytes of a `llama` file with the weights of `checkpoint`.
 pub(crate) fn tiny(checkpoint: &Checkpoint) -> Vec<u8> {
     file(&metadata("llama", 8), &tensors(checkpoint, "llama"))
 }
 
-/// The same in two parts.
+/// The same file in two parts.
 pub(crate) fn tiny_split(checkpoint: &Checkpoint) -> [Vec<u8>; 2] {
     let all = tensors(checkpoint, "llama");
     let (first, second) = all.split_at(all.len() / 2);

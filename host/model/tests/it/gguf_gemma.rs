@@ -1,4 +1,4 @@
-//! Gemma 3 out of a GGUF file, against the same weights out of a folder.
+//! Compares Gemma 3 from a GGUF file with the same weights from a folder.
 
 use crate::architectures::{GOLDEN, tokenizer};
 use crate::gguf::{Tensor, Value, byte_tokens, file};
@@ -31,7 +31,7 @@ fn read(name: &str) -> Vec<u8> {
     std::fs::read(format!("{GOLDEN}/gemma3/{name}")).unwrap()
 }
 
-/// What a GGUF file can say: a window in five of six layers, a local base of 10,000.
+/// A config that a GGUF file can express: a window in five of six layers, a local base of 10,000.
 fn config() -> Json {
     let mut config: Json = serde_json::from_slice(&read("config.json")).unwrap();
     let fields = config.as_object_mut().unwrap();

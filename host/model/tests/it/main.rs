@@ -1,5 +1,5 @@
-//! The model runner: the shipped model against its figures, synthetic checkpoints against a slow reference, the integer model,
-//! errors.
+//! The model runner: the shipped model compared with its figures, synthetic checkpoints compared with a slow
+//! reference, the integer model, and errors.
 
 mod architectures;
 mod chat;

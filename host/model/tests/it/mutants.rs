@@ -1,4 +1,4 @@
-//! Files that are damaged or made to do harm: each ends as a tokeniser that works or as one line, and soon.
+//! Damaged and malicious files. Each gives a working tokeniser or a one-line error, and soon.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use tqkv_model::{SpecialTokens, Tokenizer};
 
 const VOCAB: usize = 300;
 
-/// A tokenizer.json with every part that files of language models have.
+/// A tokenizer.json with every part that occurs in files of language models.
 fn whole() -> Value {
     let letters = (0x21..0x7f).chain([0x120, 0x10a]).filter_map(char::from_u32);
     let mut vocab: Map<String, Value> =
@@ -62,7 +62,7 @@ fn places(value: &Value, at: &str, found: &mut Vec<String>) {
     }
 }
 
-/// What a place may be given instead.
+/// A value to put in place of another.
 fn other(random: &mut fastrand::Rng, value: &Value) -> Value {
     let huge = || json!(u32::MAX);
     match random.u32(..16) {
@@ -97,7 +97,7 @@ fn other(random: &mut fastrand::Rng, value: &Value) -> Value {
     }
 }
 
-/// The one line, or what a tokeniser gave for some texts.
+/// The one-line error, or the number of tokens for some texts.
 fn try_out(json: &[u8]) -> Result<usize, String> {
     let tokenizer = Tokenizer::new(Some(json), VOCAB).map_err(|error| error.to_string())?;
     let mut tokens = 0;
@@ -127,7 +127,7 @@ fn mutants_work_or_end_in_one_line() {
     let whole = whole();
     let mut all = Vec::new();
     places(&whole, "", &mut all);
-    // Letters of the vocabulary are many and alike.
+    // The vocabulary has many letters, and all are alike.
     let (letters, mut all): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|at| at.starts_with("/model/vocab/"));
     all.extend(letters.into_iter().step_by(20));

@@ -1,4 +1,4 @@
-//! Which files a path means, and what is said of those that mean none.
+//! The files that a path stands for, and the errors of paths without a model.
 
 use std::fs;
 use std::path::Path;
@@ -94,7 +94,7 @@ fn one_gguf_in_a_folder_is_the_model() {
     let bytes = gguf::tiny(&tiny());
     fs::write(dir.path().join("tiny-Q4_0.gguf"), &bytes).unwrap();
     assert_eq!(name(dir.path()), "tiny-Q4_0");
-    // A config beside it does not make it a checkpoint of safetensors.
+    // A config beside it does not turn it into a checkpoint of safetensors.
     tiny().write_config(dir.path());
     assert_eq!(name(dir.path()), "tiny-Q4_0");
 }
@@ -118,7 +118,10 @@ fn the_cache_of_a_hub_leads_to_its_snapshot() {
     assert_eq!(name(&root), "some-model");
     fs::create_dir_all(snapshot("bbb")).unwrap();
     let error = Model::load(&root).unwrap_err().to_string();
-    assert!(error.contains("not one snapshot, and no refs/main that names one; it has aaa, bbb"), "{error}");
+    assert!(
+        error.contains("no refs/main that names a snapshot, and not exactly one snapshot; it has aaa, bbb"),
+        "{error}"
+    );
     fs::create_dir_all(root.join("refs")).unwrap();
     fs::write(root.join("refs/main"), "aaa\n").unwrap();
     assert_eq!(name(&root), "some-model");

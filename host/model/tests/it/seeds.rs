@@ -1,4 +1,4 @@
-//! The seeds of the fuzzer of GGUF files: small models that load, of each kind of vocabulary and of weights.
+//! Seeds for the fuzzer of GGUF files: small models that load, with each kind of vocabulary and of weights.
 //!
 //! `TQKV_WRITE_SEEDS=1` writes them to `fuzz/corpus/gguf`.
 
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use crate::gguf::{Stored, Value, file_of};
 use tqkv_model::{Model, SpecialTokens};
 
-/// Weights by blocks: the number of their kind, values and bytes of a block.
+/// Weights in blocks: the number of their kind, and values and bytes per block.
 type Kind = (u32, usize, usize);
 const F32: Kind = (0, 1, 4);
 const F16: Kind = (1, 1, 2);
@@ -20,7 +20,7 @@ const Q6_K: Kind = (14, 256, 210);
 
 #[derive(Clone, Copy, PartialEq)]
 enum Vocabulary {
-    /// Byte-level BPE with that way to split texts.
+    /// Byte-level BPE with this splitting.
     Bytes(&'static str),
     /// Pieces with scores.
     Pieces,
@@ -42,7 +42,7 @@ const SEEDS: [(&str, &str, Kind, Vocabulary); 7] = [
 
 fn tensor(name: &str, shape: &[usize], (kind, values, bytes): Kind) -> Stored {
     let blocks = shape.iter().product::<usize>() / values;
-    // Bytes below 0x30: wherever a block has its scales, they are small and finite.
+    // The bytes are below 0x30. Scales are then small and finite, wherever a block has them.
     let bytes = (0..blocks * bytes).map(|i| (i * 37 + i / 11) as u8 & 0x2f).collect();
     Stored { name: format!("{name}.weight"), shape: shape.to_vec(), kind, bytes }
 }
@@ -52,7 +52,7 @@ fn norm(name: &str, len: usize) -> Stored {
     Stored { name: format!("{name}.weight"), shape: vec![len], kind: F32.0, bytes }
 }
 
-/// Tokens, and the rest of the vocabulary.
+/// The tokens, and the other metadata of the vocabulary.
 fn vocabulary(kind: Vocabulary) -> (Vec<String>, Vec<(&'static str, Value)>) {
     let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
     match kind {
@@ -90,7 +90,7 @@ fn vocabulary(kind: Vocabulary) -> (Vec<String>, Vec<(&'static str, Value)>) {
 
 /// A model of one layer and one head.
 fn seed((_, family, kind, words): (&str, &str, Kind, Vocabulary)) -> Vec<u8> {
-    // As wide as a block.
+    // One block wide.
     let hidden = kind.1;
     let (tokens, rest) = vocabulary(words);
     let rows = tokens.len();
@@ -117,7 +117,7 @@ fn seed((_, family, kind, words): (&str, &str, Kind, Vocabulary)) -> Vec<u8> {
         tensor("blk.0.attn_q", &[HEAD_DIM, hidden], kind),
         tensor("blk.0.attn_k", &[HEAD_DIM, hidden], kind),
         tensor("blk.0.attn_v", &[HEAD_DIM, hidden], kind),
-        // Narrower than a block.
+        // Narrower than one block.
         tensor("blk.0.attn_output", &[hidden, HEAD_DIM], F16),
         tensor("blk.0.ffn_gate", &[INNER, hidden], kind),
         tensor("blk.0.ffn_up", &[INNER, hidden], kind),
@@ -169,7 +169,7 @@ fn the_fuzzer_has_these_seeds() {
         }
         let bytes = std::fs::read(&path).unwrap();
         assert!(bytes == seed(of), "{}", path.display());
-        // Longer ones the fuzzer would cut.
+        // The fuzzer would cut longer seeds.
         assert!(bytes.len() <= 32_768, "{} bytes of {}", bytes.len(), path.display());
     }
 }

@@ -1,4 +1,4 @@
-//! Several sequences in one forward pass against the same ones after each other.
+//! Compares several sequences in one forward pass with the same sequences one after the other.
 
 use std::ops::ControlFlow;
 
@@ -18,7 +18,7 @@ fn compressed(model: &Model) -> KvCache {
     KvCache::new(CacheSpec::from(model.config().kv_shape()).codecs(CodecId::S4, CodecId::S3)).unwrap()
 }
 
-/// Sequences of different lengths and texts, in two exact caches and a compressed one.
+/// Sequences of different lengths and texts, in two exact caches and one compressed cache.
 #[test]
 fn sequences_together_give_what_each_gives_alone() {
     let model = Model::shipped().unwrap();
@@ -47,7 +47,7 @@ fn sequences_together_give_what_each_gives_alone() {
             worst[i] = worst[i].max(apart / largest);
         }
     }
-    // Sums of products are in another order. In the compressed cache that moves a value over a boundary now and then.
+    // The order of sums differs. In the compressed cache that sometimes moves a value over a boundary.
     println!("{worst:?}");
     assert!(worst[0] < 1e-5 && worst[1] < 1e-5 && worst[2] < 2e-3, "{worst:?}");
     assert_eq!(together.each_ref().map(|cache| cache.len()), lengths.map(|n| n + 40));
@@ -120,7 +120,7 @@ fn continuations_are_those_of_their_seeds() {
     assert!(long.unwrap_err().to_string().contains("context is 1024"));
 }
 
-/// A fork of the cache that holds the prompt is as good as one through which the prompt was run, and the prompt is held once.
+/// A fork of the cache that holds the prompt continues like a cache of its own. The prompt is held once.
 #[test]
 fn forks_of_a_prompt_continue_as_caches_of_their_own() {
     let model = Model::shipped().unwrap();

@@ -1,4 +1,5 @@
-//! The shipped model against the figures of the program that made it (`host/model/shipped/figures.json`).
+//! Compares the shipped model with the figures of the program that made it
+//! (`host/model/shipped/figures.json`).
 
 use std::ops::ControlFlow;
 
@@ -21,7 +22,7 @@ fn figures() -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// A dense cache whose keys and values first pass a quantiser, as in the program behind the figures.
+/// A dense cache whose keys and values first pass a quantiser, as in that program.
 struct Through {
     dense: DenseCache,
     quantise: fn(&[f32]) -> Vec<f32>,
@@ -93,7 +94,7 @@ fn perplexity_and_divergence_are_those_of_the_figures() {
     let number = |row: &str, field: &str| rows[row][field].as_f64().unwrap();
     let model = Model::shipped().unwrap();
     let settings = [through(&model, "f16", through_f16), through(&model, "q4_0", through_q4_0)];
-    // The exact model over all windows; what quantising costs over a few of them by default.
+    // The exact model runs over all windows. By default the loss by quantising is measured on a few.
     let exact = run(&model, 48, false, &[]);
     assert_eq!((exact.windows, exact.context), (48, CONTEXT));
     assert!(relative(exact.reference.perplexity, number("f32", "ppl")) < 1e-4);
@@ -108,7 +109,7 @@ fn perplexity_and_divergence_are_those_of_the_figures() {
     assert!(relative(q4.kl, number("q4_0", "kl_nats")) < extent(0.3, 1e-2));
     assert!((q4.top1_agreement - number("q4_0", "top1_agree")).abs() < extent(1e-2, 1e-3));
     assert!((q4.nll_delta - (q4.nll - report.reference.nll)).abs() < 1e-12);
-    // 4 layers, K and V, 128 values of 4 bytes; capacity may run ahead of the length.
+    // 4 layers, K and V, 128 values of 4 bytes. The capacity may be larger than the length.
     assert!((4096.0..=8192.0).contains(&q4.cache_bytes_per_token));
 }
 
@@ -177,7 +178,7 @@ fn keys_and_values_are_those_of_the_sample() {
             assert_eq!(got.len(), want.len());
             let rms = (got.iter().map(|x| x * x).sum::<f32>() / got.len() as f32).sqrt();
             for (i, (g, w)) in got.iter().zip(want).enumerate() {
-                // Half a unit in the last place of f16, and a little for two orders of f32 summation.
+                // Half a unit in the last place of f16, and a margin for two orders of f32 summation.
                 let allowed = w.abs() / 2048.0 + 1e-4 * rms;
                 assert!((g - w).abs() <= allowed, "layer {layer} {name} value {i}: {g} against {w}");
             }

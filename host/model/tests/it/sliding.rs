@@ -1,4 +1,4 @@
-//! Models whose layers see a window: what their files say, and every cache against a slow f64 forward pass.
+//! Models with windows: their configs, and every cache compared with a slow f64 forward pass.
 
 use std::ops::ControlFlow;
 
@@ -13,14 +13,14 @@ use tqkv_model::generate::{GenerateSpec, StopReason, generate};
 use tqkv_model::{Config, Model};
 
 const MISTRAL: &str = "MistralForCausalLM";
-/// The shortest that codecs have.
+/// The shortest head dim of the codecs.
 const HEAD_DIM: usize = 16;
 
 fn alternating(window: usize) -> Value {
     json!({ "sliding_window": window, "layer_types": ["sliding_attention", "full_attention"] })
 }
 
-/// A checkpoint whose layers see `windows`, as its config must say.
+/// A checkpoint whose layers see `windows` tokens, as in its config.
 fn checkpoint(architecture: &str, changes: Value, windows: [usize; LAYERS]) -> Checkpoint {
     Checkpoint { windows, ..Checkpoint::new(architecture, HEAD_DIM, changes) }
 }
@@ -77,7 +77,7 @@ fn files_say_which_layers_slide() {
             json!({ "sliding_window": 8, "use_sliding_window": true, "max_window_layers": 2 }),
             full.clone(),
         ),
-        // From layer 28 on, unless the file says otherwise.
+        // Windows begin at layer 28, unless the file has another number.
         ("Qwen3ForCausalLM", json!({ "sliding_window": 8, "use_sliding_window": true }), full.clone()),
         ("Qwen3ForCausalLM", alternating(8), vec![Sliding(8), Full]),
         (
@@ -100,7 +100,7 @@ fn files_say_which_layers_slide() {
     }
 }
 
-/// Tokens of a text several times the window, through a cache that forgets what is behind it.
+/// The text is several times as long as the window, in a cache that forgets older tokens.
 #[test]
 fn compressed_windows_are_close_to_the_slow_forward() {
     let tokens = painted_tokens(700);
@@ -125,13 +125,13 @@ fn compressed_windows_are_close_to_the_slow_forward() {
         assert!(error < most, "{codec:?} {arithmetic:?} in steps of {step}: {error}");
         assert!(cache.stats().evicted > 0, "the first layer slides");
     }
-    // A window one token wider is another model.
+    // A window that is one token wider gives another model.
     let wider = Checkpoint { windows: [25, usize::MAX], ..checkpoint.clone() }.slow_forward(&tokens);
     let wider: Vec<f32> = wider.iter().map(|x| *x as f32).collect();
     assert!(relative_error(&wider, &want) > 0.05, "{}", relative_error(&wider, &want));
 }
 
-/// Norm of the difference over that of `want`.
+/// Norm of the difference, divided by the norm of `want`.
 fn relative_error(got: &[f32], want: &[f64]) -> f64 {
     assert_eq!(got.len(), want.len());
     let energy = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>();
@@ -164,7 +164,7 @@ fn generation_goes_on_past_the_window() {
     assert_eq!(compressed.tokens[..8], exact.tokens[..8]);
 }
 
-/// Sinks beside a window would be tokens that the model does not see; a full layer sees them.
+/// Sinks beside a window would be tokens that the model does not see. A full layer sees them.
 #[test]
 fn full_layers_of_a_sliding_model_keep_their_sinks() {
     let spec =

@@ -1,4 +1,4 @@
-//! Tiny checkpoints with painted weights, and a slow f64 forward pass to hold the runner against.
+//! Tiny checkpoints with generated weights, and a slow f64 forward pass to compare the runner with.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,10 +15,10 @@ pub(crate) const KV_HEADS: usize = 2;
 pub(crate) const VOCAB: usize = 256;
 pub(crate) const CONTEXT: usize = 64;
 
-/// Name to shape and values.
+/// Name, shape and values of each tensor.
 pub(crate) type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
-/// A checkpoint in memory: what would be `config.json`, and its tensors.
+/// A checkpoint in memory: the fields of its `config.json`, and its tensors.
 #[derive(Clone)]
 pub(crate) struct Checkpoint {
     pub(crate) config: Value,
@@ -29,8 +29,8 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// A checkpoint of `architecture`; `changes` are merged into its config and decide which tensors there are.
-    /// `head_dim` is free of `hidden_size / num_attention_heads` on purpose.
+    /// A checkpoint of `architecture`. `changes` are merged into its config and determine its tensors.
+    /// `head_dim` differs from `hidden_size / num_attention_heads` on purpose.
     pub(crate) fn new(architecture: &str, head_dim: usize, changes: Value) -> Self {
         let mut config = json!({
             "architectures": [architecture], "hidden_act": "silu", "hidden_size": HIDDEN,
@@ -85,7 +85,7 @@ impl Checkpoint {
         }
         let mut rng = fastrand::Rng::with_seed(7);
         for (name, shape) in all {
-            // Norm weights around 1, everything else around 0. All values are exact in bf16 and in f16, so one
+            // Norm weights are around 1, all others around 0. All values are exact in bf16 and in f16, so one
             // reference serves every format.
             let centre = if name.contains("norm") { 1.0 } else { 0.0 };
             let count = shape.iter().product();
@@ -96,7 +96,7 @@ impl Checkpoint {
         }
     }
 
-    /// One safetensors file of all tensors.
+    /// All tensors in one safetensors file.
     pub(crate) fn bytes(&self, dtype: Dtype) -> Vec<u8> {
         serialise(&self.tensors, dtype)
     }
@@ -107,7 +107,7 @@ impl Checkpoint {
         std::fs::write(dir.join("model.safetensors"), self.bytes(dtype)).unwrap();
     }
 
-    /// Writes config and weights dealt over three shards, with their index.
+    /// Writes the config, and the weights in three shards with their index.
     pub(crate) fn write_sharded(&self, dir: &Path, dtype: Dtype) {
         self.write_config(dir);
         let mut shards = vec![Tensors::new(); 3];
@@ -174,7 +174,7 @@ impl Checkpoint {
         }
     }
 
-    /// Logits of every position, token by token.
+    /// Logits of every position, computed token by token.
     pub(crate) fn slow_forward(&self, tokens: &[u32]) -> Vec<f64> {
         let (d, group) = (self.head_dim, HEADS / KV_HEADS);
         let mut keys = vec![Vec::<Vec<f64>>::new(); LAYERS];
@@ -235,7 +235,7 @@ fn add(x: &mut [f64], y: &[f64]) {
     }
 }
 
-/// As the transformers library writes it, branch by branch.
+/// The rules of the transformers library, branch by branch.
 fn rope_frequency(freq: f64, scaling: &Value) -> f64 {
     let number = |name: &str| scaling[name].as_f64().unwrap();
     let kind = scaling["rope_type"].as_str().or(scaling["type"].as_str());

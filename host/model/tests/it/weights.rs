@@ -1,4 +1,4 @@
-//! Weights as codes, and weights that are read layer by layer.
+//! Coded weights, and weights that are read layer by layer.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ fn logits(model: &Model) -> Vec<f32> {
     model.forward(&tokens, 0, &mut cache).unwrap()
 }
 
-/// Squared difference over the squared norm.
+/// Squared difference divided by the squared norm.
 fn distance(a: &[f32], b: &[f32]) -> f32 {
     let error: f32 = a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum();
     error / b.iter().map(|b| b * b).sum::<f32>()
@@ -45,7 +45,7 @@ fn compressed(codec: CodecId, within: &Path) -> PathBuf {
 fn coded_weights_compute_nearly_the_same_the_nearer_the_more_bits() {
     let folder = tempfile::tempdir().unwrap();
     let exact = logits(&Model::load(&shipped()).unwrap());
-    // f8 and u4 have no page kernels: they are expanded by tiles.
+    // f8 and u4 have no page kernels, so they are expanded tile by tile.
     for (codec, most) in [
         (CodecId::I8, 1e-3),
         (CodecId::F8, 5e-3),
@@ -78,7 +78,7 @@ fn two_runs_give_equal_bytes() {
 fn products_on_codes_are_those_of_the_decoded_weights() {
     let folder = tempfile::tempdir().unwrap();
     let coded = Model::load(&compressed(CodecId::S4, folder.path())).unwrap();
-    // The factors of a variant are applied to weights that were expanded; all of 1 change nothing else.
+    // The variant scales weights, which expands them. In exact arithmetic it is the same function.
     let expanded = logits(&Model::load(&folder.path().join("s4")).unwrap().into_outlier_variant().unwrap());
     let error = distance(&logits(&coded), &expanded);
     assert!(error < 1e-3, "activations of 8 bits: {error}");
@@ -145,7 +145,7 @@ fn what_cannot_be_coded_is_refused_and_leaves_nothing() {
     assert_eq!(left, ["s3", "small"], "no partial folder");
 }
 
-/// What stands in the header may be anything: one line, or the same model.
+/// Any header gives a one-line error, or the same model.
 #[test]
 fn damaged_headers_of_coded_weights_end_in_one_line() {
     let folder = tempfile::tempdir().unwrap();

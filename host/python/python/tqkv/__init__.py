@@ -1,4 +1,4 @@
-"""KV-cache compression for NumPy and PyTorch: codecs, caches, files, the storage tier.
+"""KV-cache compression for NumPy and PyTorch: codecs, caches, files and a storage tier.
 
 `tqkv.transformers` is a cache for models of Hugging Face Transformers.
 """

@@ -1,6 +1,6 @@
-"""Arrays and tensors of callers as the NumPy arrays that the native module reads, and results as what the caller has.
+"""Converts the caller's arrays and tensors to NumPy arrays for the native module, and results back to the caller's type.
 
-PyTorch is never imported here: who passes a tensor has done so.
+PyTorch is never imported here: a caller that passes a tensor has imported it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ def _torch() -> Any:
 
 
 def is_tensor(x: Any) -> bool:
-    """Whether x is a tensor of PyTorch."""
+    """True if x is a tensor of PyTorch."""
     torch = _torch()
     return torch is not None and isinstance(x, torch.Tensor)
 
 
 def to_numpy(x: Any) -> np.ndarray:
-    """An array of x in C order: without a copy where it lies so in main memory. bfloat16 becomes its bits, uint16."""
+    """An array of x in C order. It is a copy only if x has another order or another device. bfloat16 becomes its bits, uint16."""
     if is_tensor(x):
         x = x.detach().cpu().contiguous()
         if str(x.dtype) == "torch.bfloat16":
-            # As int16 first: older versions know no uint16.
+            # By way of int16, because older versions have no uint16.
             bits: np.ndarray = x.view(_torch().int16).numpy().view(np.uint16)
             return bits
         held: np.ndarray = x.numpy()
@@ -43,7 +43,7 @@ def to_numpy(x: Any) -> np.ndarray:
 
 
 def from_numpy(array: np.ndarray, like: Any, dtype: str = "") -> Any:
-    """An array as what `like` is; a bfloat16 result of tensors is a tensor of bfloat16."""
+    """Converts an array to the type of `like`, array or tensor. A bfloat16 result for tensors is a tensor of bfloat16."""
     if not is_tensor(like):
         return array
     torch = _torch()
@@ -53,7 +53,7 @@ def from_numpy(array: np.ndarray, like: Any, dtype: str = "") -> Any:
 
 
 def writable(out: Any) -> np.ndarray | None:
-    """The array that `out` shares its memory with."""
+    """An array that shares the memory of `out`."""
     if out is None:
         return None
     if is_tensor(out):
@@ -66,6 +66,6 @@ def writable(out: Any) -> np.ndarray | None:
 
 
 def dtype_name(dtype: Any) -> str:
-    """The name of a type of NumPy or PyTorch, or the name itself."""
+    """The name of a dtype of NumPy or PyTorch. A name stays as it is."""
     name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", None) or str(dtype)
     return name.rpartition(".")[2]

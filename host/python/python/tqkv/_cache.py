@@ -14,22 +14,25 @@ from ._arrays import dtype_name, from_numpy, to_numpy
 class KvCache:
     """A compressed KV cache of one sequence, and attention over it.
 
-    `kv` names the codecs of keys and values: "t4,t3", or one for both; "f16" compresses nothing. The first `sinks` and the newest
-    `hot` tokens stay f16. Keys, values and queries are arrays or tensors of float32, float16 or bfloat16; results are
+    `kv` names the codecs of keys and values: "t4,t3", or one for both. "f16" compresses nothing. The first `sinks` tokens and the
+    newest `hot` tokens stay f16. Keys, values and queries are arrays or tensors of float32, float16 or bfloat16. Results are
     float32. Any number of threads may use one cache: calls that change it wait for each other.
 
-    Further options, of effect as the Rust library says (`tqkv::cache::CacheSpec`):
-    `num_heads`: query heads, where KV heads are shared;
-    `value_dim`: of values that are not as wide as keys;
-    `layers`: codecs of each layer, in the place of `kv`;
-    `windows`: for each layer, how many newest tokens its queries see in the model, without sinks, or None for all;
-    `sliding_window`: for all layers, how many newest tokens queries see besides the sinks; older ones are evicted;
-    `cold`: tiers `(after, kv)` of older tokens in narrower codecs; `spill`: `(after, folder)`, the last tier, in a file;
-    `centring`: "auto", "on" or "off" of keys; `arithmetic`: "int8" or "f32" of generated tokens;
-    `seed`, `scale_mode`, `effort`: of the codecs, as of `Codec`;
-    `scale`, `soft_cap`, `sink_logits` (`[num_layers, num_heads]`): of the logits;
-    `sparse_values`: the share of the largest weight below which values are skipped;
-    `max_bytes`: what the cache and its forks may hold.
+    Further options, which the Rust library describes (`tqkv::cache::CacheSpec`):
+
+    * `num_heads`: number of query heads, if they share KV heads
+    * `value_dim`: width of values, if it differs from the width of keys
+    * `layers`: codecs per layer, in place of `kv`
+    * `windows`: per layer, the number of newest tokens that queries see in the model, without sinks, or None for all
+    * `sliding_window`: for all layers, the number of newest tokens that queries see besides the sinks; older ones are evicted
+    * `cold`: tiers `(after, kv)` of older tokens in narrower codecs
+    * `spill`: the last tier `(after, folder)`, in a file
+    * `centring`: "auto", "on" or "off", for keys
+    * `arithmetic`: "int8" or "f32", for generated tokens
+    * `seed`, `scale_mode`, `effort`: options of the codecs, as in `Codec`
+    * `scale`, `soft_cap`, `sink_logits` (`[num_layers, num_heads]`): options of the logits
+    * `sparse_values`: values are skipped if their weight is below this share of the largest weight
+    * `max_bytes`: the most bytes that the cache and its forks hold together
 
     >>> import numpy as np, tqkv
     >>> cache = tqkv.KvCache(num_layers=1, num_kv_heads=2, head_dim=64, num_heads=4, kv="t4,t3")
@@ -76,20 +79,21 @@ class KvCache:
         self._native = _native.Cache(spec)
 
     def __len__(self) -> int:
-        """Tokens in the first layer."""
+        """Number of tokens in the first layer."""
         return len(self._native)
 
     def append(self, layer: int, k: Any, v: Any) -> None:
-        """Appends tokens to a layer: `k` is `[tokens, num_kv_heads, head_dim]`, after RoPE, `v` `[tokens, num_kv_heads, value_dim]`."""
+        """Appends tokens to a layer. `k` is `[tokens, num_kv_heads, head_dim]`, after RoPE; `v` is `[tokens, num_kv_heads,
+        value_dim]`."""
         self._native.append(layer, to_numpy(k), to_numpy(v))
 
     def attend(self, layer: int, q: Any) -> Any:
-        """Attends from the newest position: `q` is `[num_heads, head_dim]`, the result `[num_heads, value_dim]`."""
+        """Attends from the newest position. `q` is `[num_heads, head_dim]`, the result is `[num_heads, value_dim]`."""
         return from_numpy(self._native.attend(layer, to_numpy(q)), q)
 
     def attend_prefill(self, layer: int, q: Any, k: Any, v: Any) -> Any:
-        """Appends a chunk and attends causally with each of its tokens: `q` is `[tokens, num_heads, head_dim]`, the result
-        `[tokens, num_heads, value_dim]`. How a sequence is cut into chunks changes no result beyond rounding."""
+        """Appends a chunk and attends causally with each of its tokens. `q` is `[tokens, num_heads, head_dim]`, the result is
+        `[tokens, num_heads, value_dim]`. The lengths of chunks change results only by rounding."""
         out = self._native.attend_prefill(layer, to_numpy(q), to_numpy(k), to_numpy(v))
         return from_numpy(out, q)
 
@@ -100,14 +104,14 @@ class KvCache:
     def keys(
         self, layer: int, start: int = 0, stop: int | None = None, dtype: Any = "float32"
     ) -> np.ndarray:
-        """Keys of tokens as they are held, decoded: `[num_kv_heads, tokens, head_dim]`. Attention does not need them."""
+        """Decoded keys of tokens, `[num_kv_heads, tokens, head_dim]`. Attention does not need them."""
         stop = len(self) if stop is None else stop
         return self._native.keys(layer, start, stop, dtype_name(dtype))
 
     def values(
         self, layer: int, start: int = 0, stop: int | None = None, dtype: Any = "float32"
     ) -> np.ndarray:
-        """Values, as `keys`: `[num_kv_heads, tokens, value_dim]`."""
+        """Decoded values of tokens, `[num_kv_heads, tokens, value_dim]`."""
         stop = len(self) if stop is None else stop
         return self._native.values(layer, start, stop, dtype_name(dtype))
 
@@ -116,35 +120,35 @@ class KvCache:
         self._native.truncate(length)
 
     def fork(self) -> KvCache:
-        """Another cache with the same tokens; pages are shared until one of the two writes."""
+        """Another cache with the same tokens. The two share pages until one of them writes."""
         cache = KvCache.__new__(KvCache)
         cache._native = self._native.fork()
         return cache
 
     def reset(self) -> None:
-        """Back to the empty cache."""
+        """Empties the cache."""
         self._native.reset()
 
     def stats(self) -> dict[str, Any]:
-        """Tokens by tier (of the first KV head) and bytes as allocated (of the whole cache)."""
+        """Tokens per tier (of the first KV head), and allocated bytes (of the whole cache)."""
         return self._native.stats()
 
     def head_stats(self) -> list[dict[str, Any]]:
-        """What encoding did to each KV head of each layer so far: relative squared errors, measured on a sample."""
+        """Relative squared errors of each KV head of each layer so far, measured on a sample."""
         return self._native.head_stats()
 
     def snapshot(self) -> bytes:
-        """The whole state; `restore` of a cache of the same options goes on from it to the bit."""
+        """The whole state. A cache with the same options continues from it with the same bits after `restore`."""
         return self._native.snapshot()
 
     def restore(self, snapshot: bytes) -> None:
-        """Takes the state of a snapshot over. One that is damaged, or of another cache, changes nothing."""
+        """Restores the state of a snapshot. A damaged snapshot, or one of another cache, changes nothing."""
         self._native.restore(snapshot)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """`snapshot` to a file, which appears whole or not at all."""
+        """Writes a snapshot to a file, which appears whole or not at all."""
         self._native.save(path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """`restore` from a file."""
+        """Restores a snapshot from a file."""
         self._native.load(path)

@@ -1,7 +1,7 @@
-"""Parts of a payload as chunks of the storage tier, which take a known number of bytes at most.
+"""Parts of a payload as chunks of the storage tier, with a known upper limit of bytes.
 
-Stores do not say where in its text a part lies, so its keys do. A chunk that begins a text keeps its first tokens as they are, and
-has fewer bits for the others.
+Stores do not keep the position of a part in its text, so it is found by the keys. A chunk at the start of a text keeps its first
+tokens exactly, and has fewer bits for the others.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ._storage import EXACT, MOST, Storage, load
 
 MAGIC = b"\x89TQC\r\n\x1a\n"
 LEAST = 0.5
-"""Bits a value that a chunk needs."""
+"""The fewest bits per value of a chunk."""
 
 _of_basis = lru_cache(maxsize=8)(load)
 
 
 def storage_of(basis: str) -> Storage:
-    """That of the basis in a file, read once."""
+    """The storage of the basis in a file, which is read once."""
     return _of_basis(basis)
 
 
@@ -32,12 +32,12 @@ def _runs(tokens: int) -> list[tuple[int, int]]:
 
 
 def size(storage: Storage, tokens: int, dtype: torch.dtype, budget: float) -> int:
-    """Bytes of a part at most."""
+    """The most bytes of a part."""
     return sum(storage.size(count, budget, dtype) for _, count in _runs(tokens))
 
 
 def encode(storage: Storage, budget: float, keys: torch.Tensor, values: torch.Tensor, name: bytes) -> np.ndarray:
-    """Keys and values `[layers, tokens, heads, head_dim]` as a part."""
+    """Encodes keys and values `[layers, tokens, heads, head_dim]` to a part."""
     chunks: list[np.ndarray] = []
     start = 0
     for first, count in _runs(keys.shape[1]):
@@ -50,7 +50,7 @@ def encode(storage: Storage, budget: float, keys: torch.Tensor, values: torch.Te
 
 
 def _begin(storage: Storage, budget: float, k: torch.Tensor) -> tuple[int, float]:
-    """Exact tokens of a chunk that begins a text, and the bits of the others: in all, the bytes of any other chunk."""
+    """Number of exact tokens in a chunk at the start of a text, and bits of the others. The chunk is as large as any other."""
     layers, tokens, heads, dim = k.shape
     per_bit = layers * (tokens - EXACT) * 2 * heads * dim / 8
     most = storage.size(tokens, budget, k.dtype)
@@ -64,7 +64,7 @@ def _begin(storage: Storage, budget: float, k: torch.Tensor) -> tuple[int, float
 def decode(
     storage: Storage, data: np.ndarray, axes: Sequence[int], dtype: torch.dtype, name: bytes
 ) -> tuple[int, torch.Tensor, torch.Tensor]:
-    """Keys and values of the part that `data` begins with, and its bytes."""
+    """The bytes, keys and values of the part at the start of `data`."""
     keys, values = torch.empty(2, *axes, dtype=dtype)
     at = 0
     for first, count in _runs(axes[1]):

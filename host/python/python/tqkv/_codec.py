@@ -1,4 +1,4 @@
-"""Codecs: vectors to blocks and back."""
+"""Codecs encode vectors to blocks and decode them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ._arrays import dtype_name, from_numpy, to_numpy, writable
 class Codec:
     """Encodes, decodes and scores vectors of one head dim.
 
-    Vectors are arrays or tensors of any leading shape `[..., dim]` of float32, float16 or bfloat16 (NumPy: its bits, as
-    uint16); blocks are uint8 `[..., block_bytes]`. What goes in as a tensor comes out as one. Encoder, decoder and scores must
-    agree on the seed; only the encoder heeds `scale_mode` ("raw", "preserving", "unbiased", "mmse") and `effort` ("fast",
-    "default", "best").
+    Vectors are arrays or tensors of any leading shape `[..., dim]` of float32, float16 or bfloat16. NumPy passes the bits of
+    bfloat16 as uint16. Blocks are uint8 `[..., block_bytes]`. Results for tensors are tensors. Encoder, decoder and scores must have
+    the same seed. Only the encoder uses `scale_mode` ("raw", "preserving", "unbiased", "mmse") and `effort` ("fast", "default",
+    "best").
 
     >>> import numpy as np, tqkv
     >>> codec = tqkv.Codec("t3", dim=128)
@@ -60,7 +60,7 @@ class Codec:
 
     @property
     def dim(self) -> int:
-        """Values of a vector."""
+        """Values per vector."""
         return self._native.dim
 
     @property
@@ -83,24 +83,24 @@ class Codec:
 
     @property
     def bits_per_value(self) -> float:
-        """Bits of a block, its scale included, for each value."""
+        """Bits of a block per value, its scale included."""
         return 8 * self.block_bytes / self.dim
 
     def encode(self, x: Any, out: Any = None) -> Any:
-        """Blocks of vectors, written to `out` where it is given."""
+        """Encodes vectors to blocks, in `out` if it is given."""
         blocks = self._native.encode(to_numpy(x), writable(out))
         return from_numpy(blocks, x) if out is None else out
 
     def decode(self, blocks: Any, dtype: Any = "float32", out: Any = None) -> Any:
-        """Vectors of blocks as float32, float16 or bfloat16, written to `out` where it is given."""
+        """Decodes blocks to vectors of float32, float16 or bfloat16, in `out` if it is given."""
         dtype = dtype_name(dtype)
         vectors = self._native.decode(to_numpy(blocks), dtype, writable(out))
         return from_numpy(vectors, blocks, dtype) if out is None else out
 
     def scores(self, q: Any, blocks: Any) -> Any:
-        """Dot products of queries `[..., dim]` with blocks `[tokens, block_bytes]`, which stay encoded: `[..., tokens]`.
+        """Dot products `[..., tokens]` of queries `[..., dim]` and blocks `[tokens, block_bytes]`, which stay encoded.
 
-        A block that no encoder wrote (a scale of NaN or infinity) has a score of NaN or infinity.
+        A block with a scale of NaN or infinity, which no encoder writes, has a score of NaN or infinity.
         """
         return from_numpy(self._native.scores(to_numpy(q), to_numpy(blocks)), q)
 
@@ -113,10 +113,9 @@ class Codec:
         value_codec: Codec | None = None,
         scale: float | None = None,
     ) -> Any:
-        """Attention of queries `[..., dim]` over encoded tokens, f32 `[..., value dim]`; nothing is decoded.
+        """Attention of queries `[..., dim]` over encoded tokens, f32 `[..., value dim]`. Nothing is decoded.
 
-        Values are of this codec unless `value_codec` says otherwise; logits are multiplied by `scale`, 1 / sqrt(dim) unless
-        given.
+        `value_codec` is the codec of the values, by default this one. Logits are multiplied by `scale`, by default 1 / sqrt(dim).
         """
         values = self if value_codec is None else value_codec
         scale = self.dim**-0.5 if scale is None else scale

@@ -1,4 +1,4 @@
-"""Keys and values of one head dim compressed by themselves, without a cache."""
+"""Compresses keys and values of one head dim, without a cache."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ._codec import Codec
 
 
 class Compressor:
-    """Compresses keys and values `[.., head_dim]` apart from each other, and estimates dot products with compressed keys.
+    """Compresses keys and values `[.., head_dim]` separately, and estimates dot products with compressed keys.
 
     >>> import numpy as np, tqkv
     >>> compressor = tqkv.Compressor(head_dim=128, kv="t4,t3")
@@ -27,26 +27,26 @@ class Compressor:
         self.value_codec = Codec((value or key).strip(), head_dim, seed)
 
     def compress_k(self, k: Any) -> Any:
-        """Blocks of keys, uint8 `[.., key_codec.block_bytes]`."""
+        """Encodes keys to blocks, uint8 `[.., key_codec.block_bytes]`."""
         return self.key_codec.encode(k)
 
     def compress_v(self, v: Any) -> Any:
-        """Blocks of values, uint8 `[.., value_codec.block_bytes]`."""
+        """Encodes values to blocks, uint8 `[.., value_codec.block_bytes]`."""
         return self.value_codec.encode(v)
 
     def decompress_k(self, blocks: Any, dtype: Any = "float32") -> Any:
-        """Keys of blocks."""
+        """Decodes blocks to keys."""
         return self.key_codec.decode(blocks, dtype)
 
     def decompress_v(self, blocks: Any, dtype: Any = "float32") -> Any:
-        """Values of blocks."""
+        """Decodes blocks to values."""
         return self.value_codec.decode(blocks, dtype)
 
     def estimate(self, q: Any, k_blocks: Any) -> Any:
-        """Unbiased estimates of the dot products of queries `[.., head_dim]` with compressed keys `[tokens, block_bytes]`:
-        `[.., tokens]`. The keys stay compressed."""
+        """Unbiased estimates `[.., tokens]` of the dot products of queries `[.., head_dim]` and compressed keys `[tokens,
+        block_bytes]`. The keys stay compressed."""
         return self.key_codec.scores(q, k_blocks)
 
     def attend(self, q: Any, k_blocks: Any, v_blocks: Any, scale: float | None = None) -> Any:
-        """Attention of queries over compressed tokens, as `Codec.attend`."""
+        """Attention of queries over compressed tokens, like `Codec.attend`."""
         return self.key_codec.attend(q, k_blocks, v_blocks, value_codec=self.value_codec, scale=scale)

@@ -1,4 +1,4 @@
-""".tqk files: encoded vectors on disk, the same bytes as the command `tqkv` writes."""
+""".tqk files: encoded vectors on disk, with the same bytes as files of the command `tqkv`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._codec import Codec
 
 
 class TqkFile:
-    """A .tqk file, mapped: `file[10:20]` decodes some vectors, `read` all. It must not be changed in place meanwhile."""
+    """A mapped .tqk file. `file[10:20]` decodes some vectors, `read` all. The file must not be changed in place while it is open."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._native = _native.File(path)
@@ -22,7 +22,7 @@ class TqkFile:
 
     @property
     def mean(self) -> np.ndarray | None:
-        """What was subtracted before encoding, and is added after decoding."""
+        """The mean that was subtracted before encoding, and is added after decoding."""
         return self._native.mean
 
     @property
@@ -30,20 +30,20 @@ class TqkFile:
         return self.codec.dim
 
     def __len__(self) -> int:
-        """Vectors."""
+        """Number of vectors."""
         return len(self._native)
 
     def read(self, start: int = 0, stop: int | None = None, dtype: Any = "float32") -> np.ndarray:
-        """Vectors `[stop - start, dim]`, decoded."""
+        """Decoded vectors `[stop - start, dim]`."""
         stop = len(self) if stop is None else stop
         return self._native.read(start, stop, dtype_name(dtype))
 
     def blocks(self, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Vectors as they are stored, uint8 `[stop - start, block_bytes]`, without the mean."""
+        """Stored blocks of vectors, uint8 `[stop - start, block_bytes]`, without the mean."""
         return self._native.blocks(start, len(self) if stop is None else stop)
 
     def __getitem__(self, index: int | slice) -> np.ndarray:
-        """A vector, or those of a slice."""
+        """A vector, or the vectors of a slice."""
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             return self.read(start, max(start, stop)) if step == 1 else self.read()[index]
@@ -52,12 +52,12 @@ class TqkFile:
         return vector
 
     def verify(self) -> None:
-        """Checks every byte; otherwise a chunk is checked when it is first read."""
+        """Checks every byte. Without this call, a chunk is checked when it is first read."""
         self._native.verify()
 
 
 class TqkWriter:
-    """Writes a .tqk file piece by piece. It appears whole when the `with` block ends, and not at all if it fails."""
+    """Writes a .tqk file piece by piece. The file appears whole when the `with` block ends, and not at all if the block fails."""
 
     def __init__(self, path: str | os.PathLike[str], codec: Codec, mean: Any = None) -> None:
         mean = None if mean is None else to_numpy(mean)
@@ -80,7 +80,7 @@ class TqkWriter:
 
 
 def open(path: str | os.PathLike[str]) -> TqkFile:
-    """Opens a .tqk file to read.
+    """Opens a .tqk file for reading.
 
     >>> import numpy as np, os, tempfile, tqkv
     >>> path = os.path.join(tempfile.mkdtemp(), "keys.tqk")
@@ -94,7 +94,7 @@ def open(path: str | os.PathLike[str]) -> TqkFile:
 
 
 def save(path: str | os.PathLike[str], x: Any, codec: Codec, *, centre: bool = False) -> None:
-    """Writes vectors `[.., dim]` to a .tqk file; `centre` subtracts their mean, which the file keeps. As `tqkv encode`."""
+    """Writes vectors `[.., dim]` to a .tqk file, like `tqkv encode`. `centre` subtracts their mean, which the file stores."""
     array = to_numpy(x)
     mean = _mean(array, codec.dim) if centre else None
     with TqkWriter(path, codec, mean) as writer:
@@ -102,13 +102,13 @@ def save(path: str | os.PathLike[str], x: Any, codec: Codec, *, centre: bool = F
 
 
 def _mean(array: np.ndarray, dim: int) -> np.ndarray:
-    """The mean in the order of sums of the command: row after row, in float64."""
+    """The mean, summed row by row in float64 as the command does."""
     sums = np.zeros(dim)
     rows = array.reshape(-1, dim)
     for start in range(0, len(rows), 4096):
         some = rows[start : start + 4096]
         if some.dtype == np.uint16:
             some = (some.astype(np.uint32) << 16).view(np.float32)
-        # Adding along the first axis goes row after row.
+        # NumPy adds along the first axis row by row.
         sums = np.add.reduce(np.concatenate([sums[None], some.astype(np.float64)]), axis=0)
     return (sums / max(len(rows), 1)).astype(np.float32)

@@ -11,14 +11,14 @@ from ._native import TqkvError
 class GpuCache:
     """Compressed keys and values of many sequences on a GPU, and attention over them, for engines that decode there.
 
-    Keys, values, queries and `out` are tensors on that GPU that speak DLPack (`__dlpack__`: PyTorch, CuPy, JAX), contiguous, of
-    float32, float16 or bfloat16: `[tokens, num_kv_heads, head_dim]`, or `[tokens, num_heads, head_dim]`. Nothing is copied, and
-    results are written where `out` lies. All work happens in the order of `stream`, the number of a CUDA stream
-    (`torch.cuda.current_stream().cuda_stream`), 0 for the default stream; it lives as long as the cache.
+    Keys, values, queries and `out` are contiguous tensors on that GPU with DLPack (`__dlpack__`: PyTorch, CuPy, JAX), of float32,
+    float16 or bfloat16. Keys and values are `[tokens, num_kv_heads, head_dim]`, queries and `out` `[tokens, num_heads, head_dim]`.
+    Nothing is copied, and results are written into `out`. All work runs in the order of `stream`, the number of a CUDA stream
+    (`torch.cuda.current_stream().cuda_stream`); 0 is the default stream. The stream must exist as long as the cache.
 
-    `kv` is of `s2 s3 s4 n4 i8 t2 t3 t4`. Every token is encoded as it is appended: there are no sinks, no hot window and no
-    centring, which `KvCache` has. The package has this class where it was built with the feature `cuda`
-    (`maturin build --features cuda`); it needs the driver of NVIDIA at run time and has not run on a GPU yet.
+    `kv` takes the codecs `s2 s3 s4 n4 i8 t2 t3 t4`. Every token is encoded as it is appended: unlike `KvCache`, this cache has no
+    sinks, no hot window and no centring. The package has this class if it was built with the feature `cuda`
+    (`maturin build --features cuda`). The class needs NVIDIA's driver at run time and has not run on a GPU yet.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class GpuCache:
         )
 
     def length(self, sequence: int) -> int:
-        """Tokens of a sequence; 0 for a sequence out of range."""
+        """Number of tokens in a sequence. 0 for a sequence out of range."""
         held: int = self._native.len(sequence)
         return held
 
     def append(self, layer: int, sequences: Sequence[int], k: Any, v: Any) -> None:
-        """Appends a token to each of `sequences`, which may repeat, in one layer; keys after RoPE. Waits for the device."""
+        """Appends a token to each of `sequences`, which may repeat, in one layer. Keys are after RoPE. Waits for the device."""
         self._native.append(layer, sequences, k, v)
 
     def attend(self, layer: int, sequences: Sequence[int], q: Any, out: Any) -> None:
@@ -73,8 +73,8 @@ class GpuCache:
         self._native.attend(layer, sequences, q, out)
 
     def begin_step(self, sequences: Sequence[int]) -> None:
-        """Begins a step of a model: a token at the end of each of `sequences` in every layer. Then follow `append_step` and
-        `attend_step` of each layer, which only launch kernels, and `end_step`."""
+        """Begins a step of a model: one token at the end of each of `sequences` in every layer. `append_step` and `attend_step` of
+        each layer follow, which only launch kernels, then `end_step`."""
         self._native.begin_step(sequences)
 
     def append_step(self, layer: int, k: Any, v: Any) -> None:
@@ -86,15 +86,15 @@ class GpuCache:
         self._native.attend_step(layer, q, out)
 
     def end_step(self) -> None:
-        """Waits for the step, once; where a vector could not be encoded, names it and drops the step's tokens."""
+        """Waits for the step, once. If a vector could not be encoded, the error names it and the step's tokens are dropped."""
         self._native.end_step()
 
     def reserve(self, tokens: int) -> None:
-        """Allocates what steps of up to `tokens` tokens need, so that CUDA graphs may hold their launches."""
+        """Allocates memory for steps of up to `tokens` tokens, so that CUDA graphs can contain their launches."""
         self._native.reserve(tokens)
 
     def fork(self, source: int, to: int, tokens: int) -> None:
-        """Makes sequence `to`, which is empty, a copy of the first tokens of `source`; both share pages until one writes."""
+        """Copies the first tokens of `source` to the empty sequence `to`. Both share pages until one of them writes."""
         self._native.fork(source, to, tokens)
 
     def truncate(self, sequence: int, tokens: int) -> None:
@@ -102,9 +102,9 @@ class GpuCache:
         self._native.truncate(sequence, tokens)
 
     def keys(self, layer: int, sequence: int, out: Any) -> None:
-        """Decodes the keys of a sequence to `out`, [tokens, num_kv_heads, head_dim]. Does not wait."""
+        """Decodes the keys of a sequence to `out`, `[tokens, num_kv_heads, head_dim]`. Does not wait."""
         self._native.decode(layer, sequence, False, out)
 
     def values(self, layer: int, sequence: int, out: Any) -> None:
-        """Decodes the values of a sequence, as `keys`."""
+        """Decodes the values of a sequence, like `keys`."""
         self._native.decode(layer, sequence, True, out)

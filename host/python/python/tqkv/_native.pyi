@@ -1,4 +1,4 @@
-"""The native module: arrays of NumPy only, and no defaults. Private to the package."""
+"""The native module. It takes NumPy arrays only and has no defaults. Private to the package."""
 
 import os
 from typing import Any, final
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 __all__ = ["Basis", "Cache", "Codec", "File", "FileWriter", "GpuCache", "Learner", "Storage", "TqkvError"]
 
 class TqkvError(ValueError):
-    """What tqkv refuses: one line that says what was wrong and what is accepted."""
+    """An input that tqkv refuses. The message is one line with the fault and the accepted values."""
 
 @final
 class Codec:
@@ -40,7 +40,7 @@ class Codec:
         scale: float,
     ) -> NDArray[np.float32]: ...
 
-# With the feature `cuda`. Tensors on a GPU, by DLPack.
+# With the feature `cuda`. Tensors on a GPU, through DLPack.
 @final
 class GpuCache:
     def __new__(cls, spec: dict[str, Any]) -> GpuCache: ...

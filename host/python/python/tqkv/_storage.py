@@ -1,4 +1,4 @@
-"""Keys and values of tokens that leave fast memory, at about one bit a value."""
+"""Keys and values of tokens that leave fast memory, at about one bit per value."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from ._native import Basis, TqkvError
 __all__ = ["Basis", "Learner", "Rope", "Storage"]
 
 EXACT = 4
-"""Tokens at the start of a text that stay as they are."""
+"""Tokens at the start of a text that stay exact."""
 MOST = 256
-"""Tokens of a chunk."""
+"""The most tokens of a chunk."""
 
 
 @dataclass(frozen=True)
 class Rope:
-    """How positions turn keys: pairs of coordinates half of the rotated ones apart ("half"), neighbours ("interleaved"), or "none";
-    a frequency for each pair, whatever scaled them."""
+    """How positions turn keys. Pairs are coordinates half of the rotated ones apart ("half"), neighbours ("interleaved"), or "none".
+    There is one frequency per pair, after any scaling."""
 
     frequencies: tuple[float, ...] = ()
     kind: str = "half"
 
     @classmethod
     def of(cls, theta: float, rotated: int, kind: str = "half") -> Rope:
-        """Of unscaled frequencies: `theta` to the power -2i / rotated."""
+        """A RoPE with unscaled frequencies: `theta` to the power -2i / rotated."""
         return cls(tuple(theta ** (-2 * i / rotated) for i in range(rotated // 2)), kind)
 
 
 class Learner:
-    """Gathers what a basis is made of from the first few thousand tokens that pass; `freeze` makes it.
+    """Gathers the sums for a basis from the first few thousand tokens that pass. `freeze` makes the basis.
 
-    A basis holds second moments of keys and values: keep one a tenant, or learn it from text that anybody may read."""
+    A basis holds second moments of keys and values: keep one per tenant, or learn it from public text."""
 
     def __init__(self, layers: int, heads: int, head_dim: int, rope: Rope, shared_layers: int = 1) -> None:
-        """`shared_layers` consecutive layers have one basis: the fewest bits with 4, for 4 times the file and the time."""
+        """`shared_layers` consecutive layers share one basis. 4 needs the fewest bits, with 4 times the file and the time."""
         counts = layers, heads, head_dim, head_dim
         self._native = _native.Learner(counts, rope.kind, list(rope.frequencies), shared_layers)
 
     def learn(self, k: Any, v: Any, first_position: int = 0) -> None:
-        """Keys, after RoPE, and values `[layers, tokens, heads, head_dim]` of consecutive positions."""
+        """Learns from keys, after RoPE, and values `[layers, tokens, heads, head_dim]` at consecutive positions."""
         self._native.learn(to_numpy(k), to_numpy(v), first_position)
 
     def freeze(self, model: str) -> Basis:
-        """The basis of what was seen, for the model so called."""
+        """Makes the basis of the tokens seen so far, for the model of this name."""
         return self._native.freeze(model)
 
     @property
@@ -58,7 +58,7 @@ class Learner:
 
 
 class Storage:
-    """Chunks of up to 256 tokens to bytes and back.
+    """Encodes chunks of up to 256 tokens to bytes, and decodes them.
 
     >>> import numpy as np, tqkv
     >>> rng = np.random.default_rng(0)
@@ -82,18 +82,18 @@ class Storage:
 
     @classmethod
     def without_basis(cls, layers: int, heads: int, head_dim: int, rope: Rope) -> Storage:
-        """From the first token on, for about twice the bits."""
+        """Works from the first token on, and takes about twice the bits."""
         self = cls.__new__(cls)
         counts = layers, heads, head_dim, head_dim
         self._native = _native.Storage.without(counts, rope.kind, list(rope.frequencies))
         return self
 
     def size(self, tokens: int, budget: float, dtype: Any = "bfloat16", exact: int = 0) -> int:
-        """Bytes of a chunk of all layers; the values do not matter."""
+        """Bytes of a chunk of all layers. They do not depend on the values."""
         return self._native.size(tokens, exact, dtype_name(dtype), budget)
 
     def locate(self, k: Any, end: int = 1 << 17) -> int:
-        """The likeliest multiple of its tokens, below `end`, as the position of the first of them."""
+        """The most likely position of the first token: a multiple of the number of tokens, below `end`."""
         k = _keys(k)
         return self._native.locate(k, k.shape[1], end)
 
@@ -106,15 +106,15 @@ class Storage:
         exact: int | None = None,
         name: bytes = bytes(8),
     ) -> np.ndarray:
-        """Keys, after RoPE, and values `[layers, tokens, heads, head_dim]` as bytes, at `budget` bits a value. The first `exact` stay as
-        they are, by default those of the first four positions."""
+        """Encodes keys, after RoPE, and values `[layers, tokens, heads, head_dim]` at `budget` bits per value. The first `exact` tokens
+        stay exact. By default these are the tokens at the first four positions."""
         k, v = _keys(k), to_numpy(v)
         if exact is None:
             exact = min(max(EXACT - first_position, 0), k.shape[1])
         return self._native.encode(k, v, k.shape[1], exact, first_position, name, budget)
 
     def decode(self, chunk: Any, k: Any, v: Any) -> None:
-        """Writes the tokens of a chunk into `k` and `v`, contiguous and of the shape that was encoded."""
+        """Decodes a chunk into `k` and `v`, which are contiguous and of the encoded shape."""
         keys, values = writable(k), writable(v)
         if keys is None or values is None:
             raise TqkvError("k and v are needed to write to")
@@ -122,7 +122,7 @@ class Storage:
         self._native.decode(np.frombuffer(chunk, np.uint8), keys, values, name)
 
     def peek(self, data: Any) -> tuple[int, int, int, bytes]:
-        """Bytes, tokens, first position and name of the chunk that `data` begins with."""
+        """Bytes, tokens, first position and name of the chunk at the start of `data`."""
         size, tokens, first, name = self._native.peek(np.frombuffer(data, np.uint8))
         return size, tokens, first, bytes(name)
 

@@ -1,4 +1,4 @@
-"""Where the tiers of engines keep payloads by name: a folder, or main memory."""
+"""Stores of the engines' tiers, which keep payloads by name: a folder, or main memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ._native import TqkvError
 
 
 class Folder:
-    """Files that appear whole or not at all. Nothing is ever evicted, and nothing synced: what a crash of the machine cuts
-    off is refused by its CRC."""
+    """Files that appear whole or not at all. Files are never evicted and never synced. If a crash of the machine truncates one, its
+    CRC refuses it."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
@@ -46,7 +46,7 @@ class Folder:
 
 
 class Memory:
-    """At most so many bytes; what was longest not asked for goes first."""
+    """At most `max_bytes` bytes. The least recently used payload is dropped first."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes, self.bytes = max_bytes, 0
@@ -79,9 +79,9 @@ class Memory:
 
 
 def open_store(folder: str | None, max_bytes: int | None) -> Folder | Memory:
-    """What a configuration names: one of the two."""
+    """The store of a configuration, which names one of the two."""
     if folder is not None and max_bytes is None:
         return Folder(folder)
     if folder is None and type(max_bytes) is int and max_bytes > 0:
         return Memory(max_bytes)
-    raise TqkvError(f"folder {folder!r} and max_bytes {max_bytes!r}; needed is one of them: a folder, or the bytes of a memory")
+    raise TqkvError(f"folder {folder!r} and max_bytes {max_bytes!r}; accepted is one of them: a folder, or a number of bytes in memory")

@@ -1,7 +1,7 @@
-"""A serde for LMCache: chunks of its L2 adapters (files, Redis, Valkey, S3, ..) as payloads of tqkv.
+"""A serde for LMCache: it converts chunks of L2 adapters (files, Redis, Valkey, S3, ..) to payloads of tqkv.
 
-Importing this module registers the serde "tqkv". As LMCache loads no foreign modules by itself, start its server through this
-one; arguments are those of the command `lmcache`:
+Importing this module registers the serde "tqkv". LMCache loads no foreign modules by itself, so start its server through this
+module. The arguments are those of the command `lmcache`:
 
     python -m tqkv.lmcache server --l2-adapter \\
         '{"type": "resp", "host": "..", "port": 6379, "serde": {"type": "tqkv", "codec": "t4,t3", "head_dim": 128}}'
@@ -20,11 +20,11 @@ from . import payload
 from ._native import TqkvError
 
 _THREE_AXES = {MemoryFormat.KV_2TD: 0, MemoryFormat.KV_T2D: 1}
-"""Where keys and values part in chunks of one layer. What else has three axes has one plane: latents, or K and V fused."""
+"""The axis of keys and values in chunks of one layer. Other chunks with three axes have one plane: latents, or fused K and V."""
 
 
 class TqkvSerializer(Serializer):
-    """Chunks to payloads, of the size that was estimated."""
+    """Encodes chunks to payloads of the estimated size."""
 
     def __init__(self, format: payload.Format, head_dim: int) -> None:
         self.format, self.head_dim = format, head_dim
@@ -38,7 +38,7 @@ class TqkvSerializer(Serializer):
 
 
 class TqkvDeserializer(Deserializer):
-    """Payloads to chunks; a payload that is damaged, or of another shape, raises, and LMCache counts a miss."""
+    """Decodes payloads to chunks. A damaged payload, or one of another shape, raises an error, and LMCache counts a miss."""
 
     def __init__(self, head_dim: int, basis: str | None = None) -> None:
         self.head_dim, self.basis = head_dim, basis
@@ -48,13 +48,15 @@ class TqkvDeserializer(Deserializer):
 
 
 def create(options: dict[str, Any]) -> AsyncSerdeProcessor:
-    """The processor for the options of a configuration: `head_dim` of the model, and where wanted `codec`, `seed`, `centre`, `exact`, `effort`,
-    or `budget` and `basis` (as of `tqkv.payload.Format`), and `max_workers`, chunks at a time."""
+    """The processor for the options of a configuration.
+
+    `head_dim` of the model is required. Optional are `codec`, `seed`, `centre`, `exact` and `effort`, or `budget` and `basis`, as in
+    `tqkv.payload.Format`. `max_workers` is the number of chunks at a time."""
     options = dict(options)
     head_dim, workers = options.pop("head_dim", None), options.pop("max_workers", 2)
     for name, value in (("head_dim", head_dim), ("max_workers", workers)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise TqkvError(f"{name} {value!r} of the serde tqkv; needed is a positive integer")
+            raise TqkvError(f"{name} {value!r} of the serde tqkv; accepted is a positive integer")
     if unknown := options.keys() - {"codec", "seed", "centre", "exact", "effort", "budget", "basis"}:
         raise TqkvError(
             f"option {min(unknown)} of the serde tqkv; accepted are head_dim, codec, seed, centre, exact, effort, budget, basis and"

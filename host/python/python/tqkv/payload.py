@@ -1,7 +1,7 @@
-"""Keys and values of a run of tokens as bytes that other machines read: what storage layers of serving engines keep.
+"""Payloads: keys and values of a run of tokens as bytes for the storage layers of serving engines.
 
-SPEC.md has the bytes. An engine's module makes views of its memory, whatever order that has, and passes them here. Needs
-PyTorch.
+Other machines can read them, and SPEC.md describes the bytes. An engine's module passes views of its memory, in any order of axes.
+Needs PyTorch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ._native import TqkvError
 MAGIC = b"\x89TQP\r\n\x1a\n"
 VERSION = 1
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-"""Of the tensors that were encoded, in the order of their codes."""
+"""The dtypes of encoded tensors, in the order of their codes."""
 
 _CENTRED = 1
 _HEADER = struct.Struct("<8sHH8s8sHHQ4I8s")
@@ -32,8 +32,8 @@ _CRC = struct.Struct("<I")
 _LARGEST_F16 = 65504.0
 
 Part = "tuple[torch.Tensor, torch.Tensor]"
-"""Keys and values, views of any strides and of one shape `[layers, tokens.., heads, head_dim]`; axes between layers and
-heads count tokens together."""
+"""Keys and values: views with any strides and the same shape `[layers, tokens.., heads, head_dim]`. Axes between layers and heads
+count tokens together."""
 
 
 @lru_cache(maxsize=64)
@@ -43,7 +43,7 @@ def _codec(name: str, head_dim: int, seed: int, effort: str) -> Codec:
 
 @dataclass(frozen=True)
 class Shape:
-    """Of one part."""
+    """The shape of one part."""
 
     layers: int
     tokens: int
@@ -52,7 +52,7 @@ class Shape:
 
     @classmethod
     def of(cls, axes: Sequence[int]) -> Shape:
-        """Of a view, or of its axes."""
+        """The shape for the axes of a view."""
         if len(axes) < 4:
             raise TqkvError(f"axes {list(axes)}; accepted are layers, tokens, heads and head_dim")
         return cls(axes[0], math.prod(axes[1:-2]), axes[-2], axes[-1])
@@ -64,7 +64,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Header:
-    """What the bytes of a part say of themselves before anything else."""
+    """The header of a part."""
 
     keys: str
     values: str
@@ -83,7 +83,7 @@ class Header:
 
     @classmethod
     def unpack(cls, data: np.ndarray) -> Header:
-        """Reads the header in front of `data`, and refuses what is none."""
+        """Reads the header at the start of `data`, and refuses bytes that are none."""
         if len(data) < _HEADER.size:
             raise TqkvError(f"payload of {len(data)} bytes, which is shorter than a header")
         magic, version, flags, keys, values, dtype, exact, seed, *axes, digest = _HEADER.unpack_from(data)
@@ -100,13 +100,13 @@ class Header:
         return header
 
     def codecs(self, effort: str = "default") -> tuple[Codec, Codec]:
-        """Of keys and of values; refuses unknown ones and head dims that they do not have. The effort is that of encoders."""
+        """Codecs of keys and of values. Refuses unknown ones, and head dims that they do not have. Only encoders use `effort`."""
         keys, values = (_codec(name, self.shape.head_dim, self.seed, effort) for name in (self.keys, self.values))
         return keys, values
 
     def sections(self) -> list[tuple[int, ...]]:
-        """Shapes in bytes of what lies between header and CRC: exact tokens of keys and of values, means of the keys, blocks of
-        keys and of values."""
+        """Shapes in bytes of the sections between header and CRC: exact keys, exact values, means of the keys, blocks of keys, blocks
+        of values."""
         shape, row = self.shape, self.shape.heads * self.shape.head_dim
         blocks = [(shape.layers, shape.tokens - self.exact, shape.heads, codec.block_bytes) for codec in self.codecs()]
         kept = (shape.layers, self.exact * row * self.dtype.itemsize)
@@ -123,7 +123,7 @@ def _digest(name: str) -> bytes:
 
 
 def _name(field: bytes) -> str:
-    """The name of a codec in its field of eight bytes."""
+    """Reads the name of a codec from its field of eight bytes."""
     name = field.rstrip(b"\0")
     if not name.isascii() or name.decode("ascii") not in Codec.names():
         raise TqkvError(f"payload with codec {name!r}; accepted are {', '.join(Codec.names())}")
@@ -132,16 +132,17 @@ def _name(field: bytes) -> str:
 
 @dataclass(frozen=True)
 class Format:
-    """How payloads are written; to read one, this is not needed.
+    """How payloads are written. Readers do not need it.
 
-    `codec` names that of keys and of values ("t4,t3", or one for both). The first `exact` tokens of a part stay as they are: all
-    others attend to those that begin a text. Where `centre` holds, the mean of the other keys of each layer and KV head is
-    stored by itself, two bytes a coordinate: keys of many models have a large constant. `effort` is that of the encoder
-    ("fast", "default", "best"): trellis codes take twice the time for each step. It changes neither size nor how payloads are read.
-
-    With `budget`, the bits of a value, and `basis`, a file that `tqkv basis` or a `tqkv.Learner` wrote, parts are chunks of the
-    storage tier instead: fewer bits for the same errors, and milliseconds to encode and to decode. Whoever reads them needs the
-    basis too.
+    * `codec` names the codecs of keys and values ("t4,t3", or one for both).
+    * The first `exact` tokens of a part stay exact, because all later tokens attend to the start of a text.
+    * If `centre` is true, the mean of the other keys of each layer and KV head is stored separately, two bytes per coordinate. Keys
+      of many models have a large constant.
+    * `effort` of the encoder is "fast", "default" or "best". Trellis codes take twice the time for each step. Neither the size nor
+      the reader depends on it.
+    * `budget` is the number of bits per value, and `basis` a file that `tqkv basis` or a `tqkv.Learner` wrote. With both, parts are
+      chunks of the storage tier: fewer bits for the same errors, and milliseconds to encode and to decode. The reader needs the basis
+      too.
 
     >>> import torch
     >>> from tqkv.payload import Format, decode
@@ -167,7 +168,7 @@ class Format:
     def __post_init__(self) -> None:
         if (self.budget is None) != (self.basis is None):
             raise TqkvError(
-                f"budget {self.budget!r} and basis {self.basis!r}; accepted are both (bits a value, a file of `tqkv basis`) or none"
+                f"budget {self.budget!r} and basis {self.basis!r}; accepted are both (bits per value, a file of `tqkv basis`) or none"
             )
         if not isinstance(self.codec, str) or not all(name in Codec.names() for name in self.names()):
             raise TqkvError(f"codec {self.codec!r}; accepted are one or two (keys,values) of {', '.join(Codec.names())}")
@@ -180,12 +181,12 @@ class Format:
         _codec("i8", 128, 0, str(self.effort))  # refuses others
 
     def names(self) -> tuple[str, str]:
-        """Names of the codecs of keys and values."""
+        """The names of the codecs of keys and values."""
         keys, _, values = self.codec.partition(",")
         return keys.strip(), (values or keys).strip()
 
     def header(self, axes: Sequence[int], dtype: torch.dtype, name: str = "") -> Header:
-        """Of a part that this format would write for a view of these axes."""
+        """The header of a part with these axes in this format."""
         if dtype not in DTYPES:
             raise TqkvError(f"dtype {dtype}; accepted are float32, float16 and bfloat16")
         shape = Shape.of(axes)
@@ -193,14 +194,14 @@ class Format:
         return Header(*self.names(), self.centre, dtype, exact, self.seed, shape, _digest(name))
 
     def size(self, axes: Sequence[int], dtype: torch.dtype) -> int:
-        """Bytes that `encode` writes for a part of these axes; the values do not matter."""
+        """Bytes that `encode` writes for a part with these axes. They do not depend on the values."""
         if self.budget is not None and self.basis is not None:
             return _chunks.size(_chunks.storage_of(self.basis), Shape.of(axes).tokens, dtype, self.budget)
         return self.header(axes, dtype).size
 
     def encode(self, parts: Sequence[Part], out: Any = None, name: str = "") -> Any:
-        """Writes the parts, one after the other, to a new array of bytes or to the front of `out`. What was begun in `out` when
-        a part is refused is no payload. `name` is what the store calls it: it does not decode under another."""
+        """Writes the parts, one after the other, to a new array of bytes or to the start of `out`. If a part is refused, the bytes in
+        `out` are no payload. `name` is the store's name of the payload, which decodes only under this name."""
         if self.budget is not None:
             return self._encode_chunks(parts, out, name)
         headers = [self.header(keys.shape, keys.dtype, name) for keys, values in parts if _alike(keys, values)]
@@ -231,11 +232,11 @@ class Format:
 
 
 def decode(data: Any, parts: Sequence[Part], name: str = "", basis: str | None = None) -> None:
-    """Writes the keys and values of a payload into views of the shape and dtype that were encoded. Chunks of the storage tier need
-    the file of the basis that they were encoded with.
+    """Decodes a payload into views of the encoded shape and dtype. Chunks of the storage tier need the file of the basis that they
+    were encoded with.
 
-    Everything that was not written by `Format.encode` for such parts under this name is refused, and the views are left as they
-    were. So all parts are decoded before any is written: that takes as much memory as they do.
+    A payload that `Format.encode` did not write for such parts under this name is refused, and the views stay as they are. All parts
+    are therefore decoded before any view is written, which takes as much memory again as the parts.
     """
     data = np.frombuffer(data, np.uint8)
     if data[: len(MAGIC)].tobytes() == _chunks.MAGIC:
@@ -290,7 +291,7 @@ def _alike(keys: torch.Tensor, values: torch.Tensor) -> bool:
 
 
 def _sections(header: Header, part: np.ndarray) -> list[np.ndarray]:
-    """Views of `Header.sections`; the means as f16 `[layers, heads, head_dim]`."""
+    """Views of `Header.sections`. The means are f16 `[layers, heads, head_dim]`."""
     at, views = _HEADER.size, []
     for shape in header.sections():
         views.append(part[at : at + math.prod(shape)].reshape(shape))
@@ -325,8 +326,8 @@ def _encode(
 
 
 def _decode(header: Header, part: np.ndarray, axes: Sequence[int]) -> list[torch.Tensor]:
-    """Keys and values in memory of their own. The CRC says that the bytes are those of the writer, not that the writer is one of
-    ours: what is not finite is refused."""
+    """Decodes keys and values into new memory. The CRC proves that the bytes are the writer's, not that the writer is correct.
+    Numbers that are not finite are therefore refused."""
     *kept, means, key_blocks, value_blocks = _sections(header, part)
     rows = header.shape.tokens, header.shape.heads, header.shape.head_dim
     key_codec, value_codec = header.codecs()
@@ -342,7 +343,7 @@ def _decode(header: Header, part: np.ndarray, axes: Sequence[int]) -> list[torch
                 torch.add(wide, torch.from_numpy(means[layer].astype(np.float32)), out=rest)
             else:
                 codec.decode(blocks[layer], rest.dtype, out=rest)
-        # Codecs refuse scales that are not finite; what they decode is beyond no other dtype.
+        # Codecs refuse scales that are not finite. Only f16 can be too narrow for the numbers that they decode.
         numbers = side if header.dtype == torch.float16 else side[:, : header.exact]
         finite = finite and bool(numbers.isfinite().all())
         decoded.append(side.view(*axes))

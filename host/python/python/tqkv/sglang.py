@@ -1,4 +1,4 @@
-"""A storage backend for SGLang's HiCache: pages as payloads of tqkv, in a folder or in memory.
+"""A storage backend for SGLang's HiCache. It keeps pages as payloads of tqkv, in a folder or in memory.
 
     --hicache-storage-backend dynamic --hicache-storage-backend-extra-config \\
         '{"backend_name": "tqkv", "module_path": "tqkv.sglang", "class_name": "TqkvHiCache",
@@ -26,13 +26,16 @@ _LAYOUTS = {
     "page_first_direct": "PLTHD",
     "page_head": "PHTLD",
 }
-"""Axes of a page in the layouts of host pools: K or V, layers, tokens, heads, head dim."""
+"""Order of a page's axes in the layouts of host pools. P is K or V, L layers, T tokens, H heads, D head dim."""
 
 
 class TqkvHiCache(HiCacheStorage):
-    """Options, in the extra configuration: `folder`, or `max_bytes` of main memory; `codec`, `seed`, `centre`, `effort` and `exact` as of
-    `tqkv.payload.Format`, the last for pages that may begin a text. A page that is missing, damaged or of another shape is a
-    miss, and one that cannot be stored a failure."""
+    """Options in the extra configuration:
+
+    * `folder`, or `max_bytes` of main memory
+    * `codec`, `seed`, `centre`, `effort` and `exact`, as in `tqkv.payload.Format`; `exact` applies to pages that may begin a text
+
+    A page that is missing, damaged or of another shape is a miss. A page that cannot be stored is a failure."""
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: dict[str, Any] | None = None) -> None:
         extra = storage_config.extra_config or {}
@@ -46,10 +49,10 @@ class TqkvHiCache(HiCacheStorage):
         )
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
-        """Learns the order of the pages."""
+        """Reads the layout of the pages from the pool."""
         super().register_mem_pool_host(mem_pool_host)
         pool, kind = mem_pool_host, type(mem_pool_host).__name__
-        # Its subclasses have pages of other shapes.
+        # Subclasses of this pool have pages of other shapes.
         if kind != "MHATokenToKVPoolHost" or pool.layout not in _LAYOUTS:
             raise TqkvError(
                 f"host pool {kind} of the layout {pool.layout}; accepted are MHATokenToKVPoolHost and {', '.join(_LAYOUTS)}"

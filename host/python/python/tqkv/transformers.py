@@ -3,9 +3,9 @@
     from tqkv.transformers import TqkvCache
     model.generate(**inputs, past_key_values=TqkvCache(model.config, kv="t4,t3"))
 
-As it is, every attention implementation works: keys and values are decoded for each forward pass, as the library's own quantised
-caches do. With `attn_implementation="tqkv"` (`from_pretrained`, or `model.set_attn_implementation("tqkv")`; importing this
-module registers it) generated tokens attend on codes, and only a prompt of several pieces has older ones decoded.
+By default every attention implementation works: keys and values are decoded for each forward pass, as in the library's own quantised
+caches. Importing this module registers `attn_implementation="tqkv"` (`from_pretrained`, or `model.set_attn_implementation("tqkv")`).
+With it generated tokens attend on codes, and older tokens are decoded only for a prompt in several pieces.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ __all__ = ["TqkvCache", "TqkvLayer"]
 
 NAME = "tqkv"
 
-# Tokens from which keys are decoded once for all of them.
+# From this many query tokens on, keys are decoded once for all of them.
 PROMPT = 8
 
 
 class TqkvCache(DynamicCache):
-    """What to pass as `past_key_values`: layers of full attention are compressed, others are the library's own.
+    """A cache for the argument `past_key_values`. Layers of full attention are compressed, others are the library's own.
 
-    `kv` names the codecs of keys and values, `layers` those of each layer, if they differ; the further options are those of
-    `tqkv.KvCache` (`sinks`, `hot`, `seed`, ..). Each row of a batch is a cache of its own, and rows that began alike share their
+    `kv` names the codecs of keys and values. `layers` names them per layer, if they differ. Further options are those of
+    `tqkv.KvCache` (`sinks`, `hot`, `seed`, ..). Each row of a batch has its own cache, and rows with the same beginning share
     memory.
     """
 
@@ -48,15 +48,15 @@ class TqkvCache(DynamicCache):
         if len(codecs) != len(self.layers):
             raise TqkvError(f"codecs of {len(codecs)} layers for a model of {len(self.layers)}")
         for i, (layer, of) in enumerate(zip(self.layers, decoder.per_layer_config)):
-            # Not of subclasses, which keep more than keys and values, or fewer tokens.
+            # Subclasses are left out: they keep more than keys and values, or fewer tokens.
             if type(layer) is DynamicLayer:
                 own = {"kv": codecs[i], "num_heads": of.num_attention_heads, **options}
-                # Before a model runs: what no cache can be is refused here.
+                # Invalid options are refused here, before a model runs.
                 KvCache(1, own["num_heads"], 64, **own)
                 self.layers[i] = TqkvLayer(decoder, own)
 
     def stats(self) -> dict[str, float]:
-        """Tokens, bytes of keys and values as allocated, what 16 bits a value would take, and the ratio of the two."""
+        """Tokens, allocated bytes of keys and values, their bytes at 16 bits per value, and the ratio of the two."""
         held, plain = 0, 0
         for layer in self.layers:
             if isinstance(layer, TqkvLayer):
@@ -70,7 +70,7 @@ class TqkvCache(DynamicCache):
 
 
 class TqkvLayer(CacheLayerMixin):
-    """One layer of full attention: a `tqkv.KvCache` for each row of the batch."""
+    """One layer of full attention, with a `tqkv.KvCache` per row of the batch."""
 
     is_sliding = False
     is_croppable = True
@@ -86,7 +86,7 @@ class TqkvLayer(CacheLayerMixin):
         self.length = 0
         self.token_values = 0
         self.rows: list[KvCache] = []
-        # Tokens at the beginning of each row that are padding, and are not held.
+        # Number of padding tokens at the start of each row. They are not stored.
         self.pads: list[int] = []
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -102,7 +102,7 @@ class TqkvLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values to attend to: of all tokens, or, for attention on codes, the new ones with this layer."""
+        """Keys and values to attend to: those of all tokens. For attention on codes, the new ones and a handle of this layer."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if len(key_states) != len(self.rows):
@@ -113,7 +113,7 @@ class TqkvLayer(CacheLayerMixin):
         return self._take_up(key_states, value_states)
 
     def _take_up(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Appends tokens; those of before decoded, and the new ones as they came."""
+        """Appends tokens. Returns the older tokens decoded, and the new ones unchanged."""
         tokens = keys.shape[-2]
         past = self._decoded(self.length - tokens)
         for row, pad, k, v in zip(self.rows, self.pads, keys, values):
@@ -122,14 +122,14 @@ class TqkvLayer(CacheLayerMixin):
         return torch.cat([past[0], keys], dim=-2), torch.cat([past[1], values], dim=-2)
 
     def _new(self, row: KvCache, pad: int, tokens: int) -> int:
-        """How many of the newest tokens a row does not hold yet; the others are padding."""
+        """Number of the newest tokens that a row does not hold yet. The others are padding."""
         new = max(self.length - pad - len(row), 0)
         if new > tokens:
             raise TqkvError("an earlier forward pass was not finished: reset the cache")
         return new
 
     def _decoded(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of all rows, zeros where there is padding."""
+        """Decoded keys and values of all rows, with zeros for padding."""
         dtype = dtype_name(self.dtype)
         keys, values = ([], [])
         for row in self.rows:
@@ -147,8 +147,10 @@ class TqkvLayer(CacheLayerMixin):
         mask: torch.Tensor | None,
         scaling: float,
     ) -> torch.Tensor | None:
-        """Appends tokens and attends on codes, `[batch, tokens, num_heads, value_dim]`; None, and nothing appended, of a prompt,
-        for which decoded keys are faster, and where the mask asks for more than causal attention behind padding."""
+        """Appends tokens and attends on codes, `[batch, tokens, num_heads, value_dim]`.
+
+        Appends nothing and returns None for a prompt, for which decoded keys are faster. The same holds for a mask that is not causal
+        attention after padding on the left."""
         pads = [0] * len(self.rows) if mask is None else getattr(mask, "left_padding", None)
         if not any(map(len, self.rows)):
             self.pads = pads or [0] * len(self.rows)
@@ -175,7 +177,7 @@ class TqkvLayer(CacheLayerMixin):
         return self.length + query_length, 0
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Removes as many of the newest tokens; the number is negative, as the library has it."""
+        """Removes the newest tokens. Their number is negative, as in the library."""
         if tokens_to_remove > 0:
             raise TqkvError(f"crop({tokens_to_remove}); accepted are 0 and less: minus the tokens to remove")
         self.length = max(self.length + tokens_to_remove, 0)
@@ -194,7 +196,7 @@ class TqkvLayer(CacheLayerMixin):
         self._select([row for row in range(len(self.rows)) for _ in range(repeats)])
 
     def _select(self, indices: list[int]) -> None:
-        """The rows of these indices; one that is there more than once is forked."""
+        """Keeps the rows of these indices. A row that occurs more than once is forked."""
         if not self.is_initialized:
             return
         old, taken = self.rows, set()
@@ -212,8 +214,8 @@ class TqkvLayer(CacheLayerMixin):
 
 
 class _Handle(torch.Tensor):
-    """New keys on their way to `tqkv_attention`, with the layer that holds the older ones. Whatever else would compute with
-    them would miss those, and is refused."""
+    """New keys on their way to `tqkv_attention`, with the layer that holds the older ones. Any other computation on them would miss
+    the older ones, and is refused."""
 
     layer: TqkvLayer
     states: torch.Tensor
@@ -244,7 +246,7 @@ def tqkv_attention(
     s_aux: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention on the codes of a `TqkvCache`; of other keys and values as "sdpa"."""
+    """Attention on the codes of a `TqkvCache`. Other keys and values use "sdpa"."""
     if s_aux is not None:
         raise TqkvError("attn_implementation 'tqkv' has no learned sinks: 'eager' has, with a TqkvCache as well")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -267,7 +269,7 @@ def _capped(
     scaling: float,
     softcap: float,
 ) -> torch.Tensor:
-    """Attention with a soft cap of the logits, of layers that are not compressed."""
+    """Attention with a soft cap of the logits, for layers that are not compressed."""
     group = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(group, dim=1) for x in (key, value))
     logits = softcap * torch.tanh(query @ key.transpose(2, 3) * scaling / softcap)
@@ -281,7 +283,7 @@ def _capped(
 def _mask(
     *, batch_size: int, mask_function: Any = causal_mask_function, attention_mask: Any = None, **kwargs: Any
 ) -> torch.Tensor | None:
-    """The mask of "sdpa"; where it is causal behind padding, with the padding of each row."""
+    """The mask of "sdpa". If it is causal after padding on the left, it also holds the padding of each row."""
     mask = sdpa_mask(
         batch_size=batch_size, mask_function=mask_function, attention_mask=attention_mask, **kwargs
     )
@@ -291,7 +293,7 @@ def _mask(
         else:
             seen = attention_mask.bool()
             pads = seen.shape[-1] - seen.sum(-1)
-            # Nothing but padding before the first token, and none behind it.
+            # All padding must come before the first token.
             if bool((seen == (torch.arange(seen.shape[-1], device=seen.device) >= pads[:, None])).all()):
                 mask.left_padding = pads.tolist()
     return mask

@@ -1,4 +1,4 @@
-"""A secondary tier of vLLM's KV offloading: chunks as payloads of tqkv, in a folder or in memory.
+"""A secondary tier of vLLM's KV offloading. It keeps chunks as payloads of tqkv, in a folder or in memory.
 
 In `kv_connector_extra_config`:
 
@@ -28,11 +28,11 @@ from ._store import open_store
 _log = logging.getLogger(__name__)
 
 _LAYOUTS = ("LBHNC", "LBNHC", "BLHNC", "BLNHC")
-"""Layers, blocks, heads, tokens of a block and content (K, then V) that lie so in one run of memory."""
+"""Accepted orders in memory. L is layers, B blocks, H heads, N tokens of a block, C content (K, then V)."""
 
 
 class Rows:
-    """Keys and values of each worker in the rows of the primary tier, one row a chunk."""
+    """Keys and values of each worker in the rows of the primary tier, one row per chunk."""
 
     def __init__(self, config: Any, view: memoryview, head_dim: int) -> None:
         parallel = config.parallel
@@ -55,7 +55,7 @@ class Rows:
         heads, rest = divmod(config.worker_kv_bytes_per_block, width)
         if rest or not heads:
             raise TqkvError(
-                f"blocks of {config.worker_kv_bytes_per_block} bytes a worker; {layers} layers of {tokens} tokens with"
+                f"blocks of {config.worker_kv_bytes_per_block} bytes per worker; {layers} layers of {tokens} tokens with"
                 f" head_dim {head_dim} make a multiple of {width}"
             )
         sizes = dict(L=layers, B=config.cache.blocks_per_chunk, H=heads, N=tokens)
@@ -77,15 +77,20 @@ class Rows:
 
 
 def _prefix(config: Any) -> str:
-    """A folder for what chunks of one key have in common."""
+    """The folder of a configuration: chunks with the same key are equal only within it."""
     fields = config.model, config.cache, config.groups, config.parallel.world_size
     return f"{config.model.name.replace('/', '-')}-{hashlib.sha256(repr(fields).encode()).hexdigest()[:12]}"
 
 
 class TqkvTier(SecondaryTierManager):
-    """Options: `head_dim` of the model; `folder`, or `max_bytes` of main memory; `codec`, `seed`, `centre`, `effort` and `exact` as of
-    `tqkv.payload.Format`, the last for chunks that begin a text; `threads`. A chunk that is missing, damaged or of another
-    shape fails to load, and is a miss then."""
+    """Options:
+
+    * `head_dim` of the model
+    * `folder`, or `max_bytes` of main memory
+    * `codec`, `seed`, `centre`, `effort` and `exact`, as in `tqkv.payload.Format`; `exact` applies to chunks that begin a text
+    * `threads`
+
+    A chunk that is missing, damaged or of another shape fails to load, and is a miss from then on."""
 
     medium: ClassVar[Medium] = Medium.STORAGE
 
@@ -151,7 +156,7 @@ class TqkvTier(SecondaryTierManager):
         future.add_done_callback(self._running.discard)
 
     def _run(self, job: TransferJob, transfer: Callable[[TransferJob, OffloadKey, int], int]) -> None:
-        """Transfers each chunk of a job, and says which were."""
+        """Transfers each chunk of a job, and reports which of them succeeded."""
         begin, done, total = time.monotonic(), [], 0
         for key, chunk in zip(job.keys, job.chunk_ids):
             try:
@@ -164,7 +169,7 @@ class TqkvTier(SecondaryTierManager):
         self._finished.put(JobResult(job.job_id, whole, some, time.monotonic() - begin, total))
 
     def _store(self, job: TransferJob, key: OffloadKey, chunk: int) -> int:
-        """Bytes written."""
+        """Stores a chunk and returns the bytes written."""
         name, end = self._name(key), job.req_context.get_offload_key_position(key)
         if self.store.has(name):
             return 0
@@ -175,7 +180,7 @@ class TqkvTier(SecondaryTierManager):
         return len(data)
 
     def _load(self, job: TransferJob, key: OffloadKey, chunk: int) -> int:
-        """Bytes read."""
+        """Loads a chunk and returns the bytes read."""
         name = self._name(key)
         data = self.store.get(name)
         if data is None:

@@ -1,4 +1,4 @@
-//! Vectors and bytes that no program should send, and a cache over all of it.
+//! Vectors and bytes that no program should send, and a cache with every format.
 
 use tqkv::attention::AttentionCache;
 use tqkv::cache::CacheSpec;
@@ -38,7 +38,7 @@ fn what_cannot_be_encoded_is_named_and_writes_nothing() {
         assert_eq!(coder.encode(&[1.0; 64], &mut short), Err(EncodeError::WrongLength), "{name}");
         assert_eq!(coder.encode(&[1.0; 63], &mut block), Err(EncodeError::WrongLength), "{name}");
         assert_eq!(coder.decode(&short, &mut [0.0; 64]), Err(DecodeError::WrongLength), "{name}");
-        // A range, as uniform codes of equal values have none.
+        // The values have a range, because uniform codes of equal values have none.
         let mut large = [f32::MAX; 64];
         large[0] = -f32::MAX;
         assert_eq!(coder.encode(&large, &mut block), Err(EncodeError::OutOfRange), "{name}");
@@ -78,7 +78,7 @@ fn head_dims_and_rotations_that_there_are_not_are_named() {
     assert!(error("turbo4k", 80, None).contains("accepted are 16, 32, 64, 128, 256"));
     assert!(error("c25", 80, None).contains("accepted are 32, "));
     assert!(error("p3", 80, Some(RotationKind::Hadamard)).contains("accepted are powers of two"));
-    // Of no effect where there is no choice.
+    // A rotation has no effect where there is no choice.
     assert!(Coder::new(Row::from_name("turbo3").unwrap(), 80, (42, 0), Some(RotationKind::Dense)).is_ok());
 }
 

@@ -1,4 +1,4 @@
-//! Errors of every format against the mathematics, and what estimators promise.
+//! Errors of every format compared with theory, and the unbiasedness of estimators.
 
 use tqkv_reference::{Coder, ROWS, RotationKind, Row, theory};
 use tqkv_tests::scope;
@@ -20,7 +20,7 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
 struct Figures {
     /// Mean of |x - x^|^2 / |x|^2.
     error: f64,
-    /// Sum of <x, x^> over that of |x|^2: the slope against queries of every direction.
+    /// Sum of <x, x^> over sum of |x|^2: the slope for queries of every direction.
     slope: f64,
 }
 
@@ -45,12 +45,12 @@ fn errors_are_those_of_the_mathematics_within_a_hundredth() {
     let mut seen = 0;
     for (number, row) in ROWS.iter().enumerate() {
         for (shape, dim) in [64, 128].into_iter().enumerate() {
-            // By default each format at one head dim.
+            // Without the full scope, each format is tested at one head dim.
             if !scope::is_turn(number, shape, 2) {
                 continue;
             }
             let Some(expected) = row.expected_error(dim) else { continue };
-            // A single sketch has errors that differ by a hundredth.
+            // Errors of single sketches differ by one percent.
             let runs = if row.has_estimator() { [128, 64] } else { [16, 256] };
             let Figures { error, .. } = figures(*row, dim, runs, None);
             println!("{} {dim}: {error:.5}, expected {expected:.5}", row.name());
@@ -73,7 +73,7 @@ fn the_rotation_does_not_matter_to_random_directions() {
     }
 }
 
-/// On average over sketches, which is what the paper promises: one sketch alone is off by about the residual's share over
+/// Averages over sketches, as the paper promises. A single sketch is off by about the residual's share over
 /// sqrt(2) d.
 #[test]
 fn estimates_are_unbiased() {

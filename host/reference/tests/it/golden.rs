@@ -1,5 +1,5 @@
-//! Blocks that another program encoded from SPEC.md alone (`tests/reference/codecs.py`): ours are the same bytes, and theirs
-//! decode to what it says.
+//! Another program encoded these blocks from SPEC.md alone (`tests/reference/codecs.py`). This crate must
+//! write the same bytes and decode them to the same vectors.
 
 use serde_json::Value;
 use tqkv_reference::{Coder, ROWS, Row};
@@ -48,7 +48,7 @@ fn blocks_of_another_program_are_ours() {
     }
 }
 
-/// Bytes at head dim 128, as the formats' sources say.
+/// Bytes at head dim 128, as in the sources of the formats.
 #[test]
 fn blocks_are_as_long_as_their_sources_say() {
     for (name, expected) in [

@@ -1,4 +1,4 @@
-//! Formats of others: their bytes, their errors against the mathematics, and inputs that break them.
+//! Formats of other programs: their bytes, their errors compared with theory, and inputs that break them.
 #![allow(missing_docs, reason = "a test crate")]
 
 mod edge;

@@ -1,4 +1,4 @@
-//! A cache that is put away and taken up again.
+//! A cache is archived and restored.
 
 use std::sync::Arc;
 
@@ -97,9 +97,9 @@ fn what_is_damaged_or_does_not_follow_leaves_an_empty_cache() {
     }
     assert_eq!(
         refused(&bytes.repeat(2)),
-        "chunk: 2 layers of tokens from 0 on; all layers from 600 on are next"
+        "chunk: 2 layers of tokens from 0 on; expected are all layers from 600 on"
     );
-    // A length that would take all memory is no chunk's.
+    // No chunk has a length that would take all memory.
     let mut huge = bytes.clone();
     huge[40..44].copy_from_slice(&u32::MAX.to_le_bytes());
     assert_eq!(refused(&huge), "chunk: not a whole chunk, or longer than one can be");
@@ -121,7 +121,7 @@ fn caches_that_do_not_fit_are_refused() {
     ] {
         assert!(said.contains("accepted is 2 layers, 3 KV heads of 64 and 64 values"), "{said}");
     }
-    // Tokens that left a sliding window cannot be put away.
+    // Tokens that left a sliding window cannot be archived.
     let mut sliding = KvCache::new(spec().sliding_window(64)).unwrap();
     let row = vec![f16::ONE; 1000 * HEADS * DIM];
     for layer in 0..LAYERS {

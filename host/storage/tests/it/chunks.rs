@@ -1,4 +1,4 @@
-//! Chunks come back as near as their budget says, for every shape and RoPE.
+//! Chunks come back as near as their budget promises, for every shape and RoPE.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ fn every_shape_and_rope_is_stored_with_a_basis_and_without() {
         Source::new(2, 1, 128, 128, rope(0, Pairs::Interleaved, 64)),
         Source::new(1, 4, 48, 48, Rope::none()),
         Source::new(2, 2, 80, 48, rope(0, Pairs::Half, 20)),
-        // Latent: one vector a token and its positional part.
+        // Latent vectors: one vector per token, and its positional part.
         Source::new(2, 1, 192, 0, rope(128, Pairs::Interleaved, 64)),
     ];
     for source in &sources {
@@ -70,7 +70,7 @@ fn more_bits_are_nearer_and_joint_is_nearer_than_apart() {
 #[test]
 fn layers_that_say_the_same_are_nearer_in_one_basis() {
     let alone = Source::new(4, 1, 64, 64, rope(0, Pairs::Half, 64));
-    // Both pairs of layers are maps of the same hidden vectors.
+    // Both layers of a pair are maps of the same hidden vectors.
     let source = alone.with_pairs_of_layers();
     let (one, two) = (with_basis(&source, Join::Joint), with_basis(&source, Join::Layers(2)));
     let span = Span::of(&source.shape, 700, 256);
@@ -80,7 +80,7 @@ fn layers_that_say_the_same_are_nearer_in_one_basis() {
     }
     let bytes = two.basis().unwrap().to_bytes();
     assert_eq!(Basis::from_bytes(&bytes).unwrap(), *two.basis().unwrap());
-    // The second pair by itself is coded as it is among all; half of it is not.
+    // The second pair alone is coded as it is among all. Half of it is refused.
     let tokens = source.tokens(2, 700, 256);
     let half = |x: &[f32]| x[x.len() / 2..].to_vec();
     let pair = Span { first_layer: 2, layers: 2, ..span };
@@ -103,7 +103,7 @@ fn layers_that_say_the_same_are_nearer_in_one_basis() {
 
 #[test]
 fn the_error_is_what_the_widths_promise() {
-    // White numbers: all runs get the same width, so the law of the codes is all that is left.
+    // White numbers give all runs the same width, so only the distortion of the codes is left.
     let source = Source::new(1, 4, 64, 64, Rope::none());
     let codec = StorageCodec::new(source.shape.clone(), None).unwrap();
     let mut rng = fastrand::Rng::with_seed(1);
@@ -114,7 +114,8 @@ fn the_error_is_what_the_widths_promise() {
     let bytes = codec.encode(bits(2.17), &span, &keys, &values).unwrap();
     let (mut k, mut v) = (vec![0.0f32; keys.len()], vec![0.0f32; values.len()]);
     codec.decode(&bytes, &mut k, &mut v).unwrap();
-    // Heads and scales take .169 bits. Two bits of a trellis code leave .0711; the unbiased scale adds its share.
+    // Heads and scales take .169 bits. Two bits of a trellis code leave .0711, and the unbiased scale adds
+    // its share.
     let promised = 0.0711 / (1.0 - 0.0711);
     for found in [error(&k, &keys), error(&v, &values)] {
         assert!((found / promised - 1.0).abs() < 0.12, "{found}, {promised} promised");
@@ -153,12 +154,12 @@ fn short_chunks_and_single_layers_are_chunks() {
         for first in [0, 1000] {
             let span = Span::of(&source.shape, first, tokens);
             let (k, v) = errors(&source, &based, 2.0, &span);
-            // Below a few tokens blocks are mostly filled with zeros.
+            // With only a few tokens, blocks are mostly filled with zeros.
             let most = if tokens < 8 { 0.5 } else { 0.25 };
             assert!(k < most && v < most, "{tokens} tokens from {first}: {k} {v}");
         }
     }
-    // A layer by itself is coded as it is among all.
+    // A layer alone is coded as it is among all.
     let span = Span::of(&source.shape, 300, 100);
     let tokens = source.tokens(3, 300, 100);
     let all = based.encode(bits(1.5), &span, &tokens.k, &tokens.v).unwrap();

@@ -1,5 +1,5 @@
-//! Keys and values like those of a model: linear maps of one hidden vector a token, keys with a mean and RoPE, tokens of unlike
-//! norms.
+//! Keys and values like those of a model: linear maps of one hidden vector per token. Keys have a mean and
+//! RoPE, and tokens have different norms.
 #![allow(dead_code, reason = "each test uses its own part")]
 
 use fastrand::Rng;
@@ -9,7 +9,7 @@ use tqkv_storage::{Learner, Pairs, Rope, Shape};
 pub(crate) struct Source {
     pub(crate) shape: Shape,
     layers: Vec<Vec<f32>>,
-    /// Whether a layer is a map of the hidden vectors of the one before it.
+    /// Each odd layer is a map of the hidden vectors of the layer before it.
     is_paired: bool,
     rank: usize,
     rope: Rope,
@@ -38,7 +38,7 @@ impl Source {
         Self { shape, layers, is_paired: false, rank, rope, head_dim }
     }
 
-    /// Two consecutive layers after another are maps of the same hidden vectors.
+    /// Pairs of consecutive layers are maps of the same hidden vectors.
     pub(crate) fn with_pairs_of_layers(self) -> Self {
         Self { is_paired: true, ..self }
     }
@@ -71,7 +71,7 @@ impl Source {
         Tokens { k, v }
     }
 
-    /// RoPE written out once more, pair by pair.
+    /// RoPE written a second time, pair by pair.
     fn turn(&self, position: u64, keys: &mut [f32]) {
         let (first, pairs, inv_freq) = self.rope.clone().into_parts();
         for head in keys.chunks_exact_mut(self.head_dim) {
@@ -93,7 +93,7 @@ impl Source {
 }
 
 fn normal(rng: &mut Rng) -> f32 {
-    // Twelve uniform numbers: near enough to a normal one.
+    // The sum of twelve uniform numbers is near enough to a normal one.
     (0..12).map(|_| rng.f32()).sum::<f32>() - 6.0
 }
 

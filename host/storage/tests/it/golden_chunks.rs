@@ -1,6 +1,7 @@
 //! Stored bytes do not change: a chunk without a basis to the bit, one in a basis, and the basis.
 //!
-//! `cargo test --workspace --test it golden_chunks:: -- --ignored` writes the files anew, which is a new version of the format.
+//! `cargo test --workspace --test it golden_chunks:: -- --ignored` writes the files anew, which is a new
+//! version of the format.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ fn shape() -> Shape {
     Shape::new(LAYERS, 2, 16, 16, rope).unwrap().with_rope(other, [1]).unwrap()
 }
 
-/// Numbers with few bits, of which each fifth is large and neighbours go together.
+/// Numbers of few bits. Each fifth is large, and neighbours are similar.
 fn numbers(count: usize, seed: u32) -> Vec<f32> {
     let one = |i: u32| {
         let low = (i / 4 + seed).wrapping_mul(2_654_435_761) >> 24;
@@ -69,7 +70,7 @@ fn in_a_basis_the_chunk_decodes_as_it_did() {
     let basis = Basis::load(&path("basis.tqb")).unwrap();
     assert_eq!(basis.to_bytes(), read("basis.tqb"));
     assert_near(&decode(Some(basis.clone()), &read("based.tqc")), "based.f32");
-    // Sums of products have the order of the machine, which may move a code that is at a boundary.
+    // The order of sums of products depends on the machine, and may move a code at a boundary.
     let again = encode(Some(basis));
     assert_eq!(again.len(), read("based.tqc").len());
     assert_eq!(again[..92], read("based.tqc")[..92]);

@@ -1,4 +1,4 @@
-//! Stored chunks: how near they come back, their bytes, what is refused, whole caches put away.
+//! Stored chunks: their accuracy, their bytes, refused inputs and archives of whole caches.
 #![allow(missing_docs, reason = "a test crate")]
 
 mod archive;

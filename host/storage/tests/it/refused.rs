@@ -1,4 +1,4 @@
-//! What does not fit is refused by name; no damage comes back as tokens.
+//! Inputs that do not fit are refused by name. Damaged bytes never come back as tokens.
 
 use std::sync::Arc;
 
@@ -44,7 +44,10 @@ fn another_basis_is_refused_by_name() {
     let (one, other, none) = (codec(&source, Some(one)), codec(&source, Some(other)), codec(&source, None));
     let bytes = chunk(&source, &one);
     decode(&one, &bytes).unwrap();
-    assert_eq!(said(decode(&other, &bytes)), format!("chunk needs basis {}; {} is here", names[0], names[1]));
+    assert_eq!(
+        said(decode(&other, &bytes)),
+        format!("chunk needs basis {}; the codec has {}", names[0], names[1])
+    );
     assert!(said(decode(&none, &bytes)).contains("none, for the shape"));
     assert!(said(decode(&one, &chunk(&source, &none))).contains("none, for the shape"));
     let turned = Source::new(2, 2, 32, 32, rope(0, Pairs::Interleaved, 32));
@@ -88,7 +91,7 @@ fn learners_merge_to_what_one_would_have_learned() {
     assert_eq!(first.tokens(), 256);
     assert_eq!(first.freeze("m").unwrap(), all.freeze("m").unwrap());
     let apart = Learner::new(source.shape.clone(), Join::Apart).unwrap();
-    assert_eq!(said(first.merge(&apart)), "basis does not fit: other things share a basis in it");
+    assert_eq!(said(first.merge(&apart)), "basis does not fit: the two share bases in different ways");
 }
 
 #[test]
@@ -98,7 +101,7 @@ fn bad_input_is_named() {
     let budget = Budget::new(1.0).unwrap();
     let tokens = source.tokens(1, 0, 8);
     let span = Span::of(&source.shape, 0, 8);
-    assert_eq!(said(Budget::new(0.4)), "budget of 0.4 bits a value; accepted are 0.5 to 5");
+    assert_eq!(said(Budget::new(0.4)), "budget of 0.4 bits per value; accepted are 0.5 to 5");
     assert!(Budget::new(f32::NAN).is_err());
     let encode = |span: &Span, k: &[f32], v: &[f32]| said(codec.encode(budget, span, k, v));
     assert_eq!(encode(&span, &tokens.k[1..], &tokens.v), "keys have 1023 values; 1024 are needed");
@@ -109,16 +112,13 @@ fn bad_input_is_named() {
     assert_eq!(encode(&beyond, &tokens.k, &tokens.v), "2 layers from layer 1 on of 2");
     let mut bad = tokens.v.clone();
     bad[1023] = f32::NAN;
-    assert_eq!(
-        encode(&span, &tokens.k, &bad),
-        "layer 1: keys or values of token 3 of those coded are not finite"
-    );
-    // Token 2 is kept as it is: two layers of 64 keys a token.
+    assert_eq!(encode(&span, &tokens.k, &bad), "layer 1: keys or values of coded token 3 are not finite");
+    // Token 2 is kept exactly: two layers of 64 keys per token.
     let mut bad_keys = tokens.k.clone();
     bad_keys[2 * 64] = f32::INFINITY;
     assert_eq!(encode(&span, &bad_keys, &tokens.v), "layer 0: exact tokens are not finite");
     assert_eq!(said(source.learner().learn(&tokens.k, &bad, 0)), "keys or values are not finite");
-    assert!(said(source.learner().freeze("m")).starts_with("0 tokens to learn a basis of 128 values"));
+    assert!(said(source.learner().freeze("m")).starts_with("0 tokens for a basis of 128 values per token"));
     assert!(said(Shape::new(1, 1, 24, 24, Rope::none())).contains("multiples of 16"));
     assert!(said(Shape::new(1, 1, 32, 32, rope(0, Pairs::Half, 64))).contains("0 to 64 of a head of 32"));
 }
@@ -167,7 +167,7 @@ fn no_change_of_ten_thousand_comes_back_as_tokens() {
     }
 }
 
-/// A peer may write what no encoder writes, with checksums that are right.
+/// A peer may send bytes that no encoder writes, with correct checksums.
 #[test]
 fn numbers_that_are_not_finite_are_refused_whatever_the_checksums_say() {
     const HEADER: usize = 92;
@@ -188,7 +188,7 @@ fn numbers_that_are_not_finite_are_refused_whatever_the_checksums_say() {
         assert!(said(plain.decode(&bytes, &mut k, &mut v)).contains("exact tokens that are not finite"));
         assert!(k.iter().chain(&v).all(|x| *x == 7.0), "nothing is written");
     }
-    // Too large for the numbers that are asked for.
+    // Too large for the requested numbers.
     let mut large = good.clone();
     large[HEADER..HEADER + 4].copy_from_slice(&1e30f32.to_le_bytes());
     mend(&mut large, 0, exact);
@@ -202,14 +202,14 @@ fn numbers_that_are_not_finite_are_refused_whatever_the_checksums_say() {
     for (at, bad) in [
         (mean, half::f16::INFINITY.to_le_bytes().to_vec()),
         (mean + 2 * 64, f32::NAN.to_le_bytes().to_vec()),
-        // The divisor of keys: they are beyond f32.
+        // The divisor of keys: it makes them larger than f32 holds.
         (mean + 2 * 64, f32::MIN_POSITIVE.to_le_bytes().to_vec()),
     ] {
         let mut bytes = good.clone();
         bytes[at..at + bad.len()].copy_from_slice(&bad);
         mend(&mut bytes, start, end);
         let error = said(decode(&plain, &bytes));
-        assert!(error.contains("no such number") || error.contains("not finite"), "{error}");
+        assert!(error.contains("not a valid number") || error.contains("not finite"), "{error}");
     }
 }
 
