@@ -4,7 +4,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error, ErrorKind, context};
 use serde_json::{Value, json};
 
-use crate::{Model, ModelError, SpecialTokens};
+use crate::error::ModelError;
 
 /// Longest template in bytes.
 const LONGEST: usize = 1 << 20;
@@ -12,18 +12,6 @@ const LONGEST: usize = 1 << 20;
 /// Instructions that a template may run, and calls within one another.
 const FUEL: u64 = 1_000_000;
 const DEPTH: usize = 50;
-
-/// Tokens that end a turn, as the families call them; those of a vocabulary end a text.
-const ENDS: [&str; 8] = [
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<end_of_turn>",
-    "<|end|>",
-    "<|end_of_text|>",
-    "<|endoftext|>",
-    "</s>",
-];
 
 /// What a model's files say of conversations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,7 +55,7 @@ impl Chat {
         json!({ "chat_template": template, "bos_token": bos, "eos_token": eos }).to_string().into_bytes()
     }
 
-    fn render(&self, system: Option<&str>, user: &str) -> Result<String, ModelError> {
+    pub(crate) fn render(&self, system: Option<&str>, user: &str) -> Result<String, ModelError> {
         let template = self.template.as_deref().ok_or(ModelError::NoChatTemplate)?;
         if template.len() > LONGEST {
             let len = template.len();
@@ -100,34 +88,5 @@ impl Chat {
             let line = error.line().map_or_else(String::new, |line| format!(" (line {line})"));
             ModelError::Chat(format!("{detail}{line}").replace('\n', " "))
         })
-    }
-}
-
-impl Model {
-    /// A model that converses: its prompts are those of [`Model::chat_prompt`], which say all special tokens themselves, and the
-    /// end of a turn ends a text.
-    ///
-    /// # Errors
-    /// [`ModelError::NoChatTemplate`].
-    pub fn into_chat(mut self) -> Result<Self, ModelError> {
-        if self.chat.template.is_none() {
-            return Err(ModelError::NoChatTemplate);
-        }
-        self.special = SpecialTokens::Omit;
-        for token in ENDS.into_iter().chain(self.chat.eos.as_deref()).filter_map(|end| self.tokenizer.id(end))
-        {
-            if !self.config.eos_tokens.contains(&token) {
-                self.config.eos_tokens.push(token);
-            }
-        }
-        Ok(self)
-    }
-
-    /// A question, with what the model is told beforehand where there is something, as its chat template has it.
-    ///
-    /// # Errors
-    /// [`ModelError::NoChatTemplate`], or [`ModelError::Chat`] where the template fails.
-    pub fn chat_prompt(&self, system: Option<&str>, user: &str) -> Result<String, ModelError> {
-        self.chat.render(system, user)
     }
 }

@@ -6,6 +6,10 @@ use thiserror::Error;
 
 use tqkv::error::CacheError;
 
+/// What [`crate::Model::load`] takes, for messages.
+pub const ACCEPTED: &str =
+    "a .gguf file, or a folder with config.json, .safetensors and tokenizer.json, or with one .gguf";
+
 /// Why a model could not be loaded or run. Every message is one line.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -19,7 +23,7 @@ pub enum ModelError {
         source: std::io::Error,
     },
     /// Nothing to load is where a model should be.
-    #[error("{}: {reason}; accepted is {}", path.display(), crate::ACCEPTED)]
+    #[error("{}: {reason}; accepted is {}", path.display(), ACCEPTED)]
     NoModel {
         /// The file or folder.
         path: PathBuf,

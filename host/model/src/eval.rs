@@ -7,14 +7,17 @@
 //! the figures of one are there before the next begins; memory holds the reference's last hidden states of all
 //! windows (those of every layer where these are compared).
 
+mod cosine;
+mod figures;
 mod scores;
 mod tally;
 
+pub use figures::{EvalResult, HeadFigures};
 pub use scores::{PROBE, ScoreFigures};
 
 use crate::{Model, ModelError};
+use cosine::cosine;
 use scores::Scores;
-use serde::Serialize;
 pub(crate) use tally::{Tally, score};
 use tqkv::attention::AttentionCache;
 use tqkv::cache::HeadStats;
@@ -55,73 +58,6 @@ impl EvalSpec {
     pub fn new(context: usize, windows: Option<usize>) -> Self {
         Self { context, windows, step: None, layers: false, attention: false, scores: false }
     }
-}
-
-/// What a cache knows of one KV head at the end of a window, as [`HeadStats`]; means over the windows.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct HeadFigures {
-    /// Layer.
-    pub layer: usize,
-    /// KV head.
-    pub kv_head: usize,
-    /// Squared error of keys over their squared norm.
-    pub key_error: f64,
-    /// Squared error of values over their squared norm.
-    pub value_error: f64,
-    /// Energy of the keys that is left when their mean is taken off: 1 where they are not centred.
-    pub centred_energy: f64,
-    /// Means that the keys have had.
-    pub means: f64,
-    /// Bytes of memory held.
-    pub allocated_bytes: f64,
-}
-
-impl HeadFigures {
-    fn none(layer: usize, kv_head: usize) -> Self {
-        let (key_error, value_error, centred_energy, means, allocated_bytes) = (0.0, 0.0, 0.0, 0.0, 0.0);
-        Self { layer, kv_head, key_error, value_error, centred_energy, means, allocated_bytes }
-    }
-
-    /// Adds a window's figures, `share` of them.
-    fn add(&mut self, stats: &HeadStats, share: f64) {
-        self.key_error += share * stats.key_error;
-        self.value_error += share * stats.value_error;
-        self.centred_energy += share * stats.centred_energy;
-        self.means += share * stats.means as f64;
-        self.allocated_bytes += share * stats.allocated_bytes as f64;
-    }
-}
-
-/// Figures of one setting.
-#[derive(Debug, Clone, PartialEq)]
-pub struct EvalResult {
-    /// Name of the setting.
-    pub name: String,
-    /// Mean negative log likelihood, nats per token.
-    pub nll: f64,
-    /// exp(nll).
-    pub perplexity: f64,
-    /// nll minus that of the reference.
-    pub nll_delta: f64,
-    /// Mean KL(reference || setting), nats per token.
-    pub kl: f64,
-    /// The KL that one position of a hundred exceeds.
-    pub kl_p99: f64,
-    /// The KL that one position of a thousand exceeds.
-    pub kl_p999: f64,
-    /// Share of positions where the likeliest token is the reference's.
-    pub top1_agreement: f64,
-    /// Bytes allocated by the cache at the end of a window, per token; mean over the windows.
-    pub cache_bytes_per_token: f64,
-    /// Mean cosine between the residual stream after each layer and the reference's; empty unless asked for.
-    pub layer_cosine: Vec<f64>,
-    /// One a KV head, layers in order; empty unless asked for, and of a cache that does not keep count.
-    pub heads: Vec<HeadFigures>,
-    /// Squared error of the attention outputs over their squared norm, where the reference is fed the same queries, keys and
-    /// values; mean over the layers. `None` unless asked for.
-    pub attention_error: Option<f64>,
-    /// One a query head, layers in order; empty unless asked for.
-    pub scores: Vec<ScoreFigures>,
 }
 
 /// A whole evaluation.
@@ -331,16 +267,4 @@ impl States {
         let reference = self.0[layer][offset * width..].chunks_exact(width);
         x.chunks_exact(width).zip(reference).map(|(a, b)| cosine(a, b)).sum()
     }
-}
-
-pub(crate) fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let (mut dot, mut aa, mut bb) = (0.0f64, 0.0f64, 0.0f64);
-    for (x, y) in a.iter().zip(b) {
-        let (x, y) = (f64::from(*x), f64::from(*y));
-        dot += x * y;
-        aa += x * x;
-        bb += y * y;
-    }
-    // Two zero vectors agree.
-    if aa == 0.0 && bb == 0.0 { 1.0 } else { dot / (aa * bb).sqrt().max(f64::MIN_POSITIVE) }
 }

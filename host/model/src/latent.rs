@@ -3,7 +3,6 @@
 //! They are not: the projection of keys is taken into the query instead, which then meets the vector itself, and that of values
 //! follows attention.
 
-use crate::attention::Attend;
 use crate::checkpoint::Checkpoint;
 use crate::config::{self, Config};
 use crate::error::ModelError;
@@ -11,6 +10,10 @@ use crate::linear::Linear;
 use crate::norm::rms_norm;
 use crate::rope::RopeTable;
 use tqkv::error::CacheError;
+
+/// Attention of one layer by the caches: q, k, v and where the result goes, as of
+/// [`tqkv::attention::AttentionCache::attend_chunk`].
+pub(crate) type Attend<'a> = dyn FnMut(&[f32], &[f32], &[f32], &mut [f32]) -> Result<(), CacheError> + 'a;
 
 /// The model library makes these norms without the epsilon of the config.
 const EPS: f32 = 1e-6;

@@ -29,6 +29,7 @@ mod bits;
 mod cache;
 mod choice;
 mod coder;
+mod format;
 mod levels;
 mod product;
 mod random;

@@ -12,7 +12,7 @@
 //! squared error of the scalar code (of one residual bit): unbiased at the price of a larger error.
 
 use crate::bits;
-use crate::coder::{Format, Layer, Norm};
+use crate::format::{Format, Layer, Norm};
 use crate::levels::Levels;
 use crate::random::normals;
 use crate::rotation::{Rotation, RotationKind, combine, dot, layer_seed};
@@ -153,9 +153,5 @@ impl Format for Product {
         let coarse = self.rotation.invert(&self.rotated(parts.codes));
         let residual = combine(&self.sketch, &self.weights(&parts));
         Ok(coarse.iter().zip(residual).map(|(c, r)| parts.norm * (c + r)).collect())
-    }
-
-    fn product(&self) -> Option<&Product> {
-        Some(self)
     }
 }

@@ -5,7 +5,7 @@
 //! of the fork since it stored 66 bytes for `turbo4`; blocks of `turbo3` from before have .021460 .065717 .117832 .190685.
 
 use crate::bits;
-use crate::coder::{Format, Norm};
+use crate::format::{Format, Norm};
 use crate::levels::Levels;
 use crate::rotation::{dot, hadamard};
 use tqkv_core::{DecodeError, EncodeError};

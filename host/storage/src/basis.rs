@@ -1,18 +1,11 @@
 //! A basis for the keys and values of each layer of one model.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
 
 use crate::error::StorageError;
-use crate::file::MAGIC;
 use crate::frame::Frame;
 use crate::marks::Marks;
 use crate::shape::{Join, Shape};
-
-/// Longest file that is read: that of the largest models without shared KV heads takes 2 GB.
-const MOST: u64 = 8 << 30;
 
 /// The SHA-256 of a basis file: its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -94,34 +87,5 @@ impl Basis {
             )));
         }
         self.shape.differs(shape).map_or(Ok(()), |why| Err(StorageError::Basis(why)))
-    }
-
-    /// Reads a file that [`Basis::save`] wrote.
-    ///
-    /// # Errors
-    /// Those of reading, a file of more than 8 GiB, and what [`Basis::from_bytes`] refuses.
-    pub fn load(path: &Path) -> Result<Self, StorageError> {
-        let (file, mut bytes) = (File::open(path)?, Vec::new());
-        // A file that begins otherwise may have no end.
-        (&file).take(MAGIC.len() as u64).read_to_end(&mut bytes)?;
-        if bytes == MAGIC {
-            (&file).take(MOST).read_to_end(&mut bytes)?;
-        }
-        if bytes.len() as u64 > MOST {
-            return Err(StorageError::basis(format!("longer than {MOST} bytes")));
-        }
-        Self::from_bytes(&bytes)
-    }
-
-    /// Writes the file, whole or not at all.
-    ///
-    /// # Errors
-    /// Those of writing.
-    pub fn save(&self, path: &Path) -> Result<(), StorageError> {
-        use std::io::Write;
-        use tqkv::file::{AtomicFile, Existing};
-        let mut file = AtomicFile::create(path, Existing::Replace)?;
-        file.write_all(&self.to_bytes())?;
-        Ok(file.commit()?)
     }
 }

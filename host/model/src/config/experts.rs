@@ -1,7 +1,8 @@
 //! What a `config.json` says of experts.
 
+use super::family::Architecture;
 use super::fields::RawConfig;
-use super::{Architecture, MAX_WIDTH, count, positive};
+use super::number::{MAX_WIDTH, count, positive};
 use crate::error::ModelError;
 
 /// MLPs of which each token takes some.

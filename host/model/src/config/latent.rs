@@ -1,7 +1,7 @@
 //! What a `config.json` says of latent attention.
 
-use super::count;
 use super::fields::RawConfig;
+use super::number::count;
 use crate::error::ModelError;
 
 /// Attention over latent vectors (multi-head latent attention): each token has one vector that is key and value of all heads,

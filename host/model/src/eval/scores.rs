@@ -3,7 +3,7 @@
 //! Every [`PROBE`] tokens the newest token's queries are scored against all tokens before it by both caches. Scores are the
 //! logits before the softmax, of all tokens that the position sees, uncompressed ones included.
 
-use super::cosine;
+use super::cosine::cosine;
 use serde::Serialize;
 use tqkv::attention::AttentionCache;
 use tqkv::error::CacheError;

@@ -1,5 +1,6 @@
 //! The integer model on this machine: any flat file of a known head dim, over rings of any of a few codecs.
 
+use super::refused::refused;
 use crate::ModelError;
 use tqkv_core::code::{Code, I8, S2, S3, S4, T2S8};
 use tqkv_core::fixed::{FixedCodec, RingCache};
@@ -120,7 +121,7 @@ impl<'a> FlatRunner<'a> {
         match self.model.shape().head_dim {
             64 => self.of_dim::<64>(run),
             128 => self.of_dim::<128>(run),
-            got => Err(super::refused(format!("head dim {got}: accepted are 64 and 128"))),
+            got => Err(refused(format!("head dim {got}: accepted are 64 and 128"))),
         }
     }
 
@@ -137,7 +138,7 @@ impl<'a> FlatRunner<'a> {
             (CodecId::S2, CodecId::S2) => self.of::<D, S2, S2>(run),
             (k, v) => {
                 let accepted = CACHES.map(|(k, v)| format!("{},{}", k.name(), v.name())).join(" ");
-                Err(super::refused(format!("a cache of {},{}: accepted are {accepted}", k.name(), v.name())))
+                Err(refused(format!("a cache of {},{}: accepted are {accepted}", k.name(), v.name())))
             }
         }
     }

@@ -2,66 +2,12 @@
 
 use serde_json::{Map, json};
 
+use super::family::{Family, GEMMA3};
 use super::{File, Value};
 use crate::error::ModelError;
 
-/// A family of models as such files have it.
-#[derive(Debug)]
-pub(super) struct Family {
-    pub(super) name: &'static str,
-    /// The class of the model library.
-    class: &'static str,
-    /// Whether rows of queries and keys were permuted for interleaved RoPE.
-    pub(super) is_interleaved: bool,
-    /// Whether each head of queries and keys has a norm.
-    pub(super) has_head_norms: bool,
-    /// Whether there are norms behind attention and MLP.
-    pub(super) has_post_norms: bool,
-    /// Keys that are read beside [`READ`].
-    own: &'static [&'static str],
-}
-
-const LLAMA: Family = Family {
-    name: "llama",
-    class: "LlamaForCausalLM",
-    is_interleaved: true,
-    has_head_norms: false,
-    has_post_norms: false,
-    own: &[],
-};
-
-static FAMILIES: [Family; 4] = [
-    LLAMA,
-    Family { name: "qwen2", class: "Qwen2ForCausalLM", is_interleaved: false, ..LLAMA },
-    Family { name: "qwen3", class: "Qwen3ForCausalLM", is_interleaved: false, has_head_norms: true, ..LLAMA },
-    Family {
-        name: GEMMA3,
-        class: "Gemma3ForCausalLM",
-        is_interleaved: false,
-        has_head_norms: true,
-        has_post_norms: true,
-        own: &["attention.sliding_window"],
-    },
-];
-
-const GEMMA3: &str = "gemma3";
 /// Layers of the one Gemma 3 whose queries are scaled by another width than that of a head.
 const GEMMA3_27B_LAYERS: usize = 62;
-
-impl Family {
-    pub(super) fn of(file: &File<'_>) -> Result<&'static Self, ModelError> {
-        let name = match file.metadata.get("general.architecture") {
-            Some(Value::Text(name)) => *name,
-            Some(_) | None => "(none named)",
-        };
-        FAMILIES.iter().find(|family| family.name == name).ok_or_else(|| {
-            ModelError::UnsupportedArchitecture {
-                got: name.to_owned(),
-                accepted: FAMILIES.each_ref().map(|family| family.name).join(", "),
-            }
-        })
-    }
-}
 
 /// What of the config is seen by the tensors.
 pub(super) struct Tensors {

@@ -3,9 +3,11 @@
 //! What is read becomes what a Hugging Face folder has ([`Folder`], tensors by their names there), so that all else exists once. What would change the result and is not computed is refused by name.
 
 mod config;
+mod family;
 mod file;
 mod names;
 mod pieces;
+mod tokens;
 mod vocabulary;
 
 use std::borrow::Cow;
@@ -15,7 +17,7 @@ use std::path::{Path, PathBuf};
 use crate::chat::Chat;
 use crate::checkpoint::{Access, Checkpoint, Entry, Format, Kind, Source};
 use crate::error::ModelError;
-use config::Family;
+use family::Family;
 use file::{File, Info, Value};
 pub(crate) use vocabulary::Vocabulary;
 

@@ -1,6 +1,6 @@
 //! Names of tensors there and here.
 
-use super::config::Family;
+use super::family::Family;
 
 /// The embedding, the head and the frequencies' factors.
 pub(super) const EMBEDDING: &str = "token_embd.weight";
