@@ -68,11 +68,17 @@ impl Target {
         while let (Found::Module(id), Some((name, after))) = (found, rest.split_first()) {
             found = match name.as_str() {
                 "super" => Found::Module(self.modules[id].parent?),
-                name => self.named(id, name, after.is_empty(), asked)?,
+                name => self.named(id, name, after.is_empty(), asked).or_else(|| self.made(id, name))?,
             };
             rest = after;
         }
         Some(found)
+    }
+
+    /// A name that a module does not show is one that a macro makes there, where it calls such.
+    fn made(&self, id: usize, name: &str) -> Option<Found> {
+        let module = &self.modules[id];
+        (module.has_made && !module.names.contains_key(name)).then_some(Found::Item(id))
     }
 
     /// What a name in a module stands for: at the end of a path an item rather than a module of the same name.

@@ -30,6 +30,8 @@ pub(super) struct Module {
     pub(super) used: Vec<Words>,
     /// The same of [`Self::globs`].
     pub(super) used_globs: Vec<Words>,
+    /// Whether a macro makes items here, whose names are not seen.
+    pub(super) has_made: bool,
 }
 
 /// A library, a program, a test or an example, with the modules that its first file reaches.
@@ -76,7 +78,15 @@ impl Target {
         let id = self.modules.len();
         let file = file.to_path_buf();
         let (names, globs, used, used_globs) = Default::default();
-        self.modules.push(Module { file: file.clone(), parent, names, globs, used, used_globs });
+        self.modules.push(Module {
+            file: file.clone(),
+            parent,
+            names,
+            globs,
+            used,
+            used_globs,
+            has_made: false,
+        });
         for item in items {
             match item {
                 syn::Item::Mod(child) if only_tests(&child.attrs) && child.content.is_none() => {
@@ -120,6 +130,8 @@ impl Target {
                 }
             }
             self.name(id, name, Named::Item);
+        } else if matches!(item, syn::Item::Macro(_)) {
+            self.modules[id].has_made = true;
         }
         let mut code = Code::default();
         code.visit_item(item);
@@ -314,8 +326,14 @@ impl<'a> Visit<'a> for Code {
         tokens(call.tokens.clone(), &mut self.paths);
     }
 
-    /// Documentation names what it likes.
-    fn visit_attribute(&mut self, _: &'a syn::Attribute) {}
+    /// Documentation names what it likes; derived code uses what its attributes say.
+    fn visit_attribute(&mut self, attribute: &'a syn::Attribute) {
+        if let syn::Meta::List(list) = &attribute.meta
+            && !list.path.is_ident("cfg")
+        {
+            tokens(list.tokens.clone(), &mut self.paths);
+        }
+    }
 }
 
 /// The paths in the tokens of a macro, or of a call of one.
