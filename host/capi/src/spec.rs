@@ -381,6 +381,7 @@ mod tests {
     use TqkvCentring::*;
     use TqkvEffort::*;
     use TqkvScaleMode::*;
+    use tqkv_core::{Effort, Options, ScaleMode};
 
     #[test]
     fn the_numbers_of_the_header_are_those_of_the_library() {
