@@ -2,6 +2,7 @@
 //!
 //! | file | what |
 //! | --- | --- |
+//! | [`Case`] (`case.rs`) | what can be measured |
 //! | [`run`] (`paired.rs`) | cases against their baselines, sampled in turns |
 //! | [`Workload`] (`workload.rs`) | the work of one case on one thread |
 //! | [`q4_0`] | the baseline from outside: ggml's dot product |
@@ -9,10 +10,12 @@
 //!
 //! Not for use in a program that attends: nothing here is published, and libraries may not depend on it.
 
+mod case;
 mod paired;
 pub mod q4_0;
 mod read;
 mod workload;
 
-pub use paired::{BenchError, Case, Data, Op, Outcome, Report, cpu_name, run};
+pub use case::{BenchError, Case, Data, Op};
+pub use paired::{Outcome, Report, cpu_name, run};
 pub use workload::Workload;

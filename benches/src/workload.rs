@@ -1,6 +1,6 @@
 //! The work of one case on one thread: a pool of pages, and a call that takes the next ones.
 
-use crate::paired::{BenchError, Case, DRAM_POOL, Data, L2_POOL, Op};
+use crate::case::{BenchError, Case, DRAM_POOL, Data, L2_POOL, Op};
 use crate::{q4_0, read};
 use std::sync::Arc;
 use tqkv_core::{AnyCodec, CodecId, Options};

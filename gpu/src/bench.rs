@@ -183,7 +183,8 @@ pub fn codes(
     for _ in 1..shape.tokens / SLOTS {
         cache.append(0, &step, Rows::F32(&rows), Rows::F32(&rows))?;
     }
-    let encode = cache.encode_times(&step, Rows::F32(&rows), seconds)?.at(50);
+    cache.append(0, &step, Rows::F32(&rows), Rows::F32(&rows))?;
+    let encode = times(device, seconds, || cache.encode_again(Rows::F32(&rows), step.len()))?.at(50);
     cache.set_cut(cut);
     let values = shape.sequences * shape.num_kv_heads * shape.group * shape.head_dim;
     let queries = device.upload(&noise(values))?;

@@ -3,7 +3,6 @@
 use crate::GpuError;
 use crate::loader::Target;
 use crate::pair::PAIR;
-use crate::staging::Staging;
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits, sys};
 use std::sync::Arc;
 
@@ -141,16 +140,6 @@ impl Device {
         // A length of 0 is no allocation to the driver, so there is always one value.
         let allocated = self.stream.alloc_zeros(len.max(1));
         allocated.map_err(|error| GpuError::from_allocation(error, len * size_of::<T>()))
-    }
-
-    /// A copy of `values`; waits for it.
-    pub(crate) fn upload<T: Copy + DeviceRepr + ValidAsZeroBits>(
-        &self,
-        values: &[T],
-    ) -> Result<CudaSlice<T>, GpuError> {
-        let mut slice = self.zeros(values.len())?;
-        Staging::new().send(self, values, &mut slice)?;
-        Ok(slice)
     }
 
     /// Makes `slice` at least `len` long; its contents are lost where it grows.

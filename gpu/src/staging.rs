@@ -79,6 +79,18 @@ impl<T: Copy + DeviceRepr + ValidAsZeroBits> Staging<T> {
     }
 }
 
+impl Device {
+    /// A copy of `values`; waits for it.
+    pub(crate) fn upload<T: Copy + DeviceRepr + ValidAsZeroBits>(
+        &self,
+        values: &[T],
+    ) -> Result<CudaSlice<T>, GpuError> {
+        let mut slice = self.zeros(values.len())?;
+        Staging::new().send(self, values, &mut slice)?;
+        Ok(slice)
+    }
+}
+
 impl<T> Drop for Staging<T> {
     fn drop(&mut self) {
         if let Some(sent) = &self.sent {

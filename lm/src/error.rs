@@ -2,6 +2,12 @@
 
 use core::fmt;
 
+/// The version that is written and read.
+pub const VERSION: u16 = 1;
+
+/// Exponents of tensors are within this, either way.
+pub const MAX_EXPONENT: i32 = 64;
+
 /// Why a model was not loaded or a token not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -75,14 +81,14 @@ impl fmt::Display for LmError {
                 f.write_str("not a flat model file: it must begin with TQLM and a whole header")
             }
             Self::Version { got } => {
-                write!(f, "version {got} of the flat model file is not read, accepted is {}", crate::VERSION)
+                write!(f, "version {got} of the flat model file is not read, accepted is {}", VERSION)
             }
             Self::Field { name, accepted } => {
                 write!(f, "{name} of the flat model file: accepted is {accepted}")
             }
             Self::Length { expected, got } => write!(f, "a file of {got} bytes, its header says {expected}"),
             Self::Checksum => f.write_str("the checksum of the flat model file is wrong: it is damaged"),
-            Self::Exponent => write!(f, "an exponent beyond +-{}", crate::MAX_EXPONENT),
+            Self::Exponent => write!(f, "an exponent beyond +-{}", MAX_EXPONENT),
             Self::HeadDim { expected, got } => {
                 write!(f, "codecs of head dim {got}, the model has {expected}")
             }

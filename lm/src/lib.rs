@@ -51,9 +51,9 @@ mod shape;
 mod silu;
 mod vector;
 
-pub use error::LmError;
+pub use error::{LmError, MAX_EXPONENT, VERSION};
 pub use forward::{Head, Lm};
 pub use logits::{Logits, Sampler};
 pub use matrix::{GROUP, LayoutBytes, WeightBits};
-pub use model::{MAX_EXPONENT, Model, checksum};
-pub use shape::{HEADER_BYTES, MAGIC, Shape, TRAILER_BYTES, VERSION};
+pub use model::{Model, checksum};
+pub use shape::{HEADER_BYTES, MAGIC, Shape, TRAILER_BYTES};

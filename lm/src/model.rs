@@ -1,13 +1,10 @@
 //! A flat model file, checked once and read in place.
 
-use crate::error::LmError;
+use crate::error::{LmError, MAX_EXPONENT};
 use crate::matrix::{Matrix, WeightBits, word};
 use crate::norm::Norm;
 use crate::shape::{HEADER_BYTES, Shape, TRAILER_BYTES};
 use crc::{CRC_32_ISO_HDLC, Crc, Table};
-
-/// Exponents of tensors are within this, either way.
-pub const MAX_EXPONENT: i32 = 64;
 
 static CRC: Crc<u32, Table<1>> = Crc::<u32, Table<1>>::new(&CRC_32_ISO_HDLC);
 

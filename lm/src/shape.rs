@@ -1,12 +1,11 @@
 //! The header of a flat model file: shapes, from which all sizes follow at compile time.
 
-use crate::error::LmError;
+use crate::error::{LmError, VERSION};
 use crate::matrix::{GROUP, LayoutBytes, WeightBits};
 
 /// First bytes of the file.
 pub const MAGIC: [u8; 4] = *b"TQLM";
-/// The version that is written and read.
-pub const VERSION: u16 = 1;
+
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 40;
 /// Bytes of the checksum after everything else.

@@ -1,19 +1,17 @@
 //! How the blocks of a layout meet registers: bytes to levels, and a vector to bytes.
 //!
 //! Codes of one layout share a form, so that machine code is made once a layout and not once a codec:
-//! [`crate::AnyCodec`]'s operations are written once over these types. [`Any`] decides at run time, for
-//! head dims that are not worth code of their own.
+//! [`crate::AnyCodec`]'s operations are written once over these types.
 
+use super::coding::Coding;
 use super::ggml::{self, RUN};
 use super::scale::{Stored, to_f16};
 use super::trellis::{self, Trellis};
 use super::{Layout, int8, scalar};
-use crate::codec::any::{AnyCodec, Options};
 use crate::error::EncodeError;
 use crate::head_dim::{GROUP, HeadDim, MAX_HEAD_DIM};
 use crate::machine::block_io::{self, SCALE_BYTES};
 use crate::machine::{Lanes, Memory};
-use crate::with_code;
 
 /// A code whose layout has a form: every one.
 pub trait Formed {
@@ -30,12 +28,12 @@ pub trait Form: 'static {
     const SEARCHES: bool = false;
 
     /// Levels of a block, one register of `out` for each group; returns what they are to be multiplied by.
-    fn levels<I: Memory>(codec: &AnyCodec, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32;
+    fn levels<I: Memory>(coding: &Coding, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32;
 
     /// Writes the block of the (rotated) vector `y` with |x|^2 = `norm_squared`; `codes` are two
     /// spare sets of registers as long as `y`.
     fn quantise<I: Memory>(
-        codec: &AnyCodec,
+        coding: &Coding,
         isa: I,
         shape: HeadDim,
         norm_squared: f32,
@@ -60,29 +58,26 @@ pub enum Runs<const BITS: usize> {}
 /// [`Layout::Planes`], of every trellis.
 #[derive(Clone, Copy, Debug)]
 pub enum Planes {}
-/// What the codec says; every form is compiled apart.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Any {}
 
 impl<const BITS: usize> Form for Dense<BITS> {
     const LAYOUT: Option<Layout> = Some(Layout::Dense { bits: BITS as u8 });
 
     #[inline(always)]
-    fn levels<I: Memory>(codec: &AnyCodec, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
+    fn levels<I: Memory>(coding: &Coding, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
         let (scale, codes) = block_io::split(block);
-        let Some(book) = codec.codebook() else { return 0.0 };
+        let Some(book) = coding.codebook else { return 0.0 };
         let last = shape.groups().wrapping_sub(1);
         for (g, (bytes, level)) in codes.chunks(4 * BITS).zip(out).enumerate() {
             let code = [isa.read_codes::<BITS>(bytes)];
             let ragged = shape.is_ragged() && g == last;
             scalar::levels::<I, BITS>(isa, book, &code, ragged, core::slice::from_mut(level));
         }
-        isa.widen_half(scale) * codec.unit()
+        isa.widen_half(scale) * coding.unit
     }
 
     #[inline(always)]
     fn quantise<I: Memory>(
-        codec: &AnyCodec,
+        coding: &Coding,
         isa: I,
         shape: HeadDim,
         norm_squared: f32,
@@ -90,17 +85,16 @@ impl<const BITS: usize> Form for Dense<BITS> {
         mut codes: [&mut [I::C]; 2],
         block: &mut [u8],
     ) -> Result<(), EncodeError> {
-        let Some(book) = codec.codebook() else { return Err(EncodeError::WrongLength) };
+        let Some(book) = coding.codebook else { return Err(EncodeError::WrongLength) };
         if norm_squared == 0.0 {
             block.fill(0);
             return Ok(());
         }
-        let Options { scale_mode, effort, .. } = codec.options();
         let (scale, which) = scalar::quantise_in_place::<I, BITS>(
             isa,
             book,
-            scale_mode,
-            effort,
+            coding.scale_mode,
+            coding.effort,
             shape.dim(),
             norm_squared,
             y,
@@ -115,17 +109,17 @@ impl Form for Bytes {
     const LAYOUT: Option<Layout> = Some(Layout::Bytes);
 
     #[inline(always)]
-    fn levels<I: Memory>(codec: &AnyCodec, isa: I, _: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
+    fn levels<I: Memory>(coding: &Coding, isa: I, _: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
         let (scale, codes) = block_io::split(block);
         for (bytes, level) in codes.chunks(GROUP).zip(out) {
             *level = isa.widen_i8(isa.read_codes::<8>(bytes));
         }
-        isa.widen_half(scale) * codec.unit()
+        isa.widen_half(scale) * coding.unit
     }
 
     #[inline(always)]
     fn quantise<I: Memory>(
-        _: &AnyCodec,
+        _: &Coding,
         isa: I,
         _: HeadDim,
         _: f32,
@@ -163,21 +157,21 @@ impl Form for Planes {
     const SEARCHES: bool = true;
 
     #[inline(always)]
-    fn levels<I: Memory>(codec: &AnyCodec, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
+    fn levels<I: Memory>(coding: &Coding, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
         let (scale, codes) = block_io::split(block);
-        let Some(trellis) = codec.trellis() else { return 0.0 };
+        let Some(trellis) = coding.trellis else { return 0.0 };
         // Clearing room for the largest head dim takes a tenth of the time at 128.
         if shape.dim() <= 256 {
             trellis_levels::<I, 256>(isa, trellis, codes, shape, out);
         } else {
             trellis_levels::<I, MAX_HEAD_DIM>(isa, trellis, codes, shape, out);
         }
-        isa.widen_half(scale) * codec.unit()
+        isa.widen_half(scale) * coding.unit
     }
 
-    /// A search needs memory, which is given to [`AnyCodec::encode_in`].
+    /// A search needs memory, which is given to [`crate::AnyCodec::encode_in`].
     fn quantise<I: Memory>(
-        _: &AnyCodec,
+        _: &Coding,
         _: I,
         _: HeadDim,
         _: f32,
@@ -201,7 +195,7 @@ impl Form for Halves {
     const LAYOUT: Option<Layout> = Some(Layout::F16);
 
     #[inline(always)]
-    fn levels<I: Memory>(_: &AnyCodec, isa: I, _: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
+    fn levels<I: Memory>(_: &Coding, isa: I, _: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
         for (bytes, level) in block.chunks(2 * GROUP).zip(out) {
             let mut values = [0.0; GROUP];
             widen_halves(bytes, &mut values);
@@ -212,7 +206,7 @@ impl Form for Halves {
 
     #[inline(always)]
     fn quantise<I: Memory>(
-        _: &AnyCodec,
+        _: &Coding,
         isa: I,
         _: HeadDim,
         _: f32,
@@ -236,7 +230,7 @@ impl<const BITS: usize> Form for Runs<BITS> {
     const LAYOUT: Option<Layout> = Some(Layout::Runs { bits: BITS as u8 });
 
     #[inline(always)]
-    fn levels<I: Memory>(_: &AnyCodec, isa: I, _: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
+    fn levels<I: Memory>(_: &Coding, isa: I, _: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
         for (run, level) in block.chunks_exact(SCALE_BYTES + RUN * BITS / 8).zip(out) {
             let (scale, codes) = block_io::split(run);
             let levels = if BITS == 8 {
@@ -251,7 +245,7 @@ impl<const BITS: usize> Form for Runs<BITS> {
 
     #[inline(always)]
     fn quantise<I: Memory>(
-        _: &AnyCodec,
+        _: &Coding,
         isa: I,
         _: HeadDim,
         _: f32,
@@ -270,58 +264,6 @@ impl<const BITS: usize> Form for Runs<BITS> {
         }
         Ok(())
     }
-}
-
-impl Form for Any {
-    const LAYOUT: Option<Layout> = None;
-
-    #[inline(always)]
-    fn levels<I: Memory>(codec: &AnyCodec, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
-        with_code!(codec.id(), C => levels_apart::<I, <C as Formed>::Form>(codec, isa, shape, block, out))
-    }
-
-    #[inline(always)]
-    fn quantise<I: Memory>(
-        codec: &AnyCodec,
-        isa: I,
-        shape: HeadDim,
-        norm_squared: f32,
-        y: &[I::V],
-        codes: [&mut [I::C]; 2],
-        block: &mut [u8],
-    ) -> Result<(), EncodeError> {
-        with_code!(codec.id(), C => {
-            quantise_apart::<I, <C as Formed>::Form>(codec, isa, shape, norm_squared, y, codes, block)
-        })
-    }
-}
-
-fn levels_apart<I: Memory, F: Form>(
-    codec: &AnyCodec,
-    isa: I,
-    shape: HeadDim,
-    block: &[u8],
-    out: &mut [I::V],
-) -> f32 {
-    isa.apart(
-        #[inline(always)]
-        |isa| F::levels(codec, isa, shape, block, out),
-    )
-}
-
-fn quantise_apart<I: Memory, F: Form>(
-    codec: &AnyCodec,
-    isa: I,
-    shape: HeadDim,
-    norm_squared: f32,
-    y: &[I::V],
-    codes: [&mut [I::C]; 2],
-    block: &mut [u8],
-) -> Result<(), EncodeError> {
-    isa.apart(
-        #[inline(always)]
-        |isa| F::quantise(codec, isa, shape, norm_squared, y, codes, block),
-    )
 }
 
 /// Largest magnitude.

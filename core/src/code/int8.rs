@@ -4,14 +4,12 @@
 //! wherever the scalar codes do. The codes are rounded with the *stored* (f16) scale, which makes
 //! its rounding free.
 
-use super::{CodecId, Levels};
 use crate::machine::{Isa, Lanes};
 
+/// Sigmas in one code.
+pub const UNIT: f32 = 1.0 / 32.0;
 /// Codes in one sigma.
-const STEPS: f32 = match CodecId::I8.levels() {
-    Levels::Codes(unit) => 1.0 / unit,
-    Levels::Values | Levels::LloydMax | Levels::Nested | Levels::Trellis(_) => panic!("codes are levels"),
-};
+const STEPS: f32 = 1.0 / UNIT;
 
 /// The scale that maps the largest |y| to code 127, before rounding to f16.
 #[inline(always)]

@@ -12,7 +12,7 @@ macro_rules! for_each_code {
         $($then)*! {
             $arguments
             F16 "f16" 0 plain [F16] Values;
-            I8 "i8" 1 rotated [Bytes] Codes(1.0 / 32.0);
+            I8 "i8" 1 rotated [Bytes] Codes($crate::code::int8::UNIT);
             S1 "s1" 17 rotated [Dense { bits: 1 }] LloydMax;
             S2 "s2" 18 rotated [Dense { bits: 2 }] LloydMax;
             S3 "s3" 19 rotated [Dense { bits: 3 }] LloydMax;

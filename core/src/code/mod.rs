@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | `list` | the rows |
 //! | `layout` | how code bytes lie |
+//! | `coding` | what that is to know of a codec |
 //! | `form` | how they meet registers |
 //! | [`codebook`] | levels of the scalar and nested codes, for every head dim |
 //! | [`scalar`], [`int8`], `ggml`, [`trellis`] | codes on registers and bytes |
@@ -16,11 +17,14 @@
 //! Crates that read blocks in their own way (lines, threads) implement a reader of their own for these types; a program
 //! that only encodes and attends wants [`crate::Codec`] or [`crate::AnyCodec`].
 
+mod books;
 pub mod codebook;
+pub(crate) mod coding;
 pub(crate) mod form;
 mod ggml;
 pub mod int8;
 mod layout;
+mod levels;
 mod list;
 pub mod scalar;
 pub(crate) mod scale;
@@ -31,23 +35,8 @@ use codebook::Codebook;
 use core::fmt;
 use core::str::FromStr;
 pub use layout::Layout;
+pub use levels::Levels;
 use trellis::{Plain, Trellis, tables};
-
-/// Where the levels of a code come from.
-#[derive(Clone, Copy, Debug)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum Levels {
-    /// There are none: the block holds values.
-    Values,
-    /// The code itself is the level, as a signed number, in this unit.
-    Codes(f32),
-    /// The Lloyd-Max codebook of the head dim.
-    LloydMax,
-    /// The nested codebook of the head dim: dropping the low bit gives the codes of the next narrower codec.
-    Nested,
-    /// The levels of a trellis.
-    Trellis(&'static Trellis<'static>),
-}
 
 /// A codec, as a type: what the compiler knows of it.
 pub trait Code: form::Formed + Copy + fmt::Debug + 'static {

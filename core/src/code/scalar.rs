@@ -5,6 +5,7 @@
 
 use super::codebook::Codebook;
 use super::scale::{Effort, MAX_CANDIDATES, Moments, ScaleMode, canonical_sum};
+use crate::error::EncodeError;
 use crate::machine::{Isa, Lanes};
 
 /// |x|^2 in the canonical order.
@@ -141,4 +142,16 @@ pub fn quantise<I: Isa, const BITS: usize>(
         }
     }
     best.in_units_of(book.unit()).scale(isa, mode, dim)
+}
+
+/// `measure` is finite only where all of `x` is and nothing overflowed.
+#[inline(always)]
+pub(crate) fn check_finite(x: &[f32], measure: f32) -> Result<(), EncodeError> {
+    if measure.is_finite() {
+        Ok(())
+    } else if x.iter().all(|v| v.is_finite()) {
+        Err(EncodeError::OutOfRange)
+    } else {
+        Err(EncodeError::NonFinite)
+    }
 }

@@ -11,6 +11,7 @@
 
 use crate::Portable;
 use crate::code::codebook::Codebook;
+use crate::code::coding::Coding;
 use crate::code::scale::{Effort, ScaleMode};
 use crate::code::trellis::{self, Trellis};
 use crate::code::{CodecId, Levels};
@@ -147,6 +148,13 @@ impl AnyCodec {
         self.unit
     }
 
+    /// What forms of blocks need to know.
+    #[inline(always)]
+    pub(super) const fn coding(&self) -> Coding {
+        let Options { scale_mode, effort, .. } = self.options;
+        Coding { codebook: self.book, trellis: self.trellis(), unit: self.unit, scale_mode, effort }
+    }
+
     /// Norm up to which every vector can be encoded, whatever its direction, scale mode and effort. Most longer ones can
     /// too: what must fit f16 is the stored scale, and how much of a vector it holds depends on where the vector points.
     pub fn max_norm(&self) -> f32 {
@@ -249,17 +257,5 @@ impl AnyCodec {
     /// `out` does not hold `dim` values for each block.
     pub fn decode_rotated(&self, block: &[u8], out: &mut [f32]) {
         self.decode_rotated_with(Portable, block, out);
-    }
-}
-
-/// `measure` is finite only where all of `x` is and nothing overflowed.
-#[inline(always)]
-pub(crate) fn check_finite(x: &[f32], measure: f32) -> Result<(), EncodeError> {
-    if measure.is_finite() {
-        Ok(())
-    } else if x.iter().all(|v| v.is_finite()) {
-        Err(EncodeError::OutOfRange)
-    } else {
-        Err(EncodeError::NonFinite)
     }
 }

@@ -4,8 +4,10 @@
 //! decided once a batch: head dim 128 has a piece for every form of codes, in which everything
 //! stays in registers; other head dims share one, which calls the rotation and the form.
 
-use super::any::{AnyCodec, check_finite};
-use crate::code::form::{Any, Form, Formed};
+use super::any::AnyCodec;
+use super::way::{Any, Way};
+use crate::code::form::Formed;
+use crate::code::scalar::{check_finite, norm_squared};
 use crate::code::scale::canonical_sum;
 use crate::code::trellis::{self, Search};
 use crate::error::{DecodeError, EncodeError};
@@ -258,7 +260,7 @@ impl AnyCodec {
 
     /// Bytes of a block, as a constant where `F` and `G` say it.
     #[inline(always)]
-    fn bytes_of<F: Form, const G: usize>(&self) -> usize {
+    fn bytes_of<F: Way, const G: usize>(&self) -> usize {
         let constant = const {
             match F::LAYOUT {
                 Some(layout) if G == COMMON_GROUPS => layout.block_bytes(G * GROUP),
@@ -302,7 +304,7 @@ impl AnyCodec {
 
 /// Encodes vectors back to back; lengths fit. Position and reason of the first that cannot be. Of a form that is known, only
 /// its own way is compiled.
-pub(super) fn encode<I: Memory, F: Form, const G: usize>(
+pub(super) fn encode<I: Memory, F: Way, const G: usize>(
     codec: &AnyCodec,
     isa: I,
     xs: &[f32],
@@ -316,7 +318,7 @@ pub(super) fn encode<I: Memory, F: Form, const G: usize>(
 }
 
 /// [`AnyCodec::encode_with`] for codes that are chosen coordinate by coordinate.
-fn encode_rotated<I: Memory, F: Form, const G: usize>(
+fn encode_rotated<I: Memory, F: Way, const G: usize>(
     codec: &AnyCodec,
     isa: I,
     xs: &[f32],
@@ -326,6 +328,7 @@ fn encode_rotated<I: Memory, F: Form, const G: usize>(
         #[inline(always)]
         |isa| {
             let (shape, rotated) = (codec.shape_of::<G>(), codec.id().is_rotated());
+            let coding = codec.coding();
             // A copy that nothing else can write to, so that masks are made before the loop.
             let signs = *codec.signs();
             let mut registers = [isa.splat(0.0); G];
@@ -336,14 +339,16 @@ fn encode_rotated<I: Memory, F: Form, const G: usize>(
             let vectors = xs.chunks_exact(shape.dim()).zip(blocks.chunks_exact_mut(codec.bytes_of::<F, G>()));
             for (index, (x, block)) in vectors.enumerate() {
                 rotation::load(isa, x, y);
-                let norm_squared = crate::code::scalar::norm_squared(isa, y);
+                let norm_squared = norm_squared(isa, y);
                 if let Err(error) = check_finite(x, norm_squared) {
                     return Err((index, error));
                 }
                 if rotated {
                     forward::<I, G>(isa, shape, &signs, y);
                 }
-                if let Err(error) = F::quantise(codec, isa, shape, norm_squared, y, [codes, spare], block) {
+                if let Err(error) =
+                    F::quantise(codec, &coding, isa, shape, norm_squared, y, [codes, spare], block)
+                {
                     return Err((index, error));
                 }
             }
@@ -353,7 +358,7 @@ fn encode_rotated<I: Memory, F: Form, const G: usize>(
 }
 
 /// Decodes, and takes the result back to the domain of the vectors where `unrotate` says so.
-pub(super) fn decode<I: Memory, F: Form, const G: usize>(
+pub(super) fn decode<I: Memory, F: Way, const G: usize>(
     codec: &AnyCodec,
     isa: I,
     blocks: &[u8],
@@ -363,14 +368,14 @@ pub(super) fn decode<I: Memory, F: Form, const G: usize>(
     isa.apart(
         #[inline(always)]
         |isa| {
-            let shape = codec.shape_of::<G>();
+            let (shape, coding) = (codec.shape_of::<G>(), codec.coding());
             // A copy that nothing else can write to, so that masks are made before the loop.
             let signs = *codec.signs();
             let mut registers = [isa.splat(0.0); G];
             let y = &mut registers[..shape.groups()];
             let vectors = out.chunks_exact_mut(shape.dim());
             for (block, out) in blocks.chunks_exact(codec.bytes_of::<F, G>()).zip(vectors) {
-                let mut factor = F::levels(codec, isa, shape, block, y);
+                let mut factor = F::levels(codec, &coding, isa, shape, block, y);
                 if unrotate {
                     inverse::<I, G>(isa, shape, &signs, y);
                     factor *= 1.0 / shape.dim() as f32;
@@ -385,7 +390,7 @@ pub(super) fn decode<I: Memory, F: Form, const G: usize>(
 }
 
 /// Scores of blocks back to back.
-pub(super) fn scores<I: Memory, F: Form, const G: usize>(
+pub(super) fn scores<I: Memory, F: Way, const G: usize>(
     codec: &AnyCodec,
     isa: I,
     query: &[f32],
@@ -395,13 +400,13 @@ pub(super) fn scores<I: Memory, F: Form, const G: usize>(
     isa.apart(
         #[inline(always)]
         |isa| {
-            let shape = codec.shape_of::<G>();
+            let (shape, coding) = (codec.shape_of::<G>(), codec.coding());
             let (mut query_registers, mut level_registers) = ([isa.splat(0.0); G], [isa.splat(0.0); G]);
             let q = &mut query_registers[..shape.groups()];
             let levels = &mut level_registers[..shape.groups()];
             rotation::load(isa, query, q);
             for (score, block) in out.iter_mut().zip(blocks.chunks_exact(codec.bytes_of::<F, G>())) {
-                let factor = F::levels(codec, isa, shape, block, levels);
+                let factor = F::levels(codec, &coding, isa, shape, block, levels);
                 let products = q.iter().zip(levels.iter()).map(
                     #[inline(always)]
                     |(&a, &b)| a * b,
@@ -423,13 +428,13 @@ fn accumulate<I: Memory, const G: usize>(
     isa.apart(
         #[inline(always)]
         |isa| {
-            let shape = codec.shape_of::<G>();
+            let (shape, coding) = (codec.shape_of::<G>(), codec.coding());
             let (mut sum_registers, mut level_registers) = ([isa.splat(0.0); G], [isa.splat(0.0); G]);
             let sums = &mut sum_registers[..shape.groups()];
             let levels = &mut level_registers[..shape.groups()];
             rotation::load(isa, acc, sums);
             for (&weight, block) in weights.iter().zip(blocks.chunks_exact(codec.block_bytes())) {
-                let weight = weight * Any::levels(codec, isa, shape, block, levels);
+                let weight = weight * Any::levels(codec, &coding, isa, shape, block, levels);
                 for (sum, &level) in sums.iter_mut().zip(levels.iter()) {
                     *sum = *sum + level * isa.splat(weight);
                 }

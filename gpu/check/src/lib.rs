@@ -11,31 +11,18 @@
 //! When not to use it: to measure kernels of the CPU (`tqkv bench`).
 
 mod args;
+mod error;
 mod right;
 mod row;
 mod speed;
 
 pub use args::CheckArgs;
+pub use error::CheckError;
 
 use row::{Row, Writer};
 use std::io;
-use std::path::PathBuf;
 use tqkv_gpu::bench;
 use tqkv_gpu::{Device, GpuError};
-
-/// Why a check ended early.
-#[derive(Debug, thiserror::Error)]
-pub enum CheckError {
-    /// The device, or a shape that it does not take.
-    #[error(transparent)]
-    Gpu(#[from] GpuError),
-    /// The file of kernels could not be read.
-    #[error("{}: {}", .0.display(), .1)]
-    Ptx(PathBuf, #[source] io::Error),
-    /// The rows could not be written.
-    #[error(transparent)]
-    Write(#[from] io::Error),
-}
 
 /// The GPU that is asked for.
 ///
@@ -82,7 +69,7 @@ pub fn run(
     if args.does(args.attend) {
         for (key, value, dim, group) in right::pairs(&args.codecs()) {
             let row = right::attention(device, [key, value], dim, group)?;
-            is_right &= row.largest_error <= right::MAX_ERROR;
+            is_right &= row.largest_error <= row::MAX_ERROR;
             writer.write(&Row::Attention(row))?;
         }
     }

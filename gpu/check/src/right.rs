@@ -8,9 +8,6 @@ use tqkv_core::CodecId::{self, I8, N4, S2, S3, S4, T2, T3, T4};
 use tqkv_core::{AnyCodec, Options};
 use tqkv_gpu::{Device, GpuCache, GpuError, GpuSpec, Rows, Side};
 
-/// Largest error of attention against f64 on the decoded cache.
-pub(crate) const MAX_ERROR: f64 = 1e-5;
-
 /// Codecs of keys and values, head dim, query heads a KV head.
 type Pair = (CodecId, CodecId, usize, usize);
 

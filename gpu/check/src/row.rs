@@ -1,11 +1,13 @@
 //! Rows, as JSON objects and as tables.
 
-use crate::CheckError;
-use crate::right::MAX_ERROR;
+use crate::error::CheckError;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io;
 use tqkv_gpu::bench::Times;
+
+/// Largest error of attention against f64 on the decoded cache.
+pub(crate) const MAX_ERROR: f64 = 1e-5;
 
 /// A line of the report.
 #[derive(Serialize)]

@@ -1,7 +1,7 @@
 //! Times of attention and encoding beside f16 rows of the same shape.
 
-use crate::CheckError;
 use crate::args::CheckArgs;
+use crate::error::CheckError;
 use crate::row::{Speed, Spread};
 use tqkv_gpu::Device;
 use tqkv_gpu::bench::{self, Bandwidth, Shape, Times};

@@ -1,6 +1,7 @@
 //! Attention: of all sequences, of some, and of the tokens of one chunk.
 
-use super::{GpuCache, Lists, Out, Rows, Token, check_len, pools, tokens};
+use super::rows::check_len;
+use super::{GpuCache, Lists, Out, Rows, Token, pools, tokens};
 use crate::GpuError;
 use crate::attention::Batch;
 use crate::parts::Cut;

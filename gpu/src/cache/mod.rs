@@ -3,6 +3,7 @@
 mod append;
 mod attend;
 mod coder;
+mod encode;
 mod read;
 mod rows;
 mod step;
@@ -18,8 +19,7 @@ use coder::Coder;
 use cudarc::driver::{CudaFunction, CudaSlice};
 pub use rows::{Element, Out, Raw, Rows};
 use std::sync::Arc;
-use step::Step;
-use tokens::{Lists, Token, Words};
+use tokens::{Lists, Step, Token, Words};
 
 /// Which of the two tensors of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,8 +267,4 @@ impl GpuCache {
 
 fn pools<'a>([key, value]: &'a [Arc<Coder>; 2], layer: &'a Layer) -> [Pool<'a>; 2] {
     [key.pool(&layer.pools[0]), value.pool(&layer.pools[1])]
-}
-
-pub(crate) fn check_len(what: &'static str, got: usize, expected: usize) -> Result<(), GpuError> {
-    if got == expected { Ok(()) } else { Err(GpuError::WrongLength { what, got, expected }) }
 }

@@ -1,6 +1,7 @@
 //! What a cache gives back besides attention: blocks, vectors and logits.
 
-use super::{GpuCache, Out, Side, check_len};
+use super::rows::check_len;
+use super::{GpuCache, Out, Side};
 use crate::GpuError;
 use crate::launch::{Memory, launch, warps};
 use crate::pages::SLOTS;

@@ -1,8 +1,8 @@
 //! [`Rows`] and [`Out`]: head vectors that go in and results that come out, on the host or on the device.
 
+use crate::GpuError;
 use crate::device::Device;
 use crate::launch::Memory;
-use crate::{GpuError, cache::check_len};
 use cudarc::driver::CudaSlice;
 use cudarc::driver::sys::CUdeviceptr;
 use std::ops::Range;
@@ -176,6 +176,10 @@ impl From<Raw> for Out<'_> {
     fn from(raw: Raw) -> Self {
         Self::Raw(raw)
     }
+}
+
+pub(crate) fn check_len(what: &'static str, got: usize, expected: usize) -> Result<(), GpuError> {
+    if got == expected { Ok(()) } else { Err(GpuError::WrongLength { what, got, expected }) }
 }
 
 #[cfg(test)]

@@ -1,15 +1,8 @@
 //! Steps: tokens that all layers get, with one list of control words, one wait, and nothing between that a graph cannot hold.
 
-use super::{GpuCache, Out, Rows, Token, tokens};
+use super::tokens::{self, Step};
+use super::{GpuCache, Out, Rows};
 use crate::GpuError;
-
-/// A step that has begun.
-#[derive(Debug)]
-pub(super) struct Step {
-    tokens: Vec<Token>,
-    /// The same for the device.
-    words: Vec<u32>,
-}
 
 impl GpuCache {
     /// Begins a step of a model: a token at the end of each of `sequences`, which may repeat, in every layer. Finds its pages

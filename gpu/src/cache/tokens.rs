@@ -77,6 +77,14 @@ impl<'a> Lists<'a> {
     }
 }
 
+/// A step that has begun.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) tokens: Vec<Token>,
+    /// The same for the device.
+    pub(super) words: Vec<u32>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,8 +1,8 @@
 //! The list of codecs, and blocks of one of them without a cache.
 
 use crate::error::{Failure, TqkvStatus, guard, guard_quietly};
+use crate::number::{self, options};
 use crate::pointer::{self, In, Out};
-use crate::spec::options;
 use std::ffi::{CString, c_char};
 use std::sync::LazyLock;
 use tqkv::error::CacheError;
@@ -13,12 +13,6 @@ use tqkv_simd::{Level, codec};
 static NAMES: LazyLock<Vec<CString>> = LazyLock::new(|| {
     CodecId::ALL.iter().map(|id| CString::new(id.name()).expect("names hold no zero")).collect()
 });
-
-/// The codec of a number.
-pub(crate) fn from_number(what: &str, number: u32) -> Result<CodecId, Failure> {
-    let found = u8::try_from(number).ok().and_then(CodecId::from_code);
-    found.ok_or_else(|| Failure::argument(format!("{what} is {number}, which no codec has")))
-}
 
 fn from_name(name: &str) -> Result<CodecId, Failure> {
     name.parse().map_err(|_: UnknownCodec| {
@@ -75,7 +69,7 @@ pub unsafe extern "C" fn tqkv_codec_from_name(name: *const c_char, codec: *mut u
 #[unsafe(no_mangle)]
 pub extern "C" fn tqkv_codec_name(codec: u32) -> *const c_char {
     guard_quietly(std::ptr::null(), || {
-        let id = from_number("codec", codec).ok();
+        let id = number::codec("codec", codec).ok();
         let index = id.and_then(|id| CodecId::ALL.iter().position(|other| *other == id));
         index.map_or(std::ptr::null(), |index| NAMES[index].as_ptr())
     })

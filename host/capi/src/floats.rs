@@ -1,8 +1,8 @@
 //! Numbers of a program in the type that it holds them in: keys, values, queries and results.
 
 use crate::error::{Failure, TqkvStatus};
+use crate::number::one_of;
 use crate::pointer::{In, Out};
-use crate::spec::one_of;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use std::borrow::Cow;

@@ -5,11 +5,10 @@
 //! of every call.
 
 use crate::cache::broken;
-use crate::codec;
 use crate::error::{Failure, TqkvStatus, guard, guard_quietly};
 use crate::floats::{DTYPES, TqkvDtype};
+use crate::number::{self, one_of, options};
 use crate::pointer::{self, In, Out};
-use crate::spec::{one_of, options};
 use half::{bf16, f16};
 use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard};
@@ -89,8 +88,8 @@ impl TqkvGpuSpec {
         unsafe { pointer::read_struct("spec", pointer, size_of::<Self>(), &mut spec) }?;
         let made = GpuSpec::new(spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim)
             .codecs(
-                codec::from_number("key_codec", spec.key_codec)?,
-                codec::from_number("value_codec", spec.value_codec)?,
+                number::codec("key_codec", spec.key_codec)?,
+                number::codec("value_codec", spec.value_codec)?,
             )
             .options(options(spec.seed, spec.scale_mode, spec.effort)?)
             .sequences(spec.num_sequences, spec.max_tokens);

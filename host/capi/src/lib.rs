@@ -26,6 +26,7 @@ mod error;
 mod floats;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod number;
 mod pointer;
 mod snapshot;
 mod spec;

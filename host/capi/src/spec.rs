@@ -3,13 +3,13 @@
 //! Enumerations are passed as numbers, which are checked: a C program may write any number where Rust would need one of
 //! a few.
 
-use crate::codec;
 use crate::error::{Failure, TqkvStatus, guard};
 use crate::floats::room;
+use crate::number::{self, one_of, options};
 use crate::pointer::{self, In, Out, Plain};
 use std::ffi::c_char;
 use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, LayerKind, LayerPolicy};
-use tqkv_core::{Effort, KvShape, Options, ScaleMode};
+use tqkv_core::KvShape;
 
 /// Which scale a block stores.
 #[repr(C)]
@@ -220,8 +220,8 @@ impl TqkvSpec {
         }
         let mut made = CacheSpec::from(shape)
             .codecs(
-                codec::from_number("key_codec", spec.key_codec)?,
-                codec::from_number("value_codec", spec.value_codec)?,
+                number::codec("key_codec", spec.key_codec)?,
+                number::codec("value_codec", spec.value_codec)?,
             )
             .options(options(spec.seed, spec.scale_mode, spec.effort)?)
             .sinks(spec.sinks)
@@ -257,7 +257,7 @@ impl TqkvSpec {
         // SAFETY: as above.
         let codecs = unsafe { array("layer_codecs", spec.layer_codecs, spec.layer_codecs_len, numbers) }?;
         if !codecs.is_empty() {
-            let number = |number| codec::from_number("layer_codecs", number);
+            let number = |codec| number::codec("layer_codecs", codec);
             let mut pairs = room(spec.num_layers)?;
             for &[key, value] in codecs.as_chunks::<2>().0 {
                 pairs.push((number(key)?, number(value)?));
@@ -291,8 +291,8 @@ impl TqkvTier {
             return Ok(Cold::Spill(unsafe { pointer::text("spill_folder", self.spill_folder) }?.into()));
         }
         Ok(Cold::Demote {
-            key: codec::from_number(&format!("{prefix}key_codec"), self.key_codec)?,
-            value: codec::from_number(&format!("{prefix}value_codec"), self.value_codec)?,
+            key: number::codec(&format!("{prefix}key_codec"), self.key_codec)?,
+            value: number::codec(&format!("{prefix}value_codec"), self.value_codec)?,
         })
     }
 }
@@ -327,20 +327,6 @@ unsafe fn array<'a, T: Plain>(
         // SAFETY: the caller's promise.
         _ => Ok(unsafe { values.get() }),
     }
-}
-
-/// The element of a list whose order is that of an enumeration of the header.
-pub(crate) fn one_of<T: Copy>(what: &str, number: u32, all: &[T]) -> Result<T, Failure> {
-    let found = usize::try_from(number).ok().and_then(|index| all.get(index));
-    let last = all.len() - 1;
-    found.copied().ok_or_else(|| Failure::argument(format!("{what} is {number}, accepted are 0 to {last}")))
-}
-
-/// Seed, scale mode and effort.
-pub(crate) fn options(seed: u64, scale_mode: u32, effort: u32) -> Result<Options, Failure> {
-    let scale_mode = one_of("scale_mode", scale_mode, &ScaleMode::ALL)?;
-    let effort = one_of("effort", effort, &Effort::ALL)?;
-    Ok(Options::DEFAULT.seed(seed).scale_mode(scale_mode).effort(effort))
 }
 
 /// Fills a spec with the defaults: codec s4 for keys and values, 4 sinks, a hot window of 64 tokens, automatic centring,
@@ -395,6 +381,7 @@ mod tests {
     use TqkvCentring::*;
     use TqkvEffort::*;
     use TqkvScaleMode::*;
+    use tqkv_core::{Effort, Options, ScaleMode};
 
     #[test]
     fn the_numbers_of_the_header_are_those_of_the_library() {

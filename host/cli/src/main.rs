@@ -84,7 +84,9 @@ fn main() -> ExitCode {
     signals::watch();
     let mut out = Output::new(cli.json);
     let command = cli.command.map_or_else(Command::demo, Ok);
-    match command.and_then(|command| threads::with_threads(cli.threads, || command.run(&mut out))) {
+    match command
+        .and_then(|command| threads::with_threads(cli.threads, || command.run(command_line, &mut out)))
+    {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => report(&error),
     }

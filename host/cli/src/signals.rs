@@ -3,6 +3,7 @@
 //!
 //! On other systems than Unix a file that was being written stays as `.tqkv-*.part`, and Ctrl-C ends every command at once.
 
+use crate::error::CliError;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -29,6 +30,11 @@ pub(crate) fn interrupted() -> bool {
 /// Whether to go on.
 pub(crate) fn unless_interrupted() -> ControlFlow<()> {
     if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+/// What the command ends with once it has said all.
+pub(crate) fn ended() -> Result<(), CliError> {
+    if interrupted() { Err(CliError::interrupted()) } else { Ok(()) }
 }
 
 /// Ends the process as a closed pipe ends any program, which shells show as 141.

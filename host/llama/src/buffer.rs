@@ -3,15 +3,16 @@
 #![allow(unsafe_code, reason = "the host calls functions with pointers")]
 
 use crate::abi::{self, Buffer, BufferFunctions, BufferType, BufferTypeFunctions2, BufferTypeFunctions3};
-use crate::abi::{BufferTypeOf, Tensor};
+use crate::abi::{BufferTypeOf, Device, Tensor};
 use crate::cache::{Side, Store};
-use crate::options::Options;
+use crate::host;
+use crate::options::{Options, options};
 use crate::tensor::View;
-use crate::{device, host};
+
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 /// Alignment of tensors; a line of pages.
 const ALIGNMENT: usize = 64;
@@ -82,7 +83,7 @@ impl Drop for Space {
 unsafe fn space<'a>(buffer: *mut Buffer) -> Option<&'a Space> {
     // SAFETY: the caller's.
     let buffer = unsafe { buffer.as_ref() }?;
-    if buffer.kind != kind() || buffer.context.is_null() {
+    if !is_ours(buffer.kind) || buffer.context.is_null() {
         return None;
     }
     // SAFETY: the context of a buffer of our type is what `alloc` put there.
@@ -97,7 +98,7 @@ pub(crate) unsafe fn is_cached(tensor: &View<'_>) -> bool {
     let root = tensor.root();
     // SAFETY: the caller's.
     let buffer = unsafe { root.get().buffer.as_ref() };
-    buffer.is_some_and(|buffer| buffer.kind == kind()) && side(&root).is_some()
+    buffer.is_some_and(|buffer| is_ours(buffer.kind)) && side(&root).is_some()
 }
 
 /// Keys or values, by the name that the host gives.
@@ -122,16 +123,25 @@ pub(crate) unsafe fn cached(tensor: &View<'_>) -> Option<(Arc<Cached>, usize)> {
     space.find(tensor.get().data)
 }
 
-/// The one buffer type, of the host's version.
-pub(crate) fn kind() -> *mut BufferType {
-    #[derive(Debug)]
-    struct Kind(*mut BufferType);
-    // SAFETY: it is made once and only read.
-    unsafe impl Send for Kind {}
-    // SAFETY: as above.
-    unsafe impl Sync for Kind {}
-    static KIND: LazyLock<Kind> = LazyLock::new(|| {
-        let (device, context) = (device::device(), null_mut());
+/// A buffer type that is made once and only read.
+#[derive(Debug)]
+struct Kind(*mut BufferType);
+// SAFETY: nothing is written after it was made.
+unsafe impl Send for Kind {}
+// SAFETY: as above.
+unsafe impl Sync for Kind {}
+
+static KIND: OnceLock<Kind> = OnceLock::new();
+
+/// Whether a buffer type is ours; none is before it was asked for.
+pub(crate) fn is_ours(kind: *mut BufferType) -> bool {
+    KIND.get().is_some_and(|ours| ours.0 == kind)
+}
+
+/// The one buffer type, of the host's version and the one device.
+pub(crate) fn kind(device: *mut Device) -> *mut BufferType {
+    let make = || {
+        let context = null_mut();
         let functions = BufferTypeFunctions2 {
             get_name: name,
             alloc_buffer: alloc,
@@ -154,8 +164,8 @@ pub(crate) fn kind() -> *mut BufferType {
             is_host,
         };
         Kind(Box::into_raw(Box::new(BufferTypeOf { functions, device, context })).cast())
-    });
-    KIND.0
+    };
+    KIND.get_or_init(make).0
 }
 
 unsafe extern "C" fn name(_: *mut BufferType) -> *const c_char {
@@ -172,7 +182,7 @@ unsafe extern "C" fn is_host(_: *mut BufferType) -> bool {
 }
 
 unsafe extern "C" fn alloc(kind: *mut BufferType, size: usize) -> *mut Buffer {
-    let (Ok(host), Ok(options)) = (host::host(), device::options()) else { return null_mut() };
+    let (Ok(host), Ok(options)) = (host::host(), options()) else { return null_mut() };
     let size = size.max(1);
     // SAFETY: address space without memory, anywhere; the result is looked at.
     let base = unsafe {

@@ -8,13 +8,12 @@ use crate::abi::{
 use crate::backend;
 use crate::buffer;
 use crate::host::{self, Operation};
-use crate::options::Options;
+use crate::options::options;
 use crate::serve;
 use crate::tensor::View;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::{LazyLock, OnceLock};
-use tqkv_simd::Level;
+use std::sync::LazyLock;
 
 /// Data that never moves once it is made, and is only read.
 struct Fixed<T>(*mut T);
@@ -27,19 +26,6 @@ impl<T> Fixed<T> {
     fn new(value: T) -> Self {
         Self(Box::into_raw(Box::new(value)))
     }
-}
-
-/// The user's settings, read once.
-///
-/// # Errors
-/// A line that says what is wrong and what is accepted.
-pub(crate) fn options() -> Result<&'static Options, &'static str> {
-    static OPTIONS: OnceLock<Result<Options, String>> = OnceLock::new();
-    let read = || {
-        Level::detect().map_err(|error| error.to_string())?;
-        Options::from_environment()
-    };
-    OPTIONS.get_or_init(read).as_ref().map_err(String::as_str)
 }
 
 /// The entry that the host looks for in the library of a back end. Null, and a line on the standard error output, where the version of ggml
@@ -70,7 +56,7 @@ fn reg() -> *mut Reg {
 }
 
 /// The one device.
-pub(crate) fn device() -> *mut Device {
+fn device() -> *mut Device {
     static DEVICE: LazyLock<Fixed<Device>> = LazyLock::new(|| {
         Fixed::new(Device {
             functions: DeviceFunctions {
@@ -169,12 +155,12 @@ unsafe extern "C" fn props(_: *mut Device, props: *mut DeviceProps) {
     unsafe { props.write(all) };
 }
 
-unsafe extern "C" fn init(_: *mut Device, _: *const c_char) -> *mut Backend {
-    backend::new()
+unsafe extern "C" fn init(device: *mut Device, _: *const c_char) -> *mut Backend {
+    backend::new(device)
 }
 
-unsafe extern "C" fn buffer_type(_: *mut Device) -> *mut BufferType {
-    buffer::kind()
+unsafe extern "C" fn buffer_type(device: *mut Device) -> *mut BufferType {
+    buffer::kind(device)
 }
 
 /// True if an operation is served: those on a cache of ours that `serve` knows, and views. Everything else is the CPU's.
@@ -195,5 +181,5 @@ unsafe extern "C" fn supports_op(_: *mut Device, tensor: *const Tensor) -> bool 
 /// Ours, and memory that the host's own operations read.
 unsafe extern "C" fn supports_buft(_: *mut Device, kind: *mut BufferType) -> bool {
     // SAFETY: a buffer type of the host's.
-    kind == buffer::kind() || host::host().is_ok_and(|host| unsafe { host.is_host(kind) })
+    buffer::is_ours(kind) || host::host().is_ok_and(|host| unsafe { host.is_host(kind) })
 }

@@ -1,7 +1,9 @@
 //! Settings of a user by environment variables.
 
+use std::sync::OnceLock;
 use tqkv::cache::PRESETS;
 use tqkv_core::{AnyCodec, CodecId, Options as CodecOptions};
+use tqkv_simd::Level;
 use tqkv_simd::page::KeyPages;
 
 /// Most exact tokens that may be asked for.
@@ -103,6 +105,19 @@ fn codec(name: &str) -> Option<CodecId> {
 fn serves(id: CodecId) -> bool {
     let pages = |codec: AnyCodec| KeyPages::new(&codec, 32).is_some();
     id == CodecId::F16 || AnyCodec::new(id, 128, CodecOptions::DEFAULT).is_ok_and(pages)
+}
+
+/// The user's settings, read once.
+///
+/// # Errors
+/// A line that says what is wrong and what is accepted.
+pub(crate) fn options() -> Result<&'static Options, &'static str> {
+    static OPTIONS: OnceLock<Result<Options, String>> = OnceLock::new();
+    let read = || {
+        Level::detect().map_err(|error| error.to_string())?;
+        Options::from_environment()
+    };
+    OPTIONS.get_or_init(read).as_ref().map_err(String::as_str)
 }
 
 #[cfg(test)]

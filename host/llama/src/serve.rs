@@ -8,7 +8,7 @@ use crate::buffer;
 use crate::cache::attend::{Asked, Rule, Scratch, Track, attend as attend_head};
 use crate::cache::rope::{self, Rope};
 use crate::cache::{Format, Side, Store};
-use crate::device::options;
+use crate::options::options;
 use crate::tensor::View;
 use crate::threads::Threads;
 use half::f16;

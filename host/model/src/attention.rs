@@ -3,15 +3,11 @@
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::ModelError;
-use crate::latent::Latent;
+use crate::latent::{Attend, Latent};
 use crate::linear::Linear;
 use crate::norm::rms_norm;
 use crate::rope::RopeTable;
 use tqkv::error::CacheError;
-
-/// Attention of one layer by the cache. The arguments are q, k, v and the output, as in
-/// [`tqkv::attention::AttentionCache::attend_chunk`].
-pub(crate) type Attend<'a> = dyn FnMut(&[f32], &[f32], &[f32], &mut [f32]) -> Result<(), CacheError> + 'a;
 
 /// The projections that make a layer's queries, keys and values.
 #[derive(Debug)]

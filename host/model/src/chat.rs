@@ -4,7 +4,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error, ErrorKind, context};
 use serde_json::{Value, json};
 
-use crate::{Model, ModelError, SpecialTokens};
+use crate::error::ModelError;
 
 /// The longest template in bytes.
 const LONGEST: usize = 1 << 20;
@@ -12,19 +12,6 @@ const LONGEST: usize = 1 << 20;
 /// The most instructions that a template may run, and the deepest nesting of calls.
 const FUEL: u64 = 1_000_000;
 const DEPTH: usize = 50;
-
-/// Tokens that end a turn, by their names in the families. A model with one of them in its vocabulary also
-/// ends its text there.
-const ENDS: [&str; 8] = [
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<end_of_turn>",
-    "<|end|>",
-    "<|end_of_text|>",
-    "<|endoftext|>",
-    "</s>",
-];
 
 /// The parts of a model's files that describe conversations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,7 +41,7 @@ impl Chat {
             Value::Null => None,
             Value::String(template) => Some(template.clone()),
             Value::Array(list) => named(list),
-            _ => return Err(bad("chat_template is neither a text nor a list of texts".into())),
+            _ => return Err(bad("chat_template is no text and no list of them".into())),
         };
         let template = template.map(|bytes| {
             let text = String::from_utf8(bytes.to_vec());
@@ -69,7 +56,7 @@ impl Chat {
         json!({ "chat_template": template, "bos_token": bos, "eos_token": eos }).to_string().into_bytes()
     }
 
-    fn render(&self, system: Option<&str>, user: &str) -> Result<String, ModelError> {
+    pub(crate) fn render(&self, system: Option<&str>, user: &str) -> Result<String, ModelError> {
         let template = self.template.as_deref().ok_or(ModelError::NoChatTemplate)?;
         if template.len() > LONGEST {
             let len = template.len();
@@ -102,35 +89,5 @@ impl Chat {
             let line = error.line().map_or_else(String::new, |line| format!(" (line {line})"));
             ModelError::Chat(format!("{detail}{line}").replace('\n', " "))
         })
-    }
-}
-
-impl Model {
-    /// Turns the model into one for conversations. Its prompts come from [`Model::chat_prompt`], which writes
-    /// all special tokens itself. The end of a turn ends a text.
-    ///
-    /// # Errors
-    /// [`ModelError::NoChatTemplate`] if the model has none.
-    pub fn into_chat(mut self) -> Result<Self, ModelError> {
-        if self.chat.template.is_none() {
-            return Err(ModelError::NoChatTemplate);
-        }
-        self.special = SpecialTokens::Omit;
-        for token in ENDS.into_iter().chain(self.chat.eos.as_deref()).filter_map(|end| self.tokenizer.id(end))
-        {
-            if !self.config.eos_tokens.contains(&token) {
-                self.config.eos_tokens.push(token);
-            }
-        }
-        Ok(self)
-    }
-
-    /// Renders a question with the model's chat template. `system` holds instructions that come before it, if
-    /// there are any.
-    ///
-    /// # Errors
-    /// [`ModelError::NoChatTemplate`], or [`ModelError::Chat`] if the template fails.
-    pub fn chat_prompt(&self, system: Option<&str>, user: &str) -> Result<String, ModelError> {
-        self.chat.render(system, user)
     }
 }

@@ -12,10 +12,17 @@ use tqkv_simd::Level;
 use tqkv_simd::page::{KeyPages, Line, MAX_HEADS, Queries};
 
 use crate::checkpoint::Coding;
-use crate::linear::put;
 
 /// Rows per page.
 const ROWS: usize = 128;
+
+/// Puts products where they belong.
+pub(crate) fn put(y: &mut [f32], products: &[f32], store: Store) {
+    match store {
+        Store::Replace => y.copy_from_slice(products),
+        Store::Add => y.iter_mut().zip(products).for_each(|(y, product)| *y += product),
+    }
+}
 
 /// A coded matrix `[outputs, inputs]`.
 #[derive(Debug)]

@@ -6,6 +6,10 @@ use thiserror::Error;
 
 use tqkv::error::CacheError;
 
+/// What [`crate::Model::load`] takes, for messages.
+pub const ACCEPTED: &str =
+    "a .gguf file, or a folder with config.json, .safetensors and tokenizer.json, or with one .gguf";
+
 /// Why a model could not be loaded or run. Every message is one line long.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -19,7 +23,7 @@ pub enum ModelError {
         source: std::io::Error,
     },
     /// There is no model at the path.
-    #[error("{}: {reason}; accepted is {}", path.display(), crate::ACCEPTED)]
+    #[error("{}: {reason}; accepted is {}", path.display(), ACCEPTED)]
     NoModel {
         /// The file or folder.
         path: PathBuf,
@@ -160,8 +164,8 @@ pub enum ModelError {
     /// The model cannot become a flat file for microcontrollers, or such a file cannot run.
     #[error("flat model: {0}")]
     Export(String),
-    /// The caller cancelled the work before it was complete.
-    #[error("cancelled before it was complete")]
+    /// Who asked for it ended it before it was whole.
+    #[error("ended before it was whole")]
     Cancelled,
     /// A variant changes weights in memory, but these are streamed.
     #[error("weights that are streamed cannot be changed; load the model whole")]

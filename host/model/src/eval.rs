@@ -9,14 +9,17 @@
 //! One setting runs over all windows before the next begins, so its figures are known early. Memory holds the
 //! reference's last hidden states of all windows. It holds the states of every layer if layers are compared.
 
+mod cosine;
+mod figures;
 mod scores;
 mod tally;
 
+pub use figures::{EvalResult, HeadFigures};
 pub use scores::{PROBE, ScoreFigures};
 
 use crate::{Model, ModelError};
+use cosine::cosine;
 use scores::Scores;
-use serde::Serialize;
 pub(crate) use tally::{Tally, score};
 use tqkv::attention::AttentionCache;
 use tqkv::cache::HeadStats;
@@ -57,73 +60,6 @@ impl EvalSpec {
     pub fn new(context: usize, windows: Option<usize>) -> Self {
         Self { context, windows, step: None, layers: false, attention: false, scores: false }
     }
-}
-
-/// Statistics of a cache for one KV head at the end of a window ([`HeadStats`]), as means over the windows.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct HeadFigures {
-    /// Layer.
-    pub layer: usize,
-    /// KV head.
-    pub kv_head: usize,
-    /// Squared error of keys over their squared norm.
-    pub key_error: f64,
-    /// Squared error of values over their squared norm.
-    pub value_error: f64,
-    /// Share of the keys' energy that remains after their mean is subtracted. 1 if keys are not centred.
-    pub centred_energy: f64,
-    /// Number of means that the keys have had.
-    pub means: f64,
-    /// Bytes of memory held.
-    pub allocated_bytes: f64,
-}
-
-impl HeadFigures {
-    fn none(layer: usize, kv_head: usize) -> Self {
-        let (key_error, value_error, centred_energy, means, allocated_bytes) = (0.0, 0.0, 0.0, 0.0, 0.0);
-        Self { layer, kv_head, key_error, value_error, centred_energy, means, allocated_bytes }
-    }
-
-    /// Adds the figures of a window, weighted by `share`.
-    fn add(&mut self, stats: &HeadStats, share: f64) {
-        self.key_error += share * stats.key_error;
-        self.value_error += share * stats.value_error;
-        self.centred_energy += share * stats.centred_energy;
-        self.means += share * stats.means as f64;
-        self.allocated_bytes += share * stats.allocated_bytes as f64;
-    }
-}
-
-/// Figures of one setting.
-#[derive(Debug, Clone, PartialEq)]
-pub struct EvalResult {
-    /// Name of the setting.
-    pub name: String,
-    /// Mean negative log likelihood, nats per token.
-    pub nll: f64,
-    /// exp(nll).
-    pub perplexity: f64,
-    /// Difference of the nll to the reference.
-    pub nll_delta: f64,
-    /// Mean KL(reference || setting), nats per token.
-    pub kl: f64,
-    /// The KL that one position in a hundred exceeds.
-    pub kl_p99: f64,
-    /// The KL that one position in a thousand exceeds.
-    pub kl_p999: f64,
-    /// Share of positions where the most likely token is the reference's.
-    pub top1_agreement: f64,
-    /// Bytes that the cache has allocated at the end of a window, per token. Mean over the windows.
-    pub cache_bytes_per_token: f64,
-    /// Mean cosine between the residual stream after each layer and the reference's. Empty unless requested.
-    pub layer_cosine: Vec<f64>,
-    /// One entry per KV head, layers in order. Empty unless requested, and for caches without statistics.
-    pub heads: Vec<HeadFigures>,
-    /// Squared error of the attention outputs over their squared norm, where both caches receive the same
-    /// queries, keys and values. Mean over the layers. `None` unless requested.
-    pub attention_error: Option<f64>,
-    /// One entry per query head, layers in order. Empty unless requested.
-    pub scores: Vec<ScoreFigures>,
 }
 
 /// The result of an evaluation.
@@ -333,16 +269,4 @@ impl States {
         let reference = self.0[layer][offset * width..].chunks_exact(width);
         x.chunks_exact(width).zip(reference).map(|(a, b)| cosine(a, b)).sum()
     }
-}
-
-pub(crate) fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let (mut dot, mut aa, mut bb) = (0.0f64, 0.0f64, 0.0f64);
-    for (x, y) in a.iter().zip(b) {
-        let (x, y) = (f64::from(*x), f64::from(*y));
-        dot += x * y;
-        aa += x * x;
-        bb += y * y;
-    }
-    // Two zero vectors count as equal.
-    if aa == 0.0 && bb == 0.0 { 1.0 } else { dot / (aa * bb).sqrt().max(f64::MIN_POSITIVE) }
 }

@@ -3,8 +3,8 @@
 use crate::checkpoint::Checkpoint;
 use crate::config::{self, Architecture, Config};
 use crate::error::ModelError;
+use crate::gated::Gated;
 use crate::linear::Linear;
-use crate::mlp::Gated;
 
 /// The experts of a layer.
 #[derive(Debug)]

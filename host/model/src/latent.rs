@@ -4,7 +4,6 @@
 //! The computation avoids that. The key projection is applied to the query, whose product with the latent
 //! vector is then the logit. The value projection is applied after attention.
 
-use crate::attention::Attend;
 use crate::checkpoint::Checkpoint;
 use crate::config::{self, Config};
 use crate::error::ModelError;
@@ -12,6 +11,10 @@ use crate::linear::Linear;
 use crate::norm::rms_norm;
 use crate::rope::RopeTable;
 use tqkv::error::CacheError;
+
+/// Attention of one layer by the cache. The arguments are q, k, v and the output, as in
+/// [`tqkv::attention::AttentionCache::attend_chunk`].
+pub(crate) type Attend<'a> = dyn FnMut(&[f32], &[f32], &[f32], &mut [f32]) -> Result<(), CacheError> + 'a;
 
 /// The model library ignores the config's epsilon in these norms.
 const EPS: f32 = 1e-6;

@@ -16,15 +16,18 @@ mod checkpoint;
 mod coded;
 pub mod compress;
 mod config;
+mod conversation;
 mod error;
 pub mod eval;
 mod experts;
 mod find;
 pub mod flat;
 mod forward;
+mod gated;
 pub mod generate;
 mod gguf;
 mod latent;
+mod layer;
 pub mod layers;
 mod linear;
 mod mlp;
@@ -44,7 +47,7 @@ mod windows;
 pub use biased::{BIASED_CHANNELS, BIASED_SHARE};
 pub use checkpoint::{Access, CodedAs};
 pub use config::{Activation, Architecture, Config, Experts, Latent, RopeScaling, Rotary};
-pub use error::ModelError;
+pub use error::{ACCEPTED, ModelError};
 pub use forward::LayerObserver;
 pub use outlier::{OUTLIER_CHANNELS, OUTLIER_FACTOR};
 pub use size::{WeightBytes, config_json};
@@ -55,10 +58,6 @@ use checkpoint::{Checkpoint, Source};
 use find::Found;
 use rope::Rope;
 use weights::Weights;
-
-/// The inputs that [`Model::load`] accepts, for messages.
-pub const ACCEPTED: &str =
-    "a .gguf file, or a folder with config.json, .safetensors and tokenizer.json, or with one .gguf";
 
 /// A loaded model.
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 use rayon::prelude::*;
 
 use crate::checkpoint::Stored;
-use crate::coded::Coded;
+use crate::coded::{Coded, put};
 use tqkv::matmul::{Mat, MatMut, Store, product};
 
 /// A projection. `weight` is `[outputs, inputs]`, as Hugging Face stores it.
@@ -170,14 +170,6 @@ impl Linear {
             1.0,
             store,
         );
-    }
-}
-
-/// Copies or adds products to `y`.
-pub(crate) fn put(y: &mut [f32], products: &[f32], store: Store) {
-    match store {
-        Store::Replace => y.copy_from_slice(products),
-        Store::Add => y.iter_mut().zip(products).for_each(|(y, product)| *y += product),
     }
 }
 

@@ -6,7 +6,7 @@ use std::thread;
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::ModelError;
-use crate::weights::Layer;
+use crate::layer::Layer;
 
 /// The decoder layers, in order.
 #[derive(Debug)]

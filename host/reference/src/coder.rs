@@ -1,5 +1,6 @@
 //! A row at a head dim and a layer: encodes vectors to blocks and decodes them.
 
+use crate::format::{Format, Layer};
 use crate::product::{Product, Sketched};
 use crate::rotation::RotationKind;
 use crate::rows::{Kind, Row};
@@ -7,7 +8,6 @@ use crate::scalar::Scalar;
 use crate::split::{Channels, Split};
 use crate::turbo::Turbo;
 use crate::uniform::{Floats, Uniform};
-use half::f16;
 use std::sync::Arc;
 use tqkv_core::{DecodeError, EncodeError, HEAD_DIMS};
 
@@ -41,29 +41,31 @@ fn accepted(row: &str) -> String {
     dims.map(|dim| dim.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// Encodes and decodes one format. Lengths and finiteness are checked before.
-pub(crate) trait Format: std::fmt::Debug + Send + Sync {
-    fn encode(&self, x: &[f64], block: &mut [u8]) -> Result<(), EncodeError>;
-    fn decode(&self, block: &[u8]) -> Result<Vec<f64>, DecodeError>;
-
-    /// The same format with other channels, if it has channels.
-    fn with_channels(&self, _: &Channels) -> Option<Arc<dyn Format>> {
-        None
-    }
-
-    /// The estimator that reads blocks without decoding them, if the format has one.
-    fn product(&self) -> Option<&Product> {
-        None
-    }
-}
-
 /// A [`Row`] at a head dim, with the matrices of one layer. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Coder {
     row: Row,
     dim: usize,
     block_bytes: usize,
-    format: Arc<dyn Format>,
+    format: Coding,
+}
+
+/// The format of a row; those that can do more than code are known by type.
+#[derive(Clone, Debug)]
+enum Coding {
+    Product(Arc<Product>),
+    Split(Arc<Split>),
+    Other(Arc<dyn Format>),
+}
+
+impl Coding {
+    fn format(&self) -> &dyn Format {
+        match self {
+            Self::Product(format) => &**format,
+            Self::Split(format) => &**format,
+            Self::Other(format) => &**format,
+        }
+    }
 }
 
 impl Coder {
@@ -85,13 +87,13 @@ impl Coder {
         let rotation = rotation.filter(|_| row.has_rotations());
         let block_bytes = row.block_bytes(dim).ok_or(bad_dim.clone())?;
         let layer = Layer { dim, seed, layer, rotation };
-        let format: Option<Arc<dyn Format>> = match *row.kind() {
-            Kind::Scalar(form) => Scalar::new(form, layer).map(|f| Arc::new(f) as _),
-            Kind::Product(form) => Product::new(form, layer).map(|f| Arc::new(f) as _),
-            Kind::Split(form) => Split::new(form, layer).map(|f| Arc::new(f) as _),
-            Kind::Turbo { bits } => Some(Arc::new(Turbo::new(bits))),
-            Kind::Uniform { bits } => Some(Arc::new(Uniform { bits })),
-            Kind::Floats => Some(Arc::new(Floats)),
+        let format = match *row.kind() {
+            Kind::Scalar(form) => Scalar::new(form, layer).map(|f| Coding::Other(Arc::new(f))),
+            Kind::Product(form) => Product::new(form, layer).map(|f| Coding::Product(Arc::new(f))),
+            Kind::Split(form) => Split::new(form, layer).map(|f| Coding::Split(Arc::new(f))),
+            Kind::Turbo { bits } => Some(Coding::Other(Arc::new(Turbo::new(bits)))),
+            Kind::Uniform { bits } => Some(Coding::Other(Arc::new(Uniform { bits }))),
+            Kind::Floats => Some(Coding::Other(Arc::new(Floats))),
         };
         let format = format.ok_or(if rotation.is_some() { bad_rotation } else { bad_dim })?;
         Ok(Self { row, dim, block_bytes, format })
@@ -124,7 +126,7 @@ impl Coder {
             return Err(EncodeError::NonFinite);
         }
         let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
-        self.format.encode(&x, block)
+        self.format.format().encode(&x, block)
     }
 
     /// Decodes `block` into `out`, `[dim]`. Writes nothing on an error.
@@ -135,24 +137,23 @@ impl Coder {
         if out.len() != self.dim || block.len() != self.block_bytes {
             return Err(DecodeError::WrongLength);
         }
-        let x = self.format.decode(block)?;
+        let x = self.format.format().decode(block)?;
         out.iter_mut().zip(x).for_each(|(out, x)| *out = x as f32);
         Ok(())
     }
 
     /// The coder with the channels learned from `vectors`, `[n, dim]`. Rows without channels stay the same.
     pub fn learn(&self, vectors: &[f32]) -> Self {
-        if !self.row.has_channels() {
-            return self.clone();
-        }
-        let format = self.format.with_channels(&Channels::learn(vectors, self.dim));
-        Self { format: format.unwrap_or_else(|| self.format.clone()), ..self.clone() }
+        let Coding::Split(split) = &self.format else { return self.clone() };
+        let format = Coding::Split(Arc::new(split.with_channels(Channels::learn(vectors, self.dim))));
+        Self { format, ..self.clone() }
     }
 
     /// Prepares a query for [`Coder::score`]. `None` for rows without an estimator, and for another length.
     pub fn sketch(&self, query: &[f32]) -> Option<Sketched> {
+        let Coding::Product(product) = &self.format else { return None };
         let query: Vec<f64> = query.iter().map(|&q| f64::from(q)).collect();
-        self.format.product().filter(|_| query.len() == self.dim).map(|product| product.sketch(&query))
+        (query.len() == self.dim).then(|| product.sketch(&query))
     }
 
     /// Estimates the dot product of a sketched query and the vector of `block`, without decoding it. The
@@ -162,60 +163,9 @@ impl Coder {
     /// A block of another length, or norms that are NaN or infinite. For a row without an estimator every
     /// length is wrong.
     pub fn score(&self, query: &Sketched, block: &[u8]) -> Result<f64, DecodeError> {
-        let product = self.format.product().filter(|_| block.len() == self.block_bytes);
-        product.ok_or(DecodeError::WrongLength)?.score(query, block)
-    }
-}
-
-/// The inputs from which the matrices of a coder are made.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Layer {
-    pub(crate) dim: usize,
-    pub(crate) seed: u64,
-    pub(crate) layer: usize,
-    pub(crate) rotation: Option<RotationKind>,
-}
-
-/// How a norm is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Norm {
-    F16,
-    F32,
-}
-
-impl Norm {
-    pub(crate) const fn bytes(self) -> usize {
-        match self {
-            Self::F16 => 2,
-            Self::F32 => 4,
+        match &self.format {
+            Coding::Product(product) if block.len() == self.block_bytes => product.score(query, block),
+            _ => Err(DecodeError::WrongLength),
         }
-    }
-
-    /// Stores a norm and returns the value that the bytes stand for.
-    pub(crate) fn store(self, norm: f64, bytes: &mut [u8]) -> Result<f64, EncodeError> {
-        let stored = match self {
-            Self::F16 => {
-                let stored = f16::from_f32(norm as f32);
-                bytes.copy_from_slice(&stored.to_le_bytes());
-                stored.to_f64()
-            }
-            Self::F32 => {
-                bytes.copy_from_slice(&(norm as f32).to_le_bytes());
-                f64::from(norm as f32)
-            }
-        };
-        if stored.is_finite() { Ok(stored) } else { Err(EncodeError::OutOfRange) }
-    }
-
-    /// Reads a norm from the front of `bytes`.
-    pub(crate) fn load<'a>(self, bytes: &mut &'a [u8]) -> Result<f64, DecodeError> {
-        let (norm, rest): (&'a [u8], &'a [u8]) = bytes.split_at(self.bytes());
-        *bytes = rest;
-        let norm = match *norm {
-            [a, b] => f16::from_le_bytes([a, b]).to_f64(),
-            [a, b, c, d] => f64::from(f32::from_le_bytes([a, b, c, d])),
-            _ => f64::NAN,
-        };
-        if norm.is_finite() { Ok(norm) } else { Err(DecodeError::NonFiniteScale) }
     }
 }

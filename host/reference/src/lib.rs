@@ -30,6 +30,7 @@ mod bits;
 mod cache;
 mod choice;
 mod coder;
+mod format;
 mod levels;
 mod product;
 mod random;

@@ -15,7 +15,7 @@
 //! price of a larger error: pi/2 - 1/d times the squared error of the scalar code, for one residual bit.
 
 use crate::bits;
-use crate::coder::{Format, Layer, Norm};
+use crate::format::{Format, Layer, Norm};
 use crate::levels::Levels;
 use crate::random::normals;
 use crate::rotation::{Rotation, RotationKind, combine, dot, layer_seed};
@@ -156,9 +156,5 @@ impl Format for Product {
         let coarse = self.rotation.invert(&self.rotated(parts.codes));
         let residual = combine(&self.sketch, &self.weights(&parts));
         Ok(coarse.iter().zip(residual).map(|(c, r)| parts.norm * (c + r)).collect())
-    }
-
-    fn product(&self) -> Option<&Product> {
-        Some(self)
     }
 }

@@ -1,6 +1,6 @@
 //! The table of formats.
 
-use crate::coder::Norm;
+use crate::format::Norm;
 use crate::levels::Levels;
 use crate::rotation::RotationKind::{self, Dense, DenseBf16, Hadamard};
 use crate::theory;

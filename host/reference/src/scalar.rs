@@ -1,7 +1,7 @@
 //! `tq3`, `tq4` and variants: an f32 norm and a scalar code of the rotated unit vector.
 
 use crate::bits;
-use crate::coder::{Format, Layer, Norm};
+use crate::format::{Format, Layer, Norm};
 use crate::levels::Levels;
 use crate::rotation::{Rotation, RotationKind, dot};
 use tqkv_core::{DecodeError, EncodeError};

@@ -7,7 +7,7 @@
 //! their codes, the wide half first.
 
 use crate::bits;
-use crate::coder::{Format, Layer, Norm};
+use crate::format::{Format, Layer, Norm};
 use crate::levels::Levels;
 use crate::rotation::{Rotation, RotationKind, dot};
 use std::sync::Arc;
@@ -74,6 +74,11 @@ pub(crate) struct Split {
 }
 
 impl Split {
+    /// The same with other channels.
+    pub(crate) fn with_channels(&self, channels: Channels) -> Self {
+        Self { channels, halves: self.halves.clone() }
+    }
+
     pub(crate) fn new(form: Form, layer: Layer) -> Option<Self> {
         let half = |bits: usize, seed: u64| {
             let dim = layer.dim / 2;
@@ -131,10 +136,6 @@ impl Format for Split {
         let mut x = vec![0.0; 2 * half];
         self.channels.0.iter().zip(ordered).for_each(|(&channel, value)| x[channel] = value);
         Ok(x)
-    }
-
-    fn with_channels(&self, channels: &Channels) -> Option<Arc<dyn Format>> {
-        Some(Arc::new(Self { channels: channels.clone(), halves: self.halves.clone() }))
     }
 }
 

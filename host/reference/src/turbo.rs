@@ -8,7 +8,7 @@
 //! have .021460 .065717 .117832 .190685.
 
 use crate::bits;
-use crate::coder::{Format, Norm};
+use crate::format::{Format, Norm};
 use crate::levels::Levels;
 use crate::rotation::{dot, hadamard};
 use tqkv_core::{DecodeError, EncodeError};

@@ -1,7 +1,7 @@
 //! `u3`, `u8` and `f8e5m2`: yardsticks without a rotation, beside `u4` and `f8` of `tqkv_core`.
 
 use crate::bits;
-use crate::coder::{Format, Norm};
+use crate::format::{Format, Norm};
 use half::f16;
 use tqkv_core::{DecodeError, EncodeError};
 

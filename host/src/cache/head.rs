@@ -1,7 +1,8 @@
 //! One KV head: where its tokens live, and attention of its query heads over them.
 
+use super::dot::dot;
 use super::format::PAGE_TOKENS;
-use super::scratch::{Queries, Scratch, Seen, dot};
+use super::scratch::{Queries, Scratch, Seen};
 use super::track::{Cut, Track};
 use super::vectors::Vectors;
 use crate::error::CacheError;
@@ -167,7 +168,7 @@ impl Head {
         out: &mut [f32],
         scratch: &mut Scratch,
     ) -> Result<(), CacheError> {
-        scratch.queries.set(&self.keys, q, self.rule.scale);
+        scratch.queries.set(self.keys.pages(), self.keys.means(), q, self.rule.scale);
         let (queries, spans) = scratch.spans(self.spans())?;
         let heads = queries.heads();
         for span in &mut *spans {
@@ -262,7 +263,7 @@ impl Head {
     /// Logits of all held positions for one query, oldest first.
     pub(super) fn scores(&self, q: &[f32], scratch: &mut Scratch) -> Result<Vec<f32>, CacheError> {
         let (q, position) = q.split_at(self.keys.codec().dim());
-        scratch.queries.set(&self.keys, q, self.rule.scale);
+        scratch.queries.set(self.keys.pages(), self.keys.means(), q, self.rule.scale);
         let seen = self.seen(self.len().saturating_sub(1));
         let mut logits = memory::list(seen.iter().map(|(start, end)| end.saturating_sub(*start)).sum())?;
         for (start, end) in seen {

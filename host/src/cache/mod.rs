@@ -28,6 +28,7 @@
 mod ahead;
 mod blocks;
 mod budget;
+mod dot;
 mod format;
 mod head;
 mod layer;

@@ -6,9 +6,10 @@
 //! kernels each token is decoded once: tiles of tokens in the domain of their blocks; logits and outputs are matrix products. The
 //! online softmax joins all.
 
+use super::dot::dot;
 use super::format::PAGE_TOKENS;
 use super::head::Head;
-use super::scratch::{self, Scratch, dot};
+use super::scratch::{self, Scratch};
 use super::track::{Track, leaving};
 use super::vectors::Vectors;
 use crate::error::CacheError;
@@ -303,7 +304,7 @@ impl Work<'_> {
         let sums = queries.plain_sum.chunks_mut(value_dim).zip(queries.rotated_sum.chunks_mut(value_dim));
         let states = queries.softmax.chunks_mut(MAX_HEADS).zip(sums);
         for (q, (state, (plain, rotated))) in q.chunks(dim).zip(states) {
-            coded.set(&head.keys, q, head.rule.scale);
+            coded.set(head.keys.pages(), head.keys.means(), q, head.rule.scale);
             head.attend_run(&coded, run, state, [plain, rotated])?;
         }
         Ok(())

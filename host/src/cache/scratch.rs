@@ -1,7 +1,9 @@
 //! Memory that operations of a cache use again: after the first tokens, the hot path allocates nothing.
 
+use super::dot::dot;
 use super::format::CodedQueries;
-use super::track::Track;
+use super::means::Means;
+use super::page::Pages;
 use crate::error::CacheError;
 use crate::memory;
 #[cfg(all(loom, test))]
@@ -24,20 +26,20 @@ pub(super) struct Queries {
 }
 
 impl Queries {
-    /// Makes queries (`[heads, dim]`) ready for a track.
-    pub(super) fn set(&mut self, keys: &Track, q: &[f32], scale: f32) {
-        let dim = keys.codec().dim();
+    /// Makes queries (`[heads, dim]`) ready for the pages of a track, and for its means.
+    pub(super) fn set(&mut self, pages: &Pages, means: &Means, q: &[f32], scale: f32) {
+        let dim = pages.warm().codec().dim();
         self.heads = q.len() / dim;
         self.plain.clear();
         self.plain.extend(q.iter().map(|x| x * scale));
         self.offsets.clear();
-        for mean in keys.means().list() {
+        for mean in means.list() {
             self.offsets.extend(self.plain.chunks_exact(dim).map(|q| dot(q, &mean.values)));
         }
-        let tiers = keys.pages().tiers();
+        let tiers = pages.tiers();
         self.coded.resize_with(tiers.len(), CodedQueries::default);
         for (tier, coded) in self.coded.iter_mut().enumerate() {
-            if keys.pages().is_used(tier) {
+            if pages.is_used(tier) {
                 tiers.format(tier).set_queries(&self.plain, coded);
             }
         }
@@ -152,21 +154,6 @@ impl Clone for ScratchPool {
     fn clone(&self) -> Self {
         Self::default()
     }
-}
-
-/// Plain dot product of equally long slices, in lanes that the compiler can vectorise and add up in any order.
-pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    const LANES: usize = 16;
-    let (left, right) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-    let mut lanes = [0.0; LANES];
-    for (x, y) in left.0.iter().zip(right.0) {
-        for i in 0..LANES {
-            lanes[i] += x[i] * y[i];
-        }
-    }
-    let four: [f32; 4] = std::array::from_fn(|i| (lanes[i] + lanes[i + 4]) + (lanes[i + 8] + lanes[i + 12]));
-    let whole = (four[0] + four[2]) + (four[1] + four[3]);
-    whole + left.1.iter().zip(right.1).map(|(p, q)| p * q).sum::<f32>()
 }
 
 #[cfg(all(loom, test))]

@@ -19,7 +19,7 @@ use super::{KvCache, Layer, LayerKind};
 use crate::error::CacheError;
 use crate::file::{AtomicFile, Existing, flush};
 use crate::memory;
-use bytes::{Parser, put};
+use bytes::{NO_NUMBER, Parser, put, refused};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
@@ -30,9 +30,6 @@ pub const MAGIC: [u8; 8] = [0x89, b'T', b'Q', b'S', b'\r', b'\n', 0x1a, b'\n'];
 
 /// The version that is written, and the only one that is read.
 pub(super) const VERSION: u32 = 1;
-
-/// The bits of a NaN, which stand for what a spec leaves open.
-const NO_NUMBER: u32 = 0x7fc0_0000;
 
 /// Most bytes of a chunk: no KV head is larger.
 const MAX_CHUNK: u64 = 1 << 40;
@@ -178,10 +175,6 @@ fn read_spec(reader: &mut dyn Read) -> Result<Vec<u8>, CacheError> {
     let mut payload = Vec::new();
     read_chunk(reader, &mut payload)?;
     Ok(payload)
-}
-
-pub(super) fn refused<T>(why: impl Into<String>) -> Result<T, CacheError> {
-    Err(CacheError::Snapshot(why.into()))
 }
 
 /// What a cache and its snapshot must have in common, in the order of the bytes.

@@ -3,12 +3,14 @@
 use super::format::{PageFormat, Side};
 use super::spec::{CacheSpec, Cold};
 use super::spill::SpillFile;
-use super::track::BATCH;
 use crate::error::CacheError;
 use std::sync::Arc;
 use tqkv_core::{AnyCodec, EncodeError, ScaleMode, demote};
 use tqkv_simd::Level;
 use tqkv_simd::page::Line;
+
+/// Tokens that leave the hot window together: encoders are faster with several vectors.
+pub(super) const BATCH: usize = 4;
 
 /// Where the pages of a tier are.
 #[derive(Clone, Debug)]

@@ -15,15 +15,12 @@ use super::rows::Rows;
 use super::sample::Sample;
 use super::scratch::Scratch;
 use super::spec::MEAN_TOKENS;
-use super::tier::Tiers;
+use super::tier::{BATCH, Tiers};
 use super::vectors::Vectors;
 use crate::error::CacheError;
 use std::sync::Arc;
 use tqkv_core::AnyCodec;
 use tqkv_simd::Level;
-
-/// Tokens that leave the hot window together: encoders are faster with several vectors.
-pub(super) const BATCH: usize = 4;
 
 /// Tokens that are taken up at once: bounds the rows that wait.
 pub(super) const PIECE: usize = 64;

@@ -1,6 +1,6 @@
 //! The rows of callers, as they lie: nothing is gathered or converted to be taken up.
 
-use super::scratch::dot;
+use super::dot::dot;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use tqkv_core::MAX_HEAD_DIM;

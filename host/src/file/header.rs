@@ -4,9 +4,7 @@ use std::ops::Range;
 
 use tqkv_core::{AnyCodec, CodecId, Options, ScaleMode};
 
-use super::{
-    CHUNK_HEAD, CRC, FIXED_HEADER, FLAG_MEAN, FileError, MAGIC, MAX_CHUNK_PAYLOAD, Reader, VERSION, le,
-};
+use super::{CHUNK_HEAD, CRC, FIXED_HEADER, FLAG_MEAN, FileError, MAGIC, MAX_CHUNK_PAYLOAD, VERSION, le};
 
 /// Payload that [`Header::new`] aims at: large enough to stream well, small enough that random access
 /// verifies little.
@@ -86,21 +84,6 @@ impl Header {
         let bytes = |blocks: usize| (CHUNK_HEAD + blocks * block_bytes + CRC) as u64;
         let start = self.byte_len() as u64 + chunk * bytes(self.blocks_per_chunk as usize);
         start..start + bytes(self.blocks_in(chunk))
-    }
-
-    /// The header in front of a file of `len` bytes, and the bytes of a block; refuses a length that is not exactly what the
-    /// header implies.
-    pub(super) fn of_file(front: &[u8], len: u64) -> Result<(Self, usize), FileError> {
-        let reader = Reader::new(front)?;
-        let (header, block_bytes) = (reader.header().clone(), reader.block_bytes());
-        let (len, expected) = (u128::from(len), header.file_len(block_bytes));
-        if len < expected {
-            return Err(FileError::Truncated(format!("{} of {expected} bytes are", expected - len)));
-        }
-        if len > expected {
-            return Err(FileError::TrailingBytes(header.count));
-        }
-        Ok((header, block_bytes))
     }
 
     /// Blocks in chunk `chunk`, 0 after the last.

@@ -15,7 +15,7 @@ use object_store::path::Path;
 use object_store::{GetOptions, MultipartUpload, ObjectStore, ObjectStoreExt, PutPayload};
 
 use super::header::MAX_HEADER;
-use super::reader::check_chunk;
+use super::reader::{check_chunk, header_of_file};
 use super::{CHUNK_HEAD, CRC, FileError, Header};
 
 /// Bytes that are sent at once; of more, each part is a request of its own.
@@ -44,7 +44,7 @@ impl TqkObject {
         let found = store.get_opts(&path, range).await.map_err(io::Error::from)?;
         let (len, e_tag) = (found.meta.size, found.meta.e_tag.clone());
         let front = found.bytes().await.map_err(io::Error::from)?;
-        let (header, block_bytes) = Header::of_file(&front, len)?;
+        let (header, block_bytes) = header_of_file(&front, len)?;
         Ok(Self { store, path, e_tag, header, block_bytes })
     }
 

@@ -83,6 +83,21 @@ impl<R: Read> Reader<R> {
     }
 }
 
+/// The header in front of a file of `len` bytes, and the bytes of a block; refuses a length that is not exactly what the
+/// header implies.
+pub(super) fn header_of_file(front: &[u8], len: u64) -> Result<(Header, usize), FileError> {
+    let reader = Reader::new(front)?;
+    let (header, block_bytes) = (reader.header().clone(), reader.block_bytes());
+    let (len, expected) = (u128::from(len), header.file_len(block_bytes));
+    if len < expected {
+        return Err(FileError::Truncated(format!("{} of {expected} bytes are", expected - len)));
+    }
+    if len > expected {
+        return Err(FileError::TrailingBytes(header.count));
+    }
+    Ok((header, block_bytes))
+}
+
 /// Checks the CRC-32 and the head of chunk `index`, whose bytes `chunk` are of the right length.
 pub(super) fn check_chunk(header: &Header, chunk: &[u8], index: u64) -> Result<(), FileError> {
     let body = chunk.len() - CRC;

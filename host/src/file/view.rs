@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::reader::check_chunk;
+use super::reader::{check_chunk, header_of_file};
 use super::{Bytes, CHUNK_HEAD, CRC, FileError, Header};
 
 /// A `.tqk` file as a slice: any block by its index.
@@ -36,7 +36,7 @@ impl<B: AsRef<[u8]>> TqkView<B> {
     /// # Errors
     /// Anything wrong with the header, truncation, trailing bytes.
     pub fn new(bytes: B) -> Result<Self, FileError> {
-        let (header, block_bytes) = Header::of_file(bytes.as_ref(), bytes.as_ref().len() as u64)?;
+        let (header, block_bytes) = header_of_file(bytes.as_ref(), bytes.as_ref().len() as u64)?;
         // The length fits, so the number of chunks is below the number of bytes in memory.
         let verified = (0..header.num_chunks()).map(|_| AtomicBool::new(false)).collect();
         Ok(Self { bytes, header, block_bytes, verified })

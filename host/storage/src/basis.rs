@@ -1,18 +1,11 @@
 //! A basis for the keys and values of each layer of one model.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
 
 use crate::error::StorageError;
-use crate::file::MAGIC;
 use crate::frame::Frame;
 use crate::marks::Marks;
 use crate::shape::{Join, Shape};
-
-/// The largest file that is read. The largest models without shared KV heads have a basis of 2 GB.
-const MOST: u64 = 8 << 30;
 
 /// The SHA-256 of a basis file: its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -97,34 +90,5 @@ impl Basis {
             )));
         }
         self.shape.differs(shape).map_or(Ok(()), |why| Err(StorageError::Basis(why)))
-    }
-
-    /// Reads a file that [`Basis::save`] wrote.
-    ///
-    /// # Errors
-    /// Errors of reading, a file of more than 8 GiB, and the errors of [`Basis::from_bytes`].
-    pub fn load(path: &Path) -> Result<Self, StorageError> {
-        let (file, mut bytes) = (File::open(path)?, Vec::new());
-        // A file with another magic is not read further: it may have no end.
-        (&file).take(MAGIC.len() as u64).read_to_end(&mut bytes)?;
-        if bytes == MAGIC {
-            (&file).take(MOST).read_to_end(&mut bytes)?;
-        }
-        if bytes.len() as u64 > MOST {
-            return Err(StorageError::basis(format!("longer than {MOST} bytes")));
-        }
-        Self::from_bytes(&bytes)
-    }
-
-    /// Writes the file, whole or not at all.
-    ///
-    /// # Errors
-    /// Errors of writing.
-    pub fn save(&self, path: &Path) -> Result<(), StorageError> {
-        use std::io::Write;
-        use tqkv::file::{AtomicFile, Existing};
-        let mut file = AtomicFile::create(path, Existing::Replace)?;
-        file.write_all(&self.to_bytes())?;
-        Ok(file.commit()?)
     }
 }

@@ -4,7 +4,7 @@ use crate::element::{Dtype, Element};
 use crate::error::StorageError;
 use crate::parse::Bytes;
 use crate::shape::Shape;
-use crate::widths::MAX_WIDTH;
+use crate::streams::MAX_WIDTH;
 
 const MAGIC: [u8; 8] = *b"\x89TQC\r\n\x1a\n";
 const VERSION: u16 = 1;

@@ -1,7 +1,12 @@
 //! The bytes of a basis.
 
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+
 use half::f16;
 use sha2::{Digest, Sha256};
+use tqkv::file::{AtomicFile, Existing};
 
 use crate::basis::{Basis, BasisId};
 use crate::columns::Columns;
@@ -14,6 +19,8 @@ use crate::shape::{Join, Shape};
 pub(crate) const MAGIC: [u8; 8] = *b"\x89TQB\r\n\x1a\n";
 /// Version 1 has no marks, version 2 has them.
 const VERSIONS: [u16; 2] = [1, 2];
+/// The largest file that is read. The largest models without shared KV heads have a basis of 2 GB.
+const MOST: u64 = 8 << 30;
 const DIGEST: usize = 32;
 
 impl Basis {
@@ -66,6 +73,33 @@ impl Basis {
             }
         }
         out
+    }
+
+    /// Reads a file that [`Basis::save`] wrote.
+    ///
+    /// # Errors
+    /// Errors of reading, a file of more than 8 GiB, and the errors of [`Basis::from_bytes`].
+    pub fn load(path: &Path) -> Result<Self, StorageError> {
+        let (file, mut bytes) = (File::open(path)?, Vec::new());
+        // A file with another magic is not read further: it may have no end.
+        (&file).take(MAGIC.len() as u64).read_to_end(&mut bytes)?;
+        if bytes == MAGIC {
+            (&file).take(MOST).read_to_end(&mut bytes)?;
+        }
+        if bytes.len() as u64 > MOST {
+            return Err(StorageError::basis(format!("longer than {MOST} bytes")));
+        }
+        Self::from_bytes(&bytes)
+    }
+
+    /// Writes the file, whole or not at all.
+    ///
+    /// # Errors
+    /// Errors of writing.
+    pub fn save(&self, path: &Path) -> Result<(), StorageError> {
+        let mut file = AtomicFile::create(path, Existing::Replace)?;
+        file.write_all(&self.to_bytes())?;
+        Ok(file.commit()?)
     }
 
     /// Reads the bytes of [`Basis::to_bytes`].

@@ -76,7 +76,7 @@ impl<'a> Layout<'a> {
         }
         let values = self.tokens * self.stride();
         let asked = (f64::from(bits) * values as f64 / 8.0) as usize;
-        let most = self.head() + streams::bytes(values, widths::MAX_WIDTH);
+        let most = self.head() + streams::bytes(values, streams::MAX_WIDTH);
         asked.max(2 * self.head()).min(most)
     }
 

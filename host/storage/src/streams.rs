@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::{Level, codec};
 
-use crate::widths::MAX_WIDTH;
+pub(crate) const MAX_WIDTH: u8 = 5;
 
 /// Values per block.
 const BLOCK: usize = 256;

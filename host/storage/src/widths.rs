@@ -2,11 +2,10 @@
 
 use std::collections::BinaryHeap;
 
-use crate::streams;
+use crate::streams::{self, MAX_WIDTH};
 
 /// The share of a coefficient's energy that is lost at each width.
 const LEFT: [f64; 6] = [1.0, 0.273, 0.0711, 0.0178, 0.0044, 0.0024];
-pub(crate) const MAX_WIDTH: u8 = 5;
 
 /// One more bit for a run.
 #[derive(PartialEq)]

@@ -1,16 +1,13 @@
 //! What readers of value pages share: the lines of a column, where its sums go, and the seam between the two.
 
 use super::plan::Plan;
-use super::weights::{NO_HALVES, Products, RUN_LINES, Run, bounds, step};
+use super::weights::{NO_HALVES, Products, RUN_LINES, Run, TOGETHER, bounds, step};
 use super::{Line, fetch_scales};
 use crate::lines::Machine;
 use core::ops::Range;
 
 /// Positions of a line of bit planes: dwords of 128 bits.
 pub(super) const WOVEN_POSITIONS: usize = 4;
-
-/// Heads that share the look-ups of a column.
-pub(super) const TOGETHER: usize = 4;
 
 /// What is summed of one page: the lines of its columns.
 pub(super) struct Strip<'a> {

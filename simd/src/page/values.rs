@@ -8,10 +8,10 @@
 //! 512 tokens times 16383 times 127 is below 2^30.
 
 use super::columns::{
-    Given, Out, Pass, Strip, TOGETHER, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights, sum_levels,
+    Given, Out, Pass, Strip, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights, sum_levels,
 };
 use super::plan::{MAX_WORDS, Packed, Plan, with_kernel};
-use super::weights::{NONE, RUN, RUN_LINES, Run};
+use super::weights::{NONE, RUN, RUN_LINES, Run, TOGETHER};
 use super::{Line, MAX_PARTS, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, prefetch, read_lines};
 use crate::level::{Kernels, Level};
 use crate::lines::Machine;

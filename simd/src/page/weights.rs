@@ -4,7 +4,6 @@
 //! 7-bit halves that fit every machine's byte products.
 
 use super::SLOT_STEP;
-use super::columns::TOGETHER;
 use crate::lines::Machine;
 use tqkv_core::machine::Lanes;
 
@@ -19,6 +18,9 @@ pub(super) const RUN: usize = SLOT_STEP;
 
 /// Lines of a run where a line has the same few code bytes of four tokens.
 pub(super) const RUN_LINES: usize = RUN / 4;
+
+/// Heads that share the look-ups of a column.
+pub(super) const TOGETHER: usize = 4;
 
 /// Weights of a run of tokens as bytes, four tokens a dword: for each head the high halves and the low ones. Heads are neighbours, so
 /// kernels go through one slice whatever the number of heads.

@@ -3,7 +3,7 @@
 //! Loops over arrays that the compiler makes vectors of: all lanes of one width, and masks instead of choices,
 //! of which it makes branches.
 
-use super::Bytes;
+use super::bytes::Bytes;
 use tqkv_core::code::trellis::{Code, PARITIES, Plain, pair_parts};
 
 /// Coordinates (or pairs) of one run.

@@ -16,6 +16,7 @@
 
 mod api;
 mod call;
+mod failure;
 mod launch;
 mod memory;
 mod state;

@@ -1,19 +1,14 @@
 //! Memory, streams, events and graphs.
 
+pub(crate) use crate::failure::{
+    CAPTURE_UNSUPPORTED, Failure, ILLEGAL_ADDRESS, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND,
+    OUT_OF_MEMORY, UNSUPPORTED_PTX,
+};
 use crate::launch::{Function, Launch};
+use std::panic::AssertUnwindSafe;
+use tqkv_gpu_kernels::args::Argument;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
-
-/// What a function of the driver returns where it fails: a `CUresult`.
-pub(crate) type Failure = i32;
-pub(crate) const INVALID_VALUE: Failure = 1;
-pub(crate) const OUT_OF_MEMORY: Failure = 2;
-pub(crate) const INVALID_DEVICE: Failure = 101;
-pub(crate) const UNSUPPORTED_PTX: Failure = 222;
-pub(crate) const INVALID_HANDLE: Failure = 400;
-pub(crate) const NOT_FOUND: Failure = 500;
-pub(crate) const ILLEGAL_ADDRESS: Failure = 700;
-pub(crate) const CAPTURE_UNSUPPORTED: Failure = 900;
 
 /// Bytes of each device's memory.
 pub(crate) const MEMORY: usize = 12 << 20;
@@ -101,6 +96,50 @@ pub(crate) fn with<R>(f: impl FnOnce(&mut Machine) -> R) -> R {
 }
 
 impl Machine {
+    /// Runs a launch in the interpreter.
+    fn launch(&mut self, launch: &Launch) -> Result<(), Failure> {
+        let mut places = Vec::new();
+        let mut arguments = Vec::new();
+        for (&value, &is_pointer) in launch.values.iter().zip(&launch.function.pointers) {
+            if !is_pointer {
+                arguments.push(Argument::Word(value as u32));
+                continue;
+            }
+            let (start, offset) = self.locate(value).ok_or(ILLEGAL_ADDRESS)?;
+            if self.memory[&start].context != launch.function.context {
+                return Err(ILLEGAL_ADDRESS);
+            }
+            arguments.push(Argument::Memory(places.len()));
+            places.push((start, offset));
+        }
+        // Each pointer is a buffer of its own to the interpreter, up to the end of its allocation.
+        let before: Vec<Vec<u8>> =
+            places.iter().map(|(start, offset)| self.memory[start].bytes[*offset..].to_vec()).collect();
+        let mut buffers = before.clone();
+        let [x, y, z] = launch.warps;
+        let run = AssertUnwindSafe(|| {
+            for (z, y, x) in (0..z)
+                .flat_map(|z| (0..y).map(move |y| (z, y)))
+                .flat_map(|(z, y)| (0..x).map(move |x| (z, y, x)))
+            {
+                launch.function.kernel.run((x, y, z), &arguments, &mut buffers);
+            }
+        });
+        if std::panic::catch_unwind(run).is_err() {
+            return Err(ILLEGAL_ADDRESS);
+        }
+        for ((start, offset), (before, after)) in places.iter().zip(before.iter().zip(&buffers)) {
+            let Some(allocation) = self.memory.get_mut(start) else { return Err(INVALID_VALUE) };
+            let bytes = allocation.bytes[*offset..].iter_mut();
+            for (byte, (before, after)) in bytes.zip(before.iter().zip(after)) {
+                if before != after {
+                    *byte = *after;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// A number that nothing has yet.
     pub(crate) fn handle(&mut self) -> usize {
         self.handles += 1;

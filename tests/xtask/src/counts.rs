@@ -4,7 +4,7 @@
 //! round the loop over pages, for a page of 64 tokens that is full and leaves the maximum where it was. Nothing here is
 //! measured: the second table follows from the first by the figures of [`H200`].
 
-use crate::ptx::{self, Cost};
+use crate::cost::{self, Cost};
 use crate::sass::{Code, Pipe, pipe};
 use crate::wheel;
 use std::env;
@@ -111,8 +111,8 @@ fn count(
     let formats = [page_format(codec); 2];
     let (name, heads) = kernel_for(formats, GROUP);
     let name = format!("{name}_d{HEAD_DIM}_r{heads}");
-    let text = with_formats(&ptx::only(text, &name), &name, formats).ok_or(format!("{name}: no formats"))?;
-    let costs = ptx::assemble(root, ptxas, architecture, &text)?;
+    let text = with_formats(&cost::only(text, &name), &name, formats).ok_or(format!("{name}: no formats"))?;
+    let costs = cost::assemble(root, ptxas, architecture, &text)?;
     let Cost { registers, .. } = *costs.get(&name).ok_or(format!("{name}: not assembled"))?;
     let object = root.join(format!("target/ptx-{architecture}/kernels.cubin"));
     let output = Command::new(disassembler).arg("-c").arg(object).output();

@@ -2,93 +2,21 @@
 //!
 //! What it needs is a row of [`crate::needs`].
 
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output};
+use std::path::Path;
+use std::process::ExitCode;
 
 mod examples;
 mod figures;
 mod image;
 mod lm;
+mod machine;
 mod proofs;
+mod report;
 
 use image::Image;
-
-/// A target and the machine that QEMU emulates for it.
-struct Machine {
-    target: &'static str,
-    name: &'static str,
-    what: &'static str,
-    /// As LLVM names it.
-    cpu: &'static str,
-    qemu: &'static str,
-    icount: &'static str,
-    /// A feature of the images that makes them for this machine and no other of the target.
-    feature: Option<&'static str>,
-}
-
-const MACHINES: [Machine; 4] = [
-    machine("thumbv7em-none-eabihf", "mps2-an386", "Cortex-M4F", "cortex-m4", "qemu-system-arm", "shift=6"),
-    machine("thumbv6m-none-eabi", "microbit", "Cortex-M0", "cortex-m0", "qemu-system-arm", "shift=6"),
-    machine(
-        "thumbv8m.main-none-eabihf",
-        "mps2-an505",
-        "Cortex-M33",
-        "cortex-m33",
-        "qemu-system-arm",
-        "shift=6",
-    ),
-    machine(
-        "riscv32imac-unknown-none-elf",
-        "virt",
-        "RV32IMAC",
-        "generic-rv32",
-        "qemu-system-riscv32",
-        "shift=0",
-    ),
-];
-
-/// Runs the language model only.
-const M55: Machine = Machine {
-    feature: Some("m55"),
-    ..machine(
-        "thumbv8m.main-none-eabihf",
-        "mps3-an547",
-        "Cortex-M55",
-        "cortex-m55",
-        "qemu-system-arm",
-        "shift=6",
-    )
-};
-
-const fn machine(
-    target: &'static str,
-    name: &'static str,
-    what: &'static str,
-    cpu: &'static str,
-    qemu: &'static str,
-    icount: &'static str,
-) -> Machine {
-    Machine { target, name, what, cpu, qemu, icount, feature: None }
-}
-
-impl Machine {
-    /// What is built for it lies in a folder of its own where another machine has the same target.
-    fn target_folder(&self) -> PathBuf {
-        folder().join("target").join(self.feature.unwrap_or_default())
-    }
-
-    /// Where its images are built.
-    fn folder(&self) -> PathBuf {
-        self.target_folder().join(self.target).join("release")
-    }
-
-    /// Whether its flash and RAM hold the language model.
-    fn holds_model(&self) -> bool {
-        self.name != "microbit"
-    }
-}
+use machine::{MACHINES, Machine, Result};
+use report::{Instructions, Report, Reports, budget, budget_path};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -102,45 +30,6 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["json", "update_budget"])]
     lm: bool,
 }
-
-/// Instructions, with the names of the images' log lines.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Instructions {
-    encode: u64,
-    encode_from_i8: u64,
-    decode: u64,
-    score: u64,
-    attend_64: u64,
-    /// Trellis codes: encode and decode with 8 states, decode with 256.
-    t2s8_encode: u64,
-    t2s8_decode: u64,
-    t2_decode: u64,
-    /// A ring over a trellis code: a token, and attention over 64.
-    t2s8_push: u64,
-    t2s8_attend_64: u64,
-}
-
-/// What is known of one target.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Report {
-    target: String,
-    machine: String,
-    crc: String,
-    instructions: Instructions,
-    /// Peak of `encode`.
-    stack_bytes: u64,
-    /// Encode, decode and score.
-    flash_bytes: u64,
-    /// Static data of the codec.
-    ram_bytes: u64,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Reports {
-    targets: Vec<Report>,
-}
-
-type Result<T> = std::result::Result<T, String>;
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     let checked = if args.lm { lm::check() } else { check(args) };
@@ -189,13 +78,6 @@ fn check(args: &Args) -> Result<()> {
 
 fn write(path: &Path, text: &str) -> Result<()> {
     std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
-}
-
-/// The budget, which is what was last measured and accepted.
-fn budget() -> Result<Reports> {
-    let path = budget_path();
-    let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-    serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
 }
 
 fn one(machine: &Machine, say: &dyn Fn(&str)) -> Result<Report> {
@@ -305,32 +187,4 @@ fn compare(reports: &Reports) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The folder of the firmware workspace.
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../firmware")
-}
-
-fn budget_path() -> PathBuf {
-    folder().join("budget.json")
-}
-
-/// Runs a command and returns its output, or its errors where it failed.
-fn output(command: &mut Command) -> Result<Output> {
-    let output = command.output().map_err(|e| format!("{}: {e}", command.get_program().to_string_lossy()))?;
-    if output.status.success() {
-        Ok(output)
-    } else {
-        let errors = String::from_utf8_lossy(&output.stderr);
-        Err(format!("{command:?}: {}\n{errors}", output.status))
-    }
-}
-
-/// `cargo` in the firmware workspace, without the environment of this run of cargo.
-fn cargo() -> Command {
-    let mut command = Command::new("cargo");
-    command.current_dir(folder()).env_remove("RUSTFLAGS").env_remove("CARGO_TARGET_DIR");
-    command.env("CARGO_TARGET_DIR", folder().join("target"));
-    command
 }

@@ -2,6 +2,7 @@
 
 mod asm;
 mod codebooks;
+mod cost;
 mod counts;
 mod doctor;
 mod firmware;

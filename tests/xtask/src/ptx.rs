@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use crate::cost::{Cost, ENTRY, assemble, only};
 use crate::{counts, wheel};
 
 /// Architectures with a committed file.
@@ -244,15 +245,6 @@ fn with_directives(text: &str) -> String {
     out
 }
 
-/// What stands before a kernel's name.
-const ENTRY: &str = ".visible .entry ";
-
-/// The text with one kernel alone.
-pub(crate) fn only(text: &str, name: &str) -> String {
-    let is_kept = |(i, kernel): &(usize, &str)| *i == 0 || kernel.starts_with(&format!("{name}("));
-    text.split(ENTRY).enumerate().filter(is_kept).map(|(_, kernel)| kernel).collect::<Vec<_>>().join(ENTRY)
-}
-
 /// The line without the hash in the names of the core's statics, `_RNv..Cs(hash)_9tqkv_core..`.
 fn without_crate_hash(line: &str) -> String {
     const CRATE: &str = "_9tqkv_core";
@@ -310,46 +302,6 @@ fn audit_text(text: &str, root: &Path) -> Vec<String> {
     faults
 }
 
-/// What `ptxas` says of a kernel.
-#[derive(Default)]
-pub(crate) struct Cost {
-    pub(crate) registers: u32,
-    stack: u32,
-    spills: u32,
-}
-
-impl Cost {
-    /// Takes the larger of each.
-    fn raise(&mut self, other: &Self) {
-        self.registers = self.registers.max(other.registers);
-        self.stack = self.stack.max(other.stack);
-        self.spills = self.spills.max(other.spills);
-    }
-}
-
-pub(crate) fn assemble(
-    root: &Path,
-    ptxas: &Path,
-    architecture: &str,
-    text: &str,
-) -> Result<BTreeMap<String, Cost>, String> {
-    let folder = root.join(format!("target/ptx-{architecture}"));
-    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let (input, output) = (folder.join("kernels.ptx"), folder.join("kernels.cubin"));
-    fs::write(&input, text).map_err(|error| format!("{}: {error}", input.display()))?;
-    let result = Command::new(ptxas)
-        .args(["-v", &format!("-arch={architecture}"), "-o"])
-        .args([&output, &input])
-        .output()
-        .map_err(|error| format!("{}: {error}", ptxas.display()))?;
-    let report =
-        String::from_utf8_lossy(&result.stderr).into_owned() + &String::from_utf8_lossy(&result.stdout);
-    if !result.status.success() {
-        return Err(format!("ptxas refuses the {architecture} file:\n{report}"));
-    }
-    Ok(read_report(&report))
-}
-
 /// What the attention kernels cost as caches get them: each the most of any format for keys and values, and of any
 /// beside the last one, which takes the most registers.
 fn costs_by_format(
@@ -398,30 +350,6 @@ fn costs_of_pairs(
     Ok(costs)
 }
 
-/// Reads "Compiling entry function 'x'", "n bytes stack frame, n bytes spill .." and "Used n registers".
-fn read_report(report: &str) -> BTreeMap<String, Cost> {
-    let (mut costs, mut name) = (BTreeMap::<String, Cost>::new(), String::new());
-    for line in report.lines() {
-        if let Some(rest) = line.split("Compiling entry function '").nth(1) {
-            name = rest.split('\'').next().unwrap_or_default().to_owned();
-            costs.insert(name.clone(), Cost::default());
-        }
-        let Some(cost) = costs.get_mut(&name) else { continue };
-        let before = |unit: &str| -> u32 {
-            let words = line.split(unit).next().unwrap_or_default();
-            words.rsplit([' ', ',']).find_map(|word| word.parse().ok()).unwrap_or_default()
-        };
-        if line.contains("bytes stack frame") {
-            cost.stack += before(" bytes stack frame");
-            cost.spills += before(" bytes spill stores") + before(" bytes spill loads");
-        }
-        if line.contains("Used ") {
-            cost.registers = before(" registers");
-        }
-    }
-    costs
-}
-
 fn audit_costs(costs: &BTreeMap<String, Cost>) -> Vec<String> {
     let mut faults: Vec<String> = costs
         .iter()
@@ -459,6 +387,7 @@ fn ptxas(root: &Path) -> Result<PathBuf, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cost::read_report;
 
     #[test]
     fn what_ptxas_reports_is_read() {

@@ -16,19 +16,16 @@
 //! it, and a test solves every codebook again and compares all bits. A head dim that the file lacks is solved by the compiler.
 
 mod beta;
+mod solution;
 mod solve;
 mod solved;
 
-use super::{CodecId, Levels};
 use crate::head_dim::{HEAD_DIMS, index_of};
 pub(crate) use beta::sqrt;
+use solution::{MAX_BITS, MAX_NESTED_BITS, Solution};
 use solve::{HALF, HalfCodebook, from_boundaries, lloyd_max, to_bytes};
 use solved::SOLVED;
 
-/// Widest scalar code.
-pub(crate) const MAX_BITS: usize = 5;
-/// Widest nested code.
-const MAX_NESTED_BITS: usize = 4;
 /// Levels of the widest code.
 pub(crate) const MAX_LEVELS: usize = 1 << MAX_BITS;
 
@@ -105,25 +102,13 @@ impl Codebook {
         Self { bytes, unit, table, boundaries, bits, relative_mse: solution.relative_mse }
     }
 
-    /// The codebook of a codec that has one, for constants. At run time, [`CodecId::codebook`] refers to one table.
-    ///
-    /// # Panics
-    /// The head dim is unsupported.
-    pub const fn of(id: CodecId, dim: usize) -> Option<Self> {
-        let (is_nested, bits) = match id.levels() {
-            Levels::LloydMax => (false, id.bits() as usize),
-            Levels::Nested => (true, id.bits() as usize),
-            Levels::Values | Levels::Codes(_) | Levels::Trellis(_) => return None,
-        };
-        Some(Self::known(dim, bits, is_nested))
-    }
-
     /// The scalar codebook of `bits` bits; see [`Codebook::of`].
     pub(crate) const fn scalar(dim: usize, bits: usize) -> Self {
         Self::known(dim, bits, false)
     }
 
-    const fn known(dim: usize, bits: usize, is_nested: bool) -> Self {
+    /// The codebook of a family and width: from the table, or solved where that lacks the head dim.
+    pub(super) const fn known(dim: usize, bits: usize, is_nested: bool) -> Self {
         let mut i = 0;
         while i < SOLVED.len() {
             if SOLVED[i].dim == dim {
@@ -135,16 +120,7 @@ impl Codebook {
         Self::solve_half(dim, bits, is_nested)
     }
 
-    /// [`Codebook::of`], solved again: for the test and the writer of the table.
-    pub const fn solve(id: CodecId, dim: usize) -> Option<Self> {
-        match id.levels() {
-            Levels::LloydMax => Some(Self::solve_half(dim, id.bits() as usize, false)),
-            Levels::Nested => Some(Self::solve_half(dim, id.bits() as usize, true)),
-            Levels::Values | Levels::Codes(_) | Levels::Trellis(_) => None,
-        }
-    }
-
-    const fn solve_half(dim: usize, bits: usize, is_nested: bool) -> Self {
+    pub(super) const fn solve_half(dim: usize, bits: usize, is_nested: bool) -> Self {
         let half = if is_nested {
             to_bytes(dim, &nested_half(dim, bits), false)
         } else {
@@ -154,20 +130,6 @@ impl Codebook {
         let bytes = half.bytes.split_at(half.count).0;
         Self::from_solution(&Solution { bytes, unit, relative_mse: half.relative_mse }, is_nested)
     }
-}
-
-/// The positive levels of a codebook in units, ascending, and what else is solved: see [`Codebook`].
-struct Solution<'a> {
-    bytes: &'a [i8],
-    unit: f32,
-    relative_mse: f64,
-}
-
-/// The codebooks of a head dim.
-struct Solved {
-    dim: usize,
-    scalar: [Solution<'static>; MAX_BITS],
-    nested: [Solution<'static>; MAX_NESTED_BITS],
 }
 
 /// Positive boundaries of the nested family in sigma units.
@@ -204,17 +166,9 @@ pub struct Exact {
 }
 
 impl Exact {
-    /// Solves for the codebook of a codec that has one, in some microseconds; `None` for others and for
-    /// unsupported head dims.
-    pub fn solve(id: CodecId, dim: usize) -> Option<Self> {
-        if !crate::is_supported_head_dim(dim) {
-            return None;
-        }
-        let half = match id.levels() {
-            Levels::LloydMax => lloyd_max(dim, id.bits() as usize),
-            Levels::Nested => nested_half(dim, id.bits() as usize),
-            Levels::Values | Levels::Codes(_) | Levels::Trellis(_) => return None,
-        };
+    /// Solves for the codebook of a family and width.
+    pub(super) fn solve_half(dim: usize, bits: usize, is_nested: bool) -> Self {
+        let half = if is_nested { nested_half(dim, bits) } else { lloyd_max(dim, bits) };
         let (mut levels, mut boundaries) = ([0.0; MAX_LEVELS], [0.0; MAX_LEVELS]);
         let (n, sigma) = (half.count, sqrt(dim as f64));
         for i in 0..n {
@@ -224,7 +178,7 @@ impl Exact {
             (boundaries[n + i], boundaries[n - 2 - i]) =
                 (half.boundaries[i] * sigma, -half.boundaries[i] * sigma);
         }
-        Some(Self { levels, boundaries, count: 2 * n, relative_mse: half.relative_mse })
+        Self { levels, boundaries, count: 2 * n, relative_mse: half.relative_mse }
     }
 
     /// The levels (centroids), ascending.

@@ -1,6 +1,6 @@
 //! The solved codebooks. Written by `cargo xtask codebooks`; a test solves them again.
 
-use super::{Solution, Solved};
+use super::solution::{Solution, Solved};
 
 pub(super) const SOLVED: &[Solved] = &[
     Solved {

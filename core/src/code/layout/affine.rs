@@ -4,8 +4,8 @@
 //! and no part of TurboQuant; plain portable code, as only its error is of interest.
 
 use super::Layout;
+use crate::code::coding::Coding;
 use crate::code::form::Form;
-use crate::codec::AnyCodec;
 use crate::error::EncodeError;
 use crate::head_dim::{GROUP, HeadDim, MAX_HEAD_DIM};
 use crate::machine::Memory;
@@ -21,7 +21,7 @@ impl Form for Affine {
     const LAYOUT: Option<Layout> = Some(Layout::Affine);
 
     #[inline(always)]
-    fn levels<I: Memory>(_: &AnyCodec, isa: I, _: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
+    fn levels<I: Memory>(_: &Coding, isa: I, _: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
         let (step, rest) = block_io::split(block);
         let (least, codes) = block_io::split(rest);
         let value = |code: u8| least.to_f32() + f32::from(code) * step.to_f32();
@@ -37,7 +37,7 @@ impl Form for Affine {
 
     #[inline(always)]
     fn quantise<I: Memory>(
-        _: &AnyCodec,
+        _: &Coding,
         isa: I,
         shape: HeadDim,
         _: f32,

@@ -3,10 +3,10 @@
 //! The scale maps the largest magnitude to 448, the largest number of the format. Not rotated and no part of
 //! TurboQuant; plain portable code, as only its error is of interest.
 
-use super::Layout;
+use super::{LARGEST_FLOAT as LARGEST, Layout};
+use crate::code::coding::Coding;
 use crate::code::form::{Form, largest};
 use crate::code::scale::{Stored, to_f16};
-use crate::codec::AnyCodec;
 use crate::error::EncodeError;
 use crate::head_dim::{GROUP, HeadDim};
 use crate::machine::Memory;
@@ -16,14 +16,11 @@ use crate::machine::block_io::{self, SCALE_BYTES};
 #[derive(Clone, Copy, Debug)]
 pub enum Floats {}
 
-/// Largest number of the format.
-pub(super) const LARGEST: f32 = 448.0;
-
 impl Form for Floats {
     const LAYOUT: Option<Layout> = Some(Layout::Floats);
 
     #[inline(always)]
-    fn levels<I: Memory>(_: &AnyCodec, isa: I, _: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
+    fn levels<I: Memory>(_: &Coding, isa: I, _: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
         let (scale, codes) = block_io::split(block);
         for (bytes, level) in codes.chunks(GROUP).zip(out) {
             let mut values = [0.0; GROUP];
@@ -37,7 +34,7 @@ impl Form for Floats {
 
     #[inline(always)]
     fn quantise<I: Memory>(
-        _: &AnyCodec,
+        _: &Coding,
         isa: I,
         _: HeadDim,
         _: f32,

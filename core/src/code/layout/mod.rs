@@ -34,6 +34,8 @@ pub enum Layout {
     Planes(Plain),
 }
 
+/// Largest number of [`Layout::Floats`].
+const LARGEST_FLOAT: f32 = 448.0;
 /// Most by which a search for the scale stretches a vector that has one large coordinate.
 const SEARCH_SLACK: f32 = 1.3;
 /// Most by which a search goes above the norm.
@@ -94,7 +96,7 @@ impl Layout {
     pub(crate) fn largest_scale(self, spread: f32, levels: &[i8], unit: f32) -> f32 {
         match self {
             Self::F16 | Self::Affine => spread,
-            Self::Floats => spread / float8::LARGEST,
+            Self::Floats => spread / LARGEST_FLOAT,
             Self::Bytes | Self::Runs { bits: 8 } => spread / (127.0 * unit),
             Self::Runs { .. } => spread / 8.0,
             Self::Dense { .. } | Self::Planes(_) => {

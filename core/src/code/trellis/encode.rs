@@ -2,9 +2,8 @@
 
 use super::code::{Code, MAX_LEVELS, PARITIES, Plain, RESOLUTION};
 use super::{Trellis, planes};
-use crate::code::scalar;
+use crate::code::scalar::{self, check_finite};
 use crate::code::scale::{Effort, Moments, ScaleMode, Stored, canonical_sum, to_f16};
-use crate::codec::any::check_finite;
 use crate::error::EncodeError;
 use crate::head_dim::{GROUP, HeadDim, MAX_HEAD_DIM};
 use crate::machine::block_io::SCALE_BYTES;

@@ -1,6 +1,5 @@
 //! What a model asks of a cache, and two that can do it: candle's own, and ours.
 
-use crate::llama::Shape;
 use anyhow::Result;
 use candle_core::{D, DType, Device, Tensor};
 use candle_nn::ops::softmax_last_dim;
@@ -8,6 +7,21 @@ use tqkv::cache::KvCache;
 
 /// Tokens by which candle's cache grows.
 const GROWTH: usize = 256;
+
+/// What the cache must know.
+pub(crate) struct Shape {
+    pub(crate) num_layers: usize,
+    pub(crate) num_heads: usize,
+    pub(crate) num_kv_heads: usize,
+    pub(crate) head_dim: usize,
+}
+
+impl Shape {
+    /// Bytes of a token's keys and values in f16.
+    pub(crate) fn f16_bytes(&self) -> usize {
+        2 * 2 * self.num_layers * self.num_kv_heads * self.head_dim
+    }
+}
 
 /// A cache that attends.
 pub(crate) trait Attention {

@@ -2,7 +2,7 @@
 //!
 //! Weights become f32: candle multiplies stored ones with activations of 8 bits, which amplifies whatever differs between caches.
 
-use crate::attention::Attention;
+use crate::attention::{Attention, Shape};
 use anyhow::{Context, Result, bail};
 use candle_core::quantized::gguf_file::{Content, Value};
 use candle_core::{D, Device, Module, Tensor};
@@ -13,21 +13,6 @@ use std::fs::File;
 use std::io::BufReader;
 
 const CPU: Device = Device::Cpu;
-
-/// What the cache must know.
-pub(crate) struct Shape {
-    pub(crate) num_layers: usize,
-    pub(crate) num_heads: usize,
-    pub(crate) num_kv_heads: usize,
-    pub(crate) head_dim: usize,
-}
-
-impl Shape {
-    /// Bytes of a token's keys and values in f16.
-    pub(crate) fn f16_bytes(&self) -> usize {
-        2 * 2 * self.num_layers * self.num_kv_heads * self.head_dim
-    }
-}
 
 pub(crate) struct Llama {
     pub(crate) shape: Shape,

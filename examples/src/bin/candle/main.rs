@@ -7,10 +7,10 @@ mod attention;
 mod llama;
 
 use anyhow::{Context, Result, bail};
-use attention::{Attention, CandleCache};
+use attention::{Attention, CandleCache, Shape};
 use candle_core::quantized::gguf_file::Content;
 use candle_core::quantized::tokenizer::TokenizerFromGguf;
-use llama::{Llama, Shape};
+use llama::Llama;
 use std::fs::File;
 use std::io::BufReader;
 use std::time::Instant;

@@ -1,7 +1,7 @@
 //! Logits of a page: keys as first factors.
 
 use super::queries::Queries;
-use super::{Side, TOKENS, is_written_out};
+use super::tile::{Side, TOKENS, is_written_out};
 use crate::planes::Planes;
 use crate::reader::Reader;
 use crate::tables::Words;

@@ -24,59 +24,20 @@
 mod keys;
 mod queries;
 mod softmax;
+mod tile;
 mod values;
 
 use crate::args::Attend;
 use crate::attend::{LOWEST, PARTIAL_HEADER, Share, share_pages};
 use crate::page;
-use crate::reader::Reader;
 use crate::rows::Pool;
-use crate::tables::Words;
 use crate::threads::{Threads, load_half};
 use keys::dots;
 use queries::Queries;
 use softmax::Running;
+pub use tile::HEADS;
+use tile::{Side, TOKENS, column, is_written_out, row};
 use values::sums;
-
-/// Tokens of a page that one thread has logits of.
-const TOKENS: usize = page::SLOTS as usize / 8;
-
-/// Query heads that share a warp.
-pub const HEADS: u32 = 4;
-
-/// g: the row of a tile, and the column of its second factor.
-#[inline(always)]
-fn row<T: Threads>() -> T::Of<u32> {
-    T::map(T::lane(), |lane| lane / 4)
-}
-
-/// t: which bytes of a row, and which columns of the sums.
-#[inline(always)]
-fn column<T: Threads>() -> T::Of<u32> {
-    T::map(T::lane(), |lane| lane % 4)
-}
-
-/// 16 x 8 sums.
-type Sums<T> = <T as Threads>::Of<[i32; 4]>;
-
-/// Keys or values of a page: their memory, bytes of a row, and each thread's place in the first rows: the first
-/// of the units of 8 coordinates that it reads, and where that is (of trellis codes, where the row is).
-#[derive(Clone, Copy)]
-struct Side<T: Threads> {
-    home: T::Memory,
-    row_bytes: u32,
-    start: T::Of<u32>,
-    unit: T::Of<u32>,
-}
-
-impl<T: Threads> Side<T> {
-    /// `UNITS` units of a thread's row `slots` behind its first.
-    #[inline(always)]
-    fn fetch<C: Reader, const G: usize, const UNITS: usize>(&self, slots: u32) -> T::Of<Words> {
-        let home = T::at(self.home, u64::from(slots * self.row_bytes));
-        C::units::<T, G, UNITS>(home, self.start, self.unit)
-    }
-}
 
 /// The scales of tokens 8 k + g of a page.
 #[inline(always)]
@@ -96,12 +57,6 @@ fn prefetch<T: Threads, const G: usize>(home: T::Memory, bytes: u32) {
             T::prefetch(T::at(home, u64::from(done)), T::map(T::lane(), |lane| u32::min(128 * lane, last)));
         }
     });
-}
-
-/// Whether the tiles of a page are written out, which saves moves between registers and asks for codes early, or one
-/// after the other at run time, where trellis codes or long vectors leave no registers for that.
-const fn is_written_out(groups: usize, trellis: bool) -> bool {
-    !trellis && groups <= 4
 }
 
 /// The tiles of values, of 32 coordinates, that are summed at once: what an entry gives as `SLICE`.

@@ -1,6 +1,6 @@
 //! Query heads as second factors.
 
-use super::{column, row};
+use super::tile::{column, row};
 use crate::planes::{Bytes, coordinate};
 use crate::threads::{Threads, shuffle_f32, shuffle_xor_f32};
 

@@ -1,7 +1,7 @@
 //! The softmax over pages, and the sums of the values so far.
 
+use super::tile::{HEADS, TOKENS, column, row};
 use super::values::SliceSums;
-use super::{HEADS, TOKENS, column, row};
 use crate::attend::{LOWEST, PARTIAL_HEADER};
 use crate::planes::coordinate;
 use crate::threads::{Threads, shuffle_xor_f32};

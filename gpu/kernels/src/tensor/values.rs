@@ -1,6 +1,6 @@
 //! Sums of a page's values: values as first factors, weights as second ones.
 
-use super::{Side, Sums, TOKENS, column, is_written_out, row};
+use super::tile::{Side, Sums, TOKENS, column, is_written_out, row};
 use crate::planes::{Bytes, Planes};
 use crate::reader::Reader;
 use crate::tables::Words;

@@ -1,11 +1,13 @@
 //! Which codecs keep keys and values: one constant a pair and head dim, and a program links those that it names.
 
-use crate::TQKV_LM_ALIGN;
 use crate::TqkvLmStatus;
 use core::marker::PhantomData;
 use tqkv_core::code::{Code, I8, S2, S3, S4, T2S8};
 use tqkv_core::fixed::{FixedCodec, RingCache};
 use tqkv_lm::{Head, Lm, LmError, Logits, Model, Shape};
+
+/// Bytes to which the memory of a model is aligned.
+pub const TQKV_LM_ALIGN: usize = 8;
 
 #[cfg(all(feature = "dsp", target_arch = "arm", target_os = "none"))]
 type Fastest = tqkv_simd::Dsp;

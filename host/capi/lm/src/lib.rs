@@ -17,9 +17,6 @@ use core::ffi::c_char;
 use pointer::{input, is_apart, output, region};
 use tqkv_lm::{Logits, Model, Sampler, Shape};
 
-/// Bytes to which the memory of a model is aligned.
-pub const TQKV_LM_ALIGN: usize = 8;
-
 /// What a model is.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

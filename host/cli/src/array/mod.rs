@@ -4,6 +4,7 @@
 //! bounded by memory. Not for model weights, whose shapes are many: the model runner reads those itself.
 
 mod error;
+mod layout;
 mod npy;
 mod tensor;
 
@@ -12,49 +13,12 @@ use std::path::Path;
 
 pub(crate) use error::ArrayError;
 use half::{bf16, f16};
+use layout::{Dtype, Layout};
 pub(crate) use npy::NpyWriter;
 
 use tqkv::file::Bytes;
 
 use crate::input;
-
-/// Element types that can be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dtype {
-    /// Rounded to f32.
-    F64,
-    F32,
-    F16,
-    Bf16,
-}
-
-impl Dtype {
-    fn size(self) -> usize {
-        match self {
-            Self::F64 => 8,
-            Self::F32 => 4,
-            Self::F16 | Self::Bf16 => 2,
-        }
-    }
-}
-
-/// Where the elements of an array lie in a file: row-major, little-endian.
-#[derive(Clone, Debug, PartialEq)]
-struct Layout {
-    dtype: Dtype,
-    shape: Vec<usize>,
-    offset: usize,
-    /// Bytes of elements that the file holds for this array.
-    len: usize,
-}
-
-impl Layout {
-    /// Bytes that the shape implies, at most `u128::MAX`.
-    fn expected(&self) -> u128 {
-        let elements = self.shape.iter().try_fold(1u128, |product, &n| product.checked_mul(n as u128));
-        elements.and_then(|n| n.checked_mul(self.dtype.size() as u128)).unwrap_or(u128::MAX)
-    }
-}
 
 /// Vectors of as many coordinates as the last of `shape`.
 #[derive(Debug)]

@@ -5,7 +5,8 @@
 
 use std::io::{BufWriter, Read, Write};
 
-use super::{ArrayError, Dtype, Layout};
+use super::ArrayError;
+use super::layout::{Dtype, Layout};
 use crate::target::Target;
 
 const MAGIC: &[u8] = b"\x93NUMPY";

@@ -3,7 +3,8 @@
 use safetensors::tensor::Metadata;
 use safetensors::{Dtype as StDtype, SafeTensors};
 
-use super::{ArrayError, Dtype, Layout};
+use super::ArrayError;
+use super::layout::{Dtype, Layout};
 
 /// Names listed in an error; the rest is counted.
 const LISTED: usize = 12;

@@ -23,9 +23,9 @@ struct Completions {
     script: String,
 }
 
-pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+pub(crate) fn run(args: &Args, mut line: clap::Command, out: &mut Output) -> Result<(), CliError> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut crate::command_line(), "tqkv", &mut script);
+    clap_complete::generate(args.shell, &mut line, "tqkv", &mut script);
     let script = String::from_utf8_lossy(&script).trim_end().to_owned();
     out.print(&Completions { shell: args.shell.to_string(), script }, |made| made.script.clone())
 }

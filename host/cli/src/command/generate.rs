@@ -195,12 +195,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         let note = generate_window::note((model.config(), &place, &args.cache), policies.iter().zip(lengths));
         format!("{}{note}{}", summary(&report.results), texts.collect::<String>())
     })?;
-    ended()
-}
-
-/// What the command ends with once it has said all.
-pub(crate) fn ended() -> Result<(), CliError> {
-    if signals::interrupted() { Err(CliError::interrupted()) } else { Ok(()) }
+    signals::ended()
 }
 
 /// One setting, its text printed as it is made.
@@ -224,7 +219,7 @@ fn stream(
     let lengths = std::iter::once((policy, made.cache_tokens));
     let note = generate_window::note((model.config(), place, &args.cache), lengths);
     out.write_text(&format!("\n\n{}{note}\n", summary(&[Row { name: policy.name.clone(), made }])))?;
-    ended()
+    signals::ended()
 }
 
 /// Continues `prompt` with a cache of `policy` in `place`.

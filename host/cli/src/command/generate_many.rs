@@ -6,7 +6,6 @@ use tqkv::error::CacheError;
 use tqkv_model::generate::{Caches, Continuations, GenerateSpec, generate_many};
 use tqkv_model::{Model, ModelError};
 
-use super::generate::ended;
 use super::generate_window;
 use crate::cache_args::CacheArgs;
 use crate::device::Place;
@@ -95,7 +94,7 @@ pub(crate) fn run(
             )
         },
     )?;
-    ended()
+    signals::ended()
 }
 
 fn row(

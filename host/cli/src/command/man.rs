@@ -24,8 +24,8 @@ struct Page {
     page: String,
 }
 
-pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
-    let mut command = crate::command_line();
+pub(crate) fn run(args: &Args, line: clap::Command, out: &mut Output) -> Result<(), CliError> {
+    let mut command = line;
     // Gives the commands their full names and the options that all share.
     command.build();
     let (name, command) = match &args.about {

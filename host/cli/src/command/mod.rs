@@ -72,7 +72,7 @@ impl Command {
     }
 
     /// Does it.
-    pub(crate) fn run(&self, out: &mut Output) -> Result<(), CliError> {
+    pub(crate) fn run(&self, line: fn() -> clap::Command, out: &mut Output) -> Result<(), CliError> {
         match self {
             Self::Demo(args) => demo::run(args, out),
             Self::Generate(args) => generate::run(args, out),
@@ -93,8 +93,8 @@ impl Command {
             Self::Bench(args) => bench::run(args, out),
             #[cfg(feature = "cuda")]
             Self::GpuCheck(args) => gpu_check::run(args, out),
-            Self::Completions(args) => completions::run(args, out),
-            Self::Man(args) => man::run(args, out),
+            Self::Completions(args) => completions::run(args, line(), out),
+            Self::Man(args) => man::run(args, line(), out),
         }
     }
 }

@@ -1,7 +1,83 @@
-//! The table of `tqkv plan`.
+//! What `tqkv plan` says, and its table.
 
-use super::plan::{Report, Row};
 use crate::output::{bytes, grouped, sized, table};
+use serde::Serialize;
+
+#[derive(Serialize)]
+pub(super) struct Report {
+    pub(super) layers: usize,
+    pub(super) kv_heads: usize,
+    pub(super) head_dim: usize,
+    pub(super) value_dim: usize,
+    /// Whether a token is one latent vector a layer, which the codec of K keeps.
+    pub(super) latent: bool,
+    /// Layers with a sliding window, and its tokens.
+    pub(super) windowed_layers: usize,
+    pub(super) window: Option<u64>,
+    /// Longest sequence that the model is made for, null where it is not said.
+    pub(super) model_context: Option<u64>,
+    pub(super) memory: Option<u64>,
+    /// Where asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) weights: Option<Weights>,
+    /// Tokens, bandwidth and weights of a step, where asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) bandwidth: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) weight_bytes: Option<u64>,
+    pub(super) hot: usize,
+    pub(super) sinks: usize,
+    /// Of the basis of stored tokens, once for all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) basis_bytes: Option<u64>,
+    pub(super) rows: Vec<Row>,
+}
+
+/// Bytes of the weights as they are stored.
+#[derive(Serialize)]
+pub(super) struct Weights {
+    pub(super) all: u64,
+    /// Embedding, head and what else belongs to no layer.
+    pub(super) beside_layers: u64,
+    pub(super) largest_layer: u64,
+    /// In memory at once where layers are streamed.
+    pub(super) streamed: u64,
+}
+
+#[derive(Serialize)]
+pub(super) struct Row {
+    /// Null in the row of a format of another program, which has a name instead.
+    pub(super) codec_k: Option<&'static str>,
+    pub(super) codec_v: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) other: Option<String>,
+    /// The `--policy`, or what would be one where tiers are those of the options.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) policy: Option<String>,
+    /// What a token adds, to the oldest tier where there are tiers.
+    pub(super) bytes_per_token: u64,
+    /// The same where windows are full, null without windows.
+    pub(super) bytes_per_token_past_window: Option<u64>,
+    pub(super) f16_ratio: f64,
+    pub(super) f32_ratio: f64,
+    /// Longest context in the budget, at most the model's; null without a budget.
+    pub(super) max_tokens: Option<u64>,
+    #[serde(flatten)]
+    pub(super) step: Step,
+}
+
+/// What the tokens asked for take, in memory and of a step's time.
+#[derive(Default, Serialize)]
+pub(super) struct Step {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cache_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) read_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) step_ms: Option<f64>,
+}
 
 /// The report for people.
 pub(super) fn human(report: &Report) -> String {

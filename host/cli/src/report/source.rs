@@ -66,7 +66,7 @@ impl Source {
 
 fn answer(words: Vec<&str>) -> Result<Answer, CliError> {
     let mut out = Output::keeping();
-    crate::parse(&words)?.run(&mut out)?;
+    crate::parse(&words)?.run(crate::command_line, &mut out)?;
     let json = serde_json::from_str(&out.kept()).map_err(CliError::failure)?;
     // Only a path may have spaces in it.
     let words =

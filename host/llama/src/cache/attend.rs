@@ -3,9 +3,10 @@
 //! Two passes: logits of all slots that some query sees, then values weighted against each query's largest logit. Slots
 //! are addressed by pages; pages that no query sees are not read.
 
+use super::format::SLOTS;
 use super::format::{Format, Pages};
 use super::means::Means;
-use super::stream::{Place, SLOTS, Stream};
+use super::stream::{Place, Stream};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use tqkv_simd::codec;

@@ -16,6 +16,7 @@ pub mod rope;
 mod store;
 mod stream;
 
+pub use format::SLOTS;
 pub use format::{Format, Side};
 pub use store::Store;
-pub use stream::{SLOTS, Stream};
+pub use stream::Stream;

@@ -1,7 +1,8 @@
 //! All streams of one tensor of the cache, as the host sees it: rows of f16, one stream after the other.
 
+use super::format::SLOTS;
 use super::format::{Format, Side};
-use super::stream::{SLOTS, Stream};
+use super::stream::Stream;
 use crate::options::Options;
 use half::f16;
 

@@ -3,16 +3,13 @@
 //! Exact rows lie back to back, for each head, in no order: a row that leaves gives its place to the last one. What was written
 //! last stays exact; the oldest writes leave in fours and become codes in pages of [`SLOTS`] slots.
 
-use super::format::Format;
+use super::format::{Format, SLOTS};
 use super::means::{self, MEAN_TOKENS, Means};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 use std::collections::VecDeque;
 use tqkv_simd::page::Line;
-
-/// Slots of a page.
-pub const SLOTS: usize = 128;
 
 /// Rows that leave together: encoders are faster with several vectors.
 const BATCH: usize = 4;

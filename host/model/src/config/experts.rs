@@ -1,7 +1,8 @@
 //! Reads the fields of a `config.json` about experts.
 
+use super::family::Architecture;
 use super::fields::RawConfig;
-use super::{Architecture, MAX_WIDTH, count, positive};
+use super::number::{MAX_WIDTH, count, positive};
 use crate::error::ModelError;
 
 /// MLPs of a layer, some of which take part in each token.

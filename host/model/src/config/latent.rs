@@ -1,7 +1,7 @@
 //! Reads the fields of a `config.json` about latent attention.
 
-use super::count;
 use super::fields::RawConfig;
+use super::number::count;
 use crate::error::ModelError;
 
 /// Attention over latent vectors (multi-head latent attention). Each token has one vector that is key and

@@ -5,6 +5,7 @@ mod experts;
 mod family;
 mod fields;
 mod latent;
+mod number;
 mod rotary;
 
 use serde::Deserialize;
@@ -17,6 +18,7 @@ pub use family::Architecture;
 pub(crate) use family::Family;
 use fields::{Eos, RawConfig};
 pub use latent::Latent;
+use number::{MAX_WIDTH, positive};
 pub use rotary::{RopeScaling, Rotary};
 use tqkv::KvShape;
 use tqkv::cache::{CacheSpec, LayerKind};
@@ -99,9 +101,6 @@ pub enum Activation {
         limit: f32,
     },
 }
-
-/// No real model is wider than this. Up to this limit, no product of two widths overflows 64 bits.
-const MAX_WIDTH: usize = 1 << 24;
 
 impl Config {
     /// Reads and checks the bytes of a `config.json`.
@@ -309,23 +308,6 @@ impl Config {
         }
         Ok(())
     }
-}
-
-/// Checks a count. Products of accepted counts do not overflow.
-fn count(name: &str, value: Option<usize>) -> Result<usize, ModelError> {
-    match value {
-        Some(value) if (1..=MAX_WIDTH).contains(&value) => Ok(value),
-        Some(value) => Err(ModelError::Config(format!("{name} is {value}; accepted: 1 to {MAX_WIDTH}"))),
-        None => Err(ModelError::Config(format!("{name} is missing; accepted: 1 to {MAX_WIDTH}"))),
-    }
-}
-
-fn positive(name: &str, value: f64) -> Result<f32, ModelError> {
-    let narrow = value as f32;
-    if narrow.is_finite() && narrow > 0.0 {
-        return Ok(narrow);
-    }
-    Err(ModelError::Config(format!("{name} is {value}; it must be a positive number")))
 }
 
 /// A soft cap. `None` if it is 0 or missing.

@@ -4,7 +4,7 @@
 //! are the logits before the softmax. They cover all tokens that the position sees, uncompressed ones
 //! included.
 
-use super::cosine;
+use super::cosine::cosine;
 use serde::Serialize;
 use tqkv::attention::AttentionCache;
 use tqkv::error::CacheError;

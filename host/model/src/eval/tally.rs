@@ -1,6 +1,7 @@
 //! Sums over the positions of a setting, and its figures.
 
-use super::{EvalResult, HeadFigures, scores};
+use super::figures::{EvalResult, HeadFigures};
+use super::scores;
 use crate::sampling::argmax;
 use crate::{Model, ModelError};
 use tqkv::cache::HeadStats;

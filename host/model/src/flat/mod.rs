@@ -4,20 +4,21 @@
 //! Quantisation needs only the weights, no calibration data. SPEC.md describes the bytes.
 
 mod quantise;
+mod refused;
 mod run;
 
 use std::f64::consts::TAU;
 
 use crate::attention::Attention;
 use crate::config::{Activation, RopeScaling};
-use crate::linear::Linear;
+use crate::layer::Layer;
 use crate::mlp::Mlp;
-use crate::weights::Layer;
 use crate::{Config, Model, ModelError};
+use refused::refused;
 pub use run::{CACHES, FlatRunner, HEAD_DIMS};
 use tqkv_core::CodecId;
 pub use tqkv_lm::WeightBits;
-use tqkv_lm::{LmError, Shape, checksum};
+use tqkv_lm::{Shape, checksum};
 
 impl Model {
     /// The flat file of this model.
@@ -66,16 +67,6 @@ pub fn ram_bytes(shape: &Shape, (keys, values): (CodecId, CodecId), tokens: u64)
 pub fn tokens_in_ram(shape: &Shape, (keys, values): (CodecId, CodecId), ram: u64) -> Option<u64> {
     let token = tqkv_core::fixed::token_bytes(keys, values, usize::from(shape.head_dim))?;
     Some(ram.saturating_sub(4 * shape.work_words() as u64) / (shape.rings() as u64 * token as u64))
-}
-
-fn refused(what: impl Into<String>) -> ModelError {
-    ModelError::Export(what.into())
-}
-
-impl From<LmError> for ModelError {
-    fn from(error: LmError) -> Self {
-        refused(error.to_string())
-    }
 }
 
 fn shape(c: &Config, bits: WeightBits) -> Result<Shape, ModelError> {
@@ -135,12 +126,4 @@ fn write_layer(file: &mut Vec<u8>, layer: &Layer, bits: WeightBits) -> Result<()
         quantise::matrix(file, linear, bits)?;
     }
     Ok(())
-}
-
-/// The number of columns, and the values of all rows.
-fn values(linear: &Linear) -> (usize, Vec<f32>) {
-    let (rows, columns) = linear.shape();
-    let mut values = Vec::with_capacity(rows * columns);
-    (0..rows).for_each(|row| linear.push_row(row, &mut values));
-    (columns, values)
 }

@@ -1,6 +1,6 @@
 //! Quantises weights to codes: one scale per row (8 bits), plus one per row and group of columns (4 bits).
 
-use super::{refused, values};
+use super::refused::refused;
 use crate::ModelError;
 use crate::linear::Linear;
 use tqkv_lm::{GROUP, LayoutBytes, MAX_EXPONENT, WeightBits};
@@ -114,4 +114,12 @@ fn best_scale(group: &[f32]) -> u8 {
     };
     let tried = (most * LEAST_SHARE) as u8..=most as u8;
     tried.filter(|scale| *scale > 0).min_by(|a, b| error(*a).total_cmp(&error(*b))).unwrap_or(1)
+}
+
+/// All rows.
+pub(super) fn values(linear: &Linear) -> (usize, Vec<f32>) {
+    let (rows, columns) = linear.shape();
+    let mut values = Vec::with_capacity(rows * columns);
+    (0..rows).for_each(|row| linear.push_row(row, &mut values));
+    (columns, values)
 }

@@ -1,5 +1,6 @@
 //! Runs the integer model on this machine, for the known head dims and pairs of cache codecs.
 
+use super::refused::refused;
 use crate::ModelError;
 use tqkv_core::code::{Code, I8, S2, S3, S4, T2S8};
 use tqkv_core::fixed::{FixedCodec, RingCache};
@@ -121,7 +122,7 @@ impl<'a> FlatRunner<'a> {
         match self.model.shape().head_dim {
             64 => self.of_dim::<64>(run),
             128 => self.of_dim::<128>(run),
-            got => Err(super::refused(format!("head dim {got}: accepted are 64 and 128"))),
+            got => Err(refused(format!("head dim {got}: accepted are 64 and 128"))),
         }
     }
 
@@ -138,7 +139,7 @@ impl<'a> FlatRunner<'a> {
             (CodecId::S2, CodecId::S2) => self.of::<D, S2, S2>(run),
             (k, v) => {
                 let accepted = CACHES.map(|(k, v)| format!("{},{}", k.name(), v.name())).join(" ");
-                Err(super::refused(format!("a cache of {},{}: accepted are {accepted}", k.name(), v.name())))
+                Err(refused(format!("a cache of {},{}: accepted are {accepted}", k.name(), v.name())))
             }
         }
     }

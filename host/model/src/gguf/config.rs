@@ -2,66 +2,12 @@
 
 use serde_json::{Map, json};
 
+use super::family::{Family, GEMMA3};
 use super::{File, Value};
 use crate::error::ModelError;
 
-/// A family of models in GGUF files.
-#[derive(Debug)]
-pub(super) struct Family {
-    pub(super) name: &'static str,
-    /// The class in the model library.
-    class: &'static str,
-    /// Rows of queries and keys were permuted for interleaved RoPE.
-    pub(super) is_interleaved: bool,
-    /// Each head of queries and keys has a norm.
-    pub(super) has_head_norms: bool,
-    /// There are norms after attention and MLP.
-    pub(super) has_post_norms: bool,
-    /// Keys that this family reads besides [`READ`].
-    own: &'static [&'static str],
-}
-
-const LLAMA: Family = Family {
-    name: "llama",
-    class: "LlamaForCausalLM",
-    is_interleaved: true,
-    has_head_norms: false,
-    has_post_norms: false,
-    own: &[],
-};
-
-static FAMILIES: [Family; 4] = [
-    LLAMA,
-    Family { name: "qwen2", class: "Qwen2ForCausalLM", is_interleaved: false, ..LLAMA },
-    Family { name: "qwen3", class: "Qwen3ForCausalLM", is_interleaved: false, has_head_norms: true, ..LLAMA },
-    Family {
-        name: GEMMA3,
-        class: "Gemma3ForCausalLM",
-        is_interleaved: false,
-        has_head_norms: true,
-        has_post_norms: true,
-        own: &["attention.sliding_window"],
-    },
-];
-
-const GEMMA3: &str = "gemma3";
 /// Number of layers of the one Gemma 3 that does not scale its queries by the head dim.
 const GEMMA3_27B_LAYERS: usize = 62;
-
-impl Family {
-    pub(super) fn of(file: &File<'_>) -> Result<&'static Self, ModelError> {
-        let name = match file.metadata.get("general.architecture") {
-            Some(Value::Text(name)) => *name,
-            Some(_) | None => "(none named)",
-        };
-        FAMILIES.iter().find(|family| family.name == name).ok_or_else(|| {
-            ModelError::UnsupportedArchitecture {
-                got: name.to_owned(),
-                accepted: FAMILIES.each_ref().map(|family| family.name).join(", "),
-            }
-        })
-    }
-}
 
 /// The parts of the config that follow from the tensors.
 pub(super) struct Tensors {

@@ -5,9 +5,11 @@
 //! refused by name.
 
 mod config;
+mod family;
 mod file;
 mod names;
 mod pieces;
+mod tokens;
 mod vocabulary;
 
 use std::borrow::Cow;
@@ -17,7 +19,7 @@ use std::path::{Path, PathBuf};
 use crate::chat::Chat;
 use crate::checkpoint::{Access, Checkpoint, Entry, Format, Kind, Source};
 use crate::error::ModelError;
-use config::Family;
+use family::Family;
 use file::{File, Info, Value};
 pub(crate) use vocabulary::Vocabulary;
 

@@ -1,6 +1,6 @@
 //! Names of tensors: "there" is a Hugging Face checkpoint, "here" is a GGUF file.
 
-use super::config::Family;
+use super::family::Family;
 
 /// The embedding, the head and the factors of the RoPE frequencies.
 pub(super) const EMBEDDING: &str = "token_embd.weight";

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use serde_json::json;
 
-use super::vocabulary::{added, bad, beginning, kinds, list, switch, texts, vocabulary};
+use super::tokens::{added, bad, beginning, kinds, list, switch, texts, vocabulary};
 use super::{File, Value};
 use crate::Pieces;
 use crate::error::ModelError;

@@ -1,9 +1,11 @@
 //! Little-endian fields of a chunk.
 
-use super::refused;
 use crate::error::CacheError;
 use crate::memory;
 use bytemuck::{Pod, Zeroable};
+
+/// The bits of a NaN, which stand for what a spec leaves open.
+pub(super) const NO_NUMBER: u32 = 0x7fc0_0000;
 
 /// Numbers whose memory is their stored form once their bytes are in order.
 pub(super) trait Stored: Pod + Zeroable {
@@ -26,6 +28,10 @@ impl Stored for f32 {
     fn little_endian(self) -> Self {
         Self::from_bits(self.to_bits().to_le())
     }
+}
+
+pub(super) fn refused<T>(why: impl Into<String>) -> Result<T, CacheError> {
+    Err(CacheError::Snapshot(why.into()))
 }
 
 /// Appends numbers.

@@ -1,7 +1,6 @@
 //! The spec of a snapshot, read back: the inverse of `fields`.
 
-use super::bytes::Parser;
-use super::{NO_NUMBER, refused};
+use super::bytes::{NO_NUMBER, Parser, refused};
 use crate::cache::layer::{LayerKind, LayerPolicy};
 use crate::cache::spec::{Arithmetic, CacheSpec, Centring, Cold};
 use crate::error::CacheError;

@@ -1,7 +1,6 @@
 //! The state of one KV head: rows, blocks and means of its two sides.
 
-use super::bytes::{Parser, put, put_count};
-use super::refused;
+use super::bytes::{Parser, put, put_count, refused};
 use crate::cache::format::PAGE_TOKENS;
 use crate::cache::head::Head;
 use crate::cache::means::{Mean, Means, State};

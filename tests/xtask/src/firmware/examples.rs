@@ -2,7 +2,7 @@
 //! folder outside of this repository.
 
 use super::image::Image;
-use super::{Result, folder, output};
+use super::machine::{Result, folder, output};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;

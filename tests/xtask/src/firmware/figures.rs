@@ -1,6 +1,7 @@
 //! `tests/firmware/FIGURES.md`: the budget as a table, for readers.
 
-use super::{MACHINES, Report, Reports, folder};
+use super::machine::{MACHINES, folder};
+use super::report::{Report, Reports};
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -72,7 +73,7 @@ mod tests {
 
     #[test]
     fn the_document_says_what_the_budget_says() {
-        let expected = text(&super::super::budget().unwrap());
+        let expected = text(&crate::firmware::report::budget().unwrap());
         let written = std::fs::read_to_string(path()).unwrap();
         assert_eq!(written, expected, "run cargo xtask firmware --update-budget");
     }

@@ -1,6 +1,6 @@
 //! One image: built, run, looked into.
 
-use super::{Machine, Result, cargo, folder, output};
+use super::machine::{Machine, Result, cargo, folder, output};
 use defmt_decoder::{DecodeError, Table};
 use object::{Object, ObjectSection, SectionKind};
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 
 use super::examples;
 use super::image::Image;
-use super::{M55, MACHINES, Machine, Result, folder, output};
+use super::machine::{M55, MACHINES, Machine, Result, folder, output};
 use std::collections::BTreeMap;
 use std::process::Command;
 use tqkv_core::Portable;

@@ -1,7 +1,7 @@
 //! What an image must not do, each with a control that shows that the check can fail.
 
 use super::image::{Image, Sections};
-use super::{Machine, Result, cargo, folder, output};
+use super::machine::{Machine, Result, cargo, folder, output};
 use std::process::Command;
 
 /// Runs the on-target tests.

@@ -1,0 +1,21 @@
+//! What is solved of a codebook.
+
+/// Widest scalar code.
+pub(in crate::code) const MAX_BITS: usize = 5;
+
+/// Widest nested code.
+pub(super) const MAX_NESTED_BITS: usize = 4;
+
+/// The positive levels of a codebook in units, ascending, and what else is solved: see [`Codebook`].
+pub(super) struct Solution<'a> {
+    pub(super) bytes: &'a [i8],
+    pub(super) unit: f32,
+    pub(super) relative_mse: f64,
+}
+
+/// The codebooks of a head dim.
+pub(super) struct Solved {
+    pub(super) dim: usize,
+    pub(super) scalar: [Solution<'static>; MAX_BITS],
+    pub(super) nested: [Solution<'static>; MAX_NESTED_BITS],
+}

@@ -1,0 +1,20 @@
+//! What the form of a block needs to know of a codec.
+
+use super::codebook::Codebook;
+use super::scale::{Effort, ScaleMode};
+use super::trellis::Trellis;
+
+/// How a codec makes codes, and what they mean.
+#[derive(Clone, Copy, Debug)]
+pub struct Coding {
+    /// The codebook of a scalar or nested codec.
+    pub(crate) codebook: Option<&'static Codebook>,
+    /// The code of a trellis codec.
+    pub(crate) trellis: Option<&'static Trellis<'static>>,
+    /// What a level is worth, in sigmas.
+    pub(crate) unit: f32,
+    /// Which scale is stored.
+    pub(crate) scale_mode: ScaleMode,
+    /// How hard an encoder searches.
+    pub(crate) effort: Effort,
+}

@@ -1,0 +1,137 @@
+//! How the operations of [`AnyCodec`] come to a form: told by the compiler, or by the codec.
+
+use super::any::AnyCodec;
+use crate::code::Layout;
+use crate::code::coding::Coding;
+use crate::code::form::{Form, Formed};
+use crate::error::EncodeError;
+use crate::head_dim::HeadDim;
+use crate::machine::Memory;
+use crate::with_code;
+
+/// A [`Form`], or [`Any`]; `coding` is that of `codec`.
+pub(super) trait Way: 'static {
+    /// As [`Form::LAYOUT`].
+    const LAYOUT: Option<Layout>;
+    /// As [`Form::SEARCHES`].
+    const SEARCHES: bool;
+
+    /// As [`Form::levels`].
+    fn levels<I: Memory>(
+        codec: &AnyCodec,
+        coding: &Coding,
+        isa: I,
+        shape: HeadDim,
+        block: &[u8],
+        out: &mut [I::V],
+    ) -> f32;
+
+    /// As [`Form::quantise`].
+    #[expect(clippy::too_many_arguments, reason = "those of a form, and the codec")]
+    fn quantise<I: Memory>(
+        codec: &AnyCodec,
+        coding: &Coding,
+        isa: I,
+        shape: HeadDim,
+        norm_squared: f32,
+        y: &[I::V],
+        codes: [&mut [I::C]; 2],
+        block: &mut [u8],
+    ) -> Result<(), EncodeError>;
+}
+
+impl<F: Form> Way for F {
+    const LAYOUT: Option<Layout> = F::LAYOUT;
+    const SEARCHES: bool = F::SEARCHES;
+
+    #[inline(always)]
+    fn levels<I: Memory>(
+        _: &AnyCodec,
+        coding: &Coding,
+        isa: I,
+        shape: HeadDim,
+        block: &[u8],
+        out: &mut [I::V],
+    ) -> f32 {
+        <F as Form>::levels(coding, isa, shape, block, out)
+    }
+
+    #[inline(always)]
+    fn quantise<I: Memory>(
+        _: &AnyCodec,
+        coding: &Coding,
+        isa: I,
+        shape: HeadDim,
+        norm_squared: f32,
+        y: &[I::V],
+        codes: [&mut [I::C]; 2],
+        block: &mut [u8],
+    ) -> Result<(), EncodeError> {
+        <F as Form>::quantise(coding, isa, shape, norm_squared, y, codes, block)
+    }
+}
+
+/// What the codec says, at run time, for head dims that are not worth code of their own; every form is compiled apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Any {}
+
+impl Way for Any {
+    const LAYOUT: Option<Layout> = None;
+    const SEARCHES: bool = false;
+
+    #[inline(always)]
+    fn levels<I: Memory>(
+        codec: &AnyCodec,
+        coding: &Coding,
+        isa: I,
+        shape: HeadDim,
+        block: &[u8],
+        out: &mut [I::V],
+    ) -> f32 {
+        with_code!(codec.id(), C => levels_apart::<I, <C as Formed>::Form>(coding, isa, shape, block, out))
+    }
+
+    #[inline(always)]
+    fn quantise<I: Memory>(
+        codec: &AnyCodec,
+        coding: &Coding,
+        isa: I,
+        shape: HeadDim,
+        norm_squared: f32,
+        y: &[I::V],
+        codes: [&mut [I::C]; 2],
+        block: &mut [u8],
+    ) -> Result<(), EncodeError> {
+        with_code!(codec.id(), C => {
+            quantise_apart::<I, <C as Formed>::Form>(coding, isa, shape, norm_squared, y, codes, block)
+        })
+    }
+}
+
+fn levels_apart<I: Memory, F: Form>(
+    coding: &Coding,
+    isa: I,
+    shape: HeadDim,
+    block: &[u8],
+    out: &mut [I::V],
+) -> f32 {
+    isa.apart(
+        #[inline(always)]
+        |isa| <F as Form>::levels(coding, isa, shape, block, out),
+    )
+}
+
+fn quantise_apart<I: Memory, F: Form>(
+    coding: &Coding,
+    isa: I,
+    shape: HeadDim,
+    norm_squared: f32,
+    y: &[I::V],
+    codes: [&mut [I::C]; 2],
+    block: &mut [u8],
+) -> Result<(), EncodeError> {
+    isa.apart(
+        #[inline(always)]
+        |isa| <F as Form>::quantise(coding, isa, shape, norm_squared, y, codes, block),
+    )
+}

@@ -1,0 +1,19 @@
+//! Why a check ends early.
+
+use std::io;
+use std::path::PathBuf;
+use tqkv_gpu::GpuError;
+
+/// Why a check ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// The device, or a shape that it does not take.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// The file of kernels could not be read.
+    #[error("{}: {}", .0.display(), .1)]
+    Ptx(PathBuf, #[source] io::Error),
+    /// The rows could not be written.
+    #[error(transparent)]
+    Write(#[from] io::Error),
+}

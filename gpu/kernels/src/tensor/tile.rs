@@ -1,0 +1,52 @@
+//! Where a thread is in a tile, and what it reads of a page.
+
+use crate::page;
+use crate::reader::Reader;
+use crate::tables::Words;
+use crate::threads::Threads;
+
+/// Tokens of a page that one thread has logits of.
+pub(super) const TOKENS: usize = page::SLOTS as usize / 8;
+
+/// Query heads that share a warp.
+pub const HEADS: u32 = 4;
+
+/// g: the row of a tile, and the column of its second factor.
+#[inline(always)]
+pub(super) fn row<T: Threads>() -> T::Of<u32> {
+    T::map(T::lane(), |lane| lane / 4)
+}
+
+/// t: which bytes of a row, and which columns of the sums.
+#[inline(always)]
+pub(super) fn column<T: Threads>() -> T::Of<u32> {
+    T::map(T::lane(), |lane| lane % 4)
+}
+
+/// 16 x 8 sums.
+pub(super) type Sums<T> = <T as Threads>::Of<[i32; 4]>;
+
+/// Keys or values of a page: their memory, bytes of a row, and each thread's place in the first rows: the first
+/// of the units of 8 coordinates that it reads, and where that is (of trellis codes, where the row is).
+#[derive(Clone, Copy)]
+pub(super) struct Side<T: Threads> {
+    pub(super) home: T::Memory,
+    pub(super) row_bytes: u32,
+    pub(super) start: T::Of<u32>,
+    pub(super) unit: T::Of<u32>,
+}
+
+impl<T: Threads> Side<T> {
+    /// `UNITS` units of a thread's row `slots` behind its first.
+    #[inline(always)]
+    pub(super) fn fetch<C: Reader, const G: usize, const UNITS: usize>(&self, slots: u32) -> T::Of<Words> {
+        let home = T::at(self.home, u64::from(slots * self.row_bytes));
+        C::units::<T, G, UNITS>(home, self.start, self.unit)
+    }
+}
+
+/// Whether the tiles of a page are written out, which saves moves between registers and asks for codes early, or one
+/// after the other at run time, where trellis codes or long vectors leave no registers for that.
+pub(super) const fn is_written_out(groups: usize, trellis: bool) -> bool {
+    !trellis && groups <= 4
+}

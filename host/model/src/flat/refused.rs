@@ -1,0 +1,14 @@
+//! What cannot be a flat file, and why.
+
+use crate::ModelError;
+use tqkv_lm::LmError;
+
+pub(super) fn refused(what: impl Into<String>) -> ModelError {
+    ModelError::Export(what.into())
+}
+
+impl From<LmError> for ModelError {
+    fn from(error: LmError) -> Self {
+        refused(error.to_string())
+    }
+}

@@ -1,0 +1,12 @@
+//! What the driver answers where it cannot do what is asked.
+
+/// What a function of the driver returns where it fails: a `CUresult`.
+pub(crate) type Failure = i32;
+pub(crate) const INVALID_VALUE: Failure = 1;
+pub(crate) const OUT_OF_MEMORY: Failure = 2;
+pub(crate) const INVALID_DEVICE: Failure = 101;
+pub(crate) const UNSUPPORTED_PTX: Failure = 222;
+pub(crate) const INVALID_HANDLE: Failure = 400;
+pub(crate) const NOT_FOUND: Failure = 500;
+pub(crate) const ILLEGAL_ADDRESS: Failure = 700;
+pub(crate) const CAPTURE_UNSUPPORTED: Failure = 900;

@@ -1,0 +1,53 @@
+//! What is known of an image, and the budget that it must keep.
+
+use super::machine::{Result, folder};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Instructions, with the names of the images' log lines.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Instructions {
+    pub(super) encode: u64,
+    pub(super) encode_from_i8: u64,
+    pub(super) decode: u64,
+    pub(super) score: u64,
+    pub(super) attend_64: u64,
+    /// Trellis codes: encode and decode with 8 states, decode with 256.
+    pub(super) t2s8_encode: u64,
+    pub(super) t2s8_decode: u64,
+    pub(super) t2_decode: u64,
+    /// A ring over a trellis code: a token, and attention over 64.
+    pub(super) t2s8_push: u64,
+    pub(super) t2s8_attend_64: u64,
+}
+
+/// What is known of one target.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Report {
+    pub(super) target: String,
+    pub(super) machine: String,
+    pub(super) crc: String,
+    pub(super) instructions: Instructions,
+    /// Peak of `encode`.
+    pub(super) stack_bytes: u64,
+    /// Encode, decode and score.
+    pub(super) flash_bytes: u64,
+    /// Static data of the codec.
+    pub(super) ram_bytes: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Reports {
+    pub(super) targets: Vec<Report>,
+}
+
+/// The budget, which is what was last measured and accepted.
+pub(super) fn budget() -> Result<Reports> {
+    let path = budget_path();
+    let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+pub(super) fn budget_path() -> PathBuf {
+    folder().join("budget.json")
+}
