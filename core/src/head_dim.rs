@@ -1,9 +1,9 @@
 //! Which head dims exist: the one place that knows.
 //!
-//! A head dim is `order * sylvester`, where `order` is 1 or the order of a Paley matrix (12, 20,
-//! 28, 36) and `sylvester` a power of two. Both factors are Hadamard matrices, so their Kronecker
-//! product is one, nothing is padded and every entry stays +-1. To add a family of head dims, add
-//! its order to `ORDERS` (and the text below it) and its prime to [`crate::rotation::paley`]; everything below reads this file.
+//! A head dim is `order * sylvester`, where `order` is 1 or the order of a Paley matrix (12, 20, 28, 36) and
+//! `sylvester` a power of two. Both factors are Hadamard matrices, so their Kronecker product is one, nothing
+//! is padded and every entry stays +-1. To add a family of head dims, add its order to `ORDERS` (and the text
+//! below it) and its prime to [`crate::rotation::paley`]; everything below reads this file.
 
 /// Orders of the non-Sylvester factor, with 1 for the plain powers of two.
 const ORDERS: [usize; 5] = [1, 12, 20, 28, 36];
@@ -77,8 +77,8 @@ impl HeadDim {
     }
 }
 
-/// Whether `dim` is supported: multiples of 16 from 16 to 1024 of the form n * 2^k with n = 1, 12, 20, 28 or 36, which
-/// are 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256 and so on.
+/// Whether `dim` is supported: multiples of 16 from 16 to 1024 of the form n * 2^k with n = 1, 12, 20, 28 or
+/// 36, which are 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256 and so on.
 pub const fn is_supported_head_dim(dim: usize) -> bool {
     HeadDim::new(dim).is_some()
 }

@@ -1,8 +1,8 @@
 //! The shape of a KV cache, and a chunk of tokens that fits it.
 //!
-//! Every cache (exact, compressed, on a GPU) and every plan of one takes a [`KvShape`] and refuses a bad one in the
-//! same words; [`Chunk::new`] checks the lengths of a chunk once, for all of them. Nothing here holds a token: the
-//! caches are in the crates `tqkv` and `tqkv-gpu`.
+//! Every cache (exact, compressed, on a GPU) and every plan of one takes a [`KvShape`] and refuses a bad one
+//! in the same words; [`Chunk::new`] checks the lengths of a chunk once, for all of them. Nothing here holds
+//! a token: the caches are in the crates `tqkv` and `tqkv-gpu`.
 
 use core::fmt;
 
@@ -164,8 +164,8 @@ impl KvShape {
         if layer < num_layers { Ok(()) } else { Err(KvError::Layer { layer, num_layers }) }
     }
 
-    /// Tokens in so many values of keys (`[n, num_kv_heads, head_dim]`) and of values (`[n, num_kv_heads, value_dim]`) of a
-    /// layer.
+    /// Tokens in so many values of keys (`[n, num_kv_heads, head_dim]`) and of values
+    /// (`[n, num_kv_heads, value_dim]`) of a layer.
     ///
     /// # Errors
     /// [`KvError::Layer`], [`KvError::NotWholeTokens`], [`KvError::Length`].
@@ -198,7 +198,8 @@ impl KvShape {
         if is_finite(q) { Ok(()) } else { Err(KvError::Query { layer, token: 0, head }) }
     }
 
-    /// Whether `q` is `[n, num_heads, head_dim]`, `out` `[n, num_heads, value_dim]`, and the queries are finite.
+    /// Whether `q` is `[n, num_heads, head_dim]`, `out` `[n, num_heads, value_dim]`, and the queries are
+    /// finite.
     ///
     /// # Errors
     /// [`KvError::Layer`], [`KvError::Length`], [`KvError::Query`].

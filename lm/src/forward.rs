@@ -51,8 +51,8 @@ pub struct Lm<'a, 'r, const D: usize, K: Code, V: Code, M> {
 }
 
 impl<'a, 'r, const D: usize, K: Code, V: Code, M: Kernels> Lm<'a, 'r, D, K, V, M> {
-    /// `heads` are the KV heads of the first layer, then of the next, each with a ring of its own of the same room, usually empty;
-    /// `work` is [`crate::Shape::work_words`] words, of any content.
+    /// `heads` are the KV heads of the first layer, then of the next, each with a ring of its own of the same
+    /// room, usually empty; `work` is [`crate::Shape::work_words`] words, of any content.
     ///
     /// # Errors
     /// Another head dim than the model's, another number of rings, rings without room, too few words.
@@ -101,14 +101,14 @@ impl<'a, 'r, const D: usize, K: Code, V: Code, M: Kernels> Lm<'a, 'r, D, K, V, M
         }
     }
 
-    /// Takes a token: its keys and values go to the rings, and [`Lm::logits`] are those of what follows it. A full ring
-    /// forgets its oldest token that is no sink; positions go on.
+    /// Takes a token: its keys and values go to the rings, and [`Lm::logits`] are those of what follows it. A
+    /// full ring forgets its oldest token that is no sink; positions go on.
     ///
     /// Cost: a product for each weight but those of embedding and head, and attention over all tokens held.
     ///
     /// # Errors
-    /// A token beyond the vocabulary; and what only damage does: keys or values too large, a cache written to. The rings then
-    /// differ in what they hold: [`Lm::clear`] them.
+    /// A token beyond the vocabulary; and what only damage does: keys or values too large, a cache written
+    /// to. The rings then differ in what they hold: [`Lm::clear`] them.
     #[inline(never)]
     pub fn push(&mut self, token: u32) -> Result<(), LmError> {
         let vocab = self.model.shape().vocab;

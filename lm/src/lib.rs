@@ -1,13 +1,15 @@
-//! A Llama-like language model in integers: for microcontrollers without a heap, an operating system or a floating-point unit.
+//! A Llama-like language model in integers: for microcontrollers without a heap, an operating system or a
+//! floating-point unit.
 //!
 //! ```text
 //! token --> residual stream (i32, 2^-18) --norm--> i16 x 2^e --products--> i32 --> attention over RingCache, SwiGLU --> logits
 //! ```
 //!
-//! Weights are signed bytes or 4-bit codes in a flat file that is read in place (`SPEC.md` has its bytes, `tqkv export --target
-//! mcu` writes it); activations are 16-bit mantissas under one power of two a vector; the cache is a ring of coded keys and
-//! values for each KV head. Every rounding is defined by integers alone, so the logits, and with them the text, are the same on
-//! every machine, whatever [`Kernels`](tqkv_core::fixed::Kernels) do the products.
+//! Weights are signed bytes or 4-bit codes in a flat file that is read in place (`SPEC.md` has its bytes,
+//! `tqkv export --target mcu` writes it); activations are 16-bit mantissas under one power of two a vector;
+//! the cache is a ring of coded keys and values for each KV head. Every rounding is defined by integers
+//! alone, so the logits, and with them the text, are the same on every machine, whatever
+//! [`Kernels`](tqkv_core::fixed::Kernels) do the products.
 //!
 //! ```
 //! use tqkv_core::Portable;
@@ -34,9 +36,10 @@
 //! # }
 //! ```
 //!
-//! When not to use it: on anything with floats and memory to spare, where `tqkv-model` computes the same models in f32; for
-//! prompts of thousands of tokens, which go through one by one here. It knows the Llama kind only: RMSNorm, RoPE in halves,
-//! SwiGLU, no biases; one block of weights scales to a row (8 bits) or 32 columns (4 bits).
+//! When not to use it: on anything with floats and memory to spare, where `tqkv-model` computes the same
+//! models in f32; for prompts of thousands of tokens, which go through one by one here. It knows the Llama
+//! kind only: RMSNorm, RoPE in halves, SwiGLU, no biases; one block of weights scales to a row (8 bits) or 32
+//! columns (4 bits).
 #![no_std]
 #![forbid(unsafe_code)]
 

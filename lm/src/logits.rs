@@ -31,7 +31,8 @@ impl Logits<'_> {
     }
 }
 
-/// Draws tokens by softmax(logits / temperature); the same seed and logits give the same tokens on every machine.
+/// Draws tokens by softmax(logits / temperature); the same seed and logits give the same tokens on every
+/// machine.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Sampler {
@@ -47,7 +48,8 @@ impl Sampler {
         Self { state: seed, slope: LOG2_E * 256 / divisor as i64 }
     }
 
-    /// The next token. Weights have a relative error below 3e-4, or are 2^-31 of the largest where they are less.
+    /// The next token. Weights have a relative error below 3e-4, or are 2^-31 of the largest where they are
+    /// less.
     pub fn pick(&mut self, logits: &Logits<'_>) -> u32 {
         let (best, most) = logits.best();
         let slope = self.slope;

@@ -1,11 +1,13 @@
 //! Matrices of weights as they lie in the file, and their products with a vector.
 //!
-//! Rows lie in pairs, so that a loop reads each activation once for two. With 8 bits, four columns are a word of bytes 0, 2, 1,
-//! 3: the signed bytes 0 and 2 of it are columns 0 and 1, and its halves, as signed 16-bit numbers over 256, are columns 2 and
-//! 3. A half has the byte of another column in its lower end; who quantises takes that into account, so it costs no accuracy, and
-//! a processor that multiplies halves needs nothing to unpack them.
+//! Rows lie in pairs, so that a loop reads each activation once for two. With 8 bits, four columns are a word
+//! of bytes 0, 2, 1, 3: the signed bytes 0 and 2 of it are columns 0 and 1, and its halves, as signed 16-bit
+//! numbers over 256, are columns 2 and
+//! 3. A half has the byte of another column in its lower end; who quantises takes that into account, so it
+//!    costs no accuracy, and a processor that multiplies halves needs nothing to unpack them.
 //!
-//! With 4 bits, 32 columns share a byte as their scale, and of eight columns column c is nibble c / 2 + 4 (c % 2), less 8.
+//! With 4 bits, 32 columns share a byte as their scale, and of eight columns column c is nibble c / 2 + 4 (c
+//! % 2), less 8.
 
 use crate::vector::{bits_of, exponent_of};
 use tqkv_core::fixed::{Kernels, Products};
@@ -47,7 +49,8 @@ impl LayoutBytes {
         4 + 2 * width as u64
     }
 
-    /// A matrix: exponent, a scale a row, and pairs of rows, the last with a row of zeros where there is none.
+    /// A matrix: exponent, a scale a row, and pairs of rows, the last with a row of zeros where there is
+    /// none.
     pub const fn matrix(self, rows: usize, columns: usize) -> u64 {
         let rows = rows.next_multiple_of(2) as u64;
         4 + 2 * rows + rows / 2 * (self.pair_scales(columns) + self.pair_codes(columns)) as u64
@@ -87,7 +90,8 @@ const fn low(bytes: [u8; 2]) -> i32 {
 }
 
 impl<'a> Matrix<'a> {
-    /// Takes a matrix off the front of bytes; one of no rows where there are too few, which loading has ruled out.
+    /// Takes a matrix off the front of bytes; one of no rows where there are too few, which loading has ruled
+    /// out.
     pub(crate) fn read(bytes: &'a [u8], bits: WeightBits, rows: usize, columns: usize) -> (Self, &'a [u8]) {
         let of = LayoutBytes(bits);
         let (exponent, rest) = bytes.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
@@ -116,7 +120,8 @@ impl<'a> Matrix<'a> {
 
     /// Writes the products of the rows with `x` to `out`; returns the exponent to add to that of `x`.
     ///
-    /// A sum of products is exact; its upper 31 bits, by the length of a row, times the scale of the row give 31 bits again.
+    /// A sum of products is exact; its upper 31 bits, by the length of a row, times the scale of the row give
+    /// 31 bits again.
     pub(crate) fn multiply(&self, kernels: impl Kernels, x: &[i16], out: &mut [i32]) -> i32 {
         let grown = bits_of(self.columns as u32 - 1);
         // Sums are below 2^30 columns, or 2^26 columns, and in units of 1 / 256, or 1.

@@ -66,8 +66,9 @@ impl<'a> Reader<'a> {
 }
 
 impl<'a> Model<'a> {
-    /// Checks everything but that weights are the ones that were written, and finds the tensors. On processors with DSP loops
-    /// the bytes are best aligned to 4, else the portable loops are taken; results are the same.
+    /// Checks everything but that weights are the ones that were written, and finds the tensors. On
+    /// processors with DSP loops the bytes are best aligned to 4, else the portable loops are taken; results
+    /// are the same.
     ///
     /// # Errors
     /// What [`Shape::read`] says, a wrong length, a wrong checksum, an exponent out of range.
@@ -79,8 +80,8 @@ impl<'a> Model<'a> {
         if checksum(bytes) == u32::from_le_bytes(*sum) { Ok(model) } else { Err(LmError::Checksum) }
     }
 
-    /// [`Model::load`] without the checksum, which takes some 10 instructions a byte: for bytes that a build has checked. Damaged
-    /// weights give a damaged text, and nothing worse.
+    /// [`Model::load`] without the checksum, which takes some 10 instructions a byte: for bytes that a build
+    /// has checked. Damaged weights give a damaged text, and nothing worse.
     ///
     /// # Errors
     /// As [`Model::load`], but for the checksum.

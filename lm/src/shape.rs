@@ -53,7 +53,8 @@ const fn field(name: &'static str, accepted: &'static str) -> LmError {
 }
 
 impl Shape {
-    /// Reads and checks the header; `const`, so that a firmware can size its memory by the model that it includes.
+    /// Reads and checks the header; `const`, so that a firmware can size its memory by the model that it
+    /// includes.
     ///
     /// # Errors
     /// [`LmError::NotAModel`], [`LmError::Version`], or the first field that is out of range.

@@ -36,7 +36,8 @@ fn logistic(x: i32) -> i32 {
 
 /// Makes mantissas of gates, in units of 2^exponent, silu(gate) * up, in units of 2^(both exponents).
 pub(crate) fn gated(gate: &mut [i32], exponent: i32, up: &[i32]) {
-    // Gates have 16 bits with their sign; in steps of more than one, where all but zero are beyond the table, they are taken as ones.
+    // Gates have 16 bits with their sign; in steps of more than one, where all but zero are beyond the table,
+    // they are taken as ones.
     let by = (exponent + BITS).clamp(-31, 15);
     let (left, right) = (by.max(0), (-by).max(0));
     for (g, &u) in gate.iter_mut().zip(up) {

@@ -38,7 +38,8 @@ pub(crate) fn add(residual: &mut [i32], sums: &[i32], exponent: i32) {
 
 /// How far values are shifted right, so that the largest magnitude, rounded, has at most so many bits.
 pub(crate) fn excess(values: &[i32], bits: u32) -> u32 {
-    // Has the bits of the largest magnitude; where it has ones that no value has, a bit is given away once in a while.
+    // Has the bits of the largest magnitude; where it has ones that no value has, a bit is given away once in
+    // a while.
     let all = values.iter().fold(0, |all, &v| all | (v ^ (v >> 31)) as u32);
     let down = bits_of(all).saturating_sub(bits);
     // Rounding may carry into one bit more.
@@ -53,8 +54,8 @@ pub(crate) fn shifted(down: u32) -> impl Fn(i32) -> i32 {
     move |v| (((v << up) >> down) + 1) >> 1
 }
 
-/// Writes the upper `bits` bits (sign aside) of the largest value, and as many places of the others, to `out`, rounded; returns
-/// the exponent that this adds.
+/// Writes the upper `bits` bits (sign aside) of the largest value, and as many places of the others, to
+/// `out`, rounded; returns the exponent that this adds.
 pub(crate) fn mantissas(values: &[i32], bits: u32, out: &mut [i16]) -> i32 {
     let down = excess(values, bits);
     let shifted = shifted(down);

@@ -91,8 +91,8 @@ macro_rules! define_levels {
 
 for_each_level!([define_levels]());
 
-/// Runs `$fast` with `$isa` set to the token of a level. For the portable one `$portable` may stand instead, where
-/// core has that compiled.
+/// Runs `$fast` with `$isa` set to the token of a level. For the portable one `$portable` may stand instead,
+/// where core has that compiled.
 macro_rules! at_level {
     ($level:expr, $isa:ident => $body:expr) => {
         $crate::level::at_level!($level, $isa => $body, {
@@ -221,9 +221,10 @@ pub(crate) trait Kernel {
     fn run<I: Machine>(self, isa: I) -> Self::Output;
 }
 
-/// A page-sized piece of work for which there are many kernels: one for each codec and number of heads. `run` chooses among
-/// them in plain code and calls each through [`tqkv_core::machine::Memory::apart`], so that each is a function of its own.
-/// As one function a level, all kernels together took the compiler three times as long.
+/// A page-sized piece of work for which there are many kernels: one for each codec and number of heads. `run`
+/// chooses among them in plain code and calls each through [`tqkv_core::machine::Memory::apart`], so that
+/// each is a function of its own. As one function a level, all kernels together took the compiler three times
+/// as long.
 pub(crate) trait Kernels {
     /// Does the work.
     fn run<I: Machine>(self, isa: I);

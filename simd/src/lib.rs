@@ -1,8 +1,8 @@
 //! The tqkv codec and attention kernels on AVX2, AVX-VNNI, AVX-512 and NEON.
 //!
-//! Two halves. [`codec`] runs the float algorithms of `tqkv-core` on wider registers: same source,
-//! same bits, entered once per batch of vectors. [`page`] holds what attends over a cache: int8 scores and sums
-//! over pages of codes, several times faster than reading f16.
+//! Two halves. [`codec`] runs the float algorithms of `tqkv-core` on wider registers: same source, same bits,
+//! entered once per batch of vectors. [`page`] holds what attends over a cache: int8 scores and sums over
+//! pages of codes, several times faster than reading f16.
 //!
 //! [`Level`] says which instruction set: detected once, passed to every call. This is the only
 //! CPU crate with `unsafe` code; nearly every block of it relies on one contract, that a token proves

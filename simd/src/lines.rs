@@ -53,7 +53,8 @@ pub(crate) trait Machine: Memory + Search {
     /// What operations on blocks are compiled for: tokens that differ in products of bytes alone share them.
     fn of_blocks(self) -> Self::Blocks;
 
-    /// Runs `work`, an `#[inline(always)]` closure: in line, but of the definition as a function, so that its kernels share it.
+    /// Runs `work`, an `#[inline(always)]` closure: in line, but of the definition as a function, so that its
+    /// kernels share it.
     #[inline(always)]
     fn step<R>(self, work: impl FnOnce(Self) -> R) -> R {
         work(self)
@@ -188,8 +189,8 @@ const fn field3(a: u8, b: u8, c: u8, field: usize) -> usize {
     code as usize & 7
 }
 
-/// What takes much code is compiled once, not at each place: the definition need not be fast, and the crate is
-/// built in four fifths of the time.
+/// What takes much code is compiled once, not at each place: the definition need not be fast, and the crate
+/// is built in four fifths of the time.
 impl Machine for Portable {
     type Blocks = Self;
     type Line = [u8; 64];

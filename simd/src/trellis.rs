@@ -73,8 +73,9 @@ pub(crate) trait Bytes: Memory {
 
     /// No decisions yet.
     fn undecided(self) -> Self::D;
-    /// Adds a bit for each byte of a register: whether that of `one` is below that of `zero`, given the smaller
-    /// of both. Registers are noted in ascending order, within those that `upper` is false for, and true.
+    /// Adds a bit for each byte of a register: whether that of `one` is below that of `zero`, given the
+    /// smaller of both. Registers are noted in ascending order, within those that `upper` is false for, and
+    /// true.
     fn note(
         self,
         decisions: Self::D,
@@ -565,8 +566,8 @@ fn best_state<I: Bytes>(metrics: &[u8; STATES]) -> usize {
     usize::from(best & 0xff)
 }
 
-/// The newest bit of the state at an address after the exchange of a turn, and the address of the state before
-/// it at the beginning of the turn.
+/// The newest bit of the state at an address after the exchange of a turn, and the address of the state
+/// before it at the beginning of the turn.
 #[inline(always)]
 fn back<I: Bytes, const TURN: usize>(decisions: &[u8; DECISIONS], after: usize) -> (u8, usize) {
     let bit = const { I::TURNS[TURN] };
@@ -580,7 +581,8 @@ fn back<I: Bytes, const TURN: usize>(decisions: &[u8; DECISIONS], after: usize) 
     ((address >> at) as u8 & 1, address & !(1 << at) | decision << at)
 }
 
-/// Follows `P` problems, each in `room` bytes, back over `count` coordinates; calls `bit(problem, u)` for each.
+/// Follows `P` problems, each in `room` bytes, back over `count` coordinates; calls `bit(problem, u)` for
+/// each.
 #[inline(always)]
 fn trace_back<I: Bytes, const P: usize>(
     count: usize,

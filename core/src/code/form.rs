@@ -26,7 +26,8 @@ pub trait Form: 'static {
     /// The layout, where the form says it.
     const LAYOUT: Option<Layout>;
 
-    /// Whether encoding is a search, in memory that registers have not: then nothing calls [`Form::quantise`].
+    /// Whether encoding is a search, in memory that registers have not: then nothing calls
+    /// [`Form::quantise`].
     const SEARCHES: bool = false;
 
     /// Levels of a block, one register of `out` for each group; returns what they are to be multiplied by.
@@ -189,7 +190,8 @@ impl Form for Planes {
     }
 }
 
-/// Out of line: the conversion in software is long, and in line it would be unrolled in every instruction set.
+/// Out of line: the conversion in software is long, and in line it would be unrolled in every instruction
+/// set.
 #[inline(never)]
 fn widen_halves(bytes: &[u8], values: &mut [f32; GROUP]) {
     for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<2>().0) {

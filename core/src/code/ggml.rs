@@ -15,8 +15,8 @@ fn reciprocal(value: f32) -> f32 {
 }
 
 /// Encodes a run whose scale fits f16; the scale is absmax / 127, codes are rounded half away from zero with
-/// the unrounded scale, as the reference quantiser of that format does. Out of line: in line it would be unrolled in
-/// every instruction set.
+/// the unrounded scale, as the reference quantiser of that format does. Out of line: in line it would be
+/// unrolled in every instruction set.
 #[inline(never)]
 pub(super) fn encode_q8_0(run: &[f32; RUN], bytes: &mut [u8]) {
     let scale = run.iter().fold(0.0, |m, v| f32::max(m, v.abs())) / 127.0;

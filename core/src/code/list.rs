@@ -3,8 +3,8 @@
 /// Hands the list to a macro: `for_each_code!([my_macro] [arguments])` becomes
 /// `my_macro! { [arguments] rows }`, a row being `Id "name" number rotation [layout] levels;`.
 ///
-/// To add a codec of a known layout, write its row and, where it has levels of its own, their table. WARNING: names and
-/// numbers are stored in files; rows may be added, never changed.
+/// To add a codec of a known layout, write its row and, where it has levels of its own, their table. WARNING:
+/// names and numbers are stored in files; rows may be added, never changed.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! for_each_code {

@@ -1,8 +1,9 @@
 //! What a code is, said once: the list of codecs, how their bytes lie, what their codes mean.
 //!
-//! Every codec is a row of [`for_each_code!`](crate::for_each_code), a type of its own that implements [`Code`], and a
-//! value of [`CodecId`]; [`with_code!`](crate::with_code) leads from the value to the type. A level is a signed byte
-//! times a unit, in every codec that has levels, so one table serves floats, integers, microcontrollers and GPUs.
+//! Every codec is a row of [`for_each_code!`](crate::for_each_code), a type of its own that implements
+//! [`Code`], and a value of [`CodecId`]; [`with_code!`](crate::with_code) leads from the value to the type. A
+//! level is a signed byte times a unit, in every codec that has levels, so one table serves floats, integers,
+//! microcontrollers and GPUs.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -13,8 +14,8 @@
 //! | [`scalar`], [`int8`], `ggml`, [`trellis`] | codes on registers and bytes |
 //! | `scale` | the one scale of a block |
 //!
-//! Crates that read blocks in their own way (lines, threads) implement a reader of their own for these types; a program
-//! that only encodes and attends wants [`crate::Codec`] or [`crate::AnyCodec`].
+//! Crates that read blocks in their own way (lines, threads) implement a reader of their own for these types;
+//! a program that only encodes and attends wants [`crate::Codec`] or [`crate::AnyCodec`].
 
 pub mod codebook;
 pub(crate) mod form;

@@ -45,7 +45,8 @@ pub fn levels<I: Isa, const BITS: usize>(
     }
 }
 
-/// Codes of `y` for the assumed norm, and the moments that judge them, with levels in units: the energy is exact.
+/// Codes of `y` for the assumed norm, and the moments that judge them, with levels in units: the energy is
+/// exact.
 #[inline(always)]
 fn quantise_at<I: Isa, const BITS: usize>(
     isa: I,
@@ -111,8 +112,8 @@ pub(crate) fn quantise_in_place<I: Isa, const BITS: usize>(
 /// Quantises the rotated vector `y` with |x|^2 = `norm_squared` > 0; returns the scale. This form
 /// keeps everything in registers, for GPU warps.
 ///
-/// `ragged`: the last group holds 16 coordinates. `spare` is as long as `codes`. Cost: one pass over `y` for each candidate
-/// scale of `effort`.
+/// `ragged`: the last group holds 16 coordinates. `spare` is as long as `codes`. Cost: one pass over `y` for
+/// each candidate scale of `effort`.
 #[inline(always)]
 #[expect(
     clippy::too_many_arguments,

@@ -139,8 +139,8 @@ impl Moments {
         match mode {
             ScaleMode::Raw => self.assumed,
             ScaleMode::Preserving => self.preserving(isa, dim),
-            // A code that points elsewhere would be stretched without end: then the cosine, which is the ratio of the
-            // preserving to the unbiased scale, is below the inverse of what is allowed.
+            // A code that points elsewhere would be stretched without end: then the cosine, which is the
+            // ratio of the preserving to the unbiased scale, is below the inverse of what is allowed.
             ScaleMode::Unbiased => {
                 let target = self.norm_squared * dim;
                 let stretched = LARGEST_STRETCH * self.cross;

@@ -140,15 +140,16 @@ impl AnyCodec {
         self.book
     }
 
-    /// What a level is worth, in sigmas: levels are whole numbers. 1 where values, or runs with scales of their own, are
-    /// stored.
+    /// What a level is worth, in sigmas: levels are whole numbers. 1 where values, or runs with scales of
+    /// their own, are stored.
     #[inline(always)]
     pub const fn unit(&self) -> f32 {
         self.unit
     }
 
-    /// Norm up to which every vector can be encoded, whatever its direction, scale mode and effort. Most longer ones can
-    /// too: what must fit f16 is the stored scale, and how much of a vector it holds depends on where the vector points.
+    /// Norm up to which every vector can be encoded, whatever its direction, scale mode and effort. Most
+    /// longer ones can too: what must fit f16 is the stored scale, and how much of a vector it holds depends
+    /// on where the vector points.
     pub fn max_norm(&self) -> f32 {
         let levels = match (self.id.levels(), self.book) {
             (Levels::Trellis(trellis), _) => &trellis.code.levels[..trellis.code.level_count()],
@@ -171,10 +172,9 @@ impl AnyCodec {
     /// them your own memory with [`AnyCodec::encode_in`].
     ///
     /// # Errors
-    /// NaN or infinity, a scale outside f16, or wrong lengths; `block` is untouched then, or, where there are more,
-    /// the blocks from the first that could not be written on.
-    /// A vector whose scale rounds to zero in f16 (norm below 3e-8) becomes the zero block, which
-    /// decodes to exact zeros.
+    /// NaN or infinity, a scale outside f16, or wrong lengths; `block` is untouched then, or, where there are
+    /// more, the blocks from the first that could not be written on. A vector whose scale rounds to zero in
+    /// f16 (norm below 3e-8) becomes the zero block, which decodes to exact zeros.
     pub fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
         self.encode_with(Portable, x, block).map_err(|(_, error)| error)
     }
@@ -202,13 +202,14 @@ impl AnyCodec {
     /// Decodes `block` into `out` (`dim` values), or as many blocks into as many vectors.
     ///
     /// # Errors
-    /// Wrong lengths, or a stored scale that is NaN or infinite; `out` is untouched then, or, where there are more
-    /// blocks, from the first of them that is bad on.
+    /// Wrong lengths, or a stored scale that is NaN or infinite; `out` is untouched then, or, where there are
+    /// more blocks, from the first of them that is bad on.
     pub fn decode(&self, block: &[u8], out: &mut [f32]) -> Result<(), DecodeError> {
         self.decode_with(Portable, block, out).map_err(|(_, error)| error)
     }
 
-    /// Rotates a query of `dim` values for [`AnyCodec::scores`], or several; the identity for codecs without a rotation.
+    /// Rotates a query of `dim` values for [`AnyCodec::scores`], or several; the identity for codecs without
+    /// a rotation.
     ///
     /// # Panics
     /// The slices differ in length, or hold no whole number of vectors.
@@ -233,8 +234,8 @@ impl AnyCodec {
         self.accumulate_with(Portable, weights, blocks, acc);
     }
 
-    /// Takes what [`AnyCodec::accumulate`] summed, `dim` values or several times as many, back to the domain of the
-    /// vectors, in place.
+    /// Takes what [`AnyCodec::accumulate`] summed, `dim` values or several times as many, back to the domain
+    /// of the vectors, in place.
     ///
     /// # Panics
     /// `acc` holds no whole number of vectors.
@@ -242,8 +243,9 @@ impl AnyCodec {
         self.unrotate_with(Portable, acc);
     }
 
-    /// Decodes blocks back to back into the domain of [`AnyCodec::rotate_query`] and [`AnyCodec::accumulate`]:
-    /// <rotated query, out> is the score. For attention of many queries over the same keys. Scales are not checked.
+    /// Decodes blocks back to back into the domain of [`AnyCodec::rotate_query`] and
+    /// [`AnyCodec::accumulate`]: <rotated query, out> is the score. For attention of many queries over the
+    /// same keys. Scales are not checked.
     ///
     /// # Panics
     /// `out` does not hold `dim` values for each block.

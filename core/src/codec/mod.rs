@@ -1,4 +1,5 @@
-//! What a program calls: [`crate::Codec`], its shape known to the compiler, and [`crate::AnyCodec`], at run time.
+//! What a program calls: [`crate::Codec`], its shape known to the compiler, and [`crate::AnyCodec`], at run
+//! time.
 
 pub(crate) mod any;
 pub(crate) mod ops;

@@ -40,8 +40,8 @@ macro_rules! with_groups {
     };
 }
 
-/// Runs `$body` with `$groups` as [`with_groups`] sets it and `$form` set to the codec's form, which is only told for
-/// head dim 128. `$body` calls a function, so that codes of one form share it.
+/// Runs `$body` with `$groups` as [`with_groups`] sets it and `$form` set to the codec's form, which is only
+/// told for head dim 128. `$body` calls a function, so that codes of one form share it.
 macro_rules! with_form {
     ($codec:expr, $form:ident, $groups:ident => $body:expr) => {
         match $codec.dim() {
@@ -300,8 +300,8 @@ impl AnyCodec {
     }
 }
 
-/// Encodes vectors back to back; lengths fit. Position and reason of the first that cannot be. Of a form that is known, only
-/// its own way is compiled.
+/// Encodes vectors back to back; lengths fit. Position and reason of the first that cannot be. Of a form that
+/// is known, only its own way is compiled.
 pub(super) fn encode<I: Memory, F: Form, const G: usize>(
     codec: &AnyCodec,
     isa: I,

@@ -16,8 +16,9 @@ use crate::machine::block_io::SCALE_BYTES;
 /// log2(e) in Q16.
 const LOG2_E: i64 = 94_548;
 
-/// Weights are summed to this at most, so that sums of weight * level stay below 2^31: a level is -128 to 127, and
-/// each halving of sums and total, rounded down, may leave a sum larger than 128 totals by 64, so by 128 in all.
+/// Weights are summed to this at most, so that sums of weight * level stay below 2^31: a level is -128 to
+/// 127, and each halving of sums and total, rounded down, may leave a sum larger than 128 totals by 64, so by
+/// 128 in all.
 const MAX_TOTAL: u32 = (1 << 24) - 2;
 
 /// A softmax-weighted sum of values in progress.

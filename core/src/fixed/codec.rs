@@ -9,10 +9,10 @@ use core::marker::PhantomData;
 
 /// The codec of one head dim and kind in integers; best kept in a `static`.
 ///
-/// `C` is one of [`crate::code`]: `S1` to `S5`, `N1` to `N4`, `I8`, or `T1S8` to `T4S8` (whose search then takes 7 bytes a
-/// coordinate of stack, where [`super::FixedTrellis`] is lent them). Only the tables of
-/// the codec that is used are linked. The value itself is the signs (one byte a coordinate), the
-/// scale mode and the [`Kernels`] that its loops go through, which change no byte.
+/// `C` is one of [`crate::code`]: `S1` to `S5`, `N1` to `N4`, `I8`, or `T1S8` to `T4S8` (whose search then
+/// takes 7 bytes a coordinate of stack, where [`super::FixedTrellis`] is lent them). Only the tables of the
+/// codec that is used are linked. The value itself is the signs (one byte a coordinate), the scale mode and
+/// the [`Kernels`] that its loops go through, which change no byte.
 ///
 /// ```
 /// use tqkv_core::code::S4;

@@ -115,7 +115,8 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
         Ok(stored)
     }
 
-    /// Finishes the transform of `y` unless it is, and writes its codes; returns the sum of shifted y times level.
+    /// Finishes the transform of `y` unless it is, and writes its codes; returns the sum of shifted y times
+    /// level.
     ///
     /// Two coordinates at a time, which is what the registers of the smallest cores hold.
     #[inline(always)]
@@ -164,7 +165,8 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
         Moments { cross, energy: || Self::energy(codes) }.scale(self.mode, norm.value, norm.value, units)
     }
 
-    /// Sum of squared levels: at most 1024 * 127^2 < 2^24. One code after the other: rarely needed, and small.
+    /// Sum of squared levels: at most 1024 * 127^2 < 2^24. One code after the other: rarely needed, and
+    /// small.
     #[inline(never)]
     fn energy(codes: &[u8]) -> u32 {
         let bits = Tables::<D, C>::BITS;

@@ -1,37 +1,37 @@
 //! The loops over coordinates that a processor with packed arithmetic does faster.
 //!
-//! `tqkv-simd` has them for the DSP extension of Cortex-M4, M7 and M33. A kernel that returns `None` leaves the work to
-//! the portable code, and one that does it gives the same integers.
+//! `tqkv-simd` has them for the DSP extension of Cortex-M4, M7 and M33. A kernel that returns `None` leaves
+//! the work to the portable code, and one that does it gives the same integers.
 
 /// Loops for one kind of processor; a token that proves that the code runs on such a one.
 ///
 /// The default of each is to leave it to the portable code.
 pub trait Kernels: Copy {
-    /// Zero, for buffers that are written before they are read. Where it is opaque to the compiler, they are filled by
-    /// stores in place and not by a call of memset, which takes three times as long on Cortex-M4.
+    /// Zero, for buffers that are written before they are read. Where it is opaque to the compiler, they are
+    /// filled by stores in place and not by a call of memset, which takes three times as long on Cortex-M4.
     #[inline(always)]
     fn blank(self) -> i32 {
         0
     }
 
-    /// Writes H diag(`signs`) `x` to `y` and returns |x|^2. H is the Sylvester matrix; the lengths are equal, a
-    /// power of two, 16 to 1024.
+    /// Writes H diag(`signs`) `x` to `y` and returns |x|^2. H is the Sylvester matrix; the lengths are equal,
+    /// a power of two, 16 to 1024.
     #[inline(always)]
     fn rotate(self, x: &[i16], signs: &[i8], y: &mut [i32]) -> Option<u64> {
         let _ = (x, signs, y);
         None
     }
 
-    /// Writes the codes of `task.y` to `codes` (bits / 8 bytes a coordinate, dense, LSB first) and returns the
-    /// sum of shifted y times level, wrapping.
+    /// Writes the codes of `task.y` to `codes` (bits / 8 bytes a coordinate, dense, LSB first) and returns
+    /// the sum of shifted y times level, wrapping.
     #[inline(always)]
     fn quantise(self, task: Quantise<'_>, codes: &mut [u8]) -> Option<i32> {
         let _ = (task, codes);
         None
     }
 
-    /// The dot of a query with signed bytes, as many as the query has coordinates, a multiple of 8. A word of the query is two
-    /// coordinates of 16 bits, the second in the low half.
+    /// The dot of a query with signed bytes, as many as the query has coordinates, a multiple of 8. A word of
+    /// the query is two coordinates of 16 bits, the second in the low half.
     #[inline(always)]
     fn dot(self, query: &[i32], bytes: &[u8]) -> Option<i32> {
         let _ = (query, bytes);
@@ -55,14 +55,15 @@ pub trait Kernels: Copy {
 
 /// What [`Kernels::products`] works on; `tqkv-lm` says how rows lie.
 ///
-/// A row gives ((sum >> shift) * scale + 2^15) >> 16, where the exact sum of its products, with 8 bits times 256, is below 2^31 once
-/// shifted.
+/// A row gives ((sum >> shift) * scale + 2^15) >> 16, where the exact sum of its products, with 8 bits times
+/// 256, is below 2^31 once shifted.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Products<'a> {
     /// Bits of a weight, 8 or 4.
     pub bits: u8,
-    /// For each pair of rows two bytes a column with 8 bits; with 4 the scales of groups, then a byte a column.
+    /// For each pair of rows two bytes a column with 8 bits; with 4 the scales of groups, then a byte a
+    /// column.
     pub weights: &'a [u8],
     /// Two bytes a row.
     pub scales: &'a [u8],

@@ -174,8 +174,8 @@ pub(super) struct Multiplier {
 }
 
 impl Multiplier {
-    /// `value` with a sign. For products in i32 the `LIMIT` is 30, in i64 62. A value too large for any result but zero and saturation becomes 2^15,
-    /// one too small for any result but zero becomes 0.
+    /// `value` with a sign. For products in i32 the `LIMIT` is 30, in i64 62. A value too large for any
+    /// result but zero and saturation becomes 2^15, one too small for any result but zero becomes 0.
     #[inline]
     pub(super) const fn new<const LIMIT: i32>(value: Real, negative: bool) -> Self {
         let Real { mantissa, exponent } = value.rounded::<15>();

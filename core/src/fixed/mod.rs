@@ -23,8 +23,8 @@
 //! | a whole cache | [`RingCache`] |
 //! | trellis codes | [`FixedTrellis`]: less error in the same bytes, for a search that takes 7 to 16 times as long |
 //!
-//! On Cortex-M4, M7 and M33 the `Dsp` kernels of `tqkv-simd` do the loops of encoding, to the same bits, in two
-//! thirds of the instructions: [`FixedCodec::with_kernels`].
+//! On Cortex-M4, M7 and M33 the `Dsp` kernels of `tqkv-simd` do the loops of encoding, to the same bits, in
+//! two thirds of the instructions: [`FixedCodec::with_kernels`].
 //!
 //! When not to use it: with a floating-point unit and f32 data, [`crate::Codec`] and
 //! [`crate::AnyCodec`] search for better scales and know all codecs.
@@ -40,7 +40,8 @@
 //! | 128 | 68 B, 15.1 | 100 B, 10.2 | 132 B, 7.8 | 260 B, 3.9 | 512 B, 2.0 |
 //! | 256 | 132 B, 7.8 | 196 B, 5.2 | 260 B, 3.9 | 516 B, 2.0 | 1024 B, 1.0 |
 //!
-//! A [`RingCache`] adds seven words of RAM to the bytes that it is lent, and its codecs one byte a coordinate of flash.
+//! A [`RingCache`] adds seven words of RAM to the bytes that it is lent, and its codecs one byte a coordinate
+//! of flash.
 
 mod attend;
 mod codec;

@@ -10,11 +10,12 @@ use crate::error::{DecodeError, EncodeError};
 
 /// Keys and values of the newest tokens of one KV head, and of the first ones (*sinks*).
 ///
-/// It lives in two memories. The codecs hold the signs and never change: they belong in flash, and one pair serves the
-/// rings of all heads. The tokens are bytes of RAM, which the caller lends; start them with zeros, so that a `static` of them
-/// takes no flash. A slot is one key and one value block, and the ring holds as many as the bytes allow; take
-/// `RingCache::<D, K, V>::bytes_for(tokens)`. When it is full, each new token replaces the oldest that is no sink. Positions are
-/// the business of the caller (keys come after RoPE), so attention does not care for the order of slots.
+/// It lives in two memories. The codecs hold the signs and never change: they belong in flash, and one pair
+/// serves the rings of all heads. The tokens are bytes of RAM, which the caller lends; start them with zeros,
+/// so that a `static` of them takes no flash. A slot is one key and one value block, and the ring holds as
+/// many as the bytes allow; take `RingCache::<D, K, V>::bytes_for(tokens)`. When it is full, each new token
+/// replaces the oldest that is no sink. Positions are the business of the caller (keys come after RoPE), so
+/// attention does not care for the order of slots.
 ///
 /// ```
 /// use tqkv_core::code::{S3, S4};

@@ -65,8 +65,8 @@ fn preserving(norm: Real, energy: Real, root: Real) -> Real {
     norm.normalised().times(inverse_root(energy).times(root))
 }
 
-/// The unbiased scale, but at most twice the one that preserves the energy: a vector may not decode to more than four times
-/// its own.
+/// The unbiased scale, but at most twice the one that preserves the energy: a vector may not decode to more
+/// than four times its own.
 #[cold]
 #[inline(never)]
 fn bounded(unbiased: Real, preserving: Real) -> Real {

@@ -70,7 +70,8 @@ impl<const D: usize, C: Code> Tables<D, C> {
     pub(super) const HAS_COMPOSITES: bool =
         D * if Self::IS_INT8 { 128 } else { LARGEST as usize } <= i16::MAX as usize;
 
-    /// Whether queries are pairs of 16-bit halves, and not composites: where codes are not looked up in pairs.
+    /// Whether queries are pairs of 16-bit halves, and not composites: where codes are not looked up in
+    /// pairs.
     pub(super) const HALVES: bool = Self::IS_INT8 || Self::IS_TRELLIS;
 
     /// Integer levels of eight codes in `BITS` bytes, two to a composite.
@@ -160,9 +161,10 @@ const fn levels(book: &Codebook) -> [i8; MAX_LEVELS] {
 
 /// Largest ratio of the unbiased scale to the norm at which it is surely not bounded: see [`super::scale`].
 ///
-/// With levels l, y in sigmas (|y|^2 = dim), c = sum of y l / dim and e = sum of l^2 / dim, the bound of twice the scale that
-/// preserves the energy does not bite where 4 c^2 >= e. Outside of the innermost cells l <= r y, with r the largest ratio of a level to
-/// the boundary below it, so e <= r c + l0^2; hence c above the root of 4 c^2 = r c + l0^2 is enough, and the scale is |x| / c.
+/// With levels l, y in sigmas (|y|^2 = dim), c = sum of y l / dim and e = sum of l^2 / dim, the bound of
+/// twice the scale that preserves the energy does not bite where 4 c^2 >= e. Outside of the innermost cells l
+/// <= r y, with r the largest ratio of a level to the boundary below it, so e <= r c + l0^2; hence c above
+/// the root of 4 c^2 = r c + l0^2 is enough, and the scale is |x| / c.
 const fn unbounded_ratio(book: &Codebook) -> f64 {
     let (count, unit) = (1 << book.bits(), book.unit() as f64);
     let (mut ratio, mut i) = (0.0, count / 2 + 1);

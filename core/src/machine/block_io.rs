@@ -1,7 +1,8 @@
 //! The bytes of a block: where a scalar or `i8` block keeps its scale and its codes.
 //!
-//! A block is the f16 scale, then the codes densely packed, least significant bit first: code i at
-//! bit `bits * i`, so 8 codes take `bits` bytes (SPEC.md, "Blocks"). [`super::lanes::Memory`] makes registers of them.
+//! A block is the f16 scale, then the codes densely packed, least significant bit first: code i at bit
+//! `bits * i`, so 8 codes take `bits` bytes (SPEC.md, "Blocks"). [`super::lanes::Memory`] makes registers of
+//! them.
 
 use half::f16;
 

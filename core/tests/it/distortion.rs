@@ -1,4 +1,5 @@
-//! Distortion of every codec, head dim and scale mode on random directions, against the exact value of its codebook.
+//! Distortion of every codec, head dim and scale mode on random directions, against the exact value of its
+//! codebook.
 
 use tqkv_core::code::Levels;
 use tqkv_core::{AnyCodec, CodecId, Effort, HEAD_DIMS, Options, ScaleMode};

@@ -78,9 +78,10 @@ fn wrong_lengths_are_refused() {
     assert_eq!(AnyCodec::new(CodecId::Q4_0, 80, Options::DEFAULT).err(), Some(ShapeError::UnsupportedCodec));
 }
 
-/// A vector along a row of the plain Hadamard matrix, over many seeds. One direction under one seed is a single draw
-/// from the spread of random directions, and with a pure row its coordinates are discrete, so the mean over seeds is
-/// what is compared; without signs a 4-bit code would lose 55 % of such a vector, and a 2-bit one 82 %.
+/// A vector along a row of the plain Hadamard matrix, over many seeds. One direction under one seed is a
+/// single draw from the spread of random directions, and with a pure row its coordinates are discrete, so the
+/// mean over seeds is what is compared; without signs a 4-bit code would lose 55 % of such a vector, and a
+/// 2-bit one 82 %.
 fn over_seeds(x: &[f32], id: CodecId) -> (f64, f64) {
     const SEEDS: u64 = 64;
     let errors: Vec<f64> = (0..SEEDS)

@@ -1,4 +1,5 @@
-//! The codec against its mathematics and its stored bytes: codebooks, rotation, distortion, inputs that break codecs, laws.
+//! The codec against its mathematics and its stored bytes: codebooks, rotation, distortion, inputs that break
+//! codecs, laws.
 #![allow(missing_docs, reason = "a test crate")]
 
 mod codebooks;

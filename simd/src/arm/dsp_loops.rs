@@ -1,7 +1,8 @@
 //! The loops of [`super::dsp`], in assembly: the compiler spills half of the registers that they need.
 //!
-//! Each saves what it uses beyond the registers that it names, three of which the compiler would not give away. `y = a + b` and `y' = a - b` are an addition in place and a
-//! subtraction of twice b, so that a butterfly needs no third register.
+//! Each saves what it uses beyond the registers that it names, three of which the compiler would not give
+//! away. `y = a + b` and `y' = a - b` are an addition in place and a subtraction of twice b, so that a
+//! butterfly needs no third register.
 
 use core::arch::asm;
 
@@ -215,8 +216,8 @@ macro_rules! quantise {
         /// Codes of all y; returns the sum of shifted y times level. 77 instructions for 8 coordinates.
         ///
         /// # Safety
-        /// `y` to `end` is a positive multiple of 8 values, with room for their codes, a bin for each value of the upper
-        /// bits, a level for each code; the shift is below 32.
+        /// `y` to `end` is a positive multiple of 8 values, with room for their codes, a bin for each value
+        /// of the upper bits, a level for each code; the shift is below 32.
         #[inline(never)]
         pub(super) unsafe fn $name(task: *const Task) -> i32 {
             let cross;

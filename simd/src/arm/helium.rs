@@ -1,8 +1,10 @@
-//! The token of Helium, the vector extension of Cortex-M52, M55 and M85: products of weights on vectors of 128 bits.
+//! The token of Helium, the vector extension of Cortex-M52, M55 and M85: products of weights on vectors of
+//! 128 bits.
 //!
-//! The compiler has neither intrinsics nor registers for it, so the loops are functions of assembly of their own, which name their
-//! processor to the assembler. The rest is left to the portable loops: built for such a processor (`-C target-cpu=cortex-m55`)
-//! they are vectorised, and attention over `i8` takes 31 % less than by the loops of [`super::Dsp`].
+//! The compiler has neither intrinsics nor registers for it, so the loops are functions of assembly of their
+//! own, which name their processor to the assembler. The rest is left to the portable loops: built for such a
+//! processor (`-C target-cpu=cortex-m55`) they are vectorised, and attention over `i8` takes 31 % less than
+//! by the loops of [`super::Dsp`].
 
 use super::products::{self, Loops, Task};
 use core::arch::global_asm;
@@ -16,8 +18,8 @@ impl Helium {
     /// The token, on the caller's word.
     ///
     /// # Safety
-    /// The processor has the integer vector extension, and its floating-point unit is switched on (`cortex-m-rt` does so for targets
-    /// that end in `eabihf`).
+    /// The processor has the integer vector extension, and its floating-point unit is switched on
+    /// (`cortex-m-rt` does so for targets that end in `eabihf`).
     pub const unsafe fn assume_supported() -> Self {
         Self(())
     }
@@ -38,8 +40,9 @@ unsafe extern "C" {
     fn tqkv_helium_four(task: *mut Task);
 }
 
-// Sixteen columns of two rows: `VLD2` parts the words of the rows, and those of x into columns 0 and 1 of four, which meet
-// signed bytes times 256 (`VSHLLB`), and columns 2 and 3, which meet halves. 21 instructions for 32 columns of both, and 16 a pair.
+// Sixteen columns of two rows: `VLD2` parts the words of the rows, and those of x into columns 0 and 1 of
+// four, which meet signed bytes times 256 (`VSHLLB`), and columns 2 and 3, which meet halves. 21 instructions
+// for 32 columns of both, and 16 a pair.
 global_asm!(
     ".cpu cortex-m55",
     ".pushsection .text.tqkv_helium_eight, \"ax\", %progbits",
@@ -88,8 +91,8 @@ global_asm!(
     ".popsection",
 );
 
-// Thirty-two columns of two rows: `VLD4` parts x into what meets each nibble of the halves of a row. 35 instructions for 32 columns
-// of both, and 20 a pair.
+// Thirty-two columns of two rows: `VLD4` parts x into what meets each nibble of the halves of a row. 35
+// instructions for 32 columns of both, and 20 a pair.
 global_asm!(
     ".cpu cortex-m55",
     ".macro tqkv_nibbles sum",

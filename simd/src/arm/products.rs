@@ -74,7 +74,8 @@ pub(super) unsafe fn products(loops: &Loops, products: Products<'_>, out: &mut [
         group_bytes,
     };
     if bits == 8 {
-        // SAFETY: the processor; aligned pointers to whole pairs of rows, whole groups of columns, a scale and a place for each row.
+        // SAFETY: the processor; aligned pointers to whole pairs of rows, whole groups of columns, a scale
+        // and a place for each row.
         unsafe { run(&mut task) };
     } else {
         let mut offsets = [0; MOST_COLUMNS / 32];
@@ -88,8 +89,8 @@ pub(super) unsafe fn products(loops: &Loops, products: Products<'_>, out: &mut [
     Some(())
 }
 
-/// Eight columns of two rows: of each row two words, each with columns 0 and 1 as the bytes 0 and 2 (`SXTB16`, `SMLAD`) and
-/// columns 2 and 3 as halves (`SMLALD`).
+/// Eight columns of two rows: of each row two words, each with columns 0 and 1 as the bytes 0 and 2
+/// (`SXTB16`, `SMLAD`) and columns 2 and 3 as halves (`SMLALD`).
 macro_rules! eight_columns {
     () => {
         concat!(
@@ -112,8 +113,8 @@ macro_rules! eight_columns {
     };
 }
 
-/// Two sums, shifted, in the registers `a` and `b`: times the scales of their rows, rounded, and stored. Ends the loop over rows,
-/// with the task in `r8`.
+/// Two sums, shifted, in the registers `a` and `b`: times the scales of their rows, rounded, and stored. Ends
+/// the loop over rows, with the task in `r8`.
 macro_rules! two_rows {
     ($a:literal, $b:literal) => {
         concat!(

@@ -1,5 +1,5 @@
-//! Attention over pages: scores, online softmax, weighted sum of values, part by part. The loop of the cache, and the
-//! one that is timed.
+//! Attention over pages: scores, online softmax, weighted sum of values, part by part. The loop of the cache,
+//! and the one that is timed.
 //!
 //! A running maximum and sum for each query head make the result of any number of pages; two runs
 //! over different pages can be [`merge`]d. Who splits a sequence into spans at fixed places and
@@ -15,8 +15,8 @@ use tqkv_core::machine::Lanes;
 pub struct Attention {
     /// Largest logit.
     pub max: f32,
-    /// Sum of exp(logit - max); the output is the accumulator divided by it. NaN from the first logit on that is
-    /// NaN or infinite.
+    /// Sum of exp(logit - max); the output is the accumulator divided by it. NaN from the first logit on that
+    /// is NaN or infinite.
     pub sum: f32,
 }
 
@@ -31,8 +31,8 @@ impl Default for Attention {
     }
 }
 
-/// Keys and values of a sequence, and the queries that attend to them. They lie in parts (a page, a few uncompressed
-/// rows), each of which is scored and summed at once.
+/// Keys and values of a sequence, and the queries that attend to them. They lie in parts (a page, a few
+/// uncompressed rows), each of which is scored and summed at once.
 pub trait Parts {
     /// One past the last token of the part that holds token `from`.
     fn part_end(&self, from: usize) -> usize;
@@ -43,8 +43,8 @@ pub trait Parts {
     /// Multiplies what each head has summed by its factor ([`rescale`]).
     fn rescale(&mut self, factors: &[f32]);
 
-    /// Whether the part that begins with token `from` may be taken together with the one that ends before it, which saves what is done
-    /// once for each: maxima, rounding of weights, sums that leave their registers.
+    /// Whether the part that begins with token `from` may be taken together with the one that ends before it,
+    /// which saves what is done once for each: maxima, rounding of weights, sums that leave their registers.
     fn joins(&self, _from: usize) -> bool {
         false
     }
@@ -64,8 +64,9 @@ pub struct Part<'a> {
     pub weights: &'a [f32],
 }
 
-/// Attends with every query head over tokens `from..end`, part by part (or [`MAX_PARTS`] that join) and at most [`MAX_PART`] of
-/// each. `state` has one entry a head; what `parts` has summed in the end is to be divided by its `sum`.
+/// Attends with every query head over tokens `from..end`, part by part (or [`MAX_PARTS`] that join) and at
+/// most [`MAX_PART`] of each. `state` has one entry a head; what `parts` has summed in the end is to be
+/// divided by its `sum`.
 ///
 /// # Panics
 /// More heads than [`MAX_HEADS`].
@@ -95,9 +96,10 @@ pub fn attend(level: Level, parts: &mut impl Parts, mut from: usize, end: usize,
     }
 }
 
-/// Turns logits (`[heads, n]`, 1/sqrt(dim) included) into weights relative to each head's running maximum, and
-/// takes them up in `state`. Returns by what the sums that each head made so far must be multiplied
-/// ([`rescale`]). Logits of -inf weigh nothing; one that is NaN makes the sum NaN. Equal to the bit on every level.
+/// Turns logits (`[heads, n]`, 1/sqrt(dim) included) into weights relative to each head's running maximum,
+/// and takes them up in `state`. Returns by what the sums that each head made so far must be multiplied
+/// ([`rescale`]). Logits of -inf weigh nothing; one that is NaN makes the sum NaN. Equal to the bit on every
+/// level.
 ///
 /// # Panics
 /// More heads than [`MAX_HEADS`].
@@ -182,7 +184,8 @@ fn max_of<'a, I: Machine>(isa: I, parts: impl Iterator<Item = &'a [f32]>) -> f32
     widen(isa, lanes, f32::NEG_INFINITY).max()
 }
 
-/// Turns the logits of head `h` of `heads` into weights relative to `max`; returns what sums made so far must be multiplied by.
+/// Turns the logits of head `h` of `heads` into weights relative to `max`; returns what sums made so far must
+/// be multiplied by.
 #[inline(always)]
 fn soften_head<I: Machine>(
     isa: I,

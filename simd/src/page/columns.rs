@@ -33,8 +33,9 @@ impl<'a> Strip<'a> {
     }
 }
 
-/// As many lines to ask for as `lines` has, of which `count` count as asked for; `lines` where no strip has so many, as to ask for what is
-/// there costs less than to look. One strip's after the other's: memory gives lines in a row sooner.
+/// As many lines to ask for as `lines` has, of which `count` count as asked for; `lines` where no strip has
+/// so many, as to ask for what is there costs less than to look. One strip's after the other's: memory gives
+/// lines in a row sooner.
 #[inline(always)]
 pub(super) fn ahead<'a>(parts: &mut [Given<'a>], lines: &'a [Line], count: usize) -> &'a [Line] {
     for Given { strip, .. } in parts {
@@ -141,8 +142,8 @@ pub(super) fn load_weights<I: Machine, const DWORDS: usize>(isa: I, dwords: &[[u
     }
 }
 
-/// One head's sums of `N` of the `COUNT` levels a byte, from level `FIRST` on, over tokens whose levels are made: at most what registers
-/// hold.
+/// One head's sums of `N` of the `COUNT` levels a byte, from level `FIRST` on, over tokens whose levels are
+/// made: at most what registers hold.
 #[inline(always)]
 pub(super) fn sum_levels<I, const COUNT: usize, const FIRST: usize, const N: usize, const DWORDS: usize>(
     isa: I,
@@ -218,8 +219,9 @@ pub(super) struct Pass<'a, 'p> {
 }
 
 impl<'p> Pass<'_, 'p> {
-    /// Rounds the weights of some heads of the pass and hands them to `columns`, one run of scales and one sign at a time. Weights are
-    /// unsigned on the machine, so negative ones (of the caller, or by scales of `q4_0`) are summed by themselves.
+    /// Rounds the weights of some heads of the pass and hands them to `columns`, one run of scales and one
+    /// sign at a time. Weights are unsigned on the machine, so negative ones (of the caller, or by scales of
+    /// `q4_0`) are summed by themselves.
     ///
     /// A part of each kernel, as a call between the two is 5 to 10 ns a page.
     #[inline(always)]
@@ -250,8 +252,8 @@ impl<'p> Pass<'_, 'p> {
         }
     }
 
-    /// Rounds each head's products of a sign against its largest, with the scales of run `r`. `side` is where the largest of
-    /// that sign is. Returns the worth of a step of each head's weights: 0 where it has none.
+    /// Rounds each head's products of a sign against its largest, with the scales of run `r`. `side` is where
+    /// the largest of that sign is. Returns the worth of a step of each head's weights: 0 where it has none.
     #[inline(always)]
     fn round<I: Machine>(
         &mut self,

@@ -8,8 +8,8 @@ const LEAST: f32 = -87.0;
 /// 1.5 * 2^23: adding it rounds to an integer, ties to even.
 const ROUND: f32 = 12_582_912.0;
 
-/// e^x for x <= 88 with relative error [`EXP_ERROR`]; 0 below -87, NaN of NaN, and anything above 88, which no weight
-/// relative to the largest logit is.
+/// e^x for x <= 88 with relative error [`EXP_ERROR`]; 0 below -87, NaN of NaN, and anything above 88, which
+/// no weight relative to the largest logit is.
 ///
 /// x = k ln 2 + r with |r| <= ln 2 / 2, then a polynomial of degree 7 (the coefficients of the
 /// Cephes library), its terms joined in pairs: one after the other, loops waited for them. Only additions and

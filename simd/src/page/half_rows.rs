@@ -168,8 +168,8 @@ impl<'a> Streams<'a> {
         Self { rows, next, groups, length: (rows.len() / groups).div_ceil(STREAMS) }
     }
 
-    /// Row `i` of stream `s` for one head, which waits for memory: its position in the page and its lines. Asks for those
-    /// ahead, on the next page past the end of the stream.
+    /// Row `i` of stream `s` for one head, which waits for memory: its position in the page and its lines.
+    /// Asks for those ahead, on the next page past the end of the stream.
     #[inline(always)]
     fn row<I: Machine>(&self, isa: I, (s, i): (usize, usize)) -> Option<(usize, &'a [[u16; 32]])> {
         let at = s * self.length + i;
@@ -188,8 +188,8 @@ impl<'a> Streams<'a> {
         Some((at, super::halves(row).as_chunks::<32>().0))
     }
 
-    /// `count` lines from `column` on of row `i` of stream `s`, for several heads, whose products take as long as memory does: asks
-    /// for the same lines of the next page, so that memory is never idle.
+    /// `count` lines from `column` on of row `i` of stream `s`, for several heads, whose products take as
+    /// long as memory does: asks for the same lines of the next page, so that memory is never idle.
     #[inline(always)]
     fn columns<I: Machine>(
         &self,
@@ -227,7 +227,8 @@ impl Kernels for HalfScores<'_> {
         let heads = (self.queries.len() / (self.groups * 32)).min(MAX_HEADS);
         let mut head = 0;
         while head < heads {
-            // A sum has 32 lanes here, 16 with codes. Conditions on constants: a kernel that is never chosen is not compiled.
+            // A sum has 32 lanes here, 16 with codes. Conditions on constants: a kernel that is never chosen
+            // is not compiled.
             head += match heads - head {
                 8.. if const { most_heads::<I>() >= 8 } => self.many::<I, 8>(isa, head),
                 4.. if const { most_heads::<I>() >= 4 } => self.many::<I, 4>(isa, head),

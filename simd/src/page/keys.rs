@@ -29,8 +29,9 @@ pub struct KeyPages {
 }
 
 impl KeyPages {
-    /// Pages of `slots` tokens (a multiple of [`SLOT_STEP`], at most [`MAX_SLOTS`]) of `codec`, or
-    /// `None` where the number is not that or the codec has no page kernels (`f16`, `f8`, `u4`: there are no levels).
+    /// Pages of `slots` tokens (a multiple of [`SLOT_STEP`], at most [`MAX_SLOTS`]) of `codec`, or `None`
+    /// where the number is not that or the codec has no page kernels (`f16`, `f8`, `u4`: there are no
+    /// levels).
     pub fn new(codec: &AnyCodec, slots: usize) -> Option<Self> {
         let fits = slots.is_multiple_of(SLOT_STEP) && (1..=MAX_SLOTS).contains(&slots);
         let plan = Plan::new(codec).filter(|_| fits)?;
@@ -90,9 +91,10 @@ impl KeyPages {
         self.plan.block(&scales, &words, block);
     }
 
-    /// Makes rotated queries ready, back to back ([`tqkv_core::AnyCodec::rotate_query`]): at most [`super::MAX_HEADS`], more
-    /// are left out. Each run of coordinates that has a scale of its own in the blocks has one in the query:
-    /// largest |q| / 127, rounded to nearest. A query that is not finite scores NaN.
+    /// Makes rotated queries ready, back to back ([`tqkv_core::AnyCodec::rotate_query`]): at most
+    /// [`super::MAX_HEADS`], more are left out. Each run of coordinates that has a scale of its own in the
+    /// blocks has one in the query: largest |q| / 127, rounded to nearest. A query that is not finite scores
+    /// NaN.
     pub fn queries(&self, level: Level, rotated: &[f32]) -> Queries {
         let mut queries = Queries::EMPTY;
         queries.set(level, &self.plan, rotated);
@@ -194,8 +196,9 @@ impl Scores<'_> {
         }
     }
 
-    /// Copies a tile's logits of heads from `head` on out. By value: logits that are lent to [`Self::store_edge`] lie in memory for
-    /// every tile, and reading back what was just written there took a quarter of the time of four heads.
+    /// Copies a tile's logits of heads from `head` on out. By value: logits that are lent to
+    /// [`Self::store_edge`] lie in memory for every tile, and reading back what was just written there took a
+    /// quarter of the time of four heads.
     #[inline(always)]
     fn store<const H: usize>(&mut self, tile: usize, head: usize, logits: [[f32; TILE]; H]) {
         let start = tile * TILE;
@@ -211,7 +214,8 @@ impl Scores<'_> {
         }
     }
 
-    /// [`Self::store`] of a tile that is not whole: drops lanes outside of the range. Apart, as what it needs was computed for every tile.
+    /// [`Self::store`] of a tile that is not whole: drops lanes outside of the range. Apart, as what it needs
+    /// was computed for every tile.
     #[cold]
     #[inline(never)]
     fn store_edge<const H: usize>(&mut self, start: usize, head: usize, logits: [[f32; TILE]; H]) {
@@ -302,8 +306,8 @@ trait KeyCodes {
     /// Makes levels ready.
     fn table<I: Machine>(isa: I, plan: &Plan) -> Self::Table<I>;
 
-    /// Integer dot products of the lines of one run with the first `H` of the queries that `words` begins with; `next`, as
-    /// many lines, is prefetched.
+    /// Integer dot products of the lines of one run with the first `H` of the queries that `words` begins
+    /// with; `next`, as many lines, is prefetched.
     fn dot<I: Machine, const H: usize>(
         isa: I,
         lines: &[Line],

@@ -62,8 +62,8 @@ fn fetch_scales<I: crate::lines::Machine>(isa: I, next: &[Line], scales: usize) 
     others
 }
 
-/// Asks for lines that are read soon. Codes of `BITS` bits, 0 for trellis codes: from 3 bits on a page leaves the first level
-/// before it is read, so the second is asked to hold it.
+/// Asks for lines that are read soon. Codes of `BITS` bits, 0 for trellis codes: from 3 bits on a page leaves
+/// the first level before it is read, so the second is asked to hold it.
 #[inline(always)]
 fn prefetch<I: crate::lines::Machine, const BITS: usize>(isa: I, lines: &[Line]) {
     for line in lines {
@@ -84,8 +84,8 @@ fn read_lines<I: crate::lines::Machine, const DEPTH: usize>(
     read
 }
 
-/// As many lines to ask for as `lines` has: `next`, or where these are fewer the lines themselves. To ask for what is there costs
-/// less than to look, line by line, whether there is something to ask for.
+/// As many lines to ask for as `lines` has: `next`, or where these are fewer the lines themselves. To ask for
+/// what is there costs less than to look, line by line, whether there is something to ask for.
 #[inline(always)]
 fn ahead_of<'a>(lines: &'a [Line], next: &'a [Line]) -> &'a [Line] {
     next.get(..lines.len()).unwrap_or(lines)
@@ -96,7 +96,8 @@ fn ahead_of<'a>(lines: &'a [Line], next: &'a [Line]) -> &'a [Line] {
 pub fn ask_for<T>(value: &T) {
     let at: *const T = value;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which reads nothing that the program can see; every processor of this architecture has it.
+    // SAFETY: a hint, which reads nothing that the program can see; every processor of this architecture has
+    // it.
     unsafe {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(at.cast());

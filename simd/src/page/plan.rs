@@ -1,9 +1,10 @@
 //! How the codes of a codec lie in a page and what they mean as signed bytes: the seam between
 //! codecs and page kernels.
 //!
-//! Of a [`Layout`] follow the [`Rows`] of a page, and of those the kernel that reads them ([`with_kernel`]), so a codec of a
-//! known layout has page kernels by itself. For another layout, say in [`rows`] what its lines are, and in [`Plan::words`]
-//! and [`Plan::block`] how blocks become such lines and back. `f16` has none: its pages are rows of values; yardsticks have none and are decoded.
+//! Of a [`Layout`] follow the [`Rows`] of a page, and of those the kernel that reads them ([`with_kernel`]),
+//! so a codec of a known layout has page kernels by itself. For another layout, say in [`rows`] what its
+//! lines are, and in [`Plan::words`] and [`Plan::block`] how blocks become such lines and back. `f16` has
+//! none: its pages are rows of values; yardsticks have none and are decoded.
 
 use super::trellis::Planes;
 use core::marker::PhantomData;
@@ -72,7 +73,8 @@ pub(super) const fn is_woven<C: Code>() -> bool {
     matches!(rows::<C>(), Some(Rows::Planes { .. }))
 }
 
-/// Runs `$body` with the type `$kernel` set to how lines of a plan are read. Codecs with the same rows share a kernel.
+/// Runs `$body` with the type `$kernel` set to how lines of a plan are read. Codecs with the same rows share
+/// a kernel.
 macro_rules! with_kernel {
     ($plan:expr, $kernel:ident => $body:expr) => {{
         use crate::page::plan::{Packed, Rows, Woven, is_woven};
@@ -106,8 +108,8 @@ pub(super) struct Plan {
     pub(super) id: CodecId,
     pub(super) dim: usize,
     pub(super) rows: Rows,
-    /// Bytes before the first of a plane, in trellis codes copies of the end of the ring: 2 where a plane is no
-    /// whole number of dwords, so that the ring closes at the end of one; else 0.
+    /// Bytes before the first of a plane, in trellis codes copies of the end of the ring: 2 where a plane is
+    /// no whole number of dwords, so that the ring closes at the end of one; else 0.
     pub(super) pad: usize,
     /// Coordinates under one scale, and runs of these.
     pub(super) run: usize,
@@ -199,8 +201,8 @@ impl Plan {
         }
     }
 
-    /// Coordinate of field `field` of byte `byte` of the codes; not below the head dim where the byte is none of
-    /// a coordinate's.
+    /// Coordinate of field `field` of byte `byte` of the codes; not below the head dim where the byte is none
+    /// of a coordinate's.
     pub(super) const fn coordinate(&self, byte: usize, field: usize) -> usize {
         match self.rows {
             Rows::Ones | Rows::Twos | Rows::Nibbles | Rows::Bytes | Rows::Triples => {

@@ -28,8 +28,8 @@ impl Head {
 /// made once for each token and layer and used for every page.
 #[derive(Clone, Debug)]
 pub struct Queries {
-    /// Four bytes for each unit and field, units first, and of every head: the words that meet the same levels are neighbours, so
-    /// kernels go through one slice whatever the number of heads.
+    /// Four bytes for each unit and field, units first, and of every head: the words that meet the same
+    /// levels are neighbours, so kernels go through one slice whatever the number of heads.
     pub(super) words: [[u32; MAX_HEADS]; WORDS],
     pub(super) heads: [Head; MAX_HEADS],
     pub(super) count: usize,

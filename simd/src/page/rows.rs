@@ -137,8 +137,8 @@ impl Kernel for RowScores<'_> {
 impl Kernel for RowSums<'_> {
     type Output = ();
 
-    /// Column by column, so that sums stay in registers. Left to itself, a loop over rows was compiled to gathers and scatters
-    /// across heads.
+    /// Column by column, so that sums stay in registers. Left to itself, a loop over rows was compiled to
+    /// gathers and scatters across heads.
     #[inline(always)]
     fn run<I: Machine>(self, isa: I) {
         let rows = self.rows.chunks_exact(self.dim.max(1));

@@ -24,8 +24,8 @@ use crate::lines::Machine;
 use tqkv_core::code::trellis::{MAX_MEMORY, Plain};
 use tqkv_core::code::{Code, Layout, Levels};
 
-/// Bit planes of a codec, known when the kernel is compiled: of a trellis, or of codes that are wide enough to be
-/// read as such.
+/// Bit planes of a codec, known when the kernel is compiled: of a trellis, or of codes that are wide enough
+/// to be read as such.
 pub(super) trait Planes {
     /// Index bits beside the three lowest, 0 to 3.
     const PLAIN: usize;
@@ -35,9 +35,11 @@ pub(super) trait Planes {
     const DEPTH: usize;
     /// Lines after the first of a unit: planes, or symbols.
     const BESIDE: usize;
-    /// Taps of the parity bits, most significant parity first; without them the three lowest index bits are planes.
+    /// Taps of the parity bits, most significant parity first; without them the three lowest index bits are
+    /// planes.
     const GENERATORS: Option<[u16; 3]>;
-    /// Whether the code is for microcontrollers: its kernels serve one head at a time, as few caches here have it.
+    /// Whether the code is for microcontrollers: its kernels serve one head at a time, as few caches here
+    /// have it.
     const IS_SMALL: bool;
 }
 
@@ -185,8 +187,8 @@ pub(super) fn plain<I: Machine, C: Planes>(isa: I, lines: &[super::Line]) -> Pla
     plain
 }
 
-/// The plain bits of even and of odd coordinates, low bits first, of pairs in the places of their bytes; those that a code lacks
-/// are anything.
+/// The plain bits of even and of odd coordinates, low bits first, of pairs in the places of their bytes;
+/// those that a code lacks are anything.
 pub(super) type Symbols<I> = [[<I as Machine>::Line; 3]; 2];
 
 /// What the symbols of pairs say.

@@ -1,8 +1,8 @@
 //! Values: lines of one code byte of several tokens, so that one dot product sums over tokens.
 //!
-//! A line is 16 dwords. A dword holds one code byte (at 3 bits one byte column of three lines) of
-//! four tokens; `positions` dwords, as many as divide the row (2 to 16), follow each other, and
-//! where that is less than 16 the line goes on with the next four tokens. Only trellis codes pad some head dims.
+//! A line is 16 dwords. A dword holds one code byte (at 3 bits one byte column of three lines) of four
+//! tokens; `positions` dwords, as many as divide the row (2 to 16), follow each other, and where that is less
+//! than 16 the line goes on with the next four tokens. Only trellis codes pad some head dims.
 //!
 //! Weights times scales are 14-bit integers in two halves ([`super::weights`]) and summed exactly: at most
 //! 512 tokens times 16383 times 127 is below 2^30.
@@ -86,8 +86,8 @@ impl ValuePages {
         token / 4 * self.positions * 4 + token % 4
     }
 
-    /// Calls `visit` for each code byte of a slot that is not woven: with its index in the bytes of the page's body, and in
-    /// those of the words. Once a token and side, so nothing is divided.
+    /// Calls `visit` for each code byte of a slot that is not woven: with its index in the bytes of the
+    /// page's body, and in those of the words. Once a token and side, so nothing is divided.
     #[inline(always)]
     fn for_each_byte(&self, slot: usize, mut visit: impl FnMut(usize, usize)) {
         let (groups, depth, positions) = (self.groups, self.plan.depth(), self.positions);
@@ -183,7 +183,8 @@ impl ValuePages {
         Self::accumulate_parts(level, &[ValuePart { pages: self, page, from, weights, next }], acc);
     }
 
-    /// Slots of a page with their weights: of the page, only lines of runs that hold a slot of the range are read.
+    /// Slots of a page with their weights: of the page, only lines of runs that hold a slot of the range are
+    /// read.
     fn given<'a>(
         &self,
         page: &'a [Line],
@@ -206,19 +207,21 @@ impl ValuePages {
         }
     }
 
-    /// Whether two pages are better summed [together](ValuePages::accumulate_parts) for so many heads: not where these wait for memory,
-    /// which is busier when pages come one by one. Levels of planes cost more than memory does; two bits a value are read in no time,
-    /// four sooner than two heads are summed, eight hardly sooner than eight heads are.
+    /// Whether two pages are better summed [together](ValuePages::accumulate_parts) for so many heads: not
+    /// where these wait for memory, which is busier when pages come one by one. Levels of planes cost more
+    /// than memory does; two bits a value are read in no time, four sooner than two heads are summed, eight
+    /// hardly sooner than eight heads are.
     pub fn joins(&self, heads: usize) -> bool {
         let bits = 8 * self.plan.block_bytes / self.plan.dim;
         self.plan.is_woven() || bits < 3 || (bits < 8 && heads > 1)
     }
 
-    /// [`ValuePages::accumulate`] over several pages of one codec, with sums that stay in registers from one to the next: weights are
-    /// rounded against the largest of all.
+    /// [`ValuePages::accumulate`] over several pages of one codec, with sums that stay in registers from one
+    /// to the next: weights are rounded against the largest of all.
     ///
     /// # Panics
-    /// As [`ValuePages::accumulate`]; more parts than [`MAX_PARTS`], parts of several codecs, or more than [`MAX_SLOTS`] tokens.
+    /// As [`ValuePages::accumulate`]; more parts than [`MAX_PARTS`], parts of several codecs, or more than
+    /// [`MAX_SLOTS`] tokens.
     pub fn accumulate_parts(level: Level, parts: &[ValuePart<'_>], acc: &mut [f32]) {
         let Some(&ValuePart { pages, .. }) = parts.first() else { return };
         let heads = acc.len() / pages.plan.dim;
@@ -250,7 +253,8 @@ impl ValuePages {
     }
 }
 
-/// Tokens of one page that are summed with weights `[heads, n]`: slots from `from` on. `next` is memory that will be read soon.
+/// Tokens of one page that are summed with weights `[heads, n]`: slots from `from` on. `next` is memory that
+/// will be read soon.
 #[derive(Clone, Copy, Debug)]
 pub struct ValuePart<'a> {
     /// How the page is arranged.
@@ -274,7 +278,8 @@ struct Accumulate<'a, 'p> {
 }
 
 impl Accumulate<'_, '_> {
-    /// Sums with room for the rounded weights of the heads of one pass. Each size is a function, as a large frame costs time too.
+    /// Sums with room for the rounded weights of the heads of one pass. Each size is a function, as a large
+    /// frame costs time too.
     #[inline(never)]
     fn with_room<const N: usize>(self, level: Level) {
         level.choose(Roomy { sum: self, room: &mut [NONE; N] });
@@ -322,8 +327,8 @@ impl<const BITS: usize> ValueCodes for Packed<BITS> {
 }
 
 impl<const BITS: usize> Packed<BITS> {
-    /// Sums the columns for all heads, as many at a time as have their sums in the registers. Lines have `POSITIONS` times `DWORDS`
-    /// dwords, and a run of tokens is `LINES` of them.
+    /// Sums the columns for all heads, as many at a time as have their sums in the registers. Lines have
+    /// `POSITIONS` times `DWORDS` dwords, and a run of tokens is `LINES` of them.
     fn heads<I: Machine, const POSITIONS: usize, const DWORDS: usize, const LINES: usize>(
         isa: I,
         mut pass: Pass<'_, '_>,
@@ -349,7 +354,8 @@ impl<const BITS: usize> Packed<BITS> {
         }
     }
 
-    /// Sums the columns for the heads of `asked`, `H` at a time, or all of them over levels that are made once where `H` is 0.
+    /// Sums the columns for the heads of `asked`, `H` at a time, or all of them over levels that are made
+    /// once where `H` is 0.
     fn columns<
         I: Machine,
         const POSITIONS: usize,
@@ -394,9 +400,9 @@ impl<const BITS: usize> Packed<BITS> {
     }
 }
 
-/// Sums one column of packed codes over the tokens of its lines, which have `POSITIONS` times `DWORDS` dwords; a run of tokens is
-/// `LINES` of them. `reads` are the lines of the column on each page, and as many to prefetch. The `H` heads of `asked`; any number of them,
-/// one after the other, where `H` is 0.
+/// Sums one column of packed codes over the tokens of its lines, which have `POSITIONS` times `DWORDS`
+/// dwords; a run of tokens is `LINES` of them. `reads` are the lines of the column on each page, and as many
+/// to prefetch. The `H` heads of `asked`; any number of them, one after the other, where `H` is 0.
 #[inline(always)]
 fn sum_column<
     I: Machine,
@@ -433,8 +439,9 @@ fn sum_column<
                         let (at, part) = ($at, const { if 2 * COUNT * H <= I::SUMS { $part } else { 0 } });
                         prefetch::<I, BITS>(isa, &next[at]);
                         let $line = read_lines(isa, &lines[at]);
-                        // Levels of several heads first: fewer registers than the weights of all heads take. Levels of one head
-                        // one by one: fewer registers than all levels take, which AVX-VNNI feels at 4 bits.
+                        // Levels of several heads first: fewer registers than the weights of all heads take.
+                        // Levels of one head one by one: fewer registers than all levels take, which AVX-VNNI
+                        // feels at 4 bits.
                         let made = if const { H > 1 } { [$($levels),*] } else { [isa.line(&Line::ZERO); COUNT] };
                         for h in 0..H {
                             let [high, low] = &heads[h];
@@ -475,7 +482,8 @@ fn sum_column<
             }
         }};
     }
-    // Sums `$codes` fields two by two, as more do not fit the registers, head by head over levels that are made once.
+    // Sums `$codes` fields two by two, as more do not fit the registers, head by head over levels that are
+    // made once.
     macro_rules! in_pairs {
         ($codes:literal, $depth:literal, |$line:ident| [$($field:literal: $even:expr, $odd:expr);*]) => {{
             let mut sums = [[[0; 16]; $codes]; TOGETHER];

@@ -20,8 +20,8 @@ pub(super) const RUN: usize = SLOT_STEP;
 /// Lines of a run where a line has the same few code bytes of four tokens.
 pub(super) const RUN_LINES: usize = RUN / 4;
 
-/// Weights of a run of tokens as bytes, four tokens a dword: for each head the high halves and the low ones. Heads are neighbours, so
-/// kernels go through one slice whatever the number of heads.
+/// Weights of a run of tokens as bytes, four tokens a dword: for each head the high halves and the low ones.
+/// Heads are neighbours, so kernels go through one slice whatever the number of heads.
 pub(super) type Run = [Halves; TOGETHER];
 
 /// The high halves of a head's weights, and the low ones.
@@ -70,8 +70,8 @@ impl Products<'_> {
         })
     }
 
-    /// Rounds the products times `sign`, where that is positive, against `largest` of them, as weights of head `head`. Slots of the
-    /// runs outside of the range get the weight 0.
+    /// Rounds the products times `sign`, where that is positive, against `largest` of them, as weights of
+    /// head `head`. Slots of the runs outside of the range get the weight 0.
     #[inline(always)]
     pub(super) fn round<I: Machine>(
         &self,

@@ -68,7 +68,8 @@ impl<C: Planes> Woven<C> {
         close::<0, 8>(0, lanes, &mut job.out);
     }
 
-    /// Sums the columns for all heads: levels cost several times what their products do, so each line's are made once and kept.
+    /// Sums the columns for all heads: levels cost several times what their products do, so each line's are
+    /// made once and kept.
     fn columns_of_many<I: Machine>(isa: I, pass: &mut Pass<'_, '_>) {
         isa.apart(
             #[inline(always)]
@@ -211,7 +212,8 @@ struct Units<'a, C> {
     symbols: (Strand<'a>, bool),
     /// The columns before, nearest first, with whether the ring closed between.
     before: [(Strand<'a>, bool); 2],
-    /// The last three columns, the last one first, where the ring closes and whole columns do not follow one another.
+    /// The last three columns, the last one first, where the ring closes and whole columns do not follow one
+    /// another.
     seam: Option<[Strand<'a>; 3]>,
     at: usize,
     columns: usize,

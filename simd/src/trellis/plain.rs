@@ -1,7 +1,7 @@
 //! The choice of plain symbols: for each coordinate, or each pair, the levels nearest to the targets.
 //!
-//! Loops over arrays that the compiler makes vectors of: all lanes of one width, and masks instead of choices,
-//! of which it makes branches.
+//! Loops over arrays that the compiler makes vectors of: all lanes of one width, and masks instead of
+//! choices, of which it makes branches.
 
 use super::Bytes;
 use tqkv_core::code::trellis::{Code, PARITIES, Plain, pair_parts};

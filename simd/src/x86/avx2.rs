@@ -1,5 +1,5 @@
-//! AVX2 with FMA, F16C and BMI2 (every x86-64-v3 processor), and the same with AVX-VNNI: 32 lanes in four registers.
-//! The two tokens share everything but the integer dot products of the page kernels.
+//! AVX2 with FMA, F16C and BMI2 (every x86-64-v3 processor), and the same with AVX-VNNI: 32 lanes in four
+//! registers. The two tokens share everything but the integer dot products of the page kernels.
 //!
 //! Equal to `Portable` to the bit: additions, subtractions and multiplications are the same IEEE
 //! operations on the same operands. The one fused operation, in the butterfly, multiplies by +-1,

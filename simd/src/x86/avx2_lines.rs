@@ -1,10 +1,10 @@
 //! AVX2: a line is two registers, four products of bytes three instructions, with AVX-VNNI one.
 //!
 //! There one operand is unsigned: keys' levels carry a bias, values' weights are below 128. Without it
-//! `vpmaddubsw` adds two products of an unsigned and a signed byte with saturation, so the operands
-//! must be bounded. Keys: |q| <= 127 times a level whose sign is adjusted by `vpsignb`, at most
-//! 127, so a pair is at most 2 * 127 * 127 < 2^15. `vpsignb` cannot negate -128, so codes that are their own levels
-//! are the unsigned operand, up to 128, and give their sign to the query. Values: weights below 128, the same bound.
+//! `vpmaddubsw` adds two products of an unsigned and a signed byte with saturation, so the operands must be
+//! bounded. Keys: |q| <= 127 times a level whose sign is adjusted by `vpsignb`, at most 127, so a pair is at
+//! most 2 * 127 * 127 < 2^15. `vpsignb` cannot negate -128, so codes that are their own levels are the
+//! unsigned operand, up to 128, and give their sign to the query. Values: weights below 128, the same bound.
 
 use super::avx2::{Avx2, V, avx2};
 use crate::lines::{Line, Machine, pair_index};

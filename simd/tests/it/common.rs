@@ -7,8 +7,8 @@ use tqkv_core::{CodecId, HEAD_DIMS};
 use tqkv_simd::{Level, LevelName};
 use tqkv_tests::scope;
 
-/// The level of this name. A level that the machine lacks is reported once, past the capture of test output; where
-/// `TQKV_REQUIRE_LEVELS` (names with commas between) demands it, that is a failure.
+/// The level of this name. A level that the machine lacks is reported once, past the capture of test output;
+/// where `TQKV_REQUIRE_LEVELS` (names with commas between) demands it, that is a failure.
 pub(crate) fn level(name: LevelName) -> Option<Level> {
     Level::new(name)
         .map_err(|error| {
@@ -19,7 +19,8 @@ pub(crate) fn level(name: LevelName) -> Option<Level> {
             let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
             if !said.contains(&name) {
                 said.push(name);
-                // `eprintln!` is shown for failures alone, and a level without tests would look like one that passed.
+                // `eprintln!` is shown for failures alone, and a level without tests would look like one that
+                // passed.
                 let _ = writeln!(std::io::stderr(), "NOT TESTED: level {}: {error}", name.name());
             }
         })
@@ -74,9 +75,9 @@ pub(crate) fn check(name: LevelName, group: Group, check: fn(Level, &[CodecId]))
     }
 }
 
-/// `of_each_level!(logits: codes)` makes tests of `fn logits(level: Level, ids: &[CodecId])`, such as `logits::avx512::planes`: one
-/// of each level and group of layouts, of `codes` alone or of all (`values` are no codes). `of_each_level!(law)` makes those of `fn
-/// law(level: Level)`, one a level.
+/// `of_each_level!(logits: codes)` makes tests of `fn logits(level: Level, ids: &[CodecId])`, such as
+/// `logits::avx512::planes`: one of each level and group of layouts, of `codes` alone or of all (`values` are
+/// no codes). `of_each_level!(law)` makes those of `fn law(level: Level)`, one a level.
 macro_rules! of_each_level {
     ($check:ident) => {
         $crate::common::for_each_level! { [$crate::common::level_tests] [$check] }
@@ -100,8 +101,8 @@ macro_rules! of_each_level {
     };
 }
 
-/// `for_each_level!([a_macro] [given])` becomes `a_macro! { [given] rows }`. A row is a module's name, the level's and its
-/// architecture; on another architecture its tests are ignored.
+/// `for_each_level!([a_macro] [given])` becomes `a_macro! { [given] rows }`. A row is a module's name, the
+/// level's and its architecture; on another architecture its tests are ignored.
 macro_rules! for_each_level {
     ([$($then:tt)*] $given:tt) => {
         $($then)*! { $given

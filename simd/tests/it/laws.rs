@@ -1,4 +1,5 @@
-//! Any floats at all, and blocks of any bytes: every level gives what the portable one does, to the bit, or NaN where that gives NaN.
+//! Any floats at all, and blocks of any bytes: every level gives what the portable one does, to the bit, or
+//! NaN where that gives NaN.
 
 use crate::common::of_each_level;
 use proptest::prelude::*;
@@ -7,7 +8,8 @@ use tqkv_core::{AnyCodec, CodecId, Effort, Options, ScaleMode, f16};
 use tqkv_simd::page::{Attention, KeyPages, Line, SLOT_STEP, ValuePages, narrow_rows, soften, widen_rows};
 use tqkv_simd::{Level, codec};
 
-/// Shapes of every kind: ragged, with a Paley factor, of its own code (128), of more groups than fit registers.
+/// Shapes of every kind: ragged, with a Paley factor, of its own code (128), of more groups than fit
+/// registers.
 const DIMS: [usize; 7] = [16, 48, 64, 80, 128, 256, 576];
 
 fn config(cases: u32) -> ProptestConfig {

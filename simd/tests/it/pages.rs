@@ -1,5 +1,5 @@
-//! Page kernels: blocks come back as written, logits and sums are the portable ones to the bit, and close to the exact ones in
-//! f32. One body over codecs, head dims, fills, heads.
+//! Page kernels: blocks come back as written, logits and sums are the portable ones to the bit, and close to
+//! the exact ones in f32. One body over codecs, head dims, fills, heads.
 
 use crate::common::{Random, assert_bits, dims, levels, of_each_level};
 use tqkv_core::code::Levels;
@@ -148,8 +148,8 @@ fn weighted_sums(level: Level, ids: &[CodecId]) {
 
 of_each_level!(two_pages_in_one_sum: codes);
 
-/// The portable one, and near both. Pages with and without room to spare, from the middle of one to the middle of the next; a
-/// third of the weights below 0, which are rounded apart.
+/// The portable one, and near both. Pages with and without room to spare, from the middle of one to the
+/// middle of the next; a third of the weights below 0, which are rounded apart.
 fn two_pages_in_one_sum(level: Level, ids: &[CodecId]) {
     for codec in codecs(ids) {
         let (dim, mut random) = (codec.dim(), Random(11));
@@ -286,8 +286,8 @@ fn degenerate_inputs_do_no_harm(codec: &AnyCodec) {
     }
 }
 
-/// Bytes that are their own levels may be -128, which no encoder of ours writes: two's complement has no +128, and
-/// tricks with signs of bytes fail there.
+/// Bytes that are their own levels may be -128, which no encoder of ours writes: two's complement has no
+/// +128, and tricks with signs of bytes fail there.
 #[test]
 fn the_byte_minus_128_scores_and_sums_as_it_decodes() {
     for id in [CodecId::I8, CodecId::Q8_0, CodecId::Q8_0R] {

@@ -1,4 +1,5 @@
-//! The codec gives the same bytes and bits on every level: one body over codecs, head dims, scale modes and efforts.
+//! The codec gives the same bytes and bits on every level: one body over codecs, head dims, scale modes and
+//! efforts.
 
 use crate::common::{Random, assert_bits, dims, of_each_level, vectors};
 use tqkv_core::{AnyCodec, CodecId, Effort, Options, ScaleMode};

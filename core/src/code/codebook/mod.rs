@@ -12,8 +12,9 @@
 //!
 //! 5 bits are the widest code that the look-ups of all machines serve.
 //!
-//! The file `solved.rs` keeps the solutions, because the compiler needs eleven seconds to find them. `cargo xtask codebooks` writes
-//! it, and a test solves every codebook again and compares all bits. A head dim that the file lacks is solved by the compiler.
+//! The file `solved.rs` keeps the solutions, because the compiler needs eleven seconds to find them.
+//! `cargo xtask codebooks` writes it, and a test solves every codebook again and compares all bits. A head
+//! dim that the file lacks is solved by the compiler.
 
 mod beta;
 mod solve;
@@ -105,7 +106,8 @@ impl Codebook {
         Self { bytes, unit, table, boundaries, bits, relative_mse: solution.relative_mse }
     }
 
-    /// The codebook of a codec that has one, for constants. At run time, [`CodecId::codebook`] refers to one table.
+    /// The codebook of a codec that has one, for constants. At run time, [`CodecId::codebook`] refers to one
+    /// table.
     ///
     /// # Panics
     /// The head dim is unsupported.

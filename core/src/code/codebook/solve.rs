@@ -159,9 +159,9 @@ const fn sums(bytes: &[i8; HALF], mass: &[f64; HALF], centroid: &[f64; HALF], co
     (cross, energy)
 }
 
-/// The quantiser with whole numbers for levels: their largest is the one between 64 and 127 that costs least in the
-/// cells of `half`, with the best unit for each. Where `move_boundaries` says so, boundaries then go half-way between
-/// the levels, and unit and boundaries are refitted to each other.
+/// The quantiser with whole numbers for levels: their largest is the one between 64 and 127 that costs least
+/// in the cells of `half`, with the best unit for each. Where `move_boundaries` says so, boundaries then go
+/// half-way between the levels, and unit and boundaries are refitted to each other.
 pub(super) const fn to_bytes(dim: usize, half: &HalfCodebook, move_boundaries: bool) -> HalfBytes {
     let count = half.count;
     let (mut bytes, mut unit, mut most) = ([0; HALF], 1.0, 0.0);
@@ -173,7 +173,8 @@ pub(super) const fn to_bytes(dim: usize, half: &HalfCodebook, move_boundaries: b
             i += 1;
         }
         let (cross, energy) = sums(&rounded, &half.mass, &half.levels, count);
-        // With the best unit, cross / energy, this is the energy that the levels explain. Rounding must not decide.
+        // With the best unit, cross / energy, this is the energy that the levels explain. Rounding must not
+        // decide.
         if cross * cross / energy > most * (1.0 + 1e-12) {
             (bytes, unit, most) = (rounded, cross / energy, cross * cross / energy);
         }

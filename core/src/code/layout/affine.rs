@@ -1,7 +1,7 @@
 //! `u4`: uniform codes between the smallest and the largest value, the yardstick of integer caches.
 //!
-//! A block is two f16, the step and the minimum, then codes side by side: value = minimum + code * step. Not rotated
-//! and no part of TurboQuant; plain portable code, as only its error is of interest.
+//! A block is two f16, the step and the minimum, then codes side by side: value = minimum + code * step. Not
+//! rotated and no part of TurboQuant; plain portable code, as only its error is of interest.
 
 use super::Layout;
 use crate::code::form::Form;

@@ -80,7 +80,8 @@ fn encode(value: f32) -> u8 {
     sign | (rounded - ((127 - 7) << 3)) as u8
 }
 
-/// What a byte stands for. The two that e4m3 gives to NaN, which no encoder writes, are the numbers they would be.
+/// What a byte stands for. The two that e4m3 gives to NaN, which no encoder writes, are the numbers they
+/// would be.
 #[inline(always)]
 fn decode(byte: u8) -> f32 {
     let (exponent, mantissa) = (u32::from(byte >> 3 & 15), u32::from(byte & 7));

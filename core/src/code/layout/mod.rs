@@ -21,7 +21,8 @@ pub enum Layout {
     },
     /// One scale, then a signed byte a coordinate.
     Bytes,
-    /// Runs of 32 coordinates, each its scale and its codes: signed bytes, or two nibbles a byte, 16 coordinates apart.
+    /// Runs of 32 coordinates, each its scale and its codes: signed bytes, or two nibbles a byte, 16
+    /// coordinates apart.
     Runs {
         /// Bits of a code, 4 or 8.
         bits: u8,
@@ -89,8 +90,8 @@ impl Layout {
         block.chunks(stride).all(|run| block_io::split(run).0.is_finite())
     }
 
-    /// The largest scale, or value of `f16`, that a vector of norm 1 may need: `spread` is the largest coordinate of such
-    /// a vector where it is encoded, and codes stand for `levels` times `unit`.
+    /// The largest scale, or value of `f16`, that a vector of norm 1 may need: `spread` is the largest
+    /// coordinate of such a vector where it is encoded, and codes stand for `levels` times `unit`.
     pub(crate) fn largest_scale(self, spread: f32, levels: &[i8], unit: f32) -> f32 {
         match self {
             Self::F16 | Self::Affine => spread,
@@ -103,8 +104,9 @@ impl Layout {
                     let level = f32::from(level.unsigned_abs()) * unit;
                     (least, largest) = (f32::min(least, level), f32::max(largest, level));
                 }
-                // A scale is longest where all of the vector is in one coordinate, which the largest level stands for;
-                // but the unbiased one is at most twice the preserving one, which the least levels bound.
+                // A scale is longest where all of the vector is in one coordinate, which the largest level
+                // stands for; but the unbiased one is at most twice the preserving one, which the least
+                // levels bound.
                 f32::max(f32::min(SEARCH_SLACK * spread / largest, 2.0 / least), LONGEST_RAW)
             }
         }

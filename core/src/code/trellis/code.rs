@@ -18,9 +18,9 @@ pub enum Plain {
     /// Three bits for each pair of neighbours: a symbol `3 a + b` below 8, with a and b in 0..3
     /// the part of the levels that the even and the odd coordinate take; (2, 2) does not occur.
     PairOfThree,
-    /// Five bits for each pair of neighbours, whose coordinates take one of six parts, 0 to 3 inner and 4 and 5 outer ones, not
-    /// both an outer one. The symbol is two inner parts, the even one low; or, with bit 4, an inner part below the low bit of
-    /// the outer one, which is the even coordinate's with bit 3.
+    /// Five bits for each pair of neighbours, whose coordinates take one of six parts, 0 to 3 inner and 4 and
+    /// 5 outer ones, not both an outer one. The symbol is two inner parts, the even one low; or, with bit 4,
+    /// an inner part below the low bit of the outer one, which is the even coordinate's with bit 3.
     PairOfSix,
 }
 
@@ -68,8 +68,8 @@ pub struct Code {
     pub predictor: Predictor,
 }
 
-/// Of each coordinate back the three parities' masks: all ones where its coded bit enters. Kept, as making them takes a
-/// fifth of the time of decoding.
+/// Of each coordinate back the three parities' masks: all ones where its coded bit enters. Kept, as making
+/// them takes a fifth of the time of decoding.
 pub type TapMasks = [[u64; 3]; MAX_MEMORY + 1];
 
 /// Guess of the best scale from the largest coordinate.
@@ -234,9 +234,10 @@ impl Code {
 
     /// Parts of the levels that class 0 or 1 of a pair may use, for its even or odd coordinate.
     ///
-    /// A pair bit has one part a class. A pair of three splits by the even coordinate: in class 0
-    /// it takes part 0 or 1 and the odd one any; in class 1 it takes part 2 and the odd one 0 or 1. A pair of six likewise: in
-    /// class 0 the even coordinate takes an inner part, in class 1 an outer one and the odd coordinate an inner one.
+    /// A pair bit has one part a class. A pair of three splits by the even coordinate: in class 0 it takes
+    /// part 0 or 1 and the odd one any; in class 1 it takes part 2 and the odd one 0 or 1. A pair of six
+    /// likewise: in class 0 the even coordinate takes an inner part, in class 1 an outer one and the odd
+    /// coordinate an inner one.
     const fn class_parts(&self, class: usize, odd: bool) -> (usize, usize) {
         match (self.plain, class, odd) {
             (Plain::Bits(_), _, _) => (0, self.parts()),

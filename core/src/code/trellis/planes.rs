@@ -148,7 +148,8 @@ fn parity_words<const W: usize>(taps: &TapMasks, coded: &[u64; W]) -> [[u64; W];
     let mut before = [(last << 1 & !LOW) | (last >> 7 & LOW); W];
     before[1..].copy_from_slice(&coded[..W - 1]);
     let mut parities = [[0; W]; 3];
-    // All words of a step at once, and steps written out: the compiler makes vectors of these, and of a loop branches.
+    // All words of a step at once, and steps written out: the compiler makes vectors of these, and of a loop
+    // branches.
     macro_rules! steps {
         ($($back:literal)*) => {$(
             let mut earlier = if $back == MAX_MEMORY { before } else { *coded };

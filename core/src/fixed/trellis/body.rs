@@ -1,4 +1,5 @@
-//! What stands behind the scale of a trellis block: the tables of a code, the levels of a body, and the search for one.
+//! What stands behind the scale of a trellis block: the tables of a code, the levels of a body, and the
+//! search for one.
 
 use crate::CodecId;
 use crate::code::Code;
@@ -36,7 +37,8 @@ impl<const D: usize, C: Code> Body<D, C> {
     /// Bytes of a body: a plane of coded bits, and the plain ones.
     pub(super) const BYTES: usize = Self::CODE.body_bytes(D);
 
-    /// Levels of a body: the coded bits run through a register, once around, and plain bits come from beside them.
+    /// Levels of a body: the coded bits run through a register, once around, and plain bits come from beside
+    /// them.
     ///
     /// [`trellis::levels`] does whole bytes at once, in twenty times the code.
     #[inline(never)]
@@ -73,9 +75,11 @@ impl<const D: usize, C: Code> Body<D, C> {
         }
     }
 
-    /// Calls `each` with every coordinate and its level, in the order of the bytes: of codes with eight states, eight lanes at a time.
+    /// Calls `each` with every coordinate and its level, in the order of the bytes: of codes with eight
+    /// states, eight lanes at a time.
     ///
-    /// Bit b of byte i of a plane is coordinate b D / 8 + i, so the register of eight coordinates is a few bytes.
+    /// Bit b of byte i of a plane is coordinate b D / 8 + i, so the register of eight coordinates is a few
+    /// bytes.
     #[inline(always)]
     pub(in crate::fixed) fn lanes(body: &[u8], mut each: impl FnMut(usize, i32)) {
         let n = D / 8;
@@ -193,7 +197,8 @@ impl<const D: usize, C: Code> Body<D, C> {
             for i in 0..4 {
                 for bit in 0..2 {
                     let parity = parities[i] ^ (newest * bit);
-                    // Sums saturate at 255; where one of two is above that, this is the same as saturating both.
+                    // Sums saturate at 255; where one of two is above that, this is the same as saturating
+                    // both.
                     let zero = (m[i] + i32::from(row[parity % PARITIES])).min(255);
                     let one = m[i + 4] + i32::from(row[(parity ^ oldest) % PARITIES]);
                     // Negative where the upper one wins; no branch.
@@ -213,8 +218,8 @@ impl<const D: usize, C: Code> Body<D, C> {
         *metrics = m;
     }
 
-    /// Second pass: once around from `state` to `state`; writes the bits. Returns the sums of y times level and of
-    /// squared levels.
+    /// Second pass: once around from `state` to `state`; writes the bits. Returns the sums of y times level
+    /// and of squared levels.
     #[inline(always)]
     pub(super) fn write(
         y: &[i32; D],

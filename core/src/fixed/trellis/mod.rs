@@ -1,8 +1,10 @@
-//! `FixedTrellis`: trellis codes in integers. All of them decode; those with eight states, `t1s8` to `t4s8`, encode too.
+//! `FixedTrellis`: trellis codes in integers. All of them decode; those with eight states, `t1s8` to `t4s8`,
+//! encode too.
 //!
-//! Blocks have about two thirds of the squared error of the scalar codes of the same size. The price is the search: 7 to
-//! 16 times the instructions of [`super::FixedCodec::encode`], and 6 KiB of metric rows. It is the search of
-//! [`crate::code::trellis`] at [`crate::Effort::Fast`], coordinate by coordinate, over eight states that stay in registers.
+//! Blocks have about two thirds of the squared error of the scalar codes of the same size. The price is the
+//! search: 7 to 16 times the instructions of [`super::FixedCodec::encode`], and 6 KiB of metric rows. It is
+//! the search of [`crate::code::trellis`] at [`crate::Effort::Fast`], coordinate by coordinate, over eight
+//! states that stay in registers.
 
 use super::kernels::Kernels;
 use super::math::{Multiplier, Norm, clamp_exponent, to_f16};
