@@ -1,8 +1,8 @@
 //! How the blocks of a layout meet registers: bytes to levels, and a vector to bytes.
 //!
-//! Codes of one layout share a form, so that machine code is made once a layout and not once a codec:
-//! [`crate::AnyCodec`]'s operations are written once over these types. [`Any`] decides at run time, for
-//! head dims that are not worth code of their own.
+//! Codecs of one layout share a form, so machine code exists once per layout and not once per codec. The
+//! operations of [`crate::AnyCodec`] are written once over these types. [`Any`] decides at run time, for head
+//! dims that do not get machine code of their own.
 
 use super::ggml::{self, RUN};
 use super::scale::{Stored, to_f16};
@@ -15,7 +15,7 @@ use crate::machine::block_io::{self, SCALE_BYTES};
 use crate::machine::{Lanes, Memory};
 use crate::with_code;
 
-/// A code whose layout has a form: every one.
+/// A code whose layout has a form; every code has one.
 pub trait Formed {
     /// Its form.
     type Form: Form;
@@ -23,18 +23,18 @@ pub trait Formed {
 
 /// How the blocks of a layout meet registers.
 pub trait Form: 'static {
-    /// The layout, where the form says it.
+    /// The layout, if the form determines it.
     const LAYOUT: Option<Layout>;
 
-    /// Whether encoding is a search, in memory that registers have not: then nothing calls
-    /// [`Form::quantise`].
+    /// True if encoding is a search in memory, which registers cannot do. [`Form::quantise`] is then never
+    /// called.
     const SEARCHES: bool = false;
 
-    /// Levels of a block, one register of `out` for each group; returns what they are to be multiplied by.
+    /// Levels of a block, one register of `out` per group. Returns the factor to multiply them by.
     fn levels<I: Memory>(codec: &AnyCodec, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32;
 
-    /// Writes the block of the (rotated) vector `y` with |x|^2 = `norm_squared`; `codes` are two
-    /// spare sets of registers as long as `y`.
+    /// Writes the block of the (rotated) vector `y` with |x|^2 = `norm_squared`. `codes` are two spare sets
+    /// of registers, each as long as `y`.
     fn quantise<I: Memory>(
         codec: &AnyCodec,
         isa: I,
@@ -58,10 +58,10 @@ pub enum Bytes {}
 /// [`Layout::Runs`].
 #[derive(Clone, Copy, Debug)]
 pub enum Runs<const BITS: usize> {}
-/// [`Layout::Planes`], of every trellis.
+/// [`Layout::Planes`], for every trellis.
 #[derive(Clone, Copy, Debug)]
 pub enum Planes {}
-/// What the codec says; every form is compiled apart.
+/// The form of the codec at run time; each form is compiled separately.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Any {}
 
@@ -167,7 +167,7 @@ impl Form for Planes {
     fn levels<I: Memory>(codec: &AnyCodec, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
         let (scale, codes) = block_io::split(block);
         let Some(trellis) = codec.trellis() else { return 0.0 };
-        // Clearing room for the largest head dim takes a tenth of the time at 128.
+        // Clearing an array for the largest head dim takes a tenth of the time at dim 128.
         if shape.dim() <= 256 {
             trellis_levels::<I, 256>(isa, trellis, codes, shape, out);
         } else {
@@ -176,7 +176,7 @@ impl Form for Planes {
         isa.widen_half(scale) * codec.unit()
     }
 
-    /// A search needs memory, which is given to [`AnyCodec::encode_in`].
+    /// Unreachable: a search needs memory, which only [`AnyCodec::encode_in`] gets.
     fn quantise<I: Memory>(
         _: &AnyCodec,
         _: I,
@@ -190,8 +190,7 @@ impl Form for Planes {
     }
 }
 
-/// Out of line: the conversion in software is long, and in line it would be unrolled in every instruction
-/// set.
+/// Out of line: the conversion in software is long, and inline it would be unrolled in every instruction set.
 #[inline(never)]
 fn widen_halves(bytes: &[u8], values: &mut [f32; GROUP]) {
     for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<2>().0) {
@@ -336,7 +335,7 @@ pub(super) fn largest<I: Memory>(isa: I, y: &[I::V]) -> f32 {
     largest.max()
 }
 
-/// Writes the block, or the zero block where the scale rounds to 0.
+/// Writes the block, or the zero block if the scale rounds to 0.
 #[inline(always)]
 fn write_block<I: Memory, const BITS: usize>(
     isa: I,

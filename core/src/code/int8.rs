@@ -1,13 +1,13 @@
-//! The `i8` codec on registers: rotated coordinates as signed bytes under one absmax scale.
+//! The `i8` codec on registers: rotated coordinates as signed bytes with one absmax scale.
 //!
-//! Levels are code / 32, so that the scale is about the norm of the vector and stays inside f16
-//! wherever the scalar codes do. The codes are rounded with the *stored* (f16) scale, which makes
-//! its rounding free.
+//! Levels are code / 32, so the scale is about the norm of the vector. It fits f16 wherever the scales of the
+//! scalar codes do. Codes are rounded with the *stored* (f16) scale, so the rounding of the scale costs
+//! nothing.
 
 use super::{CodecId, Levels};
 use crate::machine::{Isa, Lanes};
 
-/// Codes in one sigma.
+/// Codes per sigma.
 const STEPS: f32 = match CodecId::I8.levels() {
     Levels::Codes(unit) => 1.0 / unit,
     Levels::Values | Levels::LloydMax | Levels::Nested | Levels::Trellis(_) => panic!("codes are levels"),
@@ -23,7 +23,7 @@ pub fn scale<I: Isa>(isa: I, y: &[I::V]) -> f32 {
     largest.max() * (STEPS / 127.0)
 }
 
-/// Codes of `y` under the stored scale, which is positive.
+/// Codes of `y` with the stored scale, which is positive.
 #[inline(always)]
 pub fn quantise<I: Isa>(isa: I, scale: f32, y: &[I::V], codes: &mut [I::C]) {
     let inverse = isa.splat(STEPS / scale);

@@ -1,21 +1,21 @@
-//! What a code is, said once: the list of codecs, how their bytes lie, what their codes mean.
+//! The list of codecs, the layout of their bytes and the meaning of their codes. Nothing of this is defined
+//! twice.
 //!
-//! Every codec is a row of [`for_each_code!`](crate::for_each_code), a type of its own that implements
-//! [`Code`], and a value of [`CodecId`]; [`with_code!`](crate::with_code) leads from the value to the type. A
-//! level is a signed byte times a unit, in every codec that has levels, so one table serves floats, integers,
-//! microcontrollers and GPUs.
+//! Every codec is a row of [`for_each_code!`](crate::for_each_code), a type that implements [`Code`], and a
+//! value of [`CodecId`]. [`with_code!`](crate::with_code) leads from the value to the type. Every level is a
+//! signed byte times a unit, so one table serves floats, integers, microcontrollers and GPUs.
 //!
-//! | file | holds |
+//! | file | contents |
 //! | --- | --- |
 //! | `list` | the rows |
-//! | `layout` | how code bytes lie |
-//! | `form` | how they meet registers |
+//! | `layout` | the layout of code bytes |
+//! | `form` | from bytes to registers and back |
 //! | [`codebook`] | levels of the scalar and nested codes, for every head dim |
-//! | [`scalar`], [`int8`], `ggml`, [`trellis`] | codes on registers and bytes |
+//! | [`scalar`], [`int8`], `ggml`, [`trellis`] | codes in registers and bytes |
 //! | `scale` | the one scale of a block |
 //!
-//! Crates that read blocks in their own way (lines, threads) implement a reader of their own for these types;
-//! a program that only encodes and attends wants [`crate::Codec`] or [`crate::AnyCodec`].
+//! Crates that read blocks in another order (lines, threads) implement their own reader for these types. A
+//! program that only encodes and attends uses [`crate::Codec`] or [`crate::AnyCodec`].
 
 pub mod codebook;
 pub(crate) mod form;
@@ -38,25 +38,26 @@ use trellis::{Plain, Trellis, tables};
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Levels {
-    /// There are none: the block holds values.
+    /// No levels: the block holds values.
     Values,
     /// The code itself is the level, as a signed number, in this unit.
     Codes(f32),
     /// The Lloyd-Max codebook of the head dim.
     LloydMax,
-    /// The nested codebook of the head dim: dropping the low bit gives the codes of the next narrower codec.
+    /// The nested codebook of the head dim: dropping the low bit of a code gives the code of the next
+    /// narrower codec.
     Nested,
     /// The levels of a trellis.
     Trellis(&'static Trellis<'static>),
 }
 
-/// A codec, as a type: what the compiler knows of it.
+/// A codec as a type, with all that the compiler knows of it.
 pub trait Code: form::Formed + Copy + fmt::Debug + 'static {
-    /// The same as a value.
+    /// The codec as a value.
     const ID: CodecId;
-    /// How its bytes lie.
+    /// The layout of its bytes.
     const LAYOUT: Layout;
-    /// What its codes mean.
+    /// The source of its levels.
     const LEVELS: Levels;
 }
 
@@ -83,7 +84,7 @@ macro_rules! codes {
         []
         $($id:ident $name:literal $number:literal $rotation:ident [$($layout:tt)*] $levels:ident $(($of:expr))?;)*
     ) => {
-        /// A codec; with a head dim it fixes the bytes of a block.
+        /// A codec. Together with a head dim, it determines the bytes of a block.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[cfg_attr(feature = "defmt", derive(defmt::Format))]
         pub enum CodecId {
@@ -140,7 +141,7 @@ impl CodecId {
         self.row().name
     }
 
-    /// The codec of that name, as [`CodecId::name`] writes it; `parse` accepts capitals too.
+    /// The codec with this name, as [`CodecId::name`] writes it; `parse` also accepts capitals.
     pub fn from_name(name: &str) -> Option<Self> {
         ROWS.iter().find(|row| row.name == name).map(|row| row.id)
     }
@@ -150,37 +151,38 @@ impl CodecId {
         self.row().number
     }
 
-    /// The codec of that number.
+    /// The codec with this number.
     pub fn from_code(code: u8) -> Option<Self> {
         ROWS.iter().find(|row| row.number == code).map(|row| row.id)
     }
 
-    /// How its bytes lie.
+    /// The layout of its bytes.
     pub const fn layout(self) -> Layout {
         self.row().layout
     }
 
-    /// What its codes mean.
+    /// The source of its levels.
     pub const fn levels(self) -> Levels {
         self.row().levels
     }
 
-    /// Bits of one code (16 for `f16`), scales not counted; half rates (`t1h`, `t2h`, `t3h`) rounded down.
+    /// Bits of one code (16 for `f16`), without scales; half rates (`t1h`, `t2h`, `t3h`) are rounded down.
     pub const fn bits(self) -> u32 {
         self.layout().bits()
     }
 
-    /// Whether codes are of the rotated vector.
+    /// Returns true if the codec rotates the vector before it is coded.
     pub const fn is_rotated(self) -> bool {
         self.row().rotated
     }
 
-    /// Bytes of one block, or `None` where the codec does not support the head dim.
+    /// Bytes of one block, or `None` if the codec does not support the head dim.
     pub const fn block_bytes(self, dim: usize) -> Option<usize> {
         self.layout().block_bytes(dim)
     }
 
-    /// Whether dropping the low bit of codes gives those of the next narrower codec ([`crate::demote`]).
+    /// Returns true if dropping the low bit of a code gives the code of the next narrower codec
+    /// ([`crate::demote`]).
     pub const fn is_nested(self) -> bool {
         matches!(self.levels(), Levels::Nested)
     }
@@ -210,7 +212,7 @@ impl fmt::Display for CodecId {
     }
 }
 
-/// Reads a name, in small letters or capitals.
+/// Parses a name, in small letters or capitals.
 ///
 /// ```
 /// use tqkv_core::CodecId;
