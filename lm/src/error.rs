@@ -1,8 +1,8 @@
-//! What can be wrong with a file, the memory lent, or a token.
+//! Errors of a model file, of the borrowed memory and of a token.
 
 use core::fmt;
 
-/// Why a model was not loaded or a token not taken.
+/// Why a model was not loaded or a token was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -11,53 +11,53 @@ pub enum LmError {
     NotAModel,
     /// A version of the format that this crate does not read.
     Version {
-        /// That of the file.
+        /// The version of the file.
         got: u16,
     },
-    /// A field of the header, with what it must be.
+    /// A field of the header is not valid.
     Field {
-        /// Its name in SPEC.md.
+        /// The field's name in SPEC.md.
         name: &'static str,
-        /// What is accepted.
+        /// The accepted values.
         accepted: &'static str,
     },
     /// The file is not as long as its header says.
     Length {
-        /// Bytes that the shape asks for.
+        /// Bytes that the shape requires.
         expected: u64,
-        /// Bytes given.
+        /// Bytes passed.
         got: u64,
     },
-    /// The checksum at the end is not that of the bytes before it.
+    /// The checksum at the end does not match the bytes before it.
     Checksum,
-    /// The exponent of a tensor is beyond the 64 octaves either way that are accepted.
+    /// The exponent of a tensor is outside the accepted range of 64 octaves in either direction.
     Exponent,
-    /// The codecs of the cache have another head dim than the model.
+    /// The codecs of the cache and the model have different head dims.
     HeadDim {
-        /// Of the model.
+        /// Head dim of the model.
         expected: u32,
-        /// Of the codecs.
+        /// Head dim of the codecs.
         got: u32,
     },
-    /// Not one ring for each KV head of each layer.
+    /// The number of rings is not one per KV head of each layer.
     Rings {
         /// Layers times KV heads.
         expected: u32,
-        /// Given.
+        /// Rings passed.
         got: u32,
     },
-    /// The rings have no room for a token, or not the same room.
+    /// The rings have no room for a token, or differ in size.
     RingSize,
-    /// Too few words to work in.
+    /// The workspace has too few words.
     Work {
         /// [`crate::Shape::work_words`].
         expected: u32,
-        /// Given.
+        /// Words passed.
         got: u32,
     },
-    /// A token that the vocabulary does not have.
+    /// The token is not in the vocabulary.
     Token {
-        /// It.
+        /// The token passed.
         got: u32,
         /// Tokens in the vocabulary.
         vocab: u32,
