@@ -296,7 +296,7 @@ struct Running<'a, I> {
 impl<I: Bytes> Running<'_, I> {
     const REGISTERS: usize = STATES / I::WIDTH;
 
-    /// Add, compare, select for all states. `TWIN`: newest and oldest bit flip the same parities.
+    /// Add, compare, select for all states. `TWIN`: the newest and the oldest bit flip the same parities.
     #[inline(always)]
     fn step<const TURN: usize, const TWIN: bool>(
         &self,
