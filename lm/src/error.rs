@@ -64,7 +64,7 @@ pub enum LmError {
     },
     /// A key or value is too large for the scale of a block, 65504: the weights are damaged.
     Encode,
-    /// A block of the cache has a scale that is not finite: its memory was written to.
+    /// A block of the cache has a scale that is not finite: its memory was overwritten.
     Decode,
 }
 
@@ -75,23 +75,34 @@ impl fmt::Display for LmError {
                 f.write_str("not a flat model file: it must begin with TQLM and a whole header")
             }
             Self::Version { got } => {
-                write!(f, "version {got} of the flat model file is not read, accepted is {}", crate::VERSION)
+                write!(f, "version {got} of the flat model file is not valid: expected {}", crate::VERSION)
             }
             Self::Field { name, accepted } => {
-                write!(f, "{name} of the flat model file: accepted is {accepted}")
+                write!(f, "{name} of the flat model file is not valid: expected {accepted}")
             }
-            Self::Length { expected, got } => write!(f, "a file of {got} bytes, its header says {expected}"),
+            Self::Length { expected, got } => {
+                write!(f, "the flat model file has {got} bytes, expected {expected} by its header")
+            }
             Self::Checksum => f.write_str("the checksum of the flat model file is wrong: it is damaged"),
-            Self::Exponent => write!(f, "an exponent beyond +-{}", crate::MAX_EXPONENT),
-            Self::HeadDim { expected, got } => {
-                write!(f, "codecs of head dim {got}, the model has {expected}")
+            Self::Exponent => {
+                let most = crate::MAX_EXPONENT;
+                write!(f, "an exponent of the flat model file is not valid: expected -{most} to {most}")
             }
-            Self::Rings { expected, got } => write!(f, "{got} rings, the model needs {expected}"),
-            Self::RingSize => f.write_str("rings without room for a token, or of several sizes"),
-            Self::Work { expected, got } => write!(f, "{got} words to work in, the model needs {expected}"),
-            Self::Token { got, vocab } => write!(f, "token {got}, the vocabulary has {vocab}"),
-            Self::Encode => f.write_str("a key or value above 65504"),
-            Self::Decode => f.write_str("a cached scale that is not finite"),
+            Self::HeadDim { expected, got } => {
+                write!(f, "the codecs have head dim {got}, expected {expected} as in the model")
+            }
+            Self::Rings { expected, got } => write!(f, "{got} rings were passed, expected {expected}"),
+            Self::RingSize => {
+                f.write_str("the rings are not valid: expected one size, with room for a token")
+            }
+            Self::Work { expected, got } => write!(f, "the workspace has {got} words, expected {expected}"),
+            Self::Token { got, vocab } => {
+                write!(f, "token {got} is out of range: the vocabulary has {vocab} tokens")
+            }
+            Self::Encode => f.write_str("a key or value is too large: its scale must fit f16, at most 65504"),
+            Self::Decode => {
+                f.write_str("a block of the cache has a scale that is not finite: its memory was overwritten")
+            }
         }
     }
 }

@@ -48,7 +48,7 @@ pub(crate) trait Machine: Memory + Search {
     const FIELDS: usize;
     /// The same number over fields and heads.
     const SUMS: usize;
-    /// The number that is added to every level of [`Machine::key_level`].
+    /// The number that is added to every level of a [`Machine::key_table`].
     const KEY_BIAS: i32;
 
     /// The token for operations on blocks. Tokens that only differ in products of bytes share it.

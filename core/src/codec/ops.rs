@@ -117,7 +117,7 @@ impl AnyCodec {
     /// # Panics
     /// The same conditions as [`AnyCodec::decode_rotated`].
     pub fn decode_rotated_with<I: Memory>(&self, isa: I, blocks: &[u8], out: &mut [f32]) {
-        assert!(self.fit(out.len(), blocks.len()), "head_dim values for each block of block_bytes");
+        assert!(self.fit(out.len(), blocks.len()), "out must hold head_dim values per block");
         with_form!(self, F, G => decode::<I, F, G>(self, isa, blocks, out, false));
     }
 
@@ -126,8 +126,8 @@ impl AnyCodec {
     /// # Panics
     /// The same conditions as [`AnyCodec::rotate_query`].
     pub fn rotate_query_with<I: Memory>(&self, isa: I, queries: &[f32], out: &mut [f32]) {
-        assert!(queries.len() == out.len(), "queries and results of the same length");
-        assert!(queries.len().is_multiple_of(self.dim()), "queries of head_dim values");
+        assert!(queries.len() == out.len(), "queries and results must have the same length");
+        assert!(queries.len().is_multiple_of(self.dim()), "queries must hold head_dim values each");
         if self.id().is_rotated() {
             with_groups!(self.shape(), G => isa.apart(
                 #[inline(always)]
@@ -148,7 +148,7 @@ impl AnyCodec {
     /// # Panics
     /// The same conditions as [`AnyCodec::unrotate`].
     pub fn unrotate_with<I: Memory>(&self, isa: I, accs: &mut [f32]) {
-        assert!(accs.len().is_multiple_of(self.dim()), "sums of head_dim values");
+        assert!(accs.len().is_multiple_of(self.dim()), "sums must hold head_dim values each");
         if self.id().is_rotated() {
             with_groups!(self.shape(), G => isa.apart(
                 #[inline(always)]
@@ -166,8 +166,8 @@ impl AnyCodec {
     /// # Panics
     /// The same conditions as [`AnyCodec::scores`].
     pub fn scores_with<I: Memory>(&self, isa: I, rotated_query: &[f32], blocks: &[u8], out: &mut [f32]) {
-        assert!(rotated_query.len() == self.dim(), "a query of head_dim values");
-        assert!(self.fit(out.len() * self.dim(), blocks.len()), "a score for each block of block_bytes");
+        assert!(rotated_query.len() == self.dim(), "the query must hold head_dim values");
+        assert!(self.fit(out.len() * self.dim(), blocks.len()), "there must be one score per block");
         // One function serves all forms: the fast path is the page kernels.
         with_groups!(self.shape(), G => scores::<I, Any, G>(self, isa, rotated_query, blocks, out));
     }
@@ -177,8 +177,8 @@ impl AnyCodec {
     /// # Panics
     /// The same conditions as [`AnyCodec::accumulate`].
     pub fn accumulate_with<I: Memory>(&self, isa: I, weights: &[f32], blocks: &[u8], acc: &mut [f32]) {
-        assert!(acc.len() == self.dim(), "a sum of head_dim values");
-        assert!(self.fit(weights.len() * self.dim(), blocks.len()), "a weight for each block of block_bytes");
+        assert!(acc.len() == self.dim(), "the sum must hold head_dim values");
+        assert!(self.fit(weights.len() * self.dim(), blocks.len()), "there must be one weight per block");
         with_groups!(self.shape(), G => accumulate::<I, G>(self, isa, weights, blocks, acc));
     }
 

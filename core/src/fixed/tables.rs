@@ -28,7 +28,7 @@ impl<const D: usize, C: Code> Tables<D, C> {
     pub(super) const BITS: usize = C::LAYOUT.bits() as usize;
     pub(super) const BLOCK_BYTES: usize = SCALE_BYTES + D * Self::BITS / 8;
     pub(super) const IS_INT8: bool = matches!(C::LAYOUT, Layout::Bytes);
-    /// True for a trellis code of eight states, whose blocks [`Body`] reads and writes.
+    /// True for a trellis code of eight states, whose blocks `Body` reads and writes.
     pub(super) const IS_TRELLIS: bool = match C::ID.trellis() {
         Some(trellis) => trellis.code.memory == 3,
         None => false,

@@ -47,7 +47,7 @@ impl HalfPages {
     /// The memory is too short, the slot is not in the page, or the block has another length.
     pub fn write(&self, page: &mut [Line], slot: usize, block: &[u8]) {
         let row = &mut page[slot * self.row_lines()..(slot + 1) * self.row_lines()];
-        assert_eq!(block.len(), 2 * self.dim, "an f16 block of this head dim");
+        assert_eq!(block.len(), 2 * self.dim, "an f16 block must have 2 * dim bytes");
         let halves = bytes_mut(row).as_flattened_mut().as_chunks_mut::<2>().0;
         for (to, &from) in halves.iter_mut().zip(block.as_chunks::<2>().0) {
             *to = u16::from_le_bytes(from).to_ne_bytes();
@@ -60,7 +60,7 @@ impl HalfPages {
     /// The same conditions as [`HalfPages::write`].
     pub fn read(&self, page: &[Line], slot: usize, block: &mut [u8]) {
         let row = &page[slot * self.row_lines()..(slot + 1) * self.row_lines()];
-        assert_eq!(block.len(), 2 * self.dim, "an f16 block of this head dim");
+        assert_eq!(block.len(), 2 * self.dim, "an f16 block must have 2 * dim bytes");
         for (to, &from) in
             block.as_chunks_mut::<2>().0.iter_mut().zip(bytes(row).as_flattened().as_chunks::<2>().0)
         {

@@ -56,7 +56,10 @@ impl KeyPages {
     /// The memory is shorter than [`KeyPages::lines`], the slot is not below [`KeyPages::slots`], or the
     /// block has another length.
     pub fn write(&self, page: &mut [Line], slot: usize, block: &[u8]) {
-        assert!(slot < self.slots && block.len() == self.plan.block_bytes, "slot and block of this page");
+        assert!(
+            slot < self.slots && block.len() == self.plan.block_bytes,
+            "the slot or the block does not fit the page"
+        );
         let (mut scales, mut words) = ([0; 32], [[0; 4]; MAX_WORDS]);
         self.plan.words(block, &mut scales, &mut words);
         let (tile, lane) = (slot / TILE, slot % TILE);
@@ -76,7 +79,10 @@ impl KeyPages {
     /// # Panics
     /// The same conditions as [`KeyPages::write`].
     pub fn read(&self, page: &[Line], slot: usize, block: &mut [u8]) {
-        assert!(slot < self.slots && block.len() == self.plan.block_bytes, "slot and block of this page");
+        assert!(
+            slot < self.slots && block.len() == self.plan.block_bytes,
+            "the slot or the block does not fit the page"
+        );
         let (mut scales, mut words) = ([0; 32], [[0; 4]; MAX_WORDS]);
         let (tile, lane) = (slot / TILE, slot % TILE);
         let (head, body) = page[..self.lines].split_at(self.scale_lines);
@@ -121,7 +127,7 @@ impl KeyPages {
             return;
         }
         let n = out.len() / queries.len();
-        assert!(from + n <= self.slots, "slots of this page");
+        assert!(from + n <= self.slots, "the slots must be in the page");
         if n == 0 {
             return;
         }

@@ -122,7 +122,10 @@ impl ValuePages {
     /// The memory is shorter than [`ValuePages::lines`], the slot is not below [`ValuePages::slots`], or the
     /// block has another length.
     pub fn write(&self, page: &mut [Line], slot: usize, block: &[u8]) {
-        assert!(slot < self.slots && block.len() == self.plan.block_bytes, "slot and block of this page");
+        assert!(
+            slot < self.slots && block.len() == self.plan.block_bytes,
+            "the slot or the block does not fit the page"
+        );
         let (mut scales, mut words) = ([0; 32], [[0; 4]; MAX_WORDS]);
         self.plan.words(block, &mut scales, &mut words);
         let (head, body) = page[..self.lines].split_at_mut(self.scale_lines);
@@ -146,7 +149,10 @@ impl ValuePages {
     /// # Panics
     /// The same conditions as [`ValuePages::write`].
     pub fn read(&self, page: &[Line], slot: usize, block: &mut [u8]) {
-        assert!(slot < self.slots && block.len() == self.plan.block_bytes, "slot and block of this page");
+        assert!(
+            slot < self.slots && block.len() == self.plan.block_bytes,
+            "the slot or the block does not fit the page"
+        );
         let (mut scales, mut words) = ([0; 32], [[0; 4]; MAX_WORDS]);
         let (head, body) = page[..self.lines].split_at(self.scale_lines);
         let head = bytes(head).as_flattened().as_chunks::<2>().0;
@@ -235,8 +241,11 @@ impl ValuePages {
         let mut tokens = 0;
         for &ValuePart { pages: own, page, from, weights, next } in parts {
             let n = weights.len() / heads;
-            assert!(from + n <= own.slots, "slots of this page");
-            assert!(own.plan.id == pages.plan.id && own.plan.dim == pages.plan.dim, "pages of one codec");
+            assert!(from + n <= own.slots, "the slots must be in the page");
+            assert!(
+                own.plan.id == pages.plan.id && own.plan.dim == pages.plan.dim,
+                "pages must have one codec"
+            );
             if n > 0 {
                 given.push(own.given(page, from..from + n, weights, next));
                 tokens += (from + n).div_ceil(RUN) - from / RUN;
@@ -249,7 +258,7 @@ impl ValuePages {
             5..=8 => accumulate.with_room::<8>(level),
             9..=16 => accumulate.with_room::<16>(level),
             needed => {
-                assert!(needed <= MAX_SLOTS / RUN, "tokens of one sum");
+                assert!(needed <= MAX_SLOTS / RUN, "at most MAX_SLOTS tokens in one sum");
                 accumulate.with_room::<{ MAX_SLOTS / RUN }>(level);
             }
         }
