@@ -198,8 +198,8 @@ impl KvShape {
         if is_finite(q) { Ok(()) } else { Err(KvError::Query { layer, token: 0, head }) }
     }
 
-    /// Checks that `q` is `[n, num_heads, head_dim]` and finite, and that `out` is `[n, num_heads,
-    /// value_dim]`.
+    /// Checks that `q` is `[n, num_heads, head_dim]` and finite, and that `out` is
+    /// `[n, num_heads, value_dim]`.
     ///
     /// # Errors
     /// [`KvError::Layer`], [`KvError::Length`] or [`KvError::Query`].

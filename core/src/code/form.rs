@@ -1,4 +1,4 @@
-//! How the blocks of a layout meet registers: bytes to levels, and a vector to bytes.
+//! From bytes to levels in registers, and from a vector in registers to bytes: one type per layout.
 //!
 //! Codecs of one layout share a form, so machine code exists once per layout and not once per codec. The
 //! operations of [`crate::AnyCodec`] are written once over these types. [`Any`] decides at run time, for head
@@ -21,7 +21,7 @@ pub trait Formed {
     type Form: Form;
 }
 
-/// How the blocks of a layout meet registers.
+/// Reads and writes the blocks of a layout in registers.
 pub trait Form: 'static {
     /// The layout, if the form determines it.
     const LAYOUT: Option<Layout>;

@@ -1,7 +1,7 @@
 //! The list of codecs, one row each. Ids, types, names, numbers and dispatch are made from the rows.
 
-/// Passes the list to a macro: `for_each_code!([my_macro] [arguments])` becomes `my_macro! { [arguments] rows
-/// }`. A row is `Id "name" number rotation [layout] levels;`.
+/// Passes the list to a macro: `for_each_code!([my_macro] [arguments])` becomes
+/// `my_macro! { [arguments] rows }`. A row is `Id "name" number rotation [layout] levels;`.
 ///
 /// To add a codec of a known layout, add its row and, if it has levels of its own, their table. WARNING:
 /// names and numbers are stored in files. Rows may be added, but never changed.

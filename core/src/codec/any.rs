@@ -19,7 +19,7 @@ use crate::head_dim::HeadDim;
 use crate::rotation::Signs;
 use half::f16;
 
-/// Settings of an encoder beside the codec and the head dim: `Options::DEFAULT.seed(7)`.
+/// Settings of an encoder, besides the codec and the head dim: `Options::DEFAULT.seed(7)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -169,6 +169,7 @@ impl AnyCodec {
 
     /// Encodes `x` (`dim` values) into `block` (`block_bytes` bytes), or several vectors into the same number
     /// of blocks.
+    ///
     /// Trellis codecs take 8 KB of stack for the search up to head dim 128, and 64 KB above. To use your own
     /// memory instead, call [`AnyCodec::encode_in`]. A vector whose scale rounds to zero in f16 (norm below
     /// 3e-8) becomes the zero block, which decodes to exact zeros.

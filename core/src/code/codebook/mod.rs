@@ -15,9 +15,9 @@
 //! [`Exact`] is the solution before rounding. 5 bits are the widest code that the look-ups of all machines
 //! support.
 //!
-//! The file `solved.rs` stores the solutions, because the compiler needs eleven seconds to find them. `cargo
-//! xtask codebooks` writes it, and a test solves every codebook again and compares all bits. The compiler
-//! solves for any head dim that the file lacks.
+//! The file `solved.rs` stores the solutions, because the compiler needs eleven seconds to find them.
+//! `cargo xtask codebooks` writes it, and a test solves every codebook again and compares all bits. The
+//! compiler solves for any head dim that the file lacks.
 
 mod beta;
 mod solve;

@@ -1,10 +1,10 @@
 //! The search for the best ring of coded bits, in bytes: the definition for all encoders.
 //!
-//! A state is the last `memory` coded bits, newest lowest; bit u leads from state s to `(2 s + u) mod
-//! states`. A step adds to each path the metric of the parity on its branch. It keeps the better of the two
-//! paths that meet in a state. On a tie it keeps the path whose oldest bit, which the state forgets, is 0.
-//! Sums saturate at 255. After every fourth coordinate, the metrics are lowered by their minimum of two
-//! coordinates earlier. The delay spares fast implementations a wait for the minimum.
+//! A state is the last `memory` coded bits, newest lowest; bit u leads from state s to
+//! `(2 s + u) mod states`. A step adds to each path the metric of the parity on its branch. It keeps the
+//! better of the two paths that meet in a state. On a tie it keeps the path whose oldest bit, which the state
+//! forgets, is 0. Sums saturate at 255. After every fourth coordinate, the metrics are lowered by their
+//! minimum of two coordinates earlier. The delay spares fast implementations a wait for the minimum.
 //!
 //! Two passes close the ring. The first runs freely over [`WARM_UP`] coordinates to both sides of coordinate
 //! 0 and only decides the state there. The second runs once around, and starts and ends in that state. The
@@ -47,8 +47,8 @@ impl Search for Portable {
     }
 }
 
-/// The parities that a step needs. For state pair `LOW * h + l` (even state, oldest bit 0) it is `low[l] ^
-/// high[h]`. The newest and the oldest bit flip it by constants.
+/// The parities that a step needs. For state pair `LOW * h + l` (even state, oldest bit 0) it is
+/// `low[l] ^ high[h]`. The newest and the oldest bit flip it by constants.
 struct Parities {
     low: [u8; 16],
     high: [u8; 8],
