@@ -90,8 +90,8 @@ const fn low(bytes: [u8; 2]) -> i32 {
 }
 
 impl<'a> Matrix<'a> {
-    /// Splits a matrix off the front of the bytes. It has no rows if there are too few bytes, which loading
-    /// has ruled out.
+    /// Splits a matrix off the front of the bytes. With too few bytes it has no rows; loading has ruled that
+    /// out.
     pub(crate) fn read(bytes: &'a [u8], bits: WeightBits, rows: usize, columns: usize) -> (Self, &'a [u8]) {
         let of = LayoutBytes(bits);
         let (exponent, rest) = bytes.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
@@ -120,8 +120,8 @@ impl<'a> Matrix<'a> {
 
     /// Writes the products of the rows with `x` to `out`; returns the exponent to add to that of `x`.
     ///
-    /// A sum of products is exact. The length of a row determines its upper 31 bits. These times the scale of
-    /// the row give 31 bits again.
+    /// A sum of products is exact. Its upper 31 bits are used; the length of a row gives their position.
+    /// Times the scale of the row, they give 31 bits again.
     pub(crate) fn multiply(&self, kernels: impl Kernels, x: &[i16], out: &mut [i32]) -> i32 {
         let grown = bits_of(self.columns as u32 - 1);
         // Bounds of a sum: 2^30 times columns in units of 1 / 256 (8 bits), 2^26 times columns in units of 1

@@ -13,8 +13,8 @@ pub(crate) struct Norm<'a> {
 }
 
 impl<'a> Norm<'a> {
-    /// Splits the weights off the front of the bytes. There are none if there are too few bytes, which
-    /// loading has ruled out.
+    /// Splits the weights off the front of the bytes. With too few bytes there are none; loading has ruled
+    /// that out.
     pub(crate) fn read(bytes: &'a [u8], width: usize) -> (Self, &'a [u8]) {
         let (exponent, rest) = bytes.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
         let (weights, rest) = rest.split_at_checked(2 * width).unwrap_or_default();

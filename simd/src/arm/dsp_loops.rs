@@ -29,7 +29,7 @@ pub(super) struct Task {
 #[inline(never)]
 pub(super) unsafe fn load(x: *const i16, signs: *const i8, y: *mut i32, n: usize) -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: it only reads and writes the memory of the caller's promise; all other registers are restored.
+    // SAFETY: it only accesses the memory that the caller promises; all other registers are restored.
     unsafe {
         asm!(
             "push {{r4-r11, lr}}",
@@ -103,7 +103,7 @@ pub(super) unsafe fn load(x: *const i16, signs: *const i8, y: *mut i32, n: usize
 /// `y` has `order * count` values behind it; `order` is a multiple of 8.
 #[inline(never)]
 pub(super) unsafe fn pass_four(y: *mut i32, order: usize, count: usize) {
-    // SAFETY: it only reads and writes the memory of the caller's promise; all other registers are restored.
+    // SAFETY: it only accesses the memory that the caller promises; all other registers are restored.
     unsafe {
         asm!(
             "push {{r4-r11, lr}}",
@@ -223,8 +223,7 @@ macro_rules! quantise {
         #[inline(never)]
         pub(super) unsafe fn $name(task: *const Task) -> i32 {
             let cross;
-            // SAFETY: it only reads and writes the memory of the caller's promise; all other registers are
-            // restored.
+            // SAFETY: it only accesses the memory that the caller promises; all other registers are restored.
             unsafe { asm!(
                 "push {{r4-r11, lr}}",
                 "ldm r0, {{r0-r6}}",

@@ -11,7 +11,7 @@ use core::ops::Range;
 #[inline(never)]
 pub(super) unsafe fn dot(query: *const i32, bytes: Range<*const u8>) -> i32 {
     let dot;
-    // SAFETY: it only reads the memory of the caller's promise; all other registers are restored.
+    // SAFETY: it only reads the memory that the caller promises; all other registers are restored.
     unsafe {
         asm!(
             "push {{r4-r9, lr}}",
@@ -48,7 +48,7 @@ pub(super) unsafe fn dot(query: *const i32, bytes: Range<*const u8>) -> i32 {
 /// The processor has the DSP extension. `bytes` is a positive multiple of 8, and there is one sum per byte.
 #[inline(never)]
 pub(super) unsafe fn add_bytes(weight: i32, bytes: Range<*const u8>, sums: *mut i32) {
-    // SAFETY: it only reads and writes the memory of the caller's promise; all other registers are restored.
+    // SAFETY: it only accesses the memory that the caller promises; all other registers are restored.
     unsafe {
         asm!(
             "push {{r4-r11, lr}}",

@@ -90,8 +90,8 @@ pub(super) unsafe fn products(loops: &Loops, products: Products<'_>, out: &mut [
     Some(())
 }
 
-/// Eight columns of two rows. A row has two words. Columns 0 and 1 of a word are its bytes 0 and 2 (`SXTB16`,
-/// `SMLAD`), and columns 2 and 3 are its halves (`SMLALD`).
+/// Eight columns of two rows. A row has two words of four columns. Columns 0 and 1 are the bytes 0 and 2 of a
+/// word (`SXTB16`, `SMLAD`), and columns 2 and 3 are its halves (`SMLALD`).
 macro_rules! eight_columns {
     () => {
         concat!(
@@ -154,7 +154,7 @@ macro_rules! two_rows {
 /// words.
 #[inline(never)]
 pub(super) unsafe extern "C" fn eight(task: *mut Task) {
-    // SAFETY: it only reads and writes the memory of the caller's promise; all other registers are restored.
+    // SAFETY: it only accesses the memory that the caller promises; all other registers are restored.
     unsafe {
         asm!(
             "push {{r4-r11, lr}}",
@@ -237,7 +237,7 @@ macro_rules! eight_nibbles {
 /// The processor has the DSP extension. The [`Task`] has 4 bits and is aligned to words.
 #[inline(never)]
 pub(super) unsafe extern "C" fn four(task: *mut Task) {
-    // SAFETY: it only reads and writes the memory of the caller's promise; all other registers are restored.
+    // SAFETY: it only accesses the memory that the caller promises; all other registers are restored.
     unsafe {
         asm!(
             "push {{r4-r11, lr}}",

@@ -9,7 +9,7 @@ const LEAST: f32 = -87.0;
 const ROUND: f32 = 12_582_912.0;
 
 /// e^x for x <= 88 with relative error [`EXP_ERROR`]; 0 below -87 and NaN for NaN. Above 88 the result is
-/// undefined; no weight relative to the largest logit is above 0.
+/// undefined; a logit minus the largest logit is never above 0.
 ///
 /// x = k ln 2 + r with |r| <= ln 2 / 2. A polynomial of degree 7 (the coefficients of the Cephes library)
 /// then gives e^r. Its terms are added in pairs, because a chain of additions made loops wait. It uses only

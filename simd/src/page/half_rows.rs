@@ -1,8 +1,8 @@
 //! Keys or values as f16 rows: the uncompressed tier, and the baseline of every speed-up.
 //!
-//! They are tuned as well as the coded kernels. The conversion is in the load, multiply-adds are fused, sums
-//! of several keys or heads run at once, and prefetch is 8 KiB ahead. Operations are fused and the order of
-//! sums is free, so the bits may differ between levels.
+//! These kernels are tuned as well as the coded ones. The conversion is in the load, multiply-adds are fused,
+//! and sums of several keys or heads run at once. Prefetch is 2 KiB ahead at four places. Operations are
+//! fused and the order of sums is free, so the bits may differ between levels.
 
 use super::{Line, MAX_HEADS, bytes, bytes_mut};
 use crate::level::{Kernels, Level};

@@ -53,7 +53,7 @@ pub const MAX_PARTS: usize = 2;
 pub const SLOT_STEP: usize = 32;
 
 /// Prefetches the first lines of a page that is read soon: its scales, as many lines as the present page has.
-/// The loop of the present page prefetches the other lines. Returns these.
+/// Returns the other lines, which the loop of the present page prefetches.
 #[inline(always)]
 fn fetch_scales<I: crate::lines::Machine>(isa: I, next: &[Line], scales: usize) -> &[Line] {
     let (first, others) = next.split_at(scales.min(next.len()));

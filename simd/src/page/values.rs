@@ -172,9 +172,9 @@ impl ValuePages {
         self.plan.block(&scales, &words, block);
     }
 
-    /// `acc[h] += sum of weights[h][i] * value of slot from +
-    /// i`, in the rotated domain. `weights` is `[heads, n]` and `acc` is `[heads, dim]`. The result is equal
-    /// to the bit on every level if weights and scales are finite; else it is undefined.
+    /// `acc[h] += sum of weights[h][i] * value of slot from + i`, in the rotated domain. `weights` is
+    /// `[heads, n]` and `acc` is `[heads, dim]`. The result is equal to the bit on every level if weights and
+    /// scales are finite; else it is undefined.
     ///
     /// `next` is memory that will be read soon; pass an empty slice if there is none.
     ///

@@ -19,9 +19,12 @@ pub enum Plain {
     /// the parts of the levels that the even and the odd coordinate take. The pair (2, 2) does not occur.
     PairOfThree,
     /// Five bits for each pair of neighbours. Each coordinate takes one of six parts: 0 to 3 are inner, 4 and
-    /// 5 outer. At most one of the two is outer. With bit 4 clear, the symbol is two inner parts, the even
-    /// one low. With bit 4 set, it is an inner part below the low bit of the outer part. Bit 3 then says that
-    /// the even coordinate is the outer one.
+    /// 5 outer. At most one of the two is outer.
+    ///
+    /// * Bit 4 clear: bits 0 and 1 are the inner part of the even coordinate, bits 2 and 3 that of the odd
+    ///   one.
+    /// * Bit 4 set: bits 0 and 1 are the inner part, and bit 2 selects the outer part. If bit 3 is set, the
+    ///   even coordinate is the outer one.
     PairOfSix,
 }
 
@@ -69,8 +72,8 @@ pub struct Code {
     pub predictor: Predictor,
 }
 
-/// Masks of the three parities per coordinate back: all ones if its coded bit enters. They are stored,
-/// because making them takes a fifth of the time of decoding.
+/// For each number of coordinates back, the masks of the three parities: all ones if the coded bit there
+/// enters. They are stored, because making them takes a fifth of the time of decoding.
 pub type TapMasks = [[u64; 3]; MAX_MEMORY + 1];
 
 /// Predicts the best scale from the largest coordinate.
@@ -165,8 +168,8 @@ impl Code {
         3 * largest
     }
 
-    /// Metric rows per target. A target needs one row, or one for each half of the symbols (pair bit). Pairs
-    /// of three and of six need these for even and for odd coordinates.
+    /// Metric rows per target: one, or two with a pair bit (one for each half of the symbols). Pairs of three
+    /// and of six need four: two for even and two for odd coordinates.
     pub const fn rows_per_target(&self) -> usize {
         match self.plain {
             Plain::Bits(_) => 1,

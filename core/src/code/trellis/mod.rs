@@ -17,7 +17,7 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `code` | the description of a code, its metric rows |
-//! | `tables` | the ten codes |
+//! | `tables` | the eleven codes |
 //! | `planes` | bytes: bit planes to levels and back |
 //! | `viterbi` | the search, in bytes |
 //! | `encode` | scale candidates, choice of plain symbols, the block |
