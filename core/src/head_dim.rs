@@ -79,8 +79,7 @@ impl HeadDim {
 }
 
 /// Returns true if `dim` is supported. It must be a multiple of 16 from 16 to 1024, and n * 2^k with n = 1,
-/// 12, 20, 28 or
-/// 36. The first head dims are 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224 and 256.
+/// 12, 20, 28 or 36. The first head dims are 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224 and 256.
 pub const fn is_supported_head_dim(dim: usize) -> bool {
     HeadDim::new(dim).is_some()
 }

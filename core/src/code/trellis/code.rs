@@ -198,8 +198,8 @@ impl Code {
 
     /// Fills the branch metric rows. Entry z of row `(y + limit) * rows_per_target + r` is a squared
     /// distance: from y to the nearest level of parity z. The smallest distance in the rows that can be taken
-    /// instead is subtracted. The rest is divided by `divisor` (rounded to nearest, halves up) and is at most
-    /// 127.
+    /// instead is subtracted. The rest is divided by `divisor` (rounded to nearest, halves up), with a
+    /// maximum of 127.
     ///
     /// For pairs, rows 0 and 1 belong to the two classes of symbols (see `class_parts`) for the even
     /// coordinate. Rows 2 and 3, if they exist, belong to the two classes for the odd coordinate.

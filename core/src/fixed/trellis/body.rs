@@ -36,7 +36,7 @@ impl<const D: usize, C: Code> Body<D, C> {
     /// Bytes of a body: a plane of coded bits, and the plain planes.
     pub(super) const BYTES: usize = Self::CODE.body_bytes(D);
 
-    /// Levels of a body. The coded bits run once around through a register; the plain bits are read beside
+    /// Levels of a body. The coded bits run once around through a register, and the plain bits are read with
     /// them.
     ///
     /// [`trellis::levels`] handles whole bytes at once, with twenty times the code.
@@ -74,8 +74,8 @@ impl<const D: usize, C: Code> Body<D, C> {
         }
     }
 
-    /// Calls `each` with every coordinate and its level, in the order of the bytes. It handles codes with
-    /// eight states, eight coordinates at a time.
+    /// Calls `each` with every coordinate and its level, in the order of the bytes. It is for codes with
+    /// eight states, and handles eight coordinates at a time.
     ///
     /// Bit b of byte i of a plane is coordinate b D / 8 + i, so the register of eight coordinates is a few
     /// bytes.
