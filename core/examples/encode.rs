@@ -3,7 +3,7 @@
 use tqkv_core::code::T3;
 use tqkv_core::{AnyCodec, Codec, CodecId, Options};
 
-/// Something that is no noise.
+/// A smooth signal, not noise.
 fn wave(step: f32) -> [f32; 128] {
     core::array::from_fn(|i| (i as f32 * step).sin() + 0.3 * (i as f32 * 5.1 * step).cos())
 }
@@ -11,7 +11,7 @@ fn wave(step: f32) -> [f32; 128] {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (key, query) = (wave(0.37), wave(0.39));
 
-    // The shape is known to the compiler: lengths are types, and only one table is linked.
+    // The shape is known at compile time: lengths are types, and only one table is linked.
     let mut block = [0; Codec::<128, T3>::BLOCK_BYTES];
     Codec::<128, T3>::encode(&key, &mut block)?;
     let mut back = [0.0; 128];

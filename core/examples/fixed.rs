@@ -6,7 +6,7 @@ use tqkv_core::fixed::{FixedCodec, RingCache};
 // In flash: the signs, and the tables of these two codecs alone.
 static KEYS: FixedCodec<64, S4> = FixedCodec::DEFAULT;
 static VALUES: FixedCodec<64, S3> = FixedCodec::DEFAULT;
-/// 32 tokens.
+/// Memory for 32 tokens.
 const BYTES: usize = RingCache::<64, S4, S3>::bytes_for(32);
 
 /// Samples in Q15.

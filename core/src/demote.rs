@@ -1,4 +1,4 @@
-//! Demotion of nested codes: fewer bits for a token without the original vector.
+//! Demotion of nested codes: fewer bits for a stored vector, without the original vector.
 
 use crate::code::CodecId;
 use crate::code::scale::ScaleMode;
@@ -8,16 +8,19 @@ use crate::machine::block_io;
 use crate::view::{BlockError, BlockView};
 use half::f16;
 
-/// Rewrites a block of `from` (`n4`, `n3`, `n2`) as one of the narrower nested codec `to` by
-/// dropping the low bits of every code; returns nothing new about x. Cost: one pass over the codes.
+/// Rewrites a block of `from` (`n4`, `n3`, `n2`) as a block of the narrower nested codec `to`, by dropping
+/// the low bits of every code. Cost: one pass over the codes.
 ///
-/// The stored scale was chosen for the wider levels. Under `Unbiased` and `Preserving` it is
-/// multiplied by the ratio that the two codebooks' distortions give on average, (1 - D)/(1 - D')
-/// and its square root; `Raw` and `Mmse` scales stay.
+/// The stored scale was chosen for the wider levels. D and D' are the distortions of the wide and the narrow
+/// codebook. Under `Unbiased` the scale is multiplied by (1 - D)/(1 - D'), under `Preserving` by the square
+/// root of that ratio. `Raw` and `Mmse` scales stay.
 ///
 /// # Errors
-/// `to` is not a nested codec of fewer bits and the same head dim and seed, a length is wrong, or the
-/// scale, which grows by up to 1.6, leaves f16; `out` is untouched then.
+/// * `to` is not a nested codec with fewer bits and the same head dim and seed.
+/// * A length is wrong.
+/// * The scale, which grows by up to 1.6, does not fit f16.
+///
+/// `out` is then untouched.
 pub fn demote(from: &AnyCodec, block: &[u8], to: &AnyCodec, out: &mut [u8]) -> Result<(), BlockError> {
     let nested = from.id().is_nested() && to.id().is_nested();
     let same = from.dim() == to.dim() && from.options().seed == to.options().seed;
@@ -50,7 +53,7 @@ pub fn demote(from: &AnyCodec, block: &[u8], to: &AnyCodec, out: &mut [u8]) -> R
     Ok(())
 }
 
-/// What the scale is multiplied by, from the expected energies of the two codebooks.
+/// The factor of the scale, from the expected energies of the two codebooks.
 fn ratio(from: &AnyCodec, to: CodecId) -> f32 {
     let (Some(wide), Some(narrow)) = (from.codebook(), to.codebook(from.dim())) else { return 1.0 };
     let ratio = ((1.0 - wide.relative_mse()) / (1.0 - narrow.relative_mse())) as f32;

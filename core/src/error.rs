@@ -10,7 +10,7 @@ use core::fmt;
 pub enum ShapeError {
     /// The head dim is not one of [`crate::HEAD_DIMS`].
     UnsupportedHeadDim,
-    /// This codec needs another head dim (the ggml layouts need a multiple of 32).
+    /// This codec does not support the head dim (the ggml layouts need a multiple of 32).
     UnsupportedCodec,
 }
 
@@ -23,7 +23,7 @@ pub enum EncodeError {
     NonFinite,
     /// The scale does not fit f16: the norm is above about 65504.
     OutOfRange,
-    /// The vector's length is not the head dim, or the block's not the codec's block size.
+    /// The vector's length is not the head dim, or the block's length is not the codec's block size.
     WrongLength,
     /// The workspace is shorter than [`crate::AnyCodec::workspace_bytes`].
     WorkspaceTooSmall,
@@ -34,13 +34,13 @@ pub enum EncodeError {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The output's length is not the head dim, or the block's not the codec's block size.
+    /// The output's length is not the head dim, or the block's length is not the codec's block size.
     WrongLength,
-    /// The stored scale is NaN or infinite: these bytes did not come from an encoder.
+    /// The stored scale is NaN or infinite, so no encoder wrote these bytes.
     NonFiniteScale,
 }
 
-/// A name that no codec has. The message names the usual ones; [`crate::CodecId::ALL`] has all.
+/// A name that no codec has. The message lists the usual names; [`crate::CodecId::ALL`] lists all codecs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UnknownCodec;

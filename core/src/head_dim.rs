@@ -1,14 +1,15 @@
-//! Which head dims exist: the one place that knows.
+//! The supported head dims: the only place that defines them.
 //!
-//! A head dim is `order * sylvester`, where `order` is 1 or the order of a Paley matrix (12, 20,
-//! 28, 36) and `sylvester` a power of two. Both factors are Hadamard matrices, so their Kronecker
-//! product is one, nothing is padded and every entry stays +-1. To add a family of head dims, add
-//! its order to `ORDERS` (and the text below it) and its prime to [`crate::rotation::paley`]; everything below reads this file.
+//! A head dim is `order * sylvester`. `order` is 1 or the order of a Paley matrix (12, 20, 28, 36), and
+//! `sylvester` is a power of two. Both factors are orders of Hadamard matrices, so their Kronecker product is
+//! one too. Nothing is padded and every entry is +1 or -1. To add a family of head dims, add its order to
+//! `ORDERS` and to the text below it, and its prime to [`crate::rotation::paley`]. Everything else reads this
+//! file.
 
 /// Orders of the non-Sylvester factor, with 1 for the plain powers of two.
 const ORDERS: [usize; 5] = [1, 12, 20, 28, 36];
 
-/// Which head dims are supported, as error messages say it (a macro, so that they can be literals).
+/// The supported head dims as text for error messages. It is a macro, so that messages can be literals.
 macro_rules! accepted_head_dims {
     () => {
         "multiples of 16 from 16 to 1024 of the form n * 2^k with n = 1, 12, 20, 28 or 36"
@@ -26,7 +27,7 @@ pub(crate) const GROUP: usize = 32;
 /// Groups of the largest head dim.
 pub(crate) const MAX_GROUPS: usize = MAX_HEAD_DIM / GROUP;
 
-/// A head dim taken apart: `dim = order * sylvester`. Only sealed traits name it.
+/// A head dim and its two factors: `dim = order * sylvester`. Only sealed traits name this type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct HeadDim {
@@ -35,7 +36,7 @@ pub struct HeadDim {
 }
 
 impl HeadDim {
-    /// The parts of `dim`, or `None` where it is not supported.
+    /// The factors of `dim`, or `None` if it is not supported.
     pub(crate) const fn new(dim: usize) -> Option<Self> {
         if dim < MIN_HEAD_DIM || dim > MAX_HEAD_DIM || !dim.is_multiple_of(16) {
             return None;
@@ -66,19 +67,19 @@ impl HeadDim {
         self.dim as usize / self.order as usize
     }
 
-    /// Groups of 32 coordinates, the last one possibly half full.
+    /// Groups of 32 coordinates; the last one may be half full.
     pub(crate) const fn groups(self) -> usize {
         (self.dim as usize).div_ceil(GROUP)
     }
 
-    /// Whether the last group holds 16 coordinates and 16 zeros.
+    /// True if the last group holds 16 coordinates and 16 zeros.
     pub(crate) const fn is_ragged(self) -> bool {
         !(self.dim as usize).is_multiple_of(GROUP)
     }
 }
 
-/// Whether `dim` is supported: multiples of 16 from 16 to 1024 of the form n * 2^k with n = 1, 12, 20, 28 or 36, which
-/// are 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256 and so on.
+/// Returns true if `dim` is supported. It must be a multiple of 16 from 16 to 1024, and n * 2^k with n = 1,
+/// 12, 20, 28 or 36. The first head dims are 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224 and 256.
 pub const fn is_supported_head_dim(dim: usize) -> bool {
     HeadDim::new(dim).is_some()
 }

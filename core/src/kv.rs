@@ -1,12 +1,12 @@
 //! The shape of a KV cache, and a chunk of tokens that fits it.
 //!
-//! Every cache (exact, compressed, on a GPU) and every plan of one takes a [`KvShape`] and refuses a bad one in the
-//! same words; [`Chunk::new`] checks the lengths of a chunk once, for all of them. Nothing here holds a token: the
-//! caches are in the crates `tqkv` and `tqkv-gpu`.
+//! Every cache (exact, compressed, on a GPU) and every plan of a cache takes a [`KvShape`] and refuses a bad
+//! one with the same error. [`Chunk::new`] checks the lengths of a chunk once, for all caches. Nothing here
+//! holds a token: the caches are in the crates `tqkv` and `tqkv-gpu`.
 
 use core::fmt;
 
-/// How many heads of how many coordinates a decoder's layers have.
+/// The number and size of the heads in a decoder's layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KvShape {
     /// Decoder layers.
@@ -17,42 +17,42 @@ pub struct KvShape {
     pub num_kv_heads: usize,
     /// Coordinates of a query and of a key.
     pub head_dim: usize,
-    /// Coordinates of a value and of a result; as `head_dim` in most models.
+    /// Coordinates of a value and of a result; equal to `head_dim` in most models.
     pub value_dim: usize,
 }
 
-/// What no cache can be, and what no cache of its shape can take.
+/// Why a shape is not valid for any cache, or an argument not valid for a cache of its shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KvError {
     /// A count is zero.
     Zero(KvShape),
-    /// The query heads do not divide among the KV heads.
+    /// The number of query heads is not a multiple of the number of KV heads.
     Heads(KvShape),
-    /// One value of each head of each layer is more than memory can address.
+    /// One value per head and layer is more than memory can address.
     TooLarge(KvShape),
     /// The layer index is not below the number of layers.
     Layer {
-        /// The index asked for.
+        /// The index that was passed.
         layer: usize,
         /// Layers of the cache.
         num_layers: usize,
     },
-    /// The index of a query head is not below their number.
+    /// The query head index is not below the number of query heads.
     Head {
-        /// The index asked for.
+        /// The index that was passed.
         head: usize,
         /// Query heads of the cache.
         num_heads: usize,
     },
-    /// Keys that are not a whole number of tokens.
+    /// The keys are not a whole number of tokens.
     NotWholeTokens {
         /// Values passed.
         got: usize,
         /// Values of one token: num_kv_heads * head_dim.
         per_token: usize,
     },
-    /// A query that is not finite: nothing that it would be answered with means anything.
+    /// The query holds NaN or infinity, so every result would be meaningless.
     Query {
         /// Layer.
         layer: usize,
@@ -61,13 +61,13 @@ pub enum KvError {
         /// Query head.
         head: usize,
     },
-    /// A slice that does not fit the number of tokens.
+    /// The length of a slice does not match the number of tokens.
     Length {
         /// Which argument.
         what: &'static str,
         /// Values passed.
         got: usize,
-        /// Values wanted.
+        /// Values expected.
         expected: usize,
     },
 }
@@ -108,21 +108,21 @@ impl fmt::Display for KvShape {
 }
 
 impl KvShape {
-    /// A shape that [`KvShape::check`] has not seen yet, with values as wide as keys.
+    /// A shape with values as wide as keys. It is not checked; see [`KvShape::check`].
     pub const fn new(num_layers: usize, num_heads: usize, num_kv_heads: usize, head_dim: usize) -> Self {
         Self { num_layers, num_heads, num_kv_heads, head_dim, value_dim: head_dim }
     }
 
-    /// The same with values of another width.
+    /// The same shape with another value width.
     #[must_use]
     pub const fn with_value_dim(self, value_dim: usize) -> Self {
         Self { value_dim, ..self }
     }
 
-    /// Whether a cache can have this shape.
+    /// Checks that a cache can have this shape.
     ///
     /// # Errors
-    /// [`KvError::Zero`], [`KvError::Heads`], [`KvError::TooLarge`].
+    /// [`KvError::Zero`], [`KvError::Heads`] or [`KvError::TooLarge`].
     pub const fn check(self) -> Result<(), KvError> {
         let Self { num_layers, num_heads, num_kv_heads, head_dim, value_dim } = self;
         if num_layers == 0 || num_heads == 0 || num_kv_heads == 0 || head_dim == 0 || value_dim == 0 {
@@ -132,7 +132,7 @@ impl KvShape {
             return Err(KvError::Heads(self));
         }
         let (heads, overflows) = num_layers.overflowing_mul(num_heads);
-        // Four bytes a value, and half of the address space.
+        // Four bytes per value, and at most half of the address space.
         let widest = if value_dim > head_dim { value_dim } else { head_dim };
         if overflows || heads > isize::MAX as usize / 4 / widest {
             return Err(KvError::TooLarge(self));
@@ -155,7 +155,7 @@ impl KvShape {
         self.num_heads * self.value_dim
     }
 
-    /// Whether there is such a layer.
+    /// Checks that the layer exists.
     ///
     /// # Errors
     /// [`KvError::Layer`].
@@ -164,11 +164,11 @@ impl KvShape {
         if layer < num_layers { Ok(()) } else { Err(KvError::Layer { layer, num_layers }) }
     }
 
-    /// Tokens in so many values of keys (`[n, num_kv_heads, head_dim]`) and of values (`[n, num_kv_heads, value_dim]`) of a
-    /// layer.
+    /// The number of tokens of a layer in `k` values of keys (`[n, num_kv_heads, head_dim]`) and `v` values
+    /// of values (`[n, num_kv_heads, value_dim]`).
     ///
     /// # Errors
-    /// [`KvError::Layer`], [`KvError::NotWholeTokens`], [`KvError::Length`].
+    /// [`KvError::Layer`], [`KvError::NotWholeTokens`] or [`KvError::Length`].
     pub const fn check_tokens(self, layer: usize, k: usize, v: usize) -> Result<usize, KvError> {
         if let Err(error) = self.check_layer(layer) {
             return Err(error);
@@ -184,10 +184,10 @@ impl KvShape {
         }
     }
 
-    /// Whether there is such a query head, and `q` is one query of it.
+    /// Checks that the query head exists and that `q` is one query of it.
     ///
     /// # Errors
-    /// [`KvError::Layer`], [`KvError::Head`], [`KvError::Length`], [`KvError::Query`].
+    /// [`KvError::Layer`], [`KvError::Head`], [`KvError::Length`] or [`KvError::Query`].
     pub fn check_query(self, layer: usize, head: usize, q: &[f32]) -> Result<(), KvError> {
         self.check_layer(layer)?;
         let num_heads = self.num_heads;
@@ -198,10 +198,11 @@ impl KvShape {
         if is_finite(q) { Ok(()) } else { Err(KvError::Query { layer, token: 0, head }) }
     }
 
-    /// Whether `q` is `[n, num_heads, head_dim]`, `out` `[n, num_heads, value_dim]`, and the queries are finite.
+    /// Checks that `q` is `[n, num_heads, head_dim]` and finite, and that `out` is
+    /// `[n, num_heads, value_dim]`.
     ///
     /// # Errors
-    /// [`KvError::Layer`], [`KvError::Length`], [`KvError::Query`].
+    /// [`KvError::Layer`], [`KvError::Length`] or [`KvError::Query`].
     pub fn check_queries(self, layer: usize, n: usize, q: &[f32], out: &[f32]) -> Result<(), KvError> {
         self.check_layer(layer)?;
         check_len("q", q.len(), n * self.query_values())?;
@@ -213,18 +214,18 @@ impl KvShape {
     }
 }
 
-/// Whether no value is NaN or infinite.
+/// Returns true if no value is NaN or infinite.
 fn is_finite(q: &[f32]) -> bool {
-    // Without an early end, so that it is a few wide instructions.
+    // It does not stop early, so that the loop compiles to a few wide instructions.
     q.iter().fold(true, |finite, x| finite & x.is_finite())
 }
 
-/// Whether a slice called `what` is as long as it must be.
+/// Checks the length of the argument `what`.
 const fn check_len(what: &'static str, got: usize, expected: usize) -> Result<(), KvError> {
     if got == expected { Ok(()) } else { Err(KvError::Length { what, got, expected }) }
 }
 
-/// Tokens of one layer and their queries, of lengths that fit each other and a cache's shape.
+/// Tokens of one layer and their queries, with lengths that match each other and the shape of a cache.
 #[derive(Debug)]
 pub struct Chunk<'a> {
     layer: usize,
@@ -236,10 +237,10 @@ pub struct Chunk<'a> {
 }
 
 impl<'a> Chunk<'a> {
-    /// Checks everything that a cache of `shape` (checked itself) needs of a chunk.
+    /// Checks a chunk against `shape`, which the caller has checked.
     ///
     /// # Errors
-    /// A layer out of range, a slice of the wrong length, or a query that is not finite.
+    /// The layer is out of range, a slice has the wrong length, or a query is not finite.
     pub fn new(
         shape: KvShape,
         layer: usize,
@@ -278,7 +279,7 @@ impl<'a> Chunk<'a> {
         self.v
     }
 
-    /// Where the result goes: `[tokens, num_heads, value_dim]`.
+    /// The result: `[tokens, num_heads, value_dim]`.
     pub const fn out(&mut self) -> &mut [f32] {
         self.out
     }

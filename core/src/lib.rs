@@ -7,22 +7,23 @@
 //! q --signs, Hadamard--> rotated query --levels[codes]--> score        (attention never decodes)
 //! ```
 //!
-//! The random rotation makes every coordinate follow one known law (TurboQuant, arXiv 2504.19874,
-//! Lemma 1), so the codebook is a compile-time constant and nothing is calibrated.
+//! The random rotation gives every coordinate the same known distribution (TurboQuant, arXiv 2504.19874,
+//! Lemma 1). The codebook is therefore a compile-time constant, and nothing is calibrated.
 //!
-//! | layer | file |
+//! | layer | items |
 //! | --- | --- |
 //! | shapes | [`HEAD_DIMS`], [`is_supported_head_dim`] |
-//! | machine vocabulary, for authors of instruction sets | [`machine`] |
+//! | operations of a processor, for authors of instruction sets | [`machine`] |
 //! | rotation | [`rotation`] |
-//! | what a code is: the list, layouts, levels, codes on registers and bytes | [`code`] |
+//! | codes: the list of codecs, layouts, levels, codes in registers and bytes | [`code`] |
 //! | blocks | [`BlockView`], [`demote`] |
 //! | the same in integers, for microcontrollers | [`fixed`] |
 //! | the shape of a cache, and tokens that fit it | [`KvShape`], [`Chunk`] |
-//! | what a program calls | [`Codec`] (shape known to the compiler), [`AnyCodec`] (run time) |
+//! | the codec for a program | [`Codec`] (shape known at compile time), [`AnyCodec`] (run time) |
 //!
-//! No allocation, no `unsafe`, no `std`. When not to use it: the cache itself, files and attention
-//! over pages are in the `tqkv` crate; faster instruction sets implement [`machine`] elsewhere.
+//! The crate does not allocate and uses neither `unsafe` nor `std`. The cache itself, files and attention
+//! over pages are in the `tqkv` crate. Faster instruction sets implement the traits of [`machine`] in
+//! `tqkv-simd`.
 #![no_std]
 #![forbid(unsafe_code)]
 #![allow(long_running_const_eval, reason = "the codebooks are solved at compile time, in seconds")]
@@ -52,7 +53,7 @@ pub use kv::{Chunk, KvError, KvShape};
 pub use machine::portable::Portable;
 pub use view::{BlockError, BlockView};
 
-/// The example of the README compiles and runs.
+/// Compiles and runs the example of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

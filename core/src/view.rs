@@ -1,4 +1,4 @@
-//! Views of one block in caller memory: what is in it, without decoding.
+//! Views of one block in the caller's memory: its scale and codes, without decoding.
 
 use crate::code::CodecId;
 use crate::error::{DecodeError, EncodeError, ShapeError};
@@ -14,11 +14,11 @@ pub struct BlockView<'a> {
 }
 
 impl<'a> BlockView<'a> {
-    /// Looks at `bytes` as one block.
+    /// Views `bytes` as one block.
     ///
     /// # Errors
-    /// The codec has no single scale (`f16`, ggml), the head dim is unsupported, or the length is
-    /// not the codec's.
+    /// The codec has no single scale (`f16`, ggml), the head dim is not supported, or the length is not the
+    /// codec's block size.
     pub fn new(id: CodecId, dim: usize, bytes: &'a [u8]) -> Result<Self, BlockError> {
         let expected = id.block_bytes(dim).ok_or(BlockError::Shape(ShapeError::UnsupportedHeadDim))?;
         if !id.layout().has_one_scale() {
@@ -35,7 +35,7 @@ impl<'a> BlockView<'a> {
         block_io::split(self.bytes).0.to_f32()
     }
 
-    /// Code of coordinate `i` (rotated domain), or `None` past the head dim.
+    /// The code of coordinate `i` (rotated domain), or `None` if `i` is not below the head dim.
     pub fn code(&self, i: usize) -> Option<u8> {
         if i >= self.dim {
             return None;
@@ -43,7 +43,7 @@ impl<'a> BlockView<'a> {
         let bits = self.id.bits() as usize;
         let (_, codes) = block_io::split(self.bytes);
         let low = *codes.get(bits * i / 8)?;
-        // A code may straddle two bytes; the last code never needs the one past the end.
+        // A code may straddle two bytes; the last code never needs the byte past the end.
         let high = codes.get(bits * i / 8 + 1).copied().unwrap_or(0);
         let both = u16::from_le_bytes([low, high]) >> (bits * i % 8);
         Some((both & ((1u16 << bits) - 1)) as u8)
@@ -60,11 +60,11 @@ impl<'a> BlockView<'a> {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum BlockError {
-    /// Codec and head dim do not go together, or the codec has no single scale.
+    /// The codec does not support the head dim, or has no single scale.
     Shape(ShapeError),
     /// The length is wrong.
     Decode(DecodeError),
-    /// What would be written does not fit the format.
+    /// The block to be written does not fit the format.
     Encode(EncodeError),
 }
 

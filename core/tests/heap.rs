@@ -1,5 +1,5 @@
 //! The codec takes no memory from the heap.
-// A binary of its own: counting takes the place of the allocator of the whole program.
+// A binary of its own: the counter replaces the allocator of the whole program.
 #![allow(missing_docs, reason = "a test crate")]
 
 use tqkv_core::{AnyCodec, CodecId, Options};

@@ -1,14 +1,14 @@
-//! What can be wrong with a file, the memory lent, or a token.
+//! Errors of a model file, of the borrowed memory and of a token.
 
 use core::fmt;
 
 /// The version that is written and read.
 pub const VERSION: u16 = 1;
 
-/// Exponents of tensors are within this, either way.
+/// Limit of the exponents of tensors, in either direction.
 pub const MAX_EXPONENT: i32 = 64;
 
-/// Why a model was not loaded or a token not taken.
+/// Why a model was not loaded or a token was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -17,60 +17,60 @@ pub enum LmError {
     NotAModel,
     /// A version of the format that this crate does not read.
     Version {
-        /// That of the file.
+        /// The version of the file.
         got: u16,
     },
-    /// A field of the header, with what it must be.
+    /// A field of the header is not valid.
     Field {
-        /// Its name in SPEC.md.
+        /// The field's name in SPEC.md.
         name: &'static str,
-        /// What is accepted.
+        /// The accepted values.
         accepted: &'static str,
     },
     /// The file is not as long as its header says.
     Length {
-        /// Bytes that the shape asks for.
+        /// Bytes that the shape requires.
         expected: u64,
-        /// Bytes given.
+        /// Bytes passed.
         got: u64,
     },
-    /// The checksum at the end is not that of the bytes before it.
+    /// The checksum at the end does not match the bytes before it.
     Checksum,
-    /// The exponent of a tensor is beyond the 64 octaves either way that are accepted.
+    /// The exponent of a tensor is outside the accepted range of 64 octaves in either direction.
     Exponent,
-    /// The codecs of the cache have another head dim than the model.
+    /// The codecs of the cache and the model have different head dims.
     HeadDim {
-        /// Of the model.
+        /// Head dim of the model.
         expected: u32,
-        /// Of the codecs.
+        /// Head dim of the codecs.
         got: u32,
     },
-    /// Not one ring for each KV head of each layer.
+    /// The number of rings is not one per KV head of each layer.
     Rings {
         /// Layers times KV heads.
         expected: u32,
-        /// Given.
+        /// Words passed.
         got: u32,
     },
-    /// The rings have no room for a token, or not the same room.
+    /// The rings have no room for a token, or differ in size.
     RingSize,
-    /// Too few words to work in.
+    /// The workspace has too few words.
     Work {
         /// [`crate::Shape::work_words`].
         expected: u32,
-        /// Given.
+        /// Words passed.
         got: u32,
     },
-    /// A token that the vocabulary does not have.
+    /// The token is not in the vocabulary.
     Token {
-        /// It.
+        /// The token passed.
         got: u32,
         /// Tokens in the vocabulary.
         vocab: u32,
     },
     /// A key or value is too large for the scale of a block, 65504: the weights are damaged.
     Encode,
-    /// A block of the cache has a scale that is not finite: its memory was written to.
+    /// A block of the cache has a scale that is not finite: its memory was overwritten.
     Decode,
 }
 
@@ -81,23 +81,34 @@ impl fmt::Display for LmError {
                 f.write_str("not a flat model file: it must begin with TQLM and a whole header")
             }
             Self::Version { got } => {
-                write!(f, "version {got} of the flat model file is not read, accepted is {}", VERSION)
+                write!(f, "version {got} of the flat model file is not valid: expected {}", VERSION)
             }
             Self::Field { name, accepted } => {
-                write!(f, "{name} of the flat model file: accepted is {accepted}")
+                write!(f, "{name} of the flat model file is not valid: expected {accepted}")
             }
-            Self::Length { expected, got } => write!(f, "a file of {got} bytes, its header says {expected}"),
+            Self::Length { expected, got } => {
+                write!(f, "the flat model file has {got} bytes, expected {expected} by its header")
+            }
             Self::Checksum => f.write_str("the checksum of the flat model file is wrong: it is damaged"),
-            Self::Exponent => write!(f, "an exponent beyond +-{}", MAX_EXPONENT),
-            Self::HeadDim { expected, got } => {
-                write!(f, "codecs of head dim {got}, the model has {expected}")
+            Self::Exponent => {
+                let most = MAX_EXPONENT;
+                write!(f, "an exponent of the flat model file is not valid: expected -{most} to {most}")
             }
-            Self::Rings { expected, got } => write!(f, "{got} rings, the model needs {expected}"),
-            Self::RingSize => f.write_str("rings without room for a token, or of several sizes"),
-            Self::Work { expected, got } => write!(f, "{got} words to work in, the model needs {expected}"),
-            Self::Token { got, vocab } => write!(f, "token {got}, the vocabulary has {vocab}"),
-            Self::Encode => f.write_str("a key or value above 65504"),
-            Self::Decode => f.write_str("a cached scale that is not finite"),
+            Self::HeadDim { expected, got } => {
+                write!(f, "the codecs have head dim {got}, expected {expected} as in the model")
+            }
+            Self::Rings { expected, got } => write!(f, "{got} rings were passed, expected {expected}"),
+            Self::RingSize => {
+                f.write_str("the rings are not valid: expected one size, with room for a token")
+            }
+            Self::Work { expected, got } => write!(f, "the workspace has {got} words, expected {expected}"),
+            Self::Token { got, vocab } => {
+                write!(f, "token {got} is out of range: the vocabulary has {vocab} tokens")
+            }
+            Self::Encode => f.write_str("a key or value is too large: its scale must fit f16, at most 65504"),
+            Self::Decode => {
+                f.write_str("a block of the cache has a scale that is not finite: its memory was overwritten")
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::vector::{RESIDUAL_BITS, add, mantissas, narrow};
 use tqkv_core::code::Code;
 use tqkv_core::fixed::{Kernels, RingCache};
 
-/// Bits of the mantissas of what RoPE turns: it may grow by the root of two.
+/// Bits of the mantissas that RoPE rotates; a rotation may grow them by the square root of two.
 const TURNED: u32 = 14;
 
 /// The cache of one KV head of one layer.
@@ -20,26 +20,26 @@ pub struct Head<'a, const D: usize, K: Code, V: Code, M> {
     exponent: i32,
 }
 
-/// Before any value.
+/// The exponent before the first value.
 const NO_VALUE: i32 = -500;
 
 impl<'a, const D: usize, K: Code, V: Code, M: Kernels> Head<'a, D, K, V, M> {
-    /// A head that keeps its tokens in `ring`.
+    /// A head that stores its tokens in `ring`.
     pub const fn new(ring: RingCache<'a, D, K, V, M>) -> Self {
         Self { ring, exponent: NO_VALUE }
     }
 
-    /// The keys and values that it holds.
+    /// The keys and values of this head.
     pub const fn ring(&self) -> &RingCache<'a, D, K, V, M> {
         &self.ring
     }
 }
 
-/// A model at work: weights in flash, rings for its tokens, memory to work in.
+/// A running model: weights in flash, rings for its tokens, and a workspace.
 #[derive(Debug)]
 pub struct Lm<'a, 'r, const D: usize, K: Code, V: Code, M> {
     model: Model<'a>,
-    /// Layer by layer.
+    /// The KV heads of the first layer, then of the next.
     heads: &'a mut [Head<'r, D, K, V, M>],
     residual: &'a mut [i32],
     mantissas: &'a mut [i16],
@@ -51,11 +51,12 @@ pub struct Lm<'a, 'r, const D: usize, K: Code, V: Code, M> {
 }
 
 impl<'a, 'r, const D: usize, K: Code, V: Code, M: Kernels> Lm<'a, 'r, D, K, V, M> {
-    /// `heads` are the KV heads of the first layer, then of the next, each with a ring of its own of the same room, usually empty;
-    /// `work` is [`crate::Shape::work_words`] words, of any content.
+    /// `heads` are the KV heads of the first layer, then of the next. Each has its own ring, usually empty;
+    /// all rings have the same size. `work` has [`crate::Shape::work_words`] words with any content.
     ///
     /// # Errors
-    /// Another head dim than the model's, another number of rings, rings without room, too few words.
+    /// The head dim is not the model's, the number of rings is wrong, rings have no room, or the workspace is
+    /// too small.
     pub fn new(
         model: Model<'a>,
         heads: &'a mut [Head<'r, D, K, V, M>],
@@ -92,7 +93,7 @@ impl<'a, 'r, const D: usize, K: Code, V: Code, M: Kernels> Lm<'a, 'r, D, K, V, M
         self.position
     }
 
-    /// Forgets all tokens.
+    /// Removes all tokens.
     pub fn clear(&mut self) {
         self.position = 0;
         for head in self.heads.iter_mut() {
@@ -101,14 +102,15 @@ impl<'a, 'r, const D: usize, K: Code, V: Code, M: Kernels> Lm<'a, 'r, D, K, V, M
         }
     }
 
-    /// Takes a token: its keys and values go to the rings, and [`Lm::logits`] are those of what follows it. A full ring
-    /// forgets its oldest token that is no sink; positions go on.
+    /// Takes a token: its keys and values go to the rings, and [`Lm::logits`] then gives the logits of the
+    /// next token. A full ring drops its oldest token that is not a sink; positions continue.
     ///
-    /// Cost: a product for each weight but those of embedding and head, and attention over all tokens held.
+    /// Cost: one product per weight, except those of embedding and head, and attention over all tokens held.
     ///
     /// # Errors
-    /// A token beyond the vocabulary; and what only damage does: keys or values too large, a cache written to. The rings then
-    /// differ in what they hold: [`Lm::clear`] them.
+    /// The token is not in the vocabulary. Other errors only follow from damage: keys or values that are too
+    /// large, or a cache that something else wrote to. The rings may then hold different tokens: call
+    /// [`Lm::clear`].
     #[inline(never)]
     pub fn push(&mut self, token: u32) -> Result<(), LmError> {
         let vocab = self.model.shape().vocab;
@@ -126,8 +128,8 @@ impl<'a, 'r, const D: usize, K: Code, V: Code, M: Kernels> Lm<'a, 'r, D, K, V, M
         Ok(())
     }
 
-    /// The logits of the token after the last one taken. The values lie in the working memory: the next push
-    /// overwrites them.
+    /// The logits of the token after the last one taken. They are in the workspace: the next push overwrites
+    /// them.
     #[inline(never)]
     pub fn logits(&mut self) -> Logits<'_> {
         let (shape, tail) = (*self.model.shape(), self.model.tail());
@@ -137,7 +139,7 @@ impl<'a, 'r, const D: usize, K: Code, V: Code, M: Kernels> Lm<'a, 'r, D, K, V, M
         Logits { values: self.sums.get(..shape.vocab as usize).unwrap_or_default(), exponent }
     }
 
-    /// Adds what attention gives to the residual stream; `first` is the first KV head of the layer.
+    /// Adds the result of attention to the residual stream; `first` is the first KV head of the layer.
     fn attention(&mut self, layer: &Layer<'_>, first: usize) -> Result<(), LmError> {
         let shape = *self.model.shape();
         let x = self.mantissas.get_mut(..usize::from(shape.hidden)).unwrap_or_default();
@@ -159,7 +161,7 @@ impl<'a, 'r, const D: usize, K: Code, V: Code, M: Kernels> Lm<'a, 'r, D, K, V, M
             head.exponent = head.exponent.max(v_exponent);
             most = most.max(head.exponent);
         }
-        // A mean of decoded values may be above the largest value.
+        // The mean of decoded values may be above the largest value.
         let (exponent, group) = (most + 1, usize::from(shape.heads) / kv_heads.max(1));
         let outs = self.mantissas.as_chunks_mut::<D>().0.chunks_exact_mut(group.max(1));
         let queries = q.as_chunks::<D>().0.chunks_exact(group.max(1));
@@ -177,7 +179,7 @@ impl<'a, 'r, const D: usize, K: Code, V: Code, M: Kernels> Lm<'a, 'r, D, K, V, M
         Ok(())
     }
 
-    /// Adds what the MLP gives to the residual stream.
+    /// Adds the result of the MLP to the residual stream.
     fn mlp(&mut self, layer: &Layer<'_>) {
         let shape = *self.model.shape();
         let x = self.mantissas.get_mut(..usize::from(shape.hidden)).unwrap_or_default();

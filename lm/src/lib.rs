@@ -1,13 +1,16 @@
-//! A Llama-like language model in integers: for microcontrollers without a heap, an operating system or a floating-point unit.
+//! A Llama-like language model in integers, for microcontrollers without a heap, an operating system or a
+//! floating-point unit.
 //!
 //! ```text
-//! token --> residual stream (i32, 2^-18) --norm--> i16 x 2^e --products--> i32 --> attention over RingCache, SwiGLU --> logits
+//! token --> residual stream (i32, 2^-18) --norm--> i16 x 2^e --products--> i32
+//!       --> attention over RingCache, SwiGLU --> logits
 //! ```
 //!
-//! Weights are signed bytes or 4-bit codes in a flat file that is read in place (`SPEC.md` has its bytes, `tqkv export --target
-//! mcu` writes it); activations are 16-bit mantissas under one power of two a vector; the cache is a ring of coded keys and
-//! values for each KV head. Every rounding is defined by integers alone, so the logits, and with them the text, are the same on
-//! every machine, whatever [`Kernels`](tqkv_core::fixed::Kernels) do the products.
+//! Weights are signed bytes or 4-bit codes in a flat file that is read in place. `SPEC.md` describes its
+//! bytes, and `tqkv export --target mcu` writes it. Activations are 16-bit mantissas with one power of two
+//! per vector. The cache is a ring of coded keys and values per KV head. Every rounding is defined by
+//! integers alone. The logits, and with them the text, are therefore the same on every machine and with all
+//! [`Kernels`](tqkv_core::fixed::Kernels).
 //!
 //! ```
 //! use tqkv_core::Portable;
@@ -22,8 +25,9 @@
 //! let mut work = vec![0; model.shape().work_words()];
 //! let mut memory = vec![0; model.shape().rings() * RingCache::<128, I8, I8>::bytes_for(256)];
 //! let room = memory.len() / model.shape().rings();
-//! let mut heads: Vec<_> =
-//!     memory.chunks_exact_mut(room).map(|memory| Head::new(RingCache::new(&KEYS, &KEYS, memory, 4))).collect();
+//! let heads = memory.chunks_exact_mut(room);
+//! let heads = heads.map(|memory| Head::new(RingCache::new(&KEYS, &KEYS, memory, 4)));
+//! let mut heads: Vec<_> = heads.collect();
 //! let mut lm = Lm::new(model, &mut heads, &mut work, Portable)?;
 //! let mut token = 65;
 //! for _ in 0..32 {
@@ -34,9 +38,10 @@
 //! # }
 //! ```
 //!
-//! When not to use it: on anything with floats and memory to spare, where `tqkv-model` computes the same models in f32; for
-//! prompts of thousands of tokens, which go through one by one here. It knows the Llama kind only: RMSNorm, RoPE in halves,
-//! SwiGLU, no biases; one block of weights scales to a row (8 bits) or 32 columns (4 bits).
+//! When not to use it: on machines with floats and enough memory, `tqkv-model` computes the same models in
+//! f32. Prompts of thousands of tokens are slow here, because tokens are processed one by one. The crate
+//! supports only models like Llama: RMSNorm, RoPE in halves, SwiGLU, no biases. Weights have one scale per
+//! row (8 bits) or per 32 columns (4 bits).
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -8,14 +8,14 @@ const LOG2_E: i64 = 94_548;
 /// Logits of the next token: `values * 2^exponent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Logits<'a> {
-    /// One a token of the vocabulary.
+    /// One logit per token of the vocabulary.
     pub values: &'a [i32],
-    /// Power of two of all of them.
+    /// The common power of two.
     pub exponent: i32,
 }
 
 impl Logits<'_> {
-    /// The likeliest token, the first among equals.
+    /// The most likely token; on a tie, the first.
     pub fn greedy(&self) -> u32 {
         self.best().0
     }
@@ -31,7 +31,8 @@ impl Logits<'_> {
     }
 }
 
-/// Draws tokens by softmax(logits / temperature); the same seed and logits give the same tokens on every machine.
+/// Draws tokens by softmax(logits / temperature); the same seed and logits give the same tokens on every
+/// machine.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Sampler {
@@ -41,19 +42,20 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// `temperature` is in 256ths: 205 is 0.8. At 0 it is the least that there is, 1 / 256: nearly greedy.
+    /// `temperature` is in 256ths: 205 is 0.8. At 0 it is the smallest temperature, 1 / 256: nearly greedy.
     pub const fn new(temperature: u16, seed: u64) -> Self {
         let divisor = if temperature == 0 { 1 } else { temperature };
         Self { state: seed, slope: LOG2_E * 256 / divisor as i64 }
     }
 
-    /// The next token. Weights have a relative error below 3e-4, or are 2^-31 of the largest where they are less.
+    /// The next token. Weights have a relative error below 3e-4, or an error of 2^-31 of the largest weight
+    /// if that is more.
     pub fn pick(&mut self, logits: &Logits<'_>) -> u32 {
         let (best, most) = logits.best();
         let slope = self.slope;
         let weight = move |value: i32| {
             let below = i64::from(most) - i64::from(value);
-            // In Q16; beyond 2^24 of it every weight is zero.
+            // In Q16; above 2^24 every weight is zero.
             let below = if logits.exponent + 16 >= 0 {
                 below.saturating_mul(1 << (logits.exponent + 16).min(30))
             } else {
@@ -98,7 +100,7 @@ mod tests {
         assert_eq!(logits(&[]).greedy(), 0);
     }
 
-    /// Shares are those of the softmax, and the same seed gives the same tokens.
+    /// Frequencies follow the softmax, and the same seed gives the same tokens.
     #[test]
     fn draws_follow_the_softmax() {
         for (exponent, values) in [(-16, [0, 65_536, 131_072]), (0, [0, 1, 2]), (-28, [0, 1 << 28, 1 << 29])]

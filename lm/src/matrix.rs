@@ -1,18 +1,20 @@
-//! Matrices of weights as they lie in the file, and their products with a vector.
+//! Matrices of weights as stored in the file, and their products with a vector.
 //!
-//! Rows lie in pairs, so that a loop reads each activation once for two. With 8 bits, four columns are a word of bytes 0, 2, 1,
-//! 3: the signed bytes 0 and 2 of it are columns 0 and 1, and its halves, as signed 16-bit numbers over 256, are columns 2 and
-//! 3. A half has the byte of another column in its lower end; who quantises takes that into account, so it costs no accuracy, and
-//! a processor that multiplies halves needs nothing to unpack them.
+//! Rows are stored in pairs, so that a loop reads each activation once per two rows. With 8 bits, four
+//! columns are a word of bytes 0, 2, 1, 3. Its signed bytes 0 and 2 are columns 0 and 1. Its halves, as
+//! signed 16-bit numbers over 256, are columns 2 and 3. The low byte of a half belongs to another column. The
+//! quantiser takes that into account, so it costs no accuracy. A processor that multiplies halves then needs
+//! no instruction to unpack them.
 //!
-//! With 4 bits, 32 columns share a byte as their scale, and of eight columns column c is nibble c / 2 + 4 (c % 2), less 8.
+//! With 4 bits, 32 columns share a byte as their scale. Column c of eight columns is nibble c / 2 + 4 (c %
+//! 2), minus 8.
 
 use crate::vector::{bits_of, exponent_of};
 use tqkv_core::fixed::{Kernels, Products};
 
-/// Columns of a group: with 4 bits they share a scale; rows are whole groups.
+/// Columns of a group; with 4 bits they share a scale. Rows are whole groups.
 pub const GROUP: usize = 32;
-/// Columns whose products fit sums of 32 bits.
+/// Number of columns whose products fit 32-bit sums.
 const SEGMENT: usize = 256;
 /// Bytes of eight columns of a row with 4 bits.
 const EIGHT: usize = 4;
@@ -21,9 +23,9 @@ const EIGHT: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum WeightBits {
-    /// Signed bytes under one scale a row.
+    /// Signed bytes with one scale per row.
     Eight,
-    /// -8 to 7 under one scale a row and 32 columns.
+    /// -8 to 7 with one scale per row and one per 32 columns.
     Four,
 }
 
@@ -37,23 +39,24 @@ impl WeightBits {
     }
 }
 
-/// What tensors take in a file.
+/// Sizes of tensors in a file.
 #[derive(Clone, Copy, Debug)]
 pub struct LayoutBytes(pub WeightBits);
 
 impl LayoutBytes {
-    /// The weights of a norm: an exponent and a mantissa a value.
+    /// The weights of a norm: an exponent, and one mantissa per value.
     pub const fn norm(self, width: usize) -> u64 {
         4 + 2 * width as u64
     }
 
-    /// A matrix: exponent, a scale a row, and pairs of rows, the last with a row of zeros where there is none.
+    /// A matrix: an exponent, one scale per row, and pairs of rows. An odd last row is paired with a row of
+    /// zeros.
     pub const fn matrix(self, rows: usize, columns: usize) -> u64 {
         let rows = rows.next_multiple_of(2) as u64;
         4 + 2 * rows + rows / 2 * (self.pair_scales(columns) + self.pair_codes(columns)) as u64
     }
 
-    /// Scales of the groups of two rows, alternating, filled up to a multiple of four.
+    /// Scales of the groups of two rows, alternating, padded to a multiple of four.
     pub const fn pair_scales(self, columns: usize) -> usize {
         match self.0 {
             WeightBits::Eight => 0,
@@ -67,7 +70,7 @@ impl LayoutBytes {
     }
 }
 
-/// A matrix in place.
+/// A matrix, read in place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix<'a> {
     exponent: [u8; 4],
@@ -87,7 +90,8 @@ const fn low(bytes: [u8; 2]) -> i32 {
 }
 
 impl<'a> Matrix<'a> {
-    /// Takes a matrix off the front of bytes; one of no rows where there are too few, which loading has ruled out.
+    /// Splits a matrix off the front of the bytes. With too few bytes it has no rows; loading has ruled that
+    /// out.
     pub(crate) fn read(bytes: &'a [u8], bits: WeightBits, rows: usize, columns: usize) -> (Self, &'a [u8]) {
         let of = LayoutBytes(bits);
         let (exponent, rest) = bytes.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
@@ -97,7 +101,7 @@ impl<'a> Matrix<'a> {
         (Self { exponent: *exponent, scales, pairs, bits, columns }, rest)
     }
 
-    /// That of the scales.
+    /// The exponent of the scales.
     pub(crate) const fn exponent(&self) -> i32 {
         i32::from_le_bytes(self.exponent)
     }
@@ -116,10 +120,12 @@ impl<'a> Matrix<'a> {
 
     /// Writes the products of the rows with `x` to `out`; returns the exponent to add to that of `x`.
     ///
-    /// A sum of products is exact; its upper 31 bits, by the length of a row, times the scale of the row give 31 bits again.
+    /// A sum of products is exact. Its upper 31 bits are used; the length of a row gives their position.
+    /// Times the scale of the row, they give 31 bits again.
     pub(crate) fn multiply(&self, kernels: impl Kernels, x: &[i16], out: &mut [i32]) -> i32 {
         let grown = bits_of(self.columns as u32 - 1);
-        // Sums are below 2^30 columns, or 2^26 columns, and in units of 1 / 256, or 1.
+        // Bounds of a sum: 2^30 times columns in units of 1 / 256 (8 bits), 2^26 times columns in units of 1
+        // (4 bits).
         let (down, unit) = match self.bits {
             WeightBits::Eight => (grown, 8),
             WeightBits::Four => (grown.saturating_sub(4), 0),
@@ -134,7 +140,7 @@ impl<'a> Matrix<'a> {
         self.exponent() + down as i32 + 16 - unit
     }
 
-    /// The products by the definition.
+    /// The products by their definition.
     #[inline(never)]
     fn portable(&self, x: &[i16], down: u32, out: &mut [i32]) {
         for (out, (scales, groups, codes)) in out.as_chunks_mut::<2>().0.iter_mut().zip(self.pairs()) {
@@ -187,7 +193,7 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Sums over signed bytes, times 256, of two rows.
+/// Sums over signed bytes of two rows, times 256.
 #[inline(always)]
 fn bytes(codes: &[u8], x: &[i16]) -> [i64; 2] {
     let mut sums = [0; 2];
@@ -198,10 +204,10 @@ fn bytes(codes: &[u8], x: &[i16]) -> [i64; 2] {
     sums
 }
 
-/// [`bytes`] of at most [`SEGMENT`] columns: 2^8 products of at most 2^22 stay below 2^31.
+/// [`bytes`] for at most [`SEGMENT`] columns: 2^8 products of at most 2^22 stay below 2^31.
 #[inline(always)]
 fn segment(codes: &[u8], x: &[i16]) -> [i64; 2] {
-    // Of signed bytes, and of the lower ends of halves.
+    // Sums of the signed bytes, and of the low bytes of halves.
     let (mut upper, mut lower) = ([0_i32; 2], [0_i32; 2]);
     for (words, x) in codes.as_chunks::<8>().0.iter().zip(x.as_chunks::<4>().0) {
         let x = x.map(i32::from);
@@ -221,7 +227,7 @@ fn eight(bytes: [u8; EIGHT]) -> [i32; 8] {
     core::array::from_fn(|c| (word >> (2 * c + 14 * (c % 2)) & 15) as i32 - 8)
 }
 
-/// Sums over 4-bit codes times the scales of their groups, of two rows.
+/// Sums of two rows over 4-bit codes times the scales of their groups.
 #[inline(always)]
 fn nibbles(scales: &[u8], codes: &[u8], x: &[i16]) -> [i64; 2] {
     let mut sums = [0; 2];
@@ -249,7 +255,7 @@ mod tests {
     use std::vec::Vec;
     use tqkv_core::Portable;
 
-    /// Bytes of a matrix, whatever they mean.
+    /// Bytes of a matrix with arbitrary content.
     fn painted(bits: WeightBits, rows: usize, columns: usize) -> Vec<u8> {
         let mut bytes = vec![0; LayoutBytes(bits).matrix(rows, columns) as usize];
         let mut state = 1_u32;
@@ -261,7 +267,7 @@ mod tests {
         bytes
     }
 
-    /// A product is the sum over what [`Matrix::row`] says that the weights are.
+    /// A product is the sum over the weights that [`Matrix::row`] returns.
     #[test]
     fn products_are_those_of_the_rows() {
         for bits in [WeightBits::Eight, WeightBits::Four] {

@@ -8,12 +8,12 @@ use crc::{CRC_32_ISO_HDLC, Crc, Table};
 
 static CRC: Crc<u32, Table<1>> = Crc::<u32, Table<1>>::new(&CRC_32_ISO_HDLC);
 
-/// CRC-32 (IEEE) of the bytes: what ends a file.
+/// CRC-32 (IEEE) of the bytes; it ends a file.
 pub fn checksum(bytes: &[u8]) -> u32 {
     CRC.checksum(bytes)
 }
 
-/// A model whose weights stay where they are: in flash.
+/// A model whose weights stay in place, in flash.
 #[derive(Clone, Copy, Debug)]
 pub struct Model<'a> {
     shape: Shape,
@@ -35,14 +35,14 @@ pub(crate) struct Layer<'a> {
     pub(crate) down: Matrix<'a>,
 }
 
-/// What follows the layers.
+/// The tensors after the layers.
 pub(crate) struct Tail<'a> {
     pub(crate) norm: Norm<'a>,
     pub(crate) embedding: Matrix<'a>,
     pub(crate) head: Matrix<'a>,
 }
 
-/// Takes tensors off the front of bytes.
+/// Splits tensors off the front of the bytes.
 struct Reader<'a> {
     rest: &'a [u8],
     bits: WeightBits,
@@ -63,11 +63,11 @@ impl<'a> Reader<'a> {
 }
 
 impl<'a> Model<'a> {
-    /// Checks everything but that weights are the ones that were written, and finds the tensors. On processors with DSP loops
-    /// the bytes are best aligned to 4, else the portable loops are taken; results are the same.
+    /// Checks the file and finds the tensors. The checksum finds damaged weights. On processors with DSP
+    /// loops, align the bytes to 4; else the portable loops are used, with the same results.
     ///
     /// # Errors
-    /// What [`Shape::read`] says, a wrong length, a wrong checksum, an exponent out of range.
+    /// The errors of [`Shape::read`], a wrong length, a wrong checksum, or an exponent out of range.
     pub fn load(file: &'a [u8]) -> Result<Self, LmError> {
         let model = Self::load_unverified(file)?;
         let Some((bytes, sum)) = file.split_last_chunk::<TRAILER_BYTES>() else {
@@ -76,11 +76,11 @@ impl<'a> Model<'a> {
         if checksum(bytes) == u32::from_le_bytes(*sum) { Ok(model) } else { Err(LmError::Checksum) }
     }
 
-    /// [`Model::load`] without the checksum, which takes some 10 instructions a byte: for bytes that a build has checked. Damaged
-    /// weights give a damaged text, and nothing worse.
+    /// [`Model::load`] without the checksum, which takes about 10 instructions per byte. It is for bytes that
+    /// a build has checked. Damaged weights give wrong text, and nothing worse.
     ///
     /// # Errors
-    /// As [`Model::load`], but for the checksum.
+    /// The errors of [`Model::load`], except for the checksum.
     pub fn load_unverified(file: &'a [u8]) -> Result<Self, LmError> {
         let shape = Shape::read(file)?;
         if file.len() as u64 != shape.file_bytes() {
@@ -111,7 +111,7 @@ impl<'a> Model<'a> {
         &self.shape
     }
 
-    /// Turns a position of each pair of coordinates, as fractions of 2^32.
+    /// Turns per position of each pair of coordinates, as fractions of 2^32.
     pub(crate) fn frequencies(&self) -> impl Iterator<Item = u32> {
         self.rotary.as_chunks::<4>().0.iter().map(|bytes| word(*bytes))
     }

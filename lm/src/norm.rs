@@ -5,7 +5,7 @@ use crate::vector::{RESIDUAL_BITS, excess, mantissas, shifted};
 /// Fraction bits of the shape's epsilon.
 const EPSILON_BITS: u32 = 40;
 
-/// The weights of a norm: mantissas under one exponent.
+/// The weights of a norm: mantissas with one exponent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Norm<'a> {
     exponent: [u8; 4],
@@ -13,7 +13,8 @@ pub(crate) struct Norm<'a> {
 }
 
 impl<'a> Norm<'a> {
-    /// Takes the weights off the front of bytes; none where there are too few, which loading has ruled out.
+    /// Splits the weights off the front of the bytes. With too few bytes there are none; loading has ruled
+    /// that out.
     pub(crate) fn read(bytes: &'a [u8], width: usize) -> (Self, &'a [u8]) {
         let (exponent, rest) = bytes.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
         let (weights, rest) = rest.split_at_checked(2 * width).unwrap_or_default();
@@ -24,7 +25,7 @@ impl<'a> Norm<'a> {
         i32::from_le_bytes(self.exponent)
     }
 
-    /// Writes the normalised residual stream to `out` and returns its exponent; `room` is as long.
+    /// Writes the normalised residual stream to `out` and returns its exponent; `room` has the same length.
     pub(crate) fn apply(&self, residual: &[i32], epsilon: u32, room: &mut [i32], out: &mut [i16]) -> i32 {
         let down = excess(residual, 15);
         let (shifted, mut squared) = (shifted(down), 0_u64);
@@ -35,7 +36,7 @@ impl<'a> Norm<'a> {
         }
         let down = down as i32;
         let width = residual.len() as u64;
-        // Mantissas are in units of 2^(down - 18), squares in the square of that.
+        // Mantissas are in units of 2^(down - 18), squares in the square of that unit.
         let octaves = EPSILON_BITS as i32 - 2 * RESIDUAL_BITS + 2 * down;
         let total = squared + ((width * u64::from(epsilon)) >> octaves.unsigned_abs().min(63));
         let (inverse, octaves) = inverse_root(total.max(1), width);
@@ -64,7 +65,7 @@ fn inverse_root(total: u64, width: u64) -> (i32, i32) {
 mod tests {
     use super::*;
 
-    /// Against floats, over 11 octaves of the residual stream; below 2^-3 it has fewer bits.
+    /// Compared with floats over 11 octaves of the residual stream; below 2^-3 it has fewer bits.
     #[test]
     fn it_is_the_norm_of_floats() {
         let mut bytes = [0; 4 + 128];

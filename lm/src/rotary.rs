@@ -1,6 +1,6 @@
-//! RoPE: angles are fractions of a turn in 32 bits, which wrap by themselves; sines come from a table.
+//! RoPE. Angles are fractions of a turn in 32 bits, so they wrap around; sines come from a table.
 
-/// Steps of a quarter turn.
+/// Steps per quarter turn.
 const STEPS: usize = 256;
 
 /// Sines of a quarter turn in Q15; the last is one.
@@ -48,7 +48,7 @@ pub(crate) fn angles(frequencies: impl Iterator<Item = u32>, position: u32, out:
     }
 }
 
-/// Rotates a head of mantissas of 14 bits in place, the first half of its coordinates with the second.
+/// Rotates a head of 14-bit mantissas in place: the first half of its coordinates with the second half.
 pub(crate) fn rotate(head: &mut [i16], angles: &[i32]) {
     let Some((low, high)) = head.split_at_mut_checked(head.len() / 2) else { return };
     for ((a, b), [cosine, sine]) in low.iter_mut().zip(high).zip(angles.as_chunks::<2>().0) {
@@ -63,7 +63,7 @@ mod tests {
     extern crate std;
     use super::*;
 
-    /// Half a step of Q15 from the table, half from the interpolation.
+    /// Half a step of Q15 is from the table, half from the interpolation.
     #[test]
     fn angles_are_those_of_floats() {
         for i in 0..100_000_u32 {

@@ -1,4 +1,4 @@
-//! The header of a flat model file: shapes, from which all sizes follow at compile time.
+//! The header of a flat model file. All sizes follow from its shapes at compile time.
 
 use crate::error::{LmError, VERSION};
 use crate::matrix::{GROUP, LayoutBytes, WeightBits};
@@ -17,7 +17,7 @@ pub const TRAILER_BYTES: usize = 4;
 pub struct Shape {
     /// How weights are coded.
     pub bits: WeightBits,
-    /// Whether the embedding is the output head too.
+    /// True if the embedding is also the output head.
     pub is_tied: bool,
     /// Width of the residual stream.
     pub hidden: u16,
@@ -33,7 +33,7 @@ pub struct Shape {
     pub head_dim: u16,
     /// Tokens in the vocabulary.
     pub vocab: u32,
-    /// Longest sequence that the model was made for.
+    /// Longest sequence that the model was trained for.
     pub context: u32,
     /// Epsilon of the norms in units of 2^-40.
     pub epsilon: u32,
@@ -52,7 +52,8 @@ const fn field(name: &'static str, accepted: &'static str) -> LmError {
 }
 
 impl Shape {
-    /// Reads and checks the header; `const`, so that a firmware can size its memory by the model that it includes.
+    /// Reads and checks the header. It is `const`, so that a firmware can size its memory for the model that
+    /// it includes.
     ///
     /// # Errors
     /// [`LmError::NotAModel`], [`LmError::Version`], or the first field that is out of range.
@@ -91,7 +92,7 @@ impl Shape {
         shape.checked()
     }
 
-    /// The shape, if a model can have it.
+    /// The shape, if it is valid for a model.
     ///
     /// # Errors
     /// The first field that is out of range.
@@ -146,7 +147,7 @@ impl Shape {
         h
     }
 
-    /// Values of all heads together: what the output projection takes.
+    /// Values of all heads together: the input of the output projection.
     pub const fn attended(&self) -> usize {
         self.heads as usize * self.head_dim as usize
     }
@@ -156,7 +157,7 @@ impl Shape {
         self.kv_heads as usize * self.head_dim as usize
     }
 
-    /// One ring for each KV head of each layer.
+    /// Number of rings: one per KV head of each layer.
     pub const fn rings(&self) -> usize {
         self.layers as usize * self.kv_heads as usize
     }
@@ -203,7 +204,7 @@ impl Shape {
     }
 }
 
-/// Whether a row may be so long.
+/// Returns true if a row may have this length.
 const fn wide(columns: u16) -> bool {
     columns > 0 && columns <= 8192 && columns.is_multiple_of(GROUP as u16)
 }

@@ -1,6 +1,6 @@
-//! silu(g) * u, the logistic function from a table.
+//! silu(g) * u, with the logistic function from a table.
 
-/// Steps of a table from 0 to 16.
+/// Steps of the table from 0 to 16.
 const STEPS: usize = 512;
 /// Fraction bits of its argument: a step is 2^10 of them.
 const BITS: i32 = 15;
@@ -24,7 +24,7 @@ static LOGISTIC: [i16; STEPS + 1] = {
     table
 };
 
-/// 1 / (1 + e^-x) in Q15 of x in Q15.
+/// 1 / (1 + e^-x) in Q15 for x in Q15.
 fn logistic(x: i32) -> i32 {
     let at = x.unsigned_abs();
     let (step, part) = ((at >> 10) as usize, (at & 1023) as i32);
@@ -34,9 +34,10 @@ fn logistic(x: i32) -> i32 {
     (1 << 14) + if x < 0 { -above } else { above }
 }
 
-/// Makes mantissas of gates, in units of 2^exponent, silu(gate) * up, in units of 2^(both exponents).
+/// Replaces mantissas of gates, in units of 2^exponent, by silu(gate) * up, in units of 2^(both exponents).
 pub(crate) fn gated(gate: &mut [i32], exponent: i32, up: &[i32]) {
-    // Gates have 16 bits with their sign; in steps of more than one, where all but zero are beyond the table, they are taken as ones.
+    // Gates have 16 bits with their sign. Units above one are taken as one: all gates except zero are then
+    // beyond the table.
     let by = (exponent + BITS).clamp(-31, 15);
     let (left, right) = (by.max(0), (-by).max(0));
     for (g, &u) in gate.iter_mut().zip(up) {

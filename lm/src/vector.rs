@@ -1,4 +1,4 @@
-//! Vectors of 16-bit mantissas under one exponent, and shifts that round.
+//! Vectors of 16-bit mantissas with one exponent, and shifts that round.
 
 /// Fraction bits of the residual stream.
 pub(crate) const RESIDUAL_BITS: i32 = 18;
@@ -24,7 +24,7 @@ pub(crate) fn exponent_of(value: i64, exponent: i32) -> i32 {
 pub(crate) fn add(residual: &mut [i32], sums: &[i32], exponent: i32) {
     let by = exponent + RESIDUAL_BITS;
     if (-31..0).contains(&by) {
-        // As below, in 32 bits: sums are at most 2^30.
+        // The same in 32 bits: sums are at most 2^30.
         let before = by.unsigned_abs() - 1;
         for (h, &sum) in residual.iter_mut().zip(sums) {
             *h = h.saturating_add(((sum >> before) + 1) >> 1);
@@ -36,25 +36,26 @@ pub(crate) fn add(residual: &mut [i32], sums: &[i32], exponent: i32) {
     }
 }
 
-/// How far values are shifted right, so that the largest magnitude, rounded, has at most so many bits.
+/// The right shift after which the largest magnitude, rounded, has at most `bits` bits.
 pub(crate) fn excess(values: &[i32], bits: u32) -> u32 {
-    // Has the bits of the largest magnitude; where it has ones that no value has, a bit is given away once in a while.
+    // It has the bits of the largest magnitude. It may have ones that no single value has; occasionally that
+    // costs one bit.
     let all = values.iter().fold(0, |all, &v| all | (v ^ (v >> 31)) as u32);
     let down = bits_of(all).saturating_sub(bits);
-    // Rounding may carry into one bit more.
+    // Rounding may carry into one more bit.
     let carries = down > 0 && bits_of((all >> (down - 1)) + 1) > bits + 1;
     down + u32::from(carries)
 }
 
-/// Shifts right, rounding.
+/// A right shift that rounds.
 pub(crate) fn shifted(down: u32) -> impl Fn(i32) -> i32 {
-    // One more bit on the left is free: values are below 2^31 once doubled, as excess bits are counted.
+    // One more bit on the left is free: excess bits are counted, so doubled values are below 2^31.
     let (up, down) = if down == 0 { (1, 0) } else { (0, down - 1) };
     move |v| (((v << up) >> down) + 1) >> 1
 }
 
-/// Writes the upper `bits` bits (sign aside) of the largest value, and as many places of the others, to `out`, rounded; returns
-/// the exponent that this adds.
+/// Writes the upper `bits` bits (without the sign) of the largest value, rounded, to `out`. The other values
+/// are shifted by the same amount. Returns the exponent that this adds.
 pub(crate) fn mantissas(values: &[i32], bits: u32, out: &mut [i16]) -> i32 {
     let down = excess(values, bits);
     let shifted = shifted(down);
@@ -64,7 +65,7 @@ pub(crate) fn mantissas(values: &[i32], bits: u32, out: &mut [i16]) -> i32 {
     down as i32
 }
 
-/// [`mantissas`] of 15 bits, in place.
+/// [`mantissas`] with 15 bits, in place.
 pub(crate) fn narrow(values: &mut [i32]) -> i32 {
     let down = excess(values, 15);
     let shifted = shifted(down);

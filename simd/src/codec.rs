@@ -1,6 +1,6 @@
 //! The codec over batches of vectors, at a level.
 //!
-//! Bits equal those of [`AnyCodec`]'s own methods, on every level. Cost per 128-vector is tens of
+//! The bits equal those of [`AnyCodec`]'s own methods on every level. A vector of 128 values costs tens of
 //! nanoseconds, so a call should carry a page of vectors, not one.
 
 use crate::Level;
@@ -10,7 +10,7 @@ use tqkv_core::code::trellis::Search;
 use tqkv_core::machine::Memory;
 use tqkv_core::{AnyCodec, DecodeError, EncodeError};
 
-/// [`at_level!`] with the token for operations on blocks.
+/// [`at_level!`] with the token that runs operations on blocks.
 macro_rules! with_blocks {
     ($level:expr, $isa:ident => $fast:expr, $portable:expr) => {
         at_level!($level, isa => {
@@ -20,12 +20,12 @@ macro_rules! with_blocks {
     };
 }
 
-/// Which vector of a batch failed, and how; those before it are done.
+/// The vector of a batch that failed, and why; the vectors before it are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchError<E> {
     /// Position in the batch.
     pub index: usize,
-    /// What was wrong.
+    /// The reason.
     pub error: E,
 }
 
@@ -37,7 +37,7 @@ impl<E: core::fmt::Display> core::fmt::Display for BatchError<E> {
 
 impl<E: core::error::Error> core::error::Error for BatchError<E> {}
 
-/// Four vectors at a time, so that their searches run side by side.
+/// Encodes four vectors at a time, so that their searches run side by side.
 fn encode_trellis<I: Memory + Search>(
     isa: I,
     codec: &AnyCodec,
@@ -52,7 +52,7 @@ fn encode_trellis<I: Memory + Search>(
         if codec.encode_trellis_with(isa, isa, workspace, x, blocks).is_ok() {
             continue;
         }
-        // The batch holds a bad vector: one at a time says which.
+        // The batch holds a bad vector; encoding one at a time finds it.
         for (k, (x, block)) in x.chunks(dim).zip(blocks.chunks_mut(bytes)).enumerate() {
             codec
                 .encode_trellis_with(isa, isa, workspace, x, block)
@@ -69,12 +69,12 @@ pub const fn workspace_bytes(codec: &AnyCodec) -> usize {
 
 /// Encodes vectors of `dim` values back to back into blocks back to back.
 ///
-/// Trellis codecs take 16 KB of stack up to head dim 128 and 128 KB above; [`encode_in`] takes the
-/// caller's memory instead. They are fastest with four vectors a call or more.
+/// Trellis codecs take 16 KB of stack up to head dim 128, and 128 KB above. To use your own memory instead,
+/// call [`encode_in`]. Trellis codecs are fastest with at least four vectors per call.
 ///
 /// # Errors
-/// The first vector that cannot be encoded ([`AnyCodec::encode`]); slices of different numbers of
-/// vectors and blocks are [`EncodeError::WrongLength`], and nothing is written then.
+/// The first vector that cannot be encoded ([`AnyCodec::encode`]). If the slices hold different numbers of
+/// vectors and blocks, the error is [`EncodeError::WrongLength`] and nothing is written.
 pub fn encode(
     level: Level,
     codec: &AnyCodec,
@@ -89,7 +89,7 @@ pub fn encode(
     }
 }
 
-/// Out of line, so that other codecs do not pay for the stack.
+/// Out of line, so that other codecs do not use the stack.
 #[inline(never)]
 fn on_stack<const N: usize>(
     level: Level,
@@ -100,10 +100,10 @@ fn on_stack<const N: usize>(
     encode_in(level, codec, &mut [0; N], x, blocks)
 }
 
-/// [`encode`] in the caller's memory: `workspace` holds [`workspace_bytes`] or more.
+/// [`encode`] in the caller's memory. `workspace` holds at least [`workspace_bytes`] bytes.
 ///
 /// # Errors
-/// As [`encode`], and [`EncodeError::WorkspaceTooSmall`].
+/// The errors of [`encode`], and [`EncodeError::WorkspaceTooSmall`].
 pub fn encode_in(
     level: Level,
     codec: &AnyCodec,
@@ -130,8 +130,8 @@ pub fn encode_in(
 /// Decodes blocks back to back into vectors of `dim` values back to back.
 ///
 /// # Errors
-/// The first block that cannot be decoded ([`AnyCodec::decode`]); slices of different numbers of
-/// blocks and vectors are [`DecodeError::WrongLength`], and nothing is written then.
+/// The first block that cannot be decoded ([`AnyCodec::decode`]). If the slices hold different numbers of
+/// blocks and vectors, the error is [`DecodeError::WrongLength`] and nothing is written.
 pub fn decode(
     level: Level,
     codec: &AnyCodec,
@@ -151,7 +151,7 @@ pub fn decode(
 /// [`AnyCodec::rotate_query`] for queries back to back.
 ///
 /// # Panics
-/// As there: the slices differ in length, or hold no whole number of vectors.
+/// The slices differ in length, or do not hold a whole number of vectors.
 pub fn rotate_queries(level: Level, codec: &AnyCodec, queries: &[f32], out: &mut [f32]) {
     with_blocks!(level, isa => codec.rotate_query_with(isa, queries, out), codec.rotate_query(queries, out));
 }
@@ -159,16 +159,16 @@ pub fn rotate_queries(level: Level, codec: &AnyCodec, queries: &[f32], out: &mut
 /// [`AnyCodec::unrotate`] for accumulators back to back, in place.
 ///
 /// # Panics
-/// As there: `accs` holds no whole number of vectors.
+/// `accs` does not hold a whole number of vectors.
 pub fn unrotate(level: Level, codec: &AnyCodec, accs: &mut [f32]) {
     with_blocks!(level, isa => codec.unrotate_with(isa, accs), codec.unrotate(accs));
 }
 
-/// [`AnyCodec::scores`]: exact levels in `f32`, canonical sums, blocks as stored. The page kernels
-/// are several times faster, on an int8 query.
+/// [`AnyCodec::scores`]: exact levels in `f32`, canonical sums, blocks as stored. The page kernels use an
+/// int8 query and are several times faster.
 ///
 /// # Panics
-/// As there: the query does not hold `dim` values, or `blocks` is not `out.len()` blocks.
+/// The query does not hold `dim` values, or `blocks` does not hold `out.len()` blocks.
 pub fn scores(level: Level, codec: &AnyCodec, rotated_query: &[f32], blocks: &[u8], out: &mut [f32]) {
     with_blocks!(level, isa => codec.scores_with(isa, rotated_query, blocks, out),
         codec.scores(rotated_query, blocks, out));
@@ -177,7 +177,7 @@ pub fn scores(level: Level, codec: &AnyCodec, rotated_query: &[f32], blocks: &[u
 /// [`AnyCodec::accumulate`]: exact levels in `f32`, blocks as stored.
 ///
 /// # Panics
-/// As there: `acc` does not hold `dim` values, or `blocks` is not `weights.len()` blocks.
+/// `acc` does not hold `dim` values, or `blocks` does not hold `weights.len()` blocks.
 pub fn accumulate(level: Level, codec: &AnyCodec, weights: &[f32], blocks: &[u8], acc: &mut [f32]) {
     with_blocks!(level, isa => codec.accumulate_with(isa, weights, blocks, acc),
         codec.accumulate(weights, blocks, acc));
@@ -186,7 +186,7 @@ pub fn accumulate(level: Level, codec: &AnyCodec, weights: &[f32], blocks: &[u8]
 /// [`AnyCodec::decode_rotated`] for blocks back to back.
 ///
 /// # Panics
-/// As there: `out` does not hold `dim` values for each block.
+/// `out` does not hold `dim` values per block.
 pub fn decode_rotated(level: Level, codec: &AnyCodec, blocks: &[u8], out: &mut [f32]) {
     with_blocks!(level, isa => codec.decode_rotated_with(isa, blocks, out), codec.decode_rotated(blocks, out));
 }

@@ -1,16 +1,16 @@
-//! Which instruction set to use: found once, passed to every call.
+//! The instruction set: detected once, passed to every call.
 //!
-//! A [`Level`] carries the token that proves its instruction set, so a level that exists can be
-//! used, and safe code cannot make one up. Names exist on every machine ([`LevelName`]); asking
-//! for one that the machine lacks is an error, never a silent fallback.
+//! A [`Level`] carries the token that proves its instruction set. An existing level can therefore be used,
+//! and safe code cannot create one that the machine lacks. Names exist on every machine ([`LevelName`]). A
+//! request for a level that the machine lacks is an error, never a silent fallback.
 //!
-//! [`for_each_level!`] is the one list: a new instruction set is its files and a row here.
+//! [`for_each_level!`] is the only list: a new instruction set needs its files and a row here.
 
 use crate::lines::Machine;
 use core::fmt;
 
-/// Every level beside the portable one, slowest first within an architecture: name, name in `TQKV_LEVEL`,
-/// architecture, token. Calls the macro `$with` with `$given` and the rows.
+/// Every level except the portable one, slowest first within an architecture. A row holds the name, the name
+/// in `TQKV_LEVEL`, the architecture and the token. Calls the macro `$with` with `$given` and the rows.
 macro_rules! for_each_level {
     ([$($with:tt)*] $given:tt) => {
         $($with)*! { $given
@@ -33,7 +33,7 @@ macro_rules! define_levels {
         /// The name of a level, known on every machine.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum LevelName {
-            /// Plain Rust, everywhere.
+            /// Plain Rust, on every machine.
             Portable,
             $($(#[$doc])* $level,)*
         }
@@ -69,10 +69,10 @@ macro_rules! define_levels {
                 }
             }
 
-            /// The level of that name.
+            /// The level with this name.
             ///
             /// # Errors
-            /// [`LevelError::Missing`] where this machine cannot run it.
+            /// [`LevelError::Missing`] if this machine does not support it.
             pub fn new(name: LevelName) -> Result<Self, LevelError> {
                 let level = match name {
                     LevelName::Portable => Some(Self::Portable),
@@ -91,8 +91,8 @@ macro_rules! define_levels {
 
 for_each_level!([define_levels]());
 
-/// Runs `$fast` with `$isa` set to the token of a level. For the portable one `$portable` may stand instead, where
-/// core has that compiled.
+/// Runs `$fast` with `$isa` set to the token of a level. The caller may pass `$portable` for the portable
+/// level, if core already has that code compiled.
 macro_rules! at_level {
     ($level:expr, $isa:ident => $body:expr) => {
         $crate::level::at_level!($level, $isa => $body, {
@@ -117,13 +117,13 @@ macro_rules! match_level {
 
 pub(crate) use {at_level, for_each_level, match_level};
 
-/// Why a level was not given.
+/// Why there is no such level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LevelError {
-    /// No level has that name.
+    /// No level has this name.
     Unknown,
-    /// This machine cannot run it.
+    /// This machine does not support the level.
     Missing(LevelName),
 }
 
@@ -142,7 +142,7 @@ impl fmt::Display for LevelError {
     }
 }
 
-/// Names with commas between.
+/// Writes the names, separated by commas.
 fn list(f: &mut fmt::Formatter<'_>, names: impl Iterator<Item = LevelName>) -> fmt::Result {
     for (i, name) in names.enumerate() {
         write!(f, "{} {}", if i == 0 { "" } else { "," }, name.name())?;
@@ -164,7 +164,7 @@ impl Level {
     /// The level called `name`, as in [`LevelName::name`].
     ///
     /// # Errors
-    /// The name is unknown, or this machine cannot run the level.
+    /// The name is unknown, or this machine does not support the level.
     pub fn from_name(name: &str) -> Result<Self, LevelError> {
         let known = LevelName::ALL.iter().copied().find(|level| level.name() == name);
         Self::new(known.ok_or(LevelError::Unknown)?)
@@ -180,7 +180,7 @@ impl Level {
         Self::available().last().unwrap_or(Self::Portable)
     }
 
-    /// The level that `TQKV_LEVEL` names, or the fastest one where it is not set.
+    /// The level that `TQKV_LEVEL` names, or the fastest one if it is not set.
     ///
     /// # Errors
     /// `TQKV_LEVEL` names a level that is unknown or that this machine lacks.
@@ -198,7 +198,7 @@ impl Level {
         at_level!(self, isa => run(isa, kernel))
     }
 
-    /// Runs `kernels`, which enters this level by itself, once for each piece.
+    /// Runs `kernels`, which enters this level itself, once per piece.
     pub(crate) fn choose<K: Kernels>(self, kernels: K) {
         at_level!(self, isa => kernels.run(isa))
     }
@@ -211,19 +211,19 @@ fn run<I: Machine, K: Kernel>(isa: I, kernel: K) -> K::Output {
     )
 }
 
-/// A page-sized piece of work, generic over the instruction set. `run` and everything in it that
-/// works on registers is `#[inline(always)]`: what is not inlined is compiled without the
-/// instruction set, which cost 27x once.
+/// A page-sized piece of work, generic over the instruction set. `run` and everything in it that works on
+/// registers is `#[inline(always)]`. A function that is not inlined is compiled without the instruction set,
+/// which once cost a factor of 27.
 pub(crate) trait Kernel {
-    /// What the work gives.
+    /// The result of the work.
     type Output;
     /// Does the work.
     fn run<I: Machine>(self, isa: I) -> Self::Output;
 }
 
-/// A page-sized piece of work for which there are many kernels: one for each codec and number of heads. `run` chooses among
-/// them in plain code and calls each through [`tqkv_core::machine::Memory::apart`], so that each is a function of its own.
-/// As one function a level, all kernels together took the compiler three times as long.
+/// A page-sized piece of work with many kernels: one for each codec and number of heads. `run` chooses among
+/// them in plain code. It calls each through [`tqkv_core::machine::Memory::apart`], so that each is a
+/// separate function. With one function per level for all kernels, the compiler took three times as long.
 pub(crate) trait Kernels {
     /// Does the work.
     fn run<I: Machine>(self, isa: I);

@@ -1,13 +1,12 @@
 //! The tqkv codec and attention kernels on AVX2, AVX-VNNI, AVX-512 and NEON.
 //!
-//! Two halves. [`codec`] runs the float algorithms of `tqkv-core` on wider registers: same source,
-//! same bits, entered once per batch of vectors. [`page`] holds what attends over a cache: int8 scores and sums
-//! over pages of codes, several times faster than reading f16.
+//! The crate has two halves. [`codec`] runs the float algorithms of `tqkv-core` on wider registers: same
+//! source, same bits, entered once per batch of vectors. [`page`] holds the kernels that attend over a cache:
+//! int8 scores and sums over pages of codes, several times faster than reading f16.
 //!
-//! [`Level`] says which instruction set: detected once, passed to every call. This is the only
-//! CPU crate with `unsafe` code; nearly every block of it relies on one contract, that a token proves
-//! its instruction set. When not to use it: single vectors and microcontrollers are served by
-//! `tqkv-core`, caches by `tqkv`.
+//! [`Level`] is the instruction set: detected once, passed to every call. This is the only CPU crate with
+//! `unsafe` code. Nearly every unsafe block relies on one contract: a token proves its instruction set. When
+//! not to use it: for single vectors and microcontrollers use `tqkv-core`, for caches use `tqkv`.
 #![no_std]
 
 #[cfg(feature = "std")]

@@ -1,9 +1,9 @@
 //! The machine vocabulary of the page kernels: 64-byte lines of codes, exact integer sums.
 //!
-//! A line is 16 dwords of 4 bytes, a sum 16 lanes of `i32`: the dot products of the four bytes of
-//! every dword with four query bytes (keys) or four weights (values). All integer operations are
-//! exact within the bounds that [`crate::page`] keeps, so every instruction set gives the same
-//! sums. The implementation for `Portable` is the definition.
+//! A line is 16 dwords of 4 bytes, and a sum is 16 lanes of `i32`. A lane sums the dot products of the four
+//! bytes of a dword with four query bytes (keys) or four weights (values). All integer operations are exact
+//! within the bounds that [`crate::page`] keeps, so every instruction set gives the same sums. The
+//! implementation for `Portable` is the definition.
 
 use tqkv_core::Portable;
 use tqkv_core::code::trellis::Search;
@@ -20,13 +20,13 @@ impl Line {
     pub const ZERO: Self = Self([0; 64]);
 }
 
-// SAFETY: `Line` is a `repr(C)` struct of one `[u8; 64]` with no padding, for which all bit patterns are
-// valid, zeros included; it is `Copy` and holds no reference.
+// SAFETY: `Line` is a `repr(C)` struct of one `[u8; 64]` without padding. All bit patterns of it are valid,
+// zeros included. It is `Copy` and holds no reference.
 unsafe impl bytemuck::Zeroable for Line {}
 // SAFETY: as above.
 unsafe impl bytemuck::Pod for Line {}
 
-/// What the page kernels may ask of a token.
+/// The operations that the page kernels need of a token.
 pub(crate) trait Machine: Memory + Search {
     /// The token for operations on blocks.
     type Blocks: Memory + Search;
@@ -39,21 +39,23 @@ pub(crate) trait Machine: Memory + Search {
     /// 64 signed bytes, made ready for look-ups.
     type Levels: Copy;
 
-    /// Query heads for which sums of one tile fit the registers.
+    /// Number of query heads for which the sums of one tile fit the registers.
     const HEADS: usize;
-    /// Sums of keys that fit the registers: with few heads, several of each.
+    /// Number of key sums that fit the registers; with few heads, each head gets several.
     const CHAINS: usize;
-    /// Sums of values that fit the registers, beside the high and low part of each: fields of one head.
+    /// Number of fields of one head whose value sums fit the registers. Each field has a sum for the high and
+    /// for the low part.
     const FIELDS: usize;
-    /// The same over fields and heads.
+    /// The same number over fields and heads.
     const SUMS: usize;
-    /// What is added to every level of [`Machine::key_level`].
+    /// The number that is added to every level of a [`Machine::key_table`].
     const KEY_BIAS: i32;
 
-    /// What operations on blocks are compiled for: tokens that differ in products of bytes alone share them.
+    /// The token for operations on blocks. Tokens that only differ in products of bytes share it.
     fn of_blocks(self) -> Self::Blocks;
 
-    /// Runs `work`, an `#[inline(always)]` closure: in line, but of the definition as a function, so that its kernels share it.
+    /// Runs `work`, an `#[inline(always)]` closure. It is inlined, except for the definition: there it is a
+    /// function that the kernels share.
     #[inline(always)]
     fn step<R>(self, work: impl FnOnce(Self) -> R) -> R {
         work(self)
@@ -63,53 +65,53 @@ pub(crate) trait Machine: Memory + Search {
     fn line(self, line: &Line) -> Self::Line;
     /// The bytes of a line.
     fn line_bytes(self, line: Self::Line) -> [u8; 64];
-    /// Asks for a line to be brought to the first-level cache.
+    /// Prefetches a line into the first-level cache.
     fn prefetch(self, line: &Line);
-    /// Asks for a line to be brought near, but not to the first level, which other lines need: faster by 3 to
-    /// 7 % where a page has several kilobytes.
+    /// Prefetches a line, but not into the first level, which other lines need. It is faster by 3 to 7 % if a
+    /// page has several kilobytes.
     #[inline(always)]
     fn prefetch_near(self, line: &Line) {
         self.prefetch(line);
     }
-    /// Level tables, for [`Machine::level`] on values and on keys (there with the bias).
+    /// Level tables for [`Machine::level`]. The table for values has no bias, the one for keys has it.
     fn value_table(self, levels: &[i8; 16]) -> Self::Table;
     /// See [`Machine::value_table`].
     fn key_table(self, levels: &[i8; 16]) -> Self::Table;
-    /// Levels of field `FIELD` of `BITS` (1, 2 or 4) bits of every byte.
+    /// Levels of field `FIELD` (of `BITS` bits: 1, 2 or 4) of every byte.
     fn level<const BITS: usize, const FIELD: usize>(self, line: Self::Line, table: Self::Table)
     -> Self::Line;
-    /// Levels of code `FIELD` of the eight 3-bit codes in a byte column of three lines.
+    /// Levels of the code `FIELD` of the eight 3-bit codes in a byte column of three lines.
     fn level3<const FIELD: usize>(self, lines: [Self::Line; 3], table: Self::Table) -> Self::Line;
-    /// 8-bit codes are their own levels; adds the bias.
+    /// Levels of 8-bit codes, which are their own levels, with the bias added.
     fn key_bytes(self, line: Self::Line) -> Self::Line;
 
-    /// Level tables, for [`Machine::look_up`] on values and on keys (there with the bias). Tables of fewer
-    /// than 64 levels are repeated.
+    /// Level tables for [`Machine::look_up`]. The table for values has no bias, the one for keys has it.
+    /// Tables of fewer than 64 levels are repeated.
     fn value_levels(self, levels: &[i8; 64]) -> Self::Levels;
     /// See [`Machine::value_levels`].
     fn key_levels(self, levels: &[i8; 64]) -> Self::Levels;
     /// Levels of the low `BITS` (4, 5 or 6) bits of every byte.
     fn look_up<const BITS: usize>(self, index: Self::Line, levels: Self::Levels) -> Self::Line;
-    /// Bitwise difference.
+    /// Bitwise exclusive or.
     fn xor(self, a: Self::Line, b: Self::Line) -> Self::Line;
-    /// Bits that both have.
+    /// Bitwise and.
     fn and(self, a: Self::Line, b: Self::Line) -> Self::Line;
-    /// In every byte, the bits of `MASK` from `a`, the others from `b`.
+    /// In every byte, the bits of `MASK` from `a` and the others from `b`.
     fn merge<const MASK: u8>(self, a: Self::Line, b: Self::Line) -> Self::Line;
-    /// Every byte moved up by `N` bits; what comes in below is anything.
+    /// Every byte shifted up by `N` bits; the low bits are undefined.
     fn up<const N: u32>(self, v: Self::Line) -> Self::Line;
-    /// Every byte moved down by `N` bits; what comes in above is anything.
+    /// Every byte shifted down by `N` bits; the high bits are undefined.
     fn down<const N: u32>(self, v: Self::Line) -> Self::Line;
-    /// Every byte rotated up by a bit.
+    /// Every byte rotated up by one bit.
     fn rotate(self, v: Self::Line) -> Self::Line;
-    /// In every dword, the last `N` bytes of `before`, then the first of `now`.
+    /// In every dword, the last `N` bytes of `before`, then the first bytes of `now`.
     fn follow_bytes<const N: usize>(self, now: Self::Line, before: Self::Line) -> Self::Line;
-    /// In every 128 bits, the last `N` dwords of `before`, then the first of `now`.
+    /// In every 128 bits, the last `N` dwords of `before`, then the first dwords of `now`.
     fn follow_dwords<const N: usize>(self, now: Self::Line, before: Self::Line) -> Self::Line;
 
-    /// In every dword, the two bytes of half `HALF` of `even`, each followed by that of `odd`.
+    /// In every dword, the two bytes of half `HALF` of `even`, each followed by the byte of `odd`.
     fn pair_bytes<const HALF: usize>(self, even: Self::Line, odd: Self::Line) -> Self::Line;
-    /// In every 128 bits, the two dwords of half `HALF` of `even`, each followed by that of `odd`.
+    /// In every 128 bits, the two dwords of half `HALF` of `even`, each followed by the dword of `odd`.
     fn pair_dwords<const HALF: usize>(self, even: Self::Line, odd: Self::Line) -> Self::Line;
 
     /// Sums of 0.
@@ -128,22 +130,23 @@ pub(crate) trait Machine: Memory + Search {
     fn weights(self, weights: &[u32; 16]) -> Self::Line;
     /// The same four weights in every dword.
     fn splat_weights(self, weights: u32) -> Self::Line;
-    /// The integers nearest to weights of 0 to 16383, ties to even, as their high and their low 7 bits.
+    /// Rounds weights of 0 to 16383 to the nearest integer, ties to even, and writes their high and their low
+    /// 7 bits.
     fn write_halves(self, weights: Self::V, halves: &mut [[u8; 32]; 2]);
     /// Adds the dot product of each dword's four levels and four weights below 128.
     fn value_dot(self, sum: Self::Sum, levels: Self::Line, weights: Self::Line) -> Self::Sum;
     /// The lanes.
     fn lanes(self, sum: Self::Sum) -> [i32; 16];
 
-    /// Halves to f32, exactly.
+    /// Widens halves to f32, exactly.
     fn widen16(self, halves: &[u16; 16]) -> [f32; 16];
-    /// 32 halves to f32, exactly.
+    /// Widens 32 halves to f32, exactly.
     fn load_halves(self, halves: &[u16; 32]) -> Self::V;
-    /// `acc + a * b`, fused where the machine can: only for f16 rows, which promise no bits.
+    /// `acc + a * b`, fused if the machine can. Only f16 rows use it, because they do not promise equal bits.
     fn fma(self, acc: Self::V, a: Self::V, b: Self::V) -> Self::V;
-    /// Lane by lane the larger of two numbers; of zeros either.
+    /// The larger of two numbers in each lane; for two zeros, either one.
     fn larger(self, a: Self::V, b: Self::V) -> Self::V;
-    /// The sums of four registers, in any order.
+    /// The sums of the lanes of four registers, in any order.
     fn sum4(self, v: [Self::V; 4]) -> [f32; 4];
 }
 
@@ -158,7 +161,8 @@ pub(crate) fn look_up_levels<I: Machine>(isa: I, indices: &mut [u8], levels: &[i
     Portable.look_up_levels(rest, levels);
 }
 
-/// Where [`Machine::pair_bytes`] finds the bytes of 128 bits: below 16 in `even`, from there on in `odd`.
+/// The source of each byte of [`Machine::pair_bytes`] in 128 bits: below 16 it is in `even`, from 16 on in
+/// `odd`.
 pub(crate) const fn pair_index(half: usize) -> [u8; 16] {
     let (mut index, mut i) = ([0; 16], 0);
     while i < 16 {
@@ -168,12 +172,12 @@ pub(crate) const fn pair_index(half: usize) -> [u8; 16] {
     index
 }
 
-/// Bytes of a line in which field `FIELD` of `BITS` bits is the code.
+/// The code in field `FIELD` of a byte, for fields of `BITS` bits.
 const fn field(byte: u8, bits: usize, field: usize) -> usize {
     (byte >> (bits * field)) as usize & ((1 << bits) - 1)
 }
 
-/// Code `FIELD` of the eight in bytes a, b, c: see `page::plan`.
+/// The code `FIELD` of the eight codes in bytes a, b, c: see `page::plan`.
 const fn field3(a: u8, b: u8, c: u8, field: usize) -> usize {
     let code = match field {
         0 => a,
@@ -188,8 +192,8 @@ const fn field3(a: u8, b: u8, c: u8, field: usize) -> usize {
     code as usize & 7
 }
 
-/// What takes much code is compiled once, not at each place: the definition need not be fast, and the crate is
-/// built in four fifths of the time.
+/// Large operations are compiled once, not inlined at each use. The definition need not be fast, and the
+/// crate builds in four fifths of the time.
 impl Machine for Portable {
     type Blocks = Self;
     type Line = [u8; 64];
@@ -343,7 +347,7 @@ impl Machine for Portable {
 
     #[inline(never)]
     fn write_halves(self, weights: F32x32, [high, low]: &mut [[u8; 32]; 2]) {
-        // 1.5 * 2^23: adding and taking it away rounds.
+        // 1.5 * 2^23: adding and then subtracting it rounds.
         const ROUND: f32 = 12_582_912.0;
         for (weight, (high, low)) in weights.0.into_iter().zip(high.iter_mut().zip(low)) {
             let weight = (weight + ROUND - ROUND) as u16;

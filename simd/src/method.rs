@@ -1,13 +1,15 @@
-//! How the methods of a token come to its instruction set.
+//! How the methods of a token are compiled for its instruction set.
 
-/// A method of a token, or of registers that only a token makes, whose body is compiled for `$features`. In it the
-/// intrinsics of these features are safe, and the compiler refuses any other. A body cannot name `self`: where it
-/// needs the value, the first argument is `v: V`. Its closures have the features too, unless `#[inline(always)]`.
+/// A method of a token, or of registers that only a token makes, whose body is compiled for `$features`. The
+/// intrinsics of these features are safe in the body, and the compiler refuses any others. A body cannot name
+/// `self`: if it needs the value, the first argument is `v: V`. Its closures have the features too, unless
+/// they are `#[inline(always)]`.
 ///
-/// A body is inlined as the intrinsics themselves are: by its size, into [`tqkv_core::machine::Memory::apart`], which has
-/// at least its features. What is large is therefore an `#[inline(always)]` method that calls such ones.
+/// The compiler inlines a body by its size, as it does intrinsics. It ends up in
+/// [`tqkv_core::machine::Memory::apart`], which has at least its features. A large method is therefore an
+/// `#[inline(always)]` method that calls these methods.
 ///
-/// Memory is read and written by safe casts, of one register at a time (DECISIONS.md, D16).
+/// Memory is read and written by safe casts, one register at a time (DECISIONS.md, D16).
 macro_rules! method {
     ($features:literal, $(#[$meta:meta])* fn $name:ident $(<$(const $g:ident: $kind:ty),+>)? (
         $this:ident $(: $This:ty)? $(, $arg:ident: $type:ty)* $(,)?

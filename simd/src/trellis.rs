@@ -1,20 +1,21 @@
-//! The trellis search on byte lanes: `tqkv_core::code::trellis`'s Viterbi search with 16, 32 or 64 states a
-//! register.
+//! The trellis search on byte lanes: the Viterbi search of `tqkv_core::code::trellis` with 16, 32 or 64
+//! states per register.
 //!
-//! A state is eight bits, and so is the address of its metric: the register's number, then the byte in it.
-//! A step combines the states i and i + 128, so the oldest bit of a state must be one of the register's
-//! number; the newest bit takes its place. Only then are registers exchanged, in pairs, by one instruction
-//! each that brings an older bit up from the bytes: every bit stays where it is until it is its turn,
-//! and after eight steps, when all have had theirs, the order is the first again.
+//! A state has eight bits, and so has the address of its metric: the number of the register, then the byte in
+//! it. A step combines the states i and i + 128, so the oldest bit of a state must be a bit of the register's
+//! number. The newest bit takes its place. Registers are exchanged only at this point, in pairs. One
+//! instruction per exchange moves an older bit up from the byte number into the register number. Every bit
+//! therefore stays in place until its turn. After eight steps all bits have had their turn, and the order is
+//! the first order again.
 //!
 //! ```text
 //! AVX-512, turns 0 0 1 0 0 1 0 1 of the register's bits R0 and R1:
 //!   R0 -> byte bits 0, 1, 2, 3 -> R0   (unpack)        R1 -> lane bits 1, 0 -> R1   (lane shuffle)
 //! ```
 //!
-//! The metrics of a branch are one 8-entry byte look-up; where the newest and the oldest bit flip the same
-//! parities, two of the four branches of a butterfly share theirs. Following the decisions back waits for
-//! one load after the other, so two problems do that side by side.
+//! The metrics of a branch are one 8-entry byte look-up. If the newest and the oldest bit flip the same
+//! parities, two of the four branches of a butterfly share their metrics. The trace-back waits for one load
+//! after the other, so two problems are traced back side by side.
 //!
 //! Codes with 8 states gain nothing here and run the portable search.
 
@@ -29,11 +30,11 @@ use tqkv_core::code::trellis::{Code, PARITIES, Plain, Search, Trellis, WARM_UP};
 
 /// Registers of the narrowest set of states (16 bytes each).
 const MAX_REGISTERS: usize = 16;
-/// Problems whose decisions are followed side by side.
+/// Problems that are traced back side by side.
 const SIDE_BY_SIDE: usize = 2;
 
-/// Adds [`Search`] to a token with [`Bytes`]; the search is compiled once, not wherever an encoder
-/// is inlined.
+/// Implements [`Search`] for a token with [`Bytes`]. The search is compiled once, not wherever an encoder is
+/// inlined.
 macro_rules! search {
     ($token:ty $(, $($generic:tt)*)?) => {
         impl $(<$($generic)*>)? tqkv_core::code::trellis::Search for $token {
@@ -71,7 +72,7 @@ macro_rules! search {
 }
 pub(crate) use search;
 
-/// [`Search::PROBLEMS`] of these searches.
+/// [`Search::PROBLEMS`] for these searches.
 pub(crate) const PROBLEMS: usize = SIDE_BY_SIDE;
 
 /// [`Search::search`].
@@ -104,13 +105,13 @@ pub(crate) fn run<I: Bytes>(
     }
 }
 
-/// Which bit of a state stands at each bit of the address, lowest first, before each turn.
+/// The bit of a state at each bit of the address, lowest first, before each turn.
 const fn orders<I: Bytes>() -> [[usize; TURNS]; TURNS] {
     let mut orders = [[0; TURNS]; TURNS];
     let mut turn = 0;
     while turn < TURNS {
-        // The bits of one path come to their turns in order: first that in the register's number, last the
-        // one at the beginning of the path.
+        // The bits of one path have their turns in order. The first is the bit in the register's number, the
+        // last the bit at the beginning of the path.
         let mut seen = [0; TURNS];
         let mut ahead = 0;
         while ahead < TURNS {
@@ -130,7 +131,7 @@ const fn orders<I: Bytes>() -> [[usize; TURNS]; TURNS] {
     orders
 }
 
-/// Where in an address after an exchange each bit of the address before it is found.
+/// For each bit of an address before an exchange, its place in the address after it.
 const fn sources<I: Bytes>(bit: usize) -> [usize; TURNS] {
     let mut sources = [0, 1, 2, 3, 4, 5, 6, 7];
     let (path, mut at) = (I::PATHS[bit], I::WIDTH.trailing_zeros() as usize + bit);
@@ -144,7 +145,7 @@ const fn sources<I: Bytes>(bit: usize) -> [usize; TURNS] {
     sources
 }
 
-/// The state at each address at the beginning.
+/// The state at each address before the first turn.
 const fn states<I: Bytes>() -> [u8; STATES] {
     let order = orders::<I>()[0];
     let (mut states, mut address) = ([0; STATES], 0);
@@ -159,7 +160,7 @@ const fn states<I: Bytes>() -> [u8; STATES] {
     states
 }
 
-/// The address of a state at the beginning.
+/// The address of a state before the first turn.
 #[inline(always)]
 fn place<I: Bytes>(state: usize) -> usize {
     let order = const { orders::<I>()[0] };
@@ -170,7 +171,7 @@ fn place<I: Bytes>(state: usize) -> usize {
     address
 }
 
-/// Runs `$body` for every turn, in this or the other direction.
+/// Runs `$body` for every turn, forwards or backwards.
 macro_rules! turns {
     (|$turn:ident| $body:expr) => {
         turns!(@ $turn $body, 0 1 2 3 4 5 6 7)
@@ -186,11 +187,11 @@ macro_rules! turns {
     };
 }
 
-/// Parities of one turn by branch: oldest and newest bit 0, oldest 1, newest 1, both 1; each for all pairs of
-/// states by address, without the bit that tells them apart.
+/// Parities of one turn by branch. The branches are: oldest and newest bit 0, oldest 1, newest 1, both 1.
+/// Each has one parity per pair of states, by address without the bit that tells the two apart.
 type Parities = [[u8; STATES / 2]; 4];
 
-/// What steps need of the code.
+/// The parities that the steps need.
 #[repr(align(64))]
 struct Steps([Parities; TURNS]);
 
@@ -202,7 +203,7 @@ impl Steps {
         for (parities, order) in all.0.iter_mut().zip(const { orders::<I>() }) {
             let mut pairs = [0; STATES / 2];
             let mut filled = 1;
-            // Parities are linear: each bit of the address doubles what is known.
+            // Parities are linear, so each bit of the address doubles the number of known parities.
             for from in order {
                 if from < TURNS - 1 {
                     let flip = code.parity(2 << from) as u8;
@@ -226,7 +227,7 @@ impl Steps {
 /// The metrics of all states.
 type Metrics<I> = [<I as Bytes>::B; MAX_REGISTERS];
 
-/// A search under way.
+/// A search in progress.
 struct Running<'a, I> {
     isa: I,
     trellis: &'a Trellis<'a>,
@@ -236,7 +237,7 @@ struct Running<'a, I> {
 impl<I: Bytes> Running<'_, I> {
     const REGISTERS: usize = STATES / I::WIDTH;
 
-    /// Add, compare, select for all states. `TWIN`: newest and oldest bit flip the same parities.
+    /// Add, compare, select for all states. `TWIN`: the newest and the oldest bit flip the same parities.
     #[inline(always)]
     fn step<const TURN: usize, const TWIN: bool>(
         &self,
@@ -307,7 +308,7 @@ impl<I: Bytes> Running<'_, I> {
         }
     }
 
-    /// Runs over `count` coordinates (a multiple of 8) from `first` on; leaves metrics by address.
+    /// Runs over `count` coordinates (a multiple of 8), starting at `first`; leaves the metrics by address.
     #[inline(always)]
     fn pass_inlined<const TWIN: bool>(
         &self,
@@ -341,7 +342,7 @@ impl<I: Bytes> Running<'_, I> {
         self.store(&metrics, bytes);
     }
 
-    /// Compiled once, not for each pass.
+    /// Compiled once, not once per pass.
     fn pass(
         &self,
         targets: &[i16],
@@ -364,7 +365,7 @@ impl<I: Bytes> Running<'_, I> {
         }
     }
 
-    /// `P` problems of codes with plain bits.
+    /// Searches for `P` problems of codes with plain bits.
     #[inline(always)]
     fn together<const P: usize>(&self, targets: [&[i16]; P], coded: [&mut [u8]; P], workspace: &mut [u8]) {
         let dim = targets[0].len();
@@ -402,7 +403,7 @@ impl<I: Bytes> Running<'_, I> {
         });
     }
 
-    /// One problem of a code whose pairs share symbols; its two classes run side by side.
+    /// Searches for one problem of a code whose pairs share symbols; its two classes run side by side.
     #[inline(always)]
     fn pairs(&self, targets: &[i16], coded: &mut [u8], workspace: &mut [u8]) {
         let dim = targets.len();
@@ -420,7 +421,7 @@ impl<I: Bytes> Running<'_, I> {
         trace_back_pairs::<I>(dim, &mut address, workspace, |t, bit| coded[t % n] |= bit << (t / n));
     }
 
-    /// Compiled once, not for each pass.
+    /// Compiled once, not once per pass.
     fn pass_pairs(
         &self,
         targets: &[i16],
@@ -494,10 +495,11 @@ impl<I: Bytes> Running<'_, I> {
     }
 }
 
-/// Decisions of a pair: even coordinate in both classes, odd one in both, and the class, each by address.
+/// Decisions of a pair, each by address: even coordinate in both classes, odd coordinate in both, and the
+/// class.
 const PAIR_DECISIONS: usize = 5;
 
-/// The lowest state with the smallest metric; metrics by address.
+/// The lowest state with the smallest metric; `metrics` are ordered by address.
 #[inline(always)]
 fn best_state<I: Bytes>(metrics: &[u8; STATES]) -> usize {
     let mut best = u16::MAX;
@@ -507,8 +509,8 @@ fn best_state<I: Bytes>(metrics: &[u8; STATES]) -> usize {
     usize::from(best & 0xff)
 }
 
-/// The newest bit of the state at an address after the exchange of a turn, and the address of the state before
-/// it at the beginning of the turn.
+/// Takes an address after the exchange of a turn. Returns the newest bit of its state, and the address of the
+/// state before it at the beginning of the turn.
 #[inline(always)]
 fn back<I: Bytes, const TURN: usize>(decisions: &[u8; DECISIONS], after: usize) -> (u8, usize) {
     let bit = const { I::TURNS[TURN] };
@@ -522,7 +524,8 @@ fn back<I: Bytes, const TURN: usize>(decisions: &[u8; DECISIONS], after: usize) 
     ((address >> at) as u8 & 1, address & !(1 << at) | decision << at)
 }
 
-/// Follows `P` problems, each in `room` bytes, back over `count` coordinates; calls `bit(problem, u)` for each.
+/// Traces back `P` problems, each in `room` bytes, over `count` coordinates. Calls `bit(problem, u)` for each
+/// coordinate.
 #[inline(always)]
 fn trace_back<I: Bytes, const P: usize>(
     count: usize,

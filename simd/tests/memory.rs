@@ -1,5 +1,5 @@
-//! Pages as memory: what is written comes back, kernels stay inside. Small enough for Miri, with
-//! the AVX2 kernels and with the portable ones:
+//! Pages as memory: a block is read back as written, and kernels stay inside their memory. The tests are
+//! small enough for Miri, with the AVX2 kernels and with the portable ones:
 //!
 //! ```text
 //! export MIRIFLAGS=-Zmiri-disable-isolation
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Encoding is left out: Miri lacks the conversion to f16, and libm's square root is assembly on x86.
-// A binary of its own: Miri runs it, and runs nothing as large as the others.
+// A binary of its own: Miri runs it, and cannot run tests as large as the others.
 
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::Level;
@@ -18,7 +18,7 @@ use tqkv_simd::page::{HalfPages, KeyPages, Line, ValuePages};
 const SLOTS: usize = 32;
 const DIM: usize = 32;
 
-/// Blocks with a scale of 1 and any codes.
+/// Blocks with a scale of 1 and varied codes.
 fn blocks(bytes: usize) -> Vec<u8> {
     let mut all: Vec<u8> = (0..SLOTS * bytes).map(|i| (i * 37 + i / 7) as u8 & 0x3f).collect();
     for block in all.chunks_exact_mut(bytes) {
@@ -71,7 +71,7 @@ fn half_rows_come_back_and_kernels_stay_inside() {
         let (mut logits, mut acc) = (vec![0.0; n], [0.0; DIM]);
         rows.scores(Level::fastest(), &page, 0, &[1.0; DIM], &page, &mut logits);
         rows.accumulate(Level::fastest(), &page, 0, &vec![1.0; n], &page, &mut acc);
-        // Every row is summed once: 1 at its head, the codes after it.
+        // Every row is summed once: it starts with 1, and the codes follow.
         let want: f32 = page[..n].iter().flat_map(|line| line.0.as_chunks::<2>().0).map(half).sum();
         assert!((logits.iter().sum::<f32>() - want).abs() < 1e-2 * want.abs().max(1.0), "{n} rows");
         assert!((acc.iter().sum::<f32>() - want).abs() < 1e-2 * want.abs().max(1.0), "{n} rows");

@@ -13,10 +13,11 @@ const fn family(id: CodecId) -> Option<(usize, bool)> {
 }
 
 impl Codebook {
-    /// The codebook of a codec that has one, for constants. At run time, [`CodecId::codebook`] refers to one table.
+    /// The codebook of a codec that has one, for constants. At run time, [`CodecId::codebook`] returns a
+    /// reference to one shared table.
     ///
     /// # Panics
-    /// The head dim is unsupported.
+    /// The head dim is not supported.
     pub const fn of(id: CodecId, dim: usize) -> Option<Self> {
         match family(id) {
             Some((bits, is_nested)) => Some(Self::known(dim, bits, is_nested)),
@@ -24,7 +25,7 @@ impl Codebook {
         }
     }
 
-    /// [`Codebook::of`], solved again: for the test and the writer of the table.
+    /// [`Codebook::of`], solved again, for the test and for the writer of the table.
     pub const fn solve(id: CodecId, dim: usize) -> Option<Self> {
         match family(id) {
             Some((bits, is_nested)) => Some(Self::solve_half(dim, bits, is_nested)),
@@ -34,8 +35,8 @@ impl Codebook {
 }
 
 impl Exact {
-    /// Solves for the codebook of a codec that has one, in some microseconds; `None` for others and for
-    /// unsupported head dims.
+    /// Solves for the codebook of a codec that has one, in a few microseconds. Returns `None` for other
+    /// codecs and for head dims that are not supported.
     pub fn solve(id: CodecId, dim: usize) -> Option<Self> {
         let (bits, is_nested) = family(id).filter(|_| crate::is_supported_head_dim(dim))?;
         Some(Self::solve_half(dim, bits, is_nested))

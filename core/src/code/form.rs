@@ -13,25 +13,26 @@ use crate::head_dim::{GROUP, HeadDim, MAX_HEAD_DIM};
 use crate::machine::block_io::{self, SCALE_BYTES};
 use crate::machine::{Lanes, Memory};
 
-/// A code whose layout has a form: every one.
+/// A code whose layout has a form; every code has one.
 pub trait Formed {
     /// Its form.
     type Form: Form;
 }
 
-/// How the blocks of a layout meet registers.
+/// Reads and writes the blocks of a layout in registers.
 pub trait Form: 'static {
-    /// The layout, where the form says it.
+    /// The layout, if the form determines it.
     const LAYOUT: Option<Layout>;
 
-    /// Whether encoding is a search, in memory that registers have not: then nothing calls [`Form::quantise`].
+    /// True if encoding is a search in memory, which registers cannot do. [`Form::quantise`] is then never
+    /// called.
     const SEARCHES: bool = false;
 
-    /// Levels of a block, one register of `out` for each group; returns what they are to be multiplied by.
+    /// Levels of a block, one register of `out` per group. Returns the factor to multiply them by.
     fn levels<I: Memory>(coding: &Coding, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32;
 
-    /// Writes the block of the (rotated) vector `y` with |x|^2 = `norm_squared`; `codes` are two
-    /// spare sets of registers as long as `y`.
+    /// Writes the block of the (rotated) vector `y` with |x|^2 = `norm_squared`. `codes` are two spare sets
+    /// of registers, each as long as `y`.
     fn quantise<I: Memory>(
         coding: &Coding,
         isa: I,
@@ -55,7 +56,7 @@ pub enum Bytes {}
 /// [`Layout::Runs`].
 #[derive(Clone, Copy, Debug)]
 pub enum Runs<const BITS: usize> {}
-/// [`Layout::Planes`], of every trellis.
+/// [`Layout::Planes`], for every trellis.
 #[derive(Clone, Copy, Debug)]
 pub enum Planes {}
 
@@ -160,7 +161,7 @@ impl Form for Planes {
     fn levels<I: Memory>(coding: &Coding, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
         let (scale, codes) = block_io::split(block);
         let Some(trellis) = coding.trellis else { return 0.0 };
-        // Clearing room for the largest head dim takes a tenth of the time at 128.
+        // Clearing an array for the largest head dim takes a tenth of the time at dim 128.
         if shape.dim() <= 256 {
             trellis_levels::<I, 256>(isa, trellis, codes, shape, out);
         } else {
@@ -183,7 +184,7 @@ impl Form for Planes {
     }
 }
 
-/// Out of line: the conversion in software is long, and in line it would be unrolled in every instruction set.
+/// Out of line: the conversion in software is long, and inline it would be unrolled in every instruction set.
 #[inline(never)]
 fn widen_halves(bytes: &[u8], values: &mut [f32; GROUP]) {
     for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<2>().0) {
@@ -276,7 +277,7 @@ pub(super) fn largest<I: Memory>(isa: I, y: &[I::V]) -> f32 {
     largest.max()
 }
 
-/// Writes the block, or the zero block where the scale rounds to 0.
+/// Writes the block, or the zero block if the scale rounds to 0.
 #[inline(always)]
 fn write_block<I: Memory, const BITS: usize>(
     isa: I,

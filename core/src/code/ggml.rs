@@ -1,22 +1,22 @@
-//! `q8_0` and `q4_0`: the block formats of ggml, kept as the yardstick.
+//! `q8_0` and `q4_0`: the block formats of ggml, kept for comparison.
 //!
-//! Each run of 32 coordinates has its own f16 scale: 8.5 and 4.5 bits a value. They are not part
-//! of TurboQuant. With the rotation in front (`q8_0r`, `q4_0r`) they are what llama.cpp does by
-//! default to a quantised cache.
+//! Each run of 32 coordinates has its own f16 scale: 8.5 and 4.5 bits per value. They are not part of
+//! TurboQuant. With the rotation in front (`q8_0r`, `q4_0r`) they do what llama.cpp does by default to a
+//! quantised cache.
 
 use crate::machine::block_io::SCALE_BYTES;
 use half::f16;
 
-/// Coordinates a run.
+/// Coordinates per run.
 pub(super) const RUN: usize = 32;
 
 fn reciprocal(value: f32) -> f32 {
     if value == 0.0 { 0.0 } else { 1.0 / value }
 }
 
-/// Encodes a run whose scale fits f16; the scale is absmax / 127, codes are rounded half away from zero with
-/// the unrounded scale, as the reference quantiser of that format does. Out of line: in line it would be unrolled in
-/// every instruction set.
+/// Encodes a run whose scale fits f16. The scale is absmax / 127. Codes are rounded half away from zero with
+/// the unrounded scale, as the reference quantiser of the format does. Out of line: inline it would be
+/// unrolled in every instruction set.
 #[inline(never)]
 pub(super) fn encode_q8_0(run: &[f32; RUN], bytes: &mut [u8]) {
     let scale = run.iter().fold(0.0, |m, v| f32::max(m, v.abs())) / 127.0;
@@ -29,8 +29,8 @@ pub(super) fn encode_q8_0(run: &[f32; RUN], bytes: &mut [u8]) {
     }
 }
 
-/// Encodes a run whose scale fits f16; the scale is the value of largest magnitude over -8, codes are
-/// floor(x / scale + 8.5) clamped to 15: coordinate j in the low and j + 16 in the high nibble of byte j.
+/// Encodes a run whose scale fits f16. The scale is the value of largest magnitude over -8. Codes are floor(x
+/// / scale + 8.5), clamped to 15. Byte j holds coordinate j in its low nibble and j + 16 in its high nibble.
 #[inline(never)]
 pub(super) fn encode_q4_0(run: &[f32; RUN], bytes: &mut [u8]) {
     let largest = run.iter().fold(0.0f32, |m, &v| if v.abs() > m.abs() { v } else { m });

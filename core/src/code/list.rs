@@ -1,10 +1,10 @@
-//! The list of codecs: one row each, from which ids, types, names, numbers and dispatch are made.
+//! The list of codecs, one row each. Ids, types, names, numbers and dispatch are made from the rows.
 
-/// Hands the list to a macro: `for_each_code!([my_macro] [arguments])` becomes
-/// `my_macro! { [arguments] rows }`, a row being `Id "name" number rotation [layout] levels;`.
+/// Passes the list to a macro: `for_each_code!([my_macro] [arguments])` becomes
+/// `my_macro! { [arguments] rows }`. A row is `Id "name" number rotation [layout] levels;`.
 ///
-/// To add a codec of a known layout, write its row and, where it has levels of its own, their table. WARNING: names and
-/// numbers are stored in files; rows may be added, never changed.
+/// To add a codec of a known layout, add its row and, if it has levels of its own, their table. WARNING:
+/// names and numbers are stored in files. Rows may be added, but never changed.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! for_each_code {
@@ -44,7 +44,7 @@ macro_rules! for_each_code {
 }
 
 /// `with_code!(id, C => expression)`: the expression with the type `C` set to the [`crate::code::Code`] of a
-/// [`crate::CodecId`], for every codec. Usable in `const fn`.
+/// [`crate::CodecId`]. It has an arm per codec and works in a `const fn`.
 #[macro_export]
 macro_rules! with_code {
     ($id:expr, $code:ident => $body:expr) => {

@@ -38,13 +38,13 @@ pub use layout::Layout;
 pub use levels::Levels;
 use trellis::{Plain, Trellis, tables};
 
-/// A codec, as a type: what the compiler knows of it.
+/// A codec as a type, with all that the compiler knows of it.
 pub trait Code: form::Formed + Copy + fmt::Debug + 'static {
-    /// The same as a value.
+    /// The codec as a value.
     const ID: CodecId;
-    /// How its bytes lie.
+    /// The layout of its bytes.
     const LAYOUT: Layout;
-    /// What its codes mean.
+    /// The source of its levels.
     const LEVELS: Levels;
 }
 
@@ -71,7 +71,7 @@ macro_rules! codes {
         []
         $($id:ident $name:literal $number:literal $rotation:ident [$($layout:tt)*] $levels:ident $(($of:expr))?;)*
     ) => {
-        /// A codec; with a head dim it fixes the bytes of a block.
+        /// A codec. Together with a head dim, it determines the bytes of a block.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[cfg_attr(feature = "defmt", derive(defmt::Format))]
         pub enum CodecId {
@@ -128,7 +128,7 @@ impl CodecId {
         self.row().name
     }
 
-    /// The codec of that name, as [`CodecId::name`] writes it; `parse` accepts capitals too.
+    /// The codec with this name, as [`CodecId::name`] writes it; `parse` also accepts capitals.
     pub fn from_name(name: &str) -> Option<Self> {
         ROWS.iter().find(|row| row.name == name).map(|row| row.id)
     }
@@ -138,37 +138,38 @@ impl CodecId {
         self.row().number
     }
 
-    /// The codec of that number.
+    /// The codec with this number.
     pub fn from_code(code: u8) -> Option<Self> {
         ROWS.iter().find(|row| row.number == code).map(|row| row.id)
     }
 
-    /// How its bytes lie.
+    /// The layout of its bytes.
     pub const fn layout(self) -> Layout {
         self.row().layout
     }
 
-    /// What its codes mean.
+    /// The source of its levels.
     pub const fn levels(self) -> Levels {
         self.row().levels
     }
 
-    /// Bits of one code (16 for `f16`), scales not counted; half rates (`t1h`, `t2h`, `t3h`) rounded down.
+    /// Bits of one code (16 for `f16`), without scales; half rates (`t1h`, `t2h`, `t3h`) are rounded down.
     pub const fn bits(self) -> u32 {
         self.layout().bits()
     }
 
-    /// Whether codes are of the rotated vector.
+    /// Returns true if the codec rotates the vector before it is coded.
     pub const fn is_rotated(self) -> bool {
         self.row().rotated
     }
 
-    /// Bytes of one block, or `None` where the codec does not support the head dim.
+    /// Bytes of one block, or `None` if the codec does not support the head dim.
     pub const fn block_bytes(self, dim: usize) -> Option<usize> {
         self.layout().block_bytes(dim)
     }
 
-    /// Whether dropping the low bit of codes gives those of the next narrower codec ([`crate::demote`]).
+    /// Returns true if dropping the low bit of a code gives the code of the next narrower codec
+    /// ([`crate::demote`]).
     pub const fn is_nested(self) -> bool {
         matches!(self.levels(), Levels::Nested)
     }
@@ -198,7 +199,7 @@ impl fmt::Display for CodecId {
     }
 }
 
-/// Reads a name, in small letters or capitals.
+/// Parses a name, in small letters or capitals.
 ///
 /// ```
 /// use tqkv_core::CodecId;

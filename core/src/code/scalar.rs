@@ -1,7 +1,7 @@
 //! The scalar codes `s1`..`s5` and `n1`..`n4` on registers: the paper's Algorithm 1.
 //!
-//! Everything here is generic over the instruction set, and takes and returns registers; what
-//! reads and writes blocks is in `form`.
+//! Everything here is generic over the instruction set, and takes and returns registers. The file `form`
+//! reads and writes blocks.
 
 use super::codebook::Codebook;
 use super::scale::{Effort, MAX_CANDIDATES, Moments, ScaleMode, canonical_sum};
@@ -14,7 +14,7 @@ pub fn norm_squared<I: Isa>(isa: I, x: &[I::V]) -> f32 {
     canonical_sum(isa, x.iter().map(|&v| v * v))
 }
 
-/// A register whose lanes 0..16 are 1 and the others 0: masks the last group of a ragged dim.
+/// A register with 1 in lanes 0..16 and 0 in the others: the mask for the last group of a ragged dim.
 #[inline(always)]
 fn half_mask<I: Isa>(isa: I) -> I::V {
     const HALF: [f32; 32] = {
@@ -46,7 +46,8 @@ pub fn levels<I: Isa, const BITS: usize>(
     }
 }
 
-/// Codes of `y` for the assumed norm, and the moments that judge them, with levels in units: the energy is exact.
+/// Codes of `y` for the assumed norm, and the moments that judge them, with levels in units; the energy is
+/// exact.
 #[inline(always)]
 fn quantise_at<I: Isa, const BITS: usize>(
     isa: I,
@@ -72,8 +73,8 @@ fn quantise_at<I: Isa, const BITS: usize>(
     Moments { norm_squared, assumed, cross: cross.sum(), energy: energy.sum() }
 }
 
-/// [`quantise`] for machines that index memory: the codes stay where their pass wrote them, so
-/// that choosing one is neither a copy nor a branch. Also returns which of `codes` holds them.
+/// [`quantise`] for machines that index memory. The codes stay where their pass wrote them, so choosing one
+/// pass needs neither a copy nor a branch. Also returns the index in `codes` of the chosen set.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "as for `quantise`")]
 pub(crate) fn quantise_in_place<I: Isa, const BITS: usize>(
@@ -90,7 +91,8 @@ pub(crate) fn quantise_in_place<I: Isa, const BITS: usize>(
     let norm = isa.sqrt(norm_squared);
     let candidates = effort.candidates(BITS);
     let mut sums = [[0.0; 2]; MAX_CANDIDATES];
-    // Quality (never negative, so its bits are in its order), then earliness, then whose codes.
+    // One number that orders the passes: the quality first, then the earlier pass; the low bit is the set of
+    // codes. The quality is never negative, so its bits sort as the number does.
     let mut best = 1;
     for (i, (sums, &factor)) in sums.iter_mut().zip(candidates).enumerate() {
         let spare = 1 - (best & 1) as usize;
@@ -101,7 +103,7 @@ pub(crate) fn quantise_in_place<I: Isa, const BITS: usize>(
         best = u64::max(best, quality << 8 | ((MAX_CANDIDATES - i) << 1 | spare) as u64);
     }
     let chosen = MAX_CANDIDATES - (best as usize >> 1 & 15);
-    // Where there is no choice, the scale need not wait for a quality that nothing is compared with.
+    // If there is only one candidate, the scale need not wait for its quality.
     let (i, whose) = if candidates.len() == 1 { (0, 0) } else { (chosen, (best & 1) as usize) };
     let [cross, energy] = sums.get(i).copied().unwrap_or_default();
     let assumed = norm * candidates.get(i).copied().unwrap_or_default();
@@ -109,11 +111,11 @@ pub(crate) fn quantise_in_place<I: Isa, const BITS: usize>(
     (moments.scale(isa, mode, dim), whose)
 }
 
-/// Quantises the rotated vector `y` with |x|^2 = `norm_squared` > 0; returns the scale. This form
-/// keeps everything in registers, for GPU warps.
+/// Quantises the rotated vector `y` with |x|^2 = `norm_squared` > 0; returns the scale. This variant keeps
+/// everything in registers, for GPU warps.
 ///
-/// `ragged`: the last group holds 16 coordinates. `spare` is as long as `codes`. Cost: one pass over `y` for each candidate
-/// scale of `effort`.
+/// `ragged`: the last group holds 16 coordinates. `spare` is as long as `codes`. Cost: one pass over `y` per
+/// candidate scale of `effort`.
 #[inline(always)]
 #[expect(
     clippy::too_many_arguments,
@@ -133,7 +135,7 @@ pub fn quantise<I: Isa, const BITS: usize>(
 ) -> f32 {
     let norm = isa.sqrt(norm_squared);
     let mut best = Moments { norm_squared, assumed: norm, cross: 0.0, energy: 1.0 };
-    // One call, as every copy of the body is a copy in each instruction set, width and shape.
+    // One call only: each copy of the body would be a copy per instruction set, width and shape.
     for (i, &factor) in effort.candidates(BITS).iter().enumerate() {
         let next = quantise_at::<I, BITS>(isa, book, norm_squared, norm * factor, y, ragged, spare);
         if i == 0 || next.quality() > best.quality() {

@@ -1,25 +1,24 @@
 //! The one scale of a block: how it is chosen, and how hard the encoder searches.
 //!
-//! Let y be the rotated vector (unnormalised, |y|^2 = dim |x|^2) and l its quantised levels in
-//! sigma units. Every mode is decoded alike, x^ = scale / dim * R^T l, so the mode is the
-//! encoder's business only.
+//! Let y be the rotated vector (unnormalised, |y|^2 = dim |x|^2) and l its quantised levels in sigma units.
+//! Decoding is the same for every mode: x^ = scale / dim * R^T l. Only the encoder needs the mode.
 
 use crate::machine::{Isa, Lanes};
 use half::f16;
 
-/// Which scale a block stores.
+/// The scale that a block stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum ScaleMode {
     /// |x|, as in the paper (Algorithm 1).
     Raw,
-    /// |x| / |x^1| with x^1 the decode at scale 1: the decoded vector has the norm of x.
+    /// |x| / |x^1|, where x^1 is the decoded vector at scale 1: the decoded vector has the norm of x.
     Preserving,
-    /// |x|^2 / <x, x^1>: <x, x^> = |x|^2, so dot products keep no shrinkage; at most twice the
-    /// preserving scale, which only vectors made against the signs of a seed come near. The default.
+    /// |x|^2 / <x, x^1>, so that <x, x^> = |x|^2 and dot products do not shrink. At most twice the preserving
+    /// scale; only vectors built against the signs of a seed come near that limit. The default.
     #[default]
     Unbiased,
-    /// <x, x^1> / |x^1|^2: least squared error, and the worst perplexity.
+    /// <x, x^1> / |x^1|^2: the smallest squared error, but the worst perplexity.
     Mmse,
 }
 
@@ -37,7 +36,7 @@ impl ScaleMode {
         }
     }
 
-    /// The mode of that name.
+    /// The mode with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|mode| mode.name() == name)
     }
@@ -47,30 +46,30 @@ impl ScaleMode {
         self as u8
     }
 
-    /// The mode of that number.
+    /// The mode with this number.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()
     }
 }
 
-/// How hard the encoder looks for a good scale; format and decoder stay the same.
+/// How hard the encoder searches for a good scale; format and decoder stay the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Effort {
-    /// One scale: the norm.
+    /// One candidate: the norm.
     Fast,
-    /// A few scales where they pay (`s4`, `n4`).
+    /// A few candidates where they help (`s4`, `n4`).
     #[default]
     Default,
-    /// Many scales.
+    /// Many candidates.
     Best,
 }
 
-/// Most candidates of an effort.
+/// Maximum number of candidates of an effort.
 pub(crate) const MAX_CANDIDATES: usize = 11;
 
 impl Effort {
-    /// All efforts, least first.
+    /// All efforts, in ascending order.
     pub const ALL: [Self; 3] = [Self::Fast, Self::Default, Self::Best];
 
     /// Name on the command line.
@@ -82,12 +81,12 @@ impl Effort {
         }
     }
 
-    /// The effort of that name.
+    /// The effort with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|effort| effort.name() == name)
     }
 
-    /// Multiples of the norm that a scalar encoder of `bits` tries, best kept, first wins ties.
+    /// Multiples of the norm that a scalar encoder of `bits` tries. The best one wins; on a tie, the first.
     pub(crate) const fn candidates(self, bits: usize) -> &'static [f32] {
         match self {
             Self::Fast => &[1.0],
@@ -98,10 +97,10 @@ impl Effort {
     }
 }
 
-/// Most by which an unbiased scale may be longer than the preserving one: four times the energy.
+/// Limit of the unbiased scale, in preserving scales: four times the energy.
 const LARGEST_STRETCH: f32 = 2.0;
 
-/// What an encoder knows of a vector and its codes.
+/// The sums of a vector and its codes from which the encoder computes the scale.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moments {
     /// |x|^2
@@ -139,8 +138,8 @@ impl Moments {
         match mode {
             ScaleMode::Raw => self.assumed,
             ScaleMode::Preserving => self.preserving(isa, dim),
-            // A code that points elsewhere would be stretched without end: then the cosine, which is the ratio of the
-            // preserving to the unbiased scale, is below the inverse of what is allowed.
+            // A code that points elsewhere would be stretched without limit. Its cosine is the ratio of the
+            // preserving to the unbiased scale; here it is below the inverse of the limit.
             ScaleMode::Unbiased => {
                 let target = self.norm_squared * dim;
                 let stretched = LARGEST_STRETCH * self.cross;
@@ -155,7 +154,7 @@ impl Moments {
     }
 }
 
-/// Sum over groups in sequence, then over lanes in the canonical tree: the order of every sum.
+/// Sum over groups in sequence, then over lanes in the canonical tree. Every sum uses this order.
 #[inline(always)]
 pub(crate) fn canonical_sum<I: Isa>(isa: I, terms: impl Iterator<Item = I::V>) -> f32 {
     let mut acc = isa.splat(0.0);
@@ -165,14 +164,14 @@ pub(crate) fn canonical_sum<I: Isa>(isa: I, terms: impl Iterator<Item = I::V>) -
     acc.sum()
 }
 
-/// What to do with a scale once it is rounded to f16.
+/// A scale after rounding to f16, or the reason why none is stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Stored {
-    /// Store it.
+    /// The scale to store.
     Scale(f16),
-    /// It rounds to zero: store the zero block.
+    /// The scale rounds to zero: store the zero block.
     Zero,
-    /// It does not fit.
+    /// The scale does not fit f16.
     OutOfRange,
 }
 

@@ -1,9 +1,9 @@
 //! `AnyCodec`: a codec whose kind and head dim are run-time values.
 //!
-//! This is what a cache, a file reader or a C caller holds. Every operation exists twice: plain
-//! (portable) and `_with` an instruction-set token, which is what the SIMD crate calls from inside
-//! its feature-enabled entry points; both give the same bits. Shapes that are known when the
-//! program is written are better served by [`crate::Codec`].
+//! This is the type that a cache, a file reader or a C caller holds. Every operation exists twice. The plain
+//! one runs on the portable instruction set. The one that ends in `_with` takes an instruction-set token; the
+//! SIMD crate calls it from inside its feature-enabled entry points. Both give the same bits. For shapes that
+//! are known at compile time, use [`crate::Codec`].
 //!
 //! Attention never decodes: rotate the query once ([`AnyCodec::rotate_query`]), score blocks
 //! ([`AnyCodec::scores`]), accumulate values in the rotated domain ([`AnyCodec::accumulate`]) and
@@ -20,16 +20,16 @@ use crate::head_dim::HeadDim;
 use crate::rotation::Signs;
 use half::f16;
 
-/// How an encoder works, beside the codec and the head dim: `Options::DEFAULT.seed(7)`.
+/// Settings of an encoder, besides the codec and the head dim: `Options::DEFAULT.seed(7)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Options {
-    /// Seed of the rotation's signs; encoder, decoder and query must agree. Default 42.
+    /// Seed of the rotation's signs. Encoder, decoder and query must use the same one. Default 42.
     pub seed: u64,
-    /// Which scale is stored; decoders need not know.
+    /// Which scale is stored. Decoders do not need this setting.
     pub scale_mode: ScaleMode,
-    /// How hard the encoder searches; decoders need not know.
+    /// How hard the encoder searches. Decoders do not need this setting.
     pub effort: Effort,
 }
 
@@ -82,12 +82,13 @@ impl AnyCodec {
     /// A codec for vectors of `dim` values.
     ///
     /// # Errors
-    /// The head dim is unsupported, or the codec needs another (ggml: a multiple of 32).
+    /// The head dim is not supported, or the codec does not support it (the ggml layouts need a multiple of
+    /// 32).
     pub fn new(id: CodecId, dim: usize, options: Options) -> Result<Self, ShapeError> {
         Self::from_parts(id, dim, options, id.codebook(dim))
     }
 
-    /// A codec from parts; `book` is that of `id` and `dim`.
+    /// A codec from its parts; `book` is the codebook of `id` and `dim`.
     pub(crate) const fn from_parts(
         id: CodecId,
         dim: usize,
@@ -106,7 +107,7 @@ impl AnyCodec {
         Ok(Self { id, shape, block_bytes, options, signs: Signs::from_seed(options.seed, dim), book, unit })
     }
 
-    /// Which codec.
+    /// The codec's id.
     pub const fn id(&self) -> CodecId {
         self.id
     }
@@ -126,7 +127,7 @@ impl AnyCodec {
         self.block_bytes
     }
 
-    /// How the encoder works.
+    /// The settings of the encoder.
     pub const fn options(&self) -> Options {
         self.options
     }
@@ -141,8 +142,8 @@ impl AnyCodec {
         self.book
     }
 
-    /// What a level is worth, in sigmas: levels are whole numbers. 1 where values, or runs with scales of their own, are
-    /// stored.
+    /// Sigmas in one unit of the levels, which are whole numbers. 1 for codecs that store values, or runs
+    /// with a scale per run.
     #[inline(always)]
     pub const fn unit(&self) -> f32 {
         self.unit
@@ -155,8 +156,9 @@ impl AnyCodec {
         Coding { codebook: self.book, trellis: self.trellis(), unit: self.unit, scale_mode, effort }
     }
 
-    /// Norm up to which every vector can be encoded, whatever its direction, scale mode and effort. Most longer ones can
-    /// too: what must fit f16 is the stored scale, and how much of a vector it holds depends on where the vector points.
+    /// The norm up to which every vector can be encoded, in any direction, scale mode and effort. Most longer
+    /// vectors can be encoded too: only the stored scale must fit f16, and its ratio to the norm depends on
+    /// the direction.
     pub fn max_norm(&self) -> f32 {
         let levels = match (self.id.levels(), self.book) {
             (Levels::Trellis(trellis), _) => &trellis.code.levels[..trellis.code.level_count()],
@@ -173,16 +175,16 @@ impl AnyCodec {
         self.id.trellis()
     }
 
-    /// Encodes `x` (`dim` values) into `block` (`block_bytes` bytes), or as many vectors into as many blocks.
+    /// Encodes `x` (`dim` values) into `block` (`block_bytes` bytes), or several vectors into the same number
+    /// of blocks.
     ///
-    /// Trellis codecs take 8 KB of stack for the search up to head dim 128, 64 KB above; give
-    /// them your own memory with [`AnyCodec::encode_in`].
+    /// Trellis codecs take 8 KB of stack for the search up to head dim 128, and 64 KB above. To use your own
+    /// memory instead, call [`AnyCodec::encode_in`]. A vector whose scale rounds to zero in f16 (norm below
+    /// 3e-8) becomes the zero block, which decodes to exact zeros.
     ///
     /// # Errors
-    /// NaN or infinity, a scale outside f16, or wrong lengths; `block` is untouched then, or, where there are more,
-    /// the blocks from the first that could not be written on.
-    /// A vector whose scale rounds to zero in f16 (norm below 3e-8) becomes the zero block, which
-    /// decodes to exact zeros.
+    /// `x` holds NaN or infinity, the scale does not fit f16, or a length is wrong. The block of the vector
+    /// that failed and all blocks after it are left untouched; the blocks before it are written.
     pub fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
         self.encode_with(Portable, x, block).map_err(|(_, error)| error)
     }
@@ -195,11 +197,11 @@ impl AnyCodec {
         }
     }
 
-    /// [`AnyCodec::encode`] in the caller's memory: `workspace` holds
-    /// [`AnyCodec::workspace_bytes`] or more, with any contents.
+    /// [`AnyCodec::encode`] in the caller's memory. `workspace` holds at least [`AnyCodec::workspace_bytes`]
+    /// bytes; its contents do not matter.
     ///
     /// # Errors
-    /// As [`AnyCodec::encode`], and a short workspace.
+    /// The errors of [`AnyCodec::encode`], and a workspace that is too short.
     pub fn encode_in(&self, workspace: &mut [u8], x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
         if self.trellis().is_none() {
             return self.encode(x, block);
@@ -207,54 +209,56 @@ impl AnyCodec {
         self.encode_trellis_with(Portable, Portable, workspace, x, block)
     }
 
-    /// Decodes `block` into `out` (`dim` values), or as many blocks into as many vectors.
+    /// Decodes `block` into `out` (`dim` values), or several blocks into the same number of vectors.
     ///
     /// # Errors
-    /// Wrong lengths, or a stored scale that is NaN or infinite; `out` is untouched then, or, where there are more
-    /// blocks, from the first of them that is bad on.
+    /// A length is wrong, or a stored scale is NaN or infinite. The vector of the first bad block and all
+    /// vectors after it are left untouched; the vectors before it are written.
     pub fn decode(&self, block: &[u8], out: &mut [f32]) -> Result<(), DecodeError> {
         self.decode_with(Portable, block, out).map_err(|(_, error)| error)
     }
 
-    /// Rotates a query of `dim` values for [`AnyCodec::scores`], or several; the identity for codecs without a rotation.
+    /// Rotates one or more queries of `dim` values for [`AnyCodec::scores`]. Codecs without a rotation copy
+    /// them.
     ///
     /// # Panics
-    /// The slices differ in length, or hold no whole number of vectors.
+    /// The slices differ in length, or do not hold a whole number of vectors.
     pub fn rotate_query(&self, query: &[f32], out: &mut [f32]) {
         self.rotate_query_with(Portable, query, out);
     }
 
-    /// `out[i]` = <query, decode(block i)> for `out.len()` blocks back to back; no softmax scale.
+    /// `out[i]` = <query, decode(block i)> for `out.len()` blocks back to back, without the softmax scale.
     ///
     /// # Panics
-    /// The query does not hold `dim` values, or `blocks` is not `out.len()` blocks.
+    /// The query does not hold `dim` values, or `blocks` does not hold `out.len()` blocks.
     pub fn scores(&self, rotated_query: &[f32], blocks: &[u8], out: &mut [f32]) {
         self.scores_with(Portable, rotated_query, blocks, out);
     }
 
-    /// `acc += sum of weights[i] * decode(block i)`, in the rotated domain, over
-    /// `weights.len()` blocks back to back. `acc` holds `dim` values.
+    /// `acc += sum of weights[i] * decode(block i)` in the rotated domain, over `weights.len()` blocks back
+    /// to back. `acc` holds `dim` values.
     ///
     /// # Panics
-    /// `acc` does not hold `dim` values, or `blocks` is not `weights.len()` blocks.
+    /// `acc` does not hold `dim` values, or `blocks` does not hold `weights.len()` blocks.
     pub fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) {
         self.accumulate_with(Portable, weights, blocks, acc);
     }
 
-    /// Takes what [`AnyCodec::accumulate`] summed, `dim` values or several times as many, back to the domain of the
-    /// vectors, in place.
+    /// Rotates the sums of [`AnyCodec::accumulate`] back to the domain of the vectors, in place. `acc` holds
+    /// one or more vectors of `dim` values.
     ///
     /// # Panics
-    /// `acc` holds no whole number of vectors.
+    /// `acc` does not hold a whole number of vectors.
     pub fn unrotate(&self, acc: &mut [f32]) {
         self.unrotate_with(Portable, acc);
     }
 
-    /// Decodes blocks back to back into the domain of [`AnyCodec::rotate_query`] and [`AnyCodec::accumulate`]:
-    /// <rotated query, out> is the score. For attention of many queries over the same keys. Scales are not checked.
+    /// Decodes blocks back to back into the domain of [`AnyCodec::rotate_query`] and
+    /// [`AnyCodec::accumulate`], where <rotated query, out> is the score. Use it when many queries attend to
+    /// the same keys. Scales are not checked.
     ///
     /// # Panics
-    /// `out` does not hold `dim` values for each block.
+    /// `out` does not hold `dim` values per block.
     pub fn decode_rotated(&self, block: &[u8], out: &mut [f32]) {
         self.decode_rotated_with(Portable, block, out);
     }

@@ -1,4 +1,5 @@
-//! What a program calls: [`crate::Codec`], its shape known to the compiler, and [`crate::AnyCodec`], at run time.
+//! The types that a program uses: [`crate::Codec`] for shapes known at compile time, [`crate::AnyCodec`] for
+//! shapes known at run time.
 
 pub(crate) mod any;
 pub(crate) mod ops;

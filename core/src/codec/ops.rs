@@ -1,8 +1,8 @@
 //! The operations of [`AnyCodec`] over vectors back to back, on any instruction set.
 //!
-//! What works on registers is compiled apart ([`Memory::apart`]), and which piece of code runs is
-//! decided once a batch: head dim 128 has a piece for every form of codes, in which everything
-//! stays in registers; other head dims share one, which calls the rotation and the form.
+//! Functions that work on registers are compiled separately ([`Memory::apart`]), and one is chosen per batch.
+//! Head dim 128 has one function per form of codes, in which everything stays in registers. Other head dims
+//! share one function, which calls the rotation and the form.
 
 use super::any::AnyCodec;
 use super::way::{Any, Way};
@@ -21,8 +21,8 @@ const COMMON_GROUPS: usize = 4;
 /// Groups that hold every head dim up to 256.
 const SMALL_GROUPS: usize = 8;
 
-/// Runs `$body` with the constant `$groups` set to [`COMMON_GROUPS`], which says the shape, or to
-/// [`SMALL_GROUPS`] or [`MAX_GROUPS`], which bound it.
+/// Runs `$body` with the constant `$groups`: [`COMMON_GROUPS`] for head dim 128, else the upper bound
+/// [`SMALL_GROUPS`] or [`MAX_GROUPS`].
 macro_rules! with_groups {
     ($shape:expr, $groups:ident => $body:expr) => {
         match $shape.dim() {
@@ -42,8 +42,9 @@ macro_rules! with_groups {
     };
 }
 
-/// Runs `$body` with `$groups` as [`with_groups`] sets it and `$form` set to the codec's form, which is only told for
-/// head dim 128. `$body` calls a function, so that codes of one form share it.
+/// Runs `$body` with `$groups` as [`with_groups`] sets it, and `$form` as the codec's form. Only head dim 128
+/// gets its form; all others get `Any`. `$body` calls a function, so codecs of one form share its machine
+/// code.
 macro_rules! with_form {
     ($codec:expr, $form:ident, $groups:ident => $body:expr) => {
         match $codec.dim() {
@@ -69,12 +70,13 @@ macro_rules! with_form {
 }
 
 impl AnyCodec {
-    /// Encodes vectors of `dim` values back to back into blocks back to back, on the instruction
-    /// set of `isa`; the bytes of [`AnyCodec::encode`].
+    /// Encodes vectors of `dim` values back to back into blocks back to back, on the instruction set of
+    /// `isa`. The bytes are those of [`AnyCodec::encode`].
     ///
     /// # Errors
-    /// The position of the first vector that cannot be encoded, and why; those before it are
-    /// done. Slices of different numbers of vectors and blocks are `WrongLength` at 0.
+    /// The position of the first vector that cannot be encoded, and the reason; the vectors before it are
+    /// encoded. If the slices hold different numbers of vectors and blocks, the error is `WrongLength` at
+    /// position 0.
     pub fn encode_with<I: Memory>(
         &self,
         isa: I,
@@ -90,11 +92,11 @@ impl AnyCodec {
         with_form!(self, F, G => encode::<I, F, G>(self, isa, xs, blocks))
     }
 
-    /// Decodes blocks back to back into vectors of `dim` values back to back; the bits of
+    /// Decodes blocks back to back into vectors of `dim` values back to back. The bits are those of
     /// [`AnyCodec::decode`].
     ///
     /// # Errors
-    /// As [`AnyCodec::encode_with`].
+    /// The position of the first block that cannot be decoded, and the reason; see [`AnyCodec::encode_with`].
     pub fn decode_with<I: Memory>(
         &self,
         isa: I,
@@ -115,7 +117,7 @@ impl AnyCodec {
     /// [`AnyCodec::decode_rotated`] on the instruction set of `isa`; same bits.
     ///
     /// # Panics
-    /// As there.
+    /// The same conditions as [`AnyCodec::decode_rotated`].
     pub fn decode_rotated_with<I: Memory>(&self, isa: I, blocks: &[u8], out: &mut [f32]) {
         assert!(self.fit(out.len(), blocks.len()), "head_dim values for each block of block_bytes");
         with_form!(self, F, G => decode::<I, F, G>(self, isa, blocks, out, false));
@@ -124,7 +126,7 @@ impl AnyCodec {
     /// [`AnyCodec::rotate_query`] on the instruction set of `isa`; same bits.
     ///
     /// # Panics
-    /// As there.
+    /// The same conditions as [`AnyCodec::rotate_query`].
     pub fn rotate_query_with<I: Memory>(&self, isa: I, queries: &[f32], out: &mut [f32]) {
         assert!(queries.len() == out.len(), "queries and results of the same length");
         assert!(queries.len().is_multiple_of(self.dim()), "queries of head_dim values");
@@ -146,7 +148,7 @@ impl AnyCodec {
     /// [`AnyCodec::unrotate`] on the instruction set of `isa`; same bits.
     ///
     /// # Panics
-    /// As there.
+    /// The same conditions as [`AnyCodec::unrotate`].
     pub fn unrotate_with<I: Memory>(&self, isa: I, accs: &mut [f32]) {
         assert!(accs.len().is_multiple_of(self.dim()), "sums of head_dim values");
         if self.id().is_rotated() {
@@ -164,33 +166,33 @@ impl AnyCodec {
     /// [`AnyCodec::scores`] on the instruction set of `isa`; same bits.
     ///
     /// # Panics
-    /// As there.
+    /// The same conditions as [`AnyCodec::scores`].
     pub fn scores_with<I: Memory>(&self, isa: I, rotated_query: &[f32], blocks: &[u8], out: &mut [f32]) {
         assert!(rotated_query.len() == self.dim(), "a query of head_dim values");
         assert!(self.fit(out.len() * self.dim(), blocks.len()), "a score for each block of block_bytes");
-        // One function for all forms: page kernels are the fast way.
+        // One function serves all forms: the fast path is the page kernels.
         with_groups!(self.shape(), G => scores::<I, Any, G>(self, isa, rotated_query, blocks, out));
     }
 
     /// [`AnyCodec::accumulate`] on the instruction set of `isa`; same bits.
     ///
     /// # Panics
-    /// As there.
+    /// The same conditions as [`AnyCodec::accumulate`].
     pub fn accumulate_with<I: Memory>(&self, isa: I, weights: &[f32], blocks: &[u8], acc: &mut [f32]) {
         assert!(acc.len() == self.dim(), "a sum of head_dim values");
         assert!(self.fit(weights.len() * self.dim(), blocks.len()), "a weight for each block of block_bytes");
         with_groups!(self.shape(), G => accumulate::<I, G>(self, isa, weights, blocks, acc));
     }
 
-    /// Encodes vectors of `dim` values back to back with the search of a machine; the same bytes
-    /// on all of them. `workspace` holds [`Search::PROBLEMS`] times
-    /// [`AnyCodec::workspace_bytes`]. With one candidate scale ([`crate::Effort::Fast`]) a search
-    /// that solves several problems at once needs as many vectors to be busy.
+    /// Encodes vectors of `dim` values back to back with the search `S` of a machine; all searches give the
+    /// same bytes. `workspace` holds [`Search::PROBLEMS`] times [`AnyCodec::workspace_bytes`]. A search that
+    /// solves several problems at once is fully used only with enough of them. With one candidate scale per
+    /// vector ([`crate::Effort::Fast`]) that takes as many vectors.
     ///
     /// # Errors
-    /// As [`AnyCodec::encode`], a short workspace, or a codec without a trellis (`WrongLength`).
-    /// Up to four vectors are encoded together; where one fails, none of the four is written, nor
-    /// any after them.
+    /// The errors of [`AnyCodec::encode`], a short workspace, or a codec without a trellis (`WrongLength`).
+    /// Up to four vectors are encoded together. If one of them fails, none of the four is written, nor any
+    /// vector after them.
     pub fn encode_trellis_with<I: Memory, S: Search>(
         &self,
         isa: I,
@@ -208,7 +210,7 @@ impl AnyCodec {
         }
         let (scale_mode, effort) = (self.options().scale_mode, self.options().effort);
         let job = trellis::Job { trellis, shape: self.shape(), signs: self.signs(), scale_mode, effort };
-        // The search takes most of the time, so 128 is not worth code of its own.
+        // The search takes most of the time, so head dim 128 needs no function of its own.
         if self.dim() <= SMALL_GROUPS * GROUP {
             isa.apart(
                 #[inline(always)]
@@ -222,7 +224,7 @@ impl AnyCodec {
         }
     }
 
-    /// [`AnyCodec::encode_with`] of a trellis codec.
+    /// [`AnyCodec::encode_with`] for a trellis codec.
     fn encode_each_on_stack(&self, xs: &[f32], blocks: &mut [u8]) -> Result<(), (usize, EncodeError)> {
         let vectors = xs.chunks_exact(self.dim()).zip(blocks.chunks_exact_mut(self.block_bytes()));
         for (i, (x, block)) in vectors.enumerate() {
@@ -231,7 +233,7 @@ impl AnyCodec {
         Ok(())
     }
 
-    /// Out of line and portable, so that only callers of a trellis codec pay for its stack.
+    /// Out of line and portable, so that only callers of a trellis codec use its stack.
     #[inline(never)]
     fn encode_trellis_on_stack(&self, x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
         const SMALL: usize = 128 * 64;
@@ -242,14 +244,14 @@ impl AnyCodec {
         }
     }
 
-    /// Whether `values` and `bytes` are the same whole number of vectors and blocks.
+    /// Returns true if `values` is a whole number of vectors and `bytes` the same whole number of blocks.
     pub fn fit(&self, values: usize, bytes: usize) -> bool {
         values.is_multiple_of(self.dim())
             && bytes.is_multiple_of(self.block_bytes())
             && values / self.dim() == bytes / self.block_bytes()
     }
 
-    /// The shape, as a constant where `G` says what it is.
+    /// The shape, as a constant if `G` determines it.
     #[inline(always)]
     fn shape_of<const G: usize>(&self) -> HeadDim {
         match const { if G == COMMON_GROUPS { HeadDim::new(G * GROUP) } else { None } } {
@@ -258,7 +260,7 @@ impl AnyCodec {
         }
     }
 
-    /// Bytes of a block, as a constant where `F` and `G` say it.
+    /// Bytes of a block, as a constant if `F` and `G` determine it.
     #[inline(always)]
     fn bytes_of<F: Way, const G: usize>(&self) -> usize {
         let constant = const {
@@ -273,8 +275,8 @@ impl AnyCodec {
         }
     }
 
-    /// Rotates and multiplies by `factor`: 1 / dim for a query, as levels are in sigma units and y
-    /// is unnormalised.
+    /// Rotates and multiplies by `factor`. A query takes 1 / dim, because levels are in sigma units and y is
+    /// unnormalised.
     #[inline(always)]
     fn rotate<I: Memory, const G: usize>(&self, isa: I, x: &[f32], out: &mut [f32], factor: f32) {
         let shape = self.shape_of::<G>();
@@ -302,8 +304,8 @@ impl AnyCodec {
     }
 }
 
-/// Encodes vectors back to back; lengths fit. Position and reason of the first that cannot be. Of a form that is known, only
-/// its own way is compiled.
+/// Encodes vectors back to back; the caller has checked the lengths. Returns the position and the reason of
+/// the first failure. `F` is a constant, so only one branch is compiled per form.
 pub(super) fn encode<I: Memory, F: Way, const G: usize>(
     codec: &AnyCodec,
     isa: I,
@@ -317,7 +319,7 @@ pub(super) fn encode<I: Memory, F: Way, const G: usize>(
     }
 }
 
-/// [`AnyCodec::encode_with`] for codes that are chosen coordinate by coordinate.
+/// [`AnyCodec::encode_with`] for codecs that choose each coordinate's code alone.
 fn encode_rotated<I: Memory, F: Way, const G: usize>(
     codec: &AnyCodec,
     isa: I,
@@ -329,7 +331,7 @@ fn encode_rotated<I: Memory, F: Way, const G: usize>(
         |isa| {
             let (shape, rotated) = (codec.shape_of::<G>(), codec.id().is_rotated());
             let coding = codec.coding();
-            // A copy that nothing else can write to, so that masks are made before the loop.
+            // A copy that nothing else can write to, so that the compiler makes the masks before the loop.
             let signs = *codec.signs();
             let mut registers = [isa.splat(0.0); G];
             let y = &mut registers[..shape.groups()];
@@ -357,7 +359,7 @@ fn encode_rotated<I: Memory, F: Way, const G: usize>(
     )
 }
 
-/// Decodes, and takes the result back to the domain of the vectors where `unrotate` says so.
+/// Decodes blocks; if `unrotate`, rotates the result back to the domain of the vectors.
 pub(super) fn decode<I: Memory, F: Way, const G: usize>(
     codec: &AnyCodec,
     isa: I,
@@ -369,7 +371,7 @@ pub(super) fn decode<I: Memory, F: Way, const G: usize>(
         #[inline(always)]
         |isa| {
             let (shape, coding) = (codec.shape_of::<G>(), codec.coding());
-            // A copy that nothing else can write to, so that masks are made before the loop.
+            // A copy that nothing else can write to, so that the compiler makes the masks before the loop.
             let signs = *codec.signs();
             let mut registers = [isa.splat(0.0); G];
             let y = &mut registers[..shape.groups()];
@@ -444,7 +446,7 @@ fn accumulate<I: Memory, const G: usize>(
     );
 }
 
-/// [`rotation::forward`], in line only where `G` says the shape.
+/// [`rotation::forward`], inlined only if `G` determines the shape.
 #[inline(always)]
 fn forward<I: Memory, const G: usize>(isa: I, shape: HeadDim, signs: &Signs, y: &mut [I::V]) {
     if const { G == COMMON_GROUPS } {
@@ -454,7 +456,7 @@ fn forward<I: Memory, const G: usize>(isa: I, shape: HeadDim, signs: &Signs, y: 
     }
 }
 
-/// [`rotation::inverse`], in line only where `G` says the shape.
+/// [`rotation::inverse`], inlined only if `G` determines the shape.
 #[inline(always)]
 fn inverse<I: Memory, const G: usize>(isa: I, shape: HeadDim, signs: &Signs, y: &mut [I::V]) {
     if const { G == COMMON_GROUPS } {

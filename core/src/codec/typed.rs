@@ -1,9 +1,8 @@
 //! `Codec<D, C>`: a codec with everything known at compile time.
 //!
-//! Lengths are checked by the compiler, only the one codebook that is used is linked, and no
-//! state is kept: seed 42, unbiased scale, default effort. For other settings or shapes known at
-//! run time use [`AnyCodec`]. Cores without a floating-point unit are better served by
-//! [`crate::fixed::FixedCodec`].
+//! The compiler checks the lengths, and only the one codebook that is used is linked. There is no state: seed
+//! 42, unbiased scale, default effort. For other settings, or shapes known at run time, use [`AnyCodec`]. On
+//! cores without a floating-point unit, use [`crate::fixed::FixedCodec`].
 
 use super::any::{AnyCodec, Options};
 use super::ops;
@@ -40,7 +39,8 @@ use core::marker::PhantomData;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Codec<const D: usize, C: Code>(PhantomData<C>);
 
-/// Runs `$body` with the constant `$groups` set to the registers of the head dim `$dim`, or enough for any.
+/// Runs `$body` with the constant `$groups` set to the number of registers of head dim `$dim`, or the
+/// maximum.
 macro_rules! with_groups {
     ($dim:expr, $groups:ident => $body:expr) => {
         match $dim {
@@ -79,10 +79,10 @@ impl<const D: usize, C: Code> Codec<D, C> {
         Self::INNER
     }
 
-    /// Encodes `x`. Trellis codecs take 8 KB of stack for the search up to head dim 128, 64 KB above.
+    /// Encodes `x`. Trellis codecs take 8 KB of stack for the search up to head dim 128, and 64 KB above.
     ///
     /// # Errors
-    /// NaN or infinity, or a scale outside f16; `block` is untouched then.
+    /// `x` holds NaN or infinity, or the scale does not fit f16; `block` is then untouched.
     pub fn encode<const N: usize>(x: &[f32; D], block: &mut [u8; N]) -> Result<(), EncodeError> {
         const { assert!(N == Self::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
         let inner = const { &Self::INNER };
@@ -93,7 +93,7 @@ impl<const D: usize, C: Code> Codec<D, C> {
     /// Decodes a block.
     ///
     /// # Errors
-    /// The stored scale is NaN or infinite; `out` is untouched then.
+    /// The stored scale is NaN or infinite; `out` is then untouched.
     pub fn decode<const N: usize>(block: &[u8; N], out: &mut [f32; D]) -> Result<(), DecodeError> {
         const { assert!(N == Self::BLOCK_BYTES, "a block has BLOCK_BYTES bytes") };
         let inner = const { &Self::INNER };

@@ -1,8 +1,8 @@
 //! Softmax attention in integers, one token after the other.
 //!
-//! out = sum of 2^(s log2 e) v / sum of 2^(s log2 e). The fraction of the exponent goes through a
-//! cubic, its whole part is a shift, so that a new maximum only moves two running references
-//! and shifts the sums: no table, no second pass, no buffer of scores.
+//! out = sum of 2^(s log2 e) v / sum of 2^(s log2 e). A cubic computes the fraction of the exponent, and a
+//! shift the whole part. A new maximum therefore only moves two running references and shifts the sums. There
+//! is no table, no second pass and no buffer of scores.
 
 use super::codec::FixedCodec;
 use super::kernels::Kernels;
@@ -16,14 +16,14 @@ use crate::machine::block_io::SCALE_BYTES;
 /// log2(e) in Q16.
 const LOG2_E: i64 = 94_548;
 
-/// Weights are summed to this at most, so that sums of weight * level stay below 2^31: a level is -128 to 127, and
-/// each halving of sums and total, rounded down, may leave a sum larger than 128 totals by 64, so by 128 in all.
+/// Limit of the sum of weights, so that sums of weight * level stay below 2^31. A level is -128 to 127. Each
+/// halving of sums and total rounds down. It may leave a sum larger than 128 totals by 64, so by 128 in all.
 const MAX_TOTAL: u32 = (1 << 24) - 2;
 
 /// A softmax-weighted sum of values in progress.
 ///
-/// The weight of each token has a relative error below 3e-4, or 2^-15 of the largest weight where that is
-/// more. `D` words of sums and five more.
+/// The weight of each token has a relative error below 3e-4, or below 2^-15 of the largest weight if that is
+/// more. The value holds `D` words of sums and five more words.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Attention<const D: usize> {
@@ -44,7 +44,7 @@ impl<const D: usize> Default for Attention<D> {
 }
 
 impl<const D: usize> Attention<D> {
-    /// Nothing summed yet.
+    /// An empty sum.
     pub const fn new() -> Self {
         Self {
             sums: [0; D],
@@ -55,11 +55,11 @@ impl<const D: usize> Attention<D> {
         }
     }
 
-    /// Adds a token: its score (from [`FixedCodec::score`]) and its value block; all values of
-    /// one sum come from the same codec.
+    /// Adds a token: its score (from [`FixedCodec::score`]) and its value block. All values of one sum must
+    /// come from the same codec.
     ///
     /// # Errors
-    /// The stored scale is NaN or infinite; nothing is added then.
+    /// The stored scale is NaN or infinite; nothing is then added.
     #[inline(never)]
     pub fn add<C: Code, K: Kernels, const N: usize>(
         &mut self,
@@ -130,7 +130,7 @@ impl<const D: usize> Attention<D> {
         self.denominator = self.denominator.saturating_add(power.checked_shr(shift).unwrap_or(0));
     }
 
-    /// The weight at the reference of the sums, which move where it is too small.
+    /// The weight at the reference of the sums. The reference moves if it is too small.
     fn aligned(&mut self, exponent: i32, weight: i32) -> i32 {
         if weight == 0 {
             return 0;
@@ -155,8 +155,8 @@ impl<const D: usize> Attention<D> {
         if weight < 0 { -magnitude } else { magnitude }
     }
 
-    /// The weighted mean of the values in multiples of 2^exponent, rounded and saturated; zeros where
-    /// nothing was added. `codec` is the one of [`Attention::add`].
+    /// Writes the weighted mean of the values in multiples of 2^exponent, rounded and saturated, or zeros if
+    /// nothing was added. `codec` is the codec that [`Attention::add`] used.
     #[inline(never)]
     pub fn finish<C: Code, K>(mut self, codec: &FixedCodec<D, C, K>, exponent: i32, out: &mut [i16; D]) {
         let largest = self.sums.iter().fold(0, |m: u32, v| m.max(v.unsigned_abs()));
@@ -164,7 +164,7 @@ impl<const D: usize> Attention<D> {
             out.fill(0);
             return;
         }
-        // The transform adds up to D of them.
+        // The transform adds up to D sums.
         let growth = D.next_power_of_two().trailing_zeros();
         let down = (growth + 1).saturating_sub(largest.leading_zeros());
         for sum in &mut self.sums {
@@ -173,7 +173,7 @@ impl<const D: usize> Attention<D> {
         let unit = const { tables::inverse_unit(Tables::<D, C>::UNIT, D) };
         let one = Real { mantissa: 1 << 31, exponent: -31 };
         let denominator = Real { mantissa: self.denominator, exponent: self.denominator_reference };
-        // Weights are in units of 2^12 (and the Q15 of both cancels).
+        // Weights are in units of 2^12; their Q15 cancels with that of the denominator.
         let factor =
             one.over(denominator).normalised().times(unit).shifted(self.reference + 12 + down as i32);
         let multiplier = Multiplier::new::<62>(factor.shifted(-clamp_exponent(exponent)), false);

@@ -9,10 +9,10 @@ use core::marker::PhantomData;
 
 /// The codec of one head dim and kind in integers; best kept in a `static`.
 ///
-/// `C` is one of [`crate::code`]: `S1` to `S5`, `N1` to `N4`, `I8`, or `T1S8` to `T4S8` (whose search then takes 7 bytes a
-/// coordinate of stack, where [`super::FixedTrellis`] is lent them). Only the tables of
-/// the codec that is used are linked. The value itself is the signs (one byte a coordinate), the
-/// scale mode and the [`Kernels`] that its loops go through, which change no byte.
+/// `C` is one of [`crate::code`]: `S1` to `S5`, `N1` to `N4`, `I8`, or `T1S8` to `T4S8`. The search of `T1S8`
+/// to `T4S8` takes 7 bytes of stack per coordinate here; [`super::FixedTrellis`] borrows this memory instead.
+/// Only the tables of the codec that is used are linked. The value itself holds the signs (one byte per
+/// coordinate), the scale mode and the [`Kernels`] of its loops. Kernels do not change the bytes.
 ///
 /// ```
 /// use tqkv_core::code::S4;
@@ -48,7 +48,7 @@ pub struct FixedCodec<const D: usize, C: Code, K = Portable> {
 }
 
 impl<const D: usize, C: Code> FixedCodec<D, C> {
-    /// Which codec the blocks are of.
+    /// The codec of the blocks.
     pub const ID: CodecId = C::ID;
     /// Bytes of one block: the scale and D * bits / 8 bytes of codes.
     pub const BLOCK_BYTES: usize = Tables::<D, C>::BLOCK_BYTES;
@@ -56,12 +56,12 @@ impl<const D: usize, C: Code> FixedCodec<D, C> {
     /// Seed 42, unbiased scale.
     pub const DEFAULT: Self = Self::new(42, ScaleMode::Unbiased);
 
-    /// The codec with the signs of `seed`; encoder, decoder and query must agree on it.
+    /// The codec with the signs of `seed`; encoder, decoder and query must use the same seed.
     pub const fn new(seed: u64, mode: ScaleMode) -> Self {
         Self { rotation: FixedRotation::new(seed), mode, kernels: Portable, code: PhantomData }
     }
 
-    /// The same codec by other kernels: the same blocks, the same queries.
+    /// The same codec with other kernels: same blocks, same queries.
     pub const fn with_kernels<K: Kernels>(self, kernels: K) -> FixedCodec<D, C, K> {
         FixedCodec { rotation: self.rotation, mode: self.mode, kernels, code: PhantomData }
     }

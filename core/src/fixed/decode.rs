@@ -17,7 +17,7 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
     /// Decodes a block to multiples of 2^exponent, rounded and saturated to i16.
     ///
     /// # Errors
-    /// The stored scale is NaN or infinite; `out` is untouched then.
+    /// The stored scale is NaN or infinite; `out` is then untouched.
     #[inline(never)]
     pub fn decode<const N: usize>(
         &self,
@@ -54,7 +54,7 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
         Ok(())
     }
 
-    /// Half as many words as coordinates go through the transform.
+    /// The transform runs on half as many words as coordinates.
     #[inline(always)]
     fn decode_composites(&self, codes: &[u8], multiplier: Multiplier, out: &mut [i16; D]) {
         let mut buffer = Words([0; D]);

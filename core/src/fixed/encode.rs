@@ -17,13 +17,13 @@ use crate::machine::block_io::SCALE_BYTES;
 impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
     /// Encodes `x * 2^exponent`; `N` must be `BLOCK_BYTES`, which the compiler checks.
     ///
-    /// Bounds: |y| <= D * 2^15 <= 2^25; with root mean square 2^12 to 2^13 after the shift, the
-    /// product with the reciprocal stays below sqrt(D) sigma < 2^31 (Cauchy and Schwarz), and the sum of
-    /// y * level below D * 2^13 * 127 < 2^30. `i16::MIN` is a value like any other.
+    /// Bounds: |y| <= D * 2^15 <= 2^25. After the shift, the root mean square is 2^12 to 2^13. The product
+    /// with the reciprocal then stays below sqrt(D) sigma < 2^31 (Cauchy and Schwarz). The sum of y * level
+    /// stays below D * 2^13 * 127 < 2^30. `i16::MIN` is a value like any other.
     ///
     /// # Errors
-    /// The scale is above the largest f16, 65504; the block holds zeros then. So it does for zero
-    /// vectors and for scales below 2^-25, which are no error.
+    /// The scale is above the largest f16, 65504; the block then holds zeros. The block also holds zeros for
+    /// zero vectors and for scales below 2^-25, which are not errors.
     #[inline(never)]
     pub fn encode<T: Sample, const N: usize>(
         &self,
@@ -35,7 +35,7 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
         self.encode_slice(x, exponent, block)
     }
 
-    /// [`Self::encode`] for a ring, whose slots have no length that the compiler knows.
+    /// [`Self::encode`] for a ring, where the compiler does not know the length of a slot.
     #[inline(never)]
     pub(super) fn encode_block(
         &self,
@@ -97,8 +97,8 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
         search::<D, C, K, T>(codec, x, exponent, &mut TrellisWorkspace::new(), block)
     }
 
-    /// The `i8` codec: codes under one absmax scale, rounded with the scale that is stored.
-    /// Returns that scale.
+    /// Writes the codes of the `i8` codec: one absmax scale, and codes rounded with the stored scale. Returns
+    /// that scale.
     #[inline(always)]
     fn bytes(y: &mut [i32; D], finished: bool, exponent: i32, codes: &mut [u8]) -> Result<u16, EncodeError> {
         let largest = FixedRotation::finish(y, finished);
@@ -115,9 +115,10 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
         Ok(stored)
     }
 
-    /// Finishes the transform of `y` unless it is, and writes its codes; returns the sum of shifted y times level.
+    /// Finishes the transform of `y` if it is not finished, and writes its codes. Returns the sum of shifted
+    /// y times level.
     ///
-    /// Two coordinates at a time, which is what the registers of the smallest cores hold.
+    /// It handles two coordinates at a time, because the registers of the smallest cores hold no more.
     #[inline(always)]
     fn quantise(y: &[i32; D], finished: bool, norm: Norm, codes: &mut [u8]) -> i32 {
         let (mut cross, bits) = (0, Tables::<D, C>::BITS);
@@ -164,7 +165,8 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
         Moments { cross, energy: || Self::energy(codes) }.scale(self.mode, norm.value, norm.value, units)
     }
 
-    /// Sum of squared levels: at most 1024 * 127^2 < 2^24. One code after the other: rarely needed, and small.
+    /// Sum of squared levels: at most 1024 * 127^2 < 2^24. It reads one code at a time: it is rarely needed,
+    /// so it is kept small.
     #[inline(never)]
     fn energy(codes: &[u8]) -> u32 {
         let bits = Tables::<D, C>::BITS;

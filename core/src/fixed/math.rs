@@ -1,8 +1,8 @@
 //! Scalar arithmetic without floats: roots, ratios, f16 and powers of two.
 //!
-//! Numbers that span many octaves are [`Real`]: a mantissa and a power of two. All of this runs
-//! once a vector (or once a token), so it is written to be small; the loops over coordinates are
-//! elsewhere. Besides: what a vector may be made of, and the rounding of one to bytes.
+//! Numbers that span many octaves are [`Real`]: a mantissa and a power of two. All of this runs once per
+//! vector (or once per token), so it is written to be small; the loops over coordinates are elsewhere. The
+//! file also rounds vectors to bytes.
 
 use crate::error::EncodeError;
 
@@ -32,7 +32,7 @@ impl Real {
         Self { mantissa: value as u32, exponent }
     }
 
-    /// The product; keeps the upper 32 bits, so normalise first where they matter.
+    /// The product; only its upper 32 bits are kept, so normalise first if they matter.
     #[inline]
     pub(super) const fn times(self, other: Self) -> Self {
         Self { mantissa: high(self.mantissa, other.mantissa), exponent: self.exponent + other.exponent + 32 }
@@ -55,13 +55,13 @@ impl Real {
     #[inline]
     pub(super) const fn over(self, other: Self) -> Self {
         let (n, d) = (self.normalised(), other.normalised());
-        // The divisor keeps 16 bits, rounded; 0 cannot be, `max` only tells the compiler.
+        // The divisor keeps 16 bits, rounded. It is never 0; `max` only tells the compiler so.
         let rounded = (d.mantissa >> 16) + (d.mantissa >> 15 & 1);
         let divisor = if rounded == 0 { 1 } else { rounded };
         Self { mantissa: n.mantissa / divisor, exponent: n.exponent - d.exponent - 16 }
     }
 
-    /// Whether it is larger; both are normalised.
+    /// Returns true if it is larger than `other`; both are normalised.
     #[inline]
     pub(super) const fn exceeds(self, other: Self) -> bool {
         self.exponent > other.exponent || self.exponent == other.exponent && self.mantissa > other.mantissa
@@ -100,14 +100,14 @@ pub(super) const fn reciprocal_root(m: u32) -> u32 {
     ((r as u64 * ((3 << 28) - product) as u64) >> 29) as u32
 }
 
-/// |x| of a vector and what follows from it.
+/// |x| of a vector, and the numbers derived from it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Norm {
     /// |x| in units of the input.
     pub(super) value: Real,
-    /// `y >> shift` has a root mean square in [2^12, 2^13), or less where y has no more bits.
+    /// `y >> shift` has a root mean square in [2^12, 2^13), or less if y has no more bits.
     pub(super) shift: u32,
-    /// Brings `y >> shift` to the unit of the quantiser: see [`super::tables`].
+    /// Converts `y >> shift` to the unit of the quantiser: see [`super::tables`].
     pub(super) reciprocal: i32,
 }
 
@@ -128,7 +128,7 @@ impl Norm {
     }
 }
 
-/// A positive number as f16 bits, rounded to nearest, ties to even; 0 where it is too small.
+/// A positive number as f16 bits, rounded to nearest, ties to even; 0 if it is too small.
 #[inline]
 pub(super) const fn to_f16(value: Real) -> Result<u16, EncodeError> {
     if value.mantissa == 0 {
@@ -139,7 +139,7 @@ pub(super) const fn to_f16(value: Real) -> Result<u16, EncodeError> {
     if octave > 15 {
         return Err(EncodeError::OutOfRange);
     }
-    // Bits below the significand: 21, more where f16 is subnormal.
+    // Bits below the significand: 21, or more if the f16 is subnormal.
     let (drop, base) =
         if octave >= -14 { (21, ((octave + 14) as u32) << 10) } else { ((7 - octave) as u32, 0) };
     if drop > 32 {
@@ -174,8 +174,9 @@ pub(super) struct Multiplier {
 }
 
 impl Multiplier {
-    /// `value` with a sign. For products in i32 the `LIMIT` is 30, in i64 62. A value too large for any result but zero and saturation becomes 2^15,
-    /// one too small for any result but zero becomes 0.
+    /// `value` with a sign. `LIMIT` is 30 for products in i32, and 62 for products in i64. A value that is
+    /// too large gives 2^15: every result is then zero or saturated. A value that is too small gives 0: every
+    /// result is then zero.
     #[inline]
     pub(super) const fn new<const LIMIT: i32>(value: Real, negative: bool) -> Self {
         let Real { mantissa, exponent } = value.rounded::<15>();
@@ -219,7 +220,7 @@ pub const fn exp2_fraction(fraction: u32) -> u32 {
     32_768 + ((middle * f) >> 15)
 }
 
-/// Beyond this every result is zero or saturated; it keeps sums of exponents from overflowing.
+/// Beyond this range every result is zero or saturated. The clamp keeps sums of exponents from overflowing.
 #[inline]
 pub(super) fn clamp_exponent(exponent: i32) -> i32 {
     exponent.clamp(-1000, 1000)
@@ -246,7 +247,7 @@ pub(super) struct ByteScale {
 }
 
 impl ByteScale {
-    /// Where the `largest` magnitude of y becomes `code`; `code / largest` may be off by half.
+    /// Maps the `largest` magnitude of y to `code`; `code / largest` may be off by half.
     #[inline]
     pub(super) fn new(largest: u32, target: Real) -> Self {
         let shift = 16_u32.saturating_sub(largest.leading_zeros());

@@ -1,36 +1,34 @@
-//! The codec in integers: for microcontrollers without a floating-point unit, a heap or an
-//! operating system.
+//! The codec in integers, for microcontrollers without a floating-point unit, a heap or an operating system.
 //!
 //! ```text
 //! x (i16 or i8) --signs, exact i32 Hadamard--> y --bins--> codes --> block: [f16 scale | codes]
 //! ```
 //!
-//! Blocks are the bytes of the float path: what a microcontroller encodes, [`crate::AnyCodec`]
-//! decodes, and the other way round. Every result is defined by integers alone and is the same on
-//! every machine; codes equal those of the float path (at [`crate::Effort::Fast`]) on more than
-//! 99.9 % of coordinates.
+//! Blocks are the bytes of the float path: [`crate::AnyCodec`] decodes the blocks of a microcontroller, and
+//! the other way round. Every result is defined by integers alone and is the same on every machine. More than
+//! 99.9 % of the codes equal those of the float path (at [`crate::Effort::Fast`]).
 //!
-//! **Units.** A vector is integers times 2^exponent; the caller gives the exponent (Q15: -15; an
-//! int8 tensor with scale 2^-6: -6). It only enters the stored scale, so a wrong one gives wrong
-//! magnitudes, not wrong codes. Full use of 16 bits is best, but no normalisation is needed: the
-//! transform is exact for any input and nothing overflows (bounds in [`FixedCodec::encode`]).
+//! **Units.** A vector is integers times 2^exponent; the caller gives the exponent (Q15: -15; an int8 tensor
+//! with scale 2^-6: -6). The exponent only enters the stored scale, so a wrong one gives wrong magnitudes,
+//! not wrong codes. Full use of 16 bits is best, but no normalisation is needed. The transform is exact for
+//! any input and nothing overflows (bounds in [`FixedCodec::encode`]).
 //!
-//! | operation | how |
+//! | operation | implementation |
 //! | --- | --- |
 //! | encode | [`FixedCodec::encode`]: i32 transform, Newton root, bin table, f16 packed in integers |
 //! | decode | [`FixedCodec::decode`]: int8 levels, two to a word through the transform |
 //! | attention | [`FixedCodec::query`], [`FixedCodec::score`], [`Attention`] |
 //! | a whole cache | [`RingCache`] |
-//! | trellis codes | [`FixedTrellis`]: less error in the same bytes, for a search that takes 7 to 16 times as long |
+//! | trellis codes | [`FixedTrellis`]: less error in the same bytes; the search takes 7 to 16 times as long |
 //!
-//! On Cortex-M4, M7 and M33 the `Dsp` kernels of `tqkv-simd` do the loops of encoding, to the same bits, in two
-//! thirds of the instructions: [`FixedCodec::with_kernels`].
+//! On Cortex-M4, M7 and M33 the `Dsp` kernels of `tqkv-simd` run the loops of encoding
+//! ([`FixedCodec::with_kernels`]). They give the same bits in two thirds of the instructions.
 //!
-//! When not to use it: with a floating-point unit and f32 data, [`crate::Codec`] and
-//! [`crate::AnyCodec`] search for better scales and know all codecs.
+//! When not to use it: with a floating-point unit and f32 data, use [`crate::Codec`] or [`crate::AnyCodec`].
+//! They search for better scales and support all codecs.
 //!
-//! **Sizing.** A token costs one key and one value block for each KV head ([`token_bytes`],
-//! [`tokens_in`]). Bytes of a token, and tokens in a KiB, with the same codec for both:
+//! **Sizing.** A token costs one key block and one value block per KV head ([`token_bytes`], [`tokens_in`]).
+//! The table gives bytes per token, and tokens per KiB, with the same codec for both:
 //!
 //! | head dim | 2 bits | 3 bits | 4 bits | `i8` | f16, not compressed |
 //! | --- | --- | --- | --- | --- | --- |
@@ -40,7 +38,8 @@
 //! | 128 | 68 B, 15.1 | 100 B, 10.2 | 132 B, 7.8 | 260 B, 3.9 | 512 B, 2.0 |
 //! | 256 | 132 B, 7.8 | 196 B, 5.2 | 260 B, 3.9 | 516 B, 2.0 | 1024 B, 1.0 |
 //!
-//! A [`RingCache`] adds seven words of RAM to the bytes that it is lent, and its codecs one byte a coordinate of flash.
+//! A [`RingCache`] adds seven words of RAM to the bytes that it borrows. Its codecs take one byte of flash
+//! per coordinate.
 
 mod attend;
 mod codec;

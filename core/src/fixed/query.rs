@@ -15,7 +15,7 @@ use crate::machine::block_io::SCALE_BYTES;
 /// Fraction bits of a score.
 pub const SCORE_BITS: u32 = 16;
 
-/// Scores saturate here, so that a multiple by log2(e) still fits.
+/// Limit of scores, so that a multiple by log2(e) still fits.
 const LIMIT: i32 = 1 << 30;
 
 /// A rotated query in signed bytes; from [`FixedCodec::query`].
@@ -29,9 +29,8 @@ pub struct FixedQuery<const D: usize> {
 }
 
 impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
-    /// Prepares the query `q * 2^exponent`: rotates it and rounds it to signed bytes under one
-    /// absmax scale. One query serves all keys
-    /// of codecs with the same codebook, head dim and seed.
+    /// Prepares the query `q * 2^exponent`: rotates it and rounds it to signed bytes with one absmax scale.
+    /// One query serves all keys of codecs with the same codebook, head dim and seed.
     #[inline(never)]
     pub fn query<T: Sample>(&self, q: &[T; D], exponent: i32) -> FixedQuery<D> {
         let mut y = [self.kernels.blank(); D];
@@ -56,8 +55,8 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
         FixedQuery { words, factor }
     }
 
-    /// <query, decode(block)> / sqrt(D) in units of 2^-16, saturated to +-2^14: what a softmax
-    /// takes. The dot of signed bytes is exact.
+    /// <query, decode(block)> / sqrt(D) in units of 2^-16, saturated to +-2^14: the input of a softmax. The
+    /// dot of signed bytes is exact.
     ///
     /// # Errors
     /// The stored scale is NaN or infinite.
@@ -82,20 +81,20 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
             return Ok(query.scored(dot, significand, octave));
         }
         if const { Tables::<D, C>::IS_TRELLIS } {
-            // The halves of a word lie as the machine has them.
+            // The two halves of a word are in the byte order of the machine.
             let place = |i: usize| if cfg!(target_endian = "little") { (i ^ 1) % D } else { i % D };
             let mut dot = 0;
             Body::<D, C>::lanes(codes, |i, level| dot += i32::from(query.words.0[place(i)]) * level);
             return Ok(query.scored(dot, significand, octave));
         }
-        // Opaque, so that it is added by the multiplication.
+        // Opaque to the compiler, so that the multiplication adds it.
         let (mut dot, half) = (0, core::hint::black_box(1 << 15));
         for (four, bytes) in
             query.words.as_slice().as_chunks::<4>().0.iter().zip(codes.chunks_exact(Tables::<D, C>::BITS))
         {
             for (&q, level) in four.iter().zip(Tables::<D, C>::composites(bytes)) {
-                // (q1 + q0 X)(l0 + l1 X) = q1 l0 + (q0 l0 + q1 l1) X + .. X^2, with X = 2^16: the
-                // sum of two products in the upper half, and |q1 l0| < 2^15 in the lower.
+                // (q1 + q0 X)(l0 + l1 X) = q1 l0 + (q0 l0 + q1 l1) X + .. X^2, with X = 2^16. The upper half
+                // holds the sum of two products, the lower half q1 l0 with |q1 l0| < 2^15.
                 dot += q.wrapping_mul(level).wrapping_add(half) >> 16;
             }
         }
@@ -113,12 +112,12 @@ impl<const D: usize> FixedQuery<D> {
         })
     }
 
-    /// The score of a dot with integer levels, under a block's scale.
+    /// The score of a dot with integer levels, with the scale of a block.
     #[inline(always)]
     fn scored(&self, dot: i32, significand: i32, octave: i32) -> i32 {
         // dot * 2^7 < 2^31: 127 * 128 * 1024 * 2^7; factor <= 2^16 and significand < 2^11.
         let product = i64::from(dot << 7) * i64::from((self.factor.mantissa as i32 * significand) << 4);
-        // Below 2^31, with 2^21 of the dot times factor dropped: 2^-27 of the largest dot.
+        // Below 2^31. 2^21 of the dot times factor is dropped: 2^-27 of the largest dot.
         let product = (product >> 32) as i32;
         let up = self.factor.exponent + octave + SCORE_BITS as i32 + 21;
         if up <= 0 {

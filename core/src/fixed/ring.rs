@@ -8,13 +8,16 @@ use crate::Portable;
 use crate::code::Code;
 use crate::error::{DecodeError, EncodeError};
 
-/// Keys and values of the newest tokens of one KV head, and of the first ones (*sinks*).
+/// Keys and values of the newest tokens of one KV head, and of the first tokens (*sinks*).
 ///
-/// It lives in two memories. The codecs hold the signs and never change: they belong in flash, and one pair serves the
-/// rings of all heads. The tokens are bytes of RAM, which the caller lends; start them with zeros, so that a `static` of them
-/// takes no flash. A slot is one key and one value block, and the ring holds as many as the bytes allow; take
-/// `RingCache::<D, K, V>::bytes_for(tokens)`. When it is full, each new token replaces the oldest that is no sink. Positions are
-/// the business of the caller (keys come after RoPE), so attention does not care for the order of slots.
+/// It uses two memories. The codecs hold the signs and never change: they belong in flash, and one pair
+/// serves the rings of all heads. The tokens are bytes of RAM, which the caller lends. Start them with zeros,
+/// so that a `static` of them takes no flash.
+///
+/// A slot is one key block and one value block. The ring has as many slots as fit the bytes; use
+/// `RingCache::<D, K, V>::bytes_for(tokens)`. When the ring is full, each new token replaces the oldest one
+/// that is not a sink. The caller handles positions (keys come after RoPE), so attention does not depend on
+/// the order of slots.
 ///
 /// ```
 /// use tqkv_core::code::{S3, S4};
@@ -44,12 +47,12 @@ pub struct RingCache<'a, const D: usize, K: Code, V: Code, M = Portable> {
     /// Tokens held, in the first slots.
     len: usize,
     sinks: usize,
-    /// The slot of the next token once the ring is full.
+    /// The slot of the next token when the ring is full.
     next: usize,
 }
 
 impl<const D: usize, K: Code, V: Code> RingCache<'_, D, K, V> {
-    /// Bytes of one token: a key and a value block.
+    /// Bytes of one token: one key block and one value block.
     pub const SLOT_BYTES: usize = Tables::<D, K>::BLOCK_BYTES + Tables::<D, V>::BLOCK_BYTES;
 
     /// Memory for `tokens` tokens.
@@ -61,8 +64,8 @@ impl<const D: usize, K: Code, V: Code> RingCache<'_, D, K, V> {
 impl<'a, const D: usize, K: Code, V: Code, M: Kernels> RingCache<'a, D, K, V, M> {
     const SLOT: usize = RingCache::<D, K, V>::SLOT_BYTES;
 
-    /// An empty cache that never replaces its first `sinks` tokens; of those at most all but one
-    /// slot are used. What the memory holds does not matter.
+    /// An empty cache that never replaces its first `sinks` tokens. At most all slots but one are sinks. The
+    /// contents of the memory do not matter.
     pub const fn new(
         keys: &'a FixedCodec<D, K, M>,
         values: &'a FixedCodec<D, V, M>,
@@ -74,33 +77,33 @@ impl<'a, const D: usize, K: Code, V: Code, M: Kernels> RingCache<'a, D, K, V, M>
         Self { keys, values, memory, len: 0, sinks, next: sinks }
     }
 
-    /// Most tokens held.
+    /// Maximum number of tokens.
     pub const fn capacity(&self) -> usize {
         self.memory.len() / Self::SLOT
     }
 
-    /// Tokens held.
+    /// Number of tokens held.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether no token is held.
+    /// Returns true if no token is held.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Forgets all tokens.
+    /// Removes all tokens.
     pub const fn clear(&mut self) {
         self.len = 0;
         self.next = self.sinks;
     }
 
     /// Appends a token: `key * 2^key_exponent` and `value * 2^value_exponent`. In a full ring it replaces the
-    /// oldest that is no sink. A ring without room for one token stays empty.
+    /// oldest token that is not a sink. A ring without room for one token stays empty.
     ///
     /// # Errors
-    /// A scale outside f16; the ring is then as before, but for the slot to be
-    /// replaced, which is a token of zeros until the next push.
+    /// The scale does not fit f16. The ring then holds the same tokens as before, except the one to be
+    /// replaced: it is a token of zeros until the next push.
     pub fn push(
         &mut self,
         key: &[i16; D],
@@ -127,12 +130,11 @@ impl<'a, const D: usize, K: Code, V: Code, M: Kernels> RingCache<'a, D, K, V, M>
         result
     }
 
-    /// Softmax attention of the query `q * 2^exponent` over all tokens, logits scaled by
-    /// 1/sqrt(D); writes multiples of 2^`out_exponent`, rounded and saturated, zeros where the ring
-    /// is empty.
+    /// Softmax attention of the query `q * 2^exponent` over all tokens; logits are scaled by 1/sqrt(D).
+    /// Writes multiples of 2^`out_exponent`, rounded and saturated, or zeros if the ring is empty.
     ///
     /// # Errors
-    /// A stored scale is NaN or infinite, which no encoder writes; `out` is untouched then.
+    /// A stored scale is NaN or infinite, which no encoder writes; `out` is then untouched.
     pub fn attend(
         &self,
         q: &[i16; D],
@@ -150,8 +152,8 @@ impl<'a, const D: usize, K: Code, V: Code, M: Kernels> RingCache<'a, D, K, V, M>
         Ok(())
     }
 
-    /// The stored slots, a key and a value block each: what a server decodes. The order is that
-    /// of arrival until the ring is full.
+    /// The stored slots, each a key block and a value block, for a server to decode. They are in order of
+    /// arrival until the ring is full.
     pub fn slots(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let slots = self.memory.chunks_exact(Self::SLOT).take(self.len);
         slots.filter_map(|slot| slot.split_at_checked(Tables::<D, K>::BLOCK_BYTES))

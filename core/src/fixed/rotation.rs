@@ -1,4 +1,4 @@
-//! The rotation in integers, both ways, and the signs that it takes.
+//! The rotation in integers, in both directions, and its signs.
 
 use super::kernels::Kernels;
 use super::math::Multiplier;
@@ -7,7 +7,7 @@ use super::transform::{paley, stages};
 use crate::head_dim::HeadDim;
 use crate::rotation::Signs;
 
-/// Whether a 64-bit product is cheap: everywhere but on ARMv6-M, the target without compare-and-swap.
+/// True if a 64-bit product is cheap: on all targets except ARMv6-M, which has no compare-and-swap.
 const LONG_PRODUCTS: bool = cfg!(target_has_atomic = "ptr");
 
 /// H diag(signs) of one head dim and seed.
@@ -37,7 +37,8 @@ impl<const D: usize> FixedRotation<D> {
         Self { signs }
     }
 
-    /// y = H diag(signs) x, and whether that is all of it: stride 1 may be left to the caller. Returns |x|^2.
+    /// Computes y = H diag(signs) x. Returns |x|^2 and true if the transform is complete; else the caller
+    /// does stride 1.
     #[inline(always)]
     pub(super) fn forward<K: Kernels, T: Sample>(
         &self,
@@ -46,7 +47,7 @@ impl<const D: usize> FixedRotation<D> {
         y: &mut [i32; D],
     ) -> (u64, bool) {
         if Self::SHAPE.order() == 1 {
-            // Where kernels leave the work to the portable code, nothing is widened.
+            // If the kernels leave the work to the portable code, nothing is widened.
             let room;
             let wide = match T::wide(x) {
                 Some(wide) => wide,
@@ -62,7 +63,7 @@ impl<const D: usize> FixedRotation<D> {
         (self.portable(x, y), false)
     }
 
-    /// y = H diag(signs) x but for stride 1; returns |x|^2.
+    /// Computes y = H diag(signs) x without stride 1; returns |x|^2.
     #[inline(always)]
     fn portable<T: Sample>(&self, x: &[T; D], y: &mut [i32; D]) -> u64 {
         let mut squared = 0;
@@ -83,7 +84,7 @@ impl<const D: usize> FixedRotation<D> {
         squared
     }
 
-    /// Finishes the transform in place unless it is; returns the largest magnitude.
+    /// Finishes the transform in place if it is not finished; returns the largest magnitude.
     #[inline(always)]
     pub(super) fn finish(y: &mut [i32; D], finished: bool) -> u32 {
         let mut largest = 0;
@@ -96,9 +97,9 @@ impl<const D: usize> FixedRotation<D> {
         largest
     }
 
-    /// out = signs * H^T sums * multiplier, rounded and saturated. `sums` is used up.
+    /// out = signs * H^T sums * multiplier, rounded and saturated. `sums` is overwritten.
     ///
-    /// |sums| * D must stay below 2^31. Cost: a transform, and a 64-bit product for each coordinate.
+    /// |sums| * D must stay below 2^31. Cost: one transform, and a 64-bit product per coordinate.
     #[inline(always)]
     pub(super) fn inverse(&self, sums: &mut [i32; D], multiplier: Multiplier, out: &mut [i16; D]) {
         stages(sums, Self::SHAPE.sylvester(), 1);

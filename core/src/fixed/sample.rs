@@ -1,11 +1,11 @@
-//! `Sample`: what a vector may be made of.
+//! `Sample`: the element type of a vector.
 
-/// What a vector may be made of: `i16` or `i8`, any value of either.
+/// The element type of a vector: `i16` or `i8`, with any value.
 pub trait Sample: Copy + sealed::Sealed {
     /// The value.
     fn widen(self) -> i32;
 
-    /// The same vector, where it is made of `i16`.
+    /// The same vector, if its elements are `i16`.
     fn wide(x: &[Self]) -> Option<&[i16]>;
 }
 

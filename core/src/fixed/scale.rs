@@ -1,4 +1,4 @@
-//! The scale to store, from the moments of a vector and its codes, and the stored one read back.
+//! The scale to store, computed from the moments of a vector and its codes; and the stored scale read back.
 
 use super::math::{Real, clamp_exponent, from_f16, reciprocal_root};
 use super::tables;
@@ -7,7 +7,7 @@ use crate::code::scale::ScaleMode;
 use crate::error::DecodeError;
 use crate::machine::block_io::SCALE_BYTES;
 
-/// Constants of a codec with so many integer levels a sigma.
+/// Constants of a codec: `unit` is the number of integer levels per sigma.
 #[derive(Clone, Copy)]
 pub(super) struct Units {
     level: Real,
@@ -31,9 +31,9 @@ impl Units {
 /// Sums over coordinates.
 #[derive(Clone, Copy)]
 pub(super) struct Moments<E> {
-    /// Of y times integer level, positive.
+    /// Sum of y times integer level, positive.
     pub(super) cross: Real,
-    /// Of squared integer levels: asked for only where it is needed.
+    /// Sum of squared integer levels; computed only if it is needed.
     pub(super) energy: E,
 }
 
@@ -59,14 +59,14 @@ impl<E: Fn() -> u32> Moments<E> {
     }
 }
 
-/// The scale with which a block has the energy of its vector.
+/// The scale that gives a block the energy of its vector.
 #[inline(never)]
 fn preserving(norm: Real, energy: Real, root: Real) -> Real {
     norm.normalised().times(inverse_root(energy).times(root))
 }
 
-/// The unbiased scale, but at most twice the one that preserves the energy: a vector may not decode to more than four times
-/// its own.
+/// The unbiased scale, but at most twice the scale that preserves the energy. A vector may not decode to more
+/// than four times its own energy.
 #[cold]
 #[inline(never)]
 fn bounded(unbiased: Real, preserving: Real) -> Real {
@@ -74,10 +74,10 @@ fn bounded(unbiased: Real, preserving: Real) -> Real {
     if unbiased.exceeds(most) { most } else { unbiased }
 }
 
-/// The scale that a block stores, over 2^exponent and normalised, and whether it is negative.
+/// The scale that a block stores, divided by 2^exponent and normalised, and true if it is negative.
 ///
 /// # Errors
-/// It is NaN or infinite.
+/// The scale is NaN or infinite.
 #[inline(always)]
 pub(super) fn stored(head: [u8; SCALE_BYTES], exponent: i32) -> Result<(Real, bool), DecodeError> {
     let (significand, octave) = from_f16(u16::from_le_bytes(head)).ok_or(DecodeError::NonFiniteScale)?;
@@ -89,7 +89,7 @@ pub(super) fn stored(head: [u8; SCALE_BYTES], exponent: i32) -> Result<(Real, bo
 #[inline]
 pub(super) fn inverse_root(integer: Real) -> Real {
     let zeros = integer.mantissa.leading_zeros() & !1 & 31;
-    // The root is of a fraction of 2^32.
+    // `reciprocal_root` takes a fraction of 2^32.
     Real { mantissa: reciprocal_root(integer.mantissa << zeros), exponent: (zeros / 2) as i32 - 46 }
         .normalised()
 }

@@ -1,8 +1,9 @@
-//! What a token costs, for the author of a firmware.
+//! The memory per token, for the author of a firmware.
 
 use crate::code::CodecId;
 
-/// The codecs of [`super::FixedCodec`], and so of keys and values of a [`super::RingCache`].
+/// The codecs that [`super::FixedCodec`] supports, and so those of the keys and values of a
+/// [`super::RingCache`].
 pub const INTEGER_CODECS: [CodecId; 14] = [
     CodecId::I8,
     CodecId::S5,
@@ -20,8 +21,7 @@ pub const INTEGER_CODECS: [CodecId; 14] = [
     CodecId::T1S8,
 ];
 
-/// Bytes of one token of one KV head: a block of each codec, or `None` where one does not support
-/// the head dim.
+/// Bytes per token of one KV head: one block of each codec. `None` if a codec does not support the head dim.
 pub const fn token_bytes(keys: CodecId, values: CodecId, head_dim: usize) -> Option<usize> {
     match (keys.block_bytes(head_dim), values.block_bytes(head_dim)) {
         (Some(key), Some(value)) => Some(key + value),

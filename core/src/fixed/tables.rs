@@ -1,15 +1,14 @@
 //! Integer tables, derived from the one [`Codebook`] at compile time.
 //!
-//! **Bins.** The quantiser sees v = 2^31 + sigma * y / |x| in 32 bits, where `sigma` is chosen so
-//! that |y| <= sqrt(dim) |x| can never overflow. The upper bits of v pick a bin no wider than the
-//! gap between two boundaries, so at most one boundary lies inside, and one table entry settles
-//! it: `(v + entry) >> (32 - bits)` is the code. No search, no branch, no clamp, whatever the
-//! codebook.
+//! **Bins.** The quantiser sees v = 2^31 + sigma * y / |x| in 32 bits, where `sigma` is chosen so that |y| <=
+//! sqrt(dim) |x| can never overflow. The upper bits of v pick a bin. A bin is no wider than the gap between
+//! two boundaries, so it contains at most one boundary. One table entry then decides:
+//! `(v + entry) >> (32 - bits)` is the code. This needs no search, no branch and no clamp for any codebook.
 //!
-//! **Levels.** The signed bytes of the codebook, and pairs of them in
-//! one word as `low + 65536 * high`: a *composite*. Sums, differences and products by a number of
-//! composites act on both halves at once for as long as the low half stays inside 16 bits, so the
-//! transform of a block costs half (its sums stay below 127 * 256).
+//! **Levels.** The signed bytes of the codebook, and pairs of them in one word as `low + 65536 * high`: a
+//! *composite*. Sums, differences and products by a number act on both halves of a composite at once while
+//! the low half stays inside 16 bits. The transform of a block therefore costs half (its sums stay below
+//! 127 * 256).
 
 use super::math::{LARGEST, Real, word};
 use crate::code::codebook::{Codebook, MAX_LEVELS, sqrt};
@@ -22,21 +21,21 @@ pub(super) const fn sigma(dim: usize) -> u32 {
     (2_143_289_344.0 / sqrt(dim as f64)) as u32
 }
 
-/// What is known of a codec at a head dim; only what is read is linked.
+/// The tables and constants of a codec at a head dim; only those that are read are linked.
 pub(super) struct Tables<const D: usize, C>(PhantomData<C>);
 
 impl<const D: usize, C: Code> Tables<D, C> {
     pub(super) const BITS: usize = C::LAYOUT.bits() as usize;
     pub(super) const BLOCK_BYTES: usize = SCALE_BYTES + D * Self::BITS / 8;
     pub(super) const IS_INT8: bool = matches!(C::LAYOUT, Layout::Bytes);
-    /// Whether it is a trellis code of eight states, whose blocks [`Body`] reads and writes.
+    /// True for a trellis code of eight states, whose blocks `Body` reads and writes.
     pub(super) const IS_TRELLIS: bool = match C::ID.trellis() {
         Some(trellis) => trellis.code.memory == 3,
         None => false,
     };
     const BOOK: Codebook = match Codebook::of(C::ID, D) {
         Some(book) => book,
-        // Stands where there is no codebook; never read.
+        // Placeholder for codecs without a codebook; never read.
         None if Self::IS_INT8 || Self::IS_TRELLIS => Codebook::scalar(16, 1),
         None => panic!("codec not supported: accepted are S1 to S5, N1 to N4, I8 and T1S8 to T4S8"),
     };
@@ -57,7 +56,7 @@ impl<const D: usize, C: Code> Tables<D, C> {
         3 => const { &pairs::<64>(&Self::BOOK) },
         _ => const { &pairs::<256>(&Self::BOOK) },
     };
-    /// Levels in a sigma.
+    /// Levels per sigma.
     pub(super) const UNIT: f64 = match C::LEVELS {
         Levels::Codes(unit) => 1.0 / unit as f64,
         Levels::Trellis(trellis) => trellis.code.per_sigma as f64,
@@ -65,15 +64,15 @@ impl<const D: usize, C: Code> Tables<D, C> {
     };
     pub(super) const SIGMA: u32 = sigma(D);
     pub(super) const UNBOUNDED: f64 = unbounded_ratio(&Self::BOOK);
-    /// Whether the transform of composites stays inside their halves. A damaged `i8` block may
-    /// hold -128.
+    /// True if the transform of composites stays inside their halves. A damaged `i8` block may hold -128.
     pub(super) const HAS_COMPOSITES: bool =
         D * if Self::IS_INT8 { 128 } else { LARGEST as usize } <= i16::MAX as usize;
 
-    /// Whether queries are pairs of 16-bit halves, and not composites: where codes are not looked up in pairs.
+    /// True if queries are pairs of 16-bit halves instead of composites: for codecs whose codes are not
+    /// looked up in pairs.
     pub(super) const HALVES: bool = Self::IS_INT8 || Self::IS_TRELLIS;
 
-    /// Integer levels of eight codes in `BITS` bytes, two to a composite.
+    /// Integer levels of eight codes in `BITS` bytes, two per composite.
     #[inline(always)]
     pub(super) fn composites(bytes: &[u8]) -> [i32; 4] {
         if Self::IS_INT8 {
@@ -108,7 +107,7 @@ const fn boundaries(book: &Codebook, dim: usize) -> [i64; MAX_LEVELS] {
     out
 }
 
-/// Upper bits of v that pick a bin.
+/// Number of upper bits of v that pick a bin.
 const fn bin_bits(book: &Codebook, dim: usize) -> u32 {
     let (boundaries, mut bits, mut i) = (boundaries(book, dim), book.bits() as u32 + 1, 0);
     while i + 2 < 1 << book.bits() {
@@ -121,7 +120,7 @@ const fn bin_bits(book: &Codebook, dim: usize) -> u32 {
     bits
 }
 
-/// The bins; `N` is `2^bin_bits`, any other gives zeros that no one links.
+/// The bins; `N` must be `2^bin_bits`. Any other `N` gives zeros, which are never linked.
 const fn bins<const N: usize>(book: &Codebook, dim: usize) -> [u32; N] {
     let (mut table, mut bin) = ([0; N], 0);
     if N != 1 << bin_bits(book, dim) {
@@ -132,7 +131,7 @@ const fn bins<const N: usize>(book: &Codebook, dim: usize) -> [u32; N] {
     let (mut code, count) = (0, (1 << book.bits()) - 1);
     while bin < N {
         let start = bin as i64 * width;
-        // Boundaries at or below the start, and the one inside, if any.
+        // Counts the boundaries at or below the start, then finds the one inside, if any.
         while code < count && boundaries[code] <= start {
             code += 1;
         }
@@ -158,11 +157,13 @@ const fn levels(book: &Codebook) -> [i8; MAX_LEVELS] {
     out
 }
 
-/// Largest ratio of the unbiased scale to the norm at which it is surely not bounded: see [`super::scale`].
+/// Largest ratio of the unbiased scale to the norm at which the bound certainly does not apply: see
+/// [`super::scale`].
 ///
-/// With levels l, y in sigmas (|y|^2 = dim), c = sum of y l / dim and e = sum of l^2 / dim, the bound of twice the scale that
-/// preserves the energy does not bite where 4 c^2 >= e. Outside of the innermost cells l <= r y, with r the largest ratio of a level to
-/// the boundary below it, so e <= r c + l0^2; hence c above the root of 4 c^2 = r c + l0^2 is enough, and the scale is |x| / c.
+/// The unit is sigmas: y has |y|^2 = dim and levels l; c = sum of y l / dim and e = sum of l^2 / dim. The
+/// bound is twice the scale that preserves the energy; it does not apply if 4 c^2 >= e. Let r be the largest
+/// ratio of a level to the boundary below it. Outside the innermost cells l <= r y, so e <= r c + l0^2. It is
+/// therefore enough that c is above the root of 4 c^2 = r c + l0^2. The scale is |x| / c.
 const fn unbounded_ratio(book: &Codebook) -> f64 {
     let (count, unit) = (1 << book.bits(), book.unit() as f64);
     let (mut ratio, mut i) = (0.0, count / 2 + 1);
@@ -172,11 +173,11 @@ const fn unbounded_ratio(book: &Codebook) -> f64 {
         i += 1;
     }
     let least = book.bytes()[count / 2] as f64 * unit;
-    // A hundredth for the roundings of sums and boundaries.
+    // The factor 0.99 leaves a hundredth for the rounding of sums and boundaries.
     0.99 * 8.0 / (ratio + sqrt(ratio * ratio + 16.0 * least * least))
 }
 
-/// Composites of two codes; `N` is `4^bits`, the low code is the low half. Any other gives zeros.
+/// Composites of two codes; `N` is `4^bits`, and the low code is the low half. Any other `N` gives zeros.
 const fn pairs<const N: usize>(book: &Codebook) -> [i32; N] {
     let (mut table, mut i) = ([0; N], 0);
     let levels = levels(book);

@@ -1,4 +1,4 @@
-//! The integer codec against the float codec, which is its definition up to rounding.
+//! The integer codec compared with the float codec, which defines it up to rounding.
 
 use super::math::{Real, exp2_fraction, from_f16, reciprocal_root, to_f16};
 use super::rotation::FixedRotation;
@@ -17,7 +17,7 @@ impl Random {
         self.0 >> 33
     }
 
-    /// About normal, unit variance.
+    /// Roughly normal, with unit variance.
     fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.next() as f64 / 2_147_483_648.0).sum::<f64>() - 6.0
     }
@@ -47,7 +47,7 @@ fn distance(x: &[f32], y: &[f32]) -> f64 {
     x.iter().zip(y).map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum()
 }
 
-/// How often codes agree, and squared errors of both paths after the float decoder.
+/// How often codes agree, and the squared errors of both paths after the float decoder.
 #[derive(Default, Debug)]
 struct Comparison {
     same: f64,
@@ -108,7 +108,8 @@ fn codes_equal_the_float_codes_for_i8() {
 
 fn check_codec<const D: usize, C: Code, const N: usize>(mode: ScaleMode) {
     let mut random = Random(D as u64);
-    // As many coordinates for a small head dim as for a large one: where few, one code decides.
+    // The number of coordinates is the same for small and large head dims. With few coordinates one code
+    // decides.
     let result = compare::<_, D, C, N>(mode, 40.max(16_384 / D), || random.wide());
     assert!(result.same >= 0.997, "{result:?}");
     // One scale that rounds to the other f16 moves the mean of 40 vectors by 1e-4.
@@ -191,7 +192,7 @@ fn check_hard<const D: usize, C: Code, const N: usize>() {
             if energy(&input) == 0.0 {
                 assert_eq!((block, integers), ([0; N], [0; D]));
             }
-            // Own decoder and the float one differ by the rounding of levels and samples.
+            // The two decoders differ by the rounding of levels and samples.
             let difference =
                 distance(&real(&integers, -15), &back.map(|v| v.clamp(-1.0, 32_767.0 / 32_768.0)));
             assert!(
@@ -219,7 +220,7 @@ fn hard_inputs_do_not_overflow_at_the_largest_head_dims() {
     check_hard::<1024, S3, 386>();
 }
 
-/// Vectors between a single rotated coordinate and noise: the unbiased scale is bounded for the first ones.
+/// Vectors between a single rotated coordinate and noise. The unbiased scale is bounded for the first ones.
 fn check_bound<C: Code, const N: usize>() {
     let float = float(C::ID, 128, ScaleMode::Unbiased);
     let signs = FixedRotation::<128>::new(42).signs;
@@ -414,7 +415,7 @@ fn token(number: usize) -> [i16; 64] {
     Random(number as u64).wide()
 }
 
-/// The number of the token behind each key.
+/// The token number of each key.
 fn keys_held(ring: &Ring<'_>, up_to: usize) -> std::vec::Vec<usize> {
     let block = |number: usize| {
         let mut block = [0; 34];

@@ -1,13 +1,13 @@
 //! The exact integer Hadamard transform, four values at a time.
 //!
-//! Stages of a Hadamard transform commute in exact arithmetic, so each caller fuses the stages
-//! that suit it into its own loads and stores, and this file does the ones between. Orders and
-//! strides are known to the compiler wherever a codec calls.
+//! Stages of a Hadamard transform commute in exact arithmetic. Each caller therefore fuses the stages that
+//! suit it into its own loads and stores, and this file runs the stages between. The compiler knows orders
+//! and strides wherever a codec calls.
 
 use crate::rotation::paley::{self, MAX_ORDER};
 
-/// Costs no instruction, but keeps the compiler from unrolling the loop it stands in: four
-/// iterations at once need more registers than Cortex-M has, and spilling costs half as much again.
+/// Costs no instruction, but keeps the compiler from unrolling the loop around it. Four iterations at once
+/// need more registers than Cortex-M has, and spilling makes the loop half as slow again.
 #[inline(always)]
 pub(super) fn stay_rolled() {
     core::hint::black_box(());
@@ -41,9 +41,9 @@ fn pass_two<const H: usize, const N: usize>(y: &mut [i32]) {
     }
 }
 
-/// The stages with strides `order / 2` down to `rest`, powers of two.
+/// The stages with strides `order / 2` down to `rest`; both are powers of two.
 ///
-/// Straight down the list, so that constants leave only the passes that run.
+/// The passes are a straight list, so that with constant arguments only the passes that run are compiled.
 #[inline(always)]
 pub(super) fn stages(y: &mut [i32], mut order: usize, rest: usize) {
     macro_rules! passes {

@@ -1,4 +1,4 @@
-//! D halves as D / 2 words: an array of `D / 2` words cannot be named in Rust yet.
+//! D halves as D / 2 words: stable Rust cannot yet name an array of `D / 2` words.
 
 /// `D` 16-bit halves, read as 32-bit words.
 #[derive(Clone, Copy, Debug)]

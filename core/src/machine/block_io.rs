@@ -1,14 +1,15 @@
 //! The bytes of a block: where a scalar or `i8` block keeps its scale and its codes.
 //!
-//! A block is the f16 scale, then the codes densely packed, least significant bit first: code i at
-//! bit `bits * i`, so 8 codes take `bits` bytes (SPEC.md, "Blocks"). [`super::lanes::Memory`] makes registers of them.
+//! A block is the f16 scale, then the codes densely packed, least significant bit first. Code i starts at bit
+//! `bits * i`, so 8 codes take `bits` bytes (SPEC.md, "Blocks"). [`super::lanes::Memory`] turns them into
+//! registers.
 
 use half::f16;
 
 /// Bytes of the scale at the start of a block.
 pub(crate) const SCALE_BYTES: usize = 2;
 
-/// Takes a block apart into scale and code bytes; a short block reads as scale 0.
+/// Splits a block into its scale and its code bytes; a short block reads as scale 0.
 #[inline(always)]
 pub(crate) fn split(block: &[u8]) -> (f16, &[u8]) {
     match block.split_first_chunk::<SCALE_BYTES>() {

@@ -1,14 +1,13 @@
-//! The machine vocabulary: everything a float algorithm may ask of a processor.
+//! The machine vocabulary: every operation that a float algorithm may ask of a processor.
 //!
-//! The unit is a **group** of 32 coordinates, on every machine: `[f32; 32]` here, two 512-bit
-//! registers with AVX-512, eight 128-bit ones with NEON, one `f32` for each thread of a GPU warp.
-//! Algorithms take and return registers; only [`Memory`], which processors with plain stores
-//! implement, writes to memory. That keeps this crate free of `unsafe` and lets a warp run the
-//! same code.
+//! The unit is a **group** of 32 coordinates on every machine. It is `[f32; 32]` here, two 512-bit registers
+//! with AVX-512, eight 128-bit registers with NEON, and one `f32` per thread of a GPU warp. Algorithms take
+//! and return registers. Only [`Memory`], which processors with plain stores implement, writes to memory.
+//! This keeps the crate free of `unsafe` and lets a warp run the same code.
 //!
 //! Numerics: every operation is IEEE single precision, rounded to nearest, never fused and never
-//! reassociated, and [`Lanes::sum`] has one fixed order. So all implementations agree to the bit.
-//! An operation enters this file only when an algorithm needs it on every machine.
+//! reassociated. [`Lanes::sum`] has one fixed order. All implementations therefore agree to the bit. An
+//! operation enters this file only when an algorithm needs it on every machine.
 
 use super::block_io;
 use core::ops::{Add, Mul, Sub};
@@ -16,8 +15,8 @@ use half::f16;
 
 /// 32 lanes of `f32`.
 pub trait Lanes: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> {
-    /// The Hadamard butterfly between lanes `i` and `i ^ H`: the lane without the bit gets the
-    /// sum, the lane with it the difference (low minus high). `H` is 1, 2, 4, 8 or 16.
+    /// The Hadamard butterfly between lanes `i` and `i ^ H`. The lane without the bit gets the sum, the lane
+    /// with it the difference (low minus high). `H` is 1, 2, 4, 8 or 16.
     #[must_use]
     fn butterfly<const H: usize>(self) -> Self;
 
@@ -25,7 +24,7 @@ pub trait Lanes: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = S
     #[must_use]
     fn flip(self, mask: u32) -> Self;
 
-    /// Lane-wise larger of the absolute values; no lane is NaN.
+    /// The larger of the two absolute values in each lane; no lane is NaN.
     #[must_use]
     fn max_abs(self, other: Self) -> Self;
 
@@ -36,11 +35,11 @@ pub trait Lanes: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = S
     fn max(self) -> f32;
 }
 
-/// A zero-size token: proof that an instruction set may be used, and the only source of lanes.
+/// A zero-size token. It proves that an instruction set may be used, and is the only source of lanes.
 pub trait Isa: Copy {
     /// 32 lanes of `f32`.
     type V: Lanes;
-    /// 32 codes of at most 8 bits each, in whatever form the machine likes.
+    /// 32 codes of at most 8 bits each, in any form that suits the machine.
     type C: Copy;
 
     /// All lanes `value`.
@@ -61,7 +60,7 @@ pub trait Isa: Copy {
         f16::from_f32(value)
     }
 
-    /// Widens a half, exactly.
+    /// Widens a half exactly.
     #[inline(always)]
     #[allow(clippy::wrong_self_convention, reason = "the token is no value to convert")]
     fn widen_half(self, value: f16) -> f32 {
@@ -78,14 +77,14 @@ pub trait Isa: Copy {
         scaled
     }
 
-    /// Lane i is the number of `boundaries` that are <= lane i of `v`. The first `2^BITS - 1`
-    /// boundaries count and ascend, and the middle one is 0; `BITS` is at most 5.
+    /// Lane i is the number of `boundaries` that are <= lane i of `v`. The first `2^BITS - 1` boundaries are
+    /// used; they ascend, and the middle one is 0. `BITS` is at most 5.
     fn quantise<const BITS: usize>(self, v: Self::V, boundaries: &[f32; 32]) -> Self::C;
 
     /// Lane i is `table[code i]`; codes are below `2^BITS`.
     fn lookup<const BITS: usize>(self, table: &[f32; 32], codes: Self::C) -> Self::V;
 
-    /// [`Isa::quantise`] and [`Isa::lookup`] in one: the codes and their levels.
+    /// [`Isa::quantise`] and [`Isa::lookup`] in one call: the codes and their levels.
     #[inline(always)]
     fn nearest<const BITS: usize>(
         self,
@@ -97,19 +96,19 @@ pub trait Isa: Copy {
         (codes, self.lookup::<BITS>(levels, codes))
     }
 
-    /// Rounds every lane to the nearest integer, ties to even, clamps to [-127, 127], and keeps
-    /// its low 8 bits as the code.
+    /// Rounds every lane to the nearest integer, ties to even, and clamps it to [-127, 127]. The low 8 bits
+    /// are the code.
     fn round_i8(self, v: Self::V) -> Self::C;
 
     /// Codes read as signed bytes, as `f32`.
     fn widen_i8(self, codes: Self::C) -> Self::V;
 }
 
-/// What a processor with ordinary loads and stores adds.
+/// The operations of a processor with ordinary loads and stores.
 pub trait Memory: Isa {
-    /// Runs `work`, compiled as a function of its own for this instruction set: never inlined, so
-    /// that code which many callers need exists once. `work` is an `#[inline(always)]` closure and
-    /// neither takes nor gives registers by value.
+    /// Runs `work`, compiled as a separate function for this instruction set. It is never inlined, so code
+    /// that many callers need exists once. `work` is an `#[inline(always)]` closure that neither takes nor
+    /// returns registers by value.
     #[inline(never)]
     fn apart<R>(self, work: impl FnOnce(Self) -> R) -> R {
         work(self)
@@ -136,7 +135,7 @@ pub trait Memory: Isa {
         self.load(&lanes)
     }
 
-    /// Replaces every index, which is below 64, by the bits of its level.
+    /// Replaces every index (below 64) by the bits of its level.
     #[inline(always)]
     fn look_up_levels(self, indices: &mut [u8], levels: &[i8; 64]) {
         for index in indices {
@@ -144,8 +143,8 @@ pub trait Memory: Isa {
         }
     }
 
-    /// Packs codes below `2^BITS` densely, least significant bit first: code `8 k + j` is at bit
-    /// `BITS * j` of word k.
+    /// Packs codes below `2^BITS` densely, least significant bit first: code `8 k + j` is at bit `BITS * j`
+    /// of word k.
     fn pack<const BITS: usize>(self, codes: Self::C) -> [u64; 4];
 
     /// The inverse of [`Memory::pack`]; bits above `8 * BITS` of a word are ignored.

@@ -1,7 +1,7 @@
-//! What a processor is to the algorithms: for authors of instruction sets.
+//! The operations that the algorithms need of a processor, for authors of instruction sets.
 //!
-//! Users of the codecs need nothing of it. `lanes` is the vocabulary, `portable` its definition in plain Rust
-//! ([`crate::Portable`] is the token), `block_io` where codes are in bytes.
+//! Users of the codecs need nothing of this module. `lanes` holds the vocabulary. `portable` defines it in
+//! plain Rust; its token is [`crate::Portable`]. `block_io` defines the position of codes in bytes.
 
 pub(crate) mod block_io;
 pub(crate) mod lanes;

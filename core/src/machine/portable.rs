@@ -3,7 +3,7 @@
 use super::lanes::{Isa, Lanes, Memory};
 use core::ops::{Add, Mul, Sub};
 
-/// Token of the portable instruction set; always usable.
+/// Token of the portable instruction set; it can always be used.
 #[derive(Clone, Copy, Debug, Default)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Portable;
@@ -63,7 +63,7 @@ impl Mul for F32x32 {
     }
 }
 
-/// Sign bits of four lanes, by four mask bits: a load instead of four variable shifts.
+/// Sign bits of four lanes for each value of four mask bits: one load instead of four variable shifts.
 const SIGNS: [[u32; 4]; 16] = {
     let (mut signs, mut i) = ([[0; 4]; 16], 0);
     while i < 64 {
@@ -187,7 +187,7 @@ impl Memory for Portable {
     }
 }
 
-/// A word whose fields of `width` bits, one every `stride` bits, are all ones.
+/// A word whose fields of `width` bits, one per `stride` bits, are all ones.
 #[inline(always)]
 const fn fields(width: usize, stride: usize) -> u64 {
     let (mut word, mut at) = (0, 0);
@@ -198,7 +198,7 @@ const fn fields(width: usize, stride: usize) -> u64 {
     word
 }
 
-/// Closes the gap between fields 2i and 2i + 1 of `width` bits, one every `stride` bits.
+/// Closes the gap between fields 2i and 2i + 1 of `width` bits, one per `stride` bits.
 #[inline(always)]
 const fn join(x: u64, width: usize, stride: usize) -> u64 {
     let low = fields(width, 2 * stride);
@@ -212,8 +212,8 @@ const fn part(x: u64, width: usize, stride: usize) -> u64 {
     (x & low) | (x << (stride - width) & (low << stride))
 }
 
-/// Moves eight codes from the low bits of eight bytes to the low `8 * BITS` bits: neighbours join
-/// three times.
+/// Moves eight codes from the low bits of eight bytes to the low `8 * BITS` bits. Neighbours are joined three
+/// times.
 #[inline(always)]
 pub const fn squeeze<const BITS: usize>(bytes: u64) -> u64 {
     if BITS == 8 {

@@ -1,18 +1,18 @@
 //! The rotation: seeded random signs, then a Hadamard transform.
 //!
-//! y = H * diag(signs) * x, unnormalised here (|y|^2 = dim * |x|^2); 1/dim enters where a result
-//! is scaled. The signs are not an ornament: without them a vector with a common offset loses more
-//! than half of its energy, because the offset is itself a row of H.
+//! y = H * diag(signs) * x, unnormalised here (|y|^2 = dim * |x|^2); the factor 1/dim is applied where a
+//! result is scaled. The signs are necessary: without them a vector with a common offset loses more than half
+//! of its energy. The reason is that the offset is itself a row of H.
 //!
-//! The stage order is part of the numerics contract: the Paley factor first (rows in order, each
-//! sum from the left), then Sylvester butterflies with strides 1, 2, 4, ...
+//! The stage order is part of the numerics contract. The Paley factor comes first (rows in order, each sum
+//! from the left), then Sylvester butterflies with strides 1, 2, 4, ...
 
 pub(crate) mod paley;
 
 use crate::head_dim::{GROUP, HeadDim, MAX_GROUPS, MAX_HEAD_DIM};
 use crate::machine::{Isa, Lanes, Memory};
 
-/// Random signs, one bit a coordinate: bit set means -1.
+/// Random signs, one bit per coordinate: a set bit means -1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Signs {
@@ -20,8 +20,8 @@ pub struct Signs {
 }
 
 impl Signs {
-    /// Draws `dim` signs (at most 1024) from `seed` by SplitMix64: one draw a coordinate, top bit
-    /// set means -1.
+    /// Draws `dim` signs (at most 1024) from `seed` by SplitMix64. Each coordinate takes one draw; a set top
+    /// bit means -1.
     pub(crate) const fn from_seed(seed: u64, dim: usize) -> Self {
         let (mut words, mut state, mut i) = ([0; MAX_GROUPS], seed, 0);
         while i < dim && i < MAX_HEAD_DIM {
@@ -42,13 +42,13 @@ impl Signs {
         self.words[g % MAX_GROUPS]
     }
 
-    /// Whether coordinate `i` is negated.
+    /// Returns true if coordinate `i` is negated.
     pub const fn is_negative(&self, i: usize) -> bool {
         self.group(i / GROUP) >> (i % GROUP) & 1 != 0
     }
 }
 
-/// Applies the signs to registers, one group each.
+/// Applies the signs to registers; each register is one group.
 #[inline(always)]
 pub fn flip<V: Lanes>(signs: &Signs, y: &mut [V]) {
     for (g, v) in y.iter_mut().enumerate() {
@@ -90,7 +90,7 @@ pub fn sylvester<V: Lanes>(y: &mut [V], order: usize) {
     }
 }
 
-/// Loads up to 32 coordinates a group; lanes past the end are 0.
+/// Loads up to 32 coordinates per group; lanes past the end are 0.
 #[inline(always)]
 pub fn load<I: Isa>(isa: I, x: &[f32], y: &mut [I::V]) {
     let (whole, rest) = x.as_chunks::<GROUP>();
@@ -108,7 +108,7 @@ pub fn load<I: Isa>(isa: I, x: &[f32], y: &mut [I::V]) {
     }
 }
 
-/// Writes registers to memory, dropping the lanes past the end of `out`.
+/// Writes registers to memory; lanes past the end of `out` are dropped.
 #[inline(always)]
 pub fn store<I: Memory>(isa: I, y: &[I::V], out: &mut [f32]) {
     let (whole, rest) = out.as_chunks_mut::<GROUP>();
@@ -124,7 +124,7 @@ pub fn store<I: Memory>(isa: I, y: &[I::V], out: &mut [f32]) {
     }
 }
 
-/// Rotates registers that hold x in place, for any head dim. `y` has one register a group.
+/// Rotates registers that hold x in place, for any head dim. `y` has one register per group.
 #[inline(always)]
 pub(crate) fn forward<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y: &mut [I::V]) {
     flip(signs, y);
@@ -134,7 +134,7 @@ pub(crate) fn forward<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y: &mut 
     sylvester(y, shape.sylvester());
 }
 
-/// [`forward`] as a function of its own, for shapes that are not known to the compiler.
+/// [`forward`] as a separate function, for shapes that the compiler does not know.
 pub(crate) fn forward_apart<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y: &mut [I::V]) {
     isa.apart(
         #[inline(always)]
@@ -142,7 +142,7 @@ pub(crate) fn forward_apart<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y:
     );
 }
 
-/// [`inverse`] as a function of its own.
+/// [`inverse`] as a separate function.
 pub(crate) fn inverse_apart<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y: &mut [I::V]) {
     isa.apart(
         #[inline(always)]
@@ -150,7 +150,7 @@ pub(crate) fn inverse_apart<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y:
     );
 }
 
-/// x = diag(signs) H^T y in place: the inverse of [`forward`] but for the factor 1/dim.
+/// x = diag(signs) H^T y in place: the inverse of [`forward`] except for the factor 1/dim.
 #[inline(always)]
 pub(crate) fn inverse<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y: &mut [I::V]) {
     sylvester(y, shape.sylvester());
@@ -160,7 +160,7 @@ pub(crate) fn inverse<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y: &mut 
     flip(signs, y);
 }
 
-/// [`paley_registers`] as a function of its own.
+/// [`paley_registers`] as a separate function.
 fn paley_apart<I: Memory>(isa: I, shape: HeadDim, transposed: bool, y: &mut [I::V]) {
     isa.apart(
         #[inline(always)]
@@ -168,11 +168,11 @@ fn paley_apart<I: Memory>(isa: I, shape: HeadDim, transposed: bool, y: &mut [I::
     );
 }
 
-/// Multiplies by (Paley matrix) Kronecker (identity of `m = dim / order`): out[r m + j] = sum over
-/// c, from the left, of +-x[c m + j].
+/// Multiplies by (Paley matrix) Kronecker (identity of `m = dim / order`): out[r m + j] is the sum over c,
+/// from the left, of +-x[c m + j].
 ///
-/// Lane l of group g belongs to row r = (32 g + l) / m, so part c of x is repeated over the lanes
-/// and flipped by the entries (r, c), which are bits of one row of the transposed matrix.
+/// Lane l of group g belongs to row r = (32 g + l) / m. Part c of x is therefore repeated over the lanes. It
+/// is then flipped by the entries (r, c), which are bits of one row of the transposed matrix.
 #[inline(always)]
 fn paley_registers<I: Memory>(isa: I, shape: HeadDim, transposed: bool, y: &mut [I::V]) {
     let mut memory = [0.0; MAX_HEAD_DIM];
@@ -188,7 +188,7 @@ fn paley_registers<I: Memory>(isa: I, shape: HeadDim, transposed: bool, y: &mut 
     if shape.is_ragged()
         && let Some(last) = y.last_mut()
     {
-        // Lanes past the last row have summed parts of x.
+        // Lanes past the last row hold sums of parts of x; the copy drops them.
         let mut lanes = [0.0; GROUP];
         isa.store(*last, &mut lanes);
         lanes[GROUP / 2..].fill(0.0);
@@ -196,7 +196,7 @@ fn paley_registers<I: Memory>(isa: I, shape: HeadDim, transposed: bool, y: &mut 
     }
 }
 
-/// [`paley_registers`] for parts of `M` < 32 coordinates, several rows a register.
+/// [`paley_registers`] for parts of `M` < 32 coordinates: several rows per register.
 #[inline(always)]
 fn paley_short<I: Memory, const M: usize>(isa: I, columns: &[u64], x: &[f32], y: &mut [I::V]) {
     let parts = x.as_chunks::<M>().0;

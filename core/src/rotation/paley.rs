@@ -1,11 +1,10 @@
-//! Hadamard matrices whose order is no power of two: Paley's constructions.
+//! Hadamard matrices whose order is not a power of two: Paley's constructions.
 //!
-//! Entry (r, c) is -1 where bit c of row r is set. For a prime q = 3 mod 4, construction I gives
-//! order q + 1; for q = 1 mod 4, construction II gives order 2 (q + 1). Both start from the
-//! Jacobsthal matrix of quadratic residues, `chi(r - c)`. SPEC.md fixes which is used for each
-//! order; the tests check orthogonality.
+//! Entry (r, c) is -1 if bit c of row r is set. For a prime q = 3 mod 4, construction I gives order q + 1.
+//! For q = 1 mod 4, construction II gives order 2 (q + 1). Both start from the Jacobsthal matrix of quadratic
+//! residues, `chi(r - c)`. SPEC.md fixes the construction of each order; the tests check orthogonality.
 
-/// Largest order below.
+/// Largest order in this file.
 pub(crate) const MAX_ORDER: usize = 36;
 
 /// Rows of a +-1 matrix as bit masks.
@@ -57,8 +56,8 @@ const fn paley_one(q: usize) -> Rows {
     rows
 }
 
-/// Construction II: each entry e of the symmetric conference matrix becomes e * [+ +; + -], each
-/// zero of its diagonal [+ -; - -].
+/// Construction II: each entry e of the symmetric conference matrix becomes e * [+ +; + -]. Each zero of its
+/// diagonal becomes [+ -; - -].
 const fn paley_two(q: usize) -> Rows {
     let (mut rows, mut r) = ([0; MAX_ORDER], 0);
     while r <= q {
@@ -113,8 +112,8 @@ static ORDER_20: Pair = Pair::new(paley_one(19));
 static ORDER_28: Pair = Pair::new(paley_two(13));
 static ORDER_36: Pair = Pair::new(paley_two(17));
 
-/// Rows of the matrix of `order` (12, 20, 28 or 36), or of its transpose; bit c of row r set means
-/// that entry (r, c) is -1. Any other order gives an empty table.
+/// Rows of the matrix of `order` (12, 20, 28 or 36), or of its transpose. If bit c of row r is set, entry (r,
+/// c) is -1. Any other order gives an empty table.
 pub(crate) fn rows(order: usize, transposed: bool) -> &'static [u64] {
     let pair = match order {
         12 => &ORDER_12,

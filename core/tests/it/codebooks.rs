@@ -66,7 +66,7 @@ fn the_committed_codebooks_are_the_solved_ones() {
     for dim in HEAD_DIMS {
         for id in SCALAR.into_iter().chain(NESTED) {
             let (kept, solved) = (id.codebook(dim).unwrap(), Codebook::solve(id, dim).unwrap());
-            // Floats as text that tells all bits apart.
+            // Compared as text, because it shows every bit of a float.
             let same = format!("{kept:?}") == format!("{solved:?}");
             assert!(same, "{} {dim}: run `cargo xtask codebooks`", id.name());
         }

@@ -1,4 +1,5 @@
-//! Distortion of every codec, head dim and scale mode on random directions, against the exact value of its codebook.
+//! Distortion of every codec, head dim and scale mode on random directions, against the exact value of its
+//! codebook.
 
 use tqkv_core::code::Levels;
 use tqkv_core::{AnyCodec, CodecId, Effort, HEAD_DIMS, Options, ScaleMode};
@@ -7,7 +8,7 @@ use tqkv_tests::oracle::{dot, energy, relative_mse};
 
 struct Figures {
     mse: f64,
-    /// Spread of one vector's squared error, relative.
+    /// Relative standard deviation of one vector's squared error.
     deviation: f64,
     /// Mean of <x, x^> / |x|^2.
     slope: f64,
@@ -65,7 +66,7 @@ fn raw_codes_have_the_distortion_of_their_codebook() {
     }
 }
 
-/// Shannon's bound for Gaussian coordinates, and the paper's for its own code.
+/// Shannon's bound for Gaussian coordinates, and the paper's bound for its own code.
 #[test]
 fn errors_lie_between_the_bounds() {
     for dim in HEAD_DIMS {
@@ -73,7 +74,7 @@ fn errors_lie_between_the_bounds() {
             let fourth = 4f64.powi(-(id.bits() as i32));
             let error = id.codebook(dim).unwrap().relative_mse();
             let upper = 3f64.sqrt() * std::f64::consts::FRAC_PI_2 * fourth;
-            // Coordinates of few are less spread than Gaussian ones.
+            // In a small head dim, coordinates are less spread than Gaussian ones.
             let lower = fourth * (1.0 - 3.0 / dim as f64);
             assert!(lower < error && error < upper, "{} dim {dim}: {lower} {error} {upper}", id.name());
         }

@@ -1,4 +1,4 @@
-//! Inputs that break codecs: structured, tiny, huge, not finite; and bytes that no encoder wrote.
+//! Inputs that break codecs: structured, tiny, huge or not finite; and bytes that no encoder wrote.
 
 use proptest::prelude::*;
 use tqkv_core::code::S3;
@@ -78,9 +78,10 @@ fn wrong_lengths_are_refused() {
     assert_eq!(AnyCodec::new(CodecId::Q4_0, 80, Options::DEFAULT).err(), Some(ShapeError::UnsupportedCodec));
 }
 
-/// A vector along a row of the plain Hadamard matrix, over many seeds. One direction under one seed is a single draw
-/// from the spread of random directions, and with a pure row its coordinates are discrete, so the mean over seeds is
-/// what is compared; without signs a 4-bit code would lose 55 % of such a vector, and a 2-bit one 82 %.
+/// Measures a vector along a row of the plain Hadamard matrix, over many seeds. One direction with one seed
+/// is a single draw from the spread of random directions. With a pure row its coordinates are also discrete,
+/// so the test compares the mean over seeds. Without signs, a 4-bit code would lose 55 % of such a vector,
+/// and a 2-bit code 82 %.
 fn over_seeds(x: &[f32], id: CodecId) -> (f64, f64) {
     const SEEDS: u64 = 64;
     let errors: Vec<f64> = (0..SEEDS)
@@ -221,7 +222,7 @@ fn a_codec_is_read_back_from_what_it_prints_in_any_case() {
         let error = none.parse::<CodecId>().unwrap_err().to_string();
         assert_eq!(error.lines().count(), 1);
         assert!(error.contains("presets such as 'balanced'"), "{error}");
-        // The names in the text are names.
+        // Every name in the text is the name of a codec.
         let names = error.split("accepted are ").nth(1).unwrap().split(" and ").next().unwrap();
         assert!(names.split(", ").all(|name| name.parse::<CodecId>().is_ok()), "{names}");
         assert!((8..=12).contains(&names.split(", ").count()), "{names}");
@@ -277,7 +278,7 @@ fn errors_say_what_is_accepted() {
 fn a_vector_made_against_the_signs_is_not_stretched_without_end() {
     for dim in [16, 128, 576, 1024] {
         for codec in codecs(dim).filter(|codec| codec.id().is_rotated()) {
-            // Rotates to a single large coordinate.
+            // The rotation turns this vector into a single large coordinate.
             let x: Vec<f32> =
                 (0..dim).map(|i| if codec.signs().is_negative(i) { -1.0 } else { 1.0 }).collect();
             let out = round_trip(&codec, &x);
@@ -300,7 +301,7 @@ fn every_vector_up_to_the_largest_norm_can_be_stored() {
             else {
                 continue;
             };
-            // Rotated: few large coordinates, which stretch scales most, alone or over small ones.
+            // After rotation: few large coordinates, alone or over small ones. They stretch scales the most.
             for (large, small) in [(1, 0.0), (1, 0.2), (2, 0.0), (3, 0.05), (dim / 4, 0.0), (dim, 1.0)] {
                 let noise = gaussian.vector(dim);
                 let mut x: Vec<f32> = noise
@@ -318,7 +319,7 @@ fn every_vector_up_to_the_largest_norm_can_be_stored() {
         }
     }
     let limit = |id| AnyCodec::new(id, 128, Options::DEFAULT).unwrap().max_norm();
-    // No vector of a model comes near.
+    // No vector of a model comes near this norm.
     assert!(CodecId::ALL.iter().all(|&id| limit(id) > 5000.0));
 }
 
@@ -379,11 +380,11 @@ proptest! {
         let mut x = gaussian.vector(dim);
         for _ in 0..spikes {
             let at = gaussian.below(dim);
-            // Not ever larger where one coordinate is drawn several times.
+            // The clamp bounds a coordinate that is drawn several times.
             x[at] = x[at].clamp(-4.0, 4.0) * 30.0;
         }
         x.iter_mut().for_each(|v| *v *= 10f32.powi(exponent));
-        // Least squared error never does worse than the zero vector, but for f16 rounding.
+        // The least squared error is never above that of the zero vector, except for f16 rounding.
         let error = relative_mse(&x, &round_trip(&codec, &x));
         prop_assert!(error < 1.0 || exponent < -4, "{} dim {dim}: {error}", id.name());
         prop_assert!(error < 0.9 || id.bits() == 1 || exponent < -4, "{} dim {dim}: {error}", id.name());

@@ -1,4 +1,4 @@
-//! The stored bytes, against the golden file; run on a big-endian machine as well.
+//! The stored bytes compared with the golden file; also run on a big-endian machine.
 
 #[test]
 fn blocks_equal_the_golden_file() {

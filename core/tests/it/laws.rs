@@ -1,4 +1,4 @@
-//! Laws that hold of any vector, whatever its shape: of the rotation, the scale modes, the integer codec.
+//! Laws for any vector of any shape: of the rotation, the scale modes and the integer codec.
 
 use proptest::prelude::*;
 use tqkv_core::code::{Code, I8, N4, S1, S3, S4, T2S8};
@@ -11,13 +11,13 @@ fn config(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// A number from 2^-4 to 2^4, of either sign.
+/// A number from 2^-4 to 2^4, positive or negative.
 fn even() -> impl Strategy<Value = f32> {
     (1f32..2.0, -4..4i32, any::<bool>())
         .prop_map(|(m, e, negative)| if negative { -m } else { m } * 2f32.powi(e))
 }
 
-/// Numbers of which some are nought and others far larger than the rest.
+/// Numbers, some of them zero and others far larger than the rest.
 fn uneven() -> impl Strategy<Value = f32> {
     prop_oneof![6 => even(), 2 => Just(0.0), 1 => even().prop_map(|x| 100.0 * x), 1 => even().prop_map(|x| 1e-4 * x)]
 }
@@ -53,14 +53,14 @@ fn times(x: &[f32], factor: f32) -> Vec<f32> {
 proptest! {
     #![proptest_config(config(2000))]
 
-    /// Lanes past the last coordinate count for nothing, whatever the rotation leaves there.
+    /// Lanes past the last coordinate have no effect, whatever the rotation leaves there.
     #[test]
     fn bytes_use_their_whole_range(x in ragged(), seed in any::<u64>()) {
         let codec = AnyCodec::new(CodecId::I8, x.len(), Options::DEFAULT.seed(seed)).unwrap();
         let mut block = vec![0; codec.block_bytes()];
         codec.encode(&x, &mut block).unwrap();
         let largest = block[2..].iter().map(|&code| (code as i8).unsigned_abs()).max();
-        // A subnormal scale has few bits.
+        // A subnormal scale has fewer bits.
         let tiny = f16::from_le_bytes([block[0], block[1]]) < f16::from_f32(2.5e-4);
         prop_assert!(tiny || largest >= Some(126), "{largest:?} of 127");
     }
@@ -81,7 +81,7 @@ proptest! {
         codec.unrotate(&mut back);
         let error: f64 = x.iter().zip(&back).map(|(x, y)| f64::from(x - y).powi(2)).sum();
         prop_assert!(error < 1e-11 * energy(&x), "{error}");
-        // A factor of two changes exponents alone.
+        // A factor of two only changes exponents.
         prop_assert_eq!(rotate(&times(&x, 0.125)), times(&a, 0.125));
     }
 
@@ -109,7 +109,7 @@ proptest! {
     }
 }
 
-/// A block of the integer codec, where the scale fits.
+/// A block of the integer codec, if the scale fits.
 fn fixed<const D: usize, C: Code, const N: usize>(x: &[i16; D], exponent: i32, mode: ScaleMode) -> [u8; N] {
     let mut block = [0; N];
     FixedCodec::<D, C>::new(42, mode).encode(x, exponent, &mut block).unwrap();
@@ -127,12 +127,12 @@ fn check_fixed<const D: usize, C: Code, const N: usize>(
 ) -> Result<(), TestCaseError> {
     let x: [i16; D] = core::array::from_fn(|i| x[i]);
     let (block, twice) = (fixed::<D, C, N>(&x, exponent, mode), fixed::<D, C, N>(&x, exponent + 1, mode));
-    // Down to the smallest scale with all its bits.
+    // Only down to the smallest scale with all its bits.
     if scale(&block) >= f16::MIN_POSITIVE {
         prop_assert_eq!(scale(&twice).to_f32(), 2.0 * scale(&block).to_f32(), "{}", C::ID.name());
         prop_assert_eq!(&twice[2..], &block[2..], "{}", C::ID.name());
     }
-    // What floats encode of the same vector keeps the same.
+    // Decoded by the float codec, the block keeps what its scale mode promises.
     let codec = AnyCodec::new(C::ID, D, Options::DEFAULT.scale_mode(mode).effort(Effort::Fast)).unwrap();
     let real = x.map(|v| f32::from(v) * 2f32.powi(exponent));
     assert_kept(&codec, &real, &block);
@@ -177,15 +177,15 @@ proptest! {
             CODEC.decode(block, value, &mut row).unwrap();
             for (i, v) in row.into_iter().enumerate() {
                 sum[i] += f64::from(v);
-                // Attention sums what is beyond the range of its results, where a decoded value ends.
+                // A decoded value is clamped to its range, but attention sums the value before the clamp.
                 is_cut[i] |= v == i16::MAX || v == i16::MIN;
                 (low[i], high[i]) = (low[i].min(f64::from(v)), high[i].max(f64::from(v)));
             }
         }
         for (i, v) in out.into_iter().enumerate().filter(|&(i, _)| !is_cut[i]) {
-            // A weight is right to a part in 3000, and coordinates of the sum are joined from 64 of them.
+            // A weight is correct to one part in 3000, and 64 tokens add to a coordinate of the sum.
             prop_assert!((low[i] - 100.0..=high[i] + 100.0).contains(&f64::from(v)), "{} {v} {}", low[i], high[i]);
-            // A query of nought asks for all alike.
+            // A query of zeros gives all tokens the same weight.
             let mean = sum[i] / ring.len() as f64;
             prop_assert!(!is_blank || (mean - f64::from(v)).abs() < 100.0, "{mean} {v}");
         }

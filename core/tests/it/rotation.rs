@@ -1,4 +1,4 @@
-//! The rotation is orthogonal, signed, and the same for every head dim's description.
+//! The rotation of every head dim: orthogonal, with seeded signs, and undone by its inverse.
 
 use tqkv_core::{AnyCodec, CodecId, HEAD_DIMS, Options, is_supported_head_dim};
 use tqkv_tests::inputs::{Gaussian, one_hot};
@@ -13,7 +13,8 @@ fn codec(dim: usize, seed: u64) -> AnyCodec {
     AnyCodec::new(CodecId::S1, dim, Options::DEFAULT.seed(seed)).unwrap()
 }
 
-/// The rotation, of which a rotated query is a `dim`-th: exactly, where a coordinate is 1 or -1.
+/// The rotation of x. A rotated query is this divided by `dim`; the division is exact if coordinates are 1 or
+/// -1.
 fn forward(dim: usize, seed: u64, x: &[f32]) -> Vec<f32> {
     let mut y = vec![0.0; dim];
     codec(dim, seed).rotate_query(x, &mut y);

@@ -1,7 +1,7 @@
 //! NEON (every AArch64 processor), and NEON with the dot product: 32 lanes in eight registers.
 //!
-//! Equal to `Portable` to the bit: the same IEEE operations on the same operands, none fused.
-//! The two tokens share everything but the integer dot products of the page kernels.
+//! Equal to `Portable` to the bit: the same IEEE operations on the same operands, none of them fused. The two
+//! tokens share everything except the integer dot products of the page kernels.
 
 use bytemuck::{must_cast as cast, must_cast_mut as parts_mut, must_cast_ref as parts};
 use core::arch::aarch64::*;
@@ -14,7 +14,7 @@ use tqkv_core::machine::{spread, squeeze};
 pub struct Neon<const DOT: bool>(());
 
 impl<const DOT: bool> Neon<DOT> {
-    /// The token, where the processor has what it stands for.
+    /// The token, if the processor has the features.
     #[cfg(feature = "std")]
     pub fn new() -> Option<Self> {
         let all = std::arch::is_aarch64_feature_detected!("neon")
@@ -23,7 +23,7 @@ impl<const DOT: bool> Neon<DOT> {
         all.then(|| unsafe { Self::assume_supported() })
     }
 
-    /// The token, on the caller's word.
+    /// The token, without a check.
     ///
     /// # Safety
     /// The processor has NEON, and with `DOT` the dot product instructions (FEAT_DotProd).
@@ -31,7 +31,7 @@ impl<const DOT: bool> Neon<DOT> {
         Self(())
     }
 
-    /// What every one of these processors has.
+    /// The token of the features that all of these processors have.
     #[inline(always)]
     pub(super) fn common(self) -> Neon<false> {
         Neon(())
@@ -67,7 +67,7 @@ impl V {
     }
 }
 
-/// `array.map`, surely inlined.
+/// `array.map`, always inlined.
 #[inline(always)]
 pub(super) fn each<T: Copy, U>(v: [T; 8], f: impl Fn(T) -> U) -> [U; 8] {
     [f(v[0]), f(v[1]), f(v[2]), f(v[3]), f(v[4]), f(v[5]), f(v[6]), f(v[7])]
@@ -175,7 +175,7 @@ impl Lanes for V {
     );
 }
 
-/// Eight codes as one dense word.
+/// Packs eight codes into one dense word.
 #[target_feature(enable = "neon")]
 #[inline]
 fn pack8<const BITS: usize>(a: uint32x4_t, b: uint32x4_t) -> u64 {

@@ -1,8 +1,8 @@
 //! Byte lanes for the trellis search, NEON: sixteen registers of sixteen states.
 //!
-//! There is no instruction that gathers a bit of every byte. Decisions are therefore kept as they come, a
-//! byte of masks for each state, and shifted into one register bit by bit, register by register: bit
-//! 7 - r of byte i belongs to byte i of the r-th register.
+//! NEON has no instruction that gathers a bit of every byte. Decisions are therefore kept as byte masks, one
+//! byte per state, and shifted into one register, one bit per register. Bit 7 - r of byte i belongs to byte i
+//! of the r-th register.
 
 use super::neon::{Neon, neon};
 use crate::trellis::{Bytes, DECISIONS, search};
@@ -11,7 +11,7 @@ use core::arch::aarch64::*;
 
 impl<const DOT: bool> Neon<DOT> {
     neon!(
-        /// Moves every byte of `noted` up by a bit; the new one says whether `a` is less.
+        /// Shifts every byte of `noted` up by one bit. The new bit is set if `a` is less than `b`.
         fn shift_in(self, noted: uint8x16_t, a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
             vsliq_n_u8::<1>(vcltq_u8(a, b), noted)
         }

@@ -1,6 +1,6 @@
-//! NEON: a line is four registers. `TBL` gives 0 for an index of 16 or more, so codes are masked.
-//! Products of signed bytes: `SDOT` where it exists, else widening multiplies whose pairwise sums
-//! of two products, at most 2 * 127 * 127, fit 16 bits.
+//! NEON: a line is four registers. `TBL` gives 0 for an index of 16 or more, so codes are masked. Products of
+//! signed bytes use `SDOT` if it exists, else widening multiplies. Their pairwise sums of two products, at
+//! most 2 * 127 * 127, fit 16 bits.
 
 use super::neon::{Neon, V, each as each8, neon};
 use crate::lines::{Line, Machine, pair_index};
@@ -31,7 +31,7 @@ fn look_up(code: uint8x16_t, mask: u8, table: uint8x16_t) -> uint8x16_t {
     vqtbl1q_u8(table, vandq_u8(code, vdupq_n_u8(mask)))
 }
 
-/// Levels of 3-bit code `FIELD` of the eight in a byte column.
+/// Levels of the 3-bit code `FIELD` of the eight codes in a byte column.
 #[target_feature(enable = "neon")]
 #[inline]
 fn look_up3<const FIELD: usize>([a, b, c]: [uint8x16_t; 3], table: uint8x16_t) -> uint8x16_t {
@@ -89,20 +89,20 @@ fn each(sum: Sum, a: Quad, b: Quad, f: impl Fn(int32x4_t, uint8x16_t, uint8x16_t
     [f(sum[0], a[0], b[0]), f(sum[1], a[1], b[1]), f(sum[2], a[2], b[2]), f(sum[3], a[3], b[3])]
 }
 
-/// Four halves to f32, exactly.
+/// Widens four halves to f32, exactly.
 #[target_feature(enable = "neon")]
 #[inline]
 fn widen4(halves: [u16; 4]) -> float32x4_t {
     vcvt_f32_f16(vreinterpret_f16_u16(cast(halves)))
 }
 
-/// `f` on the registers of a line.
+/// Applies `f` to the registers of a line.
 #[inline(always)]
 fn map(v: Quad, f: impl Fn(uint8x16_t) -> uint8x16_t) -> Quad {
     [f(v[0]), f(v[1]), f(v[2]), f(v[3])]
 }
 
-/// `f` on the registers of two lines.
+/// Applies `f` to the registers of two lines.
 #[inline(always)]
 fn both(a: Quad, b: Quad, f: impl Fn(uint8x16_t, uint8x16_t) -> uint8x16_t) -> Quad {
     [f(a[0], b[0]), f(a[1], b[1]), f(a[2], b[2]), f(a[3], b[3])]

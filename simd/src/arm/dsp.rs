@@ -6,7 +6,7 @@ use tqkv_core::fixed::{Kernels, Products, Quantise};
 
 /// Proof that the processor has the DSP extension: Cortex-M4, M7, and an M33, M55 or M85 built with it.
 ///
-/// A firmware has no way to ask, so its author says so, once:
+/// A firmware cannot query the extension, so its author asserts it once:
 ///
 /// ```ignore
 /// // SAFETY: this board has a Cortex-M4.
@@ -17,7 +17,7 @@ use tqkv_core::fixed::{Kernels, Products, Quantise};
 pub struct Dsp(());
 
 impl Dsp {
-    /// The token, on the caller's word.
+    /// The token, without a check.
     ///
     /// # Safety
     /// The processor has the DSP extension and allows unaligned words (the reset state).
@@ -38,11 +38,13 @@ impl Kernels for Dsp {
         if n < 16 || !n.is_power_of_two() || x.len() != n || signs.len() != n {
             return None;
         }
-        // SAFETY: the token; three slices of n elements, n a multiple of 8.
+        // SAFETY: the token proves the DSP extension; the three slices have n elements, and n is a multiple
+        // of 8.
         let squared = unsafe { dsp_loops::load(x.as_ptr(), signs.as_ptr(), y.as_mut_ptr(), n) };
         let mut order = n;
         while order >= 32 {
-            // SAFETY: the token; blocks of `order` values cover y, and a quarter of one is a multiple of two.
+            // SAFETY: the token proves the DSP extension; blocks of `order` values cover y, and a quarter of
+            // one is a multiple of two.
             unsafe { dsp_loops::pass_four(y.as_mut_ptr(), order, n / order) };
             order /= 4;
         }
@@ -80,8 +82,8 @@ impl Kernels for Dsp {
             (2, 64) => dsp_loops::quantise_2_64,
             _ => return None,
         };
-        // SAFETY: the token; y has a multiple of 8 values up to `end`, codes its codes, bins
-        // one entry for each value of the bits that the kernel takes, levels one for each code.
+        // SAFETY: the token proves the DSP extension. y has a multiple of 8 values up to `end`. There is room
+        // for their codes, one bin per value of the bits that the kernel uses, and one level per code.
         Some(unsafe { kernel(&arguments) })
     }
 
@@ -90,7 +92,8 @@ impl Kernels for Dsp {
         if bytes.len() != 2 * query.len() || !bytes.len().is_multiple_of(8) || bytes.is_empty() {
             return None;
         }
-        // SAFETY: the token; a positive multiple of 8 bytes, and a word for each two of them.
+        // SAFETY: the token proves the DSP extension; bytes has a positive multiple of 8, and query one word
+        // per two bytes.
         Some(unsafe { dsp_sums::dot(query.as_ptr(), bytes.as_ptr_range()) })
     }
 
@@ -100,14 +103,15 @@ impl Kernels for Dsp {
             return None;
         }
         let weight = i16::try_from(weight).ok()?;
-        // SAFETY: the token; a positive multiple of 8 bytes, and a sum for each.
+        // SAFETY: the token proves the DSP extension; bytes has a positive multiple of 8, and sums one word
+        // per byte.
         unsafe { dsp_sums::add_bytes(weight.into(), bytes.as_ptr_range(), sums.as_mut_ptr()) };
         Some(())
     }
 
     #[inline(always)]
     fn products(self, task: Products<'_>, out: &mut [i32]) -> Option<()> {
-        // SAFETY: the token.
+        // SAFETY: the token proves the DSP extension.
         unsafe { products::products(&products::DSP, task, out) }
     }
 }

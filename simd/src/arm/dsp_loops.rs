@@ -1,11 +1,12 @@
 //! The loops of [`super::dsp`], in assembly: the compiler spills half of the registers that they need.
 //!
-//! Each saves what it uses beyond the registers that it names, three of which the compiler would not give away. `y = a + b` and `y' = a - b` are an addition in place and a
-//! subtraction of twice b, so that a butterfly needs no third register.
+//! Each loop saves the registers that it uses beyond those it names. The compiler would not give up three of
+//! them. A butterfly is `y = a + b` and `y' = a - b`. It runs as an addition in place and a subtraction of
+//! twice b, and so needs no third register.
 
 use core::arch::asm;
 
-/// What the quantising kernels work on; they load it as a list of registers.
+/// The arguments of the quantising kernels, which load them as a list of registers.
 #[repr(C)]
 pub(super) struct Task {
     pub(super) y: *const i32,
@@ -17,17 +18,18 @@ pub(super) struct Task {
     pub(super) end: *const i32,
 }
 
-/// Signs, squares and the strides 4, 2 and 1. Returns the sum of squares.
+/// Applies the signs, sums the squares, and runs the strides 4, 2 and 1. Returns the sum of squares.
 ///
-/// `SMUAD` and `SMUSD` multiply by the signs and do the butterfly of stride 2 at once. 48 instructions for 8
-/// coordinates.
+/// `SMUAD` and `SMUSD` multiply by the signs and do the butterfly of stride 2 at once. It takes 48
+/// instructions for 8 coordinates.
 ///
 /// # Safety
-/// DSP extension; `n` elements behind each pointer, `n` a positive multiple of 8.
+/// The processor has the DSP extension. Each pointer has `n` elements behind it, and `n` is a positive
+/// multiple of 8.
 #[inline(never)]
 pub(super) unsafe fn load(x: *const i16, signs: *const i8, y: *mut i32, n: usize) -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: reads and writes what the caller promises; all other registers are restored.
+    // SAFETY: it only accesses the memory that the caller promises; all other registers are restored.
     unsafe {
         asm!(
             "push {{r4-r11, lr}}",
@@ -94,14 +96,14 @@ pub(super) unsafe fn load(x: *const i16, signs: *const i8, y: *mut i32, n: usize
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// The strides `order / 2` and `order / 4` in `count` blocks of `order` values, two columns at a time: 26
-/// instructions for 8 coordinates.
+/// The strides `order / 2` and `order / 4` in `count` blocks of `order` values, two columns at a time. It
+/// takes 26 instructions for 8 coordinates.
 ///
 /// # Safety
-/// `order * count` values behind `y`; `order` a multiple of 8.
+/// `y` has `order * count` values behind it; `order` is a multiple of 8.
 #[inline(never)]
 pub(super) unsafe fn pass_four(y: *mut i32, order: usize, count: usize) {
-    // SAFETY: reads and writes what the caller promises; all other registers are restored.
+    // SAFETY: it only accesses the memory that the caller promises; all other registers are restored.
     unsafe {
         asm!(
             "push {{r4-r11, lr}}",
@@ -150,7 +152,7 @@ pub(super) unsafe fn pass_four(y: *mut i32, order: usize, count: usize) {
     };
 }
 
-/// One coordinate: its code ends up in its own register.
+/// One coordinate; its code ends up in its own register.
 macro_rules! code {
     ($y:literal, $bin_bits:literal, $bits:literal) => {
         concat!(
@@ -186,7 +188,7 @@ macro_rules! code {
     };
 }
 
-/// Four coordinates and the store of their codes.
+/// Four coordinates, and the store of their codes.
 macro_rules! four_codes {
     ($bin_bits:literal, $bits:literal, $store:literal) => {
         concat!(
@@ -212,15 +214,16 @@ macro_rules! four_codes {
 
 macro_rules! quantise {
     ($($name:ident $bin_bits:literal $bits:literal $store:literal;)*) => {$(
-        /// Codes of all y; returns the sum of shifted y times level. 77 instructions for 8 coordinates.
+        /// Writes the codes of all y; returns the sum of shifted y times level. It takes 77 instructions for
+        /// 8 coordinates.
         ///
         /// # Safety
-        /// `y` to `end` is a positive multiple of 8 values, with room for their codes, a bin for each value of the upper
-        /// bits, a level for each code; the shift is below 32.
+        /// `y` to `end` is a positive multiple of 8 values. There is room for their codes, a bin for each
+        /// value of the upper bits, and a level for each code. The shift is below 32.
         #[inline(never)]
         pub(super) unsafe fn $name(task: *const Task) -> i32 {
             let cross;
-            // SAFETY: reads and writes what the caller promises; all other registers are restored.
+            // SAFETY: it only accesses the memory that the caller promises; all other registers are restored.
             unsafe { asm!(
                 "push {{r4-r11, lr}}",
                 "ldm r0, {{r0-r6}}",

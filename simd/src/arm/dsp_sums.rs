@@ -1,16 +1,17 @@
-//! Sums of products over bytes, in assembly for the reasons of [`super::dsp_loops`]: attention.
+//! Sums of products over bytes for attention, in assembly for the reasons of [`super::dsp_loops`].
 
 use core::arch::asm;
 use core::ops::Range;
 
-/// The dot of a query, reversed composites, with signed bytes. 15 instructions for 8 coordinates.
+/// The dot of a query (reversed composites) with signed bytes. It takes 15 instructions for 8 coordinates.
 ///
 /// # Safety
-/// DSP extension; a positive multiple of 8 `bytes`, a word of the query for each two.
+/// The processor has the DSP extension. `bytes` is a positive multiple of 8, and the query has one word per
+/// two bytes.
 #[inline(never)]
 pub(super) unsafe fn dot(query: *const i32, bytes: Range<*const u8>) -> i32 {
     let dot;
-    // SAFETY: reads what the caller promises; all other registers are restored.
+    // SAFETY: it only reads the memory that the caller promises; all other registers are restored.
     unsafe {
         asm!(
             "push {{r4-r9, lr}}",
@@ -41,13 +42,13 @@ pub(super) unsafe fn dot(query: *const i32, bytes: Range<*const u8>) -> i32 {
     dot
 }
 
-/// Adds `weight`, of 16 bits, times signed bytes to sums. 17 instructions for 8 coordinates.
+/// Adds `weight`, of 16 bits, times signed bytes to sums. It takes 17 instructions for 8 coordinates.
 ///
 /// # Safety
-/// DSP extension; a positive multiple of 8 `bytes`, a sum for each.
+/// The processor has the DSP extension. `bytes` is a positive multiple of 8, and there is one sum per byte.
 #[inline(never)]
 pub(super) unsafe fn add_bytes(weight: i32, bytes: Range<*const u8>, sums: *mut i32) {
-    // SAFETY: reads and writes what the caller promises; all other registers are restored.
+    // SAFETY: it only accesses the memory that the caller promises; all other registers are restored.
     unsafe {
         asm!(
             "push {{r4-r11, lr}}",

@@ -1,8 +1,10 @@
-//! The token of Helium, the vector extension of Cortex-M52, M55 and M85: products of weights on vectors of 128 bits.
+//! The token of Helium, the vector extension of Cortex-M52, M55 and M85: products of weights on vectors of
+//! 128 bits.
 //!
-//! The compiler has neither intrinsics nor registers for it, so the loops are functions of assembly of their own, which name their
-//! processor to the assembler. The rest is left to the portable loops: built for such a processor (`-C target-cpu=cortex-m55`)
-//! they are vectorised, and attention over `i8` takes 31 % less than by the loops of [`super::Dsp`].
+//! The compiler has neither intrinsics nor registers for Helium. The loops are therefore separate assembly
+//! functions, which name their processor to the assembler. Everything else is left to the portable loops.
+//! Built for such a processor (`-C target-cpu=cortex-m55`) they are vectorised. Attention over `i8` then
+//! takes 31 % less time than with the loops of [`super::Dsp`].
 
 use super::products::{self, Loops, Task};
 use core::arch::global_asm;
@@ -13,11 +15,11 @@ use tqkv_core::fixed::{Kernels, Products};
 pub struct Helium(());
 
 impl Helium {
-    /// The token, on the caller's word.
+    /// The token, without a check.
     ///
     /// # Safety
-    /// The processor has the integer vector extension, and its floating-point unit is switched on (`cortex-m-rt` does so for targets
-    /// that end in `eabihf`).
+    /// The processor has the integer vector extension, and its floating-point unit is switched on
+    /// (`cortex-m-rt` does so for targets that end in `eabihf`).
     pub const unsafe fn assume_supported() -> Self {
         Self(())
     }
@@ -28,7 +30,7 @@ const LOOPS: Loops = Loops { eight: tqkv_helium_eight, most_columns: 8192, four:
 impl Kernels for Helium {
     #[inline(always)]
     fn products(self, task: Products<'_>, out: &mut [i32]) -> Option<()> {
-        // SAFETY: the token.
+        // SAFETY: the token proves Helium.
         unsafe { products::products(&LOOPS, task, out) }
     }
 }
@@ -38,8 +40,9 @@ unsafe extern "C" {
     fn tqkv_helium_four(task: *mut Task);
 }
 
-// Sixteen columns of two rows: `VLD2` parts the words of the rows, and those of x into columns 0 and 1 of four, which meet
-// signed bytes times 256 (`VSHLLB`), and columns 2 and 3, which meet halves. 21 instructions for 32 columns of both, and 16 a pair.
+// Sixteen columns of two rows. `VLD2` splits the words of the rows. It also splits those of x: columns 0 and
+// 1 of four meet signed bytes times 256 (`VSHLLB`), columns 2 and 3 meet halves. It takes 21 instructions for
+// 32 columns of both rows, and 16 per pair.
 global_asm!(
     ".cpu cortex-m55",
     ".pushsection .text.tqkv_helium_eight, \"ax\", %progbits",
@@ -88,8 +91,8 @@ global_asm!(
     ".popsection",
 );
 
-// Thirty-two columns of two rows: `VLD4` parts x into what meets each nibble of the halves of a row. 35 instructions for 32 columns
-// of both, and 20 a pair.
+// Thirty-two columns of two rows. `VLD4` splits x into the parts that meet each nibble of the halves of a
+// row. It takes 35 instructions for 32 columns of both rows, and 20 per pair.
 global_asm!(
     ".cpu cortex-m55",
     ".macro tqkv_nibbles sum",
@@ -112,13 +115,13 @@ global_asm!(
     "tqkv_helium_four:",
     "push {{r4-r11, lr}}",
     "vpush {{d8-d15}}",
-    // The task, and the scales of the row, from where registers are taken back.
+    // The task, and the scales of the row; registers are reloaded from there.
     "push {{r0, r1}}",
     "ldr r1, [r0, #12]",
     "str r1, [sp, #4]",
     "ldr r12, [r0]",
     "vmov.i16 q7, #0xf",
-    // One pair of rows: scales of groups at r0, codes at r12, x at r1, offsets at r2, sums in r4 to r7.
+    // One pair of rows: scales of groups in r0, codes in r12, x in r1, offsets in r2, sums in r4 to r7.
     "2:",
     "ldr r8, [sp]",
     "ldrd r1, r3, [r8, #4]",

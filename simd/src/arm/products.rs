@@ -1,45 +1,46 @@
 //! Products of rows of weights with a vector, in assembly for the reasons of [`super::dsp_loops`].
 //!
-//! `lm/src/matrix.rs` says how rows lie.
+//! `lm/src/matrix.rs` describes the layout of rows.
 
 use core::arch::asm;
 use tqkv_core::fixed::Products;
 
-/// Columns whose groups of 32 the offsets of 4-bit weights have room for.
+/// Number of columns for whose groups the offsets of 4-bit weights have room.
 const MOST_COLUMNS: usize = 2048;
 
-/// What the loops work on; it moves on as rows are done.
+/// The state of the loops, which advances row by row.
 #[repr(C)]
 pub(super) struct Task {
     weights: *const u8,
     x: *const i16,
     x_end: *const i16,
-    /// Two bytes a row.
+    /// Two bytes per row.
     scales: *const u8,
     shift: u32,
     out: *mut i32,
     out_end: *mut i32,
-    /// With 4 bits: for each group what -8 times its x sums to, and bytes of the scales of two rows' groups.
+    /// With 4 bits: for each group the sum of -8 times its x. `group_bytes` is the size of the scales of two
+    /// rows' groups.
     offsets: *const i32,
     group_bytes: usize,
 }
 
 /// The loops of one processor.
 pub(super) struct Loops {
-    /// Products with 8-bit weights, of at most so many columns.
+    /// Products with 8-bit weights, for at most `most_columns` columns.
     pub(super) eight: unsafe extern "C" fn(*mut Task),
     pub(super) most_columns: usize,
-    /// With 4-bit weights.
+    /// Products with 4-bit weights.
     pub(super) four: unsafe extern "C" fn(*mut Task),
 }
 
-/// The loops of the DSP extension; more columns could overflow sums of 32 bits.
+/// The loops of the DSP extension. More columns could overflow 32-bit sums.
 pub(super) const DSP: Loops = Loops { eight, most_columns: 992, four };
 
-/// Runs the loops of a processor on what they can take.
+/// Runs the loops of a processor if they support the task.
 ///
 /// # Safety
-/// The processor has them.
+/// The processor supports the loops.
 #[inline(always)]
 pub(super) unsafe fn products(loops: &Loops, products: Products<'_>, out: &mut [i32]) -> Option<()> {
     let Products { bits, weights, scales, x, shift } = products;
@@ -74,7 +75,8 @@ pub(super) unsafe fn products(loops: &Loops, products: Products<'_>, out: &mut [
         group_bytes,
     };
     if bits == 8 {
-        // SAFETY: the processor; aligned pointers to whole pairs of rows, whole groups of columns, a scale and a place for each row.
+        // SAFETY: the caller proves the processor. The pointers are aligned and cover whole pairs of rows and
+        // whole groups of columns, with one scale and one result per row.
         unsafe { run(&mut task) };
     } else {
         let mut offsets = [0; MOST_COLUMNS / 32];
@@ -82,14 +84,14 @@ pub(super) unsafe fn products(loops: &Loops, products: Products<'_>, out: &mut [
             *offset = -8 * x.iter().map(|&x| i32::from(x)).sum::<i32>();
         }
         task.offsets = offsets.as_ptr();
-        // SAFETY: as above, and an offset for each group.
+        // SAFETY: as above, and there is one offset per group.
         unsafe { run(&mut task) };
     }
     Some(())
 }
 
-/// Eight columns of two rows: of each row two words, each with columns 0 and 1 as the bytes 0 and 2 (`SXTB16`, `SMLAD`) and
-/// columns 2 and 3 as halves (`SMLALD`).
+/// Eight columns of two rows. A row has two words of four columns. Columns 0 and 1 are the bytes 0 and 2 of a
+/// word (`SXTB16`, `SMLAD`), and columns 2 and 3 are its halves (`SMLALD`).
 macro_rules! eight_columns {
     () => {
         concat!(
@@ -112,8 +114,8 @@ macro_rules! eight_columns {
     };
 }
 
-/// Two sums, shifted, in the registers `a` and `b`: times the scales of their rows, rounded, and stored. Ends the loop over rows,
-/// with the task in `r8`.
+/// Takes two shifted sums in the registers `a` and `b`, multiplies them by the scales of their rows, rounds
+/// and stores them. Ends the loop over rows, with the task in `r8`.
 macro_rules! two_rows {
     ($a:literal, $b:literal) => {
         concat!(
@@ -145,13 +147,14 @@ macro_rules! two_rows {
     };
 }
 
-/// Products of pairs of rows of 8-bit weights: 63 instructions for 32 columns of both, and 42 a pair.
+/// Products of pairs of rows of 8-bit weights: 63 instructions for 32 columns of both, and 42 per pair.
 ///
 /// # Safety
-/// DSP extension; a [`Task`] of 8 bits, with at most 992 columns, aligned to words.
+/// The processor has the DSP extension. The [`Task`] has 8 bits and at most 992 columns, and is aligned to
+/// words.
 #[inline(never)]
 pub(super) unsafe extern "C" fn eight(task: *mut Task) {
-    // SAFETY: reads and writes what the caller promises; all other registers are restored.
+    // SAFETY: it only accesses the memory that the caller promises; all other registers are restored.
     unsafe {
         asm!(
             "push {{r4-r11, lr}}",
@@ -197,7 +200,8 @@ pub(super) unsafe extern "C" fn eight(task: *mut Task) {
     };
 }
 
-/// Eight columns of two rows: of the words `r7` and `r8` a nibble of each half, and two words of x at a time.
+/// Eight columns of two rows: takes a nibble of each half of the words `r7` and `r8`, and two words of x at a
+/// time.
 macro_rules! eight_nibbles {
     ($step:literal) => {
         concat!(
@@ -227,13 +231,13 @@ macro_rules! eight_nibbles {
     };
 }
 
-/// Products of pairs of rows of 4-bit weights: 93 instructions for 32 columns of both, and 44 a pair.
+/// Products of pairs of rows of 4-bit weights: 93 instructions for 32 columns of both, and 44 per pair.
 ///
 /// # Safety
-/// DSP extension; a [`Task`] of 4 bits, aligned to words.
+/// The processor has the DSP extension. The [`Task`] has 4 bits and is aligned to words.
 #[inline(never)]
 pub(super) unsafe extern "C" fn four(task: *mut Task) {
-    // SAFETY: reads and writes what the caller promises; all other registers are restored.
+    // SAFETY: it only accesses the memory that the caller promises; all other registers are restored.
     unsafe {
         asm!(
             "push {{r4-r11, lr}}",

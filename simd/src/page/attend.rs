@@ -1,27 +1,27 @@
-//! Attention over pages: scores, online softmax, weighted sum of values, part by part. The loop of the cache, and the
-//! one that is timed.
+//! Attention over pages, part by part: scores, online softmax, weighted sum of values. The cache runs this
+//! loop, and the benchmarks time it.
 //!
-//! A running maximum and sum for each query head make the result of any number of pages; two runs
-//! over different pages can be [`merge`]d. Who splits a sequence into spans at fixed places and
-//! merges them in order gets the same bits from any number of threads.
+//! A running maximum and sum per query head carry the result over any number of pages. Two runs over
+//! different pages can be [`merge`]d. A caller may split a sequence into spans at fixed positions and merge
+//! them in order. The bits then do not depend on the number of threads.
 
 use super::{MAX_HEADS, MAX_PART, MAX_PARTS, exp};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
 use tqkv_core::machine::Lanes;
 
-/// What one query head has seen so far, beside its accumulator.
+/// The running state of one query head, without its accumulator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
     /// Largest logit.
     pub max: f32,
-    /// Sum of exp(logit - max); the output is the accumulator divided by it. NaN from the first logit on that is
-    /// NaN or infinite.
+    /// Sum of exp(logit - max); the output is the accumulator divided by it. NaN as soon as a logit is NaN or
+    /// infinite.
     pub sum: f32,
 }
 
 impl Attention {
-    /// Nothing seen.
+    /// The state before any token.
     pub const EMPTY: Self = Self { max: f32::NEG_INFINITY, sum: 0.0 };
 }
 
@@ -31,8 +31,8 @@ impl Default for Attention {
     }
 }
 
-/// Keys and values of a sequence, and the queries that attend to them. They lie in parts (a page, a few uncompressed
-/// rows), each of which is scored and summed at once.
+/// Keys and values of a sequence, and the queries that attend to them. The tokens are stored in parts (a
+/// page, or a few uncompressed rows). Each part is scored and summed at once.
 pub trait Parts {
     /// One past the last token of the part that holds token `from`.
     fn part_end(&self, from: usize) -> usize;
@@ -40,35 +40,37 @@ pub trait Parts {
     /// Logits of tokens `from..to` of one part for every query head: `[heads, n]`.
     fn scores(&self, from: usize, to: usize, logits: &mut [f32]);
 
-    /// Multiplies what each head has summed by its factor ([`rescale`]).
+    /// Multiplies the sums of each head by its factor ([`rescale`]).
     fn rescale(&mut self, factors: &[f32]);
 
-    /// Whether the part that begins with token `from` may be taken together with the one that ends before it, which saves what is done
-    /// once for each: maxima, rounding of weights, sums that leave their registers.
+    /// Returns true if the part that begins with token `from` may be processed together with the part that
+    /// ends before it. This saves the work that is done once per part: maxima, rounding of weights, and
+    /// moving sums out of registers.
     fn joins(&self, _from: usize) -> bool {
         false
     }
 
-    /// Adds the weighted values of up to [`MAX_PARTS`] parts that follow each other.
+    /// Adds the weighted values of up to [`MAX_PARTS`] consecutive parts.
     fn accumulate(&mut self, parts: &[Part<'_>]);
 }
 
-/// Tokens `from..to` of one part, with the weight of each for each head: `[heads, n]`.
+/// Tokens `from..to` of one part, with one weight per head and token: `[heads, n]`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Part<'a> {
     /// The first token.
     pub from: usize,
-    /// One past the last.
+    /// One past the last token.
     pub to: usize,
-    /// Relative to each head's largest logit so far.
+    /// Weights, relative to each head's largest logit so far.
     pub weights: &'a [f32],
 }
 
-/// Attends with every query head over tokens `from..end`, part by part (or [`MAX_PARTS`] that join) and at most [`MAX_PART`] of
-/// each. `state` has one entry a head; what `parts` has summed in the end is to be divided by its `sum`.
+/// Attends with every query head over tokens `from..end`, part by part (or [`MAX_PARTS`] that join), with at
+/// most [`MAX_PART`] tokens of each. `state` has one entry per head. At the end, divide the sums of `parts`
+/// by its `sum`.
 ///
 /// # Panics
-/// More heads than [`MAX_HEADS`].
+/// There are more heads than [`MAX_HEADS`].
 pub fn attend(level: Level, parts: &mut impl Parts, mut from: usize, end: usize, state: &mut [Attention]) {
     let mut room = [[0.0; MAX_HEADS * MAX_PART]; MAX_PARTS];
     while from < end {
@@ -95,12 +97,12 @@ pub fn attend(level: Level, parts: &mut impl Parts, mut from: usize, end: usize,
     }
 }
 
-/// Turns logits (`[heads, n]`, 1/sqrt(dim) included) into weights relative to each head's running maximum, and
-/// takes them up in `state`. Returns by what the sums that each head made so far must be multiplied
-/// ([`rescale`]). Logits of -inf weigh nothing; one that is NaN makes the sum NaN. Equal to the bit on every level.
+/// Turns logits (`[heads, n]`, 1/sqrt(dim) included) into weights relative to each head's running maximum,
+/// and adds them to `state`. Returns the factors for the sums that each head has so far ([`rescale`]). A
+/// logit of -inf has weight 0; a NaN makes the sum NaN. The result is equal to the bit on every level.
 ///
 /// # Panics
-/// More heads than [`MAX_HEADS`].
+/// There are more heads than [`MAX_HEADS`].
 pub fn soften(level: Level, logits: &mut [f32], state: &mut [Attention]) -> [f32; MAX_HEADS] {
     assert!(state.len() <= MAX_HEADS, "at most MAX_HEADS heads");
     level.run(Soften { logits: &mut [logits], state })
@@ -116,7 +118,7 @@ pub fn rescale(factors: &[f32], dim: usize, sums: &mut [f32]) {
 }
 
 struct Soften<'a, 'b> {
-    /// `[heads, n]` of each part.
+    /// One `[heads, n]` per part.
     logits: &'a mut [&'b mut [f32]],
     state: &'a mut [Attention],
 }
@@ -128,7 +130,7 @@ impl Kernel for Soften<'_, '_> {
     fn run<I: Machine>(self, isa: I) -> [f32; MAX_HEADS] {
         let (mut factors, mut largest) = ([1.0; MAX_HEADS], [0.0; MAX_HEADS]);
         let heads = self.state.len();
-        // Of all heads first: each maximum waits for its lanes, and the next head's need not.
+        // All heads first: a maximum waits for its lanes, but not for the next head.
         for (h, (max, state)) in largest.iter_mut().zip(&*self.state).enumerate() {
             let parts = self.logits.iter().map(|part| of_head(part, h, heads));
             *max = larger(max_of(isa, parts), state.max);
@@ -140,7 +142,7 @@ impl Kernel for Soften<'_, '_> {
     }
 }
 
-/// What head `h` of `heads` has of a part.
+/// The values of head `h` of `heads` in a part.
 #[inline(always)]
 fn of_head(part: &[f32], h: usize, heads: usize) -> &[f32] {
     let n = part.len() / heads;
@@ -150,13 +152,14 @@ fn of_head(part: &[f32], h: usize, heads: usize) -> &[f32] {
 /// Lanes of a sum of weights.
 const LANES: usize = 16;
 
-/// The larger; the second where they cannot be compared.
+/// The larger number; the second one if they cannot be compared.
 #[inline(always)]
 fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// Lanes of a machine's register, the others `rest`: its folds wait four times, and not for each lane.
+/// The lanes as one register of the machine, the others `rest`. Its folds wait four times instead of once per
+/// lane.
 #[inline(always)]
 fn widen<I: Machine>(isa: I, lanes: [f32; LANES], rest: f32) -> I::V {
     let mut wide = [rest; 32];
@@ -164,7 +167,7 @@ fn widen<I: Machine>(isa: I, lanes: [f32; LANES], rest: f32) -> I::V {
     isa.load(&wide)
 }
 
-/// The largest of a head's logits; -inf where none is larger.
+/// The largest of a head's logits; -inf if none is larger.
 #[inline(always)]
 fn max_of<'a, I: Machine>(isa: I, parts: impl Iterator<Item = &'a [f32]>) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
@@ -182,7 +185,8 @@ fn max_of<'a, I: Machine>(isa: I, parts: impl Iterator<Item = &'a [f32]>) -> f32
     widen(isa, lanes, f32::NEG_INFINITY).max()
 }
 
-/// Turns the logits of head `h` of `heads` into weights relative to `max`; returns what sums made so far must be multiplied by.
+/// Turns the logits of head `h` of `heads` into weights relative to `max`. Returns the factor for the sums so
+/// far.
 #[inline(always)]
 fn soften_head<I: Machine>(
     isa: I,
@@ -196,7 +200,7 @@ fn soften_head<I: Machine>(
         let n = part.len() / heads;
         let logits = part.get_mut(h * n..(h + 1) * n).unwrap_or_default();
         if max == f32::NEG_INFINITY {
-            // NaN is not larger than anything, so it may be here.
+            // A comparison with NaN is false, so a logit may be NaN here.
             if logits.iter().any(|logit| logit.is_nan()) {
                 state.sum = f32::NAN;
             }
@@ -224,8 +228,8 @@ fn soften_head<I: Machine>(
     rescale
 }
 
-/// Joins what `from` has seen to what `into` has seen, one head each. Returns the factors for what
-/// `into` and `from` have summed: their sum is then that of both.
+/// Merges the state of `from` into `into`, for one head. Returns the factors for the accumulators of `into`
+/// and `from`; with these, their sum is the accumulator of both.
 pub fn merge(into: &mut Attention, from: &Attention) -> [f32; 2] {
     if from.max == f32::NEG_INFINITY && !from.sum.is_nan() {
         return [1.0, 0.0];

@@ -1,4 +1,5 @@
-//! What readers of value pages share: the lines of a column, where its sums go, and the seam between the two.
+//! Shared by the readers of value pages: the lines of a column, the place of its sums, and the trait between
+//! the two.
 
 use super::plan::Plan;
 use super::weights::{NO_HALVES, Products, RUN_LINES, Run, TOGETHER, bounds, step};
@@ -9,20 +10,20 @@ use core::ops::Range;
 /// Positions of a line of bit planes: dwords of 128 bits.
 pub(super) const WOVEN_POSITIONS: usize = 4;
 
-/// What is summed of one page: the lines of its columns.
+/// The part of one page that is summed: the lines of its columns.
 pub(super) struct Strip<'a> {
     /// Lines of all columns, one after the other.
     pub(super) body: &'a [Line],
     /// Lines of a column.
     pub(super) lines: usize,
-    /// Those of the runs that hold a token of the range.
+    /// The lines of a column whose runs hold a token of the range.
     pub(super) range: Range<usize>,
-    /// What is read soon, and not yet asked for.
+    /// Memory that is read soon, and not yet prefetched.
     pub(super) next: &'a [Line],
 }
 
 impl<'a> Strip<'a> {
-    /// The lines of the range of a column.
+    /// The lines of one column in the range.
     #[inline(always)]
     pub(super) fn column(&self, column: usize) -> &'a [Line] {
         let column = self.body.get(column * self.lines..(column + 1) * self.lines);
@@ -30,8 +31,9 @@ impl<'a> Strip<'a> {
     }
 }
 
-/// As many lines to ask for as `lines` has, of which `count` count as asked for; `lines` where no strip has so many, as to ask for what is
-/// there costs less than to look. One strip's after the other's: memory gives lines in a row sooner.
+/// Returns lines to prefetch, as many as `lines` has; `count` of them then count as prefetched. If no strip
+/// has enough, it returns `lines` itself: prefetching a line that is already there costs less than a check.
+/// The strips are taken one after the other, because memory delivers consecutive lines sooner.
 #[inline(always)]
 pub(super) fn ahead<'a>(parts: &mut [Given<'a>], lines: &'a [Line], count: usize) -> &'a [Line] {
     for Given { strip, .. } in parts {
@@ -43,19 +45,19 @@ pub(super) fn ahead<'a>(parts: &mut [Given<'a>], lines: &'a [Line], count: usize
     lines
 }
 
-/// Where the sums of a column go.
+/// The place of the sums of a column.
 pub(super) struct Out<'a> {
     pub(super) plan: &'a Plan,
     /// First code byte of the column.
     pub(super) column: usize,
     /// `[heads, dim]`
     pub(super) accs: &'a mut [f32],
-    /// What a step of each head's weights is worth; 0 where the head has none.
+    /// The value of one step of each head's weights; 0 if the head has no weights.
     pub(super) factors: &'a [f32; TOGETHER],
 }
 
 impl Out<'_> {
-    /// The coordinates of a head, and what a step of its weights is worth; `None` where it has no weights.
+    /// The coordinates of a head, and the value of one step of its weights; `None` if it has no weights.
     #[inline(always)]
     pub(super) fn head(&mut self, head: usize) -> Option<(&mut [f32], f32)> {
         let factor = self.factors[head];
@@ -63,7 +65,7 @@ impl Out<'_> {
         (factor != 0.0).then_some((acc, factor))
     }
 
-    /// Sums of one field as values; lanes beyond `POSITIONS` are further tokens.
+    /// Turns the sums of one field into values; lanes beyond `POSITIONS` are further tokens.
     #[inline(always)]
     pub(super) fn values<const POSITIONS: usize>(factor: f32, mut lanes: [i32; 16]) -> [f32; POSITIONS] {
         let mut half = 8;
@@ -107,7 +109,8 @@ impl Out<'_> {
         }
     }
 
-    /// Adds a head's sums of a field that lies beside that of the next byte, not beside the other fields.
+    /// Adds a head's sums of a field that is stored beside the field of the next byte, not beside the other
+    /// fields.
     #[inline(always)]
     fn add_field<const POSITIONS: usize>(&mut self, head: usize, field: usize, sums: [i32; 16]) {
         let first = self.plan.coordinate(self.column, field);
@@ -119,7 +122,7 @@ impl Out<'_> {
     }
 }
 
-/// Sums from those of the high and of the low 7 bits of the weights.
+/// Combines the sums for the high and for the low 7 bits of the weights.
 #[inline(always)]
 pub(super) fn join(high: [i32; 16], mut low: [i32; 16]) -> [i32; 16] {
     for (low, high) in low.iter_mut().zip(high) {
@@ -138,8 +141,8 @@ pub(super) fn load_weights<I: Machine, const DWORDS: usize>(isa: I, dwords: &[[u
     }
 }
 
-/// One head's sums of `N` of the `COUNT` levels a byte, from level `FIRST` on, over tokens whose levels are made: at most what registers
-/// hold.
+/// One head's sums of `N` of the `COUNT` levels per byte, from level `FIRST` on. The levels of the tokens are
+/// already made. `N` is at most what registers hold.
 #[inline(always)]
 pub(super) fn sum_levels<I, const COUNT: usize, const FIRST: usize, const N: usize, const DWORDS: usize>(
     isa: I,
@@ -173,10 +176,10 @@ where
 
 /// Tokens of one page that have weights.
 pub(super) struct Given<'a> {
-    /// Of all slots of the page, for each run of coordinates with one scale.
+    /// f16 scales of all slots of the page, for each run of coordinates with one scale.
     pub(super) scales: &'a [u16],
     pub(super) slots: usize,
-    /// The first slot, and how many there are.
+    /// The first slot; `n` is the number of slots.
     pub(super) from: usize,
     pub(super) n: usize,
     /// `[heads, n]`
@@ -196,29 +199,30 @@ impl<'a> Given<'a> {
     }
 }
 
-/// Parts to sum for the heads of a pass.
+/// The parts to sum for the heads of a pass.
 pub(super) struct Pass<'a, 'p> {
-    /// How the pages of all parts lie; they may differ in their number of slots.
+    /// The plan of the pages of all parts; the pages may differ in their number of slots.
     pub(super) plan: &'a Plan,
     /// Columns of a run of coordinates with one scale.
     pub(super) run_columns: usize,
     /// Dwords of a line that belong to the same four tokens.
     pub(super) positions: usize,
     pub(super) parts: &'a mut [Given<'p>],
-    /// The first head of the pass, and how many there are: at most [`TOGETHER`].
+    /// The first head of the pass; `heads` is the number of heads, at most [`TOGETHER`].
     pub(super) first: usize,
     pub(super) heads: usize,
     /// `[heads, dim]`
     pub(super) accs: &'a mut [f32],
-    /// For the rounded weights of all runs of tokens.
+    /// Workspace for the rounded weights of all runs of tokens.
     pub(super) room: &'a mut [Run],
 }
 
 impl<'p> Pass<'_, 'p> {
-    /// Rounds the weights of some heads of the pass and hands them to `columns`, one run of scales and one sign at a time. Weights are
-    /// unsigned on the machine, so negative ones (of the caller, or by scales of `q4_0`) are summed by themselves.
+    /// Rounds the weights of some heads of the pass and passes them to `columns`, one run of scales and one
+    /// sign at a time. Weights are unsigned on the machine. Negative ones (of the caller, or by scales of
+    /// `q4_0`) are therefore summed separately.
     ///
-    /// A part of each kernel, as a call between the two is 5 to 10 ns a page.
+    /// It is inlined into each kernel, because a call between the two costs 5 to 10 ns per page.
     #[inline(always)]
     pub(super) fn for_each_sign<I: Machine>(
         &mut self,
@@ -230,7 +234,7 @@ impl<'p> Pass<'_, 'p> {
             strip.next = fetch_scales(isa, strip.next, core::mem::take(scale_lines));
         }
         for r in 0..self.plan.runs {
-            // All heads before any is rounded: each bound waits for its lanes, and the next head's need not.
+            // All heads before any is rounded: a bound waits for its lanes, but not for the next head.
             let mut largest = [[0.0; 2]; TOGETHER];
             for (h, largest) in largest.iter_mut().enumerate().take(heads.end).skip(heads.start) {
                 *largest = bounds(isa, self.parts.iter().map(|part| part.products(self.first + h, r)));
@@ -247,8 +251,9 @@ impl<'p> Pass<'_, 'p> {
         }
     }
 
-    /// Rounds each head's products of a sign against its largest, with the scales of run `r`. `side` is where the largest of
-    /// that sign is. Returns the worth of a step of each head's weights: 0 where it has none.
+    /// Rounds each head's products of one sign against its largest, with the scales of run `r`. `side` is the
+    /// index of the largest product of that sign. Returns the value of one step of each head's weights: 0 if
+    /// the head has none.
     #[inline(always)]
     fn round<I: Machine>(
         &mut self,
@@ -282,7 +287,7 @@ impl<'p> Pass<'_, 'p> {
 
 /// Columns to sum over the tokens of their lines, with the weights of one run of scales and one sign.
 pub(super) struct Job<'a, 'p> {
-    /// The runs of their weights follow each other.
+    /// The parts, whose runs of weights are consecutive.
     pub(super) parts: &'a mut [Given<'p>],
     pub(super) columns: Range<usize>,
     pub(super) weights: &'a [Run],
@@ -291,6 +296,7 @@ pub(super) struct Job<'a, 'p> {
 
 /// How lines of codes are summed over tokens.
 pub(super) trait ValueCodes {
-    /// Sums all columns of a pass, and asks for as many lines of what is next. Each kernel is compiled apart.
+    /// Sums all columns of a pass, and prefetches as many of the next lines. Each kernel is compiled
+    /// separately.
     fn sum<I: Machine>(isa: I, pass: Pass<'_, '_>);
 }

@@ -8,15 +8,16 @@ const LEAST: f32 = -87.0;
 /// 1.5 * 2^23: adding it rounds to an integer, ties to even.
 const ROUND: f32 = 12_582_912.0;
 
-/// e^x for x <= 88 with relative error [`EXP_ERROR`]; 0 below -87, NaN of NaN, and anything above 88, which no weight
-/// relative to the largest logit is.
+/// e^x for x <= 88 with relative error [`EXP_ERROR`]; 0 below -87 and NaN for NaN. Above 88 the result is
+/// undefined; a logit minus the largest logit is never above 0.
 ///
-/// x = k ln 2 + r with |r| <= ln 2 / 2, then a polynomial of degree 7 (the coefficients of the
-/// Cephes library), its terms joined in pairs: one after the other, loops waited for them. Only additions and
-/// multiplications that are rounded one by one, so loops over it vectorise without changing a bit.
+/// x = k ln 2 + r with |r| <= ln 2 / 2. A polynomial of degree 7 (the coefficients of the Cephes library)
+/// then gives e^r. Its terms are added in pairs, because a chain of additions made loops wait. It uses only
+/// additions and multiplications that are rounded one by one, so loops over it vectorise without changing a
+/// bit.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    // A comparison that is false for NaN, which goes through.
+    // The comparison is false for NaN, so NaN passes through.
     let bounded = if x < LEAST { LEAST } else { x };
     let shifted = bounded * core::f32::consts::LOG2_E + ROUND;
     let k = shifted - ROUND;

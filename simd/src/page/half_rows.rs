@@ -1,8 +1,8 @@
 //! Keys or values as f16 rows: the uncompressed tier, and the baseline of every speed-up.
 //!
-//! As well tuned as the coded kernels: conversion in the load, fused multiply-add, sums of several
-//! keys or heads in flight, prefetch 8 KiB ahead. Fused operations and free order of sums: no
-//! bits are promised here.
+//! These kernels are tuned as well as the coded ones. The conversion is in the load, multiply-adds are fused,
+//! and sums of several keys or heads run at once. Prefetch is 2 KiB ahead at four places. Operations are
+//! fused and the order of sums is free, so the bits may differ between levels.
 
 use super::{Line, MAX_HEADS, bytes, bytes_mut};
 use crate::level::{Kernels, Level};
@@ -13,7 +13,7 @@ use tqkv_core::rotation;
 /// Groups of 32 coordinates of the largest head dim.
 const MAX_GROUPS: usize = MAX_HEAD_DIM / 32;
 
-/// How pages of f16 rows are arranged: row after row.
+/// The layout of pages of f16 rows: row after row.
 #[derive(Clone, Copy, Debug)]
 pub struct HalfPages {
     dim: usize,
@@ -21,7 +21,7 @@ pub struct HalfPages {
 }
 
 impl HalfPages {
-    /// Pages of `slots` rows of `dim` values (both multiples of 32), or `None`.
+    /// Pages of `slots` rows of `dim` values (both multiples of 32), or `None` for other numbers.
     pub fn new(dim: usize, slots: usize) -> Option<Self> {
         let fits = dim.is_multiple_of(32) && (32..=MAX_HEAD_DIM).contains(&dim) && slots.is_multiple_of(32);
         fits.then_some(Self { dim, slots })
@@ -44,10 +44,10 @@ impl HalfPages {
     /// Writes an `f16` block to a slot.
     ///
     /// # Panics
-    /// The memory is too short, the slot not in the page, or the block of another length.
+    /// The memory is too short, the slot is not in the page, or the block has another length.
     pub fn write(&self, page: &mut [Line], slot: usize, block: &[u8]) {
         let row = &mut page[slot * self.row_lines()..(slot + 1) * self.row_lines()];
-        assert_eq!(block.len(), 2 * self.dim, "an f16 block of this head dim");
+        assert_eq!(block.len(), 2 * self.dim, "an f16 block must have 2 * dim bytes");
         let halves = bytes_mut(row).as_flattened_mut().as_chunks_mut::<2>().0;
         for (to, &from) in halves.iter_mut().zip(block.as_chunks::<2>().0) {
             *to = u16::from_le_bytes(from).to_ne_bytes();
@@ -57,10 +57,10 @@ impl HalfPages {
     /// Reads a block back.
     ///
     /// # Panics
-    /// As [`HalfPages::write`].
+    /// The same conditions as [`HalfPages::write`].
     pub fn read(&self, page: &[Line], slot: usize, block: &mut [u8]) {
         let row = &page[slot * self.row_lines()..(slot + 1) * self.row_lines()];
-        assert_eq!(block.len(), 2 * self.dim, "an f16 block of this head dim");
+        assert_eq!(block.len(), 2 * self.dim, "an f16 block must have 2 * dim bytes");
         for (to, &from) in
             block.as_chunks_mut::<2>().0.iter_mut().zip(bytes(row).as_flattened().as_chunks::<2>().0)
         {
@@ -68,8 +68,8 @@ impl HalfPages {
         }
     }
 
-    /// Logits of slots `from..from + n` for up to [`MAX_HEADS`] queries (`[heads, dim]`): `out` is
-    /// `[heads, n]`. `next` as in [`super::KeyPages::scores`].
+    /// Logits of slots `from..from + n` for up to [`MAX_HEADS`] queries (`[heads, dim]`); `out` is
+    /// `[heads, n]`. `next` is the same as in [`super::KeyPages::scores`].
     ///
     /// # Panics
     /// The slots are not all in the page.
@@ -121,7 +121,7 @@ impl HalfPages {
     }
 }
 
-/// Runs `$body` with `$g` set to the number of groups where it is a common one, else to the bound.
+/// Runs `$body` with `$g` set to the number of groups if it is a common one, else to the bound.
 macro_rules! with_groups {
     ($groups:expr, $g:ident => $body:expr) => {
         match $groups {
@@ -145,11 +145,11 @@ macro_rules! with_groups {
     };
 }
 
-/// Places of a page that one query reads in turns: more lines of memory are under way than one
-/// place would have, which is a tenth of the speed.
+/// Places of a page that one query reads in turns. This keeps more lines of memory in flight than one place,
+/// which gains a tenth of the speed.
 const STREAMS: usize = 4;
 
-/// Lines that are asked for ahead at each place.
+/// Lines that are prefetched ahead at each place.
 const AHEAD: usize = 32;
 
 /// The rows of a page in the order in which they are read: row `i` of each stream in turns.
@@ -158,7 +158,7 @@ struct Streams<'a> {
     rows: &'a [Line],
     next: &'a [Line],
     groups: usize,
-    /// Rows of a stream; the last may have fewer.
+    /// Rows per stream; the last stream may have fewer.
     length: usize,
 }
 
@@ -168,8 +168,8 @@ impl<'a> Streams<'a> {
         Self { rows, next, groups, length: (rows.len() / groups).div_ceil(STREAMS) }
     }
 
-    /// Row `i` of stream `s` for one head, which waits for memory: its position in the page and its lines. Asks for those
-    /// ahead, on the next page past the end of the stream.
+    /// Row `i` of stream `s` for one head, which waits for memory: its position in the page and its lines.
+    /// Prefetches the lines ahead; past the end of the stream these are on the next page.
     #[inline(always)]
     fn row<I: Machine>(&self, isa: I, (s, i): (usize, usize)) -> Option<(usize, &'a [[u16; 32]])> {
         let at = s * self.length + i;
@@ -179,7 +179,7 @@ impl<'a> Streams<'a> {
             None => (self.rows, at + rows_ahead),
             Some(past) => (self.next, s * self.length + past),
         };
-        // Of a known number where there are any.
+        // A known number of lines, if there are any.
         if let Some(lines) = Self::lines(lines, row_ahead * self.groups, self.groups) {
             for line in lines {
                 isa.prefetch(line);
@@ -188,8 +188,8 @@ impl<'a> Streams<'a> {
         Some((at, super::halves(row).as_chunks::<32>().0))
     }
 
-    /// `count` lines from `column` on of row `i` of stream `s`, for several heads, whose products take as long as memory does: asks
-    /// for the same lines of the next page, so that memory is never idle.
+    /// `count` lines from `column` on of row `i` of stream `s`, for several heads. Their products take as
+    /// long as memory does. It prefetches the same lines of the next page, so that memory is never idle.
     #[inline(always)]
     fn columns<I: Machine>(
         &self,
@@ -227,7 +227,8 @@ impl Kernels for HalfScores<'_> {
         let heads = (self.queries.len() / (self.groups * 32)).min(MAX_HEADS);
         let mut head = 0;
         while head < heads {
-            // A sum has 32 lanes here, 16 with codes. Conditions on constants: a kernel that is never chosen is not compiled.
+            // A sum has 32 lanes here, and 16 with codes. The conditions are constants, so only the kernels
+            // that can be chosen are compiled.
             head += match heads - head {
                 8.. if const { most_heads::<I>() >= 8 } => self.many::<I, 8>(isa, head),
                 4.. if const { most_heads::<I>() >= 4 } => self.many::<I, 4>(isa, head),
@@ -239,13 +240,13 @@ impl Kernels for HalfScores<'_> {
     }
 }
 
-/// Heads for which sums of one row fit the registers.
+/// Number of heads for which the sums of one row fit the registers.
 const fn most_heads<I: Machine>() -> usize {
     if I::HEADS < I::CHAINS / 2 { I::HEADS } else { I::CHAINS / 2 }
 }
 
 impl HalfScores<'_> {
-    /// [`Self::one_head`] of as many groups as there are.
+    /// [`Self::one_head`] for the actual number of groups.
     fn one<I: Machine>(&mut self, isa: I, head: usize) -> usize {
         with_groups!(self.groups, G => isa.apart(
             #[inline(always)]
@@ -254,7 +255,7 @@ impl HalfScores<'_> {
         1
     }
 
-    /// [`Self::many_heads`] of as many groups as there are.
+    /// [`Self::many_heads`] for the actual number of groups.
     fn many<I: Machine, const H: usize>(&mut self, isa: I, head: usize) -> usize {
         with_groups!(self.groups, G => isa.apart(
             #[inline(always)]
@@ -337,7 +338,7 @@ impl Kernels for HalfAccumulate<'_> {
         let heads = self.acc.len() / (32 * self.groups);
         let mut head = 0;
         while head < heads {
-            // Conditions on constants: as many heads share a conversion as have their sums in the registers.
+            // The conditions are constants. All heads whose sums fit the registers share a conversion.
             head += match heads - head {
                 4.. if const { I::CHAINS >= 16 } => self.together::<I, 4, 2>(isa, head),
                 2.. if const { I::CHAINS < 16 && I::HEADS >= 2 } => self.together::<I, 2, 1>(isa, head),

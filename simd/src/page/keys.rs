@@ -1,8 +1,8 @@
-//! Keys: tiles of 16 tokens, one dword lane for each.
+//! Keys: tiles of 16 tokens, one dword lane per token.
 //!
-//! A line holds 4 code bytes of 16 tokens. One load, a shift and a table look-up give 64 levels; a
-//! dot product with 4 query bytes, the same for all lanes, adds to 16 scores at once: no horizontal
-//! sums. Appending writes single dwords; that needs no tail of rows and no closing of tiles.
+//! A line holds 4 code bytes of 16 tokens. One load, a shift and a table look-up give 64 levels. A dot
+//! product with 4 query bytes, the same for all lanes, adds to 16 scores at once, without horizontal sums.
+//! Appending writes single dwords, so there is no tail of rows and no closing of tiles.
 
 use super::plan::{MAX_WORDS, Packed, Plan, Woven, with_kernel};
 use super::query::Queries;
@@ -17,24 +17,25 @@ use tqkv_core::AnyCodec;
 /// Tokens of a tile.
 pub(super) const TILE: usize = 16;
 
-/// How pages of keys of one codec are arranged.
+/// The layout of pages of keys of one codec.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyPages {
     pub(super) plan: Plan,
     slots: usize,
-    // Counted once, as divisions take as long as a tile.
+    // Computed once, because a division takes as long as a tile.
     tile_lines: usize,
     scale_lines: usize,
     lines: usize,
 }
 
 impl KeyPages {
-    /// Pages of `slots` tokens (a multiple of [`SLOT_STEP`], at most [`MAX_SLOTS`]) of `codec`, or
-    /// `None` where the number is not that or the codec has no page kernels (`f16`, `f8`, `u4`: there are no levels).
+    /// Pages of `slots` tokens of `codec`. `slots` is a multiple of [`SLOT_STEP`] and at most [`MAX_SLOTS`].
+    /// Returns `None` for other numbers, or if the codec has no page kernels (`f16`, `f8` and `u4` have no
+    /// levels).
     pub fn new(codec: &AnyCodec, slots: usize) -> Option<Self> {
         let fits = slots.is_multiple_of(SLOT_STEP) && (1..=MAX_SLOTS).contains(&slots);
         let plan = Plan::new(codec).filter(|_| fits)?;
-        // For each tile and run 16 halves.
+        // 16 halves per tile and run.
         let (tile_lines, scale_lines) = (plan.word_count(), slots * plan.runs / 32);
         Some(Self { plan, slots, tile_lines, scale_lines, lines: scale_lines + slots / TILE * tile_lines })
     }
@@ -52,10 +53,13 @@ impl KeyPages {
     /// Writes a block (as stored) to a slot.
     ///
     /// # Panics
-    /// The memory is shorter than [`KeyPages::lines`], the slot not below [`KeyPages::slots`], or
-    /// the block of another length.
+    /// The memory is shorter than [`KeyPages::lines`], the slot is not below [`KeyPages::slots`], or the
+    /// block has another length.
     pub fn write(&self, page: &mut [Line], slot: usize, block: &[u8]) {
-        assert!(slot < self.slots && block.len() == self.plan.block_bytes, "slot and block of this page");
+        assert!(
+            slot < self.slots && block.len() == self.plan.block_bytes,
+            "the slot or the block does not fit the page"
+        );
         let (mut scales, mut words) = ([0; 32], [[0; 4]; MAX_WORDS]);
         self.plan.words(block, &mut scales, &mut words);
         let (tile, lane) = (slot / TILE, slot % TILE);
@@ -73,9 +77,12 @@ impl KeyPages {
     /// Reads a block back, as it was written.
     ///
     /// # Panics
-    /// As [`KeyPages::write`].
+    /// The same conditions as [`KeyPages::write`].
     pub fn read(&self, page: &[Line], slot: usize, block: &mut [u8]) {
-        assert!(slot < self.slots && block.len() == self.plan.block_bytes, "slot and block of this page");
+        assert!(
+            slot < self.slots && block.len() == self.plan.block_bytes,
+            "the slot or the block does not fit the page"
+        );
         let (mut scales, mut words) = ([0; 32], [[0; 4]; MAX_WORDS]);
         let (tile, lane) = (slot / TILE, slot % TILE);
         let (head, body) = page[..self.lines].split_at(self.scale_lines);
@@ -90,20 +97,20 @@ impl KeyPages {
         self.plan.block(&scales, &words, block);
     }
 
-    /// Makes rotated queries ready, back to back ([`tqkv_core::AnyCodec::rotate_query`]): at most [`super::MAX_HEADS`], more
-    /// are left out. Each run of coordinates that has a scale of its own in the blocks has one in the query:
-    /// largest |q| / 127, rounded to nearest. A query that is not finite scores NaN.
+    /// Prepares rotated queries, back to back ([`tqkv_core::AnyCodec::rotate_query`]); only the first
+    /// [`super::MAX_HEADS`] are used. If a run of coordinates has its own scale in the blocks, it has one in
+    /// the query: largest |q| / 127, rounded to nearest. A query that is not finite scores NaN.
     pub fn queries(&self, level: Level, rotated: &[f32]) -> Queries {
         let mut queries = Queries::EMPTY;
         queries.set(level, &self.plan, rotated);
         queries
     }
 
-    /// Logits of slots `from..from + n` for every query: `out` is `[queries.len(), n]`, without
-    /// the factor 1/sqrt(dim). Equal to the bit on every level.
+    /// Logits of slots `from..from + n` for every query, without the factor 1/sqrt(dim): `out` is
+    /// `[queries.len(), n]`. They are equal to the bit on every level.
     ///
-    /// `next` is memory that will be read soon, usually the same tokens' values or the next page:
-    /// it is fetched to the cache meanwhile. Empty where there is none.
+    /// `next` is memory that will be read soon, usually the values of the same tokens or the next page. It is
+    /// prefetched meanwhile. Pass an empty slice if there is none.
     ///
     /// # Panics
     /// The memory is shorter than [`KeyPages::lines`], or the slots are not all in the page.
@@ -120,7 +127,7 @@ impl KeyPages {
             return;
         }
         let n = out.len() / queries.len();
-        assert!(from + n <= self.slots, "slots of this page");
+        assert!(from + n <= self.slots, "the slots must be in the page");
         if n == 0 {
             return;
         }
@@ -128,7 +135,7 @@ impl KeyPages {
     }
 }
 
-/// [`KeyPages::scores`] inside an instruction set.
+/// [`KeyPages::scores`] for one instruction set.
 struct Scores<'a> {
     pages: &'a KeyPages,
     page: &'a [Line],
@@ -146,11 +153,12 @@ impl Kernels for Scores<'_> {
 }
 
 impl Scores<'_> {
-    /// Goes over the tiles once for as many heads as registers hold. The first pass asks for what is next.
+    /// Goes over the tiles once for as many heads as registers hold. The first pass prefetches the next
+    /// memory.
     fn passes<I: Machine, C: KeyCodes>(&mut self, isa: I) {
         let mut head = 0;
         while head < self.queries.count {
-            // Conditions on constants: a kernel that is never chosen is not compiled.
+            // The conditions are constants, so only the kernels that can be chosen are compiled.
             head += match self.queries.count - head {
                 8.. if const { I::HEADS >= 8 && C::HEADS.has(8) } => self.pass::<I, C, 8>(isa, head),
                 4.. if const { I::HEADS >= 4 && C::HEADS.has(4) } => self.pass::<I, C, 4>(isa, head),
@@ -164,7 +172,7 @@ impl Scores<'_> {
         }
     }
 
-    /// Scores of all tiles for `H` heads from `head` on; returns `H`.
+    /// Scores all tiles for `H` heads, starting at `head`; returns `H`.
     fn pass<I: Machine, C: KeyCodes, const H: usize>(&mut self, isa: I, head: usize) -> usize {
         isa.apart(
             #[inline(always)]
@@ -194,8 +202,9 @@ impl Scores<'_> {
         }
     }
 
-    /// Copies a tile's logits of heads from `head` on out. By value: logits that are lent to [`Self::store_edge`] lie in memory for
-    /// every tile, and reading back what was just written there took a quarter of the time of four heads.
+    /// Copies the logits of a tile for the heads from `head` on to the output. It takes them by value: logits
+    /// that are lent to [`Self::store_edge`] are in memory for every tile. Reading them back right after the
+    /// write took a quarter of the time of four heads.
     #[inline(always)]
     fn store<const H: usize>(&mut self, tile: usize, head: usize, logits: [[f32; TILE]; H]) {
         let start = tile * TILE;
@@ -203,7 +212,7 @@ impl Scores<'_> {
             return self.store_edge(start, head, logits);
         };
         for (h, logits) in logits.iter().enumerate() {
-            // Heads past the last have no row.
+            // Heads past the last one have no row.
             let row = (head + h) * self.n + at;
             if let Some(out) = self.out.get_mut(row..row + TILE) {
                 out.copy_from_slice(logits);
@@ -211,7 +220,8 @@ impl Scores<'_> {
         }
     }
 
-    /// [`Self::store`] of a tile that is not whole: drops lanes outside of the range. Apart, as what it needs was computed for every tile.
+    /// [`Self::store`] for a tile that is not whole: drops lanes outside the range. It is a separate
+    /// function, because otherwise its inputs were computed for every tile.
     #[cold]
     #[inline(never)]
     fn store_edge<const H: usize>(&mut self, start: usize, head: usize, logits: [[f32; TILE]; H]) {
@@ -226,7 +236,7 @@ impl Scores<'_> {
     }
 }
 
-/// The logits of one tile, with the lines of a run, for `H` heads from that one on.
+/// The logits of one tile for `H` heads, starting at `head`. `run_lines` is the number of lines of a run.
 #[inline(always)]
 fn score_tile<I: Machine, C: KeyCodes, const H: usize>(
     isa: I,
@@ -260,7 +270,7 @@ fn score_tile<I: Machine, C: KeyCodes, const H: usize>(
     logits
 }
 
-/// Into how many parts each of `heads` sums is split, where `chains` fit the registers.
+/// Number of parts into which each of `heads` sums is split, if `chains` sums fit the registers.
 const fn parts(chains: usize, heads: usize) -> usize {
     match chains / heads {
         0 | 1 => 1,
@@ -269,7 +279,7 @@ const fn parts(chains: usize, heads: usize) -> usize {
     }
 }
 
-/// Numbers of heads that kernels of a codec are compiled for.
+/// Numbers of heads for which kernels of a codec are compiled.
 #[derive(Clone, Copy)]
 enum Heads {
     One,
@@ -287,23 +297,23 @@ impl Heads {
     }
 }
 
-/// How lines of codes meet queries.
+/// How lines of codes are multiplied with queries.
 trait KeyCodes {
-    /// Codes of one byte or byte column.
+    /// Codes per byte or byte column.
     const FIELDS: usize;
-    /// Lines of a byte column.
+    /// Lines per byte column.
     const DEPTH: usize;
-    /// Levels, ready for look-ups.
+    /// Levels, prepared for look-ups.
     type Table<I: Machine>: Copy;
 
-    /// Numbers of heads that kernels are made for.
+    /// Numbers of heads for which kernels are compiled.
     const HEADS: Heads;
 
-    /// Makes levels ready.
+    /// Prepares the levels.
     fn table<I: Machine>(isa: I, plan: &Plan) -> Self::Table<I>;
 
-    /// Integer dot products of the lines of one run with the first `H` of the queries that `words` begins with; `next`, as
-    /// many lines, is prefetched.
+    /// Integer dot products of the lines of one run with the first `H` queries in `words`. Prefetches `next`,
+    /// which has the same number of lines.
     fn dot<I: Machine, const H: usize>(
         isa: I,
         lines: &[Line],
@@ -313,7 +323,7 @@ trait KeyCodes {
     ) -> [I::Sum; H];
 }
 
-/// The words of every query for one line of each field, where there are eight of these.
+/// The words of every query for one line of each of eight fields.
 #[inline(always)]
 fn words_at(words: &[u32], at: usize) -> &[u32; 8 * MAX_HEADS] {
     words.get(at * MAX_HEADS..).and_then(|words| words.first_chunk()).unwrap_or(&[0; 8 * MAX_HEADS])
@@ -351,11 +361,11 @@ impl<C: Planes> Woven<C> {
 impl<C: Planes> KeyCodes for Woven<C> {
     const FIELDS: usize = 8;
     const DEPTH: usize = <C as Planes>::DEPTH;
-    /// With whether the ring begins at the third byte.
+    /// The levels, and true if the ring begins at the third byte.
     type Table<I: Machine> = (I::Levels, bool);
 
-    /// Levels cost so much more than products that two or three heads are cheapest as four, of which
-    /// some are thrown away; eight are twice four.
+    /// Levels cost much more than products. Two or three heads are therefore cheapest as four, with some
+    /// results dropped; eight heads are twice four.
     const HEADS: Heads = if C::IS_SMALL { Heads::One } else { Heads::OneOrFour };
 
     #[inline(always)]
@@ -431,7 +441,7 @@ impl<const BITS: usize> KeyCodes for Packed<BITS> {
         next: &[Line],
     ) -> [I::Sum; H] {
         let mut sums = [[isa.zero(); 4]; H];
-        // One step: so many lines, and so many query words that they take.
+        // One step: its number of lines, and the number of query words that they take.
         macro_rules! steps {
         ($lines:literal, $words:literal, |$line:ident| [$($levels:expr),*]) => {{
             let (lines, next) = (lines.as_chunks::<$lines>().0, next.as_chunks::<$lines>().0);

@@ -1,9 +1,8 @@
 //! Pages: codes of a run of tokens, arranged in memory for the kernels that attend over them.
 //!
-//! The caller owns the memory, a slice of [`Line`]s; [`KeyPages`] and [`ValuePages`] say how many
-//! a page takes and put blocks in and take them out unchanged, in any order: appending is
-//! writing the next slot, truncating is forgetting the last ones. The arrangement is private and
-//! never stored; files hold blocks.
+//! The caller owns the memory, a slice of [`Line`]s. [`KeyPages`] and [`ValuePages`] give the size of a page,
+//! write blocks to it and read them back unchanged, in any order. Appending writes the next slot; truncating
+//! only forgets the last slots. The layout is private and never stored; files hold blocks.
 //!
 //! ```text
 //! keys    tile of 16 tokens: line = 4 code bytes of each, so 16 dot products fill 16 lanes
@@ -11,10 +10,10 @@
 //! scales  f16, at the head of the page, so that both are streams of whole lines
 //! ```
 //!
-//! Scores multiply an int8 query with int8 levels in exact integer arithmetic: the logits are
-//! equal to the bit on every level of the machine. Sums of values do the same with 14-bit weights.
-//! What that costs in accuracy is under 1 % of a logit's spread; the exact levels in `f32`, on
-//! stored blocks, are in [`crate::codec`].
+//! Scores multiply an int8 query with int8 levels in exact integer arithmetic. The logits are therefore equal
+//! to the bit on every level of the machine. Sums of values do the same with 14-bit weights. The cost in
+//! accuracy is under 1 % of a logit's spread. [`crate::codec`] has the exact levels in `f32`, on stored
+//! blocks.
 
 mod attend;
 mod columns;
@@ -38,23 +37,23 @@ pub use query::Queries;
 pub use rows::{narrow_rows, row_scores, row_sums, widen_rows};
 pub use values::{ValuePages, ValuePart};
 
-/// Most query heads of a call: a larger GQA group takes several.
+/// Maximum number of query heads per call; a larger GQA group takes several calls.
 pub const MAX_HEADS: usize = 8;
 
-/// Most tokens of a page: what keeps sums of values inside `i32`.
+/// Maximum number of tokens of a page; it keeps sums of values inside `i32`.
 pub const MAX_SLOTS: usize = 512;
 
-/// Most tokens of a part: what is scored at once.
+/// Maximum number of tokens of a part, which is scored at once.
 pub const MAX_PART: usize = 128;
 
-/// Most parts that are softened and summed together.
+/// Maximum number of parts that are softened and summed together.
 pub const MAX_PARTS: usize = 2;
 
-/// Tokens of a page are a multiple of this.
+/// The number of tokens of a page is a multiple of this.
 pub const SLOT_STEP: usize = 32;
 
-/// Asks for the first lines of a page that is read soon, as many as the present page has beyond those that
-/// its loop goes through: its scales. Returns the others.
+/// Prefetches the first lines of a page that is read soon: its scales, as many lines as the present page has.
+/// Returns the other lines, which the loop of the present page prefetches.
 #[inline(always)]
 fn fetch_scales<I: crate::lines::Machine>(isa: I, next: &[Line], scales: usize) -> &[Line] {
     let (first, others) = next.split_at(scales.min(next.len()));
@@ -62,8 +61,8 @@ fn fetch_scales<I: crate::lines::Machine>(isa: I, next: &[Line], scales: usize) 
     others
 }
 
-/// Asks for lines that are read soon. Codes of `BITS` bits, 0 for trellis codes: from 3 bits on a page leaves the first level
-/// before it is read, so the second is asked to hold it.
+/// Prefetches lines that are read soon. `BITS` is the width of the codes, or 0 for trellis codes. From 3 bits
+/// on, a page leaves the first level before it is read, so it is prefetched to the second level.
 #[inline(always)]
 fn prefetch<I: crate::lines::Machine, const BITS: usize>(isa: I, lines: &[Line]) {
     for line in lines {
@@ -71,7 +70,7 @@ fn prefetch<I: crate::lines::Machine, const BITS: usize>(isa: I, lines: &[Line])
     }
 }
 
-/// Lines of one step. No `array::from_fn`: it may be compiled without the instruction set.
+/// The lines of one step. `array::from_fn` may be compiled without the instruction set, so it is not used.
 #[inline(always)]
 fn read_lines<I: crate::lines::Machine, const DEPTH: usize>(
     isa: I,
@@ -84,19 +83,20 @@ fn read_lines<I: crate::lines::Machine, const DEPTH: usize>(
     read
 }
 
-/// As many lines to ask for as `lines` has: `next`, or where these are fewer the lines themselves. To ask for what is there costs
-/// less than to look, line by line, whether there is something to ask for.
+/// Returns lines to prefetch, as many as `lines` has: those of `next`, or `lines` itself if `next` has fewer.
+/// Prefetching a line that is already there costs less than a check per line.
 #[inline(always)]
 fn ahead_of<'a>(lines: &'a [Line], next: &'a [Line]) -> &'a [Line] {
     next.get(..lines.len()).unwrap_or(lines)
 }
 
-/// Asks for the line in which a value begins: what is read soon, such as that which says where a page is.
+/// Prefetches the line in which a value begins. Use it for data that is read soon, such as the descriptor of
+/// a page.
 #[inline]
 pub fn ask_for<T>(value: &T) {
     let at: *const T = value;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which reads nothing that the program can see; every processor of this architecture has it.
+    // SAFETY: the hint reads nothing that the program can see. Every processor of this architecture has it.
     unsafe {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
@@ -116,7 +116,7 @@ pub(crate) fn bytes(lines: &[Line]) -> &[[u8; 64]] {
     bytemuck::cast_slice(lines)
 }
 
-/// The bytes of lines, to write.
+/// The bytes of lines, mutable.
 #[inline(always)]
 pub(crate) fn bytes_mut(lines: &mut [Line]) -> &mut [[u8; 64]] {
     bytemuck::cast_slice_mut(lines)

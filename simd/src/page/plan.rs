@@ -1,9 +1,11 @@
-//! How the codes of a codec lie in a page and what they mean as signed bytes: the seam between
-//! codecs and page kernels.
+//! The layout of a codec's codes in a page, and their meaning as signed bytes: the interface between codecs
+//! and page kernels.
 //!
-//! Of a [`Layout`] follow the [`Rows`] of a page, and of those the kernel that reads them ([`with_kernel`]), so a codec of a
-//! known layout has page kernels by itself. For another layout, say in [`rows`] what its lines are, and in [`Plan::words`]
-//! and [`Plan::block`] how blocks become such lines and back. `f16` has none: its pages are rows of values; yardsticks have none and are decoded.
+//! A [`Layout`] determines the [`Rows`] of a page, and the rows determine the kernel that reads them
+//! ([`with_kernel`]). A codec of a known layout therefore has page kernels without further code. For a new
+//! layout, describe its lines in [`rows`], and the conversion between blocks and lines in [`Plan::words`] and
+//! [`Plan::block`]. `f16` has no kernels here: its pages are rows of values. The codecs for comparison have
+//! none either and are decoded.
 
 use super::trellis::Planes;
 use core::marker::PhantomData;
@@ -17,14 +19,14 @@ pub(super) const MAX_WORDS: usize = 256;
 pub(super) struct Packed<const BITS: usize>;
 
 impl<const BITS: usize> Packed<BITS> {
-    /// Codes of a byte, or of a column.
+    /// Codes per byte or per column.
     pub(super) const CODES: usize = if BITS == 3 { 8 } else { 8 / BITS };
 }
 
 /// Lines of bit planes of the codec `C`.
 pub(super) struct Woven<C>(PhantomData<C>);
 
-/// What the bytes of a line are.
+/// The contents of the bytes of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rows {
     /// Eight neighbouring codes.
@@ -35,7 +37,7 @@ pub(super) enum Rows {
     Nibbles,
     /// Two codes of coordinates 16 apart (`q4_0`).
     SplitNibbles,
-    /// A code.
+    /// One code.
     Bytes,
     /// Columns of three bytes with eight codes of 3 bits.
     Triples,
@@ -43,14 +45,14 @@ pub(super) enum Rows {
     Planes {
         /// Lines of a unit, or of two units that share symbols of pairs.
         depth: usize,
-        /// Those of them that hold the symbols.
+        /// The number of these lines that hold symbols.
         paired: usize,
-        /// Codes lie side by side in a block, and are taken apart when they enter a page.
+        /// True if codes are side by side in a block; they are split when they enter a page.
         dense: bool,
     },
 }
 
-/// What the bytes of the lines of a codec are, where it has page kernels.
+/// The contents of the lines of a codec, if it has page kernels.
 const fn rows<C: Code>() -> Option<Rows> {
     let (depth, paired) = (<C as Planes>::DEPTH, <C as Planes>::PAIRED);
     Some(match C::LAYOUT {
@@ -67,12 +69,13 @@ const fn rows<C: Code>() -> Option<Rows> {
     })
 }
 
-/// Whether lines of a codec are bit planes.
+/// Returns true if lines of a codec are bit planes.
 pub(super) const fn is_woven<C: Code>() -> bool {
     matches!(rows::<C>(), Some(Rows::Planes { .. }))
 }
 
-/// Runs `$body` with the type `$kernel` set to how lines of a plan are read. Codecs with the same rows share a kernel.
+/// Runs `$body` with the type `$kernel` set to the reader of a plan's lines. Codecs with the same rows share
+/// a kernel.
 macro_rules! with_kernel {
     ($plan:expr, $kernel:ident => $body:expr) => {{
         use crate::page::plan::{Packed, Rows, Woven, is_woven};
@@ -88,7 +91,7 @@ macro_rules! with_kernel {
             Rows::Triples => packed!(3),
             Rows::Nibbles | Rows::SplitNibbles => packed!(4),
             Rows::Bytes => packed!(8),
-            // A condition on a constant: kernels of other codecs are not compiled.
+            // The condition is a constant, so kernels of other codecs are not compiled.
             Rows::Planes { .. } => tqkv_core::with_code!($plan.id, PlaneCode => if const { is_woven::<PlaneCode>() } {
                 type $kernel = Woven<PlaneCode>;
                 $body
@@ -100,33 +103,34 @@ macro_rules! with_kernel {
 }
 pub(super) use with_kernel;
 
-/// A codec, as the kernels see it.
+/// A codec as the kernels see it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) id: CodecId,
     pub(super) dim: usize,
     pub(super) rows: Rows,
-    /// Bytes before the first of a plane, in trellis codes copies of the end of the ring: 2 where a plane is no
-    /// whole number of dwords, so that the ring closes at the end of one; else 0.
+    /// Bytes before the first byte of a plane. It is 2 if a plane is not a whole number of dwords, else 0. In
+    /// trellis codes these bytes are copies of the end of the ring, so that the ring closes at the end of a
+    /// dword.
     pub(super) pad: usize,
-    /// Coordinates under one scale, and runs of these.
+    /// Coordinates with one scale; `runs` is the number of such runs.
     pub(super) run: usize,
     pub(super) runs: usize,
-    /// Value of a code: `levels[code] * unit`; unused at 8 bits, where codes are the levels. Shorter
-    /// tables repeat, so that a look-up may see junk above the code.
+    /// The value of a code is `levels[code] * unit`. Unused at 8 bits, where codes are the levels. Shorter
+    /// tables repeat, so that the bits above a code in an index do not matter.
     pub(super) levels: [i8; 64],
     pub(super) unit: f32,
     pub(super) block_bytes: usize,
 }
 
 impl Plan {
-    /// The plan of a codec, where there is one.
+    /// The plan of a codec, if it has page kernels.
     pub(super) fn new(codec: &AnyCodec) -> Option<Self> {
         let (id, dim) = (codec.id(), codec.dim());
         let rows = with_code!(id, C => const { rows::<C>() })?;
         let run = if matches!(id.layout(), Layout::Runs { .. }) { 32 } else { dim };
         let pad = if matches!(rows, Rows::Planes { .. }) { dim / 8 % 4 } else { 0 };
-        // Tables repeat by powers of two, as indices are masked.
+        // Tables repeat by powers of two, because indices are masked.
         let levels = match id.levels() {
             Levels::Values => return None,
             Levels::Codes(_) => core::array::from_fn(|code| (code % 16) as i8 - 8),
@@ -153,12 +157,12 @@ impl Plan {
         })
     }
 
-    /// Whether lines are bit planes.
+    /// Returns true if lines are bit planes.
     pub(super) const fn is_woven(&self) -> bool {
         matches!(self.rows, Rows::Planes { .. })
     }
 
-    /// Codes in one byte (or in a byte column of several lines).
+    /// Codes in one byte, or in a byte column of several lines.
     pub(super) const fn fields(&self) -> usize {
         match self.rows {
             Rows::Bytes => 1,
@@ -168,12 +172,12 @@ impl Plan {
         }
     }
 
-    /// Dwords (or columns of dwords) that a tile's lines step through: 4 bytes of codes.
+    /// Number of dwords (or columns of dwords) of a tile; each is 4 bytes of codes.
     pub(super) const fn units(&self) -> usize {
         (self.dim / self.fields() + self.pad).div_ceil(4)
     }
 
-    /// Lines of one unit, or of two that share lines.
+    /// Lines of one unit, or of two units that share lines.
     pub(super) const fn depth(&self) -> usize {
         match self.rows {
             Rows::Ones | Rows::Twos | Rows::Nibbles | Rows::SplitNibbles | Rows::Bytes => 1,
@@ -199,8 +203,8 @@ impl Plan {
         }
     }
 
-    /// Coordinate of field `field` of byte `byte` of the codes; not below the head dim where the byte is none of
-    /// a coordinate's.
+    /// Coordinate of field `field` of byte `byte` of the codes. A padding byte gives an index at or above the
+    /// head dim.
     pub(super) const fn coordinate(&self, byte: usize, field: usize) -> usize {
         match self.rows {
             Rows::Ones | Rows::Twos | Rows::Nibbles | Rows::Bytes | Rows::Triples => {
@@ -222,12 +226,12 @@ impl Plan {
         }
     }
 
-    /// Where byte `i` of line `k` of a unit's depth is in the bytes of the words.
+    /// The position of byte `i` of line `k` of a unit in the bytes of the words.
     const fn word_byte(&self, i: usize, k: usize) -> usize {
         (i / 4 * self.depth() + k) * 4 + i % 4
     }
 
-    /// The same of byte `i` of plane `k`; planes of pairs come after the coded one.
+    /// The position of byte `i` of plane `k`; planes of pairs come after the coded plane.
     const fn woven_byte(&self, i: usize, k: usize) -> usize {
         if self.paired() == 0 {
             self.word_byte(i + self.pad, k)
@@ -239,7 +243,7 @@ impl Plan {
         }
     }
 
-    /// The planes of a trellis code: where each begins in the codes, and its bytes.
+    /// The planes of a trellis code: the start of each in the codes, and its number of bytes.
     fn planes(&self) -> impl Iterator<Item = (usize, usize)> {
         let n = self.dim / 8;
         let (count, bytes) = match self.paired() {
@@ -249,7 +253,7 @@ impl Plan {
         core::iter::once((0, n)).chain((0..count).map(move |k| (n + k * bytes, bytes)))
     }
 
-    /// Takes a block apart: scale of each run (f16 bits), and code bytes in dwords.
+    /// Splits a block into the scale of each run (f16 bits) and its code bytes in dwords.
     pub(super) fn words(&self, block: &[u8], scales: &mut [u16; 32], words: &mut [[u8; 4]; MAX_WORDS]) {
         let run_bytes = self.block_bytes / self.runs;
         let code_bytes = run_bytes - 2;
@@ -298,7 +302,7 @@ impl Plan {
         }
     }
 
-    /// Planes of a block to those of a page.
+    /// Copies the planes of a block to those of a page.
     fn weave(&self, codes: &[u8], flat: &mut [u8]) {
         for (k, (first, len)) in self.planes().enumerate() {
             for (i, &byte) in codes[first..first + len].iter().enumerate() {
@@ -320,7 +324,7 @@ impl Plan {
         }
     }
 
-    /// Dense codes of `bits` bits to planes.
+    /// Splits dense codes of `bits` bits into planes.
     fn slice(&self, bits: usize, codes: &[u8], flat: &mut [u8]) {
         let n = self.dim / 8;
         for i in 0..n {
@@ -352,12 +356,13 @@ impl Plan {
     }
 }
 
-/// The byte and the bit where code `t` of dense codes of `bits` bits begins.
+/// The byte and the bit at which code `t` of dense codes of `bits` bits begins.
 const fn dense_place(bits: usize, t: usize) -> (usize, usize) {
     (t * bits / 8, t * bits % 8)
 }
 
-/// Bit i of byte k becomes bit k of byte i: three swaps, of bits, of pairs and of nibbles. Its own inverse.
+/// Bit i of byte k becomes bit k of byte i, by three swaps: of bits, of pairs and of nibbles. It is its own
+/// inverse.
 const fn transpose(bytes: [u8; 8]) -> [u8; 8] {
     let mut x = u64::from_le_bytes(bytes);
     let mut swap = (x ^ (x >> 7)) & 0x00aa_00aa_00aa_00aa;
@@ -369,9 +374,13 @@ const fn transpose(bytes: [u8; 8]) -> [u8; 8] {
     x.to_le_bytes()
 }
 
-/// Eight dense 3-bit codes as a column of three bytes: codes 0, 1 and the low bits of 6; codes 2,
-/// 3 and the low bits of 7; codes 4, 5 and the high bits of 6 and 7. Two codes a byte are then a
-/// shift away, and the split ones a shift and a select.
+/// Stores eight dense 3-bit codes as a column of three bytes:
+///
+/// * codes 0, 1 and the low bits of 6;
+/// * codes 2, 3 and the low bits of 7;
+/// * codes 4, 5 and the high bits of 6 and 7.
+///
+/// Reading two codes of a byte then takes a shift. The split codes take a shift and a select.
 fn to_column([a, b, c]: [u8; 3]) -> [u8; 3] {
     let x = u32::from_le_bytes([a, b, c, 0]);
     let column = [

@@ -6,16 +6,17 @@ use crate::level::{Kernel, Level};
 use crate::lines::Machine;
 use tqkv_core::MAX_HEAD_DIM;
 
-/// Most runs of 32 coordinates with a scale of their own.
+/// Maximum number of runs of 32 coordinates with their own scale.
 const MAX_RUNS: usize = MAX_HEAD_DIM / 32;
 
-/// Words of a query, and as many more as a step of the kernels takes.
+/// Words of a query, and padding for one step of the kernels.
 const WORDS: usize = MAX_HEAD_DIM / 4 + 8;
 
-/// What the dot products of one query head are worth.
+/// The values of the dot products of one query head.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
-    /// For each run: what an integer dot product is worth, and what a biased one has too much.
+    /// For each run, the value of one unit of an integer dot product; the next field is the excess of a
+    /// biased one.
     pub(super) factors: [f32; MAX_RUNS],
     pub(super) biases: [i32; MAX_RUNS],
 }
@@ -24,12 +25,12 @@ impl Head {
     const ZERO: Self = Self { factors: [0.0; MAX_RUNS], biases: [0; MAX_RUNS] };
 }
 
-/// Up to [`MAX_HEADS`] query heads of one GQA group, ready for [`super::KeyPages::scores`]: about 9 KiB,
-/// made once for each token and layer and used for every page.
+/// Up to [`MAX_HEADS`] query heads of one GQA group, prepared for [`super::KeyPages::scores`]. They take
+/// about 9 KiB, and are made once per token and layer and used for every page.
 #[derive(Clone, Debug)]
 pub struct Queries {
-    /// Four bytes for each unit and field, units first, and of every head: the words that meet the same levels are neighbours, so
-    /// kernels go through one slice whatever the number of heads.
+    /// Four bytes per unit, field and head, in this order. Words for the same levels are neighbours, so
+    /// kernels read one slice for any number of heads.
     pub(super) words: [[u32; MAX_HEADS]; WORDS],
     pub(super) heads: [Head; MAX_HEADS],
     pub(super) count: usize,
@@ -42,15 +43,15 @@ impl Default for Queries {
 }
 
 impl Queries {
-    /// No query.
+    /// An empty set of queries.
     pub const EMPTY: Self = Self { words: [[0; MAX_HEADS]; WORDS], heads: [Head::ZERO; MAX_HEADS], count: 0 };
 
-    /// Query heads held.
+    /// Number of query heads held.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether no query is held.
+    /// Returns true if no query is held.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -83,7 +84,7 @@ impl Kernel for Quantise<'_> {
             for (r, run) in query.chunks_exact(plan.run).enumerate() {
                 let largest = run.iter().fold(0.0f32, |m, v| f32::max(m, v.abs()));
                 let finite = run.iter().fold(true, |finite, v| finite & v.is_finite());
-                // A largest value below this has no reciprocal; such a query scores 0.
+                // If the largest value is below this, it has no reciprocal; the query then scores 0.
                 let inverse = if largest > 1e-30 { 127.0 / largest } else { 0.0 };
                 let mut sum = 0;
                 for (code, &v) in codes[r * plan.run..].iter_mut().zip(run) {

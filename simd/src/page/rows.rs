@@ -1,7 +1,7 @@
 //! f16 rows in memory of any alignment, summed in one order: the same bits on every level.
 //!
-//! For the few uncompressed tokens beside the coded ones of a cache, so that the whole of its
-//! attention is reproducible. [`super::HalfPages`] is faster and promises no bits.
+//! They are for the few uncompressed tokens beside the coded ones of a cache, so that all of its attention is
+//! reproducible. [`super::HalfPages`] is faster, but its bits may differ between levels.
 
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
@@ -17,16 +17,16 @@ pub fn row_scores(level: Level, rows: &[u16], dim: usize, queries: &[f32], out: 
     level.run(RowScores { rows, dim, queries, out });
 }
 
-/// `acc[h] += sum of weights[h][i] * row i`: `weights` is `[heads, n]`, `acc` `[heads, dim]`, the rest
-/// as in [`row_scores`].
+/// `acc[h] += sum of weights[h][i] * row i`. `weights` is `[heads, n]` and `acc` is `[heads, dim]`; the other
+/// arguments are those of [`row_scores`].
 pub fn row_sums(level: Level, rows: &[u16], dim: usize, weights: &[f32], acc: &mut [f32]) {
     level.run(RowSums { rows, dim, weights, acc });
 }
 
-/// Rounds values to f16 bits, to nearest, ties to even: equally many of both, a multiple of 16.
+/// Rounds values to f16 bits, to nearest, ties to even. Both slices have the same length, a multiple of 16.
 ///
 /// # Panics
-/// They are not.
+/// The lengths differ, or are not a multiple of 16.
 pub fn narrow_rows(level: Level, x: &[f32], out: &mut [u16]) {
     assert!(
         x.len() == out.len() && x.len().is_multiple_of(LANES),
@@ -35,10 +35,10 @@ pub fn narrow_rows(level: Level, x: &[f32], out: &mut [u16]) {
     level.run(Narrow { x, out });
 }
 
-/// The values of f16 bits: equally many of both, a multiple of 16.
+/// Widens f16 bits to values. Both slices have the same length, a multiple of 16.
 ///
 /// # Panics
-/// They are not.
+/// The lengths differ, or are not a multiple of 16.
 pub fn widen_rows(level: Level, rows: &[u16], out: &mut [f32]) {
     assert!(
         rows.len() == out.len() && rows.len().is_multiple_of(LANES),
@@ -102,7 +102,7 @@ impl Kernel for Widen<'_> {
 impl Kernel for RowScores<'_> {
     type Output = ();
 
-    /// Two rows at once, in the halves of a register; each half is folded by itself.
+    /// Two rows at once, in the halves of a register; each half is folded separately.
     #[inline(always)]
     fn run<I: Machine>(self, isa: I) {
         let dim = self.dim.max(1);
@@ -110,7 +110,7 @@ impl Kernel for RowScores<'_> {
         let mut pairs = [isa.splat(0.0); MAX_HEAD_DIM / LANES];
         for (i, rows) in self.rows.chunks(2 * dim).enumerate() {
             let (first, second) = rows.split_at(dim);
-            // The last of an odd number stands beside itself.
+            // The last row of an odd number is paired with itself.
             let second = if second.is_empty() { first } else { second };
             let chunks = first.as_chunks::<LANES>().0.iter().zip(second.as_chunks::<LANES>().0);
             for (pair, (first, second)) in pairs.iter_mut().zip(chunks) {
@@ -125,7 +125,7 @@ impl Kernel for RowScores<'_> {
                     sums = sums + *x * isa.repeat(q);
                 }
                 let mut lanes = [0.0; 2 * LANES];
-                // Halves onto halves.
+                // Folds halves onto halves.
                 let sums = sums.butterfly::<8>().butterfly::<4>().butterfly::<2>().butterfly::<1>();
                 isa.store(sums, &mut lanes);
                 out[2 * i..].iter_mut().zip([lanes[0], lanes[LANES]]).for_each(|(out, sum)| *out = sum);
@@ -137,8 +137,8 @@ impl Kernel for RowScores<'_> {
 impl Kernel for RowSums<'_> {
     type Output = ();
 
-    /// Column by column, so that sums stay in registers. Left to itself, a loop over rows was compiled to gathers and scatters
-    /// across heads.
+    /// Column by column, so that sums stay in registers. The compiler turned a loop over rows into gathers
+    /// and scatters across heads.
     #[inline(always)]
     fn run<I: Machine>(self, isa: I) {
         let rows = self.rows.chunks_exact(self.dim.max(1));

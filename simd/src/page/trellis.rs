@@ -1,43 +1,47 @@
 //! Bit planes on lines: from the planes of trellis codes to levels without leaving the registers.
 //!
-//! A unit of lines is four bytes of every plane of 16 tokens: the coded plane, then the plain ones. A
-//! coded bit `a` coordinates back is a byte `a` places back, so each parity plane is an XOR of a few
-//! shifted copies of the coded plane; at the beginning of a vector the ring closes, which is the last
-//! bytes rotated by a bit. Then parity and plain planes are transposed by swapping bits between
-//! registers, until every byte holds whole indices, and a look-up gives levels.
+//! A unit of lines is four bytes of every plane of 16 tokens: the coded plane, then the plain planes. A coded
+//! bit `a` coordinates back is a byte `a` places back. Each parity plane is therefore an XOR of a few shifted
+//! copies of the coded plane. At the beginning of a vector the ring closes: the bytes before it are the last
+//! bytes, rotated by one bit. Parity and plain planes are then transposed by swapping bits between registers,
+//! until every byte holds a whole index. A look-up gives the levels.
 //!
 //! ```text
 //! coded line, the two before it -> 9 shifts -> 3 XORs of taps -> planes z0 z1 z2 | j0 j1 j2
 //!   planes -> pairs of bits -> nibbles of two coordinates -> 8 lines of indices -> 8 lines of levels
 //! ```
 //!
-//! Keys have the four bytes of a token in a dword, values one byte of four tokens: shifts move bytes
-//! inside dwords or dwords inside 128 bits, and the rest is the same.
+//! Keys have the four bytes of one token in a dword; values have one byte of four tokens. Shifts therefore
+//! move bytes inside dwords, or dwords inside 128 bits. Everything else is the same.
 //!
-//! Planes of symbols that pairs share are half as long: two units share their lines, which stand between the
-//! coded ones (`c0 p c1`, `c0 p p p c1`); a last unit without a second has them for itself. Their bits
-//! are expanded in registers. Codes of 5 bits stand in a page as five planes and take the same way without
-//! parities. Head dims that are not multiples of 32 have two bytes before the first, copies
-//! of what precedes them in the ring.
+//! Planes of symbols that pairs share are half as long. Two units share their lines, which are between the
+//! coded lines (`c0 p c1`, `c0 p p p c1`). A last unit without a second one does not share them. Their bits
+//! are expanded in registers.
+//!
+//! Codes of 5 bits are stored in a page as five planes and are read in the same way, without parities. If a
+//! head dim is not a multiple of 32, two bytes precede the first one. They are copies of the bytes before it
+//! in the ring.
 
 use crate::lines::Machine;
 use tqkv_core::code::trellis::{MAX_MEMORY, Plain};
 use tqkv_core::code::{Code, Layout, Levels};
 
-/// Bit planes of a codec, known when the kernel is compiled: of a trellis, or of codes that are wide enough to be
-/// read as such.
+/// Bit planes of a codec, known when the kernel is compiled. The codec is a trellis code, or has codes that
+/// are wide enough to be read as planes.
 pub(super) trait Planes {
-    /// Index bits beside the three lowest, 0 to 3.
+    /// Index bits beside the three lowest bits, 0 to 3.
     const PLAIN: usize;
-    /// Lines of the symbols of pairs: 1, 3 or 5, or 0 where coordinates have plain bits of their own.
+    /// Lines of the symbols of pairs: 1, 3 or 5, or 0 if each coordinate has its own plain bits.
     const PAIRED: usize;
-    /// Lines of a unit of 4 bytes of a plane, or of two where they share symbols.
+    /// Lines of a unit of 4 bytes of a plane, or of two units if they share symbols.
     const DEPTH: usize;
-    /// Lines after the first of a unit: planes, or symbols.
+    /// Lines after the first line of a unit: planes or symbols.
     const BESIDE: usize;
-    /// Taps of the parity bits, most significant parity first; without them the three lowest index bits are planes.
+    /// Taps of the parity bits, most significant parity first. Without taps, the three lowest index bits are
+    /// planes.
     const GENERATORS: Option<[u16; 3]>;
-    /// Whether the code is for microcontrollers: its kernels serve one head at a time, as few caches here have it.
+    /// True for the codes for microcontrollers. Their kernels handle one head at a time, because few caches
+    /// here use them.
     const IS_SMALL: bool;
 }
 
@@ -73,11 +77,11 @@ impl<C: Code> Planes for C {
     };
 }
 
-/// Where the bytes of a plane follow one another in a line.
+/// The order of the bytes of a plane in a line.
 pub(super) trait Order {
-    /// `now` moved on by `N` bytes, 1 to 3, of the plane; the last ones of `before` come in.
+    /// `now` moved by `N` bytes (1 to 3) of the plane; the last bytes of `before` come in.
     fn follow<I: Machine, const N: usize>(isa: I, now: I::Line, before: I::Line) -> I::Line;
-    /// The bytes of half `HALF` of the four of `even`, each followed by that of `odd`.
+    /// The bytes of half `HALF` of the four bytes of `even`, each followed by that of `odd`.
     fn pair<I: Machine, const HALF: usize>(isa: I, even: I::Line, odd: I::Line) -> I::Line;
 }
 
@@ -110,8 +114,8 @@ impl Order for InQuads {
     }
 }
 
-/// Parity bits of a line of coded bits, least significant first; `before` are the lines before it,
-/// the nearest first.
+/// Parity bits of a line of coded bits, least significant first. `before` are the lines before it, the
+/// nearest first.
 #[inline(always)]
 fn parities<I: Machine, O: Order>(
     isa: I,
@@ -134,7 +138,7 @@ fn parities<I: Machine, O: Order>(
     [parity(isa, low, &earlier), parity(isa, middle, &earlier), parity(isa, high, &earlier)]
 }
 
-/// XOR of the tapped lines; `taps` is a constant where this is inlined.
+/// XOR of the tapped lines; `taps` is a constant once this is inlined.
 #[inline(always)]
 fn parity<I: Machine>(isa: I, taps: u16, earlier: &[I::Line; 9]) -> I::Line {
     let mut sum = isa.xor(earlier[0], earlier[0]);
@@ -149,7 +153,7 @@ fn parity<I: Machine>(isa: I, taps: u16, earlier: &[I::Line; 9]) -> I::Line {
     sum
 }
 
-/// An array of eight, written out: arrays of registers must not be looped over.
+/// An array of eight, written out, because a loop over an array of registers is slow.
 macro_rules! eight {
     (|$b:ident| $value:expr) => {
         crate::page::trellis::eight!(@ $b $value, 0 1 2 3 4 5 6 7)
@@ -163,20 +167,21 @@ macro_rules! eight {
 }
 pub(super) use eight;
 
-/// Groups of `N` bits: those of even groups of `a` and `b`, then those of odd ones, `a` below `b`.
+/// Swaps groups of `N` bits: first those of even groups of `a` and `b`, then those of odd groups, `a` below
+/// `b`.
 #[inline(always)]
 fn swap<I: Machine, const N: u32, const EVEN: u8>(isa: I, a: I::Line, b: I::Line) -> [I::Line; 2] {
     [isa.merge::<EVEN>(a, isa.up::<N>(b)), isa.merge::<EVEN>(isa.down::<N>(a), b)]
 }
 
-/// Lines of bits beside the first: of a coordinate each; those that a code lacks are anything.
+/// Lines of the bits beside the first line, one plane each; lines that a code lacks are undefined.
 pub(super) type PlainLines<I> = [<I as Machine>::Line; 4];
 
 /// The lines of plain bits of a unit.
 #[inline(always)]
 pub(super) fn plain<I: Machine, C: Planes>(isa: I, lines: &[super::Line]) -> PlainLines<I> {
     let mut plain = [isa.line(&super::Line::ZERO); 4];
-    // Of a known number: else the compiler calls for a copy.
+    // A known number of lines; otherwise the compiler calls a copy function.
     if let Some(lines) = lines.get(..C::BESIDE) {
         for (plain, line) in plain.iter_mut().zip(lines) {
             *plain = isa.line(line);
@@ -185,17 +190,18 @@ pub(super) fn plain<I: Machine, C: Planes>(isa: I, lines: &[super::Line]) -> Pla
     plain
 }
 
-/// The plain bits of even and of odd coordinates, low bits first, of pairs in the places of their bytes; those that a code lacks
-/// are anything.
+/// The plain bits of even and of odd coordinates, low bits first, with pairs in the places of their bytes.
+/// Bits that a code lacks are undefined.
 pub(super) type Symbols<I> = [[<I as Machine>::Line; 3]; 2];
 
-/// What the symbols of pairs say.
+/// Decodes the symbols of pairs.
 #[inline(always)]
 pub(super) fn symbols<I: Machine, C: Planes>(isa: I, lines: &[super::Line]) -> Symbols<I> {
     if const { C::PAIRED == 3 }
         && let [p0, p1, p2, ..] = lines
     {
-        // Digits of 3 even + odd from its bits, found by hand and checked by the tests of all codecs.
+        // The digits of 3 even + odd from its bits. The formulas were found by hand; the tests of all codecs
+        // check them.
         let (p0, p1, p2) = (isa.line(p0), isa.line(p1), isa.line(p2));
         let (both, either) = (isa.and(p0, p2), isa.xor(p0, p2));
         let middle = isa.and(p1, isa.xor(either, both));
@@ -206,7 +212,7 @@ pub(super) fn symbols<I: Machine, C: Planes>(isa: I, lines: &[super::Line]) -> S
     {
         let (p0, p1, p2) = (isa.line(p0), isa.line(p1), isa.line(p2));
         let (p3, p4) = (isa.line(p3), isa.line(p4));
-        // Whether the even coordinate has an outer part: then the two of the pair change places.
+        // Set if the even coordinate has an outer part; the two of the pair then change places.
         let outer = isa.and(p3, p4);
         let (low, high) = (isa.and(isa.xor(p0, p2), outer), isa.and(p1, outer));
         let odd = [isa.xor(p2, low), isa.xor(isa.xor(p3, outer), high), isa.xor(p4, outer)];
@@ -226,8 +232,8 @@ pub(super) fn expand<I: Machine, O: Order, const HALF: usize>(isa: I, symbols: S
     [low, O::pair::<I, HALF>(isa, even[1], odd[1]), O::pair::<I, HALF>(isa, even[2], odd[2]), low]
 }
 
-/// The two lines before the first of a ring whose last three coded lines are given, the last one first. Of a
-/// ring of one line all three are that line. `shifted`: the ring begins at the third byte.
+/// The two lines before the first line of a ring, given its last three coded lines, the last one first. In a
+/// ring of one line, all three are that line. `shifted`: the ring begins at the third byte.
 #[inline(always)]
 pub(super) fn before_first<I: Machine, O: Order>(
     isa: I,
@@ -278,7 +284,7 @@ fn levels_in_line<I: Machine, C: Planes, O: Order>(
     } else {
         ([now, a, b], [c, d, d])
     };
-    // Without plain bits any fourth plane does, as the level table repeats.
+    // Without plain bits any fourth plane is correct, because the level table repeats.
     let j0 = if C::PLAIN == 0 { z2 } else { j0 };
     let [a, b] = swap::<I, 1, 0x55>(isa, z0, z1);
     let [c, d] = swap::<I, 1, 0x55>(isa, z2, j0);

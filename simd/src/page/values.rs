@@ -1,11 +1,12 @@
 //! Values: lines of one code byte of several tokens, so that one dot product sums over tokens.
 //!
-//! A line is 16 dwords. A dword holds one code byte (at 3 bits one byte column of three lines) of
-//! four tokens; `positions` dwords, as many as divide the row (2 to 16), follow each other, and
-//! where that is less than 16 the line goes on with the next four tokens. Only trellis codes pad some head dims.
+//! A line is 16 dwords. A dword holds one code byte (at 3 bits one byte column of three lines) of four
+//! tokens. `positions` consecutive dwords belong to the same tokens; it is the largest number from 2 to 16
+//! that divides the row. If it is below 16, the line continues with the next four tokens. Only trellis codes
+//! pad some head dims.
 //!
-//! Weights times scales are 14-bit integers in two halves ([`super::weights`]) and summed exactly: at most
-//! 512 tokens times 16383 times 127 is below 2^30.
+//! Weights times scales are 14-bit integers in two halves ([`super::weights`]) and are summed exactly: 512
+//! tokens times 16383 times 127 is below 2^30.
 
 use super::columns::{
     Given, Out, Pass, Strip, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights, sum_levels,
@@ -19,32 +20,33 @@ use arrayvec::ArrayVec;
 use core::ops::Range;
 use tqkv_core::AnyCodec;
 
-/// How pages of values of one codec are arranged.
+/// The layout of pages of values of one codec.
 #[derive(Clone, Copy, Debug)]
 pub struct ValuePages {
     plan: Plan,
     slots: usize,
     /// Dwords of a line that belong to the same four tokens: 2, 4, 8 or 16.
     positions: usize,
-    // Counted once, as divisions take long beside a page.
-    /// Tokens of a line.
+    // Computed once (with the sizes below), because a division takes long compared with a page.
+    /// Tokens per line.
     line_tokens: usize,
-    /// Runs of `positions` code bytes in a row.
+    /// Runs of `positions` code bytes per row.
     columns: usize,
-    /// Those of a run of coordinates with one scale.
+    /// Columns of a run of coordinates with one scale.
     run_columns: usize,
-    /// Lines (or line triples) of a column.
+    /// Lines (or line triples) per column.
     groups: usize,
     /// Lines of a column that hold the tokens of one [`Run`].
     run_lines: usize,
-    /// Lines of scales: for each run all tokens.
+    /// Lines of scales; each run has the scales of all tokens.
     scale_lines: usize,
     lines: usize,
 }
 
 impl ValuePages {
-    /// Pages of `slots` tokens (a multiple of [`SLOT_STEP`], at most [`MAX_SLOTS`]) of `codec`, or
-    /// `None` where the number is not that or the codec has no page kernels: as [`super::KeyPages::new`].
+    /// Pages of `slots` tokens of `codec`. `slots` is a multiple of [`SLOT_STEP`] and at most [`MAX_SLOTS`].
+    /// Returns `None` for other numbers, or if the codec has no page kernels, as [`super::KeyPages::new`]
+    /// does.
     pub fn new(codec: &AnyCodec, slots: usize) -> Option<Self> {
         let fits = slots.is_multiple_of(SLOT_STEP) && (1..=MAX_SLOTS).contains(&slots);
         let plan = Plan::new(codec).filter(|_| fits)?;
@@ -80,14 +82,15 @@ impl ValuePages {
         self.lines
     }
 
-    /// Where byte 0 of column 0 of a slot is in its line.
+    /// The position of byte 0 of column 0 of a slot in its line.
     fn lane(&self, slot: usize) -> usize {
         let token = slot % self.line_tokens;
         token / 4 * self.positions * 4 + token % 4
     }
 
-    /// Calls `visit` for each code byte of a slot that is not woven: with its index in the bytes of the page's body, and in
-    /// those of the words. Once a token and side, so nothing is divided.
+    /// Calls `visit` for each code byte of a slot that is not woven. The arguments are its index in the bytes
+    /// of the page's body, and its index in those of the words. It runs for every token that is stored, so it
+    /// avoids divisions.
     #[inline(always)]
     fn for_each_byte(&self, slot: usize, mut visit: impl FnMut(usize, usize)) {
         let (groups, depth, positions) = (self.groups, self.plan.depth(), self.positions);
@@ -103,8 +106,8 @@ impl ValuePages {
         }
     }
 
-    /// Index of the first byte of word `w` of a slot of a trellis code in the bytes of the page's body; the
-    /// others follow a dword apart. Lines of a unit (or of two that share lines) stand together.
+    /// Index of the first byte of word `w` of a slot of a trellis code, in the bytes of the page's body. The
+    /// other bytes follow, one dword apart. Lines of a unit (or of two units that share lines) are adjacent.
     fn word_at(&self, slot: usize, w: usize) -> usize {
         let depth = self.plan.depth();
         let (first, k) = (w / depth * depth, w % depth);
@@ -116,10 +119,13 @@ impl ValuePages {
     /// Writes a block (as stored) to a slot.
     ///
     /// # Panics
-    /// The memory is shorter than [`ValuePages::lines`], the slot not below
-    /// [`ValuePages::slots`], or the block of another length.
+    /// The memory is shorter than [`ValuePages::lines`], the slot is not below [`ValuePages::slots`], or the
+    /// block has another length.
     pub fn write(&self, page: &mut [Line], slot: usize, block: &[u8]) {
-        assert!(slot < self.slots && block.len() == self.plan.block_bytes, "slot and block of this page");
+        assert!(
+            slot < self.slots && block.len() == self.plan.block_bytes,
+            "the slot or the block does not fit the page"
+        );
         let (mut scales, mut words) = ([0; 32], [[0; 4]; MAX_WORDS]);
         self.plan.words(block, &mut scales, &mut words);
         let (head, body) = page[..self.lines].split_at_mut(self.scale_lines);
@@ -141,9 +147,12 @@ impl ValuePages {
     /// Reads a block back, as it was written.
     ///
     /// # Panics
-    /// As [`ValuePages::write`].
+    /// The same conditions as [`ValuePages::write`].
     pub fn read(&self, page: &[Line], slot: usize, block: &mut [u8]) {
-        assert!(slot < self.slots && block.len() == self.plan.block_bytes, "slot and block of this page");
+        assert!(
+            slot < self.slots && block.len() == self.plan.block_bytes,
+            "the slot or the block does not fit the page"
+        );
         let (mut scales, mut words) = ([0; 32], [[0; 4]; MAX_WORDS]);
         let (head, body) = page[..self.lines].split_at(self.scale_lines);
         let head = bytes(head).as_flattened().as_chunks::<2>().0;
@@ -163,11 +172,11 @@ impl ValuePages {
         self.plan.block(&scales, &words, block);
     }
 
-    /// `acc[h] += sum of weights[h][i] * value of slot from + i`, in the rotated domain: `weights`
-    /// is `[heads, n]`, `acc` `[heads, dim]`. Equal to the bit on every level, as long as weights and scales
-    /// are finite; else the sums are anything.
+    /// `acc[h] += sum of weights[h][i] * value of slot from + i`, in the rotated domain. `weights` is
+    /// `[heads, n]` and `acc` is `[heads, dim]`. The result is equal to the bit on every level if weights and
+    /// scales are finite; else it is undefined.
     ///
-    /// `next` is memory that will be read soon; empty where there is none.
+    /// `next` is memory that will be read soon; pass an empty slice if there is none.
     ///
     /// # Panics
     /// The memory is shorter than [`ValuePages::lines`], or the slots are not all in the page.
@@ -183,7 +192,7 @@ impl ValuePages {
         Self::accumulate_parts(level, &[ValuePart { pages: self, page, from, weights, next }], acc);
     }
 
-    /// Slots of a page with their weights: of the page, only lines of runs that hold a slot of the range are read.
+    /// Slots of a page with their weights. Only lines of runs that hold a slot of the range are read.
     fn given<'a>(
         &self,
         page: &'a [Line],
@@ -206,19 +215,22 @@ impl ValuePages {
         }
     }
 
-    /// Whether two pages are better summed [together](ValuePages::accumulate_parts) for so many heads: not where these wait for memory,
-    /// which is busier when pages come one by one. Levels of planes cost more than memory does; two bits a value are read in no time,
-    /// four sooner than two heads are summed, eight hardly sooner than eight heads are.
+    /// Returns true if two pages are better summed [together](ValuePages::accumulate_parts) for `heads`
+    /// heads. It is false if the heads wait for memory, which is used better when pages come one by one.
+    ///
+    /// Levels of planes cost more than memory does. Two bits per value are read in almost no time. Four bits
+    /// are read sooner than two heads are summed, eight bits hardly sooner than eight heads are.
     pub fn joins(&self, heads: usize) -> bool {
         let bits = 8 * self.plan.block_bytes / self.plan.dim;
         self.plan.is_woven() || bits < 3 || (bits < 8 && heads > 1)
     }
 
-    /// [`ValuePages::accumulate`] over several pages of one codec, with sums that stay in registers from one to the next: weights are
-    /// rounded against the largest of all.
+    /// [`ValuePages::accumulate`] over several pages of one codec. Sums stay in registers from one page to
+    /// the next, and weights are rounded against the largest weight of all pages.
     ///
     /// # Panics
-    /// As [`ValuePages::accumulate`]; more parts than [`MAX_PARTS`], parts of several codecs, or more than [`MAX_SLOTS`] tokens.
+    /// The conditions of [`ValuePages::accumulate`]; or more parts than [`MAX_PARTS`], parts of several
+    /// codecs, or more than [`MAX_SLOTS`] tokens.
     pub fn accumulate_parts(level: Level, parts: &[ValuePart<'_>], acc: &mut [f32]) {
         let Some(&ValuePart { pages, .. }) = parts.first() else { return };
         let heads = acc.len() / pages.plan.dim;
@@ -229,59 +241,64 @@ impl ValuePages {
         let mut tokens = 0;
         for &ValuePart { pages: own, page, from, weights, next } in parts {
             let n = weights.len() / heads;
-            assert!(from + n <= own.slots, "slots of this page");
-            assert!(own.plan.id == pages.plan.id && own.plan.dim == pages.plan.dim, "pages of one codec");
+            assert!(from + n <= own.slots, "the slots must be in the page");
+            assert!(
+                own.plan.id == pages.plan.id && own.plan.dim == pages.plan.dim,
+                "pages must have one codec"
+            );
             if n > 0 {
                 given.push(own.given(page, from..from + n, weights, next));
                 tokens += (from + n).div_ceil(RUN) - from / RUN;
             }
         }
-        // Only as much memory as is needed: clearing it counts beside a page of few bits.
+        // Only as much memory as is needed: clearing it takes noticeable time beside a page of few bits.
         let accumulate = Accumulate { pages, parts: &mut given, acc };
         match tokens {
             0..=4 => accumulate.with_room::<4>(level),
             5..=8 => accumulate.with_room::<8>(level),
             9..=16 => accumulate.with_room::<16>(level),
             needed => {
-                assert!(needed <= MAX_SLOTS / RUN, "tokens of one sum");
+                assert!(needed <= MAX_SLOTS / RUN, "at most MAX_SLOTS tokens in one sum");
                 accumulate.with_room::<{ MAX_SLOTS / RUN }>(level);
             }
         }
     }
 }
 
-/// Tokens of one page that are summed with weights `[heads, n]`: slots from `from` on. `next` is memory that will be read soon.
+/// Tokens of one page to sum with weights `[heads, n]`: slots from `from` on. `next` is memory that will be
+/// read soon.
 #[derive(Clone, Copy, Debug)]
 pub struct ValuePart<'a> {
-    /// How the page is arranged.
+    /// The layout of the page.
     pub pages: &'a ValuePages,
-    /// As [`ValuePages::write`] filled it.
+    /// The memory, as [`ValuePages::write`] filled it.
     pub page: &'a [Line],
     /// The first slot.
     pub from: usize,
-    /// Of each head, one after the other.
+    /// `[heads, n]`: one weight per head and token, head by head.
     pub weights: &'a [f32],
-    /// Empty where there is none.
+    /// Memory that will be read soon; empty if there is none.
     pub next: &'a [Line],
 }
 
 /// [`ValuePages::accumulate_parts`] at a level.
 struct Accumulate<'a, 'p> {
-    /// The pages of the first part; those of the others differ only in how many slots they have.
+    /// The layout of the first part's page; the other pages may only differ in their number of slots.
     pages: &'a ValuePages,
     parts: &'a mut [Given<'p>],
     acc: &'a mut [f32],
 }
 
 impl Accumulate<'_, '_> {
-    /// Sums with room for the rounded weights of the heads of one pass. Each size is a function, as a large frame costs time too.
+    /// Sums with room for the rounded weights of the heads of one pass. Each size is a separate function,
+    /// because a large stack frame also costs time.
     #[inline(never)]
     fn with_room<const N: usize>(self, level: Level) {
         level.choose(Roomy { sum: self, room: &mut [NONE; N] });
     }
 }
 
-/// An [`Accumulate`] and its room.
+/// An [`Accumulate`] and its workspace.
 struct Roomy<'a, 'p, 'r> {
     sum: Accumulate<'a, 'p>,
     room: &'r mut [Run],
@@ -307,7 +324,7 @@ impl Kernels for Roomy<'_, '_, '_> {
     }
 }
 
-/// Lines whose levels are kept: of four tokens each.
+/// Number of lines whose levels are kept; each line has four tokens.
 const MAX_KEPT: usize = MAX_SLOTS / 4;
 
 impl<const BITS: usize> ValueCodes for Packed<BITS> {
@@ -322,18 +339,18 @@ impl<const BITS: usize> ValueCodes for Packed<BITS> {
 }
 
 impl<const BITS: usize> Packed<BITS> {
-    /// Sums the columns for all heads, as many at a time as have their sums in the registers. Lines have `POSITIONS` times `DWORDS`
-    /// dwords, and a run of tokens is `LINES` of them.
+    /// Sums the columns for all heads, as many at a time as have their sums in registers. Lines have
+    /// `POSITIONS` times `DWORDS` dwords, and a run of tokens is `LINES` lines.
     fn heads<I: Machine, const POSITIONS: usize, const DWORDS: usize, const LINES: usize>(
         isa: I,
         mut pass: Pass<'_, '_>,
     ) {
         let heads = pass.heads;
-        // Conditions on constants: a kernel that is never chosen is not compiled.
+        // The conditions are constants, so only the kernels that can be chosen are compiled.
         if const { Self::CODES > I::FIELDS } {
             return Self::columns::<I, POSITIONS, DWORDS, LINES, 0>(isa, &mut pass, 0..heads);
         }
-        // Several heads where whole lines are summed, which is so at common head dims.
+        // Several heads at a time if whole lines are summed, which is the case at common head dims.
         let mut head = 0;
         if const { LINES == 8 && 4 * Self::CODES <= I::SUMS && I::HEADS >= 4 } && heads >= 4 {
             Self::columns::<I, POSITIONS, DWORDS, LINES, 4>(isa, &mut pass, 0..4);
@@ -349,7 +366,8 @@ impl<const BITS: usize> Packed<BITS> {
         }
     }
 
-    /// Sums the columns for the heads of `asked`, `H` at a time, or all of them over levels that are made once where `H` is 0.
+    /// Sums the columns for the heads of `asked`, `H` at a time. If `H` is 0, it sums all of them over levels
+    /// that are made once.
     fn columns<
         I: Machine,
         const POSITIONS: usize,
@@ -377,7 +395,7 @@ impl<const BITS: usize> Packed<BITS> {
                                 reads.push([lines, ahead(job.parts, lines, lines.len())]);
                             }
                             job.out.column = at * POSITIONS;
-                            // Heads one after the other, `H` at a time; 0 for all.
+                            // Heads one after the other, `H` at a time; 0 means all.
                             for head in asked.clone().step_by(if H == 0 { TOGETHER } else { H }) {
                                 let heads = if H == 0 { asked.clone() } else { head..head + H };
                                 let (weights, out) = (job.weights, &mut job.out);
@@ -394,9 +412,10 @@ impl<const BITS: usize> Packed<BITS> {
     }
 }
 
-/// Sums one column of packed codes over the tokens of its lines, which have `POSITIONS` times `DWORDS` dwords; a run of tokens is
-/// `LINES` of them. `reads` are the lines of the column on each page, and as many to prefetch. The `H` heads of `asked`; any number of them,
-/// one after the other, where `H` is 0.
+/// Sums one column of packed codes over the tokens of its lines. Lines have `POSITIONS` times `DWORDS`
+/// dwords; a run of tokens is `LINES` lines. `reads` are the lines of the column on each page, and as many
+/// lines to prefetch. `H` is the number of heads in `asked`; if `H` is 0, any number of heads is summed one
+/// after the other.
 #[inline(always)]
 fn sum_column<
     I: Machine,
@@ -414,11 +433,11 @@ fn sum_column<
     out: &mut Out<'_>,
 ) {
     const { assert!(LINES * DWORDS == RUN_LINES, "a run of tokens") };
-    // Sums all fields over all lines, for `H` heads at once; `$depth` lines a step.
+    // Sums all fields over all lines, for `H` heads at once, with `$depth` lines per step.
     macro_rules! together {
         ($depth:literal, |$line:ident| [$($levels:expr),*]) => {{
             const COUNT: usize = [$(stringify!($levels)),*].len();
-            // Few sums are kept twice, so that additions need not wait.
+            // If there are few sums, each is kept twice, so that additions need not wait.
             let mut sums = [[[[isa.zero(); 2]; COUNT]; H]; 2];
             let mut weights = weights;
             for [lines, next] in reads {
@@ -433,8 +452,9 @@ fn sum_column<
                         let (at, part) = ($at, const { if 2 * COUNT * H <= I::SUMS { $part } else { 0 } });
                         prefetch::<I, BITS>(isa, &next[at]);
                         let $line = read_lines(isa, &lines[at]);
-                        // Levels of several heads first: fewer registers than the weights of all heads take. Levels of one head
-                        // one by one: fewer registers than all levels take, which AVX-VNNI feels at 4 bits.
+                        // With several heads, make all levels first: they take fewer registers than the
+                        // weights of all heads. With one head, make the levels one by one. That takes fewer
+                        // registers than all levels, which matters for AVX-VNNI at 4 bits.
                         let made = if const { H > 1 } { [$($levels),*] } else { [isa.line(&Line::ZERO); COUNT] };
                         for h in 0..H {
                             let [high, low] = &heads[h];
@@ -475,7 +495,8 @@ fn sum_column<
             }
         }};
     }
-    // Sums `$codes` fields two by two, as more do not fit the registers, head by head over levels that are made once.
+    // Sums `$codes` fields in pairs, because more do not fit the registers. It goes head by head over levels
+    // that are made once.
     macro_rules! in_pairs {
         ($codes:literal, $depth:literal, |$line:ident| [$($field:literal: $even:expr, $odd:expr);*]) => {{
             let mut sums = [[[0; 16]; $codes]; TOGETHER];

@@ -1,7 +1,7 @@
-//! Weights of tokens as integers: what sums of values multiply levels with.
+//! Weights of tokens as integers, the factors of levels in sums of values.
 //!
-//! Weights times scales are rounded to 14 bits against the largest of the part and taken apart into two
-//! 7-bit halves that fit every machine's byte products.
+//! Weights times scales are rounded to 14 bits against the largest of the part. They are split into two 7-bit
+//! halves, which fit the byte products of every machine.
 
 use super::SLOT_STEP;
 use crate::lines::Machine;
@@ -10,38 +10,38 @@ use tqkv_core::machine::Lanes;
 /// Largest weight: 14 bits.
 const STEPS: f32 = 16383.0;
 
-/// Below this there is no reciprocal; such values are lost in any sum.
+/// Below this a number has no reciprocal; such values vanish in any sum.
 const LEAST: f32 = 1e-30;
 
-/// Tokens whose weights are rounded together; lines never hold more.
+/// Tokens whose weights are rounded together; a line never holds more tokens.
 pub(super) const RUN: usize = SLOT_STEP;
 
-/// Lines of a run where a line has the same few code bytes of four tokens.
+/// Lines of a run, if a line holds the same few code bytes of four tokens.
 pub(super) const RUN_LINES: usize = RUN / 4;
 
 /// Heads that share the look-ups of a column.
 pub(super) const TOGETHER: usize = 4;
 
-/// Weights of a run of tokens as bytes, four tokens a dword: for each head the high halves and the low ones. Heads are neighbours, so
-/// kernels go through one slice whatever the number of heads.
+/// Weights of a run of tokens as bytes, four tokens per dword: for each head the high halves, then the low
+/// halves. Heads are neighbours, so kernels read one slice for any number of heads.
 pub(super) type Run = [Halves; TOGETHER];
 
-/// The high halves of a head's weights, and the low ones.
+/// The high halves of a head's weights, then the low halves.
 pub(super) type Halves = [[[u8; 4]; RUN_LINES]; 2];
 
-/// Of tokens without weight.
+/// The halves of tokens without weight.
 pub(super) const NO_HALVES: Halves = [[[0; 4]; RUN_LINES]; 2];
 
-/// [`NO_HALVES`] of every head.
+/// [`NO_HALVES`] for every head.
 pub(super) const NONE: Run = [NO_HALVES; TOGETHER];
 
 /// Weights times scales of the slots of a page.
 #[derive(Clone, Copy)]
 pub(super) struct Products<'a> {
-    /// Of slots from `from` on; of others the weight is 0.
+    /// Weights of the slots from `from` on; all other slots have weight 0.
     pub(super) given: &'a [f32],
     pub(super) from: usize,
-    /// Of all slots, f16.
+    /// f16 scales of all slots.
     pub(super) scales: &'a [u16],
 }
 
@@ -63,7 +63,7 @@ impl Products<'_> {
         given * isa.load_halves(scales)
     }
 
-    /// The weights of a run of which some slots are outside of the range.
+    /// The weights of a run that is partly outside the range.
     #[cold]
     fn edge(&self, run: usize) -> [f32; RUN] {
         core::array::from_fn(|i| {
@@ -72,8 +72,8 @@ impl Products<'_> {
         })
     }
 
-    /// Rounds the products times `sign`, where that is positive, against `largest` of them, as weights of head `head`. Slots of the
-    /// runs outside of the range get the weight 0.
+    /// Rounds the products times `sign`, if positive, against `largest`, as weights of head `head`. Slots
+    /// outside the range get the weight 0.
     #[inline(always)]
     pub(super) fn round<I: Machine>(
         &self,
@@ -92,7 +92,7 @@ impl Products<'_> {
     }
 }
 
-/// The largest of the products of one head, and of their negatives; at least 0.
+/// The largest product of one head, and the largest of the negated products; at least 0.
 #[inline(always)]
 pub(super) fn bounds<'a, I: Machine>(isa: I, parts: impl Iterator<Item = Products<'a>>) -> [f32; 2] {
     let zero = isa.splat(0.0);
@@ -107,7 +107,7 @@ pub(super) fn bounds<'a, I: Machine>(isa: I, parts: impl Iterator<Item = Product
     [largest.max(), least.max()]
 }
 
-/// What one step of weights is worth that are rounded against `largest`; 0 where nothing is to be summed.
+/// The value of one step of weights that are rounded against `largest`; 0 if there is nothing to sum.
 #[inline(always)]
 pub(super) fn step(sign: f32, largest: f32) -> f32 {
     if largest < LEAST { 0.0 } else { largest * (sign / STEPS) }

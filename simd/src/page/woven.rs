@@ -1,4 +1,4 @@
-//! Values of trellis and 5-bit codes: sums over tokens of levels that are made from bit planes.
+//! Values of trellis and 5-bit codes: levels are made from bit planes and summed over tokens.
 
 use super::columns::{
     Given, Job, Out, Pass, Strip, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights, sum_levels,
@@ -13,12 +13,12 @@ use arrayvec::ArrayVec;
 /// Groups of tokens of the largest page.
 const MAX_GROUPS: usize = MAX_SLOTS / (64 / WOVEN_POSITIONS);
 
-/// Dwords of a line that hold other tokens.
+/// Dwords of a line that hold different tokens.
 const DWORDS: usize = 16 / WOVEN_POSITIONS;
 
 impl<C: Planes> ValueCodes for Woven<C> {
     fn sum<I: Machine>(isa: I, mut pass: Pass<'_, '_>) {
-        // A condition on constants: a kernel that is never chosen is not compiled.
+        // The condition is a constant, so only the kernels that can be chosen are compiled.
         if const { I::SUMS >= 8 && I::HEADS > 1 && !C::IS_SMALL } && pass.heads == 1 {
             Self::columns_of_one(isa, &mut pass);
         } else {
@@ -28,7 +28,7 @@ impl<C: Planes> ValueCodes for Woven<C> {
 }
 
 impl<C: Planes> Woven<C> {
-    /// Sums the columns for the only head, with its sums in the registers.
+    /// Sums the columns for a single head, with its sums in registers.
     fn columns_of_one<I: Machine>(isa: I, pass: &mut Pass<'_, '_>) {
         isa.apart(
             #[inline(always)]
@@ -68,7 +68,8 @@ impl<C: Planes> Woven<C> {
         close::<0, 8>(0, lanes, &mut job.out);
     }
 
-    /// Sums the columns for all heads: levels cost several times what their products do, so each line's are made once and kept.
+    /// Sums the columns for all heads. Levels cost several times as much as their products, so those of each
+    /// line are made once and kept.
     fn columns_of_many<I: Machine>(isa: I, pass: &mut Pass<'_, '_>) {
         isa.apart(
             #[inline(always)]
@@ -91,7 +92,7 @@ impl<C: Planes> Woven<C> {
 
     #[inline(always)]
     fn column_of_many<I: Machine>(isa: I, job: &mut Job<'_, '_>, heads: usize, at: usize, table: I::Levels) {
-        // Memory that is written before it is read: clearing it would take as long as the products of a head.
+        // This memory is written before it is read: clearing it would take as long as the products of a head.
         let mut kept = ArrayVec::<[I::Line; 8], MAX_GROUPS>::new();
         for i in 0..job.parts.len() {
             let (units, mut ahead) = Units::<C>::of(job.parts, i, at, job.out.plan);
@@ -132,7 +133,8 @@ fn sum_bits<I: Machine, const FIRST: usize, const N: usize>(
     );
 }
 
-/// Adds a head's sums of a column, of bits `FIRST` on: bit b of a byte is of coordinate b D/8 further.
+/// Adds a head's sums of a column, for bits from `FIRST` on: bit b of a byte belongs to the coordinate b D/8
+/// further.
 #[inline(always)]
 fn close<const FIRST: usize, const N: usize>(head: usize, sums: [[i32; 16]; N], out: &mut Out<'_>) {
     let (row, pad, column) = (out.plan.dim / 8, out.plan.pad, out.column);
@@ -146,7 +148,7 @@ fn close<const FIRST: usize, const N: usize>(head: usize, sums: [[i32; 16]; N], 
                 acc[p] += values[p];
             }
         } else {
-            // The first bytes of a row may be none of a coordinate's.
+            // The first bytes of a row may be padding.
             for (acc, value) in acc.iter_mut().zip(values.iter().skip(pad)) {
                 *acc += value;
             }
@@ -154,7 +156,7 @@ fn close<const FIRST: usize, const N: usize>(head: usize, sums: [[i32; 16]; N], 
     }
 }
 
-/// Adds the products of the levels of a group of tokens with the weights of the only head.
+/// Adds the products of the levels of a group of tokens with the weights of the single head.
 #[inline(always)]
 fn add_levels<I: Machine>(
     isa: I,
@@ -164,7 +166,7 @@ fn add_levels<I: Machine>(
     group: usize,
 ) -> [[I::Sum; 2]; 8] {
     const GROUPS: usize = RUN_LINES / DWORDS;
-    // Past the end, which callers never ask for, weights are 0: cheaper than a check that panics.
+    // Past the end, which callers never reach, weights are 0: cheaper than a check that panics.
     let [halves, ..] = weights.get(group / GROUPS).unwrap_or(&NONE);
     let dwords = |half: &[[u8; 4]; RUN_LINES]| half.as_chunks::<DWORDS>().0[group % GROUPS];
     let (high, low) = (load_weights(isa, &dwords(&halves[0])), load_weights(isa, &dwords(&halves[1])));
@@ -175,16 +177,16 @@ fn add_levels<I: Machine>(
     sums
 }
 
-/// Coded lines of one column, one for each group of tokens of the range.
+/// The coded lines of one column, one per group of tokens of the range.
 #[derive(Clone, Copy)]
 struct Strand<'a> {
     lines: &'a [Line],
-    /// From one group to the next, where that is not the depth of the code.
+    /// Lines from one group to the next, if different from the depth of the code.
     stride: usize,
 }
 
 impl<'a> Strand<'a> {
-    /// Where the line of a group is.
+    /// The position of the line of a group.
     #[inline(always)]
     fn index<C: Planes>(&self, group: usize) -> usize {
         group * if C::PAIRED == 0 { Units::<C>::DEPTH } else { self.stride }
@@ -196,7 +198,7 @@ impl<'a> Strand<'a> {
         isa.line(self.lines.get(self.index::<C>(group)).unwrap_or(&Line::ZERO))
     }
 
-    /// The lines after it: plain bits, or symbols.
+    /// The lines after the line of a group: plain bits or symbols.
     #[inline(always)]
     fn after<C: Planes>(&self, group: usize) -> &'a [Line] {
         let first = self.index::<C>(group) + 1;
@@ -204,14 +206,15 @@ impl<'a> Strand<'a> {
     }
 }
 
-/// The units of one column: its lines, and those from which what precedes them follows.
+/// The units of one column: its lines, and the lines from which the preceding bits follow.
 struct Units<'a, C> {
     now: Strand<'a>,
-    /// Where the symbols of pairs are, and whether the column is the second of the two that share them.
+    /// The lines of the symbols of pairs, and true if the column is the second of the two that share them.
     symbols: (Strand<'a>, bool),
-    /// The columns before, nearest first, with whether the ring closed between.
+    /// The columns before, nearest first; each with true if the ring closed between.
     before: [(Strand<'a>, bool); 2],
-    /// The last three columns, the last one first, where the ring closes and whole columns do not follow one another.
+    /// The last three columns, the last one first, if the ring closes here and whole columns are not
+    /// consecutive.
     seam: Option<[Strand<'a>; 3]>,
     at: usize,
     columns: usize,
@@ -221,12 +224,12 @@ struct Units<'a, C> {
 }
 
 impl<'a, C: Planes> Units<'a, C> {
-    /// Lines of a unit, or of two that share lines.
+    /// Lines of a unit, or of two units that share lines.
     const DEPTH: usize = C::DEPTH;
-    /// Lines to prefetch for each unit.
+    /// Lines to prefetch per unit.
     const FETCHED: usize = if C::PAIRED > 0 { Self::DEPTH.div_ceil(2) } else { Self::DEPTH };
 
-    /// The units of column `at` of part `i`, and for each the lines to ask for.
+    /// The units of column `at` of part `i`, and the lines to prefetch for each.
     #[inline(always)]
     fn of(
         parts: &mut [Given<'a>],
@@ -268,7 +271,7 @@ impl<'a, C: Planes> Units<'a, C> {
         let (base, stride) = if C::PAIRED == 0 {
             (column * strip.lines, Self::DEPTH)
         } else {
-            // Two columns together, or the last one alone.
+            // Two columns together, or the last column alone.
             let together = column / 2 * 2 + 1 < count;
             let stride = if together { Self::DEPTH } else { Self::DEPTH - 1 };
             (column / 2 * Self::DEPTH * groups + column % 2 * (Self::DEPTH - 1), stride)
@@ -314,7 +317,7 @@ impl<'a, C: Planes> Units<'a, C> {
     }
 }
 
-/// A coded line of an earlier column; a bit further where the ring closed between.
+/// A coded line of an earlier column, rotated by one bit if the ring closed between.
 #[inline(always)]
 fn earlier<I: Machine, C: Planes>(isa: I, (strand, closed): &(Strand<'_>, bool), group: usize) -> I::Line {
     let line = strand.at::<I, C>(isa, group);

@@ -1,14 +1,14 @@
 //! The choice of plain symbols: for each coordinate, or each pair, the levels nearest to the targets.
 //!
-//! Loops over arrays that the compiler makes vectors of: all lanes of one width, and masks instead of choices,
-//! of which it makes branches.
+//! The loops over arrays are written so that the compiler vectorises them: all lanes have one width. They use
+//! masks instead of conditions, which the compiler turns into branches.
 
 use super::bytes::Bytes;
 use tqkv_core::code::trellis::{Code, PARITIES, Plain, pair_parts};
 
 /// Coordinates (or pairs) of one run.
 const RUN: usize = 64;
-/// Most parts of the levels.
+/// Maximum number of parts of the levels.
 const PARTS: usize = 8;
 
 /// [`tqkv_core::code::trellis::Search::choose_plain`].
@@ -97,7 +97,7 @@ fn pairs<I: Bytes>(
     symbols: &mut [u8],
     levels: &mut [u8],
 ) {
-    // For even and for odd coordinates: levels and squared distances of each part.
+    // For even and for odd coordinates: the levels and squared distances of each part.
     let mut candidates = [[[0i32; RUN]; PARTS]; 2];
     let mut squares = [[[0i32; RUN]; PARTS]; 2];
     for odd in 0..2 {

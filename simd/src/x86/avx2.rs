@@ -1,9 +1,9 @@
-//! AVX2 with FMA, F16C and BMI2 (every x86-64-v3 processor), and the same with AVX-VNNI: 32 lanes in four registers.
-//! The two tokens share everything but the integer dot products of the page kernels.
+//! AVX2 with FMA, F16C and BMI2 (every x86-64-v3 processor), and the same with AVX-VNNI: 32 lanes in four
+//! registers. The two tokens share everything except the integer dot products of the page kernels.
 //!
-//! Equal to `Portable` to the bit: additions, subtractions and multiplications are the same IEEE
-//! operations on the same operands. The one fused operation, in the butterfly, multiplies by +-1,
-//! which is exact, so it rounds once as the plain addition does.
+//! Equal to `Portable` to the bit: additions, subtractions and multiplications are the same IEEE operations
+//! on the same operands. One operation is fused, in the butterfly. It multiplies by +-1, which is exact, so
+//! it rounds once as the plain addition does.
 
 use core::arch::x86_64::*;
 use core::ops::{Add, Mul, Sub};
@@ -15,7 +15,7 @@ use tqkv_core::machine::{Isa, Lanes, Memory};
 pub struct Avx2<const VNNI: bool>(());
 
 impl<const VNNI: bool> Avx2<VNNI> {
-    /// The token, where the processor has all of the features.
+    /// The token, if the processor has all of the features.
     #[cfg(feature = "std")]
     pub fn new() -> Option<Self> {
         let all = std::is_x86_feature_detected!("avx2")
@@ -28,7 +28,7 @@ impl<const VNNI: bool> Avx2<VNNI> {
         all.then(|| unsafe { Self::assume_supported() })
     }
 
-    /// The token, on the caller's word.
+    /// The token, without a check.
     ///
     /// # Safety
     /// The processor has AVX2, FMA, F16C, BMI1 and BMI2, and with `VNNI` AVX-VNNI.
@@ -36,7 +36,7 @@ impl<const VNNI: bool> Avx2<VNNI> {
         Self(())
     }
 
-    /// What every one of these processors has.
+    /// The token of the features that all of these processors have.
     #[inline(always)]
     pub(super) fn common(self) -> Avx2<false> {
         Avx2(())
@@ -46,8 +46,8 @@ impl<const VNNI: bool> Avx2<VNNI> {
 /// Calls intrinsics whose only contract is that the instruction set exists.
 macro_rules! avx2 {
     ($e:expr) => {
-        // SAFETY: values of this file's types are only made through an `Avx2` token, which proves
-        // AVX2, FMA, F16C and BMI; loads and stores go through references to arrays of that size.
+        // SAFETY: values of this file's types are only made through an `Avx2` token, which proves AVX2, FMA,
+        // F16C and BMI. Loads and stores go through references to arrays of that size.
         unsafe { $e }
     };
 }
@@ -142,7 +142,7 @@ const fn butterfly_signs<const H: usize>() -> [f32; 8] {
     signs
 }
 
-/// How far bit i of a mask is from the top.
+/// The distance of bit i of a mask from the top bit.
 const fn sign_shifts() -> [[i32; 8]; 4] {
     let (mut shifts, mut i) = ([[0; 8]; 4], 0);
     while i < 32 {
@@ -236,8 +236,8 @@ impl Lanes for V {
     }
 }
 
-/// Which boundaries level `S` of the search for a code compares with: every 2^(BITS - S)-th.
-/// Lanes past the last repeat it.
+/// The boundaries that level `S` of the search for a code compares with: every 2^(BITS - S)-th. Lanes past
+/// the last repeat it.
 pub(super) const fn level<const BITS: usize, const S: usize>() -> [i32; 16] {
     let (mut index, mut i) = ([0; 16], 0);
     while i < 16 && S < BITS {
@@ -248,8 +248,8 @@ pub(super) const fn level<const BITS: usize, const S: usize>() -> [i32; 16] {
     index
 }
 
-/// Lane i is `source[which[i]]`. `which` is constant, so the compiler turns this into the one or
-/// two shuffles that are needed, outside of the loop over registers.
+/// Lane i is `source[which[i]]`. `which` is constant, so the compiler turns this into one or two shuffles
+/// outside the loop over registers.
 #[inline(always)]
 fn gather(source: [__m256; 4], which: &[i32; 8]) -> __m256 {
     let [a, b, c, d] = source;
@@ -286,7 +286,7 @@ fn search<const BITS: usize, const S: usize>(v: __m256, index: __m256i, boundari
     })
 }
 
-/// `array.map`, surely inlined.
+/// `array.map`, always inlined.
 #[inline(always)]
 fn each<T, U>([a, b, c, d]: [T; 4], f: impl Fn(T) -> U) -> [U; 4] {
     [f(a), f(b), f(c), f(d)]
@@ -479,7 +479,7 @@ impl<const VNNI: bool> Memory for Avx2<VNNI> {
     fn pack<const BITS: usize>(self, codes: [__m256i; 4]) -> [u64; 4] {
         let [a, b, c, d] = codes;
         avx2!({
-            // Packing interleaves 128-bit halves; the permutation puts dwords back in order.
+            // Packing interleaves the 128-bit halves; the permutation restores the order of dwords.
             let words = _mm256_packus_epi16(_mm256_packus_epi32(a, b), _mm256_packus_epi32(c, d));
             let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
             let bytes = _mm256_permutevar8x32_epi32(words, order);
@@ -530,7 +530,7 @@ impl<const VNNI: bool> Memory for Avx2<VNNI> {
     }
 }
 
-/// Where the dword is that holds codes `8 part` to `8 part + 7`, and how far to shift each.
+/// The position of the dword that holds codes `8 part` to `8 part + 7`, and the shift for each of them.
 const fn spread<const BITS: usize>(part: usize) -> (usize, [i32; 8]) {
     let last = 4 * BITS - 4;
     let at = if BITS * part < last { BITS * part } else { last };

@@ -1,16 +1,19 @@
-//! AVX2: a line is two registers, four products of bytes three instructions, with AVX-VNNI one.
+//! AVX2: a line is two registers. Four products of bytes take three instructions, with AVX-VNNI one.
 //!
-//! There one operand is unsigned: keys' levels carry a bias, values' weights are below 128. Without it
-//! `vpmaddubsw` adds two products of an unsigned and a signed byte with saturation, so the operands
-//! must be bounded. Keys: |q| <= 127 times a level whose sign is adjusted by `vpsignb`, at most
-//! 127, so a pair is at most 2 * 127 * 127 < 2^15. `vpsignb` cannot negate -128, so codes that are their own levels
-//! are the unsigned operand, up to 128, and give their sign to the query. Values: weights below 128, the same bound.
+//! With AVX-VNNI one operand is unsigned: levels of keys carry a bias, and weights of values are below 128.
+//! Without it, `vpmaddubsw` adds two products of an unsigned and a signed byte with saturation, so the
+//! operands must be bounded.
+//!
+//! * Keys: |q| <= 127 is multiplied by a level of at most 127, whose sign `vpsignb` adjusts. A pair is at
+//!   most 2 * 127 * 127 < 2^15. `vpsignb` cannot negate -128. Codes that are their own levels are therefore
+//!   the unsigned operand, up to 128, and give their sign to the query.
+//! * Values: weights are below 128, with the same bound.
 
 use super::avx2::{Avx2, V, avx2};
 use crate::lines::{Line, Machine, pair_index};
 use core::arch::x86_64::*;
 
-/// Adds products of unsigned and signed bytes four at a time; bounds as above.
+/// Adds products of unsigned and signed bytes, four at a time; the file's documentation has the bounds.
 #[inline(always)]
 fn dot(sum: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i {
     avx2!({
@@ -19,13 +22,13 @@ fn dot(sum: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i {
     })
 }
 
-/// The same in one instruction, whatever the bytes: only where a token with `VNNI` is at hand.
+/// The same in one instruction, for any bytes; only used if there is a token with `VNNI`.
 #[inline(always)]
 fn dot_vnni(sum: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i {
     avx2!(_mm256_dpbusd_avx_epi32(sum, unsigned, signed))
 }
 
-/// Signed bytes as unsigned ones, 128 larger, where products want them so.
+/// Adds 128 to signed bytes if the products need unsigned ones.
 #[inline(always)]
 fn biased<const VNNI: bool>(bytes: __m256i) -> __m256i {
     if VNNI { avx2!(_mm256_xor_si256(bytes, splat(0x80))) } else { bytes }
@@ -41,7 +44,7 @@ fn shift<const BITS: usize, const FIELD: usize>(v: __m256i) -> __m256i {
     avx2!(_mm256_srl_epi16(v, _mm_cvtsi32_si128((BITS * FIELD) as i32)))
 }
 
-/// Levels of 3-bit code `FIELD`; codes 6 and 7 have two bits in one register, the third in another.
+/// Levels of the 3-bit code `FIELD`. Codes 6 and 7 have two bits in one register and the third in another.
 #[inline(always)]
 fn look_up3<const FIELD: usize>([a, b, c]: [__m256i; 3], table: __m256i) -> __m256i {
     avx2!({
@@ -69,10 +72,10 @@ fn splat(byte: u8) -> __m256i {
     avx2!(_mm256_set1_epi8(byte as i8))
 }
 
-// Helpers are functions, not closures: a closure does not carry the instruction set, and what is not
-// inlined for its size passes registers through memory.
+// Helpers are functions, not closures. A closure does not carry the instruction set. If it is too large to be
+// inlined, it passes registers through memory.
 
-/// Levels of the low `BITS` bits: 16 entries a look-up, joined by the bits above the fourth.
+/// Levels of the low `BITS` bits: look-ups of 16 entries, combined by the bits above the fourth.
 #[inline(always)]
 fn look_up_wide<const BITS: usize>(index: __m256i, levels: [__m256i; 4]) -> __m256i {
     let nibble = avx2!(_mm256_and_si256(index, splat(0x0f)));
@@ -125,8 +128,8 @@ fn follow_dwords<const N: usize>(now: __m256i, before: __m256i) -> __m256i {
     })
 }
 
-/// [`pair_index`] as two byte shuffles, of the even and of the odd operand, that leave 0 where the other's
-/// bytes go.
+/// [`pair_index`] as two byte shuffles, of the even and of the odd operand. Each leaves 0 in the places of
+/// the other.
 pub(super) const fn pair_shuffles(half: usize) -> [[u8; 16]; 2] {
     let (index, mut shuffles, mut i) = (pair_index(half), [[0x80; 16]; 2], 0);
     while i < 16 {
@@ -351,7 +354,7 @@ impl<const VNNI: bool> Machine for Avx2<VNNI> {
         avx2!({
             let ab = _mm256_packus_epi32(_mm256_cvtps_epi32(a), _mm256_cvtps_epi32(b));
             let cd = _mm256_packus_epi32(_mm256_cvtps_epi32(c), _mm256_cvtps_epi32(d));
-            // Packed within each half of a register: fours of both halves in turns.
+            // Packed within each half of a register: groups of four alternate between the halves.
             let in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
             let upper = _mm256_packus_epi16(_mm256_srli_epi16::<7>(ab), _mm256_srli_epi16::<7>(cd));
             let mask = _mm256_set1_epi16(127);

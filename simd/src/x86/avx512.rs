@@ -1,6 +1,6 @@
 //! AVX-512 (F, BW, DQ, VL, VBMI, VBMI2, VNNI: Ice Lake, Zen 4 and later): 32 lanes in two registers.
 //!
-//! Equal to `Portable` to the bit, for the reasons given in the AVX2 file.
+//! Equal to `Portable` to the bit, for the reasons given in `avx2.rs`.
 
 use super::avx2::{code_mask, level};
 use bytemuck::{must_cast as cast, must_cast_mut as parts_mut, must_cast_ref as parts};
@@ -10,12 +10,12 @@ use half::f16;
 use tqkv_core::machine::{Isa, Lanes, Memory};
 
 /// Proof that the processor has the AVX-512 subsets of Ice Lake (F, BW, DQ, VL, VBMI, VBMI2, VNNI) and
-/// everything that [`crate::Avx2`] stands for.
+/// everything that [`crate::Avx2`] proves.
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512(());
 
 impl Avx512 {
-    /// The token, where the processor has all of the features.
+    /// The token, if the processor has all of the features.
     #[cfg(feature = "std")]
     pub fn new() -> Option<Self> {
         let all = super::avx2::Avx2::<false>::new().is_some()
@@ -30,7 +30,7 @@ impl Avx512 {
         all.then(|| unsafe { Self::assume_supported() })
     }
 
-    /// The token, on the caller's word.
+    /// The token, without a check.
     ///
     /// # Safety
     /// The processor has AVX-512 F, BW, DQ, VL, VBMI, VBMI2 and VNNI, and AVX2, FMA, F16C, BMI1, BMI2.
@@ -112,7 +112,7 @@ impl Mul for V {
     );
 }
 
-/// `array.map`, surely inlined.
+/// `array.map`, always inlined.
 #[inline(always)]
 fn each<T, U>([a, b]: [T; 2], f: impl Fn(T) -> U) -> [U; 2] {
     [f(a), f(b)]
@@ -181,8 +181,8 @@ impl Lanes for V {
 
 impl Avx512 {
     avx512!(
-        /// The largest float below: `v >= t` is `v > below(t)`, so the sign of `below(t) - v` tells, for
-        /// -0 as for 0.
+        /// The largest float below t: `v >= t` equals `v > below(t)`, so the sign of `below(t) - v` gives the
+        /// answer, for -0 as for 0.
         fn below(self, t: __m512) -> __m512 {
             let bits = _mm512_castps_si512(t);
             let away = _mm512_or_si512(_mm512_srai_epi32::<31>(bits), _mm512_set1_epi32(1));
@@ -213,10 +213,10 @@ impl Avx512 {
     );
 
     avx512!(
-        /// The 32 codes that `bytes` consists of.
+        /// The 32 codes in `bytes`.
         fn dense<const BITS: usize>(self, bytes: &[u8]) -> [__m512i; 2] {
             let mask = ((1u64 << bytes.len().min(32)) - 1) as u32;
-            // SAFETY: the mask has a bit for each byte of the slice up to the 32nd, and no other is read.
+            // SAFETY: the mask has one bit per byte of the slice, up to the 32nd byte; no other byte is read.
             let bytes = unsafe { _mm256_maskz_loadu_epi8(mask, bytes.as_ptr().cast()) };
             let bytes = _mm512_castsi256_si512(bytes);
             each([const { spread::<BITS>(0) }, const { spread::<BITS>(16) }], |(order, shifts)| {
@@ -228,9 +228,9 @@ impl Avx512 {
     );
 
     avx512!(
-        /// 32 codes of 4 bits, densely.
+        /// Packs 32 codes of 4 bits densely.
         fn nibbles(self, codes: [__m512i; 2]) -> [u8; 16] {
-            // Byte 0 of dword i is code i, byte 1 code i + 16; the odd dword's go beside.
+            // Byte 0 of dword i is code i, byte 1 is code i + 16; those of the odd dword go beside them.
             let both = _mm512_or_si512(codes[0], _mm512_slli_epi32::<8>(codes[1]));
             let nibbles = _mm512_or_si512(both, _mm512_srli_epi64::<28>(both));
             let order = cast(const { pairs() });
@@ -436,7 +436,7 @@ const fn pairs() -> [u8; 64] {
     order
 }
 
-/// Which bytes hold code `first + i` for dword i, and how far to shift them.
+/// The bytes that hold code `first + i` for dword i, and their shifts.
 const fn spread<const BITS: usize>(first: usize) -> ([u8; 64], [i32; 16]) {
     let (mut order, mut shifts, mut i) = ([0; 64], [0; 16], 0);
     while i < 16 {
@@ -444,7 +444,7 @@ const fn spread<const BITS: usize>(first: usize) -> ([u8; 64], [i32; 16]) {
         shifts[i] = (bit % 8) as i32;
         let mut k = 0;
         while k < 2 {
-            // A code ends in the next byte at most; the last code's next byte is never needed.
+            // A code ends in the next byte at the latest; the last code never needs its next byte.
             order[4 * i + k] = (bit / 8 + k) as u8;
             k += 1;
         }
@@ -453,7 +453,7 @@ const fn spread<const BITS: usize>(first: usize) -> ([u8; 64], [i32; 16]) {
     (order, shifts)
 }
 
-/// The first `N` of `src` from `at` on, which has as many.
+/// The first `N` values of `src` from `at` on; `src` has at least that many.
 #[inline(always)]
 fn first<const N: usize>(src: &[f32], at: usize) -> [f32; N] {
     src.get(at..).and_then(<[f32]>::first_chunk).copied().unwrap_or([0.0; N])

@@ -7,7 +7,7 @@ use core::arch::x86_64::*;
 
 impl Avx512 {
     avx512!(
-        /// A bit for each byte: whether `a` is less.
+        /// One bit per byte: set if `a` is less.
         fn less(self, a: __m512i, b: __m512i) -> u64 {
             _mm512_cmplt_epu8_mask(a, b)
         }

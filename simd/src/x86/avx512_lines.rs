@@ -1,9 +1,9 @@
-//! AVX-512: a line is one register, four products of bytes one `vpdpbusd`.
+//! AVX-512: a line is one register, and four products of bytes are one `vpdpbusd`.
 //!
-//! `vpermb` reads six bits of an index, so the level table is repeated to 64 entries and codes are
-//! shifted into place without masking: the bits above a code choose between equal entries.
-//! `vpdpbusd` wants one unsigned operand: keys' levels carry a bias of 128, which is taken off
-//! once for each query; weights of values are unsigned anyway.
+//! `vpermb` reads six bits of an index, so the level table is repeated to 64 entries. Codes are shifted into
+//! place without masking: the bits above a code choose between equal entries. `vpdpbusd` needs one unsigned
+//! operand. Levels of keys carry a bias of 128, which is subtracted once per query; weights of values are
+//! unsigned already.
 
 use super::avx2_lines::pair_shuffles;
 use super::avx512::{Avx512, V, avx512};
@@ -119,7 +119,7 @@ impl Machine for Avx512 {
 
     avx512!(
         fn look_up<const BITS: usize>(self, index: __m512i, levels: __m512i) -> __m512i {
-            // Six bits of the index count, whatever it holds above `BITS`: the table repeats.
+            // The look-up uses six bits of the index, whatever is above `BITS`, because the table repeats.
             _mm512_permutexvar_epi8(index, levels)
         }
     );

@@ -1,4 +1,4 @@
-//! x86-64: one file for each instruction set.
+//! x86-64: one set of files per instruction set.
 
 pub(crate) mod avx2;
 mod avx2_bytes;

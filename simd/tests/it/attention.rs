@@ -1,4 +1,4 @@
-//! Attention over pages: the exponential, the online softmax, and what is no number.
+//! Attention over pages: the exponential, the online softmax, and NaN and infinite inputs.
 
 use crate::common::{Random, assert_bits, of_each_level};
 use crate::pages::{SLOTS, TILE, blocks, keys, relative_rms, values};
@@ -45,7 +45,7 @@ fn exact_attention(codec: &AnyCodec, q: &[f32], k: &[u8], v: &[u8], len: usize, 
     out.iter().map(|&x| x as f32).collect()
 }
 
-/// A page of keys and one of values, in parts of unequal length.
+/// A page of keys and one of values, in parts of different lengths.
 struct OnePage<'a> {
     level: Level,
     keys: (&'a KeyPages, &'a [Line]),
@@ -83,7 +83,7 @@ impl Parts for OnePage<'_> {
     }
 }
 
-/// A page of keys, one of values, and queries over them.
+/// A page of keys, a page of values, and queries over them.
 struct Scene {
     codec: AnyCodec,
     blocks: [Vec<u8>; 2],
@@ -93,13 +93,13 @@ struct Scene {
     scale: f32,
 }
 
-/// How much is attended to, and how: the tokens, and whether parts of a page are summed together.
+/// Number of tokens, and whether parts of a page are summed together.
 const LENGTHS: [(usize, bool); 4] = [(1, true), (TILE + 1, true), (SLOTS, true), (SLOTS, false)];
 
 impl Scene {
     const HEADS: usize = 3;
 
-    /// Scenes of these codecs at head dims of every kind.
+    /// Scenes for these codecs at head dims of every kind.
     fn of(ids: &[CodecId]) -> impl Iterator<Item = Self> {
         let dims = [32, 64, 80, 128, 256];
         let shapes = ids.iter().flat_map(move |&id| dims.map(|dim| (id, dim)));
@@ -120,7 +120,8 @@ impl Scene {
         format!("{} dim {}, {len} tokens, {joined}", self.codec.id().name(), self.codec.dim())
     }
 
-    /// Attention over the first tokens; `is_split`: seen twice and merged, which leaves the average.
+    /// Attention over the first tokens. `is_split`: they are seen twice and merged, which does not change the
+    /// average.
     fn attend(&self, level: Level, (len, joins): (usize, bool), is_split: bool) -> Vec<f32> {
         let dim = self.codec.dim();
         let scaled: Vec<f32> = self.queries.iter().map(|x| x * self.scale).collect();
@@ -155,7 +156,7 @@ impl Scene {
 
 of_each_level!(attention: codes);
 
-/// It is the portable one.
+/// The result equals the portable one.
 fn attention(level: Level, ids: &[CodecId]) {
     for scene in Scene::of(ids) {
         for length in LENGTHS {
@@ -183,7 +184,7 @@ fn attention_over_pages_is_the_softmax_and_splits_anywhere() {
     }
 }
 
-/// What is no number must not come out as one.
+/// A NaN or an infinity in the input must not give a number.
 #[test]
 fn a_query_that_is_not_finite_gives_nan_everywhere() {
     let codec = AnyCodec::new(CodecId::S4, 64, Options::DEFAULT).unwrap();
@@ -212,14 +213,14 @@ fn a_query_that_is_not_finite_gives_nan_everywhere() {
             let mut page = OnePage { level, keys, values, queries: &queries, joins: true, acc: &mut acc };
             attend(level, &mut page, 0, SLOTS, &mut state);
             assert!(state[0].sum >= 1.0 && state[1].sum.is_nan(), "{bad}: {state:?}");
-            // It stays, whatever comes before and after.
+            // NaN stays, whatever comes before and after it.
             let mut seen = Attention { max: 1.0, sum: 2.0 };
             merge(&mut seen, &state[1]);
             assert!(seen.sum.is_nan());
             soften(level, &mut [0.5; 20], &mut state[1..]);
             assert!(state[1].sum.is_nan());
         }
-        // One bad logit among good ones, and infinite ones.
+        // One bad logit among good ones, and infinite logits.
         for bad in [f32::NAN, f32::INFINITY] {
             let (mut logits, mut state) = (random.normals(20), [Attention::EMPTY]);
             logits[13] = bad;

@@ -1,4 +1,4 @@
-//! What the tests share: the levels to run on, tests for each of them, and inputs that reach the edges.
+//! Shared by the tests: the levels to run on, a test per level, and inputs that reach the edges.
 
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
@@ -7,8 +7,8 @@ use tqkv_core::{CodecId, HEAD_DIMS};
 use tqkv_simd::{Level, LevelName};
 use tqkv_tests::scope;
 
-/// The level of this name. A level that the machine lacks is reported once, past the capture of test output; where
-/// `TQKV_REQUIRE_LEVELS` (names with commas between) demands it, that is a failure.
+/// The level with this name. A level that the machine lacks is reported once, even though test output is
+/// captured. It is a failure if `TQKV_REQUIRE_LEVELS` (names separated by commas) demands the level.
 pub(crate) fn level(name: LevelName) -> Option<Level> {
     Level::new(name)
         .map_err(|error| {
@@ -19,14 +19,15 @@ pub(crate) fn level(name: LevelName) -> Option<Level> {
             let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
             if !said.contains(&name) {
                 said.push(name);
-                // `eprintln!` is shown for failures alone, and a level without tests would look like one that passed.
+                // `eprintln!` is only shown for failures. A level without tests would then look like one that
+                // passed.
                 let _ = writeln!(std::io::stderr(), "NOT TESTED: level {}: {error}", name.name());
             }
         })
         .ok()
 }
 
-/// The levels of this machine beside portable.
+/// The levels of this machine except portable.
 pub(crate) fn levels() -> Vec<Level> {
     let others = LevelName::ALL.iter().filter(|&&name| name != LevelName::Portable);
     others.filter_map(|&name| level(name)).collect()
@@ -35,17 +36,17 @@ pub(crate) fn levels() -> Vec<Level> {
 /// Layouts that are tested together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
-    /// Codes of one width side by side.
+    /// Codes of one width, side by side.
     Bits(u8),
-    /// A signed byte a coordinate.
+    /// One signed byte per coordinate.
     Bytes,
     /// Runs of 32 coordinates with a scale each.
     Runs,
-    /// Bit planes of a trellis with whole bits a coordinate.
+    /// Bit planes of a trellis with whole bits per coordinate.
     Planes,
     /// Bit planes of a trellis whose neighbours share bits.
     Pairs,
-    /// Numbers that are no codes: f16, e4m3, steps with a minimum.
+    /// Numbers that are not codes: f16, e4m3, steps with a minimum.
     Values,
 }
 
@@ -74,9 +75,9 @@ pub(crate) fn check(name: LevelName, group: Group, check: fn(Level, &[CodecId]))
     }
 }
 
-/// `of_each_level!(logits: codes)` makes tests of `fn logits(level: Level, ids: &[CodecId])`, such as `logits::avx512::planes`: one
-/// of each level and group of layouts, of `codes` alone or of all (`values` are no codes). `of_each_level!(law)` makes those of `fn
-/// law(level: Level)`, one a level.
+/// `of_each_level!(logits: codes)` makes tests of `fn logits(level: Level, ids: &[CodecId])`, such as
+/// `logits::avx512::planes`. It makes one per level and group of layouts, for `codes` alone or for all
+/// (`values` are not codes). `of_each_level!(law)` makes one test of `fn law(level: Level)` per level.
 macro_rules! of_each_level {
     ($check:ident) => {
         $crate::common::for_each_level! { [$crate::common::level_tests] [$check] }
@@ -100,8 +101,8 @@ macro_rules! of_each_level {
     };
 }
 
-/// `for_each_level!([a_macro] [given])` becomes `a_macro! { [given] rows }`. A row is a module's name, the level's and its
-/// architecture; on another architecture its tests are ignored.
+/// `for_each_level!([a_macro] [given])` becomes `a_macro! { [given] rows }`. A row is the name of a module,
+/// the name of the level and its architecture. On another architecture its tests are ignored.
 macro_rules! for_each_level {
     ([$($then:tt)*] $given:tt) => {
         $($then)*! { $given
@@ -111,7 +112,7 @@ macro_rules! for_each_level {
     };
 }
 
-/// A test a level.
+/// One test per level.
 macro_rules! level_tests {
     ([$check:ident] $($test:ident $level:ident $arch:tt),*) => {
         mod $check {
@@ -126,7 +127,7 @@ macro_rules! level_tests {
     };
 }
 
-/// A module a level.
+/// One module per level.
 macro_rules! of_each_group {
     ([$check:ident $groups:tt] $($module:ident $level:ident $arch:tt),*) => {
         $(mod $module {
@@ -135,7 +136,7 @@ macro_rules! of_each_group {
     };
 }
 
-/// A test a group.
+/// One test per group.
 macro_rules! group_tests {
     ($check:ident $level:ident $arch:tt [$($test:ident $group:ident $(($bits:literal))?),*]) => {
         $(#[test]
@@ -155,7 +156,7 @@ macro_rules! level_names {
     };
 }
 
-/// A level without tests of its own would go untested in silence.
+/// A level without its own tests would silently go untested.
 #[test]
 fn every_level_and_every_codec_has_its_tests() {
     let tested = for_each_level!([level_names] []);
@@ -194,7 +195,7 @@ impl Random {
         (self.next() >> 40) as f32 / (1u64 << 24) as f32
     }
 
-    /// About N(0, 1): twelve uniforms.
+    /// Roughly N(0, 1): the sum of twelve uniform numbers.
     pub(crate) fn normal(&mut self) -> f32 {
         (0..12).map(|_| self.unit()).sum::<f32>() - 6.0
     }
@@ -204,7 +205,7 @@ impl Random {
     }
 }
 
-/// Vectors of `dim`: random ones and the edges of the number format and of the rotation.
+/// Vectors of `dim` values: random ones, and the edges of the number format and of the rotation.
 pub(crate) fn vectors(dim: usize) -> Vec<Vec<f32>> {
     let mut random = Random(dim as u64);
     let mut all: Vec<Vec<f32>> = (0..6).map(|_| random.normals(dim)).collect();
@@ -236,7 +237,7 @@ pub(crate) fn vectors(dim: usize) -> Vec<Vec<f32>> {
     all
 }
 
-/// Equal to the bit.
+/// Asserts that they are equal to the bit.
 pub(crate) fn assert_bits(a: &[f32], b: &[f32], what: &str) {
     for (i, (x, y)) in a.iter().zip(b).enumerate() {
         assert_eq!(x.to_bits(), y.to_bits(), "{what}: value {i} is {x:e}, portable says {y:e}");

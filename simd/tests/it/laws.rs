@@ -1,4 +1,5 @@
-//! Any floats at all, and blocks of any bytes: every level gives what the portable one does, to the bit, or NaN where that gives NaN.
+//! Laws for arbitrary floats, and for blocks of arbitrary bytes. Every level gives the bits of the portable
+//! one, or NaN where the portable one gives NaN.
 
 use crate::common::of_each_level;
 use proptest::prelude::*;
@@ -7,21 +8,22 @@ use tqkv_core::{AnyCodec, CodecId, Effort, Options, ScaleMode, f16};
 use tqkv_simd::page::{Attention, KeyPages, Line, SLOT_STEP, ValuePages, narrow_rows, soften, widen_rows};
 use tqkv_simd::{Level, codec};
 
-/// Shapes of every kind: ragged, with a Paley factor, of its own code (128), of more groups than fit registers.
+/// Shapes of every kind: ragged, with a Paley factor, with code of its own (128), with more groups than
+/// registers.
 const DIMS: [usize; 7] = [16, 48, 64, 80, 128, 256, 576];
 
 fn config(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// Holds a law to so many inputs.
+/// Tests a law on `cases` inputs.
 fn hold<S: Strategy>(cases: u32, inputs: S, law: impl Fn(S::Value) -> Result<(), TestCaseError>) {
     if let Err(error) = TestRunner::new(config(cases)).run(&inputs, law) {
         panic!("{error}");
     }
 }
 
-/// Any bits, more of them of usual numbers.
+/// Any bits, but more often usual numbers.
 fn float() -> impl Strategy<Value = f32> {
     let bits = any::<u32>().prop_map(f32::from_bits);
     let edge =
@@ -29,7 +31,7 @@ fn float() -> impl Strategy<Value = f32> {
     prop_oneof![20 => -4f32..4.0, 1 => bits, 1 => edge]
 }
 
-/// A codec, and so many vectors of it.
+/// A codec and `count` vectors for it.
 fn vectors(count: usize, number: BoxedStrategy<f32>) -> impl Strategy<Value = (AnyCodec, Vec<f32>)> {
     let options = (prop::sample::select(&ScaleMode::ALL[..]), prop::sample::select(&Effort::ALL[..]))
         .prop_map(|(mode, effort)| Options::DEFAULT.scale_mode(mode).effort(effort));
@@ -132,7 +134,7 @@ fn any_logits_become_weights_alike(level: Level) {
     });
 }
 
-/// A scale that no encoder writes promises nothing of sums.
+/// No encoder writes scales that are not finite, and sums of such blocks promise nothing.
 fn with_finite_scales(codec: &AnyCodec, block: &mut [u8]) {
     let stride = codec.block_bytes() / if codec.id().layout().has_one_scale() { 1 } else { codec.dim() / 32 };
     for scale in block.chunks_mut(stride).filter(|scale| scale[1] & 0x7c == 0x7c) {

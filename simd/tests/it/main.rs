@@ -1,7 +1,9 @@
-//! Every level against the portable definition, page kernels against exact arithmetic, and laws of any input.
+//! Every level compared with the portable definition, page kernels compared with exact arithmetic, and laws
+//! for any input.
 //!
-//! A test of each level and group of layouts has a name: `cargo test --workspace --test it avx512` runs one level,
-//! `... --test it logits::avx512::planes` one test. What is covered by default says `tqkv_tests::scope`.
+//! Each level and group of layouts has a named test. `cargo test --workspace --test it avx512` runs one
+//! level, and `... --test it logits::avx512::planes` runs one test. `tqkv_tests::scope` defines the default
+//! coverage.
 
 mod attention;
 mod common;

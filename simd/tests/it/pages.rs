@@ -1,5 +1,5 @@
-//! Page kernels: blocks come back as written, logits and sums are the portable ones to the bit, and close to the exact ones in
-//! f32. One body over codecs, head dims, fills, heads.
+//! Page kernels. Blocks are read back as written. Logits and sums equal the portable ones to the bit, and are
+//! close to the exact ones in f32. One test body runs over codecs, head dims, fills and heads.
 
 use crate::common::{Random, assert_bits, dims, levels, of_each_level};
 use tqkv_core::code::Levels;
@@ -15,7 +15,7 @@ pub(crate) const TILE: usize = 16;
 pub(crate) const RANGES: [(usize, usize); 9] =
     [(0, 0), (0, 1), (0, TILE - 1), (0, TILE), (0, TILE + 1), (5, 6), (TILE - 1, 33), (17, 31), (0, SLOTS)];
 
-/// Those of these codecs that have page kernels, which are all that store codes of levels.
+/// The codecs that have page kernels: all that store codes of levels.
 fn codecs(ids: &[CodecId]) -> impl Iterator<Item = AnyCodec> {
     let ids = move || ids.iter().copied().filter(|id| !matches!(id.levels(), Levels::Values));
     let of = move |dim| ids().filter_map(move |id| AnyCodec::new(id, dim, Options::DEFAULT).ok());
@@ -31,7 +31,7 @@ pub(crate) fn blocks(codec: &AnyCodec, random: &mut Random) -> Vec<u8> {
 
 const GUARD: Line = Line([0xa5; 64]);
 
-/// The page that `write` makes of blocks, with a guard line behind it.
+/// The page that `write` makes of the blocks, followed by a guard line.
 pub(crate) fn page(
     lines: usize,
     codec: &AnyCodec,
@@ -57,7 +57,7 @@ pub(crate) fn values(codec: &AnyCodec, blocks: &[u8]) -> (ValuePages, Vec<Line>)
     (pages, page(pages.lines(), codec, blocks, |page, slot, block| pages.write(page, slot, block)))
 }
 
-/// Runs `f` on the middle of a buffer and sees to it that the ends stay.
+/// Runs `f` on the middle of a buffer and checks that the ends stay unchanged.
 pub(crate) fn guarded(len: usize, fill: f32, f: impl FnOnce(&mut [f32])) -> Vec<f32> {
     let mut buffer = vec![f32::MAX; len + 32];
     buffer[16..16 + len].fill(fill);
@@ -81,7 +81,7 @@ fn blocks_come_back_as_written_in_any_order() {
             values.read(&value_page, slot, &mut block);
             assert_eq!(&block, want, "value {slot}, {what}");
         }
-        // Writing over one slot, as after a truncation, leaves the others.
+        // Overwriting one slot, as after a truncation, leaves the others unchanged.
         let junk: Vec<u8> = (0..codec.block_bytes()).map(|i| (i * 37 + 11) as u8).collect();
         keys.write(&mut key_page, 18, &junk);
         values.write(&mut value_page, 18, &junk);
@@ -96,7 +96,7 @@ fn blocks_come_back_as_written_in_any_order() {
 
 of_each_level!(logits: codes);
 
-/// They are the portable ones.
+/// The logits equal the portable ones.
 fn logits(level: Level, ids: &[CodecId]) {
     let name = level.name().name();
     for codec in codecs(ids) {
@@ -124,7 +124,7 @@ fn logits(level: Level, ids: &[CodecId]) {
 
 of_each_level!(weighted_sums: codes);
 
-/// They are the portable ones.
+/// The sums equal the portable ones.
 fn weighted_sums(level: Level, ids: &[CodecId]) {
     let name = level.name().name();
     for codec in codecs(ids) {
@@ -148,8 +148,9 @@ fn weighted_sums(level: Level, ids: &[CodecId]) {
 
 of_each_level!(two_pages_in_one_sum: codes);
 
-/// The portable one, and near both. Pages with and without room to spare, from the middle of one to the middle of the next; a
-/// third of the weights below 0, which are rounded apart.
+/// The sum equals the portable one, and is close to the sum of both pages. Pages with and without spare room,
+/// from the middle of one to the middle of the next. A third of the weights are below 0, and are rounded
+/// separately.
 fn two_pages_in_one_sum(level: Level, ids: &[CodecId]) {
     for codec in codecs(ids) {
         let (dim, mut random) = (codec.dim(), Random(11));
@@ -194,7 +195,7 @@ fn two_pages_in_one_sum(level: Level, ids: &[CodecId]) {
     }
 }
 
-/// Where heads wait for memory pages come one by one.
+/// If heads wait for memory, pages are summed one by one.
 #[test]
 fn pages_join_where_their_sums_take_longer_than_their_reading() {
     for (name, heads) in
@@ -208,15 +209,15 @@ fn pages_join_where_their_sums_take_longer_than_their_reading() {
     }
 }
 
-/// Root mean square of the differences over that of `b`.
+/// Root mean square of the differences, divided by that of `b`.
 pub(crate) fn relative_rms(a: &[f32], b: &[f32]) -> f64 {
     let square = |v: f32| f64::from(v) * f64::from(v);
     let error: f64 = a.iter().zip(b).map(|(x, y)| square(x - y)).sum();
     (error / b.iter().map(|&y| square(y)).sum::<f64>()).sqrt()
 }
 
-/// The int8 query and levels cost at most 1 % of the logits' spread, the 14-bit weights and int8
-/// levels of values at most 1 % of the output: against the exact levels in f32.
+/// Compared with the exact levels in f32, the integers cost little. The int8 query and levels cost at most 1
+/// % of the logits' spread. The 14-bit weights and int8 levels of values cost at most 1 % of the output.
 #[test]
 fn integer_arithmetic_costs_at_most_one_percent() {
     let level = Level::fastest();
@@ -266,7 +267,7 @@ fn degenerate_queries_weights_and_blocks_do_no_harm() {
 fn degenerate_inputs_do_no_harm(codec: &AnyCodec) {
     let zeros = vec![0; SLOTS * codec.block_bytes()];
     let mut junk: Vec<u8> = (0..zeros.len()).map(|i| (i * 7919) as u8).collect();
-    // Scales are finite, as in blocks that a reader lets pass.
+    // Scales are finite, as in all blocks that a reader accepts.
     junk.chunks_exact_mut(codec.block_bytes()).for_each(|block| block[1] &= 0x3b);
     for level in Level::available() {
         for blocks in [&zeros, &junk] {
@@ -286,8 +287,8 @@ fn degenerate_inputs_do_no_harm(codec: &AnyCodec) {
     }
 }
 
-/// Bytes that are their own levels may be -128, which no encoder of ours writes: two's complement has no +128, and
-/// tricks with signs of bytes fail there.
+/// Bytes that are their own levels may be -128, which our encoders never write. Two's complement has no +128,
+/// so operations that negate bytes fail there.
 #[test]
 fn the_byte_minus_128_scores_and_sums_as_it_decodes() {
     for id in [CodecId::I8, CodecId::Q8_0, CodecId::Q8_0R] {
@@ -303,7 +304,7 @@ fn the_byte_minus_128_scores_and_sums_as_it_decodes() {
         let (keys, key_page) = keys(&codec, &blocks);
         let (values, value_page) = values(&codec, &blocks);
         let mut rotated = random.normals(128);
-        // Largest bytes of both signs, next to each other.
+        // The largest bytes of both signs, next to each other.
         (rotated[0], rotated[1], rotated[2], rotated[3]) = (4.0, 4.0, -4.0, -4.0);
         let (mut exact, mut exact_sums) = (vec![0.0; SLOTS], vec![0.0; 128]);
         codec.scores(&rotated, &blocks, &mut exact);

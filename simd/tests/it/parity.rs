@@ -1,10 +1,11 @@
-//! The codec gives the same bytes and bits on every level: one body over codecs, head dims, scale modes and efforts.
+//! The codec gives the same bytes and bits on every level. One test body runs over codecs, head dims, scale
+//! modes and efforts.
 
 use crate::common::{Random, assert_bits, dims, of_each_level, vectors};
 use tqkv_core::{AnyCodec, CodecId, Effort, Options, ScaleMode};
 use tqkv_simd::{Level, codec};
 
-/// Every combination for small dims; large ones take the default mode and effort only.
+/// Every combination for small dims; large ones only take the default mode and effort.
 fn options(dim: usize) -> Vec<Options> {
     if dim > 256 {
         return vec![Options::DEFAULT];
@@ -32,7 +33,7 @@ fn what(level: Level, codec: &AnyCodec) -> String {
 
 of_each_level!(blocks_and_decoded_values: all);
 
-/// They are the portable ones.
+/// They equal the portable ones.
 fn blocks_and_decoded_values(level: Level, ids: &[CodecId]) {
     for codec in codecs(ids) {
         let what = what(level, &codec);
@@ -56,7 +57,7 @@ fn blocks_and_decoded_values(level: Level, ids: &[CodecId]) {
 
 of_each_level!(queries_scores_and_sums: all);
 
-/// They are the portable ones.
+/// They equal the portable ones.
 fn queries_scores_and_sums(level: Level, ids: &[CodecId]) {
     const TOKENS: usize = 5;
     for codec in codecs(ids).filter(|codec| codec.options().scale_mode == ScaleMode::Unbiased) {
@@ -97,7 +98,7 @@ fn a_batch_says_which_vector_failed() {
     }
 }
 
-/// A vector too many or too few is the caller's mistake on every level, and nothing is left out in silence.
+/// One vector too many or too few is the caller's error on every level; no vector is silently skipped.
 #[test]
 fn wrong_lengths_panic_on_every_level() {
     type Call = fn(Level, &AnyCodec, &[f32], &[u8], &mut [f32]);

@@ -1,4 +1,4 @@
-//! Rows of f16: pages of them, and plain ones, on every level against plain arithmetic.
+//! Rows of f16, in pages and plain, on every level compared with plain arithmetic.
 
 use crate::common::{Random, assert_bits, levels};
 use crate::pages::{RANGES, SLOTS, blocks, guarded, page};
@@ -90,7 +90,7 @@ fn plain_rows_are_summed_alike_on_every_level() {
 fn rows_become_f16_and_come_back_alike_on_every_level() {
     for values in [16, 48, 80, 1024] {
         let mut x = Random(values as u64).normals(values);
-        // Ties, the largest, the smallest, one that is none any more, and zeros of both signs.
+        // Ties, the largest number, the smallest, one that rounds to zero, and zeros of both signs.
         x[..8].copy_from_slice(&[1.000_488_3, 1.001_464_8, 65504.0, 6e-8, 2e-8, -0.0, 0.0, -6.2e-5]);
         let want: Vec<u16> = x.iter().map(|&x| half::f16::from_f32(x).to_bits()).collect();
         for level in levels() {

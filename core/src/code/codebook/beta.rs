@@ -1,9 +1,8 @@
 //! The law of one coordinate of a random unit vector, in `const fn` arithmetic.
 //!
-//! After a random rotation, each coordinate of a unit vector in d dimensions has the density
-//! proportional to (1 - x^2)^((d-3)/2) (TurboQuant, Lemma 1). This file integrates it, and x times
-//! it, over an interval. Everything runs at compile time in f64, so tables are the same on every
-//! target.
+//! After a random rotation, each coordinate of a unit vector in d dimensions has a density proportional to
+//! (1 - x^2)^((d-3)/2) (TurboQuant, Lemma 1). This file integrates the density, and x times the density, over
+//! an interval. Everything runs at compile time in f64, so tables are the same on every target.
 
 /// Nodes and weights of the 8-point Gauss-Legendre rule on [-1, 1], positive half.
 const NODES: [f64; 4] =

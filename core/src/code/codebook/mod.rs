@@ -1,19 +1,23 @@
 //! Codebooks: levels and boundaries for every head dim and bit width, solved from the exact law.
 //!
-//! A level is a signed **byte** times a **unit**; units and boundaries are in sigma units: a
-//! coordinate of a rotated unit vector times sqrt(dim), so that it has about unit variance. Codes
-//! ascend with the level; level and boundary tables are antisymmetric and 0 is always a boundary.
+//! A level is a signed **byte** times a **unit**. Units and boundaries are in sigma units: a coordinate of a
+//! rotated unit vector is multiplied by sqrt(dim), so that it has about unit variance. Codes ascend with the
+//! level. Level and boundary tables are antisymmetric, and 0 is always a boundary.
 //!
-//! Two families share the type. *Scalar* codebooks (`s1`..`s5`) are the Lloyd-Max solution for the
-//! coordinate law of each head dim, with levels rounded to bytes and boundaries half-way between
-//! them; a Gaussian table would cost 7 % at dim 16 and 0.1 % at dim 128, so there is none. *Nested*
-//! codebooks (`n1`..`n4`) share one set of boundaries, so that dropping the low bit of a 4-bit code
-//! gives the 3-bit code; levels are refitted to each rate. [`Exact`] is what was rounded.
+//! Two families share the type:
 //!
-//! 5 bits are the widest code that the look-ups of all machines serve.
+//! * *Scalar* codebooks (`s1`..`s5`) are the Lloyd-Max solution for the coordinate law of each head dim.
+//!   Levels are rounded to bytes, and boundaries are half-way between them. A Gaussian table would cost 7 %
+//!   at dim 16 and 0.1 % at dim 128, so there is none.
+//! * *Nested* codebooks (`n1`..`n4`) share one set of boundaries: dropping the low bit of a 4-bit code gives
+//!   the 3-bit code. Levels are refitted to each rate.
 //!
-//! The file `solved.rs` keeps the solutions, because the compiler needs eleven seconds to find them. `cargo xtask codebooks` writes
-//! it, and a test solves every codebook again and compares all bits. A head dim that the file lacks is solved by the compiler.
+//! [`Exact`] is the solution before rounding. 5 bits are the widest code that the look-ups of all machines
+//! support.
+//!
+//! The file `solved.rs` stores the solutions, because the compiler needs eleven seconds to find them.
+//! `cargo xtask codebooks` writes it, and a test solves every codebook again and compares all bits. The
+//! compiler solves for any head dim that the file lacks.
 
 mod beta;
 mod solution;
@@ -35,7 +39,7 @@ pub(crate) const MAX_LEVELS: usize = 1 << MAX_BITS;
 pub struct Codebook {
     bytes: [i8; MAX_LEVELS],
     unit: f32,
-    /// The bytes as numbers, for look-ups.
+    /// The bytes as floats, for look-ups.
     table: [f32; MAX_LEVELS],
     boundaries: [f32; MAX_LEVELS],
     bits: u8,
@@ -58,12 +62,13 @@ impl Codebook {
         self.unit
     }
 
-    /// The `2^bits - 1` boundaries in sigmas, ascending: a coordinate y has the code #{i: y >= boundary i}.
+    /// The `2^bits - 1` boundaries in sigmas, ascending: the code of a coordinate y is the number of
+    /// boundaries <= y.
     pub const fn boundaries(&self) -> &[f32] {
         self.boundaries.split_at((1 << self.bits) - 1).0
     }
 
-    /// The levels in units as numbers, padded to 32 entries, for look-ups by any 5-bit value.
+    /// The levels in units as floats, padded to 32 entries, for look-ups by any 5-bit value.
     pub(crate) const fn level_table(&self) -> &[f32; MAX_LEVELS] {
         &self.table
     }
@@ -73,13 +78,13 @@ impl Codebook {
         &self.boundaries
     }
 
-    /// E|x - x^|^2 / |x|^2 on random directions with the plain norm as scale: the distortion of
-    /// TurboQuant Theorem 1, of these levels.
+    /// E|x - x^|^2 / |x|^2 on random directions, with the plain norm as scale: the distortion of TurboQuant
+    /// Theorem 1 for these levels.
     pub const fn relative_mse(&self) -> f64 {
         self.relative_mse
     }
 
-    /// The codebook of a solution; scalar codes have boundaries half-way between levels.
+    /// The codebook of a solution; boundaries of scalar codes are half-way between levels.
     const fn from_solution(solution: &Solution, is_nested: bool) -> Self {
         let (n, unit) = (solution.bytes.len(), solution.unit);
         let bits = (2 * n).trailing_zeros() as u8;
@@ -134,9 +139,9 @@ impl Codebook {
 
 /// Positive boundaries of the nested family in sigma units.
 ///
-/// They minimise the sum over 2, 3 and 4 bits of the distortion relative to the Lloyd-Max
-/// codebook of that width, for Gaussian coordinates (a test searches around them). WARNING: baked
-/// into stored data; changing one changes the format.
+/// They minimise the sum over 2, 3 and 4 bits of a relative distortion, for Gaussian coordinates. Each
+/// distortion is relative to the Lloyd-Max codebook of that width. A test searches around them. WARNING:
+/// stored data depends on them; a change of one changes the format.
 const NESTED_BOUNDARIES: [f64; 7] = [0.2466, 0.4984, 0.7617, 1.0442, 1.3772, 1.7731, 2.3410];
 
 /// Positive boundary `i` of the nested codes of `bits` bits.
@@ -186,18 +191,18 @@ impl Exact {
         &self.levels[..self.count]
     }
 
-    /// The boundaries, ascending, one less.
+    /// The boundaries, ascending; one less than the levels.
     pub fn boundaries(&self) -> &[f64] {
         &self.boundaries[..self.count - 1]
     }
 
-    /// Distortion, as of [`Codebook::relative_mse`].
+    /// The distortion, as in [`Codebook::relative_mse`].
     pub const fn relative_mse(&self) -> f64 {
         self.relative_mse
     }
 }
 
-/// The codebooks of all head dims, 1 bit first.
+/// The codebooks of all head dims, for 1 to `BITS` bits in this order.
 const fn tables<const BITS: usize>(is_nested: bool) -> [[Codebook; BITS]; HEAD_DIMS.len()] {
     let mut tables = [[Codebook::known(HEAD_DIMS[0], 1, is_nested); BITS]; HEAD_DIMS.len()];
     let mut d = 0;
@@ -215,13 +220,13 @@ const fn tables<const BITS: usize>(is_nested: bool) -> [[Codebook; BITS]; HEAD_D
 static SCALAR: [[Codebook; MAX_BITS]; HEAD_DIMS.len()] = tables(false);
 static NESTED: [[Codebook; MAX_NESTED_BITS]; HEAD_DIMS.len()] = tables(true);
 
-/// The Lloyd-Max codebook of `bits` bits for a supported head dim, or `None`.
+/// The Lloyd-Max codebook of `bits` bits, or `None` if the head dim is not supported.
 pub(super) fn scalar(dim: usize, bits: usize) -> Option<&'static Codebook> {
     let supported = crate::is_supported_head_dim(dim) && (1..=MAX_BITS).contains(&bits);
     supported.then(|| &SCALAR[index_of(dim)][bits - 1])
 }
 
-/// The nested codebook at `bits` bits for a supported head dim, or `None`.
+/// The nested codebook of `bits` bits, or `None` if the head dim is not supported.
 pub(super) fn nested(dim: usize, bits: usize) -> Option<&'static Codebook> {
     let supported = crate::is_supported_head_dim(dim) && (1..=MAX_NESTED_BITS).contains(&bits);
     supported.then(|| &NESTED[index_of(dim)][bits - 1])

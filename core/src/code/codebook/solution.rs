@@ -6,7 +6,7 @@ pub(in crate::code) const MAX_BITS: usize = 5;
 /// Widest nested code.
 pub(super) const MAX_NESTED_BITS: usize = 4;
 
-/// The positive levels of a codebook in units, ascending, and what else is solved: see [`Codebook`].
+/// A solved codebook: the positive levels in units, ascending, the unit and the distortion. See [`Codebook`].
 pub(super) struct Solution<'a> {
     pub(super) bytes: &'a [i8],
     pub(super) unit: f32,

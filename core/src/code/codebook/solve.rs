@@ -1,14 +1,14 @@
 //! Lloyd-Max codebooks for the coordinate law.
 //!
-//! The optimal scalar quantiser has every level at the centroid of its cell and every boundary
-//! half-way between levels (TurboQuant, section 3.1). The law is symmetric, so only the positive
-//! half is solved. Fixed-point (Lloyd) steps bring the levels near, Newton steps on the
-//! tridiagonal centroid equations finish to rounding. [`to_bytes`] then makes the levels whole
-//! numbers, which costs some thousandths of the distortion (2 % at 5 bits).
+//! The optimal scalar quantiser has every level at the centroid of its cell and every boundary half-way
+//! between levels (TurboQuant, section 3.1). The law is symmetric, so only the positive half is solved.
+//! Fixed-point (Lloyd) steps bring the levels near; Newton steps on the tridiagonal centroid equations finish
+//! to rounding. [`to_bytes`] then rounds the levels to whole numbers. That costs a few thousandths of the
+//! distortion (2 % at 5 bits).
 
 use super::beta::{Beta, sqrt};
 
-/// Most levels in the positive half (5 bits).
+/// Maximum number of levels in the positive half (5 bits).
 pub(super) const HALF: usize = 16;
 
 const LLOYD_STEPS: usize = 10;
@@ -85,7 +85,7 @@ const fn newton(law: Beta, levels: &[f64; HALF], count: usize) -> [f64; HALF] {
         } else {
             0.0
         };
-        // d centroid / d level: each boundary moves by half of either neighbour.
+        // d centroid / d level: each boundary moves by half of the movement of each neighbour.
         let (sub, diagonal, sup) = (-from_lower, 1.0 - from_lower - from_upper, -from_upper);
         let (mut pivot, mut residual) = (diagonal, centroid[i] - levels[i]);
         if has_lower {
@@ -110,7 +110,7 @@ const fn newton(law: Beta, levels: &[f64; HALF], count: usize) -> [f64; HALF] {
 pub(super) const fn lloyd_max(dim: usize, bits: usize) -> HalfCodebook {
     let law = Beta::new(dim);
     let count = 1 << (bits - 1);
-    // Start: evenly spaced boundaries over about the range of the outermost level.
+    // Start: evenly spaced boundaries over roughly the range of the outermost level.
     let (mut boundaries, mut i) = ([0.0; HALF], 0);
     let reach = (0.9 + 0.45 * bits as f64) / sqrt(dim as f64);
     while i + 1 < count {
@@ -136,7 +136,7 @@ pub(super) struct HalfBytes {
     /// Levels in units, ascending; the first `count` are used.
     pub(super) bytes: [i8; HALF],
     pub(super) count: usize,
-    /// What a unit is in coordinates of unit vectors.
+    /// One unit, in coordinates of unit vectors.
     pub(super) unit: f64,
     /// E|x - x^|^2 over unit vectors x.
     pub(super) relative_mse: f64,
@@ -159,9 +159,9 @@ const fn sums(bytes: &[i8; HALF], mass: &[f64; HALF], centroid: &[f64; HALF], co
     (cross, energy)
 }
 
-/// The quantiser with whole numbers for levels: their largest is the one between 64 and 127 that costs least in the
-/// cells of `half`, with the best unit for each. Where `move_boundaries` says so, boundaries then go half-way between
-/// the levels, and unit and boundaries are refitted to each other.
+/// The quantiser with whole numbers as levels. Its largest level is the number from 64 to 127 with the
+/// smallest error in the cells of `half`; each candidate gets its best unit. If `move_boundaries`, boundaries
+/// then move half-way between the levels, and the unit and the boundaries are refitted to each other.
 pub(super) const fn to_bytes(dim: usize, half: &HalfCodebook, move_boundaries: bool) -> HalfBytes {
     let count = half.count;
     let (mut bytes, mut unit, mut most) = ([0; HALF], 1.0, 0.0);
@@ -173,7 +173,8 @@ pub(super) const fn to_bytes(dim: usize, half: &HalfCodebook, move_boundaries: b
             i += 1;
         }
         let (cross, energy) = sums(&rounded, &half.mass, &half.levels, count);
-        // With the best unit, cross / energy, this is the energy that the levels explain. Rounding must not decide.
+        // With the best unit, cross / energy, this is the energy that the levels explain. The tolerance keeps
+        // rounding from deciding.
         if cross * cross / energy > most * (1.0 + 1e-12) {
             (bytes, unit, most) = (rounded, cross / energy, cross * cross / energy);
         }

@@ -1,7 +1,8 @@
-//! `u4`: uniform codes between the smallest and the largest value, the yardstick of integer caches.
+//! `u4`: uniform codes between the smallest and the largest value, for comparison with integer caches.
 //!
-//! A block is two f16, the step and the minimum, then codes side by side: value = minimum + code * step. Not rotated
-//! and no part of TurboQuant; plain portable code, as only its error is of interest.
+//! A block is two f16, the step and the minimum, then codes side by side: value = minimum + code * step. It
+//! is not rotated and not part of TurboQuant. The code is plain and portable, because only its error is of
+//! interest.
 
 use super::Layout;
 use crate::code::coding::Coding;
@@ -52,7 +53,7 @@ impl Form for Affine {
     }
 }
 
-/// The minimum is rounded to f16 first, the step spans what is left above it, and codes are nearest.
+/// Rounds the minimum to f16 first. The step then spans the rest of the range, and each code is the nearest.
 fn encode(x: &[f32], block: &mut [u8]) -> Result<(), EncodeError> {
     let least = f16::from_f32(x.iter().copied().fold(f32::INFINITY, f32::min));
     let largest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);

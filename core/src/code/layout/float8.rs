@@ -1,7 +1,7 @@
-//! `f8`: e4m3 bytes under one scale, the yardstick of caches in 8-bit floats.
+//! `f8`: e4m3 bytes with one scale, for comparison with caches in 8-bit floats.
 //!
-//! The scale maps the largest magnitude to 448, the largest number of the format. Not rotated and no part of
-//! TurboQuant; plain portable code, as only its error is of interest.
+//! The scale maps the largest magnitude to 448, the largest number of the format. It is not rotated and not
+//! part of TurboQuant. The code is plain and portable, because only its error is of interest.
 
 use super::{LARGEST_FLOAT as LARGEST, Layout};
 use crate::code::coding::Coding;
@@ -64,7 +64,7 @@ impl Form for Floats {
     }
 }
 
-/// The nearest number of the format, ties to even; magnitudes above the largest become it.
+/// The nearest number of the format, ties to even; larger magnitudes become the largest number.
 fn encode(value: f32) -> u8 {
     let sign = ((value.to_bits() >> 24) & 0x80) as u8;
     let magnitude = f32::min(value.abs(), LARGEST);
@@ -77,7 +77,8 @@ fn encode(value: f32) -> u8 {
     sign | (rounded - ((127 - 7) << 3)) as u8
 }
 
-/// What a byte stands for. The two that e4m3 gives to NaN, which no encoder writes, are the numbers they would be.
+/// The number of a byte. e4m3 uses two bytes for NaN, which no encoder writes; here they decode like any
+/// other byte.
 #[inline(always)]
 fn decode(byte: u8) -> f32 {
     let (exponent, mantissa) = (u32::from(byte >> 3 & 15), u32::from(byte & 7));
@@ -101,7 +102,7 @@ mod tests {
             }
         }
         assert_eq!((decode(0x7e), decode(0x08), decode(0x01)), (448.0, 1.0 / 64.0, 1.0 / 512.0));
-        // Half-way goes to the even one: 17 lies between 16 and 18, 19 between 18 and 20.
+        // A tie goes to the even number: 17 lies between 16 and 18, 19 between 18 and 20.
         assert_eq!((decode(encode(17.0)), decode(encode(19.0)), decode(encode(1e9))), (16.0, 20.0, 448.0));
     }
 }

@@ -1,4 +1,4 @@
-//! How the bytes of a block lie: what a reader of blocks needs to know of a codec.
+//! The layout of the bytes of a block: all that a reader of blocks must know of a codec.
 
 pub(super) mod affine;
 pub(super) mod float8;
@@ -8,7 +8,7 @@ use super::trellis::Plain;
 use crate::head_dim::is_supported_head_dim;
 use crate::machine::block_io::{self, SCALE_BYTES};
 
-/// How the bytes of a block lie. Readers of blocks, lines or threads match on it, and name every case.
+/// The layout of the bytes of a block. Readers of blocks, lines or threads match on it and name every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Layout {
@@ -19,9 +19,10 @@ pub enum Layout {
         /// Bits of a code.
         bits: u8,
     },
-    /// One scale, then a signed byte a coordinate.
+    /// One scale, then one signed byte per coordinate.
     Bytes,
-    /// Runs of 32 coordinates, each its scale and its codes: signed bytes, or two nibbles a byte, 16 coordinates apart.
+    /// Runs of 32 coordinates, each with its scale and its codes. Codes are signed bytes, or two nibbles per
+    /// byte that are 16 coordinates apart.
     Runs {
         /// Bits of a code, 4 or 8.
         bits: u8,
@@ -30,19 +31,19 @@ pub enum Layout {
     Affine,
     /// One scale, then e4m3 numbers.
     Floats,
-    /// One scale, then bit planes: of coded bits, and of the plain bits beside them.
+    /// One scale, then bit planes: the coded bits, then the plain bits.
     Planes(Plain),
 }
 
 /// Largest number of [`Layout::Floats`].
 const LARGEST_FLOAT: f32 = 448.0;
-/// Most by which a search for the scale stretches a vector that has one large coordinate.
+/// The most by which a search for the scale stretches a vector that has one large coordinate.
 const SEARCH_SLACK: f32 = 1.3;
-/// Most by which a search goes above the norm.
+/// The most by which a search exceeds the norm.
 const LONGEST_RAW: f32 = 2.5;
 
 impl Layout {
-    /// Bits of one code, scales not counted; half rates rounded down.
+    /// Bits of one code, without scales; half rates are rounded down.
     pub const fn bits(self) -> u32 {
         match self {
             Self::F16 => 16,
@@ -58,7 +59,7 @@ impl Layout {
         }
     }
 
-    /// Bytes of one block, or `None` where the layout does not support the head dim.
+    /// Bytes of one block, or `None` if the layout does not support the head dim.
     pub const fn block_bytes(self, dim: usize) -> Option<usize> {
         if !is_supported_head_dim(dim) {
             return None;
@@ -74,7 +75,7 @@ impl Layout {
         }
     }
 
-    /// Whether every scale, or every value of `f16`, is finite.
+    /// Returns true if every scale, or every value of `f16`, is finite.
     #[inline(always)]
     pub(crate) fn has_finite_scales(self, block: &[u8]) -> bool {
         let stride = match self {
@@ -91,8 +92,8 @@ impl Layout {
         block.chunks(stride).all(|run| block_io::split(run).0.is_finite())
     }
 
-    /// The largest scale, or value of `f16`, that a vector of norm 1 may need: `spread` is the largest coordinate of such
-    /// a vector where it is encoded, and codes stand for `levels` times `unit`.
+    /// The largest scale, or value of `f16`, that a vector of norm 1 may need. `spread` is the largest
+    /// coordinate of such a vector in the domain where it is encoded. Codes stand for `levels` times `unit`.
     pub(crate) fn largest_scale(self, spread: f32, levels: &[i8], unit: f32) -> f32 {
         match self {
             Self::F16 | Self::Affine => spread,
@@ -105,14 +106,15 @@ impl Layout {
                     let level = f32::from(level.unsigned_abs()) * unit;
                     (least, largest) = (f32::min(least, level), f32::max(largest, level));
                 }
-                // A scale is longest where all of the vector is in one coordinate, which the largest level stands for;
-                // but the unbiased one is at most twice the preserving one, which the least levels bound.
+                // A scale is longest if one coordinate holds all of the vector; the largest level then stands
+                // for it. The unbiased scale is at most twice the preserving one, which the smallest level
+                // bounds.
                 f32::max(f32::min(SEARCH_SLACK * spread / largest, 2.0 / least), LONGEST_RAW)
             }
         }
     }
 
-    /// Whether a block begins with the one scale of all its codes.
+    /// Returns true if a block begins with one scale for all its codes.
     pub const fn has_one_scale(self) -> bool {
         match self {
             Self::Dense { .. } | Self::Bytes | Self::Floats | Self::Planes(_) => true,

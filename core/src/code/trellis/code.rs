@@ -4,28 +4,32 @@
 pub const MAX_LEVELS: usize = 64;
 /// Values of the three parity bits of a coordinate.
 pub const PARITIES: usize = 8;
-/// Largest memory of the shift register, hence the number of earlier bits a coordinate looks at.
+/// Largest memory of the shift register: the number of earlier bits that a coordinate depends on.
 pub const MAX_MEMORY: usize = 8;
 
 /// How the bits that are not coded choose among the levels of one parity value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Plain {
-    /// This many bits a coordinate, 0 to 3.
+    /// 0 to 3 bits per coordinate.
     Bits(u8),
     /// One bit for each pair of neighbours: both take the lower, or both the upper half.
     PairBit,
-    /// Three bits for each pair of neighbours: a symbol `3 a + b` below 8, with a and b in 0..3
-    /// the part of the levels that the even and the odd coordinate take; (2, 2) does not occur.
+    /// Three bits for each pair of neighbours: a symbol `3 a + b` below 8. The numbers a and b, in 0..3, are
+    /// the parts of the levels that the even and the odd coordinate take. The pair (2, 2) does not occur.
     PairOfThree,
-    /// Five bits for each pair of neighbours, whose coordinates take one of six parts, 0 to 3 inner and 4 and 5 outer ones, not
-    /// both an outer one. The symbol is two inner parts, the even one low; or, with bit 4, an inner part below the low bit of
-    /// the outer one, which is the even coordinate's with bit 3.
+    /// Five bits for each pair of neighbours. Each coordinate takes one of six parts: 0 to 3 are inner, 4 and
+    /// 5 outer. At most one of the two is outer.
+    ///
+    /// * Bit 4 clear: bits 0 and 1 are the inner part of the even coordinate, bits 2 and 3 that of the odd
+    ///   one.
+    /// * Bit 4 set: bits 0 and 1 are the inner part, and bit 2 selects the outer part. If bit 3 is set, the
+    ///   even coordinate is the outer one.
     PairOfSix,
 }
 
 impl Plain {
-    /// Symbols of a pair, where neighbours share one.
+    /// Number of symbols of a pair, if neighbours share one.
     pub const fn pair_symbols(self) -> u8 {
         match self {
             Self::Bits(_) => 0,
@@ -35,7 +39,7 @@ impl Plain {
         }
     }
 
-    /// Bytes of the coded plane and the plain ones for `dim` coordinates.
+    /// Bytes of the coded plane and the plain planes for `dim` coordinates.
     pub(crate) const fn body_bytes(self, dim: usize) -> usize {
         dim / 8
             + match self {
@@ -47,38 +51,38 @@ impl Plain {
     }
 }
 
-/// One trellis code: everything that encoder and decoder must agree on, and the encoder's tuning.
+/// One trellis code: everything that encoder and decoder must agree on, and the settings of the encoder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Code {
     /// Earlier coded bits that a coordinate depends on: 8 (256 states) or 3 (8 states).
     pub memory: u8,
-    /// Taps of the parity bits, most significant parity first: bit a set means that the coded bit
-    /// a coordinates earlier enters.
+    /// Taps of the parity bits, most significant parity first. If bit a is set, the coded bit a coordinates
+    /// earlier enters.
     pub generators: [u16; 3],
-    /// What the other bits do.
+    /// How the plain bits choose among the levels.
     pub plain: Plain,
     /// Levels; index = parity + 8 * plain symbol. Entries past [`Code::level_count`] are 0.
     pub levels: [i8; MAX_LEVELS],
     /// Units of the levels in one sigma of a rotated coordinate.
     pub per_sigma: f32,
-    /// Encoder: squared errors are divided by this to become metrics.
+    /// Encoder: a squared error divided by this is a metric.
     pub divisor: u16,
-    /// Encoder: predicted scale is `offset - slope * (largest |y| in sigmas)`.
+    /// Encoder: the predicted scale is `offset - slope * (largest |y| in sigmas)`.
     pub predictor: Predictor,
 }
 
-/// Of each coordinate back the three parities' masks: all ones where its coded bit enters. Kept, as making them takes a
-/// fifth of the time of decoding.
+/// For each number of coordinates back, the masks of the three parities: all ones if the coded bit there
+/// enters. They are stored, because making them takes a fifth of the time of decoding.
 pub type TapMasks = [[u64; 3]; MAX_MEMORY + 1];
 
-/// Guess of the best scale from the largest coordinate.
+/// Predicts the best scale from the largest coordinate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Predictor {
-    /// Scale at largest coordinate 0.
+    /// The scale if the largest coordinate is 0.
     pub offset: f32,
-    /// What one sigma takes off.
+    /// Decrease of the scale per sigma.
     pub slope: f32,
 }
 
@@ -93,7 +97,7 @@ impl Predictor {
 /// Largest branch metric.
 const CAP: i32 = 127;
 
-/// Encoder targets are in units of half a level step.
+/// Steps of an encoder target per level unit: targets are in half level units.
 pub const RESOLUTION: i32 = 2;
 
 impl Code {
@@ -102,12 +106,12 @@ impl Code {
         1 << self.memory
     }
 
-    /// Sigmas in one level unit.
+    /// Sigmas per level unit.
     pub const fn unit(&self) -> f32 {
         1.0 / self.per_sigma
     }
 
-    /// Plain symbols that one coordinate can take.
+    /// Number of parts of the levels that one coordinate can choose from.
     pub const fn parts(&self) -> usize {
         match self.plain {
             Plain::Bits(bits) => 1 << bits,
@@ -117,17 +121,17 @@ impl Code {
         }
     }
 
-    /// Levels in use.
+    /// Number of levels in use.
     pub const fn level_count(&self) -> usize {
         PARITIES * self.parts()
     }
 
-    /// Bytes of codes for `dim` coordinates, the scale not counted.
+    /// Bytes of codes for `dim` coordinates, without the scale.
     pub const fn body_bytes(&self, dim: usize) -> usize {
         self.plain.body_bytes(dim)
     }
 
-    /// Parity value of a register holding the newest coded bit in bit 0 and older ones above.
+    /// Parity value of a register that holds the newest coded bit in bit 0 and older bits above.
     pub const fn parity(&self, window: usize) -> usize {
         let (mut z, mut i) = (0, 0);
         while i < self.generators.len() {
@@ -151,7 +155,7 @@ impl Code {
         masks
     }
 
-    /// Largest target that has a metric row; targets are clamped to it.
+    /// Largest target that has a metric row; larger targets are clamped to it.
     pub const fn limit(&self) -> i32 {
         let (mut largest, mut i) = (0, 0);
         while i < MAX_LEVELS {
@@ -164,8 +168,8 @@ impl Code {
         3 * largest
     }
 
-    /// Metric rows that one target needs: one, or one for each half of the symbols (pair bit), or
-    /// that for even and for odd coordinates (pairs of three and of six).
+    /// Metric rows per target: one, or two with a pair bit (one for each half of the symbols). Pairs of three
+    /// and of six need four: two for even and two for odd coordinates.
     pub const fn rows_per_target(&self) -> usize {
         match self.plain {
             Plain::Bits(_) => 1,
@@ -179,7 +183,7 @@ impl Code {
         (2 * self.limit() as usize + 1) * self.rows_per_target()
     }
 
-    /// Squared distance of target `y` from the nearest level of parity `z` in parts `from..to`.
+    /// Squared distance of target `y` from the nearest level of parity `z` in the parts `from..to`.
     const fn distance(&self, y: i32, z: usize, from: usize, to: usize) -> i32 {
         let (mut best, mut part) = (i32::MAX, from);
         while part < to {
@@ -192,13 +196,13 @@ impl Code {
         best
     }
 
-    /// The branch metric rows: row `(y + limit) * rows_per_target + r`, entry z, is the squared
-    /// distance of y from the levels of parity z, less the smallest of the rows that can be taken
-    /// instead, divided by `divisor` (rounded to nearest, halves up), at most 127.
+    /// Fills the branch metric rows. Entry z of row `(y + limit) * rows_per_target + r` is a squared
+    /// distance: from y to the nearest level of parity z. The smallest distance in the rows that can be taken
+    /// instead is subtracted. The rest is divided by `divisor` (rounded to nearest, halves up), with a
+    /// maximum of 127.
     ///
-    /// For pairs, rows 0 and 1 belong to the two classes of symbols between which the pair
-    /// decides (see `class_parts`), for the even coordinate, and rows 2 and 3, where
-    /// they exist, for the odd one.
+    /// For pairs, rows 0 and 1 belong to the two classes of symbols (see `class_parts`) for the even
+    /// coordinate. Rows 2 and 3, if they exist, belong to the two classes for the odd coordinate.
     pub const fn fill_rows(&self, rows: &mut [[u8; PARITIES]]) {
         let (limit, stride) = (self.limit(), self.rows_per_target());
         let mut y = -limit;
@@ -232,11 +236,13 @@ impl Code {
         }
     }
 
-    /// Parts of the levels that class 0 or 1 of a pair may use, for its even or odd coordinate.
+    /// The parts of the levels that class 0 or 1 of a pair may use, for its even or odd coordinate.
     ///
-    /// A pair bit has one part a class. A pair of three splits by the even coordinate: in class 0
-    /// it takes part 0 or 1 and the odd one any; in class 1 it takes part 2 and the odd one 0 or 1. A pair of six likewise: in
-    /// class 0 the even coordinate takes an inner part, in class 1 an outer one and the odd coordinate an inner one.
+    /// * A pair bit: one part per class.
+    /// * A pair of three is split by the even coordinate. In class 0 it takes part 0 or 1, and the odd one
+    ///   any part. In class 1 it takes part 2, and the odd one part 0 or 1.
+    /// * A pair of six is split in the same way. In class 0 the even coordinate takes an inner part, and the
+    ///   odd one any part. In class 1 the even one takes an outer part, and the odd one an inner part.
     const fn class_parts(&self, class: usize, odd: bool) -> (usize, usize) {
         match (self.plain, class, odd) {
             (Plain::Bits(_), _, _) => (0, self.parts()),

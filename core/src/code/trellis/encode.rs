@@ -10,14 +10,14 @@ use crate::machine::block_io::SCALE_BYTES;
 use crate::machine::{Isa, Lanes, Memory};
 use crate::rotation::{self, Signs};
 
-/// A machine's way to run the search of `viterbi`; all ways give the same bits.
+/// A machine's implementation of the search of `viterbi`; all implementations give the same bits.
 pub trait Search: Copy {
-    /// How many problems it likes to solve side by side; the workspace is that many times
+    /// Number of problems that it solves side by side; the workspace is that many times
     /// [`super::workspace_bytes`].
     const PROBLEMS: usize;
 
-    /// Finds the coded bits of one or more problems: `targets` holds `dim` values each (at most
-    /// [`Code::limit`] in magnitude), `coded` `dim / 8` bytes each (a bit plane).
+    /// Finds the coded bits of one or more problems. `targets` holds `dim` values per problem, at most
+    /// [`Code::limit`] in magnitude. `coded` holds `dim / 8` bytes per problem (a bit plane).
     fn search(
         self,
         trellis: &Trellis<'_>,
@@ -27,7 +27,7 @@ pub trait Search: Copy {
         workspace: &mut [u8],
     );
 
-    /// As [`choose_plain`].
+    /// The same as [`choose_plain`].
     #[inline(always)]
     fn choose_plain(
         self,
@@ -41,10 +41,10 @@ pub trait Search: Copy {
     }
 }
 
-/// Most problems that one call of [`Search::search`] gets.
+/// Maximum number of problems in one call of [`Search::search`].
 const BATCH: usize = 4;
 
-/// What all vectors of a batch share.
+/// The data that all vectors of a batch share.
 pub(crate) struct Job<'a> {
     pub(crate) trellis: &'a Trellis<'a>,
     pub(crate) shape: HeadDim,
@@ -53,7 +53,7 @@ pub(crate) struct Job<'a> {
     pub(crate) effort: Effort,
 }
 
-/// Scales that an encoder tries, relative to the predicted one.
+/// Scales that an encoder tries, as offsets from the predicted one.
 pub const fn offsets(effort: Effort) -> &'static [f32] {
     match effort {
         Effort::Fast => &[0.0],
@@ -62,7 +62,7 @@ pub const fn offsets(effort: Effort) -> &'static [f32] {
     }
 }
 
-/// What an encoder knows of one vector before the search.
+/// The norm of a vector and its predicted scale, known before the search.
 #[derive(Clone, Copy, Debug)]
 pub struct Vector {
     norm_squared: f32,
@@ -71,7 +71,7 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// Of the rotated `y` with |x|^2 = `norm_squared`.
+    /// Computes them for the rotated `y` with |x|^2 = `norm_squared`.
     #[inline(always)]
     pub fn new<I: Isa>(isa: I, code: &Code, norm_squared: f32, y: &[I::V]) -> Self {
         let mut largest = isa.splat(0.0);
@@ -83,7 +83,7 @@ impl Vector {
         Self { norm_squared, norm, predicted: code.predictor.scale(peak) }
     }
 
-    /// What a coordinate is multiplied by to become a target, at a scale of [`offsets`].
+    /// The factor that turns a coordinate into a target, at a scale of [`offsets`].
     #[inline(always)]
     pub fn factor(&self, code: &Code, offset: f32) -> f32 {
         let Self { norm, predicted, .. } = *self;
@@ -91,15 +91,15 @@ impl Vector {
     }
 }
 
-/// Codes at one candidate scale, judged.
+/// The sums that judge the codes at one candidate scale.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate(Moments);
 
 impl Candidate {
-    /// What every useful candidate beats; stored as the zero block.
+    /// Worse than every useful candidate; stored as the zero block.
     pub const NONE: Self = Self(Moments { norm_squared: 0.0, assumed: 0.0, cross: 0.0, energy: 1.0 });
 
-    /// With the sums `cross` of y l and `energy` of l^2, l in units of the levels.
+    /// `cross` is the sum of y l and `energy` the sum of l^2, with l in units of the levels.
     #[inline(always)]
     pub fn new(code: &Code, vector: &Vector, offset: f32, cross: f32, energy: f32) -> Self {
         let Vector { norm_squared, norm, predicted } = *vector;
@@ -108,7 +108,7 @@ impl Candidate {
         Self(Moments { norm_squared, assumed, cross, energy }.in_units_of(unit))
     }
 
-    /// Whether it is to take the place of `best`; the first of equals stays.
+    /// Returns true if it is better than `best`; of equal candidates the first stays.
     #[inline(always)]
     pub fn beats(&self, best: &Self) -> bool {
         self.0.cross > 0.0 && self.0.quality() > best.0.quality()
@@ -128,7 +128,7 @@ struct Best<const G: usize> {
     body: [[u8; GROUP / 2]; G],
 }
 
-/// Encodes any number of vectors, so many at a time that the search has enough problems.
+/// Encodes any number of vectors, in batches that give the search enough problems.
 #[inline(always)]
 pub(crate) fn encode_all<I: Memory, S: Search, const G: usize>(
     job: &Job<'_>,
@@ -152,7 +152,7 @@ pub(crate) fn encode_all<I: Memory, S: Search, const G: usize>(
     Ok(())
 }
 
-/// Encodes `N` vectors (1, 2 or 4) of `dim` values, back to back, into as many blocks.
+/// Encodes `N` vectors (1, 2 or 4) of `dim` values, back to back, into `N` blocks.
 #[inline(always)]
 fn encode<I: Memory, S: Search, const G: usize, const N: usize>(
     job: &Job<'_>,
@@ -233,7 +233,7 @@ fn prepare<I: Memory>(job: &Job<'_>, isa: I, x: &[f32], y: &mut [I::V]) -> Resul
     )
 }
 
-/// Adding and subtracting it rounds to an integer, ties to even.
+/// Adding and then subtracting this number rounds to an integer, ties to even.
 const ROUND: f32 = 12_582_912.0;
 
 /// The target of a coordinate that was multiplied by [`Vector::factor`]; `limit` is [`Code::limit`].
@@ -315,9 +315,9 @@ fn finish_in_line<I: Memory, S: Search, const G: usize>(
     (cross, energy as f32)
 }
 
-/// The plain symbols nearest to the targets, the lowest on ties, and the levels (bits of `i8`).
+/// Chooses the plain symbols nearest to the targets, the lowest on ties, and their levels (bits of `i8`).
 ///
-/// `symbols` holds one byte a coordinate, or one a pair.
+/// `symbols` holds one byte per coordinate, or one per pair.
 #[inline(always)]
 pub fn choose_plain(code: &Code, targets: &[i16], parity: &[u8], symbols: &mut [u8], levels: &mut [u8]) {
     let level = |parity: u8, part: u8| {
@@ -360,5 +360,5 @@ pub fn choose_plain(code: &Code, targets: &[i16], parity: &[u8], symbols: &mut [
     }
 }
 
-/// Energy of the levels stays exact in `f32`.
+/// The energy of the levels stays exact in `f32`.
 const _: () = assert!(MAX_HEAD_DIM * 127 * 127 < 1 << 24);

@@ -1,7 +1,7 @@
 //! Tail-biting trellis codes: `t1 t1h t2 t2h t3 t3h t4` (256 states) and `t1s8 .. t4s8` (8 states).
 //!
-//! Half the squared error of a scalar codebook in the same bytes, and decode is still one look-up
-//! a coordinate:
+//! Half the squared error of a scalar codebook in the same bytes. Decoding is still one look-up per
+//! coordinate:
 //!
 //! ```text
 //! coded bits  u[t]  u[t-1] .. u[t-8]   (one ring of head_dim bits, no start state)
@@ -10,21 +10,20 @@
 //! plain bits  j[t] -------------------------------------> level[z + 8 j]
 //! ```
 //!
-//! The parities choose one of eight interleaved sub-codebooks, each with levels far apart, and
-//! they change with every coded bit, so a *path* of coded bits can follow the vector much more
-//! closely than independent codes of the same size. Finding the best path is the encoder's Viterbi
-//! search; decoding is XOR and a table.
+//! The parities choose one of eight interleaved sub-codebooks, each with levels far apart. They change with
+//! every coded bit. A *path* of coded bits can therefore follow the vector much more closely than independent
+//! codes of the same size. The encoder finds the best path by a Viterbi search; decoding is XOR and a table.
 //!
-//! | file | holds |
+//! | file | contents |
 //! | --- | --- |
 //! | `code` | the description of a code, its metric rows |
-//! | `tables` | the ten codes |
+//! | `tables` | the eleven codes |
 //! | `planes` | bytes: bit planes to levels and back |
 //! | `viterbi` | the search, in bytes |
 //! | `encode` | scale candidates, choice of plain symbols, the block |
 //!
-//! When not to use it: where encoding must cost nanoseconds (use the scalar codes), or where a
-//! cache demotes in place (nested codes; a trellis does not nest). The format is in SPEC.md.
+//! When not to use it: if encoding must take only nanoseconds, use the scalar codes. If a cache demotes in
+//! place, use the nested codes; a trellis does not nest. The format is in SPEC.md.
 
 mod code;
 mod encode;

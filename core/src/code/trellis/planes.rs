@@ -1,10 +1,9 @@
 //! Bytes of a trellis block: bit planes, parities, levels.
 //!
-//! A plane of n = dim / 8 bytes holds one bit a coordinate: coordinate t is bit t / n of byte
-//! t mod n. Going back one coordinate is then going back one byte, and past the first byte it is a
-//! rotation of the last one by a bit: a parity plane is an XOR of shifted copies of the coded
-//! plane, in whole bytes, on any machine.
-//! Planes of pairs have n / 2 bytes: the pair (2 i, 2 i + 1) lies in byte (2 i mod n) / 2.
+//! A plane of n = dim / 8 bytes holds one bit per coordinate: coordinate t is bit t / n of byte t mod n. One
+//! coordinate back is therefore one byte back. Before the first byte comes the last byte, rotated by one bit.
+//! A parity plane is an XOR of shifted copies of the coded plane, in whole bytes, on any machine. Planes of
+//! pairs have n / 2 bytes: the pair (2 i, 2 i + 1) lies in byte (2 i mod n) / 2.
 
 use super::Trellis;
 use super::code::{Code, MAX_MEMORY, Plain, TapMasks};
@@ -17,8 +16,8 @@ const LOW: u64 = 0x0101_0101_0101_0101;
 /// Bytes of the largest plane.
 const MAX_PLANE: usize = MAX_HEAD_DIM / 8;
 
-/// Writes the parity (0 to 7) of every coordinate of the ring `coded` (head_dim / 8 bytes) to
-/// `parity` (head_dim bytes), natural order.
+/// Writes the parity (0 to 7) of every coordinate of the ring `coded` (head_dim / 8 bytes) to `parity`
+/// (head_dim bytes) in natural order.
 #[inline(always)]
 pub fn parities(code: &Code, coded: &[u8], parity: &mut [u8]) {
     let n = coded.len();
@@ -114,7 +113,9 @@ pub fn levels<I: Memory>(isa: I, trellis: &Trellis<'_>, body: &[u8], levels: &mu
     isa.look_up_levels(levels, &code.levels);
 }
 
-/// Indices of the levels where a plane is `W` words: of head dims 64, 128 and 256, a fifth of the time.
+/// Indices of the levels for planes of `W` words: head dims 64, 128 and 256. It takes a fifth of the time of
+/// the loop over bytes.
+/// over bytes.
 #[inline(always)]
 fn in_words<const W: usize>(taps: &TapMasks, coded: &[u8], plain: &[u8], indices: &mut [u8]) {
     let (Some(coded), planes) = (words(coded), plain.chunks_exact(8 * W)) else { return };
@@ -133,7 +134,7 @@ fn in_words<const W: usize>(taps: &TapMasks, coded: &[u8], plain: &[u8], indices
     }
 }
 
-/// The bytes of a plane, eight a word.
+/// The bytes of a plane, eight per word.
 #[inline(always)]
 fn words<const W: usize>(bytes: &[u8]) -> Option<[u64; W]> {
     let words = bytes.as_chunks::<8>().0.first_chunk::<W>()?;
@@ -143,12 +144,13 @@ fn words<const W: usize>(bytes: &[u8]) -> Option<[u64; W]> {
 /// The parity planes of a ring, most significant parity first.
 #[inline(always)]
 fn parity_words<const W: usize>(taps: &TapMasks, coded: &[u64; W]) -> [[u64; W]; 3] {
-    // The word before each; before the first the last one, a bit further in every byte.
+    // The word before each word. Before the first comes the last, with every byte rotated by one bit.
     let last = coded[W - 1];
     let mut before = [(last << 1 & !LOW) | (last >> 7 & LOW); W];
     before[1..].copy_from_slice(&coded[..W - 1]);
     let mut parities = [[0; W]; 3];
-    // All words of a step at once, and steps written out: the compiler makes vectors of these, and of a loop branches.
+    // Each step handles all words at once, and the steps are written out: the compiler vectorises this, but
+    // turns a loop into branches.
     macro_rules! steps {
         ($($back:literal)*) => {$(
             let mut earlier = if $back == MAX_MEMORY { before } else { *coded };
@@ -169,7 +171,7 @@ fn parity_words<const W: usize>(taps: &TapMasks, coded: &[u64; W]) -> [[u64; W];
     parities
 }
 
-/// Takes the bits of `P` planes together: byte t is the index of coordinate t, its bit p that of plane p.
+/// Combines the bits of `P` planes: byte t is the index of coordinate t, and its bit p comes from plane p.
 #[inline(always)]
 fn spread<const W: usize, const P: usize>(planes: &[[u64; W]; 6], indices: &mut [u8]) {
     for (bit, run) in indices.chunks_exact_mut(8 * W).enumerate() {
@@ -183,7 +185,7 @@ fn spread<const W: usize, const P: usize>(planes: &[[u64; W]; 6], indices: &mut 
     }
 }
 
-/// Writes the plain planes of `symbols`: one byte a coordinate, or one a pair (in order).
+/// Writes the plain planes of `symbols`: one byte per coordinate, or one per pair (in order).
 #[inline(always)]
 pub(super) fn pack_plain(code: &Code, symbols: &[u8], plain: &mut [u8]) {
     let planes = match code.plain {

@@ -1,4 +1,4 @@
-//! The ten codes, as `cargo xtask trellis-search` finds them.
+//! The eleven codes, as found by `cargo xtask trellis-search`.
 
 use super::Trellis;
 use super::code::{Code, MAX_LEVELS, PARITIES, Plain, Predictor, TapMasks};

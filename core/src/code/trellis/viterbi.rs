@@ -1,18 +1,17 @@
-//! The search for the best ring of coded bits, in bytes: the definition of what encoders do.
+//! The search for the best ring of coded bits, in bytes: the definition for all encoders.
 //!
-//! A state is the last `memory` coded bits, newest lowest; from state s bit u leads to
-//! `(2 s + u) mod states`. A step adds to each path the metric of the parity on its branch and
-//! keeps the better of the two paths that meet in a state; on a tie the one whose oldest, now
-//! forgotten, bit is 0. Sums saturate at 255; after every fourth coordinate the metrics are
-//! lowered by the minimum that they had two coordinates earlier (late, so that fast
-//! implementations need not wait for it).
+//! A state is the last `memory` coded bits, newest lowest; bit u leads from state s to
+//! `(2 s + u) mod states`. A step adds to each path the metric of the parity on its branch. It keeps the
+//! better of the two paths that meet in a state. On a tie it keeps the path whose oldest bit, which the state
+//! forgets, is 0. Sums saturate at 255. After every fourth coordinate, the metrics are lowered by their
+//! minimum of two coordinates earlier. The delay spares fast implementations a wait for the minimum.
 //!
-//! The ring is closed in two passes: the first runs freely over [`WARM_UP`] coordinates to both
-//! sides of coordinate 0 and only decides the state there; the second runs once around and starts
-//! and ends in that state. The decoder needs no start state: any ring of bits is valid.
+//! Two passes close the ring. The first runs freely over [`WARM_UP`] coordinates to both sides of coordinate
+//! 0 and only decides the state there. The second runs once around, and starts and ends in that state. The
+//! decoder needs no start state: any ring of bits is valid.
 //!
-//! Pairs that share plain symbols run the two classes of symbols side by side, each as two plain
-//! steps from the same metrics, and keep the better class (class 0 on a tie) in each state.
+//! Pairs that share plain symbols run the two classes of symbols side by side. Each class takes two plain
+//! steps from the same metrics. Each state keeps the better class (class 0 on a tie).
 
 use super::code::{PARITIES, Plain};
 use super::{Code, Search, Trellis};
@@ -48,8 +47,8 @@ impl Search for Portable {
     }
 }
 
-/// What a step needs to know of the code: the parity of state pair `LOW * h + l`, even state,
-/// oldest bit 0, is `low[l] ^ high[h]`; the newest and the oldest bit flip it by constants.
+/// The parities that a step needs. For state pair `LOW * h + l` (even state, oldest bit 0) it is
+/// `low[l] ^ high[h]`. The newest and the oldest bit flip it by constants.
 struct Parities {
     low: [u8; 16],
     high: [u8; 8],
@@ -57,14 +56,14 @@ struct Parities {
     oldest: usize,
 }
 
-/// One search: `S` states, taken `LOW` pairs at a time.
+/// One search over `S` states, in runs of `LOW` pairs.
 struct Ring<'a, const S: usize, const LOW: usize> {
     trellis: &'a Trellis<'a>,
     targets: &'a [i16],
 }
 
 impl<const S: usize, const LOW: usize> Ring<'_, S, LOW> {
-    /// Bytes of one decision bit for each state.
+    /// Bytes of one decision bit per state.
     const BITS: usize = S / 8;
 
     #[inline(never)]
@@ -97,7 +96,7 @@ impl<const S: usize, const LOW: usize> Ring<'_, S, LOW> {
         }
     }
 
-    /// Runs over `steps` coordinates from `first` on; decisions go to the start of `workspace`.
+    /// Runs over `steps` coordinates, starting at `first`; decisions go to the start of `workspace`.
     fn pass(
         &self,
         parities: &Parities,
@@ -136,8 +135,8 @@ impl<const S: usize, const LOW: usize> Ring<'_, S, LOW> {
         }
     }
 
-    /// Two coordinates that share a symbol. Decisions: even coordinate in class 0 and in class 1,
-    /// odd coordinate in the class that won, and which class that was.
+    /// Steps over two coordinates that share a symbol. Decisions: the even coordinate in class 0 and in class
+    /// 1, the odd coordinate in the class that won, and the class that won.
     #[inline(always)]
     fn pair(&self, parities: &Parities, even: i16, odd: i16, metrics: &mut [u8; S], decisions: &mut [u8]) {
         let stride = self.trellis.code.rows_per_target();
@@ -169,8 +168,8 @@ impl<const S: usize, const LOW: usize> Ring<'_, S, LOW> {
         }
     }
 
-    /// Follows the decisions of the last `steps` coordinates back from state `end`; calls
-    /// `bit(t, u)` for each coordinate and returns the state before the first.
+    /// Follows the decisions of the last `steps` coordinates back from state `end`. Calls `bit(t, u)` for
+    /// each coordinate and returns the state before the first.
     #[inline(always)]
     fn trace_back(
         &self,
@@ -209,7 +208,7 @@ fn decision<const S: usize>(decisions: &[u8], state: usize) -> usize {
     usize::from(decisions.get(at / 8).map_or(0, |byte| byte >> (at % 8) & 1))
 }
 
-/// Eight bytes that are 0 or 1 as bits, first lowest.
+/// Packs eight bytes that are 0 or 1 into bits, first lowest.
 #[inline(always)]
 fn pack(bits: [u8; 8]) -> u8 {
     (u64::from_le_bytes(bits).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
@@ -229,9 +228,8 @@ fn lower<const S: usize>(metrics: &mut [u8; S], by: u8) {
 
 /// Add, compare, select for all states.
 ///
-/// The state pair i reaches states 2 i and 2 i + 1 from i and i + S / 2. Runs of `LOW` pairs see
-/// only eight different vectors of branch metrics, which are gathered first; the rest is byte
-/// arithmetic over runs.
+/// The state pair i reaches states 2 i and 2 i + 1 from i and i + S / 2. Runs of `LOW` pairs use only eight
+/// different vectors of branch metrics. They are gathered first; the rest is byte arithmetic over runs.
 #[inline(always)]
 fn step<const S: usize, const LOW: usize>(
     parities: &Parities,

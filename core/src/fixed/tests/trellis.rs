@@ -1,4 +1,4 @@
-//! Trellis codes in integers against the float path.
+//! Trellis codes in integers compared with the float path.
 
 use super::*;
 use crate::code::trellis::{Search, Trellis, workspace_bytes};
@@ -139,7 +139,8 @@ fn hard_inputs() {
     assert_eq!(block, [0; 50]);
 }
 
-/// A ring of trellis codes attends to what its blocks decode to, and its scores are dots with them.
+/// Attention of a ring of trellis codes uses the decoded values of its blocks, and its scores are dots with
+/// them.
 #[test]
 fn a_ring_of_trellis_codes_attends_to_what_its_blocks_decode_to() {
     use crate::code::{T2S8, T3S8, T4S8};

@@ -1,4 +1,4 @@
-//! What stands behind the scale of a trellis block: the tables of a code, the levels of a body, and the search for one.
+//! The part of a trellis block behind the scale: the tables of a code, the levels of a body, and the search.
 
 use crate::CodecId;
 use crate::code::Code;
@@ -9,43 +9,44 @@ use crate::fixed::tables;
 use crate::fixed::transform::stay_rolled;
 use core::marker::PhantomData;
 
-/// The tables of a code, and what works on them.
+/// The tables of a code, and the functions that use them.
 pub(in crate::fixed) struct Body<const D: usize, C>(PhantomData<C>);
 
 impl<const D: usize, C: Code> Body<D, C> {
     const TRELLIS: &'static Trellis<'static> = match C::ID.trellis() {
         Some(trellis) => trellis,
-        // Stands for codes that are none, in functions that choose by the code; never called.
+        // Placeholder for codecs without a trellis, in functions that choose by the code; never called.
         None => match CodecId::T2S8.trellis() {
             Some(trellis) => trellis,
             None => panic!("t2s8 is a trellis code"),
         },
     };
     pub(super) const CODE: trellis::Code = Self::TRELLIS.code;
-    /// Plain bits of a coordinate, where they are not shared.
+    /// Plain bits per coordinate, if they are not shared.
     const PLAIN_BITS: usize = match Self::CODE.plain {
         Plain::Bits(bits) => bits as usize,
         Plain::PairBit | Plain::PairOfThree | Plain::PairOfSix => 0,
     };
-    /// Parity of each content of the register, newest bit lowest.
+    /// Parity of each value of the register, newest bit lowest.
     const PARITIES_OF: &'static [u8; WINDOWS] = &parities(&Self::CODE);
     const LEVELS: &'static [i8; MAX_LEVELS] = &Self::CODE.levels;
     pub(super) const UNIT: f64 = Self::CODE.per_sigma as f64;
-    /// The search knows the energy, so that its bound costs nothing.
+    /// The search knows the energy, so the bound costs nothing.
     pub(super) const UNITS: Units = Units::new(Self::UNIT, D, f64::MIN_POSITIVE);
-    /// Bytes of a body: a plane of coded bits, and the plain ones.
+    /// Bytes of a body: a plane of coded bits, and the plain planes.
     pub(super) const BYTES: usize = Self::CODE.body_bytes(D);
 
-    /// Levels of a body: the coded bits run through a register, once around, and plain bits come from beside them.
+    /// Levels of a body. The coded bits run once around through a register, and the plain bits are read with
+    /// them.
     ///
-    /// [`trellis::levels`] does whole bytes at once, in twenty times the code.
+    /// [`trellis::levels`] handles whole bytes at once, with twenty times the code.
     #[inline(never)]
     pub(super) fn levels(body: &[u8], levels: &mut [i32; D]) {
         let n = D / 8;
         let (coded, plain) = body.split_at_checked(n).unwrap_or_default();
         let bit_of =
             |plane: &[u8], i: usize, bit: usize| usize::from(plane.get(i).map_or(0, |b| b >> bit & 1));
-        // The ring before coordinate 0.
+        // The last bits of the ring, which come before coordinate 0.
         let mut window = 0;
         for t in D - 8..D {
             window = window << 1 | bit_of(coded, t % n, t / n);
@@ -73,15 +74,18 @@ impl<const D: usize, C: Code> Body<D, C> {
         }
     }
 
-    /// Calls `each` with every coordinate and its level, in the order of the bytes: of codes with eight states, eight lanes at a time.
+    /// Calls `each` with every coordinate and its level, in the order of the bytes. It is for codes with
+    /// eight states, and handles eight coordinates at a time.
     ///
-    /// Bit b of byte i of a plane is coordinate b D / 8 + i, so the register of eight coordinates is a few bytes.
+    /// Bit b of byte i of a plane is coordinate b D / 8 + i, so the register of eight coordinates is a few
+    /// bytes.
     #[inline(always)]
     pub(in crate::fixed) fn lanes(body: &[u8], mut each: impl FnMut(usize, i32)) {
         let n = D / 8;
         let (coded, plain) = body.split_at_checked(n).unwrap_or_default();
         let byte = |plane: &[u8], i: usize| plane.get(i).copied().unwrap_or(0);
-        // Before its first byte a run has the last ones of the run before it, which is a bit lower.
+        // The bytes before a run's first byte are the last bytes of the run before it, which is one bit
+        // lower.
         let wrapped = |back: usize| byte(coded, (4 * n - back) % n).rotate_left(back.div_ceil(n) as u32);
         let mut window = [0, wrapped(1), wrapped(2), wrapped(3)];
         for i in 0..n {
@@ -89,7 +93,7 @@ impl<const D: usize, C: Code> Body<D, C> {
             let mut indices = [0; 2];
             let mut add = |bits: u8, place: usize| {
                 for (half, index) in indices.iter_mut().enumerate() {
-                    // Four bits to the ends of four bytes.
+                    // Spreads four bits to the low ends of four bytes.
                     let four = u32::from(bits) >> (4 * half) & 15;
                     *index |= ((four * 0x0020_4081) & 0x0101_0101) << place;
                 }
@@ -109,7 +113,7 @@ impl<const D: usize, C: Code> Body<D, C> {
         }
     }
 
-    /// The search alone, for a test.
+    /// Only the search, for a test.
     #[cfg(test)]
     pub(in crate::fixed) fn search(targets: &[i16; D], body: &mut [u8]) {
         let state = Self::close(targets, &mut [0; WARM_UP]);
@@ -120,7 +124,7 @@ impl<const D: usize, C: Code> Body<D, C> {
     /// that scale.
     #[inline(always)]
     pub(super) fn targets(y: &[i32; D], norm: Norm, targets: &mut [i16; D]) -> Real {
-        // Of peaks in the upper half of v, whose sigma is sigma / 2^16.
+        // Offset and slope for peaks in the upper half of v, whose sigma is sigma / 2^16.
         let (offset, slope) = const {
             let predictor = Self::CODE.predictor;
             let sigma = tables::sigma(D) as f64 / 65_536.0;
@@ -141,7 +145,7 @@ impl<const D: usize, C: Code> Body<D, C> {
             let sigma = tables::sigma(D) as f64 / 65_536.0;
             (RESOLUTION as f64 * Self::UNIT / sigma * 262_144.0) as u32
         };
-        // Q18, times at most 2^15 in the sum below.
+        // In Q18; the sum below multiplies it by at most 2^15.
         let factor = ((predicted as u32 * unit) >> 15) as i32;
         let limit = const { Self::CODE.limit() };
         for target in targets {
@@ -176,7 +180,7 @@ impl<const D: usize, C: Code> Body<D, C> {
         (state >> 1 | ((decision >> (state & 7) & 1) as usize) << 2) & 7
     }
 
-    /// Add, compare and select over as many coordinates as there are decisions, from `first` on.
+    /// Add, compare and select; one decision per coordinate, starting at `first`.
     #[inline(never)]
     fn pass(targets: &[i16; D], first: usize, metrics: &mut [i32; 8], decisions: &mut [u8]) {
         let parities = const {
@@ -193,10 +197,10 @@ impl<const D: usize, C: Code> Body<D, C> {
             for i in 0..4 {
                 for bit in 0..2 {
                     let parity = parities[i] ^ (newest * bit);
-                    // Sums saturate at 255; where one of two is above that, this is the same as saturating both.
+                    // Sums saturate at 255. If one of the two is above 255, this equals saturating both.
                     let zero = (m[i] + i32::from(row[parity % PARITIES])).min(255);
                     let one = m[i + 4] + i32::from(row[(parity ^ oldest) % PARITIES]);
-                    // Negative where the upper one wins; no branch.
+                    // Negative if the upper path wins; no branch.
                     let difference = one - zero;
                     next[2 * i + bit] = zero + (difference & difference >> 31);
                     bits = bits >> 1 | (difference as u32 >> 31) << 7;
@@ -213,8 +217,8 @@ impl<const D: usize, C: Code> Body<D, C> {
         *metrics = m;
     }
 
-    /// Second pass: once around from `state` to `state`; writes the bits. Returns the sums of y times level and of
-    /// squared levels.
+    /// Second pass: runs once around from `state` to `state` and writes the bits. Returns the sums of y times
+    /// level and of squared levels.
     #[inline(always)]
     pub(super) fn write(
         y: &[i32; D],
@@ -243,7 +247,7 @@ impl<const D: usize, C: Code> Body<D, C> {
             }
             cross += y * best;
             energy += (best * best) as u32;
-            // Coded bit, then the plain ones, a plane of n bytes each.
+            // The coded bit, then the plain bits; each goes to its own plane of n bytes.
             let bits = state & 1 | symbol << 1;
             for plane in 0..=Self::PLAIN_BITS {
                 if let Some(byte) = body.get_mut(plane * n + t % n) {
@@ -257,10 +261,10 @@ impl<const D: usize, C: Code> Body<D, C> {
     }
 }
 
-/// Contents of a register of nine bits.
+/// Number of values of a register of nine bits.
 const WINDOWS: usize = 512;
 
-/// Parity of each content.
+/// Parity of each value of the register.
 const fn parities(code: &trellis::Code) -> [u8; WINDOWS] {
     let (mut out, mut window) = ([0; WINDOWS], 0);
     while window < WINDOWS {

@@ -1,8 +1,10 @@
-//! `FixedTrellis`: trellis codes in integers. All of them decode; those with eight states, `t1s8` to `t4s8`, encode too.
+//! `FixedTrellis`: trellis codes in integers. All codes decode; `t1s8` to `t4s8`, which have eight states,
+//! also encode.
 //!
-//! Blocks have about two thirds of the squared error of the scalar codes of the same size. The price is the search: 7 to
-//! 16 times the instructions of [`super::FixedCodec::encode`], and 6 KiB of metric rows. It is the search of
-//! [`crate::code::trellis`] at [`crate::Effort::Fast`], coordinate by coordinate, over eight states that stay in registers.
+//! Blocks have about two thirds of the squared error of scalar codes of the same size. The cost is the
+//! search: 7 to 16 times the instructions of [`super::FixedCodec::encode`], and 6 KiB of metric rows. It is
+//! the search of [`crate::code::trellis`] at [`crate::Effort::Fast`], one coordinate at a time, over eight
+//! states that stay in registers.
 
 use super::kernels::Kernels;
 use super::math::{Multiplier, Norm, clamp_exponent, to_f16};
@@ -22,20 +24,20 @@ use core::marker::PhantomData;
 
 mod body;
 
-/// What an encoder works in: 7 bytes a coordinate and 64 more, best kept in a `static`.
+/// The workspace of an encoder: 7 bytes per coordinate and 64 more; best kept in a `static`.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct TrellisWorkspace<const D: usize> {
     y: [i32; D],
     targets: [i16; D],
-    /// One bit a state for each coordinate: whether the path came from the upper half of the states.
+    /// One bit per state for each coordinate: set if the path came from the upper half of the states.
     decisions: [u8; D],
     /// The same for the first pass.
     warm_up: [u8; WARM_UP],
 }
 
 impl<const D: usize> TrellisWorkspace<D> {
-    /// A workspace; what it holds between calls does not matter.
+    /// A workspace; its contents between calls do not matter.
     pub const fn new() -> Self {
         Self { y: [0; D], targets: [0; D], decisions: [0; D], warm_up: [0; WARM_UP] }
     }
@@ -73,7 +75,8 @@ impl<const D: usize> Default for TrellisWorkspace<D> {
 /// ```compile_fail
 /// use tqkv_core::code::T2;
 /// use tqkv_core::fixed::{FixedTrellis, TrellisWorkspace};
-/// let _ = FixedTrellis::<128, T2>::DEFAULT.encode(&[0_i16; 128], 0, &mut TrellisWorkspace::new(), &mut [0; 34]);
+/// let codec = FixedTrellis::<128, T2>::DEFAULT;
+/// let _ = codec.encode(&[0_i16; 128], 0, &mut TrellisWorkspace::new(), &mut [0; 34]);
 /// ```
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -85,15 +88,15 @@ pub struct FixedTrellis<const D: usize, C: Code, K = Portable> {
 }
 
 impl<const D: usize, C: Code> FixedTrellis<D, C> {
-    /// Which codec the blocks are of.
+    /// The codec of the blocks.
     pub const ID: CodecId = C::ID;
-    /// Bytes of one block: the scale, a plane of coded bits, and the plain ones.
+    /// Bytes of one block: the scale, a plane of coded bits, and the plain planes.
     pub const BLOCK_BYTES: usize = SCALE_BYTES + Body::<D, C>::BYTES;
 
     /// Seed 42, unbiased scale.
     pub const DEFAULT: Self = Self::new(42, ScaleMode::Unbiased);
 
-    /// The codec with the signs of `seed`; encoder and decoder must agree on it.
+    /// The codec with the signs of `seed`; encoder and decoder must use the same seed.
     pub const fn new(seed: u64, mode: ScaleMode) -> Self {
         const {
             assert!(
@@ -104,17 +107,17 @@ impl<const D: usize, C: Code> FixedTrellis<D, C> {
         Self { rotation: FixedRotation::new(seed), mode, kernels: Portable, code: PhantomData }
     }
 
-    /// The same codec by other kernels: the same blocks.
+    /// The same codec with other kernels; the blocks are the same.
     pub const fn with_kernels<K: Kernels>(self, kernels: K) -> FixedTrellis<D, C, K> {
         FixedTrellis { rotation: self.rotation, mode: self.mode, kernels, code: PhantomData }
     }
 }
 
 impl<const D: usize, C: Code, K: Kernels> FixedTrellis<D, C, K> {
-    /// Decodes a block to multiples of 2^exponent, rounded and saturated to i16. Every body is a valid one.
+    /// Decodes a block to multiples of 2^exponent, rounded and saturated to i16. Every body is valid.
     ///
     /// # Errors
-    /// The stored scale is NaN or infinite; `out` is untouched then.
+    /// The stored scale is NaN or infinite; `out` is then untouched.
     #[inline(never)]
     pub fn decode<const N: usize>(
         &self,
@@ -136,8 +139,8 @@ impl<const D: usize, C: Code, K: Kernels> FixedTrellis<D, C, K> {
     /// Encodes `x * 2^exponent` into a block of `N` = `BLOCK_BYTES` bytes.
     ///
     /// # Errors
-    /// The scale is above the largest f16, 65504; the block holds zeros then. So it does for zero
-    /// vectors and for scales below 2^-25, which are no error.
+    /// The scale is above the largest f16, 65504; the block then holds zeros. The block also holds zeros for
+    /// zero vectors and for scales below 2^-25, which are not errors.
     #[inline(never)]
     pub fn encode<T: Sample, const N: usize>(
         &self,
@@ -152,7 +155,7 @@ impl<const D: usize, C: Code, K: Kernels> FixedTrellis<D, C, K> {
     }
 }
 
-/// Encodes into a block of as many bytes as the code has; [`FixedTrellis::encode`] says the rest.
+/// Encodes into a block of the code's length; see [`FixedTrellis::encode`].
 #[inline(always)]
 pub(super) fn search<const D: usize, C: Code, K: Kernels, T: Sample>(
     codec: (&FixedRotation<D>, ScaleMode, K),
