@@ -89,7 +89,7 @@ fn no_document_sends_readers_to_a_registry() {
         "host/model",
         "host/storage",
         "simd",
-        "lm",
+        "core/lm",
     ] {
         let path = root().join(folder).join("README.md");
         paths.push((path.display().to_string(), fs::read_to_string(&path).unwrap_or_default()));
