@@ -13,12 +13,12 @@ use crate::error::CliError;
 const MOST: u64 = 256 << 20;
 
 /// Whether `path` stands for standard input.
-pub(crate) fn is_stdin(path: &Path) -> bool {
+pub fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
 /// The bytes of `path` one after the other.
-pub(crate) fn open(path: &Path) -> Result<Box<dyn Read>, CliError> {
+pub fn open(path: &Path) -> Result<Box<dyn Read>, CliError> {
     if is_stdin(path) {
         return Ok(Box::new(io::stdin().lock()));
     }
@@ -27,7 +27,7 @@ pub(crate) fn open(path: &Path) -> Result<Box<dyn Read>, CliError> {
 }
 
 /// All bytes of a text.
-pub(crate) fn read(path: &Path) -> Result<Vec<u8>, CliError> {
+pub fn read(path: &Path) -> Result<Vec<u8>, CliError> {
     let mut bytes = Vec::new();
     open(path)?.take(MOST + 1).read_to_end(&mut bytes).map_err(|e| CliError::io(path, &e))?;
     if bytes.len() as u64 > MOST {

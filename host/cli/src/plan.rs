@@ -9,10 +9,10 @@ mod size;
 mod source;
 mod stored;
 
-pub(crate) use foreign::Foreign;
-pub(crate) use size::{parse_bandwidth, parse_size};
-pub(crate) use source::PlanSource;
-pub(crate) use stored::StorageTier;
+pub use foreign::Foreign;
+pub use size::{parse_bandwidth, parse_size};
+pub use source::PlanSource;
+pub use stored::StorageTier;
 
 use tqkv::cache::{CacheSpec, PAGE_TOKENS};
 use tqkv_core::fixed::INTEGER_CODECS;
@@ -23,56 +23,56 @@ use crate::preset::KvCodecs;
 
 /// The part of a model's shape that its KV cache depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CacheShape {
+pub struct CacheShape {
     /// Layers that keep keys and values.
-    pub(crate) num_layers: usize,
+    pub num_layers: usize,
     /// KV heads per layer.
-    pub(crate) num_kv_heads: usize,
+    pub num_kv_heads: usize,
     /// Coordinates of a key, or of a latent vector and its positional part.
-    pub(crate) head_dim: usize,
+    pub head_dim: usize,
     /// Coordinates of a value, or of a latent vector.
-    pub(crate) value_dim: usize,
+    pub value_dim: usize,
     /// Coordinates of a latent vector's positional part, which stay f16; the codec of K keeps the others. 0 where keys and values
     /// are vectors of their own.
-    pub(crate) position_dim: usize,
+    pub position_dim: usize,
     /// The layers that forget old tokens.
-    pub(crate) windowed: Option<Windowed>,
+    pub windowed: Option<Windowed>,
     /// Longest sequence that the model is made for.
-    pub(crate) context: Option<u64>,
+    pub context: Option<u64>,
 }
 
 /// Layers with a sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Windowed {
+pub struct Windowed {
     /// How many of all layers.
-    pub(crate) layers: usize,
+    pub layers: usize,
     /// Tokens that each sees.
-    pub(crate) tokens: u64,
+    pub tokens: u64,
 }
 
 /// Tokens that are kept as f16 whatever the codecs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Uncompressed {
+pub struct Uncompressed {
     /// First tokens of the sequence.
-    pub(crate) sinks: u64,
+    pub sinks: u64,
     /// Newest tokens.
-    pub(crate) hot: u64,
+    pub hot: u64,
 }
 
 /// What tokens are kept as, by their age.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Life {
+pub struct Life {
     /// Codecs of tokens that leave the window of newest ones.
-    pub(crate) codecs: KvCodecs,
+    pub codecs: KvCodecs,
     /// Tokens that are not encoded.
-    pub(crate) kept: Uncompressed,
+    pub kept: Uncompressed,
     /// Tokens after which pages have other codecs, counted from the newest, from the fewest to the most.
-    pub(crate) tiers: Vec<(u64, KvCodecs)>,
+    pub tiers: Vec<(u64, KvCodecs)>,
 }
 
 impl Life {
     /// Codecs of the oldest tokens of a long sequence.
-    pub(crate) fn oldest(&self) -> KvCodecs {
+    pub fn oldest(&self) -> KvCodecs {
         self.tiers.last().map_or(self.codecs, |(_, codecs)| *codecs)
     }
 }
@@ -80,7 +80,7 @@ impl Life {
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum PlanError {
+pub enum PlanError {
     /// Not JSON, or a field of the wrong type.
     #[error("not a model's config.json: {0}")]
     Json(#[from] serde_json::Error),
@@ -135,24 +135,24 @@ pub(crate) enum PlanError {
 
 impl CacheShape {
     /// A plain shape: every layer keeps every token.
-    pub(crate) fn new(num_layers: usize, num_kv_heads: usize, head_dim: usize) -> Self {
+    pub fn new(num_layers: usize, num_kv_heads: usize, head_dim: usize) -> Self {
         let value_dim = head_dim;
         Self { num_layers, num_kv_heads, head_dim, value_dim, position_dim: 0, windowed: None, context: None }
     }
 
     /// Latent vectors, and what of them stays f16.
-    pub(crate) fn latent(num_layers: usize, latent_dim: usize, position_dim: usize) -> Self {
+    pub fn latent(num_layers: usize, latent_dim: usize, position_dim: usize) -> Self {
         let head_dim = latent_dim.saturating_add(position_dim);
         Self { value_dim: latent_dim, position_dim, ..Self::new(num_layers, 1, head_dim) }
     }
 
     /// True if keys and values are one latent vector.
-    pub(crate) fn is_latent(&self) -> bool {
+    pub fn is_latent(&self) -> bool {
         self.position_dim > 0
     }
 
     /// A cache of one layer and KV head.
-    pub(crate) fn spec(&self) -> CacheSpec {
+    pub fn spec(&self) -> CacheSpec {
         let shape = KvShape::new(1, 1, 1, self.head_dim).with_value_dim(self.value_dim);
         let mut spec = CacheSpec::from(shape);
         spec.position_dim = self.position_dim;
@@ -160,7 +160,7 @@ impl CacheShape {
     }
 
     /// Coordinates that a token has in a KV head of a layer.
-    pub(crate) fn values_per_head(&self) -> usize {
+    pub fn values_per_head(&self) -> usize {
         if self.is_latent() { self.head_dim } else { self.head_dim + self.value_dim }
     }
 
@@ -168,7 +168,7 @@ impl CacheShape {
     ///
     /// # Errors
     /// [`PlanError::UnsupportedHeadDim`], [`PlanError::TooLarge`].
-    pub(crate) fn bytes_per_token(&self, codecs: KvCodecs) -> Result<u64, PlanError> {
+    pub fn bytes_per_token(&self, codecs: KvCodecs) -> Result<u64, PlanError> {
         self.grown(codecs, self.num_layers)
     }
 
@@ -176,7 +176,7 @@ impl CacheShape {
     ///
     /// # Errors
     /// As [`Self::bytes_per_token`].
-    pub(crate) fn bytes_past_window(&self, codecs: KvCodecs) -> Result<Option<u64>, PlanError> {
+    pub fn bytes_past_window(&self, codecs: KvCodecs) -> Result<Option<u64>, PlanError> {
         self.windowed.map(|windowed| self.grown(codecs, self.num_layers - windowed.layers)).transpose()
     }
 
@@ -209,7 +209,7 @@ impl CacheShape {
     ///
     /// # Errors
     /// As [`Self::bytes_per_token`].
-    pub(crate) fn bytes(&self, life: &Life, tokens: u64) -> Result<u64, PlanError> {
+    pub fn bytes(&self, life: &Life, tokens: u64) -> Result<u64, PlanError> {
         let bytes = self.bytes_times_page(life)?(tokens).div_ceil(PAGE_TOKENS as u128);
         u64::try_from(bytes).map_err(|_| PlanError::TooLarge)
     }
@@ -267,7 +267,7 @@ impl CacheShape {
     ///
     /// # Errors
     /// As [`Self::bytes_per_token`].
-    pub(crate) fn max_tokens(&self, life: &Life, memory: u64) -> Result<u64, PlanError> {
+    pub fn max_tokens(&self, life: &Life, memory: u64) -> Result<u64, PlanError> {
         Ok(self.longest(memory, self.bytes_times_page(life)?))
     }
 
@@ -293,7 +293,7 @@ impl CacheShape {
     ///
     /// # Errors
     /// [`PlanError::UnsupportedHeadDim`], [`PlanError::TooLarge`].
-    pub(crate) fn ring_bytes_per_token(&self, codecs: KvCodecs) -> Result<u64, PlanError> {
+    pub fn ring_bytes_per_token(&self, codecs: KvCodecs) -> Result<u64, PlanError> {
         let (coded, other) = match self.position_dim {
             0 => (self.head_dim, codecs.v.block_bytes(self.value_dim)),
             positions => (self.value_dim, Some(2 * positions)),
@@ -311,7 +311,7 @@ impl CacheShape {
     ///
     /// # Errors
     /// [`PlanError::NotInteger`], and as [`Self::ring_bytes_per_token`].
-    pub(crate) fn ring_tokens(&self, codecs: KvCodecs, ram: u64) -> Result<u64, PlanError> {
+    pub fn ring_tokens(&self, codecs: KvCodecs, ram: u64) -> Result<u64, PlanError> {
         for codec in [codecs.k, codecs.v] {
             if !INTEGER_CODECS.contains(&codec) {
                 return Err(PlanError::NotInteger(codec));

@@ -10,9 +10,9 @@ mod tensor;
 use std::io::{self, Read};
 use std::path::Path;
 
-pub(crate) use error::ArrayError;
+pub use error::ArrayError;
 use half::{bf16, f16};
-pub(crate) use npy::NpyWriter;
+pub use npy::NpyWriter;
 
 use tqkv::file::Bytes;
 
@@ -58,7 +58,7 @@ impl Layout {
 
 /// Vectors of as many coordinates as the last of `shape`.
 #[derive(Debug)]
-pub(crate) struct Vectors {
+pub struct Vectors {
     shape: Vec<usize>,
     rows: usize,
     dim: usize,
@@ -81,7 +81,7 @@ impl Vectors {
     /// # Errors
     /// Anything but f64, f32 or f16 (in safetensors also bf16), C order, two or more dimensions, and as
     /// many bytes as the shape says.
-    pub(crate) fn open(spec: &str) -> Result<Self, ArrayError> {
+    pub fn open(spec: &str) -> Result<Self, ArrayError> {
         if input::is_stdin(Path::new(spec)) {
             return Self::read(io::stdin().lock());
         }
@@ -97,7 +97,7 @@ impl Vectors {
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub(crate) fn read(input: impl Read) -> Result<Self, ArrayError> {
+    pub fn read(input: impl Read) -> Result<Self, ArrayError> {
         Self::from_bytes(Bytes::Owned(npy::read(input)?), None)
     }
 
@@ -105,7 +105,7 @@ impl Vectors {
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub(crate) fn from_bytes(bytes: Bytes, tensor: Option<&str>) -> Result<Self, ArrayError> {
+    pub fn from_bytes(bytes: Bytes, tensor: Option<&str>) -> Result<Self, ArrayError> {
         let layout = match tensor {
             Some(name) => tensor::layout(bytes.as_ref(), name)?,
             None => npy::layout(bytes.as_ref())?,
@@ -117,7 +117,7 @@ impl Vectors {
     ///
     /// # Errors
     /// [`ArrayError::Length`] where `values` is no whole number of rows.
-    pub(crate) fn from_vec(values: Vec<f32>, dim: usize) -> Result<Self, ArrayError> {
+    pub fn from_vec(values: Vec<f32>, dim: usize) -> Result<Self, ArrayError> {
         let rows = values.len().checked_div(dim).unwrap_or(0);
         if rows * dim != values.len() || dim == 0 {
             return Err(ArrayError::Length {
@@ -151,22 +151,22 @@ impl Vectors {
     }
 
     /// Of the array, two numbers or more.
-    pub(crate) fn shape(&self) -> &[usize] {
+    pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
     /// Number of vectors.
-    pub(crate) fn rows(&self) -> usize {
+    pub fn rows(&self) -> usize {
         self.rows
     }
 
     /// Whether the elements are f64, which are rounded to f32.
-    pub(crate) fn is_rounded(&self) -> bool {
+    pub fn is_rounded(&self) -> bool {
         matches!(self.source, Source::File { dtype: Dtype::F64, .. })
     }
 
     /// Coordinates per vector.
-    pub(crate) fn dim(&self) -> usize {
+    pub fn dim(&self) -> usize {
         self.dim
     }
 
@@ -177,7 +177,7 @@ impl Vectors {
     ///
     /// # Panics
     /// If `row >= rows()` or `out.len() != dim()`.
-    pub(crate) fn read_row(&self, row: usize, out: &mut [f32]) -> Result<(), ArrayError> {
+    pub fn read_row(&self, row: usize, out: &mut [f32]) -> Result<(), ArrayError> {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         assert_eq!(out.len(), self.dim, "length of the output row");
         match &self.source {
@@ -198,7 +198,7 @@ impl Vectors {
     ///
     /// # Errors
     /// As [`Self::read_row`].
-    pub(crate) fn mean(&self) -> Result<Vec<f32>, ArrayError> {
+    pub fn mean(&self) -> Result<Vec<f32>, ArrayError> {
         let mut sum = vec![0f64; self.dim];
         let mut row = vec![0f32; self.dim];
         for index in 0..self.rows {
@@ -213,7 +213,7 @@ impl Vectors {
 }
 
 /// The file, and the tensor in it, that `spec` names.
-pub(crate) fn split(spec: &str) -> (&str, Option<&str>) {
+pub fn split(spec: &str) -> (&str, Option<&str>) {
     let marker = ".safetensors:";
     match spec.find(marker) {
         Some(at) => {
