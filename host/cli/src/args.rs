@@ -15,14 +15,14 @@ use tqkv_storage::Budget;
 pub struct EncodeArgs {
     /// Seed of the rotation's random signs.
     #[arg(long, value_name = "N", default_value_t = Options::default().seed)]
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// How a block's scale is chosen: raw, preserving (the norm), unbiased (the dot products) or mmse
     /// (least error).
     #[arg(long, value_name = "MODE", value_parser = scale_mode, default_value = "unbiased")]
-    pub scale_mode: ScaleMode,
+    pub(crate) scale_mode: ScaleMode,
     /// How far the encoder searches: fast, default or best; the format stays the same.
     #[arg(long, value_name = "EFFORT", value_parser = effort, default_value = "default")]
-    pub effort: Effort,
+    pub(crate) effort: Effort,
 }
 
 impl EncodeArgs {
@@ -36,11 +36,11 @@ pub fn machine_level() -> Result<Level, CliError> {
     Level::detect().map_err(|error| CliError::bad_input(format_args!("TQKV_LEVEL: {error}")))
 }
 
-pub fn scale_mode(name: &str) -> Result<ScaleMode, String> {
+pub(crate) fn scale_mode(name: &str) -> Result<ScaleMode, String> {
     ScaleMode::from_name(name).ok_or_else(|| accepted(ScaleMode::ALL.map(ScaleMode::name)))
 }
 
-pub fn effort(name: &str) -> Result<Effort, String> {
+pub(crate) fn effort(name: &str) -> Result<Effort, String> {
     Effort::from_name(name).ok_or_else(|| accepted(Effort::ALL.map(Effort::name)))
 }
 
@@ -56,7 +56,7 @@ fn accepted<const N: usize>(names: [&str; N]) -> String {
 
 /// Which codecs keep K and V.
 #[derive(Debug, Args)]
-pub struct KvArgs {
+pub(crate) struct KvArgs {
     /// Codecs of the cache: a preset (balanced), one codec for both (s4), or two as K,V (t4,t2); may be repeated. `tqkv codecs`
     /// lists them. eval, generate and plan also take yardsticks (tqkv codecs --all): these are simulated, so they save no memory, bytes are
     /// those of their blocks, and --hot, --sinks, --centre and --arithmetic do nothing.
@@ -72,7 +72,7 @@ pub struct KvArgs {
 
 impl KvArgs {
     /// The pairs asked for, in order; `None` where none was.
-    pub fn given(&self) -> Option<Vec<Kv>> {
+    pub(crate) fn given(&self) -> Option<Vec<Kv>> {
         if self.cache_type_k.is_some() || self.cache_type_v.is_some() {
             let f16 = Choice::Core(CodecId::F16);
             return Some(vec![Kv {
@@ -84,7 +84,7 @@ impl KvArgs {
     }
 
     /// The pairs that caches store, where `what` takes no others; `None` where none was asked for.
-    pub fn own(&self, what: &str) -> Result<Option<Vec<KvCodecs>>, CliError> {
+    pub(crate) fn own(&self, what: &str) -> Result<Option<Vec<KvCodecs>>, CliError> {
         let own = |kv: Kv| kv.own().ok_or_else(|| CliError::not_stored(what, kv));
         self.given().map(|pairs| pairs.into_iter().map(own).collect()).transpose()
     }

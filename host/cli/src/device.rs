@@ -8,7 +8,7 @@ use crate::output::note;
 
 /// The choice on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceArg {
+pub(crate) enum DeviceArg {
     /// In main memory.
     Cpu,
     /// On the NVIDIA GPU of this number, or not at all.
@@ -48,7 +48,7 @@ impl fmt::Display for DeviceArg {
 
 /// Where the caches of a command are.
 #[derive(Debug, clap::Args)]
-pub struct DeviceArgs {
+pub(crate) struct DeviceArgs {
     /// Where the cache is: cpu; cuda or cuda:N, the first NVIDIA GPU or number N; or auto, a GPU where there is one that can, otherwise main
     /// memory. On a GPU every token is encoded at once and attention is in f32: --hot, --sinks, --centre and --arithmetic do nothing there.
     #[arg(long, value_name = "WHERE", default_value_t = DeviceArg::Cpu)]
@@ -72,7 +72,7 @@ pub enum Place {
 
 impl DeviceArgs {
     /// Looks for the GPU, if one is asked for.
-    pub fn open(&self) -> Result<Place, CliError> {
+    pub(crate) fn open(&self) -> Result<Place, CliError> {
         match self.device {
             DeviceArg::Cpu => Ok(Place::Cpu),
             DeviceArg::Cuda(number) => gpu(number, false)

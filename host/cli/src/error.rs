@@ -48,12 +48,12 @@ impl CliError {
 
     /// The machine has not what the command is about.
     #[cfg(feature = "cuda")]
-    pub fn lacking(message: impl fmt::Display) -> Self {
+    pub(crate) fn lacking(message: impl fmt::Display) -> Self {
         Self::new(message, LACKING)
     }
 
     /// Ctrl-C ended the command early, which has said all that there is to say.
-    pub fn interrupted() -> Self {
+    pub(crate) fn interrupted() -> Self {
         Self { is_silent: true, ..Self::new("", INTERRUPTED) }
     }
 
@@ -132,7 +132,7 @@ impl CliError {
     }
 
     /// A command line that clap refuses: its message without the usage text, on one line.
-    pub fn usage(error: &clap::Error) -> Self {
+    pub(crate) fn usage(error: &clap::Error) -> Self {
         let text = error.to_string();
         let text = text.strip_prefix("error: ").unwrap_or(&text);
         let end = ["\nUsage:", "\nFor more information"].iter().filter_map(|marker| text.find(marker)).min();
@@ -150,17 +150,17 @@ impl CliError {
         Self::bad_input(format_args!("{} (see --help)", number.as_deref().unwrap_or(message)))
     }
 
-    pub fn exit_code(&self) -> ExitCode {
+    pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code)
     }
 
     /// True if the reader of stdout went away.
-    pub fn is_closed_pipe(&self) -> bool {
+    pub(crate) fn is_closed_pipe(&self) -> bool {
         self.is_closed_pipe
     }
 
     /// Whether nobody is to read the message.
-    pub fn is_silent(&self) -> bool {
+    pub(crate) fn is_silent(&self) -> bool {
         self.is_silent
     }
 }

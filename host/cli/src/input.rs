@@ -13,12 +13,12 @@ use crate::error::CliError;
 const MOST: u64 = 256 << 20;
 
 /// Whether `path` stands for standard input.
-pub fn is_stdin(path: &Path) -> bool {
+pub(crate) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
 /// The bytes of `path` one after the other.
-pub fn open(path: &Path) -> Result<Box<dyn Read>, CliError> {
+pub(crate) fn open(path: &Path) -> Result<Box<dyn Read>, CliError> {
     if is_stdin(path) {
         return Ok(Box::new(io::stdin().lock()));
     }

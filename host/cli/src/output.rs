@@ -23,7 +23,7 @@ pub struct Output {
 }
 
 impl Output {
-    pub fn new(json: bool) -> Self {
+    pub(crate) fn new(json: bool) -> Self {
         Self { json, kept: None, on_stderr: false }
     }
 
@@ -38,17 +38,17 @@ impl Output {
     }
 
     /// From here on text goes to stderr, as stdout is for what the command makes.
-    pub fn report_on_stderr(&mut self) {
+    pub(crate) fn report_on_stderr(&mut self) {
         self.on_stderr = true;
     }
 
     /// Whether stdout is to hold one JSON object.
-    pub fn is_json(&self) -> bool {
+    pub(crate) fn is_json(&self) -> bool {
         self.json
     }
 
     /// Writes a piece of text at once.
-    pub fn write_text(&mut self, text: &str) -> io::Result<()> {
+    pub(crate) fn write_text(&mut self, text: &str) -> io::Result<()> {
         if let Some(kept) = &mut self.kept {
             kept.push_str(text);
             return Ok(());
@@ -97,7 +97,7 @@ impl Waiting {
         Self(bar)
     }
 
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         self.0.finish_and_clear();
     }
 }
@@ -135,7 +135,7 @@ pub fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Stri
 }
 
 /// One line of a table: cells and the widths of their columns.
-pub fn table_line(cells: &[(&str, usize)]) -> String {
+pub(crate) fn table_line(cells: &[(&str, usize)]) -> String {
     let mut line = String::new();
     for (i, &(cell, wide)) in cells.iter().enumerate() {
         let space = " ".repeat(wide.saturating_sub(width(cell)));
@@ -186,7 +186,7 @@ pub(crate) fn name_program(name: &'static str) {
 }
 
 /// Says something on stderr beside the result; whether anybody reads it does not matter.
-pub fn note(text: impl fmt::Display) {
+pub(crate) fn note(text: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "{}: {text}", PROGRAM.get().unwrap_or(&"tqkv"));
 }
 
@@ -196,7 +196,7 @@ pub fn sized(bytes: u64) -> String {
 }
 
 /// A number of bytes for a sentence: `17,179,869,184 bytes (16.0 GiB)`.
-pub fn bytes(bytes: u64) -> String {
+pub(crate) fn bytes(bytes: u64) -> String {
     format!("{} bytes{}", grouped(bytes), binary(bytes))
 }
 

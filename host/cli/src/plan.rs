@@ -9,10 +9,10 @@ mod size;
 mod source;
 mod stored;
 
-pub use foreign::Foreign;
-pub use size::{parse_bandwidth, parse_size};
-pub use source::PlanSource;
-pub use stored::StorageTier;
+pub(crate) use foreign::Foreign;
+pub(crate) use size::{parse_bandwidth, parse_size};
+pub(crate) use source::PlanSource;
+pub(crate) use stored::StorageTier;
 
 use tqkv::cache::{CacheSpec, PAGE_TOKENS};
 use tqkv_core::fixed::INTEGER_CODECS;
@@ -72,7 +72,7 @@ pub struct Life {
 
 impl Life {
     /// Codecs of the oldest tokens of a long sequence.
-    pub fn oldest(&self) -> KvCodecs {
+    pub(crate) fn oldest(&self) -> KvCodecs {
         self.tiers.last().map_or(self.codecs, |(_, codecs)| *codecs)
     }
 }
@@ -141,18 +141,18 @@ impl CacheShape {
     }
 
     /// Latent vectors, and what of them stays f16.
-    pub fn latent(num_layers: usize, latent_dim: usize, position_dim: usize) -> Self {
+    pub(crate) fn latent(num_layers: usize, latent_dim: usize, position_dim: usize) -> Self {
         let head_dim = latent_dim.saturating_add(position_dim);
         Self { value_dim: latent_dim, position_dim, ..Self::new(num_layers, 1, head_dim) }
     }
 
     /// True if keys and values are one latent vector.
-    pub fn is_latent(&self) -> bool {
+    pub(crate) fn is_latent(&self) -> bool {
         self.position_dim > 0
     }
 
     /// A cache of one layer and KV head.
-    pub fn spec(&self) -> CacheSpec {
+    pub(crate) fn spec(&self) -> CacheSpec {
         let shape = KvShape::new(1, 1, 1, self.head_dim).with_value_dim(self.value_dim);
         let mut spec = CacheSpec::from(shape);
         spec.position_dim = self.position_dim;
@@ -160,7 +160,7 @@ impl CacheShape {
     }
 
     /// Coordinates that a token has in a KV head of a layer.
-    pub fn values_per_head(&self) -> usize {
+    pub(crate) fn values_per_head(&self) -> usize {
         if self.is_latent() { self.head_dim } else { self.head_dim + self.value_dim }
     }
 
@@ -176,7 +176,7 @@ impl CacheShape {
     ///
     /// # Errors
     /// As [`Self::bytes_per_token`].
-    pub fn bytes_past_window(&self, codecs: KvCodecs) -> Result<Option<u64>, PlanError> {
+    pub(crate) fn bytes_past_window(&self, codecs: KvCodecs) -> Result<Option<u64>, PlanError> {
         self.windowed.map(|windowed| self.grown(codecs, self.num_layers - windowed.layers)).transpose()
     }
 
@@ -293,7 +293,7 @@ impl CacheShape {
     ///
     /// # Errors
     /// [`PlanError::UnsupportedHeadDim`], [`PlanError::TooLarge`].
-    pub fn ring_bytes_per_token(&self, codecs: KvCodecs) -> Result<u64, PlanError> {
+    pub(crate) fn ring_bytes_per_token(&self, codecs: KvCodecs) -> Result<u64, PlanError> {
         let (coded, other) = match self.position_dim {
             0 => (self.head_dim, codecs.v.block_bytes(self.value_dim)),
             positions => (self.value_dim, Some(2 * positions)),
@@ -311,7 +311,7 @@ impl CacheShape {
     ///
     /// # Errors
     /// [`PlanError::NotInteger`], and as [`Self::ring_bytes_per_token`].
-    pub fn ring_tokens(&self, codecs: KvCodecs, ram: u64) -> Result<u64, PlanError> {
+    pub(crate) fn ring_tokens(&self, codecs: KvCodecs, ram: u64) -> Result<u64, PlanError> {
         for codec in [codecs.k, codecs.v] {
             if !INTEGER_CODECS.contains(&codec) {
                 return Err(PlanError::NotInteger(codec));

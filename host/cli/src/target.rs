@@ -12,7 +12,7 @@ use crate::input::is_stdin;
 use crate::output::Output;
 
 /// Whether `path` stands for standard output.
-pub fn is_stdout(path: &Path) -> bool {
+pub(crate) fn is_stdout(path: &Path) -> bool {
     is_stdin(path)
 }
 
@@ -87,18 +87,18 @@ pub struct TargetArgs {
 
 impl TargetArgs {
     /// Starts the file that will be `output`, made of `input`; a new one is its owner's alone.
-    pub fn create(self, output: &Path, input: &Path) -> Result<Target, CliError> {
+    pub(crate) fn create(self, output: &Path, input: &Path) -> Result<Target, CliError> {
         self.create_beside(output, &[input])
     }
 
     /// The same, made of several files.
-    pub fn create_beside(self, output: &Path, inputs: &[&Path]) -> Result<Target, CliError> {
+    pub(crate) fn create_beside(self, output: &Path, inputs: &[&Path]) -> Result<Target, CliError> {
         refuse_input(output, inputs)?;
         self.start(output, AtomicFile::create)
     }
 
     /// Starts the file that will be `output`, made of a model, for others to read.
-    pub fn create_of_model(self, output: &Path, model: &Path) -> Result<Target, CliError> {
+    pub(crate) fn create_of_model(self, output: &Path, model: &Path) -> Result<Target, CliError> {
         refuse_input(output, &[model])?;
         self.create_new(output)
     }

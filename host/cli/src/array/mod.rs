@@ -12,7 +12,7 @@ use std::path::Path;
 
 pub use error::ArrayError;
 use half::{bf16, f16};
-pub use npy::NpyWriter;
+pub(crate) use npy::NpyWriter;
 
 use tqkv::file::Bytes;
 
@@ -97,7 +97,7 @@ impl Vectors {
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub fn read(input: impl Read) -> Result<Self, ArrayError> {
+    pub(crate) fn read(input: impl Read) -> Result<Self, ArrayError> {
         Self::from_bytes(Bytes::Owned(npy::read(input)?), None)
     }
 
@@ -105,7 +105,7 @@ impl Vectors {
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub fn from_bytes(bytes: Bytes, tensor: Option<&str>) -> Result<Self, ArrayError> {
+    pub(crate) fn from_bytes(bytes: Bytes, tensor: Option<&str>) -> Result<Self, ArrayError> {
         let layout = match tensor {
             Some(name) => tensor::layout(bytes.as_ref(), name)?,
             None => npy::layout(bytes.as_ref())?,
@@ -151,7 +151,7 @@ impl Vectors {
     }
 
     /// Of the array, two numbers or more.
-    pub fn shape(&self) -> &[usize] {
+    pub(crate) fn shape(&self) -> &[usize] {
         &self.shape
     }
 
@@ -161,7 +161,7 @@ impl Vectors {
     }
 
     /// Whether the elements are f64, which are rounded to f32.
-    pub fn is_rounded(&self) -> bool {
+    pub(crate) fn is_rounded(&self) -> bool {
         matches!(self.source, Source::File { dtype: Dtype::F64, .. })
     }
 
@@ -198,7 +198,7 @@ impl Vectors {
     ///
     /// # Errors
     /// As [`Self::read_row`].
-    pub fn mean(&self) -> Result<Vec<f32>, ArrayError> {
+    pub(crate) fn mean(&self) -> Result<Vec<f32>, ArrayError> {
         let mut sum = vec![0f64; self.dim];
         let mut row = vec![0f32; self.dim];
         for index in 0..self.rows {
@@ -213,7 +213,7 @@ impl Vectors {
 }
 
 /// The file, and the tensor in it, that `spec` names.
-pub fn split(spec: &str) -> (&str, Option<&str>) {
+pub(crate) fn split(spec: &str) -> (&str, Option<&str>) {
     let marker = ".safetensors:";
     match spec.find(marker) {
         Some(at) => {

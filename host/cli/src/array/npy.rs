@@ -170,7 +170,7 @@ impl Dictionary<'_> {
 
 /// Writes an f32 `.npy` file of shape [.., dim]; it appears whole, when committed, or not at all.
 #[derive(Debug)]
-pub struct NpyWriter {
+pub(crate) struct NpyWriter {
     out: BufWriter<Target>,
     announced: u128,
     pushed: u128,
@@ -181,7 +181,7 @@ impl NpyWriter {
     ///
     /// # Errors
     /// Those of writing.
-    pub fn new(file: Target, leading: &[u64], dim: usize) -> Result<Self, ArrayError> {
+    pub(crate) fn new(file: Target, leading: &[u64], dim: usize) -> Result<Self, ArrayError> {
         let mut out = BufWriter::new(file);
         out.write_all(&header(leading, dim))?;
         let announced = leading.iter().map(|&n| u128::from(n)).product::<u128>() * dim as u128;
@@ -192,7 +192,7 @@ impl NpyWriter {
     ///
     /// # Errors
     /// Those of writing.
-    pub fn push(&mut self, values: &[f32]) -> Result<(), ArrayError> {
+    pub(crate) fn push(&mut self, values: &[f32]) -> Result<(), ArrayError> {
         for value in values {
             self.out.write_all(&value.to_le_bytes())?;
         }
@@ -204,7 +204,7 @@ impl NpyWriter {
     ///
     /// # Errors
     /// [`ArrayError::Count`] where values are missing or too many, those of writing; nothing stays then.
-    pub fn commit(self) -> Result<(), ArrayError> {
+    pub(crate) fn commit(self) -> Result<(), ArrayError> {
         if self.pushed != self.announced {
             return Err(ArrayError::Count { expected: self.announced, found: self.pushed });
         }

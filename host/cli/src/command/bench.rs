@@ -22,7 +22,7 @@ use crate::output::{Output, table};
 Samples of all cases alternate; the time is the least, in thread CPU time for one thread. Ratios are of \
 least times of this run: never compare times of two runs. Options may be repeated, every combination is \
 measured. TQKV_LEVEL sets the default level.")]
-pub struct Args {
+pub(crate) struct Args {
     /// scores, accumulate, attend, encode, decode.
     #[arg(long = "op", value_name = "OP", value_parser = op, value_delimiter = ',',
         default_value = "scores,accumulate,attend")]
@@ -65,7 +65,7 @@ pub struct KernelArgs {
 }
 
 /// Most tokens of a cache.
-pub const MOST_TOKENS: usize = 1 << 20;
+pub(crate) const MOST_TOKENS: usize = 1 << 20;
 
 fn op(name: &str) -> Result<Op, String> {
     let accepted = Op::ALL.map(Op::name).join(", ");
@@ -137,7 +137,7 @@ impl From<&Outcome> for Row {
     }
 }
 
-pub fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let measured = args.kernels.measure((&args.ops, &args.data, &args.efforts), out)?;
     print(&measured, out)
 }

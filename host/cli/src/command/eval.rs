@@ -105,16 +105,16 @@ struct Report {
 
 /// Figures of one setting.
 #[derive(Serialize)]
-pub struct Row {
+pub(crate) struct Row {
     #[serde(flatten)]
-    pub name: Name,
-    pub perplexity: f64,
+    pub(crate) name: Name,
+    pub(crate) perplexity: f64,
     nll_delta: f64,
-    pub kl_to_f16: f64,
-    pub kl_p99: f64,
-    pub kl_p999: f64,
-    pub top1_agreement: f64,
-    pub cache_bytes_per_token: f64,
+    pub(crate) kl_to_f16: f64,
+    pub(crate) kl_p99: f64,
+    pub(crate) kl_p999: f64,
+    pub(crate) top1_agreement: f64,
+    pub(crate) cache_bytes_per_token: f64,
     bits_per_value: f64,
     /// Where asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,7 +127,7 @@ pub struct Row {
     heads: Vec<HeadFigures>,
     /// One per query head, where asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub scores: Vec<ScoreFigures>,
+    pub(crate) scores: Vec<ScoreFigures>,
 }
 
 /// A model and a text to measure it on.
@@ -169,7 +169,7 @@ impl Args {
     }
 }
 
-pub fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     evaluate_subject(args, &args.subject(Ok)?, out)
 }
 
@@ -233,7 +233,7 @@ fn some_windows(model: &Model, text: &[u8], context: usize) -> usize {
 }
 
 /// Evaluates f16 and the settings asked for, f16 first; `on_row` has each as soon as it is measured.
-pub fn measure(
+pub(crate) fn measure(
     model: &Model,
     place: &Place,
     text: &[u8],

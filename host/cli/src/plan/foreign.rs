@@ -11,9 +11,9 @@ use crate::preset::Kv;
 
 /// Blocks of a codec of another program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Foreign {
+pub(crate) struct Foreign {
     /// What the row is called.
-    pub name: String,
+    pub(crate) name: String,
     /// Bytes of a key, and of a value.
     bytes: [usize; 2],
 }
@@ -43,7 +43,7 @@ impl Foreign {
     ///
     /// # Errors
     /// [`PlanError::NoBlock`].
-    pub fn reference(kv: Kv, shape: &CacheShape) -> Result<Self, PlanError> {
+    pub(crate) fn reference(kv: Kv, shape: &CacheShape) -> Result<Self, PlanError> {
         let coded = if shape.is_latent() { shape.value_dim } else { shape.head_dim };
         let none = |format: &'static str, head_dim| PlanError::NoBlock { format, head_dim };
         let key = kv.k.block_bytes(coded).ok_or_else(|| none(kv.k.name(), coded))?;
@@ -60,7 +60,7 @@ impl Foreign {
     ///
     /// # Errors
     /// [`PlanError::TooLarge`].
-    pub fn per_token(&self, shape: &CacheShape) -> Result<(u64, Option<u64>), PlanError> {
+    pub(crate) fn per_token(&self, shape: &CacheShape) -> Result<(u64, Option<u64>), PlanError> {
         let in_layers = |layers| shape.in_layers(self.page(shape), layers);
         let past = shape.windowed.map(|windowed| in_layers(shape.num_layers - windowed.layers));
         Ok((in_layers(shape.num_layers)?, past.transpose()?))
@@ -74,13 +74,13 @@ impl Foreign {
     ///
     /// # Errors
     /// [`PlanError::TooLarge`].
-    pub fn bytes(&self, shape: &CacheShape, tokens: u64) -> Result<u64, PlanError> {
+    pub(crate) fn bytes(&self, shape: &CacheShape, tokens: u64) -> Result<u64, PlanError> {
         let bytes = self.growth(shape)(tokens).div_ceil(PAGE_TOKENS as u128);
         u64::try_from(bytes).map_err(|_| PlanError::TooLarge)
     }
 
     /// Longest context in `memory`, as [`CacheShape::max_tokens`].
-    pub fn max_tokens(&self, shape: &CacheShape, memory: u64) -> u64 {
+    pub(crate) fn max_tokens(&self, shape: &CacheShape, memory: u64) -> u64 {
         shape.longest(memory, self.growth(shape))
     }
 }

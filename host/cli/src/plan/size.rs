@@ -7,7 +7,7 @@ use super::PlanError;
 ///
 /// # Errors
 /// [`PlanError::Size`].
-pub fn parse_size(text: &str) -> Result<u64, PlanError> {
+pub(crate) fn parse_size(text: &str) -> Result<u64, PlanError> {
     let wrong = || PlanError::Size(text.to_string());
     let trimmed = text.trim();
     let split = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
@@ -44,7 +44,7 @@ pub fn parse_size(text: &str) -> Result<u64, PlanError> {
 ///
 /// # Errors
 /// [`PlanError::Bandwidth`].
-pub fn parse_bandwidth(text: &str) -> Result<u64, PlanError> {
+pub(crate) fn parse_bandwidth(text: &str) -> Result<u64, PlanError> {
     let size = text.trim().strip_suffix("/s").and_then(|size| parse_size(size).ok());
     size.filter(|&bytes| bytes > 0).ok_or_else(|| PlanError::Bandwidth(text.to_string()))
 }

@@ -9,7 +9,7 @@ use crate::error::CliError;
 use crate::input;
 
 /// The config of a model, and the place it came from.
-pub struct PlanSource {
+pub(crate) struct PlanSource {
     path: PathBuf,
     json: Vec<u8>,
     /// Whether `path` is a `config.json` alone.
@@ -18,7 +18,7 @@ pub struct PlanSource {
 
 impl PlanSource {
     /// Reads a GGUF file, a folder with `config.json`, or a `config.json`.
-    pub fn read(path: &Path) -> Result<Self, CliError> {
+    pub(crate) fn read(path: &Path) -> Result<Self, CliError> {
         let is_json = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("json"));
         let is_config = input::is_stdin(path) || is_json;
         let json = match is_config {
@@ -28,18 +28,18 @@ impl PlanSource {
         Ok(Self { path: path.to_owned(), json, is_config })
     }
 
-    pub fn shape(&self) -> Result<CacheShape, CliError> {
+    pub(crate) fn shape(&self) -> Result<CacheShape, CliError> {
         CacheShape::from_config(&String::from_utf8_lossy(&self.json)).map_err(|error| self.bad(error))
     }
 
     /// Bytes of the model's own weights as they are stored.
-    pub fn weights(&self) -> Result<WeightBytes, CliError> {
+    pub(crate) fn weights(&self) -> Result<WeightBytes, CliError> {
         let folder = if self.is_config { self.folder()? } else { &self.path };
         WeightBytes::of(folder).map_err(|error| CliError::model(Some(folder), &error))
     }
 
     /// Bytes of weights of so many bits each.
-    pub fn weights_of(&self, bits: f64) -> Result<WeightBytes, CliError> {
+    pub(crate) fn weights_of(&self, bits: f64) -> Result<WeightBytes, CliError> {
         let config = Config::from_json(&self.json).map_err(|error| self.bad(error))?;
         Ok(WeightBytes::of_config(&config, bits))
     }

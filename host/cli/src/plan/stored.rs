@@ -7,15 +7,15 @@ use super::CacheShape;
 use crate::error::CliError;
 
 /// Chunks of a model's tokens.
-pub struct StorageTier {
+pub(crate) struct StorageTier {
     codec: StorageCodec,
     /// Of the basis that a model of this shape has by default, once for all that is stored.
-    pub basis_bytes: u64,
+    pub(crate) basis_bytes: u64,
 }
 
 impl StorageTier {
     /// Refuses head dims that chunks do not have.
-    pub fn new(shape: &CacheShape) -> Result<Self, CliError> {
+    pub(crate) fn new(shape: &CacheShape) -> Result<Self, CliError> {
         // How positions turn keys changes no size.
         let value_dim = if shape.is_latent() { 0 } else { shape.value_dim };
         let shape = Shape::new(shape.num_layers, shape.num_kv_heads, shape.head_dim, value_dim, Rope::none())
@@ -25,7 +25,7 @@ impl StorageTier {
     }
 
     /// Of a token behind the first four, in a full chunk; rounded up.
-    pub fn bytes_per_token(&self, bits: Budget) -> Result<u64, CliError> {
+    pub(crate) fn bytes_per_token(&self, bits: Budget) -> Result<u64, CliError> {
         let span = Span::of(self.codec.shape(), MAX_TOKENS as u64, MAX_TOKENS);
         let bytes = self.codec.encoded_bytes::<f16>(bits, &span).map_err(CliError::bad_input)?;
         Ok(bytes.div_ceil(MAX_TOKENS) as u64)
