@@ -8,10 +8,11 @@ use tqkv::Level;
 use tqkv::cache::CacheSpec;
 use tqkv_core::{CodecId, Effort, Options, ScaleMode};
 use tqkv_reference::{Choice, ROWS, RotationKind};
+use tqkv_storage::Budget;
 
 /// How blocks are encoded.
 #[derive(Debug, Args)]
-pub(crate) struct EncodeArgs {
+pub struct EncodeArgs {
     /// Seed of the rotation's random signs.
     #[arg(long, value_name = "N", default_value_t = Options::default().seed)]
     pub(crate) seed: u64,
@@ -25,13 +26,13 @@ pub(crate) struct EncodeArgs {
 }
 
 impl EncodeArgs {
-    pub(crate) fn options(&self) -> Options {
+    pub fn options(&self) -> Options {
         Options::DEFAULT.seed(self.seed).scale_mode(self.scale_mode).effort(self.effort)
     }
 }
 
 /// The instruction set: what `TQKV_LEVEL` names, or the machine's fastest.
-pub(crate) fn machine_level() -> Result<Level, CliError> {
+pub fn machine_level() -> Result<Level, CliError> {
     Level::detect().map_err(|error| CliError::bad_input(format_args!("TQKV_LEVEL: {error}")))
 }
 
@@ -41,6 +42,12 @@ pub(crate) fn scale_mode(name: &str) -> Result<ScaleMode, String> {
 
 pub(crate) fn effort(name: &str) -> Result<Effort, String> {
     Effort::from_name(name).ok_or_else(|| accepted(Effort::ALL.map(Effort::name)))
+}
+
+/// Bits per value of the storage tier.
+pub fn budget(text: &str) -> Result<Budget, String> {
+    let bits = text.parse::<f32>().map_err(|_| "accepted are 0.5 to 5".to_owned())?;
+    Budget::new(bits).map_err(|error| error.to_string())
 }
 
 fn accepted<const N: usize>(names: [&str; N]) -> String {
@@ -85,7 +92,7 @@ impl KvArgs {
 
 /// The rotation of the formats of the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum RotationArg {
+pub enum RotationArg {
     /// A matrix of the Haar law, another for each layer: slow. Measured: its errors are those of hadamard.
     Dense,
     /// Random signs and a Hadamard transform; head dims that are powers of two.
@@ -94,7 +101,7 @@ pub(crate) enum RotationArg {
 
 /// How formats of the reference are made.
 #[derive(Clone, Copy, Debug, Args)]
-pub(crate) struct ReferenceArgs {
+pub struct ReferenceArgs {
     /// The rotation of p2, p3, p4, tq3, tq4 and their like [default: that of the format's source].
     #[arg(long, value_name = "WHICH", value_enum)]
     rotation: Option<RotationArg>,
@@ -102,7 +109,7 @@ pub(crate) struct ReferenceArgs {
 
 impl ReferenceArgs {
     /// The rotation asked for.
-    pub(crate) fn rotation(self) -> Option<RotationKind> {
+    pub fn rotation(self) -> Option<RotationKind> {
         self.rotation.map(|rotation| match rotation {
             RotationArg::Dense => RotationKind::Dense,
             RotationArg::Hadamard => RotationKind::Hadamard,
@@ -110,7 +117,7 @@ impl ReferenceArgs {
     }
 
     /// Refuses a rotation of which none of `choices` has a choice.
-    pub(crate) fn check(self, mut choices: impl Iterator<Item = Choice>) -> Result<(), CliError> {
+    pub fn check(self, mut choices: impl Iterator<Item = Choice>) -> Result<(), CliError> {
         let has_rotations = |choice| matches!(choice, Choice::Reference(row) if row.has_rotations());
         if self.rotation.is_none() || choices.any(has_rotations) {
             return Ok(());
@@ -125,11 +132,11 @@ impl ReferenceArgs {
 
 /// The tokens that stay uncompressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Args)]
-pub(crate) struct WindowArgs {
+pub struct WindowArgs {
     /// Newest tokens kept as f16.
     #[arg(long, value_name = "TOKENS", default_value_t = CacheSpec::DEFAULT_HOT)]
-    pub(crate) hot: usize,
+    pub hot: usize,
     /// First tokens kept as f16. Layers with a sliding window keep none: the model does not see them beside its window.
     #[arg(long, value_name = "TOKENS", default_value_t = CacheSpec::DEFAULT_SINKS)]
-    pub(crate) sinks: usize,
+    pub sinks: usize,
 }

@@ -46,7 +46,7 @@ pub(crate) enum ArithmeticArg {
 
 /// How the cache compresses.
 #[derive(Debug, Args)]
-pub(crate) struct CacheArgs {
+pub struct CacheArgs {
     #[command(flatten)]
     kv: KvArgs,
     /// A row with a life of its own: K,V and what differs from the options, by their names; may be repeated:
@@ -69,7 +69,7 @@ pub(crate) struct CacheArgs {
 
 impl CacheArgs {
     /// The pairs and policies asked for, in order; the pairs of `default` where there are none.
-    pub(crate) fn policies(&self, default: &[KvCodecs]) -> Vec<Policy> {
+    pub fn policies(&self, default: &[KvCodecs]) -> Vec<Policy> {
         self.life.policies(&self.kv, &self.policy, default)
     }
 
@@ -79,7 +79,7 @@ impl CacheArgs {
     }
 
     /// Refuses formats that no cache stores, for `what` needs one.
-    pub(crate) fn check_stored(what: &str, policies: &[Policy]) -> Result<(), CliError> {
+    pub fn check_stored(what: &str, policies: &[Policy]) -> Result<(), CliError> {
         let found = policies.iter().find(|policy| policy.is_reference());
         found.map_or(Ok(()), |policy| Err(CliError::not_stored(what, policy.name.kv)))
     }
@@ -97,7 +97,7 @@ impl CacheArgs {
     }
 
     /// Refuses what cannot be made of `base` before any work is done for it.
-    pub(crate) fn check(&self, place: &Place, base: &CacheSpec, policies: &[Policy]) -> Result<(), CliError> {
+    pub fn check(&self, place: &Place, base: &CacheSpec, policies: &[Policy]) -> Result<(), CliError> {
         let refused = |policy: &Policy, error| CliError::bad_input(format_args!("{}: {error}", policy.name));
         self.reference.check(policies.iter().flat_map(|policy| [policy.name.kv.k, policy.name.kv.v]))?;
         for policy in policies {
@@ -120,11 +120,7 @@ impl CacheArgs {
 
     /// Refuses sequences of `context` tokens, as `option` asked for, of which a policy would compress nothing: every figure
     /// would be f16's own.
-    pub(crate) fn check_compresses(
-        policies: &[Policy],
-        option: &str,
-        context: usize,
-    ) -> Result<(), CliError> {
+    pub fn check_compresses(policies: &[Policy], option: &str, context: usize) -> Result<(), CliError> {
         // Formats of the reference keep nothing as it is.
         let windowed = |policy: &&Policy| !policy.is_reference() && policy.name.kv != F16.into();
         for policy in policies.iter().filter(windowed) {
@@ -243,7 +239,7 @@ impl CacheArgs {
     }
 
     /// A cache in main memory of the shape and the kinds of layers of `base`.
-    pub(crate) fn spec(&self, base: CacheSpec, policy: &Policy) -> CacheSpec {
+    pub fn spec(&self, base: CacheSpec, policy: &Policy) -> CacheSpec {
         let centring = match self.centre {
             CentreArg::On => Centring::On,
             CentreArg::Off => Centring::Off,
@@ -285,23 +281,15 @@ fn layer_bytes(spec: &CacheSpec, prompt: usize, tokens: &[usize], shared: bool) 
 
 /// Which model.
 #[derive(Debug, Args)]
-pub(crate) struct ModelArgs {
+pub struct ModelArgs {
     /// A .gguf file, or a folder with config.json, .safetensors and tokenizer.json, with one .gguf file, or of a hub's cache
     /// [default: the shipped model].
     #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
     /// Read the weights layer by layer whenever they are needed, the next while one is computed: for a model that is larger
     /// than the memory there is. Embedding and head stay in memory.
-    #[arg(long, requires = "model", conflicts_with_all = ["outlier_variant", "biased_keys"])]
+    #[arg(long, requires = "model")]
     stream_weights: bool,
-    /// Scale some key channels up and the same query channels down, which leaves the model's function
-    /// as it is and its keys with outliers.
-    #[arg(long)]
-    outlier_variant: bool,
-    /// Add a constant of FACTOR times the mean key norm to every key of the first and last layer, which
-    /// leaves the model's function as it is and its keys with a bias, as some large models have.
-    #[arg(long, value_name = "FACTOR")]
-    biased_keys: Option<f32>,
     /// Begin texts without the model's BOS. Some models predict badly without it; figures of earlier versions had none.
     #[arg(long)]
     no_bos: bool,
@@ -309,7 +297,7 @@ pub(crate) struct ModelArgs {
 
 impl ModelArgs {
     /// Loads the model; an error names it and what it lacks.
-    pub(crate) fn load(&self) -> Result<Model, CliError> {
+    pub fn load(&self) -> Result<Model, CliError> {
         let _waiting = Waiting::new("loading the model");
         let loaded = match &self.model {
             None => Model::shipped(),
@@ -324,12 +312,7 @@ impl ModelArgs {
                 Model::open(path, if self.stream_weights { Access::Streamed } else { Access::Mapped })
             }
         };
-        let model = if self.outlier_variant { loaded.and_then(Model::into_outlier_variant) } else { loaded };
-        let model = match self.biased_keys {
-            Some(factor) => model.and_then(|model| model.into_biased_variant(factor)),
-            None => model,
-        };
-        let model = if self.no_bos { model.map(Model::without_bos) } else { model };
+        let model = if self.no_bos { loaded.map(Model::without_bos) } else { loaded };
         model.map_err(|e| CliError::model(self.model.as_deref(), &e))
     }
 }

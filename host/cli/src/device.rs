@@ -57,7 +57,7 @@ pub(crate) struct DeviceArgs {
 
 /// What the choice comes to on this machine.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub enum Place {
     /// Main memory.
     Cpu,
     /// A GPU.

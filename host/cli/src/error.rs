@@ -8,16 +8,17 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::array::ArrayError;
+use crate::door;
 use crate::preset::Kv;
-use crate::stats::StatsError;
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use tqkv::file::FileError;
 use tqkv_core::{CodecId, ShapeError};
 use tqkv_model::ModelError;
+use tqkv_storage::StorageError;
 
 /// A message and the exit code that goes with it.
 #[derive(Debug)]
-pub(crate) struct CliError {
+pub struct CliError {
     message: String,
     code: u8,
     is_silent: bool,
@@ -36,12 +37,12 @@ const FAILURE: u8 = 1;
 
 impl CliError {
     /// The caller gave something that cannot be used.
-    pub(crate) fn bad_input(message: impl fmt::Display) -> Self {
+    pub fn bad_input(message: impl fmt::Display) -> Self {
         Self::new(message, BAD_INPUT)
     }
 
     /// Something failed that other input would not mend.
-    pub(crate) fn failure(message: impl fmt::Display) -> Self {
+    pub fn failure(message: impl fmt::Display) -> Self {
         Self::new(message, FAILURE)
     }
 
@@ -64,7 +65,7 @@ impl CliError {
     }
 
     /// Something wrong with the file at `path`.
-    pub(crate) fn file(path: &Path, error: &FileError) -> Self {
+    pub fn file(path: &Path, error: &FileError) -> Self {
         match error {
             FileError::Io(error) => Self::io(path, error),
             error => Self::bad_input(format_args!("{}: {error}", path.display())),
@@ -72,24 +73,23 @@ impl CliError {
     }
 
     /// Something wrong with the array that `spec` names.
-    pub(crate) fn array(spec: &str, error: &ArrayError) -> Self {
+    pub fn array(spec: &str, error: &ArrayError) -> Self {
         match error {
             ArrayError::Io(error) => Self::io(Path::new(spec), error),
             error => Self::bad_input(format_args!("{spec}: {error}")),
         }
     }
 
-    /// Something wrong while measuring the vectors named `spec` against the array `queries`.
-    pub(crate) fn stats(spec: &str, queries: Option<&str>, error: &StatsError) -> Self {
-        match (error, queries) {
-            (StatsError::Vectors(error), _) => Self::array(spec, error),
-            (StatsError::Queries(error), queries) => Self::array(queries.unwrap_or("random queries"), error),
-            (error, _) => Self::bad_input(format_args!("{spec}: {error}")),
+    /// Something wrong with the storage file at `path`.
+    pub fn storage(path: &Path, error: &StorageError) -> Self {
+        match error {
+            StorageError::Io(error) => Self::io(path, error),
+            error => Self::bad_input(format_args!("{}: {error}", path.display())),
         }
     }
 
     /// Something wrong with the model at `path` (`None`: with the shipped one), or with what it was to do.
-    pub(crate) fn model(path: Option<&Path>, error: &ModelError) -> Self {
+    pub fn model(path: Option<&Path>, error: &ModelError) -> Self {
         match (error, path) {
             (ModelError::Io { path, source }, _) => Self::io(path, source),
             (ModelError::NoModel { .. }, _) => Self::bad_input(error),
@@ -102,19 +102,19 @@ impl CliError {
     }
 
     /// A codec that has no blocks of the head dim.
-    pub(crate) fn shape(codec: CodecId, dim: usize, error: ShapeError) -> Self {
+    pub fn shape(codec: CodecId, dim: usize, error: ShapeError) -> Self {
         Self::bad_input(format_args!("codec {} at head dim {dim}: {error}", codec.name()))
     }
 
     /// Formats that no cache stores, asked of `what`.
-    pub(crate) fn not_stored(what: &str, kv: Kv) -> Self {
+    pub fn not_stored(what: &str, kv: Kv) -> Self {
         Self::bad_input(format_args!(
             "{what}: no cache stores {kv}; formats of the reference are for stats, eval and generate"
         ))
     }
 
     /// The system failed on `path`: bad input where another path would do, a failure otherwise.
-    pub(crate) fn io(path: &Path, error: &io::Error) -> Self {
+    pub fn io(path: &Path, error: &io::Error) -> Self {
         use io::ErrorKind as Kind;
         let code = match error.kind() {
             Kind::NotFound
@@ -138,6 +138,15 @@ impl CliError {
         let end = ["\nUsage:", "\nFor more information"].iter().filter_map(|marker| text.find(marker)).min();
         let message = &text[..end.unwrap_or(text.len())];
         let number = refused_number(error);
+        let owner = match (error.kind(), error.get(ContextKind::InvalidArg)) {
+            (ErrorKind::UnknownArgument, Some(ContextValue::String(option))) => door::owner_of(option),
+            _ => None,
+        };
+        if let Some(owner) = owner {
+            // Without what clap takes for a similar name.
+            let message = message.split("\n\n").next().unwrap_or(message);
+            return Self::bad_input(format_args!("{message}; {owner} has it"));
+        }
         Self::bad_input(format_args!("{} (see --help)", number.as_deref().unwrap_or(message)))
     }
 

@@ -10,18 +10,7 @@ const HEADINGS: [(&str, &[&str]); 5] = [
     ("Older tokens, and layers", &["tier", "spill", "layer_kv"]),
     (
         "Laboratory",
-        &[
-            "seed",
-            "scale_mode",
-            "effort",
-            "centre",
-            "arithmetic",
-            "sparse_values",
-            "rotation",
-            "outlier_variant",
-            "biased_keys",
-            "no_bos",
-        ],
+        &["seed", "scale_mode", "effort", "centre", "arithmetic", "sparse_values", "rotation", "no_bos"],
     ),
 ];
 
@@ -35,7 +24,8 @@ pub(crate) fn laid_out(command: Command) -> Command {
     let place = |arg: &Arg| {
         let is_option = !is_plain && !arg.is_positional();
         let below = |(_, ids): &(&str, &[&str])| is_option && ids.contains(&arg.get_id().as_str());
-        HEADINGS.iter().position(below)
+        let named = |(heading, _): &(&str, &[&str])| arg.get_help_heading() == Some(heading);
+        HEADINGS.iter().position(below).or_else(|| HEADINGS.iter().position(named))
     };
     // Headings appear in the order of the options, which stand where their structs do.
     let mut args: Vec<Arg> = command.get_arguments().cloned().collect();
@@ -55,11 +45,12 @@ pub(crate) fn laid_out(command: Command) -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command_line;
+    use crate::Tqkv;
+    use crate::program::command_line;
 
     #[test]
     fn every_option_below_a_heading_exists() {
-        let command = command_line();
+        let command = command_line::<Tqkv>();
         for id in HEADINGS.iter().flat_map(|(_, ids)| *ids) {
             let has = |command: &Command| command.get_arguments().any(|arg| arg.get_id() == id);
             assert!(command.get_subcommands().any(has), "{id}");

@@ -27,7 +27,7 @@ pub(crate) fn open(path: &Path) -> Result<Box<dyn Read>, CliError> {
 }
 
 /// All bytes of a text.
-pub(crate) fn read(path: &Path) -> Result<Vec<u8>, CliError> {
+pub fn read(path: &Path) -> Result<Vec<u8>, CliError> {
     let mut bytes = Vec::new();
     open(path)?.take(MOST + 1).read_to_end(&mut bytes).map_err(|e| CliError::io(path, &e))?;
     if bytes.len() as u64 > MOST {

@@ -9,7 +9,7 @@ use crate::preset::{Kv, KvCodecs, PRESETS};
 pub(crate) const COMMON: [&str; 10] = ["f16", "i8", "t4", "s4", "t3", "s3", "t2", "s2", "q8_0", "q4_0"];
 
 /// A codec that caches and files store.
-pub(crate) fn codec(text: &str) -> Result<CodecId, String> {
+pub fn codec(text: &str) -> Result<CodecId, String> {
     let name = folded(text);
     CodecId::from_name(&name).ok_or_else(|| match Choice::from_name(&name) {
         Some(_) => no_codec_but_a_reference(text),
@@ -18,7 +18,7 @@ pub(crate) fn codec(text: &str) -> Result<CodecId, String> {
 }
 
 /// A codec, or a format of the reference.
-pub(crate) fn choice(text: &str) -> Result<Choice, String> {
+pub fn choice(text: &str) -> Result<Choice, String> {
     let unknown = || format!("unknown codec '{text}', {}", accepted_codecs());
     Choice::from_name(&folded(text)).ok_or_else(unknown)
 }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
 use std::ops::Range;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -13,7 +14,7 @@ use crate::error::CliError;
 
 /// The command's stdout and stderr.
 #[derive(Debug)]
-pub(crate) struct Output {
+pub struct Output {
     json: bool,
     /// What was printed, where it is kept.
     kept: Option<String>,
@@ -27,12 +28,12 @@ impl Output {
     }
 
     /// One that keeps the JSON object of a command for another command.
-    pub(crate) fn keeping() -> Self {
+    pub fn keeping() -> Self {
         Self { json: true, kept: Some(String::new()), on_stderr: false }
     }
 
     /// What was printed to one that keeps it.
-    pub(crate) fn kept(self) -> String {
+    pub fn kept(self) -> String {
         self.kept.unwrap_or_default()
     }
 
@@ -61,7 +62,7 @@ impl Output {
     }
 
     /// Prints `value` as the one JSON object, or else the text that `human` makes of it.
-    pub(crate) fn print<T: Serialize>(
+    pub fn print<T: Serialize>(
         &mut self,
         value: &T,
         human: impl FnOnce(&T) -> String,
@@ -73,7 +74,7 @@ impl Output {
     }
 
     /// A progress bar over `len` steps; invisible unless stderr is a terminal.
-    pub(crate) fn progress(&self, len: u64, what: &'static str) -> ProgressBar {
+    pub fn progress(&self, len: u64, what: &'static str) -> ProgressBar {
         // `stderr()` hides itself where stderr is not a terminal.
         let bar = ProgressBar::with_draw_target(Some(len), ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{msg} {wide_bar} {human_pos}/{human_len} {eta}");
@@ -82,10 +83,10 @@ impl Output {
 }
 
 /// Says that a thing goes on whose end nobody knows; invisible unless stderr is a terminal, and gone when dropped.
-pub(crate) struct Waiting(ProgressBar);
+pub struct Waiting(ProgressBar);
 
 impl Waiting {
-    pub(crate) fn new(what: impl Into<Cow<'static, str>>) -> Self {
+    pub fn new(what: impl Into<Cow<'static, str>>) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{msg} {spinner} {elapsed}");
         let bar =
@@ -109,7 +110,7 @@ impl Drop for Waiting {
 
 /// A table with the first column to the left and the others to the right. What is wider than the terminal goes on
 /// below, the first column repeated.
-pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+pub fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let rows: Vec<_> = rows.into_iter().collect();
     let widths: Vec<_> = head
         .iter()
@@ -175,13 +176,22 @@ fn terminal_width() -> usize {
     terminal.or_else(asked).unwrap_or(usize::MAX)
 }
 
+/// What [`note`] begins with.
+static PROGRAM: OnceLock<&str> = OnceLock::new();
+
+/// From here on notes are those of the program `name`.
+pub(crate) fn name_program(name: &'static str) {
+    // A process is one program: the first name stays.
+    let _ = PROGRAM.set(name);
+}
+
 /// Says something on stderr beside the result; whether anybody reads it does not matter.
 pub(crate) fn note(text: impl fmt::Display) {
-    let _ = writeln!(io::stderr(), "tqkv: {text}");
+    let _ = writeln!(io::stderr(), "{}: {text}", PROGRAM.get().unwrap_or(&"tqkv"));
 }
 
 /// A number of bytes for a cell of a table: `17,179,869,184 (16.0 GiB)`.
-pub(crate) fn sized(bytes: u64) -> String {
+pub fn sized(bytes: u64) -> String {
     format!("{}{}", grouped(bytes), binary(bytes))
 }
 
@@ -202,7 +212,7 @@ fn binary(bytes: u64) -> String {
 }
 
 /// An integer with thousands separated: `327,680`.
-pub(crate) fn grouped(n: u64) -> String {
+pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::new();
     for (i, digit) in digits.chars().enumerate() {

@@ -23,51 +23,51 @@ use crate::preset::KvCodecs;
 
 /// The part of a model's shape that its KV cache depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CacheShape {
+pub struct CacheShape {
     /// Layers that keep keys and values.
-    pub(crate) num_layers: usize,
+    pub num_layers: usize,
     /// KV heads per layer.
-    pub(crate) num_kv_heads: usize,
+    pub num_kv_heads: usize,
     /// Coordinates of a key, or of a latent vector and its positional part.
-    pub(crate) head_dim: usize,
+    pub head_dim: usize,
     /// Coordinates of a value, or of a latent vector.
-    pub(crate) value_dim: usize,
+    pub value_dim: usize,
     /// Coordinates of a latent vector's positional part, which stay f16; the codec of K keeps the others. 0 where keys and values
     /// are vectors of their own.
-    pub(crate) position_dim: usize,
+    pub position_dim: usize,
     /// The layers that forget old tokens.
-    pub(crate) windowed: Option<Windowed>,
+    pub windowed: Option<Windowed>,
     /// Longest sequence that the model is made for.
-    pub(crate) context: Option<u64>,
+    pub context: Option<u64>,
 }
 
 /// Layers with a sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Windowed {
+pub struct Windowed {
     /// How many of all layers.
-    pub(crate) layers: usize,
+    pub layers: usize,
     /// Tokens that each sees.
-    pub(crate) tokens: u64,
+    pub tokens: u64,
 }
 
 /// Tokens that are kept as f16 whatever the codecs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Uncompressed {
+pub struct Uncompressed {
     /// First tokens of the sequence.
-    pub(crate) sinks: u64,
+    pub sinks: u64,
     /// Newest tokens.
-    pub(crate) hot: u64,
+    pub hot: u64,
 }
 
 /// What tokens are kept as, by their age.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Life {
+pub struct Life {
     /// Codecs of tokens that leave the window of newest ones.
-    pub(crate) codecs: KvCodecs,
+    pub codecs: KvCodecs,
     /// Tokens that are not encoded.
-    pub(crate) kept: Uncompressed,
+    pub kept: Uncompressed,
     /// Tokens after which pages have other codecs, counted from the newest, from the fewest to the most.
-    pub(crate) tiers: Vec<(u64, KvCodecs)>,
+    pub tiers: Vec<(u64, KvCodecs)>,
 }
 
 impl Life {
@@ -80,7 +80,7 @@ impl Life {
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum PlanError {
+pub enum PlanError {
     /// Not JSON, or a field of the wrong type.
     #[error("not a model's config.json: {0}")]
     Json(#[from] serde_json::Error),
@@ -135,7 +135,7 @@ pub(crate) enum PlanError {
 
 impl CacheShape {
     /// A plain shape: every layer keeps every token.
-    pub(crate) fn new(num_layers: usize, num_kv_heads: usize, head_dim: usize) -> Self {
+    pub fn new(num_layers: usize, num_kv_heads: usize, head_dim: usize) -> Self {
         let value_dim = head_dim;
         Self { num_layers, num_kv_heads, head_dim, value_dim, position_dim: 0, windowed: None, context: None }
     }
@@ -168,7 +168,7 @@ impl CacheShape {
     ///
     /// # Errors
     /// [`PlanError::UnsupportedHeadDim`], [`PlanError::TooLarge`].
-    pub(crate) fn bytes_per_token(&self, codecs: KvCodecs) -> Result<u64, PlanError> {
+    pub fn bytes_per_token(&self, codecs: KvCodecs) -> Result<u64, PlanError> {
         self.grown(codecs, self.num_layers)
     }
 
@@ -209,7 +209,7 @@ impl CacheShape {
     ///
     /// # Errors
     /// As [`Self::bytes_per_token`].
-    pub(crate) fn bytes(&self, life: &Life, tokens: u64) -> Result<u64, PlanError> {
+    pub fn bytes(&self, life: &Life, tokens: u64) -> Result<u64, PlanError> {
         let bytes = self.bytes_times_page(life)?(tokens).div_ceil(PAGE_TOKENS as u128);
         u64::try_from(bytes).map_err(|_| PlanError::TooLarge)
     }
@@ -267,7 +267,7 @@ impl CacheShape {
     ///
     /// # Errors
     /// As [`Self::bytes_per_token`].
-    pub(crate) fn max_tokens(&self, life: &Life, memory: u64) -> Result<u64, PlanError> {
+    pub fn max_tokens(&self, life: &Life, memory: u64) -> Result<u64, PlanError> {
         Ok(self.longest(memory, self.bytes_times_page(life)?))
     }
 

@@ -30,7 +30,7 @@ pub(crate) struct AgeArgs {
 
 /// The life of a token in every row, but where its policy says otherwise.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct LifeArgs {
+pub struct LifeArgs {
     #[command(flatten)]
     ages: AgeArgs,
     /// Keep tokens older than AFTER, as they are, in a file without a name in FOLDER: --spill 4096:/tmp
@@ -50,16 +50,16 @@ pub(crate) struct LifeArgs {
 
 /// What a row is called.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Name {
-    pub(crate) kv: Kv,
+pub struct Name {
+    pub kv: Kv,
     /// As `--policy` was written.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) policy: Option<String>,
+    pub policy: Option<String>,
 }
 
 impl Name {
     /// In a table: the policy, or the pair and the preset's name where it is one.
-    pub(crate) fn label(&self) -> String {
+    pub fn label(&self) -> String {
         match (&self.policy, PRESETS.iter().find(|preset| Some(preset.codecs.into()) == self.kv.own())) {
             (Some(policy), _) => policy.clone(),
             (None, Some(preset)) => format!("{} {}", self.kv, preset.name),
@@ -92,8 +92,8 @@ impl fmt::Display for Name {
 
 /// A setting of a cache.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Policy {
-    pub(crate) name: Name,
+pub struct Policy {
+    pub name: Name,
     pub(crate) window: WindowArgs,
     /// From the newest tokens to the oldest.
     cold: Vec<(usize, Cold)>,
@@ -137,7 +137,7 @@ impl LifeArgs {
     }
 
     /// The policy as written, and for the rest `window`, without the options of a command line.
-    pub(crate) fn written_alone(window: WindowArgs, policy: &PolicyArg) -> Policy {
+    pub fn written_alone(window: WindowArgs, policy: &PolicyArg) -> Policy {
         Self::from(AgeArgs { window, tier: Vec::new() }).written(policy)
     }
 
@@ -169,12 +169,12 @@ impl LifeArgs {
 
 impl Policy {
     /// Whether no cache stores the codecs.
-    pub(crate) fn is_reference(&self) -> bool {
+    pub fn is_reference(&self) -> bool {
         self.name.kv.own().is_none()
     }
 
     /// Codecs, windows, tiers and layers of a cache; of formats of the reference f16, in which decoded they might be held.
-    pub(crate) fn apply(&self, spec: CacheSpec) -> CacheSpec {
+    pub fn apply(&self, spec: CacheSpec) -> CacheSpec {
         let KvCodecs { k, v } = self.name.kv.own().unwrap_or(F16);
         let spec = spec.codecs(k, v).sinks(self.window.sinks).hot(self.window.hot);
         let spec = self.cold.iter().fold(spec, |spec, (after, cold)| spec.cold(*after, cold.clone()));
@@ -182,7 +182,7 @@ impl Policy {
     }
 
     /// What memory is planned by; an error where not only age decides.
-    pub(crate) fn life(&self) -> Result<Life, String> {
+    pub fn life(&self) -> Result<Life, String> {
         let tier = |(after, cold): &(usize, Cold)| match *cold {
             Cold::Demote { key, value } => Some((*after as u64, KvCodecs { k: key, v: value })),
             Cold::Spill(_) => None,
@@ -237,7 +237,7 @@ struct LayerKv(LayerPolicy);
 
 /// The row of a `--policy`.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct PolicyArg {
+pub struct PolicyArg {
     /// As written, with single spaces.
     text: String,
     kv: KvCodecs,

@@ -9,21 +9,21 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 use tqkv::cache::KvPair;
-pub(crate) use tqkv::cache::PRESETS;
+pub use tqkv::cache::PRESETS;
 use tqkv_core::CodecId;
 use tqkv_reference::Choice;
 
 /// The codec of the keys and that of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct KvCodecs<T = CodecId> {
+pub struct KvCodecs<T = CodecId> {
     /// Codec of the keys.
-    pub(crate) k: T,
+    pub k: T,
     /// Codec of the values.
-    pub(crate) v: T,
+    pub v: T,
 }
 
 /// A pair of which either may be a format of the reference.
-pub(crate) type Kv = KvCodecs<Choice>;
+pub type Kv = KvCodecs<Choice>;
 
 impl From<KvPair> for KvCodecs {
     fn from((k, v): KvPair) -> Self {
@@ -39,7 +39,7 @@ impl From<KvCodecs> for Kv {
 
 impl Kv {
     /// The pair, where caches store both.
-    pub(crate) fn own(self) -> Option<KvCodecs> {
+    pub fn own(self) -> Option<KvCodecs> {
         Some(KvCodecs { k: self.k.core()?, v: self.v.core()? })
     }
 }
@@ -77,7 +77,7 @@ impl Serialize for Kv {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown codec{or_preset} '{name}', accepted are {accepted}",
     or_preset = if *.presets { " or preset" } else { "" }, accepted = self.accepted())]
-pub(crate) struct UnknownCodec {
+pub struct UnknownCodec {
     name: String,
     /// Whether a preset would have been accepted here.
     presets: bool,

@@ -18,7 +18,7 @@ pub(crate) fn is_stdout(path: &Path) -> bool {
 
 /// The output of a command. It appears whole, when committed, or not at all.
 #[derive(Debug)]
-pub(crate) enum Target {
+pub enum Target {
     /// A file.
     File(AtomicFile),
     /// A file that is copied to standard output, which cannot be sought in.
@@ -27,7 +27,7 @@ pub(crate) enum Target {
 
 impl Target {
     /// Puts it where it belongs; the result is its length in bytes.
-    pub(crate) fn commit(self) -> io::Result<u64> {
+    pub fn commit(self) -> io::Result<u64> {
         match self {
             Self::File(mut file) => {
                 let len = file.seek(SeekFrom::End(0))?;
@@ -71,7 +71,7 @@ impl Seek for Target {
 }
 
 /// Leaves standard output to what is written to one of `paths`: the command's report goes to standard error then.
-pub(crate) fn yield_stdout(paths: &[&Path], out: &mut Output) {
+pub fn yield_stdout(paths: &[&Path], out: &mut Output) {
     if paths.iter().any(|path| is_stdout(path)) {
         out.report_on_stderr();
     }
@@ -79,7 +79,7 @@ pub(crate) fn yield_stdout(paths: &[&Path], out: &mut Output) {
 
 /// Whether an existing output may be replaced.
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub(crate) struct TargetArgs {
+pub struct TargetArgs {
     /// Replace the output if it exists; it keeps its permissions. The input itself is never replaced.
     #[arg(long)]
     force: bool,
@@ -104,7 +104,7 @@ impl TargetArgs {
     }
 
     /// Starts the file that will be `output`, made of nothing that is a file, for others to read.
-    pub(crate) fn create_new(self, output: &Path) -> Result<Target, CliError> {
+    pub fn create_new(self, output: &Path) -> Result<Target, CliError> {
         self.start(output, AtomicFile::create_shared)
     }
 

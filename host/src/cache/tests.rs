@@ -233,6 +233,7 @@ fn live(spec: &CacheSpec, seed: u64, ops: usize, counts: &mut Counts) {
                     if part == Part::Memory {
                         stats.allocated_bytes = before.1.allocated_bytes;
                         stats.shared_bytes = before.1.shared_bytes;
+                        stats.spilled_bytes = before.1.spilled_bytes;
                     }
                     assert!(part == Part::File || stats == before.1, "{what}: {stats:?} was {:?}", before.1);
                 }

@@ -56,7 +56,36 @@ fn dependency_arrows_point_one_way() {
                 "tqkv-storage",
             ],
         ),
+        (
+            "tqkv-lab",
+            vec![
+                "tqkv",
+                "tqkv-benches",
+                "tqkv-cli",
+                "tqkv-core",
+                "tqkv-model",
+                "tqkv-reference",
+                "tqkv-simd",
+                "tqkv-storage",
+            ],
+        ),
     ] {
         assert_eq!(arrows(&metadata, package), allowed, "{package}");
+    }
+}
+
+/// Plots are the laboratory's: the command goes without what draws them, whatever its features.
+#[test]
+fn the_command_compiles_no_plots() {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["tree", "-p", "tqkv-cli", "-e", "normal", "--all-features", "--prefix", "none", "--offline"])
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .output()
+        .unwrap();
+    let tree = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && tree.contains("tqkv-model "), "{tree}");
+    for foreign in ["plotters", "tqkv-lab"] {
+        assert!(!tree.lines().any(|line| line.starts_with(foreign)), "tqkv-cli compiles {foreign}:\n{tree}");
     }
 }

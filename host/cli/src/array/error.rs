@@ -5,7 +5,7 @@ use std::io;
 /// Why an array cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum ArrayError {
+pub enum ArrayError {
     /// The system failed to open, read or write.
     #[error(transparent)]
     Io(#[from] io::Error),

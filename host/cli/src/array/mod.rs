@@ -11,7 +11,7 @@ mod tensor;
 use std::io::{self, Read};
 use std::path::Path;
 
-pub(crate) use error::ArrayError;
+pub use error::ArrayError;
 use half::{bf16, f16};
 use layout::{Dtype, Layout};
 pub(crate) use npy::NpyWriter;
@@ -22,7 +22,7 @@ use crate::input;
 
 /// Vectors of as many coordinates as the last of `shape`.
 #[derive(Debug)]
-pub(crate) struct Vectors {
+pub struct Vectors {
     shape: Vec<usize>,
     rows: usize,
     dim: usize,
@@ -45,7 +45,7 @@ impl Vectors {
     /// # Errors
     /// Anything but f64, f32 or f16 (in safetensors also bf16), C order, two or more dimensions, and as
     /// many bytes as the shape says.
-    pub(crate) fn open(spec: &str) -> Result<Self, ArrayError> {
+    pub fn open(spec: &str) -> Result<Self, ArrayError> {
         if input::is_stdin(Path::new(spec)) {
             return Self::read(io::stdin().lock());
         }
@@ -81,7 +81,7 @@ impl Vectors {
     ///
     /// # Errors
     /// [`ArrayError::Length`] where `values` is no whole number of rows.
-    pub(crate) fn from_vec(values: Vec<f32>, dim: usize) -> Result<Self, ArrayError> {
+    pub fn from_vec(values: Vec<f32>, dim: usize) -> Result<Self, ArrayError> {
         let rows = values.len().checked_div(dim).unwrap_or(0);
         if rows * dim != values.len() || dim == 0 {
             return Err(ArrayError::Length {
@@ -120,7 +120,7 @@ impl Vectors {
     }
 
     /// Number of vectors.
-    pub(crate) fn rows(&self) -> usize {
+    pub fn rows(&self) -> usize {
         self.rows
     }
 
@@ -130,7 +130,7 @@ impl Vectors {
     }
 
     /// Coordinates per vector.
-    pub(crate) fn dim(&self) -> usize {
+    pub fn dim(&self) -> usize {
         self.dim
     }
 
@@ -141,7 +141,7 @@ impl Vectors {
     ///
     /// # Panics
     /// If `row >= rows()` or `out.len() != dim()`.
-    pub(crate) fn read_row(&self, row: usize, out: &mut [f32]) -> Result<(), ArrayError> {
+    pub fn read_row(&self, row: usize, out: &mut [f32]) -> Result<(), ArrayError> {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         assert_eq!(out.len(), self.dim, "length of the output row");
         match &self.source {

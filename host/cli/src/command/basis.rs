@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use tqkv_model::shipped;
-use tqkv_storage::{Join, Learner, StorageError};
+use tqkv_storage::{Join, Learner};
 
 use crate::cache_args::ModelArgs;
 use crate::error::CliError;
@@ -16,7 +16,7 @@ use crate::output::{self, Output, grouped};
 #[command(
     after_help = "Example: from a text of the kind that will be stored, then what it is worth on another
   tqkv basis --text manual.txt manual.tqb
-  tqkv eval --text other.txt --storage 1.1 --storage 2.1 --basis manual.tqb
+  tqkv-lab eval --text other.txt --storage 1.1 --storage 2.1 --basis manual.tqb
 
 A few thousand tokens do. A text of several kinds serves all of them: --text may be repeated. The file holds second moments of
 keys and values, and hashes of some runs of 32 tokens, by which eval refuses text that was learned from: what it says of the text is little, \
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     bar.finish_and_clear();
     let basis = learner.freeze(model.name()).map_err(CliError::bad_input)?;
     let bytes = basis.to_bytes().len() as u64;
-    basis.save(&args.out).map_err(|error| storage(&args.out, &error))?;
+    basis.save(&args.out).map_err(|error| CliError::storage(&args.out, &error))?;
     let report = Report {
         model: model.name().to_owned(),
         basis: basis.id().to_string(),
@@ -96,12 +96,4 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         format!("basis {basis}\nof model {model}, learned from {tokens} tokens, {bytes}")
     })?;
     Ok(())
-}
-
-/// Something wrong with the basis at `path`.
-pub(crate) fn storage(path: &std::path::Path, error: &StorageError) -> CliError {
-    match error {
-        StorageError::Io(error) => CliError::io(path, error),
-        error => CliError::bad_input(format_args!("{}: {error}", path.display())),
-    }
 }

@@ -1,6 +1,5 @@
 //! `tqkv bench`: the kernels of this machine against the f16 and `q4_0` kernels of the same run.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::RangedU64ValueParser;
@@ -9,21 +8,16 @@ use tqkv_benches::{Case, Data, Op, Outcome};
 use tqkv_core::{CodecId, Effort};
 use tqkv_simd::Level;
 
-use super::bench_growth;
 use crate::args;
 use crate::error::CliError;
 use crate::names;
 use crate::output::{Output, table};
-use crate::target::{TargetArgs, yield_stdout};
 
 /// Measure the kernels: time per token, and ratios to f16 and q4_0 measured in the same run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: scores from memory on one thread, at two levels
   tqkv bench --op scores --codec s4,s3,s2 --data dram
   tqkv bench --op scores --level avx2 --json
-
-How attention grows with the cache, 1,024 to 1,048,576 tokens, as a plot
-  tqkv bench --codec s4,t4 --query-heads 4 --sweep growth.svg
 
 Samples of all cases alternate; the time is the least, in thread CPU time for one thread. Ratios are of \
 least times of this run: never compare times of two runs. Options may be repeated, every combination is \
@@ -33,6 +27,20 @@ pub(crate) struct Args {
     #[arg(long = "op", value_name = "OP", value_parser = op, value_delimiter = ',',
         default_value = "scores,accumulate,attend")]
     ops: Vec<Op>,
+    #[command(flatten)]
+    kernels: KernelArgs,
+    /// l1 or l2 (in that cache), dram (beyond all caches), or a number of tokens.
+    #[arg(long = "data", value_name = "WHERE", value_parser = data, value_delimiter = ',', default_value = "dram")]
+    data: Vec<Data>,
+    /// How hard encode searches for a scale: fast, default or best.
+    #[arg(long = "effort", value_name = "EFFORT", value_delimiter = ',', default_value = "default",
+        value_parser = args::effort)]
+    efforts: Vec<Effort>,
+}
+
+/// Which kernels are measured, and for how long.
+#[derive(Debug, clap::Args)]
+pub struct KernelArgs {
     /// Codecs to measure.
     #[arg(long = "codec", value_name = "CODEC", value_parser = names::codec, value_delimiter = ',',
         default_value = "s4,s3,s2")]
@@ -43,9 +51,6 @@ pub(crate) struct Args {
     /// portable, avx2, avxvnni, avx512, neon, neondot [default: the fastest of this machine].
     #[arg(long = "level", value_name = "LEVEL", value_parser = level, value_delimiter = ',')]
     levels: Vec<Level>,
-    /// l1 or l2 (in that cache), dram (beyond all caches), or a number of tokens.
-    #[arg(long = "data", value_name = "WHERE", value_parser = data, value_delimiter = ',', default_value = "dram")]
-    data: Vec<Data>,
     /// Threads, each with its own data; more than one is timed by the clock on the wall [default: 1].
     // Of the type and name of the option that all commands have.
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
@@ -54,22 +59,13 @@ pub(crate) struct Args {
     #[arg(long = "query-heads", value_name = "N", value_delimiter = ',', default_value = "1",
         value_parser = clap::value_parser!(u8).range(1..=8))]
     query_heads: Vec<u8>,
-    /// How hard encode searches for a scale: fast, default or best.
-    #[arg(long = "effort", value_name = "EFFORT", value_delimiter = ',', default_value = "default",
-        value_parser = args::effort)]
-    efforts: Vec<Effort>,
     /// How long to measure in all.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Attend over caches of 1,024 to 1,048,576 tokens instead, plotted to this file; needs 2 GB and more of memory.
-    #[arg(long, value_name = "OUT.svg", conflicts_with_all = ["ops", "data"])]
-    sweep: Option<PathBuf>,
-    #[command(flatten)]
-    target: TargetArgs,
 }
 
-/// Most tokens of a cache: those of the longest of a sweep.
-const MOST_TOKENS: usize = bench_growth::LENGTHS[bench_growth::LENGTHS.len() - 1];
+/// Most tokens of a cache.
+pub(crate) const MOST_TOKENS: usize = 1 << 20;
 
 fn op(name: &str) -> Result<Op, String> {
     let accepted = Op::ALL.map(Op::name).join(", ");
@@ -142,69 +138,84 @@ impl From<&Outcome> for Row {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
-    let detected =
-        Level::detect().map_err(|error| CliError::bad_input(format_args!("TQKV_LEVEL: {error}")))?;
-    let levels = if args.levels.is_empty() { vec![detected] } else { args.levels.clone() };
-    // Refused before anything is measured.
-    let plot = match &args.sweep {
-        Some(path) => Some((path, args.target.create_new(path)?)),
-        None => None,
-    };
-    let bar = out.progress(1000, "measuring");
-    let measured = tqkv_benches::run(&cases(args, &levels), Duration::from_secs(args.seconds), |share| {
-        bar.set_position((share * 1e3) as u64)
-    });
-    bar.finish_and_clear();
-    let measured = measured.map_err(CliError::bad_input)?;
-    for doubt in &measured.doubts {
-        crate::output::note(format_args!("too noisy to count: {doubt}"));
-    }
-    if let Some((path, file)) = plot {
-        bench_growth::plot(&measured, path, file)?;
-        yield_stdout(&[path], out);
-    }
-    let report = Report {
-        cpu: tqkv_benches::cpu_name(),
-        level: detected.name().name(),
-        read_gb_per_s: measured.read_gb_per_s,
-        results: measured.results.iter().map(Row::from).collect(),
-    };
-    out.print(&report, human)
+    let measured = args.kernels.measure((&args.ops, &args.data, &args.efforts), out)?;
+    print(&measured, out)
 }
 
-/// Every combination of the options.
-fn cases(args: &Args, levels: &[Level]) -> Vec<Case> {
-    let (threads, mut cases) = (args.threads.unwrap_or(1), Vec::new());
-    let growth = bench_growth::LENGTHS.map(Data::Tokens);
-    let (ops, places) = match args.sweep {
-        Some(_) => (&[Op::Attend][..], &growth[..]),
-        None => (&args.ops[..], &args.data[..]),
-    };
-    for &op in ops {
-        for &data in places {
-            for &dim in &args.dims {
-                for &level in levels {
-                    for &query_heads in &args.query_heads {
-                        let query_heads = usize::from(query_heads);
-                        let efforts = if op == Op::Encode { &args.efforts[..] } else { &[Effort::Default] };
-                        for &effort in efforts {
-                            cases.extend(args.codecs.iter().map(|&codec| Case {
-                                op,
-                                codec,
-                                dim,
-                                level,
-                                data,
-                                threads,
-                                query_heads,
-                                effort,
-                            }));
+/// What was measured, and the instruction set of this machine.
+pub struct Measured {
+    pub report: tqkv_benches::Report,
+    detected: Level,
+}
+
+impl KernelArgs {
+    /// Measures every combination of operations, places of data and efforts (of encode alone) with the options.
+    ///
+    /// # Errors
+    /// An instruction set that the machine lacks, and combinations that there are no kernels for.
+    pub fn measure(
+        &self,
+        which: (&[Op], &[Data], &[Effort]),
+        out: &mut Output,
+    ) -> Result<Measured, CliError> {
+        let detected = args::machine_level()?;
+        let levels = if self.levels.is_empty() { &[detected][..] } else { &self.levels };
+        let bar = out.progress(1000, "measuring");
+        let seconds = Duration::from_secs(self.seconds);
+        let report = tqkv_benches::run(&self.cases(which, levels), seconds, |share| {
+            bar.set_position((share * 1e3) as u64);
+        });
+        bar.finish_and_clear();
+        let report = report.map_err(CliError::bad_input)?;
+        for doubt in &report.doubts {
+            crate::output::note(format_args!("too noisy to count: {doubt}"));
+        }
+        Ok(Measured { report, detected })
+    }
+
+    fn cases(&self, (ops, places, efforts): (&[Op], &[Data], &[Effort]), levels: &[Level]) -> Vec<Case> {
+        let (threads, mut cases) = (self.threads.unwrap_or(1), Vec::new());
+        for &op in ops {
+            for &data in places {
+                for &dim in &self.dims {
+                    for &level in levels {
+                        for &query_heads in &self.query_heads {
+                            let query_heads = usize::from(query_heads);
+                            let efforts = if op == Op::Encode { efforts } else { &[Effort::Default] };
+                            for &effort in efforts {
+                                cases.extend(self.codecs.iter().map(|&codec| Case {
+                                    op,
+                                    codec,
+                                    dim,
+                                    level,
+                                    data,
+                                    threads,
+                                    query_heads,
+                                    effort,
+                                }));
+                            }
                         }
                     }
                 }
             }
         }
+        cases
     }
-    cases
+}
+
+/// Prints what was measured.
+///
+/// # Errors
+/// Standard output that takes nothing.
+pub fn print(measured: &Measured, out: &mut Output) -> Result<(), CliError> {
+    let Measured { report, detected } = measured;
+    let report = Report {
+        cpu: tqkv_benches::cpu_name(),
+        level: detected.name().name(),
+        read_gb_per_s: report.read_gb_per_s,
+        results: report.results.iter().map(Row::from).collect(),
+    };
+    out.print(&report, human)
 }
 
 fn human(report: &Report) -> String {

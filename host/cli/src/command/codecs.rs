@@ -15,7 +15,7 @@ use crate::output::Output;
 
 Bits are those of a value, scale included. Bytes are those of one head vector, for a preset those of a key and a value. \
 Yardsticks are in no cache and no file: eval, generate and stats simulate them. Their errors are those of random directions \
-(tqkv stats), relative and squared, and of dot products with unit vectors.")]
+(tqkv-lab stats), relative and squared, and of dot products with unit vectors.")]
 pub(crate) struct Args {
     /// Head dim.
     #[arg(long, value_name = "D", default_value_t = 128)]

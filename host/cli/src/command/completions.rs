@@ -1,17 +1,18 @@
-//! `tqkv completions`: a script that completes commands and options.
+//! The command `completions`: a script that completes commands and options.
 
 use clap_complete::Shell;
 use serde::Serialize;
 
 use crate::error::CliError;
 use crate::output::Output;
+use crate::program::{Program, command_line};
 
 /// Print the completions of a shell.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   tqkv completions bash > ~/.local/share/bash-completion/completions/tqkv
   tqkv completions fish > ~/.config/fish/completions/tqkv.fish")]
-pub(crate) struct Args {
+pub struct Args {
     /// Which shell.
     #[arg(value_enum)]
     shell: Shell,
@@ -23,9 +24,9 @@ struct Completions {
     script: String,
 }
 
-pub(crate) fn run(args: &Args, mut line: clap::Command, out: &mut Output) -> Result<(), CliError> {
+pub fn run<P: Program>(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut line, "tqkv", &mut script);
+    clap_complete::generate(args.shell, &mut command_line::<P>(), P::NAME, &mut script);
     let script = String::from_utf8_lossy(&script).trim_end().to_owned();
     out.print(&Completions { shell: args.shell.to_string(), script }, |made| made.script.clone())
 }

@@ -17,7 +17,7 @@ use crate::error::CliError;
 use crate::output::{Output, table};
 
 /// Columns of the table for people.
-pub(crate) const HEAD: [&str; 9] =
+pub const HEAD: [&str; 9] =
     ["K,V", "perplexity", "KL to f16", "top-1", "bytes/token", "ratio", "ms at 32k", "spread", "speed-up"];
 
 /// Show what a compressed cache costs and saves, on a real model, in under a minute.
@@ -147,7 +147,7 @@ fn time_long_steps(args: &Args, out: &mut Output) -> Result<Vec<Timing>, CliErro
 }
 
 /// Printed in the place of a time that means nothing.
-pub(crate) fn withheld() -> String {
+pub fn withheld() -> String {
     "-".to_owned()
 }
 

@@ -12,14 +12,13 @@ use tqkv_model::eval::{EvalResult, EvalSpec, HeadFigures, Progress, ScoreFigures
 use tqkv_model::{Model, shipped};
 
 use super::eval_scores;
-use super::eval_storage::StorageArgs;
 use crate::cache_args::{CacheArgs, ModelArgs};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
 use crate::input;
 use crate::memory;
 use crate::output::{Output, grouped, table, table_line};
-use crate::preset::F16;
+use crate::preset::{F16, KvCodecs};
 
 /// Measure what compressed caches do to a model's predictions.
 #[derive(Debug, clap::Args)]
@@ -27,15 +26,11 @@ use crate::preset::F16;
   tqkv eval
   tqkv eval --windows 48 --kv s4 --kv s3 --kv s2 --hot 0 --sinks 0
   tqkv eval --step 1 --arithmetic f32 --kv balanced
-  tqkv eval --biased-keys 30 --centre off --kv s4
   tqkv eval --model DIR --text book.txt --context 4096 --kv i8,s3
 Example: codes that narrow with age against one width for all, and what that does to attention alone
   tqkv eval --kv s4 --policy \"n4 tier=256:n3 tier=512:n2\" --policy \"t2 hot=128\" --attention-error
 Example: the paper's code for dot products beside as many bytes of a scalar code
   tqkv eval --kv p3 --kv tq3
-Example: prefixes of 768 tokens stored and read back, in a basis learned from the same kind of text
-  tqkv basis --text manual.txt manual.tqb
-  tqkv eval --text other.txt --storage 1.1 --storage 2.1 --basis manual.tqb
 
 Columns:
   perplexity   exp of the mean surprise at the next token; less is better
@@ -65,7 +60,7 @@ newest token's queries are scored against all tokens before it, exactly and from
 --json has them for each head, with the number of means that its keys have had.
 
 A setting's row appears as soon as it is measured.")]
-pub(crate) struct Args {
+pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
     /// Text to predict, - for standard input [default: the shipped held-out text].
@@ -90,8 +85,6 @@ pub(crate) struct Args {
     /// tokens count that a query sees: --hot 0 --sinks 0 leaves encoded ones alone.
     #[arg(long)]
     attention: bool,
-    #[command(flatten)]
-    storage: StorageArgs,
     #[command(flatten)]
     cache: CacheArgs,
     #[command(flatten)]
@@ -137,18 +130,56 @@ pub(crate) struct Row {
     pub(crate) scores: Vec<ScoreFigures>,
 }
 
-pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
-    let text = match &args.text {
-        Some(path) => input::read(path)?,
-        None => shipped::HELDOUT_TEXT.to_vec(),
-    };
-    let place = args.device.open()?;
-    let model = args.model.load()?;
-    let context = args.context;
-    let windows = args.windows.unwrap_or_else(|| some_windows(&model, &text, context));
-    if args.storage.is_asked() {
-        return args.storage.run(&model, &text, (context, windows), args.cache.pairs("--storage")?, out);
+/// A model and a text to measure it on.
+pub struct Subject {
+    pub model: Model,
+    pub text: Vec<u8>,
+    /// Tokens per window.
+    pub context: usize,
+    pub windows: usize,
+    place: Place,
+}
+
+impl Args {
+    /// Opens what the evaluation is of; `change` makes another model of the one that is loaded.
+    ///
+    /// # Errors
+    /// A device, a text or a model that is not there.
+    pub fn subject(
+        &self,
+        change: impl FnOnce(Model) -> Result<Model, CliError>,
+    ) -> Result<Subject, CliError> {
+        let text = match &self.text {
+            Some(path) => input::read(path)?,
+            None => shipped::HELDOUT_TEXT.to_vec(),
+        };
+        let place = self.device.open()?;
+        let model = change(self.model.load()?)?;
+        let context = self.context;
+        let windows = self.windows.unwrap_or_else(|| some_windows(&model, &text, context));
+        Ok(Subject { model, text, context, windows, place })
     }
+
+    /// The pairs of `--kv`, where there are any; `what` takes only pairs that caches store.
+    ///
+    /// # Errors
+    /// Formats that no cache stores.
+    pub fn pairs(&self, what: &str) -> Result<Option<Vec<KvCodecs>>, CliError> {
+        self.cache.pairs(what)
+    }
+}
+
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    evaluate_subject(args, &args.subject(Ok)?, out)
+}
+
+/// Measures the caches that `args` ask for on `subject`, and prints what they cost.
+///
+/// # Errors
+/// Caches that cannot be made for the model, and a text that is too short.
+pub fn evaluate_subject(args: &Args, subject: &Subject, out: &mut Output) -> Result<(), CliError> {
+    let Subject { model, text, place, .. } = subject;
+    let (context, windows) = (subject.context, subject.windows);
     let spec = EvalSpec {
         step: args.step,
         layers: args.layers,
@@ -162,7 +193,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let widths = (names.max().unwrap_or(0), if simulated { 18 } else { 11 });
     let mut begun = false;
     let clock = Instant::now();
-    let results = measure(&model, &place, &text, &spec, &args.cache, out, &mut |out, row| {
+    let results = measure(model, place, text, &spec, &args.cache, out, &mut |out, row| {
         if out.is_json() {
             return Ok(());
         }

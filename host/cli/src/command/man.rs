@@ -1,18 +1,19 @@
-//! `tqkv man`: the help texts as a manual page.
+//! The command `man`: the help texts as a manual page.
 
 use clap_mangen::Man;
 use serde::Serialize;
 
 use crate::error::CliError;
 use crate::output::Output;
+use crate::program::{Program, command_line};
 
 /// Print the manual page, or that of one command.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   tqkv man | man -l -
-  tqkv man encode > tqkv-encode.1")]
-pub(crate) struct Args {
-    /// A command [default: all of tqkv].
+  tqkv man eval > tqkv-eval.1")]
+pub struct Args {
+    /// A command [default: all of them].
     #[arg(value_name = "COMMAND")]
     about: Option<String>,
 }
@@ -24,18 +25,25 @@ struct Page {
     page: String,
 }
 
-pub(crate) fn run(args: &Args, line: clap::Command, out: &mut Output) -> Result<(), CliError> {
-    let mut command = line;
+pub fn run<P: Program>(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    let mut command = command_line::<P>();
     // Gives the commands their full names and the options that all share.
     command.build();
     let (name, command) = match &args.about {
-        None => ("tqkv".to_owned(), command),
+        None => (P::NAME.to_owned(), command),
         Some(about) => {
-            let names: Vec<_> = command.get_subcommands().map(|c| c.get_name().to_owned()).collect();
+            let names: Vec<_> = command
+                .get_subcommands()
+                .filter(|c| !c.is_hide_set())
+                .map(|c| c.get_name().to_owned())
+                .collect();
             let found = command.find_subcommand(about).cloned().ok_or_else(|| {
                 CliError::bad_input(format_args!("no command '{about}', accepted are {}", names.join(", ")))
             })?;
-            (format!("tqkv-{about}"), found.display_name(format!("tqkv-{about}")))
+            {
+                let name = format!("{}-{about}", P::NAME);
+                (name.clone(), found.display_name(name))
+            }
         }
     };
     let mut page = Vec::new();

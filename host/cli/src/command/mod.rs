@@ -1,20 +1,16 @@
 //! The commands: a file each, and their list.
 
 mod basis;
-mod bench;
-mod bench_growth;
-mod codebook;
+pub mod bench;
 mod codecs;
-mod compare;
-mod completions;
+pub mod completions;
 mod decode;
-pub(crate) mod demo;
-pub(crate) mod demo_speed;
+pub mod demo;
+pub mod demo_speed;
 mod demo_text;
 mod encode;
-mod eval;
+pub mod eval;
 mod eval_scores;
-mod eval_storage;
 mod export;
 mod generate;
 mod generate_many;
@@ -22,15 +18,10 @@ mod generate_window;
 #[cfg(feature = "cuda")]
 mod gpu_check;
 mod inspect;
-mod man;
-mod needle;
-mod needle_data;
+pub mod man;
 mod plan;
 mod plan_ram;
 mod plan_table;
-mod report;
-mod stats;
-mod stats_delta;
 mod stored;
 mod weights;
 
@@ -38,6 +29,8 @@ use clap::Subcommand;
 
 use crate::error::CliError;
 use crate::output::Output;
+use crate::program::CommonArgs;
+use crate::{Tqkv, door};
 
 /// One command, with its arguments.
 #[derive(Debug, Subcommand)]
@@ -46,16 +39,11 @@ pub(crate) enum Command {
     Generate(generate::Args),
     Eval(eval::Args),
     Basis(basis::Args),
-    Needle(needle::Args),
     Encode(encode::Args),
     Decode(decode::Args),
     Inspect(inspect::Args),
-    Stats(stats::Args),
     Codecs(codecs::Args),
-    Codebook(codebook::Args),
-    Compare(compare::Args),
     Plan(plan::Args),
-    Report(report::Args),
     Weights(weights::Args),
     Export(export::Args),
     Bench(bench::Args),
@@ -63,6 +51,21 @@ pub(crate) enum Command {
     GpuCheck(gpu_check::Args),
     Completions(completions::Args),
     Man(man::Args),
+    /// One page of plots and tables: a command of tqkv-lab.
+    #[command(hide = true)]
+    Report(door::Args),
+    /// Errors of codecs on vectors: a command of tqkv-lab.
+    #[command(hide = true)]
+    Stats(door::Args),
+    /// One token among a million: a command of tqkv-lab.
+    #[command(hide = true)]
+    Needle(door::Args),
+    /// Two files, snapshots or runs beside each other: a command of tqkv-lab.
+    #[command(hide = true)]
+    Compare(door::Args),
+    /// The levels of a scalar code: a command of tqkv-lab.
+    #[command(hide = true)]
+    Codebook(door::Args),
 }
 
 impl Command {
@@ -72,29 +75,29 @@ impl Command {
     }
 
     /// Does it.
-    pub(crate) fn run(&self, line: fn() -> clap::Command, out: &mut Output) -> Result<(), CliError> {
+    pub(crate) fn run(&self, common: CommonArgs, out: &mut Output) -> Result<(), CliError> {
         match self {
             Self::Demo(args) => demo::run(args, out),
             Self::Generate(args) => generate::run(args, out),
             Self::Eval(args) => eval::run(args, out),
             Self::Basis(args) => basis::run(args, out),
-            Self::Needle(args) => needle::run(args, out),
             Self::Encode(args) => encode::run(args, out),
             Self::Decode(args) => decode::run(args, out),
             Self::Inspect(args) => inspect::run(args, out),
-            Self::Stats(args) => stats::run(args, out),
             Self::Codecs(args) => codecs::run(args, out),
-            Self::Codebook(args) => codebook::run(args, out),
-            Self::Compare(args) => compare::run(args, out),
             Self::Plan(args) => plan::run(args, out),
-            Self::Report(args) => report::run(args, out),
             Self::Weights(args) => weights::run(args, out),
             Self::Export(args) => export::run(args, out),
             Self::Bench(args) => bench::run(args, out),
             #[cfg(feature = "cuda")]
             Self::GpuCheck(args) => gpu_check::run(args, out),
-            Self::Completions(args) => completions::run(args, line(), out),
-            Self::Man(args) => man::run(args, line(), out),
+            Self::Completions(args) => completions::run::<Tqkv>(args, out),
+            Self::Man(args) => man::run::<Tqkv>(args, out),
+            Self::Report(args) => door::run("report", args, common),
+            Self::Stats(args) => door::run("stats", args, common),
+            Self::Needle(args) => door::run("needle", args, common),
+            Self::Compare(args) => door::run("compare", args, common),
+            Self::Codebook(args) => door::run("codebook", args, common),
         }
     }
 }

@@ -11,11 +11,10 @@ use tqkv::cache::KvCache;
 use tqkv_core::CodecId;
 use tqkv_storage::Budget;
 
-use crate::args::KvArgs;
+use crate::args::{KvArgs, budget};
 use crate::error::CliError;
 use crate::output::Output;
 
-use super::eval_storage::budget;
 use super::plan_ram;
 use super::plan_table::{Report, Row, Step, Weights, human};
 

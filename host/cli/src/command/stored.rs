@@ -7,8 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use tqkv_storage::{Basis, Budget, MAX_TOKENS, Shape, Span, StorageCodec, StorageError};
 
-use super::basis::storage;
-use super::eval_storage::budget;
+use crate::args::budget;
 use crate::array::{self, ArrayError, NpyWriter, Vectors};
 use crate::error::CliError;
 use crate::input;
@@ -112,7 +111,7 @@ pub(crate) fn decode(
 ) -> Result<(), CliError> {
     let (_, codec) = load(path)?;
     let shape = codec.shape();
-    let bad = |error: StorageError| storage(input_path, &error);
+    let bad = |error: StorageError| CliError::storage(input_path, &error);
     let mut input = input::open(input_path)?;
     let layers = shape.num_layers();
     let (mut k, mut v) = (vec![Vec::new(); layers], vec![Vec::new(); layers]);
@@ -164,7 +163,7 @@ pub(crate) fn decode(
 }
 
 fn load(path: &Path) -> Result<(Arc<Basis>, StorageCodec), CliError> {
-    let bad = |error: StorageError| storage(path, &error);
+    let bad = |error: StorageError| CliError::storage(path, &error);
     let basis = Arc::new(Basis::load(path).map_err(bad)?);
     if basis.shape().value_dim() == 0 {
         let path = path.display();

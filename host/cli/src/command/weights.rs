@@ -54,7 +54,7 @@ struct CompressArgs {
     #[arg(long, value_name = "BITS", default_value = "4",
         value_parser = PossibleValuesParser::new(["2", "3", "4"]).map(|bits| of_bits(&bits)))]
     bits: CodecId,
-    /// Another codec: any that `tqkv codebook` knows.
+    /// Another codec: any that `tqkv codecs --all` lists.
     #[arg(long, value_name = "CODEC", value_parser = names::codec, conflicts_with = "bits")]
     codec: Option<CodecId>,
     /// Codec of the embedding and the head.

@@ -35,7 +35,7 @@ impl CacheShape {
     ///
     /// # Errors
     /// [`PlanError::Json`], [`PlanError::Missing`], [`PlanError::Layers`].
-    pub(crate) fn from_config(json: &str) -> Result<Self, PlanError> {
+    pub fn from_config(json: &str) -> Result<Self, PlanError> {
         let mut config: Config = serde_json::from_str(json)?;
         while let Some(text) = config.text_config.take() {
             config = *text;

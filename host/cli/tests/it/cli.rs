@@ -78,8 +78,6 @@ fn nan_is_reported_with_its_row_and_nothing_stays() {
         for args in [
             &["encode", "--codec", "s4", "bad.npy", "x.tqk"][..],
             &["encode", "--codec", "s4", "--centre", "bad.npy", "x.tqk"],
-            &["stats", "--codec", "s4", "bad.npy"],
-            &["stats", "--codec", "s4", "in.npy", "--queries", "bad.npy"],
         ] {
             let message = error(at, args, 2);
             assert!(message.contains("row 17 ") && message.contains("bad.npy"), "{message}");
@@ -95,10 +93,8 @@ fn a_vector_too_large_for_its_scale_names_its_row() {
     let mut values = values(50);
     values[33 * DIM] = 1e30;
     npy(&at.join("in.npy"), "<f4", &format!("(50, {DIM})"), &raw(&values));
-    for args in [&["encode", "--codec", "s4", "in.npy", "x.tqk"][..], &["stats", "--codec", "s4", "in.npy"]] {
-        let message = error(at, args, 2);
-        assert!(message.contains("row 33 ") && message.contains("65504"), "{message}");
-    }
+    let message = error(at, &["encode", "--codec", "s4", "in.npy", "x.tqk"], 2);
+    assert!(message.contains("row 33 ") && message.contains("65504"), "{message}");
     assert_eq!(files(at).len(), 1);
 }
 
@@ -143,29 +139,14 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
         (vec!["decode", "good.tqk", "no/such/x.npy"], "not an existing folder"),
         (vec!["inspect", "short.tqk"], "truncated"),
         (vec!["inspect", "missing.tqk"], "missing.tqk"),
-        (vec!["stats", "--dim", "100"], "100"),
-        (vec!["stats", "--dim", "16", "--codec", "q8_0"], "multiple of 32"),
-        (vec!["stats", "--random", "0"], "--random"),
-        (vec!["stats", "--codec", "p9"], "tqkv codecs --all"),
-        (vec!["stats", "--codec", "turbo4k", "--dim", "80"], "accepted are 16, 32, 64"),
-        (vec!["stats", "--codec", "s4", "--rotation", "dense"], "none of the codecs has a choice; p2, p3"),
-        (vec!["stats", "--codec", "p3", "--rotation", "hadamard", "--dim", "80"], "powers of two"),
         (
             vec!["encode", "--codec", "p3", "in.npy", "x.tqk"],
             "it is a reference, for stats, eval and generate",
         ),
-        (vec!["needle", "--tokens", "1024", "--kv", "tq3"], "needle: no cache stores tq3,tq3"),
-        (vec!["stats", "--random", "10", "in.npy"], "cannot be used"),
-        (vec!["stats", "none.npy"], "no vectors"),
-        (vec!["stats", "in.npy", "--queries", "d16.npy"], "16 coordinates"),
-        (vec!["codebook", "--dim", "128", "--bits", "6"], "1 to 5 bits"),
-        (vec!["codebook", "--dim", "128", "--bits", "5", "--nested"], "1 to 4 bits"),
-        (vec!["codebook", "--dim", "100", "--bits", "2"], "head dims 16, 32"),
         (vec!["plan"], "--model"),
         (vec!["plan", "--layers", "0", "--kv-heads", "8", "--head-dim", "128"], "--layers"),
         (vec!["plan", "--layers", "8", "--kv-heads", "0", "--head-dim", "128"], "--kv-heads"),
         (vec!["plan", "--ram", "64KiB", "--head-dim", "0"], "--head-dim"),
-        (vec!["stats", "--dim", "100"], "--dim 100: accepted are the head dims 16, "),
         (vec!["plan", "--config", "config.json"], "config.json has no usable"),
         (vec!["plan", "--config", "in.npy"], "in.npy"),
         (vec!["plan", "--layers", "80"], "--kv-heads"),
@@ -242,67 +223,6 @@ fn a_failed_run_keeps_the_output_that_was_there() {
 }
 
 #[test]
-fn stats_has_the_fields_and_the_known_distortion() {
-    let folder = tempfile::tempdir().unwrap();
-    let args = ["stats", "--random", "4000", "--codec", "s1,s2,s3", "--codec", "s4", "--codec", "s5"];
-    let raw = json(folder.path(), &[&args[..], &["--scale-mode", "raw", "--effort", "fast"]].concat());
-    assert_eq!((&raw["dim"], &raw["count"]), (&128.into(), &4000.into()));
-    let codecs = raw["codecs"].as_array().unwrap();
-    let expected = [
-        ("s1", 18, 0.3609),
-        ("s2", 34, 0.1160),
-        ("s3", 50, 0.03397),
-        ("s4", 66, 0.009315),
-        ("s5", 82, 0.002469),
-    ];
-    for (found, (name, bytes, mse)) in codecs.iter().zip(expected) {
-        let field = |name: &str| found[name].as_f64().unwrap();
-        assert_eq!((&found["codec"], &found["scale_mode"]), (&name.into(), &"raw".into()));
-        assert_eq!(found["bytes_per_vector"], bytes);
-        assert!((field("bits_per_value") - f64::from(bytes) / 16.0).abs() < 1e-12);
-        assert!((field("relative_mse") / mse - 1.0).abs() < 0.01, "{name}: {}", field("relative_mse"));
-        assert!((field("mean_cosine") - (1.0 - mse).sqrt()).abs() < 0.002, "{name}");
-        assert!((field("dot_slope") - (1.0 - mse)).abs() < 0.005, "{name}: {}", field("dot_slope"));
-        assert!((field("dot_error") / mse.sqrt() - 1.0).abs() < 0.02, "{name}: {}", field("dot_error"));
-    }
-    assert_eq!(codecs.len(), 5);
-    let unbiased = json(folder.path(), &["stats", "--random", "4000", "--codec", "s2"]);
-    let slope = unbiased["codecs"][0]["dot_slope"].as_f64().unwrap();
-    assert!((slope - 1.0).abs() < 0.005, "{slope}");
-}
-
-#[test]
-fn stats_holds_formats_of_the_reference_beside_the_theory() {
-    let folder = tempfile::tempdir().unwrap();
-    let args = ["stats", "--random", "40000", "--codec", "p3,tq3,turbo3,c25,u3,s3"];
-    let report = json(folder.path(), &[&args[..], &["--scale-mode", "raw", "--effort", "fast"]].concat());
-    let codecs = report["codecs"].as_array().unwrap();
-    for (found, (name, bytes)) in
-        codecs.iter().zip([("p3", 52), ("tq3", 52), ("turbo3", 50), ("c25", 44), ("u3", 52), ("s3", 50)])
-    {
-        let field = |name: &str| found[name].as_f64().unwrap();
-        let theory = |name: &str| found["theory"][name].as_f64();
-        assert_eq!((&found["codec"], &found["bytes_per_vector"]), (&name.into(), &bytes.into()));
-        if let Some(expected) = theory("expected") {
-            let ratio = field("relative_mse") / expected;
-            assert!((ratio - 1.0).abs() < 0.01, "{name}: {ratio}");
-        } else {
-            assert_eq!(name, "u3");
-        }
-        if let Some(bound) = theory("bound") {
-            let error = if name == "p3" { field("dot_error").powi(2) } else { field("relative_mse") };
-            assert!(error < bound && error > theory("shannon").unwrap(), "{name}: {error}");
-        }
-    }
-    let slope = |row: usize| codecs[row]["dot_slope"].as_f64().unwrap();
-    assert!((slope(0) - 1.0).abs() < 0.003 && slope(1) < 0.97, "{} {}", slope(0), slope(1));
-    let hadamard =
-        json(folder.path(), &["stats", "--random", "4000", "--codec", "tq3", "--rotation", "hadamard"]);
-    let error = hadamard["codecs"][0]["relative_mse"].as_f64().unwrap();
-    assert!((error / 0.03397 - 1.0).abs() < 0.01, "{error}");
-}
-
-#[test]
 fn plan_shows_the_figures_of_a_70b_class_model() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
@@ -332,35 +252,6 @@ fn plan_shows_the_figures_of_a_70b_class_model() {
     assert_eq!(pair["rows"], preset["rows"]);
     assert_eq!(pair["rows"][0]["bytes_per_token"], 640 * (130 + 66));
     assert_eq!(pair["rows"][0]["max_tokens"], Value::Null);
-}
-
-#[test]
-fn compare_reads_two_files_of_the_same_vectors() {
-    let folder = folder();
-    let at = folder.path();
-    let encode = |codec: &str, seed: &str, out: &str| {
-        let done = tqkv(at, &["encode", "--codec", codec, "--seed", seed, "in.npy", out]);
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    };
-    encode("s4", "1", "a.tqk");
-    encode("s4", "2", "b.tqk");
-    encode("s2", "1", "c.tqk");
-    let compare = |a: &str, b: &str| json(at, &["compare", a, b])["vectors"].clone();
-    let same = compare("a.tqk", "a.tqk");
-    assert_eq!((&same["code_agreement"], &same["equal_blocks"]), (&1.0.into(), &1.0.into()));
-    assert_eq!((&same["relative_error"], &same["mean_cosine"]), (&0.0.into(), &1.0.into()));
-    for other in ["b.tqk", "c.tqk"] {
-        let found = compare("a.tqk", other);
-        assert_eq!(
-            found["code_agreement"],
-            Value::Null,
-            "codes of other seeds and codecs mean something else"
-        );
-        let error = found["relative_error"].as_f64().unwrap();
-        assert!(error > 0.005 && error < 0.3, "{found}");
-    }
-    let text = tqkv(at, &["compare", "a.tqk", "c.tqk"]);
-    assert!(String::from_utf8_lossy(&text.stdout).contains("equal blocks"));
 }
 
 #[test]
@@ -419,21 +310,6 @@ fn plan_knows_microcontrollers() {
 }
 
 #[test]
-fn codebook_prints_coordinates_of_unit_vectors() {
-    let folder = tempfile::tempdir().unwrap();
-    let book = json(folder.path(), &["codebook", "--dim", "128", "--bits", "2"]);
-    let numbers = |field: &str| -> Vec<f64> {
-        book[field].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
-    };
-    let centroids = [-0.13304152, -0.03999160, 0.03999160, 0.13304152];
-    assert!(numbers("centroids").iter().zip(centroids).all(|(a, b)| (a - b).abs() < 1e-8));
-    let boundaries = [-0.08651656, 0.0, 0.08651656];
-    assert!(numbers("boundaries").iter().zip(boundaries).all(|(a, b)| (a - b).abs() < 1e-8));
-    assert_eq!((numbers("centroids").len(), numbers("boundaries").len()), (4, 3));
-    assert!((book["relative_mse"].as_f64().unwrap() - 0.11600).abs() < 1e-5);
-}
-
-#[test]
 fn bench_measures_each_combination_once() {
     let options = ["--codec", "s4,t2", "--data", "l1", "--query-heads", "1,4", "--threads", "2"];
     let command = [&["bench", "--op", "scores", "--seconds", "1", "--json"], &options[..]].concat();
@@ -454,31 +330,9 @@ fn bench_measures_each_combination_once() {
 }
 
 #[test]
-fn a_sweep_measures_every_length_and_draws_it() {
-    let folder = folder();
-    let command =
-        ["bench", "--codec", "s2", "--dim", "32", "--seconds", "1", "--sweep", "growth.svg", "--json"];
-    let output = tqkv(folder.path(), &command);
-    assert!(output.status.success(), "{output:?}");
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let tokens: Vec<_> = report["results"].as_array().unwrap().iter().map(|row| &row["tokens"]).collect();
-    assert_eq!((tokens.len(), tokens[0].as_u64(), tokens[10].as_u64()), (11, Some(1 << 10), Some(1 << 20)));
-    let svg = fs::read_to_string(folder.path().join("growth.svg")).unwrap();
-    for name in ["s2, 1 head, D = 32", "f16, 1 head, D = 32", "reading f16, D = 32", "1024k"] {
-        assert!(svg.contains(name), "{name}");
-    }
-    // What is there is not replaced unless told to.
-    let again = tqkv(folder.path(), &command);
-    assert_eq!(again.status.code(), Some(2), "{again:?}");
-    assert_eq!(fs::read_to_string(folder.path().join("growth.svg")).unwrap(), svg);
-}
-
-#[test]
 fn every_help_text_shows_an_example() {
     let folder = tempfile::tempdir().unwrap();
-    for command in
-        ["demo", "generate", "eval", "encode", "decode", "inspect", "stats", "codecs", "codebook", "plan"]
-    {
+    for command in ["demo", "generate", "eval", "encode", "decode", "inspect", "codecs", "plan", "bench"] {
         let output = tqkv(folder.path(), &[command, "--help"]);
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(
@@ -490,24 +344,7 @@ fn every_help_text_shows_an_example() {
 }
 
 #[test]
-fn zero_vectors_are_counted_and_left_out() {
-    let folder = folder();
-    let at = folder.path();
-    let mut some = values(50);
-    some[..3 * DIM].fill(0.0);
-    npy(&at.join("some.npy"), "<f4", &format!("(50, {DIM})"), &raw(&some));
-    let report = json(at, &["stats", "some.npy", "--codec", "s4"]);
-    assert_eq!((&report["zero_vectors"], &report["count"]), (&3.into(), &50.into()));
-    assert!(report["codecs"][0]["relative_mse"].as_f64().is_some_and(|mse| mse < 0.02), "{report}");
-    let text = tqkv(at, &["stats", "some.npy", "--codec", "s4"]).stdout;
-    assert!(String::from_utf8(text).unwrap().contains("3 of them zero and left out"));
-    npy(&at.join("none.npy"), "<f4", &format!("(4, {DIM})"), &raw(&vec![0.0; 4 * DIM]));
-    assert!(error(at, &["stats", "none.npy"], 2).contains("every vector is zero"));
-    assert!(error(at, &["stats", "in.npy", "--queries", "none.npy"], 2).contains("not all zero"));
-}
-
-#[test]
-fn files_and_figures_are_the_same_on_every_level_and_a_bad_level_is_named() {
+fn files_are_the_same_on_every_level_and_a_bad_level_is_named() {
     let folder = folder();
     let at = folder.path();
     let run = |level: &str, args: &[&str]| tqkv_with(at, args, ("TQKV_LEVEL", level));
@@ -518,14 +355,11 @@ fn files_and_figures_are_the_same_on_every_level_and_a_bad_level_is_named() {
             let encode = run(level, &["encode", "--force", "--codec", codec, "in.npy", "x.tqk"]);
             assert!(encode.status.success(), "{encode:?}");
             assert!(run(level, &["decode", "--force", "x.tqk", "x.npy"]).status.success());
-            let stats = run(level, &["stats", "in.npy", "--codec", codec, "--json"]).stdout;
-            files.push((fs::read(at.join("x.tqk")).unwrap(), fs::read(at.join("x.npy")).unwrap(), stats));
+            files.push((fs::read(at.join("x.tqk")).unwrap(), fs::read(at.join("x.npy")).unwrap()));
         }
         assert!(files.iter().all(|file| *file == files[0]), "{codec}");
     }
-    for args in
-        [&["encode", "--codec", "s4", "in.npy", "y.tqk"][..], &["decode", "x.tqk", "y.npy"], &["stats"]]
-    {
+    for args in [&["encode", "--codec", "s4", "in.npy", "y.tqk"][..], &["decode", "x.tqk", "y.npy"]] {
         let output = run("mmx", args);
         let message = String::from_utf8(output.stderr).unwrap();
         assert!(

@@ -86,51 +86,6 @@ fn the_tables_of_readme_are_what_eval_measures() {
     }
 }
 
-#[test]
-fn errors_of_trellis_codes_are_what_stats_measures() {
-    let section =
-        document("MEASURED.md").split("\n## ").find(|text| text.starts_with("M2 ")).unwrap().to_owned();
-    for row in chosen(rows(&section, "| codec | bytes | fast"), &["t2 "]) {
-        let cells = cells(&row);
-        for (effort, printed) in ["fast", "default", "best"].iter().zip(&cells[2..]) {
-            let options = format!("--random 20000 --scale-mode mmse --effort {effort} --codec {}", cells[0]);
-            let measured = &run(&format!("stats {options}"))["codecs"][0];
-            assert_printed(&format!("M2, {options}"), printed, number(measured, "relative_mse"));
-            assert_printed("M2, bytes", &cells[1], number(measured, "bytes_per_vector"));
-        }
-    }
-}
-
-#[test]
-fn errors_of_sketches_are_what_stats_measures() {
-    let section =
-        document("MEASURED.md").split("\n## ").find(|text| text.starts_with("M21 ")).unwrap().to_owned();
-    // Rows of several formats have figures of several.
-    let single =
-        rows(&section, "| codec | bytes | error").into_iter().filter(|row| !cells(row)[0].contains('/'));
-    let few: &[&str] = if is_exhaustive() { &[] } else { return };
-    for row in chosen(single.collect(), few) {
-        let cells = cells(&row);
-        let measured =
-            &run(&format!("stats --random 200000 --scale-mode raw --codec {}", cells[0]))["codecs"][0];
-        let theory = &measured["theory"];
-        // The bound is that of the squared error of dot products.
-        let figures = [
-            number(measured, "bytes_per_vector"),
-            number(measured, "relative_mse"),
-            number(theory, "expected"),
-            number(measured, "dot_slope"),
-            number(measured, "dot_error"),
-        ];
-        for (value, printed) in figures.iter().zip(&cells[1..]).filter(|(_, printed)| !printed.is_empty()) {
-            assert_printed(&format!("M21, {}", cells[0]), printed, *value);
-        }
-        if !cells[6].is_empty() {
-            assert_printed("M21, bound", &cells[6], number(theory, "bound").sqrt());
-        }
-    }
-}
-
 /// A row of M11 as `--policy` has it: "t4, t2 at 128, hot 16" and the like.
 fn policy(row: &str) -> String {
     let mut words = row.split(", ");
@@ -172,44 +127,6 @@ fn policies_cost_what_is_printed() {
             }
         }
         rest = rest.split_once(head).map_or("", |(_, rest)| rest);
-    }
-}
-
-/// What README and the report say of QJL: at the same bits the scalar code, at its unbiased scale, has dot products as unbiased and
-/// less error in both.
-#[test]
-fn an_unbiased_scale_gives_what_a_bit_of_qjl_buys() {
-    let codecs = run("stats --random 4000 --codec s4,p4,s3,p3,s2,p2")["codecs"].clone();
-    for pair in codecs.as_array().unwrap().chunks_exact(2) {
-        let [scalar, sketch] = pair else { panic!("two") };
-        assert_eq!(scalar["scale_mode"], "unbiased");
-        assert!((number(scalar, "dot_slope") - 1.0).abs() < 0.004, "{scalar}");
-        for error in ["relative_mse", "dot_error", "bytes_per_vector"] {
-            assert!(number(scalar, error) < number(sketch, error), "{error}: {scalar} {sketch}");
-        }
-    }
-}
-
-/// The bounds of M25 hold: of vectors by each codec of a preset, and of predictions by the preset.
-#[test]
-fn presets_stay_within_their_bounds() {
-    let section =
-        document("MEASURED.md").split("\n## ").find(|text| text.starts_with("M25 ")).unwrap().to_owned();
-    let rows: Vec<_> = rows(&section, "| preset | K,V").iter().map(|row| cells(row)).collect();
-    let quality = run("eval --windows 1");
-    let presets: Vec<_> = quality["results"].as_array().unwrap().iter().skip(1).collect();
-    assert_eq!(rows.len(), presets.len(), "a bound for each preset");
-    for (row, measured) in rows.iter().zip(presets) {
-        assert_eq!(measured["kv"], row[1].as_str(), "{}", row[0]);
-        let bounds: Vec<f64> = row[2..].iter().map(|bound| bound.parse().unwrap()).collect();
-        assert!(number(measured, "kl_to_f16") <= bounds[2], "{}: {measured}", row[0]);
-        for dim in [64, 128, 256] {
-            for (codec, bound) in row[1].split(',').zip(&bounds) {
-                let stats = run(&format!("stats --random 1000 --dim {dim} --codec {codec}"));
-                let error = number(&stats["codecs"][0], "relative_mse");
-                assert!(error <= *bound, "{}: {codec} at {dim} has {error}", row[0]);
-            }
-        }
     }
 }
 

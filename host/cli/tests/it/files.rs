@@ -140,9 +140,6 @@ fn a_device_without_an_end_is_refused_at_once() {
         (vec!["inspect", "/dev/zero"], "not a .tqk file"),
         (vec!["decode", "/dev/zero", "x.npy"], "not a .tqk file"),
         (encode(&["/dev/zero", "x.tqk"]), "is not a regular file"),
-        (vec!["stats", "/dev/zero"], "is not a regular file"),
-        (vec!["stats", "in.npy", "--queries", "/dev/zero"], "is not a regular file"),
-        (vec!["eval", "--storage", "1", "--basis", "/dev/zero"], "not a basis"),
         (vec!["decode", "--basis", "/dev/zero", "--values", "v.npy", "in.npy", "k.npy"], "not a basis"),
     ] {
         let message = error(at, &args, 2);
@@ -170,7 +167,6 @@ fn an_output_that_is_a_pipe_is_refused_at_once() {
         encode(&["in.npy", "pipe"]),
         vec!["decode", "x.tqk", "pipe"],
         vec!["export", "--target", "mcu", &model, "pipe"],
-        vec!["report", "pipe"],
     ] {
         for force in [&[][..], &["--force"]] {
             let args = [&args[..], force].concat();

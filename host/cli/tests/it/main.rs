@@ -2,16 +2,19 @@
 
 mod arrays;
 mod cli;
-mod documents;
+mod door;
 mod figures;
 mod files;
 #[cfg(unix)]
+mod kill;
+#[cfg(unix)]
 mod kills;
 mod model_commands;
-mod needle;
 mod plans;
 mod shell;
 mod storage;
 mod support;
-mod tools;
 mod usage;
+
+/// What the tests run.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_tqkv");

@@ -1,4 +1,4 @@
-//! Running the `tqkv` command.
+//! Running the program of the tests.
 
 use std::io::Write;
 use std::path::Path;
@@ -6,22 +6,24 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
+use crate::PROGRAM;
+
 /// Runs the command in `folder`.
 #[allow(dead_code, reason = "not every test crate needs it")]
 pub(crate) fn tqkv(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tqkv")).current_dir(folder).args(args).output().unwrap()
+    Command::new(PROGRAM).current_dir(folder).args(args).output().unwrap()
 }
 
 /// Runs the command in `folder` with an environment variable.
 #[allow(dead_code, reason = "not every test crate needs it")]
 pub(crate) fn tqkv_with(folder: &Path, args: &[&str], (name, value): (&str, &str)) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tqkv")).current_dir(folder).args(args).env(name, value).output().unwrap()
+    Command::new(PROGRAM).current_dir(folder).args(args).env(name, value).output().unwrap()
 }
 
 /// Runs the command in `folder` with `input` on its standard input.
 #[allow(dead_code, reason = "not every test crate needs it")]
 pub(crate) fn piped(folder: &Path, args: &[&str], input: &[u8]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tqkv"));
+    let mut command = Command::new(PROGRAM);
     command
         .current_dir(folder)
         .args(args)

@@ -1,0 +1,96 @@
+//! `tqkv-lab codebook`: the levels of the scalar codecs, as they are solved for and as they are used.
+
+use serde::Serialize;
+use tqkv_cli::error::CliError;
+use tqkv_cli::output::{Output, table};
+use tqkv_core::code::codebook::Exact;
+use tqkv_core::{CodecId, HEAD_DIMS};
+
+/// Print the centroids and boundaries of a scalar codebook.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: the 16 levels of s4 at head dim 128, then the nested ones of n4
+  tqkv-lab codebook --dim 128 --bits 4
+  tqkv-lab codebook --dim 128 --bits 4 --nested --json
+
+Values are coordinates of a rotated unit vector, whose standard deviation is 1/sqrt(D); code i stands \
+for level i and begins at boundary i-1. Centroids are the exact solution; the codec's levels are bytes \
+times a unit, with boundaries of their own.")]
+pub(crate) struct Args {
+    /// Head dim, for whose exact distribution the codebook is optimal.
+    #[arg(long, value_name = "D", default_value_t = 128)]
+    dim: usize,
+    /// Bits per coordinate.
+    #[arg(long, value_name = "B")]
+    bits: usize,
+    /// The codebook of n1..n4, whose codes lose their low bit to become those of one bit less.
+    #[arg(long)]
+    nested: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    dim: usize,
+    bits: usize,
+    /// The exact solution.
+    centroids: Vec<f64>,
+    boundaries: Vec<f64>,
+    /// E|x-x^|^2 / |x|^2 of it on random directions under the plain norm.
+    relative_mse: f64,
+    /// What the codec uses: levels are `bytes` times `unit`.
+    bytes: Vec<i8>,
+    unit: f64,
+    byte_boundaries: Vec<f64>,
+    /// As `relative_mse`, of the bytes.
+    byte_relative_mse: f64,
+}
+
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    let ids = CodecId::ALL.iter().filter(|id| id.is_nested() == args.nested);
+    let of_family = ids.filter(|id| Exact::solve(**id, 128).is_some());
+    let widest = of_family.clone().map(|id| id.bits()).max().unwrap_or(0);
+    let found = of_family.copied().find(|id| id.bits() as usize == args.bits);
+    let found = found.and_then(|id| Exact::solve(id, args.dim).zip(id.codebook(args.dim)));
+    let (exact, book) = found.ok_or_else(|| {
+        let dims = HEAD_DIMS.map(|dim| dim.to_string()).join(", ");
+        CliError::bad_input(format_args!(
+            "no codebook of {} bits at head dim {}, accepted are 1 to {widest} bits and head dims {dims}",
+            args.bits, args.dim
+        ))
+    })?;
+    let sigma = 1.0 / (args.dim as f64).sqrt();
+    let report = Report {
+        dim: args.dim,
+        bits: args.bits,
+        centroids: exact.levels().iter().map(|v| v * sigma).collect(),
+        boundaries: exact.boundaries().iter().map(|v| v * sigma).collect(),
+        relative_mse: exact.relative_mse(),
+        bytes: book.bytes().to_vec(),
+        unit: f64::from(book.unit()) * sigma,
+        byte_boundaries: book.boundaries().iter().map(|&v| f64::from(v) * sigma).collect(),
+        byte_relative_mse: book.relative_mse(),
+    };
+    out.print(&report, human)
+}
+
+fn human(report: &Report) -> String {
+    let from = |boundaries: &[f64]| {
+        std::iter::once("-inf".to_string())
+            .chain(boundaries.iter().map(|b| format!("{b:+.8}")))
+            .collect::<Vec<_>>()
+    };
+    let (exact, used) = (from(&report.boundaries), from(&report.byte_boundaries));
+    let rows = exact.into_iter().zip(used).zip(report.centroids.iter().zip(&report.bytes)).enumerate();
+    let rows = rows.map(|(code, ((exact, used), (centroid, &byte)))| {
+        let level = format!("{:+.8}", f64::from(byte) * report.unit);
+        vec![code.to_string(), exact, format!("{centroid:+.8}"), used, byte.to_string(), level]
+    });
+    format!(
+        "head dim {}, {} bits, relative MSE {:.6} on random directions; {:.6} with bytes times {:.8}\n{}",
+        report.dim,
+        report.bits,
+        report.relative_mse,
+        report.byte_relative_mse,
+        report.unit,
+        table(&["code", "exact from", "centroid", "from", "byte", "level"], rows)
+    )
+}

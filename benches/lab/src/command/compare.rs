@@ -1,0 +1,178 @@
+//! `tqkv-lab compare`: two files of codes, two caches, or two runs of a model, beside each other.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use tqkv::cache::{KvCache, SNAPSHOT_MAGIC};
+use tqkv_cli::args;
+use tqkv_cli::error::CliError;
+use tqkv_cli::output::{Output, Waiting, grouped, table};
+
+use crate::compare::{self, Figures, LayerFigures, Run, RunArgs, Setting};
+
+/// Compare two .tqk files, two snapshots of a cache, or two runs of a model: codes, directions, errors.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: files, then runs at two widths, on two instruction sets, and against a run kept
+  tqkv-lab compare keys-a.tqk keys-b.tqk
+  tqkv-lab compare f16 s4
+  tqkv-lab compare s4@portable s4@avx2 --context 512
+  tqkv-lab compare \"s4 hot=0 sinks=0\" s4 --save run.tqs && tqkv-lab compare run.tqs s4
+
+Columns, of keys and of values: codes is the share of coordinates with the same code, where both are encoded in the same codec with \
+the same seed (keys that are centred are codes less their mean); cosine the mean of the vectors, error the squared distance over \
+the squared norm of A. Of runs, hidden is the cosine of the hidden states after the layer. Two runs of equal settings agree to the bit \
+on every instruction set."
+)]
+pub(crate) struct Args {
+    /// A .tqk file, a snapshot (`KvCache::save`), or a run: a preset, K,V codecs or a policy as of eval --policy, @LEVEL
+    /// behind it where the instruction set is not the machine's fastest.
+    #[arg(value_name = "A")]
+    a: String,
+    /// What it is compared with; a snapshot may be compared with a run.
+    #[arg(value_name = "B")]
+    b: String,
+    /// Keep the cache of run A as a snapshot, in the place of a file that is there.
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    a: &'a str,
+    b: &'a str,
+    /// Of files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vectors: Option<Figures>,
+    /// Of caches and runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    layers: Vec<LayerFigures>,
+    /// Tokens of caches and runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<usize>,
+}
+
+/// What a name stands for.
+enum Side {
+    Codes,
+    Snapshot(KvCache),
+    Run(Run),
+}
+
+impl Side {
+    fn cache(&self) -> Option<&KvCache> {
+        match self {
+            Self::Codes => None,
+            Self::Snapshot(cache) => Some(cache),
+            Self::Run(run) => Some(&run.cache),
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    let waiting = Waiting::new("reading");
+    let names = [args.a.as_str(), args.b.as_str()];
+    let setting = |name: &str| (!Path::new(name).exists()).then(|| Setting::parse(name)).transpose();
+    let settings = [setting(names[0])?, setting(names[1])?];
+    let is_run = settings.iter().any(Option::is_some);
+    let runner = is_run.then(|| args.run.runner()).transpose()?;
+    let side = |at: usize| match (&settings[at], &runner) {
+        (Some(setting), Some(runner)) => runner.run(setting).map(Side::Run),
+        _ => open(Path::new(names[at])),
+    };
+    let (a, b) = (side(0)?, side(1)?);
+    drop(waiting);
+    if let Some(path) = &args.save {
+        save(&a, path)?;
+    }
+    let mut report = Report { a: names[0], b: names[1], vectors: None, layers: Vec::new(), tokens: None };
+    match (a.cache(), b.cache()) {
+        (None, None) => {
+            let bar = out.progress(0, "comparing");
+            let figures =
+                compare::files(args::machine_level()?, names.map(Path::new), &|vectors| bar.inc(vectors));
+            bar.finish_and_clear();
+            report.vectors = Some(figures?);
+        }
+        (Some(x), Some(y)) => {
+            let unlike = |why: String| CliError::bad_input(format_args!("{} and {}: {why}", args.a, args.b));
+            report.layers = compare::caches(x, y).map_err(unlike)?;
+            report.tokens = Some(x.len());
+        }
+        (None, Some(_)) | (Some(_), None) => {
+            return Err(CliError::bad_input(format_args!(
+                "{} and {}: vectors of a .tqk file have no layers; accepted are two .tqk files, or two of snapshots and runs",
+                args.a, args.b
+            )));
+        }
+    }
+    if let (Side::Run(a), Side::Run(b)) = (&a, &b) {
+        for layer in &mut report.layers {
+            layer.hidden_cosine = Some(a.hidden_cosine(b, layer.layer));
+        }
+    }
+    out.print(&report, human)
+}
+
+fn open(path: &Path) -> Result<Side, CliError> {
+    let mut file = BufReader::new(File::open(path).map_err(|e| CliError::io(path, &e))?);
+    let mut first = Vec::new();
+    (&mut file).take(8).read_to_end(&mut first).map_err(|e| CliError::io(path, &e))?;
+    if first != SNAPSHOT_MAGIC {
+        return Ok(Side::Codes);
+    }
+    let cache = KvCache::from_snapshot(&mut first.as_slice().chain(file));
+    cache.map(Side::Snapshot).map_err(|e| CliError::bad_input(format_args!("{}: {e}", path.display())))
+}
+
+fn save(side: &Side, path: &Path) -> Result<(), CliError> {
+    match side {
+        Side::Run(run) => run.cache.save(path).map_err(CliError::bad_input),
+        Side::Codes | Side::Snapshot(_) => {
+            Err(CliError::bad_input("--save keeps the cache of a run, and A is a file"))
+        }
+    }
+}
+
+fn human(report: &Report<'_>) -> String {
+    if let Some(figures) = &report.vectors {
+        let head = ["A and B", "codes", "equal blocks", "cosine", "error"];
+        let row = vec![
+            format!("{} vectors", grouped(figures.vectors)),
+            percent(figures.code_agreement),
+            percent(figures.equal_blocks),
+            format!("{:.6}", figures.mean_cosine),
+            format!("{:.3e}", figures.relative_error),
+        ];
+        return table(&head, [row]);
+    }
+    let rows = report.layers.iter().map(|layer| {
+        let of = |figures: &Figures| {
+            let error = format!("{:.3e}", figures.relative_error);
+            [percent(figures.code_agreement), format!("{:.6}", figures.mean_cosine), error]
+        };
+        let mut cells = vec![layer.layer.to_string()];
+        cells.extend(of(&layer.keys));
+        cells.extend(layer.values.iter().flat_map(of));
+        cells.extend(layer.hidden_cosine.map(|cosine| format!("{cosine:.6}")));
+        cells
+    });
+    let mut head = vec!["layer", "codes K", "cosine K", "error K"];
+    if report.layers.iter().any(|layer| layer.values.is_some()) {
+        head.extend(["codes V", "cosine V", "error V"]);
+    }
+    if report.layers.iter().any(|layer| layer.hidden_cosine.is_some()) {
+        head.push("hidden");
+    }
+    let tokens = grouped(report.tokens.unwrap_or_default() as u64);
+    format!("{} and {}, {tokens} tokens\n{}", report.a, report.b, table(&head, rows))
+}
+
+/// A share, or that there is none.
+fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| "-".to_owned(), |share| format!("{:.2} %", 100.0 * share))
+}

@@ -1,0 +1,92 @@
+//! `tqkv-lab report`: one page that shows what a compressed cache does on this machine.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde::Serialize;
+use tqkv_cli::error::CliError;
+use tqkv_cli::output::Output;
+use tqkv_cli::target::{TargetArgs, yield_stdout};
+
+use crate::report::{Page, SECTIONS, Source, Wanted, render};
+
+/// Measure this machine, and write what a compressed cache saves and costs as one page to read.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: the shipped model, then another
+  tqkv-lab report report.html
+  tqkv-lab report --model DIR report.html
+
+The page is one file without scripts that loads nothing: it can be mailed, printed and read on a phone. It takes about a minute \
+on the shipped model; under every plot stands the command that prints its data.")]
+pub(crate) struct Args {
+    /// A .gguf file or a folder, as of eval [default: the shipped model].
+    #[arg(long, value_name = "PATH")]
+    model: Option<PathBuf>,
+    /// Measure less, in a tenth of the time: rough figures.
+    #[arg(long)]
+    quick: bool,
+    #[command(flatten)]
+    target: TargetArgs,
+    /// The page to write.
+    #[arg(value_name = "OUT.html")]
+    output: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Report {
+    output: String,
+    bytes: usize,
+    sections: usize,
+    seconds: f64,
+}
+
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    let clock = Instant::now();
+    // Refused before anything is measured.
+    let mut file = args.target.create_new(&args.output)?;
+    let model = args.model.as_deref().map(text).transpose()?;
+    let source = Source::new(model, args.quick);
+    tell(0, "presets and every codec");
+    let wanted = Wanted::new(&source)?;
+    let mut sections = Vec::new();
+    for (i, (name, make)) in SECTIONS.iter().enumerate() {
+        tell(i + 1, name);
+        sections.extend(make(&wanted)?);
+    }
+    let page = Page {
+        model: wanted.demo.all().text("model").to_owned(),
+        machine: format!("{}, {} threads", tqkv_benches::cpu_name(), rayon::current_num_threads()),
+        seconds: clock.elapsed().as_secs_f64(),
+    };
+    let html = render(&page, &sections);
+    file.write_all(html.as_bytes())
+        .and_then(|()| file.commit())
+        .map_err(|error| CliError::io(&args.output, &error))?;
+    yield_stdout(&[&args.output], out);
+    let report = Report {
+        output: args.output.display().to_string(),
+        bytes: html.len(),
+        sections: sections.len(),
+        seconds: clock.elapsed().as_secs_f64(),
+    };
+    out.print(&report, |report| {
+        format!(
+            "{}: {} sections, {} bytes, {:.0} seconds",
+            report.output, report.sections, report.bytes, report.seconds
+        )
+    })
+}
+
+/// A path as an argument of another command.
+fn text(path: &Path) -> Result<String, CliError> {
+    let text = path.to_str().map(str::to_owned);
+    text.ok_or_else(|| CliError::bad_input(format_args!("{}: accepted are paths in UTF-8", path.display())))
+}
+
+/// Says on a terminal what comes next.
+fn tell(done: usize, name: &str) {
+    if io::stderr().is_terminal() {
+        eprintln!("{done} of {}: {name}", SECTIONS.len());
+    }
+}

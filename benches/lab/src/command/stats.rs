@@ -1,0 +1,201 @@
+//! `tqkv-lab stats`: what each codec does to vectors and their dot products.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use tqkv_cli::args::{self, EncodeArgs, ReferenceArgs};
+use tqkv_cli::array::Vectors;
+use tqkv_cli::error::CliError;
+use tqkv_cli::names;
+use tqkv_cli::output::{Output, grouped, table};
+use tqkv_core::{CodecId, HEAD_DIMS};
+use tqkv_reference::Choice;
+
+use super::stats_delta;
+use crate::stats::{self, CodecStats, StatsError, Subject};
+
+/// Measure the error of codecs on an array, or on random directions.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: the classic 1 to 4 bit figures, then a model's own keys and queries
+  tqkv-lab stats --random 100000 --codec s1,s2,s3,s4 --scale-mode raw
+  tqkv-lab stats --codec s4 --codec i8 keys.safetensors:layers.0.k --queries q.npy
+Example: would differences between the layers of a model take fewer bits than the layers
+  tqkv-lab stats --delta
+Example: the paper's codes for dot products beside as many bytes of scalar codes, bounds in the last columns
+  tqkv-lab stats --codec p3,tq3,p4,tq4 --random 200000
+
+Columns: relative MSE is the mean of |x-x^|^2/|x|^2 as stored, cosine that between x and x^. Slope is \
+the regression of <q,x^> on <q,x> (1 is unbiased) and dot error its root mean square error relative to \
+<q,x>, over random unit queries unless --queries is given.
+
+Columns of --delta, of layers in pairs: correlation is Pearson's (keys and values less the mean of each channel), difference \
+energy that of a layer less the one before over the layer's own (2 is two layers that know nothing of each other), bits saved \
+what the best multiple of the layer before saves for each number of Gaussian ones, entropy that in steps of a quarter of the \
+deviation, given last the same where the number of the layer before is known.
+
+Theory, for random directions: expected is the relative MSE that formats of the reference and scalar codes (raw, without a \
+search for the scale) should have, shannon what no code of these bits goes below, bound that of the paper, Theorem 2 for p2 and \
+its like, then of the dot error, else Theorem 1. Formats of the reference (p2 and what follows in the \
+list) have a rotation for each layer: each 256 vectors are another one's, 64 in turn.")]
+pub(crate) struct Args {
+    /// Codecs to measure; may be repeated [default: all that have the head dim].
+    #[arg(long = "codec", value_name = "CODEC", value_parser = names::choice, value_delimiter = ',')]
+    codecs: Vec<Choice>,
+    #[command(flatten)]
+    encode: EncodeArgs,
+    #[command(flatten)]
+    reference: ReferenceArgs,
+    /// Array of shape [.., D]: a .npy of f32, f16 or f64 (rounded to f32), - for one on standard input, or
+    /// file.safetensors:name (also bf16).
+    #[arg(value_name = "IN")]
+    input: Option<String>,
+    /// Measure this many random directions instead of an array.
+    #[arg(long, value_name = "N", default_value_t = 20_000, conflicts_with = "input",
+        value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    random: u32,
+    /// Their head dim.
+    #[arg(long, value_name = "D", default_value_t = 128, conflicts_with = "input")]
+    dim: usize,
+    /// Seed of the random directions and queries (--seed is that of the rotation).
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    data_seed: u64,
+    /// Queries of shape [.., D] [default: 32 random unit vectors].
+    #[arg(long, value_name = "ARRAY")]
+    queries: Option<String>,
+    /// Measure instead what each layer says about the next, of keys, values and weights of the shipped model, or of the
+    /// one at MODEL: whether differences between layers would take fewer bits.
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["codecs", "input", "random", "dim", "queries"])]
+    delta: Option<Option<PathBuf>>,
+}
+
+/// Random queries: every vector meets each, so 20,000 vectors give 640,000 dot products.
+const RANDOM_QUERIES: usize = 32;
+
+#[derive(Serialize)]
+struct Report {
+    dim: usize,
+    count: usize,
+    /// Of them zero; left out of all figures.
+    zero_vectors: u64,
+    codecs: Vec<CodecStats>,
+}
+
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    if let Some(model) = &args.delta {
+        return stats_delta::run(model.as_deref(), out);
+    }
+    if args.input.is_none() && !HEAD_DIMS.contains(&args.dim) {
+        let accepted: Vec<_> = HEAD_DIMS.iter().map(ToString::to_string).collect();
+        return Err(CliError::bad_input(format_args!(
+            "--dim {}: accepted are the head dims {}",
+            args.dim,
+            accepted.join(", ")
+        )));
+    }
+    let level = args::machine_level()?;
+    let name = args.input.as_deref().unwrap_or("random directions");
+    let vectors = match &args.input {
+        Some(spec) => Vectors::open(spec),
+        None => stats::random_directions(args.random as usize, args.dim, args.data_seed),
+    };
+    let vectors = vectors.map_err(|e| CliError::array(name, &e))?;
+    if vectors.rows() == 0 {
+        return Err(CliError::bad_input(format_args!("{name}: there are no vectors in it")));
+    }
+    let choices = choices(args, vectors.dim());
+    args.reference.check(choices.iter().copied())?;
+    let with = (level, args.encode.options(), args.reference.rotation());
+    let subjects = choices.into_iter().map(|choice| Subject::new(choice, with, &vectors));
+    let bad = |e| refused(name, args.queries.as_deref(), &e);
+    let subjects = subjects.collect::<Result<Vec<_>, _>>().map_err(bad)?;
+    let queries = match &args.queries {
+        Some(spec) => Vectors::open(spec).map_err(|e| CliError::array(spec, &e))?,
+        // Another seed than the data's, so that no query is one of the vectors.
+        None => stats::random_directions(RANDOM_QUERIES, vectors.dim(), !args.data_seed)
+            .map_err(|e| CliError::array(name, &e))?,
+    };
+    let bar = out.progress((vectors.rows() * subjects.len()) as u64, "measuring");
+    let measured: Result<Vec<_>, _> = subjects
+        .iter()
+        .map(|subject| stats::measure(subject, &vectors, &queries, &|rows| bar.inc(rows)))
+        .collect();
+    bar.finish_and_clear();
+    let codecs = measured.map_err(bad)?;
+    let report = Report {
+        dim: vectors.dim(),
+        count: vectors.rows(),
+        zero_vectors: codecs.first().map_or(0, |stats| stats.zero_vectors),
+        codecs,
+    };
+    out.print(&report, human)
+}
+
+/// The codecs asked for; without any, all that have the head dim, and f16 where none has, to say so.
+fn choices(args: &Args, dim: usize) -> Vec<Choice> {
+    if !args.codecs.is_empty() {
+        return args.codecs.clone();
+    }
+    let all: Vec<_> = Choice::all().filter(|choice| choice.block_bytes(dim).is_some()).collect();
+    if all.is_empty() { vec![CodecId::F16.into()] } else { all }
+}
+
+fn human(report: &Report) -> String {
+    let rows = report.codecs.iter().map(|s| {
+        vec![
+            s.codec.to_string(),
+            s.scale_mode.to_string(),
+            s.bytes_per_vector.to_string(),
+            format!("{:.3}", s.bits_per_value),
+            significant(s.relative_mse),
+            format!("{:.6}", s.mean_cosine),
+            format!("{:.5}", s.dot_slope),
+            significant(s.dot_error),
+            known(s.theory.expected),
+            known(s.theory.shannon),
+            known(if is_of_dots(s) { s.theory.bound.map(f64::sqrt) } else { s.theory.bound }),
+        ]
+    });
+    let head = [
+        "codec",
+        "scale",
+        "bytes",
+        "bits/value",
+        "relative MSE",
+        "cosine",
+        "slope",
+        "dot error",
+        "expected",
+        "shannon",
+        "bound",
+    ];
+    let zeros = match report.zero_vectors {
+        0 => String::new(),
+        n => format!(", {} of them zero and left out", grouped(n)),
+    };
+    let count = grouped(report.count as u64);
+    format!("{count} vectors of {} coordinates{zeros}\n{}", report.dim, table(&head, rows))
+}
+
+/// Whether the paper's bound is that of the dot error.
+fn is_of_dots(stats: &CodecStats) -> bool {
+    Choice::from_name(stats.codec)
+        .is_some_and(|choice| matches!(choice, Choice::Reference(row) if row.has_estimator()))
+}
+
+fn known(x: Option<f64>) -> String {
+    x.map_or("-".to_owned(), significant)
+}
+
+/// Four significant digits, plain down to a thousandth.
+fn significant(x: f64) -> String {
+    if x.abs() >= 1e-3 { format!("{x:.5}") } else { format!("{x:.3e}") }
+}
+
+/// Something wrong while measuring the vectors named `spec` against the array `queries`.
+fn refused(spec: &str, queries: Option<&str>, error: &StatsError) -> CliError {
+    match (error, queries) {
+        (StatsError::Vectors(error), _) => CliError::array(spec, error),
+        (StatsError::Queries(error), queries) => CliError::array(queries.unwrap_or("random queries"), error),
+        (error, _) => CliError::bad_input(format_args!("{spec}: {error}")),
+    }
+}

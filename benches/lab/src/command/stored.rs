@@ -1,0 +1,156 @@
+//! `tqkv-lab eval --storage`: what a model makes of a prefix that was stored and read back.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde::Serialize;
+use tqkv_cli::args::budget;
+use tqkv_cli::command::eval::Subject;
+use tqkv_cli::error::CliError;
+use tqkv_cli::output::{Output, table};
+use tqkv_cli::preset::KvCodecs;
+use tqkv_core::CodecId;
+use tqkv_model::eval::EvalResult;
+use tqkv_model::stored::{Store, StoredSpec, evaluate_stored};
+use tqkv_storage::{Basis, Budget, StorageCodec};
+
+/// What is stored, and how.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StorageArgs {
+    /// Store the first part of each window at so many bits a value, read it back and measure what follows, beside the codecs of --kv
+    /// in the same way; may be repeated. Caches and their options are of no effect.
+    #[arg(long, value_name = "BITS", value_parser = budget,
+        conflicts_with_all = ["step", "layers", "attention_error", "policy", "tier", "spill", "layer_kv", "sparse_values", "device"])]
+    storage: Vec<Budget>,
+    /// The basis that `tqkv basis` wrote [default: none, a width for each channel].
+    #[arg(long, value_name = "FILE", requires = "storage")]
+    basis: Option<PathBuf>,
+    /// Tokens of each window that are stored [default: three quarters].
+    #[arg(long, value_name = "TOKENS", requires = "storage")]
+    prefix: Option<usize>,
+}
+
+/// What stands beside the tier where `--kv` names nothing else.
+const BESIDE: [CodecId; 5] = [CodecId::I8, CodecId::T4, CodecId::T3, CodecId::T2, CodecId::T1];
+
+#[derive(Serialize)]
+struct Report {
+    model: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    basis: Option<String>,
+    context: usize,
+    prefix: usize,
+    windows: usize,
+    seconds: f64,
+    results: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    store: String,
+    perplexity: f64,
+    kl_to_f16: f64,
+    kl_p99: f64,
+    top1_agreement: f64,
+    bytes_per_token: f64,
+    bits_per_value: f64,
+}
+
+impl StorageArgs {
+    pub(crate) fn is_asked(&self) -> bool {
+        !self.storage.is_empty()
+    }
+
+    pub(crate) fn run(
+        &self,
+        subject: &Subject,
+        kv: Option<Vec<KvCodecs>>,
+        out: &mut Output,
+    ) -> Result<(), CliError> {
+        let Subject { model, text, context, windows, .. } = subject;
+        let (context, windows) = (*context, *windows);
+        let refused = |error| CliError::model(None, &error);
+        let shape = model.storage_shape().map_err(refused)?;
+        let basis = match &self.basis {
+            None => None,
+            Some(path) => {
+                let basis = Basis::load(path).map_err(|error| CliError::storage(path, &error))?;
+                basis.check(model.name(), &shape).map_err(|error| CliError::storage(path, &error))?;
+                Some(Arc::new(basis))
+            }
+        };
+        let name = basis.as_ref().map(|basis| basis.id().to_string());
+        let prefix = self.prefix.unwrap_or(context * 3 / 4);
+        let spec = StoredSpec { context, prefix, windows: Some(windows) };
+        if let (Some(basis), Some(path)) = (&basis, &self.basis) {
+            let learned = model.learned_windows(text, &spec, basis).map_err(refused)?;
+            if learned > 0 {
+                return Err(CliError::bad_input(format_args!(
+                    "{}: it was learned from {learned} of these {windows} windows, so figures on them say nothing of other text; \
+                     accepted is --text of which it has seen nothing",
+                    path.display()
+                )));
+            }
+        }
+        let codec = StorageCodec::new(shape, basis).map_err(CliError::bad_input)?;
+        let kv = kv.unwrap_or_else(|| BESIDE.map(|id| KvCodecs { k: id, v: id }).to_vec());
+        let blocks = kv.iter().map(|kv| Store::blocks(model, kv.k, kv.v).map_err(refused));
+        let mut stores = blocks.collect::<Result<Vec<_>, _>>()?;
+        let named = |budget: &Budget| format!("storage {}", budget.bits());
+        stores.extend(self.storage.iter().map(|budget| Store::chunks(named(budget), &codec, *budget)));
+        let bar = out.progress(0, "evaluating");
+        let clock = Instant::now();
+        let results = evaluate_stored(model, text, &spec, &stores, &mut |done, total| {
+            bar.set_length(total as u64);
+            bar.set_position(done as u64);
+        })
+        .map_err(refused)?;
+        bar.finish_and_clear();
+        let values = model.config().cached_values();
+        let report = Report {
+            model: model.name().to_owned(),
+            basis: name,
+            context,
+            prefix,
+            windows,
+            seconds: clock.elapsed().as_secs_f64(),
+            results: results.iter().map(|result| row(result, values)).collect(),
+        };
+        out.print(&report, text_of)
+    }
+}
+
+/// `values` is how many a token has.
+fn row(result: &EvalResult, values: usize) -> Row {
+    Row {
+        store: result.name.clone(),
+        perplexity: result.perplexity,
+        kl_to_f16: result.kl,
+        kl_p99: result.kl_p99,
+        top1_agreement: result.top1_agreement,
+        bytes_per_token: result.cache_bytes_per_token,
+        bits_per_value: 8.0 * result.cache_bytes_per_token / values as f64,
+    }
+}
+
+fn text_of(report: &Report) -> String {
+    let Report { model, context, prefix, windows, seconds, results, .. } = report;
+    let basis = report.basis.as_ref().map_or_else(|| "no basis".to_owned(), |basis| format!("basis {basis}"));
+    let head = ["stored as", "perplexity", "KL to f16", "KL 99 %", "top-1", "bytes/token", "bits"];
+    let rows = results.iter().map(|row| {
+        vec![
+            row.store.clone(),
+            format!("{:.4}", row.perplexity),
+            format!("{:.6}", row.kl_to_f16),
+            format!("{:.4}", row.kl_p99),
+            format!("{:.2} %", 100.0 * row.top1_agreement),
+            format!("{:.0}", row.bytes_per_token),
+            format!("{:.3}", row.bits_per_value),
+        ]
+    });
+    format!(
+        "model {model}, {windows} windows of {context} tokens, {prefix} of them stored; {basis}\n{}\n\n{seconds:.1} seconds",
+        table(&head, rows)
+    )
+}

@@ -1,0 +1,120 @@
+//! A run of a model over a text, for comparison with another.
+
+use std::path::PathBuf;
+
+use tqkv::Level;
+use tqkv::cache::KvCache;
+use tqkv_cli::args::{EncodeArgs, WindowArgs};
+use tqkv_cli::cache_args::ModelArgs;
+use tqkv_cli::error::CliError;
+use tqkv_cli::input;
+use tqkv_cli::policy::{LifeArgs, PolicyArg};
+use tqkv_model::{Model, shipped};
+
+/// What a run is of.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Text of a run, - for standard input [default: the shipped held-out text].
+    #[arg(long, value_name = "FILE")]
+    text: Option<PathBuf>,
+    /// Tokens of a run, from the start of the text.
+    #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
+    context: usize,
+    #[command(flatten)]
+    window: WindowArgs,
+    #[command(flatten)]
+    encode: EncodeArgs,
+}
+
+/// How a run is made: a policy, and an instruction set where it is not the machine's.
+pub(crate) struct Setting {
+    what: String,
+    policy: PolicyArg,
+    level: Option<Level>,
+}
+
+impl Setting {
+    /// Reads `POLICY` or `POLICY@LEVEL`, which is the name of no file.
+    pub(crate) fn parse(what: &str) -> Result<Self, CliError> {
+        // No codec has a point or a stroke in its name.
+        if what.split_whitespace().next().is_some_and(|first| first.contains(['.', '/', '\\'])) {
+            return Err(CliError::bad_input(format_args!(
+                "{what}: no such file; accepted are a .tqk file, a snapshot, or a run such as s4 or \"t4 hot=0\""
+            )));
+        }
+        let bad =
+            |error: String| CliError::bad_input(format_args!("'{what}' is no file and no run: {error}"));
+        let (policy, level) =
+            what.split_once('@').map_or((what, None), |(policy, level)| (policy, Some(level)));
+        let policy = policy.parse().map_err(bad)?;
+        let level = level.map(|level| Level::from_name(level).map_err(|e| bad(e.to_string()))).transpose()?;
+        Ok(Self { what: what.to_owned(), policy, level })
+    }
+}
+
+/// A cache as the model left it, and the hidden states of each layer.
+pub(crate) struct Run {
+    /// The cache.
+    pub(crate) cache: KvCache,
+    hidden: Vec<Vec<f32>>,
+    width: usize,
+}
+
+/// The model and the tokens of all runs.
+pub(crate) struct Runner<'a> {
+    args: &'a RunArgs,
+    model: Model,
+    tokens: Vec<u32>,
+}
+
+impl RunArgs {
+    /// Loads the model and the text.
+    pub(crate) fn runner(&self) -> Result<Runner<'_>, CliError> {
+        let text = match &self.text {
+            Some(path) => input::read(path)?,
+            None => shipped::HELDOUT_TEXT.to_vec(),
+        };
+        let model = self.model.load()?;
+        let tokens = model.first_tokens(&text, self.context).map_err(|e| CliError::model(None, &e))?;
+        if self.context == 0 || tokens.len() < self.context {
+            return Err(CliError::bad_input(format_args!(
+                "{} tokens of a text of {}; accepted are 1 and more that it has",
+                self.context,
+                tokens.len()
+            )));
+        }
+        Ok(Runner { args: self, model, tokens })
+    }
+}
+
+impl Runner<'_> {
+    /// Runs the text with a cache of `setting`.
+    pub(crate) fn run(&self, setting: &Setting) -> Result<Run, CliError> {
+        let Setting { what, policy, level } = setting;
+        let policy = LifeArgs::written_alone(self.args.window, policy);
+        let config = self.model.config();
+        let spec = policy.apply(config.cache_spec()).options(self.args.encode.options());
+        let spec = match level {
+            Some(level) => spec.level(*level),
+            None => spec,
+        };
+        let refused = |error| CliError::bad_input(format_args!("{what}: {error}"));
+        let mut cache = KvCache::new(spec).map_err(refused)?;
+        let mut hidden: Vec<Vec<f32>> = vec![Vec::new(); config.num_layers];
+        self.model
+            .hidden(&self.tokens, 0, &mut cache, &mut |layer, _, rows| hidden[layer].extend_from_slice(rows))
+            .map_err(|e| CliError::model(None, &e))?;
+        Ok(Run { cache, hidden, width: config.hidden_size })
+    }
+}
+
+impl Run {
+    /// Mean cosine of the hidden states after a layer with those of another run of the same model and text.
+    pub(crate) fn hidden_cosine(&self, other: &Self, layer: usize) -> f64 {
+        let mut alike = super::Alike::default();
+        alike.rows(self.width, &self.hidden[layer], &other.hidden[layer]);
+        alike.figures().mean_cosine
+    }
+}

@@ -1,0 +1,149 @@
+//! Memory against context for models that people know, and the longest context of a budget.
+
+use tqkv_cli::error::CliError;
+use tqkv_cli::output::grouped;
+use tqkv_cli::plan::{CacheShape, Life, PlanError, Uncompressed};
+use tqkv_cli::preset::{KvCodecs, PRESETS};
+
+use super::super::chart::{Axis, Chart, Look, Series};
+use super::known::KNOWN;
+use super::{Section, Table, Wanted};
+
+/// Models of the plot: full attention twice, sliding windows, latents.
+const DRAWN: [&str; 4] = ["Llama 3.1 8B", "Llama 3.1 70B", "Gemma 3 27B (sliding)", "DeepSeek V3 (latent)"];
+/// The memory of a large consumer's GPU.
+const MEMORY: u64 = 24 << 30;
+const GIB: f64 = (1u64 << 30) as f64;
+
+pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
+    Ok(vec![contexts().map_err(CliError::failure)??, seventy_b(wanted)?])
+}
+
+fn life(name: &str) -> Result<Life, CliError> {
+    let codecs: KvCodecs = name.parse().map_err(CliError::failure)?;
+    Ok(Life { codecs, kept: Uncompressed { sinks: 4, hot: 64 }, tiers: Vec::new() })
+}
+
+fn contexts() -> Result<Result<Section, CliError>, PlanError> {
+    let lives = match ["f16", "balanced", "compact"].map(life) {
+        [Ok(f16), Ok(balanced), Ok(compact)] => [f16, balanced, compact],
+        lives => {
+            return Ok(Err(lives
+                .into_iter()
+                .find_map(Result::err)
+                .unwrap_or_else(|| CliError::failure("codecs"))));
+        }
+    };
+    let (mut series, mut rows) = (Vec::new(), Vec::new());
+    for (name, config) in KNOWN {
+        let shape = CacheShape::from_config(config)?;
+        // The plot and the budget go beyond what the model is made for.
+        let unbounded = CacheShape { context: None, ..shape };
+        if let Some(colour) = DRAWN.iter().position(|drawn| *drawn == name) {
+            for (life, look, cache) in [(&lives[0], Look::Line, "f16"), (&lives[2], Look::Dashed, "compact")]
+            {
+                let points = (12..=20).map(|power| {
+                    let tokens = 1u64 << power;
+                    Ok((tokens as f64, unbounded.bytes(life, tokens)? as f64 / GIB))
+                });
+                let points = points.collect::<Result<_, PlanError>>()?;
+                series.push(Series {
+                    name: format!("{name}, {cache}"),
+                    look,
+                    points,
+                    labels: Vec::new(),
+                    colour,
+                });
+            }
+        }
+        let context = shape.context.unwrap_or_default();
+        let gib =
+            |life: &Life| Ok::<_, PlanError>(format!("{:.2}", shape.bytes(life, context)? as f64 / GIB));
+        let mut row =
+            vec![name.to_owned(), grouped(shape.bytes_per_token(lives[0].codecs)?), grouped(context)];
+        for life in &lives {
+            row.push(gib(life)?);
+        }
+        for life in [&lives[0], &lives[2]] {
+            row.push(grouped(unbounded.max_tokens(life, MEMORY)?));
+        }
+        rows.push(row);
+    }
+    series.push(Series {
+        name: "24 GiB".to_owned(),
+        look: Look::Line,
+        points: vec![(4096.0, 24.0), (1_048_576.0, 24.0)],
+        labels: Vec::new(),
+        colour: 7,
+    });
+    let chart = Chart {
+        label:
+            "Memory of the cache against the tokens in it, as f16 and with the preset compact, four models"
+                .to_owned(),
+        x: Axis { name: "tokens of context", log: true, label: |tokens| format!("{:.0}k", tokens / 1024.0) },
+        y: Axis { name: "GiB of cache", log: true, label: |gib| format!("{gib}") },
+        series: &series,
+    };
+    let figure = match chart.figure() {
+        Ok(figure) => figure,
+        Err(error) => return Ok(Err(error)),
+    };
+    let head = [
+        "model",
+        "f16 bytes/token",
+        "its context",
+        "f16 GiB",
+        "balanced GiB",
+        "compact GiB",
+        "24 GiB hold, f16",
+        "24 GiB hold, compact",
+    ];
+    let compact = PRESETS.iter().find(|preset| preset.name == "compact");
+    Ok(Ok(Section {
+        title: "Memory against context",
+        lead: vec![format!(
+            "What the cache of one sequence takes, weights not counted. Solid lines are f16, dashed ones the preset compact ({}). \
+             Models with sliding windows or latent vectors start lower; a hybrid's recurrent layers keep no keys and values.",
+            compact.map(|preset| KvCodecs::from(preset.codecs).to_string()).unwrap_or_default()
+        )],
+        figures: vec![figure],
+        tables: vec![Table::new("Models at their full context, and what 24 GiB hold", &head, rows)],
+        commands: vec!["tqkv plan --config MODEL/config.json --memory 24GiB --tokens 131072 --kv f16 --kv balanced --kv compact".to_owned()],
+        ..Section::default()
+    }))
+}
+
+/// The table of a 70B-class model that a community published, beside the codecs of here.
+fn seventy_b(wanted: &Wanted<'_>) -> Result<Section, CliError> {
+    let codecs = ["f16", "q8_0", "s3", "s4", "t3", "t4"].map(|name| format!(" --kv {name}")).concat();
+    let others = "--other q8_0-without-scales=128 --other tq3=52 --other tq4=68";
+    let budget = |memory| {
+        let shape = "tqkv plan --layers 80 --kv-heads 8 --head-dim 128 --hot 0 --sinks 0";
+        wanted.source.run(&format!("{shape} --memory {memory}{codecs} {others}"))
+    };
+    let (large, small) = (budget("34000MiB")?, budget("22000MiB")?);
+    let rows = large.rows("rows").into_iter().zip(small.rows("rows")).map(|(large, small)| {
+        let name = if large.text("other").is_empty() { large.text("codec_k") } else { large.text("other") };
+        vec![
+            name.to_owned(),
+            grouped(large.count("bytes_per_token")),
+            format!("{:.2}", large.number("f16_ratio")),
+            format!("{:.2}", large.number("f32_ratio")),
+            grouped(large.count("max_tokens")),
+            grouped(small.count("max_tokens")),
+        ]
+    });
+    let head = ["codec", "bytes/token", "times f16", "times f32", "34 GB hold", "22 GB hold"];
+    Ok(Section {
+        title: "How long a context fits",
+        lead: vec![
+            "A 70B-class model (80 layers, 8 KV heads of 128) on three cards with 34 or 22 GB left for the cache. tq3, tq4 and q8_0 \
+             without scales are the rows of a published table, whose GB is 1000 MiB; with its scales q8_0 takes 174,080 bytes a \
+             token and holds less than that table says."
+                .to_owned(),
+        ],
+        tables: vec![Table::new("Longest contexts, no token f16", &head, rows.collect()).open()],
+        commands: vec![large.command.clone()],
+        ..Section::default()
+    })
+}

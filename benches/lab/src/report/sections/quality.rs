@@ -1,0 +1,81 @@
+//! Perplexity and divergence of every codec against the bytes of a token.
+
+use tqkv_cli::error::CliError;
+use tqkv_cli::output::grouped;
+
+use super::super::chart::{Axis, Chart, Look, Series};
+use super::super::source::Row;
+use super::rate::power;
+use super::{FAMILIES, Section, Table, Wanted, digits, family, pair, percent};
+
+/// Codecs by family, at two figures of theirs.
+pub(super) fn by_family(rows: &[Row<'_>], look: Look, point: impl Fn(Row<'_>) -> (f64, f64)) -> Vec<Series> {
+    let mut all: Vec<_> = (0..FAMILIES)
+        .map(|colour| Series { name: String::new(), look, points: Vec::new(), labels: Vec::new(), colour })
+        .collect();
+    for row in rows {
+        let codec = pair(row.text("kv"));
+        let (number, name) = family(codec);
+        all[number].name = name.to_owned();
+        all[number].points.push(point(*row));
+        all[number].labels.push(codec.to_owned());
+    }
+    all.retain(|series| !series.points.is_empty());
+    all
+}
+
+pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
+    let mut rows = wanted.codecs.rows("results");
+    rows.sort_by(|a, b| b.number("cache_bytes_per_token").total_cmp(&a.number("cache_bytes_per_token")));
+    let coded: Vec<_> = rows.iter().copied().filter(|row| row.number("kl_to_f16") > 0.0).collect();
+    let f16 = rows
+        .iter()
+        .find(|row| row.number("kl_to_f16") == 0.0)
+        .map_or(f64::NAN, |row| row.number("perplexity"));
+    let bytes = Axis { name: "bytes a token", log: true, label: |bytes| grouped(bytes.round() as u64) };
+    let kl =
+        by_family(&coded, Look::Points, |row| (row.number("cache_bytes_per_token"), row.number("kl_to_f16")));
+    let kl = Chart {
+        label:
+            "KL divergence from the predictions with an f16 cache against bytes a token, every token coded"
+                .to_owned(),
+        x: bytes,
+        y: Axis { name: "KL to f16, nats", log: true, label: |kl| power(*kl) },
+        series: &kl,
+    };
+    let perplexity = by_family(&coded, Look::Points, |row| {
+        (row.number("cache_bytes_per_token"), 100.0 * (row.number("perplexity") / f16 - 1.0))
+    });
+    let perplexity = Chart {
+        label: "Perplexity above that of f16, in percent, against bytes a token, every token coded"
+            .to_owned(),
+        x: bytes,
+        y: Axis { name: "perplexity above f16, %", log: false, label: |more| format!("{more:.0}") },
+        series: &perplexity,
+    };
+    let cells = rows.iter().map(|row| {
+        vec![
+            pair(row.text("kv")).to_owned(),
+            grouped(row.number("cache_bytes_per_token").round() as u64),
+            format!("{:.2}", row.number("bits_per_value")),
+            format!("{:.4}", row.number("perplexity")),
+            digits(row.number("kl_to_f16")),
+            digits(row.number("kl_p99")),
+            digits(row.number("kl_p999")),
+            percent(row.number("top1_agreement")),
+        ]
+    });
+    let head = ["K and V", "bytes/token", "bits", "perplexity", "KL", "KL 99 %", "KL 99.9 %", "top-1"];
+    Ok(vec![Section {
+        title: "Quality against bytes",
+        lead: vec![
+            "The model predicts held-out text with every token's keys and values in the codec: no f16 window hides what it costs. \
+             Down and to the left is better."
+                .to_owned(),
+        ],
+        figures: vec![kl.figure()?, perplexity.figure()?],
+        tables: vec![Table::new("Every codec as a table", &head, cells.collect())],
+        commands: vec![wanted.codecs.command.clone()],
+        ..Section::default()
+    }])
+}

@@ -1,0 +1,126 @@
+//! Data of a report: what commands of `tqkv` and `tqkv-lab` print with `--json`.
+
+use std::path::Path;
+
+use serde_json::Value;
+use tqkv_cli::Tqkv;
+use tqkv_cli::error::CliError;
+use tqkv_cli::output::Output;
+use tqkv_cli::program::{self, Program as _};
+use tqkv_model::Model;
+
+use crate::Lab;
+
+/// Runs commands: with which model, and how thoroughly.
+pub(crate) struct Source {
+    model: Option<String>,
+    quick: bool,
+}
+
+/// What a command printed.
+pub(crate) struct Answer {
+    /// The command as one would type it.
+    pub(crate) command: String,
+    json: Value,
+}
+
+/// One object of a list.
+#[derive(Clone, Copy)]
+pub(crate) struct Row<'a>(&'a Value);
+
+impl Source {
+    /// Of the model at a path, or of the shipped one; `quick` takes a fraction of the time, for rough figures.
+    pub(crate) fn new(model: Option<String>, quick: bool) -> Self {
+        Self { model, quick }
+    }
+
+    /// The first of two where there is time.
+    pub(crate) fn full_or_quick<T>(&self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
+    }
+
+    /// The coordinates that codecs must have for a cache of the model.
+    pub(crate) fn dims(&self) -> Result<[usize; 2], CliError> {
+        let path = self.model.as_deref().map(Path::new);
+        let model =
+            path.map_or_else(Model::shipped, Model::load).map_err(|error| CliError::model(path, &error))?;
+        let shape = model.config().kv_shape();
+        // Of a latent vector the part without positions is encoded.
+        let key = if model.config().latent.is_some() { shape.value_dim } else { shape.head_dim };
+        Ok([key, shape.value_dim])
+    }
+
+    /// How much text models predict.
+    pub(crate) fn windows(&self) -> &'static str {
+        self.full_or_quick("--windows 4", "--windows 1 --context 256")
+    }
+
+    /// Runs a command that has no model, or is to have the shipped one: a program's name and words, with spaces between.
+    pub(crate) fn run(&self, line: &str) -> Result<Answer, CliError> {
+        answer(line.split_whitespace().collect())
+    }
+
+    /// Runs a command with the model of the report.
+    pub(crate) fn run_model(&self, line: &str) -> Result<Answer, CliError> {
+        let model = self.model.as_deref().into_iter().flat_map(|path| ["--model", path]);
+        answer(line.split_whitespace().chain(model).collect())
+    }
+}
+
+fn answer(words: Vec<&str>) -> Result<Answer, CliError> {
+    let mut out = Output::keeping();
+    match words[..] {
+        [Tqkv::NAME, ref words @ ..] => program::parse::<Tqkv>(words)?.run(&mut out)?,
+        [Lab::NAME, ref words @ ..] => program::parse::<Lab>(words)?.run(&mut out)?,
+        _ => return Err(CliError::failure(format_args!("no program of {words:?}"))),
+    }
+    let json = serde_json::from_str(&out.kept()).map_err(CliError::failure)?;
+    // Only a path may have spaces in it.
+    let words =
+        words.into_iter().map(|word| if word.contains(' ') { format!("'{word}'") } else { word.to_owned() });
+    Ok(Answer { command: words.collect::<Vec<_>>().join(" "), json })
+}
+
+impl Answer {
+    /// The whole object.
+    pub(crate) fn all(&self) -> Row<'_> {
+        Row(&self.json)
+    }
+
+    /// The objects of the list `name`.
+    pub(crate) fn rows(&self, name: &str) -> Vec<Row<'_>> {
+        self.all().rows(name)
+    }
+}
+
+impl<'a> Row<'a> {
+    #[cfg(test)]
+    pub(crate) fn new(json: &'a Value) -> Self {
+        Self(json)
+    }
+
+    /// A number; NaN where there is none, which no plot draws.
+    pub(crate) fn number(self, name: &str) -> f64 {
+        self.0[name].as_f64().unwrap_or(f64::NAN)
+    }
+
+    /// A count.
+    pub(crate) fn count(self, name: &str) -> u64 {
+        self.0[name].as_u64().unwrap_or_default()
+    }
+
+    /// A text; empty where there is none.
+    pub(crate) fn text(self, name: &str) -> &'a str {
+        self.0[name].as_str().unwrap_or_default()
+    }
+
+    /// The object `name`.
+    pub(crate) fn of(self, name: &str) -> Self {
+        Self(&self.0[name])
+    }
+
+    /// The objects of the list `name`; none where it is absent.
+    pub(crate) fn rows(self, name: &str) -> Vec<Self> {
+        self.0[name].as_array().into_iter().flatten().map(Self).collect()
+    }
+}

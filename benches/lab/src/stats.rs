@@ -1,0 +1,427 @@
+//! How well a codec or a format of the reference keeps vectors and their dot products, over given or random data.
+//!
+//! Every figure is that of the stored bytes: encode, decode, compare. Work is divided into chunks of
+//! fixed size whose sums are added in order, so the figures do not depend on the number of threads.
+//! Not a measure of what a model loses: that is `tqkv eval`.
+
+pub(crate) mod delta;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+use rand_distr::{Distribution, StandardNormal};
+use rayon::prelude::*;
+use serde::Serialize;
+use tqkv::Level;
+use tqkv_cli::array::{ArrayError, Vectors};
+use tqkv_core::code::Levels;
+use tqkv_core::{AnyCodec, DecodeError, EncodeError, Options, ShapeError};
+use tqkv_reference::{Choice, Coder, ReferenceError, RotationKind, theory};
+
+/// Rows per unit of work, and per stream of random numbers.
+const CHUNK: usize = 256;
+
+/// Layers whose matrices take turns where a format has one rotation a layer, at head dim 128: estimators are unbiased on
+/// average over sketches. Larger head dims, whose matrices take longer to make, have fewer.
+const LAYERS: usize = 64;
+/// Rows from which channels are learned, of formats that have them.
+const LEARNED: usize = 4096;
+
+/// What is measured.
+pub(crate) enum Subject {
+    /// A codec, on an instruction set.
+    Own(Level, Box<AnyCodec>),
+    /// A format of the reference: one coder a layer, each for [`CHUNK`] rows in turn.
+    Reference(Vec<Coder>),
+}
+
+impl Subject {
+    /// What `choice` is for `vectors`, from which channels are learned.
+    ///
+    /// # Errors
+    /// A head dim that there are no blocks of, a rotation that there is not, vectors that cannot be read.
+    pub(crate) fn new(
+        choice: Choice,
+        (level, options, rotation): (Level, Options, Option<RotationKind>),
+        vectors: &Vectors,
+    ) -> Result<Self, StatsError> {
+        let dim = vectors.dim();
+        let row = match choice {
+            Choice::Core(id) => {
+                let refused = |source| StatsError::Shape { codec: id.name(), dim, source };
+                return AnyCodec::new(id, dim, options).map(|c| Self::Own(level, c.into())).map_err(refused);
+            }
+            Choice::Reference(row) => row,
+        };
+        let layers = (LAYERS * 128 / dim).min(LAYERS).min(vectors.rows().div_ceil(CHUNK));
+        let layers = (0..layers.max(1)).into_par_iter();
+        let coders = layers.map(|layer| Coder::new(row, dim, (options.seed, layer), rotation));
+        let mut coders = coders.collect::<Result<Vec<_>, _>>()?;
+        if row.has_channels() {
+            let mut rows = vec![0f32; vectors.rows().min(LEARNED) * dim];
+            for (row, x) in rows.chunks_exact_mut(dim).enumerate() {
+                vectors.read_row(row, x).map_err(StatsError::Vectors)?;
+            }
+            coders.iter_mut().for_each(|coder| *coder = coder.learn(&rows));
+        }
+        Ok(Self::Reference(coders))
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Own(_, codec) => codec.id().name(),
+            Self::Reference(coders) => coders[0].row().name(),
+        }
+    }
+
+    fn scale_mode(&self) -> &'static str {
+        match self {
+            Self::Own(_, codec) => codec.options().scale_mode.name(),
+            Self::Reference(_) => "own",
+        }
+    }
+
+    fn dim(&self) -> usize {
+        match self {
+            Self::Own(_, codec) => codec.dim(),
+            Self::Reference(coders) => coders[0].dim(),
+        }
+    }
+
+    fn block_bytes(&self) -> usize {
+        match self {
+            Self::Own(_, codec) => codec.block_bytes(),
+            Self::Reference(coders) => coders[0].block_bytes(),
+        }
+    }
+
+    /// Encodes the rows of `x`, of which the first is row `first` of all, and decodes them again.
+    fn through(&self, first: usize, x: &[f32], decoded: &mut [f32]) -> Result<(), StatsError> {
+        let (dim, bytes) = (self.dim(), self.block_bytes());
+        let encode = |row, source| StatsError::Encode { row, source };
+        let decode = |row, source| StatsError::Decode { row, source };
+        match self {
+            Self::Own(level, codec) => {
+                let mut blocks = vec![0u8; x.len() / dim * bytes];
+                tqkv_simd::codec::encode(*level, codec, x, &mut blocks)
+                    .map_err(|failed| encode(first + failed.index, failed.error))?;
+                tqkv_simd::codec::decode(*level, codec, &blocks, decoded)
+                    .map_err(|failed| decode(first + failed.index, failed.error))
+            }
+            Self::Reference(coders) => {
+                let coder = &coders[first / CHUNK % coders.len()];
+                let mut block = vec![0u8; bytes];
+                let rows = x.chunks_exact(dim).zip(decoded.chunks_exact_mut(dim)).zip(first..);
+                for ((x, decoded), row) in rows {
+                    coder.encode(x, &mut block).map_err(|source| encode(row, source))?;
+                    coder.decode(&block, decoded).map_err(|source| decode(row, source))?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// What the mathematics says of the errors.
+    fn theory(&self) -> Theory {
+        let dim = self.dim();
+        match self {
+            Self::Own(_, codec) => {
+                let id = codec.id();
+                if !id.is_rotated() || !id.layout().has_one_scale() {
+                    return Theory::default();
+                }
+                // One scale of two bytes.
+                let rate = (8 * (self.block_bytes() - 2)) as f64 / dim as f64;
+                let scalar = matches!(id.levels(), Levels::LloydMax);
+                let expected = if scalar { theory::lloyd_max(dim, id.bits() as usize) } else { None };
+                let bound = Some(theory::error_bound(rate));
+                Theory { expected, shannon: Some(theory::shannon(rate)), bound }
+            }
+            Self::Reference(coders) => {
+                let row = coders[0].row();
+                let shannon = row.is_rotated().then(|| theory::shannon(row.rate()));
+                Theory { expected: row.expected_error(dim), shannon, bound: row.bound() }
+            }
+        }
+    }
+}
+
+/// Errors of random directions by the mathematics, relative as [`CodecStats::relative_mse`] is; none where it says nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Theory {
+    /// What scalar codes have under the norm (`raw`) by the fastest search, and what formats of the reference have.
+    pub(crate) expected: Option<f64>,
+    /// No code of that many bits has less.
+    pub(crate) shannon: Option<f64>,
+    /// The paper's bound: Theorem 2 for formats with an estimator, of the squared dot error, else Theorem 1.
+    pub(crate) bound: Option<f64>,
+}
+
+/// What one codec does to one set of vectors.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct CodecStats {
+    /// Name of the codec.
+    pub(crate) codec: &'static str,
+    /// Name of the scale mode asked for.
+    pub(crate) scale_mode: &'static str,
+    /// Bytes of one block.
+    pub(crate) bytes_per_vector: usize,
+    /// The same per coordinate, in bits.
+    pub(crate) bits_per_value: f64,
+    /// Mean of |x - x^|^2 / |x|^2 over the vectors that are not zero.
+    pub(crate) relative_mse: f64,
+    /// Mean cosine between x and x^, over the same vectors.
+    pub(crate) mean_cosine: f64,
+    /// Regression of <q, x^> on <q, x> through the origin: 1 is unbiased.
+    pub(crate) dot_slope: f64,
+    /// Vectors that are zero, which have neither a relative error nor a direction and are left out.
+    #[serde(skip)]
+    pub(crate) zero_vectors: u64,
+    /// Root mean square of <q, x^> - <q, x>, divided by that of <q, x>.
+    pub(crate) dot_error: f64,
+    /// Beside `relative_mse`, or the square of `dot_error`.
+    pub(crate) theory: Theory,
+}
+
+/// Why there are no figures.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum StatsError {
+    /// A vector that cannot be read.
+    #[error(transparent)]
+    Vectors(ArrayError),
+    /// A codec that has no blocks of the head dim.
+    #[error("codec {codec} at head dim {dim}: {source}")]
+    Shape {
+        /// Name of the codec.
+        codec: &'static str,
+        /// The head dim.
+        dim: usize,
+        /// What the codec says.
+        source: ShapeError,
+    },
+    /// A format of the reference that has none.
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+    /// A query that cannot be read.
+    #[error("queries: {0}")]
+    Queries(ArrayError),
+    /// Vectors of which none has a direction.
+    #[error("every vector is zero, accepted is one at least that is not")]
+    AllZero,
+    /// Queries against which no vector can be measured.
+    #[error("every dot product with the queries is zero, accepted are queries that are not all zero")]
+    NoProducts,
+    /// A row that the codec refuses.
+    #[error("row {row} (counted from 0) cannot be encoded: {source}")]
+    Encode {
+        /// Index of the row.
+        row: usize,
+        /// What the codec says.
+        source: EncodeError,
+    },
+    /// A block just written that the codec refuses.
+    #[error("row {row} (counted from 0) cannot be decoded: {source}")]
+    Decode {
+        /// Index of the row.
+        row: usize,
+        /// What the codec says.
+        source: DecodeError,
+    },
+    /// Vectors and queries, or vectors and codec, of different lengths.
+    #[error("{what} have {found} coordinates, the vectors have {expected}")]
+    Dim {
+        /// What does not fit.
+        what: &'static str,
+        /// Its coordinates.
+        found: usize,
+        /// Those of the vectors.
+        expected: usize,
+    },
+}
+
+/// Sums over some rows; all that the figures are made of.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    rows: f64,
+    zeros: u64,
+    relative: f64,
+    cosine: f64,
+    truth_squared: f64,
+    score_truth: f64,
+    error_squared: f64,
+}
+
+impl Sums {
+    fn add(mut self, other: Self) -> Self {
+        self.rows += other.rows;
+        self.zeros += other.zeros;
+        self.relative += other.relative;
+        self.cosine += other.cosine;
+        self.truth_squared += other.truth_squared;
+        self.score_truth += other.score_truth;
+        self.error_squared += other.error_squared;
+        self
+    }
+
+    fn row(&mut self, x: &[f32], decoded: &[f32]) {
+        let (mut xx, mut xd, mut dd, mut ee) = (0f64, 0f64, 0f64, 0f64);
+        for (&x, &d) in x.iter().zip(decoded) {
+            let (x, d) = (f64::from(x), f64::from(d));
+            xx += x * x;
+            xd += x * d;
+            dd += d * d;
+            ee += (x - d) * (x - d);
+        }
+        if xx == 0.0 {
+            self.zeros += 1;
+            return;
+        }
+        self.rows += 1.0;
+        self.relative += ee / xx;
+        if dd > 0.0 {
+            self.cosine += xd / (xx * dd).sqrt();
+        }
+    }
+
+    fn query(&mut self, truth: f32, error: f32) {
+        let (truth, error) = (f64::from(truth), f64::from(error));
+        self.truth_squared += truth * truth;
+        self.score_truth += (truth + error) * truth;
+        self.error_squared += error * error;
+    }
+}
+
+/// Measures `subject` on `vectors` against `queries`, both [.., dim]; calls `progress` with the number
+/// of rows done since its last call, from any thread.
+///
+/// Cost: rows * (encode +
+/// decode + queries * 2 dim) on all threads of the current rayon pool.
+///
+/// # Errors
+/// Rows that hold NaN or infinity, rows that the codec refuses, lengths that differ, nothing to measure.
+pub(crate) fn measure(
+    subject: &Subject,
+    vectors: &Vectors,
+    queries: &Vectors,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<CodecStats, StatsError> {
+    let dim = vectors.dim();
+    for (what, found) in [("the queries", queries.dim()), ("the codec's blocks", subject.dim())] {
+        if found != dim {
+            return Err(StatsError::Dim { what, found, expected: dim });
+        }
+    }
+    let mut flat = vec![0f32; queries.rows() * dim];
+    for (row, out) in flat.chunks_exact_mut(dim).enumerate() {
+        queries.read_row(row, out).map_err(StatsError::Queries)?;
+    }
+    let chunks = (0..vectors.rows().div_ceil(CHUNK)).into_par_iter();
+    let parts: Vec<Result<Sums, StatsError>> = chunks
+        .map(|chunk| {
+            let rows = chunk * CHUNK..((chunk + 1) * CHUNK).min(vectors.rows());
+            let done = rows.len() as u64;
+            let sums = measure_rows(subject, vectors, &flat, rows);
+            progress(done);
+            sums
+        })
+        .collect();
+    // In the order of the rows: the same sums, and the same first error, with any number of threads.
+    let mut sums = Sums::default();
+    for part in parts {
+        sums = sums.add(part?);
+    }
+    if sums.rows == 0.0 {
+        return Err(StatsError::AllZero);
+    }
+    if sums.truth_squared == 0.0 {
+        return Err(StatsError::NoProducts);
+    }
+    let bytes = subject.block_bytes();
+    Ok(CodecStats {
+        codec: subject.name(),
+        scale_mode: subject.scale_mode(),
+        bytes_per_vector: bytes,
+        bits_per_value: (8 * bytes) as f64 / dim as f64,
+        relative_mse: sums.relative / sums.rows,
+        mean_cosine: sums.cosine / sums.rows,
+        zero_vectors: sums.zeros,
+        dot_slope: sums.score_truth / sums.truth_squared,
+        dot_error: (sums.error_squared / sums.truth_squared).sqrt(),
+        theory: subject.theory(),
+    })
+}
+
+fn measure_rows(
+    subject: &Subject,
+    vectors: &Vectors,
+    queries: &[f32],
+    rows: std::ops::Range<usize>,
+) -> Result<Sums, StatsError> {
+    let dim = vectors.dim();
+    let (first, count) = (rows.start, rows.len());
+    let (mut x, mut decoded) = (vec![0f32; count * dim], vec![0f32; count * dim]);
+    let mut difference = vec![0f32; dim];
+    for (row, x) in rows.zip(x.chunks_exact_mut(dim)) {
+        vectors.read_row(row, x).map_err(StatsError::Vectors)?;
+    }
+    subject.through(first, &x, &mut decoded)?;
+    let mut sums = Sums::default();
+    for (x, decoded) in x.chunks_exact(dim).zip(decoded.chunks_exact(dim)) {
+        sums.row(x, decoded);
+        for ((e, d), x) in difference.iter_mut().zip(decoded).zip(x) {
+            *e = d - x;
+        }
+        for query in queries.chunks_exact(dim) {
+            // The error's own dot: the difference of two nearly equal dots would drown in rounding.
+            sums.query(dot(query, x), dot(query, &difference));
+        }
+    }
+    Ok(sums)
+}
+
+/// Dot product in f32 with eight partial sums, which the compiler keeps in vector registers.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let (a8, a1) = a.as_chunks::<8>();
+    let (b8, b1) = b.as_chunks::<8>();
+    let mut sums = [0f32; 8];
+    for (a, b) in a8.iter().zip(b8) {
+        for i in 0..8 {
+            sums[i] += a[i] * b[i];
+        }
+    }
+    let tail: f32 = a1.iter().zip(b1).map(|(a, b)| a * b).sum();
+    sums.iter().sum::<f32>() + tail
+}
+
+/// `rows` random directions: unit vectors of `dim` coordinates, uniform on the sphere, the same for
+/// the same seed with any number of threads.
+///
+/// # Errors
+/// [`ArrayError::Length`] where `dim` is 0.
+pub(crate) fn random_directions(rows: usize, dim: usize, seed: u64) -> Result<Vectors, ArrayError> {
+    let mut values = vec![0f32; rows * dim];
+    values.par_chunks_mut((CHUNK * dim).max(1)).enumerate().for_each(|(chunk, values)| {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_stream(chunk as u64);
+        for row in values.chunks_exact_mut(dim) {
+            direction(&mut rng, row);
+        }
+    });
+    Vectors::from_vec(values, dim)
+}
+
+fn direction(rng: &mut ChaCha8Rng, row: &mut [f32]) {
+    let mut norm = 0f64;
+    for x in row.iter_mut() {
+        let sample: f64 = StandardNormal.sample(rng);
+        *x = sample as f32;
+        norm += sample * sample;
+    }
+    let inverse = 1.0 / norm.sqrt();
+    for x in row {
+        *x = (f64::from(*x) * inverse) as f32;
+    }
+}
+
+#[cfg(test)]
+mod tests;

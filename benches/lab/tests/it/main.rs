@@ -1,0 +1,22 @@
+//! The `tqkv-lab` command: what it measures, draws and refuses; and what documents say of it and of `tqkv`.
+
+#[path = "../../../../host/cli/tests/it/arrays.rs"]
+mod arrays;
+mod compare;
+mod documents;
+mod eval;
+mod figures;
+#[cfg(unix)]
+#[path = "../../../../host/cli/tests/it/kill.rs"]
+mod kill;
+mod needle;
+mod plots;
+mod product;
+mod shell;
+mod stats;
+#[path = "../../../../host/cli/tests/it/support.rs"]
+mod support;
+mod tools;
+
+/// What the tests run.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_tqkv-lab");

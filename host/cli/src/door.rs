@@ -1,0 +1,81 @@
+//! The door to `tqkv-lab`: commands and options that are of that program.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process;
+
+use crate::error::CliError;
+use crate::program::CommonArgs;
+
+/// Below the help of `tqkv`.
+pub(crate) const HELP: &str = "Experiments are commands of tqkv-lab, a program of its own: report, stats, needle, compare, codebook, \
+sweep, and eval on variants of a model. `cargo install --path benches/lab` builds it; `tqkv report` runs it where it is.";
+
+/// Where the other program is to be had.
+const BUILD: &str = "`cargo install --path benches/lab --locked` in a checkout builds it";
+
+/// Options that commands of `tqkv` share with commands of `tqkv-lab` but for these.
+const OPTIONS: [(&str, &str); 4] = [
+    ("--storage", "tqkv-lab eval"),
+    ("--biased-keys", "tqkv-lab eval"),
+    ("--outlier-variant", "tqkv-lab eval"),
+    ("--sweep", "tqkv-lab sweep"),
+];
+
+/// The command of `tqkv-lab` that has an option which none of this program has.
+pub(crate) fn owner_of(option: &str) -> Option<&'static str> {
+    OPTIONS.iter().find(|(name, _)| *name == option).map(|(_, owner)| *owner)
+}
+
+/// What a command of `tqkv-lab` is to do.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
+pub(crate) struct Args {
+    /// Its arguments.
+    #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
+}
+
+/// Runs `tqkv-lab NAME` in the place of this process, where there is such a program.
+pub(crate) fn run(name: &str, args: &Args, common: CommonArgs) -> Result<(), CliError> {
+    let Some(lab) = find() else {
+        return Err(CliError::bad_input(format_args!(
+            "{name} is a command of tqkv-lab, which is neither beside this program nor on PATH: {BUILD}"
+        )));
+    };
+    let mut command = process::Command::new(&lab);
+    command.arg(name).args(&args.words);
+    if common.json {
+        command.arg("--json");
+    }
+    if let Some(threads) = common.threads {
+        command.args(["--threads".to_owned(), threads.to_string()]);
+    }
+    Err(replace(command, &lab))
+}
+
+/// `tqkv-lab` beside this program, or else on `PATH`.
+fn find() -> Option<PathBuf> {
+    let name = format!("tqkv-lab{}", env::consts::EXE_SUFFIX);
+    let beside = env::current_exe().ok().and_then(|own| Some(own.parent()?.to_owned()));
+    let paths = env::var_os("PATH").unwrap_or_default();
+    let folders = beside.into_iter().chain(env::split_paths(&paths));
+    folders.map(|folder| folder.join(&name)).find(|program| program.is_file())
+}
+
+/// Becomes `command`; the result says why not.
+#[cfg(unix)]
+fn replace(mut command: process::Command, lab: &std::path::Path) -> CliError {
+    use std::os::unix::process::CommandExt as _;
+    CliError::io(lab, &command.exec())
+}
+
+/// Runs `command` and ends as it does; the result says why it cannot.
+#[cfg(not(unix))]
+fn replace(mut command: process::Command, lab: &std::path::Path) -> CliError {
+    match command.status() {
+        Ok(status) => process::exit(status.code().unwrap_or(1)),
+        Err(error) => CliError::io(lab, &error),
+    }
+}

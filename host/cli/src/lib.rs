@@ -1,0 +1,64 @@
+//! The program `tqkv` as a library: what `tqkv-lab` shares with it.
+//!
+//! No stable interface: names change with the program. Caches and files are the library's (`tqkv`), models those of `tqkv-model`.
+//! One file per command in [`command`]; beside it what commands share: arguments, errors, output, sizes of caches ([`plan`]), names of
+//! codec pairs ([`preset`]) and arrays on disk ([`array`]). [`program`] runs a program of such commands.
+#![forbid(unsafe_code)]
+#![allow(
+    missing_docs,
+    reason = "fields of arguments say in their help what they are, for two programs of this workspace"
+)]
+
+pub mod args;
+pub mod array;
+pub mod cache_args;
+pub mod command;
+pub mod device;
+mod door;
+pub mod error;
+mod help;
+pub mod input;
+mod memory;
+pub mod names;
+pub mod output;
+pub mod plan;
+pub mod policy;
+pub mod preset;
+pub mod program;
+mod signals;
+pub mod target;
+mod threads;
+
+use clap::Parser;
+
+use command::Command;
+use error::CliError;
+use output::Output;
+use program::{CommonArgs, Program};
+
+/// Compress the key/value cache of a transformer, and measure what that costs and saves. Without a command,
+/// demo runs.
+#[derive(Debug, Parser)]
+#[command(name = "tqkv", version, max_term_width = 100, arg_required_else_help = false, after_help = door::HELP)]
+pub struct Tqkv {
+    #[command(flatten)]
+    common: CommonArgs,
+    /// What to do; without one, demo.
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+impl Program for Tqkv {
+    const NAME: &'static str = "tqkv";
+
+    fn common(&self) -> CommonArgs {
+        self.common
+    }
+
+    fn run(&self, out: &mut Output) -> Result<(), CliError> {
+        match &self.command {
+            Some(command) => command.run(self.common, out),
+            None => Command::demo()?.run(self.common, out),
+        }
+    }
+}
