@@ -17,7 +17,8 @@ pub fn scores(level: Level, query: &[u8], rows: &[u8], out: &mut [f32]) {
     let (rows, query) = (rows.as_chunks().0, query.as_chunks().0);
     match level.name() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a level that exists is one that this machine runs, and `Avx2` stands for AVX2, FMA and F16C.
+        // SAFETY: a level that exists is one that this machine runs, and `Avx2` stands for AVX2, FMA and
+        // F16C.
         LevelName::Avx2 => unsafe { x86::avx2(query, rows, out) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above; `AvxVnni` stands for that as well.
@@ -97,7 +98,8 @@ mod x86 {
         _mm256_sub_epi32(dpbusd(_mm256_setzero_si256(), codes, query), bias)
     }
 
-    /// `multiply` takes 32 codes (0 to 15) and 32 signed query bytes to eight partial dot products of code - 8.
+    /// `multiply` takes 32 codes (0 to 15) and 32 signed query bytes to eight partial dot products of code -
+    /// 8.
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     fn dot(row: &[Q4], query: &[Q8], multiply: impl Fn(__m256i, __m256i) -> __m256i) -> f32 {

@@ -24,7 +24,8 @@ pub(super) fn reader(calls: usize) -> Box<dyn FnMut(usize) + Send> {
 /// Lines of a stream that are read in one go.
 const RUN: usize = 4;
 
-/// Sum of all dwords, lane by lane: four additions a line with the narrowest registers, which is little beside memory.
+/// Sum of all dwords, lane by lane: four additions a line with the narrowest registers, which is little
+/// beside memory.
 fn checksum(lines: &[Line]) -> u32 {
     let (streams, _) = lines.split_at(lines.len() / STREAMS * STREAMS);
     let length = (streams.len() / STREAMS).max(1);

@@ -1,5 +1,5 @@
-//! Arbitrary bytes as a block: decoding never panics, and what decodes scores like its decode; arbitrary floats as a
-//! vector: what encodes comes back no further away than the zero vector.
+//! Arbitrary bytes as a block: decoding never panics, and what decodes scores like its decode; arbitrary
+//! floats as a vector: what encodes comes back no further away than the zero vector.
 #![no_main]
 
 mod seeds;

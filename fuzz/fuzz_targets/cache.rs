@@ -1,6 +1,6 @@
-//! A program of bytes over a few caches that share a budget: whatever they go through, every KV head of a layer is as long
-//! as what was appended, results are finite, forks and restored caches answer as their origin, what is refused changes
-//! nothing, and the budget holds.
+//! A program of bytes over a few caches that share a budget: whatever they go through, every KV head of a
+//! layer is as long as what was appended, results are finite, forks and restored caches answer as their
+//! origin, what is refused changes nothing, and the budget holds.
 #![no_main]
 
 mod caches;

@@ -1,6 +1,6 @@
-//! Every codec at every head dim, scale mode and effort. What each level of the machine writes and reads is what the portable code
-//! does, to the bit, of any floats and any blocks; and what comes back of a finite vector is as near to it as the code and
-//! the scale mode promise.
+//! Every codec at every head dim, scale mode and effort. What each level of the machine writes and reads is
+//! what the portable code does, to the bit, of any floats and any blocks; and what comes back of a finite
+//! vector is as near to it as the code and the scale mode promise.
 #![no_main]
 
 mod numbers;

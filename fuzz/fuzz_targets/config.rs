@@ -1,5 +1,5 @@
-//! Any bytes as a `config.json`: refused with a reason, or a model of which every cache can be made, at least in principle; and what its
-//! layers keep, which is read of many more files.
+//! Any bytes as a `config.json`: refused with a reason, or a model of which every cache can be made, at least
+//! in principle; and what its layers keep, which is read of many more files.
 #![no_main]
 
 mod seeds;

@@ -1,5 +1,6 @@
-//! The integer codec against the float path: any samples, exponents and scale modes. Blocks of integers decode by floats to what
-//! they decode to by integers, and are as near to the vector as the float path's own.
+//! The integer codec against the float path: any samples, exponents and scale modes. Blocks of integers
+//! decode by floats to what they decode to by integers, and are as near to the vector as the float path's
+//! own.
 #![no_main]
 
 mod seeds;
@@ -66,7 +67,8 @@ fn one<const D: usize, C: Code, const N: usize>(mode: ScaleMode, exponent: i32, 
     );
     let floats = real.map(|v| v as f32);
     let error = |y: &[f32; D]| -> f64 { real.iter().zip(y).map(|(a, b)| (a - f64::from(*b)).powi(2)).sum() };
-    // The float path searches where integers take the codes of the vector's own norm, as it does in the raw mode too.
+    // The float path searches where integers take the codes of the vector's own norm, as it does in the raw
+    // mode too.
     let theirs = [mode, ScaleMode::Raw].map(|mode| {
         let options = Options::DEFAULT.seed(42).scale_mode(mode).effort(Effort::Fast);
         let float = AnyCodec::new(C::ID, D, options).expect("a codec of integers");

@@ -1,6 +1,7 @@
-//! A program of bytes over a few caches, against the plain model of the tests, which knows the rules of a token's life and nothing of
-//! pages: what is held is to the bit what encoding the tokens in one tier after the other gives, what attention gives is f64
-//! attention over that, and lengths, counts and refusals are the model's.
+//! A program of bytes over a few caches, against the plain model of the tests, which knows the rules of a
+//! token's life and nothing of pages: what is held is to the bit what encoding the tokens in one tier after
+//! the other gives, what attention gives is f64 attention over that, and lengths, counts and refusals are the
+//! model's.
 #![no_main]
 
 #[path = "../../tests/tests/it/lives"]

@@ -1,5 +1,5 @@
-//! Arbitrary bytes as a flat model file: loading never panics; a small model of arbitrary weights, with a header and checksum that
-//! fit, computes something, and the same thing twice.
+//! Arbitrary bytes as a flat model file: loading never panics; a small model of arbitrary weights, with a
+//! header and checksum that fit, computes something, and the same thing twice.
 #![no_main]
 
 mod seeds;

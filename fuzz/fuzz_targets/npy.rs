@@ -1,5 +1,6 @@
-//! Arrays that the command reads: any bytes as a `.npy` file, mapped and piece by piece, and as a tensor of a safetensors file;
-//! and files whose header says what it should, or nearly. What says so is read to the bit, and nothing else is accepted.
+//! Arrays that the command reads: any bytes as a `.npy` file, mapped and piece by piece, and as a tensor of a
+//! safetensors file; and files whose header says what it should, or nearly. What says so is read to the bit,
+//! and nothing else is accepted.
 #![no_main]
 
 mod seeds;

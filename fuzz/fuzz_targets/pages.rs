@@ -1,6 +1,6 @@
-//! Pages of every codec, head dim and length, written in any order and over again: blocks come back as they were written,
-//! logits and sums are the portable ones to the bit on every level, and as near to the exact ones as rounding to bytes and to
-//! 14 bits can be off.
+//! Pages of every codec, head dim and length, written in any order and over again: blocks come back as they
+//! were written, logits and sums are the portable ones to the bit on every level, and as near to the exact
+//! ones as rounding to bytes and to 14 bits can be off.
 #![no_main]
 
 mod numbers;

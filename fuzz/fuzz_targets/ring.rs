@@ -1,5 +1,6 @@
-//! Bytes as the life of a ring: pushes, attention, clears, against a plain list of tokens. Slots are what the codecs write, in the
-//! order that a ring has; attention never panics, is the same twice, and is softmax over what the blocks score and decode to.
+//! Bytes as the life of a ring: pushes, attention, clears, against a plain list of tokens. Slots are what the
+//! codecs write, in the order that a ring has; attention never panics, is the same twice, and is softmax over
+//! what the blocks score and decode to.
 #![no_main]
 
 mod seeds;
@@ -86,7 +87,8 @@ fn live<const D: usize, K: Code, V: Code>(room: usize, sinks: usize, program: &[
     }
 }
 
-/// Attention with the query times 2^exponent against f64 attention over what the blocks decode to; `out` has the same exponent.
+/// Attention with the query times 2^exponent against f64 attention over what the blocks decode to; `out` has
+/// the same exponent.
 fn assert_attends<const D: usize, K: Code, V: Code>(
     q: &[i16; D],
     exponent: i32,
@@ -123,7 +125,8 @@ fn assert_attends<const D: usize, K: Code, V: Code>(
         want.iter_mut().zip(&row).for_each(|(sum, v)| *sum += weight * f64::from(*v));
         longest = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt().max(longest);
     }
-    // The weights of all, one unit of what is written, and an eighth of the smallest f16: weights are rounded as scales are.
+    // The weights of all, one unit of what is written, and an eighth of the smallest f16: weights are rounded
+    // as scales are.
     let allowed = longest * (3.0 * error + 2e-3 + plain.len() as f64 / 8192.0) + 1.5 * unit + 1e-8;
     for (got, want) in out.iter().zip(&want) {
         let want = want.clamp(-32768.0 * unit, 32767.0 * unit);

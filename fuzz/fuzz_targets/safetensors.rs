@@ -1,5 +1,5 @@
-//! A tiny checkpoint of every architecture with changes to its config, to its tables of contents, to its numbers, and with weights that
-//! are said to be codes: refused with a reason, or a model that reads a text.
+//! A tiny checkpoint of every architecture with changes to its config, to its tables of contents, to its
+//! numbers, and with weights that are said to be codes: refused with a reason, or a model that reads a text.
 #![no_main]
 
 mod seeds;
@@ -11,7 +11,8 @@ use std::sync::LazyLock;
 use tqkv_core::{CodecId, HEAD_DIMS};
 use tqkv_model::{Config, Model};
 
-/// Positions for which tables are worth making, and layers that are worth reading: numbers of the file say how many.
+/// Positions for which tables are worth making, and layers that are worth reading: numbers of the file say
+/// how many.
 const MOST: usize = 1 << 12;
 
 #[derive(Arbitrary, Debug)]

@@ -1,6 +1,6 @@
-//! Bytes as a snapshot: as they are, as the chunks of one whose lengths and CRCs are right, and as changes to a good one
-//! whose CRCs are mended. None makes a panic; one that is refused leaves the cache's answers as they were to the bit; one that
-//! is accepted can be attended to, appended to, cut back and written again.
+//! Bytes as a snapshot: as they are, as the chunks of one whose lengths and CRCs are right, and as changes to
+//! a good one whose CRCs are mended. None makes a panic; one that is refused leaves the cache's answers as
+//! they were to the bit; one that is accepted can be attended to, appended to, cut back and written again.
 #![no_main]
 
 mod caches;

@@ -1,6 +1,6 @@
-//! Bytes as a chunk of the storage tier, as an archive and as a basis: as they are, and as changes to good ones whose checksums are
-//! mended. None makes a panic; a chunk that is accepted says what it holds, a cache takes up a whole archive or nothing, and a basis
-//! that is accepted is written as it was read.
+//! Bytes as a chunk of the storage tier, as an archive and as a basis: as they are, and as changes to good
+//! ones whose checksums are mended. None makes a panic; a chunk that is accepted says what it holds, a cache
+//! takes up a whole archive or nothing, and a basis that is accepted is written as it was read.
 #![no_main]
 
 mod seeds;

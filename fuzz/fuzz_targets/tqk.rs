@@ -1,5 +1,5 @@
-//! Arbitrary bytes as a `.tqk` file, as they are and with checksums that are right: streaming and random access never panic and
-//! agree on what the file holds, and written again it is the same file.
+//! Arbitrary bytes as a `.tqk` file, as they are and with checksums that are right: streaming and random
+//! access never panic and agree on what the file holds, and written again it is the same file.
 #![no_main]
 
 mod seeds;

@@ -154,8 +154,8 @@ impl Attention {
         device.grow(&mut self.rotated, rows * heads * self.head_dim)
     }
 
-    /// Attends with the query tokens of a batch: `queries`, `out` are [rows, num_heads, head_dim]. Rows that see no
-    /// token get zeros.
+    /// Attends with the query tokens of a batch: `queries`, `out` are [rows, num_heads, head_dim]. Rows that
+    /// see no token get zeros.
     ///
     /// # Safety
     /// Every buffer is as large as its shape says, and every page number in use is inside the pools.
@@ -217,7 +217,8 @@ impl Attention {
     }
 }
 
-/// A launch of the merge: few warps, which wait for memory, so each is a block and has a multiprocessor for itself.
+/// A launch of the merge: few warps, which wait for memory, so each is a block and has a multiprocessor for
+/// itself.
 fn alone(count: usize) -> LaunchConfig {
     LaunchConfig { grid_dim: (count as u32, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 }
 }

@@ -163,8 +163,8 @@ pub struct Codes {
     pub encoded_per_second: f64,
 }
 
-/// Times attention over codes, cut as `cut` says or as a cache does, and the encoders on `64 * sequences` tokens, each for
-/// `seconds`.
+/// Times attention over codes, cut as `cut` says or as a cache does, and the encoders on `64 * sequences`
+/// tokens, each for `seconds`.
 ///
 /// # Errors
 /// As [`Shape::check`], and those of [`GpuCache`].

@@ -7,9 +7,11 @@ use crate::staging::Staging;
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits, sys};
 use std::sync::Arc;
 
-/// An NVIDIA GPU that can run the kernels, and the stream on which they run. Cheap to clone; clones share the stream.
+/// An NVIDIA GPU that can run the kernels, and the stream on which they run. Cheap to clone; clones share the
+/// stream.
 ///
-/// Everything happens in the order of that stream. Memory that another stream reads or writes is the caller's to order.
+/// Everything happens in the order of that stream. Memory that another stream reads or writes is the caller's
+/// to order.
 #[derive(Clone, Debug)]
 pub struct Device {
     stream: Arc<CudaStream>,
@@ -31,8 +33,9 @@ impl Device {
 
     /// The device of a stream, which an engine has already; all kernels run on it.
     ///
-    /// A context of cudarc that tracks events calls the driver for each buffer of a launch, and breaks the capture of graphs:
-    /// call its `disable_event_tracking` before the first allocation, unless several streams rely on it.
+    /// A context of cudarc that tracks events calls the driver for each buffer of a launch, and breaks the
+    /// capture of graphs: call its `disable_event_tracking` before the first allocation, unless several
+    /// streams rely on it.
     ///
     /// # Errors
     /// [`GpuError::UnsupportedArchitecture`], or what the driver reports.
@@ -47,14 +50,15 @@ impl Device {
         Ok(Self { stream, target: Arc::new(target), multiprocessors })
     }
 
-    /// The same for a stream that another library made, in the primary context of device number `ordinal` (the one that the
-    /// runtime API and PyTorch use). Dropping the device leaves the stream alone.
+    /// The same for a stream that another library made, in the primary context of device number `ordinal`
+    /// (the one that the runtime API and PyTorch use). Dropping the device leaves the stream alone.
     ///
     /// # Errors
     /// As [`Device::new`]; [`GpuError::OtherContext`] where the stream belongs to another context.
     ///
     /// # Safety
-    /// `stream` is a stream, or null, and lives as long as the device, its clones, and all that is made with them.
+    /// `stream` is a stream, or null, and lives as long as the device, its clones, and all that is made with
+    /// them.
     pub unsafe fn from_raw(ordinal: usize, stream: sys::CUstream) -> Result<Self, GpuError> {
         let context = open(ordinal)?;
         let mut its_context = std::ptr::null_mut();
@@ -70,7 +74,8 @@ impl Device {
     /// The same device with the kernels of another PTX text: to measure what another form of them would do.
     ///
     /// # Safety
-    /// `ptx` is a build of this version of `tqkv-gpu-kernels`: its kernels take the same arguments and touch what those do.
+    /// `ptx` is a build of this version of `tqkv-gpu-kernels`: its kernels take the same arguments and touch
+    /// what those do.
     #[must_use]
     pub unsafe fn with_ptx(&self, ptx: String) -> Self {
         Self { target: Arc::new(self.target.with_text(ptx)), ..self.clone() }
@@ -128,7 +133,8 @@ impl Device {
         target.load(self.context(), [name]).map(|[function]| function)
     }
 
-    /// Compiles and loads two kernels as one: blocks of row 0 of a launch run the first, those of row 1 the second.
+    /// Compiles and loads two kernels as one: blocks of row 0 of a launch run the first, those of row 1 the
+    /// second.
     pub(crate) fn pair(&self, names: [&str; 2]) -> Result<CudaFunction, GpuError> {
         self.target.pair(names)?.load(self.context(), [PAIR]).map(|[function]| function)
     }

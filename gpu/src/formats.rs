@@ -1,8 +1,8 @@
 //! Attention compiled for the formats of one cache.
 //!
-//! The committed kernels read codes of any format, and choose by an argument. The text that the driver compiles has
-//! that argument as a constant, so all that is for other formats is left out: no choice a page, fewer registers, and
-//! a tenth of the code.
+//! The committed kernels read codes of any format, and choose by an argument. The text that the driver
+//! compiles has that argument as a constant, so all that is for other formats is left out: no choice a page,
+//! fewer registers, and a tenth of the code.
 
 use tqkv_core::CodecId;
 use tqkv_gpu_kernels::args::Attend;

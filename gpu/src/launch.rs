@@ -1,4 +1,5 @@
-//! Launches: buffers and numbers under the names of [`tqkv_gpu_kernels::args`], handed over in the kernel's order.
+//! Launches: buffers and numbers under the names of [`tqkv_gpu_kernels::args`], handed over in the kernel's
+//! order.
 
 use crate::GpuError;
 use crate::device::Device;
@@ -82,8 +83,8 @@ memory! {
 /// Launches a kernel.
 ///
 /// # Safety
-/// `arguments` are the list of `kernel`'s own type (of two kernels as one, both lists), buffers as long as its fields say,
-/// and every page number in use is inside the pools.
+/// `arguments` are the list of `kernel`'s own type (of two kernels as one, both lists), buffers as long as
+/// its fields say, and every page number in use is inside the pools.
 pub(crate) unsafe fn launch<'a>(
     device: &Device,
     kernel: &CudaFunction,

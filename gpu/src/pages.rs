@@ -1,7 +1,7 @@
 //! Which page of the pool holds which tokens of which sequence.
 //!
-//! The table is the host's; the device gets a copy before a kernel that reads it. All layers share
-//! it, since their sequences have equal lengths between model steps. Sequences may share pages; who writes first to one
+//! The table is the host's; the device gets a copy before a kernel that reads it. All layers share it, since
+//! their sequences have equal lengths between model steps. Sequences may share pages; who writes first to one
 //! that others have too gets a copy.
 
 use crate::GpuError;
@@ -51,8 +51,8 @@ impl PageTable {
         }
     }
 
-    /// Makes the page of `position`, at most one behind its last token, one that only `sequence` has. Where others have it
-    /// too, `copy` takes its contents from the first page to the second.
+    /// Makes the page of `position`, at most one behind its last token, one that only `sequence` has. Where
+    /// others have it too, `copy` takes its contents from the first page to the second.
     pub(crate) fn own(
         &mut self,
         sequence: usize,

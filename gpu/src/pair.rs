@@ -1,14 +1,15 @@
 //! Two kernels as one: keys and values of a token are encoded in one launch.
 //!
-//! They are two tensors, two pools and often two codecs, and a kernel for each pair of codecs would be 64 a head dim. The
-//! text that the driver compiles holds the two that a cache needs, one behind the other, as one entry: blocks of row 0 of
-//! the grid run the first, those of row 1 the second, with the parameters of both in this order.
+//! They are two tensors, two pools and often two codecs, and a kernel for each pair of codecs would be 64 a
+//! head dim. The text that the driver compiles holds the two that a cache needs, one behind the other, as one
+//! entry: blocks of row 0 of the grid run the first, those of row 1 the second, with the parameters of both
+//! in this order.
 
 /// The name of the entry that [`side_by_side`] writes.
 pub const PAIR: &str = "side_by_side";
 
-/// A PTX text with two of its kernels as one, [`PAIR`], and no other; `None` where one of them is missing. The kernels
-/// count blocks along x only.
+/// A PTX text with two of its kernels as one, [`PAIR`], and no other; `None` where one of them is missing.
+/// The kernels count blocks along x only.
 pub fn side_by_side(text: &str, names: [&str; 2]) -> Option<String> {
     let mut kernels = text.split(".visible .entry ");
     let shared = kernels.next()?;
@@ -31,7 +32,8 @@ struct Kernel<'a> {
 }
 
 impl<'a> Kernel<'a> {
-    /// Of a text that starts with a name, if it is this one. Directives, which encoders have none of, would be lost.
+    /// Of a text that starts with a name, if it is this one. Directives, which encoders have none of, would
+    /// be lost.
     fn new(text: &'a str, name: &str) -> Option<Self> {
         let (parameters, rest) = text.strip_prefix(name)?.strip_prefix('(')?.split_once("\n)\n{")?;
         Some(Self { parameters, body: rest.split_once("\n}")?.0 })

@@ -4,14 +4,15 @@ use crate::GpuError;
 use crate::launch::WARPS;
 use crate::pages::SLOTS;
 
-/// Parts of a sequence, at most: each is written, and read again by the merge, which waits for memory once for every
-/// 16 of them at head dim 128.
+/// Parts of a sequence, at most: each is written, and read again by the merge, which waits for memory once
+/// for every 16 of them at head dim 128.
 const MOST: usize = 64;
 
 /// Pages of a part, at least, where sequences have so many.
 const LEAST_PAGES: usize = 4;
 
-/// What a part costs beside its pages, in pages: its queries are rounded and its result is written. An estimate.
+/// What a part costs beside its pages, in pages: its queries are rounded and its result is written. An
+/// estimate.
 const EDGES: usize = 1;
 
 /// How launches of attention are cut, where that is to be measured: a cache decides it for itself.
@@ -58,8 +59,8 @@ impl Cut {
 }
 
 /// Parts of each sequence of up to `longest` tokens, where `shares` warps serve a part of all sequences and
-/// `resident` warps run on the device at once: as many as make the last warp finish first, a warp taking a part's
-/// pages one after the other, and warps in turns where there are more than run at once.
+/// `resident` warps run on the device at once: as many as make the last warp finish first, a warp taking a
+/// part's pages one after the other, and warps in turns where there are more than run at once.
 fn parts(resident: usize, shares: usize, longest: usize) -> usize {
     let pages = longest.div_ceil(SLOTS).max(1);
     // Few pages: one for each warp of a block.

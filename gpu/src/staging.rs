@@ -1,7 +1,8 @@
 //! [`Staging`]: page-locked host memory, through which all that the host sends travels.
 //!
-//! A copy from other memory may be read after the call that asked for it has returned, and waits for the stream where it is
-//! large. From here it does neither: who writes here next waits for the copy, and so does who frees the memory.
+//! A copy from other memory may be read after the call that asked for it has returned, and waits for the
+//! stream where it is large. From here it does neither: who writes here next waits for the copy, and so does
+//! who frees the memory.
 
 use crate::GpuError;
 use crate::device::Device;

@@ -1,4 +1,5 @@
-//! What the crate does on this machine: with a GPU, codes, attention and every verb; without one, a clear error.
+//! What the crate does on this machine: with a GPU, codes, attention and every verb; without one, a clear
+//! error.
 // A binary of its own: no fake driver may be in its process, and it runs on machines without this repository.
 
 use tqkv_core::{CodecId, Options};
@@ -6,7 +7,8 @@ use tqkv_gpu::{Device, GpuCache, GpuError, GpuSpec, Qjl, Rows, Side, WeightDecod
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
 
-/// The device, or nothing where this machine has none and `TQKV_REQUIRE_GPU` is not 1; every other failure stops the test.
+/// The device, or nothing where this machine has none and `TQKV_REQUIRE_GPU` is not 1; every other failure
+/// stops the test.
 fn device() -> Option<Device> {
     let is_required = std::env::var("TQKV_REQUIRE_GPU").is_ok_and(|value| value == "1");
     match Device::new(0) {

@@ -1,6 +1,7 @@
-//! What the host does with a driver: on a fake one, which is late and strict, with the kernels in the interpreter of PTX; with
-//! `TQKV_REQUIRE_GPU=1` on a GPU, as far as the fake one is not what is asked.
-// A binary of its own: it loads the fake driver into its process, and runs on machines without this repository.
+//! What the host does with a driver: on a fake one, which is late and strict, with the kernels in the
+//! interpreter of PTX; with `TQKV_REQUIRE_GPU=1` on a GPU, as far as the fake one is not what is asked.
+// A binary of its own: it loads the fake driver into its process, and runs on machines without this
+// repository.
 #![cfg(target_os = "linux")]
 
 #[path = "driver/steps.rs"]
@@ -211,7 +212,8 @@ fn nothing_is_sent_from_memory_that_is_not_page_locked_and_equal_words_are_sent_
     };
     let _ = step(&mut cache);
     let second = step(&mut cache);
-    // The part of the queries is a copy of the test's, and not page-locked: one a layer, of which none is the cache's.
+    // The part of the queries is a copy of the test's, and not page-locked: one a layer, of which none is the
+    // cache's.
     assert_eq!(second.copies_in - second.pageable, 1, "one list of tokens for all layers, no page table");
     assert_eq!(second.launches, 3 * (1 + 3));
     assert_eq!(second.waits, 3, "for each layer's outcomes");

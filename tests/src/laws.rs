@@ -4,8 +4,8 @@ use crate::oracle::{dot, energy};
 use tqkv_core::code::{Layout, Levels};
 use tqkv_core::{AnyCodec, ScaleMode, f16};
 
-/// Holds a block to what its codec promises of `x`: codes of levels keep what their scale mode is named for, plain numbers and codes
-/// of even steps each coordinate.
+/// Holds a block to what its codec promises of `x`: codes of levels keep what their scale mode is named for,
+/// plain numbers and codes of even steps each coordinate.
 ///
 /// # Panics
 /// They do not, or the block does not decode.
@@ -63,7 +63,8 @@ fn largest(x: &[f32]) -> f64 {
     x.iter().fold(0.0, |most, v| most.max(f64::from(v.abs())))
 }
 
-/// The most that one coordinate of a run loses. Scales are f16: a part in 2048 of what they multiply, or 2^-25 where they are subnormal.
+/// The most that one coordinate of a run loses. Scales are f16: a part in 2048 of what they multiply, or
+/// 2^-25 where they are subnormal.
 fn step(codec: &AnyCodec, run: &[f32], own: f32) -> f64 {
     let (most, own) = (largest(run), f64::from(own.abs()));
     match codec.id().layout() {

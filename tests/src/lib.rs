@@ -1,7 +1,8 @@
-//! Shared by the tests of all crates: inputs, exact oracles, laws that hold of any input, and how much is covered.
+//! Shared by the tests of all crates: inputs, exact oracles, laws that hold of any input, and how much is
+//! covered.
 //!
-//! Tests live in `tests/it/`, one file a subject. Golden files are in `vectors/`; `cargo xtask vectors` writes
-//! them and a test compares.
+//! Tests live in `tests/it/`, one file a subject. Golden files are in `vectors/`; `cargo xtask vectors`
+//! writes them and a test compares.
 
 pub mod golden;
 pub mod inputs;

@@ -1,4 +1,5 @@
-//! How much the tests cover: by default the head dims in use and one codec of each layout, with `TQKV_EXHAUSTIVE=1` everything.
+//! How much the tests cover: by default the head dims in use and one codec of each layout, with
+//! `TQKV_EXHAUSTIVE=1` everything.
 //!
 //! `TQKV_TEST_DIMS` (numbers with commas between) names the head dims itself, for emulators.
 
@@ -18,7 +19,8 @@ pub fn extent<T>(usual: T, whole: T) -> T {
     if is_exhaustive() { whole } else { usual }
 }
 
-/// Whether case `number` has its turn at shape `shape` of `shapes`: by default each case is run at one of them.
+/// Whether case `number` has its turn at shape `shape` of `shapes`: by default each case is run at one of
+/// them.
 pub fn is_turn(number: usize, shape: usize, shapes: usize) -> bool {
     is_exhaustive() || number % shapes == shape % shapes
 }

@@ -1,5 +1,5 @@
-//! The hot path of a cache takes no memory from the heap: not to attend, and to append only where a page begins, grows (in a
-//! short cache, a quarter at a time) or ends.
+//! The hot path of a cache takes no memory from the heap: not to attend, and to append only where a page
+//! begins, grows (in a short cache, a quarter at a time) or ends.
 // A binary of its own: counting takes the place of the allocator of the whole program.
 #![allow(missing_docs, reason = "a test crate")]
 

@@ -1,8 +1,10 @@
-//! Encoded keys and a cache in an object store: `cargo run --release --features objects --bin objects -- URL`.
+//! Encoded keys and a cache in an object store:
+//! `cargo run --release --features objects --bin objects -- URL`.
 //!
-//! URL names a folder of a store, as `file:///tmp/folder`, `memory:///` or, with the feature `s3`, `s3://bucket/folder`; what else a store must know comes from
-//! its variables (`AWS_ENDPOINT`, `AWS_ACCESS_KEY_ID`, ..). Writes 100,000 vectors as a `.tqk` file, reads some of them back by range, and takes a
-//! cache of 8,192 tokens there and back.
+//! URL names a folder of a store, as `file:///tmp/folder`, `memory:///` or, with the feature `s3`,
+//! `s3://bucket/folder`; what else a store must know comes from its variables (`AWS_ENDPOINT`,
+//! `AWS_ACCESS_KEY_ID`, ..). Writes 100,000 vectors as a `.tqk` file, reads some of them back by range, and
+//! takes a cache of 8,192 tokens there and back.
 
 use anyhow::{Context, Result, ensure};
 use std::io::Cursor;

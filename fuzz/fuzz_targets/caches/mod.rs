@@ -1,4 +1,5 @@
-//! What the targets of the cache share: specs that reach every kind of page, tokens, and what a cache answers.
+//! What the targets of the cache share: specs that reach every kind of page, tokens, and what a cache
+//! answers.
 
 #![allow(dead_code, reason = "each target uses some of it")]
 

@@ -1,4 +1,5 @@
-//! Seeds get through the readers: with `TQKV_SEEDS=1` what is run is a seed, and a reader that refuses it ends the run.
+//! Seeds get through the readers: with `TQKV_SEEDS=1` what is run is a seed, and a reader that refuses it
+//! ends the run.
 
 use std::fmt::Display;
 use std::sync::LazyLock;

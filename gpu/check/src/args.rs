@@ -16,8 +16,9 @@ pub struct CheckArgs {
     /// Measure
     #[arg(long)]
     pub(crate) speed: bool,
-    /// What to measure: sequences, tokens of each, KV heads, query heads a KV head, head dim; sequences are halved until f16
-    /// fits half of the memory [default: 64 sequences of 32768 tokens in several forms, and one sequence]
+    /// What to measure: sequences, tokens of each, KV heads, query heads a KV head, head dim; sequences are
+    /// halved until f16 fits half of the memory [default: 64 sequences of 32768 tokens in several forms, and
+    /// one sequence]
     #[arg(long = "shape", value_name = "SxTxHxGxD", value_delimiter = ',', value_parser = shape)]
     shapes: Vec<Shape>,
     /// Only these codecs [default: all that have kernels]
@@ -26,13 +27,15 @@ pub struct CheckArgs {
     /// How long to measure each time
     #[arg(long, value_name = "SECONDS", default_value = "0.3", value_parser = seconds)]
     pub(crate) seconds: f64,
-    /// Measure attention over codes with so many parts of each sequence, and warps of a block [default: as a cache does]
+    /// Measure attention over codes with so many parts of each sequence, and warps of a block [default: as a
+    /// cache does]
     #[arg(long, value_name = "PARTSxWARPS", value_parser = cut)]
     pub(crate) cut: Option<Cut>,
     /// Vectors to encode for each codec and head dim
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub(crate) vectors: usize,
-    /// Kernels of this file instead of the program's own: a build of the same source, whose kernels are trusted as a program is
+    /// Kernels of this file instead of the program's own: a build of the same source, whose kernels are
+    /// trusted as a program is
     #[arg(long, value_name = "FILE")]
     pub(crate) ptx: Option<PathBuf>,
     /// Number of the GPU, from 0

@@ -1,5 +1,5 @@
-//! What `tqkv gpu-check` and `cargo xtask gpu-check` do: codes against the portable codec, attention against f64, and times
-//! beside f16 and the bandwidth of the memory. A row is written as soon as it is measured.
+//! What `tqkv gpu-check` and `cargo xtask gpu-check` do: codes against the portable codec, attention against
+//! f64, and times beside f16 and the bandwidth of the memory. A row is written as soon as it is measured.
 //!
 //! | what | file |
 //! | --- | --- |
@@ -45,7 +45,8 @@ pub fn open(args: &CheckArgs) -> Result<Device, GpuError> {
     Device::new(args.gpu)
 }
 
-/// Checks and measures; `write` gets each line when it is known, an object each with `json`. Returns whether all is right.
+/// Checks and measures; `write` gets each line when it is known, an object each with `json`. Returns whether
+/// all is right.
 ///
 /// # Errors
 /// What the device reports, or `write`.

@@ -29,7 +29,8 @@ const PAIRS: [Pair; 11] = [
     (T2, T4, 256, 2),
 ];
 
-/// The pairs of these codecs; one that is in none of them is attended with itself, so that each that is asked for is checked.
+/// The pairs of these codecs; one that is in none of them is attended with itself, so that each that is asked
+/// for is checked.
 pub(crate) fn pairs(codecs: &[CodecId]) -> Vec<Pair> {
     let mut pairs: Vec<Pair> = PAIRS.to_vec();
     pairs.retain(|(key, value, ..)| codecs.contains(key) && codecs.contains(value));

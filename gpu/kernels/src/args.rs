@@ -1,9 +1,9 @@
 //! What the kernels take: one list a kernel, and everything else is made of it.
 //!
-//! A list becomes the type by which bodies, launches and tests name the arguments, the order in which a launch
-//! and the PTX interpreter hand them over, and the parameters of the entry point. To add an argument, add a row:
-//! the compiler then names every place that has to say what it is. The parameters of an entry stay scalars and
-//! pointers, which the compiler knows to be of global memory.
+//! A list becomes the type by which bodies, launches and tests name the arguments, the order in which a
+//! launch and the PTX interpreter hand them over, and the parameters of the entry point. To add an argument,
+//! add a row: the compiler then names every place that has to say what it is. The parameters of an entry stay
+//! scalars and pointers, which the compiler knows to be of global memory.
 //!
 //! Shapes are [outer, .., inner]; `32 G` is the head dim.
 
@@ -150,7 +150,8 @@ macro_rules! with_arguments {
         $then! { $with Attend {
             /// Parts that a sequence is split into.
             parts: Word,
-            /// [rows, num_kv_heads * group, 32 G] in f32, as `rotate_queries` leaves them; a row is a query token.
+            /// [rows, num_kv_heads * group, 32 G] in f32, as `rotate_queries` leaves them; a row is a query
+            /// token.
             queries: Memory,
             /// KV heads of a token.
             num_kv_heads: Word,

@@ -2,10 +2,10 @@
 //!
 //! Where several heads share codes, [`crate::tensor`] attends.
 //!
-//! A thread owns 32 coordinates of one key, so `G` threads share a key and a warp takes `32 / G`
-//! keys a step: each reads its 32 codes with one or two wide loads, or a word of each plane of a
-//! trellis code (the warp reads one contiguous run), and query and accumulator stay in registers. Every key slot of the warp keeps an online
-//! softmax of its own; slots are merged once at the end of the warp's part, parts by a second
+//! A thread owns 32 coordinates of one key, so `G` threads share a key and a warp takes `32 / G` keys a step:
+//! each reads its 32 codes with one or two wide loads, or a word of each plane of a trellis code (the warp
+//! reads one contiguous run), and query and accumulator stay in registers. Every key slot of the warp keeps
+//! an online softmax of its own; slots are merged once at the end of the warp's part, parts by a second
 //! kernel ([`crate::merge`]), which also rotates back. Values are accumulated in the rotated domain.
 //!
 //! ```text
@@ -31,8 +31,8 @@ pub(crate) const LOWEST: f32 = -1e30;
 /// Floats before the accumulator in a partial result: maximum, sum, two unused.
 pub const PARTIAL_HEADER: u32 = 4;
 
-/// The attention kernel for keys and values of these formats, `group` query heads a KV head, and how many query
-/// heads share a warp: entry `{name}_d{head_dim}_r{heads}`.
+/// The attention kernel for keys and values of these formats, `group` query heads a KV head, and how many
+/// query heads share a warp: entry `{name}_d{head_dim}_r{heads}`.
 pub fn kernel(formats: [u32; 2], group: u32) -> (&'static str, u32) {
     let any = |test: fn(u32) -> bool| formats.iter().any(|&format| test(format));
     if any(|format| format == page::HALF_BITS) {

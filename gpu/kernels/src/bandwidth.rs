@@ -6,7 +6,8 @@ use crate::threads::Threads;
 /// Bytes that a warp reads at once.
 pub const RUN_BYTES: usize = 4096;
 
-/// Reads run `warp` of every `warps` runs, and writes the exclusive or of all words of each thread, so that none is left out.
+/// Reads run `warp` of every `warps` runs, and writes the exclusive or of all words of each thread, so that
+/// none is left out.
 #[inline(always)]
 pub fn read_bytes<T: Threads>(warp: u32, args: ReadBytes<T::Memory>) {
     if warp >= args.warps {

@@ -18,7 +18,8 @@ pub(crate) fn unrotate<T: Threads, const G: usize>(signs: T::Memory, y: &mut [La
     }
 }
 
-/// What the levels of the block with the scale at `offset` are multiplied by: scale times unit, as on the CPU.
+/// What the levels of the block with the scale at `offset` are multiplied by: scale times unit, as on the
+/// CPU.
 #[inline(always)]
 pub(crate) fn scale<T: Threads, F: Blocks<G>, const G: usize>(home: T::Memory, offset: u32) -> f32 {
     T::uniform(T::map(T::load_u16(home, T::splat(offset)), T::from_half)) * F::UNIT

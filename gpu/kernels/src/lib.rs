@@ -23,8 +23,8 @@
 //! | `qjl_sketch`, `qjl_correct` | [`qjl`] |
 //! | `read_bytes`, a yardstick | [`bandwidth`] |
 //!
-//! Every warp works alone: no kernel uses shared memory, a barrier of the block or an atomic, so there
-//! is no race between warps to find; within one, only [`viterbi`] passes data through memory. When not to use it:
+//! Every warp works alone: no kernel uses shared memory, a barrier of the block or an atomic, so there is no
+//! race between warps to find; within one, only [`viterbi`] passes data through memory. When not to use it:
 //! this crate computes nothing on its own; `tqkv-gpu` loads and launches the PTX that it is built to.
 #![no_std]
 #![cfg_attr(target_arch = "nvptx64", allow(internal_features, reason = "the target's own intrinsics"))]

@@ -1,8 +1,8 @@
 //! `attend_merge`: the parts of a sequence become one result, which is rotated back.
 //!
-//! A warp merges the parts of one query head. What bounds it is how often it waits for memory, so 64 headers are read
-//! at once, a part in each thread, and then 64 words a thread of the accumulators: of 64 parts of head dim 128 it waits
-//! five times. Parts are made by [`crate::attend`] and [`crate::tensor`].
+//! A warp merges the parts of one query head. What bounds it is how often it waits for memory, so 64 headers
+//! are read at once, a part in each thread, and then 64 words a thread of the accumulators: of 64 parts of
+//! head dim 128 it waits five times. Parts are made by [`crate::attend`] and [`crate::tensor`].
 
 use crate::args::AttendMerge;
 use crate::attend::{LOWEST, PARTIAL_HEADER};

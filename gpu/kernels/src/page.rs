@@ -21,7 +21,8 @@ pub const HALF_BITS: u32 = 16;
 /// What is added to the width of a trellis code to make its format.
 const PLANES: u32 = 32;
 
-/// The number by which launches tell attention how rows lie: a tag of the layout, so codecs of one layout share it.
+/// The number by which launches tell attention how rows lie: a tag of the layout, so codecs of one layout
+/// share it.
 ///
 /// # Panics
 /// No kernel reads the layout.

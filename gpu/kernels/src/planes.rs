@@ -1,8 +1,8 @@
 //! Levels as bytes, which is how tensor cores multiply them.
 //!
-//! A level is one signed byte times a unit, in every code. The bytes of 8 levels are a small table in two registers,
-//! and four codes become four bytes by one byte permutation whose choice is the codes themselves. 16 levels are two
-//! look-ups and a choice by the codes' top bits, 32 are four.
+//! A level is one signed byte times a unit, in every code. The bytes of 8 levels are a small table in two
+//! registers, and four codes become four bytes by one byte permutation whose choice is the codes themselves.
+//! 16 levels are two look-ups and a choice by the codes' top bits, 32 are four.
 
 use crate::page::{self, format};
 use crate::tables::{self, Words};
@@ -54,7 +54,8 @@ impl Planes {
         [look_up(codes), look_up(codes >> 2)]
     }
 
-    /// Levels of 16 codes of 2 bits, bytes of two tokens in turn: pairs of the even codes, then of the odd ones.
+    /// Levels of 16 codes of 2 bits, bytes of two tokens in turn: pairs of the even codes, then of the odd
+    /// ones.
     #[inline(always)]
     pub(crate) fn of_paired_twos<T: Threads>(&self, codes: u32) -> [u32; 4] {
         let ([a, b], [c, d]) =
@@ -127,8 +128,8 @@ fn top_bits<T: Threads>(nibbles: u32) -> Bytes {
     [T::permute(even, nibbles, 0xd9c8), T::permute(even, nibbles, 0xfbea)]
 }
 
-/// The upper half of a word, as a permutation: written as a shift, the compiler moves it before the mask of the
-/// nibbles, and masks both halves.
+/// The upper half of a word, as a permutation: written as a shift, the compiler moves it before the mask of
+/// the nibbles, and masks both halves.
 #[inline(always)]
 fn upper<T: Threads>(word: u32) -> u32 {
     T::permute(word, 0, 0x4432)

@@ -1,5 +1,5 @@
-//! How attention reads codes: the core's types, as runs of words for plain cores and as units of 8 codes for tensor
-//! cores.
+//! How attention reads codes: the core's types, as runs of words for plain cores and as units of 8 codes for
+//! tensor cores.
 
 use crate::codecs::CODECS;
 use crate::page;
@@ -14,8 +14,8 @@ pub(crate) trait Reader: Code {
     /// Reads a thread's 32 coordinates of the row at `row`.
     fn fetch<T: Threads, const G: usize>(home: T::Memory, row: T::Of<u32>) -> T::Of<[u32; 8]>;
 
-    /// Calls `f(i, level)` for these coordinates, in the order of [`crate::rows::Rows::each`]. `table`: one level in
-    /// each thread.
+    /// Calls `f(i, level)` for these coordinates, in the order of [`crate::rows::Rows::each`]. `table`: one
+    /// level in each thread.
     fn each<T: Threads, const G: usize>(
         words: T::Of<[u32; 8]>,
         table: T::Of<f32>,
@@ -32,7 +32,8 @@ pub(crate) trait Reader: Code {
     /// Levels of the 8 codes of a unit, in the order of [`crate::planes::coordinate`].
     fn bytes<T: Threads>(planes: &Planes, words: &Words, unit: usize) -> Bytes;
 
-    /// Levels of the 8 codes of a unit of two tokens: a word for two coordinates, two bytes of it the first token's.
+    /// Levels of the 8 codes of a unit of two tokens: a word for two coordinates, two bytes of it the first
+    /// token's.
     #[inline(always)]
     fn pairs<T: Threads>(planes: &Planes, words: [&Words; 2], unit: usize) -> [u32; 4] {
         let [first, second] = words.map(|words| Self::bytes::<T>(planes, words, unit));
@@ -40,8 +41,8 @@ pub(crate) trait Reader: Code {
     }
 }
 
-/// Codes side by side: the code, the levels of a unit, and those of a unit of two tokens, where codes are sooner
-/// paired than levels.
+/// Codes side by side: the code, the levels of a unit, and those of a unit of two tokens, where codes are
+/// sooner paired than levels.
 macro_rules! side_by_side {
     ($($code:ident $bytes:expr $(, $pairs:expr)?;)*) => { $(
         impl Reader for $code {
@@ -160,7 +161,8 @@ pub(crate) mod formats {
     pub(crate) const T4: u32 = format(code::T4::LAYOUT);
 }
 
-/// Every codec with kernels has a code that stands for its layout below, so the last arm is that of bytes alone.
+/// Every codec with kernels has a code that stands for its layout below, so the last arm is that of bytes
+/// alone.
 const _: () = {
     let mut i = 0;
     while i < CODECS.len() {
@@ -171,8 +173,8 @@ const _: () = {
     }
 };
 
-/// `with_reader!(format, trellis, C => body)`: the body with the type of the code that stands for a format; of
-/// trellis codes where the constant `trellis` says that there may be one.
+/// `with_reader!(format, trellis, C => body)`: the body with the type of the code that stands for a format;
+/// of trellis codes where the constant `trellis` says that there may be one.
 macro_rules! with_reader {
     ($format:expr, $trellis:expr, $code:ident => $body:expr) => {{
         use crate::reader::formats;

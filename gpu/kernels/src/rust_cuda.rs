@@ -1,11 +1,14 @@
-//! The device by way of the crate `cuda_std`, for the back end of the Rust CUDA project (feature `rust-cuda`).
+//! The device by way of the crate `cuda_std`, for the back end of the Rust CUDA project (feature
+//! `rust-cuda`).
 //!
-//! A second implementation of [`Threads`], so the bodies are the same. What `cuda_std` 0.2.2 has is taken from it: thread numbers
-//! and the warp's barrier. It has no shuffle, vote or matrix product. Shuffles are a symbol that the back end's own library defines,
-//! the rest is assembly, which only a device's compiler takes.
+//! A second implementation of [`Threads`], so the bodies are the same. What `cuda_std` 0.2.2 has is taken
+//! from it: thread numbers and the warp's barrier. It has no shuffle, vote or matrix product. Shuffles are a
+//! symbol that the back end's own library defines, the rest is assembly, which only a device's compiler
+//! takes.
 //!
-//! When not to use it: by default. The committed PTX is rustc's own target's. This file is type-checked on the host, as far as it
-//! is not assembly; it has not been compiled for a device, and whether that back end keeps warps converged round assembly is not known.
+//! When not to use it: by default. The committed PTX is rustc's own target's. This file is type-checked on
+//! the host, as far as it is not assembly; it has not been compiled for a device, and whether that back end
+//! keeps warps converged round assembly is not known.
 
 use crate::threads::Threads;
 #[cfg(target_os = "cuda")]
@@ -23,7 +26,8 @@ impl Place {
     /// The place at an address.
     ///
     /// # Safety
-    /// What a kernel reads and writes from here on is as large as its documentation says, and no one else's meanwhile.
+    /// What a kernel reads and writes from here on is as large as its documentation says, and no one else's
+    /// meanwhile.
     pub unsafe fn new(address: *mut u8) -> Self {
         Self(address)
     }
@@ -64,7 +68,8 @@ macro_rules! instructions {
         #[cfg(target_os = "cuda")]
         {
             let $result: $result_type;
-            // SAFETY: arithmetic and exchange of registers; bodies are converged at every exchange (module `threads`).
+            // SAFETY: arithmetic and exchange of registers; bodies are converged at every exchange (module
+            // `threads`).
             unsafe { asm!($text, $result = out($result_class) $result $(, $operand = in($class) $operand)*) };
             $result
         }
@@ -233,8 +238,8 @@ impl Threads for CudaStd {
 
     #[inline(always)]
     fn read(memory: Place, offset: u32) -> u32 {
-        // SAFETY: by the word of who made the place; the emulator checks every access of the same bodies. So for all
-        // accesses below.
+        // SAFETY: by the word of who made the place; the emulator checks every access of the same bodies. So
+        // for all accesses below.
         unsafe { memory.far(offset).cast::<u32>().read() }
     }
 

@@ -7,9 +7,9 @@ use tqkv_core::code::Levels;
 /// Words of [`tables`].
 pub const TABLE_WORDS: usize = 9;
 
-/// The levels of a codec: 32 signed bytes, over and over where there are fewer, so that the bits above a code are
-/// of no account in a look-up, and then the bits of the unit. Of 64 levels the upper 32 are the lower ones from the
-/// end, negated. Codes that are their own levels have no bytes.
+/// The levels of a codec: 32 signed bytes, over and over where there are fewer, so that the bits above a code
+/// are of no account in a look-up, and then the bits of the unit. Of 64 levels the upper 32 are the lower
+/// ones from the end, negated. Codes that are their own levels have no bytes.
 pub fn tables(codec: &AnyCodec) -> [u32; TABLE_WORDS] {
     let levels = match codec.id().levels() {
         Levels::LloydMax | Levels::Nested => codec.codebook().map_or(&[][..], |book| book.bytes()),

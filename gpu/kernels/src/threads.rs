@@ -31,8 +31,8 @@ pub trait Threads: Copy {
     /// Bit i is thread i's.
     fn ballot(value: Self::Of<bool>) -> u32;
 
-    /// `sum + a * b` on the tensor cores, exact integers: 16 x 32 signed bytes times 32 x 8 bytes, `SIGNED` or
-    /// not, laid out over the threads as PTX's `mma.m16n8k32` says.
+    /// `sum + a * b` on the tensor cores, exact integers: 16 x 32 signed bytes times 32 x 8 bytes, `SIGNED`
+    /// or not, laid out over the threads as PTX's `mma.m16n8k32` says.
     fn multiply<const SIGNED: bool>(
         a: Self::Of<[u32; 4]>,
         b: Self::Of<[u32; 2]>,

@@ -106,8 +106,8 @@ impl<C: Code> Trellis<C> {
         [low(n0, 0), low(n1, 1), low(n2, 2), low(n3, 3), high(n0, 0), high(n1, 1), high(n2, 2), high(n3, 3)]
     }
 
-    /// Nibbles of the indices of the 8 coordinates of each unit, `UNITS` of them from `first` on; then the planes
-    /// of their fifth bit and of the sign. The row is at `row` from `home`.
+    /// Nibbles of the indices of the 8 coordinates of each unit, `UNITS` of them from `first` on; then the
+    /// planes of their fifth bit and of the sign. The row is at `row` from `home`.
     #[inline(always)]
     pub(crate) fn nibbles<T: Threads, const G: usize, const UNITS: usize>(
         home: T::Memory,

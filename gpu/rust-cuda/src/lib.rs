@@ -1,10 +1,10 @@
 //! The kernels of a 4-bit cache at head dim 128, as entries for the back end of the Rust CUDA project.
 //!
-//! Bodies and lists of arguments are those of `tqkv-gpu-kernels`; `CudaStd` there says what 32 threads can do. These five are what
-//! encoding, decoding and attention of one cache launch; others are one line each.
+//! Bodies and lists of arguments are those of `tqkv-gpu-kernels`; `CudaStd` there says what 32 threads can
+//! do. These five are what encoding, decoding and attention of one cache launch; others are one line each.
 //!
-//! When not to use it: to run a cache. The committed PTX is rustc's own target's; this crate is type-checked on the host and has
-//! been compiled for no device.
+//! When not to use it: to run a cache. The committed PTX is rustc's own target's; this crate is type-checked
+//! on the host and has been compiled for no device.
 #![cfg_attr(target_os = "cuda", no_std)]
 #![allow(unexpected_cfgs, reason = "`#[kernel]` asks for targets that compilers no longer know")]
 #![allow(

@@ -37,8 +37,8 @@ impl GpuCache {
         self.attend_tokens(layer, &newest, queries, out.into())
     }
 
-    /// As [`GpuCache::attend_on_device`], of some sequences: row i of `queries` and `out`, `[sequences.len(), num_heads,
-    /// head_dim]`, is for `sequences[i]`.
+    /// As [`GpuCache::attend_on_device`], of some sequences: row i of `queries` and `out`,
+    /// `[sequences.len(), num_heads, head_dim]`, is for `sequences[i]`.
     ///
     /// # Errors
     /// A sequence out of range, and as [`GpuCache::attend_on_device`].
@@ -133,8 +133,8 @@ impl GpuCache {
         self.attend_sent(layer, (tokens.len(), longest), queries, out)
     }
 
-    /// Attends with a query of each of `count` tokens, of which the device knows already; only launches, where the queries
-    /// are on the device.
+    /// Attends with a query of each of `count` tokens, of which the device knows already; only launches,
+    /// where the queries are on the device.
     pub(super) fn attend_sent(
         &mut self,
         layer: usize,

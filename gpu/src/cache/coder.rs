@@ -54,7 +54,8 @@ impl Coder {
 }
 
 impl GpuCache {
-    /// Encodes keys and values of the tokens of which the device knows; outcomes go to place `place` of those of the call.
+    /// Encodes keys and values of the tokens of which the device knows; outcomes go to place `place` of those
+    /// of the call.
     pub(super) fn encode(
         &mut self,
         layer: usize,
@@ -71,8 +72,8 @@ impl GpuCache {
         self.launch_encode(layer, place, rows, tokens)
     }
 
-    /// The kernel of [`GpuCache::encode`], both sides in one launch; host rows are in the scratch buffers already. Trellis
-    /// encoders run as often as their workspace asks for.
+    /// The kernel of [`GpuCache::encode`], both sides in one launch; host rows are in the scratch buffers
+    /// already. Trellis encoders run as often as their workspace asks for.
     fn launch_encode(
         &mut self,
         layer: usize,
@@ -119,9 +120,9 @@ impl GpuCache {
             }
             let mut config = warps(vectors.len())?;
             config.grid_dim.1 = 2;
-            // SAFETY: rows were checked to hold `tokens * heads` vectors; positions lie in pages that `place` entered in
-            // the table, and these are inside the pools; callers made `outcomes` large enough; each side's workspace is
-            // for as many vectors as it has in a launch, and launches run in order.
+            // SAFETY: rows were checked to hold `tokens * heads` vectors; positions lie in pages that `place`
+            // entered in the table, and these are inside the pools; callers made `outcomes` large enough;
+            // each side's workspace is for as many vectors as it has in a launch, and launches run in order.
             unsafe { launch(&self.device, &self.encode, arguments, config) }?;
         }
         Ok(())

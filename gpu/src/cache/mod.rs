@@ -172,8 +172,9 @@ impl GpuCache {
         self.layers[0].lengths.iter().all(|&length| length == 0)
     }
 
-    /// Makes `to`, which is empty, a copy of the first `len` tokens of `from`, or of as many as there are, in every layer. Both
-    /// use the same pages, until one of them writes to the last: the writer gets a copy of that page. Costs no device work now.
+    /// Makes `to`, which is empty, a copy of the first `len` tokens of `from`, or of as many as there are, in
+    /// every layer. Both use the same pages, until one of them writes to the last: the writer gets a copy of
+    /// that page. Costs no device work now.
     ///
     /// # Errors
     /// [`GpuError::SequenceOutOfRange`], [`GpuError::NotEmpty`].
@@ -192,8 +193,8 @@ impl GpuCache {
         Ok(())
     }
 
-    /// Drops the tokens of one sequence from index `len` on, in every layer, and takes their pages back. A step that has begun
-    /// is over, since its tokens may be among them.
+    /// Drops the tokens of one sequence from index `len` on, in every layer, and takes their pages back. A
+    /// step that has begun is over, since its tokens may be among them.
     ///
     /// # Errors
     /// [`GpuError::SequenceOutOfRange`].

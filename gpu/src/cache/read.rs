@@ -44,8 +44,9 @@ impl GpuCache {
         &self.coders[side as usize].codec
     }
 
-    /// Decodes a sequence into `out`, `[len, num_kv_heads, head_dim]` on the device: f32 to the bit as the CPU does, or that
-    /// rounded to f16 or bf16, which a prefill kernel of the engine can read beside its own keys and values. Does not wait.
+    /// Decodes a sequence into `out`, `[len, num_kv_heads, head_dim]` on the device: f32 to the bit as the
+    /// CPU does, or that rounded to f16 or bf16, which a prefill kernel of the engine can read beside its own
+    /// keys and values. Does not wait.
     ///
     /// # Errors
     /// Layer or sequence out of range, `out` too small or of another device, or what the driver reports.

@@ -42,9 +42,9 @@ impl Raw {
     /// `len` values at `address`, in order and without gaps.
     ///
     /// # Safety
-    /// Until the device has done what it is asked to do with them: the values lie in memory of the device's context, at a
-    /// multiple of their size, nothing frees them, and nothing else writes them (or, where they are results, touches them) but
-    /// in the order of the device's stream.
+    /// Until the device has done what it is asked to do with them: the values lie in memory of the device's
+    /// context, at a multiple of their size, nothing frees them, and nothing else writes them (or, where they
+    /// are results, touches them) but in the order of the device's stream.
     pub unsafe fn new(address: CUdeviceptr, len: usize, element: Element) -> Self {
         Self { address, len, element }
     }

@@ -1,4 +1,5 @@
-//! Steps: tokens that all layers get, with one list of control words, one wait, and nothing between that a graph cannot hold.
+//! Steps: tokens that all layers get, with one list of control words, one wait, and nothing between that a
+//! graph cannot hold.
 
 use super::{GpuCache, Out, Rows, Token, tokens};
 use crate::GpuError;
@@ -12,16 +13,17 @@ pub(super) struct Step {
 }
 
 impl GpuCache {
-    /// Begins a step of a model: a token at the end of each of `sequences`, which may repeat, in every layer. Finds its pages
-    /// and tells the device; then follow [`GpuCache::append_step`] and [`GpuCache::attend_step`] of each layer, and
-    /// [`GpuCache::end_step`]. The tokens count from now on.
+    /// Begins a step of a model: a token at the end of each of `sequences`, which may repeat, in every layer.
+    /// Finds its pages and tells the device; then follow [`GpuCache::append_step`] and
+    /// [`GpuCache::attend_step`] of each layer, and [`GpuCache::end_step`]. The tokens count from now on.
     ///
-    /// These two only launch kernels where their rows are on the device, so a graph can be captured of them, and launched
-    /// instead of them in later steps of as many tokens: call [`GpuCache::reserve_scratch`] before.
+    /// These two only launch kernels where their rows are on the device, so a graph can be captured of them,
+    /// and launched instead of them in later steps of as many tokens: call [`GpuCache::reserve_scratch`]
+    /// before.
     ///
     /// # Errors
-    /// As [`GpuCache::append`]; [`GpuError::BadStep`] where a step has begun already, or a sequence has more tokens in
-    /// one layer than in another. Nothing is appended then.
+    /// As [`GpuCache::append`]; [`GpuError::BadStep`] where a step has begun already, or a sequence has more
+    /// tokens in one layer than in another. Nothing is appended then.
     pub fn begin_step(&mut self, sequences: &[usize]) -> Result<(), GpuError> {
         if self.step.is_some() {
             return Err(GpuError::BadStep("a step has begun; end it first".to_owned()));
@@ -53,8 +55,8 @@ impl GpuCache {
         Ok(())
     }
 
-    /// Encodes keys and values of the step's tokens in one layer, `[tokens, num_kv_heads, head_dim]`, keys after RoPE. Does
-    /// not wait; [`GpuCache::end_step`] says what could not be encoded.
+    /// Encodes keys and values of the step's tokens in one layer, `[tokens, num_kv_heads, head_dim]`, keys
+    /// after RoPE. Does not wait; [`GpuCache::end_step`] says what could not be encoded.
     ///
     /// # Errors
     /// Layer out of range, wrong shapes, [`GpuError::BadStep`] without a step, or what the driver reports.
@@ -65,8 +67,8 @@ impl GpuCache {
         self.encode(layer, layer, [keys, values], count)
     }
 
-    /// Attends with the query of each of the step's tokens, which sees its sequence up to itself: `queries`, `out` are
-    /// `[tokens, num_heads, head_dim]`. Does not wait.
+    /// Attends with the query of each of the step's tokens, which sees its sequence up to itself: `queries`,
+    /// `out` are `[tokens, num_heads, head_dim]`. Does not wait.
     ///
     /// # Errors
     /// As [`GpuCache::append_step`].
@@ -85,8 +87,8 @@ impl GpuCache {
     /// Waits for the step, and looks at what became of its vectors.
     ///
     /// # Errors
-    /// [`GpuError::BadVector`], the first: the tokens of the step are dropped from all layers then. [`GpuError::BadStep`]
-    /// without a step, or what the driver reports.
+    /// [`GpuError::BadVector`], the first: the tokens of the step are dropped from all layers then.
+    /// [`GpuError::BadStep`] without a step, or what the driver reports.
     pub fn end_step(&mut self) -> Result<(), GpuError> {
         let step = self.step.take().ok_or_else(no_step)?;
         let result = self.read_outcomes(0..self.spec.num_layers, step.tokens.len());
@@ -98,8 +100,8 @@ impl GpuCache {
         result
     }
 
-    /// Allocates what steps of up to `tokens` tokens need, and fixes how launches are cut, as for sequences of `max_tokens`:
-    /// from now on they depend on the number of tokens alone, and no buffer moves.
+    /// Allocates what steps of up to `tokens` tokens need, and fixes how launches are cut, as for sequences
+    /// of `max_tokens`: from now on they depend on the number of tokens alone, and no buffer moves.
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`], or what the driver reports.
@@ -112,7 +114,8 @@ impl GpuCache {
         Ok(())
     }
 
-    /// Number and greatest length of the step's tokens, of which the device knows: another call may have come between.
+    /// Number and greatest length of the step's tokens, of which the device knows: another call may have come
+    /// between.
     fn resume(&mut self) -> Result<(usize, usize), GpuError> {
         let step = self.step.as_ref().ok_or_else(no_step)?;
         self.tokens.send(&self.device, &step.words)?;

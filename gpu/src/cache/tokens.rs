@@ -8,7 +8,8 @@ use cudarc::driver::{CudaSlice, CudaView};
 /// A token of a launch: its sequence, and how many tokens of it there are with this one.
 pub(super) type Token = (usize, usize);
 
-/// Words on the device, and what they are there: equal ones are not sent again, so a step of a model sends each list once.
+/// Words on the device, and what they are there: equal ones are not sent again, so a step of a model sends
+/// each list once.
 #[derive(Debug)]
 pub(super) struct Words {
     sent: Vec<u32>,

@@ -37,8 +37,8 @@ fn permute(bytes: u64, choices: u64) -> u64 {
     })
 }
 
-/// 2^x as hardware may have it: subnormal numbers are zero, and the result is two units in the last place off, to the side that x's last
-/// bit says.
+/// 2^x as hardware may have it: subnormal numbers are zero, and the result is two units in the last place
+/// off, to the side that x's last bit says.
 fn rough_exp2(x: f32) -> f32 {
     let flushed = |x: f32| if x.is_subnormal() { 0.0f32.copysign(x) } else { x };
     let power = flushed(flushed(x).exp2());

@@ -1,10 +1,10 @@
 //! Runs a kernel of a PTX text, one warp at a time.
 //!
-//! Threads that branched apart run from the lowest instruction on until they meet, as structured
-//! code does. A shuffle or vote that not all threads reach together, an opcode that [`crate::alu`]
-//! does not know, an access outside a buffer or off its alignment, one that another thread's has no order with
-//! ([`crate::races`]), and a register that nothing was written to, where it decides a jump, is an address or is stored
-//! or shown to other threads, stop the test.
+//! Threads that branched apart run from the lowest instruction on until they meet, as structured code does. A
+//! shuffle or vote that not all threads reach together, an opcode that [`crate::alu`] does not know, an
+//! access outside a buffer or off its alignment, one that another thread's has no order with
+//! ([`crate::races`]), and a register that nothing was written to, where it decides a jump, is an address or
+//! is stored or shown to other threads, stop the test.
 
 use crate::parse::{Column, Instruction, Kernel, Kind, Operand, SPACING, WARPS};
 use crate::races::Races;
@@ -12,8 +12,8 @@ use std::ops::Range;
 use tqkv_gpu_kernels::args::Argument;
 
 impl Kernel {
-    /// Runs warp x of a launch of `(32, WARPS)` threads a block, counted along the launch's x axis; y and z are the block's. Buffers
-    /// are named by their positions.
+    /// Runs warp x of a launch of `(32, WARPS)` threads a block, counted along the launch's x axis; y and z
+    /// are the block's. Buffers are named by their positions.
     pub(crate) fn run(
         &self,
         (x, y, z): (u32, u32, u32),
@@ -257,9 +257,9 @@ impl State<'_> {
         self.known(&operands[3]) & (first & self.known(&operands[1]) | !first & self.known(&operands[2]))
     }
 
-    /// 16 x 32 bytes times 32 x 8 bytes, added to 16 x 8 sums: thread 4 i + j holds, four bytes a word, columns
-    /// 4 j .. and 16 + 4 j .. of rows i and i + 8, the same rows of column i of the second factor, and of the
-    /// sums columns 2 j and 2 j + 1.
+    /// 16 x 32 bytes times 32 x 8 bytes, added to 16 x 8 sums: thread 4 i + j holds, four bytes a word,
+    /// columns 4 j .. and 16 + 4 j .. of rows i and i + 8, the same rows of column i of the second factor,
+    /// and of the sums columns 2 j and 2 j + 1.
     fn multiply(&mut self, signed: bool, operands: &[Operand]) {
         let [a, b, c] = [1, 2, 3]
             .map(|i| words(&operands[i]).iter().map(|word| *self.column(word)).collect::<Vec<Column>>());

@@ -1,7 +1,8 @@
 //! The committed PTX, run instruction by instruction on the CPU, against the portable codec and
 //! against attention in f64.
 //!
-//! By default each case of attention runs with one file at one head dim; with `TQKV_EXHAUSTIVE=1` with both at all.
+//! By default each case of attention runs with one file at one head dim; with `TQKV_EXHAUSTIVE=1` with both
+//! at all.
 
 mod alu;
 mod machine;
@@ -22,7 +23,8 @@ use tqkv_tests::{oracle, scope};
 
 /// The committed files.
 const FILES: [&str; 2] = ["sm_80", "sm_90"];
-/// Vectors each file encodes with a scalar codec and with a trellis code, for each head dim, where everything is tested.
+/// Vectors each file encodes with a scalar codec and with a trellis code, for each head dim, where everything
+/// is tested.
 const SCALAR_VECTORS: usize = 1500;
 const TRELLIS_VECTORS: usize = 300;
 
@@ -121,8 +123,8 @@ fn mismatches(codec: &AnyCodec, rows: &[f32], encoded: &Encoded) -> usize {
     rows.chunks_exact(codec.dim()).enumerate().filter(|&vector| wrong(vector)).count()
 }
 
-/// `of_each_codec!(encode)` makes tests of `fn encode(file: &str, id: CodecId)`, such as `encode::sm_90::T3`: one of each file
-/// and codec.
+/// `of_each_codec!(encode)` makes tests of `fn encode(file: &str, id: CodecId)`, such as `encode::sm_90::T3`:
+/// one of each file and codec.
 macro_rules! of_each_codec {
     ($check:ident) => {
         mod $check {
@@ -294,7 +296,8 @@ impl Batch<'_> {
     }
 }
 
-/// Keys or values of a batch: the pool with their pages, levels, and the decoded vectors of each sequence and KV head.
+/// Keys or values of a batch: the pool with their pages, levels, and the decoded vectors of each sequence and
+/// KV head.
 struct Pool {
     bytes: Vec<u8>,
     levels: Vec<u8>,

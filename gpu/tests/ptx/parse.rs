@@ -150,7 +150,8 @@ fn split_operands(text: &str) -> Vec<&str> {
     parts.into_iter().map(str::trim).filter(|part| !part.is_empty()).collect()
 }
 
-/// The bits of the registers that an opcode writes: those of its first type, or twice as many of a wide product.
+/// The bits of the registers that an opcode writes: those of its first type, or twice as many of a wide
+/// product.
 fn width(opcode: &str) -> u64 {
     let of = |part: &str| match part {
         "pred" => Some(1),

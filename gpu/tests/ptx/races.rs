@@ -1,5 +1,6 @@
-//! What the threads of a warp touch between two barriers: bytes that one writes and another reads or writes have no order on a GPU, whatever
-//! the lock step of this machine makes of them. Shuffles and votes order no memory.
+//! What the threads of a warp touch between two barriers: bytes that one writes and another reads or writes
+//! have no order on a GPU, whatever the lock step of this machine makes of them. Shuffles and votes order no
+//! memory.
 
 use std::collections::HashMap;
 

@@ -1,12 +1,13 @@
 //! A CUDA driver on the CPU: as much of `libcuda` as `tqkv-gpu` calls, for tests of what the host does.
 //!
-//! It is late and strict where a GPU may be either. Nothing that is asked of a stream happens before someone waits for it,
-//! so memory that is written or freed while a copy is under way shows. Kernels run in the interpreter of PTX that the tests
-//! of the committed files use, which stops at an access outside a buffer; the stream then fails for ever, as on a GPU.
-//! While a stream is captured, what would break the capture is refused.
+//! It is late and strict where a GPU may be either. Nothing that is asked of a stream happens before someone
+//! waits for it, so memory that is written or freed while a copy is under way shows. Kernels run in the
+//! interpreter of PTX that the tests of the committed files use, which stops at an access outside a buffer;
+//! the stream then fails for ever, as on a GPU. While a stream is captured, what would break the capture is
+//! refused.
 //!
-//! When not to use it: for anything but tests. It runs one instruction at a time. Not here: managed memory, peers, textures,
-//! anything of the runtime API.
+//! When not to use it: for anything but tests. It runs one instruction at a time. Not here: managed memory,
+//! peers, textures, anything of the runtime API.
 //!
 //! | what | file |
 //! | --- | --- |

@@ -1,7 +1,7 @@
 //! A firmware with a KV cache in static memory: tokens in .bss, signs and tables in flash.
 //!
-//! `cargo xtask firmware` runs it and looks where the memory lies; with the feature `control-data` the ring starts as something
-//! else than zeros, to show that the look can fail.
+//! `cargo xtask firmware` runs it and looks where the memory lies; with the feature `control-data` the ring
+//! starts as something else than zeros, to show that the look can fail.
 #![no_std]
 #![no_main]
 

@@ -19,8 +19,8 @@ fn pointer() -> *mut u32 {
     sp
 }
 
-/// Bytes of stack that `f` used, of at most `PAINTED`: the smallest machine has 16 KiB of RAM, and the closures of the codec far less
-/// stack than 4 KiB.
+/// Bytes of stack that `f` used, of at most `PAINTED`: the smallest machine has 16 KiB of RAM, and the
+/// closures of the codec far less stack than 4 KiB.
 #[inline(never)]
 pub fn peak<const PAINTED: usize>(f: impl FnOnce()) -> usize {
     // Below the stack pointer, with some room for this function's own calls.

@@ -63,8 +63,8 @@ impl Model {
         [out, rotated]
     }
 
-    /// Mean of the keys in the pages before `page`: of their blocks in steps of 2^-16, and of the means they had. Its
-    /// last bit decides codes, so it is made in the order of the cache.
+    /// Mean of the keys in the pages before `page`: of their blocks in steps of 2^-16, and of the means they
+    /// had. Its last bit decides codes, so it is made in the order of the cache.
     fn mean_before(&self, page: usize) -> Vec<f32> {
         let mut sums = vec![0i64; DIM];
         for key in &self.rotated_keys[..page * PAGE_TOKENS] {
@@ -584,8 +584,8 @@ fn caches_of_all_levels_live_side_by_side() {
     for out in attend(CodecId::S4).windows(2) {
         assert_eq!(out[0], out[1], "codes are attended to alike to the bit");
     }
-    // Rows of f16 are summed in the order that is fastest on a level, which shows that levels are at work; two that differ
-    // in products of bytes alone share it.
+    // Rows of f16 are summed in the order that is fastest on a level, which shows that levels are at work;
+    // two that differ in products of bytes alone share it.
     let rows = attend(CodecId::F16);
     for out in rows.windows(2) {
         assert!(oracle::relative_mse(&out[0], &out[1]) < 1e-8);

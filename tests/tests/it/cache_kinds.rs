@@ -168,7 +168,8 @@ fn sparse_values_move_the_result_by_less_than_their_share() {
     assert!(error > 0.0 && error < 1e-2, "{error}");
 }
 
-/// One vector a token for keys and values of all heads, and positions beside it, against f64 over what is held.
+/// One vector a token for keys and values of all heads, and positions beside it, against f64 over what is
+/// held.
 #[test]
 fn latent_vectors_are_keys_and_values() {
     const LATENT: usize = 64;
@@ -306,7 +307,8 @@ fn the_exact_cache_has_values_of_another_width_too() {
     assert_eq!(dense.values(0, 1).unwrap().len(), 30 * 48);
 }
 
-/// A model whose layers slide in part: the full ones keep their sinks, the others have none, and a snapshot says so.
+/// A model whose layers slide in part: the full ones keep their sinks, the others have none, and a snapshot
+/// says so.
 #[test]
 fn sinks_stay_in_full_layers_alone() {
     let spec = || CacheSpec::new(2, 2, 1, DIM).codecs(CodecId::S2, CodecId::S2).hot(8).sinks(4);

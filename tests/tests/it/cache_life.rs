@@ -102,8 +102,8 @@ fn take(cache: &mut KvCache, step: &Step) -> Result<(), CacheError> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Forks write to pages that others share, copies go to bytes and back, operations fail half way: each cache stays
-    /// what its own history made it.
+    /// Forks write to pages that others share, copies go to bytes and back, operations fail half way: each
+    /// cache stays what its own history made it.
     #[test]
     fn a_cache_is_what_its_own_history_made_it(spec in spec(), ops in prop::collection::vec(op(), 1..16)) {
         let budget = Budget::new(1 << 30);
@@ -182,7 +182,8 @@ proptest! {
         prop_assert_eq!(budget.used(), 0, "every byte is given back");
     }
 
-    /// Every query of a chunk sees each token as if they had come one by one, pages that go cold on the way included.
+    /// Every query of a chunk sees each token as if they had come one by one, pages that go cold on the way
+    /// included.
     #[test]
     fn a_chunk_equals_its_tokens_one_by_one(spec in spec(), before in 0..300usize, n in 1..400usize) {
         let spec = spec.arithmetic(Arithmetic::F32);
@@ -404,7 +405,8 @@ fn two_threads_write_to_two_forks() {
     assert_eq!(got, want);
 }
 
-/// The bytes that SPEC.md describes, from every instruction set: their number, and the CRC-32 of the one KV head's chunk.
+/// The bytes that SPEC.md describes, from every instruction set: their number, and the CRC-32 of the one KV
+/// head's chunk.
 #[test]
 fn snapshots_are_the_same_bytes_on_every_level() {
     let made = Level::available().map(|level| {

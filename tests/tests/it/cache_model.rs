@@ -1,10 +1,12 @@
 //! Random lives of caches of every kind against a model that knows the rules of a token's life, not of pages.
 //!
 //! After every step of a life: what attention gives is f64 attention over what the cache holds; what it holds
-//! is as far from the tokens as their codecs take it, to the bit what encoding them in one tier after the other gives where no mean
-//! is taken off, and equal to their f16 where the model has them uncompressed; lengths, counts and refusals are the model's.
+//! is as far from the tokens as their codecs take it, to the bit what encoding them in one tier after the
+//! other gives where no mean is taken off, and equal to their f16 where the model has them uncompressed;
+//! lengths, counts and refusals are the model's.
 //!
-//! `TQKV_LIVES=n` lives n times as many lives, `TQKV_LIVES_SEED=n` others; `TQKV_EXHAUSTIVE=1` three times as many.
+//! `TQKV_LIVES=n` lives n times as many lives, `TQKV_LIVES_SEED=n` others; `TQKV_EXHAUSTIVE=1` three times as
+//! many.
 
 use crate::lives::model::Model;
 use crate::lives::truth::{Rows, halves};

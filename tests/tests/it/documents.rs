@@ -1,8 +1,9 @@
 //! The documents say what the tree is: paths, tables and links are held to it.
 //!
-//! ARCHITECTURE.md carries two tables that these tests read as data. "Unsafe inventory" lists in its first column every
-//! source file with `unsafe` code. "I want to add" names words of the code that stand for something that is there already,
-//! and every source file that names one of them, counted: what a new one has to touch.
+//! ARCHITECTURE.md carries two tables that these tests read as data. "Unsafe inventory" lists in its first
+//! column every source file with `unsafe` code. "I want to add" names words of the code that stand for
+//! something that is there already, and every source file that names one of them, counted: what a new one has
+//! to touch.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,7 +13,8 @@ const GUIDE_BYTES: usize = 21_000;
 /// Longer files hold two ideas.
 const SOURCE_LINES: usize = 700;
 
-/// Where `unsafe` may stand: instruction sets (a yardstick's too), launches, pointers of C, tensors of others, two leaf files, bare machines.
+/// Where `unsafe` may stand: instruction sets (a yardstick's too), launches, pointers of C, tensors of
+/// others, two leaf files, bare machines.
 const MAY_BE_UNSAFE: [&str; 16] = [
     "simd/src/",
     "benches/src/q4_0.rs",

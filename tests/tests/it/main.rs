@@ -1,4 +1,5 @@
-//! What no crate shows alone: caches against plain models of them, trellis codes, the documents and the workspace.
+//! What no crate shows alone: caches against plain models of them, trellis codes, the documents and the
+//! workspace.
 #![allow(missing_docs, reason = "a test crate")]
 
 mod cache;

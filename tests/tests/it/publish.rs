@@ -112,7 +112,8 @@ fn the_oldest_toolchain_is_the_pinned_one_everywhere() {
     }
 }
 
-/// Whether one may use what is under `expression`, an SPDX expression or the older `A/B`, by [`ACCEPTED`] alone.
+/// Whether one may use what is under `expression`, an SPDX expression or the older `A/B`, by [`ACCEPTED`]
+/// alone.
 fn is_accepted(expression: &str) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let tokens: Vec<&str> = spaced.split_whitespace().collect();

@@ -12,8 +12,8 @@ use std::process::{Command, ExitCode};
 #[derive(clap::Args)]
 pub(crate) struct Args {}
 
-/// Levels of x86-64 as types, where `Memory::apart` enters, and whether operations on blocks are compiled for them: AVX-VNNI
-/// shares those of AVX2.
+/// Levels of x86-64 as types, where `Memory::apart` enters, and whether operations on blocks are compiled for
+/// them: AVX-VNNI shares those of AVX2.
 const LEVELS: [(&str, &str, bool); 3] = [
     ("avx2::Avx2<_>", "enter", true),
     ("avx2::Avx2<_>", "enter_vnni", false),
@@ -34,7 +34,8 @@ const KERNELS: [(&str, &str, &[&str]); 6] = [
     ("decode", "codec::ops::decode<", &["vfmadd"]),
 ];
 
-/// The form of f16 blocks: its conversion is one call a group on purpose, as pages of f16 have kernels of their own.
+/// The form of f16 blocks: its conversion is one call a group on purpose, as pages of f16 have kernels of
+/// their own.
 const BY_CALL: &str = "form::Halves";
 
 /// What a panic's symbol contains.

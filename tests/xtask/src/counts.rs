@@ -1,8 +1,8 @@
 //! Instructions of attention on tensor cores, counted in the machine code, and what they let one expect.
 //!
-//! Each count is of the kernel as the driver gets it, with the formats of keys and values as constants: the way once
-//! round the loop over pages, for a page of 64 tokens that is full and leaves the maximum where it was. Nothing here is
-//! measured: the second table follows from the first by the figures of [`H200`].
+//! Each count is of the kernel as the driver gets it, with the formats of keys and values as constants: the
+//! way once round the loop over pages, for a page of 64 tokens that is full and leaves the maximum where it
+//! was. Nothing here is measured: the second table follows from the first by the figures of [`H200`].
 
 use crate::ptx::{self, Cost};
 use crate::sass::{Code, Pipe, pipe};

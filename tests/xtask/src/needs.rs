@@ -1,5 +1,6 @@
-//! What each task needs of the machine beyond the pinned toolchain: the one table behind `cargo xtask doctor`, and behind the line with
-//! which a task ends that lacks something, before it builds for minutes.
+//! What each task needs of the machine beyond the pinned toolchain: the one table behind
+//! `cargo xtask doctor`, and behind the line with which a task ends that lacks something, before it builds
+//! for minutes.
 
 use std::env;
 use std::path::{Path, PathBuf};

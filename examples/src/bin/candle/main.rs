@@ -1,7 +1,9 @@
-//! A Llama of candle over a cache of tqkv: candle reads the file and multiplies, the cache keeps keys and values and attends.
+//! A Llama of candle over a cache of tqkv: candle reads the file and multiplies, the cache keeps keys and
+//! values and attends.
 //!
-//! `cargo run --release --features candle --bin candle -- MODEL.gguf [PROMPT [CODECS..]]` writes the same continuation with candle's own cache in f16, with ours in f16,
-//! and with ours in codes (`t4,t3`, or those that are named), each beside its bytes. The seam is [`Attention`].
+//! `cargo run --release --features candle --bin candle -- MODEL.gguf [PROMPT [CODECS..]]` writes the same
+//! continuation with candle's own cache in f16, with ours in f16, and with ours in codes (`t4,t3`, or those
+//! that are named), each beside its bytes. The seam is [`Attention`].
 
 mod attention;
 mod llama;
@@ -51,7 +53,8 @@ fn spec(shape: &Shape, names: &str) -> Result<CacheSpec> {
     Ok(spec.codecs(codec(key)?, codec(value)?))
 }
 
-/// Generates the likeliest tokens and prints them with what the cache costs; `expected` are those of another cache.
+/// Generates the likeliest tokens and prints them with what the cache costs; `expected` are those of another
+/// cache.
 fn show(
     name: &str,
     model: &Llama,

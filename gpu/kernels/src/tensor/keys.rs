@@ -7,8 +7,8 @@ use crate::reader::Reader;
 use crate::tables::Words;
 use crate::threads::Threads;
 
-/// Dot products of the keys of a page, at least of the first `tokens`: of tokens 8 k + g with head t, in units of
-/// both factors.
+/// Dot products of the keys of a page, at least of the first `tokens`: of tokens 8 k + g with head t, in
+/// units of both factors.
 #[inline(always)]
 pub(super) fn dots<T: Threads, C: Reader, const G: usize, const TRELLIS: bool>(
     keys: Side<T>,

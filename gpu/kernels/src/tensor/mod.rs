@@ -1,7 +1,7 @@
 //! `attend` on tensor cores: up to four query heads share every code that is read.
 //!
-//! All products are exact integers: levels of 8 bits ([`planes`](crate::planes)), queries of 24, weights of 23,
-//! against the largest of their page. The tiles are those of `mma.m16n8k32`: thread 4 g + t of a warp
+//! All products are exact integers: levels of 8 bits ([`planes`](crate::planes)), queries of 24, weights of
+//! 23, against the largest of their page. The tiles are those of `mma.m16n8k32`: thread 4 g + t of a warp
 //! holds parts of rows g and g + 8 and of columns 2 t and 2 t + 1.
 //!
 //! ```text
@@ -11,11 +11,11 @@
 //!     values   (pairs of coordinates) x (16 tokens x 2)  times  (16 tokens x 2) x (4 heads x 2)  four times
 //! ```
 //!
-//! A row of value codes holds two coordinates of a token side by side, so a weight stands in the column of its
-//! coordinate and a zero in the other: thread (g, t) ends up with sums of head t, of which it has the softmax. Where
-//! registers suffice, a page is taken whole, so that nothing in it is counted at run time (what lies behind the end
-//! has no weight), and the codes of a tile are asked for before the tile before it is multiplied. Memory is asked for
-//! a page's codes one page ahead.
+//! A row of value codes holds two coordinates of a token side by side, so a weight stands in the column of
+//! its coordinate and a zero in the other: thread (g, t) ends up with sums of head t, of which it has the
+//! softmax. Where registers suffice, a page is taken whole, so that nothing in it is counted at run time
+//! (what lies behind the end has no weight), and the codes of a tile are asked for before the tile before it
+//! is multiplied. Memory is asked for a page's codes one page ahead.
 //!
 //! Queries as factors are in `queries`, the two passes of a page in `keys` and `values`, what lies between in
 //! `softmax`. One head a KV head, and f16 rows: [`crate::attend`], which also describes pools, parts and
@@ -59,8 +59,8 @@ fn column<T: Threads>() -> T::Of<u32> {
 /// 16 x 8 sums.
 type Sums<T> = <T as Threads>::Of<[i32; 4]>;
 
-/// Keys or values of a page: their memory, bytes of a row, and each thread's place in the first rows: the first
-/// of the units of 8 coordinates that it reads, and where that is (of trellis codes, where the row is).
+/// Keys or values of a page: their memory, bytes of a row, and each thread's place in the first rows: the
+/// first of the units of 8 coordinates that it reads, and where that is (of trellis codes, where the row is).
 #[derive(Clone, Copy)]
 struct Side<T: Threads> {
     home: T::Memory,
@@ -98,8 +98,8 @@ fn prefetch<T: Threads, const G: usize>(home: T::Memory, bytes: u32) {
     });
 }
 
-/// Whether the tiles of a page are written out, which saves moves between registers and asks for codes early, or one
-/// after the other at run time, where trellis codes or long vectors leave no registers for that.
+/// Whether the tiles of a page are written out, which saves moves between registers and asks for codes early,
+/// or one after the other at run time, where trellis codes or long vectors leave no registers for that.
 const fn is_written_out(groups: usize, trellis: bool) -> bool {
     !trellis && groups <= 4
 }
@@ -112,8 +112,8 @@ pub const fn slice(groups: usize, trellis: bool) -> usize {
 /// Where the keys and the values of a page are.
 type Homes<M> = [M; 2];
 
-/// Attends over a share with up to [`HEADS`] query heads of a KV head. `TRELLIS`: whether a side may have a trellis
-/// code, which takes registers; `SLICE`: [`slice`] of both.
+/// Attends over a share with up to [`HEADS`] query heads of a KV head. `TRELLIS`: whether a side may have a
+/// trellis code, which takes registers; `SLICE`: [`slice`] of both.
 #[inline(always)]
 pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usize>(
     share: Share,

@@ -6,8 +6,8 @@ use crate::attend::{LOWEST, PARTIAL_HEADER};
 use crate::planes::coordinate;
 use crate::threads::{Threads, shuffle_xor_f32};
 
-/// Bits of the largest weight of a page as an integer: its three digits are the mantissa of a float from [`BESIDE`]
-/// on.
+/// Bits of the largest weight of a page as an integer: its three digits are the mantissa of a float from
+/// [`BESIDE`] on.
 const WEIGHT_BITS: u32 = 23;
 
 /// A float beside which the low 23 bits of others are integers.

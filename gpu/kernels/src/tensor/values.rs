@@ -9,8 +9,8 @@ use crate::threads::Threads;
 /// Sums of a slice of a page's values: for each tile of 32 coordinates, by powers of 256.
 pub(super) type SliceSums<T> = [[Sums<T>; 3]; 4];
 
-/// Weights times the values of a page, of one slice of the coordinates, at least of the first `tokens`; `weights` are
-/// integers of tokens 8 k + g of head t, and 0 behind those.
+/// Weights times the values of a page, of one slice of the coordinates, at least of the first `tokens`;
+/// `weights` are integers of tokens 8 k + g of head t, and 0 behind those.
 #[inline(always)]
 pub(super) fn sums<T: Threads, C: Reader, const G: usize, const TRELLIS: bool, const SLICE: usize>(
     values: Side<T>,
@@ -59,7 +59,8 @@ pub(super) fn sums<T: Threads, C: Reader, const G: usize, const TRELLIS: bool, c
     sums
 }
 
-/// Tile `tile` of a slice as a first factor: half a unit of each thread, two coordinates of two tokens a word.
+/// Tile `tile` of a slice as a first factor: half a unit of each thread, two coordinates of two tokens a
+/// word.
 #[inline(always)]
 fn tile<T: Threads, C: Reader>(planes: &Planes, words: [T::Of<Words>; 4], tile: usize) -> T::Of<[u32; 4]> {
     let pairs = |first: usize| {
@@ -72,8 +73,8 @@ fn tile<T: Threads, C: Reader>(planes: &Planes, words: [T::Of<Words>; 4], tile: 
     T::zip(pairs(0), pairs(2), |a, b| [a[0], a[1], b[0], b[1]])
 }
 
-/// The three digits of the weights of 16 tokens as second factors: column n is coordinate n % 2 of a pair, of head
-/// n / 2, and a weight stands in the rows of its own coordinate.
+/// The three digits of the weights of 16 tokens as second factors: column n is coordinate n % 2 of a pair, of
+/// head n / 2, and a weight stands in the rows of its own coordinate.
 #[inline(always)]
 fn weight_digits<T: Threads>(weights: [T::Of<u32>; 2]) -> [T::Of<Bytes>; 3] {
     let of = |weights: T::Of<u32>| {

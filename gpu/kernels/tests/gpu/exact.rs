@@ -1,7 +1,9 @@
-//! Logits on tensor cores are integers: the sums over the levels that the CPU's kernels multiply too, to the last one.
+//! Logits on tensor cores are integers: the sums over the levels that the CPU's kernels multiply too, to the
+//! last one.
 //!
-//! What differs is the query, which the CPU rounds to 8 bits for each 32 coordinates, and a GPU to 24 bits for all. So
-//! the definition is written out here in integers, with the levels taken from the portable codec's dot product.
+//! What differs is the query, which the CPU rounds to 8 bits for each 32 coordinates, and a GPU to 24 bits
+//! for all. So the definition is written out here in integers, with the levels taken from the portable
+//! codec's dot product.
 
 use crate::attention::{Side, with_stack};
 use crate::scene::Scene;
@@ -20,8 +22,8 @@ const GROUP: u32 = 4;
 /// The integer of the largest coordinate of a query.
 const LARGEST: f32 = 8_355_703.0;
 
-/// Levels of a block as whole numbers: dot products of the portable codec with one coordinate at a time, by what a
-/// level of 1 is worth.
+/// Levels of a block as whole numbers: dot products of the portable codec with one coordinate at a time, by
+/// what a level of 1 is worth.
 fn levels(codec: &AnyCodec, block: &[u8]) -> Vec<i64> {
     let scale = half::f16::from_le_bytes([block[0], block[1]]).to_f32();
     let one = |i: usize| {

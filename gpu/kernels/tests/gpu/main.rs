@@ -1,8 +1,11 @@
-//! The GPU kernels without a GPU: their bodies on a warp of the CPU, against the portable codec and against f64.
+//! The GPU kernels without a GPU: their bodies on a warp of the CPU, against the portable codec and against
+//! f64.
 //!
-//! By default each codec, pair of codecs and shape of a launch runs at one of the head dims; with `TQKV_EXHAUSTIVE=1` at all.
+//! By default each codec, pair of codecs and shape of a launch runs at one of the head dims; with
+//! `TQKV_EXHAUSTIVE=1` at all.
 
-/// `of_each_codec!(encode)` makes tests of `fn encode(id: CodecId)`, such as `encode::S4`: one of each codec that has kernels.
+/// `of_each_codec!(encode)` makes tests of `fn encode(id: CodecId)`, such as `encode::S4`: one of each codec
+/// that has kernels.
 macro_rules! of_each_codec {
     ($check:ident) => {
         tqkv_gpu_kernels::codecs!([of_each_codec] [$check]);

@@ -1,4 +1,5 @@
-//! The shipped language model over four caches, or with 4-bit weights over one: its text and the CRC of all its logits, through defmt.
+//! The shipped language model over four caches, or with 4-bit weights over one: its text and the CRC of all
+//! its logits, through defmt.
 #![no_std]
 #![no_main]
 

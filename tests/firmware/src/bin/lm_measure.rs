@@ -1,4 +1,5 @@
-//! Instructions of one token of the shipped language model at 64 and 1,024 tokens of context, what they go to, and the stack.
+//! Instructions of one token of the shipped language model at 64 and 1,024 tokens of context, what they go
+//! to, and the stack.
 #![no_std]
 #![no_main]
 

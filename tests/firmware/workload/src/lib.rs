@@ -20,7 +20,8 @@ pub type Fastest = tqkv_core::Portable;
 /// Their token.
 #[cfg(dsp)]
 pub const FASTEST: Fastest = {
-    // SAFETY: the emulated Cortex-M4, M33 and M55 have what their images are built with; unaligned words are allowed after a reset.
+    // SAFETY: the emulated Cortex-M4, M33 and M55 have what their images are built with; unaligned words are
+    // allowed after a reset.
     unsafe { Fastest::assume_supported() }
 };
 /// Their token.
@@ -197,8 +198,8 @@ fn agree<const D: usize, C: Code, const N: usize>() -> bool {
     })
 }
 
-/// Whether they agree wherever they differ from the portable code: transforms of every length, widths of 4 and 2
-/// bits with every number of bins.
+/// Whether they agree wherever they differ from the portable code: transforms of every length, widths of 4
+/// and 2 bits with every number of bins.
 #[cfg(dsp)]
 pub fn kernels_agree() -> bool {
     use tqkv_core::code::N1;

@@ -1,4 +1,5 @@
-//! The shipped language model at work: a prompt, the likeliest tokens after it, and one CRC over the logits of every step.
+//! The shipped language model at work: a prompt, the likeliest tokens after it, and one CRC over the logits
+//! of every step.
 
 use super::Crc;
 use core::hint::black_box;
@@ -99,7 +100,8 @@ pub const fn shape(file: &[u8]) -> Shape {
     }
 }
 
-/// Calls everything of a model, of a file that the compiler knows nothing of, for images that are looked into and not run.
+/// Calls everything of a model, of a file that the compiler knows nothing of, for images that are looked into
+/// and not run.
 pub fn everything<const D: usize, K: Code, V: Code, M: Kernels>(kernels: M) {
     let Ok(model) = Model::load(black_box(&[])) else { return };
     let keys = FixedCodec::<D, K>::DEFAULT.with_kernels(kernels);

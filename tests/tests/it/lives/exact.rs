@@ -1,5 +1,5 @@
-//! What a side holds to the bit, where no mean is taken off: each token encoded as it leaves, out of its f16 row, and again in
-//! every tier that it goes through.
+//! What a side holds to the bit, where no mean is taken off: each token encoded as it leaves, out of its f16
+//! row, and again in every tier that it goes through.
 
 use super::truth::{Of, Rows, halves};
 use std::ops::Range;
@@ -33,7 +33,8 @@ impl Exact {
         }
     }
 
-    /// Takes tokens from one tier to another: by dropping bits where that is enough, else by what they decode to.
+    /// Takes tokens from one tier to another: by dropping bits where that is enough, else by what they decode
+    /// to.
     pub(crate) fn recode(&mut self, tokens: Range<usize>, from: usize, to: usize) {
         let [from, to] = [from, to].map(|tier| self.codecs[tier]);
         if from.id() == to.id() {

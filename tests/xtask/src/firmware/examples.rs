@@ -1,5 +1,5 @@
-//! The projects that a firmware author copies, in Rust and in C: made, built and run by the commands of their READMEs, in a
-//! folder outside of this repository.
+//! The projects that a firmware author copies, in Rust and in C: made, built and run by the commands of their
+//! READMEs, in a folder outside of this repository.
 
 use super::image::Image;
 use super::{Result, folder, output};
@@ -15,7 +15,8 @@ fn root() -> Result<PathBuf> {
     std::path::absolute(folder().join("../..")).map_err(|e| e.to_string())
 }
 
-/// The commands of a README, with this checkout in the place of the reader's, and the model copied rather than exported.
+/// The commands of a README, with this checkout in the place of the reader's, and the model copied rather
+/// than exported.
 fn commands(readme: &str, root: &Path, model: &Path) -> Result<String> {
     let block = readme.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next());
     let mut lines = block.ok_or("no commands in the README")?.lines();
@@ -32,8 +33,8 @@ fn commands(readme: &str, root: &Path, model: &Path) -> Result<String> {
     Ok(script)
 }
 
-/// Does what the README of a project says, in a new folder. The result is what was printed, and the folder, in which the
-/// copy is called `firmware`.
+/// Does what the README of a project says, in a new folder. The result is what was printed, and the folder,
+/// in which the copy is called `firmware`.
 fn follow(name: &str, model: &[u8], environment: &[(&str, PathBuf)]) -> Result<(Vec<u8>, TempDir)> {
     let failed = |error: std::io::Error| format!("{name}: {error}");
     let place = tempfile::tempdir().map_err(failed)?;
@@ -76,7 +77,8 @@ pub(super) fn rust(file: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The project in C: the same text; and with the likeliest tokens of the whole context, the same logits as the image of it.
+/// The project in C: the same text; and with the likeliest tokens of the whole context, the same logits as
+/// the image of it.
 pub(super) fn c(file: &[u8], long_crc: u32) -> Result<()> {
     let (printed, place) = follow("example_c", file, &[])?;
     let to = place.path().join("firmware");

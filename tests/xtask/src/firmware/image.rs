@@ -57,7 +57,8 @@ impl Image {
         self.emulate_by(machine, Some(machine.icount), 60)
     }
 
-    /// Emulates the image for at most so many seconds; `icount` is the time of an instruction, where instructions are the clock.
+    /// Emulates the image for at most so many seconds; `icount` is the time of an instruction, where
+    /// instructions are the clock.
     fn emulate_by(&self, machine: &Machine, icount: Option<&str>, seconds: u32) -> Result<Vec<u8>> {
         let mut command = Command::new("timeout");
         command.arg(seconds.to_string());

@@ -1,4 +1,5 @@
-//! The shipped language model on microcontrollers: its text and logits against the host's, and what a token costs.
+//! The shipped language model on microcontrollers: its text and logits against the host's, and what a token
+//! costs.
 
 use super::examples;
 use super::image::Image;

@@ -64,8 +64,8 @@ fn is_float(line: &str) -> bool {
     vector || rest.starts_with("__") && CALLS.iter().any(|call| rest.contains(call))
 }
 
-/// Looks for floating-point instructions in the images of the codec alone and of the language model alone. Control: the image
-/// that calls one.
+/// Looks for floating-point instructions in the images of the codec alone and of the language model alone.
+/// Control: the image that calls one.
 pub(super) fn no_floats(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
     if machine.target.starts_with("riscv") {
         // RV32IMAC has none to begin with.
@@ -89,7 +89,8 @@ pub(super) fn no_floats(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
     Ok(())
 }
 
-/// Runs the example of a ring cache, and looks where its tokens lie: in memory that starts as zeros, not in flash.
+/// Runs the example of a ring cache, and looks where its tokens lie: in memory that starts as zeros, not in
+/// flash.
 pub(super) fn a_ring_takes_no_flash(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
     let image = Image::example(machine, "ring", "")?;
     let log = image.run(machine)?;
