@@ -15,8 +15,8 @@ use std::ops::Range;
 use tqkv_gpu_kernels::args::Argument;
 
 impl Kernel {
-    /// Runs warp x of a launch with `(32, WARPS)` threads per block. x counts along the launch's x axis; y
-    /// and z are indices of the block. Buffers are named by their positions.
+    /// Runs warp x of a launch with `(32, WARPS)` threads per block. The warp is counted along the launch's x
+    /// axis; y and z are indices of the block. Buffers are named by their positions.
     pub(crate) fn run(
         &self,
         (x, y, z): (u32, u32, u32),

@@ -1,6 +1,6 @@
-//! The accesses of a warp's threads between two barriers. On a GPU a write and another thread's access of the
-//! same byte have no order, even if the lock step of this machine gives them one. Shuffles and votes do not
-//! order memory.
+//! The accesses of a warp's threads between two barriers. On a GPU, a write is not ordered with another
+//! thread's access of the same byte. The lock step of this machine must not hide that. Shuffles and votes do
+//! not order memory.
 
 use std::collections::HashMap;
 
