@@ -1,4 +1,4 @@
-//! A launch in the interpreter.
+//! Runs a launch in the interpreter.
 
 use crate::parse::Kernel;
 use crate::state::{Failure, ILLEGAL_ADDRESS, INVALID_VALUE, Machine};
@@ -6,7 +6,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use tqkv_gpu_kernels::args::Argument;
 
-/// A kernel, and whether each of its parameters is a pointer.
+/// A kernel, with a flag per parameter that is true for pointers.
 #[derive(Clone)]
 pub(crate) struct Function {
     pub(crate) context: usize,
@@ -18,13 +18,14 @@ pub(crate) struct Function {
 #[derive(Clone)]
 pub(crate) struct Launch {
     pub(crate) function: Function,
-    /// Along x, all of its blocks together, which is how kernels count them; and blocks along y and z.
+    /// Warps along x over all blocks together, because kernels count them like that; then blocks along y and
+    /// z.
     pub(crate) warps: [u32; 3],
     pub(crate) values: Vec<u64>,
 }
 
 impl Function {
-    /// Kernel `name` of a text, if it is there.
+    /// Reads kernel `name` of a text, if the text has it.
     pub(crate) fn new(context: usize, text: &str, name: &str) -> Option<Self> {
         let start = text.find(&format!(".entry {name}("))?;
         let head = text[start..].split(")\n").next()?;
@@ -50,7 +51,7 @@ impl Machine {
             arguments.push(Argument::Memory(places.len()));
             places.push((start, offset));
         }
-        // Each pointer is a buffer of its own to the interpreter, up to the end of its allocation.
+        // For the interpreter each pointer is a separate buffer, up to the end of its allocation.
         let before: Vec<Vec<u8>> =
             places.iter().map(|(start, offset)| self.memory[start].bytes[*offset..].to_vec()).collect();
         let mut buffers = before.clone();
