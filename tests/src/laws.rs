@@ -33,7 +33,7 @@ fn assert_scale(codec: &AnyCodec, x: &[f32], block: &[u8]) {
         // The norm, or the scale that a search for less error took instead.
         ScaleMode::Raw => cross >= 0.0 && got <= 9.0 * own,
         ScaleMode::Preserving => near(got, own),
-        // Dot products as they were, unless that would make the vector more than twice as long.
+        // Dot products are unchanged, unless that would make the vector more than twice as long.
         ScaleMode::Unbiased => near(cross, own) || (cross <= own && near(got, 4.0 * own)),
         ScaleMode::Mmse => near(cross, got) && own - 2.0 * cross + got <= 1.0001 * own,
     };

@@ -1,6 +1,6 @@
-//! `cargo xtask firmware`: builds the images, runs them in QEMU, and reports what they cost.
+//! `cargo xtask firmware`: builds the images, runs them in QEMU, and reports their costs.
 //!
-//! What it needs is a row of [`crate::needs`].
+//! [`crate::needs`] lists the programs that it needs.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -20,11 +20,11 @@ struct Machine {
     target: &'static str,
     name: &'static str,
     what: &'static str,
-    /// As LLVM names it.
+    /// LLVM's name of the core.
     cpu: &'static str,
     qemu: &'static str,
     icount: &'static str,
-    /// A feature of the images that makes them for this machine and no other of the target.
+    /// A feature that builds the images for this machine only, not for other machines of the target.
     feature: Option<&'static str>,
 }
 
@@ -49,7 +49,7 @@ const MACHINES: [Machine; 4] = [
     ),
 ];
 
-/// Runs the language model only.
+/// This machine only runs the language model.
 const M55: Machine = Machine {
     feature: Some("m55"),
     ..machine(
@@ -74,17 +74,17 @@ const fn machine(
 }
 
 impl Machine {
-    /// What is built for it lies in a folder of its own where another machine has the same target.
+    /// The build folder of this machine. It is separate if another machine has the same target.
     fn target_folder(&self) -> PathBuf {
         folder().join("target").join(self.feature.unwrap_or_default())
     }
 
-    /// Where its images are built.
+    /// The folder of its images.
     fn folder(&self) -> PathBuf {
         self.target_folder().join(self.target).join("release")
     }
 
-    /// Whether its flash and RAM hold the language model.
+    /// Returns true if its flash and RAM have room for the language model.
     fn holds_model(&self) -> bool {
         self.name != "microbit"
     }
@@ -95,15 +95,15 @@ pub(crate) struct Args {
     /// Print one JSON object on stdout and nothing else
     #[arg(long)]
     json: bool,
-    /// Write the measured figures as the new budget, and as the table in tests/firmware/FIGURES.md
+    /// Write the measured figures as the new budget and as the table in tests/firmware/FIGURES.md
     #[arg(long)]
     update_budget: bool,
-    /// Export the shipped language model and run it on the machines that hold it, and nothing else
+    /// Only export the shipped language model and run it on the machines that have room for it
     #[arg(long, conflicts_with_all = ["json", "update_budget"])]
     lm: bool,
 }
 
-/// Instructions, with the names of the images' log lines.
+/// Instruction counts, under the names of the images' log lines.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Instructions {
     encode: u64,
@@ -115,21 +115,21 @@ struct Instructions {
     t2s8_encode: u64,
     t2s8_decode: u64,
     t2_decode: u64,
-    /// A ring over a trellis code: a token, and attention over 64.
+    /// A ring over a trellis code: one token, and attention over 64 tokens.
     t2s8_push: u64,
     t2s8_attend_64: u64,
 }
 
-/// What is known of one target.
+/// Figures of one target.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Report {
     target: String,
     machine: String,
     crc: String,
     instructions: Instructions,
-    /// Peak of `encode`.
+    /// Peak stack of `encode`.
     stack_bytes: u64,
-    /// Encode, decode and score.
+    /// Flash of encode, decode and score.
     flash_bytes: u64,
     /// Static data of the codec.
     ram_bytes: u64,
@@ -191,7 +191,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
     std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// The budget, which is what was last measured and accepted.
+/// The budget: the figures that were last measured and accepted.
 fn budget() -> Result<Reports> {
     let path = budget_path();
     let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -274,8 +274,8 @@ fn print(reports: &Reports) {
     }
 }
 
-/// More than the budget by 3 %, and by more than a few units, is an error; the compiler is
-/// pinned, so nothing else moves the figures.
+/// A figure that exceeds the budget by 3 % and by more than a few units is an error. The compiler is pinned,
+/// so only our code changes the figures.
 fn compare(reports: &Reports) -> Result<()> {
     let budget = budget()?;
     for report in &reports.targets {
@@ -316,7 +316,7 @@ fn budget_path() -> PathBuf {
     folder().join("budget.json")
 }
 
-/// Runs a command and returns its output, or its errors where it failed.
+/// Runs a command. Returns its output, or its errors if it failed.
 fn output(command: &mut Command) -> Result<Output> {
     let output = command.output().map_err(|e| format!("{}: {e}", command.get_program().to_string_lossy()))?;
     if output.status.success() {
@@ -327,7 +327,7 @@ fn output(command: &mut Command) -> Result<Output> {
     }
 }
 
-/// `cargo` in the firmware workspace, without the environment of this run of cargo.
+/// `cargo` in the firmware workspace, without this cargo's environment variables.
 fn cargo() -> Command {
     let mut command = Command::new("cargo");
     command.current_dir(folder()).env_remove("RUSTFLAGS").env_remove("CARGO_TARGET_DIR");

@@ -1,4 +1,4 @@
-//! `tests/firmware/FIGURES.md`: the budget as a table, for readers.
+//! `tests/firmware/FIGURES.md`: the budget as a table for readers.
 
 use super::{MACHINES, Report, Reports, folder};
 use std::fmt::Write;
@@ -8,7 +8,7 @@ pub(super) fn path() -> PathBuf {
     folder().join("FIGURES.md")
 }
 
-/// A row of the table: what it says of a target.
+/// A row of the table: its heading and its value for a target.
 type Row = (&'static str, fn(&Report) -> u64);
 
 const ROWS: [Row; 13] = [
@@ -27,7 +27,7 @@ const ROWS: [Row; 13] = [
     ("static RAM, bytes", |r| r.ram_bytes),
 ];
 
-/// The document.
+/// The text of the document.
 pub(super) fn text(reports: &Reports) -> String {
     let mut out = String::from(
         "# Costs on microcontrollers\n\n\
@@ -41,7 +41,7 @@ pub(super) fn text(reports: &Reports) -> String {
     });
     let mut line = |first: &str, cells: &mut dyn Iterator<Item = String>| {
         let cells: Vec<String> = cells.collect();
-        // A string takes every text.
+        // Writing to a String cannot fail.
         let _ = writeln!(out, "| {first} | {} |", cells.join(" | "));
     };
     line("", &mut names.map(str::to_owned));
@@ -52,7 +52,7 @@ pub(super) fn text(reports: &Reports) -> String {
     out
 }
 
-/// 12345 as 12,345.
+/// Formats 12345 as 12,345.
 fn grouped(number: u64) -> String {
     if number < 1000 {
         number.to_string()
