@@ -31,10 +31,10 @@ const ROWS: [Row; 13] = [
 pub(super) fn text(reports: &Reports) -> String {
     let mut out = String::from(
         "# Costs on microcontrollers\n\n\
-         Written by `cargo xtask firmware --update-budget`, do not edit: the figures of `budget.json`, which every run of\n\
-         `cargo xtask firmware` is held to (3 % more is an error), and which a test compares with this table.\n\n\
-         Head dim 128, `s4` where no other codec is named, `opt-level` 3. Instructions are counted under QEMU; they are no cycles. M4 and\n\
-         M33 run the DSP kernels of `tqkv-simd`.\n\n",
+         Written by `cargo xtask firmware --update-budget`, do not edit. These are the figures of `budget.json`. A run of\n\
+         `cargo xtask firmware` fails if a figure is 3 % larger. A test compares this table with `budget.json`.\n\n\
+         Head dim 128; `s4` unless another codec is named; `opt-level` 3. Instructions are counted under QEMU; they are not cycles.\n\
+         M4 and M33 run the DSP kernels of `tqkv-simd`.\n\n",
     );
     let names = reports.targets.iter().map(|report| {
         MACHINES.iter().find(|machine| machine.target == report.target).map_or("?", |machine| machine.what)
