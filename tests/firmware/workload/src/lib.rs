@@ -199,8 +199,8 @@ fn agree<const D: usize, C: Code, const N: usize>() -> bool {
     })
 }
 
-/// Returns true if the fastest kernels agree with the portable code wherever they have code of their own. These
-/// are transforms of every length, and widths of 4 and 2 bits with every number of bins.
+/// Returns true if the fastest kernels agree with the portable code wherever they have code of their own.
+/// These are transforms of every length, and widths of 4 and 2 bits with every number of bins.
 #[cfg(dsp)]
 pub fn kernels_agree() -> bool {
     use tqkv_core::code::N1;
