@@ -1,13 +1,13 @@
-//! How fast the kernels of this machine are: the engine behind `tqkv bench`, criterion and xtask.
+//! Measures the kernels of this machine: the engine behind `tqkv bench`, criterion and xtask.
 //!
-//! | file | what |
+//! | file | contents |
 //! | --- | --- |
-//! | [`run`] (`paired.rs`) | cases against their baselines, sampled in turns |
+//! | [`run`] (`paired.rs`) | measures cases and their baselines in alternation |
 //! | [`Workload`] (`workload.rs`) | the work of one case on one thread |
-//! | [`q4_0`] | the baseline from outside: ggml's dot product |
-//! | `read.rs` | the other one: plain reading of memory |
+//! | [`q4_0`] | the external baseline: ggml's dot product |
+//! | `read.rs` | the other baseline: plain reading of memory |
 //!
-//! Not for use in a program that attends: nothing here is published, and libraries may not depend on it.
+//! Programs that attend must not use it: libraries may not depend on it.
 
 mod paired;
 pub mod q4_0;

@@ -1,15 +1,15 @@
-//! Paired measurements: every case against the f16 and `q4_0` kernels of the same level, in turns.
+//! Paired measurements: every case against the f16 and `q4_0` kernels of the same level, in alternation.
 //!
-//! One thread is timed in thread CPU time, several in wall time. Samples of all cases alternate,
-//! so that a change of clock or load meets all of them; the minimum is the figure and the median
-//! says how far to trust it. Ratios are of minima of the same run, never across runs.
+//! One thread is timed in thread CPU time, several threads in wall time. Samples of all cases alternate, so
+//! that a change of clock or load affects all of them. The minimum is the result, and the median shows how
+//! reliable it is. Ratios are between minima of the same run, never across runs.
 
 use crate::workload::Workload;
 use std::time::{Duration, Instant};
 use tqkv_core::{CodecId, Effort, ShapeError};
 use tqkv_simd::Level;
 
-/// What is measured.
+/// The measured operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Logits of a query against keys.
@@ -40,7 +40,7 @@ impl Op {
     }
 }
 
-/// Where the data is.
+/// The place of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
     /// In the first-level cache: one page.
@@ -49,7 +49,8 @@ pub enum Data {
     L2,
     /// In memory: pools that no cache holds.
     Dram,
-    /// A whole cache of so many tokens (a multiple of 128), read again and again: wherever it fits.
+    /// A whole cache of this number of tokens (a multiple of 128), read again and again. It is wherever it
+    /// fits.
     Tokens(usize),
 }
 
@@ -68,42 +69,42 @@ impl Data {
     }
 }
 
-/// One thing to measure.
+/// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Case {
     /// Operation.
     pub op: Op,
-    /// Codec; for [`Op::Attend`] of keys and values.
+    /// The codec; for [`Op::Attend`], of keys and values.
     pub codec: CodecId,
     /// Head dim.
     pub dim: usize,
     /// Instruction set.
     pub level: Level,
-    /// Where the data is.
+    /// The place of the data.
     pub data: Data,
     /// Threads, each with its own data.
     pub threads: usize,
     /// Query heads of one KV head (1 to 8).
     pub query_heads: usize,
-    /// How hard [`Op::Encode`] searches.
+    /// Effort of [`Op::Encode`].
     pub effort: Effort,
 }
 
-/// What a case came to. Times are per token (one vector; for `attend` one key and one value) and
-/// all query heads, divided by the number of threads.
+/// The result of a case. Times are per token (one vector; for `attend` one key and one value) over all query
+/// heads, divided by the number of threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
     /// The case.
     pub case: Case,
-    /// Least time, nanoseconds.
+    /// Minimum time in nanoseconds.
     pub ns_min: f64,
-    /// Median time, nanoseconds.
+    /// Median time in nanoseconds.
     pub ns_median: f64,
-    /// Bytes of compressed data read (encode: written) for each nanosecond of `ns_min`.
+    /// Bytes of compressed data read (encode: written) per nanosecond of `ns_min`.
     pub gb_per_s: f64,
-    /// Least time of the f16 kernel of the same level over `ns_min`.
+    /// Minimum time of the f16 kernel of the same level divided by `ns_min`.
     pub ratio_to_f16: f64,
-    /// The same for ggml's `q4_0`, where it has the operation (`scores`, `encode`, `decode`).
+    /// The same for ggml's `q4_0`, if it has the operation (`scores`, `encode`, `decode`).
     pub ratio_to_q4_0: Option<f64>,
     /// GB/s of the f16 kernel.
     pub f16_gb_per_s: f64,
@@ -114,23 +115,23 @@ pub struct Outcome {
 pub struct Report {
     /// Streaming read of one thread from memory, GB/s.
     pub read_gb_per_s: f64,
-    /// The same for every number of threads in the cases: (threads, GB/s of all of them).
+    /// The same for each number of threads in the cases: (threads, GB/s of all threads together).
     pub reads: Vec<(usize, f64)>,
-    /// One for each case, in order.
+    /// One result per case, in order.
     pub results: Vec<Outcome>,
-    /// Why the run should not be believed, one line each; empty where it can be.
+    /// Reasons to distrust the run, one line each; empty for a good run.
     pub doubts: Vec<String>,
 }
 
-/// Why a case cannot be measured.
+/// The reason why a case cannot be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// The codec does not go with the head dim.
+    /// The codec does not support the head dim.
     Shape(ShapeError),
-    /// No page kernels for this codec or head dim.
+    /// There are no page kernels for this codec or head dim.
     NoKernel(CodecId),
-    /// Query heads not 1 to 8, or threads not 1 to 256.
+    /// Query heads are not 1 to 8, or threads are not 1 to 256.
     Count,
 }
 
@@ -150,12 +151,12 @@ impl core::fmt::Display for BenchError {
 
 impl core::error::Error for BenchError {}
 
-/// What is sampled: a case, or the plain read.
+/// One sampled series: a case or the plain read.
 struct Lane {
     /// `None` for the plain read.
     case: Option<Case>,
     workloads: Vec<Workload>,
-    /// Calls of a sample.
+    /// Calls per sample.
     calls: usize,
     samples: Vec<f64>,
 }
@@ -174,7 +175,7 @@ impl Lane {
     }
 
     fn of(case: Option<Case>, mut workloads: Vec<Workload>) -> Self {
-        // A sample long enough for the clock: about half a millisecond.
+        // A sample must be long enough for the clock: about half a millisecond.
         let mut calls = 1;
         while calls < 1 << 20 && cpu_seconds(|| repeat(&mut workloads[0], calls)) < 5e-4 {
             calls *= 2;
@@ -225,7 +226,7 @@ fn cpu_seconds(f: impl FnOnce()) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// Wall time of all workloads at once, one thread each; starting the threads is not counted.
+/// Wall time of all workloads at once, with one thread each. The time to start the threads does not count.
 fn wall_seconds(workloads: &mut [Workload], calls: usize) -> f64 {
     let barrier = std::sync::Barrier::new(workloads.len());
     std::thread::scope(|scope| {
@@ -248,23 +249,23 @@ fn wall_seconds(workloads: &mut [Workload], calls: usize) -> f64 {
     })
 }
 
-/// Bytes of the pools that are meant to be in memory: beyond any last-level cache in use.
+/// Bytes of the pools that must be in memory: larger than any usual last-level cache.
 pub(super) const DRAM_POOL: usize = 512 << 20;
-/// Bytes of the pools that are meant to be in the second-level cache.
+/// Bytes of the pools that must be in the second-level cache.
 pub(super) const L2_POOL: usize = 256 << 10;
-/// What a baseline in memory must reach of the plain read bandwidth.
+/// Least share of the plain read bandwidth that a baseline in memory must reach.
 const LEAST_SHARE: f64 = 0.85;
-/// How far a median may be above its minimum.
+/// Largest ratio of a median to its minimum.
 const WIDEST_SPREAD: f64 = 1.5;
 
-/// Measures `cases` in turns for about `budget`. Memory: half a gigabyte a thread for
-/// the plain read and for each f16 baseline from memory, a third of that for other codecs.
+/// Measures `cases` in alternation for about `budget`. It takes half a gigabyte of memory per thread, for the
+/// plain read and for each f16 baseline from memory. Other codecs take a third of that.
 ///
 /// # Errors
-/// A case has no kernel or its numbers are out of range; nothing was measured then.
+/// A case has no kernel, or its numbers are out of range. Nothing is measured after an error.
 pub fn run(cases: &[Case], budget: Duration, mut progress: impl FnMut(f64)) -> Result<Report, BenchError> {
     let mut lanes: Vec<Lane> = Vec::new();
-    // The lane of a case, made once: cases share their baselines.
+    // The lane of a case, made once, because cases share baselines.
     let mut lane = |case: Case| -> Result<usize, BenchError> {
         if let Some(at) = lanes.iter().position(|lane| lane.case == Some(case)) {
             return Ok(at);
@@ -312,12 +313,12 @@ pub fn run(cases: &[Case], budget: Duration, mut progress: impl FnMut(f64)) -> R
     Ok(Report { read_gb_per_s, doubts: doubts(&lanes, &reads), reads, results })
 }
 
-/// Plain read of so many threads.
+/// The plain read with this number of threads.
 fn read_of(reads: &[(usize, f64)], threads: usize) -> f64 {
     reads.iter().find(|read| read.0 == threads).map_or(f64::NAN, |read| read.1)
 }
 
-/// What speaks against the run.
+/// The reasons to distrust the run.
 fn doubts(lanes: &[Lane], reads: &[(usize, f64)]) -> Vec<String> {
     let mut doubts = Vec::new();
     for lane in lanes {
@@ -344,7 +345,7 @@ fn doubts(lanes: &[Lane], reads: &[(usize, f64)]) -> Vec<String> {
     doubts
 }
 
-/// The processor's name, where the system says it.
+/// The processor's name, if the system reports it.
 pub fn cpu_name() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
