@@ -1,5 +1,5 @@
-//! Costs of a cache besides its kernels: appends at any length, a chunk after a long past, attention from
-//! memory and from a file, forks, and skipped values.
+//! Costs of a cache besides its kernels: appends at any length, a chunk after a long past, forks, and skipped
+//! values. Attention is measured from memory and from a file.
 //!
 //! ```text
 //! cargo bench -p tqkv-benches --bench cache -- --quick append

@@ -34,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
     };
     let mut file = shape.header().to_vec();
     let body = shape.file_bytes() as usize - file.len() - 4;
-    // The bytes repeat, and the fuzzer may find the exponents.
+    // The bytes repeat. Later, only the exponents are corrected.
     file.extend(rest.iter().chain(std::iter::repeat(&0)).take(rest.len().min(body)));
     while file.len() < 40 + body {
         let from = 40 + (file.len() - 40) % rest.len().max(1);

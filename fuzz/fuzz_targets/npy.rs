@@ -36,7 +36,7 @@ struct Array<'a> {
     in_safetensors: bool,
     version: u8,
     descr: u8,
-    /// One of ten orders, of which one is not the default.
+    /// A multiple of ten means Fortran order, which is not the default.
     order: u8,
     spaces: u8,
     dims: u8,

@@ -107,7 +107,7 @@ fn written<'a>(
     Written { codec, page, blocks }
 }
 
-/// Halves the exponent of scales, because nothing is promised for scales that no encoder writes.
+/// Makes infinite and NaN scales finite. No encoder writes such scales, so nothing is promised for them.
 fn finite(codec: &AnyCodec, block: &mut [u8]) {
     let stride = match codec.id().layout() {
         Layout::F16 => 2,

@@ -1,5 +1,6 @@
-//! A tiny checkpoint of every architecture with changes to its config, to its tables of contents, to its
-//! numbers, and with weights that are said to be codes: refused with a reason, or a model that reads a text.
+//! A tiny checkpoint of every architecture with changes to its config, its table of contents and its numbers.
+//! Some weights claim to be codes. The checkpoint is refused with a reason, or it is a model that reads a
+//! text.
 #![no_main]
 
 mod seeds;

@@ -1,6 +1,6 @@
-//! Takes bytes as a chunk of the storage tier, as an archive and as a basis: unchanged, and as changes to
-//! good ones with corrected checksums. None causes a panic. An accepted chunk reports its contents. A cache
-//! takes a whole archive or nothing. An accepted basis is written exactly as it was read.
+//! Takes bytes as a chunk of the storage tier, as an archive and as a basis. They are unchanged bytes, and
+//! changes to good ones with corrected checksums. None causes a panic. An accepted chunk reports its
+//! contents. A cache takes a whole archive or nothing. An accepted basis is written exactly as it was read.
 #![no_main]
 
 mod seeds;
@@ -106,7 +106,7 @@ fn decode(good: &Good, bytes: &[u8]) {
     }
 }
 
-/// As an archive: an empty cache then has all of it or nothing.
+/// Takes the bytes as an archive: an empty cache then has all of it or nothing.
 fn restore(good: &Good, bytes: &[u8]) {
     let mut cache = KvCache::new(CacheSpec::new(2, 2, 2, 16)).expect("a cache of the codec's shape");
     match good.codec.restore(&mut &bytes[..], &mut cache) {

@@ -1,9 +1,13 @@
 //! A Llama of candle over a cache of tqkv. candle reads the file and multiplies; the cache stores keys and
 //! values and attends.
 //!
-//! `cargo run --release --features candle --bin candle -- MODEL.gguf [PROMPT [CODECS..]]` writes the same
-//! continuation several times: with candle's own cache in f16, with ours in f16, and with ours in codes.
-//! Codes are `t4,t3` or the given ones. It prints the bytes of each cache. The interface is [`Attention`].
+//! ```text
+//! cargo run --release --features candle --bin candle -- MODEL.gguf [PROMPT [CODECS..]]
+//! ```
+//!
+//! It writes the same continuation several times: with candle's own cache in f16, with ours in f16, and with
+//! ours in codes. Codes are `t4,t3` or the given ones. It prints the bytes of each cache. The interface is
+//! [`Attention`].
 
 mod attention;
 mod llama;
