@@ -75,7 +75,7 @@ fn attend(criterion: &mut Criterion, name: &str, spread: f32, cases: &[(String, 
                 bencher.iter(|| cache.attend(0, &q, &mut out).unwrap_or_else(|error| panic!("{error}")));
             });
             if out.iter().all(|&x| x == 0.0) {
-                continue; // not asked for
+                continue; // the filter left it out
             }
             if exact.is_empty() {
                 exact.clone_from(&out);

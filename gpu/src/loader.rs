@@ -47,7 +47,7 @@ impl Target {
     /// A text with only one attention kernel, for keys and values of these formats.
     pub(crate) fn with_formats(&self, name: &str, formats: [u32; 2]) -> Result<Self, GpuError> {
         let text = with_formats(&select(&self.text, &[name]), name, formats)
-            .ok_or_else(|| GpuError::Driver(format!("{name} is no attention kernel")))?;
+            .ok_or_else(|| GpuError::Driver(format!("{name} is not an attention kernel")))?;
         Ok(self.with_text(text))
     }
 

@@ -530,7 +530,7 @@ fn a_driver_that_is_too_old_says_what_is_needed() {
     assert_eq!(
         error.to_string(),
         "the driver (CUDA 11.6) refuses the kernels: CUDA_ERROR_UNSUPPORTED_PTX_VERSION; they need driver \
-         520 (CUDA 11.8) or newer; it says: ptxas fatal: PTX .version is newer than this paper reads"
+         520 (CUDA 11.8) or newer; it says: ptxas fatal: PTX .version is newer than this driver reads"
     );
     GpuCache::new(&device, spec(1)).unwrap();
 }

@@ -88,7 +88,7 @@ fn steps_that_cannot_be_are_refused() {
     cache.append(0, &[1], Rows::Host(&rows), Rows::Host(&rows)).unwrap();
     assert_eq!(
         message(cache.begin_step(&[0, 1])),
-        "sequence 1 has 1 tokens in layer 0 and 0 in layer 1; a step needs as many in all"
+        "sequence 1 has 1 tokens in layer 0 and 0 in layer 1; a step needs the same number in all layers"
     );
     cache.begin_step(&[0]).unwrap();
     assert_eq!(message(cache.begin_step(&[0])), "a step has begun; end it first");

@@ -97,7 +97,7 @@ driver! {
             (name == wanted).then_some(value)
         });
         if let (Some(log), Some(len)) = (option(5), option(6)) {
-            let text = b"ptxas fatal: PTX .version is newer than this paper reads\0";
+            let text = b"ptxas fatal: PTX .version is newer than this driver reads\0";
             // SAFETY: the caller passes a log of `len` bytes.
             unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), log as *mut u8, text.len().min(len)) };
         }

@@ -45,7 +45,10 @@ fn bundle(folder: &Path) -> Result<(), String> {
     let said = |error: io::Error| format!("{}: {error}", folder.display());
     // This must not overwrite other files.
     if folder.exists() && !folder.join("sdpa.py").exists() {
-        return Err(format!("{} is no bundle; accepted is one, or a name that is free", folder.display()));
+        return Err(format!(
+            "{} is not a bundle: expected an earlier bundle, or a path that does not exist",
+            folder.display()
+        ));
     }
     let tqkv = built(&["build", "--release", "--package", "tqkv-cli", "--features", "cuda"], "tqkv")?;
     let tests = ["test", "--release", "--no-run", "--package", "tqkv-gpu", "--test"];
@@ -133,7 +136,7 @@ mod tests {
             assert!(*name == "common.sh" || is_listed, "{name} is not in the bundle's README.md");
         }
         let refused = bundle(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap_err();
-        assert!(refused.contains("is no bundle"), "{refused}");
+        assert!(refused.contains("is not a bundle"), "{refused}");
         fs::remove_dir_all(&folder).unwrap();
     }
 

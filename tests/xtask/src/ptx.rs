@@ -106,7 +106,7 @@ fn write_or_compare(path: &Path, text: &str, check: bool) -> Result<(), String> 
     } else if fs::read_to_string(path).is_ok_and(|committed| committed == text) {
         Ok(())
     } else {
-        Err(format!("{} is not what the source gives: run cargo xtask ptx", path.display()))
+        Err(format!("{} differs from what the source gives: run cargo xtask ptx", path.display()))
     }
 }
 
