@@ -1,5 +1,5 @@
-//! What a cache costs around its kernels: appending at any length, a chunk after a long past, attending from
-//! memory and from a file, forking, and skipping values that weigh nothing.
+//! Costs of a cache besides its kernels: appends at any length, a chunk after a long past, forks, and skipped
+//! values. Attention is measured from memory and from a file.
 //!
 //! ```text
 //! cargo bench -p tqkv-benches --bench cache -- --quick append
@@ -38,7 +38,7 @@ fn filled(spec: CacheSpec, tokens: usize) -> KvCache {
     cache
 }
 
-/// One token at a time; 128 of them, so that every run closes as many pages.
+/// Appends 128 tokens one by one, so that every run closes the same number of pages.
 fn append(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("append");
     group.throughput(Throughput::Elements(128));
@@ -60,7 +60,8 @@ fn append(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// One token of queries, logits as spread as `spread`; attention of real models is peaked.
+/// Attends with the queries of one token. `spread` scales the logits, because attention of real models is
+/// peaked.
 fn attend(criterion: &mut Criterion, name: &str, spread: f32, cases: &[(String, CacheSpec)]) {
     let mut group = criterion.benchmark_group(name);
     let q: Vec<f32> = normal(7, HEADS * DIM).iter().map(|x| spread * x).collect();
@@ -74,7 +75,7 @@ fn attend(criterion: &mut Criterion, name: &str, spread: f32, cases: &[(String, 
                 bencher.iter(|| cache.attend(0, &q, &mut out).unwrap_or_else(|error| panic!("{error}")));
             });
             if out.iter().all(|&x| x == 0.0) {
-                continue; // not asked for
+                continue; // the filter left it out
             }
             if exact.is_empty() {
                 exact.clone_from(&out);
@@ -104,7 +105,7 @@ fn fork(criterion: &mut Criterion) {
     });
 }
 
-/// A chunk of queries after a long past, beside the same in f16.
+/// A chunk of queries after a long past, next to the same in f16.
 fn prefill(criterion: &mut Criterion) {
     const PAST: usize = 32_768;
     let mut group = criterion.benchmark_group("prefill");

@@ -1,12 +1,12 @@
-//! Every kernel, codec, head dim and level of this machine, from the first-level cache and from
-//! memory, named `op/codec/dim/level/place`. All of them take hours, so give a filter:
+//! Every kernel, codec, head dim and level of this machine, from the first-level cache and from memory, named
+//! `op/codec/dim/level/place`. The whole list takes hours, so give a filter:
 //!
 //! ```text
 //! cargo bench -p tqkv-benches -- --quick scores/s4/128
 //! cargo bench -p tqkv-benches -- 'encode/.*/128/avx512/l1'
 //! ```
 //!
-//! The work is that of `tqkv bench`, which compares with the baselines in turns; this watches a
+//! The work is the same as in `tqkv bench`, which alternates with the baselines. This benchmark follows a
 //! kernel over time.
 
 use criterion::{Criterion, Throughput};
@@ -17,7 +17,7 @@ use tqkv_simd::page::{KeyPages, ValuePages};
 
 const SLOTS: usize = 128;
 
-/// Whether there is a kernel, without making its data.
+/// Returns true if there is a kernel, without making its data.
 fn exists(op: Op, id: CodecId, dim: usize) -> bool {
     let Ok(codec) = AnyCodec::new(id, dim, Options::DEFAULT) else { return false };
     match op {
@@ -42,7 +42,7 @@ fn kernels(criterion: &mut Criterion) {
                             [codec.name(), &dim.to_string(), level.name().name(), data.name()].join("/");
                         let effort = Effort::Default;
                         let case = Case { op, codec, dim, level, data, threads: 1, query_heads: 1, effort };
-                        // Made when the filter lets it run.
+                        // Made only if the filter selects it.
                         let mut work = None;
                         group.bench_function(name, |bencher| {
                             let work = work.get_or_insert_with(|| {

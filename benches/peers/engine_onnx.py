@@ -1,5 +1,5 @@
-"""ONNX Runtime: one GroupQueryAttention node, whose step also codes and appends the new token. Scales of int8 and int4 are static, one a
-channel, and taken from the very tokens they are judged on: its best case."""
+"""ONNX Runtime: one GroupQueryAttention node, whose step also encodes and appends the new token. Scales of int8 and int4 are static, one
+per channel. They are computed from the same tokens on which the error is measured, which is the best case for them."""
 
 import numpy as np
 import onnxruntime as ort

@@ -1,5 +1,5 @@
-"""OpenVINO's CPU plug-in: a stateful ScaledDotProductAttention, whose step also codes and appends the new token. `turbo4` and `turbo3` are its
-TurboQuant."""
+"""OpenVINO's CPU plug-in: a stateful ScaledDotProductAttention, whose step also encodes and appends the new token. `turbo4` and `turbo3`
+are its TurboQuant."""
 
 import numpy as np
 import openvino as ov
@@ -8,7 +8,7 @@ from openvino import PartialShape, Type
 from openvino import opset13 as op
 from openvino.op.util import Variable, VariableInfo
 
-# Payload and, of every vector, a scale and a zero point, or the norm of TurboQuant: from its sources, not measured.
+# Payload plus, per vector, a scale and a zero point, or the norm of TurboQuant. From its sources, not measured.
 BYTES = {"bf16": 512, "u8": 272, "u4": 144, "turbo4": 136, "turbo3": 104}
 
 
@@ -28,7 +28,7 @@ def model():
         variable = Variable(info)
         empty = op.concat([batch] + [op.constant([n], Type.i32) for n in (heads, 0, dim)], 0)
         past = op.read_value(op.broadcast(op.constant(0.0, Type.f32), empty), variable)
-        # Only this form, with constants for the shape, becomes the plug-in's own node; else it is 30 times slower.
+        # Only this form, with constants for the shape, becomes the plug-in's own node; other forms are 30 times slower.
         joined = op.concat([op.gather(past, inputs["beam_idx"], zero), inputs[name]], 2)
         states.append(op.assign(joined, variable))
         group = op.constant([1, 1, task.HEADS // heads, 1, 1], Type.i32)
@@ -48,7 +48,7 @@ def engine(kind, q, k, v, threads):
     request = ov.Core().compile_model(model(), "CPU", settings).create_infer_request()
     request.reset_state()
     beam = np.zeros(1, np.int32)
-    # All but the newest token at once; it takes as many keys as there are queries, and what these give is thrown away.
+    # All but the newest token at once. It needs the same number of queries as keys; the results of these queries are dropped.
     past_k, past_v = k[None, :, :-1], v[None, :, :-1]
     request.infer({"q": past_k * 0.05, "k": past_k, "v": past_v, "beam_idx": beam})
     given = {"q": q[None, :, None], "k": k[None, :, -1:], "v": v[None, :, -1:], "beam_idx": beam}

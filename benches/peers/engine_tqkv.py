@@ -1,4 +1,4 @@
-"""tqkv, by its Python package. Every token is coded: neither sinks nor a hot window."""
+"""tqkv, through its Python package. Every token is encoded: there are no sinks and no hot window."""
 
 import numpy as np
 import task

@@ -1,4 +1,4 @@
-"""tqkv beside ONNX Runtime and OpenVINO: time, bytes and error of one step of attention, in rounds, one process at a time."""
+"""Compares tqkv with ONNX Runtime and OpenVINO: time, bytes and error of one step of attention, in rounds, one process at a time."""
 
 import argparse
 import json

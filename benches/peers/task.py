@@ -1,4 +1,4 @@
-"""The task that every engine does: attention of one new token over one layer, 32 query heads on 8 KV heads, head dim 128."""
+"""The task of every engine: attention of one new token over one layer, 32 query heads on 8 KV heads, head dim 128."""
 
 import json
 import sys
@@ -10,8 +10,8 @@ HEADS, KV_HEADS, DIM = 32, 8, 128
 
 
 def data(tokens, seed, outliers):
-    """Gaussian queries, keys and values, `[heads, dim]` and `[kv_heads, tokens, dim]`. With `outliers` four channels of the keys and
-    four of the values of each KV head are ten times larger, as channels of real keys are."""
+    """Gaussian queries, keys and values, `[heads, dim]` and `[kv_heads, tokens, dim]`. With `outliers`, four channels of the keys
+    and four of the values of each KV head are ten times larger, like channels of real keys."""
     random = np.random.default_rng(seed)
     q = random.standard_normal((HEADS, DIM), dtype=np.float32)
     k, v = (random.standard_normal((KV_HEADS, tokens, DIM), dtype=np.float32) for _ in range(2))
@@ -31,7 +31,7 @@ def exact(q, k, v):
 
 
 def timed(step, seconds):
-    """Nanoseconds of each call: 30 at least."""
+    """Nanoseconds of each call, for at least 30 calls."""
     times, end = [], time.perf_counter() + seconds
     for _ in range(3):
         step()
@@ -43,8 +43,8 @@ def timed(step, seconds):
 
 
 def main(engine):
-    """`ENGINE.py FORMAT TOKENS THREADS SECONDS SEED ..`: a row of JSON. `engine(format, q, k, v, threads)` gives a function that does the step
-    and returns the output `[heads, dim]`, and the bytes that a token of one KV head takes."""
+    """`ENGINE.py FORMAT TOKENS THREADS SECONDS SEED ..` prints a row of JSON. `engine(format, q, k, v, threads)` returns two things: a
+    function that does the step and returns the output `[heads, dim]`, and the bytes per token and KV head."""
     kind, tokens, threads, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
     row = {"format": kind, "tokens": tokens, "threads": threads, "error": [], "error_outliers": []}
     for seed in map(int, sys.argv[5:]):

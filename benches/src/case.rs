@@ -43,7 +43,8 @@ pub enum Data {
     L2,
     /// In memory: pools that no cache holds.
     Dram,
-    /// A whole cache of so many tokens (a multiple of 128), read again and again: wherever it fits.
+    /// A whole cache of this number of tokens (a multiple of 128), read again and again. It is wherever it
+    /// fits.
     Tokens(usize),
 }
 
@@ -67,7 +68,7 @@ impl Data {
 pub struct Case {
     /// Operation.
     pub op: Op,
-    /// Codec; for [`Op::Attend`] of keys and values.
+    /// The codec; for [`Op::Attend`], of keys and values.
     pub codec: CodecId,
     /// Head dim.
     pub dim: usize,
@@ -83,15 +84,15 @@ pub struct Case {
     pub effort: Effort,
 }
 
-/// Why a case cannot be measured.
+/// The reason why a case cannot be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// The codec does not go with the head dim.
+    /// The codec does not support the head dim.
     Shape(ShapeError),
-    /// No page kernels for this codec or head dim.
+    /// There are no page kernels for this codec or head dim.
     NoKernel(CodecId),
-    /// Query heads not 1 to 8, or threads not 1 to 256.
+    /// Query heads are not 1 to 8, or threads are not 1 to 256.
     Count,
 }
 
@@ -111,8 +112,8 @@ impl core::fmt::Display for BenchError {
 
 impl core::error::Error for BenchError {}
 
-/// Bytes of the pools that are meant to be in memory: beyond any last-level cache in use.
+/// Bytes of the pools that must be in memory: larger than any usual last-level cache.
 pub(super) const DRAM_POOL: usize = 512 << 20;
 
-/// Bytes of the pools that are meant to be in the second-level cache.
+/// Bytes of the pools that must be in the second-level cache.
 pub(super) const L2_POOL: usize = 256 << 10;

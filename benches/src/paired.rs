@@ -1,29 +1,29 @@
-//! Paired measurements: every case against the f16 and `q4_0` kernels of the same level, in turns.
+//! Paired measurements: every case against the f16 and `q4_0` kernels of the same level, in alternation.
 //!
-//! One thread is timed in thread CPU time, several in wall time. Samples of all cases alternate,
-//! so that a change of clock or load meets all of them; the minimum is the figure and the median
-//! says how far to trust it. Ratios are of minima of the same run, never across runs.
+//! One thread is timed in thread CPU time, several threads in wall time. Samples of all cases alternate, so
+//! that a change of clock or load affects all of them. The minimum is the result, and the median shows how
+//! reliable it is. Ratios are between minima of the same run, never across runs.
 
 use crate::case::{BenchError, Case, DRAM_POOL, Data, Op};
 use crate::workload::Workload;
 use std::time::{Duration, Instant};
 use tqkv_core::CodecId;
 
-/// What a case came to. Times are per token (one vector; for `attend` one key and one value) and
-/// all query heads, divided by the number of threads.
+/// The result of a case. Times are per token (one vector; for `attend` one key and one value) over all query
+/// heads, divided by the number of threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
     /// The case.
     pub case: Case,
-    /// Least time, nanoseconds.
+    /// Minimum time in nanoseconds.
     pub ns_min: f64,
-    /// Median time, nanoseconds.
+    /// Median time in nanoseconds.
     pub ns_median: f64,
-    /// Bytes of compressed data read (encode: written) for each nanosecond of `ns_min`.
+    /// Bytes of compressed data read (encode: written) per nanosecond of `ns_min`.
     pub gb_per_s: f64,
-    /// Least time of the f16 kernel of the same level over `ns_min`.
+    /// Minimum time of the f16 kernel of the same level divided by `ns_min`.
     pub ratio_to_f16: f64,
-    /// The same for ggml's `q4_0`, where it has the operation (`scores`, `encode`, `decode`).
+    /// The same for ggml's `q4_0`, if it has the operation (`scores`, `encode`, `decode`).
     pub ratio_to_q4_0: Option<f64>,
     /// GB/s of the f16 kernel.
     pub f16_gb_per_s: f64,
@@ -34,20 +34,20 @@ pub struct Outcome {
 pub struct Report {
     /// Streaming read of one thread from memory, GB/s.
     pub read_gb_per_s: f64,
-    /// The same for every number of threads in the cases: (threads, GB/s of all of them).
+    /// The same for each number of threads in the cases: (threads, GB/s of all threads together).
     pub reads: Vec<(usize, f64)>,
-    /// One for each case, in order.
+    /// One result per case, in order.
     pub results: Vec<Outcome>,
-    /// Why the run should not be believed, one line each; empty where it can be.
+    /// Reasons to distrust the run, one line each; empty for a good run.
     pub doubts: Vec<String>,
 }
 
-/// What is sampled: a case, or the plain read.
+/// One sampled series: a case or the plain read.
 struct Lane {
     /// `None` for the plain read.
     case: Option<Case>,
     workloads: Vec<Workload>,
-    /// Calls of a sample.
+    /// Calls per sample.
     calls: usize,
     samples: Vec<f64>,
 }
@@ -66,7 +66,7 @@ impl Lane {
     }
 
     fn of(case: Option<Case>, mut workloads: Vec<Workload>) -> Self {
-        // A sample long enough for the clock: about half a millisecond.
+        // A sample must be long enough for the clock: about half a millisecond.
         let mut calls = 1;
         while calls < 1 << 20 && cpu_seconds(|| repeat(&mut workloads[0], calls)) < 5e-4 {
             calls *= 2;
@@ -117,7 +117,7 @@ fn cpu_seconds(f: impl FnOnce()) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// Wall time of all workloads at once, one thread each; starting the threads is not counted.
+/// Wall time of all workloads at once, with one thread each. The time to start the threads does not count.
 fn wall_seconds(workloads: &mut [Workload], calls: usize) -> f64 {
     let barrier = std::sync::Barrier::new(workloads.len());
     std::thread::scope(|scope| {
@@ -140,19 +140,19 @@ fn wall_seconds(workloads: &mut [Workload], calls: usize) -> f64 {
     })
 }
 
-/// What a baseline in memory must reach of the plain read bandwidth.
+/// Least share of the plain read bandwidth that a baseline in memory must reach.
 const LEAST_SHARE: f64 = 0.85;
-/// How far a median may be above its minimum.
+/// Largest ratio of a median to its minimum.
 const WIDEST_SPREAD: f64 = 1.5;
 
-/// Measures `cases` in turns for about `budget`. Memory: half a gigabyte a thread for
-/// the plain read and for each f16 baseline from memory, a third of that for other codecs.
+/// Measures `cases` in alternation for about `budget`. It takes half a gigabyte of memory per thread, for the
+/// plain read and for each f16 baseline from memory. Other codecs take a third of that.
 ///
 /// # Errors
-/// A case has no kernel or its numbers are out of range; nothing was measured then.
+/// A case has no kernel, or its numbers are out of range. Nothing is measured after an error.
 pub fn run(cases: &[Case], budget: Duration, mut progress: impl FnMut(f64)) -> Result<Report, BenchError> {
     let mut lanes: Vec<Lane> = Vec::new();
-    // The lane of a case, made once: cases share their baselines.
+    // The lane of a case, made once, because cases share baselines.
     let mut lane = |case: Case| -> Result<usize, BenchError> {
         if let Some(at) = lanes.iter().position(|lane| lane.case == Some(case)) {
             return Ok(at);
@@ -200,12 +200,12 @@ pub fn run(cases: &[Case], budget: Duration, mut progress: impl FnMut(f64)) -> R
     Ok(Report { read_gb_per_s, doubts: doubts(&lanes, &reads), reads, results })
 }
 
-/// Plain read of so many threads.
+/// The plain read with this number of threads.
 fn read_of(reads: &[(usize, f64)], threads: usize) -> f64 {
     reads.iter().find(|read| read.0 == threads).map_or(f64::NAN, |read| read.1)
 }
 
-/// What speaks against the run.
+/// The reasons to distrust the run.
 fn doubts(lanes: &[Lane], reads: &[(usize, f64)]) -> Vec<String> {
     let mut doubts = Vec::new();
     for lane in lanes {
@@ -232,7 +232,7 @@ fn doubts(lanes: &[Lane], reads: &[(usize, f64)]) -> Vec<String> {
     doubts
 }
 
-/// The processor's name, where the system says it.
+/// The processor's name, if the system reports it.
 pub fn cpu_name() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));

@@ -1,8 +1,8 @@
-//! What the kernels are measured against: the dot product of ggml's quantised caches.
+//! The external baseline: the dot product of ggml's quantised caches.
 //!
-//! `q4_0` rows as stored, the query as `q8_0`, a scale product for every run of 32: what
-//! llama.cpp does for each key, with the instructions that it uses. Not for use in a cache; the page kernels
-//! are faster.
+//! Rows are `q4_0` as stored, the query is `q8_0`, and every run of 32 has a product of scales. This is what
+//! llama.cpp does for each key, with the same instructions. Do not use it in a cache; the page kernels are
+//! faster.
 
 use half::f16;
 use tqkv_simd::{Level, LevelName};
@@ -17,20 +17,21 @@ pub fn scores(level: Level, query: &[u8], rows: &[u8], out: &mut [f32]) {
     let (rows, query) = (rows.as_chunks().0, query.as_chunks().0);
     match level.name() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a level that exists is one that this machine runs, and `Avx2` stands for AVX2, FMA and F16C.
+        // SAFETY: a level only exists if this machine runs it, and `Avx2` implies AVX2, FMA and F16C.
         LevelName::Avx2 => unsafe { x86::avx2(query, rows, out) },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above; `AvxVnni` stands for that as well.
+        // SAFETY: a level only exists if this machine runs it; `AvxVnni` implies AVX2, FMA, F16C and
+        // AVX-VNNI.
         LevelName::AvxVnni => unsafe { x86::avx_vnni(query, rows, out) },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above; `Avx512` stands for VNNI and VL as well.
+        // SAFETY: a level only exists if this machine runs it; `Avx512` implies AVX2, FMA, F16C, VNNI and VL.
         LevelName::Avx512 => unsafe { x86::vnni(query, rows, out) },
-        // Elsewhere the compiler's code is the baseline.
+        // On other machines the compiler's code is the baseline.
         _ => each_row(query, rows, out, portable),
     }
 }
 
-/// Gives every row to `dot`.
+/// Passes every row to `dot`.
 #[inline(always)]
 fn each_row(query: &[Q8], rows: &[Q4], out: &mut [f32], dot: impl Fn(&[Q4], &[Q8]) -> f32) {
     for (out, row) in out.iter_mut().zip(rows.chunks_exact(query.len().max(1))) {
@@ -85,7 +86,7 @@ mod x86 {
         });
     }
 
-    /// Biased codes are unsigned; 8 times the query's sum comes off by a second product.
+    /// Biased codes are unsigned. A second product subtracts 8 times the query's sum.
     #[target_feature(enable = "avx2")]
     #[inline]
     fn biased(
@@ -97,7 +98,8 @@ mod x86 {
         _mm256_sub_epi32(dpbusd(_mm256_setzero_si256(), codes, query), bias)
     }
 
-    /// `multiply` takes 32 codes (0 to 15) and 32 signed query bytes to eight partial dot products of code - 8.
+    /// `multiply` takes 32 codes (0 to 15) and 32 signed query bytes, and returns eight partial dot products
+    /// of code - 8.
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     fn dot(row: &[Q4], query: &[Q8], multiply: impl Fn(__m256i, __m256i) -> __m256i) -> f32 {

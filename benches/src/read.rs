@@ -1,19 +1,19 @@
-//! Plain streaming read: what this machine gives a thread, as the yardstick of the baselines.
+//! Plain streaming read: the bandwidth of a thread on this machine, to judge the baselines.
 
 use tqkv_simd::page::{Line, ask_for};
 
-/// Lines of a call: 1 MiB.
+/// Lines per call: 1 MiB.
 const CALL: usize = 1 << 14;
-/// Places that are read in turns.
+/// Streams that are read in alternation.
 const STREAMS: usize = 4;
-/// Lines that are asked for ahead in each stream. Four streams and 2 KiB read 17.5 GB/s where one
-/// stream with 8 KiB reads 15.7 and one without prefetch 12.7 (Sapphire Rapids, virtual).
+/// Lines that are prefetched ahead in each stream. Four streams with 2 KiB read 17.5 GB/s. One stream with 8
+/// KiB reads 15.7, and one without prefetch 12.7 (Sapphire Rapids, virtual).
 const AHEAD: usize = 32;
 
-/// Bytes of a call.
+/// Bytes per call.
 pub(super) const CALL_BYTES: usize = CALL * 64;
 
-/// A pool of `calls` calls, and the call that reads one of them.
+/// Makes a pool of `calls` calls, and the closure that reads one of them.
 pub(super) fn reader(calls: usize) -> Box<dyn FnMut(usize) + Send> {
     let pool = vec![Line([1; 64]); CALL * calls];
     Box::new(move |at| {
@@ -21,10 +21,11 @@ pub(super) fn reader(calls: usize) -> Box<dyn FnMut(usize) + Send> {
     })
 }
 
-/// Lines of a stream that are read in one go.
+/// Lines of a stream that are read in sequence.
 const RUN: usize = 4;
 
-/// Sum of all dwords, lane by lane: four additions a line with the narrowest registers, which is little beside memory.
+/// The sum of all dwords, lane by lane. With the narrowest registers this takes four additions per line,
+/// which is little compared with memory.
 fn checksum(lines: &[Line]) -> u32 {
     let (streams, _) = lines.split_at(lines.len() / STREAMS * STREAMS);
     let length = (streams.len() / STREAMS).max(1);

@@ -1,4 +1,4 @@
-//! The work of one case on one thread: a pool of pages, and a call that takes the next ones.
+//! The work of one case on one thread: a pool of pages, and a call that processes the next ones.
 
 use crate::case::{BenchError, Case, DRAM_POOL, Data, L2_POOL, Op};
 use crate::{q4_0, read};
@@ -10,12 +10,12 @@ use tqkv_simd::page::{
 };
 use tqkv_simd::{Level, codec};
 
-/// Tokens of a page, and of a call but for attention.
+/// Tokens per page, and per call except for attention.
 const SLOTS: usize = 128;
-/// Pages that a call attends to: a span of the cache, which one thread does in one go.
+/// Pages per call of attention: a span of the cache, which one thread processes at once.
 const SPAN: usize = 16;
 
-/// What a call does; pages are numbered from 0 and wrap.
+/// One call of the work. Pages are numbered from 0 and wrap.
 type Call = Box<dyn FnMut(usize) + Send>;
 
 /// The work of one case on one thread.
@@ -27,7 +27,7 @@ pub struct Workload {
     pub(super) bytes_per_token: f64,
 }
 
-/// Deterministic values with about the spread of a normal law.
+/// Deterministic values with about the spread of a normal distribution.
 pub(super) fn values(n: usize, seed: u32) -> Vec<f32> {
     let mut state = seed | 1;
     let mut uniform = || {
@@ -44,7 +44,7 @@ fn pool(page: &[Line], pages: usize) -> Vec<Line> {
     page.iter().copied().cycle().take(page.len() * pages).collect()
 }
 
-/// Page `at` of a pool, and the one after it.
+/// Page `at` of a pool and the next page.
 fn two(pool: &[Line], lines: usize, at: usize) -> (&[Line], &[Line]) {
     let pages = pool.len() / lines;
     let next = (at + 1) % pages;
@@ -52,7 +52,7 @@ fn two(pool: &[Line], lines: usize, at: usize) -> (&[Line], &[Line]) {
 }
 
 impl Workload {
-    /// Makes the data: up to half a gigabyte from memory.
+    /// Makes the data, which is up to half a gigabyte from memory.
     ///
     /// # Errors
     /// There is no kernel for the case.
@@ -96,26 +96,26 @@ impl Workload {
         })
     }
 
-    /// Plain streaming read; a line counts as a token.
+    /// The plain streaming read. A line counts as a token.
     pub(super) fn read(pool_bytes: usize) -> Self {
         let pages = (pool_bytes / read::CALL_BYTES).max(1);
         let call = read::reader(pages);
         Self { call, pages, at: 0, tokens: read::CALL_BYTES / 64, bytes_per_token: 64.0 }
     }
 
-    /// Tokens of a call: vectors, or for `attend` pairs of key and value.
+    /// Tokens per call: vectors, or for `attend` pairs of key and value.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Does the next page.
+    /// Processes the next page.
     pub fn call(&mut self) {
         (self.call)(self.at);
         self.at = (self.at + 1) % self.pages;
     }
 }
 
-/// Pages of keys of one page's blocks.
+/// A pool of key pages that all hold the same blocks.
 fn key_pool(codec: &AnyCodec, blocks: &[u8], pages: usize) -> Option<(KeyPages, Vec<Line>)> {
     let keys = KeyPages::new(codec, SLOTS)?;
     let mut page = vec![Line::ZERO; keys.lines()];
@@ -173,15 +173,16 @@ fn sums(case: &Case, codec: &AnyCodec, blocks: &[u8], pages: usize) -> Option<Ca
     }))
 }
 
-/// Attention as the cache runs it, over pages in turns; `scores` does page `at`, `accumulate` one or two.
+/// Attention as the cache runs it, over the pages in turn. `scores` processes page `at`, and `accumulate` one
+/// or two pages.
 struct Pool<S, A> {
-    /// Pages of keys, and of values.
+    /// Number of pages of keys, and of pages of values.
     pages: usize,
     scores: S,
     accumulate: A,
-    /// Whether two pages are summed together.
+    /// True if two pages are summed together.
     joins: bool,
-    /// `[heads, dim]`
+    /// Sums, `[heads, dim]`.
     sums: Vec<f32>,
     dim: usize,
 }
@@ -219,7 +220,7 @@ where
 /// The number of a page, and the weights of its tokens: `[heads, SLOTS]`.
 type PageWeights<'a> = (usize, &'a [f32]);
 
-/// Attends to a span of pages a call.
+/// Attends to one span of pages per call.
 fn attention<S, A>(case: &Case, (pages, joins): (usize, bool), scores: S, accumulate: A) -> Call
 where
     S: Fn(usize, &mut [f32]) + Send + 'static,
@@ -236,7 +237,7 @@ where
     })
 }
 
-/// The queries, with the factor that makes dot products logits.
+/// The queries times the factor that turns dot products into logits.
 fn scaled(case: &Case) -> Vec<f32> {
     let scale = 1.0 / (case.dim as f32).sqrt();
     queries(case).iter().map(|q| q * scale).collect()
@@ -247,7 +248,7 @@ fn code_attention(case: &Case, codec: &AnyCodec, blocks: &[u8], pages: usize) ->
     let (rows, value_pool) = value_pool(codec, blocks, pages)?;
     let (queries, level) = (keys.queries(case.level, &scaled(case)), case.level);
     let joins = rows.joins(case.query_heads);
-    // Both sides ask for what is read next.
+    // Both sides prefetch the next page.
     let (key_pool, value_pool) = (Arc::new(key_pool), Arc::new(value_pool));
     let (next_keys, next_values) = (Arc::clone(&key_pool), Arc::clone(&value_pool));
     let scores = move |at, out: &mut [f32]| {

@@ -1,5 +1,5 @@
-//! Arbitrary bytes as a block: decoding never panics, and what decodes scores like its decode; arbitrary floats as a
-//! vector: what encodes comes back no further away than the zero vector.
+//! Takes arbitrary bytes as a block: decoding never panics, and a decodable block scores like its decoded
+//! vector. Takes arbitrary floats as a vector: a decoded vector is no further away than the zero vector.
 #![no_main]
 
 mod seeds;
@@ -10,7 +10,7 @@ use tqkv_core::{AnyCodec, BlockView, CodecId, HEAD_DIMS, Options, ScaleMode};
 fuzz_target!(|data: &[u8]| {
     let [codec, dim, seed, bytes @ ..] = data else { return seeds::refused("too short") };
     let id = CodecId::ALL[usize::from(*codec) % CodecId::ALL.len()];
-    // The first dims reach every kind of rotation and the ragged group; larger ones only cost time.
+    // The first dims reach every kind of rotation and the ragged group. Larger dims only cost time.
     let dim = HEAD_DIMS[usize::from(*dim) % 10];
     let options = Options::DEFAULT.seed(u64::from(*seed)).scale_mode(ScaleMode::Mmse);
     let Ok(codec) = AnyCodec::new(id, dim, options) else { return seeds::refused("no such codec") };

@@ -1,6 +1,10 @@
-//! A program of bytes over a few caches that share a budget: whatever they go through, every KV head of a layer is as long
-//! as what was appended, results are finite, forks and restored caches answer as their origin, what is refused changes
-//! nothing, and the budget holds.
+//! Takes bytes as a program over a few caches that share a budget. After every program:
+//!
+//! * every KV head of a layer has the length of its appends;
+//! * results are finite;
+//! * forks and restored caches answer like their origin;
+//! * refused operations changed nothing;
+//! * the budget holds.
 #![no_main]
 
 mod caches;
@@ -11,23 +15,23 @@ use libfuzzer_sys::fuzz_target;
 use tqkv::cache::{Budget, KvCache};
 use tqkv::error::CacheError;
 
-/// Longer sequences cost time and reach nothing new: there are two tiers within.
+/// Longer sequences cost time and reach nothing new: this covers two tiers.
 const MOST_TOKENS: usize = 600;
 const MOST_CACHES: usize = 4;
 
 struct Sequence {
     cache: KvCache,
-    /// Tokens of each layer.
+    /// Tokens per layer.
     lens: Vec<usize>,
 }
 
 impl Sequence {
-    /// What the cache answers, where the next operation may be refused.
+    /// The answers of the cache before an operation, if a budget may refuse it.
     fn before(&self) -> Vec<Result<Vec<u32>, CacheError>> {
         if self.cache.budget().limit() == usize::MAX { Vec::new() } else { answers(&self.cache) }
     }
 
-    /// What was refused for want of bytes changed nothing; any other refusal is a defect.
+    /// Checks a refusal: it is for lack of bytes, and it changed nothing. Any other refusal is a defect.
     fn full(&self, error: &CacheError, before: &[Result<Vec<u32>, CacheError>]) {
         assert!(matches!(error, CacheError::Full { .. }), "{error}");
         assert_eq!(answers(&self.cache), before);
@@ -38,7 +42,7 @@ impl Sequence {
         let count = count.min(MOST_TOKENS.saturating_sub(self.lens[layer]));
         let [mut k, mut v] = tokens(shape, seed, count);
         if seed % 16 == 9 {
-            // As large as is promised to fit.
+            // The largest norm that is promised to fit.
             for (x, dim, norm) in [(&mut k, shape.head_dim, 0), (&mut v, shape.value_dim, 1)] {
                 let most = self.cache.spec().max_norms(layer).expect("a spec of a cache")[norm];
                 for x in x.chunks_exact_mut(dim) {
@@ -100,7 +104,7 @@ impl Sequence {
 
 fuzz_target!(|data: &[u8]| {
     let [kind, hot, bytes, program @ ..] = data else { return seeds::refused("too short") };
-    // 0 is no limit; the others begin below what a page takes.
+    // 0 is no limit. The other limits begin below the size of a page.
     let budget = if *bytes == 0 { Budget::unlimited() } else { Budget::new(usize::from(*bytes) * 300) };
     let empty = match KvCache::within(spec(*kind, *hot), &budget) {
         Ok(cache) => cache,
@@ -132,7 +136,7 @@ fuzz_target!(|data: &[u8]| {
             },
             8..=10 => current = count % all.len(),
             11 => {
-                // Into another cache, whatever it holds.
+                // Restores into another cache, whatever its contents.
                 let (bytes, from) = (snapshot(&all[current].cache), current);
                 let want = answers(&all[from].cache);
                 current = count % all.len();

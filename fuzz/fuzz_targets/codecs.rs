@@ -1,6 +1,6 @@
-//! Every codec at every head dim, scale mode and effort. What each level of the machine writes and reads is what the portable code
-//! does, to the bit, of any floats and any blocks; and what comes back of a finite vector is as near to it as the code and
-//! the scale mode promise.
+//! Every codec at every head dim, scale mode and effort. Each level of the machine reads and writes the same
+//! bits as the portable code, for any floats and any blocks. A decoded finite vector is as near to the
+//! original as the code and the scale mode promise.
 #![no_main]
 
 mod numbers;
@@ -13,7 +13,7 @@ use tqkv_core::{AnyCodec, CodecId, Effort, HEAD_DIMS, Options, ScaleMode};
 use tqkv_simd::{Level, codec};
 use tqkv_tests::laws::assert_kept;
 
-/// Encoders of trellis codes take four vectors at once; one more is another batch.
+/// Encoders of trellis codes take four vectors at once, so a fifth starts another batch.
 const MOST_VECTORS: usize = 5;
 
 #[derive(Arbitrary, Debug)]
@@ -37,7 +37,7 @@ fuzz_target!(|input: Input<'_>| {
         .effort(Effort::ALL[pick(input.effort, 3)]);
     let dim = HEAD_DIMS[pick(input.dim, HEAD_DIMS.len())];
     let Ok(codec) = AnyCodec::new(id, dim, options) else { return seeds::refused("no such codec") };
-    // Long ones take their time, one by one as well.
+    // Long vectors are slow, so each is alone.
     let vectors = if codec.dim() > 256 { 1 } else { 1 + pick(input.vectors, MOST_VECTORS) };
     let x = input.numbers.of(input.bytes, vectors * codec.dim());
     encode(&codec, &x);
@@ -51,7 +51,8 @@ fn what(level: Level, codec: &AnyCodec) -> String {
     format!("{} {} dim {} {:?}", level.name().name(), codec.id().name(), codec.dim(), codec.options())
 }
 
-/// The definition, vector by vector, then every level, all at once; and how near what comes back is.
+/// Compares the definition, vector by vector, with every level, all vectors at once. Also checks the decoded
+/// vectors.
 fn encode(codec: &AnyCodec, x: &[f32]) {
     let (dim, bytes) = (codec.dim(), codec.block_bytes());
     let mut want = vec![0xa5; x.len() / dim * bytes];
@@ -73,7 +74,7 @@ fn encode(codec: &AnyCodec, x: &[f32]) {
     read(codec, &want, x);
 }
 
-/// Whatever blocks hold, each level reads the same of them.
+/// Every level reads the same from any blocks.
 fn read(codec: &AnyCodec, blocks: &[u8], x: &[f32]) {
     let (dim, count) = (codec.dim(), x.len() / codec.dim());
     let run = |level: Level| {

@@ -1,5 +1,5 @@
-//! Any bytes as a `config.json`: refused with a reason, or a model of which every cache can be made, at least in principle; and what its
-//! layers keep, which is read of many more files.
+//! Takes bytes as a `config.json`. It is refused with a reason, or every cache can be made for its model, at
+//! least in principle. Also reads what its layers keep, which works for many more files.
 #![no_main]
 
 mod seeds;
@@ -9,7 +9,7 @@ use tqkv::cache::KvCache;
 use tqkv_model::Config;
 use tqkv_model::layers::LayerFields;
 
-/// Heads of caches that are worth making: the file says how many.
+/// Heads of caches that are worth making, because the file sets the number.
 const MOST: usize = 1 << 12;
 
 fuzz_target!(|data: &[u8]| {
@@ -21,7 +21,7 @@ fuzz_target!(|data: &[u8]| {
             return if of_layers { () } else { seeds::refused(error) };
         }
     };
-    // Of any file, and of this one, where it is a file of both kinds.
+    // Any file may be a generation config; this one may be both kinds.
     let _ = config.add_generation_config(data);
     let shape = config.kv_shape();
     shape.check().expect("a shape that was accepted");
@@ -31,7 +31,7 @@ fuzz_target!(|data: &[u8]| {
     let spec = config.cache_spec();
     if shape.num_layers * shape.num_kv_heads <= MOST {
         config.dense_cache().expect("an exact cache of a config that was accepted");
-        // Head dims of models are more than those of codecs.
+        // Models have more head dims than codecs.
         if let Err(error) = KvCache::new(spec) {
             assert!(!error.to_string().is_empty());
         }

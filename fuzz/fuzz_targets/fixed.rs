@@ -1,5 +1,6 @@
-//! The integer codec against the float path: any samples, exponents and scale modes. Blocks of integers decode by floats to what
-//! they decode to by integers, and are as near to the vector as the float path's own.
+//! Compares the integer codec with the float path: any samples, exponents and scale modes. Blocks of integers
+//! decode to the same by floats and by integers. They are as near to the vector as the float path's own
+//! blocks.
 #![no_main]
 
 mod seeds;
@@ -35,7 +36,7 @@ fn one<const D: usize, C: Code, const N: usize>(mode: ScaleMode, exponent: i32, 
     let fixed = FixedCodec::<D, C>::new(42, mode);
     let mut block = [0; N];
     let encoded = fixed.encode(&x, exponent, &mut block);
-    // Narrow samples are wide ones of small values.
+    // Narrow samples are wide samples with small values.
     let narrow = x.map(|v| v as i8);
     let (mut from_narrow, mut from_wide) = ([0; N], [0; N]);
     let results = [
@@ -66,7 +67,8 @@ fn one<const D: usize, C: Code, const N: usize>(mode: ScaleMode, exponent: i32, 
     );
     let floats = real.map(|v| v as f32);
     let error = |y: &[f32; D]| -> f64 { real.iter().zip(y).map(|(a, b)| (a - f64::from(*b)).powi(2)).sum() };
-    // The float path searches where integers take the codes of the vector's own norm, as it does in the raw mode too.
+    // The float path searches. The integers take the codes of the vector's own norm, as the float path does
+    // in the raw mode.
     let theirs = [mode, ScaleMode::Raw].map(|mode| {
         let options = Options::DEFAULT.seed(42).scale_mode(mode).effort(Effort::Fast);
         let float = AnyCodec::new(C::ID, D, options).expect("a codec of integers");

@@ -1,4 +1,4 @@
-//! Arbitrary bytes as a GGUF file: refused with a reason, or a model that reads a text.
+//! Takes arbitrary bytes as a GGUF file. It is refused with a reason, or it is a model that reads a text.
 #![no_main]
 
 mod seeds;
@@ -6,7 +6,7 @@ mod seeds;
 use libfuzzer_sys::fuzz_target;
 use tqkv_model::{Model, SpecialTokens};
 
-/// Positions for which tables are worth making: a number of the file says how many.
+/// Positions for which tables are worth making, because the file sets the number.
 const MOST: usize = 1 << 14;
 
 fuzz_target!(|data: &[u8]| {

@@ -1,6 +1,7 @@
-//! A program of bytes over a few caches, against the plain model of the tests, which knows the rules of a token's life and nothing of
-//! pages: what is held is to the bit what encoding the tokens in one tier after the other gives, what attention gives is f64
-//! attention over that, and lengths, counts and refusals are the model's.
+//! Takes bytes as a program over a few caches, and compares them with the plain model of the tests. The model
+//! knows the rules of a token's life and no pages. The contents are bit-identical to the tokens encoded in
+//! one tier after the other. Attention is f64 attention over the contents. Lengths, counts and refusals are
+//! the model's.
 #![no_main]
 
 #[path = "../../tests/tests/it/lives"]
@@ -21,7 +22,7 @@ use tqkv::Level;
 use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, LayerKind};
 use tqkv_core::{CodecId, Effort, KvShape, Options, ScaleMode};
 
-/// Steps of a life; each is checked against all tokens that are held.
+/// Steps of a program. Each is checked against all tokens of the contents.
 const MOST_STEPS: usize = 12;
 
 #[derive(Arbitrary, Debug)]
@@ -57,7 +58,7 @@ enum Step {
     Refused(u8, u8),
 }
 
-/// Codecs that pages begin in, and what becomes of them.
+/// The first codecs of pages, and the codecs of their later tiers.
 const AGEING: [&[(&str, &str, usize)]; 10] = [
     &[("n4", "n4", 0), ("n3", "n3", 20), ("n2", "n1", 140), ("", "", 300)],
     &[("n4", "n3", 0), ("n2", "n3", 0)],
@@ -86,7 +87,7 @@ fn pick<T: Copy>(number: u8, of: &[T]) -> T {
 }
 
 impl Input {
-    /// What the caches are, where there is such a cache.
+    /// The kind of the caches, if such caches exist.
     fn kind(&self) -> Option<Kind> {
         let dims = self.dims.map(|dim| pick(dim, &[32, 48, 16, 64, 80, 128]));
         let heads = pick(self.heads, &[(1, 1, 1), (1, 2, 1), (1, 2, 2), (2, 4, 2), (1, 9, 1)]);
@@ -97,7 +98,7 @@ impl Input {
         for (after, &(k, v, tokens)) in AGEING[usize::from(self.ageing) % AGEING.len()].iter().enumerate() {
             spec = match (after, k) {
                 (_, "") => spec.cold(tokens, Cold::Spill(std::env::temp_dir())),
-                // Half of the lives have one tier, of any codecs.
+                // Half of the programs have one tier, with any codecs.
                 (0, _) if self.ageing >= 128 => break,
                 (0, _) => {
                     (key, value) = (id(k), id(v));

@@ -1,5 +1,5 @@
-//! Arbitrary bytes as a flat model file: loading never panics; a small model of arbitrary weights, with a header and checksum that
-//! fit, computes something, and the same thing twice.
+//! Takes arbitrary bytes as a flat model file: loading never panics. Also makes a small model of arbitrary
+//! weights with a matching header and checksum. It computes something, and the same thing twice.
 #![no_main]
 
 mod seeds;
@@ -34,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
     };
     let mut file = shape.header().to_vec();
     let body = shape.file_bytes() as usize - file.len() - 4;
-    // The bytes over and over; exponents are the fuzzer's to find.
+    // The bytes repeat. Later, only the exponents are corrected.
     file.extend(rest.iter().chain(std::iter::repeat(&0)).take(rest.len().min(body)));
     while file.len() < 40 + body {
         let from = 40 + (file.len() - 40) % rest.len().max(1);
@@ -48,7 +48,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(run(model, &[5]), Err(LmError::Token { got: 5, vocab: 5 }));
 });
 
-/// Brings the exponents of all tensors into the range that is accepted.
+/// Brings the exponents of all tensors into the accepted range.
 fn small_exponents(file: &mut [u8], shape: &Shape) {
     let of = tqkv_lm::LayoutBytes(shape.bits);
     let (hidden, inner) = (usize::from(shape.hidden), usize::from(shape.inner));
@@ -79,7 +79,7 @@ fn small_exponents(file: &mut [u8], shape: &Shape) {
 /// All logits of the tokens.
 fn run(model: Model<'_>, tokens: &[u32]) -> Result<Vec<i32>, LmError> {
     let shape = *model.shape();
-    // A file of the fuzzer's own may ask for a lot.
+    // A file of the fuzzer may be large.
     if shape.head_dim != 16 || shape.file_bytes() > 1 << 20 {
         return Ok(Vec::new());
     }

@@ -1,5 +1,6 @@
-//! Arrays that the command reads: any bytes as a `.npy` file, mapped and piece by piece, and as a tensor of a safetensors file;
-//! and files whose header says what it should, or nearly. What says so is read to the bit, and nothing else is accepted.
+//! Takes bytes as arrays that the command reads. Any bytes are a `.npy` file, mapped and in pieces, and a
+//! tensor of a safetensors file. Other files have a correct or nearly correct header. A correct file is read
+//! to the bit, and nothing else is accepted.
 #![no_main]
 
 mod seeds;
@@ -13,7 +14,7 @@ use tqkv::file::Bytes;
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "the command uses more of it")]
 mod array;
 
-/// What the reader asks of names; here are none.
+/// The reader's check of names. No name is standard input here.
 mod input {
     pub(crate) fn is_stdin(_: &std::path::Path) -> bool {
         false
@@ -35,17 +36,17 @@ struct Array<'a> {
     in_safetensors: bool,
     version: u8,
     descr: u8,
-    /// Of ten, which is not the default.
+    /// A multiple of ten means Fortran order, which is not the default.
     order: u8,
     spaces: u8,
     dims: u8,
     shape: [u16; 3],
-    /// Bytes too few or too many.
+    /// Missing bytes, or additional ones.
     off: i8,
     elements: &'a [u8],
 }
 
-/// As `.npy` and safetensors files call them, and their bytes; of those that are not read 0.
+/// The type's names in `.npy` and in safetensors files, and its bytes. 0 marks types that are not read.
 const TYPES: [(&str, &str, usize); 8] = [
     ("<f4", "F32", 4),
     ("<f2", "F16", 2),
@@ -65,7 +66,7 @@ fuzz_target!(|input: Input<'_>| {
     }
 });
 
-/// All values, row after row, with the shape of the rows; both ways to read an `.npy` file agree.
+/// All values, row after row, with the shape of the rows. Both ways to read a `.npy` file agree.
 fn open(bytes: &[u8], tensor: Option<&str>) -> Option<(Vec<usize>, Vec<f32>)> {
     let mapped = read(Vectors::from_bytes(Bytes::Owned(bytes.to_vec()), tensor));
     if tensor.is_none() {
@@ -74,7 +75,7 @@ fn open(bytes: &[u8], tensor: Option<&str>) -> Option<(Vec<usize>, Vec<f32>)> {
     mapped
 }
 
-/// Rows that hold what is not finite are nought.
+/// Rows with values that are not finite become zeros.
 fn read(vectors: Result<Vectors, ArrayError>) -> Option<(Vec<usize>, Vec<f32>)> {
     let vectors = match vectors {
         Ok(vectors) => vectors,
@@ -135,7 +136,7 @@ impl Array<'_> {
             format!("'fortran_order': {order}"),
             format!("'shape':{spaces}({tuple})"),
         ];
-        // Keys come in any order.
+        // Keys may come in any order.
         let turned = [0, 1, 2].map(|i| fields[(i + usize::from(self.order)) % 3].clone()).join(",");
         let text = format!("{{{turned}}}{spaces}\n");
         let version = 1 + self.version % 3;
@@ -150,7 +151,7 @@ impl Array<'_> {
     }
 }
 
-/// Elements as f32; rows that hold what is not finite are nought.
+/// Elements as f32. Rows with values that are not finite become zeros.
 fn values(dtype: &str, dim: usize, bytes: &[u8]) -> Vec<f32> {
     let mut values: Vec<f32> = match dtype {
         "F64" => bytes.as_chunks().0.iter().map(|b| f64::from_le_bytes(*b) as f32).collect(),

@@ -1,6 +1,6 @@
-//! Pages of every codec, head dim and length, written in any order and over again: blocks come back as they were written,
-//! logits and sums are the portable ones to the bit on every level, and as near to the exact ones as rounding to bytes and to
-//! 14 bits can be off.
+//! Pages of every codec, head dim and length, written in any order and repeatedly. Blocks come back as they
+//! were written. Logits and sums are bit-identical to the portable ones on every level. They are as near to
+//! the exact ones as rounding to bytes and to 14 bits allows.
 #![no_main]
 
 mod numbers;
@@ -26,7 +26,7 @@ struct Input<'a> {
     heads: u8,
     from: u16,
     count: u16,
-    /// Slots are written a step of so many apart.
+    /// Distance of consecutive writes in slots.
     step: u8,
     writes: u16,
     queries: Numbers,
@@ -34,7 +34,7 @@ struct Input<'a> {
     bytes: &'a [u8],
 }
 
-/// A page that was written, and the blocks that it must hold.
+/// A written page, and the blocks that it must hold.
 struct Written<'a> {
     codec: &'a AnyCodec,
     page: Vec<Line>,
@@ -79,7 +79,7 @@ fuzz_target!(|input: Input<'_>| {
     }
 });
 
-/// Writes slots in a strange order, some of them again, and zeros before.
+/// Writes slots in a mixed order over zeros, some of them repeatedly.
 fn written<'a>(
     codec: &'a AnyCodec,
     lines: usize,
@@ -98,7 +98,7 @@ fn written<'a>(
     let step = 1 + usize::from(input.step);
     for i in 0..usize::from(input.writes) % (2 * slots) {
         let block = &mut blocks[i * step % slots];
-        // Another block each time, though the bytes begin again.
+        // Each block differs, even when the bytes repeat.
         block.iter_mut().for_each(|byte| *byte = bytes.next().unwrap_or(0).wrapping_add(i as u8));
         finite(codec, block);
         write(&mut page, i * step % slots, block);
@@ -107,7 +107,7 @@ fn written<'a>(
     Written { codec, page, blocks }
 }
 
-/// Nothing is promised of scales that no encoder writes: the exponent of those is half as large here.
+/// Makes infinite and NaN scales finite. No encoder writes such scales, so nothing is promised for them.
 fn finite(codec: &AnyCodec, block: &mut [u8]) {
     let stride = match codec.id().layout() {
         Layout::F16 => 2,
@@ -166,10 +166,10 @@ impl Written<'_> {
             }
             for (row, logit) in rows.chunks_exact(dim).zip(logits) {
                 let size: f64 = row.iter().map(|v| f64::from(v.abs())).sum();
-                // Half a step of the query for each coordinate.
+                // Half a step of the query per coordinate.
                 let allowed = size * (f64::from(largest) * (0.501 / 127.0) + 1e-30) + 1e-30;
                 let off = (f64::from(*logit) - dot(query, row)).abs();
-                // Nothing is promised where dot products leave f32, even if the scale is nought.
+                // Nothing is promised if dot products overflow f32, even at a scale of zero.
                 let fits = largest < 1e28 && size * f64::from(largest) < 1e37;
                 assert!(!fits || off <= allowed, "{}: {off}, {allowed}", self.what(Level::Portable, call));
             }
@@ -178,7 +178,8 @@ impl Written<'_> {
 
     fn sums(&self, pages: &ValuePages, weights: &[f32], call: Call) {
         let dim = self.codec.dim();
-        // What is not finite is not promised; nor what is not once it is multiplied by a scale.
+        // Nothing is promised for values that are not finite, or that are not finite after the product with a
+        // scale.
         let weights: Vec<f32> = weights.iter().map(|w| if w.abs() < 1e30 { *w } else { 1.0 }).collect();
         let run = |level: Level| {
             let mut acc = vec![0.0; call.heads * dim];
@@ -212,7 +213,7 @@ impl Written<'_> {
         }
     }
 
-    /// Rows of f16, in free order: as near to exact sums as f32 takes them.
+    /// Rows of f16 are summed in any order, so they are as near to exact sums as f32 allows.
     fn halves(&self, pages: &HalfPages, queries: &[f32], weights: &[f32], call: Call) {
         let (dim, rows) = (self.codec.dim(), self.rows(call));
         let limit =
@@ -254,12 +255,12 @@ impl Written<'_> {
     }
 }
 
-/// The one scale of a block.
+/// The scale of a block with one scale.
 fn scale(block: &[u8]) -> f64 {
     f16::from_le_bytes([block[0], block[1]]).to_f64()
 }
 
-/// A step of softmax over any logits, twice, is the portable one.
+/// A softmax step over any logits, done twice, equals the portable one.
 fn softened(logits: &[f32], heads: usize) {
     let run = |level: Level| {
         let (mut logits, mut state) = (logits.to_vec(), vec![Attention::EMPTY; heads]);

@@ -1,5 +1,6 @@
-//! Bytes as the life of a ring: pushes, attention, clears, against a plain list of tokens. Slots are what the codecs write, in the
-//! order that a ring has; attention never panics, is the same twice, and is softmax over what the blocks score and decode to.
+//! Takes bytes as the operations on a ring: pushes, attention, clears. Compares it with a plain list of
+//! tokens. Slots hold what the codecs write, in the order of a ring. Attention never panics and repeats
+//! exactly. It is softmax over the scores and the decoded values of the blocks.
 #![no_main]
 
 mod seeds;
@@ -47,7 +48,7 @@ fn live<const D: usize, K: Code, V: Code>(room: usize, sinks: usize, program: &[
                     continue;
                 }
                 if pushed.is_err() {
-                    // The slot to be replaced is a token of zeros now.
+                    // The slot to be replaced is now a token of zeros.
                     if plain.len() == room {
                         plain[next].0.fill(0);
                         plain[next].1.fill(0);
@@ -86,7 +87,8 @@ fn live<const D: usize, K: Code, V: Code>(room: usize, sinks: usize, program: &[
     }
 }
 
-/// Attention with the query times 2^exponent against f64 attention over what the blocks decode to; `out` has the same exponent.
+/// Compares attention, with the query times 2^exponent, with f64 attention over the decoded blocks. `out` has
+/// the same exponent.
 fn assert_attends<const D: usize, K: Code, V: Code>(
     q: &[i16; D],
     exponent: i32,
@@ -106,10 +108,10 @@ fn assert_attends<const D: usize, K: Code, V: Code>(
         let size: f64 = row.iter().map(|v| f64::from(v.abs())).sum();
         let root = (D as f64).sqrt();
         logits.push(dot / root);
-        // Half a step of the query in each coordinate, and the rounding of factors.
+        // Half a step of the query per coordinate, and the rounding of factors.
         error = f64::max(error, (0.51 / 127.0 + 1e-4) * largest * size / root);
     }
-    // Beyond, weights are anything.
+    // Beyond these limits, weights may have any value.
     if error > 0.1 || logits.iter().any(|logit| logit.abs() > 8000.0) {
         return;
     }
@@ -123,7 +125,8 @@ fn assert_attends<const D: usize, K: Code, V: Code>(
         want.iter_mut().zip(&row).for_each(|(sum, v)| *sum += weight * f64::from(*v));
         longest = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt().max(longest);
     }
-    // The weights of all, one unit of what is written, and an eighth of the smallest f16: weights are rounded as scales are.
+    // The error of all weights, one unit of the output, and an eighth of the smallest f16, because weights
+    // are rounded like scales.
     let allowed = longest * (3.0 * error + 2e-3 + plain.len() as f64 / 8192.0) + 1.5 * unit + 1e-8;
     for (got, want) in out.iter().zip(&want) {
         let want = want.clamp(-32768.0 * unit, 32767.0 * unit);
@@ -132,7 +135,7 @@ fn assert_attends<const D: usize, K: Code, V: Code>(
     }
 }
 
-/// The block of a codec, by a ring of one token.
+/// The block of a codec, made by a ring of one token.
 fn block<const D: usize, C: Code>(codec: &FixedCodec<D, C>, x: &[i16; D], exponent: i32) -> Vec<u8> {
     let mut memory = vec![0; RingCache::<D, C, C>::bytes_for(1)];
     let mut ring = RingCache::new(codec, codec, &mut memory, 0);

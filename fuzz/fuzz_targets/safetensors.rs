@@ -1,5 +1,6 @@
-//! A tiny checkpoint of every architecture with changes to its config, to its tables of contents, to its numbers, and with weights that
-//! are said to be codes: refused with a reason, or a model that reads a text.
+//! A tiny checkpoint of every architecture with changes to its config, its table of contents and its numbers.
+//! Some weights claim to be codes. The checkpoint is refused with a reason, or it is a model that reads a
+//! text.
 #![no_main]
 
 mod seeds;
@@ -11,32 +12,33 @@ use std::sync::LazyLock;
 use tqkv_core::{CodecId, HEAD_DIMS};
 use tqkv_model::{Config, Model};
 
-/// Positions for which tables are worth making, and layers that are worth reading: numbers of the file say how many.
+/// Positions for which tables are worth making, and layers that are worth reading, because the file sets both
+/// numbers.
 const MOST: usize = 1 << 12;
 
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
     base: u8,
     changes: Vec<Change>,
-    /// Laid over the bytes of the numbers.
+    /// Bytes that replace the bytes of the numbers.
     numbers: &'a [u8],
 }
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Change {
-    /// A place of the config has another value.
+    /// Another value at a place of the config.
     Config(u16, Other),
-    /// A place of the table of contents has another value.
+    /// Another value at a place of the table of contents.
     Contents(u16, Other),
-    /// A tensor is as many bytes of blocks of a codec, of which so many do not fit.
+    /// A tensor becomes blocks of a codec, with `off` bytes too many or too few.
     Coded { tensor: u8, codec: u8, group: u8, seed: u8, off: i8 },
-    /// A byte of the table of contents.
+    /// Another byte in the table of contents.
     Byte(u16, u8),
-    /// The file ends here.
+    /// The end of the file.
     End(u16),
 }
 
-/// What stands in a place instead.
+/// The value that replaces another.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Other {
     Gone,
@@ -93,7 +95,7 @@ fn base(config: &[u8], tensors: &[u8]) -> Base {
     let (length, rest) = tensors.split_first_chunk().expect("a file");
     let (contents, numbers) = rest.split_at(u64::from_le_bytes(*length) as usize);
     let size = config["vocab_size"].as_u64().expect("a vocabulary");
-    // One word a token.
+    // One word per token.
     let vocab: Map<_, _> = (0..size).map(|token| (format!("w{token}"), token.into())).collect();
     let tokenizer = json!({ "version": "1.0", "added_tokens": [], "pre_tokenizer": { "type": "WhitespaceSplit" },
         "model": { "type": "WordLevel", "vocab": vocab, "unk_token": "w0" } });
@@ -154,7 +156,7 @@ fn read(config: &[u8], file: &[u8], tokenizer: &[u8], is_whole: bool) {
         }
     };
     let Ok(mut cache) = model.config().dense_cache() else { return };
-    // A token too many for a vocabulary of one, and a number that is none, are errors.
+    // A token outside of the vocabulary and a number that is not finite are errors.
     if let Ok(logits) = model.forward(&[0, 1, 0], 0, &mut cache) {
         assert_eq!(logits.len(), 3 * model.config().vocab_size);
     }
@@ -203,7 +205,8 @@ fn put(value: &mut Value, place: u16, other: Other) {
     }
 }
 
-/// Puts a tensor of blocks in the place of one of numbers, at the end of the file, and says so.
+/// Replaces a tensor of numbers by a tensor of blocks at the end of the file, and updates the table of
+/// contents.
 fn code(contents: &mut Value, numbers: &mut Vec<u8>, [tensor, codec, group, seed]: [u8; 4], off: i8) {
     let Value::Object(map) = contents else { return };
     let names: Vec<String> = map.keys().filter(|name| *name != "__metadata__").cloned().collect();
@@ -226,7 +229,7 @@ fn code(contents: &mut Value, numbers: &mut Vec<u8>, [tensor, codec, group, seed
     let end = numbers.len();
     let was = map.insert(name.clone(), json!({ "dtype": "U8", "shape": shape, "data_offsets": [from, end] }));
     if let Some(was) = was {
-        // Its bytes are still there, and files have no holes.
+        // The old bytes stay in the file, and files must not have holes.
         let range = [0, 1].map(|i| was["data_offsets"][i].as_u64().unwrap_or(0));
         let filler =
             json!({ "dtype": "U8", "shape": [range[1].saturating_sub(range[0])], "data_offsets": range });

@@ -1,6 +1,6 @@
-//! Bytes as a snapshot: as they are, as the chunks of one whose lengths and CRCs are right, and as changes to a good one
-//! whose CRCs are mended. None makes a panic; one that is refused leaves the cache's answers as they were to the bit; one that
-//! is accepted can be attended to, appended to, cut back and written again.
+//! Takes bytes as a snapshot: unchanged, as chunks with correct lengths and CRCs, and as changes to a good
+//! snapshot with corrected CRCs. None causes a panic. A refused snapshot leaves the cache's answers
+//! unchanged, to the bit. An accepted one can be attended to, appended to, truncated and written again.
 #![no_main]
 
 mod caches;
@@ -17,7 +17,7 @@ struct Good {
     chunks: Vec<Vec<u8>>,
 }
 
-/// One for each spec, with and without a hot window, made when it is asked for.
+/// One per spec, with and without a hot window, made on demand.
 static GOOD: [OnceLock<Good>; 2 * SPECS as usize] = [const { OnceLock::new() }; 2 * SPECS as usize];
 
 fn good(number: u8) -> Good {
@@ -25,7 +25,7 @@ fn good(number: u8) -> Good {
     let mut cache = KvCache::new(spec).expect("a spec of a cache");
     let shape = cache.spec().shape;
     for layer in 0..shape.num_layers {
-        // Past the first mean, into the second tier, in the middle of a page.
+        // This is past the first mean, in the second tier, in the middle of a page.
         let [k, v] = tokens(shape, 2 * u64::from(number) + 1, 470);
         let _ = cache.append(layer, &k, &v);
     }
@@ -54,11 +54,11 @@ fn join(chunks: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Changes chunks as a program of five bytes a step says.
+/// Changes chunks by a program of five bytes per step.
 fn change(chunks: &mut [Vec<u8>], program: &[u8]) {
     let count = chunks.len();
     for [op, chunk, low, high, value] in program.as_chunks::<5>().0.iter().take(32) {
-        // KV heads are what is worth changing.
+        // Most changes go to KV heads.
         let chunk = if chunk & 0x80 == 0 {
             2 + usize::from(*chunk) % (count - 2)
         } else {
@@ -70,13 +70,13 @@ fn change(chunks: &mut [Vec<u8>], program: &[u8]) {
         match op % 8 {
             0 => chunk[at..].iter_mut().take(1).for_each(|byte| *byte = *value),
             1 => chunk[at..].iter_mut().take(1).for_each(|byte| *byte = byte.wrapping_add(*value)),
-            // A count.
+            // Changes a count.
             2 => chunk[at..end]
                 .iter_mut()
                 .enumerate()
                 .for_each(|(i, byte)| *byte = if i == 0 { *value } else { 0 }),
             3 => chunk[at..end].fill(*value),
-            // A power of two, however large.
+            // A power of two of any size.
             4 => {
                 let power = 1_u64.checked_shl(u32::from(*value)).unwrap_or(u64::MAX).to_le_bytes();
                 chunk[at..end].copy_from_slice(&power[..end - at]);
@@ -95,7 +95,8 @@ fuzz_target!(|data: &[u8]| {
     let bytes = match mode % 3 {
         0 => bytes.to_vec(),
         1 => {
-            // What the cache's own spec is in front of: arbitrary KV heads, of one length or the next.
+            // The cache's own spec, followed by arbitrary KV heads. They share one length, or split the
+            // bytes.
             let heads = good.chunks.len() - 3;
             let length = if mode & 4 == 0 { bytes.len() } else { bytes.len() / heads };
             let payloads = bytes.chunks(length.max(1)).cycle().take(if bytes.is_empty() { 0 } else { heads });
@@ -110,7 +111,7 @@ fuzz_target!(|data: &[u8]| {
             join(&chunks)
         }
     };
-    // Of a spec that is named by the bytes alone: what is accepted is written again as it was read.
+    // The bytes alone set the spec here. An accepted snapshot is written again exactly as it was read.
     if let Ok(cache) = KvCache::from_snapshot(&mut bytes.as_slice()) {
         assert_eq!(
             snapshot(&cache),
@@ -132,7 +133,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(snapshot(&other), again);
     for layer in 0..shape.num_layers {
         let [k, v] = tokens(shape, 5, 70);
-        // Rows too large to be encoded may have been accepted.
+        // Rows that are too large to be encoded may have been accepted.
         let _ = cache.append(layer, &k, &v);
     }
     let _ = answers(&cache);

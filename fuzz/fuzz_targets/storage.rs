@@ -1,6 +1,6 @@
-//! Bytes as a chunk of the storage tier, as an archive and as a basis: as they are, and as changes to good ones whose checksums are
-//! mended. None makes a panic; a chunk that is accepted says what it holds, a cache takes up a whole archive or nothing, and a basis
-//! that is accepted is written as it was read.
+//! Takes bytes as a chunk of the storage tier, as an archive and as a basis. They are unchanged bytes, and
+//! changes to good ones with corrected checksums. None causes a panic. An accepted chunk reports its
+//! contents. A cache takes a whole archive or nothing. An accepted basis is written exactly as it was read.
 #![no_main]
 
 mod seeds;
@@ -21,7 +21,7 @@ struct Good {
     chunks: Vec<Vec<u8>>,
 }
 
-/// Without a basis, and in one over keys and values.
+/// One without a basis, and one with a basis over keys and values.
 static GOOD: LazyLock<[Good; 2]> = LazyLock::new(|| [good(None), good(Some(Arc::new(basis())))]);
 
 fn shape() -> Shape {
@@ -75,7 +75,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Places and bytes, three at a time.
+/// Changes bytes: each three bytes are a place and a value.
 fn changed(bytes: &[u8], changes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for [low, high, value] in changes.as_chunks().0 {
@@ -99,14 +99,14 @@ fn decode(good: &Good, bytes: &[u8]) {
     }
     for least in 2..=5 {
         let thin = good.codec.thin(bytes, least).map(|thin| good.codec.decode(&thin, &mut k, &mut v));
-        // Numbers that are finite in all may not be in part of their bits.
+        // Numbers may be finite in full, but not finite with part of their bits.
         if let Ok(Err(error)) = thin {
             assert!(error.to_string().contains("not finite"), "{error}");
         }
     }
 }
 
-/// As an archive: a cache that was empty has all of it or nothing.
+/// Takes the bytes as an archive: an empty cache then has all of it or nothing.
 fn restore(good: &Good, bytes: &[u8]) {
     let mut cache = KvCache::new(CacheSpec::new(2, 2, 2, 16)).expect("a cache of the codec's shape");
     match good.codec.restore(&mut &bytes[..], &mut cache) {
@@ -125,7 +125,7 @@ fn read_basis(bytes: &[u8]) {
     }
 }
 
-/// Rights the CRCs of header and first section, as far as the fields say where they are.
+/// Corrects the CRCs of the header and the first section, if the fields give their places.
 fn mend(bytes: &mut [u8], has_basis: bool) {
     let field = |at: usize| usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
     let (dtype, tokens, exact, least) = (field(12), field(14), field(16), field(18));
@@ -157,7 +157,7 @@ fn mend(bytes: &mut [u8], has_basis: bool) {
     }
 }
 
-/// Writes the CRC-32 of a range behind it, where both are there.
+/// Writes the CRC-32 of a range behind it, if both are inside.
 fn right(bytes: &mut [u8], start: usize, end: usize) -> bool {
     let Some(checked) = bytes.get(start..end) else { return false };
     let crc = crc32fast::hash(checked).to_le_bytes();

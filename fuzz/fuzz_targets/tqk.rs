@@ -1,5 +1,5 @@
-//! Arbitrary bytes as a `.tqk` file, as they are and with checksums that are right: streaming and random access never panic and
-//! agree on what the file holds, and written again it is the same file.
+//! Takes arbitrary bytes as a `.tqk` file, unchanged and with corrected checksums. Streaming and random
+//! access never panic and agree on the contents. A file that is written again is the same file.
 #![no_main]
 
 mod seeds;
@@ -26,7 +26,7 @@ fn check(data: &[u8]) {
         let mut writer = Writer::new(Cursor::new(Vec::new()), header).expect("a header that was read");
         viewed.iter().for_each(|block| writer.push(block).expect("a block that was read"));
         let (written, _) = writer.finish().expect("memory takes every byte");
-        // Bytes that say nothing are nought in what is written.
+        // Unused bytes are written as zeros.
         assert_eq!(stream(written.get_ref()).as_ref(), Some(streamed));
     }
     assert_eq!(streamed.is_some(), viewed.is_some(), "both readers accept a file or neither");
@@ -35,7 +35,7 @@ fn check(data: &[u8]) {
     }
 }
 
-/// The file with the CRCs of its header and of its chunks put right, as far as its fields say where they are.
+/// The file with corrected CRCs of its header and its chunks, if its fields give their places.
 fn mended(data: &[u8]) -> Vec<u8> {
     let mut bytes = data.to_vec();
     let field = |bytes: &[u8], at: usize| {
@@ -51,7 +51,7 @@ fn mended(data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Writes the CRC-32 of a range behind it, where both are there; where that ends.
+/// Writes the CRC-32 of a range behind it, if both are inside. Returns the end of the CRC.
 fn right(bytes: &mut [u8], start: usize, end: usize) -> Option<usize> {
     let crc = crc32fast::hash(bytes.get(start..end)?).to_le_bytes();
     let behind = end.checked_add(4)?;
@@ -59,7 +59,7 @@ fn right(bytes: &mut [u8], start: usize, end: usize) -> Option<usize> {
     Some(behind)
 }
 
-/// All blocks of the file, decoded on the way; `None` where it is refused.
+/// All blocks of the file, decoded on the way; `None` if it is refused.
 fn stream(data: &[u8]) -> Option<Vec<u8>> {
     let mut reader = Reader::new(data).ok()?;
     let codec = reader.header().codec().ok()?;

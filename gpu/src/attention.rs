@@ -1,5 +1,5 @@
-//! One launch of decode attention over pages: rotation of the queries, the split over the
-//! sequence, and the merge.
+//! One call of decode attention over pages: it rotates the queries, attends over parts of each sequence, and
+//! merges the parts.
 
 use crate::GpuError;
 use crate::device::Device;
@@ -15,31 +15,31 @@ use tqkv_gpu_kernels::{encode::element, page};
 pub(crate) struct Pool<'a> {
     /// The pages.
     pub(crate) memory: &'a CudaSlice<u8>,
-    /// [`page::format`] of the codec's layout, or [`page::HALF_BITS`].
+    /// The result of [`page::format`] for the codec's layout, or [`page::HALF_BITS`].
     pub(crate) format: u32,
-    /// [`tqkv_gpu_kernels::tables::tables`].
+    /// The result of [`tqkv_gpu_kernels::tables::tables`].
     pub(crate) levels: &'a CudaSlice<u32>,
     /// Sign words of the rotation.
     pub(crate) signs: &'a CudaSlice<u32>,
 }
 
-/// What a batch of query tokens reads.
+/// The rows of a batch of query tokens, and the pages that they read.
 pub(crate) struct Batch<'a> {
-    /// [sequences, max_pages]
+    /// Page numbers, `[sequences, max_pages]`.
     pub(crate) table: &'a CudaSlice<u32>,
-    /// Entries a sequence.
+    /// Entries per sequence.
     pub(crate) max_pages: usize,
     /// The sequence of each row.
     pub(crate) sequence_of: CudaView<'a, u32>,
-    /// How many of its tokens each row sees.
+    /// Number of tokens of its sequence that each row sees.
     pub(crate) lengths: CudaView<'a, u32>,
-    /// Rows: query tokens, at most 65535.
+    /// Number of rows. A row is a query token; there are at most 65535.
     pub(crate) rows: usize,
-    /// Tokens that any row sees, at most.
+    /// Largest number of tokens that a row sees.
     pub(crate) longest: usize,
 }
 
-/// Vectors on the device, and the kernels' number for their type.
+/// Vectors on the device, and the kernels' number for their element type.
 pub(crate) type Vectors<'a> = (Memory<'a>, u32);
 
 /// The kernels and buffers of attention for one shape of heads.
@@ -49,14 +49,14 @@ pub(crate) struct Attention {
     attend: CudaFunction,
     merge: CudaFunction,
     heads_a_warp: usize,
-    /// Warps of `attend` that run on the device at once.
+    /// Number of warps of `attend` that run on the device at once.
     resident: usize,
     num_kv_heads: usize,
     group: usize,
     head_dim: usize,
     rotated: CudaSlice<f32>,
     partials: CudaSlice<f32>,
-    /// In place of the best one.
+    /// The cut that every launch uses; `None` picks the best cut per launch.
     cut: Option<Cut>,
 }
 
@@ -93,10 +93,10 @@ impl Attention {
         })
     }
 
-    /// Rotates `count` queries and multiplies them by `factor`; valid until the next call.
+    /// Rotates `count` queries and multiplies them by `factor`. The result is valid until the next call.
     ///
     /// # Safety
-    /// `queries` holds `count` vectors of f32, `signs` their head dim's words.
+    /// `queries` holds `count` vectors of f32. `signs` holds the sign words of their head dim.
     pub(crate) unsafe fn rotate(
         &mut self,
         device: &Device,
@@ -105,13 +105,13 @@ impl Attention {
         count: usize,
         factor: f32,
     ) -> Result<&CudaSlice<f32>, GpuError> {
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.launch_rotation(device, (queries, element::F32), signs, 1, count, factor) }?;
         Ok(&self.rotated)
     }
 
     /// # Safety
-    /// As for [`Attention::rotate`].
+    /// The contract of [`Attention::rotate`].
     unsafe fn launch_rotation(
         &mut self,
         device: &Device,
@@ -131,17 +131,17 @@ impl Attention {
             factor,
             out: Memory::from(&mut self.rotated),
         };
-        // SAFETY: the caller's, and `rotated` was made large enough above.
+        // SAFETY: the caller upholds the contract, and `rotated` was made large enough above.
         unsafe { launch(device, &self.rotate, arguments.list(), warps(count)?) }
     }
 
-    /// How a launch is cut.
+    /// The cut of a launch.
     fn cut(&self, rows: usize, longest: usize) -> Cut {
         let warps_a_part = rows * self.num_kv_heads * self.group.div_ceil(self.heads_a_warp);
         self.cut.unwrap_or_else(|| Cut::best(self.resident, warps_a_part, longest))
     }
 
-    /// Cuts all launches like this from now on.
+    /// Uses this cut for all later launches.
     pub(crate) fn set_cut(&mut self, cut: Option<Cut>) {
         self.cut = cut;
     }
@@ -154,8 +154,8 @@ impl Attention {
         device.grow(&mut self.rotated, rows * heads * self.head_dim)
     }
 
-    /// Attends with the query tokens of a batch: `queries`, `out` are [rows, num_heads, head_dim]. Rows that see no
-    /// token get zeros.
+    /// Attends with the query tokens of a batch. `queries` and `out` are `[rows, num_heads, head_dim]`. A row
+    /// that sees no token gets zeros.
     ///
     /// # Safety
     /// Every buffer is as large as its shape says, and every page number in use is inside the pools.
@@ -177,7 +177,7 @@ impl Attention {
         let is_rotated = u32::from(keys.format != page::HALF_BITS);
         let scale = if is_rotated == 0 { 1.0 } else { 1.0 / dim as f32 };
         let factor = scale / (dim as f32).sqrt() * std::f32::consts::LOG2_E;
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the contract of `run`, which covers the queries and the signs.
         unsafe { self.launch_rotation(device, queries, keys.signs, is_rotated, count, factor) }?;
 
         let arguments = Attend {
@@ -200,7 +200,7 @@ impl Attention {
         let warps_a_block = cut.warps();
         let grid_dim = (parts as u32 / warps_a_block, (self.num_kv_heads * chunks) as u32, batch.rows as u32);
         let config = LaunchConfig { grid_dim, block_dim: (32, warps_a_block, 1), shared_mem_bytes: 0 };
-        // SAFETY: the caller's, and the partial results were made large enough above.
+        // SAFETY: the caller upholds the contract, and `partials` was made large enough above.
         unsafe { launch(device, &self.attend, arguments.list(), config) }?;
 
         let arguments = AttendMerge {
@@ -212,12 +212,13 @@ impl Attention {
             out,
             kind,
         };
-        // SAFETY: as above.
+        // SAFETY: the caller upholds the contract, and `partials` was made large enough above.
         unsafe { launch(device, &self.merge, arguments.list(), alone(count)) }
     }
 }
 
-/// A launch of the merge: few warps, which wait for memory, so each is a block and has a multiprocessor for itself.
+/// The grid of the merge. It has few warps, and they wait for memory. Each warp is a block, so that it can
+/// have a multiprocessor for itself.
 fn alone(count: usize) -> LaunchConfig {
     LaunchConfig { grid_dim: (count as u32, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 }
 }

@@ -1,4 +1,4 @@
-//! Timed launches, by CUDA events: what `tqkv gpu-check` measures.
+//! Launches timed by CUDA events: the measurements of `tqkv gpu-check`.
 
 use crate::attention::{Attention, Batch, Pool};
 use crate::device::Device;
@@ -15,30 +15,31 @@ use tqkv_gpu_kernels::encode::element;
 use tqkv_gpu_kernels::page;
 use tqkv_gpu_kernels::tables::TABLE_WORDS;
 
-/// Warps of a multiprocessor that read, enough to keep its memory busy.
+/// Reading warps per multiprocessor, enough to keep the memory busy.
 const WARPS_PER_MULTIPROCESSOR: usize = 32;
 
-/// Seconds of equal runs.
+/// Durations in seconds of equal runs, sorted.
 #[derive(Clone, Debug)]
 pub struct Times(Vec<f64>);
 
 impl Times {
-    /// The time that so many percent of the runs did not exceed.
+    /// A percentile: the time that `percent` percent of the runs did not exceed.
     pub fn at(&self, percent: usize) -> f64 {
         let last = self.0.len().saturating_sub(1);
         self.0.get((last * percent.min(100)).div_ceil(100)).copied().unwrap_or(f64::NAN)
     }
 
-    /// How many there are.
+    /// Number of runs.
     pub fn runs(&self) -> usize {
         self.0.len()
     }
 }
 
-/// Times 10 to 2,000 equal runs, about `seconds` together, each by events of its own; two more come first.
+/// Times 10 to 2,000 equal runs, which take about `seconds` together. Events enclose each run. Two runs come
+/// first and are not counted.
 ///
 /// # Errors
-/// Those of `run`, and what the driver reports.
+/// The errors of `run` and of the driver.
 pub fn times(
     device: &Device,
     seconds: f64,
@@ -63,19 +64,20 @@ pub fn times(
     Ok(Times(all))
 }
 
-/// Bytes that the device's memory moves a second.
+/// Memory bandwidth of the device in bytes per second.
 #[derive(Clone, Copy, Debug)]
 pub struct Bandwidth {
-    /// Read and written by a copy inside the device.
+    /// Bytes read and written by a copy inside the device.
     pub copy: f64,
-    /// Read by a kernel that only reads.
+    /// Bytes read by a kernel that only reads.
     pub read: f64,
 }
 
-/// Measures the bandwidth of the memory over `bytes` bytes, each for `seconds`.
+/// Measures the bandwidth of the memory over `bytes` bytes. Each of the two measurements takes about
+/// `seconds`.
 ///
 /// # Errors
-/// What the driver reports.
+/// The driver's errors.
 pub fn bandwidth(device: &Device, bytes: usize, seconds: f64) -> Result<Bandwidth, GpuError> {
     let count = device.multiprocessors() * WARPS_PER_MULTIPROCESSOR;
     let runs = (bytes / (count * RUN_BYTES)).max(1);
@@ -91,7 +93,7 @@ pub fn bandwidth(device: &Device, bytes: usize, seconds: f64) -> Result<Bandwidt
             runs: runs as u32,
             sums: (&mut sums).into(),
         };
-        // SAFETY: `from` has `runs` runs for each of `count` warps, `sums` 128 words.
+        // SAFETY: `from` has `runs` runs for each of `count` warps, and `sums` has 128 words for each.
         unsafe { launch(device, &kernel, arguments.list(), warps(count)?) }
     })?;
     Ok(Bandwidth { copy: 2.0 * bytes as f64 / copy.at(50), read: bytes as f64 / read.at(50) })
@@ -100,20 +102,20 @@ pub fn bandwidth(device: &Device, bytes: usize, seconds: f64) -> Result<Bandwidt
 /// A batch to attend over.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Sequences.
+    /// Number of sequences.
     pub sequences: usize,
-    /// Tokens of each.
+    /// Tokens per sequence.
     pub tokens: usize,
-    /// KV heads.
+    /// Number of KV heads.
     pub num_kv_heads: usize,
-    /// Query heads a KV head.
+    /// Query heads per KV head.
     pub group: usize,
     /// Coordinates of a head vector.
     pub head_dim: usize,
 }
 
 impl Shape {
-    /// Whether it can be measured.
+    /// Checks that the shape can be measured.
     ///
     /// # Errors
     /// [`GpuError::BadSpec`] names what is wrong and what is accepted.
@@ -123,7 +125,7 @@ impl Shape {
         if !self.tokens.is_multiple_of(SLOTS) {
             return refuse(format!("{} tokens to measure; a multiple of {SLOTS} is accepted", self.tokens));
         }
-        // Each call appends a page's tokens to every sequence.
+        // Each call appends one page of tokens to every sequence.
         let most = MAX_CHUNK / SLOTS;
         if self.sequences > most {
             return refuse(format!("{} sequences to measure; at most {most}", self.sequences));
@@ -137,7 +139,7 @@ impl Shape {
             .sequences(self.sequences, self.tokens)
     }
 
-    /// Bytes of keys and values with these bits a coordinate and f16 scales (none at 16 bits).
+    /// Bytes of keys and values at these bits per coordinate, with f16 scales (without scales at 16 bits).
     pub fn bytes(&self, key_bits: u32, value_bits: u32) -> usize {
         let head = |bits| page::head_bytes(self.head_dim as u32, bits) as usize / SLOTS;
         self.sequences * self.tokens * self.num_kv_heads * (head(key_bits) + head(value_bits))
@@ -154,20 +156,20 @@ fn noise(count: usize) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// What [`codes`] measures.
+/// The measurements of [`codes`].
 #[derive(Clone, Debug)]
 pub struct Codes {
-    /// Of one attention: rotation, attention, merge.
+    /// Times of one attention: rotation, attention, merge.
     pub attend: Times,
-    /// Vectors that the encoders of keys and values make a second, rows and codes in device memory.
+    /// Vectors per second that the encoders of keys and values make, with rows and codes in device memory.
     pub encoded_per_second: f64,
 }
 
-/// Times attention over codes, cut as `cut` says or as a cache does, and the encoders on `64 * sequences` tokens, each for
-/// `seconds`.
+/// Times attention over codes, and the encoders on `64 * sequences` tokens, each for `seconds`. Attention
+/// uses `cut`; without one it uses the cut that a cache picks.
 ///
 /// # Errors
-/// As [`Shape::check`], and those of [`GpuCache`].
+/// The errors of [`Shape::check`] and of [`GpuCache`].
 pub fn codes(
     device: &Device,
     shape: Shape,
@@ -196,7 +198,7 @@ pub fn codes(
 /// Times attention over f16 rows of the same shape: the baseline.
 ///
 /// # Errors
-/// As [`Shape::check`], [`GpuError::OutOfMemory`], or what the driver reports.
+/// The errors of [`Shape::check`], [`GpuError::OutOfMemory`], or the driver's errors.
 pub fn halves(device: &Device, shape: Shape, seconds: f64) -> Result<Times, GpuError> {
     shape.check()?;
     let max_pages = shape.tokens.div_ceil(SLOTS);
@@ -237,7 +239,7 @@ pub fn halves(device: &Device, shape: Shape, seconds: f64) -> Result<Times, GpuE
 
 /// A pool of finite f16 values.
 fn random_halves(device: &Device, bytes: usize) -> Result<CudaSlice<u8>, GpuError> {
-    // 0x3800 | 10 random bits is a half between 0.5 and 1; a page repeats.
+    // `0x3800 | 10 random bits` is a half between 0.5 and 1. One page of them repeats.
     let page: Vec<u8> =
         noise(1 << 16).iter().flat_map(|v| (0x3800 | (v.to_bits() & 0x3ff) as u16).to_le_bytes()).collect();
     let mut pool = device.zeros::<u8>(bytes)?;

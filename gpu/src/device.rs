@@ -6,9 +6,11 @@ use crate::pair::PAIR;
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits, sys};
 use std::sync::Arc;
 
-/// An NVIDIA GPU that can run the kernels, and the stream on which they run. Cheap to clone; clones share the stream.
+/// An NVIDIA GPU that can run the kernels, and the stream on which they run. Clones are cheap and share the
+/// stream.
 ///
-/// Everything happens in the order of that stream. Memory that another stream reads or writes is the caller's to order.
+/// All work happens in the order of that stream. If another stream reads or writes the memory, the caller
+/// must order the two streams.
 #[derive(Clone, Debug)]
 pub struct Device {
     stream: Arc<CudaStream>,
@@ -21,20 +23,21 @@ impl Device {
     ///
     /// # Errors
     /// [`GpuError::NoDriver`], [`GpuError::NoDevice`], [`GpuError::UnsupportedArchitecture`],
-    /// [`GpuError::OutOfMemory`] where the context does not fit, or whatever else the driver says.
+    /// [`GpuError::OutOfMemory`] if the context does not fit, or other errors of the driver.
     pub fn new(ordinal: usize) -> Result<Self, GpuError> {
         let context = open(ordinal)?;
         let stream = context.new_stream()?;
         Self::on(stream)
     }
 
-    /// The device of a stream, which an engine has already; all kernels run on it.
+    /// Makes a device from a stream that an engine already has. All kernels run on that stream.
     ///
-    /// A context of cudarc that tracks events calls the driver for each buffer of a launch, and breaks the capture of graphs:
-    /// call its `disable_event_tracking` before the first allocation, unless several streams rely on it.
+    /// If the context of cudarc tracks events, each launch calls the driver for each buffer, and graphs
+    /// cannot be captured. Call the context's `disable_event_tracking` before the first allocation, unless
+    /// several streams rely on it.
     ///
     /// # Errors
-    /// [`GpuError::UnsupportedArchitecture`], or what the driver reports.
+    /// [`GpuError::UnsupportedArchitecture`], or the driver's errors.
     pub fn on(stream: Arc<CudaStream>) -> Result<Self, GpuError> {
         let context = stream.context();
         let (major, minor) = context.compute_capability()?;
@@ -46,30 +49,33 @@ impl Device {
         Ok(Self { stream, target: Arc::new(target), multiprocessors })
     }
 
-    /// The same for a stream that another library made, in the primary context of device number `ordinal` (the one that the
-    /// runtime API and PyTorch use). Dropping the device leaves the stream alone.
+    /// Makes a device from a stream that another library made. The stream belongs to the primary context of
+    /// device number `ordinal`, which the runtime API and PyTorch use. Dropping the device does not destroy
+    /// the stream.
     ///
     /// # Errors
-    /// As [`Device::new`]; [`GpuError::OtherContext`] where the stream belongs to another context.
+    /// The errors of [`Device::new`], or [`GpuError::OtherContext`] if the stream belongs to another context.
     ///
     /// # Safety
-    /// `stream` is a stream, or null, and lives as long as the device, its clones, and all that is made with them.
+    /// `stream` is a stream or null. It outlives the device, its clones, and everything made with them.
     pub unsafe fn from_raw(ordinal: usize, stream: sys::CUstream) -> Result<Self, GpuError> {
         let context = open(ordinal)?;
         let mut its_context = std::ptr::null_mut();
-        // SAFETY: a stream, by the caller's word; the driver writes one handle.
+        // SAFETY: the caller vouches that this is a stream; the driver writes one handle.
         unsafe { sys::cuStreamGetCtx(stream, &raw mut its_context) }.result()?;
         if its_context != context.cu_ctx() {
             return Err(GpuError::OtherContext { what: "stream", ordinal });
         }
-        // SAFETY: the caller's, and it belongs to this context.
+        // SAFETY: the caller vouches that the stream outlives the device, and it belongs to this context.
         Self::on(unsafe { context.wrap_borrowed_stream(stream) })
     }
 
-    /// The same device with the kernels of another PTX text: to measure what another form of them would do.
+    /// The same device with the kernels of another PTX text. This measures the effect of a change to the
+    /// kernels.
     ///
     /// # Safety
-    /// `ptx` is a build of this version of `tqkv-gpu-kernels`: its kernels take the same arguments and touch what those do.
+    /// `ptx` is a build of this version of `tqkv-gpu-kernels`. Its kernels take the same arguments and access
+    /// the same memory.
     #[must_use]
     pub unsafe fn with_ptx(&self, ptx: String) -> Self {
         Self { target: Arc::new(self.target.with_text(ptx)), ..self.clone() }
@@ -78,17 +84,17 @@ impl Device {
     /// The device's name.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// The driver's errors.
     pub fn name(&self) -> Result<String, GpuError> {
         Ok(self.context().name()?)
     }
 
-    /// Free and total bytes of device memory, once the stream is done.
+    /// Waits for the stream; then returns free and total bytes of device memory.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// The driver's errors.
     pub fn memory(&self) -> Result<(usize, usize), GpuError> {
-        // What was freed comes back in the order of the stream.
+        // The driver frees memory in stream order, so the count is right only after the stream is done.
         self.finish()?;
         Ok(self.context().mem_get_info()?)
     }
@@ -98,7 +104,7 @@ impl Device {
         &self.stream
     }
 
-    /// Streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub fn multiprocessors(&self) -> usize {
         self.multiprocessors
     }
@@ -107,7 +113,7 @@ impl Device {
         self.stream.context()
     }
 
-    /// Whether memory of `context` can be used here.
+    /// Checks that memory of `context` can be used on this device.
     pub(crate) fn check_context(&self, what: &'static str, context: &CudaContext) -> Result<(), GpuError> {
         if context.cu_ctx() == self.context().cu_ctx() {
             Ok(())
@@ -116,7 +122,7 @@ impl Device {
         }
     }
 
-    /// Compiles and loads kernels, in the order of their names.
+    /// Compiles and loads kernels. The result has the order of `names`.
     pub(crate) fn kernels<const N: usize>(&self, names: [&str; N]) -> Result<[CudaFunction; N], GpuError> {
         self.target.load(self.context(), names)
     }
@@ -127,22 +133,23 @@ impl Device {
         target.load(self.context(), [name]).map(|[function]| function)
     }
 
-    /// Compiles and loads two kernels as one: blocks of row 0 of a launch run the first, those of row 1 the second.
+    /// Compiles and loads two kernels as one. Blocks of row 0 of the grid run the first kernel, and blocks of
+    /// row 1 run the second.
     pub(crate) fn pair(&self, names: [&str; 2]) -> Result<CudaFunction, GpuError> {
         self.target.pair(names)?.load(self.context(), [PAIR]).map(|[function]| function)
     }
 
-    /// `len` zeros.
+    /// Allocates `len` zeros.
     pub(crate) fn zeros<T: DeviceRepr + ValidAsZeroBits>(
         &self,
         len: usize,
     ) -> Result<CudaSlice<T>, GpuError> {
-        // A length of 0 is no allocation to the driver, so there is always one value.
+        // The driver refuses to allocate 0 bytes, so there is always at least one value.
         let allocated = self.stream.alloc_zeros(len.max(1));
         allocated.map_err(|error| GpuError::from_allocation(error, len * size_of::<T>()))
     }
 
-    /// Makes `slice` at least `len` long; its contents are lost where it grows.
+    /// Makes `slice` at least `len` long. If it grows, its contents are lost.
     pub(crate) fn grow<T: DeviceRepr + ValidAsZeroBits>(
         &self,
         slice: &mut CudaSlice<T>,
@@ -154,7 +161,7 @@ impl Device {
         Ok(())
     }
 
-    /// Waits for everything that was asked of the stream.
+    /// Waits for all work on the stream.
     pub(crate) fn finish(&self) -> Result<(), GpuError> {
         Ok(self.stream.synchronize()?)
     }
@@ -175,7 +182,8 @@ fn open(ordinal: usize) -> Result<Arc<CudaContext>, GpuError> {
         return Err(GpuError::NoDevice { ordinal, found });
     }
     let context = CudaContext::new(ordinal).map_err(|error| GpuError::from_allocation(error, 0))?;
-    // SAFETY: nothing is allocated yet, and one stream uses what will be; who uses it on another orders that.
+    // SAFETY: nothing is allocated yet, and one stream will use later allocations. A caller that uses them on
+    // another stream must order the streams.
     unsafe { context.disable_event_tracking() };
     Ok(context)
 }

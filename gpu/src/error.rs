@@ -1,4 +1,4 @@
-//! What can go wrong, each with what is accepted.
+//! Errors of the crate. Each message says what is wrong and what is accepted.
 
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
@@ -16,7 +16,7 @@ pub enum GpuError {
     NoDevice {
         /// The device asked for, from 0.
         ordinal: usize,
-        /// Devices that there are.
+        /// Number of devices that the driver reports.
         found: usize,
     },
     /// The device is older than the kernels.
@@ -24,38 +24,38 @@ pub enum GpuError {
     UnsupportedArchitecture {
         /// The device.
         name: String,
-        /// Compute capability before the point.
+        /// Major number of the compute capability.
         major: i32,
-        /// Compute capability behind the point.
+        /// Minor number of the compute capability.
         minor: i32,
     },
-    /// The driver does not compile the kernels.
+    /// The driver cannot compile the kernels.
     #[error("the driver (CUDA {cuda}) refuses the kernels: {reason}; they need driver {needs} or newer{}", said(.log))]
     KernelsRefused {
-        /// Its name for the error.
+        /// The driver's name for the error.
         reason: String,
-        /// The least driver that reads them.
+        /// The oldest driver that can read the kernels.
         needs: &'static str,
-        /// The CUDA version that the driver is of.
+        /// The CUDA version of the driver.
         cuda: String,
-        /// What its compiler says; may be empty.
+        /// The log of the driver's compiler; may be empty.
         log: String,
     },
-    /// Memory or a stream of another device or context, which a kernel could not touch.
+    /// Memory or a stream belongs to another device or context, so a kernel cannot use it.
     #[error("{what} belongs to another context than this cache's device, number {ordinal}")]
     OtherContext {
-        /// Which argument.
+        /// The name of the argument.
         what: &'static str,
         /// The device that was expected.
         ordinal: usize,
     },
-    /// The device's memory does not suffice.
+    /// The device has too little free memory.
     #[error("the device has no room for {bytes} more bytes")]
     OutOfMemory {
         /// Bytes asked for.
         bytes: usize,
     },
-    /// A shape or codec that the kernels do not have.
+    /// A shape or codec for which there are no kernels.
     #[error("{0}")]
     BadSpec(String),
     /// Slices or a layer that do not fit the shape, or a query that is not finite.
@@ -66,7 +66,7 @@ pub enum GpuError {
     LayerOutOfRange {
         /// The layer asked for.
         layer: usize,
-        /// Layers that there are.
+        /// Number of layers of the cache.
         num_layers: usize,
     },
     /// No such sequence.
@@ -74,13 +74,13 @@ pub enum GpuError {
     SequenceOutOfRange {
         /// The sequence asked for.
         sequence: usize,
-        /// Sequences that there are.
+        /// Number of sequences of the cache.
         num_sequences: usize,
     },
     /// A slice of the wrong length.
     #[error("{what} has {got} values, expected {expected}")]
     WrongLength {
-        /// Which argument.
+        /// The name of the argument.
         what: &'static str,
         /// Values given.
         got: usize,
@@ -95,13 +95,13 @@ pub enum GpuError {
         /// Its limit.
         max_tokens: usize,
     },
-    /// All pages are taken.
+    /// All pages of the pool are in use.
     #[error("all {pages} pages are taken")]
     PoolFull {
         /// Pages of the pool.
         pages: usize,
     },
-    /// A sequence that was to be empty.
+    /// A sequence that must be empty holds tokens.
     #[error("sequence {sequence} has {tokens} tokens; it must be empty to become the copy of another")]
     NotEmpty {
         /// The sequence.
@@ -109,7 +109,7 @@ pub enum GpuError {
         /// Its tokens.
         tokens: usize,
     },
-    /// A step where layers differ, or a call of a step without one.
+    /// A step over layers of different lengths, or a call that needs a step without one.
     #[error("{0}")]
     BadStep(String),
     /// A vector that cannot be encoded.
@@ -119,25 +119,25 @@ pub enum GpuError {
         layer: usize,
         /// "key" or "value".
         what: &'static str,
-        /// Position in the call.
+        /// Index of the token in the call.
         token: usize,
         /// KV head.
         kv_head: usize,
-        /// What is wrong with it.
+        /// The reason why it cannot be encoded.
         reason: &'static str,
     },
-    /// Anything else that the driver reports, by its name for it.
+    /// Any other error of the driver, by the driver's name for it.
     #[error("the CUDA driver reports {0}")]
     Driver(String),
 }
 
-/// The compiler's words, behind the rest of a message.
+/// The compiler's log as the end of a message.
 fn said(log: &str) -> String {
     if log.is_empty() { String::new() } else { format!("; it says: {log}") }
 }
 
 impl GpuError {
-    /// A driver's error from an allocation of `bytes` bytes.
+    /// The error for a failed allocation of `bytes` bytes.
     pub(crate) fn from_allocation(error: DriverError, bytes: usize) -> Self {
         match error.0 {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => Self::OutOfMemory { bytes },

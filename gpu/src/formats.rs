@@ -1,14 +1,14 @@
 //! Attention compiled for the formats of one cache.
 //!
-//! The committed kernels read codes of any format, and choose by an argument. The text that the driver compiles has
-//! that argument as a constant, so all that is for other formats is left out: no choice a page, fewer registers, and
-//! a tenth of the code.
+//! The committed kernels read codes of any format, which an argument selects. In the text for the driver that
+//! argument is a constant, so the driver drops the code for other formats. This saves a branch per page and
+//! some registers, and leaves a tenth of the code.
 
 use tqkv_core::CodecId;
 use tqkv_gpu_kernels::args::Attend;
 use tqkv_gpu_kernels::page;
 
-/// The number by which attention tells how a codec's rows lie.
+/// The number by which the attention kernel selects the row layout of a codec.
 ///
 /// # Panics
 /// The codec is not one of [`crate::CODECS`].
@@ -16,8 +16,9 @@ pub fn page_format(codec: CodecId) -> u32 {
     page::format(codec.layout())
 }
 
-/// A PTX text whose attention kernel `kernel` is for keys and values of these formats
-/// ([`tqkv_gpu_kernels::page::format`]) alone; `None` where the kernel does not read its formats, each once.
+/// Rewrites a PTX text so that its attention kernel `kernel` reads only these formats of keys and values. A
+/// format is a result of [`tqkv_gpu_kernels::page::format`]. Returns `None` unless the kernel reads each
+/// format argument exactly once.
 pub fn with_formats(text: &str, kernel: &str, formats: [u32; 2]) -> Option<String> {
     let mut text = text.to_owned();
     for (name, format) in ["key_format", "value_format"].into_iter().zip(formats) {

@@ -1,4 +1,5 @@
-//! Launches: buffers and numbers under the names of [`tqkv_gpu_kernels::args`], handed over in the kernel's order.
+//! Launches: passes buffers and numbers to a kernel in its order. [`tqkv_gpu_kernels::args`] gives their
+//! names.
 
 use crate::GpuError;
 use crate::device::Device;
@@ -8,13 +9,13 @@ use cudarc::driver::{
 };
 use tqkv_gpu_kernels::args::Argument;
 
-/// Warps a block; they work alone, so this only fills blocks.
+/// Warps per block. They work independently, so the number only fills blocks.
 pub(crate) const WARPS: u32 = 4;
 
-/// Warps of one launch at most: kernels number them in 32 bits, those of the last block too.
+/// Most warps of one launch. Kernels number warps in 32 bits, including the warps of the last block.
 const MAX_WARPS: usize = (u32::MAX - WARPS) as usize;
 
-/// A launch of `count` warps that work alone.
+/// The grid for `count` warps that work independently.
 pub(crate) fn warps(count: usize) -> Result<LaunchConfig, GpuError> {
     if count > MAX_WARPS {
         return Err(GpuError::BadSpec(format!("{count} vectors in one launch; at most {MAX_WARPS}")));
@@ -25,10 +26,10 @@ pub(crate) fn warps(count: usize) -> Result<LaunchConfig, GpuError> {
 
 macro_rules! memory {
     ($($element:ty: $read:ident $write:ident,)*) => {
-        /// A buffer of a launch, which is read or written.
+        /// A buffer argument, which the kernel reads or writes.
         pub(crate) enum Memory<'a> {
             $($read(CudaView<'a, $element>), $write(CudaViewMut<'a, $element>),)*
-            /// What another library owns, by its address.
+            /// The address of memory that another library owns.
             Raw(CUdeviceptr),
         }
 
@@ -82,8 +83,8 @@ memory! {
 /// Launches a kernel.
 ///
 /// # Safety
-/// `arguments` are the list of `kernel`'s own type (of two kernels as one, both lists), buffers as long as its fields say,
-/// and every page number in use is inside the pools.
+/// `arguments` is the list that `kernel` declares; for two kernels as one it is both lists in turn. Buffers
+/// are as long as the fields of the list say. Every page number in use is inside the pools.
 pub(crate) unsafe fn launch<'a>(
     device: &Device,
     kernel: &CudaFunction,
@@ -102,7 +103,7 @@ pub(crate) unsafe fn launch<'a>(
             }
         }
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller upholds the contract of this function.
     unsafe { launch.launch(config) }?;
     Ok(())
 }
@@ -125,7 +126,7 @@ mod tests {
             blocks.checked_mul(WARPS).is_some() && blocks <= i32::MAX as u32,
             "the last block has numbers"
         );
-        // A million tokens of 4,096 heads.
+        // `1 << 32` vectors are a million tokens of 4,096 heads.
         for count in [MAX_WARPS + 1, 1 << 32, usize::MAX] {
             assert!(warps(count).unwrap_err().to_string().ends_with("in one launch; at most 4294967291"));
         }

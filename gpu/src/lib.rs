@@ -2,21 +2,22 @@
 //!
 //! | what | file |
 //! | --- | --- |
-//! | [`Device`]: a GPU and its stream; which PTX it gets; page-locked memory | `device`, `loader`, `staging` |
-//! | [`GpuCache`]: paged keys and values of many sequences; which pages are whose | `cache`, `pages` |
+//! | [`Device`]: a GPU and its stream; choice of the PTX; page-locked memory | `device`, `loader`, `staging`
+//! |
+//! | [`GpuCache`]: paged keys and values of many sequences; the page table | `cache`, `pages` |
 //! | [`GpuSpec`]: its shape | `spec` |
 //! | [`WeightDecoder`], [`Qjl`]: encoded weights; 1-bit residuals | `weights`, `qjl` |
-//! | decode attention in three launches, its parts, its kernel for the formats of a cache | `attention`, `parts`, `formats` |
-//! | arguments to a launch, by their names; two kernels in one launch | `launch`, `pair` |
+//! | decode attention: three launches, parts, one kernel per format | `attention`, `parts`, `formats` |
+//! | named arguments of a launch; two kernels in one launch | `launch`, `pair` |
 //! | [`mod@bench`]: timed launches | `bench` |
 //!
-//! The kernels are the Rust functions of `tqkv-gpu-kernels`, embedded as PTX, which the driver
-//! compiles. The driver is opened at run time: on a machine without one this crate builds and loads, and
-//! [`Device::new`] says [`GpuError::NoDriver`].
+//! The kernels are the Rust functions of `tqkv-gpu-kernels`. This crate embeds them as PTX, and the driver
+//! compiles them. The driver is opened at run time. On a machine without a driver this crate builds and
+//! loads, and [`Device::new`] returns [`GpuError::NoDriver`].
 //!
-//! When not to use it: without a GPU (`tqkv::cache::KvCache` has more tiers and runs anywhere), or where
-//! the engine owns pages; it can launch the PTX of `gpu/ptx` itself. An engine that has a stream of its own
-//! brings it ([`Device::on`]).
+//! Do not use it without a GPU: `tqkv::cache::KvCache` has more tiers and runs anywhere. An engine that owns
+//! its pages can launch the PTX of `gpu/ptx` itself. An engine that has a stream of its own passes it to
+//! [`Device::on`].
 
 mod attention;
 pub mod bench;

@@ -1,4 +1,4 @@
-//! Which PTX a device gets, and its kernels.
+//! Chooses the PTX text for a device and loads kernels from it.
 
 use crate::GpuError;
 use crate::formats::with_formats;
@@ -9,17 +9,17 @@ use std::borrow::Cow;
 use std::ffi::CString;
 use std::sync::Arc;
 
-/// A committed text, and what runs it.
+/// A committed PTX text, and the devices and drivers that can run it.
 #[derive(Debug)]
 pub(crate) struct Target {
-    /// The least compute capability.
+    /// Lowest compute capability.
     least: (i32, i32),
     text: Cow<'static, str>,
-    /// The least driver that reads the text's version of PTX.
+    /// Oldest driver that reads the text's version of PTX.
     driver: &'static str,
 }
 
-/// The newest first.
+/// Newest architecture first.
 const TARGETS: [Target; 2] = [
     Target {
         least: (9, 0),
@@ -34,30 +34,30 @@ const TARGETS: [Target; 2] = [
 ];
 
 impl Target {
-    /// The text for a compute capability.
+    /// Returns the text for a compute capability.
     pub(crate) fn of(capability: (i32, i32)) -> Option<Self> {
         TARGETS.into_iter().find(|target| capability >= target.least)
     }
 
-    /// The same with another text.
+    /// Returns the same target with another text.
     pub(crate) fn with_text(&self, text: String) -> Self {
         Self { text: text.into(), ..*self }
     }
 
-    /// One attention kernel alone, for keys and values of these formats.
+    /// A text with only one attention kernel, for keys and values of these formats.
     pub(crate) fn with_formats(&self, name: &str, formats: [u32; 2]) -> Result<Self, GpuError> {
         let text = with_formats(&select(&self.text, &[name]), name, formats)
-            .ok_or_else(|| GpuError::Driver(format!("{name} is no attention kernel")))?;
+            .ok_or_else(|| GpuError::Driver(format!("{name} is not an attention kernel")))?;
         Ok(self.with_text(text))
     }
 
-    /// Two kernels as one, [`crate::PAIR`], alone.
+    /// A text with only [`crate::PAIR`], made of two kernels.
     pub(crate) fn pair(&self, names: [&str; 2]) -> Result<Self, GpuError> {
         let text = side_by_side(&self.text, names);
         Ok(self.with_text(text.ok_or_else(|| GpuError::Driver(format!("no kernels {}", names.join(", "))))?))
     }
 
-    /// Compiles and loads kernels, in the order of their names.
+    /// Compiles and loads kernels. The result has the order of `names`.
     pub(crate) fn load<const N: usize>(
         &self,
         context: &Arc<CudaContext>,
@@ -73,10 +73,10 @@ impl Target {
         functions.try_into().map_err(|_| GpuError::Driver("a kernel is missing".to_owned()))
     }
 
-    /// Why the driver does not compile the text, in its own words too.
+    /// The error for a text that the driver does not compile, with the compiler's log.
     fn refused(&self, error: DriverError, text: &str) -> GpuError {
         let mut version = 0;
-        // SAFETY: the driver is open, and writes one number.
+        // SAFETY: the driver is open, and it writes one number.
         let _ = unsafe { sys::cuDriverGetVersion(&raw mut version) };
         GpuError::KernelsRefused {
             reason: format!("{:?}", error.0),
@@ -87,7 +87,7 @@ impl Target {
     }
 }
 
-/// What the driver's compiler says of a text that it refused; the context is the thread's already.
+/// Compiles a refused text again for the compiler's log. The thread already has the context.
 fn compiler_log(text: &str) -> Option<String> {
     let text = CString::new(text).ok()?;
     let mut log = vec![0_u8; 4096];
@@ -95,7 +95,8 @@ fn compiler_log(text: &str) -> Option<String> {
         [sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
     let mut values = [log.as_mut_ptr().cast(), std::ptr::without_provenance_mut(log.len())];
     let mut module = std::ptr::null_mut();
-    // SAFETY: the text ends in a zero byte; both lists have two entries, the second says how long the log is.
+    // SAFETY: the text ends in a zero byte. Both lists have two entries, and the second entry is the length
+    // of the log.
     let result = unsafe {
         sys::cuModuleLoadDataEx(
             &raw mut module,
@@ -106,15 +107,15 @@ fn compiler_log(text: &str) -> Option<String> {
         )
     };
     if result == sys::CUresult::CUDA_SUCCESS {
-        // SAFETY: it was loaded just above, and nothing has a function of it.
+        // SAFETY: the module was loaded just above, and no function of it is in use.
         let _ = unsafe { sys::cuModuleUnload(module) };
     }
     let said = log.split(|&byte| byte == 0).next()?;
     Some(String::from_utf8_lossy(said).trim().to_owned())
 }
 
-/// The part of a PTX text that `names` need: the driver compiles what it is given, and a cache uses
-/// a tenth of the kernels.
+/// The part of a PTX text that `names` need. The driver compiles all that it gets, and a cache uses a tenth
+/// of the kernels.
 fn select(text: &str, names: &[&str]) -> String {
     let mut parts = text.split(".visible .entry ");
     let mut selected = parts.next().unwrap_or_default().to_owned();
@@ -144,7 +145,8 @@ mod tests {
 
     #[test]
     fn each_file_names_the_driver_of_its_version() {
-        // From NVIDIA's tables: the CUDA that brought a version of PTX, and its first driver on Linux.
+        // From NVIDIA's tables: the CUDA release that introduced a version of PTX, and its first driver on
+        // Linux.
         let known = [("7.0", "450 (CUDA 11.0)"), ("7.8", "520 (CUDA 11.8)"), ("8.0", "525 (CUDA 12.0)")];
         for target in &TARGETS {
             let version = target.text.lines().find_map(|line| line.strip_prefix(".version ")).unwrap();

@@ -1,31 +1,31 @@
-//! Which page of the pool holds which tokens of which sequence.
+//! [`PageTable`]: the pages of each sequence, and the free pages.
 //!
-//! The table is the host's; the device gets a copy before a kernel that reads it. All layers share
-//! it, since their sequences have equal lengths between model steps. Sequences may share pages; who writes first to one
-//! that others have too gets a copy.
+//! The host owns the table. The device gets a copy before a kernel reads it. All layers share the table,
+//! because a sequence has the same length in each layer between model steps. Sequences may share pages.
+//! Before a sequence writes to a shared page, it gets a copy of it.
 
 use crate::GpuError;
 use tqkv_gpu_kernels::page;
 
-/// Tokens a page.
+/// Tokens per page.
 pub(crate) const SLOTS: usize = page::SLOTS as usize;
 
-/// Page numbers of all sequences, and the pages that nobody has.
+/// Page numbers of all sequences, and the free pages.
 #[derive(Clone, Debug)]
 pub(crate) struct PageTable {
-    /// [sequences, max_pages]; entries behind a sequence's pages are stale but in range.
+    /// Page numbers, `[sequences, max_pages]`. Entries behind a sequence's last page are stale but in range.
     entries: Vec<u32>,
     max_pages: usize,
     taken: Vec<usize>,
-    /// Sequences that have a page.
+    /// Number of sequences that use each page.
     users: Vec<u32>,
     free: Vec<u32>,
-    /// Whether the device's copy is older.
+    /// True if the device's copy is out of date.
     changed: bool,
 }
 
 impl PageTable {
-    /// Empty sequences of up to `max_pages` pages out of `pages`.
+    /// Makes a table of empty sequences. A sequence has up to `max_pages` pages of a pool of `pages`.
     pub(crate) fn new(sequences: usize, max_pages: usize, pages: usize) -> Self {
         Self {
             entries: vec![0; sequences * max_pages],
@@ -51,8 +51,8 @@ impl PageTable {
         }
     }
 
-    /// Makes the page of `position`, at most one behind its last token, one that only `sequence` has. Where others have it
-    /// too, `copy` takes its contents from the first page to the second.
+    /// Gives `sequence` a page of its own for `position`, which is at most one behind its last token. If
+    /// other sequences share the page, `copy` copies the first page it is given to the second.
     pub(crate) fn own(
         &mut self,
         sequence: usize,
@@ -80,7 +80,7 @@ impl PageTable {
         Ok(())
     }
 
-    /// Gives `to`, which has no pages, those of the first `tokens` tokens of `from` as well.
+    /// Lets `to`, which has no pages, share the pages of the first `tokens` tokens of `from`.
     pub(crate) fn share(&mut self, from: usize, to: usize, tokens: usize) {
         let count = tokens.div_ceil(SLOTS).min(self.taken[from]);
         let start = from * self.max_pages;
@@ -92,7 +92,7 @@ impl PageTable {
         self.changed = true;
     }
 
-    /// Takes back the pages of `sequence` behind its first `tokens` tokens.
+    /// Frees the pages of `sequence` behind its first `tokens` tokens.
     pub(crate) fn trim(&mut self, sequence: usize, tokens: usize) {
         while self.taken[sequence] > tokens.div_ceil(SLOTS) {
             self.taken[sequence] -= 1;
@@ -105,7 +105,7 @@ impl PageTable {
         &self.entries[sequence * self.max_pages..][..self.taken[sequence]]
     }
 
-    /// Entries a sequence.
+    /// Entries per sequence.
     pub(crate) fn max_pages(&self) -> usize {
         self.max_pages
     }
@@ -129,7 +129,7 @@ impl PageTable {
 mod tests {
     use super::*;
 
-    /// Pages for `tokens` tokens, none of which is shared.
+    /// Pages for `tokens` tokens; none of them is shared.
     fn reserve(table: &mut PageTable, sequence: usize, tokens: usize) -> Result<(), GpuError> {
         (0..tokens).try_for_each(|position| table.own(sequence, position, |_, _| panic!("a shared page")))
     }

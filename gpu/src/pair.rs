@@ -1,14 +1,15 @@
-//! Two kernels as one: keys and values of a token are encoded in one launch.
+//! Joins two kernels: keys and values of a token are encoded in one launch.
 //!
-//! They are two tensors, two pools and often two codecs, and a kernel for each pair of codecs would be 64 a head dim. The
-//! text that the driver compiles holds the two that a cache needs, one behind the other, as one entry: blocks of row 0 of
-//! the grid run the first, those of row 1 the second, with the parameters of both in this order.
+//! Keys and values are two tensors in two pools, often with two codecs. A kernel for each pair of codecs
+//! would make 64 kernels per head dim. Instead, the text for the driver holds the two kernels of a cache as
+//! one entry, one behind the other. Blocks of row 0 of the grid run the first kernel, and blocks of row 1 run
+//! the second. The parameters of both follow in this order.
 
 /// The name of the entry that [`side_by_side`] writes.
 pub const PAIR: &str = "side_by_side";
 
-/// A PTX text with two of its kernels as one, [`PAIR`], and no other; `None` where one of them is missing. The kernels
-/// count blocks along x only.
+/// A PTX text with two of its kernels as one entry, [`PAIR`], and no other. Returns `None` if one of them is
+/// missing. The kernels must count blocks along x only.
 pub fn side_by_side(text: &str, names: [&str; 2]) -> Option<String> {
     let mut kernels = text.split(".visible .entry ");
     let shared = kernels.next()?;
@@ -23,7 +24,7 @@ pub fn side_by_side(text: &str, names: [&str; 2]) -> Option<String> {
     ))
 }
 
-/// A kernel of a text: what stands between its parentheses, and between its braces.
+/// A kernel of a text: the text between its parentheses, and the text between its braces.
 #[derive(Clone, Copy)]
 struct Kernel<'a> {
     parameters: &'a str,
@@ -31,14 +32,14 @@ struct Kernel<'a> {
 }
 
 impl<'a> Kernel<'a> {
-    /// Of a text that starts with a name, if it is this one. Directives, which encoders have none of, would be lost.
+    /// Reads a kernel if `text` starts with `name`. It would lose directives, but encoders have none.
     fn new(text: &'a str, name: &str) -> Option<Self> {
         let (parameters, rest) = text.strip_prefix(name)?.strip_prefix('(')?.split_once("\n)\n{")?;
         Some(Self { parameters, body: rest.split_once("\n}")?.0 })
     }
 }
 
-/// The text with other names for registers, labels and the parameters of kernel `name`.
+/// Renames the registers, the labels and the parameters of kernel `name`.
 fn renamed(text: &str, name: &str) -> String {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '$');
     let (mut out, mut rest) = (String::with_capacity(text.len() + text.len() / 8), text);
@@ -47,7 +48,7 @@ fn renamed(text: &str, name: &str) -> String {
         let word = &rest[start..];
         let end = word.find(|c: char| !is_part(c) && c != '%').unwrap_or(word.len());
         let (word, after) = word.split_at(end);
-        // `%tid.x` is the machine's own.
+        // `%tid.x` is a special register, and keeps its name.
         if let Some(register) = word.strip_prefix('%').filter(|_| !after.starts_with('.')) {
             out += "%b_";
             out += register;

@@ -1,20 +1,21 @@
-//! How many parts the sequences of a launch of attention are split into.
+//! Chooses the number of parts into which a launch of attention splits each sequence.
 
 use crate::GpuError;
 use crate::launch::WARPS;
 use crate::pages::SLOTS;
 
-/// Parts of a sequence, at most: each is written, and read again by the merge, which waits for memory once for every
-/// 16 of them at head dim 128.
+/// Most parts of a sequence. Each part is written, and the merge reads it again. At head dim 128 the merge
+/// waits for memory once per 16 parts.
 const MOST: usize = 64;
 
-/// Pages of a part, at least, where sequences have so many.
+/// Least pages per part, for sequences that have at least this number.
 const LEAST_PAGES: usize = 4;
 
-/// What a part costs beside its pages, in pages: its queries are rounded and its result is written. An estimate.
+/// The cost of a part beyond its pages, in pages: its queries are rounded and its result is written. This is
+/// an estimate.
 const EDGES: usize = 1;
 
-/// How launches of attention are cut, where that is to be measured: a cache decides it for itself.
+/// The split of a launch of attention. A cache chooses it; measurements can set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     parts: usize,
@@ -22,7 +23,7 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Parts of each sequence, 1 to 64, and warps of a block, 1, 2 or 4, which divide them.
+    /// Sets 1 to 64 parts per sequence, and 1, 2 or 4 warps per block. The warps must divide the parts.
     ///
     /// # Errors
     /// [`GpuError::BadSpec`] names what is wrong and what is accepted.
@@ -40,35 +41,36 @@ impl Cut {
         Ok(Self { parts, warps })
     }
 
-    /// What [`parts`] and [`warps_of_block`] say.
+    /// The cut by [`parts`] and [`warps_of_block`].
     pub(crate) fn best(resident: usize, shares: usize, longest: usize) -> Self {
         let parts = parts(resident, shares, longest);
         Self { parts, warps: warps_of_block(parts) }
     }
 
-    /// Parts of each sequence.
+    /// Parts per sequence.
     pub(crate) fn parts(self) -> usize {
         self.parts
     }
 
-    /// Warps of a block.
+    /// Warps per block.
     pub(crate) fn warps(self) -> u32 {
         self.warps
     }
 }
 
-/// Parts of each sequence of up to `longest` tokens, where `shares` warps serve a part of all sequences and
-/// `resident` warps run on the device at once: as many as make the last warp finish first, a warp taking a part's
-/// pages one after the other, and warps in turns where there are more than run at once.
+/// The number of parts per sequence with which the last warp finishes first. Sequences have up to `longest`
+/// tokens. For each part, `shares` warps serve all sequences, and `resident` warps run on the device at once.
+/// A warp takes the pages of its part one after the other. If there are more warps than run at once, they run
+/// in turns.
 fn parts(resident: usize, shares: usize, longest: usize) -> usize {
     let pages = longest.div_ceil(SLOTS).max(1);
-    // Few pages: one for each warp of a block.
+    // With few pages, each warp of a block gets at least one.
     let most = (pages / LEAST_PAGES).clamp(pages.min(WARPS as usize), MOST);
     let cost = |parts: usize| (shares * parts).div_ceil(resident.max(1)) * (pages.div_ceil(parts) + EDGES);
     (1..=most).min_by_key(|&parts| cost(parts)).unwrap_or(1)
 }
 
-/// Warps of a block, so that none is without a part: a block's registers are free when its last warp ends.
+/// Warps per block. They divide the parts, since a block's registers are only freed when its last warp ends.
 fn warps_of_block(parts: usize) -> u32 {
     let divides = |warps: &u32| parts.is_multiple_of(*warps as usize);
     [WARPS, WARPS / 2].into_iter().find(divides).unwrap_or(1)
@@ -78,14 +80,14 @@ fn warps_of_block(parts: usize) -> u32 {
 mod tests {
     use super::*;
 
-    /// Warps that 132 multiprocessors run at 168 registers.
+    /// Warps that run on 132 multiprocessors at 168 registers per thread.
     const RESIDENT: usize = 132 * 12;
 
     #[test]
     fn a_full_device_runs_all_its_warps_at_once() {
-        // 64 sequences of 512 pages, 8 KV heads: 1,536 of 1,584 warps, 171 pages each.
+        // 64 sequences of 512 pages and 8 KV heads: 1,536 of 1,584 warps, with 171 pages each.
         assert_eq!(parts(RESIDENT, 8 * 64, 32_768), 3);
-        // Twice the device: no split helps.
+        // At twice the device's warps, no split helps.
         assert_eq!(parts(RESIDENT, 2 * RESIDENT, 32_768), 1);
         assert_eq!(parts(RESIDENT, 1_000_000, 32_768), 1);
         for shares in 1..2_000 {

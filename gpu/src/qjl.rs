@@ -1,6 +1,7 @@
 //! [`Qjl`]: the 1-bit residual of TurboQuant's Algorithm 2 (arXiv 2504.19874, section 3.2) on the device.
 //!
-//! Unbiased, and at equal bits worse than a wider codebook; it is here for those who need the estimator.
+//! The estimator is unbiased, but a wider codebook is better at equal bits. It exists for callers that need
+//! an unbiased estimate.
 
 use crate::launch::{Memory, launch, warps};
 use crate::spec::accepted_head_dims;
@@ -15,16 +16,17 @@ pub struct Qjl {
     dim: usize,
     sketch: CudaFunction,
     correct: CudaFunction,
-    /// [dim, dim], row-major.
+    /// `[dim, dim]`, row-major.
     matrix: Vec<f32>,
     transposed: CudaSlice<f32>,
 }
 
 impl Qjl {
-    /// `matrix`: S, `[dim, dim]` of N(0, 1) entries, row-major; `dim` is one of [`HEAD_DIMS`].
+    /// Takes the projection S as `matrix`: `[dim, dim]` entries of N(0, 1), row-major. `dim` is one of
+    /// [`HEAD_DIMS`].
     ///
     /// # Errors
-    /// [`GpuError::BadSpec`], [`GpuError::WrongLength`], or what the driver reports.
+    /// [`GpuError::BadSpec`], [`GpuError::WrongLength`], or the driver's errors.
     pub fn new(device: &Device, dim: usize, matrix: Vec<f32>) -> Result<Self, GpuError> {
         if !HEAD_DIMS.contains(&dim) {
             let message = format!("head dim {dim} has no kernels; accepted are {}", accepted_head_dims());
@@ -38,10 +40,11 @@ impl Qjl {
         Ok(Self { device: device.clone(), dim, sketch, correct, matrix, transposed })
     }
 
-    /// Signs of S r, `[n, dim / 32]` words, and |r| for n residuals `[n, dim]`. Does not wait.
+    /// Sketches n residuals, `[n, dim]`: the signs of S r as `[n, dim / 32]` words, and the norms |r|. Does
+    /// not wait.
     ///
     /// # Errors
-    /// [`GpuError::WrongLength`], or what the driver reports.
+    /// [`GpuError::WrongLength`], or the driver's errors.
     pub fn sketch(
         &self,
         residuals: &CudaSlice<f32>,
@@ -66,17 +69,18 @@ impl Qjl {
         unsafe { launch(&self.device, &self.sketch, arguments.list(), warps(count)?) }
     }
 
-    /// S q for queries `[n, dim]`, on the host: what [`Qjl::correct`] takes. dim^2 products a query.
+    /// Projects queries, `[n, dim]`, on the host: S q, the input of [`Qjl::correct`]. Costs dim^2 products
+    /// per query.
     pub fn project(&self, queries: &[f32]) -> Vec<f32> {
         let rows = |query| self.matrix.chunks_exact(self.dim).map(move |row| dot(row, query));
         queries.chunks_exact(self.dim).flat_map(rows).collect()
     }
 
-    /// Adds the estimates of <q, r> to `scores`, `[tokens, num_heads]`. `projected`: `[num_heads, dim]`;
-    /// `signs`, `norms`: of `tokens * num_kv_heads` residuals. Does not wait.
+    /// Adds the estimates of <q, r> to `scores`, `[tokens, num_heads]`. `projected` is `[num_heads, dim]`.
+    /// `signs` and `norms` belong to `tokens * num_kv_heads` residuals. Does not wait.
     ///
     /// # Errors
-    /// [`GpuError::WrongLength`], or what the driver reports.
+    /// [`GpuError::WrongLength`], or the driver's errors.
     pub fn correct(
         &self,
         projected: &CudaSlice<f32>,

@@ -1,4 +1,4 @@
-//! What a cache is built from, and what the kernels can do.
+//! [`GpuSpec`]: shape and codecs of a cache, and the limits of the kernels.
 
 use crate::GpuError;
 use crate::pages::SLOTS;
@@ -8,7 +8,7 @@ use tqkv_gpu_kernels::viterbi::workspace_bytes;
 
 pub use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
 
-/// Their names, for messages.
+/// Names of the codecs that have kernels, for messages.
 pub(crate) fn accepted_codecs() -> String {
     CODECS.map(CodecId::name).join(", ")
 }
@@ -18,11 +18,11 @@ pub(crate) fn accepted_head_dims() -> String {
     HEAD_DIMS.map(|dim| dim.to_string()).join(", ")
 }
 
-/// Tokens of one call of `append` at most; the launch counts vectors in 32 bits.
+/// Most tokens of one call of `append`. The launch counts vectors in 32 bits.
 pub(crate) const MAX_CHUNK: usize = 1 << 16;
 
-/// Vectors that one launch of trellis encoders takes: several times what a device runs at once, and
-/// each needs workspace.
+/// Most vectors of one launch of trellis encoders. Each vector needs workspace; this number is several times
+/// the vectors that a device encodes at once.
 pub(crate) const TRELLIS_VECTORS: usize = 1 << 14;
 
 /// Shape and codecs of a [`crate::GpuCache`].
@@ -52,16 +52,16 @@ pub struct GpuSpec {
     pub value: CodecId,
     /// Rotation seed, scale mode, effort.
     pub options: Options,
-    /// Sequences side by side.
+    /// Number of sequences.
     pub num_sequences: usize,
-    /// Tokens of one sequence at most.
+    /// Most tokens of one sequence.
     pub max_tokens: usize,
-    /// Tokens of all sequences together that the pool has pages for.
+    /// Tokens of all sequences together for which the pool has pages.
     pub pool_tokens: usize,
 }
 
 impl GpuSpec {
-    /// 4-bit scalar codes, one sequence of up to 4096 tokens.
+    /// 4-bit scalar codes, and one sequence of up to 4096 tokens.
     pub fn new(num_layers: usize, num_heads: usize, num_kv_heads: usize, head_dim: usize) -> Self {
         Self {
             num_layers,
@@ -91,7 +91,8 @@ impl GpuSpec {
         self
     }
 
-    /// Sets the number of sequences and the tokens of each; the pool holds all of them full.
+    /// Sets the number of sequences and the tokens of each. The pool gets room for all of them at full
+    /// length.
     #[must_use]
     pub fn sequences(mut self, num_sequences: usize, max_tokens: usize) -> Self {
         (self.num_sequences, self.max_tokens) = (num_sequences, max_tokens);
@@ -99,7 +100,7 @@ impl GpuSpec {
         self
     }
 
-    /// Sets how many tokens the pool holds, where not every sequence will be full.
+    /// Sets the number of tokens of the pool, if not every sequence will be full.
     #[must_use]
     pub fn pool_tokens(mut self, tokens: usize) -> Self {
         self.pool_tokens = tokens;
@@ -111,12 +112,12 @@ impl GpuSpec {
         KvShape::new(self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim)
     }
 
-    /// Query heads a KV head.
+    /// Query heads per KV head.
     pub(crate) fn group(&self) -> usize {
         self.num_heads / self.num_kv_heads
     }
 
-    /// How the kernels read keys and values.
+    /// The format numbers by which the kernels read keys and values.
     pub(crate) fn formats(&self) -> [u32; 2] {
         [self.key, self.value].map(|id| page::format(id.layout()))
     }
@@ -126,7 +127,7 @@ impl GpuSpec {
         self.pool_tokens.div_ceil(SLOTS)
     }
 
-    /// Pages of one sequence at most.
+    /// Most pages of one sequence.
     pub(crate) fn max_pages(&self) -> usize {
         self.max_tokens.div_ceil(SLOTS)
     }
@@ -139,32 +140,32 @@ impl GpuSpec {
     /// Bytes of device memory for keys and values of all layers.
     ///
     /// # Errors
-    /// As [`GpuSpec::check`].
+    /// The errors of [`GpuSpec::check`].
     pub fn pool_bytes(&self) -> Result<usize, GpuError> {
         self.check()?;
         Ok(self.num_layers * (self.side_bytes(self.key) + self.side_bytes(self.value)))
     }
 
-    /// Bytes of device memory that encoding needs beside the pool: none for scalar codes, 48 a coordinate of
-    /// a launch's vectors (100 MB at head dim 128) for trellis codes.
+    /// Bytes of device memory that encoding needs in addition to the pool. Scalar codes need none. Trellis
+    /// codes need 48 bytes per coordinate of a launch's vectors, which is 100 MB at head dim 128.
     pub fn workspace_bytes(&self) -> usize {
         self.side_workspace(self.key) + self.side_workspace(self.value)
     }
 
-    /// The part of it for keys or values, which are encoded side by side.
+    /// The workspace of keys or values. Both are encoded at the same time, so each has its own.
     pub(crate) fn side_workspace(&self, codec: CodecId) -> usize {
         let vectors = self.tokens_a_launch() * self.num_kv_heads;
         if codec.trellis().is_some() { vectors * workspace_bytes(self.head_dim as u32) as usize } else { 0 }
     }
 
-    /// Tokens whose keys and values one launch encodes, no more than fit the pool.
+    /// Most tokens whose keys and values one launch encodes. It is at most the tokens of the pool.
     pub(crate) fn tokens_a_launch(&self) -> usize {
         let sides = [self.key, self.value].iter().filter(|id| id.trellis().is_some()).count();
         let most = TRELLIS_VECTORS.checked_div(sides * self.num_kv_heads).unwrap_or(MAX_CHUNK);
         most.max(1).min(self.pool_tokens)
     }
 
-    /// Whether a cache can be built; needs no device.
+    /// Checks that a cache can be built. It needs no device.
     ///
     /// # Errors
     /// [`GpuError::BadSpec`] names what is wrong and what is accepted.
@@ -191,7 +192,8 @@ impl GpuSpec {
                 return refuse(format!("{side}: codec {name} has no kernels; accepted are {accepted}"));
             }
         }
-        // Launch grids and 32-bit indices bound the counts; all are far above what memory holds.
+        // Launch grids and 32-bit indices bound the counts. All limits are far above the counts that fit in
+        // memory.
         let limits = [
             ("num_sequences", self.num_sequences, 65_535),
             ("num_heads", self.num_heads, 65_535),
@@ -205,7 +207,7 @@ impl GpuSpec {
         Ok(())
     }
 
-    /// The codec of a side.
+    /// Builds a codec for the spec's head dim and options.
     pub(crate) fn codec(&self, id: CodecId) -> Result<AnyCodec, GpuError> {
         AnyCodec::new(id, self.head_dim, self.options).map_err(|error| GpuError::BadSpec(error.to_string()))
     }
@@ -257,7 +259,7 @@ mod tests {
     #[test]
     fn the_pool_is_as_large_as_its_pages() {
         let spec = GpuSpec::new(3, 4, 2, 64).codecs(CodecId::S2, CodecId::I8).sequences(2, 65);
-        // 130 tokens need 3 pages of 64; a sequence has up to 2.
+        // 130 tokens need 3 pages of 64, and a sequence has up to 2.
         assert_eq!((spec.pages(), spec.max_pages()), (3, 2));
         assert_eq!(spec.pool_bytes().unwrap(), 3 * 3 * 64 * 2 * (18 + 66));
         for id in CODECS {

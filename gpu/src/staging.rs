@@ -1,7 +1,8 @@
-//! [`Staging`]: page-locked host memory, through which all that the host sends travels.
+//! [`Staging`]: page-locked host memory for all copies between host and device.
 //!
-//! A copy from other memory may be read after the call that asked for it has returned, and waits for the stream where it is
-//! large. From here it does neither: who writes here next waits for the copy, and so does who frees the memory.
+//! A copy from pageable memory may wait for the stream if it is large, and may read the memory after the call
+//! has returned. A copy from here does not wait. The next write to this memory waits for the copy, and so
+//! does freeing it.
 
 use crate::GpuError;
 use crate::device::Device;
@@ -11,19 +12,19 @@ use cudarc::driver::{CudaEvent, CudaSlice, DeviceRepr, PinnedHostSlice, ValidAsZ
 #[derive(Debug)]
 pub(crate) struct Staging<T> {
     memory: Option<PinnedHostSlice<T>>,
-    /// Behind the last copy from it, which may go on after [`Staging::send`] has returned.
+    /// An event behind the last copy from this memory, which may still run after [`Staging::send`] returned.
     sent: Option<CudaEvent>,
 }
 
 impl<T: Copy + DeviceRepr + ValidAsZeroBits> Staging<T> {
-    /// No memory yet.
+    /// Holds no memory yet.
     pub(crate) fn new() -> Self {
         Self { memory: None, sent: None }
     }
 
-    /// The first `len` values, free to be overwritten.
+    /// The first `len` values. No copy uses them any more.
     fn room(&mut self, device: &Device, len: usize) -> Result<&mut [T], GpuError> {
-        // Taken once it has been waited for: after an error the next call waits again.
+        // Cleared only after a successful wait, so that the next call waits again after an error.
         if let Some(sent) = &self.sent {
             sent.synchronize()?;
             self.sent = None;
@@ -31,7 +32,7 @@ impl<T: Copy + DeviceRepr + ValidAsZeroBits> Staging<T> {
         if self.memory.as_ref().is_none_or(|memory| memory.len() < len) {
             self.memory = None;
             let len = len.next_power_of_two();
-            // SAFETY: the values are unset until they are written; any bits are valid, and each caller writes
+            // SAFETY: the values are unset until they are written. Any bits are valid, and each caller writes
             // `len` values before it reads them.
             let memory = unsafe { device.context().alloc_pinned_with_flags(len, 0) };
             self.memory =
@@ -94,7 +95,7 @@ impl Device {
 impl<T> Drop for Staging<T> {
     fn drop(&mut self) {
         if let Some(sent) = &self.sent {
-            // A failure stays with the context, whose next call says it.
+            // The context keeps a failure and reports it in its next call.
             let _ = sent.synchronize();
         }
     }

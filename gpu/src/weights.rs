@@ -1,4 +1,4 @@
-//! [`WeightDecoder`]: groups of encoded weights to f16.
+//! [`WeightDecoder`]: decodes groups of weights to f16.
 
 use crate::launch::{Memory, launch, warps};
 use crate::spec::{accepted_codecs, accepted_head_dims};
@@ -7,9 +7,9 @@ use cudarc::driver::{CudaFunction, CudaSlice};
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_gpu_kernels::args::WeightDecode;
 
-/// Decodes blocks of SPEC.md that lie back to back on the device, one a group of weights.
+/// Decodes blocks of SPEC.md that lie back to back on the device. Each block is one group of weights.
 ///
-/// Cost: one warp a group, bound by the 2 bytes a weight that it writes.
+/// Cost: one warp per group, bound by the 2 bytes per weight that it writes.
 #[derive(Debug)]
 pub struct WeightDecoder {
     device: Device,
@@ -35,10 +35,10 @@ fn codec(id: CodecId, group: usize, options: Options) -> Result<AnyCodec, GpuErr
 }
 
 impl WeightDecoder {
-    /// For groups of `group` weights, one of [`crate::HEAD_DIMS`], in one of [`CODECS`].
+    /// Makes a decoder for groups of `group` weights, one of [`crate::HEAD_DIMS`], in one of [`CODECS`].
     ///
     /// # Errors
-    /// [`GpuError::BadSpec`], or what the driver reports.
+    /// [`GpuError::BadSpec`], or the driver's errors.
     pub fn new(device: &Device, id: CodecId, group: usize, options: Options) -> Result<Self, GpuError> {
         let codec = codec(id, group, options)?;
         let [kernel] = device.kernels([&format!("weight_decode_{}_d{group}", id.name())])?;
@@ -49,7 +49,7 @@ impl WeightDecoder {
     /// Decodes all of `blocks` into the bits of f16 values. Does not wait.
     ///
     /// # Errors
-    /// [`GpuError::WrongLength`] where `blocks` are not whole blocks or `out` has not room for all.
+    /// [`GpuError::WrongLength`] if `blocks` does not hold whole blocks, or if `out` is too short.
     pub fn decode(&self, blocks: &CudaSlice<u8>, out: &mut CudaSlice<u16>) -> Result<(), GpuError> {
         let block_bytes = self.codec.block_bytes();
         let count = blocks.len() / block_bytes;

@@ -1,12 +1,15 @@
-//! What the crate does on this machine: with a GPU, codes, attention and every verb; without one, a clear error.
-// A binary of its own: no fake driver may be in its process, and it runs on machines without this repository.
+//! Tests the crate on this machine: with a GPU its codes, attention and every function; without one a clear
+//! error.
+// This is a separate binary, because no fake driver may be in its process. It runs on machines without this
+// repository.
 
 use tqkv_core::{CodecId, Options};
 use tqkv_gpu::{Device, GpuCache, GpuError, GpuSpec, Qjl, Rows, Side, WeightDecoder};
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
 
-/// The device, or nothing where this machine has none and `TQKV_REQUIRE_GPU` is not 1; every other failure stops the test.
+/// Opens the device. Returns `None` if this machine has no device and `TQKV_REQUIRE_GPU` is not 1. Every
+/// other failure stops the test.
 fn device() -> Option<Device> {
     let is_required = std::env::var("TQKV_REQUIRE_GPU").is_ok_and(|value| value == "1");
     match Device::new(0) {
@@ -20,9 +23,9 @@ fn device() -> Option<Device> {
     }
 }
 
-/// Whether the driver's library can be found, asked without this crate.
+/// Looks for the driver's library without the help of this crate.
 fn has_driver() -> bool {
-    // The dynamic loader searches these; `Device::new` asks it.
+    // The dynamic loader, which `Device::new` uses, searches these folders.
     let paths = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
     let known = [
         "/usr/lib/x86_64-linux-gnu",

@@ -1,6 +1,8 @@
-//! What the host does with a driver: on a fake one, which is late and strict, with the kernels in the interpreter of PTX; with
-//! `TQKV_REQUIRE_GPU=1` on a GPU, as far as the fake one is not what is asked.
-// A binary of its own: it loads the fake driver into its process, and runs on machines without this repository.
+//! Tests the host's use of the driver. The default is a fake driver, which runs work late, checks every call,
+//! and runs kernels in the PTX interpreter. With `TQKV_REQUIRE_GPU=1` the tests that do not need the fake run
+//! on a GPU.
+// This is a separate binary, because it loads the fake driver into its process. It runs on machines without
+// this repository.
 #![cfg(target_os = "linux")]
 
 #[path = "driver/steps.rs"]
@@ -14,30 +16,30 @@ use tqkv_gpu_fake::Counts;
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
 
-/// Whether the driver is the fake one.
+/// Returns true if the driver is the fake one.
 fn on_paper() -> bool {
     std::env::var("TQKV_REQUIRE_GPU").map_or(true, |value| value != "1")
 }
 
-/// The fake driver, which is opened before anything looks for the real one.
+/// Loads the fake driver. This must happen before anything looks for the real one.
 fn fake() -> &'static libloading::Library {
     static FAKE: OnceLock<libloading::Library> = OnceLock::new();
     FAKE.get_or_init(|| {
         let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
         let path = folder.join("libtqkv_gpu_fake.so");
-        // SAFETY: a library of this workspace, whose loading runs nothing.
+        // SAFETY: it is a library of this workspace, and loading it runs no code.
         unsafe { libloading::Library::new(&path) }
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     })
 }
 
-/// What this thread has asked of the driver.
+/// Counts of this thread's calls to the driver so far.
 fn counts() -> Counts {
     let mut counts = Counts::default();
     if !on_paper() {
         return counts;
     }
-    // SAFETY: the library has this function, which writes one `Counts`.
+    // SAFETY: the library exports this function, and it writes one `Counts`.
     unsafe {
         let call = fake().get::<unsafe extern "C" fn(*mut Counts) -> i32>(b"tqkv_fake_counts").unwrap();
         call(&raw mut counts);
@@ -45,7 +47,7 @@ fn counts() -> Counts {
     counts
 }
 
-/// What this thread has asked since `before`.
+/// Counts of this thread's calls to the driver since `before`.
 fn since(before: Counts) -> Counts {
     let now = counts();
     Counts {
@@ -60,7 +62,7 @@ fn since(before: Counts) -> Counts {
     }
 }
 
-/// A GPU of its own stream.
+/// A device with its own stream.
 fn device(ordinal: usize) -> Device {
     if on_paper() {
         fake();
@@ -71,7 +73,7 @@ fn device(ordinal: usize) -> Device {
 const DIM: usize = 64;
 const KV_HEADS: usize = 2;
 const HEADS: usize = 4;
-/// Values of a token's keys, and of its queries.
+/// Values per token of the keys; the next constant is the same for the queries.
 const ROW: usize = KV_HEADS * DIM;
 const QUERY: usize = HEADS * DIM;
 
@@ -87,7 +89,7 @@ fn noise(seed: u64, len: usize) -> Vec<f32> {
     Gaussian::new(seed).vector(len)
 }
 
-/// `values` on the device, by a copy that has ended.
+/// Copies `values` to the device and waits for the copy.
 fn upload<T: DeviceRepr>(device: &Device, values: &[T]) -> CudaSlice<T> {
     device.stream().clone_htod(values).unwrap()
 }
@@ -105,7 +107,7 @@ fn decoded(cache: &GpuCache, layer: usize, sequence: usize, side: Side, head: us
     blocks.map(decode).collect()
 }
 
-/// Attention of one token's queries over the first `length` tokens of a sequence, in f64.
+/// Attention in f64 of one token's queries over the first `length` tokens of a sequence.
 fn wanted(cache: &GpuCache, layer: usize, sequence: usize, length: usize, queries: &[f32]) -> Vec<f64> {
     let mut all = Vec::new();
     for (head, query) in queries.chunks_exact(DIM).enumerate() {
@@ -154,7 +156,7 @@ fn host_memory_may_be_written_again_as_soon_as_a_call_returns() {
     fill(&mut cache, 0, 3, 1);
     let (all, len) = (noise(2, 3 * 3 * QUERY), 3 * QUERY);
     let stream = {
-        // Three calls that do not wait, from one buffer that is overwritten between them.
+        // Three calls that do not wait use one buffer, which is overwritten between them.
         let device = device(0);
         let mut outs: Vec<_> = (0..3).map(|_| device.stream().alloc_zeros::<f32>(len).unwrap()).collect();
         device.stream().synchronize().unwrap();
@@ -174,7 +176,7 @@ fn host_memory_may_be_written_again_as_soon_as_a_call_returns() {
         }
         device.stream().clone()
     };
-    // A cache may go while a copy out of its page-locked memory is under way.
+    // A cache may be dropped while a copy from its page-locked memory is running.
     let mut out = stream.alloc_zeros::<f32>(len).unwrap();
     let queries = Rows::Host(&all[..len]);
     let of_cache = cache_stream(&cache);
@@ -183,7 +185,7 @@ fn host_memory_may_be_written_again_as_soon_as_a_call_returns() {
     of_cache.synchronize().unwrap();
 }
 
-/// A stream on which what a cache asked for can be waited for.
+/// The stream of a cache, to wait for its work after the cache is dropped.
 fn cache_stream(cache: &GpuCache) -> std::sync::Arc<CudaStream> {
     cache.device().stream().clone()
 }
@@ -211,13 +213,14 @@ fn nothing_is_sent_from_memory_that_is_not_page_locked_and_equal_words_are_sent_
     };
     let _ = step(&mut cache);
     let second = step(&mut cache);
-    // The part of the queries is a copy of the test's, and not page-locked: one a layer, of which none is the cache's.
+    // The test itself copies the queries from pageable memory, once per layer. The cache makes none of these
+    // copies.
     assert_eq!(second.copies_in - second.pageable, 1, "one list of tokens for all layers, no page table");
     assert_eq!(second.launches, 3 * (1 + 3));
     assert_eq!(second.waits, 3, "for each layer's outcomes");
 }
 
-/// The first two rows of queries, as a buffer of their own.
+/// Copies the first two rows of queries to a separate buffer.
 fn device_part(queries: &CudaSlice<f32>, device: &Device) -> CudaSlice<f32> {
     let all = device.stream().clone_dtoh(queries).unwrap();
     upload(device, &all[..2 * QUERY])
@@ -339,13 +342,13 @@ fn results_and_rows_have_the_type_and_the_owner_that_they_are_given() {
     cache.attend_on_device(0, Rows::F32(&there), Out::Bf16(&mut halves)).unwrap();
     assert_eq!(stream.clone_dtoh(&halves).unwrap(), bf16(&exact));
 
-    // By address, some sequences in an order of their own.
+    // Memory given by address, and some sequences in another order.
     let mut picked = stream.alloc_zeros::<f32>(2 * QUERY).unwrap();
     let two = upload(&device, &[&queries[2 * QUERY..], &queries[..QUERY]].concat());
     {
         let (from, _guard) = two.device_ptr(&stream);
         let (to, _other) = picked.device_ptr(&stream);
-        // SAFETY: both live until the stream is done, with as many values, and no one else uses them.
+        // SAFETY: both buffers outlive the stream's work, have enough values, and nothing else uses them.
         let (from, to) =
             unsafe { (Raw::new(from, 2 * QUERY, Element::F32), Raw::new(to, 2 * QUERY, Element::F32)) };
         cache.attend_some(0, &[2, 0], Rows::Raw(from), to).unwrap();
@@ -355,7 +358,7 @@ fn results_and_rows_have_the_type_and_the_owner_that_they_are_given() {
     assert_eq!(stream.clone_dtoh(&picked).unwrap(), [&exact[2 * QUERY..], &exact[..QUERY]].concat());
     cache.attend_some(0, &[], Rows::Host(&[]), &mut picked).unwrap();
 
-    // Decoded for a prefill kernel.
+    // Decodes for a prefill kernel.
     let mut floats = stream.alloc_zeros::<f32>(70 * ROW).unwrap();
     cache.decode(0, 0, Side::Keys, &mut floats).unwrap();
     let floats = stream.clone_dtoh(&floats).unwrap();
@@ -364,7 +367,7 @@ fn results_and_rows_have_the_type_and_the_owner_that_they_are_given() {
     assert_eq!(stream.clone_dtoh(&decoded).unwrap(), f16(&floats));
     cache.decode(0, 0, Side::Keys, Out::Bf16(&mut decoded)).unwrap();
     assert_eq!(stream.clone_dtoh(&decoded).unwrap(), bf16(&floats));
-    // SAFETY: never used: too short.
+    // SAFETY: the memory is too short, so it is refused and never used.
     let raw = unsafe { Raw::new(0, 3, Element::F16) };
     assert_eq!(
         cache.decode(0, 0, Side::Keys, raw).unwrap_err().to_string(),
@@ -378,7 +381,7 @@ fn results_and_rows_have_the_type_and_the_owner_that_they_are_given() {
 fn a_mean_that_is_taken_off_all_keys_changes_no_attention_and_much_of_its_error() {
     const TOKENS: usize = 70;
     let (noise_of_keys, values, queries) = (noise(1, TOKENS * ROW), noise(2, TOKENS * ROW), noise(3, QUERY));
-    // A large constant in each KV head, as the biases of some models leave it.
+    // Each KV head has a large constant, as in models with biases.
     let mean: Vec<f32> = noise(4, ROW).iter().map(|v| 20.0 * v).collect();
     let with = |keys: &[f32], sign: f32| -> Vec<f32> {
         keys.iter().zip(mean.iter().cycle()).map(|(key, mean)| key + sign * mean).collect()
@@ -464,7 +467,7 @@ fn memory_of_another_device_is_refused() {
 fn an_engines_stream_and_context_are_used() {
     drop(device(0));
     let context = CudaContext::new(0).unwrap();
-    // SAFETY: one stream uses what is allocated.
+    // SAFETY: only one stream uses the allocations.
     unsafe { context.disable_event_tracking() };
     let stream = context.new_stream().unwrap();
     let on = Device::on(stream.clone()).unwrap();
@@ -483,7 +486,7 @@ fn an_engines_stream_and_context_are_used() {
     if !on_paper() {
         return;
     }
-    // SAFETY: as above; it is refused.
+    // SAFETY: `stream` outlives the call, which refuses it.
     let error = unsafe { Device::from_raw(1, stream.cu_stream()) }.unwrap_err();
     assert_eq!(error.to_string(), "stream belongs to another context than this cache's device, number 1");
 }
@@ -504,7 +507,7 @@ fn a_cache_makes_no_calls_for_tracking_events() {
     step();
     let before = counts();
     step();
-    // One behind each list of tokens: of the append, and of all sequences.
+    // One event behind each list of tokens: the list of the append, and the list of all sequences.
     assert_eq!(since(before).events, 2);
 }
 
@@ -515,7 +518,7 @@ fn a_driver_that_is_too_old_says_what_is_needed() {
     }
     let device = device(0);
     let refuse = |refuses: i32| {
-        // SAFETY: the library has this function.
+        // SAFETY: the library exports this function.
         unsafe {
             let call = fake().get::<unsafe extern "C" fn(i32) -> i32>(b"tqkv_fake_refuses_ptx").unwrap();
             call(refuses);
@@ -527,7 +530,7 @@ fn a_driver_that_is_too_old_says_what_is_needed() {
     assert_eq!(
         error.to_string(),
         "the driver (CUDA 11.6) refuses the kernels: CUDA_ERROR_UNSUPPORTED_PTX_VERSION; they need driver \
-         520 (CUDA 11.8) or newer; it says: ptxas fatal: PTX .version is newer than this paper reads"
+         520 (CUDA 11.8) or newer; it says: ptxas fatal: PTX .version is newer than this driver reads"
     );
     GpuCache::new(&device, spec(1)).unwrap();
 }

@@ -1,4 +1,5 @@
-//! Gives the library the name by which programs look for the driver: once it is open, they find it and no other.
+//! Gives the library the name by which programs look for the driver. Once it is open, they find this library
+//! instead of another.
 
 fn main() {
     if std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "linux") {

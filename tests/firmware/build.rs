@@ -1,4 +1,4 @@
-//! Memory map and linker scripts of the machine that QEMU emulates for each target.
+//! Copies the memory map and the linker scripts of the machine that QEMU emulates for each target.
 
 use std::path::PathBuf;
 use std::{env, fs};
@@ -12,7 +12,7 @@ fn main() {
     println!("cargo:rerun-if-changed={map}");
     println!("cargo:rustc-link-search={}", out.display());
     if fs::copy(&map, out.join("memory.x")).is_err() {
-        // The library alone is also built for the host.
+        // The library alone is also built for the host, which has no memory map.
         return;
     }
     let scripts: &[&str] = if target.starts_with("riscv") {

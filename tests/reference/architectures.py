@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A tiny random checkpoint of every architecture that the runner computes, and its logits by Hugging Face Transformers.
+"""Makes a tiny random checkpoint of every architecture that the runner computes, with its logits by Hugging Face Transformers.
 
     pip install torch==2.15.0 transformers==5.23.0
     python tests/reference/architectures.py host/model/tests/golden
 
-Weights are f16 numbers, the arithmetic is f32. The logits are those of the checkpoint as it was written and read again.
+Weights are f16 numbers, and the arithmetic is f32. The logits are those of the checkpoint after it was written and read again.
 """
 import json
 import sys
@@ -28,7 +28,7 @@ LATENT = {"kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v
           "first_k_dense_replace": 1, "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
           "topk_method": "greedy", "n_group": 1, "topk_group": 1}
 
-# Folder: model type, and what differs from COMMON.
+# Folder: model type, and the differences from COMMON.
 CASES = {
     "llama-llama3": ("llama", {"rope_parameters": LLAMA3, "attention_bias": True, "mlp_bias": True}),
     "llama-linear": ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 100.0},
@@ -57,7 +57,7 @@ CASES = {
 
 
 def paint(model, seed):
-    """Weights that make every part count: logits spread over several units."""
+    """Weights with which every part has an effect: logits spread over several units."""
     random = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, values in model.named_parameters():
@@ -70,7 +70,7 @@ def paint(model, seed):
             elif "embed_tokens" in name:
                 noise = noise * 0.7
             else:
-                # Experts of gpt-oss are [inputs, outputs]; all others [outputs, inputs].
+                # Experts of gpt-oss are [inputs, outputs]; all others are [outputs, inputs].
                 inputs = values.shape[1] if "gpt_oss" in model.config.model_type and values.ndim == 3 else values.shape[-1]
                 noise = noise * 1.2 / inputs ** 0.5
             values.copy_(noise.half())

@@ -1,9 +1,9 @@
-"""What llama.cpp's own cache types do to a model: a row of JSON each, as `tqkv eval --json` has them.
+"""Measures llama.cpp's own cache types on a model: one row of JSON per type, in the form of `tqkv eval --json`.
 
 usage: cache_types.py MODEL.gguf TEXT CONTEXT WINDOWS TYPE[,TYPE_V] ...      (needs llama-cpp-python and numpy)
 
-The text is cut into windows of CONTEXT tokens without a first token added; each is one batch into an empty cache, with flash
-attention, so that every token is read as it is stored. The first row is f16, with which the others are compared. The last
+The text is split into windows of CONTEXT tokens, without an added first token. Each window is one batch into an empty cache, with
+flash attention, so that every token is read as it is stored. The first row is f16, with which the others are compared. The last
 line is the time of 64 single tokens after a window.
 """
 
@@ -23,7 +23,7 @@ def load(path):
     lc.llama_log_set(QUIET, None)
     lc.llama_backend_init()
     params = lc.llama_model_default_params()
-    # Weights as the file has them: products of repacked ones (AMX) ended the process on the machine of MEASURED.md.
+    # Weights stay as in the file: products of repacked weights (AMX) crashed the process on the machine of MEASURED.md.
     params.use_extra_bufts = False
     model = lc.llama_model_load_from_file(path.encode(), params)
     assert model, path

@@ -1,4 +1,4 @@
-"""Blocks of the reference codecs by NumPy, from the text of SPEC.md alone: golden bytes for host/reference.
+"""Makes blocks of the reference codecs with NumPy, from the text of SPEC.md alone: golden bytes for host/reference.
 
 usage: codecs.py [LLOYD_MAX.json] > tests/vectors/reference.json      (needs numpy)
 
@@ -78,7 +78,7 @@ def pack(codes, bits):
 
 
 def f16(x):
-    """To f32 and then to f16, as many programs do."""
+    """Rounds to f32 and then to f16, as many programs do."""
     return np.asarray(x, np.float32).astype(np.float16)
 
 

@@ -1,9 +1,9 @@
-"""The same model with f32 weights, whatever the file has.
+"""Writes the same model with f32 weights, for any type of weights in the file.
 
 usage: expand_gguf.py MODEL.gguf OUT.gguf      (needs the package gguf)
 
-llama.cpp rounds activations to 8 bits where weights are quantised, which moves logits more than a cache of 8 bits does. Who looks at
-caches alone gives it f32 weights.
+With quantised weights llama.cpp rounds activations to 8 bits, which changes logits more than a cache of 8 bits does. To measure only
+caches, give it f32 weights.
 """
 
 import os
@@ -17,7 +17,7 @@ TYPES = gguf.GGUFValueType
 
 def copy_fields(reader, writer):
     for field in reader.fields.values():
-        # Counts and the architecture are the writer's own.
+        # The writer itself writes counts and the architecture.
         if field.name.startswith("GGUF.") or field.name == "general.architecture":
             continue
         kind = field.types[0]

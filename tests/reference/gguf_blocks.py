@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Blocks of every number format of GGUF files that is read, and their values by the `gguf` package.
+"""Makes blocks of every number format of GGUF files that we read, with their values by the `gguf` package.
 
     pip install gguf==0.17.1 numpy
     python tests/reference/gguf_blocks.py > host/model/tests/golden/gguf_blocks.json
@@ -11,7 +11,7 @@ from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import dequantize
 
 KINDS = "F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K".split()
-# Where the f16 scales and minima of a block lie; the rest may be any bytes.
+# Places of the f16 scales and minima in a block; the rest may be any bytes.
 HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
 
 

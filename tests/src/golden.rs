@@ -1,13 +1,13 @@
-//! The golden blocks: stored bytes for fixed inputs, one line each.
+//! The golden blocks: stored bytes for fixed inputs, one per line.
 
 use std::fmt::Write;
 use tqkv_core::{AnyCodec, CodecId, Effort, HEAD_DIMS, Options, ScaleMode};
 
-/// Head dims in the golden file: one for every kind of rotation and for the ragged last group.
+/// Head dims in the golden file: one for every kind of rotation, and one with a ragged last group.
 const DIMS: [usize; 7] = [16, 64, 80, 96, 112, 128, 576];
 
-/// A vector made of integers only, so that it is the same on every machine; bell-shaped, with one
-/// large coordinate.
+/// A vector made with integer arithmetic, so that it is the same on every machine. It is bell-shaped, with
+/// one large coordinate.
 pub fn painted(dim: usize, salt: u64) -> Vec<f32> {
     let mut random = fastrand::Rng::with_seed(salt);
     let mut x: Vec<f32> =
@@ -27,7 +27,7 @@ fn line(out: &mut String, id: CodecId, dim: usize, options: Options) {
     let _ = writeln!(out, "{} {dim} {seed} {} {} {hex}", id.name(), scale_mode.name(), effort.name());
 }
 
-/// The whole file.
+/// The text of the golden file.
 pub fn blocks() -> String {
     let mut out =
         String::from("# codec head_dim seed scale_mode effort block; input: painted(head_dim, head_dim)\n");

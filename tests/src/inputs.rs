@@ -1,4 +1,4 @@
-//! Test vectors: random directions and the inputs that break codecs.
+//! Test vectors: random directions, and inputs that break codecs.
 
 /// A seeded source of Gaussian vectors.
 #[derive(Debug)]
@@ -7,7 +7,7 @@ pub struct Gaussian {
 }
 
 impl Gaussian {
-    /// The stream of `seed`.
+    /// Makes the generator for `seed`.
     pub fn new(seed: u64) -> Self {
         Self { random: fastrand::Rng::with_seed(seed) }
     }
@@ -29,7 +29,7 @@ impl Gaussian {
     }
 }
 
-/// Named vectors that have broken other codecs.
+/// Named vectors that broke other codecs.
 pub fn edge_cases(dim: usize) -> Vec<(String, Vec<f32>)> {
     let mut cases = vec![
         ("zeros".to_string(), vec![0.0; dim]),

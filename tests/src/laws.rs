@@ -1,14 +1,14 @@
-//! What a block promises of its vector, whatever vector that is.
+//! The guarantees of a block for any vector.
 
 use crate::oracle::{dot, energy};
 use tqkv_core::code::{Layout, Levels};
 use tqkv_core::{AnyCodec, ScaleMode, f16};
 
-/// Holds a block to what its codec promises of `x`: codes of levels keep what their scale mode is named for, plain numbers and codes
-/// of even steps each coordinate.
+/// Checks the guarantees of a block for `x`. Codes of levels keep the quantity that their scale mode is named
+/// for. Plain numbers and codes of even steps keep each coordinate.
 ///
 /// # Panics
-/// They do not, or the block does not decode.
+/// If a guarantee is broken, or if the block does not decode.
 pub fn assert_kept(codec: &AnyCodec, x: &[f32], block: &[u8]) {
     match codec.id().levels() {
         Levels::LloydMax | Levels::Nested | Levels::Trellis(_) => assert_scale(codec, x, block),
@@ -30,10 +30,10 @@ fn assert_scale(codec: &AnyCodec, x: &[f32], block: &[u8]) {
     let (own, got, cross) = (energy(x), energy(&y), dot(x, &y));
     let near = |a: f64, b: f64| (a - b).abs() <= 3e-3 * b;
     let kept = match codec.options().scale_mode {
-        // The norm, or what a search for less error took in its place.
+        // The norm, or the scale that a search for less error took instead.
         ScaleMode::Raw => cross >= 0.0 && got <= 9.0 * own,
         ScaleMode::Preserving => near(got, own),
-        // Dot products as they were, unless that would make the vector more than twice as long.
+        // Dot products are unchanged, unless that would make the vector more than twice as long.
         ScaleMode::Unbiased => near(cross, own) || (cross <= own && near(got, 4.0 * own)),
         ScaleMode::Mmse => near(cross, got) && own - 2.0 * cross + got <= 1.0001 * own,
     };
@@ -49,7 +49,7 @@ fn assert_steps(codec: &AnyCodec, x: &[f32], block: &[u8]) {
         y.iter_mut().for_each(|v| *v *= dim as f32);
     }
     let run = if let Layout::Runs { .. } = codec.id().layout() { 32 } else { dim };
-    // What rotating loses in f32.
+    // The loss of the rotation in f32.
     let rounding = 1e-6 * largest(&y);
     for (y, z) in y.chunks(run).zip(z.chunks(run)) {
         for (own, got) in y.iter().zip(z) {
@@ -63,21 +63,22 @@ fn largest(x: &[f32]) -> f64 {
     x.iter().fold(0.0, |most, v| most.max(f64::from(v.abs())))
 }
 
-/// The most that one coordinate of a run loses. Scales are f16: a part in 2048 of what they multiply, or 2^-25 where they are subnormal.
+/// The largest error of one coordinate of a run. Scales are f16: their error is 1 part in 2048 of the
+/// product, or 2^-25 if they are subnormal.
 fn step(codec: &AnyCodec, run: &[f32], own: f32) -> f64 {
     let (most, own) = (largest(run), f64::from(own.abs()));
     match codec.id().layout() {
         Layout::F16 => own / 2048.0 + 3.1e-8,
         Layout::Bytes => most * (0.51 / 127.0) + 4e-6,
         Layout::Runs { bits: 8 } => most * (0.5 / 127.0 + 5e-4) + 4e-6,
-        // The largest of the other sign is a whole step off.
+        // The largest value of the other sign is off by a whole step.
         Layout::Runs { .. } => most * (1.0 / 8.0 + 5e-4) + 1e-6,
         Layout::Affine => {
             let least = run.iter().fold(f64::INFINITY, |least, v| least.min(f64::from(*v)));
             let span = run.iter().fold(0.0, |span: f64, v| span.max(f64::from(*v) - least));
             span * (0.51 / 15.0) + least.abs() / 2000.0 + 1e-6
         }
-        // Three bits behind the leading one; below the smallest normal number steps are even.
+        // Three bits follow the leading one. Below the smallest normal number, steps are even.
         Layout::Floats => own / 15.9 + most / 448.0 / 1000.0 + 2e-5,
         Layout::Dense { .. } | Layout::Planes(_) => 0.0,
     }

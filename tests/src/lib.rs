@@ -1,7 +1,7 @@
-//! Shared by the tests of all crates: inputs, exact oracles, laws that hold of any input, and how much is covered.
+//! Shared by the tests of all crates: inputs, exact oracles, laws for any input, and the extent of tests.
 //!
-//! Tests live in `tests/it/`, one file a subject. Golden files are in `vectors/`; `cargo xtask vectors` writes
-//! them and a test compares.
+//! Tests are in `tests/it/`, one file per subject. Golden files are in `vectors/`. `cargo xtask vectors`
+//! writes them, and a test compares them.
 
 pub mod golden;
 pub mod inputs;
@@ -9,7 +9,7 @@ pub mod laws;
 pub mod oracle;
 pub mod scope;
 
-/// The code of the documents compiles and runs.
+/// The code in the documents compiles and runs.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/tutorial.md")]
 #[doc = include_str!("../../docs/monitor.md")]

@@ -1,4 +1,4 @@
-//! Slow, exact definitions to compare with.
+//! Slow, exact definitions for comparison.
 
 /// |x - y|^2 / |x|^2
 pub fn relative_mse(x: &[f32], y: &[f32]) -> f64 {

@@ -1,6 +1,7 @@
-//! How much the tests cover: by default the head dims in use and one codec of each layout, with `TQKV_EXHAUSTIVE=1` everything.
+//! The extent of the tests. The default is the usual head dims and one codec per layout. `TQKV_EXHAUSTIVE=1`
+//! tests everything.
 //!
-//! `TQKV_TEST_DIMS` (numbers with commas between) names the head dims itself, for emulators.
+//! `TQKV_TEST_DIMS` (numbers separated by commas) sets the head dims, for emulators.
 
 use tqkv_core::CodecId;
 use tqkv_core::code::Layout;
@@ -8,17 +9,17 @@ use tqkv_core::code::Layout;
 /// Head dims in use.
 const USUAL_DIMS: [usize; 4] = [64, 80, 128, 256];
 
-/// Whether everything is tested: `TQKV_EXHAUSTIVE=1`.
+/// Returns true if everything is tested: `TQKV_EXHAUSTIVE=1`.
 pub fn is_exhaustive() -> bool {
     std::env::var_os("TQKV_EXHAUSTIVE").is_some_and(|value| value == "1")
 }
 
-/// The usual extent of a test, or its whole one with `TQKV_EXHAUSTIVE=1`.
+/// The usual extent of a test, or the whole one with `TQKV_EXHAUSTIVE=1`.
 pub fn extent<T>(usual: T, whole: T) -> T {
     if is_exhaustive() { whole } else { usual }
 }
 
-/// Whether case `number` has its turn at shape `shape` of `shapes`: by default each case is run at one of them.
+/// Returns true if case `number` runs at shape `shape` of `shapes`. By default each case runs at one shape.
 pub fn is_turn(number: usize, shape: usize, shapes: usize) -> bool {
     is_exhaustive() || number % shapes == shape % shapes
 }
@@ -26,7 +27,7 @@ pub fn is_turn(number: usize, shape: usize, shapes: usize) -> bool {
 /// The head dims under test among `all`.
 ///
 /// # Panics
-/// `TQKV_TEST_DIMS` names none of them.
+/// If `TQKV_TEST_DIMS` names none of them.
 pub fn dims(all: &[usize]) -> Vec<usize> {
     let named = std::env::var("TQKV_TEST_DIMS").unwrap_or_default();
     let named: Vec<usize> = named.split(',').filter_map(|dim| dim.trim().parse().ok()).collect();
@@ -38,7 +39,7 @@ pub fn dims(all: &[usize]) -> Vec<usize> {
     dims
 }
 
-/// The codecs under test among `all`: the first one of each layout, or all.
+/// The codecs under test among `all`: the first codec of each layout, or all codecs.
 pub fn codecs(all: &[CodecId]) -> Vec<CodecId> {
     let mut layouts: Vec<Layout> = Vec::new();
     let mut is_new = |id: &CodecId| {

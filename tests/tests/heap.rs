@@ -1,6 +1,6 @@
-//! The hot path of a cache takes no memory from the heap: not to attend, and to append only where a page begins, grows (in a
-//! short cache, a quarter at a time) or ends.
-// A binary of its own: counting takes the place of the allocator of the whole program.
+//! The hot path of a cache does not allocate. Attention never does. An append does only if a page begins,
+//! ends, or grows (in a short cache, by a quarter at a time).
+// This is a separate binary, because counting replaces the allocator of the whole program.
 #![allow(missing_docs, reason = "a test crate")]
 
 use allocation_counter::measure;
@@ -23,7 +23,7 @@ fn the_hot_path_allocates_nothing() {
             let (k, v, q) = (gaussian.vector(2 * DIM), gaussian.vector(2 * DIM), gaussian.vector(8 * DIM));
             let append = measure(|| cache.append(0, &k, &v).unwrap());
             let attend = measure(|| cache.attend(0, &q, &mut out).unwrap());
-            // Scratch grows to its size first.
+            // Scratch memory first grows to its size.
             if token >= 500 {
                 appends.push(append.count_total);
                 assert_eq!(attend.count_total, 0, "attend after {token} tokens of {spec:?}");

@@ -1,4 +1,5 @@
-//! What the targets of the cache share: specs that reach every kind of page, tokens, and what a cache answers.
+//! Shared by the targets of the cache: specs that reach every kind of page, tokens, and the answers of a
+//! cache.
 
 #![allow(dead_code, reason = "each target uses some of it")]
 
@@ -7,14 +8,14 @@ use tqkv::cache::{CacheSpec, Centring, Cold, KvCache, LayerKind, LayerPolicy};
 use tqkv::error::CacheError;
 use tqkv_core::{CodecId, KvShape};
 
-/// Small: what is fuzzed is which pages there are, not how wide they are.
+/// Small, because the target is the kinds of pages and not their width.
 const DIM: usize = 32;
 const VALUE_DIM: usize = 48;
 
-/// How many specs [`spec`] knows.
+/// Number of specs of [`spec`].
 pub const SPECS: u8 = 10;
 
-/// One of [`SPECS`] specs; `hot` sets the hot window and the sinks.
+/// One of [`SPECS`] specs. `hot` sets the hot window and the sinks.
 pub fn spec(number: u8, hot: u8) -> CacheSpec {
     let id = |name| CodecId::from_name(name).expect("a codec");
     let demote = |key, value| Cold::Demote { key: id(key), value: id(value) };
@@ -44,7 +45,7 @@ pub fn spec(number: u8, hot: u8) -> CacheSpec {
     spec.hot(hot).sinks(sinks)
 }
 
-/// Numbers between -1 and 1, the same for the same seed, around a mean that differs by coordinate.
+/// Numbers between -1 and 1 around a mean that differs by coordinate. The same seed gives the same numbers.
 pub fn values(seed: u64, n: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = |i: usize| {
@@ -61,7 +62,7 @@ pub fn tokens(shape: KvShape, seed: u64, tokens: usize) -> [Vec<f32>; 2] {
     [values(seed, heads * shape.head_dim), values(seed ^ 0xff00, heads * shape.value_dim)]
 }
 
-/// What attention gives in each layer, bit for bit, or why it does not.
+/// The attention result of each layer, bit for bit, or its error.
 pub fn answers(cache: &KvCache) -> Vec<Result<Vec<u32>, CacheError>> {
     let shape = cache.spec().shape;
     let q = values(77, shape.num_heads * shape.head_dim);
@@ -80,12 +81,13 @@ pub fn snapshot(cache: &KvCache) -> Vec<u8> {
     bytes
 }
 
-/// Whether a layer keeps no keys and values.
+/// Returns true if a layer keeps no keys and values.
 pub fn keeps_nothing(cache: &KvCache, layer: usize) -> bool {
     cache.spec().kind(layer) == LayerKind::None
 }
 
-/// Every KV head of each layer is as long as `lens` says: its last token can be read, and none behind it.
+/// Checks that every KV head of each layer has the length in `lens`: its last token can be read, and no later
+/// one.
 pub fn check_lengths(cache: &KvCache, lens: &[usize]) {
     let shape = cache.spec().shape;
     for (layer, &len) in lens.iter().enumerate().filter(|(layer, _)| !keeps_nothing(cache, *layer)) {

@@ -1,20 +1,20 @@
-//! What the targets of codecs and pages share: vectors out of bytes, and what it means to be the same.
+//! Shared by the targets of codecs and pages: vectors from bytes, and the comparison of results.
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 
-/// How bytes become floats.
+/// The way in which bytes become floats.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub enum Numbers {
-    /// Four bytes are the bits of one: NaN, infinities, subnormal numbers.
+    /// Four bytes are the bits of a float: NaN, infinities, subnormal numbers.
     Bits,
-    /// A byte is one, times a power of two.
+    /// A byte is a float, times a power of two.
     Scaled(i8),
-    /// The same, and nearly all of them nought: vectors with few large coordinates.
+    /// The same, but nearly all are zero: vectors with few large coordinates.
     Sparse(i8),
 }
 
 impl Numbers {
-    /// `count` numbers; where the bytes end, nought.
+    /// `count` numbers; zeros after the end of the bytes.
     pub fn of(self, bytes: &[u8], count: usize) -> Vec<f32> {
         let times =
             |exponent: i8| move |byte: &u8| f32::from(*byte as i8) * 2f32.powi(i32::from(exponent) / 3);
@@ -37,7 +37,7 @@ impl Numbers {
     }
 }
 
-/// The same bits, or NaN on both sides: which NaN it is nothing promises.
+/// Checks that both have the same bits, or that both are NaN. The bits of a NaN are not promised.
 pub fn assert_same(got: &[f32], want: &[f32], what: impl Fn() -> String) {
     assert_eq!(got.len(), want.len(), "{}", what());
     for (i, (got, want)) in got.iter().zip(want).enumerate() {

@@ -1,38 +1,41 @@
-//! The options.
+//! The options of the check.
 
 use std::path::PathBuf;
 use tqkv_core::CodecId;
 use tqkv_gpu::bench::{Cut, Shape};
 
-/// What is checked, and how long.
+/// Selects checks and measurements, and their extent.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CheckArgs {
-    /// Compare codes with the portable codec; without this, --attend and --speed, all three
+    /// Compare codes with the portable codec; without this, --attend and --speed, all three run
     #[arg(long)]
     pub(crate) codes: bool,
     /// Compare attention with f64
     #[arg(long)]
     pub(crate) attend: bool,
-    /// Measure
+    /// Measure times
     #[arg(long)]
     pub(crate) speed: bool,
-    /// What to measure: sequences, tokens of each, KV heads, query heads a KV head, head dim; sequences are halved until f16
-    /// fits half of the memory [default: 64 sequences of 32768 tokens in several forms, and one sequence]
+    /// Shapes to measure: sequences, tokens per sequence, KV heads, query heads per KV head, head dim. If f16
+    /// rows do not fit half of the memory, sequences are halved until they fit [default: 64 sequences of
+    /// 32768 tokens in several forms, and one sequence]
     #[arg(long = "shape", value_name = "SxTxHxGxD", value_delimiter = ',', value_parser = shape)]
     shapes: Vec<Shape>,
-    /// Only these codecs [default: all that have kernels]
+    /// Use only these codecs [default: all that have kernels]
     #[arg(long = "codec", value_name = "CODEC", value_delimiter = ',', value_parser = codec)]
     codecs: Vec<CodecId>,
-    /// How long to measure each time
+    /// Seconds per measurement
     #[arg(long, value_name = "SECONDS", default_value = "0.3", value_parser = seconds)]
     pub(crate) seconds: f64,
-    /// Measure attention over codes with so many parts of each sequence, and warps of a block [default: as a cache does]
+    /// Cut attention over codes into this number of parts per sequence and warps per block [default: as a
+    /// cache does]
     #[arg(long, value_name = "PARTSxWARPS", value_parser = cut)]
     pub(crate) cut: Option<Cut>,
-    /// Vectors to encode for each codec and head dim
+    /// Vectors to encode per codec and head dim
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub(crate) vectors: usize,
-    /// Kernels of this file instead of the program's own: a build of the same source, whose kernels are trusted as a program is
+    /// Use the kernels of this file instead of the program's own. The file must be a build of the same
+    /// source; its kernels are trusted like the program itself
     #[arg(long, value_name = "FILE")]
     pub(crate) ptx: Option<PathBuf>,
     /// Number of the GPU, from 0
@@ -41,7 +44,7 @@ pub struct CheckArgs {
 }
 
 impl CheckArgs {
-    /// Whether a part is wanted: asked for, or nothing was.
+    /// Returns true if the part is selected, or if no part is.
     pub(crate) fn does(&self, part: bool) -> bool {
         part || !(self.codes || self.attend || self.speed)
     }

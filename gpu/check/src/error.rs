@@ -7,7 +7,7 @@ use tqkv_gpu::GpuError;
 /// Why a check ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    /// The device, or a shape that it does not take.
+    /// The device failed, or it does not accept a shape.
     #[error(transparent)]
     Gpu(#[from] GpuError),
     /// The file of kernels could not be read.

@@ -1,14 +1,15 @@
-//! What `tqkv gpu-check` and `cargo xtask gpu-check` do: codes against the portable codec, attention against f64, and times
-//! beside f16 and the bandwidth of the memory. A row is written as soon as it is measured.
+//! The work of `tqkv gpu-check` and `cargo xtask gpu-check`. It compares codes with the portable codec, and
+//! attention with f64. It compares times with f16 and with the bandwidth of the memory. A row is written as
+//! soon as it is measured.
 //!
 //! | what | file |
 //! | --- | --- |
 //! | options | `args` |
-//! | are codes and attention right | `right` |
+//! | correctness of codes and attention | `right` |
 //! | times | `speed` |
-//! | rows, as JSON and for people | `row` |
+//! | rows, as JSON and as tables | `row` |
 //!
-//! When not to use it: to measure kernels of the CPU (`tqkv bench`).
+//! To measure the CPU's kernels, use `tqkv bench` instead.
 
 mod args;
 mod error;
@@ -24,18 +25,19 @@ use std::io;
 use tqkv_gpu::bench;
 use tqkv_gpu::{Device, GpuError};
 
-/// The GPU that is asked for.
+/// Opens the GPU that the options name.
 ///
 /// # Errors
-/// As [`Device::new`]: no driver, no device of that number, one that is too old.
+/// The errors of [`Device::new`]: no driver, no device of that number, or a device that is too old.
 pub fn open(args: &CheckArgs) -> Result<Device, GpuError> {
     Device::new(args.gpu)
 }
 
-/// Checks and measures; `write` gets each line when it is known, an object each with `json`. Returns whether all is right.
+/// Checks and measures. `write` gets each line as soon as it is known; with `json` each line is an object.
+/// Returns true if all results are right.
 ///
 /// # Errors
-/// What the device reports, or `write`.
+/// The errors of the device and of `write`.
 pub fn run(
     device: &Device,
     args: &CheckArgs,
@@ -45,7 +47,7 @@ pub fn run(
     let mut device = device.clone();
     if let Some(path) = &args.ptx {
         let ptx = std::fs::read_to_string(path).map_err(|error| CheckError::Ptx(path.clone(), error))?;
-        // SAFETY: who names the file says that it is a build of the same source.
+        // SAFETY: the user who names the file vouches that it is a build of the same source.
         device = unsafe { device.with_ptx(ptx) };
     }
     let device = &device;

@@ -1,4 +1,4 @@
-//! Whether codes are the portable codec's, and attention that of f64.
+//! Checks that codes equal the portable codec's, and that attention agrees with f64.
 
 use crate::row::{Attention, Codes};
 use rand_chacha::ChaCha8Rng;
@@ -8,10 +8,10 @@ use tqkv_core::CodecId::{self, I8, N4, S2, S3, S4, T2, T3, T4};
 use tqkv_core::{AnyCodec, Options};
 use tqkv_gpu::{Device, GpuCache, GpuError, GpuSpec, Rows, Side};
 
-/// Codecs of keys and values, head dim, query heads a KV head.
+/// Codecs of keys and values, head dim, query heads per KV head.
 type Pair = (CodecId, CodecId, usize, usize);
 
-/// Every kernel of attention, and every codec.
+/// Pairs that cover every kernel of attention and every codec.
 const PAIRS: [Pair; 11] = [
     (S4, S4, 128, 1),
     (S4, S4, 128, 4),
@@ -26,7 +26,8 @@ const PAIRS: [Pair; 11] = [
     (T2, T4, 256, 2),
 ];
 
-/// The pairs of these codecs; one that is in none of them is attended with itself, so that each that is asked for is checked.
+/// The pairs of these codecs. A codec that is in none of them is paired with itself, so that every requested
+/// codec is checked.
 pub(crate) fn pairs(codecs: &[CodecId]) -> Vec<Pair> {
     let mut pairs: Vec<Pair> = PAIRS.to_vec();
     pairs.retain(|(key, value, ..)| codecs.contains(key) && codecs.contains(value));
@@ -64,7 +65,7 @@ pub(crate) fn codes(device: &Device, id: CodecId, dim: usize, vectors: usize) ->
     })
 }
 
-/// Attends over sequences of lengths round every boundary.
+/// Attends over sequences with lengths around every boundary.
 pub(crate) fn attention(
     device: &Device,
     [key, value]: [CodecId; 2],
@@ -92,7 +93,7 @@ pub(crate) fn attention(
         let keys = decoded(&cache, sequence, Side::Keys)?;
         let values = decoded(&cache, sequence, Side::Values)?;
         for (head, (query, got)) in rows.0.chunks_exact(dim).zip(rows.1.chunks_exact(dim)).enumerate() {
-            // The vectors of a KV head are every second.
+            // There are two KV heads, so the vectors of one are every second vector.
             let of = |rows: &[Vec<f32>]| rows.iter().skip(head / group).step_by(kv_heads).cloned().collect();
             for (got, want) in got.iter().zip(exact(query, of(&keys), of(&values))) {
                 let error = (f64::from(*got) - want).abs();
@@ -110,7 +111,7 @@ pub(crate) fn attention(
     })
 }
 
-/// The vectors of a sequence, [tokens, KV heads], as the portable codec decodes them.
+/// The vectors of a sequence, `[tokens, KV heads]`, decoded by the portable codec.
 fn decoded(cache: &GpuCache, sequence: usize, side: Side) -> Result<Vec<Vec<f32>>, GpuError> {
     let (codec, blocks): (&AnyCodec, _) = (cache.codec(side), cache.blocks(0, sequence, side)?);
     let decode = |block: &[u8]| {
@@ -121,7 +122,7 @@ fn decoded(cache: &GpuCache, sequence: usize, side: Side) -> Result<Vec<Vec<f32>
     rows.map_err(|error| GpuError::Driver(format!("a block that does not decode: {error}")))
 }
 
-/// Softmax attention of one query in f64; zeros over nothing.
+/// Softmax attention of one query in f64. Without keys the result is zeros.
 fn exact(query: &[f32], keys: Vec<Vec<f32>>, values: Vec<Vec<f32>>) -> Vec<f64> {
     let dot =
         |key: &Vec<f32>| -> f64 { key.iter().zip(query).map(|(k, q)| f64::from(*k) * f64::from(*q)).sum() };
@@ -153,7 +154,7 @@ mod tests {
 
     #[test]
     fn exact_attention_weighs_values_by_the_softmax_of_their_keys() {
-        // Logits ln 3 and 0 after the factor 1 / sqrt(4): weights 3/4 and 1/4.
+        // The logits are ln 3 and 0 after the factor 1 / sqrt(4), so the weights are 3/4 and 1/4.
         let keys = vec![vec![2.0 * 3.0_f32.ln(), 0.0, 0.0, 0.0], vec![0.0; 4]];
         let values = vec![vec![1.0, 0.0, 4.0, -4.0], vec![0.0, 1.0, 8.0, -4.0]];
         let out = exact(&[1.0, 5.0, -7.0, 0.0], keys, values);

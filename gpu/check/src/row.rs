@@ -19,18 +19,18 @@ pub(crate) enum Row {
     Speed(Speed),
 }
 
-/// The GPU, and how fast its memory is.
+/// The GPU and its memory bandwidth.
 #[derive(Serialize)]
 pub(crate) struct Gpu {
     pub(crate) device: String,
     pub(crate) multiprocessors: usize,
-    /// Bytes read and written by a copy inside the device.
+    /// Bandwidth of a copy inside the device; counts bytes read and bytes written.
     pub(crate) copy_bytes_per_second: f64,
-    /// Bytes read by a kernel that only reads.
+    /// Bandwidth of a kernel that only reads.
     pub(crate) read_bytes_per_second: f64,
 }
 
-/// Codes against the portable codec.
+/// Result of comparing codes with the portable codec.
 #[derive(Serialize)]
 pub(crate) struct Codes {
     pub(crate) codec: &'static str,
@@ -39,7 +39,7 @@ pub(crate) struct Codes {
     pub(crate) mismatches: usize,
 }
 
-/// Attention against f64 on the decoded cache.
+/// Result of comparing attention with f64 over the decoded cache.
 #[derive(Serialize)]
 pub(crate) struct Attention {
     pub(crate) key: &'static str,
@@ -49,7 +49,7 @@ pub(crate) struct Attention {
     pub(crate) largest_error: f64,
 }
 
-/// One codec for keys and values, or f16 rows.
+/// Times of one codec for keys and values, or of f16 rows.
 #[derive(Serialize)]
 pub(crate) struct Speed {
     pub(crate) codec: &'static str,
@@ -60,17 +60,17 @@ pub(crate) struct Speed {
     pub(crate) head_dim: usize,
     pub(crate) runs: usize,
     pub(crate) attend_seconds: Spread,
-    /// Of the cache's bytes, by the median.
+    /// Bytes of the cache per second of the median time.
     pub(crate) attend_bytes_per_second: f64,
-    /// Of the bandwidth of a copy, and of reading.
+    /// Share of the copy bandwidth; the next field is the share of the read bandwidth.
     pub(crate) copy_share: f64,
     pub(crate) read_share: f64,
-    /// f16's median over this codec's.
+    /// The median time of f16 divided by this codec's median time.
     pub(crate) f16_ratio: f64,
     pub(crate) encoded_vectors_per_second: Option<f64>,
 }
 
-/// Percentiles of some times.
+/// Percentiles of a set of times.
 #[derive(Serialize)]
 pub(crate) struct Spread {
     p1: f64,
@@ -85,7 +85,7 @@ impl Spread {
     }
 }
 
-/// Writes rows as they come.
+/// Writes each row when it is known.
 pub(crate) struct Writer<'a> {
     json: bool,
     write: &'a mut dyn FnMut(&str) -> io::Result<()>,
@@ -116,7 +116,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// The head of a row's table, and its line.
+/// The heading of a row's table, and the row as a line of text.
 fn for_people(row: &Row) -> (&'static str, String) {
     let mut line = String::new();
     let (head, _) = match row {

@@ -1,4 +1,4 @@
-//! Times of attention and encoding beside f16 rows of the same shape.
+//! Times of attention and encoding, next to f16 rows of the same shape.
 
 use crate::args::CheckArgs;
 use crate::error::CheckError;

@@ -1,4 +1,5 @@
-//! The whole check, on the fake driver: every row, right, in order, as soon as it is known.
+//! Runs the whole check on the fake driver. Every row must be right, in order, and written as soon as it is
+//! known.
 #![cfg(target_os = "linux")]
 
 use clap::Parser;
@@ -10,10 +11,11 @@ struct Line {
     check: tqkv_gpu_check::CheckArgs,
 }
 
-/// Runs the check with these options; returns its verdict and lines.
+/// Runs the check with these options and returns its verdict and its lines.
 fn check(options: &[&str], json: bool) -> (bool, String) {
     let path = std::env::current_exe().unwrap().parent().unwrap().join("libtqkv_gpu_fake.so");
-    // SAFETY: a library of this workspace, whose loading runs nothing. It stays open: it is the driver now.
+    // SAFETY: it is a library of this workspace, and loading it runs no code. It stays open, because it is
+    // now the driver.
     std::mem::forget(unsafe { libloading::Library::new(&path) }.unwrap());
     let line = Line::parse_from([&["check", "--seconds", "0.001"], options].concat());
     let device = tqkv_gpu_check::open(&line.check).unwrap();
@@ -68,7 +70,7 @@ fn speed_has_f16_and_the_codecs_with_shares_of_what_the_memory_does() {
 fn kernels_of_a_file_are_used_or_the_file_is_named() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../ptx/");
     let options = ["--codes", "--codec", "s2", "--vectors", "8", "--ptx"];
-    // The other file runs as well; one that is no PTX does not.
+    // Another committed file also runs; a file that is no PTX does not.
     let other = format!("{folder}sm_80.ptx");
     assert!(rows(&[&options[..], &[&other]].concat()).0);
     for (file, expected) in [("REGISTERS.md", "NOT_FOUND"), ("none.ptx", "none.ptx: No such file")] {

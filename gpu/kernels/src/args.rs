@@ -1,16 +1,20 @@
-//! What the kernels take: one list a kernel, and everything else is made of it.
+//! The arguments of the kernels: one list per kernel, from which everything else is made.
 //!
-//! A list becomes the type by which bodies, launches and tests name the arguments, the order in which a launch
-//! and the PTX interpreter hand them over, and the parameters of the entry point. To add an argument, add a row:
-//! the compiler then names every place that has to say what it is. The parameters of an entry stay scalars and
-//! pointers, which the compiler knows to be of global memory.
+//! A list becomes three things:
 //!
-//! Shapes are [outer, .., inner]; `32 G` is the head dim.
+//! * the type by which bodies, launches and tests name the arguments;
+//! * the order in which a launch and the PTX interpreter pass them;
+//! * the parameters of the entry point.
+//!
+//! To add an argument, add a row; the compiler then names every place that must set it. The parameters of an
+//! entry stay scalars and pointers, because the compiler knows that such pointers are to global memory.
+//!
+//! Shapes are `[outer, .., inner]`. The head dim is `32 G`.
 
-/// An argument as it is handed to a kernel; `M` is a place in device memory.
+/// An argument in the form in which a kernel gets it. `M` is a place in device memory.
 #[derive(Clone, Copy, Debug)]
 pub enum Argument<M> {
-    /// Where a buffer starts.
+    /// The start of a buffer.
     Memory(M),
     /// A number.
     Word(u32),
@@ -33,40 +37,40 @@ macro_rules! kind {
     };
 }
 
-/// Hands the arguments of a kernel to the macro `$then`, after `$with`: the lists.
+/// Passes the argument lists of a kernel to the macro `$then`, after `$with`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! with_arguments {
     (EncodeAppend => $then:ident! $with:tt) => {
         $then! { $with EncodeAppend {
-            /// [tokens, num_kv_heads, 32 G] of element type `kind`.
+            /// `[tokens, num_kv_heads, 32 G]` of element type `kind`.
             rows: Memory,
             /// An [`element`](crate::encode::element).
             kind: Word,
-            /// Tokens of the launch.
+            /// Number of tokens of the launch.
             tokens: Word,
-            /// KV heads of a token.
+            /// Number of KV heads.
             num_kv_heads: Word,
-            /// [G] words of sign bits.
+            /// `[G]` words of sign bits.
             signs: Memory,
-            /// Code of a `ScaleMode`.
+            /// The code of a `ScaleMode`.
             mode: Word,
-            /// Position in `Effort::ALL`.
+            /// Index in `Effort::ALL`.
             effort: Word,
-            /// [tokens], where each token goes.
+            /// `[tokens]`, the sequence of each token.
             sequence_of: Memory,
-            /// [tokens]
+            /// `[tokens]`, the position of each token in its sequence.
             position_of: Memory,
-            /// [sequences, max_pages] of page numbers in `pool`.
+            /// `[sequences, max_pages]`, page numbers in `pool`.
             page_table: Memory,
-            /// Entries a sequence.
+            /// Entries of `page_table` per sequence.
             max_pages: Word,
-            /// The pages, written.
+            /// The pages; written.
             pool: Memory,
-            /// For trellis codes [`workspace_bytes`](crate::viterbi::workspace_bytes) a vector, which no one
-            /// else uses meanwhile; nothing for others.
+            /// For trellis codes [`workspace_bytes`](crate::viterbi::workspace_bytes) per vector, which
+            /// nothing else uses during the launch. Empty for other codes.
             workspace: Memory,
-            /// [tokens, num_kv_heads], written with a [`status`](crate::encode::status).
+            /// `[tokens, num_kv_heads]`; written with a [`status`](crate::encode::status).
             outcome: Memory,
         } }
     };
@@ -74,21 +78,21 @@ macro_rules! with_arguments {
         $then! { $with DecodePages {
             /// The pages.
             pool: Memory,
-            /// [sequences, max_pages]
+            /// `[sequences, max_pages]`, page numbers in `pool`.
             page_table: Memory,
-            /// Entries a sequence.
+            /// Entries of `page_table` per sequence.
             max_pages: Word,
-            /// The sequence that is decoded.
+            /// The sequence to decode.
             sequence: Word,
-            /// Its first position.
+            /// The first position to decode.
             start: Word,
-            /// Positions.
+            /// Number of positions to decode.
             tokens: Word,
-            /// KV heads of a token.
+            /// Number of KV heads.
             num_kv_heads: Word,
-            /// [G] words of sign bits.
+            /// `[G]` words of sign bits.
             signs: Memory,
-            /// [tokens, num_kv_heads, 32 G] of `kind`, written.
+            /// `[tokens, num_kv_heads, 32 G]` of element type `kind`; written.
             out: Memory,
             /// An [`element`](crate::encode::element).
             kind: Word,
@@ -96,88 +100,89 @@ macro_rules! with_arguments {
     };
     (WeightDecode => $then:ident! $with:tt) => {
         $then! { $with WeightDecode {
-            /// Blocks of SPEC.md back to back, scale first.
+            /// Blocks of SPEC.md back to back, each with its scale first.
             blocks: Memory,
-            /// How many.
+            /// Number of blocks.
             count: Word,
-            /// [G] words of sign bits.
+            /// `[G]` words of sign bits.
             signs: Memory,
-            /// [count, 32 G] in f16, written.
+            /// `[count, 32 G]` in f16; written.
             out: Memory,
         } }
     };
     (RotateQueries => $then:ident! $with:tt) => {
         $then! { $with RotateQueries {
-            /// [count, 32 G] of element type `kind`.
+            /// `[count, 32 G]` of element type `kind`.
             queries: Memory,
             /// An [`element`](crate::encode::element).
             kind: Word,
-            /// Queries.
+            /// Number of queries.
             count: Word,
-            /// [G] words of sign bits.
+            /// `[G]` words of sign bits.
             signs: Memory,
-            /// 0 leaves the rotation out, for f16 rows.
+            /// 0 for f16 rows, which are not rotated.
             rotated: Word,
-            /// What the result is multiplied by.
+            /// A factor of the result.
             factor: Float,
-            /// [count, 32 G] in f32, written.
+            /// `[count, 32 G]` in f32; written.
             out: Memory,
         } }
     };
     (Scores => $then:ident! $with:tt) => {
         $then! { $with Scores {
-            /// [num_heads, 32 G] in f32.
+            /// `[num_heads, 32 G]` in f32.
             rotated: Memory,
-            /// Query heads.
+            /// Number of query heads.
             num_heads: Word,
             /// The pages of the keys.
             pool: Memory,
-            /// [sequences, max_pages]
+            /// `[sequences, max_pages]`, page numbers in `pool`.
             page_table: Memory,
-            /// Entries a sequence.
+            /// Entries of `page_table` per sequence.
             max_pages: Word,
-            /// The sequence that is scored.
+            /// The sequence to score.
             sequence: Word,
-            /// Its tokens.
+            /// Number of tokens of the sequence.
             tokens: Word,
-            /// KV heads of a token; divides `num_heads`.
+            /// Number of KV heads; divides `num_heads`.
             num_kv_heads: Word,
-            /// [tokens, num_heads] in f32, written.
+            /// `[tokens, num_heads]` in f32; written.
             out: Memory,
         } }
     };
     (Attend => $then:ident! $with:tt) => {
         $then! { $with Attend {
-            /// Parts that a sequence is split into.
+            /// Parts per sequence.
             parts: Word,
-            /// [rows, num_kv_heads * group, 32 G] in f32, as `rotate_queries` leaves them; a row is a query token.
+            /// `[rows, num_kv_heads * group, 32 G]` in f32, the output of `rotate_queries`. A row is a query
+            /// token.
             queries: Memory,
-            /// KV heads of a token.
+            /// Number of KV heads.
             num_kv_heads: Word,
-            /// Query heads a KV head.
+            /// Query heads per KV head.
             group: Word,
             /// The pages of the keys.
             keys: Memory,
-            /// How they are read.
+            /// The format of the keys.
             key_format: Word,
-            /// Their levels; not used for f16 rows.
+            /// The levels of the keys; not used for f16 rows.
             key_levels: Memory,
             /// The pages of the values.
             values: Memory,
-            /// How they are read.
+            /// The format of the values.
             value_format: Word,
-            /// Their levels; not used for f16 rows.
+            /// The levels of the values; not used for f16 rows.
             value_levels: Memory,
-            /// [sequences, max_pages]
+            /// `[sequences, max_pages]`, page numbers in `keys` and `values`.
             page_table: Memory,
-            /// Entries a sequence.
+            /// Entries of `page_table` per sequence.
             max_pages: Word,
-            /// [rows], the sequence whose pages each query token reads.
+            /// `[rows]`, the sequence whose pages each query token reads.
             sequence_of: Memory,
-            /// [rows], how many of its tokens it sees.
+            /// `[rows]`, the number of tokens that each query token sees.
             lengths: Memory,
-            /// [rows, num_kv_heads * group, parts, 4 + 32 G] in f32, written: maximum, sum, two unused,
-            /// accumulator. A part without tokens has a sum of 0.
+            /// `[rows, num_kv_heads * group, parts, 4 + 32 G]` in f32; written. Each entry is maximum, sum,
+            /// two unused floats, accumulator. A part without tokens has a sum of 0.
             partials: Memory,
         } }
     };
@@ -185,15 +190,15 @@ macro_rules! with_arguments {
         $then! { $with AttendMerge {
             /// Query heads of all rows.
             count: Word,
-            /// [count, parts, 4 + 32 G] in f32, as `attend` leaves them.
+            /// `[count, parts, 4 + 32 G]` in f32, the output of `attend`.
             partials: Memory,
-            /// Parts of each.
+            /// Parts per query head.
             parts: Word,
-            /// [G] words of sign bits.
+            /// `[G]` words of sign bits.
             signs: Memory,
-            /// 0 leaves the rotation out, for f16 rows.
+            /// 0 for f16 rows, which are not rotated.
             rotated: Word,
-            /// [count, 32 G] of `kind`, written; zeros where there was no token.
+            /// `[count, 32 G]` of element type `kind`; written. Zeros for a row that sees no token.
             out: Memory,
             /// An [`element`](crate::encode::element).
             kind: Word,
@@ -201,51 +206,51 @@ macro_rules! with_arguments {
     };
     (ReadBytes => $then:ident! $with:tt) => {
         $then! { $with ReadBytes {
-            /// [runs, warps] of 4096 bytes.
+            /// `[runs, warps]` runs of 4096 bytes.
             memory: Memory,
-            /// Warps.
+            /// Number of warps.
             warps: Word,
-            /// Runs of each.
+            /// Runs per warp.
             runs: Word,
-            /// [warps, 32 threads, 4] words, written.
+            /// `[warps, 32 threads, 4]` words; written.
             sums: Memory,
         } }
     };
     (QjlSketch => $then:ident! $with:tt) => {
         $then! { $with QjlSketch {
-            /// [count, 32 G] in f32.
+            /// `[count, 32 G]` in f32.
             residuals: Memory,
-            /// Residuals.
+            /// Number of residuals.
             count: Word,
-            /// S^T, [32 G columns, 32 G rows] in f32, so that reads are contiguous.
+            /// S^T, `[32 G columns, 32 G rows]` in f32. It is transposed so that reads are contiguous.
             transposed: Memory,
-            /// [count, G] words, written: bit set where (S r)_j >= 0.
+            /// `[count, G]` words; written. A bit is set if (S r)_j >= 0.
             signs: Memory,
-            /// [count] in f32, written: |r|.
+            /// `[count]` norms |r| in f32; written.
             norms: Memory,
         } }
     };
     (QjlCorrect => $then:ident! $with:tt) => {
         $then! { $with QjlCorrect {
-            /// [num_heads, 32 G] in f32: S q.
+            /// `[num_heads, 32 G]` in f32: S q.
             sketched: Memory,
-            /// Query heads.
+            /// Number of query heads.
             num_heads: Word,
-            /// [tokens, num_kv_heads, G] words of `qjl_sketch`.
+            /// `[tokens, num_kv_heads, G]` words of `qjl_sketch`.
             signs: Memory,
-            /// [tokens, num_kv_heads] of `qjl_sketch`.
+            /// `[tokens, num_kv_heads]` norms of `qjl_sketch`.
             norms: Memory,
-            /// Tokens.
+            /// Number of tokens.
             tokens: Word,
-            /// KV heads of a token; divides `num_heads`.
+            /// Number of KV heads; divides `num_heads`.
             num_kv_heads: Word,
-            /// [tokens, num_heads] in f32, added to.
+            /// `[tokens, num_heads]` in f32. The estimates are added to it.
             scores: Memory,
         } }
     };
 }
 
-/// The type of a list.
+/// Defines the type of a list.
 macro_rules! arguments {
     ([$entry:literal] $name:ident { $($(#[$doc:meta])* $field:ident: $kind:ident,)* }) => {
         #[doc = concat!("Arguments of `", $entry, "`.")]
@@ -263,7 +268,7 @@ macro_rules! arguments {
         impl<M: Copy> Copy for $name<M> {}
 
         impl<M> $name<M> {
-            /// The name of each parameter of the entry, and its bytes.
+            /// The name of each parameter of the entry, and its size in bytes.
             pub const PARAMETERS: [(&str, usize); [$(stringify!($field)),*].len()] =
                 [$((stringify!($field), size_of::<kind!($kind u64)>())),*];
 

@@ -1,12 +1,14 @@
-//! `attend`: paged decode attention with one query head a KV head, and on f16 rows.
+//! `attend`: paged decode attention with one query head per KV head, and on f16 rows.
 //!
-//! Where several heads share codes, [`crate::tensor`] attends.
+//! If several query heads share codes, [`crate::tensor`] attends instead.
 //!
-//! A thread owns 32 coordinates of one key, so `G` threads share a key and a warp takes `32 / G`
-//! keys a step: each reads its 32 codes with one or two wide loads, or a word of each plane of a
-//! trellis code (the warp reads one contiguous run), and query and accumulator stay in registers. Every key slot of the warp keeps an online
-//! softmax of its own; slots are merged once at the end of the warp's part, parts by a second
-//! kernel ([`crate::merge`]), which also rotates back. Values are accumulated in the rotated domain.
+//! A thread owns 32 coordinates of one key. So `G` threads share a key, and a warp takes `32 / G` keys per
+//! step. A thread reads its 32 codes with one or two wide loads, or one word of each plane of a trellis code.
+//! Together the warp reads one contiguous run. Query and accumulator stay in registers.
+//!
+//! Every key slot of the warp keeps its own online softmax. The slots are merged once, at the end of the
+//! warp's part. A second kernel ([`crate::merge`]) merges the parts and rotates the result back. Values are
+//! accumulated in the rotated domain.
 //!
 //! ```text
 //! for each step of the part: load codes of the next step (keys and values, in flight meanwhile)
@@ -15,8 +17,8 @@
 //!     p = 2^(s - m);  l += p;  acc += p * scale_v * level_v
 //! ```
 //!
-//! One warp serves `R` query heads of one KV head. Logits arrive in log2 units because
-//! `rotate_queries` multiplied the query by log2(e) / (dim sqrt(dim)).
+//! One warp serves `R` query heads of one KV head. Logits are in log2 units, because `rotate_queries`
+//! multiplied the query by log2(e) / (dim sqrt(dim)).
 
 use crate::args::Attend;
 use crate::page;
@@ -25,20 +27,20 @@ use crate::tensor;
 use crate::threads::{Threads, divide, shuffle_xor_f32};
 use core::ops::Range;
 
-/// Below every logit; finite, so that differences are not NaN.
+/// Below every logit. It is finite, so that differences are not NaN.
 pub(crate) const LOWEST: f32 = -1e30;
 
 /// Floats before the accumulator in a partial result: maximum, sum, two unused.
 pub const PARTIAL_HEADER: u32 = 4;
 
-/// The attention kernel for keys and values of these formats, `group` query heads a KV head, and how many query
-/// heads share a warp: entry `{name}_d{head_dim}_r{heads}`.
+/// Chooses the attention kernel for keys and values of these formats, with `group` query heads per KV head.
+/// Returns its name and the query heads per warp. The entry is `{name}_d{head_dim}_r{heads}`.
 pub fn kernel(formats: [u32; 2], group: u32) -> (&'static str, u32) {
     let any = |test: fn(u32) -> bool| formats.iter().any(|&format| test(format));
     if any(|format| format == page::HALF_BITS) {
         ("attend_f16", group.min(2))
     } else if group == 1 && any(page::is_trellis) {
-        // Fewer instructions on the plain cores.
+        // Plain cores need fewer instructions here than tensor cores.
         ("attend", 1)
     } else if any(page::is_trellis) {
         ("attend_trellis", tensor::HEADS)
@@ -68,7 +70,7 @@ impl<T: Threads, const R: usize> Running<T, R> {
         Self { max: [T::splat(LOWEST); R], sum: [zero; R], acc: [[zero; 32]; R] }
     }
 
-    /// Takes head `r` to a new maximum.
+    /// Rescales head `r` to a new maximum.
     #[inline(always)]
     fn rescale(&mut self, r: usize, max: T::Of<f32>) {
         let factor = T::zip(self.max[r], max, |old, new| T::exp2(old - new));
@@ -77,7 +79,7 @@ impl<T: Threads, const R: usize> Running<T, R> {
         unroll32!(I => { self.acc[r][I] = T::zip(self.acc[r][I], factor, |v, f| v * f); });
     }
 
-    /// Merges the key slots that differ in the bits of `mask` of the thread number.
+    /// Merges the key slots whose thread numbers differ in the bits of `mask`.
     #[inline(always)]
     fn merge(&mut self, mask: u32) {
         unroll2!(R, H => {
@@ -109,12 +111,12 @@ fn fetch<T: Threads, W: Rows, const G: usize>(
     }
 }
 
-/// What one warp of a launch attends to.
+/// The work of one warp of a launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
-    /// Which of the parts of the sequence.
+    /// The part of the sequence.
     pub part: u32,
-    /// Query heads `R * chunk ..` of the KV head; below `ceil(group / R)`.
+    /// The chunk of query heads: heads `R * chunk ..` of the KV head. It is below `ceil(group / R)`.
     pub chunk: u32,
     /// The KV head.
     pub kv_head: u32,
@@ -140,7 +142,7 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(share: Share,
     let dim = 32 * G as u32;
     let heads = num_kv_heads * group;
     let head = |r: usize| {
-        // A chunk past the end of the group repeats its last head and does not write it.
+        // A chunk past the end of the group repeats the group's last head and does not write it.
         row * heads + kv_head * group + u32::min(chunk * R as u32 + r as u32, group - 1)
     };
     let (first, stride) = order::<T, G>(keys.format);
@@ -217,7 +219,7 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(share: Share,
     });
 }
 
-/// Finishes the dot products of head `r`, updates its softmax and returns the weight of each key.
+/// Finishes the dot products of head `r`, updates its softmax, and returns the weight of each key.
 #[inline(always)]
 fn softmax_step<T: Threads, const G: usize, const R: usize>(
     running: &mut Running<T, R>,
@@ -235,7 +237,7 @@ fn softmax_step<T: Threads, const G: usize, const R: usize>(
     });
     let logit = T::zip(dot, scale, |dot, scale| dot * scale);
     let logit = T::zip(logit, valid, |logit, valid| if valid { logit } else { LOWEST });
-    // The maximum settles after a few keys, so this is rare.
+    // The maximum settles after a few keys, so a new maximum is rare.
     if T::ballot(T::zip(logit, running.max[r], |logit, max| logit > max)) != 0 {
         running.rescale(r, T::zip(logit, running.max[r], f32::max));
     }
@@ -245,7 +247,8 @@ fn softmax_step<T: Threads, const G: usize, const R: usize>(
     weight
 }
 
-/// Writes partial result `index` in values of this unit; threads below G hold its coordinates.
+/// Writes partial result `index`. Its values are in units of `unit`, and threads below G hold its
+/// coordinates.
 #[inline(always)]
 fn write_partial<T: Threads, const G: usize, const R: usize>(
     running: &Running<T, R>,

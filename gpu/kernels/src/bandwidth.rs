@@ -1,12 +1,13 @@
-//! `read_bytes`: reads memory and nothing else, the ceiling beside which attention is measured.
+//! `read_bytes`: only reads memory. Its bandwidth is the ceiling for attention.
 
 use crate::args::ReadBytes;
 use crate::threads::Threads;
 
-/// Bytes that a warp reads at once.
+/// Bytes per read of a warp.
 pub const RUN_BYTES: usize = 4096;
 
-/// Reads run `warp` of every `warps` runs, and writes the exclusive or of all words of each thread, so that none is left out.
+/// Reads run `warp` of every `warps` runs. Each thread writes the exclusive or of all its words, so that the
+/// compiler keeps every read.
 #[inline(always)]
 pub fn read_bytes<T: Threads>(warp: u32, args: ReadBytes<T::Memory>) {
     if warp >= args.warps {

@@ -1,12 +1,13 @@
-//! The one list of codecs and the one list of head dims that have kernels.
+//! The only list of codecs, and the only list of head dims, that have kernels.
 //!
-//! Entry points, tests, launches and the audit of the PTX are made of them. To give a codec kernels, implement
-//! [`Blocks`](crate::format::Blocks) and [`Format`](crate::format::Format) for its type and add it here.
+//! Entry points, tests, launches and the audit of the PTX are made from these lists. To give a codec kernels,
+//! implement [`Blocks`](crate::format::Blocks) and [`Format`](crate::format::Format) for its type and add it
+//! here.
 
 use tqkv_core::CodecId;
 
-/// Hands the codecs with kernels to a macro: `codecs!([my_macro] [arguments])` becomes `my_macro! { [arguments]
-/// rows }`, a row being the codec's type in the core, and its name.
+/// Passes the codecs with kernels to a macro: `codecs!([my_macro] [arguments])` becomes
+/// `my_macro! { [arguments] rows }`. A row is the codec's type in the core, and its name.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! codecs {
@@ -15,7 +16,7 @@ macro_rules! codecs {
     };
 }
 
-/// Hands the head dims with kernels to a macro, as [`codecs!`] does.
+/// Passes the head dims with kernels to a macro, like [`codecs!`].
 #[doc(hidden)]
 #[macro_export]
 macro_rules! head_dims {
@@ -41,8 +42,8 @@ macro_rules! head_dim_constants {
 codecs!([codec_constants] []);
 head_dims!([head_dim_constants] []);
 
-/// `with_codec!(id, dim, C, G => body)`: the body with the type of a codec as `C` and the groups of a head dim as
-/// `G`; panics where there are no kernels. Every combination is compiled, so this is for tests.
+/// `with_codec!(id, dim, C, G => body)` runs the body with a codec's type as `C` and a head dim's number of
+/// groups as `G`. Panics if there are no kernels. Every combination is compiled, so it is only for tests.
 #[macro_export]
 macro_rules! with_codec {
     ($id:expr, $dim:expr, $codec:ident, $groups:ident => $body:expr) => {
@@ -65,7 +66,8 @@ macro_rules! with_codec_arms {
     };
 }
 
-/// `with_groups!(dim, G => body)`: the body with the groups of a head dim as `G`; panics where there are no kernels.
+/// `with_groups!(dim, G => body)` runs the body with the number of groups of a head dim as `G`. Panics if
+/// there are no kernels.
 #[macro_export]
 macro_rules! with_groups {
     ($dim:expr, $groups:ident => $body:expr) => {

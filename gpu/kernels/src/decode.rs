@@ -1,4 +1,4 @@
-//! `decode_pages` and `weight_decode`: codes to vectors, one warp a vector.
+//! `decode_pages` and `weight_decode`: codes to vectors, one warp per vector.
 
 use crate::args::{DecodePages, WeightDecode};
 use crate::encode::element;
@@ -9,7 +9,7 @@ use crate::warp::{Lane, Warp};
 use tqkv_core::machine::{Isa, Lanes};
 use tqkv_core::rotation;
 
-/// x = diag(signs) H y, without the factor 1/dim; `signs` as for [`crate::encode::rotate`].
+/// x = diag(signs) H y, without the factor 1/dim. `signs` is the argument of [`crate::encode::rotate`].
 #[inline(always)]
 pub(crate) fn unrotate<T: Threads, const G: usize>(signs: T::Memory, y: &mut [Lane<T>; G]) {
     rotation::sylvester(y, 32 * G);
@@ -18,13 +18,13 @@ pub(crate) fn unrotate<T: Threads, const G: usize>(signs: T::Memory, y: &mut [La
     }
 }
 
-/// What the levels of the block with the scale at `offset` are multiplied by: scale times unit, as on the CPU.
+/// The factor of the levels of a block whose scale is at `offset`: scale times unit, as on the CPU.
 #[inline(always)]
 pub(crate) fn scale<T: Threads, F: Blocks<G>, const G: usize>(home: T::Memory, offset: u32) -> f32 {
     T::uniform(T::map(T::load_u16(home, T::splat(offset)), T::from_half)) * F::UNIT
 }
 
-/// Decodes a block and writes row `row` of `out`, in the order of operations of the CPU.
+/// Decodes a block and writes row `row` of `out`. Operations have the same order as on the CPU.
 #[inline(always)]
 fn decode_row<T: Threads, F: Blocks<G>, const G: usize>(
     home: T::Memory,
@@ -44,7 +44,7 @@ fn decode_row<T: Threads, F: Blocks<G>, const G: usize>(
     }
 }
 
-/// Writes elements `first ..` of `row`, one a thread, rounded to nearest, ties to even.
+/// Writes elements `first ..` of `row`, one per thread, rounded to nearest, ties to even.
 #[inline(always)]
 pub(crate) fn store_element<T: Threads>(row: T::Memory, kind: u32, first: u32, value: T::Of<f32>) {
     let at = |size: u32| T::map(T::lane(), |lane| (first + lane) * size);
@@ -55,7 +55,7 @@ pub(crate) fn store_element<T: Threads>(row: T::Memory, kind: u32, first: u32, v
     }
 }
 
-/// Rounds to bfloat16, to nearest, ties to even; NaN stays NaN.
+/// Rounds to bfloat16, to nearest, ties to even. NaN stays NaN.
 #[inline(always)]
 fn to_bf16(x: f32) -> u16 {
     let bits = x.to_bits();
@@ -63,7 +63,7 @@ fn to_bf16(x: f32) -> u16 {
     if x.is_nan() { (bits >> 16) as u16 | 0x40 } else { rounded as u16 }
 }
 
-/// Decodes vector `warp` of a sequence, for the `tokens` positions from `start` on.
+/// Decodes vector `warp` of a sequence, among the `tokens` positions from `start` on.
 #[inline(always)]
 pub fn decode_pages<T: Threads, F: Blocks<G>, const G: usize>(warp: u32, args: DecodePages<T::Memory>) {
     let DecodePages { page_table, max_pages, sequence, tokens, num_kv_heads, .. } = args;

@@ -1,8 +1,8 @@
-//! The device: one thread is one thread.
+//! [`Threads`] on the device, where each thread runs the body for itself.
 //!
-//! A warp is the 32 threads that share `threadIdx.y`; blocks are 32 x n threads, and n is the
-//! launch's choice because warps work alone. Trap for editors: on this compiler only LLVM's own
-//! shuffle and vote intrinsics are known to be convergent; inline assembly is not.
+//! A warp is the 32 threads that share `threadIdx.y`. Blocks are 32 x n threads; the launch chooses n,
+//! because warps work independently. A trap: on this compiler only LLVM's own shuffle and vote intrinsics are
+//! known to be convergent, and inline assembly is not.
 
 use crate::threads::Threads;
 use core::arch::{asm, nvptx};
@@ -99,27 +99,27 @@ impl Threads for Device {
 
     #[inline(always)]
     fn shuffle(value: u32, from: u32) -> u32 {
-        // SAFETY: as for `shuffle_xor`.
+        // SAFETY: bodies are converged at every exchange (module `threads`).
         unsafe { shuffle_index(!0, value, from, 31) }
     }
 
     #[inline(always)]
     fn ballot(value: bool) -> u32 {
-        // SAFETY: as for `shuffle_xor`.
+        // SAFETY: bodies are converged at every exchange (module `threads`).
         unsafe { vote_ballot(!0, value) }
     }
 
     #[inline(always)]
     fn multiply<const SIGNED: bool>(a: [u32; 4], b: [u32; 2], sum: [i32; 4]) -> [i32; 4] {
         let product = if SIGNED { multiply_signed } else { multiply_mixed };
-        // SAFETY: as for `shuffle_xor`.
+        // SAFETY: bodies are converged at every exchange (module `threads`).
         let sums = unsafe { product(a[0], a[1], a[2], a[3], b[0], b[1], sum[0], sum[1], sum[2], sum[3]) };
         [sums.0, sums.1, sums.2, sums.3]
     }
 
     #[inline(always)]
     fn sync() {
-        // SAFETY: as for `shuffle_xor`.
+        // SAFETY: bodies are converged at every exchange (module `threads`).
         unsafe { warp_barrier(!0) }
     }
 
@@ -131,7 +131,7 @@ impl Threads for Device {
     #[inline(always)]
     fn exp2(x: f32) -> f32 {
         let y: f32;
-        // SAFETY: arithmetic on registers.
+        // SAFETY: the instruction only computes on registers.
         unsafe {
             asm!("ex2.approx.ftz.f32 {y}, {x};", y = out(reg32) y, x = in(reg32) x, options(pure, nomem, nostack));
         }
@@ -140,7 +140,7 @@ impl Threads for Device {
 
     #[inline(always)]
     fn permute(a: u32, b: u32, choice: u32) -> u32 {
-        // SAFETY: arithmetic on registers.
+        // SAFETY: the instruction only computes on registers.
         unsafe { byte_permute(a, b, choice) }
     }
 
@@ -167,21 +167,21 @@ impl Threads for Device {
     #[inline(always)]
     fn prefetch(memory: *mut u8, offset: u32) {
         let place = memory.wrapping_add(offset as usize);
-        // SAFETY: a hint; no address is wrong.
+        // SAFETY: a prefetch is a hint, so no address is wrong.
         unsafe { asm!("prefetch.L2 [{place}];", place = in(reg64) place, options(readonly, nostack)) };
     }
 
     #[inline(always)]
     fn read(memory: *mut u8, offset: u32) -> u32 {
-        // SAFETY: the launch passes buffers as large as the kernel's documentation says; the
-        // emulator checks every access of the same bodies. So for all accesses below.
+        // SAFETY: the launch passes buffers as large as the kernel's documentation says. The emulator checks
+        // every access of the same bodies. This holds for all accesses below.
         unsafe { memory.add(offset as usize).cast::<u32>().read() }
     }
 
     #[inline(always)]
     fn load<const N: usize>(memory: *mut u8, offset: u32) -> [u32; N] {
         let mut words = [0; N];
-        // SAFETY: as for `read`; offsets are aligned as `Threads::load` says.
+        // SAFETY: the buffer is large enough, see `read`. Offsets are aligned as `Threads::load` requires.
         unsafe {
             let place = memory.add(offset as usize);
             if N.is_multiple_of(4) {
@@ -201,14 +201,14 @@ impl Threads for Device {
 
     #[inline(always)]
     fn load_u16(memory: *mut u8, offset: u32) -> u16 {
-        // SAFETY: as for `read`.
+        // SAFETY: the buffer is large enough, see `read`.
         unsafe { memory.add(offset as usize).cast::<u16>().read() }
     }
 
     #[inline(always)]
     fn store<const N: usize>(memory: *mut u8, offset: u32, value: [u32; N], active: bool) {
         if active {
-            // SAFETY: as for `load`.
+            // SAFETY: the buffer is large enough and offsets are aligned, see `load`.
             unsafe {
                 let place = memory.add(offset as usize);
                 if N.is_multiple_of(4) {
@@ -227,7 +227,7 @@ impl Threads for Device {
     #[inline(always)]
     fn store_u16(memory: *mut u8, offset: u32, value: u16, active: bool) {
         if active {
-            // SAFETY: as for `read`.
+            // SAFETY: the buffer is large enough, see `read`.
             unsafe { memory.add(offset as usize).cast::<u16>().write(value) }
         }
     }

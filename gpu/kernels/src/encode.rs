@@ -1,4 +1,4 @@
-//! `encode_append`: head vectors in, codes scattered to pages; one warp a vector.
+//! `encode_append`: encodes head vectors and scatters the codes to pages, one warp per vector.
 
 use crate::args::EncodeAppend;
 use crate::format::Format;
@@ -18,20 +18,20 @@ pub mod element {
     /// bfloat16.
     pub const BF16: u32 = 2;
 
-    /// Bytes of one.
+    /// Bytes per element.
     #[inline(always)]
     pub const fn bytes(kind: u32) -> u32 {
         if kind == F32 { 4 } else { 2 }
     }
 }
 
-/// What became of a vector.
+/// The outcome of encoding a vector.
 pub mod status {
     /// Encoded.
     pub const DONE: u32 = 0;
-    /// It holds NaN or infinity; nothing was written.
+    /// The vector holds NaN or infinity; nothing was written.
     pub const NON_FINITE: u32 = 1;
-    /// Its scale does not fit f16; nothing was written.
+    /// The scale does not fit f16; nothing was written.
     pub const OUT_OF_RANGE: u32 = 2;
 }
 
@@ -44,7 +44,7 @@ mod mode {
     pub(super) const UNBIASED: u32 = ScaleMode::Unbiased.code() as u32;
 }
 
-/// The last arms of the kernel's matches on mode and effort stand for one value each.
+/// The kernel's matches on mode and effort have a last arm that stands for one value.
 const _: () = assert!(ScaleMode::ALL.len() == 4 && Effort::ALL.len() == 3, "a mode or effort without an arm");
 
 /// Loads row `row` of `32 * G` elements.
@@ -63,7 +63,7 @@ pub(crate) fn load_row<T: Threads, const G: usize>(rows: T::Memory, row: u32, ki
     y
 }
 
-/// y = H diag(signs) x; `signs` holds a word of sign bits for each group.
+/// y = H diag(signs) x. `signs` holds one word of sign bits per group.
 #[inline(always)]
 pub(crate) fn rotate<T: Threads, const G: usize>(signs: T::Memory, y: &mut [Lane<T>; G]) {
     for (g, v) in y.iter_mut().enumerate() {
@@ -72,7 +72,7 @@ pub(crate) fn rotate<T: Threads, const G: usize>(signs: T::Memory, y: &mut [Lane
     rotation::sylvester(y, 32 * G);
 }
 
-/// Whether every lane is finite: 0 v is 0 for finite values and NaN for the others.
+/// Returns true if every lane is finite. 0 v is 0 for finite values and NaN for others.
 #[inline(always)]
 fn all_finite<T: Threads, const G: usize>(y: &[Lane<T>; G]) -> bool {
     let zero = Lane(T::splat(0.0));
@@ -98,7 +98,7 @@ pub fn encode_append<T: Threads, F: Format<G>, const G: usize>(warp: u32, args: 
         return;
     }
     rotate(signs, &mut y);
-    // The last arm of each stands for one row, not for what is not known.
+    // The last arm of each match stands for one value, so an unknown value must not exist.
     const { assert!(ScaleMode::ALL.len() == 4 && Effort::ALL.len() == 3, "a row for each") };
     let mode = match args.mode {
         mode::RAW => ScaleMode::Raw,

@@ -1,4 +1,4 @@
-//! The entry points of the PTX, made of the lists of [`crate::args`] and [`crate::codecs`].
+//! The entry points of the PTX, made from the lists of [`crate::args`] and [`crate::codecs`].
 
 use crate::args::{self, Attend};
 use crate::attend::{self, Share};
@@ -15,14 +15,14 @@ use crate::threads::divide;
 use core::arch::nvptx;
 use tqkv_core::code::{I8, N4, S2, S3, S4, T2, T3, T4};
 
-/// The warp among all warps of the launch's x axis.
+/// The number of this warp along the launch's x axis.
 #[inline(always)]
 fn warp() -> u32 {
     // SAFETY: special registers can be read anywhere.
     unsafe { (nvptx::_block_idx_x() as u32) * (nvptx::_block_dim_y() as u32) + nvptx::_thread_idx_y() as u32 }
 }
 
-/// What this warp attends to, if anything, where `heads` query heads share a warp.
+/// The work of this warp, if it has any, with `heads` query heads per warp.
 #[inline(always)]
 fn share(heads: u32, args: &Attend<*mut u8>) -> Option<Share> {
     // SAFETY: special registers can be read anywhere.
@@ -35,7 +35,7 @@ fn share(heads: u32, args: &Attend<*mut u8>) -> Option<Share> {
     Some(Share { part, chunk, kv_head, row })
 }
 
-/// An entry point: its name, and what it runs with its arguments.
+/// Defines an entry point: its name, and the body that it runs with its arguments.
 macro_rules! entry {
     (
         [$symbol:expr, $args:ident => $body:expr]
@@ -51,7 +51,7 @@ macro_rules! entry {
     };
 }
 
-/// An entry point of attention: its name, heads a warp, and what it runs.
+/// Defines an entry point of attention: its name, heads per warp, and the body that it runs.
 macro_rules! attend_entry {
     ($symbol:expr, $heads:expr, $attend:expr) => {
         with_arguments!(Attend => entry! [$symbol, args => if let Some(share) = share($heads, &args) {
@@ -124,6 +124,6 @@ with_arguments!(ReadBytes => entry! ["read_bytes", args => read_bytes::<Device>(
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // SAFETY: ends the kernel.
+    // SAFETY: a trap ends the kernel.
     unsafe { nvptx::trap() }
 }

@@ -8,22 +8,22 @@ use tqkv_core::code::{Code, I8, Levels, N4, S2, S3, S4, T2, T3, T4, int8, scalar
 use tqkv_core::machine::Isa;
 use tqkv_core::{Effort, ScaleMode, Stored, to_f16};
 
-/// A codec whose blocks of `32 * G` values can be read.
+/// A codec that a warp can read, in blocks of `32 * G` values.
 pub trait Blocks<const G: usize>: Code {
-    /// Code bits a coordinate.
+    /// Code bits per coordinate.
     const BITS: u32 = Self::LAYOUT.bits();
-    /// What a level of 1 is worth: a stored scale is multiplied by it.
+    /// The value of a level of 1; it multiplies the stored scale.
     const UNIT: f32;
 
-    /// Levels of the codes that start at `offset`, which is even: whole numbers.
+    /// Reads the levels, which are whole numbers, of the codes at `offset`, which is even.
     fn read<T: Threads>(memory: T::Memory, offset: u32) -> [Lane<T>; G];
 }
 
 /// A codec that a warp can encode.
 pub trait Format<const G: usize>: Blocks<G> {
-    /// Writes the codes of the rotated vector `y` with |x|^2 = `norm_squared` to `row` bytes from `home`
-    /// and returns its scale; writes nothing where that is out of range. `workspace` is the warp's own:
-    /// [`crate::viterbi::workspace_bytes`] for trellis codes, not touched by others.
+    /// Encodes the rotated vector `y`, with |x|^2 = `norm_squared`. Writes the codes at `row` bytes from
+    /// `home` and returns the scale. Writes nothing if the scale is out of range. `workspace` belongs to this
+    /// warp alone. For trellis codes it has [`crate::viterbi::workspace_bytes`].
     fn encode<T: Threads>(
         norm_squared: f32,
         mode: ScaleMode,
@@ -35,7 +35,8 @@ pub trait Format<const G: usize>: Blocks<G> {
     ) -> Stored;
 }
 
-/// Writes the codes of all groups: thread j < `BITS` writes word j of a group. No codes: zeros.
+/// Writes the codes of all groups: thread j < `BITS` writes word j of a group. Writes zeros if there are no
+/// codes.
 #[inline(always)]
 fn store_all<T: Threads, const BITS: usize, const G: usize>(
     home: T::Memory,
@@ -52,7 +53,7 @@ fn store_all<T: Threads, const BITS: usize, const G: usize>(
     }
 }
 
-/// The codes of all groups, which lie one after the other.
+/// Reads the codes of all groups, which lie one after the other.
 #[inline(always)]
 fn load_all<T: Threads, const BITS: usize, const G: usize>(
     memory: T::Memory,
@@ -65,7 +66,7 @@ fn load_all<T: Threads, const BITS: usize, const G: usize>(
     codes
 }
 
-/// Codes of one width side by side, with the codebook of the head dim.
+/// Implements codes of one width side by side, with the codebook of the head dim.
 macro_rules! dense {
     ($($code:ident)*) => { $(
         impl<const G: usize> Blocks<G> for $code {
@@ -166,7 +167,7 @@ impl<const G: usize> Format<G> for I8 {
     }
 }
 
-/// Planes of a trellis: [`Trellis`] reads and writes them.
+/// Implements the planes of a trellis code through [`Trellis`].
 macro_rules! planes {
     ($($code:ident)*) => { $(
         impl<const G: usize> Blocks<G> for $code {

@@ -1,17 +1,17 @@
 //! The GPU kernels: the codec of `tqkv-core` on warps of 32 threads.
 //!
-//! A kernel body is an ordinary generic function over [`Threads`], what 32 threads in lock step
-//! can do. On the device a value of a thread is a value, and 32 threads run the body at once; on
-//! the host the same body runs over arrays of 32 in tests, with every access checked. Encoding,
-//! decoding and the plain dot product are the core's own functions over the token [`Warp`], so
-//! their results are the CPU's to the bit.
+//! A kernel body is an ordinary generic function over [`Threads`], the operations of 32 threads in lock step.
+//! On the device a per-thread value is a plain value, and 32 threads run the body at once. In tests on the
+//! host the same body runs over arrays of 32, and every access is checked. Encoding, decoding and the plain
+//! dot product are the core's own functions over the token [`Warp`], so their results are bit-identical to
+//! the CPU's.
 //!
 //! | operation | file |
 //! | --- | --- |
-//! | what a warp can do; the same by way of `cuda_std` | [`threads`], `rust_cuda` |
-//! | the core's instruction set on it | [`warp`] |
-//! | what each kernel takes; which codecs and head dims have kernels | [`args`], [`codecs`] |
-//! | where pages keep rows and scales; how attention reads them | [`page`], [`rows`] |
+//! | operations of a warp; the same through `cuda_std` | [`threads`], `rust_cuda` |
+//! | the core's instruction set on a warp | [`warp`] |
+//! | arguments of each kernel; codecs and head dims with kernels | [`args`], [`codecs`] |
+//! | layout of pages; how attention reads rows and scales | [`page`], [`rows`] |
 //! | how a warp reads and writes blocks; trellis codes | [`format`], `trellis` |
 //! | `encode_append` | [`encode`], [`viterbi`] |
 //! | `decode_pages`, `weight_decode` | [`decode`] |
@@ -21,11 +21,11 @@
 //! | codes and levels as attention reads them | `reader`, [`tables`], `planes` |
 //! | `attend` on tensor cores | [`tensor`] |
 //! | `qjl_sketch`, `qjl_correct` | [`qjl`] |
-//! | `read_bytes`, a yardstick | [`bandwidth`] |
+//! | `read_bytes`, the memory bandwidth for comparison | [`bandwidth`] |
 //!
-//! Every warp works alone: no kernel uses shared memory, a barrier of the block or an atomic, so there
-//! is no race between warps to find; within one, only [`viterbi`] passes data through memory. When not to use it:
-//! this crate computes nothing on its own; `tqkv-gpu` loads and launches the PTX that it is built to.
+//! Every warp works alone: no kernel uses shared memory, a barrier of the block or an atomic. So no race
+//! between warps is possible. Within a warp, only [`viterbi`] passes data through memory. This crate computes
+//! nothing on its own: `tqkv-gpu` loads and launches the PTX that is built from it.
 #![no_std]
 #![cfg_attr(target_arch = "nvptx64", allow(internal_features, reason = "the target's own intrinsics"))]
 #![cfg_attr(
@@ -48,8 +48,7 @@
 )]
 #![allow(long_running_const_eval, reason = "the codebooks are solved at compile time")]
 
-/// Runs `$body` for `$i` = 0 to 31, written out: on the device registers must not be indexed at
-/// run time.
+/// Runs `$body` for `$i` = 0 to 31, unrolled, because the device cannot index registers at run time.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! unroll32 {
     ($i:ident => $body:block) => {
@@ -58,8 +57,8 @@ macro_rules! unroll32 {
     (@ $i:ident $body:block $($n:literal)*) => { $({ const $i: usize = $n; $body })* };
 }
 
-/// Runs `$body` for `$i` = 0 to 31: the emulator has no registers, and compiles the loop in a
-/// thirtieth of the time. Not a range, which costs most of the run without optimisation.
+/// Runs `$body` for `$i` = 0 to 31 in a loop. The emulator has no registers, and the loop compiles in a
+/// thirtieth of the time. It is not a range, because without optimisation a range takes most of the run time.
 #[cfg(not(target_arch = "nvptx64"))]
 macro_rules! unroll32 {
     ($i:ident => $body:block) => {
@@ -73,14 +72,14 @@ macro_rules! unroll32 {
     };
 }
 
-/// Runs `$body` with the constant `$i` = 0 .. `$count`, which is 1 or 2.
+/// Runs `$body` with the constant `$i` = 0 .. `$count`, where `$count` is 1 or 2.
 macro_rules! unroll2 {
     ($count:expr, $i:ident => $body:block) => {{
         const $i: usize = 0;
         $body
     }
     if $count > 1 {
-        // The remainder keeps the index in range where the body is not run.
+        // The remainder keeps the index in range even if the body does not run.
         const $i: usize = 1;
         $body
     }};

@@ -1,8 +1,8 @@
-//! `attend_merge`: the parts of a sequence become one result, which is rotated back.
+//! `attend_merge`: merges the parts of a sequence into one result and rotates it back.
 //!
-//! A warp merges the parts of one query head. What bounds it is how often it waits for memory, so 64 headers are read
-//! at once, a part in each thread, and then 64 words a thread of the accumulators: of 64 parts of head dim 128 it waits
-//! five times. Parts are made by [`crate::attend`] and [`crate::tensor`].
+//! A warp merges the parts of one query head. Its time depends on how often it waits for memory. So it first
+//! reads 64 headers at once, one per thread, then 64 words of the accumulators per thread. For 64 parts at
+//! head dim 128 it waits five times. [`crate::attend`] and [`crate::tensor`] make the parts.
 
 use crate::args::AttendMerge;
 use crate::attend::{LOWEST, PARTIAL_HEADER};
@@ -11,7 +11,7 @@ use crate::encode::element;
 use crate::threads::{Threads, load_f32, shuffle_f32, shuffle_xor_f32};
 use crate::warp::Lane;
 
-/// The partial results of a query head: where they start, how many they are, and bytes from one to the next.
+/// The partial results of a query head: their start, their number, and the bytes from one to the next.
 #[derive(Clone, Copy)]
 struct Parts<T: Threads> {
     home: T::Memory,
@@ -20,7 +20,8 @@ struct Parts<T: Threads> {
 }
 
 impl<T: Threads> Parts<T> {
-    /// Maximum and sum of part `first` and those behind it, one in each thread; of none behind the last.
+    /// Maximum and sum of part `first` and the parts behind it, one per thread. A thread behind the last part
+    /// gets an empty softmax.
     #[inline(always)]
     fn headers(self, first: u32) -> T::Of<(f32, f32)> {
         let part = T::map(T::lane(), |lane| first + lane);
@@ -31,7 +32,7 @@ impl<T: Threads> Parts<T> {
         })
     }
 
-    /// The accumulator of a part, of the last one behind it.
+    /// The accumulator of a part. Behind the last part it is the last part's.
     #[inline(always)]
     fn accumulator<const G: usize>(self, part: u32) -> [T::Of<f32>; G] {
         let place = T::at(self.home, u64::from(u32::min(part, self.count - 1) * self.stride));
@@ -45,7 +46,7 @@ impl<T: Threads> Parts<T> {
         words
     }
 
-    /// The maximum over all parts, and the sum of all in its units.
+    /// The maximum over all parts, and the sum of all parts relative to it.
     #[inline(always)]
     fn softmax(self) -> (f32, f32) {
         let mut all = T::splat((LOWEST, 0.0));
@@ -66,7 +67,7 @@ impl<T: Threads> Parts<T> {
     }
 }
 
-/// The softmax of two sets of parts.
+/// The softmax of two sets of parts together.
 #[inline(always)]
 fn together<T: Threads>(a: (f32, f32), b: (f32, f32)) -> (f32, f32) {
     let max = f32::max(a.0, b.0);
@@ -79,7 +80,7 @@ pub fn attend_merge<T: Threads, const G: usize>(warp: u32, args: AttendMerge<T::
     if warp >= args.count {
         return;
     }
-    // So many parts at once: 64 words a thread.
+    // Number of parts per round: 64 words per thread.
     let run = 64 / G;
     let stride = 4 * (PARTIAL_HEADER + 32 * G as u32);
     let home = T::at(args.partials, u64::from(warp) * u64::from(args.parts) * u64::from(stride));

@@ -1,9 +1,9 @@
-//! Where a page keeps its rows: shared by the kernels and the host that allocates pages.
+//! The layout of a page, shared by the kernels and the host that allocates pages.
 //!
-//! A page holds [`SLOTS`] consecutive tokens of one sequence for every KV head, keys and values in
-//! pools of their own. For one head it is the code bytes of all slots, then their scales: the
-//! codes of a block are those of SPEC.md, only the f16 scale is kept apart, so that rows start at
-//! multiples of 8 bytes and are read with wide loads.
+//! A page holds [`SLOTS`] consecutive tokens of one sequence for every KV head. Keys and values have separate
+//! pools. For one head it holds the code bytes of all slots, then their scales. The codes of a block are
+//! those of SPEC.md. Only the f16 scale is apart, so that rows start at multiples of 8 bytes and wide loads
+//! can read them.
 //!
 //! ```text
 //! pool:  page 0: [head 0][head 1]..  page 1: [head 0]..
@@ -12,19 +12,19 @@
 
 use tqkv_core::code::Layout;
 
-/// Tokens a page.
+/// Tokens per page.
 pub const SLOTS: u32 = 64;
 
-/// Code width that stands for plain f16 rows without scales.
+/// The code width that stands for plain f16 rows without scales.
 pub const HALF_BITS: u32 = 16;
 
-/// What is added to the width of a trellis code to make its format.
+/// The difference between the format of a trellis code and its width.
 const PLANES: u32 = 32;
 
-/// The number by which launches tell attention how rows lie: a tag of the layout, so codecs of one layout share it.
+/// The number by which launches tell attention the layout of rows. Codecs of one layout share it.
 ///
 /// # Panics
-/// No kernel reads the layout.
+/// If no kernel reads the layout.
 pub const fn format(layout: Layout) -> u32 {
     match layout {
         Layout::F16 => HALF_BITS,
@@ -34,13 +34,13 @@ pub const fn format(layout: Layout) -> u32 {
     }
 }
 
-/// Code bits a coordinate of a format.
+/// Code bits per coordinate of a format.
 #[inline(always)]
 pub const fn bits(format: u32) -> u32 {
     format % PLANES
 }
 
-/// Whether a format is that of a trellis code.
+/// Returns true if the format belongs to a trellis code.
 #[inline(always)]
 pub const fn is_trellis(format: u32) -> bool {
     format >= PLANES

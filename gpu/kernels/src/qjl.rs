@@ -1,9 +1,9 @@
-//! `qjl_sketch` and `qjl_correct`: the 1-bit residual of TurboQuant's Algorithm 2 (arXiv
-//! 2504.19874, section 3.2).
+//! `qjl_sketch` and `qjl_correct`: the 1-bit residual of TurboQuant's Algorithm 2 (arXiv 2504.19874, section
+//! 3.2).
 //!
-//! With S a matrix of N(0, 1) entries, a residual r is kept as sign(S r) and |r|, and <q, r> is
-//! estimated by |r| sqrt(pi/2) / m * sum of sign_j (S q)_j over m rows. Unbiased, and at equal bits
-//! worse than spending the bit on the codebook; it is here for those who need the estimator.
+//! With S a matrix of N(0, 1) entries, a residual r is kept as sign(S r) and |r|. The estimate of <q, r> is
+//! |r| sqrt(pi/2) / m * sum of sign_j (S q)_j over m rows. It is unbiased, but at equal bits it is worse than
+//! one more bit of codebook. It exists for callers that need an unbiased estimate.
 
 use crate::args::{QjlCorrect, QjlSketch};
 use crate::encode::{element, load_row};
@@ -12,11 +12,11 @@ use crate::warp::{Lane, Warp};
 use tqkv_core::code::scalar;
 use tqkv_core::machine::{Isa, Lanes};
 
-/// sqrt(pi / 2)
+/// sqrt(pi / 2).
 const SQRT_HALF_PI: f32 = 1.253_314_1;
 
-/// S r for one vector, row 32 k + i of S in thread i of value k; sums run over columns in order.
-/// `transposed`: S^T, [32 G columns, 32 G rows] in f32, so that reads are contiguous.
+/// S r for one vector. Row 32 k + i of S is in thread i of value k. Sums run over columns in order.
+/// `transposed` is S^T, `[32 G columns, 32 G rows]` in f32, so that reads are contiguous.
 #[inline(always)]
 fn project<T: Threads, const G: usize>(transposed: T::Memory, row: T::Memory) -> [Lane<T>; G] {
     let mut sums = [Lane(T::splat(0.0)); G];

@@ -1,5 +1,4 @@
-//! How attention reads codes: the core's types, as runs of words for plain cores and as units of 8 codes for tensor
-//! cores.
+//! How attention reads codes: as runs of words for plain cores, and as units of 8 codes for tensor cores.
 
 use crate::codecs::CODECS;
 use crate::page;
@@ -9,20 +8,22 @@ use crate::threads::{Threads, shuffle_f32};
 use crate::trellis::Trellis;
 use tqkv_core::code::{Code, I8, S2, S3, S4, T2, T3, T4};
 
-/// A code as attention reads it. One code stands for all of its layout, since levels come from a table.
+/// A code as attention reads it. One code stands for all codes of its layout, because levels come from a
+/// table.
 pub(crate) trait Reader: Code {
     /// Reads a thread's 32 coordinates of the row at `row`.
     fn fetch<T: Threads, const G: usize>(home: T::Memory, row: T::Of<u32>) -> T::Of<[u32; 8]>;
 
-    /// Calls `f(i, level)` for these coordinates, in the order of [`crate::rows::Rows::each`]. `table`: one level in
-    /// each thread.
+    /// Calls `f(i, level)` for these coordinates, in the order of [`crate::rows::Rows::each`]. `table` holds
+    /// one level per thread.
     fn each<T: Threads, const G: usize>(
         words: T::Of<[u32; 8]>,
         table: T::Of<f32>,
         f: impl FnMut(usize, T::Of<f32>),
     );
 
-    /// Reads `UNITS` units of 8 codes from `unit` on, which start at `start`; of trellis codes the row does.
+    /// Reads `UNITS` units of 8 codes from `unit` on. They start at `start`; for trellis codes the row starts
+    /// there.
     fn units<T: Threads, const G: usize, const UNITS: usize>(
         home: T::Memory,
         start: T::Of<u32>,
@@ -32,7 +33,8 @@ pub(crate) trait Reader: Code {
     /// Levels of the 8 codes of a unit, in the order of [`crate::planes::coordinate`].
     fn bytes<T: Threads>(planes: &Planes, words: &Words, unit: usize) -> Bytes;
 
-    /// Levels of the 8 codes of a unit of two tokens: a word for two coordinates, two bytes of it the first token's.
+    /// Levels of the 8 codes of a unit of two tokens. A word has two coordinates, and two of its bytes are
+    /// the first token's.
     #[inline(always)]
     fn pairs<T: Threads>(planes: &Planes, words: [&Words; 2], unit: usize) -> [u32; 4] {
         let [first, second] = words.map(|words| Self::bytes::<T>(planes, words, unit));
@@ -40,8 +42,8 @@ pub(crate) trait Reader: Code {
     }
 }
 
-/// Codes side by side: the code, the levels of a unit, and those of a unit of two tokens, where codes are sooner
-/// paired than levels.
+/// Implements codes that lie side by side. A row has the code, the levels of a unit, and the levels of a unit
+/// of two tokens. The last is given if it is cheaper to pair codes than levels.
 macro_rules! side_by_side {
     ($($code:ident $bytes:expr $(, $pairs:expr)?;)*) => { $(
         impl Reader for $code {
@@ -109,7 +111,7 @@ fn look_up_pairs(codes: [u32; 2], levels: impl Fn(u32) -> Bytes) -> [u32; 4] {
     [a, b, c, d]
 }
 
-/// Planes of a trellis.
+/// Implements the planes of a trellis code.
 macro_rules! in_planes {
     ($($code:ident)*) => { $(
         impl Reader for $code {
@@ -160,7 +162,7 @@ pub(crate) mod formats {
     pub(crate) const T4: u32 = format(code::T4::LAYOUT);
 }
 
-/// Every codec with kernels has a code that stands for its layout below, so the last arm is that of bytes alone.
+/// Every codec with kernels has a code below that stands for its layout. So the last arm can only mean bytes.
 const _: () = {
     let mut i = 0;
     while i < CODECS.len() {
@@ -171,8 +173,8 @@ const _: () = {
     }
 };
 
-/// `with_reader!(format, trellis, C => body)`: the body with the type of the code that stands for a format; of
-/// trellis codes where the constant `trellis` says that there may be one.
+/// `with_reader!(format, trellis, C => body)` runs the body with the type of the code that stands for a
+/// format. The constant `trellis` says if the code may be a trellis code.
 macro_rules! with_reader {
     ($format:expr, $trellis:expr, $code:ident => $body:expr) => {{
         use crate::reader::formats;
@@ -184,7 +186,8 @@ macro_rules! with_reader {
             formats::T2 if $trellis => with_reader!(@ $code = T2, $body),
             formats::T3 if $trellis => with_reader!(@ $code = T3, $body),
             formats::T4 if $trellis => with_reader!(@ $code = T4, $body),
-            // `formats::I8`: a number has no last value that the compiler knows.
+            // `formats::I8`. The arm is `_`, because the compiler cannot see that a number has no other
+            // value.
             _ => with_reader!(@ $code = I8, $body),
         }
     }};
@@ -194,7 +197,7 @@ macro_rules! with_reader {
     }};
 }
 
-/// N words that lie together.
+/// Reads N adjacent words.
 #[inline(always)]
 fn run<T: Threads, const N: usize, const G: usize>(home: T::Memory, row: T::Of<u32>) -> T::Of<[u32; 8]> {
     let offset = T::zip(row, T::lane(), |row, lane| row + lane % G as u32 * 4 * N as u32);
@@ -244,7 +247,7 @@ fn each_code<T: Threads, const BITS: usize>(
     });
 }
 
-/// A thread's run of `UNITS` times 8 codes of so many bits; `offset` is where it starts.
+/// Reads a thread's run of `UNITS` times 8 codes of `BITS` bits, which starts at `offset`.
 #[inline(always)]
 fn units<T: Threads, const BITS: usize, const UNITS: usize>(
     home: T::Memory,
@@ -263,7 +266,8 @@ fn units<T: Threads, const BITS: usize, const UNITS: usize>(
         24 => wide::<T, 6>(home, offset),
         32 => wide::<T, 8>(home, offset),
         64 => wide::<T, 16>(home, offset),
-        // 3 or 6 bytes, which may start between words. The scales lie behind the codes, so there are words.
+        // 3 or 6 bytes, which may start inside a word. The scales lie behind the codes, so the second word
+        // always exists.
         _ => {
             let word = |at: u32| T::load::<1>(home, T::map(offset, |offset| (offset & !3) + at));
             let both = T::zip(word(0), word(4), |[low], [high]| u64::from(low) | u64::from(high) << 32);
@@ -276,7 +280,7 @@ fn units<T: Threads, const BITS: usize, const UNITS: usize>(
     }
 }
 
-/// N words that lie together.
+/// Reads N adjacent words.
 #[inline(always)]
 fn wide<T: Threads, const N: usize>(home: T::Memory, offset: T::Of<u32>) -> T::Of<Words> {
     T::map(T::load::<N>(home, offset), |words| {

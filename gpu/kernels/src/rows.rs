@@ -1,6 +1,6 @@
 //! How the rows of a pool are read: as codes of any width, or as f16.
 //!
-//! A thread reads 32 coordinates of a row, `G` threads together a row; see [`crate::attend`].
+//! A thread reads 32 coordinates of a row, and `G` threads read a row together; see [`crate::attend`].
 
 use crate::args::Attend;
 use crate::page;
@@ -15,7 +15,7 @@ use crate::threads::{Threads, load_half};
 pub trait Rows {
     /// The codes of 32 coordinates.
     type Words: Copy;
-    /// Whether any bytes decode to finite values; where not, rows past the end are masked.
+    /// True if all bytes decode to finite values. Otherwise rows past the end are masked.
     const FINITE: bool;
 
     /// Reads a thread's 32 coordinates of the row at `row`.
@@ -25,11 +25,11 @@ pub trait Rows {
     /// Reads a thread's scale.
     fn scale<T: Threads>(dim: u32, format: u32, home: T::Memory, slot: T::Of<u32>) -> T::Of<f32>;
 
-    /// What a level of 1 is worth.
+    /// The value of a level of 1.
     fn unit<T: Threads>(tables: T::Memory) -> f32;
 
-    /// Calls `f(i, level)` for the 32 coordinates: coordinate `first + stride * (i / 4) + i % 4` for i,
-    /// with what [`order`] says. `table`: one level in each thread.
+    /// Calls `f(i, level)` for the 32 coordinates. Coordinate i is `first + stride * (i / 4) + i % 4`, where
+    /// [`order`] gives `first` and `stride`. `table` holds one level per thread.
     fn each<T: Threads, const G: usize>(
         format: u32,
         words: T::Of<Self::Words>,
@@ -38,7 +38,7 @@ pub trait Rows {
     );
 }
 
-/// Which coordinates a thread owns: its first one, and the distance of one four from the next.
+/// The coordinates of a thread: the first one, and the distance between its runs of four.
 #[inline(always)]
 pub(crate) fn order<T: Threads, const G: usize>(format: u32) -> (T::Of<u32>, u32) {
     let in_words = page::is_trellis(format);
@@ -46,7 +46,7 @@ pub(crate) fn order<T: Threads, const G: usize>(format: u32) -> (T::Of<u32>, u32
     (first, if in_words { 4 * G as u32 } else { 4 })
 }
 
-/// Codes of 2, 3, 4 or 8 bits, trellis codes too; the format is the same for all threads.
+/// Codes of 2, 3, 4 or 8 bits, including trellis codes. The format is the same for all threads.
 #[derive(Debug)]
 pub struct Codes;
 
@@ -117,14 +117,14 @@ impl Rows for Halves {
     }
 }
 
-/// Keys or values of a layer: where they are and how to read them.
+/// Keys or values of a layer: their memory and the way to read them.
 #[derive(Clone, Copy)]
 pub(crate) struct Pool<T: Threads> {
     /// The pages.
     pub(crate) memory: T::Memory,
-    /// [`page::format`] of the layout ([`page::HALF_BITS`] for [`Halves`]).
+    /// The result of [`page::format`] for the layout ([`page::HALF_BITS`] for [`Halves`]).
     pub(crate) format: u32,
-    /// [`tables::tables`]; not used for f16 rows.
+    /// The result of [`tables::tables`]; not used for f16 rows.
     levels: T::Memory,
 }
 
@@ -141,13 +141,13 @@ impl<T: Threads> Pool<T> {
         Self { memory: args.values, format: args.value_format, levels: args.value_levels }
     }
 
-    /// One level in each thread.
+    /// One level per thread.
     #[inline(always)]
     pub(crate) fn table(&self) -> T::Of<f32> {
         tables::level::<T>(self.levels)
     }
 
-    /// What a level of 1 is worth.
+    /// The value of a level of 1.
     #[inline(always)]
     pub(crate) fn unit<W: Rows>(&self) -> f32 {
         W::unit::<T>(self.levels)

@@ -1,11 +1,12 @@
-//! The device by way of the crate `cuda_std`, for the back end of the Rust CUDA project (feature `rust-cuda`).
+//! [`Threads`] through the crate `cuda_std`, for the back end of the Rust CUDA project (feature `rust-cuda`).
 //!
-//! A second implementation of [`Threads`], so the bodies are the same. What `cuda_std` 0.2.2 has is taken from it: thread numbers
-//! and the warp's barrier. It has no shuffle, vote or matrix product. Shuffles are a symbol that the back end's own library defines,
-//! the rest is assembly, which only a device's compiler takes.
+//! This is a second implementation of [`Threads`], so the bodies are the same. `cuda_std` 0.2.2 provides
+//! thread numbers and the warp's barrier. It has no shuffle, vote or matrix product. The back end's own
+//! library defines a symbol for shuffles. The rest is assembly, which only compiles for a device.
 //!
-//! When not to use it: by default. The committed PTX is rustc's own target's. This file is type-checked on the host, as far as it
-//! is not assembly; it has not been compiled for a device, and whether that back end keeps warps converged round assembly is not known.
+//! Do not use it by default: the committed PTX is built with rustc's own target. This file is type-checked on
+//! the host, except for the assembly. It has not been compiled for a device. It is not known if that back end
+//! keeps warps converged around assembly.
 
 use crate::threads::Threads;
 #[cfg(target_os = "cuda")]
@@ -23,7 +24,8 @@ impl Place {
     /// The place at an address.
     ///
     /// # Safety
-    /// What a kernel reads and writes from here on is as large as its documentation says, and no one else's meanwhile.
+    /// The buffer from here on is as large as the kernel's documentation says. Nothing else uses it during
+    /// the kernel.
     pub unsafe fn new(address: *mut u8) -> Self {
         Self(address)
     }
@@ -33,19 +35,19 @@ impl Place {
     }
 }
 
-/// What a shuffle gives: the value, and whether its source was in range.
+/// The result of a shuffle: the value, and whether its source was in range.
 #[repr(C)]
 struct Shuffled {
     value: u32,
     in_range: u8,
 }
 
-/// Modes of a shuffle, as the back end numbers them.
+/// Modes of a shuffle, by the back end's numbers.
 const XOR: u32 = 2;
 const INDEX: u32 = 3;
 
 unsafe extern "C" {
-    /// `shfl.sync` of the members `mask`; the library of the back end defines it.
+    /// `shfl.sync` among the members `mask`. The library of the back end defines it.
     fn __nvvm_warp_shuffle(mask: u32, mode: u32, value: u32, with: u32, clamp: u32) -> Shuffled;
 }
 
@@ -58,13 +60,14 @@ struct Four([u32; 4]);
 #[repr(C, align(8))]
 struct Two([u32; 2]);
 
-/// Instructions with the result `$result`; on a CPU there are none.
+/// Inline assembly with the result `$result`. On a CPU it has no instructions.
 macro_rules! instructions {
     ($text:literal, $result:ident: $result_type:ty = $result_class:ident $(, $operand:ident: $class:ident)*) => {{
         #[cfg(target_os = "cuda")]
         {
             let $result: $result_type;
-            // SAFETY: arithmetic and exchange of registers; bodies are converged at every exchange (module `threads`).
+            // SAFETY: the instructions compute on and exchange registers. Bodies are converged at every
+            // exchange (module `threads`).
             unsafe { asm!($text, $result = out($result_class) $result $(, $operand = in($class) $operand)*) };
             $result
         }
@@ -76,14 +79,14 @@ macro_rules! instructions {
     }};
 }
 
-/// What stands for an instruction where this is only type-checked.
+/// Replaces an instruction on the host, where this file is only type-checked.
 #[cfg(not(target_os = "cuda"))]
 fn off_device<T>() -> T {
     panic!("this implementation of the warp runs on a device alone")
 }
 
 fn shuffle(mode: u32, value: u32, with: u32) -> u32 {
-    // SAFETY: bodies are converged at every exchange, so all 32 threads are here.
+    // SAFETY: bodies are converged at every exchange, so all 32 threads take part.
     unsafe { __nvvm_warp_shuffle(!0, mode, value, with, 31) }.value
 }
 
@@ -180,7 +183,7 @@ impl Threads for CudaStd {
 
     #[inline(always)]
     fn sync() {
-        // SAFETY: bodies are converged at every barrier, so all 32 threads are here.
+        // SAFETY: bodies are converged at every barrier, so all 32 threads take part.
         unsafe { cuda_std::warp::sync_warp(!0) }
     }
 
@@ -223,7 +226,7 @@ impl Threads for CudaStd {
     fn prefetch(memory: Place, offset: u32) {
         let place = memory.far(offset);
         #[cfg(target_os = "cuda")]
-        // SAFETY: a hint; no address is wrong.
+        // SAFETY: a prefetch is a hint, so no address is wrong.
         unsafe {
             asm!("prefetch.L2 [{place}];", place = in(reg64) place)
         };
@@ -233,15 +236,15 @@ impl Threads for CudaStd {
 
     #[inline(always)]
     fn read(memory: Place, offset: u32) -> u32 {
-        // SAFETY: by the word of who made the place; the emulator checks every access of the same bodies. So for all
-        // accesses below.
+        // SAFETY: the caller of `Place::new` vouches for the buffer. The emulator checks every access of the
+        // same bodies. This holds for all accesses below.
         unsafe { memory.far(offset).cast::<u32>().read() }
     }
 
     #[inline(always)]
     fn load<const N: usize>(memory: Place, offset: u32) -> [u32; N] {
         let mut words = [0; N];
-        // SAFETY: as for `read`; offsets are aligned as `Threads::load` says.
+        // SAFETY: the buffer is large enough, see `read`. Offsets are aligned as `Threads::load` requires.
         unsafe {
             let place = memory.far(offset);
             if N.is_multiple_of(4) {
@@ -261,14 +264,14 @@ impl Threads for CudaStd {
 
     #[inline(always)]
     fn load_u16(memory: Place, offset: u32) -> u16 {
-        // SAFETY: as for `read`.
+        // SAFETY: the buffer is large enough, see `read`.
         unsafe { memory.far(offset).cast::<u16>().read() }
     }
 
     #[inline(always)]
     fn store<const N: usize>(memory: Place, offset: u32, value: [u32; N], active: bool) {
         if active {
-            // SAFETY: as for `load`.
+            // SAFETY: the buffer is large enough and offsets are aligned, see `load`.
             unsafe {
                 let place = memory.far(offset);
                 if N.is_multiple_of(4) {
@@ -287,7 +290,7 @@ impl Threads for CudaStd {
     #[inline(always)]
     fn store_u16(memory: Place, offset: u32, value: u16, active: bool) {
         if active {
-            // SAFETY: as for `read`.
+            // SAFETY: the buffer is large enough, see `read`.
             unsafe { memory.far(offset).cast::<u16>().write(value) }
         }
     }

@@ -1,6 +1,6 @@
-//! `rotate_queries` and `scores`: dot products on codes, bit for bit as the CPU takes them.
+//! `rotate_queries` and `scores`: dot products on codes, bit-identical to the CPU's.
 //!
-//! For attention use [`crate::attend`], which reads the codes once for keys and values together.
+//! For attention use [`crate::attend`], which reads the codes of keys and values in one launch.
 
 use crate::args::{RotateQueries, Scores};
 use crate::decode;
@@ -11,9 +11,8 @@ use crate::threads::{Threads, divide, first, kv_head_of, load_f32, store_f32};
 use crate::warp::Lane;
 use tqkv_core::machine::Lanes;
 
-/// Rotates query `warp` of `count` and multiplies it by `factor`: 1/dim gives the query that
-/// [`scores`] takes, log2(e) / (dim sqrt(dim)) the one of [`crate::attend`]. `rotated` 0 leaves the
-/// rotation out, for f16 rows.
+/// Rotates query `warp` of `count` and multiplies it by `factor`. [`scores`] needs the factor 1/dim, and
+/// [`crate::attend`] needs log2(e) / (dim sqrt(dim)). With `rotated` = 0, for f16 rows, it does not rotate.
 #[inline(always)]
 pub fn rotate_queries<T: Threads, const G: usize>(warp: u32, args: RotateQueries<T::Memory>) {
     if warp >= args.count {
@@ -30,8 +29,8 @@ pub fn rotate_queries<T: Threads, const G: usize>(warp: u32, args: RotateQueries
     }
 }
 
-/// One score: query head `warp % num_heads` against the key at position `warp / num_heads` of
-/// `sequence`. No 1/sqrt(dim).
+/// Computes one score: query head `warp % num_heads` against the key at position `warp / num_heads` of
+/// `sequence`. It does not divide by sqrt(dim).
 #[inline(always)]
 pub fn scores<T: Threads, F: Blocks<G>, const G: usize>(warp: u32, args: Scores<T::Memory>) {
     let Scores { num_heads, page_table, max_pages, sequence, tokens, num_kv_heads, .. } = args;

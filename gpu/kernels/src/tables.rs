@@ -1,15 +1,15 @@
-//! The levels of a codec as attention takes them: signed bytes, and what 1 is worth.
+//! The levels of a codec as attention takes them: signed bytes, and the value of 1.
 
 use crate::threads::Threads;
 use tqkv_core::AnyCodec;
 use tqkv_core::code::Levels;
 
-/// Words of [`tables`].
+/// Words of the result of [`tables`].
 pub const TABLE_WORDS: usize = 9;
 
-/// The levels of a codec: 32 signed bytes, over and over where there are fewer, so that the bits above a code are
-/// of no account in a look-up, and then the bits of the unit. Of 64 levels the upper 32 are the lower ones from the
-/// end, negated. Codes that are their own levels have no bytes.
+/// The levels of a codec: 32 signed bytes, then the bits of the unit. A codec with fewer levels repeats them,
+/// so that a look-up can ignore the bits above a code. A codec with 64 levels keeps the lower 32. The upper
+/// 32 are the same in reverse, negated. Codes that are their own levels have no bytes.
 pub fn tables(codec: &AnyCodec) -> [u32; TABLE_WORDS] {
     let levels = match codec.id().levels() {
         Levels::LloydMax | Levels::Nested => codec.codebook().map_or(&[][..], |book| book.bytes()),
@@ -24,18 +24,18 @@ pub fn tables(codec: &AnyCodec) -> [u32; TABLE_WORDS] {
     words
 }
 
-/// One level in each thread, as a number.
+/// One level per thread, as a number.
 #[inline(always)]
 pub(crate) fn level<T: Threads>(tables: T::Memory) -> T::Of<f32> {
     let word = T::load::<1>(tables, T::map(T::lane(), |lane| lane & !3));
     T::zip(word, T::lane(), |[word], lane| f32::from((word >> (8 * (lane % 4))) as u8 as i8))
 }
 
-/// What a level of 1 is worth.
+/// The value of a level of 1.
 #[inline(always)]
 pub(crate) fn unit<T: Threads>(tables: T::Memory) -> f32 {
     f32::from_bits(T::read(tables, 4 * 8))
 }
 
-/// A thread's codes on the way to tensor cores: as many words as the widest code takes.
+/// A thread's codes before they go to tensor cores. The widest code takes this number of words.
 pub(crate) type Words = [u32; 16];

@@ -1,53 +1,53 @@
-//! What 32 threads in lock step can do: the one trait that a machine implements.
+//! [`Threads`]: the operations of 32 threads in lock step. Each machine implements this one trait.
 //!
-//! A value that differs between threads is `Of<T>`: a plain `T` on the device, `[T; 32]` in the
-//! emulator. What is the same for all threads is a plain Rust value, and control flow depends on
-//! such values only, so a body that compiles cannot diverge around an exchange.
+//! A value that differs between threads is `Of<T>`: a plain `T` on the device, `[T; 32]` in the emulator. A
+//! value that is the same for all threads is a plain Rust value. Control flow depends only on such values, so
+//! a body that compiles cannot diverge around an exchange.
 
 /// A warp.
 pub trait Threads: Copy {
-    /// One `T` for each thread.
+    /// One `T` per thread.
     type Of<T: Copy>: Copy;
-    /// A place in device memory; reads and writes are at byte offsets from it.
+    /// A place in device memory. Reads and writes are at byte offsets from it.
     type Memory: Copy;
 
     /// The same value in every thread.
     fn splat<T: Copy>(value: T) -> Self::Of<T>;
-    /// The value that all threads agree on.
+    /// The value, which is the same in all threads.
     fn uniform(value: Self::Of<f32>) -> f32;
-    /// 0 to 31.
+    /// The number of the thread, 0 to 31.
     fn lane() -> Self::Of<u32>;
-    /// `f` in every thread.
+    /// Applies `f` in every thread.
     fn map<A: Copy, B: Copy>(a: Self::Of<A>, f: impl Fn(A) -> B) -> Self::Of<B>;
-    /// `f` of two values in every thread.
+    /// Applies `f` to two values in every thread.
     fn zip<A: Copy, B: Copy, C: Copy>(a: Self::Of<A>, b: Self::Of<B>, f: impl Fn(A, B) -> C) -> Self::Of<C>;
     /// Thread i gets `table[i]`.
     fn gather(table: &[f32; 32]) -> Self::Of<f32>;
 
-    /// The value of thread `lane ^ mask`; mask is below 32.
+    /// The value of thread `lane ^ mask`. The mask is below 32.
     fn shuffle_xor(value: Self::Of<u32>, mask: u32) -> Self::Of<u32>;
     /// The value of thread `from` mod 32.
     fn shuffle(value: Self::Of<u32>, from: Self::Of<u32>) -> Self::Of<u32>;
-    /// Bit i is thread i's.
+    /// A word whose bit i is the value of thread i.
     fn ballot(value: Self::Of<bool>) -> u32;
 
-    /// `sum + a * b` on the tensor cores, exact integers: 16 x 32 signed bytes times 32 x 8 bytes, `SIGNED` or
-    /// not, laid out over the threads as PTX's `mma.m16n8k32` says.
+    /// `sum + a * b` on the tensor cores, in exact integers: 16 x 32 signed bytes times 32 x 8 bytes.
+    /// `SIGNED` is the sign of the second. PTX's `mma.m16n8k32` defines the layout over the threads.
     fn multiply<const SIGNED: bool>(
         a: Self::Of<[u32; 4]>,
         b: Self::Of<[u32; 2]>,
         sum: Self::Of<[i32; 4]>,
     ) -> Self::Of<[i32; 4]>;
 
-    /// What any thread wrote before, all threads read after.
+    /// A barrier: after it all threads can read what any thread wrote before.
     fn sync();
 
-    /// a * b + c, rounded once. Not for encoding.
+    /// a * b + c, rounded once. The encoders do not use it.
     fn mul_add(a: f32, b: f32, c: f32) -> f32;
-    /// 2^x, to about 2 units in the last place; 0 where it is below all normal numbers.
+    /// 2^x, to about 2 units in the last place. It is 0 below all normal numbers.
     fn exp2(x: f32) -> f32;
-    /// Four bytes of a (numbers 0 to 3) and b (4 to 7), chosen by the four low nibbles of `choice`. A nibble
-    /// of 8 and more gives eight copies of the top bit of byte nibble - 8.
+    /// Four bytes of a (numbers 0 to 3) and b (4 to 7), selected by the four low nibbles of `choice`. A
+    /// nibble n of 8 or more gives eight copies of the top bit of byte n - 8.
     fn permute(a: u32, b: u32, choice: u32) -> u32;
     /// Square root, correctly rounded.
     fn sqrt(x: f32) -> f32;
@@ -58,15 +58,16 @@ pub trait Threads: Copy {
 
     /// The place `bytes` further on.
     fn at(memory: Self::Memory, bytes: u64) -> Self::Memory;
-    /// Asks for the memory around each thread's offset, which is read soon.
+    /// Prefetches the memory around each thread's offset.
     fn prefetch(memory: Self::Memory, offset: Self::Of<u32>);
     /// The 32-bit word at `offset`, the same for all threads.
     fn read(memory: Self::Memory, offset: u32) -> u32;
-    /// N words at each thread's offset, which is a multiple of 4 N up to 16 (of 4 where N is odd).
+    /// N words at each thread's offset. The offset is a multiple of 4 N, but at most of 16 (of 4 if N is
+    /// odd).
     fn load<const N: usize>(memory: Self::Memory, offset: Self::Of<u32>) -> Self::Of<[u32; N]>;
     /// 16 bits at each thread's offset.
     fn load_u16(memory: Self::Memory, offset: Self::Of<u32>) -> Self::Of<u16>;
-    /// Writes N words at the offsets of the threads in `active`; alignment as for `load`.
+    /// Writes N words at the offsets of the threads in `active`. Offsets are aligned as for `load`.
     fn store<const N: usize>(
         memory: Self::Memory,
         offset: Self::Of<u32>,
@@ -113,7 +114,7 @@ pub fn first<T: Threads>() -> T::Of<bool> {
     T::map(T::lane(), |lane| lane == 0)
 }
 
-/// Quotient and remainder; (0, 0) by 0, which no kernel reaches because it has no work then.
+/// Quotient and remainder. Division by 0 gives (0, 0); kernels never use it, because they have no work then.
 #[inline(always)]
 pub fn divide(index: u32, by: u32) -> (u32, u32) {
     (index.checked_div(by).unwrap_or(0), index.checked_rem(by).unwrap_or(0))

@@ -1,10 +1,10 @@
-//! Trellis blocks: `t2`, `t3`, `t4`. The search that fills them is in [`crate::viterbi`].
+//! Trellis blocks: `t2`, `t3`, `t4`. The search for their codes is in [`crate::viterbi`].
 //!
-//! A plane has n = 4 G bytes, and coordinate t is bit t / n of byte t mod n. So word w of every plane
-//! holds the same 32 coordinates, t = n k + 4 w + b at bit 8 b + k, and one thread that has word w of
-//! each plane has them whole. Going back some coordinates is going back bytes: a funnel shift with the
-//! words before, which are in the neighbouring threads. All parities of 32 coordinates are thus a few
-//! shifts and XORs, and swaps of bits between words turn planes into indices.
+//! A plane has n = 4 G bytes, and coordinate t is bit t / n of byte t mod n. So word w of every plane holds
+//! the same 32 coordinates: t = n k + 4 w + b is at bit 8 b + k. A thread that has word w of each plane has
+//! these coordinates completely. To go back some coordinates is to go back bytes: a funnel shift with the
+//! words before, which neighbouring threads have. So the parities of 32 coordinates take a few shifts and
+//! XORs, and swaps of bits between words turn planes into indices.
 
 use crate::tables::Words;
 use crate::threads::{Threads, shuffle_f32};
@@ -19,18 +19,18 @@ use tqkv_core::{Effort, ScaleMode, Stored};
 #[derive(Debug)]
 pub(crate) struct Trellis<C>(PhantomData<C>);
 
-/// Words that [`Trellis::nibbles`] makes of a word of each plane: four of nibbles, two planes beside them.
+/// Words that [`Trellis::nibbles`] makes from one word per plane: four of nibbles, and two planes.
 pub(crate) const NIBBLE_WORDS: usize = 6;
 
-/// The sign of a float.
+/// The sign bit of a float.
 const SIGN: u32 = 1 << 31;
 
 impl<C: Code> Trellis<C> {
-    /// Planes.
+    /// Number of planes.
     pub(crate) const BITS: usize = match C::LAYOUT {
         Layout::Planes(Plain::Bits(plain @ 1..=3)) => 1 + plain as usize,
         Layout::Planes(_) => panic!("a rate without kernels"),
-        // While compiling.
+        // Evaluated at compile time.
         _ => panic!("not a trellis code"),
     };
     pub(crate) const TRELLIS: &tqkv_core::code::trellis::Trellis<'static> = match C::LEVELS {
@@ -39,8 +39,8 @@ impl<C: Code> Trellis<C> {
     };
     pub(crate) const CODE: tqkv_core::code::trellis::Code = Self::TRELLIS.code;
 
-    /// Levels by the low five bits of the index. Where there are 64, those of the upper half are the
-    /// lower ones from the end, negated: [`Self::fold`].
+    /// Levels by the low five bits of the index. If there are 64 levels, the upper half is the lower half in
+    /// reverse, negated; see [`Self::fold`].
     const TABLE: [f32; 32] = {
         let (mut table, mut i) = ([0.0; 32], 0);
         while i < 32 {
@@ -52,7 +52,8 @@ impl<C: Code> Trellis<C> {
         table
     };
 
-    /// Parities of a thread's coordinates from the coded word and the two before it, lowest parity first.
+    /// Parities of a thread's coordinates, from the coded word and the two words before it, lowest parity
+    /// first.
     #[inline(always)]
     fn parity_words(now: u32, one: u32, two: u32) -> [u32; 3] {
         let mut parities = [0; 3];
@@ -74,14 +75,14 @@ impl<C: Code> Trellis<C> {
         parities
     }
 
-    /// Parity planes from the coded plane; thread i has word i mod G of each.
+    /// Parity planes from the coded plane. Thread i has word i mod G of each.
     #[inline(always)]
     pub(crate) fn parities<T: Threads, const G: usize>(coded: T::Of<u32>) -> T::Of<[u32; 3]> {
         let before = T::zip(earlier::<T, G>(coded, 1), earlier::<T, G>(coded, 2), |one, two| (one, two));
         T::zip(coded, before, |now, (one, two)| Self::parity_words(now, one, two))
     }
 
-    /// At 4 bits, mirrors the indices of negative sign to the lower half: six planes become five.
+    /// At 4 bits, mirrors the indices of negative sign to the lower half, which turns six planes into five.
     #[inline(always)]
     fn fold(mut planes: [u32; 5], words: [u32; 8]) -> [u32; 5] {
         if Self::BITS == 4 {
@@ -90,8 +91,8 @@ impl<C: Code> Trellis<C> {
         planes
     }
 
-    /// Byte b of word k of the result: the index of the coordinate at bit 8 b + k, in its low five bits
-    /// (four at 2 bits).
+    /// The indices of a thread's coordinates. Byte b of word k is the index of the coordinate at bit 8 b + k,
+    /// in its low five bits (four at 2 bits).
     #[inline(always)]
     fn indices(parities: [u32; 3], words: [u32; 8]) -> [u32; 8] {
         let [p0, p1, p2] = parities;
@@ -100,14 +101,14 @@ impl<C: Code> Trellis<C> {
         if Self::BITS == 2 {
             return [n0, n1, n2, n3, n0 >> 4, n1 >> 4, n2 >> 4, n3 >> 4];
         }
-        // Bits 5 to 7 of a byte are of no account.
+        // Bits 5 to 7 of a byte have no effect.
         let low = |nibbles: u32, c: u32| nibbles & LOW_NIBBLES | p4 << (4 - c) & !LOW_NIBBLES;
         let high = |nibbles: u32, c: u32| nibbles >> 4 & LOW_NIBBLES | p4 >> c & !LOW_NIBBLES;
         [low(n0, 0), low(n1, 1), low(n2, 2), low(n3, 3), high(n0, 0), high(n1, 1), high(n2, 2), high(n3, 3)]
     }
 
-    /// Nibbles of the indices of the 8 coordinates of each unit, `UNITS` of them from `first` on; then the planes
-    /// of their fifth bit and of the sign. The row is at `row` from `home`.
+    /// For `UNITS` units from `first` on, the nibbles of the indices of their 8 coordinates. The planes of
+    /// the fifth bit and of the sign follow. The row is at `row` from `home`.
     #[inline(always)]
     pub(crate) fn nibbles<T: Threads, const G: usize, const UNITS: usize>(
         home: T::Memory,
@@ -135,9 +136,10 @@ impl<C: Code> Trellis<C> {
             });
             out = T::zip(T::zip(words, first, |words, first| (words, first)), out, |(words, first), mut out| {
                 let [n0, n1, n2, n3, fifth, sign] = words;
-                // Where several threads share a word, those from the thread's first unit on come first.
+                // If several threads share a word, the result begins with the units from the thread's first
+                // unit on.
                 let from = first % 4;
-                // Selects, not a match: a branch that differs between threads must not stay.
+                // This selects instead of a match, because no branch may differ between threads.
                 let pick = |even: u32, odd: u32, bit: u32| if from & bit == 0 { even } else { odd };
                 let nibbles = match UNITS {
                     1 => [pick(pick(n0, n1, 1), pick(n2, n3, 1), 2), 0, 0, 0],
@@ -153,7 +155,7 @@ impl<C: Code> Trellis<C> {
         out
     }
 
-    /// Four words of nibbles, those of bits k and k + 4 of the planes, from the four lower planes.
+    /// Makes four words of nibbles, for bits k and k + 4 of the planes, from the four lower planes.
     #[inline(always)]
     fn fours([p0, p1, p2, p3, _]: [u32; 5]) -> [u32; 4] {
         let (even, odd) = swap::<1>(p0, p1);
@@ -164,7 +166,7 @@ impl<C: Code> Trellis<C> {
     }
 
     /// Calls `f(4 k + b, level)` for the coordinates n k + 4 w + b of a thread that has word w of every
-    /// plane; `table`: one level in each thread.
+    /// plane. `table` holds one level per thread.
     #[inline(always)]
     pub(crate) fn each<T: Threads, const G: usize>(
         words: T::Of<[u32; 8]>,
@@ -186,7 +188,7 @@ impl<C: Code> Trellis<C> {
         });
     }
 
-    /// Planes whose thread i has word i mod G to levels of coordinate 32 g + i.
+    /// Levels of coordinates 32 g + i in thread i, from planes whose word i mod G is in thread i.
     #[inline(always)]
     fn levels<T: Threads, const G: usize>(words: T::Of<[u32; 8]>) -> [Lane<T>; G] {
         let parities = Self::parities::<T, G>(T::map(words, |words| words[0]));
@@ -210,7 +212,7 @@ impl<C: Code> Trellis<C> {
             let index = add(add(index, planes[3], 3), planes[4], 4);
             let value = shuffle_f32::<T>(table, index);
             let sign = T::zip(negative, bit, |byte, bit| byte >> bit << 31);
-            // The table has no negative zero.
+            // Adding 0.0 turns a negative zero into the table's zero.
             level.0 = T::zip(value, sign, |value, sign| f32::from_bits(value.to_bits() ^ sign) + 0.0);
         }
         levels
@@ -220,26 +222,27 @@ impl<C: Code> Trellis<C> {
 /// Bits 0 to 3 of every byte.
 const LOW_NIBBLES: u32 = 0x0f0f_0f0f;
 
-/// Fields of 2 `WIDTH` bits from fields of `WIDTH`: those at even places, and those at odd places.
+/// Joins fields of `WIDTH` bits to fields of 2 `WIDTH` bits: the fields at even places, then those at odd
+/// places.
 #[inline(always)]
 fn swap<const WIDTH: u32>(low: u32, high: u32) -> (u32, u32) {
     let mask = if WIDTH == 1 { 0x5555_5555 } else { 0x3333_3333 };
     (low & mask | high << WIDTH & !mask, low >> WIDTH & mask | high & !mask)
 }
 
-/// The word of a plane `back` (1 or 2) before each thread's.
+/// The word of a plane that is `back` (1 or 2) words before each thread's.
 #[inline(always)]
 fn earlier<T: Threads, const G: usize>(plane: T::Of<u32>, back: u32) -> T::Of<u32> {
     let g = G as u32;
     let from = T::map(T::lane(), |lane| lane / g * g + (lane + 2 * g - back) % g);
     T::zip(T::shuffle(plane, from), T::lane(), |word, lane| {
-        // Back past the first byte come the last ones, a bit further on; with two words the second word
-        // back is the same one, once around.
+        // Before the first byte come the last bytes, one bit further on. With two words, the second word back
+        // is the thread's own word, once around.
         if lane % g < back { around(word) } else { word }
     })
 }
 
-/// A word of a plane as the one before the first: every byte rotated by a bit.
+/// The last words of a plane, used as the words before the first: every byte is rotated by one bit.
 #[inline(always)]
 fn around(word: u32) -> u32 {
     word << 1 & 0xfefe_fefe | word >> 7 & 0x0101_0101
@@ -252,20 +255,20 @@ pub(crate) fn lane_bytes<T: Threads, const G: usize>(plane: T::Of<u32>) -> T::Of
     T::zip(word, T::lane(), |word, lane| word >> (8 * (lane % 4)) & 255)
 }
 
-/// The bit in it of coordinate 32 g + lane.
+/// The bit of coordinate 32 g + lane in that byte.
 #[inline(always)]
 pub(crate) fn place_in_byte<T: Threads, const G: usize>(g: usize) -> T::Of<u32> {
     T::map(T::lane(), |lane| (32 * g as u32 + lane) / (4 * G as u32))
 }
 
 impl<C: Code> Trellis<C> {
-    /// Levels of the codes that start at `offset`, which is even, in units.
+    /// Reads the levels, in units, of the codes at `offset`, which is even.
     #[inline(always)]
     pub(crate) fn read<T: Threads, const G: usize>(memory: T::Memory, offset: u32) -> [Lane<T>; G] {
         let mut words = T::splat([0; 8]);
         unroll32!(P => {
             if P < Self::BITS {
-                // Halves, because blocks of weights lie at even places.
+                // Reads halves of words, because blocks of weights only start at even offsets.
                 let at = T::map(T::lane(), |lane| offset + 4 * (P as u32 * G as u32 + lane % G as u32));
                 let halves = T::zip(
                     T::load_u16(memory, at),
@@ -281,7 +284,7 @@ impl<C: Code> Trellis<C> {
         Self::levels::<T, G>(words)
     }
 
-    /// As [`crate::format::Format::encode`].
+    /// Implements [`crate::format::Format::encode`].
     #[inline(always)]
     pub(crate) fn encode<T: Threads, const G: usize>(
         norm_squared: f32,

@@ -1,10 +1,13 @@
-//! The trellis search on a warp: the core's Viterbi search to the bit, eight of 256 states in a thread.
+//! The trellis search on a warp: the core's Viterbi search, bit-identical, with eight of 256 states per
+//! thread.
 //!
-//! State 32 j + i is slot j of thread i. A new state v comes from v / 2 and v / 2 + 128, so the even slots
-//! of thread i need all slots of thread i / 2 and the odd ones those of thread 16 + i / 2: metrics are
-//! bytes, and four shuffles of four bytes fetch them. Metric rows and decisions are in the warp's
-//! workspace in device memory, a word of decisions a thread for four coordinates; the way back loads
-//! these words whole and finds the bit of its state by a shuffle, so no load waits for another.
+//! State 32 j + i is slot j of thread i. A new state v comes from v / 2 or v / 2 + 128. So the even slots of
+//! thread i need all slots of thread i / 2, and the odd slots need those of thread 16 + i / 2. Metrics are
+//! bytes, and four shuffles of four bytes fetch them.
+//!
+//! Metric rows and decisions are in the warp's workspace in device memory. A thread has one word of decisions
+//! for four coordinates. The way back loads these words whole and finds the bit of its state by a shuffle, so
+//! no load waits for another.
 //!
 //! ```text
 //! workspace:  [rows: 16 bytes a coordinate][decisions: 128 bytes for four coordinates]
@@ -21,10 +24,10 @@ pub const fn workspace_bytes(dim: u32) -> u32 {
     48 * dim
 }
 
-/// Bytes of a coordinate's metric row: as it is, and with neighbours exchanged.
+/// Bytes of a coordinate's metric row, which is stored twice: in order, and with neighbours exchanged.
 const ROW: u32 = 16;
 
-/// States of the search.
+/// Number of states of the search.
 const STATES: usize = 256;
 
 /// A thread's metrics by slot.
@@ -42,14 +45,14 @@ fn byte([low, high]: [u32; 2], i: u32) -> u32 {
     (if i < 4 { low } else { high }) >> (8 * (i % 4)) & 255
 }
 
-/// The smallest over all threads.
+/// The smallest value over all threads.
 #[inline(always)]
 fn smallest<T: Threads>(value: T::Of<u32>) -> T::Of<u32> {
     let step = |v, mask| T::zip(v, T::shuffle_xor(v, mask), u32::min);
     step(step(step(step(step(value, 16), 8), 4), 2), 1)
 }
 
-/// Metrics at the start: all states alike, or the one only.
+/// Metrics at the start: all states alike, or only one state.
 #[inline(always)]
 fn initial<T: Threads>(free: bool, state: T::Of<u32>) -> T::Of<Metrics> {
     T::zip(state, T::lane(), |state, lane| {
@@ -58,7 +61,7 @@ fn initial<T: Threads>(free: bool, state: T::Of<u32>) -> T::Of<Metrics> {
     })
 }
 
-/// The state with the least metric, the lowest of equals.
+/// The state with the least metric; the lowest of equals.
 #[inline(always)]
 fn best_state<T: Threads>(metrics: T::Of<Metrics>) -> T::Of<u32> {
     let keys = T::zip(metrics, T::lane(), |metrics, lane| {
@@ -74,8 +77,8 @@ fn best_state<T: Threads>(metrics: T::Of<Metrics>) -> T::Of<u32> {
 }
 
 impl<C: Code> Trellis<C> {
-    /// For each slot the parities of windows that end in it, oldest bit 0 and 1; a thread's own part is
-    /// in the row that it reads.
+    /// For each slot, the parities of windows that end in it, for oldest bit 0 and 1. The thread's own part
+    /// of the parity is in the row that it reads.
     const SLOTS: [[u32; 2]; 8] = {
         let (mut slots, mut j) = ([[0; 2]; 8], 0);
         while j < 8 {
@@ -98,7 +101,7 @@ impl<C: Code> Trellis<C> {
     /// Writes the metric rows of all coordinates to the workspace.
     #[inline(always)]
     fn write_rows<T: Threads, const G: usize>(workspace: T::Memory, targets: &[T::Of<f32>; G]) {
-        // Rows of the search before are no longer read.
+        // Waits until no thread reads the rows of the search before.
         T::sync();
         unroll32!(I => {
             if I < G {
@@ -114,7 +117,7 @@ impl<C: Code> Trellis<C> {
         T::sync();
     }
 
-    /// The row of coordinate `t`, byte i for parity i XOR `parity`.
+    /// The row of coordinate `t`, whose byte i is for parity i XOR `parity`.
     #[inline(always)]
     fn row<T: Threads>(workspace: T::Memory, t: u32, parity: T::Of<u32>) -> T::Of<[u32; 2]> {
         let words = T::load::<2>(workspace, T::map(parity, |parity| ROW * t + 8 * (parity & 1)));
@@ -124,9 +127,9 @@ impl<C: Code> Trellis<C> {
         })
     }
 
-    /// Add, compare, select for a thread's eight new states; `young` and `old` are the metrics of
-    /// the predecessors v / 2 and v / 2 + 128 of even slots, then of odd ones. Bit j of the second
-    /// result: slot j comes from the old one.
+    /// Add, compare, select for a thread's eight new states. `young` and `old` are the metrics of the
+    /// predecessors v / 2 and v / 2 + 128: of even slots, then of odd ones. Bit j of the second result is set
+    /// if slot j comes from the old predecessor.
     #[inline(always)]
     fn select(young: [u32; 2], old: [u32; 2], row: [u32; 2]) -> (Metrics, u32) {
         let (mut metrics, mut decisions) = ([0; 8], 0);
@@ -144,7 +147,7 @@ impl<C: Code> Trellis<C> {
         (metrics, decisions)
     }
 
-    /// One coordinate.
+    /// Advances the search by one coordinate.
     #[inline(always)]
     fn step<T: Threads>(metrics: T::Of<Metrics>, row: T::Of<[u32; 2]>) -> T::Of<(Metrics, u32)> {
         let packed = T::map(metrics, pack);
@@ -156,8 +159,8 @@ impl<C: Code> Trellis<C> {
         T::zip(from, row, |(young, old), row| Self::select(young, old, row))
     }
 
-    /// Runs over `blocks` times four coordinates from `first` on. The decisions of the last `kept`
-    /// blocks stay in the workspace.
+    /// Runs over `blocks` times four coordinates, from coordinate `first` on. The decisions of the last
+    /// `kept` blocks stay in the workspace.
     #[inline(always)]
     fn pass<T: Threads, const G: usize>(
         workspace: T::Memory,
@@ -198,8 +201,8 @@ impl<C: Code> Trellis<C> {
         metrics
     }
 
-    /// Follows the decisions of `blocks` blocks back from state `end`; the state before the first,
-    /// and in thread i word i mod G of the plane of bits on the way, if the first was coordinate 0.
+    /// Follows the decisions of `blocks` blocks back from state `end`, and returns the state before the
+    /// first. If the first was coordinate 0, thread i also gets word i mod G of the plane of decided bits.
     #[inline(always)]
     fn trace_back<T: Threads, const G: usize>(
         workspace: T::Memory,
@@ -229,7 +232,7 @@ impl<C: Code> Trellis<C> {
         (state, coded)
     }
 
-    /// The coded plane for `targets`; thread i has word i mod G.
+    /// The coded plane for `targets`. Thread i has word i mod G.
     #[inline(always)]
     pub(crate) fn search<T: Threads, const G: usize>(
         workspace: T::Memory,
@@ -251,8 +254,8 @@ impl<C: Code> Trellis<C> {
         coded
     }
 
-    /// Of the levels with each thread's parity the one nearest to its target, and its symbol, the lowest
-    /// of equals. `tables` are [`Self::HALVES`].
+    /// The level with each thread's parity that is nearest to its target, and its symbol; the lowest of
+    /// equals. `tables` are [`Self::HALVES`].
     #[inline(always)]
     fn nearest<T: Threads>(
         target: T::Of<f32>,
@@ -275,7 +278,7 @@ impl<C: Code> Trellis<C> {
         (T::map(best, |(_, level, _)| level), T::map(best, |(_, _, symbol)| symbol))
     }
 
-    /// The plain symbols nearest to the targets for a coded plane: all planes, as
+    /// The plain symbols nearest to the targets, given a coded plane. Returns all planes, as
     /// [`Trellis::levels`] takes them, and the levels in units of the code.
     #[inline(always)]
     pub(crate) fn complete<T: Threads, const G: usize>(
@@ -295,7 +298,7 @@ impl<C: Code> Trellis<C> {
                 });
                 let (level, symbol) = Self::nearest::<T>(targets[I % G], parity, tables);
                 levels[I % G] = Lane(level);
-                // The bits of a symbol go to bytes 0 to 2, which are the planes.
+                // The bits of a symbol go to bytes 0 to 2, one byte per plane.
                 let spread = T::zip(symbol, bit, |symbol, bit| {
                     (symbol & 1 | (symbol & 2) << 7 | (symbol & 4) << 14) << bit
                 });
@@ -306,7 +309,7 @@ impl<C: Code> Trellis<C> {
     }
 }
 
-/// `count` planes in words from the coded plane and each thread's bits of its byte of the plain planes.
+/// `count` planes in words, from the coded plane and each thread's bits of its byte of the plain planes.
 #[inline(always)]
 fn plane_words<T: Threads, const G: usize>(
     count: usize,
@@ -338,7 +341,7 @@ fn plane_words<T: Threads, const G: usize>(
     words
 }
 
-/// The search knows 256 states, and a distance is exact in `f32`.
+/// The search handles 256 states, and a distance is exact in `f32`.
 const _: () = {
     const fn fits(code: &tqkv_core::code::trellis::Code) -> bool {
         let largest = code.limit() + RESOLUTION * code.limit() / 3;

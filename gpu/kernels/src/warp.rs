@@ -1,15 +1,15 @@
-//! The core's instruction set on a warp: one coordinate of a group in each thread.
+//! The core's instruction set on a warp, with one coordinate of a group per thread.
 //!
-//! A butterfly is a shuffle and an addition, a sum is five of them, a table look-up is a shuffle of
-//! a register that holds one level in each thread. Sums are taken in the canonical order: thread i
-//! adds thread i + 16, and addition commutes, so all threads get the bits that the CPU gets.
+//! A butterfly is a shuffle and an addition, and a sum is five of them. A table look-up is a shuffle of a
+//! register that holds one level per thread. Sums have the canonical order: thread i adds thread i + 16.
+//! Addition commutes, so all threads get the same bits as the CPU.
 
 use crate::threads::{Threads, shuffle_f32, shuffle_xor_f32};
 use core::marker::PhantomData;
 use core::ops::{Add, Mul, Sub};
 use tqkv_core::machine::{Isa, Lanes};
 
-/// Token: all 32 threads of the warp are converged here.
+/// A token that proves that all 32 threads of the warp are converged.
 #[derive(Debug)]
 pub struct Warp<T>(PhantomData<T>);
 
@@ -23,7 +23,7 @@ impl<T> Clone for Warp<T> {
 impl<T> Copy for Warp<T> {}
 
 impl<T> Warp<T> {
-    /// The token; a kernel body runs converged from its first line to its last.
+    /// Makes the token. A kernel body runs converged from its first line to its last.
     #[inline(always)]
     #[expect(clippy::new_without_default, reason = "a proof is made on purpose, not by default")]
     pub const fn new() -> Self {
@@ -31,7 +31,7 @@ impl<T> Warp<T> {
     }
 }
 
-/// A group of 32 coordinates, one in each thread.
+/// A group of 32 coordinates, one per thread.
 pub struct Lane<T: Threads>(pub T::Of<f32>);
 
 impl<T: Threads> Clone for Lane<T> {
@@ -68,7 +68,7 @@ impl<T: Threads> Mul for Lane<T> {
 }
 
 impl<T: Threads> Lane<T> {
-    /// Folds over all threads in the canonical tree, for a commutative `f`.
+    /// Folds over all threads in the canonical tree. `f` is commutative.
     #[inline(always)]
     fn fold(self, f: impl Fn(f32, f32) -> f32 + Copy) -> f32 {
         let step = |v, mask| T::zip(v, shuffle_xor_f32::<T>(v, mask), f);
@@ -80,7 +80,7 @@ impl<T: Threads> Lanes for Lane<T> {
     #[inline(always)]
     fn butterfly<const H: usize>(self) -> Self {
         let other = shuffle_xor_f32::<T>(self.0, H as u32);
-        // The lane with the bit holds the high value, and low - high is low + (-high).
+        // The lane whose bit is set holds the high value; low - high is low + (-high).
         let signed = T::zip(self.0, T::lane(), |v, lane| {
             let sign = (lane & H as u32) << (31 - H.trailing_zeros());
             f32::from_bits(v.to_bits() ^ sign)
@@ -109,7 +109,7 @@ impl<T: Threads> Lanes for Lane<T> {
     }
 }
 
-/// 1.5 * 2^23: adding it leaves the nearest integer, ties to even, in the low bits.
+/// 1.5 * 2^23. Adding it leaves the nearest integer, ties to even, in the low bits.
 const ROUND: f32 = 12_582_912.0;
 
 impl<T: Threads> Isa for Warp<T> {
@@ -173,8 +173,8 @@ impl<T: Threads> Isa for Warp<T> {
     }
 }
 
-/// The number of boundaries that are <= `v`, by halving: the middle one of those left decides
-/// which half stays, so that registers are selected and never indexed.
+/// The number of boundaries that are <= `v`, by bisection. The middle one of the rest decides which half
+/// stays, so registers are selected and never indexed.
 #[inline(always)]
 fn search<const BITS: usize>(v: f32, boundaries: &[f32; 32]) -> u32 {
     let (mut left, mut code) = (*boundaries, 0);
@@ -193,10 +193,10 @@ fn search<const BITS: usize>(v: f32, boundaries: &[f32; 32]) -> u32 {
     code
 }
 
-/// Packs a group's codes densely: thread j < `BITS` holds the j-th 32-bit word.
+/// Packs a group's codes densely. Thread j < `BITS` holds the j-th 32-bit word.
 #[inline(always)]
 pub fn pack<T: Threads, const BITS: usize>(codes: T::Of<u32>) -> T::Of<u32> {
-    // Threads whose codes share a word gather it by OR; at 3 bits eight codes fill 24 bits.
+    // Threads whose codes share a word combine it by OR. At 3 bits, eight codes fill 24 bits.
     let run = if BITS == 3 { 8 } else { 32 / BITS as u32 };
     let mut word = T::zip(codes, T::lane(), |code, lane| code << (BITS as u32 * (lane % run)));
     unroll32!(I => {
@@ -224,7 +224,7 @@ pub fn load_codes<T: Threads, const BITS: usize>(memory: T::Memory, offset: u32)
     if BITS != 3 {
         return T::zip(low, bit, |low, bit| u32::from(low) >> (bit % 16) & mask);
     }
-    // A code may cross into the next 16 bits; the last one of the group does not.
+    // A code may cross into the next 16 bits, but the last code of the group does not.
     let last = 2 * BITS as u32 - 1;
     let high = T::load_u16(memory, T::map(bit, |bit| offset + u32::min(bit / 16 + 1, last) * 2));
     let both = T::zip(low, high, |low, high| u32::from(low) | u32::from(high) << 16);

@@ -1,10 +1,10 @@
 //! The kernels of a 4-bit cache at head dim 128, as entries for the back end of the Rust CUDA project.
 //!
-//! Bodies and lists of arguments are those of `tqkv-gpu-kernels`; `CudaStd` there says what 32 threads can do. These five are what
-//! encoding, decoding and attention of one cache launch; others are one line each.
+//! The bodies and the argument lists come from `tqkv-gpu-kernels`; its `CudaStd` implements the operations of
+//! 32 threads. These five entries encode, decode and attend for one cache. Another entry is one line.
 //!
-//! When not to use it: to run a cache. The committed PTX is rustc's own target's; this crate is type-checked on the host and has
-//! been compiled for no device.
+//! Do not use this crate to run a cache: the committed PTX is built with rustc's own target. The crate is
+//! type-checked on the host, and has not been compiled for any device.
 #![cfg_attr(target_os = "cuda", no_std)]
 #![allow(unexpected_cfgs, reason = "`#[kernel]` asks for targets that compilers no longer know")]
 #![allow(
@@ -25,12 +25,12 @@ use tqkv_gpu_kernels::{args, kind, tensor, with_arguments};
 /// Groups of 32 coordinates.
 const GROUPS: usize = 4;
 
-/// The warp among all warps of the launch's x axis.
+/// The number of this warp along the launch's x axis.
 fn warp() -> u32 {
     thread::block_idx_x() * thread::block_dim_y() + thread::thread_idx_y()
 }
 
-/// What a body takes for a parameter.
+/// Turns a parameter of an entry into the argument of a body.
 macro_rules! from {
     (Memory $parameter:ident) => {
         Place::new($parameter)
@@ -40,7 +40,7 @@ macro_rules! from {
     };
 }
 
-/// An entry point: its name, and what it runs with its arguments.
+/// Defines an entry point: its name, and the body that it runs with its arguments.
 macro_rules! entry {
     (
         [$symbol:ident, $args:ident => $body:expr]

@@ -1,4 +1,5 @@
-//! Builds this package's library to PTX: `cargo run --features build -- FILE`. README.md says what that needs.
+//! Builds this package's library to PTX: `cargo run --features build -- FILE`. README.md lists the
+//! requirements.
 
 use cuda_builder::{CudaBuilder, NvvmArch};
 use std::process::ExitCode;
@@ -8,7 +9,8 @@ fn main() -> ExitCode {
         eprintln!("say where the PTX goes: cargo run --features build -- kernels.ptx");
         return ExitCode::FAILURE;
     };
-    // Codes are the CPU's to the bit: nothing fused, nothing flushed to zero, divisions and roots as IEEE has them.
+    // Codes must equal the CPU's to the bit. So nothing is fused or flushed to zero, and divisions and roots
+    // round as in IEEE 754.
     let built = CudaBuilder::new(env!("CARGO_MANIFEST_DIR"))
         .arch(NvvmArch::Compute80)
         .fma_contraction(false)

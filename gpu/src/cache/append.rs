@@ -1,4 +1,4 @@
-//! Appending tokens to one layer, and finding pages for them.
+//! Appends tokens to one layer, and finds pages for them.
 
 use super::coder::Coder;
 use super::{GpuCache, Rows, Token, tokens};
@@ -9,14 +9,14 @@ use std::sync::Arc;
 use tqkv_gpu_kernels::page;
 
 impl GpuCache {
-    /// Appends tokens to one layer: token i goes to the end of `sequences[i]`, which may repeat.
-    /// `keys`, `values`: `[sequences.len(), num_kv_heads, head_dim]`, keys after RoPE.
+    /// Appends tokens to one layer: token i goes to the end of `sequences[i]`, which may repeat. `keys` and
+    /// `values` are `[sequences.len(), num_kv_heads, head_dim]`, with keys after RoPE.
     ///
-    /// Waits for the device, because what the encoder made of each vector is looked at.
+    /// Waits for the device, because it reads the encoder's outcome of each vector.
     ///
     /// # Errors
-    /// Shapes, a full sequence or pool, or a vector that cannot be encoded, named by token and KV
-    /// head; nothing is appended then.
+    /// Wrong shapes, a full sequence or pool, or a vector that cannot be encoded. The error names the token
+    /// and KV head. Nothing is appended after an error.
     pub fn append(
         &mut self,
         layer: usize,
@@ -47,7 +47,7 @@ impl GpuCache {
         Ok(())
     }
 
-    /// Checks an append; returns where each token goes.
+    /// Checks an append and returns where each token goes.
     pub(super) fn check_append(&self, layer: usize, sequences: &[usize]) -> Result<Vec<Token>, GpuError> {
         self.check_layer(layer)?;
         if sequences.len() > MAX_CHUNK {
@@ -69,19 +69,19 @@ impl GpuCache {
         Ok(tokens)
     }
 
-    /// Checks keys and values of an append.
+    /// Checks the shapes of the keys and values of an append.
     pub(super) fn check_rows(&self, tokens: usize, keys: Rows<'_>, values: Rows<'_>) -> Result<(), GpuError> {
         let expected = self.vectors(tokens) * self.spec.head_dim;
         keys.check(&self.device, "keys", expected)?;
         values.check(&self.device, "values", expected)
     }
 
-    /// Key vectors, or value vectors, of so many tokens.
+    /// Number of key vectors (equally, of value vectors) of `tokens` tokens.
     pub(super) fn vectors(&self, tokens: usize) -> usize {
         tokens * self.spec.num_kv_heads
     }
 
-    /// Finds pages for tokens that are appended, and tells the device of both.
+    /// Finds pages for appended tokens, and sends the page table and the tokens to the device.
     pub(super) fn place(&mut self, tokens: &[Token]) -> Result<(), GpuError> {
         let head_bytes = |coder: &Coder| page::head_bytes(self.spec.head_dim as u32, coder.bits()) as usize;
         let page_bytes = [0, 1].map(|side: usize| self.spec.num_kv_heads * head_bytes(&self.coders[side]));
@@ -101,7 +101,7 @@ impl GpuCache {
     }
 }
 
-/// Copies `bytes` bytes of a pool inside it.
+/// Copies `bytes` bytes from one place of a pool to another.
 fn copy_page(
     stream: &Arc<CudaStream>,
     pool: &mut CudaSlice<u8>,

@@ -1,4 +1,4 @@
-//! Attention: of all sequences, of some, and of the tokens of one chunk.
+//! Attention from all sequences, from some, and from the tokens of one chunk.
 
 use super::rows::check_len;
 use super::{GpuCache, Lists, Out, Rows, Token, pools, tokens};
@@ -7,26 +7,27 @@ use crate::attention::Batch;
 use crate::parts::Cut;
 use tqkv_core::Chunk;
 
-/// Query tokens of one sequence that are attended in one launch.
+/// Query tokens of one sequence per launch.
 const QUERY_TILE: usize = 256;
 
 impl GpuCache {
-    /// Attends from the newest position of every sequence: `queries`, `out` are `[num_sequences,
-    /// num_heads, head_dim]`, logits are scaled by 1/sqrt(head_dim). Empty sequences give zeros.
+    /// Attends from the newest position of every sequence. `queries` and `out` are
+    /// `[num_sequences, num_heads, head_dim]`. Logits are scaled by 1/sqrt(head_dim). Empty sequences give
+    /// zeros.
     ///
     /// # Errors
-    /// Wrong shapes, or what the driver reports.
+    /// Wrong shapes, or the driver's errors.
     pub fn attend(&mut self, layer: usize, queries: &[f32], out: &mut [f32]) -> Result<(), GpuError> {
         self.check_layer(layer)?;
         check_len("out", out.len(), self.query_values(self.spec.num_sequences))?;
         self.attend_to_host(layer, &self.newest(layer, 0..self.spec.num_sequences), queries, out)
     }
 
-    /// As [`GpuCache::attend`], with the result left on the device. Does not wait where the queries
-    /// are there already.
+    /// Does the same as [`GpuCache::attend`], and leaves the result on the device. It does not wait if the
+    /// queries are already there.
     ///
     /// # Errors
-    /// Wrong shapes, memory of another device, or what the driver reports.
+    /// Wrong shapes, memory of another device, or the driver's errors.
     pub fn attend_on_device<'a>(
         &mut self,
         layer: usize,
@@ -38,11 +39,11 @@ impl GpuCache {
         self.attend_tokens(layer, &newest, queries, out.into())
     }
 
-    /// As [`GpuCache::attend_on_device`], of some sequences: row i of `queries` and `out`, `[sequences.len(), num_heads,
-    /// head_dim]`, is for `sequences[i]`.
+    /// Does the same as [`GpuCache::attend_on_device`] for some sequences. Row i of `queries` and `out`, both
+    /// `[sequences.len(), num_heads, head_dim]`, is for `sequences[i]`.
     ///
     /// # Errors
-    /// A sequence out of range, and as [`GpuCache::attend_on_device`].
+    /// A sequence out of range, or the errors of [`GpuCache::attend_on_device`].
     pub fn attend_some<'a>(
         &mut self,
         layer: usize,
@@ -56,12 +57,12 @@ impl GpuCache {
         self.attend_tokens(layer, &newest, queries, out.into())
     }
 
-    /// Appends n tokens to one sequence and attends causally with each token's queries: `queries`,
-    /// `out` are `[n, num_heads, head_dim]`. Each query reads the cache on its own, so a long prompt
-    /// is cheaper with a prefill kernel and [`GpuCache::append`].
+    /// Appends n tokens to one sequence and attends causally with each token's queries. `queries` and `out`
+    /// are `[n, num_heads, head_dim]`. Each query reads the cache on its own. A long prompt is cheaper with a
+    /// prefill kernel and [`GpuCache::append`].
     ///
     /// # Errors
-    /// As [`GpuCache::append`] and [`GpuCache::attend`].
+    /// The errors of [`GpuCache::append`] and [`GpuCache::attend`].
     pub fn attend_chunk(
         &mut self,
         layer: usize,
@@ -88,22 +89,22 @@ impl GpuCache {
         Ok(())
     }
 
-    /// Cuts launches of attention like this from now on.
+    /// Uses this cut for all later launches of attention.
     pub(crate) fn set_cut(&mut self, cut: Option<Cut>) {
         self.attention.set_cut(cut);
     }
 
-    /// The newest token of each sequence, as attention sees it.
+    /// The newest token of each sequence, in the form that attention takes.
     fn newest(&self, layer: usize, sequences: impl Iterator<Item = usize>) -> Vec<Token> {
         sequences.map(|sequence| (sequence, self.layers[layer].lengths[sequence])).collect()
     }
 
-    /// Values of the queries of so many tokens.
+    /// Number of values in the queries of `tokens` tokens.
     pub(super) fn query_values(&self, tokens: usize) -> usize {
         tokens * self.spec.num_heads * self.spec.head_dim
     }
 
-    /// Attends with a query of each token, from and to host memory.
+    /// Attends with one query per token, from and to host memory.
     fn attend_to_host(
         &mut self,
         layer: usize,
@@ -119,7 +120,7 @@ impl GpuCache {
         result
     }
 
-    /// Attends with a query of each token, which sees its sequence up to itself.
+    /// Attends with one query per token. Each query sees its sequence up to its own token.
     fn attend_tokens(
         &mut self,
         layer: usize,
@@ -134,8 +135,8 @@ impl GpuCache {
         self.attend_sent(layer, (tokens.len(), longest), queries, out)
     }
 
-    /// Attends with a query of each of `count` tokens, of which the device knows already; only launches, where the queries
-    /// are on the device.
+    /// Attends with one query for each of `count` tokens whose control words are on the device. It only
+    /// launches kernels if the queries are on the device too.
     pub(super) fn attend_sent(
         &mut self,
         layer: usize,
@@ -162,7 +163,7 @@ impl GpuCache {
         };
         let queries = (queries.memory(&self.scratch.rows[0], 0..values), queries.kind());
         let pools = pools(&self.coders, &self.layers[layer]);
-        // SAFETY: shapes were checked above, the table's pages are inside the pools.
+        // SAFETY: shapes were checked above, and the table's pages are inside the pools.
         unsafe { self.attention.run(&self.device, queries, pools, batch, out) }
     }
 }

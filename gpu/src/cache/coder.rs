@@ -18,7 +18,7 @@ pub(super) struct Coder {
     pub(super) scores: CudaFunction,
 }
 
-/// A codec's kernel.
+/// The name of a kernel for a codec and a head dim.
 pub(super) fn name(kernel: &str, id: CodecId, spec: &GpuSpec) -> String {
     format!("{kernel}_{}_d{}", id.name(), spec.head_dim)
 }

@@ -9,7 +9,8 @@ use tqkv_gpu_kernels::args::EncodeAppend;
 use tqkv_gpu_kernels::encode::status;
 
 impl GpuCache {
-    /// Encodes keys and values of the tokens of which the device knows; outcomes go to place `place` of those of the call.
+    /// Encodes keys and values of the tokens whose control words are on the device. Outcomes go to place
+    /// `place` among the outcomes of the call.
     pub(super) fn encode(
         &mut self,
         layer: usize,
@@ -26,8 +27,8 @@ impl GpuCache {
         self.launch_encode(layer, place, rows, tokens)
     }
 
-    /// The kernel of [`GpuCache::encode`], both sides in one launch; host rows are in the scratch buffers already. Trellis
-    /// encoders run as often as their workspace asks for.
+    /// Launches the kernel of [`GpuCache::encode`] for both sides. Rows of the host are already in the
+    /// scratch buffers. Trellis encoders take several launches if the tokens do not fit their workspace.
     fn launch_encode(
         &mut self,
         layer: usize,
@@ -74,15 +75,15 @@ impl GpuCache {
             }
             let mut config = warps(vectors.len())?;
             config.grid_dim.1 = 2;
-            // SAFETY: rows were checked to hold `tokens * heads` vectors; positions lie in pages that `place` entered in
-            // the table, and these are inside the pools; callers made `outcomes` large enough; each side's workspace is
-            // for as many vectors as it has in a launch, and launches run in order.
+            // SAFETY: rows were checked to hold `tokens * heads` vectors. Positions lie in pages that `place`
+            // entered in the table, and these are inside the pools. Callers made `outcomes` large enough.
+            // Each side's workspace has room for the vectors of one launch, and launches run in order.
             unsafe { launch(&self.device, &self.encode, arguments, config) }?;
         }
         Ok(())
     }
 
-    /// Waits, and looks at what became of the vectors of some layers.
+    /// Waits for the device, and reports the first vector of these layers that could not be encoded.
     pub(super) fn read_outcomes(&mut self, layers: Range<usize>, tokens: usize) -> Result<(), GpuError> {
         let vectors = self.vectors(tokens);
         let mut outcomes = vec![status::DONE; 2 * layers.len() * vectors];

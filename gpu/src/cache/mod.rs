@@ -21,7 +21,7 @@ pub use rows::{Element, Out, Raw, Rows};
 use std::sync::Arc;
 use tokens::{Lists, Step, Token, Words};
 
-/// Which of the two tensors of a layer.
+/// One of the two tensors of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Keys.
@@ -30,12 +30,12 @@ pub enum Side {
     Values,
 }
 
-/// What a cache holds and takes.
+/// Contents and memory of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuStats {
     /// Tokens of all sequences in layer 0.
     pub tokens: usize,
-    /// Pages in use; all layers use the same.
+    /// Pages in use. All layers use the same page numbers.
     pub pages_used: usize,
     /// Pages of the pool.
     pub pages: usize,
@@ -43,11 +43,11 @@ pub struct GpuStats {
     pub pool_bytes: usize,
     /// Device memory of the encoders' workspace.
     pub workspace_bytes: usize,
-    /// Bytes of one token in all layers, keys and values, without the slack of pages.
+    /// Bytes per token over all layers, keys and values, without the slack of pages.
     pub token_bytes: usize,
 }
 
-/// One layer's pages and the tokens of every sequence in it.
+/// One layer's pages, and the length of every sequence in it.
 #[derive(Debug)]
 struct Layer {
     pools: [CudaSlice<u8>; 2],
@@ -57,49 +57,49 @@ struct Layer {
 /// Buffers that calls reuse.
 #[derive(Debug)]
 struct Scratch {
-    /// Rows of the host: keys or queries, values.
+    /// Rows from the host: keys or queries, then values.
     rows: [CudaSlice<f32>; 2],
     staging: [Staging<f32>; 2],
-    /// Taken while a call runs.
+    /// `None` while a call runs.
     out: Option<CudaSlice<f32>>,
-    /// What became of the vectors of a call: [layers of the call, keys and values, vectors].
+    /// Encoding outcomes of a call: `[layers of the call, keys and values, vectors]`.
     outcomes: CudaSlice<u32>,
     received: Staging<u32>,
     table: Staging<u32>,
-    /// Of trellis encoders: of keys, of values.
+    /// Workspaces of the trellis encoders: for keys, for values.
     workspaces: [CudaSlice<u8>; 2],
 }
 
 /// Keys and values of `num_sequences` sequences, encoded, in pages of 64 tokens.
 ///
-/// Every token is encoded as it is appended, the newest too: there are no sinks, no uncompressed
-/// window and no centring. Codes are those of the CPU to the bit. For a single sequence on a machine
-/// without a GPU use `tqkv::cache::KvCache`.
+/// Every token is encoded when it is appended, the newest too. There are no sinks, no uncompressed window and
+/// no centring. The codes are bit-identical to the CPU's. For a single sequence on a machine without a GPU
+/// use `tqkv::cache::KvCache`.
 #[derive(Debug)]
 pub struct GpuCache {
     device: Device,
     spec: GpuSpec,
-    /// Of keys and values; one where they have the same codec.
+    /// Coders of keys and values. Both are the same object if the codec is the same.
     coders: [Arc<Coder>; 2],
-    /// The encoders of both as one kernel.
+    /// Encodes keys and values in one kernel.
     encode: CudaFunction,
     attention: Attention,
     layers: Vec<Layer>,
     pages: PageTable,
     table: CudaSlice<u32>,
-    /// The tokens of the newest call.
+    /// Control words of the newest call's tokens.
     tokens: Words,
     step: Option<Step>,
-    /// Whether launches are made as for the longest sequence that there can be.
+    /// True if launches are sized for the longest possible sequence.
     is_fixed: bool,
     scratch: Scratch,
 }
 
 impl GpuCache {
-    /// An empty cache; takes its device memory at once.
+    /// Makes an empty cache. It takes all its device memory at once.
     ///
     /// # Errors
-    /// [`GpuError::BadSpec`], [`GpuError::OutOfMemory`], or what the driver reports.
+    /// [`GpuError::BadSpec`], [`GpuError::OutOfMemory`], or the driver's errors.
     pub fn new(device: &Device, spec: GpuSpec) -> Result<Self, GpuError> {
         let bytes = spec.pool_bytes()? + spec.workspace_bytes();
         let (free, _) = device.memory()?;
@@ -152,12 +152,12 @@ impl GpuCache {
         })
     }
 
-    /// Where the cache is.
+    /// The device that holds the cache.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// What the cache was built from.
+    /// The spec that the cache was built from.
     pub fn spec(&self) -> &GpuSpec {
         &self.spec
     }
@@ -167,13 +167,14 @@ impl GpuCache {
         self.layers[0].lengths.get(sequence).copied().unwrap_or(0)
     }
 
-    /// Whether no sequence holds a token.
+    /// Returns true if no sequence holds a token.
     pub fn is_empty(&self) -> bool {
         self.layers[0].lengths.iter().all(|&length| length == 0)
     }
 
-    /// Makes `to`, which is empty, a copy of the first `len` tokens of `from`, or of as many as there are, in every layer. Both
-    /// use the same pages, until one of them writes to the last: the writer gets a copy of that page. Costs no device work now.
+    /// Copies the first `len` tokens of `from`, or all if there are fewer, to the empty sequence `to` in
+    /// every layer. Both use the same pages until one of them writes to the last page. Then the writer gets a
+    /// copy of that page. The call costs no device work.
     ///
     /// # Errors
     /// [`GpuError::SequenceOutOfRange`], [`GpuError::NotEmpty`].
@@ -192,8 +193,8 @@ impl GpuCache {
         Ok(())
     }
 
-    /// Drops the tokens of one sequence from index `len` on, in every layer, and takes their pages back. A step that has begun
-    /// is over, since its tokens may be among them.
+    /// Drops the tokens of one sequence from index `len` on, in every layer, and frees their pages. A step
+    /// that has begun is abandoned, because its tokens may be among them.
     ///
     /// # Errors
     /// [`GpuError::SequenceOutOfRange`].
@@ -207,7 +208,7 @@ impl GpuCache {
         Ok(())
     }
 
-    /// Back to the empty cache; the memory stays.
+    /// Empties the cache and keeps its memory.
     pub fn reset(&mut self) {
         self.step = None;
         for sequence in 0..self.spec.num_sequences {
@@ -218,7 +219,7 @@ impl GpuCache {
         }
     }
 
-    /// What is held, and what it takes.
+    /// Returns contents and memory of the cache.
     pub fn stats(&self) -> GpuStats {
         let block_bytes: usize = self.coders.iter().map(|coder| coder.codec.block_bytes()).sum();
         GpuStats {
@@ -231,7 +232,7 @@ impl GpuCache {
         }
     }
 
-    /// Takes back the pages that no layer's tokens of `sequence` are in.
+    /// Frees the pages of `sequence` that no layer needs any more.
     fn trim(&mut self, sequence: usize) {
         let needed = self.layers.iter().map(|layer| layer.lengths[sequence]).max().unwrap_or(0);
         self.pages.trim(sequence, needed);

@@ -1,4 +1,4 @@
-//! What a cache gives back besides attention: blocks, vectors and logits.
+//! Reads blocks, decoded vectors and logits from a cache.
 
 use super::rows::check_len;
 use super::{GpuCache, Out, Side};
@@ -10,10 +10,11 @@ use tqkv_gpu_kernels::args::{DecodePages, Scores};
 use tqkv_gpu_kernels::page;
 
 impl GpuCache {
-    /// The blocks of a sequence in host memory, `[len, num_kv_heads, block_bytes]`, each as SPEC.md has it.
+    /// Copies the blocks of a sequence to host memory, `[len, num_kv_heads, block_bytes]`. Each block is as
+    /// SPEC.md defines it.
     ///
     /// # Errors
-    /// Layer or sequence out of range, or what the driver reports.
+    /// Layer or sequence out of range, or the driver's errors.
     pub fn blocks(&self, layer: usize, sequence: usize, side: Side) -> Result<Vec<u8>, GpuError> {
         self.check_layer(layer)?;
         self.check_sequence(sequence)?;
@@ -40,16 +41,17 @@ impl GpuCache {
         Ok(blocks)
     }
 
-    /// The codec of a side, which decodes [`GpuCache::blocks`].
+    /// The codec of a side. It decodes [`GpuCache::blocks`].
     pub fn codec(&self, side: Side) -> &AnyCodec {
         &self.coders[side as usize].codec
     }
 
-    /// Decodes a sequence into `out`, `[len, num_kv_heads, head_dim]` on the device: f32 to the bit as the CPU does, or that
-    /// rounded to f16 or bf16, which a prefill kernel of the engine can read beside its own keys and values. Does not wait.
+    /// Decodes a sequence into `out`, `[len, num_kv_heads, head_dim]` on the device. Values in f32 equal the
+    /// CPU's to the bit; f16 and bf16 are rounded from them. A prefill kernel of the engine can read the
+    /// result next to its own keys and values. Does not wait.
     ///
     /// # Errors
-    /// Layer or sequence out of range, `out` too small or of another device, or what the driver reports.
+    /// Layer or sequence out of range, `out` too small or of another device, or the driver's errors.
     pub fn decode<'a>(
         &mut self,
         layer: usize,
@@ -80,11 +82,11 @@ impl GpuCache {
         unsafe { launch(&self.device, &coder.decode, arguments.list(), warps(vectors)?) }
     }
 
-    /// Logits (scaled by 1/sqrt(head_dim)) of one query token over every key of a sequence: `queries` is
-    /// `[num_heads, head_dim]`, the result `[len, num_heads]`.
+    /// Logits, scaled by 1/sqrt(head_dim), of one query token over every key of a sequence. `queries` is
+    /// `[num_heads, head_dim]`, and the result is `[len, num_heads]`.
     ///
     /// # Errors
-    /// Layer or sequence out of range, wrong shapes, or what the driver reports.
+    /// Layer or sequence out of range, wrong shapes, or the driver's errors.
     pub fn scores(&mut self, layer: usize, sequence: usize, queries: &[f32]) -> Result<Vec<f32>, GpuError> {
         self.check_layer(layer)?;
         self.check_sequence(sequence)?;

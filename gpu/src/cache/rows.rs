@@ -1,4 +1,4 @@
-//! [`Rows`] and [`Out`]: head vectors that go in and results that come out, on the host or on the device.
+//! [`Rows`] and [`Out`]: input vectors and results, on the host or on the device.
 
 use crate::GpuError;
 use crate::device::Device;
@@ -8,7 +8,7 @@ use cudarc::driver::sys::CUdeviceptr;
 use std::ops::Range;
 use tqkv_gpu_kernels::encode::element;
 
-/// How a value is stored.
+/// The storage type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element {
     /// 32-bit floats.
@@ -20,7 +20,7 @@ pub enum Element {
 }
 
 impl Element {
-    /// The kernels' number for it.
+    /// The kernels' number for the type.
     fn number(self) -> u32 {
         match self {
             Self::F32 => element::F32,
@@ -30,7 +30,7 @@ impl Element {
     }
 }
 
-/// Device memory that another library owns: an address, and what lies there.
+/// Device memory that another library owns: its address, length and element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Raw {
     address: CUdeviceptr,
@@ -39,23 +39,26 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// `len` values at `address`, in order and without gaps.
+    /// Describes `len` values at `address`, in order and without gaps.
     ///
     /// # Safety
-    /// Until the device has done what it is asked to do with them: the values lie in memory of the device's context, at a
-    /// multiple of their size, nothing frees them, and nothing else writes them (or, where they are results, touches them) but
-    /// in the order of the device's stream.
+    /// All of this must hold until the device has finished the work that uses the values:
+    ///
+    /// * The values are in memory of the device's context, and `address` is a multiple of their size.
+    /// * Nothing frees them.
+    /// * Nothing else writes them, except in the order of the device's stream. If they are results, nothing
+    ///   else reads them either.
     pub unsafe fn new(address: CUdeviceptr, len: usize, element: Element) -> Self {
         Self { address, len, element }
     }
 
-    /// Where value `first` lies.
+    /// The address of value `first`.
     fn place(self, first: usize) -> CUdeviceptr {
         self.address + first as CUdeviceptr * CUdeviceptr::from(element::bytes(self.element.number()))
     }
 }
 
-/// Head vectors as they come from a model, `[.., heads, head_dim]`.
+/// Head vectors of a model, `[.., heads, head_dim]`.
 #[derive(Clone, Copy, Debug)]
 pub enum Rows<'a> {
     /// f32 in host memory; copied through page-locked memory.
@@ -66,7 +69,7 @@ pub enum Rows<'a> {
     F16(&'a CudaSlice<u16>),
     /// Bits of bf16 on the device.
     Bf16(&'a CudaSlice<u16>),
-    /// What another library has on the device.
+    /// Device memory that another library owns.
     Raw(Raw),
 }
 
@@ -81,12 +84,12 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether they are `expected` values that the device can read.
+    /// Checks that these are `expected` values that the device can read.
     pub(super) fn check(&self, device: &Device, what: &'static str, expected: usize) -> Result<(), GpuError> {
         check_len(what, self.len(), expected)?;
         match self {
@@ -106,7 +109,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Some of the values on the device; those of the host were copied to `copied`.
+    /// A range of the values on the device. Values of the host were copied to `copied` before.
     pub(super) fn memory(&self, copied: &'a CudaSlice<f32>, values: Range<usize>) -> Memory<'a> {
         match self {
             Self::Host(_) => copied.slice(values).into(),
@@ -123,16 +126,16 @@ impl<'a> From<&'a [f32]> for Rows<'a> {
     }
 }
 
-/// Where results go on the device, `[.., heads, head_dim]`; what is longer keeps its rest.
+/// Device memory for results, `[.., heads, head_dim]`. Memory behind the results stays as it is.
 #[derive(Debug)]
 pub enum Out<'a> {
-    /// As f32.
+    /// f32 values.
     F32(&'a mut CudaSlice<f32>),
-    /// As bits of f16.
+    /// Bits of f16.
     F16(&'a mut CudaSlice<u16>),
-    /// As bits of bf16.
+    /// Bits of bf16.
     Bf16(&'a mut CudaSlice<u16>),
-    /// Into what another library has on the device.
+    /// Device memory that another library owns.
     Raw(Raw),
 }
 
@@ -189,7 +192,7 @@ mod tests {
     #[test]
     fn values_of_another_library_lie_as_far_apart_as_they_are_large() {
         let place = |element, first| {
-            // SAFETY: never read.
+            // SAFETY: the memory is never read or written.
             unsafe { Raw::new(1 << 40, 10, element) }.place(first)
         };
         assert_eq!(place(Element::F32, 3), (1 << 40) + 12);

@@ -1,20 +1,23 @@
-//! Steps: tokens that all layers get, with one list of control words, one wait, and nothing between that a graph cannot hold.
+//! Steps: every layer gets the same new tokens, with one list of control words and one wait. The calls
+//! between can be captured in a graph.
 
 use super::tokens::{self, Step};
 use super::{GpuCache, Out, Rows};
 use crate::GpuError;
 
 impl GpuCache {
-    /// Begins a step of a model: a token at the end of each of `sequences`, which may repeat, in every layer. Finds its pages
-    /// and tells the device; then follow [`GpuCache::append_step`] and [`GpuCache::attend_step`] of each layer, and
-    /// [`GpuCache::end_step`]. The tokens count from now on.
+    /// Begins a step of a model: appends a token to each of `sequences`, which may repeat, in every layer.
+    /// Finds pages for the tokens and sends their control words to the device. From now on the tokens count.
+    /// Call [`GpuCache::append_step`] and [`GpuCache::attend_step`] for each layer, then
+    /// [`GpuCache::end_step`].
     ///
-    /// These two only launch kernels where their rows are on the device, so a graph can be captured of them, and launched
-    /// instead of them in later steps of as many tokens: call [`GpuCache::reserve_scratch`] before.
+    /// Both calls only launch kernels if their rows are on the device, so a graph can capture them. The graph
+    /// can replace them in later steps with the same number of tokens. Call [`GpuCache::reserve_scratch`]
+    /// before the capture.
     ///
     /// # Errors
-    /// As [`GpuCache::append`]; [`GpuError::BadStep`] where a step has begun already, or a sequence has more tokens in
-    /// one layer than in another. Nothing is appended then.
+    /// The errors of [`GpuCache::append`]. [`GpuError::BadStep`] if a step has already begun, or if a
+    /// sequence has more tokens in one layer than in another. Nothing is appended after an error.
     pub fn begin_step(&mut self, sequences: &[usize]) -> Result<(), GpuError> {
         if self.step.is_some() {
             return Err(GpuError::BadStep("a step has begun; end it first".to_owned()));
@@ -31,7 +34,7 @@ impl GpuCache {
         }
         let outcomes = 2 * self.spec.num_layers * self.vectors(tokens.len());
         let placed = self.device.grow(&mut self.scratch.outcomes, outcomes).and_then(|()| {
-            // A layer that is left out counts as one without errors.
+            // Zero means success, so a layer without an `append_step` reports no error.
             self.device.stream().memset_zeros(&mut self.scratch.outcomes)?;
             self.place(&tokens)
         });
@@ -46,11 +49,11 @@ impl GpuCache {
         Ok(())
     }
 
-    /// Encodes keys and values of the step's tokens in one layer, `[tokens, num_kv_heads, head_dim]`, keys after RoPE. Does
-    /// not wait; [`GpuCache::end_step`] says what could not be encoded.
+    /// Encodes keys and values of the step's tokens in one layer, `[tokens, num_kv_heads, head_dim]`, keys
+    /// after RoPE. Does not wait; [`GpuCache::end_step`] reports vectors that could not be encoded.
     ///
     /// # Errors
-    /// Layer out of range, wrong shapes, [`GpuError::BadStep`] without a step, or what the driver reports.
+    /// Layer out of range, wrong shapes, [`GpuError::BadStep`] without a step, or the driver's errors.
     pub fn append_step(&mut self, layer: usize, keys: Rows<'_>, values: Rows<'_>) -> Result<(), GpuError> {
         self.check_layer(layer)?;
         let (count, _) = self.resume()?;
@@ -58,11 +61,11 @@ impl GpuCache {
         self.encode(layer, layer, [keys, values], count)
     }
 
-    /// Attends with the query of each of the step's tokens, which sees its sequence up to itself: `queries`, `out` are
-    /// `[tokens, num_heads, head_dim]`. Does not wait.
+    /// Attends with the query of each of the step's tokens. Each query sees its sequence up to its own token.
+    /// `queries` and `out` are `[tokens, num_heads, head_dim]`. Does not wait.
     ///
     /// # Errors
-    /// As [`GpuCache::append_step`].
+    /// The errors of [`GpuCache::append_step`].
     pub fn attend_step<'a>(
         &mut self,
         layer: usize,
@@ -75,11 +78,11 @@ impl GpuCache {
         self.attend_sent(layer, shape, queries, out.into())
     }
 
-    /// Waits for the step, and looks at what became of its vectors.
+    /// Waits for the step and checks that all its vectors were encoded.
     ///
     /// # Errors
-    /// [`GpuError::BadVector`], the first: the tokens of the step are dropped from all layers then. [`GpuError::BadStep`]
-    /// without a step, or what the driver reports.
+    /// [`GpuError::BadVector`] for the first vector that could not be encoded; then all layers drop the
+    /// tokens of the step. [`GpuError::BadStep`] without a step, or the driver's errors.
     pub fn end_step(&mut self) -> Result<(), GpuError> {
         let step = self.step.take().ok_or_else(no_step)?;
         let result = self.read_outcomes(0..self.spec.num_layers, step.tokens.len());
@@ -91,11 +94,11 @@ impl GpuCache {
         result
     }
 
-    /// Allocates what steps of up to `tokens` tokens need, and fixes how launches are cut, as for sequences of `max_tokens`:
-    /// from now on they depend on the number of tokens alone, and no buffer moves.
+    /// Allocates the buffers for steps of up to `tokens` tokens, and cuts launches for sequences of
+    /// `max_tokens`. From now on launches depend only on the number of tokens, and no buffer moves.
     ///
     /// # Errors
-    /// [`GpuError::OutOfMemory`], or what the driver reports.
+    /// [`GpuError::OutOfMemory`], or the driver's errors.
     pub fn reserve_scratch(&mut self, tokens: usize) -> Result<(), GpuError> {
         let outcomes = 2 * self.spec.num_layers * self.vectors(tokens);
         self.device.grow(&mut self.scratch.outcomes, outcomes)?;
@@ -105,7 +108,8 @@ impl GpuCache {
         Ok(())
     }
 
-    /// Number and greatest length of the step's tokens, of which the device knows: another call may have come between.
+    /// Number of the step's tokens and the greatest length. Sends the control words again, because another
+    /// call may have replaced them.
     fn resume(&mut self) -> Result<(usize, usize), GpuError> {
         let step = self.step.as_ref().ok_or_else(no_step)?;
         self.tokens.send(&self.device, &step.words)?;

@@ -1,14 +1,15 @@
-//! Which tokens a launch is about: control words that kernels read from device memory.
+//! The tokens of a launch: control words that kernels read from device memory.
 
 use crate::GpuError;
 use crate::device::Device;
 use crate::staging::Staging;
 use cudarc::driver::{CudaSlice, CudaView};
 
-/// A token of a launch: its sequence, and how many tokens of it there are with this one.
+/// A token of a launch: its sequence, and the length of the sequence up to and including the token.
 pub(super) type Token = (usize, usize);
 
-/// Words on the device, and what they are there: equal ones are not sent again, so a step of a model sends each list once.
+/// Control words on the device, with a copy on the host. Equal words are not sent again, so a step of a model
+/// sends each list once.
 #[derive(Debug)]
 pub(super) struct Words {
     sent: Vec<u32>,
@@ -22,7 +23,7 @@ impl Words {
         Ok(Self { sent: Vec::new(), memory: device.zeros(len)?, staging: Staging::new() })
     }
 
-    /// Makes room for `len` words, which later lists of that length do not move.
+    /// Makes room for `len` words. Later lists of up to that length do not move the memory.
     pub(super) fn reserve(&mut self, device: &Device, len: usize) -> Result<(), GpuError> {
         if self.memory.len() < len {
             self.sent.clear();
@@ -34,7 +35,7 @@ impl Words {
     /// Puts `words` on the device, without waiting.
     pub(super) fn send(&mut self, device: &Device, words: &[u32]) -> Result<(), GpuError> {
         if self.sent != words {
-            // Unknown until the copy was accepted.
+            // After a failed copy the contents are unknown, so the copy on the host is cleared first.
             self.sent.clear();
             self.staging.send(device, words, &mut self.memory)?;
             self.sent.extend_from_slice(words);
@@ -43,7 +44,7 @@ impl Words {
     }
 }
 
-/// The words of some tokens: sequences, positions, lengths.
+/// The control words of some tokens: sequences, positions, lengths.
 pub(super) fn words(tokens: impl Iterator<Item = Token> + Clone) -> Vec<u32> {
     let sequences = tokens.clone().map(|(sequence, _)| sequence);
     let positions = tokens.clone().map(|(_, length)| length.saturating_sub(1));
@@ -51,7 +52,7 @@ pub(super) fn words(tokens: impl Iterator<Item = Token> + Clone) -> Vec<u32> {
     sequences.chain(positions).chain(lengths).map(|word| word as u32).collect()
 }
 
-/// The lists of `count` tokens as [`words`] lays them out.
+/// The lists of `count` tokens, in the layout of [`words`].
 #[derive(Clone, Copy)]
 pub(super) struct Lists<'a> {
     words: &'a Words,
@@ -59,7 +60,7 @@ pub(super) struct Lists<'a> {
 }
 
 impl<'a> Lists<'a> {
-    /// Those that were sent last.
+    /// The lists that were sent last.
     pub(super) fn new(words: &'a Words, count: usize) -> Self {
         Self { words, count }
     }

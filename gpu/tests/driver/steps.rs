@@ -1,4 +1,4 @@
-//! Steps of a model, and how launches are cut: how often the driver is asked and waited for.
+//! Tests steps of a model and cuts of launches by the number of calls to the driver and of waits.
 
 use super::*;
 use tqkv_gpu::bench::{self, Cut, Shape};
@@ -44,7 +44,7 @@ fn steps_are_what_appends_and_attentions_are() {
     for cache in [&mut stepped, &mut plain] {
         fill(cache, 2, 63, 1);
     }
-    // Two tokens of one sequence, which crosses a page, and one of another.
+    // Two tokens of one sequence, which crosses a page, and one token of another.
     let sequences = [2, 0, 2];
     let (keys, values, queries) = (noise(2, 3 * ROW), noise(3, 3 * ROW), noise(4, 3 * QUERY));
     let halves: Vec<u16> = keys.iter().map(|&v| half::f16::from_f32(v).to_bits()).collect();
@@ -56,7 +56,7 @@ fn steps_are_what_appends_and_attentions_are() {
     stepped.begin_step(&sequences).unwrap();
     for layer in 0..2 {
         stepped.append_step(layer, Rows::F16(&halves_there), Rows::F32(&values_f32)).unwrap();
-        // Another call between two of the step's does not disturb it.
+        // Another call between two calls of a step does not disturb the step.
         let _ = stepped.scores(layer, 2, &queries[..QUERY]).unwrap();
         stepped.attend(layer, &noise(5, 3 * QUERY), &mut vec![0.0; 3 * QUERY]).unwrap();
         stepped.attend_step(layer, Rows::F32(&queries_there), &mut out).unwrap();
@@ -88,7 +88,7 @@ fn steps_that_cannot_be_are_refused() {
     cache.append(0, &[1], Rows::Host(&rows), Rows::Host(&rows)).unwrap();
     assert_eq!(
         message(cache.begin_step(&[0, 1])),
-        "sequence 1 has 1 tokens in layer 0 and 0 in layer 1; a step needs as many in all"
+        "sequence 1 has 1 tokens in layer 0 and 0 in layer 1; a step needs the same number in all layers"
     );
     cache.begin_step(&[0]).unwrap();
     assert_eq!(message(cache.begin_step(&[0])), "a step has begun; end it first");
@@ -98,7 +98,7 @@ fn steps_that_cannot_be_are_refused() {
     );
     cache.end_step().unwrap();
     assert_eq!(cache.len(0), 1, "a layer that was left out counts");
-    // Pages that a step would write may be another sequence's by now.
+    // After a truncate, pages that the step would write may belong to another sequence.
     for end in [|cache: &mut GpuCache| cache.truncate(0, 0).unwrap(), GpuCache::reset] {
         cache.begin_step(&[0]).unwrap();
         end(&mut cache);
@@ -132,7 +132,7 @@ fn a_captured_step_is_launched_again() {
     graph.launch().unwrap();
     cache.end_step().unwrap();
 
-    // The same graph, for tokens further on, in a second page and in another sequence.
+    // The same graph runs for later tokens, in a second page and in another sequence.
     for (step, sequences) in (1..70).map(|step| (step, if step % 2 == 0 { [0, 1] } else { [1, 2] })) {
         let (new_rows, new_queries) = (noise(10 + step, 2 * ROW), noise(100 + step, 2 * QUERY));
         stream.memcpy_htod(&new_rows, &mut rows).unwrap();
@@ -194,7 +194,7 @@ fn measured_launches_are_cut_as_asked() {
         (since(before).warps, codes.attend.runs() as u64 + 2)
     };
     let (one, runs) = warps(Some(Cut::new(1, 1).unwrap()));
-    // A warp more for each part, KV head and run; the merge has as many as before.
+    // Each part, KV head and run adds one warp; the merge has the same number as before.
     assert_eq!(warps(Some(Cut::new(8, 2).unwrap())), (one + 7 * 2 * runs, runs));
     assert_eq!(warps(Some(Cut::new(8, 4).unwrap())), (one + 7 * 2 * runs, runs));
     assert_eq!(warps(None), (one + 3 * 2 * runs, runs), "a page each");

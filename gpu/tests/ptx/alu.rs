@@ -1,4 +1,4 @@
-//! What the arithmetic opcodes of the committed PTX compute, and no others.
+//! The arithmetic opcodes that the committed PTX uses.
 
 use half::f16;
 use std::cmp::Ordering;
@@ -28,7 +28,7 @@ fn field(a: u64, position: u64, length: u64, bits: u32) -> i64 {
     (a << (64 - position - length)) as i64 >> (64 - length)
 }
 
-/// Four of eight bytes; a choice of 8 and more copies the top bit of byte choice - 8.
+/// Selects four of eight bytes. A choice of 8 or more copies the top bit of byte choice - 8.
 fn permute(bytes: u64, choices: u64) -> u64 {
     (0..4).fold(0, |word, i| {
         let choice = choices >> (4 * i) & 15;
@@ -37,8 +37,8 @@ fn permute(bytes: u64, choices: u64) -> u64 {
     })
 }
 
-/// 2^x as hardware may have it: subnormal numbers are zero, and the result is two units in the last place off, to the side that x's last
-/// bit says.
+/// 2^x as hardware may compute it. Subnormal numbers are zero. The result is two units in the last place off,
+/// in the direction that x's last bit gives.
 fn rough_exp2(x: f32) -> f32 {
     let flushed = |x: f32| if x.is_subnormal() { 0.0f32.copysign(x) } else { x };
     let power = flushed(flushed(x).exp2());
@@ -49,7 +49,7 @@ fn rough_exp2(x: f32) -> f32 {
     f32::from_bits(power.to_bits().wrapping_add_signed(off))
 }
 
-/// Number of operands and meaning of an opcode.
+/// Number of operands and function of an opcode.
 pub(crate) fn operation(opcode: &str) -> Option<(usize, Operation)> {
     let found: (usize, Operation) = match opcode {
         "add.rn.f32" => (2, |a, c, _| b(f(a) + f(c))),
@@ -69,7 +69,7 @@ pub(crate) fn operation(opcode: &str) -> Option<(usize, Operation)> {
         "cvt.rn.f16.f32" => (1, |a, _, _| u64::from(f16::from_f32(f(a)).to_bits())),
         "cvt.rn.f32.s32" => (1, |a, _, _| b(a as i32 as f32)),
         "cvt.rn.f32.s16" => (1, |a, _, _| b(f32::from(a as i16))),
-        // Saturates, and NaN gives 0, as a cast does.
+        // The conversion saturates, and NaN gives 0, as in a Rust cast.
         "cvt.rzi.s32.f32" => (1, |a, _, _| w(i64::from(f(a) as i32))),
         "cvt.rzi.s16.f32" => (1, |a, _, _| u64::from(f(a) as i16 as u16)),
         "cvt.s32.s16" => (1, |a, _, _| w(i64::from(a as i16))),

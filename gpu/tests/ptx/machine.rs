@@ -1,10 +1,13 @@
 //! Runs a kernel of a PTX text, one warp at a time.
 //!
-//! Threads that branched apart run from the lowest instruction on until they meet, as structured
-//! code does. A shuffle or vote that not all threads reach together, an opcode that [`crate::alu`]
-//! does not know, an access outside a buffer or off its alignment, one that another thread's has no order with
-//! ([`crate::races`]), and a register that nothing was written to, where it decides a jump, is an address or is stored
-//! or shown to other threads, stop the test.
+//! Threads that branched apart run from the lowest instruction on until they meet, as in structured code. Any
+//! of these stops the test:
+//!
+//! * a shuffle or vote that not all threads reach together;
+//! * an opcode that [`crate::alu`] does not know;
+//! * an access outside a buffer, or a misaligned one;
+//! * an access that is not ordered with another thread's access ([`crate::races`]);
+//! * an unwritten register that decides a jump, is an address, or is stored or shown to other threads.
 
 use crate::parse::{Column, Instruction, Kernel, Kind, Operand, SPACING, WARPS};
 use crate::races::Races;
@@ -12,8 +15,8 @@ use std::ops::Range;
 use tqkv_gpu_kernels::args::Argument;
 
 impl Kernel {
-    /// Runs warp x of a launch of `(32, WARPS)` threads a block, counted along the launch's x axis; y and z are the block's. Buffers
-    /// are named by their positions.
+    /// Runs warp x of a launch with `(32, WARPS)` threads per block. The warp is counted along the launch's x
+    /// axis; y and z are indices of the block. Buffers are named by their positions.
     pub(crate) fn run(
         &self,
         (x, y, z): (u32, u32, u32),
@@ -39,15 +42,15 @@ impl Kernel {
     }
 }
 
-/// What a register holds before anything was written to it.
+/// The value of a register before it is written.
 const POISON: u64 = 0xdead_beef_dead_beef;
 
 struct State<'a> {
     registers: Vec<Column>,
-    /// A bit for each thread whose register was computed from what was written.
+    /// One bit per thread; it is set if the register was computed from written values only.
     known: Vec<u32>,
     at: [usize; 32],
-    /// Indices of the block, and of the warp in it.
+    /// Indices of the block, and of the warp in the block.
     block: [Column; 4],
     arguments: &'a [Argument<usize>],
     buffers: &'a mut [Vec<u8>],
@@ -65,7 +68,7 @@ impl State<'_> {
         }
     }
 
-    /// The threads for which a value, or the values of a vector or an address, is known.
+    /// The threads for which a value is known. For a vector or an address, all its parts must be known.
     fn known(&self, operand: &Operand) -> u32 {
         match operand {
             Operand::Register(index) => self.known[*index],
@@ -75,7 +78,7 @@ impl State<'_> {
         }
     }
 
-    /// Stops where an active thread's value is not known.
+    /// Stops the test if an active thread's value is not known.
     fn demand(&self, operand: &Operand, active: &[bool; 32], text: &str) {
         assert!(bits(active) & !self.known(operand) == 0, "{text}: a register that nothing was written to");
     }
@@ -98,7 +101,7 @@ impl State<'_> {
         self.column(base).map(|base| base.wrapping_add(*displacement as u64))
     }
 
-    /// Buffer and offset of an access, checked.
+    /// Checks an access and returns its buffer and offset.
     fn locate(&self, address: u64, bytes: u32, text: &str) -> (usize, usize) {
         let (buffer, offset) = ((address / SPACING) as usize, (address % SPACING) as usize);
         let length = match buffer {
@@ -161,7 +164,7 @@ impl State<'_> {
         std::array::from_fn(|lane| here[lane] && (self.registers[index][lane] != 0) == wanted)
     }
 
-    /// Where a jump takes a thread.
+    /// The instruction to which a jump takes a thread.
     fn target(&self, instruction: &Instruction, lane: usize, end: usize) -> usize {
         let Instruction { kind, operands, targets, text, .. } = instruction;
         match kind {
@@ -173,7 +176,7 @@ impl State<'_> {
     }
 
     fn step(&mut self, Instruction { kind, operands, text, width, .. }: &Instruction, active: &[bool; 32]) {
-        // All but the results.
+        // All operands except the result.
         let sources = operands.get(1..).unwrap_or_default();
         let known = sources.iter().fold(!0, |known, operand| known & self.known(operand));
         match kind {
@@ -250,16 +253,19 @@ impl State<'_> {
         }
     }
 
-    /// The threads for which the operand that a choice takes is known.
+    /// The threads for which the operand that a selection takes is known.
     fn chosen(&self, operands: &[Operand]) -> u32 {
         let choice = self.column(&operands[3]);
         let first = (0..32).filter(|&lane| choice[lane] != 0).fold(0, |bits, lane| bits | 1 << lane);
         self.known(&operands[3]) & (first & self.known(&operands[1]) | !first & self.known(&operands[2]))
     }
 
-    /// 16 x 32 bytes times 32 x 8 bytes, added to 16 x 8 sums: thread 4 i + j holds, four bytes a word, columns
-    /// 4 j .. and 16 + 4 j .. of rows i and i + 8, the same rows of column i of the second factor, and of the
-    /// sums columns 2 j and 2 j + 1.
+    /// Multiplies 16 x 32 bytes by 32 x 8 bytes and adds the product to 16 x 8 sums. A word has four bytes.
+    /// Thread 4 i + j holds:
+    ///
+    /// * of the first factor, columns 4 j .. and 16 + 4 j .. of rows i and i + 8;
+    /// * of the second factor, the same rows of column i;
+    /// * of the sums, columns 2 j and 2 j + 1.
     fn multiply(&mut self, signed: bool, operands: &[Operand]) {
         let [a, b, c] = [1, 2, 3]
             .map(|i| words(&operands[i]).iter().map(|word| *self.column(word)).collect::<Vec<Column>>());
@@ -281,7 +287,7 @@ impl State<'_> {
         }
     }
 
-    /// Shuffles, votes and barriers, of all threads.
+    /// Shuffles, votes and barriers of all threads.
     fn exchange(&mut self, kind: Kind, operands: &[Operand], text: &str) {
         let members =
             self.column(&operands[if matches!(kind, Kind::Barrier) { 0 } else { operands.len() - 1 }]);
@@ -308,7 +314,7 @@ fn lanes(active: &[bool; 32]) -> impl Iterator<Item = usize> {
     (0..32).filter(|&lane| active[lane])
 }
 
-/// A bit for each active thread.
+/// A word with one bit per active thread.
 fn bits(active: &[bool; 32]) -> u32 {
     lanes(active).fold(0, |bits, lane| bits | 1 << lane)
 }
@@ -318,7 +324,8 @@ fn words(operand: &Operand) -> &[Operand] {
     if let Operand::Vector(words) = operand { words } else { std::slice::from_ref(operand) }
 }
 
-/// The words of a scalar or vector access with their addresses; its whole width is its alignment.
+/// The words of a scalar or vector access with their addresses. The access must be aligned to its whole
+/// width.
 fn each_word<'a>(
     operand: &'a Operand,
     addresses: Column,

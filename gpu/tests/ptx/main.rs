@@ -1,7 +1,8 @@
-//! The committed PTX, run instruction by instruction on the CPU, against the portable codec and
-//! against attention in f64.
+//! Runs the committed PTX instruction by instruction on the CPU, and compares it with the portable codec and
+//! with attention in f64.
 //!
-//! By default each case of attention runs with one file at one head dim; with `TQKV_EXHAUSTIVE=1` with both at all.
+//! By default each case of attention runs with one file at one head dim. With `TQKV_EXHAUSTIVE=1` it runs
+//! with both files at all head dims.
 
 mod alu;
 mod machine;
@@ -22,7 +23,8 @@ use tqkv_tests::{oracle, scope};
 
 /// The committed files.
 const FILES: [&str; 2] = ["sm_80", "sm_90"];
-/// Vectors each file encodes with a scalar codec and with a trellis code, for each head dim, where everything is tested.
+/// Vectors that each file encodes per scalar codec and head dim in exhaustive runs. The next constant is for
+/// trellis codecs.
 const SCALAR_VECTORS: usize = 1500;
 const TRELLIS_VECTORS: usize = 300;
 
@@ -103,7 +105,7 @@ fn put_block(pool: &mut [u8], codec: &AnyCodec, page: u32, slot: u32, block: &[u
     pool[codes..codes + block.len() - 2].copy_from_slice(&block[2..]);
 }
 
-/// Vectors whose block is not the portable codec's.
+/// Number of vectors whose block differs from the portable codec's.
 fn mismatches(codec: &AnyCodec, rows: &[f32], encoded: &Encoded) -> usize {
     let (dim, bits) = (codec.dim() as u32, codec.id().bits());
     let pages = (rows.len() / codec.dim()).div_ceil(page::SLOTS as usize) as u32;
@@ -121,8 +123,8 @@ fn mismatches(codec: &AnyCodec, rows: &[f32], encoded: &Encoded) -> usize {
     rows.chunks_exact(codec.dim()).enumerate().filter(|&vector| wrong(vector)).count()
 }
 
-/// `of_each_codec!(encode)` makes tests of `fn encode(file: &str, id: CodecId)`, such as `encode::sm_90::T3`: one of each file
-/// and codec.
+/// `of_each_codec!(encode)` makes one test of `fn encode(file: &str, id: CodecId)` per file and codec, such
+/// as `encode::sm_90::T3`.
 macro_rules! of_each_codec {
     ($check:ident) => {
         mod $check {
@@ -146,13 +148,13 @@ macro_rules! codec_tests {
 
 pub(crate) use {codec_tests, of_each_codec};
 
-/// Head dims with their places among the combinations of a file and a head dim.
+/// Head dims with their indices among the combinations of a file and a head dim.
 fn shapes(file: &str) -> impl Iterator<Item = (usize, usize)> {
     let first = if file == FILES[0] { 0 } else { HEAD_DIMS.len() };
     (first..).zip(scope::dims(&HEAD_DIMS))
 }
 
-/// Combinations of a file and a head dim.
+/// Number of combinations of a file and a head dim.
 const SHAPES: usize = FILES.len() * HEAD_DIMS.len();
 
 of_each_codec!(encodes_and_decodes_as_the_portable_codec_does);
@@ -205,7 +207,7 @@ fn decode(text: &str, codec: &AnyCodec, encoded: &Encoded, rows: &[f32]) {
     }
 }
 
-// A test for each file, so that they run side by side.
+// One test per file, so that they run in parallel.
 #[test]
 fn sm_80_attends_as_f64_does() {
     attend_all("sm_80");
@@ -252,7 +254,7 @@ fn attend_all(file: &str) {
                 attend(text, dim, (key, value), group, &Batch { num_kv_heads: 1, lengths: &[150] });
             }
         }
-        // Sequences of unlike lengths, one without a token, of several KV heads.
+        // Sequences of different lengths, one of them empty, with several KV heads.
         let batch = Batch { num_kv_heads: 2, lengths: &[70, 0, 150] };
         for (i, (codecs, group)) in [((S4, S3), 4), ((T3, I8), 1), ((I8, T2), 5)].into_iter().enumerate() {
             if scope::is_turn(2 * i, shape, SHAPES) || scope::is_turn(2 * i + 1, shape, SHAPES) {
@@ -262,14 +264,14 @@ fn attend_all(file: &str) {
     }
 }
 
-/// Sequences that are attended to at once.
+/// Sequences that one launch attends to.
 struct Batch<'a> {
     num_kv_heads: u32,
-    /// Tokens of each.
+    /// Tokens per sequence.
     lengths: &'a [u32],
 }
 
-/// Pages that a sequence may have.
+/// Most pages of a sequence.
 const MAX_PAGES: u32 = 3;
 
 impl Batch<'_> {
@@ -277,7 +279,7 @@ impl Batch<'_> {
         MAX_PAGES * self.lengths.len() as u32
     }
 
-    /// Query tokens: a row reads the sequence as far from the end.
+    /// The sequence of each query token: row i reads the i-th sequence from the end.
     fn sequence_of(&self) -> impl Iterator<Item = u32> {
         (0..self.lengths.len() as u32).rev()
     }
@@ -294,7 +296,8 @@ impl Batch<'_> {
     }
 }
 
-/// Keys or values of a batch: the pool with their pages, levels, and the decoded vectors of each sequence and KV head.
+/// Keys or values of a batch: the pool with their pages, their levels, and the decoded vectors of each
+/// sequence and KV head.
 struct Pool {
     bytes: Vec<u8>,
     levels: Vec<u8>,
@@ -329,7 +332,7 @@ fn fill(id: CodecId, dim: usize, batch: &Batch<'_>, gaussian: &mut Gaussian) -> 
 }
 
 fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, batch: &Batch<'_>) {
-    // One with more parts than pages, and than are merged at once.
+    // The batch has more parts than pages, and more than one round of the merge takes.
     let parts = if batch.lengths.len() > 1 { 35 } else { 2 };
     let mut gaussian = Gaussian::new(3);
     let keys = fill(key, dim, batch, &mut gaussian);
@@ -365,7 +368,7 @@ fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, 
         _ => attend::kernel([key_format, value_format], group),
     };
     let name = format!("{name}_d{dim}_r{heads_a_warp}");
-    // As a cache gets it, where it has a batch, and as it is committed.
+    // A batch runs the text that a cache gets; a single sequence runs the committed text.
     let fixed =
         tqkv_gpu::with_formats(text, &name, [key_format, value_format]).expect("it reads its formats");
     let kernel = Kernel::new(if batch.lengths.len() > 1 { &fixed } else { text }, &name);
@@ -462,14 +465,14 @@ fn arguments_are_as_many_and_as_wide_as_the_parameters() {
     }
 }
 
-/// Changes the `nth` line of a kernel that holds `from`.
+/// Changes the `nth` occurrence of `from` in a kernel.
 fn mutate(text: &str, kernel: &str, nth: usize, from: &str, to: &str) -> String {
     let start = text.find(&format!(".entry {kernel}(")).unwrap();
     let (at, _) = text[start..].match_indices(from).nth(nth).expect("the instruction is there");
     format!("{}{to}{}", &text[..start + at], &text[start + at + from.len()..])
 }
 
-/// Whether a changed instruction of an encoder makes the machine stop or blocks differ.
+/// Returns true if a changed instruction of an encoder stops the machine or changes a block.
 fn noticed(text: &str, codec: &AnyCodec, rows: &[f32], (nth, from, to): (usize, &str, &str)) -> bool {
     let kernel = format!("encode_append_{}_d{}", codec.id().name(), codec.dim());
     let mutated = mutate(text, &kernel, nth, from, to);
@@ -543,7 +546,7 @@ fn the_machine_stops_where_a_gpu_would_go_wrong() {
     let chosen = "setp.lt.u32 %p1, %r1, 99; selp.b32 %r1, %r1, %r9, %p1;";
     assert!(!stops(&format!("{lane}{chosen}{store}")), "it is not chosen");
     assert!(stops(&format!("{lane}{}{store}", chosen.replace("99", "9"))), "some choose it");
-    // -1 as a word is 32 bits wide: what is shifted down comes to 1.
+    // -1 as a word is 32 bits wide, so the shift gives 1.
     let word = "mov.b32 %r2, -1; cvt.u64.u32 %rd5, %r2; shr.u64 %rd6, %rd5, 31; cvt.u32.u64 %r1, %rd6;";
     assert!(stops(&format!("{lane}{word}{store}")), "all threads write word 1");
     let divergent = "setp.lt.u32 %p1, %r1, 7; @%p1 bra L; shfl.sync.bfly.b32 %r2, %r1, 1, 31, -1; L:";
@@ -552,7 +555,7 @@ fn the_machine_stops_where_a_gpu_would_go_wrong() {
         let divergent = divergent.replace("shfl.sync.bfly.b32 %r2, %r1, 1, 31, -1;", exchange);
         assert!(stops(&format!("{lane}{divergent}")), "a divergent {exchange}");
     }
-    // The last thread would store past the end if it took part in what the others do alone.
+    // The last thread would store past the end if it joined in the other threads' instructions.
     let apart = "setp.gt.u32 %p1, %r1, 30; @%p1 bra L; add.s32 %r1, %r1, 1; bra M; L: xor.b32 %r1, %r1, 31; M: bar.warp.sync -1;";
     assert!(!stops(&format!("{lane}{apart}{store}")), "threads that branched apart meet");
     assert!(stops(&format!("{lane}{}{store}", apart.replace("@%p1 bra L;", ""))), "all threads add");

@@ -3,22 +3,22 @@
 use crate::alu::{Operation, operation};
 use std::collections::HashMap;
 
-/// Distance of buffers in the address space.
+/// Distance between buffers in the address space.
 pub(crate) const SPACING: u64 = 1 << 32;
-/// Warps of a block, as launches have it.
+/// Warps per block, as in the launches of `tqkv-gpu`.
 pub(crate) const WARPS: u32 = 4;
 
-/// A value of each thread of a warp.
+/// One value per thread of a warp.
 pub(crate) type Column = [u64; 32];
 
 #[derive(Clone, Debug)]
 pub(crate) enum Operand {
     Register(usize),
-    /// An immediate, or a special register that every warp sees alike.
+    /// An immediate, or a special register that has the same value in every warp.
     Constant(Box<Column>),
-    /// %ctaid, along an axis, or %tid.y.
+    /// %ctaid along an axis, or %tid.y.
     Block(usize),
-    /// `_`, which takes a result nobody reads.
+    /// `_`, which discards a result.
     Sink,
     Vector(Vec<Operand>),
     /// Base and displacement.
@@ -29,7 +29,7 @@ pub(crate) enum Operand {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Alu(Operation),
-    /// One of two operands.
+    /// Selects one of two operands.
     Select,
     Split(u32),
     LoadParameter,
@@ -39,7 +39,7 @@ pub(crate) enum Kind {
     Index,
     Ballot,
     Barrier,
-    /// A product on the tensor cores, and whether the bytes of its second factor are signed.
+    /// A product on the tensor cores. True if the bytes of its second factor are signed.
     Multiply(bool),
     Prefetch,
     Branch,
@@ -52,7 +52,7 @@ pub(crate) struct Instruction {
     pub(crate) guard: Option<(usize, bool)>,
     pub(crate) kind: Kind,
     pub(crate) operands: Vec<Operand>,
-    /// The bits that a register of the result has.
+    /// Width in bits of the result's registers.
     pub(crate) width: u64,
     pub(crate) targets: Vec<usize>,
     pub(crate) text: String,
@@ -150,7 +150,8 @@ fn split_operands(text: &str) -> Vec<&str> {
     parts.into_iter().map(str::trim).filter(|part| !part.is_empty()).collect()
 }
 
-/// The bits of the registers that an opcode writes: those of its first type, or twice as many of a wide product.
+/// The width in bits of the registers that an opcode writes: the width of its first type, or twice that for a
+/// wide product.
 fn width(opcode: &str) -> u64 {
     let of = |part: &str| match part {
         "pred" => Some(1),
@@ -167,7 +168,7 @@ fn width(opcode: &str) -> u64 {
     }
 }
 
-/// Words of a vector access, and bytes of a word.
+/// The kind of an opcode. Vector accesses have a number of words and the bytes per word.
 fn kind(opcode: &str) -> Option<Kind> {
     Some(match opcode {
         "ld.param.b32" | "ld.param.b64" | "ld.param.u32" | "ld.param.u64" => Kind::LoadParameter,
@@ -196,11 +197,11 @@ fn kind(opcode: &str) -> Option<Kind> {
     })
 }
 
-/// Constants of the file: names to addresses, and the bytes.
+/// Constants of the file: names to addresses, and their bytes.
 fn constants(text: &str) -> (HashMap<String, u64>, Vec<Vec<u8>>) {
     let (mut symbols, mut all) = (HashMap::new(), Vec::new());
     for line in text.lines().filter(|line| line.starts_with(".global")) {
-        // Without values it is all zeros.
+        // A constant without values is all zeros.
         let (head, body) = line.split_once('=').unwrap_or((line.trim_end_matches(';'), ""));
         let name = head.split_whitespace().last().expect("constants have names");
         let (name, length) = name.trim_end_matches(']').split_once('[').expect("constants are arrays");
@@ -225,7 +226,8 @@ fn constants(text: &str) -> (HashMap<String, u64>, Vec<Vec<u8>>) {
     (symbols, all)
 }
 
-/// Writes `{ .reg .b32 tmp; mov.b64 {tmp, %r1}, %rd1; }`, which older PTX has, as `mov.b64 {_, %r1}, %rd1;`.
+/// Rewrites `{ .reg .b32 tmp; mov.b64 {tmp, %r1}, %rd1; }`, a form of older PTX, as
+/// `mov.b64 {_, %r1}, %rd1;`.
 fn upper_halves(body: &str) -> String {
     body.replace("{ .reg .b16 tmp; ", "")
         .replace("{ .reg .b32 tmp; ", "")

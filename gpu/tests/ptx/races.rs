@@ -1,5 +1,6 @@
-//! What the threads of a warp touch between two barriers: bytes that one writes and another reads or writes have no order on a GPU, whatever
-//! the lock step of this machine makes of them. Shuffles and votes order no memory.
+//! The accesses of a warp's threads between two barriers. On a GPU, a write is not ordered with another
+//! thread's access of the same byte. The lock step of this machine must not hide that. Shuffles and votes do
+//! not order memory.
 
 use std::collections::HashMap;
 
@@ -22,12 +23,12 @@ enum Reader {
 }
 
 impl Races {
-    /// All that was asked of memory before has been done.
+    /// All memory accesses before this are done.
     pub(crate) fn barrier(&mut self) {
         self.touched.clear();
     }
 
-    /// Notes that a thread reads some bytes of a buffer; stops where another has written one.
+    /// Records that a thread reads some bytes of a buffer. Stops the test if another thread has written one.
     pub(crate) fn read(&mut self, lane: usize, buffer: usize, bytes: std::ops::Range<usize>, text: &str) {
         for byte in bytes {
             let touched = self.touched.entry((buffer, byte)).or_default();
@@ -37,7 +38,8 @@ impl Races {
         }
     }
 
-    /// Notes that a thread writes some bytes of a buffer; stops where another has read or written one.
+    /// Records that a thread writes some bytes of a buffer. Stops the test if another thread has read or
+    /// written one.
     pub(crate) fn write(&mut self, lane: usize, buffer: usize, bytes: std::ops::Range<usize>, text: &str) {
         for byte in bytes {
             let touched = self.touched.entry((buffer, byte)).or_default();

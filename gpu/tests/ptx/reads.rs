@@ -1,4 +1,4 @@
-//! The kernels that read: scores, weights, the residual sketch, and attention over f16 rows.
+//! Tests the kernels that read: scores, weights, the residual sketch, and attention over f16 rows.
 
 use crate::parse::Kernel;
 use crate::{FILES, floats, of_each_codec, put_block, read_floats, signs, text, words};
@@ -13,7 +13,7 @@ use tqkv_gpu_kernels::page;
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::{oracle, scope};
 
-/// Tokens of the tests below: over a page boundary.
+/// Tokens of the tests below; they cross a page boundary.
 const TOKENS: usize = 70;
 
 fn each_file(test: impl Fn(&str)) {
@@ -83,7 +83,7 @@ fn scores_and_weights_are_the_portable_codecs(file: &str, id: CodecId) {
     }
 }
 
-/// Blocks in pages 0, 1, .. of one head.
+/// Puts blocks into pages 0, 1, .. of one head.
 fn pool(codec: &AnyCodec, blocks: &[u8]) -> Vec<u8> {
     let (dim, bits) = (codec.dim() as u32, codec.id().bits());
     let mut pool = vec![0xff; 2 * page::head_bytes(dim, bits) as usize];
@@ -93,7 +93,7 @@ fn pool(codec: &AnyCodec, blocks: &[u8]) -> Vec<u8> {
     pool
 }
 
-/// `decode_pages` of the blocks.
+/// Runs `decode_pages` on the blocks.
 fn decode(text: &str, codec: &AnyCodec, blocks: &[u8]) {
     let dim = codec.dim();
     let kernel = Kernel::new(text, &format!("decode_pages_{}_d{dim}", codec.id().name()));
@@ -207,7 +207,7 @@ fn f16_attention(text: &str, dim: usize, heads: usize) {
         let rows: Vec<Vec<f32>> = (0..TOKENS)
             .map(|_| gaussian.vector(dim).iter().map(|&v| f16::from_f32(v).to_f32()).collect())
             .collect();
-        // One page after the other; slots behind the end hold NaN.
+        // The pages follow one another, and slots behind the end hold NaN.
         let mut pool: Vec<u8> = rows.iter().flatten().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect();
         pool.resize(2 * page::head_bytes(dim as u32, page::HALF_BITS) as usize, 0xff);
         (rows, pool)

@@ -1,13 +1,13 @@
-//! Devices, contexts, streams, events and graphs, by the driver's names.
+//! Devices, contexts, streams, events and graphs, under the driver's names.
 
 use crate::Counts;
 use crate::call::*;
 use crate::state::*;
 use std::ffi::c_char;
 
-/// GPUs of this machine: the first of compute capability 9.0, the second of 8.0.
+/// GPUs of this fake machine: the first has compute capability 9.0, the second 8.0.
 const DEVICES: i32 = 2;
-/// Attributes that are asked for.
+/// Attributes that `cudarc` asks for.
 const MULTIPROCESSORS: i32 = 16;
 const MAJOR: i32 = 75;
 const MINOR: i32 = 76;
@@ -17,12 +17,12 @@ driver! {
     cuInit(_flags: u32) { 0 }
     cuDriverGetVersion(version: *mut i32) {
         let number = if REFUSES_PTX.get() { 11_060 } else { 12_040 };
-        // SAFETY: the caller's.
+        // SAFETY: the caller passes a pointer that can be written.
         unsafe { put(version, number) };
         0
     }
     cuDeviceGetCount(number: *mut i32) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller passes a pointer that can be written.
         unsafe { put(number, DEVICES) };
         0
     }
@@ -30,14 +30,14 @@ driver! {
         if !(0..DEVICES).contains(&ordinal) {
             return INVALID_DEVICE;
         }
-        // SAFETY: the caller's.
+        // SAFETY: the caller passes a pointer that can be written.
         unsafe { put(device, ordinal) };
         0
     }
     cuDeviceGetName(name: *mut c_char, len: i32, device: i32) {
         let text = format!("a GPU of paper, number {device}\0");
         let text = &text.as_bytes()[..text.len().min(len as usize)];
-        // SAFETY: the caller's: `name` has `len` bytes.
+        // SAFETY: the caller passes a `name` of `len` bytes.
         unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), name.cast(), text.len()) };
         0
     }
@@ -47,30 +47,31 @@ driver! {
             MAJOR => 9 - device,
             MINOR => 0,
             MEMORY_POOLS => 1,
-            // Registers, warps and threads of a multiprocessor are the same on all that the kernels run on.
+            // Registers, warps and threads of a multiprocessor are the same on every GPU that runs the
+            // kernels.
             82 => 65_536,
             39 => 2048,
             10 => 32,
             _ => return INVALID_VALUE,
         };
-        // SAFETY: the caller's.
+        // SAFETY: the caller passes a pointer that can be written.
         unsafe { put(value, number) };
         0
     }
     cuDevicePrimaryCtxRetain(context: *mut usize, device: i32) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller passes a pointer that can be written.
         unsafe { put(context, CONTEXT + device as usize) };
         0
     }
     cuDevicePrimaryCtxRelease_v2(_device: i32) { 0 }
     cuCtxSetCurrent(context: usize) { CONTEXT_HERE.set(context); 0 }
     cuCtxGetCurrent(context: *mut usize) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller passes a pointer that can be written.
         unsafe { put(context, CONTEXT_HERE.get()) };
         0
     }
     cuCtxGetDevice(device: *mut i32) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller passes a pointer that can be written.
         unsafe { put(device, (CONTEXT_HERE.get() - CONTEXT) as i32) };
         0
     }
@@ -84,9 +85,9 @@ driver! {
     }
     cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
         let used = with(|machine| machine.memory.values().map(|a| a.bytes.len()).sum::<usize>());
-        // SAFETY: the caller's.
+        // SAFETY: the caller passes a pointer that can be written.
         unsafe { put(free, MEMORY - used) };
-        // SAFETY: the caller's.
+        // SAFETY: the caller passes a pointer that can be written.
         unsafe { put(total, MEMORY) };
         0
     }
@@ -96,19 +97,19 @@ driver! {
             machine.streams.insert(handle, Stream::new(CONTEXT_HERE.get()));
             handle
         });
-        // SAFETY: the caller's.
+        // SAFETY: the caller passes a pointer that can be written.
         unsafe { put(stream, handle) };
         0
     }
     cuStreamGetCtx(stream: usize, context: *mut usize) {
         answer(|machine| {
             let of = machine.stream(stream)?.context;
-            // SAFETY: the caller's.
+            // SAFETY: the caller passes a pointer that can be written.
             unsafe { put(context, of) };
             Ok(())
         })
     }
-    // What was asked of it is done all the same, as on a GPU.
+    // The stream still finishes its work, as on a GPU.
     cuStreamDestroy_v2(stream: usize) {
         answer(|machine| {
             let _ = machine.finish(stream);
@@ -134,7 +135,7 @@ driver! {
     cuStreamIsCapturing(stream: usize, status: *mut u32) {
         answer(|machine| {
             let is = machine.stream(stream)?.capture.is_some();
-            // SAFETY: the caller's.
+            // SAFETY: the caller passes a pointer that can be written.
             unsafe { put(status, u32::from(is)) };
             Ok(())
         })
@@ -144,7 +145,7 @@ driver! {
             let works = machine.stream(stream)?.capture.take().ok_or(INVALID_VALUE)?;
             let handle = machine.handle();
             machine.graphs.insert(handle, works);
-            // SAFETY: the caller's.
+            // SAFETY: the caller passes a pointer that can be written.
             unsafe { put(graph, handle) };
             Ok(())
         })
@@ -154,7 +155,7 @@ driver! {
             let works = machine.graphs.get(&graph).cloned().ok_or(INVALID_HANDLE)?;
             let handle = machine.handle();
             machine.graphs.insert(handle, works);
-            // SAFETY: the caller's.
+            // SAFETY: the caller passes a pointer that can be written.
             unsafe { put(exec, handle) };
             Ok(())
         })
@@ -170,7 +171,7 @@ driver! {
     cuGraphDestroy(graph: usize) { answer(|machine| machine.graphs.remove(&graph).map(|_| ()).ok_or(INVALID_HANDLE)) }
     cuEventCreate(event: *mut usize, _flags: u32) {
         let handle = with(Machine::handle);
-        // SAFETY: the caller's.
+        // SAFETY: the caller passes a pointer that can be written.
         unsafe { put(event, handle) };
         0
     }
@@ -185,7 +186,7 @@ driver! {
     cuEventSynchronize(event: usize) {
         answer(|machine| {
             let Some(&(stream, until)) = machine.events.get(&event) else { return Ok(()) };
-            // An event that has been is not waited for.
+            // An event that has already happened needs no wait.
             if machine.stream(stream)?.is_before(until) {
                 count(|counts| counts.waits += 1);
             }
@@ -197,17 +198,17 @@ driver! {
         answer(|machine| {
             let &(stream, until) = machine.events.get(&end).ok_or(INVALID_HANDLE)?;
             machine.run(stream, until)?;
-            // SAFETY: the caller's.
+            // SAFETY: the caller passes a pointer that can be written.
             unsafe { put(milliseconds, 1.0) };
             Ok(())
         })
     }
-    // What follows is not `libcuda`'s: for tests.
+    // The functions below are not part of `libcuda`; tests call them.
     tqkv_fake_counts(counts: *mut Counts) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller passes a pointer that can be written.
         unsafe { put(counts, COUNTS.with_borrow(|counts| *counts)) };
         0
     }
-    // Whether the calling thread's driver is too old for the kernels.
+    // Sets if the calling thread's driver is too old for the kernels.
     tqkv_fake_refuses_ptx(refuses: i32) { REFUSES_PTX.set(refuses != 0); 0 }
 }

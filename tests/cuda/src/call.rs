@@ -1,10 +1,10 @@
-//! What the driver's functions share.
+//! Shared by the driver's functions.
 
 use crate::Counts;
 use crate::state::{Failure, Machine, Work, with};
 use std::cell::{Cell, RefCell};
 
-/// A context's handle is its device's number and this.
+/// A context's handle is this plus its device's number.
 pub(crate) const CONTEXT: usize = 0x100;
 
 thread_local! {
@@ -19,7 +19,7 @@ pub(crate) fn count(f: impl FnOnce(&mut Counts)) {
     COUNTS.with_borrow_mut(f);
 }
 
-/// Counts a launch, if the work is one.
+/// Counts the work if it is a launch.
 pub(crate) fn count_launch(work: &Work) {
     if let Work::Launch(launch) = work {
         count(|counts| {
@@ -34,21 +34,21 @@ pub(crate) fn answer(f: impl FnOnce(&mut Machine) -> Result<(), Failure>) -> Fai
     with(f).err().unwrap_or(0)
 }
 
-/// Writes a result where the caller wants it.
+/// Writes a result to the caller's memory.
 ///
 /// # Safety
-/// `to` can be written, as the driver's documentation asks of callers.
+/// `to` can be written, as the driver's documentation requires.
 pub(crate) unsafe fn put<T>(to: *mut T, value: T) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller upholds the same contract.
     unsafe { to.write(value) };
 }
 
 macro_rules! driver {
     ($($name:ident($($argument:ident: $type:ty),*) $body:block)*) => { $(
-        /// As `libcuda` has it.
+        /// Does the work of `libcuda`'s function of this name.
         ///
         /// # Safety
-        /// Pointers are as the driver's documentation asks.
+        /// Pointers are valid as the driver's documentation requires.
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, reason = "the driver's names")]
         pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> Failure $body

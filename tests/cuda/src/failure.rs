@@ -1,6 +1,6 @@
 //! What the driver answers where it cannot do what is asked.
 
-/// What a function of the driver returns where it fails: a `CUresult`.
+/// The `CUresult` of a failed driver function.
 pub(crate) type Failure = i32;
 pub(crate) const INVALID_VALUE: Failure = 1;
 pub(crate) const OUT_OF_MEMORY: Failure = 2;

@@ -3,7 +3,7 @@
 use crate::parse::Kernel;
 use std::sync::Arc;
 
-/// A kernel, and whether each of its parameters is a pointer.
+/// A kernel, with a flag per parameter that is true for pointers.
 #[derive(Clone)]
 pub(crate) struct Function {
     pub(crate) context: usize,
@@ -15,13 +15,14 @@ pub(crate) struct Function {
 #[derive(Clone)]
 pub(crate) struct Launch {
     pub(crate) function: Function,
-    /// Along x, all of its blocks together, which is how kernels count them; and blocks along y and z.
+    /// Warps along x over all blocks together, because kernels count them like that; then blocks along y and
+    /// z.
     pub(crate) warps: [u32; 3],
     pub(crate) values: Vec<u64>,
 }
 
 impl Function {
-    /// Kernel `name` of a text, if it is there.
+    /// Reads kernel `name` of a text, if the text has it.
     pub(crate) fn new(context: usize, text: &str, name: &str) -> Option<Self> {
         let start = text.find(&format!(".entry {name}("))?;
         let head = text[start..].split(")\n").next()?;

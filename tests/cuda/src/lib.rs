@@ -1,16 +1,16 @@
-//! A CUDA driver on the CPU: as much of `libcuda` as `tqkv-gpu` calls, for tests of what the host does.
+//! A CUDA driver on the CPU: the part of `libcuda` that `tqkv-gpu` calls. It tests the host code.
 //!
-//! It is late and strict where a GPU may be either. Nothing that is asked of a stream happens before someone waits for it,
-//! so memory that is written or freed while a copy is under way shows. Kernels run in the interpreter of PTX that the tests
-//! of the committed files use, which stops at an access outside a buffer; the stream then fails for ever, as on a GPU.
-//! While a stream is captured, what would break the capture is refused.
+//! It is late and strict in every case in which a GPU may be. Work on a stream only happens when something
+//! waits for it. So memory that is written or freed during a copy shows. Kernels run in the same interpreter
+//! of PTX as the tests of the committed files. It stops at an access outside a buffer, and then the stream
+//! fails for ever, as on a GPU. While a stream is captured, calls that would break the capture are refused.
 //!
-//! When not to use it: for anything but tests. It runs one instruction at a time. Not here: managed memory, peers, textures,
-//! anything of the runtime API.
+//! Use it only for tests: it runs one instruction at a time. It has no managed memory, peers, textures or
+//! runtime API.
 //!
 //! | what | file |
 //! | --- | --- |
-//! | the driver's functions, and what they share | `api`, `memory`, `call` |
+//! | the driver's functions, and their shared parts | `api`, `memory`, `call` |
 //! | memory, streams, events, graphs | `state` |
 //! | a launch in the interpreter | `launch` |
 
@@ -30,19 +30,19 @@ mod parse;
 #[path = "../../../gpu/tests/ptx/races.rs"]
 mod races;
 
-/// What the calling thread has asked for since it began; `tqkv_fake_counts` writes it.
+/// Counts of the calling thread's calls since it began; `tqkv_fake_counts` writes them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Kernels launched, by graphs too.
+    /// Kernels launched, including launches by graphs.
     pub launches: u64,
     /// Warps of these launches.
     pub warps: u64,
     /// Copies to the device.
     pub copies_in: u64,
-    /// Of these, such from memory that is not page-locked.
+    /// Copies to the device from memory that is not page-locked.
     pub pageable: u64,
-    /// Waits for a stream, or for an event that had not been.
+    /// Waits for a stream, or for an event that had not happened.
     pub waits: u64,
     /// Allocations of device memory.
     pub allocations: u64,

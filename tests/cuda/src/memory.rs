@@ -1,4 +1,4 @@
-//! Memory, copies, modules and launches, by the driver's names.
+//! Memory, copies, modules and launches, under the driver's names.
 
 use crate::call::*;
 use crate::launch::{Function, Launch};
@@ -15,7 +15,7 @@ driver! {
             }
             let context = stream.context;
             let place = machine.allocate(context, len)?;
-            // SAFETY: the caller's.
+            // SAFETY: the caller passes a pointer that can be written.
             unsafe { put(at, place) };
             Ok(())
         })
@@ -36,7 +36,7 @@ driver! {
                 return Err(CAPTURE_UNSUPPORTED);
             }
             machine.finish(stream)?;
-            // SAFETY: the caller's: `from` has `len` bytes.
+            // SAFETY: the caller passes `len` bytes at `from`.
             machine.write(to, unsafe { std::slice::from_raw_parts(from.cast(), len) })
         })
     }
@@ -48,7 +48,7 @@ driver! {
             // Memory that is not page-locked is written before the call returns.
             machine.finish(stream)?;
             let bytes = machine.read(from, len)?;
-            // SAFETY: the caller's: `to` has room for `len` bytes.
+            // SAFETY: the caller has room for `len` bytes at `to`.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), len) };
             Ok(())
         })
@@ -61,7 +61,7 @@ driver! {
             let mut words = vec![u64::MAX; len.div_ceil(8).max(1)];
             let place = words.as_mut_ptr();
             machine.pinned.insert(place as usize, words);
-            // SAFETY: the caller's.
+            // SAFETY: the caller passes a pointer that can be written.
             unsafe { put(at, place.cast()) };
         });
         0
@@ -74,54 +74,55 @@ driver! {
             return UNSUPPORTED_PTX;
         }
         count(|counts| counts.modules += 1);
-        // SAFETY: the caller's: a PTX text ends in a zero byte.
+        // SAFETY: the caller passes a PTX text that ends in a zero byte.
         let text = unsafe { CStr::from_ptr(image) }.to_string_lossy().into_owned();
         let handle = with(|machine| {
             let handle = machine.handle();
             machine.modules.insert(handle, text);
             handle
         });
-        // SAFETY: the caller's.
+        // SAFETY: the caller passes a pointer that can be written.
         unsafe { put(module, handle) };
         0
     }
-    // Of the options, those that say where the log of errors goes and how long it may be.
+    // It only reads the options for the address and the length of the error log.
     cuModuleLoadDataEx(module: *mut usize, image: *const c_char, options: u32, names: *const u32, values: *const usize) {
         if !REFUSES_PTX.get() {
-            // SAFETY: the caller's.
+            // SAFETY: the caller upholds the contract of `cuModuleLoadData`, which asks for less.
             return unsafe { cuModuleLoadData(module, image) };
         }
         let option = |wanted: u32| (0..options as usize).find_map(|i| {
-            // SAFETY: the caller's: both have `options` entries.
+            // SAFETY: the caller passes lists of `options` entries.
             let (name, value) = unsafe { (*names.add(i), *values.add(i)) };
             (name == wanted).then_some(value)
         });
         if let (Some(log), Some(len)) = (option(5), option(6)) {
-            let text = b"ptxas fatal: PTX .version is newer than this paper reads\0";
-            // SAFETY: the caller's: the log has `len` bytes.
+            let text = b"ptxas fatal: PTX .version is newer than this driver reads\0";
+            // SAFETY: the caller passes a log of `len` bytes.
             unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), log as *mut u8, text.len().min(len)) };
         }
         UNSUPPORTED_PTX
     }
     cuModuleUnload(module: usize) { answer(|machine| machine.modules.remove(&module).map(|_| ()).ok_or(INVALID_HANDLE)) }
     cuModuleGetFunction(function: *mut usize, module: usize, name: *const c_char) {
-        // SAFETY: the caller's: a name ends in a zero byte.
+        // SAFETY: the caller passes a name that ends in a zero byte.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
         answer(|machine| {
             let text = machine.modules.get(&module).ok_or(INVALID_HANDLE)?;
             let loaded = Function::new(CONTEXT_HERE.get(), text, &name).ok_or(NOT_FOUND)?;
             let handle = machine.handle();
             machine.functions.insert(handle, loaded);
-            // SAFETY: the caller's.
+            // SAFETY: the caller passes a pointer that can be written.
             unsafe { put(function, handle) };
             Ok(())
         })
     }
-    // Blocks that a multiprocessor holds: of registers and shared memory nothing is known here.
+    // Blocks that fit a multiprocessor. Only threads limit them, because registers and shared memory are not
+    // known here.
     cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
         blocks: *mut i32, _function: usize, threads: i32, _shared: usize, _flags: u32
     ) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller passes a pointer that can be written.
         unsafe { put(blocks, 2048 / threads.max(32)) };
         0
     }
@@ -142,7 +143,7 @@ driver! {
                 return Err(INVALID_HANDLE);
             }
             let value = |(i, &is_pointer): (usize, &bool)| {
-                // SAFETY: the caller's: there is a parameter of its width for each of the kernel's.
+                // SAFETY: the caller passes a value of the right width for each parameter of the kernel.
                 unsafe {
                     let parameter = *parameters.add(i);
                     if is_pointer { *parameter.cast::<u64>() } else { u64::from(*parameter.cast::<u32>()) }

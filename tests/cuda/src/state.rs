@@ -13,22 +13,22 @@ use std::sync::{Mutex, MutexGuard};
 /// Bytes of each device's memory.
 pub(crate) const MEMORY: usize = 12 << 20;
 
-/// A run of device memory, to its end.
+/// A run of device memory that an allocation returned.
 pub(crate) struct Allocation {
     pub(crate) context: usize,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// What a stream does in its order.
+/// One work item of a stream; items run in order.
 #[derive(Clone)]
 pub(crate) enum Work {
-    /// From host memory, which is read when the stream gets there.
+    /// A copy from host memory, which is read when the item runs.
     In {
         to: u64,
         from: usize,
         len: usize,
     },
-    /// To page-locked host memory.
+    /// A copy to page-locked host memory.
     Out {
         to: usize,
         from: u64,
@@ -53,10 +53,10 @@ pub(crate) enum Work {
 pub(crate) struct Stream {
     pub(crate) context: usize,
     queue: VecDeque<Work>,
-    /// Works asked for and done.
+    /// Number of items queued so far; the next field is the number done.
     asked: u64,
     done: u64,
-    /// What is captured, while it is.
+    /// The captured items; `None` outside of a capture.
     pub(crate) capture: Option<Vec<Work>>,
     fault: Option<Failure>,
 }
@@ -66,7 +66,7 @@ impl Stream {
         Self { context, queue: VecDeque::new(), asked: 0, done: 0, capture: None, fault: None }
     }
 
-    /// Whether work number `until` is still to be done.
+    /// Returns true if item number `until` is not done yet.
     pub(crate) fn is_before(&self, until: u64) -> bool {
         self.done < until
     }
@@ -77,7 +77,7 @@ pub(crate) struct Machine {
     pub(crate) memory: BTreeMap<u64, Allocation>,
     pub(crate) pinned: BTreeMap<usize, Vec<u64>>,
     pub(crate) streams: HashMap<usize, Stream>,
-    /// The stream and the work behind which each event stands.
+    /// The stream and the item number behind which each event was recorded.
     pub(crate) events: HashMap<usize, (usize, u64)>,
     pub(crate) modules: HashMap<usize, String>,
     pub(crate) functions: HashMap<usize, Function>,
@@ -88,7 +88,7 @@ pub(crate) struct Machine {
 
 static MACHINE: Mutex<Option<Machine>> = Mutex::new(None);
 
-/// The machine, for the calling thread alone.
+/// Locks the machine and runs `f` on it.
 pub(crate) fn with<R>(f: impl FnOnce(&mut Machine) -> R) -> R {
     let mut guard: MutexGuard<'_, Option<Machine>> =
         MACHINE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -112,7 +112,7 @@ impl Machine {
             arguments.push(Argument::Memory(places.len()));
             places.push((start, offset));
         }
-        // Each pointer is a buffer of its own to the interpreter, up to the end of its allocation.
+        // For the interpreter each pointer is a separate buffer, up to the end of its allocation.
         let before: Vec<Vec<u8>> =
             places.iter().map(|(start, offset)| self.memory[start].bytes[*offset..].to_vec()).collect();
         let mut buffers = before.clone();
@@ -140,7 +140,7 @@ impl Machine {
         Ok(())
     }
 
-    /// A number that nothing has yet.
+    /// A new number that no other object has.
     pub(crate) fn handle(&mut self) -> usize {
         self.handles += 1;
         0x1000 + self.handles
@@ -151,14 +151,15 @@ impl Machine {
         if used + len > MEMORY {
             return Err(OUT_OF_MEMORY);
         }
-        // A gap behind each, so that what runs over an end meets nothing. Garbage, as on a GPU.
+        // There is a gap behind each allocation, so that a run over its end finds no other allocation.
+        // Contents are garbage, as on a GPU.
         let at = 0x7000_0000_0000 + self.next;
         self.next += (len as u64).next_multiple_of(256) + 4096;
         self.memory.insert(at, Allocation { context, bytes: vec![0xff; len] });
         Ok(at)
     }
 
-    /// The allocation that holds `at`, and the place in it.
+    /// The allocation that holds `at`, and the offset in it.
     pub(crate) fn locate(&self, at: u64) -> Option<(u64, usize)> {
         let (&start, allocation) = self.memory.range(..=at).next_back()?;
         let offset = (at - start) as usize;
@@ -171,13 +172,13 @@ impl Machine {
         allocation.bytes.get_mut(offset..offset + len).ok_or(ILLEGAL_ADDRESS)
     }
 
-    /// Whether all of a run of host memory is page-locked.
+    /// Returns true if a run of host memory is completely page-locked.
     pub(crate) fn is_pinned(&self, at: usize, len: usize) -> bool {
         let Some((&start, words)) = self.pinned.range(..=at).next_back() else { return false };
         at + len <= start + 8 * words.len()
     }
 
-    /// Adds work to a stream, or to what is captured of it.
+    /// Adds an item to a stream, or to its capture.
     pub(crate) fn ask(&mut self, stream: usize, work: Work) -> Result<(), Failure> {
         let stream = self.stream(stream)?;
         match &mut stream.capture {
@@ -198,14 +199,14 @@ impl Machine {
         self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)
     }
 
-    /// An event behind everything that a stream was asked.
+    /// Records an event behind all work of a stream.
     pub(crate) fn record(&mut self, event: usize, stream: usize) -> Result<(), Failure> {
         let asked = self.stream(stream)?.asked;
         self.events.insert(event, (stream, asked));
         Ok(())
     }
 
-    /// Does what a stream was asked up to its work number `until`.
+    /// Runs the work of a stream up to item number `until`.
     pub(crate) fn run(&mut self, stream: usize, until: u64) -> Result<(), Failure> {
         loop {
             let here = self.stream(stream)?;
@@ -227,7 +228,7 @@ impl Machine {
         }
     }
 
-    /// Does all that a stream was asked.
+    /// Runs all work of a stream.
     pub(crate) fn finish(&mut self, stream: usize) -> Result<(), Failure> {
         let asked = self.stream(stream)?.asked;
         self.run(stream, asked)
@@ -240,7 +241,8 @@ impl Machine {
                     eprintln!("the fake driver: host memory was freed while a copy from it was under way");
                     return Err(ILLEGAL_ADDRESS);
                 }
-                // SAFETY: page-locked memory of this machine, of at least this length: asked just above.
+                // SAFETY: the check above shows that this is page-locked memory of this machine with at least
+                // this length.
                 let source = unsafe { std::slice::from_raw_parts(from as *const u8, len) };
                 self.bytes(to, len)?.copy_from_slice(source);
             }
@@ -250,7 +252,8 @@ impl Machine {
                     return Err(ILLEGAL_ADDRESS);
                 }
                 let source = self.bytes(from, len)?.to_vec();
-                // SAFETY: page-locked memory of this machine, of at least this length: asked just above.
+                // SAFETY: the check above shows that this is page-locked memory of this machine with at least
+                // this length.
                 unsafe { std::slice::from_raw_parts_mut(to as *mut u8, len) }.copy_from_slice(&source);
             }
             Work::Copy { to, from, len } => {
@@ -266,7 +269,7 @@ impl Machine {
         Ok(())
     }
 
-    /// What lies at `at` on the device, now.
+    /// A copy of the device memory at `at`, as it is now.
     pub(crate) fn read(&mut self, at: u64, len: usize) -> Result<Vec<u8>, Failure> {
         Ok(self.bytes(at, len)?.to_vec())
     }

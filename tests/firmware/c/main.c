@@ -1,4 +1,4 @@
-/* The integer codec from C: the same vectors as the Rust workload, the same CRC. */
+/* The integer codec from C: the same vectors and the same CRC as the Rust workload. */
 #include "tqkv_fixed.h"
 #include <stdio.h>
 

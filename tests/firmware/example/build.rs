@@ -1,4 +1,4 @@
-//! Linker scripts: `memory.x` of this folder, and that of the runtime.
+//! Passes the linker scripts: `memory.x` of this folder, and the script of the runtime.
 
 fn main() {
     println!("cargo:rerun-if-changed=memory.x");

@@ -16,7 +16,7 @@ use tqkv_simd::Dsp;
 struct Aligned<T: ?Sized>(T);
 static FILE: &Aligned<[u8]> = &Aligned(*include_bytes!("model.tqlm"));
 
-/// All sizes follow from the file, at compile time.
+/// The file gives all sizes at compile time.
 const SHAPE: Shape = match Shape::read(include_bytes!("model.tqlm")) {
     Ok(shape) => shape,
     Err(_) => panic!("model.tqlm is not a flat model file"),
@@ -24,24 +24,25 @@ const SHAPE: Shape = match Shape::read(include_bytes!("model.tqlm")) {
 const DIM: usize = SHAPE.head_dim as usize;
 const RINGS: usize = SHAPE.rings();
 
-/// Tokens of context, and how they are kept: keys in 4 bits, values in 3.
+/// Tokens of context. Keys are kept in 4 bits, and values in 3.
 const TOKENS: usize = 1024;
 type Keys = S4;
 type Values = S3;
-/// First tokens that are never forgotten when the context is full.
+/// The first tokens, which stay when the context is full.
 const SINKS: usize = 4;
 const RING_BYTES: usize = RingCache::<DIM, Keys, Values>::bytes_for(TOKENS);
 
-// SAFETY: a Cortex-M33 with the DSP extension; for another core take `tqkv_core::Portable` in its place.
+// SAFETY: this runs on a Cortex-M33 with the DSP extension. For another core use `tqkv_core::Portable`
+// instead.
 const DSP: Dsp = unsafe { Dsp::assume_supported() };
 static KEYS: FixedCodec<DIM, Keys, Dsp> = FixedCodec::DEFAULT.with_kernels(DSP);
 static VALUES: FixedCodec<DIM, Values, Dsp> = FixedCodec::DEFAULT.with_kernels(DSP);
 
-/// Zeros, so they take no flash.
+/// These are zeros, so they take no flash.
 static MEMORY: ConstStaticCell<[u8; RINGS * RING_BYTES]> = ConstStaticCell::new([0; RINGS * RING_BYTES]);
 static WORK: ConstStaticCell<[i32; SHAPE.work_words()]> = ConstStaticCell::new([0; SHAPE.work_words()]);
 
-/// What the text begins with: the shipped model's tokens are bytes.
+/// The start of the text. The tokens of the shipped model are bytes.
 const PROMPT: &[u8] = b"The borrow checker ";
 const NEW_TOKENS: usize = 200;
 

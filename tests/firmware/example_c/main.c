@@ -2,7 +2,7 @@
 #include "tqkv_lm.h"
 #include <stdio.h>
 
-/* Change these; TQKV_LM_128 is the model's head dim, S4_S3 how keys and values are kept. */
+/* Change these. TQKV_LM_128 has the model's head dim; S4_S3 are the codecs of keys and values. */
 #define CACHE TQKV_LM_128_S4_S3
 #define CONTEXT 1024
 #define SINKS 4
@@ -16,10 +16,10 @@
 
 /* The flat file in flash (model.S). */
 extern const uint8_t model[], model_end[];
-/* What tqkv_lm_memory says for the above, or more. */
+/* At least the result of tqkv_lm_memory for the constants above. */
 static uint64_t memory[472 * 1024 / 8];
 
-/* What the text begins with: the shipped model's tokens are bytes. */
+/* The start of the text. The tokens of the shipped model are bytes. */
 static const char prompt[] = "The borrow checker ";
 
 /* CRC-32 of all logits, to compare with another machine. */

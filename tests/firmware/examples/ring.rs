@@ -1,7 +1,7 @@
 //! A firmware with a KV cache in static memory: tokens in .bss, signs and tables in flash.
 //!
-//! `cargo xtask firmware` runs it and looks where the memory lies; with the feature `control-data` the ring starts as something
-//! else than zeros, to show that the look can fail.
+//! `cargo xtask firmware` runs it and checks the place of its memory. With the feature `control-data` the
+//! ring does not start as zeros, which shows that the check can fail.
 #![no_std]
 #![no_main]
 
@@ -28,7 +28,7 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
 
 #[firmware::entry]
 fn main() -> ! {
-    // SAFETY: `main` runs once and no interrupt uses the memory: this is the only reference.
+    // SAFETY: `main` runs once and no interrupt uses the memory, so this is the only reference.
     let memory = unsafe { &mut *(&raw mut MEMORY) };
     let mut ring = RingCache::new(&KEYS, &VALUES, memory, 4);
     for token in 0..200 {

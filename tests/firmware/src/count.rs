@@ -1,5 +1,5 @@
-//! Instructions executed by a closure. Under `-icount` QEMU's time is the instruction count; the
-//! loop of known length that [`Counter::new`] runs gives the unit. These are no cycles.
+//! Counts the instructions that a closure executes. Under `-icount`, QEMU's time is the instruction count.
+//! [`Counter::new`] runs a loop of known length to find the unit. The results are not cycles.
 
 use core::arch::asm;
 
@@ -9,7 +9,7 @@ pub struct Counter {
     systick: cortex_m::peripheral::SYST,
     /// Ticks of a loop of [`LOOP`] instructions.
     unit: u32,
-    /// Ticks of counting nothing.
+    /// Ticks of an empty measurement.
     empty: u32,
 }
 
@@ -18,7 +18,7 @@ const LOOP: u32 = 20_000;
 /// Executes [`LOOP`] instructions.
 #[inline(always)]
 fn known() {
-    // SAFETY: only touches the register it declares.
+    // SAFETY: the assembly only changes the register that it declares.
     unsafe {
         #[cfg(target_arch = "arm")]
         asm!("2: subs {n}, #1", "bne 2b", n = inout(reg) LOOP / 2 => _, options(nomem, nostack));
@@ -28,7 +28,7 @@ fn known() {
 }
 
 impl Counter {
-    /// Starts and calibrates.
+    /// Starts and calibrates the counter.
     #[cfg(target_arch = "arm")]
     pub fn new() -> Option<Self> {
         let mut systick = cortex_m::Peripherals::take()?.SYST;
@@ -39,7 +39,7 @@ impl Counter {
         Some(Self { systick, unit: 0, empty: 0 }.calibrated())
     }
 
-    /// Starts and calibrates.
+    /// Starts and calibrates the counter.
     #[cfg(target_arch = "riscv32")]
     pub fn new() -> Option<Self> {
         Some(Self { unit: 0, empty: 0 }.calibrated())
@@ -71,7 +71,7 @@ impl Counter {
         start.wrapping_sub(end) & mask
     }
 
-    /// Instructions of `f`, call and return included, rounded.
+    /// Instructions of `f`, rounded; they include call and return.
     pub fn instructions(&self, f: impl FnOnce()) -> u32 {
         let ticks = self.ticks(f) - self.empty;
         ((u64::from(ticks) * u64::from(LOOP) + u64::from(self.unit / 2)) / u64::from(self.unit)) as u32

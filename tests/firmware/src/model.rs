@@ -1,4 +1,4 @@
-//! The flat file in flash, and memory for a model of its shape; `cargo xtask firmware --lm` writes the file.
+//! The flat file in flash, and memory for a model of its shape. `cargo xtask firmware --lm` writes the file.
 
 use tqkv_lm::Shape;
 use workload::lm::shape;
@@ -21,17 +21,17 @@ macro_rules! file {
 #[repr(C, align(4))]
 struct Aligned<T: ?Sized>(T);
 
-// A section of its own: a memory map may have a place for it.
+// It has a separate section, because a memory map may have a place for it.
 #[unsafe(link_section = ".rodata.model")]
 static BYTES: Aligned<[u8; FILE_CONST.len()]> = Aligned(*file!());
 
 /// The shipped model.
 pub static FILE: &[u8] = &BYTES.0;
 
-/// Its shape.
+/// The shape of the shipped model.
 pub const SHAPE: Shape = shape(FILE_CONST);
 
 const FILE_CONST: &[u8] = file!();
 
-/// Words that it works in.
+/// Words of working memory for the shipped model.
 pub const WORK_WORDS: usize = SHAPE.work_words();

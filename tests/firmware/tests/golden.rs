@@ -21,7 +21,7 @@ mod tests {
     use tqkv_core::{DecodeError, EncodeError};
     use workload::{BLOCK, CODEC, EXPONENT, TRELLIS, TRELLIS_BLOCK, vector};
 
-    /// The block of `workload::vector(1)`, as the host encodes it.
+    /// The block of `workload::vector(1)` that the host encodes.
     const GOLDEN: [u8; BLOCK] = workload::GOLDEN;
 
     #[test]
@@ -92,7 +92,7 @@ mod tests {
     fn saturated_vectors_and_samples() {
         let (mut block, mut back) = ([0; BLOCK], [0; 128]);
         assert_eq!(CODEC.encode(&[i16::MAX; 128], EXPONENT, &mut block), Ok(()));
-        // A finer unit than the vector's: every sample is out of range.
+        // The unit is finer than the vector's, so every sample is out of range.
         assert_eq!(CODEC.decode(&block, EXPONENT - 4, &mut back), Ok(()));
         assert!(back == [i16::MAX; 128]);
         let (narrow, mut other) = ([i8::MIN; 128], [0; BLOCK]);

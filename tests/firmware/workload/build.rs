@@ -1,4 +1,4 @@
-//! Which targets have the DSP extension: the compiler does not say.
+//! Says which targets have the DSP extension, because the compiler does not.
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(dsp)");

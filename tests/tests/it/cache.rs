@@ -1,7 +1,7 @@
-//! The cache against a plain `Vec` of tokens and an f64 attention.
+//! Compares the cache with a plain `Vec` of tokens and attention in f64.
 //!
-//! The oracle knows the rules (which token is encoded when, and with which mean) and nothing of
-//! pages, rings or online softmax.
+//! The oracle knows the rules: when each token is encoded, and with which mean. It knows nothing of pages,
+//! rings or online softmax.
 
 use proptest::prelude::*;
 use tqkv::Level;
@@ -20,12 +20,12 @@ struct Model {
     spec: CacheSpec,
     keys: Vec<Vec<f32>>,
     values: Vec<Vec<f32>>,
-    /// Tokens that are encoded: (key, value), set when they leave the hot window.
+    /// Encoded keys of tokens; `None` until the token leaves the hot window.
     coded_keys: Vec<Option<Vec<f32>>>,
     coded_values: Vec<Option<Vec<f32>>>,
-    /// The encoded keys in the domain of their blocks, of which means are made.
+    /// The encoded keys in the domain of their blocks, from which means are made.
     rotated_keys: Vec<Vec<f32>>,
-    /// Means of the keys, and the page from which on each is used.
+    /// Means of the keys, each with the first page that uses it.
     means: Vec<(usize, Vec<f32>)>,
     learning: bool,
 }
@@ -63,8 +63,8 @@ impl Model {
         [out, rotated]
     }
 
-    /// Mean of the keys in the pages before `page`: of their blocks in steps of 2^-16, and of the means they had. Its
-    /// last bit decides codes, so it is made in the order of the cache.
+    /// The mean of the keys in the pages before `page`: of their blocks in steps of 2^-16, plus their own
+    /// means. The order of operations is the cache's, because the last bit of the mean decides codes.
     fn mean_before(&self, page: usize) -> Vec<f32> {
         let mut sums = vec![0i64; DIM];
         for key in &self.rotated_keys[..page * PAGE_TOKENS] {
@@ -87,7 +87,7 @@ impl Model {
         self.coded_keys.push(None);
         self.coded_values.push(None);
         let (sinks, len) = (self.spec.sinks, self.keys.len());
-        // Tokens leave the hot window in fours, counted from the first that is not encoded.
+        // Tokens leave the hot window in fours, counted from the first token that is not encoded.
         let leaving = |coded: &[Option<Vec<f32>>]| {
             let first = (sinks..len).find(|&i| coded[i].is_none()).unwrap_or(len);
             let extra = len.saturating_sub(first + self.spec.hot);
@@ -144,14 +144,14 @@ impl Model {
     }
 }
 
-/// Mean of rows, summed as they come.
+/// The mean of rows, summed in order.
 fn mean_of(keys: &[Vec<f32>]) -> Vec<f32> {
     let mut mean = [0.0; DIM];
     keys.iter().for_each(|key| mean.iter_mut().zip(key).for_each(|(m, x)| *m += x));
     mean.iter().map(|m| m / keys.len() as f32).collect()
 }
 
-/// A token with a common offset in the keys, so that centring has something to do.
+/// A token whose keys have a common offset, so that centring has an effect.
 fn token(gaussian: &mut Gaussian) -> (Vec<f32>, Vec<f32>) {
     let key = gaussian.vector(DIM).iter().enumerate().map(|(i, x)| x + (i % 3) as f32).collect();
     (key, gaussian.vector(DIM))
@@ -258,8 +258,8 @@ proptest! {
     }
 }
 
-/// Attention reads tokens in tiles from the window's start on; here the last tile begins behind the
-/// encoded tokens, in the middle of a page.
+/// Attention reads tokens in tiles from the start of the window. Here the last tile begins behind the encoded
+/// tokens, in the middle of a page.
 #[test]
 fn a_tile_may_begin_behind_the_encoded_tokens() {
     let spec = CacheSpec::new(1, 2, 1, DIM).sinks(0).hot(14).centring(Centring::Off).sliding_window(257);
@@ -277,7 +277,7 @@ fn a_tile_may_begin_behind_the_encoded_tokens() {
     assert_close(&out[DIM..], &model.attend(&q[DIM..]), "second head");
 }
 
-/// Every KV head and layer keeps to itself.
+/// KV heads and layers do not affect each other.
 #[test]
 fn heads_and_layers_are_apart() {
     let spec =
@@ -384,7 +384,7 @@ fn truncating_into_a_cold_page_keeps_what_is_left_usable() {
     before.truncate(200);
     let after = cache.scores(0, 0, &q).unwrap();
     let drift = before.iter().zip(&after).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-    // Encoding again at 4 bits moves a logit by 0.15 (rms) at these norms.
+    // Encoding again at 4 bits changes a logit by 0.15 (rms) at these norms.
     assert!(drift < 0.8, "largest change of a logit {drift}");
     let mut gaussian = Gaussian::new(4);
     for _ in 0..300 {
@@ -460,7 +460,7 @@ fn bad_input_is_named_and_leaves_nothing_behind() {
     );
 }
 
-/// Softmax would make numbers of it that look like an answer.
+/// Softmax would turn it into numbers that look like an answer.
 #[test]
 fn a_query_that_is_not_finite_is_refused_everywhere() {
     let spec = CacheSpec::new(2, 2, 1, DIM);
@@ -482,7 +482,7 @@ fn a_query_that_is_not_finite_is_refused_everywhere() {
     }
 }
 
-/// Largest vectors along a row of the Hadamard matrix: the unbiased scale alone would leave f16.
+/// The largest vectors along a row of the Hadamard matrix. The unbiased scale alone would overflow f16.
 #[test]
 fn vectors_that_only_the_scale_correction_pushes_out_of_range_are_kept() {
     let codec = AnyCodec::new(CodecId::S1, DIM, Options::DEFAULT).unwrap();
@@ -494,7 +494,7 @@ fn vectors_that_only_the_scale_correction_pushes_out_of_range_are_kept() {
     assert_eq!(cache.stats().warm, 1);
 }
 
-/// Two KV heads of three query heads each, of a head dim that fills whole lines.
+/// Two KV heads of three query heads each, with a head dim that fills whole cache lines.
 fn long(arithmetic: Arithmetic, key: CodecId, value: CodecId, tokens: usize) -> (Vec<f32>, Vec<f32>) {
     const DIM: usize = 64;
     let spec = CacheSpec::new(1, 6, 2, DIM).codecs(key, value).hot(16).arithmetic(arithmetic);
@@ -512,7 +512,7 @@ fn integer_attention_is_within_a_percent_of_exact_levels() {
         let ((logits, out), (exact_logits, exact_out)) =
             (long(Arithmetic::Int8, id, id, 1500), long(Arithmetic::F32, id, id, 1500));
         let error = oracle::relative_mse(&exact_logits, &logits).sqrt();
-        // No error at all were a codec without page kernels.
+        // A codec without page kernels would give no error at all.
         assert!(error > 0.0 && error < 0.01, "{}: logits are {error} off", id.name());
         let error = oracle::relative_mse(&exact_out, &out).sqrt();
         assert!(error < 0.03, "{}: outputs are {error} off", id.name());
@@ -532,7 +532,7 @@ fn the_number_of_threads_changes_no_bit() {
     assert_eq!(bits(run(5)), one);
 }
 
-/// Against the signs, against each other and against the mean.
+/// Vectors against the signs, against each other, and against the mean.
 #[test]
 fn what_append_accepts_is_stored_whatever_its_direction() {
     let norm = |x: &[f32]| x.iter().map(|v| v * v).sum::<f32>().sqrt();
@@ -560,7 +560,7 @@ fn what_append_accepts_is_stored_whatever_its_direction() {
     }
 }
 
-/// A level is a cache's own, so one process compares two.
+/// Each cache has its own level, so one process can compare two levels.
 #[test]
 fn caches_of_all_levels_live_side_by_side() {
     const DIM: usize = 128;
@@ -584,8 +584,8 @@ fn caches_of_all_levels_live_side_by_side() {
     for out in attend(CodecId::S4).windows(2) {
         assert_eq!(out[0], out[1], "codes are attended to alike to the bit");
     }
-    // Rows of f16 are summed in the order that is fastest on a level, which shows that levels are at work; two that differ
-    // in products of bytes alone share it.
+    // Rows of f16 are summed in the fastest order of each level, so the last bits show that levels differ.
+    // Two levels that only differ in byte products share the order.
     let rows = attend(CodecId::F16);
     for out in rows.windows(2) {
         assert!(oracle::relative_mse(&out[0], &out[1]) < 1e-8);
@@ -593,7 +593,7 @@ fn caches_of_all_levels_live_side_by_side() {
     assert!(rows.len() == 1 || rows.first() != rows.last());
 }
 
-/// Trellis codes are encoded ahead on another thread, but only where tokens come one by one.
+/// Trellis codes are encoded ahead on another thread, but only if tokens come one by one.
 #[test]
 fn tokens_encoded_ahead_equal_those_encoded_at_once() {
     let spec = || base().codecs(CodecId::T4, CodecId::T2).centring(Centring::On);
@@ -615,7 +615,7 @@ fn tokens_encoded_ahead_equal_those_encoded_at_once() {
         }
     };
     one(&mut single, 0, 100, 1.0);
-    // Other tokens take the place of some that were being encoded, and are taken back.
+    // Other tokens replace some that were being encoded, and are then dropped.
     let copy = single.clone();
     one(&mut single, 100, 107, -1.0);
     single.truncate(100).unwrap();
@@ -631,7 +631,8 @@ fn tokens_encoded_ahead_equal_those_encoded_at_once() {
     }
     one(&mut copy, 100, 120, 1.0);
     assert_eq!(out(&copy), out(&at_once));
-    // So many others that the oldest tokens, which are being encoded, are among those taken back.
+    // Here the other tokens fill the hot window. So the oldest tokens, which are being encoded, are among the
+    // dropped ones.
     let mut sixty = KvCache::new(spec()).unwrap();
     one(&mut sixty, 0, 60, 1.0);
     for others in spec().hot..spec().hot + 4 {
@@ -659,7 +660,7 @@ fn groups_larger_than_the_kernels_take_are_split() {
     for (head, q) in q.array_windows::<{ 2 * DIM }>().step_by(DIM).enumerate() {
         assert_eq!(run(2, q), all[head * DIM..(head + 2) * DIM], "heads from {head} on");
     }
-    // One head alone is summed page by page: what is rounded is rounded elsewhere.
+    // For a single head, pages are summed one by one, so rounding happens at other places.
     for (head, q) in q.chunks_exact(DIM).enumerate() {
         let error = oracle::relative_mse(&run(1, q), &all[head * DIM..(head + 1) * DIM]);
         assert!(error < 1e-6, "head {head}: {error}");

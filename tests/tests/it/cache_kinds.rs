@@ -1,4 +1,4 @@
-//! Kinds of layers and of attention, policies, what can be read of a cache, and specs that are refused.
+//! Kinds of layers and of attention, policies, access to a cache's contents, and refused specs.
 
 use crate::lives::{DIM, base, filled, snapshot, tokens};
 use half::slice::HalfFloatSliceExt;
@@ -33,7 +33,7 @@ fn what_was_decoded_can_be_read_back() {
     }
 }
 
-/// What a cache holds and gives once it has got keys and values, some one by one and some as a chunk.
+/// The contents and the results of a cache after keys and values, some one by one and some as a chunk.
 fn taken<'a, T>(k: &'a [T], v: &'a [T]) -> (Vec<u8>, Vec<f32>)
 where
     Floats<'a>: From<&'a [T]>,
@@ -70,7 +70,7 @@ fn rows_of_16_bits_are_taken_as_they_are() {
     cache.append(0, &k[..DIM], &long[..DIM]).unwrap();
 }
 
-/// Scale, soft cap, learned sinks and values of another width, against f64 over what the cache holds.
+/// Scale, soft cap, learned sinks and values of another width, compared with f64 over the cache's contents.
 #[test]
 fn every_kind_of_attention_equals_f64_over_what_is_held() {
     const VALUE: usize = 48;
@@ -147,13 +147,13 @@ fn policies_give_layers_their_codecs() {
     );
 }
 
-/// Values are skipped only where nothing weighs much, and then the result hardly moves.
+/// Values are only skipped if all their weights are small, and then the result hardly changes.
 #[test]
 fn sparse_values_move_the_result_by_less_than_their_share() {
     let spec = || CacheSpec::new(1, 1, 1, DIM).codecs(CodecId::S4, CodecId::S4).centring(Centring::Off);
     let result = |share: f32| {
         let cache = filled(spec().sparse_values(share), 3000);
-        // A query that few keys answer to.
+        // A query to which few keys respond.
         let (k, _) = tokens(1, 1500, 1501);
         let q: Vec<f32> = k.iter().map(|x| 2.5 * x).collect();
         let mut out = vec![0.0; DIM];
@@ -161,14 +161,15 @@ fn sparse_values_move_the_result_by_less_than_their_share() {
         out
     };
     let exact = result(0.0);
-    // Pages are summed one by one then, and their weights rounded one by one.
+    // Then pages are summed one by one, and their weights are rounded one by one.
     let error = oracle::relative_mse(&exact, &result(1e-30));
     assert!(error < 1e-7, "nothing is skipped: {error}");
     let error = oracle::relative_mse(&exact, &result(5e-3));
     assert!(error > 0.0 && error < 1e-2, "{error}");
 }
 
-/// One vector a token for keys and values of all heads, and positions beside it, against f64 over what is held.
+/// One vector per token serves as keys and values of all heads, with positions next to it. Compares with f64
+/// over the cache's contents.
 #[test]
 fn latent_vectors_are_keys_and_values() {
     const LATENT: usize = 64;
@@ -187,7 +188,7 @@ fn latent_vectors_are_keys_and_values() {
         let (mut gaussian, width, n) = (Gaussian::new(8), LATENT + POSITION, 500);
         let (k, q) = (gaussian.vector(n * width), gaussian.vector(n * HEADS * width));
         let mut chunk = vec![0.0; n * HEADS * LATENT];
-        // As a model runner does, which knows the seam only.
+        // A model runner only knows the trait.
         let runner: &mut dyn AttentionCache = &mut cache;
         let (first_q, first_k) = (&q[..300 * HEADS * width], &k[..300 * width]);
         runner.attend_chunk(0, first_q, first_k, &[], &mut chunk[..300 * HEADS * LATENT]).unwrap();
@@ -231,7 +232,7 @@ fn latent_vectors_are_keys_and_values() {
                 assert!((f64::from(got) - want).abs() < 1e-4, "{key:?} head {head}: {got} against {want}");
             }
         }
-        // A latent vector is held once: codes, the positional part, and what is still uncompressed.
+        // A latent vector is stored once: codes, the positional part, and the uncompressed tokens.
         let codes = key.block_bytes(LATENT).unwrap() + 2 * POSITION;
         let most = n * codes + 40 * 2 * width + 4096;
         assert!(cache.stats().allocated_bytes < most, "{} bytes, {most}", cache.stats().allocated_bytes);
@@ -250,7 +251,7 @@ fn the_monitor_sees_what_codecs_and_centring_do() {
     let stats = of(base().codecs(CodecId::S4, CodecId::S2));
     assert_eq!((stats.layer, stats.kv_head), (0, 0));
     assert!(stats.means > 3 && stats.allocated_bytes > 0, "{stats:?}");
-    // The offset holds 5/3 of the energy of what is left.
+    // The offset has 5/3 of the energy of the rest.
     assert!(stats.centred_energy > 0.2 && stats.centred_energy < 0.6, "{stats:?}");
     assert!(stats.value_error > 0.07 && stats.value_error < 0.16, "{stats:?}");
     let plain = of(base().codecs(CodecId::S4, CodecId::S2).centring(Centring::Off));
@@ -289,7 +290,7 @@ fn specs_that_no_cache_can_have_are_refused() {
     assert!(refused(base().sparse_values(1.5)).contains("share"));
 }
 
-/// The exact cache takes the same shapes.
+/// The exact cache accepts the same shapes.
 #[test]
 fn the_exact_cache_has_values_of_another_width_too() {
     let shape = KvShape::new(1, 4, 2, DIM).with_value_dim(48);
@@ -306,7 +307,7 @@ fn the_exact_cache_has_values_of_another_width_too() {
     assert_eq!(dense.values(0, 1).unwrap().len(), 30 * 48);
 }
 
-/// A model whose layers slide in part: the full ones keep their sinks, the others have none, and a snapshot says so.
+/// Some layers of this model slide. Only the full layers keep sinks, and a snapshot records that.
 #[test]
 fn sinks_stay_in_full_layers_alone() {
     let spec = || CacheSpec::new(2, 2, 1, DIM).codecs(CodecId::S2, CodecId::S2).hot(8).sinks(4);
@@ -336,7 +337,7 @@ fn sinks_stay_in_full_layers_alone() {
             out
         })
     };
-    // A window of the cache, not of the model, has sinks beside it, and is read back as that.
+    // A window that the cache sets, not the model, keeps sinks. A restored cache does too.
     for mut cache in [cache, filled(spec().sliding_window(90))] {
         let mut back = read(&cache);
         let own = [0, 1].map(|layer| (cache.spec().kind(layer), cache.spec().sinks_at(layer)));

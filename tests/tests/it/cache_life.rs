@@ -1,5 +1,5 @@
-//! Forks, budgets, rollback, snapshots and tiers: whatever has happened to a cache, it is to the bit the
-//! one that only got the tokens it holds, in the same order.
+//! Forks, budgets, rollback, snapshots and tiers. After any history, a cache is bit-identical to a cache that
+//! only got its tokens, in the same order.
 
 use crate::lives::{DIM, HEADS, append, base, filled, snapshot, tokens};
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ fn attend(cache: &KvCache) -> Vec<u32> {
     out.iter().map(|x| x.to_bits()).collect()
 }
 
-/// All that can be seen of a cache.
+/// The observable state of a cache.
 fn bits(cache: &KvCache) -> Vec<u32> {
     if cache.is_empty() {
         return vec![];
@@ -76,7 +76,7 @@ fn spec() -> impl Strategy<Value = CacheSpec> {
     )
 }
 
-/// A step of a cache's history, which another can take as well.
+/// A step of a cache's history, which another cache can repeat.
 #[derive(Clone, Debug)]
 enum Step {
     Append(u64, usize, usize),
@@ -102,8 +102,8 @@ fn take(cache: &mut KvCache, step: &Step) -> Result<(), CacheError> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Forks write to pages that others share, copies go to bytes and back, operations fail half way: each cache stays
-    /// what its own history made it.
+    /// Forks write to shared pages, copies go to bytes and back, and operations fail half-way. Each cache
+    /// only depends on its own history.
     #[test]
     fn a_cache_is_what_its_own_history_made_it(spec in spec(), ops in prop::collection::vec(op(), 1..16)) {
         let budget = Budget::new(1 << 30);
@@ -155,7 +155,7 @@ proptest! {
                 }
             }
             for step in steps {
-                // A sliding window may have lost what a rollback wants.
+                // A sliding window may have dropped tokens that a rollback needs.
                 match take(cache, &step) {
                     Ok(()) => history.push(step),
                     Err(error) => {
@@ -182,7 +182,7 @@ proptest! {
         prop_assert_eq!(budget.used(), 0, "every byte is given back");
     }
 
-    /// Every query of a chunk sees each token as if they had come one by one, pages that go cold on the way included.
+    /// Every query of a chunk sees the same as if its tokens came one by one. Pages may go cold on the way.
     #[test]
     fn a_chunk_equals_its_tokens_one_by_one(spec in spec(), before in 0..300usize, n in 1..400usize) {
         let spec = spec.arithmetic(Arithmetic::F32);
@@ -204,7 +204,7 @@ proptest! {
         prop_assert_eq!(bits(&whole), bits(&single));
     }
 
-    /// A limit holds whatever is asked, and what is refused has changed nothing.
+    /// A budget holds for all operations, and a refused operation changes nothing.
     #[test]
     fn a_budget_is_never_passed(spec in spec(), limit in 0..60_000usize, ops in prop::collection::vec(op(), 1..12)) {
         let budget = Budget::new(limit);
@@ -243,7 +243,7 @@ proptest! {
     }
 }
 
-/// What a rollback copies of what is shared, or makes wider again, counts as well.
+/// A rollback may copy shared pages or widen codes again. These bytes count too.
 #[test]
 fn a_rollback_that_the_budget_has_no_room_for_changes_nothing() {
     let spec = CacheSpec::new(1, 1, 1, 64).codecs(CodecId::F16, CodecId::F16).sinks(0);
@@ -290,7 +290,7 @@ fn a_pool_evicts_what_was_not_used_for_longest() {
         let (k, v) = tokens(1, cache.len(), cache.len() + 20);
         cache.append(0, &k, &v)
     };
-    // Longest unused first.
+    // The longest unused cache comes first.
     let mut order: Vec<_> = (0..20).map(|_| pool.create().unwrap()).collect();
     for i in 0..300 {
         let id = order[i * 7 % order.len()];
@@ -341,7 +341,7 @@ fn sequences_that_share_a_prefix_share_its_bytes() {
     }
 }
 
-/// Caches of four threads in one budget: never above it, whoever appends, forks or lets go.
+/// Caches of four threads share a budget. Appends, forks and drops never pass it.
 #[test]
 fn threads_share_a_budget_without_passing_it() {
     let one = filled(base(), 600).stats().allocated_bytes;
@@ -404,13 +404,14 @@ fn two_threads_write_to_two_forks() {
     assert_eq!(got, want);
 }
 
-/// The bytes that SPEC.md describes, from every instruction set: their number, and the CRC-32 of the one KV head's chunk.
+/// Every instruction set gives the snapshot of SPEC.md: its number of bytes, and the CRC-32 of the chunk of
+/// the single KV head.
 #[test]
 fn snapshots_are_the_same_bytes_on_every_level() {
     let made = Level::available().map(|level| {
         let demote = Cold::Demote { key: CodecId::N2, value: CodecId::N2 };
         let mut cache = KvCache::new(base().cold(300, demote).level(level)).unwrap();
-        // Whole steps of 1/32, so that no library's logarithm has a say.
+        // Values are whole steps of 1/32, so that no library's logarithm has an effect.
         let row = |token: usize, step: usize| -> Vec<f32> {
             (0..DIM).map(|i| ((token * step + i * 17) % 97) as f32 / 32.0 - 1.0).collect()
         };
@@ -423,7 +424,7 @@ fn snapshots_are_the_same_bytes_on_every_level() {
     assert_eq!((made[0].len(), crc), (21983, Some(2_754_691_833)));
 }
 
-/// A snapshot says what it is of, to the last field; blocks are those that tokens decode from.
+/// A snapshot fully describes its cache. Its blocks decode to the tokens.
 #[test]
 fn a_cache_is_made_of_its_snapshot_alone() {
     let demote = Cold::Demote { key: CodecId::N2, value: CodecId::N2 };
@@ -546,7 +547,7 @@ fn a_cache_goes_on_from_a_file_as_if_it_had_never_stopped() {
     assert!(missing.to_string().contains("none"), "{missing}");
 }
 
-/// Old faults of this cache, one each.
+/// Earlier faults of this cache, one each.
 #[test]
 fn rollback_behind_a_window_leaves_a_cache_that_goes_on() {
     for back in [0, 1, 3, 4] {
@@ -571,7 +572,7 @@ fn rollback_behind_a_window_leaves_a_cache_that_goes_on() {
 #[test]
 fn a_spill_folder_without_room_leaves_all_heads_alike() {
     let mut cache = filled(base().cold(100, Cold::Spill(std::env::temp_dir())), 200);
-    // Its file cannot grow: a child with a limit on file sizes says the same as a full disk.
+    // Its file cannot grow. A child with a limit on file sizes gets the same error as with a full disk.
     if std::env::var_os("TQKV_TEST_NO_ROOM").is_none() {
         let me = std::env::current_exe().unwrap();
         let limited = format!(
@@ -579,7 +580,7 @@ fn a_spill_folder_without_room_leaves_all_heads_alike() {
             me.display()
         );
         let mut child = std::process::Command::new("bash");
-        // Through a pipe: a file that it writes to has the limit as well.
+        // Output goes through a pipe, because the limit also applies to a file.
         let output = child.args(["-c", &limited]).env("TQKV_TEST_NO_ROOM", "1").output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
@@ -601,7 +602,7 @@ fn a_spill_folder_without_room_leaves_all_heads_alike() {
     panic!("the limit was not felt");
 }
 
-/// Whoever dies while a file is written leaves the old one or the new one.
+/// A process that dies during a write leaves either the old file or the new one.
 #[test]
 #[cfg(unix)]
 fn a_process_killed_in_the_middle_leaves_the_old_file_or_the_new_one() {

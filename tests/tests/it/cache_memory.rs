@@ -1,10 +1,10 @@
-//! What a cache holds: never more than its tokens in f16, and little beside them.
+//! Memory of a cache: never more than its tokens in f16, and little besides them.
 
 use tqkv::cache::{CacheSpec, KvCache};
 use tqkv_core::{CodecId, Effort, Options};
 use tqkv_tests::inputs::Gaussian;
 
-/// From the first token on, in whatever chunks they come.
+/// This holds from the first token on, for chunks of any size.
 #[test]
 fn a_cache_is_never_larger_than_its_tokens_in_f16() {
     let shapes = [(64, 0, 0), (128, 4, 64), (128, 0, 0), (80, 1, 3)];
@@ -12,7 +12,7 @@ fn a_cache_is_never_larger_than_its_tokens_in_f16() {
         let mut gaussian = Gaussian::new(3);
         let smaller = |id: &CodecId| id.block_bytes(dim).is_some_and(|bytes| bytes < 2 * dim);
         for id in CodecId::ALL.iter().copied().filter(smaller) {
-            // Token by token, then after a prompt of 17.
+            // Token by token; then after a prompt of 17.
             for prompt in [1, 17] {
                 let spec = CacheSpec::new(1, 1, 1, dim).codecs(id, id).sinks(sinks).hot(hot);
                 let mut cache = KvCache::new(spec.options(Options::DEFAULT.effort(Effort::Fast))).unwrap();
@@ -34,7 +34,7 @@ fn a_cache_is_never_larger_than_its_tokens_in_f16() {
     }
 }
 
-/// Room for tokens to come, which counts where there are few, is a twentieth and 4 KiB at most.
+/// Spare room, which counts in a short cache, is at most a twentieth plus 4 KiB.
 #[test]
 fn a_short_cache_has_little_room_to_spare() {
     for (id, dim) in [(CodecId::S4, 128), (CodecId::T4, 64), (CodecId::S2, 128)] {

@@ -1,10 +1,16 @@
-//! Random lives of caches of every kind against a model that knows the rules of a token's life, not of pages.
+//! Random histories of caches of every kind, against a model that knows the rules of a token's life and no
+//! pages.
 //!
-//! After every step of a life: what attention gives is f64 attention over what the cache holds; what it holds
-//! is as far from the tokens as their codecs take it, to the bit what encoding them in one tier after the other gives where no mean
-//! is taken off, and equal to their f16 where the model has them uncompressed; lengths, counts and refusals are the model's.
+//! After every step:
 //!
-//! `TQKV_LIVES=n` lives n times as many lives, `TQKV_LIVES_SEED=n` others; `TQKV_EXHAUSTIVE=1` three times as many.
+//! * attention equals f64 attention over the cache's contents;
+//! * the contents are as far from the tokens as their codecs allow;
+//! * without centring, the contents equal the tokens encoded in one tier after the other, to the bit;
+//! * uncompressed tokens equal their f16;
+//! * lengths, counts and refusals are the model's.
+//!
+//! `TQKV_LIVES=n` runs n times the number of histories, and `TQKV_LIVES_SEED=n` runs others.
+//! `TQKV_EXHAUSTIVE=1` runs three times the number.
 
 use crate::lives::model::Model;
 use crate::lives::truth::{Rows, halves};
@@ -35,12 +41,12 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A codec that there is at a head dim; `s4` where there is not.
+/// The codec if it exists at this head dim, otherwise `s4`.
 fn at(id: CodecId, dim: usize) -> CodecId {
     id.block_bytes(dim).map_or(CodecId::S4, |_| id)
 }
 
-/// Numbers in which caches work, and how they encode.
+/// The options and the arithmetic of caches.
 fn work() -> impl Strategy<Value = (Options, Arithmetic, Option<Level>)> {
     let arithmetic = prop_oneof![3 => Just(Arithmetic::F32), 1 => Just(Arithmetic::Int8)];
     let level = prop::option::weighted(0.2, select(Level::available().collect::<Vec<_>>()));
@@ -52,7 +58,7 @@ fn work() -> impl Strategy<Value = (Options, Arithmetic, Option<Level>)> {
     })
 }
 
-/// What becomes of old pages: the codecs that they begin in, if it matters, and the tiers behind.
+/// The life of old pages: their first codecs, if those matter, and the colder tiers.
 type Ageing = (Option<[CodecId; 2]>, Vec<(usize, Cold)>);
 
 fn ageing() -> impl Strategy<Value = Ageing> {
@@ -72,7 +78,7 @@ fn ageing() -> impl Strategy<Value = Ageing> {
     ]
 }
 
-/// Whether the codecs of all tiers are there at the head dims.
+/// Returns true if the codecs of all tiers exist at the head dims.
 fn fits(ageing: &Ageing, dims: [usize; 2]) -> bool {
     let there = |[key, value]: [CodecId; 2]| {
         key.block_bytes(dims[0]).is_some() && value.block_bytes(dims[1]).is_some()
@@ -84,7 +90,7 @@ fn fits(ageing: &Ageing, dims: [usize; 2]) -> bool {
     ageing.0.into_iter().chain(tiers).all(there)
 }
 
-/// What layers see; `hot` is the least window.
+/// The windows of layers. `hot` is the smallest window.
 fn kinds(codes: [u8; 2], layers: usize, hot: usize) -> Vec<LayerKind> {
     let kind = |code| match code {
         0..6 => LayerKind::Full,
@@ -95,7 +101,7 @@ fn kinds(codes: [u8; 2], layers: usize, hot: usize) -> Vec<LayerKind> {
     if kinds.iter().all(|kind| *kind == LayerKind::None) { vec![LayerKind::Full; layers] } else { kinds }
 }
 
-/// Scale, soft cap, learned sinks, skipped values.
+/// Sets scale, soft cap, learned sinks and skipped values.
 fn ruled(mut spec: CacheSpec, [scaled, capped, learned, sparse]: [bool; 4]) -> CacheSpec {
     spec.scale = scaled.then_some(0.31);
     spec.soft_cap = capped.then_some(2.5);
@@ -105,10 +111,10 @@ fn ruled(mut spec: CacheSpec, [scaled, capped, learned, sparse]: [bool; 4]) -> C
     spec
 }
 
-/// Codecs of all layers, and of the last one where it has its own.
+/// Codecs of all layers, and of the last layer if it has its own.
 type Codecs = ((CodecId, CodecId), Option<(CodecId, CodecId)>);
 
-/// The codecs of a spec: those of its ageing, or others as far as they are there at its head dims.
+/// Sets the codecs of a spec: those of its ageing, or others if they exist at its head dims.
 fn coded(mut spec: CacheSpec, (all, tail): Codecs, ageing: Ageing) -> CacheSpec {
     let KvShape { head_dim, value_dim, .. } = spec.shape;
     let dims = if spec.position_dim > 0 { [value_dim; 2] } else { [head_dim, value_dim] };
@@ -122,7 +128,7 @@ fn coded(mut spec: CacheSpec, (all, tail): Codecs, ageing: Ageing) -> CacheSpec 
     spec.codecs(key, value)
 }
 
-/// Anything that a cache of some codecs can be, but for what `shape` leaves out.
+/// Any cache of these codecs, within the limits of `shape`.
 fn kind(
     shape: impl Strategy<Value = CacheSpec>,
     codec: BoxedStrategy<CodecId>,
@@ -166,7 +172,7 @@ fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).map_or(usual, |number| number.parse().expect(name))
 }
 
-/// Lives `count` lives of caches, always the same; the shortest that fails is told.
+/// Runs `count` histories of caches, always the same ones. A failure shows the shortest failing history.
 fn live(count: u32, kinds: impl Strategy<Value = Kind>) {
     let count = count * scope::extent(1, 3);
     let (times, seed) = (number("TQKV_LIVES", 1) as u32, number("TQKV_LIVES_SEED", 0));
@@ -199,7 +205,7 @@ fn live(count: u32, kinds: impl Strategy<Value = Kind>) {
     }
 }
 
-/// Queries of a chunk see no token behind them, whatever becomes of their logits.
+/// With a soft cap too, queries of a chunk see no later token.
 #[test]
 fn a_soft_cap_leaves_a_chunk_causal() {
     let spec = CacheSpec::new(1, 1, 1, 64).codecs(CodecId::S4, CodecId::S4).soft_cap(2.5);

@@ -1,18 +1,20 @@
-//! The documents say what the tree is: paths, tables and links are held to it.
+//! Holds the documents to the tree: paths, tables and links.
 //!
-//! ARCHITECTURE.md carries two tables that these tests read as data. "Unsafe inventory" lists in its first column every
-//! source file with `unsafe` code. "I want to add" names words of the code that stand for something that is there already,
-//! and every source file that names one of them, counted: what a new one has to touch.
+//! ARCHITECTURE.md has two tables that these tests read as data. "Unsafe inventory" lists in its first column
+//! every source file with `unsafe` code. "I want to add" has words of the code that stand for an existing
+//! example. It lists and counts every source file that contains one of the words. A new one must change these
+//! files.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The guide is read in ten minutes.
+/// The guide takes ten minutes to read.
 const GUIDE_BYTES: usize = 21_000;
 /// Longer files hold two ideas.
 const SOURCE_LINES: usize = 700;
 
-/// Where `unsafe` may stand: instruction sets (a yardstick's too), launches, pointers of C, tensors of others, two leaf files, bare machines.
+/// Files that may contain `unsafe`: instruction sets (also of a benchmark), launches, C pointers, foreign
+/// tensors, two leaf files, bare machines.
 const MAY_BE_UNSAFE: [&str; 16] = [
     "simd/src/",
     "benches/src/q4_0.rs",
@@ -36,7 +38,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace is above this crate")
 }
 
-/// Every file of the repository, relative to its root, `/` between folders; build outputs left out.
+/// Every file of the repository, relative to its root, with `/` between folders and without build outputs.
 fn tree() -> BTreeSet<String> {
     fn walk(folder: &Path, prefix: &str, out: &mut BTreeSet<String>) {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -63,19 +65,19 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The documents about the tree as it is. The changelog is about trees that were.
+/// The documents about the current tree. The changelog is about earlier ones.
 fn documents(tree: &BTreeSet<String>) -> Vec<&String> {
     let found: Vec<_> = tree.iter().filter(|p| p.ends_with(".md") && *p != "CHANGELOG.md").collect();
     assert!(found.len() > 10, "{found:?}");
     found
 }
 
-/// Code spans of a line: what stands between single backticks.
+/// Code spans of a line: the texts between single backticks.
 fn spans(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
-/// The rows of the table below a heading, cells trimmed, without its head.
+/// The rows of the table below a heading, without its head. Cells are trimmed.
 fn table(text: &str, heading: &str) -> Vec<Vec<String>> {
     let section = text.split(&format!("\n## {heading}\n")).nth(1).unwrap_or_else(|| panic!("no {heading}"));
     let section = section.split("\n#").next().unwrap();
@@ -86,7 +88,7 @@ fn table(text: &str, heading: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// `a/{b,c}.rs` is two paths.
+/// Expands `a/{b,c}.rs` to two paths.
 fn expand(path: &str) -> Vec<String> {
     match path.split_once('{').and_then(|(head, rest)| Some((head, rest.split_once('}')?))) {
         None => vec![path.to_string()],
@@ -96,9 +98,9 @@ fn expand(path: &str) -> Vec<String> {
     }
 }
 
-/// Endings of files that are named without a folder.
+/// Endings of files that documents name without a folder.
 const ENDINGS: [&str; 9] = [".rs", ".md", ".toml", ".json", ".txt", ".ptx", ".py", ".h", ".safetensors"];
-/// What looks like a path and is none: files of a reader, names of benchmarks, words with a slash.
+/// Words that look like paths and are not: files of a reader, names of benchmarks, words with a slash.
 const NO_PATHS: [&str; 4] =
     ["config.json", "model.safetensors", "op/codec/dim/level/place", "cuda_std/cuda_builder"];
 
@@ -111,7 +113,7 @@ fn looks_like_path(word: &str) -> bool {
         && !NO_PATHS.contains(&word)
 }
 
-/// Whether a file or folder has this path, or ends with it.
+/// Returns true if a file or folder has this path, or ends with it.
 fn exists(tree: &BTreeSet<String>, path: &str) -> bool {
     let path = path.trim_start_matches("./").trim_end_matches('/');
     let (inner, below) = (format!("/{path}/"), format!("/{path}"));
@@ -129,7 +131,7 @@ fn every_path_that_a_document_names_exists() {
                 fence = !fence;
                 continue;
             }
-            // In a picture words stand between spaces; of a shell line only sources are checked.
+            // In a diagram, spaces separate words. In a shell line only sources are checked.
             let words: Vec<&str> = if fence {
                 line.split_whitespace().filter(|w| w.ends_with(".rs") || w.ends_with(".md")).collect()
             } else {
@@ -149,7 +151,7 @@ fn every_path_that_a_document_names_exists() {
     assert!(missing.is_empty(), "no such file or folder:\n{}", missing.join("\n"));
 }
 
-/// The name that a heading has in a link.
+/// The name of a heading in a link.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.collect::<String>().to_lowercase().replace(' ', "-")
@@ -188,7 +190,7 @@ fn the_guide_is_short() {
     assert!(bytes <= GUIDE_BYTES, "ARCHITECTURE.md has {bytes} bytes of at most {GUIDE_BYTES}");
 }
 
-/// Numbered headings of a document, `## D1 ...`, which count up from 1.
+/// The number of numbered headings of a document, `## D1 ...`, which count up from 1.
 fn numbered(document: &str, letter: char) -> usize {
     let text = read(document);
     let numbers = text.lines().filter_map(|l| l.strip_prefix("## ")?.strip_prefix(letter));
@@ -208,7 +210,7 @@ fn numbers_of_decisions_and_measurements_exist() {
         for word in read(document).split(|c: char| !c.is_ascii_alphanumeric()) {
             for (letter, count) in counts {
                 let number = word.strip_prefix(letter).and_then(|n| n.parse::<usize>().ok());
-                // M0, M4, M33 are processors; only their families are named with two digits or a zero.
+                // M0, M7, M33 and others are processors, not measurements.
                 let processor = letter == 'M' && matches!(number, Some(0 | 7 | 33 | 52 | 55 | 85));
                 assert!(
                     processor || number.is_none_or(|n| (1..=count).contains(&n)),
@@ -252,7 +254,7 @@ fn counts_in_documents_are_those_of_the_tree() {
     }
 }
 
-/// Sources that are built into a product: no tests, no test helpers, no fuzz targets.
+/// Returns true for sources that are built into a product: no tests, no test helpers, no fuzz targets.
 fn is_source(path: &str) -> bool {
     path.ends_with(".rs")
         && path.split('/').any(|part| part == "src")
@@ -261,14 +263,14 @@ fn is_source(path: &str) -> bool {
         && !path.starts_with("fuzz/")
 }
 
-/// The code of a source: comments and the test module at its end are taken away.
+/// The code of a source, without comments and without the test module at its end.
 fn code(path: &str) -> String {
     let text = read(path);
     let text = text.split("#[cfg(test)]\nmod ").next().unwrap();
     text.lines().map(|line| line.split("//").next().unwrap()).collect::<Vec<_>>().join("\n")
 }
 
-/// Whether `text` names `word`, not as a part of a longer name.
+/// Returns true if `text` contains `word`, but not inside a longer name.
 fn names(text: &str, word: &str) -> bool {
     let inside = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     text.match_indices(word).any(|(at, _)| {
@@ -276,7 +278,8 @@ fn names(text: &str, word: &str) -> bool {
     })
 }
 
-/// Whether code holds an unsafe block, function, trait or implementation; attributes and lints do not.
+/// Returns true if code has an unsafe block, function, trait or implementation. Attributes and lints do not
+/// count.
 fn is_unsafe(code: &str) -> bool {
     code.match_indices("unsafe").any(|(at, word)| {
         let rest = code[at + word.len()..].trim_start();
@@ -370,7 +373,7 @@ fn every_row_of_i_want_to_add_names_the_files_that_it_touches() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// `GpuCheck` is `gpu-check` on the command line.
+/// Turns `GpuCheck` into `gpu-check`, its name on the command line.
 fn kebab(name: &str) -> String {
     let mut out = String::new();
     for c in name.chars() {
@@ -406,7 +409,7 @@ fn every_task_that_a_document_names_exists() {
     assert!(seen > 10, "only {seen} tasks found");
 }
 
-/// `Test: `path` `name`` lines of the mathematics: each names a test function of that file.
+/// Lines "Test: `path` `name`" of the mathematics name test functions of their files.
 #[test]
 fn every_formula_names_tests_that_exist() {
     let text = read("docs/mathematics.md");

@@ -1,4 +1,4 @@
-//! What no crate shows alone: caches against plain models of them, trellis codes, the documents and the workspace.
+//! Tests across crates: caches against plain models of them, trellis codes, the documents and the workspace.
 #![allow(missing_docs, reason = "a test crate")]
 
 mod cache;

@@ -1,11 +1,11 @@
-//! What the published crates say of themselves: versions, licences, the oldest toolchain, how large they are.
+//! Checks the published crates: versions, licences, the oldest toolchain, and size.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Licences that ask for no more than to be named.
+/// Licences that only require attribution.
 const ACCEPTED: &[&str] = &[
     "0BSD",
     "Apache-2.0",
@@ -20,7 +20,7 @@ const ACCEPTED: &[&str] = &[
     "Zlib",
 ];
 
-/// What the registry takes.
+/// The size limit of the registry.
 const MAX_CRATE_BYTES: u64 = 10 << 20;
 
 fn root() -> PathBuf {
@@ -42,7 +42,7 @@ fn cargo(args: &[&str]) -> String {
     run(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()), args)
 }
 
-/// `cargo metadata` for this machine; the packages of other systems need not be there.
+/// `cargo metadata` for this machine. Packages for other systems may be missing.
 fn metadata() -> Value {
     let version = run("rustc", &["-vV"]);
     let host = version.lines().find_map(|line| line.strip_prefix("host: ")).expect("rustc names its host");
@@ -90,7 +90,7 @@ fn published_crates_introduce_themselves() {
     }
 }
 
-/// One number in three places: what is pinned, what is promised, what is said.
+/// One number in three places: the pinned, the promised and the documented toolchain.
 #[test]
 fn the_oldest_toolchain_is_the_pinned_one_everywhere() {
     let quoted = |file: &str, key: &str| -> String {
@@ -112,7 +112,8 @@ fn the_oldest_toolchain_is_the_pinned_one_everywhere() {
     }
 }
 
-/// Whether one may use what is under `expression`, an SPDX expression or the older `A/B`, by [`ACCEPTED`] alone.
+/// Returns true if [`ACCEPTED`] licences alone allow the use of code under `expression`. It is an SPDX
+/// expression or the older `A/B`.
 fn is_accepted(expression: &str) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let tokens: Vec<&str> = spaced.split_whitespace().collect();
@@ -198,7 +199,7 @@ fn everything_in_a_published_crate_may_be_used_freely() {
     assert!(seen.len() > 100, "the dependencies of all crates, not {}", seen.len());
 }
 
-/// Before compression, which only shrinks it.
+/// The size before compression, which only makes it smaller.
 #[test]
 fn published_crates_fit_the_registry() {
     let metadata = metadata();
@@ -208,7 +209,7 @@ fn published_crates_fit_the_registry() {
         let list = cargo(&["package", "--list", "--allow-dirty", "--offline", "-p", name]);
         let bytes: u64 = list
             .lines()
-            // What cargo writes itself is not there yet.
+            // Files that cargo itself writes do not exist yet.
             .filter_map(|file| std::fs::metadata(folder.join(file)).ok())
             .map(|metadata| metadata.len())
             .sum();

@@ -19,7 +19,7 @@ struct Reference {
     families: Vec<Family256>,
 }
 
-/// A code and one vector that another implementation encoded.
+/// A code, and one vector that another implementation encoded.
 #[derive(Deserialize)]
 struct Family256 {
     name: String,
@@ -83,7 +83,7 @@ fn block_sizes_are_those_of_the_format() {
     assert_eq!(sizes, [wide.as_slice(), &narrow].concat());
 }
 
-/// Mean relative squared error of `count` random directions.
+/// The mean relative squared error over `count` random directions.
 fn distortion(codec: &AnyCodec, count: usize) -> f64 {
     let mut source = Gaussian::new(7);
     let (mut block, mut back) = (vec![0; codec.block_bytes()], vec![0.0; codec.dim()]);
@@ -98,7 +98,7 @@ fn distortion(codec: &AnyCodec, count: usize) -> f64 {
     total / count as f64
 }
 
-/// Limits of the mean distortion at 1000 vectors with the deepest search and the least-squares scale.
+/// Limits of the mean distortion over 1000 vectors, with the deepest search and the least-squares scale.
 const LIMITS: [(&str, f64); 11] = [
     ("t1", 0.276),
     ("t1h", 0.150),
@@ -120,7 +120,7 @@ fn distortion_is_within_the_limits() {
     for (number, (name, limit)) in LIMITS.into_iter().enumerate() {
         let id = CodecId::from_name(name).expect("a codec");
         for (shape, (dim, count, slack)) in DIMS.into_iter().enumerate() {
-            // By default each code at one head dim.
+            // By default each code runs at one head dim.
             if !scope::is_turn(number, shape, DIMS.len()) {
                 continue;
             }
@@ -130,8 +130,8 @@ fn distortion_is_within_the_limits() {
     }
 }
 
-/// One Lloyd iteration through the encoder leaves every level where it is, up to byte rounding and
-/// chance: the tables are what their search says they are.
+/// One Lloyd iteration through the encoder does not move any level, except by byte rounding and chance. So
+/// the tables are the result of their search.
 #[test]
 fn levels_are_the_centroids_of_their_cells() {
     for id in [CodecId::T2S8, CodecId::T3] {
@@ -198,7 +198,7 @@ fn every_head_dim_and_scale_mode_round_trips() {
                 };
                 let (xx, xb, bb) = (dot(&x, &x), dot(&x, &back), dot(&back, &back));
                 let name = format!("{} {dim} {}", id.name(), scale_mode.name());
-                // A ring of 16 coordinates is hardly longer than the register that runs over it.
+                // A ring of 16 coordinates is hardly longer than the shift register that runs over it.
                 let limit = if dim < 64 { f64::min(2.2 * limit, 0.75) } else { limit };
                 let error = 1.0 - xb * xb / (xx * bb);
                 assert!(error < limit, "{name}: {error}");

@@ -1,9 +1,9 @@
-//! The arrows between crates: what may depend on what.
+//! Checks the dependencies between crates.
 
 use serde_json::Value;
 use std::process::Command;
 
-/// Names of the workspace crates that `package` depends on, tests and build scripts aside.
+/// Names of the workspace crates on which `package` depends, without tests and build scripts.
 fn arrows(metadata: &Value, package: &str) -> Vec<String> {
     let packages = metadata["packages"].as_array().unwrap();
     let found =

@@ -1,9 +1,9 @@
-//! A text check on the release assembly: innermost loops of the hot kernels hold no calls and no
-//! bounds checks.
+//! A check of the release assembly's text: innermost loops of the hot kernels have no calls and no bounds
+//! checks.
 //!
-//! Every kernel is a function of its own (`Memory::apart`), and the v0 mangling spells out level
-//! and kernel. A loop is the range from a label to a jump back to it; a bounds check is a jump out
-//! of it to code that calls a panic.
+//! Every kernel is a separate function (`Memory::apart`), and the v0 mangling contains level and kernel. A
+//! loop is the range from a label to a jump back to it. A bounds check is a jump out of the loop to code that
+//! calls a panic.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,19 +12,19 @@ use std::process::{Command, ExitCode};
 #[derive(clap::Args)]
 pub(crate) struct Args {}
 
-/// Levels of x86-64 as types, where `Memory::apart` enters, and whether operations on blocks are compiled for them: AVX-VNNI
-/// shares those of AVX2.
+/// Levels of x86-64: their types, the function in which `Memory::apart` enters, and true if operations on
+/// blocks are compiled for them. AVX-VNNI shares those operations with AVX2.
 const LEVELS: [(&str, &str, bool); 3] = [
     ("avx2::Avx2<_>", "enter", true),
     ("avx2::Avx2<_>", "enter_vnni", false),
     ("avx512::Avx512", "enter", true),
 ];
 
-/// Where operations on blocks are.
+/// The module of the operations on blocks.
 const OF_BLOCKS: &str = "codec::ops::";
 
-/// Kernels, what their names contain, and the instructions that tell the loops where time goes
-/// from those around them.
+/// Kernels: a part of their names, and the instructions that distinguish the hot loops from the loops around
+/// them.
 const KERNELS: [(&str, &str, &[&str]); 6] = [
     ("scores", "page::keys::", &["vpmaddubsw", "vpdpbusd"]),
     ("accumulate", ">::columns", &["vpmaddubsw", "vpdpbusd"]),
@@ -34,10 +34,11 @@ const KERNELS: [(&str, &str, &[&str]); 6] = [
     ("decode", "codec::ops::decode<", &["vfmadd"]),
 ];
 
-/// The form of f16 blocks: its conversion is one call a group on purpose, as pages of f16 have kernels of their own.
+/// The form of f16 blocks. Its conversion is deliberately one call per group, because pages of f16 have
+/// separate kernels.
 const BY_CALL: &str = "form::Halves";
 
-/// What a panic's symbol contains.
+/// Parts of a panic's symbol.
 const PANICS: [&str; 4] = ["panic", "slice_index", "unwrap_failed", "copy_from_slice"];
 
 pub(crate) fn run(_: &Args) -> ExitCode {
@@ -78,11 +79,11 @@ pub(crate) fn run(_: &Args) -> ExitCode {
     if faults == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Builds the crate in one piece and reads what the compiler wrote.
+/// Builds the crate as one unit and reads the compiler's assembly.
 fn assembly() -> Result<String, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let target = root.join("target/asm");
-    // One piece and no link-time optimisation, or there would be no assembly of this crate.
+    // With more units or link-time optimisation there would be no assembly of this crate.
     let settings = ["lto=\"off\"", "codegen-units=1", "debug=false"];
     let mut cargo = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
     cargo
@@ -116,11 +117,11 @@ struct Function<'a> {
     lines: Vec<&'a str>,
 }
 
-/// Cuts the text at the labels that are not local.
+/// Splits the text at the labels that are not local.
 fn functions(text: &str) -> Vec<Function<'_>> {
     let mut all: Vec<Function<'_>> = Vec::new();
     for line in text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
-        // How an instruction is encoded does not matter.
+        // The encoding of an instruction does not matter.
         let line = line.strip_prefix("{vex}").map_or(line, str::trim_start);
         match line.strip_suffix(':') {
             Some(label) if !label.starts_with(".L") => {
@@ -141,7 +142,7 @@ fn labels<'a>(lines: &[&'a str]) -> HashMap<&'a str, usize> {
     lines.iter().enumerate().filter_map(|(at, line)| Some((line.strip_suffix(':')?, at))).collect()
 }
 
-/// Where a line jumps to, if it is a jump to a label.
+/// The label to which a line jumps, if it is a jump to a label.
 fn jump(line: &str) -> Option<&str> {
     let (operation, label) = line.split_once(char::is_whitespace)?;
     (operation.starts_with('j') && label.starts_with(".L")).then_some(label.trim())
@@ -151,7 +152,7 @@ fn call(line: &str) -> Option<&str> {
     line.strip_prefix("call").map(|rest| rest.trim_start_matches('q').trim())
 }
 
-/// Ranges of lines of the loops that contain no other.
+/// Ranges of lines of the loops that contain no other loop.
 fn inner_loops(lines: &[&str]) -> Vec<(usize, usize)> {
     let labels = labels(lines);
     let mut loops: Vec<(usize, usize)> = lines
@@ -160,7 +161,7 @@ fn inner_loops(lines: &[&str]) -> Vec<(usize, usize)> {
         .filter_map(|(end, line)| Some((*labels.get(jump(line)?)?, end)))
         .filter(|(start, end)| start < end)
         .collect();
-    // Several jumps to one label are one loop, up to the last of them.
+    // Several jumps to one label are one loop, up to the last jump.
     loops.sort_unstable_by_key(|&(start, end)| (start, std::cmp::Reverse(end)));
     loops.dedup_by_key(|&mut (start, _)| start);
     let contains = |outer: (usize, usize), inner: (usize, usize)| {
@@ -170,7 +171,7 @@ fn inner_loops(lines: &[&str]) -> Vec<(usize, usize)> {
     loops.iter().copied().filter(inner).collect()
 }
 
-/// Those of [`inner_loops`] that hold one of `marks`.
+/// The loops of [`inner_loops`] that contain one of `marks`.
 fn hot_loops(lines: &[&str], marks: &[&str]) -> Vec<(usize, usize)> {
     let marked = |line: &&str| marks.iter().any(|mark| line.starts_with(mark));
     let mut loops = inner_loops(lines);
@@ -178,7 +179,7 @@ fn hot_loops(lines: &[&str], marks: &[&str]) -> Vec<(usize, usize)> {
     loops
 }
 
-/// What is wrong with the hot loops of a function, one line each.
+/// The faults in the hot loops of a function, one per line.
 fn check(lines: &[&str], marks: &[&str]) -> Vec<String> {
     let labels = labels(lines);
     let mut faults = Vec::new();
@@ -191,7 +192,7 @@ fn check(lines: &[&str], marks: &[&str]) -> Vec<String> {
             if (start..=end).contains(&target) {
                 continue;
             }
-            // The block that is jumped to, up to where it ends; after its first call it is no panic.
+            // The target block of the jump, up to its end. Only its first call can be the panic.
             let block = lines[target..].iter().take_while(|line| !ends(line));
             let panic = block
                 .filter_map(|line| call(line))
@@ -207,7 +208,7 @@ fn check(lines: &[&str], marks: &[&str]) -> Vec<String> {
     faults
 }
 
-/// Whether nothing follows.
+/// Returns true if control cannot continue behind this line.
 fn ends(line: &str) -> bool {
     line.starts_with("jmp") || line.starts_with("ret") || line.starts_with("ud2")
 }
@@ -216,7 +217,7 @@ fn ends(line: &str) -> bool {
 mod tests {
     use super::{check, functions, hot_loops, inner_loops};
 
-    /// An outer loop that calls, around an inner one that does not.
+    /// An outer loop that calls, around an inner loop that does not.
     const CLEAN: &str = "
 _RNvC4test4good:
 	.cfi_startproc

@@ -1,4 +1,4 @@
-//! `cargo xtask codebooks`: the file of solved codebooks.
+//! `cargo xtask codebooks`: writes the file of solved codebooks.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -8,7 +8,7 @@ use tqkv_core::{CodecId, HEAD_DIMS};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Compare instead of writing; exit code 1 where the file differs
+    /// Compare instead of writing; exit code 1 if the file differs
     #[arg(long)]
     check: bool,
 }
@@ -61,7 +61,7 @@ fn rows() -> String {
     text
 }
 
-/// As rustfmt writes it.
+/// Formats the text with rustfmt.
 fn formatted(text: &str) -> Result<String, String> {
     let file = tempfile::Builder::new().suffix(".rs").tempfile().map_err(|error| error.to_string())?;
     std::fs::write(file.path(), text).map_err(|error| error.to_string())?;

@@ -5,10 +5,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// What stands before a kernel's name.
+/// The text before a kernel's name.
 pub(crate) const ENTRY: &str = ".visible .entry ";
 
-/// What `ptxas` says of a kernel.
+/// The report of `ptxas` about a kernel.
 #[derive(Default)]
 pub(crate) struct Cost {
     pub(crate) registers: u32,
@@ -25,7 +25,7 @@ impl Cost {
     }
 }
 
-/// The text with one kernel alone.
+/// The text with only one kernel.
 pub(crate) fn only(text: &str, name: &str) -> String {
     let is_kept = |(i, kernel): &(usize, &str)| *i == 0 || kernel.starts_with(&format!("{name}("));
     text.split(ENTRY).enumerate().filter(is_kept).map(|(_, kernel)| kernel).collect::<Vec<_>>().join(ENTRY)

@@ -1,8 +1,8 @@
-//! Instructions of attention on tensor cores, counted in the machine code, and what they let one expect.
+//! Counts the instructions of attention on tensor cores in the machine code, and computes the expected times.
 //!
-//! Each count is of the kernel as the driver gets it, with the formats of keys and values as constants: the way once
-//! round the loop over pages, for a page of 64 tokens that is full and leaves the maximum where it was. Nothing here is
-//! measured: the second table follows from the first by the figures of [`H200`].
+//! Each count is of the kernel that the driver gets, with the formats of keys and values as constants. It is
+//! one round of the loop over pages, for a full page of 64 tokens that does not change the maximum. Nothing
+//! here is measured. The second table follows from the first by the figures of [`H200`].
 
 use crate::cost::{self, Cost};
 use crate::sass::{Code, Pipe, pipe};
@@ -19,28 +19,29 @@ const PACKAGE: &str = "nvidia-cuda-nvdisasm==13.5.37";
 const FOLDER: &str = "target/nvdisasm";
 const PROGRAM: &str = "nvidia/cu13/bin/nvdisasm";
 
-/// Head dim, and query heads a KV head, of the tables.
+/// Head dim of the tables; the next constant is their query heads per KV head.
 const HEAD_DIM: usize = 128;
 const GROUP: u32 = 4;
 
-/// Tiles of a page: how often loops over them go round.
+/// Tiles of a page, which is the number of rounds of the loops over tiles.
 const TILES: usize = 4;
 
-/// What a GPU does in a second.
+/// Work of a GPU per second.
 struct Gpu {
-    /// Bytes copied, counted once for reading and once for writing.
+    /// Bytes that a copy moves, counted once for reading and once for writing.
     bytes: f64,
-    /// Instructions issued: multiprocessors, their four schedulers, clock.
+    /// Instructions issued: multiprocessors times four schedulers times clock.
     issue: f64,
 }
 
 const H200: Gpu = Gpu { bytes: 4.3e12, issue: 132.0 * 4.0 * 1.755e9 };
 
-/// Cycles of a scheduler that an instruction keeps the integer pipe and the tensor cores for.
+/// Cycles for which an instruction occupies the integer pipe of a scheduler; the next is for the tensor
+/// cores.
 const INTEGER_CYCLES: f64 = 2.0;
 const TENSOR_CYCLES: f64 = 8.0;
 
-/// What a page costs one warp.
+/// The cost of a page for one warp.
 struct Page {
     codec: CodecId,
     registers: u32,
@@ -99,7 +100,7 @@ fn expectations(pages: &[Page]) -> String {
     text
 }
 
-/// Assembles the kernel for keys and values of one codec, and counts its page.
+/// Assembles the kernel for keys and values of one codec, and counts one page.
 fn count(
     root: &Path,
     ptxas: &Path,
@@ -132,7 +133,7 @@ fn count(
     })
 }
 
-/// Whether there is a disassembler, or a way to fetch it.
+/// Returns true if there is a disassembler, or a way to fetch it.
 pub(crate) fn has_disassembler() -> bool {
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(FOLDER).join(PROGRAM);
     env::var_os("TQKV_NVDISASM").is_some() || kept.exists() || wheel::has_pip()
@@ -155,7 +156,7 @@ mod tests {
         let page =
             |issue, integer, products| Page { codec: CodecId::S4, registers: 0, issue, integer, products };
         let row = |page: Page| expectations(&[page]).lines().nth(2).unwrap().to_owned();
-        // 132 bytes at 4.3 TB/s, against 512 at 92 % of it.
+        // The codes take 132 bytes at 4.3 TB/s, and f16 takes 512 bytes at 92 % of that.
         assert_eq!(row(page(593, 59, 8)), "| s4 | 132 | 30.7 | 10.0 | 2.0 | 1.1 | 3.9 | 3.4 |");
         assert_eq!(row(page(5930, 59, 8)), "| s4 | 132 | 30.7 | 100.0 | 2.0 | 1.1 | 1.3 | 1.3 |");
         assert_eq!(row(page(5930, 5930, 8)), "| s4 | 132 | 30.7 | 100.0 | 200.0 | 1.1 | 0.6 | 0.6 |");

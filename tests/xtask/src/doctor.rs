@@ -1,4 +1,4 @@
-//! `cargo xtask doctor`: what each task needs, what of it is here, and how to get the rest.
+//! `cargo xtask doctor`: lists the needs of each task, shows which are met here, and how to install the rest.
 
 use crate::needs::TASKS;
 use std::process::ExitCode;

@@ -1,6 +1,6 @@
-//! `cargo xtask firmware`: builds the images, runs them in QEMU, and reports what they cost.
+//! `cargo xtask firmware`: builds the images, runs them in QEMU, and reports their costs.
 //!
-//! What it needs is a row of [`crate::needs`].
+//! [`crate::needs`] lists the programs that it needs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,10 +23,10 @@ pub(crate) struct Args {
     /// Print one JSON object on stdout and nothing else
     #[arg(long)]
     json: bool,
-    /// Write the measured figures as the new budget, and as the table in tests/firmware/FIGURES.md
+    /// Write the measured figures as the new budget and as the table in tests/firmware/FIGURES.md
     #[arg(long)]
     update_budget: bool,
-    /// Export the shipped language model and run it on the machines that hold it, and nothing else
+    /// Only export the shipped language model and run it on the machines that have room for it
     #[arg(long, conflicts_with_all = ["json", "update_budget"])]
     lm: bool,
 }
@@ -156,8 +156,8 @@ fn print(reports: &Reports) {
     }
 }
 
-/// More than the budget by 3 %, and by more than a few units, is an error; the compiler is
-/// pinned, so nothing else moves the figures.
+/// A figure that exceeds the budget by 3 % and by more than a few units is an error. The compiler is pinned,
+/// so only our code changes the figures.
 fn compare(reports: &Reports) -> Result<()> {
     let budget = budget()?;
     for report in &reports.targets {

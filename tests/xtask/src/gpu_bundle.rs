@@ -1,11 +1,11 @@
-//! `cargo xtask gpu-bundle`: programs and scripts for a machine that has a GPU and no compiler.
+//! `cargo xtask gpu-bundle`: writes programs and scripts for a machine with a GPU and without a compiler.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-/// The scripts and what they read, by their names in the bundle.
+/// The scripts and their data, by their names in the bundle.
 const TEXTS: [(&str, &str); 12] = [
     ("README.md", include_str!("gpu_bundle/README.md")),
     ("common.sh", include_str!("gpu_bundle/common.sh")),
@@ -23,7 +23,7 @@ const TEXTS: [(&str, &str); 12] = [
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Folder to write, which must not exist or be a bundle of before
+    /// Folder to write; it must not exist, or be an earlier bundle
     #[arg(value_name = "FOLDER", default_value = "target/gpu-bundle")]
     folder: PathBuf,
 }
@@ -43,9 +43,12 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn bundle(folder: &Path) -> Result<(), String> {
     let said = |error: io::Error| format!("{}: {error}", folder.display());
-    // Nothing of others is written over.
+    // This must not overwrite other files.
     if folder.exists() && !folder.join("sdpa.py").exists() {
-        return Err(format!("{} is no bundle; accepted is one, or a name that is free", folder.display()));
+        return Err(format!(
+            "{} is not a bundle: expected an earlier bundle, or a path that does not exist",
+            folder.display()
+        ));
     }
     let tqkv = built(&["build", "--release", "--package", "tqkv-cli", "--features", "cuda"], "tqkv")?;
     let tests = ["test", "--release", "--no-run", "--package", "tqkv-gpu", "--test"];
@@ -55,7 +58,7 @@ fn bundle(folder: &Path) -> Result<(), String> {
     for (program, name) in [(tqkv, "tqkv"), (device?, "device"), (driver?, "driver")] {
         let to = folder.join(name);
         fs::copy(program, &to).map_err(said)?;
-        // Smaller, where there is the program for it; it runs either way.
+        // Stripping makes the program smaller. It is optional, because the program also runs without it.
         let _ = Command::new("strip").arg(&to).stderr(Stdio::null()).status();
     }
     Ok(())
@@ -74,7 +77,7 @@ fn write_texts(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs cargo, and returns the path of the program `name` that it built.
+/// Runs cargo and returns the path of the program `name` that it built.
 fn built(arguments: &[&str], name: &str) -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -91,7 +94,7 @@ fn built(arguments: &[&str], name: &str) -> Result<PathBuf, String> {
         .ok_or_else(|| format!("cargo {} built no {name}", arguments.join(" ")))
 }
 
-/// The program of a target, in cargo's messages.
+/// The program of a target in cargo's messages.
 fn program(messages: &str, name: &str) -> Option<PathBuf> {
     let of_target = |line: &str| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
@@ -133,11 +136,11 @@ mod tests {
             assert!(*name == "common.sh" || is_listed, "{name} is not in the bundle's README.md");
         }
         let refused = bundle(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap_err();
-        assert!(refused.contains("is no bundle"), "{refused}");
+        assert!(refused.contains("is not a bundle"), "{refused}");
         fs::remove_dir_all(&folder).unwrap();
     }
 
-    /// A limit for the kernels that the tuning is about, and for no others.
+    /// The script only changes the register limits of the kernels that it tunes.
     #[test]
     fn the_tuning_changes_the_limits_of_attention_alone() {
         let script = TEXTS.iter().find(|(name, _)| *name == "6-tune.sh").unwrap().1;

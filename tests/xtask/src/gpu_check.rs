@@ -1,15 +1,15 @@
-//! `cargo xtask gpu-check`: what `tqkv gpu-check` does, without the program.
+//! `cargo xtask gpu-check`: the same as `tqkv gpu-check`, without the program.
 
 use std::io::Write;
 use std::process::ExitCode;
 use tqkv_gpu_check::CheckArgs;
 
-/// No GPU on this machine.
+/// Exit code if this machine has no GPU.
 const NO_GPU: u8 = 3;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Print a JSON object a line on stdout and nothing else
+    /// Print one JSON object per line on stdout and nothing else
     #[arg(long)]
     json: bool,
     #[command(flatten)]

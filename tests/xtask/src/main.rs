@@ -26,7 +26,7 @@ enum Task {
     Asm(asm::Args),
     /// Solve the codebooks and write their file, or compare with it
     Codebooks(codebooks::Args),
-    /// List what each task needs of this machine, and how to get what is missing
+    /// List what each task needs on this machine, and how to install what is missing
     Doctor(doctor::Args),
     /// Build the firmware images, run them in QEMU, and compare their costs with the budget
     Firmware(firmware::Args),
@@ -36,7 +36,7 @@ enum Task {
     GpuCheck(gpu_check::Args),
     /// Build the GPU kernels, or compare them with the committed PTX, and audit them
     Ptx(ptx::Args),
-    /// Measure caches on a model that others made, beside llama.cpp's own; or check the runner on it
+    /// Measure caches on a published model, next to llama.cpp's caches; or check the runner on it
     RealModel(real_model::Args),
     /// Find the generators and levels of the trellis codes from scratch and print their table
     TrellisSearch(trellis_search::Args),
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         Task::Doctor(args) => doctor::run(&args),
         Task::Firmware(args) => when_ready("firmware", || firmware::run(&args)),
         Task::GpuBundle(args) => when_ready("gpu-bundle", || gpu_bundle::run(&args)),
-        // Says itself that there is no GPU, with an exit code of its own.
+        // This task reports a missing GPU itself, with its own exit code.
         Task::GpuCheck(args) => gpu_check::run(&args),
         Task::Ptx(args) => when_ready("ptx", || ptx::run(&args)),
         Task::RealModel(args) => when_ready("real-model", || real_model::run(&args)),
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a task where the machine has what it needs, or says in one line what it lacks.
+/// Runs a task if the machine has what it needs; otherwise prints one line about what is missing.
 fn when_ready(task: &str, run: impl FnOnce() -> ExitCode) -> ExitCode {
     match needs::check(task) {
         Ok(()) => run(),

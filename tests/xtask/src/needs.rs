@@ -1,5 +1,5 @@
-//! What each task needs of the machine beyond the pinned toolchain: the one table behind `cargo xtask doctor`, and behind the line with
-//! which a task ends that lacks something, before it builds for minutes.
+//! The needs of each task beyond the pinned toolchain. This one table serves `cargo xtask doctor`. It also
+//! serves the error of a task that lacks something, so that the error comes before minutes of building.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -12,18 +12,18 @@ pub(crate) struct Need {
     source: Source,
 }
 
-/// Where it comes from, and so how to see whether it is there.
+/// The origin of a need, which also tells how to check for it.
 #[derive(Clone, Copy)]
 enum Source {
     /// rustup: a component of the pinned toolchain.
     Component,
     /// rustup: the standard library of a target.
     Target,
-    /// apt; with a program of the package.
+    /// apt, with a program of the package.
     Program(&'static str),
-    /// apt; with a file of the package.
+    /// apt, with a file of the package.
     File(&'static str),
-    /// Anything else: whether it is there, and what to do.
+    /// Any other origin: a check, and instructions.
     Other(fn() -> bool, &'static str),
 }
 
@@ -33,7 +33,7 @@ const fn need(name: &'static str, source: Source) -> Need {
     Need { name, source }
 }
 
-/// The rows: what is run, and what it needs.
+/// The rows: a command and its needs.
 pub(crate) const TASKS: [(&str, &[Need]); 18] = [
     ("cargo fmt, cargo clippy", &[need("rustfmt", Component), need("clippy", Component)]),
     ("cargo xtask asm", &[need("an x86-64 machine", Other(is_x86_64, "run it on one"))]),
@@ -145,7 +145,7 @@ pub(crate) const TASKS: [(&str, &[Need]); 18] = [
 ];
 
 impl Need {
-    /// Whether the machine has it.
+    /// Returns true if the machine has it.
     pub(crate) fn is_there(&self) -> bool {
         match self.source {
             Component => components().lines().any(|line| {
@@ -162,7 +162,7 @@ impl Need {
         }
     }
 
-    /// How to get it.
+    /// The command or the instructions to install it.
     pub(crate) fn how(&self) -> String {
         match self.source {
             Component => format!("rustup component add {}", self.name),
@@ -173,10 +173,10 @@ impl Need {
     }
 }
 
-/// That `cargo xtask task` can run here.
+/// Checks that `cargo xtask task` can run here.
 ///
 /// # Errors
-/// One line that names all that is missing.
+/// One line that names everything that is missing.
 pub(crate) fn check(task: &str) -> Result<(), String> {
     let name = format!("cargo xtask {task}");
     let needs = TASKS.iter().find(|(row, _)| *row == name).map_or(&[][..], |(_, needs)| needs);
@@ -194,7 +194,7 @@ fn sysroot() -> PathBuf {
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().into()).unwrap_or_default()
 }
 
-/// The list that rustup keeps, one a line, with the host or a target behind the name.
+/// The list that rustup keeps: one component per line, with the host or a target behind the name.
 fn components() -> String {
     std::fs::read_to_string(sysroot().join("lib/rustlib/components")).unwrap_or_default()
 }
@@ -256,7 +256,7 @@ mod tests {
         assert!(need("shell", Program("sh")).is_there());
     }
 
-    /// The lists of what CI installs hold nothing that `doctor` does not know.
+    /// `doctor` knows everything that CI installs.
     #[test]
     fn the_table_holds_what_ci_installs() {
         let script =

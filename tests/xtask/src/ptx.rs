@@ -1,6 +1,6 @@
-//! Builds the GPU kernels to PTX, compares them with the committed files, and audits what `ptxas`
-//! makes of them. Needs the components rust-src, llvm-tools and llvm-bitcode-linker, and for
-//! `ptxas` Python with pip; no GPU, no CUDA installation.
+//! Builds the GPU kernels to PTX, compares them with the committed files, and audits the output of `ptxas`.
+//! It needs the components rust-src, llvm-tools and llvm-bitcode-linker, and Python with pip for `ptxas`. It
+//! needs no GPU and no CUDA installation.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -18,18 +18,18 @@ const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90"];
 /// The assembler, from the Python package index.
 const PTXAS_PACKAGE: &str = "nvidia-cuda-nvcc==13.0.88";
 
-/// Where it is kept.
+/// The folder of the unpacked package.
 const PTXAS_FOLDER: &str = "target/ptxas";
 
 /// The program in that folder.
 const PTXAS_PROGRAM: &str = "nvidia/cu13/bin/ptxas";
 
-/// Architectures that run a committed file, which has to assemble for them too.
+/// Later architectures that run a committed file. The file must assemble for them too.
 const LATER: [&str; 2] = ["sm_100", "sm_120"];
 
-/// Directives that the compiler has no word for, and the start of the names of the kernels that get them. With 168
-/// registers three blocks of four warps run on a multiprocessor. The assembler would keep the merge below 33, so that
-/// many warps fit; there are few, and what they need is words of memory under way.
+/// Directives that rustc cannot write, and the start of the names of their kernels. With 168 registers, three
+/// blocks of four warps run on a multiprocessor. The assembler would keep the merge below 33 registers, so
+/// that many warps fit. But there are few warps, and they need many loads under way instead.
 const DIRECTIVES: [(&str, &str); 2] =
     [("attend_tensor_d128_", ".maxnreg 168\n"), ("attend_merge_", ".maxntid 128, 1, 1\n.minnctapersm 1\n")];
 
@@ -41,7 +41,8 @@ pub(crate) struct Args {
     /// Print the registers of every kernel
     #[arg(long)]
     registers: bool,
-    /// Build nothing: count the instructions of attention in the committed file, and what follows from them
+    /// Build nothing: count the instructions of attention in the committed file and compute the expected
+    /// times
     #[arg(long, conflicts_with_all = ["check", "registers"])]
     counts: bool,
 }
@@ -63,7 +64,7 @@ fn build_all(args: &Args) -> Result<(), String> {
         print!("{}", counts::tables(root, &ptxas, "sm_90")?);
         return Ok(());
     }
-    // Each is one piece of code to the compiler, which takes one processor: side by side.
+    // To the compiler, each architecture is one unit and takes one processor, so both build in parallel.
     let made = |architecture| {
         let text = normalise(&build(root, architecture)?);
         Ok::<_, String>((assemble(root, &ptxas, architecture, &text)?, text))
@@ -99,7 +100,7 @@ fn build_all(args: &Args) -> Result<(), String> {
     write_or_compare(&root.join("gpu/ptx/REGISTERS.md"), &register_table(&all), args.check)
 }
 
-/// Writes a file of this text, or says that it holds another.
+/// Writes a file with this text, or with `check` compares the file with it.
 fn write_or_compare(path: &Path, text: &str, check: bool) -> Result<(), String> {
     if !check {
         fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
@@ -110,7 +111,7 @@ fn write_or_compare(path: &Path, text: &str, check: bool) -> Result<(), String> 
     }
 }
 
-/// The registers of every kernel, a row for all head dims; `all` is by architecture.
+/// The registers of every kernel, one row for all head dims. `all` has one entry per architecture.
 fn register_table(all: &[BTreeMap<String, Cost>]) -> String {
     let assembler = PTXAS_PACKAGE.rsplit('=').next().unwrap_or_default();
     let head_dims = tqkv_gpu::HEAD_DIMS;
@@ -145,7 +146,7 @@ fn register_table(all: &[BTreeMap<String, Cost>]) -> String {
     text
 }
 
-/// The name of a kernel with `*` for its head dim.
+/// The name of a kernel with `*` instead of its head dim.
 fn of_any_dim(name: &str) -> String {
     let part = |part: &str| match part.strip_prefix('d').filter(|dim| dim.parse::<usize>().is_ok()) {
         Some(_) => "d*".to_owned(),
@@ -176,7 +177,7 @@ fn kernels() -> Vec<String> {
     names
 }
 
-/// Compiles the device crate and returns the text that the linker wrote.
+/// Compiles the device crate and returns the linker's text.
 fn build(root: &Path, architecture: &str) -> Result<String, String> {
     let target = root.join(format!("target/ptx-{architecture}"));
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
@@ -200,8 +201,8 @@ fn build(root: &Path, architecture: &str) -> Result<String, String> {
     for name in ["RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "CARGO_TARGET_DIR", "CARGO_BUILD_TARGET"] {
         cargo.env_remove(name);
     }
-    // Jump threading may move a shuffle into a branch; the compiler knows that of intrinsics only
-    // from LLVM on.
+    // Jump threading may move a shuffle into a branch, because MIR passes do not know that its intrinsic is
+    // convergent. Only LLVM knows it.
     let flags = [format!("-Ctarget-cpu={architecture}"), "-Zmir-enable-passes=-JumpThreading".to_owned()];
     cargo.env("RUSTC_BOOTSTRAP", "1").env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
     let status = cargo.status().map_err(|error| format!("cargo: {error}"))?;
@@ -212,7 +213,8 @@ fn build(root: &Path, architecture: &str) -> Result<String, String> {
     fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Drops comments and the hashes in the names of constants, which are not the source's, and limits registers.
+/// Drops comments and the hashes in the names of constants, which do not come from the source, and limits
+/// registers.
 fn normalise(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for line in text.lines() {
@@ -266,7 +268,7 @@ fn bodies(text: &str) -> BTreeMap<&str, &str> {
     text.split(ENTRY).skip(1).filter_map(|kernel| kernel.split_once('(')).collect()
 }
 
-/// What the text must not hold.
+/// The faults in a PTX text.
 fn audit_text(text: &str, root: &Path) -> Vec<String> {
     let (bodies, mut faults) = (bodies(text), Vec::new());
     for name in kernels() {
@@ -280,7 +282,7 @@ fn audit_text(text: &str, root: &Path) -> Vec<String> {
         } else {
             &[".local", "call", ".ftz"]
         };
-        // A softmax weight that small is none; encoders have no such exception.
+        // A softmax weight below the normal numbers may count as 0. Encoders have no such exception.
         let body =
             if name.starts_with("attend") { body.replace("ex2.approx.ftz.f32", "") } else { body.to_owned() };
         if let Some((_, directives)) = DIRECTIVES.iter().find(|(start, _)| name.starts_with(start))
@@ -294,7 +296,7 @@ fn audit_text(text: &str, root: &Path) -> Vec<String> {
             }
         }
     }
-    // Of the machine that built it: the checkout, the builder's home, the compiler's sources.
+    // Paths of the build machine: the checkout, the builder's home, the compiler's sources.
     let home = env::home_dir().filter(|home| home.parent().is_some());
     let paths = [Some(root.to_path_buf()), home, Some("/rustc/".into())];
     let named = paths.iter().flatten().map(|path| path.display().to_string());
@@ -302,8 +304,8 @@ fn audit_text(text: &str, root: &Path) -> Vec<String> {
     faults
 }
 
-/// What the attention kernels cost as caches get them: each the most of any format for keys and values, and of any
-/// beside the last one, which takes the most registers.
+/// Costs of the attention kernels with constant formats, as caches get them. Each is the maximum over pairs
+/// of equal formats, and over pairs with the last format, which takes the most registers.
 fn costs_by_format(
     root: &Path,
     ptxas: &Path,
@@ -327,8 +329,8 @@ fn costs_by_format(
     Ok(costs)
 }
 
-/// What the encoders cost as caches get them, keys beside values: each with itself, and the last one, which takes the most
-/// registers, with the first.
+/// Costs of the encoders in pairs, as caches get them. Each codec is paired with itself. The last codec,
+/// which takes the most registers, is also paired with the first.
 fn costs_of_pairs(
     root: &Path,
     ptxas: &Path,
@@ -370,7 +372,7 @@ fn audit_costs(costs: &BTreeMap<String, Cost>) -> Vec<String> {
     faults
 }
 
-/// Whether [`ptxas`] finds one, or Python's installer to fetch it with.
+/// Returns true if [`ptxas`] can find the assembler, or can fetch it with Python's installer.
 pub(crate) fn has_ptxas() -> bool {
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(PTXAS_FOLDER).join(PTXAS_PROGRAM);
     env::var_os("TQKV_PTXAS").is_some() || kept.exists() || wheel::has_pip()

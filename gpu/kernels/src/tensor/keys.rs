@@ -1,4 +1,4 @@
-//! Logits of a page: keys as first factors.
+//! Logits of a page. Keys are the first factors.
 
 use super::queries::Queries;
 use super::tile::{Side, TOKENS, is_written_out};
@@ -7,8 +7,8 @@ use crate::reader::Reader;
 use crate::tables::Words;
 use crate::threads::Threads;
 
-/// Dot products of the keys of a page, at least of the first `tokens`: of tokens 8 k + g with head t, in units of
-/// both factors.
+/// Dot products of the keys of a page, of at least the first `tokens`. Thread (g, t) gets tokens 8 k + g with
+/// head t, in units of both factors.
 #[inline(always)]
 pub(super) fn dots<T: Threads, C: Reader, const G: usize, const TRELLIS: bool>(
     keys: Side<T>,
@@ -24,7 +24,7 @@ pub(super) fn dots<T: Threads, C: Reader, const G: usize, const TRELLIS: bool>(
     let fetch = |tile: u32| [fetch(16 * tile), fetch(16 * tile + 8)];
     let mut out = [T::splat(0.0); TOKENS];
     if !is_written_out(G, TRELLIS) {
-        // Backwards, so that the first tile ends up in front: registers have no number at run time.
+        // Runs backwards, so that the first tile ends up in front: registers cannot be indexed at run time.
         for tile in (0..tokens.div_ceil(16)).rev() {
             let [upper, lower] = tile_dots::<T, C, G>(fetch(tile), planes, queries);
             out = [upper, lower, out[0], out[1], out[2], out[3], out[4], out[5]];
@@ -62,7 +62,7 @@ fn tile_dots<T: Threads, C: Reader, const G: usize>(
         }
     });
     let dot = T::zip(high, last, |high, last| {
-        // First and second digit stand side by side in the columns of a head.
+        // First and second digit are next to each other in the columns of a head.
         let dot = |i: usize| 256.0 * (256 * high[i] + high[i + 1]) as f32 + last[i] as f32;
         (dot(0), dot(2))
     });

@@ -1,8 +1,8 @@
 //! `attend` on tensor cores: up to four query heads share every code that is read.
 //!
-//! All products are exact integers: levels of 8 bits ([`planes`](crate::planes)), queries of 24, weights of 23,
-//! against the largest of their page. The tiles are those of `mma.m16n8k32`: thread 4 g + t of a warp
-//! holds parts of rows g and g + 8 and of columns 2 t and 2 t + 1.
+//! All products are exact integers. Levels have 8 bits ([`planes`](crate::planes)) and queries have 24.
+//! Weights have 23 bits, relative to the largest of their page. The tiles are those of `mma.m16n8k32`. Thread
+//! 4 g + t of a warp holds parts of rows g and g + 8 and of columns 2 t and 2 t + 1.
 //!
 //! ```text
 //! for each page of 64 tokens:
@@ -11,15 +11,17 @@
 //!     values   (pairs of coordinates) x (16 tokens x 2)  times  (16 tokens x 2) x (4 heads x 2)  four times
 //! ```
 //!
-//! A row of value codes holds two coordinates of a token side by side, so a weight stands in the column of its
-//! coordinate and a zero in the other: thread (g, t) ends up with sums of head t, of which it has the softmax. Where
-//! registers suffice, a page is taken whole, so that nothing in it is counted at run time (what lies behind the end
-//! has no weight), and the codes of a tile are asked for before the tile before it is multiplied. Memory is asked for
-//! a page's codes one page ahead.
+//! A row of value codes holds two coordinates of a token side by side. So a weight is in the column of its
+//! coordinate, and the other column has a zero. Thread (g, t) ends up with the sums of head t, whose softmax
+//! it has.
 //!
-//! Queries as factors are in `queries`, the two passes of a page in `keys` and `values`, what lies between in
-//! `softmax`. One head a KV head, and f16 rows: [`crate::attend`], which also describes pools, parts and
-//! partial results.
+//! If registers suffice, the tiles of a page are unrolled. Then nothing in a page is counted at run time, and
+//! tokens behind the end have no weight. The codes of a tile are loaded before the tile before it is
+//! multiplied. A page's codes are prefetched one page ahead.
+//!
+//! Queries as factors are in `queries`, the two passes of a page in `keys` and `values`, and the step between
+//! them in `softmax`. For one head per KV head, and for f16 rows, see [`crate::attend`]. It also describes
+//! pools, parts and partial results.
 
 mod keys;
 mod queries;
@@ -46,11 +48,11 @@ fn scale<T: Threads>(home: T::Memory, row_bytes: u32, k: u64) -> T::Of<f32> {
     load_half::<T>(scales, T::map(row::<T>(), |g| 2 * g))
 }
 
-/// Asks for the codes and scales of a page that comes next.
+/// Prefetches the codes and scales of a page.
 #[inline(always)]
 fn prefetch<T: Threads, const G: usize>(home: T::Memory, bytes: u32) {
     unroll32!(I => {
-        // 32 threads ask for 128 bytes each; the widest codes take a byte a coordinate.
+        // 32 threads prefetch 128 bytes each. The widest codes take one byte per coordinate.
         let done = 4096 * I as u32;
         if done < page::head_bytes(32 * G as u32, 8) && done < bytes {
             let last = bytes - done - 1;
@@ -59,16 +61,16 @@ fn prefetch<T: Threads, const G: usize>(home: T::Memory, bytes: u32) {
     });
 }
 
-/// The tiles of values, of 32 coordinates, that are summed at once: what an entry gives as `SLICE`.
+/// Tiles of values, of 32 coordinates, that are summed at once. An entry passes it as `SLICE`.
 pub const fn slice(groups: usize, trellis: bool) -> usize {
     if is_written_out(groups, trellis) || groups < 4 { 2 } else { 4 }
 }
 
-/// Where the keys and the values of a page are.
+/// The places of the keys and the values of a page.
 type Homes<M> = [M; 2];
 
-/// Attends over a share with up to [`HEADS`] query heads of a KV head. `TRELLIS`: whether a side may have a trellis
-/// code, which takes registers; `SLICE`: [`slice`] of both.
+/// Attends over a share with up to [`HEADS`] query heads of a KV head. `TRELLIS` is true if a side may have a
+/// trellis code, which takes registers. `SLICE` is [`slice`] of both.
 #[inline(always)]
 pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usize>(
     share: Share,
@@ -79,7 +81,7 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
     let Share { part, chunk, kv_head, row: query } = share;
     let (keys, values) = (Pool::<T>::keys(&args), Pool::<T>::values(&args));
     let dim = 32 * G as u32;
-    // Of scalar codes it is the format; registers are short.
+    // For scalar codes the format is the width. This saves a register.
     let bits = |pool: &Pool<T>| if TRELLIS { page::bits(pool.format) } else { pool.format };
     let (sequence, length) = (T::read(args.sequence_of, 4 * query), T::read(args.lengths, 4 * query));
     let pages = share_pages(length, part, parts);
@@ -106,14 +108,14 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
     let unit = T::map(queries.unit, |unit| unit * key_planes.unit);
     let [key_row, value_row] = [&keys, &values].map(|pool| page::row_bytes(dim, bits(pool)));
     let (row, column) = (row::<T>(), column::<T>());
-    // A unit of scalar codes is as many bytes as a code has bits.
+    // A unit of scalar codes takes one byte per code bit.
     let unit_bytes = |format: u32| if TRELLIS && page::is_trellis(format) { 0 } else { format };
     let key_unit = T::map(column, |t| t * G as u32);
     let key_start = T::zip(row, key_unit, |g, unit| g * key_row + unit * unit_bytes(keys.format));
     let mut running = Running::<T>::new();
     for page in pages.start..pages.end {
         let [key_home, value_home] = next;
-        // The last page is asked for once more: no branch.
+        // The last page is prefetched twice, which avoids a branch.
         next = homes(u32::min(page + 1, pages.end - 1));
         ask(next);
         let tokens = u32::min(length - page * page::SLOTS, page::SLOTS);
@@ -129,7 +131,7 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
             }
         });
         if tokens < page::SLOTS {
-            // What lies behind the end may be no number.
+            // Memory behind the end may decode to NaN.
             unroll32!(K => {
                 if K < TOKENS {
                     let valid = T::map(row, |g| g < tokens.saturating_sub(8 * K as u32));

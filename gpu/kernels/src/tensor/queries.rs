@@ -4,20 +4,20 @@ use super::tile::{column, row};
 use crate::planes::{Bytes, coordinate};
 use crate::threads::{Threads, shuffle_f32, shuffle_xor_f32};
 
-/// Largest integer of a query: its three digits of 8 bits are signed; less what rounding may add.
+/// Largest integer of a query: three signed digits of 8 bits, less what rounding may add.
 const LARGEST_QUERY: f32 = 8_355_703.0;
 
-/// Below this all coordinates of a query count as 0: the inverse stays finite.
+/// Below this, all coordinates of a query count as 0, so that the inverse stays finite.
 const LEAST: f32 = 1e-30;
 
-/// Four query heads as factors: three digits of each coordinate.
+/// Four query heads as factors, with three digits per coordinate.
 #[derive(Clone, Copy)]
 pub(super) struct Queries<T: Threads> {
     /// Columns 2 h and 2 h + 1: first and second digit of head h.
     pub(super) digits: [T::Of<Bytes>; 8],
     /// Column 2 h: third digit.
     pub(super) last: [T::Of<Bytes>; 8],
-    /// What 1 stands for, of head t.
+    /// The value of 1, for head t.
     pub(super) unit: T::Of<f32>,
 }
 
@@ -30,7 +30,7 @@ fn digit<T: Threads>(words: [u32; 4], which: u32) -> u32 {
 }
 
 impl<T: Threads> Queries<T> {
-    /// Reads rotated queries from `place` on: head h of the columns is head `min(h, last_head)`.
+    /// Reads rotated queries from `place` on. Head h of the columns is head `min(h, last_head)`.
     #[inline(always)]
     pub(super) fn load<const G: usize>(place: T::Memory, last_head: u32, format: u32) -> Self {
         let start = T::map(T::lane(), |lane| u32::min(lane / 8, last_head) * 128 * G as u32);
@@ -81,7 +81,7 @@ impl<T: Threads> Queries<T> {
     }
 }
 
-/// The integer below, with digits that are signed once their top bits are flipped.
+/// Rounds down to an integer. Its digits are signed after their top bits are flipped.
 #[inline(always)]
 fn integer(x: f32) -> u32 {
     (x as i32 + 0x0080_8080) as u32

@@ -1,4 +1,4 @@
-//! The softmax over pages, and the sums of the values so far.
+//! The softmax over pages, and the running sums of the values.
 
 use super::tile::{HEADS, TOKENS, column, row};
 use super::values::SliceSums;
@@ -6,20 +6,21 @@ use crate::attend::{LOWEST, PARTIAL_HEADER};
 use crate::planes::coordinate;
 use crate::threads::{Threads, shuffle_xor_f32};
 
-/// Bits of the largest weight of a page as an integer: its three digits are the mantissa of a float from [`BESIDE`]
-/// on.
+/// Bits of the largest weight of a page as an integer. Its three digits are the mantissa of a float at or
+/// above [`BESIDE`].
 const WEIGHT_BITS: u32 = 23;
 
-/// A float beside which the low 23 bits of others are integers.
+/// A float at which the low 23 bits of a sum with it are an integer.
 const BESIDE: f32 = 8_388_608.0;
 
-/// The exponent of a float.
+/// The exponent bits of a float.
 const EXPONENT: u32 = 0x7f80_0000;
 
-/// The exponent below which no page's weights count: units of them stay normal.
+/// Smallest exponent of a page's largest weight. Below it the unit does not shrink further, so that units
+/// stay normal numbers.
 const LEAST: u32 = 30 << 23;
 
-/// What the threads of all rows g make of their values.
+/// Combines the values of the threads of all rows g.
 #[inline(always)]
 fn over_rows<T: Threads>(value: T::Of<f32>, f: impl Fn(f32, f32) -> f32) -> T::Of<f32> {
     let value = T::zip(value, shuffle_xor_f32::<T>(value, 4), &f);
@@ -27,7 +28,7 @@ fn over_rows<T: Threads>(value: T::Of<f32>, f: impl Fn(f32, f32) -> f32) -> T::O
     T::zip(value, shuffle_xor_f32::<T>(value, 16), &f)
 }
 
-/// The largest over the page.
+/// The largest value over the page.
 #[inline(always)]
 fn largest_of<T: Threads>(values: [T::Of<f32>; TOKENS]) -> T::Of<f32> {
     let mut largest = values[0];
@@ -35,16 +36,16 @@ fn largest_of<T: Threads>(values: [T::Of<f32>; TOKENS]) -> T::Of<f32> {
     over_rows::<T>(largest, f32::max)
 }
 
-/// The softmax of head t so far, and the sums of its values.
+/// The running softmax of head t, and the running sums of its values.
 pub(super) struct Running<T: Threads> {
     max: T::Of<f32>,
-    /// Over the thread's own tokens.
+    /// Sum over the thread's own tokens.
     sum: T::Of<f32>,
     /// Four coordinates of each tile.
     acc: [T::Of<[f32; 4]>; 8],
 }
 
-/// What a page's weights become: integers, and what 1 stands for.
+/// A page's weights as integers, and the value of 1.
 pub(super) struct Weights<T: Threads> {
     pub(super) integers: [T::Of<u32>; TOKENS],
     unit: T::Of<f32>,
@@ -56,7 +57,7 @@ impl<T: Threads> Running<T> {
         Self { max: T::splat(LOWEST), sum: T::splat(0.0), acc: [T::splat([0.0; 4]); 8] }
     }
 
-    /// Takes in the logits of a page whose values have these scales.
+    /// Takes in the logits of a page, given the scales of its values.
     #[inline(always)]
     pub(super) fn soften<const G: usize>(
         &mut self,
@@ -64,7 +65,7 @@ impl<T: Threads> Running<T> {
         scales: [T::Of<f32>; TOKENS],
     ) -> Weights<T> {
         let max = T::zip(self.max, largest_of::<T>(logits), f32::max);
-        // The maximum settles after a few pages.
+        // The maximum settles after a few pages, so a new maximum is rare.
         if T::ballot(T::zip(self.max, max, |old, new| new > old)) != 0 {
             self.rescale::<G>(T::zip(self.max, max, |old, new| T::exp2(old - new)));
         }
@@ -77,7 +78,7 @@ impl<T: Threads> Running<T> {
                 weights[K % TOKENS] = T::zip(weight, scales[K % TOKENS], |weight, scale| weight * scale);
             }
         });
-        // A power of two: as exact as any other unit, and no division.
+        // The unit is a power of two. It is as exact as any other unit, and needs no division.
         let exponent = T::map(largest_of::<T>(weights), |m| u32::max(m.to_bits() & EXPONENT, LEAST));
         let power = |bits: u32| f32::from_bits(bits);
         let steps = T::map(exponent, |e| power(((253 + WEIGHT_BITS) << 23) - e));
@@ -91,7 +92,7 @@ impl<T: Threads> Running<T> {
         Weights { integers, unit: T::map(exponent, |e| power(e - ((WEIGHT_BITS - 1) << 23))) }
     }
 
-    /// Multiplies what there is by `older`.
+    /// Multiplies the running sums by `older`.
     #[inline(always)]
     fn rescale<const G: usize>(&mut self, older: T::Of<f32>) {
         self.sum = T::zip(self.sum, older, |sum, older| sum * older);
@@ -103,7 +104,7 @@ impl<T: Threads> Running<T> {
         });
     }
 
-    /// Adds a page's sums of the coordinates of slice `slice`; `unit` is that of the levels.
+    /// Adds a page's sums for the coordinates of slice `slice`. `unit` is the unit of the levels.
     #[inline(always)]
     pub(super) fn add<const SLICE: usize>(
         &mut self,
@@ -133,7 +134,7 @@ impl<T: Threads> Running<T> {
         });
     }
 
-    /// Writes the partial results of the chunk's heads below `heads`; `bytes` from one head to the next.
+    /// Writes the partial results of the chunk's heads below `heads`, at `bytes` from one head to the next.
     #[inline(always)]
     pub(super) fn write<const G: usize>(self, format: u32, heads: u32, bytes: u32, partials: T::Memory) {
         let sum = over_rows::<T>(self.sum, |a, b| a + b);
@@ -143,7 +144,7 @@ impl<T: Threads> Running<T> {
         T::store::<4>(partials, place, header, active);
         let active = T::map(column::<T>(), |head| head < heads);
         unroll32!(I => {
-            // Half a unit is a tile's.
+            // Half a unit belongs to one tile.
             let (tile, i) = (I / 4, I % 4);
             if tile < G {
                 let at = T::map(row::<T>(), |g| {

@@ -5,7 +5,7 @@ use crate::reader::Reader;
 use crate::tables::Words;
 use crate::threads::Threads;
 
-/// Tokens of a page that one thread has logits of.
+/// Tokens of a page whose logits one thread has.
 pub(super) const TOKENS: usize = page::SLOTS as usize / 8;
 
 /// Query heads that share a warp.
@@ -17,7 +17,7 @@ pub(super) fn row<T: Threads>() -> T::Of<u32> {
     T::map(T::lane(), |lane| lane / 4)
 }
 
-/// t: which bytes of a row, and which columns of the sums.
+/// t: the position in the bytes of a row, and in the columns of the sums.
 #[inline(always)]
 pub(super) fn column<T: Threads>() -> T::Of<u32> {
     T::map(T::lane(), |lane| lane % 4)
@@ -26,8 +26,9 @@ pub(super) fn column<T: Threads>() -> T::Of<u32> {
 /// 16 x 8 sums.
 pub(super) type Sums<T> = <T as Threads>::Of<[i32; 4]>;
 
-/// Keys or values of a page: their memory, bytes of a row, and each thread's place in the first rows: the first
-/// of the units of 8 coordinates that it reads, and where that is (of trellis codes, where the row is).
+/// Keys or values of a page: their memory, the bytes per row, and each thread's place in the first rows. The
+/// place is the first unit of 8 coordinates that the thread reads, and its offset. For trellis codes the
+/// offset is that of the row.
 #[derive(Clone, Copy)]
 pub(super) struct Side<T: Threads> {
     pub(super) home: T::Memory,
@@ -37,7 +38,7 @@ pub(super) struct Side<T: Threads> {
 }
 
 impl<T: Threads> Side<T> {
-    /// `UNITS` units of a thread's row `slots` behind its first.
+    /// Reads `UNITS` units of a thread's row, `slots` rows behind its first.
     #[inline(always)]
     pub(super) fn fetch<C: Reader, const G: usize, const UNITS: usize>(&self, slots: u32) -> T::Of<Words> {
         let home = T::at(self.home, u64::from(slots * self.row_bytes));
@@ -45,8 +46,8 @@ impl<T: Threads> Side<T> {
     }
 }
 
-/// Whether the tiles of a page are written out, which saves moves between registers and asks for codes early, or one
-/// after the other at run time, where trellis codes or long vectors leave no registers for that.
+/// Returns true if the tiles of a page are unrolled, which saves moves between registers and loads codes
+/// early. Trellis codes and long vectors leave no registers for that, so their tiles run in a loop.
 pub(super) const fn is_written_out(groups: usize, trellis: bool) -> bool {
     !trellis && groups <= 4
 }

@@ -1,4 +1,4 @@
-//! Sums of a page's values: values as first factors, weights as second ones.
+//! Sums of a page's values. Values are the first factors, and weights are the second.
 
 use super::tile::{Side, Sums, TOKENS, column, is_written_out, row};
 use crate::planes::{Bytes, Planes};
@@ -9,8 +9,8 @@ use crate::threads::Threads;
 /// Sums of a slice of a page's values: for each tile of 32 coordinates, by powers of 256.
 pub(super) type SliceSums<T> = [[Sums<T>; 3]; 4];
 
-/// Weights times the values of a page, of one slice of the coordinates, at least of the first `tokens`; `weights` are
-/// integers of tokens 8 k + g of head t, and 0 behind those.
+/// Weights times the values of a page, for one slice of the coordinates and at least the first `tokens`.
+/// `weights` are the integers of tokens 8 k + g of head t. They are 0 behind the last token.
 #[inline(always)]
 pub(super) fn sums<T: Threads, C: Reader, const G: usize, const TRELLIS: bool, const SLICE: usize>(
     values: Side<T>,
@@ -22,7 +22,7 @@ pub(super) fn sums<T: Threads, C: Reader, const G: usize, const TRELLIS: bool, c
         2 => values.fetch::<C, G, 1>(slots),
         _ => values.fetch::<C, G, 2>(slots),
     };
-    // Of a step of 16 tokens, thread (g, t) reads t, t + 4, t + 8 and t + 12.
+    // Thread (g, t) reads tokens t, t + 4, t + 8 and t + 12 of a step of 16 tokens.
     let fetch =
         |step: u32| [fetch(16 * step), fetch(16 * step + 4), fetch(16 * step + 8), fetch(16 * step + 12)];
     let mut sums = [[T::splat([0; 4]); 3]; 4];
@@ -59,7 +59,8 @@ pub(super) fn sums<T: Threads, C: Reader, const G: usize, const TRELLIS: bool, c
     sums
 }
 
-/// Tile `tile` of a slice as a first factor: half a unit of each thread, two coordinates of two tokens a word.
+/// Tile `tile` of a slice as a first factor: half a unit of each thread. A word has two coordinates of two
+/// tokens.
 #[inline(always)]
 fn tile<T: Threads, C: Reader>(planes: &Planes, words: [T::Of<Words>; 4], tile: usize) -> T::Of<[u32; 4]> {
     let pairs = |first: usize| {
@@ -72,8 +73,8 @@ fn tile<T: Threads, C: Reader>(planes: &Planes, words: [T::Of<Words>; 4], tile: 
     T::zip(pairs(0), pairs(2), |a, b| [a[0], a[1], b[0], b[1]])
 }
 
-/// The three digits of the weights of 16 tokens as second factors: column n is coordinate n % 2 of a pair, of head
-/// n / 2, and a weight stands in the rows of its own coordinate.
+/// The three digits of the weights of 16 tokens as second factors. Column n is coordinate n % 2 of a pair, of
+/// head n / 2. A weight is in the rows of its own coordinate.
 #[inline(always)]
 fn weight_digits<T: Threads>(weights: [T::Of<u32>; 2]) -> [T::Of<Bytes>; 3] {
     let of = |weights: T::Of<u32>| {
@@ -82,7 +83,7 @@ fn weight_digits<T: Threads>(weights: [T::Of<u32>; 2]) -> [T::Of<Bytes>; 3] {
     };
     let four = T::zip(of(weights[0]), of(weights[1]), |a, b| (a, b));
     let digit = |digit: u32| {
-        // Zeros beside the digits: the sign of a weight's top byte, over and over.
+        // The bytes beside the digits are zeros: copies of the sign bit of a weight's top byte, which is 0.
         let choice =
             T::map(
                 row::<T>(),

@@ -14,8 +14,8 @@ use tqkv_gpu_kernels::{encode, page, tensor, with_groups};
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::scope;
 
-/// Keys or values: their pool, their codec (none: f16), and what the pool decodes to,
-/// [sequence][position][head][dim].
+/// Keys or values: their pool, their codec (none for f16), and the decoded pool,
+/// `[sequence][position][head][dim]`.
 pub(crate) struct Side {
     pub(crate) pool: Buffer,
     pub(crate) format: u32,
@@ -61,12 +61,12 @@ impl Side {
     }
 }
 
-/// A kernel, and its query heads a warp.
+/// A kernel. The number is its query heads per warp.
 #[derive(Clone, Copy, Debug)]
 enum Kernel {
     Codes,
     Halves(u32),
-    /// Whether a side may have a trellis code.
+    /// True if a side may have a trellis code.
     Tensor(bool),
 }
 
@@ -85,7 +85,7 @@ fn tensor_of(keys: &Side, values: &Side) -> Kernel {
     Kernel::Tensor([keys, values].iter().any(|side| page::is_trellis(side.format)))
 }
 
-/// Runs rotation, attention in `parts` parts, and the merge.
+/// Runs the rotation, attention in `parts` parts, and the merge.
 fn run(
     scene: &Scene,
     dim: usize,
@@ -104,7 +104,7 @@ fn run(
     let count = scene.lengths.len() as u32 * scene.num_kv_heads * group;
     let partials = Buffer::garbage((count * parts * (PARTIAL_HEADER + dim as u32) * 4) as usize);
     let page_table = Buffer::from_u32(&scene.page_table);
-    // The rows are the sequences backwards, so that one is not taken for the other.
+    // The rows are the sequences in reverse, so that a mix-up of the two shows.
     let sequences: Vec<u32> = (0..scene.lengths.len() as u32).rev().collect();
     let lengths: Vec<u32> = scene.lengths.iter().rev().copied().collect();
     let (sequence_of, lengths) = (Buffer::from_u32(&sequences), Buffer::from_u32(&lengths));
@@ -167,7 +167,7 @@ fn results_are_rounded_to_the_type_asked_for() {
     for part in partials.chunks_exact_mut(PARTIAL_HEADER as usize + dim) {
         part[1] = part[1].abs();
     }
-    // One that is no number, one beyond every half.
+    // One value is NaN, and one is beyond every half.
     (partials[PARTIAL_HEADER as usize], partials[1000]) = (f32::NAN, 1e30);
     let (partials, signs) =
         (Buffer::from_f32(&partials), signs(&AnyCodec::new(CodecId::S4, dim, Options::DEFAULT).unwrap()));
@@ -226,15 +226,15 @@ fn check(scene: &Scene, dim: usize, group: u32, keys: &Side, values: &Side, shap
     }
 }
 
-/// Lengths around every boundary: none, one, a step, a page, many pages.
+/// Lengths around every boundary: no token, one token, one step, one page, many pages.
 const LENGTHS: [u32; 8] = [0, 1, 7, 16, 63, 64, 65, 330];
 
-/// Fewer of them, unless everything is tested.
+/// Returns `few` lengths, or all of them in exhaustive runs.
 fn lengths(few: &[u32]) -> &[u32] {
     scope::extent(few, &LENGTHS)
 }
 
-/// The rows of `seed`, stored as `id` has it.
+/// The rows of `seed`, encoded with `id`.
 fn side(scene: &Scene, dim: usize, id: CodecId, seed: u64) -> Side {
     let rows = Gaussian::new(seed).vector((scene.tokens() * scene.num_kv_heads) as usize * dim);
     match id {
@@ -243,7 +243,7 @@ fn side(scene: &Scene, dim: usize, id: CodecId, seed: u64) -> Side {
     }
 }
 
-/// Runs a test where the many copies that unoptimised bodies keep have room.
+/// Runs a test on a large stack, because unoptimised bodies keep many copies.
 pub(crate) fn with_stack(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(test).expect("a thread starts");
     if let Err(panic) = thread.join() {
@@ -251,7 +251,7 @@ pub(crate) fn with_stack(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Head dims with their places among them.
+/// Head dims with their indices.
 fn shapes() -> impl Iterator<Item = (usize, usize)> {
     scope::dims(&HEAD_DIMS).into_iter().enumerate()
 }
@@ -275,7 +275,7 @@ fn pairs_with_any_values_attend_as_f64_does(key_id: CodecId) {
     });
 }
 
-// A test for each pair, so that they run side by side.
+// One test per pair, so that they run in parallel.
 #[test]
 fn every_group_size_and_split_of_bytes_and_3_bits_attends_as_f64_does() {
     group_sizes_and_splits(0, [CodecId::I8, CodecId::S3]);
@@ -298,13 +298,13 @@ fn every_group_size_and_split_of_a_trellis_code_and_4_bits_attends_as_f64_does()
 
 fn group_sizes_and_splits(number: usize, ids: [CodecId; 2]) {
     with_stack(move || {
-        // The longest sequence has more parts than pages, and more than are merged at once.
+        // The longest sequence has more parts than pages, and more than one round of the merge takes.
         const PARTS: [u32; 4] = [1, 3, 70, 9];
         for (shape, dim) in shapes() {
             let scene = Scene::new(lengths(&[0, 63, 150]), 2);
             let (keys, values) = (side(&scene, dim, ids[0], 1), side(&scene, dim, ids[1], 2));
             for group in 1..=8 {
-                // By default each group size with two of the four pairs.
+                // By default each group size runs with two of the four pairs.
                 if scope::is_turn(number + group, 2 * shape, 2 * HEAD_DIMS.len()) {
                     let shape = (tensor_of(&keys, &values), PARTS[(group + number) % 4]);
                     check(&scene, dim, group as u32, &keys, &values, shape);
@@ -341,7 +341,7 @@ fn bytes_and_a_unit_are_the_levels_of_the_portable_codec() {
             let words = tables(&codec);
             assert_eq!(f32::from_bits(words[8]), codec.unit());
             let Some(book) = codec.codebook() else { continue };
-            // Over and over, so that the bits above a code do not count.
+            // The bytes repeat, so that the bits above a code do not count.
             for (i, &level) in (0..32).zip(book.bytes().iter().cycle()) {
                 let byte = (words[i / 4] >> (8 * (i % 4))) as i8;
                 assert_eq!(byte, level, "{} {dim} code {i}", id.name());

@@ -1,4 +1,4 @@
-//! Encoding, decoding and scores on a warp equal the portable codec to the bit.
+//! Encoding, decoding and scores on a warp are bit-identical to the portable codec.
 
 use crate::scene::{Scene, rotate, signs};
 use crate::warp::{Buffer, Emulated};
@@ -10,8 +10,8 @@ use tqkv_gpu_kernels::{decode, encode, with_codec};
 use tqkv_tests::inputs::{Gaussian, edge_cases, one_hot};
 use tqkv_tests::scope;
 
-/// Encodes rows with the kernel and with the portable codec and compares every block; a vector
-/// that the codec refuses must be refused alike and leave its slot alone.
+/// Encodes rows with the kernel and with the portable codec, and compares every block. The kernel must refuse
+/// every vector that the codec refuses, and leave its slot unchanged.
 fn compare(codec: &AnyCodec, scene: &Scene, rows: &[f32], input: &Buffer, kind: u32) {
     let (dim, heads) = (codec.dim(), scene.num_kv_heads);
     let pool = scene.pool(dim, codec.id().bits());
@@ -45,7 +45,7 @@ of_each_codec!(vectors_encode_to_the_portable_codes);
 fn vectors_encode_to_the_portable_codes(id: CodecId) {
     each_dim(|dim| {
         let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
-        // A page and parts of others, also of sequences that begin and end elsewhere.
+        // A page and parts of others. Some sequences begin and end inside a page.
         let lengths: &[u32] = match (is_trellis(id), scope::is_exhaustive()) {
             (true, false) => &[1, 0, 6, 8],
             (true, true) | (false, false) => &[1, 0, 64, 67],
@@ -70,7 +70,7 @@ fn every_mode_effort_and_edge_case_encodes_to_the_portable_codes(id: CodecId) {
         let scene = Scene::new(&[rows.len() as u32], 1);
         for (i, scale_mode) in ScaleMode::ALL.into_iter().enumerate() {
             for (j, effort) in Effort::ALL.into_iter().enumerate() {
-                // A trellis search takes its time, and mode and effort do not meet.
+                // A trellis search is slow, and mode and effort do not interact.
                 if is_trellis(id) && i % 3 != j || !scope::is_turn(i + j, shape, HEAD_DIMS.len()) {
                     continue;
                 }
@@ -112,7 +112,7 @@ fn pages_weights_and_scores_equal_the_portable_codec(id: CodecId) {
 fn reads(id: CodecId, dim: usize) {
     let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
     let (heads, kv_heads) = (6, 2);
-    // Past a page, or past two.
+    // Longer than one page; in exhaustive runs, longer than two.
     let long = scope::extent(66, 130);
     let scene = Scene::new(&[3, long], kv_heads);
     let mut gaussian = Gaussian::new(9);

@@ -1,7 +1,8 @@
-//! Logits on tensor cores are integers: the sums over the levels that the CPU's kernels multiply too, to the last one.
+//! Logits on tensor cores are exact integers: sums over the same levels that the CPU's kernels multiply.
 //!
-//! What differs is the query, which the CPU rounds to 8 bits for each 32 coordinates, and a GPU to 24 bits for all. So
-//! the definition is written out here in integers, with the levels taken from the portable codec's dot product.
+//! The query differs: the CPU rounds it to 8 bits per 32 coordinates, and a GPU rounds it to 24 bits per
+//! vector. So this file repeats the definition in integers, with the levels from the portable codec's dot
+//! product.
 
 use crate::attention::{Side, with_stack};
 use crate::scene::Scene;
@@ -14,14 +15,14 @@ use tqkv_gpu_kernels::{page, tensor, with_groups};
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::scope;
 
-/// Query heads a KV head.
+/// Query heads per KV head.
 const GROUP: u32 = 4;
 
-/// The integer of the largest coordinate of a query.
+/// The integer of a query's largest coordinate.
 const LARGEST: f32 = 8_355_703.0;
 
-/// Levels of a block as whole numbers: dot products of the portable codec with one coordinate at a time, by what a
-/// level of 1 is worth.
+/// Levels of a block as whole numbers. They are dot products of the portable codec with one coordinate at a
+/// time, divided by the value of a level of 1.
 fn levels(codec: &AnyCodec, block: &[u8]) -> Vec<i64> {
     let scale = half::f16::from_le_bytes([block[0], block[1]]).to_f32();
     let one = |i: usize| {
@@ -39,12 +40,12 @@ fn levels(codec: &AnyCodec, block: &[u8]) -> Vec<i64> {
     (0..codec.dim()).map(one).collect()
 }
 
-/// The logit of a query by integers: three digits of it, and floats only where their sums are put together.
+/// The logit of a query by integers: three digits of the query, and floats only to combine their sums.
 fn logit(query: &[f32], levels: &[i64], scale: f32, unit: f32) -> f32 {
     let largest = query.iter().fold(0.0, |m: f32, v| m.max(v.abs()));
     let steps = LARGEST / largest;
     let dot: i64 = query.iter().zip(levels).map(|(v, level)| i64::from((v * steps) as i32) * level).sum();
-    // The third digit is signed: what lies above it is summed apart.
+    // The third digit is signed, and the digits above it are summed apart.
     let last: i64 = query
         .iter()
         .zip(levels)
@@ -57,7 +58,7 @@ fn logit(query: &[f32], levels: &[i64], scale: f32, unit: f32) -> f32 {
     (256.0 * upper as f32 + last as f32) * (scale * (largest / LARGEST * unit))
 }
 
-/// The largest logits of sequences of one token, which are the only ones.
+/// The largest logits of sequences of one token, which are the only logits.
 fn maxima(scene: &Scene, dim: usize, queries: &[f32], keys: &Side, values: &Side) -> Vec<f32> {
     let count = scene.lengths.len() as u32 * GROUP;
     let stride = PARTIAL_HEADER as usize + dim;

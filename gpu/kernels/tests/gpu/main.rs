@@ -1,8 +1,11 @@
-//! The GPU kernels without a GPU: their bodies on a warp of the CPU, against the portable codec and against f64.
+//! Tests the GPU kernels without a GPU: their bodies run on an emulated warp, and results are compared with
+//! the portable codec and with f64.
 //!
-//! By default each codec, pair of codecs and shape of a launch runs at one of the head dims; with `TQKV_EXHAUSTIVE=1` at all.
+//! By default each codec, pair of codecs and launch shape runs at one of the head dims. With
+//! `TQKV_EXHAUSTIVE=1` each runs at all of them.
 
-/// `of_each_codec!(encode)` makes tests of `fn encode(id: CodecId)`, such as `encode::S4`: one of each codec that has kernels.
+/// `of_each_codec!(encode)` makes one test of `fn encode(id: CodecId)` for each codec that has kernels, such
+/// as `encode::S4`.
 macro_rules! of_each_codec {
     ($check:ident) => {
         tqkv_gpu_kernels::codecs!([of_each_codec] [$check]);

@@ -1,4 +1,4 @@
-//! The 1-bit residual sketch on a warp against its definition.
+//! The 1-bit residual sketch on a warp equals its definition.
 
 use crate::warp::{Buffer, Emulated};
 use tqkv_gpu_kernels::args::{QjlCorrect, QjlSketch};

@@ -1,4 +1,4 @@
-//! What the tests of the kernels share: paged caches and kernels chosen by codec and head dim.
+//! Shared by the tests of the kernels: paged caches, and kernels chosen by codec and head dim.
 
 use crate::warp::{Buffer, Emulated};
 use tqkv_core::{AnyCodec, Options};
@@ -8,22 +8,22 @@ use tqkv_gpu_kernels::{decode, encode, page, score, with_codec, with_groups};
 
 /// Sequences of a layer in pages that are scattered over a pool.
 pub(crate) struct Scene {
-    /// Tokens of each sequence.
+    /// Tokens per sequence.
     pub(crate) lengths: Vec<u32>,
-    /// KV heads.
+    /// Number of KV heads.
     pub(crate) num_kv_heads: u32,
-    /// Entries a sequence in the page table.
+    /// Page table entries per sequence.
     pub(crate) max_pages: u32,
-    /// [sequences, max_pages]
+    /// Page numbers, `[sequences, max_pages]`.
     pub(crate) page_table: Vec<u32>,
-    /// [tokens] of all sequences together.
+    /// The sequence of each token, `[tokens]` of all sequences together.
     pub(crate) sequence_of: Vec<u32>,
-    /// [tokens]
+    /// The position of each token in its sequence, `[tokens]`.
     pub(crate) position_of: Vec<u32>,
 }
 
 impl Scene {
-    /// Sequences of these lengths; pages are numbered backwards and interleaved.
+    /// Makes sequences of these lengths. Pages are numbered backwards and interleaved.
     pub(crate) fn new(lengths: &[u32], num_kv_heads: u32) -> Self {
         let max_pages = lengths.iter().max().map_or(0, |n| n.div_ceil(page::SLOTS)) + 1;
         let total = lengths.len() as u32 * max_pages;
@@ -33,17 +33,17 @@ impl Scene {
             sequence_of.extend((0..length).map(|_| sequence as u32));
             position_of.extend(0..length);
         }
-        // A pool may share no page: 5 and the number of pages have no common factor.
+        // No two entries may share a page, so 5 and the number of pages must have no common factor.
         assert!(!total.is_multiple_of(5), "the page order needs a number of pages without the factor 5");
         Self { lengths: lengths.to_vec(), num_kv_heads, max_pages, page_table, sequence_of, position_of }
     }
 
-    /// Tokens of all sequences.
+    /// Number of tokens of all sequences.
     pub(crate) fn tokens(&self) -> u32 {
         self.sequence_of.len() as u32
     }
 
-    /// A pool of garbage.
+    /// Makes a pool of garbage.
     pub(crate) fn pool(&self, dim: usize, bits: u32) -> Buffer {
         let pages = self.page_table.len() * self.num_kv_heads as usize;
         Buffer::garbage(pages * page::head_bytes(dim as u32, bits) as usize)
@@ -63,7 +63,7 @@ impl Scene {
         (at as usize, position % page::SLOTS)
     }
 
-    /// The block at a slot, as SPEC.md has it.
+    /// The block of a slot, in the layout of SPEC.md.
     pub(crate) fn block(
         &self,
         pool: &[u8],
@@ -80,7 +80,7 @@ impl Scene {
         [&pool[scale..scale + 2], &pool[codes..codes + row]].concat()
     }
 
-    /// Puts the portable codec's blocks of all tokens into a pool.
+    /// Makes a pool that holds the portable codec's blocks of all tokens.
     pub(crate) fn fill(&self, codec: &AnyCodec, rows: &[f32]) -> Buffer {
         let (dim, bits) = (codec.dim(), codec.id().bits());
         let mut pool = self.pool(dim, bits).bytes();
@@ -97,7 +97,7 @@ impl Scene {
         Buffer::from_bytes(&pool)
     }
 
-    /// Runs `encode_append` over all tokens; returns the outcomes.
+    /// Runs `encode_append` over all tokens and returns the outcomes.
     pub(crate) fn encode(&self, codec: &AnyCodec, rows: &Buffer, kind: u32, pool: &Buffer) -> Vec<u32> {
         let (tokens, heads) = (self.tokens(), self.num_kv_heads);
         let signs = signs(codec);
@@ -127,7 +127,7 @@ impl Scene {
             workspace: workspace.place(),
             outcome: outcome.place(),
         };
-        // Launches are rounded up to whole blocks, so some warps have nothing to do.
+        // Launches are rounded up to whole blocks, so some warps have no work.
         for warp in 0..tokens * heads + 3 {
             with_codec!(codec.id(), codec.dim(), C, G => {
                 encode::encode_append::<Emulated<'_>, C, G>(warp, args)
@@ -136,7 +136,7 @@ impl Scene {
         outcome.words()
     }
 
-    /// Runs `decode_pages` over one sequence; returns [tokens, num_kv_heads, dim] bytes.
+    /// Runs `decode_pages` over one sequence and returns the bytes of `[tokens, num_kv_heads, dim]`.
     pub(crate) fn decode(&self, codec: &AnyCodec, pool: &Buffer, sequence: u32, kind: u32) -> Buffer {
         let tokens = self.lengths[sequence as usize];
         let size = if kind == encode::element::F32 { 4 } else { 2 };
@@ -162,7 +162,7 @@ impl Scene {
         out
     }
 
-    /// Runs `scores` over one sequence; returns [tokens, num_heads].
+    /// Runs `scores` over one sequence and returns `[tokens, num_heads]`.
     pub(crate) fn scores(
         &self,
         codec: &AnyCodec,
@@ -192,7 +192,7 @@ impl Scene {
     }
 }
 
-/// The codec's signs as kernels take them.
+/// The codec's signs, in the form that kernels take.
 pub(crate) fn signs(codec: &AnyCodec) -> Buffer {
     Buffer::from_u32(&(0..codec.dim() / 32).map(|g| codec.signs().group(g)).collect::<Vec<_>>())
 }

@@ -1,13 +1,13 @@
-//! A warp on the CPU: 32 threads in lock step, every memory access checked.
+//! A warp on the CPU: 32 threads in lock step. It checks every memory access.
 //!
-//! The kernel bodies of `tqkv-gpu-kernels` run over this as they run on the device; an access
-//! outside its buffer, a misaligned one, or threads that disagree on a uniform value stop the test.
+//! The kernel bodies of `tqkv-gpu-kernels` run on it as on the device. A test stops at an access outside its
+//! buffer, at a misaligned access, and if threads disagree on a uniform value.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 use tqkv_gpu_kernels::Threads;
 
-/// Device memory; bytes that no kernel wrote hold a pattern that is NaN as a float or a half.
+/// Device memory. Bytes that no kernel wrote hold a pattern that is NaN as a float and as a half.
 #[derive(Debug)]
 pub(crate) struct Buffer(Vec<Cell<u8>>);
 
@@ -32,7 +32,7 @@ impl Buffer {
         Self::from_u32(&values.iter().map(|value| value.to_bits()).collect::<Vec<_>>())
     }
 
-    /// The start, as kernels take it.
+    /// The start, in the form that kernels take.
     pub(crate) fn place(&self) -> Place<'_> {
         Place { buffer: &self.0, at: 0 }
     }
@@ -121,7 +121,7 @@ impl<'a> Threads for Emulated<'a> {
         LANES
     }
 
-    // Out of line, because the bodies call these thousands of times, and as plain loops, because
+    // These are out of line, because the bodies call them thousands of times. They are plain loops, because
     // the test is compiled without optimisation.
     #[inline(never)]
     fn map<A: Copy, B: Copy>(a: [A; 32], f: impl Fn(A) -> B) -> [B; 32] {
@@ -171,8 +171,8 @@ impl<'a> Threads for Emulated<'a> {
             if signed { i32::from(byte as i8) } else { i32::from(byte) }
         };
         let mut sum = sum;
-        // Thread 4 column + k / 4 % 4 holds byte k % 4 of word k / 16 of a column of b, and in the same way
-        // rows of a: their upper eight in words 0 and 2, the lower in 1 and 3.
+        // Thread 4 column + k / 4 % 4 holds byte k % 4 of word k / 16 of a column of b. Rows of a have the
+        // same layout: the upper eight in words 0 and 2, the lower eight in 1 and 3.
         for (column, k) in (0..8).flat_map(|column| (0..32).map(move |k| (column, k))) {
             let of_b = byte(b[4 * column + k / 4 % 4][k / 16], k % 4, SIGNED);
             if of_b != 0 {
@@ -186,7 +186,7 @@ impl<'a> Threads for Emulated<'a> {
         sum
     }
 
-    // In lock step every write is done.
+    // In lock step every write is already done.
     fn sync() {}
 
     fn mul_add(a: f32, b: f32, c: f32) -> f32 {

@@ -1,8 +1,10 @@
-//! Encoded keys and a cache in an object store: `cargo run --release --features objects --bin objects -- URL`.
+//! Encoded keys and a cache in an object store:
+//! `cargo run --release --features objects --bin objects -- URL`.
 //!
-//! URL names a folder of a store, as `file:///tmp/folder`, `memory:///` or, with the feature `s3`, `s3://bucket/folder`; what else a store must know comes from
-//! its variables (`AWS_ENDPOINT`, `AWS_ACCESS_KEY_ID`, ..). Writes 100,000 vectors as a `.tqk` file, reads some of them back by range, and takes a
-//! cache of 8,192 tokens there and back.
+//! URL names a folder of a store, such as `file:///tmp/folder`, `memory:///` or, with the feature `s3`,
+//! `s3://bucket/folder`. A store reads its other settings from environment variables (`AWS_ENDPOINT`,
+//! `AWS_ACCESS_KEY_ID`, ..). The program writes 100,000 vectors as a `.tqk` file and reads some of them back
+//! by range. It also saves a cache of 8,192 tokens and loads it again.
 
 use anyhow::{Context, Result, ensure};
 use std::io::Cursor;
@@ -17,7 +19,7 @@ use url::Url;
 
 const DIM: usize = 128;
 const VECTORS: usize = 100_000;
-/// Tokens of a page.
+/// Tokens per page.
 const PAGE: u64 = 128;
 
 fn main() -> Result<()> {
@@ -48,7 +50,7 @@ async fn vectors(store: &Arc<dyn ObjectStore>, path: Path) -> Result<()> {
     for (x, block) in random(VECTORS * DIM).chunks(DIM).zip(blocks.chunks_mut(codec.block_bytes())) {
         codec.encode(x, block)?;
     }
-    // A page is a chunk, so that one is fetched without another.
+    // A page is a chunk, so that it can be fetched alone.
     let header = Header { blocks_per_chunk: PAGE as u32, ..Header::new(&codec, None) };
     let mut writer = Writer::new(Cursor::new(Vec::new()), header)?;
     blocks.chunks(codec.block_bytes()).try_for_each(|block| writer.push(block))?;

@@ -1,4 +1,4 @@
-//! `size` without the codec.
+//! The same as `size`, without the codec.
 #![no_std]
 #![no_main]
 

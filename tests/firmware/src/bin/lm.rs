@@ -1,4 +1,5 @@
-//! The shipped language model over four caches, or with 4-bit weights over one: its text and the CRC of all its logits, through defmt.
+//! Runs the shipped language model over four caches; with 4-bit weights over one. Prints its text and the CRC
+//! of all its logits through defmt.
 #![no_std]
 #![no_main]
 
@@ -41,7 +42,7 @@ fn run<C: Code>(name: &str, memory: &mut [u8], work: &mut [i32]) {
 
 #[firmware::entry]
 fn main() -> ! {
-    // The whole file, once.
+    // Checks the whole file, once.
     if let Err(error) = Model::load(FILE) {
         defmt::error!("{}", error);
         firmware::exit(1)

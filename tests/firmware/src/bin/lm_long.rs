@@ -1,4 +1,4 @@
-//! The shipped language model over 1,024 tokens of context, in the 520 KiB of an RP2350.
+//! Runs the shipped language model over 1,024 tokens of context, in the 520 KiB of an RP2350.
 #![no_std]
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Instructions of one token of the shipped language model at 64 and 1,024 tokens of context, what they go to, and the stack.
+//! Counts the instructions per token of the shipped language model at 64 and 1,024 tokens of context, by
+//! part. Also measures the stack.
 #![no_std]
 #![no_main]
 
@@ -17,7 +18,7 @@ use tqkv_lm::{Head, LayoutBytes, Lm, LmError, Model};
 use workload::lm::{DIM, LONG_TOKENS, RINGS, bytes_for};
 use workload::{FASTEST, vector};
 
-/// Room for the widest cache of 1,024 tokens that fits; `i8` is measured at 64 only.
+/// Room for the widest cache of 1,024 tokens that fits; `i8` is only measured at 64 tokens.
 const BYTES: usize = bytes_for::<S4, S3>(LONG_TOKENS);
 static MEMORY: ConstStaticCell<[u8; BYTES]> = ConstStaticCell::new([0; BYTES]);
 static WORK: ConstStaticCell<[i32; WORK_WORDS]> = ConstStaticCell::new([0; WORK_WORDS]);
@@ -28,7 +29,7 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
     firmware::exit(101)
 }
 
-/// Costs of a token after `tokens - 1` others.
+/// The costs of a token after `tokens - 1` others.
 fn measure<K: Code, V: Code>(
     counter: &Counter,
     name: &str,
@@ -46,14 +47,14 @@ fn measure<K: Code, V: Code>(
     let (x, mut out) = (vector::<DIM>(3), [0; DIM]);
     let (mut append, mut attend) = (0, 0);
     for ring in &mut rings {
-        // What the tokens are does not matter to what one costs.
+        // The cost of a token does not depend on its value.
         for seed in 0..tokens as u32 - 2 {
             ring.push(&vector(seed), -15, &vector(seed + 7), -15).map_err(|_| LmError::Encode)?;
         }
         append += counter.instructions(|| {
             black_box(ring.push(&x, -15, &x, -15)).ok();
         });
-        // Two query heads share a ring; the token itself comes on top.
+        // Two query heads share a ring. The token's own append comes in addition.
         attend += 2 * counter.instructions(|| {
             black_box(ring.attend(&x, -15, -14, &mut out)).ok();
         });
@@ -81,7 +82,8 @@ fn measure<K: Code, V: Code>(
     Ok(())
 }
 
-/// All products of a token by the kernels, where there are any: matrices of as many rows and columns.
+/// Instructions of all matrix products of a token with the fastest kernels, or 0 without such kernels. The
+/// matrices have the sizes of the model's.
 fn products(counter: &Counter) {
     let mut out = [0; 384];
     let x = [0x1234_5678_i32; 192];
@@ -101,7 +103,7 @@ fn products(counter: &Counter) {
             counter.instructions(|| is_there = black_box(FASTEST.products(task, &mut out[..rows])).is_some());
         if is_there { n } else { 0 }
     };
-    // q and o; k and v; gate and up; down; the head.
+    // Matrices of a layer: q and o; k and v; gate and up; down. The output head follows.
     let layer = 2 * one(256, 256) + 2 * one(128, 256) + 2 * one(384, 256) + one(256, 384);
     defmt::info!("products {=u32}", 4 * layer + one(256, 256));
 }

@@ -1,4 +1,4 @@
-//! The language model over one cache and nothing else, without a file: no float may be in it.
+//! Only the language model over one cache, without a file. It must contain no float.
 #![no_std]
 #![no_main]
 

@@ -12,7 +12,7 @@ use tqkv_core::code::T2S8;
 use tqkv_core::fixed::{Attention, FixedCodec, RingCache, TrellisWorkspace};
 use workload::{BLOCK, CODEC, DECODER, EXPONENT, FASTEST, Fastest, TOKENS, TRELLIS, TRELLIS_BLOCK, vector};
 
-/// The trellis codec as rings take it, in flash.
+/// The trellis codec in the form that rings use, in flash.
 static RINGED: FixedCodec<128, T2S8, Fastest> = FixedCodec::DEFAULT.with_kernels(FASTEST);
 
 #[panic_handler]

@@ -1,4 +1,4 @@
-//! Links only where nothing of the codec can panic or allocate.
+//! This only links if nothing of the codec can panic or allocate.
 //!
 //! The panic handler and the allocator call functions that do not exist. The optimiser removes
 //! them when no panic and no allocation is reachable; otherwise the linker reports an undefined
@@ -32,7 +32,7 @@ mod heap {
 
     struct Heap;
 
-    // SAFETY: nothing that links ever calls it.
+    // SAFETY: an image that links never calls it.
     unsafe impl GlobalAlloc for Heap {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             the_codec_allocates(layout.size())
@@ -45,7 +45,7 @@ mod heap {
     static HEAP: Heap = Heap;
 }
 
-/// Everything of one codec.
+/// Calls all functions of one codec.
 #[inline(never)]
 fn all<const D: usize, C: Code, const N: usize>() {
     let codec = FixedCodec::<D, C>::DEFAULT;
@@ -66,7 +66,7 @@ fn all<const D: usize, C: Code, const N: usize>() {
     black_box(out);
 }
 
-/// Everything of one trellis codec.
+/// Calls all functions of one trellis codec.
 #[inline(never)]
 fn trellis<C: Code, const N: usize>() {
     let codec = FixedTrellis::<128, C>::DEFAULT.with_kernels(FASTEST);
@@ -77,7 +77,7 @@ fn trellis<C: Code, const N: usize>() {
     black_box(out);
 }
 
-/// A trellis codec that only decodes.
+/// Calls all functions of a trellis codec that only decodes.
 #[inline(never)]
 fn decoder<C: Code, const N: usize>() {
     let mut out = [0; 128];

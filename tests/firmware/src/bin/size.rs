@@ -1,4 +1,4 @@
-//! Encode, decode and score at D = 128, 4 bits, and nothing else: minus `empty`, their size.
+//! Only encode, decode and score at D = 128, 4 bits. Their size is this image's minus that of `empty`.
 #![no_std]
 #![no_main]
 
@@ -21,7 +21,7 @@ fn main() -> ! {
     black_box(CODEC.encode(&samples, EXPONENT, &mut block)).ok();
     black_box(&mut block);
     black_box(CODEC.decode(&block, EXPONENT, &mut samples)).ok();
-    // A reference, so that no copy of a query is counted.
+    // This takes a reference, so that no copy of a query is counted.
     if let Some(query) = black_box(None::<&FixedQuery<128>>) {
         black_box(CODEC.score(query, &block)).ok();
     }

@@ -1,4 +1,4 @@
-//! What every target computes: fixed inputs, and one CRC over all that comes out of them.
+//! The work of every target: fixed inputs, and one CRC over all results.
 #![no_std]
 
 pub mod lm;
@@ -8,35 +8,36 @@ use tqkv_core::fixed::{
     Attention, FixedCodec, FixedQuery, FixedTrellis, Kernels, RingCache, TrellisWorkspace,
 };
 
-/// The kernels that are measured: the fastest of the machine.
+/// The measured kernels: the fastest of the machine.
 #[cfg(all(dsp, feature = "helium"))]
 pub type Fastest = tqkv_simd::Helium;
-/// The kernels that are measured: the fastest of the machine.
+/// The measured kernels: the fastest of the machine.
 #[cfg(all(dsp, not(feature = "helium")))]
 pub type Fastest = tqkv_simd::Dsp;
-/// The kernels that are measured: the fastest of the machine.
+/// The measured kernels: the fastest of the machine.
 #[cfg(not(dsp))]
 pub type Fastest = tqkv_core::Portable;
-/// Their token.
+/// The token of the measured kernels.
 #[cfg(dsp)]
 pub const FASTEST: Fastest = {
-    // SAFETY: the emulated Cortex-M4, M33 and M55 have what their images are built with; unaligned words are allowed after a reset.
+    // SAFETY: the emulated Cortex-M4, M33 and M55 have the extensions for which their images are built.
+    // Unaligned words are allowed after a reset.
     unsafe { Fastest::assume_supported() }
 };
-/// Their token.
+/// The token of the measured kernels.
 #[cfg(not(dsp))]
 pub const FASTEST: Fastest = tqkv_core::Portable;
-/// The codec that is measured, in flash.
+/// The measured codec, in flash.
 pub static CODEC: FixedCodec<128, S4, Fastest> = FixedCodec::DEFAULT.with_kernels(FASTEST);
-/// Bytes of one of its blocks.
+/// Bytes per block of the measured codec.
 pub const BLOCK: usize = FixedCodec::<128, S4>::BLOCK_BYTES;
-/// The trellis codec that is measured, in flash.
+/// The measured trellis codec, in flash.
 pub static TRELLIS: FixedTrellis<128, T2S8, Fastest> = FixedTrellis::DEFAULT.with_kernels(FASTEST);
-/// Bytes of one of its blocks.
+/// Bytes per block of the measured trellis codec.
 pub const TRELLIS_BLOCK: usize = FixedTrellis::<128, T2S8>::BLOCK_BYTES;
 /// A trellis codec that only decodes.
 pub static DECODER: FixedTrellis<128, T2> = FixedTrellis::DEFAULT;
-/// Q15 samples.
+/// The exponent of Q15 samples.
 pub const EXPONENT: i32 = -15;
 /// The block of `vector(1)`: every target must produce these bytes.
 pub const GOLDEN: [u8; BLOCK] = [
@@ -44,17 +45,17 @@ pub const GOLDEN: [u8; BLOCK] = [
     147, 141, 86, 236, 220, 85, 90, 107, 139, 120, 97, 205, 134, 188, 83, 120, 71, 148, 146, 60, 53, 123, 69,
     150, 47, 54, 121, 149, 150, 215, 152, 110, 89, 134, 149, 147, 184, 161, 184, 40, 199, 156, 8, 161,
 ];
-/// It, encoded here.
+/// The same block, encoded on this machine.
 pub fn golden() -> [u8; BLOCK] {
     let mut block = [0; BLOCK];
     let _ = FixedCodec::<128, S4>::DEFAULT.encode(&vector(1), EXPONENT, &mut block);
     block
 }
 
-/// Tokens attended over.
+/// Tokens of the measured attention.
 pub const TOKENS: usize = 64;
 
-/// About normal samples, the same on every machine.
+/// Approximately normal samples, the same on every machine.
 pub fn vector<const D: usize>(seed: u32) -> [i16; D] {
     let mut state = seed.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
     let mut next = || {
@@ -75,7 +76,7 @@ impl Default for Crc {
 }
 
 impl Crc {
-    /// Takes bytes in.
+    /// Adds bytes.
     pub fn bytes(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             self.0 ^= u32::from(byte);
@@ -85,20 +86,20 @@ impl Crc {
         }
     }
 
-    /// Takes samples in, little-endian.
+    /// Adds samples, little-endian.
     pub fn samples(&mut self, samples: &[i16]) {
         for sample in samples {
             self.bytes(&sample.to_le_bytes());
         }
     }
 
-    /// The sum.
+    /// The checksum.
     pub fn value(self) -> u32 {
         !self.0
     }
 }
 
-/// Blocks, decoded samples and scores of one codec.
+/// Adds blocks, decoded samples and scores of one codec.
 fn codec<const D: usize, C: Code, const N: usize>(kernels: impl Kernels, crc: &mut Crc) {
     let codec = FixedCodec::<D, C>::DEFAULT.with_kernels(kernels);
     let query: FixedQuery<D> = codec.query(&vector(1000), -12);
@@ -128,7 +129,7 @@ fn codec<const D: usize, C: Code, const N: usize>(kernels: impl Kernels, crc: &m
     crc.samples(&out);
 }
 
-/// A ring that overflows twice, attended after every push.
+/// Adds the results of a ring that overflows twice, with attention after every push.
 fn ring<K: Code, V: Code>(kernels: impl Kernels, crc: &mut Crc) {
     let keys = FixedCodec::<64, K>::DEFAULT.with_kernels(kernels);
     let values = FixedCodec::<64, V>::DEFAULT.with_kernels(kernels);
@@ -144,7 +145,7 @@ fn ring<K: Code, V: Code>(kernels: impl Kernels, crc: &mut Crc) {
     }
 }
 
-/// Blocks of a trellis codec, and what they decode to.
+/// Adds blocks of a trellis codec, and their decoded samples.
 fn trellis<const D: usize, C: Code, const N: usize>(kernels: impl Kernels, crc: &mut Crc) {
     let (codec, mut workspace) =
         (FixedTrellis::<D, C>::DEFAULT.with_kernels(kernels), TrellisWorkspace::new());
@@ -166,7 +167,7 @@ fn decoded<const D: usize, C: Code, const N: usize>(block: &[u8; N], crc: &mut C
     crc.samples(&back);
 }
 
-/// What any body of a trellis codec decodes to, at a scale of one.
+/// Adds the decoded samples of an arbitrary body of a trellis codec, at a scale of one.
 fn any_body<const D: usize, C: Code, const N: usize>(crc: &mut Crc) {
     let mut block: [u8; N] = vector(5).map(|v| (v >> 3) as u8);
     if let Some(head) = block.first_chunk_mut() {
@@ -175,7 +176,8 @@ fn any_body<const D: usize, C: Code, const N: usize>(crc: &mut Crc) {
     decoded::<D, C, N>(&block, crc);
 }
 
-/// Whether the fastest kernels give the blocks and queries of the portable code, at one head dim and codec.
+/// Returns true if the fastest kernels give the portable code's blocks and queries, for one head dim and
+/// codec.
 #[cfg(dsp)]
 fn agree<const D: usize, C: Code, const N: usize>() -> bool {
     let portable = FixedCodec::<D, C>::DEFAULT;
@@ -197,8 +199,8 @@ fn agree<const D: usize, C: Code, const N: usize>() -> bool {
     })
 }
 
-/// Whether they agree wherever they differ from the portable code: transforms of every length, widths of 4 and 2
-/// bits with every number of bins.
+/// Returns true if the fastest kernels agree with the portable code wherever they have code of their own.
+/// These are transforms of every length, and widths of 4 and 2 bits with every number of bins.
 #[cfg(dsp)]
 pub fn kernels_agree() -> bool {
     use tqkv_core::code::N1;
@@ -219,7 +221,7 @@ pub fn kernels_agree() -> bool {
     .all(|&agree| agree)
 }
 
-/// There are no others here.
+/// There are no other kernels on this machine.
 #[cfg(not(dsp))]
 pub fn kernels_agree() -> bool {
     true
@@ -247,7 +249,7 @@ pub fn crc(kernels: impl Kernels) -> u32 {
     crc.value()
 }
 
-/// What `c/main.c` computes through the C interface.
+/// The CRC that `c/main.c` computes through the C interface.
 pub fn c_example_crc() -> u32 {
     let mut crc = Crc::default();
     let query = CODEC.query(&vector(9), -12);
@@ -264,7 +266,7 @@ pub fn c_example_crc() -> u32 {
     crc.value()
 }
 
-/// The CRC of what the example `ring` attends to.
+/// The CRC of the attention results of the example `ring`.
 pub fn ring_example_crc() -> u32 {
     let (keys, values) = (FixedCodec::<64, S4>::DEFAULT, FixedCodec::<64, S3>::DEFAULT);
     let mut memory = [0; RingCache::<64, S4, S3>::bytes_for(128)];

@@ -1,4 +1,5 @@
-//! The shipped language model at work: a prompt, the likeliest tokens after it, and one CRC over the logits of every step.
+//! Runs the shipped language model: a prompt, the likeliest tokens after it, and one CRC over the logits of
+//! every step.
 
 use super::Crc;
 use core::hint::black_box;
@@ -7,7 +8,7 @@ use tqkv_core::code::{Code, S3, S4};
 use tqkv_core::fixed::{FixedCodec, Kernels, RingCache};
 use tqkv_lm::{Head, Lm, LmError, Model, Sampler, Shape};
 
-/// What the text begins with.
+/// The start of the text.
 pub const PROMPT: &[u8] = b"The borrow checker ";
 /// Tokens that are generated over each cache.
 pub const NEW_TOKENS: usize = 200;
@@ -15,24 +16,24 @@ pub const NEW_TOKENS: usize = 200;
 pub const LONG_TOKENS: usize = 1024;
 /// KV heads of all layers of the shipped model.
 pub const RINGS: usize = 4;
-/// Its head dim.
+/// Head dim of the shipped model.
 pub const DIM: usize = 128;
 
-/// What came out.
+/// The results of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// Of the logits of each step, little-endian, and their exponent.
+    /// CRC over the logits of each step, little-endian, and their exponent.
     pub crc: u32,
     /// The first of the generated tokens.
     pub text: [u8; NEW_TOKENS],
 }
 
-/// Memory of the rings for so many tokens.
+/// Bytes of the rings for `tokens` tokens.
 pub const fn bytes_for<K: Code, V: Code>(tokens: usize) -> usize {
     RINGS * RingCache::<DIM, K, V>::bytes_for(tokens)
 }
 
-/// A model over rings in `memory`, given to `run`.
+/// Makes a model over rings in `memory` and passes it to `run`.
 pub fn with<K: Code, V: Code, M: Kernels, T>(
     kernels: M,
     file: &[u8],
@@ -46,7 +47,7 @@ pub fn with<K: Code, V: Code, M: Kernels, T>(
     run(&mut Lm::new(Model::load_unverified(file)?, &mut heads, work, kernels)?)
 }
 
-/// Empty rings that share `memory`.
+/// Makes empty rings that share `memory`.
 pub fn heads<'a, K: Code, V: Code, M: Kernels>(
     keys: &'a FixedCodec<DIM, K, M>,
     values: &'a FixedCodec<DIM, V, M>,
@@ -56,7 +57,7 @@ pub fn heads<'a, K: Code, V: Code, M: Kernels>(
     core::array::from_fn(|_| Head::new(RingCache::new(keys, values, parts.next().unwrap_or_default(), 4)))
 }
 
-/// Feeds the prompt, then the likeliest token until `tokens` in all were taken.
+/// Feeds the prompt, then the likeliest tokens, until the model took `tokens` tokens.
 pub fn write<K: Code, V: Code, M: Kernels>(
     kernels: M,
     file: &[u8],
@@ -86,12 +87,12 @@ pub fn write<K: Code, V: Code, M: Kernels>(
     })
 }
 
-/// Tokens of a run over each cache.
+/// Tokens of a short run, over each cache.
 pub const fn short_tokens() -> usize {
     PROMPT.len() + NEW_TOKENS
 }
 
-/// The shape of the file, for sizes.
+/// The shape of the file, from which sizes follow.
 pub const fn shape(file: &[u8]) -> Shape {
     match Shape::read(file) {
         Ok(shape) => shape,
@@ -99,7 +100,8 @@ pub const fn shape(file: &[u8]) -> Shape {
     }
 }
 
-/// Calls everything of a model, of a file that the compiler knows nothing of, for images that are looked into and not run.
+/// Calls all functions of a model. The compiler knows nothing of its file. This is for images that are
+/// inspected and not run.
 pub fn everything<const D: usize, K: Code, V: Code, M: Kernels>(kernels: M) {
     let Ok(model) = Model::load(black_box(&[])) else { return };
     let keys = FixedCodec::<D, K>::DEFAULT.with_kernels(kernels);
@@ -119,7 +121,7 @@ pub fn everything<const D: usize, K: Code, V: Code, M: Kernels>(kernels: M) {
     lm.clear();
 }
 
-/// [`write()`] as the example project does it: `s4` keys, `s3` values, tokens drawn from a seed.
+/// Generates text like the example project: `s4` keys, `s3` values, tokens drawn from a seed.
 pub fn example(file: &[u8], memory: &mut [u8], work: &mut [i32], text: &mut [u8]) -> Result<(), LmError> {
     with::<S4, S3, _, _>(Portable, file, memory, work, |lm| {
         let mut sampler = Sampler::new(205, 1);

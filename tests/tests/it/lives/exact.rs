@@ -1,5 +1,5 @@
-//! What a side holds to the bit, where no mean is taken off: each token encoded as it leaves, out of its f16 row, and again in
-//! every tier that it goes through.
+//! The exact contents of a side without centring. Each token is encoded from its f16 row when it leaves the
+//! window, and again in every tier that it enters.
 
 use super::truth::{Of, Rows, halves};
 use std::ops::Range;
@@ -13,11 +13,11 @@ pub(crate) struct Exact {
     pub(crate) rows: Rows,
     pub(crate) of: Of,
     pub(crate) layer: usize,
-    /// Values of a row, of which the first are encoded.
+    /// Values per row, of which the first are encoded.
     pub(crate) width: usize,
-    /// Of each tier.
+    /// One codec per tier.
     pub(crate) codecs: Vec<AnyCodec>,
-    /// Blocks of each head, oldest first; which codec they are of, the token's tier says.
+    /// Blocks of each head, oldest first. The token's tier gives the codec.
     pub(crate) heads: Vec<Vec<Vec<u8>>>,
 }
 
@@ -33,7 +33,8 @@ impl Exact {
         }
     }
 
-    /// Takes tokens from one tier to another: by dropping bits where that is enough, else by what they decode to.
+    /// Moves tokens from one tier to another. If the codecs allow it, this drops bits; otherwise it encodes
+    /// the decoded tokens.
     pub(crate) fn recode(&mut self, tokens: Range<usize>, from: usize, to: usize) {
         let [from, to] = [from, to].map(|tier| self.codecs[tier]);
         if from.id() == to.id() {
@@ -55,7 +56,7 @@ impl Exact {
         self.heads.iter_mut().for_each(|blocks| blocks.truncate(coded));
     }
 
-    /// What a token decodes to as caches read it: in the domain of the blocks first.
+    /// A decoded token as caches read it, which is decoded to the domain of the blocks first.
     pub(crate) fn row(&self, head: usize, token: usize, tier: usize) -> Vec<f32> {
         let (codec, level) = (&self.codecs[tier], Level::fastest());
         let mut x = vec![0.0; codec.dim()];

@@ -1,4 +1,4 @@
-//! Caches that get always the same tokens.
+//! Caches that always get the same tokens.
 
 pub(crate) mod exact;
 pub(crate) mod model;
@@ -16,7 +16,7 @@ pub(crate) fn base() -> CacheSpec {
     CacheSpec::new(1, HEADS, 1, DIM).codecs(CodecId::N4, CodecId::N4).hot(16).sinks(4).centring(Centring::On)
 }
 
-/// Tokens `from..to` of a sequence: always the same.
+/// Tokens `from..to` of a sequence, which are always the same.
 pub(crate) fn tokens(seed: u64, from: usize, to: usize) -> (Vec<f32>, Vec<f32>) {
     let mut rows = (Vec::new(), Vec::new());
     for i in from..to {

@@ -1,4 +1,4 @@
-//! The rules of a token's life, counted: nothing here knows of pages in memory, rows or files.
+//! The rules of a token's life as counts. Pages in memory, rows and files do not occur here.
 
 use super::exact::Exact;
 use super::truth::{Held, Of, Rows, error, halves, loss};
@@ -6,7 +6,7 @@ use tqkv::cache::{CacheSpec, CacheStats, Centring, Cold, KvCache, LayerKind, MEA
 use tqkv_core::{AnyCodec, CodecId};
 use tqkv_tests::oracle::energy;
 
-/// Tokens behind a window that are kept for a rollback.
+/// Tokens behind a window that stay for a rollback.
 const ROLLBACK: usize = 256;
 /// Tokens that leave the hot window together.
 const BATCH: usize = 4;
@@ -17,19 +17,19 @@ struct Side {
     sinks: usize,
     hot: usize,
     centred: bool,
-    /// Whether keys wait for their mean.
+    /// True if keys wait for their mean.
     learning: bool,
     len: usize,
-    /// For each encoded token, the squared error that it may have, over its squared norm.
+    /// For each encoded token, the squared error that it may have, relative to its squared norm.
     errors: Vec<f64>,
-    /// Codec of each tier, and what it loses.
+    /// The codec of each tier, and its loss.
     tiers: Vec<(CodecId, f64)>,
-    /// After how many tokens a page is in each tier behind the first.
+    /// Tokens after which a page enters each tier behind the first.
     after: Vec<usize>,
-    /// Pages that are there or beyond.
+    /// Pages in each tier or in a colder one.
     cooled: Vec<usize>,
     evicted: usize,
-    /// What is encoded, to the bit; of keys less a mean it is not known.
+    /// The exact encoded contents; `None` for centred keys.
     exact: Option<Exact>,
 }
 
@@ -61,7 +61,7 @@ impl Side {
             codecs: codecs.iter().map(make).collect(),
             heads: vec![Vec::new(); spec.shape.num_kv_heads],
         };
-        // Positional parts are never told.
+        // Positional parts have no exact contents here.
         let is_told = !centred && (is_first || !latent);
         Self {
             exact: is_told.then(exact),
@@ -90,7 +90,7 @@ impl Side {
         self.len - self.sinks() - self.coded()
     }
 
-    /// First token behind the sinks that is still there.
+    /// The first token behind the sinks that is still in the cache.
     fn first_live(&self) -> usize {
         self.sinks + (self.evicted * PAGE_TOKENS).min(self.coded())
     }
@@ -99,7 +99,7 @@ impl Side {
         self.cooled.iter().filter(|&&cooled| page < cooled).count()
     }
 
-    /// Takes up what is new of a layer's tokens.
+    /// Takes the new tokens of a layer.
     fn push(&mut self, tokens: &[u64]) {
         self.len = tokens.len();
         let extra = self.recent().saturating_sub(self.hot);
@@ -122,7 +122,7 @@ impl Side {
         }
     }
 
-    /// Adds what tokens lose on the way from one tier to another.
+    /// Adds the loss of tokens on the way from one tier to another.
     fn recode(&mut self, tokens: std::ops::Range<usize>, from: usize, to: usize) {
         if let Some(exact) = &mut self.exact {
             exact.recode(tokens.clone(), from, to);
@@ -207,7 +207,7 @@ impl Model {
         self.layers[layer].as_ref().map_or(0, |layer| layer.tokens.len())
     }
 
-    /// Tokens of the first layer that keeps any.
+    /// Tokens of the first layer that keeps tokens.
     pub(crate) fn first_len(&self) -> usize {
         self.layers().next().map_or(0, |layer| self.len(layer))
     }
@@ -241,7 +241,7 @@ impl Model {
         }
     }
 
-    /// Whether tokens that a shorter sequence sees are gone.
+    /// Returns true if tokens that a shorter sequence would see are gone.
     pub(crate) fn refuses(&self, len: usize) -> bool {
         let latent = self.spec.position_dim > 0;
         self.layers.iter().flatten().any(|layer| {
@@ -262,7 +262,7 @@ impl Model {
         *self = Self::new(&self.spec, self.rows);
     }
 
-    /// What the cache says of where tokens are, as it must.
+    /// Checks the cache's counts of tokens by place.
     pub(crate) fn assert_stats(&self, stats: &CacheStats) {
         let Some(Layer { sides: [keys, other], .. }) = self.layers.iter().flatten().next() else { return };
         let evicted = (other.evicted * PAGE_TOKENS).min(other.coded());
@@ -274,7 +274,8 @@ impl Model {
         assert_eq!(*stats, want);
     }
 
-    /// What the newest position of a KV head sees, as the cache holds it, once that is near the truth.
+    /// The tokens that the newest position of a KV head sees, as the cache holds them. They must be near the
+    /// truth.
     pub(crate) fn held(&self, cache: &KvCache, layer: usize, head: usize) -> Held {
         let mut held = Held::default();
         let Some(of) = &self.layers[layer] else { return held };
@@ -293,7 +294,7 @@ impl Model {
         held
     }
 
-    /// Puts the positional parts, which are f16, behind latent vectors.
+    /// Appends the positional parts, which are f16, to latent vectors.
     fn with_positions(&self, of: &Layer, at: (usize, usize), first: usize, keys: Vec<f32>) -> Vec<f32> {
         let (dim, latent) = (self.spec.shape.head_dim, self.spec.shape.value_dim);
         if self.spec.position_dim == 0 {
@@ -306,7 +307,7 @@ impl Model {
         keys.chunks_exact(latent).zip(&of.tokens[first..]).flat_map(row).collect()
     }
 
-    /// Decoded rows from token `first` on against the tokens' own.
+    /// Checks decoded rows from token `first` on against the tokens' own rows.
     fn assert_near(&self, of: &Layer, side: usize, at: (usize, usize), first: usize, rows: &[f32]) {
         let shape = self.spec.shape;
         let (kind, whole) = [(Of::Key, shape.head_dim), (Of::Value, shape.value_dim)][side];
@@ -329,17 +330,17 @@ impl Model {
             }
             let spread = self.spread(kind, truth);
             let (error, most) = (error(row, truth), share * spread + 1e-9);
-            // A coordinate beyond the last level may lose as much as many others.
+            // A coordinate beyond the last level may lose as much as several others.
             let bound = 9.0 * most + 0.05 * spread;
             assert!(error <= bound, "{kind:?} of token {position} of {at:?}: {error}, {most} expected");
             (shares, count) = (shares + error / most, count + 1);
         }
-        // Each row counts as much, however long it is.
+        // Each row has the same weight, independent of its length.
         let mean = shares / f64::from(count.max(1));
         assert!(count < 32 || mean <= 2.0, "{kind:?} of {at:?} lose {mean} times what their codecs lose");
     }
 
-    /// What a codec's loss is a share of: the vector's energy, unless its mean may be another's.
+    /// The reference of a codec's loss: the vector's energy, or more if its mean may come from other vectors.
     fn spread(&self, kind: Of, truth: &[f32]) -> f64 {
         if kind == Of::Key && self.rows.spiky && self.spec.centring != Centring::Off {
             // The largest rows, twice as long.

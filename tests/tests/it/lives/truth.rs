@@ -1,5 +1,5 @@
-//! What caches are told, and what follows from that alone: the tokens' own rows, what codecs lose of them,
-//! and f64 attention.
+//! The inputs of caches, and the results that follow from them alone: the tokens' own rows, the loss of
+//! codecs, and f64 attention.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 use tqkv::cache::{Arithmetic, CacheSpec};
@@ -7,12 +7,12 @@ use tqkv_core::{AnyCodec, CodecId, Effort, Options, ScaleMode};
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle::{dot, energy};
 
-/// Rows are windows of one long row of noise: making them anew costs no logarithm.
+/// Rows are windows of one long row of noise, which saves the logarithm of new noise.
 const NOISE: usize = 1 << 15;
-/// Vectors that say what a codec loses.
+/// Vectors that measure the loss of a codec.
 const SAMPLE: u64 = 24;
 
-/// Vectors of whom.
+/// The kind of a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Of {
     Key,
@@ -25,7 +25,7 @@ pub(crate) enum Of {
 pub(crate) struct Rows {
     /// Added to every third coordinate of keys, for centring.
     pub(crate) shift: f32,
-    /// Whether some tokens are zeros, and others far smaller or larger than the rest.
+    /// True if some tokens are zeros, and others are far smaller or larger than the rest.
     pub(crate) spiky: bool,
 }
 
@@ -58,11 +58,11 @@ pub(crate) fn halves(x: &[f32]) -> Vec<f32> {
     x.iter().map(|&x| half::f16::from_f32(x).to_f32()).collect()
 }
 
-/// A codec, its head dim and scale mode, and whether what it is told is shifted.
+/// A codec, its head dim and scale mode. The flag is true if its input is shifted.
 type Coding = (CodecId, usize, ScaleMode, bool);
 
-/// Squared error of a codec over the squared norm of such vectors, on average and at most: encoders that
-/// search harder lose less.
+/// Squared error of a codec relative to the squared norm of such vectors, on average and as an upper bound.
+/// Encoders that search harder lose less.
 pub(crate) fn loss(id: CodecId, dim: usize, mode: ScaleMode, rows: Rows) -> f64 {
     static KNOWN: Mutex<Vec<(Coding, f64)>> = Mutex::new(Vec::new());
     let what = (id, dim, mode, rows.shift != 0.0 && !id.is_rotated());
@@ -87,20 +87,20 @@ pub(crate) fn error(x: &[f32], y: &[f32]) -> f64 {
     x.iter().zip(y).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum()
 }
 
-/// What the newest position of one KV head sees: `[n, head_dim]` and `[n, value_dim]`.
+/// The tokens that the newest position of one KV head sees: `[n, head_dim]` and `[n, value_dim]`.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     pub(crate) keys: Vec<f32>,
     pub(crate) values: Vec<f32>,
 }
 
-/// Attention of one query in f64: its logits, its result, and how far off a cache's may be.
+/// Attention of one query in f64: its logits, its result, and the errors that a cache may have.
 pub(crate) struct Attended {
     pub(crate) logits: Vec<f64>,
     pub(crate) out: Vec<f64>,
-    /// Of a logit.
+    /// Largest error of a logit.
     pub(crate) logit_error: f64,
-    /// Of the result: the norm of the difference.
+    /// Largest error of the result: the norm of the difference.
     pub(crate) out_error: f64,
 }
 
@@ -124,7 +124,7 @@ impl Held {
         let reach = scale.abs() * energy(q).sqrt() * longest(&self.keys, shape.head_dim);
         let logit_error = match spec.arithmetic {
             Arithmetic::F32 => 1e-6 + 2e-6 * reach,
-            // Eight bits of query and key: a part of what random directions have in common.
+            // Query and key have eight bits. The error is a share of the product of random directions.
             Arithmetic::Int8 => 1e-6 + 0.1 * reach / (shape.head_dim as f64).sqrt(),
         };
         let skipped = f64::from(spec.sparse_values) * logits.len() as f64;

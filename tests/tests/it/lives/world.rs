@@ -1,4 +1,4 @@
-//! Some caches that share a budget, beside what they must be, and the steps of their lives.
+//! Some caches that share a budget, each with its model, and the steps of their histories.
 
 use super::model::Model;
 use super::truth::Rows;
@@ -6,11 +6,11 @@ use tqkv::cache::{Budget, CacheSpec, CacheStats, KvCache};
 use tqkv::error::CacheError;
 use tqkv_core::KvError;
 
-/// Tokens of a layer: two pages and tiers behind them.
+/// Most tokens of a layer: two pages and colder tiers.
 const MOST_TOKENS: usize = 700;
 const MOST_CACHES: usize = 4;
 
-/// One step of a life. Layers, caches and shares are taken modulo what there is.
+/// One step of a life. Layers, caches and shares are taken modulo their number.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     Append(usize, usize),
@@ -34,13 +34,13 @@ pub(crate) struct Kind {
     pub(crate) limit: usize,
 }
 
-/// A cache, and what it must be.
+/// A cache and its model.
 struct Life {
     cache: KvCache,
     model: Model,
 }
 
-/// What must not change where an operation is refused.
+/// The state that a refused operation must not change.
 type Seen = (CacheStats, Vec<Option<Vec<u32>>>);
 
 impl Life {
@@ -52,17 +52,18 @@ impl Life {
             Some(out.iter().map(|x| x.to_bits()).collect())
         };
         let mut stats = self.cache.stats();
-        // Others may come and go.
+        // Other caches may come and go.
         stats.shared_bytes = 0;
         (stats, (0..self.model.spec.shape.num_layers).map(of).collect())
     }
 
-    /// What the next operation may not change, where a budget may refuse it.
+    /// The state before an operation that a budget may refuse.
     fn before(&self) -> Option<Seen> {
         (self.cache.budget().limit() != usize::MAX).then(|| self.seen())
     }
 
-    /// Whether it was done. It may be refused for want of bytes only, and has changed nothing then.
+    /// Returns true if the operation was done. It may only be refused for lack of bytes, and then it changed
+    /// nothing.
     fn done(&self, result: Result<(), CacheError>, before: &Option<Seen>) -> bool {
         let Err(error) = result else { return true };
         let CacheError::Full { needed, free, limit } = error else { panic!("{error}") };
@@ -80,8 +81,8 @@ impl Life {
         }
     }
 
-    /// A chunk with queries, of which the last and one more are checked: that against a fork that got as many
-    /// tokens.
+    /// Appends a chunk with queries and checks the last query and one more. The other one is checked on a
+    /// fork with the same number of tokens.
     fn prefill(&mut self, layer: usize, tokens: &[u64]) {
         let ([k, v], before) = (self.model.inputs(layer, tokens), self.before());
         let q: Vec<f32> = tokens.iter().flat_map(|&token| self.model.queries(layer, token)).collect();
@@ -120,7 +121,7 @@ impl Life {
         }
     }
 
-    /// What no cache takes, and what it says.
+    /// Tries operations that every cache refuses, and checks their errors.
     fn refused(&mut self, layer: usize, what: usize) {
         let (before, shape) = (self.seen(), self.model.spec.shape);
         let (keeps, len) = (self.model.keeps(layer), self.model.len(layer));
@@ -170,12 +171,12 @@ impl Life {
         bytes
     }
 
-    /// What attention of the newest position gave against f64 over what is held.
+    /// Compares the attention result of the newest position with f64 over the cache's contents.
     fn check_answer(&self, layer: usize, token: u64, out: &[f32]) {
         let (shape, q) = (self.model.spec.shape, self.model.queries(layer, token));
         for kv_head in 0..shape.num_kv_heads {
             let held = self.model.held(&self.cache, layer, kv_head);
-            // The first and the last of those that share it.
+            // The first and the last of the query heads that share the KV head.
             for head in [kv_head * shape.group(), (kv_head + 1) * shape.group() - 1] {
                 let q = &q[head * shape.head_dim..(head + 1) * shape.head_dim];
                 let want = held.attend(&self.model.spec, layer, head, q);
@@ -203,13 +204,13 @@ impl Life {
     }
 }
 
-/// Some caches that share a budget and, by forks, pages.
+/// Some caches that share a budget and, through forks, pages.
 pub(crate) struct World {
     kind: Kind,
     budget: Budget,
     lives: Vec<Life>,
     current: usize,
-    /// Tokens named so far.
+    /// Number of tokens named so far.
     named: u64,
 }
 
@@ -226,7 +227,7 @@ impl World {
         Life { cache: KvCache::within(spec.clone(), &self.budget).unwrap(), model: Model::new(spec, *rows) }
     }
 
-    /// Names for `count` tokens more of a layer, or as many as it may have.
+    /// Names for `count` more tokens of a layer, or for as many as still fit.
     fn tokens(&mut self, layer: usize, count: usize) -> Vec<u64> {
         let room = MOST_TOKENS - self.lives[self.current].model.len(layer);
         let first = self.named;
@@ -238,7 +239,7 @@ impl World {
         let (layers, at) = (self.kind.spec.shape.num_layers, self.current);
         let len = self.lives[at].model.first_len();
         match *op {
-            // One number more than there are layers means all of them.
+            // One more than the last layer's number means all layers.
             Op::Append(layer, n) | Op::OneByOne(layer, n) | Op::Prefill(layer, n) => {
                 let all = layer % (layers + 1);
                 for layer in if all == layers { 0..layers } else { all..all + 1 } {
@@ -287,7 +288,7 @@ impl World {
         }
     }
 
-    /// What one cache holds into another, or into a new one.
+    /// Restores the contents of one cache in another, or in a new one.
     fn restore(&mut self, i: usize) {
         let (from, bytes) = (self.current, self.lives[self.current].bytes());
         let to = i % (self.lives.len() + 1);
@@ -310,7 +311,7 @@ impl World {
     pub(crate) fn check(&self, step: u64) {
         self.lives[self.current].check(step);
         let held: usize = self.lives.iter().map(|life| life.cache.stats().allocated_bytes).sum();
-        // The lists of a fork may be shorter than those of its origin, and are counted as long.
+        // The lists of a fork may be shorter than those of its origin, but count with the same length.
         let lists =
             self.lives.len() * self.kind.spec.shape.num_layers * self.kind.spec.shape.num_kv_heads * 256;
         let used = self.budget.used();

@@ -1,5 +1,5 @@
-//! The projects that a firmware author copies, in Rust and in C: made, built and run by the commands of their READMEs, in a
-//! folder outside of this repository.
+//! The projects that a firmware author copies, in Rust and in C. They are made, built and run by the commands
+//! of their READMEs, in a folder outside of this repository.
 
 use super::image::Image;
 use super::machine::{Result, folder, output};
@@ -10,12 +10,13 @@ use tqkv_core::code::{S3, S4};
 use tqkv_lm::{LmError, Model};
 use workload::lm::{LONG_TOKENS, NEW_TOKENS, PROMPT, bytes_for};
 
-/// Where the crates are.
+/// The root of this repository.
 fn root() -> Result<PathBuf> {
     std::path::absolute(folder().join("../..")).map_err(|e| e.to_string())
 }
 
-/// The commands of a README, with this checkout in the place of the reader's, and the model copied rather than exported.
+/// The commands of a README. This checkout replaces the reader's, and the model is copied instead of
+/// exported.
 fn commands(readme: &str, root: &Path, model: &Path) -> Result<String> {
     let block = readme.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next());
     let mut lines = block.ok_or("no commands in the README")?.lines();
@@ -32,7 +33,7 @@ fn commands(readme: &str, root: &Path, model: &Path) -> Result<String> {
     Ok(script)
 }
 
-/// Does what the README of a project says, in a new folder. The result is what was printed, and the folder, in which the
+/// Runs the commands of a project's README in a new folder. Returns the output and the folder, in which the
 /// copy is called `firmware`.
 fn follow(name: &str, model: &[u8], environment: &[(&str, PathBuf)]) -> Result<(Vec<u8>, TempDir)> {
     let failed = |error: std::io::Error| format!("{name}: {error}");
@@ -42,7 +43,7 @@ fn follow(name: &str, model: &[u8], environment: &[(&str, PathBuf)]) -> Result<(
     let readme = std::fs::read_to_string(folder().join(name).join("README.md")).map_err(failed)?;
     let mut sh = Command::new("sh");
     sh.arg("-ec").arg(commands(&readme, &root()?, &file)?).current_dir(place.path());
-    // A reader has none of what this run of cargo sets; make is to print what the program prints alone.
+    // A reader does not have the variables of this cargo. Make must print only the output of the program.
     sh.env_remove("RUSTFLAGS")
         .env_remove("CARGO_TARGET_DIR")
         .env_remove("CARGO_BUILD_TARGET")
@@ -51,7 +52,7 @@ fn follow(name: &str, model: &[u8], environment: &[(&str, PathBuf)]) -> Result<(
     Ok((printed.stdout, place))
 }
 
-/// What both write: the prompt, and tokens that this machine draws.
+/// The expected output of both projects: the prompt, and the tokens that this machine draws.
 fn expected(file: &[u8]) -> Result<Vec<u8>> {
     let wrong = |error: LmError| format!("the model on this machine: {error}");
     let mut written = [0; NEW_TOKENS];
@@ -61,12 +62,12 @@ fn expected(file: &[u8]) -> Result<Vec<u8>> {
     Ok([PROMPT, &written].concat())
 }
 
-/// The project in Rust.
+/// Checks the project in Rust.
 pub(super) fn rust(file: &[u8]) -> Result<()> {
-    // An earlier build is used again.
+    // This reuses an earlier build.
     let (printed, _place) =
         follow("example", file, &[("CARGO_TARGET_DIR", folder().join("target/example"))])?;
-    // Bytes are printed as characters.
+    // The program prints bytes as characters.
     let expected: String = expected(file)?.into_iter().map(char::from).collect();
     let printed = String::from_utf8_lossy(&printed).into_owned();
     if printed.trim_end() != expected.trim_end() {
@@ -76,7 +77,8 @@ pub(super) fn rust(file: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The project in C: the same text; and with the likeliest tokens of the whole context, the same logits as the image of it.
+/// Checks the project in C: the text is the same. With the likeliest tokens over the whole context, the
+/// logits are the same as those of the image.
 pub(super) fn c(file: &[u8], long_crc: u32) -> Result<()> {
     let (printed, place) = follow("example_c", file, &[])?;
     let to = place.path().join("firmware");
@@ -94,7 +96,7 @@ pub(super) fn c(file: &[u8], long_crc: u32) -> Result<()> {
         return Err(format!("the copied example in C wrote {printed:?}, the host {expected}"));
     }
     println!("the copied example in C: {LONG_TOKENS} tokens, {expected} as on the host");
-    // The library has a handler, which the linker drops where nothing panics.
+    // The library has a panic handler. The linker drops it if nothing panics.
     let handler = |path: &Path| Image::at(path.into()).names("rust_begin_unwind");
     let library = to.join("build/thumbv8m.main-none-eabihf/mcu/libtqkv_capi_lm.a");
     if !handler(&library)? || handler(&to.join("firmware.elf"))? {
@@ -104,7 +106,7 @@ pub(super) fn c(file: &[u8], long_crc: u32) -> Result<()> {
     Ok(())
 }
 
-/// Builds and runs it with definitions; what it printed, without what make did.
+/// Builds and runs the project with these definitions. Returns the program's output, without make's.
 fn make(folder: &Path, definitions: &str) -> Result<Vec<u8>> {
     let mut make = Command::new("make");
     make.current_dir(folder).args(["--silent", "run"]).arg(format!("DEFINES={definitions}"));
@@ -116,7 +118,7 @@ fn make(folder: &Path, definitions: &str) -> Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// The project as the first commands of its README leave it, in a folder outside of this repository.
+    /// The project after the first commands of its README, in a folder outside of this repository.
     fn copied(name: &str) -> TempDir {
         let (place, root) = (tempfile::tempdir().unwrap(), root().unwrap());
         let readme = std::fs::read_to_string(folder().join(name).join("README.md")).unwrap();
@@ -127,7 +129,7 @@ mod tests {
         place
     }
 
-    /// The crates that a copy names are where it says.
+    /// The crates that a copy names exist at the named paths.
     #[test]
     fn a_copy_finds_the_crates_by_the_commands_of_its_readme() {
         let place = copied("example");

@@ -1,4 +1,4 @@
-//! `tests/firmware/FIGURES.md`: the budget as a table, for readers.
+//! `tests/firmware/FIGURES.md`: the budget as a table for readers.
 
 use super::machine::{MACHINES, folder};
 use super::report::{Report, Reports};
@@ -9,7 +9,7 @@ pub(super) fn path() -> PathBuf {
     folder().join("FIGURES.md")
 }
 
-/// A row of the table: what it says of a target.
+/// A row of the table: its heading and its value for a target.
 type Row = (&'static str, fn(&Report) -> u64);
 
 const ROWS: [Row; 13] = [
@@ -28,21 +28,21 @@ const ROWS: [Row; 13] = [
     ("static RAM, bytes", |r| r.ram_bytes),
 ];
 
-/// The document.
+/// The text of the document.
 pub(super) fn text(reports: &Reports) -> String {
     let mut out = String::from(
         "# Costs on microcontrollers\n\n\
-         Written by `cargo xtask firmware --update-budget`, do not edit: the figures of `budget.json`, which every run of\n\
-         `cargo xtask firmware` is held to (3 % more is an error), and which a test compares with this table.\n\n\
-         Head dim 128, `s4` where no other codec is named, `opt-level` 3. Instructions are counted under QEMU; they are no cycles. M4 and\n\
-         M33 run the DSP kernels of `tqkv-simd`.\n\n",
+         Written by `cargo xtask firmware --update-budget`, do not edit. These are the figures of `budget.json`. A run of\n\
+         `cargo xtask firmware` fails if a figure is 3 % larger. A test compares this table with `budget.json`.\n\n\
+         Head dim 128; `s4` unless another codec is named; `opt-level` 3. Instructions are counted under QEMU; they are not cycles.\n\
+         M4 and M33 run the DSP kernels of `tqkv-simd`.\n\n",
     );
     let names = reports.targets.iter().map(|report| {
         MACHINES.iter().find(|machine| machine.target == report.target).map_or("?", |machine| machine.what)
     });
     let mut line = |first: &str, cells: &mut dyn Iterator<Item = String>| {
         let cells: Vec<String> = cells.collect();
-        // A string takes every text.
+        // Writing to a String cannot fail.
         let _ = writeln!(out, "| {first} | {} |", cells.join(" | "));
     };
     line("", &mut names.map(str::to_owned));
@@ -53,7 +53,7 @@ pub(super) fn text(reports: &Reports) -> String {
     out
 }
 
-/// 12345 as 12,345.
+/// Formats 12345 as 12,345.
 fn grouped(number: u64) -> String {
     if number < 1000 {
         number.to_string()

@@ -1,4 +1,4 @@
-//! One image: built, run, looked into.
+//! One image: builds it, runs it, and inspects it.
 
 use super::machine::{Machine, Result, cargo, folder, output};
 use defmt_decoder::{DecodeError, Table};
@@ -13,11 +13,11 @@ pub(super) struct Image {
     path: PathBuf,
 }
 
-/// Bytes of the sections that end up in each memory.
+/// Bytes of the sections in each memory.
 pub(super) struct Sections {
     pub(super) flash: u64,
     pub(super) ram: u64,
-    /// Of both: memory that starts with a copy from flash.
+    /// Bytes in both: memory that starts as a copy from flash.
     pub(super) data: u64,
 }
 
@@ -32,7 +32,7 @@ impl Image {
         Ok(Self::at(machine.folder().join(bin)))
     }
 
-    /// Builds a binary of the language model, with a feature more.
+    /// Builds a binary of the language model with one more feature.
     pub(super) fn model(machine: &Machine, bin: &str, feature: &str) -> Result<Self> {
         let features = format!("lm,{feature},{}", machine.feature.unwrap_or_default());
         let build = ["build", "--release", "--features", &features, "--bin", bin, "--target", machine.target];
@@ -45,7 +45,7 @@ impl Image {
         Ok(Self::at(machine.folder().join(bin)))
     }
 
-    /// Builds an example of it, with so many features.
+    /// Builds an example of the firmware workspace with these features.
     pub(super) fn example(machine: &Machine, example: &str, features: &str) -> Result<Self> {
         let build = ["build", "--release", "--example", example, "--target", machine.target];
         output(cargo().args(build).args(["--features", features]))?;
@@ -57,7 +57,8 @@ impl Image {
         self.emulate_by(machine, Some(machine.icount), 60)
     }
 
-    /// Emulates the image for at most so many seconds; `icount` is the time of an instruction, where instructions are the clock.
+    /// Emulates the image for at most `seconds` seconds. With `icount`, instructions are the clock, and it is
+    /// the time per instruction.
     fn emulate_by(&self, machine: &Machine, icount: Option<&str>, seconds: u32) -> Result<Vec<u8>> {
         let mut command = Command::new("timeout");
         command.arg(seconds.to_string());
@@ -73,7 +74,7 @@ impl Image {
         match output(&mut command) {
             Ok(output) => Ok(output.stdout),
             Err(message) => {
-                // The log says why: a failed assertion prints through defmt.
+                // The log gives the reason: a failed assertion prints through defmt.
                 let raw = command.output().map(|o| o.stdout).unwrap_or_default();
                 let log = self.decode(&raw).unwrap_or_default().join("\n");
                 Err(format!("{message}\n{log}"))
@@ -81,12 +82,12 @@ impl Image {
         }
     }
 
-    /// Emulates the image; returns the lines that it logged.
+    /// Emulates the image and returns the lines of its log.
     pub(super) fn run(&self, machine: &Machine) -> Result<Vec<String>> {
         self.decode(&self.emulate(machine)?)
     }
 
-    /// Emulates an image that runs for long: keys and values of what it logged.
+    /// Emulates a long-running image and returns the keys and values of its log.
     pub(super) fn figures(
         &self,
         machine: &Machine,
@@ -101,7 +102,7 @@ impl Image {
         fs::read(&self.path).map_err(|e| format!("{}: {e}", self.path.display()))
     }
 
-    /// Whether a name of a symbol is in it.
+    /// Returns true if the image contains the name of a symbol.
     pub(super) fn names(&self, symbol: &str) -> Result<bool> {
         Ok(self.bytes()?.windows(symbol.len()).any(|bytes| bytes == symbol.as_bytes()))
     }
@@ -140,7 +141,7 @@ impl Image {
         Ok(Sections { flash: flash + data, ram: ram + data, data })
     }
 
-    /// The disassembly by the toolchain's own llvm-objdump, which must know the processor's extensions.
+    /// Disassembles with the toolchain's own llvm-objdump, which must know the processor's extensions.
     pub(super) fn disassembly(&self, machine: &Machine) -> Result<String> {
         let sysroot = output(Command::new("rustc").args(["--print", "sysroot"]).current_dir(folder()))?;
         let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);

@@ -1,4 +1,5 @@
-//! The shipped language model on microcontrollers: its text and logits against the host's, and what a token costs.
+//! The shipped language model on microcontrollers: compares its text and logits with the host's, and measures
+//! the cost per token.
 
 use super::examples;
 use super::image::Image;
@@ -10,31 +11,31 @@ use tqkv_core::code::{Code, I8, S2, S3, S4, T2S8};
 use tqkv_lm::{LmError, Model};
 use workload::lm::{LONG_TOKENS, Written, bytes_for, short_tokens, write};
 
-/// RAM of an RP2350, and flash on its usual boards.
+/// RAM of an RP2350; the next constant is the flash of its usual boards.
 const RAM: u64 = 520 * 1024;
 const FLASH: u64 = 4 * 1024 * 1024;
-/// Most instructions of a token on Cortex-M4 at 64 tokens of context, 8-bit weights and an `i8` cache.
+/// Most instructions per token on Cortex-M4 at 64 tokens of context, with 8-bit weights and an `i8` cache.
 const MOST_INSTRUCTIONS: u64 = 3_000_000;
-/// Time of an instruction: the clock of Cortex-M wraps after 80 million of them.
+/// Time per instruction. It is short, because the clock of Cortex-M wraps after 80 million instructions.
 const ICOUNT: &str = "shift=3";
 
 /// A flat file of the shipped model.
 struct Weights {
     bits: &'static str,
     file: &'static str,
-    /// Of the images that hold it.
+    /// The feature of the images that contain this file.
     feature: &'static str,
 }
 
 const EIGHT: Weights = Weights { bits: "8", file: "model.tqlm", feature: "" };
 const FOUR: Weights = Weights { bits: "4", file: "model4.tqlm", feature: "four" };
 
-/// The machines that hold a model.
+/// The machines with room for a model.
 fn machines() -> impl Iterator<Item = &'static Machine> {
     MACHINES.iter().filter(|machine| machine.holds_model()).chain([&M55])
 }
 
-/// Everything.
+/// Runs all checks of the language model.
 pub(super) fn check() -> Result<()> {
     let wrong = |error: LmError| format!("the model on this machine: {error}");
     let (eight, four) = (EIGHT.export()?, FOUR.export()?);
@@ -66,7 +67,7 @@ fn write_over<K: Code, V: Code>(file: &[u8], tokens: usize) -> std::result::Resu
 }
 
 impl Weights {
-    /// Writes the flat file by the command that users have, and reads it.
+    /// Writes the flat file with the same command as users, and reads it.
     fn export(&self) -> Result<Vec<u8>> {
         let (root, to) = (folder().join("../.."), folder().join("target").join(self.file));
         std::fs::create_dir_all(folder().join("target")).map_err(|e| e.to_string())?;
@@ -78,7 +79,7 @@ impl Weights {
         std::fs::read(&to).map_err(|e| format!("{}: {e}", to.display()))
     }
 
-    /// What this machine writes over each cache; with 4 bits over one.
+    /// The output of this machine over each cache; for 4-bit weights over one cache only.
     fn expected(&self, file: &[u8]) -> std::result::Result<BTreeMap<&'static str, Written>, LmError> {
         let tokens = short_tokens();
         let mut all = BTreeMap::from([("i8", write_over::<I8, I8>(file, tokens)?)]);
@@ -90,7 +91,7 @@ impl Weights {
         Ok(all)
     }
 
-    /// Runs the image that writes, and compares.
+    /// Runs the image that generates text, and compares the text.
     fn texts(&self, machine: &Machine, expected: &BTreeMap<&'static str, Written>) -> Result<()> {
         let image = Image::model(machine, "lm", self.feature)?;
         let log = image.figures(machine, None)?;
@@ -115,7 +116,7 @@ impl Weights {
         Ok(())
     }
 
-    /// Instructions and stack.
+    /// Measures instructions and stack.
     fn costs(&self, machine: &Machine) -> Result<()> {
         let icount = if machine.qemu.ends_with("arm") { ICOUNT } else { machine.icount };
         let log = Image::model(machine, "lm_measure", self.feature)?.figures(machine, Some(icount))?;
@@ -134,7 +135,7 @@ impl Weights {
     }
 }
 
-/// 1,024 tokens in the RAM of an RP2350.
+/// Checks 1,024 tokens of context in the RAM of an RP2350.
 fn long_context(machine: &Machine, expected: u32) -> Result<()> {
     let image = Image::model(machine, "lm_long", "")?;
     let log = image.figures(machine, None)?;

@@ -12,7 +12,7 @@ pub(super) struct Machine {
     pub(super) cpu: &'static str,
     pub(super) qemu: &'static str,
     pub(super) icount: &'static str,
-    /// A feature of the images that makes them for this machine and no other of the target.
+    /// A feature that builds the images for this machine only, not for other machines of the target.
     pub(super) feature: Option<&'static str>,
 }
 
@@ -62,7 +62,7 @@ const fn machine(
 }
 
 impl Machine {
-    /// What is built for it lies in a folder of its own where another machine has the same target.
+    /// The build folder of this machine. It is separate if another machine has the same target.
     pub(super) fn target_folder(&self) -> PathBuf {
         folder().join("target").join(self.feature.unwrap_or_default())
     }
@@ -72,7 +72,7 @@ impl Machine {
         self.target_folder().join(self.target).join("release")
     }
 
-    /// Whether its flash and RAM hold the language model.
+    /// Returns true if its flash and RAM have room for the language model.
     pub(super) fn holds_model(&self) -> bool {
         self.name != "microbit"
     }
@@ -85,7 +85,7 @@ pub(super) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../firmware")
 }
 
-/// Runs a command and returns its output, or its errors where it failed.
+/// Runs a command. Returns its output, or its errors if it failed.
 pub(super) fn output(command: &mut Command) -> Result<Output> {
     let output = command.output().map_err(|e| format!("{}: {e}", command.get_program().to_string_lossy()))?;
     if output.status.success() {
@@ -96,7 +96,7 @@ pub(super) fn output(command: &mut Command) -> Result<Output> {
     }
 }
 
-/// `cargo` in the firmware workspace, without the environment of this run of cargo.
+/// `cargo` in the firmware workspace, without this cargo's environment variables.
 pub(super) fn cargo() -> Command {
     let mut command = Command::new("cargo");
     command.current_dir(folder()).env_remove("RUSTFLAGS").env_remove("CARGO_TARGET_DIR");

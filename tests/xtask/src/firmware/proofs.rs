@@ -1,4 +1,5 @@
-//! What an image must not do, each with a control that shows that the check can fail.
+//! Proofs that an image does not panic, allocate or use floats. Each has a control, which shows that the
+//! check can fail.
 
 use super::image::{Image, Sections};
 use super::machine::{Machine, Result, cargo, folder, output};
@@ -31,7 +32,7 @@ pub(super) fn tests_pass(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
     Ok(())
 }
 
-/// Links the proof, and fails to link its two controls.
+/// Links the proof. Its two controls must fail to link.
 pub(super) fn nothing_panics_or_allocates(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
     Image::build(machine, "proof").map_err(|e| format!("a panic or an allocation is reachable\n{e}"))?;
     for (control, symbol) in
@@ -51,29 +52,29 @@ pub(super) fn nothing_panics_or_allocates(machine: &Machine, say: &dyn Fn(&str))
     Ok(())
 }
 
-/// Whether a disassembled line is a floating-point instruction or a call of the soft-float library.
+/// Returns true if a disassembled line is a floating-point instruction or a call of the soft-float library.
 fn is_float(line: &str) -> bool {
     const CALLS: [&str; 6] = ["__aeabi_f", "__aeabi_d", "sf3", "df3", "sfsi", "dfsi"];
     let mut words = line.split_whitespace().skip(1);
     let mnemonic = words.next().unwrap_or_default();
     let rest = line.split_once('<').map_or("", |(_, name)| name);
-    // The disassembler knows no floating-point instruction of some cores; the codec has no other
-    // that it does not know.
+    // For some cores the disassembler knows no floating-point instruction. All other instructions of the
+    // codec are known.
     let vector = mnemonic == "<unknown>" || mnemonic.starts_with('v') && mnemonic.len() > 1;
-    // The compiler's own functions; other names end in a hash, in which anything may stand.
+    // Only the compiler's own functions count. Other names end in a hash, which may contain any letters.
     vector || rest.starts_with("__") && CALLS.iter().any(|call| rest.contains(call))
 }
 
-/// Looks for floating-point instructions in the images of the codec alone and of the language model alone. Control: the image
-/// that calls one.
+/// Looks for floating-point instructions in the images of the codec alone and of the language model alone.
+/// The control is an image that has one.
 pub(super) fn no_floats(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
     if machine.target.starts_with("riscv") {
-        // RV32IMAC has none to begin with.
+        // RV32IMAC has no floating-point instructions.
         return Ok(());
     }
     for bin in ["size", "lm_size"] {
         let text = Image::build(machine, bin)?.disassembly(machine)?;
-        // The start-up code of a core with a floating-point unit switches it on, without using it.
+        // The start-up code of a core with a floating-point unit enables the unit without using it.
         if let Some(line) = text.lines().find(|line| is_float(line)) {
             return Err(format!("{}: a float instruction in {bin}: {line}", machine.target));
         }
@@ -89,7 +90,8 @@ pub(super) fn no_floats(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
     Ok(())
 }
 
-/// Runs the example of a ring cache, and looks where its tokens lie: in memory that starts as zeros, not in flash.
+/// Runs the example of a ring cache and checks where its tokens are: in zero-initialised memory, not in
+/// flash.
 pub(super) fn a_ring_takes_no_flash(machine: &Machine, say: &dyn Fn(&str)) -> Result<()> {
     let image = Image::example(machine, "ring", "")?;
     let log = image.run(machine)?;
@@ -111,7 +113,7 @@ pub(super) fn a_ring_takes_no_flash(machine: &Machine, say: &dyn Fn(&str)) -> Re
             machine.target, control.data
         ));
     }
-    // What the runtime itself initialises is a few words.
+    // The runtime's own initialised data is a few words.
     if sections.data >= 256 || sections.ram < bytes || control.flash.saturating_sub(sections.flash) < bytes {
         let Sections { flash, ram, data } = sections;
         return Err(format!(

@@ -4,7 +4,7 @@ use super::machine::{Result, folder};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Instructions, with the names of the images' log lines.
+/// Instruction counts, under the names of the images' log lines.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Instructions {
     pub(super) encode: u64,
@@ -16,12 +16,12 @@ pub(super) struct Instructions {
     pub(super) t2s8_encode: u64,
     pub(super) t2s8_decode: u64,
     pub(super) t2_decode: u64,
-    /// A ring over a trellis code: a token, and attention over 64.
+    /// A ring over a trellis code: one token, and attention over 64 tokens.
     pub(super) t2s8_push: u64,
     pub(super) t2s8_attend_64: u64,
 }
 
-/// What is known of one target.
+/// Figures of one target.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Report {
     pub(super) target: String,
@@ -41,7 +41,7 @@ pub(super) struct Reports {
     pub(super) targets: Vec<Report>,
 }
 
-/// The budget, which is what was last measured and accepted.
+/// The budget: the figures that were last measured and accepted.
 pub(super) fn budget() -> Result<Reports> {
     let path = budget_path();
     let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The driver, then the kernels for the first time: refusals, the codes of every codec, a step.
+# Runs the driver and then the kernels for the first time: refused calls, the codes of every codec, a step.
 . ./common.sh
 needs nvidia-smi
 nvidia-smi --query-gpu=name,driver_version,memory.free,clocks.max.sm,clocks.max.mem --format=csv | tee "$OUT/gpu.csv"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Accesses outside buffers, barriers that not all threads reach, memory that nobody wrote.
+# Looks for accesses outside buffers, barriers that not all threads reach, and reads of unwritten memory.
 . ./common.sh
 needs compute-sanitizer
 for tool in memcheck synccheck initcheck; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All tests on the GPU; then codes, attention and times of all shapes.
+# Runs all tests on the GPU, then checks codes and attention and times all shapes.
 . ./common.sh
 ./device --test-threads 1
 ./driver --test-threads 1

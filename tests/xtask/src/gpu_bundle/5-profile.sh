@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Nsight Compute on attention, the merge and the encoder: pipes, stalls, memory.
+# Profiles attention, the merge and the encoder with Nsight Compute: pipes, stalls, memory.
 . ./common.sh
 needs ncu
 for codec in s4 s2; do

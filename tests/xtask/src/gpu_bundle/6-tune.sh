@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The kernels of attention with other limits of registers (more warps side by side, or fewer spills), and launches that are cut
-# into other parts and blocks.
+# Times attention with other register limits (more warps at once, or fewer spills), and with other parts and
+# blocks.
 . ./common.sh
 capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1)
 case $capability in 8.*) ptx=sm_80.ptx ;; *) ptx=sm_90.ptx ;; esac
 shapes=64x32768x8x4x128,64x32768x8x1x128,64x32768x8x8x128,1x32768x8x4x128
 : > "$OUT/tune.jsonl"
 for limit in none 128 144 168 192; do
-    # A limit stands behind the parameters of an entry.
+    # The limit follows the parameters of an entry.
     awk -v limit="$limit" '
         /^\.maxnreg/ { next }
         { print }

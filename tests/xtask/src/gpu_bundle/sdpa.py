@@ -1,4 +1,4 @@
-"""Attention of one new token a sequence over f16 rows, by PyTorch, at the shapes of `tqkv gpu-check`: the tuned kernels to compare with."""
+"""Times attention of one new token per sequence over f16 rows in PyTorch, at the shapes of `tqkv gpu-check`: tuned kernels for comparison."""
 
 import json
 
@@ -19,7 +19,7 @@ RUNS = 50
 
 
 def times(run):
-    """Seconds of RUNS runs, sorted, each by events of its own, after three that do not count."""
+    """Sorted seconds of RUNS runs, each between two events, after three runs that do not count."""
     for _ in range(3):
         run()
     events = [torch.cuda.Event(enable_timing=True) for _ in range(RUNS + 1)]
@@ -33,7 +33,7 @@ def times(run):
 
 def measure(shape, backend):
     sequences, tokens, num_kv_heads, group, head_dim = shape
-    # Halved until both fit half of the memory, as `tqkv gpu-check` does.
+    # Sequences are halved until both fit half of the memory, as in `tqkv gpu-check`.
     free, _ = torch.cuda.mem_get_info()
     while sequences > 1 and sequences * tokens * num_kv_heads * head_dim * 4 > free / 2:
         sequences //= 2

@@ -1,4 +1,4 @@
-//! What a model asks of a cache, and two that can do it: candle's own, and ours.
+//! [`Attention`]: the interface between a model and a cache. candle's own cache and ours implement it.
 
 use anyhow::Result;
 use candle_core::{D, DType, Device, Tensor};
@@ -25,20 +25,21 @@ impl Shape {
 
 /// A cache that attends.
 pub(crate) trait Attention {
-    /// Appends the tokens of one layer and attends causally: `q` is f32 `[1, num_heads, tokens, head_dim]`, `k` and `v` are
-    /// `[1, num_kv_heads, tokens, head_dim]`, keys after RoPE; gives `[1, tokens, num_heads * head_dim]`.
+    /// Appends the tokens of one layer and attends causally. `q` is f32 `[1, num_heads, tokens, head_dim]`.
+    /// `k` and `v` are `[1, num_kv_heads, tokens, head_dim]`, keys after RoPE. The result is
+    /// `[1, tokens, num_heads * head_dim]`.
     ///
     /// # Errors
-    /// What the cache cannot store.
+    /// The cache cannot store the tokens.
     fn attend(&mut self, layer: usize, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor>;
 
-    /// Bytes of keys and values as allocated.
+    /// Allocated bytes of keys and values.
     fn bytes(&self) -> usize;
 }
 
 impl Attention for KvCache {
     fn attend(&mut self, layer: usize, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
-        // Ours are token by token, as projections make them.
+        // Our rows are token by token, as projections make them.
         let rows = |x: &Tensor| x.transpose(1, 2)?.flatten_all()?.to_vec1::<f32>();
         let (_, heads, tokens, head_dim) = q.dims4()?;
         let mut out = vec![0.0; heads * tokens * head_dim];
@@ -51,7 +52,7 @@ impl Attention for KvCache {
     }
 }
 
-/// candle's cache of each layer, in f16.
+/// candle's caches in f16, one per layer.
 pub(crate) struct CandleCache(Vec<candle_nn::kv_cache::KvCache>);
 
 impl CandleCache {
@@ -68,7 +69,7 @@ impl Attention for CandleCache {
         let (k, v) = (wide(&k)?, wide(&v)?);
         let (kv_heads, all, head_dim) = k.dims3()?;
         let (_, heads, tokens, _) = q.dims4()?;
-        // Query heads that share a KV head are one matrix.
+        // Query heads that share a KV head form one matrix.
         let grouped = (kv_heads, heads / kv_heads * tokens, head_dim);
         let logits = (q.reshape(grouped)?.matmul(&k.transpose(1, 2)?)? / (head_dim as f64).sqrt())?;
         let logits = logits.reshape((heads, tokens, all))?.broadcast_add(&mask(tokens, all)?)?;
@@ -86,7 +87,7 @@ impl Attention for CandleCache {
     }
 }
 
-/// Minus infinity where the newest tokens would see later ones: `[tokens, all]`.
+/// Minus infinity for tokens later than the query's own: `[tokens, all]`.
 fn mask(tokens: usize, all: usize) -> Result<Tensor> {
     let past = all - tokens;
     let sees = |i: usize| move |j: usize| if j <= past + i { 0.0 } else { f32::NEG_INFINITY };

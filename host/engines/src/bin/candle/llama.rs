@@ -1,6 +1,7 @@
-//! A Llama out of a GGUF file, all of it but attention over the past.
+//! A Llama from a GGUF file, without attention over the past.
 //!
-//! Weights become f32: candle multiplies stored ones with activations of 8 bits, which amplifies whatever differs between caches.
+//! Weights become f32. candle multiplies stored weights with activations of 8 bits, which amplifies
+//! differences between caches.
 
 use crate::attention::{Attention, Shape};
 use anyhow::{Context, Result, bail};
@@ -23,7 +24,7 @@ pub(crate) struct Llama {
     norm: Tensor,
     output: Linear,
     epsilon: f32,
-    /// Of the first pair of coordinates: 1, then less and less, `[head_dim / 2]`.
+    /// Frequencies of the pairs of coordinates, `[head_dim / 2]`: 1 for the first pair, then decreasing.
     frequencies: Tensor,
 }
 
@@ -41,7 +42,7 @@ struct Layer {
 
 impl Llama {
     /// # Errors
-    /// A file of another architecture, or that lacks a tensor or a number.
+    /// The file has another architecture, or lacks a tensor or a number.
     pub(crate) fn read(content: Content, file: &mut BufReader<File>) -> Result<Self> {
         let value = |key: &str| content.metadata.get(key).with_context(|| format!("the file has no {key}"));
         let architecture = value("general.architecture")?.to_string()?;
@@ -71,7 +72,7 @@ impl Llama {
             .map(|layer| Layer::read(&mut |name| tensor(&format!("blk.{layer}.{name}"))));
         let layers = layers.collect::<Result<_>>()?;
         let norm = tensor("output_norm")?;
-        // Where there is none, the embedding is the output as well.
+        // Without this tensor, the embedding is also the output.
         let output = tensor("output").unwrap_or_else(|_| embedding.embeddings().clone());
         Ok(Self {
             shape,
@@ -85,10 +86,10 @@ impl Llama {
         })
     }
 
-    /// The likeliest token after these, the first of which is at `position`.
+    /// The likeliest token after these tokens. The first of them is at `position`.
     ///
     /// # Errors
-    /// Those of candle and of the cache.
+    /// The errors of candle and of the cache.
     pub(crate) fn next(&self, tokens: &[u32], position: usize, cache: &mut dyn Attention) -> Result<u32> {
         let positions: Vec<f32> = (position..position + tokens.len()).map(|at| at as f32).collect();
         let angles = Tensor::new(positions, &CPU)?.unsqueeze(1)?.matmul(&self.frequencies.unsqueeze(0)?)?;

@@ -1,7 +1,13 @@
-//! A Llama of candle over a cache of tqkv: candle reads the file and multiplies, the cache keeps keys and values and attends.
+//! A Llama of candle over a cache of tqkv. candle reads the file and multiplies; the cache stores keys and
+//! values and attends.
 //!
-//! `cargo run --release --features candle --bin candle -- MODEL.gguf [PROMPT [CODECS..]]` writes the same continuation with candle's own cache in f16, with ours in f16,
-//! and with ours in codes (`t4,t3`, or those that are named), each beside its bytes. The seam is [`Attention`].
+//! ```text
+//! cargo run --release --features candle --bin candle -- MODEL.gguf [PROMPT [CODECS..]]
+//! ```
+//!
+//! It writes the same continuation several times: with candle's own cache in f16, with ours in f16, and with
+//! ours in codes. Codes are `t4,t3` or the given ones. It prints the bytes of each cache. The interface is
+//! [`Attention`].
 
 mod attention;
 mod llama;
@@ -43,7 +49,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A cache for the model, with the codecs of keys and of values, or one for both.
+/// Makes the spec of a cache for the model. `names` has the codecs of keys and of values, or one codec for
+/// both.
 fn spec(shape: &Shape, names: &str) -> Result<CacheSpec> {
     let codec = |name: &str| name.parse::<CodecId>().with_context(|| format!("codec '{name}'"));
     let (key, value) = names.split_once(',').unwrap_or((names, names));
@@ -51,7 +58,8 @@ fn spec(shape: &Shape, names: &str) -> Result<CacheSpec> {
     Ok(spec.codecs(codec(key)?, codec(value)?))
 }
 
-/// Generates the likeliest tokens and prints them with what the cache costs; `expected` are those of another cache.
+/// Generates the likeliest tokens and prints them with the cost of the cache. `expected` are the tokens of
+/// another cache.
 fn show(
     name: &str,
     model: &Llama,
