@@ -13,7 +13,8 @@ const fn family(id: CodecId) -> Option<(usize, bool)> {
 }
 
 impl Codebook {
-    /// The codebook of a codec that has one, for constants. At run time, [`CodecId::codebook`] refers to one table.
+    /// The codebook of a codec that has one, for constants. At run time, [`CodecId::codebook`] refers to one
+    /// table.
     ///
     /// # Panics
     /// The head dim is unsupported.

@@ -1,9 +1,10 @@
 //! What two libraries show to the world, as lists that a change shows in: `tests/surface`.
 //!
-//! An item is a name that another crate can say: of a module, a type, a trait, a function, a constant, an alias or a
-//! macro, by each path that is public and not hidden from the documentation; and a method or constant of a type that is
-//! one. Fields, variants and what traits ask belong to their item. What macros make is not seen: those are the types of codecs. Run the test with `TQKV_WRITE_SURFACE=1` to write
-//! the lists anew.
+//! An item is a name that another crate can say: of a module, a type, a trait, a function, a constant, an
+//! alias or a macro, by each path that is public and not hidden from the documentation; and a method or
+//! constant of a type that is one. Fields, variants and what traits ask belong to their item. What macros
+//! make is not seen: those are the types of codecs. Run the test with `TQKV_WRITE_SURFACE=1` to write the
+//! lists anew.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
