@@ -5,19 +5,12 @@
 
 use crate::cache::HeadStats;
 use crate::error::CacheError;
-use tqkv_core::{Chunk, KvShape};
+use tqkv_core::KvShape;
 
 /// One decoder layer's attention over a cache; the model runner knows nothing else of it.
 pub trait AttentionCache {
-    /// The shape that chunks must fit.
+    /// The shape that chunks must fit: [`tqkv_core::Chunk`] checks that.
     fn shape(&self) -> KvShape;
-
-    /// Appends the tokens of a checked chunk and attends causally; callers use
-    /// [`attend_chunk`](AttentionCache::attend_chunk).
-    ///
-    /// # Errors
-    /// Whatever the cache cannot store.
-    fn attend_checked(&mut self, chunk: Chunk<'_>) -> Result<(), CacheError>;
 
     /// Appends n tokens of one layer and attends causally: a prompt, a chunk of one, or with n = 1 a generated token.
     ///
@@ -36,9 +29,7 @@ pub trait AttentionCache {
         k: &[f32],
         v: &[f32],
         out: &mut [f32],
-    ) -> Result<(), CacheError> {
-        self.attend_checked(Chunk::new(self.shape(), layer, q, k, v, out)?)
-    }
+    ) -> Result<(), CacheError>;
 
     /// Logits of one query head, `q` of `[head_dim]`, over every token that the newest position sees, oldest first; `None` of a
     /// cache that does not give them.

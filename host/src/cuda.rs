@@ -64,8 +64,15 @@ impl AttentionCache for CudaCache {
         self.cache.spec().shape()
     }
 
-    fn attend_checked(&mut self, mut chunk: Chunk<'_>) -> Result<(), CacheError> {
-        let (layer, q, k, v) = (chunk.layer(), chunk.q(), chunk.k(), chunk.v());
+    fn attend_chunk(
+        &mut self,
+        layer: usize,
+        q: &[f32],
+        k: &[f32],
+        v: &[f32],
+        out: &mut [f32],
+    ) -> Result<(), CacheError> {
+        let mut chunk = Chunk::new(self.shape(), layer, q, k, v, out)?;
         self.cache.attend_chunk(layer, 0, q, k, v, chunk.out()).map_err(|error| self.explain(error))
     }
 

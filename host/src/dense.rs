@@ -157,7 +157,17 @@ impl AttentionCache for DenseCache {
         self.shape
     }
 
-    fn attend_checked(&mut self, mut chunk: Chunk<'_>) -> Result<(), CacheError> {
+    /// Of latent vectors as well: `v` is empty then.
+    fn attend_chunk(
+        &mut self,
+        layer: usize,
+        q: &[f32],
+        k: &[f32],
+        v: &[f32],
+        out: &mut [f32],
+    ) -> Result<(), CacheError> {
+        let latent = self.latent_values(k, v)?;
+        let mut chunk = Chunk::new(self.shape, layer, q, k, latent.as_deref().unwrap_or(v), out)?;
         let (n, layer, q) = (chunk.tokens(), chunk.layer(), chunk.q());
         let window = match self.kinds[layer] {
             LayerKind::None => return Err(CacheError::NoCache { layer }),
@@ -212,19 +222,6 @@ impl AttentionCache for DenseCache {
         }
         self.scores = scores;
         Ok(())
-    }
-
-    /// As [`AttentionCache::attend_checked`], of latent vectors as well: `v` is empty then.
-    fn attend_chunk(
-        &mut self,
-        layer: usize,
-        q: &[f32],
-        k: &[f32],
-        v: &[f32],
-        out: &mut [f32],
-    ) -> Result<(), CacheError> {
-        let latent = self.latent_values(k, v)?;
-        self.attend_checked(Chunk::new(self.shape, layer, q, k, latent.as_deref().unwrap_or(v), out)?)
     }
 
     fn len(&self) -> usize {

@@ -71,7 +71,8 @@ impl<F: Form> Way for F {
     }
 }
 
-/// What the codec says, at run time, for head dims that are not worth code of their own; every form is compiled apart.
+/// What the codec says, at run time, for head dims that are not worth code of their own.
+/// Every form is compiled apart.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Any {}
 

@@ -7,14 +7,14 @@
 #include <stdint.h>
 
 /**
- * Bytes to which the memory of a model is aligned.
- */
-#define TQKV_LM_ALIGN 8
-
-/**
  * Words of a sampler.
  */
 #define TQKV_LM_SAMPLER_WORDS 2
+
+/**
+ * Bytes to which the memory of a model is aligned.
+ */
+#define TQKV_LM_ALIGN 8
 
 /**
  * How a call ended. With any but TQKV_LM_OK nothing was written, unless it says so.

@@ -21,10 +21,10 @@ use crate::{Model, ModelError};
 use cosine::cosine;
 use scores::Scores;
 pub(crate) use tally::{Tally, score};
+use tqkv::KvShape;
 use tqkv::attention::AttentionCache;
 use tqkv::cache::HeadStats;
 use tqkv::error::CacheError;
-use tqkv::{Chunk, KvShape};
 
 /// A cache under test: its name, and a function that makes an empty one.
 pub struct Setting<'a> {
@@ -191,11 +191,6 @@ struct Compared<'a> {
 impl AttentionCache for Compared<'_> {
     fn shape(&self) -> KvShape {
         self.cache.shape()
-    }
-
-    fn attend_checked(&mut self, mut chunk: Chunk<'_>) -> Result<(), CacheError> {
-        let (layer, q, k, v) = (chunk.layer(), chunk.q(), chunk.k(), chunk.v());
-        self.attend_chunk(layer, q, k, v, chunk.out())
     }
 
     fn attend_chunk(

@@ -15,7 +15,7 @@ use tqkv::attention::AttentionCache;
 use tqkv::cache::CacheSpec;
 use tqkv::dense::DenseCache;
 use tqkv::error::CacheError;
-use tqkv_core::{Chunk, KvShape, Options};
+use tqkv_core::{KvShape, Options};
 
 /// Attention of a model over decoded blocks.
 #[derive(Debug)]
@@ -91,11 +91,6 @@ impl DecodedCache {
 impl AttentionCache for DecodedCache {
     fn shape(&self) -> KvShape {
         self.dense.shape()
-    }
-
-    fn attend_checked(&mut self, mut chunk: Chunk<'_>) -> Result<(), CacheError> {
-        let (layer, q, k, v) = (chunk.layer(), chunk.q(), chunk.k(), chunk.v());
-        self.attend_chunk(layer, q, k, v, chunk.out())
     }
 
     fn attend_chunk(

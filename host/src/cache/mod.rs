@@ -75,7 +75,7 @@ use spill::SpillFile;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use tier::Tiers;
-use tqkv_core::{Chunk, CodecId, KvShape};
+use tqkv_core::{CodecId, KvShape};
 use tqkv_simd::Level;
 use track::Track;
 use vectors::Vectors;
@@ -530,11 +530,6 @@ fn check_vectors(
 impl AttentionCache for KvCache {
     fn shape(&self) -> KvShape {
         self.spec.shape
-    }
-
-    fn attend_checked(&mut self, mut chunk: Chunk<'_>) -> Result<(), CacheError> {
-        let (layer, q, k, v) = (chunk.layer(), chunk.q(), chunk.k(), chunk.v());
-        self.attend_prefill(layer, q, k, v, chunk.out())
     }
 
     /// As [`KvCache::attend_prefill`], of latent vectors as well.

@@ -5,10 +5,10 @@ pub(crate) use crate::failure::{
     OUT_OF_MEMORY, UNSUPPORTED_PTX,
 };
 use crate::launch::{Function, Launch};
-use std::panic::AssertUnwindSafe;
-use tqkv_gpu_kernels::args::Argument;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::panic::AssertUnwindSafe;
 use std::sync::{Mutex, MutexGuard};
+use tqkv_gpu_kernels::args::Argument;
 
 /// Bytes of each device's memory.
 pub(crate) const MEMORY: usize = 12 << 20;

@@ -10,5 +10,6 @@ mod circles;
 mod documents;
 mod lives;
 mod publish;
+mod surface;
 mod trellis;
 mod workspace;

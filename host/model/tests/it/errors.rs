@@ -6,10 +6,10 @@ use std::path::Path;
 use crate::support::{CONTEXT, Checkpoint, VOCAB};
 use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
+use tqkv::KvShape;
 use tqkv::attention::AttentionCache;
 use tqkv::dense::DenseCache;
 use tqkv::error::CacheError;
-use tqkv::{Chunk, KvShape};
 use tqkv_model::eval::{EvalSpec, Progress, Setting, evaluate};
 use tqkv_model::generate::{GenerateSpec, generate};
 use tqkv_model::{Access, Architecture, Config, Model, ModelError};
@@ -377,11 +377,18 @@ impl AttentionCache for Failing {
     fn shape(&self) -> KvShape {
         self.0.shape()
     }
-    fn attend_checked(&mut self, chunk: Chunk<'_>) -> Result<(), CacheError> {
-        if chunk.layer() + 1 == self.shape().num_layers && self.0.len() > 3 {
+    fn attend_chunk(
+        &mut self,
+        layer: usize,
+        q: &[f32],
+        k: &[f32],
+        v: &[f32],
+        out: &mut [f32],
+    ) -> Result<(), CacheError> {
+        if layer + 1 == self.shape().num_layers && self.0.len() > 3 {
             return Err(CacheError::BadSpec("refused on purpose".into()));
         }
-        self.0.attend_checked(chunk)
+        self.0.attend_chunk(layer, q, k, v, out)
     }
     fn len(&self) -> usize {
         self.0.len()

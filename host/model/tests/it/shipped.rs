@@ -6,10 +6,10 @@ use std::ops::ControlFlow;
 use half::f16;
 use safetensors::SafeTensors;
 use serde_json::Value;
+use tqkv::KvShape;
 use tqkv::attention::AttentionCache;
 use tqkv::dense::DenseCache;
 use tqkv::error::CacheError;
-use tqkv::{Chunk, KvShape};
 use tqkv_model::eval::{EvalReport, EvalSpec, Setting, evaluate};
 use tqkv_model::generate::{GenerateSpec, StopReason, generate};
 use tqkv_model::{Model, shipped};
@@ -32,9 +32,16 @@ impl AttentionCache for Through {
     fn shape(&self) -> KvShape {
         self.dense.shape()
     }
-    fn attend_checked(&mut self, mut chunk: Chunk<'_>) -> Result<(), CacheError> {
-        let (k, v) = ((self.quantise)(chunk.k()), (self.quantise)(chunk.v()));
-        self.dense.attend_chunk(chunk.layer(), chunk.q(), &k, &v, chunk.out())
+    fn attend_chunk(
+        &mut self,
+        layer: usize,
+        q: &[f32],
+        k: &[f32],
+        v: &[f32],
+        out: &mut [f32],
+    ) -> Result<(), CacheError> {
+        let (k, v) = ((self.quantise)(k), (self.quantise)(v));
+        self.dense.attend_chunk(layer, q, &k, &v, out)
     }
     fn len(&self) -> usize {
         self.dense.len()

@@ -1,6 +1,7 @@
 //! Errors of every format compared with theory, and the unbiasedness of estimators.
 
 use tqkv_reference::{Coder, ROWS, RotationKind, Row, theory};
+use tqkv_tests::oracle::dot;
 use tqkv_tests::scope;
 
 fn random(seed: u64, count: usize) -> Vec<f32> {
@@ -11,10 +12,6 @@ fn random(seed: u64, count: usize) -> Vec<f32> {
     };
     let mut normal = || (-2.0 * (1.0 - uniform()).ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos();
     (0..count).map(|_| normal() as f32).collect()
-}
-
-fn dot(a: &[f32], b: &[f32]) -> f64 {
-    a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
 }
 
 struct Figures {
