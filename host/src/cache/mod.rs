@@ -45,6 +45,7 @@ mod snapshot;
 mod spec;
 mod spill;
 mod stats;
+mod text;
 mod tier;
 mod track;
 mod vectors;
@@ -58,6 +59,9 @@ pub use preset::{PRESETS, Preset};
 pub use snapshot::MAGIC as SNAPSHOT_MAGIC;
 pub use spec::{AUTO_SHARE, Arithmetic, CacheSpec, Centring, Cold, MEAN_TOKENS};
 pub use stats::{CacheStats, HeadStats};
+pub use text::Policy;
+#[doc(hidden)]
+pub use text::{COMMON_CODECS, OPTIONS, Part, SpecOption};
 pub use vectors::Floats;
 
 use crate::attention::AttentionCache;
