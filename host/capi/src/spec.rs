@@ -148,14 +148,24 @@ pub struct TqkvSpec {
     pub sparse_values: f32,
     /// 0.
     pub reserved: u32,
+    /// A text that says more, such as "t4,t2 hot=32 last:i8 tier=4096:t2"; read when a cache is made, and not kept. Where it
+    /// names an option, the field of that option is of no effect. Null: none. `tqkv_spec_from_text` sets it.
+    pub text: *const c_char,
 }
 
 /// Bytes of the struct in its first version. WARNING: programs were compiled with it; fields are added, this stays.
 const FIRST_SIZE: usize = std::mem::offset_of!(TqkvSpec, arithmetic) + size_of::<u32>();
 
+/// Bytes of the struct in the first version that has a text.
+const TEXT_SIZE: usize = std::mem::offset_of!(TqkvSpec, text) + size_of::<*const c_char>();
+
 impl TqkvSpec {
     fn new(num_layers: usize, num_heads: usize, num_kv_heads: usize, head_dim: usize) -> Self {
-        let spec = CacheSpec::new(num_layers, num_heads, num_kv_heads, head_dim);
+        Self::of(&CacheSpec::new(num_layers, num_heads, num_kv_heads, head_dim))
+    }
+
+    /// A spec as far as its fields hold it without an array.
+    fn of(spec: &CacheSpec) -> Self {
         let centring = match spec.centring {
             Centring::Off => TqkvCentring::TqkvCentringOff,
             Centring::On => TqkvCentring::TqkvCentringOn,
@@ -166,6 +176,7 @@ impl TqkvSpec {
             Arithmetic::F32 => TqkvArithmetic::TqkvArithmeticF32,
         };
         let (key, value) = (u32::from(spec.key.code()), u32::from(spec.value.code()));
+        let KvShape { num_layers, num_heads, num_kv_heads, head_dim, value_dim, .. } = spec.shape;
         Self {
             struct_size: size_of::<Self>(),
             num_layers,
@@ -174,7 +185,7 @@ impl TqkvSpec {
             head_dim,
             sinks: spec.sinks,
             hot: spec.hot,
-            sliding_window: 0,
+            sliding_window: spec.sliding_window.unwrap_or(0),
             cold_after: 0,
             spill_folder: std::ptr::null(),
             seed: spec.options.seed,
@@ -186,7 +197,7 @@ impl TqkvSpec {
             effort: spec.options.effort as u32,
             centring: centring as u32,
             arithmetic: arithmetic as u32,
-            value_dim: 0,
+            value_dim: if value_dim == head_dim { 0 } else { value_dim },
             tiers: std::ptr::null(),
             tiers_len: 0,
             layer_windows: std::ptr::null(),
@@ -195,10 +206,11 @@ impl TqkvSpec {
             layer_codecs_len: 0,
             sink_logits: std::ptr::null(),
             sink_logits_len: 0,
-            scale: 0.0,
-            soft_cap: 0.0,
-            sparse_values: 0.0,
+            scale: spec.scale.unwrap_or(0.0),
+            soft_cap: spec.soft_cap.unwrap_or(0.0),
+            sparse_values: spec.sparse_values,
             reserved: 0,
+            text: std::ptr::null(),
         }
     }
 
@@ -275,6 +287,10 @@ impl TqkvSpec {
         }
         if spec.soft_cap != 0.0 {
             made = made.soft_cap(spec.soft_cap);
+        }
+        if !spec.text.is_null() {
+            // SAFETY: as above.
+            made = made.with(unsafe { pointer::text("text", spec.text) }?)?;
         }
         Ok(made)
     }
@@ -365,6 +381,31 @@ pub unsafe extern "C" fn tqkv_spec_init(
     })
 }
 
+/// Fills a spec from one text: the shape, and all that is to differ from the defaults. README.md lists the words.
+///
+/// "layers=32 heads=32 kv-heads=8 head-dim=128 t4,t2 hot=32 last:i8 tier=4096:t2"
+///
+/// Fields that hold a number are set. The rest stays in `text`, which must stay there until the last cache of this spec is made.
+/// `struct_size` is `sizeof(tqkv_spec)`. A text that is refused changes nothing, and `tqkv_last_error` says what is
+/// accepted. Where a program has the shape in numbers, it calls `tqkv_spec_init` and sets `text` itself.
+///
+/// # Safety
+/// `spec` is null or points to `struct_size` bytes that can be written; `text` is null or ends with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_spec_from_text(
+    spec: *mut TqkvSpec,
+    struct_size: usize,
+    text: *const c_char,
+) -> TqkvStatus {
+    guard(|| {
+        // SAFETY: the text ends with a zero, and nothing writes it during the call.
+        let read: CacheSpec = unsafe { pointer::text("text", text) }?.parse()?;
+        let made = TqkvSpec { struct_size, text, ..TqkvSpec::of(&read) };
+        // SAFETY: as many bytes as the program says can be written.
+        unsafe { pointer::write_struct("spec", spec, struct_size, TEXT_SIZE, &made) }
+    })
+}
+
 /// Sets the codecs of a spec to those of a preset: "eight-bit", "safe-lowbit", "near-lossless", "balanced", "compact" or
 /// "tiny". An unknown name changes nothing.
 ///
@@ -395,6 +436,8 @@ mod tests {
     use TqkvCentring::*;
     use TqkvEffort::*;
     use TqkvScaleMode::*;
+    use std::ffi::CString;
+    use tqkv::cache::{OPTIONS, Part};
 
     #[test]
     fn the_numbers_of_the_header_are_those_of_the_library() {
@@ -417,6 +460,50 @@ mod tests {
         // SAFETY: the struct is whole.
         let read = unsafe { TqkvSpec::read(&raw const filled) }.unwrap();
         assert_eq!(read, CacheSpec::new(2, 8, 2, 128));
+    }
+
+    /// The struct is one of the interfaces of the same text: each option makes the spec that the library makes, whether the
+    /// struct has the shape in its fields or the text has it.
+    #[test]
+    fn every_option_arrives_as_text() {
+        const SHAPE: &str = "layers=2 heads=4 kv-heads=2 head-dim=64";
+        for option in OPTIONS {
+            let name = format!("{}=", option.name);
+            let others = SHAPE.split(' ').filter(|word| !word.starts_with(&name)).map(str::to_owned);
+            let word = format!("{name}{}", option.example);
+            let text = others.chain([word.clone()]).collect::<Vec<_>>().join(" ");
+            let c_text = CString::new(text.clone()).unwrap();
+            let mut filled = TqkvSpec::new(0, 0, 0, 0);
+            // SAFETY: the struct is whole, and the text ends with a zero and outlives both calls.
+            let read = unsafe {
+                let status = tqkv_spec_from_text(&raw mut filled, size_of::<TqkvSpec>(), c_text.as_ptr());
+                assert_eq!(status, TqkvStatus::TqkvOk, "{text}");
+                TqkvSpec::read(&raw const filled)
+            };
+            assert_eq!(read.unwrap(), text.parse().unwrap(), "{text}");
+            if option.part == Part::Policy {
+                let word = CString::new(word).unwrap();
+                let numbers = TqkvSpec { text: word.as_ptr(), ..TqkvSpec::new(2, 4, 2, 64) };
+                // SAFETY: the struct is whole, and the text ends with a zero.
+                let read = unsafe { TqkvSpec::read(&raw const numbers) };
+                assert_eq!(read.unwrap(), text.parse().unwrap(), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_refused_changes_nothing() {
+        let mut spec = TqkvSpec::new(1, 2, 1, 128);
+        for (text, size) in [(c"t4", size_of::<TqkvSpec>()), (c"layers=1 heads=1 head-dim=64", TEXT_SIZE - 1)]
+        {
+            // SAFETY: the struct is whole, and the text ends with a zero.
+            let status = unsafe { tqkv_spec_from_text(&raw mut spec, size, text.as_ptr()) };
+            assert_eq!(status, TqkvStatus::TqkvBadArgument);
+            assert_eq!((spec.num_heads, spec.head_dim, spec.text.is_null()), (2, 128, true));
+        }
+        spec.text = c"hot=a".as_ptr();
+        // SAFETY: the struct is whole, and the text ends with a zero.
+        assert!(unsafe { TqkvSpec::read(&raw const spec) }.is_err());
     }
 
     #[test]

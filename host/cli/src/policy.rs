@@ -316,7 +316,7 @@ mod tests {
             let text = format!("{}={}", option.name, option.example);
             let base = CacheSpec::new(2, 4, 2, 64);
             let policy = life(&[]).written(&text.parse().unwrap());
-            assert_eq!(policy.apply(base.clone()), base.policy(&text).unwrap(), "{text}");
+            assert_eq!(policy.apply(base.clone()), base.with(&text).unwrap(), "{text}");
         }
         for (text, expected) in
             [("", "an empty text is not valid"), ("n4 hot", "hot= is not valid: expected hot=TOKENS")]

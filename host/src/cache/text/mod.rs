@@ -15,6 +15,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use tqkv_core::KvShape;
 
+const EVERY: &[Part] = &[Part::Model, Part::Policy];
+
 /// Writes what a word says into a spec.
 type Setter = Arc<dyn Fn(&mut CacheSpec) + Send + Sync>;
 
@@ -159,12 +161,21 @@ impl PartialEq for Policy {
 }
 
 impl CacheSpec {
-    /// Applies the text of a [`Policy`].
+    /// The spec with what a text names: the words of a [`Policy`], and those of the model (`scale=0.25`).
+    ///
+    /// ```
+    /// use tqkv::cache::CacheSpec;
+    ///
+    /// let spec = CacheSpec::new(32, 32, 8, 128).with("t4,t2 hot=32 last:i8")?;
+    /// assert_eq!(spec.to_string().parse::<CacheSpec>()?, spec);
+    /// # Ok::<(), tqkv::error::CacheError>(())
+    /// ```
     ///
     /// # Errors
-    /// [`CacheError::BadSpec`], as [`Policy::new`].
-    pub fn policy(self, text: &str) -> Result<Self, CacheError> {
-        Ok(text.parse::<Policy>()?.apply(self))
+    /// [`CacheError::BadSpec`] for a word that is not an option, a value that the option does not accept, or an option
+    /// that is given twice; the text says what is accepted.
+    pub fn with(self, text: &str) -> Result<Self, CacheError> {
+        Ok(Policy::read(text, EVERY).map_err(CacheError::BadSpec)?.apply(self))
     }
 }
 
@@ -177,7 +188,7 @@ impl FromStr for CacheSpec {
     /// # Errors
     /// [`CacheError::BadSpec`]. A spec that is read may still be one that [`super::KvCache::new`] refuses.
     fn from_str(text: &str) -> Result<Self, CacheError> {
-        let words = Policy::read(text, &[Part::Model, Part::Policy]).map_err(CacheError::BadSpec)?;
+        let words = Policy::read(text, EVERY).map_err(CacheError::BadSpec)?;
         for (row, option) in OPTIONS.iter().enumerate().filter(|(_, option)| option.is_needed) {
             if !words.names(row) {
                 let name = option.name;
