@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Sequence
+import shlex
+from typing import Any, Iterable, Sequence
 
 import numpy as np
 
@@ -14,22 +15,20 @@ from ._arrays import dtype_name, from_numpy, to_numpy
 class KvCache:
     """A compressed KV cache of one sequence, and attention over it.
 
-    `kv` names the codecs of keys and values: "t4,t3", or one for both; "f16" compresses nothing. The first `sinks` and the newest
-    `hot` tokens stay f16. Keys, values and queries are arrays or tensors of float32, float16 or bfloat16; results are
+    `kv` says how tokens are kept, in the words of every interface of tqkv (docs/options.md): codecs or a preset ("t4,t3", "s4",
+    "compact"; "f16" compresses nothing), and options, as in "t4,t2 hot=32 last:i8 tier=4096:t2". Without more words the first 4 and
+    the newest 64 tokens stay f16. Keys, values and queries are arrays or tensors of float32, float16 or bfloat16; results are
     float32. Any number of threads may use one cache: calls that change it wait for each other.
 
-    Further options, of effect as the Rust library says (`tqkv::cache::CacheSpec`):
+    Options may be arguments as well, which have the last word:
     `num_heads`: query heads, where KV heads are shared;
     `value_dim`: of values that are not as wide as keys;
     `layers`: codecs of each layer, in the place of `kv`;
     `windows`: for each layer, how many newest tokens its queries see in the model, without sinks, or None for all;
-    `sliding_window`: for all layers, how many newest tokens queries see besides the sinks; older ones are evicted;
     `cold`: tiers `(after, kv)` of older tokens in narrower codecs; `spill`: `(after, folder)`, the last tier, in a file;
-    `centring`: "auto", "on" or "off" of keys; `arithmetic`: "int8" or "f32" of generated tokens;
-    `seed`, `scale_mode`, `effort`: of the codecs, as of `Codec`;
-    `scale`, `soft_cap`, `sink_logits` (`[num_layers, num_heads]`): of the logits;
-    `sparse_values`: the share of the largest weight below which values are skipped;
-    `max_bytes`: what the cache and its forks may hold.
+    `sink_logits`: learned sinks, `[num_layers, num_heads]`;
+    `max_bytes`: what the cache and its forks may hold;
+    any other word with `_` for `-`: `hot`, `sinks`, `sliding_window`, `centring`, `seed`, `effort`, `scale`, `soft_cap`, ..
 
     >>> import numpy as np, tqkv
     >>> cache = tqkv.KvCache(num_layers=1, num_kv_heads=2, head_dim=64, num_heads=4, kv="t4,t3")
@@ -50,30 +49,49 @@ class KvCache:
         *,
         num_heads: int | None = None,
         value_dim: int | None = None,
-        sinks: int = 4,
-        hot: int = 64,
         layers: Sequence[str] | None = None,
         windows: Sequence[int | None] | None = None,
-        sliding_window: int | None = None,
-        cold: Sequence[tuple[int, str]] = (),
+        cold: Sequence[tuple[int, str]] | None = None,
         spill: tuple[int, str | os.PathLike[str]] | None = None,
-        centring: str = "auto",
-        arithmetic: str = "int8",
-        seed: int = 42,
-        scale_mode: str = "unbiased",
-        effort: str = "default",
-        scale: float | None = None,
-        soft_cap: float | None = None,
-        sink_logits: Any = (),
-        sparse_values: float = 0.0,
+        sink_logits: Any = None,
         max_bytes: int | None = None,
+        **options: Any,
     ) -> None:
-        spec = {name: value for name, value in locals().items() if name != "self"}
-        spec["num_heads"] = num_kv_heads if num_heads is None else num_heads
-        spec["value_dim"] = head_dim if value_dim is None else value_dim
-        spec["cold"] = list(cold)
-        spec["sink_logits"] = np.asarray(sink_logits, np.float32).ravel().tolist()
-        self._native = _native.Cache(spec)
+        shape = {"layers": num_layers, "heads": num_kv_heads if num_heads is None else num_heads}
+        shape |= {"kv-heads": num_kv_heads, "head-dim": head_dim}
+        words = list(options.items())
+        if value_dim is not None:
+            words.append(("value-dim", value_dim))
+        if layers is not None:
+            words.append(("layer-kv", "each:" + "/".join(layers)))
+        if windows is not None:
+            words.append(("kinds", "/".join("full" if window is None else str(window) for window in windows)))
+        if cold is not None:
+            words += [("tier", f"{after}:{codecs}") for after, codecs in cold]
+        if spill is not None:
+            words.append(("spill", f"{spill[0]}:{os.fspath(spill[1])}"))
+        if sink_logits is not None:
+            logits = np.asarray(sink_logits, np.float32).ravel()
+            words.append(("sink-logits", "/".join(map(str, logits)) or "none"))
+        texts = [_text(shape.items()), kv, _text(words)]
+        self._native = _native.Cache(texts if words else texts[:2], max_bytes)
+
+    @classmethod
+    def from_spec(cls, text: str, *, max_bytes: int | None = None) -> KvCache:
+        """The cache of a text that has the shape as well: "layers=32 heads=32 kv-heads=8 head-dim=128 t4,t2"."""
+        cache = cls.__new__(cls)
+        cache._native = _native.Cache([text], max_bytes)
+        return cache
+
+    @property
+    def spec(self) -> str:
+        """The text from which `from_spec` makes such a cache, the instruction set included."""
+        return self._native.spec()
+
+    @property
+    def layer_codecs(self) -> list[str]:
+        """Codecs of each layer: "t4,t3"."""
+        return self._native.codecs()
 
     def __len__(self) -> int:
         """Tokens in the first layer."""
@@ -148,3 +166,9 @@ class KvCache:
     def load(self, path: str | os.PathLike[str]) -> None:
         """`restore` from a file."""
         self._native.load(path)
+
+
+def _text(options: Iterable[tuple[str, Any]]) -> str:
+    """Options as words. `None` leaves an option open."""
+    words = ((name.replace("_", "-"), "none" if value is None else value) for name, value in options)
+    return " ".join(shlex.quote(f"{name}={value}") for name, value in words)

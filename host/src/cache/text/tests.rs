@@ -74,7 +74,7 @@ fn a_policy_changes_what_it_names_and_nothing_else() {
     let demote = |codec| Cold::Demote { key: codec, value: codec };
     let base = CacheSpec::new(4, 4, 2, 64).codecs(CodecId::I8, CodecId::S4).scale(0.5).hot(0);
     let base = base.cold(9, demote(CodecId::S3)).cold(99, Cold::Spill("/a".into()));
-    let spec = base.clone().policy("sinks=1 tier=512:n2 tier=256:n3").unwrap();
+    let spec = base.clone().with("sinks=1 tier=512:n2 tier=256:n3").unwrap();
     let tiers = vec![(256, demote(CodecId::N3)), (512, demote(CodecId::N2)), (99, Cold::Spill("/a".into()))];
     assert_eq!(
         spec,
@@ -82,10 +82,10 @@ fn a_policy_changes_what_it_names_and_nothing_else() {
         "tiers by age, the file behind them"
     );
     assert_eq!(
-        spec.policy("tier=none spill=none").unwrap(),
+        spec.with("tier=none spill=none").unwrap(),
         CacheSpec { cold: Vec::new(), ..base.clone().sinks(1) }
     );
-    let spaced = base.policy("'spill=600:/my disk/its'").unwrap();
+    let spaced = base.with("'spill=600:/my disk/its'").unwrap();
     assert_eq!(spaced.cold.last(), Some(&(600, Cold::Spill("/my disk/its".into()))));
     assert_eq!(parse(&spaced.to_string()), spaced);
 }
@@ -213,4 +213,17 @@ proptest! {
         let spec = CacheSpec { shape, position_dim, kinds, scale, soft_cap, sink_logits, ..policy };
         prop_assert_eq!(spec.to_string().parse::<CacheSpec>(), Ok(spec));
     }
+}
+
+/// The guide has every option as the list has it.
+#[test]
+fn the_guide_lists_every_option() {
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/options.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    for SpecOption { name, value, help, example, .. } in OPTIONS {
+        let value = value.replace('|', "\\|");
+        let row = format!("| `{name}={value}` | `{name}={example}` | {help} |");
+        assert!(guide.contains(&row), "docs/options.md lacks {row}");
+    }
+    assert_eq!(guide.lines().filter(|line| line.starts_with("| `")).count(), OPTIONS.len());
 }
