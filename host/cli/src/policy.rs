@@ -204,11 +204,15 @@ impl Policy {
     /// Why no cache on a GPU is like this.
     #[cfg(any(test, feature = "cuda"))]
     pub(crate) fn refused_by_gpu(&self) -> Option<String> {
-        let CacheSpec { sparse_values, sliding_window, .. } = self.settings();
-        (!self.is_uniform() || sparse_values > 0.0 || sliding_window.is_some()).then(|| {
+        let settings = self.settings();
+        let CacheSpec { key, value, hot, sinks, centring, arithmetic, options, .. } = settings;
+        // These it has, or does without harm: nothing stays f16 there, and sums are in one way.
+        let plain = CacheSpec::new(1, 1, 1, 64).codecs(key, value).hot(hot).sinks(sinks);
+        let plain = plain.centring(centring).arithmetic(arithmetic).options(options);
+        (settings != plain).then(|| {
             format!(
-                "{self}: a cache on the GPU keeps all tokens in one pair of codecs; \
-                 --tier, --spill, --layer-kv, --sparse-values and sliding-window= need --device cpu",
+                "{self}: a cache on the GPU has codecs, seed, scale mode and effort alone; \
+                 all other options need --device cpu",
                 self = self.name
             )
         })

@@ -275,6 +275,7 @@ impl KvCache {
         let level = self.spec.level.unwrap_or(Level::Portable);
         let Layer { heads, max_norms } = &mut self.layers[layer];
         let Some(before) = heads.first().map(Head::len) else { return Err(CacheError::NoCache { layer }) };
+        self.spec.check_length(layer, before.saturating_add(n))?;
         let sides = self.spec.sides(k, v);
         check_vectors(layer, before, num_kv_heads, &sides, *max_norms, level)?;
         // A page that went to the file may not come back from it: heads are put back as they were, and share until then.

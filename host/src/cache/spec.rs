@@ -358,6 +358,12 @@ impl CacheSpec {
         }
     }
 
+    /// Refuses a layer of more tokens than it may have; they are counted before any is taken up.
+    pub(super) fn check_length(&self, layer: usize, tokens: usize) -> Result<(), CacheError> {
+        let limit = MOST_TOKENS;
+        if tokens > limit { Err(CacheError::TooLong { layer, tokens, limit }) } else { Ok(()) }
+    }
+
     /// The two kinds of vectors that a token of one head has.
     pub(super) fn sides<'a>(&self, k: Floats<'a>, v: Floats<'a>) -> [Vectors<'a>; 2] {
         let KvShape { head_dim, value_dim, .. } = self.shape;
