@@ -114,6 +114,8 @@ pub const OPTIONS: &[SpecOption] = &[
         "First tokens that stay f16.", sinks),
     row!(Policy, "sliding-window", "TOKENS", "256",
         "Newest tokens that queries see beside the sinks.", sliding_window),
+    row!(Policy, "max-tokens", "TOKENS", "4096",
+        "Most tokens of a layer. What would be beyond it is refused.", max_tokens),
     SpecOption {
         clear: Some(|spec| spec.cold.retain(|(_, cold)| matches!(cold, Cold::Spill(_)))),
         write: tiers,

@@ -176,15 +176,15 @@ fn float() -> impl Strategy<Value = f32> {
 prop_compose! {
     fn policies()(
         (key, value, layers, cold) in (codec(), codec(), layers(), cold()),
-        (hot, sinks, sliding_window, sparse_values) in
-            (any::<usize>(), any::<usize>(), any::<Option<usize>>(), 0.0..1.0_f32),
+        (hot, sinks, sliding_window, max_tokens, sparse_values) in
+            (any::<usize>(), any::<usize>(), any::<Option<usize>>(), any::<Option<usize>>(), 0.0..1.0_f32),
         centring in select(vec![Centring::Off, Centring::On, Centring::Auto]),
         arithmetic in select(vec![Arithmetic::Int8, Arithmetic::F32]),
         (seed, mode, effort) in (any::<u64>(), select(&ScaleMode::ALL), select(&Effort::ALL)),
         level in any::<bool>(),
     ) -> CacheSpec {
         CacheSpec {
-            key, value, layers, cold, hot, sinks, sliding_window, sparse_values, centring, arithmetic,
+            key, value, layers, cold, hot, sinks, sliding_window, max_tokens, sparse_values, centring, arithmetic,
             options: Options::DEFAULT.seed(seed).scale_mode(mode).effort(effort),
             level: level.then(|| Level::new(LevelName::Portable).unwrap()),
             // Set by who asks. There is no rest, so a new option does not compile until it is here.
