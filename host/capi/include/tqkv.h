@@ -78,7 +78,8 @@ typedef enum {
    */
   TQKV_BAD_SNAPSHOT = 14,
   /**
-   * The memory of a device, the pages of a cache on it, or a sequence there, is full: nothing was done.
+   * A cache would have more tokens than its spec allows, or the memory of a device, the pages of a cache on it or a sequence
+   * there is full: nothing was done.
    */
   TQKV_NO_ROOM = 15,
   /**
