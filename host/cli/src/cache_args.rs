@@ -22,7 +22,7 @@ use crate::args::{EncodeArgs, KvArgs, ReferenceArgs, WindowArgs};
 use crate::device::Place;
 use crate::error::CliError;
 use crate::output::Waiting;
-use crate::policy::{LifeArgs, Policy, PolicyArg};
+use crate::policy::{self, LifeArgs, Policy, PolicyArg};
 
 /// Whether keys are stored less their mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -49,9 +49,9 @@ pub(crate) enum ArithmeticArg {
 pub(crate) struct CacheArgs {
     #[command(flatten)]
     kv: KvArgs,
-    /// A row with a policy of its own: codecs, and what differs from the options; may be repeated:
+    /// A row with a policy of its own: codecs, and what differs from the options; may be repeated (--help lists its words):
     /// --policy "n4 hot=32 tier=256:n3 tier=512:n2" --policy "t2 last:i8 sinks=8 effort=best"
-    #[arg(long, value_name = "POLICY")]
+    #[arg(long, value_name = "POLICY", long_help = policy::help())]
     policy: Vec<PolicyArg>,
     #[command(flatten)]
     life: LifeArgs,

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use serde::Serialize;
-use tqkv::cache::{CacheSpec, Cold, LayerPolicy, Policy as Words};
+use tqkv::cache::{CacheSpec, Cold, LayerPolicy, OPTIONS, Part, Policy as Words};
 
 use crate::args::{KvArgs, WindowArgs};
 use crate::error::CliError;
@@ -239,6 +239,18 @@ impl FromStr for PolicyArg {
     }
 }
 
+/// The words of `--policy`, one a line.
+pub(crate) fn help() -> String {
+    let options = OPTIONS.iter().filter(|option| option.part == Part::Policy);
+    let lines = options.map(|option| format!("{}={}: {}", option.name, option.value, option.help));
+    let rows = [
+        "A row with a policy of its own: codecs, and what differs from the options; may be repeated:",
+        "--policy \"n4 hot=32 tier=256:n3 tier=512:n2\" --policy \"t2 last:i8 sinks=8 effort=best\"",
+        "",
+    ];
+    rows.map(str::to_owned).into_iter().chain(lines).collect::<Vec<_>>().join("\n")
+}
+
 /// The value of an option of the command line that is one of a policy.
 fn option(name: &str, value: &str) -> Result<Words, String> {
     Words::new([(name, value)]).map_err(names::refusal)
@@ -265,7 +277,7 @@ mod tests {
     use super::*;
     use crate::plan::{CacheShape, Windowed};
     use clap::Parser;
-    use tqkv::cache::{Centring, KvCache, LayerKind, OPTIONS, Part};
+    use tqkv::cache::{Centring, KvCache, LayerKind};
     use tqkv_core::CodecId;
 
     #[derive(Parser)]
@@ -321,6 +333,7 @@ mod tests {
             let base = CacheSpec::new(2, 4, 2, 64);
             let policy = life(&[]).written(&text.parse().unwrap());
             assert_eq!(policy.apply(base.clone()), base.with(&text).unwrap(), "{text}");
+            assert!(help().contains(&format!("\n{}={}: {}", option.name, option.value, option.help)));
         }
         for (text, expected) in
             [("", "an empty text is not valid"), ("n4 hot", "hot= is not valid: expected hot=TOKENS")]
