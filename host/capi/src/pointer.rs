@@ -1,5 +1,6 @@
-//! From a C program's pointers and lengths to references, with every check that can be made: null, alignment, length,
-//! overlap. What cannot be checked is the contract of [`Call::new`], which each entry point discharges once.
+//! From a C program's pointers and lengths to references, with every check that can be made: null, alignment,
+//! length, overlap. What cannot be checked is the contract of [`Call::new`], which each entry point
+//! discharges once.
 
 use crate::error::{Failure, TqkvStatus, guard, guard_quietly};
 use std::cell::RefCell;
@@ -55,15 +56,16 @@ struct Span {
 
 /// A call of a C program: it makes references of the pointers that were passed.
 ///
-/// They end with the call. What is written overlaps nothing else that the call has made a reference of, so none of them
-/// breaks a rule of Rust.
+/// They end with the call. What is written overlaps nothing else that the call has made a reference of, so
+/// none of them breaks a rule of Rust.
 pub(crate) struct Call {
     spans: RefCell<([Span; MOST_SPANS], usize)>,
 }
 
 impl Call {
     /// # Safety
-    /// Until the call ends, each pointer that its methods are given is null or good for what the method makes of it:
+    /// Until the call ends, each pointer that its methods are given is null or good for what the method makes
+    /// of it:
     ///
     /// * values to read are there, as many as is said, and nothing writes them;
     /// * room for values can be written, and nothing else reads or writes it;
@@ -79,7 +81,8 @@ impl Call {
         guard(|| body(&self))
     }
 
-    /// Refuses what no slice can be, and what overlaps other pointers of the call where one of them is written.
+    /// Refuses what no slice can be, and what overlaps other pointers of the call where one of them is
+    /// written.
     fn claim<T>(
         &self,
         what: &'static str,
@@ -111,8 +114,8 @@ impl Call {
         len: usize,
     ) -> Result<&[T], Failure> {
         self.claim(what, pointer, len, false)?;
-        // SAFETY: the contract of `new` for values to read; null, alignment and size are checked, nothing that the call
-        // writes overlaps them, and every bit pattern is a value.
+        // SAFETY: the contract of `new` for values to read; null, alignment and size are checked, nothing
+        // that the call writes overlaps them, and every bit pattern is a value.
         Ok(unsafe { std::slice::from_raw_parts(pointer, len) })
     }
 
@@ -135,8 +138,8 @@ impl Call {
         len: usize,
     ) -> Result<&mut [T], Failure> {
         self.claim(what, pointer, len, true)?;
-        // SAFETY: the contract of `new` for room; null, alignment and size are checked, no other reference of the call
-        // overlaps it, and every bit pattern is a value.
+        // SAFETY: the contract of `new` for room; null, alignment and size are checked, no other reference of
+        // the call overlaps it, and every bit pattern is a value.
         Ok(unsafe { std::slice::from_raw_parts_mut(pointer, len) })
     }
 
@@ -148,8 +151,8 @@ impl Call {
         pointer: *mut T,
     ) -> Result<&mut MaybeUninit<T>, Failure> {
         self.claim(what, pointer, 1, true)?;
-        // SAFETY: the contract of `new` for room; null and alignment are checked, and no other reference of the call
-        // overlaps it.
+        // SAFETY: the contract of `new` for room; null and alignment are checked, and no other reference of
+        // the call overlaps it.
         Ok(unsafe { &mut *pointer.cast() })
     }
 
@@ -183,8 +186,8 @@ impl Call {
         bytes.to_str().map_err(|_| Failure::argument(format!("{what} is not UTF-8")))
     }
 
-    /// Writes a struct of the program's header, which may be older or newer: what it lacks is left out, what only it has is
-    /// zero.
+    /// Writes a struct of the program's header, which may be older or newer: what it lacks is left out, what
+    /// only it has is zero.
     pub(crate) fn write_struct<T: Plain>(
         &self,
         what: &'static str,
@@ -205,8 +208,8 @@ impl Call {
         Ok(())
     }
 
-    /// Reads a struct of the program's header, which may be older or newer: what it lacks stays as in `value`. What only it
-    /// has must be zero, as this library would ignore it. The first field is the size.
+    /// Reads a struct of the program's header, which may be older or newer: what it lacks stays as in
+    /// `value`. What only it has must be zero, as this library would ignore it. The first field is the size.
     pub(crate) fn read_struct<T: Plain>(
         &self,
         what: &'static str,

@@ -1,6 +1,8 @@
-//! A cache as text: `t4,t2 hot=32 tier=128:t2`. Every interface reads this text and none has a grammar of its own.
+//! A cache as text: `t4,t2 hot=32 tier=128:t2`. Every interface reads this text and none has a grammar of its
+//! own.
 //!
-//! The words and their meaning are the rows of [`OPTIONS`]. A new option is a field of [`CacheSpec`] and a row there.
+//! The words and their meaning are the rows of [`OPTIONS`]. A new option is a field of [`CacheSpec`] and a
+//! row there.
 
 mod options;
 mod values;
@@ -28,8 +30,9 @@ type Setter = Arc<dyn Fn(&mut CacheSpec) + Send + Sync>;
 /// t4 last:i8 tier=4096:t2 'spill=32768:/my disk'
 /// ```
 ///
-/// A policy says nothing of the model. What it does not name stays as the spec has it, see [`Policy::apply`]. A word
-/// without `=` is a codec, a preset or, with a colon, a rule for layers. Words with spaces are quoted as in a shell.
+/// A policy says nothing of the model. What it does not name stays as the spec has it, see [`Policy::apply`].
+/// A word without `=` is a codec, a preset or, with a colon, a rule for layers. Words with spaces are quoted
+/// as in a shell.
 ///
 /// ```
 /// use tqkv::CodecId;
@@ -59,8 +62,8 @@ impl Policy {
     /// The policy that these options make: pairs of a name and a value.
     ///
     /// # Errors
-    /// [`CacheError::BadSpec`] for a name that no option of a policy has, a value that the option does not accept, or an
-    /// option that is given twice; the text says what is accepted.
+    /// [`CacheError::BadSpec`] for a name that no option of a policy has, a value that the option does not
+    /// accept, or an option that is given twice; the text says what is accepted.
     pub fn new<'a>(options: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, CacheError> {
         Self::of(options, &[Part::Policy]).map_err(CacheError::BadSpec)
     }
@@ -172,8 +175,8 @@ impl CacheSpec {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::BadSpec`] for a word that is not an option, a value that the option does not accept, or an option
-    /// that is given twice; the text says what is accepted.
+    /// [`CacheError::BadSpec`] for a word that is not an option, a value that the option does not accept, or
+    /// an option that is given twice; the text says what is accepted.
     pub fn with(self, text: &str) -> Result<Self, CacheError> {
         Ok(Policy::read(text, EVERY).map_err(CacheError::BadSpec)?.apply(self))
     }
@@ -182,8 +185,8 @@ impl CacheSpec {
 impl FromStr for CacheSpec {
     type Err = CacheError;
 
-    /// Reads the shape as well as the policy: `layers=32 heads=32 kv-heads=8 head-dim=128 t4,t2 hot=32`. The number of KV
-    /// heads is that of the query heads where it is not said.
+    /// Reads the shape as well as the policy: `layers=32 heads=32 kv-heads=8 head-dim=128 t4,t2 hot=32`. The
+    /// number of KV heads is that of the query heads where it is not said.
     ///
     /// # Errors
     /// [`CacheError::BadSpec`]. A spec that is read may still be one that [`super::KvCache::new`] refuses.
@@ -203,8 +206,8 @@ impl FromStr for CacheSpec {
 }
 
 impl fmt::Display for CacheSpec {
-    /// The text from which [`CacheSpec::from_str`] makes the same spec: the shape, the codecs, and what is not as in
-    /// [`CacheSpec::new`].
+    /// The text from which [`CacheSpec::from_str`] makes the same spec: the shape, the codecs, and what is
+    /// not as in [`CacheSpec::new`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let KvShape { num_layers, num_heads, head_dim, .. } = self.shape;
         let mut plain = Self::new(num_layers, num_heads, num_heads, head_dim);
