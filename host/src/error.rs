@@ -42,6 +42,16 @@ pub enum CacheError {
         /// Bytes of the budget.
         limit: usize,
     },
+    /// More tokens than a layer may have.
+    #[error("layer {layer} would have {tokens} tokens: expected at most {limit}")]
+    TooLong {
+        /// Layer.
+        layer: usize,
+        /// Tokens that it would have, evicted ones included.
+        tokens: usize,
+        /// The most that it may have.
+        limit: usize,
+    },
     /// The system has not the memory that the size of the operation asks for.
     #[error("no memory: {bytes} bytes cannot be had")]
     Memory {

@@ -78,7 +78,8 @@ typedef enum {
    */
   TQKV_BAD_SNAPSHOT = 14,
   /**
-   * The memory of a device, the pages of a cache on it, or a sequence there, is full: nothing was done.
+   * A cache would have more tokens than its spec allows, or the memory of a device, the pages of a cache on it or a sequence
+   * there is full: nothing was done.
    */
   TQKV_NO_ROOM = 15,
   /**
@@ -357,6 +358,11 @@ typedef struct {
    * 0.
    */
   uint32_t reserved;
+  /**
+   * A text that says more, such as "t4,t2 hot=32 last:i8 tier=4096:t2"; read when a cache is made, and not kept. Where it
+   * names an option, the field of that option is of no effect. Null: none. `tqkv_spec_from_text` sets it.
+   */
+  const char *text;
 } tqkv_spec;
 
 /**
@@ -1088,6 +1094,22 @@ tqkv_status tqkv_spec_init(tqkv_spec *spec,
                            size_t num_heads,
                            size_t num_kv_heads,
                            size_t head_dim);
+
+/**
+ * Fills a spec from one text: the shape, and all that is to differ from the defaults. README.md lists the words.
+ *
+ * "layers=32 heads=32 kv-heads=8 head-dim=128 t4,t2 hot=32 last:i8 tier=4096:t2"
+ *
+ * Fields that hold a number are set. The rest stays in `text`, which must stay there until the last cache of this spec is made.
+ * `struct_size` is `sizeof(tqkv_spec)`. A text that is refused changes nothing, and `tqkv_last_error` says what is
+ * accepted. Where a program has the shape in numbers, it calls `tqkv_spec_init` and sets `text` itself.
+ *
+ * # Safety
+ * `spec` is null or points to `struct_size` bytes that can be written; `text` is null or ends with a zero.
+ */
+tqkv_status tqkv_spec_from_text(tqkv_spec *spec,
+                                size_t struct_size,
+                                const char *text);
 
 /**
  * Sets the codecs of a spec to those of a preset: "eight-bit", "safe-lowbit", "near-lossless", "balanced", "compact" or

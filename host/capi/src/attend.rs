@@ -1,9 +1,9 @@
 //! Attention: one query per head, those of several caches, a chunk, and the logits of one head.
 
 use crate::cache::TqkvCache;
-use crate::error::{Failure, TqkvStatus, guard};
+use crate::error::{Failure, TqkvStatus};
 use crate::floats::{Room, Values, room};
-use crate::pointer::{self, In, Out};
+use crate::pointer::Call;
 use std::ffi::c_void;
 use tqkv::cache::KvCache;
 
@@ -24,16 +24,14 @@ pub unsafe extern "C" fn tqkv_attend(
     out: *mut c_void,
     out_values: usize,
 ) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promise; the handle changes under its lock only.
-        let cache = unsafe { pointer::handle("cache", cache) }?;
-        let q = Values::new("q", q_dtype, q, q_values)?;
-        let out = Room::new("out", out_dtype, out, out_values)?.apart_from(q)?;
-        // SAFETY: the caller's promise.
-        let q = unsafe { q.wide() }?;
+    // SAFETY: `cache` is a cache, `q` has its values and `out` room for its own, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let cache = call.handle("cache", cache)?;
+        let q = Values::new(call, "q", q_dtype, q, q_values)?;
+        let out = Room::new(call, "out", out_dtype, out, out_values)?;
+        let q = q.wide()?;
         let cache = cache.read()?;
-        // SAFETY: the caller's promise, and the output is apart from the query.
-        unsafe { out.fill(|out| Ok(cache.attend(layer, &q, out)?)) }
+        out.fill(|out| Ok(cache.attend(layer, &q, out)?))
     })
 }
 
@@ -57,23 +55,18 @@ pub unsafe extern "C" fn tqkv_attend_many(
     out: *mut c_void,
     out_values: usize,
 ) -> TqkvStatus {
-    guard(|| {
-        let handles = In::new("caches", caches, num_caches)?;
-        let q = Values::new("q", q_dtype, q, q_values)?;
-        let out = Room::new("out", out_dtype, out, out_values)?.apart_from(q)?.apart(handles)?;
-        // SAFETY: the caller's promise.
-        let handles = unsafe { handles.get() };
+    // SAFETY: `caches` has `num_caches` handles of caches, `q` its values and `out` room for its own, by the contract of this
+    // call.
+    unsafe { Call::new() }.run(|call| {
+        let handles = call.slice("caches", caches, num_caches)?;
+        let q = Values::new(call, "q", q_dtype, q, q_values)?;
+        let out = Room::new(call, "out", out_dtype, out, out_values)?;
         let mut caches = room(num_caches)?;
         for (index, &handle) in handles.iter().enumerate() {
-            // SAFETY: the caller's promise; the handle changes under its lock only.
-            caches.push(unsafe { pointer::handle(&format!("caches[{index}]"), handle) }?);
+            caches.push(call.handle(&format!("caches[{index}]"), handle)?);
         }
-        // SAFETY: the caller's promise.
-        let q = unsafe { q.wide() }?;
-        locked(&caches, |caches| {
-            // SAFETY: the caller's promise, and the output is apart from the inputs.
-            unsafe { out.fill(|out| Ok(KvCache::attend_many(caches, layer, &q, out)?)) }
-        })
+        let q = q.wide()?;
+        locked(&caches, |caches| out.fill(|out| Ok(KvCache::attend_many(caches, layer, &q, out)?)))
     })
 }
 
@@ -122,18 +115,16 @@ pub unsafe extern "C" fn tqkv_prefill(
     out: *mut c_void,
     out_values: usize,
 ) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promise; the handle changes under its lock only.
-        let cache = unsafe { pointer::handle("cache", cache) }?;
-        let q = Values::new("q", q_dtype, q, q_values)?;
-        let (k, v) = (Values::new("k", dtype, k, k_values)?, Values::new("v", dtype, v, v_values)?);
-        let out = Room::new("out", out_dtype, out, out_values)?;
-        let out = out.apart_from(q)?.apart_from(k)?.apart_from(v)?;
-        // SAFETY: the caller's promise.
-        let (q, k, v) = unsafe { (q.wide()?, k.get(), v.get()) };
+    // SAFETY: `cache` is a cache, `q`, `k` and `v` have their values and `out` room for its own, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let cache = call.handle("cache", cache)?;
+        let q = Values::new(call, "q", q_dtype, q, q_values)?;
+        let (k, v) =
+            (Values::new(call, "k", dtype, k, k_values)?, Values::new(call, "v", dtype, v, v_values)?);
+        let out = Room::new(call, "out", out_dtype, out, out_values)?;
+        let q = q.wide()?;
         let mut cache = cache.write()?;
-        // SAFETY: the caller's promise, and the output is apart from all inputs.
-        unsafe { out.fill(|out| Ok(cache.attend_prefill(layer, &q, k, v, out)?)) }
+        out.fill(|out| Ok(cache.attend_prefill(layer, &q, k, v, out)?))
     })
 }
 
@@ -156,23 +147,19 @@ pub unsafe extern "C" fn tqkv_scores(
     out_values: usize,
     count: *mut usize,
 ) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promise; the handle changes under its lock only.
-        let cache = unsafe { pointer::handle("cache", cache) }?;
-        let q = Values::new("q", q_dtype, q, q_values)?;
-        let (out, count) = (Out::new("out", out, out_values)?, Out::new("count", count, 1)?);
-        // SAFETY: the caller's promise; nothing is written while this is read.
-        let q = unsafe { q.wide() }?;
-        let scores = cache.read()?.scores(layer, head, &q)?;
-        // SAFETY: the caller's promise.
-        unsafe { count.write(scores.len()) };
-        if scores.len() > out_values {
+    // SAFETY: `cache` is a cache, `q` has its values, `out` room for its own and `count` for a number, by the contract of this
+    // call.
+    unsafe { Call::new() }.run(|call| {
+        let cache = call.handle("cache", cache)?;
+        let q = Values::new(call, "q", q_dtype, q, q_values)?;
+        let (out, count) = (call.room("out", out, out_values)?, call.place("count", count)?);
+        let scores = cache.read()?.scores(layer, head, &q.wide()?)?;
+        count.write(scores.len());
+        let Some(out) = out.get_mut(..scores.len()) else {
             let text = format!("out has room for {out_values} scores of {}", scores.len());
             return Err(Failure::new(TqkvStatus::TqkvFull, text));
-        }
-        // SAFETY: the caller's promise; the query is not used any more, the count is written already.
-        let out = unsafe { out.get() };
-        out[..scores.len()].copy_from_slice(&scores);
+        };
+        out.copy_from_slice(&scores);
         Ok(())
     })
 }

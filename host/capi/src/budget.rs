@@ -2,8 +2,8 @@
 //!
 //! A budget is counters that its caches share: the handle may be freed before them, and its limit stays.
 
-use crate::error::{TqkvStatus, guard, guard_quietly};
-use crate::pointer::{self, Out};
+use crate::error::TqkvStatus;
+use crate::pointer::{self, Call};
 use tqkv::cache::Budget;
 
 /// A limit on the bytes of keys and values that all caches made with it hold together. Pages that forks share count once.
@@ -24,13 +24,9 @@ impl TqkvBudget {
 /// `budget` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_budget_create(bytes: usize, budget: *mut *mut TqkvBudget) -> TqkvStatus {
-    guard(|| {
-        let place = Out::new("budget", budget, 1)?;
-        let made = Box::new(TqkvBudget { budget: Budget::new(bytes) });
-        // SAFETY: the caller's promise.
-        unsafe { place.write(Box::into_raw(made)) };
-        Ok(())
-    })
+    // SAFETY: `budget` is room for a handle, by the contract of this call.
+    unsafe { Call::new() }
+        .run(|call| call.give("budget", budget, || Ok(TqkvBudget { budget: Budget::new(bytes) })))
 }
 
 /// Frees the handle of a budget; null is accepted. Caches made with it stay within its limit.
@@ -39,10 +35,8 @@ pub unsafe extern "C" fn tqkv_budget_create(bytes: usize, budget: *mut *mut Tqkv
 /// `budget` is null or came from `tqkv_budget_create`, was not freed, and no call uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_budget_free(budget: *mut TqkvBudget) {
-    if !budget.is_null() {
-        // SAFETY: made by `Box::into_raw`, and freed once, by the caller's promise.
-        guard_quietly((), || drop(unsafe { Box::from_raw(budget) }));
-    }
+    // SAFETY: `tqkv_budget_create` gave it, and it is freed once, by the contract of this call.
+    unsafe { pointer::free(budget) }
 }
 
 /// Writes the bytes that caches hold now.
@@ -51,7 +45,7 @@ pub unsafe extern "C" fn tqkv_budget_free(budget: *mut TqkvBudget) {
 /// `budget` is null or a budget that is not freed; `bytes` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_budget_used(budget: *const TqkvBudget, bytes: *mut usize) -> TqkvStatus {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: `budget` is a budget and `bytes` room for a number, by the contract of this call.
     unsafe { tell(budget, bytes, Budget::used) }
 }
 
@@ -61,7 +55,7 @@ pub unsafe extern "C" fn tqkv_budget_used(budget: *const TqkvBudget, bytes: *mut
 /// `budget` is null or a budget that is not freed; `bytes` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_budget_limit(budget: *const TqkvBudget, bytes: *mut usize) -> TqkvStatus {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: `budget` is a budget and `bytes` room for a number, by the contract of this call.
     unsafe { tell(budget, bytes, Budget::limit) }
 }
 
@@ -70,12 +64,10 @@ pub unsafe extern "C" fn tqkv_budget_limit(budget: *const TqkvBudget, bytes: *mu
 /// # Safety
 /// As of [`tqkv_budget_used`].
 unsafe fn tell(budget: *const TqkvBudget, bytes: *mut usize, figure: fn(&Budget) -> usize) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promise; a budget changes by atomic counters only.
-        let budget = unsafe { pointer::handle("budget", budget) }?;
-        let place = Out::new("bytes", bytes, 1)?;
-        // SAFETY: the caller's promise.
-        unsafe { place.write(figure(budget.get())) };
+    // SAFETY: `budget` is a budget and `bytes` room for a number, by the contract of this function.
+    unsafe { Call::new() }.run(|call| {
+        let budget = call.handle("budget", budget)?;
+        call.place("bytes", bytes)?.write(figure(budget.get()));
         Ok(())
     })
 }

@@ -6,14 +6,13 @@
 //! handle is freed once, after its last call.
 
 use crate::budget::TqkvBudget;
-use crate::error::{Failure, TqkvStatus, guard, guard_quietly};
+use crate::error::{Failure, TqkvStatus};
 use crate::floats::{Room, Values};
-use crate::pointer::{self, Out};
+use crate::pointer::{self, Call, Plain};
 use crate::spec::TqkvSpec;
 use std::ffi::c_void;
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tqkv::cache::KvCache;
-use tqkv::error::CacheError;
 
 /// A KV cache of one sequence.
 #[derive(Debug)]
@@ -48,6 +47,9 @@ pub struct TqkvCacheStats {
     /// Bytes of allocated_bytes that forks use as well.
     pub shared_bytes: usize,
 }
+
+// Integers: any bytes make one.
+impl Plain for TqkvCacheStats {}
 
 /// Bytes of the struct in its first version. WARNING: programs were compiled with it; fields are added, this stays.
 const FIRST_STATS_SIZE: usize = 10 * size_of::<usize>();
@@ -91,16 +93,10 @@ pub(crate) fn broken() -> Failure {
 /// `spec` is null or was filled by `tqkv_spec_init`; `cache` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_create(spec: *const TqkvSpec, cache: *mut *mut TqkvCache) -> TqkvStatus {
-    guard(|| {
-        let place = Out::new("cache", cache, 1)?;
-        // SAFETY: the caller's promise.
-        unsafe { place.write(std::ptr::null_mut()) };
-        // SAFETY: the caller's promise: init wrote the size and a null folder, which the program replaced by text.
-        let spec = unsafe { TqkvSpec::read(spec) }?;
-        let made = Box::new(TqkvCache::new(KvCache::new(spec)?));
-        // SAFETY: the caller's promise.
-        unsafe { place.write(Box::into_raw(made)) };
-        Ok(())
+    // SAFETY: `spec` is a spec, whose texts and arrays are what it says, and `cache` room for a handle, by the contract of
+    // this call.
+    unsafe { Call::new() }.run(|call| {
+        call.give("cache", cache, || Ok(TqkvCache::new(KvCache::new(TqkvSpec::read(call, spec)?)?)))
     })
 }
 
@@ -115,16 +111,13 @@ pub unsafe extern "C" fn tqkv_create_within(
     budget: *const TqkvBudget,
     cache: *mut *mut TqkvCache,
 ) -> TqkvStatus {
-    guard(|| {
-        let place = Out::new("cache", cache, 1)?;
-        // SAFETY: the caller's promise.
-        unsafe { place.write(std::ptr::null_mut()) };
-        // SAFETY: the caller's promises; a budget changes by atomic counters only.
-        let (spec, budget) = unsafe { (TqkvSpec::read(spec)?, pointer::handle("budget", budget)?) };
-        let made = Box::new(TqkvCache::new(KvCache::within(spec, budget.get())?));
-        // SAFETY: the caller's promise.
-        unsafe { place.write(Box::into_raw(made)) };
-        Ok(())
+    // SAFETY: `spec` is a spec, whose texts and arrays are what it says, `budget` a budget and `cache` room for a handle, by
+    // the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        call.give("cache", cache, || {
+            let (spec, budget) = (TqkvSpec::read(call, spec)?, call.handle("budget", budget)?);
+            Ok(TqkvCache::new(KvCache::within(spec, budget.get())?))
+        })
     })
 }
 
@@ -135,16 +128,9 @@ pub unsafe extern "C" fn tqkv_create_within(
 /// `cache` is null or a cache that is not freed; `fork` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_fork(cache: *const TqkvCache, fork: *mut *mut TqkvCache) -> TqkvStatus {
-    guard(|| {
-        let place = Out::new("fork", fork, 1)?;
-        // SAFETY: the caller's promise.
-        unsafe { place.write(std::ptr::null_mut()) };
-        // SAFETY: the caller's promise; the handle changes under its lock only.
-        let cache = unsafe { pointer::handle("cache", cache) }?;
-        let made = Box::new(TqkvCache::new(cache.with(|cache| Ok(cache.fork()?))?));
-        // SAFETY: the caller's promise.
-        unsafe { place.write(Box::into_raw(made)) };
-        Ok(())
+    // SAFETY: `cache` is a cache and `fork` room for a handle, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        call.give("fork", fork, || Ok(TqkvCache::new(call.handle("cache", cache)?.read()?.fork()?)))
     })
 }
 
@@ -154,10 +140,8 @@ pub unsafe extern "C" fn tqkv_fork(cache: *const TqkvCache, fork: *mut *mut Tqkv
 /// `cache` is null or came from `tqkv_create`, `tqkv_create_within` or `tqkv_fork`, was not freed, and no call uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_free(cache: *mut TqkvCache) {
-    if !cache.is_null() {
-        // SAFETY: made by `Box::into_raw`, and freed once, by the caller's promise.
-        guard_quietly((), || drop(unsafe { Box::from_raw(cache) }));
-    }
+    // SAFETY: a call of this file gave it, and it is freed once, by the contract of this call.
+    unsafe { pointer::free(cache) }
 }
 
 /// Appends tokens to one layer. `k` is [tokens, num_kv_heads, head_dim] of a `tqkv_dtype`, after RoPE, `v`
@@ -176,12 +160,11 @@ pub unsafe extern "C" fn tqkv_append(
     v: *const c_void,
     v_values: usize,
 ) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promise; the handle changes under its lock only.
-        let cache = unsafe { pointer::handle("cache", cache) }?;
-        let (k, v) = (Values::new("k", dtype, k, k_values)?, Values::new("v", dtype, v, v_values)?);
-        // SAFETY: the caller's promise.
-        let (k, v) = unsafe { (k.get(), v.get()) };
+    // SAFETY: `cache` is a cache, `k` and `v` have their values, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let cache = call.handle("cache", cache)?;
+        let (k, v) =
+            (Values::new(call, "k", dtype, k, k_values)?, Values::new(call, "v", dtype, v, v_values)?);
         Ok(cache.write()?.append(layer, k, v)?)
     })
 }
@@ -203,16 +186,13 @@ pub unsafe extern "C" fn tqkv_keys(
     out: *mut c_void,
     out_values: usize,
 ) -> TqkvStatus {
-    // SAFETY: the caller's promise.
-    unsafe {
-        rows(
-            cache,
-            (start, end),
-            || Room::new("out", out_dtype, out, out_values),
-            |cache| cache.spec().shape.head_dim,
-            |cache| cache.keys(layer, kv_head, start..end),
-        )
-    }
+    // SAFETY: `cache` is a cache and `out` has room for its values, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let cache = call.handle("cache", cache)?.read()?;
+        let out = Room::new(call, "out", out_dtype, out, out_values)?;
+        check_rows(start, end, cache.spec().shape.head_dim, out.len())?;
+        write_rows(out, &cache.keys(layer, kv_head, start..end)?)
+    })
 }
 
 /// Writes values, as `tqkv_keys`: `out` is [end - start, value_dim].
@@ -230,44 +210,19 @@ pub unsafe extern "C" fn tqkv_values(
     out: *mut c_void,
     out_values: usize,
 ) -> TqkvStatus {
-    // SAFETY: the caller's promise.
-    unsafe {
-        rows(
-            cache,
-            (start, end),
-            || Room::new("out", out_dtype, out, out_values),
-            |cache| cache.spec().shape.value_dim,
-            |cache| cache.values(layer, kv_head, start..end),
-        )
-    }
+    // SAFETY: `cache` is a cache and `out` has room for its values, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let cache = call.handle("cache", cache)?.read()?;
+        let out = Room::new(call, "out", out_dtype, out, out_values)?;
+        check_rows(start, end, cache.spec().shape.value_dim, out.len())?;
+        write_rows(out, &cache.values(layer, kv_head, start..end)?)
+    })
 }
 
-/// Writes the rows of `dim` values that `read` makes, where `out` has room for just those of the tokens.
-///
-/// # Safety
-/// As [`tqkv_keys`].
-unsafe fn rows(
-    cache: *const TqkvCache,
-    (start, end): (usize, usize),
-    out: impl Fn() -> Result<Room, Failure>,
-    dim: impl Fn(&KvCache) -> usize,
-    read: impl Fn(&KvCache) -> Result<Vec<f32>, CacheError>,
-) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promise; the handle changes under its lock only.
-        let cache = unsafe { pointer::handle("cache", cache) }?;
-        let out = out()?;
-        let rows = cache.with(|cache| {
-            check_rows(start, end, dim(cache), out.len())?;
-            Ok(read(cache)?)
-        })?;
-        // SAFETY: the caller's promise.
-        unsafe {
-            out.fill(|out| {
-                out.copy_from_slice(&rows);
-                Ok(())
-            })
-        }
+fn write_rows(out: Room<'_>, rows: &[f32]) -> Result<(), Failure> {
+    out.fill(|out| {
+        out.copy_from_slice(rows);
+        Ok(())
     })
 }
 
@@ -290,8 +245,8 @@ fn check_rows(start: usize, end: usize, dim: usize, values: usize) -> Result<(),
 /// `cache` is null or a cache that is not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_truncate(cache: *mut TqkvCache, len: usize) -> TqkvStatus {
-    // SAFETY: the caller's promise; the handle changes under its lock only.
-    guard(|| Ok(unsafe { pointer::handle("cache", cache) }?.write()?.truncate(len)?))
+    // SAFETY: `cache` is a cache, by the contract of this call.
+    unsafe { Call::new() }.run(|call| Ok(call.handle("cache", cache)?.write()?.truncate(len)?))
 }
 
 /// Back to the empty cache.
@@ -300,9 +255,9 @@ pub unsafe extern "C" fn tqkv_truncate(cache: *mut TqkvCache, len: usize) -> Tqk
 /// `cache` is null or a cache that is not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_reset(cache: *mut TqkvCache) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promise; the handle changes under its lock only.
-        unsafe { pointer::handle("cache", cache) }?.write()?.reset();
+    // SAFETY: `cache` is a cache, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        call.handle("cache", cache)?.write()?.reset();
         Ok(())
     })
 }
@@ -313,13 +268,11 @@ pub unsafe extern "C" fn tqkv_reset(cache: *mut TqkvCache) -> TqkvStatus {
 /// `cache` is null or a cache that is not freed; `len` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_len(cache: *const TqkvCache, len: *mut usize) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promise; the handle changes under its lock only.
-        let cache = unsafe { pointer::handle("cache", cache) }?;
-        let place = Out::new("len", len, 1)?;
-        let len = cache.read()?.len();
-        // SAFETY: the caller's promise.
-        unsafe { place.write(len) };
+    // SAFETY: `cache` is a cache and `len` room for a number, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let cache = call.handle("cache", cache)?;
+        let place = call.place("len", len)?;
+        place.write(cache.read()?.len());
         Ok(())
     })
 }
@@ -334,9 +287,9 @@ pub unsafe extern "C" fn tqkv_stats(
     stats: *mut TqkvCacheStats,
     struct_size: usize,
 ) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promise; the handle changes under its lock only.
-        let found = unsafe { pointer::handle("cache", cache) }?.read()?.stats();
+    // SAFETY: `cache` is a cache and `stats` has room for `struct_size` bytes, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let found = call.handle("cache", cache)?.read()?.stats();
         let found = TqkvCacheStats {
             tokens: found.tokens,
             sinks: found.sinks,
@@ -350,14 +303,14 @@ pub unsafe extern "C" fn tqkv_stats(
             spilled_bytes: found.spilled_bytes,
             shared_bytes: found.shared_bytes,
         };
-        // SAFETY: the caller's promise is the same.
-        unsafe { pointer::write_struct("stats", stats, struct_size, FIRST_STATS_SIZE, &found) }
+        call.write_struct("stats", stats, struct_size, FIRST_STATS_SIZE, &found)
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::guard;
     use tqkv::cache::CacheSpec;
 
     #[test]

@@ -1,8 +1,8 @@
 //! The list of codecs, and blocks of one of them without a cache.
 
-use crate::error::{Failure, TqkvStatus, guard, guard_quietly};
+use crate::error::{Failure, TqkvStatus, guard_quietly};
 use crate::number::{self, options};
-use crate::pointer::{self, In, Out};
+use crate::pointer::{self, Call};
 use std::ffi::{CString, c_char};
 use std::sync::LazyLock;
 use tqkv::error::CacheError;
@@ -37,14 +37,14 @@ pub extern "C" fn tqkv_codec_count() -> usize {
 /// `codec` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_codec_id(index: usize, codec: *mut u32) -> TqkvStatus {
-    guard(|| {
-        let place = Out::new("codec", codec, 1)?;
+    // SAFETY: `codec` is room for a number, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let place = call.place("codec", codec)?;
         let count = CodecId::ALL.len();
         let id = CodecId::ALL
             .get(index)
             .ok_or_else(|| Failure::argument(format!("codec {index} of {count} is asked for")))?;
-        // SAFETY: the caller's promise.
-        unsafe { place.write(u32::from(id.code())) };
+        place.write(u32::from(id.code()));
         Ok(())
     })
 }
@@ -55,12 +55,11 @@ pub unsafe extern "C" fn tqkv_codec_id(index: usize, codec: *mut u32) -> TqkvSta
 /// `name` is null or ends with a zero; `codec` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_codec_from_name(name: *const c_char, codec: *mut u32) -> TqkvStatus {
-    guard(|| {
-        let place = Out::new("codec", codec, 1)?;
-        // SAFETY: the caller's promise.
-        let id = from_name(unsafe { pointer::text("name", name) }?)?;
-        // SAFETY: the caller's promise.
-        unsafe { place.write(u32::from(id.code())) };
+    // SAFETY: `name` is text and `codec` room for a number, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let place = call.place("codec", codec)?;
+        let id = from_name(call.text("name", name)?)?;
+        place.write(u32::from(id.code()));
         Ok(())
     })
 }
@@ -96,17 +95,13 @@ pub unsafe extern "C" fn tqkv_codec_create(
     effort: u32,
     codec: *mut *mut TqkvCodec,
 ) -> TqkvStatus {
-    guard(|| {
-        let place = Out::new("codec", codec, 1)?;
-        // SAFETY: the caller's promise.
-        unsafe { place.write(std::ptr::null_mut()) };
-        // SAFETY: the caller's promise.
-        let id = from_name(unsafe { pointer::text("name", name) }?)?;
-        let codec = AnyCodec::new(id, dim, options(seed, scale_mode, effort)?)?;
-        let level = Level::detect().map_err(CacheError::Level)?;
-        // SAFETY: the caller's promise.
-        unsafe { place.write(Box::into_raw(Box::new(TqkvCodec { codec, level }))) };
-        Ok(())
+    // SAFETY: `name` is text and `codec` room for a handle, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        call.give("codec", codec, || {
+            let id = from_name(call.text("name", name)?)?;
+            let codec = AnyCodec::new(id, dim, options(seed, scale_mode, effort)?)?;
+            Ok(TqkvCodec { codec, level: Level::detect().map_err(CacheError::Level)? })
+        })
     })
 }
 
@@ -116,10 +111,8 @@ pub unsafe extern "C" fn tqkv_codec_create(
 /// `codec` is null or came from `tqkv_codec_create`, was not freed, and no call uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_codec_free(codec: *mut TqkvCodec) {
-    if !codec.is_null() {
-        // SAFETY: made by `Box::into_raw`, and freed once, by the caller's promise.
-        guard_quietly((), || drop(unsafe { Box::from_raw(codec) }));
-    }
+    // SAFETY: `tqkv_codec_create` gave it, and it is freed once, by the contract of this call.
+    unsafe { pointer::free(codec) }
 }
 
 /// Writes the bytes of one block.
@@ -128,12 +121,10 @@ pub unsafe extern "C" fn tqkv_codec_free(codec: *mut TqkvCodec) {
 /// `codec` is null or a codec that is not freed; `bytes` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_codec_block_bytes(codec: *const TqkvCodec, bytes: *mut usize) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promise; a codec never changes.
-        let TqkvCodec { codec, .. } = unsafe { pointer::handle("codec", codec) }?;
-        let place = Out::new("bytes", bytes, 1)?;
-        // SAFETY: the caller's promise.
-        unsafe { place.write(codec.block_bytes()) };
+    // SAFETY: `codec` is a codec and `bytes` room for a number, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let TqkvCodec { codec, .. } = call.handle("codec", codec)?;
+        call.place("bytes", bytes)?.write(codec.block_bytes());
         Ok(())
     })
 }
@@ -151,14 +142,12 @@ pub unsafe extern "C" fn tqkv_codec_encode(
     blocks: *mut u8,
     blocks_bytes: usize,
 ) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promise; a codec never changes.
-        let TqkvCodec { codec, level } = unsafe { pointer::handle("codec", codec) }?;
-        let x = In::new("x", x, x_values)?;
-        let blocks = Out::new("blocks", blocks, blocks_bytes)?.apart_from(x)?;
+    // SAFETY: `codec` is a codec, `x` has `x_values` values and `blocks` room for its bytes, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let TqkvCodec { codec, level } = call.handle("codec", codec)?;
+        let x = call.slice("x", x, x_values)?;
+        let blocks = call.room("blocks", blocks, blocks_bytes)?;
         check_fit(codec, "x", x_values, blocks_bytes)?;
-        // SAFETY: the caller's promise, and they are apart.
-        let (x, blocks) = unsafe { (x.get(), blocks.get()) };
         Ok(codec::encode(*level, codec, x, blocks)?)
     })
 }
@@ -176,14 +165,12 @@ pub unsafe extern "C" fn tqkv_codec_decode(
     out: *mut f32,
     out_values: usize,
 ) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promise; a codec never changes.
-        let TqkvCodec { codec, level } = unsafe { pointer::handle("codec", codec) }?;
-        let blocks = In::new("blocks", blocks, blocks_bytes)?;
-        let out = Out::new("out", out, out_values)?.apart_from(blocks)?;
+    // SAFETY: `codec` is a codec, `blocks` has its bytes and `out` room for its values, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let TqkvCodec { codec, level } = call.handle("codec", codec)?;
+        let blocks = call.slice("blocks", blocks, blocks_bytes)?;
+        let out = call.room("out", out, out_values)?;
         check_fit(codec, "out", out_values, blocks_bytes)?;
-        // SAFETY: the caller's promise, and they are apart.
-        let (blocks, out) = unsafe { (blocks.get(), out.get()) };
         Ok(codec::decode(*level, codec, blocks, out)?)
     })
 }
@@ -203,11 +190,12 @@ pub unsafe extern "C" fn tqkv_codec_scores(
     out: *mut f32,
     out_values: usize,
 ) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promise; a codec never changes.
-        let TqkvCodec { codec, level } = unsafe { pointer::handle("codec", codec) }?;
-        let (q, blocks) = (In::new("q", q, q_values)?, In::new("blocks", blocks, blocks_bytes)?);
-        let out = Out::new("out", out, out_values)?.apart_from(q)?.apart_from(blocks)?;
+    // SAFETY: `codec` is a codec, `q` and `blocks` have their values and bytes, and `out` has room for its values, by the
+    // contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let TqkvCodec { codec, level } = call.handle("codec", codec)?;
+        let (q, blocks) = (call.slice("q", q, q_values)?, call.slice("blocks", blocks, blocks_bytes)?);
+        let out = call.room("out", out, out_values)?;
         if q_values != codec.dim() {
             return Err(Failure::argument(format!("q has {q_values} values, expected {}", codec.dim())));
         }
@@ -218,8 +206,6 @@ pub unsafe extern "C" fn tqkv_codec_scores(
                 format!("{blocks_bytes} bytes of blocks for {out_values} scores: a block has {bytes} bytes");
             return Err(Failure::argument(text));
         }
-        // SAFETY: the caller's promise, and the output is apart from both inputs.
-        let (q, blocks, out) = unsafe { (q.get(), blocks.get(), out.get()) };
         if !q.iter().all(|x| x.is_finite()) {
             return Err(Failure::new(TqkvStatus::TqkvBadVector, "q: values must be finite"));
         }

@@ -46,7 +46,8 @@ pub enum TqkvStatus {
     TqkvEmpty = 13,
     /// What was read is no snapshot, damaged, cut short, or of a cache with another spec; the cache is as it was.
     TqkvBadSnapshot = 14,
-    /// The memory of a device, the pages of a cache on it, or a sequence there, is full: nothing was done.
+    /// A cache would have more tokens than its spec allows, or the memory of a device, the pages of a cache on it or a sequence
+    /// there is full: nothing was done.
     TqkvNoRoom = 15,
     /// The system has not the memory that the sizes passed ask for: nothing was done. Pass fewer tokens, or free some.
     TqkvNoMemory = 16,
@@ -117,6 +118,7 @@ impl From<CacheError> for Failure {
             }
             CacheError::NoTokens { .. } => TqkvStatus::TqkvBadArgument,
             CacheError::Full { .. } => TqkvStatus::TqkvNoBudget,
+            CacheError::TooLong { .. } => TqkvStatus::TqkvNoRoom,
             CacheError::Empty { .. } => TqkvStatus::TqkvEmpty,
             CacheError::Snapshot(_) => TqkvStatus::TqkvBadSnapshot,
             CacheError::BadVector { .. } => TqkvStatus::TqkvBadVector,

@@ -2,7 +2,7 @@
 
 use crate::error::{Failure, TqkvStatus};
 use crate::number::one_of;
-use crate::pointer::{In, Out};
+use crate::pointer::Call;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use std::borrow::Cow;
@@ -25,18 +25,17 @@ pub(crate) const DTYPES: [TqkvDtype; 3] = [TqkvDtype::TqkvF32, TqkvDtype::TqkvF1
 
 /// An argument to read.
 #[derive(Clone, Copy)]
-pub(crate) enum Values {
-    F32(In<f32>),
-    F16(In<f16>),
-    Bf16(In<bf16>),
+pub(crate) enum Values<'c> {
+    F32(&'c [f32]),
+    F16(&'c [f16]),
+    Bf16(&'c [bf16]),
 }
 
 /// An argument to write.
-#[derive(Clone, Copy)]
-pub(crate) enum Room {
-    F32(Out<f32>),
-    F16(Out<f16>),
-    Bf16(Out<bf16>),
+pub(crate) enum Room<'c> {
+    F32(&'c mut [f32]),
+    F16(&'c mut [f16]),
+    Bf16(&'c mut [bf16]),
 }
 
 /// The type of a number; `what` is the argument that it is of.
@@ -44,85 +43,58 @@ fn dtype(what: &str, number: u32) -> Result<TqkvDtype, Failure> {
     one_of(&format!("dtype of {what}"), number, &DTYPES)
 }
 
-impl Values {
+impl<'c> Values<'c> {
     pub(crate) fn new(
+        call: &'c Call,
         what: &'static str,
         number: u32,
         pointer: *const c_void,
         len: usize,
     ) -> Result<Self, Failure> {
         Ok(match dtype(what, number)? {
-            TqkvDtype::TqkvF32 => Self::F32(In::new(what, pointer.cast(), len)?),
-            TqkvDtype::TqkvF16 => Self::F16(In::new(what, pointer.cast(), len)?),
-            TqkvDtype::TqkvBf16 => Self::Bf16(In::new(what, pointer.cast(), len)?),
+            TqkvDtype::TqkvF32 => Self::F32(call.slice(what, pointer.cast(), len)?),
+            TqkvDtype::TqkvF16 => Self::F16(call.slice(what, pointer.cast(), len)?),
+            TqkvDtype::TqkvBf16 => Self::Bf16(call.slice(what, pointer.cast(), len)?),
         })
     }
 
-    /// The values.
-    ///
-    /// # Safety
-    /// As [`In::get`].
-    pub(crate) unsafe fn get<'a>(self) -> Floats<'a> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self {
-                Self::F32(values) => values.get().into(),
-                Self::F16(values) => values.get().into(),
-                Self::Bf16(values) => values.get().into(),
-            }
-        }
-    }
-
     /// The values as f32, where they lie if they are that.
-    ///
-    /// # Safety
-    /// As [`In::get`].
-    pub(crate) unsafe fn wide<'a>(self) -> Result<Cow<'a, [f32]>, Failure> {
+    pub(crate) fn wide(self) -> Result<Cow<'c, [f32]>, Failure> {
         Ok(match self {
-            // SAFETY: the caller's promise, here and below.
-            Self::F32(values) => Cow::Borrowed(unsafe { values.get() }),
-            // SAFETY: as above.
-            Self::F16(values) => Cow::Owned(widened(unsafe { values.get() })?),
-            // SAFETY: as above.
-            Self::Bf16(values) => Cow::Owned(widened(unsafe { values.get() })?),
+            Self::F32(values) => Cow::Borrowed(values),
+            Self::F16(values) => Cow::Owned(widened(values)?),
+            Self::Bf16(values) => Cow::Owned(widened(values)?),
         })
     }
 }
 
-impl Room {
+impl<'c> From<Values<'c>> for Floats<'c> {
+    fn from(values: Values<'c>) -> Self {
+        match values {
+            Values::F32(values) => values.into(),
+            Values::F16(values) => values.into(),
+            Values::Bf16(values) => values.into(),
+        }
+    }
+}
+
+impl<'c> Room<'c> {
     pub(crate) fn new(
+        call: &'c Call,
         what: &'static str,
         number: u32,
         pointer: *mut c_void,
         len: usize,
     ) -> Result<Self, Failure> {
         Ok(match dtype(what, number)? {
-            TqkvDtype::TqkvF32 => Self::F32(Out::new(what, pointer.cast(), len)?),
-            TqkvDtype::TqkvF16 => Self::F16(Out::new(what, pointer.cast(), len)?),
-            TqkvDtype::TqkvBf16 => Self::Bf16(Out::new(what, pointer.cast(), len)?),
+            TqkvDtype::TqkvF32 => Self::F32(call.room(what, pointer.cast(), len)?),
+            TqkvDtype::TqkvF16 => Self::F16(call.room(what, pointer.cast(), len)?),
+            TqkvDtype::TqkvBf16 => Self::Bf16(call.room(what, pointer.cast(), len)?),
         })
     }
 
-    /// Refuses an input that shares bytes with it.
-    pub(crate) fn apart_from(self, input: Values) -> Result<Self, Failure> {
-        match input {
-            Values::F32(values) => self.apart(values),
-            Values::F16(values) => self.apart(values),
-            Values::Bf16(values) => self.apart(values),
-        }
-    }
-
-    /// The same for an input that holds no numbers.
-    pub(crate) fn apart<U: Copy>(self, input: In<U>) -> Result<Self, Failure> {
-        match self {
-            Self::F32(out) => out.apart_from(input).map(Self::F32),
-            Self::F16(out) => out.apart_from(input).map(Self::F16),
-            Self::Bf16(out) => out.apart_from(input).map(Self::Bf16),
-        }
-    }
-
     /// How many values there is room for.
-    pub(crate) fn len(self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::F32(out) => out.len(),
             Self::F16(out) => out.len(),
@@ -131,28 +103,21 @@ impl Room {
     }
 
     /// Has `work` write f32, and rounds them to nearest; nothing is rounded where it fails.
-    ///
-    /// # Safety
-    /// As [`Out::get`], as long as this lasts.
-    pub(crate) unsafe fn fill(
-        self,
-        work: impl FnOnce(&mut [f32]) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        if let Self::F32(out) = self {
-            // SAFETY: the caller's promise.
-            return work(unsafe { out.get() });
-        }
-        let mut wide = zeros(self.len())?;
-        work(&mut wide)?;
+    pub(crate) fn fill(self, work: impl FnOnce(&mut [f32]) -> Result<(), Failure>) -> Result<(), Failure> {
+        let len = self.len();
         match self {
-            Self::F32(_) => {}
-            // SAFETY: the caller's promise, here and below.
-            Self::F16(out) => unsafe { out.get() }.convert_from_f32_slice(&wide),
-            // SAFETY: as above.
-            Self::Bf16(out) => unsafe { out.get() }.convert_from_f32_slice(&wide),
+            Self::F32(out) => work(out),
+            Self::F16(out) => computed(len, work).map(|wide| out.convert_from_f32_slice(&wide)),
+            Self::Bf16(out) => computed(len, work).map(|wide| out.convert_from_f32_slice(&wide)),
         }
-        Ok(())
     }
+}
+
+/// What `work` writes.
+fn computed(len: usize, work: impl FnOnce(&mut [f32]) -> Result<(), Failure>) -> Result<Vec<f32>, Failure> {
+    let mut wide = zeros(len)?;
+    work(&mut wide)?;
+    Ok(wide)
 }
 
 fn widened<T>(values: &[T]) -> Result<Vec<f32>, Failure>

@@ -5,11 +5,10 @@
 //! of every call.
 
 use crate::cache::broken;
-use crate::error::{Failure, TqkvStatus, guard, guard_quietly};
+use crate::error::{Failure, TqkvStatus};
 use crate::floats::{DTYPES, TqkvDtype};
 use crate::number::{self, one_of, options};
-use crate::pointer::{self, In, Out};
-use half::{bf16, f16};
+use crate::pointer::{self, Call, Plain};
 use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard};
 use tqkv_gpu::{Device, Element, GpuCache, GpuError, GpuSpec, Raw, Rows, Side};
@@ -52,6 +51,9 @@ pub struct TqkvGpuSpec {
     pub effort: u32,
 }
 
+// Integers: any bytes make one.
+impl Plain for TqkvGpuSpec {}
+
 impl From<GpuError> for Failure {
     fn from(error: GpuError) -> Self {
         let status = match &error {
@@ -79,13 +81,9 @@ impl From<GpuError> for Failure {
 
 impl TqkvGpuSpec {
     /// What the program asks for.
-    ///
-    /// # Safety
-    /// As [`pointer::read_struct`].
-    unsafe fn read(pointer: *const Self) -> Result<GpuSpec, Failure> {
+    fn read(call: &Call, pointer: *const Self) -> Result<GpuSpec, Failure> {
         let mut spec = Self::new(0, 0, 0, 0);
-        // SAFETY: the caller's promise; the struct is of numbers, which any bytes make.
-        unsafe { pointer::read_struct("spec", pointer, size_of::<Self>(), &mut spec) }?;
+        call.read_struct("spec", pointer, size_of::<Self>(), &mut spec)?;
         let made = GpuSpec::new(spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim)
             .codecs(
                 number::codec("key_codec", spec.key_codec)?,
@@ -116,45 +114,50 @@ impl TqkvGpuSpec {
     }
 }
 
-/// `len` values of a `tqkv_dtype` on the device.
-///
-/// # Safety
-/// As [`Raw::new`].
-unsafe fn memory(what: &'static str, dtype: u32, pointer: *const c_void, len: usize) -> Result<Raw, Failure> {
-    let element = match one_of("dtype", dtype, &DTYPES)? {
-        TqkvDtype::TqkvF32 => In::<f32>::new(what, pointer.cast(), len).map(|_| Element::F32),
-        TqkvDtype::TqkvF16 => In::<f16>::new(what, pointer.cast(), len).map(|_| Element::F16),
-        TqkvDtype::TqkvBf16 => In::<bf16>::new(what, pointer.cast(), len).map(|_| Element::Bf16),
-    }?;
-    // SAFETY: the caller's promise.
-    Ok(unsafe { Raw::new(pointer.addr() as u64, len, element) })
+/// A call on the cache of a handle, whose keys, values, queries and results are memory of its device.
+struct DeviceCall<'c> {
+    call: &'c Call,
+    cache: MutexGuard<'c, GpuCache>,
 }
 
-/// Numbers of sequences.
-///
-/// # Safety
-/// As [`In::get`].
-unsafe fn sequences<'a>(pointer: *const usize, len: usize) -> Result<&'a [usize], Failure> {
-    if len == 0 {
-        return Ok(&[]);
+impl<'c> DeviceCall<'c> {
+    /// Runs `work` on the cache of a handle.
+    ///
+    /// # Safety
+    /// As [`Call::new`], and what [`DeviceCall::memory`] is given is memory as [`Raw::new`] wants it.
+    unsafe fn run(
+        cache: *const TqkvGpuCache,
+        work: impl FnOnce(DeviceCall<'_>) -> Result<(), Failure>,
+    ) -> TqkvStatus {
+        // SAFETY: the contract of this function has that of `new` in it.
+        unsafe { Call::new() }.run(|call| {
+            let cache = call.handle("cache", cache)?.cache.lock().map_err(|_| broken())?;
+            work(DeviceCall { call, cache })
+        })
     }
-    // SAFETY: the caller's promise.
-    Ok(unsafe { In::new("sequences", pointer, len)?.get() })
-}
 
-/// Runs a call on the cache of a handle.
-///
-/// # Safety
-/// `cache` is null or a cache that is not freed.
-unsafe fn with(
-    cache: *const TqkvGpuCache,
-    work: impl FnOnce(MutexGuard<'_, GpuCache>) -> Result<(), Failure>,
-) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promise; the handle changes under its lock only.
-        let cache = unsafe { pointer::handle("cache", cache) }?;
-        work(cache.cache.lock().map_err(|_| broken())?)
-    })
+    /// `len` values of a `tqkv_dtype` on the device.
+    fn memory(
+        &self,
+        what: &'static str,
+        dtype: u32,
+        pointer: *const c_void,
+        len: usize,
+    ) -> Result<Raw, Failure> {
+        let (element, bytes) = match one_of("dtype", dtype, &DTYPES)? {
+            TqkvDtype::TqkvF32 => (Element::F32, 4),
+            TqkvDtype::TqkvF16 => (Element::F16, 2),
+            TqkvDtype::TqkvBf16 => (Element::Bf16, 2),
+        };
+        pointer::check_address(what, pointer.addr(), len, bytes, bytes)?;
+        // SAFETY: the contract of `run` for memory of the device; null, alignment and size are checked.
+        Ok(unsafe { Raw::new(pointer.addr() as u64, len, element) })
+    }
+
+    /// Numbers of sequences; none where their number is 0.
+    fn sequences(&self, pointer: *const usize, len: usize) -> Result<&'c [usize], Failure> {
+        if len == 0 { Ok(&[]) } else { self.call.slice("sequences", pointer, len) }
+    }
 }
 
 /// Fills a spec with the defaults: codec s4 for keys and values, one sequence of up to 4096 tokens. `struct_size` is
@@ -171,12 +174,11 @@ pub unsafe extern "C" fn tqkv_gpu_spec_init(
     num_kv_heads: usize,
     head_dim: usize,
 ) -> TqkvStatus {
-    guard(|| {
-        let made = TqkvGpuSpec::new(num_layers, num_heads, num_kv_heads, head_dim);
-        let made = TqkvGpuSpec { struct_size, ..made };
-        // SAFETY: the caller's promise is the same.
-        unsafe { pointer::write_struct("spec", spec, struct_size, size_of::<TqkvGpuSpec>(), &made) }
-    })
+    let made = TqkvGpuSpec::new(num_layers, num_heads, num_kv_heads, head_dim);
+    let made = TqkvGpuSpec { struct_size, ..made };
+    // SAFETY: `spec` has room for `struct_size` bytes, by the contract of this call.
+    unsafe { Call::new() }
+        .run(|call| call.write_struct("spec", spec, struct_size, size_of::<TqkvGpuSpec>(), &made))
 }
 
 /// Makes an empty cache on device number `ordinal`, in its primary context (that of the runtime API); takes its device memory
@@ -192,16 +194,14 @@ pub unsafe extern "C" fn tqkv_gpu_create(
     stream: *mut c_void,
     cache: *mut *mut TqkvGpuCache,
 ) -> TqkvStatus {
-    guard(|| {
-        let place = Out::new("cache", cache, 1)?;
-        // SAFETY: the caller's promise.
-        unsafe { place.write(std::ptr::null_mut()) };
-        // SAFETY: the caller's promises.
-        let (spec, device) = unsafe { (TqkvGpuSpec::read(spec)?, Device::from_raw(ordinal, stream.cast())?) };
-        let made = Box::new(TqkvGpuCache { cache: Mutex::new(GpuCache::new(&device, spec)?) });
-        // SAFETY: the caller's promise.
-        unsafe { place.write(Box::into_raw(made)) };
-        Ok(())
+    // SAFETY: `spec` is a spec and `cache` room for a handle, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        call.give("cache", cache, || {
+            let spec = TqkvGpuSpec::read(call, spec)?;
+            // SAFETY: `stream` is a stream or null, and lives as long as the cache, by the contract of this call.
+            let device = unsafe { Device::from_raw(ordinal, stream.cast()) }?;
+            Ok(TqkvGpuCache { cache: Mutex::new(GpuCache::new(&device, spec)?) })
+        })
     })
 }
 
@@ -211,10 +211,8 @@ pub unsafe extern "C" fn tqkv_gpu_create(
 /// `cache` is null or came from `tqkv_gpu_create`, was not freed, and no call uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_gpu_free(cache: *mut TqkvGpuCache) {
-    if !cache.is_null() {
-        // SAFETY: made by `Box::into_raw`, and freed once, by the caller's promise.
-        guard_quietly((), || drop(unsafe { Box::from_raw(cache) }));
-    }
+    // SAFETY: `tqkv_gpu_create` gave it, and it is freed once, by the contract of this call.
+    unsafe { pointer::free(cache) }
 }
 
 /// Appends tokens to one layer: token i goes to the end of `sequences[i]`, which may repeat. `k` and `v` are device memory,
@@ -236,19 +234,13 @@ pub unsafe extern "C" fn tqkv_gpu_append(
     v: *const c_void,
     v_values: usize,
 ) -> TqkvStatus {
-    let work = |mut cache: MutexGuard<'_, GpuCache>| {
-        // SAFETY: the caller's promises.
-        let (sequences, k, v) = unsafe {
-            (
-                self::sequences(sequences, tokens)?,
-                memory("k", dtype, k, k_values)?,
-                memory("v", dtype, v, v_values)?,
-            )
-        };
-        Ok(cache.append(layer, sequences, Rows::Raw(k), Rows::Raw(v))?)
+    let work = |mut call: DeviceCall<'_>| {
+        let sequences = call.sequences(sequences, tokens)?;
+        let (k, v) = (call.memory("k", dtype, k, k_values)?, call.memory("v", dtype, v, v_values)?);
+        Ok(call.cache.append(layer, sequences, Rows::Raw(k), Rows::Raw(v))?)
     };
-    // SAFETY: the caller's promise.
-    unsafe { with(cache, work) }
+    // SAFETY: `sequences` has `tokens` numbers, `k` and `v` are device memory of their values, by the contract of this call.
+    unsafe { DeviceCall::run(cache, work) }
 }
 
 /// Attends from the newest token of some sequences: row i of `q` and `out`, device memory of [count, num_heads, head_dim], is
@@ -269,22 +261,17 @@ pub unsafe extern "C" fn tqkv_gpu_attend(
     out: *mut c_void,
     out_values: usize,
 ) -> TqkvStatus {
-    let work = |mut cache: MutexGuard<'_, GpuCache>| {
-        // SAFETY: the caller's promises.
-        let (some, q, out) = unsafe {
-            (
-                self::sequences(sequences, count)?,
-                Rows::Raw(memory("q", q_dtype, q, q_values)?),
-                memory("out", out_dtype, out, out_values)?,
-            )
-        };
+    let work = |mut call: DeviceCall<'_>| {
+        let some = call.sequences(sequences, count)?;
+        let q = Rows::Raw(call.memory("q", q_dtype, q, q_values)?);
+        let out = call.memory("out", out_dtype, out, out_values)?;
         if some.is_empty() {
-            return Ok(cache.attend_on_device(layer, q, out)?);
+            return Ok(call.cache.attend_on_device(layer, q, out)?);
         }
-        Ok(cache.attend_some(layer, some, q, out)?)
+        Ok(call.cache.attend_some(layer, some, q, out)?)
     };
-    // SAFETY: the caller's promise.
-    unsafe { with(cache, work) }
+    // SAFETY: `sequences` has `count` numbers, `q` and `out` are device memory of their values, by the contract of this call.
+    unsafe { DeviceCall::run(cache, work) }
 }
 
 /// Begins a step of a model: a token at the end of each of `sequences`, which may repeat, in every layer. Then follow
@@ -298,8 +285,12 @@ pub unsafe extern "C" fn tqkv_gpu_begin_step(
     sequences: *const usize,
     tokens: usize,
 ) -> TqkvStatus {
-    // SAFETY: the caller's promises.
-    unsafe { with(cache, |mut cache| Ok(cache.begin_step(self::sequences(sequences, tokens)?)?)) }
+    let work = |mut call: DeviceCall<'_>| {
+        let sequences = call.sequences(sequences, tokens)?;
+        Ok(call.cache.begin_step(sequences)?)
+    };
+    // SAFETY: `cache` is a cache and `sequences` has `tokens` numbers, by the contract of this call.
+    unsafe { DeviceCall::run(cache, work) }
 }
 
 /// Encodes keys and values of the step's tokens in one layer, as `tqkv_gpu_append`, in one launch and without waiting.
@@ -316,13 +307,12 @@ pub unsafe extern "C" fn tqkv_gpu_append_step(
     v: *const c_void,
     v_values: usize,
 ) -> TqkvStatus {
-    let work = |mut cache: MutexGuard<'_, GpuCache>| {
-        // SAFETY: the caller's promises.
-        let (k, v) = unsafe { (memory("k", dtype, k, k_values)?, memory("v", dtype, v, v_values)?) };
-        Ok(cache.append_step(layer, Rows::Raw(k), Rows::Raw(v))?)
+    let work = |mut call: DeviceCall<'_>| {
+        let (k, v) = (call.memory("k", dtype, k, k_values)?, call.memory("v", dtype, v, v_values)?);
+        Ok(call.cache.append_step(layer, Rows::Raw(k), Rows::Raw(v))?)
     };
-    // SAFETY: the caller's promise.
-    unsafe { with(cache, work) }
+    // SAFETY: `k` and `v` are device memory of their values until the step has ended, by the contract of this call.
+    unsafe { DeviceCall::run(cache, work) }
 }
 
 /// Attends with the query of each of the step's tokens, which sees its sequence up to itself: `q` and `out` are device memory
@@ -341,14 +331,13 @@ pub unsafe extern "C" fn tqkv_gpu_attend_step(
     out: *mut c_void,
     out_values: usize,
 ) -> TqkvStatus {
-    let work = |mut cache: MutexGuard<'_, GpuCache>| {
-        // SAFETY: the caller's promises.
-        let (q, out) =
-            unsafe { (memory("q", q_dtype, q, q_values)?, memory("out", out_dtype, out, out_values)?) };
-        Ok(cache.attend_step(layer, Rows::Raw(q), out)?)
+    let work = |mut call: DeviceCall<'_>| {
+        let q = call.memory("q", q_dtype, q, q_values)?;
+        let out = call.memory("out", out_dtype, out, out_values)?;
+        Ok(call.cache.attend_step(layer, Rows::Raw(q), out)?)
     };
-    // SAFETY: the caller's promise.
-    unsafe { with(cache, work) }
+    // SAFETY: `q` and `out` are device memory of their values until the step has ended, by the contract of this call.
+    unsafe { DeviceCall::run(cache, work) }
 }
 
 /// Waits for the step, once. TQKV_BAD_VECTOR names a vector that could not be encoded: the step's tokens are dropped then.
@@ -357,8 +346,8 @@ pub unsafe extern "C" fn tqkv_gpu_attend_step(
 /// `cache` is null or a cache that is not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_gpu_end_step(cache: *mut TqkvGpuCache) -> TqkvStatus {
-    // SAFETY: the caller's promise.
-    unsafe { with(cache, |mut cache| Ok(cache.end_step()?)) }
+    // SAFETY: `cache` is a cache, by the contract of this call.
+    unsafe { DeviceCall::run(cache, |mut call| Ok(call.cache.end_step()?)) }
 }
 
 /// Allocates what steps of up to `tokens` tokens need, so that no buffer moves later and CUDA graphs may hold their launches.
@@ -367,8 +356,8 @@ pub unsafe extern "C" fn tqkv_gpu_end_step(cache: *mut TqkvGpuCache) -> TqkvStat
 /// `cache` is null or a cache that is not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_gpu_reserve(cache: *mut TqkvGpuCache, tokens: usize) -> TqkvStatus {
-    // SAFETY: the caller's promise.
-    unsafe { with(cache, |mut cache| Ok(cache.reserve_scratch(tokens)?)) }
+    // SAFETY: `cache` is a cache, by the contract of this call.
+    unsafe { DeviceCall::run(cache, |mut call| Ok(call.cache.reserve_scratch(tokens)?)) }
 }
 
 /// Makes sequence `to`, which is empty, a copy of the first `len` tokens of `from`, or of as many as there are. Both use the
@@ -383,8 +372,8 @@ pub unsafe extern "C" fn tqkv_gpu_fork(
     to: usize,
     len: usize,
 ) -> TqkvStatus {
-    // SAFETY: the caller's promise.
-    unsafe { with(cache, |mut cache| Ok(cache.fork(from, to, len)?)) }
+    // SAFETY: `cache` is a cache, by the contract of this call.
+    unsafe { DeviceCall::run(cache, |mut call| Ok(call.cache.fork(from, to, len)?)) }
 }
 
 /// Drops the tokens of a sequence from index `len` on, and takes their pages back.
@@ -397,8 +386,8 @@ pub unsafe extern "C" fn tqkv_gpu_truncate(
     sequence: usize,
     len: usize,
 ) -> TqkvStatus {
-    // SAFETY: the caller's promise.
-    unsafe { with(cache, |mut cache| Ok(cache.truncate(sequence, len)?)) }
+    // SAFETY: `cache` is a cache, by the contract of this call.
+    unsafe { DeviceCall::run(cache, |mut call| Ok(call.cache.truncate(sequence, len)?)) }
 }
 
 /// Writes the tokens of a sequence; 0 for a sequence out of range.
@@ -411,14 +400,12 @@ pub unsafe extern "C" fn tqkv_gpu_len(
     sequence: usize,
     len: *mut usize,
 ) -> TqkvStatus {
-    let work = |cache: MutexGuard<'_, GpuCache>| {
-        let place = Out::new("len", len, 1)?;
-        // SAFETY: the caller's promise.
-        unsafe { place.write(cache.len(sequence)) };
+    let work = |call: DeviceCall<'_>| {
+        call.call.place("len", len)?.write(call.cache.len(sequence));
         Ok(())
     };
-    // SAFETY: the caller's promise.
-    unsafe { with(cache, work) }
+    // SAFETY: `cache` is a cache and `len` room for a number, by the contract of this call.
+    unsafe { DeviceCall::run(cache, work) }
 }
 
 /// Decodes the keys (`values` is 0) or the values (1) of a sequence in one layer to `out`, device memory of
@@ -436,12 +423,11 @@ pub unsafe extern "C" fn tqkv_gpu_decode(
     out: *mut c_void,
     out_values: usize,
 ) -> TqkvStatus {
-    let work = |mut cache: MutexGuard<'_, GpuCache>| {
+    let work = |mut call: DeviceCall<'_>| {
         let side = one_of("values", values, &[Side::Keys, Side::Values])?;
-        // SAFETY: the caller's promise.
-        let out = unsafe { memory("out", out_dtype, out, out_values) }?;
-        Ok(cache.decode(layer, sequence, side, out)?)
+        let out = call.memory("out", out_dtype, out, out_values)?;
+        Ok(call.cache.decode(layer, sequence, side, out)?)
     };
-    // SAFETY: the caller's promise.
-    unsafe { with(cache, work) }
+    // SAFETY: `cache` is a cache and `out` device memory of its values, by the contract of this call.
+    unsafe { DeviceCall::run(cache, work) }
 }

@@ -53,7 +53,7 @@ pub use gpu::{
 };
 pub use snapshot::{TqkvRead, TqkvWrite, tqkv_load, tqkv_restore, tqkv_save, tqkv_snapshot};
 pub use spec::{
-    TqkvArithmetic, TqkvCentring, TqkvEffort, TqkvScaleMode, TqkvSpec, TqkvTier, tqkv_spec_init,
-    tqkv_spec_preset,
+    TqkvArithmetic, TqkvCentring, TqkvEffort, TqkvScaleMode, TqkvSpec, TqkvTier, tqkv_spec_from_text,
+    tqkv_spec_init, tqkv_spec_preset,
 };
 pub use threads::{tqkv_set_threads, tqkv_threads};

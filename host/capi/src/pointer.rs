@@ -1,8 +1,11 @@
-//! From a C program's pointers and lengths to references, with every check that can be made: null, alignment, length,
-//! overlap. What cannot be checked, that a pointer is good for its length, is the contract of every entry point.
+//! From a C program's pointers and lengths to references, with every check that can be made: null, alignment,
+//! length, overlap. What cannot be checked is the contract of [`Call::new`], which each entry point
+//! discharges once.
 
-use crate::error::{Failure, TqkvStatus};
+use crate::error::{Failure, TqkvStatus, guard, guard_quietly};
+use std::cell::RefCell;
 use std::ffi::{CStr, c_char};
+use std::mem::MaybeUninit;
 
 /// Types of which every bit pattern is a value.
 pub(crate) trait Plain: Copy {}
@@ -16,116 +19,230 @@ impl<T> Plain for *const T {}
 
 /// Refuses what no slice called `what` can be.
 fn check<T>(what: &str, pointer: *const T, len: usize) -> Result<(), Failure> {
-    if pointer.is_null() {
+    check_address(what, pointer.addr(), len, size_of::<T>(), align_of::<T>())
+}
+
+/// The same of values of so many bytes at an address of any memory.
+pub(crate) fn check_address(
+    what: &str,
+    address: usize,
+    len: usize,
+    bytes: usize,
+    align: usize,
+) -> Result<(), Failure> {
+    if address == 0 {
         return Err(Failure::new(TqkvStatus::TqkvNullPointer, format!("{what} is null")));
     }
-    if !pointer.is_aligned() {
-        return Err(Failure::argument(format!("{what} is not aligned to {} bytes", align_of::<T>())));
+    if !address.is_multiple_of(align) {
+        return Err(Failure::argument(format!("{what} is not aligned to {align} bytes")));
     }
-    if len > isize::MAX as usize / size_of::<T>() {
+    if len > isize::MAX as usize / bytes {
         return Err(Failure::argument(format!("{what} has {len} values, more than memory can hold")));
     }
     Ok(())
 }
 
-/// Values to read, not yet a slice.
-#[derive(Clone, Copy)]
-pub(crate) struct In<T> {
+/// Most pointers of one call that are checked against each other.
+const MOST_SPANS: usize = 12;
+
+/// Bytes that a call reads or writes.
+#[derive(Clone, Copy, Default)]
+struct Span {
     what: &'static str,
-    pointer: *const T,
-    len: usize,
+    from: usize,
+    to: usize,
+    is_written: bool,
 }
 
-/// Values to write, not yet a slice.
-#[derive(Clone, Copy)]
-pub(crate) struct Out<T> {
-    what: &'static str,
-    pointer: *mut T,
-    len: usize,
+/// A call of a C program: it makes references of the pointers that were passed.
+///
+/// They end with the call. What is written overlaps nothing else that the call has made a reference of, so
+/// none of them breaks a rule of Rust.
+pub(crate) struct Call {
+    spans: RefCell<([Span; MOST_SPANS], usize)>,
 }
 
-impl<T: Plain> In<T> {
-    pub(crate) fn new(what: &'static str, pointer: *const T, len: usize) -> Result<Self, Failure> {
-        check(what, pointer, len)?;
-        Ok(Self { what, pointer, len })
-    }
-
-    /// The slice.
-    ///
+impl Call {
     /// # Safety
-    /// The values can be read, and nothing writes them for as long as `'a` lasts.
-    pub(crate) unsafe fn get<'a>(self) -> &'a [T] {
-        // SAFETY: `new` checked null, alignment and size; readable by the caller's promise; every bit pattern is a value.
-        unsafe { std::slice::from_raw_parts(self.pointer, self.len) }
+    /// Until the call ends, each pointer that its methods are given is null or good for what the method makes
+    /// of it:
+    ///
+    /// * values to read are there, as many as is said, and nothing writes them;
+    /// * room for values can be written, and nothing else reads or writes it;
+    /// * a handle came from this library, is not freed, and is used by calls of this library only;
+    /// * text ends with a zero;
+    /// * a struct has the bytes that its size says.
+    pub(crate) unsafe fn new() -> Self {
+        Self { spans: RefCell::default() }
     }
-}
 
-impl<T> Out<T> {
-    pub(crate) fn new(what: &'static str, pointer: *mut T, len: usize) -> Result<Self, Failure> {
+    /// Runs the body of an entry point.
+    pub(crate) fn run(self, body: impl FnOnce(&Self) -> Result<(), Failure>) -> TqkvStatus {
+        guard(|| body(&self))
+    }
+
+    /// Refuses what no slice can be, and what overlaps other pointers of the call where one of them is
+    /// written.
+    fn claim<T>(
+        &self,
+        what: &'static str,
+        pointer: *const T,
+        len: usize,
+        is_written: bool,
+    ) -> Result<(), Failure> {
         check(what, pointer, len)?;
-        Ok(Self { what, pointer, len })
-    }
-
-    /// How many values there is room for.
-    pub(crate) fn len(self) -> usize
-    where
-        T: Copy,
-    {
-        self.len
-    }
-
-    /// Refuses an input that shares bytes with it: slices of both may not exist.
-    pub(crate) fn apart_from<U>(self, input: In<U>) -> Result<Self, Failure> {
-        // Neither end overflows: `check` bounds sizes by half of the address space.
-        let (from, to) = (self.pointer.addr(), input.pointer.addr());
-        let (from_end, to_end) =
-            (from.saturating_add(self.len * size_of::<T>()), to.saturating_add(input.len * size_of::<U>()));
-        if from < to_end && to < from_end {
-            return Err(Failure::argument(format!("{} and {} overlap", input.what, self.what)));
+        // No end overflows beyond what saturates: `check` bounds sizes by half of the address space.
+        let from = pointer.addr();
+        let span = Span { what, from, to: from.saturating_add(len * size_of::<T>()), is_written };
+        let (spans, count) = &mut *self.spans.borrow_mut();
+        let meets =
+            |other: &&Span| (other.is_written || is_written) && span.from < other.to && other.from < span.to;
+        if let Some(other) = spans[..*count].iter().find(meets) {
+            return Err(Failure::argument(format!("{} and {what} overlap", other.what)));
         }
-        Ok(self)
+        let place = spans.get_mut(*count);
+        *place.ok_or_else(|| Failure::argument(format!("{what}: too many pointers")))? = span;
+        *count += 1;
+        Ok(())
     }
 
-    /// Writes the first value.
-    ///
-    /// # Safety
-    /// There is one, it can be written, and nothing else reads or writes it during the call.
-    pub(crate) unsafe fn write(self, value: T) {
-        // SAFETY: `new` checked null and alignment; writable by the caller's promise.
-        unsafe { self.pointer.write(value) }
+    /// Values to read.
+    pub(crate) fn slice<T: Plain>(
+        &self,
+        what: &'static str,
+        pointer: *const T,
+        len: usize,
+    ) -> Result<&[T], Failure> {
+        self.claim(what, pointer, len, false)?;
+        // SAFETY: the contract of `new` for values to read; null, alignment and size are checked, nothing
+        // that the call writes overlaps them, and every bit pattern is a value.
+        Ok(unsafe { std::slice::from_raw_parts(pointer, len) })
+    }
+
+    /// The same, empty where there are none.
+    pub(crate) fn optional<T: Plain>(
+        &self,
+        what: &'static str,
+        pointer: *const T,
+        len: usize,
+    ) -> Result<&[T], Failure> {
+        if pointer.is_null() && len == 0 { Ok(&[]) } else { self.slice(what, pointer, len) }
+    }
+
+    /// Room for values.
+    #[expect(clippy::mut_from_ref, reason = "`claim` has refused what another reference has")]
+    pub(crate) fn room<T: Plain>(
+        &self,
+        what: &'static str,
+        pointer: *mut T,
+        len: usize,
+    ) -> Result<&mut [T], Failure> {
+        self.claim(what, pointer, len, true)?;
+        // SAFETY: the contract of `new` for room; null, alignment and size are checked, no other reference of
+        // the call overlaps it, and every bit pattern is a value.
+        Ok(unsafe { std::slice::from_raw_parts_mut(pointer, len) })
+    }
+
+    /// Room for one value.
+    #[expect(clippy::mut_from_ref, reason = "`claim` has refused what another reference has")]
+    pub(crate) fn place<T>(
+        &self,
+        what: &'static str,
+        pointer: *mut T,
+    ) -> Result<&mut MaybeUninit<T>, Failure> {
+        self.claim(what, pointer, 1, true)?;
+        // SAFETY: the contract of `new` for room; null and alignment are checked, and no other reference of
+        // the call overlaps it.
+        Ok(unsafe { &mut *pointer.cast() })
+    }
+
+    /// Writes a new handle to a place, or null where `make` fails.
+    pub(crate) fn give<T>(
+        &self,
+        what: &'static str,
+        place: *mut *mut T,
+        make: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<(), Failure> {
+        let place = self.place(what, place)?;
+        place.write(std::ptr::null_mut());
+        let made = Box::new(make()?);
+        place.write(Box::into_raw(made));
+        Ok(())
+    }
+
+    /// What a handle points to. It may be there several times, as it changes behind its lock or not at all.
+    pub(crate) fn handle<T: Sync>(&self, what: &str, pointer: *const T) -> Result<&T, Failure> {
+        check(what, pointer, 1)?;
+        // SAFETY: the contract of `new` for handles; null and alignment are checked.
+        Ok(unsafe { &*pointer })
+    }
+
+    /// Text.
+    pub(crate) fn text(&self, what: &'static str, pointer: *const c_char) -> Result<&str, Failure> {
+        check(what, pointer, 1)?;
+        // SAFETY: the contract of `new` for text; null is checked.
+        let bytes = unsafe { CStr::from_ptr(pointer) };
+        self.claim(what, pointer, bytes.count_bytes() + 1, false)?;
+        bytes.to_str().map_err(|_| Failure::argument(format!("{what} is not UTF-8")))
+    }
+
+    /// Writes a struct of the program's header, which may be older or newer: what it lacks is left out, what
+    /// only it has is zero.
+    pub(crate) fn write_struct<T: Plain>(
+        &self,
+        what: &'static str,
+        pointer: *mut T,
+        size: usize,
+        first: usize,
+        value: &T,
+    ) -> Result<(), Failure> {
+        check(what, pointer, 1)?;
+        check_struct_size(what, size, first)?;
+        self.claim(what, pointer.cast::<u8>(), size, true)?;
+        let bytes = pointer.cast::<u8>();
+        // SAFETY: the contract of `new` for structs: `size` bytes can be written, and no more are.
+        unsafe {
+            bytes.write_bytes(0, size);
+            bytes.copy_from_nonoverlapping(std::ptr::from_ref(value).cast(), size.min(size_of::<T>()));
+        }
+        Ok(())
+    }
+
+    /// Reads a struct of the program's header, which may be older or newer: what it lacks stays as in
+    /// `value`. What only it has must be zero, as this library would ignore it. The first field is the size.
+    pub(crate) fn read_struct<T: Plain>(
+        &self,
+        what: &'static str,
+        pointer: *const T,
+        first: usize,
+        value: &mut T,
+    ) -> Result<(), Failure> {
+        check(what, pointer, 1)?;
+        // SAFETY: the contract of `new` for structs: its size is there. It is not null, and aligned.
+        let size = unsafe { pointer.cast::<usize>().read() };
+        check_struct_size(what, size, first)?;
+        let bytes = self.slice(what, pointer.cast::<u8>(), size)?;
+        let (known, unknown) = bytes.split_at(size.min(size_of::<T>()));
+        // SAFETY: `value` has at least as many bytes, and every bit pattern is a value.
+        unsafe {
+            std::ptr::from_mut(value).cast::<u8>().copy_from_nonoverlapping(known.as_ptr(), known.len())
+        };
+        if unknown.iter().any(|&byte| byte != 0) {
+            return Err(Failure::argument(format!("{what} sets what a later version of the library knows")));
+        }
+        Ok(())
     }
 }
 
-impl<T: Plain> Out<T> {
-    /// The slice.
-    ///
-    /// # Safety
-    /// The values can be written, and nothing else reads or writes them for as long as `'a` lasts.
-    pub(crate) unsafe fn get<'a>(self) -> &'a mut [T] {
-        // SAFETY: `new` checked null, alignment and size; writable by the caller's promise; every bit pattern is a value.
-        unsafe { std::slice::from_raw_parts_mut(self.pointer, self.len) }
-    }
-}
-
-/// What a handle points to.
+/// Frees what [`Call::give`] has given; null is accepted.
 ///
 /// # Safety
-/// If it is not null, a `T` is there for as long as `'a` lasts, and changes in no other way than by its own methods.
-pub(crate) unsafe fn handle<'a, T>(what: &str, pointer: *const T) -> Result<&'a T, Failure> {
-    check(what, pointer, 1)?;
-    // SAFETY: not null, aligned; there by the caller's promise.
-    Ok(unsafe { &*pointer })
-}
-
-/// Text at `pointer`.
-///
-/// # Safety
-/// If it is not null, bytes that end with a zero are there, and nothing writes them for as long as `'a` lasts.
-pub(crate) unsafe fn text<'a>(what: &str, pointer: *const c_char) -> Result<&'a str, Failure> {
-    check(what, pointer, 1)?;
-    // SAFETY: not null; it ends with a zero by the caller's promise.
-    let bytes = unsafe { CStr::from_ptr(pointer) };
-    bytes.to_str().map_err(|_| Failure::argument(format!("{what} is not UTF-8")))
+/// `pointer` is null or came from [`Call::give`], was not freed, and no call uses it.
+pub(crate) unsafe fn free<T>(pointer: *mut T) {
+    if !pointer.is_null() {
+        // SAFETY: `give` made it by `Box::into_raw`, and it is freed once.
+        guard_quietly((), || drop(unsafe { Box::from_raw(pointer) }));
+    }
 }
 
 /// Structs beyond this are none: the size was not set.
@@ -139,85 +256,52 @@ fn check_struct_size(what: &str, size: usize, first: usize) -> Result<(), Failur
     Err(Failure::argument(format!("{what} has {size} bytes, expected {first} or more: pass sizeof")))
 }
 
-/// Writes a struct of the program's header, which may be older or newer: what it lacks is left out, what only it has is
-/// zero.
-///
-/// # Safety
-/// If `pointer` is not null, `size` bytes can be written there, and nothing else reads or writes them during the call.
-pub(crate) unsafe fn write_struct<T: Copy>(
-    what: &str,
-    pointer: *mut T,
-    size: usize,
-    first: usize,
-    value: &T,
-) -> Result<(), Failure> {
-    check(what, pointer, 1)?;
-    check_struct_size(what, size, first)?;
-    let bytes = pointer.cast::<u8>();
-    // SAFETY: not null; `size` bytes are writable by the caller's promise, and no more are written.
-    unsafe {
-        bytes.write_bytes(0, size);
-        bytes.copy_from_nonoverlapping(std::ptr::from_ref(value).cast(), size.min(size_of::<T>()));
-    }
-    Ok(())
-}
-
-/// Reads a struct of the program's header, which may be older or newer: what it lacks stays as in `value`; what only it
-/// has must be zero, as this library would not heed it. The first field is the size.
-///
-/// # Safety
-/// If `pointer` is not null, a `size_t` is there and as many bytes as it says, and nothing writes them during the call.
-/// Any bytes make a `T`.
-pub(crate) unsafe fn read_struct<T: Copy>(
-    what: &str,
-    pointer: *const T,
-    first: usize,
-    value: &mut T,
-) -> Result<(), Failure> {
-    check(what, pointer, 1)?;
-    // SAFETY: not null, aligned; the size is there by the caller's promise.
-    let size = unsafe { pointer.cast::<usize>().read() };
-    check_struct_size(what, size, first)?;
-    let known = size.min(size_of::<T>());
-    // SAFETY: `size` bytes are readable by the caller's promise; any make a `T`, by his promise too.
-    let unknown = unsafe {
-        std::ptr::from_mut(value).cast::<u8>().copy_from_nonoverlapping(pointer.cast(), known);
-        std::slice::from_raw_parts(pointer.cast::<u8>().add(known), size - known)
-    };
-    if unknown.iter().any(|&byte| byte != 0) {
-        return Err(Failure::argument(format!("{what} sets what a later version of the library knows")));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn call() -> Call {
+        // SAFETY: every test passes its own memory, of the length that it says.
+        unsafe { Call::new() }
+    }
 
     #[test]
     fn overlap_is_of_bytes() {
         let mut memory = [0_f32; 8];
         let start = memory.as_mut_ptr();
         let apart = |from: usize, len: usize, to: usize, to_len: usize| {
-            let input = In::new("in", start.wrapping_add(from).cast_const(), len)?;
-            Out::new("out", start.wrapping_add(to), to_len)?.apart_from(input)
+            let call = call();
+            call.slice("in", start.wrapping_add(from).cast_const(), len)?;
+            call.room("out", start.wrapping_add(to), to_len).map(|_| ())
         };
         assert!(apart(0, 4, 4, 4).is_ok() && apart(4, 4, 0, 4).is_ok() && apart(0, 0, 0, 8).is_ok());
         assert!(apart(0, 5, 4, 4).is_err() && apart(0, 8, 2, 1).is_err());
-        assert!(apart(1, isize::MAX as usize / 4, 4, 1).is_err());
-        let bytes = Out::new("bytes", start.cast::<u8>().wrapping_add(15), 1).unwrap();
-        assert!(bytes.apart_from(In::new("in", start.cast_const(), 4).unwrap()).is_err());
+        let bytes = start.cast::<u8>().wrapping_add(15);
+        let call = call();
+        call.slice("in", start.cast_const(), 4).unwrap();
+        call.slice("again", start.cast_const(), 8).unwrap();
+        assert!(call.room("bytes", bytes, 1).is_err() && call.place("place", bytes).is_err());
+    }
+
+    #[test]
+    fn what_is_written_overlaps_nothing_whichever_comes_first() {
+        let mut memory = [0_f32; 8];
+        let (start, call) = (memory.as_mut_ptr(), call());
+        call.room("out", start, 4).unwrap().fill(1.0);
+        assert!(call.slice("in", start.cast_const(), 1).is_err() && call.room("more", start, 8).is_err());
+        assert_eq!(call.slice("in", start.wrapping_add(4).cast_const(), 4).unwrap(), [0.0; 4]);
     }
 
     #[test]
     fn sizes_and_alignment_are_checked_before_a_slice_exists() {
         let memory = [0_f32; 2];
-        let start = memory.as_ptr();
-        // SAFETY: two values are there.
-        assert_eq!(unsafe { In::new("x", start, 2).unwrap().get() }, [0.0; 2]);
-        assert!(In::new("x", start.wrapping_byte_add(1), 1).is_err());
-        assert!(In::new("x", start, usize::MAX / 2).is_err());
-        assert!(In::<f32>::new("x", std::ptr::null(), 0).is_err());
+        let (start, call) = (memory.as_ptr(), call());
+        assert_eq!(call.slice("x", start, 2).unwrap(), [0.0; 2]);
+        assert!(call.slice("x", start.wrapping_byte_add(1), 1).is_err());
+        assert!(call.slice("x", start, usize::MAX / 2).is_err());
+        assert!(call.slice::<f32>("x", std::ptr::null(), 0).is_err());
+        assert!(call.optional::<f32>("x", std::ptr::null(), 0).unwrap().is_empty());
+        assert!(call.optional::<f32>("x", std::ptr::null(), 1).is_err());
     }
 
     /// A struct and what a later version makes of it.
@@ -236,6 +320,9 @@ mod tests {
         b: usize,
     }
 
+    impl Plain for Old {}
+    impl Plain for New {}
+
     const FIRST: usize = size_of::<Old>();
     const LATER: usize = size_of::<New>();
 
@@ -243,12 +330,10 @@ mod tests {
     fn an_old_program_meets_a_new_library() {
         let mut theirs = Old::default();
         let ours = New { size: FIRST, a: 5, b: 6 };
-        // SAFETY: as many bytes are there as the size says.
-        unsafe { write_struct("s", (&raw mut theirs).cast::<New>(), FIRST, FIRST, &ours) }.unwrap();
+        call().write_struct("s", (&raw mut theirs).cast::<New>(), FIRST, FIRST, &ours).unwrap();
         assert_eq!(theirs, Old { size: FIRST, a: 5 });
         let mut read = New { size: 0, a: 0, b: 9 };
-        // SAFETY: as many bytes are there as the size says.
-        unsafe { read_struct("s", (&raw const theirs).cast::<New>(), FIRST, &mut read) }.unwrap();
+        call().read_struct("s", (&raw const theirs).cast::<New>(), FIRST, &mut read).unwrap();
         assert_eq!(read, New { size: FIRST, a: 5, b: 9 });
     }
 
@@ -256,15 +341,12 @@ mod tests {
     fn a_new_program_meets_an_old_library() {
         let mut theirs = New { size: 1, a: 1, b: 1 };
         let ours = Old { size: LATER, a: 5 };
-        // SAFETY: as many bytes are there as the size says.
-        unsafe { write_struct("s", (&raw mut theirs).cast::<Old>(), LATER, FIRST, &ours) }.unwrap();
+        call().write_struct("s", (&raw mut theirs).cast::<Old>(), LATER, FIRST, &ours).unwrap();
         assert_eq!(theirs, New { size: LATER, a: 5, b: 0 });
         let mut read = Old::default();
-        // SAFETY: as many bytes are there as the size says.
-        unsafe { read_struct("s", (&raw const theirs).cast::<Old>(), FIRST, &mut read) }.unwrap();
+        call().read_struct("s", (&raw const theirs).cast::<Old>(), FIRST, &mut read).unwrap();
         assert_eq!(read, ours);
         theirs.b = 1;
-        // SAFETY: as many bytes are there as the size says.
-        assert!(unsafe { read_struct("s", (&raw const theirs).cast::<Old>(), FIRST, &mut read) }.is_err());
+        assert!(call().read_struct("s", (&raw const theirs).cast::<Old>(), FIRST, &mut read).is_err());
     }
 }

@@ -4,8 +4,8 @@
 //! TQKV_BAD_SNAPSHOT. A function is called with the cache's lock held: the program is told not to use the cache in it.
 
 use crate::cache::TqkvCache;
-use crate::error::{Failure, TqkvStatus, guard};
-use crate::pointer;
+use crate::error::{Failure, TqkvStatus};
+use crate::pointer::Call;
 use std::ffi::{c_char, c_int, c_void};
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -60,7 +60,7 @@ struct Callback<F> {
 
 impl Write for Callback<unsafe extern "C" fn(*mut c_void, *const u8, usize) -> c_int> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // SAFETY: the promise of who called `tqkv_snapshot`; the bytes can be read.
+        // SAFETY: the contract of `tqkv_snapshot`: the function may be called with `user`. The bytes can be read.
         match unsafe { (self.function)(self.user, bytes.as_ptr(), bytes.len()) } {
             0 => Ok(bytes.len()),
             number => Err(io::Error::other(format!("write returned {number}"))),
@@ -77,7 +77,7 @@ impl Read for Callback<unsafe extern "C" fn(*mut c_void, *mut u8, usize) -> isiz
         if bytes.is_empty() {
             return Ok(0);
         }
-        // SAFETY: the promise of who called `tqkv_restore`; the bytes can be written.
+        // SAFETY: the contract of `tqkv_restore`: the function may be called with `user`. The bytes can be written.
         let number = unsafe { (self.function)(self.user, bytes.as_mut_ptr(), bytes.len()) };
         let read = usize::try_from(number).ok().filter(|read| *read <= bytes.len());
         read.ok_or_else(|| {
@@ -102,9 +102,9 @@ pub unsafe extern "C" fn tqkv_snapshot(
     write: TqkvWrite,
     user: *mut c_void,
 ) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promise; the handle changes under its lock only.
-        let cache = unsafe { pointer::handle("cache", cache) }?;
+    // SAFETY: `cache` is a cache, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let cache = call.handle("cache", cache)?;
         let function = write.ok_or_else(|| null("write"))?;
         let mut writer = Watched::new(Callback { function, user });
         let written = cache.with(|cache| Ok(cache.snapshot(&mut writer)?));
@@ -125,9 +125,9 @@ pub unsafe extern "C" fn tqkv_restore(
     read: TqkvRead,
     user: *mut c_void,
 ) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promise; the handle changes under its lock only.
-        let cache = unsafe { pointer::handle("cache", cache) }?;
+    // SAFETY: `cache` is a cache, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let cache = call.handle("cache", cache)?;
         let function = read.ok_or_else(|| null("read"))?;
         let mut reader = Watched::new(Callback { function, user });
         let restored = cache.with_mut(|cache| Ok(cache.restore(&mut reader)?));
@@ -141,9 +141,9 @@ pub unsafe extern "C" fn tqkv_restore(
 /// `cache` is null or a cache that is not freed; `path` is null or ends with a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_save(cache: *const TqkvCache, path: *const c_char) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promises; the handle changes under its lock only.
-        let (cache, path) = unsafe { (pointer::handle("cache", cache)?, pointer::text("path", path)?) };
+    // SAFETY: `cache` is a cache and `path` text, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let (cache, path) = (call.handle("cache", cache)?, call.text("path", path)?);
         // A cache that is there can be written: only files fail.
         cache.with(|cache| cache.save(Path::new(path)).map_err(|error| Failure::from(error).of_io()))
     })
@@ -155,9 +155,9 @@ pub unsafe extern "C" fn tqkv_save(cache: *const TqkvCache, path: *const c_char)
 /// `cache` is null or a cache that is not freed; `path` is null or ends with a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_load(cache: *mut TqkvCache, path: *const c_char) -> TqkvStatus {
-    guard(|| {
-        // SAFETY: the caller's promises; the handle changes under its lock only.
-        let (cache, path) = unsafe { (pointer::handle("cache", cache)?, pointer::text("path", path)?) };
+    // SAFETY: `cache` is a cache and `path` text, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let (cache, path) = (call.handle("cache", cache)?, call.text("path", path)?);
         let file = File::open(path);
         let file = file.map_err(|error| Failure::argument(format!("{path}: {error}")).of_io())?;
         let mut reader = Watched::new(BufReader::new(file));

@@ -3,10 +3,10 @@
 //! Enumerations are passed as numbers, which are checked: a C program may write any number where Rust would need one of
 //! a few.
 
-use crate::error::{Failure, TqkvStatus, guard};
+use crate::error::{Failure, TqkvStatus};
 use crate::floats::room;
 use crate::number::{self, one_of, options};
-use crate::pointer::{self, In, Out, Plain};
+use crate::pointer::{Call, Plain};
 use std::ffi::c_char;
 use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, LayerKind, LayerPolicy};
 use tqkv_core::KvShape;
@@ -73,8 +73,9 @@ pub struct TqkvTier {
     pub value_codec: u32,
 }
 
-// Integers and a pointer: any bytes make one.
+// Numbers and pointers: any bytes make one.
 impl Plain for TqkvTier {}
+impl Plain for TqkvSpec {}
 
 /// What a cache is built from. Fill it with `tqkv_spec_init`, then change what is to differ: later versions add fields at
 /// the end, and a program keeps working without being compiled again.
@@ -148,14 +149,24 @@ pub struct TqkvSpec {
     pub sparse_values: f32,
     /// 0.
     pub reserved: u32,
+    /// A text that says more, such as "t4,t2 hot=32 last:i8 tier=4096:t2"; read when a cache is made, and not kept. Where it
+    /// names an option, the field of that option is of no effect. Null: none. `tqkv_spec_from_text` sets it.
+    pub text: *const c_char,
 }
 
 /// Bytes of the struct in its first version. WARNING: programs were compiled with it; fields are added, this stays.
 const FIRST_SIZE: usize = std::mem::offset_of!(TqkvSpec, arithmetic) + size_of::<u32>();
 
+/// Bytes of the struct in the first version that has a text.
+const TEXT_SIZE: usize = std::mem::offset_of!(TqkvSpec, text) + size_of::<*const c_char>();
+
 impl TqkvSpec {
     fn new(num_layers: usize, num_heads: usize, num_kv_heads: usize, head_dim: usize) -> Self {
-        let spec = CacheSpec::new(num_layers, num_heads, num_kv_heads, head_dim);
+        Self::of(&CacheSpec::new(num_layers, num_heads, num_kv_heads, head_dim))
+    }
+
+    /// A spec as far as its fields hold it without an array.
+    fn of(spec: &CacheSpec) -> Self {
         let centring = match spec.centring {
             Centring::Off => TqkvCentring::TqkvCentringOff,
             Centring::On => TqkvCentring::TqkvCentringOn,
@@ -166,6 +177,7 @@ impl TqkvSpec {
             Arithmetic::F32 => TqkvArithmetic::TqkvArithmeticF32,
         };
         let (key, value) = (u32::from(spec.key.code()), u32::from(spec.value.code()));
+        let KvShape { num_layers, num_heads, num_kv_heads, head_dim, value_dim, .. } = spec.shape;
         Self {
             struct_size: size_of::<Self>(),
             num_layers,
@@ -174,7 +186,7 @@ impl TqkvSpec {
             head_dim,
             sinks: spec.sinks,
             hot: spec.hot,
-            sliding_window: 0,
+            sliding_window: spec.sliding_window.unwrap_or(0),
             cold_after: 0,
             spill_folder: std::ptr::null(),
             seed: spec.options.seed,
@@ -186,7 +198,7 @@ impl TqkvSpec {
             effort: spec.options.effort as u32,
             centring: centring as u32,
             arithmetic: arithmetic as u32,
-            value_dim: 0,
+            value_dim: if value_dim == head_dim { 0 } else { value_dim },
             tiers: std::ptr::null(),
             tiers_len: 0,
             layer_windows: std::ptr::null(),
@@ -195,22 +207,18 @@ impl TqkvSpec {
             layer_codecs_len: 0,
             sink_logits: std::ptr::null(),
             sink_logits_len: 0,
-            scale: 0.0,
-            soft_cap: 0.0,
-            sparse_values: 0.0,
+            scale: spec.scale.unwrap_or(0.0),
+            soft_cap: spec.soft_cap.unwrap_or(0.0),
+            sparse_values: spec.sparse_values,
             reserved: 0,
+            text: std::ptr::null(),
         }
     }
 
-    /// What the program asks for.
-    ///
-    /// # Safety
-    /// `pointer` is null or points to a struct whose first field says how many bytes can be read; every folder in it is
-    /// null or ends with a zero, every array is null or as long as it says; nothing writes any of it during the call.
-    pub(crate) unsafe fn read(pointer: *const Self) -> Result<CacheSpec, Failure> {
+    /// What the program asks for. Its texts and arrays are pointers of the call as well.
+    pub(crate) fn read(call: &Call, pointer: *const Self) -> Result<CacheSpec, Failure> {
         let mut spec = Self::new(0, 0, 0, 0);
-        // SAFETY: the caller's promise; the struct is of numbers and pointers, which any bytes make.
-        unsafe { pointer::read_struct("spec", pointer, FIRST_SIZE, &mut spec) }?;
+        call.read_struct("spec", pointer, FIRST_SIZE, &mut spec)?;
         if spec.reserved != 0 {
             return Err(Failure::argument("spec sets what a later version of the library knows"));
         }
@@ -238,24 +246,19 @@ impl TqkvSpec {
                 key_codec: spec.cold_key_codec,
                 value_codec: spec.cold_value_codec,
             };
-            // SAFETY: the caller's promise.
-            made = made.cold(first.after, unsafe { first.read("cold_") }?);
+            made = made.cold(first.after, first.read(call, "cold_")?);
         }
-        // SAFETY: the caller's promise, here and below.
-        for tier in unsafe { array("tiers", spec.tiers, spec.tiers_len, None) }? {
-            // SAFETY: the caller's promise.
-            made = made.cold(tier.after, unsafe { tier.read("") }?);
+        for tier in call.optional("tiers", spec.tiers, spec.tiers_len)? {
+            made = made.cold(tier.after, tier.read(call, "")?);
         }
-        let layers = Some(spec.num_layers);
-        // SAFETY: as above.
-        let windows = unsafe { array("layer_windows", spec.layer_windows, spec.layer_windows_len, layers) }?;
+        let layers = spec.num_layers;
+        let windows = array(call, "layer_windows", spec.layer_windows, spec.layer_windows_len, layers)?;
         let mut kinds = room(windows.len())?;
         kinds.extend(windows.iter().copied().map(kind));
         made = made.kinds(kinds);
         // A product that overflows is longer than any array, so none is read.
-        let numbers = Some(spec.num_layers.saturating_mul(2));
-        // SAFETY: as above.
-        let codecs = unsafe { array("layer_codecs", spec.layer_codecs, spec.layer_codecs_len, numbers) }?;
+        let numbers = layers.saturating_mul(2);
+        let codecs = array(call, "layer_codecs", spec.layer_codecs, spec.layer_codecs_len, numbers)?;
         if !codecs.is_empty() {
             let number = |codec| number::codec("layer_codecs", codec);
             let mut pairs = room(spec.num_layers)?;
@@ -264,9 +267,8 @@ impl TqkvSpec {
             }
             made = made.layers(LayerPolicy::Custom(pairs));
         }
-        let logits = Some(spec.num_layers.saturating_mul(spec.num_heads));
-        // SAFETY: as above.
-        let logits = unsafe { array("sink_logits", spec.sink_logits, spec.sink_logits_len, logits) }?;
+        let logits = layers.saturating_mul(spec.num_heads);
+        let logits = array(call, "sink_logits", spec.sink_logits, spec.sink_logits_len, logits)?;
         let mut sinks = room(logits.len())?;
         sinks.extend_from_slice(logits);
         made = made.sink_logits(sinks).sparse_values(spec.sparse_values);
@@ -276,19 +278,18 @@ impl TqkvSpec {
         if spec.soft_cap != 0.0 {
             made = made.soft_cap(spec.soft_cap);
         }
+        if !spec.text.is_null() {
+            made = made.with(call.text("text", spec.text)?)?;
+        }
         Ok(made)
     }
 }
 
 impl TqkvTier {
     /// How old tokens are kept; `prefix` is what the fields are called by in a text.
-    ///
-    /// # Safety
-    /// `spill_folder` is null or ends with a zero, and nothing writes it during the call.
-    unsafe fn read(&self, prefix: &str) -> Result<Cold, Failure> {
+    fn read(&self, call: &Call, prefix: &str) -> Result<Cold, Failure> {
         if !self.spill_folder.is_null() {
-            // SAFETY: the caller's promise.
-            return Ok(Cold::Spill(unsafe { pointer::text("spill_folder", self.spill_folder) }?.into()));
+            return Ok(Cold::Spill(call.text("spill_folder", self.spill_folder)?.into()));
         }
         Ok(Cold::Demote {
             key: number::codec(&format!("{prefix}key_codec"), self.key_codec)?,
@@ -306,27 +307,18 @@ fn kind(window: usize) -> LayerKind {
     }
 }
 
-/// An array of a spec, empty where there is none. Its length is checked before it is read.
-///
-/// # Safety
-/// `pointer` is null or points to `len` values that nothing writes as long as `'a` lasts.
-unsafe fn array<'a, T: Plain>(
+/// An array of a spec, empty where there is none. Its length is checked before anything reads it.
+fn array<'c, T: Plain>(
+    call: &'c Call,
     what: &'static str,
     pointer: *const T,
     len: usize,
-    wanted: Option<usize>,
-) -> Result<&'a [T], Failure> {
-    if pointer.is_null() && len == 0 {
-        return Ok(&[]);
+    wanted: usize,
+) -> Result<&'c [T], Failure> {
+    if !pointer.is_null() && len != wanted {
+        return Err(Failure::argument(format!("{what} has {len} values, expected {wanted}")));
     }
-    let values = In::new(what, pointer, len)?;
-    match wanted {
-        Some(wanted) if len != wanted => {
-            Err(Failure::argument(format!("{what} has {len} values, expected {wanted}")))
-        }
-        // SAFETY: the caller's promise.
-        _ => Ok(unsafe { values.get() }),
-    }
+    call.optional(what, pointer, len)
 }
 
 /// Fills a spec with the defaults: codec s4 for keys and values, 4 sinks, a hot window of 64 tokens, automatic centring,
@@ -343,11 +335,32 @@ pub unsafe extern "C" fn tqkv_spec_init(
     num_kv_heads: usize,
     head_dim: usize,
 ) -> TqkvStatus {
-    guard(|| {
-        let defaults =
-            TqkvSpec { struct_size, ..TqkvSpec::new(num_layers, num_heads, num_kv_heads, head_dim) };
-        // SAFETY: the caller's promise is the same.
-        unsafe { pointer::write_struct("spec", spec, struct_size, FIRST_SIZE, &defaults) }
+    let defaults = TqkvSpec { struct_size, ..TqkvSpec::new(num_layers, num_heads, num_kv_heads, head_dim) };
+    // SAFETY: `spec` has room for `struct_size` bytes, by the contract of this call.
+    unsafe { Call::new() }.run(|call| call.write_struct("spec", spec, struct_size, FIRST_SIZE, &defaults))
+}
+
+/// Fills a spec from one text: the shape, and all that is to differ from the defaults. README.md lists the words.
+///
+/// "layers=32 heads=32 kv-heads=8 head-dim=128 t4,t2 hot=32 last:i8 tier=4096:t2"
+///
+/// Fields that hold a number are set. The rest stays in `text`, which must stay there until the last cache of this spec is made.
+/// `struct_size` is `sizeof(tqkv_spec)`. A text that is refused changes nothing, and `tqkv_last_error` says what is
+/// accepted. Where a program has the shape in numbers, it calls `tqkv_spec_init` and sets `text` itself.
+///
+/// # Safety
+/// `spec` is null or points to `struct_size` bytes that can be written; `text` is null or ends with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_spec_from_text(
+    spec: *mut TqkvSpec,
+    struct_size: usize,
+    text: *const c_char,
+) -> TqkvStatus {
+    // SAFETY: `text` is text and `spec` has room for `struct_size` bytes, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let read: CacheSpec = call.text("text", text)?.parse()?;
+        let made = TqkvSpec { struct_size, text, ..TqkvSpec::of(&read) };
+        call.write_struct("spec", spec, struct_size, TEXT_SIZE, &made)
     })
 }
 
@@ -358,18 +371,16 @@ pub unsafe extern "C" fn tqkv_spec_init(
 /// `spec` is null or was filled by `tqkv_spec_init`; `name` is null or ends with a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_spec_preset(spec: *mut TqkvSpec, name: *const c_char) -> TqkvStatus {
-    guard(|| {
-        Out::new("spec", spec, 1)?;
-        // SAFETY: not null; a spec by the caller's promise, which had the two fields in its first version.
-        let [key, value] = unsafe { [&raw mut (*spec).key_codec, &raw mut (*spec).value_codec] };
-        let places = [Out::new("spec", key, 1)?, Out::new("spec", value, 1)?];
-        // SAFETY: the caller's promise.
-        let name = unsafe { pointer::text("name", name) }?;
-        let CacheSpec { key, value, .. } = CacheSpec::new(1, 1, 1, 64).preset(name)?;
-        for (place, codec) in places.into_iter().zip([key, value]) {
-            // SAFETY: the caller's promise.
-            unsafe { place.write(u32::from(codec.code())) };
-        }
+    // SAFETY: `spec` is a spec, which had both fields in its first version, and `name` is text, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        // Whole, as a field of null is not null; its fields are claimed below.
+        call.room::<u8>("spec", spec.cast(), 0)?;
+        let field = |offset| spec.wrapping_byte_add(offset).cast::<u32>();
+        let key = call.place("spec", field(std::mem::offset_of!(TqkvSpec, key_codec)))?;
+        let value = call.place("spec", field(std::mem::offset_of!(TqkvSpec, value_codec)))?;
+        let preset = CacheSpec::new(1, 1, 1, 64).preset(call.text("name", name)?)?;
+        key.write(u32::from(preset.key.code()));
+        value.write(u32::from(preset.value.code()));
         Ok(())
     })
 }
@@ -381,7 +392,15 @@ mod tests {
     use TqkvCentring::*;
     use TqkvEffort::*;
     use TqkvScaleMode::*;
+    use std::ffi::CString;
+    use tqkv::cache::{OPTIONS, Part};
     use tqkv_core::{Effort, Options, ScaleMode};
+
+    /// What a spec says whose texts and arrays live as long as the call.
+    fn read(spec: &TqkvSpec) -> Result<CacheSpec, Failure> {
+        // SAFETY: the struct is whole, its texts end with a zero, and its arrays are as long as it says.
+        TqkvSpec::read(&unsafe { Call::new() }, spec)
+    }
 
     #[test]
     fn the_numbers_of_the_header_are_those_of_the_library() {
@@ -401,9 +420,47 @@ mod tests {
     #[test]
     fn a_filled_spec_is_the_default_of_the_library() {
         let filled = TqkvSpec::new(2, 8, 2, 128);
-        // SAFETY: the struct is whole.
-        let read = unsafe { TqkvSpec::read(&raw const filled) }.unwrap();
-        assert_eq!(read, CacheSpec::new(2, 8, 2, 128));
+        let found = read(&filled).unwrap();
+        assert_eq!(found, CacheSpec::new(2, 8, 2, 128));
+    }
+
+    /// The struct is one of the interfaces of the same text: each option makes the spec that the library makes, whether the
+    /// struct has the shape in its fields or the text has it.
+    #[test]
+    fn every_option_arrives_as_text() {
+        const SHAPE: &str = "layers=2 heads=4 kv-heads=2 head-dim=64";
+        for option in OPTIONS {
+            let name = format!("{}=", option.name);
+            let others = SHAPE.split(' ').filter(|word| !word.starts_with(&name)).map(str::to_owned);
+            let word = format!("{name}{}", option.example);
+            let text = others.chain([word.clone()]).collect::<Vec<_>>().join(" ");
+            let c_text = CString::new(text.clone()).unwrap();
+            let mut filled = TqkvSpec::new(0, 0, 0, 0);
+            // SAFETY: the struct is whole, and the text ends with a zero.
+            let status =
+                unsafe { tqkv_spec_from_text(&raw mut filled, size_of::<TqkvSpec>(), c_text.as_ptr()) };
+            assert_eq!(status, TqkvStatus::TqkvOk, "{text}");
+            assert_eq!(read(&filled).unwrap(), text.parse().unwrap(), "{text}");
+            if option.part == Part::Policy {
+                let word = CString::new(word).unwrap();
+                let numbers = TqkvSpec { text: word.as_ptr(), ..TqkvSpec::new(2, 4, 2, 64) };
+                assert_eq!(read(&numbers).unwrap(), text.parse().unwrap(), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_refused_changes_nothing() {
+        let mut spec = TqkvSpec::new(1, 2, 1, 128);
+        for (text, size) in [(c"t4", size_of::<TqkvSpec>()), (c"layers=1 heads=1 head-dim=64", TEXT_SIZE - 1)]
+        {
+            // SAFETY: the struct is whole, and the text ends with a zero.
+            let status = unsafe { tqkv_spec_from_text(&raw mut spec, size, text.as_ptr()) };
+            assert_eq!(status, TqkvStatus::TqkvBadArgument);
+            assert_eq!((spec.num_heads, spec.head_dim, spec.text.is_null()), (2, 128, true));
+        }
+        spec.text = c"hot=a".as_ptr();
+        assert!(read(&spec).is_err());
     }
 
     #[test]
@@ -425,8 +482,7 @@ mod tests {
             arithmetic: TqkvArithmeticF32 as u32,
             ..TqkvSpec::new(2, 8, 2, 128)
         };
-        // SAFETY: the struct is whole.
-        let read = unsafe { TqkvSpec::read(&raw const spec) }.unwrap();
+        let found = read(&spec).unwrap();
         let id = |name| tqkv_core::CodecId::from_name(name).unwrap();
         let want = CacheSpec::new(2, 8, 2, 128)
             .codecs(id("n4"), id("t3"))
@@ -436,7 +492,7 @@ mod tests {
             .centring(Centring::On)
             .arithmetic(Arithmetic::F32)
             .sliding_window(300);
-        assert_eq!(read, want.clone().cold(200, Cold::Demote { key: id("n2"), value: id("t1") }));
+        assert_eq!(found, want.clone().cold(200, Cold::Demote { key: id("n2"), value: id("t1") }));
         let tiers = [TqkvTier {
             after: 300,
             spill_folder: c"/any/where".as_ptr(),
@@ -444,14 +500,12 @@ mod tests {
             value_codec: number("s4"),
         }];
         (spec.tiers, spec.tiers_len) = (tiers.as_ptr(), 1);
-        // SAFETY: the struct and its array are whole.
-        let read = unsafe { TqkvSpec::read(&raw const spec) }.unwrap();
+        let found = read(&spec).unwrap();
         let two = want.clone().cold(200, Cold::Demote { key: id("n2"), value: id("t1") });
-        assert_eq!(read, two.cold(300, Cold::Spill("/any/where".into())));
+        assert_eq!(found, two.cold(300, Cold::Spill("/any/where".into())));
         (spec.tiers, spec.tiers_len) = (std::ptr::null(), 0);
         spec.spill_folder = c"/some/where".as_ptr();
-        // SAFETY: the struct is whole, and the text ends with a zero.
-        let read = unsafe { TqkvSpec::read(&raw const spec) }.unwrap();
-        assert_eq!(read, want.cold(200, Cold::Spill("/some/where".into())));
+        let found = read(&spec).unwrap();
+        assert_eq!(found, want.cold(200, Cold::Spill("/some/where".into())));
     }
 }

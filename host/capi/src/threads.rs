@@ -1,7 +1,7 @@
 //! How many threads work on a call.
 
 use crate::error::{TqkvStatus, guard};
-use crate::pointer::Out;
+use crate::pointer::Call;
 
 /// Has calls divide their work among `threads` threads, 1 to 1024, whatever RAYON_NUM_THREADS says; with 1 the thread that
 /// calls does all of it. Call it before the first cache is made: threads that were started stay as many, and another number
@@ -17,11 +17,10 @@ pub extern "C" fn tqkv_set_threads(threads: usize) -> TqkvStatus {
 /// `threads` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_threads(threads: *mut usize) -> TqkvStatus {
-    guard(|| {
-        let place = Out::new("threads", threads, 1)?;
-        let running = tqkv::threads::running()?;
-        // SAFETY: the caller's promise.
-        unsafe { place.write(running) };
+    // SAFETY: `threads` is room for a number, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let place = call.place("threads", threads)?;
+        place.write(tqkv::threads::running()?);
         Ok(())
     })
 }

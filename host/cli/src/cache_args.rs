@@ -22,7 +22,7 @@ use crate::args::{EncodeArgs, KvArgs, ReferenceArgs, WindowArgs};
 use crate::device::Place;
 use crate::error::CliError;
 use crate::output::Waiting;
-use crate::policy::{LifeArgs, Policy, PolicyArg};
+use crate::policy::{self, LifeArgs, Policy, PolicyArg};
 
 /// Whether keys are stored less their mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -49,9 +49,9 @@ pub(crate) enum ArithmeticArg {
 pub struct CacheArgs {
     #[command(flatten)]
     kv: KvArgs,
-    /// A row with a life of its own: K,V and what differs from the options, by their names; may be repeated:
-    /// --policy "n4 hot=32 tier=256:n3 tier=512:n2" --policy "t2 sinks=8 layer-kv=boundary:1:i8"
-    #[arg(long, value_name = "POLICY")]
+    /// A row with a policy of its own: codecs, and what differs from the options; may be repeated (--help lists its words):
+    /// --policy "n4 hot=32 tier=256:n3 tier=512:n2" --policy "t2 last:i8 sinks=8 effort=best"
+    #[arg(long, value_name = "POLICY", long_help = policy::help())]
     policy: Vec<PolicyArg>,
     #[command(flatten)]
     life: LifeArgs,
@@ -181,7 +181,7 @@ impl CacheArgs {
             Place::Cpu => Ok(Box::new(self.cpu_cache(config, policy)?)),
             #[cfg(feature = "cuda")]
             Place::Cuda { device, or_cpu } => {
-                let spec = self.gpu_spec(config, policy.name.kv.own().unwrap_or(F16));
+                let spec = self.gpu_spec(config, policy);
                 let slides = || {
                     // A sequence that fits the windows could be on the GPU, but how long it will be is not known here.
                     let why = "layers of the model slide, and a cache on the GPU has no windows";
@@ -203,11 +203,12 @@ impl CacheArgs {
     }
 
     #[cfg(feature = "cuda")]
-    fn gpu_spec(&self, config: &Config, codecs: KvCodecs) -> tqkv_gpu::GpuSpec {
+    fn gpu_spec(&self, config: &Config, policy: &Policy) -> tqkv_gpu::GpuSpec {
+        let CacheSpec { key, value, options, .. } = self.spec(config.cache_spec(), policy);
         let Config { num_layers, num_heads, num_kv_heads, head_dim, context, .. } = *config;
         tqkv_gpu::GpuSpec::new(num_layers, num_heads, num_kv_heads, head_dim)
-            .codecs(codecs.k, codecs.v)
-            .options(self.encode.options())
+            .codecs(key, value)
+            .options(options)
             .sequences(1, context)
     }
 
@@ -249,7 +250,8 @@ impl CacheArgs {
             ArithmeticArg::Int8 => Arithmetic::Int8,
             ArithmeticArg::F32 => Arithmetic::F32,
         };
-        policy.apply(base).options(self.encode.options()).centring(centring).arithmetic(arithmetic)
+        // What the policy says has the last word.
+        policy.apply(base.options(self.encode.options()).centring(centring).arithmetic(arithmetic))
     }
 }
 

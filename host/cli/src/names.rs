@@ -1,25 +1,24 @@
-//! Names of codecs as people type them: in any case, and with errors that say what a part of `K,V` may be.
+//! Names of codecs as people type them: those of the library, and beside them the formats of `tqkv_reference`.
 
+use tqkv::cache::{CacheSpec, Policy};
+use tqkv::error::CacheError;
 use tqkv_core::CodecId;
 use tqkv_reference::Choice;
 
-use crate::preset::{Kv, KvCodecs, PRESETS};
+use crate::preset::{Kv, KvCodecs};
 
 /// Codecs that an error names; `tqkv codecs --all` lists every one.
-pub(crate) const COMMON: [&str; 10] = ["f16", "i8", "t4", "s4", "t3", "s3", "t2", "s2", "q8_0", "q4_0"];
+pub(crate) use tqkv::cache::COMMON_CODECS as COMMON;
 
 /// A codec that caches and files store.
-pub fn codec(text: &str) -> Result<CodecId, String> {
-    let name = folded(text);
-    CodecId::from_name(&name).ok_or_else(|| match Choice::from_name(&name) {
-        Some(_) => no_codec_but_a_reference(text),
-        None => format!("unknown codec '{text}', {}", accepted_codecs()),
-    })
+pub(crate) fn codec(text: &str) -> Result<CodecId, String> {
+    choice(text)?.core().ok_or_else(|| no_codec_but_a_reference(text))
 }
 
 /// A codec, or a format of the reference.
 pub fn choice(text: &str) -> Result<Choice, String> {
-    let unknown = || format!("unknown codec '{text}', {}", accepted_codecs());
+    let unknown =
+        || format!("'{text}' is not a codec: expected {} or another; {ALL_LISTED}", COMMON.join(", "));
     Choice::from_name(&folded(text)).ok_or_else(unknown)
 }
 
@@ -30,43 +29,31 @@ pub(crate) fn pair(text: &str) -> Result<KvCodecs, String> {
 
 /// The same, where formats of the reference are accepted as well.
 pub(crate) fn kv(text: &str) -> Result<Kv, String> {
-    folded(text).parse::<Kv>().map_err(|_| refused_pair(text))
+    let policy = Policy::new([("kv", text)]).map_err(refusal);
+    let own = policy.map(|policy| policy.apply(CacheSpec::new(1, 1, 1, 64)));
+    match own {
+        Ok(CacheSpec { key, value, .. }) => Ok(KvCodecs { k: key, v: value }.into()),
+        Err(why) => Kv::of_reference(&folded(text)).ok_or_else(|| format!("{why}; {ALL_LISTED}")),
+    }
 }
+
+/// What the library refuses, without the word before it that says what it is of.
+pub(crate) fn refusal(error: CacheError) -> String {
+    match error {
+        CacheError::BadSpec(why) => why,
+        other => other.to_string(),
+    }
+}
+
+const ALL_LISTED: &str = "tqkv codecs --all lists them";
 
 /// A name as the tables have it.
 fn folded(text: &str) -> String {
     text.trim().to_ascii_lowercase()
 }
 
-fn accepted_codecs() -> String {
-    format!("accepted are {} and others (tqkv codecs --all lists them)", COMMON.join(", "))
-}
-
 fn no_codec_but_a_reference(text: &str) -> String {
     format!("'{text}' is stored in no cache and no file: it is a reference, for stats, eval and generate")
-}
-
-/// Why `text` is no pair.
-fn refused_pair(text: &str) -> String {
-    let presets: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
-    let parts: Vec<_> = text.split(',').map(str::trim).collect();
-    if let [alone] = parts.as_slice() {
-        return format!(
-            "unknown codec or preset '{alone}', accepted are {}, one codec for both, or two as K,V: {}",
-            presets.join(", "),
-            COMMON.join(", ")
-        );
-    }
-    if parts.len() > 2 {
-        let count = parts.len();
-        return format!("'{text}' has {count} parts, accepted are a preset, one codec, or two codecs as K,V");
-    }
-    if let Some(preset) = parts.iter().find(|part| presets.contains(&folded(part).as_str())) {
-        let both = format!("'{preset}' is a preset, which stands for both parts of K,V");
-        return format!("{both}; a part is a codec, {}", accepted_codecs());
-    }
-    let unknown = parts.iter().find(|part| Choice::from_name(&folded(part)).is_none());
-    format!("unknown codec '{}', {}", unknown.unwrap_or(&""), accepted_codecs())
 }
 
 #[cfg(test)]
@@ -77,8 +64,15 @@ mod tests {
     fn names_are_read_in_any_case() {
         assert_eq!(codec(" S4 "), Ok(CodecId::S4));
         assert_eq!(choice("TQ3").map(|choice| choice.name()), Ok("tq3"));
-        assert_eq!(pair("Safe-LowBit").map(|pair| pair.to_string()), Ok("i8,s4".to_owned()));
-        assert_eq!(kv("I8, tq3").map(|kv| kv.to_string()), Ok("i8,tq3".to_owned()));
+        for (text, expected) in [
+            ("Safe-LowBit", "i8,s4"),
+            ("balanced", "s4,s4"),
+            ("s3", "s3,s3"),
+            ("i8, n2", "i8,n2"),
+            ("I8, tq3", "i8,tq3"),
+        ] {
+            assert_eq!(kv(text).map(|kv| kv.to_string()), Ok(expected.to_owned()));
+        }
         for name in COMMON {
             assert_eq!(codec(name).map(CodecId::name), Ok(name));
         }
@@ -87,14 +81,17 @@ mod tests {
     #[test]
     fn refusals_name_what_is_wrong_and_little_of_what_is_right() {
         for (text, expected) in [
-            ("balanced,s4", "'balanced' is a preset, which stands for both parts of K,V; a part is a codec"),
+            ("balanced,s4", "'balanced' is a preset, which stands for both parts of K,V"),
             ("s4, Tiny", "'Tiny' is a preset"),
-            ("s4,zz", "unknown codec 'zz'"),
-            ("zz,s4", "unknown codec 'zz'"),
-            ("s4,", "unknown codec ''"),
-            ("s4,s4,s4", "'s4,s4,s4' has 3 parts, accepted are a preset, one codec, or two codecs as K,V"),
-            ("zz", "unknown codec or preset 'zz', accepted are eight-bit, safe-lowbit"),
-            ("", "unknown codec or preset ''"),
+            ("s4,zz", "'zz' is not a codec"),
+            ("zz,s4", "'zz' is not a codec"),
+            ("s4,", "'' is not a codec"),
+            ("s4,s4,s4", "'s4,s4,s4' has 3 parts"),
+            (
+                "zz",
+                "expected kv=PRESET|K,V, such as kv=t4,t2: 'zz' is neither a preset (eight-bit, safe-lowbit",
+            ),
+            ("", "'' is neither a preset"),
             ("tq3", "'tq3' is stored in no cache and no file: it is a reference"),
         ] {
             let error = pair(text).unwrap_err();
@@ -102,7 +99,7 @@ mod tests {
             assert!(error.len() < 300 && !error.contains("t1s8"), "{text}: {error}");
         }
         for error in [codec("zz").unwrap_err(), choice("zz").unwrap_err()] {
-            assert!(error.contains("q4_0 and others (tqkv codecs --all"), "{error}");
+            assert!(error.contains("q4_0 or another; tqkv codecs --all"), "{error}");
         }
         assert!(codec("p3").unwrap_err().contains("it is a reference, for stats, eval and generate"));
     }

@@ -1,15 +1,14 @@
 //! What a row of a comparison is: codecs, and the life of a token under them.
 //!
-//! The options of the command line hold for every row; a `--policy` is a row of its own, written as `K,V` and what is
-//! different, in the names of those options.
+//! The options of the command line hold for every row. A `--policy` is a row of its own: a text of the library
+//! ([`tqkv::cache::Policy`]), which says what is different.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
 use serde::Serialize;
-use tqkv::cache::{CacheSpec, Cold, KvPair, LayerPolicy};
+use tqkv::cache::{CacheSpec, Cold, LayerPolicy, OPTIONS, Part, Policy as Words};
 
 use crate::args::{KvArgs, WindowArgs};
 use crate::error::CliError;
@@ -24,8 +23,8 @@ pub(crate) struct AgeArgs {
     pub(crate) window: WindowArgs,
     /// Codecs of tokens older than AFTER, counted from the newest; may be repeated for ever older ones. Pages of 128 tokens
     /// go as wholes. Codes that are nested drop bits: --kv n4 --tier 256:n3 --tier 512:n2. f16,f16 has no tiers.
-    #[arg(long, value_name = "AFTER:K,V")]
-    tier: Vec<Tier>,
+    #[arg(long, value_name = "AFTER:K,V", value_parser = tier)]
+    tier: Vec<Words>,
 }
 
 /// The life of a token in every row, but where its policy says otherwise.
@@ -34,18 +33,18 @@ pub struct LifeArgs {
     #[command(flatten)]
     ages: AgeArgs,
     /// Keep tokens older than AFTER, as they are, in a file without a name in FOLDER: --spill 4096:/tmp
-    #[arg(long, value_name = "AFTER:FOLDER")]
-    spill: Option<Spill>,
+    #[arg(long, value_name = "AFTER:FOLDER", value_parser = spill)]
+    spill: Option<Words>,
     /// Codecs of some layers: boundary:1:i8,s4 those of the first and the last one, tail:2:i8,i8 those of the last two,
     /// gradient:i8,i8/s4,s4/s3,s3 by equal parts from the first to the last. f16,f16 has none. Measured: a gradient loses
     /// more than one width (s4/s3/s2: KL .021, s3 for all: .016 at fewer bytes).
-    #[arg(long, value_name = "WHICH")]
-    layer_kv: Option<LayerKv>,
+    #[arg(long, value_name = "RULE", value_parser = layer_kv)]
+    layer_kv: Option<Words>,
     /// Skip encoded values whose weight is below this share of the largest, in runs of 32 tokens, where queries come one
     /// at a time (generate, eval --step 1): --sparse-values 1e-4. Measured: it saves no time at 4k to 128k tokens (MEASURED.md, M13), and two
     /// pages are no longer summed at once.
-    #[arg(long, value_name = "SHARE", value_parser = share)]
-    sparse_values: Option<f32>,
+    #[arg(long, value_name = "SHARE", value_parser = sparse_values)]
+    sparse_values: Option<Words>,
 }
 
 /// What a row is called.
@@ -94,11 +93,12 @@ impl fmt::Display for Name {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     pub name: Name,
+    /// As the options and the text together have it.
     pub(crate) window: WindowArgs,
-    /// From the newest tokens to the oldest.
-    cold: Vec<(usize, Cold)>,
-    layers: LayerPolicy,
-    sparse_values: f32,
+    /// What the options say of all rows.
+    options: Words,
+    /// What the text of this row says.
+    written: Words,
 }
 
 impl From<AgeArgs> for LifeArgs {
@@ -122,18 +122,12 @@ impl LifeArgs {
 
     /// The row of a pair.
     fn policy(&self, kv: Kv) -> Policy {
-        self.with(kv.into(), &Changes::default())
+        Policy::new(kv.into(), self.ages.window, self.words(), Words::default())
     }
 
     /// The row of f16, whose tokens stay f16 whatever is asked for.
     pub(crate) fn plain(&self, kv: KvCodecs) -> Policy {
-        Policy {
-            name: Kv::from(kv).into(),
-            window: self.ages.window,
-            cold: Vec::new(),
-            layers: LayerPolicy::Uniform,
-            sparse_values: 0.0,
-        }
+        Policy::new(Kv::from(kv).into(), self.ages.window, Words::default(), Words::default())
     }
 
     /// The policy as written, and for the rest `window`, without the options of a command line.
@@ -143,27 +137,27 @@ impl LifeArgs {
 
     /// The row that `--policy` says.
     fn written(&self, policy: &PolicyArg) -> Policy {
-        self.with(Name { kv: policy.kv.into(), policy: Some(policy.text.clone()) }, &policy.changes)
+        let name = Name { kv: policy.kv.into(), policy: Some(policy.text.clone()) };
+        Policy::new(name, self.ages.window, self.words(), policy.words.clone())
     }
 
-    fn with(&self, name: Name, changes: &Changes) -> Policy {
-        let tiers = if changes.tiers.is_empty() { &self.ages.tier } else { &changes.tiers };
-        let mut tiers = tiers.clone();
-        tiers.sort_by_key(|tier| tier.after);
-        let demote = |Tier { after, kv }: Tier| (after, Cold::Demote { key: kv.k, value: kv.v });
-        let spill = changes.spill.as_ref().or(self.spill.as_ref());
-        let spill = spill.map(|spill| (spill.after, Cold::Spill(spill.folder.clone())));
-        let layers = changes.layers.as_ref().or(self.layer_kv.as_ref());
-        Policy {
-            name,
-            window: WindowArgs {
-                hot: changes.hot.unwrap_or(self.ages.window.hot),
-                sinks: changes.sinks.unwrap_or(self.ages.window.sinks),
-            },
-            cold: tiers.into_iter().map(demote).chain(spill).collect(),
-            layers: layers.map_or(LayerPolicy::Uniform, |layers| layers.0.clone()),
-            sparse_values: changes.sparse_values.or(self.sparse_values).unwrap_or(0.0),
-        }
+    /// The options.
+    fn words(&self) -> Words {
+        let others = [&self.spill, &self.layer_kv, &self.sparse_values];
+        self.ages.tier.iter().chain(others.into_iter().flatten()).cloned().collect()
+    }
+}
+
+impl Policy {
+    fn new(name: Name, window: WindowArgs, options: Words, written: Words) -> Self {
+        let policy = Self { name, window, options, written };
+        let CacheSpec { hot, sinks, .. } = policy.settings();
+        Self { window: WindowArgs { hot, sinks }, ..policy }
+    }
+
+    /// The row as a cache of any shape has it.
+    fn settings(&self) -> CacheSpec {
+        self.apply(CacheSpec::new(1, 1, 1, 64))
     }
 }
 
@@ -173,12 +167,11 @@ impl Policy {
         self.name.kv.own().is_none()
     }
 
-    /// Codecs, windows, tiers and layers of a cache; of formats of the reference f16, in which decoded they might be held.
+    /// `spec` with all that the row says. Formats of the reference become f16, in which they might be held decoded.
     pub fn apply(&self, spec: CacheSpec) -> CacheSpec {
         let KvCodecs { k, v } = self.name.kv.own().unwrap_or(F16);
         let spec = spec.codecs(k, v).sinks(self.window.sinks).hot(self.window.hot);
-        let spec = self.cold.iter().fold(spec, |spec, (after, cold)| spec.cold(*after, cold.clone()));
-        spec.layers(self.layers.clone()).sparse_values(self.sparse_values)
+        self.written.apply(self.options.apply(spec))
     }
 
     /// What memory is planned by; an error where not only age decides.
@@ -187,14 +180,15 @@ impl Policy {
             Cold::Demote { key, value } => Some((*after as u64, KvCodecs { k: key, v: value })),
             Cold::Spill(_) => None,
         };
-        let WindowArgs { hot, sinks } = self.window;
+        let CacheSpec { hot, sinks, cold, layers, sliding_window, .. } = self.settings();
         let kept = Uncompressed { sinks: sinks as u64, hot: hot as u64 };
         let codecs =
             self.name.kv.own().ok_or_else(|| CliError::not_stored("plan", self.name.kv).to_string())?;
-        let tiers = self.cold.iter().map(tier).collect::<Option<_>>();
-        let tiers = tiers.filter(|_| self.layers == LayerPolicy::Uniform).ok_or_else(|| {
+        let tiers = cold.iter().map(tier).collect::<Option<_>>();
+        let is_planned = layers == LayerPolicy::Uniform && sliding_window.is_none();
+        let tiers = tiers.filter(|_| is_planned).ok_or_else(|| {
             format!(
-                "{}: files and codecs by layer are not planned; accepted are hot=, sinks= and tier=",
+                "{}: files, codecs by layer and windows are not planned: expected hot=, sinks= and tier=",
                 self.name
             )
         })?;
@@ -203,37 +197,27 @@ impl Policy {
 
     /// Whether the pair alone says how every token behind the window is kept.
     pub(crate) fn is_uniform(&self) -> bool {
-        self.cold.is_empty() && self.layers == LayerPolicy::Uniform
+        let settings = self.settings();
+        settings.cold.is_empty() && settings.layers == LayerPolicy::Uniform
     }
 
     /// Why no cache on a GPU is like this.
     #[cfg(any(test, feature = "cuda"))]
     pub(crate) fn refused_by_gpu(&self) -> Option<String> {
-        (!self.is_uniform() || self.sparse_values > 0.0).then(|| {
+        let settings = self.settings();
+        let CacheSpec { key, value, hot, sinks, centring, arithmetic, options, .. } = settings;
+        // These it has, or does without harm: nothing stays f16 there, and sums are in one way.
+        let plain = CacheSpec::new(1, 1, 1, 64).codecs(key, value).hot(hot).sinks(sinks);
+        let plain = plain.centring(centring).arithmetic(arithmetic).options(options);
+        (settings != plain).then(|| {
             format!(
-                "{self}: a cache on the GPU keeps all tokens in one pair of codecs; \
-                 --tier, --spill, --layer-kv and --sparse-values need --device cpu",
+                "{self}: a cache on the GPU has codecs, seed, scale mode and effort alone; \
+                 all other options need --device cpu",
                 self = self.name
             )
         })
     }
 }
-
-/// Tokens of an age, and their codecs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Tier {
-    after: usize,
-    kv: KvCodecs,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Spill {
-    after: usize,
-    folder: PathBuf,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct LayerKv(LayerPolicy);
 
 /// The row of a `--policy`.
 #[derive(Clone, Debug, PartialEq)]
@@ -241,94 +225,51 @@ pub struct PolicyArg {
     /// As written, with single spaces.
     text: String,
     kv: KvCodecs,
-    changes: Changes,
-}
-
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Changes {
-    hot: Option<usize>,
-    sinks: Option<usize>,
-    tiers: Vec<Tier>,
-    spill: Option<Spill>,
-    layers: Option<LayerKv>,
-    sparse_values: Option<f32>,
-}
-
-fn number(text: &str, of: &str) -> Result<usize, String> {
-    text.trim().parse().map_err(|_| format!("'{text}' is no number of {of}"))
-}
-
-fn share(text: &str) -> Result<f32, String> {
-    let share = text.parse::<f32>().ok().filter(|share| (0.0..1.0).contains(share));
-    share.ok_or_else(|| "accepted are 0 to 1, 1 not included".to_owned())
-}
-
-impl FromStr for Tier {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (after, kv) = text.split_once(':').ok_or("accepted is AFTER:K,V, such as 256:n3,n3")?;
-        Ok(Self { after: number(after, "tokens")?, kv: names::pair(kv)? })
-    }
-}
-
-impl FromStr for Spill {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            Some((after, folder)) if !folder.is_empty() => {
-                Ok(Self { after: number(after, "tokens")?, folder: folder.into() })
-            }
-            _ => Err("accepted is AFTER:FOLDER, such as 4096:/tmp".to_owned()),
-        }
-    }
-}
-
-impl FromStr for LayerKv {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let pair = |text: &str| names::pair(text).map(|kv| -> KvPair { (kv.k, kv.v) });
-        let parts: Vec<_> = text.split(':').collect();
-        Ok(Self(match *parts.as_slice() {
-            ["boundary", n, kv] => LayerPolicy::Boundary { layers: number(n, "layers")?, codecs: pair(kv)? },
-            ["tail", n, kv] => LayerPolicy::Tail { layers: number(n, "layers")?, codecs: pair(kv)? },
-            ["gradient", steps] => {
-                LayerPolicy::Gradient(steps.split('/').map(pair).collect::<Result<_, _>>()?)
-            }
-            _ => return Err("accepted are boundary:N:K,V, tail:N:K,V and gradient:K,V/K,V/..".to_owned()),
-        }))
-    }
+    words: Words,
 }
 
 impl FromStr for PolicyArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut words = text.split_whitespace();
-        let kv = names::pair(words.next().unwrap_or(""))?;
-        let mut changes = Changes::default();
-        for word in words {
-            let (name, value) = word.split_once('=').unwrap_or((word, ""));
-            let within = |error: String| format!("{name}={value}: {error}");
-            match name {
-                "hot" => changes.hot = Some(number(value, "tokens").map_err(within)?),
-                "sinks" => changes.sinks = Some(number(value, "tokens").map_err(within)?),
-                "tier" => changes.tiers.push(value.parse().map_err(within)?),
-                "spill" => changes.spill = Some(value.parse().map_err(within)?),
-                "layer-kv" => changes.layers = Some(value.parse().map_err(within)?),
-                "sparse-values" => changes.sparse_values = Some(share(value).map_err(within)?),
-                _ => {
-                    return Err(format!(
-                        "'{word}' is no part of a policy; accepted after its K,V are hot=, sinks=, tier=, spill=, layer-kv= \
-                         and sparse-values="
-                    ));
-                }
-            }
-        }
-        Ok(Self { text: text.split_whitespace().collect::<Vec<_>>().join(" "), kv, changes })
+        let words = text.parse::<Words>().map_err(names::refusal)?;
+        let CacheSpec { key, value, .. } = words.apply(CacheSpec::new(1, 1, 1, 64));
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        Ok(Self { text, kv: KvCodecs { k: key, v: value }, words })
     }
+}
+
+/// The words of `--policy`, one a line.
+pub(crate) fn help() -> String {
+    let options = OPTIONS.iter().filter(|option| option.part == Part::Policy);
+    let lines = options.map(|option| format!("{}={}: {}", option.name, option.value, option.help));
+    let rows = [
+        "A row with a policy of its own: codecs, and what differs from the options; may be repeated:",
+        "--policy \"n4 hot=32 tier=256:n3 tier=512:n2\" --policy \"t2 last:i8 sinks=8 effort=best\"",
+        "",
+    ];
+    rows.map(str::to_owned).into_iter().chain(lines).collect::<Vec<_>>().join("\n")
+}
+
+/// The value of an option of the command line that is one of a policy.
+fn option(name: &str, value: &str) -> Result<Words, String> {
+    Words::new([(name, value)]).map_err(names::refusal)
+}
+
+fn tier(text: &str) -> Result<Words, String> {
+    option("tier", text)
+}
+
+fn spill(text: &str) -> Result<Words, String> {
+    option("spill", text)
+}
+
+fn layer_kv(text: &str) -> Result<Words, String> {
+    option("layer-kv", text)
+}
+
+fn sparse_values(text: &str) -> Result<Words, String> {
+    option("sparse-values", text)
 }
 
 #[cfg(test)]
@@ -384,35 +325,36 @@ mod tests {
         assert!(life.plain(F16).is_uniform() && !bare.is_uniform());
     }
 
+    /// The command is one of the interfaces of the same text: each option makes the spec that the library makes.
     #[test]
-    fn what_is_no_policy_hears_what_is() {
-        for (text, expected) in [
-            ("", "unknown codec or preset ''"),
-            ("n5", "safe-lowbit"),
-            ("n4 tier=256", "tier=256: accepted is AFTER:K,V, such as 256:n3,n3"),
-            ("n4 tier=x:n3", "'x' is no number of tokens"),
-            ("n4 tier=256:n9", "unknown codec or preset 'n9'"),
-            ("n4 spill=256:", "accepted is AFTER:FOLDER, such as 4096:/tmp"),
-            ("n4 spill=/tmp", "AFTER:FOLDER"),
-            ("n4 hot=-1", "hot=-1: '-1' is no number of tokens"),
-            ("n4 hot", "hot=: '' is no number of tokens"),
-            ("n4 layer-kv=middle:1:i8", "boundary:N:K,V, tail:N:K,V and gradient:K,V/K,V/.."),
-            ("n4 layer-kv=tail:i8,i8", "boundary:N:K,V"),
-            ("n4 layer-kv=tail:one:i8,i8", "'one' is no number of layers"),
-            ("n4 layer-kv=gradient:", "unknown codec or preset ''"),
-            ("n4 sparse-values=1", "accepted are 0 to 1"),
-            ("n4 sparse-values=nan", "accepted are 0 to 1"),
-            ("n4 cold=256:n3", "accepted after its K,V are hot=, sinks=, tier="),
-        ] {
-            let error = text.parse::<PolicyArg>().unwrap_err();
-            assert!(error.contains(expected) && !error.contains('\n'), "{text}: {error}");
+    fn every_option_of_a_policy_is_one_of_the_command() {
+        for option in OPTIONS.iter().filter(|option| option.part == Part::Policy) {
+            let text = format!("{}={}", option.name, option.example);
+            let base = CacheSpec::new(2, 4, 2, 64);
+            let policy = life(&[]).written(&text.parse().unwrap());
+            assert_eq!(policy.apply(base.clone()), base.with(&text).unwrap(), "{text}");
+            assert!(help().contains(&format!("\n{}={}: {}", option.name, option.value, option.help)));
         }
+        for (text, expected) in
+            [("", "an empty text is not valid"), ("n4 hot", "hot= is not valid: expected hot=TOKENS")]
+        {
+            let error = text.parse::<PolicyArg>().unwrap_err();
+            assert!(error.starts_with(expected), "{text}: {error}");
+        }
+        let error = Line::try_parse_from(["x", "--tier", "256"]).err().unwrap().to_string();
+        assert!(error.contains("tier=256 is not valid: expected tier=AFTER:K,V, such as"), "{error}");
     }
 
     #[test]
     fn a_gpu_refuses_what_it_does_not_do() {
         let life = life(&[]);
-        for text in ["n4 tier=256:n3", "s4 spill=9:/tmp", "s4 layer-kv=tail:1:i8", "s4 sparse-values=0.1"] {
+        for text in [
+            "n4 tier=256:n3",
+            "s4 spill=9:/tmp",
+            "s4 layer-kv=tail:1:i8",
+            "s4 sparse-values=0.1",
+            "s4 sliding-window=128",
+        ] {
             let why = life.written(&text.parse().unwrap()).refused_by_gpu().unwrap();
             assert!(why.starts_with(text) && why.contains("--device cpu"), "{why}");
         }
@@ -450,7 +392,7 @@ mod tests {
                 assert_eq!(shape.max_tokens(&planned, bytes).unwrap(), TOKENS as u64, "{text}");
             }
         }
-        for text in ["n4 spill=9:/tmp", "n4 layer-kv=tail:1:i8"] {
+        for text in ["n4 spill=9:/tmp", "n4 layer-kv=tail:1:i8", "n4 sliding-window=128"] {
             assert!(life(&[]).written(&text.parse().unwrap()).life().unwrap_err().starts_with(text));
         }
     }

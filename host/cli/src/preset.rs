@@ -1,12 +1,12 @@
-//! Which codecs keep keys and values: `K,V` pairs, or the library's presets by name.
+//! Which codecs keep keys and values.
 //!
-//! A pair of [`CodecId`] is what caches store; a pair of [`Choice`] may be formats of `tqkv_reference` as well, which
-//! `eval` and `generate` run through blocks and back, and then it has the names that other programs give to pairs.
-//! Not the whole cache policy: windows, sinks and tiers are the cache's own specification.
+//! A pair of [`CodecId`] is what caches store. A pair of [`Choice`] may be formats of `tqkv_reference` as well, which
+//! `eval` and `generate` run through blocks and back. It also has the names that other programs give to pairs.
 
 use std::fmt;
 use std::str::FromStr;
 
+use crate::names;
 use serde::{Serialize, Serializer};
 use tqkv::cache::KvPair;
 pub use tqkv::cache::PRESETS;
@@ -73,119 +73,36 @@ impl Serialize for Kv {
     }
 }
 
-/// A name that is neither a preset nor a codec.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown codec{or_preset} '{name}', accepted are {accepted}",
-    or_preset = if *.presets { " or preset" } else { "" }, accepted = self.accepted())]
-pub struct UnknownCodec {
-    name: String,
-    /// Whether a preset would have been accepted here.
-    presets: bool,
-    /// Whether a format of the reference would have been.
-    reference: bool,
-}
-
-impl UnknownCodec {
-    fn accepted(&self) -> String {
-        let choices = Choice::all().filter(|choice| self.reference || choice.core().is_some());
-        let codecs = choices.map(|choice| choice.name()).collect::<Vec<_>>().join(", ");
-        let aliases = ALIASES.iter().map(|alias| alias.0).filter(|_| self.reference);
-        let presets: Vec<_> = PRESETS.iter().map(|preset| preset.name).chain(aliases).collect();
-        let elsewhere = match Choice::from_name(&self.name) {
-            Some(Choice::Reference(_)) => " (it is a reference, for stats, eval and generate)",
-            _ => "",
-        };
-        if self.presets {
-            format!("{}, or K,V codecs (one name for both) of {codecs}{elsewhere}", presets.join(", "))
-        } else {
-            format!("{codecs}{elsewhere}")
-        }
+impl Kv {
+    /// The pair of a name that another program gives it, of `K,V`, or of one format for both; `None` of an unknown one.
+    pub(crate) fn of_reference(text: &str) -> Option<Self> {
+        let alias = ALIASES.iter().find(|(name, _)| *name == text).map(|(_, pair)| *pair);
+        let [k, v] = alias.unwrap_or_else(|| text.split_once(',').unwrap_or((text, text)).into());
+        Some(Self { k: Choice::from_name(k.trim())?, v: Choice::from_name(v.trim())? })
     }
 }
 
-/// The codec named `name`.
-///
-/// # Errors
-/// [`UnknownCodec`], which lists the names.
-pub(crate) fn parse_codec(name: &str) -> Result<CodecId, UnknownCodec> {
-    let unknown = || UnknownCodec { name: name.to_string(), presets: false, reference: false };
-    CodecId::from_name(name).ok_or_else(unknown)
-}
-
-/// The codec or the format of the reference named `name`.
-///
-/// # Errors
-/// [`UnknownCodec`], which lists the names.
-pub(crate) fn parse_choice(name: &str) -> Result<Choice, UnknownCodec> {
-    let unknown = || UnknownCodec { name: name.to_string(), presets: false, reference: true };
-    Choice::from_name(name).ok_or_else(unknown)
-}
-
 impl FromStr for KvCodecs {
-    type Err = UnknownCodec;
+    type Err = String;
 
     /// Reads a preset's name, `K,V`, or one codec for both.
-    fn from_str(text: &str) -> Result<Self, UnknownCodec> {
-        if let Some(preset) = PRESETS.iter().find(|preset| preset.name == text) {
-            return Ok(preset.codecs.into());
-        }
-        let codec = |name: &str| {
-            parse_codec(name.trim()).map_err(|unknown| UnknownCodec { presets: true, ..unknown })
-        };
-        let (k, v) = text.split_once(',').unwrap_or((text, text));
-        Ok(Self { k: codec(k)?, v: codec(v)? })
+    fn from_str(text: &str) -> Result<Self, String> {
+        names::pair(text)
     }
 }
 
 impl FromStr for Kv {
-    type Err = UnknownCodec;
+    type Err = String;
 
     /// Reads a preset's name, another program's for a pair, `K,V`, or one codec for both.
-    fn from_str(text: &str) -> Result<Self, UnknownCodec> {
-        if let Some(preset) = PRESETS.iter().find(|preset| preset.name == text) {
-            return Ok(KvCodecs::from(preset.codecs).into());
-        }
-        let alias = ALIASES.iter().find(|(name, _)| *name == text).map(|(_, pair)| *pair);
-        let [k, v] = alias.unwrap_or_else(|| text.split_once(',').unwrap_or((text, text)).into());
-        let codec = |name: &str| {
-            parse_choice(name.trim()).map_err(|unknown| UnknownCodec { presets: true, ..unknown })
-        };
-        Ok(Self { k: codec(k)?, v: codec(v)? })
+    fn from_str(text: &str) -> Result<Self, String> {
+        names::kv(text)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn parse(text: &str) -> Result<String, String> {
-        let codecs = text.parse::<KvCodecs>().map_err(|e| e.to_string())?;
-        Ok(codecs.to_string())
-    }
-
-    #[test]
-    fn presets_pairs_and_single_names_parse() {
-        assert_eq!(parse("safe-lowbit").unwrap(), "i8,s4");
-        assert_eq!(parse("balanced").unwrap(), "s4,s4");
-        assert_eq!(parse("s3").unwrap(), "s3,s3");
-        assert_eq!(parse("i8, n2").unwrap(), "i8,n2");
-        for codec in CodecId::ALL {
-            assert_eq!(parse_codec(codec.name()), Ok(*codec));
-        }
-    }
-
-    #[test]
-    fn unknown_names_list_what_is_accepted() {
-        for (text, name) in [("turbo9", "'turbo9'"), ("s4,zz", "'zz'"), ("", "''"), ("s4,s4,s4", "'s4,s4'")] {
-            let error = parse(text).unwrap_err();
-            assert!(error.contains(name), "{error}");
-            assert!(error.contains("safe-lowbit") && error.contains("q4_0r"), "{error}");
-            assert!(!error.contains('\n'));
-        }
-        assert!(!parse_codec("x").unwrap_err().to_string().contains("balanced"));
-        let error = "p3".parse::<KvCodecs>().unwrap_err().to_string();
-        assert!(error.contains("it is a reference, for stats, eval and generate"), "{error}");
-    }
 
     #[test]
     fn formats_of_the_reference_and_names_of_other_programs_parse_where_they_are_accepted() {
@@ -195,9 +112,7 @@ mod tests {
         assert_eq!(parse("experimental-max").unwrap().0, "p4,p4");
         assert_eq!(parse("i8, p3").unwrap(), ("i8,p3".to_owned(), None));
         assert_eq!(parse("balanced").unwrap().1, "balanced".parse().ok());
-        let error = parse("tq5").unwrap_err().to_string();
-        assert!(error.contains("turbo4k") && error.contains("tq_k4v3") && error.contains("tiny"), "{error}");
-        assert_eq!(parse_choice("f8e5m2").unwrap().name(), "f8e5m2");
+        assert!(parse("tq5").is_err() && "p3".parse::<KvCodecs>().is_err());
         for (name, _) in ALIASES {
             assert!(Choice::from_name(name).is_none() && PRESETS.iter().all(|preset| preset.name != name));
         }

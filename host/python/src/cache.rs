@@ -8,7 +8,7 @@ use crate::arrays::{Narrow, Vectors, leading, slice_mut, with_dtype, writing, ze
 use crate::codec::queries;
 use crate::errors::{Failure, refused};
 use crate::pool;
-use crate::spec::Spec;
+use crate::spec;
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -78,11 +78,28 @@ fn broken() -> Failure {
 #[pymethods]
 impl Cache {
     #[new]
-    fn new(py: Python<'_>, spec: Spec) -> Result<Self, Failure> {
+    fn new(py: Python<'_>, texts: Vec<String>, max_bytes: Option<usize>) -> Result<Self, Failure> {
         pool::start()?;
-        let budget = spec.max_bytes.map_or_else(Budget::unlimited, Budget::new);
-        let spec = spec.read()?;
+        let budget = max_bytes.map_or_else(Budget::unlimited, Budget::new);
+        let spec = spec::read(&texts)?;
         Ok(Self::of(py.detach(|| KvCache::within(spec, &budget))?))
+    }
+
+    #[staticmethod]
+    fn options() -> Vec<(&'static str, &'static str)> {
+        spec::options()
+    }
+
+    fn spec(&self, py: Python<'_>) -> Result<String, Failure> {
+        self.with(py, |cache| Ok(cache.spec().to_string()))
+    }
+
+    fn codecs(&self, py: Python<'_>) -> Result<Vec<String>, Failure> {
+        self.with(py, |cache| {
+            let spec = cache.spec();
+            let codecs = (0..spec.shape.num_layers).map(|layer| spec.codecs_at(layer));
+            Ok(codecs.map(|(key, value)| format!("{},{}", key.name(), value.name())).collect())
+        })
     }
 
     fn __len__(&self, py: Python<'_>) -> Result<usize, Failure> {

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import tqkv
+from tqkv import _native
 
 LAYERS, HEADS, KV_HEADS, DIM = 2, 4, 2, 64
 
@@ -161,14 +162,66 @@ def test_a_limit_of_bytes_holds(rng):
     assert np.isfinite(held.attend(0, tokens(rng, 1, HEADS)[0])).all()
 
 
+NEEDED = ("layers", "heads", "head-dim")
+SHAPE = "layers=2 heads=4 kv-heads=2 head-dim=64"
+
+
+def words(held):
+    """The words of a cache."""
+    return set(held.spec.split())
+
+
+@pytest.mark.parametrize("name, example", _native.Cache.options())
+def test_every_option_is_one_of_python(name, example):
+    word = f"{name}={example}"
+    others = [other for other in SHAPE.split() if not other.startswith(f"{name}=")]
+    text = " ".join([*others, word])
+    held = tqkv.KvCache.from_spec(text)
+    plain = tqkv.KvCache.from_spec(SHAPE if name in NEEDED else " ".join(others))
+    written = example if name == "kv" else word
+    assert written in words(held) - words(plain)
+    assert words(tqkv.KvCache.from_spec(held.spec)) == words(held)
+    # The same in `kv`, and by the name of an argument.
+    if name not in (*NEEDED, "kv-heads", "kv"):
+        assert words(cache(f"s4 {word}")) == words(held)
+    # Those of other types in Python are in the test below.
+    if name not in (*NEEDED, "kv-heads", "kv", "spill", "sink-logits"):
+        options = {name.replace("-", "_"): example}
+        assert words(cache("s4", **options)) == words(held)
+
+
+def test_arguments_say_what_the_text_says():
+    by_arguments = cache(
+        "t4,t3",
+        hot=128,
+        windows=[None, 256],
+        layers=["n4", "n4,n3"],
+        cold=[(600, "n3,n2"), (900, "n2")],
+        spill=(4000, "/tmp"),
+        sink_logits=np.arange(8, dtype=np.float32).reshape(2, 4) / 3,
+        value_dim=128,
+        scale=0.1,
+        soft_cap=None,
+    )
+    logits = "/".join(str(np.float32(i) / np.float32(3)) for i in range(8))
+    text = (
+        f"{SHAPE} value-dim=128 t4,t3 hot=128 kinds=full/256 each:n4/n4,n3 tier=900:n2 tier=600:n3,n2 spill=4000:/tmp"
+        f" sink-logits={logits} scale=0.1"
+    )
+    assert by_arguments.spec == tqkv.KvCache.from_spec(text).spec
+    assert cache("t4 hot=32", hot=16).spec == cache("t4 hot=16").spec, "an argument has the last word"
+
+
 ONE = np.ones((1, KV_HEADS, DIM), np.float32)
 REFUSED = [
     (lambda: tqkv.KvCache(0, 2, 64), "must be above 0"),
     (lambda: tqkv.KvCache(1, 2, 65), "head dim not supported"),
     (lambda: tqkv.KvCache(1, 2, 64, num_heads=3), "3 query heads do not divide among 2 KV heads"),
-    (lambda: cache("t4,t9"), "codec 't9'"),
-    (lambda: cache("t4,t3,t2"), "codec 't3,t2'"),
-    (lambda: cache(centring="maybe"), "centring 'maybe'; accepted are auto, on, off"),
+    (lambda: cache("t4,t9"), "'t9' is not a codec"),
+    (lambda: cache("t4,t3,t2"), "'t4,t3,t2' has 3 parts"),
+    (lambda: cache("t4 hot"), "hot= is not valid: expected hot=TOKENS, such as hot=32"),
+    (lambda: cache(warm=3), "warm= is not valid: expected layers=, heads="),
+    (lambda: cache(centring="maybe"), "centring=maybe is not valid: expected centring=auto"),
     (lambda: cache(layers=["s4"]), "1 pairs of codecs for 2 layers"),
     (lambda: cache(windows=[7]), "1 kinds for 2 layers"),
     (lambda: cache().append(2, ONE, ONE), "layer 2 is out of range"),

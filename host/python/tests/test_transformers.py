@@ -250,13 +250,15 @@ def test_learned_sinks_are_exact_or_refused():
 
 
 def test_what_cannot_be_is_refused_before_a_model_runs(llama):
-    with pytest.raises(tqkv.TqkvError, match="codec 't9'"):
+    with pytest.raises(tqkv.TqkvError, match="'t9' is neither a preset"):
         TqkvCache(llama.config, kv="t9")
     with pytest.raises(tqkv.TqkvError, match="codecs of 1 layers for a model of 3"):
         TqkvCache(llama.config, layers=["t4"])
     mixed = TqkvCache(llama.config, layers=["i8", "t4,t3", "f16"])
-    assert [layer.options["kv"] for layer in mixed.layers] == ["i8", "t4,t3", "f16"]
-    with pytest.raises(TypeError, match="warm"):
+    assert [layer.options["layers"] for layer in mixed.layers] == [["i8"], ["t4,t3"], ["f16"]]
+    ruled = TqkvCache(llama.config, kv="t4,t2 last:i8 hot=16")
+    assert [layer.options["layers"] for layer in ruled.layers] == [["t4,t2"], ["t4,t2"], ["i8,i8"]]
+    with pytest.raises(tqkv.TqkvError, match="warm= is not valid: expected"):
         TqkvCache(llama.config, warm=3)
     cache = TqkvCache(llama.config)
     logits(llama, cache, prompt(2)["input_ids"])

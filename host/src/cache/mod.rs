@@ -46,6 +46,7 @@ mod snapshot;
 mod spec;
 mod spill;
 mod stats;
+mod text;
 mod tier;
 mod track;
 mod vectors;
@@ -59,6 +60,9 @@ pub use preset::{PRESETS, Preset};
 pub use snapshot::MAGIC as SNAPSHOT_MAGIC;
 pub use spec::{AUTO_SHARE, Arithmetic, CacheSpec, Centring, Cold, MEAN_TOKENS};
 pub use stats::{CacheStats, HeadStats};
+pub use text::Policy;
+#[doc(hidden)]
+pub use text::{COMMON_CODECS, OPTIONS, Part, SpecOption};
 pub use vectors::Floats;
 
 use crate::attention::AttentionCache;
@@ -272,6 +276,7 @@ impl KvCache {
         let level = self.spec.level.unwrap_or(Level::Portable);
         let Layer { heads, max_norms } = &mut self.layers[layer];
         let Some(before) = heads.first().map(Head::len) else { return Err(CacheError::NoCache { layer }) };
+        self.spec.check_length(layer, before.saturating_add(n))?;
         let sides = self.spec.sides(k, v);
         check_vectors(layer, before, num_kv_heads, &sides, *max_norms, level)?;
         // A page that went to the file may not come back from it: heads are put back as they were, and share until then.

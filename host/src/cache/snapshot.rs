@@ -91,6 +91,7 @@ impl KvCache {
                 let mut parser = Parser::new(&payload);
                 let read = state::read(head, *max_norms, &mut parser).and_then(|()| parser.end());
                 read.map_err(|error| error.within(format_args!("layer {layer}, KV head {i}")))?;
+                self.spec.check_length(layer, head.len())?;
             }
             if heads.windows(2).any(|heads| heads[0].len() != heads[1].len()) {
                 return refused(format!("KV heads of layer {layer} of different lengths"));

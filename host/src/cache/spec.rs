@@ -105,6 +105,9 @@ pub struct CacheSpec {
     pub arithmetic: Arithmetic,
     /// Tokens that a query sees besides the sinks in layers without a kind of their own; older ones are evicted.
     pub sliding_window: Option<usize>,
+    /// Most tokens that a layer may have, evicted ones included; `None` is more than any memory holds. What would be beyond it
+    /// is refused before anything changes ([`CacheError::TooLong`]).
+    pub max_tokens: Option<usize>,
     /// Tiers behind the warm one: tokens after which pages go there, counted from the newest, and how. Each is older
     /// than the one before it.
     pub cold: Vec<(usize, Cold)>,
@@ -138,6 +141,7 @@ impl From<KvShape> for CacheSpec {
             centring: Centring::Auto,
             arithmetic: Arithmetic::Int8,
             sliding_window: None,
+            max_tokens: None,
             cold: Vec::new(),
             scale: None,
             soft_cap: None,
@@ -219,6 +223,13 @@ impl CacheSpec {
     #[must_use]
     pub fn sliding_window(mut self, tokens: usize) -> Self {
         self.sliding_window = Some(tokens);
+        self
+    }
+
+    /// Sets the most tokens that a layer may have.
+    #[must_use]
+    pub fn max_tokens(mut self, tokens: usize) -> Self {
+        self.max_tokens = Some(tokens);
         self
     }
 
@@ -356,6 +367,12 @@ impl CacheSpec {
             Err(KvError::Length { what: "v (latent vectors are keys and values)", got: v.len(), expected: 0 }
                 .into())
         }
+    }
+
+    /// Refuses a layer of more tokens than it may have; they are counted before any is taken up.
+    pub(super) fn check_length(&self, layer: usize, tokens: usize) -> Result<(), CacheError> {
+        let limit = self.max_tokens.unwrap_or(MOST_TOKENS);
+        if tokens > limit { Err(CacheError::TooLong { layer, tokens, limit }) } else { Ok(()) }
     }
 
     /// The two kinds of vectors that a token of one head has.

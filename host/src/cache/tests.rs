@@ -401,3 +401,11 @@ fn a_snapshot_is_written_though_its_flush_is_interrupted() {
     cache.snapshot(&mut writer).unwrap();
     assert_eq!(writer.bytes, whole);
 }
+
+#[test]
+fn a_layer_has_a_greatest_length() {
+    let spec = CacheSpec::new(1, 1, 1, 64);
+    assert_eq!(spec.check_length(0, 1 << 40), Ok(()));
+    let error = spec.check_length(0, usize::MAX).unwrap_err().to_string();
+    assert!(error.contains("expected at most 1099511627776"), "{error}");
+}

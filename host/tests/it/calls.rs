@@ -108,3 +108,37 @@ fn a_chunk_of_one_token_is_append_and_attend_to_the_bit() {
     }
     assert_eq!(one.shape(), KvShape::new(1, HEADS, KV_HEADS, DIM));
 }
+
+/// A limit of tokens holds for every way in, and what it refuses changes nothing.
+#[test]
+fn a_cache_takes_no_more_tokens_than_its_spec_allows() {
+    let limited = || spec().hot(4).with("s4 max-tokens=100").unwrap();
+    assert_eq!(limited().max_tokens, Some(100));
+    let mut cache = filled(limited(), 98);
+    let before = cache.stats();
+    let too_long = CacheError::TooLong { layer: 0, tokens: 101, limit: 100 };
+    assert_eq!(too_long.to_string(), "layer 0 would have 101 tokens: expected at most 100");
+    let rows = values(3 * KV_HEADS * DIM, 1);
+    let (q, mut out) = (values(3 * HEADS * DIM, 2), vec![7.0; 3 * HEADS * DIM]);
+    assert_eq!(cache.append(0, &rows, &rows), Err(too_long.clone()));
+    assert_eq!(cache.attend_prefill(0, &q, &rows, &rows, &mut out), Err(too_long.clone()));
+    assert!(cache.stats() == before && out.iter().all(|x| *x == 7.0));
+    let two = &rows[..2 * KV_HEADS * DIM];
+    cache.append(0, two, two).unwrap();
+    let mut fork = cache.fork().unwrap();
+    let one = &rows[..KV_HEADS * DIM];
+    assert_eq!(fork.append(0, one, one), Err(too_long));
+    fork.truncate(50).unwrap();
+    fork.append(0, two, two).unwrap();
+    assert_eq!((cache.len(), fork.len()), (100, 52));
+    // The limit is the program's own, as a budget is: no snapshot has it, and each cache holds what it reads to its own.
+    let mut snapshot = Vec::new();
+    filled(spec().hot(4), 101).snapshot(&mut snapshot).unwrap();
+    assert!(matches!(fork.restore(&mut snapshot.as_slice()), Err(CacheError::TooLong { tokens: 101, .. })));
+    assert_eq!(fork.len(), 52);
+    snapshot.clear();
+    cache.snapshot(&mut snapshot).unwrap();
+    assert_eq!(KvCache::from_snapshot(&mut snapshot.as_slice()).unwrap().spec().max_tokens, None);
+    fork.restore(&mut snapshot.as_slice()).unwrap();
+    assert_eq!(fork.len(), 100);
+}

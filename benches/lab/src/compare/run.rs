@@ -95,7 +95,7 @@ impl Runner<'_> {
         let Setting { what, policy, level } = setting;
         let policy = LifeArgs::written_alone(self.args.window, policy);
         let config = self.model.config();
-        let spec = policy.apply(config.cache_spec()).options(self.args.encode.options());
+        let spec = policy.apply(config.cache_spec().options(self.args.encode.options()));
         let spec = match level {
             Some(level) => spec.level(*level),
             None => spec,

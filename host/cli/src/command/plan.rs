@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use crate::plan::{CacheShape, Foreign, PlanError, PlanSource, StorageTier, parse_bandwidth, parse_size};
-use crate::policy::{AgeArgs, LifeArgs, Policy, PolicyArg};
+use crate::policy::{self, AgeArgs, LifeArgs, Policy, PolicyArg};
 use crate::preset::KvCodecs;
 use clap::builder::RangedU64ValueParser;
 use tqkv::cache::KvCache;
@@ -93,9 +93,9 @@ pub(crate) struct Args {
     storage: Vec<Budget>,
     #[command(flatten)]
     kv: KvArgs,
-    /// A row with a life of its own: K,V and what differs from the options, by their names; may be repeated:
+    /// A row with a policy of its own: codecs, and what differs from the options; may be repeated (--help lists its words):
     /// --policy "n4 hot=32 tier=256:n3 tier=512:n2"
-    #[arg(long, value_name = "POLICY")]
+    #[arg(long, value_name = "POLICY", long_help = policy::help())]
     policy: Vec<PolicyArg>,
     #[command(flatten)]
     ages: AgeArgs,

@@ -119,7 +119,7 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
     for (args, expected) in [
         (vec!["enc0de"], "enc0de"),
         (vec!["encode", "in.npy", "x.tqk"], "--codec"),
-        (vec!["encode", "--codec", "t9", "in.npy", "x.tqk"], "accepted are f16, i8"),
+        (vec!["encode", "--codec", "t9", "in.npy", "x.tqk"], "expected f16, i8"),
         (vec!["encode", "--codec", "s4", "--scale-mode", "best", "in.npy", "x.tqk"], "raw, preserving"),
         (vec!["encode", "--codec", "s4", "--effort", "raw", "in.npy", "x.tqk"], "fast, default, best"),
         (encode("missing.npy", "x.tqk"), "missing.npy"),
@@ -418,8 +418,8 @@ fn plan_counts_tiers() {
     assert!(text.contains("\nn4,n4 tier=4096:n3,n3 tier=16384:n2,n2 "), "{text}");
     for (extra, expected) in [
         (["--policy", "s4 tier=9:q4_0"], "s4 pages cannot go cold as q4_0"),
-        (["--policy", "s4 spill=9:/tmp"], "files and codecs by layer are not planned"),
-        (["--policy", "s4 layer-kv=tail:1:i8"], "accepted are hot=, sinks= and tier="),
+        (["--policy", "s4 spill=9:/tmp"], "files, codecs by layer and windows are not planned"),
+        (["--policy", "s4 layer-kv=tail:1:i8"], "expected hot=, sinks= and tier="),
         (["--tier", "9"], "AFTER:K,V"),
         (["--ram", "4KiB"], "cannot be used with"),
     ] {

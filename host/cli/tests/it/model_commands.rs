@@ -41,7 +41,7 @@ fn eval_and_generate_run_formats_of_the_reference() {
     let report = json(at, &[&generate[..], &["--cache-type-k", "tq3", "--cache-type-v", "tq3"]].concat());
     assert_eq!((&rows(&report)[0]["kv"], &rows(&report)[0]["tokens"]), (&"tq3,tq3".into(), &8.into()));
     for (args, expected) in [
-        (vec!["eval", "--kv", "tq9"], "unknown codec or preset 'tq9'"),
+        (vec!["eval", "--kv", "tq9"], "'tq9' is neither a preset"),
         (vec!["eval", "--kv", "tq3", "--tier", "256:n2"], "formats of the reference have no policy"),
         (vec!["eval", "--kv", "s4", "--rotation", "dense"], "none of the codecs has a choice"),
         (vec!["demo", "--kv", "p4"], "demo: no cache stores p4,p4"),
@@ -514,7 +514,7 @@ fn bad_input_is_one_line_with_code_2() {
         (generate(&["--sequences", "0"]), "accepted are 1 to 1024"),
         (generate(&["--threads", "0"]), "accepted are 1 and more"),
         (generate(&["--kv", "turbo9"]), "safe-lowbit"),
-        (generate(&["--cache-type-k", "q5_1"]), "accepted are f16"),
+        (generate(&["--cache-type-k", "q5_1"]), "expected f16"),
         (generate(&["--cache-type-k", "s4", "--kv", "s4"]), "cannot be used with"),
         (
             generate(&["--model", "missing"]),
@@ -532,17 +532,18 @@ fn bad_input_is_one_line_with_code_2() {
         (vec!["eval", "--context", "1"], "nothing would be compressed"),
         (vec!["eval", "--context", "64"], "accepted are --context 72 and more"),
         (vec!["eval", "--centre", "maybe"], "on, off, auto"),
-        (vec!["eval", "--tier", "256"], "AFTER:K,V, such as 256:n3,n3"),
+        (vec!["eval", "--tier", "256"], "tier=AFTER:K,V, such as tier=256:s2,s2"),
         (
             vec!["eval", "--kv", "s4", "--tier", "256:q4_0"],
             "s4,s4: cache spec: s4 pages cannot go cold as q4_0",
         ),
         (vec!["eval", "--kv", "n4", "--tier", "256:n3", "--tier", "256:n2"], "ever more tokens"),
-        (vec!["eval", "--spill", "x"], "AFTER:FOLDER, such as 4096:/tmp"),
+        (vec!["eval", "--spill", "x"], "spill=AFTER:FOLDER, such as spill=4096:/tmp"),
         (generate(&["--spill", "9:missing/folder"]), "missing/folder"),
-        (generate(&["--layer-kv", "boundary:i8"]), "boundary:N:K,V, tail:N:K,V and gradient"),
-        (generate(&["--sparse-values", "2"]), "accepted are 0 to 1"),
-        (vec!["eval", "--policy", "n4 cold=2"], "accepted after its K,V are hot="),
+        (generate(&["--layer-kv", "boundary:i8"]), "tail:N:K,V, boundary:N:K,V, gradient"),
+        (generate(&["--sparse-values", "2"]), "0 to 1, 1 not included"),
+        (vec!["eval", "--policy", "n4 cold=2"], "cold= is not valid: expected kv=, layer-kv=, hot="),
+        (vec!["needle", "--policy", "t4 tier=64:t3"], "t4 tier=64:t3: cache spec: t4 pages"),
         (vec!["eval", "--scale-mode", "best"], "raw, preserving"),
         (vec!["demo", "--tokens", "1000"], "context is 1024"),
     ] {

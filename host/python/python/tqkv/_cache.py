@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Sequence
+import shlex
+from typing import Any, Iterable, Sequence
 
 import numpy as np
 
@@ -14,25 +15,20 @@ from ._arrays import dtype_name, from_numpy, to_numpy
 class KvCache:
     """A compressed KV cache of one sequence, and attention over it.
 
-    `kv` names the codecs of keys and values: "t4,t3", or one for both. "f16" compresses nothing. The first `sinks` tokens and the
-    newest `hot` tokens stay f16. Keys, values and queries are arrays or tensors of float32, float16 or bfloat16. Results are
+    `kv` says how tokens are kept, in the words of every interface of tqkv (docs/options.md): codecs or a preset ("t4,t3", "s4",
+    "compact"; "f16" compresses nothing), and options, as in "t4,t2 hot=32 last:i8 tier=4096:t2". Without more words the first 4 and
+    the newest 64 tokens stay f16. Keys, values and queries are arrays or tensors of float32, float16 or bfloat16; results are
     float32. Any number of threads may use one cache: calls that change it wait for each other.
 
-    Further options, which the Rust library describes (`tqkv::cache::CacheSpec`):
-
-    * `num_heads`: number of query heads, if they share KV heads
-    * `value_dim`: width of values, if it differs from the width of keys
-    * `layers`: codecs per layer, in place of `kv`
-    * `windows`: per layer, the number of newest tokens that queries see in the model, without sinks, or None for all
-    * `sliding_window`: for all layers, the number of newest tokens that queries see besides the sinks; older ones are evicted
-    * `cold`: tiers `(after, kv)` of older tokens in narrower codecs
-    * `spill`: the last tier `(after, folder)`, in a file
-    * `centring`: "auto", "on" or "off", for keys
-    * `arithmetic`: "int8" or "f32", for generated tokens
-    * `seed`, `scale_mode`, `effort`: options of the codecs, as in `Codec`
-    * `scale`, `soft_cap`, `sink_logits` (`[num_layers, num_heads]`): options of the logits
-    * `sparse_values`: values are skipped if their weight is below this share of the largest weight
-    * `max_bytes`: the most bytes that the cache and its forks hold together
+    Options may be arguments as well, which have the last word:
+    `num_heads`: query heads, where KV heads are shared;
+    `value_dim`: of values that are not as wide as keys;
+    `layers`: codecs of each layer, in the place of `kv`;
+    `windows`: for each layer, how many newest tokens its queries see in the model, without sinks, or None for all;
+    `cold`: tiers `(after, kv)` of older tokens in narrower codecs; `spill`: `(after, folder)`, the last tier, in a file;
+    `sink_logits`: learned sinks, `[num_layers, num_heads]`;
+    `max_bytes`: what the cache and its forks may hold;
+    any other word with `_` for `-`: `hot`, `sinks`, `sliding_window`, `centring`, `seed`, `effort`, `scale`, `soft_cap`, ..
 
     >>> import numpy as np, tqkv
     >>> cache = tqkv.KvCache(num_layers=1, num_kv_heads=2, head_dim=64, num_heads=4, kv="t4,t3")
@@ -53,30 +49,49 @@ class KvCache:
         *,
         num_heads: int | None = None,
         value_dim: int | None = None,
-        sinks: int = 4,
-        hot: int = 64,
         layers: Sequence[str] | None = None,
         windows: Sequence[int | None] | None = None,
-        sliding_window: int | None = None,
-        cold: Sequence[tuple[int, str]] = (),
+        cold: Sequence[tuple[int, str]] | None = None,
         spill: tuple[int, str | os.PathLike[str]] | None = None,
-        centring: str = "auto",
-        arithmetic: str = "int8",
-        seed: int = 42,
-        scale_mode: str = "unbiased",
-        effort: str = "default",
-        scale: float | None = None,
-        soft_cap: float | None = None,
-        sink_logits: Any = (),
-        sparse_values: float = 0.0,
+        sink_logits: Any = None,
         max_bytes: int | None = None,
+        **options: Any,
     ) -> None:
-        spec = {name: value for name, value in locals().items() if name != "self"}
-        spec["num_heads"] = num_kv_heads if num_heads is None else num_heads
-        spec["value_dim"] = head_dim if value_dim is None else value_dim
-        spec["cold"] = list(cold)
-        spec["sink_logits"] = np.asarray(sink_logits, np.float32).ravel().tolist()
-        self._native = _native.Cache(spec)
+        shape = {"layers": num_layers, "heads": num_kv_heads if num_heads is None else num_heads}
+        shape |= {"kv-heads": num_kv_heads, "head-dim": head_dim}
+        words = list(options.items())
+        if value_dim is not None:
+            words.append(("value-dim", value_dim))
+        if layers is not None:
+            words.append(("layer-kv", "each:" + "/".join(layers)))
+        if windows is not None:
+            words.append(("kinds", "/".join("full" if window is None else str(window) for window in windows)))
+        if cold is not None:
+            words += [("tier", f"{after}:{codecs}") for after, codecs in cold]
+        if spill is not None:
+            words.append(("spill", f"{spill[0]}:{os.fspath(spill[1])}"))
+        if sink_logits is not None:
+            logits = np.asarray(sink_logits, np.float32).ravel()
+            words.append(("sink-logits", "/".join(map(str, logits)) or "none"))
+        texts = [_text(shape.items()), kv, _text(words)]
+        self._native = _native.Cache(texts if words else texts[:2], max_bytes)
+
+    @classmethod
+    def from_spec(cls, text: str, *, max_bytes: int | None = None) -> KvCache:
+        """The cache of a text that has the shape as well: "layers=32 heads=32 kv-heads=8 head-dim=128 t4,t2"."""
+        cache = cls.__new__(cls)
+        cache._native = _native.Cache([text], max_bytes)
+        return cache
+
+    @property
+    def spec(self) -> str:
+        """The text from which `from_spec` makes such a cache, the instruction set included."""
+        return self._native.spec()
+
+    @property
+    def layer_codecs(self) -> list[str]:
+        """Codecs of each layer: "t4,t3"."""
+        return self._native.codecs()
 
     def __len__(self) -> int:
         """Number of tokens in the first layer."""
@@ -152,3 +167,9 @@ class KvCache:
     def load(self, path: str | os.PathLike[str]) -> None:
         """Restores a snapshot from a file."""
         self._native.load(path)
+
+
+def _text(options: Iterable[tuple[str, Any]]) -> str:
+    """Options as words. `None` leaves an option open."""
+    words = ((name.replace("_", "-"), "none" if value is None else value) for name, value in options)
+    return " ".join(shlex.quote(f"{name}={value}") for name, value in words)

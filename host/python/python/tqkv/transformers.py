@@ -33,8 +33,8 @@ PROMPT = 8
 class TqkvCache(DynamicCache):
     """A cache for the argument `past_key_values`. Layers of full attention are compressed, others are the library's own.
 
-    `kv` names the codecs of keys and values. `layers` names them per layer, if they differ. Further options are those of
-    `tqkv.KvCache` (`sinks`, `hot`, `seed`, ..). Each row of a batch has its own cache, and rows with the same beginning share
+    `kv` is the text of `tqkv.KvCache`: "t4,t3", or "t4,t2 hot=32 last:i8". `layers` names the codecs of each layer, in its place. The
+    further options are those of `tqkv.KvCache`. Each row of a batch is a cache of its own, and rows that began alike share their
     memory.
     """
 
@@ -44,14 +44,15 @@ class TqkvCache(DynamicCache):
         super().__init__(config=config)
         decoder = config.get_text_config(decoder=True)
         options = {"soft_cap": getattr(decoder, "attn_logit_softcapping", None), **options}
-        codecs = [kv] * len(self.layers) if layers is None else list(layers)
+        # Each layer is a cache of its own, so rules for layers are followed here.
+        codecs = KvCache(len(self.layers), 1, 64, kv).layer_codecs if layers is None else list(layers)
         if len(codecs) != len(self.layers):
             raise TqkvError(f"codecs of {len(codecs)} layers for a model of {len(self.layers)}")
         for i, (layer, of) in enumerate(zip(self.layers, decoder.per_layer_config)):
             # Subclasses are left out: they keep more than keys and values, or fewer tokens.
             if type(layer) is DynamicLayer:
-                own = {"kv": codecs[i], "num_heads": of.num_attention_heads, **options}
-                # Invalid options are refused here, before a model runs.
+                own = {"kv": kv, "layers": [codecs[i]], "num_heads": of.num_attention_heads, **options}
+                # Before a model runs: what no cache can be is refused here.
                 KvCache(1, own["num_heads"], 64, **own)
                 self.layers[i] = TqkvLayer(decoder, own)
 

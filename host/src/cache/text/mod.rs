@@ -1,0 +1,238 @@
+//! A cache as text: `t4,t2 hot=32 tier=128:t2`. Every interface reads this text and none has a grammar of its
+//! own.
+//!
+//! The words and their meaning are the rows of [`OPTIONS`]. A new option is a field of [`CacheSpec`] and a
+//! row there.
+
+mod options;
+mod values;
+
+pub use options::{OPTIONS, Part, SpecOption};
+pub use values::COMMON_CODECS;
+
+use super::spec::CacheSpec;
+use crate::error::CacheError;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use tqkv_core::KvShape;
+
+const EVERY: &[Part] = &[Part::Model, Part::Policy];
+
+/// Writes what a word says into a spec.
+type Setter = Arc<dyn Fn(&mut CacheSpec) + Send + Sync>;
+
+/// How a cache keeps its tokens, as people write it: codecs, then options in any order.
+///
+/// ```text
+/// balanced
+/// t4,t2 hot=64 sinks=4
+/// t4 last:i8 tier=4096:t2 'spill=32768:/my disk'
+/// ```
+///
+/// A policy says nothing of the model. What it does not name stays as the spec has it, see [`Policy::apply`].
+/// A word without `=` is a codec, a preset or, with a colon, a rule for layers. Words with spaces are quoted
+/// as in a shell.
+///
+/// ```
+/// use tqkv::CodecId;
+/// use tqkv::cache::{CacheSpec, Policy};
+///
+/// let policy: Policy = "t4,t2 hot=32".parse()?;
+/// let spec = policy.apply(CacheSpec::new(32, 32, 8, 128));
+/// assert_eq!((spec.key, spec.value, spec.hot), (CodecId::T4, CodecId::T2, 32));
+/// assert_eq!(policy.to_string(), "t4,t2 hot=32");
+/// # Ok::<(), tqkv::error::CacheError>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct Policy {
+    /// In the order of [`OPTIONS`].
+    words: Vec<Word>,
+}
+
+/// A word, read.
+#[derive(Clone)]
+struct Word {
+    /// Its row in [`OPTIONS`].
+    row: usize,
+    set: Setter,
+}
+
+impl Policy {
+    /// The policy that these options make: pairs of a name and a value.
+    ///
+    /// # Errors
+    /// [`CacheError::BadSpec`] for a name that no option of a policy has, a value that the option does not
+    /// accept, or an option that is given twice; the text says what is accepted.
+    pub fn new<'a>(options: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, CacheError> {
+        Self::of(options, &[Part::Policy]).map_err(CacheError::BadSpec)
+    }
+
+    /// `spec` with what the policy names. Tiers that it names take the place of all that there were.
+    #[must_use]
+    pub fn apply(&self, mut spec: CacheSpec) -> CacheSpec {
+        for row in OPTIONS.iter().enumerate().filter(|(row, _)| self.names(*row)).map(|(_, row)| row) {
+            if let Some(clear) = row.clear {
+                clear(&mut spec);
+            }
+        }
+        self.words.iter().for_each(|word| (word.set)(&mut spec));
+        spec
+    }
+
+    fn names(&self, row: usize) -> bool {
+        self.words.iter().any(|word| word.row == row)
+    }
+
+    fn of<'a>(options: impl IntoIterator<Item = (&'a str, &'a str)>, parts: &[Part]) -> Result<Self, String> {
+        let mut policy = Self::default();
+        for (name, value) in options {
+            let row = OPTIONS.iter().position(|row| row.name == name && parts.contains(&row.part));
+            let Some(row) = row else { return Err(options::unknown(name, parts)) };
+            if policy.names(row) && OPTIONS[row].clear.is_none() {
+                return Err(format!("{name}={value} is not valid: {name} is given twice"));
+            }
+            let set = OPTIONS[row].read(value)?;
+            policy.words.push(Word { row, set });
+        }
+        policy.words.sort_by_key(|word| word.row);
+        Ok(policy)
+    }
+
+    fn read(text: &str, parts: &[Part]) -> Result<Self, String> {
+        let refused = || format!("{text} is not valid: expected a quote at the end of what one begins");
+        let words = shlex::split(text).ok_or_else(refused)?;
+        if words.is_empty() {
+            return Err(format!(
+                "an empty text is not valid: expected codecs or {}",
+                options::accepted(parts)
+            ));
+        }
+        Self::of(words.iter().map(|word| parted(word)), parts)
+    }
+}
+
+/// The name and the value of a word.
+fn parted(word: &str) -> (&str, &str) {
+    let is_option = |name: &str| OPTIONS.iter().any(|row| row.name == name);
+    match word.split_once('=') {
+        Some(parts) => parts,
+        // The value was forgotten.
+        None if is_option(word) => (word, ""),
+        None if word.contains(':') => (options::LAYER_RULE, word),
+        None => (options::CODECS, word),
+    }
+}
+
+impl FromIterator<Policy> for Policy {
+    /// What all of them say; where two say different things of one option, the later one holds. Tiers add up.
+    fn from_iter<I: IntoIterator<Item = Self>>(policies: I) -> Self {
+        let mut words: Vec<_> = policies.into_iter().flat_map(|policy| policy.words).collect();
+        words.sort_by_key(|word| word.row);
+        Self { words }
+    }
+}
+
+impl FromStr for Policy {
+    type Err = CacheError;
+
+    fn from_str(text: &str) -> Result<Self, CacheError> {
+        Self::read(text, &[Part::Policy]).map_err(CacheError::BadSpec)
+    }
+}
+
+impl fmt::Display for Policy {
+    /// The words in the order of the list of options, each in its shortest form.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let spec = self.apply(options::unset());
+        let rows = OPTIONS.iter().enumerate().filter(|(row, _)| self.names(*row));
+        write_words(f, rows.flat_map(|(_, row)| row.words(&spec)))
+    }
+}
+
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Policy({self})")
+    }
+}
+
+impl PartialEq for Policy {
+    /// Whether both name the same options and say the same of them.
+    fn eq(&self, other: &Self) -> bool {
+        self.to_string() == other.to_string()
+    }
+}
+
+impl CacheSpec {
+    /// The spec with what a text names: the words of a [`Policy`], and those of the model (`scale=0.25`).
+    ///
+    /// ```
+    /// use tqkv::cache::CacheSpec;
+    ///
+    /// let spec = CacheSpec::new(32, 32, 8, 128).with("t4,t2 hot=32 last:i8")?;
+    /// assert_eq!(spec.to_string().parse::<CacheSpec>()?, spec);
+    /// # Ok::<(), tqkv::error::CacheError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CacheError::BadSpec`] for a word that is not an option, a value that the option does not accept, or
+    /// an option that is given twice; the text says what is accepted.
+    pub fn with(self, text: &str) -> Result<Self, CacheError> {
+        Ok(Policy::read(text, EVERY).map_err(CacheError::BadSpec)?.apply(self))
+    }
+}
+
+impl FromStr for CacheSpec {
+    type Err = CacheError;
+
+    /// Reads the shape as well as the policy: `layers=32 heads=32 kv-heads=8 head-dim=128 t4,t2 hot=32`. The
+    /// number of KV heads is that of the query heads where it is not said.
+    ///
+    /// # Errors
+    /// [`CacheError::BadSpec`]. A spec that is read may still be one that [`super::KvCache::new`] refuses.
+    fn from_str(text: &str) -> Result<Self, CacheError> {
+        let words = Policy::read(text, EVERY).map_err(CacheError::BadSpec)?;
+        for (row, option) in OPTIONS.iter().enumerate().filter(|(_, option)| option.is_needed) {
+            if !words.names(row) {
+                let name = option.name;
+                return Err(CacheError::BadSpec(format!(
+                    "{name} is missing: expected {name}={}",
+                    option.value
+                )));
+            }
+        }
+        Ok(words.apply(options::unset()))
+    }
+}
+
+impl fmt::Display for CacheSpec {
+    /// The text from which [`CacheSpec::from_str`] makes the same spec: the shape, the codecs, and what is
+    /// not as in [`CacheSpec::new`].
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let KvShape { num_layers, num_heads, head_dim, .. } = self.shape;
+        let mut plain = Self::new(num_layers, num_heads, num_heads, head_dim);
+        plain.shape.value_dim = head_dim.saturating_sub(self.position_dim);
+        let said = |row: &&SpecOption| {
+            row.is_needed || row.name == options::CODECS || row.words(self) != row.words(&plain)
+        };
+        write_words(f, OPTIONS.iter().filter(said).flat_map(|row| row.words(self)))
+    }
+}
+
+fn write_words(f: &mut fmt::Formatter<'_>, words: impl Iterator<Item = String>) -> fmt::Result {
+    for (i, word) in words.enumerate() {
+        let space = if i == 0 { "" } else { " " };
+        // Stars and commas need no quotes here, whatever they mean to a shell.
+        let is_plain = !word.contains(|c: char| c.is_whitespace() || c.is_control() || "'\"\\".contains(c));
+        if is_plain {
+            write!(f, "{space}{word}")?;
+        } else {
+            let quoted = shlex::Quoter::new().allow_nul(true).quote(&word).map_err(|_| fmt::Error)?;
+            write!(f, "{space}{quoted}")?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,228 @@
+//! The options of a cache: one row each, with its name, its value in words, and how it is read and written.
+
+use super::Setter;
+use super::values::{Share, Value};
+use crate::cache::layer::KvPair;
+use crate::cache::spec::{CacheSpec, Cold};
+use std::path::PathBuf;
+use std::sync::Arc;
+use tqkv_core::KvShape;
+
+/// What an option is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The model: shapes, and how its attention works.
+    Model,
+    /// How the cache keeps tokens.
+    Policy,
+}
+
+/// An option of a cache.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct SpecOption {
+    /// The word before the `=`.
+    pub name: &'static str,
+    /// What stands behind it.
+    pub value: &'static str,
+    /// One line of help.
+    pub help: &'static str,
+    /// A value, in its shortest form, that is not the default.
+    pub example: &'static str,
+    /// What it is about.
+    pub part: Part,
+    /// Whether a whole spec must have it.
+    pub(super) is_needed: bool,
+    /// What is done first where the option may be given several times.
+    pub(super) clear: Option<fn(&mut CacheSpec)>,
+    read: fn(&str) -> Result<Setter, String>,
+    write: fn(&CacheSpec) -> Vec<String>,
+}
+
+/// The option whose name may be left out.
+pub(super) const CODECS: &str = "kv";
+/// That whose name may be left out where the value has a colon.
+pub(super) const LAYER_RULE: &str = "layer-kv";
+
+/// The row of one that a whole spec must have.
+const fn needed(option: SpecOption) -> SpecOption {
+    SpecOption { is_needed: true, ..option }
+}
+
+/// The row of an option: a field of [`CacheSpec`], or how it is read out of a spec and put into it.
+macro_rules! row {
+    ($part:ident, $name:expr, $value:expr, $example:expr, $help:expr, $($field:ident).+) => {
+        row!($part, $name, $value, $example, $help, |spec| spec.$($field).+.write(), |spec, value| {
+            spec.$($field).+ = value;
+        })
+    };
+    ($part:ident, $name:expr, $value:expr, $example:expr, $help:expr, $write:expr, $set:expr) => {
+        SpecOption {
+            name: $name,
+            value: $value,
+            help: $help,
+            example: $example,
+            part: Part::$part,
+            is_needed: false,
+            clear: None,
+            read: |text| setter(text, $set),
+            write: |spec| {
+                let write: fn(&CacheSpec) -> String = $write;
+                vec![write(spec)]
+            },
+        }
+    };
+}
+
+/// Every option of a cache, in the order in which they are read and written.
+#[rustfmt::skip] // A row is two lines: what it is called, and what it does.
+pub const OPTIONS: &[SpecOption] = &[
+    needed(row!(Model, "layers", "N", "3",
+        "Decoder layers.", shape.num_layers)),
+    needed(row!(Model, "heads", "N", "8",
+        "Query heads, and KV heads where kv-heads is not given.",
+        |spec| spec.shape.num_heads.write(),
+        |spec, n| (spec.shape.num_heads, spec.shape.num_kv_heads) = (n, n))),
+    row!(Model, "kv-heads", "N", "1",
+        "KV heads. They divide the query heads.", shape.num_kv_heads),
+    needed(row!(Model, "head-dim", "N", "128",
+        "Coordinates of a key, and of a value where value-dim is not given.",
+        |spec| spec.shape.head_dim.write(),
+        |spec, n| (spec.shape.head_dim, spec.shape.value_dim) = (n, n))),
+    row!(Model, "position-dim", "N", "16",
+        "Coordinates of head-dim that are the positional part of latent vectors (MLA).",
+        |spec| spec.position_dim.write(), set_position_dim),
+    row!(Model, "value-dim", "N", "32",
+        "Coordinates of a value or of a latent vector.", shape.value_dim),
+    row!(Model, "kinds", "KIND/KIND/..", "128/full",
+        "What queries of each layer see: full, a window of tokens, or none. 5*128 stands for five layers.",
+        kinds),
+    row!(Model, "scale", "F", "0.25",
+        "Factor of the logits. none stands for 1/sqrt(head_dim).", scale),
+    row!(Model, "soft-cap", "F", "30",
+        "Logits l become F * tanh(l / F).", soft_cap),
+    row!(Model, "sink-logits", "F/F/..", "0.5/-1/0/2/0/0/1/1.5",
+        "Learned sinks: one logit per query head of each layer.", sink_logits),
+    row!(Policy, CODECS, "PRESET|K,V", "t4,t2",
+        "A preset, one codec for both, or two. The name may be left out.",
+        |spec| (spec.key, spec.value).write(),
+        |spec, (key, value): KvPair| (spec.key, spec.value) = (key, value)),
+    row!(Policy, LAYER_RULE, "RULE", "boundary:1:i8,s4",
+        "Codecs of some layers: last:K,V, tail:N:K,V, boundary:N:K,V, gradient:K,V/.. or each:K,V/..", layers),
+    row!(Policy, "hot", "TOKENS", "32",
+        "Newest tokens that stay f16.", hot),
+    row!(Policy, "sinks", "TOKENS", "8",
+        "First tokens that stay f16.", sinks),
+    row!(Policy, "sliding-window", "TOKENS", "256",
+        "Newest tokens that queries see beside the sinks.", sliding_window),
+    row!(Policy, "max-tokens", "TOKENS", "4096",
+        "Most tokens of a layer. What would be beyond it is refused.", max_tokens),
+    SpecOption {
+        clear: Some(|spec| spec.cold.retain(|(_, cold)| matches!(cold, Cold::Spill(_)))),
+        write: tiers,
+        ..row!(Policy, "tier", "AFTER:K,V", "256:s2,s2",
+            "Codecs of tokens older than AFTER. It may be repeated.", |_| String::new(), add_tier)
+    },
+    row!(Policy, "spill", "AFTER:FOLDER", "4096:/tmp",
+        "Tokens older than AFTER go to a file in FOLDER.", spill, set_spill),
+    row!(Policy, "sparse-values", "SHARE", "0.001",
+        "Values whose weight is below this share of the largest weight are skipped.",
+        |spec| spec.sparse_values.write(),
+        |spec, Share(share)| spec.sparse_values = share),
+    row!(Policy, "centring", "auto|on|off", "off",
+        "Keys are stored less their mean.", centring),
+    row!(Policy, "arithmetic", "int8|f32", "f32",
+        "Numbers in which single queries meet encoded tokens.", arithmetic),
+    row!(Policy, "seed", "N", "7",
+        "Seed of the rotation's signs.", options.seed),
+    row!(Policy, "scale-mode", "raw|preserving|unbiased|mmse", "mmse",
+        "How the scale of a block is chosen.", options.scale_mode),
+    row!(Policy, "effort", "fast|default|best", "best",
+        "How far the encoder searches.", options.effort),
+    row!(Policy, "level", "NAME", "portable",
+        "Instruction set. none stands for that of TQKV_LEVEL, or the fastest.", level),
+];
+
+impl SpecOption {
+    /// What `text` says, or why it says nothing.
+    pub(super) fn read(&self, text: &str) -> Result<Setter, String> {
+        let Self { name, value, example, .. } = self;
+        (self.read)(text).map_err(|detail| {
+            let detail = if detail.is_empty() { detail } else { format!(": {detail}") };
+            format!("{name}={text} is not valid: expected {name}={value}, such as {name}={example}{detail}")
+        })
+    }
+
+    /// The words that say what a spec has.
+    pub(super) fn words(&self, spec: &CacheSpec) -> Vec<String> {
+        // Codecs need no name.
+        let name = if self.name == CODECS { String::new() } else { format!("{}=", self.name) };
+        (self.write)(spec).into_iter().map(|value| format!("{name}{value}")).collect()
+    }
+}
+
+/// A spec of which only the defaults are set.
+pub(super) fn unset() -> CacheSpec {
+    CacheSpec::from(KvShape::new(0, 0, 0, 0))
+}
+
+/// The names of options.
+pub(super) fn accepted(parts: &[Part]) -> String {
+    let options = OPTIONS.iter().filter(|option| parts.contains(&option.part));
+    let names: Vec<_> = options.map(|option| format!("{}=", option.name)).collect();
+    names.join(", ")
+}
+
+/// Why a name is none.
+pub(super) fn unknown(name: &str, parts: &[Part]) -> String {
+    let accepted = accepted(parts);
+    match OPTIONS.iter().any(|option| option.name == name) {
+        true => format!("{name}= is not valid here, as it is a property of the model: expected {accepted}"),
+        false => format!("{name}= is not valid: expected {accepted}"),
+    }
+}
+
+fn setter<T: Value>(
+    text: &str,
+    set: impl Fn(&mut CacheSpec, T) + Send + Sync + 'static,
+) -> Result<Setter, String> {
+    let value = T::read(text)?;
+    Ok(Arc::new(move |spec| set(spec, value.clone())))
+}
+
+fn set_position_dim(spec: &mut CacheSpec, dim: usize) {
+    (spec.position_dim, spec.shape.value_dim) = (dim, spec.shape.head_dim.saturating_sub(dim));
+}
+
+/// Tiers in the order of age, the file behind them.
+fn sort_by_age(spec: &mut CacheSpec) {
+    spec.cold.sort_by_key(|(after, cold)| (matches!(cold, Cold::Spill(_)), *after));
+}
+
+fn add_tier(spec: &mut CacheSpec, tier: Option<(usize, KvPair)>) {
+    spec.cold.extend(tier.map(|(after, (key, value))| (after, Cold::Demote { key, value })));
+    sort_by_age(spec);
+}
+
+fn tiers(spec: &CacheSpec) -> Vec<String> {
+    let tier = |(after, cold): &(usize, Cold)| match *cold {
+        Cold::Demote { key, value } => Some((*after, (key, value)).write()),
+        Cold::Spill(_) => None,
+    };
+    let found: Vec<_> = spec.cold.iter().filter_map(tier).collect();
+    if found.is_empty() { vec![None::<usize>.write()] } else { found }
+}
+
+fn set_spill(spec: &mut CacheSpec, spill: Option<(usize, PathBuf)>) {
+    spec.cold.retain(|(_, cold)| !matches!(cold, Cold::Spill(_)));
+    spec.cold.extend(spill.map(|(after, folder)| (after, Cold::Spill(folder))));
+    sort_by_age(spec);
+}
+
+fn spill(spec: &CacheSpec) -> String {
+    let file = |(after, cold): &(usize, Cold)| match cold {
+        Cold::Spill(folder) => Some((*after, folder.clone())),
+        Cold::Demote { .. } => None,
+    };
+    spec.cold.iter().find_map(file).write()
+}

@@ -1,0 +1,229 @@
+use super::*;
+use crate::cache::layer::{LayerKind, LayerPolicy};
+use crate::cache::spec::{Arithmetic, Centring, Cold};
+use proptest::prelude::*;
+use proptest::sample::select;
+use tqkv_core::{CodecId, Effort, Options, ScaleMode};
+use tqkv_simd::{Level, LevelName};
+
+/// A shape that every option fits.
+const SHAPE: &str = "layers=2 heads=4 kv-heads=2 head-dim=64";
+
+fn parse(text: &str) -> CacheSpec {
+    text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+/// `SHAPE` with an option in the place of its own word of that name.
+fn with(option: &SpecOption) -> String {
+    let name = format!("{}=", option.name);
+    let others = SHAPE.split(' ').filter(|word| !word.starts_with(&name));
+    let words: Vec<_> = others.map(str::to_owned).chain([format!("{name}{}", option.example)]).collect();
+    words.join(" ")
+}
+
+#[test]
+fn every_option_is_read_changes_the_spec_and_is_written_again() {
+    for option in OPTIONS {
+        let text = with(option);
+        let spec = parse(&text);
+        assert_ne!(spec, parse(SHAPE), "{text}");
+        assert_eq!(parse(&spec.to_string()), spec, "{text}: {spec}");
+        let word = if option.name == options::CODECS { "" } else { option.name };
+        let word = format!("{word}{}{}", if word.is_empty() { "" } else { "=" }, option.example);
+        assert!(spec.to_string().split(' ').any(|found| found == word), "{word}: {spec}");
+        if option.part == Part::Policy {
+            let policy: Policy = format!("{}={}", option.name, option.example).parse().unwrap();
+            assert_eq!(policy.apply(parse(SHAPE)), spec, "{text}");
+            assert_eq!(policy.to_string(), word);
+        }
+    }
+}
+
+#[test]
+fn the_default_needs_no_more_words_than_its_shape() {
+    let spec = CacheSpec::new(2, 4, 2, 64);
+    assert_eq!(spec.to_string(), format!("{SHAPE} s4,s4"));
+    assert_eq!(parse(SHAPE), spec);
+    assert_eq!(parse("head-dim=64 heads=4 layers=2"), CacheSpec::new(2, 4, 4, 64), "in any order");
+    let latent = CacheSpec::mla(2, 4, 48, 16);
+    assert_eq!(latent.to_string(), "layers=2 heads=4 kv-heads=1 head-dim=64 position-dim=16 s4,s4");
+    assert_eq!(parse(&latent.to_string()), latent);
+}
+
+#[test]
+fn words_without_a_name_are_codecs_and_rules_of_layers() {
+    let spec = parse(&format!("{SHAPE} Balanced last:I8 hot=0"));
+    let last = LayerPolicy::Tail { layers: 1, codecs: (CodecId::I8, CodecId::I8) };
+    assert_eq!((spec.key, spec.value, spec.layers, spec.hot), (CodecId::S4, CodecId::S4, last, 0));
+    let rules = [
+        ("tail:2:t4,t2", LayerPolicy::Tail { layers: 2, codecs: (CodecId::T4, CodecId::T2) }),
+        (
+            "gradient:i8/s4,s3",
+            LayerPolicy::Gradient(vec![(CodecId::I8, CodecId::I8), (CodecId::S4, CodecId::S3)]),
+        ),
+        ("each:i8/tiny", LayerPolicy::Custom(vec![(CodecId::I8, CodecId::I8), (CodecId::T2, CodecId::T2)])),
+        ("layer-kv=uniform", LayerPolicy::Uniform),
+    ];
+    for (rule, expected) in rules {
+        assert_eq!(parse(&format!("{SHAPE} s4 {rule}")).layers, expected, "{rule}");
+    }
+}
+
+#[test]
+fn a_policy_changes_what_it_names_and_nothing_else() {
+    let demote = |codec| Cold::Demote { key: codec, value: codec };
+    let base = CacheSpec::new(4, 4, 2, 64).codecs(CodecId::I8, CodecId::S4).scale(0.5).hot(0);
+    let base = base.cold(9, demote(CodecId::S3)).cold(99, Cold::Spill("/a".into()));
+    let spec = base.clone().with("sinks=1 tier=512:n2 tier=256:n3").unwrap();
+    let tiers = vec![(256, demote(CodecId::N3)), (512, demote(CodecId::N2)), (99, Cold::Spill("/a".into()))];
+    assert_eq!(
+        spec,
+        CacheSpec { cold: tiers, ..base.clone().sinks(1) },
+        "tiers by age, the file behind them"
+    );
+    assert_eq!(
+        spec.with("tier=none spill=none").unwrap(),
+        CacheSpec { cold: Vec::new(), ..base.clone().sinks(1) }
+    );
+    let spaced = base.with("'spill=600:/my disk/its'").unwrap();
+    assert_eq!(spaced.cold.last(), Some(&(600, Cold::Spill("/my disk/its".into()))));
+    assert_eq!(parse(&spaced.to_string()), spaced);
+}
+
+#[test]
+fn a_text_that_is_refused_says_what_is_accepted() {
+    for (text, expected) in [
+        ("", "an empty text is not valid: expected codecs or kv=, layer-kv=, hot="),
+        (
+            "n5",
+            "kv=n5 is not valid: expected kv=PRESET|K,V, such as kv=t4,t2: 'n5' is neither a preset (eight-bit",
+        ),
+        ("s4,s9", "'s9' is not a codec (f16, i8, t4"),
+        ("s4,tiny", "'tiny' is a preset, which stands for both parts"),
+        ("s4,s4,s4", "'s4,s4,s4' has 3 parts"),
+        ("s4 s3", "kv=s3 is not valid: kv is given twice"),
+        ("n4 hot=-1", "hot=-1 is not valid: expected hot=TOKENS, such as hot=32"),
+        ("n4 hot", "hot= is not valid: expected hot=TOKENS"),
+        ("hot=1 hot=1", "hot is given twice"),
+        ("n4 tier=256", "tier=256 is not valid: expected tier=AFTER:K,V, such as tier=256:s2,s2"),
+        ("n4 tier=x:n3", "'x' is not a number of tokens"),
+        ("n4 spill=256:", "spill=256: is not valid: expected spill=AFTER:FOLDER, such as spill=4096:/tmp"),
+        ("n4 middle:1:i8", "layer-kv=middle:1:i8 is not valid: expected layer-kv=RULE"),
+        ("n4 tail:one:i8", "'one' is not a number of layers"),
+        ("n4 sparse-values=1", "sparse-values=1 is not valid: expected sparse-values=SHARE"),
+        ("n4 sparse-values=nan", "0 to 1, 1 not included"),
+        ("n4 effort=fats", "effort=fats is not valid: expected effort=fast|default|best"),
+        ("n4 level=x87", "level=x87 is not valid"),
+        ("n4 cold=256:n3", "cold= is not valid: expected kv=, layer-kv=, hot="),
+        ("n4 layers=3", "layers= is not valid here, as it is a property of the model"),
+        ("n4 'hot=1", "is not valid: expected a quote"),
+    ] {
+        let error = text.parse::<Policy>().unwrap_err().to_string();
+        assert!(error.contains(expected) && !error.contains('\n'), "{text}: {error}");
+    }
+    for (text, expected) in [
+        ("layers=2 heads=4 t4", "head-dim is missing: expected head-dim=N"),
+        ("layers=2 heads=4 head-dim=64 kinds=9*", "kinds=9* is not valid"),
+        ("layers=2 heads=4 head-dim=64 kinds=65537*full", "'65537*full' is not of 1 to 65536 layers"),
+        ("layers=2 heads=4 head-dim=64 kinds=0*full", "is not of 1 to"),
+    ] {
+        let error = text.parse::<CacheSpec>().unwrap_err().to_string();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+}
+
+fn codec() -> impl Strategy<Value = CodecId> {
+    select(CodecId::ALL)
+}
+
+fn layers() -> impl Strategy<Value = LayerPolicy> {
+    let pairs = || prop::collection::vec((codec(), codec()), 1..5);
+    prop_oneof![
+        Just(LayerPolicy::Uniform),
+        (0..9_usize, codec(), codec())
+            .prop_map(|(layers, k, v)| LayerPolicy::Boundary { layers, codecs: (k, v) }),
+        (0..9_usize, codec(), codec())
+            .prop_map(|(layers, k, v)| LayerPolicy::Tail { layers, codecs: (k, v) }),
+        pairs().prop_map(LayerPolicy::Gradient),
+        pairs().prop_map(LayerPolicy::Custom),
+    ]
+}
+
+fn kinds() -> impl Strategy<Value = Vec<LayerKind>> {
+    let kind = prop_oneof![
+        Just(LayerKind::Full),
+        Just(LayerKind::None),
+        any::<usize>().prop_map(LayerKind::Sliding)
+    ];
+    prop::collection::vec(kind, 0..6)
+}
+
+/// Tiers in the order of age, and a file behind them, whose folder may have any name.
+fn cold() -> impl Strategy<Value = Vec<(usize, Cold)>> {
+    let tiers = prop::collection::btree_map(any::<usize>(), (codec(), codec()), 0..4);
+    (tiers, prop::option::of((any::<usize>(), "\\PC+"))).prop_map(|(tiers, file)| {
+        let tier = |(after, (key, value))| (after, Cold::Demote { key, value });
+        let file = file.map(|(after, folder)| (after, Cold::Spill(folder.into())));
+        tiers.into_iter().map(tier).chain(file).collect()
+    })
+}
+
+/// Any finite number.
+fn float() -> impl Strategy<Value = f32> {
+    prop::num::f32::NORMAL | prop::num::f32::SUBNORMAL | prop::num::f32::ZERO
+}
+
+prop_compose! {
+    fn policies()(
+        (key, value, layers, cold) in (codec(), codec(), layers(), cold()),
+        (hot, sinks, sliding_window, max_tokens, sparse_values) in
+            (any::<usize>(), any::<usize>(), any::<Option<usize>>(), any::<Option<usize>>(), 0.0..1.0_f32),
+        centring in select(vec![Centring::Off, Centring::On, Centring::Auto]),
+        arithmetic in select(vec![Arithmetic::Int8, Arithmetic::F32]),
+        (seed, mode, effort) in (any::<u64>(), select(&ScaleMode::ALL), select(&Effort::ALL)),
+        level in any::<bool>(),
+    ) -> CacheSpec {
+        CacheSpec {
+            key, value, layers, cold, hot, sinks, sliding_window, max_tokens, sparse_values, centring, arithmetic,
+            options: Options::DEFAULT.seed(seed).scale_mode(mode).effort(effort),
+            level: level.then(|| Level::new(LevelName::Portable).unwrap()),
+            // Set by who asks. There is no rest, so a new option does not compile until it is here.
+            shape: KvShape::new(0, 0, 0, 0),
+            position_dim: 0,
+            kinds: Vec::new(),
+            scale: None,
+            soft_cap: None,
+            sink_logits: Vec::new(),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_spec_is_read_as_it_was_written(
+        policy in policies(),
+        shape in prop::array::uniform5(any::<usize>()),
+        position_dim in prop_oneof![Just(0), any::<usize>()],
+        kinds in kinds(),
+        (scale, soft_cap) in (prop::option::of(float()), prop::option::of(float())),
+        sink_logits in prop::collection::vec(float(), 0..4),
+    ) {
+        let [layers, heads, kv_heads, head_dim, value_dim] = shape;
+        let shape = KvShape::new(layers, heads, kv_heads, head_dim).with_value_dim(value_dim);
+        let spec = CacheSpec { shape, position_dim, kinds, scale, soft_cap, sink_logits, ..policy };
+        prop_assert_eq!(spec.to_string().parse::<CacheSpec>(), Ok(spec));
+    }
+}
+
+/// The guide has every option as the list has it.
+#[test]
+fn the_guide_lists_every_option() {
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/options.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    for SpecOption { name, value, help, example, .. } in OPTIONS {
+        let value = value.replace('|', "\\|");
+        let row = format!("| `{name}={value}` | `{name}={example}` | {help} |");
+        assert!(guide.contains(&row), "docs/options.md lacks {row}");
+    }
+    assert_eq!(guide.lines().filter(|line| line.starts_with("| `")).count(), OPTIONS.len());
+}

@@ -1,0 +1,301 @@
+//! What stands behind the `=` of an option: read, and written in its shortest form.
+
+use crate::cache::layer::{KvPair, LayerKind, LayerPolicy};
+use crate::cache::preset::PRESETS;
+use crate::cache::spec::{Arithmetic, Centring};
+use std::path::PathBuf;
+use std::str::FromStr;
+use tqkv_core::{CodecId, Effort, ScaleMode};
+use tqkv_simd::Level;
+
+/// Codecs that an error names. There are more, and no reader wants all of them.
+pub const COMMON_CODECS: [&str; 10] = ["f16", "i8", "t4", "s4", "t3", "s3", "t2", "s2", "q8_0", "q4_0"];
+
+/// What an option leaves open.
+const NONE: &str = "none";
+
+/// Layers that are all alike.
+const UNIFORM: &str = "uniform";
+
+/// A value of an option. What is written is read as the same value.
+pub(super) trait Value: Clone + Send + Sync + Sized + 'static {
+    /// The value of a text. An error says more than that it is not the value of this option, or nothing.
+    fn read(text: &str) -> Result<Self, String>;
+
+    fn write(&self) -> String;
+}
+
+macro_rules! numbers {
+    ($($number:ty),*) => {
+        $(impl Value for $number {
+            fn read(text: &str) -> Result<Self, String> {
+                number(text)
+            }
+
+            fn write(&self) -> String {
+                self.to_string()
+            }
+        })*
+    };
+}
+
+numbers!(usize, u64, f32);
+
+fn number<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| String::new())
+}
+
+impl<T: Value> Value for Option<T> {
+    fn read(text: &str) -> Result<Self, String> {
+        if text == NONE { Ok(None) } else { T::read(text).map(Some) }
+    }
+
+    fn write(&self) -> String {
+        self.as_ref().map_or(NONE.to_owned(), T::write)
+    }
+}
+
+/// A share below 1.
+#[derive(Clone, Copy)]
+pub(super) struct Share(pub(super) f32);
+
+impl Value for Share {
+    fn read(text: &str) -> Result<Self, String> {
+        let share = number(text)?;
+        if (0.0..1.0).contains(&share) { Ok(Self(share)) } else { Err("0 to 1, 1 not included".to_owned()) }
+    }
+
+    fn write(&self) -> String {
+        self.0.write()
+    }
+}
+
+/// Values one after the other; empty where there are none.
+impl Value for Vec<f32> {
+    fn read(text: &str) -> Result<Self, String> {
+        if text == NONE { Ok(Self::new()) } else { text.split('/').map(number).collect() }
+    }
+
+    fn write(&self) -> String {
+        if self.is_empty() { NONE.to_owned() } else { joined(self.iter().map(f32::write)) }
+    }
+}
+
+fn joined(parts: impl Iterator<Item = String>) -> String {
+    parts.collect::<Vec<_>>().join("/")
+}
+
+/// The value of a name.
+fn named<T: Copy>(text: &str, all: &[T], name: impl Fn(T) -> &'static str) -> Result<T, String> {
+    all.iter().copied().find(|value| name(*value).eq_ignore_ascii_case(text)).ok_or_else(String::new)
+}
+
+impl Value for Effort {
+    fn read(text: &str) -> Result<Self, String> {
+        named(text, &Self::ALL, Self::name)
+    }
+
+    fn write(&self) -> String {
+        self.name().to_owned()
+    }
+}
+
+impl Value for ScaleMode {
+    fn read(text: &str) -> Result<Self, String> {
+        named(text, &Self::ALL, Self::name)
+    }
+
+    fn write(&self) -> String {
+        self.name().to_owned()
+    }
+}
+
+impl Value for Centring {
+    fn read(text: &str) -> Result<Self, String> {
+        named(text, &[Self::Off, Self::On, Self::Auto], centring_name)
+    }
+
+    fn write(&self) -> String {
+        centring_name(*self).to_owned()
+    }
+}
+
+fn centring_name(centring: Centring) -> &'static str {
+    match centring {
+        Centring::Off => "off",
+        Centring::On => "on",
+        Centring::Auto => "auto",
+    }
+}
+
+impl Value for Arithmetic {
+    fn read(text: &str) -> Result<Self, String> {
+        named(text, &[Self::Int8, Self::F32], arithmetic_name)
+    }
+
+    fn write(&self) -> String {
+        arithmetic_name(*self).to_owned()
+    }
+}
+
+fn arithmetic_name(arithmetic: Arithmetic) -> &'static str {
+    match arithmetic {
+        Arithmetic::Int8 => "int8",
+        Arithmetic::F32 => "f32",
+    }
+}
+
+impl Value for Level {
+    fn read(text: &str) -> Result<Self, String> {
+        Self::from_name(text).map_err(|error| error.to_string())
+    }
+
+    fn write(&self) -> String {
+        self.name().name().to_owned()
+    }
+}
+
+/// A codec, a preset of two, or two.
+impl Value for KvPair {
+    fn read(text: &str) -> Result<Self, String> {
+        let parts: Vec<_> = text.split(',').map(str::trim).collect();
+        let preset = |name: &str| PRESETS.iter().find(|preset| preset.name.eq_ignore_ascii_case(name));
+        match parts.as_slice() {
+            [one] => match preset(one) {
+                Some(preset) => Ok(preset.codecs),
+                None => one.parse().map(|codec| (codec, codec)).map_err(|_| {
+                    let names: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
+                    format!("'{one}' is neither a preset ({}) nor {}", names.join(", "), a_codec())
+                }),
+            },
+            [key, value] => {
+                if let Some(both) = parts.iter().find(|part| preset(part).is_some()) {
+                    return Err(format!("'{both}' is a preset, which stands for both parts of K,V"));
+                }
+                Ok((codec(key)?, codec(value)?))
+            }
+            _ => Err(format!("'{text}' has {} parts", parts.len())),
+        }
+    }
+
+    fn write(&self) -> String {
+        format!("{},{}", self.0.name(), self.1.name())
+    }
+}
+
+fn codec(name: &str) -> Result<CodecId, String> {
+    name.parse().map_err(|_| format!("'{name}' is not {}", a_codec()))
+}
+
+fn a_codec() -> String {
+    format!("a codec ({} and others)", COMMON_CODECS.join(", "))
+}
+
+/// `AFTER:VALUE`.
+fn after<T: Value>(text: &str) -> Result<(usize, T), String> {
+    let (after, value) = text.split_once(':').ok_or_else(String::new)?;
+    let tokens = after.trim().parse().map_err(|_| format!("'{after}' is not a number of tokens"))?;
+    Ok((tokens, T::read(value)?))
+}
+
+impl Value for (usize, KvPair) {
+    fn read(text: &str) -> Result<Self, String> {
+        after(text)
+    }
+
+    fn write(&self) -> String {
+        format!("{}:{}", self.0, self.1.write())
+    }
+}
+
+impl Value for PathBuf {
+    fn read(text: &str) -> Result<Self, String> {
+        if text.is_empty() { Err("the folder has no name".to_owned()) } else { Ok(text.into()) }
+    }
+
+    /// Of a folder whose name is no Unicode, what can be shown of it.
+    fn write(&self) -> String {
+        self.display().to_string()
+    }
+}
+
+impl Value for (usize, PathBuf) {
+    fn read(text: &str) -> Result<Self, String> {
+        after(text)
+    }
+
+    fn write(&self) -> String {
+        format!("{}:{}", self.0, self.1.write())
+    }
+}
+
+impl Value for LayerPolicy {
+    fn read(text: &str) -> Result<Self, String> {
+        let layers = |n: &str| n.parse().map_err(|_| format!("'{n}' is not a number of layers"));
+        let pairs = |text: &str| text.split('/').map(KvPair::read).collect::<Result<_, _>>();
+        Ok(match *text.split(':').collect::<Vec<_>>().as_slice() {
+            [UNIFORM] => Self::Uniform,
+            ["last", kv] => Self::Tail { layers: 1, codecs: KvPair::read(kv)? },
+            ["tail", n, kv] => Self::Tail { layers: layers(n)?, codecs: KvPair::read(kv)? },
+            ["boundary", n, kv] => Self::Boundary { layers: layers(n)?, codecs: KvPair::read(kv)? },
+            ["gradient", steps] => Self::Gradient(pairs(steps)?),
+            ["each", all] => Self::Custom(pairs(all)?),
+            _ => {
+                let rules =
+                    "last:K,V, tail:N:K,V, boundary:N:K,V, gradient:K,V/K,V/.., each:K,V/K,V/.. and uniform";
+                return Err(format!("rules are {rules}"));
+            }
+        })
+    }
+
+    fn write(&self) -> String {
+        let pairs = |pairs: &[KvPair]| joined(pairs.iter().map(KvPair::write));
+        match self {
+            Self::Uniform => UNIFORM.to_owned(),
+            Self::Tail { layers, codecs } => format!("tail:{layers}:{}", codecs.write()),
+            Self::Boundary { layers, codecs } => format!("boundary:{layers}:{}", codecs.write()),
+            Self::Gradient(steps) => format!("gradient:{}", pairs(steps)),
+            Self::Custom(all) => format!("each:{}", pairs(all)),
+        }
+    }
+}
+
+/// Most layers of a list of kinds: more than any model has.
+const MOST_LAYERS: usize = 1 << 16;
+
+/// Kinds of layers; runs of the same are written once.
+impl Value for Vec<LayerKind> {
+    fn read(text: &str) -> Result<Self, String> {
+        let mut kinds = Self::new();
+        if text == UNIFORM {
+            return Ok(kinds);
+        }
+        for part in text.split('/') {
+            let (n, kind) = part.split_once('*').unwrap_or(("1", part));
+            let free = MOST_LAYERS - kinds.len();
+            let n = n.parse::<usize>().ok().filter(|n| (1..=free).contains(n));
+            let n = n.ok_or_else(|| format!("'{part}' is not of 1 to {free} layers"))?;
+            let kind = match kind {
+                "full" => LayerKind::Full,
+                NONE => LayerKind::None,
+                tokens => LayerKind::Sliding(tokens.parse().map_err(|_| format!("'{part}' is not a kind"))?),
+            };
+            kinds.extend(std::iter::repeat_n(kind, n));
+        }
+        Ok(kinds)
+    }
+
+    fn write(&self) -> String {
+        if self.is_empty() {
+            return UNIFORM.to_owned();
+        }
+        joined(self.chunk_by(PartialEq::eq).map(|run| {
+            let kind = match run[0] {
+                LayerKind::Full => "full".to_owned(),
+                LayerKind::None => NONE.to_owned(),
+                LayerKind::Sliding(tokens) => tokens.to_string(),
+            };
+            if run.len() == 1 { kind } else { format!("{}*{kind}", run.len()) }
+        }))
+    }
+}
