@@ -9,6 +9,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 use std::collections::VecDeque;
+use std::ops::Range;
 use tqkv_simd::page::Line;
 
 /// Slots of a page.
@@ -109,12 +110,39 @@ impl Stream {
         }
     }
 
-    /// From the first to behind the last of the exact rows whose slot `is_seen`.
-    pub(super) fn exact_range(&self, is_seen: impl Fn(usize) -> bool) -> (usize, usize) {
-        let is_seen = |&(slot, _): &(u32, u64)| is_seen(slot as usize);
-        let Some(first) = self.owners.iter().position(is_seen) else { return (0, 0) };
-        let last = self.owners.iter().rposition(is_seen).unwrap_or(first);
-        (first, last + 1)
+    /// Exact rows that are held.
+    pub(super) fn exact_rows(&self) -> usize {
+        self.owners.len()
+    }
+
+    /// The slots of some exact rows, in runs of neighbours.
+    pub(super) fn slot_runs(&self, rows: Range<usize>) -> Vec<Range<usize>> {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for &(slot, _) in &self.owners[rows] {
+            let slot = slot as usize;
+            match runs.last_mut() {
+                Some(run) if run.end == slot => run.end += 1,
+                _ => runs.push(slot..slot + 1),
+            }
+        }
+        runs
+    }
+
+    /// Whether another stream holds slots `from..to` in the same way, exact rows at the same places.
+    pub(super) fn is_alike(&self, other: &Self, from: usize, to: usize) -> bool {
+        self.places_of(from, to) == other.places_of(from, to)
+    }
+
+    fn places_of(&self, from: usize, to: usize) -> &[u32] {
+        let end = self.places.len();
+        &self.places[from.min(end)..to.min(end)]
+    }
+
+    /// Whether another stream holds the same slots in some exact rows.
+    pub(super) fn has_same_rows(&self, other: &Self, rows: Range<usize>) -> bool {
+        let slots = |owners: &[(u32, u64)]| owners.iter().map(|(slot, _)| *slot).collect::<Vec<_>>();
+        let (own, others) = (self.owners.get(rows.clone()), other.owners.get(rows));
+        own.zip(others).is_some_and(|(own, others)| slots(own) == slots(others))
     }
 
     /// An exact row, head by head.
@@ -191,10 +219,11 @@ impl Stream {
         }
         let extra = self.waiting.saturating_sub(self.hot);
         let mut count = if self.hot < BATCH { extra } else { extra / BATCH * BATCH };
+        // Values wait as keys do, which need so many for their mean: attention is faster where both are held alike.
+        if self.coded.is_empty() && extra < MEAN_TOKENS {
+            return;
+        }
         if self.means == Means::Learning {
-            if extra < MEAN_TOKENS {
-                return;
-            }
             let oldest = self.oldest(MEAN_TOKENS);
             let means = (0..self.exact.len()).map(|h| means::mean_of(&self.rows(h, &oldest), self.dim));
             self.means = Means::Known(means.collect::<Vec<_>>().concat());
