@@ -13,7 +13,7 @@ use crate::serve;
 use crate::tensor::View;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::{LazyLock, OnceLock};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use tqkv_simd::Level;
 
 /// Data that never moves once it is made, and is only read.
@@ -29,24 +29,36 @@ impl<T> Fixed<T> {
     }
 }
 
-/// The user's settings, read once.
-///
-/// # Errors
-/// A line that says what is wrong and what is accepted.
-pub(crate) fn options() -> Result<&'static Options, &'static str> {
-    static OPTIONS: OnceLock<Result<Options, String>> = OnceLock::new();
-    let read = || {
-        Level::detect().map_err(|error| error.to_string())?;
-        Options::from_environment()
-    };
-    OPTIONS.get_or_init(read).as_ref().map_err(String::as_str)
+/// The settings of buffers that are made from now on, or why there are none.
+static OPTIONS: LazyLock<RwLock<Result<Arc<Options>, String>>> = LazyLock::new(|| {
+    let level = Level::detect().map_err(|error| error.to_string());
+    RwLock::new(level.and_then(|_| Options::from_environment()).map(Arc::new))
+});
+
+/// The user's settings; none where they are wrong, which was said when the library was loaded.
+pub(crate) fn options() -> Option<Arc<Options>> {
+    OPTIONS.read().unwrap_or_else(PoisonError::into_inner).as_ref().ok().cloned()
+}
+
+/// Why there are no settings: a line that says what is wrong and what is accepted.
+fn wrong_options() -> Option<String> {
+    OPTIONS.read().unwrap_or_else(PoisonError::into_inner).as_ref().err().cloned()
+}
+
+/// Takes a policy text of the host's for the buffers that are made from now on.
+fn set_options(text: &str) -> Result<(), String> {
+    let mut options = OPTIONS.write().unwrap_or_else(PoisonError::into_inner);
+    let old = options.as_ref().map_err(Clone::clone)?;
+    let new = Options::clone(old).with(text)?;
+    *options = Ok(Arc::new(new));
+    Ok(())
 }
 
 /// The entry that the host looks for in the library of a back end. Null, and a line on the standard error output, where the version of ggml
 /// or an option is not supported.
 #[unsafe(no_mangle)]
 pub extern "C" fn ggml_backend_init() -> *mut Reg {
-    if let Err(error) = host::host().and(options()) {
+    if let Some(error) = host::host().err().map(str::to_owned).or_else(wrong_options) {
         eprintln!("tqkv: {error}");
         return null_mut();
     }
@@ -169,7 +181,16 @@ unsafe extern "C" fn props(_: *mut Device, props: *mut DeviceProps) {
     unsafe { props.write(all) };
 }
 
-unsafe extern "C" fn init(_: *mut Device, _: *const c_char) -> *mut Backend {
+/// Parameters are a policy text; null and a line where they are wrong.
+unsafe extern "C" fn init(_: *mut Device, parameters: *const c_char) -> *mut Backend {
+    if !parameters.is_null() {
+        // SAFETY: a string with an end.
+        let text = unsafe { CStr::from_ptr(parameters) }.to_string_lossy();
+        if let Err(error) = if text.trim().is_empty() { Ok(()) } else { set_options(&text) } {
+            eprintln!("tqkv: parameters of the device: {error}");
+            return null_mut();
+        }
+    }
     backend::new()
 }
 

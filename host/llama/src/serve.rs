@@ -237,15 +237,15 @@ impl<'a> Attending<'a> {
 /// A tensor of the host's, whose sources and buffers live.
 pub(crate) unsafe fn can_attend(op: &View<'_>) -> bool {
     // SAFETY: the caller's.
-    let (Some(asked), Ok(options)) = (unsafe { Attending::new(op) }, options()) else { return false };
-    let sides = [&asked.keys, &asked.values];
-    if !sides.iter().all(|(_, h)| Store::format_of(h.side, options, h.width, h.dim).is_some()) {
-        return false;
-    }
-    sides.iter().all(|(view, heads)| {
-        // Without memory yet there is nothing to divide.
+    let (Some(asked), Some(options)) = (unsafe { Attending::new(op) }, options()) else { return false };
+    buffer::end_of_buffers();
+    [(&asked.keys, options.kv.0), (&asked.values, options.kv.1)].into_iter().all(|((view, heads), id)| {
         // SAFETY: the caller's.
-        unsafe { buffer::cached(view) }.is_none_or(|(cached, _)| cached.store().divide(heads.dim))
+        match unsafe { buffer::cached(view) } {
+            Some((cached, _)) => cached.divide(heads.side, heads.dim),
+            // Without memory yet there is nothing to divide.
+            None => Store::format_of(heads.side, id, &options, heads.width, heads.dim).is_some(),
+        }
     })
 }
 
@@ -372,11 +372,11 @@ pub(crate) unsafe fn attend(op: &View<'_>, threads: &Threads) -> Option<()> {
             slopes: (0..query_heads).map(|head| asked.slope(head)).collect(),
         }
     };
-    let (mut key, mut value) = (key.store(), value.store());
-    let (key, value) = (&mut *key, &mut *value);
-    if !key.divide(keys.dim) || !value.divide(values.dim) {
+    if !key.divide(Side::Keys, keys.dim) || !value.divide(Side::Values, values.dim) {
         return None;
     }
+    let (mut key, mut value) = (key.store(), value.store());
+    let (key, value) = (&mut *key, &mut *value);
     let tasks = Task::all(streams, keys.heads, query_heads, tokens);
     let products = tokens * query_heads * keys.slots * (keys.dim + values.dim);
     let steps = op.strides::<f32>()?;

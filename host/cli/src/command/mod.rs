@@ -22,6 +22,7 @@ mod generate_window;
 #[cfg(feature = "cuda")]
 mod gpu_check;
 mod inspect;
+mod llama;
 mod man;
 mod needle;
 mod needle_data;
@@ -58,6 +59,7 @@ pub(crate) enum Command {
     Report(report::Args),
     Weights(weights::Args),
     Export(export::Args),
+    Llama(llama::Args),
     Bench(bench::Args),
     #[cfg(feature = "cuda")]
     GpuCheck(gpu_check::Args),
@@ -90,6 +92,7 @@ impl Command {
             Self::Report(args) => report::run(args, out),
             Self::Weights(args) => weights::run(args, out),
             Self::Export(args) => export::run(args, out),
+            Self::Llama(args) => llama::run(args, out),
             Self::Bench(args) => bench::run(args, out),
             #[cfg(feature = "cuda")]
             Self::GpuCheck(args) => gpu_check::run(args, out),

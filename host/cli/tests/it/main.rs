@@ -7,6 +7,8 @@ mod figures;
 mod files;
 #[cfg(unix)]
 mod kills;
+#[cfg(unix)]
+mod llama;
 mod model_commands;
 mod needle;
 mod plans;

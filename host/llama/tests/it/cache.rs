@@ -3,7 +3,7 @@
 use ggml_tqkv::cache::attend::{Asked, Rule, Track, attend};
 use ggml_tqkv::cache::rope::{self, Rope};
 use ggml_tqkv::cache::{Side, Store};
-use ggml_tqkv::options::{Options, Pair};
+use ggml_tqkv::options::Options;
 use half::f16;
 use tqkv_core::CodecId;
 
@@ -30,9 +30,8 @@ const HEADS: usize = 2;
 const DIM: usize = 64;
 
 fn store(side: Side, id: CodecId, hot: usize) -> Store {
-    let options = Options { kv: Pair { key: id, value: id }, hot, ..Options::default() };
-    let mut store = Store::new(side, options, HEADS * DIM, SLOTS, 2);
-    assert!(store.divide(DIM));
+    let mut store = Store::new(side, &Options { hot, ..Options::default() }, HEADS * DIM, SLOTS, 2);
+    assert!(store.divide(DIM, id));
     store
 }
 
