@@ -33,9 +33,6 @@ pub(super) enum Place {
 const EMPTY: u32 = u32::MAX;
 const CODED: u32 = u32::MAX - 1;
 
-/// Pages of one head.
-type PageList = Vec<Option<Box<[Line]>>>;
-
 /// The slots of one stream of a tensor.
 #[derive(Clone, Debug)]
 pub struct Stream {
@@ -55,7 +52,8 @@ pub struct Stream {
     /// Entries of the queue that count.
     waiting: usize,
     time: u64,
-    pages: Vec<PageList>,
+    /// Pages of all heads, one head after the other; none where no slot is a code.
+    pages: Vec<Option<Box<[Line]>>>,
     /// The number of coded slots in each page.
     coded: Vec<u32>,
     pub(super) means: Means,
@@ -74,7 +72,7 @@ impl Stream {
             queue: VecDeque::new(),
             waiting: 0,
             time: 0,
-            pages: vec![Vec::new()],
+            pages: Vec::new(),
             coded: Vec::new(),
             means: if has_means { Means::Learning } else { Means::Off },
         }
@@ -93,7 +91,7 @@ impl Stream {
                 head.extend_from_slice(part);
             }
         }
-        self.pages = vec![Vec::new(); heads];
+        self.pages.clear();
         self.dim = dim;
     }
 
@@ -153,7 +151,8 @@ impl Stream {
 
     /// Codes of a page of one head; none where no slot of it is a code.
     pub(super) fn page(&self, head: usize, page: usize) -> Option<&[Line]> {
-        self.pages.get(head)?.get(page)?.as_deref()
+        let lines = self.pages.get(page)?.as_deref()?;
+        lines.chunks_exact(lines.len() / self.exact.len()).nth(head)
     }
 
     /// Slots of a page that are codes.
@@ -163,7 +162,7 @@ impl Stream {
 
     /// Bytes held.
     pub(super) fn held_bytes(&self) -> usize {
-        let pages = self.pages.iter().flatten().flatten().map(|page| size_of_val(&**page)).sum::<usize>();
+        let pages = self.pages.iter().flatten().map(|page| size_of_val(&**page)).sum::<usize>();
         let exact = self.exact.iter().map(|rows| rows.capacity() * 2).sum::<usize>();
         pages + exact + self.places.capacity() * 4 + (self.owners.capacity() + self.queue.capacity()) * 16
     }
@@ -208,7 +207,7 @@ impl Stream {
         let page = slot / SLOTS;
         self.coded[page] -= 1;
         if self.coded[page] == 0 {
-            self.pages.iter_mut().for_each(|pages| pages[page] = None);
+            self.pages[page] = None;
         }
     }
 
@@ -304,12 +303,15 @@ impl Stream {
         if self.coded.len() < pages {
             self.coded.resize(pages, 0);
         }
-        for (list, blocks) in self.pages.iter_mut().zip(blocks) {
-            if list.len() < pages {
-                list.resize_with(pages, || None);
-            }
+        if self.pages.len() < pages {
+            self.pages.resize(pages, None);
+        }
+        let heads = self.exact.len();
+        for (head, blocks) in blocks.iter().enumerate() {
             for (&slot, block) in slots.iter().zip(blocks.chunks_exact(blocks.len() / slots.len())) {
-                let page = list[slot / SLOTS].get_or_insert_with(|| vec![Line::ZERO; lines].into());
+                let page =
+                    self.pages[slot / SLOTS].get_or_insert_with(|| vec![Line::ZERO; heads * lines].into());
+                let page = &mut page[head * lines..(head + 1) * lines];
                 format.write(page, std::iter::once(slot % SLOTS), block);
             }
         }
@@ -341,7 +343,10 @@ impl Stream {
         for head in &mut self.exact {
             // Not for the few that come before the next ones leave.
             if head.capacity() > (rows + PIECE) * self.dim {
-                head.shrink_to((rows + 2 * BATCH) * self.dim);
+                // Memory of its own: what is cut off of a large piece leaves parts of the system's pages unused.
+                let mut small = Vec::with_capacity((rows + 2 * BATCH) * self.dim);
+                small.extend_from_slice(head);
+                *head = small;
             }
         }
         if self.owners.capacity() > rows + PIECE {
