@@ -12,9 +12,10 @@
 
 enum { DIM = 128, HEADS = 8, GROUP = 4, WIDTH = DIM * HEADS, BATCH = 512 };
 
-static double seconds(void) {
+// Of all threads where `clock` is the process: what a loaded machine changes least.
+static double seconds(clockid_t clock) {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return now.tv_sec + 1e-9 * now.tv_nsec;
 }
 static float normal(void) {
@@ -82,13 +83,15 @@ int main(int count, char ** arguments) {
     ggml_build_forward_expand(graph, attention(w, &q, k, v, slots));
     ggml_backend_alloc_ctx_tensors(w, backend);
     ggml_backend_tensor_set(q, rows, 0, ggml_nbytes(q));
-    double least = 1e9;
+    double least = 1e9, processor = 1e9;
     for (int i = 0; i < times + 2; i++) {
-        double start = seconds();
+        double start = seconds(CLOCK_MONOTONIC), own = seconds(CLOCK_PROCESS_CPUTIME_ID);
         if (ggml_backend_graph_compute(backend, graph)) return 1;
-        double now = seconds() - start;
+        double now = seconds(CLOCK_MONOTONIC) - start;
+        own = seconds(CLOCK_PROCESS_CPUTIME_ID) - own;
         if (i >= 2 && now < least) least = now;
+        if (i >= 2 && own < processor) processor = own;
     }
-    printf("%s %d slots, %d threads: %.3f ms\n", arguments[2], slots, threads, 1e3 * least);
+    printf("%s %d slots, %d threads: %.3f ms, of processors %.3f ms\n", arguments[2], slots, threads, 1e3 * least, 1e3 * processor);
     return 0;
 }

@@ -171,7 +171,7 @@ static void soak(struct llama_context_params params, const llama_token * text, i
             lengths[other] = lengths[s], shifted[other] = shifted[s];
         } else {
             for (int i = rand() % 12; i >= 0; i--) feed(s, text + rand() % length, 1);
-            if (!shifted[s] && rand() % 8 == 0) {
+            if (!shifted[s] && rand() % 2) {
                 double now = against_fresh(params, s, llama_get_logits_ith(context, -1));
                 worst = fmax(worst, now), total += now, samples++;
             }

@@ -10,8 +10,9 @@ const devices = await llama.getGpuDeviceNames();
 if (!devices.includes("KV cache in tqkv codes")) throw new Error("the library is not loaded: set GGML_BACKEND_PATH");
 
 // All layers, so that every layer's cache is the device's. Weights stay on the CPU.
-const model = await llama.loadModel({modelPath, gpuLayers: "max"});
-const context = await model.createContext({contextSize: 1024, flashAttention: true});
+const model = await llama.loadModel({modelPath, gpuLayers: 99});
+// ggml's threads wait by spinning: no more of them than processors that have nothing else to do.
+const context = await model.createContext({contextSize: 1024, flashAttention: true, threads: 1});
 const session = new LlamaChatSession({contextSequence: context.getSequence()});
 console.log(await session.prompt(prompt, {maxTokens: 48, temperature: 0}));
 await llama.dispose();

@@ -161,7 +161,7 @@ fn random_requests_leave_every_mask_right_and_memory_as_it_was() {
         let numbers: Vec<f64> =
             said.split(&[' ', ',', '\n'][..]).filter_map(|word| word.parse().ok()).collect();
         let [_, samples, _, worst, early, late] = numbers[..] else { panic!("{said}") };
-        assert!(samples > 0.0 && worst < 0.02 && late < 1.05 * early.max(1.0), "{said}");
+        assert!(samples > 0.0 && worst < 0.05 && late < 1.1 * early.max(1.0), "{said}");
     }
 }
 
@@ -232,4 +232,7 @@ fn wrong_use_is_refused_in_a_line() {
     let quantised = [&with(&library, "t4 hot=8")[..], &[("TYPE", "q8_0")]].concat();
     let refused = tools::run(&client, &arguments, &quantised).expect_err("no context");
     assert!(refused.contains("tqkv: cache_k_l0 is not f16"), "{refused}");
+    let plain = [&with(&library, "t4")[..], &[("FA", "0")]].concat();
+    let plain = tools::run(&client, &arguments, &plain).expect("it runs");
+    assert!(plain.contains("tqkv: without flash attention nothing is encoded"), "{plain}");
 }
