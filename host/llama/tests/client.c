@@ -169,6 +169,8 @@ static void soak(struct llama_context_params params, const llama_token * text, i
             }
             memcpy(held[other], held[s], lengths[s] * sizeof **held);
             lengths[other] = lengths[s], shifted[other] = shifted[s];
+            // The host copies a stream at the next step, whatever was written to it until then.
+            if (kind == 2) feed(other, text, 1);
         } else {
             for (int i = rand() % 12; i >= 0; i--) feed(s, text + rand() % length, 1);
             if (!shifted[s] && rand() % 2) {
@@ -177,8 +179,8 @@ static void soak(struct llama_context_params params, const llama_token * text, i
             }
         }
         double share = (seconds() - start) / limit;
-        if (requests % 16 == 0 && share > 0.1 && share < 0.5) early = fmax(early, resident());
-        if (requests % 16 == 0 && share >= 0.5) late = fmax(late, resident());
+        if (requests % 4 == 0 && share > 0.1 && share < 0.5) early = fmax(early, resident());
+        if (requests % 4 == 0 && share >= 0.5) late = fmax(late, resident());
     }
     printf("%d requests, %d samples, KL mean %.5f worst %.5f, resident MiB %.1f then %.1f\n", requests, samples, total / (samples + 1e-9),
            worst, early, late);

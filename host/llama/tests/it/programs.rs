@@ -161,7 +161,7 @@ fn random_requests_leave_every_mask_right_and_memory_as_it_was() {
         let numbers: Vec<f64> =
             said.split(&[' ', ',', '\n'][..]).filter_map(|word| word.parse().ok()).collect();
         let [_, samples, _, worst, early, late] = numbers[..] else { panic!("{said}") };
-        assert!(samples > 0.0 && worst < 0.05 && late < 1.1 * early.max(1.0), "{said}");
+        assert!(samples > 0.0 && worst < 0.05 && (early == 0.0 || late < early + 64.0), "{said}");
     }
 }
 
