@@ -2,11 +2,11 @@
 
 #![allow(unsafe_code, reason = "the host calls functions with pointers")]
 
-use crate::abi::{self, Backend, BackendFunctions, Device, Tensor};
+use crate::abi::{self, Backend, BackendFunctions, Tensor};
 use crate::host::{self, Operation};
 use crate::serve;
 use crate::tensor::View;
-use crate::threads::Threads;
+use crate::{device, threads::Threads};
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -15,8 +15,8 @@ const COMPUTE: i32 = 16;
 
 static GUID: [u8; 16] = *b"tqkv kv cache 01";
 
-/// A back end of a device that the host frees by its function.
-pub(crate) fn new(device: *mut Device) -> *mut Backend {
+/// A back end that the host frees by its function.
+pub(crate) fn new() -> *mut Backend {
     let functions = BackendFunctions {
         get_name: name,
         free,
@@ -36,7 +36,7 @@ pub(crate) fn new(device: *mut Device) -> *mut Backend {
         graph_optimize: None,
     };
     let context = Box::into_raw(Box::new(Threads::default())).cast();
-    Box::into_raw(Box::new(Backend { guid: &raw const GUID, functions, device, context }))
+    Box::into_raw(Box::new(Backend { guid: &raw const GUID, functions, device: device::device(), context }))
 }
 
 unsafe extern "C" fn name(_: *mut Backend) -> *const c_char {

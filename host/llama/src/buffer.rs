@@ -3,16 +3,16 @@
 #![allow(unsafe_code, reason = "the host calls functions with pointers")]
 
 use crate::abi::{self, Buffer, BufferFunctions, BufferType, BufferTypeFunctions2, BufferTypeFunctions3};
-use crate::abi::{BufferTypeOf, Device, Tensor};
+use crate::abi::{BufferTypeOf, Tensor};
 use crate::cache::{Side, Store};
-use crate::host;
-use crate::options::{Options, options};
+use crate::options::Options;
 use crate::tensor::View;
-
+use crate::{device, host};
+use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Alignment of tensors; a line of pages.
 const ALIGNMENT: usize = 64;
@@ -23,6 +23,10 @@ pub(crate) struct Cached {
     /// Bytes from the beginning of the buffer.
     offset: usize,
     bytes: usize,
+    /// Codecs by layer, the layer's number, and how many there are.
+    options: Arc<Options>,
+    layer: usize,
+    layers: Arc<AtomicUsize>,
     store: Mutex<Store>,
     /// Its values lie in the buffer's memory: it is written by columns, as is done without flash attention.
     pub(crate) is_plain: AtomicBool,
@@ -32,6 +36,12 @@ impl Cached {
     /// Its rows. One thread of one context uses them at a time, so that nobody waits.
     pub(crate) fn store(&self) -> MutexGuard<'_, Store> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True if rows are divided into heads of so many values that the layer's codec can encode. From the first yes on, they are.
+    pub(crate) fn divide(&self, side: Side, dim: usize) -> bool {
+        let (key, value) = self.options.codecs(self.layer, self.layers.load(Ordering::Relaxed));
+        self.store().divide(dim, if side == Side::Keys { key } else { value })
     }
 
     pub(crate) fn is_plain(&self) -> bool {
@@ -44,7 +54,8 @@ impl Cached {
 struct Space {
     base: *mut c_void,
     size: usize,
-    options: Options,
+    options: Arc<Options>,
+    layers: Arc<AtomicUsize>,
     cached: RwLock<Vec<Arc<Cached>>>,
 }
 
@@ -83,7 +94,7 @@ impl Drop for Space {
 unsafe fn space<'a>(buffer: *mut Buffer) -> Option<&'a Space> {
     // SAFETY: the caller's.
     let buffer = unsafe { buffer.as_ref() }?;
-    if !is_ours(buffer.kind) || buffer.context.is_null() {
+    if buffer.kind != kind() || buffer.context.is_null() {
         return None;
     }
     // SAFETY: the context of a buffer of our type is what `alloc` put there.
@@ -98,7 +109,7 @@ pub(crate) unsafe fn is_cached(tensor: &View<'_>) -> bool {
     let root = tensor.root();
     // SAFETY: the caller's.
     let buffer = unsafe { root.get().buffer.as_ref() };
-    buffer.is_some_and(|buffer| is_ours(buffer.kind)) && side(&root).is_some()
+    buffer.is_some_and(|buffer| buffer.kind == kind()) && side(&root).is_some()
 }
 
 /// Keys or values, by the name that the host gives.
@@ -123,25 +134,37 @@ pub(crate) unsafe fn cached(tensor: &View<'_>) -> Option<(Arc<Cached>, usize)> {
     space.find(tensor.get().data)
 }
 
-/// A buffer type that is made once and only read.
-#[derive(Debug)]
-struct Kind(*mut BufferType);
-// SAFETY: nothing is written after it was made.
-unsafe impl Send for Kind {}
-// SAFETY: as above.
-unsafe impl Sync for Kind {}
-
-static KIND: OnceLock<Kind> = OnceLock::new();
-
-/// Whether a buffer type is ours; none is before it was asked for.
-pub(crate) fn is_ours(kind: *mut BufferType) -> bool {
-    KIND.get().is_some_and(|ours| ours.0 == kind)
+thread_local! {
+    /// Layers of the model for which this thread makes buffers: a model may have a cache of some layers and one of the others.
+    static LAYERS: RefCell<Arc<AtomicUsize>> = RefCell::default();
 }
 
-/// The one buffer type, of the host's version and the one device.
-pub(crate) fn kind(device: *mut Device) -> *mut BufferType {
-    let make = || {
-        let context = null_mut();
+/// The buffers of a model have been made: those that this thread makes from now on belong to another one.
+pub(crate) fn end_of_buffers() {
+    LAYERS.with_borrow_mut(|layers| {
+        if layers.load(Ordering::Relaxed) > 0 {
+            *layers = Arc::default();
+        }
+    });
+}
+
+/// The number of the layer in the name of a tensor.
+fn layer(name: &[u8]) -> usize {
+    let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let number = std::str::from_utf8(&name[name.len() - digits..]).ok();
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// The one buffer type, of the host's version.
+pub(crate) fn kind() -> *mut BufferType {
+    #[derive(Debug)]
+    struct Kind(*mut BufferType);
+    // SAFETY: it is made once and only read.
+    unsafe impl Send for Kind {}
+    // SAFETY: as above.
+    unsafe impl Sync for Kind {}
+    static KIND: LazyLock<Kind> = LazyLock::new(|| {
+        let (device, context) = (device::device(), null_mut());
         let functions = BufferTypeFunctions2 {
             get_name: name,
             alloc_buffer: alloc,
@@ -164,8 +187,8 @@ pub(crate) fn kind(device: *mut Device) -> *mut BufferType {
             is_host,
         };
         Kind(Box::into_raw(Box::new(BufferTypeOf { functions, device, context })).cast())
-    };
-    KIND.get_or_init(make).0
+    });
+    KIND.0
 }
 
 unsafe extern "C" fn name(_: *mut BufferType) -> *const c_char {
@@ -182,7 +205,7 @@ unsafe extern "C" fn is_host(_: *mut BufferType) -> bool {
 }
 
 unsafe extern "C" fn alloc(kind: *mut BufferType, size: usize) -> *mut Buffer {
-    let (Ok(host), Ok(options)) = (host::host(), options()) else { return null_mut() };
+    let (Ok(host), Some(options)) = (host::host(), device::options()) else { return null_mut() };
     let size = size.max(1);
     // SAFETY: address space without memory, anywhere; the result is looked at.
     let base = unsafe {
@@ -192,7 +215,8 @@ unsafe extern "C" fn alloc(kind: *mut BufferType, size: usize) -> *mut Buffer {
     if base == libc::MAP_FAILED {
         return null_mut();
     }
-    let space = Space { base, size, options: *options, cached: RwLock::default() };
+    let space =
+        Space { base, size, options, layers: LAYERS.with_borrow(Arc::clone), cached: RwLock::default() };
     let functions = BufferFunctions {
         free_buffer: free,
         get_base: base_of,
@@ -252,10 +276,15 @@ unsafe extern "C" fn init(buffer: *mut Buffer, tensor: *mut Tensor) -> c_int {
         return abi::FAILED;
     }
     let offset = (view.get().data as usize).saturating_sub(space.base as usize);
+    let layer = layer(view.name().to_bytes());
+    space.layers.fetch_max(layer + 1, Ordering::Relaxed);
     let cached = Cached {
         offset,
         bytes: 2 * width * slots * streams,
-        store: Mutex::new(Store::new(side, space.options, width, slots, streams)),
+        options: space.options.clone(),
+        layer,
+        layers: space.layers.clone(),
+        store: Mutex::new(Store::new(side, &space.options, width, slots, streams)),
         is_plain: AtomicBool::new(false),
     };
     let mut list = space.cached.write().unwrap_or_else(PoisonError::into_inner);

@@ -8,12 +8,13 @@ use crate::abi::{
 use crate::backend;
 use crate::buffer;
 use crate::host::{self, Operation};
-use crate::options::options;
+use crate::options::Options;
 use crate::serve;
 use crate::tensor::View;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use tqkv_simd::Level;
 
 /// Data that never moves once it is made, and is only read.
 struct Fixed<T>(*mut T);
@@ -28,11 +29,36 @@ impl<T> Fixed<T> {
     }
 }
 
+/// The settings of buffers that are made from now on, or why there are none.
+static OPTIONS: LazyLock<RwLock<Result<Arc<Options>, String>>> = LazyLock::new(|| {
+    let level = Level::detect().map_err(|error| error.to_string());
+    RwLock::new(level.and_then(|_| Options::from_environment()).map(Arc::new))
+});
+
+/// The user's settings; none where they are wrong, which was said when the library was loaded.
+pub(crate) fn options() -> Option<Arc<Options>> {
+    OPTIONS.read().unwrap_or_else(PoisonError::into_inner).as_ref().ok().cloned()
+}
+
+/// Why there are no settings: a line that says what is wrong and what is accepted.
+fn wrong_options() -> Option<String> {
+    OPTIONS.read().unwrap_or_else(PoisonError::into_inner).as_ref().err().cloned()
+}
+
+/// Takes a policy text of the host's for the buffers that are made from now on.
+fn set_options(text: &str) -> Result<(), String> {
+    let mut options = OPTIONS.write().unwrap_or_else(PoisonError::into_inner);
+    let old = options.as_ref().map_err(Clone::clone)?;
+    let new = Options::clone(old).with(text)?;
+    *options = Ok(Arc::new(new));
+    Ok(())
+}
+
 /// The entry that the host looks for in the library of a back end. Null, and a line on the standard error output, where the version of ggml
 /// or an option is not supported.
 #[unsafe(no_mangle)]
 pub extern "C" fn ggml_backend_init() -> *mut Reg {
-    if let Err(error) = host::host().and(options()) {
+    if let Some(error) = host::host().err().map(str::to_owned).or_else(wrong_options) {
         eprintln!("tqkv: {error}");
         return null_mut();
     }
@@ -56,7 +82,7 @@ fn reg() -> *mut Reg {
 }
 
 /// The one device.
-fn device() -> *mut Device {
+pub(crate) fn device() -> *mut Device {
     static DEVICE: LazyLock<Fixed<Device>> = LazyLock::new(|| {
         Fixed::new(Device {
             functions: DeviceFunctions {
@@ -155,12 +181,21 @@ unsafe extern "C" fn props(_: *mut Device, props: *mut DeviceProps) {
     unsafe { props.write(all) };
 }
 
-unsafe extern "C" fn init(device: *mut Device, _: *const c_char) -> *mut Backend {
-    backend::new(device)
+/// Parameters are a policy text; null and a line where they are wrong.
+unsafe extern "C" fn init(_: *mut Device, parameters: *const c_char) -> *mut Backend {
+    if !parameters.is_null() {
+        // SAFETY: a string with an end.
+        let text = unsafe { CStr::from_ptr(parameters) }.to_string_lossy();
+        if let Err(error) = if text.trim().is_empty() { Ok(()) } else { set_options(&text) } {
+            eprintln!("tqkv: parameters of the device: {error}");
+            return null_mut();
+        }
+    }
+    backend::new()
 }
 
-unsafe extern "C" fn buffer_type(device: *mut Device) -> *mut BufferType {
-    buffer::kind(device)
+unsafe extern "C" fn buffer_type(_: *mut Device) -> *mut BufferType {
+    buffer::kind()
 }
 
 /// True if an operation is served: those on a cache of ours that `serve` knows, and views. Everything else is the CPU's.
@@ -181,5 +216,5 @@ unsafe extern "C" fn supports_op(_: *mut Device, tensor: *const Tensor) -> bool 
 /// Ours, and memory that the host's own operations read.
 unsafe extern "C" fn supports_buft(_: *mut Device, kind: *mut BufferType) -> bool {
     // SAFETY: a buffer type of the host's.
-    buffer::is_ours(kind) || host::host().is_ok_and(|host| unsafe { host.is_host(kind) })
+    kind == buffer::kind() || host::host().is_ok_and(|host| unsafe { host.is_host(kind) })
 }

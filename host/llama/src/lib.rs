@@ -10,6 +10,7 @@ pub mod cache;
 mod device;
 pub mod host;
 pub mod options;
+mod policy;
 mod serve;
 mod tensor;
 mod threads;

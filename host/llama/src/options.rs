@@ -1,45 +1,37 @@
-//! Settings of a user by environment variables.
+//! Settings of a user, by environment variables or by the host's parameters of a back end.
 
-use std::sync::OnceLock;
-use tqkv::cache::PRESETS;
-use tqkv_core::{AnyCodec, CodecId, Options as CodecOptions};
-use tqkv_simd::Level;
-use tqkv_simd::page::KeyPages;
-
-/// Most exact tokens that may be asked for.
-const MOST: usize = 1 << 20;
-
-/// A codec for keys and one for values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pair {
-    /// The codec of keys.
-    pub key: CodecId,
-    /// The codec of values.
-    pub value: CodecId,
-}
-
-impl Pair {
-    const fn of(key: CodecId, value: CodecId) -> Self {
-        Self { key, value }
-    }
-}
+use crate::policy;
+use tqkv::Effort;
+use tqkv::cache::{KvPair, LayerPolicy};
+use tqkv_core::CodecId;
 
 /// How caches are held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// `TQKV_KV`; f16 for both keeps every row as it came.
-    pub kv: Pair,
-    /// `TQKV_HOT`: newest writes of a stream that stay f16.
+    /// Codecs of keys and values; f16 for both keeps every row as it came.
+    pub kv: KvPair,
+    /// Layers with codecs of their own.
+    pub layers: LayerPolicy,
+    /// Newest writes of a stream that stay f16.
     pub hot: usize,
-    /// `TQKV_SINKS`: first slots of a stream that stay f16.
+    /// First slots of a stream that stay f16.
     pub sinks: usize,
-    /// `TQKV_LOG`: whether bytes are printed.
+    /// How far the encoder searches.
+    pub effort: Effort,
+    /// Whether what happens is printed.
     pub log: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { kv: Pair::of(CodecId::S4, CodecId::S4), hot: 64, sinks: 4, log: false }
+        Self {
+            kv: (CodecId::S4, CodecId::S4),
+            layers: LayerPolicy::Uniform,
+            hot: 64,
+            sinks: 4,
+            effort: Effort::Default,
+            log: false,
+        }
     }
 }
 
@@ -58,15 +50,8 @@ impl Options {
     /// As [`Options::from_environment`].
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let mut options = Self::default();
-        if let Some(value) = get("TQKV_KV") {
-            options.kv = pair(&value)?;
-        }
-        for (name, number) in [("TQKV_HOT", &mut options.hot), ("TQKV_SINKS", &mut options.sinks)] {
-            if let Some(value) = get(name) {
-                let tokens = value.parse().ok().filter(|&tokens| tokens <= MOST);
-                *number = tokens
-                    .ok_or_else(|| format!("{name}={value}: not a number of tokens from 0 to {MOST}"))?;
-            }
+        if let Some(text) = get("TQKV_KV") {
+            options = options.with(&text).map_err(|error| format!("TQKV_KV={text}: {error}"))?;
         }
         if let Some(value) = get("TQKV_LOG") {
             options.log = match value.as_str() {
@@ -77,78 +62,64 @@ impl Options {
         }
         Ok(options)
     }
-}
 
-/// A preset, `K,V`, or one codec for both.
-fn pair(text: &str) -> Result<Pair, String> {
-    if let Some(preset) = PRESETS.iter().find(|preset| preset.name.eq_ignore_ascii_case(text)) {
-        return Ok(Pair::of(preset.codecs.0, preset.codecs.1));
+    /// These, with what a policy text names.
+    ///
+    /// # Errors
+    /// A line that says what is wrong and what is accepted.
+    pub fn with(mut self, text: &str) -> Result<Self, String> {
+        policy::read(text, &mut self)?;
+        Ok(self)
     }
-    let (key, value) = text.split_once(',').unwrap_or((text, text));
-    match (codec(key.trim()), codec(value.trim())) {
-        (Some(key), Some(value)) => Ok(Pair { key, value }),
-        _ => Err(refused(text)),
+
+    /// Codecs of a layer of so many.
+    pub fn codecs(&self, layer: usize, layers: usize) -> KvPair {
+        self.layers.codecs(layer, layers.max(layer + 1), self.kv)
     }
-}
-
-fn refused(text: &str) -> String {
-    let presets: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
-    let codecs: Vec<&str> = CodecId::ALL.iter().filter(|id| serves(**id)).map(|id| id.name()).collect();
-    format!("TQKV_KV={text}: accepted are {}, or K,V of {}", presets.join(", "), codecs.join(", "))
-}
-
-fn codec(name: &str) -> Option<CodecId> {
-    name.parse().ok().filter(|id| serves(*id))
-}
-
-/// f16, and codecs that attention reads as they are.
-fn serves(id: CodecId) -> bool {
-    let pages = |codec: AnyCodec| KeyPages::new(&codec, 32).is_some();
-    id == CodecId::F16 || AnyCodec::new(id, 128, CodecOptions::DEFAULT).is_ok_and(pages)
-}
-
-/// The user's settings, read once.
-///
-/// # Errors
-/// A line that says what is wrong and what is accepted.
-pub(crate) fn options() -> Result<&'static Options, &'static str> {
-    static OPTIONS: OnceLock<Result<Options, String>> = OnceLock::new();
-    let read = || {
-        Level::detect().map_err(|error| error.to_string())?;
-        Options::from_environment()
-    };
-    OPTIONS.get_or_init(read).as_ref().map_err(String::as_str)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use CodecId::{I8, S4, T2, T4};
 
     fn read(name: &'static str, value: &'static str) -> Result<Options, String> {
         Options::read(|asked| (asked == name).then(|| value.to_owned()))
     }
 
     #[test]
-    fn presets_pairs_and_single_codecs_are_understood() {
-        assert_eq!(read("TQKV_KV", "compact").unwrap().kv, Pair::of(CodecId::T4, CodecId::T2));
-        assert_eq!(read("TQKV_KV", "t4,t2").unwrap().kv, Pair::of(CodecId::T4, CodecId::T2));
-        assert_eq!(read("TQKV_KV", "s4").unwrap().kv, Pair::of(CodecId::S4, CodecId::S4));
-        assert_eq!(read("TQKV_HOT", "0").unwrap().hot, 0);
-        assert!(read("TQKV_LOG", "1").unwrap().log);
+    fn policies_are_understood() {
         assert_eq!(Options::read(|_| None).unwrap(), Options::default());
+        assert_eq!(read("TQKV_KV", "compact").unwrap().kv, (T4, T2));
+        assert_eq!(read("TQKV_KV", "T4,t2").unwrap().kv, (T4, T2));
+        assert_eq!(read("TQKV_KV", "s4").unwrap().kv, (S4, S4));
+        assert!(read("TQKV_LOG", "1").unwrap().log);
+        let options = read("TQKV_KV", "t4,t2 hot=0 sinks=8 effort=fast layer-kv=tail:1:i8").unwrap();
+        assert_eq!((options.hot, options.sinks, options.effort), (0, 8, Effort::Fast));
+        let codecs = |options: &Options| [0, 1, 2, 3].map(|layer| options.codecs(layer, 4));
+        assert_eq!(codecs(&options), [(T4, T2), (T4, T2), (T4, T2), (I8, I8)]);
+        let other = options.with("layer-kv=boundary:1:t4,i8").unwrap();
+        assert_eq!((codecs(&other), other.hot), ([(T4, I8), (T4, T2), (T4, T2), (T4, I8)], 0));
+        let other = other.with("s4 layer-kv=gradient:i8/s4").unwrap();
+        assert_eq!(codecs(&other), [(I8, I8), (I8, I8), (S4, S4), (S4, S4)]);
     }
 
     #[test]
     fn what_is_unknown_is_refused_in_one_line_with_what_is_accepted() {
         for (name, value, part) in [
-            ("TQKV_KV", "t4,q9", "compact"),
+            ("TQKV_KV", "t4,q9", "'t4,q9': accepted are eight-bit"),
             ("TQKV_KV", "", "t4"),
-            ("TQKV_HOT", "many", "from 0 to"),
-            ("TQKV_SINKS", "-1", "from 0 to"),
+            ("TQKV_KV", "s4 hot=many", "hot=many: not a number of tokens from 0 to"),
+            ("TQKV_KV", "s4 sinks=-1", "from 0 to"),
+            ("TQKV_KV", "s4 effort=most", "fast, default and best"),
+            ("TQKV_KV", "s4 tier=256:t2", "hot=TOKENS, sinks=TOKENS"),
+            ("TQKV_KV", "s4 layer-kv=middle:1:t4", "gradient:K,V/K,V/.."),
+            ("TQKV_KV", "s4 layer-kv=tail:one:t4", "'one' is no number of layers"),
+            ("TQKV_KV", "s4 layer-kv=gradient:", "eight-bit"),
             ("TQKV_LOG", "yes", "0 and 1"),
         ] {
             let error = read(name, value).unwrap_err();
-            assert!(error.contains(part) && error.contains(name) && !error.contains('\n'), "{error}");
+            assert!(error.contains(part) && error.starts_with(name) && !error.contains('\n'), "{error}");
         }
     }
 }

@@ -5,19 +5,17 @@
 #![allow(unsafe_code, reason = "operands are tensors of the host's")]
 
 use crate::buffer;
-use crate::cache::attend::{Asked, Rule, Scratch, Track, attend as attend_head};
+use crate::cache::attend::{Asked, Rule, Track, attend as attend_head};
 use crate::cache::rope::{self, Rope};
 use crate::cache::{Format, Side, Store};
-use crate::options::options;
+use crate::device::options;
 use crate::tensor::View;
 use crate::threads::Threads;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
-use std::cell::RefCell;
 use std::sync::Once;
 use std::sync::atomic::Ordering;
-use tqkv_simd::page::MAX_HEADS;
 
 /// Bytes of a value as the cache is declared.
 const HALF: usize = size_of::<f16>();
@@ -239,19 +237,22 @@ impl<'a> Attending<'a> {
 /// A tensor of the host's, whose sources and buffers live.
 pub(crate) unsafe fn can_attend(op: &View<'_>) -> bool {
     // SAFETY: the caller's.
-    let (Some(asked), Ok(options)) = (unsafe { Attending::new(op) }, options()) else { return false };
-    let sides = [&asked.keys, &asked.values];
-    if !sides.iter().all(|(_, h)| Store::format_of(h.side, options, h.width, h.dim).is_some()) {
-        return false;
-    }
-    sides.iter().all(|(view, heads)| {
-        // Without memory yet there is nothing to divide.
+    let (Some(asked), Some(options)) = (unsafe { Attending::new(op) }, options()) else { return false };
+    buffer::end_of_buffers();
+    [(&asked.keys, options.kv.0), (&asked.values, options.kv.1)].into_iter().all(|((view, heads), id)| {
         // SAFETY: the caller's.
-        unsafe { buffer::cached(view) }.is_none_or(|(cached, _)| cached.store().divide(heads.dim))
+        match unsafe { buffer::cached(view) } {
+            Some((cached, _)) => cached.divide(heads.side, heads.dim),
+            // Without memory yet there is nothing to divide.
+            None => Store::format_of(heads.side, id, &options, heads.width, heads.dim).is_some(),
+        }
     })
 }
 
-/// A few queries of one KV head, which are attended to together.
+/// Most queries that are attended to together, so that what they need stays in the second level of memory.
+const MOST_QUERIES: usize = 192;
+
+/// Queries of one KV head, which are attended to together.
 #[derive(Clone, Copy, Debug)]
 struct Task {
     stream: usize,
@@ -261,15 +262,15 @@ struct Task {
 }
 
 impl Task {
-    /// All of an operation: as many tokens together as have no more than [`MAX_HEADS`] query heads.
+    /// All of an operation: as many tokens together as have no more than [`MOST_QUERIES`] query heads.
     fn all(streams: usize, heads: usize, query_heads: usize, tokens: usize) -> Vec<Self> {
         let group = query_heads / heads.max(1);
-        let together = (MAX_HEADS / group.max(1)).max(1);
+        let together = (MOST_QUERIES / group.max(1)).max(1);
         let mut all = Vec::new();
         for stream in 0..streams {
             for head in 0..heads {
-                for first in (0..group).step_by(MAX_HEADS) {
-                    let last = group.min(first + MAX_HEADS);
+                for first in (0..group).step_by(MOST_QUERIES) {
+                    let last = group.min(first + MOST_QUERIES);
                     for token in (0..tokens).step_by(together) {
                         let query_heads = (head * group + first, head * group + last);
                         let tokens = (token, tokens.min(token + together));
@@ -314,25 +315,21 @@ impl<'a> Operands<'a> {
         (keys, values): (&Streams<'_>, &Streams<'_>),
         out: &mut [f32],
     ) -> Option<()> {
-        thread_local!(static SCRATCH: RefCell<(Vec<f32>, Scratch)> = RefCell::default());
         let (queries, steps) = self.queries;
         let dim = keys.format.dim();
-        let mut asked = [Asked::default(); MAX_HEADS];
-        let count = task.queries().count();
-        SCRATCH.with_borrow_mut(|(given, scratch)| {
-            given.clear();
-            for ((token, head), asked) in task.queries().zip(&mut asked) {
-                let at = token * steps[1] + head * steps[2] + task.stream * steps[3];
-                given.extend_from_slice(queries.get(at..at + dim)?);
-                asked.mask = self.mask(task.stream, token, head);
-                asked.slope = self.slopes[head];
-                asked.sink = self.sinks.get(head).copied();
-            }
-            let tracks = (keys.track(task)?, values.track(task)?);
-            let out = &mut out[..count * values.format.dim()];
-            attend_head(&self.rule, tracks, &asked[..count], given, out, scratch);
-            Some(())
-        })
+        let (mut given, mut asked) = (Vec::new(), Vec::new());
+        for (token, head) in task.queries() {
+            let at = token * steps[1] + head * steps[2] + task.stream * steps[3];
+            given.extend_from_slice(queries.get(at..at + dim)?);
+            asked.push(Asked {
+                mask: self.mask(task.stream, token, head),
+                slope: self.slopes[head],
+                sink: self.sinks.get(head).copied(),
+            });
+        }
+        let tracks = (keys.track(task)?, values.track(task)?);
+        attend_head(&self.rule, tracks, &asked, &given, out);
+        Some(())
     }
 }
 
@@ -375,11 +372,11 @@ pub(crate) unsafe fn attend(op: &View<'_>, threads: &Threads) -> Option<()> {
             slopes: (0..query_heads).map(|head| asked.slope(head)).collect(),
         }
     };
-    let (mut key, mut value) = (key.store(), value.store());
-    let (key, value) = (&mut *key, &mut *value);
-    if !key.divide(keys.dim) || !value.divide(values.dim) {
+    if !key.divide(Side::Keys, keys.dim) || !value.divide(Side::Values, values.dim) {
         return None;
     }
+    let (mut key, mut value) = (key.store(), value.store());
+    let (key, value) = (&mut *key, &mut *value);
     let tasks = Task::all(streams, keys.heads, query_heads, tokens);
     let products = tokens * query_heads * keys.slots * (keys.dim + values.dim);
     let steps = op.strides::<f32>()?;
@@ -403,14 +400,16 @@ impl Operands<'_> {
         let keys = Streams { store: key, format: key.format()?, first_stream: first[0] };
         let values = Streams { store: value, format: value.format()?, first_stream: first[1] };
         let dim = values.format.dim();
-        let mut outs = vec![0.0; tasks.len() * MAX_HEADS * dim];
-        let each = |(task, out): (&Task, &mut [f32])| self.attend(task, (&keys, &values), out);
-        if rayon::current_thread_index().is_some() {
-            tasks.par_iter().zip(outs.par_chunks_mut(MAX_HEADS * dim)).map(each).collect::<Option<()>>()?;
+        let each = |task: &Task| {
+            let mut outs = vec![0.0; task.queries().count() * dim];
+            self.attend(task, (&keys, &values), &mut outs).map(|()| outs)
+        };
+        let outs: Option<Vec<_>> = if rayon::current_thread_index().is_some() {
+            tasks.par_iter().map(each).collect()
         } else {
-            tasks.iter().zip(outs.chunks_mut(MAX_HEADS * dim)).map(each).collect::<Option<()>>()?;
-        }
-        for (task, outs) in tasks.iter().zip(outs.chunks(MAX_HEADS * dim)) {
+            tasks.iter().map(each).collect()
+        };
+        for (task, outs) in tasks.iter().zip(outs?) {
             for ((token, head), row) in task.queries().zip(outs.chunks_exact(dim)) {
                 let at = head * steps[1] + token * steps[2] + task.stream * steps[3];
                 out.get_mut(at..at + dim)?.copy_from_slice(row);

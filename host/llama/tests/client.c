@@ -8,9 +8,16 @@
 //   logits FILE          logits of every position of TEXT (at most the context, and from FROM on), f32 [positions, vocabulary]; both are printed
 //   speed CONTEXT N      seconds per token of N tokens behind a context of CONTEXT, and of the prefill
 //   parallel N           4 sequences with TEXT in common, N tokens each, in turns
+//   save N FILE          N tokens, then the state to FILE, and N tokens more
+//   load N FILE          N tokens behind the state of FILE, of another process
+//   memory CONTEXT       resident MiB that CONTEXT tokens take: what a clear gives back
+//   soak SECONDS SEED    4 sequences under random requests: begin, go on, cancel, shift, copy, save, restore; logits of samples against
+//                        those of a fresh context
 // Environment: CTX (1024), THREADS (1), LAYERS (999), BATCH (512), TYPE (f16, q8_0, q4_0), UNIFIED (1), FA (1)
 #include "ggml-backend.h"
 #include "llama.h"
+#include <malloc.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +35,12 @@ static int number(const char * name, int otherwise) {
 static double seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec + 1e-9 * now.tv_nsec;
+}
+// Of all threads: what a loaded machine changes least.
+static double processor_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
     return now.tv_sec + 1e-9 * now.tv_nsec;
 }
 static void fail(const char * what) {
@@ -84,6 +97,94 @@ static void generate(llama_token next, int count, int sequence) {
     }
     putchar('\n');
 }
+// MiB of VmRSS, what malloc can give back left out.
+static double resident(void) {
+    malloc_trim(0);
+    char line[256];
+    double kib = 0;
+    FILE * file = fopen("/proc/self/status", "r");
+    while (file && fgets(line, sizeof line, file)) sscanf(line, "VmRSS: %lf", &kib);
+    if (file) fclose(file);
+    return kib / 1024;
+}
+// Sequences of `soak`: the tokens that each holds; none known any more after a shift.
+static llama_token * held[4];
+static int lengths[4], shifted[4];
+enum { LONGEST = 400 };
+
+// KL divergence of the last logits of sequence `s` in a fresh context to those that were found.
+static double against_fresh(struct llama_context_params params, int s, const float * found) {
+    struct llama_context * own = context;
+    params.n_seq_max = 1;
+    context = llama_init_from_model(model, params);
+    if (!context) fail("no fresh context");
+    decode(held[s], lengths[s], 0, 0, 0);
+    const float * wanted = llama_get_logits_ith(context, -1);
+    double most[2] = {-1e30, -1e30}, sum[2] = {0, 0}, result = 0;
+    for (int i = 0; i < words; i++) most[0] = fmax(most[0], wanted[i]), most[1] = fmax(most[1], found[i]);
+    for (int i = 0; i < words; i++) sum[0] += exp(wanted[i] - most[0]), sum[1] += exp(found[i] - most[1]);
+    for (int i = 0; i < words; i++) {
+        double p = wanted[i] - most[0] - log(sum[0]), q = found[i] - most[1] - log(sum[1]);
+        result += exp(p) * (p - q);
+    }
+    llama_free(context);
+    context = own;
+    return result;
+}
+static void feed(int s, const llama_token * tokens, int count) {
+    decode(tokens, count, position(s), s, 0);
+    memcpy(held[s] + lengths[s], tokens, count * sizeof *tokens);
+    lengths[s] += count;
+}
+static void soak(struct llama_context_params params, const llama_token * text, int length, int limit, int seed) {
+    llama_memory_t memory = llama_get_memory(context);
+    for (int s = 0; s < 4; s++) held[s] = malloc(sizeof(llama_token) * (LONGEST + 256));
+    int samples = 0, requests = 0;
+    double worst = 0, total = 0, early = 0, late = 0, start = seconds();
+    srand(seed);
+    while (seconds() - start < limit) {
+        int s = rand() % 4, other = (s + 1 + rand() % 3) % 4, kind = rand() % 8;
+        requests++;
+        if (lengths[s] > LONGEST || (kind == 0 && lengths[s])) {
+            llama_memory_seq_rm(memory, s, -1, -1);
+            lengths[s] = shifted[s] = 0;
+        } else if (lengths[s] == 0) {
+            int now = 8 + rand() % 200, at = rand() % (length - now);
+            feed(s, text + at, now);
+        } else if (kind == 1 && lengths[s] > 40) {
+            if (!llama_memory_seq_rm(memory, s, 4, 12)) fail("remove");
+            llama_memory_seq_add(memory, s, 12, -1, -8);
+            memmove(held[s] + 4, held[s] + 12, (lengths[s] - 12) * sizeof **held);
+            lengths[s] -= 8, shifted[s] = 1;
+        } else if (kind == 2 || kind == 3) {
+            llama_memory_seq_rm(memory, other, -1, -1);
+            if (kind == 2) {
+                llama_memory_seq_cp(memory, s, other, -1, -1);
+            } else {
+                size_t size = llama_state_seq_get_size(context, s);
+                uint8_t * state = malloc(size);
+                size = llama_state_seq_get_data(context, state, size, s);
+                if (llama_state_seq_set_data(context, state, size, other) != size) fail("restore");
+                free(state);
+            }
+            memcpy(held[other], held[s], lengths[s] * sizeof **held);
+            lengths[other] = lengths[s], shifted[other] = shifted[s];
+            // The host copies a stream at the next step, whatever was written to it until then.
+            if (kind == 2) feed(other, text, 1);
+        } else {
+            for (int i = rand() % 12; i >= 0; i--) feed(s, text + rand() % length, 1);
+            if (!shifted[s] && rand() % 2) {
+                double now = against_fresh(params, s, llama_get_logits_ith(context, -1));
+                worst = fmax(worst, now), total += now, samples++;
+            }
+        }
+        double share = (seconds() - start) / limit;
+        if (requests % 4 == 0 && share > 0.1 && share < 0.5) early = fmax(early, resident());
+        if (requests % 4 == 0 && share >= 0.5) late = fmax(late, resident());
+    }
+    printf("%d requests, %d samples, KL mean %.5f worst %.5f, resident MiB %.1f then %.1f\n", requests, samples, total / (samples + 1e-9),
+           worst, early, late);
+}
 int main(int count, char ** arguments) {
     if (count < 5) fail("LIBRARIES MODEL TEXT COMMAND ..");
     llama_log_set(quiet, NULL);
@@ -101,7 +202,7 @@ int main(int count, char ** arguments) {
     of_context.n_threads = of_context.n_threads_batch = number("THREADS", 1);
     of_context.flash_attn_type = number("FA", 1) ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     of_context.kv_unified = number("UNIFIED", 1);
-    if (!strcmp(command, "parallel")) of_context.n_seq_max = 4;
+    if (!strcmp(command, "parallel") || !strcmp(command, "soak")) of_context.n_seq_max = 4;
     if (type && !strcmp(type, "q8_0")) of_context.type_k = of_context.type_v = GGML_TYPE_Q8_0;
     if (type && !strcmp(type, "q4_0")) of_context.type_k = of_context.type_v = GGML_TYPE_Q4_0;
     context = llama_init_from_model(model, of_context);
@@ -153,16 +254,45 @@ int main(int count, char ** arguments) {
         printf("%d %d\n", end, words);
     } else if (!strcmp(command, "speed")) {
         for (int i = length; i < first; i++) tokens[i] = tokens[i % length];
-        double start = seconds();
+        double start = seconds(), processor = processor_seconds();
         decode(tokens, first, 0, 0, 0);
-        double prefill = seconds() - start;
+        double prefill = seconds() - start, of_prefill = processor_seconds() - processor;
         llama_token next = best();
-        start = seconds();
+        start = seconds(), processor = processor_seconds();
         for (int i = 0; i < second; i++) {
             decode(&next, 1, first + i, 0, 0);
             next = best();
         }
-        printf("prefill %.1f tokens/s, generation %.2f tokens/s\n", first / prefill, second / (seconds() - start));
+        printf("prefill %.1f tokens/s, generation %.2f tokens/s; per processor second %.1f and %.2f\n", first / prefill,
+               second / (seconds() - start), first / of_prefill, second / (processor_seconds() - processor));
+    } else if (!strcmp(command, "save")) {
+        decode(tokens, length, 0, 0, 0);
+        generate(best(), first, 0);
+        llama_token next = best();
+        size_t size = llama_state_seq_get_size(context, 0);
+        uint8_t * state = malloc(size);
+        size = llama_state_seq_get_data(context, state, size, 0);
+        FILE * file = fopen(arguments[6], "wb");
+        if (!file || fwrite(&next, sizeof next, 1, file) != 1 || fwrite(state, 1, size, file) != size || fclose(file)) fail("no file");
+        generate(next, first, 0);
+    } else if (!strcmp(command, "load")) {
+        FILE * file = fopen(arguments[6], "rb");
+        llama_token next;
+        if (!file || fread(&next, sizeof next, 1, file) != 1) fail("no file");
+        uint8_t * state = malloc(1 << 30);
+        size_t size = fread(state, 1, 1 << 30, file);
+        if (llama_state_seq_set_data(context, state, size, 0) != size) fail("restore");
+        generate(next, first, 0);
+    } else if (!strcmp(command, "memory")) {
+        for (int i = length; i < first; i++) tokens[i] = tokens[i % length];
+        decode(tokens, first, 0, 0, 0);
+        double full = resident();
+        llama_memory_clear(memory, 1);
+        printf("resident %.2f MiB\n", full - resident());
+        // What the library prints in the end.
+        decode(tokens, first, 0, 0, 0);
+    } else if (!strcmp(command, "soak")) {
+        soak(of_context, tokens, length, first, second);
     } else if (!strcmp(command, "parallel")) {
         decode(tokens, length, 0, 0, 0);
         llama_token next[4];

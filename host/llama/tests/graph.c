@@ -1,5 +1,5 @@
 // Graphs of SET_ROWS, FLASH_ATTN_EXT and ROPE through stock libggml: our device against the CPU's on the values that the cache reads
-// back as. The tests run it once for each setting of TQKV_KV and TQKV_HOT.
+// back as. The tests run it once for each setting of TQKV_KV.
 //
 // graph LIBRARIES TOLERANCE CASES SEED [TOLERANCE OF ROTATION]
 #include "ggml-alloc.h"
@@ -376,7 +376,10 @@ int main(int count, char ** arguments) {
     ggml_backend_load_all_from_path(arguments[1]);
     device = ggml_backend_dev_by_name("TQKV");
     if (!device) { printf("failed: the library does not load\n"); return 1; }
-    ours = ggml_backend_dev_init(device, NULL);
+    check(!ggml_backend_dev_init(device, "s4 hot=few"), "wrong parameters of the device are refused");
+    // Parameters of the device go before those of the environment, for what is made afterwards.
+    ours = ggml_backend_dev_init(device, getenv("PARAMETERS"));
+    if (!ours) { printf("failed: no back end\n"); return 1; }
     cpu = ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, NULL);
     ggml_backend_set_n_threads_t threads = (ggml_backend_set_n_threads_t) ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), "ggml_backend_set_n_threads");
     threads(ours, 2);

@@ -36,8 +36,11 @@ pub enum LayerPolicy {
 }
 
 impl LayerPolicy {
-    /// Codecs of a layer where `default` is the pair of the others.
-    pub(super) fn codecs(&self, layer: usize, num_layers: usize, default: KvPair) -> KvPair {
+    /// Codecs of layer `layer` of `num_layers` where `default` is the pair of those that the policy does not name.
+    ///
+    /// # Panics
+    /// The layer is not below `num_layers`, or the policy is not one for so many.
+    pub fn codecs(&self, layer: usize, num_layers: usize, default: KvPair) -> KvPair {
         match self {
             Self::Uniform => default,
             Self::Boundary { layers, codecs } if layer < *layers || num_layers - layer <= *layers => *codecs,

@@ -18,6 +18,7 @@ mod generate_window;
 #[cfg(feature = "cuda")]
 mod gpu_check;
 mod inspect;
+mod llama;
 pub mod man;
 mod plan;
 mod plan_ram;
@@ -46,6 +47,7 @@ pub(crate) enum Command {
     Plan(plan::Args),
     Weights(weights::Args),
     Export(export::Args),
+    Llama(llama::Args),
     Bench(bench::Args),
     #[cfg(feature = "cuda")]
     GpuCheck(gpu_check::Args),
@@ -88,6 +90,7 @@ impl Command {
             Self::Plan(args) => plan::run(args, out),
             Self::Weights(args) => weights::run(args, out),
             Self::Export(args) => export::run(args, out),
+            Self::Llama(args) => llama::run(args, out),
             Self::Bench(args) => bench::run(args, out),
             #[cfg(feature = "cuda")]
             Self::GpuCheck(args) => gpu_check::run(args, out),

@@ -9,6 +9,8 @@ mod files;
 mod kill;
 #[cfg(unix)]
 mod kills;
+#[cfg(unix)]
+mod llama;
 mod model_commands;
 mod plans;
 mod shell;

@@ -1,11 +1,9 @@
 //! How the vectors of one side of a KV head are encoded and arranged.
 
-use tqkv_core::{AnyCodec, CodecId, Options};
+use super::stream::SLOTS;
+use tqkv_core::{AnyCodec, CodecId, Effort, Options};
 use tqkv_simd::page::{KeyPages, Line, ValuePages};
 use tqkv_simd::{Level, codec};
-
-/// Slots of a page.
-pub const SLOTS: usize = 128;
 
 /// The role of vectors in attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +31,9 @@ pub struct Format {
 
 impl Format {
     /// The format of vectors of `dim` values, or `None` where the codec does not have this head dim.
-    pub fn new(id: CodecId, dim: usize, side: Side) -> Option<Self> {
+    pub fn new(id: CodecId, dim: usize, side: Side, effort: Effort) -> Option<Self> {
         // Also of f16: it is what the kernels of rows need.
-        let codec = AnyCodec::new(id, dim, Options::DEFAULT).ok()?;
+        let codec = AnyCodec::new(id, dim, Options::DEFAULT.effort(effort)).ok()?;
         let pages = match side {
             Side::Keys => KeyPages::new(&codec, SLOTS).map(Pages::Keys),
             Side::Values => ValuePages::new(&codec, SLOTS).map(Pages::Values),

@@ -7,16 +7,21 @@
 //! | `means.rs` | the means that are taken off keys |
 //! | `store.rs` | all streams of a tensor, as rows and as ranges of bytes |
 //! | `rope.rs` | the rotation of keys by a shift of positions |
-//! | `attend.rs` | attention of up to eight queries of one KV head |
+//! | `attend.rs` | attention of queries of one KV head: parts, and how they are joined |
+//! | `codes.rs` | a part that is pages of codes |
+//! | `apart.rs` | sums of slots that keys and values hold in different ways |
+//! | `exact.rs` | a part that is exact rows |
 
+mod apart;
 pub mod attend;
+mod codes;
+mod exact;
 mod format;
 mod means;
 pub mod rope;
 mod store;
 mod stream;
 
-pub use format::SLOTS;
 pub use format::{Format, Side};
 pub use store::Store;
-pub use stream::Stream;
+pub use stream::{SLOTS, Stream};

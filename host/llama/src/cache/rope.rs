@@ -1,10 +1,9 @@
 //! The rotation of keys by a shift of positions, as the host's own `ROPE` has it.
 
 use super::Format;
-use super::format::SLOTS;
 use super::means;
 use super::store::Store;
-use super::stream::{Place, Stream};
+use super::stream::{Place, SLOTS, Stream};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 

@@ -1,10 +1,10 @@
 //! All streams of one tensor of the cache, as the host sees it: rows of f16, one stream after the other.
 
-use super::format::SLOTS;
 use super::format::{Format, Side};
-use super::stream::Stream;
+use super::stream::{SLOTS, Stream};
 use crate::options::Options;
 use half::f16;
+use tqkv_core::CodecId;
 
 /// Rows that are decoded at once where a range is read or written.
 const TOGETHER: usize = SLOTS;
@@ -24,8 +24,9 @@ pub struct Store {
 
 impl Store {
     /// Of `streams` streams of `slots` rows of `width` values.
-    pub fn new(side: Side, options: Options, width: usize, slots: usize, streams: usize) -> Self {
-        let mut store = Self { side, options, width, slots, streams: Vec::new(), format: None };
+    pub fn new(side: Side, options: &Options, width: usize, slots: usize, streams: usize) -> Self {
+        let mut store =
+            Self { side, options: options.clone(), width, slots, streams: Vec::new(), format: None };
         store.streams = vec![store.empty(); streams];
         store
     }
@@ -39,24 +40,23 @@ impl Store {
         stream
     }
 
-    /// True if rows are divided into heads of `dim` values that can be encoded. From the first yes on, they are.
-    pub fn divide(&mut self, dim: usize) -> bool {
+    /// True if rows are divided into heads of `dim` values that codec `id` can encode. From the first yes on, they are.
+    pub fn divide(&mut self, dim: usize, id: CodecId) -> bool {
         if let Some(format) = &self.format {
             return format.dim == dim;
         }
-        let Some(format) = Self::format_of(self.side, &self.options, self.width, dim) else { return false };
+        let Some(format) = Self::format_of(self.side, id, &self.options, self.width, dim) else {
+            return false;
+        };
         self.streams.iter_mut().for_each(|stream| stream.divide(dim));
         self.format = Some(format);
         true
     }
 
     /// The format of rows of `width` values in heads of `dim`, where there is one.
-    pub fn format_of(side: Side, options: &Options, width: usize, dim: usize) -> Option<Format> {
-        let id = match side {
-            Side::Keys => options.kv.key,
-            Side::Values => options.kv.value,
-        };
-        if dim == 0 || !width.is_multiple_of(dim) { None } else { Format::new(id, dim, side) }
+    pub fn format_of(side: Side, id: CodecId, options: &Options, width: usize, dim: usize) -> Option<Format> {
+        let divides = dim > 0 && width.is_multiple_of(dim);
+        divides.then(|| Format::new(id, dim, side, options.effort)).flatten()
     }
 
     /// How heads are encoded, once that is known.

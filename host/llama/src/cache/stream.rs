@@ -3,13 +3,17 @@
 //! Exact rows lie back to back, for each head, in no order: a row that leaves gives its place to the last one. What was written
 //! last stays exact; the oldest writes leave in fours and become codes in pages of [`SLOTS`] slots.
 
-use super::format::{Format, SLOTS};
+use super::format::Format;
 use super::means::{self, MEAN_TOKENS, Means};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 use std::collections::VecDeque;
+use std::ops::Range;
 use tqkv_simd::page::Line;
+
+/// Slots of a page.
+pub const SLOTS: usize = 128;
 
 /// Rows that leave together: encoders are faster with several vectors.
 const BATCH: usize = 4;
@@ -28,9 +32,6 @@ pub(super) enum Place {
 
 const EMPTY: u32 = u32::MAX;
 const CODED: u32 = u32::MAX - 1;
-
-/// Pages of one head.
-type PageList = Vec<Option<Box<[Line]>>>;
 
 /// The slots of one stream of a tensor.
 #[derive(Clone, Debug)]
@@ -51,7 +52,8 @@ pub struct Stream {
     /// Entries of the queue that count.
     waiting: usize,
     time: u64,
-    pages: Vec<PageList>,
+    /// Pages of all heads, one head after the other; none where no slot is a code.
+    pages: Vec<Option<Box<[Line]>>>,
     /// The number of coded slots in each page.
     coded: Vec<u32>,
     pub(super) means: Means,
@@ -70,7 +72,7 @@ impl Stream {
             queue: VecDeque::new(),
             waiting: 0,
             time: 0,
-            pages: vec![Vec::new()],
+            pages: Vec::new(),
             coded: Vec::new(),
             means: if has_means { Means::Learning } else { Means::Off },
         }
@@ -89,7 +91,7 @@ impl Stream {
                 head.extend_from_slice(part);
             }
         }
-        self.pages = vec![Vec::new(); heads];
+        self.pages.clear();
         self.dim = dim;
     }
 
@@ -106,12 +108,39 @@ impl Stream {
         }
     }
 
-    /// From the first to behind the last of the exact rows whose slot `is_seen`.
-    pub(super) fn exact_range(&self, is_seen: impl Fn(usize) -> bool) -> (usize, usize) {
-        let is_seen = |&(slot, _): &(u32, u64)| is_seen(slot as usize);
-        let Some(first) = self.owners.iter().position(is_seen) else { return (0, 0) };
-        let last = self.owners.iter().rposition(is_seen).unwrap_or(first);
-        (first, last + 1)
+    /// Exact rows that are held.
+    pub(super) fn exact_rows(&self) -> usize {
+        self.owners.len()
+    }
+
+    /// The slots of some exact rows, in runs of neighbours.
+    pub(super) fn slot_runs(&self, rows: Range<usize>) -> Vec<Range<usize>> {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for &(slot, _) in &self.owners[rows] {
+            let slot = slot as usize;
+            match runs.last_mut() {
+                Some(run) if run.end == slot => run.end += 1,
+                _ => runs.push(slot..slot + 1),
+            }
+        }
+        runs
+    }
+
+    /// Whether another stream holds slots `from..to` in the same way, exact rows at the same places.
+    pub(super) fn is_alike(&self, other: &Self, from: usize, to: usize) -> bool {
+        self.places_of(from, to) == other.places_of(from, to)
+    }
+
+    fn places_of(&self, from: usize, to: usize) -> &[u32] {
+        let end = self.places.len();
+        &self.places[from.min(end)..to.min(end)]
+    }
+
+    /// Whether another stream holds the same slots in some exact rows.
+    pub(super) fn has_same_rows(&self, other: &Self, rows: Range<usize>) -> bool {
+        let slots = |owners: &[(u32, u64)]| owners.iter().map(|(slot, _)| *slot).collect::<Vec<_>>();
+        let (own, others) = (self.owners.get(rows.clone()), other.owners.get(rows));
+        own.zip(others).is_some_and(|(own, others)| slots(own) == slots(others))
     }
 
     /// An exact row, head by head.
@@ -122,7 +151,8 @@ impl Stream {
 
     /// Codes of a page of one head; none where no slot of it is a code.
     pub(super) fn page(&self, head: usize, page: usize) -> Option<&[Line]> {
-        self.pages.get(head)?.get(page)?.as_deref()
+        let lines = self.pages.get(page)?.as_deref()?;
+        lines.chunks_exact(lines.len() / self.exact.len()).nth(head)
     }
 
     /// Slots of a page that are codes.
@@ -132,7 +162,7 @@ impl Stream {
 
     /// Bytes held.
     pub(super) fn held_bytes(&self) -> usize {
-        let pages = self.pages.iter().flatten().flatten().map(|page| size_of_val(&**page)).sum::<usize>();
+        let pages = self.pages.iter().flatten().map(|page| size_of_val(&**page)).sum::<usize>();
         let exact = self.exact.iter().map(|rows| rows.capacity() * 2).sum::<usize>();
         pages + exact + self.places.capacity() * 4 + (self.owners.capacity() + self.queue.capacity()) * 16
     }
@@ -177,7 +207,7 @@ impl Stream {
         let page = slot / SLOTS;
         self.coded[page] -= 1;
         if self.coded[page] == 0 {
-            self.pages.iter_mut().for_each(|pages| pages[page] = None);
+            self.pages[page] = None;
         }
     }
 
@@ -188,10 +218,11 @@ impl Stream {
         }
         let extra = self.waiting.saturating_sub(self.hot);
         let mut count = if self.hot < BATCH { extra } else { extra / BATCH * BATCH };
+        // Values wait as keys do, which need so many for their mean: attention is faster where both are held alike.
+        if self.coded.is_empty() && extra < MEAN_TOKENS {
+            return;
+        }
         if self.means == Means::Learning {
-            if extra < MEAN_TOKENS {
-                return;
-            }
             let oldest = self.oldest(MEAN_TOKENS);
             let means = (0..self.exact.len()).map(|h| means::mean_of(&self.rows(h, &oldest), self.dim));
             self.means = Means::Known(means.collect::<Vec<_>>().concat());
@@ -272,12 +303,15 @@ impl Stream {
         if self.coded.len() < pages {
             self.coded.resize(pages, 0);
         }
-        for (list, blocks) in self.pages.iter_mut().zip(blocks) {
-            if list.len() < pages {
-                list.resize_with(pages, || None);
-            }
+        if self.pages.len() < pages {
+            self.pages.resize(pages, None);
+        }
+        let heads = self.exact.len();
+        for (head, blocks) in blocks.iter().enumerate() {
             for (&slot, block) in slots.iter().zip(blocks.chunks_exact(blocks.len() / slots.len())) {
-                let page = list[slot / SLOTS].get_or_insert_with(|| vec![Line::ZERO; lines].into());
+                let page =
+                    self.pages[slot / SLOTS].get_or_insert_with(|| vec![Line::ZERO; heads * lines].into());
+                let page = &mut page[head * lines..(head + 1) * lines];
                 format.write(page, std::iter::once(slot % SLOTS), block);
             }
         }
@@ -309,7 +343,10 @@ impl Stream {
         for head in &mut self.exact {
             // Not for the few that come before the next ones leave.
             if head.capacity() > (rows + PIECE) * self.dim {
-                head.shrink_to((rows + 2 * BATCH) * self.dim);
+                // Memory of its own: what is cut off of a large piece leaves parts of the system's pages unused.
+                let mut small = Vec::with_capacity((rows + 2 * BATCH) * self.dim);
+                small.extend_from_slice(head);
+                *head = small;
             }
         }
         if self.owners.capacity() > rows + PIECE {

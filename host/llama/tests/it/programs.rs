@@ -16,8 +16,8 @@ fn program(name: &str) -> Option<(PathBuf, String)> {
 }
 
 /// Variables of a run with the library.
-fn with<'a>(library: &'a str, kv: &'a str, hot: &'a str) -> Vec<(&'a str, &'a str)> {
-    vec![("GGML_BACKEND_PATH", library), ("TQKV_KV", kv), ("TQKV_HOT", hot)]
+fn with<'a>(library: &'a str, kv: &'a str) -> Vec<(&'a str, &'a str)> {
+    vec![("GGML_BACKEND_PATH", library), ("TQKV_KV", kv)]
 }
 
 #[test]
@@ -25,17 +25,22 @@ fn attention_and_shifts_are_those_of_the_cpu_on_what_the_cache_reads_back_as() {
     let Some((graph, libraries)) = program("graph") else { return };
     let library = tools::library().display().to_string();
     // To encode a rotated key again costs about the codec's error once more.
-    for (kv, hot, tolerance, rotation) in [
-        ("f16", "64", "0.004", "0.001"),
-        ("i8", "16", "0.012", "0.02"),
-        ("s4", "0", "0.012", "0.2"),
-        ("t4,t2", "16", "0.012", "0.2"),
-        ("t2,s4", "300", "0.012", "0.5"),
+    for (kv, tolerance, rotation) in [
+        ("f16", "0.004", "0.001"),
+        ("i8 hot=16", "0.012", "0.02"),
+        ("s4 hot=0", "0.012", "0.2"),
+        ("t4,t2 hot=16 effort=fast", "0.012", "0.2"),
+        ("t2,s4 hot=300", "0.012", "0.5"),
     ] {
-        let done =
-            tools::run(&graph, &[&libraries, tolerance, "24", "7", rotation], &with(&library, kv, hot));
-        assert!(done.is_ok(), "{kv} hot {hot}: {}", done.unwrap_err());
+        let done = tools::run(&graph, &[&libraries, tolerance, "24", "7", rotation], &with(&library, kv));
+        assert!(done.is_ok(), "{kv}: {}", done.unwrap_err());
     }
+    // The host's parameters of the device: with codes of two bits the CPU's results on f16 would be far away.
+    let arguments = [&libraries, "0.004", "4", "7", "0.001"];
+    let parameters = [&with(&library, "t2 hot=0")[..], &[("PARAMETERS", "f16")]].concat();
+    let done = tools::run(&graph, &arguments, &parameters);
+    assert!(done.is_ok(), "{}", done.unwrap_err());
+    assert!(tools::run(&graph, &arguments, &with(&library, "t2 hot=0")).is_err());
 }
 
 const TEXT: &str = "Once upon a time there was a small village by the sea, and the people who lived there were fishermen. \
@@ -53,22 +58,23 @@ fn a_model_writes_the_same_text_also_after_a_restore_and_with_sequences_side_by_
     let first_line = |text: String| text.lines().next().unwrap_or_default().to_owned();
     let stock = first_line(run(&["text", "8"], &[("LAYERS", "0")]));
     for kv in ["f16", "t4"] {
-        assert_eq!(first_line(run(&["text", "8"], &with(&library, kv, "8"))), stock, "{kv}");
+        assert_eq!(first_line(run(&["text", "8"], &with(&library, &format!("{kv} hot=8")))), stock, "{kv}");
     }
-    let columns = first_line(run(&["text", "8"], &[&with(&library, "t4", "8")[..], &[("FA", "0")]].concat()));
+    let columns =
+        first_line(run(&["text", "8"], &[&with(&library, "t4 hot=8")[..], &[("FA", "0")]].concat()));
     assert_eq!(columns, first_line(run(&["text", "8"], &[("LAYERS", "0"), ("FA", "0")])));
 
-    let states = run(&["states", "16"], &with(&library, "s4", "8"));
+    let states = run(&["states", "16"], &with(&library, "s4 hot=8"));
     let lines: Vec<&str> = states.lines().collect();
     assert!(lines.len() >= 3 && lines[1] == lines[2], "{states}");
 
     for unified in ["0", "1"] {
         let stock = first_line(run(&["parallel", "5"], &[("LAYERS", "0"), ("UNIFIED", unified)]));
-        let variables = [&with(&library, "i8", "8")[..], &[("UNIFIED", unified)]].concat();
+        let variables = [&with(&library, "i8 hot=8")[..], &[("UNIFIED", unified)]].concat();
         assert_eq!(first_line(run(&["parallel", "5"], &variables)), stock, "unified {unified}");
     }
     // Ten shifts: the host stops where one is not served.
-    run(&["shift", "4", "10"], &with(&library, "t4", "8"));
+    run(&["shift", "4", "10"], &with(&library, "t4 hot=8"));
 }
 
 /// Logits of every position of the text, `[positions, words]`.
@@ -112,10 +118,10 @@ fn codes_change_what_a_model_predicts_less_than_the_4_bits_of_the_host() {
     let (words, f16) = run("cpu-f16", &[("LAYERS", "0")]);
     let (_, q4) = run("cpu-q4", &[("LAYERS", "0"), ("TYPE", "q4_0")]);
     let q4 = divergence(words, &f16, &q4);
-    let all_coded = [&with(&library, "t4", "0")[..], &[("TQKV_SINKS", "0")]].concat();
+    let all_coded = with(&library, "t4 hot=0 sinks=0");
     for (name, variables, most) in [
-        ("f16", with(&library, "f16", "0"), 0.2),
-        ("t4", with(&library, "t4", "64"), 0.3),
+        ("f16", with(&library, "f16 hot=0"), 0.2),
+        ("t4", with(&library, "t4 hot=64"), 0.3),
         ("t4-all", all_coded, 0.45),
     ] {
         let ours = divergence(words, &f16, &run(name, &variables).1);
@@ -124,17 +130,94 @@ fn codes_change_what_a_model_predicts_less_than_the_4_bits_of_the_host() {
 }
 
 #[test]
+fn a_saved_sequence_goes_on_in_another_process() {
+    let Some((client, libraries)) = program("client") else { return };
+    let Some(model) = tools::path("TQKV_LLAMA_MODEL") else { return };
+    let (model, library) = (model.display().to_string(), tools::library().display().to_string());
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("state");
+    let path = file.display().to_string();
+    for kv in ["f16", "s4 hot=16"] {
+        let run = |command: &str| {
+            let arguments = [&libraries, &model, TEXT, command, "64", &path];
+            tools::run(&client, &arguments, &with(&library, kv)).expect("it runs")
+        };
+        let (saved, loaded) = (run("save"), run("load"));
+        assert_eq!(saved.lines().nth(1), loaded.lines().next(), "{kv}");
+    }
+}
+
+#[test]
+fn random_requests_leave_every_mask_right_and_memory_as_it_was() {
+    let Some((client, libraries)) = program("client") else { return };
+    let Some(model) = tools::path("TQKV_LLAMA_MODEL") else { return };
+    let (model, library) = (model.display().to_string(), tools::library().display().to_string());
+    let seconds = std::env::var("TQKV_LLAMA_SOAK").unwrap_or_else(|_| "10".into());
+    for unified in ["0", "1"] {
+        // With f16 a wrong mask is all that there is to see; codes lose something on either side.
+        let variables = [&with(&library, "f16")[..], &[("UNIFIED", unified), ("CTX", "4096")]].concat();
+        let text = TEXT.repeat(12);
+        let said = tools::run(&client, &[&libraries, &model, &text, "soak", &seconds, "5"], &variables)
+            .expect("it runs");
+        let numbers: Vec<f64> =
+            said.split(&[' ', ',', '\n'][..]).filter_map(|word| word.parse().ok()).collect();
+        let [_, samples, _, worst, early, late] = numbers[..] else { panic!("{said}") };
+        assert!(samples > 0.0 && worst < 0.05 && (early == 0.0 || late < early + 64.0), "{said}");
+    }
+}
+
+#[test]
+fn what_is_resident_is_what_is_said() {
+    let Some((client, libraries)) = program("client") else { return };
+    let Some(model) = tools::path("TQKV_LLAMA_MODEL") else { return };
+    let (model, library) = (model.display().to_string(), tools::library().display().to_string());
+    let variables = [&with(&library, "s4")[..], &[("TQKV_LOG", "1"), ("CTX", "4352")]].concat();
+    let said =
+        tools::run(&client, &[&libraries, &model, TEXT, "memory", "4200"], &variables).expect("it runs");
+    let number = |start: &str| {
+        let rest = said.lines().find_map(|line| line.strip_prefix(start)).expect("a line");
+        rest.split(' ').next().and_then(|word| word.parse::<f64>().ok()).expect("a number")
+    };
+    let ratio = number("resident ") / number("tqkv: held ");
+    assert!((0.9..1.1).contains(&ratio), "{said}");
+}
+
+#[test]
 fn what_is_held_is_said_and_is_a_part_of_what_is_declared() {
     let Some((client, libraries)) = program("client") else { return };
     let Some(model) = tools::path("TQKV_LLAMA_MODEL") else { return };
     let (model, library) = (model.display().to_string(), tools::library().display().to_string());
-    let variables = [&with(&library, "t4,t2", "8")[..], &[("TQKV_LOG", "1"), ("CTX", "2048")]].concat();
+    let variables = [&with(&library, "t4,t2 hot=8")[..], &[("TQKV_LOG", "1"), ("CTX", "2048")]].concat();
     let said =
         tools::run(&client, &[&libraries, &model, TEXT, "speed", "1024", "1"], &variables).expect("it runs");
     let line = said.lines().find_map(|line| line.strip_prefix("tqkv: held ")).expect("a line");
     let numbers: Vec<f64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
     // Half of the slots, at most a third of the bytes of f16 each, the first and the newest tokens, lists.
     assert!(numbers[0] < 0.2 * numbers[1], "{line}");
+}
+
+/// MiB held after a prefill of so many tokens.
+fn held(client: &Path, arguments: [&str; 3], kv: &str) -> f64 {
+    let library = tools::library().display().to_string();
+    let variables = [&with(&library, kv)[..], &[("TQKV_LOG", "1")]].concat();
+    let said =
+        tools::run(client, &[&arguments[..], &["speed", "512", "1"]].concat(), &variables).expect("it runs");
+    let line = said.lines().find_map(|line| line.strip_prefix("tqkv: held ")).expect("a line");
+    line.split(' ').next().and_then(|word| word.parse().ok()).expect("a number")
+}
+
+#[test]
+fn layers_have_codecs_of_their_own() {
+    let Some((client, libraries)) = program("client") else { return };
+    let Some(model) = tools::path("TQKV_LLAMA_MODEL") else { return };
+    let model = model.display().to_string();
+    let held = |kv: &str| held(&client, [&libraries, &model, TEXT], kv);
+    let (narrow, wide) = (held("t2 hot=0"), held("i8 hot=0"));
+    // 10 of 30 layers, a third of what is between the two.
+    for rule in ["tail:10:i8", "boundary:5:i8", "gradient:t2/t2/i8"] {
+        let some = held(&format!("t2 hot=0 layer-kv={rule}"));
+        let share = (some - narrow) / (wide - narrow);
+        assert!((0.3..0.37).contains(&share), "{rule}: {some} between {narrow} and {wide}");
+    }
 }
 
 #[test]
@@ -144,9 +227,12 @@ fn wrong_use_is_refused_in_a_line() {
     let (model, library) = (model.display().to_string(), tools::library().display().to_string());
     let arguments = [libraries.as_str(), &model, TEXT, "text", "2"];
     // Without the library the model runs on the CPU.
-    let unknown = tools::run(&client, &arguments, &with(&library, "q9", "8")).expect("it runs");
-    assert!(unknown.contains("tqkv: TQKV_KV=q9: accepted are"), "{unknown}");
-    let quantised = [&with(&library, "t4", "8")[..], &[("TYPE", "q8_0")]].concat();
+    let unknown = tools::run(&client, &arguments, &with(&library, "q9 hot=8")).expect("it runs");
+    assert!(unknown.contains("tqkv: TQKV_KV=q9 hot=8: 'q9': accepted are"), "{unknown}");
+    let quantised = [&with(&library, "t4 hot=8")[..], &[("TYPE", "q8_0")]].concat();
     let refused = tools::run(&client, &arguments, &quantised).expect_err("no context");
     assert!(refused.contains("tqkv: cache_k_l0 is not f16"), "{refused}");
+    let plain = [&with(&library, "t4")[..], &[("FA", "0")]].concat();
+    let plain = tools::run(&client, &arguments, &plain).expect("it runs");
+    assert!(plain.contains("tqkv: without flash attention nothing is encoded"), "{plain}");
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Says what a test lacks, past the capture of output.
 fn lacks(what: &str) -> bool {
@@ -40,9 +41,12 @@ pub(crate) fn library() -> PathBuf {
 
 /// Compiles a program against headers, and against the stock libraries where it has any.
 pub(crate) fn compile(name: &str, source: &Path, headers: &Path, libraries: Option<&Path>) -> PathBuf {
+    static MADE: AtomicUsize = AtomicUsize::new(0);
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    // Put in place when it is whole: another test may be about to run it.
+    let unfinished = program.with_extension(format!("new-{}", MADE.fetch_add(1, Ordering::Relaxed)));
     let mut gcc = Command::new("cc");
-    gcc.arg("-O1").arg("-o").arg(&program).arg(source);
+    gcc.arg("-O1").arg("-o").arg(&unfinished).arg(source);
     for folder in ["include", "ggml/include", "ggml/src"] {
         gcc.arg("-I").arg(headers.join(folder));
     }
@@ -58,6 +62,7 @@ pub(crate) fn compile(name: &str, source: &Path, headers: &Path, libraries: Opti
     }
     let done = gcc.arg("-lm").output().expect("a C compiler");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    std::fs::rename(&unfinished, &program).expect("a program");
     program
 }
 

@@ -1,0 +1,140 @@
+//! `tqkv llama`: the command line that runs llama.cpp on a cache of ours, and a check that the library loads there.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::Serialize;
+
+use crate::error::CliError;
+use crate::output::Output;
+
+/// Say how llama.cpp runs with its KV cache in tqkv codes, and check that it loads the library.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: the library, then the command line of a folder of binaries
+  cargo build --release --manifest-path host/llama/Cargo.toml
+  tqkv llama --library host/llama/target/release/libggml_tqkv.so --model model.gguf ~/llama.cpp/build/bin
+
+The check runs the binary with --list-devices. It must be a build with loadable back ends (GGML_BACKEND_DL), as the \
+releases of llama.cpp are.")]
+pub(crate) struct Args {
+    /// A folder with llama-server or llama-cli, or one of these; without it nothing is checked.
+    llama: Option<PathBuf>,
+    /// The library of the back end; without it the one beside this command.
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
+    /// The model.
+    #[arg(long, value_name = "FILE", default_value = "model.gguf")]
+    model: PathBuf,
+    /// How the cache is held, such as 't4,t2 hot=64'; without it the library's default.
+    #[arg(long, value_name = "POLICY")]
+    policy: Option<String>,
+}
+
+/// Binaries that are looked for in a folder.
+const BINARIES: [&str; 2] = ["llama-server", "llama-cli"];
+
+/// What `-ngl` and `-fa` are for is in the README of the library.
+const ARGUMENTS: [&str; 4] = ["-ngl", "99", "-fa", "on"];
+
+const FIT: &str = "-fit reckons with a cache in f16: where that is more than the free memory, a context that would fit becomes \
+                   shorter. Give -c, or -fit off.";
+
+#[derive(Serialize)]
+struct Report {
+    environment: BTreeMap<&'static str, String>,
+    arguments: Vec<String>,
+    /// Both, for a shell.
+    command: String,
+    /// As llama.cpp lists it; null where nothing was checked.
+    device: Option<String>,
+    fit: &'static str,
+}
+
+pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    let library = library(args.library.as_deref())?;
+    let binary = args.llama.as_deref().map(binary).transpose()?;
+    let mut environment = BTreeMap::from([("GGML_BACKEND_PATH", library.display().to_string())]);
+    environment.extend(args.policy.clone().map(|policy| ("TQKV_KV", policy)));
+    let device = binary.as_deref().map(|binary| device(binary, &environment)).transpose()?;
+    let program = binary.map_or(BINARIES[0].to_owned(), |binary| binary.display().to_string());
+    let model = args.model.display().to_string();
+    let mut arguments = vec![program, "-m".to_owned(), model];
+    arguments.extend(ARGUMENTS.map(str::to_owned));
+    let set = environment.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
+    let words: Vec<_> = set.chain(arguments.iter().map(|word| quoted(word))).collect();
+    let report = Report { command: words.join(" "), environment, arguments, device, fit: FIT };
+    out.print(&report, human)
+}
+
+fn human(report: &Report) -> String {
+    let device = match &report.device {
+        Some(device) => format!("The library loads there: {device}"),
+        None => {
+            "Not checked; give the folder of llama.cpp's binaries to see whether the library loads there."
+                .to_owned()
+        }
+    };
+    format!("{}\n\n{device}\n{}", report.command, report.fit)
+}
+
+/// The library's path, from the root.
+fn library(given: Option<&Path>) -> Result<PathBuf, CliError> {
+    let name = format!("{}ggml_tqkv{}", env::consts::DLL_PREFIX, env::consts::DLL_SUFFIX);
+    let path = match given {
+        Some(path) if path.is_dir() => path.join(name),
+        Some(path) => path.to_owned(),
+        None => env::current_exe()?.with_file_name(name),
+    };
+    if !path.is_file() {
+        let build =
+            "cargo build --release --manifest-path host/llama/Cargo.toml makes it, --library names it";
+        return Err(CliError::bad_input(format_args!("{}: no such library; {build}", path.display())));
+    }
+    path.canonicalize().map_err(|error| CliError::io(&path, &error))
+}
+
+/// The binary in a folder, or that which was given.
+fn binary(given: &Path) -> Result<PathBuf, CliError> {
+    let path = if given.is_dir() {
+        let named = BINARIES.map(|name| given.join(format!("{name}{}", env::consts::EXE_SUFFIX)));
+        let found = named.into_iter().find(|path| path.is_file());
+        let missing = || format!("{}: neither {} lies there", given.display(), BINARIES.join(" nor "));
+        found.ok_or_else(|| CliError::bad_input(missing()))?
+    } else {
+        given.to_owned()
+    };
+    path.canonicalize().map_err(|error| CliError::io(&path, &error))
+}
+
+/// Our device as a binary lists it.
+fn device(binary: &Path, environment: &BTreeMap<&'static str, String>) -> Result<String, CliError> {
+    let mut command = Command::new(binary);
+    command.arg("--list-devices").envs(environment).env("TQKV_LOG", "1").stdin(Stdio::null());
+    let done = command.output().map_err(|error| CliError::io(binary, &error))?;
+    let said = [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    let line = |start: &str| said.lines().map(str::trim).find(|line| line.starts_with(start));
+    if let Some(device) = line("TQKV:") {
+        return Ok(device.to_owned());
+    }
+    let name = binary.display();
+    Err(CliError::failure(match line("tqkv:") {
+        Some(refusal) => format!("{name} does not take the library: {refusal}"),
+        None if done.status.success() => {
+            format!(
+                "{name} does not load the library; expected is a build with loadable back ends (GGML_BACKEND_DL)"
+            )
+        }
+        None => format!("{name} --list-devices: {}", said.lines().last().unwrap_or("it says nothing")),
+    }))
+}
+
+/// A word of a shell.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,=:+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}

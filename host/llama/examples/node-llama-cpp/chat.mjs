@@ -1,0 +1,18 @@
+// A model in node-llama-cpp with its KV cache in tqkv codes. The library is named by GGML_BACKEND_PATH, codecs by TQKV_KV:
+//
+// GGML_BACKEND_PATH=.../libggml_tqkv.so TQKV_KV=s4 node chat.mjs MODEL.gguf [PROMPT]
+import {getLlama, LlamaChatSession} from "node-llama-cpp";
+
+const [modelPath, prompt = "Name three colours."] = process.argv.slice(2);
+// The package's own binaries load back ends.
+const llama = await getLlama({build: "never"});
+const devices = await llama.getGpuDeviceNames();
+if (!devices.includes("KV cache in tqkv codes")) throw new Error("the library is not loaded: set GGML_BACKEND_PATH");
+
+// All layers, so that every layer's cache is the device's. Weights stay on the CPU.
+const model = await llama.loadModel({modelPath, gpuLayers: 99});
+// ggml's threads wait by spinning: no more of them than processors that have nothing else to do.
+const context = await model.createContext({contextSize: 1024, flashAttention: true, threads: 1});
+const session = new LlamaChatSession({contextSequence: context.getSequence()});
+console.log(await session.prompt(prompt, {maxTokens: 48, temperature: 0}));
+await llama.dispose();

@@ -1,0 +1,64 @@
+//! Sums over slots that keys and values hold in different ways: one side as an exact row, the other as a code. That is so where
+//! one side is f16 for good, or a row of one side cannot be encoded.
+
+use super::attend::Track;
+use super::format::Pages;
+use super::stream::{Place, SLOTS};
+use half::slice::HalfFloatSliceExt;
+use tqkv_simd::codec;
+use tqkv_simd::page::{MAX_HEADS, row_sums};
+
+/// Adds the values of `slots` weighted by `[n, slots]` to `[n, dim]`.
+pub(super) fn sum(values: Track<'_>, slots: &[usize], weights: &[f32], sums: &mut [f32]) {
+    let stream = values.stream;
+    let mut from = 0;
+    while from < slots.len() {
+        let first = stream.place(slots[from]);
+        let follows = |to: usize| match (first, stream.place(slots[to])) {
+            (Place::Exact(first), Place::Exact(at)) => at == first + to - from,
+            (Place::Coded, Place::Coded) => slots[to] / SLOTS == slots[from] / SLOTS,
+            (Place::Empty, Place::Empty) => true,
+            _ => false,
+        };
+        let mut to = from + 1;
+        while to < slots.len() && follows(to) {
+            to += 1;
+        }
+        let run = weights.chunks_exact(slots.len()).flat_map(|weights| &weights[from..to]);
+        let run: Vec<f32> = run.copied().collect();
+        // A row that is not finite and weighs nothing adds nothing.
+        let weighs = run.iter().any(|weight| *weight != 0.0);
+        match first {
+            Place::Exact(at) if weighs => add_rows(values, at, &run, sums),
+            Place::Coded if weighs => add_codes(values, &slots[from..to], &run, sums),
+            _ => {}
+        }
+        from = to;
+    }
+}
+
+/// Adds exact rows from `at` on, weighted by `[n, rows]`.
+fn add_rows(values: Track<'_>, at: usize, weights: &[f32], sums: &mut [f32]) {
+    let dim = values.format.dim;
+    let rows = weights.len() / (sums.len() / dim);
+    let rows = &values.stream.exact[values.head][at * dim..(at + rows) * dim];
+    row_sums(values.format.level, rows.reinterpret_cast(), dim, weights, sums);
+}
+
+/// Adds codes of one page, weighted by `[n, slots]`.
+fn add_codes(values: Track<'_>, slots: &[usize], weights: &[f32], sums: &mut [f32]) {
+    let (dim, level) = (values.format.dim, values.format.level);
+    let lines = values.stream.page(values.head, slots[0] / SLOTS);
+    let (Some((codec, Pages::Values(pages))), Some(lines)) = (&values.format.coded, lines) else { return };
+    let mut rotated = vec![0.0; sums.len()];
+    let weights = weights.chunks(MAX_HEADS * slots.len());
+    for (rotated, weights) in rotated.chunks_mut(MAX_HEADS * dim).zip(weights) {
+        let mut spread = vec![0.0; rotated.len() / dim * SLOTS];
+        for (spread, weights) in spread.chunks_exact_mut(SLOTS).zip(weights.chunks_exact(slots.len())) {
+            slots.iter().zip(weights).for_each(|(slot, weight)| spread[slot % SLOTS] = *weight);
+        }
+        pages.accumulate(level, lines, 0, &spread, &[], rotated);
+    }
+    codec::unrotate(level, codec, &mut rotated);
+    sums.iter_mut().zip(&rotated).for_each(|(sum, x)| *sum += x);
+}

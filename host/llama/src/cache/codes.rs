@@ -1,0 +1,180 @@
+//! Attention over pages of codes, up to eight queries at once. Slots that nobody wrote count as zeros; exact rows are left out.
+
+use super::apart;
+use super::attend::{Asked, Seen, Task, Track, add_mask, cap, changes_any, shows_any};
+use super::format::Pages;
+use super::means::Means;
+use super::stream::{Place, SLOTS, Stream};
+use std::ops::Range;
+use tqkv_simd::codec;
+use tqkv_simd::page::{Attention, Line, MAX_HEADS, Queries, rescale, soften};
+
+/// Memory that is used again.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    logits: Vec<f32>,
+    scaled: Vec<f32>,
+    rotated: Vec<f32>,
+    offsets: Vec<f32>,
+    wide: Vec<f32>,
+    int8: Box<Queries>,
+}
+
+/// A page that holds more than exact rows.
+struct Page {
+    number: usize,
+    /// Runs of slots that are exact rows, and of those that nobody wrote.
+    exact: Vec<Range<usize>>,
+    empty: Vec<Range<usize>>,
+}
+
+/// Attends to the slots of some pages that are no exact rows.
+pub(super) fn attend(task: &Task<'_>, pages: Range<usize>, scratch: &mut Scratch) -> Seen {
+    let mut seen = Seen::nothing(task);
+    let held: Vec<Page> = pages.clone().filter_map(|page| look(task, page)).collect();
+    if held.is_empty() {
+        return seen;
+    }
+    let (dim, value_dim) = (task.keys.format.dim, task.values.format.dim);
+    let queries = task.queries.chunks(MAX_HEADS * dim).zip(task.asked.chunks(MAX_HEADS));
+    let (from, to) = (pages.start * SLOTS, pages.end * SLOTS);
+    let is_alike = task.keys.stream.is_alike(task.values.stream, from, to);
+    let sums = seen.sums.chunks_mut(MAX_HEADS * value_dim).zip(seen.state.chunks_mut(MAX_HEADS));
+    for ((queries, asked), (sums, state)) in queries.zip(sums) {
+        prepare(task, queries, scratch);
+        for (i, page) in held.iter().enumerate() {
+            let next = held.get(i + 1).map_or(page.number, |page| page.number);
+            attend_page(task, (page, next, is_alike), asked, (state, sums), scratch);
+        }
+    }
+    if let (true, Some((codec, _))) = (is_alike, &task.values.format.coded) {
+        codec::unrotate(task.values.format.level, codec, &mut seen.sums);
+    }
+    seen
+}
+
+/// What a page holds beside codes; none where it holds exact rows alone.
+fn look(task: &Task<'_>, number: usize) -> Option<Page> {
+    let stream = task.keys.stream;
+    let (count, coded) = (task.slots_of(number), stream.coded(number));
+    let mut page = Page { number, exact: Vec::new(), empty: Vec::new() };
+    if coded < SLOTS {
+        runs(stream, number, count, &mut page);
+    }
+    (coded > 0 || !page.empty.is_empty()).then_some(page)
+}
+
+/// Finds runs of exact and of empty slots among the first `count` of a page.
+fn runs(stream: &Stream, number: usize, count: usize, page: &mut Page) {
+    for slot in 0..count {
+        let list = match stream.place(number * SLOTS + slot) {
+            Place::Exact(_) => &mut page.exact,
+            Place::Empty => &mut page.empty,
+            Place::Coded => continue,
+        };
+        match list.last_mut() {
+            Some(run) if run.end == slot => run.end += 1,
+            _ => list.push(slot..slot + 1),
+        }
+    }
+}
+
+impl Task<'_> {
+    /// Slots of a page that are attended to.
+    fn slots_of(&self, page: usize) -> usize {
+        (self.rule.slots - page * SLOTS).min(SLOTS)
+    }
+}
+
+/// Queries times the factor of logits in the forms that codes need.
+fn prepare(task: &Task<'_>, queries: &[f32], scratch: &mut Scratch) {
+    let (format, keys) = (task.keys.format, task.keys);
+    let Scratch { scaled, rotated, offsets, int8, .. } = scratch;
+    scaled.clear();
+    scaled.extend(queries.iter().map(|x| x * task.rule.scale));
+    if let Some((codec, Pages::Keys(pages))) = &format.coded {
+        rotated.resize(scaled.len(), 0.0);
+        codec::rotate_queries(format.level, codec, scaled, rotated);
+        **int8 = pages.queries(format.level, rotated);
+    }
+    offsets.clear();
+    if let Means::Known(_) = keys.stream.means {
+        let mean = keys.stream.means.of(keys.head, format.dim);
+        let dot = |q: &[f32]| q.iter().zip(mean).map(|(q, m)| q * m).sum::<f32>();
+        offsets.extend(scaled.chunks_exact(format.dim).map(dot));
+    }
+}
+
+/// Whether some query sees a slot of a page that is no exact row, and whether a mask changes a logit.
+fn sees(asked: &[Asked<'_>], page: &Page, count: usize, has_codes: bool) -> (bool, bool) {
+    let (mut any, mut masked) = (false, false);
+    let from = page.number * SLOTS;
+    for (i, now) in asked.iter().enumerate() {
+        if i > 0 && now.is_beside(&asked[i - 1]) {
+            continue;
+        }
+        let shows = |run: &Range<usize>| {
+            let mask = now.mask_of(from + run.start, from + run.end);
+            mask.len() < run.len() || shows_any(mask)
+        };
+        any |= if has_codes { shows(&(0..count)) } else { page.empty.iter().any(shows) };
+        masked |= changes_any(now.mask_of(from, from + count));
+    }
+    (any, masked)
+}
+
+/// Attends to one page; `next` is the one that comes after it. Sums are in the domain of codes where values are held as keys are.
+fn attend_page(
+    task: &Task<'_>,
+    (page, next, is_alike): (&Page, usize, bool),
+    asked: &[Asked<'_>],
+    (state, sums): (&mut [Attention], &mut [f32]),
+    scratch: &mut Scratch,
+) {
+    let count = task.slots_of(page.number);
+    let keys = coded_page(task.keys, page.number);
+    let (any, masked) = sees(asked, page, count, keys.is_some());
+    if !any {
+        return;
+    }
+    let Scratch { logits, offsets, wide, int8, .. } = scratch;
+    logits.resize(MAX_HEADS * SLOTS, 0.0);
+    let logits = &mut logits[..asked.len() * count];
+    if let Some((lines, Pages::Keys(pages))) = keys {
+        let next = task.keys.stream.page(task.keys.head, next).unwrap_or_default();
+        pages.scores(task.keys.format.level, lines, 0, int8, next, logits);
+        for (logits, offset) in logits.chunks_exact_mut(count).zip(&*offsets) {
+            logits.iter_mut().for_each(|logit| *logit += offset);
+        }
+    } else {
+        logits.fill(0.0);
+    }
+    for (logits, asked) in logits.chunks_exact_mut(count).zip(asked) {
+        page.empty.iter().for_each(|run| logits[run.clone()].fill(0.0));
+        cap(logits, task.rule.soft_cap);
+        page.exact.iter().for_each(|run| logits[run.clone()].fill(f32::NEG_INFINITY));
+        if masked {
+            let from = page.number * SLOTS;
+            add_mask(logits, asked.mask_of(from, from + count), asked.slope, wide);
+        }
+    }
+    let level = task.values.format.level;
+    let factors = soften(level, logits, state);
+    rescale(&factors[..state.len()], task.values.format.dim, sums);
+    if !is_alike {
+        let slots: Vec<usize> = (page.number * SLOTS..).take(count).collect();
+        apart::sum(task.values, &slots, logits, sums);
+    } else if let Some((lines, Pages::Values(pages))) = coded_page(task.values, page.number) {
+        for logits in logits.chunks_exact_mut(count) {
+            page.empty.iter().for_each(|run| logits[run.clone()].fill(0.0));
+        }
+        let next = task.values.stream.page(task.values.head, next).unwrap_or_default();
+        pages.accumulate(level, lines, 0, logits, next, sums);
+    }
+}
+
+/// A page that holds codes.
+fn coded_page<'a>(track: Track<'a>, page: usize) -> Option<(&'a [Line], &'a Pages)> {
+    let (_, pages) = track.format.coded.as_ref()?;
+    Some((track.stream.page(track.head, page)?, pages))
+}

@@ -1,0 +1,155 @@
+//! Attention over exact rows: of a few queries row by row, of many as products of matrices.
+
+use super::apart;
+use super::attend::{Asked, Seen, Task, Track, add_mask, cap, changes_any, shows_any};
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use std::ops::Range;
+use tqkv::matmul::{Mat, MatMut, Store, product};
+use tqkv_simd::page::{MAX_HEADS, rescale, row_scores, row_sums, soften, widen_rows};
+
+/// Rows that are attended to at once.
+const TILE: usize = 128;
+
+/// Head dim from which a tile has fewer rows.
+const TILE_DIM: usize = 128;
+
+/// Memory that is used again.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    scaled: Vec<f32>,
+    logits: Vec<f32>,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    mask: Vec<f16>,
+    wide: Vec<f32>,
+    /// For each mask that differs from the one before it: the queries that have it, whether it shows and whether it changes something.
+    masks: Vec<(Range<usize>, bool, bool)>,
+}
+
+/// Attends to some exact rows.
+pub(super) fn attend(task: &Task<'_>, rows: Range<usize>, scratch: &mut Scratch) -> Seen {
+    let mut seen = Seen::nothing(task);
+    scratch.scaled.clear();
+    scratch.scaled.extend(task.queries.iter().map(|x| x * task.rule.scale));
+    let widest = task.keys.format.dim.max(task.values.format.dim);
+    let tile = (TILE * TILE_DIM / widest.max(TILE_DIM)).max(1);
+    for from in rows.clone().step_by(tile) {
+        let rows = from..rows.end.min(from + tile);
+        let queries = look(task, rows.clone(), scratch);
+        if !queries.is_empty() {
+            attend_tile(task, rows, queries, &mut seen, scratch);
+        }
+    }
+    seen
+}
+
+/// Gathers the masks of a tile. Returns the queries from the first to the last that sees some row of it.
+fn look(task: &Task<'_>, rows: Range<usize>, scratch: &mut Scratch) -> Range<usize> {
+    let Scratch { mask, masks, .. } = scratch;
+    let runs = task.keys.stream.slot_runs(rows.clone());
+    mask.clear();
+    masks.clear();
+    let mut queries = 0..0;
+    for (q, asked) in task.asked.iter().enumerate() {
+        match masks.last_mut() {
+            Some((of, ..)) if asked.is_beside(&task.asked[q - 1]) => of.end += 1,
+            _ => {
+                let from = mask.len();
+                gather(task, asked, &runs, mask);
+                masks.push((q..q + 1, shows_any(&mask[from..]), changes_any(&mask[from..])));
+            }
+        }
+        if masks.last().is_some_and(|&(_, shows, _)| shows) {
+            queries = if queries.is_empty() { q..q + 1 } else { queries.start..q + 1 };
+        }
+    }
+    queries
+}
+
+/// The mask of rows whose slots lie in runs.
+fn gather(task: &Task<'_>, asked: &Asked<'_>, runs: &[Range<usize>], mask: &mut Vec<f16>) {
+    for run in runs {
+        let (start, end) = (run.start.min(task.rule.slots), run.end.min(task.rule.slots));
+        let until = mask.len() + end - start;
+        mask.extend_from_slice(asked.mask_of(start, end));
+        // Slots past the mask are seen, those that are not attended to are not.
+        mask.resize(until, f16::ZERO);
+        mask.resize(until + run.len() - (end - start), f16::NEG_INFINITY);
+    }
+}
+
+/// Attends to one tile with some of the queries.
+fn attend_tile(
+    task: &Task<'_>,
+    rows: Range<usize>,
+    queries: Range<usize>,
+    seen: &mut Seen,
+    scratch: &mut Scratch,
+) {
+    let (count, n) = (rows.len(), queries.len());
+    let (dim, value_dim) = (task.keys.format.dim, task.values.format.dim);
+    let Scratch { scaled, logits, keys, values, mask, wide, masks } = scratch;
+    let scaled = &scaled[queries.start * dim..queries.end * dim];
+    logits.resize(n * count, 0.0);
+    score(task.keys, rows.clone(), scaled, logits, keys);
+    cap(logits, task.rule.soft_cap);
+    for ((of, _, changes), mask) in masks.iter().zip(mask.chunks_exact(count)) {
+        let of = of.start.max(queries.start)..of.end.min(queries.end);
+        for q in of.filter(|_| *changes) {
+            let logits = &mut logits[(q - queries.start) * count..][..count];
+            add_mask(logits, mask, task.asked[q].slope, wide);
+        }
+    }
+    let sums = &mut seen.sums[queries.start * value_dim..queries.end * value_dim];
+    let state = seen.state[queries].chunks_mut(MAX_HEADS);
+    let each = logits.chunks_mut(MAX_HEADS * count).zip(sums.chunks_mut(MAX_HEADS * value_dim));
+    for (state, (logits, sums)) in state.zip(each) {
+        let factors = soften(task.values.format.level, logits, state);
+        rescale(&factors[..state.len()], value_dim, sums);
+    }
+    if task.keys.stream.has_same_rows(task.values.stream, rows.clone()) {
+        sum(task.values, rows, logits, sums, values);
+    } else {
+        let slots: Vec<usize> = task.keys.stream.slot_runs(rows).into_iter().flatten().collect();
+        apart::sum(task.values, &slots, logits, sums);
+    }
+}
+
+/// Rows of one side as bits.
+fn bits(track: Track<'_>, rows: Range<usize>) -> &[u16] {
+    let dim = track.format.dim;
+    track.stream.exact[track.head][rows.start * dim..rows.end * dim].reinterpret_cast()
+}
+
+/// Logits `[n, rows]` of queries `[n, dim]`; `wide` is room.
+fn score(keys: Track<'_>, rows: Range<usize>, queries: &[f32], logits: &mut [f32], wide: &mut Vec<f32>) {
+    let (dim, level, count) = (keys.format.dim, keys.format.level, rows.len());
+    let n = queries.len() / dim;
+    if n <= MAX_HEADS {
+        return row_scores(level, bits(keys, rows), dim, queries, logits);
+    }
+    wide.resize(count * dim, 0.0);
+    widen_rows(level, bits(keys, rows), wide);
+    let keys = Mat::new(wide, count, dim, dim).transposed();
+    product(
+        &mut MatMut::new(logits, n, count, count),
+        Mat::new(queries, n, dim, dim),
+        keys,
+        1.0,
+        Store::Replace,
+    );
+}
+
+/// Adds values weighted by `[n, rows]` to `[n, dim]`; `wide` is room.
+fn sum(values: Track<'_>, rows: Range<usize>, weights: &[f32], sums: &mut [f32], wide: &mut Vec<f32>) {
+    let (dim, level, count) = (values.format.dim, values.format.level, rows.len());
+    let n = sums.len() / dim;
+    if n <= MAX_HEADS {
+        return row_sums(level, bits(values, rows), dim, weights, sums);
+    }
+    wide.resize(count * dim, 0.0);
+    widen_rows(level, bits(values, rows), wide);
+    let (weights, values) = (Mat::new(weights, n, count, count), Mat::new(wide, count, dim, dim));
+    product(&mut MatMut::new(sums, n, dim, dim), weights, values, 1.0, Store::Add);
+}
