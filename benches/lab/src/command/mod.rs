@@ -6,6 +6,7 @@ mod eval;
 mod growth;
 mod needle;
 mod needle_data;
+mod picture;
 mod report;
 mod stats;
 mod stats_delta;
@@ -29,6 +30,7 @@ pub(crate) enum Command {
     Compare(compare::Args),
     Codebook(codebook::Args),
     Sweep(sweep::Args),
+    Picture(picture::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -44,6 +46,7 @@ impl Command {
             Self::Compare(args) => compare::run(args, out),
             Self::Codebook(args) => codebook::run(args, out),
             Self::Sweep(args) => sweep::run(args, out),
+            Self::Picture(args) => picture::run(args, out),
             Self::Completions(args) => completions::run::<Lab>(args, out),
             Self::Man(args) => man::run::<Lab>(args, out),
         }

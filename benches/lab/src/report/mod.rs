@@ -19,7 +19,7 @@ mod svg;
 
 pub(crate) use page::{Page, render};
 pub(crate) use sections::{SECTIONS, Wanted};
-pub(crate) use source::Source;
+pub(crate) use source::{Row, Source};
 
 /// What stands under a heading.
 #[derive(Debug, Default)]

@@ -50,5 +50,7 @@ fn compare_says_which_file_is_missing() {
             "{message}"
         );
     }
-    assert!(error(at, &["compare", "a.tqk", "s9"], 2).contains("'s9' is no file and no run: kv=s9 is not valid"));
+    assert!(
+        error(at, &["compare", "a.tqk", "s9"], 2).contains("'s9' is no file and no run: kv=s9 is not valid")
+    );
 }

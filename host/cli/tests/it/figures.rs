@@ -1,4 +1,4 @@
-//! The figures of README and MEASURED.md that any machine gives again: each is measured anew, and must be what is printed there.
+//! The figures of documents that any machine gives again: each is measured anew, and must be as printed there.
 //!
 //! A few rows by default, all with `TQKV_EXHAUSTIVE=1`.
 
@@ -58,9 +58,9 @@ fn chosen(rows: Vec<String>, few: &[&str]) -> Vec<String> {
     rows
 }
 
-/// Perplexity, what stands behind it, and bytes per token of rows of README, under an `eval` with these options.
-fn assert_readme(head: &str, few: &[&str], options: &str, fields: &[&str]) {
-    for row in chosen(rows(&document("README.md"), head), few) {
+/// Perplexity, the fields behind it, and bytes per token of rows of `docs/quality.md`, from an `eval` with these options.
+fn assert_quality(head: &str, few: &[&str], options: &str, fields: &[&str]) {
+    for row in chosen(rows(&document("docs/quality.md"), head), few) {
         let words: Vec<_> = row.split_whitespace().collect();
         let kv = words[0];
         let figures = words[1..].iter().copied().filter(|word| *word != "%");
@@ -71,18 +71,27 @@ fn assert_readme(head: &str, few: &[&str], options: &str, fields: &[&str]) {
         let measured = results.iter().find(|row| row["kv"] == kv).unwrap();
         for (field, printed) in fields.iter().zip(figures) {
             let factor = if *field == "top1_agreement" { 100.0 } else { 1.0 };
-            assert_printed(&format!("README, {kv}, {field}"), printed, factor * number(measured, field));
+            assert_printed(
+                &format!("docs/quality.md, {kv}, {field}"),
+                printed,
+                factor * number(measured, field),
+            );
         }
     }
 }
 
 #[test]
-fn the_tables_of_readme_are_what_eval_measures() {
+fn the_tables_of_quality_are_what_eval_measures() {
     let fields = ["perplexity", "kl_to_f16", "top1_agreement", "cache_bytes_per_token"];
-    assert_readme("K,V                  perplexity  KL", &["i8,s4", "s4,s4"], "--windows 4", &fields);
+    assert_quality("K,V                  perplexity  KL", &["i8,s4", "s4,s4"], "--windows 4", &fields);
     if is_exhaustive() {
         let fields = ["perplexity", "nll_delta", "kl_to_f16", "top1_agreement", "cache_bytes_per_token"];
-        assert_readme("K,V                  perplexity  nll", &[], "--windows 48 --hot 0 --sinks 0", &fields);
+        assert_quality(
+            "K,V                  perplexity  nll",
+            &[],
+            "--windows 48 --hot 0 --sinks 0",
+            &fields,
+        );
     }
 }
 
@@ -130,9 +139,9 @@ fn policies_cost_what_is_printed() {
     }
 }
 
-/// README's comparison with llama.cpp is the quotient of the rows of M14.
+/// The comparison with llama.cpp in `docs/quality.md` is the quotient of the rows of M14.
 #[test]
-fn readme_compares_with_llama_cpp_as_m14_does() {
+fn quality_compares_with_llama_cpp_as_m14_does() {
     let section =
         document("MEASURED.md").split("\n## ").find(|text| text.starts_with("M14 ")).unwrap().to_owned();
     let table = rows(&section, "| cache | KL");
@@ -142,5 +151,23 @@ fn readme_compares_with_llama_cpp_as_m14_does() {
     };
     let [scalar, trellis] = ["s4", "t4"].map(|codec| kl("llama.cpp q4_0") / kl(codec));
     let said = format!("`q4_0` loses {scalar:.1} and {trellis:.1} times as much");
-    assert!(document("README.md").contains(&said), "README does not say: {said}");
+    let quality = document("docs/quality.md").replace('\n', " ");
+    assert!(quality.contains(&said), "docs/quality.md does not say: {said}");
+}
+
+/// The table of README is that of M28, and its sizes of a cache are what `plan` says.
+#[test]
+fn readme_has_the_figures_of_m28_and_of_plan() {
+    let (readme, measured) = (document("README.md"), document("MEASURED.md"));
+    let head = "| in llama.cpp |";
+    assert_eq!(rows(&readme, head), rows(&measured, head));
+    let kv = ["f16", "t4", "t2"].map(|kv| format!("--kv {kv}")).join(" ");
+    let plan =
+        run(&format!("plan --layers 32 --kv-heads 8 --head-dim 128 --tokens 131072 --hot 0 --sinks 0 {kv}"));
+    let bytes = plan["rows"].as_array().unwrap().iter().map(|row| number(row, "cache_bytes") / 1e9);
+    let [f16, t4, t2] = bytes.collect::<Vec<_>>()[..] else { panic!("three rows") };
+    let said = format!(
+        "takes {f16:.1} GB in f16. It takes {t4:.1} GB with the codec `t4` and {t2:.1} GB with `t2`."
+    );
+    assert!(readme.contains(&said), "README does not say: {said}");
 }
