@@ -9,6 +9,7 @@ mod cache_model;
 mod circles;
 mod documents;
 mod lives;
+mod prose;
 mod publish;
 mod surface;
 mod trellis;
