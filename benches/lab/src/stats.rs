@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 use tqkv::Level;
 use tqkv_cli::array::{ArrayError, Vectors};
-use tqkv_core::code::Levels;
+use tqkv_core::unstable::Levels;
 use tqkv_core::{AnyCodec, DecodeError, EncodeError, Options, ShapeError};
 use tqkv_reference::{Choice, Coder, ReferenceError, RotationKind, theory};
 

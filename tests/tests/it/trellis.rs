@@ -1,7 +1,7 @@
 //! The trellis codecs: golden files, quality, every head dim, inputs that break codecs.
 
 use serde::Deserialize;
-use tqkv_core::code::trellis::{Code, MAX_LEVELS, PARITIES, Plain, Predictor, Trellis, levels};
+use tqkv_core::unstable::trellis::{Code, MAX_LEVELS, PARITIES, Plain, Predictor, Trellis, levels};
 use tqkv_core::{AnyCodec, CodecId, Effort, EncodeError, HEAD_DIMS, Options, Portable, ScaleMode};
 use tqkv_tests::inputs::{Gaussian, edge_cases};
 use tqkv_tests::scope;
