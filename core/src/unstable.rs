@@ -37,6 +37,6 @@ pub mod trellis {
     };
 }
 
-pub use crate::code::Levels;
+pub use crate::code::levels::Levels;
 pub use crate::code::scale::{Stored, to_f16};
 pub use crate::with_code;

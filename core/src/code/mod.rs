@@ -24,7 +24,7 @@ pub(crate) mod form;
 mod ggml;
 pub(crate) mod int8;
 mod layout;
-mod levels;
+pub(crate) mod levels;
 mod list;
 pub(crate) mod scalar;
 pub(crate) mod scale;
@@ -35,8 +35,7 @@ use codebook::Codebook;
 use core::fmt;
 use core::str::FromStr;
 pub use layout::Layout;
-#[doc(hidden)]
-pub use levels::Levels;
+pub(crate) use levels::Levels;
 use trellis::{Plain, Trellis, tables};
 
 /// A codec as a type, with all that the compiler knows of it.

@@ -10,7 +10,7 @@ use tqkv_reference::Choice;
 use crate::preset::{Kv, KvCodecs};
 
 /// Codecs that an error names; `tqkv codecs --all` lists every one.
-pub(crate) use tqkv::cache::COMMON_CODECS as COMMON;
+pub(crate) use tqkv::unstable::cache::COMMON_CODECS as COMMON;
 
 /// A codec that caches and files store.
 pub(crate) fn codec(text: &str) -> Result<CodecId, String> {

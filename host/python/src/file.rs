@@ -10,7 +10,8 @@ use pyo3::prelude::*;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
-use tqkv::file::{AtomicFile, Bytes, FileError, Header, TqkView, Writer};
+use tqkv::file::{FileError, Header, TqkView, Writer};
+use tqkv::unstable::file::{AtomicFile, Bytes};
 
 /// A mapped file.
 #[pyclass(frozen, module = "tqkv._native")]

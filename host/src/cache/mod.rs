@@ -26,7 +26,7 @@
 //! model runner should ask for no more than [`crate::attention::AttentionCache`].
 
 mod ahead;
-mod blocks;
+pub(crate) mod blocks;
 mod budget;
 mod dot;
 mod format;
@@ -42,27 +42,23 @@ mod preset;
 mod rows;
 mod sample;
 mod scratch;
-mod snapshot;
+pub(crate) mod snapshot;
 mod spec;
 mod spill;
 mod stats;
-mod text;
+pub(crate) mod text;
 mod tier;
 mod track;
 mod vectors;
 
-pub use blocks::Encoded;
 pub use budget::Budget;
 pub use format::PAGE_TOKENS;
 pub use layer::{KvPair, LayerKind, LayerPolicy};
 pub use pool::{CachePool, Eviction, SequenceId};
 pub use preset::{PRESETS, Preset};
-pub use snapshot::MAGIC as SNAPSHOT_MAGIC;
 pub use spec::{AUTO_SHARE, Arithmetic, CacheSpec, Centring, Cold, MEAN_TOKENS};
 pub use stats::{CacheStats, HeadStats};
 pub use text::Policy;
-#[doc(hidden)]
-pub use text::{COMMON_CODECS, OPTIONS, Part, SpecOption};
 pub use vectors::Floats;
 
 use crate::attention::AttentionCache;

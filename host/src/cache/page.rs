@@ -90,6 +90,7 @@ const PAGE_OVERHEAD: usize = size_of::<Page>() + 2 * size_of::<usize>();
 
 impl CacheSpec {
     /// Memory of a page beside its blocks, in bytes.
+    #[doc(hidden)]
     pub const PAGE_HEADER_BYTES: usize = PAGE_OVERHEAD;
 }
 

@@ -290,6 +290,7 @@ impl CacheSpec {
     }
 
     /// What the queries of a layer see.
+    #[doc(hidden)]
     pub fn kind(&self, layer: usize) -> LayerKind {
         let all = self.sliding_window.map_or(LayerKind::Full, LayerKind::Sliding);
         self.kinds.get(layer).copied().unwrap_or(all)
@@ -297,12 +298,14 @@ impl CacheSpec {
 
     /// First tokens that a layer keeps as f16: [`CacheSpec::sinks`], and none where the model itself slides
     /// ([`CacheSpec::kinds`]), as its queries see none beside their window.
+    #[doc(hidden)]
     pub fn sinks_at(&self, layer: usize) -> usize {
         let slides = matches!(self.kinds.get(layer), Some(LayerKind::Sliding(_)));
         if slides { 0 } else { self.sinks }
     }
 
     /// Codecs of a layer's warm keys and values.
+    #[doc(hidden)]
     pub fn codecs_at(&self, layer: usize) -> (CodecId, CodecId) {
         self.layers.codecs(layer, self.shape.num_layers, (self.key, self.value))
     }
@@ -313,6 +316,7 @@ impl CacheSpec {
     ///
     /// # Errors
     /// A head dim that a codec does not support.
+    #[doc(hidden)]
     pub fn max_norms(&self, layer: usize) -> Result<[f32; 2], CacheError> {
         let warm = self.make_codecs(self.codecs_at(layer))?;
         let mut norms = warm.map(|codec| codec.max_norm());

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use tqkv_core::{AnyCodec, CodecId, Options, ScaleMode};
 
-use super::{CHUNK_HEAD, CRC, FIXED_HEADER, FLAG_MEAN, FileError, MAGIC, MAX_CHUNK_PAYLOAD, VERSION, le};
+use super::FileError;
+use super::layout::{CHUNK_HEAD, CRC, FIXED_HEADER, FLAG_MEAN, MAGIC, MAX_CHUNK_PAYLOAD, VERSION, le};
 
 /// Payload that [`Header::new`] aims at: large enough to stream well, small enough that random access
 /// verifies little.

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use rayon::prelude::*;
 use tqkv::Level;
-use tqkv::file::{Bytes, Header, TqkView};
+use tqkv::file::{Header, TqkView};
+use tqkv::unstable::file::Bytes;
 use tqkv_cli::error::CliError;
 use tqkv_core::AnyCodec;
 
