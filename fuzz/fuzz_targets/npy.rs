@@ -8,7 +8,7 @@ mod seeds;
 use half::{bf16, f16};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use tqkv::unstable::file::Bytes;
+use tqkv::file::Bytes;
 
 #[path = "../../host/cli/src/array/mod.rs"]
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "the command uses more of it")]

@@ -12,19 +12,18 @@ pub mod threads {
     pub use crate::threads::{running, start, start_with};
 }
 
-/// Files and folders that appear whole or not at all, and constants of the `.tqk` format.
+/// Folders that appear whole or not at all, files that a signal left, and constants of the `.tqk` format.
 pub mod file {
-    pub use crate::file::atomic::{AtomicFile, Existing};
-    pub use crate::file::bytes::Bytes;
     pub use crate::file::flush::flush;
     pub use crate::file::folder::AtomicFolder;
     pub use crate::file::layout::{MAGIC, MAX_CHUNK_PAYLOAD, VERSION};
     pub use crate::file::unfinished::{Removed, remove_unfinished};
 }
 
-/// The blocks of a cache, and the options of a spec as rows.
+/// The blocks of a cache, the options of a spec as rows, and constants.
 pub mod cache {
     pub use crate::cache::blocks::Encoded;
     pub use crate::cache::snapshot::MAGIC as SNAPSHOT_MAGIC;
+    pub use crate::cache::spec::MEAN_TOKENS;
     pub use crate::cache::text::{COMMON_CODECS, OPTIONS, Part, SpecOption};
 }

@@ -5,7 +5,7 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use same_file::is_same_file;
-use tqkv::unstable::file::{AtomicFile, Existing};
+use tqkv::file::{AtomicFile, Existing};
 
 use crate::error::CliError;
 use crate::input::is_stdin;

@@ -10,8 +10,7 @@ use pyo3::prelude::*;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
-use tqkv::file::{FileError, Header, TqkView, Writer};
-use tqkv::unstable::file::{AtomicFile, Bytes};
+use tqkv::file::{AtomicFile, Bytes, FileError, Header, TqkView, Writer};
 
 /// A mapped file.
 #[pyclass(frozen, module = "tqkv._native")]

@@ -15,7 +15,7 @@
 //!
 //! **Centring.** Softmax ignores a constant added to all logits, so keys may be stored as k - mu:
 //! the logit of an encoded key becomes `dot + <q, mu>`, exact beside uncompressed ones. The first page takes the
-//! mean of the first [`MEAN_TOKENS`] keys that leave the hot window (until then they wait, uncompressed); whenever the pages
+//! mean of the first 64 keys that leave the hot window (until then they wait, uncompressed); whenever the pages
 //! have doubled, the next one takes the mean of all before it. It rescues models whose key bias dwarfs the signal.
 //!
 //! **Failure.** An operation that fails leaves every head of every layer as long as it was, and what it holds as it was;
@@ -43,7 +43,7 @@ mod rows;
 mod sample;
 mod scratch;
 pub(crate) mod snapshot;
-mod spec;
+pub(crate) mod spec;
 mod spill;
 mod stats;
 pub(crate) mod text;
@@ -56,7 +56,7 @@ pub use format::PAGE_TOKENS;
 pub use layer::{KvPair, LayerKind, LayerPolicy};
 pub use pool::{CachePool, Eviction, SequenceId};
 pub use preset::{PRESETS, Preset};
-pub use spec::{AUTO_SHARE, Arithmetic, CacheSpec, Centring, Cold, MEAN_TOKENS};
+pub use spec::{Arithmetic, CacheSpec, Centring, Cold};
 pub use stats::{CacheStats, HeadStats};
 pub use text::Policy;
 pub use vectors::Floats;

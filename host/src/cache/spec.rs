@@ -15,7 +15,7 @@ pub enum Centring {
     Off,
     /// The mean of the keys so far is subtracted.
     On,
-    /// As `On` where the mean holds at least [`AUTO_SHARE`] of the keys' energy, else as `Off`;
+    /// As `On` where the mean holds at least 5 % of the keys' energy, else as `Off`;
     /// decided for every layer and KV head.
     #[default]
     Auto,
@@ -25,7 +25,7 @@ pub enum Centring {
 ///
 /// Subtracting a mean with a share s of the energy divides the squared error by 1 / (1 - s), so
 /// below a few percent the gain is smaller than the spread between rotation seeds.
-pub const AUTO_SHARE: f32 = 0.05;
+pub(super) const AUTO_SHARE: f32 = 0.05;
 
 /// Keys whose mean becomes the first mu. They wait uncompressed until there are that many.
 pub const MEAN_TOKENS: usize = 64;

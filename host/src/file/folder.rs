@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::unfinished::{Unfinished, list, sync_folder_of};
 
-/// A folder of files being written beside its target, as [`super::atomic::AtomicFile`] is; dropped without a commit it is removed. Not for
+/// A folder of files being written beside its target, as [`super::AtomicFile`] is; dropped without a commit it is removed. Not for
 /// folders within it.
 #[derive(Debug)]
 pub struct AtomicFolder {

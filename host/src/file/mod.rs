@@ -9,8 +9,8 @@
 //! Not for a live cache, which appends and truncates: that is [`crate`]'s cache, whose snapshot is
 //! made of the same chunks. The blocks themselves are the business of `tqkv_core`.
 
-pub(crate) mod atomic;
-pub(crate) mod bytes;
+mod atomic;
+mod bytes;
 mod error;
 pub(crate) mod flush;
 pub(crate) mod folder;
@@ -24,6 +24,8 @@ pub(crate) mod unfinished;
 mod view;
 mod writer;
 
+pub use atomic::{AtomicFile, Existing};
+pub use bytes::Bytes;
 pub use error::FileError;
 pub use header::Header;
 #[cfg(feature = "object-store")]

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use half::f16;
 use sha2::{Digest, Sha256};
-use tqkv::unstable::file::{AtomicFile, Existing};
+use tqkv::file::{AtomicFile, Existing};
 
 use crate::basis::{Basis, BasisId};
 use crate::columns::Columns;

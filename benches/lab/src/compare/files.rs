@@ -4,8 +4,7 @@ use std::path::Path;
 
 use rayon::prelude::*;
 use tqkv::Level;
-use tqkv::file::{Header, TqkView};
-use tqkv::unstable::file::Bytes;
+use tqkv::file::{Bytes, Header, TqkView};
 use tqkv_cli::error::CliError;
 use tqkv_core::AnyCodec;
 

@@ -16,7 +16,7 @@ use half::{bf16, f16};
 use layout::{Dtype, Layout};
 pub(crate) use npy::NpyWriter;
 
-use tqkv::unstable::file::Bytes;
+use tqkv::file::Bytes;
 
 use crate::input;
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::ModelError;
-use tqkv::unstable::file::Bytes;
+use tqkv::file::Bytes;
 
 /// How the files of a model are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
