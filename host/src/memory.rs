@@ -15,15 +15,15 @@ fn refused<T>(values: usize) -> CacheError {
 }
 
 /// Fails where a test asks for it.
-fn check_faults<T>(_values: usize) -> Result<(), CacheError> {
+fn check_faults(_refused: impl FnOnce() -> CacheError) -> Result<(), CacheError> {
     #[cfg(test)]
-    FAULTS.with(|faults| faults.check()).map_err(|_| refused::<T>(_values))?;
+    FAULTS.with(|faults| faults.check()).map_err(|_| _refused())?;
     Ok(())
 }
 
 /// Makes an empty list with room for `len` values.
 pub(crate) fn list<T>(len: usize) -> Result<Vec<T>, CacheError> {
-    check_faults::<T>(len)?;
+    check_faults(|| refused::<T>(len))?;
     let mut list = Vec::new();
     list.try_reserve_exact(len).map_err(|_| refused::<T>(len))?;
     Ok(list)
@@ -45,13 +45,13 @@ pub(crate) fn collected<T>(len: usize, values: impl Iterator<Item = T>) -> Resul
 
 /// Makes room for `more` values behind those there are.
 pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), CacheError> {
-    check_faults::<T>(more)?;
+    check_faults(|| refused::<T>(more))?;
     list.try_reserve(more).map_err(|_| refused::<T>(list.len().saturating_add(more)))
 }
 
 /// Makes room for just `more` values behind those there are.
 pub(crate) fn reserve_exact<T>(list: &mut Vec<T>, more: usize) -> Result<(), CacheError> {
-    check_faults::<T>(more)?;
+    check_faults(|| refused::<T>(more))?;
     list.try_reserve_exact(more).map_err(|_| refused::<T>(list.len().saturating_add(more)))
 }
 

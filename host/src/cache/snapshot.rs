@@ -17,7 +17,7 @@ mod state;
 use super::spec::{Arithmetic, CacheSpec, Centring, Cold};
 use super::{KvCache, Layer, LayerKind};
 use crate::error::CacheError;
-use crate::file::atomic::{AtomicFile, Existing};
+use crate::file::{AtomicFile, Existing};
 use crate::file::flush::flush;
 use crate::memory;
 use bytes::{NO_NUMBER, Parser, put, refused};
