@@ -20,8 +20,8 @@
 //! | the codec for a program | [`Codec`] (shape known at compile time), [`AnyCodec`] (run time) |
 //!
 //! The crate does not allocate and uses neither `unsafe` nor `std`. The cache itself, files and attention
-//! over pages are in the `tqkv` crate. Faster instruction sets are in `tqkv-simd`; they implement traits of
-//! `unstable`, a module that changes with every release and that users of the codecs do not need.
+//! over pages are in the `tqkv` crate. Faster instruction sets are in `tqkv-simd`. They implement traits of
+//! the hidden module `unstable`, which may change with every release.
 #![no_std]
 #![forbid(unsafe_code)]
 #![allow(long_running_const_eval, reason = "the codebooks are solved at compile time, in seconds")]

@@ -1,4 +1,4 @@
-//! What the other crates of this project need of this one, and a user of the codecs does not.
+//! Items for the other crates of this project. A user of the codecs does not need them.
 //!
 //! No promise covers this module: any release may change it. Implementations of an instruction set need
 //! [`machine`] and [`trellis`]; readers of blocks need the rest.

@@ -1,4 +1,4 @@
-//! What the other crates of this project need of this one, and a user of a cache does not.
+//! Items for the other crates of this project. A user of a cache does not need them.
 //!
 //! No promise covers this module: any release may change it.
 

@@ -1,6 +1,6 @@
 //! Options of `tqkv-lab` that a user may look for in `tqkv`.
 
-/// Options that commands of `tqkv` share with commands of `tqkv-lab` but for these.
+/// Options that only commands of `tqkv-lab` have, and the command that has each.
 const OPTIONS: [(&str, &str); 4] = [
     ("--storage", "tqkv-lab eval"),
     ("--biased-keys", "tqkv-lab eval"),
@@ -8,7 +8,7 @@ const OPTIONS: [(&str, &str); 4] = [
     ("--sweep", "tqkv-lab sweep"),
 ];
 
-/// The command of `tqkv-lab` that has an option which none of this program has.
+/// The command of `tqkv-lab` that has this option, if no command of `tqkv` has it.
 pub(crate) fn owner_of(option: &str) -> Option<&'static str> {
     OPTIONS.iter().find(|(name, _)| *name == option).map(|(_, owner)| *owner)
 }

@@ -1,9 +1,9 @@
 //! The public items of two libraries, as lists in `tests/surface`: a change of an interface shows there.
 //!
-//! An item is a name that another crate can use: a module, a type, a trait, a function, a constant, an alias
-//! or a macro, by each public path; and each public method or constant of such a type. Fields, variants and
-//! the items of a trait count with their owner. The test does not see items that macros make, such as the
-//! types of codecs. Run it with `TQKV_WRITE_SURFACE=1` to write the lists anew.
+//! An item is a name that another crate can use, by each public path. Modules, types, traits, functions,
+//! constants, aliases and macros are items. So are the public methods and constants of a public type. Fields,
+//! variants and the items of a trait count with their owner. The test does not see items that macros make,
+//! such as the types of codecs. Run it with `TQKV_WRITE_SURFACE=1` to write the lists anew.
 //!
 //! A library has two lists. `core.txt` has the items for users, and their number has a limit.
 //! `core-unstable.txt` has those that the documentation hides: the module `unstable`, which serves the other

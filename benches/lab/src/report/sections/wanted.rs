@@ -5,22 +5,23 @@ use tqkv_core::CodecId;
 
 use super::super::source::{Answer, Source};
 
-/// What sections are made of: commands, and the data that several of them show.
+/// The data of the sections: commands, and the results that several sections show.
 pub(crate) struct Wanted<'a> {
     pub(crate) source: &'a Source,
-    /// Of `tqkv demo`: presets, and the texts that they write.
+    /// The answer of `tqkv demo`: presets, and the texts that they write.
     pub(crate) demo: Answer,
-    /// Of `tqkv eval` with every codec.
+    /// The answer of `tqkv eval` with every codec.
     pub(crate) codecs: Answer,
-    /// Of `tqkv eval` with s3, head by head.
+    /// The answer of `tqkv eval` with s3, head by head.
     pub(crate) heads: Answer,
-    /// Of `tqkv-lab stats` with every codec, at the least error.
+    /// The answer of `tqkv-lab stats` with every codec, at the least error.
     pub(crate) rates: Answer,
-    /// Of `tqkv-lab stats` with every codec, at the scale that leaves dot products unbiased.
+    /// The same, at the scale that leaves dot products unbiased.
     pub(crate) unbiased: Answer,
 }
 
-/// Formats of the reference that are judged on the model too: those with a bit of QJL, and codes of the same law by others.
+/// Formats of the reference that the report also judges on the model: those with a bit of QJL, and codes of
+/// the same law by others.
 const OTHERS: [&str; 7] = ["p2", "p3", "p4", "tq3", "tq4", "turbo3", "turbo4"];
 
 impl<'a> Wanted<'a> {
