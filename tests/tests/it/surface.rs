@@ -95,7 +95,7 @@ impl Place {
             match item {
                 Item::Mod(child) if !is_test(&child.attrs) => self.child(child).list_anywhere(out),
                 Item::Macro(made) if has(&made.attrs, "macro_export") => {
-                    for name in &made.ident {
+                    if let Some(name) = &made.ident {
                         out.add(format!("macro crate::{name}"), hides(&made.attrs));
                     }
                 }

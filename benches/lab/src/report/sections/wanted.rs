@@ -20,8 +20,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) unbiased: Answer,
 }
 
-/// Formats of the reference that the report also judges on the model: those with a bit of QJL, and codes of
-/// the same law by others.
+/// Formats of the reference that the report also judges on the model. Some have a bit of QJL; the others are
+/// codes of the same law by other projects.
 const OTHERS: [&str; 7] = ["p2", "p3", "p4", "tq3", "tq4", "turbo3", "turbo4"];
 
 impl<'a> Wanted<'a> {
