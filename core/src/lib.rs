@@ -13,17 +13,15 @@
 //! | layer | items |
 //! | --- | --- |
 //! | shapes | [`HEAD_DIMS`], [`is_supported_head_dim`] |
-//! | operations of a processor, for authors of instruction sets | [`machine`] |
-//! | rotation | [`rotation`] |
-//! | codes: the list of codecs, layouts, levels, codes in registers and bytes | [`code`] |
+//! | codes: the list of codecs, and how the bytes of a block lie | [`code`] |
 //! | blocks | [`BlockView`], [`demote`] |
 //! | the same in integers, for microcontrollers | [`fixed`] |
 //! | the shape of a cache, and tokens that fit it | [`KvShape`], [`Chunk`] |
 //! | the codec for a program | [`Codec`] (shape known at compile time), [`AnyCodec`] (run time) |
 //!
 //! The crate does not allocate and uses neither `unsafe` nor `std`. The cache itself, files and attention
-//! over pages are in the `tqkv` crate. Faster instruction sets implement the traits of [`machine`] in
-//! `tqkv-simd`.
+//! over pages are in the `tqkv` crate. Faster instruction sets are in `tqkv-simd`. They implement traits of
+//! the hidden module `unstable`, which may change with every release.
 #![no_std]
 #![forbid(unsafe_code)]
 #![allow(long_running_const_eval, reason = "the codebooks are solved at compile time, in seconds")]
@@ -38,12 +36,14 @@ mod error;
 pub mod fixed;
 mod head_dim;
 mod kv;
-pub mod machine;
-pub mod rotation;
+mod machine;
+mod rotation;
+#[doc(hidden)]
+pub mod unstable;
 mod view;
 
 pub use code::CodecId;
-pub use code::scale::{Effort, ScaleMode, Stored, to_f16};
+pub use code::scale::{Effort, ScaleMode};
 pub use codec::{AnyCodec, Codec, Options};
 pub use demote::demote;
 pub use error::{DecodeError, EncodeError, ShapeError, UnknownCodec};

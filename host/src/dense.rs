@@ -56,6 +56,7 @@ impl DenseCache {
     ///
     /// # Errors
     /// As [`KvShape::check`]; another number of kinds than layers, or a window of 0 tokens.
+    #[doc(hidden)]
     pub fn with_kinds(shape: KvShape, kinds: Vec<LayerKind>) -> Result<Self, CacheError> {
         shape.check()?;
         let bad = |why| Err(CacheError::BadSpec(why));
@@ -78,6 +79,7 @@ impl DenseCache {
     ///
     /// # Errors
     /// An attention that no cache computes.
+    #[doc(hidden)]
     pub fn like(spec: &CacheSpec) -> Result<Self, CacheError> {
         spec.check_attention()?;
         let kinds = (0..spec.shape.num_layers).map(|layer| spec.kind(layer)).collect();
@@ -92,11 +94,13 @@ impl DenseCache {
     }
 
     /// Keys of one KV head so far, `[len, head_dim]`; `None` out of range.
+    #[doc(hidden)]
     pub fn keys(&self, layer: usize, kv_head: usize) -> Option<&[f32]> {
         self.head(layer, kv_head).map(|h| h.keys.as_slice())
     }
 
     /// Values of one KV head so far, `[len, value_dim]`; `None` out of range.
+    #[doc(hidden)]
     pub fn values(&self, layer: usize, kv_head: usize) -> Option<&[f32]> {
         self.head(layer, kv_head).map(|h| h.values.as_slice())
     }
@@ -112,6 +116,7 @@ impl DenseCache {
     ///
     /// # Errors
     /// A layer out of range, or slices that do not fit each other; nothing is appended then.
+    #[doc(hidden)]
     pub fn append(&mut self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
         let latent = self.latent_values(k, v)?;
         let v = latent.as_deref().unwrap_or(v);

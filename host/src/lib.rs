@@ -13,10 +13,12 @@ pub mod cuda;
 pub mod dense;
 pub mod error;
 pub mod file;
-pub mod matmul;
+mod matmul;
 mod memory;
 mod mmap;
-pub mod threads;
+mod threads;
+#[doc(hidden)]
+pub mod unstable;
 
 /// The types of keys and values beside f32.
 pub use half::{bf16, f16};

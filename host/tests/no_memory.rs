@@ -9,7 +9,7 @@ use tqkv::attention::AttentionCache;
 use tqkv::cache::{CacheSpec, KvCache};
 use tqkv::dense::DenseCache;
 use tqkv::error::CacheError;
-use tqkv::matmul::{Mat, MatMut, Store, product};
+use tqkv::unstable::matmul::{Mat, MatMut, Store, product};
 use tqkv::{CodecId, KvShape};
 
 /// Larger than every buffer of a fixed size. What a caller's size decides is larger here.
@@ -115,7 +115,7 @@ fn changes(
 #[test]
 fn memory_that_cannot_be_had_is_an_error_everywhere() {
     // Products of matrices keep a buffer of fixed size on each thread, made when it first computes one.
-    tqkv::threads::start().unwrap();
+    tqkv::unstable::threads::start().unwrap();
     rayon::broadcast(|_| {
         let (a, mut out) = (vec![1.0; 64 * 64], vec![0.0; 64 * 64]);
         let mat = || Mat::new(&a, 64, 64, 64);

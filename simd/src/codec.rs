@@ -6,8 +6,8 @@
 use crate::Level;
 use crate::level::at_level;
 use crate::lines::Machine;
-use tqkv_core::code::trellis::Search;
-use tqkv_core::machine::Memory;
+use tqkv_core::unstable::machine::Memory;
+use tqkv_core::unstable::trellis::Search;
 use tqkv_core::{AnyCodec, DecodeError, EncodeError};
 
 /// [`at_level!`] with the token that runs operations on blocks.

@@ -6,9 +6,9 @@
 //! implementation for `Portable` is the definition.
 
 use tqkv_core::Portable;
-use tqkv_core::code::trellis::Search;
-use tqkv_core::machine::F32x32;
-use tqkv_core::machine::Memory;
+use tqkv_core::unstable::machine::F32x32;
+use tqkv_core::unstable::machine::Memory;
+use tqkv_core::unstable::trellis::Search;
 
 /// 64 bytes on a cache line of their own: the unit of page memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -396,6 +396,6 @@ impl Machine for Portable {
 
     #[inline(always)]
     fn sum4(self, v: [F32x32; 4]) -> [f32; 4] {
-        v.map(tqkv_core::machine::Lanes::sum)
+        v.map(tqkv_core::unstable::machine::Lanes::sum)
     }
 }

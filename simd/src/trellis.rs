@@ -1,4 +1,4 @@
-//! The trellis search on byte lanes: the Viterbi search of `tqkv_core::code::trellis` with 16, 32 or 64
+//! The trellis search on byte lanes: the Viterbi search of `tqkv_core::unstable::trellis` with 16, 32 or 64
 //! states per register.
 //!
 //! A state has eight bits, and so has the address of its metric: the number of the register, then the byte in
@@ -26,7 +26,7 @@ pub(crate) use bytes::{Bytes, DECISIONS};
 use bytes::{STATES, TURNS};
 pub(crate) use plain::choose_plain;
 use tqkv_core::Portable;
-use tqkv_core::code::trellis::{Code, PARITIES, Plain, Search, Trellis, WARM_UP};
+use tqkv_core::unstable::trellis::{Code, PARITIES, Plain, Search, Trellis, WARM_UP};
 
 /// Registers of the narrowest set of states (16 bytes each).
 const MAX_REGISTERS: usize = 16;
@@ -37,19 +37,19 @@ const SIDE_BY_SIDE: usize = 2;
 /// inlined.
 macro_rules! search {
     ($token:ty $(, $($generic:tt)*)?) => {
-        impl $(<$($generic)*>)? tqkv_core::code::trellis::Search for $token {
+        impl $(<$($generic)*>)? tqkv_core::unstable::trellis::Search for $token {
             const PROBLEMS: usize = crate::trellis::PROBLEMS;
 
             #[inline(always)]
             fn search(
                 self,
-                trellis: &tqkv_core::code::trellis::Trellis<'_>,
+                trellis: &tqkv_core::unstable::trellis::Trellis<'_>,
                 dim: usize,
                 targets: &[i16],
                 coded: &mut [u8],
                 workspace: &mut [u8],
             ) {
-                tqkv_core::machine::Memory::apart(
+                tqkv_core::unstable::machine::Memory::apart(
                     self,
                     #[inline(always)]
                     |isa| crate::trellis::run(isa, trellis, dim, targets, coded, workspace),
@@ -59,7 +59,7 @@ macro_rules! search {
             #[inline(always)]
             fn choose_plain(
                 self,
-                code: &tqkv_core::code::trellis::Code,
+                code: &tqkv_core::unstable::trellis::Code,
                 targets: &[i16],
                 parity: &[u8],
                 symbols: &mut [u8],

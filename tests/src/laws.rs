@@ -1,7 +1,8 @@
 //! The guarantees of a block for any vector.
 
 use crate::oracle::{dot, energy};
-use tqkv_core::code::{Layout, Levels};
+use tqkv_core::code::Layout;
+use tqkv_core::unstable::Levels;
 use tqkv_core::{AnyCodec, ScaleMode, f16};
 
 /// Checks the guarantees of a block for `x`. Codes of levels keep the quantity that their scale mode is named

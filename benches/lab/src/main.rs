@@ -35,7 +35,7 @@ impl Program for Lab {
     }
 
     fn run(&self, out: &mut Output) -> Result<(), CliError> {
-        self.command.run(out)
+        self.command.run::<Self>(out)
     }
 }
 

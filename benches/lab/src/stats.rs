@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 use tqkv::Level;
 use tqkv_cli::array::{ArrayError, Vectors};
-use tqkv_core::code::Levels;
+use tqkv_core::unstable::Levels;
 use tqkv_core::{AnyCodec, DecodeError, EncodeError, Options, ShapeError};
 use tqkv_reference::{Choice, Coder, ReferenceError, RotationKind, theory};
 
@@ -380,7 +380,7 @@ fn measure_rows(
 }
 
 /// Dot product in f32 with eight partial sums, which the compiler keeps in vector registers.
-fn dot(a: &[f32], b: &[f32]) -> f32 {
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let (a8, a1) = a.as_chunks::<8>();
     let (b8, b1) = b.as_chunks::<8>();
     let mut sums = [0f32; 8];

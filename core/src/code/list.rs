@@ -45,6 +45,7 @@ macro_rules! for_each_code {
 
 /// `with_code!(id, C => expression)`: the expression with the type `C` set to the [`crate::code::Code`] of a
 /// [`crate::CodecId`]. It has an arm per codec and works in a `const fn`.
+#[doc(hidden)]
 #[macro_export]
 macro_rules! with_code {
     ($id:expr, $code:ident => $body:expr) => {

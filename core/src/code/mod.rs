@@ -1,7 +1,7 @@
 //! What a code is, said once: the list of codecs, how their bytes lie, what their codes mean.
 //!
 //! Every codec is a row of [`for_each_code!`](crate::for_each_code), a type of its own that implements [`Code`], and a
-//! value of [`CodecId`]; [`with_code!`](crate::with_code) leads from the value to the type. A level is a signed byte
+//! value of [`CodecId`]; `with_code!` leads from the value to the type. A level is a signed byte
 //! times a unit, in every codec that has levels, so one table serves floats, integers, microcontrollers and GPUs.
 //!
 //! | file | holds |
@@ -10,32 +10,32 @@
 //! | `layout` | how code bytes lie |
 //! | `coding` | what that is to know of a codec |
 //! | `form` | how they meet registers |
-//! | [`codebook`] | levels of the scalar and nested codes, for every head dim |
-//! | [`scalar`], [`int8`], `ggml`, [`trellis`] | codes on registers and bytes |
+//! | `codebook` | levels of the scalar and nested codes, for every head dim |
+//! | `scalar`, `int8`, `ggml`, `trellis` | codes on registers and bytes |
 //! | `scale` | the one scale of a block |
 //!
 //! Crates that read blocks in their own way (lines, threads) implement a reader of their own for these types; a program
 //! that only encodes and attends wants [`crate::Codec`] or [`crate::AnyCodec`].
 
 mod books;
-pub mod codebook;
+pub(crate) mod codebook;
 pub(crate) mod coding;
 pub(crate) mod form;
 mod ggml;
-pub mod int8;
+pub(crate) mod int8;
 mod layout;
-mod levels;
+pub(crate) mod levels;
 mod list;
-pub mod scalar;
+pub(crate) mod scalar;
 pub(crate) mod scale;
-pub mod trellis;
+pub(crate) mod trellis;
 
 use crate::error::UnknownCodec;
 use codebook::Codebook;
 use core::fmt;
 use core::str::FromStr;
 pub use layout::Layout;
-pub use levels::Levels;
+pub(crate) use levels::Levels;
 use trellis::{Plain, Trellis, tables};
 
 /// A codec as a type, with all that the compiler knows of it.
@@ -45,6 +45,7 @@ pub trait Code: form::Formed + Copy + fmt::Debug + 'static {
     /// The layout of its bytes.
     const LAYOUT: Layout;
     /// The source of its levels.
+    #[doc(hidden)]
     const LEVELS: Levels;
 }
 
@@ -149,6 +150,7 @@ impl CodecId {
     }
 
     /// The source of its levels.
+    #[doc(hidden)]
     pub const fn levels(self) -> Levels {
         self.row().levels
     }
@@ -175,6 +177,7 @@ impl CodecId {
     }
 
     /// The trellis of a trellis codec.
+    #[doc(hidden)]
     pub const fn trellis(self) -> Option<&'static Trellis<'static>> {
         match self.levels() {
             Levels::Trellis(trellis) => Some(trellis),
@@ -183,6 +186,7 @@ impl CodecId {
     }
 
     /// The codebook, for scalar and nested codecs at a supported head dim.
+    #[doc(hidden)]
     pub fn codebook(self, dim: usize) -> Option<&'static Codebook> {
         match self.levels() {
             Levels::LloydMax => codebook::scalar(dim, self.bits() as usize),

@@ -133,11 +133,13 @@ impl AnyCodec {
     }
 
     /// The rotation's signs.
+    #[doc(hidden)]
     pub const fn signs(&self) -> &Signs {
         &self.signs
     }
 
     /// The codebook of a scalar or nested codec.
+    #[doc(hidden)]
     pub const fn codebook(&self) -> Option<&'static Codebook> {
         self.book
     }
@@ -145,6 +147,7 @@ impl AnyCodec {
     /// Sigmas in one unit of the levels, which are whole numbers. 1 for codecs that store values, or runs
     /// with a scale per run.
     #[inline(always)]
+    #[doc(hidden)]
     pub const fn unit(&self) -> f32 {
         self.unit
     }
@@ -171,6 +174,7 @@ impl AnyCodec {
 
     /// The code of a trellis codec.
     #[inline(always)]
+    #[doc(hidden)]
     pub const fn trellis(&self) -> Option<&'static Trellis<'static>> {
         self.id.trellis()
     }

@@ -77,6 +77,7 @@ impl AnyCodec {
     /// The position of the first vector that cannot be encoded, and the reason; the vectors before it are
     /// encoded. If the slices hold different numbers of vectors and blocks, the error is `WrongLength` at
     /// position 0.
+    #[doc(hidden)]
     pub fn encode_with<I: Memory>(
         &self,
         isa: I,
@@ -97,6 +98,7 @@ impl AnyCodec {
     ///
     /// # Errors
     /// The position of the first block that cannot be decoded, and the reason; see [`AnyCodec::encode_with`].
+    #[doc(hidden)]
     pub fn decode_with<I: Memory>(
         &self,
         isa: I,
@@ -118,6 +120,7 @@ impl AnyCodec {
     ///
     /// # Panics
     /// The same conditions as [`AnyCodec::decode_rotated`].
+    #[doc(hidden)]
     pub fn decode_rotated_with<I: Memory>(&self, isa: I, blocks: &[u8], out: &mut [f32]) {
         assert!(self.fit(out.len(), blocks.len()), "head_dim values for each block of block_bytes");
         with_form!(self, F, G => decode::<I, F, G>(self, isa, blocks, out, false));
@@ -127,6 +130,7 @@ impl AnyCodec {
     ///
     /// # Panics
     /// The same conditions as [`AnyCodec::rotate_query`].
+    #[doc(hidden)]
     pub fn rotate_query_with<I: Memory>(&self, isa: I, queries: &[f32], out: &mut [f32]) {
         assert!(queries.len() == out.len(), "queries and results of the same length");
         assert!(queries.len().is_multiple_of(self.dim()), "queries of head_dim values");
@@ -149,6 +153,7 @@ impl AnyCodec {
     ///
     /// # Panics
     /// The same conditions as [`AnyCodec::unrotate`].
+    #[doc(hidden)]
     pub fn unrotate_with<I: Memory>(&self, isa: I, accs: &mut [f32]) {
         assert!(accs.len().is_multiple_of(self.dim()), "sums of head_dim values");
         if self.id().is_rotated() {
@@ -167,6 +172,7 @@ impl AnyCodec {
     ///
     /// # Panics
     /// The same conditions as [`AnyCodec::scores`].
+    #[doc(hidden)]
     pub fn scores_with<I: Memory>(&self, isa: I, rotated_query: &[f32], blocks: &[u8], out: &mut [f32]) {
         assert!(rotated_query.len() == self.dim(), "a query of head_dim values");
         assert!(self.fit(out.len() * self.dim(), blocks.len()), "a score for each block of block_bytes");
@@ -178,6 +184,7 @@ impl AnyCodec {
     ///
     /// # Panics
     /// The same conditions as [`AnyCodec::accumulate`].
+    #[doc(hidden)]
     pub fn accumulate_with<I: Memory>(&self, isa: I, weights: &[f32], blocks: &[u8], acc: &mut [f32]) {
         assert!(acc.len() == self.dim(), "a sum of head_dim values");
         assert!(self.fit(weights.len() * self.dim(), blocks.len()), "a weight for each block of block_bytes");
@@ -193,6 +200,7 @@ impl AnyCodec {
     /// The errors of [`AnyCodec::encode`], a short workspace, or a codec without a trellis (`WrongLength`).
     /// Up to four vectors are encoded together. If one of them fails, none of the four is written, nor any
     /// vector after them.
+    #[doc(hidden)]
     pub fn encode_trellis_with<I: Memory, S: Search>(
         &self,
         isa: I,
@@ -245,6 +253,7 @@ impl AnyCodec {
     }
 
     /// Returns true if `values` is a whole number of vectors and `bytes` the same whole number of blocks.
+    #[doc(hidden)]
     pub fn fit(&self, values: usize, bytes: usize) -> bool {
         values.is_multiple_of(self.dim())
             && bytes.is_multiple_of(self.block_bytes())

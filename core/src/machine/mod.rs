@@ -1,7 +1,7 @@
 //! The operations that the algorithms need of a processor, for authors of instruction sets.
 //!
-//! Users of the codecs need nothing of this module. `lanes` holds the vocabulary. `portable` defines it in
-//! plain Rust; its token is [`crate::Portable`]. `block_io` defines the position of codes in bytes.
+//! `lanes` holds the vocabulary. `portable` defines it in plain Rust; its token is [`crate::Portable`].
+//! `block_io` defines the position of codes in bytes.
 
 pub(crate) mod block_io;
 pub(crate) mod lanes;

@@ -1,7 +1,7 @@
 //! Codebooks against independently solved tables.
 
 use serde_json::Value;
-use tqkv_core::code::codebook::{Codebook, Exact};
+use tqkv_core::unstable::codebook::{Codebook, Exact};
 use tqkv_core::{CodecId, HEAD_DIMS};
 
 const SCALAR: [CodecId; 5] = [CodecId::S1, CodecId::S2, CodecId::S3, CodecId::S4, CodecId::S5];

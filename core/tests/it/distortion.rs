@@ -1,7 +1,7 @@
 //! Distortion of every codec, head dim and scale mode on random directions, against the exact value of its
 //! codebook.
 
-use tqkv_core::code::Levels;
+use tqkv_core::unstable::Levels;
 use tqkv_core::{AnyCodec, CodecId, Effort, HEAD_DIMS, Options, ScaleMode};
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle::{dot, energy, relative_mse};

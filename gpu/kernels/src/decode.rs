@@ -6,8 +6,8 @@ use crate::format::Blocks;
 use crate::page;
 use crate::threads::{Threads, divide, store_f32};
 use crate::warp::{Lane, Warp};
-use tqkv_core::machine::{Isa, Lanes};
-use tqkv_core::rotation;
+use tqkv_core::unstable::machine::{Isa, Lanes};
+use tqkv_core::unstable::rotation;
 
 /// x = diag(signs) H y, without the factor 1/dim. `signs` is the argument of [`crate::encode::rotate`].
 #[inline(always)]

@@ -6,8 +6,9 @@ use crate::page;
 use crate::threads::{Threads, divide, first, load_f32, load_half};
 use crate::viterbi::workspace_bytes;
 use crate::warp::{Lane, Warp};
-use tqkv_core::machine::Lanes;
-use tqkv_core::{Effort, ScaleMode, Stored, code::scalar, rotation};
+use tqkv_core::unstable::machine::Lanes;
+use tqkv_core::unstable::{Stored, rotation, scalar};
+use tqkv_core::{Effort, ScaleMode};
 
 /// Element type of input and output rows.
 pub mod element {

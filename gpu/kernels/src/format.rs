@@ -3,10 +3,12 @@
 use crate::threads::Threads;
 use crate::trellis::Trellis;
 use crate::warp::{Lane, Warp, load_codes, pack};
-use tqkv_core::code::codebook::Codebook;
-use tqkv_core::code::{Code, I8, Levels, N4, S2, S3, S4, T2, T3, T4, int8, scalar};
-use tqkv_core::machine::Isa;
-use tqkv_core::{Effort, ScaleMode, Stored, to_f16};
+use tqkv_core::code::{Code, I8, N4, S2, S3, S4, T2, T3, T4};
+use tqkv_core::unstable::codebook::Codebook;
+use tqkv_core::unstable::machine::Isa;
+use tqkv_core::unstable::{Levels, int8, scalar};
+use tqkv_core::unstable::{Stored, to_f16};
+use tqkv_core::{Effort, ScaleMode};
 
 /// A codec that a warp can read, in blocks of `32 * G` values.
 pub trait Blocks<const G: usize>: Code {

@@ -9,8 +9,8 @@ use crate::args::{QjlCorrect, QjlSketch};
 use crate::encode::{element, load_row};
 use crate::threads::{Threads, divide, first, kv_head_of, load_f32};
 use crate::warp::{Lane, Warp};
-use tqkv_core::code::scalar;
-use tqkv_core::machine::{Isa, Lanes};
+use tqkv_core::unstable::machine::{Isa, Lanes};
+use tqkv_core::unstable::scalar;
 
 /// sqrt(pi / 2).
 const SQRT_HALF_PI: f32 = 1.253_314_1;

@@ -9,7 +9,7 @@ use crate::format::Blocks;
 use crate::page;
 use crate::threads::{Threads, divide, first, kv_head_of, load_f32, store_f32};
 use crate::warp::Lane;
-use tqkv_core::machine::Lanes;
+use tqkv_core::unstable::machine::Lanes;
 
 /// Rotates query `warp` of `count` and multiplies it by `factor`. [`scores`] needs the factor 1/dim, and
 /// [`crate::attend`] needs log2(e) / (dim sqrt(dim)). With `rotated` = 0, for f16 rows, it does not rotate.

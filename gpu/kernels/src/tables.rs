@@ -2,7 +2,7 @@
 
 use crate::threads::Threads;
 use tqkv_core::AnyCodec;
-use tqkv_core::code::Levels;
+use tqkv_core::unstable::Levels;
 
 /// Words of the result of [`tables`].
 pub const TABLE_WORDS: usize = 9;

@@ -10,10 +10,12 @@ use crate::tables::Words;
 use crate::threads::{Threads, shuffle_f32};
 use crate::warp::{Lane, Warp};
 use core::marker::PhantomData;
-use tqkv_core::code::trellis::{Candidate, MAX_MEMORY, Plain, Vector, offsets, round_target};
-use tqkv_core::code::{Code, Layout, Levels};
-use tqkv_core::machine::Lanes;
-use tqkv_core::{Effort, ScaleMode, Stored};
+use tqkv_core::code::{Code, Layout};
+use tqkv_core::unstable::Levels;
+use tqkv_core::unstable::Stored;
+use tqkv_core::unstable::machine::Lanes;
+use tqkv_core::unstable::trellis::{Candidate, MAX_MEMORY, Plain, Vector, offsets, round_target};
+use tqkv_core::{Effort, ScaleMode};
 
 /// Reads and writes the planes of a trellis code: `t2`, `t3` or `t4`.
 #[derive(Debug)]
@@ -33,11 +35,11 @@ impl<C: Code> Trellis<C> {
         // Evaluated at compile time.
         _ => panic!("not a trellis code"),
     };
-    pub(crate) const TRELLIS: &tqkv_core::code::trellis::Trellis<'static> = match C::LEVELS {
+    pub(crate) const TRELLIS: &tqkv_core::unstable::trellis::Trellis<'static> = match C::LEVELS {
         Levels::Trellis(trellis) => trellis,
         Levels::Values | Levels::Codes(_) | Levels::LloydMax | Levels::Nested => panic!("not a trellis code"),
     };
-    pub(crate) const CODE: tqkv_core::code::trellis::Code = Self::TRELLIS.code;
+    pub(crate) const CODE: tqkv_core::unstable::trellis::Code = Self::TRELLIS.code;
 
     /// Levels by the low five bits of the index. If there are 64 levels, the upper half is the lower half in
     /// reverse, negated; see [`Self::fold`].

@@ -16,8 +16,8 @@
 use crate::threads::{Threads, shuffle_f32};
 use crate::trellis::{Trellis, lane_bytes, place_in_byte};
 use crate::warp::Lane;
-use tqkv_core::code::trellis::{PARITIES, RESOLUTION, WARM_UP};
 use tqkv_core::code::{Code, T2, T3, T4};
+use tqkv_core::unstable::trellis::{PARITIES, RESOLUTION, WARM_UP};
 
 /// Bytes of workspace that the search of one vector needs, a multiple of 16.
 pub const fn workspace_bytes(dim: u32) -> u32 {
@@ -343,7 +343,7 @@ fn plane_words<T: Threads, const G: usize>(
 
 /// The search handles 256 states, and a distance is exact in `f32`.
 const _: () = {
-    const fn fits(code: &tqkv_core::code::trellis::Code) -> bool {
+    const fn fits(code: &tqkv_core::unstable::trellis::Code) -> bool {
         let largest = code.limit() + RESOLUTION * code.limit() / 3;
         code.states() == STATES && largest * largest < 1 << 24
     }

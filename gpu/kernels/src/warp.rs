@@ -7,7 +7,7 @@
 use crate::threads::{Threads, shuffle_f32, shuffle_xor_f32};
 use core::marker::PhantomData;
 use core::ops::{Add, Mul, Sub};
-use tqkv_core::machine::{Isa, Lanes};
+use tqkv_core::unstable::machine::{Isa, Lanes};
 
 /// A token that proves that all 32 threads of the warp are converged.
 #[derive(Debug)]

@@ -393,7 +393,7 @@ mod tests {
     use TqkvEffort::*;
     use TqkvScaleMode::*;
     use std::ffi::CString;
-    use tqkv::cache::{OPTIONS, Part};
+    use tqkv::unstable::cache::{OPTIONS, Part};
     use tqkv_core::{Effort, Options, ScaleMode};
 
     /// What a spec says whose texts and arrays live as long as the call.

@@ -8,7 +8,7 @@ use crate::pointer::Call;
 /// ends with TQKV_UNSUPPORTED.
 #[unsafe(no_mangle)]
 pub extern "C" fn tqkv_set_threads(threads: usize) -> TqkvStatus {
-    guard(|| Ok(tqkv::threads::start_with(threads)?))
+    guard(|| Ok(tqkv::unstable::threads::start_with(threads)?))
 }
 
 /// Writes how many threads there are, and starts them where no call has.
@@ -20,7 +20,7 @@ pub unsafe extern "C" fn tqkv_threads(threads: *mut usize) -> TqkvStatus {
     // SAFETY: `threads` is room for a number, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let place = call.place("threads", threads)?;
-        place.write(tqkv::threads::running()?);
+        place.write(tqkv::unstable::threads::running()?);
         Ok(())
     })
 }

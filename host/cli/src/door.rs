@@ -15,19 +15,6 @@ sweep, and eval on variants of a model. `cargo install --path benches/lab` build
 /// Where the other program is to be had.
 const BUILD: &str = "`cargo install --path benches/lab --locked` in a checkout builds it";
 
-/// Options that commands of `tqkv` share with commands of `tqkv-lab` but for these.
-const OPTIONS: [(&str, &str); 4] = [
-    ("--storage", "tqkv-lab eval"),
-    ("--biased-keys", "tqkv-lab eval"),
-    ("--outlier-variant", "tqkv-lab eval"),
-    ("--sweep", "tqkv-lab sweep"),
-];
-
-/// The command of `tqkv-lab` that has an option which none of this program has.
-pub(crate) fn owner_of(option: &str) -> Option<&'static str> {
-    OPTIONS.iter().find(|(name, _)| *name == option).map(|(_, owner)| *owner)
-}
-
 /// What a command of `tqkv-lab` is to do.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]

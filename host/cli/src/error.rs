@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::array::ArrayError;
-use crate::door;
+use crate::lab_options;
 use crate::preset::Kv;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use tqkv::file::FileError;
@@ -139,7 +139,7 @@ impl CliError {
         let message = &text[..end.unwrap_or(text.len())];
         let number = refused_number(error);
         let owner = match (error.kind(), error.get(ContextKind::InvalidArg)) {
-            (ErrorKind::UnknownArgument, Some(ContextValue::String(option))) => door::owner_of(option),
+            (ErrorKind::UnknownArgument, Some(ContextValue::String(option))) => lab_options::owner_of(option),
             _ => None,
         };
         if let Some(owner) = owner {

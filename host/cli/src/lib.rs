@@ -18,6 +18,7 @@ mod door;
 pub mod error;
 mod help;
 pub mod input;
+mod lab_options;
 mod memory;
 pub mod names;
 pub mod output;
@@ -57,8 +58,8 @@ impl Program for Tqkv {
 
     fn run(&self, out: &mut Output) -> Result<(), CliError> {
         match &self.command {
-            Some(command) => command.run(self.common, out),
-            None => Command::demo()?.run(self.common, out),
+            Some(command) => command.run::<Self>(self.common, out),
+            None => Command::demo()?.run::<Self>(self.common, out),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Names of codecs as people type them: those of the library, and beside them the formats of `tqkv_reference`.
 
+use std::str::FromStr;
+
 use tqkv::cache::{CacheSpec, Policy};
 use tqkv::error::CacheError;
 use tqkv_core::CodecId;
@@ -8,7 +10,7 @@ use tqkv_reference::Choice;
 use crate::preset::{Kv, KvCodecs};
 
 /// Codecs that an error names; `tqkv codecs --all` lists every one.
-pub(crate) use tqkv::cache::COMMON_CODECS as COMMON;
+pub(crate) use tqkv::unstable::cache::COMMON_CODECS as COMMON;
 
 /// A codec that caches and files store.
 pub(crate) fn codec(text: &str) -> Result<CodecId, String> {
@@ -34,6 +36,24 @@ pub(crate) fn kv(text: &str) -> Result<Kv, String> {
     match own {
         Ok(CacheSpec { key, value, .. }) => Ok(KvCodecs { k: key, v: value }.into()),
         Err(why) => Kv::of_reference(&folded(text)).ok_or_else(|| format!("{why}; {ALL_LISTED}")),
+    }
+}
+
+impl FromStr for KvCodecs {
+    type Err = String;
+
+    /// Reads a preset's name, `K,V`, or one codec for both.
+    fn from_str(text: &str) -> Result<Self, String> {
+        pair(text)
+    }
+}
+
+impl FromStr for Kv {
+    type Err = String;
+
+    /// Reads a preset's name, another program's for a pair, `K,V`, or one codec for both.
+    fn from_str(text: &str) -> Result<Self, String> {
+        kv(text)
     }
 }
 

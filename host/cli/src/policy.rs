@@ -8,7 +8,8 @@ use std::str::FromStr;
 
 use clap::Args;
 use serde::Serialize;
-use tqkv::cache::{CacheSpec, Cold, LayerPolicy, OPTIONS, Part, Policy as Words};
+use tqkv::cache::{CacheSpec, Cold, LayerPolicy, Policy as Words};
+use tqkv::unstable::cache::{OPTIONS, Part};
 
 use crate::args::{KvArgs, WindowArgs};
 use crate::error::CliError;

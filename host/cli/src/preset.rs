@@ -4,9 +4,7 @@
 //! `eval` and `generate` run through blocks and back. It also has the names that other programs give to pairs.
 
 use std::fmt;
-use std::str::FromStr;
 
-use crate::names;
 use serde::{Serialize, Serializer};
 use tqkv::cache::KvPair;
 pub use tqkv::cache::PRESETS;
@@ -79,24 +77,6 @@ impl Kv {
         let alias = ALIASES.iter().find(|(name, _)| *name == text).map(|(_, pair)| *pair);
         let [k, v] = alias.unwrap_or_else(|| text.split_once(',').unwrap_or((text, text)).into());
         Some(Self { k: Choice::from_name(k.trim())?, v: Choice::from_name(v.trim())? })
-    }
-}
-
-impl FromStr for KvCodecs {
-    type Err = String;
-
-    /// Reads a preset's name, `K,V`, or one codec for both.
-    fn from_str(text: &str) -> Result<Self, String> {
-        names::pair(text)
-    }
-}
-
-impl FromStr for Kv {
-    type Err = String;
-
-    /// Reads a preset's name, another program's for a pair, `K,V`, or one codec for both.
-    fn from_str(text: &str) -> Result<Self, String> {
-        names::kv(text)
     }
 }
 

@@ -66,7 +66,7 @@ pub(crate) fn watch() {
             signal == SIGINT && LOOKS.load(Ordering::Relaxed) && !INTERRUPTED.swap(true, Ordering::Relaxed)
         };
         if let Some(signal) = signals.forever().find(|signal| !asks(*signal)) {
-            let _removed = tqkv::file::remove_unfinished();
+            let _removed = tqkv::unstable::file::remove_unfinished();
             // The shell sees which signal it was. A signal that cannot be raised again ends the process all the same.
             let _ = emulate_default_handler(signal);
             std::process::exit(128 + signal);

@@ -1,9 +1,10 @@
 //! What Python says of a cache, as a `CacheSpec`: texts of the library.
 
 use crate::errors::Failure;
-use tqkv::cache::{CacheSpec, OPTIONS};
+use tqkv::cache::CacheSpec;
 #[cfg(feature = "cuda")]
 use tqkv::cache::{KvPair, Policy};
+use tqkv::unstable::cache::OPTIONS;
 
 /// The spec of the first text, with what each further one says.
 pub(crate) fn read(texts: &[String]) -> Result<CacheSpec, Failure> {

@@ -1,7 +1,7 @@
 //! Ascending tables of levels in sigma units, and the search for the nearest level.
 
 use tqkv_core::CodecId;
-use tqkv_core::code::codebook::Exact;
+use tqkv_core::unstable::codebook::Exact;
 
 /// Positive halves of the Lloyd-Max quantisers of N(0, 1), 1 to 4 bits.
 const GAUSSIAN: [&[f64]; 4] = [
@@ -14,7 +14,7 @@ const GAUSSIAN: [&[f64]; 4] = [
 /// The Lloyd-Max quantiser of `bits` bits for the exact law of a head dim. `None` where `tqkv_core` has no
 /// scalar codec of it.
 pub(crate) fn lloyd_max(dim: usize, bits: usize) -> Option<Exact> {
-    let scalar = |id: &&CodecId| matches!(id.levels(), tqkv_core::code::Levels::LloydMax);
+    let scalar = |id: &&CodecId| matches!(id.levels(), tqkv_core::unstable::Levels::LloydMax);
     let id = CodecId::ALL.iter().filter(scalar).find(|id| id.bits() as usize == bits)?;
     Exact::solve(*id, dim)
 }

@@ -25,6 +25,7 @@ impl KvCache {
     ///
     /// # Errors
     /// Layer or KV head out of range, or a page that cannot be read back.
+    #[doc(hidden)]
     pub fn key_blocks(&self, layer: usize, kv_head: usize) -> Result<Vec<Encoded>, CacheError> {
         blocks(&self.head(layer, kv_head)?.keys)
     }
@@ -33,6 +34,7 @@ impl KvCache {
     ///
     /// # Errors
     /// As there.
+    #[doc(hidden)]
     pub fn value_blocks(&self, layer: usize, kv_head: usize) -> Result<Vec<Encoded>, CacheError> {
         blocks(Head::values(self.head(layer, kv_head)?))
     }

@@ -273,9 +273,6 @@ fn halves(page: &[Line]) -> &[u16] {
 }
 
 impl CacheSpec {
-    /// Memory of a page beside its blocks, in bytes.
-    pub const PAGE_HEADER_BYTES: usize = super::page::PAGE_OVERHEAD;
-
     /// Bytes of the blocks of a warm page of [`PAGE_TOKENS`] keys, and of a page of values, of one KV head of a layer.
     ///
     /// All pages but the last are whole. The last one becomes whole once it is smaller than its tokens in f16.
@@ -283,6 +280,7 @@ impl CacheSpec {
     ///
     /// # Errors
     /// A head dim that a codec does not support.
+    #[doc(hidden)]
     pub fn page_bytes(&self, layer: usize) -> Result<[usize; 2], CacheError> {
         let [key, value] = self.make_codecs(self.codecs_at(layer))?;
         let sides =

@@ -15,7 +15,7 @@
 //!
 //! **Centring.** Softmax ignores a constant added to all logits, so keys may be stored as k - mu:
 //! the logit of an encoded key becomes `dot + <q, mu>`, exact beside uncompressed ones. The first page takes the
-//! mean of the first [`MEAN_TOKENS`] keys that leave the hot window (until then they wait, uncompressed); whenever the pages
+//! mean of the first 64 keys that leave the hot window (until then they wait, uncompressed); whenever the pages
 //! have doubled, the next one takes the mean of all before it. It rescues models whose key bias dwarfs the signal.
 //!
 //! **Failure.** An operation that fails leaves every head of every layer as long as it was, and what it holds as it was;
@@ -26,7 +26,7 @@
 //! model runner should ask for no more than [`crate::attention::AttentionCache`].
 
 mod ahead;
-mod blocks;
+pub(crate) mod blocks;
 mod budget;
 mod dot;
 mod format;
@@ -42,27 +42,23 @@ mod preset;
 mod rows;
 mod sample;
 mod scratch;
-mod snapshot;
-mod spec;
+pub(crate) mod snapshot;
+pub(crate) mod spec;
 mod spill;
 mod stats;
-mod text;
+pub(crate) mod text;
 mod tier;
 mod track;
 mod vectors;
 
-pub use blocks::Encoded;
 pub use budget::Budget;
 pub use format::PAGE_TOKENS;
 pub use layer::{KvPair, LayerKind, LayerPolicy};
 pub use pool::{CachePool, Eviction, SequenceId};
 pub use preset::{PRESETS, Preset};
-pub use snapshot::MAGIC as SNAPSHOT_MAGIC;
-pub use spec::{AUTO_SHARE, Arithmetic, CacheSpec, Centring, Cold, MEAN_TOKENS};
+pub use spec::{Arithmetic, CacheSpec, Centring, Cold};
 pub use stats::{CacheStats, HeadStats};
 pub use text::Policy;
-#[doc(hidden)]
-pub use text::{COMMON_CODECS, OPTIONS, Part, SpecOption};
 pub use vectors::Floats;
 
 use crate::attention::AttentionCache;

@@ -3,6 +3,7 @@
 use super::budget::{Budget, Lease};
 use super::format::{PAGE_TOKENS, PageFormat};
 use super::meter::{Event, count};
+use super::spec::CacheSpec;
 use super::spill::Spilled;
 use super::tier::{Store, Tiers, encode, transcode};
 use crate::error::CacheError;
@@ -85,7 +86,13 @@ impl Drop for Page {
 const MANY_PAGES: usize = 16;
 
 /// A page's own memory beside its blocks: itself and the counters of its users.
-pub(super) const PAGE_OVERHEAD: usize = size_of::<Page>() + 2 * size_of::<usize>();
+const PAGE_OVERHEAD: usize = size_of::<Page>() + 2 * size_of::<usize>();
+
+impl CacheSpec {
+    /// Memory of a page beside its blocks, in bytes.
+    #[doc(hidden)]
+    pub const PAGE_HEADER_BYTES: usize = PAGE_OVERHEAD;
+}
 
 /// All encoded tokens of one head's keys (or values), oldest first.
 ///

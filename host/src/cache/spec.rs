@@ -15,7 +15,7 @@ pub enum Centring {
     Off,
     /// The mean of the keys so far is subtracted.
     On,
-    /// As `On` where the mean holds at least [`AUTO_SHARE`] of the keys' energy, else as `Off`;
+    /// As `On` where the mean holds at least 5 % of the keys' energy, else as `Off`;
     /// decided for every layer and KV head.
     #[default]
     Auto,
@@ -25,7 +25,7 @@ pub enum Centring {
 ///
 /// Subtracting a mean with a share s of the energy divides the squared error by 1 / (1 - s), so
 /// below a few percent the gain is smaller than the spread between rotation seeds.
-pub const AUTO_SHARE: f32 = 0.05;
+pub(super) const AUTO_SHARE: f32 = 0.05;
 
 /// Keys whose mean becomes the first mu. They wait uncompressed until there are that many.
 pub const MEAN_TOKENS: usize = 64;
@@ -290,6 +290,7 @@ impl CacheSpec {
     }
 
     /// What the queries of a layer see.
+    #[doc(hidden)]
     pub fn kind(&self, layer: usize) -> LayerKind {
         let all = self.sliding_window.map_or(LayerKind::Full, LayerKind::Sliding);
         self.kinds.get(layer).copied().unwrap_or(all)
@@ -297,12 +298,14 @@ impl CacheSpec {
 
     /// First tokens that a layer keeps as f16: [`CacheSpec::sinks`], and none where the model itself slides
     /// ([`CacheSpec::kinds`]), as its queries see none beside their window.
+    #[doc(hidden)]
     pub fn sinks_at(&self, layer: usize) -> usize {
         let slides = matches!(self.kinds.get(layer), Some(LayerKind::Sliding(_)));
         if slides { 0 } else { self.sinks }
     }
 
     /// Codecs of a layer's warm keys and values.
+    #[doc(hidden)]
     pub fn codecs_at(&self, layer: usize) -> (CodecId, CodecId) {
         self.layers.codecs(layer, self.shape.num_layers, (self.key, self.value))
     }
@@ -313,6 +316,7 @@ impl CacheSpec {
     ///
     /// # Errors
     /// A head dim that a codec does not support.
+    #[doc(hidden)]
     pub fn max_norms(&self, layer: usize) -> Result<[f32; 2], CacheError> {
         let warm = self.make_codecs(self.codecs_at(layer))?;
         let mut norms = warm.map(|codec| codec.max_norm());

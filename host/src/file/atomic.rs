@@ -49,6 +49,7 @@ impl AtomicFile {
     ///
     /// # Errors
     /// As there.
+    #[doc(hidden)]
     pub fn create_shared(path: &Path, existing: Existing) -> io::Result<Self> {
         Self::begin(path, existing, 0o666)
     }
@@ -83,6 +84,7 @@ impl AtomicFile {
     /// # Errors
     /// `AlreadyExists` where a file that is not to be replaced has come meanwhile, and those of syncing and
     /// renaming; the temporary file is removed then.
+    #[doc(hidden)]
     pub fn commit(self) -> io::Result<()> {
         let Self { temporary, unfinished, target, existing } = self;
         if let Ok(old) = fs::metadata(&target) {

@@ -31,6 +31,7 @@ impl Bytes {
     ///
     /// # Errors
     /// `InvalidInput` for what is no regular file, otherwise those of opening and mapping.
+    #[doc(hidden)]
     pub fn open(path: &Path) -> io::Result<Self> {
         // Asked by name first: to open a pipe waits for its writer.
         let meta = fs::metadata(path)?;

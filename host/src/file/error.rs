@@ -4,7 +4,7 @@ use std::io;
 
 use tqkv_core::{CodecId, ScaleMode, ShapeError};
 
-use super::{MAX_CHUNK_PAYLOAD, VERSION};
+use super::layout::{MAX_CHUNK_PAYLOAD, VERSION};
 
 /// Why a `.tqk` file cannot be read or written.
 #[derive(Debug, thiserror::Error)]

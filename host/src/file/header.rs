@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use tqkv_core::{AnyCodec, CodecId, Options, ScaleMode};
 
-use super::{CHUNK_HEAD, CRC, FIXED_HEADER, FLAG_MEAN, FileError, MAGIC, MAX_CHUNK_PAYLOAD, VERSION, le};
+use super::FileError;
+use super::layout::{CHUNK_HEAD, CRC, FIXED_HEADER, FLAG_MEAN, MAGIC, MAX_CHUNK_PAYLOAD, VERSION, le};
 
 /// Payload that [`Header::new`] aims at: large enough to stream well, small enough that random access
 /// verifies little.
@@ -63,11 +64,13 @@ impl Header {
     }
 
     /// Number of chunks.
+    #[doc(hidden)]
     pub fn num_chunks(&self) -> u64 {
         self.count.div_ceil(u64::from(self.blocks_per_chunk).max(1))
     }
 
     /// Bytes of the header in the file, its CRC-32 included.
+    #[doc(hidden)]
     pub fn byte_len(&self) -> usize {
         FIXED_HEADER + self.mean.as_ref().map_or(0, |mean| 4 * mean.len()) + CRC
     }

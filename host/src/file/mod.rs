@@ -12,55 +12,24 @@
 mod atomic;
 mod bytes;
 mod error;
-mod flush;
-mod folder;
+pub(crate) mod flush;
+pub(crate) mod folder;
 mod header;
+pub(crate) mod layout;
 mod links;
 #[cfg(feature = "object-store")]
 mod object;
 mod reader;
-mod unfinished;
+pub(crate) mod unfinished;
 mod view;
 mod writer;
 
 pub use atomic::{AtomicFile, Existing};
 pub use bytes::Bytes;
 pub use error::FileError;
-pub use flush::flush;
-pub use folder::AtomicFolder;
 pub use header::Header;
 #[cfg(feature = "object-store")]
 pub use object::{TqkObject, put_object};
 pub use reader::Reader;
-pub use unfinished::{Removed, remove_unfinished};
 pub use view::TqkView;
 pub use writer::Writer;
-
-/// First eight bytes of every file. The high bit, the line ends and the end-of-file byte are there
-/// to break when a transfer takes the file for text, as in PNG.
-pub const MAGIC: [u8; 8] = *b"\x89TQK\r\n\x1a\n";
-
-/// The one version that this crate writes and reads.
-pub const VERSION: u16 = 2;
-
-/// Largest payload of a chunk in bytes, part of the format: it bounds what a reader must hold.
-pub const MAX_CHUNK_PAYLOAD: usize = 1 << 24;
-
-/// Flag bit 0: a mean vector follows the fixed part of the header.
-const FLAG_MEAN: u16 = 1;
-/// Bytes of the header before the optional mean.
-const FIXED_HEADER: usize = 44;
-/// Bytes before a chunk's payload: index of its first block (u64), number of blocks (u32).
-const CHUNK_HEAD: usize = 12;
-/// Bytes of a CRC-32.
-const CRC: usize = 4;
-
-/// The little-endian integer at `at`; the caller has checked the length.
-macro_rules! le {
-    ($int:ty, $bytes:expr, $at:expr) => {{
-        let mut raw = [0u8; size_of::<$int>()];
-        raw.copy_from_slice(&$bytes[$at..$at + size_of::<$int>()]);
-        <$int>::from_le_bytes(raw)
-    }};
-}
-use le;

@@ -15,8 +15,9 @@ use object_store::path::Path;
 use object_store::{GetOptions, MultipartUpload, ObjectStore, ObjectStoreExt, PutPayload};
 
 use super::header::MAX_HEADER;
+use super::layout::{CHUNK_HEAD, CRC};
 use super::reader::{check_chunk, header_of_file};
-use super::{CHUNK_HEAD, CRC, FileError, Header};
+use super::{FileError, Header};
 
 /// Bytes that are sent at once; of more, each part is a request of its own.
 const PART: usize = 16 << 20;

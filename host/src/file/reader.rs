@@ -2,7 +2,8 @@
 
 use std::io::Read;
 
-use super::{CHUNK_HEAD, CRC, FIXED_HEADER, FileError, Header, le};
+use super::layout::{CHUNK_HEAD, CRC, FIXED_HEADER, le};
+use super::{FileError, Header};
 
 /// Reads chunk after chunk from any source; holds one chunk in memory.
 ///

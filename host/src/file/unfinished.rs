@@ -26,7 +26,7 @@ pub(super) fn list() -> MutexGuard<'static, Vec<PathBuf>> {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// While this lives no [`super::AtomicFile`] and no [`super::AtomicFolder`] of the process is begun, committed or dropped: other
+/// While this lives no [`super::AtomicFile`] and no [`super::folder::AtomicFolder`] of the process is begun, committed or dropped: other
 /// threads wait.
 #[derive(Debug)]
 pub struct Removed {

@@ -4,8 +4,10 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::bytes::Bytes;
+use super::layout::{CHUNK_HEAD, CRC};
 use super::reader::{check_chunk, header_of_file};
-use super::{Bytes, CHUNK_HEAD, CRC, FileError, Header};
+use super::{FileError, Header};
 
 /// A `.tqk` file as a slice: any block by its index.
 ///

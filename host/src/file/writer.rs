@@ -3,7 +3,10 @@
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
-use super::{AtomicFile, CHUNK_HEAD, Existing, FileError, Header, flush};
+use super::atomic::{AtomicFile, Existing};
+use super::flush::flush;
+use super::layout::CHUNK_HEAD;
+use super::{FileError, Header};
 
 /// Writes blocks one by one; holds one chunk in memory.
 ///

@@ -35,7 +35,7 @@ impl StorageCodec {
             out.write_all(&chunk)?;
             bytes += chunk.len() as u64;
         }
-        tqkv::file::flush(out)?;
+        tqkv::unstable::file::flush(out)?;
         Ok(bytes)
     }
 

@@ -1,7 +1,7 @@
 //! An orthonormal matrix, stored as bytes.
 
 use half::f16;
-use tqkv::matmul::{Mat, MatMut, Store, product};
+use tqkv::unstable::matmul::{Mat, MatMut, Store, product};
 
 /// A square matrix: each column as signed bytes times a scale.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,7 +2,7 @@
 
 use nalgebra::{DMatrix, SymmetricEigen};
 use rayon::prelude::*;
-use tqkv::matmul::{Mat, MatMut, Store, product};
+use tqkv::unstable::matmul::{Mat, MatMut, Store, product};
 
 use crate::basis::Basis;
 use crate::chunk::EXACT_TOKENS;

@@ -5,7 +5,8 @@ use std::io::Cursor;
 use std::path::Path;
 
 use proptest::prelude::*;
-use tqkv::file::{FileError, Header, MAX_CHUNK_PAYLOAD, Reader, TqkView, Writer};
+use tqkv::file::{FileError, Header, Reader, TqkView, Writer};
+use tqkv::unstable::file::MAX_CHUNK_PAYLOAD;
 use tqkv_core::{AnyCodec, CodecId, Options, ScaleMode};
 
 const DIM: usize = 16;
@@ -280,7 +281,7 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_behind_the_magic_never_panic(tail in prop::collection::vec(any::<u8>(), 0..200)) {
-        let bytes = [&tqkv::file::MAGIC[..], &[1, 0, 0, 0, 48, 0, 0, 0], &tail].concat();
+        let bytes = [&tqkv::unstable::file::MAGIC[..], &[1, 0, 0, 0, 48, 0, 0, 0], &tail].concat();
         prop_assert!(read(&bytes).is_err());
     }
 }

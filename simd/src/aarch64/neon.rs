@@ -6,8 +6,8 @@
 use bytemuck::{must_cast as cast, must_cast_mut as parts_mut, must_cast_ref as parts};
 use core::arch::aarch64::*;
 use core::ops::{Add, Mul, Sub};
-use tqkv_core::machine::{Isa, Lanes, Memory};
-use tqkv_core::machine::{spread, squeeze};
+use tqkv_core::unstable::machine::{Isa, Lanes, Memory};
+use tqkv_core::unstable::machine::{spread, squeeze};
 
 /// Proof that the processor has NEON, and with `DOT` the dot product instructions.
 #[derive(Clone, Copy, Debug)]

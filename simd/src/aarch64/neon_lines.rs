@@ -393,6 +393,6 @@ impl<const DOT: bool> Machine for Neon<DOT> {
 
     #[inline(always)]
     fn sum4(self, v: [V; 4]) -> [f32; 4] {
-        v.map(tqkv_core::machine::Lanes::sum)
+        v.map(tqkv_core::unstable::machine::Lanes::sum)
     }
 }

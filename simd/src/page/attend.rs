@@ -8,7 +8,7 @@
 use super::{MAX_HEADS, MAX_PART, MAX_PARTS, exp};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
-use tqkv_core::machine::Lanes;
+use tqkv_core::unstable::machine::Lanes;
 
 /// The running state of one query head, without its accumulator.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -8,7 +8,7 @@ use super::{Line, MAX_HEADS, bytes, bytes_mut};
 use crate::level::{Kernels, Level};
 use crate::lines::Machine;
 use tqkv_core::MAX_HEAD_DIM;
-use tqkv_core::rotation;
+use tqkv_core::unstable::rotation;
 
 /// Groups of 32 coordinates of the largest head dim.
 const MAX_GROUPS: usize = MAX_HEAD_DIM / 32;

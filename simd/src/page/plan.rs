@@ -9,8 +9,10 @@
 
 use super::trellis::Planes;
 use core::marker::PhantomData;
-use tqkv_core::code::{Code, Layout, Levels};
-use tqkv_core::{AnyCodec, CodecId, with_code};
+use tqkv_core::code::{Code, Layout};
+use tqkv_core::unstable::Levels;
+use tqkv_core::unstable::with_code;
+use tqkv_core::{AnyCodec, CodecId};
 
 /// Widest row: 1024 bytes of codes, as dwords.
 pub(super) const MAX_WORDS: usize = 256;
@@ -92,7 +94,7 @@ macro_rules! with_kernel {
             Rows::Nibbles | Rows::SplitNibbles => packed!(4),
             Rows::Bytes => packed!(8),
             // The condition is a constant, so kernels of other codecs are not compiled.
-            Rows::Planes { .. } => tqkv_core::with_code!($plan.id, PlaneCode => if const { is_woven::<PlaneCode>() } {
+            Rows::Planes { .. } => tqkv_core::unstable::with_code!($plan.id, PlaneCode => if const { is_woven::<PlaneCode>() } {
                 type $kernel = Woven<PlaneCode>;
                 $body
             } else {

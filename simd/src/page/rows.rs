@@ -6,7 +6,7 @@
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
 use tqkv_core::MAX_HEAD_DIM;
-use tqkv_core::machine::Lanes;
+use tqkv_core::unstable::machine::Lanes;
 
 /// Lanes of a sum.
 const LANES: usize = 16;

@@ -23,8 +23,9 @@
 //! in the ring.
 
 use crate::lines::Machine;
-use tqkv_core::code::trellis::{MAX_MEMORY, Plain};
-use tqkv_core::code::{Code, Layout, Levels};
+use tqkv_core::code::{Code, Layout};
+use tqkv_core::unstable::Levels;
+use tqkv_core::unstable::trellis::{MAX_MEMORY, Plain};
 
 /// Bit planes of a codec, known when the kernel is compiled. The codec is a trellis code, or has codes that
 /// are wide enough to be read as planes.

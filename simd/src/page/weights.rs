@@ -5,7 +5,7 @@
 
 use super::SLOT_STEP;
 use crate::lines::Machine;
-use tqkv_core::machine::Lanes;
+use tqkv_core::unstable::machine::Lanes;
 
 /// Largest weight: 14 bits.
 const STEPS: f32 = 16383.0;

@@ -1,7 +1,7 @@
 //! What the search asks of an instruction set: registers of bytes.
 
-use tqkv_core::code::trellis::PARITIES;
-use tqkv_core::machine::Memory;
+use tqkv_core::unstable::machine::Memory;
+use tqkv_core::unstable::trellis::PARITIES;
 
 pub(super) const STATES: usize = 256;
 /// Bytes of one decision bit per state.

@@ -4,14 +4,14 @@
 //! masks instead of conditions, which the compiler turns into branches.
 
 use super::bytes::Bytes;
-use tqkv_core::code::trellis::{Code, PARITIES, Plain, pair_parts};
+use tqkv_core::unstable::trellis::{Code, PARITIES, Plain, pair_parts};
 
 /// Coordinates (or pairs) of one run.
 const RUN: usize = 64;
 /// Maximum number of parts of the levels.
 const PARTS: usize = 8;
 
-/// [`tqkv_core::code::trellis::Search::choose_plain`].
+/// [`tqkv_core::unstable::trellis::Search::choose_plain`].
 #[inline(always)]
 pub(crate) fn choose_plain<I: Bytes>(
     isa: I,

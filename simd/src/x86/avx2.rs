@@ -8,7 +8,7 @@
 use core::arch::x86_64::*;
 use core::ops::{Add, Mul, Sub};
 use half::f16;
-use tqkv_core::machine::{Isa, Lanes, Memory};
+use tqkv_core::unstable::machine::{Isa, Lanes, Memory};
 
 /// Proof that the processor has AVX2, FMA, F16C and BMI2, and with `VNNI` AVX-VNNI.
 #[derive(Clone, Copy, Debug)]
@@ -512,7 +512,7 @@ impl<const VNNI: bool> Memory for Avx2<VNNI> {
     #[inline(always)]
     fn read_codes<const BITS: usize>(self, bytes: &[u8]) -> [__m256i; 4] {
         if BITS > 4 || bytes.len() != 4 * BITS {
-            return self.unpack::<BITS>(tqkv_core::machine::words::<BITS>(bytes));
+            return self.unpack::<BITS>(tqkv_core::unstable::machine::words::<BITS>(bytes));
         }
         each(
             const { [spread::<BITS>(0), spread::<BITS>(1), spread::<BITS>(2), spread::<BITS>(3)] },

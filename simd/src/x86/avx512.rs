@@ -7,7 +7,7 @@ use bytemuck::{must_cast as cast, must_cast_mut as parts_mut, must_cast_ref as p
 use core::arch::x86_64::*;
 use core::ops::{Add, Mul, Sub};
 use half::f16;
-use tqkv_core::machine::{Isa, Lanes, Memory};
+use tqkv_core::unstable::machine::{Isa, Lanes, Memory};
 
 /// Proof that the processor has the AVX-512 subsets of Ice Lake (F, BW, DQ, VL, VBMI, VBMI2, VNNI) and
 /// everything that [`crate::Avx2`] proves.
@@ -420,7 +420,7 @@ impl Memory for Avx512 {
     #[inline(always)]
     fn read_codes<const BITS: usize>(self, bytes: &[u8]) -> [__m512i; 2] {
         if BITS > 5 || bytes.len() != 4 * BITS {
-            return self.unpack::<BITS>(tqkv_core::machine::words::<BITS>(bytes));
+            return self.unpack::<BITS>(tqkv_core::unstable::machine::words::<BITS>(bytes));
         }
         self.dense::<BITS>(bytes)
     }

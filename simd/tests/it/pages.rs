@@ -2,7 +2,7 @@
 //! close to the exact ones in f32. One test body runs over codecs, head dims, fills and heads.
 
 use crate::common::{Random, assert_bits, dims, levels, of_each_level};
-use tqkv_core::code::Levels;
+use tqkv_core::unstable::Levels;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::page::{KeyPages, Line, MAX_HEADS, ValuePages, ValuePart};
 use tqkv_simd::{Level, codec};

@@ -5,6 +5,7 @@ use crate::pages::{RANGES, SLOTS, blocks, guarded, page};
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::Level;
 use tqkv_simd::page::{HalfPages, MAX_HEADS, narrow_rows, row_scores, row_sums, widen_rows};
+use tqkv_tests::oracle::dot;
 
 #[test]
 fn half_rows_agree_with_plain_arithmetic() {
@@ -70,8 +71,7 @@ fn plain_rows_are_summed_alike_on_every_level() {
         let (scores, sums) = run(Level::Portable);
         for h in 0..heads {
             for i in 0..n {
-                let products = plain[i * dim..(i + 1) * dim].iter().zip(&q[h * dim..]);
-                let exact: f64 = products.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+                let exact = dot(&plain[i * dim..(i + 1) * dim], &q[h * dim..]);
                 assert!((f64::from(scores[h * n + i]) - exact).abs() < 1e-4, "dim {dim}");
             }
             for j in 0..dim {

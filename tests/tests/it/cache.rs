@@ -6,9 +6,10 @@
 use proptest::prelude::*;
 use tqkv::Level;
 use tqkv::attention::AttentionCache;
-use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, KvCache, MEAN_TOKENS, PAGE_TOKENS};
+use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, KvCache, PAGE_TOKENS};
 use tqkv::dense::DenseCache;
-use tqkv_core::code::Levels;
+use tqkv::unstable::cache::MEAN_TOKENS;
+use tqkv_core::unstable::Levels;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;

@@ -1,9 +1,10 @@
 //! The trellis codecs: golden files, quality, every head dim, inputs that break codecs.
 
 use serde::Deserialize;
-use tqkv_core::code::trellis::{Code, MAX_LEVELS, PARITIES, Plain, Predictor, Trellis, levels};
+use tqkv_core::unstable::trellis::{Code, MAX_LEVELS, PARITIES, Plain, Predictor, Trellis, levels};
 use tqkv_core::{AnyCodec, CodecId, Effort, EncodeError, HEAD_DIMS, Options, Portable, ScaleMode};
 use tqkv_tests::inputs::{Gaussian, edge_cases};
+use tqkv_tests::oracle::dot;
 use tqkv_tests::scope;
 
 fn trellis_ids() -> impl Iterator<Item = CodecId> {
@@ -193,9 +194,6 @@ fn every_head_dim_and_scale_mode_round_trips() {
                 let (mut block, mut back) = (vec![0xaa; codec.block_bytes()], vec![0.0; dim]);
                 codec.encode(&x, &mut block).expect("finite");
                 codec.decode(&block, &mut back).expect("own block");
-                let dot = |a: &[f32], b: &[f32]| -> f64 {
-                    a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
-                };
                 let (xx, xb, bb) = (dot(&x, &x), dot(&x, &back), dot(&back, &back));
                 let name = format!("{} {dim} {}", id.name(), scale_mode.name());
                 // A ring of 16 coordinates is hardly longer than the shift register that runs over it.
@@ -231,7 +229,7 @@ fn scores_and_accumulate_agree_with_decode() {
             codec.accumulate(&weights, &blocks, &mut sum);
             codec.unrotate(&mut sum);
             for (score, back) in scores.iter().zip(back.chunks(dim)) {
-                let exact: f64 = query.iter().zip(back).map(|(q, b)| f64::from(*q) * f64::from(*b)).sum();
+                let exact = dot(&query, back);
                 assert!((f64::from(*score) - exact).abs() < 1e-4 * dim as f64, "{} {dim}", id.name());
             }
             for (t, &found) in sum.iter().enumerate() {

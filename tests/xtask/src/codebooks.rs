@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 use std::process::{Command, ExitCode};
-use tqkv_core::code::codebook::Codebook;
+use tqkv_core::unstable::codebook::Codebook;
 use tqkv_core::{CodecId, HEAD_DIMS};
 
 #[derive(clap::Args)]

@@ -7,10 +7,10 @@
 //! Candidates are compared on the same vectors.
 
 use clap::Args as ClapArgs;
-use tqkv_core::code::trellis::{
+use tqkv_core::unstable::trellis::{
     Code, MAX_LEVELS, PARITIES, Plain, Predictor, Search, Trellis, choose_plain, pair_parts, parities,
 };
-use tqkv_core::code::trellis::{RESOLUTION, workspace_bytes};
+use tqkv_core::unstable::trellis::{RESOLUTION, workspace_bytes};
 use tqkv_core::{CodecId, Portable};
 
 /// Options of `cargo xtask trellis-search`.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use tqkv_cli::error::CliError;
 use tqkv_cli::output::{Output, table};
-use tqkv_core::code::codebook::Exact;
+use tqkv_core::unstable::codebook::Exact;
 use tqkv_core::{CodecId, HEAD_DIMS};
 
 /// Print the centroids and boundaries of a scalar codebook.

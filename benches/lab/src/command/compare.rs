@@ -5,7 +5,8 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use tqkv::cache::{KvCache, SNAPSHOT_MAGIC};
+use tqkv::cache::KvCache;
+use tqkv::unstable::cache::SNAPSHOT_MAGIC;
 use tqkv_cli::args;
 use tqkv_cli::error::CliError;
 use tqkv_cli::output::{Output, Waiting, grouped, table};

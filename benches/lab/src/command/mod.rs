@@ -17,8 +17,7 @@ use clap::Subcommand;
 use tqkv_cli::command::{completions, man};
 use tqkv_cli::error::CliError;
 use tqkv_cli::output::Output;
-
-use crate::Lab;
+use tqkv_cli::program::Program;
 
 /// One command, with its arguments.
 #[derive(Debug, Subcommand)]
@@ -36,19 +35,19 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Does it.
-    pub(crate) fn run(&self, out: &mut Output) -> Result<(), CliError> {
+    /// Runs the command, as one of the program `P`.
+    pub(crate) fn run<P: Program>(&self, out: &mut Output) -> Result<(), CliError> {
         match self {
-            Self::Report(args) => report::run(args, out),
+            Self::Report(args) => report::run::<P>(args, out),
             Self::Eval(args) => eval::run(args, out),
             Self::Needle(args) => needle::run(args, out),
             Self::Stats(args) => stats::run(args, out),
             Self::Compare(args) => compare::run(args, out),
             Self::Codebook(args) => codebook::run(args, out),
             Self::Sweep(args) => sweep::run(args, out),
-            Self::Picture(args) => picture::run(args, out),
-            Self::Completions(args) => completions::run::<Lab>(args, out),
-            Self::Man(args) => man::run::<Lab>(args, out),
+            Self::Picture(args) => picture::run::<P>(args, out),
+            Self::Completions(args) => completions::run::<P>(args, out),
+            Self::Man(args) => man::run::<P>(args, out),
         }
     }
 }

@@ -16,7 +16,8 @@ use tqkv_cli::policy::{Name, Policy};
 use tqkv_cli::preset::{KvCodecs, PRESETS};
 use tqkv_core::KvShape;
 
-use super::needle_data::{CHUNK, Haystack, dot};
+use super::needle_data::{CHUNK, Haystack};
+use crate::stats::dot;
 
 /// Hide needles in a long random cache and ask for them: retrieval, bytes and time of one layer.
 #[derive(Debug, clap::Args)]

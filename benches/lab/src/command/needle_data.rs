@@ -6,6 +6,8 @@ use rand_distr::{Distribution, StandardNormal};
 use rayon::prelude::*;
 use tqkv_core::KvShape;
 
+use crate::stats::dot;
+
 /// Tokens made at once.
 pub(crate) const CHUNK: usize = 1024;
 
@@ -136,18 +138,6 @@ fn vector(all: &[f32], shape: KvShape, needle: usize, kv_head: usize) -> &[f32] 
 
 fn normals(random: &mut ChaCha8Rng, n: usize) -> Vec<f32> {
     (0..n).map(|_| StandardNormal.sample(random)).collect()
-}
-
-/// Eight sums at once, which the compiler keeps in a register.
-pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [0.0; 8];
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
-    for (a, b) in a.iter().zip(b) {
-        for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
-            *sum += a * b;
-        }
-    }
-    sums.iter().sum::<f32>() + a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum::<f32>()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use tqkv_cli::error::CliError;
 use tqkv_cli::output::Output;
+use tqkv_cli::program::Program;
 use tqkv_cli::target::{TargetArgs, yield_stdout};
 
 use crate::report::{Row, Source};
@@ -44,9 +45,9 @@ struct Picture {
     bars: Vec<Bar>,
 }
 
-pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+pub(crate) fn run<P: Program>(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let mut file = args.target.create_new(&args.output)?;
-    let picture = Picture { bars: measure()? };
+    let picture = Picture { bars: measure::<P>()? };
     let svg = draw(&picture.bars)?;
     let written = file.write_all(svg.as_bytes()).and_then(|()| file.commit());
     written.map_err(|error| CliError::io(&args.output, &error))?;
@@ -61,8 +62,8 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
 }
 
 /// Runs both commands. The rows of `demo` say which settings there are.
-fn measure() -> Result<Vec<Bar>, CliError> {
-    let source = Source::new(None, false);
+fn measure<P: Program>() -> Result<Vec<Bar>, CliError> {
+    let source = Source::new::<P>(None, false);
     let demo = source.run("tqkv demo --tokens 1 --windows 1 --context 128")?;
     let shape = "tqkv plan --layers 32 --kv-heads 8 --head-dim 128 --tokens 131072";
     let bar = |row: Row<'_>| {

@@ -7,6 +7,7 @@ use std::time::Instant;
 use serde::Serialize;
 use tqkv_cli::error::CliError;
 use tqkv_cli::output::Output;
+use tqkv_cli::program::Program;
 use tqkv_cli::target::{TargetArgs, yield_stdout};
 
 use crate::report::{Page, SECTIONS, Source, Wanted, render};
@@ -41,12 +42,12 @@ struct Report {
     seconds: f64,
 }
 
-pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+pub(crate) fn run<P: Program>(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let clock = Instant::now();
     // Refused before anything is measured.
     let mut file = args.target.create_new(&args.output)?;
     let model = args.model.as_deref().map(text).transpose()?;
-    let source = Source::new(model, args.quick);
+    let source = Source::new::<P>(model, args.quick);
     tell(0, "presets and every codec");
     let wanted = Wanted::new(&source)?;
     let mut sections = Vec::new();

@@ -1,8 +1,9 @@
 //! Two caches of the same tokens, layer by layer.
 
 use serde::Serialize;
-use tqkv::cache::{Encoded, KvCache, LayerKind};
+use tqkv::cache::{KvCache, LayerKind};
 use tqkv::error::CacheError;
+use tqkv::unstable::cache::Encoded;
 use tqkv_core::AnyCodec;
 
 use super::{Alike, Figures};

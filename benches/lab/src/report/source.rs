@@ -6,13 +6,16 @@ use serde_json::Value;
 use tqkv_cli::Tqkv;
 use tqkv_cli::error::CliError;
 use tqkv_cli::output::Output;
-use tqkv_cli::program::{self, Program as _};
+use tqkv_cli::program::{self, Program};
 use tqkv_model::Model;
 
-use crate::Lab;
+/// Runs the words behind the name of a program.
+type Run = fn(&[&str], &mut Output) -> Result<(), CliError>;
 
 /// Runs commands: with which model, and how thoroughly.
 pub(crate) struct Source {
+    /// Names of the programs, and how each runs.
+    programs: [(&'static str, Run); 2],
     model: Option<String>,
     quick: bool,
 }
@@ -30,8 +33,10 @@ pub(crate) struct Row<'a>(&'a Value);
 
 impl Source {
     /// Of the model at a path, or of the shipped one; `quick` takes a fraction of the time, for rough figures.
-    pub(crate) fn new(model: Option<String>, quick: bool) -> Self {
-        Self { model, quick }
+    /// `Lab` is the program beside `tqkv`.
+    pub(crate) fn new<Lab: Program>(model: Option<String>, quick: bool) -> Self {
+        let programs: [(_, Run); 2] = [(Tqkv::NAME, run::<Tqkv>), (Lab::NAME, run::<Lab>)];
+        Self { programs, model, quick }
     }
 
     /// The first of two where there is time.
@@ -57,28 +62,32 @@ impl Source {
 
     /// Runs a command that has no model, or is to have the shipped one: a program's name and words, with spaces between.
     pub(crate) fn run(&self, line: &str) -> Result<Answer, CliError> {
-        answer(line.split_whitespace().collect())
+        self.answer(line.split_whitespace().collect())
     }
 
     /// Runs a command with the model of the report.
     pub(crate) fn run_model(&self, line: &str) -> Result<Answer, CliError> {
         let model = self.model.as_deref().into_iter().flat_map(|path| ["--model", path]);
-        answer(line.split_whitespace().chain(model).collect())
+        self.answer(line.split_whitespace().chain(model).collect())
+    }
+
+    fn answer(&self, words: Vec<&str>) -> Result<Answer, CliError> {
+        let mut out = Output::keeping();
+        let program = self.programs.iter().find(|(name, _)| words.first() == Some(name));
+        let Some((_, run)) = program else {
+            return Err(CliError::failure(format_args!("no program of {words:?}")));
+        };
+        run(&words[1..], &mut out)?;
+        let json = serde_json::from_str(&out.kept()).map_err(CliError::failure)?;
+        // Only a path may have spaces in it.
+        let quoted = |word: &str| if word.contains(' ') { format!("'{word}'") } else { word.to_owned() };
+        let words: Vec<_> = words.into_iter().map(quoted).collect();
+        Ok(Answer { command: words.join(" "), json })
     }
 }
 
-fn answer(words: Vec<&str>) -> Result<Answer, CliError> {
-    let mut out = Output::keeping();
-    match words[..] {
-        [Tqkv::NAME, ref words @ ..] => program::parse::<Tqkv>(words)?.run(&mut out)?,
-        [Lab::NAME, ref words @ ..] => program::parse::<Lab>(words)?.run(&mut out)?,
-        _ => return Err(CliError::failure(format_args!("no program of {words:?}"))),
-    }
-    let json = serde_json::from_str(&out.kept()).map_err(CliError::failure)?;
-    // Only a path may have spaces in it.
-    let words =
-        words.into_iter().map(|word| if word.contains(' ') { format!("'{word}'") } else { word.to_owned() });
-    Ok(Answer { command: words.collect::<Vec<_>>().join(" "), json })
+fn run<P: Program>(words: &[&str], out: &mut Output) -> Result<(), CliError> {
+    program::parse::<P>(words)?.run(out)
 }
 
 impl Answer {

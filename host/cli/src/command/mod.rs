@@ -28,10 +28,10 @@ mod weights;
 
 use clap::Subcommand;
 
+use crate::door;
 use crate::error::CliError;
 use crate::output::Output;
-use crate::program::CommonArgs;
-use crate::{Tqkv, door};
+use crate::program::{CommonArgs, Program};
 
 /// One command, with its arguments.
 #[derive(Debug, Subcommand)]
@@ -76,8 +76,8 @@ impl Command {
         demo::Args::defaults().map(Self::Demo)
     }
 
-    /// Does it.
-    pub(crate) fn run(&self, common: CommonArgs, out: &mut Output) -> Result<(), CliError> {
+    /// Runs the command, as one of the program `P`.
+    pub(crate) fn run<P: Program>(&self, common: CommonArgs, out: &mut Output) -> Result<(), CliError> {
         match self {
             Self::Demo(args) => demo::run(args, out),
             Self::Generate(args) => generate::run(args, out),
@@ -94,8 +94,8 @@ impl Command {
             Self::Bench(args) => bench::run(args, out),
             #[cfg(feature = "cuda")]
             Self::GpuCheck(args) => gpu_check::run(args, out),
-            Self::Completions(args) => completions::run::<Tqkv>(args, out),
-            Self::Man(args) => man::run::<Tqkv>(args, out),
+            Self::Completions(args) => completions::run::<P>(args, out),
+            Self::Man(args) => man::run::<P>(args, out),
             Self::Report(args) => door::run("report", args, common),
             Self::Stats(args) => door::run("stats", args, common),
             Self::Needle(args) => door::run("needle", args, common),

@@ -14,13 +14,9 @@ use super::spec::CacheSpec;
 use crate::error::CacheError;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 use tqkv_core::KvShape;
 
 const EVERY: &[Part] = &[Part::Model, Part::Policy];
-
-/// Writes what a word says into a spec.
-type Setter = Arc<dyn Fn(&mut CacheSpec) + Send + Sync>;
 
 /// How a cache keeps its tokens, as people write it: codecs, then options in any order.
 ///
@@ -55,7 +51,7 @@ pub struct Policy {
 struct Word {
     /// Its row in [`OPTIONS`].
     row: usize,
-    set: Setter,
+    set: options::Setter,
 }
 
 impl Policy {

@@ -1,12 +1,14 @@
 //! The options of a cache: one row each, with its name, its value in words, and how it is read and written.
 
-use super::Setter;
 use super::values::{Share, Value};
 use crate::cache::layer::KvPair;
 use crate::cache::spec::{CacheSpec, Cold};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tqkv_core::KvShape;
+
+/// Writes what a word says into a spec.
+pub(super) type Setter = Arc<dyn Fn(&mut CacheSpec) + Send + Sync>;
 
 /// What an option is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

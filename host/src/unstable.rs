@@ -1,0 +1,29 @@
+//! Items for the other crates of this project. A user of a cache does not need them.
+//!
+//! No promise covers this module: any release may change it.
+
+/// Products of matrices.
+pub mod matmul {
+    pub use crate::matmul::{Mat, MatMut, Store, product};
+}
+
+/// The threads of rayon's pool.
+pub mod threads {
+    pub use crate::threads::{running, start, start_with};
+}
+
+/// Folders that appear whole or not at all, files that a signal left, and constants of the `.tqk` format.
+pub mod file {
+    pub use crate::file::flush::flush;
+    pub use crate::file::folder::AtomicFolder;
+    pub use crate::file::layout::{MAGIC, MAX_CHUNK_PAYLOAD, VERSION};
+    pub use crate::file::unfinished::{Removed, remove_unfinished};
+}
+
+/// The blocks of a cache, the options of a spec as rows, and constants.
+pub mod cache {
+    pub use crate::cache::blocks::Encoded;
+    pub use crate::cache::snapshot::MAGIC as SNAPSHOT_MAGIC;
+    pub use crate::cache::spec::MEAN_TOKENS;
+    pub use crate::cache::text::{COMMON_CODECS, OPTIONS, Part, SpecOption};
+}
