@@ -1,6 +1,6 @@
-//! `tqkv-lab`: experiments around the cache, which no user of it needs. One file per command in `command/`; beside it figures of codecs
-//! ([`stats`]), comparisons of files and runs ([`compare`]) and the page of plots ([`report`]). Arguments, errors and output are those
-//! of `tqkv`.
+//! `tqkv-lab`: experiments around the cache, which no user of it needs. One file per command in `command/`;
+//! beside it figures of codecs ([`stats`]), comparisons of files and runs ([`compare`]) and the page of plots
+//! ([`report`]). Arguments, errors and output are those of `tqkv`.
 #![forbid(unsafe_code)]
 
 mod command;
@@ -16,7 +16,8 @@ use tqkv_cli::error::CliError;
 use tqkv_cli::output::Output;
 use tqkv_cli::program::{self, CommonArgs, Program};
 
-/// Experiments with compressed key/value caches: plots, distortion, retrieval, comparisons, variants of models.
+/// Experiments with compressed key/value caches: plots, distortion, retrieval, comparisons, variants of
+/// models.
 #[derive(Debug, Parser)]
 #[command(name = "tqkv-lab", version, max_term_width = 100)]
 struct Lab {

@@ -1,4 +1,5 @@
-//! How well a codec or a format of the reference keeps vectors and their dot products, over given or random data.
+//! How well a codec or a format of the reference keeps vectors and their dot products, over given or random
+//! data.
 //!
 //! Every figure is that of the stored bytes: encode, decode, compare. Work is divided into chunks of
 //! fixed size whose sums are added in order, so the figures do not depend on the number of threads.
@@ -20,8 +21,8 @@ use tqkv_reference::{Choice, Coder, ReferenceError, RotationKind, theory};
 /// Rows per unit of work, and per stream of random numbers.
 const CHUNK: usize = 256;
 
-/// Layers whose matrices take turns where a format has one rotation a layer, at head dim 128: estimators are unbiased on
-/// average over sketches. Larger head dims, whose matrices take longer to make, have fewer.
+/// Layers whose matrices take turns where a format has one rotation a layer, at head dim 128: estimators are
+/// unbiased on average over sketches. Larger head dims, whose matrices take longer to make, have fewer.
 const LAYERS: usize = 64;
 /// Rows from which channels are learned, of formats that have them.
 const LEARNED: usize = 4096;
@@ -145,10 +146,12 @@ impl Subject {
     }
 }
 
-/// Errors of random directions by the mathematics, relative as [`CodecStats::relative_mse`] is; none where it says nothing.
+/// Errors of random directions by the mathematics, relative as [`CodecStats::relative_mse`] is; none where it
+/// says nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Theory {
-    /// What scalar codes have under the norm (`raw`) by the fastest search, and what formats of the reference have.
+    /// What scalar codes have under the norm (`raw`) by the fastest search, and what formats of the reference
+    /// have.
     pub(crate) expected: Option<f64>,
     /// No code of that many bits has less.
     pub(crate) shannon: Option<f64>,

@@ -57,9 +57,10 @@ fn accepted<const N: usize>(names: [&str; N]) -> String {
 /// Which codecs keep K and V.
 #[derive(Debug, Args)]
 pub(crate) struct KvArgs {
-    /// Codecs of the cache: a preset (balanced), one codec for both (s4), or two as K,V (t4,t2); may be repeated. `tqkv codecs`
-    /// lists them. eval, generate and plan also take yardsticks (tqkv codecs --all): these are simulated, so they save no memory, bytes are
-    /// those of their blocks, and --hot, --sinks, --centre and --arithmetic do nothing.
+    /// Codecs of the cache: a preset (balanced), one codec for both (s4), or two as K,V (t4,t2); may be
+    /// repeated. `tqkv codecs` lists them. eval, generate and plan also take yardsticks (tqkv codecs --all):
+    /// these are simulated, so they save no memory, bytes are those of their blocks, and --hot, --sinks,
+    /// --centre and --arithmetic do nothing.
     #[arg(long = "kv", visible_alias = "kv-cache-dtype", value_name = "PRESET|K,V", value_parser = names::kv)]
     kv: Vec<Kv>,
     /// The codec of K (that of V is f16 unless given); the name that llama.cpp uses.
@@ -136,7 +137,8 @@ pub struct WindowArgs {
     /// Newest tokens kept as f16.
     #[arg(long, value_name = "TOKENS", default_value_t = CacheSpec::DEFAULT_HOT)]
     pub hot: usize,
-    /// First tokens kept as f16. Layers with a sliding window keep none: the model does not see them beside its window.
+    /// First tokens kept as f16. Layers with a sliding window keep none: the model does not see them beside
+    /// its window.
     #[arg(long, value_name = "TOKENS", default_value_t = CacheSpec::DEFAULT_SINKS)]
     pub sinks: usize,
 }

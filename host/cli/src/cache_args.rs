@@ -1,10 +1,10 @@
 //! Arguments of the commands that run a model over a compressed cache, and what they make: a model,
 //! and caches for it.
 //!
-//! `eval`, `generate` and `demo` are thin: they call the library with one cache factory per setting. The reference of
-//! every comparison is `f16,f16` under the same window options, always the first row; the others are the pairs of `--kv`, then
-//! the policies of `--policy`. The defaults of `--hot` and
-//! `--sinks` are [`CacheSpec::DEFAULT_HOT`] and [`CacheSpec::DEFAULT_SINKS`], the one place where they stand, `plan`
+//! `eval`, `generate` and `demo` are thin: they call the library with one cache factory per setting. The
+//! reference of every comparison is `f16,f16` under the same window options, always the first row; the others
+//! are the pairs of `--kv`, then the policies of `--policy`. The defaults of `--hot` and `--sinks` are
+//! [`CacheSpec::DEFAULT_HOT`] and [`CacheSpec::DEFAULT_SINKS`], the one place where they stand, `plan`
 //! included. `tqkv` without a command is `demo`, whose defaults are read from its own argument definitions.
 
 use std::path::PathBuf;
@@ -49,8 +49,9 @@ pub(crate) enum ArithmeticArg {
 pub struct CacheArgs {
     #[command(flatten)]
     kv: KvArgs,
-    /// A row with a policy of its own: codecs, and what differs from the options; may be repeated (--help lists its words):
-    /// --policy "n4 hot=32 tier=256:n3 tier=512:n2" --policy "t2 last:i8 sinks=8 effort=best"
+    /// A row with a policy of its own: codecs, and what differs from the options; may be repeated (--help
+    /// lists its words): --policy "n4 hot=32 tier=256:n3 tier=512:n2" --policy "t2 last:i8 sinks=8
+    /// effort=best"
     #[arg(long, value_name = "POLICY", long_help = policy::help())]
     policy: Vec<PolicyArg>,
     #[command(flatten)]
@@ -118,8 +119,8 @@ impl CacheArgs {
         Ok(())
     }
 
-    /// Refuses sequences of `context` tokens, as `option` asked for, of which a policy would compress nothing: every figure
-    /// would be f16's own.
+    /// Refuses sequences of `context` tokens, as `option` asked for, of which a policy would compress
+    /// nothing: every figure would be f16's own.
     pub fn check_compresses(policies: &[Policy], option: &str, context: usize) -> Result<(), CliError> {
         // Formats of the reference keep nothing as it is.
         let windowed = |policy: &&Policy| !policy.is_reference() && policy.name.kv != F16.into();
@@ -137,8 +138,8 @@ impl CacheArgs {
         Ok(())
     }
 
-    /// Bytes of f16 caches on the CPU that got `prompt` tokens at once and then one by one up to as many as `tokens` says for
-    /// each. Where they are `shared`, all are forks of one that held the prompt.
+    /// Bytes of f16 caches on the CPU that got `prompt` tokens at once and then one by one up to as many as
+    /// `tokens` says for each. Where they are `shared`, all are forks of one that held the prompt.
     pub(crate) fn f16_bytes(
         &self,
         config: &Config,
@@ -183,7 +184,8 @@ impl CacheArgs {
             Place::Cuda { device, or_cpu } => {
                 let spec = self.gpu_spec(config, policy);
                 let slides = || {
-                    // A sequence that fits the windows could be on the GPU, but how long it will be is not known here.
+                    // A sequence that fits the windows could be on the GPU, but how long it will be is not
+                    // known here.
                     let why = "layers of the model slide, and a cache on the GPU has no windows";
                     (*or_cpu && !config.kinds.is_empty()).then(|| why.to_owned())
                 };
@@ -284,15 +286,16 @@ fn layer_bytes(spec: &CacheSpec, prompt: usize, tokens: &[usize], shared: bool) 
 /// Which model.
 #[derive(Debug, Args)]
 pub struct ModelArgs {
-    /// A .gguf file, or a folder with config.json, .safetensors and tokenizer.json, with one .gguf file, or of a hub's cache
-    /// [default: the shipped model].
+    /// A .gguf file, or a folder with config.json, .safetensors and tokenizer.json, with one .gguf file, or
+    /// of a hub's cache [default: the shipped model].
     #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
-    /// Read the weights layer by layer whenever they are needed, the next while one is computed: for a model that is larger
-    /// than the memory there is. Embedding and head stay in memory.
+    /// Read the weights layer by layer whenever they are needed, the next while one is computed: for a model
+    /// that is larger than the memory there is. Embedding and head stay in memory.
     #[arg(long, requires = "model")]
     stream_weights: bool,
-    /// Begin texts without the model's BOS. Some models predict badly without it; figures of earlier versions had none.
+    /// Begin texts without the model's BOS. Some models predict badly without it; figures of earlier versions
+    /// had none.
     #[arg(long)]
     no_bos: bool,
 }

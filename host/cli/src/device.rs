@@ -49,8 +49,9 @@ impl fmt::Display for DeviceArg {
 /// Where the caches of a command are.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DeviceArgs {
-    /// Where the cache is: cpu; cuda or cuda:N, the first NVIDIA GPU or number N; or auto, a GPU where there is one that can, otherwise main
-    /// memory. On a GPU every token is encoded at once and attention is in f32: --hot, --sinks, --centre and --arithmetic do nothing there.
+    /// Where the cache is: cpu; cuda or cuda:N, the first NVIDIA GPU or number N; or auto, a GPU where there
+    /// is one that can, otherwise main memory. On a GPU every token is encoded at once and attention is in
+    /// f32: --hot, --sinks, --centre and --arithmetic do nothing there.
     #[arg(long, value_name = "WHERE", default_value_t = DeviceArg::Cpu)]
     device: DeviceArg,
 }

@@ -1,4 +1,5 @@
-//! Errors of the command line: one line on stderr, 2 for bad input, 1 for a failure, 3 for want of a GPU to check.
+//! Errors of the command line: one line on stderr, 2 for bad input, 1 for a failure, 3 for want of a GPU to
+//! check.
 
 use std::error::Error as _;
 use std::fmt;

@@ -1,8 +1,10 @@
-//! How the command line is laid out: options under headings, and numbers below 0 taken as values, so that an option can refuse them.
+//! How the command line is laid out: options under headings, and numbers below 0 taken as values, so that an
+//! option can refuse them.
 
 use clap::{Arg, Command};
 
-/// Headings in their order, and the options below each by their ids. All others stand above them, under "Options".
+/// Headings in their order, and the options below each by their ids. All others stand above them, under
+/// "Options".
 const HEADINGS: [(&str, &[&str]); 5] = [
     ("Model", &["model", "stream_weights"]),
     ("Sampling", &["temperature", "sample_seed"]),

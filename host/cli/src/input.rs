@@ -1,7 +1,7 @@
 //! Inputs by name: a file, or `-` for standard input.
 //!
-//! What is read whole is bounded, so that a device without an end is an error. Arrays are mapped, or read as far as
-//! their header says: [`crate::array`].
+//! What is read whole is bounded, so that a device without an end is an error. Arrays are mapped, or read as
+//! far as their header says: [`crate::array`].
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,8 +1,9 @@
 //! The program `tqkv` as a library: what `tqkv-lab` shares with it.
 //!
-//! No stable interface: names change with the program. Caches and files are the library's (`tqkv`), models those of `tqkv-model`.
-//! One file per command in [`command`]; beside it what commands share: arguments, errors, output, sizes of caches ([`plan`]), names of
-//! codec pairs ([`preset`]) and arrays on disk ([`array`]). [`program`] runs a program of such commands.
+//! No stable interface: names change with the program. Caches and files are the library's (`tqkv`), models
+//! those of `tqkv-model`. One file per command in [`command`]; beside it what commands share: arguments,
+//! errors, output, sizes of caches ([`plan`]), names of codec pairs ([`preset`]) and arrays on disk
+//! ([`array`]). [`program`] runs a program of such commands.
 #![forbid(unsafe_code)]
 #![allow(
     missing_docs,

@@ -1,4 +1,5 @@
-//! Names of codecs as people type them: those of the library, and beside them the formats of `tqkv_reference`.
+//! Names of codecs as people type them: those of the library, and beside them the formats of
+//! `tqkv_reference`.
 
 use tqkv::cache::{CacheSpec, Policy};
 use tqkv::error::CacheError;

@@ -82,7 +82,8 @@ impl Output {
     }
 }
 
-/// Says that a thing goes on whose end nobody knows; invisible unless stderr is a terminal, and gone when dropped.
+/// Says that a thing goes on whose end nobody knows; invisible unless stderr is a terminal, and gone when
+/// dropped.
 pub struct Waiting(ProgressBar);
 
 impl Waiting {
@@ -108,8 +109,8 @@ impl Drop for Waiting {
     }
 }
 
-/// A table with the first column to the left and the others to the right. What is wider than the terminal goes on
-/// below, the first column repeated.
+/// A table with the first column to the left and the others to the right. What is wider than the terminal
+/// goes on below, the first column repeated.
 pub fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let rows: Vec<_> = rows.into_iter().collect();
     let widths: Vec<_> = head

@@ -1,7 +1,7 @@
 //! How many bytes a token of cache takes, and how many tokens a memory budget holds.
 //!
-//! A page's bytes are those that the library allocates; what a running cache holds beside full pages is in its own
-//! statistics. Shapes come from a model's `config.json` ([`config`]) or the command line.
+//! A page's bytes are those that the library allocates; what a running cache holds beside full pages is in
+//! its own statistics. Shapes come from a model's `config.json` ([`config`]) or the command line.
 
 mod config;
 mod foreign;
@@ -32,8 +32,8 @@ pub struct CacheShape {
     pub head_dim: usize,
     /// Coordinates of a value, or of a latent vector.
     pub value_dim: usize,
-    /// Coordinates of a latent vector's positional part, which stay f16; the codec of K keeps the others. 0 where keys and values
-    /// are vectors of their own.
+    /// Coordinates of a latent vector's positional part, which stay f16; the codec of K keeps the others. 0
+    /// where keys and values are vectors of their own.
     pub position_dim: usize,
     /// The layers that forget old tokens.
     pub windowed: Option<Windowed>,
@@ -205,7 +205,8 @@ impl CacheShape {
         PlanError::UnsupportedHeadDim { head_dim: if keys { coded } else { self.value_dim }, codecs }
     }
 
-    /// Bytes of `tokens` tokens of all layers and KV heads, at most: each tier may have a page more. Headers of pages count.
+    /// Bytes of `tokens` tokens of all layers and KV heads, at most: each tier may have a page more. Headers
+    /// of pages count.
     ///
     /// # Errors
     /// As [`Self::bytes_per_token`].
@@ -262,8 +263,8 @@ impl CacheShape {
         }
     }
 
-    /// Longest context whose cache fits `memory` bytes; at most the model's own, and `u64::MAX` where windows bound every
-    /// layer and the model says nothing.
+    /// Longest context whose cache fits `memory` bytes; at most the model's own, and `u64::MAX` where windows
+    /// bound every layer and the model says nothing.
     ///
     /// # Errors
     /// As [`Self::bytes_per_token`].

@@ -1,7 +1,7 @@
 //! What a row of a comparison is: codecs, and the life of a token under them.
 //!
-//! The options of the command line hold for every row. A `--policy` is a row of its own: a text of the library
-//! ([`tqkv::cache::Policy`]), which says what is different.
+//! The options of the command line hold for every row. A `--policy` is a row of its own: a text of the
+//! library ([`tqkv::cache::Policy`]), which says what is different.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,8 +21,9 @@ use crate::preset::{F16, Kv, KvCodecs, PRESETS};
 pub(crate) struct AgeArgs {
     #[command(flatten)]
     pub(crate) window: WindowArgs,
-    /// Codecs of tokens older than AFTER, counted from the newest; may be repeated for ever older ones. Pages of 128 tokens
-    /// go as wholes. Codes that are nested drop bits: --kv n4 --tier 256:n3 --tier 512:n2. f16,f16 has no tiers.
+    /// Codecs of tokens older than AFTER, counted from the newest; may be repeated for ever older ones. Pages
+    /// of 128 tokens go as wholes. Codes that are nested drop bits: --kv n4 --tier 256:n3 --tier 512:n2.
+    /// f16,f16 has no tiers.
     #[arg(long, value_name = "AFTER:K,V", value_parser = tier)]
     tier: Vec<Words>,
 }
@@ -35,14 +36,14 @@ pub struct LifeArgs {
     /// Keep tokens older than AFTER, as they are, in a file without a name in FOLDER: --spill 4096:/tmp
     #[arg(long, value_name = "AFTER:FOLDER", value_parser = spill)]
     spill: Option<Words>,
-    /// Codecs of some layers: boundary:1:i8,s4 those of the first and the last one, tail:2:i8,i8 those of the last two,
-    /// gradient:i8,i8/s4,s4/s3,s3 by equal parts from the first to the last. f16,f16 has none. Measured: a gradient loses
-    /// more than one width (s4/s3/s2: KL .021, s3 for all: .016 at fewer bytes).
+    /// Codecs of some layers: boundary:1:i8,s4 those of the first and the last one, tail:2:i8,i8 those of the
+    /// last two, gradient:i8,i8/s4,s4/s3,s3 by equal parts from the first to the last. f16,f16 has none.
+    /// Measured: a gradient loses more than one width (s4/s3/s2: KL .021, s3 for all: .016 at fewer bytes).
     #[arg(long, value_name = "RULE", value_parser = layer_kv)]
     layer_kv: Option<Words>,
-    /// Skip encoded values whose weight is below this share of the largest, in runs of 32 tokens, where queries come one
-    /// at a time (generate, eval --step 1): --sparse-values 1e-4. Measured: it saves no time at 4k to 128k tokens (MEASURED.md, M13), and two
-    /// pages are no longer summed at once.
+    /// Skip encoded values whose weight is below this share of the largest, in runs of 32 tokens, where
+    /// queries come one at a time (generate, eval --step 1): --sparse-values 1e-4. Measured: it saves no time
+    /// at 4k to 128k tokens (MEASURED.md, M13), and two pages are no longer summed at once.
     #[arg(long, value_name = "SHARE", value_parser = sparse_values)]
     sparse_values: Option<Words>,
 }
@@ -109,7 +110,8 @@ impl From<AgeArgs> for LifeArgs {
 }
 
 impl LifeArgs {
-    /// The rows of the pairs and policies asked for, in order; of the pairs of `default` where there are none.
+    /// The rows of the pairs and policies asked for, in order; of the pairs of `default` where there are
+    /// none.
     pub(crate) fn policies(&self, kv: &KvArgs, written: &[PolicyArg], default: &[KvCodecs]) -> Vec<Policy> {
         let pairs = match kv.given() {
             None if written.is_empty() => default.iter().map(|&pair| pair.into()).collect(),
@@ -167,7 +169,8 @@ impl Policy {
         self.name.kv.own().is_none()
     }
 
-    /// `spec` with all that the row says. Formats of the reference become f16, in which they might be held decoded.
+    /// `spec` with all that the row says. Formats of the reference become f16, in which they might be held
+    /// decoded.
     pub fn apply(&self, spec: CacheSpec) -> CacheSpec {
         let KvCodecs { k, v } = self.name.kv.own().unwrap_or(F16);
         let spec = spec.codecs(k, v).sinks(self.window.sinks).hot(self.window.hot);
@@ -325,7 +328,8 @@ mod tests {
         assert!(life.plain(F16).is_uniform() && !bare.is_uniform());
     }
 
-    /// The command is one of the interfaces of the same text: each option makes the spec that the library makes.
+    /// The command is one of the interfaces of the same text: each option makes the spec that the library
+    /// makes.
     #[test]
     fn every_option_of_a_policy_is_one_of_the_command() {
         for option in OPTIONS.iter().filter(|option| option.part == Part::Policy) {
@@ -361,8 +365,8 @@ mod tests {
         assert_eq!(life.written(&"s4 hot=0".parse().unwrap()).refused_by_gpu(), None);
     }
 
-    /// What is planned for a policy is what a cache of it holds, in layers that see all and in such that slide, where both are
-    /// so long that little is held beside full pages.
+    /// What is planned for a policy is what a cache of it holds, in layers that see all and in such that
+    /// slide, where both are so long that little is held beside full pages.
     #[test]
     fn tiers_take_what_a_cache_allocates_for_them() {
         const TOKENS: usize = 40_000;

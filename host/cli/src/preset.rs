@@ -1,7 +1,8 @@
 //! Which codecs keep keys and values.
 //!
-//! A pair of [`CodecId`] is what caches store. A pair of [`Choice`] may be formats of `tqkv_reference` as well, which
-//! `eval` and `generate` run through blocks and back. It also has the names that other programs give to pairs.
+//! A pair of [`CodecId`] is what caches store. A pair of [`Choice`] may be formats of `tqkv_reference` as
+//! well, which `eval` and `generate` run through blocks and back. It also has the names that other programs
+//! give to pairs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -74,7 +75,8 @@ impl Serialize for Kv {
 }
 
 impl Kv {
-    /// The pair of a name that another program gives it, of `K,V`, or of one format for both; `None` of an unknown one.
+    /// The pair of a name that another program gives it, of `K,V`, or of one format for both; `None` of an
+    /// unknown one.
     pub(crate) fn of_reference(text: &str) -> Option<Self> {
         let alias = ALIASES.iter().find(|(name, _)| *name == text).map(|(_, pair)| *pair);
         let [k, v] = alias.unwrap_or_else(|| text.split_once(',').unwrap_or((text, text)).into());

@@ -17,7 +17,8 @@ pub struct CommonArgs {
     /// Print one JSON object on stdout and nothing else.
     #[arg(long, global = true, display_order = 900)]
     pub json: bool,
-    /// Threads to work with [default: RAYON_NUM_THREADS, or else one a processor]. Texts and figures do not depend on it.
+    /// Threads to work with [default: RAYON_NUM_THREADS, or else one a processor]. Texts and figures do not
+    /// depend on it.
     #[arg(long, global = true, display_order = 901, value_name = "N",
         value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     pub threads: Option<usize>,

@@ -1,7 +1,8 @@
-//! Ctrl-C and SIGTERM: what was being written is removed, then the signal does what it does to any program. A command that can end
-//! by itself with what it has is asked to by the first Ctrl-C; the second ends it.
+//! Ctrl-C and SIGTERM: what was being written is removed, then the signal does what it does to any program. A
+//! command that can end by itself with what it has is asked to by the first Ctrl-C; the second ends it.
 //!
-//! On other systems than Unix a file that was being written stays as `.tqkv-*.part`, and Ctrl-C ends every command at once.
+//! On other systems than Unix a file that was being written stays as `.tqkv-*.part`, and Ctrl-C ends every
+//! command at once.
 
 use crate::error::CliError;
 use std::ops::ControlFlow;
@@ -48,8 +49,8 @@ pub(crate) fn end_as_by_closed_pipe() {
 #[cfg(not(unix))]
 pub(crate) fn end_as_by_closed_pipe() {}
 
-/// Watches for the signals on a thread of its own; without a thread to spare they end the command as they would
-/// anyway.
+/// Watches for the signals on a thread of its own; without a thread to spare they end the command as they
+/// would anyway.
 #[cfg(unix)]
 pub(crate) fn watch() {
     use signal_hook::consts::{SIGINT, SIGTERM};
@@ -67,7 +68,8 @@ pub(crate) fn watch() {
         };
         if let Some(signal) = signals.forever().find(|signal| !asks(*signal)) {
             let _removed = tqkv::file::remove_unfinished();
-            // The shell sees which signal it was. A signal that cannot be raised again ends the process all the same.
+            // The shell sees which signal it was. A signal that cannot be raised again ends the process all
+            // the same.
             let _ = emulate_default_handler(signal);
             std::process::exit(128 + signal);
         }

@@ -1,4 +1,5 @@
-//! The file that a command writes: never its own input, and another file's place only when told to. `-` is standard output.
+//! The file that a command writes: never its own input, and another file's place only when told to. `-` is
+//! standard output.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -70,7 +71,8 @@ impl Seek for Target {
     }
 }
 
-/// Leaves standard output to what is written to one of `paths`: the command's report goes to standard error then.
+/// Leaves standard output to what is written to one of `paths`: the command's report goes to standard error
+/// then.
 pub fn yield_stdout(paths: &[&Path], out: &mut Output) {
     if paths.iter().any(|path| is_stdout(path)) {
         out.report_on_stderr();
@@ -136,7 +138,8 @@ fn refuse_input(output: &Path, inputs: &[&Path]) -> Result<(), CliError> {
     Ok(())
 }
 
-/// True if two names are of one file, links included. Only files are opened, because opening a pipe waits for its other end.
+/// True if two names are of one file, links included. Only files are opened, because opening a pipe waits for
+/// its other end.
 fn is_same(input: &Path, output: &Path) -> bool {
     let is_file = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.is_file());
     // A file that cannot be compared is not there.

@@ -1,4 +1,5 @@
-//! The threads of a command: as many as `--threads`, `RAYON_NUM_THREADS` or the machine say, or as can be had.
+//! The threads of a command: as many as `--threads`, `RAYON_NUM_THREADS` or the machine say, or as can be
+//! had.
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -11,7 +12,8 @@ const MOST: usize = 256;
 /// That of a main thread, as whole commands run on one of these.
 const STACK: usize = 8 << 20;
 
-/// Runs `work` with threads to divide it among, `asked` where that is a number; stderr says where they are fewer than asked for.
+/// Runs `work` with threads to divide it among, `asked` where that is a number; stderr says where they are
+/// fewer than asked for.
 pub(crate) fn with_threads<T: Send>(
     asked: Option<usize>,
     work: impl FnOnce() -> Result<T, CliError> + Send,

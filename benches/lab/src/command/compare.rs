@@ -27,8 +27,8 @@ the squared norm of A. Of runs, hidden is the cosine of the hidden states after 
 on every instruction set."
 )]
 pub(crate) struct Args {
-    /// A .tqk file, a snapshot (`KvCache::save`), or a run: a preset, K,V codecs or a policy as of eval --policy, @LEVEL
-    /// behind it where the instruction set is not the machine's fastest.
+    /// A .tqk file, a snapshot (`KvCache::save`), or a run: a preset, K,V codecs or a policy as of eval
+    /// --policy, @LEVEL behind it where the instruction set is not the machine's fastest.
     #[arg(value_name = "A")]
     a: String,
     /// What it is compared with; a snapshot may be compared with a run.

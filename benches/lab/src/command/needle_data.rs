@@ -1,4 +1,5 @@
-//! The tokens of `tqkv-lab needle`, made a chunk at a time so that no length of them is in memory uncompressed.
+//! The tokens of `tqkv-lab needle`, made a chunk at a time so that no length of them is in memory
+//! uncompressed.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -19,7 +20,8 @@ pub(crate) struct Haystack {
     strength: f32,
     /// `[num_kv_heads, head_dim]`
     offset: Vec<f32>,
-    /// `[needles, num_kv_heads, head_dim]`; their length is the root of `head_dim`, as long as keys are without offset.
+    /// `[needles, num_kv_heads, head_dim]`; their length is the root of `head_dim`, as long as keys are
+    /// without offset.
     asks: Vec<f32>,
     /// `[needles, num_kv_heads, head_dim]`
     answers: Vec<f32>,

@@ -62,8 +62,8 @@ pub(crate) struct Args {
     /// Queries of shape [.., D] [default: 32 random unit vectors].
     #[arg(long, value_name = "ARRAY")]
     queries: Option<String>,
-    /// Measure instead what each layer says about the next, of keys, values and weights of the shipped model, or of the
-    /// one at MODEL: whether differences between layers would take fewer bits.
+    /// Measure instead what each layer says about the next, of keys, values and weights of the shipped model,
+    /// or of the one at MODEL: whether differences between layers would take fewer bits.
     #[arg(long, value_name = "MODEL", conflicts_with_all = ["codecs", "input", "random", "dim", "queries"])]
     delta: Option<Option<PathBuf>>,
 }

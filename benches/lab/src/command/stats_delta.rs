@@ -1,4 +1,5 @@
-//! `tqkv-lab stats --delta`: whether differences between layers would take fewer bits than the layers themselves.
+//! `tqkv-lab stats --delta`: whether differences between layers would take fewer bits than the layers
+//! themselves.
 
 use std::path::Path;
 

@@ -18,8 +18,8 @@ use tqkv_storage::{Basis, Budget, StorageCodec};
 /// What is stored, and how.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StorageArgs {
-    /// Store the first part of each window at so many bits a value, read it back and measure what follows, beside the codecs of --kv
-    /// in the same way; may be repeated. Caches and their options are of no effect.
+    /// Store the first part of each window at so many bits a value, read it back and measure what follows,
+    /// beside the codecs of --kv in the same way; may be repeated. Caches and their options are of no effect.
     #[arg(long, value_name = "BITS", value_parser = budget,
         conflicts_with_all = ["step", "layers", "attention_error", "policy", "tier", "spill", "layer_kv", "sparse_values", "device"])]
     storage: Vec<Budget>,

@@ -44,7 +44,8 @@ impl Kind {
     }
 }
 
-/// Compares what both hold of the same tokens, encoded or not; codes only of tokens that both hold in the same codec.
+/// Compares what both hold of the same tokens, encoded or not; codes only of tokens that both hold in the
+/// same codec.
 ///
 /// # Errors
 /// The first thing in which the shapes differ, or a page that cannot be read back.

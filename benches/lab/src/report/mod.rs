@@ -7,8 +7,8 @@
 //! | `page.rs`, `style.css` | the page: no script, nothing from elsewhere |
 //! | `sections` | a file a section |
 //!
-//! Codecs, presets and layers are whatever the commands list. When not to use it: for a figure that is to be exact, run the
-//! command that stands below its plot, with more windows.
+//! Codecs, presets and layers are whatever the commands list. When not to use it: for a figure that is to be
+//! exact, run the command that stands below its plot, with more windows.
 
 mod chart;
 mod heat;

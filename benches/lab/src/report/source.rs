@@ -29,7 +29,8 @@ pub(crate) struct Answer {
 pub(crate) struct Row<'a>(&'a Value);
 
 impl Source {
-    /// Of the model at a path, or of the shipped one; `quick` takes a fraction of the time, for rough figures.
+    /// Of the model at a path, or of the shipped one; `quick` takes a fraction of the time, for rough
+    /// figures.
     pub(crate) fn new(model: Option<String>, quick: bool) -> Self {
         Self { model, quick }
     }
@@ -55,7 +56,8 @@ impl Source {
         self.full_or_quick("--windows 4", "--windows 1 --context 256")
     }
 
-    /// Runs a command that has no model, or is to have the shipped one: a program's name and words, with spaces between.
+    /// Runs a command that has no model, or is to have the shipped one: a program's name and words, with
+    /// spaces between.
     pub(crate) fn run(&self, line: &str) -> Result<Answer, CliError> {
         answer(line.split_whitespace().collect())
     }

@@ -1,4 +1,5 @@
-//! Drawings in the colours of the page: what is drawn in a colour that stands for a role becomes a variable of the style sheet.
+//! Drawings in the colours of the page: what is drawn in a colour that stands for a role becomes a variable
+//! of the style sheet.
 
 use plotters::prelude::*;
 use tqkv_cli::error::CliError;

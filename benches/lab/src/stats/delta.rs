@@ -1,4 +1,5 @@
-//! What a layer says about the next one: whether differences between layers would take fewer bits than the layers.
+//! What a layer says about the next one: whether differences between layers would take fewer bits than the
+//! layers.
 
 use std::collections::BTreeMap;
 

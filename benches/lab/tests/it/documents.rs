@@ -1,4 +1,5 @@
-//! The documents name commands and options that `tqkv` and `tqkv-lab` have, and ways to install them that work.
+//! The documents name commands and options that `tqkv` and `tqkv-lab` have, and ways to install them that
+//! work.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,5 @@
-//! `tqkv-lab eval`: variants of the shipped model, and prefixes that are stored in a basis learned from one part of the held-out text
-//! and judged on another.
+//! `tqkv-lab eval`: variants of the shipped model, and prefixes that are stored in a basis learned from one
+//! part of the held-out text and judged on another.
 
 use std::fs;
 
@@ -135,7 +135,8 @@ fn a_learned_basis_stores_nearer_than_codes_alone_in_fewer_bits() {
     assert!(kl[3] < 0.7 * without, "without a basis: {without}, {kl:?}");
 }
 
-/// A basis is judged on text that it has not seen: not by default, and not where the windows are cut in another way.
+/// A basis is judged on text that it has not seen: not by default, and not where the windows are cut in
+/// another way.
 #[test]
 fn an_evaluation_on_the_text_that_was_learned_is_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Figures of MEASURED.md that any machine gives again: each is measured anew, and must be what is printed there.
+//! Figures of MEASURED.md that any machine gives again: each is measured anew, and must be what is printed
+//! there.
 //!
 //! A few rows by default, all with `TQKV_EXHAUSTIVE=1`.
 
@@ -104,8 +105,8 @@ fn errors_of_sketches_are_what_stats_measures() {
     }
 }
 
-/// What README and the report say of QJL: at the same bits the scalar code, at its unbiased scale, has dot products as unbiased and
-/// less error in both.
+/// What README and the report say of QJL: at the same bits the scalar code, at its unbiased scale, has dot
+/// products as unbiased and less error in both.
 #[test]
 fn an_unbiased_scale_gives_what_a_bit_of_qjl_buys() {
     let codecs = run("stats --random 4000 --codec s4,p4,s3,p3,s2,p2")["codecs"].clone();

@@ -1,4 +1,5 @@
-//! `tqkv-lab compare`, `stats --delta` and `report`: what they say of the shipped model, and that each section stands alone.
+//! `tqkv-lab compare`, `stats --delta` and `report`: what they say of the shipped model, and that each
+//! section stands alone.
 
 use std::fs;
 
@@ -31,7 +32,8 @@ fn runs_and_snapshots_are_compared_layer_by_layer() {
         }
         assert!(number(layer, "hidden_cosine") > 1.0 - 1e-9, "{layer}");
     }
-    // The first layer's keys are the same, so their error is that of the codec; other codecs have no common code.
+    // The first layer's keys are the same, so their error is that of the codec; other codecs have no common
+    // code.
     let narrow = compare("f16", "s2");
     let first = &narrow["layers"][0];
     assert!((0.05..0.2).contains(&number(&first["values"], "relative_error")), "{first}");

@@ -36,8 +36,8 @@ enum Source {
 }
 
 impl Vectors {
-    /// Opens `file.npy` or, given as `file.safetensors:name`, one tensor of a safetensors file; `-` is a `.npy`
-    /// file on standard input, which is read into memory.
+    /// Opens `file.npy` or, given as `file.safetensors:name`, one tensor of a safetensors file; `-` is a
+    /// `.npy` file on standard input, which is read into memory.
     ///
     /// Leading dimensions are flattened: shape `[.., D]` gives rows of D coordinates. Values are not
     /// read before [`Self::read_row`] asks for them.

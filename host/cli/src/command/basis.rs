@@ -25,8 +25,8 @@ but not nothing."
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// Text to learn from, - for standard input; may be repeated [default: the second half of the shipped held-out text, which
-    /// eval does not read by default].
+    /// Text to learn from, - for standard input; may be repeated [default: the second half of the shipped
+    /// held-out text, which eval does not read by default].
     #[arg(long, value_name = "FILE")]
     text: Vec<PathBuf>,
     /// Tokens per window; each is a text of its own.
@@ -35,10 +35,12 @@ pub(crate) struct Args {
     /// Windows of each text, from its start [default: 4, or as many as the text has].
     #[arg(long, value_name = "N")]
     windows: Option<usize>,
-    /// One basis for keys and one for values, half as large: what layers of more than 1024 values a token have anyway.
+    /// One basis for keys and one for values, half as large: what layers of more than 1024 values a token
+    /// have anyway.
     #[arg(long)]
     apart: bool,
-    /// One basis for so many consecutive layers: fewer bits, for so many times the file and the time of encoding and decoding.
+    /// One basis for so many consecutive layers: fewer bits, for so many times the file and the time of
+    /// encoding and decoding.
     #[arg(long, value_name = "N", conflicts_with = "apart")]
     layers: Option<u16>,
     /// Where to write it.

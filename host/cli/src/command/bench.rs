@@ -149,7 +149,8 @@ pub struct Measured {
 }
 
 impl KernelArgs {
-    /// Measures every combination of operations, places of data and efforts (of encode alone) with the options.
+    /// Measures every combination of operations, places of data and efforts (of encode alone) with the
+    /// options.
     ///
     /// # Errors
     /// An instruction set that the machine lacks, and combinations that there are no kernels for.

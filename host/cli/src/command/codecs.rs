@@ -20,7 +20,8 @@ pub(crate) struct Args {
     /// Head dim.
     #[arg(long, value_name = "D", default_value_t = 128)]
     dim: usize,
-    /// List the codecs of the laboratory too, and the yardsticks: what the literature and other programs store.
+    /// List the codecs of the laboratory too, and the yardsticks: what the literature and other programs
+    /// store.
     #[arg(long)]
     all: bool,
 }

@@ -22,7 +22,8 @@ const CHUNK: usize = 512;
 /// Rounds timed; in each every cache has a step.
 const ROUNDS: usize = 40;
 
-/// How often the least time the median may be, as of `tqkv bench`: beyond it something else ran on the machine.
+/// How often the least time the median may be, as of `tqkv bench`: beyond it something else ran on the
+/// machine.
 pub const WIDEST_SPREAD: f64 = 1.5;
 
 /// Times of a step under one setting.
@@ -47,8 +48,8 @@ impl Timing {
     }
 }
 
-/// Times attention of one token over one layer's cache of [`TOKENS`] random tokens, on all threads. The settings take turns, so
-/// that what else runs on the machine slows all of them alike.
+/// Times attention of one token over one layer's cache of [`TOKENS`] random tokens, on all threads. The
+/// settings take turns, so that what else runs on the machine slows all of them alike.
 pub(crate) fn time(policies: &[Policy], on_round: &mut dyn FnMut()) -> Result<Vec<Timing>, CacheError> {
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let mut normals = |n: usize| -> Vec<f32> { (0..n).map(|_| StandardNormal.sample(&mut random)).collect() };

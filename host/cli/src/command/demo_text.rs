@@ -1,4 +1,5 @@
-//! What `tqkv demo` says below its table: the texts, each marked where it leaves the first, and what to do next.
+//! What `tqkv demo` says below its table: the texts, each marked where it leaves the first, and what to do
+//! next.
 
 use crate::policy::Name;
 

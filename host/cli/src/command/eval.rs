@@ -75,14 +75,15 @@ pub struct Args {
     /// Tokens fed at once [default: the whole window]; 1 attends as generation does, on codes.
     #[arg(long, value_name = "TOKENS", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     step: Option<usize>,
-    /// Show what every layer is like under each setting as well: hidden states, errors of keys and values, bytes.
+    /// Show what every layer is like under each setting as well: hidden states, errors of keys and values,
+    /// bytes.
     #[arg(long)]
     layers: bool,
     /// Compare the outputs of attention with those of an f16 cache that is fed the same as well.
     #[arg(long)]
     attention_error: bool,
-    /// Compare attention scores with those of exact keys as well, head by head, on the model's own queries and keys. All
-    /// tokens count that a query sees: --hot 0 --sinks 0 leaves encoded ones alone.
+    /// Compare attention scores with those of exact keys as well, head by head, on the model's own queries
+    /// and keys. All tokens count that a query sees: --hot 0 --sinks 0 leaves encoded ones alone.
     #[arg(long)]
     attention: bool,
     #[command(flatten)]

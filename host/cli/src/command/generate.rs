@@ -43,8 +43,9 @@ pub(crate) struct Args {
     /// File with the text to go on from, as it is with its last line end; - for standard input.
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompt_file: Option<PathBuf>,
-    /// Ask the model instead of going on from the prompt: it is wrapped as the model's chat template has it, and the text ends
-    /// with the model's turn. The template is that of the model's files; without one this is refused.
+    /// Ask the model instead of going on from the prompt: it is wrapped as the model's chat template has it,
+    /// and the text ends with the model's turn. The template is that of the model's files; without one this
+    /// is refused.
     #[arg(long)]
     chat: bool,
     /// What the model is told before the question of --chat.
@@ -53,9 +54,9 @@ pub(crate) struct Args {
     /// Tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 128)]
     tokens: usize,
-    /// Continuations of the prompt, made together with one pass of the model a step, the i-th with the
-    /// sample seed plus i; greedy ones are all alike. The prompt is run once, and on the CPU its cache is forked: pages
-    /// are shared. Speed and bytes are of all of them.
+    /// Continuations of the prompt, made together with one pass of the model a step, the i-th with the sample
+    /// seed plus i; greedy ones are all alike. The prompt is run once, and on the CPU its cache is forked:
+    /// pages are shared. Speed and bytes are of all of them.
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     sequences: usize,

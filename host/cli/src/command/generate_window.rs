@@ -13,8 +13,8 @@ use crate::preset::{F16, KvCodecs};
 /// Codecs of tokens older than a number of others.
 type Tier = (u64, KvCodecs);
 
-/// A line for people about the policies whose longest sequence, of so many tokens, still lies in the window; empty where there
-/// are none.
+/// A line for people about the policies whose longest sequence, of so many tokens, still lies in the window;
+/// empty where there are none.
 pub(super) fn note<'a>(
     (config, place, cache): (&Config, &Place, &CacheArgs),
     rows: impl Iterator<Item = (&'a Policy, usize)>,
@@ -46,7 +46,8 @@ pub(super) fn note<'a>(
     format!("\nnothing is compressed yet: all {most} tokens lie in the window of --sinks and --hot{later}")
 }
 
-/// The tiers of a policy, from the newest tokens to the oldest; `None` where some tokens are in a file, or layers differ as well.
+/// The tiers of a policy, from the newest tokens to the oldest; `None` where some tokens are in a file, or
+/// layers differ as well.
 fn tiers(policy: &Policy, spec: &CacheSpec) -> Option<Vec<Tier>> {
     if spec.cold.is_empty() { Some(Vec::new()) } else { policy.life().ok().map(|life| life.tiers) }
 }

@@ -44,8 +44,9 @@ Columns: bytes/token is what a token adds while no window is full, f16 and f32 a
 is all that so many tokens hold, read ms the time in which --bandwidth gives it, and step ms that with the weights: a step of \
 generation reads both once, and is no faster than that. Layers with a state of fixed size, which hybrids have, are not counted.")]
 pub(crate) struct Args {
-    /// The model: a .gguf file, a folder with config.json, a config.json alone, or - for one on standard input. Sliding
-    /// windows, layers without attention, latent attention and the longest context are taken from it.
+    /// The model: a .gguf file, a folder with config.json, a config.json alone, or - for one on standard
+    /// input. Sliding windows, layers without attention, latent attention and the longest context are taken
+    /// from it.
     #[arg(long, visible_alias = "config", value_name = "PATH",
         required_unless_present_any = ["layers", "kv_heads", "head_dim", "ram"])]
     model: Option<PathBuf>,
@@ -78,23 +79,26 @@ pub(crate) struct Args {
     /// Tokens in the cache: say what they take.
     #[arg(long, value_name = "N", conflicts_with = "ram", value_parser = clap::value_parser!(u64).range(1..))]
     tokens: Option<u64>,
-    /// Bytes a second that the memory gives, of a GPU or a CPU: say how long reading takes in a step of generation.
+    /// Bytes a second that the memory gives, of a GPU or a CPU: say how long reading takes in a step of
+    /// generation.
     #[arg(long, value_name = "SIZE/s", value_parser = parse_bandwidth, requires = "tokens")]
     bandwidth: Option<u64>,
-    /// Bytes of the weights that a step reads, in place of those of --weights (of a mixture of experts, its active ones).
+    /// Bytes of the weights that a step reads, in place of those of --weights (of a mixture of experts, its
+    /// active ones).
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "bandwidth")]
     weight_bytes: Option<u64>,
-    /// A row for a format of another program: a name, and its bytes a head vector (of keys and of values where they
-    /// differ). All its tokens count as encoded. May be repeated.
+    /// A row for a format of another program: a name, and its bytes a head vector (of keys and of values
+    /// where they differ). All its tokens count as encoded. May be repeated.
     #[arg(long, value_name = "NAME=BYTES", conflicts_with = "ram")]
     other: Vec<Foreign>,
-    /// A row for tokens stored at so many bits a value (encode --storage), and the bytes of their basis; may be repeated.
+    /// A row for tokens stored at so many bits a value (encode --storage), and the bytes of their basis; may
+    /// be repeated.
     #[arg(long, value_name = "BITS", value_parser = budget, conflicts_with = "ram")]
     storage: Vec<Budget>,
     #[command(flatten)]
     kv: KvArgs,
-    /// A row with a policy of its own: codecs, and what differs from the options; may be repeated (--help lists its words):
-    /// --policy "n4 hot=32 tier=256:n3 tier=512:n2"
+    /// A row with a policy of its own: codecs, and what differs from the options; may be repeated (--help
+    /// lists its words): --policy "n4 hot=32 tier=256:n3 tier=512:n2"
     #[arg(long, value_name = "POLICY", long_help = policy::help())]
     policy: Vec<PolicyArg>,
     #[command(flatten)]

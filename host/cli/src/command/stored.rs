@@ -1,4 +1,5 @@
-//! `tqkv encode --storage` and `tqkv decode --basis`: arrays of keys and values to a file of the storage tier, and back.
+//! `tqkv encode --storage` and `tqkv decode --basis`: arrays of keys and values to a file of the storage
+//! tier, and back.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,8 @@ use crate::target::{TargetArgs, yield_stdout};
 /// Keys and values together, instead of vectors one by one.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StorageArgs {
-    /// Bits a value, 0.5 to 5: IN holds keys after RoPE and --values values, [layers, tokens, KV heads, D] each.
+    /// Bits a value, 0.5 to 5: IN holds keys after RoPE and --values values, [layers, tokens, KV heads, D]
+    /// each.
     #[arg(long = "storage", value_name = "BITS", value_parser = budget, requires_all = ["basis", "values"],
         conflicts_with_all = ["EncodeArgs", "centre"])]
     budget: Option<Budget>,

@@ -29,9 +29,10 @@ struct Config {
 impl CacheShape {
     /// Reads the shape from the text of a `config.json`.
     ///
-    /// `num_key_value_heads` defaults to `num_attention_heads`, `head_dim` to `hidden_size / num_attention_heads`,
-    /// `v_head_dim` to that, and a `text_config` stands for the whole. With `kv_lora_rank` a token is one latent vector a
-    /// layer, of which `qk_rope_head_dim` coordinates stay f16. What layers keep is read by [`LayerFields::kinds`].
+    /// `num_key_value_heads` defaults to `num_attention_heads`, `head_dim` to
+    /// `hidden_size / num_attention_heads`, `v_head_dim` to that, and a `text_config` stands for the whole.
+    /// With `kv_lora_rank` a token is one latent vector a layer, of which `qk_rope_head_dim` coordinates stay
+    /// f16. What layers keep is read by [`LayerFields::kinds`].
     ///
     /// # Errors
     /// [`PlanError::Json`], [`PlanError::Missing`], [`PlanError::Layers`].

@@ -1,4 +1,5 @@
-//! The figures of README and MEASURED.md that any machine gives again: each is measured anew, and must be what is printed there.
+//! The figures of README and MEASURED.md that any machine gives again: each is measured anew, and must be
+//! what is printed there.
 //!
 //! A few rows by default, all with `TQKV_EXHAUSTIVE=1`.
 
@@ -58,7 +59,8 @@ fn chosen(rows: Vec<String>, few: &[&str]) -> Vec<String> {
     rows
 }
 
-/// Perplexity, what stands behind it, and bytes per token of rows of README, under an `eval` with these options.
+/// Perplexity, what stands behind it, and bytes per token of rows of README, under an `eval` with these
+/// options.
 fn assert_readme(head: &str, few: &[&str], options: &str, fields: &[&str]) {
     for row in chosen(rows(&document("README.md"), head), few) {
         let words: Vec<_> = row.split_whitespace().collect();

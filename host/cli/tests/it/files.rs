@@ -1,5 +1,5 @@
-//! Which files the command writes and reads: never its own input, no other's place without a word, nothing half
-//! done, and no input without an end.
+//! Which files the command writes and reads: never its own input, no other's place without a word, nothing
+//! half done, and no input without an end.
 
 use std::fs;
 use std::path::Path;
@@ -238,7 +238,8 @@ fn signals_remove_what_was_begun_and_end_the_command() {
     }
 }
 
-/// `-` is standard output where a file would be written, as it is standard input where one is read; the report goes to stderr then.
+/// `-` is standard output where a file would be written, as it is standard input where one is read; the
+/// report goes to stderr then.
 #[test]
 fn standard_output_takes_what_a_file_would() {
     let folder = folder();

@@ -1,5 +1,5 @@
-//! Kills commands of the program at any moment. Each of their files is there whole, as it was before, or not at all; the next run
-//! removes what a killed one has left.
+//! Kills commands of the program at any moment. Each of their files is there whole, as it was before, or not
+//! at all; the next run removes what a killed one has left.
 //!
 //! Some kills of each command, `TQKV_KILLS=n` so many; 1,000 of each with `TQKV_EXHAUSTIVE=1`.
 
@@ -46,7 +46,8 @@ fn spawn(at: &Path, args: &[&str]) -> std::process::Child {
     command.spawn().unwrap()
 }
 
-/// Kills a command at random moments and looks at `outputs`; `replaces` says that it takes the place of files that are there.
+/// Kills a command at random moments and looks at `outputs`; `replaces` says that it takes the place of files
+/// that are there.
 fn kill(at: &Path, args: &[&str], outputs: &[&str], replaces: bool, times: usize) -> Found {
     let paths: Vec<_> = outputs.iter().map(|output| at.join(output)).collect();
     paths.iter().for_each(|path| remove(path));

@@ -403,8 +403,8 @@ fn f16_that_goes_cold_is_smaller_than_f16() {
     }
 }
 
-/// A model whose layers slide is run with its windows: its caches stop growing, and their figures are against f16 under
-/// the same windows.
+/// A model whose layers slide is run with its windows: its caches stop growing, and their figures are against
+/// f16 under the same windows.
 #[test]
 fn sliding_models_are_run_past_their_window() {
     let folder = tempfile::tempdir().unwrap();

@@ -51,7 +51,8 @@ pub(crate) const SECTIONS: [(&str, Make); 10] = [
     ("published figures", published::sections),
 ];
 
-/// Formats of the reference that are judged on the model too: those with a bit of QJL, and codes of the same law by others.
+/// Formats of the reference that are judged on the model too: those with a bit of QJL, and codes of the same
+/// law by others.
 const OTHERS: [&str; 7] = ["p2", "p3", "p4", "tq3", "tq4", "turbo3", "turbo4"];
 
 impl<'a> Wanted<'a> {
