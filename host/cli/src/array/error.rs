@@ -1,8 +1,8 @@
-//! What can be wrong with an input or output array.
+//! Errors of input and output arrays.
 
 use std::io;
 
-/// Why an array cannot be read or written.
+/// A reason why an array cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArrayError {
@@ -20,12 +20,12 @@ pub enum ArrayError {
     /// An element type that is not accepted.
     #[error("element type {found} is not supported, accepted are {accepted}")]
     Dtype {
-        /// As the file names it.
+        /// The type's name in the file.
         found: String,
-        /// What the format's reader takes.
+        /// The types that the reader of this format accepts.
         accepted: &'static str,
     },
-    /// Numbers with their bytes the other way round.
+    /// Big-endian numbers.
     #[error("element type '{0}' is big-endian, accepted is little-endian (numpy: x.astype('<f4'))")]
     BigEndian(String),
     /// Column-major order.
@@ -34,23 +34,23 @@ pub enum ArrayError {
     /// Fewer than two dimensions, or vectors without coordinates.
     #[error("shape {0:?} is not supported, accepted are two or more dimensions [.., D], D > 0")]
     Shape(Vec<usize>),
-    /// Not as many bytes as the shape says.
+    /// The number of bytes differs from the shape.
     #[error("shape {shape:?} needs {expected} bytes of elements, found {found}")]
     Length {
-        /// The shape that the file claims.
+        /// The shape in the file.
         shape: Vec<usize>,
-        /// Bytes that it implies.
+        /// Bytes that the shape needs.
         expected: u128,
-        /// Bytes that are there.
+        /// Bytes in the file.
         found: usize,
     },
-    /// A safetensors file that its own library refuses.
+    /// A safetensors file that the safetensors library refuses.
     #[error("damaged .safetensors file: {0}")]
     Safetensors(String),
-    /// A safetensors file without the tensor, or no tensor named.
+    /// A safetensors file without the named tensor, or a missing tensor name.
     #[error("no tensor named '{name}', accepted are {available}")]
     NoTensor {
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// Some of the names in the file.
         available: String,
@@ -63,12 +63,12 @@ pub enum ArrayError {
         /// Index of the first such row.
         row: usize,
     },
-    /// Another number of values than the writer was told.
+    /// A number of values that differs from the announced number.
     #[error("{expected} values announced, {found} written")]
     Count {
         /// Values that the header announces.
         expected: u128,
-        /// Values pushed.
+        /// Values written.
         found: u128,
     },
 }
