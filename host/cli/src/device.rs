@@ -49,8 +49,8 @@ impl fmt::Display for DeviceArg {
 /// The place of the caches of a command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DeviceArgs {
-    /// Place of the cache: cpu, cuda (the first NVIDIA GPU), cuda:N (GPU N, from 0), or auto (a GPU if usable,
-    /// else cpu).
+    /// Place of the cache: cpu, cuda (the first NVIDIA GPU), cuda:N (GPU N, from 0), or auto (a GPU if
+    /// usable, else cpu).
     ///
     /// A GPU encodes every token at once and computes attention in f32, so --hot, --sinks, --centre and
     /// --arithmetic have no effect there.

@@ -9,8 +9,8 @@ use crate::error::CliError;
 use crate::program::CommonArgs;
 
 /// The text below the help of `tqkv`.
-pub(crate) const HELP: &str = "Experiments are commands of tqkv-lab, a program of its own: report, stats, needle, compare, codebook, \
-sweep, and eval on variants of a model. `cargo install --path benches/lab` builds it; `tqkv report` runs it where it is.";
+pub(crate) const HELP: &str = "Experiments are commands of another program, tqkv-lab: report, stats, needle, compare, codebook, \
+sweep, and eval on variants of a model. `cargo install --path benches/lab` installs it; then `tqkv report` runs it too.";
 
 /// How to build `tqkv-lab`.
 const BUILD: &str = "`cargo install --path benches/lab --locked` in a checkout builds it";

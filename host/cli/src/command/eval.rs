@@ -20,7 +20,7 @@ use crate::memory;
 use crate::output::{Output, grouped, table, table_line};
 use crate::preset::{F16, KvCodecs};
 
-/// Measure what compressed caches do to a model's predictions.
+/// Measure how compressed caches change the predictions of a model.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: the presets, then every token quantised, then another model and text
   tqkv eval
@@ -66,24 +66,26 @@ pub struct Args {
     /// Text to predict, - for standard input [default: the shipped held-out text].
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
-    /// Tokens per window; each begins with an empty cache.
+    /// Tokens per window; every window begins with an empty cache.
     #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
     context: usize,
-    /// Windows to score, from the start of the text [default: 12, or as many as the text has].
+    /// Number of windows to score, from the start of the text [default: 12, or all if the text has fewer].
     #[arg(long, value_name = "N")]
     windows: Option<usize>,
-    /// Tokens fed at once [default: the whole window]; 1 attends as generation does, on codes.
+    /// Tokens per step [default: the whole window]. 1 attends on codes, as generation does.
     #[arg(long, value_name = "TOKENS", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     step: Option<usize>,
-    /// Show what every layer is like under each setting as well: hidden states, errors of keys and values,
+    /// Add a table per setting with the figures of each layer: hidden states, errors of keys and values,
     /// bytes.
     #[arg(long)]
     layers: bool,
-    /// Compare the outputs of attention with those of an f16 cache that is fed the same as well.
+    /// Add the error of the attention outputs against an f16 cache with the same input.
     #[arg(long)]
     attention_error: bool,
-    /// Compare attention scores with those of exact keys as well, head by head, on the model's own queries
-    /// and keys. All tokens count that a query sees: --hot 0 --sinks 0 leaves encoded ones alone.
+    /// Add a table per setting with the attention scores of each layer, on codes against exact keys.
+    ///
+    /// Queries and keys are those of the model. All tokens that a query sees count; --hot 0 --sinks 0 leaves
+    /// only encoded ones.
     #[arg(long)]
     attention: bool,
     #[command(flatten)]
@@ -97,7 +99,7 @@ struct Report {
     model: String,
     context: usize,
     windows: usize,
-    /// Of all settings together, the model's loading apart.
+    /// Time of all settings together, without loading the model.
     seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_resident_bytes: Option<u64>,
@@ -117,21 +119,21 @@ pub(crate) struct Row {
     pub(crate) top1_agreement: f64,
     pub(crate) cache_bytes_per_token: f64,
     bits_per_value: f64,
-    /// Where asked for.
+    /// With --attention-error.
     #[serde(skip_serializing_if = "Option::is_none")]
     attention_error: Option<f64>,
-    /// One per layer, where asked for.
+    /// With --layers, one per layer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     layer_cosine: Vec<f64>,
-    /// One per KV head, where asked for; means over the windows.
+    /// With --layers, one per KV head; means over the windows.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     heads: Vec<HeadFigures>,
-    /// One per query head, where asked for.
+    /// With --attention, one per query head.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) scores: Vec<ScoreFigures>,
 }
 
-/// A model and a text to measure it on.
+/// A model and the text to measure it on.
 pub struct Subject {
     pub model: Model,
     pub text: Vec<u8>,
@@ -142,10 +144,10 @@ pub struct Subject {
 }
 
 impl Args {
-    /// Opens what the evaluation is of; `change` makes another model of the one that is loaded.
+    /// Opens the model and the text of the evaluation. `change` turns the loaded model into another one.
     ///
     /// # Errors
-    /// A device, a text or a model that is not there.
+    /// A missing device, text or model.
     pub fn subject(
         &self,
         change: impl FnOnce(Model) -> Result<Model, CliError>,
@@ -161,7 +163,7 @@ impl Args {
         Ok(Subject { model, text, context, windows, place })
     }
 
-    /// The pairs of `--kv`, where there are any; `what` takes only pairs that caches store.
+    /// The pairs of `--kv`, if any. `what` needs pairs that caches store.
     ///
     /// # Errors
     /// Formats that no cache stores.
@@ -174,10 +176,10 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     evaluate_subject(args, &args.subject(Ok)?, out)
 }
 
-/// Measures the caches that `args` ask for on `subject`, and prints what they cost.
+/// Measures the caches of `args` on `subject`, and prints their cost.
 ///
 /// # Errors
-/// Caches that cannot be made for the model, and a text that is too short.
+/// A cache that does not fit the model, or a text that is too short.
 pub fn evaluate_subject(args: &Args, subject: &Subject, out: &mut Output) -> Result<(), CliError> {
     let Subject { model, text, place, .. } = subject;
     let (context, windows) = (subject.context, subject.windows);
@@ -225,15 +227,15 @@ pub fn evaluate_subject(args: &Args, subject: &Subject, out: &mut Output) -> Res
     Ok(())
 }
 
-/// Windows where none are asked for.
+/// Number of windows by default.
 const WINDOWS: usize = 12;
 
-/// As many windows as the text has, and at least one: an evaluation says why it is not there.
+/// Number of windows in the text, at least one: the evaluation reports a text that is too short.
 fn some_windows(model: &Model, text: &[u8], context: usize) -> usize {
     model.count_windows(text, context).unwrap_or(0).clamp(1, WINDOWS)
 }
 
-/// Evaluates f16 and the settings asked for, f16 first; `on_row` has each as soon as it is measured.
+/// Evaluates f16 and then the given settings. `on_row` takes each row as soon as it is measured.
 pub(crate) fn measure(
     model: &Model,
     place: &Place,
@@ -249,7 +251,7 @@ pub(crate) fn measure(
     }
     cache.check(place, &model.config().cache_spec(), &policies)?;
     let setting = |policy: &Policy| {
-        // The reference is the CPU's on every device.
+        // The reference is on the CPU for every device.
         let place = if policy.name.kv == F16.into() { &Place::Cpu } else { place };
         let (name, policy) = (policy.name.to_string(), policy.clone());
         let new_cache = move || -> Result<Box<dyn AttentionCache>, CacheError> {
@@ -281,7 +283,7 @@ pub(crate) fn measure(
     Ok(rows)
 }
 
-/// `values` is how many a token has.
+/// `values` is the number of values per token.
 fn row(name: Name, result: EvalResult, values: usize) -> Row {
     Row {
         name,
@@ -330,14 +332,14 @@ fn cells(row: &Row) -> Vec<String> {
     cells.into_iter().chain(row.attention_error.map(|error| format!("{error:.6}"))).collect()
 }
 
-/// A line of the table. Its columns are as wide before the first row is known as after the last.
+/// A line of the table. The widths are fixed, because rows are printed before later rows are known.
 fn line((first, bytes): (usize, usize), cells: &[String]) -> String {
     let widths = [first, 10, 9, 9, 7, 9, 8, bytes, 5, 9];
     let cells: Vec<_> = cells.iter().map(String::as_str).zip(widths).collect();
     table_line(&cells)
 }
 
-/// A setting's layers. Of a cache that does not keep count, only the hidden states are known.
+/// The table of a setting's layers. A cache without statistics shows only the hidden states.
 fn layers(row: &Row) -> String {
     let head = ["layer", "cosine", "key error", "value error", "energy left", "bytes"];
     let head = if row.heads.is_empty() { &head[..2] } else { &head };
