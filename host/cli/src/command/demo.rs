@@ -26,12 +26,15 @@ pub const HEAD: [&str; 9] =
   tqkv demo
   tqkv demo --prompt \"A trait object\" --tokens 64 --kv s3 --kv s2
 
-Perplexity is exp of the mean surprise at the text's next token (less is better), KL to f16 how far the \
-predictions are from those with an f16 cache (0 is equal), top-1 how often the likeliest token is the \
-same; ratio is f16's bytes per token over the setting's. `tqkv eval --help` says more. `ms at 32k` is the \
-attention of one token over one layer (32 heads, 8 KV heads, head dim 128) of 32,768 random tokens: the least time of forty rounds in \
-which the settings take turns. Spread is the median over the least, and the speed-up f16's time over the setting's. A time whose spread \
-is above 1.5 is left out.")]
+Columns (`tqkv eval --help` explains more):
+  perplexity   exp of the mean surprise at the next token; lower is better
+  KL to f16    distance of the predictions from those under f16; 0 is equal
+  top-1        how often the likeliest token is the same as under f16
+  ratio        bytes per token of f16 over those of the setting
+  ms at 32k    attention of one token over 32,768 random tokens in one layer
+               (32 heads, 8 KV heads, head dim 128): smallest time of 40 rounds
+  spread       median time over the smallest; above 1.5 the time is left out
+  speed-up     time of f16 over the time of the setting")]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,

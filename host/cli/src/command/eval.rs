@@ -22,44 +22,46 @@ use crate::preset::{F16, KvCodecs};
 
 /// Measure how compressed caches change the predictions of a model.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: the presets, then every token quantised, then another model and text
+#[command(after_help = "Example: the presets, every token encoded, attention on codes, another model
   tqkv eval
   tqkv eval --windows 48 --kv s4 --kv s3 --kv s2 --hot 0 --sinks 0
   tqkv eval --step 1 --arithmetic f32 --kv balanced
   tqkv eval --model DIR --text book.txt --context 4096 --kv i8,s3
-Example: codes that narrow with age against one width for all, and what that does to attention alone
+Example: codes that narrow with age beside one width for all, with the attention error
   tqkv eval --kv s4 --policy \"n4 tier=256:n3 tier=512:n2\" --policy \"t2 hot=128\" --attention-error
-Example: the paper's code for dot products beside as many bytes of a scalar code
+Example: the paper's code for dot products beside a scalar code of the same size
   tqkv eval --kv p3 --kv tq3
 
 Columns:
-  perplexity   exp of the mean surprise at the next token; less is better
-  nll delta    the mean surprise less that under f16, in nats per token
-  KL to f16    how far the predictions are from those under f16; 0 is equal
-  KL 99 %      what one position of a hundred exceeds; KL 99.9 % what one of a thousand does
+  perplexity   exp of the mean surprise at the next token; lower is better
+  nll delta    mean surprise minus that under f16, in nats per token
+  KL to f16    distance of the predictions from those under f16; 0 is equal
+  KL 99 %      one position of a hundred exceeds it (KL 99.9 %: one of a thousand)
   top-1        how often the likeliest token is the same as under f16
-  bytes/token  memory of the cache at the end of a window, all included; simulated where no cache stores the format: f32 is
-               held, and the bytes are those of its blocks
-  bits         the same in bits for each value of a key or a value, uncompressed ones included
-  attention    squared error of the attention outputs over their squared norm, beside an f16 cache with the
-               same queries, keys and values; mean over the layers
+  bytes/token  memory of the whole cache at the end of a window; for a yardstick
+               the bytes of its blocks, because the cache holds f32
+  bits         the same in bits per value, uncompressed values included
+  attention    squared error of the attention outputs over their squared norm,
+               against an f16 cache with the same input; mean over the layers
 
-Columns of --layers, a table for each setting; means over the windows, and over the KV heads but for bytes:
-  cosine       of the hidden state after the layer with that under f16
-  key error    squared error of keys as they are first encoded over their squared norm; of one token a page
-               of 128, and 0 until a page is full
-  value error  the same of values
-  energy left  of the keys once their mean is taken off; 1 where they are not centred
+Columns of --layers, one table per setting; means over windows and KV heads, but bytes are sums over the heads:
+  cosine       between the hidden states after the layer and those under f16
+  key error    squared error of keys at their first encoding over their squared
+               norm, from one token per page of 128; 0 until a page is full
+  value error  the same for values
+  energy left  energy of the keys after their mean is subtracted; 1 without
+               centring
   bytes        memory of the layer at the end of a window
-Rows of --attention, a table for each setting: of each layer, the least of its query heads and their mean. Every 64 tokens the \
-newest token's queries are scored against all tokens before it, exactly and from the codes.
-  cosine       between the two vectors of scores (before the softmax)
+
+Columns of --attention, one table per setting; each row shows means over the query heads, then the least. Every 64 tokens, \
+the queries of the newest token are scored against all earlier tokens, exactly and from the codes.
+  cosine       between the two vectors of scores, before the softmax
   top-1        how often the token with the largest score is the same
   top-5        how often that token is among the five largest from the codes
 
---json has them for each head, with the number of means that its keys have had.
+--json lists every head, with the number of means that its keys have had.
 
-A setting's row appears as soon as it is measured.")]
+The row of a setting appears as soon as it is measured.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,

@@ -41,11 +41,14 @@ Example: a language model on the microcontroller, from its flat file
   tqkv plan --ram 520KiB --firmware-model model.tqlm
 
 Columns:
-  bytes/token  bytes that a token adds while no window is full
-  f16, f32     bytes of that format over bytes/token
-  cache        with --tokens: bytes of the cache at that length
-  read ms      with --bandwidth: time to read the cache once
-  step ms      the same with the weights: a step of generation reads both once, so it takes at least this time
+  bytes/token      bytes that a token adds while no window is full
+  f16 ratio        bytes of f16 over bytes/token; f32 ratio the same of f32
+  past window      bytes that a token adds once the windows are full
+  longest context  tokens that fit --memory
+  cache            bytes of the cache with --tokens
+  read ms          time to read that cache once at --bandwidth
+  step ms          time to read cache and weights once, the least that a step of
+                   generation takes
 
 Layers with a state of fixed size, which hybrids have, are not counted.")]
 pub(crate) struct Args {
