@@ -1,4 +1,4 @@
-//! `tqkv-lab compare`: two files of codes, two caches, or two runs of a model, beside each other.
+//! `tqkv-lab compare`: compares two files of codes, two caches, or two runs of a model.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -27,14 +27,14 @@ the squared norm of A. Of runs, hidden is the cosine of the hidden states after 
 on every instruction set."
 )]
 pub(crate) struct Args {
-    /// A .tqk file, a snapshot (`KvCache::save`), or a run: a preset, K,V codecs or a policy as of eval
-    /// --policy, @LEVEL behind it where the instruction set is not the machine's fastest.
+    /// A .tqk file, a snapshot (`KvCache::save`), or a run: a preset, K,V codecs or a policy (eval --policy).
+    /// Append @LEVEL to a run to choose its instruction set [default: the machine's fastest].
     #[arg(value_name = "A")]
     a: String,
-    /// What it is compared with; a snapshot may be compared with a run.
+    /// Same forms as A. A snapshot may be compared with a run.
     #[arg(value_name = "B")]
     b: String,
-    /// Keep the cache of run A as a snapshot, in the place of a file that is there.
+    /// Save the cache of run A as a snapshot; an existing file is replaced.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
     #[command(flatten)]
@@ -45,10 +45,10 @@ pub(crate) struct Args {
 struct Report<'a> {
     a: &'a str,
     b: &'a str,
-    /// Of files.
+    /// Only for files.
     #[serde(skip_serializing_if = "Option::is_none")]
     vectors: Option<Figures>,
-    /// Of caches and runs.
+    /// Only for caches and runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     layers: Vec<LayerFigures>,
     /// Tokens of caches and runs.
@@ -56,7 +56,7 @@ struct Report<'a> {
     tokens: Option<usize>,
 }
 
-/// What a name stands for.
+/// One side of the comparison.
 enum Side {
     Codes,
     Snapshot(KvCache),
@@ -172,7 +172,7 @@ fn human(report: &Report<'_>) -> String {
     format!("{} and {}, {tokens} tokens\n{}", report.a, report.b, table(&head, rows))
 }
 
-/// A share, or that there is none.
+/// A share as percent, or `-` if there is none.
 fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "-".to_owned(), |share| format!("{:.2} %", 100.0 * share))
 }

@@ -1,4 +1,4 @@
-//! The commands: a file each, and their list.
+//! The commands, each in its own file, and their list.
 
 mod codebook;
 mod compare;
@@ -19,7 +19,7 @@ use tqkv_cli::output::Output;
 
 use crate::Lab;
 
-/// One command, with its arguments.
+/// One command with its arguments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Report(report::Args),
@@ -34,7 +34,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Does it.
+    /// Runs the command.
     pub(crate) fn run(&self, out: &mut Output) -> Result<(), CliError> {
         match self {
             Self::Report(args) => report::run(args, out),

@@ -1,4 +1,4 @@
-//! `tqkv-lab stats`: what each codec does to vectors and their dot products.
+//! `tqkv-lab stats`: errors of vectors and their dot products under each codec.
 
 use std::path::PathBuf;
 
@@ -45,37 +45,37 @@ pub(crate) struct Args {
     encode: EncodeArgs,
     #[command(flatten)]
     reference: ReferenceArgs,
-    /// Array of shape [.., D]: a .npy of f32, f16 or f64 (rounded to f32), - for one on standard input, or
-    /// file.safetensors:name (also bf16).
+    /// Array of shape [.., D]: a .npy file of f32, f16 or f64 (rounded to f32), - for a .npy on standard
+    /// input, or file.safetensors:name (also bf16).
     #[arg(value_name = "IN")]
     input: Option<String>,
-    /// Measure this many random directions instead of an array.
+    /// Number of random directions to measure in place of an array.
     #[arg(long, value_name = "N", default_value_t = 20_000, conflicts_with = "input",
         value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     random: u32,
-    /// Their head dim.
+    /// Head dim of the random directions.
     #[arg(long, value_name = "D", default_value_t = 128, conflicts_with = "input")]
     dim: usize,
-    /// Seed of the random directions and queries (--seed is that of the rotation).
+    /// Seed of the random directions and queries (--seed is the seed of the rotation).
     #[arg(long, value_name = "N", default_value_t = 1)]
     data_seed: u64,
-    /// Queries of shape [.., D] [default: 32 random unit vectors].
+    /// Array of queries of shape [.., D] [default: 32 random unit vectors].
     #[arg(long, value_name = "ARRAY")]
     queries: Option<String>,
-    /// Measure instead what each layer says about the next, of keys, values and weights of the shipped model,
-    /// or of the one at MODEL: whether differences between layers would take fewer bits.
+    /// Measure how well each layer predicts the next one, for the keys, values and weights of MODEL [default:
+    /// the shipped model]. The result shows if differences between layers would take fewer bits.
     #[arg(long, value_name = "MODEL", conflicts_with_all = ["codecs", "input", "random", "dim", "queries"])]
     delta: Option<Option<PathBuf>>,
 }
 
-/// Random queries: every vector meets each, so 20,000 vectors give 640,000 dot products.
+/// Number of random queries. Every vector meets each one, so 20,000 vectors give 640,000 dot products.
 const RANDOM_QUERIES: usize = 32;
 
 #[derive(Serialize)]
 struct Report {
     dim: usize,
     count: usize,
-    /// Of them zero; left out of all figures.
+    /// Number of zero vectors, which are left out of all figures.
     zero_vectors: u64,
     codecs: Vec<CodecStats>,
 }
@@ -110,7 +110,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let subjects = subjects.collect::<Result<Vec<_>, _>>().map_err(bad)?;
     let queries = match &args.queries {
         Some(spec) => Vectors::open(spec).map_err(|e| CliError::array(spec, &e))?,
-        // Another seed than the data's, so that no query is one of the vectors.
+        // A different seed than the data, so that no query is one of the vectors.
         None => stats::random_directions(RANDOM_QUERIES, vectors.dim(), !args.data_seed)
             .map_err(|e| CliError::array(name, &e))?,
     };
@@ -130,7 +130,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     out.print(&report, human)
 }
 
-/// The codecs asked for; without any, all that have the head dim, and f16 where none has, to say so.
+/// The given codecs. By default all that have the head dim; f16 if none has, so that its error is reported.
 fn choices(args: &Args, dim: usize) -> Vec<Choice> {
     if !args.codecs.is_empty() {
         return args.codecs.clone();
@@ -176,7 +176,7 @@ fn human(report: &Report) -> String {
     format!("{count} vectors of {} coordinates{zeros}\n{}", report.dim, table(&head, rows))
 }
 
-/// Whether the paper's bound is that of the dot error.
+/// Returns true if the bound of the paper is for the dot error.
 fn is_of_dots(stats: &CodecStats) -> bool {
     Choice::from_name(stats.codec)
         .is_some_and(|choice| matches!(choice, Choice::Reference(row) if row.has_estimator()))
@@ -186,12 +186,12 @@ fn known(x: Option<f64>) -> String {
     x.map_or("-".to_owned(), significant)
 }
 
-/// Four significant digits, plain down to a thousandth.
+/// Four significant digits, in plain notation down to a thousandth.
 fn significant(x: f64) -> String {
     if x.abs() >= 1e-3 { format!("{x:.5}") } else { format!("{x:.3e}") }
 }
 
-/// Something wrong while measuring the vectors named `spec` against the array `queries`.
+/// An error while measuring the vectors named `spec` against the array `queries`.
 fn refused(spec: &str, queries: Option<&str>, error: &StatsError) -> CliError {
     match (error, queries) {
         (StatsError::Vectors(error), _) => CliError::array(spec, error),

@@ -1,5 +1,4 @@
-//! `tqkv-lab stats --delta`: whether differences between layers would take fewer bits than the layers
-//! themselves.
+//! `tqkv-lab stats --delta`: tests if differences between layers would take fewer bits than the layers.
 
 use std::path::Path;
 
@@ -10,7 +9,7 @@ use tqkv_model::{Model, ModelError, shipped};
 
 use crate::stats::delta::{DeltaFigures, Kinds, centre};
 
-/// Tokens of the held-out text that a model is run on, where its context has them.
+/// Number of tokens of the held-out text to run, if the model's context has room for them.
 const TOKENS: usize = 1024;
 
 #[derive(Serialize)]
@@ -20,7 +19,7 @@ struct Report {
     delta: Vec<DeltaFigures>,
 }
 
-/// Measures the shipped model, or the one at `path`.
+/// Measures the shipped model, or the model at `path`.
 pub(super) fn run(path: Option<&Path>, out: &mut Output) -> Result<(), CliError> {
     let _waiting = Waiting::new("measuring layers against each other");
     let bad = |error: ModelError| CliError::model(path, &error);
@@ -34,7 +33,7 @@ pub(super) fn run(path: Option<&Path>, out: &mut Output) -> Result<(), CliError>
     out.print(&Report { model: model.name().to_owned(), tokens: tokens.len(), delta }, human)
 }
 
-/// Keys and values of the tokens, less the mean of each channel, and the weights.
+/// Figures of keys and values, without the mean of each channel, and of the weights.
 pub(crate) fn figures(model: &Model, tokens: &[u32]) -> Result<Vec<DeltaFigures>, ModelError> {
     let mut cache = model.config().dense_cache()?;
     model.hidden(tokens, 0, &mut cache, &mut |_, _, _| {})?;
