@@ -19,25 +19,25 @@ use tqkv_core::CodecId;
 use super::source::{Answer, Source};
 use super::{Section, Table};
 
-/// What sections are made of: commands, and the data that several of them show.
+/// The data of the sections: the source of commands, and answers that several sections share.
 pub(crate) struct Wanted<'a> {
     pub(crate) source: &'a Source,
-    /// Of `tqkv demo`: presets, and the texts that they write.
+    /// Output of `tqkv demo`: presets and their texts.
     pub(crate) demo: Answer,
-    /// Of `tqkv eval` with every codec.
+    /// Output of `tqkv eval` with every codec.
     pub(crate) codecs: Answer,
-    /// Of `tqkv eval` with s3, head by head.
+    /// Output of `tqkv eval` with s3, head by head.
     pub(crate) heads: Answer,
-    /// Of `tqkv-lab stats` with every codec, at the least error.
+    /// Output of `tqkv-lab stats` with every codec, at the scale of least error.
     pub(crate) rates: Answer,
-    /// Of `tqkv-lab stats` with every codec, at the scale that leaves dot products unbiased.
+    /// Output of `tqkv-lab stats` with every codec, at the scale that keeps dot products unbiased.
     pub(crate) unbiased: Answer,
 }
 
-/// Makes a section, or several.
+/// Makes one or more sections.
 type Make = fn(&Wanted<'_>) -> Result<Vec<Section>, CliError>;
 
-/// All of them by name, for a line of progress.
+/// All sections by name, for progress.
 pub(crate) const SECTIONS: [(&str, Make); 10] = [
     ("what it saves", overview::sections),
     ("error against bits", rate::sections),
@@ -51,12 +51,12 @@ pub(crate) const SECTIONS: [(&str, Make); 10] = [
     ("published figures", published::sections),
 ];
 
-/// Formats of the reference that are judged on the model too: those with a bit of QJL, and codes of the same
-/// law by others.
+/// Reference formats that are measured on the model too: formats with a bit of QJL, and codes of the same law
+/// from other projects.
 const OTHERS: [&str; 7] = ["p2", "p3", "p4", "tq3", "tq4", "turbo3", "turbo4"];
 
 impl<'a> Wanted<'a> {
-    /// Runs what several sections show.
+    /// Runs the commands that several sections share.
     pub(crate) fn new(source: &'a Source) -> Result<Self, CliError> {
         let dims = source.dims()?;
         let fits = |codec: &&CodecId| dims.iter().all(|&dim| codec.block_bytes(dim).is_some());
@@ -76,17 +76,17 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// A share with a sign, as percent.
+/// A share as percent.
 fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
 }
 
-/// Four digits that count.
+/// Four decimals; two in exponent notation below a thousandth.
 fn digits(value: f64) -> String {
     if value == 0.0 || value.abs() >= 1e-3 { format!("{value:.4}") } else { format!("{value:.2e}") }
 }
 
-/// One codec name for both, or the pair.
+/// One codec name if both sides are equal, otherwise the pair.
 fn pair(kv: &str) -> &str {
     match kv.split_once(',') {
         Some((k, v)) if k == v => k,
@@ -94,7 +94,7 @@ fn pair(kv: &str) -> &str {
     }
 }
 
-/// The family of a codec: scalar, nested, trellis, or another layout; with its number, which is its colour.
+/// Family of a codec (scalar, nested, trellis, or another layout). Its number selects the colour.
 fn family(codec: &str) -> (usize, &'static str) {
     let digits = codec.get(1..2).is_some_and(|c| c.chars().all(|c| c.is_ascii_digit()));
     match codec.chars().next() {
@@ -106,5 +106,5 @@ fn family(codec: &str) -> (usize, &'static str) {
     }
 }
 
-/// How many families there are.
+/// Number of families.
 const FAMILIES: usize = 5;
