@@ -1,4 +1,4 @@
-//! `tqkv-lab needle`: what is found at a length that tests can afford, the fields, and what is refused.
+//! `tqkv-lab needle`: retrieval at a length that tests can afford, the fields, and the errors.
 
 use serde_json::Value;
 
@@ -48,10 +48,10 @@ fn needles_are_found_in_the_bytes_that_plan_says() {
         assert_eq!(names(row), FIELDS);
         assert_eq!((number(row, "retrieval"), number(row, "top_logit")), (1.0, 1.0), "{row}");
         assert!(number(row, "exact_weight") > 0.99 && number(row, "cosine") > 0.9, "{row}");
-        // At 2 bits, logits of needles are off by a few tenths.
+        // At 2 bits, logits of needles have errors of a few tenths.
         assert!((number(row, "weight") - number(row, "exact_weight")).abs() < 0.02, "{row}");
         assert!(number(row, "ms_per_query") > 0.0 && number(row, "gb_per_s") > 0.0, "{row}");
-        // Beside full pages, a cache has the last page of each head and lists.
+        // Beside full pages, a cache holds the last page of each head and lists.
         let ratio = number(row, "resident_bytes") / number(row, "planned_bytes");
         assert!((0.98..1.2).contains(&ratio), "{row}");
     }

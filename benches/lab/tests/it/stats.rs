@@ -1,4 +1,4 @@
-//! `tqkv-lab stats`: fields, known figures, arrays that are refused.
+//! `tqkv-lab stats`: fields, known figures, and arrays that are refused.
 
 use crate::arrays::{DIM, files, folder, npy, raw, values};
 use crate::product::product;
@@ -170,7 +170,7 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
     }
 }
 
-/// Every codec of the list is accepted, and has the bytes that the list says.
+/// Every codec of the list is accepted, and has the bytes in the list.
 #[test]
 fn every_codec_of_the_list_is_measured() {
     let folder = tempfile::tempdir().unwrap();

@@ -313,7 +313,7 @@ fn plan_knows_microcontrollers() {
 fn bench_measures_each_combination_once() {
     let options = ["--codec", "s4,t2", "--data", "l1", "--query-heads", "1,4", "--threads", "2"];
     let command = [&["bench", "--op", "scores", "--seconds", "1", "--json"], &options[..]].concat();
-    // On a busy machine it says on stderr that figures do not count.
+    // On a busy machine, stderr has a note that the figures are not reliable.
     let output = tqkv(folder().path(), &command);
     assert!(output.status.success(), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -395,7 +395,7 @@ fn plan_knows_units_windows_latents_and_the_model_context() {
     assert!(piped.status.success(), "{piped:?}");
 }
 
-/// Tiers by the options and by a policy are the same plan, and a longer one than that of the pair alone.
+/// Tiers by option and by policy give the same plan. It holds more tokens than the pair alone.
 #[test]
 fn plan_counts_tiers() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The figures of README and MEASURED.md that any machine gives again: each is measured anew, and must be
-//! what is printed there.
+//! The figures of README and MEASURED.md that every machine reproduces. Each is measured again, and must
+//! equal the printed one.
 //!
 //! A few rows by default, all with `TQKV_EXHAUSTIVE=1`.
 
@@ -27,7 +27,7 @@ fn number(row: &Value, name: &str) -> f64 {
     row[name].as_f64().unwrap_or_else(|| panic!("{name} in {row}"))
 }
 
-/// The rows below a line of a document that begins with `head`, as far as they are not empty.
+/// The rows of a document below the line that begins with `head`, up to an empty line.
 fn rows(text: &str, head: &str) -> Vec<String> {
     let mut lines = text.lines().skip_while(|line| !line.trim().starts_with(head));
     assert!(lines.next().is_some(), "no line begins with {head}");
@@ -40,7 +40,7 @@ fn cells(row: &str) -> Vec<String> {
     row.trim().trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('*').to_owned()).collect()
 }
 
-/// True if a figure is as printed, but for one in its last digit.
+/// Returns true if a figure equals the printed one, up to one in the last digit.
 fn assert_printed(what: &str, printed: &str, value: f64) {
     let text = printed.trim_end_matches('%').trim().replace(',', "");
     let wanted: f64 = text.parse().unwrap_or_else(|_| panic!("{what}: {printed} is no number"));
@@ -49,7 +49,7 @@ fn assert_printed(what: &str, printed: &str, value: f64) {
     assert!((value - wanted).abs() < 1.5 * last, "{what}: printed is {printed}, measured {value}");
 }
 
-/// Those that are measured in this run.
+/// The rows that this run measures.
 fn chosen(rows: Vec<String>, few: &[&str]) -> Vec<String> {
     let is_chosen = |row: &String| {
         is_exhaustive() || few.iter().any(|few| row.trim_start().trim_start_matches("| ").starts_with(few))
@@ -59,14 +59,14 @@ fn chosen(rows: Vec<String>, few: &[&str]) -> Vec<String> {
     rows
 }
 
-/// Perplexity, what stands behind it, and bytes per token of rows of README, under an `eval` with these
+/// The perplexity, the columns after it and the bytes per token in rows of README, under an `eval` with these
 /// options.
 fn assert_readme(head: &str, few: &[&str], options: &str, fields: &[&str]) {
     for row in chosen(rows(&document("README.md"), head), few) {
         let words: Vec<_> = row.split_whitespace().collect();
         let kv = words[0];
         let figures = words[1..].iter().copied().filter(|word| *word != "%");
-        // Behind the pair may be the name of a preset.
+        // The name of a preset may follow the pair.
         let figures: Vec<_> = figures.skip_while(|word| word.parse::<f64>().is_err()).collect();
         let report = run(&format!("eval {options} --kv {kv}"));
         let results = report["results"].as_array().unwrap();
@@ -88,7 +88,7 @@ fn the_tables_of_readme_are_what_eval_measures() {
     }
 }
 
-/// A row of M11 as `--policy` has it: "t4, t2 at 128, hot 16" and the like.
+/// A row of M11 in the form of `--policy`: "t4, t2 at 128, hot 16" and similar.
 fn policy(row: &str) -> String {
     let mut words = row.split(", ");
     let codec = words.next().unwrap_or_default().to_owned();
@@ -132,7 +132,7 @@ fn policies_cost_what_is_printed() {
     }
 }
 
-/// README's comparison with llama.cpp is the quotient of the rows of M14.
+/// The comparison with llama.cpp in README is the quotient of the rows of M14.
 #[test]
 fn readme_compares_with_llama_cpp_as_m14_does() {
     let section =
