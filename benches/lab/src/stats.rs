@@ -210,10 +210,10 @@ pub(crate) enum StatsError {
     #[error("queries: {0}")]
     Queries(ArrayError),
     /// All vectors are zero, so none has a direction.
-    #[error("every vector is zero, accepted is one at least that is not")]
+    #[error("every vector is zero: expected at least one other")]
     AllZero,
     /// All dot products with the queries are zero.
-    #[error("every dot product with the queries is zero, accepted are queries that are not all zero")]
+    #[error("every dot product with the queries is zero: expected queries that are not all zero")]
     NoProducts,
     /// A row that the codec refuses.
     #[error("row {row} (counted from 0) cannot be encoded: {source}")]

@@ -37,21 +37,21 @@ pub fn machine_level() -> Result<Level, CliError> {
 }
 
 pub(crate) fn scale_mode(name: &str) -> Result<ScaleMode, String> {
-    ScaleMode::from_name(name).ok_or_else(|| accepted(ScaleMode::ALL.map(ScaleMode::name)))
+    ScaleMode::from_name(name).ok_or_else(|| expected(ScaleMode::ALL.map(ScaleMode::name)))
 }
 
 pub(crate) fn effort(name: &str) -> Result<Effort, String> {
-    Effort::from_name(name).ok_or_else(|| accepted(Effort::ALL.map(Effort::name)))
+    Effort::from_name(name).ok_or_else(|| expected(Effort::ALL.map(Effort::name)))
 }
 
 /// Reads the bits per value of the storage tier.
 pub fn budget(text: &str) -> Result<Budget, String> {
-    let bits = text.parse::<f32>().map_err(|_| "accepted are 0.5 to 5".to_owned())?;
+    let bits = text.parse::<f32>().map_err(|_| "expected 0.5 to 5".to_owned())?;
     Budget::new(bits).map_err(|error| error.to_string())
 }
 
-fn accepted<const N: usize>(names: [&str; N]) -> String {
-    format!("accepted are {}", names.join(", "))
+fn expected<const N: usize>(names: [&str; N]) -> String {
+    format!("expected {}", names.join(", "))
 }
 
 /// The codecs of K and V.

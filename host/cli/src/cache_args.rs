@@ -129,8 +129,8 @@ impl CacheArgs {
             let least = hot.saturating_add(sinks).saturating_add(4);
             if context < least {
                 return Err(CliError::bad_input(format_args!(
-                    "nothing would be compressed: of {context} tokens the first {sinks} and the newest {hot} stay f16; \
-                     accepted are {option} {least} and more, or smaller --hot and --sinks"
+                    "nothing would be compressed: of {context} tokens the first {sinks} and the newest {hot} stay f16: \
+                     expected {option} {least} or more, or smaller --hot and --sinks"
                 )));
             }
         }
@@ -312,7 +312,7 @@ impl ModelArgs {
             None => Model::shipped(),
             Some(path) if !path.exists() => {
                 return Err(CliError::bad_input(format_args!(
-                    "{}: no such file or folder; accepted is {}",
+                    "{}: no such file or folder: expected {}",
                     path.display(),
                     tqkv_model::ACCEPTED
                 )));

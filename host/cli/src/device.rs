@@ -27,9 +27,7 @@ impl FromStr for DeviceArg {
             "cuda" => Ok(Self::Cuda(0)),
             _ => {
                 let number = text.strip_prefix("cuda:").and_then(|number| number.parse().ok());
-                number
-                    .map(Self::Cuda)
-                    .ok_or("accepted are cpu, cuda, cuda:N (the GPU number N, from 0) and auto")
+                number.map(Self::Cuda).ok_or("expected cpu, cuda, cuda:N (GPU number N, from 0) or auto")
             }
         }
     }

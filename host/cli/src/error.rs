@@ -192,18 +192,18 @@ fn refused_number(error: &clap::Error) -> Option<String> {
     let cause = error.source()?;
     let why = match cause.downcast_ref::<ParseIntError>().map(ParseIntError::kind) {
         Some(IntErrorKind::PosOverflow) => "too large".to_owned(),
-        Some(_) if value.starts_with('-') => "negative, accepted are whole numbers that are not".to_owned(),
-        Some(_) => "not a whole number, which it must be".to_owned(),
-        None => accepted_range(&cause.to_string())?,
+        Some(_) if value.starts_with('-') => "negative: expected a whole number without a sign".to_owned(),
+        Some(_) => "not a whole number".to_owned(),
+        None => expected_range(&cause.to_string())?,
     };
     Some(format!("{option}: '{value}' is {why}"))
 }
 
 /// Rewrites `-5 is not in 1..18446744073709551615` for people.
-fn accepted_range(clap: &str) -> Option<String> {
+fn expected_range(clap: &str) -> Option<String> {
     let (_, range) = clap.split_once(" is not in ")?;
     let (from, to) = range.split_once("..")?;
     let to = to.trim_start_matches('=');
-    let to = if to == u64::MAX.to_string() { "and more".to_owned() } else { format!("to {to}") };
-    Some(format!("out of range, accepted are {from} {to}"))
+    let to = if to == u64::MAX.to_string() { "or more".to_owned() } else { format!("to {to}") };
+    Some(format!("out of range: expected {from} {to}"))
 }

@@ -32,7 +32,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, CliError> {
     open(path)?.take(MOST + 1).read_to_end(&mut bytes).map_err(|e| CliError::io(path, &e))?;
     if bytes.len() as u64 > MOST {
         let path = path.display();
-        return Err(CliError::bad_input(format_args!("{path}: too long, accepted are {MOST} bytes")));
+        return Err(CliError::bad_input(format_args!("{path}: too long: expected at most {MOST} bytes")));
     }
     Ok(bytes)
 }

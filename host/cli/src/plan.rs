@@ -110,7 +110,7 @@ pub enum PlanError {
     },
     /// A codec that [`tqkv_core::fixed`] does not have.
     #[error(
-        "codec {} has no integer form, accepted are {}",
+        "codec {} has no integer form: expected one of {}",
         .0.name(),
         INTEGER_CODECS.map(CodecId::name).join(", ")
     )]
@@ -120,15 +120,15 @@ pub enum PlanError {
     TooLarge,
     /// A format of another program that cannot be parsed.
     #[error(
-        "'{0}' is not a format, accepted are a name and its bytes a head vector, of keys and of values: tq3=52 or turbo4=72,68"
+        "'{0}' is not valid: expected a name and its bytes per head vector: tq3=52, or turbo4=72,68 for keys and values"
     )]
     Foreign(String),
     /// A bandwidth that cannot be parsed.
-    #[error("'{0}' is not a bandwidth, accepted are a size and a second: 2TB/s, 17GB/s, 80GiB/s")]
+    #[error("'{0}' is not valid: expected bytes per second with a unit, such as 2TB/s, 17GB/s or 80GiB/s")]
     Bandwidth(String),
     /// A size that cannot be parsed.
     #[error(
-        "'{0}' is not a size, accepted are a number and a unit: B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (of 1024)"
+        "'{0}' is not valid: expected a number and a unit: B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (of 1024)"
     )]
     Size(String),
 }

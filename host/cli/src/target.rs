@@ -131,7 +131,7 @@ fn refuse_input(output: &Path, inputs: &[&Path]) -> Result<(), CliError> {
     if inputs.iter().any(|input| is_same(input, output)) {
         let output = output.display();
         return Err(CliError::bad_input(format_args!(
-            "{output}: is the input itself, accepted is another file"
+            "{output}: is the input itself: expected another file"
         )));
     }
     Ok(())

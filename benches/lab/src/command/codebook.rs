@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let (exact, book) = found.ok_or_else(|| {
         let dims = HEAD_DIMS.map(|dim| dim.to_string()).join(", ");
         CliError::bad_input(format_args!(
-            "no codebook of {} bits at head dim {}, accepted are 1 to {widest} bits and head dims {dims}",
+            "no codebook of {} bits at head dim {}: expected 1 to {widest} bits and head dims {dims}",
             args.bits, args.dim
         ))
     })?;

@@ -105,7 +105,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         }
         (None, Some(_)) | (Some(_), None) => {
             return Err(CliError::bad_input(format_args!(
-                "{} and {}: vectors of a .tqk file have no layers; accepted are two .tqk files, or two of snapshots and runs",
+                "{} and {}: vectors of a .tqk file have no layers: expected two .tqk files, or two snapshots or runs",
                 args.a, args.b
             )));
         }

@@ -80,7 +80,7 @@ const FOUND: f32 = 0.9;
 
 fn strength(text: &str) -> Result<f32, String> {
     let number = text.parse::<f32>().ok().filter(|x| (0.0..=1000.0).contains(x));
-    number.ok_or_else(|| "accepted are 0 to 1000".to_owned())
+    number.ok_or_else(|| "expected 0 to 1000".to_owned())
 }
 
 #[derive(Serialize)]
@@ -119,7 +119,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     for &tokens in &args.tokens {
         if args.needles > tokens {
             return Err(CliError::bad_input(format_args!(
-                "{} needles do not fit {tokens} tokens; accepted are --needles 1 to {tokens}",
+                "{} needles do not fit {tokens} tokens: expected --needles 1 to {tokens}",
                 args.needles
             )));
         }

@@ -81,7 +81,9 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
 /// A path as an argument of another command.
 fn text(path: &Path) -> Result<String, CliError> {
     let text = path.to_str().map(str::to_owned);
-    text.ok_or_else(|| CliError::bad_input(format_args!("{}: accepted are paths in UTF-8", path.display())))
+    text.ok_or_else(|| {
+        CliError::bad_input(format_args!("{}: not valid: expected a path in UTF-8", path.display()))
+    })
 }
 
 /// Shows the name of the next section on a terminal.

@@ -85,11 +85,11 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         return stats_delta::run(model.as_deref(), out);
     }
     if args.input.is_none() && !HEAD_DIMS.contains(&args.dim) {
-        let accepted: Vec<_> = HEAD_DIMS.iter().map(ToString::to_string).collect();
+        let expected: Vec<_> = HEAD_DIMS.iter().map(ToString::to_string).collect();
         return Err(CliError::bad_input(format_args!(
-            "--dim {}: accepted are the head dims {}",
+            "--dim {} is not valid: expected one of {}",
             args.dim,
-            accepted.join(", ")
+            expected.join(", ")
         )));
     }
     let level = args::machine_level()?;

@@ -28,7 +28,7 @@ pub(super) fn run(path: Option<&Path>, out: &mut Output) -> Result<(), CliError>
         model.first_tokens(shipped::HELDOUT_TEXT, TOKENS.min(model.config().context)).map_err(bad)?;
     let delta = figures(&model, &tokens).map_err(bad)?;
     if delta.is_empty() {
-        return Err(CliError::bad_input("the model has no two layers of a size, accepted are two and more"));
+        return Err(CliError::bad_input("the model has no two layers of equal size: expected two or more"));
     }
     out.print(&Report { model: model.name().to_owned(), tokens: tokens.len(), delta }, human)
 }

@@ -87,8 +87,8 @@ impl StorageArgs {
             let learned = model.learned_windows(text, &spec, basis).map_err(refused)?;
             if learned > 0 {
                 return Err(CliError::bad_input(format_args!(
-                    "{}: it was learned from {learned} of these {windows} windows, so figures on them say nothing of other text; \
-                     accepted is --text of which it has seen nothing",
+                    "{}: it was learned from {learned} of these {windows} windows, so figures on them do not hold for other text: \
+                     expected --text that it was not learned from",
                     path.display()
                 )));
             }

@@ -55,15 +55,13 @@ pub(crate) fn caches(a: &KvCache, b: &KvCache) -> Result<Vec<LayerFigures>, Stri
     for (what, a, b) in [
         ("layers", of_a.num_layers, of_b.num_layers),
         ("KV heads", of_a.num_kv_heads, of_b.num_kv_heads),
-        ("coordinates a key", of_a.head_dim, of_b.head_dim),
-        ("coordinates a value", of_a.value_dim, of_b.value_dim),
+        ("coordinates per key", of_a.head_dim, of_b.head_dim),
+        ("coordinates per value", of_a.value_dim, of_b.value_dim),
         ("positional coordinates", left.position_dim, right.position_dim),
         ("tokens", a.len(), b.len()),
     ] {
         if a != b {
-            return Err(format!(
-                "the one has {a} {what}, the other {b}; accepted are caches of the same tokens"
-            ));
+            return Err(format!("A has {a} {what}, B has {b}: expected caches of the same tokens"));
         }
     }
     if a.is_empty() {

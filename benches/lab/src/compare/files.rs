@@ -64,7 +64,7 @@ pub(crate) fn files(
     let (left, right) = (a.view.header(), b.view.header());
     let unlike = |what: &str, left: u64, right: u64| {
         CliError::bad_input(format_args!(
-            "{} has {left} {what}, {} {right}; accepted are files of the same vectors",
+            "{} has {left} {what}, {} has {right}: expected files of the same vectors",
             a.path.display(),
             b.path.display()
         ))

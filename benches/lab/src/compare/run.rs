@@ -41,7 +41,7 @@ impl Setting {
         // Codec names have no dot and no slash.
         if what.split_whitespace().next().is_some_and(|first| first.contains(['.', '/', '\\'])) {
             return Err(CliError::bad_input(format_args!(
-                "{what}: no such file; accepted are a .tqk file, a snapshot, or a run such as s4 or \"t4 hot=0\""
+                "{what}: no such file: expected a .tqk file, a snapshot, or a run such as s4 or \"t4 hot=0\""
             )));
         }
         let bad =
@@ -80,7 +80,7 @@ impl RunArgs {
         let tokens = model.first_tokens(&text, self.context).map_err(|e| CliError::model(None, &e))?;
         if self.context == 0 || tokens.len() < self.context {
             return Err(CliError::bad_input(format_args!(
-                "{} tokens of a text of {}; accepted are 1 and more that it has",
+                "--context {} does not fit a text of {} tokens: expected 1 to that number",
                 self.context,
                 tokens.len()
             )));

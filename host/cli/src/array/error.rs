@@ -11,14 +11,14 @@ pub enum ArrayError {
     Io(#[from] io::Error),
     /// Neither a `.npy` file nor a tensor of a `.safetensors` file.
     #[error(
-        "not an array, accepted are .npy files and tensors of a .safetensors file given as file.safetensors:name"
+        "not an array: expected a .npy file, or a tensor of a .safetensors file given as file.safetensors:name"
     )]
     UnknownFormat,
     /// A `.npy` file whose header cannot be read.
     #[error("damaged .npy header: {0}")]
     NpyHeader(&'static str),
     /// An element type that is not accepted.
-    #[error("element type {found} is not supported, accepted are {accepted}")]
+    #[error("element type {found} is not valid: expected {accepted}")]
     Dtype {
         /// The type's name in the file.
         found: String,
@@ -26,13 +26,13 @@ pub enum ArrayError {
         accepted: &'static str,
     },
     /// Big-endian numbers.
-    #[error("element type '{0}' is big-endian, accepted is little-endian (numpy: x.astype('<f4'))")]
+    #[error("element type '{0}' is big-endian: expected little-endian (numpy: x.astype('<f4'))")]
     BigEndian(String),
     /// Column-major order.
-    #[error("Fortran order is not supported, accepted is C order (numpy.ascontiguousarray)")]
+    #[error("Fortran order is not valid: expected C order (numpy.ascontiguousarray)")]
     FortranOrder,
     /// Fewer than two dimensions, or vectors without coordinates.
-    #[error("shape {0:?} is not supported, accepted are two or more dimensions [.., D], D > 0")]
+    #[error("shape {0:?} is not valid: expected two or more dimensions [.., D], D > 0")]
     Shape(Vec<usize>),
     /// The number of bytes differs from the shape.
     #[error("shape {shape:?} needs {expected} bytes of elements, found {found}")]
@@ -48,7 +48,7 @@ pub enum ArrayError {
     #[error("damaged .safetensors file: {0}")]
     Safetensors(String),
     /// A safetensors file without the named tensor, or a missing tensor name.
-    #[error("no tensor named '{name}', accepted are {available}")]
+    #[error("no tensor named '{name}': expected one of {available}")]
     NoTensor {
         /// The requested name.
         name: String,
@@ -56,9 +56,7 @@ pub enum ArrayError {
         available: String,
     },
     /// NaN or infinity.
-    #[error(
-        "row {row} (counted from 0) holds NaN, infinity or a number beyond f32, accepted are finite numbers"
-    )]
+    #[error("row {row} (counted from 0) holds NaN, infinity or a number beyond f32: expected finite numbers")]
     NonFinite {
         /// Index of the first such row.
         row: usize,

@@ -18,7 +18,7 @@ pub(super) fn layout(bytes: &[u8]) -> Result<Layout, ArrayError> {
         [1, _, a, b, ref body @ ..] => (usize::from(u16::from_le_bytes([a, b])), body),
         [2 | 3, _, a, b, c, d, ref body @ ..] => (u32::from_le_bytes([a, b, c, d]) as usize, body),
         [1..=3, ..] | [] => return Err(ArrayError::NpyHeader("truncated")),
-        _ => return Err(ArrayError::NpyHeader("unknown version, accepted are 1 to 3")),
+        _ => return Err(ArrayError::NpyHeader("unknown version: expected 1 to 3")),
     };
     let Some((text, elements)) = body.split_at_checked(len) else {
         return Err(ArrayError::NpyHeader("truncated"));
@@ -133,7 +133,7 @@ impl Dictionary<'_> {
             "<f4" => Ok(Dtype::F32),
             "<f2" => Ok(Dtype::F16),
             ">f8" | ">f4" | ">f2" => Err(ArrayError::BigEndian(found)),
-            _ => Err(ArrayError::Dtype { found, accepted: "f64, f32 and f16 ('<f8', '<f4', '<f2')" }),
+            _ => Err(ArrayError::Dtype { found, accepted: "f64, f32 or f16 ('<f8', '<f4', '<f2')" }),
         }
     }
 
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn what_is_not_accepted_is_named() {
         for (from, to, word) in [
-            ("<f2", "<i8", "accepted are f64, f32 and f16"),
+            ("<f2", "<i8", "expected f64, f32 or f16"),
             ("<f2", ">f4", "'>f4' is big-endian"),
             ("'<f2'", "[('a', '<f4')]", "structured"),
             ("False", "True", "C order"),

@@ -19,10 +19,7 @@ pub(super) fn layout(bytes: &[u8], name: &str) -> Result<Layout, ArrayError> {
         StDtype::F16 => Dtype::F16,
         StDtype::BF16 => Dtype::Bf16,
         ref other => {
-            return Err(ArrayError::Dtype {
-                found: format!("{other:?}"),
-                accepted: "F64, F32, F16 and BF16",
-            });
+            return Err(ArrayError::Dtype { found: format!("{other:?}"), accepted: "F64, F32, F16 or BF16" });
         }
     };
     let (start, end) = info.data_offsets;
@@ -79,7 +76,7 @@ mod tests {
     fn unknown_names_and_types_say_what_is_accepted() {
         let bytes = file(&[1, 4], StDtype::F32, &[0; 16]);
         let error = layout(&bytes, "v").unwrap_err().to_string();
-        assert!(error.contains("'v'") && error.contains("accepted are k"), "{error}");
+        assert!(error.contains("'v'") && error.contains("expected one of k"), "{error}");
         let bytes = file(&[1, 4], StDtype::I32, &[0; 16]);
         let error = layout(&bytes, "k").unwrap_err().to_string();
         assert!(error.contains("I32") && error.contains("BF16"), "{error}");

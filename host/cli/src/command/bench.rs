@@ -69,14 +69,14 @@ pub struct KernelArgs {
 pub(crate) const MOST_TOKENS: usize = 1 << 20;
 
 fn op(name: &str) -> Result<Op, String> {
-    let accepted = Op::ALL.map(Op::name).join(", ");
-    Op::ALL.into_iter().find(|op| op.name() == name).ok_or_else(|| format!("accepted are {accepted}"))
+    let expected = Op::ALL.map(Op::name).join(", ");
+    Op::ALL.into_iter().find(|op| op.name() == name).ok_or_else(|| format!("expected {expected}"))
 }
 
 fn data(name: &str) -> Result<Data, String> {
     let tokens = || name.parse().ok().filter(|tokens| (1..=MOST_TOKENS).contains(tokens)).map(Data::Tokens);
     let named = Data::ALL.into_iter().find(|data| data.name() == name);
-    named.or_else(tokens).ok_or_else(|| format!("accepted are l1, l2, dram, 1 to {MOST_TOKENS}"))
+    named.or_else(tokens).ok_or_else(|| format!("expected l1, l2, dram or 1 to {MOST_TOKENS}"))
 }
 
 fn level(name: &str) -> Result<Level, tqkv_simd::LevelError> {

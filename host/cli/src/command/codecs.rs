@@ -124,10 +124,7 @@ struct Row {
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     if !tqkv_core::is_supported_head_dim(args.dim) {
         let dims = HEAD_DIMS.map(|dim| dim.to_string()).join(", ");
-        return Err(CliError::bad_input(format_args!(
-            "no codec has head dim {}, accepted are {dims}",
-            args.dim
-        )));
+        return Err(CliError::bad_input(format_args!("no codec has head dim {}: expected {dims}", args.dim)));
     }
     let shown = if args.all { CODECS_FOR.len() } else { COMMON.len() };
     let pairs = |of: &[(&'static str, &'static str)]| -> Result<Vec<Row>, CliError> {

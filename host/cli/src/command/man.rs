@@ -38,7 +38,7 @@ pub fn run<P: Program>(args: &Args, out: &mut Output) -> Result<(), CliError> {
                 .map(|c| c.get_name().to_owned())
                 .collect();
             let found = command.find_subcommand(about).cloned().ok_or_else(|| {
-                CliError::bad_input(format_args!("no command '{about}', accepted are {}", names.join(", ")))
+                CliError::bad_input(format_args!("no command '{about}': expected {}", names.join(", ")))
             })?;
             {
                 let name = format!("{}-{about}", P::NAME);

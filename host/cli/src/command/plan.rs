@@ -124,7 +124,7 @@ fn size() -> RangedU64ValueParser<u32> {
 
 fn weight_bits(text: &str) -> Result<f64, String> {
     let bits = text.parse::<f64>().ok().filter(|bits| (0.1..=64.0).contains(bits));
-    bits.ok_or_else(|| "accepted are 0.1 to 64".to_owned())
+    bits.ok_or_else(|| "expected 0.1 to 64".to_owned())
 }
 
 /// The rows without `--kv`.

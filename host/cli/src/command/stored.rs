@@ -170,7 +170,7 @@ fn load(path: &Path) -> Result<(Arc<Basis>, StorageCodec), CliError> {
     if basis.shape().value_dim() == 0 {
         let path = path.display();
         return Err(CliError::bad_input(format_args!(
-            "{path}: is of latent vectors; accepted is a basis of keys and values"
+            "{path}: a basis of latent vectors: expected a basis of keys and values"
         )));
     }
     let codec = StorageCodec::new(basis.shape().clone(), Some(basis.clone())).map_err(bad)?;

@@ -120,9 +120,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     // Checked before the work, so that an error appears at once.
     if args.out.exists() {
         let out = args.out.display();
-        return Err(CliError::bad_input(format_args!(
-            "{out}: exists; accepted is a folder that is not there yet"
-        )));
+        return Err(CliError::bad_input(format_args!("{out}: exists: expected the name of a new folder")));
     }
     let text = match &args.text {
         Some(path) => input::read(path)?,

@@ -122,7 +122,7 @@ fn standard_input_is_read_as_far_as_its_header_says() {
         (&array[..array.len() - 1], "needs 6400 bytes of elements, found 6399"),
         (&[&array[..], b"x"].concat(), "found 6401"),
         (&array[..9], "truncated"),
-        (b"PK", "accepted are .npy"),
+        (b"PK", "expected a .npy"),
     ] {
         let output = piped(&encode(&["-", "z.tqk"]), input);
         let message = String::from_utf8(output.stderr).unwrap();

@@ -173,7 +173,7 @@ fn eval_options_reach_the_cache() {
         message.contains("nothing would be compressed") && message.contains("--context 264"),
         "{message}"
     );
-    assert!(error(at, &["eval", "--context", "64"], 2).contains("accepted are --context 72 and more"));
+    assert!(error(at, &["eval", "--context", "64"], 2).contains("expected --context 72 or more"));
     let report = json(at, &[&base[..], &["--layers"]].concat());
     let cosines: Vec<f64> =
         rows(&report)[1]["layer_cosine"].as_array().unwrap().iter().map(|c| c.as_f64().unwrap()).collect();
@@ -511,14 +511,14 @@ fn bad_input_is_one_line_with_code_2() {
         (vec!["generate", "--prompt", &long], "context is 1024"),
         (generate(&["--tokens", "2000"]), "context is 1024"),
         (generate(&["--temperature=-1"]), "0 (greedy) or a positive number"),
-        (generate(&["--sequences", "0"]), "accepted are 1 to 1024"),
-        (generate(&["--threads", "0"]), "accepted are 1 and more"),
+        (generate(&["--sequences", "0"]), "expected 1 to 1024"),
+        (generate(&["--threads", "0"]), "expected 1 or more"),
         (generate(&["--kv", "turbo9"]), "safe-lowbit"),
         (generate(&["--cache-type-k", "q5_1"]), "expected f16"),
         (generate(&["--cache-type-k", "s4", "--kv", "s4"]), "cannot be used with"),
         (
             generate(&["--model", "missing"]),
-            "missing: no such file or folder; accepted is a .gguf file, or a folder with config.json",
+            "missing: no such file or folder: expected a .gguf file, or a folder with config.json",
         ),
         (generate(&["--model", "empty"]), "config.json"),
         (generate(&["--model", "deeper"]), "deeper: tensor model.layers.4."),
@@ -530,7 +530,7 @@ fn bad_input_is_one_line_with_code_2() {
         (vec!["eval", "--windows", "201"], "enough for 200"),
         (vec!["eval", "--context", "2048"], "context is 1024"),
         (vec!["eval", "--context", "1"], "nothing would be compressed"),
-        (vec!["eval", "--context", "64"], "accepted are --context 72 and more"),
+        (vec!["eval", "--context", "64"], "expected --context 72 or more"),
         (vec!["eval", "--centre", "maybe"], "on, off, auto"),
         (vec!["eval", "--tier", "256"], "tier=AFTER:K,V, such as tier=256:s2,s2"),
         (
@@ -573,8 +573,7 @@ fn a_gpu_that_is_not_there_is_one_line_and_auto_goes_on_without() {
     assert!(line.starts_with("tqkv: --device cuda: ") && line.contains(why), "{line}");
     for command in [&base[..], &["eval", "--windows", "1"]] {
         assert!(
-            error(at, &[command, &["--device", "tpu"]].concat(), 2)
-                .contains("accepted are cpu, cuda, cuda:N")
+            error(at, &[command, &["--device", "tpu"]].concat(), 2).contains("expected cpu, cuda, cuda:N")
         );
     }
 }
@@ -619,7 +618,7 @@ fn weights_are_compressed_and_streamed() {
         let error = error(at, args, code);
         assert!(error.contains(said), "{error}");
     };
-    refused(&["weights", "compress", model, "four"], 2, "exists; accepted");
+    refused(&["weights", "compress", model, "four"], 2, "exists: expected");
     refused(&["weights", "compress", "four", "five", "--bits", "3"], 2, "coded as i8 already");
     refused(&["weights", "compress", model, "five", "--codec", "s9"], 2, "s9");
     assert!(!at.join("five").exists());

@@ -17,15 +17,15 @@ fn numbers_that_an_option_does_not_take_are_refused_as_such() {
     let folder = tempfile::tempdir().unwrap();
     let generate = ["generate", "--prompt", "a"];
     for (args, expected) in [
-        (["--tokens", "-5"], "--tokens <N>: '-5' is negative, accepted are whole numbers that are not"),
+        (["--tokens", "-5"], "--tokens <N>: '-5' is negative: expected a whole number without a sign"),
         (["--hot", "-1"], "--hot <TOKENS>: '-1' is negative"),
         (["--sequences", "-2"], "--sequences <N>: '-2' is negative"),
         (["--threads", "-2"], "--threads <N>: '-2' is negative"),
         (["--tokens", "x"], "--tokens <N>: 'x' is not a whole number"),
         (["--tokens", "1.5"], "--tokens <N>: '1.5' is not a whole number"),
         (["--tokens", "99999999999999999999"], "'99999999999999999999' is too large"),
-        (["--threads", "0"], "--threads <N>: '0' is out of range, accepted are 1 and more"),
-        (["--sequences", "2000"], "--sequences <N>: '2000' is out of range, accepted are 1 to 1024"),
+        (["--threads", "0"], "--threads <N>: '0' is out of range: expected 1 or more"),
+        (["--sequences", "2000"], "--sequences <N>: '2000' is out of range: expected 1 to 1024"),
         (["--temperature", "-1"], "-1"),
         (["--sparse-values", "-1"], "0 to 1, 1 not included"),
     ] {
@@ -91,7 +91,7 @@ fn codecs_lists_presets_then_ten_codecs_and_the_laboratory_on_request() {
     let narrow = json(folder.path(), &["codecs", "--all", "--dim", "16"]);
     let q4_0 = narrow["codecs"].as_array().unwrap().iter().find(|row| row["name"] == "q4_0").unwrap();
     assert_eq!((&q4_0["bytes"], &q4_0["bits"]), (&Value::Null, &Value::Null));
-    assert!(error(folder.path(), &["codecs", "--dim", "100"], 2).contains("accepted are 16, 32"));
+    assert!(error(folder.path(), &["codecs", "--dim", "100"], 2).contains("expected 16, 32"));
 }
 
 /// Measured results stand where a user chooses the option.
