@@ -8,13 +8,13 @@ use tqkv_core::{CodecId, HEAD_DIMS};
 
 /// Print the centroids and boundaries of a scalar codebook.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: the 16 levels of s4 at head dim 128, then the nested ones of n4
+#[command(after_help = "Example: the 16 levels of s4 at head dim 128, then the nested levels of n4
   tqkv-lab codebook --dim 128 --bits 4
   tqkv-lab codebook --dim 128 --bits 4 --nested --json
 
-Values are coordinates of a rotated unit vector, whose standard deviation is 1/sqrt(D); code i stands \
-for level i and begins at boundary i-1. Centroids are the exact solution; the codec's levels are bytes \
-times a unit, with boundaries of their own.")]
+Values are coordinates of a rotated unit vector, with standard deviation 1/sqrt(D). Code i means level i and \
+begins at boundary i-1. Centroids are the exact solution. The levels of the codec are bytes times a unit, with their own \
+boundaries.")]
 pub(crate) struct Args {
     /// Head dim. The codebook is optimal for its exact distribution.
     #[arg(long, value_name = "D", default_value_t = 128)]

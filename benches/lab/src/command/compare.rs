@@ -15,16 +15,20 @@ use crate::compare::{self, Figures, LayerFigures, Run, RunArgs, Setting};
 /// Compare two .tqk files, two snapshots of a cache, or two runs of a model: codes, directions, errors.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: files, then runs at two widths, on two instruction sets, and against a run kept
+    after_help = "Example: two files, then runs at two widths, on two instruction sets, and against a saved run
   tqkv-lab compare keys-a.tqk keys-b.tqk
   tqkv-lab compare f16 s4
   tqkv-lab compare s4@portable s4@avx2 --context 512
   tqkv-lab compare \"s4 hot=0 sinks=0\" s4 --save run.tqs && tqkv-lab compare run.tqs s4
 
-Columns, of keys and of values: codes is the share of coordinates with the same code, where both are encoded in the same codec with \
-the same seed (keys that are centred are codes less their mean); cosine the mean of the vectors, error the squared distance over \
-the squared norm of A. Of runs, hidden is the cosine of the hidden states after the layer. Two runs of equal settings agree to the bit \
-on every instruction set."
+Columns, for keys and for values:
+  codes        share of coordinates with the same code, if both sides have the same
+               codec and seed; centred keys are compared without their mean
+  cosine       mean cosine of the vectors
+  error        squared distance over the squared norm of A
+  hidden       for runs: mean cosine of the hidden states after the layer
+
+Two runs with equal settings agree to the bit on every instruction set."
 )]
 pub(crate) struct Args {
     /// A .tqk file, a snapshot (`KvCache::save`), or a run: a preset, K,V codecs or a policy (eval --policy).

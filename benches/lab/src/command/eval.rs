@@ -12,16 +12,14 @@ use super::stored::StorageArgs;
 /// All options of `tqkv eval` work here; its help explains the columns.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
-#[command(
-    after_help = "Example: keys with a large constant, as some models have, with their mean subtracted and without
+#[command(after_help = "Example: keys with a large constant, as in some models, with centring and without
   tqkv-lab eval --biased-keys 30 --kv s4
   tqkv-lab eval --biased-keys 30 --centre off --kv s4
 Example: keys with a few large channels
   tqkv-lab eval --outlier-variant --kv t4 --kv q4_0
-Example: prefixes of 768 tokens stored and read back, in a basis learned from the same kind of text
+Example: store prefixes of 768 tokens and read them back, in a basis from the same kind of text
   tqkv basis --text manual.txt manual.tqb
-  tqkv-lab eval --text other.txt --storage 1.1 --storage 2.1 --basis manual.tqb"
-)]
+  tqkv-lab eval --text other.txt --storage 1.1 --storage 2.1 --basis manual.tqb")]
 pub(crate) struct Args {
     #[command(flatten)]
     eval: eval::Args,

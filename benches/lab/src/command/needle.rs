@@ -26,25 +26,25 @@ use super::needle_data::{CHUNK, Haystack, dot};
   tqkv-lab needle --kv n4 --policy \"n4 tier=16384:n2\"
   tqkv-lab needle --strength 14 --kv f16 --kv t2 --kv s2
 
-Keys are normal around a common offset of twice their spread, values normal, and queries are of the \
-length at which the logits of the tokens spread by 1. A needle is a token whose key was moved along \
-its query, so that its logit is --strength above the mean of the others. n others weigh as much as \
-one logit of ln n + 1/2 above that mean, so the default of ln n + 5.5 leaves the needle .993 of the \
-weight in exact attention at every length: what is lost then is the cache's doing. Lower strengths \
-show who loses first.
+Keys are normal around a common offset of twice their spread; values are normal. The norm of queries gives the logits \
+of the tokens a spread of 1. A needle is a token whose key is moved along its query, so that its logit is --strength above the mean \
+of the others. n other tokens weigh as much as one logit of ln n + 1/2 above that mean. The default of ln n + 5.5 thus gives \
+the needle .993 of the weight in exact attention at every length, so any further loss comes from the cache. Lower strengths show \
+which codec loses first.
 
 Columns:
-  retrieval      queries answered with the right needle: its value is nearest by cosine, above .9 (which
-                 no 1-bit codec of values gives back)
-  top logit      queries of whose logits the needle's is the largest
+  retrieval      share of queries that return the right needle: its value is nearest
+                 by cosine, above .9 (no 1-bit codec of values reaches that)
+  top logit      share of queries whose largest logit is the needle's
   cosine         mean cosine of the answer and the needle's value
-  weight         mean weight of the needle by the cache's logits; exact: by those of the tokens as
-                 they were
-  bytes held     of the cache as allocated; planned: what `tqkv plan` says of so many tokens, of which none
-                 are in a file and all layers have the same codecs
-  ms, GB/s       median time of a query of all heads, and the planned bytes over it (else those held)
+  weight         mean weight of the needle by the logits of the cache; exact: by
+                 the logits of the uncompressed tokens
+  bytes held     allocated bytes of the cache; planned: bytes by `tqkv plan`, if no
+                 token is in a file and all layers have the same codecs
+  ms, GB/s       median time of a query of all heads; planned bytes over that time,
+                 or held bytes without a plan
 
-Needles lie evenly over the tokens. Query heads that share a KV head ask for different needles.")]
+Needles are spread evenly over the tokens. Query heads that share a KV head search for different needles.")]
 pub(crate) struct Args {
     /// Lengths of the cache in tokens.
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "131072",

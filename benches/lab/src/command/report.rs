@@ -13,12 +13,12 @@ use crate::report::{Page, SECTIONS, Source, Wanted, render};
 
 /// Measure this machine, and write one HTML page on what a compressed cache saves and costs.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: the shipped model, then another
+#[command(after_help = "Example: the shipped model, then another model
   tqkv-lab report report.html
   tqkv-lab report --model DIR report.html
 
-The page is one file without scripts that loads nothing: it can be mailed, printed and read on a phone. It takes about a minute \
-on the shipped model; under every plot stands the command that prints its data.")]
+The page is one file without scripts, and it loads no other file. It can be mailed, printed and read on a phone. The report takes \
+about a minute for the shipped model. Below every plot is the command that prints its data.")]
 pub(crate) struct Args {
     /// Model, as in eval: a .gguf file or a folder [default: the shipped model].
     #[arg(long, value_name = "PATH")]

@@ -19,24 +19,35 @@ use crate::stats::{self, CodecStats, StatsError, Subject};
 #[command(after_help = "Example: the classic 1 to 4 bit figures, then a model's own keys and queries
   tqkv-lab stats --random 100000 --codec s1,s2,s3,s4 --scale-mode raw
   tqkv-lab stats --codec s4 --codec i8 keys.safetensors:layers.0.k --queries q.npy
-Example: would differences between the layers of a model take fewer bits than the layers
+Example: would differences between the layers of a model take fewer bits than the layers?
   tqkv-lab stats --delta
-Example: the paper's codes for dot products beside as many bytes of scalar codes, bounds in the last columns
+Example: the paper's codes for dot products beside scalar codes of the same size
   tqkv-lab stats --codec p3,tq3,p4,tq4 --random 200000
 
-Columns: relative MSE is the mean of |x-x^|^2/|x|^2 as stored, cosine that between x and x^. Slope is \
-the regression of <q,x^> on <q,x> (1 is unbiased) and dot error its root mean square error relative to \
-<q,x>, over random unit queries unless --queries is given.
+Columns:
+  relative MSE       mean of |x-x^|^2 / |x|^2, from the stored bytes
+  cosine             mean cosine between x and x^
+  slope              regression of <q,x^> on <q,x>; 1 is unbiased
+  dot error          root mean square error of <q,x^> relative to <q,x>, over
+                     random unit queries or those of --queries
 
-Columns of --delta, of layers in pairs: correlation is Pearson's (keys and values less the mean of each channel), difference \
-energy that of a layer less the one before over the layer's own (2 is two layers that know nothing of each other), bits saved \
-what the best multiple of the layer before saves for each number of Gaussian ones, entropy that in steps of a quarter of the \
-deviation, given last the same where the number of the layer before is known.
+Columns of theory, for random directions:
+  expected           relative MSE of reference formats, and of scalar codes (raw,
+                     without a search for the scale)
+  shannon            lower bound of every code with these bits
+  bound              bound in the paper: Theorem 2 on the dot error for p2 and its
+                     variants, otherwise Theorem 1
 
-Theory, for random directions: expected is the relative MSE that formats of the reference and scalar codes (raw, without a \
-search for the scale) should have, shannon what no code of these bits goes below, bound that of the paper, Theorem 2 for p2 and \
-its like, then of the dot error, else Theorem 1. Formats of the reference (p2 and what follows in the \
-list) have a rotation for each layer: each 256 vectors are another one's, 64 in turn.")]
+Reference formats (p2 and the following ones in the list) have a rotation per layer: 64 layers take turns, each for 256 vectors.
+
+Columns of --delta, over pairs of consecutive layers:
+  correlation        Pearson's; keys and values without the mean of each channel
+  difference energy  energy of a layer minus the previous one, over the energy of
+                     the layer; 2 means that the layers are independent
+  bits saved         bits per number that the best multiple of the previous layer
+                     saves, for Gaussian numbers
+  entropy            bits per number, in steps of a quarter of the deviation
+  given last         the same if the number in the previous layer is known")]
 pub(crate) struct Args {
     /// Codecs to measure; may be repeated [default: all that have the head dim].
     #[arg(long = "codec", value_name = "CODEC", value_parser = names::choice, value_delimiter = ',')]

@@ -16,7 +16,7 @@ use super::growth;
 #[command(after_help = "Example:
   tqkv-lab sweep --codec s4,t4 --query-heads 4 growth.svg
 
-Times are measured as `tqkv bench --op attend` measures them.")]
+The measurement is the same as in `tqkv bench --op attend`.")]
 pub(crate) struct Args {
     #[command(flatten)]
     kernels: KernelArgs,
