@@ -197,7 +197,7 @@ fn known(x: Option<f64>) -> String {
     x.map_or("-".to_owned(), significant)
 }
 
-/// Four significant digits, in plain notation down to a thousandth.
+/// Five decimals; four significant digits in exponent notation below a thousandth.
 fn significant(x: f64) -> String {
     if x.abs() >= 1e-3 { format!("{x:.5}") } else { format!("{x:.3e}") }
 }

@@ -80,7 +80,7 @@ impl RunArgs {
         let tokens = model.first_tokens(&text, self.context).map_err(|e| CliError::model(None, &e))?;
         if self.context == 0 || tokens.len() < self.context {
             return Err(CliError::bad_input(format_args!(
-                "--context {} does not fit a text of {} tokens: expected 1 to that number",
+                "--context {} does not fit the text ({} tokens read): expected 1 up to the length of the text",
                 self.context,
                 tokens.len()
             )));
