@@ -36,7 +36,7 @@ Columns:
   perplexity   exp of the mean surprise at the next token; lower is better
   nll delta    mean surprise minus that under f16, in nats per token
   KL to f16    distance of the predictions from those under f16; 0 is equal
-  KL 99 %      one position of a hundred exceeds it (KL 99.9 %: one of a thousand)
+  KL 99 %      one position of a hundred exceeds it (99.9 %: one of a thousand)
   top-1        how often the likeliest token is the same as under f16
   bytes/token  memory of the whole cache at the end of a window; for a yardstick
                the bytes of its blocks, because the cache holds f32
